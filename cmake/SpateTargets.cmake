@@ -1,0 +1,62 @@
+# Compile flags and the three kinds of target: spate_library (one a folder), spate_test, spate_program.
+
+find_program(SPATE_CCACHE ccache)
+if(SPATE_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${SPATE_CCACHE})
+endif()
+find_program(SPATE_MOLD mold)
+if(SPATE_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+# The baseline of everything but the CPU kernels, which are built once per instruction set and chosen by cpuid.
+# Contraction stays off: a*b+c must give the same bits in every folder that computes it.
+add_compile_options(-march=x86-64-v3 -ffp-contract=off -Wall -Wextra -Wpedantic -Wshadow -Werror
+                    $<$<CXX_COMPILER_ID:GNU>:-Wno-missing-field-initializers>
+                    $<$<CXX_COMPILER_ID:Clang>:-Wno-missing-field-initializers>)
+string(REPLACE "-O3" "-O2" CMAKE_CXX_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")
+if(SPATE_SANITIZE)
+  add_compile_options(-fsanitize=${SPATE_SANITIZE} -fno-omit-frame-pointer -g1 -O1)
+  add_link_options(-fsanitize=${SPATE_SANITIZE})
+endif()
+
+# spate_library(folder SOURCES a.cpp ... DEPS other_folder fmt::fmt ...)
+function(spate_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(spate_${name} STATIC ${ARG_SOURCES})
+  target_include_directories(spate_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(spate_${name} PUBLIC ${ARG_DEPS})
+endfunction()
+
+# spate_test(name SOURCES x_test.cpp ... DEPS spate_x ...): one doctest program, run from the repository root.
+function(spate_test name)
+  if(NOT SPATE_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${DOCTEST_INCLUDE})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} spate_test_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test)
+  set_property(GLOBAL APPEND PROPERTY SPATE_TEST_PROGRAMS ${name})
+endfunction()
+
+# spate_program(name SOURCES ... DEPS ...): an executable at the top of the build folder.
+function(spate_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+endfunction()
+
+# spate_fuzzer(name SOURCES ... DEPS ...): a libFuzzer program; built only with clang and SPATE_FUZZERS.
+function(spate_fuzzer name)
+  if(NOT SPATE_FUZZERS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
+endfunction()

@@ -1,0 +1,104 @@
+#include "base/test_support.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+namespace spate {
+
+uint64_t test_seed() {
+  const char* seed = std::getenv("SPATE_TEST_SEED");
+  return seed ? std::strtoull(seed, nullptr, 10) : 17;
+}
+
+HostTensor random_tensor(Rng& rng, DType dtype, std::initializer_list<int64_t> dims, float scale) {
+  HostTensor tensor(dtype, dims);
+  for (int64_t i = 0; i < tensor.view().num_elements(); ++i) {
+    const float value = rng.gaussian() * scale;
+    switch (dtype) {
+      case DType::kF32: tensor.span<float>()[static_cast<size_t>(i)] = value; break;
+      case DType::kBf16: tensor.span<Bf16>()[static_cast<size_t>(i)] = Bf16::from_float(value); break;
+      case DType::kF16: tensor.span<F16>()[static_cast<size_t>(i)] = F16::from_float(value); break;
+      default: CHECK(false, "random_tensor of {}", dtype_name(dtype));
+    }
+  }
+  return tensor;
+}
+
+HostTensor poisoned_tensor(DType dtype, std::initializer_list<int64_t> dims) {
+  HostTensor tensor(dtype, dims);
+  for (int64_t i = 0; i < tensor.view().num_elements(); ++i) {
+    const auto idx = static_cast<size_t>(i);
+    switch (dtype) {
+      case DType::kF32: tensor.span<float>()[idx] = std::nanf(""); break;
+      case DType::kF64: tensor.span<double>()[idx] = std::nan(""); break;
+      case DType::kBf16: tensor.span<Bf16>()[idx] = Bf16{0x7fc0}; break;
+      case DType::kF16: tensor.span<F16>()[idx] = F16{0x7e00}; break;
+      case DType::kI8: tensor.span<int8_t>()[idx] = std::numeric_limits<int8_t>::min(); break;
+      case DType::kU8: tensor.span<uint8_t>()[idx] = 0xee; break;
+      case DType::kI32: tensor.span<int32_t>()[idx] = std::numeric_limits<int32_t>::min(); break;
+      case DType::kI64: tensor.span<int64_t>()[idx] = std::numeric_limits<int64_t>::min(); break;
+    }
+  }
+  return tensor;
+}
+
+HostTensor copy_tensor(const Tensor& tensor) {
+  HostTensor copy(tensor.dtype(), tensor.dims());
+  const int64_t row = tensor.dim(tensor.rank() - 1);
+  const int64_t bytes = row * dtype_bytes(tensor.dtype());
+  char* out = static_cast<char*>(copy.view().raw());
+  for (int64_t first = 0; first < tensor.num_elements(); first += row) {
+    int64_t offset = 0, rest = first / row;
+    for (int i = tensor.rank() - 2; i >= 0; --i) {
+      offset += rest % tensor.dim(i) * tensor.stride(i);
+      rest /= tensor.dim(i);
+    }
+    std::memcpy(out, static_cast<const char*>(tensor.raw()) + offset * dtype_bytes(tensor.dtype()),
+                static_cast<size_t>(bytes));
+    out += bytes;
+  }
+  return copy;
+}
+
+std::filesystem::path repo_root() {
+  std::filesystem::path path = std::filesystem::current_path();
+  while (!std::filesystem::exists(path / "src" / "base" / "status.h")) {
+    CHECK(path.has_relative_path(), "tests run inside the repository");
+    path = path.parent_path();
+  }
+  return path;
+}
+
+std::filesystem::path shared_data() {
+  const std::filesystem::path path = repo_root().parent_path() / "shared" / "data";
+  return std::filesystem::is_directory(path) ? path : std::filesystem::path();
+}
+
+void skip_test(const std::string& reason) { std::printf("SKIPPED %s\n", reason.c_str()); }
+
+std::string read_file_or_die(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  CHECK(in.good(), "cannot read {}", path.string());
+  std::ostringstream text;
+  text << in.rdbuf();
+  return std::move(text).str();
+}
+
+TempDir::TempDir() {
+  std::string name = (std::filesystem::temp_directory_path() / "spate_test_XXXXXX").string();
+  CHECK(::mkdtemp(name.data()) != nullptr, "cannot make {}", name);
+  path_ = name;
+}
+
+TempDir::~TempDir() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+}  // namespace spate

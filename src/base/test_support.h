@@ -1,0 +1,44 @@
+// What unit tests share: seeded random tensors, poisoned outputs, the place of test data.
+#pragma once
+
+#include <filesystem>
+#include <initializer_list>
+#include <string>
+
+#include "base/rng.h"
+#include "base/tensor.h"
+
+namespace spate {
+
+// Fixed unless the environment variable SPATE_TEST_SEED is set; print it in failures.
+uint64_t test_seed();
+
+// Gaussian values of standard deviation `scale`, in a float dtype.
+HostTensor random_tensor(Rng& rng, DType dtype, std::initializer_list<int64_t> dims, float scale = 1.0f);
+// Filled with NaN (floats) or the lowest value (integers), so that an element nobody wrote fails.
+HostTensor poisoned_tensor(DType dtype, std::initializer_list<int64_t> dims);
+HostTensor copy_tensor(const Tensor& tensor);  // contiguous copy, same dtype
+
+// The repository root (tests run from anywhere inside the build).
+std::filesystem::path repo_root();
+// Data of others beside the checkout, or empty when the folder is absent: the test then prints
+// "SKIPPED <reason>" by skip_test and passes; tools/run_tests counts those lines.
+std::filesystem::path shared_data();
+void skip_test(const std::string& reason);
+
+std::string read_file_or_die(const std::filesystem::path& path);
+
+// A fresh folder under the system's temporary folder, removed with the object.
+class TempDir {
+ public:
+  TempDir();
+  ~TempDir();
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace spate

@@ -1,0 +1,43 @@
+#include "backend/backend.h"
+
+namespace spate {
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  if (this != &other) {
+    reset();
+    data_ = std::exchange(other.data_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+    kind_ = other.kind_;
+    device_ = std::exchange(other.device_, nullptr);
+  }
+  return *this;
+}
+
+void Buffer::reset() {
+  if (data_ != nullptr) device_->deallocate(data_, bytes_, kind_);
+  data_ = nullptr;
+  bytes_ = 0;
+}
+
+Tensor Buffer::tensor(DType dtype, std::initializer_list<int64_t> dims, size_t offset_bytes) const {
+  const Tensor view(static_cast<char*>(data_) + offset_bytes, dtype, dims);
+  CHECK(offset_bytes + static_cast<size_t>(view.num_bytes()) <= bytes_, "{} at byte {} does not fit in {} bytes",
+        view.shape_string(), offset_bytes, bytes_);
+  return view;
+}
+
+void Device::run_step(Stream&, const StepKey&, const std::function<void()>& step) { step(); }
+
+std::string_view weight_format_name(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kF32: return "f32";
+    case WeightFormat::kBf16: return "bf16";
+  }
+  return "?";
+}
+
+int64_t weight_bytes(const WeightDesc& desc) {
+  return desc.out_features * desc.in_features * (desc.format == WeightFormat::kF32 ? 4 : 2);
+}
+
+}  // namespace spate

@@ -1,0 +1,176 @@
+// The hardware, cut in four places (docs/architecture.md): (a) a small runtime table: memory, copies, streams;
+// (b) the op catalogue (backend/ops.h); (c) the physical layout of weights and KV; (d) how a step runs.
+// A new chip is a folder that implements Device and the primitives of OpTable; spate-conformance says when it is right.
+//
+// Threads: a Device and everything made from it belong to one rank thread. Making devices is thread-safe.
+// Errors: what the operator can cause (memory, a missing driver) is a Status. A failed device call while a step runs
+// is fatal: the context is lost, the message names the op that ran last.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "base/tensor.h"
+
+namespace spate {
+
+class Device;
+struct OpTable;
+
+enum class MemoryKind {
+  kDevice,      // where ops read and write
+  kPinnedHost,  // host memory that copies reach without staging
+};
+
+struct MemoryInfo {
+  int64_t total_bytes = 0;
+  int64_t free_bytes = 0;
+};
+
+// Owns bytes of a device; the device outlives it. Empty after a move. 256-byte aligned.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(void* data, size_t bytes, MemoryKind kind, Device* device)
+      : data_(data), bytes_(bytes), kind_(kind), device_(device) {}
+  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
+  Buffer& operator=(Buffer&& other) noexcept;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { reset(); }
+
+  void reset();
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+  // A contiguous tensor at a byte offset of the buffer.
+  Tensor tensor(DType dtype, std::initializer_list<int64_t> dims, size_t offset_bytes = 0) const;
+
+ private:
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+  MemoryKind kind_ = MemoryKind::kDevice;
+  Device* device_ = nullptr;
+};
+
+// Work in order on one device. The CPU's streams run each op before the call returns.
+class Stream {
+ public:
+  explicit Stream(Device& device) : device_(device) {}
+  virtual ~Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  Device& device() const { return device_; }
+
+ private:
+  Device& device_;
+};
+
+// --- (c) layouts -----------------------------------------------------------------------------------------------------
+
+enum class WeightFormat : uint8_t { kF32, kBf16 };
+std::string_view weight_format_name(WeightFormat format);
+
+// A matrix W [out_features, in_features] of y = x W^T, or an embedding table [vocab_size, hidden_size].
+struct WeightDesc {
+  int64_t out_features = 0;
+  int64_t in_features = 0;
+  WeightFormat format = WeightFormat::kBf16;
+};
+
+// A matrix in the back-end's own layout. Filled row by row through Device::pack_rows, then constant.
+class PackedWeight {
+ public:
+  PackedWeight() = default;
+  PackedWeight(WeightDesc desc, Buffer storage) : desc_(desc), storage_(std::move(storage)) {}
+  const WeightDesc& desc() const { return desc_; }
+  const void* data() const { return storage_.data(); }
+  void* mutable_data() { return storage_.data(); }
+  size_t bytes() const { return storage_.bytes(); }
+  bool defined() const { return desc_.out_features > 0; }
+
+ private:
+  WeightDesc desc_;
+  Buffer storage_;
+};
+
+enum class KvKind : uint8_t { kFull, kWindow };  // what the group's blocks hold
+
+// The KV cache of one layer, of a rank: what is stored for a token.
+struct KvGroupDesc {
+  KvKind kind = KvKind::kFull;
+  int64_t num_kv_heads = 0;   // of this rank
+  int64_t head_dim = 0;       // of k and of v
+  int64_t kv_block_size = 0;  // tokens in a block; a multiple of 16
+  DType dtype = DType::kBf16;  // kBf16 or kF32
+};
+
+// The blocks of one layer: num_blocks times block_bytes of opaque bytes, block b at data + b * block_bytes.
+struct KvView {
+  KvGroupDesc desc;
+  void* data = nullptr;
+  int64_t block_bytes = 0;
+  int64_t num_blocks = 0;
+};
+
+// --- the device -------------------------------------------------------------------------------------------------------
+
+struct DeviceOptions {
+  int device_idx = 0;      // which GPU
+  int num_threads = 0;     // CPU: compute threads of this rank; 0 = its share of the cores
+  bool deterministic = false;  // batch-invariant kernels: the same bits for a sequence whatever runs beside it
+  std::string isa;         // CPU: cap on the instruction set: "", "avx2", "avx512", "amx"
+  std::string kernel_dir;  // CUDA: read kernel sources from this folder instead of the embedded ones
+};
+
+// Identifies a step shape for back-ends that capture steps; equal keys mean the same launches.
+struct StepKey {
+  int num_seqs = 0;
+  int num_tokens = 0;
+  int max_query_len = 0;
+  bool operator==(const StepKey&) const = default;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual std::string_view kind() const = 0;      // "cpu", "reference", "cuda"
+  virtual std::string description() const = 0;    // "AVX-512 + AMX, 2 threads" or "NVIDIA H200, sm_90a, 139 GiB"
+
+  // (a) Runtime.
+  virtual Result<MemoryInfo> memory_info() = 0;
+  virtual Result<Buffer> allocate(size_t bytes, MemoryKind kind) = 0;
+  virtual void deallocate(void* data, size_t bytes, MemoryKind kind) noexcept = 0;
+  virtual std::unique_ptr<Stream> create_stream() = 0;
+  virtual void copy_to_device(Stream& stream, void* dst, const void* src_host, size_t bytes) = 0;
+  virtual void copy_to_host(Stream& stream, void* dst_host, const void* src, size_t bytes) = 0;
+  virtual void fill_bytes(Stream& stream, void* dst, int byte, size_t bytes) = 0;
+  virtual void synchronize(Stream& stream) = 0;  // all work given to the stream is done
+
+  // (b) Ops. Every primitive is set; a fused op may be null (backend/ops.h binds its decomposition).
+  virtual const OpTable& ops() const = 0;
+
+  // (c) Layouts. pack_rows reads `rows` [n, in_features] on the host (f32, f16 or bf16; any row stride) and may be called
+  // in any order of rows, each row once. `rows` is not used after the call returns.
+  virtual Result<PackedWeight> create_weight(const WeightDesc& desc) = 0;
+  virtual Status pack_rows(PackedWeight& weight, int64_t first_row, const Tensor& rows) = 0;
+  virtual int64_t kv_block_bytes(const KvGroupDesc& desc) const = 0;
+
+  // (d) How a step runs: the default calls `step` (eager); a capturing back-end may replay what an equal key launched.
+  virtual void run_step(Stream& stream, const StepKey& key, const std::function<void()>& step);
+};
+
+// Makes a device of a kind, or says in one line why it cannot ("no CUDA driver: libcuda.so.1 is not found").
+using DeviceFactory = Result<std::unique_ptr<Device>> (*)(const DeviceOptions& options);
+
+// Bytes that the rows of a weight take in the plain row-major layout; back-ends may pad.
+int64_t weight_bytes(const WeightDesc& desc);
+
+}  // namespace spate

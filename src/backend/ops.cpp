@@ -1,0 +1,52 @@
+#include "backend/ops.h"
+
+namespace spate {
+namespace {
+
+const OpTable& ops_of(Stream& stream) { return stream.device().ops(); }
+
+void decomposed_add_rms_norm(Stream& stream, const AddRmsNormParams& p) {
+  ops_of(stream).add(stream, {.a = p.residual, .b = p.x, .out = p.residual});
+  ops_of(stream).rms_norm(stream, {.x = p.residual, .weight = p.weight, .eps = p.eps, .out = p.out});
+}
+
+void decomposed_qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p) {
+  const OpTable& ops = ops_of(stream);
+  if (p.q_norm.defined()) ops.rms_norm(stream, {.x = p.q, .weight = p.q_norm, .eps = p.eps, .out = p.q});
+  if (p.k_norm.defined()) ops.rms_norm(stream, {.x = p.k, .weight = p.k_norm, .eps = p.eps, .out = p.k});
+  for (const Tensor& x : {p.q, p.k}) {
+    ops.rope(stream, {.positions = p.positions, .cos_sin = p.cos_sin, .x = x, .interleaved = p.interleaved});
+  }
+  ops.kv_write(stream, {.k = p.k, .v = p.v, .slot_mapping = p.slot_mapping, .kv = p.kv});
+}
+
+void decomposed_linear_silu_and_mul(Stream& stream, const LinearSiluAndMulParams& p) {
+  ops_of(stream).linear(stream, {.x = p.x, .weight = p.weight, .bias = p.bias, .out = p.gate_up});
+  ops_of(stream).silu_and_mul(stream, {.gate_up = p.gate_up, .out = p.out});
+}
+
+}  // namespace
+
+OpTable decompositions() {
+  OpTable table;
+  table.add_rms_norm = decomposed_add_rms_norm;
+  table.qk_norm_rope_kv_write = decomposed_qk_norm_rope_kv_write;
+  table.linear_silu_and_mul = decomposed_linear_silu_and_mul;
+  return table;
+}
+
+BoundOps bind_ops(const OpTable& table) {
+  BoundOps bound{.ops = table, .decomposed = {}};
+  const OpTable fallback = decompositions();
+  const auto bind = [&](const char* name, auto OpTable::* op) {
+    if (bound.ops.*op != nullptr) return;
+    bound.ops.*op = fallback.*op;
+    bound.decomposed.emplace_back(name);
+  };
+  bind("add_rms_norm", &OpTable::add_rms_norm);
+  bind("qk_norm_rope_kv_write", &OpTable::qk_norm_rope_kv_write);
+  bind("linear_silu_and_mul", &OpTable::linear_silu_and_mul);
+  return bound;
+}
+
+}  // namespace spate

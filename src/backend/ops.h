@@ -1,0 +1,245 @@
+// The op catalogue: what a back-end computes. Params structs state shapes, dtypes and aliasing; `act` below means the
+// activation dtype, kBf16 or kF32, the same for all activation tensors of a model.
+//
+// Primitives must be set in a back-end's OpTable. Fused ops may be null: bind_ops() puts the decomposition in their place
+// and lists it, so that a fallback is visible. backend/reference/ is the oracle of both.
+//
+// Numerics, the same in all back-ends: sums in fp32 (reference: fp64); each op's result is rounded once to its output
+// dtype, fused ops round where their decomposition would. A row's result must not depend on the other rows of the batch
+// when the device is made with deterministic = true.
+//
+// Zero rows are legal everywhere and do nothing. Index tensors are kI32.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/tensor.h"
+#include "core/step_plan.h"
+
+namespace spate {
+
+// out[i, :] = table[token_ids[i] - first_row, :], or zeros when that row is not in this shard of the table.
+struct EmbeddingParams {
+  Tensor token_ids;             // [num_tokens] i32
+  const PackedWeight* table;    // [rows of this shard, hidden_size]
+  int64_t first_row = 0;        // of the shard, in the whole vocabulary
+  Tensor out;                   // [num_tokens, hidden_size] act
+};
+
+// out = x W^T + bias, accumulated in fp32.
+struct LinearParams {
+  Tensor x;                     // [num_tokens, in_features] act; row stride free
+  const PackedWeight* weight;   // [out_features, in_features]
+  Tensor bias;                  // [out_features] act, or undefined
+  Tensor out;                   // [num_tokens, out_features] act or f32; row stride free; not x
+};
+
+// out = x * rsqrt(mean(x^2) + eps) rounded to act, times weight, rounded. As Hugging Face's LlamaRMSNorm.
+struct RmsNormParams {
+  Tensor x;       // [num_tokens, hidden_size] or [num_tokens, num_heads, head_dim] act; outer strides free
+  Tensor weight;  // [last dim] act
+  float eps;
+  Tensor out;     // as x; may be x
+};
+
+// out = a + b
+struct AddParams {
+  Tensor a, b;  // [num_tokens, hidden_size] act
+  Tensor out;   // same; may be a or b
+};
+
+// out = silu(gate) * up, where gate_up = [gate | up]; silu is computed in fp32 and rounded to act before the product.
+struct SiluAndMulParams {
+  Tensor gate_up;  // [num_tokens, 2 * intermediate_size] act
+  Tensor out;      // [num_tokens, intermediate_size] act
+};
+
+// Rotates the first rotary_dim elements of every head in place.
+// cos_sin[p] = [cos_0 .. cos_{r/2-1}, sin_0 .. sin_{r/2-1}] f32 for position p, r = rotary_dim.
+// Pair j is (x[j], x[j + r/2]), or (x[2j], x[2j+1]) when interleaved:  (a, b) -> (a cos_j - b sin_j, b cos_j + a sin_j).
+struct RopeParams {
+  Tensor positions;  // [num_tokens] i32
+  Tensor cos_sin;    // [max_positions, rotary_dim] f32
+  Tensor x;          // [num_tokens, num_heads, head_dim] act, in-out; outer strides free
+  bool interleaved = false;
+};
+
+// Puts k and v of each token at its slot: block slot / kv_block_size, position slot % kv_block_size. A slot of -1 is skipped.
+struct KvWriteParams {
+  Tensor k, v;          // [num_tokens, num_kv_heads, head_dim] act; outer strides free
+  Tensor slot_mapping;  // [num_tokens] i32
+  KvView kv;
+};
+
+// Causal attention of every query token over its sequence in the paged cache (its own k and v are already written).
+// Query i of a sequence stands at position seq_len - query_len + i and sees keys at positions
+// [max(0, position - window + 1), position], all of them when window is 0.
+// Query head h reads kv head h / (num_heads / num_kv_heads).
+struct AttentionPagedParams {
+  Tensor q;              // [num_tokens, num_heads, head_dim] act; outer strides free
+  KvView kv;
+  Tensor block_table;    // [max_num_seqs, max_blocks_per_seq] i32, rows of the running state
+  Tensor seq_rows;       // [num_seqs] i32: the row of block_table of each sequence
+  Tensor cu_seqlens_q;   // [num_seqs + 1] i32
+  Tensor seq_lens;       // [num_seqs] i32, this step's tokens included
+  int max_query_len = 0;  // host values, for launch shapes
+  int max_seq_len = 0;
+  float softmax_scale = 1;
+  int window = 0;
+  Tensor out;            // [num_tokens, num_heads, head_dim] act; contiguous or outer strides free
+};
+
+// out[i, :] = x[row_ids[i], :]
+struct GatherRowsParams {
+  Tensor x;        // [num_rows, width] any dtype
+  Tensor row_ids;  // [n] i32
+  Tensor out;      // [n, width]
+};
+
+// The state of running sequences, on the device (core/step_plan.h says who writes what). All i32 unless said.
+struct RowState {
+  Tensor token_ids;            // [max_num_seqs, max_model_len]   prompt and output so far
+  Tensor num_tokens;           // [max_num_seqs]                  how many of token_ids are known
+  Tensor num_computed_tokens;  // [max_num_seqs]                  how many are in the KV cache
+  Tensor block_table;          // [max_num_seqs, max_blocks_per_seq]
+  Tensor sampling;             // [max_num_seqs, sizeof(RowSampling)] u8
+  Tensor bias_ids;             // [max_num_seqs, kMaxLogitBias]
+  Tensor bias_values;          // [max_num_seqs, kMaxLogitBias] f32
+  Tensor stop_ids;             // [max_num_seqs, kMaxStopIds]     masked until min_tokens is reached
+};
+
+// The flat arrays of one step, sized for the largest step; the first num_tokens, num_seqs, num_logits entries are valid.
+struct StepInputs {
+  Tensor token_ids;     // [max_num_batched_tokens]
+  Tensor positions;     // [max_num_batched_tokens]
+  Tensor slot_mapping;  // [max_num_batched_tokens]
+  Tensor seq_rows;      // [max_num_seqs]
+  Tensor cu_seqlens_q;  // [max_num_seqs + 1]
+  Tensor seq_lens;      // [max_num_seqs]
+  Tensor sample_rows;   // [max_num_seqs]  index into the step's tokens of each sampled sequence's last token
+  Tensor sample_seqs;   // [max_num_seqs]  row of the running state of each sampled sequence
+};
+
+// First op of a step: applies the plan's row and block updates to the state, then fills the inputs.
+// For sequence s of the plan, row r, its query tokens are token_ids[r, c .. c + query_len) with c = num_computed_tokens[r],
+// their positions c, c+1, ..., their slots block_table[r, p / kv_block_size] * kv_block_size + p % kv_block_size.
+// seq_lens[s] = c + query_len. Sampled sequences (flag kSample) are listed in plan order in sample_rows / sample_seqs.
+struct BeginStepParams {
+  const StepPlanHeader* plan_host;  // for launch sizes
+  const void* plan;                 // the same bytes on the device
+  RowState state;
+  StepInputs inputs;
+  int64_t kv_block_size;
+};
+
+// Chooses one token per logits row, in this order: logit_bias added; stop_ids set to -inf while
+// num_tokens[row] < min_tokens_until; repetition penalty (tokens of prompt and output: logit > 0 ? logit / p : logit * p),
+// then frequency_penalty * count and presence_penalty * (count > 0), both over output tokens, subtracted.
+// temperature 0: the largest logit, the smallest id among equals. Else: logits / temperature; drop tokens with
+// probability < min_p * the largest probability; keep the top_k largest (ties kept by smaller id); of these, renormalised,
+// the shortest prefix in descending order whose probability sum reaches top_p (at least one token). The chosen token
+// maximises logit + gumbel(id), gumbel = -log(-log(u)), u = uniform_open(philox4x32(seed, num_tokens[row], id / 4)[id % 4]).
+struct SampleParams {
+  Tensor logits;       // [num_logits, vocab_size] f32, unchanged
+  Tensor sample_seqs;  // [num_logits] i32: row of the state
+  RowState state;
+  Tensor next_token_ids;  // [num_logits] i32 out
+};
+
+// Log-probabilities of the raw logits: of a target token, its rank (1 = most probable), and of the most probable ones.
+struct LogprobsParams {
+  Tensor logits;          // [num_logits, vocab_size] f32
+  Tensor target_ids;      // [num_logits] i32
+  Tensor target_logprob;  // [num_logits] f32 out
+  Tensor target_rank;     // [num_logits] i32 out: 1 + number of tokens with a larger logit
+  Tensor top_ids;         // [num_logits, num_top] i32 out, descending, ties by smaller id; num_top may be 0 (undefined tensor)
+  Tensor top_logprobs;    // [num_logits, num_top] f32 out
+};
+
+// Last op of a step: for each sequence of the plan num_computed_tokens[row] += query_len; for each sampled one
+// token_ids[row, num_tokens[row]] = its next token and num_tokens[row] += 1.
+struct FinishStepParams {
+  const StepPlanHeader* plan_host;
+  const void* plan;
+  RowState state;
+  Tensor next_token_ids;  // [num sampled sequences] i32, in plan order
+};
+
+// Copies whole blocks inside one layer's cache (a sequence that forks with a part-filled block).
+struct KvCopyBlocksParams {
+  KvView kv;
+  Tensor src_dst;  // [num_copies, 2] i32 block ids; no id is both a source and a destination
+};
+
+// --- fused ops --------------------------------------------------------------------------------------------------------
+
+// residual = residual + x; out = rms_norm(residual)
+struct AddRmsNormParams {
+  Tensor x;         // [num_tokens, hidden_size] act
+  Tensor residual;  // same, in-out
+  Tensor weight;    // [hidden_size] act
+  float eps;
+  Tensor out;       // same; may be x
+};
+
+// On the columns of one qkv row: rms_norm of each q head and k head (when the weights are defined), rope of both, then k and v
+// to the cache. q stays in place.
+struct QkNormRopeKvWriteParams {
+  Tensor q, k, v;            // [num_tokens, heads, head_dim] act, views of qkv, in-out
+  Tensor q_norm, k_norm;     // [head_dim] act, or undefined
+  float eps = 0;
+  Tensor positions, cos_sin;
+  bool interleaved = false;
+  Tensor slot_mapping;
+  KvView kv;
+};
+
+// out = silu(x Wg^T) * (x Wu^T) with weight = [Wg; Wu].
+struct LinearSiluAndMulParams {
+  Tensor x;                    // [num_tokens, in_features] act
+  const PackedWeight* weight;  // [2 * intermediate_size, in_features]
+  Tensor bias;                 // [2 * intermediate_size] act, or undefined
+  Tensor gate_up;              // [num_tokens, 2 * intermediate_size] act, scratch for the decomposition
+  Tensor out;                  // [num_tokens, intermediate_size] act
+};
+
+template <typename Params>
+using Op = void (*)(Stream& stream, const Params& params);
+
+struct OpTable {
+  // Primitives.
+  Op<EmbeddingParams> embedding = nullptr;
+  Op<LinearParams> linear = nullptr;
+  Op<RmsNormParams> rms_norm = nullptr;
+  Op<AddParams> add = nullptr;
+  Op<SiluAndMulParams> silu_and_mul = nullptr;
+  Op<RopeParams> rope = nullptr;
+  Op<KvWriteParams> kv_write = nullptr;
+  Op<AttentionPagedParams> attention_paged = nullptr;
+  Op<GatherRowsParams> gather_rows = nullptr;
+  Op<BeginStepParams> begin_step = nullptr;
+  Op<SampleParams> sample = nullptr;
+  Op<LogprobsParams> logprobs = nullptr;
+  Op<FinishStepParams> finish_step = nullptr;
+  Op<KvCopyBlocksParams> kv_copy_blocks = nullptr;
+  // Fused.
+  Op<AddRmsNormParams> add_rms_norm = nullptr;
+  Op<QkNormRopeKvWriteParams> qk_norm_rope_kv_write = nullptr;
+  Op<LinearSiluAndMulParams> linear_silu_and_mul = nullptr;
+};
+
+// The table with every fused op set, and the names of those that run as decompositions.
+struct BoundOps {
+  OpTable ops;
+  std::vector<std::string> decomposed;
+};
+BoundOps bind_ops(const OpTable& table);
+
+// The decompositions themselves, over stream.device().ops(): what bind_ops falls back to, and what conformance tests.
+OpTable decompositions();
+
+}  // namespace spate

@@ -1,0 +1,58 @@
+// Request and Output: what goes into the engine and what comes out. Token ids only; no text, no socket.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/sampling_params.h"
+#include "core/step_executor.h"
+
+namespace spate {
+
+using RequestId = uint64_t;  // given by the front-end, unique while the engine lives
+
+enum class FinishReason : uint8_t {
+  kNone,    // still running
+  kStop,    // eos, a stop id, or a stop string found by the front-end
+  kLength,  // max_tokens or the model's length
+  kAbort,   // cancelled
+  kError,   // Output::error says why
+};
+std::string_view finish_reason_name(FinishReason reason);  // "stop", "length", "abort", "error"
+
+// A part of one sequence's result. The engine sends one a step and sequence that has news, in order.
+struct Output {
+  RequestId request_id = 0;
+  int index = 0;  // of the n sequences
+  std::vector<int32_t> token_ids;       // new since the last Output
+  std::vector<TokenLogprobs> logprobs;  // of these tokens, when asked
+  std::vector<TokenLogprobs> prompt_logprobs;  // with the first Output of index 0, for prompt tokens 1 .. n-1, when asked
+  FinishReason finish_reason = FinishReason::kNone;
+  int32_t stop_token_id = -1;  // the stop_token_ids entry that ended it; -1 for eos and all else
+  Status error;                // with kError
+  int num_cached_tokens = 0;   // prompt tokens taken from the prefix cache
+  double queue_seconds = 0;    // arrival to first scheduled, with the first Output
+};
+
+// Where a request's Outputs go. push() is called by the engine thread: it must not block, and may be called until the Output
+// with a finish reason has been pushed for each index.
+class OutputSink {
+ public:
+  virtual ~OutputSink() = default;
+  virtual void push(std::vector<Output> outputs) = 0;  // one step's news for this sink
+};
+
+struct Request {
+  RequestId id = 0;
+  std::vector<int32_t> prompt_token_ids;  // at least one
+  SamplingParams sampling;
+  std::vector<int32_t> eos_token_ids;     // of the model; ignored with ignore_eos
+  int priority = 0;                       // smaller runs first
+  std::string reuse_scope;                // prefix cache entries are shared inside one scope only (cache_salt)
+  std::shared_ptr<OutputSink> sink;
+};
+
+}  // namespace spate

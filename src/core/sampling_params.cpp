@@ -1,0 +1,64 @@
+#include "core/sampling_params.h"
+
+#include <cmath>
+
+#include "core/step_plan.h"
+
+namespace spate {
+namespace {
+
+Status in_range(const char* field, double value, double low, double high) {
+  if (std::isfinite(value) && value >= low && value <= high) return ok_status();
+  return invalid_argument("{} must be in [{:g}, {:g}], got {:g}", field, low, high, value);
+}
+
+Status validate_ids(const char* field, int32_t id, int vocab_size) {
+  if (id >= 0 && id < vocab_size) return ok_status();
+  return invalid_argument("{} contains token id {}, the vocabulary has ids 0 to {}", field, id, vocab_size - 1);
+}
+
+}  // namespace
+
+Status validate_sampling_params(const SamplingParams& params, int vocab_size, int max_logprobs) {
+  RETURN_IF_ERROR(in_range("n", params.n, 1, 128));
+  RETURN_IF_ERROR(in_range("temperature", params.temperature, 0, 2));
+  RETURN_IF_ERROR(in_range("top_p", params.top_p, 0, 1));
+  RETURN_IF_ERROR(in_range("min_p", params.min_p, 0, 1));
+  RETURN_IF_ERROR(in_range("presence_penalty", params.presence_penalty, -2, 2));
+  RETURN_IF_ERROR(in_range("frequency_penalty", params.frequency_penalty, -2, 2));
+  if (!std::isfinite(params.repetition_penalty) || params.repetition_penalty <= 0) {
+    return invalid_argument("repetition_penalty must be greater than 0, got {:g}", params.repetition_penalty);
+  }
+  if (params.sampling_top_k < -1) {
+    return invalid_argument("top_k must be -1 or 0 (off), or at least 1, got {}", params.sampling_top_k);
+  }
+  if (params.n > 1 && params.temperature == 0) {
+    return invalid_argument("n must be 1 when using greedy sampling, got {}: set temperature above 0", params.n);
+  }
+  if (params.max_tokens < 1) return invalid_argument("max_tokens must be at least 1, got {}", params.max_tokens);
+  if (params.min_tokens < 0 || params.min_tokens > params.max_tokens) {
+    return invalid_argument("min_tokens must be in [0, max_tokens = {}], got {}", params.max_tokens, params.min_tokens);
+  }
+  for (const auto* field : {&params.logprobs, &params.prompt_logprobs}) {
+    const char* name = field == &params.logprobs ? "logprobs" : "prompt_logprobs";
+    if (field->has_value()) RETURN_IF_ERROR(in_range(name, **field, 0, max_logprobs));
+  }
+  if (params.logit_bias.size() > kMaxLogitBias) {
+    return invalid_argument("logit_bias has {} entries, at most {} are taken", params.logit_bias.size(), kMaxLogitBias);
+  }
+  for (const auto& [id, bias] : params.logit_bias) {
+    RETURN_IF_ERROR(validate_ids("logit_bias", id, vocab_size));
+    RETURN_IF_ERROR(in_range("logit_bias", bias, -100, 100));
+  }
+  if (params.stop_token_ids.size() > kMaxStopIds / 2) {
+    return invalid_argument("stop_token_ids has {} entries, at most {} are taken", params.stop_token_ids.size(),
+                            kMaxStopIds / 2);
+  }
+  for (const int32_t id : params.stop_token_ids) RETURN_IF_ERROR(validate_ids("stop_token_ids", id, vocab_size));
+  for (const std::string& stop : params.stop) {
+    if (stop.empty()) return invalid_argument("stop cannot contain an empty string");
+  }
+  return ok_status();
+}
+
+}  // namespace spate

@@ -1,0 +1,47 @@
+// StepExecutor: runs StepPlans, in order, one behind the other. rank/ implements it over real devices; the scheduler's
+// simulation implements it with a model that answers token 7.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/step_plan.h"
+
+namespace spate {
+
+// Log-probability of one token and of the most probable alternatives, from the model's raw distribution.
+struct TokenLogprobs {
+  int32_t token_id = 0;
+  float logprob = 0;
+  int32_t rank = 0;  // 1 = the most probable
+  struct Top {
+    int32_t token_id;
+    float logprob;
+  };
+  std::vector<Top> top;  // descending
+};
+
+// What one step gave. Arrays are in the plan's order of the sequences that asked.
+struct StepResult {
+  uint64_t step_id = 0;
+  std::vector<int32_t> next_token_ids;             // [num_sampled]
+  std::vector<TokenLogprobs> logprobs;             // [num_sampled] or empty when no row of the step asked
+  // For each sequence with kPromptLogprobs: query token i's entry is for the prompt token after it (query_len entries; the
+  // one for the first token after the prompt is left out).
+  std::vector<std::vector<TokenLogprobs>> prompt_logprobs;
+  double device_seconds = 0;  // from begin_step to the ids
+};
+
+// Called by the engine thread only.
+class StepExecutor {
+ public:
+  virtual ~StepExecutor() = default;
+  // Takes a copy of the plan and starts it; returns at once unless two steps are in flight already.
+  virtual void submit(std::span<const std::byte> plan) = 0;
+  // The result of the oldest step submitted and not collected; waits for it. Fills `result`, reusing its memory.
+  virtual void collect(StepResult& result) = 0;
+  virtual int num_in_flight() const = 0;
+};
+
+}  // namespace spate

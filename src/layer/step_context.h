@@ -1,0 +1,40 @@
+// StepContext: what a model's forward sees of one step. Views only: the rank owns everything it names.
+#pragma once
+
+#include <span>
+
+#include "backend/backend.h"
+#include "backend/ops.h"
+
+namespace spate {
+
+class Communicator;
+
+// The valid part of the step's arrays, on the device. Index tensors are kI32.
+struct StepBatch {
+  Tensor token_ids;     // [num_tokens]
+  Tensor positions;     // [num_tokens]
+  Tensor slot_mapping;  // [num_tokens]
+  Tensor seq_rows;      // [num_seqs]
+  Tensor cu_seqlens_q;  // [num_seqs + 1]
+  Tensor seq_lens;      // [num_seqs]
+  Tensor block_table;   // [max_num_seqs, max_blocks_per_seq]
+  int max_query_len = 0;
+  int max_seq_len = 0;
+
+  int64_t num_tokens() const { return token_ids.dim(0); }
+  int64_t num_seqs() const { return seq_rows.dim(0); }
+};
+
+// The first num_tokens and num_seqs entries of `inputs`, as the plan says.
+StepBatch step_batch(const StepInputs& inputs, const RowState& state, const StepPlanHeader& plan);
+
+struct StepContext {
+  Stream& stream;
+  const OpTable& ops;              // bound: every op is set
+  Communicator& communicator;      // the tensor-parallel group
+  const StepBatch& batch;
+  std::span<const KvView> kv;      // one a layer, in the order of Model::kv_groups()
+};
+
+}  // namespace spate

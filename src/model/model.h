@@ -1,0 +1,79 @@
+// Model: token ids to logits on one rank. Weights and workspace are allocated by create(); a step allocates nothing.
+//
+// Owned and called by one rank thread; the device outlives it. Every rank of a tensor-parallel group makes its own with
+// its TensorParallel and calls the same functions in the same order (they meet in collectives).
+//
+//   auto model = Model::create(config, device, {.rank = 0, .size = 2}, options);
+//   model->load(checkpoint, progress);
+//   const Tensor hidden_states = model->forward(ctx);              // [num_tokens, hidden_size] act
+//   const Tensor logits = model->compute_logits(ctx, row_ids);     // [num_logits, vocab_size] f32 on rank 0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/status.h"
+#include "layer/step_context.h"
+#include "weights/model_config.h"
+#include "weights/weight_loader.h"
+
+namespace spate {
+
+struct ModelOptions {
+  DType act_dtype = DType::kBf16;  // kBf16: weights and activations in bf16; kF32: both in f32
+  DType kv_dtype = DType::kBf16;   // kBf16 or kF32
+  int64_t kv_block_size = 16;
+  int64_t max_num_batched_tokens = 2048;  // tokens of the largest step
+  int64_t max_num_logits = 256;           // rows of the largest compute_logits
+  int64_t max_model_len = 0;              // positions that may occur; 0: max_position_embeddings
+};
+
+// What a rank's model takes, computed without a device. A back-end's packing may add padding to the weights.
+struct ModelMemory {
+  int64_t num_parameters = 0;   // of the whole model, tied ones once
+  int64_t weight_bytes = 0;     // of this rank: matrices, vectors, rope table
+  int64_t workspace_bytes = 0;  // of this rank
+  int64_t kv_bytes_per_token = 0;  // of this rank, all layers
+};
+
+class Model {
+ public:
+  // Allocates weights (unfilled) and workspace. Errors: a config this family cannot run, sizes that do not divide by tp.size
+  // (named, with sizes that do), memory.
+  static Result<std::unique_ptr<Model>> create(const ModelConfig& config, Device& device, TensorParallel tp,
+                                               const ModelOptions& options);
+  static Result<ModelMemory> memory(const ModelConfig& config, TensorParallel tp, const ModelOptions& options);
+  virtual ~Model() = default;
+
+  // Exactly one of these, once. load() lists all problems of the checkpoint at once.
+  virtual Status load(const WeightSource& source, const LoadProgress& progress = {}) = 0;
+  virtual Status load_dummy(uint64_t seed, const LoadProgress& progress = {}) = 0;
+
+  // What each layer stores for a token, of this rank: one KvView a layer goes into StepContext::kv.
+  virtual const std::vector<KvGroupDesc>& kv_groups() const = 0;
+  virtual const ModelConfig& config() const = 0;
+  virtual int64_t weight_bytes() const = 0;     // as allocated
+  virtual int64_t workspace_bytes() const = 0;  // as allocated
+
+  // Hidden states of every token of the step after the last layer, before the final norm: [num_tokens, hidden_size] act.
+  // Valid until the next forward().
+  virtual Tensor forward(const StepContext& ctx) = 0;
+  // Final norm and lm_head of the rows row_ids ([n] i32 on the device, n <= max_num_logits) of the last forward().
+  // Gives [n, vocab_size] f32, gathered over the ranks, on rank 0; an undefined tensor on the others. The row stride exceeds
+  // vocab_size when tp.size does not divide it. Valid until the next compute_logits().
+  virtual Tensor compute_logits(const StepContext& ctx, const Tensor& row_ids) = 0;
+
+  // Called after the embedding (layer_idx -1) and after each layer with its output [num_tokens, hidden_size] act, as
+  // output_hidden_states gives it. For tests: costs an addition a layer while set.
+  using Tap = std::function<void(int64_t layer_idx, const Tensor& hidden_states)>;
+  virtual void set_tap(Tap tap) = 0;
+};
+
+// The architectures that create() knows, sorted: "LlamaForCausalLM", ...
+std::vector<std::string> supported_architectures();
+
+}  // namespace spate

@@ -1,0 +1,90 @@
+// WeightLoader: what a rank needs of a checkpoint, declared first, then verified like a compiler and filled.
+//
+// A layer declares slices: rows and columns of a checkpoint tensor that go to rows of a PackedWeight or to a device vector.
+// load() checks everything before the first byte is copied and lists all problems at once: tensors that are missing, of the
+// wrong shape or dtype, that nobody wants, rows of a parameter filled twice or never. Then it reads in file order.
+//
+// One per rank, used by its thread only. Destinations must outlive it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/status.h"
+#include "weights/weight_source.h"
+
+namespace spate {
+
+// Place of a rank in its tensor-parallel group.
+struct TensorParallel {
+  int rank = 0;
+  int size = 1;
+};
+
+// A range of rows or columns.
+struct Range {
+  int64_t begin = 0;
+  int64_t count = 0;
+};
+
+// Called between pieces; bytes of the source, of this rank.
+using LoadProgress = std::function<void(int64_t bytes_done, int64_t bytes_total)>;
+
+class WeightLoader {
+ public:
+  explicit WeightLoader(Device& device) : device_(device) {}
+
+  // Rows `rows` x columns `columns` of the tensor `name` [full_rows, full_columns] go to rows dst_row .. of `weight`.
+  struct MatrixSlice {
+    std::string name;
+    int64_t full_rows = 0, full_columns = 0;
+    Range rows, columns;
+    PackedWeight* weight = nullptr;
+    int64_t dst_row = 0;
+  };
+  void add(MatrixSlice slice);
+  // Elements `range` of the tensor `name` [full_size] go to elements dst .. of the device vector [n] (kF32 or kBf16).
+  struct VectorSlice {
+    std::string name;
+    int64_t full_size = 0;
+    Range range;
+    Tensor vector;
+    int64_t dst = 0;
+    float dummy_value = 0;   // of every element with dummy weights: 1 for norms
+  };
+  void add(VectorSlice slice);
+  // Rows that no checkpoint fills (padding of a vocabulary shard): zeros.
+  void add_zero_rows(PackedWeight* weight, Range rows);
+  // A tensor that may be there and is not used. `pattern` may begin with '*': any prefix.
+  void ignore(std::string pattern) { ignored_.push_back(std::move(pattern)); }
+
+  // All problems in one message, or ok.
+  Status verify(const WeightSource& source) const;
+  Status load(const WeightSource& source, const LoadProgress& progress = {});
+  // Seeded random matrices (standard deviation 0.02, the usual initializer_range); the same values for any tensor-parallel
+  // size. About the speed of pack_rows: values are windows into one random block, so rows may repeat.
+  Status load_dummy(uint64_t seed, const LoadProgress& progress = {});
+
+ private:
+  bool is_ignored(const std::string& name) const;
+  std::string coverage_problems() const;
+  Status pack_zero_rows();
+  Status fill(const WeightSource& source, const TensorEntry& entry, const MatrixSlice& slice);
+  Status fill(const WeightSource& source, const TensorEntry& entry, const VectorSlice& slice);
+  Status copy_vector(const Tensor& values, const Tensor& dst);
+
+  struct ZeroRows {
+    PackedWeight* weight = nullptr;
+    Range rows;
+  };
+  Device& device_;
+  std::vector<MatrixSlice> matrices_;
+  std::vector<VectorSlice> vectors_;
+  std::vector<ZeroRows> zero_rows_;
+  std::vector<std::string> ignored_;
+};
+
+}  // namespace spate

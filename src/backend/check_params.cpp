@@ -1,0 +1,246 @@
+#include "backend/check_params.h"
+
+#include "base/shape_check.h"
+
+namespace spate {
+namespace {
+
+DType act_dtype(const char* op, const Tensor& tensor) {
+  const DType dtype = tensor.dtype();
+  CHECK(dtype == DType::kF32 || dtype == DType::kBf16, "{}: activations are f32 or bf16, not {}", op, dtype_name(dtype));
+  return dtype;
+}
+
+void check_kv(const char* op, const KvView& kv, DType act) {
+  CHECK(kv.desc.dtype == DType::kBf16 || kv.desc.dtype == DType::kF32, "{}: the cache holds bf16 or f32, not {}", op,
+        dtype_name(kv.desc.dtype));
+  CHECK(kv.desc.dtype == act || act == DType::kF32, "{}: a cache of {} beside activations of {}", op,
+        dtype_name(kv.desc.dtype), dtype_name(act));
+  CHECK(kv.desc.kv_block_size > 0 && kv.desc.kv_block_size % 16 == 0, "{}: kv_block_size {} is no multiple of 16", op,
+        kv.desc.kv_block_size);
+  CHECK(kv.desc.num_kv_heads > 0 && kv.desc.head_dim > 0 && kv.block_bytes > 0, "{}: an empty cache", op);
+}
+
+void check_heads(ShapeCheck& check, const char* name, const Tensor& x, DType act, Dim num_tokens, Dim num_heads,
+                 Dim head_dim) {
+  check.tensor(name, x, act, {num_tokens, num_heads, head_dim});
+}
+
+}  // namespace
+
+void check_params(const EmbeddingParams& p) {
+  ShapeCheck check("embedding");
+  const Dim num_tokens = check.dim("num_tokens");
+  check.tensor("token_ids", p.token_ids, DType::kI32, {num_tokens});
+  check.tensor("out", p.out, act_dtype("embedding", p.out), {num_tokens, p.table->desc().in_features});
+}
+
+void check_params(const LinearParams& p) {
+  ShapeCheck check("linear");
+  const DType act = act_dtype("linear", p.x);
+  const Dim num_tokens = check.dim("num_tokens");
+  const WeightDesc& desc = p.weight->desc();
+  check.tensor("x", p.x, act, {num_tokens, desc.in_features});
+  if (p.bias.defined()) check.tensor("bias", p.bias, act, {desc.out_features});
+  CHECK(p.out.dtype() == act || p.out.dtype() == DType::kF32, "linear: out is {}, needs {} or f32",
+        dtype_name(p.out.dtype()), dtype_name(act));
+  check.tensor("out", p.out, p.out.dtype(), {num_tokens, desc.out_features});
+  CHECK(p.out.raw() != p.x.raw() || p.x.num_elements() == 0, "linear: out is x");
+}
+
+void check_params(const RmsNormParams& p) {
+  ShapeCheck check("rms_norm");
+  const DType act = act_dtype("rms_norm", p.x);
+  const Dim num_tokens = check.dim("num_tokens"), width = check.dim("width");
+  check.tensor("weight", p.weight, act, {width});
+  if (p.x.rank() == 3) {
+    const Dim num_heads = check.dim("num_heads");
+    check.tensor("x", p.x, act, {num_tokens, num_heads, width});
+    check.tensor("out", p.out, act, {num_tokens, num_heads, width});
+  } else {
+    check.tensor("x", p.x, act, {num_tokens, width});
+    check.tensor("out", p.out, act, {num_tokens, width});
+  }
+}
+
+void check_params(const AddParams& p) {
+  ShapeCheck check("add");
+  const DType act = act_dtype("add", p.a);
+  const Dim num_tokens = check.dim("num_tokens"), hidden_size = check.dim("hidden_size");
+  check.tensor("a", p.a, act, {num_tokens, hidden_size});
+  check.tensor("b", p.b, act, {num_tokens, hidden_size});
+  check.tensor("out", p.out, act, {num_tokens, hidden_size});
+}
+
+void check_params(const SiluAndMulParams& p) {
+  ShapeCheck check("silu_and_mul");
+  const DType act = act_dtype("silu_and_mul", p.gate_up);
+  const Dim num_tokens = check.dim("num_tokens");
+  check.tensor("out", p.out, act, {num_tokens, check.dim("intermediate_size")});
+  check.tensor("gate_up", p.gate_up, act, {num_tokens, 2 * p.out.dim(1)});
+}
+
+void check_params(const RopeParams& p) {
+  ShapeCheck check("rope");
+  const DType act = act_dtype("rope", p.x);
+  const Dim num_tokens = check.dim("num_tokens");
+  check.tensor("positions", p.positions, DType::kI32, {num_tokens});
+  check.tensor("cos_sin", p.cos_sin, DType::kF32, {check.dim("max_positions"), check.dim("rotary_dim")});
+  check_heads(check, "x", p.x, act, num_tokens, check.dim("num_heads"), check.dim("head_dim"));
+  CHECK(p.cos_sin.dim(1) % 2 == 0 && p.cos_sin.dim(1) <= p.x.dim(2), "rope: rotary_dim {} of head_dim {}",
+        p.cos_sin.dim(1), p.x.dim(2));
+}
+
+void check_params(const KvWriteParams& p) {
+  ShapeCheck check("kv_write");
+  const DType act = act_dtype("kv_write", p.k);
+  const Dim num_tokens = check.dim("num_tokens");
+  check_kv("kv_write", p.kv, act);
+  check_heads(check, "k", p.k, act, num_tokens, p.kv.desc.num_kv_heads, p.kv.desc.head_dim);
+  check_heads(check, "v", p.v, act, num_tokens, p.kv.desc.num_kv_heads, p.kv.desc.head_dim);
+  check.tensor("slot_mapping", p.slot_mapping, DType::kI32, {num_tokens});
+}
+
+void check_params(const AttentionPagedParams& p) {
+  ShapeCheck check("attention_paged");
+  const DType act = act_dtype("attention_paged", p.q);
+  const Dim num_tokens = check.dim("num_tokens"), num_heads = check.dim("num_heads"), num_seqs = check.dim("num_seqs");
+  check_kv("attention_paged", p.kv, act);
+  check_heads(check, "q", p.q, act, num_tokens, num_heads, p.kv.desc.head_dim);
+  check_heads(check, "out", p.out, act, num_tokens, num_heads, p.kv.desc.head_dim);
+  check.tensor("block_table", p.block_table, DType::kI32, {check.dim("max_num_seqs"), check.dim("max_blocks_per_seq")});
+  check.tensor("seq_rows", p.seq_rows, DType::kI32, {num_seqs});
+  check.tensor("seq_lens", p.seq_lens, DType::kI32, {num_seqs});
+  check.tensor("cu_seqlens_q", p.cu_seqlens_q, DType::kI32, {p.seq_rows.dim(0) + 1});
+  CHECK(p.q.dim(1) % p.kv.desc.num_kv_heads == 0, "attention_paged: {} heads over {} kv heads", p.q.dim(1),
+        p.kv.desc.num_kv_heads);
+  CHECK(p.window >= 0, "attention_paged: window {}", p.window);
+}
+
+void check_params(const GatherRowsParams& p) {
+  ShapeCheck check("gather_rows");
+  const Dim n = check.dim("n"), width = check.dim("width");
+  check.tensor("x", p.x, p.x.dtype(), {check.dim("num_rows"), width});
+  check.tensor("row_ids", p.row_ids, DType::kI32, {n});
+  check.tensor("out", p.out, p.x.dtype(), {n, width});
+}
+
+namespace {
+
+void check_state(ShapeCheck& check, const RowState& s) {
+  const Dim rows = check.dim("max_num_seqs");
+  check.tensor("token_ids", s.token_ids, DType::kI32, {rows, check.dim("max_model_len")});
+  check.tensor("num_tokens", s.num_tokens, DType::kI32, {rows});
+  check.tensor("num_computed_tokens", s.num_computed_tokens, DType::kI32, {rows});
+  check.tensor("block_table", s.block_table, DType::kI32, {rows, check.dim("max_blocks_per_seq")});
+  check.tensor("sampling", s.sampling, DType::kU8, {rows, static_cast<int64_t>(sizeof(RowSampling))});
+  check.tensor("bias_ids", s.bias_ids, DType::kI32, {rows, kMaxLogitBias});
+  check.tensor("bias_values", s.bias_values, DType::kF32, {rows, kMaxLogitBias});
+  check.tensor("stop_ids", s.stop_ids, DType::kI32, {rows, kMaxStopIds});
+}
+
+void check_plan(const char* op, const StepPlanHeader* plan_host, const void* plan) {
+  CHECK(plan_host != nullptr && plan != nullptr, "{}: no plan", op);
+  CHECK(plan_host->magic == kStepPlanMagic && plan_host->version == kStepPlanVersion, "{}: magic {:#x}, version {}", op,
+        plan_host->magic, plan_host->version);
+}
+
+}  // namespace
+
+void check_params(const BeginStepParams& p) {
+  check_plan("begin_step", p.plan_host, p.plan);
+  ShapeCheck check("begin_step");
+  check_state(check, p.state);
+  const StepInputs& in = p.inputs;
+  const Dim tokens = check.dim("max_num_batched_tokens");
+  check.tensor("inputs.token_ids", in.token_ids, DType::kI32, {tokens});
+  check.tensor("inputs.positions", in.positions, DType::kI32, {tokens});
+  check.tensor("inputs.slot_mapping", in.slot_mapping, DType::kI32, {tokens});
+  CHECK(in.token_ids.dim(0) >= p.plan_host->num_tokens && in.seq_rows.dim(0) >= p.plan_host->num_seqs,
+        "begin_step: {} tokens of {} sequences do not fit in {} and {}", p.plan_host->num_tokens, p.plan_host->num_seqs,
+        in.token_ids.dim(0), in.seq_rows.dim(0));
+  CHECK(in.cu_seqlens_q.dim(0) > p.plan_host->num_seqs && in.seq_lens.dim(0) >= p.plan_host->num_seqs &&
+            in.sample_rows.dim(0) >= p.plan_host->num_sampled && in.sample_seqs.dim(0) >= p.plan_host->num_sampled,
+        "begin_step: the step inputs are too small for {} sequences", p.plan_host->num_seqs);
+  CHECK(p.kv_block_size > 0, "begin_step: kv_block_size {}", p.kv_block_size);
+}
+
+void check_params(const SampleParams& p) {
+  ShapeCheck check("sample");
+  check_state(check, p.state);
+  const Dim num_logits = check.dim("num_logits");
+  check.tensor("logits", p.logits, DType::kF32, {num_logits, check.dim("vocab_size")});
+  check.tensor("sample_seqs", p.sample_seqs, DType::kI32, {num_logits});
+  check.tensor("next_token_ids", p.next_token_ids, DType::kI32, {num_logits});
+}
+
+void check_params(const LogprobsParams& p) {
+  ShapeCheck check("logprobs");
+  const Dim num_logits = check.dim("num_logits");
+  check.tensor("logits", p.logits, DType::kF32, {num_logits, check.dim("vocab_size")});
+  check.tensor("target_ids", p.target_ids, DType::kI32, {num_logits});
+  check.tensor("target_logprob", p.target_logprob, DType::kF32, {num_logits});
+  check.tensor("target_rank", p.target_rank, DType::kI32, {num_logits});
+  if (!p.top_ids.defined()) return;
+  const Dim num_top = check.dim("num_top");
+  check.tensor("top_ids", p.top_ids, DType::kI32, {num_logits, num_top});
+  check.tensor("top_logprobs", p.top_logprobs, DType::kF32, {num_logits, num_top});
+  CHECK(p.top_ids.dim(1) <= p.logits.dim(1), "logprobs: {} of {} tokens", p.top_ids.dim(1), p.logits.dim(1));
+}
+
+void check_params(const FinishStepParams& p) {
+  check_plan("finish_step", p.plan_host, p.plan);
+  ShapeCheck check("finish_step");
+  check_state(check, p.state);
+  if (p.plan_host->num_sampled == 0) return;
+  CHECK(p.next_token_ids.dtype() == DType::kI32 && p.next_token_ids.dim(0) >= p.plan_host->num_sampled,
+        "finish_step: next_token_ids {} for {} sampled sequences", p.next_token_ids.shape_string(),
+        p.plan_host->num_sampled);
+}
+
+void check_params(const KvCopyBlocksParams& p) {
+  ShapeCheck check("kv_copy_blocks");
+  check.tensor("src_dst", p.src_dst, DType::kI32, {check.dim("num_copies"), 2});
+}
+
+void check_params(const AddRmsNormParams& p) {
+  ShapeCheck check("add_rms_norm");
+  const DType act = act_dtype("add_rms_norm", p.x);
+  const Dim num_tokens = check.dim("num_tokens"), hidden_size = check.dim("hidden_size");
+  check.tensor("x", p.x, act, {num_tokens, hidden_size});
+  check.tensor("residual", p.residual, act, {num_tokens, hidden_size});
+  check.tensor("out", p.out, act, {num_tokens, hidden_size});
+  check.tensor("weight", p.weight, act, {hidden_size});
+}
+
+void check_params(const QkNormRopeKvWriteParams& p) {
+  const char* op = "qk_norm_rope_kv_write";
+  ShapeCheck check(op);
+  const DType act = act_dtype(op, p.q);
+  const Dim num_tokens = check.dim("num_tokens");
+  const int64_t head_dim = p.kv.desc.head_dim;
+  check_kv(op, p.kv, act);
+  check_heads(check, "q", p.q, act, num_tokens, check.dim("num_heads"), head_dim);
+  check_heads(check, "k", p.k, act, num_tokens, p.kv.desc.num_kv_heads, head_dim);
+  check_heads(check, "v", p.v, act, num_tokens, p.kv.desc.num_kv_heads, head_dim);
+  if (p.q_norm.defined()) check.tensor("q_norm", p.q_norm, act, {head_dim});
+  if (p.k_norm.defined()) check.tensor("k_norm", p.k_norm, act, {head_dim});
+  check.tensor("positions", p.positions, DType::kI32, {num_tokens});
+  check.tensor("slot_mapping", p.slot_mapping, DType::kI32, {num_tokens});
+  check.tensor("cos_sin", p.cos_sin, DType::kF32, {check.dim("max_positions"), check.dim("rotary_dim")});
+  CHECK(p.cos_sin.dim(1) % 2 == 0 && p.cos_sin.dim(1) <= head_dim, "{}: rotary_dim {} of head_dim {}", op,
+        p.cos_sin.dim(1), head_dim);
+}
+
+void check_params(const LinearSiluAndMulParams& p) {
+  ShapeCheck check("linear_silu_and_mul");
+  const DType act = act_dtype("linear_silu_and_mul", p.x);
+  const Dim num_tokens = check.dim("num_tokens");
+  const WeightDesc& desc = p.weight->desc();
+  CHECK(desc.out_features % 2 == 0, "linear_silu_and_mul: {} output features", desc.out_features);
+  check.tensor("x", p.x, act, {num_tokens, desc.in_features});
+  if (p.bias.defined()) check.tensor("bias", p.bias, act, {desc.out_features});
+  check.tensor("out", p.out, act, {num_tokens, desc.out_features / 2});
+}
+
+}  // namespace spate

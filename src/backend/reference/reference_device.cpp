@@ -1,0 +1,98 @@
+#include "backend/reference/reference_device.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "backend/reference/element.h"
+#include "backend/reference/reference_ops.h"
+
+namespace spate {
+namespace {
+
+OpTable reference_ops() {
+  OpTable ops;
+  ops.embedding = reference::embedding;
+  ops.linear = reference::linear;
+  ops.rms_norm = reference::rms_norm;
+  ops.add = reference::add;
+  ops.silu_and_mul = reference::silu_and_mul;
+  ops.rope = reference::rope;
+  ops.kv_write = reference::kv_write;
+  ops.attention_paged = reference::attention_paged;
+  ops.gather_rows = reference::gather_rows;
+  ops.begin_step = reference::begin_step;
+  ops.sample = reference::sample;
+  ops.logprobs = reference::logprobs;
+  ops.finish_step = reference::finish_step;
+  ops.kv_copy_blocks = reference::kv_copy_blocks;
+  ops.add_rms_norm = reference::add_rms_norm;
+  ops.qk_norm_rope_kv_write = reference::qk_norm_rope_kv_write;
+  ops.linear_silu_and_mul = reference::linear_silu_and_mul;
+  return ops;
+}
+
+class ReferenceDevice final : public Device {
+ public:
+  std::string_view kind() const override { return "reference"; }
+  std::string description() const override { return "reference, scalar, fp64 sums, 1 thread"; }
+
+  Result<MemoryInfo> memory_info() override {
+    const int64_t page_bytes = sysconf(_SC_PAGESIZE);
+    return MemoryInfo{.total_bytes = sysconf(_SC_PHYS_PAGES) * page_bytes,
+                      .free_bytes = sysconf(_SC_AVPHYS_PAGES) * page_bytes};
+  }
+  Result<Buffer> allocate(size_t bytes, MemoryKind kind) override {
+    void* data = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (data == nullptr && bytes > 0) return resource_exhausted("reference device: cannot allocate {} bytes", bytes);
+    return Buffer(data, bytes, kind, this);
+  }
+  void deallocate(void* data, size_t, MemoryKind) noexcept override { std::free(data); }
+  std::unique_ptr<Stream> create_stream() override { return std::make_unique<Stream>(*this); }
+  void copy_to_device(Stream&, void* dst, const void* src_host, size_t bytes) override {
+    if (bytes > 0) std::memcpy(dst, src_host, bytes);
+  }
+  void copy_to_host(Stream&, void* dst_host, const void* src, size_t bytes) override {
+    if (bytes > 0) std::memcpy(dst_host, src, bytes);
+  }
+  void fill_bytes(Stream&, void* dst, int byte, size_t bytes) override {
+    if (bytes > 0) std::memset(dst, byte, bytes);
+  }
+  void synchronize(Stream&) override {}
+
+  const OpTable& ops() const override { return ops_; }
+
+  Result<PackedWeight> create_weight(const WeightDesc& desc) override {
+    ASSIGN_OR_RETURN(Buffer storage, allocate(static_cast<size_t>(weight_bytes(desc)), MemoryKind::kDevice));
+    return PackedWeight(desc, std::move(storage));
+  }
+  Status pack_rows(PackedWeight& weight, int64_t first_row, const Tensor& rows) override {
+    const WeightDesc& desc = weight.desc();
+    CHECK(rows.rank() == 2 && rows.dim(1) == desc.in_features && first_row >= 0 &&
+              first_row + rows.dim(0) <= desc.out_features,
+          "rows {} at row {} of a weight [{}, {}]", rows.shape_string(), first_row, desc.out_features, desc.in_features);
+    const DType dtype = desc.format == WeightFormat::kF32 ? DType::kF32 : DType::kBf16;
+    for (int64_t i = 0; i < rows.dim(0); ++i) {
+      for (int64_t k = 0; k < desc.in_features; ++k) {
+        reference::store(weight.mutable_data(), dtype, (first_row + i) * desc.in_features + k,
+                         reference::load(rows, i, k));
+      }
+    }
+    return {};
+  }
+  int64_t kv_block_bytes(const KvGroupDesc& desc) const override {
+    return 2 * desc.kv_block_size * desc.num_kv_heads * desc.head_dim * dtype_bytes(desc.dtype);
+  }
+
+ private:
+  OpTable ops_ = reference_ops();
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> make_reference_device(const DeviceOptions&) {
+  return std::unique_ptr<Device>(std::make_unique<ReferenceDevice>());
+}
+
+}  // namespace spate

@@ -1,0 +1,139 @@
+// Token choice and log-probabilities, by a full sort.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "backend/check_params.h"
+#include "backend/reference/reference_ops.h"
+#include "base/rng.h"
+
+namespace spate::reference {
+namespace {
+
+// Penalties are float arithmetic in the order that ops.h gives, without contraction: greedy ties depend on the bits.
+void adjust_logits(std::vector<float>& logits, const RowState& state, int64_t row, const RowSampling& sampling) {
+  const auto vocab_size = static_cast<int32_t>(logits.size());
+  const auto in_vocab = [&](int32_t id) { return id >= 0 && id < vocab_size; };
+  const int32_t num_tokens = state.num_tokens.data<int32_t>()[row];
+  const int32_t* bias_ids = state.bias_ids.data<int32_t>() + row * state.bias_ids.stride(0);
+  const float* bias_values = state.bias_values.data<float>() + row * state.bias_values.stride(0);
+  for (int32_t i = 0; i < sampling.num_bias; ++i) {
+    if (in_vocab(bias_ids[i])) logits[static_cast<size_t>(bias_ids[i])] += bias_values[i];
+  }
+  const int32_t* stop_ids = state.stop_ids.data<int32_t>() + row * state.stop_ids.stride(0);
+  for (int32_t i = 0; i < sampling.num_stop_ids && num_tokens < sampling.min_tokens_until; ++i) {
+    if (in_vocab(stop_ids[i])) logits[static_cast<size_t>(stop_ids[i])] = -INFINITY;
+  }
+  const int32_t* token_ids = state.token_ids.data<int32_t>() + row * state.token_ids.stride(0);
+  std::vector<int32_t> seen(logits.size()), output_count(logits.size());
+  for (int32_t i = 0; i < num_tokens; ++i) {
+    if (!in_vocab(token_ids[i])) continue;
+    seen[static_cast<size_t>(token_ids[i])] = 1;
+    if (i >= sampling.prompt_len) ++output_count[static_cast<size_t>(token_ids[i])];
+  }
+  for (size_t id = 0; id < logits.size(); ++id) {
+    float& logit = logits[id];
+    if (seen[id] && sampling.repetition_penalty != 1) {
+      logit = logit > 0 ? logit / sampling.repetition_penalty : logit * sampling.repetition_penalty;
+    }
+    if (output_count[id] > 0) {
+      logit -= sampling.frequency_penalty * static_cast<float>(output_count[id]);
+      logit -= sampling.presence_penalty;
+    }
+  }
+}
+
+// Ids by descending logit, equal ones by ascending id.
+std::vector<int32_t> descending_ids(const float* logits, int64_t vocab_size) {
+  std::vector<int32_t> ids(static_cast<size_t>(vocab_size));
+  std::iota(ids.begin(), ids.end(), 0);
+  std::stable_sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  return ids;
+}
+
+// The tokens that min_p, top_k and top_p leave, in descending order.
+std::vector<int32_t> kept_ids(const std::vector<float>& logits, const RowSampling& sampling) {
+  std::vector<int32_t> ids = descending_ids(logits.data(), static_cast<int64_t>(logits.size()));
+  const double max_logit = logits[static_cast<size_t>(ids[0])];
+  const auto relative_prob = [&](int32_t id) { return std::exp(logits[static_cast<size_t>(id)] - max_logit); };
+  size_t num_kept = 0;
+  while (num_kept < ids.size() && relative_prob(ids[num_kept]) >= sampling.min_p) ++num_kept;
+  if (sampling.sampling_top_k > 0) num_kept = std::min(num_kept, static_cast<size_t>(sampling.sampling_top_k));
+  num_kept = std::max<size_t>(num_kept, 1);
+  ids.resize(num_kept);
+  if (sampling.top_p >= 1) return ids;
+  double sum = 0, prefix = 0;
+  for (const int32_t id : ids) sum += relative_prob(id);
+  num_kept = 0;
+  while (num_kept < ids.size()) {
+    prefix += relative_prob(ids[num_kept++]);
+    if (prefix >= sampling.top_p * sum) break;
+  }
+  ids.resize(num_kept);
+  return ids;
+}
+
+double gumbel(const RowSampling& sampling, int32_t num_tokens, int32_t id) {
+  const auto bits = philox4x32(sampling.seed, static_cast<uint64_t>(num_tokens), static_cast<uint64_t>(id / 4));
+  return -std::log(-std::log(static_cast<double>(uniform_open(bits[static_cast<size_t>(id % 4)]))));
+}
+
+int32_t sample_row(const float* raw_logits, int64_t vocab_size, const RowState& state, int64_t row) {
+  RowSampling sampling;
+  std::memcpy(&sampling, state.sampling.data<uint8_t>() + row * state.sampling.stride(0), sizeof sampling);
+  std::vector<float> logits(raw_logits, raw_logits + vocab_size);
+  adjust_logits(logits, state, row, sampling);
+  if (sampling.temperature == 0) {
+    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  }
+  for (float& logit : logits) logit /= sampling.temperature;
+  const int32_t num_tokens = state.num_tokens.data<int32_t>()[row];
+  int32_t best_id = -1;
+  double best_score = -INFINITY;
+  for (const int32_t id : kept_ids(logits, sampling)) {
+    const double score = logits[static_cast<size_t>(id)] + gumbel(sampling, num_tokens, id);
+    if (best_id < 0 || score > best_score || (score == best_score && id < best_id)) {
+      best_id = id;
+      best_score = score;
+    }
+  }
+  return best_id;
+}
+
+}  // namespace
+
+void sample(Stream&, const SampleParams& p) {
+  check_params(p);
+  for (int64_t i = 0; i < p.logits.dim(0); ++i) {
+    p.next_token_ids.data<int32_t>()[i] = sample_row(p.logits.data<float>() + i * p.logits.stride(0), p.logits.dim(1),
+                                                     p.state, p.sample_seqs.data<int32_t>()[i]);
+  }
+}
+
+void logprobs(Stream&, const LogprobsParams& p) {
+  check_params(p);
+  const int64_t vocab_size = p.logits.dim(1);
+  for (int64_t i = 0; i < p.logits.dim(0); ++i) {
+    const float* logits = p.logits.data<float>() + i * p.logits.stride(0);
+    const double max_logit = *std::max_element(logits, logits + vocab_size);
+    double sum = 0;
+    for (int64_t id = 0; id < vocab_size; ++id) sum += std::exp(logits[id] - max_logit);
+    const double log_sum = max_logit + std::log(sum);
+    const int32_t target = p.target_ids.data<int32_t>()[i];
+    CHECK(target >= 0 && target < vocab_size, "logprobs: target {} of {}", target, vocab_size);
+    p.target_logprob.data<float>()[i] = static_cast<float>(logits[target] - log_sum);
+    p.target_rank.data<int32_t>()[i] =
+        1 + static_cast<int32_t>(std::count_if(logits, logits + vocab_size, [&](float l) { return l > logits[target]; }));
+    if (!p.top_ids.defined()) continue;
+    const std::vector<int32_t> ids = descending_ids(logits, vocab_size);
+    for (int64_t k = 0; k < p.top_ids.dim(1); ++k) {
+      const int32_t id = ids[static_cast<size_t>(k)];
+      p.top_ids.data<int32_t>()[i * p.top_ids.stride(0) + k] = id;
+      p.top_logprobs.data<float>()[i * p.top_logprobs.stride(0) + k] = static_cast<float>(logits[id] - log_sum);
+    }
+  }
+}
+
+}  // namespace spate::reference

@@ -1,0 +1,98 @@
+// The first and the last op of a step: the plan against the running state.
+#include <cstring>
+
+#include "backend/check_params.h"
+#include "backend/reference/reference_ops.h"
+
+namespace spate::reference {
+namespace {
+
+int32_t* row_of(const Tensor& matrix, int64_t row) {
+  CHECK(row >= 0 && row < matrix.dim(0), "row {} of the running state, which has {}", row, matrix.dim(0));
+  return matrix.data<int32_t>() + row * matrix.stride(0);
+}
+
+void copy_ints(void* dst, const int32_t* src, int64_t count) {
+  std::memcpy(dst, src, static_cast<size_t>(count) * sizeof(int32_t));
+}
+
+void apply_row_update(const RowState& state, const RowUpdate& update, const int32_t* data) {
+  const RowSampling& sampling = update.sampling;
+  CHECK(update.num_tokens <= state.token_ids.dim(1) && sampling.num_bias <= kMaxLogitBias &&
+            sampling.num_stop_ids <= kMaxStopIds,
+        "begin_step: a row of {} tokens, {} biases, {} stop ids", update.num_tokens, sampling.num_bias,
+        sampling.num_stop_ids);
+  copy_ints(row_of(state.token_ids, update.row), data + update.tokens_begin, update.num_tokens);
+  state.num_tokens.data<int32_t>()[update.row] = update.num_tokens;
+  state.num_computed_tokens.data<int32_t>()[update.row] = update.num_computed_tokens;
+  std::memcpy(state.sampling.data<uint8_t>() + update.row * state.sampling.stride(0), &sampling, sizeof sampling);
+  copy_ints(row_of(state.bias_ids, update.row), data + update.bias_ids_begin, sampling.num_bias);
+  copy_ints(state.bias_values.data<float>() + update.row * state.bias_values.stride(0), data + update.bias_values_begin,
+            sampling.num_bias);
+  copy_ints(row_of(state.stop_ids, update.row), data + update.stop_ids_begin, sampling.num_stop_ids);
+}
+
+void apply_updates(const BeginStepParams& p) {
+  const StepPlanHeader& plan = *p.plan_host;
+  const auto* data = plan_array<int32_t>(p.plan, plan.data_offset);
+  const auto* row_updates = plan_array<RowUpdate>(p.plan, plan.row_updates_offset);
+  for (int i = 0; i < plan.num_row_updates; ++i) apply_row_update(p.state, row_updates[i], data);
+  const auto* block_updates = plan_array<BlockUpdate>(p.plan, plan.block_updates_offset);
+  for (int i = 0; i < plan.num_block_updates; ++i) {
+    const BlockUpdate& update = block_updates[i];
+    CHECK(update.first_block_idx + update.num_blocks <= p.state.block_table.dim(1), "begin_step: block {} of a row of {}",
+          update.first_block_idx + update.num_blocks, p.state.block_table.dim(1));
+    copy_ints(row_of(p.state.block_table, update.row) + update.first_block_idx, data + update.blocks_begin,
+              update.num_blocks);
+  }
+}
+
+}  // namespace
+
+void begin_step(Stream&, const BeginStepParams& p) {
+  check_params(p);
+  apply_updates(p);
+  const StepInputs& in = p.inputs;
+  const auto* seqs = plan_array<SeqStep>(p.plan, p.plan_host->seqs_offset);
+  int32_t token = 0, sampled = 0;
+  in.cu_seqlens_q.data<int32_t>()[0] = 0;
+  for (int32_t s = 0; s < p.plan_host->num_seqs; ++s) {
+    const SeqStep& seq = seqs[s];
+    const int32_t* token_ids = row_of(p.state.token_ids, seq.row);
+    const int32_t* blocks = row_of(p.state.block_table, seq.row);
+    const int32_t num_computed_tokens = p.state.num_computed_tokens.data<int32_t>()[seq.row];
+    const auto kv_block_size = static_cast<int32_t>(p.kv_block_size);
+    for (int32_t i = 0; i < seq.query_len; ++i, ++token) {
+      const int32_t position = num_computed_tokens + i;
+      in.token_ids.data<int32_t>()[token] = token_ids[position];
+      in.positions.data<int32_t>()[token] = position;
+      in.slot_mapping.data<int32_t>()[token] = blocks[position / kv_block_size] * kv_block_size + position % kv_block_size;
+    }
+    in.seq_rows.data<int32_t>()[s] = seq.row;
+    in.cu_seqlens_q.data<int32_t>()[s + 1] = token;
+    in.seq_lens.data<int32_t>()[s] = num_computed_tokens + seq.query_len;
+    if (seq.flags & kSample) {
+      in.sample_rows.data<int32_t>()[sampled] = token - 1;
+      in.sample_seqs.data<int32_t>()[sampled++] = seq.row;
+    }
+  }
+  CHECK(token == p.plan_host->num_tokens && sampled == p.plan_host->num_sampled,
+        "begin_step: the plan says {} tokens, {} sampled; its sequences have {} and {}", p.plan_host->num_tokens,
+        p.plan_host->num_sampled, token, sampled);
+}
+
+void finish_step(Stream&, const FinishStepParams& p) {
+  check_params(p);
+  const auto* seqs = plan_array<SeqStep>(p.plan, p.plan_host->seqs_offset);
+  int32_t sampled = 0;
+  for (int32_t s = 0; s < p.plan_host->num_seqs; ++s) {
+    const SeqStep& seq = seqs[s];
+    p.state.num_computed_tokens.data<int32_t>()[seq.row] += seq.query_len;
+    if (!(seq.flags & kSample)) continue;
+    int32_t& num_tokens = p.state.num_tokens.data<int32_t>()[seq.row];
+    CHECK(num_tokens < p.state.token_ids.dim(1), "finish_step: row {} is full with {} tokens", seq.row, num_tokens);
+    row_of(p.state.token_ids, seq.row)[num_tokens++] = p.next_token_ids.data<int32_t>()[sampled++];
+  }
+}
+
+}  // namespace spate::reference

@@ -2,10 +2,12 @@
 // simulation implements it with a model that answers token 7.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "base/status.h"
 #include "core/step_plan.h"
 
 namespace spate {
@@ -39,8 +41,9 @@ class StepExecutor {
   virtual ~StepExecutor() = default;
   // Takes a copy of the plan and starts it; returns at once unless two steps are in flight already.
   virtual void submit(std::span<const std::byte> plan) = 0;
-  // The result of the oldest step submitted and not collected; waits for it. Fills `result`, reusing its memory.
-  virtual void collect(StepResult& result) = 0;
+  // The result of the oldest step submitted and not collected; waits for it. Fills `result`, reusing its memory. An error is
+  // final (a lost device, a dead peer): the engine ends every request with it and calls nothing but the destructor any more.
+  virtual Status collect(StepResult& result) = 0;
   virtual int num_in_flight() const = 0;
 };
 

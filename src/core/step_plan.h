@@ -67,7 +67,7 @@ struct RowUpdate {
   uint32_t bias_ids_begin = 0;
   uint32_t bias_values_begin = 0;  // float bits
   uint32_t stop_ids_begin = 0;
-  uint32_t padding = 0;
+  int32_t num_prompt_logprobs = -1;  // with kPromptLogprobs: so many top ones beside the prompt token's; -1 none
   RowSampling sampling;
 };
 

@@ -1,0 +1,39 @@
+#include "core/engine_config.h"
+
+namespace spate {
+namespace {
+
+Status at_least(const char* flag, int value, int minimum) {
+  if (value >= minimum) return ok_status();
+  return invalid_argument("{} must be at least {}, got {}", flag, minimum, value);
+}
+
+}  // namespace
+
+Status validate_engine_config(const EngineConfig& config) {
+  RETURN_IF_ERROR(at_least("--max-model-len", config.max_model_len, 2));
+  RETURN_IF_ERROR(at_least("--max-num-seqs", config.max_num_seqs, 1));
+  RETURN_IF_ERROR(at_least("--block-size", config.kv_block_size, 1));
+  RETURN_IF_ERROR(at_least("number of KV blocks", config.num_kv_blocks, 1));
+  RETURN_IF_ERROR(at_least("--max-num-waiting", config.max_num_waiting, 1));
+  RETURN_IF_ERROR(at_least("--long-prefill-token-threshold", config.long_prefill_token_threshold, 0));
+  if (config.max_num_batched_tokens < config.max_num_seqs) {
+    return invalid_argument(
+        "--max-num-batched-tokens is {}, but each of the --max-num-seqs {} sequences needs one token of a step: "
+        "set --max-num-batched-tokens {} or --max-num-seqs {}",
+        config.max_num_batched_tokens, config.max_num_seqs, config.max_num_seqs, config.max_num_batched_tokens);
+  }
+  if (!config.enable_chunked_prefill && config.max_num_batched_tokens < config.max_model_len) {
+    return invalid_argument(
+        "--max-num-batched-tokens is {}, but without chunked prefill a whole prompt of up to --max-model-len {} tokens "
+        "must fit into one step: set --max-num-batched-tokens {} or --enable-chunked-prefill",
+        config.max_num_batched_tokens, config.max_model_len, config.max_model_len);
+  }
+  if (config.kv_cache_tokens() < 2) {
+    return resource_exhausted("the KV cache holds {} tokens, at least 2 are needed: raise --kv-cache-memory",
+                              config.kv_cache_tokens());
+  }
+  return ok_status();
+}
+
+}  // namespace spate

@@ -1,0 +1,36 @@
+// EngineConfig: the sizes and choices of one engine. Names are vLLM's flags in snake case where the meaning is the same.
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+
+namespace spate {
+
+struct EngineConfig {
+  int max_model_len = 4096;           // tokens of prompt and output together, of one sequence
+  int max_num_seqs = 128;             // sequences that run at once: rows of device state
+  int max_num_batched_tokens = 2048;  // tokens of one step
+  int kv_block_size = 16;             // --block-size: tokens in a KV block
+  int num_kv_blocks = 0;              // of every layer; computed from the model and --kv-cache-memory
+
+  bool enable_prefix_caching = true;
+  bool enable_chunked_prefill = true;  // off: a prompt runs whole in one step, max_num_batched_tokens >= max_model_len
+  bool async_scheduling = true;        // schedule step i+1 while step i runs; off: the plain loop
+  // A prompt takes at most so many tokens of a step while others wait for a share; 0 = a quarter of the token budget.
+  int long_prefill_token_threshold = 0;
+
+  int max_num_waiting = 1024;  // requests submitted and not yet scheduled; further ones are refused (429)
+
+  int max_blocks_per_seq() const { return (max_model_len + kv_block_size - 1) / kv_block_size; }
+  // Tokens the KV cache holds, and the most a sequence may have: a lone sequence of this length always fits.
+  int64_t kv_cache_tokens() const { return int64_t{num_kv_blocks} * kv_block_size; }
+  int max_seq_len() const {
+    return kv_cache_tokens() < max_model_len ? static_cast<int>(kv_cache_tokens()) : max_model_len;
+  }
+};
+
+// Names the flag, its value and one that works.
+Status validate_engine_config(const EngineConfig& config);
+
+}  // namespace spate

@@ -1,0 +1,232 @@
+#include "rank/rank_group.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <future>
+#include <mutex>
+#include <thread>
+
+
+namespace spate {
+
+// A plan on its way: copied once, read by every rank, free again when all have run it and its result was collected.
+struct RankGroup::Slot {
+  std::vector<std::byte> plan;
+  StepResult result;
+  std::mutex mutex;
+  std::condition_variable all_done;
+  int num_running = 0;  // ranks that have not finished it
+};
+
+// A rank's thread: runs what it is given, in order.
+class RankGroup::Worker {
+ public:
+  Worker() : thread_([this] { loop(); }) {}
+  ~Worker() {
+    post([this] { stopping_ = true; });
+    thread_.join();
+  }
+
+  void post(std::function<void()> task) {
+    {
+      const std::lock_guard lock(mutex_);
+      tasks_.push_back(std::move(task));
+    }
+    wake_.notify_one();
+  }
+  // Runs `task` on the thread and waits for its Status.
+  std::future<Status> call(std::function<Status()> task) {
+    auto packaged = std::make_shared<std::packaged_task<Status()>>(std::move(task));
+    std::future<Status> future = packaged->get_future();
+    post([packaged] { (*packaged)(); });
+    return future;
+  }
+
+  // Used by the thread's tasks only.
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Rank> rank;
+
+ private:
+  void loop() {
+    while (!stopping_) {
+      std::function<void()> task;
+      {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [this] { return !tasks_.empty(); });
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+      }
+      task();
+    }
+    rank.reset();
+    device.reset();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> tasks_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+namespace {
+
+// All ranks' statuses; the first error wins.
+Status wait_all(std::vector<std::future<Status>>& futures) {
+  Status first;
+  for (std::future<Status>& future : futures) {
+    Status status = future.get();
+    if (first.ok()) first = std::move(status);
+  }
+  return first;
+}
+
+int default_num_threads() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
+
+}  // namespace
+
+RankGroup::RankGroup() {
+  for (int i = 0; i < kMaxInFlight; ++i) slots_.push_back(std::make_unique<Slot>());
+}
+
+RankGroup::~RankGroup() {
+  for (const auto& slot : slots_) {
+    std::unique_lock lock(slot->mutex);
+    slot->all_done.wait(lock, [&] { return slot->num_running == 0; });
+  }
+}
+
+Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& config, const LoadProgress& progress) {
+  const int size = config.tensor_parallel_size;
+  if (size < 1) return invalid_argument("--tensor-parallel-size must be at least 1, got {}", size);
+  std::unique_ptr<RankGroup> group(new RankGroup());
+  for (int r = 0; r < size; ++r) group->workers_.push_back(std::make_unique<Worker>());
+  const auto on_all_ranks = [&](const std::function<Status(int, Worker&)>& task) {
+    std::vector<std::future<Status>> futures;
+    for (int r = 0; r < size; ++r) {
+      Worker& worker = *group->workers_[static_cast<size_t>(r)];
+      futures.push_back(worker.call([&task, r, &worker] { return task(r, worker); }));
+    }
+    return wait_all(futures);
+  };
+
+  // 1. Devices.
+  std::vector<MemoryInfo> memory(static_cast<size_t>(size));
+  RETURN_IF_ERROR(on_all_ranks([&](int r, Worker& worker) -> Status {
+    DeviceOptions options = config.device;
+    options.device_idx += r;
+    const int threads = options.num_threads > 0 ? options.num_threads : default_num_threads();
+    options.num_threads = std::max(1, threads / size);
+    ASSIGN_OR_RETURN(worker.device, config.device_factory(options));
+    ASSIGN_OR_RETURN(memory[static_cast<size_t>(r)], worker.device->memory_info());
+    return ok_status();
+  }));
+  const Device& first_device = *group->workers_[0]->device;
+  group->device_description_ = fmt::format("{}: {}", first_device.kind(), first_device.description());
+  const bool shares_memory = first_device.kind() != "cuda";
+
+  // 2. The memory plan.
+  ModelOptions options{.act_dtype = config.act_dtype,
+                       .kv_dtype = config.act_dtype,
+                       .kv_block_size = config.kv_block_size,
+                       .max_num_batched_tokens = config.max_num_batched_tokens,
+                       .max_num_logits = config.max_num_logits,
+                       .max_model_len = config.max_model_len};
+  StepLimits limits{.max_num_seqs = config.max_num_seqs,
+                    .max_num_batched_tokens = config.max_num_batched_tokens,
+                    .max_model_len = static_cast<int>(config.max_model_len > 0 ? config.max_model_len
+                                                                               : config.model.max_position_embeddings),
+                    .max_num_logits = config.max_num_logits,
+                    .kv_block_size = config.kv_block_size};
+  ASSIGN_OR_RETURN(const ModelMemory model_memory, Model::memory(config.model, {.rank = 0, .size = size}, options));
+  int64_t free_bytes = memory[0].free_bytes;
+  for (const MemoryInfo& info : memory) free_bytes = std::min(free_bytes, info.free_bytes);
+  ASSIGN_OR_RETURN(group->memory_plan_,
+                   plan_memory({.free_bytes = shares_memory ? free_bytes / size : free_bytes,
+                                .weight_bytes = model_memory.weight_bytes,
+                                .workspace_bytes = model_memory.workspace_bytes + RunningState::num_bytes(limits),
+                                .kv_bytes_per_token = model_memory.kv_bytes_per_token,
+                                .kv_block_size = config.kv_block_size,
+                                .max_num_seqs = config.max_num_seqs,
+                                .model_max_len = config.model.max_position_embeddings,
+                                .max_model_len = config.max_model_len,
+                                .kv_cache_bytes = config.kv_cache_bytes / size,
+                                .memory_fraction = config.memory_fraction}));
+  limits.max_model_len = static_cast<int>(group->memory_plan_.max_model_len);
+  options.max_model_len = group->memory_plan_.max_model_len;
+
+  // 3. Models and weights.
+  auto communicators = make_in_process_group(size);
+  std::vector<int64_t> block_bytes(static_cast<size_t>(size));
+  const Status loaded = on_all_ranks([&](int r, Worker& worker) -> Status {
+    ASSIGN_OR_RETURN(worker.rank, Rank::create(std::move(worker.device), std::move(communicators[static_cast<size_t>(r)]),
+                                               config.model, options, limits));
+    const LoadProgress report = r == 0 ? progress : LoadProgress();
+    Model& model = worker.rank->model();
+    RETURN_IF_ERROR(config.weights != nullptr ? model.load(*config.weights, report)
+                                              : model.load_dummy(config.dummy_seed, report));
+    block_bytes[static_cast<size_t>(r)] = worker.rank->kv_block_bytes();
+    return ok_status();
+  });
+  RETURN_IF_ERROR(loaded);
+
+  // 4. KV cache. A back-end may pad its blocks: the bytes are kept, not the count.
+  MemoryPlan& plan = group->memory_plan_;
+  const int64_t largest_block = *std::max_element(block_bytes.begin(), block_bytes.end());
+  plan.num_kv_blocks = std::min(plan.num_kv_blocks, plan.kv_cache_bytes / largest_block);
+  if (plan.num_kv_blocks * config.kv_block_size < 2) {
+    return resource_exhausted("kv cache: {} hold less than one block of {}; raise --kv-cache-memory",
+                              format_bytes(plan.kv_cache_bytes), format_bytes(largest_block));
+  }
+  plan.max_model_len = std::min(plan.max_model_len, plan.num_kv_blocks * config.kv_block_size);
+  plan.kv_cache_bytes = plan.num_kv_blocks * largest_block;
+  RETURN_IF_ERROR(
+      on_all_ranks([&](int, Worker& worker) { return worker.rank->allocate_kv_cache(plan.num_kv_blocks); }));
+
+  Rank& rank = *group->workers_[0]->rank;
+  for (const auto& worker : group->workers_) group->weight_bytes_ += worker->rank->model().weight_bytes();
+  group->summary_ = {
+      fmt::format("device {}{}", group->device_description_, size > 1 ? fmt::format(", {} ranks", size) : ""),
+      fmt::format("weights {} of {}, workspace {} and state {} a rank", format_bytes(group->weight_bytes_),
+                  config.act_dtype == DType::kBf16 ? "bf16" : "f32", format_bytes(rank.model().workspace_bytes()),
+                  format_bytes(RunningState::num_bytes(limits))),
+      fmt::format("KV cache {} = {} tokens in {} blocks", format_bytes(plan.kv_cache_bytes * size),
+                  plan.num_kv_blocks * config.kv_block_size, plan.num_kv_blocks),
+  };
+  std::string decomposed;
+  for (const std::string& op : rank.decomposed_ops()) decomposed += (decomposed.empty() ? "" : ", ") + op;
+  if (!decomposed.empty()) group->summary_.push_back("ops run as decompositions: " + decomposed);
+  return group;
+}
+
+void RankGroup::submit(std::span<const std::byte> plan) {
+  CHECK(num_in_flight() < kMaxInFlight, "{} steps are in flight already", num_in_flight());
+  Slot& slot = *slots_[num_submitted_++ % kMaxInFlight];
+  {
+    // Rank 0's result was collected, but another rank may still be at the end of that step.
+    std::unique_lock lock(slot.mutex);
+    slot.all_done.wait(lock, [&] { return slot.num_running == 0; });
+    slot.num_running = static_cast<int>(workers_.size());
+  }
+  slot.plan.assign(plan.begin(), plan.end());
+  for (size_t r = 0; r < workers_.size(); ++r) {
+    Worker& worker = *workers_[r];
+    worker.post([&slot, &worker, r] {
+      worker.rank->run(slot.plan, r == 0 ? &slot.result : nullptr);
+      const std::lock_guard lock(slot.mutex);
+      if (--slot.num_running == 0) slot.all_done.notify_all();
+    });
+  }
+}
+
+Status RankGroup::collect(StepResult& result) {
+  CHECK(num_in_flight() > 0, "nothing is in flight");
+  Slot& slot = *slots_[num_collected_++ % kMaxInFlight];
+  std::unique_lock lock(slot.mutex);
+  slot.all_done.wait(lock, [&] { return slot.num_running == 0; });
+  std::swap(result, slot.result);
+  return ok_status();
+}
+
+}  // namespace spate

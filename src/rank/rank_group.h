@@ -1,0 +1,70 @@
+// RankGroup: the ranks of a tensor-parallel group, a thread each, behind StepExecutor.
+//
+// Made and used by one thread (the engine's); every rank's device, model and state are made and used by its own thread.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "core/step_executor.h"
+#include "rank/memory_plan.h"
+#include "rank/rank.h"
+#include "weights/model_config.h"
+#include "weights/weight_source.h"
+
+namespace spate {
+
+struct RankGroupConfig {
+  ModelConfig model;
+  const WeightSource* weights = nullptr;  // nullptr: seeded random weights (--load-format dummy)
+  uint64_t dummy_seed = 0;
+  DeviceFactory device_factory = nullptr;
+  DeviceOptions device;                   // device_idx is the first rank's; num_threads is of all ranks together
+  int tensor_parallel_size = 1;
+  DType act_dtype = DType::kBf16;
+  int max_num_seqs = 0;
+  int max_num_batched_tokens = 0;
+  int max_num_logits = 64;                // rows of logits at once: 64 x 151,936 x 4 bytes = 37 MiB
+  int max_model_len = 0;                  // 0 = the largest that fits, at most the model's
+  int64_t kv_block_size = 16;
+  int64_t kv_cache_bytes = 0;             // of all ranks together; 0 = computed
+  double memory_fraction = 0.9;
+};
+
+class RankGroup final : public StepExecutor {
+ public:
+  // Makes the devices, computes the memory plan, reads the weights, allocates the KV cache.
+  // `progress` is called by rank 0's thread with bytes of its shard.
+  static Result<std::unique_ptr<RankGroup>> create(const RankGroupConfig& config, const LoadProgress& progress = {});
+  ~RankGroup() override;
+
+  const MemoryPlan& memory_plan() const { return memory_plan_; }
+  // Lines for the start-up summary: device, weights, KV, decomposed ops.
+  const std::vector<std::string>& summary() const { return summary_; }
+  const std::string& device_description() const { return device_description_; }
+  int64_t weight_bytes() const { return weight_bytes_; }  // of all ranks
+
+  void submit(std::span<const std::byte> plan) override;
+  Status collect(StepResult& result) override;
+  int num_in_flight() const override { return static_cast<int>(num_submitted_ - num_collected_); }
+
+ private:
+  class Worker;
+  static constexpr int kMaxInFlight = 2;
+  struct Slot;
+
+  RankGroup();
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::unique_ptr<Slot>> slots_;
+  MemoryPlan memory_plan_;
+  std::vector<std::string> summary_;
+  std::string device_description_;
+  int64_t weight_bytes_ = 0;
+  uint64_t num_submitted_ = 0, num_collected_ = 0;
+};
+
+}  // namespace spate

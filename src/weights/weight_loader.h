@@ -70,7 +70,7 @@ class WeightLoader {
 
  private:
   bool is_ignored(const std::string& name) const;
-  std::string coverage_problems() const;
+  std::vector<std::string> coverage_problems() const;
   Status pack_zero_rows();
   Status fill(const WeightSource& source, const TensorEntry& entry, const MatrixSlice& slice);
   Status fill(const WeightSource& source, const TensorEntry& entry, const VectorSlice& slice);

@@ -1,0 +1,266 @@
+#include "weights/weight_loader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "base/rng.h"
+
+namespace spate {
+namespace {
+
+// Rows are handed to pack_rows in pieces of about this size, then their pages go: it bounds the memory of a load.
+constexpr int64_t kPieceBytes = 8 << 20;
+constexpr int64_t kPieceRowMultiple = 256;  // back-ends pack in groups of rows; whole groups avoid a slow edge
+constexpr size_t kMaxListedProblems = 60;
+
+int64_t rows_per_piece(int64_t row_bytes) {
+  const int64_t rows = kPieceBytes / std::max<int64_t>(row_bytes, 1);
+  return std::max(rows / kPieceRowMultiple * kPieceRowMultiple, kPieceRowMultiple);
+}
+
+bool matches(const std::string& pattern, const std::string& name) {
+  return pattern.starts_with('*') ? std::string_view(name).ends_with(std::string_view(pattern).substr(1)) : name == pattern;
+}
+
+float float_at(const Tensor& values, int64_t i) {
+  switch (values.dtype()) {
+    case DType::kF32: return values.data<float>()[i];
+    case DType::kBf16: return values.data<Bf16>()[i].to_float();
+    case DType::kF16: return values.data<F16>()[i].to_float();
+    default: break;
+  }
+  CHECK(false, "a parameter is {}", dtype_name(values.dtype()));
+  return 0;
+}
+
+// Which rows of one destination are filled, as they are declared.
+struct Coverage {
+  std::string name;  // of one of its tensors
+  int64_t size = 0;
+  std::vector<Range> ranges;
+};
+
+void check_coverage(Coverage& coverage, std::vector<std::string>& problems) {
+  std::sort(coverage.ranges.begin(), coverage.ranges.end(), [](Range a, Range b) { return a.begin < b.begin; });
+  int64_t end = 0;
+  for (const Range& range : coverage.ranges) {
+    if (range.begin != end) {
+      problems.push_back(fmt::format("the parameter of {}: rows [{}, {}) are filled {}", coverage.name, std::min(end, range.begin),
+                                     std::max(end, range.begin), range.begin < end ? "twice" : "never"));
+    }
+    end = std::max(end, range.begin + range.count);
+  }
+  if (end == coverage.size) return;
+  problems.push_back(fmt::format("the parameter of {}: {} rows are filled, it has {}", coverage.name, end, coverage.size));
+}
+
+// Random rows without generating each: windows into one block of random values. A window depends on the tensor's name, the
+// seed and the row, never on the shard.
+class DummyRows {
+ public:
+  static constexpr int64_t kWindowRows = 16;
+
+  DummyRows(uint64_t seed, int64_t max_columns) : seed_(seed), columns_(max_columns) {
+    const int64_t size = kSpread + kWindowRows * max_columns;
+    block_ = HostTensor(DType::kBf16, {size});
+    Rng rng(seed, 0x64756d6d79);
+    for (Bf16& value : block_.span<Bf16>()) value = Bf16::from_float(rng.gaussian() * 0.02f);
+  }
+
+  // Rows [begin, end) of tensor `name` with `columns` columns; all in one window: begin / 16 == (end - 1) / 16.
+  Tensor rows(std::string_view name, int64_t begin, int64_t end, int64_t columns) const {
+    CHECK(columns <= columns_ && begin / kWindowRows == (end - 1) / kWindowRows);
+    uint64_t hash = 1469598103934665603ull;
+    for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211ull;
+    const auto random = philox4x32(seed_, hash, static_cast<uint64_t>(begin / kWindowRows));
+    const int64_t start = static_cast<int64_t>(random[0] % kSpread);
+    Bf16* data = block_.span<Bf16>().data() + start + begin % kWindowRows * columns;
+    return Tensor(data, DType::kBf16, {end - begin, columns});
+  }
+
+ private:
+  static constexpr int64_t kSpread = 1 << 20;
+  uint64_t seed_;
+  int64_t columns_;
+  HostTensor block_;
+};
+
+}  // namespace
+
+void WeightLoader::add(MatrixSlice slice) {
+  CHECK(slice.weight != nullptr && slice.weight->desc().in_features == slice.columns.count, "{} has {} columns", slice.name,
+        slice.columns.count);
+  matrices_.push_back(std::move(slice));
+}
+
+void WeightLoader::add(VectorSlice slice) { vectors_.push_back(std::move(slice)); }
+
+void WeightLoader::add_zero_rows(PackedWeight* weight, Range rows) {
+  if (rows.count > 0) zero_rows_.push_back({weight, rows});
+}
+
+bool WeightLoader::is_ignored(const std::string& name) const {
+  return std::any_of(ignored_.begin(), ignored_.end(), [&](const std::string& pattern) { return matches(pattern, name); });
+}
+
+std::vector<std::string> WeightLoader::coverage_problems() const {
+  std::map<const void*, Coverage> coverage;
+  for (const MatrixSlice& slice : matrices_) {
+    Coverage& of = coverage[slice.weight];
+    of.name = slice.name;
+    of.size = slice.weight->desc().out_features;
+    of.ranges.push_back({slice.dst_row, slice.rows.count});
+  }
+  for (const ZeroRows& zero : zero_rows_) {
+    coverage[zero.weight].size = zero.weight->desc().out_features;
+    coverage[zero.weight].ranges.push_back(zero.rows);
+  }
+  for (const VectorSlice& slice : vectors_) {
+    Coverage& of = coverage[slice.vector.raw()];
+    of.name = slice.name;
+    of.size = slice.vector.dim(0);
+    of.ranges.push_back({slice.dst, slice.range.count});
+  }
+  std::vector<std::string> problems;
+  for (auto& [destination, of] : coverage) check_coverage(of, problems);
+  return problems;
+}
+
+Status WeightLoader::verify(const WeightSource& source) const {
+  std::vector<std::string> problems = coverage_problems();
+  std::set<std::string_view> wanted;
+  const auto check = [&](const std::string& name, const std::vector<int64_t>& shape) {
+    if (!wanted.insert(name).second) return problems.push_back(fmt::format("{} is declared twice", name));
+    const TensorEntry* entry = source.find(name);
+    if (entry == nullptr) return problems.push_back(fmt::format("{} [{}] is missing", name, fmt::join(shape, ", ")));
+    if (entry->shape != shape) {
+      problems.push_back(fmt::format("{} is {}, config.json makes it [{}]", name, entry->shape_string(), fmt::join(shape, ", ")));
+    }
+    if (entry->dtype != DType::kBf16 && entry->dtype != DType::kF16 && entry->dtype != DType::kF32) {
+      problems.push_back(fmt::format("{} is {}, needs BF16, F16 or F32", name, entry->dtype_name));
+    }
+  };
+  for (const MatrixSlice& slice : matrices_) check(slice.name, {slice.full_rows, slice.full_columns});
+  for (const VectorSlice& slice : vectors_) check(slice.name, {slice.full_size});
+  for (const TensorEntry& entry : source.entries()) {
+    if (wanted.contains(entry.name) || is_ignored(entry.name)) continue;
+    problems.push_back(fmt::format("{} {} in {} is not a parameter of this model", entry.name, entry.shape_string(),
+                                   source.file_name(entry.file_idx)));
+  }
+  if (problems.empty()) return ok_status();
+  const size_t total = problems.size();
+  if (total > kMaxListedProblems) {
+    problems.resize(kMaxListedProblems);
+    problems.push_back(fmt::format("... and {} more", total - kMaxListedProblems));
+  }
+  return invalid_argument("the checkpoint does not fit config.json, {} problem{}:\n  {}", total, total == 1 ? "" : "s",
+                          fmt::join(problems, "\n  "));
+}
+
+Status WeightLoader::copy_vector(const Tensor& values, const Tensor& dst) {
+  HostTensor host(dst.dtype(), {values.dim(0)});
+  for (int64_t i = 0; i < values.dim(0); ++i) {
+    if (dst.dtype() == DType::kF32) host.span<float>()[static_cast<size_t>(i)] = float_at(values, i);
+    else host.span<Bf16>()[static_cast<size_t>(i)] = Bf16::from_float(float_at(values, i));
+  }
+  const auto stream = device_.create_stream();
+  device_.copy_to_device(*stream, dst.raw(), host.view().raw(), static_cast<size_t>(host.view().num_bytes()));
+  device_.synchronize(*stream);
+  return ok_status();
+}
+
+Status WeightLoader::pack_zero_rows() {
+  for (const ZeroRows& zero : zero_rows_) {
+    const HostTensor rows(DType::kBf16, {zero.rows.count, zero.weight->desc().in_features});
+    RETURN_IF_ERROR(device_.pack_rows(*zero.weight, zero.rows.begin, rows));
+  }
+  return ok_status();
+}
+
+Status WeightLoader::fill(const WeightSource& source, const TensorEntry& entry, const MatrixSlice& slice) {
+  const int64_t piece = rows_per_piece(slice.full_columns * dtype_bytes(*entry.dtype));
+  const int64_t end = slice.rows.begin + slice.rows.count;
+  HostTensor scratch;
+  for (int64_t row = slice.rows.begin; row < end; row += piece) {
+    const int64_t piece_end = std::min(end, row + piece);
+    ASSIGN_OR_RETURN(const Tensor rows, source.rows(entry, row, piece_end, scratch));
+    const Tensor columns = rows.columns(slice.columns.begin, slice.columns.begin + slice.columns.count);
+    RETURN_IF_ERROR(device_.pack_rows(*slice.weight, slice.dst_row + row - slice.rows.begin, columns));
+    source.release(entry, row, piece_end);
+  }
+  return ok_status();
+}
+
+Status WeightLoader::fill(const WeightSource& source, const TensorEntry& entry, const VectorSlice& slice) {
+  HostTensor scratch;
+  const int64_t end = slice.range.begin + slice.range.count;
+  ASSIGN_OR_RETURN(const Tensor values, source.rows(entry, slice.range.begin, end, scratch));
+  return copy_vector(values, slice.vector.rows(slice.dst, slice.dst + slice.range.count));
+}
+
+Status WeightLoader::load(const WeightSource& source, const LoadProgress& progress) {
+  RETURN_IF_ERROR(verify(source));
+  struct Work {
+    const TensorEntry* entry;
+    int64_t bytes;
+    const MatrixSlice* matrix;
+    const VectorSlice* vector;
+  };
+  std::vector<Work> work;
+  int64_t bytes_total = 0, bytes_done = 0;
+  for (const MatrixSlice& slice : matrices_) {
+    const TensorEntry* entry = source.find(slice.name);
+    work.push_back({entry, slice.rows.count * slice.columns.count * dtype_bytes(*entry->dtype), &slice, nullptr});
+  }
+  for (const VectorSlice& slice : vectors_) {
+    const TensorEntry* entry = source.find(slice.name);
+    work.push_back({entry, slice.range.count * dtype_bytes(*entry->dtype), nullptr, &slice});
+  }
+  // In the order of the files, so that the disk is read forwards.
+  std::stable_sort(work.begin(), work.end(), [](const Work& a, const Work& b) {
+    return std::pair(a.entry->file_idx, a.entry->offset) < std::pair(b.entry->file_idx, b.entry->offset);
+  });
+  for (const Work& one : work) bytes_total += one.bytes;
+  for (const Work& one : work) {
+    const Status status = one.matrix ? fill(source, *one.entry, *one.matrix) : fill(source, *one.entry, *one.vector);
+    if (!status.ok()) return status.with_context(one.entry->name);
+    bytes_done += one.bytes;
+    if (progress) progress(bytes_done, bytes_total);
+  }
+  return pack_zero_rows();
+}
+
+Status WeightLoader::load_dummy(uint64_t seed, const LoadProgress& progress) {
+  if (const auto problems = coverage_problems(); !problems.empty()) return internal_error("{}", fmt::join(problems, "; "));
+  int64_t max_columns = 1, bytes_total = 0, bytes_done = 0;
+  for (const MatrixSlice& slice : matrices_) {
+    max_columns = std::max(max_columns, slice.full_columns);
+    bytes_total += slice.rows.count * slice.columns.count * 2;
+  }
+  const DummyRows dummy(seed, max_columns);
+  for (const MatrixSlice& slice : matrices_) {
+    const int64_t end = slice.rows.begin + slice.rows.count;
+    for (int64_t row = slice.rows.begin; row < end;) {
+      const int64_t window_end = std::min(end, (row / DummyRows::kWindowRows + 1) * DummyRows::kWindowRows);
+      const Tensor rows = dummy.rows(slice.name, row, window_end, slice.full_columns)
+                              .columns(slice.columns.begin, slice.columns.begin + slice.columns.count);
+      RETURN_IF_ERROR(device_.pack_rows(*slice.weight, slice.dst_row + row - slice.rows.begin, rows));
+      row = window_end;
+    }
+    bytes_done += slice.rows.count * slice.columns.count * 2;
+    if (progress) progress(bytes_done, bytes_total);
+  }
+  for (const VectorSlice& slice : vectors_) {
+    HostTensor values(DType::kF32, {slice.range.count});
+    std::fill(values.span<float>().begin(), values.span<float>().end(), slice.dummy_value);
+    RETURN_IF_ERROR(copy_vector(values, slice.vector.rows(slice.dst, slice.dst + slice.range.count)));
+  }
+  return pack_zero_rows();
+}
+
+}  // namespace spate

@@ -175,8 +175,8 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
   fields.read("num_hidden_layers", config.num_layers, 1, 4096);
   fields.read("num_attention_heads", config.num_heads, 1, 4096);
   fields.read("num_key_value_heads", config.num_kv_heads, 1, 4096);
-  fields.read("head_dim", config.head_dim, 1, 4096);
-  fields.read("max_position_embeddings", config.max_position_embeddings, 1, int64_t{1} << 28);
+  fields.read("head_dim", config.head_dim, 1, 1024);
+  fields.read("max_position_embeddings", config.max_position_embeddings, 1, kMaxSize);
   fields.read("rms_norm_eps", config.rms_norm_eps, 0.0, 1.0);
   fields.read("hidden_act", config.hidden_act);
   fields.read("tie_word_embeddings", config.tie_word_embeddings);

@@ -1,0 +1,68 @@
+// ParameterFactory: where layers get their parameters: memory on the device, and a declaration at the loader of what fills it.
+//
+// Without a device it only counts: the same constructors then say what a model will take before anything is allocated.
+// Lives while a model is made; used by its thread only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "backend/backend.h"
+#include "base/status.h"
+#include "weights/weight_loader.h"
+
+namespace spate {
+
+// A vector of act dtype on the device: a norm's weight, a bias.
+struct DeviceVector {
+  Buffer storage;
+  Tensor view;  // [n]; data is null when only counted
+};
+
+class ParameterFactory {
+ public:
+  // Both null: count only.
+  ParameterFactory(Device* device, WeightLoader* loader, TensorParallel tp, DType act_dtype)
+      : device_(device), loader_(loader), tp_(tp), act_dtype_(act_dtype) {}
+
+  Result<std::unique_ptr<PackedWeight>> matrix(int64_t out_features, int64_t in_features);
+  Result<DeviceVector> vector(int64_t size);
+  // f32 on the device, filled from `values` ([rows, columns], not called when only counting).
+  template <typename MakeValues>
+  Result<DeviceVector> constants(int64_t rows, int64_t columns, MakeValues make_values) {
+    if (device_ == nullptr) return count_constants(rows, columns);
+    return upload_constants(rows, columns, make_values());
+  }
+
+  void declare(WeightLoader::MatrixSlice slice);
+  void declare(WeightLoader::VectorSlice slice);
+  void declare_zero_rows(PackedWeight* weight, Range rows);
+  void ignore(std::string pattern);
+  // Parameters of the whole model, counted by the layer that owns them (a replicated one counts once).
+  void count_parameters(int64_t n) { num_parameters_ += n; }
+
+  TensorParallel tp() const { return tp_; }
+  DType act_dtype() const { return act_dtype_; }
+  int64_t weight_bytes() const { return weight_bytes_; }
+  int64_t num_parameters() const { return num_parameters_; }
+
+ private:
+  Result<DeviceVector> count_constants(int64_t rows, int64_t columns);
+  Result<DeviceVector> upload_constants(int64_t rows, int64_t columns, std::span<const float> values);
+
+  Device* device_;
+  WeightLoader* loader_;
+  TensorParallel tp_;
+  DType act_dtype_;
+  int64_t weight_bytes_ = 0;
+  int64_t num_parameters_ = 0;
+};
+
+// The even share of a rank: `size` must divide by tp.size.
+Range even_share(int64_t size, TensorParallel tp);
+// The kv heads of a rank; with fewer heads than ranks a head is held by size / num_kv_heads of them.
+Range kv_head_share(int64_t num_kv_heads, TensorParallel tp);
+
+}  // namespace spate

@@ -1,0 +1,28 @@
+// RmsNorm: the same on every rank.
+#pragma once
+
+#include <string>
+
+#include "layer/parameter_factory.h"
+#include "layer/step_context.h"
+
+namespace spate {
+
+class RmsNorm {
+ public:
+  // Weight "<name>.weight" [size].
+  static Result<RmsNorm> create(ParameterFactory& factory, const std::string& name, int64_t size, double eps);
+
+  void forward(const StepContext& ctx, const Tensor& x, const Tensor& out) const;
+  // residual += x; out = norm(residual). out may be x.
+  void add_forward(const StepContext& ctx, const Tensor& x, const Tensor& residual, const Tensor& out) const;
+
+  const Tensor& weight() const { return weight_.view; }
+  float eps() const { return eps_; }
+
+ private:
+  DeviceVector weight_;
+  float eps_ = 0;
+};
+
+}  // namespace spate

@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Makes test/goldens/model/: tiny random models of every family, and what transformers computes with them.
+
+    python tools/goldens/make_model_goldens.py [NAME ...]
+
+Needs torch, transformers and safetensors; goldens were made with torch 2.13 (CPU) and transformers 5.23. Seeded: the same
+versions give the same files. Each folder holds config.json, the weights, and goldens.safetensors:
+
+    mid_layer [1]             index of the middle layer
+    max_model_len [1]         positions of the test's rope table
+    bf16_error [2]            relative L2 distance of transformers in bf16 from transformers in f32: hidden states, logits
+    seqN.token_ids [n]        prompt, then decode tokens, as floats
+    seqN.prompt_len [1]
+    seqN.hidden.embed|mid|last [n, hidden_size]   f32: output of the embedding, the middle and the last layer (no final norm)
+    seqN.logit_rows [k], seqN.logits [k, vocab_size]  of some positions
+
+The prompt is run whole, each decode token in a step of its own with transformers' cache. Everything is computed in f32 from
+the weights as they are stored.
+"""
+
+import json
+import pathlib
+import shutil
+import sys
+
+import torch
+from safetensors.torch import save_file
+from transformers import (Ernie4_5Config, Ernie4_5ForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
+                          Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+
+OUT = pathlib.Path(__file__).resolve().parents[2] / "test" / "goldens" / "model"
+PROMPT_LENS = (5, 18, 33)  # below, across and beyond a KV block of 16
+NUM_DECODE = 4
+
+BASE = dict(vocab_size=160, hidden_size=48, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=128, bos_token_id=1, eos_token_id=2)
+
+
+def rope(rope_type="default", theta=10000.0, **more):
+    return dict(rope_type=rope_type, rope_theta=theta, **more)
+
+
+# name -> (model class, config, options: dtype of the stored weights; old_style config.json; num_shards; max_model_len; seqs)
+MODELS = {
+    # The plain decoder, f32 weights.
+    "llama_plain": (LlamaForCausalLM, LlamaConfig(**BASE, rope_parameters=rope()), dict(dtype=torch.float32)),
+    # Llama 3's RoPE, every bias, tied, f16 weights, a config.json of transformers 4.
+    "llama3_bias_tied": (LlamaForCausalLM, LlamaConfig(**BASE | dict(eos_token_id=[2, 3]), tie_word_embeddings=True, attention_bias=True,
+        mlp_bias=True, rope_parameters=rope("llama3", 500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                            original_max_position_embeddings=32)),
+        dict(dtype=torch.float16, old_style=True)),
+    # Linear scaling; as many kv heads as heads; a vocabulary that 2 does not divide.
+    "llama_linear_mha": (LlamaForCausalLM, LlamaConfig(**BASE | dict(vocab_size=161, num_key_value_heads=4),
+        rope_parameters=rope("linear", factor=4.0)), dict(old_style=True)),
+    # Dynamic NTK beyond the trained length: one sequence of max_model_len, no decode (its frequencies would change).
+    "llama_dynamic_long": (LlamaForCausalLM, LlamaConfig(**BASE | dict(max_position_embeddings=32),
+        rope_parameters=rope("dynamic", factor=2.0)), dict(max_model_len=60, seqs=[(60, 0)])),
+    # Dynamic NTK within the trained length is plain RoPE.
+    "llama_dynamic_short": (LlamaForCausalLM, LlamaConfig(**BASE, rope_parameters=rope("dynamic", factor=2.0)), {}),
+    # The window opens at layer 1; q, k, v have a bias.
+    "qwen2_window": (Qwen2ForCausalLM, Qwen2Config(**BASE, use_sliding_window=True, sliding_window=8, max_window_layers=1,
+        rope_parameters=rope(theta=1e6)), {}),
+    # YaRN, tied, transformers 4 config.
+    "qwen2_yarn_tied": (Qwen2ForCausalLM, Qwen2Config(**BASE, tie_word_embeddings=True, rope_parameters=rope("yarn", 10000.0, factor=4.0,
+        original_max_position_embeddings=32)), dict(old_style=True)),
+    # head_dim is not hidden_size / heads and not a multiple of 4; tied; two shards.
+    "qwen3_tied_sharded": (Qwen3ForCausalLM, Qwen3Config(**BASE, head_dim=18, tie_word_embeddings=True,
+        rope_parameters=rope(theta=1e6)), dict(num_shards=2)),
+    # One kv head, which two ranks must share; six query heads; window by layer_types; YaRN with its optional keys.
+    "qwen3_yarn_one_kv_head": (Qwen3ForCausalLM, Qwen3Config(**BASE | dict(num_attention_heads=6, num_key_value_heads=1), head_dim=16,
+        attention_bias=True, use_sliding_window=True, sliding_window=12,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters=rope("yarn", 10000.0, factor=2.0, original_max_position_embeddings=64, beta_fast=16.0, beta_slow=2.0,
+                             attention_factor=1.1)), {}),
+    "mistral_window": (MistralForCausalLM, MistralConfig(**BASE, head_dim=20, sliding_window=8, rope_parameters=rope()),
+        dict(old_style=True)),
+    "mistral_plain": (MistralForCausalLM, MistralConfig(**BASE, sliding_window=None, rope_parameters=rope(theta=1e6)), {}),
+    "ernie4_5_tied": (Ernie4_5ForCausalLM, Ernie4_5Config(**BASE, head_dim=16, tie_word_embeddings=True,
+        rope_parameters=rope(theta=500000.0)), dict(old_style=True)),
+    "ernie4_5_bias": (Ernie4_5ForCausalLM, Ernie4_5Config(**BASE, head_dim=20, tie_word_embeddings=False, use_bias=True,
+        rope_parameters=rope(theta=500000.0)), {}),
+}
+
+
+def randomise(model, generator):
+    """Weights large enough that every part matters: unit-variance projections, norms around 1, real biases."""
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if "norm" in name:
+            parameter.data = 1 + 0.2 * noise
+        elif name.endswith("bias"):
+            parameter.data = 0.3 * noise
+        elif "embed_tokens" in name:
+            parameter.data = noise * (0.15 if model.config.tie_word_embeddings else 1.0)
+        else:
+            parameter.data = noise / parameter.shape[1] ** 0.5
+
+
+def run(model, token_ids, prompt_len, mid_layer):
+    """Hidden states of the three places and logits, [n, ...] f32: the prompt whole, then a token a step."""
+    taps = {"embed": [], "mid": [], "last": []}
+
+    def keep(place):
+        return lambda module, args, output: taps[place].append((output[0] if isinstance(output, tuple) else output)[0].float())
+
+    layers = model.model.layers
+    hooks = [model.model.embed_tokens.register_forward_hook(keep("embed")),
+             layers[mid_layer].register_forward_hook(keep("mid")), layers[-1].register_forward_hook(keep("last"))]
+    logits, cache, begin = [], None, 0
+    with torch.no_grad():
+        for end in [prompt_len] + list(range(prompt_len + 1, len(token_ids) + 1)):
+            out = model(input_ids=torch.tensor([token_ids[begin:end]]), past_key_values=cache, use_cache=True)
+            logits.append(out.logits[0].float())
+            cache, begin = out.past_key_values, end
+    for hook in hooks:
+        hook.remove()
+    return {place: torch.cat(parts) for place, parts in taps.items()} | {"logits": torch.cat(logits)}
+
+
+def relative_l2(actual, expected):
+    return ((actual - expected).norm() / expected.norm()).item()
+
+
+def old_style(config):
+    """rope_parameters and dtype as transformers 4 wrote them."""
+    parameters = config.pop("rope_parameters")
+    config["rope_theta"] = parameters.pop("rope_theta")
+    parameters = {key: value for key, value in parameters.items() if value is not None}
+    config["rope_scaling"] = None if parameters["rope_type"] == "default" else parameters
+    config["torch_dtype"] = config.pop("dtype")
+    return config
+
+
+def make(name, model_class, config, dtype=torch.bfloat16, num_shards=1, max_model_len=128, seqs=None, **options):
+    folder = OUT / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    generator = torch.Generator().manual_seed(sum(name.encode()))
+    config.pad_token_id = None
+    config.dtype = dtype
+    model = model_class(config).eval()
+    randomise(model, generator)
+    model = model.to(dtype)
+    model.save_pretrained(folder, max_shard_size="5GB" if num_shards == 1 else "100KB")
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    assert num_shards == len(list(folder.glob("*.safetensors"))), list(folder.iterdir())
+    stored = json.loads((folder / "config.json").read_text())
+    if options.get("old_style"):
+        stored = old_style(stored)
+    (folder / "config.json").write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n")
+
+    mid_layer = config.num_hidden_layers // 2
+    goldens, errors = {}, {"hidden": [], "logits": []}
+    seqs = seqs or [(prompt_len, NUM_DECODE) for prompt_len in PROMPT_LENS]
+    all_token_ids = [torch.randint(0, config.vocab_size, (prompt_len + num_decode,), generator=generator).tolist()
+                     for prompt_len, num_decode in seqs]
+    # Read back from the folder: a cast of the model in memory would also round its RoPE frequencies.
+    exact, rounded = [[run(read_back, ids, seq[0], mid_layer) for ids, seq in zip(all_token_ids, seqs)] for read_back in
+                      (model_class.from_pretrained(folder, dtype=run_dtype, attn_implementation="eager").eval()
+                       for run_dtype in (torch.float32, torch.bfloat16))]
+    for i, ((prompt_len, _), token_ids) in enumerate(zip(seqs, all_token_ids)):
+        errors["hidden"] += [relative_l2(rounded[i][place], exact[i][place]) for place in ("mid", "last")]
+        errors["logits"].append(relative_l2(rounded[i]["logits"], exact[i]["logits"]))
+        rows = sorted({0, prompt_len // 2, prompt_len - 1} | set(range(prompt_len, len(token_ids))))
+        goldens |= {
+            f"seq{i}.token_ids": torch.tensor(token_ids, dtype=torch.float32),
+            f"seq{i}.prompt_len": torch.tensor([float(prompt_len)]),
+            f"seq{i}.logit_rows": torch.tensor(rows, dtype=torch.float32),
+            f"seq{i}.logits": exact[i]["logits"][rows].contiguous(),
+        } | {f"seq{i}.hidden.{place}": exact[i][place].contiguous() for place in ("embed", "mid", "last")}
+    goldens["mid_layer"] = torch.tensor([float(mid_layer)])
+    goldens["max_model_len"] = torch.tensor([float(max_model_len)])
+    goldens["bf16_error"] = torch.tensor([max(errors["hidden"]), max(errors["logits"])])
+    save_file(goldens, folder / "goldens.safetensors")
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    print(f"{name}: {size / 1024:.0f} KiB, bf16 error {errors['hidden'][-1]:.4f} hidden, {max(errors['logits']):.4f} logits")
+
+
+if __name__ == "__main__":
+    for model_name, (model_class, config, options) in MODELS.items():
+        if len(sys.argv) == 1 or model_name in sys.argv[1:]:
+            make(model_name, model_class, config, **options)

@@ -1,0 +1,186 @@
+#include <algorithm>
+
+#include "text/bpe_model.h"
+#include "text/tokenizer.h"
+#include "text/tokenizer_parts.h"
+#include "text/unicode.h"
+#include "weights/gguf/gguf.h"
+
+namespace spate {
+namespace {
+
+// tokenizer.ggml.token_type
+enum class TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+
+// DeepSeek-LLM splits by listed scripts rather than by category: cased letters, punctuation of ASCII and full width,
+// and the scripts of East Asia. Six letters are escaped: their normal form is another letter, and an editor may
+// normalize a file.
+const char* const kDeepSeekLlmPatterns[] = {
+    R"([\r\n])",
+    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u1F7Dᾀ-ᾴᾶ-ᾼ\u1FBEῂ-ῄῆ-ῌῐ-\u1FD3ῖ-\u1FDBῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212A-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+",    R"(\s?[!-/:-~！-／：-～‘-‟　-。]+)",
+    R"(\s+$)",
+    R"([一-龥ࠀ-一가-퟿]+)",
+    R"(\p{N}+)",
+};
+const char* const kDeepSeekV3Patterns[] = {
+    R"(\p{N}{1,3})",
+    R"([一-龥぀-ゟ゠-ヿ]+)",
+};
+
+Status add_isolated_split(std::string_view pattern, PreTokenizer& pre_tokenizer) {
+  ASSIGN_OR_RETURN(SplitMatcher matcher, SplitMatcher::from_regex(pattern));
+  pre_tokenizer.add_step(SplitStep{std::move(matcher), SplitBehavior::kIsolated});
+  return ok_status();
+}
+
+void add_isolated_split(SplitKind kind, PreTokenizer& pre_tokenizer) {
+  pre_tokenizer.add_step(SplitStep{SplitMatcher::from_kind(kind), SplitBehavior::kIsolated});
+}
+
+// tokenizer.ggml.pre names the split of a byte-level vocabulary.
+Status add_splits(std::string_view pre, PreTokenizer& pre_tokenizer, BpeOptions& options) {
+  if (pre == "gpt-2") {
+    add_isolated_split(SplitKind::kGpt2, pre_tokenizer);
+  } else if (pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3") {
+    add_isolated_split(SplitKind::kLlama3, pre_tokenizer);
+    options.ignore_merges = true;
+  } else if (pre == "qwen2" || pre == "deepseek-r1-qwen") {
+    add_isolated_split(SplitKind::kQwen2, pre_tokenizer);
+  } else if (pre == "deepseek-llm") {
+    for (const char* pattern : kDeepSeekLlmPatterns) RETURN_IF_ERROR(add_isolated_split(pattern, pre_tokenizer));
+  } else if (pre == "deepseek-v3") {
+    for (const char* pattern : kDeepSeekV3Patterns) RETURN_IF_ERROR(add_isolated_split(pattern, pre_tokenizer));
+    add_isolated_split(SplitKind::kDeepSeekV3, pre_tokenizer);
+  } else {
+    return unimplemented("tokenizer.ggml.pre '{}'; known: gpt-2, llama-bpe, qwen2, deepseek-llm, deepseek-v3", pre);
+  }
+  return ok_status();
+}
+
+Result<MergeTable> read_merges(const GgufFile& file, const Vocabulary& vocabulary) {
+  ASSIGN_OR_RETURN(const std::vector<std::string_view> lines, file.get_strings("tokenizer.ggml.merges"));
+  MergeTable merges;
+  merges.reserve(lines.size());
+  std::string merged;
+  for (size_t rank = 0; rank < lines.size(); ++rank) {
+    const size_t space = lines[rank].find(' ', 1);
+    if (space == std::string_view::npos) return data_loss("merges[{}]: '{}' has no space", rank, lines[rank]);
+    const std::string_view left = lines[rank].substr(0, space), right = lines[rank].substr(space + 1);
+    merged.assign(left).append(right);
+    const int32_t left_id = vocabulary.find(left), right_id = vocabulary.find(right), merged_id = vocabulary.find(merged);
+    if (left_id == kNoToken || right_id == kNoToken || merged_id == kNoToken) {
+      return data_loss("merges[{}]: '{}' has a token that is not in the vocabulary", rank, lines[rank]);
+    }
+    merges.assign(left_id, right_id, {static_cast<uint32_t>(rank), merged_id});
+  }
+  return merges;
+}
+
+Status read_byte_level_model(const GgufFile& file, TokenizerParts& parts) {
+  BpeOptions options{.raw_bytes = true};
+  ASSIGN_OR_RETURN(const std::string_view pre, file.get_string("tokenizer.ggml.pre"));
+  RETURN_IF_ERROR(add_splits(pre, parts.pre_tokenizer, options));
+  ASSIGN_OR_RETURN(MergeTable merges, read_merges(file, parts.vocabulary));
+  parts.model = std::make_unique<BpeModel>(parts.vocabulary, std::move(merges), std::move(options));
+  parts.decoder.add_stage(ByteLevelDecoder{});
+  return ok_status();
+}
+
+// SentencePiece BPE as Llama 2 has it: spaces are U+2581, one in front of the text; merges by score.
+Status read_sentence_piece_model(const GgufFile& file, TokenizerParts& parts) {
+  constexpr std::string_view kMetaspace = "\u2581";
+  ASSIGN_OR_RETURN(const std::vector<float> scores, file.get_floats("tokenizer.ggml.scores"));
+  bool add_space_prefix = true;
+  if (file.find("tokenizer.ggml.add_space_prefix") != nullptr) {
+    ASSIGN_OR_RETURN(add_space_prefix, file.get_bool("tokenizer.ggml.add_space_prefix"));
+  }
+  if (add_space_prefix) parts.normalizer.add_step(PrependStep{std::string(kMetaspace)});
+  ASSIGN_OR_RETURN(SplitMatcher space, SplitMatcher::from_literal(" "));
+  parts.normalizer.add_step(ReplaceStep{std::move(space), std::string(kMetaspace)});
+  BpeOptions options{.fuse_unk = true, .byte_fallback = true};
+  if (parts.unk_token) options.unk_token = parts.unk_token->text;
+  parts.model = std::make_unique<BpeModel>(parts.vocabulary, merges_from_scores(parts.vocabulary, scores), std::move(options));
+  ASSIGN_OR_RETURN(SplitMatcher metaspace, SplitMatcher::from_literal(kMetaspace));
+  parts.decoder.add_stage(ReplaceDecoder{std::move(metaspace), " "});
+  parts.decoder.add_stage(ByteFallbackDecoder{});
+  parts.decoder.add_stage(FuseDecoder{});
+  if (add_space_prefix) parts.decoder.add_stage(StripDecoder{.content = " ", .start = 1, .stop = 0});
+  return ok_status();
+}
+
+Status read_special_token(const GgufFile& file, std::string_view name, const Vocabulary& vocabulary,
+                          std::optional<SpecialToken>& token) {
+  const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
+  if (file.find(key) == nullptr) return ok_status();
+  ASSIGN_OR_RETURN(const int64_t id, file.get_int(key));
+  if (id < 0 || id >= vocabulary.size()) {
+    return data_loss("{} is {}; the vocabulary has {} tokens", key, id, vocabulary.size());
+  }
+  token = SpecialToken{std::string(vocabulary.text(static_cast<int32_t>(id))), static_cast<int32_t>(id)};
+  return ok_status();
+}
+
+Status read_vocabulary(const GgufFile& file, TokenizerParts& parts) {
+  ASSIGN_OR_RETURN(const std::vector<std::string_view> tokens, file.get_strings("tokenizer.ggml.tokens"));
+  parts.vocabulary.reserve(tokens.size());
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    if (!is_valid_utf8(tokens[id])) return data_loss("tokenizer.ggml.tokens[{}] is not UTF-8", id);
+    RETURN_IF_ERROR(parts.vocabulary.add(tokens[id], static_cast<int64_t>(id)));
+  }
+  if (file.find("tokenizer.ggml.token_type") == nullptr) return ok_status();
+  ASSIGN_OR_RETURN(const std::vector<int64_t> types, file.get_ints("tokenizer.ggml.token_type"));
+  for (size_t id = 0; id < std::min(types.size(), tokens.size()); ++id) {
+    const auto type = static_cast<TokenType>(types[id]);
+    if (type != TokenType::kControl && type != TokenType::kUserDefined) continue;
+    RETURN_IF_ERROR(parts.add_token({.content = std::string(tokens[id]), .normalized = false, .special = type == TokenType::kControl}));
+  }
+  return ok_status();
+}
+
+// BOS and EOS as add_bos_token and add_eos_token ask for.
+Status add_post_processor(const GgufFile& file, bool adds_bos_by_default, TokenizerParts& parts) {
+  bool adds_bos = adds_bos_by_default, adds_eos = false;
+  if (file.find("tokenizer.ggml.add_bos_token") != nullptr) {
+    ASSIGN_OR_RETURN(adds_bos, file.get_bool("tokenizer.ggml.add_bos_token"));
+  }
+  if (file.find("tokenizer.ggml.add_eos_token") != nullptr) {
+    ASSIGN_OR_RETURN(adds_eos, file.get_bool("tokenizer.ggml.add_eos_token"));
+  }
+  std::vector<PostProcessorPiece> pieces;
+  if (adds_bos && parts.bos_token) pieces.push_back({.ids = {parts.bos_token->id}});
+  pieces.push_back({.is_text = true, .ids = {}});
+  if (adds_eos && parts.eos_token) pieces.push_back({.ids = {parts.eos_token->id}});
+  parts.post_processor.add_template(std::move(pieces));
+  return ok_status();
+}
+
+Status read_tokenizer(const GgufFile& file, TokenizerParts& parts) {
+  ASSIGN_OR_RETURN(const std::string_view model, file.get_string("tokenizer.ggml.model"));
+  if (model != "gpt2" && model != "llama") {
+    return unimplemented("tokenizer.ggml.model '{}'; known: gpt2, llama", model);
+  }
+  RETURN_IF_ERROR(read_vocabulary(file, parts));
+  RETURN_IF_ERROR(read_special_token(file, "bos", parts.vocabulary, parts.bos_token));
+  RETURN_IF_ERROR(read_special_token(file, "eos", parts.vocabulary, parts.eos_token));
+  RETURN_IF_ERROR(read_special_token(file, "unknown", parts.vocabulary, parts.unk_token));
+  RETURN_IF_ERROR(read_special_token(file, "padding", parts.vocabulary, parts.pad_token));
+  if (model == "gpt2") RETURN_IF_ERROR(read_byte_level_model(file, parts));
+  else RETURN_IF_ERROR(read_sentence_piece_model(file, parts));
+  RETURN_IF_ERROR(add_post_processor(file, model == "llama", parts));
+  if (file.find("tokenizer.chat_template") != nullptr) {
+    ASSIGN_OR_RETURN(const std::string_view source, file.get_string("tokenizer.chat_template"));
+    parts.chat_templates.push_back({"default", std::string(source)});
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<const Tokenizer>> Tokenizer::from_gguf(const std::filesystem::path& gguf_file) {
+  ASSIGN_OR_RETURN(const GgufFile file, GgufFile::open(gguf_file));
+  auto parts = std::make_unique<TokenizerParts>();
+  if (const Status status = read_tokenizer(file, *parts); !status.ok()) return status.with_context(gguf_file.string());
+  return std::make_unique<const Tokenizer>(std::move(parts));
+}
+
+}  // namespace spate

@@ -36,6 +36,7 @@ struct EngineStats {
   uint64_t prompt_tokens = 0;         // of requests first scheduled; n > 1 counts once
   uint64_t prompt_tokens_cached = 0;  // of these, taken from the prefix cache
   uint64_t generation_tokens = 0;     // sent in Outputs
+  uint64_t num_forks = 0;             // sequences that shared the prompt blocks of their request (n > 1)
   uint64_t num_wasted_rows = 0;       // row-steps whose sequence had ended (the price of the overlapped loop)
   uint64_t num_refused = 0;           // submits refused for a full queue
   std::array<uint64_t, 5> finished{};  // sequences ended, by FinishReason

@@ -1,0 +1,381 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "batch/plan_builder.h"
+#include "engine/inbox.h"
+#include "engine/plan_writer.h"
+#include "engine/request_life.h"
+#include "scheduler/scheduler.h"
+
+namespace spate {
+namespace {
+
+constexpr int kMaxStepsInFlight = 2;
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+uint64_t random_seed() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+}  // namespace
+
+struct Engine::Impl {
+  Impl(const EngineConfig& engine_config, StepExecutor& step_executor, Clock engine_clock)
+      : config(engine_config),
+        executor(step_executor),
+        clock(engine_clock ? std::move(engine_clock) : Clock(steady_seconds)),
+        inbox(config.max_num_waiting),
+        scheduler(config),
+        seeds(random_seed()) {
+    stats.num_kv_blocks = config.num_kv_blocks;
+    publish_stats(true);
+  }
+
+  // The loops.
+  bool step();
+  bool step_plain();
+  bool step_overlapped();
+  bool submit_step();
+  void collect_step();
+  void run();
+
+  // What other threads asked for.
+  void receive_commands();
+  void take_in(SubmitCommand& command);
+  void take_in(const CancelCommand& command);
+
+  // Results.
+  void note_started(const ScheduledStep& step);
+  void route_results(const ScheduledStep& step);
+  void deliver_token(Sequence& seq, int32_t token_id, TokenLogprobs* logprobs);
+  void end_sequence(Sequence& seq, Output output);
+  void end_all(const Status& error);
+  void fail(const Status& error);
+  void shut_down();
+  void finish_turn(bool worked);
+  void publish_stats(bool wait);
+
+  const EngineConfig config;
+  StepExecutor& executor;
+  const Clock clock;
+  Inbox inbox;
+  Scheduler scheduler;
+  StepPlanBuilder builder;
+  Outbox outbox;
+
+  ScheduledStep steps[kMaxStepsInFlight];  // a ring: steps[oldest_step] .. are in flight
+  int oldest_step = 0;
+  int num_in_flight = 0;
+  StepResult result;
+
+  std::unordered_map<RequestId, std::unique_ptr<SequenceGroup>> groups;
+  std::vector<std::unique_ptr<SequenceGroup>> ended_groups;  // some of their rows may be in flight
+  std::vector<Command> commands;
+  uint64_t num_arrivals = 0;
+  Rng seeds;
+  bool closed = false;  // failed or shut down
+  std::thread thread;
+
+  EngineStats stats;  // the engine thread's own
+  mutable std::mutex published_mutex;
+  EngineStats published;
+};
+
+// --- the loops --------------------------------------------------------------------------------------------------------
+
+bool Engine::Impl::step() {
+  if (closed) return false;
+  receive_commands();
+  const bool worked = (config.async_scheduling ? step_overlapped() : step_plain()) || !commands.empty();
+  CHECK(worked || scheduler.idle(), "{} sequences run and {} wait, but nothing can be scheduled", scheduler.num_running(),
+        scheduler.num_waiting());
+  finish_turn(worked);
+  return worked;
+}
+
+// The host waits for each step: the slow obvious version.
+bool Engine::Impl::step_plain() {
+  if (!submit_step()) return false;
+  collect_step();
+  return true;
+}
+
+// The host runs one step behind: step i+1 is scheduled and given to the device while step i runs.
+bool Engine::Impl::step_overlapped() {
+  const bool submitted = submit_step();
+  if (num_in_flight == 0) return false;
+  if (num_in_flight == kMaxStepsInFlight || !submitted) collect_step();
+  return true;
+}
+
+bool Engine::Impl::submit_step() {
+  ScheduledStep& scheduled = steps[(oldest_step + num_in_flight) % kMaxStepsInFlight];
+  scheduler.schedule_step(scheduled);
+  if (scheduled.empty()) return false;
+  executor.submit(write_plan(scheduled, builder));
+  ++num_in_flight;
+  note_started(scheduled);
+  return true;
+}
+
+void Engine::Impl::collect_step() {
+  const ScheduledStep& collected = steps[oldest_step];
+  if (const Status status = executor.collect(result); !status.ok()) return fail(status);
+  CHECK(result.step_id == collected.step_id, "collected step {}, expected {}", result.step_id, collected.step_id);
+  oldest_step = (oldest_step + 1) % kMaxStepsInFlight;
+  --num_in_flight;
+  stats.device_seconds += result.device_seconds;
+  scheduler.retire_step(collected);
+  route_results(collected);
+}
+
+void Engine::Impl::run() {
+  while (true) {
+    inbox.wait_for_work();
+    while (!inbox.stop_requested() && step()) {
+    }
+    if (inbox.stop_requested()) return shut_down();
+  }
+}
+
+// --- what other threads asked for -------------------------------------------------------------------------------------
+
+void Engine::Impl::receive_commands() {
+  inbox.receive(commands);
+  for (Command& command : commands) {
+    std::visit([this](auto& each) { take_in(each); }, command);
+  }
+}
+
+void Engine::Impl::take_in(SubmitCommand& command) {
+  const uint64_t seed = command.request.sampling.seed.value_or(seeds.next_u64());
+  auto group = create_group(std::move(command.request), config, num_arrivals++, seed);
+  group->arrival_seconds = command.arrival_seconds;
+  scheduler.add(*group);
+  const RequestId id = group->request.id;
+  groups.emplace(id, std::move(group));
+}
+
+void Engine::Impl::take_in(const CancelCommand& command) {
+  const auto it = groups.find(command.id);
+  if (it == groups.end()) return;  // it ended while the cancel was on its way
+  // The group moves when its last sequence ends, but stays alive until finish_turn.
+  SequenceGroup& group = *it->second;
+  for (const auto& seq : group.seqs) {
+    if (seq->state == SequenceState::kFinished || (command.index >= 0 && seq->key.index != command.index)) continue;
+    Output output = make_output(*seq);
+    output.finish_reason = command.reason;
+    end_sequence(*seq, std::move(output));
+  }
+}
+
+// --- results ----------------------------------------------------------------------------------------------------------
+
+void Engine::Impl::note_started(const ScheduledStep& step) {
+  ++stats.num_steps;
+  stats.iteration_tokens_sum += step.num_tokens;
+  const auto& buckets = EngineStats::kIterationTokenBuckets;
+  ++stats.iteration_tokens[std::ranges::lower_bound(buckets, step.num_tokens) - buckets.begin()];
+  for (const ScheduledSeq& entered : step.new_rows) {
+    Sequence& seq = *entered.seq;
+    SequenceGroup& group = *seq.group;
+    if (seq.queue_seconds < 0) seq.queue_seconds = clock() - group.arrival_seconds;
+    if (std::exchange(group.has_started, true)) continue;
+    inbox.request_started();
+    stats.prompt_tokens += seq.prompt_len;
+    stats.prompt_tokens_cached += seq.num_cached_tokens;
+  }
+}
+
+void Engine::Impl::route_results(const ScheduledStep& step) {
+  size_t num_sampled = 0, num_prompt_logprobs = 0;
+  for (const ScheduledSeq& scheduled : step.seqs) {
+    Sequence& seq = *scheduled.seq;
+    const bool wasted = seq.state == SequenceState::kFinished;
+    stats.num_wasted_rows += wasted;
+    if (scheduled.prompt_logprobs) {
+      std::vector<TokenLogprobs>& logprobs = result.prompt_logprobs.at(num_prompt_logprobs++);
+      if (!wasted) collect_prompt_logprobs(seq, scheduled.num_computed_tokens, logprobs);
+    }
+    if (scheduled.sample) {
+      const size_t i = num_sampled++;
+      const bool has_logprobs = !wasted && seq.group->request.sampling.logprobs.has_value();
+      if (!wasted) deliver_token(seq, result.next_token_ids.at(i), has_logprobs ? &result.logprobs.at(i) : nullptr);
+    }
+  }
+}
+
+void Engine::Impl::deliver_token(Sequence& seq, int32_t token_id, TokenLogprobs* logprobs) {
+  scheduler.append_token(seq, token_id);
+  const EndCheck end = check_end(seq);
+  Output output = make_output(seq);
+  output.token_ids.push_back(token_id);
+  output.finish_reason = end.reason;
+  output.stop_token_id = end.stop_token_id;
+  if (logprobs != nullptr) {
+    const auto max_top = static_cast<size_t>(*seq.group->request.sampling.logprobs);
+    if (logprobs->top.size() > max_top) logprobs->top.resize(max_top);
+    output.logprobs.push_back(std::move(*logprobs));
+  }
+  ++stats.generation_tokens;
+  if (end.reason == FinishReason::kNone) {
+    outbox.add(*seq.group->request.sink, std::move(output));
+  } else {
+    end_sequence(seq, std::move(output));
+  }
+}
+
+void Engine::Impl::end_sequence(Sequence& seq, Output output) {
+  SequenceGroup& group = *seq.group;
+  ++stats.finished[static_cast<size_t>(output.finish_reason)];
+  scheduler.finish(seq);
+  outbox.add(*group.request.sink, std::move(output));
+  if (--group.num_unfinished > 0) return;
+  const auto it = groups.find(group.request.id);
+  ended_groups.push_back(std::move(it->second));
+  groups.erase(it);
+}
+
+void Engine::Impl::finish_turn(bool worked) {
+  outbox.flush();
+  // After the flush: who submits again from push() may reuse the id.
+  std::erase_if(ended_groups, [this](const std::unique_ptr<SequenceGroup>& group) {
+    if (!std::exchange(group->has_been_reported, true)) inbox.request_ended(group->request.id, group->has_started);
+    return std::ranges::all_of(group->seqs, [](const auto& seq) { return seq->num_steps_in_flight == 0; });
+  });
+  publish_stats(!worked);
+}
+
+void Engine::Impl::end_all(const Status& error) {
+  closed = true;
+  inbox.close(error, commands);
+  for (Command& command : commands) {
+    if (auto* submitted = std::get_if<SubmitCommand>(&command)) take_in(*submitted);
+  }
+  std::vector<SequenceGroup*> unfinished;
+  for (const auto& [id, group] : groups) unfinished.push_back(group.get());
+  for (SequenceGroup* group : unfinished) {
+    for (const auto& seq : group->seqs) {
+      if (seq->state == SequenceState::kFinished) continue;
+      Output output = make_output(*seq);
+      output.finish_reason = FinishReason::kError;
+      output.error = error;
+      end_sequence(*seq, std::move(output));
+    }
+  }
+  commands.clear();
+}
+
+// The executor is lost: nothing in flight will ever be collected.
+void Engine::Impl::fail(const Status& error) {
+  log_error("engine", "the executor failed, every request ends with its error: {}", error.to_string());
+  for (; num_in_flight > 0; --num_in_flight) {
+    for (const ScheduledSeq& scheduled : steps[oldest_step].seqs) scheduled.seq->num_steps_in_flight = 0;
+    oldest_step = (oldest_step + 1) % kMaxStepsInFlight;
+  }
+  end_all(error);
+  scheduler.abandon_steps();
+}
+
+void Engine::Impl::shut_down() {
+  if (closed) return;
+  end_all(unavailable("the server is shutting down"));
+  while (num_in_flight > 0) collect_step();
+  finish_turn(false);
+}
+
+void Engine::Impl::publish_stats(bool wait) {
+  std::unique_lock lock(published_mutex, std::defer_lock);
+  if (wait) {
+    lock.lock();
+  } else if (!lock.try_lock()) {
+    return;  // someone reads; the next step publishes again
+  }
+  const BlockPool& pool = scheduler.kv_cache().pool();
+  stats.num_running = scheduler.num_running();
+  stats.num_waiting = scheduler.num_waiting();
+  stats.num_kv_blocks_used = pool.num_referenced();
+  stats.num_kv_blocks_cached = pool.num_cached();
+  stats.kv_cache_usage = static_cast<double>(pool.num_referenced()) / pool.num_blocks();
+  stats.num_preemptions = scheduler.stats().num_preemptions;
+  stats.prefix_cache_queries = scheduler.stats().prefix_cache_queries;
+  stats.prefix_cache_hits = scheduler.stats().prefix_cache_hits;
+  stats.num_forks = scheduler.stats().num_forks;
+  published = stats;
+}
+
+// --- Engine -----------------------------------------------------------------------------------------------------------
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() { stop(); }
+
+Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config, StepExecutor& executor, Clock clock) {
+  RETURN_IF_ERROR(validate_engine_config(config));
+  return std::unique_ptr<Engine>(new Engine(std::make_unique<Impl>(config, executor, std::move(clock))));
+}
+
+Status Engine::submit(Request request) {
+  RETURN_IF_ERROR(validate_request(request, impl_->config));
+  return impl_->inbox.submit(std::move(request), impl_->clock());
+}
+
+void Engine::cancel(RequestId id, int index, FinishReason reason) {
+  CHECK(reason != FinishReason::kNone);
+  impl_->inbox.cancel({.id = id, .index = index, .reason = reason});
+}
+
+EngineStats Engine::stats() const {
+  EngineStats stats;
+  {
+    const std::lock_guard lock(impl_->published_mutex);
+    stats = impl_->published;
+  }
+  stats.num_waiting += impl_->inbox.num_submitted();
+  stats.num_refused = impl_->inbox.num_refused();
+  return stats;
+}
+
+Status Engine::health() const { return impl_->inbox.health(); }
+const EngineConfig& Engine::config() const { return impl_->config; }
+
+void Engine::start() {
+  CHECK(!impl_->thread.joinable(), "the engine runs already");
+  impl_->thread = std::thread([this] { impl_->run(); });
+}
+
+bool Engine::drain(std::chrono::milliseconds timeout) {
+  impl_->inbox.refuse_new();
+  if (!impl_->thread.joinable()) {
+    while (step()) {
+    }
+  }
+  return impl_->inbox.wait_until_idle(timeout);
+}
+
+void Engine::stop() {
+  impl_->inbox.request_stop();
+  if (impl_->thread.joinable()) {
+    impl_->thread.join();
+  } else {
+    impl_->shut_down();
+  }
+}
+
+bool Engine::step() { return impl_->step(); }
+void Engine::check_integrity() const { impl_->scheduler.check_integrity(); }
+
+}  // namespace spate

@@ -1,0 +1,207 @@
+#include "engine/fake_executor.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "batch/plan_validate.h"
+
+namespace spate {
+namespace {
+
+uint64_t mix(uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+  return value ^ (value >> 31);
+}
+
+uint64_t hash_tokens(std::span<const int32_t> token_ids) {
+  uint64_t hash = token_ids.size();
+  for (const int32_t token_id : token_ids) hash = (hash + static_cast<uint64_t>(token_id) + 1) * 0x9e3779b97f4a7c15u;
+  return mix(hash);
+}
+
+bool contains(std::span<const int32_t> ids, int32_t id) { return std::ranges::find(ids, id) != ids.end(); }
+
+}  // namespace
+
+int32_t fake_next_token(std::span<const int32_t> context, uint64_t seed, std::span<const int32_t> masked_ids) {
+  uint64_t hash = mix(hash_tokens(context) + seed * 0x9e3779b97f4a7c15u);
+  while (contains(masked_ids, static_cast<int32_t>(hash % kFakeVocabSize))) hash = mix(hash + 1);
+  return static_cast<int32_t>(hash % kFakeVocabSize);
+}
+
+float fake_logprob(std::span<const int32_t> context, int32_t token_id) {
+  return -static_cast<float>(mix(hash_tokens(context) + static_cast<uint64_t>(token_id)) % 1000) * 0.01f;
+}
+
+FakeAnswer fake_generate(const Request& request, int index, const EngineConfig& config) {
+  const SamplingParams& params = request.sampling;
+  const std::span<const int32_t> eos_ids =
+      params.ignore_eos ? std::span<const int32_t>() : std::span<const int32_t>(request.eos_token_ids);
+  std::vector<int32_t> masked(eos_ids.begin(), eos_ids.end());
+  masked.insert(masked.end(), params.stop_token_ids.begin(), params.stop_token_ids.end());
+  std::vector<int32_t> context = request.prompt_token_ids;
+  FakeAnswer answer;
+  while (answer.finish_reason == FinishReason::kNone) {
+    const auto num_output = static_cast<int>(answer.token_ids.size());
+    const bool must_go_on = num_output < params.min_tokens;
+    const int32_t token_id = fake_next_token(context, *params.seed + static_cast<uint64_t>(index),
+                                             must_go_on ? std::span<const int32_t>(masked) : std::span<const int32_t>());
+    context.push_back(token_id);
+    answer.token_ids.push_back(token_id);
+    if (!must_go_on && contains(eos_ids, token_id)) {
+      answer.finish_reason = FinishReason::kStop;
+    } else if (!must_go_on && contains(params.stop_token_ids, token_id)) {
+      answer.finish_reason = FinishReason::kStop;
+      answer.stop_token_id = token_id;
+    } else if (num_output + 1 >= params.max_tokens || static_cast<int>(context.size()) >= config.max_seq_len()) {
+      answer.finish_reason = FinishReason::kLength;
+    }
+  }
+  return answer;
+}
+
+FakeExecutor::FakeExecutor(const EngineConfig& config)
+    : config_(config),
+      rows_(config.max_num_seqs),
+      slots_(static_cast<size_t>(config.num_kv_blocks) * config.kv_block_size) {
+  for (Row& row : rows_) {
+    row.token_ids.assign(config.max_model_len, -1);
+    row.block_table.assign(config.max_blocks_per_seq(), -1);
+  }
+}
+
+void FakeExecutor::submit(std::span<const std::byte> plan) {
+  CHECK(plans_.size() < 2, "{} steps are in flight already", plans_.size());
+  const Status status = validate_plan(plan, {.max_num_seqs = config_.max_num_seqs,
+                                             .max_num_batched_tokens = config_.max_num_batched_tokens,
+                                             .max_model_len = config_.max_model_len,
+                                             .max_blocks_per_seq = config_.max_blocks_per_seq(),
+                                             .num_kv_blocks = config_.num_kv_blocks,
+                                             .vocab_size = kFakeVocabSize});
+  CHECK(status.ok(), "{}", status.to_string());
+  std::vector<uint64_t> copy(plan.size() / 8);
+  std::memcpy(copy.data(), plan.data(), plan.size());
+  plans_.push_back(std::move(copy));
+}
+
+// Runs the step as late as possible: what the host wrongly reuses meanwhile is noticed.
+Status FakeExecutor::collect(StepResult& result) {
+  CHECK(!plans_.empty());
+  const std::vector<uint64_t> image = std::move(plans_.front());
+  plans_.pop_front();
+  const void* plan = image.data();
+  const auto& header = *static_cast<const StepPlanHeader*>(plan);
+  if (fail_at_step > 0 && header.step_id >= fail_at_step) return internal_error("the device is lost at step {}", header.step_id);
+  result.step_id = header.step_id;
+  result.next_token_ids.clear();
+  result.logprobs.clear();
+  result.prompt_logprobs.clear();
+  result.device_seconds = step_seconds ? step_seconds(header) : 0;
+
+  update_rows(plan, header);
+  copy_blocks(plan, header);
+  const std::span seqs(plan_array<SeqStep>(plan, header.seqs_offset), header.num_seqs);
+  for (const SeqStep& seq : seqs) write_tokens(seq, header.step_id);
+  bool any_logprobs = false;
+  for (const SeqStep& seq : seqs) {
+    Row& row = rows_[seq.row];
+    read_context(row, row.num_computed_tokens + seq.query_len);
+    if ((seq.flags & kPromptLogprobs) != 0) {
+      std::vector<TokenLogprobs>& logprobs = result.prompt_logprobs.emplace_back();
+      for (int p = row.num_computed_tokens; p < row.num_computed_tokens + seq.query_len && p + 1 < row.sampling.prompt_len; ++p) {
+        TokenLogprobs entry{.token_id = row.token_ids[p + 1], .logprob = 0, .rank = 1, .top = {}};
+        entry.logprob = fake_logprob(std::span(context_).first(p + 1), entry.token_id);
+        for (int k = 0; k < row.num_prompt_logprobs; ++k) entry.top.push_back({k, -static_cast<float>(k)});
+        logprobs.push_back(std::move(entry));
+      }
+    }
+    row.num_computed_tokens += seq.query_len;
+    num_tokens_computed_ += seq.query_len;
+    if ((seq.flags & kSample) != 0) {
+      sample(row, result);
+      any_logprobs |= row.sampling.num_logprobs >= 0;
+    }
+  }
+  if (!any_logprobs) result.logprobs.clear();
+  max_query_len_seen_ = std::max(max_query_len_seen_, header.max_query_len);
+  return ok_status();
+}
+
+void FakeExecutor::update_rows(const void* plan, const StepPlanHeader& header) {
+  const int32_t* data = plan_array<int32_t>(plan, header.data_offset);
+  for (const RowUpdate& update :
+       std::span(plan_array<RowUpdate>(plan, header.row_updates_offset), header.num_row_updates)) {
+    Row& row = rows_[update.row];
+    std::ranges::fill(row.token_ids, -1);  // nothing of the row's former sequence may be used
+    std::ranges::fill(row.block_table, -1);
+    std::copy_n(data + update.tokens_begin, update.num_tokens, row.token_ids.begin());
+    row.stop_ids.assign(data + update.stop_ids_begin, data + update.stop_ids_begin + update.sampling.num_stop_ids);
+    row.num_tokens = update.num_tokens;
+    row.num_computed_tokens = update.num_computed_tokens;
+    row.num_prompt_logprobs = update.num_prompt_logprobs;
+    row.sampling = update.sampling;
+  }
+  for (const BlockUpdate& update :
+       std::span(plan_array<BlockUpdate>(plan, header.block_updates_offset), header.num_block_updates)) {
+    std::copy_n(data + update.blocks_begin, update.num_blocks,
+                rows_[update.row].block_table.begin() + update.first_block_idx);
+  }
+}
+
+void FakeExecutor::copy_blocks(const void* plan, const StepPlanHeader& header) {
+  for (const BlockCopy& copy :
+       std::span(plan_array<BlockCopy>(plan, header.block_copies_offset), header.num_block_copies)) {
+    const auto first = [this](int32_t block_id) { return slots_.begin() + static_cast<ptrdiff_t>(block_id) * config_.kv_block_size; };
+    std::copy_n(first(copy.src_block_id), config_.kv_block_size, first(copy.dst_block_id));
+    ++num_blocks_copied_;
+  }
+}
+
+FakeExecutor::Slot& FakeExecutor::slot_at(const Row& row, int position) {
+  const int32_t block_id = row.block_table[position / config_.kv_block_size];
+  CHECK(block_id >= 0, "position {} has no block", position);
+  return slots_[static_cast<size_t>(block_id) * config_.kv_block_size + position % config_.kv_block_size];
+}
+
+void FakeExecutor::write_tokens(const SeqStep& seq, uint64_t step_id) {
+  const Row& row = rows_[seq.row];
+  CHECK(row.num_computed_tokens == seq.num_computed_tokens, "row {}: the device has computed {} tokens, the host believes {}",
+        seq.row, row.num_computed_tokens, seq.num_computed_tokens);
+  CHECK(row.num_computed_tokens + seq.query_len <= row.num_tokens, "row {}: token {} is not known", seq.row, row.num_tokens);
+  CHECK(((seq.flags & kSample) != 0) == (row.num_computed_tokens + seq.query_len == row.num_tokens));
+  for (int position = row.num_computed_tokens; position < row.num_computed_tokens + seq.query_len; ++position) {
+    Slot& slot = slot_at(row, position);
+    CHECK(slot.step_id != step_id, "row {} and row {} write the same slot in step {}", slot.row, seq.row, step_id);
+    slot = {.token_id = row.token_ids[position], .position = position, .step_id = step_id, .row = seq.row};
+  }
+}
+
+void FakeExecutor::read_context(const Row& row, int seq_len) {
+  context_.clear();
+  for (int position = 0; position < seq_len; ++position) {
+    const Slot& slot = slot_at(row, position);
+    CHECK(slot.position == position && slot.token_id == row.token_ids[position],
+          "key {} of {} holds token {} of position {}, expected token {}", position, seq_len, slot.token_id, slot.position,
+          row.token_ids[position]);
+    context_.push_back(slot.token_id);
+  }
+}
+
+void FakeExecutor::sample(Row& row, StepResult& result) {
+  const bool masked = row.num_tokens < row.sampling.min_tokens_until;
+  const int32_t token_id = fake_next_token(context_, row.sampling.seed,
+                                           masked ? std::span<const int32_t>(row.stop_ids) : std::span<const int32_t>());
+  TokenLogprobs entry{.token_id = token_id, .logprob = 0, .rank = 1, .top = {}};
+  if (row.sampling.num_logprobs >= 0) {
+    entry.logprob = fake_logprob(context_, token_id);
+    for (int k = 0; k < row.sampling.num_logprobs; ++k) entry.top.push_back({k, -static_cast<float>(k)});
+  }
+  result.next_token_ids.push_back(token_id);
+  result.logprobs.push_back(std::move(entry));
+  if (row.num_tokens < config_.max_model_len) row.token_ids[row.num_tokens] = token_id;
+  ++row.num_tokens;
+}
+
+}  // namespace spate

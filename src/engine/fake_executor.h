@@ -1,0 +1,88 @@
+// FakeExecutor: a StepExecutor without a device and without a model, for tests and simulations of everything above it.
+//
+// It keeps the running state on the host exactly as a device does (RowState) and a KV cache that stores, for each slot, which
+// token at which position was written there. "Attention" checks that every slot of a sequence's context holds exactly its
+// tokens: a wrong block table, a shared block that was overwritten, a missing copy, a block freed too early all end in a CHECK.
+// The next token is a hash of the whole context read from the cache and of the seed, so outputs are a pure function of the
+// request and can be compared with an oracle that knows no batch (fake_generate).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "core/engine_config.h"
+#include "core/request.h"
+#include "core/step_executor.h"
+
+namespace spate {
+
+constexpr int kFakeVocabSize = 64;
+
+// The token after `context`; never one of masked_ids.
+int32_t fake_next_token(std::span<const int32_t> context, uint64_t seed, std::span<const int32_t> masked_ids);
+float fake_logprob(std::span<const int32_t> context, int32_t token_id);
+
+// What the engine must answer to sequence `index` of a request (with a seed set), one token after the other.
+struct FakeAnswer {
+  std::vector<int32_t> token_ids;
+  FinishReason finish_reason = FinishReason::kNone;
+  int32_t stop_token_id = -1;
+};
+FakeAnswer fake_generate(const Request& request, int index, const EngineConfig& config);
+
+class FakeExecutor : public StepExecutor {
+ public:
+  explicit FakeExecutor(const EngineConfig& config);
+
+  void submit(std::span<const std::byte> plan) override;
+  Status collect(StepResult& result) override;
+  int num_in_flight() const override { return static_cast<int>(plans_.size()); }
+
+  // Called with each plan's header when the step runs; gives the step's seconds (a cost model). Default: 0.
+  std::function<double(const StepPlanHeader&)> step_seconds;
+  // collect() of this step and all later ones fails; 0 = never.
+  uint64_t fail_at_step = 0;
+
+  uint64_t num_tokens_computed() const { return num_tokens_computed_; }
+  uint64_t num_blocks_copied() const { return num_blocks_copied_; }
+  int max_query_len_seen() const { return max_query_len_seen_; }
+
+ private:
+  struct Slot {
+    int32_t token_id = -1;
+    int32_t position = -1;
+    uint64_t step_id = 0;  // that wrote it
+    int32_t row = -1;
+  };
+  struct Row {
+    std::vector<int32_t> token_ids;  // [max_model_len]
+    std::vector<int32_t> block_table;
+    std::vector<int32_t> stop_ids;
+    int num_tokens = 0;
+    int num_computed_tokens = 0;
+    int num_prompt_logprobs = -1;
+    RowSampling sampling;
+  };
+
+  void update_rows(const void* plan, const StepPlanHeader& header);
+  void copy_blocks(const void* plan, const StepPlanHeader& header);
+  void write_tokens(const SeqStep& seq, uint64_t step_id);
+  void read_context(const Row& row, int seq_len);
+  void sample(Row& row, StepResult& result);
+  Slot& slot_at(const Row& row, int position);
+
+  const EngineConfig config_;
+  std::deque<std::vector<uint64_t>> plans_;
+  std::vector<Row> rows_;
+  std::vector<Slot> slots_;       // [num_kv_blocks * kv_block_size]
+  std::vector<int32_t> context_;  // of the sequence at hand, as read from the cache
+  std::vector<Slot> copied_;
+  uint64_t num_tokens_computed_ = 0;
+  uint64_t num_blocks_copied_ = 0;
+  int max_query_len_seen_ = 0;
+};
+
+}  // namespace spate

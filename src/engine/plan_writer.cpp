@@ -1,0 +1,61 @@
+#include "engine/plan_writer.h"
+
+#include <algorithm>
+
+namespace spate {
+namespace {
+
+RowSampling row_sampling(const Sequence& seq) {
+  const SamplingParams& params = seq.group->request.sampling;
+  return {.seed = seq.seed,
+          .temperature = params.temperature,
+          .top_p = params.top_p,
+          .min_p = params.min_p,
+          .repetition_penalty = params.repetition_penalty,
+          .presence_penalty = params.presence_penalty,
+          .frequency_penalty = params.frequency_penalty,
+          .sampling_top_k = std::max(0, params.sampling_top_k),
+          .prompt_len = seq.prompt_len,
+          .min_tokens_until = params.min_tokens > 0 ? seq.prompt_len + params.min_tokens : 0,
+          .num_logprobs = params.logprobs.value_or(-1)};
+}
+
+}  // namespace
+
+std::vector<int32_t> all_stop_ids(const Request& request) {
+  std::vector<int32_t> ids = request.sampling.stop_token_ids;
+  if (!request.sampling.ignore_eos) ids.insert(ids.end(), request.eos_token_ids.begin(), request.eos_token_ids.end());
+  std::ranges::sort(ids);
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
+std::span<const std::byte> write_plan(const ScheduledStep& step, StepPlanBuilder& builder) {
+  builder.begin(step.step_id);
+  for (const ScheduledSeq& entered : step.new_rows) {
+    const Sequence& seq = *entered.seq;
+    const SamplingParams& params = seq.group->request.sampling;
+    builder.add_row({.row = seq.row,
+                     .num_computed_tokens = entered.num_computed_tokens,
+                     .num_prompt_logprobs = seq.needs_prompt_logprobs ? params.prompt_logprobs.value_or(-1) : -1,
+                     .sampling = row_sampling(seq),
+                     .token_ids = seq.token_ids,
+                     .logit_bias = params.logit_bias,
+                     .stop_ids = seq.group->stop_ids});
+  }
+  for (const BlockTableDelta& delta : step.block_table_deltas) {
+    const std::span<int32_t> ids = builder.add_blocks(delta.row, delta.first_block_idx, delta.num_blocks);
+    std::ranges::copy(std::span(step.block_ids).subspan(delta.blocks_begin, delta.num_blocks), ids.begin());
+  }
+  for (const BlockCopy& copy : step.block_copies) builder.add_block_copy(copy.src_block_id, copy.dst_block_id);
+  for (const ScheduledSeq& scheduled : step.seqs) {
+    builder.add_seq({.row = scheduled.seq->row,
+                     .query_len = scheduled.query_len,
+                     .flags = (scheduled.sample ? uint32_t{kSample} : 0u) |
+                              (scheduled.prompt_logprobs ? uint32_t{kPromptLogprobs} : 0u),
+                     .num_computed_tokens = scheduled.num_computed_tokens});
+  }
+  return builder.finish();
+}
+
+}  // namespace spate

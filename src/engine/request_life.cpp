@@ -1,0 +1,108 @@
+#include "engine/request_life.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/step_plan.h"
+#include "engine/plan_writer.h"
+
+namespace spate {
+
+Status validate_request(const Request& request, const EngineConfig& config) {
+  if (request.sink == nullptr) return invalid_argument("the request has no sink for its outputs");
+  if (request.prompt_token_ids.empty()) return invalid_argument("the prompt must have at least one token");
+  const SamplingParams& params = request.sampling;
+  if (params.n < 1) return invalid_argument("n must be at least 1, got {}", params.n);
+  if (params.max_tokens < 1) return invalid_argument("max_tokens must be at least 1, got {}", params.max_tokens);
+  if (const size_t num_stop_ids = all_stop_ids(request).size(); num_stop_ids > kMaxStopIds) {
+    return invalid_argument("stop_token_ids and the model's eos ids are {} ids together, at most {} are taken", num_stop_ids,
+                            kMaxStopIds);
+  }
+  const size_t prompt_len = request.prompt_token_ids.size();
+  if (prompt_len >= static_cast<size_t>(config.max_model_len)) {
+    return out_of_range(
+        "the prompt has {} tokens, but the model's context length is {} (--max-model-len) and at least one token of output "
+        "must fit: shorten the prompt",
+        prompt_len, config.max_model_len);
+  }
+  if (prompt_len >= static_cast<size_t>(config.max_seq_len())) {
+    return out_of_range(
+        "the prompt has {} tokens, but the KV cache holds {} tokens in all and at least one token of output must fit: shorten "
+        "the prompt or raise --kv-cache-memory",
+        prompt_len, config.kv_cache_tokens());
+  }
+  return ok_status();
+}
+
+std::unique_ptr<SequenceGroup> create_group(Request request, const EngineConfig& config, uint64_t arrival, uint64_t seed) {
+  auto group = std::make_unique<SequenceGroup>();
+  const SamplingParams& params = request.sampling;
+  const auto prompt_len = static_cast<int>(request.prompt_token_ids.size());
+  const int max_output = std::min(params.max_tokens, config.max_seq_len() - prompt_len);
+  for (int index = 0; index < params.n; ++index) {
+    auto seq = std::make_unique<Sequence>();
+    seq->group = group.get();
+    seq->key = {.priority = request.priority, .arrival = arrival, .index = index};
+    seq->seed = seed + static_cast<uint64_t>(index);
+    seq->prompt_len = prompt_len;
+    seq->max_len = prompt_len + max_output;
+    seq->token_ids = request.prompt_token_ids;
+    seq->needs_prompt_logprobs = index == 0 && params.prompt_logprobs.has_value() && prompt_len > 1;
+    group->seqs.push_back(std::move(seq));
+  }
+  group->num_unfinished = params.n;
+  group->stop_ids = all_stop_ids(request);
+  group->request = std::move(request);
+  return group;
+}
+
+EndCheck check_end(const Sequence& seq) {
+  const Request& request = seq.group->request;
+  const int32_t token_id = seq.token_ids.back();
+  if (seq.num_output_tokens() > request.sampling.min_tokens) {
+    if (!request.sampling.ignore_eos && std::ranges::find(request.eos_token_ids, token_id) != request.eos_token_ids.end()) {
+      return {FinishReason::kStop, -1};
+    }
+    const std::vector<int32_t>& stop_ids = request.sampling.stop_token_ids;
+    if (std::ranges::find(stop_ids, token_id) != stop_ids.end()) return {FinishReason::kStop, token_id};
+  }
+  if (static_cast<int>(seq.token_ids.size()) >= seq.max_len) return {FinishReason::kLength, -1};
+  return {};
+}
+
+Output make_output(Sequence& seq) {
+  Output output;
+  output.request_id = seq.group->request.id;
+  output.index = seq.key.index;
+  if (!std::exchange(seq.has_reported, true)) {
+    output.num_cached_tokens = seq.num_cached_tokens;
+    output.queue_seconds = std::max(0.0, seq.queue_seconds);
+    output.prompt_logprobs = std::move(seq.prompt_logprobs);
+  }
+  return output;
+}
+
+void collect_prompt_logprobs(Sequence& seq, int num_computed_tokens, std::vector<TokenLogprobs>& logprobs) {
+  const auto max_top = static_cast<size_t>(seq.group->request.sampling.prompt_logprobs.value_or(0));
+  for (size_t i = 0; i < logprobs.size(); ++i) {
+    const size_t position = static_cast<size_t>(num_computed_tokens) + i + 1;  // of the prompt token it is about
+    if (position >= static_cast<size_t>(seq.prompt_len) || position != seq.prompt_logprobs.size() + 1) continue;
+    if (logprobs[i].top.size() > max_top) logprobs[i].top.resize(max_top);
+    seq.prompt_logprobs.push_back(std::move(logprobs[i]));
+  }
+  if (seq.prompt_logprobs.size() + 1 == static_cast<size_t>(seq.prompt_len)) seq.needs_prompt_logprobs = false;
+}
+
+void Outbox::add(OutputSink& sink, Output output) {
+  const auto [it, is_new] = bundle_of_sink_.try_emplace(&sink, bundles_.size());
+  if (is_new) bundles_.push_back({&sink, {}});
+  bundles_[it->second].outputs.push_back(std::move(output));
+}
+
+void Outbox::flush() {
+  for (Bundle& bundle : bundles_) bundle.sink->push(std::move(bundle.outputs));
+  bundles_.clear();
+  bundle_of_sink_.clear();
+}
+
+}  // namespace spate

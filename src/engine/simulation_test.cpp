@@ -1,0 +1,103 @@
+// Goal: no sequence of arrivals, cancels, preemptions and prefix hits breaks an invariant, leaks a block or changes an answer.
+// Method: random simulations over FakeExecutor, check_integrity() after every step, every answer against the oracle. The
+// configurations cross the choices that must not change an answer; memory is tight in all of them (a few sequences of the
+// longest length fit), so preemption and eviction are the normal case.
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "base/test_support.h"
+#include "engine/simulation.h"
+
+#include "base/test.h"
+
+namespace spate {
+namespace {
+
+// Sanitizer builds are 10 to 20 times slower.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(NDEBUG)
+constexpr int64_t kNumEvents = 20000;
+#else
+constexpr int64_t kNumEvents = 1000000;
+#endif
+
+EngineConfig small_config() {
+  return {.max_model_len = 64,
+          .max_num_seqs = 8,
+          .max_num_batched_tokens = 24,
+          .kv_block_size = 4,
+          .num_kv_blocks = 40,
+          .enable_prefix_caching = true,
+          .enable_chunked_prefill = true,
+          .async_scheduling = true,
+          .long_prefill_token_threshold = 0,
+          .max_num_waiting = 64};
+}
+
+SimulationReport simulate(uint64_t seed, int64_t num_events, const EngineConfig& config) {
+  SimulationOptions options;
+  options.seed = seed;
+  options.num_events = num_events;
+  options.config = config;
+  std::printf("seed %llu: ", static_cast<unsigned long long>(seed));
+  std::fflush(stdout);  // a CHECK stops the program: the seed must be out
+  const SimulationReport report = run_simulation(options);
+  fmt::print("{}\n", report.to_string());
+  return report;
+}
+
+TEST_CASE("a million events of the default loop") {
+  const SimulationReport report = simulate(test_seed(), kNumEvents, small_config());
+  CHECK(report.num_events() >= kNumEvents);
+  // The simulation exercises what it claims to.
+  CHECK(report.num_cancels > kNumEvents / 50);
+  CHECK(report.num_preemptions > kNumEvents / 100);
+  CHECK(report.num_prefix_hits > kNumEvents / 50);
+  CHECK(report.num_forks > kNumEvents / 200);
+  CHECK(report.num_blocks_copied > kNumEvents / 1000);
+  CHECK(report.num_wasted_rows > 0);
+}
+
+TEST_CASE("every combination of loop, chunks and prefix cache") {
+  uint64_t seed = test_seed();
+  for (const bool async_scheduling : {false, true}) {
+    for (const bool enable_chunked_prefill : {false, true}) {
+      for (const bool enable_prefix_caching : {false, true}) {
+        EngineConfig config = small_config();
+        config.async_scheduling = async_scheduling;
+        config.enable_chunked_prefill = enable_chunked_prefill;
+        config.enable_prefix_caching = enable_prefix_caching;
+        if (!enable_chunked_prefill) config.max_num_batched_tokens = config.max_model_len;
+        const SimulationReport report = simulate(++seed, kNumEvents / 50, config);
+        CHECK((report.num_prefix_hits > report.num_forks) == enable_prefix_caching);
+        CHECK((report.num_wasted_rows > 0) == async_scheduling);
+        CHECK(report.num_preemptions > 0);
+      }
+    }
+  }
+}
+
+// Sizes at the edges: one row, one token a step, blocks of one token, a cache that holds exactly one longest sequence, a cache
+// smaller than the model's length, room for everything.
+TEST_CASE("odd sizes") {
+  struct Sizes {
+    int max_num_seqs, max_num_batched_tokens, kv_block_size, num_kv_blocks, threshold;
+  };
+  uint64_t seed = test_seed() + 100;
+  for (const Sizes& sizes : {Sizes{1, 1, 4, 16, 0}, Sizes{4, 4, 1, 64, 0}, Sizes{8, 64, 16, 4, 3}, Sizes{8, 9, 4, 12, 2},
+                             Sizes{3, 7, 5, 13, 0}, Sizes{32, 256, 4, 4096, 0}, Sizes{32, 40, 64, 9, 8}}) {
+    for (const bool async_scheduling : {false, true}) {
+      EngineConfig config = small_config();
+      config.async_scheduling = async_scheduling;
+      config.max_num_seqs = sizes.max_num_seqs;
+      config.max_num_batched_tokens = sizes.max_num_batched_tokens;
+      config.kv_block_size = sizes.kv_block_size;
+      config.num_kv_blocks = sizes.num_kv_blocks;
+      config.long_prefill_token_threshold = sizes.threshold;
+      CHECK(simulate(++seed, kNumEvents / 200, config).num_requests > 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace spate

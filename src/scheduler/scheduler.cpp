@@ -1,0 +1,463 @@
+#include "scheduler/scheduler.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace spate {
+namespace {
+
+constexpr int kMaxWaitingScan = 256;  // waiting sequences looked at in one step
+
+std::vector<int> all_rows(int max_num_seqs) {
+  std::vector<int> rows(max_num_seqs);
+  for (int row = 0; row < max_num_seqs; ++row) rows[row] = max_num_seqs - 1 - row;  // row 0 is taken first
+  return rows;
+}
+
+}  // namespace
+
+void ScheduledStep::clear() {
+  num_tokens = 0;
+  seqs.clear();
+  new_rows.clear();
+  block_table_deltas.clear();
+  block_ids.clear();
+  block_copies.clear();
+}
+
+Scheduler::Scheduler(const EngineConfig& config, uint64_t hash_mask)
+    : config_(config),
+      threshold_(config.long_prefill_token_threshold > 0 ? config.long_prefill_token_threshold
+                                                         : std::max(1, config.max_num_batched_tokens / 4)),
+      watermark_(1 + config.num_kv_blocks / 100),
+      kv_cache_(config.num_kv_blocks, config.kv_block_size, config.enable_prefix_caching, hash_mask),
+      free_rows_(all_rows(config.max_num_seqs)) {
+  running_.reserve(config.max_num_seqs);
+}
+
+Scheduler::~Scheduler() {
+  CHECK(idle(), "{} sequences run and {} wait at the end", num_running(), num_waiting());
+  abandon_steps();
+}
+
+// --- arrivals and ends ------------------------------------------------------------------------------------------------
+
+void Scheduler::add(SequenceGroup& group) {
+  const Sequence& first = *group.seqs[0];
+  const int num_estimated_cached =
+      first.needs_prompt_logprobs
+          ? 0
+          : config_.kv_block_size * kv_cache_
+                                        .find_cached_prefix(first.token_ids, group.request.reuse_scope,
+                                                            (first.prompt_len - 1) / config_.kv_block_size)
+                                        .num_blocks;
+  for (const auto& seq : group.seqs) {
+    seq->num_estimated_cached = num_estimated_cached;
+    waiting_.insert(seq.get());
+  }
+  // A prompt of one token leaves nothing to share: its last token is computed by each.
+  if (group.seqs.size() > 1 && first.prompt_len > 1) park_followers(group);
+}
+
+void Scheduler::finish(Sequence& seq) {
+  CHECK(seq.state != SequenceState::kFinished);
+  if (seq.state == SequenceState::kRunning) {
+    leave_row(seq);
+  } else if (seq.parked) {
+    seq.parked = false;
+    --num_parked_;
+  } else {
+    waiting_.erase(&seq);
+  }
+  seq.state = SequenceState::kFinished;
+  SequenceGroup& group = *seq.group;
+  if (group.leader == &seq) {
+    for (const auto& follower : group.seqs) {
+      if (follower->parked) unpark(*follower);
+    }
+    park_followers(group);
+  }
+  drop_unused_fork_blocks(group);
+}
+
+void Scheduler::leave_row(Sequence& seq) {
+  running_.erase(std::ranges::lower_bound(running_, &seq, ByKey{}));
+  free_rows_.push_back(std::exchange(seq.row, -1));
+  keep_until_collected(std::move(seq.blocks.leases), seq.last_step_id);
+  seq.blocks.clear();
+  seq.replaced_block_idxs.clear();
+  seq.num_computed_tokens = 0;
+}
+
+void Scheduler::preempt(Sequence& seq) {
+  leave_row(seq);
+  seq.state = SequenceState::kWaiting;
+  seq.num_estimated_cached = 0;
+  waiting_.insert(&seq);
+  ++stats_.num_preemptions;
+}
+
+void Scheduler::keep_until_collected(std::vector<BlockLease>&& leases, uint64_t step_id) {
+  if (step_id <= retired_step_id_) {
+    release_in_reverse(leases);
+  } else if (!leases.empty()) {
+    num_pending_blocks_ += static_cast<int>(leases.size());
+    pending_releases_.push_back({step_id, std::move(leases)});
+  }
+  leases.clear();
+}
+
+void Scheduler::retire_step(const ScheduledStep& step) {
+  CHECK(step.step_id == retired_step_id_ + 1, "step {} is collected after step {}", step.step_id, retired_step_id_);
+  retired_step_id_ = step.step_id;
+  for (const ScheduledSeq& scheduled : step.seqs) {
+    --scheduled.seq->num_steps_in_flight;
+    scheduled.seq->num_pending_samples -= scheduled.sample;
+  }
+  std::erase_if(pending_releases_, [this](PendingRelease& pending) {
+    if (pending.step_id > retired_step_id_) return false;
+    num_pending_blocks_ -= static_cast<int>(pending.leases.size());
+    release_in_reverse(pending.leases);
+    return true;
+  });
+}
+
+void Scheduler::append_token(Sequence& seq, int32_t token_id) {
+  seq.token_ids.push_back(token_id);
+  if (seq.state == SequenceState::kRunning) make_findable(seq);
+}
+
+void Scheduler::abandon_steps() {
+  retired_step_id_ = next_step_id_ - 1;
+  for (PendingRelease& pending : pending_releases_) release_in_reverse(pending.leases);
+  pending_releases_.clear();
+  num_pending_blocks_ = 0;
+}
+
+// --- one step ---------------------------------------------------------------------------------------------------------
+
+void Scheduler::schedule_step(ScheduledStep& step) {
+  step.clear();
+  step.step_id = next_step_id_;
+  budget_ = config_.max_num_batched_tokens;
+  admissions_closed_ = false;
+  make_room_for_priority();
+  schedule_decodes(step);
+  if (config_.enable_chunked_prefill) {
+    schedule_prefills(step);
+  } else {
+    schedule_whole_prompts(step);
+  }
+  if (!step.empty()) commit_step(step);
+}
+
+// A waiting sequence of higher priority takes the place of the running ones with the largest keys.
+void Scheduler::make_room_for_priority() {
+  while (!waiting_.empty() && !running_.empty()) {
+    const Sequence& first = **waiting_.begin();
+    if (running_.back()->key.priority <= first.key.priority || fits(first, true)) return;
+    preempt(*running_.back());
+  }
+}
+
+void Scheduler::schedule_decodes(ScheduledStep& step) {
+  for (size_t i = 0; i < running_.size(); ++i) {  // preemption only removes behind i, or i itself as the last
+    Sequence& seq = *running_[i];
+    if (seq.num_remaining() != 1 || !extend_blocks(seq)) continue;
+    step.seqs.push_back({.seq = &seq, .query_len = 1});
+    --budget_;
+  }
+}
+
+// A block for the sequence's next token. False: it must sit out this step, or has been preempted itself.
+bool Scheduler::extend_blocks(Sequence& seq) {
+  const int num_missing = kv_cache_.blocks_for(seq.num_computed_tokens + 1) - seq.blocks.size();
+  if (num_missing <= 0) return true;
+  while (!kv_cache_.allocate(seq.blocks, num_missing)) {
+    if (drop_fork_blocks_of_another(nullptr)) continue;
+    if (kv_cache_.num_available() + num_pending_blocks_ >= num_missing) return false;  // they come back with a step in flight
+    Sequence& victim = *running_.back();
+    preempt(victim);
+    admissions_closed_ = true;
+    if (&victim == &seq) return false;
+  }
+  return true;
+}
+
+void Scheduler::collect_prefill_candidates() {
+  candidates_.clear();
+  for (Sequence* seq : running_) {
+    if (seq->num_remaining() > 1) candidates_.push_back({.seq = seq, .num_remaining = seq->num_remaining(), .waiting = false});
+  }
+  if (admissions_closed_ || free_rows_.empty() || waiting_.empty()) return;
+  if (!fits(**waiting_.begin(), false) && !running_.empty()) {
+    // The oldest waiting sequence goes first; nobody younger may take the blocks it waits for. Prompt blocks that wait to be
+    // shared are worth less than progress.
+    while (drop_fork_blocks_of_another((*waiting_.begin())->group)) {
+    }
+    if (!fits(**waiting_.begin(), false)) return;
+  }
+  int num_scanned = 0;
+  for (Sequence* seq : waiting_) {
+    if (++num_scanned > kMaxWaitingScan) break;
+    if (seq->num_pending_samples > 0) continue;  // preempted just now: a step in flight brings its last token
+    const int num_estimated = static_cast<int>(seq->token_ids.size()) - seq->num_estimated_cached;
+    candidates_.push_back({.seq = seq, .num_remaining = can_fork(*seq) ? 1 : num_estimated, .waiting = true});
+  }
+  std::ranges::sort(candidates_, {}, [](const PrefillCandidate& candidate) { return candidate.seq->key; });
+}
+
+void Scheduler::schedule_prefills(ScheduledStep& step) {
+  if (budget_ == 0) return;
+  collect_prefill_candidates();
+  for (size_t begin = 0; begin < candidates_.size() && budget_ > 0;) {
+    size_t end = begin + 1;
+    while (end < candidates_.size() && candidates_[end].seq->key.priority == candidates_[begin].seq->key.priority) ++end;
+    share_budget(begin, end, step);
+    begin = end;
+  }
+  for (const PrefillCandidate& candidate : candidates_) {
+    if (candidate.query_len > 0) step.seqs.push_back({.seq = candidate.seq, .query_len = candidate.query_len});
+  }
+}
+
+// The candidates [begin, end) of one priority class, by arrival.
+void Scheduler::share_budget(size_t begin, size_t end, ScheduledStep& step) {
+  give_tokens(candidates_[begin], threshold_, step);
+  for (size_t i = begin + 1; i < end && budget_ > 0; ++i) {
+    if (candidates_[i].num_remaining <= threshold_) give_tokens(candidates_[i], threshold_, step);
+  }
+  // An explicit threshold also bounds the step while others run: it is what their streams wait for.
+  const bool alone = running_.size() + waiting_.size() <= 1;
+  const int max_query_len =
+      config_.long_prefill_token_threshold > 0 && !alone ? threshold_ : config_.max_num_batched_tokens;
+  for (size_t i = begin; i < end && budget_ > 0; ++i) give_tokens(candidates_[i], max_query_len, step);
+}
+
+// More tokens for a candidate, up to max_query_len in this step; a waiting one starts, if it can.
+void Scheduler::give_tokens(PrefillCandidate& candidate, int max_query_len, ScheduledStep& step) {
+  if (candidate.waiting) {
+    if (admissions_closed_ || !admit(*candidate.seq, budget_, step)) return;
+    candidate.waiting = false;
+    candidate.num_remaining = candidate.seq->num_remaining();
+  }
+  const int query_len = std::min({candidate.num_remaining, max_query_len, candidate.query_len + budget_});
+  if (query_len <= candidate.query_len) return;
+  budget_ -= query_len - candidate.query_len;
+  candidate.query_len = query_len;
+}
+
+// Without chunks: prompts start by key, each when it fits into the step whole.
+void Scheduler::schedule_whole_prompts(ScheduledStep& step) {
+  while (!admissions_closed_ && budget_ > 0 && !waiting_.empty()) {
+    Sequence& seq = **waiting_.begin();
+    if (seq.num_pending_samples > 0 || !admit(seq, budget_, step)) return;
+    step.seqs.push_back({.seq = &seq, .query_len = seq.num_remaining()});
+    budget_ -= seq.num_remaining();
+  }
+}
+
+void Scheduler::commit_step(ScheduledStep& step) {
+  ++next_step_id_;
+  for (ScheduledSeq& scheduled : step.seqs) {
+    Sequence& seq = *scheduled.seq;
+    scheduled.num_computed_tokens = seq.num_computed_tokens;
+    scheduled.prompt_logprobs = seq.needs_prompt_logprobs && seq.num_computed_tokens < seq.prompt_len - 1;
+    seq.num_computed_tokens += scheduled.query_len;
+    CHECK(seq.num_computed_tokens <= seq.num_tokens());
+    scheduled.sample = seq.num_computed_tokens == seq.num_tokens();
+    seq.num_pending_samples += scheduled.sample;
+    ++seq.num_steps_in_flight;
+    seq.last_step_id = step.step_id;
+    step.num_tokens += scheduled.query_len;
+    if (seq.row_is_new) step.new_rows.push_back(scheduled);
+    add_deltas(seq, step);
+  }
+  // After the deltas: a block that is exchanged for an equal one is still written by this step.
+  for (const ScheduledSeq& scheduled : step.seqs) {
+    Sequence& seq = *scheduled.seq;
+    make_findable(seq);
+    if (seq.group->leader == &seq && seq.num_computed_tokens >= seq.prompt_len) share_prompt(*seq.group);
+  }
+}
+
+void Scheduler::add_deltas(Sequence& seq, ScheduledStep& step) {
+  const auto add = [&](int first_block_idx, int num_blocks) {
+    step.block_table_deltas.push_back({.row = seq.row,
+                                       .first_block_idx = first_block_idx,
+                                       .num_blocks = num_blocks,
+                                       .blocks_begin = step.block_ids.size()});
+    for (int i = 0; i < num_blocks; ++i) step.block_ids.push_back(seq.blocks.leases[first_block_idx + i].block_id());
+  };
+  for (const int block_idx : seq.replaced_block_idxs) {
+    if (block_idx < seq.num_blocks_sent) add(block_idx, 1);
+  }
+  seq.replaced_block_idxs.clear();
+  if (seq.blocks.size() > seq.num_blocks_sent) add(seq.num_blocks_sent, seq.blocks.size() - seq.num_blocks_sent);
+  seq.num_blocks_sent = seq.blocks.size();
+  seq.row_is_new = false;
+}
+
+void Scheduler::make_findable(Sequence& seq) {
+  const int num_tokens = std::min(seq.num_computed_tokens, static_cast<int>(seq.token_ids.size()));
+  replaced_.clear();
+  kv_cache_.make_findable(seq.blocks, seq.token_ids, num_tokens, seq.group->request.reuse_scope, replaced_);
+  if (replaced_.empty()) return;
+  std::vector<BlockLease> old_leases;
+  for (ReplacedBlock& replaced : replaced_) {
+    seq.replaced_block_idxs.push_back(replaced.block_idx);
+    old_leases.push_back(std::move(replaced.old_lease));
+  }
+  keep_until_collected(std::move(old_leases), seq.last_step_id);
+}
+
+// --- starting a sequence ----------------------------------------------------------------------------------------------
+
+// Whether a row and enough blocks are there for a waiting sequence; with count_pending also those that come back with the
+// steps in flight.
+bool Scheduler::fits(const Sequence& seq, bool count_pending) const {
+  if (free_rows_.empty()) return false;
+  const auto num_tokens = static_cast<int>(seq.token_ids.size());
+  int num_shared = 0;
+  if (can_fork(seq)) {
+    num_shared = (seq.prompt_len - 1) / config_.kv_block_size;
+  } else if (!seq.needs_prompt_logprobs) {
+    num_shared = kv_cache_
+                     .find_cached_prefix(seq.token_ids, seq.group->request.reuse_scope,
+                                         (num_tokens - 1) / config_.kv_block_size)
+                     .num_referenced;
+  }
+  const int num_needed = kv_cache_.blocks_for(num_tokens) - num_shared + (running_.empty() ? 0 : watermark_);
+  return kv_cache_.num_available() + (count_pending ? num_pending_blocks_ : 0) >= num_needed;
+}
+
+// Gives a waiting sequence a row and blocks for all its tokens. False closes admissions for this step.
+bool Scheduler::admit(Sequence& seq, int max_query_len, ScheduledStep& step) {
+  bool admitted = try_admit(seq, max_query_len, step);
+  // With nothing running, blocks kept for sharing are all that can be in the way.
+  while (!admitted && running_.empty() && drop_fork_blocks_of_another(nullptr)) admitted = try_admit(seq, max_query_len, step);
+  if (!admitted) admissions_closed_ = true;
+  return admitted;
+}
+
+bool Scheduler::try_admit(Sequence& seq, int max_query_len, ScheduledStep& step) {
+  if (free_rows_.empty() || seq.parked) return false;
+  SequenceGroup& group = *seq.group;
+  const auto num_tokens = static_cast<int>(seq.token_ids.size());
+  const bool fork = can_fork(seq);
+  SequenceBlocks blocks;
+  int num_cached_tokens = 0;
+  if (fork) {
+    num_cached_tokens = seq.prompt_len - 1;
+    for (int i = 0; i < num_cached_tokens / config_.kv_block_size; ++i) blocks.leases.push_back(group.fork_blocks[i].share());
+  } else if (!seq.needs_prompt_logprobs) {
+    // At least one token is computed: its logits are wanted.
+    num_cached_tokens = config_.kv_block_size *
+                        kv_cache_.take_cached_prefix(seq.token_ids, group.request.reuse_scope,
+                                                     (num_tokens - 1) / config_.kv_block_size, blocks);
+  }
+  if (!config_.enable_chunked_prefill && num_tokens - num_cached_tokens > max_query_len) return false;
+  const int num_shared = blocks.size();
+  const int num_new = kv_cache_.blocks_for(num_tokens) - num_shared;
+  if (kv_cache_.num_available() < num_new + (running_.empty() ? 0 : watermark_)) return false;
+  CHECK(kv_cache_.allocate(blocks, num_new));
+
+  waiting_.erase(&seq);
+  running_.insert(std::ranges::lower_bound(running_, &seq, ByKey{}), &seq);
+  seq.state = SequenceState::kRunning;
+  seq.row = free_rows_.back();
+  free_rows_.pop_back();
+  seq.blocks = std::move(blocks);
+  seq.num_computed_tokens = num_cached_tokens;
+  seq.row_is_new = true;
+  seq.num_blocks_sent = 0;
+  if (fork && num_cached_tokens % config_.kv_block_size != 0) {
+    step.block_copies.push_back({group.fork_blocks[num_shared].block_id(), seq.blocks.leases[num_shared].block_id()});
+  }
+  if (!seq.has_started) {
+    seq.has_started = true;
+    seq.num_cached_tokens = num_cached_tokens;
+    if (config_.enable_prefix_caching && !fork && !seq.needs_prompt_logprobs) {
+      stats_.prefix_cache_queries += seq.prompt_len;
+      stats_.prefix_cache_hits += num_cached_tokens;
+    }
+  }
+  if (fork) {
+    ++stats_.num_forks;
+    group.fork_step_id = step.step_id;
+    drop_unused_fork_blocks(group);
+  }
+  return true;
+}
+
+// --- groups of n > 1 --------------------------------------------------------------------------------------------------
+
+// Of the sequences that have not started, the first leads and the others wait for its prompt.
+void Scheduler::park_followers(SequenceGroup& group) {
+  group.leader = nullptr;
+  for (const auto& seq : group.seqs) {
+    if (seq->state != SequenceState::kWaiting || seq->has_started) continue;
+    if (group.leader == nullptr) {
+      group.leader = seq.get();
+      continue;
+    }
+    waiting_.erase(seq.get());
+    seq->parked = true;
+    ++num_parked_;
+  }
+}
+
+void Scheduler::unpark(Sequence& seq) {
+  seq.parked = false;
+  --num_parked_;
+  waiting_.insert(&seq);
+}
+
+// The leader's prompt will be computed by the step being scheduled: from the next one on the others share its blocks.
+void Scheduler::share_prompt(SequenceGroup& group) {
+  const Sequence& leader = *std::exchange(group.leader, nullptr);
+  bool any = false;
+  for (const auto& seq : group.seqs) {
+    if (!seq->parked) continue;
+    unpark(*seq);
+    any = true;
+  }
+  if (!any) return;
+  const int num_blocks = kv_cache_.blocks_for(leader.prompt_len - 1);
+  for (int i = 0; i < num_blocks; ++i) group.fork_blocks.push_back(leader.blocks.leases[i].share());
+  group.fork_step_id = leader.last_step_id;
+  fork_groups_.push_back(&group);
+}
+
+bool Scheduler::can_fork(const Sequence& seq) const {
+  return !seq.group->fork_blocks.empty() && !seq.has_started && !seq.needs_prompt_logprobs;
+}
+
+void Scheduler::drop_unused_fork_blocks(SequenceGroup& group) {
+  if (group.fork_blocks.empty()) return;
+  for (const auto& seq : group.seqs) {
+    if (seq->state == SequenceState::kWaiting && can_fork(*seq)) return;
+  }
+  drop_fork_blocks(group);
+}
+
+// Under memory pressure: some group's shared prompt blocks, but not this group's. False when there are none.
+bool Scheduler::drop_fork_blocks_of_another(const SequenceGroup* group) {
+  for (auto it = fork_groups_.rbegin(); it != fork_groups_.rend(); ++it) {
+    if (*it == group) continue;
+    SequenceGroup& other = **it;
+    drop_fork_blocks(other);
+    park_followers(other);  // one of them computes the prompt again
+    return true;
+  }
+  return false;
+}
+
+void Scheduler::drop_fork_blocks(SequenceGroup& group) {
+  keep_until_collected(std::move(group.fork_blocks), group.fork_step_id);
+  group.fork_blocks.clear();
+  std::erase(fork_groups_, &group);
+}
+
+}  // namespace spate

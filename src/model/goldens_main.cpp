@@ -1,0 +1,86 @@
+// spate-goldens: the golden tests of the models on any back-end, for machines that the unit tests do not run on.
+//
+//   spate-goldens [--backend reference|cpu|cuda] [--goldens DIR] [--verbose]
+//
+// Prints a line a failure and "N passed, M failed"; the exit code is 1 when something failed or nothing ran.
+#include <fmt/core.h>
+
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "backend/cpu/cpu_device.h"
+#include "backend/cuda/cuda_device.h"
+#include "backend/reference/reference_device.h"
+#include "model/golden_runner.h"
+
+namespace spate {
+namespace {
+
+struct GoldensArguments {
+  std::string backend = "reference";
+  std::string goldens = "test/goldens/model";
+  bool verbose = false;
+};
+
+int usage() {
+  std::fprintf(stderr, "usage: spate-goldens [--backend reference|cpu|cuda] [--goldens DIR] [--verbose]\n");
+  return 2;
+}
+
+DeviceFactory find_factory(std::string_view backend) {
+  if (backend == "reference") return make_reference_device;
+  if (backend == "cpu") return make_cpu_device;
+  if (backend == "cuda") return make_cuda_device;
+  return nullptr;
+}
+
+int run_all(const GoldensArguments& arguments, DeviceFactory factory) {
+  int num_passed = 0, num_failed = 0;
+  // The collectives of one process reach the host's memory only.
+  const int max_ranks = arguments.backend == "cuda" ? 1 : 2;
+  for (const auto& folder : golden_folders(arguments.goldens)) {
+    for (const DType act_dtype : {DType::kF32, DType::kBf16}) {
+      for (int ranks = 1; ranks <= max_ranks; ++ranks) {
+        for (const GoldenSchedule schedule : {GoldenSchedule::kOneByOne, GoldenSchedule::kBatched, GoldenSchedule::kChunked}) {
+          const std::string name = fmt::format("{} {} tp{} {}", folder.filename().string(), dtype_name(act_dtype), ranks,
+                                               golden_schedule_name(schedule));
+          const auto result = run_golden(folder, factory, {.num_threads = 1},
+                                         {.act_dtype = act_dtype, .tensor_parallel_size = ranks, .schedule = schedule});
+          const bool passed = result.ok() && result->failures.empty();
+          ++(passed ? num_passed : num_failed);
+          if (!result.ok()) std::printf("FAILED %s: %s\n", name.c_str(), result.status().to_string().c_str());
+          if (!result.ok()) continue;
+          for (const std::string& failure : result->failures) std::printf("FAILED %s: %s\n", name.c_str(), failure.c_str());
+          if (!arguments.verbose) continue;
+          std::printf("%-50s hidden %.2e  logits %.2e\n", name.c_str(), result->hidden_error, result->logits_error);
+        }
+      }
+    }
+  }
+  std::printf("%d passed, %d failed\n", num_passed, num_failed);
+  return num_failed == 0 && num_passed > 0 ? 0 : 1;
+}
+
+int run_program(int argc, char** argv) {
+  GoldensArguments arguments;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view flag = argv[i];
+    if (flag == "--backend" && i + 1 < argc) arguments.backend = argv[++i];
+    else if (flag == "--goldens" && i + 1 < argc) arguments.goldens = argv[++i];
+    else if (flag == "--verbose") arguments.verbose = true;
+    else return usage();
+  }
+  const DeviceFactory factory = find_factory(arguments.backend);
+  if (factory == nullptr) return usage();
+  if (const auto device = factory({}); !device.ok()) {
+    std::printf("%s\n", device.status().to_string().c_str());
+    return 1;
+  }
+  return run_all(arguments, factory);
+}
+
+}  // namespace
+}  // namespace spate
+
+int main(int argc, char** argv) { return spate::run_program(argc, argv); }

@@ -1,0 +1,140 @@
+// model_config_test.cpp
+//
+// Goal     The real config.json of served models gives their facts, in the spelling of transformers 4 and 5; nonsense is refused
+//          with key, value and what is allowed, all at once.
+// Method   The shapes under bench/configs are published facts; each bad document differs from a small good one in one key.
+#include "weights/model_config.h"
+
+#include "base/test_support.h"
+#include "weights/generation_config.h"
+
+#include "base/test.h"
+
+namespace spate {
+namespace {
+
+// A good config with `more` at its end: a key given twice counts as its first, so `more` adds keys.
+std::string config_with(const std::string& more, const std::string& without = "") {
+  std::string json = R"({"architectures":["LlamaForCausalLM"],"model_type":"llama")";
+  for (const auto& [key, value] : {std::pair{"vocab_size", "160"}, {"hidden_size", "48"}, {"intermediate_size", "96"},
+                                   {"num_hidden_layers", "3"}, {"num_attention_heads", "4"}, {"max_position_embeddings", "128"}}) {
+    if (without != key) json += std::string(",\"") + key + "\":" + value;
+  }
+  return json + (more.empty() ? "" : "," + more) + "}";
+}
+
+std::string config_error(const std::string& json) { return parse_model_config(json).status().message(); }
+
+TEST_CASE("Qwen3-0.6B and Llama-3.1-8B") {
+  const auto qwen = load_model_config(repo_root() / "bench/configs/qwen3-0.6b");
+  REQUIRE_MESSAGE(qwen.ok(), qwen.status().to_string());
+  CHECK(qwen->architecture == "Qwen3ForCausalLM");
+  CHECK(qwen->num_kv_heads == 8);
+  CHECK(qwen->head_dim == 128);
+  CHECK(qwen->tie_word_embeddings);
+  CHECK(qwen->rope.theta == 1e6);
+  CHECK(qwen->rope.type == RopeType::kDefault);
+  CHECK(qwen->eos_token_ids == std::vector<int32_t>{151645});
+  CHECK(qwen->sliding_window == 0);
+
+  const auto llama = load_model_config(repo_root() / "bench/configs/llama-3.1-8b/config.json");
+  REQUIRE_MESSAGE(llama.ok(), llama.status().to_string());
+  CHECK(llama->head_dim == 128);
+  CHECK(llama->rope.type == RopeType::kLlama3);
+  CHECK(llama->rope.factor == 8.0);
+  CHECK(llama->rope.original_max_position_embeddings == 8192);
+  CHECK(llama->eos_token_ids == std::vector<int32_t>{128001, 128008, 128009});
+  CHECK(llama->rms_norm_eps == 1e-5);
+}
+
+TEST_CASE("both spellings of RoPE and dtype mean the same") {
+  const auto old_style = parse_model_config(config_with(
+      R"("rope_theta":5e5,"torch_dtype":"float16","rope_scaling":{"type":"yarn","factor":4.0,"original_max_position_embeddings":32})"));
+  const auto new_style = parse_model_config(config_with(
+      R"("dtype":"float16","rope_parameters":{"rope_type":"yarn","rope_theta":500000,"factor":4,"original_max_position_embeddings":32})"));
+  for (const auto& config : {old_style, new_style}) {
+    REQUIRE_MESSAGE(config.ok(), config.status().to_string());
+    CHECK(config->rope.type == RopeType::kYarn);
+    CHECK(config->rope.theta == 5e5);
+    CHECK(config->rope.factor == 4.0);
+    CHECK(config->rope.original_max_position_embeddings == 32);
+    CHECK(config->torch_dtype == DType::kF16);
+  }
+}
+
+TEST_CASE("what config.json leaves out is what the family's class assumes") {
+  const auto llama = parse_model_config(config_with(R"("rope_scaling":null,"num_key_value_heads":null)"));
+  REQUIRE(llama.ok());
+  CHECK(llama->num_kv_heads == 4);
+  CHECK(llama->head_dim == 12);
+  CHECK_FALSE(llama->tie_word_embeddings);
+  std::string json = config_with("");
+  json.replace(json.find("\"llama\""), 7, "\"ernie4_5\"");
+  const auto ernie = parse_model_config(json);
+  REQUIRE(ernie.ok());
+  CHECK(ernie->head_dim == 128);
+  CHECK(ernie->tie_word_embeddings);
+  CHECK(ernie->rope.theta == 500000);
+  CHECK(ernie->rms_norm_eps == 1e-5);
+}
+
+TEST_CASE("bad values are named") {
+  struct Case {
+    std::string json;
+    const char* says;
+  };
+  const Case cases[] = {
+      {"", "not a JSON object"},
+      {"[1]", "not a JSON object"},
+      {config_with("", "hidden_size"), "hidden_size is missing"},
+      {config_with(R"("hidden_size":-5)", "hidden_size"), "hidden_size is -5, needs a whole number in [1, 1048576]"},
+      {config_with(R"("hidden_size":"48")", "hidden_size"), "hidden_size is \"48\", needs a whole number"},
+      {config_with(R"("hidden_size":47)", "hidden_size"), "hidden_size 47 is not a multiple of num_attention_heads 4"},
+      {config_with(R"("num_hidden_layers":1e9)", "num_hidden_layers"), "num_hidden_layers is 1000000000.0, needs a whole number"},
+      {config_with(R"("num_key_value_heads":3)"), "num_attention_heads 4 is not a multiple of num_key_value_heads 3"},
+      {config_with(R"("head_dim":7)"), "head_dim 7 x partial_rotary_factor 1 gives 7 rotated elements"},
+      {config_with(R"("rms_norm_eps":"x")"), "rms_norm_eps is \"x\", needs a number"},
+      {config_with(R"("hidden_act":"gelu")"), "hidden_act is \"gelu\", needs silu"},
+      {config_with(R"("eos_token_id":[1,-2])"), "eos_token_id is [1,-2], needs a token id or a list of token ids"},
+      {config_with(R"("torch_dtype":"int4")"), "torch_dtype is \"int4\""},
+      {config_with(R"("layer_types":["full_attention"])"), "layer_types has 1 entries, needs num_hidden_layers = 3"},
+      {config_with(R"("layer_types":["full_attention","a","full_attention"])"), "layer_types has \"a\""},
+      {config_with(R"("rope_scaling":{"type":"magic"})"), "rope type \"magic\" is not one of default, linear, dynamic, yarn, llama3"},
+      {config_with(R"("rope_scaling":{"type":"linear"})"), "rope type \"linear\" needs a factor"},
+      {config_with(R"("rope_scaling":{"type":"linear","factor":0})"), "rope_scaling.factor is 0, needs a number in [1, 1000000]"},
+      {config_with(R"("rope_scaling":[1])"), "rope_scaling is [1], needs an object"},
+      {config_with(R"("rope_parameters":{"full_attention":{}})"), "differs between layer types"},
+      {config_with(R"("quantization_config":{})"), "quantised checkpoints cannot be read"},
+  };
+  for (const Case& one_case : cases) {
+    const std::string error = config_error(one_case.json);
+    CAPTURE(one_case.says);
+    CHECK_MESSAGE(error.find(one_case.says) != std::string::npos, error);
+  }
+  const std::string both = config_error(config_with(R"("head_dim":-1,"mlp_bias":3)"));
+  CHECK_MESSAGE((both.find("head_dim") != both.npos && both.find("mlp_bias is 3, needs true or false") != both.npos), both);
+}
+
+TEST_CASE("a missing model says what to give") {
+  CHECK(load_model_config("/nonexistent/model").status().message() ==
+        "/nonexistent/model: no such model; give a directory with config.json and *.safetensors");
+  TempDir dir;
+  CHECK(load_model_config(dir.path()).status().code() == StatusCode::kNotFound);
+}
+
+TEST_CASE("generation_config.json") {
+  const auto config = parse_generation_config(R"({"temperature":0.6,"top_p":0.95,"top_k":20,"eos_token_id":[1,2],"do_sample":true})");
+  REQUIRE(config.ok());
+  CHECK(config->temperature == 0.6);
+  CHECK(config->top_k == 20);
+  CHECK_FALSE(config->repetition_penalty.has_value());
+  CHECK(config->eos_token_ids == std::vector<int32_t>{1, 2});
+  CHECK(parse_generation_config(R"({"temperature":-1})").status().message() == "temperature is -1, needs a number in [0, 100]");
+  TempDir dir;
+  const auto missing = load_generation_config(dir.path());
+  REQUIRE(missing.ok());
+  CHECK_FALSE(missing->temperature.has_value());
+}
+
+}  // namespace
+}  // namespace spate

@@ -23,7 +23,7 @@ struct DeviceVector {
 
 class ParameterFactory {
  public:
-  // Both null: count only.
+  // Without a device: count only, and declare to the loader when there is one. Without a loader nothing is declared.
   ParameterFactory(Device* device, WeightLoader* loader, TensorParallel tp, DType act_dtype)
       : device_(device), loader_(loader), tp_(tp), act_dtype_(act_dtype) {}
 

@@ -79,12 +79,18 @@ Result<ModelMemory> Model::memory(const ModelConfig& config, TensorParallel tp, 
   return model->memory();
 }
 
+Status Model::verify(const ModelConfig& config, const WeightSource& source) {
+  ASSIGN_OR_RETURN(const DecoderSpec spec, make_decoder_spec(config));
+  ASSIGN_OR_RETURN(const std::unique_ptr<DenseDecoder> model, DenseDecoder::create(spec, config, nullptr, {}, {}));
+  return model->verify(source);
+}
+
 Result<std::unique_ptr<DenseDecoder>> DenseDecoder::create(const DecoderSpec& spec, const ModelConfig& config, Device* device,
                                                            TensorParallel tp, const ModelOptions& options) {
   RETURN_IF_ERROR(check_tensor_parallel(config, tp));
   RETURN_IF_ERROR(check_options(config, options));
   std::unique_ptr<DenseDecoder> model(new DenseDecoder(config, device, options));
-  if (device != nullptr) model->loader_ = std::make_unique<WeightLoader>(*device);
+  model->loader_ = std::make_unique<WeightLoader>(device);
   ParameterFactory factory(device, model->loader_.get(), tp, options.act_dtype);
   RETURN_IF_ERROR(model->create_layers(spec, factory));
   model->num_parameters_ = factory.num_parameters();

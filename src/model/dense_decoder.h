@@ -17,11 +17,12 @@ namespace spate {
 
 class DenseDecoder final : public Model {
  public:
-  // Without a device it only counts: memory() is then right, nothing else may be called.
+  // Without a device it only counts and declares: of the rest only memory() and verify() may be called.
   static Result<std::unique_ptr<DenseDecoder>> create(const DecoderSpec& spec, const ModelConfig& config, Device* device,
                                                       TensorParallel tp, const ModelOptions& options);
 
   ModelMemory memory() const;
+  Status verify(const WeightSource& source) const { return loader_->verify(source); }  // before load
 
   Status load(const WeightSource& source, const LoadProgress& progress) override;
   Status load_dummy(uint64_t seed, const LoadProgress& progress) override;

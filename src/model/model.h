@@ -47,6 +47,8 @@ class Model {
   static Result<std::unique_ptr<Model>> create(const ModelConfig& config, Device& device, TensorParallel tp,
                                                const ModelOptions& options);
   static Result<ModelMemory> memory(const ModelConfig& config, TensorParallel tp, const ModelOptions& options);
+  // Whether a checkpoint fits the config, without a device and without reading weights: all problems at once.
+  static Status verify(const ModelConfig& config, const WeightSource& source);
   virtual ~Model() = default;
 
   // Exactly one of these, once. load() lists all problems of the checkpoint at once.

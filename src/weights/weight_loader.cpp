@@ -121,6 +121,7 @@ std::vector<std::string> WeightLoader::coverage_problems() const {
     coverage[zero.weight].ranges.push_back(zero.rows);
   }
   for (const VectorSlice& slice : vectors_) {
+    if (slice.vector.raw() == nullptr) continue;  // declared without a device: one vector is not told from another
     Coverage& of = coverage[slice.vector.raw()];
     of.name = slice.name;
     of.size = slice.vector.dim(0);
@@ -168,16 +169,16 @@ Status WeightLoader::copy_vector(const Tensor& values, const Tensor& dst) {
     if (dst.dtype() == DType::kF32) host.span<float>()[static_cast<size_t>(i)] = float_at(values, i);
     else host.span<Bf16>()[static_cast<size_t>(i)] = Bf16::from_float(float_at(values, i));
   }
-  const auto stream = device_.create_stream();
-  device_.copy_to_device(*stream, dst.raw(), host.view().raw(), static_cast<size_t>(host.view().num_bytes()));
-  device_.synchronize(*stream);
+  const auto stream = device_->create_stream();
+  device_->copy_to_device(*stream, dst.raw(), host.view().raw(), static_cast<size_t>(host.view().num_bytes()));
+  device_->synchronize(*stream);
   return ok_status();
 }
 
 Status WeightLoader::pack_zero_rows() {
   for (const ZeroRows& zero : zero_rows_) {
     const HostTensor rows(DType::kBf16, {zero.rows.count, zero.weight->desc().in_features});
-    RETURN_IF_ERROR(device_.pack_rows(*zero.weight, zero.rows.begin, rows));
+    RETURN_IF_ERROR(device_->pack_rows(*zero.weight, zero.rows.begin, rows));
   }
   return ok_status();
 }
@@ -190,7 +191,7 @@ Status WeightLoader::fill(const WeightSource& source, const TensorEntry& entry, 
     const int64_t piece_end = std::min(end, row + piece);
     ASSIGN_OR_RETURN(const Tensor rows, source.rows(entry, row, piece_end, scratch));
     const Tensor columns = rows.columns(slice.columns.begin, slice.columns.begin + slice.columns.count);
-    RETURN_IF_ERROR(device_.pack_rows(*slice.weight, slice.dst_row + row - slice.rows.begin, columns));
+    RETURN_IF_ERROR(device_->pack_rows(*slice.weight, slice.dst_row + row - slice.rows.begin, columns));
     source.release(entry, row, piece_end);
   }
   return ok_status();
@@ -249,7 +250,7 @@ Status WeightLoader::load_dummy(uint64_t seed, const LoadProgress& progress) {
       const int64_t window_end = std::min(end, (row / DummyRows::kWindowRows + 1) * DummyRows::kWindowRows);
       const Tensor rows = dummy.rows(slice.name, row, window_end, slice.full_columns)
                               .columns(slice.columns.begin, slice.columns.begin + slice.columns.count);
-      RETURN_IF_ERROR(device_.pack_rows(*slice.weight, slice.dst_row + row - slice.rows.begin, rows));
+      RETURN_IF_ERROR(device_->pack_rows(*slice.weight, slice.dst_row + row - slice.rows.begin, rows));
       row = window_end;
     }
     bytes_done += slice.rows.count * slice.columns.count * 2;

@@ -35,7 +35,8 @@ using LoadProgress = std::function<void(int64_t bytes_done, int64_t bytes_total)
 
 class WeightLoader {
  public:
-  explicit WeightLoader(Device& device) : device_(device) {}
+  // Without a device only verify() may be called.
+  explicit WeightLoader(Device* device) : device_(device) {}
 
   // Rows `rows` x columns `columns` of the tensor `name` [full_rows, full_columns] go to rows dst_row .. of `weight`.
   struct MatrixSlice {
@@ -80,7 +81,7 @@ class WeightLoader {
     PackedWeight* weight = nullptr;
     Range rows;
   };
-  Device& device_;
+  Device* device_;
   std::vector<MatrixSlice> matrices_;
   std::vector<VectorSlice> vectors_;
   std::vector<ZeroRows> zero_rows_;

@@ -75,7 +75,7 @@ TEST_CASE("slices of rows and columns land where they are declared") {
   source.add("old.rotary_emb.inv_freq", DType::kF32, {3});
   PackedWeight fused = f.weight(6, 4);
   HostTensor bias = poisoned_tensor(DType::kF32, {3});
-  WeightLoader loader(*f.device);
+  WeightLoader loader(f.device.get());
   loader.add(WeightLoader::MatrixSlice{"q", 6, 8, {3, 3}, {4, 4}, &fused, 0});
   loader.add(WeightLoader::MatrixSlice{"k", 4, 8, {2, 2}, {4, 4}, &fused, 3});
   loader.add_zero_rows(&fused, {5, 1});
@@ -106,7 +106,7 @@ TEST_CASE("a matrix of several pieces is complete") {
   MemorySource source;
   source.add("w", DType::kF32, {rows, columns});
   PackedWeight weight = f.weight(rows, columns);
-  WeightLoader loader(*f.device);
+  WeightLoader loader(f.device.get());
   loader.add(WeightLoader::MatrixSlice{"w", rows, columns, {0, rows}, {0, columns}, &weight, 0});
   REQUIRE(loader.load(source).ok());
   int64_t num_wrong = 0;
@@ -122,7 +122,7 @@ TEST_CASE("all problems of a checkpoint are listed at once, before anything is f
   source.add("surprise", DType::kF32, {2});
   PackedWeight a = f.weight(4, 8), b = f.weight(4, 8), c = f.weight(4, 8);
   HostTensor d = poisoned_tensor(DType::kF32, {2});
-  WeightLoader loader(*f.device);
+  WeightLoader loader(f.device.get());
   loader.add(WeightLoader::MatrixSlice{"wrong_shape", 4, 8, {0, 4}, {0, 8}, &a, 0});
   loader.add(WeightLoader::MatrixSlice{"wrong_dtype", 4, 8, {0, 4}, {0, 8}, &b, 0});
   loader.add(WeightLoader::MatrixSlice{"absent", 4, 8, {0, 4}, {0, 8}, &c, 0});
@@ -144,7 +144,7 @@ TEST_CASE("a parameter that is filled twice or in part is a problem") {
   source.add("b", DType::kF32, {4, 8});
   PackedWeight weight = f.weight(8, 8);
   const auto verify = [&](int64_t dst_of_b) {
-    WeightLoader loader(*f.device);
+    WeightLoader loader(f.device.get());
     loader.add(WeightLoader::MatrixSlice{"a", 4, 8, {0, 4}, {0, 8}, &weight, 0});
     loader.add(WeightLoader::MatrixSlice{"b", 4, 8, {0, 4}, {0, 8}, &weight, dst_of_b});
     return loader.verify(source);
@@ -161,7 +161,7 @@ TEST_CASE("dummy weights: seeded, spread like a trained model's, the same for an
   const auto make = [&](uint64_t seed, Range row_range, Range column_range) {
     PackedWeight weight = f.weight(row_range.count, column_range.count);
     HostTensor norm = poisoned_tensor(DType::kF32, {4});
-    WeightLoader loader(*f.device);
+    WeightLoader loader(f.device.get());
     loader.add(WeightLoader::MatrixSlice{"w", rows, columns, row_range, column_range, &weight, 0});
     loader.add(WeightLoader::VectorSlice{"norm", 4, {0, 4}, norm.view(), 0, 1.0f});
     CHECK(loader.load_dummy(seed).ok());

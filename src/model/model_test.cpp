@@ -1,0 +1,100 @@
+// model_test.cpp
+//
+// Goal     What create(), memory() and verify() say before a step runs: sizes of real models, memory that is then really taken,
+//          and errors that name the flag or key and what works.
+// Method   Published parameter counts; the tiny golden models; the reference back-end, which pads nothing.
+#include "model/model.h"
+
+#include "backend/reference/reference_device.h"
+#include "base/test_support.h"
+#include "model/checkpoint_summary.h"
+#include "weights/safetensors.h"
+
+#include "base/test.h"
+
+namespace spate {
+namespace {
+
+std::filesystem::path golden(const char* name) { return repo_root() / "test" / "goldens" / "model" / name; }
+ModelConfig bench_config(const char* name) { return load_model_config(repo_root() / "bench" / "configs" / name).value(); }
+bool says(const Status& status, const std::string& text) { return status.message().find(text) != std::string::npos; }
+
+TEST_CASE("real shapes have their published parameter counts") {
+  const auto num_parameters = [](const char* name) { return Model::memory(bench_config(name), {}, {})->num_parameters; };
+  CHECK(num_parameters("qwen3-0.6b") == 596049920);
+  CHECK(num_parameters("qwen3-1.7b") == 1720574976);
+  CHECK(num_parameters("qwen3-8b") == 8190735360);
+  CHECK(num_parameters("llama-3.1-8b") == 8030261248);
+}
+
+TEST_CASE("memory() of Qwen3-0.6B, one rank and four") {
+  const ModelOptions options{.max_num_batched_tokens = 512, .max_num_logits = 64, .max_model_len = 4096};
+  const ModelMemory one = Model::memory(bench_config("qwen3-0.6b"), {}, options).value();
+  CHECK(one.kv_bytes_per_token == 28 * 2 * 8 * 128 * 2);
+  const int64_t rope_bytes = 4096 * 128 * 4;
+  CHECK(one.weight_bytes == 596049920 * 2 + rope_bytes);
+  const ModelMemory four = Model::memory(bench_config("qwen3-0.6b"), {.rank = 3, .size = 4}, options).value();
+  CHECK(four.num_parameters == one.num_parameters);
+  CHECK(four.kv_bytes_per_token * 4 == one.kv_bytes_per_token);
+  const int64_t norm_bytes = (28 * (2 * 1024 + 2 * 128) + 1024) * 2;  // every rank has them
+  CHECK((four.weight_bytes - rope_bytes - norm_bytes) * 4 == one.weight_bytes - rope_bytes - norm_bytes);
+}
+
+TEST_CASE("create() takes what memory() says") {
+  for (const char* name : {"qwen3_tied_sharded", "llama3_bias_tied", "llama_linear_mha"}) {
+    CAPTURE(name);
+    const auto device = make_reference_device({}).value();
+    const ModelConfig config = load_model_config(golden(name)).value();
+    for (int rank = 0; rank < 2; ++rank) {
+      const ModelMemory memory = Model::memory(config, {.rank = rank, .size = 2}, {}).value();
+      const auto model = Model::create(config, *device, {.rank = rank, .size = 2}, {}).value();
+      CHECK(model->weight_bytes() == memory.weight_bytes);
+      CHECK(model->workspace_bytes() == memory.workspace_bytes);
+    }
+  }
+}
+
+TEST_CASE("what cannot run is refused with what can") {
+  ModelConfig config = bench_config("qwen3-0.6b");
+  const auto error = [&](TensorParallel tp, const ModelOptions& options) { return Model::memory(config, tp, options).status(); };
+  CHECK(says(error({.rank = 0, .size = 3}, {}), "--tensor-parallel-size 3: 16 heads, 8 kv heads and intermediate_size 3072"));
+  CHECK(says(error({.rank = 0, .size = 3}, {}), "sizes that work: 1, 2, 4, 8, 16"));
+  CHECK(error({.rank = 15, .size = 16}, {}).ok());  // two ranks a kv head
+  CHECK(says(error({}, {.max_model_len = 99999}), "--max-model-len 99999: the model has 40960 positions"));
+  CHECK(says(error({}, {.kv_block_size = 24}), "--block-size 24: needs a multiple of 16"));
+  CHECK(says(error({}, {.act_dtype = DType::kF16}), "activations of f16"));
+  CHECK(says(error({}, {.act_dtype = DType::kBf16, .kv_dtype = DType::kF32}), "KV cache of f32"));
+  config.rope.type = RopeType::kYarn;
+  config.rope.factor = 4;
+  CHECK(error({}, {.max_model_len = 4 * 40960}).ok());
+  config.architecture = "GPT2LMHeadModel";
+  CHECK(says(error({}, {}), "architectures is \"GPT2LMHeadModel\"; this build runs Ernie4_5ForCausalLM"));
+}
+
+TEST_CASE("verify() compares a checkpoint with a config") {
+  const Checkpoint checkpoint = Checkpoint::open(golden("qwen2_window")).value();
+  ModelConfig config = load_model_config(golden("qwen2_window")).value();
+  CHECK(Model::verify(config, checkpoint).ok());
+  config.num_layers = 4;
+  config.vocab_size = 161;
+  const Status bigger = Model::verify(config, checkpoint);
+  CHECK(says(bigger, "14 problems"));  // 12 tensors of layer 3, two of the vocabulary
+  CHECK(says(bigger, "model.layers.3.self_attn.q_proj.bias [48] is missing"));
+  CHECK(says(bigger, "model.embed_tokens.weight is [160, 48], config.json makes it [161, 48]"));
+  config = load_model_config(golden("qwen2_window")).value();
+  config.architecture = "MistralForCausalLM";
+  CHECK(says(Model::verify(config, checkpoint), "model.layers.0.self_attn.q_proj.bias [48] in model.safetensors is not a parameter"));
+}
+
+TEST_CASE("a checkpoint in a few lines") {
+  const Checkpoint checkpoint = Checkpoint::open(golden("qwen2_window")).value();
+  const CheckpointSummary summary = summarize_checkpoint(checkpoint);
+  CHECK(summary.groups.size() == 15);
+  CHECK(summary.num_tensors == 3 + 3 * 12);
+  CHECK(summary.num_elements == Model::memory(load_model_config(golden("qwen2_window")).value(), {}, {})->num_parameters);
+  CHECK(format_checkpoint_summary(summary).find("  BF16  3 x [96, 48]           model.layers.{0..2}.mlp.up_proj.weight\n") !=
+        std::string::npos);
+}
+
+}  // namespace
+}  // namespace spate

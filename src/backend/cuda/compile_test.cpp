@@ -1,0 +1,141 @@
+// Goal: every kernel compiles for sm_90a, keeps to registers, and is the one that kKernels names; without a GPU.
+// Method: each program is compiled as at run time (embedded sources, same options) by NVRTC, or by the toolkit's nvcc
+// with the same options where NVRTC is not installed; ptxas reports the resources of each kernel.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "backend/cuda/kernel_compiler.h"
+#include "backend/cuda/kernel_list.h"
+#include "base/test_support.h"
+#include "base/test.h"
+
+namespace spate::cuda {
+namespace {
+
+constexpr const char* kArchitecture = "sm_90a";
+
+std::set<std::string_view> all_programs() {
+  std::set<std::string_view> programs;
+  for (const KernelInfo& kernel : kKernels) programs.insert(kernel.program);
+  return programs;
+}
+
+struct KernelUsage {
+  int registers = -1;
+  int stack_bytes = -1;
+  int spill_bytes = -1;
+};
+
+// ptxas -v: "Compiling entry function 'f' for 'sm_90a'", then "N bytes stack frame, N bytes spill stores, N bytes spill
+// loads", then "Used N registers, ...", each after a prefix.
+std::map<std::string, KernelUsage> parse_ptxas_log(const std::string& log) {
+  std::map<std::string, KernelUsage> usages;
+  std::istringstream lines(log);
+  std::string line, function;
+  while (std::getline(lines, line)) {
+    char name[256];
+    int stack = 0, stores = 0, loads = 0, registers = 0;
+    if (const size_t entry = line.find("Compiling entry function"); entry != std::string::npos) {
+      if (std::sscanf(line.c_str() + entry, "Compiling entry function '%255[^']'", name) == 1) function = name;
+    } else if (const size_t frame = line.find(" bytes stack frame"); frame != std::string::npos) {
+      const size_t number = line.find_last_not_of("0123456789", frame - 1) + 1;
+      if (std::sscanf(line.c_str() + number, "%d bytes stack frame, %d bytes spill stores, %d bytes spill loads",
+                      &stack, &stores, &loads) == 3) {
+        usages[function].stack_bytes = stack;
+        usages[function].spill_bytes = stores + loads;
+      }
+    } else if (const size_t used = line.find("Used "); used != std::string::npos) {
+      if (std::sscanf(line.c_str() + used, "Used %d registers", &registers) == 1)
+        usages[function].registers = registers;
+    }
+  }
+  return usages;
+}
+
+std::filesystem::path find_nvcc() {
+  std::istringstream folders(std::string(std::getenv("PATH") ? std::getenv("PATH") : "") + ":/usr/local/cuda/bin");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (access((folder + "/nvcc").c_str(), X_OK) == 0) return folder + "/nvcc";
+  }
+  return {};
+}
+
+// The programs from their embedded text, laid out as files for nvcc.
+void write_sources(const std::filesystem::path& folder) {
+  for (const EmbeddedSource& source : embedded_sources()) {
+    const std::filesystem::path path = folder / source.name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << source.text;
+  }
+}
+
+Result<std::string> compile_with_nvcc(const std::filesystem::path& nvcc, const std::filesystem::path& folder,
+                                      std::string_view program) {
+  std::string command = fmt::format("cd '{}' && '{}' -cubin -I . -o out.cubin", folder.string(), nvcc.string());
+  for (const std::string& option : compile_options(kArchitecture)) command += " " + option;
+  command += fmt::format(" '{}{}' 2>&1", kKernelFolder, program);
+  FILE* pipe = popen(command.c_str(), "r");
+  std::string log;
+  for (int c = 0; (c = std::fgetc(pipe)) != EOF;) log.push_back(static_cast<char>(c));
+  if (pclose(pipe) != 0) return internal_error("{} does not compile: {}", program, log);
+  return log;
+}
+
+void check_usage(std::string_view program, const std::string& log) {
+  const std::map<std::string, KernelUsage> usages = parse_ptxas_log(log);
+  INFO(std::string(program), "\n", log);
+  for (const KernelInfo& kernel : kKernels) {
+    if (kernel.program != program) continue;
+    INFO(std::string(kernel.function));
+    REQUIRE(usages.contains(kernel.function));
+    const KernelUsage& usage = usages.at(kernel.function);
+    CHECK(usage.registers > 0);
+    CHECK(usage.spill_bytes == 0);
+    CHECK(usage.stack_bytes == 0);
+    std::printf("%-34s %3d registers\n", kernel.function, usage.registers);
+  }
+}
+
+TEST_CASE("every kernel compiles for sm_90a without spills or local memory") {
+  Result<const NvrtcApi*> nvrtc = nvrtc_api();
+  if (nvrtc.ok()) {
+    const KernelSources sources = KernelSources::load("").value();
+    for (const std::string_view program : all_programs()) {
+      const Result<CompiledProgram> compiled = compile_program(**nvrtc, sources, program, kArchitecture);
+      REQUIRE_MESSAGE(compiled.ok(), compiled.status().message());
+      CHECK(compiled->cubin.substr(1, 3) == "ELF");
+      check_usage(program, compiled->log);
+    }
+    return;
+  }
+  const std::filesystem::path nvcc = find_nvcc();
+  if (nvcc.empty()) return skip_test("NVRTC is not installed, nor nvcc: " + nvrtc.status().message());
+  const TempDir folder;
+  write_sources(folder.path());
+  for (const std::string_view program : all_programs()) {
+    const Result<std::string> log = compile_with_nvcc(nvcc, folder.path(), program);
+    REQUIRE_MESSAGE(log.ok(), log.status().message());
+    check_usage(program, *log);
+  }
+}
+
+TEST_CASE("a program that does not compile says where") {
+  Result<const NvrtcApi*> nvrtc = nvrtc_api();
+  if (!nvrtc.ok()) return skip_test(nvrtc.status().message());
+  const TempDir folder;
+  std::ofstream(folder.path() / "broken.cu") << "__global__ void broken() { undeclared = 1; }\n";
+  const KernelSources sources = KernelSources::load(folder.path().string()).value();
+  const Result<CompiledProgram> compiled = compile_program(**nvrtc, sources, "broken.cu", kArchitecture);
+  REQUIRE(!compiled.ok());
+  CHECK(compiled.status().message().find("undeclared") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace spate::cuda

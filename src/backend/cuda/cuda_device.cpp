@@ -1,0 +1,242 @@
+#include "backend/cuda/cuda_device.h"
+
+#include <chrono>
+#include <mutex>
+
+#include "backend/cuda/cubin_cache.h"
+#include "backend/cuda/cuda_runtime.h"
+#include "backend/cuda/kernel/cuda_ops.h"
+#include "backend/cuda/kernel/kv/kv_layout.h"
+#include "backend/cuda/kernel_compiler.h"
+#include "backend/cuda/launch.h"
+#include "base/log.h"
+
+namespace spate {
+
+Result<std::unique_ptr<Device>> make_cuda_device(const DeviceOptions& options) {
+  return cuda::CudaDevice::make(options);
+}
+
+namespace cuda {
+namespace {
+
+constexpr int kMinCapabilityMajor = 8;  // mma.sync and conversions of bf16
+constexpr int64_t kMib = 1 << 20;
+
+CUdeviceptr address_of(const void* data) { return reinterpret_cast<CUdeviceptr>(data); }
+
+CUstream handle_of(Stream& stream) { return static_cast<CudaStream&>(stream).handle(); }
+
+// Compiles what the cache lacks. One at a time in a process: NVRTC would serialise anyway, and the ranks that wait find
+// the work of the first one in the cache.
+Result<std::string> cubin_of(const NvrtcApi& nvrtc, const KernelSources& sources, std::string_view program,
+                             std::string_view architecture) {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  const CubinCache cache(CubinCache::default_folder());
+  ASSIGN_OR_RETURN(const std::string key, program_key(nvrtc, sources, program, architecture));
+  if (std::optional<std::string> cubin = cache.find(key)) return *std::move(cubin);
+  ASSIGN_OR_RETURN(CompiledProgram compiled, compile_program(nvrtc, sources, program, architecture));
+  cache.store(key, compiled.cubin);
+  return std::move(compiled.cubin);
+}
+
+}  // namespace
+
+// --- context and stream --------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<Context>> Context::open(int device_idx) {
+  ASSIGN_OR_RETURN(const DriverApi* api, driver_api());
+  int num_devices = 0;
+  if (const CUresult error = api->cuDeviceGetCount(&num_devices); error != CUDA_SUCCESS || num_devices == 0) {
+    return unavailable("no CUDA device: the driver sees no GPU");
+  }
+  if (device_idx < 0 || device_idx >= num_devices) {
+    return invalid_argument("CUDA device {} does not exist: the driver sees {}, numbered from 0", device_idx,
+                            num_devices);
+  }
+  CUdevice device = 0;
+  CUcontext handle = nullptr;
+  CUresult error = api->cuDeviceGet(&device, device_idx);
+  if (error == CUDA_SUCCESS) error = api->cuDevicePrimaryCtxRetain(&handle, device);
+  if (error != CUDA_SUCCESS)
+    return unavailable("CUDA device {} cannot be used: {}", device_idx, driver_error(*api, error));
+  return std::make_unique<Context>(*api, device, handle);
+}
+
+Context::~Context() { api_.cuDevicePrimaryCtxRelease(device_); }
+
+void Context::make_current() const { check_driver(api_, api_.cuCtxSetCurrent(handle_), "cuCtxSetCurrent"); }
+
+CudaStream::CudaStream(CudaDevice& device) : Stream(device), cuda_device_(device) {
+  device.make_current();
+  check_driver(device.api(), device.api().cuStreamCreate(&handle_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+}
+
+CudaStream::~CudaStream() {
+  cuda_device_.make_current();
+  cuda_device_.api().cuStreamDestroy(handle_);
+}
+
+// --- start-up ------------------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<Device>> CudaDevice::make(const DeviceOptions& options) {
+  install_failure_hook();
+  ASSIGN_OR_RETURN(std::unique_ptr<Context> context, Context::open(options.device_idx));
+  std::unique_ptr<CudaDevice> device(new CudaDevice(std::move(context)));
+  device->make_current();
+  RETURN_IF_ERROR(device->describe(options.device_idx));
+  RETURN_IF_ERROR(device->load_kernels(options.kernel_dir));
+  device->ops_ = cuda_ops();
+  return std::unique_ptr<Device>(std::move(device));
+}
+
+Status CudaDevice::describe(int device_idx) {
+  int major = 0, minor = 0;
+  char name[128] = "";
+  CUresult error = api().cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, context_->device());
+  if (error == CUDA_SUCCESS) {
+    error = api().cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, context_->device());
+  }
+  if (error == CUDA_SUCCESS) error = api().cuDeviceGetName(name, sizeof name, context_->device());
+  if (error != CUDA_SUCCESS) {
+    return unavailable("CUDA device {} cannot be asked for its properties: {}", device_idx, driver_error(api(), error));
+  }
+  if (major < kMinCapabilityMajor) {
+    return unimplemented("CUDA device {} ({}) has compute capability {}.{}; {}.0 or later is needed", device_idx, name,
+                         major, minor, kMinCapabilityMajor);
+  }
+  architecture_ = architecture_name(major, minor);
+  ASSIGN_OR_RETURN(const MemoryInfo memory, memory_info());
+  description_ = fmt::format("{}, {}, {} GiB", name, architecture_, memory.total_bytes / (1024 * kMib));
+  return {};
+}
+
+Status CudaDevice::load_kernels(const std::string& kernel_dir) {
+  const auto start = std::chrono::steady_clock::now();
+  ASSIGN_OR_RETURN(const NvrtcApi* nvrtc, nvrtc_api());
+  ASSIGN_OR_RETURN(const KernelSources sources, KernelSources::load(kernel_dir));
+  std::string_view loaded;
+  for (const KernelInfo& kernel : kKernels) {
+    if (kernel.program == loaded) continue;  // kKernels lists the kernels of a program together
+    loaded = kernel.program;
+    ASSIGN_OR_RETURN(const std::string cubin, cubin_of(*nvrtc, sources, kernel.program, architecture_));
+    RETURN_IF_ERROR(load_program(kernel.program, cubin));
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  log_info("cuda", "{} kernels for {} ready in {:.2f} s (NVRTC {}.{}, {})", kNumKernels, architecture_, seconds.count(),
+           nvrtc->version_major, nvrtc->version_minor, nvrtc->path);
+  return {};
+}
+
+Status CudaDevice::load_program(std::string_view program, const std::string& cubin) {
+  CUmodule module = nullptr;
+  if (const CUresult error = api().cuModuleLoadData(&module, cubin.data()); error != CUDA_SUCCESS) {
+    int version = 0;
+    api().cuDriverGetVersion(&version);
+    return unavailable("the driver (CUDA {}.{}) does not load {}: {}", version / 1000, version % 1000 / 10, program,
+                       driver_error(api(), error));
+  }
+  modules_.push_back(module);
+  for (int i = 0; i < kNumKernels; ++i) {
+    if (kKernels[i].program != program) continue;
+    CUfunction& function = functions_[static_cast<size_t>(i)];
+    if (api().cuModuleGetFunction(&function, module, kKernels[i].function) != CUDA_SUCCESS) {
+      return internal_error("{} has no kernel {}", program, kKernels[i].function);
+    }
+  }
+  return {};
+}
+
+CudaDevice::~CudaDevice() {
+  make_current();
+  workspace_.reset();
+  pack_buffer_.reset();
+  pack_stream_.reset();
+  for (CUmodule module : modules_) api().cuModuleUnload(module);
+}
+
+// --- memory and copies ---------------------------------------------------------------------------------------------
+
+Result<MemoryInfo> CudaDevice::memory_info() {
+  make_current();
+  size_t free_bytes = 0, total_bytes = 0;
+  if (const CUresult error = api().cuMemGetInfo(&free_bytes, &total_bytes); error != CUDA_SUCCESS) {
+    return unavailable("the memory of the CUDA device is not known: {}", driver_error(api(), error));
+  }
+  return MemoryInfo{.total_bytes = static_cast<int64_t>(total_bytes), .free_bytes = static_cast<int64_t>(free_bytes)};
+}
+
+Result<Buffer> CudaDevice::allocate(size_t bytes, MemoryKind kind) {
+  make_current();
+  const size_t bytes_or_one = bytes == 0 ? 1 : bytes;  // the driver refuses zero
+  void* data = nullptr;
+  CUresult error = CUDA_SUCCESS;
+  if (kind == MemoryKind::kDevice) {
+    CUdeviceptr address = 0;
+    error = api().cuMemAlloc(&address, bytes_or_one);
+    data = reinterpret_cast<void*>(address);
+  } else {
+    error = api().cuMemHostAlloc(&data, bytes_or_one, CU_MEMHOSTALLOC_PORTABLE);
+  }
+  if (error == CUDA_SUCCESS) return Buffer(data, bytes, kind, this);
+  CHECK(error == CUDA_ERROR_OUT_OF_MEMORY, "CUDA: an allocation of {} bytes failed with {}", bytes,
+        driver_error(api(), error));
+  if (kind == MemoryKind::kPinnedHost)
+    return resource_exhausted("cannot pin {:.1f} MiB of host memory", bytes / (kMib * 1.0));
+  ASSIGN_OR_RETURN(const MemoryInfo memory, memory_info());
+  return resource_exhausted("cannot allocate {:.1f} MiB on {}: {:.1f} of {:.1f} MiB are free", bytes / (kMib * 1.0),
+                            description_, static_cast<double>(memory.free_bytes) / kMib,
+                            static_cast<double>(memory.total_bytes) / kMib);
+}
+
+void CudaDevice::deallocate(void* data, size_t, MemoryKind kind) noexcept {
+  make_current();
+  const CUresult error = kind == MemoryKind::kDevice ? api().cuMemFree(address_of(data)) : api().cuMemFreeHost(data);
+  // A static object may outlive the driver: its memory went with the process's context.
+  if (error != CUDA_ERROR_DEINITIALIZED) check_driver(api(), error, "freeing memory");
+}
+
+std::unique_ptr<Stream> CudaDevice::create_stream() { return std::make_unique<CudaStream>(*this); }
+
+void CudaDevice::copy_to_device(Stream& stream, void* dst, const void* src_host, size_t bytes) {
+  if (bytes == 0) return;
+  make_current();
+  check_driver(api(), api().cuMemcpyHtoDAsync(address_of(dst), src_host, bytes, handle_of(stream)), "copy_to_device");
+}
+
+void CudaDevice::copy_to_host(Stream& stream, void* dst_host, const void* src, size_t bytes) {
+  if (bytes == 0) return;
+  make_current();
+  check_driver(api(), api().cuMemcpyDtoHAsync(dst_host, address_of(src), bytes, handle_of(stream)), "copy_to_host");
+}
+
+void CudaDevice::fill_bytes(Stream& stream, void* dst, int byte, size_t bytes) {
+  if (bytes == 0) return;
+  make_current();
+  check_driver(api(),
+               api().cuMemsetD8Async(address_of(dst), static_cast<unsigned char>(byte), bytes, handle_of(stream)),
+               "fill_bytes");
+}
+
+void CudaDevice::synchronize(Stream& stream) {
+  make_current();
+  check_driver(api(), api().cuStreamSynchronize(handle_of(stream)), "the work of a stream");
+}
+
+void* CudaDevice::workspace(size_t bytes) {
+  if (bytes > workspace_.bytes()) {
+    workspace_.reset();  // waits for the ops that still use it
+    Result<Buffer> larger = allocate(bytes, MemoryKind::kDevice);
+    CHECK(larger.ok(), "the workspace of an op: {}", larger.status().message());
+    workspace_ = std::move(larger).value();
+  }
+  return workspace_.data();
+}
+
+int64_t CudaDevice::kv_block_bytes(const KvGroupDesc& desc) const {
+  return 2 * desc.num_kv_heads * desc.kv_block_size * padded_head_dim(desc.head_dim) * dtype_bytes(desc.dtype);
+}
+
+}  // namespace cuda
+}  // namespace spate

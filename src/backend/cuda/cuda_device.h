@@ -1,0 +1,14 @@
+// The CUDA back-end: the runtime table over the driver API, the primitives of the op catalogue as kernels that NVRTC
+// compiles at start-up (cached on disk), weights row-major, the KV cache as kernel/kv/kv_layout.h says. Fused ops are
+// null: models run through the decompositions. Every kernel is batch-invariant, whatever DeviceOptions::deterministic
+// says.
+#pragma once
+
+#include "backend/backend.h"
+
+namespace spate {
+
+// The GPU device_idx, or one line that says why there is none: "no CUDA driver: libcuda.so.1 was not found".
+Result<std::unique_ptr<Device>> make_cuda_device(const DeviceOptions& options);
+
+}  // namespace spate

@@ -1,0 +1,104 @@
+// CudaDevice and CudaStream: what the launchers see of a GPU.
+//
+// Threads: as Device. The device's context is made current on whatever thread calls, so a device may be made on one
+// thread and used by another. A failed driver call after start-up is fatal and prints what this thread launched last
+// (launch.h).
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cuda/driver_api.h"
+#include "backend/cuda/kernel_list.h"
+#include "backend/ops.h"
+
+namespace spate::cuda {
+
+class CudaDevice;
+
+class CudaStream final : public Stream {
+ public:
+  explicit CudaStream(CudaDevice& device);
+  ~CudaStream() override;
+  CudaDevice& cuda_device() const { return cuda_device_; }
+  CUstream handle() const { return handle_; }
+
+ private:
+  CudaDevice& cuda_device_;
+  CUstream handle_ = nullptr;
+};
+
+// A GPU's retained primary context.
+class Context {
+ public:
+  static Result<std::unique_ptr<Context>> open(int device_idx);
+  Context(const DriverApi& api, CUdevice device, CUcontext handle) : api_(api), device_(device), handle_(handle) {}
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  const DriverApi& api() const { return api_; }
+  CUdevice device() const { return device_; }
+  void make_current() const;
+
+ private:
+  const DriverApi& api_;
+  CUdevice device_;
+  CUcontext handle_;
+};
+
+class CudaDevice final : public Device {
+ public:
+  static Result<std::unique_ptr<Device>> make(const DeviceOptions& options);
+  ~CudaDevice() override;
+
+  std::string_view kind() const override { return "cuda"; }
+  std::string description() const override { return description_; }
+
+  Result<MemoryInfo> memory_info() override;
+  Result<Buffer> allocate(size_t bytes, MemoryKind kind) override;
+  void deallocate(void* data, size_t bytes, MemoryKind kind) noexcept override;
+  std::unique_ptr<Stream> create_stream() override;
+  void copy_to_device(Stream& stream, void* dst, const void* src_host, size_t bytes) override;
+  void copy_to_host(Stream& stream, void* dst_host, const void* src, size_t bytes) override;
+  void fill_bytes(Stream& stream, void* dst, int byte, size_t bytes) override;
+  void synchronize(Stream& stream) override;
+
+  const OpTable& ops() const override { return ops_; }
+
+  Result<PackedWeight> create_weight(const WeightDesc& desc) override;
+  Status pack_rows(PackedWeight& weight, int64_t first_row, const Tensor& rows) override;
+  int64_t kv_block_bytes(const KvGroupDesc& desc) const override;
+
+  // For launchers. The context is current after make_current().
+  const DriverApi& api() const { return context_->api(); }
+  void make_current() const { context_->make_current(); }
+  CUfunction function(KernelId kernel) const { return functions_[static_cast<size_t>(kernel.idx)]; }
+  // Scratch of at least this many bytes for one op; the next call may move it. All ops of a device share it, so they
+  // must run on one stream. It grows outside steps only when a larger shape than ever before appears.
+  void* workspace(size_t bytes);
+
+ private:
+  explicit CudaDevice(std::unique_ptr<Context> context) : context_(std::move(context)) {}
+  Status describe(int device_idx);
+  Status load_kernels(const std::string& kernel_dir);
+  Status load_program(std::string_view program, const std::string& cubin);
+
+  std::unique_ptr<Context> context_;
+  std::string architecture_;
+  std::string description_;
+  std::vector<CUmodule> modules_;
+  std::array<CUfunction, kNumKernels> functions_{};
+  OpTable ops_;
+  Buffer workspace_;
+  std::unique_ptr<CudaStream> pack_stream_;  // made by the first pack_rows, as its buffer
+  Buffer pack_buffer_;
+};
+
+// Elements of a packed weight from one row to the next: in_features rounded up to 16, the padding is zero.
+int64_t weight_row_stride(const WeightDesc& desc);
+
+}  // namespace spate::cuda

@@ -1,0 +1,176 @@
+// Goal: the host side of the CUDA back-end, on machines without a GPU: where sources come from, what the cache of
+// compiled kernels believes, which launches a fatal error names, how weights and blocks are laid out; and that a
+// missing GPU is one clear line. Method: files in a temporary folder. What the kernels compute is the business of
+// spate-conformance.
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "backend/cuda/cubin_cache.h"
+#include "backend/cuda/cuda_device.h"
+#include "backend/cuda/cuda_runtime.h"
+#include "backend/cuda/kernel/kv/kv_layout.h"
+#include "backend/cuda/kernel_compiler.h"
+#include "backend/cuda/kernel_list.h"
+#include "backend/cuda/launch.h"
+#include "base/test_support.h"
+#include "base/test.h"
+
+namespace spate::cuda {
+namespace {
+
+TEST_CASE("embedded sources are the files, and all that programs include") {
+  const std::filesystem::path src = repo_root() / "src";
+  std::set<std::string> embedded;
+  for (const EmbeddedSource& source : embedded_sources()) {
+    const std::string file = read_file_or_die(src / source.name);
+    CHECK(source.text == file);
+    embedded.insert(std::string(source.name));
+  }
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(src / kKernelFolder)) {
+    if (entry.path().extension() != ".cu") continue;
+    CHECK_MESSAGE(embedded.contains(entry.path().lexically_relative(src).generic_string()), entry.path().string());
+  }
+}
+
+TEST_CASE("a kernel folder replaces the embedded kernels, and nothing else") {
+  const TempDir folder;
+  std::filesystem::create_directories(folder.path() / "rope");
+  std::ofstream(folder.path() / "rope" / "rope.cu") << "// edited\n";
+  std::ofstream(folder.path() / "notes.txt") << "no source\n";
+  const Result<KernelSources> sources = KernelSources::load(folder.path().string());
+  REQUIRE(sources.ok());
+  const std::string* rope = sources->find("backend/cuda/kernel/rope/rope.cu");
+  REQUIRE(rope != nullptr);
+  CHECK(*rope == "// edited\n");
+  CHECK(sources->find("backend/cuda/kernel/linear/linear.cu") == nullptr);
+  CHECK(sources->find("backend/cuda/kernel/notes.txt") == nullptr);
+  CHECK(sources->find("core/step_plan.h") != nullptr);
+  CHECK(KernelSources::load("").value().find("cstdint") != nullptr);
+
+  const Result<KernelSources> missing = KernelSources::load((folder.path() / "absent").string());
+  REQUIRE(!missing.ok());
+  CHECK(missing.status().message().find("absent") != std::string::npos);
+}
+
+TEST_CASE("the cache gives back what was stored, and nothing that was cut or changed") {
+  const TempDir folder;
+  const CubinCache cache(folder.path() / "kernels");
+  const std::string cubin("binary\0with a zero", 18);
+  CHECK(!cache.find("key").has_value());
+  cache.store("key", cubin);
+  CHECK(cache.find("key") == cubin);
+  CHECK(!cache.find("other key").has_value());
+  // Nothing is left beside the entry.
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path() / "kernels"), {}) == 1);
+
+  const std::filesystem::path path = cache.path_of("key");
+  const std::string file = read_file_or_die(path);
+  for (const size_t cut : {size_t{0}, size_t{7}, size_t{24}, file.size() - 1}) {
+    std::ofstream(path, std::ios::binary) << file.substr(0, cut);
+    CHECK(!cache.find("key").has_value());
+  }
+  for (const size_t flipped : {size_t{0}, size_t{9}, size_t{17}, file.size() - 1}) {
+    std::string changed = file;
+    changed[flipped] = static_cast<char>(changed[flipped] ^ 1);
+    std::ofstream(path, std::ios::binary) << changed;
+    CHECK(!cache.find("key").has_value());
+  }
+  cache.store("key", cubin);
+  CHECK(cache.find("key") == cubin);
+}
+
+TEST_CASE("a cache that cannot be written finds nothing and does not fail") {
+  const TempDir folder;
+  std::ofstream(folder.path() / "file") << "in the way";
+  const CubinCache blocked(folder.path() / "file" / "kernels");
+  blocked.store("key", "cubin");
+  CHECK(!blocked.find("key").has_value());
+  const CubinCache none{std::filesystem::path()};
+  none.store("key", "cubin");
+  CHECK(!none.find("key").has_value());
+}
+
+TEST_CASE("the key of a program changes with each thing that decides its cubin") {
+  const KernelSources sources = KernelSources::load("").value();
+  NvrtcApi nvrtc{};
+  nvrtc.version_major = 13;
+  const std::string key = program_key(nvrtc, sources, "rope/rope.cu", "sm_90a").value();
+  CHECK(key == program_key(nvrtc, sources, "rope/rope.cu", "sm_90a").value());
+  CHECK(key != program_key(nvrtc, sources, "rope/rope.cu", "sm_80").value());
+  CHECK(key != program_key(nvrtc, sources, "kv/kv.cu", "sm_90a").value());
+  nvrtc.version_minor = 1;
+  CHECK(key != program_key(nvrtc, sources, "rope/rope.cu", "sm_90a").value());
+  CHECK(!program_key(nvrtc, sources, "no/such.cu", "sm_90a").ok());
+}
+
+TEST_CASE("architecture names: only Hopper gets its own instructions") {
+  CHECK(architecture_name(9, 0) == "sm_90a");
+  CHECK(architecture_name(8, 9) == "sm_89");
+  CHECK(architecture_name(10, 0) == "sm_100");
+}
+
+TEST_CASE("the kernels of a program stand together in the list, each once") {
+  std::set<std::string_view> programs, functions;
+  std::string_view previous;
+  for (const KernelInfo& kernel : kKernels) {
+    CHECK(functions.insert(kernel.function).second);
+    if (kernel.program != previous) CHECK(programs.insert(kernel.program).second);
+    previous = kernel.program;
+  }
+}
+
+TEST_CASE("weight rows and heads are padded to what vector loads need") {
+  CHECK(weight_row_stride({.out_features = 3, .in_features = 1}) == 16);
+  CHECK(weight_row_stride({.out_features = 3, .in_features = 4096}) == 4096);
+  CHECK(weight_row_stride({.out_features = 3, .in_features = 4097}) == 4112);
+  CHECK(padded_head_dim(80) == 80);
+  CHECK(padded_head_dim(81) == 88);
+  // The rows of a block do not overlap and fill it.
+  const KvLayout kv{.num_kv_heads = 3, .kv_block_size = 16, .head_dim = 10, .padded_head_dim = padded_head_dim(10)};
+  std::set<int64_t> offsets;
+  for (int part = 0; part < 2; ++part) {
+    for (int head = 0; head < 3; ++head) {
+      for (int token = 0; token < 16; ++token) offsets.insert(kv.row_offset(part, head, token));
+    }
+  }
+  CHECK(offsets.size() == 2 * 3 * 16);
+  CHECK(*offsets.rbegin() == (2 * 3 * 16 - 1) * 16);
+}
+
+TEST_CASE("thread counts are whole warps within the limit") {
+  CHECK(num_threads_for(0, 256) == 32);
+  CHECK(num_threads_for(33, 256) == 64);
+  CHECK(num_threads_for(100000, 256) == 256);
+}
+
+TEST_CASE("without a GPU the factory says why in one line; with one, memory round-trips") {
+  Result<std::unique_ptr<Device>> device = make_cuda_device({});
+  if (!device.ok()) {
+    const std::string message = device.status().message();
+    CHECK(message.size() > 20);
+    CHECK(message.find('\n') == std::string::npos);
+    return skip_test(message);
+  }
+  std::printf("%s\n", device.value()->description().c_str());
+  Device& gpu = **device;
+  const MemoryInfo memory = gpu.memory_info().value();
+  CHECK(memory.free_bytes > 0);
+  const Result<Buffer> too_large = gpu.allocate(static_cast<size_t>(memory.total_bytes) * 2, MemoryKind::kDevice);
+  REQUIRE(!too_large.ok());
+  CHECK(too_large.status().code() == StatusCode::kResourceExhausted);
+  CHECK(gpu.allocate(0, MemoryKind::kDevice).ok());
+
+  Buffer buffer = gpu.allocate(1000, MemoryKind::kDevice).value();
+  const std::unique_ptr<Stream> stream = gpu.create_stream();
+  std::vector<char> sent(1000, 'x'), received(1000, '?');
+  gpu.fill_bytes(*stream, buffer.data(), 'y', 1000);
+  gpu.copy_to_device(*stream, buffer.data(), sent.data(), 999);
+  gpu.copy_to_host(*stream, received.data(), buffer.data(), 1000);
+  gpu.synchronize(*stream);
+  sent[999] = 'y';
+  CHECK(received == sent);
+}
+
+}  // namespace
+}  // namespace spate::cuda

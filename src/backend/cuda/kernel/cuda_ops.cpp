@@ -1,0 +1,33 @@
+#include "backend/cuda/kernel/cuda_ops.h"
+
+namespace spate::cuda {
+
+OpTable cuda_ops() {
+  OpTable ops;
+  ops.embedding = embedding;
+  ops.linear = linear;
+  ops.rms_norm = rms_norm;
+  ops.add = add;
+  ops.silu_and_mul = silu_and_mul;
+  ops.rope = rope;
+  ops.kv_write = kv_write;
+  ops.attention_paged = attention_paged;
+  ops.gather_rows = gather_rows;
+  ops.begin_step = begin_step;
+  ops.sample = sample;
+  ops.logprobs = logprobs;
+  ops.finish_step = finish_step;
+  ops.kv_copy_blocks = kv_copy_blocks;
+  return ops;
+}
+
+KvLayout kv_layout(const KvView& kv) {
+  return {.data = kv.data,
+          .block_bytes = kv.block_bytes,
+          .num_kv_heads = static_cast<int32_t>(kv.desc.num_kv_heads),
+          .kv_block_size = static_cast<int32_t>(kv.desc.kv_block_size),
+          .head_dim = static_cast<int32_t>(kv.desc.head_dim),
+          .padded_head_dim = padded_head_dim(kv.desc.head_dim)};
+}
+
+}  // namespace spate::cuda

@@ -1,0 +1,30 @@
+// The primitives of the op catalogue on a CudaStream: each checks its parameters, chooses a kernel and launches it.
+// Params are those of backend/ops.h; kernels and their limits are described in the .cu files.
+#pragma once
+
+#include "backend/cuda/kernel/kv/kv_layout.h"
+#include "backend/ops.h"
+
+namespace spate::cuda {
+
+void embedding(Stream& stream, const EmbeddingParams& p);
+void linear(Stream& stream, const LinearParams& p);
+void rms_norm(Stream& stream, const RmsNormParams& p);
+void add(Stream& stream, const AddParams& p);
+void silu_and_mul(Stream& stream, const SiluAndMulParams& p);
+void rope(Stream& stream, const RopeParams& p);
+void kv_write(Stream& stream, const KvWriteParams& p);
+void attention_paged(Stream& stream, const AttentionPagedParams& p);
+void gather_rows(Stream& stream, const GatherRowsParams& p);
+void begin_step(Stream& stream, const BeginStepParams& p);
+void sample(Stream& stream, const SampleParams& p);
+void logprobs(Stream& stream, const LogprobsParams& p);
+void finish_step(Stream& stream, const FinishStepParams& p);
+void kv_copy_blocks(Stream& stream, const KvCopyBlocksParams& p);
+
+// All of the above; the fused ops stay null.
+OpTable cuda_ops();
+
+KvLayout kv_layout(const KvView& kv);
+
+}  // namespace spate::cuda

@@ -1,0 +1,30 @@
+#include "backend/cuda/kernel/embedding/embedding.h"
+
+#include "backend/check_params.h"
+#include "backend/cuda/kernel/cuda_ops.h"
+#include "backend/cuda/launch.h"
+
+namespace spate::cuda {
+
+void embedding(Stream& stream, const EmbeddingParams& p) {
+  check_params(p);
+  const WeightDesc& desc = p.table->desc();
+  const int64_t num_tokens = p.out.dim(0);
+  if (num_tokens == 0) return;
+  const EmbeddingKernelParams params{.token_ids = p.token_ids.data<int32_t>(),
+                                     .table = p.table->data(),
+                                     .out = p.out.raw(),
+                                     .table_stride = weight_row_stride(desc),
+                                     .out_stride = p.out.stride(0),
+                                     .num_rows = static_cast<int32_t>(desc.out_features),
+                                     .first_row = static_cast<int32_t>(p.first_row),
+                                     .hidden_size = static_cast<int32_t>(desc.in_features)};
+  const bool is_out_f32 = p.out.dtype() == DType::kF32, is_table_f32 = desc.format == WeightFormat::kF32;
+  const KernelId kernel = is_out_f32
+                              ? (is_table_f32 ? kernel_id("embedding_f32_f32") : kernel_id("embedding_f32_bf16"))
+                              : (is_table_f32 ? kernel_id("embedding_bf16_f32") : kernel_id("embedding_bf16_bf16"));
+  launch(stream, kernel, {.x = num_tokens, .num_threads = num_threads_for(desc.in_features, 256)}, params,
+         {{"num_tokens", num_tokens}, {"hidden_size", desc.in_features}, {"vocab_size", desc.out_features}});
+}
+
+}  // namespace spate::cuda

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+
+namespace spate::cuda {
+
+struct EmbeddingKernelParams {
+  const int32_t* token_ids;  // [num_tokens]
+  const void* table;         // [num_rows, table_stride], hidden_size of each row in use
+  void* out;                 // [num_tokens, out_stride]
+  int64_t table_stride;
+  int64_t out_stride;
+  int32_t num_rows;
+  int32_t first_row;
+  int32_t hidden_size;
+};
+
+}  // namespace spate::cuda

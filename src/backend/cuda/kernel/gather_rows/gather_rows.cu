@@ -1,0 +1,31 @@
+// WHAT       out[i, :] = x[row_ids[i], :]
+// SHAPES     x [num_rows, width], row_ids [n] i32, out [n, width]; any dtype.
+// LAYOUT     Row-major, row strides free. Rows are moved in the largest unit that divides every address and size.
+// NUMERICS   Bytes are copied.
+// WORK       A CTA a row.
+// ROOFLINE   Memory. One row a sampled sequence: a launch's worth of time.
+// LIMITS     None.
+// TESTS      spate-conformance --backend cuda --op gather_rows
+#include "backend/cuda/kernel/gather_rows/gather_rows.h"
+
+namespace spate::cuda {
+
+struct alignas(16) Bytes16 {
+  uint64_t words[2];
+};
+
+template <typename Unit>
+__device__ inline void gather_rows(const GatherRowsKernelParams& p) {
+  const int64_t row = blockIdx.x;
+  const Unit* src = static_cast<const Unit*>(p.x) + p.row_ids[row] * p.x_stride;
+  Unit* dst = static_cast<Unit*>(p.out) + row * p.out_stride;
+  for (int k = threadIdx.x; k < p.width; k += blockDim.x) dst[k] = src[k];
+}
+
+extern "C" __global__ void gather_rows_1(const __grid_constant__ GatherRowsKernelParams p) { gather_rows<uint8_t>(p); }
+extern "C" __global__ void gather_rows_2(const __grid_constant__ GatherRowsKernelParams p) { gather_rows<uint16_t>(p); }
+extern "C" __global__ void gather_rows_4(const __grid_constant__ GatherRowsKernelParams p) { gather_rows<uint32_t>(p); }
+extern "C" __global__ void gather_rows_8(const __grid_constant__ GatherRowsKernelParams p) { gather_rows<uint64_t>(p); }
+extern "C" __global__ void gather_rows_16(const __grid_constant__ GatherRowsKernelParams p) { gather_rows<Bytes16>(p); }
+
+}  // namespace spate::cuda

@@ -1,0 +1,59 @@
+// WHAT       kv_write:        k and v of each token to its slot of the paged cache.
+//            kv_copy_blocks:  whole blocks inside one layer's cache.
+// SHAPES     k, v [num_tokens, num_kv_heads, head_dim] act, outer strides free; slot_mapping [num_tokens] i32, -1
+//            skips; src_dst [num_copies, 2] i32, no id both source and destination.
+// LAYOUT     kv_layout.h; a block's bytes are a multiple of 16.
+// NUMERICS   One rounding when act is f32 and the cache bf16.
+// WORK       kv_write: a CTA a token. kv_copy_blocks: grid.x copies, grid.y pieces of a block.
+// ROOFLINE   Memory. Not tuned.
+// LIMITS     None.
+// TESTS      spate-conformance --backend cuda --op kv_write, --op kv_copy_blocks
+#include "backend/cuda/kernel/kv/kv.h"
+
+#include "backend/cuda/kernel/primitive/bf16.h"
+
+namespace spate::cuda {
+
+template <typename Act, typename Kv>
+__device__ inline void kv_write(const KvWriteKernelParams& p) {
+  const int64_t token = blockIdx.x;
+  const int32_t slot = p.slot_mapping[token];
+  if (slot < 0) return;
+  char* block = static_cast<char*>(p.kv.data) + slot / p.kv.kv_block_size * p.kv.block_bytes;
+  const int token_in_block = slot % p.kv.kv_block_size;
+  const int width = p.kv.padded_head_dim;
+  for (int i = threadIdx.x; i < 2 * p.kv.num_kv_heads * width; i += blockDim.x) {
+    const int d = i % width, head = i / width % p.kv.num_kv_heads, part = i / width / p.kv.num_kv_heads;
+    const Act* row = part == 0 ? static_cast<const Act*>(p.k) + token * p.k_token_stride + head * p.k_head_stride
+                               : static_cast<const Act*>(p.v) + token * p.v_token_stride + head * p.v_head_stride;
+    const float value = d < p.kv.head_dim ? to_float(row[d]) : 0.0f;
+    reinterpret_cast<Kv*>(block)[p.kv.row_offset(part, head, token_in_block) + d] = from_float<Kv>(value);
+  }
+}
+
+struct alignas(16) Bytes16 {
+  uint64_t words[2];
+};
+
+extern "C" __global__ void kv_write_bf16_bf16(const __grid_constant__ KvWriteKernelParams p) {
+  kv_write<Bf16, Bf16>(p);
+}
+extern "C" __global__ void kv_write_f32_bf16(const __grid_constant__ KvWriteKernelParams p) {
+  kv_write<float, Bf16>(p);
+}
+extern "C" __global__ void kv_write_f32_f32(const __grid_constant__ KvWriteKernelParams p) {
+  kv_write<float, float>(p);
+}
+
+extern "C" __global__ void kv_copy_blocks(const __grid_constant__ KvCopyBlocksKernelParams p) {
+  const int32_t* ids = p.src_dst + blockIdx.x * p.src_dst_stride;
+  const int64_t num_units = p.kv.block_bytes / 16;
+  const Bytes16* src =
+      reinterpret_cast<const Bytes16*>(static_cast<const char*>(p.kv.data) + ids[0] * p.kv.block_bytes);
+  Bytes16* dst = reinterpret_cast<Bytes16*>(static_cast<char*>(p.kv.data) + ids[1] * p.kv.block_bytes);
+  const int64_t step = static_cast<int64_t>(gridDim.y) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x; i < num_units; i += step)
+    dst[i] = src[i];
+}
+
+}  // namespace spate::cuda

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernel/kv/kv_layout.h"
+
+namespace spate::cuda {
+
+struct KvWriteKernelParams {
+  const void* k;  // [num_tokens, num_kv_heads, head_dim]
+  const void* v;
+  const int32_t* slot_mapping;  // [num_tokens], -1: skip
+  int64_t k_token_stride;
+  int64_t k_head_stride;
+  int64_t v_token_stride;
+  int64_t v_head_stride;
+  KvLayout kv;
+};
+
+struct KvCopyBlocksKernelParams {
+  const int32_t* src_dst;  // [num_copies, 2] block ids
+  int64_t src_dst_stride;
+  KvLayout kv;
+};
+
+}  // namespace spate::cuda

@@ -1,0 +1,43 @@
+// bfloat16 on the device: the upper half of a float. Kernels are written over T = float or Bf16 with these functions.
+#pragma once
+
+#include <cstdint>
+
+namespace spate::cuda {
+
+struct Bf16 {
+  uint16_t bits;
+};
+
+__device__ inline float to_float(float value) { return value; }
+__device__ inline float to_float(Bf16 value) { return __uint_as_float(static_cast<uint32_t>(value.bits) << 16); }
+
+// Rounds to nearest even; NaN stays NaN.
+template <typename T>
+__device__ inline T from_float(float value);
+
+template <>
+__device__ inline float from_float<float>(float value) {
+  return value;
+}
+
+template <>
+__device__ inline Bf16 from_float<Bf16>(float value) {
+  Bf16 result;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
+  return result;
+}
+
+// The value that a store as T leaves behind.
+template <typename T>
+__device__ inline float round_to(float value) {
+  return to_float(from_float<T>(value));
+}
+
+// kCount neighbours that are read in one access; the address is a multiple of min(16, sizeof).
+template <typename T, int kCount>
+struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Vec {
+  T elems[kCount];
+};
+
+}  // namespace spate::cuda

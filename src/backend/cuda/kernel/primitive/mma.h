@@ -1,0 +1,20 @@
+// The tensor core's bf16 product of a 16x16 and a 16x8 tile, one instruction (sm_80 and later).
+#pragma once
+
+#include <cstdint>
+
+namespace spate::cuda {
+
+// acc[16][8] += a[16][16] b[16][8], b given by columns; fp32 sums. With group = lane / 4, pair = lane % 4, a register
+// holds two bf16 neighbours along k, the first in the low half:
+//   a[0] row group,     k 2 pair      a[1] row group + 8, k 2 pair      b[0] column group, k 2 pair
+//   a[2] row group,     k 2 pair + 8  a[3] row group + 8, k 2 pair + 8  b[1] column group, k 2 pair + 8
+//   acc[0], acc[1] row group, columns 2 pair, 2 pair + 1;  acc[2], acc[3] row group + 8
+__device__ inline void mma_m16n8k16_bf16(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+}  // namespace spate::cuda

@@ -1,0 +1,80 @@
+#include "backend/cuda/kernel/sample/sample.h"
+
+#include <algorithm>
+
+#include "backend/check_params.h"
+#include "backend/cuda/kernel/cuda_ops.h"
+#include "backend/cuda/launch.h"
+
+namespace spate::cuda {
+namespace {
+
+// Rows a launch samples: bounds the scratch, 78 MB for a vocabulary of 152,064.
+constexpr int64_t kMaxRowsAtOnce = 128;
+
+void check_vocab_size(const char* op, int64_t vocab_size) {
+  CHECK(vocab_size > 0 && vocab_size < kSampleMaxVocab, "{}: a vocabulary of {} tokens, at most {} are supported", op,
+        vocab_size, kSampleMaxVocab - 1);
+}
+
+}  // namespace
+
+void sample(Stream& stream, const SampleParams& p) {
+  check_params(p);
+  const int64_t num_logits = p.logits.dim(0), vocab_size = p.logits.dim(1);
+  if (num_logits == 0) return;
+  check_vocab_size("sample", vocab_size);
+  const int64_t rows_at_once = std::min(num_logits, kMaxRowsAtOnce);
+  const RowState& state = p.state;
+  SampleKernelParams params{
+      .logits = p.logits.data<float>(),
+      .sample_seqs = p.sample_seqs.data<int32_t>(),
+      .adjusted = static_cast<float*>(static_cast<CudaStream&>(stream).cuda_device().workspace(
+          static_cast<size_t>(rows_at_once * vocab_size) * sizeof(float))),
+      .next_token_ids = p.next_token_ids.data<int32_t>(),
+      .token_ids = state.token_ids.data<int32_t>(),
+      .num_tokens = state.num_tokens.data<int32_t>(),
+      .sampling = static_cast<const char*>(state.sampling.raw()),
+      .bias_ids = state.bias_ids.data<int32_t>(),
+      .bias_values = state.bias_values.data<float>(),
+      .stop_ids = state.stop_ids.data<int32_t>(),
+      .logits_stride = p.logits.stride(0),
+      .token_ids_stride = state.token_ids.stride(0),
+      .sampling_stride = state.sampling.stride(0),
+      .bias_ids_stride = state.bias_ids.stride(0),
+      .bias_values_stride = state.bias_values.stride(0),
+      .stop_ids_stride = state.stop_ids.stride(0),
+      .vocab_size = static_cast<int32_t>(vocab_size),
+  };
+  for (int64_t row = 0; row < num_logits; row += rows_at_once) {
+    const int64_t num_rows = std::min(rows_at_once, num_logits - row);
+    launch(stream, kernel_id("sample"), {.x = num_rows, .num_threads = kSampleThreads}, params,
+           {{"num_logits", num_rows}, {"vocab_size", vocab_size}});
+    params.logits += num_rows * params.logits_stride;
+    params.sample_seqs += num_rows;
+    params.next_token_ids += num_rows;
+  }
+}
+
+void logprobs(Stream& stream, const LogprobsParams& p) {
+  check_params(p);
+  const int64_t num_logits = p.logits.dim(0), vocab_size = p.logits.dim(1);
+  if (num_logits == 0) return;
+  check_vocab_size("logprobs", vocab_size);
+  const bool has_top = p.top_ids.defined();
+  const LogprobsKernelParams params{.logits = p.logits.data<float>(),
+                                    .target_ids = p.target_ids.data<int32_t>(),
+                                    .target_logprob = p.target_logprob.data<float>(),
+                                    .target_rank = p.target_rank.data<int32_t>(),
+                                    .top_ids = has_top ? p.top_ids.data<int32_t>() : nullptr,
+                                    .top_logprobs = has_top ? p.top_logprobs.data<float>() : nullptr,
+                                    .logits_stride = p.logits.stride(0),
+                                    .top_ids_stride = has_top ? p.top_ids.stride(0) : 0,
+                                    .top_logprobs_stride = has_top ? p.top_logprobs.stride(0) : 0,
+                                    .vocab_size = static_cast<int32_t>(vocab_size),
+                                    .num_top = has_top ? static_cast<int32_t>(p.top_ids.dim(1)) : 0};
+  launch(stream, kernel_id("logprobs"), {.x = num_logits, .num_threads = kSampleThreads}, params,
+         {{"num_logits", num_logits}, {"vocab_size", vocab_size}, {"num_top", params.num_top}});
+}
+
+}  // namespace spate::cuda

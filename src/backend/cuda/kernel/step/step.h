@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/step_plan.h"
+
+namespace spate::cuda {
+
+struct BeginStepKernelParams {
+  StepPlanHeader plan_header;
+  const char* plan;  // the image on the device
+  // The running state; strides in elements (bytes for sampling).
+  int32_t* state_token_ids;
+  int32_t* num_tokens;
+  int32_t* num_computed_tokens;
+  int32_t* block_table;
+  char* sampling;
+  int32_t* bias_ids;
+  int32_t* bias_values;  // bits of floats
+  int32_t* stop_ids;
+  int64_t token_ids_stride;
+  int64_t block_table_stride;
+  int64_t sampling_stride;
+  int64_t bias_ids_stride;
+  int64_t bias_values_stride;
+  int64_t stop_ids_stride;
+  // The inputs of the step.
+  int32_t* token_ids;
+  int32_t* positions;
+  int32_t* slot_mapping;
+  int32_t* seq_rows;
+  int32_t* cu_seqlens_q;
+  int32_t* seq_lens;
+  int32_t* sample_rows;
+  int32_t* sample_seqs;
+  int32_t kv_block_size;
+};
+
+struct FinishStepKernelParams {
+  const SeqStep* seqs;  // [num_seqs] on the device
+  const int32_t* next_token_ids;
+  int32_t* token_ids;
+  int32_t* num_tokens;
+  int32_t* num_computed_tokens;
+  int64_t token_ids_stride;
+  int32_t max_model_len;
+};
+
+}  // namespace spate::cuda

@@ -1,0 +1,71 @@
+// Every kernel of this back-end: its source and its name in it. A launcher names a kernel by kernel_id("rope_bf16"),
+// which the compiler resolves, so a name that is not listed does not build; start-up and cuda_compile_test go through
+// the whole list.
+#pragma once
+
+#include <iterator>
+#include <string_view>
+
+namespace spate::cuda {
+
+struct KernelInfo {
+  std::string_view program;  // below backend/cuda/kernel/
+  const char* function;
+};
+
+inline constexpr KernelInfo kKernels[] = {
+    {"attention/attention_paged.cu", "attention_paged_bf16_bf16_d64"},
+    {"attention/attention_paged.cu", "attention_paged_bf16_bf16_d128"},
+    {"attention/attention_paged.cu", "attention_paged_bf16_bf16_d256"},
+    {"attention/attention_paged.cu", "attention_paged_f32_bf16_d64"},
+    {"attention/attention_paged.cu", "attention_paged_f32_bf16_d128"},
+    {"attention/attention_paged.cu", "attention_paged_f32_bf16_d256"},
+    {"attention/attention_paged.cu", "attention_paged_f32_f32_d64"},
+    {"attention/attention_paged.cu", "attention_paged_f32_f32_d128"},
+    {"attention/attention_paged.cu", "attention_paged_f32_f32_d256"},
+    {"elementwise/elementwise.cu", "add_bf16"},
+    {"elementwise/elementwise.cu", "add_f32"},
+    {"elementwise/elementwise.cu", "silu_and_mul_bf16"},
+    {"elementwise/elementwise.cu", "silu_and_mul_f32"},
+    {"embedding/embedding.cu", "embedding_bf16_bf16"},
+    {"embedding/embedding.cu", "embedding_bf16_f32"},
+    {"embedding/embedding.cu", "embedding_f32_bf16"},
+    {"embedding/embedding.cu", "embedding_f32_f32"},
+    {"gather_rows/gather_rows.cu", "gather_rows_1"},
+    {"gather_rows/gather_rows.cu", "gather_rows_2"},
+    {"gather_rows/gather_rows.cu", "gather_rows_4"},
+    {"gather_rows/gather_rows.cu", "gather_rows_8"},
+    {"gather_rows/gather_rows.cu", "gather_rows_16"},
+    {"kv/kv.cu", "kv_write_bf16_bf16"},
+    {"kv/kv.cu", "kv_write_f32_bf16"},
+    {"kv/kv.cu", "kv_write_f32_f32"},
+    {"kv/kv.cu", "kv_copy_blocks"},
+    {"linear/linear.cu", "linear_mma_small"},
+    {"linear/linear.cu", "linear_mma_large"},
+    {"linear/linear.cu", "linear_fma_bf16_f32"},
+    {"linear/linear.cu", "linear_fma_f32_bf16"},
+    {"linear/linear.cu", "linear_fma_f32_f32"},
+    {"rms_norm/rms_norm.cu", "rms_norm_bf16"},
+    {"rms_norm/rms_norm.cu", "rms_norm_f32"},
+    {"rope/rope.cu", "rope_bf16"},
+    {"rope/rope.cu", "rope_f32"},
+    {"sample/sample.cu", "sample"},
+    {"sample/logprobs.cu", "logprobs"},
+    {"step/step.cu", "begin_step_apply_updates"},
+    {"step/step.cu", "begin_step_fill_inputs"},
+    {"step/step.cu", "finish_step"},
+};
+inline constexpr int kNumKernels = static_cast<int>(std::size(kKernels));
+
+struct KernelId {
+  int idx;  // into kKernels
+};
+
+consteval KernelId kernel_id(std::string_view function) {
+  for (int i = 0; i < kNumKernels; ++i) {
+    if (kKernels[i].function == function) return {i};
+  }
+  throw "no such kernel in kKernels";
+}
+
+}  // namespace spate::cuda

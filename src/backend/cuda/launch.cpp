@@ -1,0 +1,79 @@
+#include "backend/cuda/launch.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace spate::cuda {
+namespace {
+
+constexpr int kRecordLength = 8;
+constexpr size_t kMaxNamedSizes = 6;
+
+struct LaunchRecord {
+  const char* function = nullptr;
+  LaunchGrid grid;
+  std::array<NamedSize, kMaxNamedSizes> sizes{};
+  size_t num_sizes = 0;
+};
+
+// The kernels run later than their launch: the one that failed is among those since the last synchronize.
+thread_local std::array<LaunchRecord, kRecordLength> records;
+thread_local uint64_t num_launches = 0;
+
+void record_launch(const char* function, const LaunchGrid& grid, std::initializer_list<NamedSize> sizes) {
+  LaunchRecord& record = records[num_launches++ % kRecordLength];
+  record.function = function;
+  record.grid = grid;
+  record.num_sizes = std::min(sizes.size(), kMaxNamedSizes);
+  std::copy_n(sizes.begin(), record.num_sizes, record.sizes.begin());
+}
+
+void print_last_launches() {
+  if (num_launches == 0) return;
+  std::fprintf(
+      stderr,
+      "CUDA ops this thread launched last, newest first (kernels run after their launch; with the environment variable "
+      "CUDA_LAUNCH_BLOCKING=1 the newest is the one that failed):\n%s",
+      last_launches().c_str());
+}
+
+}  // namespace
+
+void launch_kernel(Stream& stream, KernelId kernel, const LaunchGrid& grid, const void* params,
+                   std::initializer_list<NamedSize> sizes) {
+  const CudaStream& cuda_stream = static_cast<CudaStream&>(stream);
+  CudaDevice& device = cuda_stream.cuda_device();
+  const char* function = kKernels[kernel.idx].function;
+  record_launch(function, grid, sizes);
+  CHECK(grid.x > 0 && grid.x <= INT32_MAX && grid.y > 0 && grid.y <= 65535, "{}: a grid of {} x {}", function, grid.x,
+        grid.y);
+  device.make_current();
+  void* kernel_params[] = {const_cast<void*>(params)};
+  check_driver(device.api(),
+               device.api().cuLaunchKernel(device.function(kernel), static_cast<unsigned>(grid.x),
+                                           static_cast<unsigned>(grid.y), 1, static_cast<unsigned>(grid.num_threads), 1,
+                                           1, 0, cuda_stream.handle(), kernel_params, nullptr),
+               function);
+}
+
+void check_driver(const DriverApi& api, CUresult result, const char* what) {
+  CHECK(result == CUDA_SUCCESS, "CUDA: {} failed with {}", what, driver_error(api, result));
+}
+
+std::string last_launches() {
+  std::string text;
+  for (uint64_t age = 1; age <= std::min<uint64_t>(num_launches, kRecordLength); ++age) {
+    const LaunchRecord& record = records[(num_launches - age) % kRecordLength];
+    text += fmt::format("  {} grid {} x {}, {} threads", record.function, record.grid.x, record.grid.y,
+                        record.grid.num_threads);
+    for (size_t i = 0; i < record.num_sizes; ++i) {
+      text += fmt::format("{} {} {}", i == 0 ? ":" : ",", record.sizes[i].name, record.sizes[i].value);
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+void install_failure_hook() { set_check_failure_hook(print_last_launches); }
+
+}  // namespace spate::cuda

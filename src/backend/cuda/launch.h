@@ -1,0 +1,49 @@
+// Kernel launches, and the record of them that a fatal error prints.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "backend/cuda/cuda_runtime.h"
+#include "backend/cuda/kernel_list.h"
+
+namespace spate::cuda {
+
+struct LaunchGrid {
+  int64_t x = 1;
+  int64_t y = 1;
+  int num_threads = 0;  // a CTA
+};
+
+// A size that the record names: {"num_tokens", 17}. `name` is a literal.
+struct NamedSize {
+  const char* name;
+  int64_t value;
+};
+
+void launch_kernel(Stream& stream, KernelId kernel, const LaunchGrid& grid, const void* params,
+                   std::initializer_list<NamedSize> sizes);
+
+// Puts a kernel with one struct as its parameter on the stream. A refused launch is fatal.
+template <typename Params>
+void launch(Stream& stream, KernelId kernel, const LaunchGrid& grid, const Params& params,
+            std::initializer_list<NamedSize> sizes) {
+  launch_kernel(stream, kernel, grid, &params, sizes);
+}
+
+// Stops the program when a driver call failed: what was tried, the driver's words, and this thread's last launches.
+void check_driver(const DriverApi& api, CUresult result, const char* what);
+
+// The last launches of this thread, newest first, a line each: "rope_bf16 grid 17 x 1, 128 threads: num_tokens 17".
+std::string last_launches();
+// Makes a failed CHECK print them.
+void install_failure_hook();
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+// Threads for work items that a CTA strides over: a multiple of 32, at most `limit`.
+constexpr int num_threads_for(int64_t num_items, int limit) {
+  const int64_t rounded = ceil_div(num_items < 1 ? 1 : num_items, 32) * 32;
+  return static_cast<int>(rounded < limit ? rounded : limit);
+}
+
+}  // namespace spate::cuda

@@ -1,0 +1,274 @@
+// Goal: the policy as scheduler.h states it: who runs, with how many tokens, who is preempted, who waits. Method: hand-made
+// groups stepped by hand; each test checks the plan of each step and the invariants. Correctness under random load is the
+// simulation's business (engine/simulation_test.cpp).
+#include "scheduler/scheduler.h"
+
+#include <map>
+#include <memory>
+
+#include "base/test.h"
+
+namespace spate {
+namespace {
+
+EngineConfig config_of(int max_num_seqs, int max_num_batched_tokens, int num_kv_blocks) {
+  return {.max_model_len = 4096,
+          .max_num_seqs = max_num_seqs,
+          .max_num_batched_tokens = max_num_batched_tokens,
+          .kv_block_size = 4,
+          .num_kv_blocks = num_kv_blocks};
+}
+
+// The engine's part: makes groups, steps, appends a token 7 for each sample, ends sequences at their length.
+class Harness {
+ public:
+  explicit Harness(const EngineConfig& config) : config_(config), scheduler(config) {}
+  ~Harness() {
+    for (const auto& group : groups_) {
+      for (const auto& seq : group->seqs) {
+        if (seq->state != SequenceState::kFinished) scheduler.finish(*seq);
+      }
+    }
+    scheduler.abandon_steps();
+    scheduler.check_integrity();
+    CHECK(scheduler.kv_cache().pool().num_referenced() == 0);
+  }
+
+  // Prompts differ in their first token (no shared prefix) unless first_token says otherwise.
+  SequenceGroup& add(int prompt_len, int max_tokens, int priority = 0, int n = 1, int first_token = -1) {
+    auto group = std::make_unique<SequenceGroup>();
+    group->request.id = groups_.size();
+    for (int index = 0; index < n; ++index) {
+      auto seq = std::make_unique<Sequence>();
+      seq->group = group.get();
+      seq->key = {.priority = priority, .arrival = groups_.size(), .index = index};
+      seq->prompt_len = prompt_len;
+      seq->max_len = prompt_len + max_tokens;
+      seq->token_ids.assign(prompt_len, 5);
+      seq->token_ids[0] = first_token >= 0 ? first_token : 1000 + static_cast<int>(groups_.size());
+      group->seqs.push_back(std::move(seq));
+    }
+    groups_.push_back(std::move(group));
+    scheduler.add(*groups_.back());
+    return *groups_.back();
+  }
+
+  // Schedules a step and tells who got how many tokens: {group: tokens}, of sequence 0 unless n > 1 (then group * 100 + index).
+  std::map<int, int> schedule() {
+    scheduler.schedule_step(step);
+    scheduler.check_integrity();
+    std::map<int, int> tokens;
+    for (const ScheduledSeq& scheduled : step.seqs) {
+      const SequenceGroup& group = *scheduled.seq->group;
+      const auto id = static_cast<int>(group.request.id);
+      tokens[group.seqs.size() > 1 ? id * 100 + scheduled.seq->key.index : id] = scheduled.query_len;
+    }
+    return tokens;
+  }
+
+  void collect() {
+    if (step.empty()) return;
+    scheduler.retire_step(step);
+    for (const ScheduledSeq& scheduled : step.seqs) {
+      Sequence& seq = *scheduled.seq;
+      if (!scheduled.sample || seq.state == SequenceState::kFinished) continue;
+      scheduler.append_token(seq, 7);
+      if (static_cast<int>(seq.token_ids.size()) >= seq.max_len) scheduler.finish(seq);
+    }
+    scheduler.check_integrity();
+  }
+
+  std::map<int, int> run() {
+    std::map<int, int> tokens = schedule();
+    collect();
+    return tokens;
+  }
+
+  const EngineConfig config_;
+  Scheduler scheduler;
+  ScheduledStep step;
+
+ private:
+  std::vector<std::unique_ptr<SequenceGroup>> groups_;
+};
+
+using Tokens = std::map<int, int>;
+
+TEST_CASE("prompts that fit run whole and together, then decode") {
+  Harness h(config_of(4, 32, 64));
+  h.add(5, 3);
+  h.add(7, 2);
+  CHECK(h.run() == Tokens{{0, 5}, {1, 7}});
+  CHECK(h.run() == Tokens{{0, 1}, {1, 1}});
+  CHECK(h.run() == Tokens{{0, 1}});
+  CHECK(h.run() == Tokens{});
+  CHECK(h.scheduler.idle());
+}
+
+TEST_CASE("a long prompt is cut to the budget, decodes keep running beside it") {
+  Harness h(config_of(4, 16, 64));
+  h.add(3, 10);
+  CHECK(h.run() == Tokens{{0, 3}});
+  h.add(40, 2);
+  CHECK(h.run() == Tokens{{0, 1}, {1, 15}});
+  CHECK(h.run() == Tokens{{0, 1}, {1, 15}});
+  CHECK(h.run() == Tokens{{0, 1}, {1, 10}});
+  CHECK(h.run() == Tokens{{0, 1}, {1, 1}});
+}
+
+TEST_CASE("a short prompt does not wait behind a long one, and the long one keeps moving") {
+  Harness h(config_of(8, 16, 128));  // threshold: 4
+  h.add(100, 1);
+  CHECK(h.run() == Tokens{{0, 16}});
+  h.add(4, 5);
+  h.add(50, 1);
+  h.add(3, 5);
+  CHECK(h.run() == Tokens{{0, 9}, {1, 4}, {3, 3}});  // the oldest: its share and what is left
+  CHECK(h.run() == Tokens{{0, 14}, {1, 1}, {3, 1}});
+}
+
+TEST_CASE("equal long prompts run first come, first served, not all at once") {
+  Harness h(config_of(8, 16, 128));
+  for (int i = 0; i < 3; ++i) h.add(32, 1);
+  CHECK(h.run() == Tokens{{0, 16}});
+  CHECK(h.run() == Tokens{{0, 16}});
+  CHECK(h.run() == Tokens{{1, 16}});
+}
+
+TEST_CASE("an explicit threshold caps every prompt while others run, not a lone one") {
+  EngineConfig config = config_of(8, 16, 128);
+  config.long_prefill_token_threshold = 6;
+  Harness h(config);
+  h.add(30, 1);
+  CHECK(h.run() == Tokens{{0, 16}});
+  h.add(30, 1);
+  CHECK(h.run() == Tokens{{0, 6}, {1, 6}});
+}
+
+TEST_CASE("a smaller priority goes first, and takes the place of a larger one when rows are full") {
+  Harness h(config_of(2, 16, 64));
+  h.add(8, 50, 1);
+  h.add(8, 50, 2);
+  CHECK(h.run() == Tokens{{0, 8}, {1, 8}});
+  h.add(8, 2, 0);
+  CHECK(h.run() == Tokens{{0, 1}, {2, 8}});  // the one of priority 2 lost its row
+  CHECK(h.scheduler.stats().num_preemptions == 1);
+  CHECK(h.run() == Tokens{{0, 1}, {2, 1}});
+  CHECK(h.run() == Tokens{{0, 1}, {1, 1}});  // back: 9 tokens, of which two full blocks were findable
+}
+
+TEST_CASE("equal priority never preempts for a row") {
+  Harness h(config_of(1, 16, 64));
+  h.add(8, 3);
+  CHECK(h.run() == Tokens{{0, 8}});
+  h.add(8, 3);
+  CHECK(h.run() == Tokens{{0, 1}});
+  CHECK(h.run() == Tokens{{0, 1}});
+  CHECK(h.run() == Tokens{{1, 8}});
+}
+
+TEST_CASE("out of blocks, the latest arrival is preempted and computes its tokens again") {
+  EngineConfig config = config_of(4, 32, 7);  // 28 tokens
+  config.enable_prefix_caching = false;
+  Harness h(config);
+  h.add(8, 12);
+  h.add(8, 12);
+  CHECK(h.run() == Tokens{{0, 8}, {1, 8}});
+  for (int i = 0; i < 4; ++i) CHECK(h.run() == Tokens{{0, 1}, {1, 1}});
+  // Both need a fourth block for token 13, one is left.
+  CHECK(h.run() == Tokens{{0, 1}});
+  CHECK(h.scheduler.stats().num_preemptions == 1);
+  for (int i = 0; i < 6; ++i) CHECK(h.run() == Tokens{{0, 1}});
+  CHECK(h.run() == Tokens{{1, 13}});
+  CHECK(h.run() == Tokens{{1, 1}});
+}
+
+TEST_CASE("while the oldest waiting one lacks blocks, no younger one starts") {
+  Harness h(config_of(4, 64, 12));
+  h.add(20, 9);
+  h.run();
+  h.add(36, 4);  // needs 9 of the 7 left
+  h.add(4, 4);   // would fit
+  CHECK(h.run() == Tokens{{0, 1}});
+  CHECK(h.scheduler.num_waiting() == 2);
+}
+
+TEST_CASE("without chunks a prompt waits until it fits whole, in order") {
+  EngineConfig config = config_of(4, 16, 64);
+  config.enable_chunked_prefill = false;
+  Harness h(config);
+  h.add(10, 3);
+  h.add(14, 3);
+  h.add(2, 3);
+  CHECK(h.run() == Tokens{{0, 10}});
+  CHECK(h.run() == Tokens{{0, 1}, {1, 14}});
+  CHECK(h.run() == Tokens{{0, 1}, {1, 1}, {2, 2}});
+}
+
+TEST_CASE("a prefix that was computed is not computed again") {
+  Harness h(config_of(4, 32, 64));
+  h.add(12, 1, 0, 1, 1);
+  CHECK(h.run() == Tokens{{0, 12}});
+  h.add(12, 1, 0, 1, 1);
+  CHECK(h.run() == Tokens{{1, 4}});  // the last block holds the last token, whose logits are wanted
+  CHECK(h.scheduler.stats().prefix_cache_hits == 8);
+  CHECK(h.scheduler.stats().prefix_cache_queries == 24);
+  SequenceGroup& group = h.add(12, 1, 0, 1, 1);
+  group.seqs[0]->needs_prompt_logprobs = true;
+  CHECK(h.run() == Tokens{{2, 12}});
+}
+
+TEST_CASE("the sequences of n share the prompt's blocks and copy the part-filled one") {
+  EngineConfig config = config_of(4, 32, 64);
+  config.enable_prefix_caching = false;
+  Harness h(config);
+  SequenceGroup& group = h.add(11, 3, 0, 3);
+  CHECK(h.run() == Tokens{{0, 11}});
+  CHECK(h.run() == Tokens{{0, 1}, {1, 1}, {2, 1}});
+  CHECK(h.step.block_copies.size() == 2);
+  CHECK(group.seqs[1]->num_cached_tokens == 10);
+  CHECK(group.seqs[2]->blocks.leases[1].block_id() == group.seqs[0]->blocks.leases[1].block_id());
+  CHECK(group.seqs[2]->blocks.leases[2].block_id() != group.seqs[0]->blocks.leases[2].block_id());
+  CHECK(h.scheduler.stats().num_forks == 2);
+  CHECK(group.fork_blocks.empty());
+}
+
+TEST_CASE("when the leader is cancelled before the prompt is done, the next one leads") {
+  Harness h(config_of(4, 8, 64));
+  SequenceGroup& group = h.add(20, 3, 0, 3);
+  CHECK(h.run() == Tokens{{0, 8}});
+  h.scheduler.finish(*group.seqs[0]);
+  h.scheduler.check_integrity();
+  CHECK(h.run() == Tokens{{1, 8}});  // two blocks of the first are findable, 12 tokens are left
+  CHECK(h.run() == Tokens{{1, 4}});
+  CHECK(h.run() == Tokens{{1, 1}, {2, 1}});
+}
+
+TEST_CASE("under memory pressure shared prompt blocks go before a running sequence does") {
+  EngineConfig config = config_of(2, 32, 6);
+  config.enable_prefix_caching = false;
+  Harness h(config);
+  h.add(4, 12);
+  h.add(9, 4, 0, 3);
+  CHECK(h.run() == Tokens{{0, 4}, {100, 9}});  // the forks find no row
+  CHECK(h.run() == Tokens{{0, 1}, {100, 1}});
+  for (int i = 0; i < 3; ++i) h.run();  // sequence 100 ends, its fork takes the row: 2 shared blocks and a copy
+  CHECK(h.scheduler.stats().num_forks >= 1);
+  for (int i = 0; i < 40 && !h.scheduler.idle(); ++i) h.run();
+  CHECK(h.scheduler.idle());
+}
+
+TEST_CASE("blocks given up wait for the step that uses them") {
+  EngineConfig config = config_of(4, 32, 64);
+  config.enable_prefix_caching = false;
+  Harness h(config);
+  SequenceGroup& group = h.add(8, 20);
+  h.schedule();  // in flight
+  h.scheduler.finish(*group.seqs[0]);
+  CHECK(h.scheduler.kv_cache().pool().num_referenced() == 2);
+  h.collect();
+  CHECK(h.scheduler.kv_cache().pool().num_referenced() == 0);
+}
+
+}  // namespace
+}  // namespace spate

@@ -108,7 +108,8 @@ TEST_CASE("every kernel compiles for sm_90a without spills or local memory") {
   if (nvrtc.ok()) {
     const KernelSources sources = KernelSources::load("").value();
     for (const std::string_view program : all_programs()) {
-      const Result<CompiledProgram> compiled = compile_program(**nvrtc, sources, program, kArchitecture);
+      const Result<CompiledProgram> compiled =
+          compile_program(**nvrtc, sources, program, kArchitecture, /*with_log=*/true);
       REQUIRE_MESSAGE(compiled.ok(), compiled.status().message());
       CHECK(compiled->cubin.substr(1, 3) == "ELF");
       check_usage(program, compiled->log);

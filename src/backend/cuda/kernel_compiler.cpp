@@ -10,6 +10,8 @@ Result<const std::string*> program_text(const KernelSources& sources, std::strin
   return text;
 }
 
+constexpr int kFirstVersionWithCache = 13;
+
 std::vector<std::string> nvrtc_options(std::string_view architecture) {
   std::vector<std::string> options = compile_options(architecture);
   // Headers that the host shares (core/step_plan.h) have functions without annotations: take them for the device's.
@@ -74,12 +76,14 @@ std::vector<std::string> compile_options(std::string_view architecture) {
 }
 
 Result<CompiledProgram> compile_program(const NvrtcApi& nvrtc, const KernelSources& sources, std::string_view program,
-                                        std::string_view architecture) {
+                                        std::string_view architecture, bool with_log) {
   ASSIGN_OR_RETURN(const std::string* text, program_text(sources, program));
   Program nvrtc_program(nvrtc);
   CompiledProgram compiled;
+  std::vector<std::string> options = nvrtc_options(architecture);
+  if (with_log && nvrtc.version_major >= kFirstVersionWithCache) options.emplace_back("--no-cache");
   nvrtcResult result = nvrtc_program.create(*text, std::string(program), sources);
-  if (result == NVRTC_SUCCESS) result = nvrtc_program.compile(nvrtc_options(architecture));
+  if (result == NVRTC_SUCCESS) result = nvrtc_program.compile(options);
   compiled.log = nvrtc_program.log();
   if (result == NVRTC_SUCCESS) result = nvrtc_program.cubin(compiled.cubin);
   if (result != NVRTC_SUCCESS) {

@@ -27,7 +27,7 @@ struct CompiledProgram {
 // `program` is a name below kKernelFolder: "rope/rope.cu". A compile error is an internal error with the compiler's
 // log.
 Result<CompiledProgram> compile_program(const NvrtcApi& nvrtc, const KernelSources& sources, std::string_view program,
-                                        std::string_view architecture);
+                                        std::string_view architecture, bool with_log = false);
 
 // Everything that decides the cubin's bytes, as one text: sources, options, version of the compiler.
 Result<std::string> program_key(const NvrtcApi& nvrtc, const KernelSources& sources, std::string_view program,

@@ -63,18 +63,20 @@ void check_coverage(Coverage& coverage, std::vector<std::string>& problems) {
 // seed and the row, never on the shard.
 class DummyRows {
  public:
-  static constexpr int64_t kWindowRows = 16;
+  static constexpr int64_t kWindowRows = 256;  // enough for a back-end to pack with all its threads
 
   DummyRows(uint64_t seed, int64_t max_columns) : seed_(seed), columns_(max_columns) {
-    const int64_t size = kSpread + kWindowRows * max_columns;
-    block_ = HostTensor(DType::kBf16, {size});
+    block_ = HostTensor(DType::kBf16, {kSpread + kWindowRows * max_columns});
+    const auto values = block_.span<Bf16>();
     Rng rng(seed, 0x64756d6d79);
-    for (Bf16& value : block_.span<Bf16>()) value = Bf16::from_float(rng.gaussian() * 0.02f);
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = i < kPeriod ? Bf16::from_float(rng.gaussian() * 0.02f) : values[i - kPeriod];
+    }
   }
 
-  // Rows [begin, end) of tensor `name` with `columns` columns; all in one window: begin / 16 == (end - 1) / 16.
+  // Rows [begin, end) of tensor `name` with `columns` columns; all in one window of kWindowRows.
   Tensor rows(std::string_view name, int64_t begin, int64_t end, int64_t columns) const {
-    CHECK(columns <= columns_ && begin / kWindowRows == (end - 1) / kWindowRows);
+    CHECK(columns <= columns_ && begin / kWindowRows == (end - 1) / kWindowRows, "rows [{}, {}) of {}", begin, end, name);
     uint64_t hash = 1469598103934665603ull;
     for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211ull;
     const auto random = philox4x32(seed_, hash, static_cast<uint64_t>(begin / kWindowRows));
@@ -85,6 +87,7 @@ class DummyRows {
 
  private:
   static constexpr int64_t kSpread = 1 << 20;
+  static constexpr size_t kPeriod = 999983;  // a prime: no two rows of a window are equal unless columns is a multiple
   uint64_t seed_;
   int64_t columns_;
   HostTensor block_;

@@ -1,0 +1,96 @@
+// What the ops of a CPU device share: kernels, threads and scratch memory. Private to backend/cpu.
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "backend/cpu/isa.h"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/thread_pool.h"
+#include "backend/ops.h"
+
+namespace spate::cpu {
+
+// Memory that grows to the largest need and is then reused by every step; contents do not survive a reserve().
+class Scratch {
+ public:
+  char* reserve(int64_t bytes) {
+    if (bytes > bytes_) {
+      data_.reset(static_cast<char*>(std::aligned_alloc(64, static_cast<size_t>(round_up(bytes, 4096)))));
+      CHECK(data_ != nullptr, "out of host memory: {} bytes of scratch", bytes);
+      bytes_ = round_up(bytes, 4096);
+    }
+    return data_.get();
+  }
+  char* data() const { return data_.get(); }
+
+ private:
+  struct Free {
+    void operator()(char* p) const { std::free(p); }
+  };
+  std::unique_ptr<char, Free> data_;
+  int64_t bytes_ = 0;
+};
+
+struct CpuContext {
+  CpuContext(Isa chosen_isa, int num_threads)
+      : isa(chosen_isa), kernels(kernels_of(chosen_isa)), pool(num_threads), thread_scratch(static_cast<size_t>(num_threads)) {}
+
+  char* scratch_of(int thread_idx) const { return thread_scratch[static_cast<size_t>(thread_idx)].data(); }
+  void reserve_thread_scratch(int64_t bytes) {
+    for (Scratch& scratch : thread_scratch) scratch.reserve(bytes);
+  }
+
+  Isa isa;
+  const KernelTable& kernels;
+  ThreadPool pool;
+  std::vector<Scratch> thread_scratch;  // one a thread
+  Scratch shared_scratch;               // of the op that runs
+  Scratch gate_up_scratch;              // of linear_silu_and_mul when it cannot fuse
+};
+
+CpuContext& context_of(Stream& stream);
+
+inline Elem elem_of(DType dtype) { return dtype == DType::kF32 ? Elem::kF32 : Elem::kBf16; }
+inline Elem elem_of(WeightFormat format) { return format == WeightFormat::kF32 ? Elem::kF32 : Elem::kBf16; }
+
+// Byte address of an element offset.
+inline char* address(const Tensor& tensor, int64_t element_offset) {
+  return static_cast<char*>(tensor.raw()) + element_offset * dtype_bytes(tensor.dtype());
+}
+
+// Runs fn(row) for rows [0, num_rows): on the caller's thread when all rows together are less than about 5 us of work, else in
+// chunks of that size.
+template <typename Fn>
+void for_rows(CpuContext& context, int64_t num_rows, int64_t elements_per_row, const Fn& fn) {
+  constexpr int64_t kElementsPerItem = 8192;
+  const int64_t chunk = std::max<int64_t>(1, kElementsPerItem / std::max<int64_t>(1, elements_per_row));
+  context.pool.parallel_for(ceil_div(num_rows, chunk), [&](int, int64_t item) {
+    const int64_t end = std::min(num_rows, (item + 1) * chunk);
+    for (int64_t row = item * chunk; row < end; ++row) fn(row);
+  });
+}
+
+KvLayout kv_layout_of(const KvGroupDesc& desc);
+OpTable cpu_ops();
+
+// linear_op.cpp
+void embedding(Stream& stream, const EmbeddingParams& p);
+void linear(Stream& stream, const LinearParams& p);
+void linear_silu_and_mul(Stream& stream, const LinearSiluAndMulParams& p);
+// elementwise_op.cpp
+void rms_norm(Stream& stream, const RmsNormParams& p);
+void add(Stream& stream, const AddParams& p);
+void silu_and_mul(Stream& stream, const SiluAndMulParams& p);
+void rope(Stream& stream, const RopeParams& p);
+void add_rms_norm(Stream& stream, const AddRmsNormParams& p);
+// attention_op.cpp
+void kv_write(Stream& stream, const KvWriteParams& p);
+void attention_paged(Stream& stream, const AttentionPagedParams& p);
+void qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p);
+// sample_op.cpp
+void sample(Stream& stream, const SampleParams& p);
+void logprobs(Stream& stream, const LogprobsParams& p);
+
+}  // namespace spate::cpu

@@ -1,0 +1,217 @@
+#include "backend/cpu/cpu_device.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "backend/cpu/cpu_context.h"
+#include "backend/reference/reference_ops.h"
+
+namespace spate {
+namespace cpu {
+
+OpTable cpu_ops() {
+  OpTable ops;
+  ops.embedding = embedding;
+  ops.linear = linear;
+  ops.rms_norm = rms_norm;
+  ops.add = add;
+  ops.silu_and_mul = silu_and_mul;
+  ops.rope = rope;
+  ops.kv_write = kv_write;
+  ops.attention_paged = attention_paged;
+  ops.gather_rows = reference::gather_rows;
+  ops.begin_step = reference::begin_step;
+  ops.sample = sample;
+  ops.logprobs = logprobs;
+  ops.finish_step = reference::finish_step;
+  ops.kv_copy_blocks = reference::kv_copy_blocks;
+  ops.add_rms_norm = add_rms_norm;
+  ops.qk_norm_rope_kv_write = qk_norm_rope_kv_write;
+  ops.linear_silu_and_mul = linear_silu_and_mul;
+  return ops;
+}
+
+KvLayout kv_layout_of(const KvGroupDesc& desc) {
+  return make_kv_layout(elem_of(desc.dtype), desc.num_kv_heads, desc.head_dim, desc.kv_block_size);
+}
+
+namespace {
+
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+// Large buffers come from the kernel in 2 MB pages (4 KB pages cost about a tenth of the memory bandwidth) and untouched, so that a KV
+// cache takes memory as it fills.
+void* map_huge(size_t bytes) {
+  const size_t wanted = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  void* mapped = mmap(nullptr, wanted + kHugePageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  char* begin = static_cast<char*>(mapped);
+  const size_t head = (kHugePageBytes - reinterpret_cast<uintptr_t>(begin) % kHugePageBytes) % kHugePageBytes;
+  if (head > 0) munmap(begin, head);
+  if (head < kHugePageBytes) munmap(begin + head + wanted, kHugePageBytes - head);
+  madvise(begin + head, wanted, MADV_HUGEPAGE);
+  return begin + head;
+}
+
+bool is_mapped(size_t bytes) { return bytes >= 2 * kHugePageBytes; }
+
+int64_t available_bytes() {
+  int64_t kib = -1;
+  if (std::FILE* file = std::fopen("/proc/meminfo", "r")) {
+    char line[256];
+    while (std::fgets(line, sizeof line, file)) {
+      long long value = 0;
+      if (std::sscanf(line, "MemAvailable: %lld kB", &value) == 1) kib = value;
+    }
+    std::fclose(file);
+  }
+  return kib >= 0 ? kib * 1024 : static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+}
+
+class CpuDevice final : public Device {
+ public:
+  CpuDevice(Isa isa, int num_threads) : context_(isa, num_threads) {}
+  CpuContext& context() { return context_; }
+
+  std::string_view kind() const override { return "cpu"; }
+  std::string description() const override {
+    return fmt::format("{}, {} thread{}", isa_description(context_.isa), context_.pool.num_threads(),
+                       context_.pool.num_threads() == 1 ? "" : "s");
+  }
+
+  Result<MemoryInfo> memory_info() override {
+    return MemoryInfo{.total_bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE),
+                      .free_bytes = available_bytes()};
+  }
+  Result<Buffer> allocate(size_t bytes, MemoryKind kind) override {
+    if (bytes == 0) return Buffer(nullptr, 0, kind, this);
+    void* data = is_mapped(bytes) ? map_huge(bytes) : std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (data == nullptr) return resource_exhausted("cannot allocate {} bytes of host memory", bytes);
+    return Buffer(data, bytes, kind, this);
+  }
+  void deallocate(void* data, size_t bytes, MemoryKind) noexcept override {
+    if (is_mapped(bytes)) {
+      munmap(data, (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes);
+    } else {
+      std::free(data);
+    }
+  }
+  std::unique_ptr<Stream> create_stream() override { return std::make_unique<Stream>(*this); }
+  void copy_to_device(Stream&, void* dst, const void* src_host, size_t bytes) override {
+    if (bytes > 0) std::memcpy(dst, src_host, bytes);
+  }
+  void copy_to_host(Stream&, void* dst_host, const void* src, size_t bytes) override {
+    if (bytes > 0) std::memcpy(dst_host, src, bytes);
+  }
+  void fill_bytes(Stream&, void* dst, int byte, size_t bytes) override {
+    if (bytes > 0) std::memset(dst, byte, bytes);
+  }
+  void synchronize(Stream&) override {}
+
+  const OpTable& ops() const override { return ops_; }
+
+  Result<PackedWeight> create_weight(const WeightDesc& desc) override {
+    CHECK(desc.out_features > 0 && desc.in_features > 0, "weight [{}, {}]", desc.out_features, desc.in_features);
+    const int64_t bytes = ceil_div(desc.out_features, kNBlock) *
+                          n_block_bytes(elem_of(desc.format), round_up(desc.in_features, kKStep));
+    ASSIGN_OR_RETURN(Buffer storage, allocate(static_cast<size_t>(bytes), MemoryKind::kDevice));
+    PackedWeight weight(desc, std::move(storage));
+    // Padding must be zero; pages from the kernel are.
+    const bool padded = desc.in_features % kKStep != 0 || desc.out_features % kNBlock != 0;
+    if (padded && !is_mapped(static_cast<size_t>(bytes))) std::memset(weight.mutable_data(), 0, static_cast<size_t>(bytes));
+    return weight;
+  }
+  Status pack_rows(PackedWeight& weight, int64_t first_row, const Tensor& rows) override;
+  int64_t kv_block_bytes(const KvGroupDesc& desc) const override {
+    return desc.num_kv_heads * kv_layout_of(desc).head_bytes;
+  }
+  void run_step(Stream&, const StepKey&, const std::function<void()>& step) override {
+    context_.pool.begin_step();
+    step();
+    context_.pool.end_step();
+  }
+
+ private:
+  CpuContext context_;
+  OpTable ops_ = cpu_ops();
+};
+
+template <typename Src>
+float element(const Src& x) {
+  if constexpr (std::is_same_v<Src, float>) {
+    return x;
+  } else {
+    return x.to_float();
+  }
+}
+
+// One row of the source into its column of an n-block.
+template <typename Src>
+void pack_row(const Src* row, int64_t in_features, Elem elem, char* n_block, int64_t column) {
+  if (elem == Elem::kF32) {
+    for (int64_t k = 0; k < in_features; ++k) {
+      const float value = element(row[k]);
+      std::memcpy(n_block + n_block_offset(Elem::kF32, k, column), &value, 4);
+    }
+    return;
+  }
+  for (int64_t k = 0; k < in_features; ++k) {
+    Bf16 value;
+    if constexpr (std::is_same_v<Src, Bf16>) {
+      value = row[k];
+    } else {
+      value = Bf16::from_float(element(row[k]));
+    }
+    std::memcpy(n_block + n_block_offset(Elem::kBf16, k, column), &value, 2);
+  }
+}
+
+Status CpuDevice::pack_rows(PackedWeight& weight, int64_t first_row, const Tensor& rows) {
+  const WeightDesc& desc = weight.desc();
+  CHECK(rows.rank() == 2 && rows.dim(1) == desc.in_features && first_row >= 0 &&
+            first_row + rows.dim(0) <= desc.out_features,
+        "rows {} at row {} of a weight [{}, {}]", rows.shape_string(), first_row, desc.out_features, desc.in_features);
+  const DType dtype = rows.dtype();
+  CHECK(dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBf16, "weight rows of {}", dtype_name(dtype));
+  const Elem elem = elem_of(desc.format);
+  const int64_t block_bytes = n_block_bytes(elem, round_up(desc.in_features, kKStep));
+  const auto pack = [&](int64_t i) {
+    const int64_t n = first_row + i;
+    char* n_block = static_cast<char*>(weight.mutable_data()) + n / kNBlock * block_bytes;
+    const char* row = address(rows, i * rows.stride(0));
+    switch (dtype) {
+      case DType::kF32: return pack_row(reinterpret_cast<const float*>(row), desc.in_features, elem, n_block, n % kNBlock);
+      case DType::kF16: return pack_row(reinterpret_cast<const F16*>(row), desc.in_features, elem, n_block, n % kNBlock);
+      default: return pack_row(reinterpret_cast<const Bf16*>(row), desc.in_features, elem, n_block, n % kNBlock);
+    }
+  };
+  // Items are whole n-blocks: a thread writes whole cache lines.
+  const int64_t end_row = first_row + rows.dim(0), first_block = first_row / kNBlock;
+  context_.pool.parallel_for(ceil_div(end_row, kNBlock) - first_block, [&](int, int64_t item) {
+    const int64_t begin = std::max(first_row, (first_block + item) * kNBlock);
+    const int64_t end = std::min(end_row, (first_block + item + 1) * kNBlock);
+    for (int64_t n = begin; n < end; ++n) pack(n - first_row);
+  });
+  return {};
+}
+
+}  // namespace
+
+CpuContext& context_of(Stream& stream) { return static_cast<CpuDevice&>(stream.device()).context(); }
+
+}  // namespace cpu
+
+Result<std::unique_ptr<Device>> make_cpu_device(const DeviceOptions& options) {
+  ASSIGN_OR_RETURN(const cpu::Isa isa, cpu::choose_isa(options.isa));
+  if (options.num_threads < 0 || options.num_threads > 1024) {
+    return invalid_argument("{} compute threads: use 1 to 1024, or 0 for all cores", options.num_threads);
+  }
+  const int num_threads = options.num_threads > 0 ? options.num_threads : cpu::num_usable_cores();
+  return std::unique_ptr<Device>(std::make_unique<cpu::CpuDevice>(isa, num_threads));
+}
+
+}  // namespace spate

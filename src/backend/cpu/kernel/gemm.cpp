@@ -1,0 +1,106 @@
+// linear and linear_silu_and_mul. bf16 by bf16 goes to the AMX tiles where they are (gemm_amx.h), everything else to FMA.
+#include "backend/cpu/kernel/gemm_epilogue.h"
+#include "backend/cpu/kernel/kernels_isa.h"
+#include "backend/cpu/kernel/micro_gemm.h"
+#ifdef __AMX_BF16__
+#include "backend/cpu/kernel/gemm_amx.h"
+#endif
+
+namespace spate::cpu::SPATE_ISA {
+namespace {
+
+constexpr int64_t kFmaGroup = 4;         // n-blocks of the weight worked on together
+constexpr int64_t kFmaRowsPerChunk = 48;  // rows of x that stay in L2: 48 x 1024 x 4 B = 196 KB
+constexpr int64_t kFmaKBlock = 512;      // 4 n-blocks x 512 x 32 B = 64 KB of weights
+
+bool fma_reads_x_in_place(const GemmParams& p) { return p.x_elem == Elem::kF32 && p.k % kKStep == 0; }
+
+GemmPlan fma_plan(const GemmParams& p, int num_threads) {
+  GemmPlan plan;
+  plan.packed_x_bytes = fma_reads_x_in_place(p) ? 0 : p.m * round_up(p.k, kKStep) * 4;
+  plan.rows_per_chunk = kFmaRowsPerChunk;
+  plan.n_blocks_per_group = p.silu_and_mul ? kFmaGroup / 2 : kFmaGroup;
+  const int64_t row_chunks = ceil_div(p.m, plan.rows_per_chunk), n_blocks = ceil_div(p.n, kNBlock);
+  while (plan.n_blocks_per_group > 1 && row_chunks * ceil_div(n_blocks, plan.n_blocks_per_group) < 2 * num_threads) {
+    plan.n_blocks_per_group /= 2;
+  }
+  plan.scratch_bytes = kFmaRowsPerChunk * kFmaGroup * kNBlock * 4;
+  return plan;
+}
+
+template <typename T>
+void widen_rows(const GemmParams& p, int64_t first_row, int64_t num_rows) {
+  const int64_t k_padded = round_up(p.k, kKStep);
+  for (int64_t r = first_row; r < first_row + num_rows; ++r) {
+    const T* x = static_cast<const T*>(p.x) + r * p.x_stride;
+    float* out = reinterpret_cast<float*>(p.packed_x) + r * k_padded;
+    SPATE_FOR_LANES(i, count, p.k) { store_up_to(out + i, load_up_to(x + i, count), count); }
+    for (int64_t i = p.k; i < k_padded; ++i) out[i] = 0;
+  }
+}
+
+template <typename W>
+void gemm_fma(const GemmParams& p, int64_t first_row, int64_t num_rows, int64_t first_n_block, int64_t num_n_blocks,
+              float* sums) {
+  const int64_t k_padded = round_up(p.k, kKStep);
+  const bool in_place = fma_reads_x_in_place(p);
+  const int64_t x_stride = in_place ? p.x_stride : k_padded;
+  const float* x = (in_place ? static_cast<const float*>(p.x) : reinterpret_cast<const float*>(p.packed_x)) +
+                   first_row * x_stride;
+  const int64_t block_bytes = k_padded / W::kRowK * W::kRowBytes;
+  const int64_t up_blocks = p.silu_and_mul ? p.n / kNBlock : 0;  // n-blocks from a gate block to its up block
+  constexpr int64_t kStride = kFmaGroup * kNBlock;
+  const int64_t step = p.silu_and_mul ? kFmaGroup / 2 : kFmaGroup;
+  for (int64_t group = first_n_block; group < first_n_block + num_n_blocks; group += step) {
+    const int64_t count = min_of(step, first_n_block + num_n_blocks - group);
+    const char* blocks[kFmaGroup];
+    int64_t num_blocks = 0;
+    for (int64_t j = 0; j < count; ++j) blocks[num_blocks++] = p.weight + (group + j) * block_bytes;
+    for (int64_t j = 0; j < count && p.silu_and_mul; ++j) {
+      blocks[num_blocks++] = p.weight + (group + j + up_blocks) * block_bytes;
+    }
+    for (int64_t i = 0; i < num_rows * kStride; ++i) sums[i] = 0;
+    for (int64_t k = 0; k < k_padded; k += kFmaKBlock) {
+      const int64_t num_k = min_of(kFmaKBlock, k_padded - k);
+      micro_gemm<W>(x + k, x_stride, num_rows, blocks, num_blocks, num_k, sums, kStride);
+      for (int64_t j = 0; j < num_blocks; ++j) blocks[j] += num_k / W::kRowK * W::kRowBytes;
+    }
+    for (int64_t r = 0; r < num_rows; ++r) {
+      for (int64_t j = 0; j < count; ++j) {
+        const float* row_sums = sums + r * kStride + j * kNBlock;
+        finish_n_block(p, first_row + r, group + j, row_sums, row_sums + count * kNBlock);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+GemmPlan gemm_plan(const GemmParams& p, int num_threads) {
+#ifdef __AMX_BF16__
+  if (amx_takes(p)) return amx_plan(p, num_threads);
+#endif
+  return fma_plan(p, num_threads);
+}
+
+void pack_x(const GemmParams& p, int64_t first_row, int64_t num_rows) {
+#ifdef __AMX_BF16__
+  if (amx_takes(p)) return amx_pack_rows(p, first_row, num_rows);
+#endif
+  p.x_elem == Elem::kF32 ? widen_rows<float>(p, first_row, num_rows) : widen_rows<bf16_t>(p, first_row, num_rows);
+}
+
+void gemm(const GemmParams& p, [[maybe_unused]] const GemmPlan& plan, int64_t first_row, int64_t num_rows,
+          int64_t first_n_block, int64_t num_n_blocks, char* scratch) {
+#ifdef __AMX_BF16__
+  if (amx_takes(p)) return gemm_amx(p, plan, first_row, num_rows, first_n_block, num_n_blocks, scratch);
+#endif
+  float* sums = reinterpret_cast<float*>(scratch);
+  if (p.weight_elem == Elem::kF32) {
+    gemm_fma<F32Weight>(p, first_row, num_rows, first_n_block, num_n_blocks, sums);
+  } else {
+    gemm_fma<Bf16Weight>(p, first_row, num_rows, first_n_block, num_n_blocks, sums);
+  }
+}
+
+}  // namespace spate::cpu::SPATE_ISA

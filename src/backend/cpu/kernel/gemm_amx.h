@@ -1,0 +1,187 @@
+// linear on AMX tiles.
+//
+// Up to 16 rows (decode): x is read as it lies, tiles have as many rows as x, four n-blocks of the weight are streamed at once; with the
+// 16 cycles that a 1 KB tile takes at most, memory is the limit by far.
+// More rows: x is packed into tiles. For a pair of n-blocks, 512 of k at a time (32 KB of weight, which stays in L1), all row pairs pass by
+// with 2 x 2 tiles of sums. x of a chunk stays in L2: when all of K does not fit, K is cut, and the sums of a whole group of n-blocks
+// wait in scratch, so that x is read once a group.
+// An element is summed over k in the same order by the same instruction in all of these.
+#pragma once
+
+#include "backend/cpu/kernel/amx.h"
+#include "backend/cpu/kernel/gemm_epilogue.h"
+#include "backend/cpu/kernels.h"
+
+namespace spate::cpu::SPATE_ISA {
+
+constexpr int64_t kStepBlock = 16;                // steps of 32 k: 512 of k
+constexpr int64_t kMaxRowsPerChunk = 512;
+constexpr int64_t kXBytesInL2 = 1152 * 1024;      // of 2 MB
+constexpr int64_t kXChunkBytes = 512 * 1024;      // when K is cut
+constexpr int64_t kSumsBytes = 1024 * 1024;
+
+static bool amx_takes(const GemmParams& p) { return p.x_elem == Elem::kBf16 && p.weight_elem == Elem::kBf16; }
+
+SPATE_INLINE int64_t k_steps(const GemmParams& p) { return ceil_div(p.k, kKStep); }
+SPATE_INLINE bool k_is_cut(const GemmParams& p, int64_t rows) { return round_up(rows, 16) * k_steps(p) * 64 > kXBytesInL2; }
+// Output n-blocks of a pair of weight n-blocks.
+SPATE_INLINE int64_t blocks_per_pair(const GemmParams& p) { return p.silu_and_mul ? 1 : 2; }
+
+static GemmPlan amx_plan(const GemmParams& p, int num_threads) {
+  GemmPlan plan;
+  const int64_t n_blocks = ceil_div(p.n, kNBlock);
+  if (p.m <= 16) {
+    plan.packed_x_bytes = p.k % kKStep == 0 ? 0 : p.m * k_steps(p) * 64;
+    plan.rows_per_chunk = 16;
+    plan.n_blocks_per_group = 2 * blocks_per_pair(p);
+    while (plan.n_blocks_per_group > 1 && ceil_div(n_blocks, plan.n_blocks_per_group) < 2 * num_threads) {
+      plan.n_blocks_per_group /= 2;
+    }
+    plan.scratch_bytes = 16 * 4 * kNBlock * 4;
+    return plan;
+  }
+  const int64_t pairs = ceil_div(n_blocks, blocks_per_pair(p));
+  plan.packed_x_bytes = round_up(p.m, 16) * k_steps(p) * 64;
+  plan.rows_per_chunk = min_of(kMaxRowsPerChunk, round_up(p.m, 32));
+  int64_t pairs_per_group = 1;
+  if (k_is_cut(p, plan.rows_per_chunk)) {
+    pairs_per_group = min_of(ceil_div(pairs, num_threads), kSumsBytes / (plan.rows_per_chunk * 2 * kNBlock * 4));
+  }
+  while (plan.rows_per_chunk > 64 &&
+         ceil_div(p.m, plan.rows_per_chunk) * ceil_div(pairs, pairs_per_group) < num_threads) {
+    plan.rows_per_chunk = round_up(plan.rows_per_chunk / 2, 32);
+  }
+  plan.n_blocks_per_group = pairs_per_group * blocks_per_pair(p);
+  plan.scratch_bytes = pairs_per_group * plan.rows_per_chunk * 2 * kNBlock * 4;
+  return plan;
+}
+
+SPATE_INLINE void copy_line(char* dst, const bf16_t* src, int64_t count) {
+  if (count >= kKStep) {
+    _mm512_storeu_si512(dst, _mm512_loadu_si512(src));
+  } else {
+    const auto lanes = static_cast<__mmask32>(count <= 0 ? 0 : (1u << count) - 1);
+    _mm512_storeu_si512(dst, _mm512_maskz_loadu_epi16(lanes, src));
+  }
+}
+
+// Row r goes to packed_x + r / 16 blocks + r % 16 lines; with at most 16 rows in all, row after row.
+static void amx_pack_rows(const GemmParams& p, int64_t first_row, int64_t num_rows) {
+  const int64_t steps = k_steps(p);
+  const bool tiles = p.m > 16;
+  const int64_t end_row = tiles && first_row + num_rows == p.m ? round_up(p.m, 16) : first_row + num_rows;
+  for (int64_t r = first_row; r < end_row; ++r) {
+    char* dst = p.packed_x + (tiles ? r / 16 * steps * kTileBytes + r % 16 * 64 : r * steps * 64);
+    const int64_t step_stride = tiles ? kTileBytes : 64;
+    if (r >= p.m) {
+      for (int64_t s = 0; s < steps; ++s) _mm512_storeu_si512(dst + s * step_stride, _mm512_setzero_si512());
+      continue;
+    }
+    const bf16_t* src = static_cast<const bf16_t*>(p.x) + r * p.x_stride;
+    for (int64_t s = 0; s < steps; ++s) copy_line(dst + s * step_stride, src + s * kKStep, p.k - s * kKStep);
+  }
+}
+
+static void gemm_amx_few_rows(const GemmParams& p, int64_t first_n_block, int64_t num_n_blocks, float* sums) {
+  const int64_t steps = k_steps(p), block_bytes = steps * kTileBytes;
+  const int64_t up_blocks = p.silu_and_mul ? p.n / kNBlock : 0;
+  const bool packed = p.k % kKStep != 0;
+  const TileRows a{.base = packed ? p.packed_x : static_cast<const char*>(p.x),
+                   .row_stride = packed ? steps * 64 : p.x_stride * 2,
+                   .step_stride = 64,
+                   .block_stride = 0};
+  const int64_t group_blocks = 2 * blocks_per_pair(p), stride = 4 * kNBlock;
+  amx_fence();
+  amx_begin(p.m);
+  for (int64_t first = first_n_block; first < first_n_block + num_n_blocks; first += group_blocks) {
+    const int64_t count = min_of(group_blocks, first_n_block + num_n_blocks - first);
+    const char* blocks[4];
+    int64_t num_blocks = 0;
+    for (int64_t j = 0; j < count; ++j) blocks[num_blocks++] = p.weight + (first + j) * block_bytes;
+    for (int64_t j = 0; j < count && p.silu_and_mul; ++j) {
+      blocks[num_blocks++] = p.weight + (first + j + up_blocks) * block_bytes;
+    }
+    const auto b = [&](int64_t s, int64_t j) { return blocks[j] + s * kTileBytes; };
+    amx_row_product<true>(a, b, num_blocks, steps, sums, stride, false);
+    amx_fence();
+    for (int64_t r = 0; r < p.m; ++r) {
+      for (int64_t j = 0; j < count; ++j) {
+        const float* row_sums = sums + r * stride + j * kNBlock;
+        finish_n_block(p, r, first + j, row_sums, row_sums + count * kNBlock);
+      }
+    }
+  }
+  amx_end();
+}
+
+// All rows of the chunk by one pair of n-blocks over steps [begin, end).
+SPATE_INLINE void gemm_amx_pair(const GemmParams& p, const char* x, int64_t row_blocks, const char* b0, const char* b1,
+                                int64_t begin, int64_t end, float* sums) {
+  const int64_t stride = 2 * kNBlock;
+  const int64_t block_stride = k_steps(p) * kTileBytes;
+  for (int64_t first = begin; first < end; first += kStepBlock) {
+    const int64_t steps = min_of(kStepBlock, end - first);
+    const auto b = [&](int64_t s, int64_t j) { return (j == 0 ? b0 : b1) + (first + s) * kTileBytes; };
+    for (int64_t i = 0; i < row_blocks; i += 2) {
+      const TileRows a{.base = x + i * block_stride + first * kTileBytes,
+                       .row_stride = 64,
+                       .step_stride = kTileBytes,
+                       .block_stride = block_stride};
+      float* c = sums + i * 16 * stride;
+      if (i + 1 == row_blocks) {
+        amx_1x1<false>(a, b, 0, steps, c, stride, first > 0);
+        if (b1 != nullptr) amx_1x1<false>(a, b, 1, steps, c + kNBlock, stride, first > 0);
+      } else if (b1 == nullptr) {
+        amx_2x1(a, b, 0, steps, c, stride, first > 0);
+      } else if (i == 0) {
+        amx_2x2<true>(a, b, 0, steps, c, stride, first > 0);
+      } else {
+        amx_2x2<false>(a, b, 0, steps, c, stride, first > 0);
+      }
+    }
+  }
+}
+
+static void gemm_amx_many_rows(const GemmParams& p, const GemmPlan& plan, int64_t first_row, int64_t num_rows,
+                               int64_t first_n_block, int64_t num_n_blocks, float* sums) {
+  const int64_t steps = k_steps(p), block_bytes = steps * kTileBytes, per_pair = blocks_per_pair(p);
+  const int64_t row_blocks = ceil_div(num_rows, 16), stride = 2 * kNBlock;
+  const char* x = p.packed_x + first_row / 16 * block_bytes;
+  const bool cut = plan.n_blocks_per_group > per_pair;
+  const int64_t chunk_steps = cut ? round_up(max_of(1, kXChunkBytes / (row_blocks * kTileBytes)), kStepBlock) : steps;
+  const int64_t pairs = ceil_div(num_n_blocks, per_pair);
+  amx_fence();
+  amx_begin(16);
+  for (int64_t begin = 0; begin < steps; begin += chunk_steps) {
+    const int64_t end = min_of(steps, begin + chunk_steps);
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      const int64_t n_block = first_n_block + pair * per_pair;
+      const bool has_second = p.silu_and_mul || n_block + 1 < first_n_block + num_n_blocks;
+      const char* b0 = p.weight + n_block * block_bytes;
+      const char* b1 = has_second ? b0 + (p.silu_and_mul ? p.n / kNBlock : 1) * block_bytes : nullptr;
+      float* pair_sums = sums + (cut ? pair * row_blocks * 16 * stride : 0);
+      gemm_amx_pair(p, x, row_blocks, b0, b1, begin, end, pair_sums);
+      if (end < steps) continue;
+      amx_fence();
+      for (int64_t r = 0; r < num_rows; ++r) {
+        finish_n_block(p, first_row + r, n_block, pair_sums + r * stride, pair_sums + r * stride + kNBlock);
+        if (has_second && !p.silu_and_mul) {
+          finish_n_block(p, first_row + r, n_block + 1, pair_sums + r * stride + kNBlock, nullptr);
+        }
+      }
+    }
+  }
+  amx_end();
+}
+
+static void gemm_amx(const GemmParams& p, const GemmPlan& plan, int64_t first_row, int64_t num_rows,
+                     int64_t first_n_block, int64_t num_n_blocks, char* scratch) {
+  float* sums = reinterpret_cast<float*>(scratch);
+  if (p.m <= 16) {
+    gemm_amx_few_rows(p, first_n_block, num_n_blocks, sums);
+  } else {
+    gemm_amx_many_rows(p, plan, first_row, num_rows, first_n_block, num_n_blocks, sums);
+  }
+}
+
+}  // namespace spate::cpu::SPATE_ISA

@@ -1,0 +1,36 @@
+// The kernels of one instruction set, SPATE_ISA (avx2, avx512 or amx): declared once, compiled by CMakeLists.txt once per
+// instruction set into its own namespace; kernel/table.cpp puts them into the KernelTable, which says what they do.
+#pragma once
+
+#include "backend/cpu/kernels.h"
+
+namespace spate::cpu::SPATE_ISA {
+
+// gemm.cpp
+GemmPlan gemm_plan(const GemmParams& p, int num_threads);
+void pack_x(const GemmParams& p, int64_t first_row, int64_t num_rows);
+void gemm(const GemmParams& p, const GemmPlan& plan, int64_t first_row, int64_t num_rows, int64_t first_n_block,
+          int64_t num_n_blocks, char* scratch);
+
+// attention.cpp
+int64_t attention_scratch_bytes(int64_t rows, int64_t head_dim);
+void attention(const AttentionItem& item, char* scratch);
+void kv_write_head(const void* k, const void* v, Elem act, const KvLayout& layout, char* head, int64_t token_in_block);
+
+// elementwise.cpp
+void rms_norm_row(const RmsNormRow& p, Elem act);
+void add_row(const void* a, const void* b, void* out, int64_t width, Elem act);
+void silu_and_mul_row(const void* gate, const void* up, void* out, int64_t width, Elem act);
+void rope_row(void* x, const float* cos_sin, int64_t rotary_dim, bool interleaved, Elem act);
+void embedding_row(const char* table, Elem table_elem, int64_t row, int64_t width, void* out, Elem act);
+
+// sampling.cpp
+MaxAndId max_logit(const float* logits, int64_t n);
+double sum_exp(const float* logits, int64_t n, float max, float inv_temperature);
+int64_t count_greater(const float* logits, int64_t n, float value);
+void chunk_maxima(const float* logits, int64_t n, int64_t chunk, float* maxima);
+int64_t collect_at_least(const float* logits, int64_t n, float bound, int32_t* ids, int64_t capacity);
+void divide(const float* logits, int64_t n, float divisor, float* out);
+void philox_words(uint64_t seed, uint64_t stream, uint64_t first_counter, int64_t num_counters, uint32_t* words);
+
+}  // namespace spate::cpu::SPATE_ISA

@@ -1,0 +1,104 @@
+// C += A B for a few rows of A (f32) and n-blocks of B (bf16 or f32), by fused multiply-add; for linear and attention.
+// k advances one by one in one accumulator an element, whatever the number of rows and n-blocks: batch-invariant.
+#pragma once
+
+#include "backend/cpu/kernel/simd.h"
+
+namespace spate::cpu::SPATE_ISA {
+
+struct Bf16Weight {
+  static constexpr int64_t kRowK = 2;  // k in a row of 16 columns
+  static constexpr int64_t kRowBytes = 64;
+};
+struct F32Weight {
+  static constexpr int64_t kRowK = 1;
+  static constexpr int64_t kRowBytes = 64;
+};
+
+// One tile: kRows rows times kBlocks n-blocks, num_k a multiple of W::kRowK. c: [kRows][c_stride], block j at column 16 j.
+// kPrefetch: bytes ahead that each stream of B is asked for; 0 where B is in the cache.
+template <typename W, int kRows, int kBlocks, int kPrefetch>
+SPATE_INLINE void micro_tile(const float* a, int64_t a_stride, const char* const* b, int64_t num_k, float* c,
+                             int64_t c_stride) {
+  F acc[kRows][kBlocks][kVecs];
+  for (int r = 0; r < kRows; ++r) {
+    for (int j = 0; j < kBlocks; ++j) {
+      for (int v = 0; v < kVecs; ++v) acc[r][j][v] = load(c + r * c_stride + j * kNBlock + v * kLanes);
+    }
+  }
+  const char* rows[kBlocks];
+  for (int j = 0; j < kBlocks; ++j) rows[j] = b[j];
+  for (int64_t k = 0; k < num_k; k += W::kRowK) {
+    for (int parity = 0; parity < W::kRowK; ++parity) {
+      F w[kBlocks][kVecs];
+      for (int j = 0; j < kBlocks; ++j) {
+        for (int v = 0; v < kVecs; ++v) {
+          const char* p = rows[j] + v * kLanes * 4;
+          if constexpr (W::kRowK == 1) {
+            w[j][v] = load(reinterpret_cast<const float*>(p));
+          } else {
+            w[j][v] = parity == 0 ? even_k(p) : odd_k(p);
+          }
+        }
+      }
+      for (int r = 0; r < kRows; ++r) {
+        const F x = set1(a[r * a_stride + k + parity]);
+        for (int j = 0; j < kBlocks; ++j) {
+          for (int v = 0; v < kVecs; ++v) acc[r][j][v] = fma(x, w[j][v], acc[r][j][v]);
+        }
+      }
+    }
+    for (int j = 0; j < kBlocks; ++j) {
+      if constexpr (kPrefetch > 0) _mm_prefetch(rows[j] + kPrefetch, _MM_HINT_T0);
+      rows[j] += W::kRowBytes;
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int j = 0; j < kBlocks; ++j) {
+      for (int v = 0; v < kVecs; ++v) store(c + r * c_stride + j * kNBlock + v * kLanes, acc[r][j][v]);
+    }
+  }
+}
+
+template <typename W, int kRows, int kBlocks, int kPrefetch>
+static void micro_row_tile(const float* a, int64_t a_stride, const char* const* b, int64_t num_blocks, int64_t num_k,
+                           float* c, int64_t c_stride) {
+  int64_t j = 0;
+  for (; j + kBlocks <= num_blocks; j += kBlocks) {
+    micro_tile<W, kRows, kBlocks, kPrefetch>(a, a_stride, b + j, num_k, c + j * kNBlock, c_stride);
+  }
+  if constexpr (kBlocks > 1) {
+    for (; j < num_blocks; ++j) {
+      micro_tile<W, kRows, 1, kPrefetch>(a, a_stride, b + j, num_k, c + j * kNBlock, c_stride);
+    }
+  }
+}
+
+// All rows. The tile heights fill the registers: 16 of AVX2, 32 of AVX-512. Few rows take several n-blocks at once: enough
+// independent chains for the FMA latency, and up to four streams of memory.
+template <typename W>
+static void micro_gemm(const float* a, int64_t a_stride, int64_t num_rows, const char* const* b, int64_t num_blocks,
+                       int64_t num_k, float* c, int64_t c_stride) {
+  constexpr int kAhead = 1024;
+  const auto tile = [&](auto* row_tile, int64_t rows) {
+    row_tile(a, a_stride, b, num_blocks, num_k, c, c_stride);
+    a += rows * a_stride;
+    c += rows * c_stride;
+    num_rows -= rows;
+  };
+#ifdef __AVX512F__
+  while (num_rows >= 12) tile(micro_row_tile<W, 12, 2, 0>, 12);
+  if (num_rows >= 8) tile(micro_row_tile<W, 8, 2, 0>, 8);
+  if (num_rows >= 4) tile(micro_row_tile<W, 4, 4, 0>, 4);
+  if (num_rows >= 2) tile(micro_row_tile<W, 2, 4, kAhead>, 2);
+  if (num_rows >= 1) tile(micro_row_tile<W, 1, 4, kAhead>, 1);
+#else
+  while (num_rows >= 6) tile(micro_row_tile<W, 6, 1, 0>, 6);
+  if (num_rows >= 4) tile(micro_row_tile<W, 4, 1, 0>, 4);
+  if (num_rows == 3) tile(micro_row_tile<W, 3, 1, 0>, 3);
+  if (num_rows >= 2) tile(micro_row_tile<W, 2, 2, kAhead>, 2);
+  if (num_rows >= 1) tile(micro_row_tile<W, 1, 4, kAhead>, 1);
+#endif
+}
+
+}  // namespace spate::cpu::SPATE_ISA

@@ -1,0 +1,39 @@
+// The kernel table of one instruction set.
+#include "backend/cpu/kernel/kernels_isa.h"
+
+#define SPATE_STRING_INNER(x) #x
+#define SPATE_STRING(x) SPATE_STRING_INNER(x)
+#define SPATE_TABLE_NAME_INNER(isa) isa##_kernels
+#define SPATE_TABLE_NAME(isa) SPATE_TABLE_NAME_INNER(isa)
+
+namespace spate::cpu {
+
+const KernelTable& SPATE_TABLE_NAME(SPATE_ISA)() {
+  using namespace SPATE_ISA;
+  static constexpr KernelTable table{
+      .name = SPATE_STRING(SPATE_ISA),
+      .gemm_plan = gemm_plan,
+      .pack_rows = 16,
+      .pack_x = pack_x,
+      .gemm = gemm,
+      .max_attention_rows = 64,
+      .attention_scratch_bytes = attention_scratch_bytes,
+      .attention = attention,
+      .kv_write_head = kv_write_head,
+      .rms_norm_row = rms_norm_row,
+      .add_row = add_row,
+      .silu_and_mul_row = silu_and_mul_row,
+      .rope_row = rope_row,
+      .embedding_row = embedding_row,
+      .max_logit = max_logit,
+      .sum_exp = sum_exp,
+      .count_greater = count_greater,
+      .chunk_maxima = chunk_maxima,
+      .collect_at_least = collect_at_least,
+      .divide = divide,
+      .philox_words = philox_words,
+  };
+  return table;
+}
+
+}  // namespace spate::cpu

@@ -1,0 +1,112 @@
+// The table of CPU kernels: compiled once per instruction set (kernel/*.cpp), chosen by cpuid at run time.
+//
+// Kernels run on one thread over the part of an op that they are given; the op files (linear_op.cpp, ...) divide the work. They take plain pointers:
+// no header with inline functions of ours or of the standard library may be used in a kernel file, since the linker
+// would keep one instruction set's copy for all.
+//
+// Every row's arithmetic is the same whatever rows are beside it, so all ops here are batch-invariant.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "backend/cpu/layout.h"
+
+namespace spate::cpu {
+
+// out = x W^T + bias, or out = silu(x Wg^T + bias_g) * (x Wu^T + bias_u) with W = [Wg; Wu].
+struct GemmParams {
+  const void* x;
+  Elem x_elem;
+  int64_t x_stride;  // elements
+  int64_t m, n, k;   // n: columns of out; with silu_and_mul the weight has 2 n rows and n is a multiple of 16
+  const char* weight;
+  Elem weight_elem;
+  const void* bias;  // of x_elem, or null
+  void* out;
+  Elem out_elem;
+  int64_t out_stride;
+  bool silu_and_mul;
+  char* packed_x;    // filled by pack_x
+};
+
+// How an op divides a GEMM: items are row chunks times n-block groups.
+struct GemmPlan {
+  int64_t packed_x_bytes;   // 0: the kernel reads x as it is, pack_x is not called
+  int64_t rows_per_chunk;
+  int64_t n_blocks_per_group;
+  int64_t scratch_bytes;    // of each thread
+};
+
+struct RmsNormRow {
+  const void* x;       // or, with residual: what is added to it first
+  void* residual;      // null for plain rms_norm
+  const void* weight;
+  void* out;
+  int64_t width;
+  float eps;
+};
+
+// One (sequence, kv head, run of query tokens) of paged attention.
+struct AttentionItem {
+  const void* q;          // first query token of the run, first head of the group
+  int64_t q_token_stride, q_head_stride;      // elements
+  void* out;
+  int64_t out_token_stride, out_head_stride;
+  Elem act;
+  int64_t num_queries, group_size;
+  int64_t first_position;  // of the first query token
+  int64_t seq_len;
+  int64_t window;          // 0: none
+  float scale_log2e;       // softmax_scale * log2(e)
+  const int32_t* block_table;  // of the sequence
+  const char* kv;          // the layer's blocks, at this kv head
+  int64_t block_bytes;
+  KvLayout layout;
+};
+
+struct MaxAndId {
+  float value;
+  int32_t id;
+};
+
+struct KernelTable {
+  const char* name;
+
+  // linear
+  GemmPlan (*gemm_plan)(const GemmParams& p, int num_threads);
+  int64_t pack_rows;  // pack_x works on this many rows at a time
+  void (*pack_x)(const GemmParams& p, int64_t first_row, int64_t num_rows);
+  void (*gemm)(const GemmParams& p, const GemmPlan& plan, int64_t first_row, int64_t num_rows, int64_t first_n_block,
+               int64_t num_n_blocks, char* scratch);
+
+  // attention; at most max_attention_rows = num_queries * group_size rows an item
+  int64_t max_attention_rows;
+  int64_t (*attention_scratch_bytes)(int64_t rows, int64_t head_dim);
+  void (*attention)(const AttentionItem& item, char* scratch);
+  void (*kv_write_head)(const void* k, const void* v, Elem act, const KvLayout& layout, char* head, int64_t token_in_block);
+
+  // rows of elements
+  void (*rms_norm_row)(const RmsNormRow& p, Elem act);
+  void (*add_row)(const void* a, const void* b, void* out, int64_t width, Elem act);
+  void (*silu_and_mul_row)(const void* gate, const void* up, void* out, int64_t width, Elem act);
+  void (*rope_row)(void* x, const float* cos_sin, int64_t rotary_dim, bool interleaved, Elem act);
+  void (*embedding_row)(const char* table, Elem table_elem, int64_t row, int64_t width, void* out, Elem act);
+
+  // rows of logits
+  MaxAndId (*max_logit)(const float* logits, int64_t n);  // the smallest id among equals; NaN counts as -inf
+  double (*sum_exp)(const float* logits, int64_t n, float max, float inv_temperature);
+  int64_t (*count_greater)(const float* logits, int64_t n, float value);
+  void (*chunk_maxima)(const float* logits, int64_t n, int64_t chunk, float* maxima);
+  // Ids with logits >= bound, ascending; at most capacity are written; the number found is returned.
+  int64_t (*collect_at_least)(const float* logits, int64_t n, float bound, int32_t* ids, int64_t capacity);
+  void (*divide)(const float* logits, int64_t n, float divisor, float* out);
+  // Random words of philox4x32(seed, stream, first_counter + i)[0..3], for i < num_counters.
+  void (*philox_words)(uint64_t seed, uint64_t stream, uint64_t first_counter, int64_t num_counters, uint32_t* words);
+};
+
+const KernelTable& avx2_kernels();
+const KernelTable& avx512_kernels();
+const KernelTable& amx_kernels();
+
+}  // namespace spate::cpu

@@ -1,0 +1,99 @@
+// Products with packed weights: divides a GEMM into items of rows times n-blocks.
+#include <algorithm>
+#include <cstring>
+
+#include "backend/check_params.h"
+#include "backend/cpu/cpu_context.h"
+
+namespace spate::cpu {
+namespace {
+
+constexpr int64_t kInlinePackElements = 32 * 1024;  // x up to this size is packed by the calling thread
+constexpr int64_t kInlineWeightBytes = 32 * 1024;   // a product this small is not worth a fork
+
+void run_gemm(CpuContext& context, GemmParams p) {
+  if (p.m == 0) return;
+  const KernelTable& kernels = context.kernels;
+  const GemmPlan plan = kernels.gemm_plan(p, context.pool.num_threads());
+  const int64_t row_chunks = ceil_div(p.m, plan.rows_per_chunk), n_blocks = ceil_div(p.n, kNBlock);
+  const int64_t groups = ceil_div(n_blocks, plan.n_blocks_per_group);
+  if (plan.packed_x_bytes > 0) {
+    p.packed_x = context.shared_scratch.reserve(plan.packed_x_bytes);
+    const int64_t rows = p.m * p.k <= kInlinePackElements ? p.m : kernels.pack_rows;
+    context.pool.parallel_for(ceil_div(p.m, rows), [&](int, int64_t item) {
+      kernels.pack_x(p, item * rows, std::min(rows, p.m - item * rows));
+    });
+  }
+  context.reserve_thread_scratch(plan.scratch_bytes);
+  const auto run_item = [&](int thread_idx, int64_t item) {
+    const int64_t first_row = item / groups * plan.rows_per_chunk, first_n_block = item % groups * plan.n_blocks_per_group;
+    kernels.gemm(p, plan, first_row, std::min(plan.rows_per_chunk, p.m - first_row), first_n_block,
+                 std::min(plan.n_blocks_per_group, n_blocks - first_n_block), context.scratch_of(thread_idx));
+  };
+  const int64_t num_items = row_chunks * groups;
+  if (p.m * p.n * p.k * 2 <= kInlineWeightBytes) {
+    for (int64_t item = 0; item < num_items; ++item) run_item(0, item);
+  } else {
+    context.pool.parallel_for(num_items, run_item);
+  }
+}
+
+GemmParams gemm_params(const Tensor& x, const PackedWeight& weight, const Tensor& bias, const Tensor& out) {
+  return {.x = x.raw(),
+          .x_elem = elem_of(x.dtype()),
+          .x_stride = x.stride(0),
+          .m = x.dim(0),
+          .n = out.dim(1),
+          .k = x.dim(1),
+          .weight = static_cast<const char*>(weight.data()),
+          .weight_elem = elem_of(weight.desc().format),
+          .bias = bias.defined() ? bias.raw() : nullptr,
+          .out = out.raw(),
+          .out_elem = elem_of(out.dtype()),
+          .out_stride = out.stride(0),
+          .silu_and_mul = false,
+          .packed_x = nullptr};
+}
+
+}  // namespace
+
+void embedding(Stream& stream, const EmbeddingParams& p) {
+  check_params(p);
+  CpuContext& context = context_of(stream);
+  const WeightDesc& desc = p.table->desc();
+  for_rows(context, p.token_ids.dim(0), desc.in_features * 8, [&](int64_t i) {
+    const int64_t row = p.token_ids.data<int32_t>()[i] - p.first_row;
+    char* out = address(p.out, i * p.out.stride(0));
+    if (row < 0 || row >= desc.out_features) {
+      std::memset(out, 0, static_cast<size_t>(desc.in_features * dtype_bytes(p.out.dtype())));
+      return;
+    }
+    context.kernels.embedding_row(static_cast<const char*>(p.table->data()), elem_of(desc.format), row,
+                                  desc.in_features, out, elem_of(p.out.dtype()));
+  });
+}
+
+void linear(Stream& stream, const LinearParams& p) {
+  check_params(p);
+  run_gemm(context_of(stream), gemm_params(p.x, *p.weight, p.bias, p.out));
+}
+
+void linear_silu_and_mul(Stream& stream, const LinearSiluAndMulParams& p) {
+  check_params(p);
+  CpuContext& context = context_of(stream);
+  const int64_t num_tokens = p.x.dim(0), intermediate_size = p.out.dim(1);
+  if (intermediate_size % kNBlock == 0) {
+    GemmParams gemm = gemm_params(p.x, *p.weight, p.bias, p.out);
+    gemm.silu_and_mul = true;
+    run_gemm(context, gemm);
+    return;
+  }
+  // The up rows begin inside an n-block: two ops, the same bits.
+  const Tensor gate_up(
+      context.gate_up_scratch.reserve(std::max<int64_t>(1, num_tokens * 2 * intermediate_size * dtype_bytes(p.x.dtype()))),
+      p.x.dtype(), {num_tokens, 2 * intermediate_size});
+  linear(stream, {.x = p.x, .weight = p.weight, .bias = p.bias, .out = gate_up});
+  silu_and_mul(stream, {.gate_up = gate_up, .out = p.out});
+}
+
+}  // namespace spate::cpu

@@ -1,0 +1,74 @@
+// The compute threads of one CPU device: the caller's thread and num_threads - 1 workers.
+//
+// A fork and join costs about 1 us while a step runs: workers spin between the ops of a step for a bounded time (yielding after a while,
+// so that another process on the core gets on) and then sleep on a futex. Threads are not bound to cores: two ranks, two
+// servers or a test run on one machine would all choose the same ones, and on an idle machine the kernel leaves
+// a spinning thread where it is.
+//
+// One caller at a time. Nested calls are not allowed.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace spate::cpu {
+
+class ThreadPool {
+ public:
+  explicit ThreadPool(int num_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const { return static_cast<int>(cursors_.size()); }
+
+  // Calls fn(thread_idx, item) once for every item in [0, num_items), and returns when all are done. Each thread starts with
+  // its own contiguous run of items (so that it streams its own part of a weight) and then takes items that others have not begun.
+  template <typename Fn>
+  void parallel_for(int64_t num_items, const Fn& fn) {
+    if (num_items <= 1 || num_threads() == 1) {
+      for (int64_t item = 0; item < num_items; ++item) fn(0, item);
+      return;
+    }
+    run(num_items, &invoke<Fn>, &fn);
+  }
+
+  // Between these the workers spin longer before they sleep.
+  void begin_step() { in_step_.store(true, std::memory_order_relaxed); }
+  void end_step() { in_step_.store(false, std::memory_order_relaxed); }
+
+ private:
+  using Invoke = void (*)(const void* fn, int thread_idx, int64_t item);
+  template <typename Fn>
+  static void invoke(const void* fn, int thread_idx, int64_t item) {
+    (*static_cast<const Fn*>(fn))(thread_idx, item);
+  }
+
+  struct alignas(64) Cursor {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+
+  void run(int64_t num_items, Invoke invoke_item, const void* fn);
+  void work(int thread_idx, int num_participants);
+  void worker_loop(int thread_idx);
+  template <typename Value, typename Done>
+  void wait_until(const std::atomic<Value>& word, const Done& done);
+
+  // Number of the job and how many threads take part in it, in one word, so that a thread that does not take part never reads the job.
+  std::atomic<uint32_t> job_word_{0};
+  alignas(64) std::atomic<int32_t> num_running_{0};
+  alignas(64) std::atomic<bool> in_step_{false};
+  std::atomic<bool> stopping_{false};
+  Invoke invoke_ = nullptr;
+  const void* fn_ = nullptr;
+  std::vector<Cursor> cursors_;
+  std::vector<std::thread> workers_;
+};
+
+// The cores that this process may use.
+int num_usable_cores();
+
+}  // namespace spate::cpu

@@ -1,0 +1,226 @@
+// attention_paged, kv_write, qk_norm_rope_kv_write, kv_copy_blocks. What a cache holds shows only through attention.
+#include <algorithm>
+#include <cmath>
+
+#include "backend/conformance/attention_rig.h"
+
+namespace spate::conformance {
+namespace {
+
+// f32: scores of size 5 are off by some 2^-22, and so is their exp. bf16: a back-end may round the probabilities to bf16 for the product
+// with v: each is off by at most 2^-9 of itself, their weighted sum by at most 2^-9 max|v|, max|v| = 3.5; then the result is rounded.
+Tolerance attention_tolerance(DType act, DType kv_dtype) {
+  const bool exact = act == DType::kF32 && kv_dtype == DType::kF32;
+  return {.rel = ulp_of(act), .abs = exact ? 1e-5 : 0x1p-9 * 3.5};
+}
+
+void check_attention(Family& family, Sides sides, const AttentionShape& shape) {
+  if (!family.selected()) return;
+  const AttentionData data = make_attention_data(shape, static_cast<uint64_t>(shape.num_heads() * 1000 + shape.head_dim));
+  family.compare(sides.actual, sides.expected, shape.label(), [&](Side& side) -> Outputs {
+    Outputs outputs;
+    outputs.push_back({"out", run_attention(side, data), attention_tolerance(shape.act, shape.kv_dtype)});
+    return outputs;
+  });
+}
+
+void add_attention(Report& report, Sides sides, DType act, DType kv_dtype) {
+  const std::string suffix = fmt::format("{} over {}", act_name(act), act_name(kv_dtype));
+  const AttentionShape base{.act = act, .kv_dtype = kv_dtype, .seqs = {}};
+  {
+    Family family(report, "attention_paged heads " + suffix);
+    for (const int64_t head_dim : {32, 64, 80, 96, 128, 256}) {
+      for (const int64_t num_kv_heads : {1, 3, 4, 8}) {
+        for (const int64_t group_size : {1, 2, 4, 7}) {
+          AttentionShape shape = base;
+          shape.head_dim = head_dim;
+          shape.num_kv_heads = num_kv_heads;
+          shape.group_size = group_size;
+          shape.seqs = {{19, 3}, {33, 1}};
+          check_attention(family, sides, shape);
+        }
+      }
+    }
+  }
+  {
+    Family family(report, "attention_paged chunks " + suffix);
+    for (const int64_t kv_block_size : {16, 32, 48, 64, 128}) {
+      AttentionShape shape = base;
+      shape.kv_block_size = kv_block_size;
+      shape.num_kv_heads = 2;
+      shape.group_size = 2;
+      shape.head_dim = 32;
+      const std::vector<std::vector<SeqShape>> batches = {
+          {{1, 1}},
+          {{17, 17}, {1, 1}, {130, 1}},
+          {{128, 128}, {129, 2}, {127, 127}, {31, 15}},
+          {{300, 33}, {64, 64}, {65, 1}, {257, 129}, {16, 16}},
+          {{40, 0}, {20, 20}},  // a sequence without a query token in this step
+      };
+      for (const auto& seqs : batches) {
+        shape.seqs = seqs;
+        check_attention(family, sides, shape);
+      }
+    }
+    AttentionShape empty = base;
+    empty.seqs = {{5, 0}};
+    check_attention(family, sides, empty);
+  }
+  {
+    Family family(report, "attention_paged window " + suffix);
+    for (const int window : {1, 7, 16, 64, 100, 1000}) {
+      AttentionShape shape = base;
+      shape.num_kv_heads = 2;
+      shape.group_size = 3;
+      shape.head_dim = 64;
+      shape.window = window;
+      shape.seqs = {{200, 70}, {17, 17}, {300, 1}, {130, 130}};
+      check_attention(family, sides, shape);
+    }
+  }
+}
+
+struct QkvCase {
+  DType act;
+  int64_t num_tokens, num_heads, num_kv_heads, head_dim, rotary_dim;
+  bool norm, interleaved;
+};
+
+// Runs the fused op or its decomposition on qkv rows, then attention of the last token over all of them.
+Outputs run_qk_norm_rope_kv_write(Side& side, const QkvCase& c, bool decomposed) {
+  Rng rng(test_seed(), static_cast<uint64_t>(c.num_tokens * 131 + c.num_heads * 17 + c.head_dim));
+  const int64_t q_width = c.num_heads * c.head_dim, kv_width = c.num_kv_heads * c.head_dim;
+  const int64_t max_positions = c.num_tokens + 5, kv_block_size = 16;
+  const Tensor qkv = side.put(random_tensor(rng, c.act, {c.num_tokens, q_width + 2 * kv_width}));
+  const Tensor q_norm = side.put(random_tensor(rng, c.act, {c.head_dim})), k_norm = side.put(random_tensor(rng, c.act, {c.head_dim}));
+  HostTensor cos_sin = random_tensor(rng, DType::kF32, {max_positions, c.rotary_dim}, 0.4f);
+  HostTensor positions(DType::kI32, {c.num_tokens}), slots(DType::kI32, {c.num_tokens});
+  const int64_t num_blocks = (c.num_tokens + kv_block_size - 1) / kv_block_size + 1;
+  for (int64_t i = 0; i < c.num_tokens; ++i) {
+    positions.span<int32_t>()[static_cast<size_t>(i)] = static_cast<int32_t>(i + 2);
+    slots.span<int32_t>()[static_cast<size_t>(i)] = static_cast<int32_t>(i);
+  }
+  const Tensor q = qkv.columns(0, q_width).split_last(c.num_heads, c.head_dim);
+  const Tensor k = qkv.columns(q_width, q_width + kv_width).split_last(c.num_kv_heads, c.head_dim);
+  const Tensor v = qkv.columns(q_width + kv_width, q_width + 2 * kv_width).split_last(c.num_kv_heads, c.head_dim);
+  const KvView kv = side.put_kv(
+      {.num_kv_heads = c.num_kv_heads, .head_dim = c.head_dim, .kv_block_size = kv_block_size, .dtype = c.act}, num_blocks);
+  const auto fused = side.ops().qk_norm_rope_kv_write;
+  const auto op = decomposed || fused == nullptr ? decompositions().qk_norm_rope_kv_write : fused;
+  op(side.stream(), {.q = q,
+                     .k = k,
+                     .v = v,
+                     .q_norm = c.norm ? q_norm : Tensor(),
+                     .k_norm = c.norm ? k_norm : Tensor(),
+                     .eps = 1e-6f,
+                     .positions = side.put(positions),
+                     .cos_sin = side.put(cos_sin),
+                     .interleaved = c.interleaved,
+                     .slot_mapping = side.put(slots),
+                     .kv = kv});
+  Outputs outputs;
+  // Norm (two roundings), then a rotation whose terms may cancel: an absolute share of |x| <= 3.5 x 3.5 too.
+  outputs.push_back({"qkv", side.get(qkv.columns(0, q_width)), {.rel = 4 * ulp_of(c.act), .abs = 12 * ulp_of(c.act)}});
+  if (c.num_tokens == 0) return outputs;
+
+  HostTensor block_table(DType::kI32, {1, num_blocks}), seq_rows(DType::kI32, {1}), seq_lens(DType::kI32, {1}), cu(DType::kI32, {2});
+  for (int64_t b = 0; b < num_blocks; ++b) block_table.span<int32_t>()[static_cast<size_t>(b)] = static_cast<int32_t>(b);
+  seq_lens.span<int32_t>()[0] = static_cast<int32_t>(c.num_tokens);
+  cu.span<int32_t>()[1] = 1;
+  const Tensor out = side.put(poisoned_tensor(c.act, {1, c.num_heads, c.head_dim}));
+  const Tensor probe = side.put(random_tensor(rng, c.act, {1, c.num_heads, c.head_dim}));  // the same query on both sides
+  side.ops().attention_paged(side.stream(), {.q = probe,
+                                             .kv = kv,
+                                             .block_table = side.put(block_table),
+                                             .seq_rows = side.put(seq_rows),
+                                             .cu_seqlens_q = side.put(cu),
+                                             .seq_lens = side.put(seq_lens),
+                                             .max_query_len = 1,
+                                             .max_seq_len = static_cast<int>(c.num_tokens),
+                                             .softmax_scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
+                                             .out = out});
+  // A key that is off by a few bits moves a score by some 2^-7 x 4; the probabilities and the average of v follow.
+  outputs.push_back({"attention", side.get(out), {.rel = 4 * ulp_of(c.act), .abs = c.act == DType::kBf16 ? 0.1 : 1e-4}});
+  return outputs;
+}
+
+void add_qk_norm_rope_kv_write(Report& report, Sides sides, DType act) {
+  Family family(report, fmt::format("qk_norm_rope_kv_write {}", act_name(act)));
+  if (!family.selected()) return;
+  const bool fused = sides.actual.ops().qk_norm_rope_kv_write != nullptr;
+  for (const auto& [heads, kv_heads, head_dim, rotary_dim] :
+       {std::tuple{1, 1, 32, 32}, std::tuple{6, 3, 64, 32}, std::tuple{4, 4, 80, 80}, std::tuple{14, 2, 128, 128}}) {
+    for (const int64_t num_tokens : {0, 1, 2, 17, 70}) {
+      for (const bool norm : {false, true}) {
+        for (const bool interleaved : {false, true}) {
+          const QkvCase c{act, num_tokens, heads, kv_heads, head_dim, rotary_dim, norm, interleaved};
+          const std::string label = fmt::format("{} tokens, {} heads over {}, head_dim {}, rotary {}{}{}", num_tokens, heads, kv_heads,
+                                                head_dim, rotary_dim, norm ? ", norm" : "", interleaved ? ", interleaved" : "");
+          family.compare(sides.actual, sides.expected, label, [&](Side& side) { return run_qk_norm_rope_kv_write(side, c, false); });
+          if (!fused) continue;
+          family.compare(sides.actual, label + " against its decomposition",
+                         [&](Side& side) { return run_qk_norm_rope_kv_write(side, c, false); },
+                         [&](Side& side) { return run_qk_norm_rope_kv_write(side, c, true); });
+        }
+      }
+    }
+  }
+}
+
+// A sequence whose blocks were copied elsewhere reads the same.
+void add_kv_copy_blocks(Report& report, Sides sides) {
+  Family family(report, "kv_copy_blocks");
+  if (!family.selected()) return;
+  for (const DType act : kActs) {
+    AttentionShape shape{.act = act, .kv_dtype = act, .num_kv_heads = 2, .group_size = 2, .head_dim = 64, .kv_block_size = 16, .seqs = {{37, 3}}};
+    const AttentionData data = make_attention_data(shape, 5);
+    const int64_t blocks = data.block_table.view().dim(1), row = data.seq_rows.view().data<int32_t>()[0];
+    const auto run = [&](Side& side, bool copied) -> Outputs {
+      const KvView kv = side.put_kv(shape.kv_desc(), data.num_blocks + blocks);
+      const Tensor slots = side.put(data.slots);
+      side.ops().kv_write(side.stream(), {.k = side.put(data.k).split_last(shape.num_kv_heads, shape.head_dim),
+                                          .v = side.put(data.v).split_last(shape.num_kv_heads, shape.head_dim),
+                                          .slot_mapping = slots,
+                                          .kv = kv});
+      HostTensor table = copy_tensor(data.block_table), src_dst(DType::kI32, {blocks, 2});
+      for (int64_t b = 0; b < blocks; ++b) {
+        int32_t& entry = table.span<int32_t>()[static_cast<size_t>(row * blocks + b)];
+        const auto target = static_cast<int32_t>(data.num_blocks + blocks - 1 - b);
+        src_dst.span<int32_t>()[static_cast<size_t>(2 * b)] = entry;
+        src_dst.span<int32_t>()[static_cast<size_t>(2 * b + 1)] = target;
+        if (copied) entry = target;
+      }
+      if (copied) {
+        side.ops().kv_copy_blocks(side.stream(), {.kv = kv, .src_dst = side.put(HostTensor(DType::kI32, {0, 2}))});
+        side.ops().kv_copy_blocks(side.stream(), {.kv = kv, .src_dst = side.put(src_dst)});
+      }
+      const Tensor out = side.put(poisoned_tensor(act, {3, shape.num_heads(), shape.head_dim}));
+      side.ops().attention_paged(side.stream(), {.q = side.put(data.q).split_last(shape.num_heads(), shape.head_dim),
+                                                 .kv = kv,
+                                                 .block_table = side.put(table),
+                                                 .seq_rows = side.put(data.seq_rows),
+                                                 .cu_seqlens_q = side.put(data.cu_seqlens_q),
+                                                 .seq_lens = side.put(data.seq_lens),
+                                                 .max_query_len = 3,
+                                                 .max_seq_len = 37,
+                                                 .softmax_scale = 0.125f,
+                                                 .out = out});
+      Outputs outputs;
+      outputs.push_back({"out", side.get(out), {}});
+      return outputs;
+    };
+    family.compare(sides.actual, act_name(act), [&](Side& side) { return run(side, true); },
+                   [&](Side& side) { return run(side, false); });
+  }
+}
+
+}  // namespace
+
+void add_attention_cases(Report& report, Sides sides) {
+  add_attention(report, sides, DType::kBf16, DType::kBf16);
+  add_attention(report, sides, DType::kF32, DType::kF32);
+  for (const DType act : kActs) add_qk_norm_rope_kv_write(report, sides, act);
+  add_kv_copy_blocks(report, sides);
+}
+
+}  // namespace spate::conformance

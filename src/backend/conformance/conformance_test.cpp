@@ -1,0 +1,52 @@
+// The back-ends of this machine against the reference: the reference itself (its fused ops against the decompositions), and the CPU at every
+// instruction set that the machine has, with one thread and with several.
+#include "backend/conformance/conformance.h"
+
+#include <cstdio>
+
+#include "backend/cpu/cpu_device.h"
+#include "backend/reference/reference_device.h"
+#include "base/test.h"
+
+namespace spate {
+namespace {
+
+void check_device(Device& device, Device& deterministic, const std::string& filter = "") {
+  ConformanceOptions options;
+  options.filter = filter;
+  options.print = [](const std::string& line) {
+    if (!line.starts_with("ok")) std::printf("%s\n", line.c_str());
+  };
+  const ConformanceResult result = run_conformance(device, deterministic, options);
+  CHECK(result.passed > 0);
+  CHECK(result.failed == 0);
+}
+
+TEST_CASE("the reference: fused ops equal their decompositions") {
+  const auto device = make_reference_device({}).value();
+  for (const char* filter : {"linear_silu_and_mul", "add_rms_norm", "qk_norm_rope_kv_write", "kv_copy_blocks"}) {
+    check_device(*device, *device, filter);
+  }
+}
+
+TEST_CASE("the CPU at every instruction set of this machine") {
+  for (const char* isa : {"avx2", "avx512", "amx"}) {
+    auto device = make_cpu_device({.num_threads = 3, .isa = isa});
+    if (!device.ok()) {
+      std::printf("not run: %s\n", device.status().message().c_str());
+      continue;
+    }
+    CAPTURE(isa);
+    check_device(**device, **device);
+  }
+}
+
+// The number of threads must not show in any bit: families that compare bits run with another number.
+TEST_CASE("the CPU on one thread") {
+  const auto one = make_cpu_device({.num_threads = 1}).value();
+  check_device(*one, *one, "linear");
+  check_device(*one, *one, "attention_paged chunks");
+}
+
+}  // namespace
+}  // namespace spate

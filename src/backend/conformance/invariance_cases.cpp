@@ -1,0 +1,100 @@
+// Of a deterministic device: a row has the same bits alone and in any batch; a prompt the same whole and in chunks.
+#include <cmath>
+
+#include "backend/conformance/attention_rig.h"
+
+namespace spate::conformance {
+namespace {
+
+void add_linear_invariance(Report& report, Sides sides, DType act) {
+  Family family(report, fmt::format("batch invariance of linear {}", act_name(act)));
+  if (!family.selected()) return;
+  Side& side = sides.deterministic;
+  const WeightFormat format = act == DType::kF32 ? WeightFormat::kF32 : WeightFormat::kBf16;
+  for (const auto& [n, k] : {std::pair{33, 70}, std::pair{64, 1056}, std::pair{20, 2080}}) {
+    const int64_t max_m = 300;
+    Rng rng(test_seed(), static_cast<uint64_t>(n + k));
+    const HostTensor x = random_tensor(rng, act, {max_m, k}), w = random_tensor(rng, act, {n, k}, 0.05f);
+    const HostTensor gate_up = random_tensor(rng, act, {96, k}, 0.05f);
+    const auto rows = [&](int64_t begin, int64_t end, bool silu) {
+      const int64_t width = silu ? 48 : n;
+      const Tensor out = side.put(poisoned_tensor(act, {end - begin, width}));
+      const Tensor x_device = side.put(x.view().rows(begin, end));
+      if (silu) {
+        const OpTable ops = bind_ops(side.ops()).ops;
+        ops.linear_silu_and_mul(side.stream(), {.x = x_device,
+                                                .weight = &side.put_weight(gate_up, format),
+                                                .bias = Tensor(),
+                                                .gate_up = side.put(poisoned_tensor(act, {end - begin, 96})),
+                                                .out = out});
+      } else {
+        side.ops().linear(side.stream(), {.x = x_device, .weight = &side.put_weight(w, format), .bias = Tensor(), .out = out});
+      }
+      HostTensor result = side.get(out);
+      side.clear();
+      return result;
+    };
+    for (const bool silu : {false, true}) {
+      const HostTensor whole = rows(0, max_m, silu);
+      for (const int64_t m : {1, 2, 3, 5, 8, 15, 16, 17, 32, 33, 64, 129}) {
+        for (const int64_t begin : {int64_t{0}, int64_t{7}, max_m - m}) {
+          family.check(fmt::format("rows {} to {} of {}, n {} k {}{}", begin, begin + m, max_m, n, k, silu ? " silu" : ""),
+                       equal_bits("out", rows(begin, begin + m, silu), whole.view().rows(begin, begin + m)));
+        }
+      }
+    }
+  }
+}
+
+void add_norm_invariance(Report& report, Sides sides, DType act) {
+  Family family(report, fmt::format("batch invariance of rms_norm {}", act_name(act)));
+  if (!family.selected()) return;
+  Side& side = sides.deterministic;
+  for (const int64_t width : {100, 1024, 5120}) {
+    Rng rng(test_seed(), static_cast<uint64_t>(width));
+    const HostTensor x = random_tensor(rng, act, {200, width}), weight = random_tensor(rng, act, {width});
+    const auto rows = [&](int64_t begin, int64_t end) {
+      const Tensor out = side.put(poisoned_tensor(act, {end - begin, width}));
+      side.ops().rms_norm(side.stream(), {.x = side.put(x.view().rows(begin, end)), .weight = side.put(weight), .eps = 1e-6f, .out = out});
+      HostTensor result = side.get(out);
+      side.clear();
+      return result;
+    };
+    const HostTensor whole = rows(0, 200);
+    for (const int64_t i : {0, 1, 63, 199}) {
+      family.check(fmt::format("row {} of width {}", i, width), equal_bits("out", rows(i, i + 1), whole.view().rows(i, i + 1)));
+    }
+  }
+}
+
+void add_attention_invariance(Report& report, Sides sides, DType act) {
+  Family family(report, fmt::format("batch invariance of attention_paged {}", act_name(act)));
+  if (!family.selected()) return;
+  Side& side = sides.deterministic;
+  for (const int window : {0, 50}) {
+    for (const int64_t kv_block_size : {16, 32}) {
+      AttentionShape shape{.act = act, .kv_dtype = act, .num_kv_heads = 2, .group_size = 3, .head_dim = 64,
+                           .kv_block_size = kv_block_size, .window = window, .seqs = {{300, 300}, {141, 70}, {131, 3}}};
+      const AttentionData data = make_attention_data(shape, 11);
+      const HostTensor whole = run_attention(side, data);
+      side.clear();
+      for (const int64_t chunk : {1, 5, 16, 100, 128}) {
+        family.check(fmt::format("chunks of {}, window {}, blocks of {}", chunk, window, kv_block_size),
+                     equal_bits("out", run_attention(side, data, chunk), whole));
+        side.clear();
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void add_invariance_cases(Report& report, Sides sides) {
+  for (const DType act : kActs) {
+    add_linear_invariance(report, sides, act);
+    add_norm_invariance(report, sides, act);
+    add_attention_invariance(report, sides, act);
+  }
+}
+
+}  // namespace spate::conformance

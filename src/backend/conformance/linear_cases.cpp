@@ -1,0 +1,165 @@
+// linear, linear_silu_and_mul, embedding, gather_rows.
+#include <cmath>
+
+#include "backend/conformance/rig.h"
+
+namespace spate::conformance {
+namespace {
+
+struct LinearCase {
+  int64_t m, n, k;
+  DType act, out;
+  WeightFormat format;
+  bool bias, strided;
+};
+
+// Weights of variance 1/k make sums of size 1; an fp32 sum of k such terms in any order is off by some sqrt(k) roundings of 2^-24,
+// allowed 16 times that. A bf16 result is then rounded.
+Tolerance linear_tolerance(DType out, int64_t k) {
+  return {.rel = ulp_of(out), .abs = 0x1p-20 * std::sqrt(static_cast<double>(k))};
+}
+
+DType weight_dtype(WeightFormat format) { return format == WeightFormat::kF32 ? DType::kF32 : DType::kBf16; }
+
+void check_linear(Family& family, Sides sides, const LinearCase& c) {
+  if (!family.selected()) return;
+  Rng rng(test_seed(), static_cast<uint64_t>(c.m * 1000003 + c.n * 1009 + c.k));
+  const HostTensor x = random_tensor(rng, c.act, {c.m, c.k});
+  const HostTensor w = random_tensor(rng, weight_dtype(c.format), {c.n, c.k}, 1 / std::sqrt(static_cast<float>(c.k)));
+  const HostTensor bias = random_tensor(rng, c.act, {c.n});
+  const auto body = [&](Side& side) -> Outputs {
+    const int64_t pad = c.strided ? 8 : 0;
+    const auto x_padded = side.put_padded(x, pad, pad);
+    const auto out = side.put_padded(poisoned_tensor(c.out, {c.m, c.n}), pad, pad);
+    side.ops().linear(side.stream(), {.x = x_padded.view,
+                                      .weight = &side.put_weight(w, c.format),
+                                      .bias = c.bias ? side.put(bias) : Tensor(),
+                                      .out = out.view});
+    Outputs outputs;
+    outputs.push_back({"out", side.get(out.whole), linear_tolerance(c.out, c.k)});
+    return outputs;
+  };
+  family.compare(sides.actual, sides.expected,
+                 fmt::format("m {} n {} k {}{}{} out {}", c.m, c.n, c.k, c.bias ? " bias" : "", c.strided ? " strided" : "",
+                             dtype_name(c.out)),
+                 body);
+}
+
+void add_linear(Report& report, Sides sides, const char* name, DType act, WeightFormat format) {
+  Family family(report, fmt::format("linear {}", name));
+  const std::pair<int64_t, int64_t> sizes[] = {{1, 1}, {16, 32}, {17, 33}, {40, 70}, {100, 96}, {64, 1056}, {130, 520}};
+  int i = 0;
+  for (const int64_t m : {0, 1, 2, 3, 5, 15, 16, 17, 33, 129}) {
+    for (const auto& [n, k] : sizes) {
+      for (const bool strided : {false, true}) {
+        const DType out = i++ % 3 == 0 ? DType::kF32 : act;
+        check_linear(family, sides, {m, n, k, act, out, format, i % 2 == 0, strided});
+      }
+    }
+  }
+  // More rows and k than one level of blocking holds.
+  check_linear(family, sides, {300, 48, 2080, act, act, format, true, false});
+  check_linear(family, sides, {70, 33, 4128, act, DType::kF32, format, false, true});
+  check_linear(family, sides, {1, 530, 3072, act, act, format, true, false});
+}
+
+void add_linear_silu_and_mul(Report& report, Sides sides, DType act) {
+  Family family(report, fmt::format("linear_silu_and_mul {}", act_name(act)));
+  if (!family.selected()) return;
+  const WeightFormat format = act == DType::kF32 ? WeightFormat::kF32 : WeightFormat::kBf16;
+  const OpTable fallback = decompositions();
+  const bool fused = sides.actual.ops().linear_silu_and_mul != nullptr;
+  for (const int64_t m : {0, 1, 3, 16, 17, 33, 129}) {
+    for (const auto& [n, k] : {std::pair{16, 32}, std::pair{13, 40}, std::pair{48, 100}, std::pair{80, 576}}) {
+      Rng rng(test_seed(), static_cast<uint64_t>(m * 7919 + n * 31 + k));
+      const HostTensor x = random_tensor(rng, act, {m, k});
+      const HostTensor w = random_tensor(rng, act, {2 * n, k}, 1 / std::sqrt(static_cast<float>(k)));
+      const HostTensor bias = random_tensor(rng, act, {2 * n});
+      const auto run = [&](Side& side, bool decomposed) -> Outputs {
+        const OpTable& ops = side.ops();
+        const auto op = decomposed || !ops.linear_silu_and_mul ? fallback.linear_silu_and_mul : ops.linear_silu_and_mul;
+        const Tensor out = side.put(poisoned_tensor(act, {m, n}));
+        op(side.stream(), {.x = side.put(x),
+                           .weight = &side.put_weight(w, format),
+                           .bias = m % 2 ? side.put(bias) : Tensor(),
+                           .gate_up = side.put(poisoned_tensor(act, {m, 2 * n})),
+                           .out = out});
+        Outputs outputs;
+        // The gate may be off by its last bit, which moves silu by up to 1 + |gate| of them (|gate| <= 5 here with the bias); then two
+        // more roundings. Where the gate is near zero its fp32 sum error counts.
+        outputs.push_back({"out", side.get(out), {.rel = 8 * ulp_of(act), .abs = 0x1p-18 * std::sqrt(static_cast<double>(k))}});
+        return outputs;
+      };
+      const std::string label = fmt::format("m {} n {} k {}", m, n, k);
+      family.compare(sides.actual, sides.expected, label, [&](Side& side) { return run(side, false); });
+      if (!fused) continue;
+      family.compare(sides.actual, label + " against its decomposition", [&](Side& side) { return run(side, false); },
+                     [&](Side& side) { return run(side, true); });
+    }
+  }
+}
+
+void add_embedding(Report& report, Sides sides, DType act, WeightFormat format) {
+  Family family(report, fmt::format("embedding {} from {}", act_name(act), weight_format_name(format)));
+  if (!family.selected()) return;
+  for (const auto& [rows, width] : {std::pair{1, 1}, std::pair{50, 33}, std::pair{129, 96}, std::pair{33, 1024}}) {
+    for (const int64_t num_tokens : {0, 1, 7, 130}) {
+      Rng rng(test_seed(), static_cast<uint64_t>(rows * 131 + width + num_tokens));
+      const HostTensor table = random_tensor(rng, weight_dtype(format), {rows, width});
+      const int32_t first_row = rows / 2;  // the shard is rows [first_row, first_row + rows) of a larger vocabulary
+      HostTensor ids(DType::kI32, {num_tokens});
+      for (int32_t& id : ids.span<int32_t>()) id = static_cast<int32_t>(rng.below(static_cast<uint64_t>(rows * 2)));
+      family.compare(sides.actual, sides.expected, fmt::format("{} tokens of [{}, {}]", num_tokens, rows, width),
+                     [&](Side& side) -> Outputs {
+                       const Tensor out = side.put(poisoned_tensor(act, {num_tokens, width}));
+                       side.ops().embedding(side.stream(), {.token_ids = side.put(ids),
+                                                            .table = &side.put_weight(table, format),
+                                                            .first_row = first_row,
+                                                            .out = out});
+                       Outputs outputs;
+                       outputs.push_back({"out", side.get(out), {}});
+                       return outputs;
+                     });
+    }
+  }
+}
+
+void add_gather_rows(Report& report, Sides sides) {
+  Family family(report, "gather_rows");
+  if (!family.selected()) return;
+  for (const DType dtype : {DType::kBf16, DType::kF32, DType::kI32}) {
+    for (const auto& [rows, width, n] : {std::tuple{1, 1, 1}, std::tuple{17, 33, 40}, std::tuple{5, 1030, 3}, std::tuple{4, 8, 0}}) {
+      Rng rng(test_seed(), static_cast<uint64_t>(rows * 17 + width));
+      HostTensor x = dtype == DType::kI32 ? HostTensor(DType::kI32, {rows, width}) : random_tensor(rng, dtype, {rows, width});
+      if (dtype == DType::kI32) {
+        for (int32_t& value : x.span<int32_t>()) value = static_cast<int32_t>(rng.next_u32());
+      }
+      HostTensor ids(DType::kI32, {n});
+      for (int32_t& id : ids.span<int32_t>()) id = static_cast<int32_t>(rng.below(static_cast<uint64_t>(rows)));
+      family.compare(sides.actual, sides.expected, fmt::format("{} of {} [{}, {}]", n, dtype_name(dtype), rows, width),
+                     [&](Side& side) -> Outputs {
+                       const Tensor out = side.put(poisoned_tensor(dtype, {n, width}));
+                       side.ops().gather_rows(side.stream(), {.x = side.put_padded(x, 8, 0).view, .row_ids = side.put(ids), .out = out});
+                       Outputs outputs;
+                       outputs.push_back({"out", side.get(out), {}});
+                       return outputs;
+                     });
+    }
+  }
+}
+
+}  // namespace
+
+void add_linear_cases(Report& report, Sides sides) {
+  add_linear(report, sides, "bf16", DType::kBf16, WeightFormat::kBf16);
+  add_linear(report, sides, "f32", DType::kF32, WeightFormat::kF32);
+  add_linear(report, sides, "f32 by bf16 weights", DType::kF32, WeightFormat::kBf16);
+  add_linear(report, sides, "bf16 by f32 weights", DType::kBf16, WeightFormat::kF32);
+  for (const DType act : kActs) add_linear_silu_and_mul(report, sides, act);
+  add_embedding(report, sides, DType::kBf16, WeightFormat::kBf16);
+  add_embedding(report, sides, DType::kF32, WeightFormat::kF32);
+  add_embedding(report, sides, DType::kF32, WeightFormat::kBf16);
+  add_gather_rows(report, sides);
+}
+
+}  // namespace spate::conformance

@@ -1,0 +1,158 @@
+#include "backend/conformance/rig.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "backend/reference/reference_device.h"
+
+namespace spate::conformance {
+namespace {
+
+int64_t span_elements(const Tensor& t) {
+  int64_t last = 0;
+  for (int i = 0; i < t.rank(); ++i) {
+    if (t.dim(i) == 0) return 0;
+    last += (t.dim(i) - 1) * t.stride(i);
+  }
+  return last + 1;
+}
+
+}  // namespace
+
+Tensor Side::put(const Tensor& host) {
+  const HostTensor contiguous = copy_tensor(host);
+  const auto bytes = static_cast<size_t>(host.num_bytes());
+  buffers_.push_back(device_.allocate(std::max<size_t>(bytes, 16), MemoryKind::kDevice).value());
+  void* data = buffers_.back().data();
+  device_.copy_to_device(*stream_, data, contiguous.view().raw(), bytes);
+  device_.synchronize(*stream_);
+  return Tensor(data, host.dtype(), host.dims());
+}
+
+Side::Padded Side::put_padded(const Tensor& host, int64_t left, int64_t right) {
+  const int64_t rows = host.dim(0), width = host.dim(1), whole_width = left + width + right;
+  HostTensor whole = poisoned_tensor(host.dtype(), {rows, whole_width});
+  const auto bytes = static_cast<size_t>(dtype_bytes(host.dtype()));
+  for (int64_t i = 0; i < rows; ++i) {
+    std::memcpy(static_cast<char*>(whole.view().raw()) + static_cast<size_t>(i * whole_width + left) * bytes,
+                static_cast<const char*>(host.raw()) + static_cast<size_t>(i * host.stride(0)) * bytes,
+                static_cast<size_t>(width) * bytes);
+  }
+  const Tensor device_whole = put(whole);
+  return {device_whole.columns(left, left + width), device_whole};
+}
+
+HostTensor Side::get(const Tensor& device_tensor) {
+  const int64_t elements = span_elements(device_tensor), bytes = elements * dtype_bytes(device_tensor.dtype());
+  device_.synchronize(*stream_);
+  HostTensor span(device_tensor.dtype(), {elements});
+  device_.copy_to_host(*stream_, span.view().raw(), device_tensor.raw(), static_cast<size_t>(bytes));
+  device_.synchronize(*stream_);
+  HostTensor out(device_tensor.dtype(), device_tensor.dims());
+  if (elements == 0) return out;
+  const int64_t element = dtype_bytes(device_tensor.dtype());
+  for (int64_t flat = 0; flat < device_tensor.num_elements(); ++flat) {
+    int64_t offset = 0, rest = flat;
+    for (int i = device_tensor.rank() - 1; i >= 0; --i) {
+      offset += rest % device_tensor.dim(i) * device_tensor.stride(i);
+      rest /= device_tensor.dim(i);
+    }
+    std::memcpy(static_cast<char*>(out.view().raw()) + flat * element,
+                static_cast<const char*>(span.view().raw()) + offset * element, static_cast<size_t>(element));
+  }
+  return out;
+}
+
+const PackedWeight& Side::put_weight(const Tensor& rows, WeightFormat format) {
+  auto weight = device_.create_weight({.out_features = rows.dim(0), .in_features = rows.dim(1), .format = format});
+  weights_.push_back(std::make_unique<PackedWeight>(std::move(weight).value()));
+  // In three parts, the middle one last: rows may come in any order.
+  const int64_t n = rows.dim(0), first = n / 3, second = n - n / 4;
+  for (const auto& [begin, end] : {std::pair{int64_t{0}, first}, std::pair{second, n}, std::pair{first, second}}) {
+    if (begin == end) continue;
+    const Status status = device_.pack_rows(*weights_.back(), begin, rows.rows(begin, end));
+    CHECK(status.ok(), "{}", status.message());
+  }
+  return *weights_.back();
+}
+
+KvView Side::put_kv(const KvGroupDesc& desc, int64_t num_blocks) {
+  const int64_t block_bytes = device_.kv_block_bytes(desc);
+  const auto bytes = static_cast<size_t>(block_bytes * num_blocks);
+  buffers_.push_back(device_.allocate(bytes, MemoryKind::kDevice).value());
+  device_.fill_bytes(*stream_, buffers_.back().data(), 0xff, bytes);  // NaN as bf16 and as f32
+  return {.desc = desc, .data = buffers_.back().data(), .block_bytes = block_bytes, .num_blocks = num_blocks};
+}
+
+void Side::clear() {
+  device_.synchronize(*stream_);
+  buffers_.clear();
+  weights_.clear();
+}
+
+Family::~Family() {
+  if (!selected()) return;
+  ++(num_failed_ == 0 ? report_.result.passed : report_.result.failed);
+  if (!report_.options.print) return;
+  report_.options.print(num_failed_ == 0
+                            ? fmt::format("ok      {} ({} cases)", name_, num_cases_)
+                            : fmt::format("FAILED  {}: {} of {} cases, first {}", name_, num_failed_, num_cases_, first_failure_));
+}
+
+void Family::check(const std::string& label, const std::string& difference) {
+  ++num_cases_;
+  if (difference.empty()) return;
+  if (num_failed_++ == 0) first_failure_ = fmt::format("{}: {}", label, difference);
+}
+
+namespace {
+
+std::string difference_of(const Outputs& actual, const Outputs& expected) {
+  CHECK(actual.size() == expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    std::string text = close_to(actual[i].name, actual[i].value, expected[i].value, actual[i].tolerance);
+    if (!text.empty()) return text;
+  }
+  return {};
+}
+
+}  // namespace
+
+void Family::compare(Side& actual, Side& expected, const std::string& label, const CaseBody& body) {
+  if (!selected()) return;
+  const Outputs actual_outputs = body(actual);
+  const Outputs expected_outputs = body(expected);
+  check(label, difference_of(actual_outputs, expected_outputs));
+  actual.clear();
+  expected.clear();
+}
+
+void Family::compare(Side& side, const std::string& label, const CaseBody& actual, const CaseBody& expected) {
+  if (!selected()) return;
+  const Outputs actual_outputs = actual(side);
+  side.clear();
+  const Outputs expected_outputs = expected(side);
+  side.clear();
+  check(label, difference_of(actual_outputs, expected_outputs));
+}
+
+}  // namespace spate::conformance
+
+namespace spate {
+
+ConformanceResult run_conformance(Device& device, Device& deterministic, const ConformanceOptions& options) {
+  using namespace conformance;
+  const std::unique_ptr<Device> reference = make_reference_device({}).value();
+  Side actual(device), expected(*reference), deterministic_side(deterministic);
+  Report report{.options = options, .result = {}};
+  const Sides sides{actual, expected, deterministic_side};
+  add_linear_cases(report, sides);
+  add_elementwise_cases(report, sides);
+  add_attention_cases(report, sides);
+  add_step_cases(report, sides);
+  add_sample_cases(report, sides);
+  add_invariance_cases(report, sides);
+  return report.result;
+}
+
+}  // namespace spate

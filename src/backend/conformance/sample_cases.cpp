@@ -1,0 +1,165 @@
+// sample: the same ids as the reference for every mix of parameters. logprobs: within fp32 rounding.
+//
+// Exact ids are a fair demand: two back-ends may compute a score some 1e-6 apart, so that about one in 10^5 draws could differ; the seed is
+// fixed, and a back-end that rounds differently somewhere fails here at once and not by chance.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "backend/conformance/state_rig.h"
+
+namespace spate::conformance {
+namespace {
+
+// Logits with ties (quarters) and a few that stand out, as models give them.
+HostTensor random_logits(Rng& rng, int64_t rows, int64_t vocab_size, bool ties) {
+  HostTensor logits(DType::kF32, {rows, vocab_size});
+  for (float& logit : logits.span<float>()) {
+    logit = 3 * rng.gaussian() + (rng.below(50) == 0 ? 6.0f : 0.0f);
+    if (ties) logit = std::round(logit * 4) / 4;
+  }
+  return logits;
+}
+
+struct SampleCase {
+  const char* name;
+  RowSampling sampling;
+};
+
+std::vector<SampleCase> sample_cases() {
+  std::vector<SampleCase> cases = {{"greedy", {}}};
+  const auto add = [&](const char* name, auto change) {
+    RowSampling sampling;
+    sampling.temperature = 0.8f;
+    change(sampling);
+    cases.push_back({name, sampling});
+  };
+  using S = RowSampling&;
+  add("temperature", [](S) {});
+  add("hot", [](S s) { s.temperature = 3.0f; });
+  add("cold", [](S s) { s.temperature = 0.05f; });
+  add("top_k 1", [](S s) { s.sampling_top_k = 1; });
+  add("top_k 5", [](S s) { s.sampling_top_k = 5; });
+  add("top_k 50", [](S s) { s.sampling_top_k = 50; });
+  add("top_k large", [](S s) { s.sampling_top_k = 5000; });
+  add("top_p 0.9", [](S s) { s.top_p = 0.9f; });
+  add("top_p 0.5 hot", [](S s) { s.top_p = 0.5f, s.temperature = 5.0f; });
+  add("top_p tiny", [](S s) { s.top_p = 1e-6f; });
+  add("min_p", [](S s) { s.min_p = 0.05f; });
+  add("min_p 1", [](S s) { s.min_p = 1.0f; });
+  add("top_k top_p min_p", [](S s) { s.sampling_top_k = 40, s.top_p = 0.8f, s.min_p = 0.01f; });
+  add("top_p min_p", [](S s) { s.top_p = 0.95f, s.min_p = 0.002f, s.temperature = 2.0f; });
+  add("repetition", [](S s) { s.repetition_penalty = 1.3f; });
+  add("presence frequency greedy", [](S s) { s.presence_penalty = 1.5f, s.frequency_penalty = 0.7f, s.temperature = 0; });
+  add("all penalties", [](S s) { s.repetition_penalty = 0.8f, s.presence_penalty = -0.5f, s.frequency_penalty = 0.3f, s.top_p = 0.9f; });
+  add("bias", [](S s) { s.num_bias = 7; });
+  add("bias greedy", [](S s) { s.num_bias = kMaxLogitBias, s.temperature = 0; });
+  add("min_tokens greedy", [](S s) { s.num_stop_ids = 4, s.min_tokens_until = 1000, s.temperature = 0; });
+  add("min_tokens reached", [](S s) { s.num_stop_ids = 4, s.min_tokens_until = 1, s.temperature = 0; });
+  add("min_tokens", [](S s) { s.num_stop_ids = kMaxStopIds, s.min_tokens_until = 1000; });
+  return cases;
+}
+
+template <typename T>
+T* row_of(HostTensor& matrix, int64_t row) {
+  return matrix.span<T>().data() + row * matrix.view().stride(0);
+}
+
+void add_samples(Report& report, Sides sides, int64_t vocab_size, bool ties) {
+  Family family(report, fmt::format("sample vocabulary {}{}", vocab_size, ties ? " with ties" : ""));
+  if (!family.selected()) return;
+  const int64_t num_rows = 12;
+  for (const SampleCase& c : sample_cases()) {
+    Rng rng(test_seed(), static_cast<uint64_t>(vocab_size) + std::strlen(c.name) * 1000);
+    const HostTensor logits = random_logits(rng, num_rows, vocab_size, ties);
+    const StateSizes sizes{.max_num_seqs = num_rows + 1, .max_model_len = 40, .max_blocks_per_seq = 1};
+    HostState state = poisoned_state(sizes);
+    HostTensor sample_seqs(DType::kI32, {num_rows});
+    const auto token = [&] { return static_cast<int32_t>(rng.below(static_cast<uint64_t>(vocab_size))); };
+    for (int64_t i = 0; i < num_rows; ++i) {
+      const int64_t row = num_rows - i;
+      sample_seqs.span<int32_t>()[static_cast<size_t>(i)] = static_cast<int32_t>(row);
+      RowSampling sampling = c.sampling;
+      sampling.seed = rng.next_u64();
+      const auto num_tokens = static_cast<int32_t>(1 + rng.below(40));
+      sampling.prompt_len = static_cast<int32_t>(rng.below(static_cast<uint64_t>(num_tokens) + 1));
+      state.num_tokens.span<int32_t>()[static_cast<size_t>(row)] = num_tokens;
+      // Tokens repeat, and half of them are the most likely ones, so that penalties matter.
+      const float* row_logits = logits.view().data<float>() + i * vocab_size;
+      const auto likely = static_cast<int32_t>(std::max_element(row_logits, row_logits + vocab_size) - row_logits);
+      for (int32_t t = 0; t < num_tokens; ++t) row_of<int32_t>(state.token_ids, row)[t] = rng.below(2) ? likely : token();
+      for (int32_t b = 0; b < sampling.num_bias; ++b) {
+        row_of<int32_t>(state.bias_ids, row)[b] = token();
+        row_of<float>(state.bias_values, row)[b] = 20 * rng.gaussian();
+      }
+      for (int32_t b = 0; b < sampling.num_stop_ids; ++b) row_of<int32_t>(state.stop_ids, row)[b] = b == 0 ? likely : token();
+      // One bias an id: the sum of several depends on their order on a parallel machine.
+      int32_t* ids = row_of<int32_t>(state.bias_ids, row);
+      std::sort(ids, ids + sampling.num_bias);
+      sampling.num_bias = static_cast<int32_t>(std::unique(ids, ids + sampling.num_bias) - ids);
+      std::memcpy(row_of<uint8_t>(state.sampling, row), &sampling, sizeof sampling);
+    }
+    family.compare(sides.actual, sides.expected, c.name, [&](Side& side) -> Outputs {
+      const Tensor logits_device = side.put(logits), next = side.put(poisoned_tensor(DType::kI32, {num_rows}));
+      side.ops().sample(side.stream(), {.logits = logits_device,
+                                        .sample_seqs = side.put(sample_seqs),
+                                        .state = put_state(side, state),
+                                        .next_token_ids = next});
+      Outputs outputs;
+      outputs.push_back({"next_token_ids", side.get(next), {}});
+      outputs.push_back({"logits", side.get(logits_device), {}});  // unchanged
+      return outputs;
+    });
+  }
+}
+
+void add_logprobs(Report& report, Sides sides) {
+  Family family(report, "logprobs");
+  if (!family.selected()) return;
+  for (const auto& [rows, vocab_size, num_top] : {std::tuple{0, 10, 0}, std::tuple{1, 1, 1}, std::tuple{3, 7, 7}, std::tuple{5, 1000, 20},
+                                                  std::tuple{17, 1025, 0}, std::tuple{4, 50257, 5}}) {
+    for (const bool ties : {false, true}) {
+      Rng rng(test_seed(), static_cast<uint64_t>(vocab_size));
+      const HostTensor logits = random_logits(rng, rows, vocab_size, ties);
+      HostTensor targets(DType::kI32, {rows});
+      for (int32_t& id : targets.span<int32_t>()) id = static_cast<int32_t>(rng.below(static_cast<uint64_t>(vocab_size)));
+      family.compare(sides.actual, sides.expected, fmt::format("[{}, {}] top {}{}", rows, vocab_size, num_top, ties ? " ties" : ""),
+                     [&](Side& side) -> Outputs {
+                       const auto out = [&](DType dtype, std::initializer_list<int64_t> dims) { return side.put(poisoned_tensor(dtype, dims)); };
+                       const Tensor logprob = out(DType::kF32, {rows}), rank = out(DType::kI32, {rows});
+                       Tensor top_ids, top_logprobs;
+                       if (num_top > 0) {
+                         top_ids = out(DType::kI32, {rows, num_top});
+                         top_logprobs = out(DType::kF32, {rows, num_top});
+                       }
+                       side.ops().logprobs(side.stream(), {.logits = side.put(logits),
+                                                           .target_ids = side.put(targets),
+                                                           .target_logprob = logprob,
+                                                           .target_rank = rank,
+                                                           .top_ids = top_ids,
+                                                           .top_logprobs = top_logprobs});
+                       // A sum of exp over 50,000 logits within 1e-6 of itself; then log and a difference of size 20.
+                       const Tolerance tolerance{.rel = 1e-6, .abs = 2e-6};
+                       Outputs outputs;
+                       outputs.push_back({"target_logprob", side.get(logprob), tolerance});
+                       outputs.push_back({"target_rank", side.get(rank), {}});
+                       if (num_top > 0) {
+                         outputs.push_back({"top_ids", side.get(top_ids), {}});
+                         outputs.push_back({"top_logprobs", side.get(top_logprobs), tolerance});
+                       }
+                       return outputs;
+                     });
+    }
+  }
+}
+
+}  // namespace
+
+void add_sample_cases(Report& report, Sides sides) {
+  for (const int64_t vocab_size : {1, 7, 100, 1025, 50257}) {
+    for (const bool ties : {false, true}) add_samples(report, sides, vocab_size, ties);
+  }
+  add_logprobs(report, sides);
+}
+
+}  // namespace spate::conformance

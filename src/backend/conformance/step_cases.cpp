@@ -1,0 +1,157 @@
+// begin_step and finish_step over random plans: sequences enter rows, prefill in chunks, decode, leave. After every step the whole
+// state and all inputs must equal the reference's, to the last poisoned element.
+#include <algorithm>
+#include <cstring>
+
+#include "backend/conformance/state_rig.h"
+
+namespace spate::conformance {
+namespace {
+
+constexpr int64_t kKvBlockSize = 16, kMaxTokens = 48;
+constexpr StateSizes kSizes{.max_num_seqs = 5, .max_model_len = 70, .max_blocks_per_seq = 5};
+
+// What the host knows of a row.
+struct HostRow {
+  bool used = false;
+  int32_t num_tokens = 0, num_computed_tokens = 0, num_blocks = 0;
+};
+
+class PlanMaker {
+ public:
+  explicit PlanMaker(uint64_t stream) : rng_(test_seed(), stream), rows_(static_cast<size_t>(kSizes.max_num_seqs)) {}
+
+  PlanParts next() {
+    PlanParts plan;
+    int32_t budget = kMaxTokens;
+    for (size_t row = 0; row < rows_.size(); ++row) {
+      HostRow& r = rows_[row];
+      const bool full = r.num_tokens >= kSizes.max_model_len - 1;
+      if (!r.used || full || rng_.below(6) == 0) {
+        r = {};
+        if (rng_.below(3) == 0) continue;
+        enter(plan, row);
+      }
+      if (rng_.below(5) == 0) continue;  // sits this step out
+      run(plan, row, budget);
+    }
+    return plan;
+  }
+
+ private:
+  int32_t random_int(uint64_t bound) { return static_cast<int32_t>(rng_.below(bound)); }
+  std::vector<int32_t> random_ints(int32_t count) {
+    std::vector<int32_t> values(static_cast<size_t>(count));
+    for (int32_t& value : values) value = random_int(100000);
+    return values;
+  }
+
+  void enter(PlanParts& plan, size_t row) {
+    HostRow& r = rows_[row];
+    r.used = true;
+    r.num_tokens = 1 + random_int(static_cast<uint64_t>(kSizes.max_model_len) - 10);
+    r.num_computed_tokens = random_int(static_cast<uint64_t>(r.num_tokens));  // a prefix hit
+    RowUpdate update;
+    update.row = static_cast<int32_t>(row);
+    update.num_tokens = r.num_tokens;
+    update.num_computed_tokens = r.num_computed_tokens;
+    update.sampling.seed = rng_.next_u64();
+    update.sampling.temperature = rng_.uniform();
+    update.sampling.top_p = rng_.uniform();
+    update.sampling.prompt_len = r.num_tokens;
+    update.sampling.num_bias = random_int(3) == 0 ? kMaxLogitBias : random_int(5);
+    update.sampling.num_stop_ids = random_int(3) == 0 ? kMaxStopIds : random_int(5);
+    update.tokens_begin = plan.add_data(random_ints(r.num_tokens));
+    update.bias_ids_begin = plan.add_data(random_ints(update.sampling.num_bias));
+    update.bias_values_begin = plan.add_data(random_ints(update.sampling.num_bias));  // small ints: denormal floats, and as good
+    update.stop_ids_begin = plan.add_data(random_ints(update.sampling.num_stop_ids));
+    plan.row_updates.push_back(update);
+    if (r.num_computed_tokens > 0) give_blocks(plan, row, r.num_computed_tokens);
+  }
+
+  void give_blocks(PlanParts& plan, size_t row, int32_t seq_len) {
+    HostRow& r = rows_[row];
+    const int32_t needed = (seq_len + kKvBlockSize - 1) / kKvBlockSize;
+    if (needed <= r.num_blocks) return;
+    const std::vector<int32_t> blocks = random_ints(needed - r.num_blocks);
+    plan.block_updates.push_back({.row = static_cast<int32_t>(row),
+                                  .first_block_idx = r.num_blocks,
+                                  .num_blocks = needed - r.num_blocks,
+                                  .blocks_begin = plan.add_data(blocks)});
+    r.num_blocks = needed;
+  }
+
+  void run(PlanParts& plan, size_t row, int32_t& budget) {
+    HostRow& r = rows_[row];
+    const int32_t missing = r.num_tokens - r.num_computed_tokens;
+    const int32_t query_len = std::min({missing, budget, 1 + random_int(20)});
+    if (query_len <= 0) return;
+    give_blocks(plan, row, r.num_computed_tokens + query_len);
+    const bool samples = query_len == missing;
+    plan.seqs.push_back({.row = static_cast<int32_t>(row),
+                         .query_len = query_len,
+                         .flags = samples ? static_cast<uint32_t>(kSample) : 0u,
+                         .num_computed_tokens = r.num_computed_tokens});
+    r.num_computed_tokens += query_len;
+    r.num_tokens += samples;
+    budget -= query_len;
+  }
+
+  Rng rng_;
+  std::vector<HostRow> rows_;
+};
+
+StepInputs put_inputs(Side& side) {
+  const auto ints = [&](int64_t n) { return side.put(poisoned_tensor(DType::kI32, {n})); };
+  const int64_t seqs = kSizes.max_num_seqs;
+  return {.token_ids = ints(kMaxTokens),
+          .positions = ints(kMaxTokens),
+          .slot_mapping = ints(kMaxTokens),
+          .seq_rows = ints(seqs),
+          .cu_seqlens_q = ints(seqs + 1),
+          .seq_lens = ints(seqs),
+          .sample_rows = ints(seqs),
+          .sample_seqs = ints(seqs)};
+}
+
+void read_inputs(Side& side, const StepInputs& in, Outputs& outputs) {
+  const auto add = [&](const char* name, const Tensor& tensor) { outputs.push_back({name, side.get(tensor), {}}); };
+  add("inputs.token_ids", in.token_ids);
+  add("inputs.positions", in.positions);
+  add("inputs.slot_mapping", in.slot_mapping);
+  add("inputs.seq_rows", in.seq_rows);
+  add("inputs.cu_seqlens_q", in.cu_seqlens_q);
+  add("inputs.seq_lens", in.seq_lens);
+  add("inputs.sample_rows", in.sample_rows);
+  add("inputs.sample_seqs", in.sample_seqs);
+}
+
+}  // namespace
+
+void add_step_cases(Report& report, Sides sides) {
+  Family family(report, "begin_step finish_step");
+  for (uint64_t run = 0; run < 8; ++run) {
+    family.compare(sides.actual, sides.expected, fmt::format("run {}", run), [&](Side& side) -> Outputs {
+      PlanMaker plans(run);
+      const DeviceState state = put_state(side, kSizes);
+      Outputs outputs;
+      for (int step = 0; step < 25; ++step) {
+        const std::vector<uint64_t> image = plans.next().image();
+        const auto& header = *reinterpret_cast<const StepPlanHeader*>(image.data());
+        HostTensor plan_bytes(DType::kI64, {static_cast<int64_t>(image.size())});
+        std::memcpy(plan_bytes.view().raw(), image.data(), image.size() * 8);
+        const void* plan = side.put(plan_bytes).raw();
+        const StepInputs inputs = put_inputs(side);
+        HostTensor next(DType::kI32, {std::max(1, header.num_sampled)});
+        for (size_t i = 0; i < next.span<int32_t>().size(); ++i) next.span<int32_t>()[i] = step * 100 + static_cast<int32_t>(i);
+        side.ops().begin_step(side.stream(), {.plan_host = &header, .plan = plan, .state = state.state, .inputs = inputs, .kv_block_size = kKvBlockSize});
+        side.ops().finish_step(side.stream(), {.plan_host = &header, .plan = plan, .state = state.state, .next_token_ids = side.put(next)});
+        read_inputs(side, inputs, outputs);
+        for (Output& output : state.read(side)) outputs.push_back(std::move(output));
+      }
+      return outputs;
+    });
+  }
+}
+
+}  // namespace spate::conformance

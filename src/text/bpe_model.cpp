@@ -61,6 +61,8 @@ uint32_t next_serial() {
   return ++serial;
 }
 
+constexpr std::string_view kMetaspace = "\u2581";
+
 std::string fallback_token_name(int byte) { return fmt::format("<0x{:02X}>", byte); }
 
 }  // namespace
@@ -72,6 +74,7 @@ BpeModel::BpeModel(const Vocabulary& vocabulary, MergeTable merges, BpeOptions o
     const auto index = static_cast<size_t>(byte);
     byte_symbols_[index] = vocabulary_.find(options_.raw_bytes ? byte_alphabet()[index] : fallback_token_name(byte));
   }
+  cuts_before_metaspace_ = can_cut_before_metaspace();
   if (!options_.raw_bytes) return;
   CHECK(options_.continuing_subword_prefix.empty() && options_.end_of_word_suffix.empty() && !options_.byte_fallback);
   if (!options_.ignore_merges) return;
@@ -82,7 +85,34 @@ BpeModel::BpeModel(const Vocabulary& vocabulary, MergeTable merges, BpeOptions o
   }
 }
 
+bool BpeModel::can_cut_before_metaspace() const {
+  if (options_.raw_bytes || options_.ignore_merges) return false;
+  if (!options_.continuing_subword_prefix.empty() || !options_.end_of_word_suffix.empty()) return false;
+  if (vocabulary_.find(kMetaspace) == kNoToken) return false;  // an unknown one could fuse with its neighbours
+  for (int32_t id = 0; id < vocabulary_.size(); ++id) {
+    const std::string_view text = vocabulary_.text(id);
+    size_t run = 0;
+    while (text.substr(run).starts_with(kMetaspace)) run += kMetaspace.size();
+    if (text.find(kMetaspace, run) != std::string_view::npos) return false;
+  }
+  return true;
+}
+
 void BpeModel::tokenize(std::string_view piece, std::vector<int32_t>& ids) const {
+  if (!cuts_before_metaspace_) {
+    tokenize_word(piece, ids);
+    return;
+  }
+  for (size_t start = 0; start < piece.size();) {
+    size_t end = start;
+    while (piece.substr(end).starts_with(kMetaspace)) end += kMetaspace.size();
+    end = std::min(piece.find(kMetaspace, end), piece.size());
+    tokenize_word(piece.substr(start, end - start), ids);
+    start = end;
+  }
+}
+
+void BpeModel::tokenize_word(std::string_view piece, std::vector<int32_t>& ids) const {
   if (options_.ignore_merges) {
     const int32_t id = options_.raw_bytes ? ids_of_bytes_.find(piece) : vocabulary_.find(piece);
     if (id != kNoToken) {

@@ -1,0 +1,74 @@
+// Goal    The plan never exceeds what is free, and a refusal names a value that works: planning again with that value succeeds.
+#include "rank/memory_plan.h"
+
+#include <cstdlib>
+
+#include "base/test.h"
+
+namespace spate {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+MemoryPlanInput small_model() {
+  return {.free_bytes = 1000 * kMiB,
+          .weight_bytes = 300 * kMiB,
+          .workspace_bytes = 50 * kMiB,
+          .kv_bytes_per_token = 64 * 1024,
+          .kv_block_size = 16,
+          .max_num_seqs = 4,
+          .model_max_len = 1000};
+}
+
+int64_t number_behind(const std::string& text, const std::string& word) {
+  const size_t at = text.find(word);
+  return at == std::string::npos ? -1 : std::atoll(text.c_str() + at + word.size());
+}
+
+}  // namespace
+
+TEST_CASE("memory plan: no more KV than every sequence at full length can use") {
+  const auto plan = plan_memory(small_model());
+  REQUIRE(plan.ok());
+  CHECK(plan->max_model_len == 1000);
+  CHECK(plan->num_kv_blocks == 4 * 63);
+  CHECK(plan->kv_cache_bytes == 4 * 63 * 16 * 64 * 1024);
+}
+
+TEST_CASE("memory plan: the share of the device that is left bounds the KV cache") {
+  MemoryPlanInput input = small_model();
+  input.model_max_len = 100000;
+  const auto plan = plan_memory(input);
+  REQUIRE(plan.ok());
+  CHECK(plan->kv_cache_bytes <= 550 * kMiB);  // 0.9 * 1000 - 350
+  CHECK(plan->kv_cache_bytes > 548 * kMiB);
+  CHECK(plan->max_model_len_reduced);
+  CHECK(plan->max_model_len == plan->num_kv_blocks * 16);
+}
+
+TEST_CASE("memory plan: a length that was asked for is not reduced; both remedies of the refusal work") {
+  MemoryPlanInput input = small_model();
+  input.max_model_len = 1000;
+  input.kv_cache_bytes = 10 * kMiB;
+  const auto refused = plan_memory(input);
+  REQUIRE_FALSE(refused.ok());
+  const std::string& message = refused.status().message();
+
+  MemoryPlanInput shorter = input;
+  shorter.max_model_len = number_behind(message, "--max-model-len ");
+  CHECK(plan_memory(shorter).ok());
+  MemoryPlanInput larger = input;
+  larger.kv_cache_bytes = number_behind(message, "--kv-cache-memory ");
+  CHECK(plan_memory(larger).ok());
+}
+
+TEST_CASE("memory plan: weights or a KV cache beyond what is free are refused") {
+  MemoryPlanInput input = small_model();
+  input.weight_bytes = 960 * kMiB;
+  CHECK(plan_memory(input).status().message().find("weights take 960.0 MiB") != std::string::npos);
+  input = small_model();
+  input.kv_cache_bytes = 700 * kMiB;
+  CHECK(plan_memory(input).status().message().find("the most that fits is 650.0 MiB") != std::string::npos);
+}
+
+}  // namespace spate

@@ -1,0 +1,194 @@
+// Goal    A model behind the engine gives the same tokens however its work is cut: one sequence or many, whole prompts or
+//         chunks, prefix cache on or off, plain or overlapped loop, one rank or two; also when memory is so tight that
+//         sequences are preempted.
+// Method  A tiny random Qwen3 in f32 on the reference back-end, whose rows do not depend on their batch. The oracle asks for
+//         one token at a time, each request alone on a fresh prompt.
+#include "rank/rank_group.h"
+
+#include <condition_variable>
+#include <mutex>
+
+#include "backend/reference/reference_device.h"
+#include "base/rng.h"
+#include "base/test_support.h"
+#include "engine/engine.h"
+#include "weights/safetensors.h"
+#include "base/test.h"
+
+namespace spate {
+namespace {
+
+constexpr int kOutputLen = 12;
+
+struct Variant {
+  int max_num_seqs = 8;
+  int max_num_batched_tokens = 64;
+  bool chunked = true;
+  bool prefix_caching = true;
+  bool async = true;
+  int tensor_parallel_size = 1;
+  int num_kv_blocks = 64;
+};
+
+class CollectingSink final : public OutputSink {
+ public:
+  explicit CollectingSink(size_t num_requests) : tokens(num_requests), logprobs(num_requests), prompt_logprobs(num_requests) {}
+  void push(std::vector<Output> outputs) override {
+    for (Output& output : outputs) {
+      auto& ids = tokens[output.request_id];
+      ids.insert(ids.end(), output.token_ids.begin(), output.token_ids.end());
+      for (const TokenLogprobs& entry : output.logprobs) logprobs[output.request_id].push_back(entry);
+      for (const TokenLogprobs& entry : output.prompt_logprobs) prompt_logprobs[output.request_id].push_back(entry);
+      num_finished += output.finish_reason != FinishReason::kNone;
+      num_errors += output.finish_reason == FinishReason::kError;
+    }
+  }
+  std::vector<std::vector<int32_t>> tokens;
+  std::vector<std::vector<TokenLogprobs>> logprobs, prompt_logprobs;
+  size_t num_finished = 0;
+  int num_errors = 0;
+};
+
+const std::filesystem::path model_dir() { return repo_root() / "test" / "goldens" / "model" / "qwen3_tied_sharded"; }
+
+// Runs all prompts through an engine of its own and steps it to the end.
+std::shared_ptr<CollectingSink> run(const Variant& variant, const std::vector<std::vector<int32_t>>& prompts, int max_tokens,
+                                    const SamplingParams& base = {.temperature = 0}) {
+  const ModelConfig config = load_model_config(model_dir()).value();
+  const Checkpoint weights = Checkpoint::open(model_dir()).value();
+  RankGroupConfig group_config;
+  group_config.model = config;
+  group_config.weights = &weights;
+  group_config.device_factory = make_reference_device;
+  group_config.tensor_parallel_size = variant.tensor_parallel_size;
+  group_config.act_dtype = DType::kF32;
+  group_config.max_num_seqs = variant.max_num_seqs;
+  group_config.max_num_batched_tokens = variant.max_num_batched_tokens;
+  group_config.max_num_logits = 5;  // smaller than a step's samples, so that logits come in pieces
+  group_config.max_model_len = 64;
+  group_config.kv_cache_bytes = int64_t{1} << 26;
+  auto ranks = RankGroup::create(group_config).value();
+
+  EngineConfig engine_config;
+  engine_config.max_model_len = 64;
+  engine_config.max_num_seqs = variant.max_num_seqs;
+  engine_config.max_num_batched_tokens = variant.max_num_batched_tokens;
+  engine_config.num_kv_blocks = variant.num_kv_blocks;
+  engine_config.enable_chunked_prefill = variant.chunked;
+  engine_config.enable_prefix_caching = variant.prefix_caching;
+  engine_config.async_scheduling = variant.async;
+  auto engine = Engine::create(engine_config, *ranks).value();
+  auto sink = std::make_shared<CollectingSink>(prompts.size());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    Request request;
+    request.id = i;
+    request.prompt_token_ids = prompts[i];
+    request.sampling = base;
+    request.sampling.max_tokens = max_tokens;
+    request.sampling.ignore_eos = true;
+    request.sink = sink;
+    REQUIRE(engine->submit(std::move(request)).ok());
+  }
+  for (int step = 0; sink->num_finished < prompts.size(); ++step) {
+    REQUIRE(step < 5000);
+    engine->step();
+    engine->check_integrity();
+  }
+  while (engine->step()) {
+  }
+  CHECK(sink->num_errors == 0);
+  CHECK(engine->stats().num_kv_blocks_used == 0);
+  return sink;
+}
+
+std::vector<std::vector<int32_t>> make_prompts() {
+  const int64_t vocab_size = load_model_config(model_dir()).value().vocab_size;
+  Rng rng(test_seed());
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<int32_t> shared;
+  for (int i = 0; i < 33; ++i) shared.push_back(static_cast<int32_t>(rng.below(static_cast<uint64_t>(vocab_size))));
+  for (const int len : {1, 3, 15, 16, 17, 31, 40}) {
+    std::vector<int32_t> prompt;
+    for (int i = 0; i < len; ++i) prompt.push_back(static_cast<int32_t>(rng.below(static_cast<uint64_t>(vocab_size))));
+    prompts.push_back(prompt);
+  }
+  for (int i = 0; i < 3; ++i) {  // a common beginning of two whole blocks
+    prompts.push_back(shared);
+    prompts.back().push_back(i);
+  }
+  return prompts;
+}
+
+std::vector<std::vector<int32_t>> oracle(const std::vector<std::vector<int32_t>>& prompts) {
+  std::vector<std::vector<int32_t>> texts(prompts.size());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    std::vector<int32_t> context = prompts[i];
+    for (int t = 0; t < 3; ++t) {  // enough to cross from prompt to output; the variants are compared in full below
+      const auto sink = run({.max_num_seqs = 1, .prefix_caching = false, .async = false}, {context}, 1);
+      texts[i].push_back(sink->tokens[0].at(0));
+      context.push_back(texts[i].back());
+    }
+  }
+  return texts;
+}
+
+}  // namespace
+
+TEST_CASE("rank group: tokens do not depend on how the work is cut") {
+  const auto prompts = make_prompts();
+  const auto first_tokens = oracle(prompts);
+  const auto whole = run({.max_num_batched_tokens = 512, .chunked = true, .prefix_caching = false, .async = false}, prompts, kOutputLen);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    REQUIRE(whole->tokens[i].size() == kOutputLen);
+    for (size_t t = 0; t < first_tokens[i].size(); ++t) CHECK(whole->tokens[i][t] == first_tokens[i][t]);
+  }
+  const std::vector<std::pair<const char*, Variant>> variants = {
+      {"overlapped", {.max_num_batched_tokens = 512}},
+      {"chunks of 9", {.max_num_batched_tokens = 9, .prefix_caching = false}},
+      {"unchunked", {.max_num_batched_tokens = 64, .chunked = false}},
+      {"prefix cache", {.max_num_batched_tokens = 48}},
+      {"one at a time", {.max_num_seqs = 1}},
+      {"tight memory", {.num_kv_blocks = 6}},
+      {"two ranks", {.tensor_parallel_size = 2}},
+  };
+  for (const auto& [name, variant] : variants) {
+    CAPTURE(name);
+    const auto got = run(variant, prompts, kOutputLen);
+    for (size_t i = 0; i < prompts.size(); ++i) CHECK(got->tokens[i] == whole->tokens[i]);
+  }
+}
+
+TEST_CASE("rank group: log-probabilities of output and prompt do not depend on chunks and pieces of logits") {
+  const auto prompts = make_prompts();
+  const SamplingParams sampling{.temperature = 0, .logprobs = 3, .prompt_logprobs = 2};
+  const auto whole = run({.max_num_batched_tokens = 512, .async = false}, prompts, 4, sampling);
+  const auto chunked = run({.max_num_batched_tokens = 9}, prompts, 4, sampling);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    REQUIRE(whole->prompt_logprobs[i].size() == prompts[i].size() - 1);
+    REQUIRE(chunked->prompt_logprobs[i].size() == prompts[i].size() - 1);
+    REQUIRE(whole->logprobs[i].size() == 4);
+    for (size_t t = 0; t + 1 < prompts[i].size(); ++t) {
+      CHECK(whole->prompt_logprobs[i][t].token_id == prompts[i][t + 1]);
+      CHECK(whole->prompt_logprobs[i][t].logprob == chunked->prompt_logprobs[i][t].logprob);
+      CHECK(whole->prompt_logprobs[i][t].top.size() == 2);
+    }
+    for (size_t t = 0; t < 4; ++t) {
+      const TokenLogprobs& entry = whole->logprobs[i][t];
+      CHECK(entry.token_id == whole->tokens[i][t]);
+      CHECK(entry.rank == 1);  // greedy
+      CHECK(entry.top.size() == 3);
+      CHECK(entry.top[0].token_id == entry.token_id);
+      CHECK(entry.logprob == chunked->logprobs[i][t].logprob);
+    }
+  }
+}
+
+TEST_CASE("rank group: a seed gives the same text alone and in a batch") {
+  const auto prompts = make_prompts();
+  const SamplingParams sampling{.temperature = 1.0f, .top_p = 0.9f, .repetition_penalty = 1.1f, .seed = 42};
+  const auto batch = run({}, prompts, kOutputLen, sampling);
+  const auto alone = run({.max_num_seqs = 1, .async = false}, prompts, kOutputLen, sampling);
+  for (size_t i = 0; i < prompts.size(); ++i) CHECK(batch->tokens[i] == alone->tokens[i]);
+}
+
+}  // namespace spate

@@ -19,8 +19,10 @@ Result<Attention> Attention::create(ParameterFactory& factory, const AttentionSp
                                                        spec.num_heads * spec.head_dim, spec.o_bias));
   Attention attention(std::move(qkv_proj), std::move(o_proj));
   if (spec.qk_norm) {
-    ASSIGN_OR_RETURN(attention.q_norm_, RmsNorm::create(factory, spec.name + ".q_norm", spec.head_dim, spec.rms_norm_eps));
-    ASSIGN_OR_RETURN(attention.k_norm_, RmsNorm::create(factory, spec.name + ".k_norm", spec.head_dim, spec.rms_norm_eps));
+    ASSIGN_OR_RETURN(attention.q_norm_,
+                     RmsNorm::create(factory, spec.name + ".q_norm", spec.head_dim, spec.rms_norm_eps));
+    ASSIGN_OR_RETURN(attention.k_norm_,
+                     RmsNorm::create(factory, spec.name + ".k_norm", spec.head_dim, spec.rms_norm_eps));
   }
   attention.num_heads_ = heads.count;
   attention.num_kv_heads_ = kv_heads.count;

@@ -19,19 +19,19 @@ struct AttentionSpec {
   int64_t head_dim = 0;
   bool qkv_bias = false;
   bool o_bias = false;
-  bool qk_norm = false;      // RMSNorm of each q and k head before RoPE
-  double rms_norm_eps = 0;   // of qk_norm
-  int64_t window = 0;        // tokens that a query sees, itself included; 0: all
+  bool qk_norm = false;     // RMSNorm of each q and k head before RoPE
+  double rms_norm_eps = 0;  // of qk_norm
+  int64_t window = 0;       // tokens that a query sees, itself included; 0: all
 };
 
 class Attention {
  public:
   static Result<Attention> create(ParameterFactory& factory, const AttentionSpec& spec);
 
-  // x [n, hidden_size] -> out [n, hidden_size], summed over the ranks. Writes k and v of the step's tokens to `kv` first.
-  // Scratch: qkv [n, qkv_width()], heads [n, attn_width()].
-  void forward(const StepContext& ctx, const RotaryEmbedding& rotary, const KvView& kv, const Tensor& x, const Tensor& qkv,
-               const Tensor& heads, const Tensor& out) const;
+  // x [n, hidden_size] -> out [n, hidden_size], summed over the ranks. Writes k and v of the step's tokens to `kv`
+  // first. Scratch: qkv [n, qkv_width()], heads [n, attn_width()].
+  void forward(const StepContext& ctx, const RotaryEmbedding& rotary, const KvView& kv, const Tensor& x,
+               const Tensor& qkv, const Tensor& heads, const Tensor& out) const;
 
   int64_t num_heads() const { return num_heads_; }        // of this rank
   int64_t num_kv_heads() const { return num_kv_heads_; }  // of this rank

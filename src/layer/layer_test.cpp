@@ -1,8 +1,8 @@
 // layer_test.cpp
 //
 // Goal     Shares of heads over ranks; RoPE frequencies of served models, which the tiny golden models do not reach.
-// Method   Constants printed by transformers 5.23 (ROPE_INIT_FUNCTIONS) for the configs of Llama-3.1-8B and of Qwen2.5 with YaRN;
-//          what the layers compute is tested by the golden tests of model/.
+// Method   Constants printed by transformers 5.23 (ROPE_INIT_FUNCTIONS) for the configs of Llama-3.1-8B and of
+//          Qwen2.5 with YaRN; what the layers compute is tested by the golden tests of model/.
 #include <cmath>
 
 #include "base/test_support.h"
@@ -32,23 +32,37 @@ void check_frequencies(const RopeFrequencies& frequencies, std::initializer_list
 }
 
 TEST_CASE("Llama-3.1-8B: frequencies kept, blended and divided") {
-  const RopeConfig rope{.type = RopeType::kLlama3, .theta = 500000, .factor = 8, .original_max_position_embeddings = 8192,
-                        .low_freq_factor = 1, .high_freq_factor = 4};
-  check_frequencies(rope_frequencies(rope, 128, 131072, 131072),
-                    {{0, 1.0}, {1, 8.146172166e-01}, {20, 1.656044088e-02}, {30, 1.371893683e-03}, {33, 3.126936499e-04},
-                     {36, 7.784655463e-05}, {40, 3.428102355e-05}, {63, 3.068925878e-07}});
+  const RopeConfig rope{.type = RopeType::kLlama3,
+                        .theta = 500000,
+                        .factor = 8,
+                        .original_max_position_embeddings = 8192,
+                        .low_freq_factor = 1,
+                        .high_freq_factor = 4};
+  check_frequencies(rope_frequencies(rope, 128, 131072, 131072), {{0, 1.0},
+                                                                  {1, 8.146172166e-01},
+                                                                  {20, 1.656044088e-02},
+                                                                  {30, 1.371893683e-03},
+                                                                  {33, 3.126936499e-04},
+                                                                  {36, 7.784655463e-05},
+                                                                  {40, 3.428102355e-05},
+                                                                  {63, 3.068925878e-07}});
 }
 
 TEST_CASE("Qwen2.5 with YaRN to 131072: the ramp and the attention factor") {
   const RopeConfig rope{.type = RopeType::kYarn, .theta = 1e6, .factor = 4, .original_max_position_embeddings = 32768};
   const RopeFrequencies frequencies = rope_frequencies(rope, 128, 32768, 131072);
-  check_frequencies(frequencies,
-                    {{0, 1.0}, {1, 8.058422208e-01}, {20, 1.333521493e-02}, {26, 3.168422729e-03}, {30, 1.064360957e-03},
-                     {38, 9.262301319e-05}, {40, 4.445698505e-05}, {63, 3.102344408e-07}});
+  check_frequencies(frequencies, {{0, 1.0},
+                                  {1, 8.058422208e-01},
+                                  {20, 1.333521493e-02},
+                                  {26, 3.168422729e-03},
+                                  {30, 1.064360957e-03},
+                                  {38, 9.262301319e-05},
+                                  {40, 4.445698505e-05},
+                                  {63, 3.102344408e-07}});
   CHECK(frequencies.attention_factor == doctest::Approx(1.138629436).epsilon(1e-9));
   const auto table = rope_table(frequencies, 2);
-  CHECK(table[0] == doctest::Approx(1.138629436).epsilon(1e-6));           // cos of position 0
-  CHECK(table[64] == 0.0f);                                               // sin of position 0
+  CHECK(table[0] == doctest::Approx(1.138629436).epsilon(1e-6));  // cos of position 0
+  CHECK(table[64] == 0.0f);                                       // sin of position 0
   CHECK(table[128] == doctest::Approx(1.138629436 * std::cos(1.0)).epsilon(1e-6));
   CHECK(table[128 + 64] == doctest::Approx(1.138629436 * std::sin(1.0)).epsilon(1e-6));
 }

@@ -4,8 +4,8 @@
 
 namespace spate {
 
-Result<Linear> Linear::column_parallel(ParameterFactory& factory, std::span<const LinearPart> parts, int64_t in_features,
-                                       bool has_bias) {
+Result<Linear> Linear::column_parallel(ParameterFactory& factory, std::span<const LinearPart> parts,
+                                       int64_t in_features, bool has_bias) {
   int64_t out_features = 0;
   for (const LinearPart& part : parts) out_features += part.rows.count;
   Linear linear;
@@ -56,10 +56,8 @@ Result<Linear> Linear::row_parallel(ParameterFactory& factory, const std::string
     return linear;
   }
   ASSIGN_OR_RETURN(linear.bias_, factory.vector(out_features));
-  factory.declare(WeightLoader::VectorSlice{.name = name + ".bias",
-                                            .full_size = out_features,
-                                            .range = {0, out_features},
-                                            .vector = linear.bias_.view});
+  factory.declare(WeightLoader::VectorSlice{
+      .name = name + ".bias", .full_size = out_features, .range = {0, out_features}, .vector = linear.bias_.view});
   return linear;
 }
 

@@ -1,7 +1,8 @@
 // Linear: y = x W^T + b, with W sharded over the tensor-parallel group.
 //
-// Column parallel: each rank holds rows of W and computes its columns of y; no collective. Several checkpoint matrices may be
-// fused into one (q, k, v; gate, up): their shards lie one after the other.
+// Column parallel: each rank holds rows of W and computes its columns of y; no collective. Several checkpoint matrices
+// may be fused into one (q, k, v; gate, up): their shards lie one after the other.
+//
 // Row parallel: each rank holds columns of W, x is this rank's columns; y is summed over the ranks.
 #pragma once
 
@@ -23,8 +24,8 @@ struct LinearPart {
 
 class Linear {
  public:
-  static Result<Linear> column_parallel(ParameterFactory& factory, std::span<const LinearPart> parts, int64_t in_features,
-                                        bool has_bias);
+  static Result<Linear> column_parallel(ParameterFactory& factory, std::span<const LinearPart> parts,
+                                        int64_t in_features, bool has_bias);
   static Result<Linear> row_parallel(ParameterFactory& factory, const std::string& name, int64_t out_features,
                                      int64_t in_features, bool has_bias);
 

@@ -15,7 +15,8 @@ class Mlp {
 
   // x [n, hidden_size] -> out [n, hidden_size], summed over the ranks; out may be x.
   // Scratch: gate_up [n, 2 * width()], act [n, width()].
-  void forward(const StepContext& ctx, const Tensor& x, const Tensor& gate_up, const Tensor& act, const Tensor& out) const;
+  void forward(const StepContext& ctx, const Tensor& x, const Tensor& gate_up, const Tensor& act,
+               const Tensor& out) const;
 
   int64_t width() const { return width_; }  // intermediate columns of this rank
 

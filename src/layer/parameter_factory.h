@@ -1,4 +1,5 @@
-// ParameterFactory: where layers get their parameters: memory on the device, and a declaration at the loader of what fills it.
+// ParameterFactory: where layers get their parameters: memory on the device, and a declaration at the loader of what
+// fills it.
 //
 // Without a device it only counts: the same constructors then say what a model will take before anything is allocated.
 // Lives while a model is made; used by its thread only.

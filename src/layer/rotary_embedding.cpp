@@ -27,7 +27,8 @@ void scale_llama3(const RopeConfig& rope, std::vector<float>& inv_freq) {
       freq = static_cast<float>(freq / rope.factor);
       continue;
     }
-    const double smooth = (trained / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
+    const double smooth =
+        (trained / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
     freq = static_cast<float>((1 - smooth) * freq / rope.factor + smooth * freq);
   }
 }
@@ -62,7 +63,8 @@ double yarn_attention_factor(const RopeConfig& rope) {
   return mscale(1.0);
 }
 
-double dynamic_theta(const RopeConfig& rope, int64_t rotary_dim, int64_t max_position_embeddings, int64_t max_model_len) {
+double dynamic_theta(const RopeConfig& rope, int64_t rotary_dim, int64_t max_position_embeddings,
+                     int64_t max_model_len) {
   const double trained = static_cast<double>(max_position_embeddings);
   const double seq_len = static_cast<double>(std::max(max_model_len, max_position_embeddings));
   const double dim = static_cast<double>(rotary_dim);
@@ -78,11 +80,14 @@ RopeFrequencies rope_frequencies(const RopeConfig& rope, int64_t rotary_dim, int
   RopeFrequencies frequencies{.inv_freq = plain_frequencies(theta, rotary_dim)};
   switch (rope.type) {
     case RopeType::kDefault:
-    case RopeType::kDynamic: break;
+    case RopeType::kDynamic:
+      break;
     case RopeType::kLinear:
       for (float& freq : frequencies.inv_freq) freq /= static_cast<float>(rope.factor);
       break;
-    case RopeType::kLlama3: scale_llama3(rope, frequencies.inv_freq); break;
+    case RopeType::kLlama3:
+      scale_llama3(rope, frequencies.inv_freq);
+      break;
     case RopeType::kYarn:
       scale_yarn(rope, rotary_dim, frequencies.inv_freq);
       frequencies.attention_factor = yarn_attention_factor(rope);
@@ -107,8 +112,8 @@ std::vector<float> rope_table(const RopeFrequencies& frequencies, int64_t num_po
   return table;
 }
 
-Result<RotaryEmbedding> RotaryEmbedding::create(ParameterFactory& factory, const ModelConfig& config, int64_t max_model_len,
-                                                bool interleaved) {
+Result<RotaryEmbedding> RotaryEmbedding::create(ParameterFactory& factory, const ModelConfig& config,
+                                                int64_t max_model_len, bool interleaved) {
   RotaryEmbedding rotary;
   rotary.interleaved_ = interleaved;
   const auto make_table = [&] {

@@ -1,8 +1,9 @@
 // RotaryEmbedding: the table of cosines and sines of every position, computed once on the host.
 //
-// Scaling as in transformers' modeling_rope_utils.py: linear, llama3, yarn. Dynamic NTK there changes the frequencies while a
-// sequence grows, which contradicts keys that are already rotated in a cache; here they are fixed for max_model_len: plain up to
-// max_position_embeddings, beyond it what transformers computes for a sequence of max_model_len.
+// Scaling as in transformers' modeling_rope_utils.py: linear, llama3, yarn. Dynamic NTK there changes the frequencies
+// while a sequence grows, which contradicts keys that are already rotated in a cache; here they are fixed for
+// max_model_len: plain up to max_position_embeddings, beyond it what transformers computes for a sequence of
+// max_model_len.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@
 namespace spate {
 
 struct RopeFrequencies {
-  std::vector<float> inv_freq;   // [rotary_dim / 2], radians a position
+  std::vector<float> inv_freq;    // [rotary_dim / 2], radians a position
   double attention_factor = 1.0;  // multiplies cos and sin
 };
 RopeFrequencies rope_frequencies(const RopeConfig& rope, int64_t rotary_dim, int64_t max_position_embeddings,

@@ -31,10 +31,10 @@ StepBatch step_batch(const StepInputs& inputs, const RowState& state, const Step
 
 struct StepContext {
   Stream& stream;
-  const OpTable& ops;              // bound: every op is set
-  Communicator& communicator;      // the tensor-parallel group
+  const OpTable& ops;          // bound: every op is set
+  Communicator& communicator;  // the tensor-parallel group
   const StepBatch& batch;
-  std::span<const KvView> kv;      // one a layer, in the order of Model::kv_groups()
+  std::span<const KvView> kv;  // one a layer, in the order of Model::kv_groups()
 };
 
 }  // namespace spate

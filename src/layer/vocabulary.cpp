@@ -9,8 +9,8 @@ namespace {
 
 int64_t shard_rows(int64_t vocab_size, TensorParallel tp) { return (vocab_size + tp.size - 1) / tp.size; }
 
-Result<std::shared_ptr<PackedWeight>> vocabulary_matrix(ParameterFactory& factory, const std::string& name, int64_t vocab_size,
-                                                        int64_t hidden_size) {
+Result<std::shared_ptr<PackedWeight>> vocabulary_matrix(ParameterFactory& factory, const std::string& name,
+                                                        int64_t vocab_size, int64_t hidden_size) {
   const TensorParallel tp = factory.tp();
   const int64_t num_rows = shard_rows(vocab_size, tp);
   const int64_t begin = std::min(vocab_size, num_rows * tp.rank);
@@ -43,14 +43,16 @@ void VocabEmbedding::forward(const StepContext& ctx, const Tensor& token_ids, co
   if (sum_over_ranks_) ctx.communicator.all_reduce_sum(ctx.stream, out);
 }
 
-Result<LmHead> LmHead::create(ParameterFactory& factory, const std::string& name, int64_t vocab_size, int64_t hidden_size) {
+Result<LmHead> LmHead::create(ParameterFactory& factory, const std::string& name, int64_t vocab_size,
+                              int64_t hidden_size) {
   LmHead head;
   ASSIGN_OR_RETURN(head.weight_, vocabulary_matrix(factory, name, vocab_size, hidden_size));
   head.vocab_size_ = vocab_size;
   return head;
 }
 
-LmHead LmHead::tied(ParameterFactory& factory, const std::string& name, const VocabEmbedding& embedding, int64_t vocab_size) {
+LmHead LmHead::tied(ParameterFactory& factory, const std::string& name, const VocabEmbedding& embedding,
+                    int64_t vocab_size) {
   LmHead head;
   head.weight_ = embedding.table();
   head.vocab_size_ = vocab_size;

@@ -1,5 +1,5 @@
-// The two ends of a model: token ids to hidden states, hidden states to logits. Both share the vocabulary's rows out over the
-// tensor-parallel group, ceil(vocab_size / size) each; the last shard is padded with zero rows.
+// The two ends of a model: token ids to hidden states, hidden states to logits. Both share the vocabulary's rows out
+// over the tensor-parallel group, ceil(vocab_size / size) each; the last shard is padded with zero rows.
 #pragma once
 
 #include <memory>
@@ -28,9 +28,11 @@ class VocabEmbedding {
 class LmHead {
  public:
   // Matrix "<name>.weight" [vocab_size, hidden_size].
-  static Result<LmHead> create(ParameterFactory& factory, const std::string& name, int64_t vocab_size, int64_t hidden_size);
+  static Result<LmHead> create(ParameterFactory& factory, const std::string& name, int64_t vocab_size,
+                               int64_t hidden_size);
   // Shares the embedding's table. A checkpoint may still hold "<name>.weight": it is ignored.
-  static LmHead tied(ParameterFactory& factory, const std::string& name, const VocabEmbedding& embedding, int64_t vocab_size);
+  static LmHead tied(ParameterFactory& factory, const std::string& name, const VocabEmbedding& embedding,
+                     int64_t vocab_size);
 
   // x [n, hidden_size] -> logits [n, vocab_size] f32 on rank 0, undefined elsewhere.
   // Scratch, f32: shard [n, shard_width()]; gathered [n, size * shard_width()], used on rank 0 of several.

@@ -66,8 +66,8 @@ CheckpointSummary summarize_checkpoint(const WeightSource& source) {
 std::string format_checkpoint_summary(const CheckpointSummary& summary) {
   std::string text;
   for (const TensorGroup& group : summary.groups) {
-    const std::string shape = fmt::format("{}[{}]", group.num_tensors > 1 ? fmt::format("{} x ", group.num_tensors) : "",
-                                          fmt::join(group.shape, ", "));
+    const std::string shape = fmt::format(
+        "{}[{}]", group.num_tensors > 1 ? fmt::format("{} x ", group.num_tensors) : "", fmt::join(group.shape, ", "));
     text += fmt::format("  {:<5} {:<22} {}\n", group.dtype_name, shape, group.name);
   }
   text += fmt::format("  {} tensors, {} elements,", summary.num_tensors, summary.num_elements);

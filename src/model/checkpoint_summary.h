@@ -20,8 +20,8 @@ struct TensorGroup {
 };
 
 struct CheckpointSummary {
-  std::vector<TensorGroup> groups;              // in the order of their first tensor in the files
-  std::map<std::string, int64_t> dtype_bytes;   // "BF16" -> bytes
+  std::vector<TensorGroup> groups;             // in the order of their first tensor in the files
+  std::map<std::string, int64_t> dtype_bytes;  // "BF16" -> bytes
   int64_t num_tensors = 0;
   int64_t num_elements = 0;
   int64_t num_bytes = 0;

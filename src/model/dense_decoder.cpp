@@ -8,22 +8,27 @@ namespace spate {
 namespace {
 
 Status check_tensor_parallel(const ModelConfig& config, TensorParallel tp) {
-  const auto divides = [&](int64_t size) { return config.num_heads % size == 0 && config.intermediate_size % size == 0 &&
-                                                  (config.num_kv_heads % size == 0 || size % config.num_kv_heads == 0); };
+  const auto divides = [&](int64_t size) {
+    return config.num_heads % size == 0 && config.intermediate_size % size == 0 &&
+           (config.num_kv_heads % size == 0 || size % config.num_kv_heads == 0);
+  };
   if (tp.size >= 1 && divides(tp.size)) return ok_status();
   std::string good;
   for (int64_t size = 1; size <= std::min<int64_t>(config.num_heads, 64); ++size) {
     if (divides(size)) good += fmt::format("{}{}", good.empty() ? "" : ", ", size);
   }
-  return invalid_argument("--tensor-parallel-size {}: {} heads, {} kv heads and intermediate_size {} cannot be shared out so; "
-                          "sizes that work: {}", tp.size, config.num_heads, config.num_kv_heads, config.intermediate_size, good);
+  return invalid_argument(
+      "--tensor-parallel-size {}: {} heads, {} kv heads and intermediate_size {} cannot be shared out so; "
+      "sizes that work: {}",
+      tp.size, config.num_heads, config.num_kv_heads, config.intermediate_size, good);
 }
 
 // Positions beyond the trained ones make sense where RoPE is scaled for them.
 int64_t longest_model_len(const ModelConfig& config) {
   const RopeConfig& rope = config.rope;
   if (rope.type == RopeType::kDefault || rope.type == RopeType::kLlama3) return config.max_position_embeddings;
-  const int64_t trained = rope.type == RopeType::kYarn ? rope.original_max_position_embeddings : config.max_position_embeddings;
+  const int64_t trained =
+      rope.type == RopeType::kYarn ? rope.original_max_position_embeddings : config.max_position_embeddings;
   return std::max(config.max_position_embeddings, static_cast<int64_t>(static_cast<double>(trained) * rope.factor));
 }
 
@@ -41,8 +46,9 @@ Status check_options(const ModelConfig& config, const ModelOptions& options) {
   }
   const bool known = options.act_dtype == DType::kF32 || options.act_dtype == DType::kBf16;
   if (!known || (options.kv_dtype != options.act_dtype && options.kv_dtype != DType::kBf16)) {
-    return invalid_argument("activations of {} with a KV cache of {}: needs bf16 or f32, and a cache no wider than activations",
-                            dtype_name(options.act_dtype), dtype_name(options.kv_dtype));
+    return invalid_argument(
+        "activations of {} with a KV cache of {}: needs bf16 or f32, and a cache no wider than activations",
+        dtype_name(options.act_dtype), dtype_name(options.kv_dtype));
   }
   return ok_status();
 }
@@ -85,8 +91,9 @@ Status Model::verify(const ModelConfig& config, const WeightSource& source) {
   return model->verify(source);
 }
 
-Result<std::unique_ptr<DenseDecoder>> DenseDecoder::create(const DecoderSpec& spec, const ModelConfig& config, Device* device,
-                                                           TensorParallel tp, const ModelOptions& options) {
+Result<std::unique_ptr<DenseDecoder>> DenseDecoder::create(const DecoderSpec& spec, const ModelConfig& config,
+                                                           Device* device, TensorParallel tp,
+                                                           const ModelOptions& options) {
   RETURN_IF_ERROR(check_tensor_parallel(config, tp));
   RETURN_IF_ERROR(check_options(config, options));
   std::unique_ptr<DenseDecoder> model(new DenseDecoder(config, device, options));
@@ -124,13 +131,15 @@ Status DenseDecoder::create_layers(const DecoderSpec& spec, ParameterFactory& fa
     ASSIGN_OR_RETURN(Attention self_attn, Attention::create(factory, attention));
     ASSIGN_OR_RETURN(RmsNorm post_attention_layernorm,
                      RmsNorm::create(factory, name + ".post_attention_layernorm", hidden_size, config_.rms_norm_eps));
-    ASSIGN_OR_RETURN(Mlp mlp, Mlp::create(factory, name + ".mlp", hidden_size, config_.intermediate_size, spec.mlp_bias));
+    ASSIGN_OR_RETURN(Mlp mlp,
+                     Mlp::create(factory, name + ".mlp", hidden_size, config_.intermediate_size, spec.mlp_bias));
     kv_groups_.push_back({.kind = window > 0 ? KvKind::kWindow : KvKind::kFull,
                           .num_kv_heads = self_attn.num_kv_heads(),
                           .head_dim = config_.head_dim,
                           .kv_block_size = options_.kv_block_size,
                           .dtype = options_.kv_dtype});
-    layers_.push_back({std::move(input_layernorm), std::move(self_attn), std::move(post_attention_layernorm), std::move(mlp)});
+    layers_.push_back(
+        {std::move(input_layernorm), std::move(self_attn), std::move(post_attention_layernorm), std::move(mlp)});
   }
   ASSIGN_OR_RETURN(norm_, RmsNorm::create(factory, spec.prefix + ".norm", hidden_size, config_.rms_norm_eps));
   if (config_.tie_word_embeddings) {
@@ -160,7 +169,8 @@ Status DenseDecoder::allocate_workspace(TensorParallel tp) {
     arena.rewind(std::max(attention_end, arena.used()));
     workspace_.sampled = arena.take(act, num_logits, config_.hidden_size);
     workspace_.logits_shard = arena.take(DType::kF32, num_logits, lm_head_.shard_width());
-    if (tp.size > 1 && tp.rank == 0) workspace_.logits = arena.take(DType::kF32, num_logits, tp.size * lm_head_.shard_width());
+    if (tp.size > 1 && tp.rank == 0)
+      workspace_.logits = arena.take(DType::kF32, num_logits, tp.size * lm_head_.shard_width());
     return arena.used();
   };
   workspace_bytes_ = lay_out(nullptr);
@@ -171,7 +181,8 @@ Status DenseDecoder::allocate_workspace(TensorParallel tp) {
 }
 
 ModelMemory DenseDecoder::memory() const {
-  ModelMemory memory{.num_parameters = num_parameters_, .weight_bytes = weight_bytes_, .workspace_bytes = workspace_bytes_};
+  ModelMemory memory{
+      .num_parameters = num_parameters_, .weight_bytes = weight_bytes_, .workspace_bytes = workspace_bytes_};
   for (const KvGroupDesc& group : kv_groups_) {
     memory.kv_bytes_per_token += 2 * group.num_kv_heads * group.head_dim * dtype_bytes(group.dtype);
   }
@@ -195,8 +206,8 @@ Status DenseDecoder::load_dummy(uint64_t seed, const LoadProgress& progress) {
 Tensor DenseDecoder::forward(const StepContext& ctx) {
   CHECK(loader_ == nullptr, "forward before load");
   num_tokens_ = ctx.batch.num_tokens();
-  CHECK(num_tokens_ <= options_.max_num_batched_tokens && ctx.kv.size() == layers_.size(), "{} tokens (at most {}), {} KV views",
-        num_tokens_, options_.max_num_batched_tokens, ctx.kv.size());
+  CHECK(num_tokens_ <= options_.max_num_batched_tokens && ctx.kv.size() == layers_.size(),
+        "{} tokens (at most {}), {} KV views", num_tokens_, options_.max_num_batched_tokens, ctx.kv.size());
   const auto used = [&](const Tensor& tensor) { return tensor.rows(0, num_tokens_); };
   const Tensor residual = used(workspace_.residual), x = used(workspace_.x);
   const Tensor qkv = used(workspace_.qkv), heads = used(workspace_.heads);
@@ -206,8 +217,10 @@ Tensor DenseDecoder::forward(const StepContext& ctx) {
   if (tap_) tap_(-1, residual);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
-    if (i == 0) layer.input_layernorm.forward(ctx, residual, x);
-    else layer.input_layernorm.add_forward(ctx, x, residual, x);
+    if (i == 0)
+      layer.input_layernorm.forward(ctx, residual, x);
+    else
+      layer.input_layernorm.add_forward(ctx, x, residual, x);
     layer.self_attn.forward(ctx, rotary_emb_, ctx.kv[i], x, qkv, heads, x);
     layer.post_attention_layernorm.add_forward(ctx, x, residual, x);
     layer.mlp.forward(ctx, x, gate_up, act, x);

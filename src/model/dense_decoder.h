@@ -18,8 +18,8 @@ namespace spate {
 class DenseDecoder final : public Model {
  public:
   // Without a device it only counts and declares: of the rest only memory() and verify() may be called.
-  static Result<std::unique_ptr<DenseDecoder>> create(const DecoderSpec& spec, const ModelConfig& config, Device* device,
-                                                      TensorParallel tp, const ModelOptions& options);
+  static Result<std::unique_ptr<DenseDecoder>> create(const DecoderSpec& spec, const ModelConfig& config,
+                                                      Device* device, TensorParallel tp, const ModelOptions& options);
 
   ModelMemory memory() const;
   Status verify(const WeightSource& source) const { return loader_->verify(source); }  // before load
@@ -43,12 +43,12 @@ class DenseDecoder final : public Model {
   };
   // Of the largest step; a step uses the first rows. T = max_num_batched_tokens, L = max_num_logits.
   struct Workspace {
-    Tensor residual, x;        // [T, hidden_size] act
-    Tensor qkv, heads;         // [T, qkv_width], [T, attn_width] act: during attention
-    Tensor gate_up, act;       // [T, 2 * width], [T, width] act: during the MLP, in the same memory
-    Tensor sampled;            // [L, hidden_size] act
-    Tensor logits_shard;       // [L, shard_width] f32
-    Tensor logits;             // [L, size * shard_width] f32, on rank 0 of several
+    Tensor residual, x;   // [T, hidden_size] act
+    Tensor qkv, heads;    // [T, qkv_width], [T, attn_width] act: during attention
+    Tensor gate_up, act;  // [T, 2 * width], [T, width] act: during the MLP, in the same memory
+    Tensor sampled;       // [L, hidden_size] act
+    Tensor logits_shard;  // [L, shard_width] f32
+    Tensor logits;        // [L, size * shard_width] f32, on rank 0 of several
   };
 
   DenseDecoder(const ModelConfig& config, Device* device, const ModelOptions& options)

@@ -11,7 +11,8 @@ namespace {
 
 constexpr ModelFamily kFamilies[] = {
     {"Ernie4_5ForCausalLM", ernie4_5_spec},
-    {"Ernie4_5_ForCausalLM", ernie4_5_spec},  // as Baidu's own repositories spell it
+    {"Ernie4_5_ForCausalLM", ernie4_5_spec},  // as Baidu's own repositories
+                                              // spell it
     {"LlamaForCausalLM", llama_spec},
     {"MistralForCausalLM", mistral_spec},
     {"Qwen2ForCausalLM", qwen2_spec},

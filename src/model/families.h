@@ -1,4 +1,5 @@
-// The families of models that Spate runs. A new one: a file like qwen3.cpp, its declaration here, a line in families.cpp.
+// The families of models that Spate runs. A new one: a file like qwen3.cpp, its declaration here, a line in
+// families.cpp.
 #pragma once
 
 #include <span>

@@ -24,15 +24,16 @@ constexpr int64_t kMaxNumLogits = 13;  // below a prompt's length, so that logit
 constexpr double kF32Tolerance = 1e-5;
 constexpr double kBf16Slack = 2.0;
 
-constexpr const char* kPlaces[] = {"embed", "mid", "last"};
+constexpr const char* kPlaces[] = {"embed", "first", "mid", "last"};
+constexpr size_t kNumPlaces = std::size(kPlaces);
 
 // One sequence: what transformers was given and said.
 struct GoldenSequence {
   std::vector<int32_t> token_ids;
   int64_t prompt_len = 0;
   std::vector<int64_t> logit_rows;
-  HostTensor hidden[3];  // of kPlaces: [n, hidden_size] f32
-  HostTensor logits;     // [logit_rows, vocab_size] f32
+  HostTensor hidden[kNumPlaces];  // of kPlaces: [n, hidden_size] f32
+  HostTensor logits;              // [logit_rows, vocab_size] f32
 };
 
 struct Golden {
@@ -61,7 +62,7 @@ Result<GoldenSequence> read_sequence(const Checkpoint& file, const std::string& 
   sequence.prompt_len = static_cast<int64_t>(prompt_len.span<float>()[0]);
   ASSIGN_OR_RETURN(const HostTensor rows, read_tensor(file, name + ".logit_rows"));
   for (const float row : rows.span<float>()) sequence.logit_rows.push_back(static_cast<int64_t>(row));
-  for (size_t place = 0; place < std::size(kPlaces); ++place) {
+  for (size_t place = 0; place < kNumPlaces; ++place) {
     ASSIGN_OR_RETURN(sequence.hidden[place], read_tensor(file, fmt::format("{}.hidden.{}", name, kPlaces[place])));
   }
   ASSIGN_OR_RETURN(sequence.logits, read_tensor(file, name + ".logits"));
@@ -95,7 +96,8 @@ struct Chunk {
 using Step = std::vector<Chunk>;
 
 // Each sequence enters at step seq_idx * stagger; chunk_sizes, taken in turn, bound the chunks of a prompt.
-std::vector<Step> make_steps(const std::vector<GoldenSequence>& sequences, std::vector<int64_t> chunk_sizes, size_t stagger) {
+std::vector<Step> make_steps(const std::vector<GoldenSequence>& sequences, std::vector<int64_t> chunk_sizes,
+                             size_t stagger) {
   std::vector<Step> steps;
   std::vector<int64_t> done(sequences.size(), 0);
   size_t next_size = 0;
@@ -119,17 +121,20 @@ std::vector<Step> make_steps(const std::vector<GoldenSequence>& sequences, std::
 std::vector<Step> make_schedule(const std::vector<GoldenSequence>& sequences, GoldenSchedule schedule) {
   constexpr int64_t kWhole = std::numeric_limits<int64_t>::max();
   switch (schedule) {
-    case GoldenSchedule::kOneByOne: return make_steps(sequences, {kWhole}, 1000);
-    case GoldenSchedule::kBatched: return make_steps(sequences, {kWhole}, 0);
-    case GoldenSchedule::kChunked: return make_steps(sequences, {7, 1, 3, 17, 5}, 2);
+    case GoldenSchedule::kOneByOne:
+      return make_steps(sequences, {kWhole}, 1000);
+    case GoldenSchedule::kBatched:
+      return make_steps(sequences, {kWhole}, 0);
+    case GoldenSchedule::kChunked:
+      return make_steps(sequences, {7, 1, 3, 17, 5}, 2);
   }
   return {};
 }
 
 // What a rank computed, as f32 on the host; NaN where nothing was written.
 struct GoldenOutput {
-  HostTensor hidden[3];  // [n, hidden_size]
-  HostTensor logits;     // [n, vocab_size]
+  HostTensor hidden[kNumPlaces];  // [n, hidden_size]
+  HostTensor logits;              // [n, vocab_size]
 };
 
 HostTensor nan_tensor(int64_t rows, int64_t columns) {
@@ -151,9 +156,9 @@ class GoldenRank {
     for (const GoldenSequence& sequence : golden_.sequences) {
       const int64_t n = static_cast<int64_t>(sequence.token_ids.size());
       max_tokens_ += n;
-      outputs_.push_back({.hidden = {nan_tensor(n, golden_.config.hidden_size), nan_tensor(n, golden_.config.hidden_size),
-                                     nan_tensor(n, golden_.config.hidden_size)},
-                          .logits = nan_tensor(n, golden_.config.vocab_size)});
+      GoldenOutput& output = outputs_.emplace_back();
+      for (HostTensor& hidden : output.hidden) hidden = nan_tensor(n, golden_.config.hidden_size);
+      output.logits = nan_tensor(n, golden_.config.vocab_size);
     }
     const ModelOptions options{.act_dtype = run_.act_dtype,
                                .kv_dtype = run_.act_dtype,
@@ -171,7 +176,8 @@ class GoldenRank {
   void run_step(const Step& step) {
     step_ = &step;
     const StepBatch batch = upload_batch(step);
-    const StepContext ctx{.stream = *stream_, .ops = bound_.ops, .communicator = communicator_, .batch = batch, .kv = kv_};
+    const StepContext ctx{
+        .stream = *stream_, .ops = bound_.ops, .communicator = communicator_, .batch = batch, .kv = kv_};
     model_->forward(ctx);
     std::vector<int32_t> row_ids(static_cast<size_t>(batch.num_tokens()));
     for (size_t i = 0; i < row_ids.size(); ++i) row_ids[i] = static_cast<int32_t>(i);
@@ -233,7 +239,8 @@ class GoldenRank {
     std::vector<int32_t> token_ids, positions, slots, seq_rows, cu_seqlens{0}, seq_lens;
     std::vector<int32_t> block_table(num_rows * static_cast<size_t>(max_blocks_), -1);
     for (size_t i = 0; i < num_rows; ++i) {
-      std::copy(blocks_[i].begin(), blocks_[i].end(), block_table.begin() + static_cast<int64_t>(num_rows - 1 - i) * max_blocks_);
+      std::copy(blocks_[i].begin(), blocks_[i].end(),
+                block_table.begin() + static_cast<int64_t>(num_rows - 1 - i) * max_blocks_);
     }
     StepBatch batch;
     for (const Chunk& chunk : step) {
@@ -260,8 +267,8 @@ class GoldenRank {
   }
 
   void keep_hidden(int64_t layer_idx, const Tensor& hidden_states) {
-    const int64_t layers_of_places[] = {-1, golden_.mid_layer, golden_.config.num_layers - 1};
-    for (size_t place = 0; place < std::size(kPlaces); ++place) {
+    const int64_t layers_of_places[kNumPlaces] = {-1, 0, golden_.mid_layer, golden_.config.num_layers - 1};
+    for (size_t place = 0; place < kNumPlaces; ++place) {
       if (layers_of_places[place] != layer_idx) continue;
       scatter(0, hidden_states, [place](GoldenOutput& output) -> HostTensor& { return output.hidden[place]; });
     }
@@ -273,7 +280,8 @@ class GoldenRank {
     const int64_t width = rows.dim(1), stride_bytes = rows.stride(0) * dtype_bytes(rows.dtype());
     HostTensor host(rows.dtype(), {rows.dim(0), width});
     for (int64_t i = 0; i < rows.dim(0); ++i) {
-      device_->copy_to_host(*stream_, host.view().rows(i, i + 1).raw(), static_cast<char*>(rows.raw()) + i * stride_bytes,
+      device_->copy_to_host(*stream_, host.view().rows(i, i + 1).raw(),
+                            static_cast<char*>(rows.raw()) + i * stride_bytes,
                             static_cast<size_t>(width * dtype_bytes(rows.dtype())));
     }
     device_->synchronize(*stream_);
@@ -282,7 +290,8 @@ class GoldenRank {
       for (int64_t p = chunk.begin; p < chunk.end; ++p, ++row) {
         if (row < 0 || row >= rows.dim(0)) continue;
         const Tensor out = select(outputs_[chunk.seq_idx]).view().rows(p, p + 1);
-        for (int64_t c = 0; c < width; ++c) out.data<float>()[c] = static_cast<float>(element_at(host, row * width + c));
+        for (int64_t c = 0; c < width; ++c)
+          out.data<float>()[c] = static_cast<float>(element_at(host, row * width + c));
       }
     }
   }
@@ -315,14 +324,16 @@ HostTensor select_rows(const Tensor& all, const std::vector<int64_t>& row_ids) {
 GoldenResult compare(const Golden& golden, const GoldenRun& run, const std::vector<GoldenOutput>& outputs) {
   const bool exact = run.act_dtype == DType::kF32;
   GoldenResult result;
-  const auto check = [&](const std::string& name, const Tensor& actual, const Tensor& expected, double tolerance, double& worst) {
+  const auto check = [&](const std::string& name, const Tensor& actual, const Tensor& expected, double tolerance,
+                         double& worst) {
     const double error = relative_l2(actual, expected);
     worst = std::max(worst, std::isnan(error) ? std::numeric_limits<double>::infinity() : error);
-    if (!(error <= tolerance)) result.failures.push_back(fmt::format("{}: relative L2 {:.3g}, at most {:.3g}", name, error, tolerance));
+    if (!(error <= tolerance))
+      result.failures.push_back(fmt::format("{}: relative L2 {:.3g}, at most {:.3g}", name, error, tolerance));
   };
   for (size_t i = 0; i < golden.sequences.size(); ++i) {
     const GoldenSequence& sequence = golden.sequences[i];
-    for (size_t place = 0; place < std::size(kPlaces); ++place) {
+    for (size_t place = 0; place < kNumPlaces; ++place) {
       check(fmt::format("seq{} hidden.{}", i, kPlaces[place]), outputs[i].hidden[place], sequence.hidden[place],
             exact ? kF32Tolerance : kBf16Slack * golden.bf16_hidden_error, result.hidden_error);
     }
@@ -336,9 +347,12 @@ GoldenResult compare(const Golden& golden, const GoldenRun& run, const std::vect
 
 std::string_view golden_schedule_name(GoldenSchedule schedule) {
   switch (schedule) {
-    case GoldenSchedule::kOneByOne: return "one-by-one";
-    case GoldenSchedule::kBatched: return "batched";
-    case GoldenSchedule::kChunked: return "chunked";
+    case GoldenSchedule::kOneByOne:
+      return "one-by-one";
+    case GoldenSchedule::kBatched:
+      return "batched";
+    case GoldenSchedule::kChunked:
+      return "chunked";
   }
   return "?";
 }

@@ -1,6 +1,6 @@
 // Runs the models of test/goldens/model on a back-end and compares them with what transformers computed
-// (tools/goldens/make_model_goldens.py). A library, so that the unit test (reference, cpu) and spate-goldens (any back-end) are
-// the same test.
+// (tools/goldens/make_model_goldens.py). A library, so that the unit test (reference, cpu) and spate-goldens (any
+// back-end) are the same test.
 #pragma once
 
 #include <filesystem>
@@ -37,8 +37,8 @@ struct GoldenResult {
 // The folders below `root` that hold a goldens.safetensors, sorted.
 std::vector<std::filesystem::path> golden_folders(const std::filesystem::path& root);
 
-// Tolerances, as relative L2 distances of each tensor: f32 1e-5 (sums in another order; measured 1e-6); bf16 twice the distance
-// that transformers' own bf16 has from its f32, which is stored with the golden: it rounds in the same places.
+// Tolerances, as relative L2 distances of each tensor: f32 1e-5 (sums in another order; measured 1e-6); bf16 twice the
+// distance that transformers' own bf16 has from its f32, which is stored with the golden: it rounds in the same places.
 Result<GoldenResult> run_golden(const std::filesystem::path& folder, DeviceFactory factory, const DeviceOptions& device,
                                 const GoldenRun& run);
 

@@ -42,16 +42,18 @@ int run_all(const GoldensArguments& arguments, DeviceFactory factory) {
   for (const auto& folder : golden_folders(arguments.goldens)) {
     for (const DType act_dtype : {DType::kF32, DType::kBf16}) {
       for (int ranks = 1; ranks <= max_ranks; ++ranks) {
-        for (const GoldenSchedule schedule : {GoldenSchedule::kOneByOne, GoldenSchedule::kBatched, GoldenSchedule::kChunked}) {
-          const std::string name = fmt::format("{} {} tp{} {}", folder.filename().string(), dtype_name(act_dtype), ranks,
-                                               golden_schedule_name(schedule));
+        for (const GoldenSchedule schedule :
+             {GoldenSchedule::kOneByOne, GoldenSchedule::kBatched, GoldenSchedule::kChunked}) {
+          const std::string name = fmt::format("{} {} tp{} {}", folder.filename().string(), dtype_name(act_dtype),
+                                               ranks, golden_schedule_name(schedule));
           const auto result = run_golden(folder, factory, {.num_threads = 1},
                                          {.act_dtype = act_dtype, .tensor_parallel_size = ranks, .schedule = schedule});
           const bool passed = result.ok() && result->failures.empty();
           ++(passed ? num_passed : num_failed);
           if (!result.ok()) std::printf("FAILED %s: %s\n", name.c_str(), result.status().to_string().c_str());
           if (!result.ok()) continue;
-          for (const std::string& failure : result->failures) std::printf("FAILED %s: %s\n", name.c_str(), failure.c_str());
+          for (const std::string& failure : result->failures)
+            std::printf("FAILED %s: %s\n", name.c_str(), failure.c_str());
           if (!arguments.verbose) continue;
           std::printf("%-50s hidden %.2e  logits %.2e\n", name.c_str(), result->hidden_error, result->logits_error);
         }
@@ -66,10 +68,14 @@ int run_program(int argc, char** argv) {
   GoldensArguments arguments;
   for (int i = 1; i < argc; ++i) {
     const std::string_view flag = argv[i];
-    if (flag == "--backend" && i + 1 < argc) arguments.backend = argv[++i];
-    else if (flag == "--goldens" && i + 1 < argc) arguments.goldens = argv[++i];
-    else if (flag == "--verbose") arguments.verbose = true;
-    else return usage();
+    if (flag == "--backend" && i + 1 < argc)
+      arguments.backend = argv[++i];
+    else if (flag == "--goldens" && i + 1 < argc)
+      arguments.goldens = argv[++i];
+    else if (flag == "--verbose")
+      arguments.verbose = true;
+    else
+      return usage();
   }
   const DeviceFactory factory = find_factory(arguments.backend);
   if (factory == nullptr) return usage();

@@ -1,7 +1,7 @@
 // llama.cpp: Llama 2 and 3.x, and the many models that use its code (Yi, SmolLM, DeepSeek-LLM, ...).
 //
-// Special: nothing, it is the plain decoder; 3.1 and later scale RoPE by wavelength ("llama3"). attention_bias and mlp_bias are
-// off in Meta's models and on in some relatives.
+// Special: nothing, it is the plain decoder; 3.1 and later scale RoPE by wavelength ("llama3"). attention_bias and
+// mlp_bias are off in Meta's models and on in some relatives.
 //
 //   input_ids                     [num_tokens]
 //   embed_tokens               -> [num_tokens, hidden_size]
@@ -9,7 +9,9 @@
 //   norm, rows to be sampled   -> [num_logits, hidden_size]
 //   lm_head                    -> [num_logits, vocab_size]
 //
-// Tensor parallel: q, k, v, gate, up and the vocabulary by rows of the weight; o, down by columns: two all-reduces a layer.
+// Tensor parallel: q, k, v, gate, up and the vocabulary by rows of the weight; o, down by columns: two all-reduces
+// a layer.
+//
 // Reference: transformers, models/llama/modeling_llama.py. Goldens: test/goldens/model/llama*.
 #include "model/families.h"
 

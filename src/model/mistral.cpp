@@ -1,6 +1,7 @@
 // mistral.cpp: Mistral 7B, Nemo, Small.
 //
-// Special: sliding_window, when it is set (7B v0.1: 4096), holds for every layer. Nemo's and Small's head_dim is its own key.
+// Special: sliding_window, when it is set (7B v0.1: 4096), holds for every layer. Nemo's and Small's head_dim is its
+// own key.
 //
 //   input_ids                     [num_tokens]
 //   embed_tokens               -> [num_tokens, hidden_size]
@@ -8,7 +9,9 @@
 //   norm, rows to be sampled   -> [num_logits, hidden_size]
 //   lm_head                    -> [num_logits, vocab_size]
 //
-// Tensor parallel: q, k, v, gate, up and the vocabulary by rows of the weight; o, down by columns: two all-reduces a layer.
+// Tensor parallel: q, k, v, gate, up and the vocabulary by rows of the weight; o, down by columns: two all-reduces
+// a layer.
+//
 // Reference: transformers, models/mistral/modeling_mistral.py. Goldens: test/goldens/model/mistral*.
 #include "model/families.h"
 

@@ -34,16 +34,16 @@ struct ModelOptions {
 
 // What a rank's model takes, computed without a device. A back-end's packing may add padding to the weights.
 struct ModelMemory {
-  int64_t num_parameters = 0;   // of the whole model, tied ones once
-  int64_t weight_bytes = 0;     // of this rank: matrices, vectors, rope table
-  int64_t workspace_bytes = 0;  // of this rank
+  int64_t num_parameters = 0;      // of the whole model, tied ones once
+  int64_t weight_bytes = 0;        // of this rank: matrices, vectors, rope table
+  int64_t workspace_bytes = 0;     // of this rank
   int64_t kv_bytes_per_token = 0;  // of this rank, all layers
 };
 
 class Model {
  public:
-  // Allocates weights (unfilled) and workspace. Errors: a config this family cannot run, sizes that do not divide by tp.size
-  // (named, with sizes that do), memory.
+  // Allocates weights (unfilled) and workspace. Errors: a config this family cannot run, sizes that do not divide by
+  // tp.size (named, with sizes that do), memory.
   static Result<std::unique_ptr<Model>> create(const ModelConfig& config, Device& device, TensorParallel tp,
                                                const ModelOptions& options);
   static Result<ModelMemory> memory(const ModelConfig& config, TensorParallel tp, const ModelOptions& options);
@@ -61,12 +61,12 @@ class Model {
   virtual int64_t weight_bytes() const = 0;     // as allocated
   virtual int64_t workspace_bytes() const = 0;  // as allocated
 
-  // Hidden states of every token of the step after the last layer, before the final norm: [num_tokens, hidden_size] act.
-  // Valid until the next forward().
+  // Hidden states of every token of the step after the last layer, before the final norm: [num_tokens, hidden_size]
+  // act. Valid until the next forward().
   virtual Tensor forward(const StepContext& ctx) = 0;
   // Final norm and lm_head of the rows row_ids ([n] i32 on the device, n <= max_num_logits) of the last forward().
-  // Gives [n, vocab_size] f32, gathered over the ranks, on rank 0; an undefined tensor on the others. The row stride exceeds
-  // vocab_size when tp.size does not divide it. Valid until the next compute_logits().
+  // Gives [n, vocab_size] f32, gathered over the ranks, on rank 0; an undefined tensor on the others. The row stride
+  // exceeds vocab_size when tp.size does not divide it. Valid until the next compute_logits().
   virtual Tensor compute_logits(const StepContext& ctx, const Tensor& row_ids) = 0;
 
   // Called after the embedding (layer_idx -1) and after each layer with its output [num_tokens, hidden_size] act, as

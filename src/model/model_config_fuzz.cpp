@@ -10,7 +10,8 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace spate;
   const std::string_view json(reinterpret_cast<const char*>(data), size);
-  if (const auto generation = parse_generation_config(json); !generation.ok()) CHECK(!generation.status().message().empty());
+  if (const auto generation = parse_generation_config(json); !generation.ok())
+    CHECK(!generation.status().message().empty());
   const auto config = parse_model_config(json);
   if (!config.ok()) return 0;
   for (const int tp_size : {1, 2}) {

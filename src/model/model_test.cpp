@@ -1,7 +1,7 @@
 // model_test.cpp
 //
-// Goal     What create(), memory() and verify() say before a step runs: sizes of real models, memory that is then really taken,
-//          and errors that name the flag or key and what works.
+// Goal     What create(), memory() and verify() say before a step runs: sizes of real models, memory that is then
+//          really taken, and errors that name the flag or key and what works.
 // Method   Published parameter counts; the tiny golden models; the reference back-end, which pads nothing.
 #include "model/model.h"
 
@@ -16,11 +16,15 @@ namespace spate {
 namespace {
 
 std::filesystem::path golden(const char* name) { return repo_root() / "test" / "goldens" / "model" / name; }
-ModelConfig bench_config(const char* name) { return load_model_config(repo_root() / "bench" / "configs" / name).value(); }
+ModelConfig bench_config(const char* name) {
+  return load_model_config(repo_root() / "bench" / "configs" / name).value();
+}
 bool says(const Status& status, const std::string& text) { return status.message().find(text) != std::string::npos; }
 
 TEST_CASE("real shapes have their published parameter counts") {
-  const auto num_parameters = [](const char* name) { return Model::memory(bench_config(name), {}, {})->num_parameters; };
+  const auto num_parameters = [](const char* name) {
+    return Model::memory(bench_config(name), {}, {})->num_parameters;
+  };
   CHECK(num_parameters("qwen3-0.6b") == 596049920);
   CHECK(num_parameters("qwen3-1.7b") == 1720574976);
   CHECK(num_parameters("qwen3-8b") == 8190735360);
@@ -56,8 +60,11 @@ TEST_CASE("create() takes what memory() says") {
 
 TEST_CASE("what cannot run is refused with what can") {
   ModelConfig config = bench_config("qwen3-0.6b");
-  const auto error = [&](TensorParallel tp, const ModelOptions& options) { return Model::memory(config, tp, options).status(); };
-  CHECK(says(error({.rank = 0, .size = 3}, {}), "--tensor-parallel-size 3: 16 heads, 8 kv heads and intermediate_size 3072"));
+  const auto error = [&](TensorParallel tp, const ModelOptions& options) {
+    return Model::memory(config, tp, options).status();
+  };
+  CHECK(says(error({.rank = 0, .size = 3}, {}),
+             "--tensor-parallel-size 3: 16 heads, 8 kv heads and intermediate_size 3072"));
   CHECK(says(error({.rank = 0, .size = 3}, {}), "sizes that work: 1, 2, 4, 8, 16"));
   CHECK(error({.rank = 15, .size = 16}, {}).ok());  // two ranks a kv head
   CHECK(says(error({}, {.max_model_len = 99999}), "--max-model-len 99999: the model has 40960 positions"));
@@ -83,7 +90,20 @@ TEST_CASE("verify() compares a checkpoint with a config") {
   CHECK(says(bigger, "model.embed_tokens.weight is [160, 48], config.json makes it [161, 48]"));
   config = load_model_config(golden("qwen2_window")).value();
   config.architecture = "MistralForCausalLM";
-  CHECK(says(Model::verify(config, checkpoint), "model.layers.0.self_attn.q_proj.bias [48] in model.safetensors is not a parameter"));
+  CHECK(says(Model::verify(config, checkpoint),
+             "model.layers.0.self_attn.q_proj.bias [48] in model.safetensors is not a parameter"));
+}
+
+TEST_CASE("a tied model ignores an lm_head that its checkpoint holds; an untied one needs it") {
+  ModelConfig config = load_model_config(golden("qwen2_window")).value();
+  const Checkpoint untied = Checkpoint::open(golden("qwen2_window")).value();
+  config.tie_word_embeddings = true;
+  CHECK(Model::verify(config, untied).ok());
+  config = load_model_config(golden("qwen3_tied_sharded")).value();
+  const Checkpoint tied = Checkpoint::open(golden("qwen3_tied_sharded")).value();
+  CHECK(Model::verify(config, tied).ok());
+  config.tie_word_embeddings = false;
+  CHECK(says(Model::verify(config, tied), "1 problem:\n  lm_head.weight [160, 48] is missing"));
 }
 
 TEST_CASE("a checkpoint in a few lines") {
@@ -91,9 +111,10 @@ TEST_CASE("a checkpoint in a few lines") {
   const CheckpointSummary summary = summarize_checkpoint(checkpoint);
   CHECK(summary.groups.size() == 15);
   CHECK(summary.num_tensors == 3 + 3 * 12);
-  CHECK(summary.num_elements == Model::memory(load_model_config(golden("qwen2_window")).value(), {}, {})->num_parameters);
-  CHECK(format_checkpoint_summary(summary).find("  BF16  3 x [96, 48]           model.layers.{0..2}.mlp.up_proj.weight\n") !=
-        std::string::npos);
+  CHECK(summary.num_elements ==
+        Model::memory(load_model_config(golden("qwen2_window")).value(), {}, {})->num_parameters);
+  CHECK(format_checkpoint_summary(summary).find(
+            "  BF16  3 x [96, 48]           model.layers.{0..2}.mlp.up_proj.weight\n") != std::string::npos);
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // qwen2.cpp: Qwen2 and Qwen2.5 dense models.
 //
-// Special: q, k and v have a bias, o has none. With use_sliding_window the layers from max_window_layers on (or those that
-// layer_types names) see only the last sliding_window tokens; the published models have it off. Long contexts use YaRN.
+// Special: q, k and v have a bias, o has none. With use_sliding_window the layers from max_window_layers on (or those
+// that layer_types names) see only the last sliding_window tokens; the published models have it off. Long contexts use
+// YaRN.
 //
 //   input_ids                     [num_tokens]
 //   embed_tokens               -> [num_tokens, hidden_size]
@@ -9,7 +10,9 @@
 //   norm, rows to be sampled   -> [num_logits, hidden_size]
 //   lm_head                    -> [num_logits, vocab_size]
 //
-// Tensor parallel: q, k, v, gate, up and the vocabulary by rows of the weight; o, down by columns: two all-reduces a layer.
+// Tensor parallel: q, k, v, gate, up and the vocabulary by rows of the weight; o, down by columns: two all-reduces
+// a layer.
+//
 // Reference: transformers, models/qwen2/modeling_qwen2.py. Goldens: test/goldens/model/qwen2*.
 #include "model/families.h"
 

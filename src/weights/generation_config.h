@@ -18,8 +18,8 @@ struct GenerationConfig {
   std::optional<int64_t> top_k;
   std::optional<double> repetition_penalty;
   std::optional<int64_t> max_new_tokens;
-  std::optional<bool> do_sample;            // false: greedy unless the request says otherwise
-  std::vector<int32_t> eos_token_ids;       // empty when the file has none
+  std::optional<bool> do_sample;       // false: greedy unless the request says otherwise
+  std::vector<int32_t> eos_token_ids;  // empty when the file has none
 };
 
 Result<GenerationConfig> parse_generation_config(std::string_view json);

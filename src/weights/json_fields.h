@@ -1,8 +1,8 @@
-// Typed reading of the fields of a small JSON object (config.json, generation_config.json), with every problem collected.
-// Included by .cpp files only: it brings simdjson.
+// Typed reading of the fields of a small JSON object (config.json, generation_config.json), with every problem
+// collected. Included by .cpp files only: it brings simdjson.
 //
-// A key that is absent or null leaves the value as it is; a wrong type or a value out of range becomes a problem that names
-// key, value and what is allowed.
+// A key that is absent or null leaves the value as it is; a wrong type or a value out of range becomes a problem that
+// names key, value and what is allowed.
 #pragma once
 
 #include <fmt/format.h>

@@ -10,7 +10,8 @@ namespace {
 
 constexpr int64_t kMaxConfigBytes = 16 << 20;
 
-// What a family's configuration class in transformers assumes when config.json is silent. Llama's, where a family is not listed.
+// What a family's configuration class in transformers assumes when config.json is silent. Llama's, where a family is
+// not listed.
 struct FamilyDefaults {
   std::string_view model_type;
   int64_t head_dim = 0;  // 0: hidden_size / num_heads
@@ -21,7 +22,11 @@ struct FamilyDefaults {
 constexpr FamilyDefaults kLlamaDefaults{.model_type = "llama"};
 constexpr FamilyDefaults kFamilyDefaults[] = {
     {.model_type = "qwen3", .head_dim = 128},
-    {.model_type = "ernie4_5", .head_dim = 128, .rms_norm_eps = 1e-5, .rope_theta = 500000.0, .tie_word_embeddings = true},
+    {.model_type = "ernie4_5",
+     .head_dim = 128,
+     .rms_norm_eps = 1e-5,
+     .rope_theta = 500000.0,
+     .tie_word_embeddings = true},
 };
 
 const FamilyDefaults& family_defaults(std::string_view model_type) {
@@ -43,7 +48,8 @@ void read_rope_scaling(JsonFields& fields, RopeConfig& rope) {
     rope.type = static_cast<RopeType>(i);
     known = true;
   }
-  if (!known) return fields.problem(fmt::format("rope type \"{}\" is not one of {}", type, fmt::join(kRopeTypeNames, ", ")));
+  if (!known)
+    return fields.problem(fmt::format("rope type \"{}\" is not one of {}", type, fmt::join(kRopeTypeNames, ", ")));
 
   fields.read("rope_theta", rope.theta, 1.001, 1e12);
   fields.read("partial_rotary_factor", rope.partial_rotary_factor, 0.01, 1.0);
@@ -82,7 +88,8 @@ void read_rope(JsonFields& fields, ModelConfig& config) {
   }
   fields.read("original_max_position_embeddings", config.rope.original_max_position_embeddings, 1, int64_t{1} << 28);
   RopeConfig& rope = config.rope;
-  if (rope.original_max_position_embeddings == 0) rope.original_max_position_embeddings = config.max_position_embeddings;
+  if (rope.original_max_position_embeddings == 0)
+    rope.original_max_position_embeddings = config.max_position_embeddings;
   if (rope.factor == 0) {
     rope.factor = static_cast<double>(config.max_position_embeddings) /
                   static_cast<double>(std::max<int64_t>(rope.original_max_position_embeddings, 1));
@@ -94,10 +101,14 @@ void read_dtype(JsonFields& fields, ModelConfig& config) {
   fields.read("torch_dtype", dtype);
   fields.read("dtype", dtype);
   if (dtype.starts_with("torch.")) dtype.erase(0, 6);
-  if (dtype.empty() || dtype == "bfloat16") config.torch_dtype = DType::kBf16;
-  else if (dtype == "float16") config.torch_dtype = DType::kF16;
-  else if (dtype == "float32") config.torch_dtype = DType::kF32;
-  else fields.problem(fmt::format("torch_dtype is \"{}\", needs bfloat16, float16 or float32", dtype));
+  if (dtype.empty() || dtype == "bfloat16")
+    config.torch_dtype = DType::kBf16;
+  else if (dtype == "float16")
+    config.torch_dtype = DType::kF16;
+  else if (dtype == "float32")
+    config.torch_dtype = DType::kF32;
+  else
+    fields.problem(fmt::format("torch_dtype is \"{}\", needs bfloat16, float16 or float32", dtype));
 }
 
 void check_sizes(JsonFields& fields, ModelConfig& config) {
@@ -157,8 +168,10 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
 
   std::vector<std::string> architectures;
   fields.read_strings("architectures", architectures);
-  if (architectures.size() == 1) config.architecture = architectures[0];
-  else fields.problem(fmt::format("architectures has {} entries, needs one", architectures.size()));
+  if (architectures.size() == 1)
+    config.architecture = architectures[0];
+  else
+    fields.problem(fmt::format("architectures has {} entries, needs one", architectures.size()));
   fields.read("model_type", config.model_type);
   if (fields.has("quantization_config")) fields.problem("quantization_config: quantised checkpoints cannot be read");
 

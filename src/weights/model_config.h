@@ -1,7 +1,8 @@
 // ModelConfig: config.json of a Hugging Face directory as plain data, checked. Field names are the keys of config.json
 // except for sizes that our glossary names otherwise (num_heads, num_kv_heads, num_layers).
 //
-// Read in both spellings that are in use: rope_theta + rope_scaling + torch_dtype, and transformers 5's rope_parameters + dtype.
+// Read in both spellings that are in use: rope_theta + rope_scaling + torch_dtype, and transformers 5's rope_parameters
+// + dtype.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +23,13 @@ std::string_view rope_type_name(RopeType type);  // as in config.json: "default"
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
-  double partial_rotary_factor = 1.0;  // rotary_dim = head_dim * this
-  double factor = 1.0;                 // linear, dynamic, yarn, llama3
-  int64_t original_max_position_embeddings = 0;  // yarn, llama3, dynamic; 0: max_position_embeddings
-  double beta_fast = 32.0, beta_slow = 1.0;      // yarn
-  double attention_factor = 0.0;                 // yarn: multiplies cos and sin; 0: computed from factor
-  double mscale = 0.0, mscale_all_dim = 0.0;     // yarn
-  bool truncate = true;                          // yarn: whole-numbered correction range
+  double partial_rotary_factor = 1.0;                    // rotary_dim = head_dim * this
+  double factor = 1.0;                                   // linear, dynamic, yarn, llama3
+  int64_t original_max_position_embeddings = 0;          // yarn, llama3, dynamic; 0: max_position_embeddings
+  double beta_fast = 32.0, beta_slow = 1.0;              // yarn
+  double attention_factor = 0.0;                         // yarn: multiplies cos and sin; 0: computed from factor
+  double mscale = 0.0, mscale_all_dim = 0.0;             // yarn
+  bool truncate = true;                                  // yarn: whole-numbered correction range
   double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
 };
 
@@ -38,27 +39,29 @@ struct ModelConfig {
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
   int64_t intermediate_size = 0;
-  int64_t num_layers = 0;               // num_hidden_layers
-  int64_t num_heads = 0;                // num_attention_heads, over all ranks
-  int64_t num_kv_heads = 0;             // num_key_value_heads, over all ranks; default num_heads
-  int64_t head_dim = 0;                 // default hidden_size / num_heads
+  int64_t num_layers = 0;    // num_hidden_layers
+  int64_t num_heads = 0;     // num_attention_heads, over all ranks
+  int64_t num_kv_heads = 0;  // num_key_value_heads, over all ranks; default num_heads
+  int64_t head_dim = 0;      // default hidden_size / num_heads
   int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
   std::string hidden_act = "silu";
   bool tie_word_embeddings = false;
-  bool attention_bias = false;          // families read it differently: their spec says what it means
+  bool attention_bias = false;  // families read it differently: their spec says what it means
   bool mlp_bias = false;
-  bool use_bias = false;                // ERNIE
-  int64_t sliding_window = 0;           // 0: none
-  bool use_sliding_window = false;      // Qwen2
-  int64_t max_window_layers = 0;        // Qwen2: the first layer that slides
-  std::vector<std::string> layer_types; // "full_attention", "sliding_attention"; empty when config.json has none
+  bool use_bias = false;                 // ERNIE
+  int64_t sliding_window = 0;            // 0: none
+  bool use_sliding_window = false;       // Qwen2
+  int64_t max_window_layers = 0;         // Qwen2: the first layer that slides
+  std::vector<std::string> layer_types;  // "full_attention", "sliding_attention"; empty when config.json has none
   RopeConfig rope;
-  DType torch_dtype = DType::kBf16;     // of the checkpoint, as config.json says; the tensors decide
+  DType torch_dtype = DType::kBf16;  // of the checkpoint, as config.json says; the tensors decide
   std::vector<int32_t> eos_token_ids;
   std::vector<int32_t> bos_token_ids;
 
-  int64_t rotary_dim() const { return static_cast<int64_t>(static_cast<double>(head_dim) * rope.partial_rotary_factor); }
+  int64_t rotary_dim() const {
+    return static_cast<int64_t>(static_cast<double>(head_dim) * rope.partial_rotary_factor);
+  }
 };
 
 // Errors name the key, its value and what is allowed. Keys that no supported family reads are not looked at.

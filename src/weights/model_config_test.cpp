@@ -1,8 +1,9 @@
 // model_config_test.cpp
 //
-// Goal     The real config.json of served models gives their facts, in the spelling of transformers 4 and 5; nonsense is refused
-//          with key, value and what is allowed, all at once.
-// Method   The shapes under bench/configs are published facts; each bad document differs from a small good one in one key.
+// Goal     The real config.json of served models gives their facts, in the spelling of transformers 4 and 5; nonsense
+//          is refused with key, value and what is allowed, all at once.
+// Method   The shapes under bench/configs are published facts; each bad document differs from a small good one in one
+//          key.
 #include "weights/model_config.h"
 
 #include "base/test_support.h"
@@ -16,8 +17,12 @@ namespace {
 // A good config with `more` at its end: a key given twice counts as its first, so `more` adds keys.
 std::string config_with(const std::string& more, const std::string& without = "") {
   std::string json = R"({"architectures":["LlamaForCausalLM"],"model_type":"llama")";
-  for (const auto& [key, value] : {std::pair{"vocab_size", "160"}, {"hidden_size", "48"}, {"intermediate_size", "96"},
-                                   {"num_hidden_layers", "3"}, {"num_attention_heads", "4"}, {"max_position_embeddings", "128"}}) {
+  for (const auto& [key, value] : {std::pair{"vocab_size", "160"},
+                                   {"hidden_size", "48"},
+                                   {"intermediate_size", "96"},
+                                   {"num_hidden_layers", "3"},
+                                   {"num_attention_heads", "4"},
+                                   {"max_position_embeddings", "128"}}) {
     if (without != key) json += std::string(",\"") + key + "\":" + value;
   }
   return json + (more.empty() ? "" : "," + more) + "}";
@@ -90,7 +95,8 @@ TEST_CASE("bad values are named") {
       {config_with(R"("hidden_size":-5)", "hidden_size"), "hidden_size is -5, needs a whole number in [1, 1048576]"},
       {config_with(R"("hidden_size":"48")", "hidden_size"), "hidden_size is \"48\", needs a whole number"},
       {config_with(R"("hidden_size":47)", "hidden_size"), "hidden_size 47 is not a multiple of num_attention_heads 4"},
-      {config_with(R"("num_hidden_layers":1e9)", "num_hidden_layers"), "num_hidden_layers is 1000000000.0, needs a whole number"},
+      {config_with(R"("num_hidden_layers":1e9)", "num_hidden_layers"),
+       "num_hidden_layers is 1000000000.0, needs a whole number"},
       {config_with(R"("num_key_value_heads":3)"), "num_attention_heads 4 is not a multiple of num_key_value_heads 3"},
       {config_with(R"("head_dim":7)"), "head_dim 7 x partial_rotary_factor 1 gives 7 rotated elements"},
       {config_with(R"("rms_norm_eps":"x")"), "rms_norm_eps is \"x\", needs a number"},
@@ -99,9 +105,11 @@ TEST_CASE("bad values are named") {
       {config_with(R"("torch_dtype":"int4")"), "torch_dtype is \"int4\""},
       {config_with(R"("layer_types":["full_attention"])"), "layer_types has 1 entries, needs num_hidden_layers = 3"},
       {config_with(R"("layer_types":["full_attention","a","full_attention"])"), "layer_types has \"a\""},
-      {config_with(R"("rope_scaling":{"type":"magic"})"), "rope type \"magic\" is not one of default, linear, dynamic, yarn, llama3"},
+      {config_with(R"("rope_scaling":{"type":"magic"})"),
+       "rope type \"magic\" is not one of default, linear, dynamic, yarn, llama3"},
       {config_with(R"("rope_scaling":{"type":"linear"})"), "rope type \"linear\" needs a factor"},
-      {config_with(R"("rope_scaling":{"type":"linear","factor":0})"), "rope_scaling.factor is 0, needs a number in [1, 1000000]"},
+      {config_with(R"("rope_scaling":{"type":"linear","factor":0})"),
+       "rope_scaling.factor is 0, needs a number in [1, 1000000]"},
       {config_with(R"("rope_scaling":[1])"), "rope_scaling is [1], needs an object"},
       {config_with(R"("rope_parameters":{"full_attention":{}})"), "differs between layer types"},
       {config_with(R"("quantization_config":{})"), "quantised checkpoints cannot be read"},
@@ -112,7 +120,8 @@ TEST_CASE("bad values are named") {
     CHECK_MESSAGE(error.find(one_case.says) != std::string::npos, error);
   }
   const std::string both = config_error(config_with(R"("head_dim":-1,"mlp_bias":3)"));
-  CHECK_MESSAGE((both.find("head_dim") != both.npos && both.find("mlp_bias is 3, needs true or false") != both.npos), both);
+  CHECK_MESSAGE((both.find("head_dim") != both.npos && both.find("mlp_bias is 3, needs true or false") != both.npos),
+                both);
 }
 
 TEST_CASE("a missing model says what to give") {
@@ -123,13 +132,15 @@ TEST_CASE("a missing model says what to give") {
 }
 
 TEST_CASE("generation_config.json") {
-  const auto config = parse_generation_config(R"({"temperature":0.6,"top_p":0.95,"top_k":20,"eos_token_id":[1,2],"do_sample":true})");
+  const auto config =
+      parse_generation_config(R"({"temperature":0.6,"top_p":0.95,"top_k":20,"eos_token_id":[1,2],"do_sample":true})");
   REQUIRE(config.ok());
   CHECK(config->temperature == 0.6);
   CHECK(config->top_k == 20);
   CHECK_FALSE(config->repetition_penalty.has_value());
   CHECK(config->eos_token_ids == std::vector<int32_t>{1, 2});
-  CHECK(parse_generation_config(R"({"temperature":-1})").status().message() == "temperature is -1, needs a number in [0, 100]");
+  CHECK(parse_generation_config(R"({"temperature":-1})").status().message() ==
+        "temperature is -1, needs a number in [0, 100]");
   TempDir dir;
   const auto missing = load_generation_config(dir.path());
   REQUIRE(missing.ok());

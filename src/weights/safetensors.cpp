@@ -25,10 +25,22 @@ struct FormatDType {
   std::optional<DType> dtype;
 };
 constexpr FormatDType kFormatDTypes[] = {
-    {"BF16", 2, DType::kBf16}, {"F16", 2, DType::kF16}, {"F32", 4, DType::kF32},  {"F64", 8, DType::kF64},
-    {"I8", 1, DType::kI8},     {"U8", 1, DType::kU8},   {"I32", 4, DType::kI32},  {"I64", 8, DType::kI64},
-    {"BOOL", 1, {}},           {"I16", 2, {}},          {"U16", 2, {}},           {"U32", 4, {}},
-    {"U64", 8, {}},            {"F8_E4M3", 1, {}},      {"F8_E5M2", 1, {}},       {"F8_E8M0", 1, {}},
+    {"BF16", 2, DType::kBf16},
+    {"F16", 2, DType::kF16},
+    {"F32", 4, DType::kF32},
+    {"F64", 8, DType::kF64},
+    {"I8", 1, DType::kI8},
+    {"U8", 1, DType::kU8},
+    {"I32", 4, DType::kI32},
+    {"I64", 8, DType::kI64},
+    {"BOOL", 1, {}},
+    {"I16", 2, {}},
+    {"U16", 2, {}},
+    {"U32", 4, {}},
+    {"U64", 8, {}},
+    {"F8_E4M3", 1, {}},
+    {"F8_E5M2", 1, {}},
+    {"F8_E8M0", 1, {}},
 };
 constexpr size_t kMaxRank = 8;
 
@@ -73,12 +85,13 @@ Status parse_entry(std::string_view name, simdjson::dom::element value, uint64_t
     return data_loss("data_offsets are not two offsets");
   }
   if (range[0] > range[1] || range[1] > data_bytes) {
-    return data_loss("data_offsets [{}, {}) are outside of the {} bytes of data; is the file complete?", range[0], range[1],
-                     data_bytes);
+    return data_loss("data_offsets [{}, {}) are outside of the {} bytes of data; is the file complete?", range[0],
+                     range[1], data_bytes);
   }
   uint64_t bytes = 0;
   if (!tensor_bytes(entry.shape, format->bytes, bytes) || bytes != range[1] - range[0]) {
-    return data_loss("{} {} does not fill data_offsets [{}, {})", entry.dtype_name, entry.shape_string(), range[0], range[1]);
+    return data_loss("{} {} does not fill data_offsets [{}, {})", entry.dtype_name, entry.shape_string(), range[0],
+                     range[1]);
   }
   entry.offset = data_start + range[0];
   entry.num_bytes = bytes;
@@ -90,7 +103,8 @@ Status check_tiling(const std::vector<TensorEntry>& entries, uint64_t data_start
   uint64_t end = data_start;
   for (const TensorEntry& entry : entries) {
     if (entry.offset < end) return data_loss("tensor {} overlaps the one before it", printable(entry.name));
-    if (entry.offset > end) return data_loss("{} bytes before tensor {} belong to no tensor", entry.offset - end, printable(entry.name));
+    if (entry.offset > end)
+      return data_loss("{} bytes before tensor {} belong to no tensor", entry.offset - end, printable(entry.name));
     end = entry.offset + entry.num_bytes;
   }
   if (end != file_bytes) return data_loss("the file has {} bytes, its tensors end at byte {}", file_bytes, end);
@@ -129,7 +143,8 @@ Result<CheckpointFiles> read_index(const std::filesystem::path& path) {
 }
 
 Result<CheckpointFiles> find_files(const std::filesystem::path& dir) {
-  if (std::filesystem::exists(dir / "model.safetensors.index.json")) return read_index(dir / "model.safetensors.index.json");
+  if (std::filesystem::exists(dir / "model.safetensors.index.json"))
+    return read_index(dir / "model.safetensors.index.json");
   CheckpointFiles files;
   if (std::filesystem::exists(dir / "model.safetensors")) {
     files.names.push_back("model.safetensors");
@@ -162,7 +177,8 @@ Result<std::vector<TensorEntry>> parse_safetensors_header(std::string_view file_
   simdjson::dom::parser parser;
   simdjson::dom::object header;
   const auto error = parser.parse(file_start.data() + 8, header_bytes).get(header);
-  if (error != simdjson::SUCCESS) return data_loss("the header is not a JSON object: {}", simdjson::error_message(error));
+  if (error != simdjson::SUCCESS)
+    return data_loss("the header is not a JSON object: {}", simdjson::error_message(error));
 
   std::vector<TensorEntry> entries;
   std::set<std::string_view> names;
@@ -215,6 +231,13 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<char*>(data_), size_);
 }
 
+void MappedFile::prefetch(uint64_t begin, uint64_t end) const {
+  const uint64_t page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  begin = begin / page * page;
+  end = std::min<uint64_t>(end, size_);
+  if (begin < end) ::madvise(const_cast<char*>(data_) + begin, end - begin, MADV_WILLNEED);
+}
+
 void MappedFile::drop_pages(uint64_t begin, uint64_t end) const {
   const uint64_t page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   begin = begin / page * page;
@@ -251,7 +274,8 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
     const auto [other, inserted] = checkpoint.index_.emplace(entry.name, i);
     if (inserted) continue;
     return data_loss("{}: tensor {} is in {} and in {}", dir.string(), printable(entry.name),
-                     checkpoint.file_name(checkpoint.entries_[other->second].file_idx), checkpoint.file_name(entry.file_idx));
+                     checkpoint.file_name(checkpoint.entries_[other->second].file_idx),
+                     checkpoint.file_name(entry.file_idx));
   }
   for (const auto& [tensor, file] : files.index) {
     const TensorEntry* entry = checkpoint.find(tensor);
@@ -280,14 +304,18 @@ uint64_t row_bytes(const TensorEntry& entry) {
 Result<Tensor> Checkpoint::rows(const TensorEntry& entry, int64_t begin, int64_t end, HostTensor& scratch) const {
   const bool computable = entry.dtype == DType::kBf16 || entry.dtype == DType::kF16 || entry.dtype == DType::kF32;
   if (!computable || entry.shape.empty() || entry.shape.size() > 2) {
-    return invalid_argument("{}: tensor {} is {} {}, needs BF16, F16 or F32 with one or two dimensions", file_name(entry.file_idx),
-                            entry.name, entry.dtype_name, entry.shape_string());
+    return invalid_argument("{}: tensor {} is {} {}, needs BF16, F16 or F32 with one or two dimensions",
+                            file_name(entry.file_idx), entry.name, entry.dtype_name, entry.shape_string());
   }
-  CHECK(0 <= begin && begin <= end && end <= entry.shape[0], "rows [{}, {}) of {} {}", begin, end, entry.name, entry.shape_string());
+  CHECK(0 <= begin && begin <= end && end <= entry.shape[0], "rows [{}, {}) of {} {}", begin, end, entry.name,
+        entry.shape_string());
   std::vector<int64_t> dims = entry.shape;
   dims[0] = end - begin;
-  const char* data = files_[static_cast<size_t>(entry.file_idx)].bytes().data() + entry.offset +
-                     static_cast<uint64_t>(begin) * row_bytes(entry);
+  const MappedFile& file = files_[static_cast<size_t>(entry.file_idx)];
+  const uint64_t offset = entry.offset + static_cast<uint64_t>(begin) * row_bytes(entry);
+  const uint64_t num_bytes = static_cast<uint64_t>(end - begin) * row_bytes(entry);
+  file.prefetch(offset, offset + 2 * num_bytes);  // and as much after it: the disk reads while this piece is packed
+  const char* data = file.bytes().data() + offset;
   if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(dtype_bytes(*entry.dtype)) == 0) {
     return Tensor(const_cast<char*>(data), *entry.dtype, dims);  // read only; Tensor has no const elements
   }

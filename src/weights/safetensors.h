@@ -33,6 +33,7 @@ class MappedFile {
   ~MappedFile();
 
   std::string_view bytes() const { return {data_, size_}; }
+  void prefetch(uint64_t begin, uint64_t end) const;    // starts reading, does not wait
   void drop_pages(uint64_t begin, uint64_t end) const;  // whole pages inside [begin, end)
 
  private:
@@ -41,7 +42,8 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-// All safetensors files of a directory: those that model.safetensors.index.json lists, else model.safetensors, else every
+// All safetensors files of a directory: those that model.safetensors.index.json lists, else model.safetensors, else
+// every
 // *.safetensors. `path` may also be one file.
 class Checkpoint final : public WeightSource {
  public:

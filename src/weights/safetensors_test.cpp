@@ -1,9 +1,9 @@
 // safetensors_test.cpp
 //
-// Goal     A good file is read in place, whatever its alignment; every kind of bad file is refused with words that name the file,
-//          the tensor and what is wrong, and nothing outside of the file is touched.
-// Method   Files are written byte by byte here, independently of any library. Each hostile header differs from a good one in one
-//          thing. Truncation: every prefix of a good file must be refused.
+// Goal     A good file is read in place, whatever its alignment; every kind of bad file is refused with words that
+//          name the file, the tensor and what is wrong, and nothing outside of the file is touched.
+// Method   Files are written byte by byte here, independently of any library. Each hostile header differs from a good
+//          one in one thing. Truncation: every prefix of a good file must be refused.
 #include "weights/safetensors.h"
 
 #include <cstring>
@@ -73,8 +73,8 @@ TEST_CASE("every prefix of a good file is refused") {
     CAPTURE(size);
     CHECK_FALSE(parse_error(good.substr(0, size)).empty());
   }
-  CHECK(parse_error(good + "x") == "the file has " + std::to_string(good.size() + 1) + " bytes, its tensors end at byte " +
-                                       std::to_string(good.size()));
+  CHECK(parse_error(good + "x") == "the file has " + std::to_string(good.size() + 1) +
+                                       " bytes, its tensors end at byte " + std::to_string(good.size()));
 }
 
 TEST_CASE("hostile headers are refused by name") {
@@ -107,10 +107,14 @@ TEST_CASE("hostile headers are refused by name") {
       {one(R"({"dtype":"F32","shape":[9223372036854775807,2],"data_offsets":[0,16]})"), "does not fill"},
       {one(R"({"dtype":"F32","shape":[2],"data_offsets":[8,16]})"), "8 bytes before tensor t belong to no tensor"},
       {one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})"), "its tensors end at byte"},
-      {file_bytes(R"({"a":{"dtype":"U8","shape":[10],"data_offsets":[0,10]},"b":{"dtype":"U8","shape":[8],"data_offsets":[8,16]}})",
-                  std::string(16, 'x')), "tensor b overlaps"},
-      {file_bytes(R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"a":{"dtype":"U8","shape":[8],"data_offsets":[8,16]}})",
-                  std::string(16, 'x')), "tensor a is listed twice"},
+      {file_bytes(
+           R"({"a":{"dtype":"U8","shape":[10],"data_offsets":[0,10]},"b":{"dtype":"U8","shape":[8],"data_offsets":[8,16]}})",
+           std::string(16, 'x')),
+       "tensor b overlaps"},
+      {file_bytes(
+           R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"a":{"dtype":"U8","shape":[8],"data_offsets":[8,16]}})",
+           std::string(16, 'x')),
+       "tensor a is listed twice"},
       {file_bytes("{\"\\u0000\\n\":1}", ""), "tensor ??: no dtype"},
   };
   for (const Case& one_case : cases) {
@@ -121,7 +125,8 @@ TEST_CASE("hostile headers are refused by name") {
 }
 
 TEST_CASE("empty tensors take no place") {
-  const std::string header = R"({"a":{"dtype":"F32","shape":[0,5],"data_offsets":[0,0]},"b":{"dtype":"U8","shape":[],"data_offsets":[0,1]}})";
+  const std::string header =
+      R"({"a":{"dtype":"F32","shape":[0,5],"data_offsets":[0,0]},"b":{"dtype":"U8","shape":[],"data_offsets":[0,1]}})";
   const std::string bytes = file_bytes(header, "x");
   const auto entries = parse_safetensors_header(bytes, bytes.size());
   REQUIRE_MESSAGE(entries.ok(), entries.status().to_string());
@@ -146,8 +151,8 @@ TEST_CASE("sharded checkpoints follow their index, and its lies are found") {
   CHECK(good->rows(*good->find("b"), 0, 1, scratch).value().data<float>()[0] == 2);
   CHECK(good->file_name(good->find("b")->file_idx) == "two.safetensors");
 
-  CHECK(error(R"({"a":"one.safetensors","b":"one.safetensors"})").find("puts tensor b into one.safetensors, which does not have it") !=
-        std::string::npos);
+  CHECK(error(R"({"a":"one.safetensors","b":"one.safetensors"})")
+            .find("puts tensor b into one.safetensors, which does not have it") != std::string::npos);
   CHECK(error(R"({"a":"three.safetensors"})").find("three.safetensors: No such file") != std::string::npos);
   CHECK(error(R"({"a":"../one.safetensors"})").find("weight_map of a is not a file name") != std::string::npos);
   CHECK(error(R"({"a":1})").find("weight_map of a is not a file name") != std::string::npos);
@@ -156,10 +161,12 @@ TEST_CASE("sharded checkpoints follow their index, and its lies are found") {
   std::filesystem::remove(dir.path() / "model.safetensors.index.json");
   CHECK(Checkpoint::open(dir.path()).ok());  // every *.safetensors
   write_file(dir.path() / "three.safetensors", file_bytes(header_a, f32_bytes({1})));
-  CHECK(Checkpoint::open(dir.path()).status().message().find("tensor a is in one.safetensors and in three.safetensors") !=
-        std::string::npos);
+  CHECK(
+      Checkpoint::open(dir.path()).status().message().find("tensor a is in one.safetensors and in three.safetensors") !=
+      std::string::npos);
   write_file(dir.path() / "three.safetensors", "");
-  CHECK(Checkpoint::open(dir.path()).status().message().find("three.safetensors: the file is empty") != std::string::npos);
+  CHECK(Checkpoint::open(dir.path()).status().message().find("three.safetensors: the file is empty") !=
+        std::string::npos);
 }
 
 TEST_CASE("a directory without weights says what to do") {

@@ -24,15 +24,20 @@ int64_t rows_per_piece(int64_t row_bytes) {
 }
 
 bool matches(const std::string& pattern, const std::string& name) {
-  return pattern.starts_with('*') ? std::string_view(name).ends_with(std::string_view(pattern).substr(1)) : name == pattern;
+  return pattern.starts_with('*') ? std::string_view(name).ends_with(std::string_view(pattern).substr(1))
+                                  : name == pattern;
 }
 
 float float_at(const Tensor& values, int64_t i) {
   switch (values.dtype()) {
-    case DType::kF32: return values.data<float>()[i];
-    case DType::kBf16: return values.data<Bf16>()[i].to_float();
-    case DType::kF16: return values.data<F16>()[i].to_float();
-    default: break;
+    case DType::kF32:
+      return values.data<float>()[i];
+    case DType::kBf16:
+      return values.data<Bf16>()[i].to_float();
+    case DType::kF16:
+      return values.data<F16>()[i].to_float();
+    default:
+      break;
   }
   CHECK(false, "a parameter is {}", dtype_name(values.dtype()));
   return 0;
@@ -50,17 +55,19 @@ void check_coverage(Coverage& coverage, std::vector<std::string>& problems) {
   int64_t end = 0;
   for (const Range& range : coverage.ranges) {
     if (range.begin != end) {
-      problems.push_back(fmt::format("the parameter of {}: rows [{}, {}) are filled {}", coverage.name, std::min(end, range.begin),
-                                     std::max(end, range.begin), range.begin < end ? "twice" : "never"));
+      problems.push_back(fmt::format("the parameter of {}: rows [{}, {}) are filled {}", coverage.name,
+                                     std::min(end, range.begin), std::max(end, range.begin),
+                                     range.begin < end ? "twice" : "never"));
     }
     end = std::max(end, range.begin + range.count);
   }
   if (end == coverage.size) return;
-  problems.push_back(fmt::format("the parameter of {}: {} rows are filled, it has {}", coverage.name, end, coverage.size));
+  problems.push_back(
+      fmt::format("the parameter of {}: {} rows are filled, it has {}", coverage.name, end, coverage.size));
 }
 
-// Random rows without generating each: windows into one block of random values. A window depends on the tensor's name, the
-// seed and the row, never on the shard.
+// Random rows without generating each: windows into one block of random values. A window depends on the tensor's name,
+// the seed and the row, never on the shard.
 class DummyRows {
  public:
   static constexpr int64_t kWindowRows = 256;  // enough for a back-end to pack with all its threads
@@ -76,7 +83,8 @@ class DummyRows {
 
   // Rows [begin, end) of tensor `name` with `columns` columns; all in one window of kWindowRows.
   Tensor rows(std::string_view name, int64_t begin, int64_t end, int64_t columns) const {
-    CHECK(columns <= columns_ && begin / kWindowRows == (end - 1) / kWindowRows, "rows [{}, {}) of {}", begin, end, name);
+    CHECK(columns <= columns_ && begin / kWindowRows == (end - 1) / kWindowRows, "rows [{}, {}) of {}", begin, end,
+          name);
     uint64_t hash = 1469598103934665603ull;
     for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211ull;
     const auto random = philox4x32(seed_, hash, static_cast<uint64_t>(begin / kWindowRows));
@@ -96,8 +104,8 @@ class DummyRows {
 }  // namespace
 
 void WeightLoader::add(MatrixSlice slice) {
-  CHECK(slice.weight != nullptr && slice.weight->desc().in_features == slice.columns.count, "{} has {} columns", slice.name,
-        slice.columns.count);
+  CHECK(slice.weight != nullptr && slice.weight->desc().in_features == slice.columns.count, "{} has {} columns",
+        slice.name, slice.columns.count);
   matrices_.push_back(std::move(slice));
 }
 
@@ -108,7 +116,8 @@ void WeightLoader::add_zero_rows(PackedWeight* weight, Range rows) {
 }
 
 bool WeightLoader::is_ignored(const std::string& name) const {
-  return std::any_of(ignored_.begin(), ignored_.end(), [&](const std::string& pattern) { return matches(pattern, name); });
+  return std::any_of(ignored_.begin(), ignored_.end(),
+                     [&](const std::string& pattern) { return matches(pattern, name); });
 }
 
 std::vector<std::string> WeightLoader::coverage_problems() const {
@@ -143,7 +152,8 @@ Status WeightLoader::verify(const WeightSource& source) const {
     const TensorEntry* entry = source.find(name);
     if (entry == nullptr) return problems.push_back(fmt::format("{} [{}] is missing", name, fmt::join(shape, ", ")));
     if (entry->shape != shape) {
-      problems.push_back(fmt::format("{} is {}, config.json makes it [{}]", name, entry->shape_string(), fmt::join(shape, ", ")));
+      problems.push_back(
+          fmt::format("{} is {}, config.json makes it [{}]", name, entry->shape_string(), fmt::join(shape, ", ")));
     }
     if (entry->dtype != DType::kBf16 && entry->dtype != DType::kF16 && entry->dtype != DType::kF32) {
       problems.push_back(fmt::format("{} is {}, needs BF16, F16 or F32", name, entry->dtype_name));
@@ -169,8 +179,10 @@ Status WeightLoader::verify(const WeightSource& source) const {
 Status WeightLoader::copy_vector(const Tensor& values, const Tensor& dst) {
   HostTensor host(dst.dtype(), {values.dim(0)});
   for (int64_t i = 0; i < values.dim(0); ++i) {
-    if (dst.dtype() == DType::kF32) host.span<float>()[static_cast<size_t>(i)] = float_at(values, i);
-    else host.span<Bf16>()[static_cast<size_t>(i)] = Bf16::from_float(float_at(values, i));
+    if (dst.dtype() == DType::kF32)
+      host.span<float>()[static_cast<size_t>(i)] = float_at(values, i);
+    else
+      host.span<Bf16>()[static_cast<size_t>(i)] = Bf16::from_float(float_at(values, i));
   }
   const auto stream = device_->create_stream();
   device_->copy_to_device(*stream, dst.raw(), host.view().raw(), static_cast<size_t>(host.view().num_bytes()));
@@ -240,7 +252,8 @@ Status WeightLoader::load(const WeightSource& source, const LoadProgress& progre
 }
 
 Status WeightLoader::load_dummy(uint64_t seed, const LoadProgress& progress) {
-  if (const auto problems = coverage_problems(); !problems.empty()) return internal_error("{}", fmt::join(problems, "; "));
+  if (const auto problems = coverage_problems(); !problems.empty())
+    return internal_error("{}", fmt::join(problems, "; "));
   int64_t max_columns = 1, bytes_total = 0, bytes_done = 0;
   for (const MatrixSlice& slice : matrices_) {
     max_columns = std::max(max_columns, slice.full_columns);

@@ -1,8 +1,9 @@
 // WeightLoader: what a rank needs of a checkpoint, declared first, then verified like a compiler and filled.
 //
-// A layer declares slices: rows and columns of a checkpoint tensor that go to rows of a PackedWeight or to a device vector.
-// load() checks everything before the first byte is copied and lists all problems at once: tensors that are missing, of the
-// wrong shape or dtype, that nobody wants, rows of a parameter filled twice or never. Then it reads in file order.
+// A layer declares slices: rows and columns of a checkpoint tensor that go to rows of a PackedWeight or to a device
+// vector. load() checks everything before the first byte is copied and lists all problems at once: tensors that are
+// missing, of the wrong shape or dtype, that nobody wants, rows of a parameter filled twice or never. Then it reads in
+// file order.
 //
 // One per rank, used by its thread only. Destinations must outlive it.
 #pragma once
@@ -54,7 +55,7 @@ class WeightLoader {
     Range range;
     Tensor vector;
     int64_t dst = 0;
-    float dummy_value = 0;   // of every element with dummy weights: 1 for norms
+    float dummy_value = 0;  // of every element with dummy weights: 1 for norms
   };
   void add(VectorSlice slice);
   // Rows that no checkpoint fills (padding of a vocabulary shard): zeros.
@@ -65,8 +66,8 @@ class WeightLoader {
   // All problems in one message, or ok.
   Status verify(const WeightSource& source) const;
   Status load(const WeightSource& source, const LoadProgress& progress = {});
-  // Seeded random matrices (standard deviation 0.02, the usual initializer_range); the same values for any tensor-parallel
-  // size. About the speed of pack_rows: values are windows into one random block, so rows may repeat.
+  // Seeded random matrices (standard deviation 0.02, the usual initializer_range); the same values for any
+  // tensor-parallel size. About the speed of pack_rows: values are windows into one random block, so rows may repeat.
   Status load_dummy(uint64_t seed, const LoadProgress& progress = {});
 
  private:

@@ -1,9 +1,9 @@
 // weight_loader_test.cpp
 //
-// Goal     Parameters hold exactly the declared slices of the checkpoint, converted once; every problem of a checkpoint is said,
-//          all at once; dummy weights are the same whatever the sharding.
-// Method   A source in memory, whose elements are their own index, so that a slice is recognised; the reference back-end, whose
-//          packed weights are row-major.
+// Goal     Parameters hold exactly the declared slices of the checkpoint, converted once; every problem of a
+//          checkpoint is said, all at once; dummy weights are the same whatever the sharding.
+// Method   A source in memory, whose elements are their own index, so that a slice is recognised; the reference back-
+//          end, whose packed weights are row-major.
 #include "weights/weight_loader.h"
 
 #include <map>
@@ -21,7 +21,8 @@ namespace {
 class MemorySource final : public WeightSource {
  public:
   void add(const std::string& name, DType dtype, std::vector<int64_t> shape) {
-    TensorEntry entry{.name = name, .dtype_name = std::string(dtype_name(dtype)), .dtype = dtype, .shape = std::move(shape)};
+    TensorEntry entry{
+        .name = name, .dtype_name = std::string(dtype_name(dtype)), .dtype = dtype, .shape = std::move(shape)};
     HostTensor values(dtype, std::span<const int64_t>(entry.shape));
     for (int64_t i = 0; i < values.view().num_elements(); ++i) {
       const auto at = static_cast<size_t>(i);
@@ -110,7 +111,8 @@ TEST_CASE("a matrix of several pieces is complete") {
   loader.add(WeightLoader::MatrixSlice{"w", rows, columns, {0, rows}, {0, columns}, &weight, 0});
   REQUIRE(loader.load(source).ok());
   int64_t num_wrong = 0;
-  for (int64_t r = 0; r < rows; ++r) num_wrong += f.at(weight, r, r % columns) != static_cast<float>(r * columns + r % columns);
+  for (int64_t r = 0; r < rows; ++r)
+    num_wrong += f.at(weight, r, r % columns) != static_cast<float>(r * columns + r % columns);
   CHECK(num_wrong == 0);
 }
 

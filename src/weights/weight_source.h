@@ -1,6 +1,7 @@
 // WeightSource: named tensors on the host, wherever they come from (safetensors, GGUF).
 //
-// Threads: all const functions may be called by several rank threads at once; the tensors stay valid while the source lives.
+// Threads: all const functions may be called by several rank threads at once; the tensors stay valid while the source
+// lives.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ struct TensorEntry {
   std::optional<DType> dtype;  // empty: a format that Spate cannot compute with
   std::vector<int64_t> shape;
   int file_idx = 0;
-  uint64_t offset = 0;         // of the first byte in its file
+  uint64_t offset = 0;  // of the first byte in its file
   uint64_t num_bytes = 0;
 
   int64_t num_elements() const {
@@ -41,8 +42,8 @@ class WeightSource {
   virtual const TensorEntry* find(std::string_view name) const = 0;
   virtual const std::string& file_name(int file_idx) const = 0;
 
-  // Rows [begin, end) of a tensor of rank 1 (elements) or 2, in one of kF32, kF16, kBf16. Reads in place when the file's
-  // layout allows, else through `scratch`, which must live as long as the result is used.
+  // Rows [begin, end) of a tensor of rank 1 (elements) or 2, in one of kF32, kF16, kBf16. Reads in place when the
+  // file's layout allows, else through `scratch`, which must live as long as the result is used.
   virtual Result<Tensor> rows(const TensorEntry& entry, int64_t begin, int64_t end, HostTensor& scratch) const = 0;
   // These rows are not needed any more: their memory may go. A hint; reading them again is legal.
   virtual void release(const TensorEntry& entry, int64_t begin, int64_t end) const = 0;

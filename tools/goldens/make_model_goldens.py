@@ -6,12 +6,13 @@
 Needs torch, transformers and safetensors; goldens were made with torch 2.13 (CPU) and transformers 5.23. Seeded: the same
 versions give the same files. Each folder holds config.json, the weights, and goldens.safetensors:
 
-    mid_layer [1]             index of the middle layer
+    mid_layer [1]             index of the middle layer of three
     max_model_len [1]         positions of the test's rope table
     bf16_error [2]            relative L2 distance of transformers in bf16 from transformers in f32: hidden states, logits
     seqN.token_ids [n]        prompt, then decode tokens, as floats
     seqN.prompt_len [1]
-    seqN.hidden.embed|mid|last [n, hidden_size]   f32: output of the embedding, the middle and the last layer (no final norm)
+    seqN.hidden.embed|first|mid|last [n, hidden_size]   f32: output of the embedding, of the first, the middle and the last
+                              layer (no final norm)
     seqN.logit_rows [k], seqN.logits [k, vocab_size]  of some positions
 
 The prompt is run whole, each decode token in a step of its own with transformers' cache. Everything is computed in f32 from
@@ -98,14 +99,15 @@ def randomise(model, generator):
 
 def run(model, token_ids, prompt_len, mid_layer):
     """Hidden states of the three places and logits, [n, ...] f32: the prompt whole, then a token a step."""
-    taps = {"embed": [], "mid": [], "last": []}
+    taps = {"embed": [], "first": [], "mid": [], "last": []}
 
     def keep(place):
         return lambda module, args, output: taps[place].append((output[0] if isinstance(output, tuple) else output)[0].float())
 
     layers = model.model.layers
     hooks = [model.model.embed_tokens.register_forward_hook(keep("embed")),
-             layers[mid_layer].register_forward_hook(keep("mid")), layers[-1].register_forward_hook(keep("last"))]
+             layers[0].register_forward_hook(keep("first")), layers[mid_layer].register_forward_hook(keep("mid")),
+             layers[-1].register_forward_hook(keep("last"))]
     logits, cache, begin = [], None, 0
     with torch.no_grad():
         for end in [prompt_len] + list(range(prompt_len + 1, len(token_ids) + 1)):
@@ -159,7 +161,7 @@ def make(name, model_class, config, dtype=torch.bfloat16, num_shards=1, max_mode
                       (model_class.from_pretrained(folder, dtype=run_dtype, attn_implementation="eager").eval()
                        for run_dtype in (torch.float32, torch.bfloat16))]
     for i, ((prompt_len, _), token_ids) in enumerate(zip(seqs, all_token_ids)):
-        errors["hidden"] += [relative_l2(rounded[i][place], exact[i][place]) for place in ("mid", "last")]
+        errors["hidden"] += [relative_l2(rounded[i][place], exact[i][place]) for place in ("first", "mid", "last")]
         errors["logits"].append(relative_l2(rounded[i]["logits"], exact[i]["logits"]))
         rows = sorted({0, prompt_len // 2, prompt_len - 1} | set(range(prompt_len, len(token_ids))))
         goldens |= {
@@ -167,7 +169,7 @@ def make(name, model_class, config, dtype=torch.bfloat16, num_shards=1, max_mode
             f"seq{i}.prompt_len": torch.tensor([float(prompt_len)]),
             f"seq{i}.logit_rows": torch.tensor(rows, dtype=torch.float32),
             f"seq{i}.logits": exact[i]["logits"][rows].contiguous(),
-        } | {f"seq{i}.hidden.{place}": exact[i][place].contiguous() for place in ("embed", "mid", "last")}
+        } | {f"seq{i}.hidden.{place}": exact[i][place].contiguous() for place in ("embed", "first", "mid", "last")}
     goldens["mid_layer"] = torch.tensor([float(mid_layer)])
     goldens["max_model_len"] = torch.tensor([float(max_model_len)])
     goldens["bf16_error"] = torch.tensor([max(errors["hidden"]), max(errors["logits"])])

@@ -12,7 +12,7 @@
 // ROOFLINE   Decode: bytes of K and V once a tile of 4 heads. Prefill re-reads K and V for each token from L2, about
 //            4 bytes * head_dim * seq_len / 2 a token and kv head: not tuned, correct first.
 // LIMITS     head_dim <= 256.
-// TESTS      spate-conformance --backend cuda --op attention_paged
+// TESTS      spate-conformance --backend cuda --filter attention_paged
 #include "backend/cuda/kernel/attention/attention_paged.h"
 
 #include "backend/cuda/kernel/primitive/bf16.h"

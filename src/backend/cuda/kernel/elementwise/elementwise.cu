@@ -6,7 +6,7 @@
 // WORK       grid.x tokens, grid.y pieces of a row; a thread an element.
 // ROOFLINE   Memory: 6 bytes an element in bf16. Not tuned.
 // LIMITS     None.
-// TESTS      spate-conformance --backend cuda --op add, --op silu_and_mul
+// TESTS      spate-conformance --backend cuda --filter add, --filter silu_and_mul
 #include "backend/cuda/kernel/elementwise/elementwise.h"
 
 #include "backend/cuda/kernel/primitive/bf16.h"

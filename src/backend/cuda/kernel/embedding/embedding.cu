@@ -5,7 +5,7 @@
 // WORK       A CTA a token, threads stride over the row.
 // ROOFLINE   Memory: 4 bytes an element in bf16; 2,048 tokens of 4,096 are 34 MB, 8 us at 4.25 TB/s. Not tuned.
 // LIMITS     None.
-// TESTS      spate-conformance --backend cuda --op embedding
+// TESTS      spate-conformance --backend cuda --filter embedding
 #include "backend/cuda/kernel/embedding/embedding.h"
 
 #include "backend/cuda/kernel/primitive/bf16.h"

@@ -5,7 +5,7 @@
 // WORK       A CTA a row.
 // ROOFLINE   Memory. One row a sampled sequence: a launch's worth of time.
 // LIMITS     None.
-// TESTS      spate-conformance --backend cuda --op gather_rows
+// TESTS      spate-conformance --backend cuda --filter gather_rows
 #include "backend/cuda/kernel/gather_rows/gather_rows.h"
 
 namespace spate::cuda {

@@ -7,7 +7,7 @@
 // WORK       kv_write: a CTA a token. kv_copy_blocks: grid.x copies, grid.y pieces of a block.
 // ROOFLINE   Memory. Not tuned.
 // LIMITS     None.
-// TESTS      spate-conformance --backend cuda --op kv_write, --op kv_copy_blocks
+// TESTS      spate-conformance --backend cuda --filter kv_write, --filter kv_copy_blocks
 #include "backend/cuda/kernel/kv/kv.h"
 
 #include "backend/cuda/kernel/primitive/bf16.h"

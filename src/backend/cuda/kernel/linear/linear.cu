@@ -12,7 +12,7 @@
 // ROOFLINE   Few tokens: bytes of W over 4.25 TB/s. Many: 2 * num_tokens * in * out over 750 TFLOP/s. Not tuned:
 //            mma.sync through plain shared memory reaches a fraction of both; wgmma and TMA come with the tuned kernel.
 // LIMITS     num_tokens <= 65,535 tiles.
-// TESTS      spate-conformance --backend cuda --op linear
+// TESTS      spate-conformance --backend cuda --filter linear
 #include "backend/cuda/kernel/linear/linear.h"
 
 #include "backend/cuda/kernel/primitive/bf16.h"

@@ -6,7 +6,7 @@
 // WORK       A CTA a row; the row is read twice, the second time from L1 or L2.
 // ROOFLINE   Memory: 4 bytes an element in bf16 (read and write). Not tuned; under 300 tokens the launch is longer.
 // LIMITS     None.
-// TESTS      spate-conformance --backend cuda --op rms_norm
+// TESTS      spate-conformance --backend cuda --filter rms_norm
 #include "backend/cuda/kernel/rms_norm/rms_norm.h"
 
 #include "backend/cuda/kernel/primitive/bf16.h"

@@ -7,7 +7,7 @@
 // WORK       A CTA a token; threads stride over its num_heads * rotary_dim / 2 pairs.
 // ROOFLINE   Memory: 4 bytes an element in bf16. Not tuned.
 // LIMITS     positions < max_positions (the host sized the table).
-// TESTS      spate-conformance --backend cuda --op rope
+// TESTS      spate-conformance --backend cuda --filter rope
 #include "backend/cuda/kernel/rope/rope.h"
 
 #include "backend/cuda/kernel/primitive/bf16.h"

@@ -6,7 +6,7 @@
 // WORK       A CTA a row; each of the top tokens is one more pass over the row, from L2.
 // ROOFLINE   Memory: 4 * vocab_size * (3 + num_top) bytes a row. Not tuned.
 // LIMITS     vocab_size < 2^24; targets inside the vocabulary.
-// TESTS      spate-conformance --backend cuda --op logprobs
+// TESTS      spate-conformance --backend cuda --filter logprobs
 #include "backend/cuda/kernel/primitive/reduce.h"
 #include "backend/cuda/kernel/sample/sample.h"
 #include "backend/cuda/kernel/sample/sort_key.h"

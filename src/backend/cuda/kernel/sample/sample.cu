@@ -10,7 +10,7 @@
 //            8 bits a pass: 7 passes over the row for top_k and 7 for top_p.
 // ROOFLINE   Memory: greedy reads 4 * vocab_size bytes a row once, 0.6 MB at 152,064. Not tuned: one SM a row.
 // LIMITS     vocab_size < 2^24.
-// TESTS      spate-conformance --backend cuda --op sample
+// TESTS      spate-conformance --backend cuda --filter sample
 #include "backend/cuda/kernel/sample/sample.h"
 
 #include "backend/cuda/kernel/primitive/philox.h"

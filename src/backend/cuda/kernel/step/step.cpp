@@ -1,5 +1,7 @@
 #include "backend/cuda/kernel/step/step.h"
 
+#include <algorithm>
+
 #include "backend/check_params.h"
 #include "backend/cuda/kernel/cuda_ops.h"
 #include "backend/cuda/launch.h"
@@ -50,10 +52,8 @@ void begin_step(Stream& stream, const BeginStepParams& p) {
     launch(stream, kernel_id("begin_step_apply_updates"), {.x = num_updates, .num_threads = kNumThreads}, params,
            {{"num_row_updates", plan.num_row_updates}, {"num_block_updates", plan.num_block_updates}});
   }
-  if (plan.num_seqs > 0) {
-    launch(stream, kernel_id("begin_step_fill_inputs"), {.x = plan.num_seqs, .num_threads = kNumThreads}, params,
-           {{"num_seqs", plan.num_seqs}, {"num_tokens", plan.num_tokens}});
-  }
+  launch(stream, kernel_id("begin_step_fill_inputs"), {.x = std::max(plan.num_seqs, 1), .num_threads = kNumThreads},
+         params, {{"num_seqs", plan.num_seqs}, {"num_tokens", plan.num_tokens}});
 }
 
 void finish_step(Stream& stream, const FinishStepParams& p) {

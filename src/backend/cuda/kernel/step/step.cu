@@ -8,7 +8,7 @@
 // ROOFLINE   Latency: three launches of some 3 us.
 // LIMITS     finish_step drops a token that does not fit into max_model_len: the row of a sequence that the host has
 //            already ended (one wasted row, blueprint decision 3).
-// TESTS      spate-conformance --backend cuda --op begin_step, --op finish_step
+// TESTS      spate-conformance --backend cuda --filter begin_step, --filter finish_step
 #include "backend/cuda/kernel/step/step.h"
 
 #include "backend/cuda/kernel/primitive/reduce.h"
@@ -63,6 +63,8 @@ extern "C" __global__ void begin_step_fill_inputs(const __grid_constant__ BeginS
   tokens_before = block_reduce(tokens_before, Sum());
   sampled_before = block_reduce(sampled_before, Sum());
 
+  if (seq_idx == 0 && threadIdx.x == 0) p.cu_seqlens_q[0] = 0;
+  if (seq_idx >= p.plan_header.num_seqs) return;  // a step without sequences still has its first prefix sum
   const SeqStep seq = seqs[seq_idx];
   const int64_t row = seq.row;
   const int num_computed_tokens = p.num_computed_tokens[row];
@@ -76,7 +78,6 @@ extern "C" __global__ void begin_step_fill_inputs(const __grid_constant__ BeginS
         blocks[position / p.kv_block_size] * p.kv_block_size + position % p.kv_block_size;
   }
   if (threadIdx.x != 0) return;
-  if (seq_idx == 0) p.cu_seqlens_q[0] = 0;
   p.cu_seqlens_q[seq_idx + 1] = tokens_before + seq.query_len;
   p.seq_rows[seq_idx] = seq.row;
   p.seq_lens[seq_idx] = num_computed_tokens + seq.query_len;

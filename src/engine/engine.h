@@ -18,7 +18,7 @@
 
 namespace spate {
 
-// Counters since start and gauges of now; for /metrics and the log. Each value is exact, a snapshot may be torn between two.
+// Counters since start and gauges; for /metrics and the log. A consistent snapshot of the end of a recent step.
 struct EngineStats {
   // Gauges.
   int num_running = 0;         // sequences that have a row

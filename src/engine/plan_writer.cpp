@@ -39,7 +39,7 @@ std::span<const std::byte> write_plan(const ScheduledStep& step, StepPlanBuilder
                      .num_computed_tokens = entered.num_computed_tokens,
                      .num_prompt_logprobs = seq.needs_prompt_logprobs ? params.prompt_logprobs.value_or(-1) : -1,
                      .sampling = row_sampling(seq),
-                     .token_ids = seq.token_ids,
+                     .token_ids = seq.tokens(),
                      .logit_bias = params.logit_bias,
                      .stop_ids = seq.group->stop_ids});
   }

@@ -46,7 +46,6 @@ std::unique_ptr<SequenceGroup> create_group(Request request, const EngineConfig&
     seq->seed = seed + static_cast<uint64_t>(index);
     seq->prompt_len = prompt_len;
     seq->max_len = prompt_len + max_output;
-    seq->token_ids = request.prompt_token_ids;
     seq->needs_prompt_logprobs = index == 0 && params.prompt_logprobs.has_value() && prompt_len > 1;
     group->seqs.push_back(std::move(seq));
   }

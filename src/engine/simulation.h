@@ -13,10 +13,10 @@ struct SimulationOptions {
   uint64_t seed = 1;
   int64_t num_events = 10000;  // arrivals, cancels, preemptions and prefix hits together
   EngineConfig config;
-  double arrivals_per_step = 0.5;
+  double arrivals_per_step = 0.8;
   double cancel_share = 0.15;  // of the requests
   int max_prompt_len = 40;
-  int max_tokens = 16;
+  int max_tokens = 10;
 };
 
 // What happened. Every answer was compared with fake_generate and every invariant checked after each step, or the program

@@ -16,7 +16,7 @@ namespace {
 
 // Sanitizer builds are 10 to 20 times slower.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(NDEBUG)
-constexpr int64_t kNumEvents = 20000;
+constexpr int64_t kNumEvents = 10000;
 #else
 constexpr int64_t kNumEvents = 1000000;
 #endif
@@ -26,7 +26,7 @@ EngineConfig small_config() {
           .max_num_seqs = 8,
           .max_num_batched_tokens = 24,
           .kv_block_size = 4,
-          .num_kv_blocks = 40,
+          .num_kv_blocks = 32,
           .enable_prefix_caching = true,
           .enable_chunked_prefill = true,
           .async_scheduling = true,
@@ -69,7 +69,7 @@ TEST_CASE("every combination of loop, chunks and prefix cache") {
         config.enable_prefix_caching = enable_prefix_caching;
         if (!enable_chunked_prefill) config.max_num_batched_tokens = config.max_model_len;
         const SimulationReport report = simulate(++seed, kNumEvents / 50, config);
-        CHECK((report.num_prefix_hits > report.num_forks) == enable_prefix_caching);
+        CHECK((report.num_prefix_hits > 0) == enable_prefix_caching);
         CHECK((report.num_wasted_rows > 0) == async_scheduling);
         CHECK(report.num_preemptions > 0);
       }

@@ -49,7 +49,7 @@ void Scheduler::add(SequenceGroup& group) {
       first.needs_prompt_logprobs
           ? 0
           : config_.kv_block_size * kv_cache_
-                                        .find_cached_prefix(first.token_ids, group.request.reuse_scope,
+                                        .find_cached_prefix(first.tokens(), group.request.reuse_scope,
                                                             (first.prompt_len - 1) / config_.kv_block_size)
                                         .num_blocks;
   for (const auto& seq : group.seqs) {
@@ -202,7 +202,7 @@ void Scheduler::collect_prefill_candidates() {
   for (Sequence* seq : waiting_) {
     if (++num_scanned > kMaxWaitingScan) break;
     if (seq->num_pending_samples > 0) continue;  // preempted just now: a step in flight brings its last token
-    const int num_estimated = static_cast<int>(seq->token_ids.size()) - seq->num_estimated_cached;
+    const int num_estimated = seq->num_known_tokens() - seq->num_estimated_cached;
     candidates_.push_back({.seq = seq, .num_remaining = can_fork(*seq) ? 1 : num_estimated, .waiting = true});
   }
   std::ranges::sort(candidates_, {}, [](const PrefillCandidate& candidate) { return candidate.seq->key; });
@@ -228,7 +228,7 @@ void Scheduler::share_budget(size_t begin, size_t end, ScheduledStep& step) {
   for (size_t i = begin + 1; i < end && budget_ > 0; ++i) {
     if (candidates_[i].num_remaining <= threshold_) give_tokens(candidates_[i], threshold_, step);
   }
-  // An explicit threshold also bounds the step while others run: it is what their streams wait for.
+  // An explicit threshold also caps a prompt that could have more, while others run.
   const bool alone = running_.size() + waiting_.size() <= 1;
   const int max_query_len =
       config_.long_prefill_token_threshold > 0 && !alone ? threshold_ : config_.max_num_batched_tokens;
@@ -300,9 +300,9 @@ void Scheduler::add_deltas(Sequence& seq, ScheduledStep& step) {
 }
 
 void Scheduler::make_findable(Sequence& seq) {
-  const int num_tokens = std::min(seq.num_computed_tokens, static_cast<int>(seq.token_ids.size()));
+  const int num_tokens = std::min(seq.num_computed_tokens, seq.num_known_tokens());
   replaced_.clear();
-  kv_cache_.make_findable(seq.blocks, seq.token_ids, num_tokens, seq.group->request.reuse_scope, replaced_);
+  kv_cache_.make_findable(seq.blocks, seq.tokens(), num_tokens, seq.group->request.reuse_scope, replaced_);
   if (replaced_.empty()) return;
   std::vector<BlockLease> old_leases;
   for (ReplacedBlock& replaced : replaced_) {
@@ -318,13 +318,13 @@ void Scheduler::make_findable(Sequence& seq) {
 // steps in flight.
 bool Scheduler::fits(const Sequence& seq, bool count_pending) const {
   if (free_rows_.empty()) return false;
-  const auto num_tokens = static_cast<int>(seq.token_ids.size());
+  const int num_tokens = seq.num_known_tokens();
   int num_shared = 0;
   if (can_fork(seq)) {
     num_shared = (seq.prompt_len - 1) / config_.kv_block_size;
   } else if (!seq.needs_prompt_logprobs) {
     num_shared = kv_cache_
-                     .find_cached_prefix(seq.token_ids, seq.group->request.reuse_scope,
+                     .find_cached_prefix(seq.tokens(), seq.group->request.reuse_scope,
                                          (num_tokens - 1) / config_.kv_block_size)
                      .num_referenced;
   }
@@ -344,7 +344,7 @@ bool Scheduler::admit(Sequence& seq, int max_query_len, ScheduledStep& step) {
 bool Scheduler::try_admit(Sequence& seq, int max_query_len, ScheduledStep& step) {
   if (free_rows_.empty() || seq.parked) return false;
   SequenceGroup& group = *seq.group;
-  const auto num_tokens = static_cast<int>(seq.token_ids.size());
+  const int num_tokens = seq.num_known_tokens();
   const bool fork = can_fork(seq);
   SequenceBlocks blocks;
   int num_cached_tokens = 0;
@@ -354,7 +354,7 @@ bool Scheduler::try_admit(Sequence& seq, int max_query_len, ScheduledStep& step)
   } else if (!seq.needs_prompt_logprobs) {
     // At least one token is computed: its logits are wanted.
     num_cached_tokens = config_.kv_block_size *
-                        kv_cache_.take_cached_prefix(seq.token_ids, group.request.reuse_scope,
+                        kv_cache_.take_cached_prefix(seq.tokens(), group.request.reuse_scope,
                                                      (num_tokens - 1) / config_.kv_block_size, blocks);
   }
   if (!config_.enable_chunked_prefill && num_tokens - num_cached_tokens > max_query_len) return false;
@@ -376,8 +376,9 @@ bool Scheduler::try_admit(Sequence& seq, int max_query_len, ScheduledStep& step)
     step.block_copies.push_back({group.fork_blocks[num_shared].block_id(), seq.blocks.leases[num_shared].block_id()});
   }
   if (!seq.has_started) {
+    seq.token_ids.assign(seq.tokens().begin(), seq.tokens().end());
     seq.has_started = true;
-    seq.num_cached_tokens = num_cached_tokens;
+    seq.num_cached_tokens = fork ? 0 : num_cached_tokens;
     if (config_.enable_prefix_caching && !fork && !seq.needs_prompt_logprobs) {
       stats_.prefix_cache_queries += seq.prompt_len;
       stats_.prefix_cache_hits += num_cached_tokens;

@@ -5,6 +5,7 @@
 #include <compare>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "core/request.h"
@@ -34,7 +35,7 @@ struct Sequence {
   uint64_t seed = 0;
   int prompt_len = 0;
   int max_len = 0;  // prompt and output: it ends when it has so many tokens
-  std::vector<int32_t> token_ids;  // prompt and output that the host knows
+  std::vector<int32_t> token_ids;  // prompt and output that the host knows; empty before the first start (see tokens())
 
   // Scheduling. num_computed_tokens counts submitted steps, collected or not; the host does not know the value of a token that
   // a step in flight samples, but that there will be one.
@@ -56,13 +57,16 @@ struct Sequence {
   std::vector<int> replaced_block_idxs;
 
   // Results.
-  int num_cached_tokens = 0;  // prompt tokens that were not computed when it started
+  int num_cached_tokens = 0;  // prompt tokens that the prefix cache had when it started
   double queue_seconds = -1;  // arrival to first row; -1 before that
   bool has_reported = false;  // the first Output is out
   std::vector<TokenLogprobs> prompt_logprobs;  // collected so far; of prompt tokens 1, 2 ...
 
-  int num_tokens() const { return static_cast<int>(token_ids.size()) + num_pending_samples; }
-  int num_output_tokens() const { return static_cast<int>(token_ids.size()) - prompt_len; }
+  // The tokens that the host knows. A sequence that has not started reads its request's: n waiting ones cost one prompt.
+  inline std::span<const int32_t> tokens() const;
+  int num_known_tokens() const { return has_started ? static_cast<int>(token_ids.size()) : prompt_len; }
+  int num_tokens() const { return num_known_tokens() + num_pending_samples; }
+  int num_output_tokens() const { return num_known_tokens() - prompt_len; }
   // Tokens to compute now; 0 when its end is certain.
   int num_remaining() const { return num_tokens() >= max_len ? 0 : num_tokens() - num_computed_tokens; }
 };
@@ -82,5 +86,9 @@ struct SequenceGroup {
   std::vector<BlockLease> fork_blocks;  // of the prompt's first prompt_len - 1 tokens, while sequences wait to share them
   uint64_t fork_step_id = 0;           // the latest step that writes or copies them
 };
+
+inline std::span<const int32_t> Sequence::tokens() const {
+  return has_started ? std::span<const int32_t>(token_ids) : std::span<const int32_t>(group->request.prompt_token_ids);
+}
 
 }  // namespace spate

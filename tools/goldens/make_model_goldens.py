@@ -71,7 +71,8 @@ MODELS = {
     "qwen3_yarn_one_kv_head": (Qwen3ForCausalLM, Qwen3Config(**BASE | dict(num_attention_heads=6, num_key_value_heads=1), head_dim=16,
         attention_bias=True, use_sliding_window=True, sliding_window=12,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-        rope_parameters=rope("yarn", 10000.0, factor=2.0, original_max_position_embeddings=64, beta_fast=16.0, beta_slow=2.0,
+        # With theta 100 the correction range is [1, 5] of 8 frequencies; with the default beta_fast it would begin at 0.
+        rope_parameters=rope("yarn", 100.0, factor=2.0, original_max_position_embeddings=64, beta_fast=4.0, beta_slow=1.0,
                              attention_factor=1.1)), {}),
     "mistral_window": (MistralForCausalLM, MistralConfig(**BASE, head_dim=20, sliding_window=8, rope_parameters=rope()),
         dict(old_style=True)),

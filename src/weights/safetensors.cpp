@@ -143,17 +143,19 @@ Result<CheckpointFiles> read_index(const std::filesystem::path& path) {
 }
 
 Result<CheckpointFiles> find_files(const std::filesystem::path& dir) {
-  if (std::filesystem::exists(dir / "model.safetensors.index.json"))
-    return read_index(dir / "model.safetensors.index.json");
+  std::error_code error;
+  const auto index = dir / "model.safetensors.index.json";
+  if (std::filesystem::exists(index, error)) return read_index(index);
   CheckpointFiles files;
-  if (std::filesystem::exists(dir / "model.safetensors")) {
+  if (std::filesystem::exists(dir / "model.safetensors", error)) {
     files.names.push_back("model.safetensors");
     return files;
   }
-  std::error_code error;
-  for (const auto& file : std::filesystem::directory_iterator(dir, error)) {
-    if (file.path().extension() == ".safetensors") files.names.push_back(file.path().filename().string());
+  std::filesystem::directory_iterator file(dir, error);
+  for (; !error && file != std::filesystem::directory_iterator(); file.increment(error)) {
+    if (file->path().extension() == ".safetensors") files.names.push_back(file->path().filename().string());
   }
+  if (error) return not_found("{}: {}", dir.string(), error.message());
   std::sort(files.names.begin(), files.names.end());
   return files;
 }

@@ -24,7 +24,8 @@ constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;  // the format's ow
 // Offsets of the result count from the start of the file. Does not touch the tensor bytes.
 Result<std::vector<TensorEntry>> parse_safetensors_header(std::string_view file_start, uint64_t file_bytes);
 
-// A read-only mapping of a file. Moves, does not copy.
+// A read-only mapping of a file. Moves, does not copy. The size is taken once: somebody who shortens the file while it is
+// mapped ends the program with SIGBUS, as with every mapping.
 class MappedFile {
  public:
   static Result<MappedFile> open(const std::filesystem::path& path);

@@ -1,0 +1,128 @@
+// Arguments: everything that the command line and a --config file can say, typed, checked, with the source of each value.
+//
+// Flags carry vLLM's names where the meaning is the same. A value comes from the command line, else from the YAML file given by
+// --config (keys are the long flag names, sections allowed), else from its default. An unknown key is an error that names
+// the nearest flag. The environment sets SPATE_API_KEY only, read in main.cpp.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace spate {
+
+// What loads and runs a model: all commands but `inspect` and `bench serve` take these.
+struct ModelArguments {
+  std::string model;
+  std::string tokenizer;               // folder of tokenizer files; empty: the model's
+  std::string load_format = "auto";    // auto, safetensors, dummy
+  std::string dtype = "auto";          // auto, bfloat16, float32
+  std::string device = "auto";         // auto, cpu, cuda, reference
+  std::string isa;                     // cpu: cap on the instruction set: avx2, avx512, amx
+  std::string kernel_dir;              // cuda: kernel sources from this folder
+  std::string generation_config = "auto";  // auto: the model's generation_config.json; vllm: ignore it
+  std::string chat_template;           // file that replaces the model's template
+  int threads = 0;                     // cpu compute threads of all ranks; 0 = all cores
+  int tensor_parallel_size = 1;
+  int64_t max_model_len = 0;           // 0 = the largest that fits
+  int max_num_seqs = 0;                // 0 = 64 on a CPU, 256 on a GPU
+  int max_num_batched_tokens = 0;      // 0 = 512 on a CPU, 8192 on a GPU
+  int block_size = 16;
+  int64_t kv_cache_memory = 0;         // bytes; 0 = computed
+  double gpu_memory_utilization = 0.92;
+  int max_num_waiting = 1024;
+  int long_prefill_token_threshold = 0;
+  int max_logprobs = 20;
+  uint64_t seed = 0;
+  bool enable_prefix_caching = true;
+  bool enable_chunked_prefill = true;
+  bool async_scheduling = true;
+  bool deterministic = false;
+};
+
+struct ServeArguments {
+  std::string host = "127.0.0.1";
+  int port = 8000;
+  std::vector<std::string> api_keys;
+  std::vector<std::string> served_model_names;
+  std::vector<std::string> allowed_origins;
+  bool disable_access_log = false;
+  bool enable_force_include_usage = false;
+  double sse_ping_interval = 15;  // seconds
+  double drain_delay = 0;         // seconds
+  double shutdown_timeout = 30;   // seconds
+};
+
+// chat and generate.
+struct GenerateArguments {
+  std::vector<std::string> prompts;
+  std::string system;
+  double temperature = -1;  // below 0: the model's default
+  double top_p = -1;
+  int top_k = -1;
+  int max_tokens = 256;
+  bool ignore_eos = false;
+  bool raw = false;          // generate: the prompt goes in as it is, without the chat template
+  bool no_thinking = false;  // chat template variable enable_thinking = false
+};
+
+struct EvalArguments {
+  bool json = false;
+  int max_questions = 0;        // of each skill; 0 = all
+  int batch_size = 64;          // questions in flight
+  std::string outputs;          // file that gets every answer, a JSON object a line
+};
+
+struct BenchArguments {
+  std::string what;             // serve, throughput, latency, limits, table
+  // throughput, latency, serve
+  int input_len = 0;            // 0: vLLM's default of the command
+  int output_len = 0;
+  int num_prompts = 1000;
+  int batch_size = 8;
+  int num_iters_warmup = 2;
+  int num_iters = 10;
+  int n = 1;
+  std::string output_json;
+  std::vector<std::string> configs;  // table
+  // serve
+  std::string base_url;
+  std::string host = "127.0.0.1";
+  int port = 8000;
+  std::string endpoint = "/v1/completions";
+  std::string served_model_name;
+  double request_rate = 0;      // requests/s; 0 = all at once
+  double burstiness = 1.0;
+  int max_concurrency = 0;      // 0 = unbounded
+  int num_warmups = 0;
+  double random_range_ratio = 0;
+  int random_prefix_len = 0;
+  double temperature = 0;
+  bool ignore_eos = true;
+  bool save_result = false;
+  std::string result_filename;
+  std::string metric_percentiles = "99";
+  std::string api_key;
+};
+
+struct Arguments {
+  std::string command;   // serve, chat, generate, eval, inspect, bench; empty: help or version was printed
+  ModelArguments model;
+  ServeArguments serve;
+  GenerateArguments generate;
+  EvalArguments eval;
+  BenchArguments bench;
+  std::string log_level = "info";
+  std::string log_format = "text";
+  bool print_config = false;
+  // "--port = 8001  # cli": one line a flag of the command, for --print-config and the start-up log.
+  std::vector<std::string> config_lines;
+  std::string non_default_args;  // "{'port': 8001}", for the log; never a key
+};
+
+// Prints help or the version itself. Errors are invalid_argument with the text to show.
+Result<Arguments> parse_arguments(int argc, const char* const* argv);
+
+}  // namespace spate

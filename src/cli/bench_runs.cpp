@@ -1,0 +1,90 @@
+#include "cli/bench_runs.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "base/rng.h"
+#include "cli/offline.h"
+
+namespace spate {
+namespace {
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+Result<BenchTimes> run_batch(LoadedModel& model, const BenchBatch& batch) {
+  Rng rng(batch.seed, 0xbe7c4);
+  std::vector<OfflineRequest> requests(static_cast<size_t>(batch.num_seqs));
+  for (OfflineRequest& request : requests) {
+    for (int i = 0; i < batch.input_len; ++i) {
+      request.prompt_token_ids.push_back(static_cast<int32_t>(rng.below(static_cast<uint64_t>(model.config.vocab_size))));
+    }
+    request.sampling.n = batch.n;
+    request.sampling.temperature = batch.n > 1 ? 1.0f : 0.0f;
+    request.sampling.max_tokens = batch.output_len;
+    request.sampling.ignore_eos = true;
+  }
+  struct SeqTimes {
+    std::vector<double> tokens;  // when each came
+  };
+  const int num_seqs = batch.num_seqs * batch.n;
+  std::vector<SeqTimes> seqs(static_cast<size_t>(num_seqs));
+  const double start = now_s();
+  ASSIGN_OR_RETURN(const auto results, run_offline(*model.engine, model.eos_token_ids, std::move(requests), 0,
+                                                   [&](size_t request, const Output& output) {
+                                                     SeqTimes& seq = seqs[request * static_cast<size_t>(batch.n) +
+                                                                          static_cast<size_t>(output.index)];
+                                                     for (size_t i = 0; i < output.token_ids.size(); ++i) {
+                                                       seq.tokens.push_back(now_s());
+                                                     }
+                                                   }));
+  double all_started = start, first_ended = 1e300, end = start;
+  BenchTimes times;
+  for (const SeqTimes& seq : seqs) {
+    if (seq.tokens.empty()) return internal_error("bench: a sequence gave no token");
+    all_started = std::max(all_started, seq.tokens.front());
+    first_ended = std::min(first_ended, seq.tokens.back());
+    end = std::max(end, seq.tokens.back());
+    times.num_output_tokens += static_cast<int64_t>(seq.tokens.size());
+  }
+  for (const SeqTimes& seq : seqs) {
+    times.num_decode_tokens += std::count_if(seq.tokens.begin(), seq.tokens.end(), [&](double t) {
+      return t > all_started && t <= first_ended;
+    });
+  }
+  times.total_s = end - start;
+  times.prefill_s = all_started - start;
+  times.decode_s = std::max(0.0, first_ended - all_started);
+  return times;
+}
+
+double median(std::vector<double> values) { return percentile(std::move(values), 50); }
+
+double percentile(std::vector<double> values, double percent) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const double position = percent / 100 * static_cast<double>(values.size() - 1);
+  const size_t below = static_cast<size_t>(std::floor(position));
+  const size_t above = std::min(below + 1, values.size() - 1);
+  return values[below] + (values[above] - values[below]) * (position - static_cast<double>(below));
+}
+
+ModelCost model_cost(const ModelConfig& c, DType act_dtype) {
+  const double element = static_cast<double>(dtype_bytes(act_dtype));
+  const double hidden = static_cast<double>(c.hidden_size), head = static_cast<double>(c.head_dim);
+  const double layers = static_cast<double>(c.num_layers);
+  const double attention = hidden * head * static_cast<double>(2 * c.num_heads + 2 * c.num_kv_heads);
+  const double mlp = 3 * hidden * static_cast<double>(c.intermediate_size);
+  const double lm_head = static_cast<double>(c.vocab_size) * hidden;
+  return {.weight_bytes = (layers * (attention + mlp) + lm_head) * element,
+          .linear_flops_per_token = 2 * layers * (attention + mlp),
+          .kv_bytes_per_token = 2 * layers * static_cast<double>(c.num_kv_heads) * head * element,
+          .lm_head_flops = 2 * lm_head,
+          .attention_flops_per_pair = 4 * layers * static_cast<double>(c.num_heads) * head};
+}
+
+}  // namespace spate

@@ -1,0 +1,309 @@
+// spate bench serve: load on a running OpenAI-compatible server. Flags, definitions and JSON keys are those of vLLM's bench serve.
+//
+//   TTFT   send to the first event that has choices
+//   ITL    gaps between such events
+//   TPOT   (latency - TTFT) / (output tokens - 1); latency is send to last token
+//   Output tokens come from usage.completion_tokens of the last event.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+#include <thread>
+
+#include "base/rng.h"
+#include "cli/bench_runs.h"
+#include "cli/commands.h"
+#include "cli/sse_client.h"
+
+namespace spate {
+namespace {
+
+using nlohmann::ordered_json;
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+struct Sample {
+  bool ok = false;
+  std::string error;
+  double start = 0, ttft = 0, latency = 0;
+  std::vector<double> itl;
+  int64_t input_tokens = 0, output_tokens = 0;
+};
+
+// A request that waits for its turn: when it is sent and what it says.
+struct Planned {
+  double at_s = 0;
+  std::string body;
+};
+
+struct ServerFacts {
+  std::string model;
+  int64_t vocab_size = 1000;
+};
+
+Result<ServerFacts> ask_server(const HttpTarget& target) {
+  ASSIGN_OR_RETURN(const HttpReply reply, http_call(target, "/v1/models", ""));
+  const ordered_json json = ordered_json::parse(reply.body, nullptr, false);
+  if (reply.status != 200 || json.is_discarded() || !json.contains("data") || json["data"].empty()) {
+    return unavailable("GET /v1/models of {}:{} answers {}: {}", target.host, target.port, reply.status, reply.body);
+  }
+  const ordered_json& first = json["data"][0];
+  ServerFacts facts{.model = first.value("id", "")};
+  if (first.contains("meta")) facts.vocab_size = first["meta"].value("n_vocab", facts.vocab_size);
+  return facts;
+}
+
+int64_t drawn_length(Rng& rng, int64_t length, double ratio) {
+  const int64_t low = std::max<int64_t>(1, static_cast<int64_t>(std::floor(static_cast<double>(length) * (1 - ratio))));
+  const int64_t high = std::max(low, static_cast<int64_t>(std::ceil(static_cast<double>(length) * (1 + ratio))));
+  return low + static_cast<int64_t>(rng.below(static_cast<uint64_t>(high - low + 1)));
+}
+
+// Arrival times: gamma gaps of mean 1 / rate, rescaled so that the total is num / rate.
+std::vector<double> arrival_times(const BenchArguments& bench, int num, uint64_t seed) {
+  std::vector<double> times(static_cast<size_t>(num), 0.0);
+  if (bench.request_rate <= 0) return times;
+  std::mt19937_64 engine(seed);
+  std::gamma_distribution<double> gap(bench.burstiness, 1.0 / (bench.request_rate * bench.burstiness));
+  double at = 0;
+  for (double& time : times) time = at += gap(engine);
+  const double scale = at > 0 ? num / bench.request_rate / at : 1;
+  for (double& time : times) time *= scale;
+  return times;
+}
+
+std::vector<Planned> plan_requests(const Arguments& arguments, const ServerFacts& facts, const std::string& model, int num,
+                                   uint64_t seed) {
+  const BenchArguments& bench = arguments.bench;
+  const bool is_chat = bench.endpoint.find("chat") != std::string::npos;
+  Rng rng(seed, 0x5e4e);
+  const auto random_id = [&] { return static_cast<int64_t>(rng.below(static_cast<uint64_t>(facts.vocab_size))); };
+  std::vector<int64_t> prefix;
+  for (int i = 0; i < bench.random_prefix_len; ++i) prefix.push_back(random_id());
+  const std::vector<double> times = arrival_times(bench, num, seed);
+  std::vector<Planned> plan;
+  for (int i = 0; i < num; ++i) {
+    const int64_t input_len = drawn_length(rng, bench.input_len > 0 ? bench.input_len : 1024, bench.random_range_ratio);
+    const int64_t output_len = drawn_length(rng, bench.output_len > 0 ? bench.output_len : 128, bench.random_range_ratio);
+    ordered_json body{{"model", model},
+                      {"max_tokens", output_len},
+                      {"temperature", bench.temperature},
+                      {"stream", true},
+                      {"stream_options", {{"include_usage", true}}},
+                      {"ignore_eos", bench.ignore_eos}};
+    if (is_chat) {
+      std::string text;
+      for (int64_t t = 0; t < input_len; ++t) text += fmt::format("{} ", random_id() % 1000);
+      body["messages"] = ordered_json::array({{{"role", "user"}, {"content", text}}});
+    } else {
+      std::vector<int64_t> ids = prefix;
+      for (int64_t t = 0; t < input_len; ++t) ids.push_back(random_id());
+      body["prompt"] = ids;
+    }
+    plan.push_back({.at_s = times[static_cast<size_t>(i)], .body = body.dump()});
+  }
+  return plan;
+}
+
+Sample send_request(const HttpTarget& target, const std::string& path, const std::string& body) {
+  Sample sample;
+  sample.start = now_s();
+  double last = sample.start;
+  const auto on_event = [&](std::string_view data) {
+    if (data == "[DONE]") return false;
+    const ordered_json json = ordered_json::parse(data, nullptr, false);
+    if (json.is_discarded() || json.contains("error")) {
+      sample.error = std::string(data);
+      return false;
+    }
+    if (json.contains("choices") && !json["choices"].empty()) {
+      const double now = now_s();
+      if (sample.ttft == 0) {
+        sample.ttft = now - sample.start;
+      } else {
+        sample.itl.push_back(now - last);
+      }
+      last = now;
+    }
+    if (json.contains("usage") && json["usage"].is_object()) {
+      sample.output_tokens = json["usage"].value("completion_tokens", int64_t{0});
+      sample.input_tokens = json["usage"].value("prompt_tokens", int64_t{0});
+    }
+    return true;
+  };
+  const Result<HttpReply> reply = http_call(target, path, body, on_event);
+  sample.latency = last - sample.start;
+  if (!reply.ok()) {
+    sample.error = reply.status().message();
+  } else if (reply->status != 200) {
+    sample.error = fmt::format("{}: {}", reply->status, reply->body);
+  } else if (sample.error.empty()) {
+    sample.ok = true;
+  }
+  return sample;
+}
+
+// Sends every request at its time, at most max_concurrency in flight; a thread a request in flight.
+std::vector<Sample> run_load(const HttpTarget& target, const std::string& path, const std::vector<Planned>& plan,
+                             int max_concurrency) {
+  std::vector<Sample> samples(plan.size());
+  std::atomic<size_t> next{0};
+  const double start = now_s();
+  const auto worker = [&] {
+    for (size_t i; (i = next.fetch_add(1)) < plan.size();) {
+      const double wait = start + plan[i].at_s - now_s();
+      if (wait > 0) std::this_thread::sleep_for(std::chrono::duration<double>(wait));
+      samples[i] = send_request(target, path, plan[i].body);
+    }
+  };
+  const size_t num_threads = max_concurrency > 0 ? std::min(plan.size(), static_cast<size_t>(max_concurrency)) : plan.size();
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < num_threads; ++i) threads.emplace_back(worker);
+  for (std::thread& thread : threads) thread.join();
+  return samples;
+}
+
+std::vector<double> wanted_percentiles(const std::string& list) {
+  std::vector<double> values;
+  std::istringstream in(list);
+  for (std::string item; std::getline(in, item, ',');) values.push_back(std::atof(item.c_str()));
+  return values;
+}
+
+void report_latency(const char* key, const char* title, const std::vector<double>& seconds, const std::vector<double>& percents,
+                    ordered_json& json) {
+  double mean = 0, variance = 0;
+  for (const double s : seconds) mean += s;
+  mean /= std::max<double>(1, static_cast<double>(seconds.size()));
+  for (const double s : seconds) variance += (s - mean) * (s - mean);
+  variance /= std::max<double>(1, static_cast<double>(seconds.size()));
+  const auto put = [&](const std::string& name, double value_s) {
+    json[fmt::format("{}_{}_ms", name, key)] = value_s * 1000;
+    std::printf("%-40s %10.2f\n", fmt::format("{} {} (ms):", name, title).c_str(), value_s * 1000);
+  };
+  put("mean", mean);
+  put("median", percentile(seconds, 50));
+  json[fmt::format("std_{}_ms", key)] = std::sqrt(variance) * 1000;
+  for (const double p : percents) put(fmt::format("p{:g}", p), percentile(seconds, p));
+  put("max", seconds.empty() ? 0 : *std::max_element(seconds.begin(), seconds.end()));
+}
+
+ordered_json report(const Arguments& arguments, const std::string& model, const std::vector<Sample>& samples, double duration) {
+  const BenchArguments& bench = arguments.bench;
+  int64_t completed = 0, input_tokens = 0, output_tokens = 0;
+  std::vector<double> ttft, tpot, itl, e2el;
+  std::map<int64_t, double> tokens_of_second;
+  std::vector<std::pair<double, int>> edges;  // +1 at a start, -1 at an end
+  double first_start = 1e300;
+  for (const Sample& s : samples) first_start = std::min(first_start, s.start);
+  for (const Sample& s : samples) {
+    if (!s.ok) continue;
+    ++completed;
+    input_tokens += s.input_tokens;
+    output_tokens += s.output_tokens;
+    ttft.push_back(s.ttft);
+    e2el.push_back(s.latency);
+    if (s.output_tokens > 1) tpot.push_back((s.latency - s.ttft) / static_cast<double>(s.output_tokens - 1));
+    itl.insert(itl.end(), s.itl.begin(), s.itl.end());
+    double at = s.start + s.ttft - first_start;
+    ++tokens_of_second[static_cast<int64_t>(at)];
+    for (const double gap : s.itl) ++tokens_of_second[static_cast<int64_t>(at += gap)];
+    edges.push_back({s.start, 1});
+    edges.push_back({s.start + s.latency, -1});
+  }
+  std::sort(edges.begin(), edges.end());
+  int concurrent = 0, max_concurrent = 0;
+  for (const auto& [time, change] : edges) max_concurrent = std::max(max_concurrent, concurrent += change);
+  double peak = 0;
+  for (const auto& [second, count] : tokens_of_second) peak = std::max(peak, count);
+
+  char date[32];
+  const std::time_t now = std::time(nullptr);
+  std::strftime(date, sizeof date, "%Y%m%d-%H%M%S", std::localtime(&now));
+  ordered_json json{{"date", date},
+                    {"backend", "openai"},
+                    {"endpoint_type", "openai"},
+                    {"model_id", model},
+                    {"tokenizer_id", model},
+                    {"num_prompts", samples.size()},
+                    {"request_rate", bench.request_rate > 0 ? ordered_json(bench.request_rate) : ordered_json("inf")},
+                    {"burstiness", bench.burstiness},
+                    {"max_concurrency", bench.max_concurrency > 0 ? ordered_json(bench.max_concurrency) : ordered_json()},
+                    {"duration", duration},
+                    {"completed", completed},
+                    {"failed", static_cast<int64_t>(samples.size()) - completed},
+                    {"total_input_tokens", input_tokens},
+                    {"total_output_tokens", output_tokens},
+                    {"request_throughput", static_cast<double>(completed) / duration},
+                    {"output_throughput", static_cast<double>(output_tokens) / duration},
+                    {"total_token_throughput", static_cast<double>(input_tokens + output_tokens) / duration},
+                    {"max_output_tokens_per_s", peak},
+                    {"max_concurrent_requests", max_concurrent}};
+  std::printf("============ Serving Benchmark Result ============\n");
+  const auto line = [](const char* name, double value, const char* format) {
+    std::printf("%-40s ", name);
+    std::printf(format, value);
+    std::printf("\n");
+  };
+  line("Successful requests:", static_cast<double>(completed), "%10.0f");
+  line("Failed requests:", static_cast<double>(samples.size()) - static_cast<double>(completed), "%10.0f");
+  line("Benchmark duration (s):", duration, "%10.2f");
+  line("Total input tokens:", static_cast<double>(input_tokens), "%10.0f");
+  line("Total generated tokens:", static_cast<double>(output_tokens), "%10.0f");
+  line("Request throughput (req/s):", static_cast<double>(completed) / duration, "%10.2f");
+  line("Output token throughput (tok/s):", static_cast<double>(output_tokens) / duration, "%10.2f");
+  line("Peak output token throughput (tok/s):", peak, "%10.2f");
+  line("Peak concurrent requests:", max_concurrent, "%10.0f");
+  line("Total token throughput (tok/s):", static_cast<double>(input_tokens + output_tokens) / duration, "%10.2f");
+  const std::vector<double> percents = wanted_percentiles(bench.metric_percentiles);
+  report_latency("ttft", "TTFT", ttft, percents, json);
+  report_latency("tpot", "TPOT", tpot, percents, json);
+  report_latency("itl", "ITL", itl, percents, json);
+  report_latency("e2el", "E2EL", e2el, percents, json);
+  return json;
+}
+
+}  // namespace
+
+Result<int> run_bench_serve(const Arguments& arguments) {
+  const BenchArguments& bench = arguments.bench;
+  HttpTarget target{.host = bench.host, .port = bench.port};
+  if (!bench.base_url.empty()) {
+    ASSIGN_OR_RETURN(target, parse_base_url(bench.base_url));
+  }
+  target.api_key = bench.api_key;
+  ASSIGN_OR_RETURN(const ServerFacts facts, ask_server(target));
+  const std::string model = bench.served_model_name.empty() ? facts.model : bench.served_model_name;
+  const uint64_t seed = arguments.model.seed;
+  if (bench.num_warmups > 0) {
+    run_load(target, bench.endpoint, plan_requests(arguments, facts, model, bench.num_warmups, seed + 1), bench.max_concurrency);
+  }
+  const std::vector<Planned> plan = plan_requests(arguments, facts, model, bench.num_prompts, seed);
+  const double start = now_s();
+  const std::vector<Sample> samples = run_load(target, bench.endpoint, plan, bench.max_concurrency);
+  const ordered_json json = report(arguments, model, samples, now_s() - start);
+  for (const Sample& sample : samples) {
+    if (sample.ok) continue;
+    std::fprintf(stderr, "first error: %s\n", sample.error.c_str());
+    break;
+  }
+  if (bench.save_result || !bench.result_filename.empty()) {
+    const std::string path = bench.result_filename.empty() ? "bench_serve.json" : bench.result_filename;
+    std::ofstream out(path);
+    out << json.dump(2) << "\n";
+    if (!out) return invalid_argument("--result-filename: {} cannot be written", path);
+  }
+  return json["failed"] == 0 ? 0 : 1;
+}
+
+}  // namespace spate

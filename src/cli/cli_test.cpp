@@ -1,0 +1,119 @@
+// Goal    What a user types means what vLLM's users expect: suffixes, file below command line, errors that name the key.
+//         The eval files are read as documented, and only the final answer counts.
+#include <algorithm>
+#include <fstream>
+
+#include "base/test_support.h"
+#include "cli/arguments.h"
+#include "cli/eval_data.h"
+#include "cli/sse_client.h"
+#include "base/test.h"
+
+namespace spate {
+namespace {
+
+Result<Arguments> parse(std::vector<const char*> words) {
+  words.insert(words.begin(), "spate");
+  return parse_arguments(static_cast<int>(words.size()), words.data());
+}
+
+std::string write_file(const TempDir& dir, const char* name, const std::string& text) {
+  const std::filesystem::path path = dir.path() / name;
+  std::ofstream(path) << text;
+  return path.string();
+}
+
+}  // namespace
+
+TEST_CASE("arguments: vLLM's spellings") {
+  const auto args = parse({"serve", "some/model", "--max-model-len", "4k", "--kv-cache-memory=2G", "--max-num-batched-tokens", "1K",
+                           "--no-enable-prefix-caching", "--enable-chunked-prefill=false", "--tensor-parallel-size", "2", "--port",
+                           "9000", "--served-model-name", "a", "b"});
+  REQUIRE(args.ok());
+  CHECK(args->command == "serve");
+  CHECK(args->model.model == "some/model");
+  CHECK(args->model.max_model_len == 4000);
+  CHECK(args->model.kv_cache_memory == int64_t{2} << 30);
+  CHECK(args->model.max_num_batched_tokens == 1024);
+  CHECK_FALSE(args->model.enable_prefix_caching);
+  CHECK_FALSE(args->model.enable_chunked_prefill);
+  CHECK(args->model.async_scheduling);
+  CHECK(args->model.tensor_parallel_size == 2);
+  CHECK(args->serve.port == 9000);
+  CHECK(args->serve.served_model_names == std::vector<std::string>{"a", "b"});
+}
+
+TEST_CASE("arguments: wrong ones are refused by name") {
+  CHECK(parse({"serve"}).status().message().find("model") != std::string::npos);
+  CHECK(parse({"serve", "m", "--max-num-sequences", "4"}).status().message().find("--max-num-sequences") != std::string::npos);
+  CHECK(parse({"serve", "m", "--port", "70000"}).status().message().find("--port") != std::string::npos);
+  CHECK(parse({"serve", "m", "--max-model-len", "4x"}).status().message().find("--max-model-len") != std::string::npos);
+  CHECK(parse({"serve", "m", "--dtype", "int4"}).status().message().find("--dtype") != std::string::npos);
+  CHECK_FALSE(parse({"fly"}).ok());
+}
+
+TEST_CASE("arguments: --config is below the command line, knows sections, names unknown keys with their line") {
+  const TempDir dir;
+  const std::string good = write_file(dir, "good.yaml", "server:\n  port: 8123\n  host: 0.0.0.0\nmax_num_seqs: 7\nasync-scheduling: false\n");
+  const auto args = parse({"serve", "m", "--config", good.c_str(), "--port", "9000"});
+  REQUIRE(args.ok());
+  CHECK(args->serve.port == 9000);
+  CHECK(args->serve.host == "0.0.0.0");
+  CHECK(args->model.max_num_seqs == 7);
+  CHECK_FALSE(args->model.async_scheduling);
+  const auto has_line = [&](const std::string& line) {
+    return std::find(args->config_lines.begin(), args->config_lines.end(), line) != args->config_lines.end();
+  };
+  CHECK(has_line("port: 9000  # cli"));
+  CHECK(has_line("host: 0.0.0.0  # good.yaml:3"));
+  CHECK(has_line("block-size: 16  # default"));
+
+  const std::string bad = write_file(dir, "bad.yaml", "port: 1\nmax-modellen: 5\n");
+  const std::string message = parse({"serve", "m", "--config", bad.c_str()}).status().message();
+  CHECK(message == "bad.yaml:2: unknown key 'max-modellen'; the nearest is 'max-model-len'");
+  const std::string broken = write_file(dir, "broken.yaml", "port: [1\n");
+  CHECK(parse({"serve", "m", "--config", broken.c_str()}).status().message().find("broken.yaml:") != std::string::npos);
+  CHECK(parse({"serve", "m", "--config", "/no/such/file"}).status().message().find("cannot be read") != std::string::npos);
+}
+
+TEST_CASE("arguments: keys are not shown") {
+  const auto args = parse({"serve", "m", "--api-key", "sesame"});
+  REQUIRE(args.ok());
+  for (const std::string& line : args->config_lines) CHECK(line.find("sesame") == std::string::npos);
+  CHECK(args->non_default_args.find("sesame") == std::string::npos);
+  CHECK(args->serve.api_keys == std::vector<std::string>{"sesame"});
+}
+
+TEST_CASE("eval data: questions and documents as written, errors with their line") {
+  const TempDir dir;
+  const auto questions = load_eval_questions(write_file(
+      dir, "q.jsonl",
+      "{\"skill\": \"sort\", \"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"answer\": \" 1 2 \", \"enable_thinking\": false}\n\n"
+      "{\"skill\": \"copy\", \"messages\": [], \"answer\": \"a\", \"max_tokens\": 9}\n"));
+  REQUIRE(questions.ok());
+  REQUIRE(questions->size() == 2);
+  CHECK((*questions)[0].answer == "1 2");
+  CHECK((*questions)[0].kwargs["enable_thinking"] == false);
+  CHECK((*questions)[1].max_tokens == 9);
+  CHECK(load_eval_questions(write_file(dir, "bad.jsonl", "{\"skill\": 1}\n")).status().message().find("bad.jsonl:1") !=
+        std::string::npos);
+  const auto texts = load_eval_texts(write_file(dir, "t.txt", "one\ntwo\n<|endoftext|>\n\n<|endoftext|>\nthree\n"));
+  REQUIRE(texts.ok());
+  CHECK(*texts == std::vector<std::string>{"one\ntwo", "three"});
+}
+
+TEST_CASE("eval: only what follows the last </think> counts") {
+  CHECK(final_answer("<think>\n7\n</think>\n\n 12 \n") == "12");
+  CHECK(final_answer("12") == "12");
+  CHECK(final_answer("<think>1</think>2</think>3") == "3");
+  CHECK(final_answer("<think> never ends") == "<think> never ends");
+}
+
+TEST_CASE("bench serve: base urls") {
+  CHECK(parse_base_url("http://10.0.0.1:81/v1")->port == 81);
+  CHECK(parse_base_url("http://host")->port == 80);
+  CHECK_FALSE(parse_base_url("https://host").ok());
+  CHECK_FALSE(parse_base_url("http://host:x").ok());
+}
+
+}  // namespace spate

@@ -1,0 +1,66 @@
+// spate inspect: what a model is and what it needs, without reading its weights.
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "cli/commands.h"
+#include "cli/loaded_model.h"
+#include "model/checkpoint_summary.h"
+
+namespace spate {
+namespace {
+
+void print_row(const char* what, const std::string& value) { std::printf("  %-26s %s\n", what, value.c_str()); }
+
+}  // namespace
+
+Result<int> run_inspect(const Arguments& arguments) {
+  const ModelArguments& m = arguments.model;
+  ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(m.model));
+  const DType act_dtype = m.dtype == "float32" ? DType::kF32 : DType::kBf16;
+  const int max_num_batched_tokens = m.max_num_batched_tokens > 0 ? m.max_num_batched_tokens : 512;
+  const int max_num_seqs = m.max_num_seqs > 0 ? m.max_num_seqs : 64;
+  const int64_t max_model_len = m.max_model_len > 0 ? m.max_model_len : config.max_position_embeddings;
+  ASSIGN_OR_RETURN(const ModelMemory memory, Model::memory(config, {.rank = 0, .size = m.tensor_parallel_size},
+                                                           {.act_dtype = act_dtype,
+                                                            .kv_dtype = act_dtype,
+                                                            .kv_block_size = m.block_size,
+                                                            .max_num_batched_tokens = max_num_batched_tokens,
+                                                            .max_num_logits = 64,
+                                                            .max_model_len = max_model_len}));
+  std::printf("%s\n", config.architecture.c_str());
+  print_row("parameters", fmt::format("{:.3f} billion", static_cast<double>(memory.num_parameters) / 1e9));
+  print_row("layers", fmt::format("{} x hidden {} x intermediate {}", config.num_layers, config.hidden_size,
+                                  config.intermediate_size));
+  print_row("heads", fmt::format("{} query, {} kv, head_dim {}", config.num_heads, config.num_kv_heads, config.head_dim));
+  print_row("vocabulary", fmt::format("{}{}", config.vocab_size, config.tie_word_embeddings ? ", tied embeddings" : ""));
+  print_row("rope", fmt::format("{}, theta {:g}", rope_type_name(config.rope.type), config.rope.theta));
+  print_row("length", fmt::format("{} tokens", config.max_position_embeddings));
+
+  if (m.load_format != "dummy") {
+    Result<Checkpoint> checkpoint = Checkpoint::open(m.model);
+    if (!checkpoint.ok()) return checkpoint.status();
+    std::printf("tensors\n%s", format_checkpoint_summary(summarize_checkpoint(*checkpoint)).c_str());
+  }
+
+  const char* per_rank = m.tensor_parallel_size > 1 ? " a rank" : "";
+  const int64_t kv_bytes = max_model_len * memory.kv_bytes_per_token;
+  const int64_t need = memory.weight_bytes + memory.workspace_bytes + kv_bytes;
+  const int64_t free_bytes = static_cast<int64_t>(::sysconf(_SC_AVPHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
+  std::printf("memory%s (%s)\n", per_rank, act_dtype == DType::kBf16 ? "bfloat16" : "float32");
+  print_row("weights", format_bytes(memory.weight_bytes));
+  print_row("workspace", fmt::format("{} for steps of {} tokens", format_bytes(memory.workspace_bytes), max_num_batched_tokens));
+  print_row("KV cache", fmt::format("{} a token, {} for one sequence of {} tokens, {} for {}",
+                                    format_bytes(memory.kv_bytes_per_token), format_bytes(kv_bytes), max_model_len,
+                                    format_bytes(kv_bytes * max_num_seqs), max_num_seqs));
+  print_row("fits this machine", need <= free_bytes ? fmt::format("yes: one full sequence needs {}, {} are free", format_bytes(need),
+                                                                  format_bytes(free_bytes))
+                                                    : fmt::format("no: one full sequence needs {}, {} are free; try "
+                                                                  "--max-model-len {}",
+                                                                  format_bytes(need), format_bytes(free_bytes),
+                                                                  std::max<int64_t>(0, (free_bytes - need + kv_bytes) /
+                                                                                           memory.kv_bytes_per_token)));
+  return 0;
+}
+
+}  // namespace spate

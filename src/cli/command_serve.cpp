@@ -1,0 +1,108 @@
+// spate serve: listen first, then read the weights, then answer until SIGTERM.
+#include <chrono>
+#include <ctime>
+
+#include <xxhash.h>
+
+#include "base/log.h"
+#include "cli/commands.h"
+#include "cli/loaded_model.h"
+#include "cli/version.h"
+#include "server/server.h"
+
+namespace spate {
+namespace {
+
+ServerConfig server_config(const Arguments& arguments) {
+  const ServeArguments& s = arguments.serve;
+  ServerConfig config;
+  config.host = s.host;
+  config.port = s.port;
+  config.api_key = s.api_keys;
+  config.served_model_name = s.served_model_names;
+  config.allowed_origins = s.allowed_origins;
+  config.enable_force_include_usage = s.enable_force_include_usage;
+  config.uvicorn_log_level = s.disable_access_log ? "warning" : arguments.log_level;
+  config.sse_ping_interval = static_cast<int>(s.sse_ping_interval);
+  config.drain_delay = static_cast<int>(s.drain_delay);
+  config.shutdown_timeout = static_cast<int>(s.shutdown_timeout);
+  return config;
+}
+
+SamplingDefaults sampling_defaults(const GenerationConfig& generation) {
+  SamplingDefaults defaults;
+  if (generation.do_sample.has_value() && !*generation.do_sample) {
+    defaults.temperature = 0.0f;
+  } else if (generation.temperature) {
+    defaults.temperature = static_cast<float>(*generation.temperature);
+  }
+  if (generation.top_p) defaults.top_p = static_cast<float>(*generation.top_p);
+  if (generation.min_p) defaults.min_p = static_cast<float>(*generation.min_p);
+  if (generation.repetition_penalty) defaults.repetition_penalty = static_cast<float>(*generation.repetition_penalty);
+  if (generation.top_k) defaults.sampling_top_k = static_cast<int>(*generation.top_k);
+  if (generation.max_new_tokens) defaults.max_tokens = static_cast<int>(*generation.max_new_tokens);
+  return defaults;
+}
+
+std::string describe_defaults(const SamplingDefaults& d) {
+  std::string text;
+  const auto add = [&](const char* name, const auto& value) {
+    if (value) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, *value);
+  };
+  add("temperature", d.temperature);
+  add("top_p", d.top_p);
+  add("top_k", d.sampling_top_k);
+  add("min_p", d.min_p);
+  add("repetition_penalty", d.repetition_penalty);
+  add("max_tokens", d.max_tokens);
+  return text.empty() ? "the API's" : text + " (generation_config.json)";
+}
+
+ServingModel serving_model(const Arguments& arguments, LoadedModel& model) {
+  ServingModel serving;
+  serving.engine = model.engine;
+  serving.tokenizer = model.tokenizer;
+  serving.chat_template = model.chat_template;
+  serving.names = arguments.serve.served_model_names;
+  if (serving.names.empty()) serving.names = {model.name};
+  serving.root = arguments.model.model;
+  serving.created = std::time(nullptr);
+  serving.vocab_size = static_cast<int>(model.config.vocab_size);
+  serving.eos_token_ids = model.eos_token_ids;
+  serving.defaults = sampling_defaults(model.generation);
+  serving.max_logprobs = arguments.model.max_logprobs;
+  std::string settings;
+  for (const std::string& line : arguments.config_lines) settings += line + "\n";
+  serving.system_fingerprint = fmt::format("spate-{}-{:08x}", kVersion, XXH32(settings.data(), settings.size(), 0));
+  serving.dtype = arguments.model.dtype == "float32" ? "float32" : "bfloat16";
+  return serving;
+}
+
+}  // namespace
+
+Result<int> run_serve(const Arguments& arguments) {
+  const auto start = std::chrono::steady_clock::now();
+  Server server(server_config(arguments));
+  RETURN_IF_ERROR(server.listen());
+  log_info("serve", "spate {}, non-default args: {}", kVersion, arguments.non_default_args);
+  const auto bar = progress_bar("weights");
+  ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model, load_model(arguments.model, [&](double share) {
+                     server.set_loading(share);
+                     bar(share);
+                   }));
+  if (!model->tokenizer) {
+    return not_found("{}: serve needs a tokenizer.json; use --tokenizer with a folder that has one", arguments.model.model);
+  }
+  for (const std::string& line : model->summary) log_info("serve", "{}", line);
+  model->engine->start();
+  ServingModel serving = serving_model(arguments, *model);
+  log_info("serve", "sampling defaults: {}", describe_defaults(serving.defaults));
+  server.set_ready(std::move(serving));
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  log_info("serve", "ready after {:.3f} s, listening on http://{}:{}", seconds, arguments.serve.host, server.port());
+  const int code = server.run();
+  model->engine->stop();
+  return code;
+}
+
+}  // namespace spate

@@ -1,0 +1,56 @@
+// spate: the command line. Flags -> Arguments -> one command.
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/log.h"
+#include "cli/commands.h"
+
+namespace spate {
+namespace {
+
+LogLevel parse_log_level(const std::string& name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "warning") return LogLevel::kWarning;
+  if (name == "error") return LogLevel::kError;
+  if (name == "off") return LogLevel::kOff;
+  return LogLevel::kInfo;
+}
+
+Result<int> dispatch(const Arguments& arguments) {
+  if (arguments.command == "serve") return run_serve(arguments);
+  if (arguments.command == "chat") return run_chat(arguments);
+  if (arguments.command == "generate") return run_generate(arguments);
+  if (arguments.command == "eval") return run_eval(arguments);
+  if (arguments.command == "inspect") return run_inspect(arguments);
+  return run_bench(arguments);
+}
+
+int run(int argc, char** argv) {
+  Result<Arguments> parsed = parse_arguments(argc, argv);
+  if (!parsed.ok()) {
+    std::fprintf(stderr, "spate: %s\nRun with --help for more information.\n", parsed.status().message().c_str());
+    return 2;
+  }
+  Arguments& arguments = *parsed;
+  if (arguments.command.empty()) return 0;
+  if (arguments.print_config) {
+    for (const std::string& line : arguments.config_lines) std::printf("%s\n", line.c_str());
+    return 0;
+  }
+  set_log_level(parse_log_level(arguments.log_level));
+  set_log_format(arguments.log_format == "json" ? LogFormat::kJson : LogFormat::kText);
+  if (const char* key = std::getenv("SPATE_API_KEY"); key != nullptr && arguments.serve.api_keys.empty()) {
+    arguments.serve.api_keys.emplace_back(key);
+  }
+  std::signal(SIGPIPE, SIG_IGN);
+  const Result<int> code = dispatch(arguments);
+  if (code.ok()) return *code;
+  std::fprintf(stderr, "spate: %s\n", code.status().message().c_str());
+  return 1;
+}
+
+}  // namespace
+}  // namespace spate
+
+int main(int argc, char** argv) { return spate::run(argc, argv); }

@@ -1,0 +1,168 @@
+#include "cli/sse_client.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+
+namespace spate {
+namespace {
+
+class Socket {
+ public:
+  explicit Socket(int fd) : fd_(fd) {}
+  ~Socket() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+  int fd() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+Result<int> connect_to(const HttpTarget& target) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const std::string port = std::to_string(target.port);
+  if (const int error = ::getaddrinfo(target.host.c_str(), port.c_str(), &hints, &found); error != 0) {
+    return unavailable("{}: {}", target.host, ::gai_strerror(error));
+  }
+  int fd = -1;
+  for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
+    fd = ::socket(address->ai_family, address->ai_socktype, address->ai_protocol);
+    if (fd < 0) continue;
+    if (::connect(fd, address->ai_addr, address->ai_addrlen) == 0) break;
+    ::close(fd);
+    fd = -1;
+  }
+  ::freeaddrinfo(found);
+  if (fd < 0) return unavailable("cannot connect to {}:{}: {}", target.host, target.port, std::strerror(errno));
+  const int on = 1;
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  return fd;
+}
+
+// Reads the reply as it comes: header, then body pieces with the chunk framing taken off.
+class ReplyReader {
+ public:
+  explicit ReplyReader(int fd) : fd_(fd) {}
+
+  Status read_header(HttpReply& reply) {
+    size_t end;
+    while ((end = buffer_.find("\r\n\r\n")) == std::string::npos) RETURN_IF_ERROR(more("the header"));
+    std::string header = buffer_.substr(0, end + 2);
+    buffer_.erase(0, end + 4);
+    if (header.rfind("HTTP/1.", 0) != 0 || header.size() < 12) return data_loss("not an HTTP reply");
+    reply.status = std::atoi(header.c_str() + 9);
+    std::transform(header.begin(), header.end(), header.begin(), [](unsigned char c) { return std::tolower(c); });
+    is_event_stream_ = header.find("content-type: text/event-stream") != std::string::npos;
+    is_chunked_ = header.find("transfer-encoding: chunked") != std::string::npos;
+    if (const size_t at = header.find("content-length: "); at != std::string::npos) {
+      remaining_ = std::atoll(header.c_str() + at + 16);
+    }
+    return ok_status();
+  }
+  bool is_event_stream() const { return is_event_stream_; }
+
+  // The next piece of the body; empty at its end.
+  Result<std::string> next() {
+    if (!is_chunked_) {
+      if (remaining_ == 0) return std::string();
+      if (buffer_.empty()) {
+        const Status status = more("the body");
+        if (!status.ok()) return remaining_ < 0 ? Result<std::string>(std::string()) : Result<std::string>(status);
+      }
+      std::string piece = std::exchange(buffer_, {});
+      if (remaining_ > 0) remaining_ -= static_cast<int64_t>(std::min<size_t>(piece.size(), static_cast<size_t>(remaining_)));
+      return piece;
+    }
+    size_t line_end;
+    while ((line_end = buffer_.find("\r\n")) == std::string::npos) RETURN_IF_ERROR(more("a chunk"));
+    size_t size = 0;
+    const auto [p, error] = std::from_chars(buffer_.data(), buffer_.data() + line_end, size, 16);
+    if (error != std::errc() || size > (size_t{1} << 30)) return data_loss("a broken chunk size");
+    while (buffer_.size() < line_end + 2 + size + 2) RETURN_IF_ERROR(more("a chunk"));
+    std::string piece = buffer_.substr(line_end + 2, size);
+    buffer_.erase(0, line_end + 2 + size + 2);
+    return piece;
+  }
+
+ private:
+  Status more(const char* what) {
+    char bytes[16384];
+    const ssize_t n = ::recv(fd_, bytes, sizeof bytes, 0);
+    if (n <= 0) return data_loss("the connection ended inside {}", what);
+    buffer_.append(bytes, static_cast<size_t>(n));
+    return ok_status();
+  }
+
+  int fd_;
+  std::string buffer_;
+  bool is_event_stream_ = false;
+  bool is_chunked_ = false;
+  int64_t remaining_ = -1;  // of a body with a length; -1: until the connection ends
+};
+
+}  // namespace
+
+Result<HttpTarget> parse_base_url(const std::string& url) {
+  HttpTarget target;
+  constexpr std::string_view kScheme = "http://";
+  if (url.rfind(kScheme, 0) != 0) return invalid_argument("--base-url must be http://host:port, got '{}'", url);
+  std::string rest = url.substr(kScheme.size());
+  rest = rest.substr(0, rest.find('/'));
+  const size_t colon = rest.rfind(':');
+  target.host = rest.substr(0, colon);
+  target.port = colon == std::string::npos ? 80 : std::atoi(rest.c_str() + colon + 1);
+  if (target.port <= 0 || target.port > 65535) return invalid_argument("--base-url: no port in '{}'", url);
+  return target;
+}
+
+Result<HttpReply> http_call(const HttpTarget& target, const std::string& path, const std::string& body,
+                            const std::function<bool(std::string_view)>& on_event) {
+  ASSIGN_OR_RETURN(const int fd, connect_to(target));
+  const Socket socket(fd);
+  std::string request = fmt::format("{} {} HTTP/1.1\r\nHost: {}:{}\r\nConnection: close\r\n", body.empty() ? "GET" : "POST", path,
+                                    target.host, target.port);
+  if (!target.api_key.empty()) request += fmt::format("Authorization: Bearer {}\r\n", target.api_key);
+  if (!body.empty()) request += fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n", body.size());
+  request += "\r\n" + body;
+  for (size_t sent = 0; sent < request.size();) {
+    const ssize_t n = ::send(fd, request.data() + sent, request.size() - sent, MSG_NOSIGNAL);
+    if (n <= 0) return unavailable("sending to {}:{}: {}", target.host, target.port, std::strerror(errno));
+    sent += static_cast<size_t>(n);
+  }
+
+  HttpReply reply;
+  ReplyReader reader(fd);
+  RETURN_IF_ERROR(reader.read_header(reply));
+  std::string pending;  // an event that has not ended
+  while (true) {
+    ASSIGN_OR_RETURN(const std::string piece, reader.next());
+    if (piece.empty()) return reply;
+    if (!on_event || !reader.is_event_stream()) {
+      reply.body += piece;
+      continue;
+    }
+    pending += piece;
+    size_t end;
+    while ((end = pending.find("\n\n")) != std::string::npos) {
+      const std::string event = pending.substr(0, end);
+      pending.erase(0, end + 2);
+      if (event.rfind("data: ", 0) == 0 && !on_event(std::string_view(event).substr(6))) return reply;
+    }
+  }
+}
+
+}  // namespace spate

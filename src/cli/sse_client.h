@@ -1,0 +1,31 @@
+// A small blocking HTTP/1.1 client for the load generator: one connection a request, server-sent events or a whole body.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace spate {
+
+struct HttpTarget {
+  std::string host = "127.0.0.1";
+  int port = 8000;
+  std::string api_key;
+};
+
+// "http://host:port" without a path.
+Result<HttpTarget> parse_base_url(const std::string& url);
+
+struct HttpReply {
+  int status = 0;
+  std::string body;  // empty when events were delivered
+};
+
+// An empty `body` is a GET. on_event hears of each `data:` line of a text/event-stream reply as it arrives, until it returns
+// false. Errors: unavailable (no connection), data_loss (a broken reply).
+Result<HttpReply> http_call(const HttpTarget& target, const std::string& path, const std::string& body,
+                            const std::function<bool(std::string_view)>& on_event = {});
+
+}  // namespace spate

@@ -27,14 +27,15 @@ class AddedTokenMatcher {
  public:
   AddedTokenMatcher() = default;
   // patterns[i] is what is sought for tokens[i]; `tokens` must outlive the matcher.
-  AddedTokenMatcher(const std::vector<AddedToken>& tokens, const std::vector<std::pair<std::string, int32_t>>& patterns);
+  AddedTokenMatcher(const std::vector<AddedToken>& tokens,
+                    const std::vector<std::pair<std::string, int32_t>>& patterns);
 
   bool empty() const { return trie_.empty(); }
 
   struct Segment {
-    std::string_view text;      // what lies between tokens, or the token's text with the white space it took
-    const AddedToken* token;    // null for text between
-    size_t start;               // byte in the whole text
+    std::string_view text;    // what lies between tokens, or the token's text with the white space it took
+    const AddedToken* token;  // null for text between
+    size_t start;             // byte in the whole text
   };
   // All of `text` in order. With parse_special false, special tokens are text like any other.
   template <typename Fn>
@@ -52,7 +53,7 @@ class AddedTokenMatcher {
   void find_segments(std::string_view text, bool parse_special, std::vector<Segment>& segments) const;
 
   const std::vector<AddedToken>* tokens_ = nullptr;
-  ByteTrie trie_;               // values are indices into *tokens_
+  ByteTrie trie_;  // values are indices into *tokens_
   std::bitset<256> first_bytes_;
 };
 

@@ -126,10 +126,14 @@ void BpeModel::tokenize_word(std::string_view piece, std::vector<int32_t>& ids) 
 
   thread_local std::vector<int32_t> symbols;
   symbols.clear();
-  if (options_.raw_bytes) collect_byte_symbols(piece, symbols);
-  else collect_symbols(piece, symbols);
-  if (symbols.size() <= kMaxShortSymbols) merge_short(symbols);
-  else merge_long(symbols);
+  if (options_.raw_bytes)
+    collect_byte_symbols(piece, symbols);
+  else
+    collect_symbols(piece, symbols);
+  if (symbols.size() <= kMaxShortSymbols)
+    merge_short(symbols);
+  else
+    merge_long(symbols);
   ids.insert(ids.end(), symbols.begin(), symbols.end());
   if (is_cacheable && symbols.size() <= WordCache::kMaxTokens) {
     word_cache().store(serial_, piece, hash, symbols.data(), symbols.size());
@@ -160,7 +164,8 @@ void BpeModel::collect_symbols(std::string_view piece, std::vector<int32_t>& sym
     std::string_view symbol = piece.substr(pos, size_bytes);
     const bool is_first = pos == 0, is_last = pos + size_bytes == piece.size();
     pos += size_bytes;
-    if ((!is_first && !options_.continuing_subword_prefix.empty()) || (is_last && !options_.end_of_word_suffix.empty())) {
+    if ((!is_first && !options_.continuing_subword_prefix.empty()) ||
+        (is_last && !options_.end_of_word_suffix.empty())) {
       decorated = is_first ? "" : options_.continuing_subword_prefix;
       decorated += symbol;
       if (is_last) decorated += options_.end_of_word_suffix;
@@ -226,14 +231,15 @@ void BpeModel::merge_long(std::vector<int32_t>& symbols) const {
   for (size_t i = 0; i < count; ++i) {
     links[i].previous = i == 0 ? kEnd : static_cast<uint32_t>(i - 1);
     links[i].next = i + 1 == count ? kEnd : static_cast<uint32_t>(i + 1);
-    links[i].pair = i + 1 == count ? MergeTable::Merge{MergeTable::kNoRank, kNoToken}
-                                   : merges_.find(symbols[i], symbols[i + 1]);
+    links[i].pair =
+        i + 1 == count ? MergeTable::Merge{MergeTable::kNoRank, kNoToken} : merges_.find(symbols[i], symbols[i + 1]);
     if (links[i].pair.rank != MergeTable::kNoRank) initial.push_back(key_of(i));
   }
   std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> queue(std::greater<>{}, std::move(initial));
   const auto refresh = [&](uint32_t i) {
     const uint32_t next = links[i].next;
-    links[i].pair = next == kEnd ? MergeTable::Merge{MergeTable::kNoRank, kNoToken} : merges_.find(symbols[i], symbols[next]);
+    links[i].pair =
+        next == kEnd ? MergeTable::Merge{MergeTable::kNoRank, kNoToken} : merges_.find(symbols[i], symbols[next]);
     if (links[i].pair.rank != MergeTable::kNoRank) queue.push(key_of(i));
   };
   while (!queue.empty()) {

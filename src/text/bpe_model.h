@@ -48,7 +48,7 @@ class BpeModel : public TokenModel {
   MergeTable merges_;
   BpeOptions options_;
   int32_t unk_id_ = kNoToken;
-  std::array<int32_t, 256> byte_symbols_;    // raw bytes: the token of each byte; else its <0x..> token
+  std::array<int32_t, 256> byte_symbols_;  // raw bytes: the token of each byte; else its <0x..> token
   bool cuts_before_metaspace_ = false;
   StringIdMap ids_of_bytes_;  // raw bytes and ignore_merges: whole pieces
   uint32_t serial_;           // names this model in the per-thread word cache

@@ -39,8 +39,10 @@ uint32_t ByteTrie::child(uint32_t node, unsigned char byte) const {
   while (low < high) {
     const uint32_t middle = low + (high - low) / 2;
     if (nodes_[middle].byte == byte) return middle;
-    if (nodes_[middle].byte < byte) low = middle + 1;
-    else high = middle;
+    if (nodes_[middle].byte < byte)
+      low = middle + 1;
+    else
+      high = middle;
   }
   return kNoNode;
 }

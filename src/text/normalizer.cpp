@@ -147,9 +147,11 @@ std::string apply_nmt(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   for_each_char(text, [&](char32_t c, std::string_view bytes) {
-    const bool removed = (c >= 1 && c <= 8) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F;
-    const bool is_space = c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 || (c >= 0x200B && c <= 0x200F) ||
-                          c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
+    const bool removed =
+        (c >= 1 && c <= 8) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F;
+    const bool is_space = c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 ||
+                          (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF ||
+                          c == 0xFFFD;
     if (removed) return;
     out += is_space ? std::string_view(" ") : bytes;
   });
@@ -200,14 +202,16 @@ std::string to_unicode_form(std::string_view text, UnicodeForm form) {
   }
   std::string out;
   out.reserve(text.size());
-  for (utf8proc_ssize_t i = 0; i < count; ++i) append_utf8(static_cast<char32_t>(code_points[static_cast<size_t>(i)]), out);
+  for (utf8proc_ssize_t i = 0; i < count; ++i)
+    append_utf8(static_cast<char32_t>(code_points[static_cast<size_t>(i)]), out);
   return out;
 }
 
 std::string_view Normalizer::normalize(std::string_view text, std::string& storage) const {
   for (const NormalizerStep& step : steps_) {
     const auto* form = std::get_if<UnicodeFormStep>(&step);
-    if (form != nullptr && form->form == UnicodeForm::kNfc && is_nfc_already(text)) continue;  // the usual case: no copy
+    if (form != nullptr && form->form == UnicodeForm::kNfc && is_nfc_already(text))
+      continue;  // the usual case: no copy
     std::string result = std::visit(StepRunner{text}, step);
     storage = std::move(result);
     text = storage;

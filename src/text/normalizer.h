@@ -35,10 +35,10 @@ struct PrecompiledStep {
 struct BertStep {
   bool clean_text, handle_chinese_chars, strip_accents, lowercase;
 };
-struct NmtStep {};           // control characters removed, odd spaces made plain
+struct NmtStep {};             // control characters removed, odd spaces made plain
 struct NormalizeBytesStep {};  // bytes become characters of GPT-2's alphabet
-using NormalizerStep = std::variant<UnicodeFormStep, LowercaseStep, StripStep, StripAccentsStep, PrependStep, ReplaceStep,
-                                    PrecompiledStep, BertStep, NmtStep, NormalizeBytesStep>;
+using NormalizerStep = std::variant<UnicodeFormStep, LowercaseStep, StripStep, StripAccentsStep, PrependStep,
+                                    ReplaceStep, PrecompiledStep, BertStep, NmtStep, NormalizeBytesStep>;
 
 class Normalizer {
  public:

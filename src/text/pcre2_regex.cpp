@@ -87,10 +87,14 @@ Result<std::string> translate_oniguruma(std::string_view pattern) {
           out += in_class ? std::string(negated_in_class) : "[^" + std::string(members) + "]";
         }
       };
-      if (next == 's' || next == 'S') set(kSpaceSet, "\\S");
-      else if (next == 'w' || next == 'W') set(kWordSet, "\\W");
-      else if (next == 'h' || next == 'H') set("0-9a-fA-F", "\\x00-/:-@G-`g-\\x{10FFFF}");
-      else out.append(pattern.substr(pos, 2));
+      if (next == 's' || next == 'S')
+        set(kSpaceSet, "\\S");
+      else if (next == 'w' || next == 'W')
+        set(kWordSet, "\\W");
+      else if (next == 'h' || next == 'H')
+        set("0-9a-fA-F", "\\x00-/:-@G-`g-\\x{10FFFF}");
+      else
+        out.append(pattern.substr(pos, 2));
       pos += 2;
       continue;
     }
@@ -129,9 +133,9 @@ Result<Pcre2Regex> Pcre2Regex::compile(std::string_view pattern) {
   pcre2_compile_context* context = pcre2_compile_context_create(nullptr);
   pcre2_set_parens_nest_limit(context, 100);
   auto code = std::make_shared<Code>();
-  code->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                             PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &error_offset,
-                             context);
+  code->code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &error_offset, context);
   pcre2_compile_context_free(context);
   if (code->code == nullptr) {
     PCRE2_UCHAR message[256];

@@ -37,8 +37,8 @@ std::string apply_metaspace(const MetaspaceStep& step, std::string_view text, bo
   std::string out;
   out.reserve(text.size() + step.replacement.size() + text.size() / 4);
   const bool has_prefix = text.starts_with(' ') || text.starts_with(step.replacement);
-  const bool wants_prefix = step.prepend_scheme == PrependScheme::kAlways ||
-                            (step.prepend_scheme == PrependScheme::kFirst && is_text_start);
+  const bool wants_prefix =
+      step.prepend_scheme == PrependScheme::kAlways || (step.prepend_scheme == PrependScheme::kFirst && is_text_start);
   if (wants_prefix && !has_prefix) out += step.replacement;
   for (const char c : text) {
     if (c == ' ') {

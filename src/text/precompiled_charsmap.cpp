@@ -24,12 +24,18 @@ Result<std::string> decode_base64(std::string_view text) {
   while (text.ends_with('=')) text.remove_suffix(1);
   for (const char c : text) {
     uint32_t digit;
-    if (c >= 'A' && c <= 'Z') digit = static_cast<uint32_t>(c - 'A');
-    else if (c >= 'a' && c <= 'z') digit = static_cast<uint32_t>(c - 'a' + 26);
-    else if (c >= '0' && c <= '9') digit = static_cast<uint32_t>(c - '0' + 52);
-    else if (c == '+') digit = 62;
-    else if (c == '/') digit = 63;
-    else return data_loss("precompiled_charsmap: byte {:#x} is no base64", static_cast<unsigned char>(c));
+    if (c >= 'A' && c <= 'Z')
+      digit = static_cast<uint32_t>(c - 'A');
+    else if (c >= 'a' && c <= 'z')
+      digit = static_cast<uint32_t>(c - 'a' + 26);
+    else if (c >= '0' && c <= '9')
+      digit = static_cast<uint32_t>(c - '0' + 52);
+    else if (c == '+')
+      digit = 62;
+    else if (c == '/')
+      digit = 63;
+    else
+      return data_loss("precompiled_charsmap: byte {:#x} is no base64", static_cast<unsigned char>(c));
     bits = (bits << 6 | digit) & 0xFFFFFF;
     num_bits += 6;
     if (num_bits >= 8) {

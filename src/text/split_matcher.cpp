@@ -8,8 +8,7 @@
 
 namespace spate {
 
-const std::string_view kGpt2Pattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+const std::string_view kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 const std::string_view kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 const std::string_view kQwen2Pattern =
@@ -123,7 +122,8 @@ bool SplitMatcher::parse_set_run(std::string_view pattern, SplitMatcher* matcher
     }
   }
   for (const Range& range : matcher->ranges_) {
-    for (char32_t c = range.first; c <= range.last && c < 128; ++c) matcher->ascii_set_[c / 64] |= uint64_t{1} << (c % 64);
+    for (char32_t c = range.first; c <= range.last && c < 128; ++c)
+      matcher->ascii_set_[c / 64] |= uint64_t{1} << (c % 64);
   }
   return true;
 }
@@ -243,12 +243,18 @@ bool SplitMatcher::find_word_run(std::string_view text, size_t from, SplitMatch*
 
 bool SplitMatcher::find(std::string_view text, size_t from, SplitMatch* match) const {
   switch (kind_) {
-    case SplitKind::kRegex: return regex_->find(text, from, &match->start, &match->end);
-    case SplitKind::kSetRun: return find_set_run(text, from, match);
-    case SplitKind::kDigitRun: return find_digit_run(text, from, match);
-    case SplitKind::kTrailingSpace: return find_trailing_space(text, from, match);
-    case SplitKind::kClassChar: return find_class_char(text, from, match);
-    case SplitKind::kWordRun: return find_word_run(text, from, match);
+    case SplitKind::kRegex:
+      return regex_->find(text, from, &match->start, &match->end);
+    case SplitKind::kSetRun:
+      return find_set_run(text, from, match);
+    case SplitKind::kDigitRun:
+      return find_digit_run(text, from, match);
+    case SplitKind::kTrailingSpace:
+      return find_trailing_space(text, from, match);
+    case SplitKind::kClassChar:
+      return find_class_char(text, from, match);
+    case SplitKind::kWordRun:
+      return find_word_run(text, from, match);
     case SplitKind::kLiteral: {
       const size_t start = text.find(literal_, from);
       if (start == std::string_view::npos) return false;
@@ -258,14 +264,19 @@ bool SplitMatcher::find(std::string_view text, size_t from, SplitMatch* match) c
     case SplitKind::kGpt2:
     case SplitKind::kLlama3:
     case SplitKind::kQwen2:
-    case SplitKind::kDeepSeekV3: break;
+    case SplitKind::kDeepSeekV3:
+      break;
   }
   for (size_t pos = from; pos < text.size();) {
     size_t end = pos;
-    if (kind_ == SplitKind::kGpt2) end = scan_gpt2(classes_, text, pos);
-    else if (kind_ == SplitKind::kLlama3) end = scan_llama3(classes_, text, pos, 3);
-    else if (kind_ == SplitKind::kQwen2) end = scan_llama3(classes_, text, pos, 1);
-    else end = scan_deepseek_v3(classes_, text, pos);
+    if (kind_ == SplitKind::kGpt2)
+      end = scan_gpt2(classes_, text, pos);
+    else if (kind_ == SplitKind::kLlama3)
+      end = scan_llama3(classes_, text, pos, 3);
+    else if (kind_ == SplitKind::kQwen2)
+      end = scan_llama3(classes_, text, pos, 1);
+    else
+      end = scan_deepseek_v3(classes_, text, pos);
     if (end > pos) {
       *match = {pos, end};
       return true;

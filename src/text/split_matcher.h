@@ -17,17 +17,17 @@
 namespace spate {
 
 enum class SplitKind : uint8_t {
-  kGpt2,            // 's|'t|...| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-  kLlama3,          // (?i:'s|...)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|...; cl100k
-  kQwen2,           // the same with one digit at a time
-  kDeepSeekV3,      // punctuation joins letters, marks count as letters; leaves gaps
-  kDigitRun,        // \p{N}{1,max_run}
-  kSetRun,          // \s?[set]+ or [set]+, the set given by code point ranges
-  kTrailingSpace,   // \s+$
-  kClassChar,       // one character of given classes
-  kWordRun,         // \w+|[^\w\s]+
-  kLiteral,         // a fixed string
-  kRegex,           // PCRE2
+  kGpt2,           // 's|'t|...| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+  kLlama3,         // (?i:'s|...)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|...; cl100k
+  kQwen2,          // the same with one digit at a time
+  kDeepSeekV3,     // punctuation joins letters, marks count as letters; leaves gaps
+  kDigitRun,       // \p{N}{1,max_run}
+  kSetRun,         // \s?[set]+ or [set]+, the set given by code point ranges
+  kTrailingSpace,  // \s+$
+  kClassChar,      // one character of given classes
+  kWordRun,        // \w+|[^\w\s]+
+  kLiteral,        // a fixed string
+  kRegex,          // PCRE2
 };
 
 struct SplitMatch {

@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "base/test_support.h"
 #include "text/unicode.h"
+
 #include "base/test.h"
 
 namespace spate {
@@ -19,7 +20,8 @@ using Spans = std::vector<std::tuple<size_t, size_t, bool>>;
 
 Spans spans_of(const SplitMatcher& matcher, std::string_view text) {
   Spans spans;
-  for_each_match(matcher, text, [&](size_t start, size_t end, bool is_match) { spans.emplace_back(start, end, is_match); });
+  for_each_match(matcher, text,
+                 [&](size_t start, size_t end, bool is_match) { spans.emplace_back(start, end, is_match); });
   return spans;
 }
 
@@ -47,15 +49,19 @@ class Pcre2Classes {
 
  private:
   std::vector<std::pair<uint8_t, SplitMatcher>> matchers_ = {
-      {kCharLetter, by_pcre2(R"(\p{L})")}, {kCharNumber, by_pcre2(R"(\p{N})")}, {kCharSpace, by_pcre2(R"(\s)")},
+      {kCharLetter, by_pcre2(R"(\p{L})")},      {kCharNumber, by_pcre2(R"(\p{N})")}, {kCharSpace, by_pcre2(R"(\s)")},
       {kCharPunctuation, by_pcre2(R"(\p{P})")}, {kCharSymbol, by_pcre2(R"(\p{S})")}, {kCharMark, by_pcre2(R"(\p{M})")}};
 };
 
 std::string random_text(Rng& rng, const Pcre2Classes& classes) {
   static constexpr std::string_view kParts[] = {
-      " ", " ", "  ", "\n", "\r", "\r\n", "\t", "\u00a0", "\u3000", "\u0085", "\v", "'", "'s", "'S", "'T", "'re", "'rE", "'LL", "'ve", "'M", "'d",
-      "'\u017f", "a", "Bc", "xyz", "1", "23", "456", "\u0663", "\u2167", ".", ",", "!?", "$", "+", "-", "_", "\u4e2d\u6587", "\u3042", "\u30ab", "\ud55c",
-      "\u00b5", "\u00e9", "e\u0301", "\u0301", "\u0915\u093e", "\U0001F600", "\u200d", "\u200b", "\u0000", "\uff01", "\u2018", "\u3002", "\u180e", "\u0800"};
+      " ",      " ",      "  ",     "\n",      "\r",     "\r\n",         "\t",         "\u00a0",
+      "\u3000", "\u0085", "\v",     "'",       "'s",     "'S",           "'T",         "'re",
+      "'rE",    "'LL",    "'ve",    "'M",      "'d",     "'\u017f",      "a",          "Bc",
+      "xyz",    "1",      "23",     "456",     "\u0663", "\u2167",       ".",          ",",
+      "!?",     "$",      "+",      "-",       "_",      "\u4e2d\u6587", "\u3042",     "\u30ab",
+      "\ud55c", "\u00b5", "\u00e9", "e\u0301", "\u0301", "\u0915\u093e", "\U0001F600", "\u200d",
+      "\u200b", "\u0000", "\uff01", "\u2018",  "\u3002", "\u180e",       "\u0800"};
   std::string text;
   for (uint64_t i = 0, count = rng.below(24); i < count; ++i) {
     if (rng.below(8) != 0) {
@@ -77,11 +83,19 @@ TEST_CASE("split scanners: the same matches as PCRE2") {
     std::string_view pattern;
     SplitKind kind;
   };
-  const Case cases[] = {{kGpt2Pattern, SplitKind::kGpt2}, {kLlama3Pattern, SplitKind::kLlama3}, {kQwen2Pattern, SplitKind::kQwen2},
-                        {kDeepSeekV3Pattern, SplitKind::kDeepSeekV3}, {R"(\p{N}{1,3})", SplitKind::kDigitRun}, {R"(\p{N}+)", SplitKind::kDigitRun},
-                        {R"(\p{N})", SplitKind::kDigitRun}, {R"(\s+$)", SplitKind::kTrailingSpace}, {R"([\r\n])", SplitKind::kSetRun},
-                        {"[一-龥぀-ゟ゠-ヿ]+", SplitKind::kSetRun}, {"[一-龥ࠀ-一가-퟿]+", SplitKind::kSetRun},
-                        {R"(\s?[!-/:-~！-／：-～‘-‟　-。]+)", SplitKind::kSetRun}, {R"(\s?[A-Za-zµÀ-ÖØ-ö]+)", SplitKind::kSetRun}};
+  const Case cases[] = {{kGpt2Pattern, SplitKind::kGpt2},
+                        {kLlama3Pattern, SplitKind::kLlama3},
+                        {kQwen2Pattern, SplitKind::kQwen2},
+                        {kDeepSeekV3Pattern, SplitKind::kDeepSeekV3},
+                        {R"(\p{N}{1,3})", SplitKind::kDigitRun},
+                        {R"(\p{N}+)", SplitKind::kDigitRun},
+                        {R"(\p{N})", SplitKind::kDigitRun},
+                        {R"(\s+$)", SplitKind::kTrailingSpace},
+                        {R"([\r\n])", SplitKind::kSetRun},
+                        {"[一-龥぀-ゟ゠-ヿ]+", SplitKind::kSetRun},
+                        {"[一-龥ࠀ-一가-퟿]+", SplitKind::kSetRun},
+                        {R"(\s?[!-/:-~！-／：-～‘-‟　-。]+)", SplitKind::kSetRun},
+                        {R"(\s?[A-Za-zµÀ-ÖØ-ö]+)", SplitKind::kSetRun}};
   for (const Case& c : cases) {
     CAPTURE(c.pattern);
     const auto scanner = SplitMatcher::from_regex(c.pattern);

@@ -47,13 +47,18 @@ size_t contraction_size(std::string_view text, size_t pos, bool ignore_case) {
     case 's':
     case 't':
     case 'm':
-    case 'd': return 2;
+    case 'd':
+      return 2;
     case 'r':
-    case 'v': return at(2) == 'e' ? 3 : 0;
-    case 'l': return at(2) == 'l' ? 3 : 0;
+    case 'v':
+      return at(2) == 'e' ? 3 : 0;
+    case 'l':
+      return at(2) == 'l' ? 3 : 0;
     // U+017F, the long s, is an s when case is ignored.
-    case '\xC5': return ignore_case && at(2) == '\xBF' ? 3 : 0;
-    default: return 0;
+    case '\xC5':
+      return ignore_case && at(2) == '\xBF' ? 3 : 0;
+    default:
+      return 0;
   }
 }
 

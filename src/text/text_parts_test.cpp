@@ -17,6 +17,7 @@
 #include "text/normalizer.h"
 #include "text/unicode.h"
 #include "text/vocabulary.h"
+
 #include "base/test.h"
 
 namespace spate {
@@ -24,20 +25,28 @@ namespace {
 
 std::string random_bytes(Rng& rng, uint64_t max_size) {
   // Lead and continuation bytes of all kinds, so that nearly valid sequences are common.
-  static constexpr unsigned char kBytes[] = {'a', 0x00, 0x7F, 0x80, 0xBF, 0xC0, 0xC2, 0xC3, 0xA9, 0xE0, 0xA0, 0xE4, 0xBD, 0xED,
-                                             0x9F, 0xEF, 0xF0, 0x90, 0x9F, 0x98, 0x80, 0xF4, 0x8F, 0xF5, 0xFF};
+  static constexpr unsigned char kBytes[] = {'a',  0x00, 0x7F, 0x80, 0xBF, 0xC0, 0xC2, 0xC3, 0xA9,
+                                             0xE0, 0xA0, 0xE4, 0xBD, 0xED, 0x9F, 0xEF, 0xF0, 0x90,
+                                             0x9F, 0x98, 0x80, 0xF4, 0x8F, 0xF5, 0xFF};
   std::string bytes;
-  for (uint64_t i = 0, size = rng.below(max_size); i < size; ++i) bytes += static_cast<char>(kBytes[rng.below(std::size(kBytes))]);
+  for (uint64_t i = 0, size = rng.below(max_size); i < size; ++i)
+    bytes += static_cast<char>(kBytes[rng.below(std::size(kBytes))]);
   return bytes;
 }
 
 TEST_CASE("utf-8: maximal invalid parts become one replacement each") {
   // The example of the Unicode standard, table 3-8, and its neighbours.
-  CHECK(to_valid_utf8("a\xF1\x80\x80\xE1\x80\xC2" "b\x80" "c\x80\xBF" "d") ==
-        "a\uFFFD\uFFFD\uFFFD" "b\uFFFD" "c\uFFFD\uFFFD" "d");
-  CHECK(to_valid_utf8("\xED\xA0\x80") == "\uFFFD\uFFFD\uFFFD");  // a surrogate
+  CHECK(to_valid_utf8("a\xF1\x80\x80\xE1\x80\xC2"
+                      "b\x80"
+                      "c\x80\xBF"
+                      "d") ==
+        "a\uFFFD\uFFFD\uFFFD"
+        "b\uFFFD"
+        "c\uFFFD\uFFFD"
+        "d");
+  CHECK(to_valid_utf8("\xED\xA0\x80") == "\uFFFD\uFFFD\uFFFD");                      // a surrogate
   CHECK(to_valid_utf8("\xC0\xAF\xE0\x80\xBF") == "\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD");  // overlong
-  CHECK(to_valid_utf8("\xF4\x90\x80\x80") == "\uFFFD\uFFFD\uFFFD\uFFFD");  // past U+10FFFF
+  CHECK(to_valid_utf8("\xF4\x90\x80\x80") == "\uFFFD\uFFFD\uFFFD\uFFFD");            // past U+10FFFF
   CHECK(is_valid_utf8("plain ascii, and more than eight of it: é中😀"));
   CHECK(!is_valid_utf8("12345678\xC3"));
 }
@@ -70,8 +79,9 @@ std::string utf8proc_form(const std::string& text, UnicodeForm form) {
   options |= form == UnicodeForm::kNfc || form == UnicodeForm::kNfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
   if (form == UnicodeForm::kNfkc || form == UnicodeForm::kNfkd) options |= UTF8PROC_COMPAT;
   utf8proc_uint8_t* mapped = nullptr;
-  const auto size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
-                                 &mapped, static_cast<utf8proc_option_t>(options));
+  const auto size =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
+                   &mapped, static_cast<utf8proc_option_t>(options));
   REQUIRE(size >= 0);
   std::string result(reinterpret_cast<char*>(mapped), static_cast<size_t>(size));
   std::free(mapped);
@@ -86,7 +96,8 @@ TEST_CASE("normal forms: as utf8proc maps them, also where a short cut is taken"
     std::string text;
     const bool marks = rng.below(2) != 0;
     for (uint64_t i = 0, size = rng.below(10); i < size; ++i) {
-      static constexpr char32_t kBlocks[] = {0x41, 0xC0, 0x300, 0x1100, 0x1161, 0x11A8, 0xAC00, 0x1E00, 0x1F00, 0x3041, 0x3099, 0x2100, 0x4E00, 0xF900, 0x915};
+      static constexpr char32_t kBlocks[] = {0x41,   0xC0,   0x300,  0x1100, 0x1161, 0x11A8, 0xAC00, 0x1E00,
+                                             0x1F00, 0x3041, 0x3099, 0x2100, 0x4E00, 0xF900, 0x915};
       const char32_t block = kBlocks[rng.below(std::size(kBlocks))];
       if (!marks && (block == 0x300 || block == 0x3099)) continue;
       append_utf8(block + static_cast<char32_t>(rng.below(0x30)), text);
@@ -190,7 +201,8 @@ TEST_CASE("bpe: short, long and remembered words merge as the definition says") 
     merges.reserve(60);
     copy.reserve(60);
     for (uint32_t rank = 0; rank < 60; ++rank) {
-      const auto left = static_cast<int32_t>(rng.below(tokens.size())), right = static_cast<int32_t>(rng.below(tokens.size()));
+      const auto left = static_cast<int32_t>(rng.below(tokens.size())),
+                 right = static_cast<int32_t>(rng.below(tokens.size()));
       const std::string merged = tokens[static_cast<size_t>(left)] + tokens[static_cast<size_t>(right)];
       if (merged.size() > 12 || merges.find(left, right).rank != MergeTable::kNoRank) continue;
       int32_t id = vocabulary.find(merged);

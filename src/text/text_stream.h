@@ -1,4 +1,5 @@
-// TextStream: the token ids of one growing sequence to text that may be shown: no half character, no part of a stop string.
+// TextStream: the token ids of one growing sequence to text that may be shown: no half character, no part of a stop
+// string.
 //
 // Owned by one sequence, used by one thread at a time. What append() and finish() give out adds up to the decoded text,
 // cut at the first stop string.
@@ -14,8 +15,8 @@
 
 namespace spate {
 
-// Finds the first of several stop strings in a text that comes in pieces, in time linear in the text (times the number of
-// strings), and holds back the shortest tail that may still become one.
+// Finds the first of several stop strings in a text that comes in pieces, in time linear in the text (times the number
+// of strings), and holds back the shortest tail that may still become one.
 class StopMatcher {
  public:
   // Strings are not empty.
@@ -30,8 +31,9 @@ class StopMatcher {
 
  private:
   std::vector<std::string> stops_;
-  std::vector<std::vector<uint32_t>> borders_;  // of each stop string: longest border of each prefix (Knuth, Morris, Pratt)
-  std::vector<uint32_t> states_;                // of each stop string: how much of it the text ends with
+  std::vector<std::vector<uint32_t>>
+      borders_;                   // of each stop string: longest border of each prefix (Knuth, Morris, Pratt)
+  std::vector<uint32_t> states_;  // of each stop string: how much of it the text ends with
   std::string held_;
   bool include_stop_;
   int matched_ = -1;

@@ -1,17 +1,21 @@
-// Goal    Nothing of a stop string is ever shown, nothing else is lost or held longer than needed, wherever the text is cut
+// Goal    Nothing of a stop string is ever shown, nothing else is lost or held longer than needed, wherever the text is
+// cut
 //         into pieces.
-// Method  Hand cases for the borders, then random texts over two letters (many near-matches) against a search in the whole
+// Method  Hand cases for the borders, then random texts over two letters (many near-matches) against a search in the
+// whole
 //         text, in random pieces.
 #include "text/text_stream.h"
 
 #include "base/rng.h"
 #include "base/test_support.h"
+
 #include "base/test.h"
 
 namespace spate {
 namespace {
 
-std::string run(StopMatcher& matcher, const std::vector<std::string>& pieces, std::vector<std::string>* shown = nullptr) {
+std::string run(StopMatcher& matcher, const std::vector<std::string>& pieces,
+                std::vector<std::string>* shown = nullptr) {
   std::string all;
   for (const std::string& piece : pieces) {
     std::string out;
@@ -80,7 +84,8 @@ TEST_CASE("stop matcher: random texts equal a search in the whole text") {
       const size_t pos = text.find(stop);
       if (pos == std::string::npos) continue;
       const size_t end = pos + stop.size();
-      if (first_end == std::string::npos || end < first_end || (end == first_end && pos < start)) first_end = end, start = pos;
+      if (first_end == std::string::npos || end < first_end || (end == first_end && pos < start))
+        first_end = end, start = pos;
     }
     std::vector<std::string> pieces;
     for (size_t pos = 0; pos < text.size();) {

@@ -13,7 +13,8 @@ constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
 
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
   if (from.empty()) return;
-  for (size_t pos = 0; (pos = text.find(from, pos)) != std::string::npos; pos += to.size()) text.replace(pos, from.size(), to);
+  for (size_t pos = 0; (pos = text.find(from, pos)) != std::string::npos; pos += to.size())
+    text.replace(pos, from.size(), to);
 }
 
 std::string replace_matches(const ReplaceDecoder& replace, std::string_view token) {
@@ -27,13 +28,14 @@ std::string replace_matches(const ReplaceDecoder& replace, std::string_view toke
 // English spacing, in this order: "do n't ." becomes "don't.".
 void clean_up_wordpiece(std::string& text) {
   static constexpr std::pair<std::string_view, std::string_view> kRules[] = {
-      {" .", "."},   {" ?", "?"},     {" !", "!"},           {" ,", ","},   {" ' ", "'"},  {" n't", "n't"},
+      {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
       {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
   for (const auto& [from, to] : kRules) replace_all(text, from, to);
 }
 
 std::string_view strip_token(const StripDecoder& strip, std::string_view token) {
-  for (size_t i = 0; i < strip.start && token.starts_with(strip.content); ++i) token.remove_prefix(strip.content.size());
+  for (size_t i = 0; i < strip.start && token.starts_with(strip.content); ++i)
+    token.remove_prefix(strip.content.size());
   for (size_t i = 0; i < strip.stop && token.ends_with(strip.content); ++i) token.remove_suffix(strip.content.size());
   return token;
 }
@@ -56,7 +58,8 @@ void TokenDecoder::add_stage(DecoderStage stage) {
   stages_.push_back({std::move(stage), is_fused});
 }
 
-TokenDecoderStream::TokenDecoderStream(const TokenDecoder& decoder) : decoder_(&decoder), states_(decoder.stages_.size()) {}
+TokenDecoderStream::TokenDecoderStream(const TokenDecoder& decoder)
+    : decoder_(&decoder), states_(decoder.stages_.size()) {}
 
 void TokenDecoderStream::push_bytes(std::string_view bytes, std::string& out) {
   DCHECK(decoder_->is_byte_level());
@@ -118,8 +121,10 @@ void TokenDecoderStream::push_whole(size_t stage_idx, std::string_view token, st
   } else if (const auto* word_piece = std::get_if<WordPieceDecoder>(&stage)) {
     std::string text(token);
     if (!is_first) {
-      if (text.starts_with(word_piece->prefix)) text.erase(0, word_piece->prefix.size());
-      else text.insert(0, " ");
+      if (text.starts_with(word_piece->prefix))
+        text.erase(0, word_piece->prefix.size());
+      else
+        text.insert(0, " ");
     }
     if (word_piece->cleanup) clean_up_wordpiece(text);
     push_at(stage_idx + 1, text, out);

@@ -46,7 +46,9 @@ class TokenDecoder {
   void add_stage(DecoderStage stage);
   bool has_stages() const { return !stages_.empty(); }
   // Only ByteLevel: its stream may be fed bytes instead of token strings.
-  bool is_byte_level() const { return stages_.size() == 1 && std::holds_alternative<ByteLevelDecoder>(stages_[0].stage); }
+  bool is_byte_level() const {
+    return stages_.size() == 1 && std::holds_alternative<ByteLevelDecoder>(stages_[0].stage);
+  }
 
  private:
   friend class TokenDecoderStream;

@@ -68,12 +68,12 @@ class Tokenizer {
   // Ids without a token are skipped. The result is valid UTF-8.
   std::string decode(std::span<const int32_t> token_ids, bool skip_special_tokens = true) const;
 
-  int32_t vocab_size() const;                           // largest id + 1, added tokens included
-  std::string_view token_text(int32_t id) const;        // the vocabulary's string ("Ġhello"); empty for no token
-  std::string token_bytes(int32_t id) const;            // the bytes it stands for (" hello"), maybe half a character
+  int32_t vocab_size() const;                     // largest id + 1, added tokens included
+  std::string_view token_text(int32_t id) const;  // the vocabulary's string ("Ġhello"); empty for no token
+  std::string token_bytes(int32_t id) const;      // the bytes it stands for (" hello"), maybe half a character
   std::optional<int32_t> token_id(std::string_view token_text) const;
-  bool is_special(int32_t id) const;                    // skipped by skip_special_tokens
-  bool is_added(int32_t id) const;                      // found in texts before the model runs
+  bool is_special(int32_t id) const;  // skipped by skip_special_tokens
+  bool is_added(int32_t id) const;    // found in texts before the model runs
 
   const std::optional<SpecialToken>& bos_token() const;
   const std::optional<SpecialToken>& eos_token() const;

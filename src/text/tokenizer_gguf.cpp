@@ -17,7 +17,11 @@ enum class TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserD
 // normalize a file.
 const char* const kDeepSeekLlmPatterns[] = {
     R"([\r\n])",
-    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u1F7Dᾀ-ᾴᾶ-ᾼ\u1FBEῂ-ῄῆ-ῌῐ-\u1FD3ῖ-\u1FDBῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212A-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+",    R"(\s?[!-/:-~！-／：-～‘-‟　-。]+)",
+    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-"
+    "ὗὙὛὝὟ-\u1F7Dᾀ-ᾴᾶ-ᾼ\u1FBEῂ-ῄῆ-ῌῐ-\u1FD3ῖ-\u1FDBῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212A-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-"
+    "ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]"
+    "+",
+    R"(\s?[!-/:-~！-／：-～‘-‟　-。]+)",
     R"(\s+$)",
     R"([一-龥ࠀ-一가-퟿]+)",
     R"(\p{N}+)",
@@ -67,7 +71,8 @@ Result<MergeTable> read_merges(const GgufFile& file, const Vocabulary& vocabular
     if (space == std::string_view::npos) return data_loss("merges[{}]: '{}' has no space", rank, lines[rank]);
     const std::string_view left = lines[rank].substr(0, space), right = lines[rank].substr(space + 1);
     merged.assign(left).append(right);
-    const int32_t left_id = vocabulary.find(left), right_id = vocabulary.find(right), merged_id = vocabulary.find(merged);
+    const int32_t left_id = vocabulary.find(left), right_id = vocabulary.find(right),
+                  merged_id = vocabulary.find(merged);
     if (left_id == kNoToken || right_id == kNoToken || merged_id == kNoToken) {
       return data_loss("merges[{}]: '{}' has a token that is not in the vocabulary", rank, lines[rank]);
     }
@@ -99,7 +104,8 @@ Status read_sentence_piece_model(const GgufFile& file, TokenizerParts& parts) {
   parts.normalizer.add_step(ReplaceStep{std::move(space), std::string(kMetaspace)});
   BpeOptions options{.fuse_unk = true, .byte_fallback = true};
   if (parts.unk_token) options.unk_token = parts.unk_token->text;
-  parts.model = std::make_unique<BpeModel>(parts.vocabulary, merges_from_scores(parts.vocabulary, scores), std::move(options));
+  parts.model =
+      std::make_unique<BpeModel>(parts.vocabulary, merges_from_scores(parts.vocabulary, scores), std::move(options));
   ASSIGN_OR_RETURN(SplitMatcher metaspace, SplitMatcher::from_literal(kMetaspace));
   parts.decoder.add_stage(ReplaceDecoder{std::move(metaspace), " "});
   parts.decoder.add_stage(ByteFallbackDecoder{});
@@ -132,7 +138,8 @@ Status read_vocabulary(const GgufFile& file, TokenizerParts& parts) {
   for (size_t id = 0; id < std::min(types.size(), tokens.size()); ++id) {
     const auto type = static_cast<TokenType>(types[id]);
     if (type != TokenType::kControl && type != TokenType::kUserDefined) continue;
-    RETURN_IF_ERROR(parts.add_token({.content = std::string(tokens[id]), .normalized = false, .special = type == TokenType::kControl}));
+    RETURN_IF_ERROR(parts.add_token(
+        {.content = std::string(tokens[id]), .normalized = false, .special = type == TokenType::kControl}));
   }
   return ok_status();
 }
@@ -164,8 +171,10 @@ Status read_tokenizer(const GgufFile& file, TokenizerParts& parts) {
   RETURN_IF_ERROR(read_special_token(file, "eos", parts.vocabulary, parts.eos_token));
   RETURN_IF_ERROR(read_special_token(file, "unknown", parts.vocabulary, parts.unk_token));
   RETURN_IF_ERROR(read_special_token(file, "padding", parts.vocabulary, parts.pad_token));
-  if (model == "gpt2") RETURN_IF_ERROR(read_byte_level_model(file, parts));
-  else RETURN_IF_ERROR(read_sentence_piece_model(file, parts));
+  if (model == "gpt2")
+    RETURN_IF_ERROR(read_byte_level_model(file, parts));
+  else
+    RETURN_IF_ERROR(read_sentence_piece_model(file, parts));
   RETURN_IF_ERROR(add_post_processor(file, model == "llama", parts));
   if (file.find("tokenizer.chat_template") != nullptr) {
     ASSIGN_OR_RETURN(const std::string_view source, file.get_string("tokenizer.chat_template"));

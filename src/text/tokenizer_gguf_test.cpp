@@ -8,6 +8,7 @@
 
 #include "base/test_support.h"
 #include "text/tokenizer.h"
+
 #include "base/test.h"
 
 namespace spate {

@@ -10,6 +10,7 @@
 #include "base/test_support.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
+
 #include "base/test.h"
 
 namespace spate {
@@ -18,9 +19,26 @@ namespace {
 using simdjson::dom::array;
 using simdjson::dom::element;
 
-const char* const kKinds[] = {"gpt2", "roberta", "llama3", "qwen2", "deepseek_v3", "deepseek_llm", "o200k", "added_lowercase",
-                              "llama2_legacy", "llama2_first", "llama2_never", "bpe_metaspace_unk", "t5", "unigram_bytes",
-                              "bert", "bert_cased", "bpe_suffix", "bpe_prefix", "split_behaviors", "word_level"};
+const char* const kKinds[] = {"gpt2",
+                              "roberta",
+                              "llama3",
+                              "qwen2",
+                              "deepseek_v3",
+                              "deepseek_llm",
+                              "o200k",
+                              "added_lowercase",
+                              "llama2_legacy",
+                              "llama2_first",
+                              "llama2_never",
+                              "bpe_metaspace_unk",
+                              "t5",
+                              "unigram_bytes",
+                              "bert",
+                              "bert_cased",
+                              "bpe_suffix",
+                              "bpe_prefix",
+                              "split_behaviors",
+                              "word_level"};
 
 std::filesystem::path golden(const std::string& file) { return repo_root() / "test" / "goldens" / "tokenizer" / file; }
 

@@ -61,7 +61,8 @@ Result<bool> bool_or(object from, std::string_view name, bool if_absent, std::st
   return result;
 }
 
-Result<std::string_view> string_or(object from, std::string_view name, std::string_view if_absent, std::string_view where) {
+Result<std::string_view> string_or(object from, std::string_view name, std::string_view if_absent,
+                                   std::string_view where) {
   element value;
   if (from.at_key(name).get(value) != simdjson::SUCCESS || value.is_null()) return if_absent;
   std::string_view result;
@@ -107,8 +108,10 @@ bool find_component(object from, std::string_view name, element* value) {
 Status parse_tokenizer(object from, TokenizerParts& parts) {
   element value;
   if (find_component(from, "normalizer", &value)) RETURN_IF_ERROR(parse_normalizer(value, 0, parts.normalizer));
-  if (find_component(from, "pre_tokenizer", &value)) RETURN_IF_ERROR(parse_pre_tokenizer(value, 0, parts.pre_tokenizer));
-  if (find_component(from, "post_processor", &value)) RETURN_IF_ERROR(parse_post_processor(value, 0, parts.post_processor));
+  if (find_component(from, "pre_tokenizer", &value))
+    RETURN_IF_ERROR(parse_pre_tokenizer(value, 0, parts.pre_tokenizer));
+  if (find_component(from, "post_processor", &value))
+    RETURN_IF_ERROR(parse_post_processor(value, 0, parts.post_processor));
   if (find_component(from, "decoder", &value)) RETURN_IF_ERROR(parse_decoder(value, 0, parts.decoder));
   ASSIGN_OR_RETURN(const element model, require_field(from, "model", "tokenizer"));
   RETURN_IF_ERROR(parse_model(model, parts));
@@ -117,7 +120,8 @@ Status parse_tokenizer(object from, TokenizerParts& parts) {
 }
 
 // "bos_token": "<s>", or {"content": "<s>", ...}, or null. A named token that is in the vocabulary is special.
-Status parse_special_token(object from, std::string_view name, TokenizerParts& parts, std::optional<SpecialToken>& token) {
+Status parse_special_token(object from, std::string_view name, TokenizerParts& parts,
+                           std::optional<SpecialToken>& token) {
   element value;
   if (token || !find_component(from, name, &value)) return ok_status();
   AddedToken added{.normalized = false, .special = true};
@@ -181,10 +185,12 @@ Result<std::string> read_file(const std::filesystem::path& path) {
   std::error_code error;
   const auto size = std::filesystem::file_size(path, error);
   if (error) return not_found("{}: {}", path.string(), error.message());
-  if (size > kMaxFileBytes) return invalid_argument("{}: {} bytes; at most {} are read", path.string(), size, kMaxFileBytes);
+  if (size > kMaxFileBytes)
+    return invalid_argument("{}: {} bytes; at most {} are read", path.string(), size, kMaxFileBytes);
   std::ifstream file(path, std::ios::binary);
   std::string content(size, '\0');
-  if (!file.read(content.data(), static_cast<std::streamsize>(size))) return data_loss("{}: cannot be read", path.string());
+  if (!file.read(content.data(), static_cast<std::streamsize>(size)))
+    return data_loss("{}: cannot be read", path.string());
   return content;
 }
 
@@ -194,7 +200,8 @@ Result<std::string> read_file_if_exists(const std::filesystem::path& path) {
 }
 
 Status parse_json(simdjson::dom::parser& parser, std::string_view text, std::string_view name, object* root) {
-  if (text.size() > kMaxFileBytes) return invalid_argument("{}: {} bytes; at most {} are taken", name, text.size(), kMaxFileBytes);
+  if (text.size() > kMaxFileBytes)
+    return invalid_argument("{}: {} bytes; at most {} are taken", name, text.size(), kMaxFileBytes);
   element document;
   const auto error = parser.parse(text.data(), text.size()).get(document);
   if (error != simdjson::SUCCESS) return data_loss("{}: {}", name, simdjson::error_message(error));

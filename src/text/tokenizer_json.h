@@ -26,7 +26,8 @@ Result<array> require_array(object from, std::string_view name, std::string_view
 Result<int64_t> require_int(object from, std::string_view name, std::string_view where);
 // Absent and null give the default; another type is an error.
 Result<bool> bool_or(object from, std::string_view name, bool if_absent, std::string_view where);
-Result<std::string_view> string_or(object from, std::string_view name, std::string_view if_absent, std::string_view where);
+Result<std::string_view> string_or(object from, std::string_view name, std::string_view if_absent,
+                                   std::string_view where);
 
 Status parse_normalizer(element value, int depth, Normalizer& normalizer);
 Status parse_pre_tokenizer(element value, int depth, PreTokenizer& pre_tokenizer);

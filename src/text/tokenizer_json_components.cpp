@@ -68,14 +68,22 @@ Status parse_normalizer(element value, int depth, Normalizer& normalizer) {
     return parse_sequence(from, "normalizers", depth,
                           [&](element member, int d) { return parse_normalizer(member, d, normalizer); });
   }
-  if (type == "NFC") normalizer.add_step(UnicodeFormStep{UnicodeForm::kNfc});
-  else if (type == "NFD") normalizer.add_step(UnicodeFormStep{UnicodeForm::kNfd});
-  else if (type == "NFKC") normalizer.add_step(UnicodeFormStep{UnicodeForm::kNfkc});
-  else if (type == "NFKD") normalizer.add_step(UnicodeFormStep{UnicodeForm::kNfkd});
-  else if (type == "Lowercase") normalizer.add_step(LowercaseStep{});
-  else if (type == "StripAccents") normalizer.add_step(StripAccentsStep{});
-  else if (type == "Nmt") normalizer.add_step(NmtStep{});
-  else if (type == "ByteLevel") normalizer.add_step(NormalizeBytesStep{});
+  if (type == "NFC")
+    normalizer.add_step(UnicodeFormStep{UnicodeForm::kNfc});
+  else if (type == "NFD")
+    normalizer.add_step(UnicodeFormStep{UnicodeForm::kNfd});
+  else if (type == "NFKC")
+    normalizer.add_step(UnicodeFormStep{UnicodeForm::kNfkc});
+  else if (type == "NFKD")
+    normalizer.add_step(UnicodeFormStep{UnicodeForm::kNfkd});
+  else if (type == "Lowercase")
+    normalizer.add_step(LowercaseStep{});
+  else if (type == "StripAccents")
+    normalizer.add_step(StripAccentsStep{});
+  else if (type == "Nmt")
+    normalizer.add_step(NmtStep{});
+  else if (type == "ByteLevel")
+    normalizer.add_step(NormalizeBytesStep{});
   else if (type == "Strip") {
     ASSIGN_OR_RETURN(const bool left, bool_or(from, "strip_left", true, where));
     ASSIGN_OR_RETURN(const bool right, bool_or(from, "strip_right", true, where));
@@ -249,9 +257,12 @@ Status parse_decoder(element value, int depth, TokenDecoder& decoder) {
     return parse_sequence(from, "decoders", depth,
                           [&](element member, int d) { return parse_decoder(member, d, decoder); });
   }
-  if (type == "ByteLevel") decoder.add_stage(ByteLevelDecoder{});
-  else if (type == "ByteFallback") decoder.add_stage(ByteFallbackDecoder{});
-  else if (type == "Fuse") decoder.add_stage(FuseDecoder{});
+  if (type == "ByteLevel")
+    decoder.add_stage(ByteLevelDecoder{});
+  else if (type == "ByteFallback")
+    decoder.add_stage(ByteFallbackDecoder{});
+  else if (type == "Fuse")
+    decoder.add_stage(FuseDecoder{});
   else if (type == "Metaspace") {
     ASSIGN_OR_RETURN(const std::string replacement, require_char(from, "replacement", where));
     ASSIGN_OR_RETURN(const PrependScheme scheme, parse_prepend_scheme(from, where));
@@ -265,7 +276,8 @@ Status parse_decoder(element value, int depth, TokenDecoder& decoder) {
     ASSIGN_OR_RETURN(strip.content, require_char(from, "content", where));
     ASSIGN_OR_RETURN(const int64_t start, require_int(from, "start", where));
     ASSIGN_OR_RETURN(const int64_t stop, require_int(from, "stop", where));
-    if (start < 0 || stop < 0) return invalid_argument("{}: start {} and stop {} must not be negative", where, start, stop);
+    if (start < 0 || stop < 0)
+      return invalid_argument("{}: start {} and stop {} must not be negative", where, start, stop);
     strip.start = static_cast<size_t>(start);
     strip.stop = static_cast<size_t>(stop);
     decoder.add_stage(std::move(strip));

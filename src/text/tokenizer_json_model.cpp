@@ -54,10 +54,13 @@ Status parse_merges(object model, size_t prefix_bytes, const Vocabulary& vocabul
     if (right.size() < prefix_bytes) return data_loss("merges[{}]: '{}' lacks the subword prefix", rank, right);
     merged = left;
     merged += right.substr(prefix_bytes);
-    const int32_t left_id = vocabulary.find(left), right_id = vocabulary.find(right), merged_id = vocabulary.find(merged);
+    const int32_t left_id = vocabulary.find(left), right_id = vocabulary.find(right),
+                  merged_id = vocabulary.find(merged);
     if (left_id == kNoToken || right_id == kNoToken || merged_id == kNoToken) {
       return data_loss("merges[{}]: '{}' is not in the vocabulary", rank,
-                       left_id == kNoToken ? left : right_id == kNoToken ? right : std::string_view(merged));
+                       left_id == kNoToken    ? left
+                       : right_id == kNoToken ? right
+                                              : std::string_view(merged));
     }
     merges.assign(left_id, right_id, {rank++, merged_id});
   }
@@ -76,7 +79,8 @@ Status parse_bpe(object from, TokenizerParts& parts) {
   ASSIGN_OR_RETURN(options.byte_fallback, bool_or(from, "byte_fallback", false, kWhere));
   ASSIGN_OR_RETURN(options.ignore_merges, bool_or(from, "ignore_merges", false, kWhere));
   double dropout = 0.0;
-  if (element value; from["dropout"].get(value) == simdjson::SUCCESS && value.get(dropout) == simdjson::SUCCESS && dropout != 0.0) {
+  if (element value;
+      from["dropout"].get(value) == simdjson::SUCCESS && value.get(dropout) == simdjson::SUCCESS && dropout != 0.0) {
     log_warning("tokenizer", "model BPE: dropout {} is for training and has no effect here", dropout);
   }
   MergeTable merges;
@@ -110,7 +114,8 @@ Status parse_unigram(object from, TokenizerParts& parts) {
     }
   }
   ASSIGN_OR_RETURN(const bool byte_fallback, bool_or(from, "byte_fallback", false, kWhere));
-  parts.model = std::make_unique<UnigramModel>(parts.vocabulary, std::move(scores), static_cast<int32_t>(unk_id), byte_fallback);
+  parts.model =
+      std::make_unique<UnigramModel>(parts.vocabulary, std::move(scores), static_cast<int32_t>(unk_id), byte_fallback);
   return ok_status();
 }
 
@@ -146,8 +151,11 @@ Status parse_model(element value, TokenizerParts& parts) {
   element merges, vocab;
   const bool has_merges = from["merges"].get(merges) == simdjson::SUCCESS;
   const bool has_vocab_list = from["vocab"].get(vocab) == simdjson::SUCCESS && vocab.is_array();
-  ASSIGN_OR_RETURN(const std::string_view type,
-                   string_or(from, "type", has_merges ? "BPE" : has_vocab_list ? "Unigram" : "", "model"));
+  ASSIGN_OR_RETURN(const std::string_view type, string_or(from, "type",
+                                                          has_merges       ? "BPE"
+                                                          : has_vocab_list ? "Unigram"
+                                                                           : "",
+                                                          "model"));
   if (type == "BPE") return parse_bpe(from, parts);
   if (type == "Unigram") return parse_unigram(from, parts);
   if (type == "WordPiece") return parse_word_piece(from, parts);

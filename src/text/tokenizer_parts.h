@@ -33,13 +33,13 @@ struct TokenizerParts {
   AddedTokenMatcher raw_matcher;         // tokens with normalized = false, sought in the text as it is
   AddedTokenMatcher normalized_matcher;  // the others, sought after normalization
   struct IdEntry {
-    int32_t added_index = -1;   // into added_tokens
-    int32_t decode_text = -1;   // into decode_texts: an added token's normalized form, which decoding starts from
+    int32_t added_index = -1;  // into added_tokens
+    int32_t decode_text = -1;  // into decode_texts: an added token's normalized form, which decoding starts from
     bool is_special = false;
   };
-  std::vector<IdEntry> id_entries;        // by id, vocab_size long
+  std::vector<IdEntry> id_entries;  // by id, vocab_size long
   std::vector<std::string> decode_texts;
-  std::vector<std::string> token_bytes;   // by id when decoder.is_byte_level(), else empty
+  std::vector<std::string> token_bytes;  // by id when decoder.is_byte_level(), else empty
 
   // Adds a token as the `tokenizers` library does: an existing string keeps its id, a new one gets the next.
   Status add_token(AddedToken token);

@@ -12,6 +12,7 @@
 #include "base/rng.h"
 #include "base/test_support.h"
 #include "text/unicode.h"
+
 #include "base/test.h"
 
 namespace spate {
@@ -40,7 +41,8 @@ constexpr std::string_view kTiny = R"({"added_tokens":[
     "<0xE4>":7,"<0xBD>":8,"<0xA0>":9},"merges":["▁ a",["▁","b"]]}})";
 
 TEST_CASE("tokenizer: the tiny model by hand") {
-  const auto tokenizer = make(kTiny, R"({"bos_token":"<s>","eos_token":{"content":"</s>"},"pad_token":null,"unk_token":"<unk>"})");
+  const auto tokenizer =
+      make(kTiny, R"({"bos_token":"<s>","eos_token":{"content":"</s>"},"pad_token":null,"unk_token":"<unk>"})");
   CHECK(tokenizer->encode("a b") == std::vector<int32_t>{5, 6});
   CHECK(tokenizer->encode("你", {.add_special_tokens = true}) == std::vector<int32_t>{0, 2, 7, 8, 9});
   CHECK(tokenizer->encode("a</s>b") == std::vector<int32_t>{5, 1, 4});
@@ -108,7 +110,8 @@ TEST_CASE("incremental decoding: half characters of a byte-level model are held 
 
 TEST_CASE("incremental decoding: spaces between special tokens") {
   // Without a decoder tokens are joined by spaces; an added token behind an added token may come bare.
-  const auto tokenizer = make(R"({"added_tokens":[{"id":0,"content":"<x>","special":true},{"id":1,"content":"<y>","special":false,"normalized":false}],
+  const auto tokenizer = make(
+      R"({"added_tokens":[{"id":0,"content":"<x>","special":true},{"id":1,"content":"<y>","special":false,"normalized":false}],
     "model":{"type":"WordLevel","unk_token":"u","vocab":{"<x>":0,"<y>":1,"a":2,"u":3}}})");
   const auto text_of = [&](DecodeOptions options) {
     IncrementalDecoder decoder(*tokenizer, options);
@@ -131,7 +134,9 @@ TEST_CASE("tokenizer: token bytes add up to the text for a byte-level model") {
 
 TEST_CASE("tokenizer: invalid UTF-8 counts as replacement characters") {
   const auto tokenizer = make(golden_json("qwen2"));
-  CHECK(tokenizer->encode("a\xFF" "b\xE4\xBD") == tokenizer->encode("a\uFFFD" "b\uFFFD"));
+  CHECK(tokenizer->encode("a\xFF"
+                          "b\xE4\xBD") == tokenizer->encode("a\uFFFD"
+                                                            "b\uFFFD"));
 }
 
 TEST_CASE("load: a folder with and without its companions") {
@@ -145,7 +150,8 @@ TEST_CASE("load: a folder with and without its companions") {
   CHECK(!(*tokenizer)->adds_bos());
   CHECK((*tokenizer)->chat_templates().empty());
   write("special_tokens_map.json", R"({"bos_token":"<s>"})");
-  write("tokenizer_config.json", R"({"chat_template":[{"name":"default","template":"D"},{"name":"tool_use","template":"T"}]})");
+  write("tokenizer_config.json",
+        R"({"chat_template":[{"name":"default","template":"D"},{"name":"tool_use","template":"T"}]})");
   tokenizer = Tokenizer::load(dir.path());
   REQUIRE(tokenizer.ok());
   CHECK((*tokenizer)->bos_token()->id == 0);
@@ -180,22 +186,28 @@ TEST_CASE("bad files: the message names the part") {
       {R"({"model":{"type":"Unigram","vocab":[["a",0]],"unk_id":1}})", "unk_id"},
       {R"({"model":{"type":"Unigram","vocab":[["a"]]}})", "vocab[0]"},
       {R"({"normalizer":{"type":"Shout"},"model":{}})", "normalizer: unknown type 'Shout'"},
-      {R"({"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Chop"}]},"model":{}})", "pre_tokenizer: unknown type 'Chop'"},
-      {R"({"pre_tokenizer":{"type":"Split","pattern":{"Regex":"("},"behavior":"Isolated"},"model":{}})", "pre_tokenizer Split"},
-      {R"({"pre_tokenizer":{"type":"Split","pattern":{"String":"a"},"behavior":"Chopped"},"model":{}})", "unknown behavior 'Chopped'"},
+      {R"({"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Chop"}]},"model":{}})",
+       "pre_tokenizer: unknown type 'Chop'"},
+      {R"({"pre_tokenizer":{"type":"Split","pattern":{"Regex":"("},"behavior":"Isolated"},"model":{}})",
+       "pre_tokenizer Split"},
+      {R"({"pre_tokenizer":{"type":"Split","pattern":{"String":"a"},"behavior":"Chopped"},"model":{}})",
+       "unknown behavior 'Chopped'"},
       {R"({"pre_tokenizer":{"type":"Metaspace","replacement":"ab"},"model":{}})", "one character"},
       {R"({"post_processor":{"type":"Bow"},"model":{}})", "post_processor: unknown type 'Bow'"},
-      {R"({"post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"x"}}],"special_tokens":{}},"model":{}})", "'x' is not in special_tokens"},
+      {R"({"post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"x"}}],"special_tokens":{}},"model":{}})",
+       "'x' is not in special_tokens"},
       {R"({"decoder":{"type":"CTC"},"model":{}})", "decoder: unknown type 'CTC'"},
       {R"({"added_tokens":[{"id":0}],"model":{"type":"WordLevel","vocab":{}}})", "field 'content' is missing"},
   };
   for (const Case& c : cases) {
     const Status status = Tokenizer::from_json(c.json, "").status();
-    CHECK_MESSAGE(status.message().find(c.expected) != std::string::npos, "got: " << status.message() << "; expected: " << c.expected);
+    CHECK_MESSAGE(status.message().find(c.expected) != std::string::npos,
+                  "got: " << status.message() << "; expected: " << c.expected);
   }
   std::string deep = R"({"type":"NFC"})";
   for (int i = 0; i < 100; ++i) deep = R"({"type":"Sequence","normalizers":[)" + deep + "]}";
-  CHECK(Tokenizer::from_json(R"({"model":{},"normalizer":)" + deep + "}", "").status().message().find("deep") != std::string::npos);
+  CHECK(Tokenizer::from_json(R"({"model":{},"normalizer":)" + deep + "}", "").status().message().find("deep") !=
+        std::string::npos);
   CHECK(!Tokenizer::from_json(std::string(100'000, '['), "").ok());
 }
 
@@ -219,7 +231,8 @@ TEST_CASE("threads: many encode and decode at once and agree") {
   const auto tokenizer = make(golden_json("qwen2"));
   const auto other = make(golden_json("llama2_first"));  // its words share the per-thread cache
   std::vector<std::string> texts;
-  for (int i = 0; i < 50; ++i) texts.push_back("River " + std::to_string(i * 7919) + " light <|im_end|> under water'S 中文 e\u0301");
+  for (int i = 0; i < 50; ++i)
+    texts.push_back("River " + std::to_string(i * 7919) + " light <|im_end|> under water'S 中文 e\u0301");
   std::vector<std::vector<int32_t>> expected, expected_other;
   for (const std::string& text : texts) {
     expected.push_back(tokenizer->encode(text));

@@ -35,25 +35,40 @@ uint8_t compute_class(char32_t c) {
     case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:
     case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO: bits = kCharLetter | kCharWord; break;
+    case UTF8PROC_CATEGORY_LO:
+      bits = kCharLetter | kCharWord;
+      break;
     case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME: bits = kCharMark | kCharWord; break;
+    case UTF8PROC_CATEGORY_ME:
+      bits = kCharMark | kCharWord;
+      break;
     case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL: bits = kCharNumber | kCharWord; break;
-    case UTF8PROC_CATEGORY_NO: bits = kCharNumber; break;
-    case UTF8PROC_CATEGORY_PC: bits = kCharPunctuation | kCharWord; break;
+    case UTF8PROC_CATEGORY_NL:
+      bits = kCharNumber | kCharWord;
+      break;
+    case UTF8PROC_CATEGORY_NO:
+      bits = kCharNumber;
+      break;
+    case UTF8PROC_CATEGORY_PC:
+      bits = kCharPunctuation | kCharWord;
+      break;
     case UTF8PROC_CATEGORY_PD:
     case UTF8PROC_CATEGORY_PS:
     case UTF8PROC_CATEGORY_PE:
     case UTF8PROC_CATEGORY_PI:
     case UTF8PROC_CATEGORY_PF:
-    case UTF8PROC_CATEGORY_PO: bits = kCharPunctuation; break;
+    case UTF8PROC_CATEGORY_PO:
+      bits = kCharPunctuation;
+      break;
     case UTF8PROC_CATEGORY_SM:
     case UTF8PROC_CATEGORY_SC:
     case UTF8PROC_CATEGORY_SK:
-    case UTF8PROC_CATEGORY_SO: bits = kCharSymbol; break;
-    default: break;
+    case UTF8PROC_CATEGORY_SO:
+      bits = kCharSymbol;
+      break;
+    default:
+      break;
   }
   if (is_white_space(c)) bits |= kCharSpace;
   if (is_word_by_exception(c)) bits |= kCharWord;

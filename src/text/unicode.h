@@ -27,9 +27,7 @@ constexpr uint32_t kCharClassTableSize = 0x32400;
 // Built on first use (about 1 ms); callers in inner loops fetch the pointer once.
 const uint8_t* char_class_table();
 // The class of a code point that lies beyond the table.
-inline uint8_t char_class_beyond_table(char32_t c) {
-  return c >= 0xE0100 && c <= 0xE01EF ? kCharMark | kCharWord : 0;
-}
+inline uint8_t char_class_beyond_table(char32_t c) { return c >= 0xE0100 && c <= 0xE01EF ? kCharMark | kCharWord : 0; }
 inline uint8_t char_class(const uint8_t* table, char32_t c) {
   return c < kCharClassTableSize ? table[c] : char_class_beyond_table(c);
 }

@@ -68,13 +68,17 @@ void UnigramModel::tokenize(std::string_view piece, std::vector<int32_t>& ids) c
   path.clear();
   for (size_t end = piece.size(); end > 0;) {
     const Best& best = best_ends_at[end];
-    if (best.id == unk_id_ && !path.empty() && path.back().id == unk_id_) path.back().start = best.start;
-    else path.push_back({best.start, end, best.id});
+    if (best.id == unk_id_ && !path.empty() && path.back().id == unk_id_)
+      path.back().start = best.start;
+    else
+      path.push_back({best.start, end, best.id});
     end = best.start;
   }
   for (auto token = path.rbegin(); token != path.rend(); ++token) {
-    if (token->id != unk_id_) ids.push_back(token->id);
-    else append_unknown(piece.substr(token->start, token->end - token->start), ids);
+    if (token->id != unk_id_)
+      ids.push_back(token->id);
+    else
+      append_unknown(piece.substr(token->start, token->end - token->start), ids);
   }
 }
 

@@ -46,7 +46,7 @@ class Vocabulary {
 
   int32_t find(std::string_view text) const { return ids_.find(text); }
   bool contains(int32_t id) const { return id >= 0 && id < size() && texts_[static_cast<size_t>(id)].is_set; }
-  std::string_view text(int32_t id) const;  // empty for an id without a token
+  std::string_view text(int32_t id) const;                              // empty for an id without a token
   int32_t size() const { return static_cast<int32_t>(texts_.size()); }  // largest id + 1
   size_t num_tokens() const { return ids_.size(); }
 

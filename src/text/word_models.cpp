@@ -27,8 +27,10 @@ void WordPieceModel::tokenize(std::string_view piece, std::vector<int32_t>& ids)
     const uint32_t node = pos == 0 ? ByteTrie::kRoot : inner_root_;
     size_t end = pos;
     const int32_t id = node == ByteTrie::kNoNode ? -1 : trie_.find_longest(piece, pos, node, &end);
-    if (id < 0) is_unknown = true;
-    else ids.push_back(id);
+    if (id < 0)
+      is_unknown = true;
+    else
+      ids.push_back(id);
     pos = end;
   }
   if (!is_unknown) return;
@@ -38,8 +40,10 @@ void WordPieceModel::tokenize(std::string_view piece, std::vector<int32_t>& ids)
 
 void WordLevelModel::tokenize(std::string_view piece, std::vector<int32_t>& ids) const {
   const int32_t id = vocabulary_.find(piece);
-  if (id != kNoToken) ids.push_back(id);
-  else if (unk_id_ != kNoToken) ids.push_back(unk_id_);
+  if (id != kNoToken)
+    ids.push_back(id);
+  else if (unk_id_ != kNoToken)
+    ids.push_back(unk_id_);
 }
 
 }  // namespace spate

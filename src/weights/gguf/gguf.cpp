@@ -16,7 +16,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr uint32_t kMaxDims = 8;         // ggml has 4
+constexpr uint32_t kMaxDims = 8;  // ggml has 4
 constexpr int kMaxArrayDepth = 4;
 constexpr uint64_t kMaxAlignment = 1 << 20;
 
@@ -24,17 +24,22 @@ size_t size_of(GgufType type) {
   switch (type) {
     case GgufType::kUint8:
     case GgufType::kInt8:
-    case GgufType::kBool: return 1;
+    case GgufType::kBool:
+      return 1;
     case GgufType::kUint16:
-    case GgufType::kInt16: return 2;
+    case GgufType::kInt16:
+      return 2;
     case GgufType::kUint32:
     case GgufType::kInt32:
-    case GgufType::kFloat32: return 4;
+    case GgufType::kFloat32:
+      return 4;
     case GgufType::kUint64:
     case GgufType::kInt64:
-    case GgufType::kFloat64: return 8;
+    case GgufType::kFloat64:
+      return 8;
     case GgufType::kString:
-    case GgufType::kArray: break;
+    case GgufType::kArray:
+      break;
   }
   return 0;
 }
@@ -87,18 +92,28 @@ template <typename Fn>
 auto with_number_type(GgufType type, Fn&& fn) {
   switch (type) {
     case GgufType::kUint8:
-    case GgufType::kBool: return fn(std::type_identity<uint8_t>{});
-    case GgufType::kInt8: return fn(std::type_identity<int8_t>{});
-    case GgufType::kUint16: return fn(std::type_identity<uint16_t>{});
-    case GgufType::kInt16: return fn(std::type_identity<int16_t>{});
-    case GgufType::kUint32: return fn(std::type_identity<uint32_t>{});
-    case GgufType::kInt32: return fn(std::type_identity<int32_t>{});
-    case GgufType::kFloat32: return fn(std::type_identity<float>{});
-    case GgufType::kUint64: return fn(std::type_identity<uint64_t>{});
-    case GgufType::kInt64: return fn(std::type_identity<int64_t>{});
+    case GgufType::kBool:
+      return fn(std::type_identity<uint8_t>{});
+    case GgufType::kInt8:
+      return fn(std::type_identity<int8_t>{});
+    case GgufType::kUint16:
+      return fn(std::type_identity<uint16_t>{});
+    case GgufType::kInt16:
+      return fn(std::type_identity<int16_t>{});
+    case GgufType::kUint32:
+      return fn(std::type_identity<uint32_t>{});
+    case GgufType::kInt32:
+      return fn(std::type_identity<int32_t>{});
+    case GgufType::kFloat32:
+      return fn(std::type_identity<float>{});
+    case GgufType::kUint64:
+      return fn(std::type_identity<uint64_t>{});
+    case GgufType::kInt64:
+      return fn(std::type_identity<int64_t>{});
     case GgufType::kFloat64:
     case GgufType::kString:
-    case GgufType::kArray: break;
+    case GgufType::kArray:
+      break;
   }
   return fn(std::type_identity<double>{});
 }
@@ -144,9 +159,12 @@ Result<GgufValue> read_value(Cursor& cursor, std::string_view key) {
   return with_number_type(type, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T number = load<T>(bytes.data());
-    if constexpr (std::is_floating_point_v<T>) return GgufValue(static_cast<double>(number));
-    else if constexpr (std::is_signed_v<T>) return GgufValue(static_cast<int64_t>(number));
-    else return GgufValue(static_cast<uint64_t>(number));
+    if constexpr (std::is_floating_point_v<T>)
+      return GgufValue(static_cast<double>(number));
+    else if constexpr (std::is_signed_v<T>)
+      return GgufValue(static_cast<int64_t>(number));
+    else
+      return GgufValue(static_cast<uint64_t>(number));
   });
 }
 
@@ -217,8 +235,8 @@ Status GgufFile::read(std::string_view bytes) {
     values_.push_back(std::move(entry));
   }
   std::stable_sort(values_.begin(), values_.end(), [](const Entry& a, const Entry& b) { return a.key < b.key; });
-  const auto twice = std::adjacent_find(values_.begin(), values_.end(),
-                                        [](const Entry& a, const Entry& b) { return a.key == b.key; });
+  const auto twice =
+      std::adjacent_find(values_.begin(), values_.end(), [](const Entry& a, const Entry& b) { return a.key == b.key; });
   if (twice != values_.end()) return data_loss("gguf: key '{}' twice", twice->key);
   if (find("general.alignment") != nullptr) {
     ASSIGN_OR_RETURN(const int64_t alignment, get_int("general.alignment"));

@@ -12,6 +12,7 @@
 
 #include "base/rng.h"
 #include "base/test_support.h"
+
 #include "base/test.h"
 
 namespace spate {

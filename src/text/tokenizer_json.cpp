@@ -85,6 +85,8 @@ Result<AddedToken> parse_added_token(object from, std::string_view where) {
 
 Status parse_added_tokens(element value, TokenizerParts& parts) {
   ASSIGN_OR_RETURN(const array tokens, as_array(value, "added_tokens"));
+  std::string first_moved;
+  size_t num_moved = 0;
   for (const element member : tokens) {
     ASSIGN_OR_RETURN(const object from, as_object(member, "added_tokens"));
     ASSIGN_OR_RETURN(AddedToken token, parse_added_token(from, "added_tokens"));
@@ -92,10 +94,15 @@ Status parse_added_tokens(element value, TokenizerParts& parts) {
     const std::string content = token.content;
     RETURN_IF_ERROR(parts.add_token(std::move(token)));
     const int32_t index = parts.find_added(content);
-    if (index >= 0 && parts.added_tokens[static_cast<size_t>(index)].id != file_id) {
-      log_warning("tokenizer", "added token '{}' has id {} in the file and {} by its place in the vocabulary", content,
-                  file_id, parts.added_tokens[static_cast<size_t>(index)].id);
-    }
+    if (index < 0) continue;
+    const int32_t id = parts.added_tokens[static_cast<size_t>(index)].id;
+    if (id != file_id && num_moved++ == 0) first_moved = fmt::format("'{}' (file: {}, here: {})", content, file_id, id);
+  }
+  if (num_moved > 0) {
+    log_warning("tokenizer",
+                "{} added tokens have another id in the file than by their place in the vocabulary, which counts; the "
+                "first is {}",
+                num_moved, first_moved);
   }
   return ok_status();
 }

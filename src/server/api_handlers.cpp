@@ -1,0 +1,165 @@
+#include "server/api_handlers.h"
+
+#include <chrono>
+
+#include "server/api_response.h"
+#include "server/http_message.h"
+
+namespace spate {
+namespace {
+
+int64_t unix_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+ResponseInfo response_info(const ApiCall& call, const ApiRequest& request, std::string_view prefix) {
+  const ServingModel& model = call.frontend->model();
+  std::string id = call.request.has_client_request_id || request.request_id.empty() ? call.request.request_id
+                                                                                   : request.request_id;
+  return {.id = std::string(prefix) + std::move(id),
+          .created = unix_seconds(),
+          .model = request.model.empty() ? model.names.front() : request.model,
+          .system_fingerprint = model.system_fingerprint,
+          .tokenizer = model.tokenizer.get(),
+          .force_include_usage = call.force_include_usage};
+}
+
+// A client that goes away takes its sequences with it.
+void cancel_on_disconnect(const ApiCall& call, std::shared_ptr<Generation> run) {
+  call.responder->on_disconnect([run = std::move(run)] { run->cancel(); });
+}
+
+void write_model(JsonWriter& json, const ServingModel& model, const std::string& name, int max_model_len) {
+  json.begin_object()
+      .field("id", name)
+      .field("object", "model")
+      .field("created", model.created)
+      .field("owned_by", "spate")
+      .field("root", model.root)
+      .null_field("parent")
+      .field("max_model_len", max_model_len)
+      .key("permission")
+      .begin_array()
+      .end_array()
+      .end_object();
+}
+
+void write_special_token(JsonWriter& json, const char* name, const std::optional<SpecialToken>& token) {
+  if (token) {
+    json.field(name, token->text);
+  } else {
+    json.null_field(name);
+  }
+}
+
+}  // namespace
+
+ApiOutcome handle_chat_completions(ApiCall& call, std::vector<std::string>& unknown_fields) {
+  ApiResult<ChatRequest> request = parse_chat_request(call.request.body, call.frontend->parse_limits());
+  if (!request.ok()) return request.error();
+  unknown_fields = request->unknown_fields;
+  if (!call.frontend->serves(request->model)) return model_not_found(request->model);
+  if (call.responder->is_gone()) return std::nullopt;
+  auto listener = make_chat_response(*request, response_info(call, *request, "chatcmpl-"), call.responder);
+  ApiResult<std::shared_ptr<Generation>> run = call.frontend->chat(*request, std::move(listener));
+  if (!run.ok()) return run.error();
+  cancel_on_disconnect(call, std::move(*run));
+  return std::nullopt;
+}
+
+ApiOutcome handle_completions(ApiCall& call, std::vector<std::string>& unknown_fields) {
+  ApiResult<CompletionRequest> request = parse_completion_request(call.request.body, call.frontend->parse_limits());
+  if (!request.ok()) return request.error();
+  unknown_fields = request->unknown_fields;
+  if (!call.frontend->serves(request->model)) return model_not_found(request->model);
+  if (call.responder->is_gone()) return std::nullopt;
+  auto listener = make_completion_response(*request, response_info(call, *request, "cmpl-"), call.responder);
+  ApiResult<std::shared_ptr<Generation>> run = call.frontend->complete(*request, std::move(listener));
+  if (!run.ok()) return run.error();
+  cancel_on_disconnect(call, std::move(*run));
+  return std::nullopt;
+}
+
+ApiOutcome handle_models(ApiCall& call) {
+  JsonWriter json;
+  json.begin_object().field("object", "list").key("data").begin_array();
+  const ServingModel& model = call.frontend->model();
+  for (const std::string& name : model.names) write_model(json, model, name, call.frontend->max_model_len());
+  call.responder->respond({.body = json.end_array().end_object().take()});
+  return std::nullopt;
+}
+
+ApiOutcome handle_model(ApiCall& call, std::string_view id) {
+  if (id.empty() || !call.frontend->serves(id)) return model_not_found(id);
+  JsonWriter json;
+  write_model(json, call.frontend->model(), std::string(id), call.frontend->max_model_len());
+  call.responder->respond({.body = json.take()});
+  return std::nullopt;
+}
+
+ApiOutcome handle_tokenize(ApiCall& call) {
+  ApiResult<TokenizeRequest> request = parse_tokenize_request(call.request.body, call.frontend->parse_limits());
+  if (!request.ok()) return request.error();
+  if (!call.frontend->serves(request->model)) return model_not_found(request->model);
+  std::string text;
+  if (request->prompt) {
+    text = std::move(*request->prompt);
+  } else {
+    ApiResult<std::string> rendered = call.frontend->render_chat(request->chat);
+    if (!rendered.ok()) return rendered.error();
+    text = std::move(*rendered);
+  }
+  const Tokenizer& tokenizer = *call.frontend->model().tokenizer;
+  const std::vector<int32_t> token_ids = tokenizer.encode(text, {.add_special_tokens = request->add_special_tokens});
+  JsonWriter json;
+  json.begin_object();
+  if (!request->content_dialect) {
+    json.field("count", static_cast<int64_t>(token_ids.size())).field("max_model_len", call.frontend->max_model_len());
+  }
+  write_token_ids(json, "tokens", token_ids);
+  if (!request->content_dialect) {
+    json.key("token_strs");
+    if (request->return_token_strs) {
+      json.begin_array();
+      for (const int32_t id : token_ids) json.value(tokenizer.token_text(id));
+      json.end_array();
+    } else {
+      json.null();
+    }
+  }
+  call.responder->respond({.body = json.end_object().take()});
+  return std::nullopt;
+}
+
+ApiOutcome handle_detokenize(ApiCall& call) {
+  ApiResult<DetokenizeRequest> request = parse_detokenize_request(call.request.body, call.frontend->parse_limits());
+  if (!request.ok()) return request.error();
+  if (!call.frontend->serves(request->model)) return model_not_found(request->model);
+  const std::string text = call.frontend->model().tokenizer->decode(request->token_ids, false);
+  JsonWriter json;
+  // vLLM's clients read "prompt", llama-server's "content".
+  json.begin_object().field("prompt", text).field("content", text).end_object();
+  call.responder->respond({.body = json.take()});
+  return std::nullopt;
+}
+
+ApiOutcome handle_tokenizer_info(ApiCall& call) {
+  const ServingModel& model = call.frontend->model();
+  JsonWriter json;
+  json.begin_object().field("tokenizer_class", "PreTrainedTokenizerFast");
+  write_special_token(json, "bos_token", model.tokenizer->bos_token());
+  write_special_token(json, "eos_token", model.tokenizer->eos_token());
+  write_special_token(json, "pad_token", model.tokenizer->pad_token());
+  write_special_token(json, "unk_token", model.tokenizer->unk_token());
+  json.field("add_bos_token", model.tokenizer->adds_bos());
+  json.field("vocab_size", model.tokenizer->vocab_size()).field("model_max_length", call.frontend->max_model_len());
+  if (model.chat_template) {
+    json.field("chat_template", model.chat_template->source());
+  } else {
+    json.null_field("chat_template");
+  }
+  call.responder->respond({.body = json.end_object().take()});
+  return std::nullopt;
+}
+
+}  // namespace spate

@@ -1,0 +1,29 @@
+// What each endpoint does, given a model that is ready. Called on a prepare thread with the whole request.
+#pragma once
+
+#include <memory>
+
+#include "server/frontend.h"
+#include "server/http_server.h"
+
+namespace spate {
+
+struct ApiCall {
+  std::shared_ptr<Frontend> frontend;
+  HttpRequest request;
+  std::shared_ptr<HttpResponder> responder;
+  bool force_include_usage = false;
+};
+
+// Errors are answered by the caller. Nothing: the answer is given or on its way. `unknown_fields` gets the fields that
+// were ignored.
+using ApiOutcome = std::optional<ApiError>;
+ApiOutcome handle_chat_completions(ApiCall& call, std::vector<std::string>& unknown_fields);
+ApiOutcome handle_completions(ApiCall& call, std::vector<std::string>& unknown_fields);
+ApiOutcome handle_models(ApiCall& call);
+ApiOutcome handle_model(ApiCall& call, std::string_view id);
+ApiOutcome handle_tokenize(ApiCall& call);
+ApiOutcome handle_detokenize(ApiCall& call);
+ApiOutcome handle_tokenizer_info(ApiCall& call);
+
+}  // namespace spate

@@ -1,0 +1,91 @@
+// The requests of the OpenAI protocol as plain data, and the pure functions that make them from request bodies.
+//
+// Parsing knows the wire only: types, ranges, and what is refused. Whether a prompt fits is found later, by the front-end,
+// which has the tokenizer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "core/sampling_params.h"
+#include "server/api_error.h"
+
+namespace spate {
+
+// What a model's generation_config.json says; it takes effect where the request says nothing (vLLM's rule).
+struct SamplingDefaults {
+  std::optional<float> temperature, top_p, min_p, repetition_penalty;
+  std::optional<int> sampling_top_k;
+  std::optional<int> max_tokens;  // max_new_tokens: also an upper bound of an absent max_tokens
+};
+
+struct ParseLimits {
+  SamplingDefaults defaults;
+  int vocab_size = 0;
+  int max_logprobs = 20;
+  int max_model_len = 0;
+};
+
+// What chat and completions have in common.
+struct ApiRequest {
+  std::string model;     // as requested; empty = the served one
+  SamplingParams sampling;  // max_tokens is 1 until the front-end resolves max_tokens below
+  std::optional<int> max_tokens;
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage = false;
+  bool return_token_ids = false;
+  bool return_tokens_as_token_ids = false;
+  bool add_special_tokens = false;
+  int priority = 0;
+  std::string cache_salt;
+  std::string request_id;  // the body's request_id; empty = from the header
+  std::vector<std::string> unknown_fields;
+};
+
+struct ChatRequest : ApiRequest {
+  std::shared_ptr<const nlohmann::ordered_json> messages;  // checked; content is a string, a list of text parts or null
+  std::shared_ptr<const nlohmann::ordered_json> tools;     // null when there are none
+  std::shared_ptr<const nlohmann::ordered_json> documents;  // null when there are none
+  std::shared_ptr<const nlohmann::ordered_json> template_kwargs;  // never null; an object
+  bool parse_tool_calls = false;  // tools are given and tool_choice is auto
+  bool parallel_tool_calls = true;
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;
+  bool echo = false;
+  bool include_reasoning = true;
+};
+
+struct CompletionRequest : ApiRequest {
+  std::vector<std::variant<std::string, std::vector<int32_t>>> prompts;  // at least one
+  bool echo = false;
+  bool score_only = false;  // max_tokens 0 with echo: nothing is generated
+};
+
+struct TokenizeRequest {
+  std::string model;
+  std::optional<std::string> prompt;  // or a chat:
+  ChatRequest chat;
+  bool add_special_tokens = true;
+  bool return_token_strs = false;
+  bool content_dialect = false;  // llama-server's {"content"}: the answer has tokens only
+};
+
+struct DetokenizeRequest {
+  std::string model;
+  std::vector<int32_t> token_ids;
+  bool content_dialect = false;
+};
+
+ApiResult<ChatRequest> parse_chat_request(std::string_view body, const ParseLimits& limits);
+ApiResult<CompletionRequest> parse_completion_request(std::string_view body, const ParseLimits& limits);
+ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body, const ParseLimits& limits);
+ApiResult<DetokenizeRequest> parse_detokenize_request(std::string_view body, const ParseLimits& limits);
+
+}  // namespace spate

@@ -1,0 +1,197 @@
+// Goal    Every field of a request body is taken as the API says, and everything wrong is refused with the field, the value and
+//         the limit; nothing that changes the answer is ignored silently.
+// Method  Bodies as clients send them; one wrong thing at a time.
+#include "server/api_request.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/test.h"
+
+namespace spate {
+namespace {
+
+const ParseLimits kLimits{.defaults = {.temperature = 0.6f, .sampling_top_k = 20}, .vocab_size = 1000, .max_logprobs = 20,
+                          .max_model_len = 4096};
+
+ApiResult<ChatRequest> chat(const std::string& fields) {
+  return parse_chat_request(R"({"messages":[{"role":"user","content":"hi"}])" + (fields.empty() ? "" : "," + fields) + "}",
+                            kLimits);
+}
+ApiResult<CompletionRequest> completion(const std::string& fields) {
+  return parse_completion_request("{" + fields + "}", kLimits);
+}
+// "param|code|status" of a refusal, or "ok".
+template <typename T>
+std::string refusal(ApiResult<T> result) {
+  if (result.ok()) return "ok";
+  return fmt::format("{}|{}|{}", result.error().param, result.error().code, result.error().http_status);
+}
+std::string message(const std::string& fields) {
+  auto result = chat(fields);
+  return result.ok() ? "" : result.error().message;
+}
+
+}  // namespace
+
+TEST_CASE("chat request: the model's generation_config fills what the request leaves out, null counts as absent") {
+  auto request = chat(R"("top_p":0.5,"temperature":null,"max_tokens":null,"stop":null,"tools":null,"stream":null)");
+  REQUIRE(request.ok());
+  CHECK(request->sampling.temperature == 0.6f);
+  CHECK(request->sampling.sampling_top_k == 20);
+  CHECK(request->sampling.top_p == 0.5f);
+  CHECK(!request->max_tokens.has_value());
+  CHECK(chat(R"("temperature":0)")->sampling.temperature == 0.0f);
+}
+
+TEST_CASE("chat request: every field arrives") {
+  auto request = chat(R"("model":"m","max_tokens":5,"max_completion_tokens":7,"n":2,"seed":-3,"stop":["a","b"],
+    "logprobs":true,"top_logprobs":3,"logit_bias":{"7":-100,"9":2.5},"min_p":0.1,"top_k":-1,"repetition_penalty":1.5,
+    "presence_penalty":-2,"frequency_penalty":2,"min_tokens":2,"stop_token_ids":[4,5],"ignore_eos":true,
+    "include_stop_str_in_output":true,"skip_special_tokens":false,"stream":true,"stream_options":{"include_usage":true},
+    "priority":-4,"cache_salt":"s","request_id":"r","return_token_ids":true,"return_tokens_as_token_ids":true,
+    "chat_template_kwargs":{"enable_thinking":false},"reasoning_effort":"low","add_special_tokens":true,
+    "include_reasoning":false,"parallel_tool_calls":false,"echo":true,"user":"u","max_tokens2":1)");
+  REQUIRE(request.ok());
+  const SamplingParams& sampling = request->sampling;
+  CHECK(request->max_tokens == 7);
+  CHECK(sampling.n == 2);
+  CHECK(sampling.seed == static_cast<uint64_t>(-3));
+  CHECK(sampling.stop == std::vector<std::string>{"a", "b"});
+  CHECK(sampling.logprobs == 3);
+  CHECK(sampling.logit_bias == std::vector<std::pair<int32_t, float>>{{7, -100.0f}, {9, 2.5f}});
+  CHECK(sampling.sampling_top_k == -1);
+  CHECK(sampling.stop_token_ids == std::vector<int32_t>{4, 5});
+  CHECK(sampling.ignore_eos);
+  CHECK(!sampling.skip_special_tokens);
+  CHECK(request->include_usage);
+  CHECK(request->priority == -4);
+  CHECK(request->cache_salt == "s");
+  CHECK((*request->template_kwargs)["enable_thinking"] == false);
+  CHECK((*request->template_kwargs)["reasoning_effort"] == "low");
+  CHECK(request->unknown_fields == std::vector<std::string>{"max_tokens2"});
+}
+
+TEST_CASE("chat request: wrong types and values name the field, the value and the limit") {
+  CHECK(message(R"("temperature":"hot")") == "temperature must be a number, got \"hot\"");
+  CHECK(message(R"("temperature":-1)") == "temperature must be in [0, 2], got -1");
+  CHECK(message(R"("max_tokens":-5)") == "max_tokens must be in [1, 2147483647], got -5");
+  CHECK(message(R"("max_tokens":1.5)") == "max_tokens must be an integer, got 1.5");
+  CHECK(message(R"("max_tokens":99999999999999999999)").find("max_tokens must be") == 0);
+  CHECK(message(R"("n":1000000)") == "n must be in [1, 128], got 1000000");
+  CHECK(refusal(chat(R"("n":2,"temperature":0)")) == "n|invalid_value|400");
+  CHECK(refusal(chat(R"("top_logprobs":2)")) == "top_logprobs|invalid_value|400");
+  CHECK(refusal(chat(R"("logprobs":true,"top_logprobs":21)")) == "top_logprobs|invalid_value|400");
+  CHECK(refusal(chat(R"("stop":[""])")) == "stop|invalid_value|400");
+  CHECK(refusal(chat(R"("stop":[1])")) == "stop|invalid_type|400");
+  CHECK(refusal(chat(R"("logit_bias":{"x":1})")) == "logit_bias|invalid_value|400");
+  CHECK(refusal(chat(R"("logit_bias":{"1000":1})")) == "logit_bias|invalid_value|400");
+  CHECK(refusal(chat(R"("stop_token_ids":[-1])")) == "stop_token_ids|invalid_type|400");
+  CHECK(refusal(chat(R"("stream_options":{"include_usage":true})")) == "stream_options|invalid_value|400");
+  CHECK(refusal(chat(R"("stream":"yes")")) == "stream|invalid_type|400");
+  CHECK(refusal(chat(R"("prompt_logprobs":1,"stream":true)")) == "prompt_logprobs|invalid_value|400");
+  CHECK(refusal(chat(R"("continue_final_message":true,"add_generation_prompt":true)")) ==
+        "continue_final_message|invalid_value|400");
+  CHECK(refusal(chat(R"("modalities":["audio"])")) == "modalities|invalid_value|400");
+  CHECK(refusal(chat(R"("temperature":1e999)")) == "|json_parse_error|400");
+  CHECK(refusal(chat(R"("max_tokens":16.0)")) == "ok");
+}
+
+TEST_CASE("chat request: what is not built is refused with 501, never ignored") {
+  CHECK(refusal(chat(R"("response_format":{"type":"json_object"})")) == "response_format|not_implemented|501");
+  CHECK(refusal(chat(R"("response_format":{"type":"text"})")) == "ok");
+  CHECK(refusal(chat(R"("response_format":{"type":"poem"})")) == "response_format.type|invalid_value|400");
+  CHECK(refusal(chat(R"("structured_outputs":{"regex":"a"})")) == "structured_outputs|not_implemented|501");
+  CHECK(refusal(chat(R"("guided_choice":["a"])")) == "guided_choice|not_implemented|501");
+  CHECK(refusal(chat(R"("tool_choice":"required","tools":[])")) == "tool_choice|not_implemented|501");
+  CHECK(refusal(chat(R"("tool_choice":{"type":"function","function":{"name":"f"}})")) == "tool_choice|not_implemented|501");
+  CHECK(refusal(chat(R"("bad_words":["x"])")) == "bad_words|not_implemented|501");
+  CHECK(refusal(chat(R"("bad_words":[],"use_beam_search":false)")) == "ok");
+}
+
+TEST_CASE("chat request: messages") {
+  const auto with = [](const std::string& messages) { return parse_chat_request(R"({"messages":)" + messages + "}", kLimits); };
+  CHECK(refusal(parse_chat_request("{}", kLimits)) == "messages|missing_required_parameter|400");
+  CHECK(refusal(with("[]")) == "messages|invalid_value|400");
+  CHECK(refusal(with(R"("hi")")) == "messages|invalid_type|400");
+  CHECK(refusal(with(R"([{"role":"robot","content":"x"}])")) == "messages[0].role|invalid_value|400");
+  CHECK(refusal(with(R"([{"role":"user"}])")) == "messages[0].content|invalid_value|400");
+  CHECK(refusal(with(R"([{"role":"user","content":[{"type":"image_url","image_url":{}}]}])")) ==
+        "messages[0].content[0]|invalid_value|400");
+  CHECK(refusal(with(R"([7])")) == "messages[0]|invalid_value|400");
+
+  auto parts = with(R"([{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}])");
+  REQUIRE(parts.ok());
+  CHECK((*parts->messages)[0]["content"][1]["text"] == "b");
+
+  auto calls = with(R"([{"role":"assistant","content":null,"reasoning":"r","tool_calls":[{"id":"1","type":"function",
+    "function":{"name":"f","arguments":"{\"x\": 1}"}}]},{"role":"tool","tool_call_id":"1","content":"2"}])");
+  REQUIRE(calls.ok());
+  CHECK((*calls->messages)[0]["tool_calls"][0]["function"]["arguments"]["x"] == 1);
+  CHECK((*calls->messages)[0]["reasoning_content"] == "r");
+}
+
+TEST_CASE("chat request: tools") {
+  CHECK(!chat(R"("tools":[])")->tools);
+  auto request = chat(R"("tools":[{"type":"function","function":{"name":"f","parameters":{}}}])");
+  REQUIRE(request.ok());
+  CHECK(request->parse_tool_calls);
+  CHECK(!chat(R"("tool_choice":"none","tools":[{"type":"function","function":{"name":"f"}}])")->parse_tool_calls);
+  CHECK(refusal(chat(R"("tools":[{"type":"function"}])")) == "tools[0]|invalid_value|400");
+  CHECK(refusal(chat(R"("tools":[{"type":"function","function":{}}])")) == "tools[0].function.name|invalid_value|400");
+}
+
+TEST_CASE("bodies: malformed, deep and hostile JSON") {
+  CHECK(refusal(parse_chat_request("", kLimits)) == "|json_parse_error|400");
+  CHECK(refusal(parse_chat_request("[1]", kLimits)) == "|invalid_value|400");
+  CHECK(refusal(parse_chat_request("{\"messages\": [}", kLimits)) == "|json_parse_error|400");
+  CHECK(refusal(parse_chat_request("{\"a\":\"\xff\xfe\"}", kLimits)) == "|json_parse_error|400");
+  CHECK(refusal(parse_chat_request(std::string(1'000'000, '['), kLimits)) == "|json_parse_error|400");
+  CHECK(refusal(parse_chat_request(R"({"a":)" + std::string(63, '[') + std::string(63, ']') + "}", kLimits)) ==
+        "messages|missing_required_parameter|400");
+  auto deep = parse_chat_request(R"({"a":)" + std::string(64, '[') + std::string(64, ']') + "}", kLimits);
+  CHECK(deep.error().message.find("nested deeper than 64") != std::string::npos);
+  auto broken = parse_chat_request("{\n\"model\": tru}", kLimits);
+  CHECK(broken.error().message.find("at line 2, column") != std::string::npos);
+}
+
+TEST_CASE("bodies: an object of 300,000 keys is read in linear time") {
+  std::string body = R"({"messages":[{"role":"user","content":"x"}],"metadata":{)";
+  for (int i = 0; i < 300'000; ++i) body += fmt::format("{}\"k{}\":{}", i == 0 ? "" : ",", i, i);
+  CHECK(refusal(parse_chat_request(body + "}}", kLimits)) == "ok");  // quadratic would be 10^11 comparisons: minutes
+}
+
+TEST_CASE("completion request: the forms of a prompt") {
+  CHECK(std::get<std::string>(completion(R"("prompt":"a")")->prompts[0]) == "a");
+  CHECK(completion(R"("prompt":["a","b"])")->prompts.size() == 2);
+  CHECK(std::get<std::vector<int32_t>>(completion(R"("prompt":[1,2])")->prompts[0]) == std::vector<int32_t>{1, 2});
+  CHECK(completion(R"("prompt":[[1],[2,3]])")->prompts.size() == 2);
+  CHECK(completion(R"("prompt_token_ids":[5])")->prompts.size() == 1);
+  CHECK(refusal(completion(R"("model":"m")")) == "prompt|missing_required_parameter|400");
+  CHECK(refusal(completion(R"("prompt":[])")) == "prompt|invalid_value|400");
+  CHECK(refusal(completion(R"("prompt":[1,"a"])")) == "prompt|invalid_type|400");
+  CHECK(refusal(completion(R"("prompt":[-1])")) == "prompt|invalid_type|400");
+  CHECK(refusal(completion(R"("prompt":{"a":1})")) == "prompt|invalid_type|400");
+}
+
+TEST_CASE("completion request: max_tokens is 16 unless told, 0 only with echo; suffix is refused") {
+  CHECK(completion(R"("prompt":"a")")->max_tokens == 16);
+  CHECK(completion(R"("prompt":"a","max_tokens":null)")->max_tokens == 16);
+  CHECK(refusal(completion(R"("prompt":"a","max_tokens":0)")) == "max_tokens|invalid_value|400");
+  auto scored = completion(R"("prompt":"a","max_tokens":0,"echo":true,"logprobs":1)");
+  REQUIRE(scored.ok());
+  CHECK(scored->score_only);
+  CHECK(scored->sampling.prompt_logprobs == 1);
+  CHECK(refusal(completion(R"("prompt":"a","suffix":"b")")) == "suffix|invalid_value|400");
+  CHECK(refusal(completion(R"("prompt":"a","suffix":{"b":1},"best_of":2)")) == "ok");
+}
+
+TEST_CASE("tokenize and detokenize take both dialects") {
+  CHECK(*parse_tokenize_request(R"({"prompt":"a"})", kLimits)->prompt == "a");
+  CHECK(parse_tokenize_request(R"({"content":"a"})", kLimits)->content_dialect);
+  CHECK(!parse_tokenize_request(R"({"messages":[{"role":"user","content":"x"}]})", kLimits)->prompt);
+  CHECK(refusal(parse_tokenize_request("{}", kLimits)) == "prompt|missing_required_parameter|400");
+  CHECK(refusal(parse_detokenize_request(R"({"tokens":[1000]})", kLimits)) == "tokens|invalid_value|400");
+  CHECK(refusal(parse_detokenize_request("{}", kLimits)) == "tokens|missing_required_parameter|400");
+}
+
+}  // namespace spate

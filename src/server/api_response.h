@@ -1,0 +1,18 @@
+// Listeners that turn what the front-end says into the OpenAI protocol's answers, streamed or whole.
+#pragma once
+
+#include <memory>
+
+#include "server/api_request.h"
+#include "server/frontend.h"
+#include "server/http_server.h"
+#include "server/response_json.h"
+
+namespace spate {
+
+std::shared_ptr<ChatListener> make_chat_response(const ChatRequest& request, ResponseInfo info,
+                                                 std::shared_ptr<HttpResponder> responder);
+std::shared_ptr<GenerationListener> make_completion_response(const CompletionRequest& request, ResponseInfo info,
+                                                             std::shared_ptr<HttpResponder> responder);
+
+}  // namespace spate

@@ -1,0 +1,247 @@
+#include <nlohmann/json.hpp>
+
+#include "server/api_request.h"
+#include "server/json_parse.h"
+#include "server/request_fields.h"
+
+namespace spate {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxMessages = 65536;
+constexpr size_t kMaxTools = 1024;
+constexpr size_t kMaxMessageFields = 64;    // bounds what looks keys up one by one
+constexpr size_t kMaxTemplateKwargs = 256;
+
+// Text parts in their one form, {"type":"text","text":...}; the template has them as they are or as one text.
+std::optional<Json> normalize_parts(FieldReader& message, const Json& parts) {
+  Json normalized = Json::array();
+  const auto add_text = [&](std::string text) {
+    Json part = Json::object();
+    part["type"] = "text";
+    part["text"] = std::move(text);
+    normalized.push_back(std::move(part));
+  };
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const std::string path = fmt::format("{}[{}]", message.path_of("content"), i);
+    if (parts[i].is_string()) {
+      add_text(parts[i].get<std::string>());
+      continue;
+    }
+    FieldReader part(parts[i], path);
+    const std::string type = part.string("type").value_or("text");
+    const char* field = type == "refusal" ? "refusal" : "text";
+    std::optional<std::string> part_text =
+        type == "text" || type == "refusal" || type == "input_text" || type == "output_text" ? part.string(field)
+                                                                                            : std::nullopt;
+    if (part.has_error()) {
+      message.fail(part.error());
+      return std::nullopt;
+    }
+    if (!part_text) {
+      message.fail(bad_request(path, type == "text" || type == "refusal"
+                                         ? fmt::format("{}.{} is missing", path, field)
+                                         : fmt::format("{} is of type {}: this model reads text only", path, type)));
+      return std::nullopt;
+    }
+    add_text(*part_text);
+  }
+  return normalized;
+}
+
+// Templates want a call's arguments as an object; the API has them as a string of JSON.
+Json normalize_tool_calls(FieldReader& message, const Json& calls) {
+  Json normalized = Json::array();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const std::string path = fmt::format("{}[{}]", message.path_of("tool_calls"), i);
+    FieldReader call(calls[i], path);
+    const Json* function = call.object("function");
+    if (call.has_error() || !function) {
+      message.fail(call.has_error() ? call.error() : bad_request(path, path + ".function is missing"));
+      return normalized;
+    }
+    FieldReader function_reader(*function, path + ".function");
+    if (!function_reader.string("name")) {
+      message.fail(function_reader.has_error() ? function_reader.error()
+                                               : bad_request(path, path + ".function.name is missing"));
+      return normalized;
+    }
+    Json copy = calls[i];
+    Json& arguments = copy["function"]["arguments"];
+    if (arguments.is_string()) {
+      const std::string text = arguments.get<std::string>();
+      ApiResult<std::shared_ptr<const Json>> parsed = parse_json(text.empty() ? "{}" : text);
+      if (!parsed.ok()) {
+        message.fail(bad_request(path, fmt::format("{}.function.arguments is not valid JSON: {}", path, parsed.error().message)));
+        return normalized;
+      }
+      arguments = **parsed;
+    } else if (arguments.is_null()) {
+      arguments = Json::object();
+    }
+    normalized.push_back(std::move(copy));
+  }
+  return normalized;
+}
+
+Json normalize_message(FieldReader& fields, const Json& message, const std::string& path) {
+  FieldReader reader(message, path);
+  const std::string role = reader.string("role").value_or("");
+  Json normalized = Json::object();
+  if (!reader.has_error()) {
+    static constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool", "function"};
+    if (std::find(std::begin(kRoles), std::end(kRoles), role) == std::end(kRoles)) {
+      reader.fail("role", fmt::format("{}.role must be system, developer, user, assistant, tool or function, got \"{}\"",
+                                      path, role.substr(0, 40)));
+    }
+  }
+  if (!reader.has_error() && message.size() > kMaxMessageFields) {
+    reader.fail(bad_request(path, fmt::format("{} has {} fields, at most {} are taken", path, message.size(), kMaxMessageFields)));
+  }
+  if (!reader.has_error()) normalized = message;
+  if (const Json* content = reader.any("content")) {
+    if (content->is_array()) {
+      if (auto parts = normalize_parts(reader, *content)) normalized["content"] = std::move(*parts);
+    } else if (!content->is_string()) {
+      reader.fail_type("content", "a string or an array of parts", *content);
+    }
+  } else if (role != "assistant" && !reader.has_error()) {
+    reader.fail("content", fmt::format("{}.content is missing", path));
+  }
+  if (const Json* calls = reader.array("tool_calls")) {
+    if (calls->empty()) {
+      normalized.erase("tool_calls");
+    } else {
+      normalized["tool_calls"] = normalize_tool_calls(reader, *calls);
+    }
+  }
+  // Both names of the reasoning are in use; templates look for either.
+  std::optional<std::string> reasoning = reader.string("reasoning_content");
+  if (!reasoning) reasoning = reader.string("reasoning");
+  if (reasoning && !reader.has_error()) normalized["reasoning_content"] = normalized["reasoning"] = *reasoning;
+  if (reader.has_error()) fields.fail(reader.error());
+  return normalized;
+}
+
+void read_tools(FieldReader& fields, ChatRequest& request) {
+  const Json* tools = fields.array("tools");
+  const Json* choice = fields.any("tool_choice");
+  request.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
+  std::string choice_name = "auto";
+  if (choice && choice->is_string()) choice_name = choice->get<std::string>();
+  const bool is_named = choice && choice->is_object();
+  if (choice && !choice->is_string() && !is_named) {
+    return fields.fail_type("tool_choice", "none, auto, required or an object", *choice);
+  }
+  if (choice_name == "required" || is_named) {
+    return fields.fail(not_built("tool_choice",
+                                 fmt::format("tool_choice {} needs constrained decoding, which this server does not have; "
+                                             "use auto",
+                                             is_named ? "with a named function" : "required")));
+  }
+  if (choice_name != "auto" && choice_name != "none") {
+    return fields.fail("tool_choice", fmt::format("tool_choice must be none, auto, required or an object, got {}",
+                                                  json_excerpt(*choice)));
+  }
+  if (!tools || tools->empty()) return;
+  if (tools->size() > kMaxTools) {
+    return fields.fail("tools", fmt::format("tools has {} entries, at most {} are taken", tools->size(), kMaxTools));
+  }
+  for (size_t i = 0; i < tools->size(); ++i) {
+    FieldReader tool((*tools)[i], fmt::format("tools[{}]", i));
+    const std::string type = tool.string("type").value_or("function");
+    const Json* function = tool.object("function");
+    if (tool.has_error()) return fields.fail(tool.error());
+    if (type != "function" || !function) {
+      return fields.fail(bad_request(fmt::format("tools[{}]", i),
+                                     fmt::format("tools[{}] must be {{\"type\":\"function\",\"function\":{{...}}}}", i)));
+    }
+    FieldReader function_reader(*function, fmt::format("tools[{}].function", i));
+    const std::optional<std::string> name = function_reader.string("name");
+    function_reader.object("parameters");
+    if (function_reader.has_error()) return fields.fail(function_reader.error());
+    if (!name || name->empty()) {
+      return fields.fail(bad_request(fmt::format("tools[{}].function.name", i),
+                                     fmt::format("tools[{}].function.name is missing", i)));
+    }
+  }
+  request.tools = std::make_shared<Json>(*tools);
+  request.parse_tool_calls = choice_name == "auto";
+}
+
+}  // namespace
+
+void read_conversation(FieldReader& fields, ChatRequest& request) {
+  const Json* messages = fields.array("messages");
+  if (fields.has_error()) return;
+  if (!messages) return fields.fail(bad_request("messages", "messages is missing", "missing_required_parameter"));
+  if (messages->empty()) return fields.fail("messages", "messages must have at least one message, got 0");
+  if (messages->size() > kMaxMessages) {
+    return fields.fail("messages",
+                       fmt::format("messages has {} entries, at most {} are taken", messages->size(), kMaxMessages));
+  }
+  auto normalized = std::make_shared<Json>(Json::array());
+  for (size_t i = 0; i < messages->size() && !fields.has_error(); ++i) {
+    normalized->push_back(normalize_message(fields, (*messages)[i], fmt::format("messages[{}]", i)));
+  }
+  request.messages = std::move(normalized);
+  read_tools(fields, request);
+
+  request.add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true);
+  request.continue_final_message = fields.boolean("continue_final_message").value_or(false);
+  const bool asks_for_both = request.continue_final_message && fields.any("add_generation_prompt") != nullptr &&
+                             request.add_generation_prompt;
+  if (asks_for_both) {
+    fields.fail("continue_final_message", "continue_final_message and add_generation_prompt cannot both be true");
+  }
+  if (request.continue_final_message) request.add_generation_prompt = false;
+
+  auto kwargs = std::make_shared<Json>(Json::object());
+  if (const Json* effort = fields.any("reasoning_effort")) {
+    if (!effort->is_string()) return fields.fail_type("reasoning_effort", "a string", *effort);
+    (*kwargs)["reasoning_effort"] = *effort;
+    if (*effort == "none") (*kwargs)["enable_thinking"] = false;
+  }
+  if (const Json* documents = fields.array("documents")) request.documents = std::make_shared<Json>(*documents);
+  if (const Json* given = fields.object("chat_template_kwargs")) {
+    if (given->size() > kMaxTemplateKwargs) {
+      return fields.fail("chat_template_kwargs", fmt::format("chat_template_kwargs has {} entries, at most {} are taken",
+                                                             given->size(), kMaxTemplateKwargs));
+    }
+    kwargs->update(*given);
+  }
+  request.template_kwargs = std::move(kwargs);
+}
+
+ApiResult<ChatRequest> parse_chat_request(std::string_view body, const ParseLimits& limits) {
+  auto json = parse_json(body);
+  if (!json.ok()) return json.error();
+  FieldReader fields(**json);
+  ChatRequest request;
+  read_common_fields(fields, limits, request);
+  refuse_unbuilt_fields(fields);
+  read_conversation(fields, request);
+  request.add_special_tokens = fields.boolean("add_special_tokens").value_or(false);
+  request.echo = fields.boolean("echo").value_or(false);
+  request.include_reasoning = fields.boolean("include_reasoning").value_or(true);
+
+  // max_completion_tokens is the name of today and wins.
+  auto max_tokens = fields.integer("max_completion_tokens", 1, INT32_MAX);
+  const auto old_max_tokens = fields.integer("max_tokens", 1, INT32_MAX);
+  if (!max_tokens) max_tokens = old_max_tokens;
+  if (max_tokens) request.max_tokens = static_cast<int>(*max_tokens);
+
+  const bool logprobs = fields.boolean("logprobs").value_or(false);
+  const auto top_logprobs = fields.integer("top_logprobs", 0, limits.max_logprobs);
+  if (top_logprobs.value_or(0) > 0 && !logprobs) {
+    fields.fail("top_logprobs", "top_logprobs can only be set when logprobs is true");
+  }
+  if (logprobs) request.sampling.logprobs = static_cast<int>(top_logprobs.value_or(0));
+  check_sampling(fields, limits, request);
+  if (fields.has_error()) return fields.error();
+  request.unknown_fields = fields.unknown_fields();
+  return request;
+}
+
+}  // namespace spate

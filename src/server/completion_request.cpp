@@ -1,0 +1,155 @@
+#include <nlohmann/json.hpp>
+
+#include "server/api_request.h"
+#include "server/json_parse.h"
+#include "server/request_fields.h"
+
+namespace spate {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxPrompts = 2048;
+constexpr size_t kMaxPromptTokens = size_t{1} << 24;  // of one prompt on the wire; the context length is checked later
+
+bool is_token_id(const Json& value) {
+  return value.is_number_unsigned() && value.get<uint64_t>() <= static_cast<uint64_t>(INT32_MAX);
+}
+
+std::vector<int32_t> token_prompt(FieldReader& fields, std::string_view name, const Json& ids) {
+  std::vector<int32_t> token_ids;
+  if (ids.size() > kMaxPromptTokens) {
+    fields.fail(name, fmt::format("{} has {} tokens, at most {} are taken", name, ids.size(), kMaxPromptTokens));
+    return token_ids;
+  }
+  token_ids.reserve(ids.size());
+  for (const Json& id : ids) {
+    if (!is_token_id(id)) {
+      fields.fail_type(name, "a string, an array of strings, an array of token ids or an array of those", id);
+      return token_ids;
+    }
+    token_ids.push_back(id.get<int32_t>());
+  }
+  return token_ids;
+}
+
+void read_prompts(FieldReader& fields, CompletionRequest& request) {
+  const Json* prompt = fields.any("prompt");
+  const Json* alias = fields.any("prompt_token_ids");
+  const char* name = prompt ? "prompt" : "prompt_token_ids";
+  if (!prompt) prompt = alias;
+  if (fields.has_error()) return;
+  if (!prompt) return fields.fail(bad_request("prompt", "prompt is missing", "missing_required_parameter"));
+  if (prompt->is_string()) {
+    request.prompts.emplace_back(prompt->get<std::string>());
+    return;
+  }
+  if (!prompt->is_array()) {
+    return fields.fail_type(name, "a string, an array of strings, an array of token ids or an array of those", *prompt);
+  }
+  if (prompt->empty()) return fields.fail(name, fmt::format("{} must not be empty", name));
+  if (prompt->front().is_number()) {
+    request.prompts.emplace_back(token_prompt(fields, name, *prompt));
+    return;
+  }
+  if (prompt->size() > kMaxPrompts) {
+    return fields.fail(name, fmt::format("{} has {} prompts, at most {} are taken", name, prompt->size(), kMaxPrompts));
+  }
+  for (const Json& item : *prompt) {
+    if (item.is_string()) {
+      request.prompts.emplace_back(item.get<std::string>());
+    } else if (item.is_array()) {
+      request.prompts.emplace_back(token_prompt(fields, name, item));
+    } else {
+      return fields.fail_type(name, "a string, an array of strings, an array of token ids or an array of those", item);
+    }
+  }
+}
+
+}  // namespace
+
+ApiResult<CompletionRequest> parse_completion_request(std::string_view body, const ParseLimits& limits) {
+  auto json = parse_json(body);
+  if (!json.ok()) return json.error();
+  FieldReader fields(**json);
+  CompletionRequest request;
+  read_common_fields(fields, limits, request);
+  refuse_unbuilt_fields(fields);
+  read_prompts(fields, request);
+  request.add_special_tokens = fields.boolean("add_special_tokens").value_or(true);
+  request.echo = fields.boolean("echo").value_or(false);
+  // FastDeploy's suffix is an object of extra parameters, which nobody needs here.
+  if (const Json* suffix = fields.any("suffix"); suffix && suffix->is_string() && !suffix->empty()) {
+    fields.fail("suffix", "suffix is not supported");
+  }
+
+  // 16 is the API's default, the cause of many cut answers, and what clients expect.
+  auto max_tokens = fields.integer("max_tokens", 0, INT32_MAX);
+  if (!max_tokens) max_tokens = fields.integer("max_completion_tokens", 0, INT32_MAX);
+  request.max_tokens = static_cast<int>(max_tokens.value_or(16));
+  request.score_only = *request.max_tokens == 0;
+  if (request.score_only && !request.echo) {
+    fields.fail("max_tokens", "max_tokens must be at least 1 when echo is false, got 0");
+  }
+  if (const auto logprobs = fields.integer("logprobs", 0, limits.max_logprobs)) {
+    request.sampling.logprobs = static_cast<int>(*logprobs);
+    if (request.echo) {
+      request.sampling.prompt_logprobs = std::max<int>(static_cast<int>(*logprobs),
+                                                       request.sampling.prompt_logprobs.value_or(0));
+    }
+  }
+  check_sampling(fields, limits, request);
+  if (fields.has_error()) return fields.error();
+  if (request.prompts.size() * static_cast<size_t>(request.sampling.n) > kMaxPrompts) {
+    return bad_request("n", fmt::format("{} prompts times n = {} are more than {} choices", request.prompts.size(),
+                                        request.sampling.n, kMaxPrompts));
+  }
+  request.unknown_fields = fields.unknown_fields();
+  return request;
+}
+
+ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body, const ParseLimits&) {
+  auto json = parse_json(body);
+  if (!json.ok()) return json.error();
+  FieldReader fields(**json);
+  TokenizeRequest request;
+  request.model = fields.string("model").value_or("");
+  request.prompt = fields.string("prompt");
+  if (!request.prompt) {
+    request.prompt = fields.string("content");
+    request.content_dialect = request.prompt.has_value();
+  }
+  const bool is_chat = !request.prompt && fields.any("messages");
+  if (is_chat) read_conversation(fields, request.chat);
+  if (!fields.has_error() && !request.prompt && !is_chat) {
+    return bad_request("prompt", "prompt or messages is missing", "missing_required_parameter");
+  }
+  const bool default_special = !is_chat && !request.content_dialect;
+  auto add_special = fields.boolean("add_special_tokens");
+  if (!add_special) add_special = fields.boolean("add_special");
+  request.add_special_tokens = add_special.value_or(default_special);
+  request.return_token_strs = fields.boolean("return_token_strs").value_or(false);
+  if (fields.has_error()) return fields.error();
+  return request;
+}
+
+ApiResult<DetokenizeRequest> parse_detokenize_request(std::string_view body, const ParseLimits& limits) {
+  auto json = parse_json(body);
+  if (!json.ok()) return json.error();
+  FieldReader fields(**json);
+  DetokenizeRequest request;
+  request.model = fields.string("model").value_or("");
+  request.content_dialect = fields.any("model") == nullptr && fields.any("content") != nullptr;
+  request.token_ids = fields.token_ids("tokens", kMaxPromptTokens);
+  if (fields.has_error()) return fields.error();
+  if (!fields.any("tokens")) return bad_request("tokens", "tokens is missing", "missing_required_parameter");
+  for (const int32_t id : request.token_ids) {
+    if (id >= limits.vocab_size) {
+      return bad_request("tokens", fmt::format("tokens contains token id {}, the vocabulary has ids 0 to {}", id,
+                                               limits.vocab_size - 1));
+    }
+  }
+  return request;
+}
+
+}  // namespace spate

@@ -1,0 +1,211 @@
+#include "server/frontend.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace spate {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Runs a chat's text through the parser of each choice.
+class ChatAdapter final : public GenerationListener {
+ public:
+  ChatAdapter(std::shared_ptr<ChatListener> listener, const ChatPrompt& prompt, int n)
+      : listener_(std::move(listener)), parsers_(static_cast<size_t>(n), ChatOutputParser(prompt.output)), echo_(prompt.echo) {}
+
+  void on_admitted(const GenerationRequest& request) override {
+    listener_->on_admitted(request);
+    for (size_t i = 0; !echo_.empty() && i < parsers_.size(); ++i) {
+      ChatDelta delta{.delta = {.choice = static_cast<int>(i)}};
+      delta.parts.push_back({.kind = ChatPart::Kind::kContent, .text = echo_});
+      listener_->on_delta(std::move(delta), {});
+    }
+  }
+  void on_prompt_logprobs(int, std::vector<TokenLogprobs> logprobs) override {
+    listener_->on_prompt_logprobs(std::move(logprobs));
+  }
+  void on_delta(ChoiceDelta delta, const GenerationUsage& usage) override {
+    ChatOutputParser& parser = parsers_[static_cast<size_t>(delta.choice)];
+    const bool was_reasoning = parser.is_in_reasoning();
+    ChatDelta chat;
+    parser.append(delta.text, chat.parts);
+    if (delta.finish_reason != FinishReason::kNone) parser.finish(chat.parts);
+    if (was_reasoning || parser.is_in_reasoning()) num_reasoning_tokens_ += static_cast<int64_t>(delta.token_ids.size());
+    delta.text.clear();
+    chat.delta = std::move(delta);
+    chat.has_tool_calls = parser.num_tool_calls() > 0;
+    chat.num_reasoning_tokens = num_reasoning_tokens_;
+    listener_->on_delta(std::move(chat), usage);
+  }
+  void on_done(const GenerationUsage& usage) override { listener_->on_done(usage); }
+
+ private:
+  std::shared_ptr<ChatListener> listener_;
+  std::vector<ChatOutputParser> parsers_;
+  const std::string echo_;
+  int64_t num_reasoning_tokens_ = 0;
+};
+
+bool ends_with_tag(std::string_view text, std::string_view tag) {
+  const size_t last = text.find_last_not_of(" \t\r\n");
+  return last != std::string_view::npos && text.substr(0, last + 1).ends_with(tag);
+}
+
+bool mentions(const std::shared_ptr<const ChatTemplate>& chat_template, std::string_view text) {
+  return chat_template && chat_template->source().find(text) != std::string::npos;
+}
+
+}  // namespace
+
+ApiError context_length_error(int max_model_len, int64_t num_output_tokens, int64_t num_prompt_tokens,
+                              const std::string& param) {
+  return bad_request(param,
+                     fmt::format("This model's maximum context length is {} tokens. However, you requested {} output tokens "
+                                 "and your prompt contains {} input tokens, for a total of {} tokens. Please reduce the "
+                                 "length of the messages or completion.",
+                                 max_model_len, num_output_tokens, num_prompt_tokens, num_output_tokens + num_prompt_tokens),
+                     "context_length_exceeded");
+}
+
+Frontend::Frontend(ServingModel model, ServingMetrics* metrics)
+    : model_(std::move(model)),
+      metrics_(metrics),
+      knows_thinking_(mentions(model_.chat_template, "</think>")),
+      knows_tool_calls_(mentions(model_.chat_template, "<tool_call>")),
+      output_pool_(1) {
+  for (int32_t id = 0; id < model_.tokenizer->vocab_size(); ++id) {
+    longest_token_bytes_ = std::max(longest_token_bytes_, model_.tokenizer->token_text(id).size());
+  }
+}
+
+Frontend::~Frontend() = default;
+
+ParseLimits Frontend::parse_limits() const {
+  return {.defaults = model_.defaults,
+          .vocab_size = model_.vocab_size,
+          .max_logprobs = model_.max_logprobs,
+          .max_model_len = max_model_len()};
+}
+
+bool Frontend::serves(std::string_view model_name) const {
+  return model_name.empty() || std::find(model_.names.begin(), model_.names.end(), model_name) != model_.names.end();
+}
+
+ApiResult<std::string> Frontend::render_chat(const ChatRequest& request) const {
+  if (!model_.chat_template) {
+    return bad_request("messages", "This model has no chat template; use /v1/completions, or start with --chat-template.");
+  }
+  Json messages = *request.messages;
+  if (model_.chat_template->source().find("developer") == std::string::npos) {
+    for (Json& message : messages) {
+      if (message["role"] == "developer") message["role"] = "system";
+    }
+  }
+  const Result<std::string> rendered = model_.chat_template->render({.messages = &messages,
+                                                                     .tools = request.tools.get(),
+                                                                     .documents = request.documents.get(),
+                                                                     .kwargs = request.template_kwargs.get(),
+                                                                     .add_generation_prompt = request.add_generation_prompt,
+                                                                     .continue_final_message = request.continue_final_message});
+  if (!rendered.ok()) return bad_request("messages", rendered.status().message(), "template_error");
+  return *rendered;
+}
+
+ApiResult<std::vector<int32_t>> Frontend::encode_prompt(const std::string& text, bool add_special_tokens,
+                                                        const std::string& param) const {
+  // A text this long cannot fit, whatever its tokens are; saying so costs no time.
+  const size_t min_tokens = text.size() / longest_token_bytes_;
+  if (min_tokens > static_cast<size_t>(max_model_len())) {
+    return context_length_error(max_model_len(), 1, static_cast<int64_t>(min_tokens), param);
+  }
+  return model_.tokenizer->encode(text, {.add_special_tokens = add_special_tokens});
+}
+
+ApiResult<ChatPrompt> Frontend::prepare_chat(const ChatRequest& request) const {
+  ApiResult<std::string> text = render_chat(request);
+  if (!text.ok()) return text.error();
+  ApiResult<std::vector<int32_t>> token_ids = encode_prompt(*text, request.add_special_tokens, "messages");
+  if (!token_ids.ok()) return token_ids.error();
+  ChatPrompt prompt{.token_ids = std::move(*token_ids)};
+  const bool prompt_ends_thinking = ends_with_tag(*text, "</think>");
+  prompt.output = {.parse_reasoning = knows_thinking_ && !prompt_ends_thinking && !request.continue_final_message,
+                   .starts_in_reasoning = ends_with_tag(*text, "<think>"),
+                   .parse_tool_calls = request.parse_tool_calls && knows_tool_calls_,
+                   .parallel_tool_calls = request.parallel_tool_calls};
+  const Json& last = request.messages->back();
+  if (request.echo && last["role"] == "assistant" && last.contains("content") && last["content"].is_string()) {
+    prompt.echo = last["content"].get<std::string>();
+  }
+  return prompt;
+}
+
+ApiResult<std::shared_ptr<Generation>> Frontend::chat(const ChatRequest& request, std::shared_ptr<ChatListener> listener) {
+  ApiResult<ChatPrompt> prompt = prepare_chat(request);
+  if (!prompt.ok()) return prompt.error();
+  auto adapter = std::make_shared<ChatAdapter>(std::move(listener), *prompt, request.sampling.n);
+  return generate(request, {std::move(prompt->token_ids)}, std::move(adapter), "messages");
+}
+
+ApiResult<std::shared_ptr<Generation>> Frontend::complete(const CompletionRequest& request,
+                                                          std::shared_ptr<GenerationListener> listener) {
+  std::vector<std::vector<int32_t>> prompts;
+  for (const auto& prompt : request.prompts) {
+    if (const auto* text = std::get_if<std::string>(&prompt)) {
+      ApiResult<std::vector<int32_t>> token_ids = encode_prompt(*text, request.add_special_tokens, "prompt");
+      if (!token_ids.ok()) return token_ids.error();
+      prompts.push_back(std::move(*token_ids));
+    } else {
+      prompts.push_back(std::get<std::vector<int32_t>>(prompt));
+    }
+  }
+  return generate(request, std::move(prompts), std::move(listener));
+}
+
+ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& request,
+                                                          std::vector<std::vector<int32_t>> prompts,
+                                                          std::shared_ptr<GenerationListener> listener,
+                                                          const std::string& prompt_param) {
+  GenerationRequest generation{.sampling = request.sampling,
+                               .eos_token_ids = model_.eos_token_ids,
+                               .priority = request.priority,
+                               .reuse_scope = request.cache_salt};
+  const int limit = max_model_len();
+  for (const std::vector<int32_t>& prompt : prompts) {
+    if (prompt.empty()) return bad_request(prompt_param, fmt::format("{} has no tokens", prompt_param));
+    for (const int32_t id : prompt) {
+      if (id < 0 || id >= model_.vocab_size) {
+        return bad_request(prompt_param, fmt::format("{} contains token id {}, the vocabulary has ids 0 to {}",
+                                                     prompt_param, id, model_.vocab_size - 1));
+      }
+    }
+    const int64_t num_prompt_tokens = static_cast<int64_t>(prompt.size());
+    const int64_t wanted = std::max(1, request.max_tokens.value_or(1));
+    if (num_prompt_tokens + wanted > limit) {
+      return context_length_error(limit, wanted, num_prompt_tokens, prompt_param);
+    }
+    const int room = limit - static_cast<int>(num_prompt_tokens);
+    const int max_tokens = request.max_tokens ? static_cast<int>(wanted)
+                                              : std::min(room, std::max(1, model_.defaults.max_tokens.value_or(room)));
+    if (request.sampling.min_tokens > max_tokens) {
+      return bad_request("min_tokens", fmt::format("min_tokens must be in [0, max_tokens = {}], got {}", max_tokens,
+                                                   request.sampling.min_tokens));
+    }
+    generation.max_tokens.push_back(max_tokens);
+  }
+  generation.prompts = std::move(prompts);
+  const RequestId first_id = next_id_.fetch_add(generation.prompts.size());
+  auto run = std::make_shared<Generation>(
+      Generation::Context{*model_.engine, *model_.tokenizer, output_pool_, metrics_}, std::move(generation), first_id,
+      std::move(listener));
+  const Status status = run->submit();
+  if (status.ok()) return run;
+  ApiError error = api_error_of(status);
+  if (status.code() == StatusCode::kResourceExhausted || status.code() == StatusCode::kUnavailable) {
+    error.retry_after_seconds = 1;
+  }
+  return error;
+}
+
+}  // namespace spate

@@ -1,0 +1,86 @@
+// Frontend: parsed API requests to generations: chat template, tokens, limits, then the engine. Knows no HTTP; the server, the
+// terminal chat, the evaluation and the benchmarks use the same one.
+//
+//   Frontend frontend(model, {}, nullptr);
+//   auto listener = std::make_shared<CollectingListener>();
+//   ApiResult<std::shared_ptr<Generation>> run = frontend.complete(request, listener);
+//   if (run.ok()) listener->wait();
+//
+// Thread-safe. chat(), complete() and the text functions do their work on the calling thread, milliseconds for long texts.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/api_error.h"
+#include "server/api_request.h"
+#include "server/chat_output_parser.h"
+#include "server/generation.h"
+#include "server/serving_model.h"
+
+namespace spate {
+
+struct ChatPrompt {
+  std::vector<int32_t> token_ids;
+  ChatOutputOptions output;  // how to read what the model will write
+  std::string echo;          // text of the last message, to be repeated before the answer when the request has echo
+};
+
+// News of one choice of a chat: its text in parts. The other fields are ChoiceDelta's.
+struct ChatDelta {
+  ChoiceDelta delta;  // delta.text is moved into the parts
+  std::vector<ChatPart> parts;
+  bool has_tool_calls = false;  // of the choice so far
+  int64_t num_reasoning_tokens = 0;  // of all choices so far
+};
+
+class ChatListener {
+ public:
+  virtual ~ChatListener() = default;
+  virtual void on_admitted(const GenerationRequest&) {}
+  virtual void on_prompt_logprobs(std::vector<TokenLogprobs> /*logprobs*/) {}
+  virtual void on_delta(ChatDelta delta, const GenerationUsage& usage_so_far) = 0;
+  virtual void on_done(const GenerationUsage& usage) = 0;
+};
+
+class Frontend {
+ public:
+  Frontend(ServingModel model, ServingMetrics* metrics);  // metrics may be null and outlive the front-end
+  ~Frontend();  // stop the engine first: no generation may be running
+
+  const ServingModel& model() const { return model_; }
+  ParseLimits parse_limits() const;
+  int max_model_len() const { return model_.engine->config().max_seq_len(); }
+  // Empty names are the served model. An error is 404.
+  bool serves(std::string_view model_name) const;
+
+  // Text only.
+  ApiResult<std::string> render_chat(const ChatRequest& request) const;
+  ApiResult<ChatPrompt> prepare_chat(const ChatRequest& request) const;
+  ApiResult<std::vector<int32_t>> encode_prompt(const std::string& text, bool add_special_tokens,
+                                                const std::string& param) const;
+
+  ApiResult<std::shared_ptr<Generation>> chat(const ChatRequest& request, std::shared_ptr<ChatListener> listener);
+  ApiResult<std::shared_ptr<Generation>> complete(const CompletionRequest& request,
+                                                  std::shared_ptr<GenerationListener> listener);
+  // Token ids in, for callers that have them. max_tokens absent: the rest of the context.
+  ApiResult<std::shared_ptr<Generation>> generate(const ApiRequest& request, std::vector<std::vector<int32_t>> prompts,
+                                                  std::shared_ptr<GenerationListener> listener,
+                                                  const std::string& prompt_param = "prompt");
+
+ private:
+  const ServingModel model_;
+  ServingMetrics* const metrics_;
+  const bool knows_thinking_, knows_tool_calls_;
+  size_t longest_token_bytes_ = 1;
+  std::atomic<RequestId> next_id_{1};
+  WorkPool output_pool_;
+};
+
+// The message that clients match to learn that a prompt is too long.
+ApiError context_length_error(int max_model_len, int64_t num_output_tokens, int64_t num_prompt_tokens,
+                              const std::string& param);
+
+}  // namespace spate

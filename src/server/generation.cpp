@@ -1,0 +1,202 @@
+#include "server/generation.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace spate {
+namespace {
+
+double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+}  // namespace
+
+Generation::Generation(Context context, GenerationRequest request, RequestId first_id,
+                       std::shared_ptr<GenerationListener> listener)
+    : context_(context), request_(std::move(request)), first_id_(first_id), listener_(std::move(listener)) {
+  choices_.resize(request_.prompts.size() * static_cast<size_t>(n()));
+  num_unfinished_ = static_cast<int>(choices_.size());
+  for (const auto& prompt : request_.prompts) usage_.num_prompt_tokens += static_cast<int64_t>(prompt.size());
+}
+
+Status Generation::submit() {
+  for (size_t i = 0; i < request_.prompts.size(); ++i) {
+    Request request{.id = first_id_ + i,
+                    .prompt_token_ids = request_.prompts[i],
+                    .sampling = request_.sampling,
+                    .eos_token_ids = request_.eos_token_ids,
+                    .priority = request_.priority,
+                    .reuse_scope = request_.reuse_scope,
+                    .sink = shared_from_this()};
+    request.sampling.max_tokens = request_.max_tokens[i];
+    Status status = context_.engine.submit(std::move(request));
+    if (status.ok()) continue;
+    const std::lock_guard lock(mutex_);
+    is_dropped_ = true;
+    inbox_.clear();
+    for (size_t j = 0; j < i; ++j) context_.engine.cancel(first_id_ + j);
+    return status;
+  }
+  listener_->on_admitted(request_);
+  const std::lock_guard lock(mutex_);
+  is_open_ = true;
+  if (!inbox_.empty()) {
+    is_scheduled_ = true;
+    context_.output_pool.post([self = shared_from_this()] { self->drain(); });
+  }
+  return ok_status();
+}
+
+void Generation::cancel() {
+  for (size_t i = 0; i < request_.prompts.size(); ++i) context_.engine.cancel(first_id_ + i);
+}
+
+void Generation::push(std::vector<Output> outputs) {
+  const TimePoint now = std::chrono::steady_clock::now();
+  const std::lock_guard lock(mutex_);
+  if (is_dropped_) return;
+  inbox_.push_back({now, std::move(outputs)});
+  if (!is_open_ || is_scheduled_) return;
+  is_scheduled_ = true;
+  context_.output_pool.post([self = shared_from_this()] { self->drain(); });
+}
+
+void Generation::drain() {
+  std::vector<Batch> batches;
+  {
+    const std::lock_guard lock(mutex_);
+    batches.swap(inbox_);
+    is_scheduled_ = false;
+  }
+  for (Batch& batch : batches) {
+    for (Output& output : batch.outputs) take(std::move(output), batch.time);
+  }
+}
+
+void Generation::take(Output output, TimePoint time) {
+  const int prompt_idx = static_cast<int>(output.request_id - first_id_);
+  const int choice_idx = prompt_idx * n() + output.index;
+  Choice& choice = choices_[static_cast<size_t>(choice_idx)];
+  if (choice.is_finished) return;  // a stop string ended it; the engine did not know yet
+  if (!choice.text) {
+    TextStreamOptions options{
+        .decode = {.skip_special_tokens = request_.sampling.skip_special_tokens,
+                   .spaces_between_special_tokens = request_.sampling.spaces_between_special_tokens},
+        .stop = request_.sampling.stop,
+        .include_stop_str_in_output = request_.sampling.include_stop_str_in_output};
+    choice.text = std::make_unique<TextStream>(context_.tokenizer, std::move(options),
+                                               request_.prompts[static_cast<size_t>(prompt_idx)]);
+    choice.held.choice = choice_idx;
+    choice.queue_seconds = output.queue_seconds;
+    choice.num_cached_tokens = output.num_cached_tokens;
+    if (output.index == 0) usage_.num_cached_tokens += output.num_cached_tokens;
+  }
+  if (!output.prompt_logprobs.empty()) listener_->on_prompt_logprobs(prompt_idx, std::move(output.prompt_logprobs));
+  observe_tokens(choice, output, time);
+  take_tokens(choice, output);
+  if (choice.text->is_stopped()) {
+    choice.held.stop_string = choice.text->stop_string();
+    if (output.finish_reason == FinishReason::kNone) {
+      context_.engine.cancel(output.request_id, output.index, FinishReason::kStop);
+    }
+    finish_choice(choice, choice_idx, FinishReason::kStop, time);
+  } else if (output.finish_reason != FinishReason::kNone) {
+    choice.text->finish(choice.held.text);
+    if (choice.text->is_stopped()) {
+      choice.held.stop_string = choice.text->stop_string();
+    } else {
+      choice.held.stop_token_id = output.stop_token_id;
+      choice.held.error = std::move(output.error);
+    }
+    finish_choice(choice, choice_idx, output.finish_reason, time);
+  } else if (!choice.held.text.empty()) {
+    send(choice, FinishReason::kNone);
+  }
+}
+
+void Generation::take_tokens(Choice& choice, Output& output) {
+  for (size_t i = 0; i < output.token_ids.size() && !choice.text->is_stopped(); ++i) {
+    choice.held.token_ids.push_back(output.token_ids[i]);
+    if (i < output.logprobs.size()) choice.held.logprobs.push_back(std::move(output.logprobs[i]));
+    ++choice.num_tokens;
+    ++usage_.num_completion_tokens;
+    // The token that ended the sequence is counted; its text is shown like a stop string's, on demand.
+    const bool is_stopper = output.finish_reason == FinishReason::kStop && i + 1 == output.token_ids.size();
+    const bool is_shown = !is_stopper || (request_.sampling.include_stop_str_in_output && output.stop_token_id >= 0);
+    if (is_shown) choice.text->append(output.token_ids[i], choice.held.text);
+  }
+}
+
+void Generation::send(Choice& choice, FinishReason reason) {
+  ChoiceDelta delta = std::exchange(choice.held, {});
+  choice.held.choice = delta.choice;
+  delta.finish_reason = reason;
+  listener_->on_delta(std::move(delta), usage_);
+}
+
+void Generation::finish_choice(Choice& choice, int choice_idx, FinishReason reason, TimePoint time) {
+  choice.is_finished = true;
+  choice.text.reset();
+  send(choice, reason);
+  if (context_.metrics) {
+    const int prompt_idx = choice_idx / n();
+    context_.metrics->observe_finished(
+        {.queue_seconds = choice.queue_seconds,
+         .first_token_seconds = choice.num_tokens > 0 ? seconds_between(request_.arrival, choice.first_token) : 0,
+         .e2e_seconds = seconds_between(request_.arrival, time),
+         .num_prompt_tokens = static_cast<int>(request_.prompts[static_cast<size_t>(prompt_idx)].size()),
+         .num_cached_tokens = choice.num_cached_tokens,
+         .num_generation_tokens = choice.num_tokens,
+         .max_tokens = request_.max_tokens[static_cast<size_t>(prompt_idx)],
+         .n = n(),
+         .is_first_choice = choice_idx % n() == 0,
+         .finish_reason = reason});
+  }
+  if (--num_unfinished_ > 0) return;
+  listener_->on_done(usage_);
+  listener_.reset();
+}
+
+void Generation::observe_tokens(Choice& choice, const Output& output, TimePoint time) {
+  if (output.token_ids.empty()) return;
+  const bool is_first = choice.num_tokens == 0;
+  if (is_first) choice.first_token = time;
+  if (context_.metrics && is_first) context_.metrics->observe_first_token(seconds_between(request_.arrival, time));
+  if (context_.metrics && !is_first) context_.metrics->observe_inter_token(seconds_between(choice.last_token, time));
+  choice.last_token = time;
+}
+
+void CollectingListener::on_delta(ChoiceDelta delta, const GenerationUsage&) {
+  const auto idx = static_cast<size_t>(delta.choice);
+  if (choices.size() <= idx) choices.resize(idx + 1);
+  Choice& choice = choices[idx];
+  choice.text += delta.text;
+  choice.token_ids.insert(choice.token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
+  std::move(delta.logprobs.begin(), delta.logprobs.end(), std::back_inserter(choice.logprobs));
+  if (delta.finish_reason == FinishReason::kNone) return;
+  choice.finish_reason = delta.finish_reason;
+  choice.stop_string = std::move(delta.stop_string);
+  choice.error = std::move(delta.error);
+}
+
+void CollectingListener::on_prompt_logprobs(int prompt_idx, std::vector<TokenLogprobs> logprobs) {
+  const auto idx = static_cast<size_t>(prompt_idx);
+  if (prompt_logprobs.size() <= idx) prompt_logprobs.resize(idx + 1);
+  prompt_logprobs[idx] = std::move(logprobs);
+}
+
+void CollectingListener::on_done(const GenerationUsage& total) {
+  usage = total;
+  const std::lock_guard lock(mutex_);
+  is_done_ = true;
+  done_.notify_all();
+}
+
+void CollectingListener::wait() {
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [this] { return is_done_; });
+}
+
+}  // namespace spate

@@ -1,0 +1,146 @@
+// Generation: one API request while the engine works on it. Takes the engine's Outputs of all its prompts and choices, makes
+// text of the tokens, finds stop strings (and then ends the sequence in the engine), and tells a listener.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/request.h"
+#include "engine/engine.h"
+#include "server/serving_metrics.h"
+#include "server/work_pool.h"
+#include "text/text_stream.h"
+#include "text/tokenizer.h"
+
+namespace spate {
+
+// News of one choice. Tokens whose text is held back come with the text that follows them, so that the deltas' token_ids
+// add up to all tokens of the choice.
+struct ChoiceDelta {
+  int choice = 0;  // prompt_idx * n + index
+  std::string text;
+  std::vector<int32_t> token_ids;
+  std::vector<TokenLogprobs> logprobs;  // of these tokens, when asked
+  FinishReason finish_reason = FinishReason::kNone;  // else the last delta of this choice
+  std::string stop_string;     // that ended it
+  int32_t stop_token_id = -1;  // that ended it; -1 for eos and all else
+  Status error;                // with kError
+};
+
+struct GenerationUsage {
+  int64_t num_prompt_tokens = 0;
+  int64_t num_completion_tokens = 0;
+  int64_t num_cached_tokens = 0;
+};
+
+struct GenerationRequest;
+
+// Called by the front-end's output thread, one call at a time; on_admitted before, by the thread that called generate().
+class GenerationListener {
+ public:
+  virtual ~GenerationListener() = default;
+  virtual void on_admitted(const GenerationRequest&) {}  // the engine took all prompts: now errors come as deltas
+  virtual void on_prompt_logprobs(int /*prompt_idx*/, std::vector<TokenLogprobs> /*logprobs*/) {}
+  virtual void on_delta(ChoiceDelta delta, const GenerationUsage& usage_so_far) = 0;
+  virtual void on_done(const GenerationUsage& usage) = 0;  // after the last delta of every choice; the last call
+};
+
+struct GenerationRequest {
+  std::vector<std::vector<int32_t>> prompts;  // each not empty and short enough
+  std::vector<int> max_tokens;                // of each prompt
+  SamplingParams sampling;
+  std::vector<int32_t> eos_token_ids;
+  int priority = 0;
+  std::string reuse_scope;
+  std::chrono::steady_clock::time_point arrival = std::chrono::steady_clock::now();
+};
+
+class Generation final : public OutputSink, public std::enable_shared_from_this<Generation> {
+ public:
+  struct Context {  // outlive the generation
+    Engine& engine;
+    const Tokenizer& tokenizer;
+    WorkPool& output_pool;  // of one thread
+    ServingMetrics* metrics;  // may be null
+  };
+  Generation(Context context, GenerationRequest request, RequestId first_id, std::shared_ptr<GenerationListener> listener);
+
+  // Gives the prompts to the engine. On an error nothing runs on, and the listener is not called.
+  Status submit();
+  void cancel();  // any thread: what still runs is ended with kAbort, the listener hears of it
+
+  const GenerationRequest& request() const { return request_; }
+  void push(std::vector<Output> outputs) override;  // engine thread
+
+ private:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  struct Choice {
+    std::unique_ptr<TextStream> text;
+    ChoiceDelta held;  // tokens without text yet
+    int num_tokens = 0;
+    bool is_finished = false;
+    TimePoint first_token, last_token;
+    double queue_seconds = 0;
+    int num_cached_tokens = 0;
+  };
+  struct Batch {
+    TimePoint time;
+    std::vector<Output> outputs;
+  };
+
+  int n() const { return request_.sampling.n; }
+  void drain();
+  void take(Output output, TimePoint time);
+  void take_tokens(Choice& choice, Output& output);
+  void send(Choice& choice, FinishReason reason);
+  void finish_choice(Choice& choice, int choice_idx, FinishReason reason, TimePoint time);
+  void observe_tokens(Choice& choice, const Output& output, TimePoint time);
+
+  const Context context_;
+  const GenerationRequest request_;
+  const RequestId first_id_;
+  std::shared_ptr<GenerationListener> listener_;  // output thread; dropped at the end
+  std::vector<Choice> choices_;
+  GenerationUsage usage_;
+  int num_unfinished_ = 0;
+
+  std::mutex mutex_;  // guards what follows
+  std::vector<Batch> inbox_;
+  bool is_open_ = false;       // all prompts are submitted: the inbox may be drained
+  bool is_scheduled_ = false;  // a drain is posted
+  bool is_dropped_ = false;    // submit() failed
+};
+
+// A listener for callers that wait: the whole text of every choice.
+class CollectingListener final : public GenerationListener {
+ public:
+  struct Choice {
+    std::string text;
+    std::vector<int32_t> token_ids;
+    std::vector<TokenLogprobs> logprobs;
+    FinishReason finish_reason = FinishReason::kNone;
+    std::string stop_string;
+    Status error;
+  };
+  void on_delta(ChoiceDelta delta, const GenerationUsage& usage) override;
+  void on_prompt_logprobs(int prompt_idx, std::vector<TokenLogprobs> logprobs) override;
+  void on_done(const GenerationUsage& usage) override;
+
+  void wait();  // until on_done; the fields below may be read afterwards
+  std::vector<Choice> choices;
+  std::vector<std::vector<TokenLogprobs>> prompt_logprobs;  // by prompt
+  GenerationUsage usage;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable done_;
+  bool is_done_ = false;
+};
+
+}  // namespace spate

@@ -1,0 +1,29 @@
+// The text of HTTP answers: status lines, heads, chunks. Internal to the server.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "server/http_server.h"
+
+namespace spate {
+
+std::string_view http_status_text(int status);  // "Not Found"
+
+struct HttpHead {
+  int status = 200;
+  std::string_view content_type;
+  long content_length = -1;  // -1: chunked, or until the connection closes when the client speaks HTTP/1.0
+  bool keep_alive = true;
+  bool is_http_1_0 = false;
+};
+// The head with its empty line. `headers` come from our own code and from checked client text: line breaks in values
+// are dropped, so that no value can start another header.
+std::string format_http_head(const HttpHead& head, const HttpHeaders& headers);
+std::string format_http_chunk(std::string_view bytes);
+
+std::string random_hex(int num_digits);
+// A client's X-Request-Id is echoed in headers and ids: visible ASCII, at most 128 characters.
+bool is_valid_request_id(std::string_view id);
+
+}  // namespace spate

@@ -1,0 +1,278 @@
+// Goal    HTTP as clients, proxies and attackers speak it: the right answer, in the error envelope, or a closed connection;
+//         never a hang, never a leaked connection.
+// Method  A server with a handler that echoes, short timeouts, and raw sockets.
+#include "server/http_server.h"
+
+#include <sys/socket.h>
+
+#include <atomic>
+#include <thread>
+
+#include "server/http_message.h"
+#include "server/test_client.h"
+#include "base/test.h"
+
+namespace spate {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Echoes method, path and body; /stream streams `body` times 1000 events; /slow never answers by itself.
+struct EchoServer {
+  explicit EchoServer(HttpOptions options = default_options())
+      : server(std::move(options), [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+          handle(std::move(request), std::move(responder));
+        }) {
+    const Status status = server.listen("127.0.0.1", 0);
+    REQUIRE(status.ok());
+    server.start();
+  }
+  static HttpOptions default_options() {
+    return {.max_header_bytes = 8 << 10,
+            .max_body_bytes = 1 << 20,
+            .max_stream_buffer_bytes = 64 << 10,
+            .header_timeout = milliseconds(300),
+            .body_timeout = milliseconds(300),
+            .write_timeout = milliseconds(300),
+            .sse_ping_interval = milliseconds(50)};
+  }
+  void handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+    if (request.path == "/throw") throw std::runtime_error("secret detail");
+    if (request.path == "/slow") {
+      responder->on_disconnect([this] { ++num_gone; });
+      waiting = std::move(responder);
+      return;
+    }
+    if (request.path == "/ping") {
+      responder->begin_stream({});
+      waiting = std::move(responder);
+      return;
+    }
+    if (request.path == "/stream" || request.path == "/flood") {
+      responder->on_disconnect([this] { ++num_gone; });
+      responder->begin_stream({});
+      const int count = request.path == "/flood" ? 100'000 : 3;
+      for (int i = 0; i < count && !responder->is_gone(); ++i) {
+        responder->write("data: " + std::string(request.path == "/flood" ? 1000 : 1, 'x') + "\n\n");
+      }
+      responder->end_stream();
+      return;
+    }
+    responder->respond({.content_type = "text/plain", .body = request.method + " " + request.path + " " + request.body});
+  }
+  // Until the server has no connection left, at most two seconds.
+  bool all_closed() {
+    for (int i = 0; i < 400 && server.num_connections() > 0; ++i) std::this_thread::sleep_for(milliseconds(5));
+    return server.num_connections() == 0;
+  }
+  std::atomic<int> num_gone{0};
+  std::shared_ptr<HttpResponder> waiting;
+  HttpServer server;
+};
+
+std::string error_code(const TestResponse& response) {
+  const size_t pos = response.body.find("\"code\":\"");
+  return pos == std::string::npos ? response.body : response.body.substr(pos + 8, response.body.find('"', pos + 8) - pos - 8);
+}
+
+}  // namespace
+
+TEST_CASE("http: keep-alive, then pipelined requests answered in order") {
+  EchoServer echo;
+  TestClient client(echo.server.port());
+  CHECK(client.get("/a").body == "GET /a ");
+  CHECK(client.post("/b", "hello").body == "POST /b hello");
+  client.send("GET /1 HTTP/1.1\r\nHost: x\r\n\r\nGET /2 HTTP/1.1\r\nHost: x\r\n\r\nPOST /3 HTTP/1.1\r\nHost: x\r\n"
+              "Content-Length: 2\r\n\r\nok");
+  CHECK(client.receive().body == "GET /1 ");
+  CHECK(client.receive().body == "GET /2 ");
+  CHECK(client.receive().body == "POST /3 ok");
+}
+
+TEST_CASE("http: a chunked body, Expect: 100-continue, HEAD, HTTP/1.0, Connection: close, percent-encoding") {
+  EchoServer echo;
+  TestClient client(echo.server.port());
+  client.send("POST /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
+  CHECK(client.receive().body == "POST /c abcde");
+  client.send("POST /e HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n");
+  CHECK(client.receive().status == 100);
+  client.send("xyz");
+  CHECK(client.receive().body == "POST /e xyz");
+  client.send("HEAD /h HTTP/1.1\r\nHost: x\r\n\r\n");
+  const TestResponse head = client.receive(true);
+  CHECK(head.header("content-length") == "8");
+  CHECK(client.get("/after%2Fhead?q=1").body == "GET /after/head ");
+  client.send("GET /old HTTP/1.0\r\n\r\n");
+  CHECK(client.receive().header("connection") == "close");
+  CHECK(client.is_closed_by_peer());
+  TestClient closing(echo.server.port());
+  CHECK(closing.get("/x", "Connection: close\r\n").header("connection") == "close");
+  CHECK(closing.is_closed_by_peer());
+}
+
+TEST_CASE("http: request ids are echoed or made, 32 hexadecimal digits; a hostile one is replaced") {
+  EchoServer echo;
+  TestClient client(echo.server.port());
+  CHECK(client.get("/", "X-Request-Id: abc-1\r\n").header("x-request-id") == "abc-1");
+  const std::string id = client.get("/").header("x-request-id");
+  CHECK(id.size() == 32);
+  CHECK(id.find_first_not_of("0123456789abcdef") == std::string::npos);
+  CHECK(client.get("/", "X-Request-Id: " + std::string(500, 'a') + "\r\n").header("x-request-id").size() == 32);
+}
+
+TEST_CASE("http: too large, too slow and malformed requests get the envelope, then the connection closes") {
+  EchoServer echo;
+  {
+    TestClient client(echo.server.port());
+    const TestResponse response = client.get("/", "X: " + std::string(20'000, 'a') + "\r\n");
+    CHECK(response.status == 431);
+    CHECK(error_code(response) == "request_header_too_large");
+  }
+  {
+    TestClient client(echo.server.port());  // ten thousand small headers
+    std::string flood;
+    for (int i = 0; i < 10'000; ++i) flood += "h" + std::to_string(i) + ": v\r\n";
+    CHECK(client.get("/", flood).status == 431);
+  }
+  {
+    TestClient client(echo.server.port());
+    client.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n");
+    const TestResponse response = client.receive();
+    CHECK(response.status == 413);
+    CHECK(response.body.find("1048576 bytes") != std::string::npos);
+  }
+  {
+    TestClient client(echo.server.port());  // the size comes out only while it is being sent
+    client.send("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+    const std::string chunk = "10000\r\n" + std::string(0x10000, 'a') + "\r\n";
+    for (int i = 0; i < 40 && client.send(chunk); ++i) {
+    }
+    CHECK(client.receive().status == 413);
+  }
+  for (const char* bad : {"NONSENSE\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "GET /%zz HTTP/1.1\r\nHost: x\r\n\r\n",
+                          "GET / HTTP/1.1\r\nbad header\r\n\r\n", "POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+                          "POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n"}) {
+    TestClient client(echo.server.port());
+    client.send(bad);
+    INFO(bad);
+    CHECK(client.receive().status == 400);
+    CHECK(client.is_closed_by_peer());
+  }
+  {
+    TestClient client(echo.server.port());  // slow loris
+    client.send("GET / HTTP/1.1\r\nHost:");
+    const TestResponse response = client.receive();
+    CHECK(response.status == 408);
+    CHECK(client.is_closed_by_peer());
+  }
+  {
+    TestClient client(echo.server.port());
+    client.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nonly this");
+    CHECK(client.receive().status == 408);
+  }
+  CHECK(echo.all_closed());
+}
+
+TEST_CASE("http: a handler that throws is a 500 without its text") {
+  EchoServer echo;
+  TestClient client(echo.server.port());
+  const TestResponse response = client.get("/throw");
+  CHECK(response.status == 500);
+  CHECK(response.body.find("secret") == std::string::npos);
+  CHECK(client.get("/fine").status == 200);
+}
+
+TEST_CASE("http: streams: framing, then the next request on the same connection; HTTP/1.0 without chunks") {
+  EchoServer echo;
+  TestClient client(echo.server.port());
+  const TestResponse stream = client.get("/stream");
+  CHECK(stream.header("content-type") == "text/event-stream; charset=utf-8");
+  CHECK(stream.header("cache-control") == "no-cache");
+  CHECK(stream.header("x-accel-buffering") == "no");
+  CHECK(stream.body == "data: x\n\ndata: x\n\ndata: x\n\n");
+  CHECK(client.get("/next").body == "GET /next ");
+  TestClient old(echo.server.port());
+  old.send("GET /stream HTTP/1.0\r\n\r\n");
+  CHECK(old.receive().body == "data: x\n\ndata: x\n\ndata: x\n\n");
+}
+
+TEST_CASE("http: a silent stream is kept alive by comments") {
+  EchoServer echo;
+  TestClient client(echo.server.port());
+  client.send("GET /ping HTTP/1.1\r\nHost: x\r\n\r\n");
+  CHECK(client.receive_until(": ping\n\n").ends_with(": ping\n\n"));
+  CHECK(client.receive_until(": ping\n\n").ends_with(": ping\n\n"));
+  echo.waiting->end_stream();
+  CHECK(client.receive_until("0\r\n\r\n").ends_with("0\r\n\r\n"));
+}
+
+TEST_CASE("http: a client that goes away is noticed while its answer is made") {
+  EchoServer echo;
+  {
+    TestClient client(echo.server.port());
+    client.send("GET /slow HTTP/1.1\r\nHost: x\r\n\r\n");
+    for (int i = 0; i < 200 && echo.server.num_connections() == 0; ++i) std::this_thread::sleep_for(milliseconds(5));
+    std::this_thread::sleep_for(milliseconds(50));
+  }
+  CHECK(echo.all_closed());
+  CHECK(echo.num_gone == 1);
+  echo.waiting->respond({.body = "nobody hears this"});  // harmless
+}
+
+TEST_CASE("http: a reader slower than its stream is cut off, the memory is bounded") {
+  EchoServer echo;
+  TestClient client(echo.server.port());
+  client.send("GET /flood HTTP/1.1\r\nHost: x\r\n\r\n");
+  for (int i = 0; i < 400 && echo.num_gone == 0; ++i) std::this_thread::sleep_for(milliseconds(5));
+  CHECK(echo.num_gone == 1);
+  CHECK(echo.all_closed());
+}
+
+TEST_CASE("http: the limit of connections is told") {
+  HttpOptions options = EchoServer::default_options();
+  options.max_connections = 1;
+  EchoServer echo(options);
+  TestClient first(echo.server.port());
+  CHECK(first.get("/").status == 200);
+  TestClient second(echo.server.port());
+  CHECK(second.receive().status == 503);
+  CHECK(first.get("/").status == 200);
+}
+
+TEST_CASE("http: CORS only for allowed origins") {
+  HttpOptions options = EchoServer::default_options();
+  options.allowed_origins = {"https://a.example"};
+  EchoServer echo(options);
+  TestClient client(echo.server.port());
+  CHECK(client.get("/", "Origin: https://a.example\r\n").header("access-control-allow-origin") == "https://a.example");
+  CHECK(client.get("/", "Origin: https://b.example\r\n").header("access-control-allow-origin").empty());
+}
+
+TEST_CASE("http: a port in use is said with the way out") {
+  EchoServer echo;
+  HttpServer second({}, [](HttpRequest, std::shared_ptr<HttpResponder>) {});
+  const Status status = second.listen("127.0.0.1", echo.server.port());
+  CHECK(status.code() == StatusCode::kUnavailable);
+  CHECK(status.message().find(fmt::format("port {} on 127.0.0.1 is in use", echo.server.port())) == 0);
+  CHECK(status.message().find(fmt::format("by process {}", ::getpid())) != std::string::npos);
+  CHECK(status.message().find(fmt::format("--port {}", echo.server.port() + 1)) != std::string::npos);
+}
+
+TEST_CASE("http: stop ends everything that is open") {
+  auto echo = std::make_unique<EchoServer>();
+  TestClient idle(echo->server.port()), waiting(echo->server.port());
+  CHECK(idle.get("/").status == 200);
+  waiting.send("GET /slow HTTP/1.1\r\nHost: x\r\n\r\n");
+  std::this_thread::sleep_for(milliseconds(50));
+  echo->server.stop();
+  CHECK(idle.is_closed_by_peer());
+  CHECK(waiting.is_closed_by_peer());
+  CHECK(echo->num_gone == 1);
+}
+
+TEST_CASE("http message: values cannot start another header") {
+  const std::string head = format_http_head({}, {{"X", "a\r\nSet-Cookie: b"}});
+  CHECK(head.find("\r\nSet-Cookie") == std::string::npos);
+}
+
+}  // namespace spate

@@ -1,0 +1,102 @@
+#include "server/json_parse.h"
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "server/json_writer.h"
+
+namespace spate {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Builds the value from the parser's events. nlohmann's own builder looks every key up among the keys before it, which
+// takes quadratic time on an object of a million keys; this one appends.
+class Builder final : public nlohmann::json_sax<Json> {
+ public:
+  bool null() override { return add(Json()); }
+  bool boolean(bool flag) override { return add(Json(flag)); }
+  bool number_integer(number_integer_t number) override { return add(Json(number)); }
+  bool number_unsigned(number_unsigned_t number) override { return add(Json(number)); }
+  bool number_float(number_float_t number, const string_t&) override { return add(Json(number)); }
+  bool string(string_t& text) override { return add(Json(std::move(text))); }
+  bool binary(binary_t&) override { return false; }  // not in JSON text
+  bool start_object(std::size_t) override { return open(Json::object()); }
+  bool start_array(std::size_t) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& name) override {
+    keys_.back() = std::move(name);
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& e) override {
+    error = e.what();
+    return false;
+  }
+
+  Json root;
+  std::string error;
+
+ private:
+  bool add(Json value) {
+    place(std::move(value));
+    return true;
+  }
+  Json* place(Json value) {
+    if (stack_.empty()) {
+      root = std::move(value);
+      return &root;
+    }
+    Json& parent = *stack_.back();
+    if (parent.is_array()) {
+      auto& items = *parent.get_ptr<Json::array_t*>();
+      items.push_back(std::move(value));
+      return &items.back();
+    }
+    auto& members = *parent.get_ptr<Json::object_t*>();
+    members.emplace_back(std::move(keys_.back()), std::move(value));
+    return &members.back().second;
+  }
+  bool open(Json value) {
+    if (static_cast<int>(stack_.size()) >= kMaxJsonDepth) {
+      error = fmt::format("it is nested deeper than {} levels", kMaxJsonDepth);
+      return false;
+    }
+    stack_.push_back(place(std::move(value)));
+    keys_.emplace_back();
+    return true;
+  }
+  bool close() {
+    stack_.pop_back();
+    keys_.pop_back();
+    return true;
+  }
+
+  std::vector<Json*> stack_;  // the open containers; a container does not grow while a child of it is open
+  std::vector<std::string> keys_;
+};
+
+// "[json.exception.parse_error.101] parse error at line 1, column 5: ..." without the library's name.
+std::string readable(const std::string& error) {
+  const size_t close = error.find("] ");
+  std::string text = close == std::string::npos ? error : error.substr(close + 2);
+  if (text.starts_with("parse error ")) text.erase(0, 12);
+  // The text quotes what was read last, which may be the whole of a long string and any bytes.
+  if (text.size() > 300) text = text.substr(0, 300) + "...";
+  std::string escaped;
+  append_json_string(text, escaped);
+  return Json::parse(escaped).get<std::string>();
+}
+
+}  // namespace
+
+ApiResult<std::shared_ptr<const Json>> parse_json(std::string_view text) {
+  Builder builder;
+  if (!Json::sax_parse(text, &builder)) {
+    return bad_request("", "The request body is not valid JSON: " + readable(builder.error), "json_parse_error");
+  }
+  return std::shared_ptr<const Json>(std::make_shared<Json>(std::move(builder.root)));
+}
+
+}  // namespace spate

@@ -1,0 +1,138 @@
+// Goal    /metrics is valid Prometheus text with vLLM's names, and histograms count what was observed.
+// Method  A small parser of the exposition format that refuses what Prometheus refuses: samples without a type, duplicate
+//         series, buckets that fall, a +Inf bucket that is not the count.
+#include "server/serving_metrics.h"
+
+#include <cmath>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "server/json_writer.h"
+#include "base/test.h"
+
+namespace spate {
+namespace {
+
+struct Page {
+  std::map<std::string, std::string> types;
+  std::map<std::string, double> samples;  // "name{labels}"
+  std::string problem;
+};
+
+// The family of a sample's name: histograms add suffixes.
+std::string family_of(const Page& page, const std::string& name) {
+  for (const char* suffix : {"_bucket", "_sum", "_count"}) {
+    const std::string tail(suffix);
+    if (!name.ends_with(tail)) continue;
+    const std::string base = name.substr(0, name.size() - tail.size());
+    const auto type = page.types.find(base);
+    if (type != page.types.end() && type->second == "histogram") return base;
+  }
+  return name;
+}
+
+Page parse_page(const std::string& text) {
+  Page page;
+  std::istringstream lines(text);
+  std::string line;
+  while (std::getline(lines, line)) {
+    std::istringstream fields(line);
+    std::string hash, keyword, name, type;
+    if (line.starts_with("# ")) {
+      fields >> hash >> keyword >> name >> type;
+      if (keyword == "TYPE" && !page.types.emplace(name, type).second) page.problem = "two types: " + name;
+      continue;
+    }
+    const size_t space = line.rfind(' ');
+    const std::string series = line.substr(0, space);
+    name = series.substr(0, series.find('{'));
+    if (page.types.count(family_of(page, name)) == 0) page.problem = "no type: " + name;
+    size_t used = 0;
+    const double value = std::stod(line.substr(space + 1), &used);
+    if (used != line.size() - space - 1) page.problem = "no number: " + line;
+    if (!page.samples.emplace(series, value).second) page.problem = "twice: " + series;
+  }
+  if (!text.ends_with("\n")) page.problem = "no line break at the end";
+  return page;
+}
+
+void check_histogram(const Page& page, const std::string& name, const std::string& labels) {
+  double last = -1, infinite = -1;
+  for (const auto& [series, value] : page.samples) {
+    if (series.starts_with(name + "_bucket") && series.find("le=\"+Inf\"") != std::string::npos) infinite = value;
+    last = std::max(last, value);
+  }
+  CHECK(page.samples.at(name + "_count" + labels) == infinite);
+}
+
+}  // namespace
+
+TEST_CASE("metrics: the page is valid and has the names that dashboards and autoscalers read") {
+  ServingMetrics metrics;
+  metrics.observe_first_token(0.03);
+  metrics.observe_inter_token(0.02);
+  metrics.observe_finished({.queue_seconds = 0.1, .first_token_seconds = 0.2, .e2e_seconds = 1.2, .num_prompt_tokens = 7,
+                            .num_cached_tokens = 3, .num_generation_tokens = 11, .max_tokens = 16, .n = 2,
+                            .finish_reason = FinishReason::kStop});
+  metrics.count_http("/v1/models", "GET", 200, 0.01);
+  EngineStats stats;
+  stats.num_running = 3;
+  stats.kv_cache_usage = 0.25;
+  stats.iteration_tokens[1] = 5;
+  stats.iteration_tokens_sum = 20;
+  const Page page = parse_page(metrics.render(&stats, {.model_name = "a\"b\\c\nd", .cache_config = {{"block_size", "16"}}}));
+  CHECK(page.problem == "");
+
+  const std::string labels = R"({model_name="a\"b\\c\nd",engine="0"})";
+  CHECK(page.samples.at("vllm:num_requests_running" + labels) == 3);
+  CHECK(page.samples.at("vllm:kv_cache_usage_perc" + labels) == 0.25);
+  CHECK(page.samples.at("vllm:request_success_total" + labels.substr(0, labels.size() - 1) + R"(,finished_reason="stop"})") == 1);
+  CHECK(page.samples.at("vllm:e2e_request_latency_seconds_sum" + labels) == 1.2);
+  CHECK(page.samples.at("vllm:request_prefill_kv_computed_tokens_sum" + labels) == 4);
+  CHECK(page.samples.at("vllm:iteration_tokens_total_count" + labels) == 5);
+  CHECK(page.samples.at(R"(http_requests_total{handler="/v1/models",method="GET",status="200"})") == 1);
+  CHECK(page.samples.at("process_resident_memory_bytes") > 1e6);
+  CHECK(page.samples.at("process_open_fds") > 2);
+  CHECK(page.samples.at("process_start_time_seconds") > 1.6e9);
+  for (const char* name :
+       {"vllm:e2e_request_latency_seconds", "vllm:inter_token_latency_seconds", "vllm:time_to_first_token_seconds",
+        "vllm:request_decode_time_seconds", "vllm:request_prefill_time_seconds", "vllm:request_queue_time_seconds",
+        "vllm:request_generation_tokens", "vllm:request_prompt_tokens", "vllm:request_max_num_generation_tokens",
+        "vllm:iteration_tokens_total", "vllm:request_params_n", "vllm:request_params_max_tokens"}) {
+    INFO(name);
+    CHECK(page.types.at(name) == "histogram");
+    check_histogram(page, name, labels);
+  }
+  for (const char* name : {"vllm:generation_tokens_total", "vllm:prompt_tokens_total", "vllm:num_preemptions_total",
+                           "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total"}) {
+    CHECK(page.types.at(name) == "counter");
+  }
+  CHECK(page.types.at("vllm:cache_config_info") == "gauge");
+}
+
+TEST_CASE("metrics: without an engine the page is valid too") {
+  const Page page = parse_page(ServingMetrics().render(nullptr, {}));
+  CHECK(page.problem == "");
+  CHECK(page.types.count("vllm:num_requests_running") == 0);
+}
+
+TEST_CASE("histogram: a value on a bound belongs to it; buckets are cumulative on the page only") {
+  Histogram histogram({1, 2, 5});
+  for (const double value : {0.5, 1.0, 1.5, 5.0, 9.0}) histogram.observe(value);
+  CHECK(histogram.counts() == std::vector<uint64_t>{2, 1, 1, 1});
+  CHECK(histogram.sum() == 17.0);
+  CHECK(one_two_five_bounds(20) == std::vector<double>{1, 2, 5, 10, 20});
+}
+
+TEST_CASE("json writer: any bytes become valid JSON") {
+  std::string out;
+  append_json_string("a\"\\\n\x01\xff\xc3\xa9\xed\xa0\x80\xf0\x9f\x98\x80\xc3", out);
+  CHECK(out == "\"a\\\"\\\\\\n\\u0001\xef\xbf\xbd\xc3\xa9\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xf0\x9f\x98\x80\xef\xbf\xbd\"");
+  std::string number;
+  append_json_number(0.1f, number);
+  append_json_number(-INFINITY, number);
+  CHECK(number == "0.1null");
+}
+
+}  // namespace spate

@@ -1,0 +1,181 @@
+#include "server/request_fields.h"
+
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/step_plan.h"
+
+namespace spate {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxStopStrings = 64;
+constexpr size_t kMaxStopBytes = 1024;
+
+void read_float(FieldReader& fields, std::string_view name, float& out) {
+  const std::optional<double> value = fields.number(name);
+  if (!value) return;
+  // Beyond float's range a value would turn into infinity; the range check that follows must see that.
+  out = static_cast<float>(*value);
+}
+
+void read_stop(FieldReader& fields, SamplingParams& sampling) {
+  const Json* stop = fields.any("stop");
+  if (!stop) return;
+  if (stop->is_string()) {
+    sampling.stop = {stop->get<std::string>()};
+  } else if (stop->is_array()) {
+    for (const Json& item : *stop) {
+      if (!item.is_string()) return fields.fail_type("stop", "a string or an array of strings", item);
+      sampling.stop.push_back(item.get<std::string>());
+      if (sampling.stop.size() > kMaxStopStrings) break;
+    }
+  } else {
+    return fields.fail_type("stop", "a string or an array of strings", *stop);
+  }
+  if (sampling.stop.size() > kMaxStopStrings) {
+    fields.fail("stop", fmt::format("stop has {} strings, at most {} are taken", stop->size(), kMaxStopStrings));
+  }
+  for (const std::string& text : sampling.stop) {
+    if (text.size() > kMaxStopBytes) {
+      fields.fail("stop", fmt::format("a stop string has {} bytes, at most {} are taken", text.size(), kMaxStopBytes));
+    }
+  }
+}
+
+void read_logit_bias(FieldReader& fields, SamplingParams& sampling) {
+  const Json* bias = fields.object("logit_bias");
+  if (!bias) return;
+  if (bias->size() > static_cast<size_t>(kMaxLogitBias)) {
+    return fields.fail("logit_bias",
+                       fmt::format("logit_bias has {} entries, at most {} are taken", bias->size(), kMaxLogitBias));
+  }
+  for (const auto& [key, value] : bias->items()) {
+    int32_t token_id = 0;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token_id);
+    if (error != std::errc() || end != key.data() + key.size()) {
+      return fields.fail("logit_bias", fmt::format("logit_bias must have token ids as keys, got {}", json_excerpt(key)));
+    }
+    if (!value.is_number()) return fields.fail_type("logit_bias", "a map of token ids to numbers", value);
+    sampling.logit_bias.emplace_back(token_id, value.get<float>());
+  }
+}
+
+void read_stream_options(FieldReader& fields, ApiRequest& request) {
+  request.stream = fields.boolean("stream").value_or(false);
+  const Json* options = fields.object("stream_options");
+  if (!options) return;
+  if (!request.stream) {
+    return fields.fail("stream_options", "stream_options can only be set when stream is true");
+  }
+  FieldReader reader(*options, "stream_options");
+  request.include_usage = reader.boolean("include_usage").value_or(false);
+  request.continuous_usage = reader.boolean("continuous_usage_stats").value_or(false);
+  if (reader.has_error()) fields.fail(reader.error());
+}
+
+bool is_set(const Json* value) {
+  if (!value || (value->is_boolean() && !value->get<bool>())) return false;
+  return !((value->is_array() || value->is_object() || value->is_string()) && value->empty());
+}
+
+}  // namespace
+
+void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiRequest& request) {
+  SamplingParams& sampling = request.sampling;
+  const SamplingDefaults& defaults = limits.defaults;
+  sampling.temperature = defaults.temperature.value_or(sampling.temperature);
+  sampling.top_p = defaults.top_p.value_or(sampling.top_p);
+  sampling.min_p = defaults.min_p.value_or(sampling.min_p);
+  sampling.repetition_penalty = defaults.repetition_penalty.value_or(sampling.repetition_penalty);
+  sampling.sampling_top_k = defaults.sampling_top_k.value_or(sampling.sampling_top_k);
+
+  request.model = fields.string("model").value_or("");
+  read_float(fields, "temperature", sampling.temperature);
+  read_float(fields, "top_p", sampling.top_p);
+  read_float(fields, "min_p", sampling.min_p);
+  read_float(fields, "repetition_penalty", sampling.repetition_penalty);
+  read_float(fields, "presence_penalty", sampling.presence_penalty);
+  read_float(fields, "frequency_penalty", sampling.frequency_penalty);
+  if (const auto top_k = fields.integer("top_k", -1, INT32_MAX)) sampling.sampling_top_k = static_cast<int>(*top_k);
+  if (const auto n = fields.integer("n", 1, 128)) sampling.n = static_cast<int>(*n);
+  if (const auto seed = fields.integer("seed")) sampling.seed = static_cast<uint64_t>(*seed);
+  if (const auto min_tokens = fields.integer("min_tokens", 0, limits.max_model_len)) {
+    sampling.min_tokens = static_cast<int>(*min_tokens);
+  }
+  sampling.ignore_eos = fields.boolean("ignore_eos").value_or(false);
+  sampling.include_stop_str_in_output = fields.boolean("include_stop_str_in_output").value_or(false);
+  sampling.skip_special_tokens = fields.boolean("skip_special_tokens").value_or(true);
+  sampling.spaces_between_special_tokens = fields.boolean("spaces_between_special_tokens").value_or(true);
+  sampling.stop_token_ids = fields.token_ids("stop_token_ids", kMaxStopIds / 2);
+  read_stop(fields, sampling);
+  read_logit_bias(fields, sampling);
+  read_stream_options(fields, request);
+
+  if (const auto count = fields.integer("prompt_logprobs", 0, limits.max_logprobs)) {
+    sampling.prompt_logprobs = static_cast<int>(*count);
+    if (request.stream) fields.fail("prompt_logprobs", "prompt_logprobs are not available when stream is true");
+  }
+  request.return_token_ids = fields.boolean("return_token_ids").value_or(false);
+  request.return_tokens_as_token_ids = fields.boolean("return_tokens_as_token_ids").value_or(false);
+  request.priority = static_cast<int>(fields.integer("priority", INT32_MIN, INT32_MAX).value_or(0));
+  request.cache_salt = fields.string("cache_salt").value_or("");
+  request.request_id = fields.string("request_id").value_or("");
+  if (request.request_id.size() > 128) {
+    fields.fail("request_id", fmt::format("request_id has {} bytes, at most 128 are taken", request.request_id.size()));
+  }
+  fields.ignore({"user", "service_tier", "store", "metadata", "safety_identifier", "prompt_cache_key",
+                 "prompt_cache_retention", "prediction", "verbosity", "web_search_options", "moderation", "session_id",
+                 "stream_interval", "max_streaming_response_tokens", "best_of", "collect_metrics"});
+}
+
+void refuse_unbuilt_fields(FieldReader& fields) {
+  if (const Json* format = fields.object("response_format")) {
+    FieldReader reader(*format, "response_format");
+    const std::string type = reader.string("type").value_or("");
+    if (reader.has_error()) return fields.fail(reader.error());
+    if (type == "json_object" || type == "json_schema" || type == "structural_tag") {
+      return fields.fail(not_built("response_format",
+                                   fmt::format("response_format of type {} needs constrained decoding, which this server "
+                                               "does not have; use type text and ask for JSON in the prompt",
+                                               type)));
+    }
+    if (type != "text") {
+      return fields.fail("response_format.type",
+                         fmt::format("response_format.type must be text, json_object or json_schema, got \"{}\"", type));
+    }
+  }
+  for (const char* name : {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+                           "guided_json_object", "structural_tag", "grammar", "json_schema"}) {
+    if (is_set(fields.any(name))) {
+      fields.fail(not_built(name, fmt::format("{} needs constrained decoding, which this server does not have", name)));
+    }
+  }
+  for (const char* name :
+       {"bad_words", "allowed_token_ids", "logprob_token_ids", "truncate_prompt_tokens", "use_beam_search",
+        "prompt_embeds", "thinking_token_budget", "reasoning_max_tokens", "kv_transfer_params", "logits_processors",
+        "repetition_detection", "functions", "function_call", "chat_template"}) {
+    if (is_set(fields.any(name))) fields.fail(not_built(name, fmt::format("{} is not supported by this server", name)));
+  }
+  if (const Json* modalities = fields.array("modalities")) {
+    for (const Json& item : *modalities) {
+      if (item != "text") return fields.fail("modalities", "modalities must be [\"text\"]: this model makes text only");
+    }
+  }
+  if (is_set(fields.any("audio"))) fields.fail("audio", "audio is not available: this model makes text only");
+}
+
+void check_sampling(FieldReader& fields, const ParseLimits& limits, ApiRequest& request) {
+  if (fields.has_error()) return;
+  SamplingParams checked = request.sampling;
+  // Without a max_tokens, min_tokens is checked against the context here and against the room that is left later.
+  checked.max_tokens = std::max(1, request.max_tokens.value_or(limits.max_model_len));
+  const Status status = validate_sampling_params(checked, limits.vocab_size, limits.max_logprobs);
+  if (status.ok()) return;
+  const std::string param = status.message().substr(0, status.message().find(' '));  // the message begins with the field
+  fields.fail(bad_request(param, status.message()));
+}
+
+}  // namespace spate

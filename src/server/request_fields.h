@@ -1,0 +1,18 @@
+// The request fields that several endpoints share. Internal to the server's parsers.
+#pragma once
+
+#include "server/api_request.h"
+#include "server/field_reader.h"
+
+namespace spate {
+
+// Sampling, streaming, logprob-independent options. `request` gets the defaults first.
+void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiRequest& request);
+// messages, tools, template options; `request` is complete afterwards but for the common fields.
+void read_conversation(FieldReader& fields, ChatRequest& request);
+// Fields that would change the answer and are not built: 501, never silently ignored.
+void refuse_unbuilt_fields(FieldReader& fields);
+// Ranges (core/sampling_params.h), once max_tokens and logprobs are read.
+void check_sampling(FieldReader& fields, const ParseLimits& limits, ApiRequest& request);
+
+}  // namespace spate

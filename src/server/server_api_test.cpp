@@ -1,0 +1,464 @@
+// Goal    The OpenAI protocol end to end over a real socket: answers, streams, errors, disconnects, the server's life.
+// Method  The whole server over the real tokenizer, template and engine, and an executor that answers what the request says
+//         (test_model.h).
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "server/frontend.h"
+#include "server/server.h"
+#include "server/test_client.h"
+#include "server/test_model.h"
+#include "base/test.h"
+
+namespace spate {
+namespace {
+
+using Json = nlohmann::json;
+using std::chrono::milliseconds;
+
+ServerConfig test_config() {
+  ServerConfig config;
+  config.port = 0;
+  config.handle_signals = false;
+  config.uvicorn_log_level = "warning";
+  config.log_stats_interval = 0;
+  config.shutdown_timeout = 5;
+  return config;
+}
+
+struct TestServer {
+  explicit TestServer(ServerConfig config = test_config()) : server(std::move(config)) {
+    REQUIRE(server.listen().ok());
+    server.set_ready(model.serving);
+  }
+  Json post(const std::string& path, const Json& body, int expected_status = 200) {
+    TestClient client(server.port());
+    const TestResponse response = client.post(path, body.dump());
+    INFO(response.body);
+    CHECK(response.status == expected_status);
+    return Json::parse(response.body);
+  }
+  std::vector<Json> stream(const std::string& path, const Json& body) {
+    TestClient client(server.port());
+    const TestResponse response = client.post(path, body.dump());
+    CHECK(response.status == 200);
+    CHECK(response.header("content-type") == "text/event-stream; charset=utf-8");
+    std::vector<std::string> events = sse_events(response.body);
+    REQUIRE(!events.empty());
+    CHECK(events.back() == "[DONE]");
+    std::vector<Json> chunks;
+    for (size_t i = 0; i + 1 < events.size(); ++i) chunks.push_back(Json::parse(events[i]));
+    return chunks;
+  }
+  // Waits until no sequence and no KV block is in use, at most five seconds.
+  bool is_idle() {
+    for (int i = 0; i < 1000; ++i) {
+      const EngineStats stats = model.engine->stats();
+      if (stats.num_running == 0 && stats.num_waiting == 0 && stats.num_kv_blocks_used == 0) return true;
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+    return false;
+  }
+  TestModel model;
+  Server server;
+};
+
+Json chat_body(const std::string& text, Json fields = Json::object()) {
+  fields["messages"] = {{{"role", "user"}, {"content", text}}};
+  return fields;
+}
+
+std::string joined(const std::vector<Json>& chunks, const char* field, int choice = 0) {
+  std::string text;
+  for (const Json& chunk : chunks) {
+    for (const Json& item : chunk["choices"]) {
+      if (item["index"] == choice && item["delta"].contains(field)) text += item["delta"][field].get<std::string>();
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("api: a chat answer has every field that clients read") {
+  TestServer test;
+  const Json answer = test.post("/v1/chat/completions", chat_body("Hello there, 你好!", {{"model", "test-model"}}));
+  CHECK(answer["object"] == "chat.completion");
+  CHECK(answer["id"].get<std::string>().starts_with("chatcmpl-"));
+  CHECK(answer["model"] == "test-model");
+  const Json& choice = answer["choices"][0];
+  CHECK(choice["message"]["role"] == "assistant");
+  CHECK(choice["message"]["content"] == "Hello there, 你好!");
+  CHECK(choice["message"]["refusal"].is_null());
+  CHECK(choice["logprobs"].is_null());
+  CHECK(choice["finish_reason"] == "stop");
+  CHECK(choice["stop_reason"].is_null());
+  CHECK(!choice["message"].contains("tool_calls"));
+  const Json& usage = answer["usage"];
+  const size_t num_tokens = test.model.tokenizer->encode("Hello there, 你好!").size() + 1;  // and the end token
+  CHECK(usage["completion_tokens"] == num_tokens);
+  CHECK(usage["total_tokens"] == usage["prompt_tokens"].get<int>() + usage["completion_tokens"].get<int>());
+  CHECK(usage["prompt_tokens_details"].contains("cached_tokens"));
+  CHECK(usage["completion_tokens_details"]["reasoning_tokens"] == 0);
+}
+
+TEST_CASE("api: a chat stream is role, content, finish, usage, [DONE]") {
+  TestServer test;
+  const auto chunks = test.stream("/v1/chat/completions",
+                                  chat_body("Streams of 中文 text", {{"stream", true}, {"stream_options", {{"include_usage", true}}}}));
+  REQUIRE(chunks.size() >= 4);
+  CHECK(chunks[0]["choices"][0]["delta"] == Json({{"role", "assistant"}, {"content", ""}}));
+  CHECK(chunks[0]["usage"].is_null());
+  CHECK(joined(chunks, "content") == "Streams of 中文 text");
+  CHECK(joined(chunks, "role") == "assistant");
+  const Json& finish = chunks[chunks.size() - 2]["choices"][0];
+  CHECK(finish["delta"] == Json::object());
+  CHECK(finish["finish_reason"] == "stop");
+  CHECK(chunks.back()["choices"].empty());
+  CHECK(chunks.back()["usage"]["completion_tokens"].get<int>() > 1);
+  for (const Json& chunk : chunks) {
+    CHECK(chunk["id"] == chunks[0]["id"]);
+    CHECK(chunk["object"] == "chat.completion.chunk");
+    CHECK(chunk.contains("usage"));
+  }
+  const auto plain = test.stream("/v1/chat/completions", chat_body("x", {{"stream", true}}));
+  for (const Json& chunk : plain) CHECK(!chunk.contains("usage"));
+}
+
+TEST_CASE("api: n choices, whole and streamed") {
+  TestServer test;
+  const Json fields{{"n", 3}, {"temperature", 1.0}};
+  const Json answer = test.post("/v1/chat/completions", chat_body("three times", fields));
+  REQUIRE(answer["choices"].size() == 3);
+  for (int i = 0; i < 3; ++i) {
+    CHECK(answer["choices"][i]["index"] == i);
+    CHECK(answer["choices"][i]["message"]["content"] == "three times");
+  }
+  Json stream_fields = fields;
+  stream_fields["stream"] = true;
+  const auto chunks = test.stream("/v1/chat/completions", chat_body("three times", stream_fields));
+  for (int i = 0; i < 3; ++i) {
+    CHECK(joined(chunks, "content", i) == "three times");
+    CHECK(joined(chunks, "role", i) == "assistant");
+    const auto finishes = std::count_if(chunks.begin(), chunks.end(), [&](const Json& chunk) {
+      return chunk["choices"][0]["index"] == i && chunk["choices"][0]["finish_reason"] == "stop";
+    });
+    CHECK(finishes == 1);
+  }
+}
+
+TEST_CASE("api: stop strings, stop tokens and max_tokens end an answer as told") {
+  TestServer test;
+  Json answer = test.post("/v1/chat/completions", chat_body("one two three four", {{"stop", "three"}}));
+  CHECK(answer["choices"][0]["message"]["content"] == "one two ");
+  CHECK(answer["choices"][0]["stop_reason"] == "three");
+  answer = test.post("/v1/chat/completions",
+                     chat_body("one two three four", {{"stop", {"o t", "zzz"}}, {"include_stop_str_in_output", true}}));
+  CHECK(answer["choices"][0]["message"]["content"] == "one two t");
+  answer = test.post("/v1/chat/completions", chat_body("FOREVER and a day ", {{"max_tokens", 3}}));
+  CHECK(answer["choices"][0]["finish_reason"] == "length");
+  CHECK(answer["usage"]["completion_tokens"] == 3);
+  const int32_t second = test.model.tokenizer->encode("one two three four")[1];
+  answer = test.post("/v1/chat/completions", chat_body("one two three four", {{"stop_token_ids", {second}}}));
+  CHECK(answer["choices"][0]["message"]["content"] == "one");
+  CHECK(answer["choices"][0]["stop_reason"] == second);
+  // A stop string across chunks never shows its beginning; an endless answer ends in the engine too.
+  const auto chunks = test.stream("/v1/chat/completions", chat_body("FOREVER young STOP here", {{"stop", "STOP"}, {"stream", true}}));
+  CHECK(joined(chunks, "content") == "FOREVER young ");
+  CHECK(test.is_idle());
+}
+
+TEST_CASE("api: logprobs and token ids in chat, as many as tokens") {
+  TestServer test;
+  const Json fields{{"logprobs", true}, {"top_logprobs", 2}, {"return_token_ids", true}};
+  const Json answer = test.post("/v1/chat/completions", chat_body("a b", fields));
+  const Json& content = answer["choices"][0]["logprobs"]["content"];
+  CHECK(content.size() == answer["usage"]["completion_tokens"].get<size_t>());
+  CHECK(answer["choices"][0]["token_ids"].size() == content.size());
+  CHECK(content[0]["token"] == "a");
+  CHECK(content[0]["bytes"] == Json({97}));
+  CHECK(content[0]["logprob"] == -0.5);
+  REQUIRE(content[0]["top_logprobs"].size() == 2);
+  CHECK(content[0]["top_logprobs"][1]["logprob"] == -1.5);
+  Json stream_fields = fields;
+  stream_fields["stream"] = true;
+  size_t num_logprobs = 0, num_ids = 0;
+  for (const Json& chunk : test.stream("/v1/chat/completions", chat_body("a b", stream_fields))) {
+    const Json& choice = chunk["choices"][0];
+    if (choice["logprobs"].is_object()) num_logprobs += choice["logprobs"]["content"].size();
+    if (choice.contains("token_ids")) num_ids += choice["token_ids"].size();
+  }
+  CHECK(num_logprobs == content.size());
+  CHECK(num_ids == content.size());
+}
+
+TEST_CASE("api: reasoning and tool calls, whole and streamed") {
+  TestServer test;
+  const std::string thinking = "<think>\nI think.\n</think>\n\nDone.";
+  Json answer = test.post("/v1/chat/completions", chat_body(thinking));
+  CHECK(answer["choices"][0]["message"]["content"] == "Done.");
+  CHECK(answer["choices"][0]["message"]["reasoning"] == "I think.");
+  CHECK(answer["choices"][0]["message"]["reasoning_content"] == "I think.");
+  CHECK(answer["usage"]["completion_tokens_details"]["reasoning_tokens"].get<int>() > 0);
+  auto chunks = test.stream("/v1/chat/completions", chat_body(thinking, {{"stream", true}}));
+  CHECK(joined(chunks, "reasoning_content") == "I think.");
+  CHECK(joined(chunks, "content") == "Done.");
+  answer = test.post("/v1/chat/completions", chat_body(thinking, {{"include_reasoning", false}}));
+  CHECK(!answer["choices"][0]["message"].contains("reasoning"));
+
+  const Json tools = Json::array({{{"type", "function"}, {"function", {{"name", "add"}, {"parameters", Json::object()}}}}});
+  const std::string call = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+  answer = test.post("/v1/chat/completions", chat_body(call, {{"tools", tools}}));
+  CHECK(answer["choices"][0]["finish_reason"] == "tool_calls");
+  CHECK(answer["choices"][0]["message"]["content"].is_null());
+  const Json& tool_call = answer["choices"][0]["message"]["tool_calls"][0];
+  CHECK(tool_call["type"] == "function");
+  CHECK(tool_call["function"]["name"] == "add");
+  CHECK(tool_call["function"]["arguments"] == "{\"a\": 1}");
+  chunks = test.stream("/v1/chat/completions", chat_body(call, {{"tools", tools}, {"stream", true}}));
+  std::string arguments;
+  int num_heads = 0;
+  for (const Json& chunk : chunks) {
+    if (!chunk["choices"][0]["delta"].contains("tool_calls")) continue;
+    const Json& delta = chunk["choices"][0]["delta"]["tool_calls"][0];
+    CHECK(delta["index"] == 0);
+    if (delta.contains("id")) ++num_heads;
+    CHECK(delta.contains("id") == delta["function"].contains("name"));
+    arguments += delta["function"]["arguments"].get<std::string>();
+  }
+  CHECK(num_heads == 1);
+  CHECK(arguments == "{\"a\": 1}");
+  CHECK(chunks.back()["choices"][0]["finish_reason"] == "tool_calls");
+  answer = test.post("/v1/chat/completions", chat_body(call, {{"tools", tools}, {"tool_choice", "none"}}));
+  CHECK(answer["choices"][0]["message"]["content"].get<std::string>().starts_with("<tool_call>"));
+}
+
+TEST_CASE("api: completions: prompts, echo, logprobs, scoring") {
+  TestServer test;
+  Json answer = test.post("/v1/completions", {{"prompt", "say it"}, {"temperature", 0}});
+  CHECK(answer["object"] == "text_completion");
+  CHECK(answer["choices"][0]["text"] == "say it");
+  CHECK(answer["choices"][0]["logprobs"].is_null());
+  const auto ids = test.model.tokenizer->encode("say it");
+  answer = test.post("/v1/completions", {{"prompt", {"one", "two"}}, {"n", 2}, {"temperature", 1}});
+  REQUIRE(answer["choices"].size() == 4);
+  CHECK(answer["choices"][1]["text"] == "one");
+  CHECK(answer["choices"][2]["text"] == "two");
+  CHECK(answer["choices"][3]["index"] == 3);
+  answer = test.post("/v1/completions", {{"prompt", ids}, {"echo", true}, {"max_tokens", 1}, {"logprobs", 1}});
+  const Json& logprobs = answer["choices"][0]["logprobs"];
+  CHECK(answer["choices"][0]["text"].get<std::string>().starts_with("say it"));
+  REQUIRE(logprobs["tokens"].size() == ids.size() + 1);
+  CHECK(logprobs["token_logprobs"][0].is_null());
+  CHECK(logprobs["top_logprobs"][0].is_null());
+  CHECK(logprobs["token_logprobs"][1] == -0.25);
+  CHECK(logprobs["token_logprobs"].back() == -0.5);
+  CHECK(logprobs["text_offset"][0] == 0);
+  CHECK(logprobs["text_offset"].back() == 6);
+  answer = test.post("/v1/completions", {{"prompt", "say it"}, {"echo", true}, {"max_tokens", 0}, {"logprobs", 0}});
+  CHECK(answer["choices"][0]["text"] == "say it");
+  CHECK(answer["choices"][0]["logprobs"]["tokens"].size() == ids.size());
+  CHECK(answer["usage"]["completion_tokens"] == 0);
+
+  std::string text;
+  for (const Json& chunk : test.stream("/v1/completions", {{"prompt", "abc def"}, {"stream", true}, {"echo", true}})) {
+    CHECK(chunk["object"] == "text_completion");
+    text += chunk["choices"][0]["text"].get<std::string>();
+  }
+  CHECK(text == "abc defabc def");
+}
+
+TEST_CASE("api: errors are told in the envelope, before a stream begins, and nothing else breaks") {
+  TestServer test;
+  const auto error_of = [&](const std::string& path, const Json& body, int status) {
+    const Json answer = test.post(path, body, status);
+    for (const char* field : {"message", "type", "param", "code"}) CHECK(answer["error"].contains(field));
+    return answer["error"];
+  };
+  CHECK(error_of("/v1/chat/completions", chat_body("x", {{"model", "nope"}}), 404)["code"] == "model_not_found");
+  CHECK(error_of("/v1/chat/completions", chat_body("x", {{"temperature", 9}}), 400)["param"] == "temperature");
+  const Json too_long = error_of("/v1/chat/completions", chat_body("x", {{"max_tokens", 1000}, {"stream", true}}), 400);
+  CHECK(too_long["code"] == "context_length_exceeded");
+  const std::string message = too_long["message"];
+  CHECK(message.starts_with("This model's maximum context length is 512 tokens. However, you requested 1000 output tokens and "
+                            "your prompt contains "));
+  CHECK(message.ends_with("Please reduce the length of the messages or completion."));
+  CHECK(error_of("/v1/completions", {{"prompt", std::string(5'000'000, 'a')}}, 400)["code"] == "context_length_exceeded");
+  CHECK(error_of("/v1/completions", {{"prompt", {99999999}}}, 400)["param"] == "prompt");
+  CHECK(error_of("/v1/completions", {{"prompt", ""}}, 400)["param"] == "prompt");
+  CHECK(error_of("/v1/chat/completions", chat_body("x", {{"response_format", {{"type", "json_object"}}}}), 501)["param"] ==
+        "response_format");
+  CHECK(error_of("/v1/nothing", Json::object(), 404)["code"] == "not_found");
+
+  TestClient client(test.server.port());
+  const TestResponse wrong_method = client.get("/v1/chat/completions");
+  CHECK(wrong_method.status == 405);
+  CHECK(wrong_method.header("allow") == "POST, OPTIONS");
+  CHECK(client.post("/v1/completions", "{\"prompt\":\"\xff\"}").status == 400);
+  CHECK(client.post("/v1/completions", std::string(100'000, '[')).status == 400);
+  CHECK(client.get("/health").body == R"({"status":"ok"})");
+  CHECK(test.is_idle());
+}
+
+TEST_CASE("api: models, tokenize, detokenize, tokenizer_info, version, load, livez, root") {
+  TestServer test;
+  TestClient client(test.server.port());
+  const Json models = Json::parse(client.get("/v1/models").body);
+  CHECK(models["data"][0]["id"] == "test-model");
+  CHECK(models["data"][0]["max_model_len"] == 512);
+  CHECK(models["data"][1]["owned_by"] == "spate");
+  CHECK(Json::parse(client.get("/v1/models/org/alias").body)["id"] == "org/alias");
+  CHECK(Json::parse(client.get("/v1/models/org%2Falias").body)["id"] == "org/alias");
+  CHECK(client.get("/v1/models/none").status == 404);
+  const Json tokens = test.post("/tokenize", {{"prompt", "Hello"}, {"return_token_strs", true}});
+  CHECK(tokens["count"] == tokens["tokens"].size());
+  CHECK(tokens["max_model_len"] == 512);
+  CHECK(tokens["token_strs"].size() == tokens["tokens"].size());
+  CHECK(test.post("/detokenize", {{"tokens", tokens["tokens"]}})["prompt"] == "Hello");
+  const Json chat_tokens = test.post("/tokenize", chat_body("Hello"));
+  CHECK(chat_tokens["count"].get<int>() > tokens["count"].get<int>());
+  CHECK(test.post("/tokenize", {{"content", "Hello"}}).size() == 1);
+  CHECK(Json::parse(client.get("/tokenizer_info").body)["eos_token"] == "<|im_end|>");
+  CHECK(Json::parse(client.get("/version").body)["version"].is_string());
+  CHECK(client.get("/load").body == R"({"server_load":0})");
+  CHECK(client.get("/livez").status == 200);
+  CHECK(client.get("/").status == 200);
+}
+
+TEST_CASE("api: keys guard the API and nothing else") {
+  ServerConfig config = test_config();
+  config.api_key = {"first-key", "second-key"};
+  TestServer test(config);
+  TestClient client(test.server.port());
+  const TestResponse refused = client.get("/v1/models");
+  CHECK(refused.status == 401);
+  CHECK(Json::parse(refused.body)["error"]["code"] == "invalid_api_key");
+  CHECK(refused.body.find("first-key") == std::string::npos);
+  CHECK(client.get("/v1/models", "Authorization: Bearer second-key\r\n").status == 200);
+  CHECK(client.get("/v1/models", "X-Api-Key: first-key\r\n").status == 200);
+  CHECK(client.get("/v1/models", "Authorization: Bearer first-ke\r\n").status == 401);
+  CHECK(client.get("/v1/models", "Authorization: Bearer first-keyfirst-key\r\n").status == 401);
+  CHECK(client.get("/health").status == 200);
+  CHECK(client.get("/metrics").status == 200);
+}
+
+TEST_CASE("api: a client that goes away takes its sequences and KV blocks with it") {
+  TestServer test;
+  test.model.executor->step_milliseconds = 5;
+  {
+    TestClient streaming(test.server.port());
+    const std::string body = chat_body("FOREVER", {{"stream", true}, {"n", 2}, {"temperature", 1}}).dump();
+    streaming.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+    CHECK(streaming.receive_until(R"("content":"F)").ends_with("F"));
+    TestClient whole(test.server.port());
+    whole.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size() - 14) + "\r\n\r\n" +
+               chat_body("FOREVER", {{"n", 2}, {"temperature", 1}}).dump());
+    for (int i = 0; i < 400 && test.model.engine->stats().num_running < 4; ++i) std::this_thread::sleep_for(milliseconds(5));
+    CHECK(test.model.engine->stats().num_running == 4);
+  }
+  CHECK(test.is_idle());
+  TestClient client(test.server.port());
+  CHECK(client.get("/metrics").body.find("finished_reason=\"abort\"} 4") != std::string::npos);
+  CHECK(client.get("/load").body == R"({"server_load":0})");
+}
+
+TEST_CASE("api: while the model loads, and when the engine fails") {
+  ServerConfig config = test_config();
+  Server loading(config);
+  REQUIRE(loading.listen().ok());
+  loading.set_loading(0.42);
+  TestClient client(loading.port());
+  const TestResponse health = client.get("/health");
+  CHECK(health.status == 503);
+  const Json body = Json::parse(health.body);
+  CHECK(body["status"] == "loading");
+  CHECK(body["progress"] == 0.42);
+  CHECK(body["error"]["message"] == "The model is loading.");
+  CHECK(client.post("/v1/chat/completions", "{}").status == 503);
+  CHECK(client.get("/livez").status == 200);
+  CHECK(client.get("/metrics").status == 200);
+
+  TestServer test;
+  test.model.executor->fails = true;
+  const Json failed = test.post("/v1/chat/completions", chat_body("x"), 500);
+  CHECK(failed["error"]["message"].get<std::string>().find("device is lost") != std::string::npos);
+  TestClient dead(test.server.port());
+  CHECK(Json::parse(dead.get("/health").body)["status"] == "dead");
+  CHECK(dead.get("/livez").status == 503);
+}
+
+TEST_CASE("api: shutdown lets running streams end, and refuses new ones; what is too slow hears an error") {
+  for (const bool is_patient : {true, false}) {
+    ServerConfig config = test_config();
+    config.shutdown_timeout = is_patient ? 10 : 0;
+    TestServer test(config);
+    test.model.executor->step_milliseconds = is_patient ? 5 : 50;
+    std::thread runner([&] { CHECK(test.server.run() == 0); });
+    TestClient running(test.server.port()), idle(test.server.port());
+    CHECK(idle.get("/health").status == 200);
+    const std::string body = chat_body("FOREVER", {{"stream", true}, {"max_tokens", 60}}).dump();
+    running.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+    CHECK(running.receive_until(R"("content":"F)").ends_with("F"));
+    test.server.shutdown();
+    if (is_patient) {
+      std::this_thread::sleep_for(milliseconds(50));
+      TestClient late(test.server.port());
+      const TestResponse refused = late.post("/v1/completions", R"({"prompt":"x"})");
+      CHECK(refused.status == 503);
+      CHECK(refused.header("retry-after") != "");
+      CHECK(Json::parse(refused.body)["status"] == "draining");
+    }
+    const std::string rest = running.receive_until("data: [DONE]\n\n");
+    CHECK(rest.ends_with("data: [DONE]\n\n"));
+    CHECK((rest.find("\"finish_reason\":\"length\"") != std::string::npos) == is_patient);
+    CHECK((rest.find("{\"error\":") != std::string::npos) == !is_patient);
+    runner.join();
+    CHECK(running.is_closed_by_peer());
+  }
+}
+
+TEST_CASE("api: many clients at once, some leave in the middle; nobody else notices, nothing stays") {
+  TestServer test;
+  std::vector<std::thread> clients;
+  std::atomic<int> num_wrong{0};
+  for (int i = 0; i < 24; ++i) {
+    clients.emplace_back([&, i] {
+      for (int round = 0; round < 8; ++round) {
+        TestClient client(test.server.port());
+        const std::string text = fmt::format("client {} round {} says nothing new", i, round);
+        const std::string body = chat_body(text, {{"stream", true}}).dump();
+        client.send(fmt::format("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}", body.size(), body));
+        if ((i + round) % 3 == 0) {
+          client.receive_until(R"("content":"c)");
+          continue;  // gone
+        }
+        std::vector<Json> chunks;
+        for (const std::string& event : sse_events(client.receive().body)) {
+          if (event != "[DONE]") chunks.push_back(Json::parse(event, nullptr, false));
+        }
+        if (joined(chunks, "content") != text) ++num_wrong;
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  CHECK(num_wrong == 0);
+  CHECK(test.is_idle());
+}
+
+TEST_CASE("front-end: without HTTP") {
+  TestModel model;
+  {
+    Frontend frontend(model.serving, nullptr);
+    auto request = parse_completion_request(R"({"prompt":"hello world","n":2,"temperature":1})", frontend.parse_limits());
+    REQUIRE(request.ok());
+    auto listener = std::make_shared<CollectingListener>();
+    REQUIRE(frontend.complete(*request, listener).ok());
+    listener->wait();
+    REQUIRE(listener->choices.size() == 2);
+    CHECK(listener->choices[1].text == "hello world");
+    CHECK(listener->choices[1].finish_reason == FinishReason::kStop);
+    model.engine->stop();
+  }
+}
+
+}  // namespace spate

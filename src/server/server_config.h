@@ -1,0 +1,39 @@
+// ServerConfig: the server's flags. Names are vLLM's in snake case where the meaning is the same.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace spate {
+
+struct ServerConfig {
+  std::string host = "127.0.0.1";
+  int port = 8000;  // 0 takes a free one
+
+  std::vector<std::string> api_key;            // any of them opens the API; none: no key is asked for
+  bool metrics_auth = false;                   // /metrics asks for the key too
+  std::vector<std::string> served_model_name;  // replaces the model's own names
+  std::vector<std::string> allowed_origins;    // CORS; empty = none, "*" = all
+  bool enable_force_include_usage = false;     // streams end with a usage chunk, asked for or not
+
+  // The access log is written at "info" and below ("debug", "trace"), as uvicorn has it.
+  std::string uvicorn_log_level = "info";
+  std::vector<std::string> disable_access_log_for_endpoints = {"/health", "/livez", "/ping", "/metrics", "/load"};
+  int log_stats_interval = 10;  // seconds between the engine's log lines; 0 = never
+
+  int sse_ping_interval = 15;   // seconds of silence in a stream before a comment line; 0 = never
+  int timeout_keep_alive = 75;  // seconds
+  int stream_write_timeout = 30;  // seconds in which a stream's client must take something
+  int drain_delay = 0;          // seconds after SIGTERM in which new requests are still taken
+  int shutdown_timeout = 30;    // seconds for running requests to end after that
+
+  size_t max_body_bytes = size_t{64} << 20;
+  size_t max_header_bytes = 64 << 10;
+  int max_connections = 4096;
+  int num_io_threads = 1;
+  int num_prepare_threads = 1;  // parse, render and tokenise
+  bool handle_signals = true;   // SIGINT and SIGTERM drain; a second one aborts
+};
+
+}  // namespace spate

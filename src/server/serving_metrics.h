@@ -1,0 +1,67 @@
+// What /metrics says: vLLM's names, so that its dashboards and autoscalers work unchanged.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
+
+#include "core/request.h"
+#include "engine/engine.h"
+#include "server/metrics.h"
+
+namespace spate {
+
+// A finished sequence's times and counts; seconds.
+struct RequestTimes {
+  double queue_seconds = 0;
+  double first_token_seconds = 0;  // since arrival; 0 when there was no token
+  double e2e_seconds = 0;
+  int num_prompt_tokens = 0;
+  int num_cached_tokens = 0;
+  int num_generation_tokens = 0;
+  int max_tokens = 0;
+  int n = 1;
+  bool is_first_choice = true;  // counts the prompt once
+  FinishReason finish_reason = FinishReason::kNone;
+};
+
+// Filled by the front-end and the HTTP server, from any thread.
+class ServingMetrics {
+ public:
+  ServingMetrics();
+
+  void observe_first_token(double seconds) { time_to_first_token_.observe(seconds); }
+  void observe_inter_token(double seconds) { inter_token_latency_.observe(seconds); }
+  void observe_finished(const RequestTimes& times);
+  void count_http(const std::string& handler, const std::string& method, int status, double seconds);
+  void count_unknown_field() { unknown_fields_.add(); }
+
+  // The whole page. `stats` is null while there is no engine.
+  struct ModelLabels {
+    std::string model_name;
+    MetricLabels cache_config;  // labels of vllm:cache_config_info
+  };
+  std::string render(const EngineStats* stats, const ModelLabels& labels) const;
+
+ private:
+  void render_engine(MetricsWriter& out, const EngineStats& stats, const ModelLabels& labels) const;
+  void render_requests(MetricsWriter& out, const MetricLabels& labels) const;
+  void render_http(MetricsWriter& out) const;
+
+  std::array<Counter, 5> finished_;  // by FinishReason
+  Counter unknown_fields_;
+  Histogram time_to_first_token_, inter_token_latency_, time_per_output_token_;
+  Histogram e2e_latency_, queue_time_, inference_time_, prefill_time_, decode_time_;
+  Histogram prompt_tokens_, generation_tokens_, max_generation_tokens_, params_max_tokens_, prefill_computed_, params_n_;
+  Histogram http_duration_;
+  mutable std::mutex http_mutex_;  // guards http_requests_
+  std::map<std::tuple<std::string, std::string, int>, uint64_t> http_requests_;
+};
+
+// process_resident_memory_bytes and its like, from /proc/self.
+void render_process_metrics(MetricsWriter& out);
+
+}  // namespace spate

@@ -1,0 +1,34 @@
+// ServingModel: what the front-end and the server need to know of a loaded model. Filled by the program that loaded it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "server/api_request.h"
+#include "server/metrics.h"
+#include "text/jinja/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace spate {
+
+struct ServingModel {
+  std::shared_ptr<Engine> engine;  // started
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::shared_ptr<const ChatTemplate> chat_template;  // null: chat requests are refused
+
+  std::vector<std::string> names;  // --served-model-name, at least one; the first is in answers
+  std::string root;                // the model's folder or id
+  int64_t created = 0;             // seconds since 1970
+  int vocab_size = 0;              // of the logits
+  std::vector<int32_t> eos_token_ids;
+  SamplingDefaults defaults;       // of generation_config.json
+  int max_logprobs = 20;           // --max-logprobs
+  std::string system_fingerprint;  // version and a hash of the configuration
+  std::string dtype = "bfloat16";  // for vllm:cache_config_info
+  MetricLabels cache_config;       // more labels for it
+};
+
+}  // namespace spate

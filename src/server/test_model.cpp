@@ -1,0 +1,101 @@
+#include "server/test_model.h"
+
+#include <thread>
+
+#include "base/check.h"
+#include "base/test_support.h"
+
+namespace spate {
+
+void EchoExecutor::submit(std::span<const std::byte> plan) {
+  const auto& header = *reinterpret_cast<const StepPlanHeader*>(plan.data());
+  const auto* data = plan_array<int32_t>(plan.data(), header.data_offset);
+  const auto* updates = plan_array<RowUpdate>(plan.data(), header.row_updates_offset);
+  for (int i = 0; i < header.num_row_updates; ++i) {
+    const RowUpdate& update = updates[i];
+    const int32_t* tokens = data + update.tokens_begin;
+    rows_[update.row] = {.token_ids = {tokens, tokens + update.num_tokens}, .sampling = update.sampling};
+  }
+  StepResult result{.step_id = header.step_id};
+  const auto* seqs = plan_array<SeqStep>(plan.data(), header.seqs_offset);
+  for (int i = 0; i < header.num_seqs; ++i) {
+    Row& row = rows_[seqs[i].row];
+    if (seqs[i].flags & kPromptLogprobs) {
+      std::vector<TokenLogprobs> logprobs;
+      const int end = std::min<int>(seqs[i].num_computed_tokens + seqs[i].query_len + 1, row.sampling.prompt_len);
+      for (int pos = seqs[i].num_computed_tokens + 1; pos < end; ++pos) {
+        logprobs.push_back({.token_id = row.token_ids[static_cast<size_t>(pos)], .logprob = -0.25f, .rank = 1});
+      }
+      result.prompt_logprobs.push_back(std::move(logprobs));
+    }
+    if (seqs[i].flags & kSample) run_row(row, true, result);
+  }
+  results_.push_back(std::move(result));
+}
+
+void EchoExecutor::run_row(Row& row, bool, StepResult& result) {
+  const auto prompt_len = static_cast<size_t>(row.sampling.prompt_len);
+  const std::vector<int32_t>& answer = answer_to({row.token_ids.begin(), row.token_ids.begin() + row.sampling.prompt_len});
+  const size_t num_done = row.token_ids.size() - prompt_len;
+  const int32_t next = answer.back() == eos_token_id_ ? answer[std::min(num_done, answer.size() - 1)]
+                                                      : answer[num_done % answer.size()];
+  row.token_ids.push_back(next);
+  result.next_token_ids.push_back(next);
+  TokenLogprobs logprobs{.token_id = next, .logprob = -0.5f, .rank = 1};
+  for (int i = 0; i < row.sampling.num_logprobs; ++i) {
+    logprobs.top.push_back({i == 0 ? next : 9 + i, -0.5f - static_cast<float>(i)});
+  }
+  result.logprobs.push_back(std::move(logprobs));
+}
+
+Status EchoExecutor::collect(StepResult& result) {
+  if (fails) return internal_error("the test's device is lost");
+  if (const int milliseconds = step_milliseconds) std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+  result = std::move(results_.front());
+  results_.pop_front();
+  return ok_status();
+}
+
+const std::vector<int32_t>& EchoExecutor::answer_to(const std::vector<int32_t>& prompt) {
+  std::vector<int32_t>& answer = answers_[prompt];
+  if (!answer.empty()) return answer;
+  std::string text = tokenizer_.decode(prompt, false);
+  const std::string user = "<|im_start|>user\n", end = "<|im_end|>";
+  if (const size_t pos = text.rfind(user); pos != std::string::npos) {
+    text = text.substr(pos + user.size());
+    text = text.substr(0, text.find(end));
+  }
+  answer = tokenizer_.encode(text);
+  if (!text.starts_with("FOREVER")) answer.push_back(eos_token_id_);
+  return answer;
+}
+
+TestModel::TestModel() {
+  Result<std::unique_ptr<const Tokenizer>> loaded = Tokenizer::load(repo_root() / "models/mini-qwen3");
+  CHECK(loaded.ok(), "{}", loaded.status().message());
+  tokenizer = std::move(*loaded);
+  const int32_t eos_token_id = tokenizer->token_id("<|im_end|>").value();
+  executor = std::make_unique<EchoExecutor>(*tokenizer, eos_token_id);
+  const EngineConfig config{.max_model_len = 512, .max_num_seqs = 8, .max_num_batched_tokens = 512, .num_kv_blocks = 512,
+                            .max_num_waiting = 64};
+  auto created = Engine::create(config, *executor);
+  CHECK(created.ok(), "{}", created.status().message());
+  engine = std::move(*created);
+  engine->start();
+
+  serving.engine = engine;
+  serving.tokenizer = tokenizer;
+  auto chat_template = ChatTemplate::parse(tokenizer->find_chat_template()->source, {});
+  CHECK(chat_template.ok(), "{}", chat_template.status().message());
+  serving.chat_template = std::make_shared<ChatTemplate>(std::move(*chat_template));
+  serving.names = {"test-model", "org/alias"};
+  serving.root = "models/mini-qwen3";
+  serving.created = 1700000000;
+  serving.vocab_size = tokenizer->vocab_size();
+  serving.eos_token_ids = {eos_token_id};
+  serving.system_fingerprint = "spate-test";
+}
+
+TestModel::~TestModel() { engine->stop(); }
+
+}  // namespace spate

@@ -1,0 +1,58 @@
+// A ServingModel without a model, for tests: the tokenizer, template and engine are real, and the executor answers what the
+// test put into the prompt.
+//
+// The answer to a chat is the text of its last user message, to a completion the prompt's text; then comes the end token.
+// A text that begins with "FOREVER" is repeated until max_tokens. Log-probabilities are -0.5 for the answer's token, then -1.5,
+// -2.5 ... for the ids 10, 11, 12 ... .
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "core/step_executor.h"
+#include "core/step_plan.h"
+#include "server/serving_model.h"
+
+namespace spate {
+
+class EchoExecutor final : public StepExecutor {
+ public:
+  EchoExecutor(const Tokenizer& tokenizer, int32_t eos_token_id) : tokenizer_(tokenizer), eos_token_id_(eos_token_id) {}
+
+  void submit(std::span<const std::byte> plan) override;
+  Status collect(StepResult& result) override;
+  int num_in_flight() const override { return static_cast<int>(results_.size()); }
+
+  std::atomic<int> step_milliseconds{0};  // how long a step takes
+  std::atomic<bool> fails{false};         // the next step is the last
+
+ private:
+  struct Row {
+    std::vector<int32_t> token_ids;
+    RowSampling sampling;
+  };
+  const std::vector<int32_t>& answer_to(const std::vector<int32_t>& prompt);
+  void run_row(Row& row, bool samples, StepResult& result);
+
+  const Tokenizer& tokenizer_;
+  const int32_t eos_token_id_;
+  std::map<int32_t, Row> rows_;
+  std::map<std::vector<int32_t>, std::vector<int32_t>> answers_;
+  std::deque<StepResult> results_;
+};
+
+// Everything a server needs, started. Limits: a context of 512 tokens, 8 sequences at once, 64 waiting.
+struct TestModel {
+  TestModel();
+  ~TestModel();  // stops the engine
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::unique_ptr<EchoExecutor> executor;
+  std::shared_ptr<Engine> engine;
+  ServingModel serving;
+};
+
+}  // namespace spate

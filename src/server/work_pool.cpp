@@ -1,0 +1,42 @@
+#include "server/work_pool.h"
+
+#include <utility>
+
+namespace spate {
+
+WorkPool::WorkPool(int num_threads) {
+  for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { run(); });
+}
+
+WorkPool::~WorkPool() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  has_work_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void WorkPool::post(std::function<void()> task) {
+  {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+  }
+  has_work_.notify_one();
+}
+
+void WorkPool::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    has_work_.wait(lock, [this] { return is_stopping_ || !tasks_.empty(); });
+    if (tasks_.empty()) return;
+    std::function<void()> task = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    task();
+    task = nullptr;  // what it owns is freed outside the lock
+    lock.lock();
+  }
+}
+
+}  // namespace spate

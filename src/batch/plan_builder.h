@@ -1,5 +1,5 @@
-// StepPlanBuilder: writes the flat image of a step (core/step_plan.h) into buffers that it reuses: no allocation once they
-// have grown to the largest step.
+// StepPlanBuilder: writes the flat image of a step (core/step_plan.h) into buffers that it reuses: no allocation once
+// they have grown to the largest step.
 #pragma once
 
 #include <cstddef>

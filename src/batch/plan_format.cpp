@@ -26,8 +26,9 @@ std::string format_plan(std::span<const std::byte> plan) {
                  header.max_seq_len, header.total_bytes);
   for (int i = 0; i < header.num_row_updates; ++i) {
     const RowUpdate& row = plan_array<RowUpdate>(plan.data(), header.row_updates_offset)[i];
-    fmt::format_to(out, "  row {} <- {} tokens, {} computed, prompt {}, temperature {:g}, seed {}: ", row.row, row.num_tokens,
-                   row.num_computed_tokens, row.sampling.prompt_len, row.sampling.temperature, row.sampling.seed);
+    fmt::format_to(out, "  row {} <- {} tokens, {} computed, prompt {}, temperature {:g}, seed {}: ", row.row,
+                   row.num_tokens, row.num_computed_tokens, row.sampling.prompt_len, row.sampling.temperature,
+                   row.sampling.seed);
     write_ids(out, data + row.tokens_begin, row.num_tokens);
     text += '\n';
   }
@@ -44,7 +45,8 @@ std::string format_plan(std::span<const std::byte> plan) {
   for (int i = 0; i < header.num_seqs; ++i) {
     const SeqStep& seq = plan_array<SeqStep>(plan.data(), header.seqs_offset)[i];
     fmt::format_to(out, "  run row {}: {} + {}{}{}\n", seq.row, seq.num_computed_tokens, seq.query_len,
-                   (seq.flags & kSample) != 0 ? " sample" : "", (seq.flags & kPromptLogprobs) != 0 ? " prompt_logprobs" : "");
+                   (seq.flags & kSample) != 0 ? " sample" : "",
+                   (seq.flags & kPromptLogprobs) != 0 ? " prompt_logprobs" : "");
   }
   return text;
 }

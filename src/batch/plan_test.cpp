@@ -1,6 +1,6 @@
-// Goal: what the builder writes, the reader finds again and the validator accepts; every wrong field is refused with its name;
-// no bytes make the validator read outside the image. Method: one plan with every part; a table of single changes; random
-// bytes changed in a valid plan (under ASan this is the proof).
+// Goal: what the builder writes, the reader finds again and the validator accepts; every wrong field is refused with
+// its name; no bytes make the validator read outside the image. Method: one plan with every part; a table of single
+// changes; random bytes changed in a valid plan (under ASan this is the proof).
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -160,7 +160,8 @@ TEST_CASE("every wrong field is refused, and the message says which") {
     each.change({header, *reinterpret_cast<RowUpdate*>(base + header.row_updates_offset),
                  reinterpret_cast<BlockUpdate*>(base + header.block_updates_offset),
                  *reinterpret_cast<BlockCopy*>(base + header.block_copies_offset),
-                 reinterpret_cast<SeqStep*>(base + header.seqs_offset), reinterpret_cast<int32_t*>(base + header.data_offset)});
+                 reinterpret_cast<SeqStep*>(base + header.seqs_offset),
+                 reinterpret_cast<int32_t*>(base + header.data_offset)});
     const Status status = validate_plan(bytes_of(image), kLimits);
     CAPTURE(each.expected);
     CAPTURE(status.message());
@@ -183,7 +184,8 @@ TEST_CASE("truncated and damaged plans are refused or harmless") {
   for (int i = 0; i < 20000; ++i) {
     std::vector<uint64_t> image = good;
     auto* bytes = reinterpret_cast<unsigned char*>(image.data());
-    for (uint64_t k = 0; k <= rng.below(3); ++k) bytes[rng.below(image.size() * 8)] = static_cast<unsigned char>(rng.next_u32());
+    for (uint64_t k = 0; k <= rng.below(3); ++k)
+      bytes[rng.below(image.size() * 8)] = static_cast<unsigned char>(rng.next_u32());
     if (validate_plan(bytes_of(image), kLimits).ok()) {
       CHECK_FALSE(format_plan(bytes_of(image)).empty());  // reads all that the plan points to
     } else {

@@ -18,7 +18,8 @@ struct PlanView {
 };
 
 template <typename T>
-Status read_array(std::span<const std::byte> plan, const char* name, uint32_t offset, int64_t count, std::span<const T>& out) {
+Status read_array(std::span<const std::byte> plan, const char* name, uint32_t offset, int64_t count,
+                  std::span<const T>& out) {
   if (count < 0 || offset % 8 != 0 || offset < sizeof(StepPlanHeader) || offset > plan.size() ||
       count > static_cast<int64_t>((plan.size() - offset) / sizeof(T))) {
     return data_loss("step plan: {} [{}] at byte {} does not fit in {} bytes", name, count, offset, plan.size());
@@ -42,7 +43,8 @@ Result<PlanView> read_plan(std::span<const std::byte> plan) {
   RETURN_IF_ERROR(read_array(plan, "row_updates", header.row_updates_offset, header.num_row_updates, view.row_updates));
   RETURN_IF_ERROR(
       read_array(plan, "block_updates", header.block_updates_offset, header.num_block_updates, view.block_updates));
-  RETURN_IF_ERROR(read_array(plan, "block_copies", header.block_copies_offset, header.num_block_copies, view.block_copies));
+  RETURN_IF_ERROR(
+      read_array(plan, "block_copies", header.block_copies_offset, header.num_block_copies, view.block_copies));
   RETURN_IF_ERROR(read_array(plan, "seqs", header.seqs_offset, header.num_seqs, view.seqs));
   RETURN_IF_ERROR(read_array(plan, "data", header.data_offset, header.num_data, view.data));
   return view;
@@ -73,7 +75,8 @@ Status check_sampling(const PlanView& view, const RowUpdate& update, const StepP
   const RowSampling& sampling = update.sampling;
   for (const float value : {sampling.temperature, sampling.top_p, sampling.min_p, sampling.repetition_penalty,
                             sampling.presence_penalty, sampling.frequency_penalty}) {
-    if (!std::isfinite(value)) return data_loss("step plan: row {} has a sampling parameter that is not finite", update.row);
+    if (!std::isfinite(value))
+      return data_loss("step plan: row {} has a sampling parameter that is not finite", update.row);
   }
   RETURN_IF_ERROR(check_in("num_bias", sampling.num_bias, 0, kMaxLogitBias));
   RETURN_IF_ERROR(check_in("num_stop_ids", sampling.num_stop_ids, 0, kMaxStopIds));
@@ -144,7 +147,8 @@ Status check_seqs(const PlanView& view, const StepPlanLimits& limits) {
       header.num_prompt_logprobs != num_prompt_logprobs || header.max_query_len != max_query_len ||
       header.max_seq_len != max_seq_len) {
     return data_loss(
-        "step plan: header says num_tokens {}, num_sampled {}, num_prompt_logprobs {}, max_query_len {}, max_seq_len {}, its "
+        "step plan: header says num_tokens {}, num_sampled {}, num_prompt_logprobs {}, max_query_len {}, max_seq_len "
+        "{}, its "
         "sequences give {}, {}, {}, {}, {}",
         header.num_tokens, header.num_sampled, header.num_prompt_logprobs, header.max_query_len, header.max_seq_len,
         num_tokens, num_sampled, num_prompt_logprobs, max_query_len, max_seq_len);

@@ -20,9 +20,10 @@ struct StepPlanLimits {
   int vocab_size = 0;
 };
 
-// data_loss with the place and the values, or ok: then every offset, index, row, block and token id of the plan is inside its
-// bounds, its counts agree with each other, and no row is updated or run twice. Any bytes may be passed (8-byte aligned).
-// The running state itself is not known here: that num_computed_tokens equals the device's is checked by nobody.
+// data_loss with the place and the values, or ok: then every offset, index, row, block and token id of the plan is
+// inside its bounds, its counts agree with each other, and no row is updated or run twice. Any bytes may be passed
+// (8-byte aligned). The running state itself is not known here: that num_computed_tokens equals the device's is checked
+// by nobody.
 Status validate_plan(std::span<const std::byte> plan, const StepPlanLimits& limits);
 
 // Several lines: the header, then a line for each row, block update, copy and sequence. The plan must be valid.

@@ -1,4 +1,5 @@
-// EngineConfig: the sizes and choices of one engine. Names are vLLM's flags in snake case where the meaning is the same.
+// EngineConfig: the sizes and choices of one engine. Names are vLLM's flags in snake case where the meaning is the
+// same.
 #pragma once
 
 #include <cstdint>

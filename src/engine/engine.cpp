@@ -95,14 +95,14 @@ struct Engine::Impl {
   EngineStats published;
 };
 
-// --- the loops --------------------------------------------------------------------------------------------------------
+// --- the loops ---
 
 bool Engine::Impl::step() {
   if (closed) return false;
   receive_commands();
   const bool worked = (config.async_scheduling ? step_overlapped() : step_plain()) || !commands.empty();
-  CHECK(worked || scheduler.idle(), "{} sequences run and {} wait, but nothing can be scheduled", scheduler.num_running(),
-        scheduler.num_waiting());
+  CHECK(worked || scheduler.idle(), "{} sequences run and {} wait, but nothing can be scheduled",
+        scheduler.num_running(), scheduler.num_waiting());
   finish_turn(worked);
   return worked;
 }
@@ -152,7 +152,7 @@ void Engine::Impl::run() {
   }
 }
 
-// --- what other threads asked for -------------------------------------------------------------------------------------
+// --- what other threads asked for ---
 
 void Engine::Impl::receive_commands() {
   inbox.receive(commands);
@@ -183,7 +183,7 @@ void Engine::Impl::take_in(const CancelCommand& command) {
   }
 }
 
-// --- results ----------------------------------------------------------------------------------------------------------
+// --- results ---
 
 void Engine::Impl::note_started(const ScheduledStep& step) {
   ++stats.num_steps;
@@ -318,7 +318,7 @@ void Engine::Impl::publish_stats(bool wait) {
   published = stats;
 }
 
-// --- Engine -----------------------------------------------------------------------------------------------------------
+// --- Engine ---
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() { stop(); }

@@ -1,8 +1,9 @@
-// Engine: takes Requests from any thread, runs them together step by step on a StepExecutor, sends Outputs to their sinks.
+// Engine: takes Requests from any thread, runs them together step by step on a StepExecutor, sends Outputs to their
+// sinks.
 //
-// One engine thread owns the scheduler, the KV cache and the executor. It touches no string, socket or JSON. Every index of
-// every request that submit() accepted ends in exactly one Output with a finish reason: also when it is cancelled, when the
-// executor fails (kError with its Status) and at stop() (kError, unavailable).
+// One engine thread owns the scheduler, the KV cache and the executor. It touches no string, socket or JSON. Every
+// index of every request that submit() accepted ends in exactly one Output with a finish reason: also when it is
+// cancelled, when the executor fails (kError with its Status) and at stop() (kError, unavailable).
 #pragma once
 
 #include <array>
@@ -21,9 +22,9 @@ namespace spate {
 // Counters since start and gauges; for /metrics and the log. A consistent snapshot of the end of a recent step.
 struct EngineStats {
   // Gauges.
-  int num_running = 0;         // sequences that have a row
-  int num_waiting = 0;         // sequences that wait for one, those in the inbox included
-  double kv_cache_usage = 0;   // 0..1: blocks that sequences hold; reusable cached blocks are not in use
+  int num_running = 0;        // sequences that have a row
+  int num_waiting = 0;        // sequences that wait for one, those in the inbox included
+  double kv_cache_usage = 0;  // 0..1: blocks that sequences hold; reusable cached blocks are not in use
   int num_kv_blocks = 0;
   int num_kv_blocks_used = 0;    // held by sequences; 0 when the engine is idle, anything else is a leak
   int num_kv_blocks_cached = 0;  // findable by prefix, held by nobody
@@ -31,18 +32,19 @@ struct EngineStats {
   // Counters.
   uint64_t num_steps = 0;
   uint64_t num_preemptions = 0;
-  uint64_t prefix_cache_queries = 0;  // prompt tokens looked up
-  uint64_t prefix_cache_hits = 0;     // of these, found
-  uint64_t prompt_tokens = 0;         // of requests first scheduled; n > 1 counts once
-  uint64_t prompt_tokens_cached = 0;  // of these, taken from the prefix cache
-  uint64_t generation_tokens = 0;     // sent in Outputs
-  uint64_t num_forks = 0;             // sequences that shared the prompt blocks of their request (n > 1)
-  uint64_t num_wasted_rows = 0;       // row-steps whose sequence had ended (the price of the overlapped loop)
-  uint64_t num_refused = 0;           // submits refused for a full queue
+  uint64_t prefix_cache_queries = 0;   // prompt tokens looked up
+  uint64_t prefix_cache_hits = 0;      // of these, found
+  uint64_t prompt_tokens = 0;          // of requests first scheduled; n > 1 counts once
+  uint64_t prompt_tokens_cached = 0;   // of these, taken from the prefix cache
+  uint64_t generation_tokens = 0;      // sent in Outputs
+  uint64_t num_forks = 0;              // sequences that shared the prompt blocks of their request (n > 1)
+  uint64_t num_wasted_rows = 0;        // row-steps whose sequence had ended (the price of the overlapped loop)
+  uint64_t num_refused = 0;            // submits refused for a full queue
   std::array<uint64_t, 5> finished{};  // sequences ended, by FinishReason
 
-  // Tokens a step ran: bucket i counts steps with at most kIterationTokenBuckets[i] tokens (not cumulative), the last the rest.
-  static constexpr std::array<int, 13> kIterationTokenBuckets = {1,   8,   16,   32,   64,   128,  256,
+  // Tokens a step ran: bucket i counts steps with at most kIterationTokenBuckets[i] tokens (not cumulative), the last
+  // the rest.
+  static constexpr std::array<int, 13> kIterationTokenBuckets = {1,   8,    16,   32,   64,   128,  256,
                                                                  512, 1024, 2048, 4096, 8192, 16384};
   std::array<uint64_t, 14> iteration_tokens{};
   uint64_t iteration_tokens_sum = 0;
@@ -59,7 +61,7 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // --- Any thread -----------------------------------------------------------------------------------------------------
+  // --- Any thread ---
 
   // Ok: the request is in, its sink will hear of it. Else nothing was kept and the sink is never called:
   //   invalid_argument    empty prompt, no sink, too many stop ids, an id that is running already, n below 1
@@ -69,8 +71,8 @@ class Engine {
   // Ranges of SamplingParams are the caller's business (validate_sampling_params).
   Status submit(Request request);
 
-  // Ends one sequence (or all, index -1) at the next step: its last Output carries `reason` and no tokens. A stop string
-  // found in the text is cancel(id, index, kStop). Nothing happens for an id or index that has ended already.
+  // Ends one sequence (or all, index -1) at the next step: its last Output carries `reason` and no tokens. A stop
+  // string found in the text is cancel(id, index, kStop). Nothing happens for an id or index that has ended already.
   void cancel(RequestId id, int index = -1, FinishReason reason = FinishReason::kAbort);
 
   EngineStats stats() const;
@@ -78,18 +80,19 @@ class Engine {
   Status health() const;
   const EngineConfig& config() const;
 
-  // --- The owner's thread ---------------------------------------------------------------------------------------------
+  // --- The owner's thread ---
 
   void start();  // runs the loop on a thread of its own until stop()
-  // Refuses new requests from now on and waits until the running ones have ended; false: some still run after `timeout`.
+  // Refuses new requests from now on and waits until the running ones have ended; false: some still run after
+  // `timeout`.
   bool drain(std::chrono::milliseconds timeout);
   // Ends all requests with an error, collects the steps in flight, joins the thread. Further calls do nothing.
   void stop();
 
-  // --- Without start(): simulations, offline use -----------------------------------------------------------------------
+  // --- Without start(): simulations, offline use ---
 
-  // One turn of the loop: takes in what was submitted and cancelled, schedules and submits a step, collects one. False when
-  // there was nothing to do.
+  // One turn of the loop: takes in what was submitted and cancelled, schedules and submits a step, collects one. False
+  // when there was nothing to do.
   bool step();
   // Stops the program when an invariant of the scheduler or the KV cache is broken. Engine thread only.
   void check_integrity() const;

@@ -1,6 +1,7 @@
-// Goal: the promises of engine.h: every accepted sequence ends exactly once and with the right answer, whichever way the
-// engine is configured, and whatever fails. Method: FakeExecutor, whose answers an oracle knows; first stepped by hand, then
-// with the engine on its own thread and several threads submitting and cancelling (under TSan this is the proof).
+// Goal: the promises of engine.h: every accepted sequence ends exactly once and with the right answer, whichever way
+// the engine is configured, and whatever fails. Method: FakeExecutor, whose answers an oracle knows; first stepped by
+// hand, then with the engine on its own thread and several threads submitting and cancelling (under TSan this is the
+// proof).
 #include "engine/engine.h"
 
 #include <atomic>
@@ -294,7 +295,7 @@ TEST_CASE("one push a step and sink") {
   CHECK(stats.iteration_tokens_sum == 48);
 }
 
-// --- with threads -----------------------------------------------------------------------------------------------------
+// --- with threads ---
 
 TEST_CASE("threads submit and cancel while the engine runs; drain leaves nothing behind") {
   const uint64_t seed = test_seed();
@@ -329,9 +330,11 @@ TEST_CASE("threads submit and cancel while the engine runs; drain leaves nothing
         for (int i = 0; i < kNumRequests; ++i) {
           const RecordingSink::Answer answer = sink->answer(requests[i].id);
           const FakeAnswer expected = fake_generate(requests[i], 0, config);
-          const bool is_prefix = answer.token_ids.size() <= expected.token_ids.size() &&
-                                 std::equal(answer.token_ids.begin(), answer.token_ids.end(), expected.token_ids.begin());
-          const bool complete = answer.token_ids == expected.token_ids && answer.finish_reason == expected.finish_reason;
+          const bool is_prefix =
+              answer.token_ids.size() <= expected.token_ids.size() &&
+              std::equal(answer.token_ids.begin(), answer.token_ids.end(), expected.token_ids.begin());
+          const bool complete =
+              answer.token_ids == expected.token_ids && answer.finish_reason == expected.finish_reason;
           if (answer.num_ends != 1 || !is_prefix || (!cancelled[i] && !complete)) ++num_wrong;
         }
       });
@@ -339,7 +342,8 @@ TEST_CASE("threads submit and cancel while the engine runs; drain leaves nothing
     for (std::thread& thread : threads) thread.join();
     CHECK(num_wrong == 0);
     CHECK(engine->drain(std::chrono::seconds(60)));
-    CHECK(engine->submit(make_request(7, {1}, 4, std::make_shared<RecordingSink>())).code() == StatusCode::kUnavailable);
+    CHECK(engine->submit(make_request(7, {1}, 4, std::make_shared<RecordingSink>())).code() ==
+          StatusCode::kUnavailable);
     const EngineStats stats = engine->stats();
     CHECK(stats.num_kv_blocks_used == 0);
     CHECK(stats.num_running == 0);

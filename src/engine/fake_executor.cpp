@@ -46,8 +46,9 @@ FakeAnswer fake_generate(const Request& request, int index, const EngineConfig& 
   while (answer.finish_reason == FinishReason::kNone) {
     const auto num_output = static_cast<int>(answer.token_ids.size());
     const bool must_go_on = num_output < params.min_tokens;
-    const int32_t token_id = fake_next_token(context, *params.seed + static_cast<uint64_t>(index),
-                                             must_go_on ? std::span<const int32_t>(masked) : std::span<const int32_t>());
+    const int32_t token_id =
+        fake_next_token(context, *params.seed + static_cast<uint64_t>(index),
+                        must_go_on ? std::span<const int32_t>(masked) : std::span<const int32_t>());
     context.push_back(token_id);
     answer.token_ids.push_back(token_id);
     if (!must_go_on && contains(eos_ids, token_id)) {
@@ -93,7 +94,8 @@ Status FakeExecutor::collect(StepResult& result) {
   plans_.pop_front();
   const void* plan = image.data();
   const auto& header = *static_cast<const StepPlanHeader*>(plan);
-  if (fail_at_step > 0 && header.step_id >= fail_at_step) return internal_error("the device is lost at step {}", header.step_id);
+  if (fail_at_step > 0 && header.step_id >= fail_at_step)
+    return internal_error("the device is lost at step {}", header.step_id);
   result.step_id = header.step_id;
   result.next_token_ids.clear();
   result.logprobs.clear();
@@ -110,7 +112,8 @@ Status FakeExecutor::collect(StepResult& result) {
     read_context(row, row.num_computed_tokens + seq.query_len);
     if ((seq.flags & kPromptLogprobs) != 0) {
       std::vector<TokenLogprobs>& logprobs = result.prompt_logprobs.emplace_back();
-      for (int p = row.num_computed_tokens; p < row.num_computed_tokens + seq.query_len && p + 1 < row.sampling.prompt_len; ++p) {
+      for (int p = row.num_computed_tokens;
+           p < row.num_computed_tokens + seq.query_len && p + 1 < row.sampling.prompt_len; ++p) {
         TokenLogprobs entry{.token_id = row.token_ids[p + 1], .logprob = 0, .rank = 1, .top = {}};
         entry.logprob = fake_logprob(std::span(context_).first(p + 1), entry.token_id);
         for (int k = 0; k < row.num_prompt_logprobs; ++k) entry.top.push_back({k, -static_cast<float>(k)});
@@ -153,7 +156,9 @@ void FakeExecutor::update_rows(const void* plan, const StepPlanHeader& header) {
 void FakeExecutor::copy_blocks(const void* plan, const StepPlanHeader& header) {
   for (const BlockCopy& copy :
        std::span(plan_array<BlockCopy>(plan, header.block_copies_offset), header.num_block_copies)) {
-    const auto first = [this](int32_t block_id) { return slots_.begin() + static_cast<ptrdiff_t>(block_id) * config_.kv_block_size; };
+    const auto first = [this](int32_t block_id) {
+      return slots_.begin() + static_cast<ptrdiff_t>(block_id) * config_.kv_block_size;
+    };
     std::copy_n(first(copy.src_block_id), config_.kv_block_size, first(copy.dst_block_id));
     ++num_blocks_copied_;
   }
@@ -167,9 +172,11 @@ FakeExecutor::Slot& FakeExecutor::slot_at(const Row& row, int position) {
 
 void FakeExecutor::write_tokens(const SeqStep& seq, uint64_t step_id) {
   const Row& row = rows_[seq.row];
-  CHECK(row.num_computed_tokens == seq.num_computed_tokens, "row {}: the device has computed {} tokens, the host believes {}",
-        seq.row, row.num_computed_tokens, seq.num_computed_tokens);
-  CHECK(row.num_computed_tokens + seq.query_len <= row.num_tokens, "row {}: token {} is not known", seq.row, row.num_tokens);
+  CHECK(row.num_computed_tokens == seq.num_computed_tokens,
+        "row {}: the device has computed {} tokens, the host believes {}", seq.row, row.num_computed_tokens,
+        seq.num_computed_tokens);
+  CHECK(row.num_computed_tokens + seq.query_len <= row.num_tokens, "row {}: token {} is not known", seq.row,
+        row.num_tokens);
   CHECK(((seq.flags & kSample) != 0) == (row.num_computed_tokens + seq.query_len == row.num_tokens));
   for (int position = row.num_computed_tokens; position < row.num_computed_tokens + seq.query_len; ++position) {
     Slot& slot = slot_at(row, position);
@@ -183,16 +190,16 @@ void FakeExecutor::read_context(const Row& row, int seq_len) {
   for (int position = 0; position < seq_len; ++position) {
     const Slot& slot = slot_at(row, position);
     CHECK(slot.position == position && slot.token_id == row.token_ids[position],
-          "key {} of {} holds token {} of position {}, expected token {}", position, seq_len, slot.token_id, slot.position,
-          row.token_ids[position]);
+          "key {} of {} holds token {} of position {}, expected token {}", position, seq_len, slot.token_id,
+          slot.position, row.token_ids[position]);
     context_.push_back(slot.token_id);
   }
 }
 
 void FakeExecutor::sample(Row& row, StepResult& result) {
   const bool masked = row.num_tokens < row.sampling.min_tokens_until;
-  const int32_t token_id = fake_next_token(context_, row.sampling.seed,
-                                           masked ? std::span<const int32_t>(row.stop_ids) : std::span<const int32_t>());
+  const int32_t token_id = fake_next_token(
+      context_, row.sampling.seed, masked ? std::span<const int32_t>(row.stop_ids) : std::span<const int32_t>());
   TokenLogprobs entry{.token_id = token_id, .logprob = 0, .rank = 1, .top = {}};
   if (row.sampling.num_logprobs >= 0) {
     entry.logprob = fake_logprob(context_, token_id);

@@ -1,10 +1,10 @@
 // FakeExecutor: a StepExecutor without a device and without a model, for tests and simulations of everything above it.
 //
-// It keeps the running state on the host exactly as a device does (RowState) and a KV cache that stores, for each slot, which
-// token at which position was written there. "Attention" checks that every slot of a sequence's context holds exactly its
-// tokens: a wrong block table, a shared block that was overwritten, a missing copy, a block freed too early all end in a CHECK.
-// The next token is a hash of the whole context read from the cache and of the seed, so outputs are a pure function of the
-// request and can be compared with an oracle that knows no batch (fake_generate).
+// It keeps the running state on the host exactly as a device does (RowState) and a KV cache that stores, for each slot,
+// which token at which position was written there. "Attention" checks that every slot of a sequence's context holds
+// exactly its tokens: a wrong block table, a shared block that was overwritten, a missing copy, a block freed too early
+// all end in a CHECK. The next token is a hash of the whole context read from the cache and of the seed, so outputs are
+// a pure function of the request and can be compared with an oracle that knows no batch (fake_generate).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Inbox: what other threads want from the engine thread, and the ids of the requests that are alive. The one lock between
-// them; held for a few instructions, never while anything is computed.
+// Inbox: what other threads want from the engine thread, and the ids of the requests that are alive. The one lock
+// between them; held for a few instructions, never while anything is computed.
 #pragma once
 
 #include <chrono>
@@ -36,11 +36,11 @@ class Inbox {
   Status submit(Request request, double arrival_seconds);
   void cancel(const CancelCommand& command);
   Status health() const;
-  int num_submitted() const;       // in the inbox
+  int num_submitted() const;  // in the inbox
   uint64_t num_refused() const;
 
   // --- The owner's thread ---
-  void refuse_new();               // drain
+  void refuse_new();  // drain
   void request_stop();
   // Until nothing is alive and the engine thread rests. False after the timeout.
   bool wait_until_idle(std::chrono::milliseconds timeout);
@@ -51,8 +51,8 @@ class Inbox {
   // Sleeps until there is a command or a stop.
   void wait_for_work();
   bool stop_requested() const;
-  bool may_sleep() const;          // no command, no stop
-  void request_started();          // it leaves the queue that max_num_waiting bounds
+  bool may_sleep() const;  // no command, no stop
+  void request_started();  // it leaves the queue that max_num_waiting bounds
   void request_ended(RequestId id, bool had_started);
   // No submit succeeds from now on, each gets this Status. Returns the commands that were waiting.
   void close(Status status, std::vector<Command>& commands);
@@ -60,16 +60,16 @@ class Inbox {
  private:
   const int max_num_waiting_;
   mutable std::mutex mutex_;
-  std::condition_variable work_;   // the engine thread waits on it
-  std::condition_variable idle_;   // drain waits on it
+  std::condition_variable work_;  // the engine thread waits on it
+  std::condition_variable idle_;  // drain waits on it
   std::vector<Command> commands_;
   std::unordered_set<RequestId> alive_;
-  int num_queued_ = 0;             // requests submitted, not yet started
-  int num_submits_ = 0;            // in commands_
+  int num_queued_ = 0;   // requests submitted, not yet started
+  int num_submits_ = 0;  // in commands_
   uint64_t num_refused_ = 0;
   bool draining_ = false;
   bool stopping_ = false;
-  bool resting_ = true;            // the engine thread has nothing to do, or there is none
+  bool resting_ = true;  // the engine thread has nothing to do, or there is none
   Status closed_;
 };
 

@@ -1,5 +1,5 @@
-// Goal: streams do not stall and short prompts do not wait for long ones. Method: a cost model on a virtual clock (2 ms and
-// 0.1 ms a token: a small GPU), arrivals at chosen steps; the assertions are about steps, the seconds are printed.
+// Goal: streams do not stall and short prompts do not wait for long ones. Method: a cost model on a virtual clock (2 ms
+// and 0.1 ms a token: a small GPU), arrivals at chosen steps; the assertions are about steps, the seconds are printed.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -47,7 +47,8 @@ class LatencyRun {
   void add(RequestId id, int prompt_len, int max_tokens) {
     Request request;
     request.id = id;
-    for (int i = 0; i < prompt_len; ++i) request.prompt_token_ids.push_back(static_cast<int32_t>((id * 7 + i * 3) % kFakeVocabSize));
+    for (int i = 0; i < prompt_len; ++i)
+      request.prompt_token_ids.push_back(static_cast<int32_t>((id * 7 + i * 3) % kFakeVocabSize));
     request.prompt_token_ids[0] = static_cast<int32_t>(id % kFakeVocabSize);
     request.sampling.max_tokens = max_tokens;
     request.sampling.ignore_eos = true;
@@ -72,7 +73,9 @@ class LatencyRun {
   uint64_t steps_to_first_token(RequestId id) const {
     return sink->tokens.at(id)[0].step_id - submitted_at.at(id).step_id;
   }
-  double seconds_to_first_token(RequestId id) const { return sink->tokens.at(id)[0].seconds - submitted_at.at(id).seconds; }
+  double seconds_to_first_token(RequestId id) const {
+    return sink->tokens.at(id)[0].seconds - submitted_at.at(id).seconds;
+  }
 
  private:
   FakeExecutor executor_;
@@ -118,7 +121,8 @@ TEST_CASE("a 2048-token prompt and a short one behind it arrive amid 8 running s
   uint64_t longest_gap = 0;
   for (RequestId id = 1; id <= 8; ++id) longest_gap = std::max(longest_gap, run.longest_gap(id));
   fmt::print(
-      "2048 amid 8 streams: longest stall {} step(s), longest step {:.1f} ms; first token of the long prompt after {} steps "
+      "2048 amid 8 streams: longest stall {} step(s), longest step {:.1f} ms; first token of the long prompt after {} "
+      "steps "
       "({:.0f} ms), of the short one behind it after {} ({:.0f} ms)\n",
       longest_gap, run.longest_step_seconds * 1e3, run.steps_to_first_token(100), run.seconds_to_first_token(100) * 1e3,
       run.steps_to_first_token(101), run.seconds_to_first_token(101) * 1e3);
@@ -131,7 +135,8 @@ TEST_CASE("short prompts keep coming: the long one still gets its share") {
   LatencyRun run(latency_config());
   run.add(1000, 3000, 1);
   for (RequestId id = 1; id <= 60; ++id) {
-    for (RequestId k = 0; k < 5; ++k) run.add(id * 10 + k, 100, 2);  // 500 tokens a step: more than what the long one leaves
+    for (RequestId k = 0; k < 5; ++k)
+      run.add(id * 10 + k, 100, 2);  // 500 tokens a step: more than what the long one leaves
     run.step(1);
   }
   run.finish();

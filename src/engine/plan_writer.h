@@ -12,7 +12,8 @@ namespace spate {
 // The image is valid until the builder's next begin().
 std::span<const std::byte> write_plan(const ScheduledStep& step, StepPlanBuilder& builder);
 
-// eos (unless ignored) and stop_token_ids without repetitions: what ends a sequence, and what is masked until min_tokens.
+// eos (unless ignored) and stop_token_ids without repetitions: what ends a sequence, and what is masked until
+// min_tokens.
 std::vector<int32_t> all_stop_ids(const Request& request);
 
 }  // namespace spate

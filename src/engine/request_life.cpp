@@ -15,26 +15,29 @@ Status validate_request(const Request& request, const EngineConfig& config) {
   if (params.n < 1) return invalid_argument("n must be at least 1, got {}", params.n);
   if (params.max_tokens < 1) return invalid_argument("max_tokens must be at least 1, got {}", params.max_tokens);
   if (const size_t num_stop_ids = all_stop_ids(request).size(); num_stop_ids > kMaxStopIds) {
-    return invalid_argument("stop_token_ids and the model's eos ids are {} ids together, at most {} are taken", num_stop_ids,
-                            kMaxStopIds);
+    return invalid_argument("stop_token_ids and the model's eos ids are {} ids together, at most {} are taken",
+                            num_stop_ids, kMaxStopIds);
   }
   const size_t prompt_len = request.prompt_token_ids.size();
   if (prompt_len >= static_cast<size_t>(config.max_model_len)) {
     return out_of_range(
-        "the prompt has {} tokens, but the model's context length is {} (--max-model-len) and at least one token of output "
+        "the prompt has {} tokens, but the model's context length is {} (--max-model-len) and at least one token of "
+        "output "
         "must fit: shorten the prompt",
         prompt_len, config.max_model_len);
   }
   if (prompt_len >= static_cast<size_t>(config.max_seq_len())) {
     return out_of_range(
-        "the prompt has {} tokens, but the KV cache holds {} tokens in all and at least one token of output must fit: shorten "
+        "the prompt has {} tokens, but the KV cache holds {} tokens in all and at least one token of output must fit: "
+        "shorten "
         "the prompt or raise --kv-cache-memory",
         prompt_len, config.kv_cache_tokens());
   }
   return ok_status();
 }
 
-std::unique_ptr<SequenceGroup> create_group(Request request, const EngineConfig& config, uint64_t arrival, uint64_t seed) {
+std::unique_ptr<SequenceGroup> create_group(Request request, const EngineConfig& config, uint64_t arrival,
+                                            uint64_t seed) {
   auto group = std::make_unique<SequenceGroup>();
   const SamplingParams& params = request.sampling;
   const auto prompt_len = static_cast<int>(request.prompt_token_ids.size());
@@ -59,7 +62,8 @@ EndCheck check_end(const Sequence& seq) {
   const Request& request = seq.group->request;
   const int32_t token_id = seq.token_ids.back();
   if (seq.num_output_tokens() > request.sampling.min_tokens) {
-    if (!request.sampling.ignore_eos && std::ranges::find(request.eos_token_ids, token_id) != request.eos_token_ids.end()) {
+    if (!request.sampling.ignore_eos &&
+        std::ranges::find(request.eos_token_ids, token_id) != request.eos_token_ids.end()) {
       return {FinishReason::kStop, -1};
     }
     const std::vector<int32_t>& stop_ids = request.sampling.stop_token_ids;

@@ -16,8 +16,10 @@ namespace spate {
 // What submit() promises to refuse; see Engine.
 Status validate_request(const Request& request, const EngineConfig& config);
 
-// n sequences with seeds seed + index. `seed` is the request's or a random one; arrival orders requests of equal priority.
-std::unique_ptr<SequenceGroup> create_group(Request request, const EngineConfig& config, uint64_t arrival, uint64_t seed);
+// n sequences with seeds seed + index. `seed` is the request's or a random one; arrival orders requests of equal
+// priority.
+std::unique_ptr<SequenceGroup> create_group(Request request, const EngineConfig& config, uint64_t arrival,
+                                            uint64_t seed);
 
 // Whether the newest token of seq.token_ids ends it, and how.
 struct EndCheck {
@@ -29,8 +31,8 @@ EndCheck check_end(const Sequence& seq);
 // The Output of a sequence with the facts that go with its first one.
 Output make_output(Sequence& seq);
 
-// Log-probabilities of prompt tokens that a step computed, for query tokens from position num_computed_tokens on. After a
-// preemption some come twice: only the new ones are kept.
+// Log-probabilities of prompt tokens that a step computed, for query tokens from position num_computed_tokens on. After
+// a preemption some come twice: only the new ones are kept.
 void collect_prompt_logprobs(Sequence& seq, int num_computed_tokens, std::vector<TokenLogprobs>& logprobs);
 
 // Collects the Outputs of a step by sink and pushes each sink's together.

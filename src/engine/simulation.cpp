@@ -128,7 +128,9 @@ class Simulation {
       if (rate < 1 && !chance(rate)) return;
       Request request = make_request();
       if (chance(0.01)) check_refusals(request);
-      Answer answer{.request = request, .parts = std::vector<Answer::Part>(request.sampling.n), .prompt_logprobs = {},
+      Answer answer{.request = request,
+                    .parts = std::vector<Answer::Part>(request.sampling.n),
+                    .prompt_logprobs = {},
                     .num_unfinished = request.sampling.n};
       const RequestId id = request.id;
       const Status status = engine_->submit(std::move(request));
@@ -201,10 +203,12 @@ class Simulation {
       const Answer::Part& part = answer.parts[index];
       const FakeAnswer expected = fake_generate(answer.request, index, options_.config);
       const bool complete = part.token_ids.size() == expected.token_ids.size();
-      CHECK((complete && part.finish_reason == expected.finish_reason && part.stop_token_id == expected.stop_token_id) ||
-                part.cancelled,
-            "request {} index {}: {} tokens and {}, expected {} and {}", answer.request.id, index, part.token_ids.size(),
-            finish_reason_name(part.finish_reason), expected.token_ids.size(), finish_reason_name(expected.finish_reason));
+      CHECK(
+          (complete && part.finish_reason == expected.finish_reason && part.stop_token_id == expected.stop_token_id) ||
+              part.cancelled,
+          "request {} index {}: {} tokens and {}, expected {} and {}", answer.request.id, index, part.token_ids.size(),
+          finish_reason_name(part.finish_reason), expected.token_ids.size(),
+          finish_reason_name(expected.finish_reason));
       CHECK(part.token_ids.size() <= expected.token_ids.size() &&
                 std::equal(part.token_ids.begin(), part.token_ids.end(), expected.token_ids.begin()),
             "request {} index {}: other tokens than the oracle's", answer.request.id, index);
@@ -269,10 +273,11 @@ class Simulation {
 
 std::string SimulationReport::to_string() const {
   return fmt::format(
-      "{} events: {} requests, {} cancels, {} preemptions, {} prefix hits; {} forks, {} block copies, {} refused; {} steps, {} "
+      "{} events: {} requests, {} cancels, {} preemptions, {} prefix hits; {} forks, {} block copies, {} refused; {} "
+      "steps, {} "
       "tokens generated, {} computed, {} wasted rows",
-      num_events(), num_requests, num_cancels, num_preemptions, num_prefix_hits, num_forks, num_blocks_copied, num_refused,
-      num_steps, num_tokens_generated, num_tokens_computed, num_wasted_rows);
+      num_events(), num_requests, num_cancels, num_preemptions, num_prefix_hits, num_forks, num_blocks_copied,
+      num_refused, num_steps, num_tokens_generated, num_tokens_computed, num_wasted_rows);
 }
 
 SimulationReport run_simulation(const SimulationOptions& options) { return Simulation(options).run(); }

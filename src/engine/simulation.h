@@ -1,5 +1,5 @@
-// A simulation of the whole engine over FakeExecutor: random arrivals, cancels at any moment, tight memory, shared prompts,
-// n > 1, priorities, reuse scopes. One thread, virtual clock, one seed: a failure is repeated by its seed.
+// A simulation of the whole engine over FakeExecutor: random arrivals, cancels at any moment, tight memory, shared
+// prompts, n > 1, priorities, reuse scopes. One thread, virtual clock, one seed: a failure is repeated by its seed.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct SimulationOptions {
   int max_tokens = 10;
 };
 
-// What happened. Every answer was compared with fake_generate and every invariant checked after each step, or the program
-// has stopped.
+// What happened. Every answer was compared with fake_generate and every invariant checked after each step, or the
+// program has stopped.
 struct SimulationReport {
   int64_t num_steps = 0;
   int64_t num_requests = 0;

@@ -1,7 +1,7 @@
-// Goal: no sequence of arrivals, cancels, preemptions and prefix hits breaks an invariant, leaks a block or changes an answer.
-// Method: random simulations over FakeExecutor, check_integrity() after every step, every answer against the oracle. The
-// configurations cross the choices that must not change an answer; memory is tight in all of them (a few sequences of the
-// longest length fit), so preemption and eviction are the normal case.
+// Goal: no sequence of arrivals, cancels, preemptions and prefix hits breaks an invariant, leaks a block or changes an
+// answer. Method: random simulations over FakeExecutor, check_integrity() after every step, every answer against the
+// oracle. The configurations cross the choices that must not change an answer; memory is tight in all of them (a few
+// sequences of the longest length fit), so preemption and eviction are the normal case.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -77,15 +77,16 @@ TEST_CASE("every combination of loop, chunks and prefix cache") {
   }
 }
 
-// Sizes at the edges: one row, one token a step, blocks of one token, a cache that holds exactly one longest sequence, a cache
-// smaller than the model's length, room for everything.
+// Sizes at the edges: one row, one token a step, blocks of one token, a cache that holds exactly one longest sequence,
+// a cache smaller than the model's length, room for everything.
 TEST_CASE("odd sizes") {
   struct Sizes {
     int max_num_seqs, max_num_batched_tokens, kv_block_size, num_kv_blocks, threshold;
   };
   uint64_t seed = test_seed() + 100;
-  for (const Sizes& sizes : {Sizes{1, 1, 4, 16, 0}, Sizes{4, 4, 1, 64, 0}, Sizes{8, 64, 16, 4, 3}, Sizes{8, 9, 4, 12, 2},
-                             Sizes{3, 7, 5, 13, 0}, Sizes{32, 256, 4, 4096, 0}, Sizes{32, 40, 64, 9, 8}}) {
+  for (const Sizes& sizes :
+       {Sizes{1, 1, 4, 16, 0}, Sizes{4, 4, 1, 64, 0}, Sizes{8, 64, 16, 4, 3}, Sizes{8, 9, 4, 12, 2},
+        Sizes{3, 7, 5, 13, 0}, Sizes{32, 256, 4, 4096, 0}, Sizes{32, 40, 64, 9, 8}}) {
     for (const bool async_scheduling : {false, true}) {
       EngineConfig config = small_config();
       config.async_scheduling = async_scheduling;

@@ -24,9 +24,7 @@ BlockPool::BlockPool(int num_blocks) : blocks_(num_blocks) {
   for (int32_t block_id = num_blocks - 1; block_id >= 0; --block_id) free_block_ids_.push_back(block_id);
 }
 
-BlockPool::~BlockPool() {
-  CHECK(num_referenced() == 0, "{} KV blocks are still leased at the end", num_referenced());
-}
+BlockPool::~BlockPool() { CHECK(num_referenced() == 0, "{} KV blocks are still leased at the end", num_referenced()); }
 
 BlockLease BlockPool::allocate_free() {
   if (free_block_ids_.empty()) return {};
@@ -87,13 +85,14 @@ void BlockPool::lru_remove(int32_t block_id) {
 }
 
 void BlockPool::check_integrity() const {
-  // Each block is in exactly one of three places; walking both lists and counting the referenced ones must give them all.
+  // Each block is in exactly one of three places; walking both lists and counting the referenced ones must give them
+  // all.
   thread_local std::vector<char> seen;
   seen.assign(blocks_.size(), 0);
   for (const int32_t block_id : free_block_ids_) {
     const Block& block = blocks_[block_id];
-    CHECK(!seen[block_id] && block.ref_count == 0 && !block.findable, "free block {}: ref_count {}, findable {}", block_id,
-          block.ref_count, block.findable);
+    CHECK(!seen[block_id] && block.ref_count == 0 && !block.findable, "free block {}: ref_count {}, findable {}",
+          block_id, block.ref_count, block.findable);
     seen[block_id] = 1;
   }
   int num_listed = 0;

@@ -1,4 +1,5 @@
-// BlockPool: who holds which KV block. It knows ids and counts only; what a block contains is the prefix index's business.
+// BlockPool: who holds which KV block. It knows ids and counts only; what a block contains is the prefix index's
+// business.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,8 @@ namespace spate {
 
 class BlockPool;
 
-// Holds one reference to a block while it lives. Move-only; share() makes a second one. Empty when default-made or moved from.
+// Holds one reference to a block while it lives. Move-only; share() makes a second one. Empty when default-made or
+// moved from.
 class BlockLease {
  public:
   BlockLease() = default;
@@ -40,12 +42,12 @@ class BlockLease {
   int32_t block_id_ = -1;
 };
 
-// Gives leases back last block first. Blocks of a sequence must be released in this order: then a block enters the LRU list
-// after all blocks that continue it, and the oldest entry of the list is always a leaf of the prefix tree.
+// Gives leases back last block first. Blocks of a sequence must be released in this order: then a block enters the LRU
+// list after all blocks that continue it, and the oldest entry of the list is always a leaf of the prefix tree.
 void release_in_reverse(std::vector<BlockLease>& leases);
 
-// Hands out KV blocks and takes them back. One per engine; owned by KvCache, called by the engine thread only. Outlives its
-// leases.
+// Hands out KV blocks and takes them back. One per engine; owned by KvCache, called by the engine thread only. Outlives
+// its leases.
 //
 // Invariants, verified by check_integrity(), which every test calls after every operation:
 //   1. num_free + num_cached + num_referenced == num_blocks.
@@ -68,9 +70,9 @@ class BlockPool {
   BlockLease allocate_free();          // an empty lease when the free list is empty
   BlockLease lease(int32_t block_id);  // of a block that is referenced or cached, not of a free one
 
-  void mark_findable(int32_t block_id);    // a referenced block entered the prefix index
-  int32_t oldest_cached() const;           // least recently released; -1 when none
-  void forget_cached(int32_t block_id);    // a cached block left the prefix index: it is free now
+  void mark_findable(int32_t block_id);  // a referenced block entered the prefix index
+  int32_t oldest_cached() const;         // least recently released; -1 when none
+  void forget_cached(int32_t block_id);  // a cached block left the prefix index: it is free now
 
   void check_integrity() const;
 

@@ -85,8 +85,8 @@ void KvCache::make_findable(SequenceBlocks& blocks, std::span<const int32_t> tok
     BlockLease& own = blocks.leases[idx];
     const int32_t equal = find_next(parent, token_ids, reuse_scope, idx);
     if (equal == kNoBlock) {
-      index_.insert(own.block_id(), parent, token_ids.subspan(static_cast<size_t>(idx) * kv_block_size_, kv_block_size_),
-                    reuse_scope);
+      index_.insert(own.block_id(), parent,
+                    token_ids.subspan(static_cast<size_t>(idx) * kv_block_size_, kv_block_size_), reuse_scope);
       pool_.mark_findable(own.block_id());
     } else if (equal != own.block_id()) {
       replaced.push_back({idx, std::exchange(own, pool_.lease(equal))});
@@ -98,7 +98,8 @@ void KvCache::check_integrity() const {
   pool_.check_integrity();
   index_.check_integrity();
   for (int32_t block_id = 0; block_id < pool_.num_blocks(); ++block_id) {
-    CHECK(pool_.is_findable(block_id) == index_.contains(block_id), "block {}: pool and prefix index disagree", block_id);
+    CHECK(pool_.is_findable(block_id) == index_.contains(block_id), "block {}: pool and prefix index disagree",
+          block_id);
     const int32_t parent = index_.contains(block_id) ? index_.parent(block_id) : kNoBlock;
     CHECK(parent == kNoBlock || pool_.ref_count(parent) >= pool_.ref_count(block_id),
           "block {} is held by more than its parent {}", block_id, parent);

@@ -11,8 +11,8 @@
 
 namespace spate {
 
-// The blocks of one sequence in order of position. The first num_findable are a path from the root of the prefix index; the
-// rest is the sequence's own. Whoever holds a findable block holds all blocks before it.
+// The blocks of one sequence in order of position. The first num_findable are a path from the root of the prefix index;
+// the rest is the sequence's own. Whoever holds a findable block holds all blocks before it.
 struct SequenceBlocks {
   std::vector<BlockLease> leases;
   int num_findable = 0;
@@ -36,8 +36,8 @@ struct PrefixMatch {
   int num_referenced = 0;  // of these, held by a sequence now: sharing them costs no available block
 };
 
-// One per engine; engine thread only. Eviction happens inside allocate(): the least recently released cached block goes first,
-// which is always one that no cached block continues (see release_in_reverse).
+// One per engine; engine thread only. Eviction happens inside allocate(): the least recently released cached block goes
+// first, which is always one that no cached block continues (see release_in_reverse).
 class KvCache {
  public:
   KvCache(int num_blocks, int kv_block_size, bool enable_prefix_caching, uint64_t hash_mask = ~uint64_t{0});
@@ -52,21 +52,23 @@ class KvCache {
   BlockLease allocate_one();  // empty when none is available
 
   // The longest cached path that spells the first blocks of token_ids, at most max_blocks long.
-  PrefixMatch find_cached_prefix(std::span<const int32_t> token_ids, std::string_view reuse_scope, int max_blocks) const;
+  PrefixMatch find_cached_prefix(std::span<const int32_t> token_ids, std::string_view reuse_scope,
+                                 int max_blocks) const;
   // The same with leases taken; `blocks` must be empty. Returns how many blocks.
   int take_cached_prefix(std::span<const int32_t> token_ids, std::string_view reuse_scope, int max_blocks,
                          SequenceBlocks& blocks);
 
   // Makes the full blocks among the first num_tokens tokens findable. Their contents must be written by steps submitted
-  // already, in whose wake all later reads run. Where an equal block is findable already the sequence takes that one, and its
-  // own is appended to `replaced`.
-  void make_findable(SequenceBlocks& blocks, std::span<const int32_t> token_ids, int num_tokens, std::string_view reuse_scope,
-                     std::vector<ReplacedBlock>& replaced);
+  // already, in whose wake all later reads run. Where an equal block is findable already the sequence takes that one,
+  // and its own is appended to `replaced`.
+  void make_findable(SequenceBlocks& blocks, std::span<const int32_t> token_ids, int num_tokens,
+                     std::string_view reuse_scope, std::vector<ReplacedBlock>& replaced);
 
   void check_integrity() const;
 
  private:
-  int32_t find_next(int32_t parent_block_id, std::span<const int32_t> token_ids, std::string_view reuse_scope, int idx) const;
+  int32_t find_next(int32_t parent_block_id, std::span<const int32_t> token_ids, std::string_view reuse_scope,
+                    int idx) const;
 
   const int kv_block_size_;
   const bool enable_prefix_caching_;

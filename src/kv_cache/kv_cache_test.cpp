@@ -1,5 +1,6 @@
-// Goal: a cached prefix is exactly the longest one written, eviction takes the oldest leaf, equal blocks become one. Method:
-// hand-made cases with a block of two tokens, then random sequences that look up, compute, register and release.
+// Goal: a cached prefix is exactly the longest one written, eviction takes the oldest leaf, equal blocks become one.
+// Method: hand-made cases with a block of two tokens, then random sequences that look up, compute, register and
+// release.
 #include "kv_cache/kv_cache.h"
 
 #include <map>
@@ -19,7 +20,8 @@ int compute(KvCache& kv_cache, SequenceBlocks& blocks, const Tokens& tokens, std
   const int num_found = kv_cache.take_cached_prefix(tokens, scope, (static_cast<int>(tokens.size()) - 1) / 2, blocks);
   REQUIRE(kv_cache.allocate(blocks, kv_cache.blocks_for(static_cast<int>(tokens.size())) - num_found));
   std::vector<ReplacedBlock> discarded;
-  kv_cache.make_findable(blocks, tokens, static_cast<int>(tokens.size()), scope, replaced != nullptr ? *replaced : discarded);
+  kv_cache.make_findable(blocks, tokens, static_cast<int>(tokens.size()), scope,
+                         replaced != nullptr ? *replaced : discarded);
   kv_cache.check_integrity();
   return num_found;
 }

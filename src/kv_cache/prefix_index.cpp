@@ -28,10 +28,12 @@ std::span<const int32_t> PrefixIndex::block_tokens(int32_t block_id) const {
   return std::span(token_ids_).subspan(static_cast<size_t>(block_id) * kv_block_size_, kv_block_size_);
 }
 
-int32_t PrefixIndex::find(int32_t parent_block_id, std::span<const int32_t> token_ids, std::string_view reuse_scope) const {
+int32_t PrefixIndex::find(int32_t parent_block_id, std::span<const int32_t> token_ids,
+                          std::string_view reuse_scope) const {
   DCHECK(token_ids.size() == static_cast<size_t>(kv_block_size_));
   const uint64_t hash = hash_key(parent_block_id, token_ids, reuse_scope);
-  for (int32_t block_id = buckets_[bucket_of(hash)]; block_id != kNoBlock; block_id = entries_[block_id].next_in_bucket) {
+  for (int32_t block_id = buckets_[bucket_of(hash)]; block_id != kNoBlock;
+       block_id = entries_[block_id].next_in_bucket) {
     const Entry& entry = entries_[block_id];
     if (entry.hash == hash && entry.parent_block_id == parent_block_id &&
         std::ranges::equal(block_tokens(block_id), token_ids) &&
@@ -54,7 +56,8 @@ void PrefixIndex::insert(int32_t block_id, int32_t parent_block_id, std::span<co
   if (parent_block_id == kNoBlock) {
     entry.reuse_scope = reuse_scope;
   } else {
-    CHECK(entries_[parent_block_id].present, "parent {} of block {} is not in the prefix index", parent_block_id, block_id);
+    CHECK(entries_[parent_block_id].present, "parent {} of block {} is not in the prefix index", parent_block_id,
+          block_id);
     ++entries_[parent_block_id].num_children;
   }
   std::ranges::copy(token_ids, token_ids_.begin() + static_cast<ptrdiff_t>(block_id) * kv_block_size_);

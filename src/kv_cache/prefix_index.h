@@ -11,22 +11,24 @@ namespace spate {
 
 constexpr int32_t kNoBlock = -1;
 
-// A tree of full blocks. The key of a block is (its parent block, its kv_block_size token ids), of a first block (reuse scope,
-// token ids). Keys are found by hash and then compared token by token, and a parent cannot leave before its children: equal
-// keys mean equal token ids from position 0 on, in the same scope. A hash alone would let a constructed collision read
-// another tenant's cache. Memory is fixed: 4 bytes a token and about 60 a block.
+// A tree of full blocks. The key of a block is (its parent block, its kv_block_size token ids), of a first block (reuse
+// scope, token ids). Keys are found by hash and then compared token by token, and a parent cannot leave before its
+// children: equal keys mean equal token ids from position 0 on, in the same scope. A hash alone would let a constructed
+// collision read another tenant's cache. Memory is fixed: 4 bytes a token and about 60 a block.
 //
-// Owned by KvCache; engine thread only. Invariants (check_integrity): every entry is found under its own key; num_children
-// agrees with the entries' parents.
+// Owned by KvCache; engine thread only. Invariants (check_integrity): every entry is found under its own key;
+// num_children agrees with the entries' parents.
 class PrefixIndex {
  public:
   // hash_mask: tests make hashes collide with it.
   PrefixIndex(int num_blocks, int kv_block_size, uint64_t hash_mask = ~uint64_t{0});
 
-  // The block under this key or kNoBlock. token_ids has kv_block_size entries; reuse_scope counts for first blocks only.
+  // The block under this key or kNoBlock. token_ids has kv_block_size entries; reuse_scope counts for first blocks
+  // only.
   int32_t find(int32_t parent_block_id, std::span<const int32_t> token_ids, std::string_view reuse_scope) const;
   // The key must not be in the index, nor the block. The parent must be.
-  void insert(int32_t block_id, int32_t parent_block_id, std::span<const int32_t> token_ids, std::string_view reuse_scope);
+  void insert(int32_t block_id, int32_t parent_block_id, std::span<const int32_t> token_ids,
+              std::string_view reuse_scope);
   void erase(int32_t block_id);  // must have no children
 
   int size() const { return size_; }

@@ -1,5 +1,5 @@
-// Goal: a block is found under exactly its own key: tokens, parent and scope compared, never the hash alone. Method: the same
-// cases with good hashes and with all hashes equal (mask 0); then random keys against std::map.
+// Goal: a block is found under exactly its own key: tokens, parent and scope compared, never the hash alone. Method:
+// the same cases with good hashes and with all hashes equal (mask 0); then random keys against std::map.
 #include "kv_cache/prefix_index.h"
 
 #include <map>

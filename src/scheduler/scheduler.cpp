@@ -41,7 +41,7 @@ Scheduler::~Scheduler() {
   abandon_steps();
 }
 
-// --- arrivals and ends ------------------------------------------------------------------------------------------------
+// --- arrivals and ends ---
 
 void Scheduler::add(SequenceGroup& group) {
   const Sequence& first = *group.seqs[0];
@@ -135,7 +135,7 @@ void Scheduler::abandon_steps() {
   num_pending_blocks_ = 0;
 }
 
-// --- one step ---------------------------------------------------------------------------------------------------------
+// --- one step ---
 
 void Scheduler::schedule_step(ScheduledStep& step) {
   step.clear();
@@ -152,11 +152,17 @@ void Scheduler::schedule_step(ScheduledStep& step) {
   if (!step.empty()) commit_step(step);
 }
 
-// A waiting sequence of higher priority takes the place of the running ones with the largest keys.
+// A waiting sequence of higher priority takes the place of the running ones with the largest keys, unless even all
+// those of lower priority hold too few blocks for it.
 void Scheduler::make_room_for_priority() {
-  while (!waiting_.empty() && !running_.empty()) {
-    const Sequence& first = **waiting_.begin();
-    if (running_.back()->key.priority <= first.key.priority || fits(first, true)) return;
+  if (waiting_.empty() || running_.empty()) return;
+  const Sequence& first = **waiting_.begin();
+  int num_obtainable = kv_cache_.num_available() + num_pending_blocks_;
+  for (const Sequence* seq : running_) {
+    if (seq->key.priority > first.key.priority) num_obtainable += seq->blocks.size();
+  }
+  if (num_obtainable < num_blocks_needed(first)) return;
+  while (!running_.empty() && running_.back()->key.priority > first.key.priority && !fits(first, true)) {
     preempt(*running_.back());
   }
 }
@@ -176,7 +182,8 @@ bool Scheduler::extend_blocks(Sequence& seq) {
   if (num_missing <= 0) return true;
   while (!kv_cache_.allocate(seq.blocks, num_missing)) {
     if (drop_fork_blocks_of_another(nullptr)) continue;
-    if (kv_cache_.num_available() + num_pending_blocks_ >= num_missing) return false;  // they come back with a step in flight
+    if (kv_cache_.num_available() + num_pending_blocks_ >= num_missing)
+      return false;  // they come back with a step in flight
     Sequence& victim = *running_.back();
     preempt(victim);
     admissions_closed_ = true;
@@ -188,12 +195,13 @@ bool Scheduler::extend_blocks(Sequence& seq) {
 void Scheduler::collect_prefill_candidates() {
   candidates_.clear();
   for (Sequence* seq : running_) {
-    if (seq->num_remaining() > 1) candidates_.push_back({.seq = seq, .num_remaining = seq->num_remaining(), .waiting = false});
+    if (seq->num_remaining() > 1)
+      candidates_.push_back({.seq = seq, .num_remaining = seq->num_remaining(), .waiting = false});
   }
   if (admissions_closed_ || free_rows_.empty() || waiting_.empty()) return;
   if (!fits(**waiting_.begin(), false) && !running_.empty()) {
-    // The oldest waiting sequence goes first; nobody younger may take the blocks it waits for. Prompt blocks that wait to be
-    // shared are worth less than progress.
+    // The oldest waiting sequence goes first; nobody younger may take the blocks it waits for. Prompt blocks that wait
+    // to be shared are worth less than progress.
     while (drop_fork_blocks_of_another((*waiting_.begin())->group)) {
     }
     if (!fits(**waiting_.begin(), false)) return;
@@ -213,7 +221,8 @@ void Scheduler::schedule_prefills(ScheduledStep& step) {
   collect_prefill_candidates();
   for (size_t begin = 0; begin < candidates_.size() && budget_ > 0;) {
     size_t end = begin + 1;
-    while (end < candidates_.size() && candidates_[end].seq->key.priority == candidates_[begin].seq->key.priority) ++end;
+    while (end < candidates_.size() && candidates_[end].seq->key.priority == candidates_[begin].seq->key.priority)
+      ++end;
     share_budget(begin, end, step);
     begin = end;
   }
@@ -312,31 +321,35 @@ void Scheduler::make_findable(Sequence& seq) {
   keep_until_collected(std::move(old_leases), seq.last_step_id);
 }
 
-// --- starting a sequence ----------------------------------------------------------------------------------------------
+// --- starting a sequence ---
 
-// Whether a row and enough blocks are there for a waiting sequence; with count_pending also those that come back with the
-// steps in flight.
-bool Scheduler::fits(const Sequence& seq, bool count_pending) const {
-  if (free_rows_.empty()) return false;
+// Available blocks that a waiting sequence takes to start, those included that it must leave to running ones.
+int Scheduler::num_blocks_needed(const Sequence& seq) const {
   const int num_tokens = seq.num_known_tokens();
   int num_shared = 0;
   if (can_fork(seq)) {
     num_shared = (seq.prompt_len - 1) / config_.kv_block_size;
   } else if (!seq.needs_prompt_logprobs) {
-    num_shared = kv_cache_
-                     .find_cached_prefix(seq.tokens(), seq.group->request.reuse_scope,
-                                         (num_tokens - 1) / config_.kv_block_size)
-                     .num_referenced;
+    const PrefixMatch match = kv_cache_.find_cached_prefix(seq.tokens(), seq.group->request.reuse_scope,
+                                                           (num_tokens - 1) / config_.kv_block_size);
+    num_shared = match.num_referenced;
   }
-  const int num_needed = kv_cache_.blocks_for(num_tokens) - num_shared + (running_.empty() ? 0 : watermark_);
-  return kv_cache_.num_available() + (count_pending ? num_pending_blocks_ : 0) >= num_needed;
+  return kv_cache_.blocks_for(num_tokens) - num_shared + (running_.empty() ? 0 : watermark_);
+}
+
+// Whether a row and enough blocks are there for a waiting sequence; with count_pending also those that come back with
+// the steps in flight.
+bool Scheduler::fits(const Sequence& seq, bool count_pending) const {
+  const int num_available = kv_cache_.num_available() + (count_pending ? num_pending_blocks_ : 0);
+  return !free_rows_.empty() && num_available >= num_blocks_needed(seq);
 }
 
 // Gives a waiting sequence a row and blocks for all its tokens. False closes admissions for this step.
 bool Scheduler::admit(Sequence& seq, int max_query_len, ScheduledStep& step) {
   bool admitted = try_admit(seq, max_query_len, step);
   // With nothing running, blocks kept for sharing are all that can be in the way.
-  while (!admitted && running_.empty() && drop_fork_blocks_of_another(nullptr)) admitted = try_admit(seq, max_query_len, step);
+  while (!admitted && running_.empty() && drop_fork_blocks_of_another(nullptr))
+    admitted = try_admit(seq, max_query_len, step);
   if (!admitted) admissions_closed_ = true;
   return admitted;
 }
@@ -350,12 +363,13 @@ bool Scheduler::try_admit(Sequence& seq, int max_query_len, ScheduledStep& step)
   int num_cached_tokens = 0;
   if (fork) {
     num_cached_tokens = seq.prompt_len - 1;
-    for (int i = 0; i < num_cached_tokens / config_.kv_block_size; ++i) blocks.leases.push_back(group.fork_blocks[i].share());
+    for (int i = 0; i < num_cached_tokens / config_.kv_block_size; ++i)
+      blocks.leases.push_back(group.fork_blocks[i].share());
   } else if (!seq.needs_prompt_logprobs) {
     // At least one token is computed: its logits are wanted.
-    num_cached_tokens = config_.kv_block_size *
-                        kv_cache_.take_cached_prefix(seq.tokens(), group.request.reuse_scope,
-                                                     (num_tokens - 1) / config_.kv_block_size, blocks);
+    num_cached_tokens =
+        config_.kv_block_size * kv_cache_.take_cached_prefix(seq.tokens(), group.request.reuse_scope,
+                                                             (num_tokens - 1) / config_.kv_block_size, blocks);
   }
   if (!config_.enable_chunked_prefill && num_tokens - num_cached_tokens > max_query_len) return false;
   const int num_shared = blocks.size();
@@ -392,7 +406,7 @@ bool Scheduler::try_admit(Sequence& seq, int max_query_len, ScheduledStep& step)
   return true;
 }
 
-// --- groups of n > 1 --------------------------------------------------------------------------------------------------
+// --- groups of n > 1 ---
 
 // Of the sequences that have not started, the first leads and the others wait for its prompt.
 void Scheduler::park_followers(SequenceGroup& group) {

@@ -1,18 +1,19 @@
 // Scheduler: decides which tokens of which sequences run in the next step, and which blocks and rows they get.
 //
-// There are no phases. A sequence has num_computed_tokens to catch up with num_tokens; a step has max_num_batched_tokens.
-//   1. Sequences that need one token (decode) come first, by key. One that lacks a block preempts the sequence with the largest
-//      key: that one loses row and blocks, and computes its tokens again later (blocks that are findable by prefix need not be).
-//   2. Prompts get the rest. In each priority class the oldest is sure of a share (the long-prefill threshold); then come all
-//      that can finish within the threshold, by arrival; what is left goes to the oldest first. So a short prompt does not
-//      wait behind a long one, a long one always moves, and equal ones run first come, first served.
-//   3. A waiting sequence starts when there are a row and the blocks of all its tokens: later only decode needs new blocks.
-//      While the oldest waiting one cannot get its blocks, no younger one starts. One of higher priority than a running one
-//      takes its place.
+// There are no phases. A sequence has num_computed_tokens to catch up with num_tokens; a step has
+// max_num_batched_tokens.
+//   1. Sequences that need one token (decode) come first, by key. One that lacks a block preempts the sequence with the
+//      largest key: that one loses row and blocks, and computes its tokens again later (blocks that are findable by
+//      prefix need not be).
+//   2. Prompts get the rest. In each priority class the oldest is sure of a share (the long-prefill threshold); then
+//      come all that can finish within the threshold, by arrival; what is left goes to the oldest first. So a short
+//      prompt does not wait behind a long one, a long one always moves, and equal ones run first come, first served.
+//   3. A waiting sequence starts when there are a row and the blocks of all its tokens: later only decode needs new
+//      blocks. While the oldest waiting one cannot get its blocks, no younger one starts. One of higher priority than
+//      running ones takes their place, if that gives it what it needs.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <set>
 #include <vector>
 
@@ -57,7 +58,7 @@ struct SchedulerStats {
   uint64_t num_preemptions = 0;
   uint64_t prefix_cache_queries = 0;  // tokens
   uint64_t prefix_cache_hits = 0;
-  uint64_t num_forks = 0;             // sequences that started from their group's shared prompt blocks
+  uint64_t num_forks = 0;  // sequences that started from their group's shared prompt blocks
 };
 
 // One per engine, engine thread only. Groups are owned by the caller and must outlive their steps in flight.
@@ -76,7 +77,8 @@ class Scheduler {
 
   // The next step; empty when nothing can run. Its sequences count as computed from now on.
   void schedule_step(ScheduledStep& step);
-  // The step was collected (steps are collected in order): its blocks may be reused. Before the step's append_token calls.
+  // The step was collected (steps are collected in order): its blocks may be reused. Before the step's append_token
+  // calls.
   void retire_step(const ScheduledStep& step);
   // The token that a retired step sampled.
   void append_token(Sequence& seq, int32_t token_id);
@@ -120,6 +122,7 @@ class Scheduler {
 
   // Memory.
   bool extend_blocks(Sequence& seq);
+  int num_blocks_needed(const Sequence& seq) const;
   bool fits(const Sequence& seq, bool count_pending) const;
   bool admit(Sequence& seq, int max_query_len, ScheduledStep& step);
   bool try_admit(Sequence& seq, int max_query_len, ScheduledStep& step);

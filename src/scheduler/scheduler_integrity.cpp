@@ -14,7 +14,8 @@ void Scheduler::check_integrity() const {
   CHECK(std::ranges::is_sorted(running_, ByKey{}));
   for (const Sequence* seq : running_) {
     CHECK(seq->state == SequenceState::kRunning && seq->has_started && !seq->parked);
-    CHECK(seq->row >= 0 && seq->row < config_.max_num_seqs && ++rows_seen[seq->row] == 1, "row {} is taken twice", seq->row);
+    CHECK(seq->row >= 0 && seq->row < config_.max_num_seqs && ++rows_seen[seq->row] == 1, "row {} is taken twice",
+          seq->row);
     CHECK(seq->num_computed_tokens <= seq->num_tokens() && seq->num_tokens() <= seq->max_len,
           "{} computed, {} tokens, at most {}", seq->num_computed_tokens, seq->num_tokens(), seq->max_len);
     CHECK(kv_cache_.blocks_for(seq->num_computed_tokens) <= seq->blocks.size() &&
@@ -43,8 +44,8 @@ void Scheduler::check_integrity() const {
   }
   CHECK(num_pending == num_pending_blocks_);
   for (int32_t block_id = 0; block_id < config_.num_kv_blocks; ++block_id) {
-    CHECK(num_leases[block_id] == kv_cache_.pool().ref_count(block_id), "block {} has {} leases, {} are known", block_id,
-          kv_cache_.pool().ref_count(block_id), num_leases[block_id]);
+    CHECK(num_leases[block_id] == kv_cache_.pool().ref_count(block_id), "block {} has {} leases, {} are known",
+          block_id, kv_cache_.pool().ref_count(block_id), num_leases[block_id]);
   }
 }
 

@@ -1,6 +1,6 @@
-// Goal: the policy as scheduler.h states it: who runs, with how many tokens, who is preempted, who waits. Method: hand-made
-// groups stepped by hand; each test checks the plan of each step and the invariants. Correctness under random load is the
-// simulation's business (engine/simulation_test.cpp).
+// Goal: the policy as scheduler.h states it: who runs, with how many tokens, who is preempted, who waits. Method:
+// hand-made groups stepped by hand; each test checks the plan of each step and the invariants. Correctness under random
+// load is the simulation's business (engine/simulation_test.cpp).
 #include "scheduler/scheduler.h"
 
 #include <map>
@@ -53,7 +53,8 @@ class Harness {
     return *groups_.back();
   }
 
-  // Schedules a step and tells who got how many tokens: {group: tokens}, of sequence 0 unless n > 1 (then group * 100 + index).
+  // Schedules a step and tells who got how many tokens: {group: tokens}, of sequence 0 unless n > 1 (then group * 100 +
+  // index).
   std::map<int, int> schedule() {
     scheduler.schedule_step(step);
     scheduler.check_integrity();
@@ -155,6 +156,16 @@ TEST_CASE("a smaller priority goes first, and takes the place of a larger one wh
   CHECK(h.scheduler.stats().num_preemptions == 1);
   CHECK(h.run() == Tokens{{0, 1}, {2, 1}});
   CHECK(h.run() == Tokens{{0, 1}, {1, 1}});  // back: 9 tokens, of which two full blocks were findable
+}
+
+TEST_CASE("nobody is preempted for a higher priority that would still not fit") {
+  Harness h(config_of(4, 64, 12));
+  h.add(20, 9, 0);
+  h.add(8, 9, 1);
+  CHECK(h.run() == Tokens{{0, 20}, {1, 8}});
+  h.add(36, 4, 0);  // 9 blocks and one in reserve; 4 are free, the one of priority 1 holds 3
+  CHECK(h.run() == Tokens{{0, 1}, {1, 1}});
+  CHECK(h.scheduler.stats().num_preemptions == 0);
 }
 
 TEST_CASE("equal priority never preempts for a row") {

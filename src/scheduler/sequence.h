@@ -1,5 +1,5 @@
-// Sequence and SequenceGroup: a request inside the engine. Plain data; the scheduler changes the scheduling part, the engine
-// the tokens and the results. Engine thread only.
+// Sequence and SequenceGroup: a request inside the engine. Plain data; the scheduler changes the scheduling part, the
+// engine the tokens and the results. Engine thread only.
 #pragma once
 
 #include <compare>
@@ -34,21 +34,21 @@ struct Sequence {
   SchedulingKey key;
   uint64_t seed = 0;
   int prompt_len = 0;
-  int max_len = 0;  // prompt and output: it ends when it has so many tokens
+  int max_len = 0;                 // prompt and output: it ends when it has so many tokens
   std::vector<int32_t> token_ids;  // prompt and output that the host knows; empty before the first start (see tokens())
 
-  // Scheduling. num_computed_tokens counts submitted steps, collected or not; the host does not know the value of a token that
-  // a step in flight samples, but that there will be one.
+  // Scheduling. num_computed_tokens counts submitted steps, collected or not; the host does not know the value of a
+  // token that a step in flight samples, but that there will be one.
   SequenceState state = SequenceState::kWaiting;
-  bool parked = false;              // waits until the group's leader has computed the prompt
-  bool has_started = false;         // has had a row before
+  bool parked = false;                 // waits until the group's leader has computed the prompt
+  bool has_started = false;            // has had a row before
   bool needs_prompt_logprobs = false;  // must compute every prompt token: nothing may come from a cache
   int num_computed_tokens = 0;
-  int num_pending_samples = 0;      // sampled by steps in flight
+  int num_pending_samples = 0;  // sampled by steps in flight
   int num_steps_in_flight = 0;
-  uint64_t last_step_id = 0;        // the latest step that uses its blocks
+  uint64_t last_step_id = 0;  // the latest step that uses its blocks
   int row = -1;
-  int num_estimated_cached = 0;     // prompt tokens found by prefix when it arrived: a guess, for the order of prefills
+  int num_estimated_cached = 0;  // prompt tokens found by prefix when it arrived: a guess, for the order of prefills
   SequenceBlocks blocks;
 
   // What the device has not been told yet.
@@ -57,12 +57,13 @@ struct Sequence {
   std::vector<int> replaced_block_idxs;
 
   // Results.
-  int num_cached_tokens = 0;  // prompt tokens that the prefix cache had when it started
-  double queue_seconds = -1;  // arrival to first row; -1 before that
-  bool has_reported = false;  // the first Output is out
+  int num_cached_tokens = 0;                   // prompt tokens that the prefix cache had when it started
+  double queue_seconds = -1;                   // arrival to first row; -1 before that
+  bool has_reported = false;                   // the first Output is out
   std::vector<TokenLogprobs> prompt_logprobs;  // collected so far; of prompt tokens 1, 2 ...
 
-  // The tokens that the host knows. A sequence that has not started reads its request's: n waiting ones cost one prompt.
+  // The tokens that the host knows. A sequence that has not started reads its request's: n waiting ones cost one
+  // prompt.
   inline std::span<const int32_t> tokens() const;
   int num_known_tokens() const { return has_started ? static_cast<int>(token_ids.size()) : prompt_len; }
   int num_tokens() const { return num_known_tokens() + num_pending_samples; }
@@ -71,8 +72,9 @@ struct Sequence {
   int num_remaining() const { return num_tokens() >= max_len ? 0 : num_tokens() - num_computed_tokens; }
 };
 
-// The n sequences of a request. One of them, the leader, computes the prompt; the others are parked until then and share its
-// prompt blocks. Also the unit of ownership: it lives until all its sequences have finished and left the steps in flight.
+// The n sequences of a request. One of them, the leader, computes the prompt; the others are parked until then and
+// share its prompt blocks. Also the unit of ownership: it lives until all its sequences have finished and left the
+// steps in flight.
 struct SequenceGroup {
   Request request;
   std::vector<int32_t> stop_ids;  // eos and stop_token_ids together
@@ -82,9 +84,10 @@ struct SequenceGroup {
   bool has_started = false;
   bool has_been_reported = false;  // that it ended
 
-  Sequence* leader = nullptr;          // while others are parked behind it
-  std::vector<BlockLease> fork_blocks;  // of the prompt's first prompt_len - 1 tokens, while sequences wait to share them
-  uint64_t fork_step_id = 0;           // the latest step that writes or copies them
+  Sequence* leader = nullptr;  // while others are parked behind it
+  std::vector<BlockLease>
+      fork_blocks;            // of the prompt's first prompt_len - 1 tokens, while sequences wait to share them
+  uint64_t fork_step_id = 0;  // the latest step that writes or copies them
 };
 
 inline std::span<const int32_t> Sequence::tokens() const {

@@ -27,7 +27,7 @@ std::string_view finish_reason_name(FinishReason reason);  // "stop", "length", 
 struct Output {
   RequestId request_id = 0;
   int index = 0;  // of the n sequences
-  std::vector<int32_t> token_ids;       // new since the last Output
+  std::vector<int32_t> token_ids;       // new since the last Output; the eos or stop id that ended it included
   std::vector<TokenLogprobs> logprobs;  // of these tokens, when asked
   std::vector<TokenLogprobs> prompt_logprobs;  // with the first Output of index 0, for prompt tokens 1 .. n-1, when asked
   FinishReason finish_reason = FinishReason::kNone;

@@ -14,8 +14,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Put behind the text to be continued, found again in the rendering; ends in a space to see whether the template
-// trims. transformers' own text, since templates may depend on nothing of it.
+// Put behind the text to be continued and found again in the rendering. The space at its end shows whether the
+// template trims texts.
 constexpr std::string_view kContinueTag = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 // Content in parts to one text, as vLLM does: text parts joined by newlines.

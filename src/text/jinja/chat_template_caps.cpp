@@ -1,5 +1,6 @@
 #include "text/jinja/chat_template_caps.h"
 
+#include <map>
 #include <set>
 #include <string>
 
@@ -85,6 +86,27 @@ std::set<std::string> find_aliases(const Body& body, std::set<std::string> names
   return names;
 }
 
+std::map<std::string, const Stmt*> find_macros(const Body& body) {
+  std::map<std::string, const Stmt*> macros;
+  for_each_stmt(body, [&macros](const Stmt& stmt) {
+    if (stmt.kind == StmtKind::kMacro) macros[stmt.name] = &stmt;
+  });
+  return macros;
+}
+
+// Where a macro is called with a content: its parameter is one too.
+template <typename Matches>
+void add_macro_parameters(const Expr& call, const std::map<std::string, const Stmt*>& macros, const Matches& is_content_value,
+                          std::set<std::string>& names) {
+  if (call.kind != ExprKind::kCall || call.children[0]->kind != ExprKind::kName) return;
+  const auto macro = macros.find(call.children[0]->text);
+  if (macro == macros.end()) return;
+  const auto& parameters = macro->second->targets;
+  for (size_t i = 0; i < call.call->positional.size() && i < parameters.size(); ++i) {
+    if (is_content_value(*call.call->positional[i])) names.insert(parameters[i]->text);
+  }
+}
+
 bool reads_content_parts(const Body& body) {
   const auto nothing = [](const Expr&) { return false; };
   const std::set<std::string> lists = find_aliases(body, {"messages"}, nothing);
@@ -98,11 +120,17 @@ bool reads_content_parts(const Body& body) {
   const auto is_message_content = [&messages](const Expr& expr) {
     return is_content(expr) && is_variable(*bare(expr).children[0], messages);
   };
-  const std::set<std::string> contents = find_aliases(body, {}, is_message_content);
+  std::set<std::string> contents = find_aliases(body, {}, is_message_content);
+  const auto is_content_value = [&](const Expr& expr) { return is_message_content(expr) || is_variable(expr, contents); };
+  const std::map<std::string, const Stmt*> macros = find_macros(body);
+  for (size_t before = contents.size() + 1; before != contents.size();) {
+    before = contents.size();
+    for_each_expr(body, [&](const Expr& expr) { add_macro_parameters(expr, macros, is_content_value, contents); });
+    contents = find_aliases(body, std::move(contents), is_message_content);
+  }
   bool found = false;
   for_each_stmt(body, [&](const Stmt& stmt) {
-    if (stmt.kind != StmtKind::kFor) return;
-    found = found || is_message_content(*stmt.expr) || is_variable(*stmt.expr, contents);
+    found = found || (stmt.kind == StmtKind::kFor && is_content_value(*stmt.expr));
   });
   return found;
 }

@@ -71,11 +71,14 @@ std::string float_digits(double value, const Spec& spec) {
 }
 
 std::string int_digits(uint64_t value, int base, bool upper) {
+  const std::string_view alphabet = upper ? "0123456789ABCDEF" : "0123456789abcdef";
+  const auto divisor = static_cast<uint64_t>(base);
   std::string digits;
-  do {
-    digits.push_back((upper ? "0123456789ABCDEF" : "0123456789abcdef")[value % static_cast<uint64_t>(base)]);
-    value /= static_cast<uint64_t>(base);
-  } while (value != 0);
+  while (value >= divisor) {
+    digits.push_back(alphabet[value % divisor]);
+    value /= divisor;
+  }
+  digits.push_back(alphabet[value]);
   std::reverse(digits.begin(), digits.end());
   return digits;
 }

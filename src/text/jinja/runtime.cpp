@@ -234,7 +234,7 @@ Runtime::Flow Runtime::run_filter_block(const Stmt& stmt) {
     if (flow != Flow::kNormal) return flow;
     text = capture.take();
   }
-  write(to_text(eval_filter(*stmt.expr, &text)));
+  write_text_value(eval_filter(*stmt.expr, &text));
   return Flow::kNormal;
 }
 
@@ -246,7 +246,7 @@ Runtime::Flow Runtime::run_with(const Stmt& stmt) {
 
 void Runtime::run_call_block(const Stmt& stmt) {
   const Value caller = make_macro(stmt);
-  write(to_text(eval_call(*stmt.expr, &caller)));
+  write_text_value(eval_call(*stmt.expr, &caller));
 }
 
 void Runtime::run_block(const Stmt& stmt) {
@@ -442,6 +442,12 @@ void Runtime::write(std::string_view text) {
   }
   charge_bytes_copied(text.size());
   out_->append(text);
+}
+
+// What a filter or call block gives goes out as it is: jinja2 does not turn it into a text.
+void Runtime::write_text_value(const Value& value) {
+  if (!value.is_string()) fail("expected str instance, {} found", type_name(value));
+  write(value.text());
 }
 
 // --- expressions

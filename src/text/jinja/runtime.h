@@ -61,6 +61,7 @@ class Runtime {
   Value& slot(const Slot& place);
   void assign(const Expr& target, const Value& value, bool at_top_level);
   void write(std::string_view text);
+  void write_text_value(const Value& value);
 
   Value eval(const Expr& expr);
   Value eval_node(const Expr& expr);

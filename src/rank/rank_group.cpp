@@ -125,6 +125,9 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
   const Device& first_device = *group->workers_[0]->device;
   group->device_description_ = fmt::format("{}: {}", first_device.kind(), first_device.description());
   const bool shares_memory = first_device.kind() != "cuda";
+  if (size > 1 && !shares_memory) {
+    return unimplemented("--tensor-parallel-size {}: collectives between GPUs are not built yet; use 1, or --device cpu", size);
+  }
 
   // 2. The memory plan.
   ModelOptions options{.act_dtype = config.act_dtype,

@@ -39,6 +39,8 @@ Result<DecoderSpec> make_decoder_spec(const ModelConfig& config) {
 
 std::vector<int64_t> layer_windows(const ModelConfig& config, int64_t window) {
   std::vector<int64_t> windows(static_cast<size_t>(config.num_layers), 0);
+  CHECK(config.layer_types.empty() || config.layer_types.size() == windows.size(), "{} layer types, {} layers",
+        config.layer_types.size(), windows.size());
   for (size_t i = 0; i < windows.size(); ++i) {
     const bool slides = config.layer_types.empty() ? static_cast<int64_t>(i) >= config.max_window_layers
                                                    : config.layer_types[i] == "sliding_attention";

@@ -83,6 +83,7 @@ TEST_CASE("verify() compares a checkpoint with a config") {
   ModelConfig config = load_model_config(golden("qwen2_window")).value();
   CHECK(Model::verify(config, checkpoint).ok());
   config.num_layers = 4;
+  config.layer_types.push_back("full_attention");
   config.vocab_size = 161;
   const Status bigger = Model::verify(config, checkpoint);
   CHECK(says(bigger, "14 problems"));  // 12 tensors of layer 3, two of the vocabulary

@@ -47,17 +47,29 @@ ApiError http_error(int http_status, std::string message) {
       error.type = "not_found_error";
       error.code = "not_found";
       break;
-    case 405: error.code = "method_not_allowed"; break;
-    case 408: error.code = "request_timeout"; break;
-    case 413: error.code = "request_too_large"; break;
-    case 415: error.code = "unsupported_media_type"; break;
-    case 417: error.code = "expectation_failed"; break;
+    case 405:
+      error.code = "method_not_allowed";
+      break;
+    case 408:
+      error.code = "request_timeout";
+      break;
+    case 413:
+      error.code = "request_too_large";
+      break;
+    case 415:
+      error.code = "unsupported_media_type";
+      break;
+    case 417:
+      error.code = "expectation_failed";
+      break;
     case 429:
       error.type = "rate_limit_error";
       error.code = "queue_full";
       error.retry_after_seconds = 1;
       break;
-    case 431: error.code = "request_header_too_large"; break;
+    case 431:
+      error.code = "request_header_too_large";
+      break;
     case 500:
       error.type = "server_error";
       error.code = "internal_error";
@@ -71,7 +83,8 @@ ApiError http_error(int http_status, std::string message) {
       error.code = "unavailable";
       error.retry_after_seconds = 1;
       break;
-    default: error.code = "invalid_request";
+    default:
+      error.code = "invalid_request";
   }
   return error;
 }
@@ -81,14 +94,25 @@ ApiError api_error_of(const Status& status, std::string param) {
   switch (status.code()) {
     case StatusCode::kInvalidArgument:
     case StatusCode::kOutOfRange:
-    case StatusCode::kDataLoss: http_status = 400; break;
-    case StatusCode::kNotFound: http_status = 404; break;
-    case StatusCode::kResourceExhausted: http_status = 429; break;
+    case StatusCode::kDataLoss:
+      http_status = 400;
+      break;
+    case StatusCode::kNotFound:
+      http_status = 404;
+      break;
+    case StatusCode::kResourceExhausted:
+      http_status = 429;
+      break;
     case StatusCode::kUnavailable:
-    case StatusCode::kCancelled: http_status = 503; break;
-    case StatusCode::kUnimplemented: http_status = 501; break;
+    case StatusCode::kCancelled:
+      http_status = 503;
+      break;
+    case StatusCode::kUnimplemented:
+      http_status = 501;
+      break;
     case StatusCode::kOk:
-    case StatusCode::kInternal: break;
+    case StatusCode::kInternal:
+      break;
   }
   ApiError error = http_error(http_status, status.message());
   if (http_status == 400) error.code = "invalid_value";

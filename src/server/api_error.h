@@ -22,10 +22,10 @@ struct ApiError {
 };
 
 ApiError bad_request(std::string param, std::string message, std::string code = "invalid_value");
-ApiError not_built(std::string param, std::string message);             // 501: known, refused rather than ignored
-ApiError model_not_found(std::string_view model);                       // 404
+ApiError not_built(std::string param, std::string message);                // 501: known, refused rather than ignored
+ApiError model_not_found(std::string_view model);                          // 404
 ApiError unavailable_error(std::string message, int retry_after_seconds);  // 503
-ApiError http_error(int http_status, std::string message);              // type and code follow from the status
+ApiError http_error(int http_status, std::string message);                 // type and code follow from the status
 ApiError api_error_of(const Status& status, std::string param = {});
 
 std::string error_json(const ApiError& error);  // the envelope
@@ -34,7 +34,7 @@ std::string error_json(const ApiError& error);  // the envelope
 template <typename T>
 class [[nodiscard]] ApiResult {
  public:
-  ApiResult(T value) : state_(std::in_place_index<0>, std::move(value)) {}           // NOLINT: implicit on purpose
+  ApiResult(T value) : state_(std::in_place_index<0>, std::move(value)) {}         // NOLINT: implicit on purpose
   ApiResult(ApiError error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT: implicit on purpose
   bool ok() const { return state_.index() == 0; }
   T& operator*() { return std::get<0>(state_); }

@@ -14,8 +14,8 @@ int64_t unix_seconds() {
 
 ResponseInfo response_info(const ApiCall& call, const ApiRequest& request, std::string_view prefix) {
   const ServingModel& model = call.frontend->model();
-  std::string id = call.request.has_client_request_id || request.request_id.empty() ? call.request.request_id
-                                                                                   : request.request_id;
+  std::string id =
+      call.request.has_client_request_id || request.request_id.empty() ? call.request.request_id : request.request_id;
   return {.id = std::string(prefix) + std::move(id),
           .created = unix_seconds(),
           .model = request.model.empty() ? model.names.front() : request.model,

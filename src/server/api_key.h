@@ -9,7 +9,8 @@
 
 namespace spate {
 
-// "Authorization: Bearer KEY" or "X-Api-Key: KEY" with one of the keys. Takes the same time for every wrong key of a length.
+// "Authorization: Bearer KEY" or "X-Api-Key: KEY" with one of the keys. Takes the same time for every wrong key of a
+// length.
 bool has_valid_api_key(const HttpRequest& request, const std::vector<std::string>& keys);
 
 }  // namespace spate

@@ -1,7 +1,7 @@
 // The requests of the OpenAI protocol as plain data, and the pure functions that make them from request bodies.
 //
-// Parsing knows the wire only: types, ranges, and what is refused. Whether a prompt fits is found later, by the front-end,
-// which has the tokenizer.
+// Parsing knows the wire only: types, ranges, and what is refused. Whether a prompt fits is found later, by the
+// front-end, which has the tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct ParseLimits {
 
 // What chat and completions have in common.
 struct ApiRequest {
-  std::string model;     // as requested; empty = the served one
+  std::string model;        // as requested; empty = the served one
   SamplingParams sampling;  // max_tokens is 1 until the front-end resolves max_tokens below
   std::optional<int> max_tokens;
   bool stream = false;
@@ -52,9 +52,9 @@ struct ApiRequest {
 struct ChatRequest : ApiRequest {
   std::shared_ptr<const nlohmann::ordered_json> messages;  // checked; content is a string, a list of text parts or null
   std::shared_ptr<const nlohmann::ordered_json> tools;     // null when there are none
-  std::shared_ptr<const nlohmann::ordered_json> documents;  // null when there are none
+  std::shared_ptr<const nlohmann::ordered_json> documents;        // null when there are none
   std::shared_ptr<const nlohmann::ordered_json> template_kwargs;  // never null; an object
-  bool parse_tool_calls = false;  // tools are given and tool_choice is auto
+  bool parse_tool_calls = false;                                  // tools are given and tool_choice is auto
   bool parallel_tool_calls = true;
   bool add_generation_prompt = true;
   bool continue_final_message = false;

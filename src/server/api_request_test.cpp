@@ -1,5 +1,5 @@
-// Goal    Every field of a request body is taken as the API says, and everything wrong is refused with the field, the value and
-//         the limit; nothing that changes the answer is ignored silently.
+// Goal    Every field of a request body is taken as the API says, and everything wrong is refused with the field, the
+//         value and the limit; nothing that changes the answer is ignored silently.
 // Method  Bodies as clients send them; one wrong thing at a time.
 #include "server/api_request.h"
 
@@ -10,12 +10,14 @@
 namespace spate {
 namespace {
 
-const ParseLimits kLimits{.defaults = {.temperature = 0.6f, .sampling_top_k = 20}, .vocab_size = 1000, .max_logprobs = 20,
+const ParseLimits kLimits{.defaults = {.temperature = 0.6f, .sampling_top_k = 20},
+                          .vocab_size = 1000,
+                          .max_logprobs = 20,
                           .max_model_len = 4096};
 
 ApiResult<ChatRequest> chat(const std::string& fields) {
-  return parse_chat_request(R"({"messages":[{"role":"user","content":"hi"}])" + (fields.empty() ? "" : "," + fields) + "}",
-                            kLimits);
+  return parse_chat_request(
+      R"({"messages":[{"role":"user","content":"hi"}])" + (fields.empty() ? "" : "," + fields) + "}", kLimits);
 }
 ApiResult<CompletionRequest> completion(const std::string& fields) {
   return parse_completion_request("{" + fields + "}", kLimits);
@@ -103,13 +105,16 @@ TEST_CASE("chat request: what is not built is refused with 501, never ignored") 
   CHECK(refusal(chat(R"("structured_outputs":{"regex":"a"})")) == "structured_outputs|not_implemented|501");
   CHECK(refusal(chat(R"("guided_choice":["a"])")) == "guided_choice|not_implemented|501");
   CHECK(refusal(chat(R"("tool_choice":"required","tools":[])")) == "tool_choice|not_implemented|501");
-  CHECK(refusal(chat(R"("tool_choice":{"type":"function","function":{"name":"f"}})")) == "tool_choice|not_implemented|501");
+  CHECK(refusal(chat(R"("tool_choice":{"type":"function","function":{"name":"f"}})")) ==
+        "tool_choice|not_implemented|501");
   CHECK(refusal(chat(R"("bad_words":["x"])")) == "bad_words|not_implemented|501");
   CHECK(refusal(chat(R"("bad_words":[],"use_beam_search":false)")) == "ok");
 }
 
 TEST_CASE("chat request: messages") {
-  const auto with = [](const std::string& messages) { return parse_chat_request(R"({"messages":)" + messages + "}", kLimits); };
+  const auto with = [](const std::string& messages) {
+    return parse_chat_request(R"({"messages":)" + messages + "}", kLimits);
+  };
   CHECK(refusal(parse_chat_request("{}", kLimits)) == "messages|missing_required_parameter|400");
   CHECK(refusal(with("[]")) == "messages|invalid_value|400");
   CHECK(refusal(with(R"("hi")")) == "messages|invalid_type|400");

@@ -8,7 +8,8 @@ namespace {
 constexpr std::string_view kThink = "<think>", kEndThink = "</think>";
 constexpr std::string_view kToolCall = "<tool_call>", kEndToolCall = "</tool_call>";
 constexpr std::string_view kSpace = " \t\r\n";
-constexpr size_t kMaxHeldSpace = 256;  // bytes; a model that writes nothing but line breaks must not be buffered for ever
+constexpr size_t kMaxHeldSpace =
+    256;  // bytes; a model that writes nothing but line breaks must not be buffered for ever
 
 // How much of the end of `text` is a beginning of `tag`.
 size_t overlap(std::string_view text, std::string_view tag) {
@@ -27,7 +28,7 @@ size_t trailing_space(std::string_view text) {
 
 ChatOutputParser::ChatOutputParser(ChatOutputOptions options)
     : options_(options),
-      state_(!options.parse_reasoning         ? State::kContent
+      state_(!options.parse_reasoning      ? State::kContent
              : options.starts_in_reasoning ? State::kReasoning
                                            : State::kStart),
       skip_space_(state_ == State::kReasoning) {}
@@ -46,8 +47,10 @@ void ChatOutputParser::finish(std::vector<ChatPart>& parts) {
 // One move; false when more text is needed (or all is done).
 bool ChatOutputParser::step(std::vector<ChatPart>& parts, bool is_end) {
   switch (state_) {
-    case State::kStart: return step_start(parts, is_end);
-    case State::kReasoning: return step_until(kEndThink, ChatPart::Kind::kReasoning, State::kContent, parts, is_end);
+    case State::kStart:
+      return step_start(parts, is_end);
+    case State::kReasoning:
+      return step_until(kEndThink, ChatPart::Kind::kReasoning, State::kContent, parts, is_end);
     case State::kContent:
       if (!options_.parse_tool_calls && !skip_space_) {
         emit(ChatPart::Kind::kContent, std::exchange(text_, {}), parts);
@@ -55,7 +58,8 @@ bool ChatOutputParser::step(std::vector<ChatPart>& parts, bool is_end) {
       }
       return step_until(options_.parse_tool_calls ? kToolCall : std::string_view(), ChatPart::Kind::kContent,
                         State::kToolCall, parts, is_end);
-    case State::kToolCall: return step_tool_call(parts, is_end);
+    case State::kToolCall:
+      return step_tool_call(parts, is_end);
   }
   return false;
 }

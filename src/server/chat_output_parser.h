@@ -1,8 +1,8 @@
 // ChatOutputParser: splits what a chat model writes into reasoning (<think>...</think>), content and tool calls
 // (<tool_call>{"name": ..., "arguments": ...}</tool_call>), as the text comes.
 //
-// Whatever way the text is cut into pieces, the parts add up to the same. Tags that the model writes are taken out, line
-// breaks around them too. Held back: what may become a tag, and white space before one.
+// Whatever way the text is cut into pieces, the parts add up to the same. Tags that the model writes are taken out,
+// line breaks around them too. Held back: what may become a tag, and white space before one.
 #pragma once
 
 #include <string>
@@ -24,7 +24,7 @@ struct ChatOutputOptions {
   bool parse_reasoning = false;
   bool starts_in_reasoning = false;  // the prompt ends with <think>
   bool parse_tool_calls = false;
-  bool parallel_tool_calls = true;   // false: calls after the first are dropped
+  bool parallel_tool_calls = true;  // false: calls after the first are dropped
 };
 
 class ChatOutputParser {
@@ -51,7 +51,7 @@ class ChatOutputParser {
   bool skip_space_ = false;  // line breaks after a tag
   std::string text_;         // not yet given out
   ToolCallScanner scanner_;
-  std::string raw_call_;     // of a call whose name is not known yet
+  std::string raw_call_;  // of a call whose name is not known yet
   bool is_call_open_ = false;
   int num_tool_calls_ = 0;
 };

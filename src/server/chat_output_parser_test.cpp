@@ -1,9 +1,11 @@
 // Goal    Reasoning, content and tool calls are told apart, and the parts are the same however the text is cut.
-// Method  Model outputs as they occur; each is fed whole, byte by byte and in random pieces, and the joined parts compared.
+// Method  Model outputs as they occur; each is fed whole, byte by byte and in random pieces, and the joined parts
+//         compared.
 #include "server/chat_output_parser.h"
 
 #include "base/rng.h"
 #include "base/test_support.h"
+
 #include "base/test.h"
 
 namespace spate {
@@ -18,10 +20,18 @@ std::string parse(const ChatOutputOptions& options, const std::vector<std::strin
   std::string reasoning, content, tools;
   for (const ChatPart& part : parts) {
     switch (part.kind) {
-      case ChatPart::Kind::kReasoning: reasoning += part.text; break;
-      case ChatPart::Kind::kContent: content += part.text; break;
-      case ChatPart::Kind::kToolName: tools += fmt::format("|{}:{} ", part.tool_idx, part.text); break;
-      case ChatPart::Kind::kToolArguments: tools += part.text; break;
+      case ChatPart::Kind::kReasoning:
+        reasoning += part.text;
+        break;
+      case ChatPart::Kind::kContent:
+        content += part.text;
+        break;
+      case ChatPart::Kind::kToolName:
+        tools += fmt::format("|{}:{} ", part.tool_idx, part.text);
+        break;
+      case ChatPart::Kind::kToolArguments:
+        tools += part.text;
+        break;
     }
   }
   return "R=" + reasoning + " C=" + content + " T=" + tools;
@@ -52,7 +62,8 @@ const ChatOutputOptions kBoth{.parse_reasoning = true, .parse_tool_calls = true}
 }  // namespace
 
 TEST_CASE("chat output: reasoning") {
-  check_all_cuts(kThinks, "<think>\nstep one\n\nstep two\n</think>\n\nThe answer.", "R=step one\n\nstep two C=The answer. T=");
+  check_all_cuts(kThinks, "<think>\nstep one\n\nstep two\n</think>\n\nThe answer.",
+                 "R=step one\n\nstep two C=The answer. T=");
   check_all_cuts(kThinks, "No thinking < here <thin", "R= C=No thinking < here <thin T=");
   check_all_cuts(kThinks, "<think>cut off by max_tokens </thi", "R=cut off by max_tokens </thi C= T=");
   check_all_cuts({.parse_reasoning = true, .starts_in_reasoning = true}, "so\n</think>\nyes", "R=so C=yes T=");
@@ -71,7 +82,8 @@ TEST_CASE("chat output: tool calls") {
 TEST_CASE("chat output: what is no call after all is given out, a second call is dropped on demand") {
   check_all_cuts(kBoth, "<tool_call>nonsense</tool_call>", "R= C=<tool_call>nonsense</tool_call> T=");
   check_all_cuts({.parse_tool_calls = true, .parallel_tool_calls = false},
-                 "<tool_call>{\"name\":\"a\",\"arguments\":{}}</tool_call><tool_call>{\"name\":\"b\",\"arguments\":{}}</tool_call>",
+                 "<tool_call>{\"name\":\"a\",\"arguments\":{}}</"
+                 "tool_call><tool_call>{\"name\":\"b\",\"arguments\":{}}</tool_call>",
                  "R= C= T=|0:a {}");
   check_all_cuts(kBoth, "a <tool_cal b", "R= C=a <tool_cal b T=");
   // Cut in the middle of the arguments: what there is.

@@ -11,7 +11,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxMessages = 65536;
 constexpr size_t kMaxTools = 1024;
-constexpr size_t kMaxMessageFields = 64;    // bounds what looks keys up one by one
+constexpr size_t kMaxMessageFields = 64;  // bounds what looks keys up one by one
 constexpr size_t kMaxTemplateKwargs = 256;
 
 // Text parts in their one form, {"type":"text","text":...}; the template has them as they are or as one text.
@@ -34,7 +34,7 @@ std::optional<Json> normalize_parts(FieldReader& message, const Json& parts) {
     const char* field = type == "refusal" ? "refusal" : "text";
     std::optional<std::string> part_text =
         type == "text" || type == "refusal" || type == "input_text" || type == "output_text" ? part.string(field)
-                                                                                            : std::nullopt;
+                                                                                             : std::nullopt;
     if (part.has_error()) {
       message.fail(part.error());
       return std::nullopt;
@@ -73,7 +73,8 @@ Json normalize_tool_calls(FieldReader& message, const Json& calls) {
       const std::string text = arguments.get<std::string>();
       ApiResult<std::shared_ptr<const Json>> parsed = parse_json(text.empty() ? "{}" : text);
       if (!parsed.ok()) {
-        message.fail(bad_request(path, fmt::format("{}.function.arguments is not valid JSON: {}", path, parsed.error().message)));
+        message.fail(bad_request(
+            path, fmt::format("{}.function.arguments is not valid JSON: {}", path, parsed.error().message)));
         return normalized;
       }
       arguments = **parsed;
@@ -92,12 +93,14 @@ Json normalize_message(FieldReader& fields, const Json& message, const std::stri
   if (!reader.has_error()) {
     static constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool", "function"};
     if (std::find(std::begin(kRoles), std::end(kRoles), role) == std::end(kRoles)) {
-      reader.fail("role", fmt::format("{}.role must be system, developer, user, assistant, tool or function, got \"{}\"",
-                                      path, role.substr(0, 40)));
+      reader.fail("role",
+                  fmt::format("{}.role must be system, developer, user, assistant, tool or function, got \"{}\"", path,
+                              role.substr(0, 40)));
     }
   }
   if (!reader.has_error() && message.size() > kMaxMessageFields) {
-    reader.fail(bad_request(path, fmt::format("{} has {} fields, at most {} are taken", path, message.size(), kMaxMessageFields)));
+    reader.fail(bad_request(
+        path, fmt::format("{} has {} fields, at most {} are taken", path, message.size(), kMaxMessageFields)));
   }
   if (!reader.has_error()) normalized = message;
   if (const Json* content = reader.any("content")) {
@@ -135,10 +138,10 @@ void read_tools(FieldReader& fields, ChatRequest& request) {
     return fields.fail_type("tool_choice", "none, auto, required or an object", *choice);
   }
   if (choice_name == "required" || is_named) {
-    return fields.fail(not_built("tool_choice",
-                                 fmt::format("tool_choice {} needs constrained decoding, which this server does not have; "
-                                             "use auto",
-                                             is_named ? "with a named function" : "required")));
+    return fields.fail(not_built(
+        "tool_choice", fmt::format("tool_choice {} needs constrained decoding, which this server does not have; "
+                                   "use auto",
+                                   is_named ? "with a named function" : "required")));
   }
   if (choice_name != "auto" && choice_name != "none") {
     return fields.fail("tool_choice", fmt::format("tool_choice must be none, auto, required or an object, got {}",
@@ -154,16 +157,17 @@ void read_tools(FieldReader& fields, ChatRequest& request) {
     const Json* function = tool.object("function");
     if (tool.has_error()) return fields.fail(tool.error());
     if (type != "function" || !function) {
-      return fields.fail(bad_request(fmt::format("tools[{}]", i),
-                                     fmt::format("tools[{}] must be {{\"type\":\"function\",\"function\":{{...}}}}", i)));
+      return fields.fail(
+          bad_request(fmt::format("tools[{}]", i),
+                      fmt::format("tools[{}] must be {{\"type\":\"function\",\"function\":{{...}}}}", i)));
     }
     FieldReader function_reader(*function, fmt::format("tools[{}].function", i));
     const std::optional<std::string> name = function_reader.string("name");
     function_reader.object("parameters");
     if (function_reader.has_error()) return fields.fail(function_reader.error());
     if (!name || name->empty()) {
-      return fields.fail(bad_request(fmt::format("tools[{}].function.name", i),
-                                     fmt::format("tools[{}].function.name is missing", i)));
+      return fields.fail(
+          bad_request(fmt::format("tools[{}].function.name", i), fmt::format("tools[{}].function.name is missing", i)));
     }
   }
   request.tools = std::make_shared<Json>(*tools);
@@ -190,8 +194,8 @@ void read_conversation(FieldReader& fields, ChatRequest& request) {
 
   request.add_generation_prompt = fields.boolean("add_generation_prompt").value_or(true);
   request.continue_final_message = fields.boolean("continue_final_message").value_or(false);
-  const bool asks_for_both = request.continue_final_message && fields.any("add_generation_prompt") != nullptr &&
-                             request.add_generation_prompt;
+  const bool asks_for_both =
+      request.continue_final_message && fields.any("add_generation_prompt") != nullptr && request.add_generation_prompt;
   if (asks_for_both) {
     fields.fail("continue_final_message", "continue_final_message and add_generation_prompt cannot both be true");
   }
@@ -206,8 +210,9 @@ void read_conversation(FieldReader& fields, ChatRequest& request) {
   if (const Json* documents = fields.array("documents")) request.documents = std::make_shared<Json>(*documents);
   if (const Json* given = fields.object("chat_template_kwargs")) {
     if (given->size() > kMaxTemplateKwargs) {
-      return fields.fail("chat_template_kwargs", fmt::format("chat_template_kwargs has {} entries, at most {} are taken",
-                                                             given->size(), kMaxTemplateKwargs));
+      return fields.fail(
+          "chat_template_kwargs",
+          fmt::format("chat_template_kwargs has {} entries, at most {} are taken", given->size(), kMaxTemplateKwargs));
     }
     kwargs->update(*given);
   }

@@ -27,7 +27,8 @@ ChatOptions options_of(const ChatRequest& request, const ResponseInfo& info) {
 
 std::string new_tool_call_id() { return "call_" + random_hex(24); }
 
-void write_logprobs(JsonWriter& json, const Tokenizer& tokenizer, const std::vector<TokenLogprobs>& logprobs, bool as_id) {
+void write_logprobs(JsonWriter& json, const Tokenizer& tokenizer, const std::vector<TokenLogprobs>& logprobs,
+                    bool as_id) {
   json.key("logprobs").begin_object().key("content").begin_array();
   for (const TokenLogprobs& token : logprobs) write_chat_logprob(json, tokenizer, token, as_id);
   json.end_array().null_field("refusal").end_object();
@@ -56,9 +57,10 @@ class ChatStream final : public ChatListener {
       std::string members = extra.take();
       if (!members.empty()) members = "," + members.substr(1, members.size() - 2);
       // Clients index choices by this first chunk; role comes here and never again.
-      send_chunk(fmt::format(R"({{"index":{},"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}})",
-                             i),
-                 {}, members);
+      send_chunk(
+          fmt::format(
+              R"({{"index":{},"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}})", i),
+          {}, members);
     }
   }
 
@@ -119,8 +121,8 @@ class ChatStream final : public ChatListener {
         append_json_string(part.text, json);
         break;
       case ChatPart::Kind::kToolName:
-        json += fmt::format(R"("tool_calls":[{{"index":{},"id":"{}","type":"function","function":{{"name":)", part.tool_idx,
-                            new_tool_call_id());
+        json += fmt::format(R"("tool_calls":[{{"index":{},"id":"{}","type":"function","function":{{"name":)",
+                            part.tool_idx, new_tool_call_id());
         append_json_string(part.text, json);
         json += R"(,"arguments":""}}])";
         break;
@@ -140,10 +142,10 @@ class ChatStream final : public ChatListener {
     JsonWriter stop_reason;
     stop_reason.begin_object();
     write_stop_reason(stop_reason, chat.delta);
-    send_chunk(fmt::format(R"({{"index":{},"delta":{{}},{},"finish_reason":"{}",{}}})", chat.delta.choice,
-                           take_tokens(choice), api_finish_reason(chat.delta.finish_reason, chat.has_tool_calls),
-                           stop_reason.text().substr(1)),
-               usage);
+    send_chunk(
+        fmt::format(R"({{"index":{},"delta":{{}},{},"finish_reason":"{}",{}}})", chat.delta.choice, take_tokens(choice),
+                    api_finish_reason(chat.delta.finish_reason, chat.has_tool_calls), stop_reason.text().substr(1)),
+        usage);
   }
 
   // "logprobs":..[,"token_ids":..] of what was held.
@@ -221,10 +223,18 @@ class ChatWhole final : public ChatListener {
     num_reasoning_tokens_ = chat.num_reasoning_tokens;
     for (ChatPart& part : chat.parts) {
       switch (part.kind) {
-        case ChatPart::Kind::kContent: choice.content += part.text; break;
-        case ChatPart::Kind::kReasoning: choice.reasoning += part.text; break;
-        case ChatPart::Kind::kToolName: choice.tool_calls.push_back({std::move(part.text), {}}); break;
-        case ChatPart::Kind::kToolArguments: choice.tool_calls.back().second += part.text; break;
+        case ChatPart::Kind::kContent:
+          choice.content += part.text;
+          break;
+        case ChatPart::Kind::kReasoning:
+          choice.reasoning += part.text;
+          break;
+        case ChatPart::Kind::kToolName:
+          choice.tool_calls.push_back({std::move(part.text), {}});
+          break;
+        case ChatPart::Kind::kToolArguments:
+          choice.tool_calls.back().second += part.text;
+          break;
       }
     }
     if (options_.logprobs) {

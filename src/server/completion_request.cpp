@@ -94,8 +94,8 @@ ApiResult<CompletionRequest> parse_completion_request(std::string_view body, con
   if (const auto logprobs = fields.integer("logprobs", 0, limits.max_logprobs)) {
     request.sampling.logprobs = static_cast<int>(*logprobs);
     if (request.echo) {
-      request.sampling.prompt_logprobs = std::max<int>(static_cast<int>(*logprobs),
-                                                       request.sampling.prompt_logprobs.value_or(0));
+      request.sampling.prompt_logprobs =
+          std::max<int>(static_cast<int>(*logprobs), request.sampling.prompt_logprobs.value_or(0));
     }
   }
   check_sampling(fields, limits, request);

@@ -103,7 +103,8 @@ class CompletionResponse final : public GenerationListener {
     choice.text = prompt_texts_[static_cast<size_t>(prompt_idx)];
     if (!logprobs_) return;
     choice.logprobs.add_first_prompt_token(prompt_token_ids_[static_cast<size_t>(prompt_idx)][0]);
-    for (const TokenLogprobs& token : prompt_logprobs_list_[static_cast<size_t>(prompt_idx)]) choice.logprobs.add(token);
+    for (const TokenLogprobs& token : prompt_logprobs_list_[static_cast<size_t>(prompt_idx)])
+      choice.logprobs.add(token);
   }
 
   void write_choice(JsonWriter& json, Choice& choice, int choice_idx, const ChoiceDelta* end) {
@@ -168,7 +169,7 @@ class CompletionResponse final : public GenerationListener {
   const int n_;
   const ResponseInfo info_;
   const std::shared_ptr<HttpResponder> responder_;
-  std::vector<std::string> prompt_texts_;                // with echo
+  std::vector<std::string> prompt_texts_;               // with echo
   std::vector<std::vector<int32_t>> prompt_token_ids_;  // when told
   std::vector<std::vector<TokenLogprobs>> prompt_logprobs_list_;
   std::vector<Choice> choices_;

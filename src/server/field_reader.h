@@ -1,7 +1,8 @@
-// FieldReader: takes the fields of one JSON object, checks their types and limits, and remembers which it was asked for.
+// FieldReader: takes the fields of one JSON object, checks their types and limits, and remembers which it was asked
+// for.
 //
-// null counts as absent. The first problem is kept and later calls give nothing, so that a parser reads straight down and
-// asks for the error once, at the end.
+// null counts as absent. The first problem is kept and later calls give nothing, so that a parser reads straight down
+// and asks for the error once, at the end.
 #pragma once
 
 #include <cstdint>

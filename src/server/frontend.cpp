@@ -13,7 +13,9 @@ using Json = nlohmann::ordered_json;
 class ChatAdapter final : public GenerationListener {
  public:
   ChatAdapter(std::shared_ptr<ChatListener> listener, const ChatPrompt& prompt, int n)
-      : listener_(std::move(listener)), parsers_(static_cast<size_t>(n), ChatOutputParser(prompt.output)), echo_(prompt.echo) {}
+      : listener_(std::move(listener)),
+        parsers_(static_cast<size_t>(n), ChatOutputParser(prompt.output)),
+        echo_(prompt.echo) {}
 
   void on_admitted(const GenerationRequest& request) override {
     listener_->on_admitted(request);
@@ -32,7 +34,8 @@ class ChatAdapter final : public GenerationListener {
     ChatDelta chat;
     parser.append(delta.text, chat.parts);
     if (delta.finish_reason != FinishReason::kNone) parser.finish(chat.parts);
-    if (was_reasoning || parser.is_in_reasoning()) num_reasoning_tokens_ += static_cast<int64_t>(delta.token_ids.size());
+    if (was_reasoning || parser.is_in_reasoning())
+      num_reasoning_tokens_ += static_cast<int64_t>(delta.token_ids.size());
     delta.text.clear();
     chat.delta = std::move(delta);
     chat.has_tool_calls = parser.num_tool_calls() > 0;
@@ -61,12 +64,13 @@ bool mentions(const std::shared_ptr<const ChatTemplate>& chat_template, std::str
 
 ApiError context_length_error(int max_model_len, int64_t num_output_tokens, int64_t num_prompt_tokens,
                               const std::string& param) {
-  return bad_request(param,
-                     fmt::format("This model's maximum context length is {} tokens. However, you requested {} output tokens "
-                                 "and your prompt contains {} input tokens, for a total of {} tokens. Please reduce the "
-                                 "length of the messages or completion.",
-                                 max_model_len, num_output_tokens, num_prompt_tokens, num_output_tokens + num_prompt_tokens),
-                     "context_length_exceeded");
+  return bad_request(
+      param,
+      fmt::format("This model's maximum context length is {} tokens. However, you requested {} output tokens "
+                  "and your prompt contains {} input tokens, for a total of {} tokens. Please reduce the "
+                  "length of the messages or completion.",
+                  max_model_len, num_output_tokens, num_prompt_tokens, num_output_tokens + num_prompt_tokens),
+      "context_length_exceeded");
 }
 
 Frontend::Frontend(ServingModel model, ServingMetrics* metrics)
@@ -95,7 +99,8 @@ bool Frontend::serves(std::string_view model_name) const {
 
 ApiResult<std::string> Frontend::render_chat(const ChatRequest& request) const {
   if (!model_.chat_template) {
-    return bad_request("messages", "This model has no chat template; use /v1/completions, or start with --chat-template.");
+    return bad_request("messages",
+                       "This model has no chat template; use /v1/completions, or start with --chat-template.");
   }
   Json messages = *request.messages;
   if (model_.chat_template->source().find("developer") == std::string::npos) {
@@ -103,12 +108,13 @@ ApiResult<std::string> Frontend::render_chat(const ChatRequest& request) const {
       if (message["role"] == "developer") message["role"] = "system";
     }
   }
-  const Result<std::string> rendered = model_.chat_template->render({.messages = &messages,
-                                                                     .tools = request.tools.get(),
-                                                                     .documents = request.documents.get(),
-                                                                     .kwargs = request.template_kwargs.get(),
-                                                                     .add_generation_prompt = request.add_generation_prompt,
-                                                                     .continue_final_message = request.continue_final_message});
+  const Result<std::string> rendered =
+      model_.chat_template->render({.messages = &messages,
+                                    .tools = request.tools.get(),
+                                    .documents = request.documents.get(),
+                                    .kwargs = request.template_kwargs.get(),
+                                    .add_generation_prompt = request.add_generation_prompt,
+                                    .continue_final_message = request.continue_final_message});
   if (!rendered.ok()) return bad_request("messages", rendered.status().message(), "template_error");
   return *rendered;
 }
@@ -141,7 +147,8 @@ ApiResult<ChatPrompt> Frontend::prepare_chat(const ChatRequest& request) const {
   return prompt;
 }
 
-ApiResult<std::shared_ptr<Generation>> Frontend::chat(const ChatRequest& request, std::shared_ptr<ChatListener> listener) {
+ApiResult<std::shared_ptr<Generation>> Frontend::chat(const ChatRequest& request,
+                                                      std::shared_ptr<ChatListener> listener) {
   ApiResult<ChatPrompt> prompt = prepare_chat(request);
   if (!prompt.ok()) return prompt.error();
   auto adapter = std::make_shared<ChatAdapter>(std::move(listener), *prompt, request.sampling.n);
@@ -196,9 +203,9 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
   }
   generation.prompts = std::move(prompts);
   const RequestId first_id = next_id_.fetch_add(generation.prompts.size());
-  auto run = std::make_shared<Generation>(
-      Generation::Context{*model_.engine, *model_.tokenizer, output_pool_, metrics_}, std::move(generation), first_id,
-      std::move(listener));
+  auto run =
+      std::make_shared<Generation>(Generation::Context{*model_.engine, *model_.tokenizer, output_pool_, metrics_},
+                                   std::move(generation), first_id, std::move(listener));
   const Status status = run->submit();
   if (status.ok()) return run;
   ApiError error = api_error_of(status);

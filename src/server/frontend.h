@@ -1,12 +1,13 @@
-// Frontend: parsed API requests to generations: chat template, tokens, limits, then the engine. Knows no HTTP; the server, the
-// terminal chat, the evaluation and the benchmarks use the same one.
+// Frontend: parsed API requests to generations: chat template, tokens, limits, then the engine. Knows no HTTP; the
+// server, the terminal chat, the evaluation and the benchmarks use the same one.
 //
 //   Frontend frontend(model, {}, nullptr);
 //   auto listener = std::make_shared<CollectingListener>();
 //   ApiResult<std::shared_ptr<Generation>> run = frontend.complete(request, listener);
 //   if (run.ok()) listener->wait();
 //
-// Thread-safe. chat(), complete() and the text functions do their work on the calling thread, milliseconds for long texts.
+// Thread-safe. chat(), complete() and the text functions do their work on the calling thread, milliseconds for long
+// texts.
 #pragma once
 
 #include <atomic>
@@ -32,7 +33,7 @@ struct ChatPrompt {
 struct ChatDelta {
   ChoiceDelta delta;  // delta.text is moved into the parts
   std::vector<ChatPart> parts;
-  bool has_tool_calls = false;  // of the choice so far
+  bool has_tool_calls = false;       // of the choice so far
   int64_t num_reasoning_tokens = 0;  // of all choices so far
 };
 
@@ -48,7 +49,7 @@ class ChatListener {
 class Frontend {
  public:
   Frontend(ServingModel model, ServingMetrics* metrics);  // metrics may be null and outlive the front-end
-  ~Frontend();  // stop the engine first: no generation may be running
+  ~Frontend();                                            // stop the engine first: no generation may be running
 
   const ServingModel& model() const { return model_; }
   ParseLimits parse_limits() const;

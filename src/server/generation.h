@@ -1,5 +1,5 @@
-// Generation: one API request while the engine works on it. Takes the engine's Outputs of all its prompts and choices, makes
-// text of the tokens, finds stop strings (and then ends the sequence in the engine), and tells a listener.
+// Generation: one API request while the engine works on it. Takes the engine's Outputs of all its prompts and choices,
+// makes text of the tokens, finds stop strings (and then ends the sequence in the engine), and tells a listener.
 #pragma once
 
 #include <chrono>
@@ -20,17 +20,17 @@
 
 namespace spate {
 
-// News of one choice. Tokens whose text is held back come with the text that follows them, so that the deltas' token_ids
-// add up to all tokens of the choice.
+// News of one choice. Tokens whose text is held back come with the text that follows them, so that the deltas'
+// token_ids add up to all tokens of the choice.
 struct ChoiceDelta {
   int choice = 0;  // prompt_idx * n + index
   std::string text;
   std::vector<int32_t> token_ids;
-  std::vector<TokenLogprobs> logprobs;  // of these tokens, when asked
+  std::vector<TokenLogprobs> logprobs;               // of these tokens, when asked
   FinishReason finish_reason = FinishReason::kNone;  // else the last delta of this choice
-  std::string stop_string;     // that ended it
-  int32_t stop_token_id = -1;  // that ended it; -1 for eos and all else
-  Status error;                // with kError
+  std::string stop_string;                           // that ended it
+  int32_t stop_token_id = -1;                        // that ended it; -1 for eos and all else
+  Status error;                                      // with kError
 };
 
 struct GenerationUsage {
@@ -41,7 +41,8 @@ struct GenerationUsage {
 
 struct GenerationRequest;
 
-// Called by the front-end's output thread, one call at a time; on_admitted before, by the thread that called generate().
+// Called by the front-end's output thread, one call at a time; on_admitted before, by the thread that called
+// generate().
 class GenerationListener {
  public:
   virtual ~GenerationListener() = default;
@@ -66,10 +67,11 @@ class Generation final : public OutputSink, public std::enable_shared_from_this<
   struct Context {  // outlive the generation
     Engine& engine;
     const Tokenizer& tokenizer;
-    WorkPool& output_pool;  // of one thread
+    WorkPool& output_pool;    // of one thread
     ServingMetrics* metrics;  // may be null
   };
-  Generation(Context context, GenerationRequest request, RequestId first_id, std::shared_ptr<GenerationListener> listener);
+  Generation(Context context, GenerationRequest request, RequestId first_id,
+             std::shared_ptr<GenerationListener> listener);
 
   // Gives the prompts to the engine. On an error nothing runs on, and the listener is not called.
   Status submit();

@@ -46,8 +46,8 @@ using Socket = asio::basic_stream_socket<asio::generic::stream_protocol, asio::i
 using Timer = asio::basic_waitable_timer<Clock, asio::wait_traits<Clock>, asio::io_context::executor_type>;
 using RequestParser = http::request_parser<http::string_body>;
 
-constexpr size_t kReadBytes = 16 << 10;           // a read's size while a request is being answered
-constexpr size_t kMaxPipelinedBytes = 64 << 10;   // beyond, the client waits for its answers
+constexpr size_t kReadBytes = 16 << 10;                   // a read's size while a request is being answered
+constexpr size_t kMaxPipelinedBytes = 64 << 10;           // beyond, the client waits for its answers
 constexpr auto kLingerTimeout = std::chrono::seconds(5);  // for a client to take an error before the reset
 
 class Connection;
@@ -80,12 +80,13 @@ class Exchange final : public HttpResponder {
     if (response.close) keep_alive_ = false;
     headers_.insert(headers_.end(), response.headers.begin(), response.headers.end());
     const bool has_body = response.status != 204;
-    pending_ = format_http_head({.status = response.status,
-                                 .content_type = has_body ? std::string_view(response.content_type) : std::string_view(),
-                                 .content_length = has_body ? static_cast<long>(response.body.size()) : 0,
-                                 .keep_alive = keep_alive_,
-                                 .is_http_1_0 = is_http_1_0_},
-                                headers_);
+    pending_ =
+        format_http_head({.status = response.status,
+                          .content_type = has_body ? std::string_view(response.content_type) : std::string_view(),
+                          .content_length = has_body ? static_cast<long>(response.body.size()) : 0,
+                          .keep_alive = keep_alive_,
+                          .is_http_1_0 = is_http_1_0_},
+                         headers_);
     if (!is_head_ && has_body) pending_ += response.body;
     end(lock);
   }
@@ -98,10 +99,9 @@ class Exchange final : public HttpResponder {
     headers_.insert(headers_.end(), headers.begin(), headers.end());
     headers_.emplace_back("Cache-Control", "no-cache");
     headers_.emplace_back("X-Accel-Buffering", "no");
-    pending_ += format_http_head({.content_type = "text/event-stream; charset=utf-8",
-                                  .keep_alive = keep_alive_,
-                                  .is_http_1_0 = is_http_1_0_},
-                                 headers_);
+    pending_ += format_http_head(
+        {.content_type = "text/event-stream; charset=utf-8", .keep_alive = keep_alive_, .is_http_1_0 = is_http_1_0_},
+        headers_);
     wake(lock);
   }
 
@@ -311,10 +311,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
     HttpSummary summary{.peer = peer_};
     HttpRequest request;
     std::optional<ApiError> error = co_await read_header(parser);
-    if (!error) {
-      error = take_header(parser, *exchange, request);
-      summary.method = request.method, summary.path = request.path, summary.request_id = request.request_id;
-    }
+    if (!error) error = take_header(parser, *exchange, request);
+    summary.method = std::string(parser.get().method_string());
+    summary.path = request.path.empty() ? std::string(parser.get().target()) : request.path;
+    summary.request_id = request.request_id;
     if (!error) error = co_await read_body(parser, request);
     if (!error && ec_) co_return false;  // gone in the middle of its own request
     if (error && error->http_status == 0) co_return false;
@@ -606,8 +606,8 @@ struct HttpServer::Impl {
     if (!ec) acceptor.listen(asio::socket_base::max_listen_connections, ec);
     if (ec == asio::error::address_in_use) {
       const std::string owner = find_port_owner(endpoint.port());
-      return unavailable("port {} on {} is in use{}{}: stop it, or choose another with --port {}", endpoint.port(), host,
-                         owner.empty() ? "" : " by ", owner, endpoint.port() + 1);
+      return unavailable("port {} on {} is in use{}{}: stop it, or choose another with --port {}", endpoint.port(),
+                         host, owner.empty() ? "" : " by ", owner, endpoint.port() + 1);
     }
     if (ec == asio::error::access_denied) {
       return unavailable("port {} on {} may not be used by this user: choose one above 1023 with --port",
@@ -653,13 +653,12 @@ struct HttpServer::Impl {
   void refuse(asio::ip::tcp::socket& socket) {
     HttpResponse response = http_response_of(
         http_error(503, fmt::format("There are {} connections, no more are taken.", shared.options.max_connections)));
-    const std::string text =
-        format_http_head({.status = response.status,
-                          .content_type = response.content_type,
-                          .content_length = static_cast<long>(response.body.size()),
-                          .keep_alive = false},
-                         response.headers) +
-        response.body;
+    const std::string text = format_http_head({.status = response.status,
+                                               .content_type = response.content_type,
+                                               .content_length = static_cast<long>(response.body.size()),
+                                               .keep_alive = false},
+                                              response.headers) +
+                             response.body;
     error_code ec;
     socket.non_blocking(true, ec);
     socket.write_some(asio::buffer(text), ec);
@@ -712,7 +711,8 @@ Status HttpServer::listen(const std::string& host, int port) {
   asio::ip::tcp::resolver resolver(impl_->io);
   const auto flags = asio::ip::tcp::resolver::passive | asio::ip::tcp::resolver::numeric_service;
   const auto found = resolver.resolve(host.empty() ? "0.0.0.0" : host, std::to_string(port), flags, ec);
-  if (ec || found.empty()) return invalid_argument("--host {} is not an address of this machine: {}", host, ec.message());
+  if (ec || found.empty())
+    return invalid_argument("--host {} is not an address of this machine: {}", host, ec.message());
   impl_->acceptors.reserve(1);  // accept() keeps references
   return impl_->bind(found.begin()->endpoint(), host);
 }

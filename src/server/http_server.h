@@ -31,7 +31,7 @@ struct HttpRequest {
   std::string body;
   std::string request_id;  // X-Request-Id as sent, else 32 hexadecimal digits
   bool has_client_request_id = false;
-  std::string peer;  // "127.0.0.1:51234"
+  std::string peer;                                                 // "127.0.0.1:51234"
   std::string_view header(std::string_view lower_case_name) const;  // empty when absent
 };
 
@@ -50,14 +50,15 @@ class HttpResponder {
   virtual ~HttpResponder() = default;
   virtual void respond(HttpResponse response) = 0;
 
-  // Or a stream of server-sent events: the head, then bytes as they come, then the end. Comment lines keep it alive while
-  // it is silent. write() never blocks: when the client reads slower than the stream grows, HttpOptions says when it is cut.
+  // Or a stream of server-sent events: the head, then bytes as they come, then the end. Comment lines keep it alive
+  // while it is silent. write() never blocks: when the client reads slower than the stream grows, HttpOptions says when
+  // it is cut.
   virtual void begin_stream(HttpHeaders headers) = 0;
   virtual void write(std::string_view bytes) = 0;
   virtual void end_stream() = 0;
 
-  // Called once, from an I/O thread, when the client goes away (or is cut off) before the end of the answer; at once when
-  // it has gone already.
+  // Called once, from an I/O thread, when the client goes away (or is cut off) before the end of the answer; at once
+  // when it has gone already.
   virtual void on_disconnect(std::function<void()> callback) = 0;
   virtual bool is_gone() const = 0;
 };
@@ -75,13 +76,13 @@ struct HttpOptions {
   size_t max_total_body_bytes = size_t{1} << 30;  // of all requests being received
   size_t max_stream_buffer_bytes = 1 << 20;       // a stream's unsent bytes; beyond, the client is cut off
   int max_connections = 4096;
-  std::chrono::milliseconds keep_alive_timeout{75'000};    // idle between requests; above the 60 s of common proxies
-  std::chrono::milliseconds header_timeout{15'000};        // from a request's first byte to the end of its header
-  std::chrono::milliseconds body_timeout{30'000};          // plus one second for every 100 kB
-  std::chrono::milliseconds write_timeout{30'000};         // the client takes nothing for so long
-  std::chrono::milliseconds sse_ping_interval{15'000};     // 0 = never
-  std::vector<std::string> allowed_origins;                // CORS; "*" = all; empty = no CORS headers
-  std::function<void(const HttpSummary&)> on_done;         // called on an I/O thread
+  std::chrono::milliseconds keep_alive_timeout{75'000};  // idle between requests; above the 60 s of common proxies
+  std::chrono::milliseconds header_timeout{15'000};      // from a request's first byte to the end of its header
+  std::chrono::milliseconds body_timeout{30'000};        // plus one second for every 100 kB
+  std::chrono::milliseconds write_timeout{30'000};       // the client takes nothing for so long
+  std::chrono::milliseconds sse_ping_interval{15'000};   // 0 = never
+  std::vector<std::string> allowed_origins;              // CORS; "*" = all; empty = no CORS headers
+  std::function<void(const HttpSummary&)> on_done;       // called on an I/O thread
 };
 
 class HttpServer {

@@ -1,15 +1,19 @@
-// Goal    HTTP as clients, proxies and attackers speak it: the right answer, in the error envelope, or a closed connection;
-//         never a hang, never a leaked connection.
+// Goal    HTTP as clients, proxies and attackers speak it: the right answer, in the error envelope, or a closed
+//         connection; never a hang, never a leaked connection.
 // Method  A server with a handler that echoes, short timeouts, and raw sockets.
 #include "server/http_server.h"
 
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <thread>
 
+#include "base/rng.h"
+#include "base/test_support.h"
 #include "server/http_message.h"
 #include "server/test_client.h"
+
 #include "base/test.h"
 
 namespace spate {
@@ -58,7 +62,8 @@ struct EchoServer {
       responder->end_stream();
       return;
     }
-    responder->respond({.content_type = "text/plain", .body = request.method + " " + request.path + " " + request.body});
+    responder->respond(
+        {.content_type = "text/plain", .body = request.method + " " + request.path + " " + request.body});
   }
   // Until the server has no connection left, at most two seconds.
   bool all_closed() {
@@ -72,7 +77,8 @@ struct EchoServer {
 
 std::string error_code(const TestResponse& response) {
   const size_t pos = response.body.find("\"code\":\"");
-  return pos == std::string::npos ? response.body : response.body.substr(pos + 8, response.body.find('"', pos + 8) - pos - 8);
+  return pos == std::string::npos ? response.body
+                                  : response.body.substr(pos + 8, response.body.find('"', pos + 8) - pos - 8);
 }
 
 }  // namespace
@@ -82,8 +88,9 @@ TEST_CASE("http: keep-alive, then pipelined requests answered in order") {
   TestClient client(echo.server.port());
   CHECK(client.get("/a").body == "GET /a ");
   CHECK(client.post("/b", "hello").body == "POST /b hello");
-  client.send("GET /1 HTTP/1.1\r\nHost: x\r\n\r\nGET /2 HTTP/1.1\r\nHost: x\r\n\r\nPOST /3 HTTP/1.1\r\nHost: x\r\n"
-              "Content-Length: 2\r\n\r\nok");
+  client.send(
+      "GET /1 HTTP/1.1\r\nHost: x\r\n\r\nGET /2 HTTP/1.1\r\nHost: x\r\n\r\nPOST /3 HTTP/1.1\r\nHost: x\r\n"
+      "Content-Length: 2\r\n\r\nok");
   CHECK(client.receive().body == "GET /1 ");
   CHECK(client.receive().body == "GET /2 ");
   CHECK(client.receive().body == "POST /3 ok");
@@ -268,6 +275,53 @@ TEST_CASE("http: stop ends everything that is open") {
   CHECK(idle.is_closed_by_peer());
   CHECK(waiting.is_closed_by_peer());
   CHECK(echo->num_gone == 1);
+}
+
+TEST_CASE("http: randomly damaged requests are answered or cut, and the server goes on") {
+  EchoServer echo;
+  const uint64_t seed = test_seed();
+  INFO("seed ", seed);
+  Rng rng(seed);
+  const std::string good =
+      "POST /a%20b?c=d HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\nhello"
+      "POST /s HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\nGET / HTTP/1.0\r\n\r\n";
+  for (int round = 0; round < 500; ++round) {
+    std::string bytes = good;
+    for (uint64_t i = 0; i < 1 + rng.below(6); ++i) {
+      const size_t pos = rng.below(bytes.size());
+      switch (rng.below(4)) {
+        case 0:
+          bytes[pos] = static_cast<char>(rng.below(256));
+          break;
+        case 1:
+          bytes.erase(pos, 1 + rng.below(8));
+          break;
+        case 2:
+          bytes.insert(pos, bytes.substr(rng.below(bytes.size()), rng.below(20)));
+          break;
+        case 3:
+          bytes.insert(pos, std::string(1, "\r\n :\0;,"[rng.below(8)]));
+          break;
+      }
+      if (bytes.empty()) bytes = "\r\n";
+    }
+    int fds[2];
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
+    echo.server.adopt(fds[0]);
+    // Peers may be reset while they still send; that is their end, not a failure.
+    [[maybe_unused]] const auto sent = ::send(fds[1], bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    ::shutdown(fds[1], SHUT_WR);
+    std::string answer;
+    char buffer[4096];
+    for (ssize_t got; (got = ::recv(fds[1], buffer, sizeof buffer, 0)) > 0;)
+      answer.append(buffer, static_cast<size_t>(got));
+    ::close(fds[1]);
+    INFO(round, " ", bytes);
+    CHECK((answer.empty() || answer.starts_with("HTTP/1.1 ")));
+  }
+  CHECK(echo.all_closed());
+  TestClient client(echo.server.port());
+  CHECK(client.get("/fine").status == 200);
 }
 
 TEST_CASE("http message: values cannot start another header") {

@@ -11,7 +11,8 @@ namespace spate {
 // "text" in quotes. Control characters are escaped; bytes that are not UTF-8 become U+FFFD.
 void append_json_string(std::string_view text, std::string& out);
 
-// A number JSON can hold: NaN and the infinities, which it cannot, become null. The shortest form that reads back equal.
+// A number JSON can hold: NaN and the infinities, which it cannot, become null. The shortest form that reads back
+// equal.
 void append_json_number(double value, std::string& out);
 void append_json_number(float value, std::string& out);
 

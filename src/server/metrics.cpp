@@ -93,7 +93,8 @@ void MetricsWriter::gauge(std::string_view name, std::string_view help, const Me
 }
 
 void MetricsWriter::histogram(std::string_view name, std::string_view help, const MetricLabels& labels,
-                              const std::vector<double>& upper_bounds, const std::vector<uint64_t>& counts, double sum) {
+                              const std::vector<double>& upper_bounds, const std::vector<uint64_t>& counts,
+                              double sum) {
   family(name, "histogram", help);
   const std::string base(name);
   uint64_t cumulative = 0;
@@ -103,8 +104,9 @@ void MetricsWriter::histogram(std::string_view name, std::string_view help, cons
     cumulative += counts[i];
     // Prometheus clients write the bounds of floats with a point: "1.0".
     const double bound = i < upper_bounds.size() ? upper_bounds[i] : INFINITY;
-    bucket_labels.back().second =
-        std::isinf(bound) ? "+Inf" : bound == std::trunc(bound) ? fmt::format("{:.1f}", bound) : fmt::format("{}", bound);
+    bucket_labels.back().second = std::isinf(bound)            ? "+Inf"
+                                  : bound == std::trunc(bound) ? fmt::format("{:.1f}", bound)
+                                                               : fmt::format("{}", bound);
     sample(base + "_bucket", bucket_labels, static_cast<double>(cumulative));
   }
   sample(base + "_sum", labels, sum);

@@ -1,6 +1,6 @@
 // Goal    /metrics is valid Prometheus text with vLLM's names, and histograms count what was observed.
-// Method  A small parser of the exposition format that refuses what Prometheus refuses: samples without a type, duplicate
-//         series, buckets that fall, a +Inf bucket that is not the count.
+// Method  A small parser of the exposition format that refuses what Prometheus refuses: samples without a type,
+//         duplicate series, buckets that fall, a +Inf bucket that is not the count.
 #include "server/serving_metrics.h"
 
 #include <cmath>
@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "server/json_writer.h"
+
 #include "base/test.h"
 
 namespace spate {
@@ -72,8 +73,14 @@ TEST_CASE("metrics: the page is valid and has the names that dashboards and auto
   ServingMetrics metrics;
   metrics.observe_first_token(0.03);
   metrics.observe_inter_token(0.02);
-  metrics.observe_finished({.queue_seconds = 0.1, .first_token_seconds = 0.2, .e2e_seconds = 1.2, .num_prompt_tokens = 7,
-                            .num_cached_tokens = 3, .num_generation_tokens = 11, .max_tokens = 16, .n = 2,
+  metrics.observe_finished({.queue_seconds = 0.1,
+                            .first_token_seconds = 0.2,
+                            .e2e_seconds = 1.2,
+                            .num_prompt_tokens = 7,
+                            .num_cached_tokens = 3,
+                            .num_generation_tokens = 11,
+                            .max_tokens = 16,
+                            .n = 2,
                             .finish_reason = FinishReason::kStop});
   metrics.count_http("/v1/models", "GET", 200, 0.01);
   EngineStats stats;
@@ -81,13 +88,15 @@ TEST_CASE("metrics: the page is valid and has the names that dashboards and auto
   stats.kv_cache_usage = 0.25;
   stats.iteration_tokens[1] = 5;
   stats.iteration_tokens_sum = 20;
-  const Page page = parse_page(metrics.render(&stats, {.model_name = "a\"b\\c\nd", .cache_config = {{"block_size", "16"}}}));
+  const Page page =
+      parse_page(metrics.render(&stats, {.model_name = "a\"b\\c\nd", .cache_config = {{"block_size", "16"}}}));
   CHECK(page.problem == "");
 
   const std::string labels = R"({model_name="a\"b\\c\nd",engine="0"})";
   CHECK(page.samples.at("vllm:num_requests_running" + labels) == 3);
   CHECK(page.samples.at("vllm:kv_cache_usage_perc" + labels) == 0.25);
-  CHECK(page.samples.at("vllm:request_success_total" + labels.substr(0, labels.size() - 1) + R"(,finished_reason="stop"})") == 1);
+  CHECK(page.samples.at("vllm:request_success_total" + labels.substr(0, labels.size() - 1) +
+                        R"(,finished_reason="stop"})") == 1);
   CHECK(page.samples.at("vllm:e2e_request_latency_seconds_sum" + labels) == 1.2);
   CHECK(page.samples.at("vllm:request_prefill_kv_computed_tokens_sum" + labels) == 4);
   CHECK(page.samples.at("vllm:iteration_tokens_total_count" + labels) == 5);
@@ -128,7 +137,8 @@ TEST_CASE("histogram: a value on a bound belongs to it; buckets are cumulative o
 TEST_CASE("json writer: any bytes become valid JSON") {
   std::string out;
   append_json_string("a\"\\\n\x01\xff\xc3\xa9\xed\xa0\x80\xf0\x9f\x98\x80\xc3", out);
-  CHECK(out == "\"a\\\"\\\\\\n\\u0001\xef\xbf\xbd\xc3\xa9\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xf0\x9f\x98\x80\xef\xbf\xbd\"");
+  CHECK(out ==
+        "\"a\\\"\\\\\\n\\u0001\xef\xbf\xbd\xc3\xa9\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xf0\x9f\x98\x80\xef\xbf\xbd\"");
   std::string number;
   append_json_number(0.1f, number);
   append_json_number(-INFINITY, number);

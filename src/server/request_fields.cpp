@@ -56,7 +56,8 @@ void read_logit_bias(FieldReader& fields, SamplingParams& sampling) {
     int32_t token_id = 0;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token_id);
     if (error != std::errc() || end != key.data() + key.size()) {
-      return fields.fail("logit_bias", fmt::format("logit_bias must have token ids as keys, got {}", json_excerpt(key)));
+      return fields.fail("logit_bias",
+                         fmt::format("logit_bias must have token ids as keys, got {}", json_excerpt(key)));
     }
     if (!value.is_number()) return fields.fail_type("logit_bias", "a map of token ids to numbers", value);
     sampling.logit_bias.emplace_back(token_id, value.get<float>());
@@ -137,14 +138,15 @@ void refuse_unbuilt_fields(FieldReader& fields) {
     const std::string type = reader.string("type").value_or("");
     if (reader.has_error()) return fields.fail(reader.error());
     if (type == "json_object" || type == "json_schema" || type == "structural_tag") {
-      return fields.fail(not_built("response_format",
-                                   fmt::format("response_format of type {} needs constrained decoding, which this server "
-                                               "does not have; use type text and ask for JSON in the prompt",
-                                               type)));
+      return fields.fail(not_built(
+          "response_format", fmt::format("response_format of type {} needs constrained decoding, which this server "
+                                         "does not have; use type text and ask for JSON in the prompt",
+                                         type)));
     }
     if (type != "text") {
-      return fields.fail("response_format.type",
-                         fmt::format("response_format.type must be text, json_object or json_schema, got \"{}\"", type));
+      return fields.fail(
+          "response_format.type",
+          fmt::format("response_format.type must be text, json_object or json_schema, got \"{}\"", type));
     }
   }
   for (const char* name : {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
@@ -174,7 +176,8 @@ void check_sampling(FieldReader& fields, const ParseLimits& limits, ApiRequest& 
   checked.max_tokens = std::max(1, request.max_tokens.value_or(limits.max_model_len));
   const Status status = validate_sampling_params(checked, limits.vocab_size, limits.max_logprobs);
   if (status.ok()) return;
-  const std::string param = status.message().substr(0, status.message().find(' '));  // the message begins with the field
+  const std::string param =
+      status.message().substr(0, status.message().find(' '));  // the message begins with the field
   fields.fail(bad_request(param, status.message()));
 }
 

@@ -83,7 +83,8 @@ void write_chat_logprob(JsonWriter& json, const Tokenizer& tokenizer, const Toke
         .field("logprob", json_logprob(logprob))
         .key("bytes")
         .begin_array();
-    for (const char byte : tokenizer.token_bytes(token_id)) json.value(static_cast<int>(static_cast<unsigned char>(byte)));
+    for (const char byte : tokenizer.token_bytes(token_id))
+      json.value(static_cast<int>(static_cast<unsigned char>(byte)));
     json.end_array();
   };
   write_token(logprobs.token_id, logprobs.logprob);
@@ -101,7 +102,8 @@ void CompletionLogprobs::add_label(const std::string& label) {
   append_json_string(label, tokens_);
   text_offsets_ += comma + std::to_string(text_offset_);
   // Characters, not bytes: every byte that does not continue a character begins one.
-  text_offset_ += std::count_if(label.begin(), label.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+  text_offset_ +=
+      std::count_if(label.begin(), label.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
   token_logprobs_ += comma;
   top_logprobs_ += comma;
   ++num_tokens_;

@@ -24,15 +24,26 @@ using SteadyClock = std::chrono::steady_clock;
 using std::chrono::seconds;
 
 constexpr const char* kVersion = "0.1.0";
-constexpr size_t kMaxLoggedFields = 256;     // names of unknown fields
+constexpr size_t kMaxLoggedFields = 256;      // names of unknown fields
 constexpr auto kStuckTimeout = seconds(300);  // sequences run and no step ends for so long: /livez fails
 constexpr auto kFlushTimeout = std::chrono::milliseconds(2000);  // for clients to take the end of their answers
 
 enum class State { kLoading, kReady, kDraining };
 
 enum class Endpoint {
-  kChat, kCompletions, kModels, kModel, kTokenize, kDetokenize, kTokenizerInfo,  // need a model
-  kRoot, kHealth, kLivez, kLoad, kServerVersion, kMetrics,
+  kChat,
+  kCompletions,
+  kModels,
+  kModel,
+  kTokenize,
+  kDetokenize,
+  kTokenizerInfo,  // need a model
+  kRoot,
+  kHealth,
+  kLivez,
+  kLoad,
+  kServerVersion,
+  kMetrics,
 };
 
 struct Route {
@@ -138,15 +149,18 @@ struct Server::Impl {
       return http_error(401, "The API key is missing or wrong: send it as \"Authorization: Bearer KEY\".");
     }
     if (!takes_method(*route, request.method)) {
-      return http_error(405, fmt::format("{} takes {}, not {}.", route->path, route->method, printable(request.method)));
+      return http_error(405,
+                        fmt::format("{} takes {}, not {}.", route->path, route->method, printable(request.method)));
     }
     switch (route->endpoint) {
       case Endpoint::kRoot:
         responder->respond({.content_type = "text/plain; charset=utf-8",
                             .body = "Spate. The API is under /v1, the metrics are at /metrics.\n"});
         return std::nullopt;
-      case Endpoint::kHealth: return answer_health(*responder);
-      case Endpoint::kLivez: return answer_livez(*responder);
+      case Endpoint::kHealth:
+        return answer_health(*responder);
+      case Endpoint::kLivez:
+        return answer_livez(*responder);
       case Endpoint::kLoad:
         responder->respond({.body = fmt::format(R"({{"server_load":{}}})", num_active.load())});
         return std::nullopt;
@@ -156,7 +170,8 @@ struct Server::Impl {
       case Endpoint::kMetrics:
         responder->respond({.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = render_metrics()});
         return std::nullopt;
-      default: return prepare(*route, std::move(request), responder);
+      default:
+        return prepare(*route, std::move(request), responder);
     }
   }
 
@@ -209,7 +224,7 @@ struct Server::Impl {
         {"num_gpu_blocks", std::to_string(engine.num_kv_blocks)},
         {"kv_cache_size_tokens", std::to_string(engine.kv_cache_tokens())},
         {"kv_cache_max_concurrency", fmt::format("{:.2f}", static_cast<double>(engine.kv_cache_tokens()) /
-                                                                static_cast<double>(std::max(1, engine.max_seq_len())))},
+                                                               static_cast<double>(std::max(1, engine.max_seq_len())))},
         {"cache_dtype", model.dtype},
         {"enable_prefix_caching", engine.enable_prefix_caching ? "True" : "False"}};
     cache.insert(cache.end(), model.cache_config.begin(), model.cache_config.end());
@@ -218,7 +233,8 @@ struct Server::Impl {
 
   // ---- requests that need the model: the work happens on a prepare thread ----
 
-  std::optional<ApiError> prepare(const Route& route, HttpRequest request, const std::shared_ptr<HttpResponder>& responder) {
+  std::optional<ApiError> prepare(const Route& route, HttpRequest request,
+                                  const std::shared_ptr<HttpResponder>& responder) {
     if (state == State::kLoading || refuses_work || !(state == State::kDraining || is_serving())) {
       return answer_unready(*responder);
     }
@@ -228,14 +244,16 @@ struct Server::Impl {
         return bad_request("", fmt::format("Content-Type must be application/json, got {}", printable(type)),
                            "unsupported_media_type");
       }
-      if (const std::string_view encoding = request.header("content-encoding"); !encoding.empty() && encoding != "identity") {
-        return http_error(415, fmt::format("Content-Encoding {} is not read here: send the body as it is.", printable(encoding)));
+      if (const std::string_view encoding = request.header("content-encoding");
+          !encoding.empty() && encoding != "identity") {
+        return http_error(
+            415, fmt::format("Content-Encoding {} is not read here: send the body as it is.", printable(encoding)));
       }
     }
     const bool is_generation = route.endpoint == Endpoint::kChat || route.endpoint == Endpoint::kCompletions;
     prepare_pool->post([this, endpoint = route.endpoint,
-                        call = std::make_shared<ApiCall>(ApiCall{get_frontend(), std::move(request), responder,
-                                                                 config.enable_force_include_usage}),
+                        call = std::make_shared<ApiCall>(
+                            ApiCall{get_frontend(), std::move(request), responder, config.enable_force_include_usage}),
                         active = is_generation ? std::make_shared<ActiveCount>(num_active) : nullptr]() mutable {
       if (active) call->responder = std::make_shared<CountedResponder>(std::move(call->responder), std::move(active));
       run_call(endpoint, *call);
@@ -272,14 +290,29 @@ struct Server::Impl {
     std::vector<std::string> unknown_fields;
     try {
       switch (endpoint) {
-        case Endpoint::kChat: error = handle_chat_completions(call, unknown_fields); break;
-        case Endpoint::kCompletions: error = handle_completions(call, unknown_fields); break;
-        case Endpoint::kModels: error = handle_models(call); break;
-        case Endpoint::kModel: error = handle_model(call, call.request.path.substr(kModelPrefix.size())); break;
-        case Endpoint::kTokenize: error = handle_tokenize(call); break;
-        case Endpoint::kDetokenize: error = handle_detokenize(call); break;
-        case Endpoint::kTokenizerInfo: error = handle_tokenizer_info(call); break;
-        default: error = http_error(500, "Internal error.");
+        case Endpoint::kChat:
+          error = handle_chat_completions(call, unknown_fields);
+          break;
+        case Endpoint::kCompletions:
+          error = handle_completions(call, unknown_fields);
+          break;
+        case Endpoint::kModels:
+          error = handle_models(call);
+          break;
+        case Endpoint::kModel:
+          error = handle_model(call, call.request.path.substr(kModelPrefix.size()));
+          break;
+        case Endpoint::kTokenize:
+          error = handle_tokenize(call);
+          break;
+        case Endpoint::kDetokenize:
+          error = handle_detokenize(call);
+          break;
+        case Endpoint::kTokenizerInfo:
+          error = handle_tokenizer_info(call);
+          break;
+        default:
+          error = http_error(500, "Internal error.");
       }
     } catch (const std::exception& e) {
       log_error("server", "{} {}: {}", call.request.method, printable(call.request.path), e.what());
@@ -303,8 +336,8 @@ struct Server::Impl {
 
   void on_request_done(const HttpSummary& summary) {
     const Route* route = find_route(summary.path);
-    metrics.count_http(route ? route->path : "none", summary.method.size() <= 7 ? summary.method : "other", summary.status,
-                       summary.seconds);
+    metrics.count_http(route ? route->path : "none", summary.method.size() <= 7 ? summary.method : "other",
+                       summary.status, summary.seconds);
     const bool is_logged = config.uvicorn_log_level == "info" || config.uvicorn_log_level == "debug" ||
                            config.uvicorn_log_level == "trace";
     const auto& silent = config.disable_access_log_for_endpoints;
@@ -366,9 +399,8 @@ struct Server::Impl {
 
   void drain() {
     state = State::kDraining;
-    log_info("server", "shutting down: new requests are {}", config.drain_delay > 0
-                                                                  ? fmt::format("taken for {} s more", config.drain_delay)
-                                                                  : std::string("refused"));
+    log_info("server", "shutting down: new requests are {}",
+             config.drain_delay > 0 ? fmt::format("taken for {} s more", config.drain_delay) : std::string("refused"));
     if (config.drain_delay > 0) wait_for_shutdown(2, seconds(config.drain_delay));
     refuses_work = true;
     http->begin_drain();
@@ -417,10 +449,10 @@ Server::Server(ServerConfig config) : impl_(std::make_unique<Impl>(std::move(con
                       .allowed_origins = flags.allowed_origins,
                       .on_done = [impl](const HttpSummary& summary) { impl->on_request_done(summary); }};
   impl->prepare_pool = std::make_unique<WorkPool>(flags.num_prepare_threads);
-  impl->http = std::make_unique<HttpServer>(
-      std::move(options), [impl](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
-        impl->handle(std::move(request), std::move(responder));
-      });
+  impl->http = std::make_unique<HttpServer>(std::move(options),
+                                            [impl](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+                                              impl->handle(std::move(request), std::move(responder));
+                                            });
 }
 
 Server::~Server() { impl_->stop(); }

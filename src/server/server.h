@@ -32,7 +32,7 @@ class Server {
   // shutdown_timeout, the rest is aborted with an error. Returns the exit code, 0.
   int run();
 
-  void shutdown();  // as SIGTERM; a second call aborts what runs
+  void shutdown();                     // as SIGTERM; a second call aborts what runs
   bool is_shutdown_requested() const;  // for a program that is still loading
 
  private:

@@ -1,6 +1,6 @@
 // Goal    The OpenAI protocol end to end over a real socket: answers, streams, errors, disconnects, the server's life.
-// Method  The whole server over the real tokenizer, template and engine, and an executor that answers what the request says
-//         (test_model.h).
+// Method  The whole server over the real tokenizer, template and engine, and an executor that answers what the request
+//         says (test_model.h).
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -8,6 +8,7 @@
 #include "server/server.h"
 #include "server/test_client.h"
 #include "server/test_model.h"
+
 #include "base/test.h"
 
 namespace spate {
@@ -104,8 +105,9 @@ TEST_CASE("api: a chat answer has every field that clients read") {
 
 TEST_CASE("api: a chat stream is role, content, finish, usage, [DONE]") {
   TestServer test;
-  const auto chunks = test.stream("/v1/chat/completions",
-                                  chat_body("Streams of 中文 text", {{"stream", true}, {"stream_options", {{"include_usage", true}}}}));
+  const auto chunks =
+      test.stream("/v1/chat/completions",
+                  chat_body("Streams of 中文 text", {{"stream", true}, {"stream_options", {{"include_usage", true}}}}));
   REQUIRE(chunks.size() >= 4);
   CHECK(chunks[0]["choices"][0]["delta"] == Json({{"role", "assistant"}, {"content", ""}}));
   CHECK(chunks[0]["usage"].is_null());
@@ -163,7 +165,8 @@ TEST_CASE("api: stop strings, stop tokens and max_tokens end an answer as told")
   CHECK(answer["choices"][0]["message"]["content"] == "one");
   CHECK(answer["choices"][0]["stop_reason"] == second);
   // A stop string across chunks never shows its beginning; an endless answer ends in the engine too.
-  const auto chunks = test.stream("/v1/chat/completions", chat_body("FOREVER young STOP here", {{"stop", "STOP"}, {"stream", true}}));
+  const auto chunks =
+      test.stream("/v1/chat/completions", chat_body("FOREVER young STOP here", {{"stop", "STOP"}, {"stream", true}}));
   CHECK(joined(chunks, "content") == "FOREVER young ");
   CHECK(test.is_idle());
 }
@@ -206,7 +209,8 @@ TEST_CASE("api: reasoning and tool calls, whole and streamed") {
   answer = test.post("/v1/chat/completions", chat_body(thinking, {{"include_reasoning", false}}));
   CHECK(!answer["choices"][0]["message"].contains("reasoning"));
 
-  const Json tools = Json::array({{{"type", "function"}, {"function", {{"name", "add"}, {"parameters", Json::object()}}}}});
+  const Json tools =
+      Json::array({{{"type", "function"}, {"function", {{"name", "add"}, {"parameters", Json::object()}}}}});
   const std::string call = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
   answer = test.post("/v1/chat/completions", chat_body(call, {{"tools", tools}}));
   CHECK(answer["choices"][0]["finish_reason"] == "tool_calls");
@@ -280,14 +284,16 @@ TEST_CASE("api: errors are told in the envelope, before a stream begins, and not
   const Json too_long = error_of("/v1/chat/completions", chat_body("x", {{"max_tokens", 1000}, {"stream", true}}), 400);
   CHECK(too_long["code"] == "context_length_exceeded");
   const std::string message = too_long["message"];
-  CHECK(message.starts_with("This model's maximum context length is 512 tokens. However, you requested 1000 output tokens and "
-                            "your prompt contains "));
+  CHECK(message.starts_with(
+      "This model's maximum context length is 512 tokens. However, you requested 1000 output tokens and "
+      "your prompt contains "));
   CHECK(message.ends_with("Please reduce the length of the messages or completion."));
-  CHECK(error_of("/v1/completions", {{"prompt", std::string(5'000'000, 'a')}}, 400)["code"] == "context_length_exceeded");
+  CHECK(error_of("/v1/completions", {{"prompt", std::string(5'000'000, 'a')}}, 400)["code"] ==
+        "context_length_exceeded");
   CHECK(error_of("/v1/completions", {{"prompt", {99999999}}}, 400)["param"] == "prompt");
   CHECK(error_of("/v1/completions", {{"prompt", ""}}, 400)["param"] == "prompt");
-  CHECK(error_of("/v1/chat/completions", chat_body("x", {{"response_format", {{"type", "json_object"}}}}), 501)["param"] ==
-        "response_format");
+  CHECK(error_of("/v1/chat/completions", chat_body("x", {{"response_format", {{"type", "json_object"}}}}),
+                 501)["param"] == "response_format");
   CHECK(error_of("/v1/nothing", Json::object(), 404)["code"] == "not_found");
 
   TestClient client(test.server.port());
@@ -348,12 +354,14 @@ TEST_CASE("api: a client that goes away takes its sequences and KV blocks with i
   {
     TestClient streaming(test.server.port());
     const std::string body = chat_body("FOREVER", {{"stream", true}, {"n", 2}, {"temperature", 1}}).dump();
-    streaming.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+    streaming.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) +
+                   "\r\n\r\n" + body);
     CHECK(streaming.receive_until(R"("content":"F)").ends_with("F"));
     TestClient whole(test.server.port());
-    whole.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size() - 14) + "\r\n\r\n" +
-               chat_body("FOREVER", {{"n", 2}, {"temperature", 1}}).dump());
-    for (int i = 0; i < 400 && test.model.engine->stats().num_running < 4; ++i) std::this_thread::sleep_for(milliseconds(5));
+    whole.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size() - 14) +
+               "\r\n\r\n" + chat_body("FOREVER", {{"n", 2}, {"temperature", 1}}).dump());
+    for (int i = 0; i < 400 && test.model.engine->stats().num_running < 4; ++i)
+      std::this_thread::sleep_for(milliseconds(5));
     CHECK(test.model.engine->stats().num_running == 4);
   }
   CHECK(test.is_idle());
@@ -397,7 +405,8 @@ TEST_CASE("api: shutdown lets running streams end, and refuses new ones; what is
     TestClient running(test.server.port()), idle(test.server.port());
     CHECK(idle.get("/health").status == 200);
     const std::string body = chat_body("FOREVER", {{"stream", true}, {"max_tokens", 60}}).dump();
-    running.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+    running.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) +
+                 "\r\n\r\n" + body);
     CHECK(running.receive_until(R"("content":"F)").ends_with("F"));
     test.server.shutdown();
     if (is_patient) {
@@ -427,7 +436,8 @@ TEST_CASE("api: many clients at once, some leave in the middle; nobody else noti
         TestClient client(test.server.port());
         const std::string text = fmt::format("client {} round {} says nothing new", i, round);
         const std::string body = chat_body(text, {{"stream", true}}).dump();
-        client.send(fmt::format("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}", body.size(), body));
+        client.send(fmt::format("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}",
+                                body.size(), body));
         if ((i + round) % 3 == 0) {
           client.receive_until(R"("content":"c)");
           continue;  // gone
@@ -449,7 +459,8 @@ TEST_CASE("front-end: without HTTP") {
   TestModel model;
   {
     Frontend frontend(model.serving, nullptr);
-    auto request = parse_completion_request(R"({"prompt":"hello world","n":2,"temperature":1})", frontend.parse_limits());
+    auto request =
+        parse_completion_request(R"({"prompt":"hello world","n":2,"temperature":1})", frontend.parse_limits());
     REQUIRE(request.ok());
     auto listener = std::make_shared<CollectingListener>();
     REQUIRE(frontend.complete(*request, listener).ok());

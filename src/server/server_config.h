@@ -22,11 +22,11 @@ struct ServerConfig {
   std::vector<std::string> disable_access_log_for_endpoints = {"/health", "/livez", "/ping", "/metrics", "/load"};
   int log_stats_interval = 10;  // seconds between the engine's log lines; 0 = never
 
-  int sse_ping_interval = 15;   // seconds of silence in a stream before a comment line; 0 = never
-  int timeout_keep_alive = 75;  // seconds
+  int sse_ping_interval = 15;     // seconds of silence in a stream before a comment line; 0 = never
+  int timeout_keep_alive = 75;    // seconds
   int stream_write_timeout = 30;  // seconds in which a stream's client must take something
-  int drain_delay = 0;          // seconds after SIGTERM in which new requests are still taken
-  int shutdown_timeout = 30;    // seconds for running requests to end after that
+  int drain_delay = 0;            // seconds after SIGTERM in which new requests are still taken
+  int shutdown_timeout = 30;      // seconds for running requests to end after that
 
   size_t max_body_bytes = size_t{64} << 20;
   size_t max_header_bytes = 64 << 10;

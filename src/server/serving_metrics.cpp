@@ -12,11 +12,11 @@
 namespace spate {
 namespace {
 
-const std::vector<double> kFirstTokenBounds = {.001, .005, .01, .02, .04, .06, .08, .1,  .25, .5,  .75,
+const std::vector<double> kFirstTokenBounds = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
                                                1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
-const std::vector<double> kTokenBounds = {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5,
-                                          .75, 1,    2.5, 5,    7.5, 10, 20, 40, 80};
-const std::vector<double> kRequestBounds = {.3, .5, .8, 1,  1.5, 2,  2.5, 5,   10,  15,  20,
+const std::vector<double> kTokenBounds = {.01, .025, .05, .075, .1,  .15, .2, .3, .4, .5,
+                                          .75, 1,    2.5, 5,    7.5, 10,  20, 40, 80};
+const std::vector<double> kRequestBounds = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                                             30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
 const std::vector<double> kHttpBounds = {.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120};
 constexpr double kMaxTokens = 1'000'000;
@@ -125,7 +125,8 @@ void ServingMetrics::render_engine(MetricsWriter& out, const EngineStats& stats,
 
 void ServingMetrics::render_requests(MetricsWriter& out, const MetricLabels& labels) const {
   out.family("vllm:request_success_total", "counter", "Sequences finished, by reason.");
-  for (const FinishReason reason : {FinishReason::kStop, FinishReason::kLength, FinishReason::kAbort, FinishReason::kError}) {
+  for (const FinishReason reason :
+       {FinishReason::kStop, FinishReason::kLength, FinishReason::kAbort, FinishReason::kError}) {
     out.sample("vllm:request_success_total", with(labels, "finished_reason", std::string(finish_reason_name(reason))),
                static_cast<double>(finished_[static_cast<size_t>(reason)].value()));
   }
@@ -170,7 +171,8 @@ void render_process_metrics(MetricsWriter& out) {
   const auto seconds = [](const timeval& time) {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
   };
-  out.counter("process_cpu_seconds_total", "CPU time of the process.", {}, seconds(usage.ru_utime) + seconds(usage.ru_stime));
+  out.counter("process_cpu_seconds_total", "CPU time of the process.", {},
+              seconds(usage.ru_utime) + seconds(usage.ru_stime));
 
   std::ifstream statm("/proc/self/statm");
   double virtual_pages = 0, resident_pages = 0;
@@ -199,9 +201,9 @@ void render_process_metrics(MetricsWriter& out) {
   double seconds_up = 0;
   uptime >> seconds_up;
   const double start = std::strtod(field.c_str(), nullptr) / static_cast<double>(sysconf(_SC_CLK_TCK));
-  const double now =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  out.gauge("process_start_time_seconds", "Start of the process, seconds since 1970.", {}, std::floor(now - seconds_up + start));
+  const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  out.gauge("process_start_time_seconds", "Start of the process, seconds since 1970.", {},
+            std::floor(now - seconds_up + start));
 }
 
 }  // namespace spate

@@ -55,7 +55,8 @@ class ServingMetrics {
   Counter unknown_fields_;
   Histogram time_to_first_token_, inter_token_latency_, time_per_output_token_;
   Histogram e2e_latency_, queue_time_, inference_time_, prefill_time_, decode_time_;
-  Histogram prompt_tokens_, generation_tokens_, max_generation_tokens_, params_max_tokens_, prefill_computed_, params_n_;
+  Histogram prompt_tokens_, generation_tokens_, max_generation_tokens_, params_max_tokens_, prefill_computed_,
+      params_n_;
   Histogram http_duration_;
   mutable std::mutex http_mutex_;  // guards http_requests_
   std::map<std::tuple<std::string, std::string, int>, uint64_t> http_requests_;

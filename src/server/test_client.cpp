@@ -16,7 +16,8 @@ namespace spate {
 std::string TestResponse::header(std::string_view name) const {
   const auto lower = [](std::string_view text) {
     std::string out(text);
-    std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    std::transform(out.begin(), out.end(), out.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     return out;
   };
   const std::string low_head = lower(head), key = "\r\n" + lower(name) + ": ";
@@ -111,8 +112,8 @@ TestResponse TestClient::get(const std::string& path, const std::string& headers
 }
 
 TestResponse TestClient::post(const std::string& path, const std::string& body, const std::string& headers) {
-  send(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{}\r\n{}", path,
-                   body.size(), headers, body));
+  send(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{}\r\n{}",
+                   path, body.size(), headers, body));
   return receive();
 }
 
@@ -123,8 +124,10 @@ std::vector<std::string> sse_events(const std::string& body) {
     const size_t end = body.find("\n\n", pos);
     if (end == std::string::npos) return {"TRUNCATED"};
     const std::string event = body.substr(pos, end - pos);
-    if (event.starts_with("data: ")) events.push_back(event.substr(6));
-    else if (!event.starts_with(":")) events.push_back("MALFORMED " + event);
+    if (event.starts_with("data: "))
+      events.push_back(event.substr(6));
+    else if (!event.starts_with(":"))
+      events.push_back("MALFORMED " + event);
     pos = end + 2;
   }
   return events;

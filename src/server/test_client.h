@@ -8,8 +8,8 @@
 namespace spate {
 
 struct TestResponse {
-  int status = 0;  // 0: the connection closed without an answer
-  std::string head, body;  // body without chunk framing
+  int status = 0;                                   // 0: the connection closed without an answer
+  std::string head, body;                           // body without chunk framing
   std::string header(std::string_view name) const;  // case-insensitive; empty when absent
 };
 

@@ -35,10 +35,11 @@ void EchoExecutor::submit(std::span<const std::byte> plan) {
 
 void EchoExecutor::run_row(Row& row, bool, StepResult& result) {
   const auto prompt_len = static_cast<size_t>(row.sampling.prompt_len);
-  const std::vector<int32_t>& answer = answer_to({row.token_ids.begin(), row.token_ids.begin() + row.sampling.prompt_len});
+  const std::vector<int32_t>& answer =
+      answer_to({row.token_ids.begin(), row.token_ids.begin() + row.sampling.prompt_len});
   const size_t num_done = row.token_ids.size() - prompt_len;
-  const int32_t next = answer.back() == eos_token_id_ ? answer[std::min(num_done, answer.size() - 1)]
-                                                      : answer[num_done % answer.size()];
+  const int32_t next =
+      answer.back() == eos_token_id_ ? answer[std::min(num_done, answer.size() - 1)] : answer[num_done % answer.size()];
   row.token_ids.push_back(next);
   result.next_token_ids.push_back(next);
   TokenLogprobs logprobs{.token_id = next, .logprob = -0.5f, .rank = 1};
@@ -76,7 +77,10 @@ TestModel::TestModel() {
   tokenizer = std::move(*loaded);
   const int32_t eos_token_id = tokenizer->token_id("<|im_end|>").value();
   executor = std::make_unique<EchoExecutor>(*tokenizer, eos_token_id);
-  const EngineConfig config{.max_model_len = 512, .max_num_seqs = 8, .max_num_batched_tokens = 512, .num_kv_blocks = 512,
+  const EngineConfig config{.max_model_len = 512,
+                            .max_num_seqs = 8,
+                            .max_num_batched_tokens = 512,
+                            .num_kv_blocks = 512,
                             .max_num_waiting = 64};
   auto created = Engine::create(config, *executor);
   CHECK(created.ok(), "{}", created.status().message());

@@ -1,9 +1,9 @@
-// A ServingModel without a model, for tests: the tokenizer, template and engine are real, and the executor answers what the
-// test put into the prompt.
+// A ServingModel without a model, for tests: the tokenizer, template and engine are real, and the executor answers what
+// the test put into the prompt.
 //
-// The answer to a chat is the text of its last user message, to a completion the prompt's text; then comes the end token.
-// A text that begins with "FOREVER" is repeated until max_tokens. Log-probabilities are -0.5 for the answer's token, then -1.5,
-// -2.5 ... for the ids 10, 11, 12 ... .
+// The answer to a chat is the text of its last user message, to a completion the prompt's text; then comes the end
+// token. A text that begins with "FOREVER" is repeated until max_tokens. Log-probabilities are -0.5 for the answer's
+// token, then -1.5, -2.5 ... for the ids 10, 11, 12 ... .
 #pragma once
 
 #include <atomic>

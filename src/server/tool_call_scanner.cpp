@@ -62,14 +62,17 @@ void ToolCallScanner::append_char(char c, std::string& arguments) {
       has_begun_ = true;
       break;
     case '}':
-    case ']': --depth_; break;
+    case ']':
+      --depth_;
+      break;
     case ':':
       if (depth_ == 1 && !is_value_) begin_value();
       break;
     case ',':
       if (depth_ == 1) is_value_ = false;
       break;
-    default: break;
+    default:
+      break;
   }
 }
 

@@ -1,5 +1,5 @@
-// Reads one tool call of the Hermes form, {"name": "f", "arguments": {...}}, while it is being written: the name as soon as it is
-// known, then the arguments' JSON text as it comes.
+// Reads one tool call of the Hermes form, {"name": "f", "arguments": {...}}, while it is being written: the name as
+// soon as it is known, then the arguments' JSON text as it comes.
 #pragma once
 
 #include <string>
@@ -21,16 +21,16 @@ class ToolCallScanner {
   void begin_value();
   void end_value();
 
-  int depth_ = 0;            // open brackets; 1 = inside the call's object
+  int depth_ = 0;  // open brackets; 1 = inside the call's object
   bool has_begun_ = false;
   bool in_string_ = false;
   bool is_escaped_ = false;
-  bool is_value_ = false;    // at depth 1: after the colon
+  bool is_value_ = false;  // at depth 1: after the colon
   bool in_arguments_ = false;
   bool has_name_ = false;
   std::string key_, string_;  // at depth 1, raw with escapes
   std::string name_;
-  std::string waiting_;       // arguments before the name
+  std::string waiting_;  // arguments before the name
 };
 
 }  // namespace spate

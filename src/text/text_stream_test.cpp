@@ -1,9 +1,7 @@
 // Goal    Nothing of a stop string is ever shown, nothing else is lost or held longer than needed, wherever the text is
-// cut
-//         into pieces.
+//         cut into pieces.
 // Method  Hand cases for the borders, then random texts over two letters (many near-matches) against a search in the
-// whole
-//         text, in random pieces.
+//         whole text, in random pieces.
 #include "text/text_stream.h"
 
 #include "base/rng.h"

@@ -71,6 +71,7 @@ void attention_paged(Stream& stream, const AttentionPagedParams& p) {
   CpuContext& context = context_of(stream);
   const KvLayout layout = kv_layout_of(p.kv.desc);
   CHECK(layout.head_dim <= 256, "attention_paged: head_dim {} is above 256", layout.head_dim);
+  CHECK(p.softmax_scale > 0, "attention_paged: softmax_scale {}", p.softmax_scale);
   const int64_t num_seqs = p.seq_rows.dim(0), group_size = p.q.dim(1) / layout.num_kv_heads;
   const int64_t queries_per_run = std::max<int64_t>(1, context.kernels.max_attention_rows / group_size);
   const int32_t* cu_seqlens = p.cu_seqlens_q.data<int32_t>();

@@ -103,6 +103,12 @@ struct KernelTable {
   void (*divide)(const float* logits, int64_t n, float divisor, float* out);
   // Random words of philox4x32(seed, stream, first_counter + i)[0..3], for i < num_counters.
   void (*philox_words)(uint64_t seed, uint64_t stream, uint64_t first_counter, int64_t num_counters, uint32_t* words);
+
+  // loops for limits.cpp: the operations done are returned
+  uint64_t (*read_memory)(const char* data, int64_t bytes);  // data is 64-byte aligned; returns a checksum
+  double (*fma_flops)(int64_t iterations);
+  double (*amx_bf16_flops)(int64_t iterations);  // null without AMX
+  double (*amx_int8_ops)(int64_t iterations);    // null without AMX
 };
 
 const KernelTable& avx2_kernels();

@@ -12,6 +12,24 @@ namespace spate::cpu::SPATE_ISA {
 
 constexpr float kMinusInfinity = -__builtin_inff();
 
+// 2^x for probabilities stored as P; what it gives at -inf or NaN does not matter: those lanes are masked.
+template <typename P>
+SPATE_INLINE F prob_exp2(F x) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(P) == 2) {  // they are rounded to 2^-9: degree 4 gives 3e-6, and scalef underflows by itself
+    const F n = round_int(x);
+    const F r = sub(x, n);
+    F p = set1(0.00958285f);
+    p = fma(p, r, set1(0.05590642f));
+    p = fma(p, r, set1(0.24024099f));
+    p = fma(p, r, set1(0.69312419f));
+    p = fma(p, r, set1(1.0f));
+    return _mm512_scalef_ps(p, n);
+  }
+#endif
+  return exp2(x);
+}
+
 struct KeyTile {
   int64_t begin;     // position of its first key
   int64_t num_keys;  // up to the last query of the item
@@ -62,6 +80,50 @@ struct RowSoftmax {
   float denominator = 0;
 };
 
+// The two passes of a row's tile: the largest raw score, then the probabilities and their sum. kMasked: some of the `width` scores are not
+// this row's, and count as -inf. kWidth: `width` where it is known (0 where not), so that the loop unrolls.
+template <bool kMasked, int64_t kWidth>
+SPATE_INLINE float max_score(const float* scores, int64_t width, int32_t first, int32_t end) {
+  if constexpr (kWidth > 0) width = kWidth;
+  F largest = set1(kMinusInfinity);
+  for (int32_t i = 0; i < width; i += kLanes) {
+    F x = load(scores + i);
+    if constexpr (kMasked) x = keep_range(x, i, first, end, set1(kMinusInfinity));
+    largest = max(largest, x);
+  }
+  return max_lane(largest);
+}
+template <bool kMasked, int64_t kWidth, typename P>
+SPATE_INLINE float write_probs(const float* scores, int64_t width, int32_t first, int32_t end, float scale, float offset, P* probs) {
+  if constexpr (kWidth > 0) width = kWidth;
+  F total = zero();
+  for (int32_t i = 0; i < width; i += kLanes) {
+    F p = prob_exp2<P>(fma(load(scores + i), set1(scale), set1(-offset)));
+    if constexpr (kMasked) p = keep_range(p, i, first, end, zero());
+    store(probs + i, p);
+    total = add(total, p);
+  }
+  return sum(total);
+}
+
+template <bool kMasked, int64_t kWidth, typename P>
+SPATE_INLINE void softmax_passes(const AttentionItem& item, const float* scores, int64_t width, int32_t first, int32_t end, P* probs,
+                                 float* accumulator, int64_t value_width, RowSoftmax& state) {
+  const float tile_max = max_score<kMasked, kWidth>(scores, width, first, end) * item.scale_log2e;
+  if (tile_max > state.max) {
+    if (state.max != kMinusInfinity) {
+      const F factor = exp2(set1(state.max - tile_max));
+      for (int64_t d = 0; d < value_width; d += kLanes) store(accumulator + d, mul(load(accumulator + d), factor));
+      float factors[kLanes];
+      store(factors, factor);
+      state.denominator *= factors[0];
+    }
+    state.max = tile_max;
+  }
+  const float offset = state.max == kMinusInfinity ? 0 : state.max;
+  state.denominator += write_probs<kMasked, kWidth>(scores, width, first, end, item.scale_log2e, offset, probs);
+}
+
 // Scores of one row and tile (raw dot products, `width` of them: num_keys rounded up) become probabilities against the new maximum, in
 // place or as bf16; the row's accumulator (`value_width` floats) and its denominator are rescaled.
 template <typename P>
@@ -70,33 +132,11 @@ SPATE_INLINE void softmax_row(const AttentionItem& item, const KeyTile& tile, in
   const int64_t position = item.first_position + row / item.group_size;
   const auto first = static_cast<int32_t>(item.window > 0 ? max_of(0, position - item.window + 1 - tile.begin) : 0);
   const auto end = static_cast<int32_t>(max_of(0, min_of(tile.num_keys, position + 1 - tile.begin)));
-  const F scale = set1(item.scale_log2e), masked = set1(kMinusInfinity);
-  F scaled[kKvTile / kLanes];
-  F running_max = masked;
-  for (int32_t i = 0; i < width; i += kLanes) {
-    F x = mul(load(scores + i), scale);
-    if (i < first || i + kLanes > end) x = keep_range(x, i, first, end, masked);
-    scaled[i / kLanes] = x;
-    running_max = max(running_max, x);
+  if (first == 0 && end == kKvTile) {
+    softmax_passes<false, kKvTile>(item, scores, width, first, end, probs, accumulator, value_width, state);
+  } else {
+    softmax_passes<true, 0>(item, scores, width, first, end, probs, accumulator, value_width, state);
   }
-  const float tile_max = max_lane(running_max);
-  const float new_max = tile_max > state.max ? tile_max : state.max;
-  if (new_max != state.max && state.max != kMinusInfinity) {
-    const F factor = exp2(set1(state.max - new_max));
-    for (int64_t d = 0; d < value_width; d += kLanes) store(accumulator + d, mul(load(accumulator + d), factor));
-    float factors[kLanes];
-    store(factors, factor);
-    state.denominator *= factors[0];
-  }
-  state.max = new_max;
-  const F offset = set1(new_max == kMinusInfinity ? 0 : new_max);
-  F total = zero();
-  for (int32_t i = 0; i < width; i += kLanes) {
-    const F p = exp2(sub(scaled[i / kLanes], offset));
-    store(probs + i, p);
-    total = add(total, p);
-  }
-  state.denominator += sum(total);
 }
 
 template <typename Act>

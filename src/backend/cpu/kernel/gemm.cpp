@@ -65,12 +65,7 @@ void gemm_fma(const GemmParams& p, int64_t first_row, int64_t num_rows, int64_t 
       micro_gemm<W>(x + k, x_stride, num_rows, blocks, num_blocks, num_k, sums, kStride);
       for (int64_t j = 0; j < num_blocks; ++j) blocks[j] += num_k / W::kRowK * W::kRowBytes;
     }
-    for (int64_t r = 0; r < num_rows; ++r) {
-      for (int64_t j = 0; j < count; ++j) {
-        const float* row_sums = sums + r * kStride + j * kNBlock;
-        finish_n_block(p, first_row + r, group + j, row_sums, row_sums + count * kNBlock);
-      }
-    }
+    finish_n_blocks(p, first_row, first_row + num_rows, group, count, sums, sums + count * kNBlock, kStride);
   }
 }
 

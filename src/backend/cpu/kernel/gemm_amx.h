@@ -2,9 +2,9 @@
 //
 // Up to 16 rows (decode): x is read as it lies, tiles have as many rows as x, four n-blocks of the weight are streamed at once; with the
 // 16 cycles that a 1 KB tile takes at most, memory is the limit by far.
-// More rows: x is packed into tiles. For a pair of n-blocks, 512 of k at a time (32 KB of weight, which stays in L1), all row pairs pass by
-// with 2 x 2 tiles of sums. x of a chunk stays in L2: when all of K does not fit, K is cut, and the sums of a whole group of n-blocks
-// wait in scratch, so that x is read once a group.
+// More rows: x is packed into tiles, in the order in which they are read. For a pair of n-blocks, kStepBlock steps of 32 k at a time (32 KB of
+// weight, which stays in L1), all row pairs pass by from L2 with 2 x 2 tiles of sums, while the next steps of weight are brought to L2. x of a chunk stays in L2:
+// when all of K does not fit, K is cut, and the sums of a whole group of n-blocks wait in scratch, so that x is read once a group.
 // An element is summed over k in the same order by the same instruction in all of these.
 #pragma once
 
@@ -14,8 +14,9 @@
 
 namespace spate::cpu::SPATE_ISA {
 
-constexpr int64_t kStepBlock = 16;                // steps of 32 k: 512 of k
+constexpr int64_t kStepBlock = 16;                // steps of 32 k
 constexpr int64_t kMaxRowsPerChunk = 512;
+constexpr int64_t kFewRows = 64;                  // up to here the weight comes from memory as it is needed, and memory is the limit
 constexpr int64_t kXBytesInL2 = 1152 * 1024;      // of 2 MB
 constexpr int64_t kXChunkBytes = 512 * 1024;      // when K is cut
 constexpr int64_t kSumsBytes = 1024 * 1024;
@@ -23,7 +24,7 @@ constexpr int64_t kSumsBytes = 1024 * 1024;
 static bool amx_takes(const GemmParams& p) { return p.x_elem == Elem::kBf16 && p.weight_elem == Elem::kBf16; }
 
 SPATE_INLINE int64_t k_steps(const GemmParams& p) { return ceil_div(p.k, kKStep); }
-SPATE_INLINE bool k_is_cut(const GemmParams& p, int64_t rows) { return round_up(rows, 16) * k_steps(p) * 64 > kXBytesInL2; }
+SPATE_INLINE bool k_is_cut(const GemmParams& p, int64_t rows) { return round_up(rows, 32) * k_steps(p) * 64 > kXBytesInL2; }
 // Output n-blocks of a pair of weight n-blocks.
 SPATE_INLINE int64_t blocks_per_pair(const GemmParams& p) { return p.silu_and_mul ? 1 : 2; }
 
@@ -41,7 +42,7 @@ static GemmPlan amx_plan(const GemmParams& p, int num_threads) {
     return plan;
   }
   const int64_t pairs = ceil_div(n_blocks, blocks_per_pair(p));
-  plan.packed_x_bytes = round_up(p.m, 16) * k_steps(p) * 64;
+  plan.packed_x_bytes = round_up(p.m, 32) * k_steps(p) * 64;
   plan.rows_per_chunk = min_of(kMaxRowsPerChunk, round_up(p.m, 32));
   int64_t pairs_per_group = 1;
   if (k_is_cut(p, plan.rows_per_chunk)) {
@@ -65,20 +66,24 @@ SPATE_INLINE void copy_line(char* dst, const bf16_t* src, int64_t count) {
   }
 }
 
-// Row r goes to packed_x + r / 16 blocks + r % 16 lines; with at most 16 rows in all, row after row.
+// Byte offset of the tile of row block `block` (16 rows) at step `step`: blocks of kStepBlock steps, in them pairs of row blocks, in them
+// steps, in them the two tiles of the pair.
+SPATE_INLINE int64_t x_tile_offset(const GemmParams& p, int64_t block, int64_t step) {
+  const int64_t first = step / kStepBlock * kStepBlock, size = min_of(kStepBlock, k_steps(p) - first);
+  return (first * round_up(p.m, 32) / 16 + block / 2 * 2 * size + (step - first) * 2 + block % 2) * kTileBytes;
+}
+
+// With at most 16 rows in all, row lies after row; else in tiles, and the rows up to a multiple of 32 are zero.
 static void amx_pack_rows(const GemmParams& p, int64_t first_row, int64_t num_rows) {
   const int64_t steps = k_steps(p);
   const bool tiles = p.m > 16;
-  const int64_t end_row = tiles && first_row + num_rows == p.m ? round_up(p.m, 16) : first_row + num_rows;
+  const int64_t end_row = tiles && first_row + num_rows == p.m ? round_up(p.m, 32) : first_row + num_rows;
   for (int64_t r = first_row; r < end_row; ++r) {
-    char* dst = p.packed_x + (tiles ? r / 16 * steps * kTileBytes + r % 16 * 64 : r * steps * 64);
-    const int64_t step_stride = tiles ? kTileBytes : 64;
-    if (r >= p.m) {
-      for (int64_t s = 0; s < steps; ++s) _mm512_storeu_si512(dst + s * step_stride, _mm512_setzero_si512());
-      continue;
+    const bf16_t* src = static_cast<const bf16_t*>(p.x) + (r < p.m ? r * p.x_stride : 0);
+    for (int64_t s = 0; s < steps; ++s) {
+      char* dst = p.packed_x + (tiles ? x_tile_offset(p, r / 16, s) + r % 16 * 64 : (r * steps + s) * 64);
+      copy_line(dst, src + s * kKStep, r < p.m ? p.k - s * kKStep : 0);
     }
-    const bf16_t* src = static_cast<const bf16_t*>(p.x) + r * p.x_stride;
-    for (int64_t s = 0; s < steps; ++s) copy_line(dst + s * step_stride, src + s * kKStep, p.k - s * kKStep);
   }
 }
 
@@ -104,40 +109,62 @@ static void gemm_amx_few_rows(const GemmParams& p, int64_t first_n_block, int64_
     const auto b = [&](int64_t s, int64_t j) { return blocks[j] + s * kTileBytes; };
     amx_row_product<true>(a, b, num_blocks, steps, sums, stride, false);
     amx_fence();
-    for (int64_t r = 0; r < p.m; ++r) {
-      for (int64_t j = 0; j < count; ++j) {
-        const float* row_sums = sums + r * stride + j * kNBlock;
-        finish_n_block(p, r, first + j, row_sums, row_sums + count * kNBlock);
-      }
-    }
+    finish_n_blocks(p, 0, p.m, first, count, sums, sums + count * kNBlock, stride);
   }
   amx_end();
 }
 
-// All rows of the chunk by one pair of n-blocks over steps [begin, end).
-SPATE_INLINE void gemm_amx_pair(const GemmParams& p, const char* x, int64_t row_blocks, const char* b0, const char* b1,
-                                int64_t begin, int64_t end, float* sums) {
-  const int64_t stride = 2 * kNBlock;
-  const int64_t block_stride = k_steps(p) * kTileBytes;
+// Where a pair of n-blocks goes.
+struct BlockPair {
+  const char* b0;
+  const char* b1;   // null: there is no second
+  int64_t n_block;  // of the output
+};
+
+SPATE_INLINE void finish_rows(const GemmParams& p, const BlockPair& pair, int64_t first_row, int64_t end_row, const float* sums) {
+  constexpr int64_t kStride = 2 * kNBlock;
+  if (p.silu_and_mul || pair.b1 == nullptr) {
+    finish_n_blocks(p, first_row, end_row, pair.n_block, 1, sums, sums + kNBlock, kStride);
+  } else {
+    finish_n_blocks(p, first_row, end_row, pair.n_block, 2, sums, nullptr, kStride);
+  }
+}
+
+// Rows [first_row, first_row + num_rows) by one pair of n-blocks over steps [begin, end); with the last step the rows are finished while
+// their sums are in L1.
+static void gemm_amx_pair(const GemmParams& p, int64_t first_row, int64_t num_rows, const BlockPair& pair, int64_t begin,
+                          int64_t end, float* sums) {
+  constexpr int64_t kStride = 2 * kNBlock;
+  const bool last_chunk = end == k_steps(p);
   for (int64_t first = begin; first < end; first += kStepBlock) {
     const int64_t steps = min_of(kStepBlock, end - first);
-    const auto b = [&](int64_t s, int64_t j) { return (j == 0 ? b0 : b1) + (first + s) * kTileBytes; };
-    for (int64_t i = 0; i < row_blocks; i += 2) {
-      const TileRows a{.base = x + i * block_stride + first * kTileBytes,
-                       .row_stride = 64,
-                       .step_stride = kTileBytes,
-                       .block_stride = block_stride};
-      float* c = sums + i * 16 * stride;
-      if (i + 1 == row_blocks) {
-        amx_1x1<false>(a, b, 0, steps, c, stride, first > 0);
-        if (b1 != nullptr) amx_1x1<false>(a, b, 1, steps, c + kNBlock, stride, first > 0);
-      } else if (b1 == nullptr) {
-        amx_2x1(a, b, 0, steps, c, stride, first > 0);
-      } else if (i == 0) {
-        amx_2x2<true>(a, b, 0, steps, c, stride, first > 0);
+    const auto b = [&](int64_t s, int64_t j) { return (j == 0 ? pair.b0 : pair.b1) + (first + s) * kTileBytes; };
+    // After the last steps come the first ones of the next pair of n-blocks.
+    const int64_t next_offset = first + steps < end ? (first + steps) * kTileBytes
+                                                    : blocks_per_pair(p) * k_steps(p) * kTileBytes + begin * kTileBytes;
+    TileRows a{.base = p.packed_x + x_tile_offset(p, first_row / 16, first),
+               .row_stride = 64,
+               .step_stride = 2 * kTileBytes,
+               .block_stride = kTileBytes};
+    for (int64_t row = 0; row < num_rows; row += 32, a.base += 2 * steps * kTileBytes) {
+      float* c = sums + row * kStride;
+      if (pair.b1 == nullptr) {
+        amx_2x1(a, b, 0, steps, c, kStride, first > 0);
+      } else if (num_rows <= kFewRows) {
+        amx_2x2<true, false>(a, b, 0, steps, c, kStride, first > 0);
       } else {
-        amx_2x2<false>(a, b, 0, steps, c, stride, first > 0);
+        // Row pairs 0 to 7 ask for an eighth of the next steps each: of the first n-block, then of the second.
+        const int64_t part = row / 32 % 4 * (steps * kTileBytes / 4);
+        const char* next = row >= 256 ? nullptr : (row < 128 ? pair.b0 : pair.b1) + next_offset + part;
+        if (row == 0 && num_rows < 256) {
+          amx_2x2<true, true>(a, b, 0, steps, c, kStride, first > 0, next);
+        } else {
+          amx_2x2<false, true>(a, b, 0, steps, c, kStride, first > 0, next);
+        }
       }
+      if (!last_chunk || first + steps < end) continue;
+      amx_fence();
+      finish_rows(p, pair, first_row + row, first_row + min_of(row + 32, num_rows), c);
     }
   }
 }
@@ -145,30 +172,19 @@ SPATE_INLINE void gemm_amx_pair(const GemmParams& p, const char* x, int64_t row_
 static void gemm_amx_many_rows(const GemmParams& p, const GemmPlan& plan, int64_t first_row, int64_t num_rows,
                                int64_t first_n_block, int64_t num_n_blocks, float* sums) {
   const int64_t steps = k_steps(p), block_bytes = steps * kTileBytes, per_pair = blocks_per_pair(p);
-  const int64_t row_blocks = ceil_div(num_rows, 16), stride = 2 * kNBlock;
-  const char* x = p.packed_x + first_row / 16 * block_bytes;
+  const int64_t rows32 = round_up(num_rows, 32);
   const bool cut = plan.n_blocks_per_group > per_pair;
-  const int64_t chunk_steps = cut ? round_up(max_of(1, kXChunkBytes / (row_blocks * kTileBytes)), kStepBlock) : steps;
-  const int64_t pairs = ceil_div(num_n_blocks, per_pair);
+  const int64_t chunk_steps = cut ? round_up(max_of(1, kXChunkBytes / (rows32 * 64)), kStepBlock) : steps;
   amx_fence();
   amx_begin(16);
   for (int64_t begin = 0; begin < steps; begin += chunk_steps) {
     const int64_t end = min_of(steps, begin + chunk_steps);
-    for (int64_t pair = 0; pair < pairs; ++pair) {
-      const int64_t n_block = first_n_block + pair * per_pair;
-      const bool has_second = p.silu_and_mul || n_block + 1 < first_n_block + num_n_blocks;
+    for (int64_t i = 0; i * per_pair < num_n_blocks; ++i) {
+      const int64_t n_block = first_n_block + i * per_pair;
       const char* b0 = p.weight + n_block * block_bytes;
-      const char* b1 = has_second ? b0 + (p.silu_and_mul ? p.n / kNBlock : 1) * block_bytes : nullptr;
-      float* pair_sums = sums + (cut ? pair * row_blocks * 16 * stride : 0);
-      gemm_amx_pair(p, x, row_blocks, b0, b1, begin, end, pair_sums);
-      if (end < steps) continue;
-      amx_fence();
-      for (int64_t r = 0; r < num_rows; ++r) {
-        finish_n_block(p, first_row + r, n_block, pair_sums + r * stride, pair_sums + r * stride + kNBlock);
-        if (has_second && !p.silu_and_mul) {
-          finish_n_block(p, first_row + r, n_block + 1, pair_sums + r * stride + kNBlock, nullptr);
-        }
-      }
+      const bool has_second = p.silu_and_mul || n_block + 1 < first_n_block + num_n_blocks;
+      const BlockPair pair{b0, has_second ? b0 + (p.silu_and_mul ? p.n / kNBlock : 1) * block_bytes : nullptr, n_block};
+      gemm_amx_pair(p, first_row, num_rows, pair, begin, end, sums + (cut ? i * rows32 * 2 * kNBlock : 0));
     }
   }
   amx_end();

@@ -12,30 +12,43 @@ SPATE_INLINE F biased(const float* sums, const GemmParams& p, int64_t column, in
   return p.bias == nullptr ? x : add(x, load_up_to(static_cast<const Act*>(p.bias) + column, count));
 }
 
-// sums, up_sums: 16 columns of out row `row` at n-block `n_block`.
-template <typename Act, typename Out>
-SPATE_INLINE void finish_n_block(const GemmParams& p, int64_t row, int64_t n_block, const float* sums,
-                                 const float* up_sums) {
-  const int64_t first = n_block * kNBlock, width = min_of(kNBlock, p.n - first);
-  Out* out = static_cast<Out*>(p.out) + row * p.out_stride + first;
-  SPATE_FOR_LANES(i, count, width) {
-    F x = biased<Act>(sums + i, p, first + i, count);
-    if (p.silu_and_mul) {
-      const F up = biased<Act>(up_sums + i, p, p.n + first + i, count);
-      x = mul(round_as<Act>(silu(round_as<Act>(x))), round_as<Act>(up));
+template <typename Act, typename Out, bool kSilu>
+static void finish_rows_of(const GemmParams& p, int64_t first_row, int64_t end_row, int64_t n_block, int64_t num_blocks,
+                           const float* sums, const float* up_sums, int64_t stride) {
+  const int64_t first = n_block * kNBlock, width = min_of(num_blocks * kNBlock, p.n - first);
+  for (int64_t row = first_row; row < end_row; ++row, sums += stride, up_sums += kSilu ? stride : 0) {
+    Out* out = static_cast<Out*>(p.out) + row * p.out_stride + first;
+    SPATE_FOR_LANES(i, count, width) {
+      F x = biased<Act>(sums + i, p, first + i, count);
+      if constexpr (kSilu) {
+        const F up = biased<Act>(up_sums + i, p, p.n + first + i, count);
+        x = mul(round_as<Act>(silu(round_as<Act>(x))), round_as<Act>(up));
+      }
+      store_up_to(out + i, x, count);
     }
-    store_up_to(out + i, x, count);
   }
 }
 
-SPATE_INLINE void finish_n_block(const GemmParams& p, int64_t row, int64_t n_block, const float* sums,
-                                 const float* up_sums) {
+template <bool kSilu>
+SPATE_INLINE void finish_typed(const GemmParams& p, int64_t first_row, int64_t end_row, int64_t n_block, int64_t num_blocks,
+                               const float* sums, const float* up_sums, int64_t stride) {
   if (p.x_elem == Elem::kF32) {
-    finish_n_block<float, float>(p, row, n_block, sums, up_sums);
+    finish_rows_of<float, float, kSilu>(p, first_row, end_row, n_block, num_blocks, sums, up_sums, stride);
   } else if (p.out_elem == Elem::kF32) {
-    finish_n_block<bf16_t, float>(p, row, n_block, sums, up_sums);
+    finish_rows_of<bf16_t, float, kSilu>(p, first_row, end_row, n_block, num_blocks, sums, up_sums, stride);
   } else {
-    finish_n_block<bf16_t, bf16_t>(p, row, n_block, sums, up_sums);
+    finish_rows_of<bf16_t, bf16_t, kSilu>(p, first_row, end_row, n_block, num_blocks, sums, up_sums, stride);
+  }
+}
+
+// Output rows [first_row, end_row), n-blocks [n_block, n_block + num_blocks). sums: of first_row's first column, rows `stride` apart; up_sums
+// likewise, read only with silu_and_mul.
+SPATE_INLINE void finish_n_blocks(const GemmParams& p, int64_t first_row, int64_t end_row, int64_t n_block, int64_t num_blocks,
+                                  const float* sums, const float* up_sums, int64_t stride) {
+  if (p.silu_and_mul) {
+    finish_typed<true>(p, first_row, end_row, n_block, num_blocks, sums, up_sums, stride);
+  } else {
+    finish_typed<false>(p, first_row, end_row, n_block, num_blocks, sums, up_sums, stride);
   }
 }
 

@@ -33,4 +33,10 @@ int64_t collect_at_least(const float* logits, int64_t n, float bound, int32_t* i
 void divide(const float* logits, int64_t n, float divisor, float* out);
 void philox_words(uint64_t seed, uint64_t stream, uint64_t first_counter, int64_t num_counters, uint32_t* words);
 
+// peaks.cpp
+uint64_t read_memory(const char* data, int64_t bytes);
+double fma_flops(int64_t iterations);
+double amx_bf16_flops(int64_t iterations);  // only where the instruction set has AMX
+double amx_int8_ops(int64_t iterations);
+
 }  // namespace spate::cpu::SPATE_ISA

@@ -185,7 +185,16 @@ SPATE_INLINE F exp2(F x) {
   return mul(p, pow2(n));
 }
 SPATE_INLINE F exp(F x) { return exp2(mul(x, set1(1.44269504f))); }
-SPATE_INLINE F silu(F x) { return div(x, add(set1(1.0f), exp(sub(zero(), x)))); }
+SPATE_INLINE F silu(F x) {
+  const F denominator = add(set1(1.0f), exp(sub(zero(), x)));
+#ifdef __AVX512F__
+  // The estimate to 14 bits and a Newton step, 1e-7: a division takes 16 cycles.
+  const F estimate = _mm512_rcp14_ps(denominator);
+  return mul(x, mul(estimate, sub(set1(2.0f), mul(denominator, estimate))));
+#else
+  return div(x, denominator);
+#endif
+}
 
 // Rounds as storing to T and loading again does.
 template <typename T>

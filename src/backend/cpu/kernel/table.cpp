@@ -32,6 +32,15 @@ const KernelTable& SPATE_TABLE_NAME(SPATE_ISA)() {
       .collect_at_least = collect_at_least,
       .divide = divide,
       .philox_words = philox_words,
+      .read_memory = read_memory,
+      .fma_flops = fma_flops,
+#ifdef __AMX_BF16__
+      .amx_bf16_flops = amx_bf16_flops,
+      .amx_int8_ops = amx_int8_ops,
+#else
+      .amx_bf16_flops = nullptr,
+      .amx_int8_ops = nullptr,
+#endif
   };
   return table;
 }

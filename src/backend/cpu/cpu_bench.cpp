@@ -1,0 +1,302 @@
+// spate-cpu-bench [--threads N] [--isa avx2|avx512|amx] [--layers N] [--filter TEXT]
+//
+// The ops of a Qwen3-0.6B step on dummy weights (bf16), without engine and model code around them: decode of 1 to 64 sequences at 160
+// tokens, prefill of 512 and 2048, single products, attention; each next to the limit that it should reach.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/cpu_device.h"
+#include "backend/cpu/limits.h"
+#include "backend/ops.h"
+#include "base/rng.h"
+
+namespace spate {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Shape {
+  int64_t hidden_size = 1024, intermediate_size = 3072, num_heads = 16, num_kv_heads = 8, head_dim = 128;
+  int64_t num_layers = 28, vocab_size = 151936, kv_block_size = 32;
+  int64_t qkv_width() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
+};
+
+struct Options {
+  int num_threads = 2;
+  std::string isa, filter;
+  Shape shape;
+};
+
+void fill_bf16(void* data, int64_t count, float scale, uint64_t seed) {
+  Rng rng(seed);
+  auto* values = static_cast<Bf16*>(data);
+  std::vector<Bf16> pattern(4099);
+  for (Bf16& value : pattern) value = Bf16::from_float(rng.gaussian() * scale);
+  for (int64_t i = 0; i < count; ++i) values[i] = pattern[static_cast<size_t>(i % 4099)];
+}
+
+class Bench {
+ public:
+  explicit Bench(const Options& options)
+      : options_(options), shape_(options.shape), device_(make_cpu_device({.num_threads = options.num_threads, .isa = options.isa}).value()),
+        stream_(device_->create_stream()), ops_(bind_ops(device_->ops()).ops) {}
+
+  void run();
+
+ private:
+  struct Layer {
+    PackedWeight qkv, o, gate_up, down;
+    KvView kv;
+  };
+
+  Tensor tensor(DType dtype, std::initializer_list<int64_t> dims, float scale = 1.0f) {
+    int64_t elements = 1;
+    for (const int64_t dim : dims) elements *= dim;
+    buffers_.push_back(device_->allocate(static_cast<size_t>(elements * dtype_bytes(dtype)), MemoryKind::kDevice).value());
+    void* data = buffers_.back().data();
+    std::memset(data, 0, static_cast<size_t>(elements * dtype_bytes(dtype)));
+    if (dtype == DType::kBf16) fill_bf16(data, elements, scale, buffers_.size());
+    return Tensor(data, dtype, dims);
+  }
+  PackedWeight weight(int64_t out_features, int64_t in_features) {
+    PackedWeight packed = device_->create_weight({.out_features = out_features, .in_features = in_features}).value();
+    fill_bf16(packed.mutable_data(), static_cast<int64_t>(packed.bytes() / 2), 1 / std::sqrt(static_cast<float>(in_features)), 7);
+    return packed;
+  }
+  void make_layers();
+  void step(int64_t num_seqs, int64_t query_len, int64_t seq_len);
+  double seconds(const std::function<void()>& fn, double min_time = 0.6);
+  bool selected(const char* name) const { return std::string(name).find(options_.filter) != std::string::npos; }
+  void bench_products();
+  void bench_attention();
+  void bench_steps();
+
+  Options options_;
+  Shape shape_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  OpTable ops_;
+  std::vector<Buffer> buffers_;
+  std::vector<Layer> layers_;
+  PackedWeight lm_head_;
+  Tensor cos_sin_, norm_, head_norm_, block_table_;
+  CpuLimits limits_;
+};
+
+constexpr int64_t kMaxSeqLen = 2080, kMaxSeqs = 64;
+
+void Bench::make_layers() {
+  const Shape& s = shape_;
+  const KvGroupDesc desc{.num_kv_heads = s.num_kv_heads, .head_dim = s.head_dim, .kv_block_size = s.kv_block_size};
+  const int64_t blocks_per_seq = kMaxSeqLen / s.kv_block_size, num_blocks = std::max(kMaxSeqs * 8, blocks_per_seq);
+  for (int64_t i = 0; i < s.num_layers; ++i) {
+    Layer layer{weight(s.qkv_width(), s.hidden_size), weight(s.hidden_size, s.num_heads * s.head_dim),
+                weight(2 * s.intermediate_size, s.hidden_size), weight(s.hidden_size, s.intermediate_size), {}};
+    const int64_t block_bytes = device_->kv_block_bytes(desc);
+    const Tensor blocks = tensor(DType::kBf16, {num_blocks, block_bytes / 2});
+    layer.kv = {.desc = desc, .data = blocks.raw(), .block_bytes = block_bytes, .num_blocks = num_blocks};
+    layers_.push_back(std::move(layer));
+  }
+  lm_head_ = weight(s.vocab_size, s.hidden_size);
+  cos_sin_ = tensor(DType::kF32, {kMaxSeqLen, s.head_dim});
+  for (int64_t i = 0; i < cos_sin_.num_elements(); ++i) cos_sin_.data<float>()[i] = (i / 64) % 2 ? 0.6f : 0.8f;
+  norm_ = tensor(DType::kBf16, {s.hidden_size});
+  head_norm_ = tensor(DType::kBf16, {s.head_dim});
+  block_table_ = tensor(DType::kI32, {kMaxSeqs, blocks_per_seq});
+  for (int64_t row = 0; row < kMaxSeqs; ++row) {
+    for (int64_t b = 0; b < blocks_per_seq; ++b) {
+      block_table_.data<int32_t>()[row * blocks_per_seq + b] = static_cast<int32_t>((row * 8 + b) % num_blocks);
+    }
+  }
+}
+
+// One forward pass of num_seqs sequences with query_len tokens each, logits of the last token of each.
+void Bench::step(int64_t num_seqs, int64_t query_len, int64_t seq_len) {
+  const Shape& s = shape_;
+  const int64_t m = num_seqs * query_len;
+  const size_t mark = buffers_.size();
+  const Tensor residual = tensor(DType::kBf16, {m, s.hidden_size}), hidden = tensor(DType::kBf16, {m, s.hidden_size});
+  const Tensor qkv = tensor(DType::kBf16, {m, s.qkv_width()}), attention = tensor(DType::kBf16, {m, s.num_heads * s.head_dim});
+  const Tensor mlp = tensor(DType::kBf16, {m, s.intermediate_size}), logits = tensor(DType::kF32, {num_seqs, s.vocab_size});
+  const Tensor positions = tensor(DType::kI32, {m}), slots = tensor(DType::kI32, {m}), rows = tensor(DType::kI32, {num_seqs});
+  const Tensor cu_seqlens = tensor(DType::kI32, {num_seqs + 1}), lens = tensor(DType::kI32, {num_seqs}), last = tensor(DType::kI32, {num_seqs});
+  const Tensor last_hidden = tensor(DType::kBf16, {num_seqs, s.hidden_size});
+  for (int64_t q = 0; q < num_seqs; ++q) {
+    rows.data<int32_t>()[q] = static_cast<int32_t>(q);
+    lens.data<int32_t>()[q] = static_cast<int32_t>(seq_len);
+    cu_seqlens.data<int32_t>()[q + 1] = static_cast<int32_t>((q + 1) * query_len);
+    last.data<int32_t>()[q] = static_cast<int32_t>((q + 1) * query_len - 1);
+    for (int64_t i = 0; i < query_len; ++i) {
+      const int64_t p = seq_len - query_len + i;
+      positions.data<int32_t>()[q * query_len + i] = static_cast<int32_t>(p);
+      slots.data<int32_t>()[q * query_len + i] = static_cast<int32_t>(
+          block_table_.data<int32_t>()[q * block_table_.stride(0) + p / s.kv_block_size] * s.kv_block_size + p % s.kv_block_size);
+    }
+  }
+  const int64_t q_width = s.num_heads * s.head_dim, kv_width = s.num_kv_heads * s.head_dim;
+  const Tensor q = qkv.columns(0, q_width).split_last(s.num_heads, s.head_dim);
+  const Tensor k = qkv.columns(q_width, q_width + kv_width).split_last(s.num_kv_heads, s.head_dim);
+  const Tensor v = qkv.columns(q_width + kv_width, q_width + 2 * kv_width).split_last(s.num_kv_heads, s.head_dim);
+  const auto forward = [&] {
+    Stream& stream = *stream_;
+    for (Layer& layer : layers_) {
+      ops_.add_rms_norm(stream, {.x = hidden, .residual = residual, .weight = norm_, .eps = 1e-6f, .out = hidden});
+      ops_.linear(stream, {.x = hidden, .weight = &layer.qkv, .bias = Tensor(), .out = qkv});
+      ops_.qk_norm_rope_kv_write(stream, {.q = q, .k = k, .v = v, .q_norm = head_norm_, .k_norm = head_norm_, .eps = 1e-6f,
+                                          .positions = positions, .cos_sin = cos_sin_, .slot_mapping = slots, .kv = layer.kv});
+      ops_.attention_paged(stream, {.q = q, .kv = layer.kv, .block_table = block_table_, .seq_rows = rows, .cu_seqlens_q = cu_seqlens,
+                                    .seq_lens = lens, .max_query_len = static_cast<int>(query_len),
+                                    .max_seq_len = static_cast<int>(seq_len), .softmax_scale = 0.088f,
+                                    .out = attention.split_last(s.num_heads, s.head_dim)});
+      ops_.linear(stream, {.x = attention, .weight = &layer.o, .bias = Tensor(), .out = hidden});
+      ops_.add_rms_norm(stream, {.x = hidden, .residual = residual, .weight = norm_, .eps = 1e-6f, .out = hidden});
+      ops_.linear_silu_and_mul(stream, {.x = hidden, .weight = &layer.gate_up, .bias = Tensor(), .gate_up = Tensor(), .out = mlp});
+      ops_.linear(stream, {.x = mlp, .weight = &layer.down, .bias = Tensor(), .out = hidden});
+    }
+    ops_.gather_rows(stream, {.x = hidden, .row_ids = last, .out = last_hidden});
+    ops_.linear(stream, {.x = last_hidden, .weight = &lm_head_, .bias = Tensor(), .out = logits});
+  };
+  const double time = seconds([&] { device_->run_step(*stream_, {}, forward); }, 1.5);
+
+  double layer_bytes = 0;
+  for (const Layer& layer : layers_) {
+    layer_bytes += static_cast<double>(layer.qkv.bytes() + layer.o.bytes() + layer.gate_up.bytes() + layer.down.bytes());
+  }
+  const double kv_bytes = static_cast<double>(num_seqs * seq_len * s.num_layers * 2 * kv_width * 2);
+  if (query_len == 1) {
+    const double rate = (layer_bytes + static_cast<double>(lm_head_.bytes()) + kv_bytes) / time;
+    std::printf("decode %3ld seqs at %ld: %8.2f ms, %8.1f tok/s, %6.2f GB/s = %4.1f %% of bandwidth\n", num_seqs, seq_len, time * 1e3,
+                static_cast<double>(num_seqs) / time, rate / 1e9, 100 * rate / limits_.memory_bytes_per_s);
+  } else {
+    const double flops = layer_bytes * static_cast<double>(m) +
+                         2.0 * static_cast<double>(s.num_layers * num_seqs * s.num_heads * s.head_dim * 2) * static_cast<double>(query_len) *
+                             (static_cast<double>(seq_len) - static_cast<double>(query_len) / 2);
+    const double peak = limits_.amx_bf16_flops_per_s > 0 ? limits_.amx_bf16_flops_per_s : limits_.fp32_flops_per_s;
+    std::printf("prefill %4ld of %4ld:   %8.2f ms, %8.1f tok/s, %6.3f TFLOP/s = %4.1f %% of peak\n", query_len, seq_len, time * 1e3,
+                static_cast<double>(m) / time, flops / time / 1e12, 100 * flops / time / peak);
+  }
+  std::fflush(stdout);
+  buffers_.resize(mark);
+}
+
+// Median of repeated calls.
+double Bench::seconds(const std::function<void()>& fn, double min_time) {
+  fn();
+  std::vector<double> samples;
+  const auto begin = Clock::now();
+  while (samples.size() < 5 || std::chrono::duration<double>(Clock::now() - begin).count() < min_time) {
+    const auto start = Clock::now();
+    fn();
+    samples.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    if (samples.size() > 2000) break;
+  }
+  std::nth_element(samples.begin(), samples.begin() + static_cast<int64_t>(samples.size() / 2), samples.end());
+  return samples[samples.size() / 2];
+}
+
+void Bench::bench_products() {
+  const Shape& s = shape_;
+  struct Product {
+    const char* name;
+    PackedWeight Layer::* weight;
+    bool silu;
+  };
+  for (const Product& product : {Product{"qkv", &Layer::qkv, false}, Product{"o", &Layer::o, false},
+                                 Product{"gate_up+silu", &Layer::gate_up, true}, Product{"down", &Layer::down, false}}) {
+    for (const int64_t m : {1, 4, 16, 32, 64, 128, 512, 2048}) {
+      const size_t mark = buffers_.size();
+      const WeightDesc desc = (layers_[0].*product.weight).desc();
+      const Tensor x = tensor(DType::kBf16, {m, desc.in_features});
+      const Tensor out = tensor(DType::kBf16, {m, product.silu ? desc.out_features / 2 : desc.out_features});
+      const auto all_layers = [&] {  // layer after layer, so that no weight comes from a cache
+        for (Layer& layer : layers_) {
+          const PackedWeight& w = layer.*product.weight;
+          if (product.silu) {
+            ops_.linear_silu_and_mul(*stream_, {.x = x, .weight = &w, .bias = Tensor(), .gate_up = Tensor(), .out = out});
+          } else {
+            ops_.linear(*stream_, {.x = x, .weight = &w, .bias = Tensor(), .out = out});
+          }
+        }
+      };
+      const double time = seconds([&] { device_->run_step(*stream_, {}, all_layers); }, 0.2) / static_cast<double>(s.num_layers);
+      const double bytes = static_cast<double>(weight_bytes(desc)), flops = bytes * static_cast<double>(m);
+      const double peak = limits_.amx_bf16_flops_per_s > 0 ? limits_.amx_bf16_flops_per_s : limits_.fp32_flops_per_s;
+      std::printf("%-12s m %4ld: %9.1f us, weights at %6.2f GB/s = %5.1f %%, %7.3f TFLOP/s = %4.1f %%\n", product.name, m, time * 1e6,
+                  bytes / time / 1e9, 100 * bytes / time / limits_.memory_bytes_per_s, flops / time / 1e12, 100 * flops / time / peak);
+      std::fflush(stdout);
+      buffers_.resize(mark);
+    }
+  }
+}
+
+void Bench::bench_attention() {
+  const Shape& s = shape_;
+  for (const auto& [num_seqs, query_len, seq_len] : {std::tuple{1, 512, 512}, std::tuple{1, 2048, 2048}, std::tuple{1, 512, 2048},
+                                                    std::tuple{1, 1, 2048}, std::tuple{32, 1, 160}}) {
+    const size_t mark = buffers_.size();
+    const int64_t m = int64_t{num_seqs} * query_len;
+    const Tensor q = tensor(DType::kBf16, {m, s.num_heads, s.head_dim}), out = tensor(DType::kBf16, {m, s.num_heads, s.head_dim});
+    const Tensor rows = tensor(DType::kI32, {num_seqs}), cu = tensor(DType::kI32, {num_seqs + 1}), lens = tensor(DType::kI32, {num_seqs});
+    for (int i = 0; i < num_seqs; ++i) {
+      rows.data<int32_t>()[i] = i;
+      lens.data<int32_t>()[i] = seq_len;
+      cu.data<int32_t>()[i + 1] = (i + 1) * query_len;
+    }
+    const auto all_layers = [&] {
+      for (Layer& layer : layers_) {
+        ops_.attention_paged(*stream_, {.q = q, .kv = layer.kv, .block_table = block_table_, .seq_rows = rows, .cu_seqlens_q = cu,
+                                        .seq_lens = lens, .max_query_len = query_len, .max_seq_len = seq_len, .softmax_scale = 0.088f, .out = out});
+      }
+    };
+    const double time = seconds([&] { device_->run_step(*stream_, {}, all_layers); }, 0.3) / static_cast<double>(s.num_layers);
+    const double pairs = static_cast<double>(num_seqs) * query_len * (seq_len - query_len / 2.0);
+    const double flops = pairs * static_cast<double>(4 * s.num_heads * s.head_dim);
+    const double bytes = static_cast<double>(num_seqs) * seq_len * static_cast<double>(s.num_kv_heads * s.head_dim * 4);
+    std::printf("attention %2d x %4d of %4d: %9.1f us, %7.3f TFLOP/s, KV at %6.2f GB/s\n", num_seqs, query_len, seq_len, time * 1e6,
+                flops / time / 1e12, bytes / time / 1e9);
+    std::fflush(stdout);
+    buffers_.resize(mark);
+  }
+}
+
+void Bench::bench_steps() {
+  for (const int64_t num_seqs : {1, 4, 16, 32, 64}) step(num_seqs, 1, 160);
+  step(1, 1, 2048);
+  step(1, 512, 512);
+  step(1, 2048, 2048);
+}
+
+void Bench::run() {
+  limits_ = measure_cpu_limits(options_.num_threads);
+  std::printf("%s; limits: memory %.2f GB/s, fp32 %.3f TFLOP/s, AMX bf16 %.2f TFLOP/s, int8 %.2f TOP/s\n", device_->description().c_str(),
+              limits_.memory_bytes_per_s / 1e9, limits_.fp32_flops_per_s / 1e12, limits_.amx_bf16_flops_per_s / 1e12,
+              limits_.amx_int8_ops_per_s / 1e12);
+  make_layers();
+  if (selected("steps")) bench_steps();
+  if (selected("attention")) bench_attention();
+  if (selected("products")) bench_products();
+}
+
+}  // namespace
+}  // namespace spate
+
+int main(int argc, char** argv) {
+  spate::Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i], value = argv[i + 1];
+    if (flag == "--threads") options.num_threads = std::atoi(value.c_str());
+    if (flag == "--isa") options.isa = value;
+    if (flag == "--filter") options.filter = value;
+    if (flag == "--layers") options.shape.num_layers = std::atoi(value.c_str());
+  }
+  spate::Bench(options).run();
+  return 0;
+}

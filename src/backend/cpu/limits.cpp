@@ -1,0 +1,97 @@
+#include "backend/cpu/limits.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "backend/cpu/cpu_device.h"
+#include "backend/cpu/isa.h"
+#include "backend/cpu/thread_pool.h"
+#include "base/log.h"
+
+namespace spate {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kSamples = 9;
+constexpr int64_t kBufferBytes = int64_t{1} << 30;
+constexpr double kSampleSeconds = 0.03;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+// Units per second of work(iterations), which returns its units, on all threads at once.
+class RateMeter {
+ public:
+  using Work = double (*)(int64_t iterations);
+  RateMeter(cpu::ThreadPool& pool, Work work) : pool_(pool), work_(work) {
+    for (iterations_ = 1 << 12; work_ != nullptr; iterations_ *= 2) {  // long enough to time
+      const auto start = Clock::now();
+      work_(iterations_);
+      if (seconds_since(start) > kSampleSeconds / 2) break;
+    }
+  }
+  void sample() {
+    if (work_ == nullptr) return;
+    std::vector<double> units(static_cast<size_t>(pool_.num_threads()));
+    const auto start = Clock::now();
+    pool_.parallel_for(pool_.num_threads(), [&](int, int64_t item) { units[static_cast<size_t>(item)] = work_(iterations_); });
+    const double seconds = seconds_since(start);
+    double total = 0;
+    for (const double u : units) total += u;
+    samples_.push_back(total / seconds);
+  }
+  double rate() const { return samples_.empty() ? 0 : median(samples_); }
+
+ private:
+  cpu::ThreadPool& pool_;
+  Work work_;
+  int64_t iterations_ = 0;
+  std::vector<double> samples_;
+};
+
+}  // namespace
+
+CpuLimits measure_cpu_limits(int num_threads) {
+  CpuLimits limits;
+  limits.num_threads = num_threads > 0 ? num_threads : cpu::num_usable_cores();
+  const cpu::KernelTable& kernels = cpu::kernels_of(cpu::best_isa());
+  limits.isa = kernels.name;
+
+  cpu::ThreadPool pool(limits.num_threads);
+  const auto device = make_cpu_device({.num_threads = 1}).value();
+  const MemoryInfo memory = device->memory_info().value();
+  const int64_t bytes = std::min(kBufferBytes, memory.free_bytes / 4) / 4096 / limits.num_threads * limits.num_threads * 4096;
+  const Buffer buffer = device->allocate(static_cast<size_t>(bytes), MemoryKind::kDevice).value();
+  const int64_t part = bytes / limits.num_threads;
+  char* data = static_cast<char*>(buffer.data());
+  pool.parallel_for(limits.num_threads, [&](int, int64_t t) { std::memset(data + t * part, 1, static_cast<size_t>(part)); });
+
+  std::atomic<uint64_t> checksum{0};  // keeps the reads alive
+  std::vector<double> memory_samples;
+  RateMeter fma(pool, kernels.fma_flops), amx_bf16(pool, kernels.amx_bf16_flops), amx_int8(pool, kernels.amx_int8_ops);
+  for (int i = 0; i < kSamples; ++i) {
+    const auto start = Clock::now();
+    pool.parallel_for(limits.num_threads, [&](int, int64_t t) { checksum += kernels.read_memory(data + t * part, part); });
+    memory_samples.push_back(static_cast<double>(bytes) / seconds_since(start));
+    fma.sample();
+    amx_bf16.sample();
+    amx_int8.sample();
+  }
+  log_debug("cpu", "memory checksum {:x}", checksum.load());
+  limits.memory_bytes_per_s = median(memory_samples);
+  limits.fp32_flops_per_s = fma.rate();
+  limits.amx_bf16_flops_per_s = amx_bf16.rate();
+  limits.amx_int8_ops_per_s = amx_int8.rate();
+  return limits;
+}
+
+}  // namespace spate

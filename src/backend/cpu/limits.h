@@ -1,0 +1,22 @@
+// The physical limits of this machine, measured: what speeds are compared with. Takes about two seconds.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace spate {
+
+struct CpuLimits {
+  int num_threads = 0;
+  std::string isa;                 // "avx2", "avx512" or "amx"
+  double memory_bytes_per_s = 0;   // reading 1 GiB in 2 MB pages, four streams a thread
+  double fp32_flops_per_s = 0;     // fused multiply-add of the widest vectors
+  double amx_bf16_flops_per_s = 0;  // 0 without AMX
+  double amx_int8_ops_per_s = 0;
+};
+
+// Each figure is the median of nine samples, taken in turn with the others: neighbours on the machine make single readings dip by up to 40 %.
+// num_threads 0: all usable cores.
+CpuLimits measure_cpu_limits(int num_threads);
+
+}  // namespace spate

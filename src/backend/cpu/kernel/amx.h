@@ -49,8 +49,6 @@ struct TileRows {
 constexpr int64_t kTileBytes = 1024;
 // Tiles ahead that memory is asked for while the current one is multiplied.
 constexpr int64_t kTilesAhead = 3;
-// Lines of a later B that a step of 64 cycles brings to L2: 256 B in 64 cycles are 13 GB/s.
-constexpr int64_t kLinesAheadPerStep = 4;
 
 template <bool kPrefetch>
 SPATE_INLINE void prefetch_tile(const char* tile) {
@@ -113,11 +111,11 @@ SPATE_INLINE void amx_1x1(const TileRows& a, const B& b, int64_t j, int64_t step
 }
 
 // Two blocks of A by blocks j and j + 1 of B: each tile that is loaded is used twice. Needs the configuration of 16 rows.
-// kStreamA: A comes from L2 and must not drive B out of L1 (3.2 instead of 2.5 TFLOP/s a core). `ahead` is B that will be needed later: a few of
-// its lines a step are brought to L2; null: none.
-template <bool kPrefetch, bool kStreamA, typename B>
+// kStreamA: A comes from L2 and must not drive B out of L1 (3.2 instead of 2.5 TFLOP/s a core). meanwhile(s) runs in each step: the vector
+// units are idle for its 64 cycles.
+template <bool kPrefetch, bool kStreamA, typename B, typename Meanwhile>
 SPATE_INLINE void amx_2x2(const TileRows& a, const B& b, int64_t j, int64_t steps, float* c, int64_t c_stride,
-                          bool accumulate, const char* ahead = nullptr) {
+                          bool accumulate, const Meanwhile& meanwhile) {
   float* lower = c + 16 * c_stride;
   if (accumulate) {
     _tile_loadd(0, c, c_stride * 4);
@@ -132,10 +130,6 @@ SPATE_INLINE void amx_2x2(const TileRows& a, const B& b, int64_t j, int64_t step
   }
   for (int64_t s = 0; s < steps; ++s) {
     const char* rows = a.base + s * a.step_stride;
-    if (ahead != nullptr) {
-      for (int line = 0; line < kLinesAheadPerStep; ++line) _mm_prefetch(ahead + line * 64, _MM_HINT_T1);
-      ahead += kLinesAheadPerStep * 64;
-    }
     _tile_loadd(6, b(s, j), 64);
     prefetch_tile<kPrefetch>(b(s, j));
     if constexpr (kStreamA) {
@@ -154,6 +148,7 @@ SPATE_INLINE void amx_2x2(const TileRows& a, const B& b, int64_t j, int64_t step
     }
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
+    meanwhile(s);
   }
   _tile_stored(0, c, c_stride * 4);
   _tile_stored(1, c + 16, c_stride * 4);
@@ -204,7 +199,7 @@ SPATE_INLINE void amx_product(TileRows a, int64_t row_blocks, const B& b, int64_
   int64_t i = 0;
   for (; i + 2 <= row_blocks; i += 2) {
     int64_t j = 0;
-    for (; j + 2 <= num_blocks; j += 2) amx_2x2<false, false>(a, b, j, steps, c + j * 16, c_stride, accumulate);
+    for (; j + 2 <= num_blocks; j += 2) amx_2x2<false, false>(a, b, j, steps, c + j * 16, c_stride, accumulate, [](int64_t) {});
     if (j < num_blocks) amx_2x1(a, b, j, steps, c + j * 16, c_stride, accumulate);
     a.base += 2 * a.block_stride;
     c += 32 * c_stride;

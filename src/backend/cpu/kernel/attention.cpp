@@ -105,25 +105,44 @@ SPATE_INLINE void convert(float x, bf16_t& out) {
   out = x != x ? static_cast<bf16_t>((u >> 16) | 0x40) : static_cast<bf16_t>((u + 0x7fff + ((u >> 16) & 1)) >> 16);
 }
 
+// Elements of a row that are not there are zero: the cache is not cleared, and 0 times its old contents might be NaN.
 template <typename Act, typename T>
 void write_head(const Act* k, const Act* v, const KvLayout& layout, char* head, int64_t token_in_block) {
-  constexpr Elem kElem = sizeof(T) == 2 ? Elem::kBf16 : Elem::kF32;
-  char* k_block = head + token_in_block / kNBlock * layout.k_group_bytes;
-  const int64_t column = token_in_block % kNBlock, padded = round_up(layout.head_dim, kKStep);
-  for (int64_t d = 0; d < layout.head_dim; ++d) {
-    convert(k[d], *reinterpret_cast<T*>(k_block + n_block_offset(kElem, d, column)));
+  constexpr int64_t kRowK = sizeof(T) == 2 ? 2 : 1;  // k in a row of 16 columns
+  const int64_t head_dim = layout.head_dim;
+  T* k_out = reinterpret_cast<T*>(head + token_in_block / kNBlock * layout.k_group_bytes) + token_in_block % kNBlock * kRowK;
+  for (int64_t d = 0; d < round_up(head_dim, kKStep); ++d) {
+    T value = 0;
+    if (d < head_dim) convert(k[d], value);
+    k_out[d / kRowK * kNBlock * kRowK + d % kRowK] = value;
   }
-  for (int64_t d = layout.head_dim; d < padded; ++d) *reinterpret_cast<T*>(k_block + n_block_offset(kElem, d, column)) = 0;
-  for (int64_t d = 0; d < round_up(layout.head_dim, kNBlock); ++d) {
-    char* v_block = head + layout.v_offset + d / kNBlock * layout.v_n_block_bytes;
-    T* out = reinterpret_cast<T*>(v_block + n_block_offset(kElem, token_in_block, d % kNBlock));
-    if (d < layout.head_dim) {
-      convert(v[d], *out);
-    } else {
-      *out = 0;
+  char* v_row = head + layout.v_offset + token_in_block / kRowK * 64;
+  for (int64_t d = 0; d < head_dim; d += kNBlock, v_row += layout.v_n_block_bytes) {
+    T* out = reinterpret_cast<T*>(v_row) + token_in_block % kRowK;
+    const int64_t count = min_of(kNBlock, head_dim - d);
+    for (int64_t i = 0; i < kNBlock; ++i) {
+      T value = 0;
+      if (i < count) convert(v[d + i], value);
+      out[i * kRowK] = value;
     }
   }
 }
+
+#ifdef __AVX512BW__
+// bf16 of full blocks, which all models have: K in words of two elements, V by a store that leaves the other token of each pair alone.
+bool write_head_fast(const bf16_t* k, const bf16_t* v, const KvLayout& layout, char* head, int64_t token_in_block) {
+  if (layout.head_dim % kKStep != 0) return false;
+  char* k_out = head + token_in_block / kNBlock * layout.k_group_bytes + token_in_block % kNBlock * 4;
+  for (int64_t d = 0; d < layout.head_dim; d += 2, k_out += 64) __builtin_memcpy(k_out, k + d, 4);
+  char* v_row = head + layout.v_offset + token_in_block / 2 * 64;
+  const __mmask32 lanes = token_in_block % 2 ? 0xaaaaaaaau : 0x55555555u;
+  for (int64_t d = 0; d < layout.head_dim; d += kNBlock, v_row += layout.v_n_block_bytes) {
+    const __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(v + d)));
+    _mm512_mask_storeu_epi16(v_row, lanes, _mm512_or_si512(words, _mm512_slli_epi32(words, 16)));
+  }
+  return true;
+}
+#endif
 
 }  // namespace
 
@@ -143,6 +162,12 @@ void attention(const AttentionItem& item, char* scratch) {
 }
 
 void kv_write_head(const void* k, const void* v, Elem act, const KvLayout& layout, char* head, int64_t token_in_block) {
+#ifdef __AVX512BW__
+  if (act == Elem::kBf16 &&
+      write_head_fast(static_cast<const bf16_t*>(k), static_cast<const bf16_t*>(v), layout, head, token_in_block)) {
+    return;
+  }
+#endif
   if (act == Elem::kBf16) {
     write_head<bf16_t, bf16_t>(static_cast<const bf16_t*>(k), static_cast<const bf16_t*>(v), layout, head, token_in_block);
   } else if (layout.elem == Elem::kBf16) {

@@ -130,14 +130,28 @@ SPATE_INLINE void finish_rows(const GemmParams& p, const BlockPair& pair, int64_
   }
 }
 
-// Rows [first_row, first_row + num_rows) by one pair of n-blocks over steps [begin, end); with the last step the rows are finished while
-// their sums are in L1.
+// Rows whose sums are complete, to be finished a few at a time between tile products.
+struct PendingRows {
+  int64_t row = 0, end = 0;
+  const float* sums = nullptr;
+};
+
+static __attribute__((noinline)) void finish_some(const GemmParams& p, const BlockPair& pair, PendingRows& pending, int64_t max_rows) {
+  const int64_t end = min_of(pending.end, pending.row + max_rows);
+  finish_rows(p, pair, pending.row, end, pending.sums);
+  pending.sums += (end - pending.row) * 2 * kNBlock;
+  pending.row = end;
+}
+
+// Rows [first_row, first_row + num_rows) by one pair of n-blocks over steps [begin, end). With the last steps of a row pair the rows before
+// it are finished (bias, silu, rounding) in the shadow of its tile products.
 static void gemm_amx_pair(const GemmParams& p, int64_t first_row, int64_t num_rows, const BlockPair& pair, int64_t begin,
                           int64_t end, float* sums) {
   constexpr int64_t kStride = 2 * kNBlock;
-  const bool last_chunk = end == k_steps(p);
+  PendingRows pending;
   for (int64_t first = begin; first < end; first += kStepBlock) {
-    const int64_t steps = min_of(kStepBlock, end - first);
+    const int64_t steps = min_of(kStepBlock, end - first), rows_per_step = ceil_div(32, steps);
+    const bool completes = first + steps == k_steps(p);
     const auto b = [&](int64_t s, int64_t j) { return (j == 0 ? pair.b0 : pair.b1) + (first + s) * kTileBytes; };
     // After the last steps come the first ones of the next pair of n-blocks.
     const int64_t next_offset = first + steps < end ? (first + steps) * kTileBytes
@@ -148,25 +162,31 @@ static void gemm_amx_pair(const GemmParams& p, int64_t first_row, int64_t num_ro
                .block_stride = kTileBytes};
     for (int64_t row = 0; row < num_rows; row += 32, a.base += 2 * steps * kTileBytes) {
       float* c = sums + row * kStride;
+      // Row pairs 0 to 7 ask for an eighth of the next steps each, 4 lines a step: of the first n-block, then of the second.
+      const char* next = row >= 256 || num_rows <= kFewRows
+                             ? nullptr
+                             : (row < 128 ? pair.b0 : pair.b1) + next_offset + row / 32 % 4 * (steps * kTileBytes / 4);
+      const auto meanwhile = [&](int64_t s) {
+        if (next != nullptr) {
+          for (int64_t line = 0; line < 4; ++line) _mm_prefetch(next + (s * 4 + line) * 64, _MM_HINT_T1);
+        }
+        if (pending.row < pending.end) finish_some(p, pair, pending, rows_per_step);
+      };
       if (pair.b1 == nullptr) {
         amx_2x1(a, b, 0, steps, c, kStride, first > 0);
+        if (pending.row < pending.end) finish_some(p, pair, pending, 32);
       } else if (num_rows <= kFewRows) {
-        amx_2x2<true, false>(a, b, 0, steps, c, kStride, first > 0);
+        amx_2x2<true, false>(a, b, 0, steps, c, kStride, first > 0, meanwhile);
+      } else if (row == 0 && num_rows < 256) {
+        amx_2x2<true, true>(a, b, 0, steps, c, kStride, first > 0, meanwhile);
       } else {
-        // Row pairs 0 to 7 ask for an eighth of the next steps each: of the first n-block, then of the second.
-        const int64_t part = row / 32 % 4 * (steps * kTileBytes / 4);
-        const char* next = row >= 256 ? nullptr : (row < 128 ? pair.b0 : pair.b1) + next_offset + part;
-        if (row == 0 && num_rows < 256) {
-          amx_2x2<true, true>(a, b, 0, steps, c, kStride, first > 0, next);
-        } else {
-          amx_2x2<false, true>(a, b, 0, steps, c, kStride, first > 0, next);
-        }
+        amx_2x2<false, true>(a, b, 0, steps, c, kStride, first > 0, meanwhile);
       }
-      if (!last_chunk || first + steps < end) continue;
       amx_fence();
-      finish_rows(p, pair, first_row + row, first_row + min_of(row + 32, num_rows), c);
+      if (completes) pending = {first_row + row, first_row + min_of(row + 32, num_rows), c};
     }
   }
+  if (pending.row < pending.end) finish_some(p, pair, pending, 32);
 }
 
 static void gemm_amx_many_rows(const GemmParams& p, const GemmPlan& plan, int64_t first_row, int64_t num_rows,

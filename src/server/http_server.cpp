@@ -169,6 +169,7 @@ class Exchange final : public HttpResponder {
     {
       const std::lock_guard lock(mutex_);
       wake_.reset();
+      strand_.reset();
       pending_.clear();
       if (state_ == State::kEnded || state_ == State::kGone) return false;
       state_ = State::kGone;
@@ -197,22 +198,21 @@ class Exchange final : public HttpResponder {
   }
   // The strand runs this after the connection went to sleep on its timer, never between its look at us and its sleep.
   void wake(const Lock&) {
-    if (is_wake_posted_ || wake_.expired()) return;
+    if (is_wake_posted_ || !strand_) return;
     is_wake_posted_ = true;
-    asio::post(strand_, [self = wake_self_.lock(), this] {
-      std::shared_ptr<Timer> timer;
+    asio::post(*strand_, [self = wake_self_.lock(), weak_timer = wake_] {
       {
-        const std::lock_guard lock(mutex_);
-        is_wake_posted_ = false;
-        timer = wake_.lock();
+        const std::lock_guard lock(self->mutex_);
+        self->is_wake_posted_ = false;
       }
-      if (timer) timer->cancel();
+      if (const auto timer = weak_timer.lock()) timer->cancel();
     });
   }
 
   friend class Connection;
   std::weak_ptr<Exchange> wake_self_;
-  Strand strand_;
+  std::optional<Strand>
+      strand_;  // given up with the connection: a handler may hold the responder longer than the server lives
   std::weak_ptr<Timer> wake_;
   const size_t max_buffer_bytes_;
   mutable std::mutex mutex_;

@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "text/jinja/ast.h"
 
@@ -65,12 +66,19 @@ bool is_variable(const Expr& expr, const std::set<std::string>& names) {
   return value.kind == ExprKind::kName && names.contains(value.text);
 }
 
-// message.content or message['content'], for any message.
-bool is_content(const Expr& expr) {
+bool is_text(const Expr& expr, std::string_view text) {
+  return expr.kind == ExprKind::kConst && expr.value.is_string() && expr.value.text() == text;
+}
+
+// The message of message.content, message['content'] or message.get('content'); null for anything else.
+const Expr* content_owner(const Expr& expr) {
   const Expr& value = bare(expr);
-  if (value.kind == ExprKind::kGetattr) return value.text == "content";
-  if (value.kind != ExprKind::kGetitem || value.children[1]->kind != ExprKind::kConst) return false;
-  return value.children[1]->value.is_string() && value.children[1]->value.text() == "content";
+  if (value.kind == ExprKind::kGetattr) return value.text == "content" ? value.children[0].get() : nullptr;
+  if (value.kind == ExprKind::kGetitem) return is_text(*value.children[1], "content") ? value.children[0].get() : nullptr;
+  if (value.kind != ExprKind::kCall || value.call->positional.empty()) return nullptr;
+  const Expr& method = *value.children[0];
+  const bool is_get = method.kind == ExprKind::kGetattr && method.text == "get" && is_text(*value.call->positional[0], "content");
+  return is_get ? method.children[0].get() : nullptr;
 }
 
 // The variables to which something is assigned for which `matches` holds, those assigned from them included.
@@ -86,56 +94,70 @@ std::set<std::string> find_aliases(const Body& body, std::set<std::string> names
   return names;
 }
 
-std::map<std::string, const Stmt*> find_macros(const Body& body) {
+// The parameters of macros that are given a value for which `matches` holds.
+template <typename Matches>
+void add_macro_parameters(const Body& body, std::set<std::string>& names, const Matches& matches) {
   std::map<std::string, const Stmt*> macros;
   for_each_stmt(body, [&macros](const Stmt& stmt) {
     if (stmt.kind == StmtKind::kMacro) macros[stmt.name] = &stmt;
   });
-  return macros;
+  for_each_expr(body, [&](const Expr& call) {
+    if (call.kind != ExprKind::kCall || call.children[0]->kind != ExprKind::kName) return;
+    const auto macro = macros.find(call.children[0]->text);
+    if (macro == macros.end()) return;
+    const auto& parameters = macro->second->targets;
+    for (size_t i = 0; i < call.call->positional.size() && i < parameters.size(); ++i) {
+      if (matches(*call.call->positional[i])) names.insert(parameters[i]->text);
+    }
+  });
 }
 
-// Where a macro is called with a content: its parameter is one too.
+// Aliases by assignment and by macro parameter, until there are no more.
 template <typename Matches>
-void add_macro_parameters(const Expr& call, const std::map<std::string, const Stmt*>& macros, const Matches& is_content_value,
-                          std::set<std::string>& names) {
-  if (call.kind != ExprKind::kCall || call.children[0]->kind != ExprKind::kName) return;
-  const auto macro = macros.find(call.children[0]->text);
-  if (macro == macros.end()) return;
-  const auto& parameters = macro->second->targets;
-  for (size_t i = 0; i < call.call->positional.size() && i < parameters.size(); ++i) {
-    if (is_content_value(*call.call->positional[i])) names.insert(parameters[i]->text);
+std::set<std::string> find_all_aliases(const Body& body, std::set<std::string> names, const Matches& matches) {
+  for (size_t before = names.size() + 1; before != names.size();) {
+    before = names.size();
+    names = find_aliases(body, std::move(names), matches);
+    add_macro_parameters(body, names, [&](const Expr& expr) { return is_variable(expr, names) || matches(expr); });
   }
+  return names;
+}
+
+// Does the body of a loop read its item as a part of a content?
+bool reads_parts(const Stmt& loop) {
+  bool found = false;
+  for_each_expr(loop.body, [&found](const Expr& expr) {
+    const bool key = expr.kind == ExprKind::kGetattr && (expr.text == "text" || expr.text == "type");
+    found = found || key || is_text(expr, "text") || is_text(expr, "type");
+  });
+  return found;
 }
 
 bool reads_content_parts(const Body& body) {
   const auto nothing = [](const Expr&) { return false; };
-  const std::set<std::string> lists = find_aliases(body, {"messages"}, nothing);
+  const std::set<std::string> lists = find_all_aliases(body, {"messages"}, nothing);
   std::set<std::string> messages;
   for_each_stmt(body, [&](const Stmt& stmt) {
     if (stmt.kind == StmtKind::kFor && stmt.target->kind == ExprKind::kName && is_variable(*stmt.expr, lists)) {
       messages.insert(stmt.target->text);
     }
   });
-  messages = find_aliases(body, std::move(messages), nothing);
+  messages = find_all_aliases(body, std::move(messages), nothing);
   const auto is_message_content = [&messages](const Expr& expr) {
-    return is_content(expr) && is_variable(*bare(expr).children[0], messages);
+    const Expr* owner = content_owner(expr);
+    return owner != nullptr && is_variable(*owner, messages);
   };
-  std::set<std::string> contents = find_aliases(body, {}, is_message_content);
-  const auto is_content_value = [&](const Expr& expr) { return is_message_content(expr) || is_variable(expr, contents); };
-  const std::map<std::string, const Stmt*> macros = find_macros(body);
-  for (size_t before = contents.size() + 1; before != contents.size();) {
-    before = contents.size();
-    for_each_expr(body, [&](const Expr& expr) { add_macro_parameters(expr, macros, is_content_value, contents); });
-    contents = find_aliases(body, std::move(contents), is_message_content);
-  }
+  const std::set<std::string> contents = find_all_aliases(body, {}, is_message_content);
   bool found = false;
   for_each_stmt(body, [&](const Stmt& stmt) {
-    found = found || (stmt.kind == StmtKind::kFor && is_content_value(*stmt.expr));
+    if (stmt.kind != StmtKind::kFor) return;
+    found = found || is_message_content(*stmt.expr) || (is_variable(*stmt.expr, contents) && reads_parts(stmt));
   });
   return found;
 }
 
 bool reads_null_content(const Body& body) {
+  const auto is_content = [](const Expr& expr) { return content_owner(expr) != nullptr; };
   const std::set<std::string> contents = find_aliases(body, {}, is_content);
   bool found = false;
   for_each_expr(body, [&](const Expr& expr) {

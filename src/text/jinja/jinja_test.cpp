@@ -170,8 +170,11 @@ TEST_CASE("chat template: caps are found") {
   CHECK_FALSE(plain.reads_tools);
   CHECK_FALSE(plain.reads_null_content);
   CHECK(chat_template("{% for m in messages %}{% for p in m['content'] %}{{ p.text }}{% endfor %}{% endfor %}").caps().reads_content_parts);
-  CHECK(chat_template("{% set l = messages[1:] %}{% for m in l %}{% set c = m.content %}{% for p in c %}{% endfor %}{% endfor %}").caps().reads_content_parts);
-  CHECK(chat_template("{% macro show(c) %}{% for p in c %}{% endfor %}{% endmacro %}{% for m in messages %}{{ show(m.content) }}{% endfor %}").caps().reads_content_parts);
+  CHECK(chat_template("{% set l = messages[1:] %}{% for m in l %}{% set c = m.content %}{% for p in c %}{{ p.text }}{% endfor %}{% endfor %}").caps().reads_content_parts);
+  CHECK(chat_template("{% macro show(c) %}{% for p in c %}{{ p.text }}{% endfor %}{% endmacro %}{% for m in messages %}{{ show(m.content) }}{% endfor %}").caps().reads_content_parts);
+  CHECK(chat_template("{% macro show(m) %}{% set c = m.get('content') %}{% for p in c %}{{ p['type'] }}{% endfor %}{% endmacro %}{% for m in messages %}{{ show(m) }}{% endfor %}").caps().reads_content_parts);
+  // Content under another name that is iterated for something else.
+  CHECK_FALSE(chat_template("{% for m in messages %}{% set calls = m.content %}{% for c in calls %}{{ c.id }}{% endfor %}{% endfor %}").caps().reads_content_parts);
   CHECK_FALSE(chat_template("{% for m in messages %}{% for c in m.tool_calls %}{% endfor %}{% endfor %}").caps().reads_content_parts);
   CHECK(chat_template("{% if tools %}{% endif %}").caps().reads_tools);
   CHECK(chat_template("{% if enable_thinking is defined %}{% endif %}").caps().reads_enable_thinking);

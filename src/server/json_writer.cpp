@@ -1,6 +1,6 @@
 #include "server/json_writer.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <iterator>

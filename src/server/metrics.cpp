@@ -1,6 +1,6 @@
 #include "server/metrics.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>

@@ -12,17 +12,20 @@
 namespace spate::jinja {
 
 enum class ExprKind : uint8_t {
-  kConst,      // value
-  kName,       // text; slot
-  kNsRef,      // text.attribute as the target of a set; slot is the namespace's
-  kTuple,      // children
-  kList,       // children
-  kDict,       // children: key, value, key, value ...
-  kSum,        // children joined by ops '+' '-', from left to right
-  kProduct,    // children joined by ops '*' '/' 'f' (//) '%'
-  kPower,      // children joined by '**', from left to right as jinja2 does
-  kAnd, kOr,   // children
-  kNot, kNegate, kPlus,  // children[0]
+  kConst,    // value
+  kName,     // text; slot
+  kNsRef,    // text.attribute as the target of a set; slot is the namespace's
+  kTuple,    // children
+  kList,     // children
+  kDict,     // children: key, value, key, value ...
+  kSum,      // children joined by ops '+' '-', from left to right
+  kProduct,  // children joined by ops '*' '/' 'f' (//) '%'
+  kPower,    // children joined by '**', from left to right as jinja2 does
+  kAnd,
+  kOr,  // children
+  kNot,
+  kNegate,
+  kPlus,       // children[0]
   kConcat,     // children joined by ~
   kCompare,    // children joined by ops: '=' '!' '<' 'l' (<=) '>' 'g' (>=) 'i' (in) 'n' (not in)
   kCondition,  // children: value, condition, else (null when absent)
@@ -96,7 +99,8 @@ enum class StmtKind : uint8_t {
   kFilterBlock,  // expr (filter chain), body
   kWith,         // targets, values, body
   kBlock,        // name, body
-  kBreak, kContinue,
+  kBreak,
+  kContinue,
 };
 
 struct Stmt;
@@ -120,9 +124,9 @@ struct Stmt {
   std::vector<Branch> branches;
   Body body, else_body;
 
-  Scope scope;       // on entry of body (in a for: each iteration)
-  Scope else_scope;  // of a for
-  Scope test_scope;  // of a for's condition, which is a function of its own
+  Scope scope;             // on entry of body (in a for: each iteration)
+  Scope else_scope;        // of a for
+  Scope test_scope;        // of a for's condition, which is a function of its own
   int num_slots = 0;       // of the function that this statement makes (macro, recursive for, block)
   int num_test_slots = 0;  // of the condition's function
   bool recursive = false;

@@ -70,8 +70,8 @@ Value dict_fromkeys(Runtime&, const Value&, const Args& args) {
   return dict.finish();
 }
 
-constexpr Method kDictMethods[] = {{"items", dict_items},   {"keys", dict_keys}, {"values", dict_values},
-                                   {"get", dict_get},       {"copy", dict_copy}, {"fromkeys", dict_fromkeys}};
+constexpr Method kDictMethods[] = {{"items", dict_items}, {"keys", dict_keys}, {"values", dict_values},
+                                   {"get", dict_get},     {"copy", dict_copy}, {"fromkeys", dict_fromkeys}};
 constexpr std::string_view kDictChangers[] = {"clear", "pop", "popitem", "setdefault", "update"};
 
 // --- list and tuple
@@ -88,7 +88,8 @@ Value list_index(Runtime&, const Value& self, const Args& args) {
 }
 Value list_count(Runtime&, const Value& self, const Args& args) {
   const Bound bound("count", args, {"/value"}, 1);
-  return Value::integer(std::count_if(self.items().begin(), self.items().end(), [&](const Value& v) { return equal(v, bound[0]); }));
+  return Value::integer(
+      std::count_if(self.items().begin(), self.items().end(), [&](const Value& v) { return equal(v, bound[0]); }));
 }
 Value list_copy(Runtime&, const Value& self, const Args& args) {
   const Bound bound("copy", args, {}, 0);
@@ -96,7 +97,8 @@ Value list_copy(Runtime&, const Value& self, const Args& args) {
 }
 
 constexpr Method kListMethods[] = {{"index", list_index}, {"count", list_count}};
-constexpr std::string_view kListChangers[] = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove"};
+constexpr std::string_view kListChangers[] = {"append", "clear", "pop",    "reverse",
+                                              "insert", "sort",  "extend", "remove"};
 
 // --- numbers
 
@@ -218,9 +220,10 @@ Value method_or_missing(const Value& object, MethodBody body) {
 }  // namespace
 
 Value find_attribute(const Value& object, std::string_view name) {
-  static constexpr std::string_view kInternal[] = {"__class__", "__init__", "__len__", "__getitem__", "__doc__",
-                                                   "__eq__", "__hash__", "__repr__", "__str__", "__dict__"};
-  if (name.starts_with("__") && object.kind() != Kind::kNamespace && is_one_of(kInternal, name)) return unsafe(object, name);
+  static constexpr std::string_view kInternal[] = {"__class__", "__init__", "__len__",  "__getitem__", "__doc__",
+                                                   "__eq__",    "__hash__", "__repr__", "__str__",     "__dict__"};
+  if (name.starts_with("__") && object.kind() != Kind::kNamespace && is_one_of(kInternal, name))
+    return unsafe(object, name);
   switch (object.kind()) {
     case Kind::kDict:
       if (is_one_of(kDictChangers, name)) return unsafe(object, name);
@@ -233,10 +236,12 @@ Value find_attribute(const Value& object, std::string_view name) {
       if (object.object<ListObject>().group && name == "grouper") return object.items()[0];
       if (object.object<ListObject>().group && name == "list") return object.items()[1];
       return method_or_missing(object, find_in(kListMethods, name));
-    case Kind::kString: return method_or_missing(object, find_string_method(name));
+    case Kind::kString:
+      return method_or_missing(object, find_string_method(name));
     case Kind::kBool:
     case Kind::kInt:
-    case Kind::kFloat: return number_attribute(object, name);
+    case Kind::kFloat:
+      return number_attribute(object, name);
     case Kind::kRange: {
       const auto& range = object.object<RangeObject>();
       if (name == "start") return Value::integer(range.start);
@@ -249,9 +254,12 @@ Value find_attribute(const Value& object, std::string_view name) {
       if (value == nullptr) return Value();
       return name.starts_with("_") ? unsafe(object, name) : *value;
     }
-    case Kind::kLoop: return loop_attribute(object, name);
-    case Kind::kMacro: return macro_attribute(object, name);
-    case Kind::kCycler: return cycler_attribute(object, name);
+    case Kind::kLoop:
+      return loop_attribute(object, name);
+    case Kind::kMacro:
+      return macro_attribute(object, name);
+    case Kind::kCycler:
+      return cycler_attribute(object, name);
     case Kind::kJoiner: {
       const auto& joiner = object.object<JoinerObject>();
       if (name == "sep") return Value::string(joiner.separator);
@@ -264,7 +272,8 @@ Value find_attribute(const Value& object, std::string_view name) {
         return make_method(object, dict_fromkeys);
       }
       return Value();
-    default: return Value();
+    default:
+      return Value();
   }
 }
 

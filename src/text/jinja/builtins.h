@@ -22,6 +22,8 @@ Value find_attribute(const Value& object, std::string_view name);
 // Parts of the tables above, each in its own file.
 FilterBody find_text_filter(std::string_view name);
 FilterBody find_sequence_filter(std::string_view name);
+FilterBody find_number_filter(std::string_view name);
+FilterBody find_html_filter(std::string_view name);
 MethodBody find_string_method(std::string_view name);
 
 // %-formatting and str.format (format.cpp).

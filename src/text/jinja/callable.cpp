@@ -23,7 +23,8 @@ Bound::Bound(std::string_view function, const Args& args, std::initializer_list<
   }
   for (size_t i = 0; i < num_required; ++i) {
     if (values_[i].is_missing()) {
-      fail("{}() missing required argument '{}'", function, parameters_[i][0] == '/' ? parameters_[i] + 1 : parameters_[i]);
+      fail("{}() missing required argument '{}'", function,
+           parameters_[i][0] == '/' ? parameters_[i] + 1 : parameters_[i]);
     }
   }
 }

@@ -30,7 +30,8 @@ Result<Json> flatten_content(const Json& content, size_t message_idx) {
     } else {
       return invalid_argument(
           "messages[{}].content has a part of type '{}', but this model's chat template takes text only", message_idx,
-          part.is_object() && part.contains("type") && part["type"].is_string() ? part["type"].get<std::string>() : "?");
+          part.is_object() && part.contains("type") && part["type"].is_string() ? part["type"].get<std::string>()
+                                                                                : "?");
     }
     first = false;
   }
@@ -92,7 +93,8 @@ Result<std::string> tag_final_message(Json& messages) {
       if (part->is_object() && part->contains("text") && (*part)["text"].is_string()) text = &(*part)["text"];
     }
   }
-  if (text == nullptr) return invalid_argument("continue_final_message is set but the final message has no text to continue");
+  if (text == nullptr)
+    return invalid_argument("continue_final_message is set but the final message has no text to continue");
   std::string original = text->get<std::string>();
   *text = original + std::string(kContinueTag);
   return original;
@@ -127,7 +129,9 @@ Result<ChatTemplate> ChatTemplate::parse(std::string source, SpecialTokens speci
 Result<std::string> ChatTemplate::render(const ChatTemplateInput& input, const jinja::Limits& limits) const {
   if (input.messages == nullptr || !input.messages->is_array()) return invalid_argument("messages must be an array");
   if (input.continue_final_message && input.add_generation_prompt) {
-    return invalid_argument("continue_final_message and add_generation_prompt exclude each other: the prompt ends either inside the final message or after it");
+    return invalid_argument(
+        "continue_final_message and add_generation_prompt exclude each other: the prompt ends either inside the final "
+        "message or after it");
   }
   Json messages = *input.messages;
   Json with_argument_texts;

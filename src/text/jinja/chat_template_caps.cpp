@@ -74,10 +74,12 @@ bool is_text(const Expr& expr, std::string_view text) {
 const Expr* content_owner(const Expr& expr) {
   const Expr& value = bare(expr);
   if (value.kind == ExprKind::kGetattr) return value.text == "content" ? value.children[0].get() : nullptr;
-  if (value.kind == ExprKind::kGetitem) return is_text(*value.children[1], "content") ? value.children[0].get() : nullptr;
+  if (value.kind == ExprKind::kGetitem)
+    return is_text(*value.children[1], "content") ? value.children[0].get() : nullptr;
   if (value.kind != ExprKind::kCall || value.call->positional.empty()) return nullptr;
   const Expr& method = *value.children[0];
-  const bool is_get = method.kind == ExprKind::kGetattr && method.text == "get" && is_text(*value.call->positional[0], "content");
+  const bool is_get =
+      method.kind == ExprKind::kGetattr && method.text == "get" && is_text(*value.call->positional[0], "content");
   return is_get ? method.children[0].get() : nullptr;
 }
 

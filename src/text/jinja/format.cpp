@@ -12,8 +12,8 @@ namespace {
 
 struct Spec {
   std::string fill = " ";
-  char align = 0;     // '<' '>' '^' '=' or 0: the default of the type
-  char sign = '-';    // '-' '+' ' '
+  char align = 0;   // '<' '>' '^' '=' or 0: the default of the type
+  char sign = '-';  // '-' '+' ' '
   bool alternate = false;
   bool zero = false;
   int64_t width = 0;
@@ -40,15 +40,22 @@ std::string float_digits(double value, const Spec& spec) {
   if (spec.precision > kMaxPrecision) fail("precision too big");
   const int64_t precision = spec.precision < 0 ? 6 : spec.precision;
   switch (spec.type) {
-    case 'e': return print_float(spec.alternate ? "%#.*e" : "%.*e", precision, value);
-    case 'E': return print_float(spec.alternate ? "%#.*E" : "%.*E", precision, value);
+    case 'e':
+      return print_float(spec.alternate ? "%#.*e" : "%.*e", precision, value);
+    case 'E':
+      return print_float(spec.alternate ? "%#.*E" : "%.*E", precision, value);
     case 'f':
-    case 'F': return print_float(spec.alternate ? "%#.*f" : "%.*f", precision, value);
+    case 'F':
+      return print_float(spec.alternate ? "%#.*f" : "%.*f", precision, value);
     case 'g':
-    case 'n': return print_float(spec.alternate ? "%#.*g" : "%.*g", precision == 0 ? 1 : precision, value);
-    case 'G': return print_float(spec.alternate ? "%#.*G" : "%.*G", precision == 0 ? 1 : precision, value);
-    case '%': return print_float(spec.alternate ? "%#.*f" : "%.*f", precision, value * 100) + "%";
-    default: break;
+    case 'n':
+      return print_float(spec.alternate ? "%#.*g" : "%.*g", precision == 0 ? 1 : precision, value);
+    case 'G':
+      return print_float(spec.alternate ? "%#.*G" : "%.*G", precision == 0 ? 1 : precision, value);
+    case '%':
+      return print_float(spec.alternate ? "%#.*f" : "%.*f", precision, value * 100) + "%";
+    default:
+      break;
   }
   if (spec.precision < 0) return repr_float(value);
   // No type but a precision: like g, but a point is kept, and exponents begin one digit earlier.
@@ -83,13 +90,16 @@ std::string int_digits(uint64_t value, int base, bool upper) {
   return digits;
 }
 
-uint64_t magnitude(int64_t value) { return value < 0 ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value); }
+uint64_t magnitude(int64_t value) {
+  return value < 0 ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
+}
 
 // Thousands separators in the digits before a point or exponent. Zeros are added up to min_width with them.
 std::string group_digits(const std::string& number, char separator, size_t every, size_t min_width) {
   size_t whole = 0;
   while (whole < number.size() && std::isxdigit(static_cast<unsigned char>(number[whole])) != 0 &&
-         !(every == 3 && (number[whole] == 'e' || number[whole] == 'E'))) ++whole;
+         !(every == 3 && (number[whole] == 'e' || number[whole] == 'E')))
+    ++whole;
   std::string digits = number.substr(0, whole);
   const std::string rest = number.substr(whole);
   const auto grouped_size = [&](size_t n) { return n + (n == 0 ? 0 : (n - 1) / every); };
@@ -103,14 +113,16 @@ std::string group_digits(const std::string& number, char separator, size_t every
 }
 
 // sign, prefix (0x) and digits brought to the width.
-std::string pad_number(bool negative, const std::string& prefix, std::string digits, const Spec& spec, size_t group_every) {
+std::string pad_number(bool negative, const std::string& prefix, std::string digits, const Spec& spec,
+                       size_t group_every) {
   check_string_bytes(static_cast<size_t>(spec.width));
   std::string head = negative ? "-" : spec.sign == '+' ? "+" : spec.sign == ' ' ? " " : "";
   head += prefix;
   const char align = spec.align != 0 ? spec.align : spec.zero ? '=' : '>';
   const bool zero_fill = align == '=' && (spec.fill == "0" || spec.zero);
   if (spec.grouping != 0) {
-    const size_t room = zero_fill && static_cast<size_t>(spec.width) > head.size() ? static_cast<size_t>(spec.width) - head.size() : 0;
+    const size_t room =
+        zero_fill && static_cast<size_t>(spec.width) > head.size() ? static_cast<size_t>(spec.width) - head.size() : 0;
     digits = group_digits(digits, spec.grouping, group_every, room);
   }
   const size_t size = head.size() + utf8_length(digits);
@@ -192,7 +204,8 @@ Spec parse_spec(std::string_view text) {
 
 std::string format_float(double value, const Spec& spec) {
   static constexpr std::string_view kTypes("eEfFgGn%\0", 9);
-  if (kTypes.find(spec.type) == std::string_view::npos) fail("Unknown format code '{}' for object of type 'float'", spec.type);
+  if (kTypes.find(spec.type) == std::string_view::npos)
+    fail("Unknown format code '{}' for object of type 'float'", spec.type);
   return pad_number(std::signbit(value) && !std::isnan(value), "", float_digits(value, spec), spec, 3);
 }
 
@@ -226,8 +239,10 @@ std::string format_int(int64_t value, const Spec& spec) {
     case 'F':
     case 'g':
     case 'G':
-    case '%': return format_float(static_cast<double>(value), spec);
-    default: fail("Unknown format code '{}' for object of type 'int'", spec.type);
+    case '%':
+      return format_float(static_cast<double>(value), spec);
+    default:
+      fail("Unknown format code '{}' for object of type 'int'", spec.type);
   }
 }
 
@@ -253,7 +268,8 @@ class PercentFormatter {
       }
     }
     // A list or dict given as the whole counts as used: Python sees a mapping in it.
-    const bool is_mapping = args_.is(Kind::kDict) || args_.is(Kind::kList) || args_.is_undefined() || args_.is(Kind::kRange);
+    const bool is_mapping =
+        args_.is(Kind::kDict) || args_.is(Kind::kList) || args_.is_undefined() || args_.is(Kind::kRange);
     if (num_used_ < (args_.is(Kind::kTuple) ? items_.size() : size_t{1}) && !is_mapping) {
       fail("not all arguments converted during string formatting");
     }
@@ -357,7 +373,8 @@ class PercentFormatter {
       case 'u':
       case 'x':
       case 'X':
-      case 'o': return convert_int(item, spec, left);
+      case 'o':
+        return convert_int(item, spec, left);
       case 'e':
       case 'E':
       case 'f':
@@ -370,14 +387,16 @@ class PercentFormatter {
         if (spec.align != '=') spec.zero = false;
         return format_float(item.as_float(), spec);
       }
-      default: fail("unsupported format character '{}'", spec.type);
+      default:
+        fail("unsupported format character '{}'", spec.type);
     }
   }
 
   static std::string convert_int(const Value& item, Spec spec, bool left) {
     if (item.is_undefined()) fail("{}", item.undefined_message());
     const bool hex = spec.type == 'x' || spec.type == 'X' || spec.type == 'o';
-    if (!item.is_number() || (hex && !item.is_integral())) fail("%{} format: a real number is required, not {}", spec.type, type_name(item));
+    if (!item.is_number() || (hex && !item.is_integral()))
+      fail("%{} format: a real number is required, not {}", spec.type, type_name(item));
     int64_t value = item.as_int();
     if (item.is(Kind::kFloat)) {
       if (!(std::abs(item.as_float()) < 9.2e18)) fail("cannot convert float to integer");
@@ -386,7 +405,8 @@ class PercentFormatter {
     const int base = spec.type == 'o' ? 8 : hex ? 16 : 10;
     std::string digits = int_digits(magnitude(value), base, spec.type == 'X');
     if (spec.precision > kMaxPrecision) fail("precision too big");
-    if (spec.precision > static_cast<int64_t>(digits.size())) digits.insert(0, static_cast<size_t>(spec.precision) - digits.size(), '0');
+    if (spec.precision > static_cast<int64_t>(digits.size()))
+      digits.insert(0, static_cast<size_t>(spec.precision) - digits.size(), '0');
     const std::string prefix = spec.alternate && hex ? std::string("0") + spec.type : std::string();
     if (spec.zero && !left) spec.align = '=';
     if (spec.align != '=') spec.zero = false;

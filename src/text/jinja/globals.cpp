@@ -17,7 +17,8 @@ Value global_range(Runtime&, const Args& args) {
   range->step = bound.integer(2, 1);
   if (range->step == 0) fail("range() arg 3 must not be zero");
   // Compared in floating point first: the number of items may not fit into 64 bits.
-  const double span = (static_cast<double>(range->stop) - static_cast<double>(range->start)) / static_cast<double>(range->step);
+  const double span =
+      (static_cast<double>(range->stop) - static_cast<double>(range->start)) / static_cast<double>(range->step);
   if (span > 1e15 || range->size() > kMaxRange) {
     fail("Range too big. The sandbox blocks ranges larger than MAX_RANGE ({}).", kMaxRange);
   }

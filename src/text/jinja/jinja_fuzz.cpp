@@ -18,7 +18,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   limits.max_steps = 200'000;
   limits.max_live_bytes = size_t{32} << 20;
   limits.max_output_bytes = size_t{1} << 20;
-  const auto rendered = parsed->render(context, [](const std::string& format) { return format; }, limits);
+  const auto rendered = parsed->render(
+      context, [](const std::string& format) { return format; }, limits);
   static_cast<void>(rendered.ok());
   return 0;
 }

@@ -1,4 +1,5 @@
-// Goal    Templates render as Python's jinja2 renders them, set up as transformers does: every construct of the language,
+// Goal    Templates render as Python's jinja2 renders them, set up as transformers does: every construct of the
+// language,
 //         thousands of random templates, whole chat templates over conversations of all kinds.
 // Method  Goldens made by tools/goldens/make_jinja_goldens.py. Of errors only that there is one is compared, of
 //         raise_exception() the text. The real templates are read in place; of them the repository has hashes only.
@@ -11,10 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "base/test.h"
 #include "base/test_support.h"
 #include "text/jinja/chat_template.h"
 #include "text/jinja/jinja_json.h"
-#include "base/test.h"
 
 namespace spate {
 namespace {

@@ -15,15 +15,19 @@ Value text_value(const std::string& text) {
 Value from_json(const nlohmann::ordered_json& json) {
   using Type = nlohmann::ordered_json::value_t;
   switch (json.type()) {
-    case Type::boolean: return Value::boolean(json.get<bool>());
-    case Type::number_integer: return Value::integer(json.get<int64_t>());
+    case Type::boolean:
+      return Value::boolean(json.get<bool>());
+    case Type::number_integer:
+      return Value::integer(json.get<int64_t>());
     case Type::number_unsigned: {
       const auto value = json.get<uint64_t>();
       return value <= static_cast<uint64_t>(INT64_MAX) ? Value::integer(static_cast<int64_t>(value))
                                                        : Value::real(static_cast<double>(value));
     }
-    case Type::number_float: return Value::real(json.get<double>());
-    case Type::string: return text_value(json.get_ref<const std::string&>());
+    case Type::number_float:
+      return Value::real(json.get<double>());
+    case Type::string:
+      return text_value(json.get_ref<const std::string&>());
     case Type::array: {
       std::vector<Value> items;
       items.reserve(json.size());
@@ -35,7 +39,8 @@ Value from_json(const nlohmann::ordered_json& json) {
       for (const auto& [key, value] : json.items()) dict.set(text_value(key), from_json(value));
       return dict.finish();
     }
-    default: return Value::none();
+    default:
+      return Value::none();
   }
 }
 

@@ -7,16 +7,17 @@
 #include <thread>
 #include <vector>
 
+#include "base/test.h"
 #include "text/jinja/chat_template.h"
 #include "text/jinja/jinja_json.h"
-#include "base/test.h"
 
 namespace spate {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-Result<std::string> render(std::string_view source, const Json& context = Json::object(), const jinja::Limits& limits = {}) {
+Result<std::string> render(std::string_view source, const Json& context = Json::object(),
+                           const jinja::Limits& limits = {}) {
   auto parsed = jinja::Template::parse(source);
   if (!parsed.ok()) return parsed.status();
   return parsed->render(jinja::from_json(context), jinja::system_strftime, limits);
@@ -46,11 +47,14 @@ Result<std::string> render_chat(const std::string& source, const Json& messages,
 
 TEST_CASE("errors say line and cause") {
   CHECK(error_of("a\n{{ x.y }}") == "line 2: 'x' is undefined");
-  CHECK(error_of("\n\n{% if true %}\n{{ d.x.y }}{% endif %}", {{"d", Json::object()}}) == "line 4: 'dict object' has no attribute 'x'");
+  CHECK(error_of("\n\n{% if true %}\n{{ d.x.y }}{% endif %}", {{"d", Json::object()}}) ==
+        "line 4: 'dict object' has no attribute 'x'");
   CHECK(error_of("{{ (1 }}") == "line 1: unexpected '}', expected ')'");
-  CHECK(error_of("x\n{% for i in l %}\n{% endif %}") == "line 3: Encountered unknown tag 'endif'. Jinja was looking for the following tags: 'endfor' or 'else'.");
+  CHECK(error_of("x\n{% for i in l %}\n{% endif %}") ==
+        "line 3: Encountered unknown tag 'endif'. Jinja was looking for the following tags: 'endfor' or 'else'.");
   CHECK(error_of("{{ 1|nosuch }}") == "line 1: No filter named 'nosuch'.");
-  CHECK(error_of("{{ l.append(1) }}", {{"l", {1}}}) == "line 1: access to attribute 'append' of 'list' object is unsafe.");
+  CHECK(error_of("{{ l.append(1) }}", {{"l", {1}}}) ==
+        "line 1: access to attribute 'append' of 'list' object is unsafe.");
   CHECK(error_of("{{ 'a' + 1 }}") == "line 1: can only concatenate str (not \"int\") to str");
   CHECK(error_of("{% include 'x' %}").find("no other templates") != std::string::npos);
   CHECK(error_of("{{ 9223372036854775807 + 1 }}") == "line 1: an integer does not fit into 64 bits");
@@ -60,7 +64,8 @@ TEST_CASE("errors say line and cause") {
 
 TEST_CASE("hostile templates end in an error, soon and within the memory allowed") {
   const char* const hostile[] = {
-      "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}{% endfor %}{% endfor %}{% endfor %}",
+      "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}{% endfor %}{% endfor %}{% "
+      "endfor %}",
       "{{ 'x' * 100000000000 }}",
       "{{ ('x' * 10000000) * 10000000 }}",
       "{{ [0] * 100000000000 }}",
@@ -68,10 +73,13 @@ TEST_CASE("hostile templates end in an error, soon and within the memory allowed
       "{% set ns = namespace(l=[1]) %}{% for i in range(100) %}{% set ns.l = ns.l + ns.l %}{% endfor %}",
       "{% set ns = namespace(l=[]) %}{% for i in range(100000) %}{% set ns.l = [ns.l] %}{% endfor %}",
       "{% set ns = namespace(l=['x']) %}{% for i in range(90) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}",
-      "{% set ns = namespace(l=['x']) %}{% for i in range(90) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l|tojson }}",
-      "{% set ns = namespace(l=['x'], m=['x']) %}{% for i in range(90) %}{% set ns.l = [ns.l, ns.l] %}{% set ns.m = [ns.m, ns.m] %}{% endfor %}{{ ns.l == ns.m }}",
+      "{% set ns = namespace(l=['x']) %}{% for i in range(90) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ "
+      "ns.l|tojson }}",
+      "{% set ns = namespace(l=['x'], m=['x']) %}{% for i in range(90) %}{% set ns.l = [ns.l, ns.l] %}{% set ns.m = "
+      "[ns.m, ns.m] %}{% endfor %}{{ ns.l == ns.m }}",
       "{% set ns = namespace() %}{% set ns.x = [ns] %}{{ ns }}",
-      "{% set ns = namespace(i=[1]) %}{% for i in range(100000) %}{% set ns.i = ns.i|map('string') %}{% endfor %}{{ ns.i|list }}",
+      "{% set ns = namespace(i=[1]) %}{% for i in range(100000) %}{% set ns.i = ns.i|map('string') %}{% endfor %}{{ "
+      "ns.i|list }}",
       "{% set ns = namespace(l=[]) %}{% for i in range(100000) %}{% set ns.l = ns.l + ['x' * 1000000] %}{% endfor %}",
       "{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}",
       "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
@@ -89,7 +97,8 @@ TEST_CASE("hostile templates end in an error, soon and within the memory allowed
       "{{ [1]|slice(1000000000000)|list }}",
       "{{ [[1]]|tojson(indent=1000000000) }}",
       "{{ ('ab' * 4000000).rfind('b' * 2000000) }}",
-      "{% set c = cycler(1) %}{% for a in range(100000) %}{% for b in range(100000) %}{% set x = c.next() %}{% endfor %}{% endfor %}",
+      "{% set c = cycler(1) %}{% for a in range(100000) %}{% for b in range(100000) %}{% set x = c.next() %}{% endfor "
+      "%}{% endfor %}",
   };
   for (const char* source : hostile) {
     const auto begin = std::chrono::steady_clock::now();
@@ -113,8 +122,10 @@ TEST_CASE("deeply nested sources are refused") {
         "{{ " + repeat("-", n) + "1 }}", "{{ " + repeat("not ", n) + "1 }}", "{{ 1" + repeat("|string", n) + " }}",
         "{{ x" + repeat(".a", n) + " }}", "{{ x" + repeat("[0]", n) + " }}", "{{ x" + repeat("()", n) + " }}",
         "{{ 1" + repeat(" if 1 else 1", n) + " }}", repeat("{% if 1 %}", n) + repeat("{% endif %}", n),
-        repeat("{% for x in y %}", n) + repeat("{% endfor %}", n), "{% set " + repeat("(", n) + "x" + repeat(")", n) + " = 1 %}",
-        "{{ " + repeat("{1:", n) + "1" + repeat("}", n) + " }}", repeat("{% macro m() %}", n) + repeat("{% endmacro %}", n)}) {
+        repeat("{% for x in y %}", n) + repeat("{% endfor %}", n),
+        "{% set " + repeat("(", n) + "x" + repeat(")", n) + " = 1 %}",
+        "{{ " + repeat("{1:", n) + "1" + repeat("}", n) + " }}",
+        repeat("{% macro m() %}", n) + repeat("{% endmacro %}", n)}) {
     CHECK_MESSAGE(!render(source).ok(), source.substr(0, 40));
   }
   // Chains are no nesting: long sums and many branches are fine.
@@ -124,7 +135,8 @@ TEST_CASE("deeply nested sources are refused") {
 }
 
 TEST_CASE("a template may recurse as deep as in Python") {
-  CHECK(render("{% macro f(n) %}{% if n %}.{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(100) }}").value() == std::string(100, '.'));
+  CHECK(render("{% macro f(n) %}{% if n %}.{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(100) }}").value() ==
+        std::string(100, '.'));
 }
 
 TEST_CASE("limits can be set") {
@@ -138,16 +150,18 @@ TEST_CASE("limits can be set") {
 
 TEST_CASE("values that hold one another do not leak") {
   // Found by the leak sanitizer when it fails.
-  CHECK(render("{% set ns = namespace() %}{% set ns.me = ns %}{% set ns.l = [ns] %}{% macro m() %}{{ ns.x }}{% endmacro %}"
-               "{% set ns.m = m %}{% for x in [1, 2] %}{% set ns.loop = loop %}{{ loop.changed(loop, ns) }}{% endfor %}"
-               "{% macro f(p) %}{% macro g() %}{{ p }}{% endmacro %}{% set ns.g = g %}{% endmacro %}"
-               "{% for i in range(50) %}{% set _ = f(ns.g) %}{% endfor %}")
+  CHECK(render(
+            "{% set ns = namespace() %}{% set ns.me = ns %}{% set ns.l = [ns] %}{% macro m() %}{{ ns.x }}{% endmacro %}"
+            "{% set ns.m = m %}{% for x in [1, 2] %}{% set ns.loop = loop %}{{ loop.changed(loop, ns) }}{% endfor %}"
+            "{% macro f(p) %}{% macro g() %}{{ p }}{% endmacro %}{% set ns.g = g %}{% endmacro %}"
+            "{% for i in range(50) %}{% set _ = f(ns.g) %}{% endfor %}")
             .ok());
 }
 
 TEST_CASE("one template, many threads") {
   const auto parsed = jinja::Template::parse(
-      "{% macro m(x) %}<{{ x }}>{% endmacro %}{% for i in range(50) %}{{ m(i ~ 'a'|upper) }}{{ {'k': [i, 'text']} }}{% endfor %}{{ name }}");
+      "{% macro m(x) %}<{{ x }}>{% endmacro %}{% for i in range(50) %}{{ m(i ~ 'a'|upper) }}{{ {'k': [i, 'text']} }}{% "
+      "endfor %}{{ name }}");
   REQUIRE(parsed.ok());
   const std::string expected = parsed->render(jinja::from_json({{"name", "n"}}), jinja::system_strftime).value();
   std::atomic<int> num_wrong = 0;
@@ -169,13 +183,30 @@ TEST_CASE("chat template: caps are found") {
   CHECK_FALSE(plain.reads_content_parts);
   CHECK_FALSE(plain.reads_tools);
   CHECK_FALSE(plain.reads_null_content);
-  CHECK(chat_template("{% for m in messages %}{% for p in m['content'] %}{{ p.text }}{% endfor %}{% endfor %}").caps().reads_content_parts);
-  CHECK(chat_template("{% set l = messages[1:] %}{% for m in l %}{% set c = m.content %}{% for p in c %}{{ p.text }}{% endfor %}{% endfor %}").caps().reads_content_parts);
-  CHECK(chat_template("{% macro show(c) %}{% for p in c %}{{ p.text }}{% endfor %}{% endmacro %}{% for m in messages %}{{ show(m.content) }}{% endfor %}").caps().reads_content_parts);
-  CHECK(chat_template("{% macro show(m) %}{% set c = m.get('content') %}{% for p in c %}{{ p['type'] }}{% endfor %}{% endmacro %}{% for m in messages %}{{ show(m) }}{% endfor %}").caps().reads_content_parts);
+  CHECK(chat_template("{% for m in messages %}{% for p in m['content'] %}{{ p.text }}{% endfor %}{% endfor %}")
+            .caps()
+            .reads_content_parts);
+  CHECK(chat_template("{% set l = messages[1:] %}{% for m in l %}{% set c = m.content %}{% for p in c %}{{ p.text }}{% "
+                      "endfor %}{% endfor %}")
+            .caps()
+            .reads_content_parts);
+  CHECK(chat_template("{% macro show(c) %}{% for p in c %}{{ p.text }}{% endfor %}{% endmacro %}{% for m in messages "
+                      "%}{{ show(m.content) }}{% endfor %}")
+            .caps()
+            .reads_content_parts);
+  CHECK(chat_template("{% macro show(m) %}{% set c = m.get('content') %}{% for p in c %}{{ p['type'] }}{% endfor %}{% "
+                      "endmacro %}{% for m in messages %}{{ show(m) }}{% endfor %}")
+            .caps()
+            .reads_content_parts);
   // Content under another name that is iterated for something else.
-  CHECK_FALSE(chat_template("{% for m in messages %}{% set calls = m.content %}{% for c in calls %}{{ c.id }}{% endfor %}{% endfor %}").caps().reads_content_parts);
-  CHECK_FALSE(chat_template("{% for m in messages %}{% for c in m.tool_calls %}{% endfor %}{% endfor %}").caps().reads_content_parts);
+  CHECK_FALSE(
+      chat_template(
+          "{% for m in messages %}{% set calls = m.content %}{% for c in calls %}{{ c.id }}{% endfor %}{% endfor %}")
+          .caps()
+          .reads_content_parts);
+  CHECK_FALSE(chat_template("{% for m in messages %}{% for c in m.tool_calls %}{% endfor %}{% endfor %}")
+                  .caps()
+                  .reads_content_parts);
   CHECK(chat_template("{% if tools %}{% endif %}").caps().reads_tools);
   CHECK(chat_template("{% if enable_thinking is defined %}{% endif %}").caps().reads_enable_thinking);
   CHECK(chat_template("{{ messages[0]['reasoning_content'] }}").caps().reads_reasoning_content);
@@ -184,9 +215,11 @@ TEST_CASE("chat template: caps are found") {
 
 TEST_CASE("chat template: messages are brought into the form that the template reads") {
   const std::string print_all = "{% for m in messages %}[{{ m.content }}]{% endfor %}";
-  const Json parts = {{{"role", "user"}, {"content", {{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}}}}};
+  const Json parts = {
+      {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}}}}};
   CHECK(render_chat(print_all, parts).value() == "[a\nb]");
-  CHECK(render_chat("{% for m in messages %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endfor %}", parts).value() == "<a><b>");
+  CHECK(render_chat("{% for m in messages %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endfor %}", parts)
+            .value() == "<a><b>");
   const Json image = {{{"role", "user"}, {"content", {{{"type", "image_url"}}}}}};
   CHECK(render_chat(print_all, image).status().message() ==
         "messages[0].content has a part of type 'image_url', but this model's chat template takes text only");
@@ -201,18 +234,21 @@ TEST_CASE("chat template: messages are brought into the form that the template r
   const std::string print_call = "{{ messages[0].tool_calls[0].function.arguments";
   CHECK(render_chat(print_call + ".x }}", call("{\"x\": 5}")).value() == "5");
   CHECK(render_chat(print_call + "|tojson }}", call("")).value() == "{}");
-  CHECK(render_chat("{{ '!' + messages[0].tool_calls[0].function.arguments }}", call("{\"x\": 5}")).value() == "!{\"x\": 5}");
+  CHECK(render_chat("{{ '!' + messages[0].tool_calls[0].function.arguments }}", call("{\"x\": 5}")).value() ==
+        "!{\"x\": 5}");
   CHECK(render_chat(print_call + " }}", call("{x")).status().message() ==
         "messages[0].tool_calls[0].function.arguments is not valid JSON");
 
-  CHECK(render_chat("{{ messages[0].reasoning_content }}", {{{"role", "assistant"}, {"reasoning", "why"}}}).value() == "why");
+  CHECK(render_chat("{{ messages[0].reasoning_content }}", {{{"role", "assistant"}, {"reasoning", "why"}}}).value() ==
+        "why");
   CHECK(render_chat("{{ bos_token }}{{ eos_token }}{{ tools is none }}", Json::array()).value() == "<s></s>True");
 }
 
 TEST_CASE("chat template: continue_final_message cuts after the message") {
   const Json messages = {{{"role", "user"}, {"content", "q"}}, {{"role", "assistant"}, {"content", "so far "}}};
   CHECK(render_chat("{% for m in messages %}<{{ m.content }}>{% endfor %}", messages, true).value() == "<q><so far ");
-  CHECK(render_chat("{% for m in messages %}<{{ m.content|trim }}>{% endfor %}", messages, true).value() == "<q><so far");
+  CHECK(render_chat("{% for m in messages %}<{{ m.content|trim }}>{% endfor %}", messages, true).value() ==
+        "<q><so far");
   CHECK_FALSE(render_chat("{{ messages[0].content }}", messages, true).ok());
   CHECK_FALSE(render_chat("{{ messages }}", Json::array(), true).ok());
 }

@@ -34,7 +34,8 @@ class JsonWriter {
  private:
   void set_separators(const Value& separators) {
     const std::vector<Value> parts = collect(separators);
-    if (parts.size() != 2 || !parts[0].is_string() || !parts[1].is_string()) fail("tojson: separators must be two texts");
+    if (parts.size() != 2 || !parts[0].is_string() || !parts[1].is_string())
+      fail("tojson: separators must be two texts");
     item_separator_ = parts[0].text();
     key_separator_ = parts[1].text();
   }
@@ -49,15 +50,23 @@ class JsonWriter {
     charge_steps(1);
     check_stack();
     switch (value.kind()) {
-      case Kind::kNone: return out_.append("null");
-      case Kind::kBool: return out_.append(value.as_bool() ? "true" : "false");
-      case Kind::kInt: return out_.append(fmt::format("{}", value.as_int()));
-      case Kind::kFloat: return out_.append(number(value.as_float()));
-      case Kind::kString: return write_string(value.text());
+      case Kind::kNone:
+        return out_.append("null");
+      case Kind::kBool:
+        return out_.append(value.as_bool() ? "true" : "false");
+      case Kind::kInt:
+        return out_.append(fmt::format("{}", value.as_int()));
+      case Kind::kFloat:
+        return out_.append(number(value.as_float()));
+      case Kind::kString:
+        return write_string(value.text());
       case Kind::kList:
-      case Kind::kTuple: return write_list(value.items(), level);
-      case Kind::kDict: return write_dict(value.as_dict(), level);
-      default: fail("Object of type {} is not JSON serializable", type_name(value));
+      case Kind::kTuple:
+        return write_list(value.items(), level);
+      case Kind::kDict:
+        return write_dict(value.as_dict(), level);
+      default:
+        fail("Object of type {} is not JSON serializable", type_name(value));
     }
   }
 
@@ -84,7 +93,8 @@ class JsonWriter {
     std::vector<const std::pair<Value, Value>*> entries;
     for (const auto& entry : dict.entries) entries.push_back(&entry);
     if (sort_keys_) {
-      std::stable_sort(entries.begin(), entries.end(), [](const auto* a, const auto* b) { return less(a->first, b->first); });
+      std::stable_sort(entries.begin(), entries.end(),
+                       [](const auto* a, const auto* b) { return less(a->first, b->first); });
     }
     out_.append("{");
     bool first = true;
@@ -102,12 +112,18 @@ class JsonWriter {
 
   static std::string key_text(const Value& key) {
     switch (key.kind()) {
-      case Kind::kString: return key.text();
-      case Kind::kNone: return "null";
-      case Kind::kBool: return key.as_bool() ? "true" : "false";
-      case Kind::kInt: return fmt::format("{}", key.as_int());
-      case Kind::kFloat: return number(key.as_float());
-      default: fail("keys must be str, int, float, bool or None, not {}", type_name(key));
+      case Kind::kString:
+        return key.text();
+      case Kind::kNone:
+        return "null";
+      case Kind::kBool:
+        return key.as_bool() ? "true" : "false";
+      case Kind::kInt:
+        return fmt::format("{}", key.as_int());
+      case Kind::kFloat:
+        return number(key.as_float());
+      default:
+        fail("keys must be str, int, float, bool or None, not {}", type_name(key));
     }
   }
 
@@ -117,13 +133,27 @@ class JsonWriter {
       const size_t begin = pos;
       const char32_t c = utf8_next(text, pos);
       switch (c) {
-        case '"': quoted += "\\\""; break;
-        case '\\': quoted += "\\\\"; break;
-        case '\n': quoted += "\\n"; break;
-        case '\r': quoted += "\\r"; break;
-        case '\t': quoted += "\\t"; break;
-        case '\f': quoted += "\\f"; break;
-        case '\b': quoted += "\\b"; break;
+        case '"':
+          quoted += "\\\"";
+          break;
+        case '\\':
+          quoted += "\\\\";
+          break;
+        case '\n':
+          quoted += "\\n";
+          break;
+        case '\r':
+          quoted += "\\r";
+          break;
+        case '\t':
+          quoted += "\\t";
+          break;
+        case '\f':
+          quoted += "\\f";
+          break;
+        case '\b':
+          quoted += "\\b";
+          break;
         default:
           if (c < 0x20 || (ensure_ascii_ && c >= 0x7f)) {
             append_escape(quoted, c);
@@ -139,7 +169,8 @@ class JsonWriter {
   static void append_escape(std::string& out, char32_t c) {
     if (c >= 0x10000) {
       c -= 0x10000;
-      out += fmt::format("\\u{:04x}\\u{:04x}", 0xd800 + static_cast<uint32_t>(c >> 10), 0xdc00 + static_cast<uint32_t>(c & 0x3ff));
+      out += fmt::format("\\u{:04x}\\u{:04x}", 0xd800 + static_cast<uint32_t>(c >> 10),
+                         0xdc00 + static_cast<uint32_t>(c & 0x3ff));
     } else {
       out += fmt::format("\\u{:04x}", static_cast<uint32_t>(c));
     }

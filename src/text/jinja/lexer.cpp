@@ -48,7 +48,9 @@ class Lexer {
  private:
   enum class Tag { kComment, kBlock, kVariable, kRaw };
 
-  bool at(std::string_view text, size_t pos) const { return std::string_view(source_).substr(pos, text.size()) == text; }
+  bool at(std::string_view text, size_t pos) const {
+    return std::string_view(source_).substr(pos, text.size()) == text;
+  }
   size_t skip_space(size_t pos) const {
     while (pos < source_.size()) {
       size_t after = pos;
@@ -59,7 +61,8 @@ class Lexer {
   }
   // Moves to `end`; everything in between has been read.
   void advance(size_t end) {
-    line_ += static_cast<int>(std::count(source_.begin() + static_cast<long>(pos_), source_.begin() + static_cast<long>(end), '\n'));
+    line_ += static_cast<int>(
+        std::count(source_.begin() + static_cast<long>(pos_), source_.begin() + static_cast<long>(end), '\n'));
     if (end > pos_) line_starting_ = source_[end - 1] == '\n';
     pos_ = end;
   }
@@ -112,25 +115,29 @@ class Lexer {
 
   void lex_root() {
     size_t begin = pos_;
-    while (begin < source_.size() && !(source_[begin] == '{' && (at("{%", begin) || at("{{", begin) || at("{#", begin)))) ++begin;
+    while (begin < source_.size() &&
+           !(source_[begin] == '{' && (at("{%", begin) || at("{{", begin) || at("{#", begin))))
+      ++begin;
     const std::string_view text = std::string_view(source_).substr(pos_, begin - pos_);
     if (begin == source_.size()) {
       emit_data(text, line_);
       return advance(begin);
     }
     const size_t raw_end = match_raw_begin(begin);
-    const Tag tag = raw_end != std::string::npos  ? Tag::kRaw
-                    : source_[begin + 1] == '{' ? Tag::kVariable
-                    : source_[begin + 1] == '#' ? Tag::kComment
-                                                : Tag::kBlock;
+    const Tag tag = raw_end != std::string::npos ? Tag::kRaw
+                    : source_[begin + 1] == '{'  ? Tag::kVariable
+                    : source_[begin + 1] == '#'  ? Tag::kComment
+                                                 : Tag::kBlock;
     size_t end = begin + 2;
     const char sign = end < source_.size() && (source_[end] == '-' || source_[end] == '+') ? source_[end] : ' ';
     if (sign != ' ') ++end;
     emit_data(text_before(text, sign, tag == Tag::kVariable), line_);
     advance(tag == Tag::kRaw ? raw_end : end);
     switch (tag) {
-      case Tag::kRaw: return lex_raw();
-      case Tag::kComment: return lex_comment();
+      case Tag::kRaw:
+        return lex_raw();
+      case Tag::kComment:
+        return lex_comment();
       case Tag::kVariable:
         emit(TokenKind::kVariableBegin, "{{");
         return lex_tag(TokenKind::kVariableEnd);
@@ -186,7 +193,8 @@ class Lexer {
   size_t digits_end(size_t pos, IsDigit is_digit_of) const {
     if (pos >= source_.size() || !is_digit_of(source_[pos])) return pos;
     while (pos < source_.size() && (is_digit_of(source_[pos]) ||
-                                    (source_[pos] == '_' && pos + 1 < source_.size() && is_digit_of(source_[pos + 1])))) ++pos;
+                                    (source_[pos] == '_' && pos + 1 < source_.size() && is_digit_of(source_[pos + 1]))))
+      ++pos;
     return pos;
   }
 
@@ -282,27 +290,52 @@ class Lexer {
       const char c = text[i];
       if (c >= '0' && c <= '7') {
         char32_t code = 0;
-        for (int n = 0; n < 3 && i < text.size() && text[i] >= '0' && text[i] <= '7'; ++n) code = code * 8 + static_cast<char32_t>(text[i++] - '0');
+        for (int n = 0; n < 3 && i < text.size() && text[i] >= '0' && text[i] <= '7'; ++n)
+          code = code * 8 + static_cast<char32_t>(text[i++] - '0');
         utf8_append(out, code);
         continue;
       }
       ++i;
       switch (c) {
-        case '\n': break;
+        case '\n':
+          break;
         case '\\':
         case '\'':
-        case '"': out.push_back(c); break;
-        case 'a': out.push_back('\a'); break;
-        case 'b': out.push_back('\b'); break;
-        case 'f': out.push_back('\f'); break;
-        case 'n': out.push_back('\n'); break;
-        case 'r': out.push_back('\r'); break;
-        case 't': out.push_back('\t'); break;
-        case 'v': out.push_back('\v'); break;
-        case 'x': append_code(out, text, i, 2); break;
-        case 'u': append_code(out, text, i, 4); break;
-        case 'U': append_code(out, text, i, 8); break;
-        case 'N': fail_at(line_, "named characters (\\N{...}) are not supported");
+        case '"':
+          out.push_back(c);
+          break;
+        case 'a':
+          out.push_back('\a');
+          break;
+        case 'b':
+          out.push_back('\b');
+          break;
+        case 'f':
+          out.push_back('\f');
+          break;
+        case 'n':
+          out.push_back('\n');
+          break;
+        case 'r':
+          out.push_back('\r');
+          break;
+        case 't':
+          out.push_back('\t');
+          break;
+        case 'v':
+          out.push_back('\v');
+          break;
+        case 'x':
+          append_code(out, text, i, 2);
+          break;
+        case 'u':
+          append_code(out, text, i, 4);
+          break;
+        case 'U':
+          append_code(out, text, i, 8);
+          break;
+        case 'N':
+          fail_at(line_, "named characters (\\N{...}) are not supported");
         default:
           out.push_back('\\');
           if (static_cast<unsigned char>(c) < 0x80) {
@@ -312,7 +345,9 @@ class Lexer {
             // the letters of that escape.
             size_t after = i - 1;
             const auto code = static_cast<uint32_t>(utf8_next(text, after));
-            out += code < 0x100 ? fmt::format("x{:02x}", code) : code < 0x10000 ? fmt::format("u{:04x}", code) : fmt::format("U{:08x}", code);
+            out += code < 0x100     ? fmt::format("x{:02x}", code)
+                   : code < 0x10000 ? fmt::format("u{:04x}", code)
+                                    : fmt::format("U{:08x}", code);
             i = after;
           }
       }
@@ -322,11 +357,13 @@ class Lexer {
 
   void append_code(std::string& out, std::string_view text, size_t& i, size_t num_digits) const {
     uint32_t code = 0;
-    if (i + num_digits > text.size() || !std::all_of(text.begin() + static_cast<long>(i), text.begin() + static_cast<long>(i + num_digits), is_hex_char)) {
+    if (i + num_digits > text.size() || !std::all_of(text.begin() + static_cast<long>(i),
+                                                     text.begin() + static_cast<long>(i + num_digits), is_hex_char)) {
       fail_at(line_, "truncated escape sequence in a string");
     }
     std::from_chars(text.data() + i, text.data() + i + num_digits, code, 16);
-    if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) fail_at(line_, "an escape sequence in a string is no Unicode character");
+    if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
+      fail_at(line_, "an escape sequence in a string is no Unicode character");
     utf8_append(out, code);
     i += num_digits;
   }
@@ -342,7 +379,8 @@ class Lexer {
       if (kOne.find(source_[pos_]) == std::string_view::npos) {
         size_t after = pos_;
         utf8_next(source_, after);
-        fail_at(line_, fmt::format("unexpected char '{}' at {}", source_.substr(pos_, after - pos_), utf8_length(std::string_view(source_).substr(0, pos_))));
+        fail_at(line_, fmt::format("unexpected char '{}' at {}", source_.substr(pos_, after - pos_),
+                                   utf8_length(std::string_view(source_).substr(0, pos_))));
       }
       text = source_[pos_];
     }
@@ -370,16 +408,26 @@ std::vector<Token> tokenize(std::string_view source) { return Lexer(source).run(
 
 std::string describe(const Token& token) {
   switch (token.kind) {
-    case TokenKind::kData: return "template data / text";
-    case TokenKind::kVariableBegin: return "begin of print statement";
-    case TokenKind::kVariableEnd: return "end of print statement";
-    case TokenKind::kBlockBegin: return "begin of statement block";
-    case TokenKind::kBlockEnd: return "end of statement block";
-    case TokenKind::kString: return "string";
-    case TokenKind::kInteger: return "integer";
-    case TokenKind::kFloat: return "float";
-    case TokenKind::kEnd: return "end of template";
-    default: return token.text;
+    case TokenKind::kData:
+      return "template data / text";
+    case TokenKind::kVariableBegin:
+      return "begin of print statement";
+    case TokenKind::kVariableEnd:
+      return "end of print statement";
+    case TokenKind::kBlockBegin:
+      return "begin of statement block";
+    case TokenKind::kBlockEnd:
+      return "end of statement block";
+    case TokenKind::kString:
+      return "string";
+    case TokenKind::kInteger:
+      return "integer";
+    case TokenKind::kFloat:
+      return "float";
+    case TokenKind::kEnd:
+      return "end of template";
+    default:
+      return token.text;
   }
 }
 

@@ -35,7 +35,7 @@ template <typename... Args>
 }
 
 struct Limits {
-  int64_t max_steps = 20'000'000;             // about one expression node or 64 copied bytes each; a second or so
+  int64_t max_steps = 20'000'000;              // about one expression node or 64 copied bytes each; a second or so
   size_t max_output_bytes = size_t{16} << 20;  // rendered text, blocks being captured included; also of one string
   size_t max_live_bytes = size_t{256} << 20;   // values alive at one time
   size_t max_stack_bytes = size_t{1} << 20;    // of the calling thread

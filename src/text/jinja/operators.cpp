@@ -97,7 +97,8 @@ Value divide(const Value& a, const Value& b) {
   if (b.as_float() == 0) fail("division by zero");
   if (a.is_integral() && b.is_integral()) {
     // The quotient rounded once: long double holds both exactly and has 11 bits to spare.
-    return Value::real(static_cast<double>(static_cast<long double>(a.as_int()) / static_cast<long double>(b.as_int())));
+    return Value::real(
+        static_cast<double>(static_cast<long double>(a.as_int()) / static_cast<long double>(b.as_int())));
   }
   return Value::real(a.as_float() / b.as_float());
 }
@@ -200,7 +201,8 @@ Value slice_string(const Value& object, const SliceRange& range) {
   std::string out;
   if (count == 0) return Value::string("", string.markup);
   if (range.step == 1) {
-    const size_t begin = string.is_ascii() ? static_cast<size_t>(range.start) : utf8_offset(string.text, static_cast<size_t>(range.start));
+    const size_t begin = string.is_ascii() ? static_cast<size_t>(range.start)
+                                           : utf8_offset(string.text, static_cast<size_t>(range.start));
     const std::string_view rest = std::string_view(string.text).substr(begin);
     const size_t size = string.is_ascii() ? count : utf8_offset(rest, count);
     charge_bytes_copied(begin + size);
@@ -208,10 +210,12 @@ Value slice_string(const Value& object, const SliceRange& range) {
   }
   charge_bytes_copied(string.text.size());
   if (string.is_ascii()) {
-    for (size_t i = 0; i < count; ++i) out.push_back(string.text[static_cast<size_t>(range.start + static_cast<int64_t>(i) * range.step)]);
+    for (size_t i = 0; i < count; ++i)
+      out.push_back(string.text[static_cast<size_t>(range.start + static_cast<int64_t>(i) * range.step)]);
   } else {
     const std::u32string wide = utf8_to_u32(string.text);
-    for (size_t i = 0; i < count; ++i) utf8_append(out, wide[static_cast<size_t>(range.start + static_cast<int64_t>(i) * range.step)]);
+    for (size_t i = 0; i < count; ++i)
+      utf8_append(out, wide[static_cast<size_t>(range.start + static_cast<int64_t>(i) * range.step)]);
   }
   return Value::string(std::move(out), string.markup);
 }
@@ -231,7 +235,8 @@ Value find_item(const Value& object, const Value& index) {
   };
   switch (object.kind()) {
     case Kind::kList:
-    case Kind::kTuple: return in_range(length(object)) ? object.items()[static_cast<size_t>(i)] : Value();
+    case Kind::kTuple:
+      return in_range(length(object)) ? object.items()[static_cast<size_t>(i)] : Value();
     case Kind::kString: {
       if (!in_range(length(object))) return Value();
       return slice_string(object, SliceRange{i, i + 1, 1});
@@ -240,7 +245,8 @@ Value find_item(const Value& object, const Value& index) {
       const auto& range = object.object<RangeObject>();
       return in_range(range.size()) ? Value::integer(range.at(i)) : Value();
     }
-    default: return Value();
+    default:
+      return Value();
   }
 }
 
@@ -252,13 +258,20 @@ std::string owner_name(const Value& object) {
 
 Value binary(char op, const Value& a, const Value& b) {
   switch (op) {
-    case '+': return add(a, b);
-    case '-': return subtract(a, b);
-    case '*': return multiply(a, b);
-    case '/': return divide(a, b);
-    case 'f': return floor_divide(a, b);
-    case '%': return modulo(a, b);
-    default: return power(a, b);
+    case '+':
+      return add(a, b);
+    case '-':
+      return subtract(a, b);
+    case '*':
+      return multiply(a, b);
+    case '/':
+      return divide(a, b);
+    case 'f':
+      return floor_divide(a, b);
+    case '%':
+      return modulo(a, b);
+    default:
+      return power(a, b);
   }
 }
 
@@ -282,14 +295,22 @@ bool compare(char op, const Value& a, const Value& b) {
     return (a.is(Kind::kFloat) && std::isnan(a.as_float())) || (b.is(Kind::kFloat) && std::isnan(b.as_float()));
   };
   switch (op) {
-    case '=': return equal(a, b);
-    case '!': return !equal(a, b);
-    case '<': return less(a, b);
-    case '>': return less(b, a);
-    case 'l': return !less(b, a) && !any_nan();
-    case 'g': return !less(a, b) && !any_nan();
-    case 'i': return contains(b, a);
-    default: return !contains(b, a);
+    case '=':
+      return equal(a, b);
+    case '!':
+      return !equal(a, b);
+    case '<':
+      return less(a, b);
+    case '>':
+      return less(b, a);
+    case 'l':
+      return !less(b, a) && !any_nan();
+    case 'g':
+      return !less(a, b) && !any_nan();
+    case 'i':
+      return contains(b, a);
+    default:
+      return !contains(b, a);
   }
 }
 
@@ -301,7 +322,8 @@ bool contains(const Value& container, const Value& item) {
       }
       charge_bytes_copied(container.text().size());
       return find_text(container.text(), item.text()) != std::string::npos;
-    case Kind::kDict: return container.as_dict().find(item) != nullptr;
+    case Kind::kDict:
+      return container.as_dict().find(item) != nullptr;
     case Kind::kDictView: {
       const auto& view = container.object<DictViewObject>();
       if (view.part == DictPart::kKeys) return view.dict.as_dict().find(item) != nullptr;
@@ -318,7 +340,8 @@ bool contains(const Value& container, const Value& item) {
       const int64_t high = std::max(range.start, range.at(range.size() - 1));
       return i >= low && i <= high && (i - range.start) % range.step == 0;
     }
-    default: break;
+    default:
+      break;
   }
   if (!iterable(container)) fail("argument of type '{}' is not iterable", type_name(container));
   const std::shared_ptr<IteratorObject> items = iterate(container);
@@ -354,7 +377,8 @@ Value get_attribute(const Value& object, const std::string& name) {
 
 Value slice(const Value& object, const Value& start, const Value& stop, const Value& step) {
   switch (object.kind()) {
-    case Kind::kString: return slice_string(object, slice_range(start, stop, step, length(object)));
+    case Kind::kString:
+      return slice_string(object, slice_range(start, stop, step, length(object)));
     case Kind::kList:
     case Kind::kTuple: {
       const SliceRange range = slice_range(start, stop, step, length(object));
@@ -362,7 +386,8 @@ Value slice(const Value& object, const Value& start, const Value& stop, const Va
       const int64_t count = range.size();
       items.reserve(static_cast<size_t>(count));
       charge_steps(count / 8);
-      for (int64_t i = 0; i < count; ++i) items.push_back(object.items()[static_cast<size_t>(range.start + i * range.step)]);
+      for (int64_t i = 0; i < count; ++i)
+        items.push_back(object.items()[static_cast<size_t>(range.start + i * range.step)]);
       return object.is(Kind::kList) ? Value::list(std::move(items)) : Value::tuple(std::move(items));
     }
     case Kind::kRange: {
@@ -379,9 +404,12 @@ Value slice(const Value& object, const Value& start, const Value& stop, const Va
       result->stop = source.start + scaled_stop;
       return Value(Kind::kRange, std::move(result));
     }
-    case Kind::kUndefined: fail("{}", object.undefined_message());
-    case Kind::kDict: fail("unhashable type: 'slice'");
-    default: fail("'{}' object is not subscriptable", type_name(object));
+    case Kind::kUndefined:
+      fail("{}", object.undefined_message());
+    case Kind::kDict:
+      fail("unhashable type: 'slice'");
+    default:
+      fail("'{}' object is not subscriptable", type_name(object));
   }
 }
 

@@ -80,7 +80,9 @@ Runtime::Flow Runtime::run(const Stmt& stmt) {
 
 Runtime::Flow Runtime::run_statement(const Stmt& stmt) {
   switch (stmt.kind) {
-    case StmtKind::kText: write(stmt.text); break;
+    case StmtKind::kText:
+      write(stmt.text);
+      break;
     case StmtKind::kPrint: {
       const Value value = eval(*stmt.expr);
       if (value.is_string()) {
@@ -90,18 +92,35 @@ Runtime::Flow Runtime::run_statement(const Stmt& stmt) {
       }
       break;
     }
-    case StmtKind::kIf: return run_if(stmt);
-    case StmtKind::kFor: return run_for(stmt);
-    case StmtKind::kSet: assign(*stmt.target, eval(*stmt.expr), stmt.at_top_level); break;
-    case StmtKind::kSetBlock: return run_set_block(stmt);
-    case StmtKind::kMacro: define_macro(stmt); break;
-    case StmtKind::kCallBlock: run_call_block(stmt); break;
-    case StmtKind::kGeneration: write(call(make_macro(stmt), {}).text()); break;
-    case StmtKind::kFilterBlock: return run_filter_block(stmt);
-    case StmtKind::kWith: return run_with(stmt);
-    case StmtKind::kBlock: run_block(stmt); break;
-    case StmtKind::kBreak: return Flow::kBreak;
-    case StmtKind::kContinue: return Flow::kContinue;
+    case StmtKind::kIf:
+      return run_if(stmt);
+    case StmtKind::kFor:
+      return run_for(stmt);
+    case StmtKind::kSet:
+      assign(*stmt.target, eval(*stmt.expr), stmt.at_top_level);
+      break;
+    case StmtKind::kSetBlock:
+      return run_set_block(stmt);
+    case StmtKind::kMacro:
+      define_macro(stmt);
+      break;
+    case StmtKind::kCallBlock:
+      run_call_block(stmt);
+      break;
+    case StmtKind::kGeneration:
+      write(call(make_macro(stmt), {}).text());
+      break;
+    case StmtKind::kFilterBlock:
+      return run_filter_block(stmt);
+    case StmtKind::kWith:
+      return run_with(stmt);
+    case StmtKind::kBlock:
+      run_block(stmt);
+      break;
+    case StmtKind::kBreak:
+      return Flow::kBreak;
+    case StmtKind::kContinue:
+      return Flow::kContinue;
   }
   return Flow::kNormal;
 }
@@ -300,14 +319,16 @@ Value Runtime::call_macro(const MacroObject& macro, const Args& args) {
 void Runtime::set_macro_arguments(const Stmt& stmt, const Args& args) {
   const size_t num_parameters = stmt.targets.size();
   const std::string name = stmt.kind == StmtKind::kMacro ? repr_string(stmt.name) : "None";
-  std::vector<Value> given(args.positional.begin(),
-                           args.positional.begin() + static_cast<long>(std::min(args.positional.size(), num_parameters)));
+  std::vector<Value> given(
+      args.positional.begin(),
+      args.positional.begin() + static_cast<long>(std::min(args.positional.size(), num_parameters)));
   given.resize(num_parameters);
   Value caller;
   DictBuilder rest;
   std::string unexpected;
   for (const auto& [key, value] : args.named) {
-    const auto it = std::find_if(stmt.targets.begin(), stmt.targets.end(), [&k = key](const ExprPtr& p) { return p->text == k; });
+    const auto it =
+        std::find_if(stmt.targets.begin(), stmt.targets.end(), [&k = key](const ExprPtr& p) { return p->text == k; });
     const auto i = static_cast<size_t>(it - stmt.targets.begin());
     if (i < num_parameters && i >= args.positional.size()) {
       given[i] = value;
@@ -324,7 +345,8 @@ void Runtime::set_macro_arguments(const Stmt& stmt, const Args& args) {
   }
   std::vector<Value>& slots = activation_->slots;
   if (stmt.caller_index >= 0) {
-    slots[static_cast<size_t>(stmt.caller_index)] = caller.is_missing() || caller.is_none() ? Value::undefined("No caller defined") : caller;
+    slots[static_cast<size_t>(stmt.caller_index)] =
+        caller.is_missing() || caller.is_none() ? Value::undefined("No caller defined") : caller;
   }
   if (stmt.catches_kwargs) slots[static_cast<size_t>(stmt.kwargs_index)] = rest.finish();
   if (stmt.catches_varargs) {
@@ -337,8 +359,9 @@ void Runtime::set_macro_arguments(const Stmt& stmt, const Args& args) {
   for (size_t i = 0; i < num_parameters; ++i) {
     Value& value = slot(stmt.targets[i]->slot);
     if (!value.is_missing()) continue;
-    Value fallback = stmt.values[i] != nullptr ? eval(*stmt.values[i])
-                                               : Value::undefined(fmt::format("parameter '{}' was not provided", stmt.targets[i]->text));
+    Value fallback = stmt.values[i] != nullptr
+                         ? eval(*stmt.values[i])
+                         : Value::undefined(fmt::format("parameter '{}' was not provided", stmt.targets[i]->text));
     slot(stmt.targets[i]->slot) = std::move(fallback);
   }
 }
@@ -351,13 +374,16 @@ Value Runtime::call_loop(LoopObject& loop, const Args& args) {
 
 Value Runtime::call(const Value& callee, const Args& args) {
   switch (callee.kind()) {
-    case Kind::kFunction: return callee.object<FunctionObject>().body(*this, args);
+    case Kind::kFunction:
+      return callee.object<FunctionObject>().body(*this, args);
     case Kind::kMethod: {
       const auto& method = callee.object<MethodObject>();
       return method.body(*this, method.self, args);
     }
-    case Kind::kMacro: return call_macro(callee.object<MacroObject>(), args);
-    case Kind::kLoop: return call_loop(callee.object<LoopObject>(), args);
+    case Kind::kMacro:
+      return call_macro(callee.object<MacroObject>(), args);
+    case Kind::kLoop:
+      return call_loop(callee.object<LoopObject>(), args);
     case Kind::kJoiner: {
       auto& joiner = callee.object<JoinerObject>();
       const Bound bound("joiner", args, {}, 0);
@@ -365,8 +391,10 @@ Value Runtime::call(const Value& callee, const Args& args) {
       joiner.used = true;
       return Value::string("");
     }
-    case Kind::kUndefined: fail("{}", callee.undefined_message());
-    default: fail("'{}' object is not callable", type_name(callee));
+    case Kind::kUndefined:
+      fail("{}", callee.undefined_message());
+    default:
+      fail("'{}' object is not callable", type_name(callee));
   }
 }
 
@@ -394,8 +422,12 @@ void Runtime::enter(const Scope& scope) {
   for (const Load& load : scope) {
     Value& target = activation_->slots[static_cast<size_t>(load.index)];
     switch (load.action) {
-      case Load::kUnset: target = Value(); break;
-      case Load::kCopy: target = slot(load.source); break;
+      case Load::kUnset:
+        target = Value();
+        break;
+      case Load::kCopy:
+        target = slot(load.source);
+        break;
       case Load::kFromContext: {
         const Value* value = exported_.find(load.name);
         if (value == nullptr) value = context_.find(load.name);
@@ -416,12 +448,14 @@ void Runtime::assign(const Expr& target, const Value& value, bool at_top_level) 
       const Value& ns = slot(target.slot);
       if (!ns.is(Kind::kNamespace)) fail("cannot assign attribute on non-namespace object");
       if (target.attribute[0] == '_') {
-        fail("Chat templates cannot store underscore-prefixed attributes on a namespace, but got '{}'.", target.attribute);
+        fail("Chat templates cannot store underscore-prefixed attributes on a namespace, but got '{}'.",
+             target.attribute);
       }
       ns.object<NamespaceObject>().attributes.set(Value::string(target.attribute), value);
       return;
     }
-    default: break;
+    default:
+      break;
   }
   if (!iterable(value)) fail("cannot unpack non-iterable {} object", type_name(value));
   const std::shared_ptr<IteratorObject> items = iterate(value);
@@ -448,163 +482,6 @@ void Runtime::write(std::string_view text) {
 void Runtime::write_text_value(const Value& value) {
   if (!value.is_string()) fail("expected str instance, {} found", type_name(value));
   write(value.text());
-}
-
-// --- expressions
-
-Value Runtime::eval(const Expr& expr) {
-  charge_steps(1);
-  check_stack();
-  try {
-    return eval_node(expr);
-  } catch (Error& error) {
-    if (error.line == 0) error.line = expr.line;
-    throw;
-  }
-}
-
-Value Runtime::eval_node(const Expr& expr) {
-  switch (expr.kind) {
-    case ExprKind::kConst: return expr.value;
-    case ExprKind::kNsRef:
-    case ExprKind::kName: return eval_name(expr);
-    case ExprKind::kTuple:
-    case ExprKind::kList: {
-      std::vector<Value> items;
-      items.reserve(expr.children.size());
-      for (const ExprPtr& child : expr.children) items.push_back(eval(*child));
-      return expr.kind == ExprKind::kTuple ? Value::tuple(std::move(items)) : Value::list(std::move(items));
-    }
-    case ExprKind::kDict: {
-      DictBuilder dict;
-      for (size_t i = 0; i < expr.children.size(); i += 2) {
-        const Value key = eval(*expr.children[i]);
-        dict.set(key, eval(*expr.children[i + 1]));
-      }
-      return dict.finish();
-    }
-    case ExprKind::kSum:
-    case ExprKind::kProduct:
-    case ExprKind::kPower: return eval_chain(expr);
-    case ExprKind::kAnd:
-    case ExprKind::kOr: {
-      Value value;
-      for (const ExprPtr& child : expr.children) {
-        value = eval(*child);
-        if (truthy(value) == (expr.kind == ExprKind::kOr)) break;
-      }
-      return value;
-    }
-    case ExprKind::kNot: return Value::boolean(!truthy(eval(*expr.children[0])));
-    case ExprKind::kNegate: return negate(eval(*expr.children[0]));
-    case ExprKind::kPlus: return plus(eval(*expr.children[0]));
-    case ExprKind::kConcat: {
-      TextBuilder text;
-      for (const ExprPtr& child : expr.children) append_text(text, eval(*child));
-      return Value::string(text.take());
-    }
-    case ExprKind::kCompare: return eval_compare(expr);
-    case ExprKind::kCondition:
-      if (truthy(eval(*expr.children[1]))) return eval(*expr.children[0]);
-      if (expr.children[2] != nullptr) return eval(*expr.children[2]);
-      return Value::undefined(fmt::format(
-          "the inline if-expression on line {} evaluated to false and no else section was defined.", expr.line));
-    case ExprKind::kGetattr: return get_attribute(eval(*expr.children[0]), expr.text);
-    case ExprKind::kGetitem: {
-      const Value object = eval(*expr.children[0]);
-      return get_item(object, eval(*expr.children[1]));
-    }
-    case ExprKind::kSlice: {
-      Value parts[4];
-      for (size_t i = 0; i < 4; ++i) {
-        if (expr.children[i] != nullptr) parts[i] = eval(*expr.children[i]);
-      }
-      return slice(parts[0], parts[1], parts[2], parts[3]);
-    }
-    case ExprKind::kCall: return eval_call(expr, nullptr);
-    case ExprKind::kFilter: return eval_filter(expr, nullptr);
-    case ExprKind::kTest: return Value::boolean(eval_test(expr));
-  }
-  return Value();
-}
-
-Value Runtime::eval_name(const Expr& expr) {
-  const Value& value = slot(expr.slot);
-  if (!value.is_missing()) return value;
-  return Value::undefined(fmt::format("'{}' is undefined", expr.text));
-}
-
-Value Runtime::eval_chain(const Expr& expr) {
-  Value value = eval(*expr.children[0]);
-  for (size_t i = 0; i < expr.ops.size(); ++i) value = binary(expr.ops[i], value, eval(*expr.children[i + 1]));
-  return value;
-}
-
-Value Runtime::eval_compare(const Expr& expr) {
-  Value left = eval(*expr.children[0]);
-  for (size_t i = 0; i < expr.ops.size(); ++i) {
-    Value right = eval(*expr.children[i + 1]);
-    if (!compare(expr.ops[i], left, right)) return Value::boolean(false);
-    left = std::move(right);
-  }
-  return Value::boolean(true);
-}
-
-Args Runtime::eval_args(const CallArgs& call) {
-  Args args;
-  args.positional.reserve(call.positional.size());
-  for (const ExprPtr& arg : call.positional) args.positional.push_back(eval(*arg));
-  if (call.star != nullptr) {
-    const Value more = eval(*call.star);
-    if (!iterable(more)) fail("argument after * must be an iterable, not {}", type_name(more));
-    for (Value& value : collect(more)) args.positional.push_back(std::move(value));
-  }
-  for (const auto& [name, arg] : call.named) args.named.emplace_back(name, eval(*arg));
-  if (call.star_star != nullptr) {
-    const Value more = eval(*call.star_star);
-    if (!more.is(Kind::kDict)) fail("argument after ** must be a mapping, not {}", type_name(more));
-    charge_steps(length(more) * static_cast<int64_t>(1 + args.named.size()));
-    for (const auto& [key, value] : more.as_dict().entries) {
-      if (!key.is_string()) fail("keywords must be strings");
-      for (const auto& [given, unused] : args.named) {
-        if (given == key.text()) fail("got multiple values for keyword argument '{}'", given);
-      }
-    }
-    for (const auto& [key, value] : more.as_dict().entries) args.named.emplace_back(key.text(), value);
-  }
-  return args;
-}
-
-Value Runtime::eval_call(const Expr& expr, const Value* caller) {
-  const Value callee = eval(*expr.children[0]);
-  Args args = eval_args(*expr.call);
-  if (caller != nullptr) {
-    for (const auto& [name, unused] : args.named) {
-      if (name == "caller") fail("got multiple values for keyword argument 'caller'");
-    }
-    args.named.emplace_back("caller", *caller);
-  }
-  return call(callee, args);
-}
-
-Value Runtime::eval_filter(const Expr& expr, const Value* block_text) {
-  // The chain ends in an expression, or in nothing when the text of a block is meant.
-  Value input;
-  if (expr.children[0] == nullptr) {
-    input = *block_text;
-  } else if (block_text != nullptr && expr.children[0]->kind == ExprKind::kFilter) {
-    input = eval_filter(*expr.children[0], block_text);
-  } else {
-    input = eval(*expr.children[0]);
-  }
-  if (expr.filter == nullptr) fail("No filter named '{}'.", expr.text);
-  return expr.filter(*this, input, eval_args(*expr.call));
-}
-
-bool Runtime::eval_test(const Expr& expr) {
-  const Value input = eval(*expr.children[0]);
-  if (expr.test == nullptr) fail("No test named '{}'.", expr.text);
-  return expr.test(*this, input, eval_args(*expr.call));
 }
 
 }  // namespace spate::jinja

@@ -100,7 +100,8 @@ class UndeclaredFinder {
     for (const ExprPtr& value : stmt.values) {
       if (value != nullptr) visit(*value);
     }
-    if (stmt.expr != nullptr && stmt.kind != StmtKind::kCallBlock && stmt.kind != StmtKind::kFilterBlock) visit(*stmt.expr);
+    if (stmt.expr != nullptr && stmt.kind != StmtKind::kCallBlock && stmt.kind != StmtKind::kFilterBlock)
+      visit(*stmt.expr);
     for (const Branch& branch : stmt.branches) {
       if (branch.test != nullptr) visit(*branch.test);
       visit(branch.body);
@@ -116,7 +117,8 @@ class UndeclaredFinder {
 
 bool assigns_loop(const Expr& target) {
   if (target.kind == ExprKind::kName && target.text == "loop") return true;
-  return std::any_of(target.children.begin(), target.children.end(), [](const ExprPtr& child) { return assigns_loop(*child); });
+  return std::any_of(target.children.begin(), target.children.end(),
+                     [](const ExprPtr& child) { return assigns_loop(*child); });
 }
 bool assigns_loop(const Body& body);
 bool assigns_loop(const Stmt& stmt) {
@@ -124,7 +126,8 @@ bool assigns_loop(const Stmt& stmt) {
     if (assigns_loop(*stmt.target)) return true;
   }
   if (assigns_loop(stmt.body) || assigns_loop(stmt.else_body)) return true;
-  return std::any_of(stmt.branches.begin(), stmt.branches.end(), [](const Branch& branch) { return assigns_loop(branch.body); });
+  return std::any_of(stmt.branches.begin(), stmt.branches.end(),
+                     [](const Branch& branch) { return assigns_loop(branch.body); });
 }
 bool assigns_loop(const Body& body) {
   return std::any_of(body.begin(), body.end(), [](const StmtPtr& stmt) { return assigns_loop(*stmt); });
@@ -247,17 +250,22 @@ class Resolver {
       case StmtKind::kPrint:
       case StmtKind::kFor:
       case StmtKind::kCallBlock:
-      case StmtKind::kFilterBlock: return analyze_expr(symbols, stmt.expr);
-      case StmtKind::kIf: return analyze_if(symbols, stmt);
+      case StmtKind::kFilterBlock:
+        return analyze_expr(symbols, stmt.expr);
+      case StmtKind::kIf:
+        return analyze_if(symbols, stmt);
       case StmtKind::kSet:
         analyze_expr(symbols, stmt.expr);
         return analyze_target(symbols, *stmt.target, false);
-      case StmtKind::kSetBlock: return analyze_target(symbols, *stmt.target, false);
-      case StmtKind::kMacro: return store(symbols, stmt.name);
+      case StmtKind::kSetBlock:
+        return analyze_target(symbols, *stmt.target, false);
+      case StmtKind::kMacro:
+        return store(symbols, stmt.name);
       case StmtKind::kWith:
         for (ExprPtr& value : stmt.values) analyze_expr(symbols, value);
         return;
-      default: return;
+      default:
+        return;
     }
   }
   // Copies for branches make long chains of conditions quadratic: hostile ones run out of steps.
@@ -289,7 +297,8 @@ class Resolver {
 
   Slot slot_of(const Frame& frame, const Ident& ident) const {
     Slot slot{0, ident.index};
-    for (int f = frame.symbols->function; f != ident.function; f = functions_[static_cast<size_t>(f)].parent) ++slot.hops;
+    for (int f = frame.symbols->function; f != ident.function; f = functions_[static_cast<size_t>(f)].parent)
+      ++slot.hops;
     return slot;
   }
 
@@ -298,12 +307,17 @@ class Resolver {
     const Frame frame{const_cast<Symbols*>(&symbols)};
     for (const PendingLoad& pending : symbols.loads) {
       switch (pending.action) {
-        case LoadAction::kParameter: break;
-        case LoadAction::kResolve: scope.push_back(Load{Load::kFromContext, pending.ident.index, pending.name, {}}); break;
+        case LoadAction::kParameter:
+          break;
+        case LoadAction::kResolve:
+          scope.push_back(Load{Load::kFromContext, pending.ident.index, pending.name, {}});
+          break;
         case LoadAction::kAlias:
           scope.push_back(Load{Load::kCopy, pending.ident.index, {}, slot_of(frame, pending.source)});
           break;
-        case LoadAction::kUnset: scope.push_back(Load{Load::kUnset, pending.ident.index, {}, {}}); break;
+        case LoadAction::kUnset:
+          scope.push_back(Load{Load::kUnset, pending.ident.index, {}, {}});
+          break;
       }
     }
     return scope;
@@ -337,8 +351,10 @@ class Resolver {
   }
   void visit(Stmt& stmt, const Frame& frame) {
     switch (stmt.kind) {
-      case StmtKind::kText: return;
-      case StmtKind::kPrint: return visit(stmt.expr, frame);
+      case StmtKind::kText:
+        return;
+      case StmtKind::kPrint:
+        return visit(stmt.expr, frame);
       case StmtKind::kIf: {
         Frame inner = frame;
         inner.conditional = true;
@@ -348,7 +364,8 @@ class Resolver {
         }
         return;
       }
-      case StmtKind::kFor: return visit_for(stmt, frame);
+      case StmtKind::kFor:
+        return visit_for(stmt, frame);
       case StmtKind::kSet:
         stmt.at_top_level = frame.top_level;
         visit_target(*stmt.target, frame);
@@ -371,7 +388,8 @@ class Resolver {
       case StmtKind::kCallBlock:
         visit_macro(stmt, frame);
         return visit(stmt.expr, frame);
-      case StmtKind::kGeneration: return visit_macro(stmt, frame);
+      case StmtKind::kGeneration:
+        return visit_macro(stmt, frame);
       case StmtKind::kFilterBlock: {
         Frame inner = inner_frame(frame);
         analyze(*inner.symbols, stmt.body);
@@ -391,10 +409,12 @@ class Resolver {
         stmt.scope = finish_scope(*inner.symbols);
         return;
       }
-      case StmtKind::kBlock: return visit_block(stmt);
+      case StmtKind::kBlock:
+        return visit_block(stmt);
       case StmtKind::kBreak:
       case StmtKind::kContinue:
-        if (!frame.in_loop) fail_line(stmt.line, stmt.kind == StmtKind::kBreak ? "'break' outside loop" : "'continue' not in loop");
+        if (!frame.in_loop)
+          fail_line(stmt.line, stmt.kind == StmtKind::kBreak ? "'break' outside loop" : "'continue' not in loop");
         return;
     }
   }
@@ -466,7 +486,9 @@ class Resolver {
       if (!named_caller) {
         stmt.caller_index = declare_parameter(symbols, "caller").index;
       } else if (stmt.values[static_cast<size_t>(stmt.caller_index)] == nullptr) {
-        fail_line(stmt.line, "When defining macros or call blocks the special \"caller\" argument must be omitted or be given a default.");
+        fail_line(stmt.line,
+                  "When defining macros or call blocks the special \"caller\" argument must be omitted or be given a "
+                  "default.");
       }
     }
     if (named_caller) stmt.caller_index = -1;  // an ordinary parameter then
@@ -487,7 +509,8 @@ class Resolver {
 
   // A block sees what render() was given and what the top level has set, not the scope around it.
   void visit_block(Stmt& stmt) {
-    if (!block_names_.insert(stmt.name).second) fail_line(stmt.line, fmt::format("block '{}' defined twice", stmt.name));
+    if (!block_names_.insert(stmt.name).second)
+      fail_line(stmt.line, fmt::format("block '{}' defined twice", stmt.name));
     Frame inner;
     inner.symbols = new_symbols(nullptr, new_function(-1));
     analyze(*inner.symbols, stmt.body);

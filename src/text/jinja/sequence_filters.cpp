@@ -77,7 +77,8 @@ Value filter_length(Runtime&, const Value& input, const Args& args) {
 
 Value filter_default(Runtime&, const Value& input, const Args& args) {
   const Bound bound("default", args, {"default_value", "boolean"}, 0);
-  if (input.is_undefined() || (bound.flag(1, false) && !truthy(input))) return bound.has(0) ? bound[0] : Value::string("");
+  if (input.is_undefined() || (bound.flag(1, false) && !truthy(input)))
+    return bound.has(0) ? bound[0] : Value::string("");
   return input;
 }
 
@@ -180,7 +181,8 @@ Value filter_sort(Runtime&, const Value& input, const Args& args) {
   std::vector<Value> keys;
   for (const Value& item : items) {
     std::vector<Value> key;
-    for (const AttributePath& path : paths) key.push_back(case_sensitive ? path.get(item) : ignore_case(path.get(item)));
+    for (const AttributePath& path : paths)
+      key.push_back(case_sensitive ? path.get(item) : ignore_case(path.get(item)));
     keys.push_back(Value::list(std::move(key)));
   }
   return Value::list(sorted(std::move(items), keys, bound.flag(0, false)));
@@ -265,7 +267,8 @@ Value filter_slice(Runtime&, const Value& input, const Args& args) {
   const int64_t num_slices = bound.integer(0, 1);
   const Value fill = bound[1];
   return make_iterator(
-      [input, num_slices, fill, items = std::vector<Value>(), started = false, number = int64_t{0}, offset = int64_t{0}](Value* item) mutable {
+      [input, num_slices, fill, items = std::vector<Value>(), started = false, number = int64_t{0},
+       offset = int64_t{0}](Value* item) mutable {
         if (!started) {
           started = true;
           items = collect(input);
@@ -291,7 +294,8 @@ Value filter_batch(Runtime&, const Value& input, const Args& args) {
   const int64_t line_count = bound.integer(0, 1);
   const Value fill = bound[1];
   return make_iterator(
-      [input, source = std::shared_ptr<IteratorObject>(), line_count, fill, next = Value(), at_end = false](Value* item) mutable {
+      [input, source = std::shared_ptr<IteratorObject>(), line_count, fill, next = Value(),
+       at_end = false](Value* item) mutable {
         if (source == nullptr) source = iterate(input);
         if (at_end) return false;
         std::vector<Value> line;
@@ -338,10 +342,12 @@ Value empty_iterator() { return iterator_over({}); }
 Value filter_map(Runtime& runtime, const Value& input, const Args& args) {
   if (!truthy(input)) return empty_iterator();
   const uint32_t depth = std::max(input.depth(), depth_of(args));
-  if (args.positional.empty() && std::any_of(args.named.begin(), args.named.end(), [](const auto& a) { return a.first == "attribute"; })) {
+  if (args.positional.empty() &&
+      std::any_of(args.named.begin(), args.named.end(), [](const auto& a) { return a.first == "attribute"; })) {
     const Bound bound("map", args, {"attribute", "default"}, 1);
     return make_iterator(
-        [input, source = std::shared_ptr<IteratorObject>(), path = AttributePath(bound[0]), fallback = bound[1]](Value* item) mutable {
+        [input, source = std::shared_ptr<IteratorObject>(), path = AttributePath(bound[0]),
+         fallback = bound[1]](Value* item) mutable {
           if (source == nullptr) source = iterate(input);
           if (!source->next(item)) return false;
           charge_steps(1);

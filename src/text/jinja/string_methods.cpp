@@ -78,8 +78,12 @@ int64_t find_in(const char* name, const Value& self, const Args& args) {
   if (at == std::string_view::npos) return -1;
   return char_begin + static_cast<int64_t>(utf8_length(text.substr(0, at)));
 }
-Value method_find(Runtime&, const Value& self, const Args& args) { return Value::integer(find_in<false>("find", self, args)); }
-Value method_rfind(Runtime&, const Value& self, const Args& args) { return Value::integer(find_in<true>("rfind", self, args)); }
+Value method_find(Runtime&, const Value& self, const Args& args) {
+  return Value::integer(find_in<false>("find", self, args));
+}
+Value method_rfind(Runtime&, const Value& self, const Args& args) {
+  return Value::integer(find_in<true>("rfind", self, args));
+}
 Value method_index(Runtime&, const Value& self, const Args& args) {
   const int64_t at = find_in<false>("index", self, args);
   if (at < 0) fail("substring not found");
@@ -100,7 +104,9 @@ Value method_count(Runtime&, const Value& self, const Args& args) {
   if (!search_range(self, bound, 1, &text, &char_begin, &valid)) return Value::integer(0);
   if (needle.empty()) return Value::integer(static_cast<int64_t>(utf8_length(text)) + 1);
   int64_t count = 0;
-  for (size_t at = find_text(text, needle); at != std::string_view::npos; at = find_text(text, needle, at + needle.size())) ++count;
+  for (size_t at = find_text(text, needle); at != std::string_view::npos;
+       at = find_text(text, needle, at + needle.size()))
+    ++count;
   return Value::integer(count);
 }
 
@@ -123,8 +129,12 @@ Value starts_or_ends(const char* name, const Value& self, const Args& args) {
   }
   return Value::boolean(any);
 }
-Value method_startswith(Runtime&, const Value& self, const Args& args) { return starts_or_ends<true>("startswith", self, args); }
-Value method_endswith(Runtime&, const Value& self, const Args& args) { return starts_or_ends<false>("endswith", self, args); }
+Value method_startswith(Runtime&, const Value& self, const Args& args) {
+  return starts_or_ends<true>("startswith", self, args);
+}
+Value method_endswith(Runtime&, const Value& self, const Args& args) {
+  return starts_or_ends<false>("endswith", self, args);
+}
 
 Value method_removeprefix(Runtime&, const Value& self, const Args& args) {
   const Bound bound("removeprefix", args, {"/prefix"}, 1);
@@ -142,7 +152,8 @@ Value method_removesuffix(Runtime&, const Value& self, const Args& args) {
 std::vector<std::string_view> split_at(std::string_view text, std::string_view separator, int64_t max_splits) {
   std::vector<std::string_view> parts;
   size_t begin = 0;
-  for (size_t at = find_text(text, separator); at != std::string_view::npos && (max_splits < 0 || static_cast<int64_t>(parts.size()) < max_splits);
+  for (size_t at = find_text(text, separator);
+       at != std::string_view::npos && (max_splits < 0 || static_cast<int64_t>(parts.size()) < max_splits);
        at = find_text(text, separator, begin)) {
     parts.push_back(text.substr(begin, at - begin));
     begin = at + separator.size();
@@ -183,7 +194,8 @@ Value split_text(Runtime&, const Value& self, const Args& args) {
   }
   const std::string& separator = bound.text(0);
   if (separator.empty()) fail("empty separator");
-  return made_list(self, from_right ? split_at_right(text, separator, max_splits) : split_at(text, separator, max_splits));
+  return made_list(self,
+                   from_right ? split_at_right(text, separator, max_splits) : split_at(text, separator, max_splits));
 }
 
 Value method_splitlines(Runtime&, const Value& self, const Args& args) {
@@ -203,7 +215,8 @@ Value partition_text(Runtime&, const Value& self, const Args& args) {
     const Value empty = made(self, std::string());
     return from_right ? Value::tuple({empty, empty, made(self, text)}) : Value::tuple({made(self, text), empty, empty});
   }
-  return Value::tuple({made(self, text.substr(0, at)), made(self, separator), made(self, text.substr(at + separator.size()))});
+  return Value::tuple(
+      {made(self, text.substr(0, at)), made(self, separator), made(self, text.substr(at + separator.size()))});
 }
 
 Value method_replace(Runtime&, const Value& self, const Args& args) {
@@ -352,7 +365,9 @@ Value method_isidentifier(Runtime&, const Value& self, const Args& args) {
   return Value::boolean(!text.empty());
 }
 
-Value method_format(Runtime& runtime, const Value& self, const Args& args) { return format_braces(runtime, self, args); }
+Value method_format(Runtime& runtime, const Value& self, const Args& args) {
+  return format_braces(runtime, self, args);
+}
 Value method_format_map(Runtime& runtime, const Value& self, const Args& args) {
   const Bound bound("format_map", args, {"/mapping"}, 1);
   if (!bound[0].is(Kind::kDict)) fail("format_map() argument must be a mapping");
@@ -436,7 +451,8 @@ std::string replace_text(std::string_view text, std::string_view old, std::strin
     return out.take();
   }
   size_t begin = 0;
-  for (size_t at = find_text(text, old); at != std::string_view::npos && (max_count < 0 || count < max_count); at = find_text(text, old, begin)) {
+  for (size_t at = find_text(text, old); at != std::string_view::npos && (max_count < 0 || count < max_count);
+       at = find_text(text, old, begin)) {
     charge_steps(1);
     out.append(text.substr(begin, at - begin));
     out.append(replacement);

@@ -49,8 +49,10 @@ bool is_callable(const Value& value) {
     case Kind::kMethod:
     case Kind::kMacro:
     case Kind::kLoop:
-    case Kind::kJoiner: return true;
-    default: return false;
+    case Kind::kJoiner:
+      return true;
+    default:
+      return false;
   }
 }
 bool is_escaped(const Value& value) { return value.is_markup(); }

@@ -20,13 +20,23 @@ struct SpecialUpper {
   const char* title;
 };
 constexpr SpecialUpper kSpecialUpper[] = {
-    {0xdf, "SS", "Ss"},      {0x149, "\u02bcN", "\u02bcN"}, {0x1f0, "J\u030c", "J\u030c"},
-    {0x587, "\u0535\u0552", "\u0535\u0582"},                {0x1e96, "H\u0331", "H\u0331"},
-    {0x1e97, "T\u0308", "T\u0308"},                         {0x1e98, "W\u030a", "W\u030a"},
-    {0x1e99, "Y\u030a", "Y\u030a"},                         {0x1e9a, "A\u02be", "A\u02be"},
-    {0xfb00, "FF", "Ff"},    {0xfb01, "FI", "Fi"},          {0xfb02, "FL", "Fl"},
-    {0xfb03, "FFI", "Ffi"},  {0xfb04, "FFL", "Ffl"},        {0xfb05, "ST", "St"},
-    {0xfb06, "ST", "St"},    {0x390, "\u0399\u0308\u0301", "\u0399\u0308\u0301"},
+    {0xdf, "SS", "Ss"},
+    {0x149, "\u02bcN", "\u02bcN"},
+    {0x1f0, "J\u030c", "J\u030c"},
+    {0x587, "\u0535\u0552", "\u0535\u0582"},
+    {0x1e96, "H\u0331", "H\u0331"},
+    {0x1e97, "T\u0308", "T\u0308"},
+    {0x1e98, "W\u030a", "W\u030a"},
+    {0x1e99, "Y\u030a", "Y\u030a"},
+    {0x1e9a, "A\u02be", "A\u02be"},
+    {0xfb00, "FF", "Ff"},
+    {0xfb01, "FI", "Fi"},
+    {0xfb02, "FL", "Fl"},
+    {0xfb03, "FFI", "Ffi"},
+    {0xfb04, "FFL", "Ffl"},
+    {0xfb05, "ST", "St"},
+    {0xfb06, "ST", "St"},
+    {0x390, "\u0399\u0308\u0301", "\u0399\u0308\u0301"},
     {0x3b0, "\u03a5\u0308\u0301", "\u03a5\u0308\u0301"},
 };
 
@@ -128,7 +138,8 @@ char32_t utf8_next(std::string_view text, size_t& pos) {
   const auto lead = static_cast<unsigned char>(text[pos++]);
   if (lead < 0xc0) return lead;
   char32_t c = lead >= 0xf0 ? lead & 0x07u : lead >= 0xe0 ? lead & 0x0fu : lead & 0x1fu;
-  while (pos < text.size() && is_continuation(text[pos])) c = c << 6 | (static_cast<unsigned char>(text[pos++]) & 0x3fu);
+  while (pos < text.size() && is_continuation(text[pos]))
+    c = c << 6 | (static_cast<unsigned char>(text[pos++]) & 0x3fu);
   return c;
 }
 
@@ -230,16 +241,16 @@ bool is_printable(char32_t c) {
     case UTF8PROC_CATEGORY_CN:
     case UTF8PROC_CATEGORY_ZS:
     case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP: return false;
-    default: return true;
+    case UTF8PROC_CATEGORY_ZP:
+      return false;
+    default:
+      return true;
   }
 }
 
 bool is_word(char32_t c) { return c == '_' || is_alnum(c); }
 
-bool is_name_start(char32_t c) {
-  return c == '_' || is_alpha(c) || (c >= 0x80 && category(c) == UTF8PROC_CATEGORY_NL);
-}
+bool is_name_start(char32_t c) { return c == '_' || is_alpha(c) || (c >= 0x80 && category(c) == UTF8PROC_CATEGORY_NL); }
 
 bool is_name_part(char32_t c) {
   if (c < 0x80) return is_word(c);

@@ -21,8 +21,8 @@ void utf8_append(std::string& out, char32_t c);
 std::u32string utf8_to_u32(std::string_view text);
 std::string utf8_from_u32(std::u32string_view text);
 
-bool is_space(char32_t c);      // str.isspace, str.strip, \s of the lexer
-bool is_line_end(char32_t c);   // str.splitlines
+bool is_space(char32_t c);     // str.isspace, str.strip, \s of the lexer
+bool is_line_end(char32_t c);  // str.splitlines
 bool is_alpha(char32_t c);
 bool is_decimal(char32_t c);
 bool is_digit(char32_t c);
@@ -38,12 +38,12 @@ bool is_name_part(char32_t c);
 
 std::string to_upper(std::string_view text);
 std::string to_lower(std::string_view text);
-std::string to_title(std::string_view text);       // str.title
+std::string to_title(std::string_view text);        // str.title
 std::string to_capitalized(std::string_view text);  // str.capitalize
 std::string swap_case(std::string_view text);
 std::string case_fold(std::string_view text);
 
-std::string_view strip_left(std::string_view text);   // Python's white space
+std::string_view strip_left(std::string_view text);  // Python's white space
 std::string_view strip_right(std::string_view text);
 std::string_view strip(std::string_view text);
 // Strips code points that occur in `chars`.

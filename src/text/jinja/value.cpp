@@ -1,9 +1,7 @@
 #include "text/jinja/value.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <limits>
 
 #include "text/jinja/callable.h"
 #include "text/jinja/unicode.h"
@@ -63,26 +61,6 @@ bool equal_ranges(const RangeObject& a, const RangeObject& b) {
   return a.start == b.start && (size == 1 || a.step == b.step);
 }
 
-void append_sequence(TextBuilder& out, const std::vector<Value>& items) {
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (i > 0) out.append(", ");
-    append_repr(out, items[i]);
-  }
-}
-
-void append_dict(TextBuilder& out, const DictObject& dict) {
-  out.append("{");
-  bool first = true;
-  for (const auto& [key, value] : dict.entries) {
-    if (!first) out.append(", ");
-    first = false;
-    append_repr(out, key);
-    out.append(": ");
-    append_repr(out, value);
-  }
-  out.append("}");
-}
-
 }  // namespace
 
 Value Value::boolean(bool value) {
@@ -137,11 +115,15 @@ const std::string& Value::undefined_message() const { return object<UndefinedObj
 bool Value::same_object(const Value& other) const {
   if (kind_ != other.kind_) return false;
   switch (kind_) {
-    case Kind::kNone: return true;
+    case Kind::kNone:
+      return true;
     case Kind::kBool:
-    case Kind::kInt: return int_ == other.int_;
-    case Kind::kFloat: return false;
-    default: return object_ == other.object_;
+    case Kind::kInt:
+      return int_ == other.int_;
+    case Kind::kFloat:
+      return false;
+    default:
+      return object_ == other.object_;
   }
 }
 
@@ -211,12 +193,17 @@ bool truthy(const Value& value) {
   switch (value.kind()) {
     case Kind::kMissing:
     case Kind::kUndefined:
-    case Kind::kNone: return false;
+    case Kind::kNone:
+      return false;
     case Kind::kBool:
-    case Kind::kInt: return value.as_int() != 0;
-    case Kind::kFloat: return value.as_float() != 0;
-    case Kind::kString: return !value.text().empty();
-    default: return !has_length(value) || length(value) != 0;
+    case Kind::kInt:
+      return value.as_int() != 0;
+    case Kind::kFloat:
+      return value.as_float() != 0;
+    case Kind::kString:
+      return !value.text().empty();
+    default:
+      return !has_length(value) || length(value) != 0;
   }
 }
 
@@ -227,12 +214,17 @@ bool equal(const Value& a, const Value& b) {
   check_stack();
   switch (a.kind()) {
     case Kind::kUndefined:
-    case Kind::kNone: return true;
-    case Kind::kString: return a.text() == b.text();
+    case Kind::kNone:
+      return true;
+    case Kind::kString:
+      return a.text() == b.text();
     case Kind::kList:
-    case Kind::kTuple: return equal_items(a.items(), b.items());
-    case Kind::kDict: return equal_dicts(a.as_dict(), b.as_dict());
-    case Kind::kRange: return equal_ranges(a.object<RangeObject>(), b.object<RangeObject>());
+    case Kind::kTuple:
+      return equal_items(a.items(), b.items());
+    case Kind::kDict:
+      return equal_dicts(a.as_dict(), b.as_dict());
+    case Kind::kRange:
+      return equal_ranges(a.object<RangeObject>(), b.object<RangeObject>());
     case Kind::kDictView: {
       const auto& x = a.object<DictViewObject>();
       const auto& y = b.object<DictViewObject>();
@@ -244,8 +236,10 @@ bool equal(const Value& a, const Value& b) {
       }
       return true;
     }
-    case Kind::kMethod: return same_method(a, b);
-    default: return a.same_object(b);
+    case Kind::kMethod:
+      return same_method(a, b);
+    default:
+      return a.same_object(b);
   }
 }
 
@@ -271,19 +265,23 @@ bool hashable(const Value& value) {
   switch (value.kind()) {
     case Kind::kList:
     case Kind::kDict:
-    case Kind::kDictView: return false;
+    case Kind::kDictView:
+      return false;
     case Kind::kTuple:
       return std::all_of(value.items().begin(), value.items().end(), [](const Value& v) { return hashable(v); });
-    default: return true;
+    default:
+      return true;
   }
 }
 
 size_t hash(const Value& value) {
   switch (value.kind()) {
     case Kind::kUndefined:
-    case Kind::kNone: return 7 + static_cast<size_t>(value.kind());
+    case Kind::kNone:
+      return 7 + static_cast<size_t>(value.kind());
     case Kind::kBool:
-    case Kind::kInt: return std::hash<int64_t>()(value.as_int());
+    case Kind::kInt:
+      return std::hash<int64_t>()(value.as_int());
     case Kind::kFloat: {
       const double number = value.as_float();
       if (number == std::floor(number) && std::abs(number) < 9e18) {
@@ -291,50 +289,77 @@ size_t hash(const Value& value) {
       }
       return std::hash<double>()(number);
     }
-    case Kind::kString: return std::hash<std::string_view>()(value.text());
+    case Kind::kString:
+      return std::hash<std::string_view>()(value.text());
     case Kind::kTuple: {
       size_t result = value.items().size();
       for (const Value& item : value.items()) result = mix(result, hash(item));
       charge_steps(static_cast<int64_t>(value.items().size()));
       return result;
     }
-    case Kind::kRange: return static_cast<size_t>(value.object<RangeObject>().size());
+    case Kind::kRange:
+      return static_cast<size_t>(value.object<RangeObject>().size());
     case Kind::kList:
     case Kind::kDict:
-    case Kind::kDictView: fail("unhashable type: '{}'", type_name(value));
-    case Kind::kMethod: return 11;
-    default: return std::hash<const void*>()(value.shared().get());
+    case Kind::kDictView:
+      fail("unhashable type: '{}'", type_name(value));
+    case Kind::kMethod:
+      return 11;
+    default:
+      return std::hash<const void*>()(value.shared().get());
   }
 }
 
 std::string_view type_name(const Value& value) {
   switch (value.kind()) {
-    case Kind::kMissing: return "missing";
-    case Kind::kUndefined: return "Undefined";
-    case Kind::kNone: return "NoneType";
-    case Kind::kBool: return "bool";
-    case Kind::kInt: return "int";
-    case Kind::kFloat: return "float";
-    case Kind::kString: return value.is_markup() ? "Markup" : "str";
-    case Kind::kList: return "list";
-    case Kind::kTuple: return "tuple";
-    case Kind::kDict: return "dict";
+    case Kind::kMissing:
+      return "missing";
+    case Kind::kUndefined:
+      return "Undefined";
+    case Kind::kNone:
+      return "NoneType";
+    case Kind::kBool:
+      return "bool";
+    case Kind::kInt:
+      return "int";
+    case Kind::kFloat:
+      return "float";
+    case Kind::kString:
+      return value.is_markup() ? "Markup" : "str";
+    case Kind::kList:
+      return "list";
+    case Kind::kTuple:
+      return "tuple";
+    case Kind::kDict:
+      return "dict";
     case Kind::kDictView:
       switch (value.object<DictViewObject>().part) {
-        case DictPart::kKeys: return "dict_keys";
-        case DictPart::kValues: return "dict_values";
-        case DictPart::kItems: return "dict_items";
+        case DictPart::kKeys:
+          return "dict_keys";
+        case DictPart::kValues:
+          return "dict_values";
+        case DictPart::kItems:
+          return "dict_items";
       }
       return "dict_items";
-    case Kind::kRange: return "range";
-    case Kind::kIterator: return "generator";
-    case Kind::kNamespace: return "Namespace";
-    case Kind::kFunction: return "function";
-    case Kind::kMethod: return "method";
-    case Kind::kMacro: return "Macro";
-    case Kind::kLoop: return "LoopContext";
-    case Kind::kCycler: return "Cycler";
-    case Kind::kJoiner: return "Joiner";
+    case Kind::kRange:
+      return "range";
+    case Kind::kIterator:
+      return "generator";
+    case Kind::kNamespace:
+      return "Namespace";
+    case Kind::kFunction:
+      return "function";
+    case Kind::kMethod:
+      return "method";
+    case Kind::kMacro:
+      return "Macro";
+    case Kind::kLoop:
+      return "LoopContext";
+    case Kind::kCycler:
+      return "Cycler";
+    case Kind::kJoiner:
+      return "Joiner";
   }
   return "object";
 }
@@ -348,142 +373,33 @@ bool has_length(const Value& value) {
     case Kind::kDict:
     case Kind::kDictView:
     case Kind::kRange:
-    case Kind::kLoop: return true;
-    default: return false;
+    case Kind::kLoop:
+      return true;
+    default:
+      return false;
   }
 }
 
 int64_t length(const Value& value) {
   switch (value.kind()) {
-    case Kind::kUndefined: return 0;
-    case Kind::kString: return static_cast<int64_t>(value.as_string().num_chars);
-    case Kind::kList:
-    case Kind::kTuple: return static_cast<int64_t>(value.items().size());
-    case Kind::kDict: return static_cast<int64_t>(value.as_dict().entries.size());
-    case Kind::kDictView: return static_cast<int64_t>(value.object<DictViewObject>().dict.as_dict().entries.size());
-    case Kind::kRange: return value.object<RangeObject>().size();
-    case Kind::kLoop: return value.object<LoopObject>().length();
-    default: fail("object of type '{}' has no len()", type_name(value));
-  }
-}
-
-std::string repr_string(std::string_view text) {
-  const char quote = text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos ? '"' : '\'';
-  std::string out(1, quote);
-  for (size_t pos = 0; pos < text.size();) {
-    const size_t begin = pos;
-    const char32_t c = utf8_next(text, pos);
-    if (c == static_cast<char32_t>(quote) || c == '\\') {
-      out.push_back('\\');
-      out.push_back(static_cast<char>(c));
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\r') {
-      out += "\\r";
-    } else if (c == '\t') {
-      out += "\\t";
-    } else if (is_printable(c)) {
-      out.append(text.substr(begin, pos - begin));
-    } else if (c < 0x100) {
-      out += fmt::format("\\x{:02x}", static_cast<uint32_t>(c));
-    } else if (c < 0x10000) {
-      out += fmt::format("\\u{:04x}", static_cast<uint32_t>(c));
-    } else {
-      out += fmt::format("\\U{:08x}", static_cast<uint32_t>(c));
-    }
-  }
-  out.push_back(quote);
-  return out;
-}
-
-std::string repr_float(double value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
-  char buffer[40];
-  const auto [end, unused] = std::to_chars(buffer, buffer + sizeof(buffer), value, std::chars_format::scientific);
-  // d.ddde[+-]xx, the shortest digits that read back as this value.
-  const std::string_view shortest(buffer, static_cast<size_t>(end - buffer));
-  const size_t e = shortest.find('e');
-  const int exponent = std::stoi(std::string(shortest.substr(e + 1)));
-  std::string digits;
-  const bool negative = shortest[0] == '-';
-  for (const char c : shortest.substr(0, e)) {
-    if (c >= '0' && c <= '9') digits.push_back(c);
-  }
-  std::string out = negative ? "-" : "";
-  if (exponent < -4 || exponent >= 16) {
-    out += digits[0];
-    if (digits.size() > 1) out += "." + digits.substr(1);
-    return out + fmt::format("e{}{:02d}", exponent < 0 ? '-' : '+', std::abs(exponent));
-  }
-  if (exponent < 0) return out + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
-  const auto whole = static_cast<size_t>(exponent) + 1;
-  if (digits.size() <= whole) return out + digits + std::string(whole - digits.size(), '0') + ".0";
-  return out + digits.substr(0, whole) + "." + digits.substr(whole);
-}
-
-void append_repr(TextBuilder& out, const Value& value) {
-  charge_steps(1);
-  check_stack();
-  switch (value.kind()) {
-    case Kind::kMissing:
-    case Kind::kUndefined: return out.append("Undefined");
-    case Kind::kNone: return out.append("None");
-    case Kind::kBool: return out.append(value.as_bool() ? "True" : "False");
-    case Kind::kInt: return out.append(fmt::format("{}", value.as_int()));
-    case Kind::kFloat: return out.append(repr_float(value.as_float()));
+    case Kind::kUndefined:
+      return 0;
     case Kind::kString:
-      charge_bytes_copied(value.text().size());
-      if (value.is_markup()) return out.append("Markup(" + repr_string(value.text()) + ")");
-      return out.append(repr_string(value.text()));
+      return static_cast<int64_t>(value.as_string().num_chars);
     case Kind::kList:
-      out.append("[");
-      append_sequence(out, value.items());
-      return out.append("]");
     case Kind::kTuple:
-      out.append("(");
-      append_sequence(out, value.items());
-      return out.append(value.items().size() == 1 ? ",)" : ")");
-    case Kind::kDict: return append_dict(out, value.as_dict());
+      return static_cast<int64_t>(value.items().size());
+    case Kind::kDict:
+      return static_cast<int64_t>(value.as_dict().entries.size());
     case Kind::kDictView:
-      out.append(type_name(value));
-      out.append("([");
-      append_sequence(out, collect(value));
-      return out.append("])");
-    case Kind::kRange: {
-      const auto& range = value.object<RangeObject>();
-      out.append(fmt::format("range({}, {}", range.start, range.stop));
-      return out.append(range.step == 1 ? std::string(")") : fmt::format(", {})", range.step));
-    }
-    case Kind::kNamespace:
-      out.append("<Namespace ");
-      append_dict(out, value.object<NamespaceObject>().attributes);
-      return out.append(">");
-    case Kind::kMacro: return out.append(fmt::format("<Macro {}>", macro_repr_name(value)));
-    case Kind::kLoop: {
-      auto& loop = value.object<LoopObject>();
-      return out.append(fmt::format("<LoopContext {}/{}>", loop.index0 + 1, loop.length()));
-    }
-    default: return out.append(fmt::format("<{}>", type_name(value)));
+      return static_cast<int64_t>(value.object<DictViewObject>().dict.as_dict().entries.size());
+    case Kind::kRange:
+      return value.object<RangeObject>().size();
+    case Kind::kLoop:
+      return value.object<LoopObject>().length();
+    default:
+      fail("object of type '{}' has no len()", type_name(value));
   }
-}
-
-void append_text(TextBuilder& out, const Value& value) {
-  if (value.is_string()) return out.append(value.text());
-  if (value.is_undefined() || value.is_missing()) return;
-  append_repr(out, value);
-}
-
-std::string to_text(const Value& value) {
-  TextBuilder out;
-  append_text(out, value);
-  return out.take();
-}
-
-std::string repr(const Value& value) {
-  TextBuilder out;
-  append_repr(out, value);
-  return out.take();
 }
 
 Value make_iterator(std::function<bool(Value*)> next, uint32_t source_depth) {
@@ -503,8 +419,10 @@ bool iterable(const Value& value) {
     case Kind::kDict:
     case Kind::kDictView:
     case Kind::kRange:
-    case Kind::kIterator: return true;
-    default: return false;
+    case Kind::kIterator:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -544,7 +462,9 @@ std::shared_ptr<IteratorObject> iterate(const Value& value) {
         const auto& view = value.object<DictViewObject>();
         if (i >= view.dict.as_dict().entries.size()) return false;
         const auto& [key, entry] = view.dict.as_dict().entries[i++];
-        *item = view.part == DictPart::kKeys ? key : view.part == DictPart::kValues ? entry : Value::tuple({key, entry});
+        *item = view.part == DictPart::kKeys     ? key
+                : view.part == DictPart::kValues ? entry
+                                                 : Value::tuple({key, entry});
         return true;
       };
       break;
@@ -556,8 +476,10 @@ std::shared_ptr<IteratorObject> iterate(const Value& value) {
         return true;
       };
       break;
-    case Kind::kIterator: return std::static_pointer_cast<IteratorObject>(value.shared());
-    default: fail("'{}' object is not iterable", type_name(value));
+    case Kind::kIterator:
+      return std::static_pointer_cast<IteratorObject>(value.shared());
+    default:
+      fail("'{}' object is not iterable", type_name(value));
   }
   return std::static_pointer_cast<IteratorObject>(make_iterator(std::move(next), value.depth()).shared());
 }

@@ -23,8 +23,25 @@ namespace spate::jinja {
 
 enum class Kind : uint8_t {
   kMissing,  // no value at all: an unset variable, an absent argument; never seen by a template
-  kUndefined, kNone, kBool, kInt, kFloat, kString, kList, kTuple, kDict, kDictView, kRange, kIterator,
-  kNamespace, kFunction, kMethod, kMacro, kLoop, kCycler, kJoiner,
+  kUndefined,
+  kNone,
+  kBool,
+  kInt,
+  kFloat,
+  kString,
+  kList,
+  kTuple,
+  kDict,
+  kDictView,
+  kRange,
+  kIterator,
+  kNamespace,
+  kFunction,
+  kMethod,
+  kMacro,
+  kLoop,
+  kCycler,
+  kJoiner,
 };
 
 constexpr uint32_t kMaxNesting = 400;

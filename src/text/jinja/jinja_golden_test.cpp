@@ -12,10 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "base/test.h"
 #include "base/test_support.h"
 #include "text/jinja/chat_template.h"
 #include "text/jinja/jinja_json.h"
+
+#include "base/test.h"
 
 namespace spate {
 namespace {

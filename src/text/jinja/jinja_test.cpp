@@ -7,9 +7,10 @@
 #include <thread>
 #include <vector>
 
-#include "base/test.h"
 #include "text/jinja/chat_template.h"
 #include "text/jinja/jinja_json.h"
+
+#include "base/test.h"
 
 namespace spate {
 namespace {

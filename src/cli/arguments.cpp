@@ -252,7 +252,7 @@ void describe(const CLI::App& app, const std::map<std::string, FileValue>& file,
     const std::string name = option->get_lnames().front();
     if (name == "help" || name == "config" || name == "print-config") continue;
     std::string source = "default";
-    std::string value = option->count() > 0 ? joined(option->results()) : option->get_default_str();
+    std::string value = option->count() > 0 ? joined(option->reduced_results()) : option->get_default_str();
     if (option->count() > 0) {
       const bool on_command_line = std::any_of(cli_args.begin(), cli_args.end(), [&](const std::string& arg) {
         for (const std::string& spelling : option->get_lnames()) {
@@ -267,7 +267,7 @@ void describe(const CLI::App& app, const std::map<std::string, FileValue>& file,
       source = on_command_line || from_file == file.end() ? "cli" : from_file->second.source;
       if (name.find("key") != std::string::npos) value = "(set)";
       non_default += fmt::format("{}'{}': '{}'", non_default.empty() ? "" : ", ", name, value);
-    } else if (option->get_type_size() == 0) {
+    } else if (option->get_expected_min() == 0) {  // a flag
       value = name.rfind("enable-prefix", 0) == 0 || name.rfind("enable-chunked", 0) == 0 || name == "async-scheduling" ||
                       name == "ignore-eos"
                   ? "true"

@@ -52,7 +52,7 @@ TEST_CASE("memory plan: a length that was asked for is not reduced; both remedie
   input.kv_cache_bytes = 10 * kMiB;
   const auto refused = plan_memory(input);
   REQUIRE_FALSE(refused.ok());
-  const std::string& message = refused.status().message();
+  const std::string message = refused.status().message();
 
   MemoryPlanInput shorter = input;
   shorter.max_model_len = number_behind(message, "--max-model-len ");

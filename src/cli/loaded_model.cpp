@@ -28,11 +28,11 @@ DeviceOptions device_options(const ModelArguments& arguments) {
           .kernel_dir = arguments.kernel_dir};
 }
 
-// The KV cache of a CPU shares the machine with everything else: at most 4 GiB, at most 30 % of what is free.
 double memory_fraction(const DeviceChoice& device, const ModelArguments& arguments) {
   return device.kind == "cuda" ? arguments.gpu_memory_utilization : 0.9;
 }
 
+// The KV cache of a CPU shares the machine with everything else: at most 4 GiB, at most 30 % of what is free.
 int64_t default_kv_bytes(const DeviceChoice& device, const ModelArguments& arguments, int64_t useful_bytes) {
   if (device.kind == "cuda" || arguments.kv_cache_memory > 0) return arguments.kv_cache_memory;
   const int64_t free_bytes = static_cast<int64_t>(::sysconf(_SC_AVPHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);

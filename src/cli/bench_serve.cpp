@@ -1,7 +1,9 @@
-// spate bench serve: load on a running OpenAI-compatible server. Flags, definitions and JSON keys are those of vLLM's bench serve.
+// spate bench serve: load on a running OpenAI-compatible server. Flags, definitions and JSON keys are those of vLLM's
+// bench serve.
 //
-//   TTFT   send to the first event that has choices
-//   ITL    gaps between such events
+//   TTFT   send to the first event that brings tokens: that has choices and, where the server counts along
+//          (continuous_usage_stats), more completion tokens than the event before
+//   ITL    gaps between such events; an event that only tells the role or the end is not one
 //   TPOT   (latency - TTFT) / (output tokens - 1); latency is send to last token
 //   Output tokens come from usage.completion_tokens of the last event.
 #include <algorithm>
@@ -99,7 +101,7 @@ std::vector<Planned> plan_requests(const Arguments& arguments, const ServerFacts
                       {"max_tokens", output_len},
                       {"temperature", bench.temperature},
                       {"stream", true},
-                      {"stream_options", {{"include_usage", true}}},
+                      {"stream_options", {{"include_usage", true}, {"continuous_usage_stats", true}}},
                       {"ignore_eos", bench.ignore_eos}};
     if (is_chat) {
       std::string text;
@@ -126,7 +128,14 @@ Sample send_request(const HttpTarget& target, const std::string& path, const std
       sample.error = std::string(data);
       return false;
     }
-    if (json.contains("choices") && !json["choices"].empty()) {
+    bool has_tokens = json.contains("choices") && !json["choices"].empty();
+    if (json.contains("usage") && json["usage"].is_object()) {
+      const int64_t output_tokens = json["usage"].value("completion_tokens", int64_t{0});
+      has_tokens &= output_tokens > sample.output_tokens;
+      sample.output_tokens = output_tokens;
+      sample.input_tokens = json["usage"].value("prompt_tokens", int64_t{0});
+    }
+    if (has_tokens) {
       const double now = now_s();
       if (sample.ttft == 0) {
         sample.ttft = now - sample.start;
@@ -134,10 +143,6 @@ Sample send_request(const HttpTarget& target, const std::string& path, const std
         sample.itl.push_back(now - last);
       }
       last = now;
-    }
-    if (json.contains("usage") && json["usage"].is_object()) {
-      sample.output_tokens = json["usage"].value("completion_tokens", int64_t{0});
-      sample.input_tokens = json["usage"].value("prompt_tokens", int64_t{0});
     }
     return true;
   };

@@ -34,6 +34,7 @@ class ChatOutputParser {
   void finish(std::vector<ChatPart>& parts);
   int num_tool_calls() const { return num_tool_calls_; }
   bool is_in_reasoning() const { return state_ == State::kReasoning; }
+  bool is_in_tool_call() const { return state_ == State::kToolCall; }
 
  private:
   enum class State { kStart, kReasoning, kContent, kToolCall };

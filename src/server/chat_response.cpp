@@ -46,34 +46,25 @@ class ChatStream final : public ChatListener {
   }
 
   void on_admitted(const GenerationRequest& request) override {
+    if (options_.return_token_ids) prompt_token_ids_ = request.prompts[0];
     responder_->begin_stream({});
-    for (size_t i = 0; i < choices_.size(); ++i) {
-      JsonWriter extra;
-      if (options_.return_token_ids && i == 0) {
-        extra.begin_object();
-        write_token_ids(extra, "prompt_token_ids", request.prompts[0]);
-        extra.end_object();
-      }
-      std::string members = extra.take();
-      if (!members.empty()) members = "," + members.substr(1, members.size() - 2);
-      // Clients index choices by this first chunk; role comes here and never again.
-      send_chunk(
-          fmt::format(
-              R"({{"index":{},"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}})", i),
-          {}, members);
-    }
   }
 
   void on_delta(ChatDelta chat, const GenerationUsage& usage) override {
     if (responder_->is_gone() || has_failed_) return;
     Choice& choice = choices_[static_cast<size_t>(chat.delta.choice)];
     num_reasoning_tokens_ = chat.num_reasoning_tokens;
+    const FinishReason reason = chat.delta.finish_reason;
+    if (is_failure(reason) && chat.parts.empty()) return fail(chat.delta);
+    if (!choice.has_begun) send_role(choice, chat.delta.choice);
     hold_tokens(choice, chat.delta);
+    bool is_told = reason != FinishReason::kNone;
     for (const ChatPart& part : chat.parts) {
       if (part.kind == ChatPart::Kind::kReasoning && !options_.include_reasoning) continue;
       send_delta(choice, chat.delta.choice, part, usage);
+      is_told = true;
     }
-    const FinishReason reason = chat.delta.finish_reason;
+    if (!is_told) send_empty(choice, chat, usage);
     if (is_failure(reason)) return fail(chat.delta);
     if (reason != FinishReason::kNone) send_finish(choice, chat, usage);
   }
@@ -96,7 +87,32 @@ class ChatStream final : public ChatListener {
   struct Choice {
     std::vector<TokenLogprobs> logprobs;  // of tokens that no chunk has told yet
     std::vector<int32_t> token_ids;
+    bool has_begun = false;
   };
+
+  // Clients index choices by this first chunk; role comes here and never again. It waits for the first token: clients
+  // measure the time to it by the first chunk.
+  void send_role(Choice& choice, int choice_idx) {
+    choice.has_begun = true;
+    std::string members;
+    if (options_.return_token_ids && choice_idx == 0) {
+      JsonWriter json;
+      json.begin_object();
+      write_token_ids(json, "prompt_token_ids", prompt_token_ids_);
+      members = "," + json.text().substr(1);
+    }
+    send_chunk(fmt::format(
+                   R"({{"index":{},"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}})",
+                   choice_idx),
+               {}, members);
+  }
+
+  // Tokens whose text is held back or not shown: the step is told all the same.
+  void send_empty(Choice& choice, const ChatDelta& chat, const GenerationUsage& usage) {
+    send_chunk(fmt::format(R"({{"index":{},"delta":{{{}}},{},"finish_reason":null}})", chat.delta.choice,
+                           chat.is_in_content ? R"("content":"")" : "", take_tokens(choice)),
+               usage);
+  }
 
   void hold_tokens(Choice& choice, ChoiceDelta& delta) {
     if (options_.logprobs) {
@@ -199,6 +215,7 @@ class ChatStream final : public ChatListener {
   const std::shared_ptr<HttpResponder> responder_;
   std::string head_;  // every chunk's beginning, "data: {...": no closing brace
   std::vector<Choice> choices_;
+  std::vector<int32_t> prompt_token_ids_;  // when told
   int64_t num_reasoning_tokens_ = 0;
   bool has_failed_ = false;
 };

@@ -56,8 +56,9 @@ class CompletionResponse final : public GenerationListener {
       }
     }
     if (is_stream_) {
-      if (!choice.text.empty()) send_chunk(choice, delta.choice, nullptr, usage);
-      if (delta.finish_reason != FinishReason::kNone) send_chunk(choice, delta.choice, &delta, usage);
+      const bool is_end = delta.finish_reason != FinishReason::kNone;
+      if (!choice.text.empty() || !is_end) send_chunk(choice, delta.choice, nullptr, usage);  // "" while text is held
+      if (is_end) send_chunk(choice, delta.choice, &delta, usage);
     } else if (delta.finish_reason != FinishReason::kNone) {
       choice.end = std::move(delta);
     }

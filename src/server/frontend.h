@@ -34,6 +34,7 @@ struct ChatDelta {
   ChoiceDelta delta;  // delta.text is moved into the parts
   std::vector<ChatPart> parts;
   bool has_tool_calls = false;       // of the choice so far
+  bool is_in_content = true;         // what comes next is neither reasoning nor a tool call, as far as is known
   int64_t num_reasoning_tokens = 0;  // of all choices so far
 };
 

@@ -88,58 +88,55 @@ void Generation::take(Output output, TimePoint time) {
         .include_stop_str_in_output = request_.sampling.include_stop_str_in_output};
     choice.text = std::make_unique<TextStream>(context_.tokenizer, std::move(options),
                                                request_.prompts[static_cast<size_t>(prompt_idx)]);
-    choice.held.choice = choice_idx;
     choice.queue_seconds = output.queue_seconds;
     choice.num_cached_tokens = output.num_cached_tokens;
     if (output.index == 0) usage_.num_cached_tokens += output.num_cached_tokens;
   }
   if (!output.prompt_logprobs.empty()) listener_->on_prompt_logprobs(prompt_idx, std::move(output.prompt_logprobs));
   observe_tokens(choice, output, time);
-  take_tokens(choice, output);
+  ChoiceDelta delta{.choice = choice_idx};
+  take_tokens(choice, output, delta);
   if (choice.text->is_stopped()) {
-    choice.held.stop_string = choice.text->stop_string();
+    delta.stop_string = choice.text->stop_string();
     if (output.finish_reason == FinishReason::kNone) {
       context_.engine.cancel(output.request_id, output.index, FinishReason::kStop);
     }
-    finish_choice(choice, choice_idx, FinishReason::kStop, time);
+    delta.finish_reason = FinishReason::kStop;
+    finish_choice(choice, std::move(delta), time);
   } else if (output.finish_reason != FinishReason::kNone) {
-    choice.text->finish(choice.held.text);
+    choice.text->finish(delta.text);
     if (choice.text->is_stopped()) {
-      choice.held.stop_string = choice.text->stop_string();
+      delta.stop_string = choice.text->stop_string();
     } else {
-      choice.held.stop_token_id = output.stop_token_id;
-      choice.held.error = std::move(output.error);
+      delta.stop_token_id = output.stop_token_id;
+      delta.error = std::move(output.error);
     }
-    finish_choice(choice, choice_idx, output.finish_reason, time);
-  } else if (!choice.held.text.empty()) {
-    send(choice, FinishReason::kNone);
+    delta.finish_reason = output.finish_reason;
+    finish_choice(choice, std::move(delta), time);
+  } else if (!delta.token_ids.empty()) {
+    listener_->on_delta(std::move(delta), usage_);
   }
 }
 
-void Generation::take_tokens(Choice& choice, Output& output) {
+void Generation::take_tokens(Choice& choice, Output& output, ChoiceDelta& delta) {
   for (size_t i = 0; i < output.token_ids.size() && !choice.text->is_stopped(); ++i) {
-    choice.held.token_ids.push_back(output.token_ids[i]);
-    if (i < output.logprobs.size()) choice.held.logprobs.push_back(std::move(output.logprobs[i]));
+    delta.token_ids.push_back(output.token_ids[i]);
+    if (i < output.logprobs.size()) delta.logprobs.push_back(std::move(output.logprobs[i]));
     ++choice.num_tokens;
     ++usage_.num_completion_tokens;
     // The token that ended the sequence is counted; its text is shown like a stop string's, on demand.
     const bool is_stopper = output.finish_reason == FinishReason::kStop && i + 1 == output.token_ids.size();
     const bool is_shown = !is_stopper || (request_.sampling.include_stop_str_in_output && output.stop_token_id >= 0);
-    if (is_shown) choice.text->append(output.token_ids[i], choice.held.text);
+    if (is_shown) choice.text->append(output.token_ids[i], delta.text);
   }
 }
 
-void Generation::send(Choice& choice, FinishReason reason) {
-  ChoiceDelta delta = std::exchange(choice.held, {});
-  choice.held.choice = delta.choice;
-  delta.finish_reason = reason;
-  listener_->on_delta(std::move(delta), usage_);
-}
-
-void Generation::finish_choice(Choice& choice, int choice_idx, FinishReason reason, TimePoint time) {
+void Generation::finish_choice(Choice& choice, ChoiceDelta delta, TimePoint time) {
+  const int choice_idx = delta.choice;
+  const FinishReason reason = delta.finish_reason;
   choice.is_finished = true;
   choice.text.reset();
-  send(choice, reason);
+  listener_->on_delta(std::move(delta), usage_);
   if (context_.metrics) {
     const int prompt_idx = choice_idx / n();
     context_.metrics->observe_finished(

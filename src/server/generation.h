@@ -20,8 +20,9 @@
 
 namespace spate {
 
-// News of one choice. Tokens whose text is held back come with the text that follows them, so that the deltas'
-// token_ids add up to all tokens of the choice.
+// News of one choice: what one update of the engine brought. The text may be empty while it is held back (half a
+// character, what may become a stop string) and then comes with a later delta; the tokens are told at once, so that
+// clients see every step, and their counts and times are right.
 struct ChoiceDelta {
   int choice = 0;  // prompt_idx * n + index
   std::string text;
@@ -84,7 +85,6 @@ class Generation final : public OutputSink, public std::enable_shared_from_this<
   using TimePoint = std::chrono::steady_clock::time_point;
   struct Choice {
     std::unique_ptr<TextStream> text;
-    ChoiceDelta held;  // tokens without text yet
     int num_tokens = 0;
     bool is_finished = false;
     TimePoint first_token, last_token;
@@ -99,9 +99,8 @@ class Generation final : public OutputSink, public std::enable_shared_from_this<
   int n() const { return request_.sampling.n; }
   void drain();
   void take(Output output, TimePoint time);
-  void take_tokens(Choice& choice, Output& output);
-  void send(Choice& choice, FinishReason reason);
-  void finish_choice(Choice& choice, int choice_idx, FinishReason reason, TimePoint time);
+  void take_tokens(Choice& choice, Output& output, ChoiceDelta& delta);
+  void finish_choice(Choice& choice, ChoiceDelta delta, TimePoint time);
   void observe_tokens(Choice& choice, const Output& output, TimePoint time);
 
   const Context context_;

@@ -237,6 +237,75 @@ TEST_CASE("api: reasoning and tool calls, whole and streamed") {
   CHECK(answer["choices"][0]["message"]["content"].get<std::string>().starts_with("<tool_call>"));
 }
 
+// Goal    A chunk for every step that brings tokens, so that clients' times to the first token and between tokens are
+//         those of the model, whatever the text does.
+// Method  Texts whose tokens have no text of their own (an emoji is several tokens), that a stop string or a tag holds
+//         back, or that are not shown; a step is one token, so the usage that counts along must rise by one a chunk.
+TEST_CASE("api: a stream has a chunk for every step, also while text is held back") {
+  TestServer test;
+  const auto num_steps = [](const std::vector<Json>& chunks) {
+    int num = 0, told = 0;
+    for (const Json& chunk : chunks) {
+      const int count = chunk["usage"]["completion_tokens"];
+      CHECK(count - told <= 1);
+      num += count > told;
+      told = count;
+    }
+    CHECK(num == told);
+    return num;
+  };
+  const Json stream{{"stream", true},
+                    {"stream_options", {{"include_usage", true}, {"continuous_usage_stats", true}}},
+                    {"logprobs", true},
+                    {"return_token_ids", true}};
+  const Json tools =
+      Json::array({{{"type", "function"}, {"function", {{"name", "add"}, {"parameters", Json::object()}}}}});
+  const std::vector<std::pair<std::string, Json>> chats{
+      {"🦙🦙 and 𓀀", {}},
+      {"one two three", {{"stop", "two threshold"}}},
+      {"<think>\nI think.\n</think>\n\nDone.", {{"include_reasoning", false}}},
+      {"<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>", {{"tools", tools}}}};
+  for (const auto& [text, fields] : chats) {
+    INFO(text);
+    Json body = stream;
+    if (!fields.is_null()) body.update(fields);
+    const auto chunks = test.stream("/v1/chat/completions", chat_body(text, body));
+    CHECK(num_steps(chunks) == static_cast<int>(test.model.tokenizer->encode(text).size()) + 1);  // and the end token
+    size_t num_ids = 0;
+    for (size_t i = 0; i + 1 < chunks.size(); ++i) {
+      const Json& choice = chunks[i]["choices"][0];
+      if (choice.contains("token_ids")) num_ids += choice["token_ids"].size();
+    }
+    CHECK(num_ids == chunks.back()["usage"]["completion_tokens"].get<size_t>());
+  }
+  const std::string emoji = "🦙🦙";
+  REQUIRE(test.model.tokenizer->encode(emoji).size() > 2);
+  Json body{{"prompt", emoji}};
+  body.update({{"stream", true}, {"stream_options", stream["stream_options"]}});
+  const auto chunks = test.stream("/v1/completions", body);
+  CHECK(num_steps(chunks) == static_cast<int>(test.model.tokenizer->encode(emoji).size()) + 1);
+  CHECK(chunks[0]["choices"][0]["text"] == "");
+  // What was asked only for its prompt's scores brings no token.
+  const auto scored =
+      test.stream("/v1/completions", {{"prompt", "a b"}, {"stream", true}, {"max_tokens", 0}, {"echo", true}});
+  CHECK(scored.size() == 2);
+}
+
+TEST_CASE("api: the role comes with the first token, the stream's head before it") {
+  TestServer test;
+  test.model.executor->step_milliseconds = 300;
+  TestClient client(test.server.port());
+  const std::string body = chat_body("FOREVER", {{"stream", true}, {"max_tokens", 2}}).dump();
+  const auto start = std::chrono::steady_clock::now();
+  client.send(
+      fmt::format("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}", body.size(), body));
+  client.receive_until("\r\n\r\n");
+  CHECK(std::chrono::steady_clock::now() - start < milliseconds(250));
+  client.receive_until(R"("role":"assistant")");
+  CHECK(std::chrono::steady_clock::now() - start >= milliseconds(250));
+  client.receive_until("data: [DONE]\n\n");
+}
+
 TEST_CASE("api: completions: prompts, echo, logprobs, scoring") {
   TestServer test;
   Json answer = test.post("/v1/completions", {{"prompt", "say it"}, {"temperature", 0}});

@@ -28,16 +28,12 @@ Tensor Buffer::tensor(DType dtype, std::initializer_list<int64_t> dims, size_t o
 
 void Device::run_step(Stream&, const StepKey&, const std::function<void()>& step) { step(); }
 
-std::string_view weight_format_name(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kF32: return "f32";
-    case WeightFormat::kBf16: return "bf16";
-  }
-  return "?";
-}
+bool Device::supports(const WeightSpec& spec) const { return !spec.is_integer(); }
 
-int64_t weight_bytes(const WeightDesc& desc) {
-  return desc.out_features * desc.in_features * (desc.format == WeightFormat::kF32 ? 4 : 2);
+bool Device::supports_kv(DType dtype) const { return dtype == DType::kF32 || dtype == DType::kBf16; }
+
+Status Device::pack_quantized_rows(PackedWeight& weight, int64_t, const QuantizedRows&) {
+  CHECK(false, "{}: rows of codes for a weight of {}", kind(), weight_spec_name(weight.desc().spec));
 }
 
 }  // namespace spate

@@ -18,6 +18,7 @@
 
 #include "base/status.h"
 #include "base/tensor.h"
+#include "quant/quantize.h"
 
 namespace spate {
 
@@ -74,17 +75,15 @@ class Stream {
 
 // --- (c) layouts -----------------------------------------------------------------------------------------------------
 
-enum class WeightFormat : uint8_t { kF32, kBf16 };
-std::string_view weight_format_name(WeightFormat format);
-
 // A matrix W [out_features, in_features] of y = x W^T, or an embedding table [vocab_size, hidden_size].
 struct WeightDesc {
   int64_t out_features = 0;
   int64_t in_features = 0;
-  WeightFormat format = WeightFormat::kBf16;
+  WeightSpec spec;
 };
 
-// A matrix in the back-end's own layout. Filled row by row through Device::pack_rows, then constant.
+// A matrix in the back-end's own layout. Filled row by row through Device::pack_rows or pack_quantized_rows,
+// then constant.
 class PackedWeight {
  public:
   PackedWeight() = default;
@@ -108,7 +107,9 @@ struct KvGroupDesc {
   int64_t num_kv_heads = 0;   // of this rank
   int64_t head_dim = 0;       // of k and of v
   int64_t kv_block_size = 0;  // tokens in a block; a multiple of 16
-  DType dtype = DType::kBf16;  // kBf16 or kF32
+  // kBf16, kF32, or kI8: codes with one f32 scale for each token, head and part (k, v): max|x| / 127, rounding as in
+  // quantize_activations().
+  DType dtype = DType::kBf16;
 };
 
 // The blocks of one layer: num_blocks times block_bytes of opaque bytes, block b at data + b * block_bytes.
@@ -158,9 +159,13 @@ class Device {
   virtual const OpTable& ops() const = 0;
 
   // (c) Layouts. pack_rows reads `rows` [n, in_features] on the host (f32, f16 or bf16; any row stride) and may be called
-  // in any order of rows, each row once. `rows` is not used after the call returns.
+  // in any order of rows, each row once. `rows` is not used after the call returns. Into an integer weight they are quantised as
+  // quantize_row() does it, symmetrically (an offset is zero). pack_quantized_rows takes rows of the weight's own spec.
+  virtual bool supports(const WeightSpec& spec) const;  // the others must not be asked for; default: f32 and bf16
+  virtual bool supports_kv(DType dtype) const;          // the same
   virtual Result<PackedWeight> create_weight(const WeightDesc& desc) = 0;
   virtual Status pack_rows(PackedWeight& weight, int64_t first_row, const Tensor& rows) = 0;
+  virtual Status pack_quantized_rows(PackedWeight& weight, int64_t first_row, const QuantizedRows& rows);
   virtual int64_t kv_block_bytes(const KvGroupDesc& desc) const = 0;
 
   // (d) How a step runs: the default calls `step` (eager); a capturing back-end may replay what an equal key launched.
@@ -169,8 +174,5 @@ class Device {
 
 // Makes a device of a kind, or says in one line why it cannot ("no CUDA driver: libcuda.so.1 is not found").
 using DeviceFactory = Result<std::unique_ptr<Device>> (*)(const DeviceOptions& options);
-
-// Bytes that the rows of a weight take in the plain row-major layout; back-ends may pad.
-int64_t weight_bytes(const WeightDesc& desc);
 
 }  // namespace spate

@@ -12,9 +12,9 @@ DType act_dtype(const char* op, const Tensor& tensor) {
 }
 
 void check_kv(const char* op, const KvView& kv, DType act) {
-  CHECK(kv.desc.dtype == DType::kBf16 || kv.desc.dtype == DType::kF32, "{}: the cache holds bf16 or f32, not {}", op,
-        dtype_name(kv.desc.dtype));
-  CHECK(kv.desc.dtype == act || act == DType::kF32, "{}: a cache of {} beside activations of {}", op,
+  CHECK(kv.desc.dtype == DType::kBf16 || kv.desc.dtype == DType::kF32 || kv.desc.dtype == DType::kI8,
+        "{}: the cache holds bf16, f32 or i8, not {}", op, dtype_name(kv.desc.dtype));
+  CHECK(kv.desc.dtype == act || kv.desc.dtype == DType::kI8 || act == DType::kF32, "{}: a cache of {} beside activations of {}", op,
         dtype_name(kv.desc.dtype), dtype_name(act));
   CHECK(kv.desc.kv_block_size > 0 && kv.desc.kv_block_size % 16 == 0, "{}: kv_block_size {} is no multiple of 16", op,
         kv.desc.kv_block_size);

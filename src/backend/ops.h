@@ -30,7 +30,8 @@ struct EmbeddingParams {
   Tensor out;                   // [num_tokens, hidden_size] act
 };
 
-// out = x W^T + bias, accumulated in fp32.
+// out = x W^T + bias, accumulated in fp32. With an integer weight x is quantised to 8 bits first (quant/weight_format.h has the
+// formula), the same for every back-end, so that only the f32 sums over groups may differ.
 struct LinearParams {
   Tensor x;                     // [num_tokens, in_features] act; row stride free
   const PackedWeight* weight;   // [out_features, in_features]
@@ -68,7 +69,7 @@ struct RopeParams {
   bool interleaved = false;
 };
 
-// Puts k and v of each token at its slot: block slot / kv_block_size, position slot % kv_block_size. A slot of -1 is skipped.
+// Puts k and v of each token at its slot (quantised where the cache holds kI8): block slot / kv_block_size, position slot % kv_block_size. A slot of -1 is skipped.
 struct KvWriteParams {
   Tensor k, v;          // [num_tokens, num_kv_heads, head_dim] act; outer strides free
   Tensor slot_mapping;  // [num_tokens] i32

@@ -19,6 +19,8 @@ struct ModelArguments {
   std::string tokenizer;               // folder of tokenizer files; empty: the model's
   std::string load_format = "auto";    // auto, safetensors, dummy
   std::string dtype = "auto";          // auto, bfloat16, float32
+  std::string quantization = "none";   // quant/quantization.h
+  std::string kv_cache_dtype = "auto";  // auto: dtype; bfloat16, float32, int8
   std::string device = "auto";         // auto, cpu, cuda, reference
   std::string isa;                     // cpu: cap on the instruction set: avx2, avx512, amx
   std::string kernel_dir;              // cuda: kernel sources from this folder

@@ -17,13 +17,15 @@ void print_row(const char* what, const std::string& value) { std::printf("  %-26
 Result<int> run_inspect(const Arguments& arguments) {
   const ModelArguments& m = arguments.model;
   ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(m.model));
-  const DType act_dtype = m.dtype == "float32" ? DType::kF32 : DType::kBf16;
+  const DType act_dtype = act_dtype_of(m);
+  ASSIGN_OR_RETURN(const Quantization quantization, parse_quantization(m.quantization));
   const int max_num_batched_tokens = m.max_num_batched_tokens > 0 ? m.max_num_batched_tokens : 512;
   const int max_num_seqs = m.max_num_seqs > 0 ? m.max_num_seqs : 64;
   const int64_t max_model_len = m.max_model_len > 0 ? m.max_model_len : config.max_position_embeddings;
   ASSIGN_OR_RETURN(const ModelMemory memory, Model::memory(config, {.rank = 0, .size = m.tensor_parallel_size},
                                                            {.act_dtype = act_dtype,
-                                                            .kv_dtype = act_dtype,
+                                                            .kv_dtype = kv_dtype_of(m),
+                                                            .quantization = quantization,
                                                             .kv_block_size = m.block_size,
                                                             .max_num_batched_tokens = max_num_batched_tokens,
                                                             .max_num_logits = 64,

@@ -88,6 +88,16 @@ Status load_text(const ModelArguments& arguments, const fs::path& dir, LoadedMod
 
 }  // namespace
 
+DType act_dtype_of(const ModelArguments& arguments) {
+  return arguments.dtype == "float32" ? DType::kF32 : DType::kBf16;
+}
+
+DType kv_dtype_of(const ModelArguments& arguments) {
+  if (arguments.kv_cache_dtype == "int8") return DType::kI8;
+  if (arguments.kv_cache_dtype == "bfloat16") return DType::kBf16;
+  return arguments.kv_cache_dtype == "float32" ? DType::kF32 : act_dtype_of(arguments);
+}
+
 Result<DeviceChoice> choose_device(const ModelArguments& arguments) {
   if (arguments.device == "cpu") return DeviceChoice{"cpu", make_cpu_device};
   if (arguments.device == "reference") return DeviceChoice{"reference", make_reference_device};
@@ -113,6 +123,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelArguments& arguments,
   if (arguments.generation_config == "vllm") model->generation = GenerationConfig();
   ASSIGN_OR_RETURN(const DeviceChoice device, choose_device(arguments));
   const bool on_gpu = device.kind == "cuda";
+  ASSIGN_OR_RETURN(const Quantization quantization, parse_quantization(arguments.quantization));
 
   // The tokenizer is read beside the weights: both take a second for a large model.
   Status text_status;
@@ -127,7 +138,9 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelArguments& arguments,
       .device_factory = device.factory,
       .device = device_options(arguments),
       .tensor_parallel_size = arguments.tensor_parallel_size,
-      .act_dtype = arguments.dtype == "float32" ? DType::kF32 : DType::kBf16,
+      .act_dtype = act_dtype_of(arguments),
+      .kv_dtype = kv_dtype_of(arguments),
+      .quantization = quantization,
       .max_num_seqs = arguments.max_num_seqs > 0 ? arguments.max_num_seqs : on_gpu ? 256 : 64,
       .max_num_batched_tokens = arguments.max_num_batched_tokens > 0 ? arguments.max_num_batched_tokens : on_gpu ? 8192 : 512,
       .max_num_logits = 64,
@@ -145,7 +158,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelArguments& arguments,
     }
     ASSIGN_OR_RETURN(const ModelMemory memory,
                      Model::memory(model->config, {.rank = 0, .size = 1},
-                                   {.act_dtype = config.act_dtype, .kv_dtype = config.act_dtype}));
+                                   {.act_dtype = config.act_dtype, .kv_dtype = config.kv_dtype}));
     const int64_t len = arguments.max_model_len > 0 ? arguments.max_model_len : model->config.max_position_embeddings;
     const int64_t padded_len = (len + config.kv_block_size - 1) / config.kv_block_size * config.kv_block_size;
     config.kv_cache_bytes =

@@ -35,6 +35,9 @@ struct LoadedModel {
 // `progress`: 0..1 of the weights. Every error names the file or the flag.
 Result<std::unique_ptr<LoadedModel>> load_model(const ModelArguments& arguments, const std::function<void(double)>& progress = {});
 
+DType act_dtype_of(const ModelArguments& arguments);  // --dtype
+DType kv_dtype_of(const ModelArguments& arguments);   // --kv-cache-dtype
+
 // The device of --device, resolved: "auto" tries a GPU and says in one log line why the CPU is used instead.
 struct DeviceChoice {
   std::string kind;

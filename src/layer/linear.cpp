@@ -7,9 +7,13 @@ namespace spate {
 Result<Linear> Linear::column_parallel(ParameterFactory& factory, std::span<const LinearPart> parts,
                                        int64_t in_features, bool has_bias) {
   int64_t out_features = 0;
-  for (const LinearPart& part : parts) out_features += part.rows.count;
+  std::vector<std::string> names;
+  for (const LinearPart& part : parts) {
+    out_features += part.rows.count;
+    names.push_back(part.name + ".weight");
+  }
   Linear linear;
-  ASSIGN_OR_RETURN(linear.weight_, factory.matrix(out_features, in_features));
+  ASSIGN_OR_RETURN(linear.weight_, factory.matrix(ParameterFactory::Role::kLinear, names, out_features, in_features));
   if (has_bias) {
     ASSIGN_OR_RETURN(linear.bias_, factory.vector(out_features));
   }
@@ -41,7 +45,8 @@ Result<Linear> Linear::row_parallel(ParameterFactory& factory, const std::string
   const Range columns = even_share(in_features, tp);
   Linear linear;
   linear.sum_over_ranks_ = tp.size > 1;
-  ASSIGN_OR_RETURN(linear.weight_, factory.matrix(out_features, columns.count));
+  const std::string names[] = {name + ".weight"};
+  ASSIGN_OR_RETURN(linear.weight_, factory.matrix(ParameterFactory::Role::kLinear, names, out_features, columns.count));
   factory.declare(WeightLoader::MatrixSlice{.name = name + ".weight",
                                             .full_rows = out_features,
                                             .full_columns = in_features,

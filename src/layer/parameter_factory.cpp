@@ -1,15 +1,32 @@
 #include "layer/parameter_factory.h"
 
+#include <optional>
 #include <utility>
 
 namespace spate {
 
-Result<std::unique_ptr<PackedWeight>> ParameterFactory::matrix(int64_t out_features, int64_t in_features) {
-  const WeightDesc desc{.out_features = out_features,
-                        .in_features = in_features,
-                        .format = act_dtype_ == DType::kF32 ? WeightFormat::kF32 : WeightFormat::kBf16};
+WeightSpec ParameterFactory::spec_for(Role role, std::span<const std::string> names) const {
+  const WeightSpec plain{.format = formats_.act_dtype == DType::kF32 ? WeightFormat::kF32 : WeightFormat::kBf16};
+  const Quantization& wanted = formats_.quantization;
+  const WeightSpec of_floats =
+      !wanted.enabled() ? plain : role == Role::kLinear ? wanted.linear : wanted.vocabulary;
+  if (formats_.source == nullptr) return of_floats;
+  std::optional<WeightSpec> spec;
+  for (const std::string& name : names) {
+    const TensorEntry* entry = formats_.source->find(name);
+    const bool has_codes = entry != nullptr && entry->quantized;
+    const WeightSpec own = !has_codes ? of_floats : formats_.integer ? *entry->quantized : plain;
+    spec = spec ? common_spec(*spec, own) : own;
+  }
+  CHECK(spec, "a matrix of no tensors");
+  return *spec;
+}
+
+Result<std::unique_ptr<PackedWeight>> ParameterFactory::matrix(Role role, std::span<const std::string> names,
+                                                               int64_t out_features, int64_t in_features) {
+  const WeightDesc desc{.out_features = out_features, .in_features = in_features, .spec = spec_for(role, names)};
   if (device_ == nullptr) {
-    weight_bytes_ += spate::weight_bytes(desc);
+    weight_bytes_ += spate::weight_bytes(desc.spec, out_features, in_features);
     return std::make_unique<PackedWeight>(desc, Buffer());
   }
   ASSIGN_OR_RETURN(PackedWeight weight, device_->create_weight(desc));
@@ -19,12 +36,12 @@ Result<std::unique_ptr<PackedWeight>> ParameterFactory::matrix(int64_t out_featu
 
 Result<DeviceVector> ParameterFactory::vector(int64_t size) {
   DeviceVector vector;
-  const int64_t bytes = size * dtype_bytes(act_dtype_);
+  const int64_t bytes = size * dtype_bytes(act_dtype());
   weight_bytes_ += bytes;
   if (device_ != nullptr) {
     ASSIGN_OR_RETURN(vector.storage, device_->allocate(static_cast<size_t>(bytes), MemoryKind::kDevice));
   }
-  vector.view = Tensor(vector.storage.data(), act_dtype_, {size});
+  vector.view = Tensor(vector.storage.data(), act_dtype(), {size});
   return vector;
 }
 

@@ -12,6 +12,7 @@
 
 #include "backend/backend.h"
 #include "base/status.h"
+#include "quant/quantization.h"
 #include "weights/weight_loader.h"
 
 namespace spate {
@@ -22,13 +23,24 @@ struct DeviceVector {
   Tensor view;  // [n]; data is null when only counted
 };
 
+// What decides the format of a matrix.
+struct WeightFormats {
+  DType act_dtype = DType::kBf16;        // matrices that nobody quantised: f32 or bf16
+  Quantization quantization;             // of those that the checkpoint has as floats
+  const WeightSource* source = nullptr;  // the checkpoint; null: all are floats
+  bool integer = true;                   // the device takes integer weights; else codes of a checkpoint become floats
+};
+
 class ParameterFactory {
  public:
   // Without a device: count only, and declare to the loader when there is one. Without a loader nothing is declared.
-  ParameterFactory(Device* device, WeightLoader* loader, TensorParallel tp, DType act_dtype)
-      : device_(device), loader_(loader), tp_(tp), act_dtype_(act_dtype) {}
+  ParameterFactory(Device* device, WeightLoader* loader, TensorParallel tp, const WeightFormats& formats)
+      : device_(device), loader_(loader), tp_(tp), formats_(formats) {}
 
-  Result<std::unique_ptr<PackedWeight>> matrix(int64_t out_features, int64_t in_features);
+  enum class Role { kLinear, kVocabulary };
+  // In a format that suits all of the checkpoint's tensors `names` ("....weight") that fill it.
+  Result<std::unique_ptr<PackedWeight>> matrix(Role role, std::span<const std::string> names, int64_t out_features,
+                                               int64_t in_features);
   Result<DeviceVector> vector(int64_t size);
   // f32 on the device, filled from `values` ([rows, columns], not called when only counting).
   template <typename MakeValues>
@@ -45,7 +57,7 @@ class ParameterFactory {
   void count_parameters(int64_t n) { num_parameters_ += n; }
 
   TensorParallel tp() const { return tp_; }
-  DType act_dtype() const { return act_dtype_; }
+  DType act_dtype() const { return formats_.act_dtype; }
   int64_t weight_bytes() const { return weight_bytes_; }
   int64_t num_parameters() const { return num_parameters_; }
 
@@ -56,7 +68,9 @@ class ParameterFactory {
   Device* device_;
   WeightLoader* loader_;
   TensorParallel tp_;
-  DType act_dtype_;
+  WeightSpec spec_for(Role role, std::span<const std::string> names) const;
+
+  WeightFormats formats_;
   int64_t weight_bytes_ = 0;
   int64_t num_parameters_ = 0;
 };

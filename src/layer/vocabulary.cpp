@@ -15,7 +15,9 @@ Result<std::shared_ptr<PackedWeight>> vocabulary_matrix(ParameterFactory& factor
   const int64_t num_rows = shard_rows(vocab_size, tp);
   const int64_t begin = std::min(vocab_size, num_rows * tp.rank);
   const int64_t count = std::min(vocab_size - begin, num_rows);
-  ASSIGN_OR_RETURN(std::shared_ptr<PackedWeight> weight, factory.matrix(num_rows, hidden_size));
+  const std::string names[] = {name + ".weight"};
+  ASSIGN_OR_RETURN(std::shared_ptr<PackedWeight> weight,
+                   factory.matrix(ParameterFactory::Role::kVocabulary, names, num_rows, hidden_size));
   factory.declare(WeightLoader::MatrixSlice{.name = name + ".weight",
                                             .full_rows = vocab_size,
                                             .full_columns = hidden_size,

@@ -45,7 +45,7 @@ Status check_options(const ModelConfig& config, const ModelOptions& options) {
     if (value < 1) return invalid_argument("{} {}: needs at least 1", name, value);
   }
   const bool known = options.act_dtype == DType::kF32 || options.act_dtype == DType::kBf16;
-  if (!known || (options.kv_dtype != options.act_dtype && options.kv_dtype != DType::kBf16)) {
+  if (!known || (options.kv_dtype != options.act_dtype && options.kv_dtype != DType::kBf16 && options.kv_dtype != DType::kI8)) {
     return invalid_argument(
         "activations of {} with a KV cache of {}: needs bf16 or f32, and a cache no wider than activations",
         dtype_name(options.act_dtype), dtype_name(options.kv_dtype));
@@ -98,7 +98,11 @@ Result<std::unique_ptr<DenseDecoder>> DenseDecoder::create(const DecoderSpec& sp
   RETURN_IF_ERROR(check_options(config, options));
   std::unique_ptr<DenseDecoder> model(new DenseDecoder(config, device, options));
   model->loader_ = std::make_unique<WeightLoader>(device);
-  ParameterFactory factory(device, model->loader_.get(), tp, options.act_dtype);
+  ParameterFactory factory(device, model->loader_.get(), tp,
+                           {.act_dtype = options.act_dtype,
+                            .quantization = options.quantization,
+                            .source = options.source,
+                            .integer = options.integer_weights});
   RETURN_IF_ERROR(model->create_layers(spec, factory));
   model->num_parameters_ = factory.num_parameters();
   model->weight_bytes_ = factory.weight_bytes();
@@ -184,7 +188,8 @@ ModelMemory DenseDecoder::memory() const {
   ModelMemory memory{
       .num_parameters = num_parameters_, .weight_bytes = weight_bytes_, .workspace_bytes = workspace_bytes_};
   for (const KvGroupDesc& group : kv_groups_) {
-    memory.kv_bytes_per_token += 2 * group.num_kv_heads * group.head_dim * dtype_bytes(group.dtype);
+    const int64_t scale_bytes = group.dtype == DType::kI8 ? 4 : 0;
+    memory.kv_bytes_per_token += 2 * group.num_kv_heads * (group.head_dim * dtype_bytes(group.dtype) + scale_bytes);
   }
   return memory;
 }

@@ -18,6 +18,7 @@
 #include "backend/backend.h"
 #include "base/status.h"
 #include "layer/step_context.h"
+#include "quant/quantization.h"
 #include "weights/model_config.h"
 #include "weights/weight_loader.h"
 
@@ -25,7 +26,10 @@ namespace spate {
 
 struct ModelOptions {
   DType act_dtype = DType::kBf16;  // kBf16: weights and activations in bf16; kF32: both in f32
-  DType kv_dtype = DType::kBf16;   // kBf16 or kF32
+  DType kv_dtype = DType::kBf16;   // act_dtype, kBf16 or kI8
+  Quantization quantization;       // of matrices that the checkpoint has as floats
+  const WeightSource* source = nullptr;  // the checkpoint that load() will get: its codes stay codes; null: floats
+  bool integer_weights = true;           // the device takes them; else a checkpoint's codes become floats
   int64_t kv_block_size = 16;
   int64_t max_num_batched_tokens = 2048;  // tokens of the largest step
   int64_t max_num_logits = 256;           // rows of the largest compute_logits

@@ -129,9 +129,23 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
     return unimplemented("--tensor-parallel-size {}: collectives between GPUs are not built yet; use 1, or --device cpu", size);
   }
 
+  const Quantization& quantization = config.quantization;
+  for (const WeightSpec& spec : {quantization.linear, quantization.vocabulary}) {
+    if (!quantization.enabled() || first_device.supports(spec)) continue;
+    return unimplemented("--quantization: weights of {} do not run on {} yet; use a checkpoint's bf16 weights or --device cpu",
+                         weight_spec_name(spec), first_device.kind());
+  }
+  if (!first_device.supports_kv(config.kv_dtype)) {
+    return unimplemented("--kv-cache-dtype: a KV cache of {} does not run on {} yet", dtype_name(config.kv_dtype),
+                         first_device.kind());
+  }
+
   // 2. The memory plan.
   ModelOptions options{.act_dtype = config.act_dtype,
-                       .kv_dtype = config.act_dtype,
+                       .kv_dtype = config.kv_dtype,
+                       .quantization = quantization,
+                       .source = config.weights,
+                       .integer_weights = first_device.supports({.format = WeightFormat::kInt8}),
                        .kv_block_size = config.kv_block_size,
                        .max_num_batched_tokens = config.max_num_batched_tokens,
                        .max_num_logits = config.max_num_logits,
@@ -192,7 +206,9 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
   group->summary_ = {
       fmt::format("device {}{}", group->device_description_, size > 1 ? fmt::format(", {} ranks", size) : ""),
       fmt::format("weights {} of {}, workspace {} and state {} a rank", format_bytes(group->weight_bytes_),
-                  config.act_dtype == DType::kBf16 ? "bf16" : "f32", format_bytes(rank.model().workspace_bytes()),
+                  quantization.enabled() ? weight_spec_name(quantization.linear)
+                                         : std::string(dtype_name(config.act_dtype)),
+                  format_bytes(rank.model().workspace_bytes()),
                   format_bytes(RunningState::num_bytes(limits))),
       fmt::format("KV cache {} = {} tokens in {} blocks", format_bytes(plan.kv_cache_bytes * size),
                   plan.num_kv_blocks * config.kv_block_size, plan.num_kv_blocks),

@@ -26,6 +26,8 @@ struct RankGroupConfig {
   DeviceOptions device;                   // device_idx is the first rank's; num_threads is of all ranks together
   int tensor_parallel_size = 1;
   DType act_dtype = DType::kBf16;
+  DType kv_dtype = DType::kBf16;
+  Quantization quantization;
   int max_num_seqs = 0;
   int max_num_batched_tokens = 0;
   int max_num_logits = 64;                // rows of logits at once: 64 x 151,936 x 4 bytes = 37 MiB

@@ -62,6 +62,7 @@ std::shared_ptr<CollectingSink> run(const Variant& variant, const std::vector<st
   group_config.device_factory = make_reference_device;
   group_config.tensor_parallel_size = variant.tensor_parallel_size;
   group_config.act_dtype = DType::kF32;
+  group_config.kv_dtype = DType::kF32;
   group_config.max_num_seqs = variant.max_num_seqs;
   group_config.max_num_batched_tokens = variant.max_num_batched_tokens;
   group_config.max_num_logits = 5;  // smaller than a step's samples, so that logits come in pieces

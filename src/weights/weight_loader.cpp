@@ -11,6 +11,11 @@
 #include "base/rng.h"
 
 namespace spate {
+
+Result<QuantizedHostRows> WeightSource::quantized_rows(const TensorEntry& entry, int64_t, int64_t) const {
+  CHECK(false, "{}: {} holds no codes", entry.name, file_name(entry.file_idx));
+}
+
 namespace {
 
 // Rows are handed to pack_rows in pieces of about this size, then their pages go: it bounds the memory of a load.
@@ -120,6 +125,13 @@ bool WeightLoader::is_ignored(const std::string& name) const {
                      [&](const std::string& pattern) { return matches(pattern, name); });
 }
 
+std::optional<std::string> WeightLoader::cut_group(const TensorEntry& entry, const MatrixSlice& slice) const {
+  const int64_t group = entry.quantized->group_size, end = slice.columns.begin + slice.columns.count;
+  if (group == 0 || (slice.columns.begin % group == 0 && (end % group == 0 || end == slice.full_columns))) return {};
+  return fmt::format("{}: columns [{}, {}) of a rank cut a group of {}; use a smaller --tensor-parallel-size", slice.name,
+                     slice.columns.begin, end, group);
+}
+
 std::vector<std::string> WeightLoader::coverage_problems() const {
   std::map<const void*, Coverage> coverage;
   for (const MatrixSlice& slice : matrices_) {
@@ -155,11 +167,17 @@ Status WeightLoader::verify(const WeightSource& source) const {
       problems.push_back(
           fmt::format("{} is {}, config.json makes it [{}]", name, entry->shape_string(), fmt::join(shape, ", ")));
     }
+    if (entry->quantized && shape.size() == 2) return;
     if (entry->dtype != DType::kBf16 && entry->dtype != DType::kF16 && entry->dtype != DType::kF32) {
       problems.push_back(fmt::format("{} is {}, needs BF16, F16 or F32", name, entry->dtype_name));
     }
   };
-  for (const MatrixSlice& slice : matrices_) check(slice.name, {slice.full_rows, slice.full_columns});
+  for (const MatrixSlice& slice : matrices_) {
+    check(slice.name, {slice.full_rows, slice.full_columns});
+    const TensorEntry* entry = source.find(slice.name);
+    if (entry == nullptr || !entry->quantized) continue;
+    if (auto problem = cut_group(*entry, slice)) problems.push_back(std::move(*problem));
+  }
   for (const VectorSlice& slice : vectors_) check(slice.name, {slice.full_size});
   for (const TensorEntry& entry : source.entries()) {
     if (wanted.contains(entry.name) || is_ignored(entry.name)) continue;
@@ -198,7 +216,27 @@ Status WeightLoader::pack_zero_rows() {
   return ok_status();
 }
 
+Status WeightLoader::fill_quantized(const WeightSource& source, const TensorEntry& entry, const MatrixSlice& slice) {
+  const WeightSpec& spec = slice.weight->desc().spec;
+  const int64_t piece = rows_per_piece(slice.full_columns * 4), end = slice.rows.begin + slice.rows.count;
+  for (int64_t row = slice.rows.begin; row < end; row += piece) {
+    const int64_t piece_end = std::min(end, row + piece), dst_row = slice.dst_row + row - slice.rows.begin;
+    ASSIGN_OR_RETURN(const QuantizedHostRows rows, source.quantized_rows(entry, row, piece_end));
+    const QuantizedRows columns = rows.view().columns(slice.columns.begin, slice.columns.begin + slice.columns.count);
+    if (!spec.is_integer()) {
+      RETURN_IF_ERROR(device_->pack_rows(*slice.weight, dst_row, dequantize_rows(columns)));
+    } else if (columns.spec == spec) {
+      RETURN_IF_ERROR(device_->pack_quantized_rows(*slice.weight, dst_row, columns));
+    } else {
+      RETURN_IF_ERROR(device_->pack_quantized_rows(*slice.weight, dst_row, convert_rows(columns, spec)));
+    }
+    source.release(entry, row, piece_end);
+  }
+  return ok_status();
+}
+
 Status WeightLoader::fill(const WeightSource& source, const TensorEntry& entry, const MatrixSlice& slice) {
+  if (entry.quantized) return fill_quantized(source, entry, slice);
   const int64_t piece = rows_per_piece(slice.full_columns * dtype_bytes(*entry.dtype));
   const int64_t end = slice.rows.begin + slice.rows.count;
   HostTensor scratch;
@@ -231,7 +269,10 @@ Status WeightLoader::load(const WeightSource& source, const LoadProgress& progre
   int64_t bytes_total = 0, bytes_done = 0;
   for (const MatrixSlice& slice : matrices_) {
     const TensorEntry* entry = source.find(slice.name);
-    work.push_back({entry, slice.rows.count * slice.columns.count * dtype_bytes(*entry->dtype), &slice, nullptr});
+    const int64_t elements = slice.rows.count * slice.columns.count;
+    const int64_t bytes = entry->quantized ? weight_bytes(*entry->quantized, slice.rows.count, slice.columns.count)
+                                           : elements * dtype_bytes(*entry->dtype);
+    work.push_back({entry, bytes, &slice, nullptr});
   }
   for (const VectorSlice& slice : vectors_) {
     const TensorEntry* entry = source.find(slice.name);

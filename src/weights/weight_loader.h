@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,7 +67,7 @@ class WeightLoader {
   // All problems in one message, or ok.
   Status verify(const WeightSource& source) const;
   Status load(const WeightSource& source, const LoadProgress& progress = {});
-  // Seeded random matrices (standard deviation 0.02, the usual initializer_range); the same values for any
+  // Seeded random matrices, quantised where the weight is integer (standard deviation 0.02, the usual initializer_range); the same values for any
   // tensor-parallel size. About the speed of pack_rows: values are windows into one random block, so rows may repeat.
   Status load_dummy(uint64_t seed, const LoadProgress& progress = {});
 
@@ -74,7 +75,9 @@ class WeightLoader {
   bool is_ignored(const std::string& name) const;
   std::vector<std::string> coverage_problems() const;
   Status pack_zero_rows();
+  std::optional<std::string> cut_group(const TensorEntry& entry, const MatrixSlice& slice) const;
   Status fill(const WeightSource& source, const TensorEntry& entry, const MatrixSlice& slice);
+  Status fill_quantized(const WeightSource& source, const TensorEntry& entry, const MatrixSlice& slice);
   Status fill(const WeightSource& source, const TensorEntry& entry, const VectorSlice& slice);
   Status copy_vector(const Tensor& values, const Tensor& dst);
 

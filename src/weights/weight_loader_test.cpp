@@ -58,7 +58,7 @@ struct Fixture {
   std::unique_ptr<Device> device = make_reference_device({}).value();
 
   PackedWeight weight(int64_t rows, int64_t columns, WeightFormat format = WeightFormat::kF32) {
-    return device->create_weight({.out_features = rows, .in_features = columns, .format = format}).value();
+    return device->create_weight({.out_features = rows, .in_features = columns, .spec = {.format = format}}).value();
   }
   static float at(const PackedWeight& weight, int64_t row, int64_t column) {
     return static_cast<const float*>(weight.data())[row * weight.desc().in_features + column];

@@ -1,4 +1,5 @@
-// WeightSource: named tensors on the host, wherever they come from (safetensors, GGUF).
+// WeightSource: named tensors on the host, wherever they come from (safetensors, GGUF). A matrix that a checkpoint keeps as codes in
+// several tensors of its own making (GPTQ's qweight, qzeros, scales) is one entry under the name that layers ask for.
 //
 // Threads: all const functions may be called by several rank threads at once; the tensors stay valid while the source
 // lives.
@@ -12,13 +13,15 @@
 
 #include "base/status.h"
 #include "base/tensor.h"
+#include "quant/quantize.h"
 
 namespace spate {
 
 struct TensorEntry {
   std::string name;
   std::string dtype_name;      // as the file says: "BF16"
-  std::optional<DType> dtype;  // empty: a format that Spate cannot compute with
+  std::optional<DType> dtype;  // empty: codes, or a format that Spate cannot compute with
+  std::optional<WeightSpec> quantized;  // a matrix [out_features, in_features] of codes, read with quantized_rows()
   std::vector<int64_t> shape;
   int file_idx = 0;
   uint64_t offset = 0;  // of the first byte in its file
@@ -45,6 +48,8 @@ class WeightSource {
   // Rows [begin, end) of a tensor of rank 1 (elements) or 2, in one of kF32, kF16, kBf16. Reads in place when the
   // file's layout allows, else through `scratch`, which must live as long as the result is used.
   virtual Result<Tensor> rows(const TensorEntry& entry, int64_t begin, int64_t end, HostTensor& scratch) const = 0;
+  // Rows [begin, end) of an entry with `quantized`, in that spec. Sources without such entries need not implement it.
+  virtual Result<QuantizedHostRows> quantized_rows(const TensorEntry& entry, int64_t begin, int64_t end) const;
   // These rows are not needed any more: their memory may go. A hint; reading them again is legal.
   virtual void release(const TensorEntry& entry, int64_t begin, int64_t end) const = 0;
 };

@@ -100,7 +100,7 @@ void add_linear_silu_and_mul(Report& report, Sides sides, DType act) {
 }
 
 void add_embedding(Report& report, Sides sides, DType act, WeightFormat format) {
-  Family family(report, fmt::format("embedding {} from {}", act_name(act), weight_format_name(format)));
+  Family family(report, fmt::format("embedding {} from {}", act_name(act), weight_spec_name({.format = format})));
   if (!family.selected()) return;
   for (const auto& [rows, width] : {std::pair{1, 1}, std::pair{50, 33}, std::pair{129, 96}, std::pair{33, 1024}}) {
     for (const int64_t num_tokens : {0, 1, 7, 130}) {

@@ -63,8 +63,8 @@ HostTensor Side::get(const Tensor& device_tensor) {
   return out;
 }
 
-const PackedWeight& Side::put_weight(const Tensor& rows, WeightFormat format) {
-  auto weight = device_.create_weight({.out_features = rows.dim(0), .in_features = rows.dim(1), .format = format});
+const PackedWeight& Side::put_weight(const Tensor& rows, const WeightSpec& spec) {
+  auto weight = device_.create_weight({.out_features = rows.dim(0), .in_features = rows.dim(1), .spec = spec});
   weights_.push_back(std::make_unique<PackedWeight>(std::move(weight).value()));
   // In three parts, the middle one last: rows may come in any order.
   const int64_t n = rows.dim(0), first = n / 3, second = n - n / 4;

@@ -30,7 +30,8 @@ class Side {
   };
   Padded put_padded(const Tensor& host, int64_t left, int64_t right);
   HostTensor get(const Tensor& device_tensor);  // contiguous
-  const PackedWeight& put_weight(const Tensor& rows, WeightFormat format);
+  const PackedWeight& put_weight(const Tensor& rows, const WeightSpec& spec);
+  const PackedWeight& put_weight(const Tensor& rows, WeightFormat format) { return put_weight(rows, {.format = format}); }
   // num_blocks blocks full of NaN.
   KvView put_kv(const KvGroupDesc& desc, int64_t num_blocks);
   void clear();  // ends the case

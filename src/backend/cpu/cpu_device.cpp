@@ -117,7 +117,7 @@ class CpuDevice final : public Device {
   Result<PackedWeight> create_weight(const WeightDesc& desc) override {
     CHECK(desc.out_features > 0 && desc.in_features > 0, "weight [{}, {}]", desc.out_features, desc.in_features);
     const int64_t bytes = ceil_div(desc.out_features, kNBlock) *
-                          n_block_bytes(elem_of(desc.format), round_up(desc.in_features, kKStep));
+                          n_block_bytes(elem_of(desc.spec.format), round_up(desc.in_features, kKStep));
     ASSIGN_OR_RETURN(Buffer storage, allocate(static_cast<size_t>(bytes), MemoryKind::kDevice));
     PackedWeight weight(desc, std::move(storage));
     // Padding must be zero; pages from the kernel are.
@@ -177,7 +177,7 @@ Status CpuDevice::pack_rows(PackedWeight& weight, int64_t first_row, const Tenso
         "rows {} at row {} of a weight [{}, {}]", rows.shape_string(), first_row, desc.out_features, desc.in_features);
   const DType dtype = rows.dtype();
   CHECK(dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBf16, "weight rows of {}", dtype_name(dtype));
-  const Elem elem = elem_of(desc.format);
+  const Elem elem = elem_of(desc.spec.format);
   const int64_t block_bytes = n_block_bytes(elem, round_up(desc.in_features, kKStep));
   const auto pack = [&](int64_t i) {
     const int64_t n = first_row + i;

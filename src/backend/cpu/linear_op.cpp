@@ -46,7 +46,7 @@ GemmParams gemm_params(const Tensor& x, const PackedWeight& weight, const Tensor
           .n = out.dim(1),
           .k = x.dim(1),
           .weight = static_cast<const char*>(weight.data()),
-          .weight_elem = elem_of(weight.desc().format),
+          .weight_elem = elem_of(weight.desc().spec.format),
           .bias = bias.defined() ? bias.raw() : nullptr,
           .out = out.raw(),
           .out_elem = elem_of(out.dtype()),
@@ -68,7 +68,7 @@ void embedding(Stream& stream, const EmbeddingParams& p) {
       std::memset(out, 0, static_cast<size_t>(desc.in_features * dtype_bytes(p.out.dtype())));
       return;
     }
-    context.kernels.embedding_row(static_cast<const char*>(p.table->data()), elem_of(desc.format), row,
+    context.kernels.embedding_row(static_cast<const char*>(p.table->data()), elem_of(desc.spec.format), row,
                                   desc.in_features, out, elem_of(p.out.dtype()));
   });
 }

@@ -78,7 +78,7 @@ HostTensor run_linear(Bench& bench, const LinearCase& c, const HostTensor& x, co
   const int64_t out_features = w.view().dim(0);
   PackedWeight weight =
       bench.device()
-          .create_weight({.out_features = out_features, .in_features = w.view().dim(1), .format = c.format})
+          .create_weight({.out_features = out_features, .in_features = w.view().dim(1), .spec = {.format = c.format}})
           .value();
   REQUIRE(bench.device().pack_rows(weight, 0, w).ok());
   const Tensor out = bench.upload(poisoned_tensor(c.out, {end - begin, out_features}));

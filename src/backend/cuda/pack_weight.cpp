@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kRowUnit = 16;               // elements; one step of the tensor core along k
 constexpr int64_t kPackBufferBytes = 8 << 20;  // 0.15 ms of a 55 GB/s copy: the wait for it is no cost
 
-int64_t element_bytes(const WeightDesc& desc) { return desc.format == WeightFormat::kF32 ? 4 : 2; }
+int64_t element_bytes(const WeightDesc& desc) { return desc.spec.format == WeightFormat::kF32 ? 4 : 2; }
 
 template <typename Src, typename Dst>
 Dst convert_element(Src value) {
@@ -80,7 +80,7 @@ Status CudaDevice::pack_rows(PackedWeight& weight, int64_t first_row, const Tens
   const int64_t rows_at_once = static_cast<int64_t>(pack_buffer_.bytes()) / row_bytes;
   for (int64_t begin = 0; begin < rows.dim(0); begin += rows_at_once) {
     const int64_t end = std::min(begin + rows_at_once, rows.dim(0));
-    if (desc.format == WeightFormat::kF32) {
+    if (desc.spec.format == WeightFormat::kF32) {
       convert_rows_from(rows, begin, end, static_cast<float*>(pack_buffer_.data()), weight_row_stride(desc));
     } else {
       convert_rows_from(rows, begin, end, static_cast<Bf16*>(pack_buffer_.data()), weight_row_stride(desc));

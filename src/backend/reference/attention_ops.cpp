@@ -18,6 +18,22 @@ int64_t element_in_block(const KvGroupDesc& desc, KvPart part, int64_t token_in_
   return ((part * desc.kv_block_size + token_in_block) * desc.num_kv_heads + head) * desc.head_dim;
 }
 
+// Scale of (part, token, head) of a kI8 cache: after all codes of the block.
+float* scale_in_block(const KvGroupDesc& desc, void* block, KvPart part, int64_t token_in_block, int64_t head) {
+  char* scales = static_cast<char*>(block) + 2 * desc.kv_block_size * desc.num_kv_heads * desc.head_dim;
+  return reinterpret_cast<float*>(scales) + (part * desc.kv_block_size + token_in_block) * desc.num_kv_heads + head;
+}
+
+void write_quantized(const KvGroupDesc& desc, void* block, KvPart part, int64_t token_in_block, int64_t head,
+                     const Tensor& x, int64_t token) {
+  std::vector<float> values(static_cast<size_t>(desc.head_dim));
+  for (int64_t d = 0; d < desc.head_dim; ++d)
+    values[static_cast<size_t>(d)] = static_cast<float>(load(x, token, head, d));
+  quantize_activations(values.data(), desc.head_dim, desc.head_dim,
+                       static_cast<int8_t*>(block) + element_in_block(desc, part, token_in_block, head),
+                       scale_in_block(desc, block, part, token_in_block, head));
+}
+
 void* block_data(const KvView& kv, int64_t block_id) {
   CHECK(block_id >= 0 && block_id < kv.num_blocks, "block {} of {}", block_id, kv.num_blocks);
   return static_cast<char*>(kv.data) + block_id * kv.block_bytes;
@@ -30,7 +46,10 @@ void attend(const AttentionPagedParams& p, int64_t token, int64_t head, const in
   const int64_t kv_head = head / (p.q.dim(1) / desc.num_kv_heads);
   const auto kv_at = [&](KvPart part, int64_t position, int64_t d) {
     const int64_t in_block = element_in_block(desc, part, position % desc.kv_block_size, kv_head);
-    return load(block_data(p.kv, blocks[position / desc.kv_block_size]), desc.dtype, in_block + d);
+    void* block = block_data(p.kv, blocks[position / desc.kv_block_size]);
+    if (desc.dtype != DType::kI8) return load(block, desc.dtype, in_block + d);
+    return *scale_in_block(desc, block, part, position % desc.kv_block_size, kv_head) *
+           static_cast<double>(static_cast<const int8_t*>(block)[in_block + d]);
   };
   std::vector<double> scores(static_cast<size_t>(end - begin));
   double max_score = -INFINITY;
@@ -62,6 +81,11 @@ void kv_write(Stream&, const KvWriteParams& p) {
     if (slot == -1) continue;
     void* block = block_data(p.kv, slot / desc.kv_block_size);
     for (int64_t h = 0; h < desc.num_kv_heads; ++h) {
+      if (desc.dtype == DType::kI8) {
+        write_quantized(desc, block, kKey, slot % desc.kv_block_size, h, p.k, i);
+        write_quantized(desc, block, kValue, slot % desc.kv_block_size, h, p.v, i);
+        continue;
+      }
       for (int64_t d = 0; d < desc.head_dim; ++d) {
         const int64_t in_block = slot % desc.kv_block_size;
         store(block, desc.dtype, element_in_block(desc, kKey, in_block, h) + d, load(p.k, i, h, d));
@@ -77,8 +101,7 @@ void attention_paged(Stream&, const AttentionPagedParams& p) {
     const int64_t first = p.cu_seqlens_q.data<int32_t>()[s];
     const int64_t query_len = p.cu_seqlens_q.data<int32_t>()[s + 1] - first;
     const int64_t seq_len = p.seq_lens.data<int32_t>()[s];
-    const int32_t* blocks =
-        p.block_table.data<int32_t>() + p.seq_rows.data<int32_t>()[s] * p.block_table.stride(0);
+    const int32_t* blocks = p.block_table.data<int32_t>() + p.seq_rows.data<int32_t>()[s] * p.block_table.stride(0);
     for (int64_t i = 0; i < query_len; ++i) {
       const int64_t position = seq_len - query_len + i;
       const int64_t begin = p.window > 0 ? std::max<int64_t>(0, position - p.window + 1) : 0;

@@ -9,18 +9,27 @@ namespace spate::reference {
 
 inline double load(const void* data, DType dtype, int64_t idx) {
   switch (dtype) {
-    case DType::kF32: return static_cast<const float*>(data)[idx];
-    case DType::kBf16: return static_cast<const Bf16*>(data)[idx].to_float();
-    case DType::kF16: return static_cast<const F16*>(data)[idx].to_float();
-    default: CHECK(false, "{} is no float type", dtype_name(dtype));
+    case DType::kF32:
+      return static_cast<const float*>(data)[idx];
+    case DType::kBf16:
+      return static_cast<const Bf16*>(data)[idx].to_float();
+    case DType::kF16:
+      return static_cast<const F16*>(data)[idx].to_float();
+    default:
+      CHECK(false, "{} is no float type", dtype_name(dtype));
   }
 }
 
 inline void store(void* data, DType dtype, int64_t idx, double value) {
   switch (dtype) {
-    case DType::kF32: static_cast<float*>(data)[idx] = static_cast<float>(value); return;
-    case DType::kBf16: static_cast<Bf16*>(data)[idx] = Bf16::from_float(static_cast<float>(value)); return;
-    default: CHECK(false, "{} is no activation type", dtype_name(dtype));
+    case DType::kF32:
+      static_cast<float*>(data)[idx] = static_cast<float>(value);
+      return;
+    case DType::kBf16:
+      static_cast<Bf16*>(data)[idx] = Bf16::from_float(static_cast<float>(value));
+      return;
+    default:
+      CHECK(false, "{} is no activation type", dtype_name(dtype));
   }
 }
 

@@ -1,26 +1,81 @@
 // Products with a weight matrix, and row look-ups.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "backend/check_params.h"
 #include "backend/reference/element.h"
 #include "backend/reference/reference_ops.h"
+#include "backend/reference/reference_weight.h"
 
 namespace spate::reference {
 namespace {
 
-DType weight_dtype(const PackedWeight& weight) {
-  return weight.desc().format == WeightFormat::kF32 ? DType::kF32 : DType::kBf16;
-}
-
-// x[i, :] . W[n, :] + bias[n]
-double dot_row(const Tensor& x, int64_t i, const PackedWeight& weight, int64_t n, const Tensor& bias) {
-  const int64_t in_features = weight.desc().in_features;
-  double sum = 0;
-  for (int64_t k = 0; k < in_features; ++k) {
-    sum += load(x, i, k) * load(weight.data(), weight_dtype(weight), n * in_features + k);
+// Row i of x as a product with this weight sees it: the values, or for an integer weight codes and scales of its
+// groups.
+class ProductRow {
+ public:
+  ProductRow(const Tensor& x, int64_t i, const PackedWeight& weight) : weight_(weight) {
+    const WeightDesc& desc = weight.desc();
+    values_.resize(static_cast<size_t>(desc.in_features));
+    for (int64_t k = 0; k < desc.in_features; ++k) values_[static_cast<size_t>(k)] = static_cast<float>(load(x, i, k));
+    if (!desc.spec.is_integer()) return;
+    codes_.resize(values_.size());
+    scales_.resize(static_cast<size_t>(desc.spec.num_groups(desc.in_features)));
+    quantize_activations(values_.data(), desc.in_features, desc.spec.group_width(desc.in_features), codes_.data(),
+                         scales_.data());
   }
-  return bias.defined() ? sum + load(bias.raw(), bias.dtype(), n) : sum;
+
+  // Its product with row n of the weight, plus bias[n].
+  double dot(int64_t n, const Tensor& bias) const {
+    const double sum = codes_.empty() ? dot_values(n) : dot_codes(n);
+    return bias.defined() ? sum + load(bias.raw(), bias.dtype(), n) : sum;
+  }
+
+ private:
+  double dot_values(int64_t n) const {
+    const int64_t in_features = weight_.desc().in_features;
+    double sum = 0;
+    for (int64_t k = 0; k < in_features; ++k) {
+      sum += static_cast<double>(values_[static_cast<size_t>(k)]) *
+             load(weight_.data(), value_dtype(weight_.desc().spec), n * in_features + k);
+    }
+    return sum;
+  }
+
+  double dot_codes(int64_t n) const {
+    const QuantizedRows rows = quantized_view(weight_);
+    const int64_t width = rows.spec.group_width(rows.in_features());
+    const int8_t* codes = rows.codes.data<int8_t>() + n * rows.codes.stride(0);
+    double sum = 0;
+    for (int64_t g = 0; g < rows.scales.dim(1); ++g) {
+      int64_t products = 0, x_sum = 0;
+      for (int64_t k = g * width; k < std::min((g + 1) * width, rows.in_features()); ++k) {
+        const int64_t x = codes_[static_cast<size_t>(k)];
+        products += x * codes[k];
+        x_sum += x;
+      }
+      const double scale = load(rows.scales, n, g), offset = rows.offsets.defined() ? load(rows.offsets, n, g) : 0.0;
+      sum += static_cast<double>(scales_[static_cast<size_t>(g)]) *
+             (scale * static_cast<double>(products) + offset * static_cast<double>(x_sum));
+    }
+    return sum;
+  }
+
+  const PackedWeight& weight_;
+  std::vector<float> values_, scales_;
+  std::vector<int8_t> codes_;
+};
+
+// Element (row, k) of a table.
+double table_value(const PackedWeight& table, int64_t row, int64_t k) {
+  const WeightDesc& desc = table.desc();
+  if (!desc.spec.is_integer()) return load(table.data(), value_dtype(desc.spec), row * desc.in_features + k);
+  const QuantizedRows rows = quantized_view(table);
+  const int64_t g = k / desc.spec.group_width(desc.in_features);
+  const double offset = rows.offsets.defined() ? load(rows.offsets, row, g) : 0.0;
+  return load(rows.scales, row, g) * rows.codes.data<int8_t>()[row * desc.in_features + k] + offset;
 }
 
 }  // namespace
@@ -32,7 +87,7 @@ void embedding(Stream&, const EmbeddingParams& p) {
     const int64_t row = p.token_ids.data<int32_t>()[i] - p.first_row;
     const bool here = row >= 0 && row < desc.out_features;
     for (int64_t k = 0; k < desc.in_features; ++k) {
-      store(p.out, i, k, here ? load(p.table->data(), weight_dtype(*p.table), row * desc.in_features + k) : 0.0);
+      store(p.out, i, k, here ? table_value(*p.table, row, k) : 0.0);
     }
   }
 }
@@ -40,9 +95,8 @@ void embedding(Stream&, const EmbeddingParams& p) {
 void linear(Stream&, const LinearParams& p) {
   check_params(p);
   for (int64_t i = 0; i < p.x.dim(0); ++i) {
-    for (int64_t n = 0; n < p.weight->desc().out_features; ++n) {
-      store(p.out, i, n, dot_row(p.x, i, *p.weight, n, p.bias));
-    }
+    const ProductRow row(p.x, i, *p.weight);
+    for (int64_t n = 0; n < p.weight->desc().out_features; ++n) store(p.out, i, n, row.dot(n, p.bias));
   }
 }
 
@@ -51,9 +105,10 @@ void linear_silu_and_mul(Stream&, const LinearSiluAndMulParams& p) {
   const DType act = p.x.dtype();
   const int64_t intermediate_size = p.weight->desc().out_features / 2;
   for (int64_t i = 0; i < p.x.dim(0); ++i) {
+    const ProductRow row(p.x, i, *p.weight);
     for (int64_t n = 0; n < intermediate_size; ++n) {
-      const double gate = round_to(act, dot_row(p.x, i, *p.weight, n, p.bias));
-      const double up = round_to(act, dot_row(p.x, i, *p.weight, intermediate_size + n, p.bias));
+      const double gate = round_to(act, row.dot(n, p.bias));
+      const double up = round_to(act, row.dot(intermediate_size + n, p.bias));
       store(p.out, i, n, round_to(act, gate / (1 + std::exp(-gate))) * up);
     }
   }

@@ -7,6 +7,7 @@
 
 #include "backend/reference/element.h"
 #include "backend/reference/reference_ops.h"
+#include "backend/reference/reference_weight.h"
 
 namespace spate {
 namespace {
@@ -63,16 +64,25 @@ class ReferenceDevice final : public Device {
 
   const OpTable& ops() const override { return ops_; }
 
+  bool supports(const WeightSpec&) const override { return true; }
+  bool supports_kv(DType) const override { return true; }
   Result<PackedWeight> create_weight(const WeightDesc& desc) override {
-    ASSIGN_OR_RETURN(Buffer storage, allocate(static_cast<size_t>(weight_bytes(desc)), MemoryKind::kDevice));
+    ASSIGN_OR_RETURN(Buffer storage,
+                     allocate(static_cast<size_t>(reference::storage_bytes(desc)), MemoryKind::kDevice));
     return PackedWeight(desc, std::move(storage));
   }
   Status pack_rows(PackedWeight& weight, int64_t first_row, const Tensor& rows) override {
     const WeightDesc& desc = weight.desc();
+    if (desc.spec.is_integer()) {
+      WeightSpec symmetric = desc.spec;
+      symmetric.has_offsets = false;
+      return pack_quantized_rows(weight, first_row, convert_rows(quantize_rows(symmetric, rows), desc.spec));
+    }
     CHECK(rows.rank() == 2 && rows.dim(1) == desc.in_features && first_row >= 0 &&
               first_row + rows.dim(0) <= desc.out_features,
-          "rows {} at row {} of a weight [{}, {}]", rows.shape_string(), first_row, desc.out_features, desc.in_features);
-    const DType dtype = desc.format == WeightFormat::kF32 ? DType::kF32 : DType::kBf16;
+          "rows {} at row {} of a weight [{}, {}]", rows.shape_string(), first_row, desc.out_features,
+          desc.in_features);
+    const DType dtype = reference::value_dtype(desc.spec);
     for (int64_t i = 0; i < rows.dim(0); ++i) {
       for (int64_t k = 0; k < desc.in_features; ++k) {
         reference::store(weight.mutable_data(), dtype, (first_row + i) * desc.in_features + k,
@@ -81,8 +91,31 @@ class ReferenceDevice final : public Device {
     }
     return {};
   }
+  Status pack_quantized_rows(PackedWeight& weight, int64_t first_row, const QuantizedRows& rows) override {
+    const WeightDesc& desc = weight.desc();
+    CHECK(rows.spec == desc.spec && rows.in_features() == desc.in_features && first_row >= 0 &&
+              first_row + rows.num_rows() <= desc.out_features,
+          "rows {} {} at row {} of a weight {} [{}, {}]", weight_spec_name(rows.spec), rows.codes.shape_string(),
+          first_row, weight_spec_name(desc.spec), desc.out_features, desc.in_features);
+    const QuantizedRows all = reference::quantized_view(desc, weight.mutable_data());
+    const auto copy_scales = [&](const Tensor& from, const Tensor& to, int64_t i) {
+      for (int64_t g = 0; g < to.dim(1); ++g) {
+        to.data<float>()[(first_row + i) * to.stride(0) + g] =
+            stored_scale(desc.spec, from.data<float>()[i * from.stride(0) + g]);
+      }
+    };
+    for (int64_t i = 0; i < rows.num_rows(); ++i) {
+      const int8_t* codes = rows.codes.data<int8_t>() + i * rows.codes.stride(0);
+      std::memcpy(all.codes.data<int8_t>() + (first_row + i) * desc.in_features, codes,
+                  static_cast<size_t>(desc.in_features));
+      copy_scales(rows.scales, all.scales, i);
+      if (desc.spec.has_offsets) copy_scales(rows.offsets, all.offsets, i);
+    }
+    return {};
+  }
   int64_t kv_block_bytes(const KvGroupDesc& desc) const override {
-    return 2 * desc.kv_block_size * desc.num_kv_heads * desc.head_dim * dtype_bytes(desc.dtype);
+    const int64_t scale_bytes = desc.dtype == DType::kI8 ? 4 : 0;
+    return 2 * desc.kv_block_size * desc.num_kv_heads * (desc.head_dim * dtype_bytes(desc.dtype) + scale_bytes);
   }
 
  private:

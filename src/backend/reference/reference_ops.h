@@ -1,5 +1,5 @@
-// The ops of the reference back-end; one source file a group. begin_step, finish_step and kv_copy_blocks only move integers
-// and bytes in host memory: the CPU back-end uses them as they are.
+// The ops of the reference back-end; one source file a group. begin_step, finish_step and kv_copy_blocks only move
+// integers and bytes in host memory: the CPU back-end uses them as they are.
 #pragma once
 
 #include "backend/ops.h"

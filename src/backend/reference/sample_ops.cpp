@@ -125,7 +125,8 @@ void logprobs(Stream&, const LogprobsParams& p) {
     CHECK(target >= 0 && target < vocab_size, "logprobs: target {} of {}", target, vocab_size);
     p.target_logprob.data<float>()[i] = static_cast<float>(logits[target] - log_sum);
     p.target_rank.data<int32_t>()[i] =
-        1 + static_cast<int32_t>(std::count_if(logits, logits + vocab_size, [&](float l) { return l > logits[target]; }));
+        1 +
+        static_cast<int32_t>(std::count_if(logits, logits + vocab_size, [&](float l) { return l > logits[target]; }));
     if (!p.top_ids.defined()) continue;
     const std::vector<int32_t> ids = descending_ids(logits, vocab_size);
     for (int64_t k = 0; k < p.top_ids.dim(1); ++k) {

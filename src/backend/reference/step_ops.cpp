@@ -40,8 +40,9 @@ void apply_updates(const BeginStepParams& p) {
   const auto* block_updates = plan_array<BlockUpdate>(p.plan, plan.block_updates_offset);
   for (int i = 0; i < plan.num_block_updates; ++i) {
     const BlockUpdate& update = block_updates[i];
-    CHECK(update.first_block_idx + update.num_blocks <= p.state.block_table.dim(1), "begin_step: block {} of a row of {}",
-          update.first_block_idx + update.num_blocks, p.state.block_table.dim(1));
+    CHECK(update.first_block_idx + update.num_blocks <= p.state.block_table.dim(1),
+          "begin_step: block {} of a row of {}", update.first_block_idx + update.num_blocks,
+          p.state.block_table.dim(1));
     copy_ints(row_of(p.state.block_table, update.row) + update.first_block_idx, data + update.blocks_begin,
               update.num_blocks);
   }
@@ -66,7 +67,8 @@ void begin_step(Stream&, const BeginStepParams& p) {
       const int32_t position = num_computed_tokens + i;
       in.token_ids.data<int32_t>()[token] = token_ids[position];
       in.positions.data<int32_t>()[token] = position;
-      in.slot_mapping.data<int32_t>()[token] = blocks[position / kv_block_size] * kv_block_size + position % kv_block_size;
+      in.slot_mapping.data<int32_t>()[token] =
+          blocks[position / kv_block_size] * kv_block_size + position % kv_block_size;
     }
     in.seq_rows.data<int32_t>()[s] = seq.row;
     in.cu_seqlens_q.data<int32_t>()[s + 1] = token;

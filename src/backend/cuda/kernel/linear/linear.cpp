@@ -52,7 +52,7 @@ void linear(Stream& stream, const LinearParams& p) {
       .is_x_aligned = reinterpret_cast<uintptr_t>(p.x.raw()) % 16 == 0 && x_bytes % 16 == 0,
       .is_out_f32 = p.out.dtype() == DType::kF32,
   };
-  const LinearChoice choice = choose_kernel(p.x.dtype(), desc.format, num_tokens);
+  const LinearChoice choice = choose_kernel(p.x.dtype(), desc.spec.format, num_tokens);
   launch(stream, choice.kernel,
          {.x = ceil_div(out_features, choice.tile_n),
           .y = ceil_div(num_tokens, choice.tile_m),

@@ -1,0 +1,48 @@
+#include "quant/quantization.h"
+
+#include <charconv>
+
+namespace spate {
+namespace {
+
+constexpr int64_t kDefaultInt4Group = 64;
+constexpr std::string_view kAllowed =
+    "none, int8 or int4, then -g32, -g64, -g128 or -g256 for the group size, then -asym for asymmetric codes";
+
+bool take_prefix(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+}  // namespace
+
+Result<Quantization> parse_quantization(std::string_view text) {
+  const auto error = [&] { return invalid_argument("--quantization '{}': use {}", text, kAllowed); };
+  if (text == "none" || text.empty()) return Quantization();
+  std::string_view rest = text;
+  take_prefix(rest, "w");
+  Quantization quantization;
+  WeightSpec& spec = quantization.linear;
+  if (take_prefix(rest, "int8")) {
+    spec.format = WeightFormat::kInt8;
+  } else if (take_prefix(rest, "int4")) {
+    spec.format = WeightFormat::kInt4;
+    spec.group_size = kDefaultInt4Group;
+  } else {
+    return error();
+  }
+  if (take_prefix(rest, "-g")) {
+    const auto [end, status] = std::from_chars(rest.data(), rest.data() + rest.size(), spec.group_size);
+    if (status != std::errc()) return error();
+    rest.remove_prefix(static_cast<size_t>(end - rest.data()));
+    const int64_t g = spec.group_size;
+    if (g != 32 && g != 64 && g != 128 && g != 256) return error();
+  }
+  spec.has_offsets = take_prefix(rest, "-asym");
+  if (!rest.empty()) return error();
+  quantization.vocabulary = {.format = WeightFormat::kInt8};
+  return quantization;
+}
+
+}  // namespace spate

@@ -1,0 +1,185 @@
+#include "quant/quantize.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/check.h"
+
+namespace spate {
+namespace {
+
+constexpr float kMaxF16 = 65504.0f;
+constexpr float kSmallest = 0x1p-120f;  // below it the inverse of a scale would overflow
+
+int lowest_code(const WeightSpec& spec) { return spec.format == WeightFormat::kInt8 ? -128 : -8; }
+int highest_code(const WeightSpec& spec) { return spec.format == WeightFormat::kInt8 ? 127 : 7; }
+
+// The symmetric formats use as many codes below zero as above.
+void quantize_group(const WeightSpec& spec, const float* w, int64_t n, int8_t* codes, float& scale) {
+  float max_abs = 0;
+  for (int64_t i = 0; i < n; ++i) max_abs = std::max(max_abs, std::fabs(w[i]));
+  const auto limit = static_cast<float>(highest_code(spec));
+  scale = stored_scale(spec, max_abs / limit);
+  const float inverse = scale >= kSmallest ? 1 / scale : 0;
+  for (int64_t i = 0; i < n; ++i) {
+    codes[i] = static_cast<int8_t>(std::clamp(std::nearbyint(w[i] * inverse), -limit, limit));
+  }
+}
+
+void quantize_group_asymmetric(const WeightSpec& spec, const float* w, int64_t n, int8_t* codes, float& scale,
+                               float& offset) {
+  float low = 0, high = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    low = std::min(low, w[i]);
+    high = std::max(high, w[i]);
+  }
+  const auto first = static_cast<float>(lowest_code(spec)), last = static_cast<float>(highest_code(spec));
+  scale = stored_scale(spec, (high - low) / (last - first));
+  offset = stored_scale(spec, low - scale * first);
+  const float inverse = scale >= kSmallest ? 1 / scale : 0;
+  for (int64_t i = 0; i < n; ++i) {
+    codes[i] = static_cast<int8_t>(std::clamp(std::nearbyint((w[i] - offset) * inverse), first, last));
+  }
+}
+
+float* row_of(const Tensor& tensor, int64_t row) { return tensor.data<float>() + row * tensor.stride(0); }
+
+// Codes of `from` fit `to` as they are, given a scale and offset for each of the smaller groups.
+bool converts_exactly(const WeightSpec& from, const WeightSpec& to) {
+  if (from.format == WeightFormat::kInt8 && to.format == WeightFormat::kInt4) return false;
+  if (from.has_offsets && !to.has_offsets) return false;
+  if (from.group_size == 0) return true;
+  return to.group_size > 0 && from.group_size % to.group_size == 0;
+}
+
+}  // namespace
+
+QuantizedRows QuantizedRows::rows(int64_t begin, int64_t end) const {
+  return {.spec = spec,
+          .codes = codes.rows(begin, end),
+          .scales = scales.rows(begin, end),
+          .offsets = offsets.defined() ? offsets.rows(begin, end) : Tensor()};
+}
+
+QuantizedRows QuantizedRows::columns(int64_t begin, int64_t end) const {
+  QuantizedRows part = *this;
+  part.codes = codes.columns(begin, end);
+  if (spec.group_size == 0) return part;
+  CHECK(begin % spec.group_size == 0 && (end % spec.group_size == 0 || end == in_features()),
+        "columns [{}, {}) cut a group of {}", begin, end, spec.group_size);
+  const int64_t first = begin / spec.group_size, last = (end + spec.group_size - 1) / spec.group_size;
+  part.scales = scales.columns(first, last);
+  if (offsets.defined()) part.offsets = offsets.columns(first, last);
+  return part;
+}
+
+QuantizedHostRows::QuantizedHostRows(const WeightSpec& spec, int64_t num_rows, int64_t in_features) {
+  CHECK(spec.is_integer(), "codes of {}", weight_spec_name(spec));
+  const int64_t num_groups = spec.num_groups(in_features);
+  codes_ = HostTensor(DType::kI8, {num_rows, in_features});
+  scales_ = HostTensor(DType::kF32, {num_rows, num_groups});
+  if (spec.has_offsets) offsets_ = HostTensor(DType::kF32, {num_rows, num_groups});
+  view_ = {.spec = spec, .codes = codes_, .scales = scales_, .offsets = spec.has_offsets ? offsets_.view() : Tensor()};
+}
+
+float stored_scale(const WeightSpec& spec, float value) {
+  return spec.group_size == 0 ? value : F16::from_float(std::clamp(value, -kMaxF16, kMaxF16)).to_float();
+}
+
+void quantize_row(const WeightSpec& spec, const float* row, int64_t in_features, int8_t* codes, float* scales,
+                  float* offsets) {
+  const int64_t width = spec.group_width(in_features);
+  for (int64_t begin = 0, g = 0; begin < in_features; begin += width, ++g) {
+    const int64_t n = std::min(width, in_features - begin);
+    if (spec.has_offsets) {
+      quantize_group_asymmetric(spec, row + begin, n, codes + begin, scales[g], offsets[g]);
+    } else {
+      quantize_group(spec, row + begin, n, codes + begin, scales[g]);
+    }
+  }
+}
+
+QuantizedHostRows quantize_rows(const WeightSpec& spec, const Tensor& rows) {
+  QuantizedHostRows out(spec, rows.dim(0), rows.dim(1));
+  const QuantizedRows& view = out.view();
+  std::vector<float> row(static_cast<size_t>(rows.dim(1)));
+  for (int64_t i = 0; i < rows.dim(0); ++i) {
+    row_to_float(rows, i, row.data());
+    quantize_row(spec, row.data(), rows.dim(1), view.codes.data<int8_t>() + i * view.codes.stride(0),
+                 row_of(view.scales, i), view.offsets.defined() ? row_of(view.offsets, i) : nullptr);
+  }
+  return out;
+}
+
+void dequantize_row(const QuantizedRows& rows, int64_t row, float* out) {
+  const int8_t* codes = rows.codes.data<int8_t>() + row * rows.codes.stride(0);
+  const int64_t width = rows.spec.group_width(rows.in_features());
+  for (int64_t k = 0; k < rows.in_features(); ++k) {
+    const float offset = rows.offsets.defined() ? row_of(rows.offsets, row)[k / width] : 0.0f;
+    out[k] = row_of(rows.scales, row)[k / width] * static_cast<float>(codes[k]) + offset;
+  }
+}
+
+HostTensor dequantize_rows(const QuantizedRows& rows) {
+  HostTensor out(DType::kF32, {rows.num_rows(), rows.in_features()});
+  for (int64_t i = 0; i < rows.num_rows(); ++i) dequantize_row(rows, i, row_of(out, i));
+  return out;
+}
+
+QuantizedHostRows convert_rows(const QuantizedRows& rows, const WeightSpec& spec) {
+  if (!converts_exactly(rows.spec, spec)) return quantize_rows(spec, dequantize_rows(rows));
+  const int64_t in_features = rows.in_features(), width = spec.group_width(in_features);
+  const int64_t source_width = rows.spec.group_width(in_features);
+  QuantizedHostRows out(spec, rows.num_rows(), in_features);
+  const QuantizedRows& view = out.view();
+  for (int64_t i = 0; i < rows.num_rows(); ++i) {
+    const int8_t* codes = rows.codes.data<int8_t>() + i * rows.codes.stride(0);
+    std::copy(codes, codes + in_features, view.codes.data<int8_t>() + i * view.codes.stride(0));
+    for (int64_t g = 0; g < spec.num_groups(in_features); ++g) {
+      const int64_t from = g * width / source_width;
+      row_of(view.scales, i)[g] = row_of(rows.scales, i)[from];
+      if (rows.offsets.defined()) row_of(view.offsets, i)[g] = row_of(rows.offsets, i)[from];
+    }
+  }
+  return out;
+}
+
+void row_to_float(const Tensor& rows, int64_t row, float* out) {
+  const int64_t begin = row * rows.stride(0), width = rows.dim(1);
+  switch (rows.dtype()) {
+    case DType::kF32:
+      std::copy(rows.data<float>() + begin, rows.data<float>() + begin + width, out);
+      return;
+    case DType::kF16:
+      for (int64_t k = 0; k < width; ++k) out[k] = rows.data<F16>()[begin + k].to_float();
+      return;
+    case DType::kBf16:
+      for (int64_t k = 0; k < width; ++k) out[k] = rows.data<Bf16>()[begin + k].to_float();
+      return;
+    default:
+      CHECK(false, "rows of {}", dtype_name(rows.dtype()));
+  }
+}
+
+void quantize_activations(const float* x, int64_t width, int64_t group_width, int8_t* codes, float* scales) {
+  for (int64_t begin = 0, g = 0; begin < width; begin += group_width, ++g) {
+    const int64_t end = std::min(width, begin + group_width);
+    float max_abs = 0;
+    bool finite = true;
+    for (int64_t k = begin; k < end; ++k) {
+      max_abs = std::max(max_abs, std::fabs(x[k]));
+      finite &= std::isfinite(x[k]);
+    }
+    if (!finite || max_abs < kSmallest) {
+      scales[g] = finite ? 0.0f : NAN;
+      std::fill(codes + begin, codes + end, int8_t{0});
+      continue;
+    }
+    scales[g] = max_abs / 127.0f;
+    const float inverse = 127.0f / max_abs;
+    for (int64_t k = begin; k < end; ++k) codes[k] = static_cast<int8_t>(std::nearbyint(x[k] * inverse));
+  }
+}
+
+}  // namespace spate

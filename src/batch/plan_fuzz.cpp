@@ -1,4 +1,5 @@
-// Any bytes: validate_plan refuses them, or everything they point to can be read.
+// libFuzzer target: any bytes: validate_plan refuses them, or everything they point to can be read.
+// Seed: test/fuzz/plan, the plan of plan_test.cpp.  fuzz/plan_fuzz -max_len=4096 <corpus> test/fuzz/plan
 #include <cstdint>
 #include <cstring>
 #include <memory>

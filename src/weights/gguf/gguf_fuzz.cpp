@@ -39,8 +39,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   uint64_t sum = 0;
-  for (const char* key : {"general.architecture", "general.alignment", "a.negative", "a.flag", "a.float", "tokens",
-                          "scores", "types"}) {
+  for (const char* key :
+       {"general.architecture", "general.alignment", "a.negative", "a.flag", "a.float", "tokens", "scores", "types"}) {
     sum += read_key(*file, key);
   }
   CHECK(file->data_start() <= size && file->num_keys() <= size);

@@ -160,6 +160,9 @@ void add_bench_options(CLI::App* bench, Arguments& arguments) {
   CLI::App* table = bench->add_subcommand("table", "Prefill and decode of model shapes beside the limits of this machine");
   add_model_options(table, arguments.model, false);
   table->add_option("--configs", b.configs, "Folders with a config.json; weights are random");
+  table->add_option("--formats", b.formats, "Weight formats: bf16, f32, or as --quantization; integers with an INT8 KV cache")
+      ->delimiter(',')
+      ->capture_default_str();
   table->add_option("--output-json", b.output_json, "File for the rows");
 }
 

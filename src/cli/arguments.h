@@ -89,6 +89,7 @@ struct BenchArguments {
   int n = 1;
   std::string output_json;
   std::vector<std::string> configs;  // table
+  std::vector<std::string> formats = {"bf16", "int8", "int4-g64"};  // table: of the weights, as --quantization
   // serve
   std::string base_url;
   std::string host = "127.0.0.1";

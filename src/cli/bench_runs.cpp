@@ -73,17 +73,27 @@ double percentile(std::vector<double> values, double percent) {
   return values[below] + (values[above] - values[below]) * (position - static_cast<double>(below));
 }
 
-ModelCost model_cost(const ModelConfig& c, DType act_dtype) {
-  const double element = static_cast<double>(dtype_bytes(act_dtype));
-  const double hidden = static_cast<double>(c.hidden_size), head = static_cast<double>(c.head_dim);
-  const double layers = static_cast<double>(c.num_layers);
-  const double attention = hidden * head * static_cast<double>(2 * c.num_heads + 2 * c.num_kv_heads);
-  const double mlp = 3 * hidden * static_cast<double>(c.intermediate_size);
-  const double lm_head = static_cast<double>(c.vocab_size) * hidden;
-  return {.weight_bytes = (layers * (attention + mlp) + lm_head) * element,
-          .linear_flops_per_token = 2 * layers * (attention + mlp),
-          .kv_bytes_per_token = 2 * layers * static_cast<double>(c.num_kv_heads) * head * element,
-          .lm_head_flops = 2 * lm_head,
+ModelCost model_cost(const ModelConfig& c, DType act_dtype, DType kv_dtype, const Quantization& quantization) {
+  const WeightSpec plain{.format = act_dtype == DType::kF32 ? WeightFormat::kF32 : WeightFormat::kBf16};
+  const WeightSpec linear = quantization.enabled() ? quantization.linear : plain;
+  const WeightSpec vocabulary = quantization.enabled() ? quantization.vocabulary : plain;
+  const int64_t qkv_width = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
+  const std::pair<int64_t, int64_t> shapes[] = {{qkv_width, c.hidden_size},
+                                                {c.hidden_size, c.num_heads * c.head_dim},
+                                                {2 * c.intermediate_size, c.hidden_size},
+                                                {c.hidden_size, c.intermediate_size}};
+  int64_t layer_bytes = 0, layer_weights = 0;
+  for (const auto& [out_features, in_features] : shapes) {
+    layer_bytes += weight_bytes(linear, out_features, in_features);
+    layer_weights += out_features * in_features;
+  }
+  const auto layers = static_cast<double>(c.num_layers), head = static_cast<double>(c.head_dim);
+  const double kv_element = head * static_cast<double>(dtype_bytes(kv_dtype)) + (kv_dtype == DType::kI8 ? 4 : 0);
+  return {.weight_bytes = layers * static_cast<double>(layer_bytes) +
+                          static_cast<double>(weight_bytes(vocabulary, c.vocab_size, c.hidden_size)),
+          .linear_flops_per_token = 2 * layers * static_cast<double>(layer_weights),
+          .kv_bytes_per_token = 2 * layers * static_cast<double>(c.num_kv_heads) * kv_element,
+          .lm_head_flops = 2 * static_cast<double>(c.vocab_size * c.hidden_size),
           .attention_flops_per_pair = 4 * layers * static_cast<double>(c.num_heads) * head};
 }
 

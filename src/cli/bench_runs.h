@@ -39,6 +39,6 @@ struct ModelCost {
   double lm_head_flops = 0;       // of one row of logits
   double attention_flops_per_pair = 0;  // query token x key token, all layers
 };
-ModelCost model_cost(const ModelConfig& config, DType act_dtype);
+ModelCost model_cost(const ModelConfig& config, DType act_dtype, DType kv_dtype, const Quantization& quantization);
 
 }  // namespace spate

@@ -1,7 +1,8 @@
 // spate-cpu-bench [--threads N] [--isa avx2|avx512|amx] [--layers N] [--filter TEXT]
 //
 // The ops of a Qwen3-0.6B step on dummy weights (bf16), without engine and model code around them: decode of 1 to 64 sequences at 160
-// tokens, prefill of 512 and 2048, single products, attention; each next to the limit that it should reach.
+// tokens, prefill of 512 and 2048, single products, attention; each next to the limit that it should reach. Parts: "steps", "profile" (each op's
+// time and share of a step; only when named), "attention", "products"; --filter names one. With few --layers the profile takes seconds.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -73,11 +74,21 @@ class Bench {
   }
   void make_layers();
   void step(int64_t num_seqs, int64_t query_len, int64_t seq_len);
+  // Runs an op of a step; in a profile its time is noted.
+  template <typename Fn>
+  void timed(const char* name, const Fn& fn);
+  void print_profile();
   double seconds(const std::function<void()>& fn, double min_time = 0.6);
   bool selected(const char* name) const { return std::string(name).find(options_.filter) != std::string::npos; }
   void bench_products();
   void bench_attention();
   void bench_steps();
+  void bench_profile();
+
+  struct OpTimes {
+    const char* name;
+    std::vector<double> samples;  // seconds of each call
+  };
 
   Options options_;
   Shape shape_;
@@ -89,9 +100,37 @@ class Bench {
   PackedWeight lm_head_;
   Tensor cos_sin_, norm_, head_norm_, block_table_;
   CpuLimits limits_;
+  bool profile_ = false;
+  std::vector<OpTimes> op_times_;  // in the order of a step
 };
 
-constexpr int64_t kMaxSeqLen = 2080, kMaxSeqs = 64;
+constexpr int64_t kMaxSeqLen = 8224, kMaxSeqs = 64;
+
+template <typename Fn>
+void Bench::timed(const char* name, const Fn& fn) {
+  if (!profile_) return fn();
+  const auto start = Clock::now();
+  fn();
+  const double time = std::chrono::duration<double>(Clock::now() - start).count();
+  auto op = std::find_if(op_times_.begin(), op_times_.end(), [&](const OpTimes& o) { return std::strcmp(o.name, name) == 0; });
+  if (op == op_times_.end()) op = op_times_.insert(op, {name, {}});
+  op->samples.push_back(time);
+}
+
+void Bench::print_profile() {
+  double all = 0;
+  for (const OpTimes& op : op_times_) {
+    for (const double time : op.samples) all += time;
+  }
+  for (OpTimes& op : op_times_) {
+    double sum = 0;
+    for (const double time : op.samples) sum += time;
+    std::sort(op.samples.begin(), op.samples.end());
+    std::printf("    %-22s median %9.1f us, least %9.1f us, %4.1f %% of the step\n", op.name, op.samples[op.samples.size() / 2] * 1e6,
+                op.samples.front() * 1e6, 100 * sum / all);
+  }
+  op_times_.clear();
+}
 
 void Bench::make_layers() {
   const Shape& s = shape_;
@@ -148,21 +187,27 @@ void Bench::step(int64_t num_seqs, int64_t query_len, int64_t seq_len) {
   const auto forward = [&] {
     Stream& stream = *stream_;
     for (Layer& layer : layers_) {
-      ops_.add_rms_norm(stream, {.x = hidden, .residual = residual, .weight = norm_, .eps = 1e-6f, .out = hidden});
-      ops_.linear(stream, {.x = hidden, .weight = &layer.qkv, .bias = Tensor(), .out = qkv});
-      ops_.qk_norm_rope_kv_write(stream, {.q = q, .k = k, .v = v, .q_norm = head_norm_, .k_norm = head_norm_, .eps = 1e-6f,
-                                          .positions = positions, .cos_sin = cos_sin_, .slot_mapping = slots, .kv = layer.kv});
-      ops_.attention_paged(stream, {.q = q, .kv = layer.kv, .block_table = block_table_, .seq_rows = rows, .cu_seqlens_q = cu_seqlens,
-                                    .seq_lens = lens, .max_query_len = static_cast<int>(query_len),
-                                    .max_seq_len = static_cast<int>(seq_len), .softmax_scale = 0.088f,
-                                    .out = attention.split_last(s.num_heads, s.head_dim)});
-      ops_.linear(stream, {.x = attention, .weight = &layer.o, .bias = Tensor(), .out = hidden});
-      ops_.add_rms_norm(stream, {.x = hidden, .residual = residual, .weight = norm_, .eps = 1e-6f, .out = hidden});
-      ops_.linear_silu_and_mul(stream, {.x = hidden, .weight = &layer.gate_up, .bias = Tensor(), .gate_up = Tensor(), .out = mlp});
-      ops_.linear(stream, {.x = mlp, .weight = &layer.down, .bias = Tensor(), .out = hidden});
+      timed("add_rms_norm", [&] { ops_.add_rms_norm(stream, {.x = hidden, .residual = residual, .weight = norm_, .eps = 1e-6f, .out = hidden}); });
+      timed("qkv", [&] { ops_.linear(stream, {.x = hidden, .weight = &layer.qkv, .bias = Tensor(), .out = qkv}); });
+      timed("qk_norm_rope_kv_write", [&] {
+        ops_.qk_norm_rope_kv_write(stream, {.q = q, .k = k, .v = v, .q_norm = head_norm_, .k_norm = head_norm_, .eps = 1e-6f,
+                                            .positions = positions, .cos_sin = cos_sin_, .slot_mapping = slots, .kv = layer.kv});
+      });
+      timed("attention", [&] {
+        ops_.attention_paged(stream, {.q = q, .kv = layer.kv, .block_table = block_table_, .seq_rows = rows, .cu_seqlens_q = cu_seqlens,
+                                      .seq_lens = lens, .max_query_len = static_cast<int>(query_len),
+                                      .max_seq_len = static_cast<int>(seq_len), .softmax_scale = 0.088f,
+                                      .out = attention.split_last(s.num_heads, s.head_dim)});
+      });
+      timed("o", [&] { ops_.linear(stream, {.x = attention, .weight = &layer.o, .bias = Tensor(), .out = hidden}); });
+      timed("add_rms_norm", [&] { ops_.add_rms_norm(stream, {.x = hidden, .residual = residual, .weight = norm_, .eps = 1e-6f, .out = hidden}); });
+      timed("gate_up+silu", [&] {
+        ops_.linear_silu_and_mul(stream, {.x = hidden, .weight = &layer.gate_up, .bias = Tensor(), .gate_up = Tensor(), .out = mlp});
+      });
+      timed("down", [&] { ops_.linear(stream, {.x = mlp, .weight = &layer.down, .bias = Tensor(), .out = hidden}); });
     }
-    ops_.gather_rows(stream, {.x = hidden, .row_ids = last, .out = last_hidden});
-    ops_.linear(stream, {.x = last_hidden, .weight = &lm_head_, .bias = Tensor(), .out = logits});
+    timed("gather_rows", [&] { ops_.gather_rows(stream, {.x = hidden, .row_ids = last, .out = last_hidden}); });
+    timed("lm_head", [&] { ops_.linear(stream, {.x = last_hidden, .weight = &lm_head_, .bias = Tensor(), .out = logits}); });
   };
   const double time = seconds([&] { device_->run_step(*stream_, {}, forward); }, 1.5);
 
@@ -183,6 +228,7 @@ void Bench::step(int64_t num_seqs, int64_t query_len, int64_t seq_len) {
     std::printf("prefill %4ld of %4ld:   %8.2f ms, %8.1f tok/s, %6.3f TFLOP/s = %4.1f %% of peak\n", query_len, seq_len, time * 1e3,
                 static_cast<double>(m) / time, flops / time / 1e12, 100 * flops / time / peak);
   }
+  if (profile_) print_profile();
   std::fflush(stdout);
   buffers_.resize(mark);
 }
@@ -227,7 +273,7 @@ void Bench::bench_products() {
         }
       };
       const double time = seconds([&] { device_->run_step(*stream_, {}, all_layers); }, 0.2) / static_cast<double>(s.num_layers);
-      const double bytes = static_cast<double>(weight_bytes(desc)), flops = bytes * static_cast<double>(m);
+      const double bytes = static_cast<double>(weight_bytes(desc.spec, desc.out_features, desc.in_features)), flops = bytes * static_cast<double>(m);
       const double peak = limits_.amx_bf16_flops_per_s > 0 ? limits_.amx_bf16_flops_per_s : limits_.fp32_flops_per_s;
       std::printf("%-12s m %4ld: %9.1f us, weights at %6.2f GB/s = %5.1f %%, %7.3f TFLOP/s = %4.1f %%\n", product.name, m, time * 1e6,
                   bytes / time / 1e9, 100 * bytes / time / limits_.memory_bytes_per_s, flops / time / 1e12, 100 * flops / time / peak);
@@ -274,6 +320,18 @@ void Bench::bench_steps() {
   step(1, 2048, 2048);
 }
 
+void Bench::bench_profile() {
+  profile_ = true;
+  step(1, 1, 160);
+  step(1, 1, 8192);
+  step(32, 1, 160);
+  step(1, 512, 512);
+  step(1, 2048, 2048);
+  step(1, 512, 8192);
+  step(1, 8192, 8192);
+  profile_ = false;
+}
+
 void Bench::run() {
   limits_ = measure_cpu_limits(options_.num_threads);
   std::printf("%s; limits: memory %.2f GB/s, fp32 %.3f TFLOP/s, AMX bf16 %.2f TFLOP/s, int8 %.2f TOP/s\n", device_->description().c_str(),
@@ -281,6 +339,7 @@ void Bench::run() {
               limits_.amx_int8_ops_per_s / 1e12);
   make_layers();
   if (selected("steps")) bench_steps();
+  if (!options_.filter.empty() && selected("profile")) bench_profile();
   if (selected("attention")) bench_attention();
   if (selected("products")) bench_products();
 }

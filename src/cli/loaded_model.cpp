@@ -101,10 +101,10 @@ DType kv_dtype_of(const ModelArguments& arguments) {
 Result<DeviceChoice> choose_device(const ModelArguments& arguments) {
   if (arguments.device == "cpu") return DeviceChoice{"cpu", make_cpu_device};
   if (arguments.device == "reference") return DeviceChoice{"reference", make_reference_device};
-  Result<std::unique_ptr<Device>> gpu = make_cuda_device(device_options(arguments));
+  const Status gpu = probe_cuda_device(device_options(arguments));
   if (gpu.ok()) return DeviceChoice{"cuda", make_cuda_device};
-  if (arguments.device == "cuda") return gpu.status().with_context("--device cuda");
-  log_info("device", "no GPU ({}): using the CPU", gpu.status().message());
+  if (arguments.device == "cuda") return gpu.with_context("--device cuda");
+  log_info("device", "no GPU ({}): using the CPU", gpu.message());
   return DeviceChoice{"cpu", make_cpu_device};
 }
 

@@ -38,7 +38,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelArguments& arguments,
 DType act_dtype_of(const ModelArguments& arguments);  // --dtype
 DType kv_dtype_of(const ModelArguments& arguments);   // --kv-cache-dtype
 
-// The device of --device, resolved: "auto" tries a GPU and says in one log line why the CPU is used instead.
+// The device of --device, resolved: "auto" looks for a GPU and says in one log line why the CPU is used instead.
 struct DeviceChoice {
   std::string kind;
   DeviceFactory factory = nullptr;

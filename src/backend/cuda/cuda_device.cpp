@@ -17,6 +17,12 @@ Result<std::unique_ptr<Device>> make_cuda_device(const DeviceOptions& options) {
   return cuda::CudaDevice::make(options);
 }
 
+Status probe_cuda_device(const DeviceOptions& options) {
+  ASSIGN_OR_RETURN(const cuda::DriverApi* api, cuda::driver_api());
+  RETURN_IF_ERROR(cuda::find_gpu(*api, options.device_idx).status());
+  return cuda::nvrtc_api().status();
+}
+
 namespace cuda {
 namespace {
 
@@ -45,23 +51,42 @@ Result<std::string> cubin_of(const NvrtcApi& nvrtc, const KernelSources& sources
 
 // --- context and stream --------------------------------------------------------------------------------------------
 
-Result<std::unique_ptr<Context>> Context::open(int device_idx) {
-  ASSIGN_OR_RETURN(const DriverApi* api, driver_api());
+Result<GpuFacts> find_gpu(const DriverApi& api, int device_idx) {
   int num_devices = 0;
-  if (const CUresult error = api->cuDeviceGetCount(&num_devices); error != CUDA_SUCCESS || num_devices == 0) {
+  if (const CUresult error = api.cuDeviceGetCount(&num_devices); error != CUDA_SUCCESS || num_devices == 0) {
     return unavailable("no CUDA device: the driver sees no GPU");
   }
   if (device_idx < 0 || device_idx >= num_devices) {
     return invalid_argument("CUDA device {} does not exist: the driver sees {}, numbered from 0", device_idx,
                             num_devices);
   }
-  CUdevice device = 0;
+  GpuFacts gpu;
+  char name[128] = "";
+  const auto ask = [&](int& value, CUdevice_attribute attribute) {
+    return api.cuDeviceGetAttribute(&value, attribute, gpu.device);
+  };
+  CUresult error = api.cuDeviceGet(&gpu.device, device_idx);
+  if (error == CUDA_SUCCESS) error = ask(gpu.capability_major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+  if (error == CUDA_SUCCESS) error = ask(gpu.capability_minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  if (error == CUDA_SUCCESS) error = api.cuDeviceGetName(name, sizeof name, gpu.device);
+  if (error != CUDA_SUCCESS) {
+    return unavailable("CUDA device {} cannot be asked for its properties: {}", device_idx, driver_error(api, error));
+  }
+  gpu.name = name;
+  if (gpu.capability_major < kMinCapabilityMajor) {
+    return unimplemented("CUDA device {} ({}) has compute capability {}.{}; {}.0 or later is needed", device_idx, name,
+                         gpu.capability_major, gpu.capability_minor, kMinCapabilityMajor);
+  }
+  return gpu;
+}
+
+Result<std::unique_ptr<Context>> Context::open(const DriverApi& api, const GpuFacts& gpu) {
   CUcontext handle = nullptr;
-  CUresult error = api->cuDeviceGet(&device, device_idx);
-  if (error == CUDA_SUCCESS) error = api->cuDevicePrimaryCtxRetain(&handle, device);
-  if (error != CUDA_SUCCESS)
-    return unavailable("CUDA device {} cannot be used: {}", device_idx, driver_error(*api, error));
-  return std::make_unique<Context>(*api, device, handle);
+  if (const CUresult error = api.cuDevicePrimaryCtxRetain(&handle, gpu.device); error != CUDA_SUCCESS) {
+    return unavailable("the CUDA device {} cannot be used: {}; --device cpu runs without it", gpu.name,
+                       driver_error(api, error));
+  }
+  return std::make_unique<Context>(api, gpu.device, handle);
 }
 
 Context::~Context() { api_.cuDevicePrimaryCtxRelease(device_); }
@@ -82,33 +107,21 @@ CudaStream::~CudaStream() {
 
 Result<std::unique_ptr<Device>> CudaDevice::make(const DeviceOptions& options) {
   install_failure_hook();
-  ASSIGN_OR_RETURN(std::unique_ptr<Context> context, Context::open(options.device_idx));
+  ASSIGN_OR_RETURN(const DriverApi* api, driver_api());
+  ASSIGN_OR_RETURN(const GpuFacts gpu, find_gpu(*api, options.device_idx));
+  ASSIGN_OR_RETURN(std::unique_ptr<Context> context, Context::open(*api, gpu));
   std::unique_ptr<CudaDevice> device(new CudaDevice(std::move(context)));
   device->make_current();
-  RETURN_IF_ERROR(device->describe(options.device_idx));
+  RETURN_IF_ERROR(device->describe(gpu));
   RETURN_IF_ERROR(device->load_kernels(options.kernel_dir));
   device->ops_ = cuda_ops();
   return std::unique_ptr<Device>(std::move(device));
 }
 
-Status CudaDevice::describe(int device_idx) {
-  int major = 0, minor = 0;
-  char name[128] = "";
-  CUresult error = api().cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, context_->device());
-  if (error == CUDA_SUCCESS) {
-    error = api().cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, context_->device());
-  }
-  if (error == CUDA_SUCCESS) error = api().cuDeviceGetName(name, sizeof name, context_->device());
-  if (error != CUDA_SUCCESS) {
-    return unavailable("CUDA device {} cannot be asked for its properties: {}", device_idx, driver_error(api(), error));
-  }
-  if (major < kMinCapabilityMajor) {
-    return unimplemented("CUDA device {} ({}) has compute capability {}.{}; {}.0 or later is needed", device_idx, name,
-                         major, minor, kMinCapabilityMajor);
-  }
-  architecture_ = architecture_name(major, minor);
+Status CudaDevice::describe(const GpuFacts& gpu) {
+  architecture_ = architecture_name(gpu.capability_major, gpu.capability_minor);
   ASSIGN_OR_RETURN(const MemoryInfo memory, memory_info());
-  description_ = fmt::format("{}, {}, {} GiB", name, architecture_, memory.total_bytes / (1024 * kMib));
+  description_ = fmt::format("{}, {}, {} GiB", gpu.name, architecture_, memory.total_bytes / (1024 * kMib));
   return {};
 }
 

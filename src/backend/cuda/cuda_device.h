@@ -8,6 +8,10 @@
 
 namespace spate {
 
+// Whether make_cuda_device() can be expected to work: driver, device, its compute capability and NVRTC are there. Makes
+// no context and loads no kernel, so it takes no memory of the GPU.
+Status probe_cuda_device(const DeviceOptions& options);
+
 // The GPU device_idx, or one line that says why there is none: "no CUDA driver: libcuda.so.1 was not found".
 Result<std::unique_ptr<Device>> make_cuda_device(const DeviceOptions& options);
 

@@ -31,10 +31,19 @@ class CudaStream final : public Stream {
   CUstream handle_ = nullptr;
 };
 
+// What the driver tells of a GPU without a context.
+struct GpuFacts {
+  CUdevice device = 0;
+  std::string name;
+  int capability_major = 0, capability_minor = 0;
+};
+// A device that does not exist or is too old is an error.
+Result<GpuFacts> find_gpu(const DriverApi& api, int device_idx);
+
 // A GPU's retained primary context.
 class Context {
  public:
-  static Result<std::unique_ptr<Context>> open(int device_idx);
+  static Result<std::unique_ptr<Context>> open(const DriverApi& api, const GpuFacts& gpu);
   Context(const DriverApi& api, CUdevice device, CUcontext handle) : api_(api), device_(device), handle_(handle) {}
   ~Context();
   Context(const Context&) = delete;
@@ -83,7 +92,7 @@ class CudaDevice final : public Device {
 
  private:
   explicit CudaDevice(std::unique_ptr<Context> context) : context_(std::move(context)) {}
-  Status describe(int device_idx);
+  Status describe(const GpuFacts& gpu);
   Status load_kernels(const std::string& kernel_dir);
   Status load_program(std::string_view program, const std::string& cubin);
 

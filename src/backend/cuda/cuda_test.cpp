@@ -144,6 +144,15 @@ TEST_CASE("thread counts are whole warps within the limit") {
   CHECK(num_threads_for(100000, 256) == 256);
 }
 
+TEST_CASE("the probe says of a device what the factory says, without making it") {
+  for (const int device_idx : {0, -1, 1000}) {
+    const Status probed = probe_cuda_device({.device_idx = device_idx});
+    const Result<std::unique_ptr<Device>> device = make_cuda_device({.device_idx = device_idx});
+    CHECK(probed.to_string() == device.status().to_string());
+    if (device_idx != 0) CHECK(!probed.ok());
+  }
+}
+
 TEST_CASE("without a GPU the factory says why in one line; with one, memory round-trips") {
   Result<std::unique_ptr<Device>> device = make_cuda_device({});
   if (!device.ok()) {

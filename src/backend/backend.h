@@ -138,6 +138,12 @@ struct StepKey {
   bool operator==(const StepKey&) const = default;
 };
 
+// The largest sizes that the ops of a rank will see, as far as ops take memory of their own for them.
+struct OpLimits {
+  int64_t max_num_logits = 0;  // rows of one sample or logprobs call
+  int64_t vocab_size = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -157,6 +163,9 @@ class Device {
 
   // (b) Ops. Every primitive is set; a fused op may be null (backend/ops.h binds its decomposition).
   virtual const OpTable& ops() const = 0;
+  // What ops take for themselves beside the tensors they are given, for the memory plan. Counts what grows with the
+  // vocabulary; what does not is a few MB.
+  virtual int64_t op_workspace_bytes(const OpLimits& /*limits*/) const { return 0; }
 
   // (c) Layouts. pack_rows reads `rows` [n, in_features] on the host (f32, f16 or bf16; any row stride) and may be called
   // in any order of rows, each row once. `rows` is not used after the call returns. Into an integer weight they are quantised as

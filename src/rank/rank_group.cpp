@@ -157,12 +157,15 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
                     .max_num_logits = config.max_num_logits,
                     .kv_block_size = config.kv_block_size};
   ASSIGN_OR_RETURN(const ModelMemory model_memory, Model::memory(config.model, {.rank = 0, .size = size}, options));
+  const int64_t op_workspace_bytes =
+      first_device.op_workspace_bytes({.max_num_logits = config.max_num_logits, .vocab_size = config.model.vocab_size});
   int64_t free_bytes = memory[0].free_bytes;
   for (const MemoryInfo& info : memory) free_bytes = std::min(free_bytes, info.free_bytes);
   ASSIGN_OR_RETURN(group->memory_plan_,
                    plan_memory({.free_bytes = shares_memory ? free_bytes / size : free_bytes,
                                 .weight_bytes = model_memory.weight_bytes,
-                                .workspace_bytes = model_memory.workspace_bytes + RunningState::num_bytes(limits),
+                                .workspace_bytes =
+                                    model_memory.workspace_bytes + op_workspace_bytes + RunningState::num_bytes(limits),
                                 .kv_bytes_per_token = model_memory.kv_bytes_per_token,
                                 .kv_block_size = config.kv_block_size,
                                 .max_num_seqs = config.max_num_seqs,
@@ -205,11 +208,11 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
   for (const auto& worker : group->workers_) group->weight_bytes_ += worker->rank->model().weight_bytes();
   group->summary_ = {
       fmt::format("device {}{}", group->device_description_, size > 1 ? fmt::format(", {} ranks", size) : ""),
-      fmt::format("weights {} of {}, workspace {} and state {} a rank", format_bytes(group->weight_bytes_),
-                  quantization.enabled() ? weight_spec_name(quantization.linear)
-                                         : std::string(dtype_name(config.act_dtype)),
-                  format_bytes(rank.model().workspace_bytes()),
-                  format_bytes(RunningState::num_bytes(limits))),
+      fmt::format(
+          "weights {} of {}, workspace {} and state {} a rank", format_bytes(group->weight_bytes_),
+          quantization.enabled() ? weight_spec_name(quantization.linear) : std::string(dtype_name(config.act_dtype)),
+          format_bytes(rank.model().workspace_bytes() + op_workspace_bytes),
+          format_bytes(RunningState::num_bytes(limits))),
       fmt::format("KV cache {} = {} tokens in {} blocks", format_bytes(plan.kv_cache_bytes * size),
                   plan.num_kv_blocks * config.kv_block_size, plan.num_kv_blocks),
   };

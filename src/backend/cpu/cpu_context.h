@@ -24,6 +24,7 @@ class Scratch {
     return data_.get();
   }
   char* data() const { return data_.get(); }
+  int64_t bytes() const { return bytes_; }
 
  private:
   struct Free {
@@ -92,5 +93,6 @@ void qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p);
 // sample_op.cpp
 void sample(Stream& stream, const SampleParams& p);
 void logprobs(Stream& stream, const LogprobsParams& p);
+int64_t row_scratch_bytes(int64_t vocab_size);  // that sample and logprobs take of each thread's scratch
 
 }  // namespace spate::cpu

@@ -113,6 +113,9 @@ class CpuDevice final : public Device {
   void synchronize(Stream&) override {}
 
   const OpTable& ops() const override { return ops_; }
+  int64_t op_workspace_bytes(const OpLimits& limits) const override {
+    return context_.pool.num_threads() * row_scratch_bytes(limits.vocab_size);
+  }
 
   Result<PackedWeight> create_weight(const WeightDesc& desc) override {
     CHECK(desc.out_features > 0 && desc.in_features > 0, "weight [{}, {}]", desc.out_features, desc.in_features);

@@ -26,10 +26,6 @@ struct RowScratch {
   int32_t* counts;     // [vocab_size], zero between uses
 };
 
-int64_t row_scratch_bytes(int64_t vocab_size) {
-  return vocab_size * 12 + ceil_div(vocab_size, kChunk) * 4 + kDrawChunk * 4 + kBuckets * 8 + 6 * 64;
-}
-
 RowScratch cut_scratch(char* data, int64_t vocab_size) {
   const auto take = [&data](int64_t bytes) {
     char* part = data;
@@ -248,6 +244,10 @@ int32_t sample_row(const Row& r, const float* raw_logits) {
 }
 
 }  // namespace
+
+int64_t row_scratch_bytes(int64_t vocab_size) {
+  return vocab_size * 12 + ceil_div(vocab_size, kChunk) * 4 + kDrawChunk * 4 + kBuckets * 8 + 6 * 64;
+}
 
 void sample(Stream& stream, const SampleParams& p) {
   check_params(p);

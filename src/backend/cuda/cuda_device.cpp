@@ -247,6 +247,10 @@ void* CudaDevice::workspace(size_t bytes) {
   return workspace_.data();
 }
 
+int64_t CudaDevice::op_workspace_bytes(const OpLimits& limits) const {
+  return sample_workspace_bytes(limits.max_num_logits, limits.vocab_size);
+}
+
 int64_t CudaDevice::kv_block_bytes(const KvGroupDesc& desc) const {
   return 2 * desc.num_kv_heads * desc.kv_block_size * padded_head_dim(desc.head_dim) * dtype_bytes(desc.dtype);
 }

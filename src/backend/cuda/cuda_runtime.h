@@ -77,6 +77,7 @@ class CudaDevice final : public Device {
   void synchronize(Stream& stream) override;
 
   const OpTable& ops() const override { return ops_; }
+  int64_t op_workspace_bytes(const OpLimits& limits) const override;
 
   Result<PackedWeight> create_weight(const WeightDesc& desc) override;
   Status pack_rows(PackedWeight& weight, int64_t first_row, const Tensor& rows) override;

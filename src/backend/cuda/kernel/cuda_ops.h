@@ -22,6 +22,9 @@ void logprobs(Stream& stream, const LogprobsParams& p);
 void finish_step(Stream& stream, const FinishStepParams& p);
 void kv_copy_blocks(Stream& stream, const KvCopyBlocksParams& p);
 
+// What sample() takes of the device's workspace.
+int64_t sample_workspace_bytes(int64_t num_logits, int64_t vocab_size);
+
 // All of the above; the fused ops stay null.
 OpTable cuda_ops();
 

@@ -19,6 +19,10 @@ void check_vocab_size(const char* op, int64_t vocab_size) {
 
 }  // namespace
 
+int64_t sample_workspace_bytes(int64_t num_logits, int64_t vocab_size) {
+  return std::min(num_logits, kMaxRowsAtOnce) * vocab_size * static_cast<int64_t>(sizeof(float));
+}
+
 void sample(Stream& stream, const SampleParams& p) {
   check_params(p);
   const int64_t num_logits = p.logits.dim(0), vocab_size = p.logits.dim(1);
@@ -30,7 +34,7 @@ void sample(Stream& stream, const SampleParams& p) {
       .logits = p.logits.data<float>(),
       .sample_seqs = p.sample_seqs.data<int32_t>(),
       .adjusted = static_cast<float*>(static_cast<CudaStream&>(stream).cuda_device().workspace(
-          static_cast<size_t>(rows_at_once * vocab_size) * sizeof(float))),
+          static_cast<size_t>(sample_workspace_bytes(num_logits, vocab_size)))),
       .next_token_ids = p.next_token_ids.data<int32_t>(),
       .token_ids = state.token_ids.data<int32_t>(),
       .num_tokens = state.num_tokens.data<int32_t>(),

@@ -1,0 +1,37 @@
+// Goal    What the CPU device says of itself for the memory plan is what its ops take.
+// Method  The op with the largest appetite runs at the stated size; then the scratch that the threads hold is added up.
+//         What ops compute is the business of spate-conformance.
+#include "backend/cpu/cpu_device.h"
+
+#include "backend/cpu/cpu_context.h"
+#include "base/test.h"
+
+namespace spate::cpu {
+namespace {
+
+TEST_CASE("op_workspace_bytes is the scratch of the sampling ops on all threads") {
+  for (const int64_t vocab_size : {100, 50000}) {
+    constexpr int64_t kNumLogits = 7, kNumTop = 5, kPage = 4096;
+    const auto device = make_cpu_device({.num_threads = 3}).value();
+    const auto stream = device->create_stream();
+    HostTensor logits(DType::kF32, {kNumLogits, vocab_size}), targets(DType::kI32, {kNumLogits});
+    HostTensor logprob(DType::kF32, {kNumLogits}), rank(DType::kI32, {kNumLogits});
+    HostTensor top_ids(DType::kI32, {kNumLogits, kNumTop}), top_logprobs(DType::kF32, {kNumLogits, kNumTop});
+    for (int64_t i = 0; i < kNumLogits * vocab_size; ++i) logits.span<float>()[static_cast<size_t>(i)] = float(i % 97);
+    for (int32_t& id : targets.span<int32_t>()) id = 1;
+    device->ops().logprobs(*stream, {.logits = logits.view(),
+                                     .target_ids = targets.view(),
+                                     .target_logprob = logprob.view(),
+                                     .target_rank = rank.view(),
+                                     .top_ids = top_ids.view(),
+                                     .top_logprobs = top_logprobs.view()});
+    int64_t taken = 0;
+    for (const Scratch& scratch : context_of(*stream).thread_scratch) taken += scratch.bytes();
+    const int64_t told = device->op_workspace_bytes({.max_num_logits = kNumLogits, .vocab_size = vocab_size});
+    CHECK(taken >= told);
+    CHECK(taken <= told + 3 * kPage);
+  }
+}
+
+}  // namespace
+}  // namespace spate::cpu

@@ -74,6 +74,9 @@ void add_model_options(CLI::App* app, ModelArguments& m, bool model_required = t
   add_count(app, "--max-num-waiting", m.max_num_waiting, "Requests that may wait; more are answered 429");
   add_count(app, "--long-prefill-token-threshold", m.long_prefill_token_threshold,
             "Most tokens of one prompt in a step while others wait; 0: a quarter of the budget");
+  app->add_option("--max-prefill-stall-ms", m.max_prefill_stall_ms,
+                  "Most milliseconds that prompts hold up running streams a step; 0: no limit; -1: 100 on a CPU, none on a GPU")
+      ->check(CLI::Range(-1, 60000));
   app->add_option("--max-logprobs", m.max_logprobs, "Most logprobs a request may ask for")->check(CLI::Range(0, 20));
   app->add_option("--seed", m.seed, "Seed of requests that bring none, and of dummy weights");
   app->add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", m.enable_prefix_caching,

@@ -36,6 +36,7 @@ struct ModelArguments {
   double gpu_memory_utilization = 0.92;
   int max_num_waiting = 1024;
   int long_prefill_token_threshold = 0;
+  int max_prefill_stall_ms = -1;       // -1 = 100 on a CPU, none on a GPU
   int max_logprobs = 20;
   uint64_t seed = 0;
   bool enable_prefix_caching = true;

@@ -185,6 +185,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelArguments& arguments,
   engine_config.enable_chunked_prefill = arguments.enable_chunked_prefill;
   engine_config.async_scheduling = arguments.async_scheduling;
   engine_config.long_prefill_token_threshold = arguments.long_prefill_token_threshold;
+  engine_config.max_prefill_stall_ms = arguments.max_prefill_stall_ms >= 0 ? arguments.max_prefill_stall_ms : on_gpu ? 0 : 100;
   engine_config.max_num_waiting = arguments.max_num_waiting;
   RETURN_IF_ERROR(validate_engine_config(engine_config));
   ASSIGN_OR_RETURN(model->engine, Engine::create(engine_config, *model->ranks));

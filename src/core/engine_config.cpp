@@ -17,6 +17,7 @@ Status validate_engine_config(const EngineConfig& config) {
   RETURN_IF_ERROR(at_least("number of KV blocks", config.num_kv_blocks, 1));
   RETURN_IF_ERROR(at_least("--max-num-waiting", config.max_num_waiting, 1));
   RETURN_IF_ERROR(at_least("--long-prefill-token-threshold", config.long_prefill_token_threshold, 0));
+  RETURN_IF_ERROR(at_least("--max-prefill-stall-ms", config.max_prefill_stall_ms, 0));
   if (config.max_num_batched_tokens < config.max_num_seqs) {
     return invalid_argument(
         "--max-num-batched-tokens is {}, but each of the --max-num-seqs {} sequences needs one token of a step: "

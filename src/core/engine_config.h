@@ -20,6 +20,8 @@ struct EngineConfig {
   bool async_scheduling = true;        // schedule step i+1 while step i runs; off: the plain loop
   // A prompt takes at most so many tokens of a step while others wait for a share; 0 = a quarter of the token budget.
   int long_prefill_token_threshold = 0;
+  // While sequences decode, a step takes prompt tokens for about this long at most; 0 = as many as fit the budget.
+  int max_prefill_stall_ms = 0;
 
   int max_num_waiting = 1024;  // requests submitted and not yet scheduled; further ones are refused (429)
 

@@ -139,7 +139,7 @@ void Engine::Impl::collect_step() {
   oldest_step = (oldest_step + 1) % kMaxStepsInFlight;
   --num_in_flight;
   stats.device_seconds += result.device_seconds;
-  scheduler.retire_step(collected);
+  scheduler.retire_step(collected, result.device_seconds);
   route_results(collected);
 }
 

@@ -32,6 +32,7 @@ Scheduler::Scheduler(const EngineConfig& config, uint64_t hash_mask)
                                                          : std::max(1, config.max_num_batched_tokens / 4)),
       watermark_(1 + config.num_kv_blocks / 100),
       kv_cache_(config.num_kv_blocks, config.kv_block_size, config.enable_prefix_caching, hash_mask),
+      pacer_(config.max_prefill_stall_ms * 1e-3, config.max_num_batched_tokens),
       free_rows_(all_rows(config.max_num_seqs)) {
   running_.reserve(config.max_num_seqs);
 }
@@ -108,13 +109,16 @@ void Scheduler::keep_until_collected(std::vector<BlockLease>&& leases, uint64_t 
   leases.clear();
 }
 
-void Scheduler::retire_step(const ScheduledStep& step) {
+void Scheduler::retire_step(const ScheduledStep& step, double device_seconds) {
   CHECK(step.step_id == retired_step_id_ + 1, "step {} is collected after step {}", step.step_id, retired_step_id_);
   retired_step_id_ = step.step_id;
+  int num_decode_tokens = 0;
   for (const ScheduledSeq& scheduled : step.seqs) {
     --scheduled.seq->num_steps_in_flight;
     scheduled.seq->num_pending_samples -= scheduled.sample;
+    num_decode_tokens += scheduled.query_len == 1;
   }
+  pacer_.record(num_decode_tokens, step.num_tokens - num_decode_tokens, device_seconds);
   std::erase_if(pending_releases_, [this](PendingRelease& pending) {
     if (pending.step_id > retired_step_id_) return false;
     num_pending_blocks_ -= static_cast<int>(pending.leases.size());
@@ -145,6 +149,7 @@ void Scheduler::schedule_step(ScheduledStep& step) {
   make_room_for_priority();
   schedule_decodes(step);
   if (config_.enable_chunked_prefill) {
+    if (!step.seqs.empty()) budget_ = std::min(budget_, pacer_.max_prefill_tokens());
     schedule_prefills(step);
   } else {
     schedule_whole_prompts(step);

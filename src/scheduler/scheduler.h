@@ -8,6 +8,7 @@
 //   2. Prompts get the rest. In each priority class the oldest is sure of a share (the long-prefill threshold); then
 //      come all that can finish within the threshold, by arrival; what is left goes to the oldest first. So a short
 //      prompt does not wait behind a long one, a long one always moves, and equal ones run first come, first served.
+//      While sequences decode, the rest is no more than keeps the step within max_prefill_stall_ms (PrefillPacer).
 //   3. A waiting sequence starts when there are a row and the blocks of all its tokens: later only decode needs new
 //      blocks. While the oldest waiting one cannot get its blocks, no younger one starts. One of higher priority than
 //      running ones takes their place, if that gives it what it needs.
@@ -20,6 +21,7 @@
 #include "core/engine_config.h"
 #include "core/step_plan.h"
 #include "kv_cache/kv_cache.h"
+#include "scheduler/prefill_pacer.h"
 #include "scheduler/sequence.h"
 
 namespace spate {
@@ -77,9 +79,9 @@ class Scheduler {
 
   // The next step; empty when nothing can run. Its sequences count as computed from now on.
   void schedule_step(ScheduledStep& step);
-  // The step was collected (steps are collected in order): its blocks may be reused. Before the step's append_token
-  // calls.
-  void retire_step(const ScheduledStep& step);
+  // The step was collected (steps are collected in order) after so many seconds on the device (0: not known): its blocks may be
+  // reused. Before the step's append_token calls.
+  void retire_step(const ScheduledStep& step, double device_seconds = 0);
   // The token that a retired step sampled.
   void append_token(Sequence& seq, int32_t token_id);
   // No step in flight will be collected: the executor has failed.
@@ -144,6 +146,7 @@ class Scheduler {
   const int threshold_;  // of a long prefill
   const int watermark_;  // blocks that starting sequences leave to running ones
   KvCache kv_cache_;
+  PrefillPacer pacer_;
   std::set<Sequence*, ByKey> waiting_;
   std::vector<Sequence*> running_;  // by key
   int num_parked_ = 0;

@@ -67,9 +67,9 @@ class Harness {
     return tokens;
   }
 
-  void collect() {
+  void collect(double device_seconds = 0) {
     if (step.empty()) return;
-    scheduler.retire_step(step);
+    scheduler.retire_step(step, device_seconds);
     for (const ScheduledSeq& scheduled : step.seqs) {
       Sequence& seq = *scheduled.seq;
       if (!scheduled.sample || seq.state == SequenceState::kFinished) continue;
@@ -94,6 +94,24 @@ class Harness {
 };
 
 using Tokens = std::map<int, int>;
+
+// A prompt token costs 1 ms, a decode step 20 ms; 60 ms leave 40 tokens beside a running stream.
+TEST_CASE("prompts beside a running stream take what the stall leaves") {
+  EngineConfig config = config_of(4, 256, 400);
+  config.max_prefill_stall_ms = 60;
+  Harness h(config);
+  h.add(200, 50);
+  CHECK(h.schedule() == Tokens{{0, 200}});  // alone: the whole budget
+  h.collect(0.200);
+  CHECK(h.schedule() == Tokens{{0, 1}});
+  h.collect(0.020);
+  h.add(100, 10);
+  CHECK(h.schedule() == Tokens{{0, 1}, {1, 40}});
+  h.collect(0.060);
+  CHECK(h.schedule() == Tokens{{0, 1}, {1, 40}});
+  h.collect(0.060);
+  CHECK(h.schedule() == Tokens{{0, 1}, {1, 20}});
+}
 
 TEST_CASE("prompts that fit run whole and together, then decode") {
   Harness h(config_of(4, 32, 64));

@@ -1,0 +1,32 @@
+#include "scheduler/prefill_pacer.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace spate {
+namespace {
+
+constexpr double kWeight = 0.25;          // of the newest step in the running averages
+constexpr int kFewestTokensThatTell = 8;  // a step of fewer prompt tokens says little about their cost
+
+void average_in(double& average, double value) { average = average > 0 ? average + kWeight * (value - average) : value; }
+
+}  // namespace
+
+void PrefillPacer::record(int num_decode_tokens, int num_prefill_tokens, double seconds) {
+  if (max_stall_seconds_ <= 0 || seconds <= 0) return;
+  if (num_prefill_tokens == 0) {
+    average_in(decode_seconds_, seconds);
+  } else if (num_prefill_tokens >= kFewestTokensThatTell) {
+    const double decoding = num_decode_tokens > 0 ? std::min(decode_seconds_, seconds / 2) : 0;
+    average_in(seconds_per_prefill_token_, (seconds - decoding) / num_prefill_tokens);
+  }
+}
+
+int PrefillPacer::max_prefill_tokens() const {
+  if (max_stall_seconds_ <= 0 || seconds_per_prefill_token_ <= 0) return max_tokens_;
+  const double left = std::max(0.0, max_stall_seconds_ - decode_seconds_) / seconds_per_prefill_token_;
+  return std::clamp(static_cast<int>(std::lround(std::min<double>(left, max_tokens_))), std::min(kMinTokens, max_tokens_), max_tokens_);
+}
+
+}  // namespace spate

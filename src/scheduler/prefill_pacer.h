@@ -1,0 +1,28 @@
+// PrefillPacer: how many prompt tokens a step may take while others decode, so that no running stream waits longer than
+// max_stall for its next token. It learns what a decode step and a prompt token cost from the steps that were collected.
+//
+// Owned by the scheduler, engine thread only.
+#pragma once
+
+namespace spate {
+
+class PrefillPacer {
+ public:
+  // max_stall_seconds 0: no limit. max_tokens: of a step.
+  PrefillPacer(double max_stall_seconds, int max_tokens) : max_stall_seconds_(max_stall_seconds), max_tokens_(max_tokens) {}
+
+  // A step ran: sequences that decoded, prompt tokens beside them, the seconds it took (0: not known).
+  void record(int num_decode_tokens, int num_prefill_tokens, double seconds);
+  // Prompt tokens for a step in which sequences decode: at least kMinTokens, so that prompts always move.
+  int max_prefill_tokens() const;
+
+  static constexpr int kMinTokens = 16;
+
+ private:
+  double max_stall_seconds_;
+  int max_tokens_;
+  double decode_seconds_ = 0;             // of a step without prompts; 0: none was seen
+  double seconds_per_prefill_token_ = 0;  // beyond that; 0: none was seen
+};
+
+}  // namespace spate

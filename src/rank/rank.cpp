@@ -44,7 +44,7 @@ Status Rank::allocate_arrays() {
   buffer.top_ids = buffer.device.tensor(DType::kI32, {n, kMaxLogprobs}, static_cast<size_t>(8 * n));
   buffer.top_logprobs =
       buffer.device.tensor(DType::kF32, {n, kMaxLogprobs}, static_cast<size_t>((8 + 4 * kMaxLogprobs) * n));
-  row_sampling_.resize(static_cast<size_t>(num_seqs));
+  row_updates_.resize(static_cast<size_t>(num_seqs));
   return ok_status();
 }
 
@@ -98,9 +98,7 @@ void Rank::run(std::span<const std::byte> plan, StepResult* result) {
 
 void Rank::remember_row_updates(const StepPlanHeader& plan, const void* bytes) {
   const RowUpdate* updates = plan_array<RowUpdate>(bytes, plan.row_updates_offset);
-  for (int i = 0; i < plan.num_row_updates; ++i) {
-    row_sampling_[static_cast<size_t>(updates[i].row)] = updates[i].sampling;
-  }
+  for (int i = 0; i < plan.num_row_updates; ++i) row_updates_[static_cast<size_t>(updates[i].row)] = updates[i];
 }
 
 void Rank::run_on_device(const StepPlanHeader& plan, const void* plan_device, StepResult* result) {
@@ -139,7 +137,7 @@ void Rank::sample(const StepContext& ctx, const StepPlanHeader& plan, const Step
   bool any_logprobs = false;
   for (int i = 0; i < plan.num_seqs; ++i) {
     if ((seqs[i].flags & kSample) == 0) continue;
-    num_top.push_back(row_sampling_[static_cast<size_t>(seqs[i].row)].num_logprobs);
+    num_top.push_back(row_updates_[static_cast<size_t>(seqs[i].row)].sampling.num_logprobs);
     any_logprobs |= num_top.back() >= 0;
   }
   for (int begin = 0; begin < plan.num_sampled; begin += limits_.max_num_logits) {
@@ -174,9 +172,9 @@ void Rank::compute_prompt_logprobs(const StepContext& ctx, const StepPlanHeader&
     std::vector<TokenLogprobs>& out = result.prompt_logprobs.emplace_back();
     // Query token j stands at position c + j; its logits speak of the prompt token at c + j + 1.
     const int c = seqs[i].num_computed_tokens;
-    const int prompt_len = row_sampling_[static_cast<size_t>(seqs[i].row)].prompt_len;
-    const int count = std::min(seqs[i].query_len, prompt_len - 1 - c);
-    const std::vector<int32_t> num_top(static_cast<size_t>(std::max(count, 0)), kMaxLogprobs);
+    const RowUpdate& row = row_updates_[static_cast<size_t>(seqs[i].row)];
+    const int count = std::min(seqs[i].query_len, row.sampling.prompt_len - 1 - c);
+    const std::vector<int32_t> num_top(static_cast<size_t>(std::max(count, 0)), row.num_prompt_logprobs);
     for (int begin = 0; begin < count; begin += limits_.max_num_logits) {
       const int end = std::min(count, begin + limits_.max_num_logits);
       const Tensor logits = model_->compute_logits(ctx, token_row_ids_.rows(token_begin + begin, token_begin + end));
@@ -194,9 +192,13 @@ void Rank::compute_logprobs(const Tensor& logits, const Tensor& target_ids, std:
                             std::vector<TokenLogprobs>& out) {
   LogprobsBuffer& buffer = logprobs_;
   const int64_t n = logits.dim(0);
-  const int64_t max_top = std::min<int64_t>(kMaxLogprobs, logits.dim(1));
-  const Tensor top_ids = buffer.top_ids.rows(0, n).columns(0, max_top);
-  const Tensor top_logprobs = buffer.top_logprobs.rows(0, n).columns(0, max_top);
+  const int64_t most_asked = *std::max_element(num_top.begin(), num_top.end());
+  const int64_t max_top = std::min<int64_t>(std::max<int64_t>(most_asked, 0), logits.dim(1));
+  Tensor top_ids, top_logprobs;  // undefined when no one asked for top ones
+  if (max_top > 0) {
+    top_ids = buffer.top_ids.rows(0, n).columns(0, max_top);
+    top_logprobs = buffer.top_logprobs.rows(0, n).columns(0, max_top);
+  }
   bound_.ops.logprobs(*stream_, {.logits = logits,
                                  .target_ids = target_ids,
                                  .target_logprob = buffer.target_logprob.rows(0, n),

@@ -68,8 +68,7 @@ class Rank {
   Tensor next_token_ids_;         // [max_num_seqs]
   Tensor token_row_ids_;          // [max_num_batched_tokens]: 0, 1, 2 ...
   LogprobsBuffer logprobs_;
-  // What the host must know of each row: set by RowUpdates.
-  std::vector<RowSampling> row_sampling_;
+  std::vector<RowUpdate> row_updates_;  // the last one of each row: what the host must know of it
   std::span<const std::byte> plan_host_;
 };
 

@@ -7,6 +7,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <set>
 
 #include "backend/reference/reference_device.h"
 #include "base/rng.h"
@@ -45,8 +46,31 @@ class CollectingSink final : public OutputSink {
   }
   std::vector<std::vector<int32_t>> tokens;
   std::vector<std::vector<TokenLogprobs>> logprobs, prompt_logprobs;
+  std::set<size_t> num_top, num_prompt_top;  // that the ranks gave for a token
   size_t num_finished = 0;
   int num_errors = 0;
+};
+
+// Passes steps on and notes how many top log-probabilities the ranks gave, before the engine cuts them to what was
+// asked.
+class TopCounter final : public StepExecutor {
+ public:
+  TopCounter(StepExecutor& inner, std::set<size_t>& num_top, std::set<size_t>& num_prompt_top)
+      : inner_(inner), num_top_(num_top), num_prompt_top_(num_prompt_top) {}
+  void submit(std::span<const std::byte> plan) override { inner_.submit(plan); }
+  int num_in_flight() const override { return inner_.num_in_flight(); }
+  Status collect(StepResult& result) override {
+    RETURN_IF_ERROR(inner_.collect(result));
+    for (const TokenLogprobs& entry : result.logprobs) num_top_.insert(entry.top.size());
+    for (const auto& entries : result.prompt_logprobs) {
+      for (const TokenLogprobs& entry : entries) num_prompt_top_.insert(entry.top.size());
+    }
+    return ok_status();
+  }
+
+ private:
+  StepExecutor& inner_;
+  std::set<size_t>&num_top_, &num_prompt_top_;
 };
 
 const std::filesystem::path model_dir() { return repo_root() / "test" / "goldens" / "model" / "qwen3_tied_sharded"; }
@@ -78,8 +102,9 @@ std::shared_ptr<CollectingSink> run(const Variant& variant, const std::vector<st
   engine_config.enable_chunked_prefill = variant.chunked;
   engine_config.enable_prefix_caching = variant.prefix_caching;
   engine_config.async_scheduling = variant.async;
-  auto engine = Engine::create(engine_config, *ranks).value();
   auto sink = std::make_shared<CollectingSink>(prompts.size());
+  TopCounter executor(*ranks, sink->num_top, sink->num_prompt_top);
+  auto engine = Engine::create(engine_config, executor).value();
   for (size_t i = 0; i < prompts.size(); ++i) {
     Request request;
     request.id = i;
@@ -181,6 +206,16 @@ TEST_CASE("rank group: log-probabilities of output and prompt do not depend on c
       CHECK(entry.top[0].token_id == entry.token_id);
       CHECK(entry.logprob == chunked->logprobs[i][t].logprob);
     }
+  }
+}
+
+TEST_CASE("rank group: as many top log-probabilities are computed as were asked for") {
+  const auto prompts = make_prompts();
+  for (const int num_top : {0, 1, kMaxLogprobs}) {
+    const auto got =
+        run({}, prompts, 2, {.temperature = 0, .logprobs = num_top, .prompt_logprobs = kMaxLogprobs - num_top});
+    CHECK(got->num_top == std::set<size_t>{static_cast<size_t>(num_top)});
+    CHECK(got->num_prompt_top == std::set<size_t>{static_cast<size_t>(kMaxLogprobs - num_top)});
   }
 }
 

@@ -126,9 +126,11 @@ struct StepInputs {
 };
 
 // First op of a step: applies the plan's row and block updates to the state, then fills the inputs.
-// For sequence s of the plan, row r, its query tokens are token_ids[r, c .. c + query_len) with c = num_computed_tokens[r],
-// their positions c, c+1, ..., their slots block_table[r, p / kv_block_size] * kv_block_size + p % kv_block_size.
-// seq_lens[s] = c + query_len. Sampled sequences (flag kSample) are listed in plan order in sample_rows / sample_seqs.
+// For sequence s of the plan, row r, its query tokens are token_ids[r, c .. c + query_len) with c =
+// num_computed_tokens[r], their positions c, c+1, ..., their slots block_table[r, p / kv_block_size] * kv_block_size +
+// p % kv_block_size. seq_lens[s] = c + query_len. Sampled sequences (flag kSample) are listed in plan order in
+// sample_rows / sample_seqs. cu_seqlens_q[0] = 0 is written also when no sequence runs: a step may carry nothing but
+// updates and block copies.
 struct BeginStepParams {
   const StepPlanHeader* plan_host;  // for launch sizes
   const void* plan;                 // the same bytes on the device
@@ -162,7 +164,9 @@ struct LogprobsParams {
 };
 
 // Last op of a step: for each sequence of the plan num_computed_tokens[row] += query_len; for each sampled one
-// token_ids[row, num_tokens[row]] = its next token and num_tokens[row] += 1.
+// token_ids[row, num_tokens[row]] = its next token and num_tokens[row] += 1. A row that is full (num_tokens ==
+// max_model_len) keeps its tokens and its count, the next token is dropped: the host runs a step behind, and a sequence
+// that it has ended may run once more.
 struct FinishStepParams {
   const StepPlanHeader* plan_host;
   const void* plan;

@@ -1,5 +1,6 @@
-// begin_step and finish_step over random plans: sequences enter rows, prefill in chunks, decode, leave. After every step the whole
-// state and all inputs must equal the reference's, to the last poisoned element.
+// begin_step and finish_step over random plans: sequences enter rows, prefill in chunks, decode, leave; every fourth
+// fills its row and samples once too often, and every tenth step runs no sequence. After every step the whole state and
+// all inputs must equal the reference's, to the last poisoned element.
 #include <algorithm>
 #include <cstring>
 
@@ -26,7 +27,7 @@ class PlanMaker {
     int32_t budget = kMaxTokens;
     for (size_t row = 0; row < rows_.size(); ++row) {
       HostRow& r = rows_[row];
-      const bool full = r.num_tokens >= kSizes.max_model_len - 1;
+      const bool full = r.num_computed_tokens == kSizes.max_model_len;
       if (!r.used || full || rng_.below(6) == 0) {
         r = {};
         if (rng_.below(3) == 0) continue;
@@ -49,7 +50,9 @@ class PlanMaker {
   void enter(PlanParts& plan, size_t row) {
     HostRow& r = rows_[row];
     r.used = true;
-    r.num_tokens = 1 + random_int(static_cast<uint64_t>(kSizes.max_model_len) - 10);
+    const bool fills_row = num_entered_++ % 4 == 0;
+    r.num_tokens = fills_row ? static_cast<int32_t>(kSizes.max_model_len)
+                             : 1 + random_int(static_cast<uint64_t>(kSizes.max_model_len) - 10);
     r.num_computed_tokens = random_int(static_cast<uint64_t>(r.num_tokens));  // a prefix hit
     RowUpdate update;
     update.row = static_cast<int32_t>(row);
@@ -93,12 +96,13 @@ class PlanMaker {
                          .flags = samples ? static_cast<uint32_t>(kSample) : 0u,
                          .num_computed_tokens = r.num_computed_tokens});
     r.num_computed_tokens += query_len;
-    r.num_tokens += samples;
+    r.num_tokens += samples && r.num_tokens < kSizes.max_model_len;  // else the token is dropped
     budget -= query_len;
   }
 
   Rng rng_;
   std::vector<HostRow> rows_;
+  int num_entered_ = 0;
 };
 
 StepInputs put_inputs(Side& side) {
@@ -136,7 +140,7 @@ void add_step_cases(Report& report, Sides sides) {
       const DeviceState state = put_state(side, kSizes);
       Outputs outputs;
       for (int step = 0; step < 25; ++step) {
-        const std::vector<uint64_t> image = plans.next().image();
+        const std::vector<uint64_t> image = (step % 10 == 9 ? PlanParts() : plans.next()).image();
         const auto& header = *reinterpret_cast<const StepPlanHeader*>(image.data());
         HostTensor plan_bytes(DType::kI64, {static_cast<int64_t>(image.size())});
         std::memcpy(plan_bytes.view().raw(), image.data(), image.size() * 8);

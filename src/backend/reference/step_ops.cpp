@@ -91,9 +91,9 @@ void finish_step(Stream&, const FinishStepParams& p) {
     const SeqStep& seq = seqs[s];
     p.state.num_computed_tokens.data<int32_t>()[seq.row] += seq.query_len;
     if (!(seq.flags & kSample)) continue;
+    const int32_t next_token_id = p.next_token_ids.data<int32_t>()[sampled++];
     int32_t& num_tokens = p.state.num_tokens.data<int32_t>()[seq.row];
-    CHECK(num_tokens < p.state.token_ids.dim(1), "finish_step: row {} is full with {} tokens", seq.row, num_tokens);
-    row_of(p.state.token_ids, seq.row)[num_tokens++] = p.next_token_ids.data<int32_t>()[sampled++];
+    if (num_tokens < p.state.token_ids.dim(1)) row_of(p.state.token_ids, seq.row)[num_tokens++] = next_token_id;
   }
 }
 

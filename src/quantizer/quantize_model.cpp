@@ -1,0 +1,387 @@
+#include "quantizer/quantize_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "model/families.h"
+#include "quant/quantize.h"
+#include "quantizer/awq.h"
+#include "quantizer/gptq.h"
+#include "quantizer/layer_runner.h"
+#include "quantizer/output_directory.h"
+#include "quantizer/packed_layout.h"
+#include "quantizer/safetensors_writer.h"
+#include "weights/file_text.h"
+#include "weights/safetensors.h"
+
+namespace spate {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kBatchTokens = 2048;
+constexpr int64_t kMaxSamples = 1024;     // inputs of each matrix that searches and reports use
+constexpr int64_t kCopyBytes = 64 << 20;  // of a tensor that stays as it is, at once
+constexpr int64_t kMaxConfigBytes = 16 << 20;
+
+std::string module_of(const std::string& weight_name) { return weight_name.substr(0, weight_name.rfind('.')); }
+
+double relative(double squared_error, double squared) { return squared > 0 ? std::sqrt(squared_error / squared) : 0; }
+
+// Everything of a run; lives on the stack of quantize_model().
+class Run {
+ public:
+  Run(const fs::path& model_dir, Device& device, const QuantizeOptions& options,
+      const std::function<void(double)>& progress, const std::function<bool()>& stop)
+      : model_dir_(model_dir), device_(device), options_(options), progress_(progress), stop_(stop), math_(device) {}
+
+  Result<QuantizeReport> into(OutputDirectory& out) {
+    RETURN_IF_ERROR(open());
+    RETURN_IF_ERROR(create_writer(out.path()));
+    RETURN_IF_ERROR(copy_files(out.path()));
+    RETURN_IF_ERROR(write_outside_layers());
+    RETURN_IF_ERROR(embed_calibration());
+    for (int64_t layer_idx = 0; layer_idx < config_.num_layers; ++layer_idx) {
+      RETURN_IF_ERROR(run_layer(layer_idx).with_context(fmt::format("layer {}", layer_idx)));
+    }
+    RETURN_IF_ERROR(writer_->finish());
+    RETURN_IF_ERROR(check_stop());
+    RETURN_IF_ERROR(out.commit());
+    if (progress_) progress_(1.0);
+    return std::move(report_);
+  }
+
+ private:
+  Status open();
+  Status create_writer(const fs::path& dir);
+  Status copy_files(const fs::path& dir);
+  Status write_outside_layers();
+  Status embed_calibration();
+  Status run_layer(int64_t layer_idx);
+  Result<LayerTensors> read_layer(const LayerSource& source) const;
+  Result<std::vector<InputStatistics>> observe(const LayerSource& source, int64_t layer_idx);
+  Result<CodedMatrix> quantize(const std::string& short_name, const Tensor& w, const InputStatistics& input,
+                               const GptqFactor* factor) const;
+  Status report(const std::string& name, const Tensor& w, const Tensor& decoded, const InputStatistics& input);
+  Status copy_tensor(const TensorEntry& entry);
+  Status write_vector(const std::string& name, const TensorEntry& entry, const Tensor& values);
+  Status check_stop() const {
+    return stop_ && stop_() ? cancelled("quantize: interrupted; nothing is kept") : ok_status();
+  }
+
+  bool is_linear(const std::string& name) const;      // of a layer
+  bool is_vocabulary(const std::string& name) const;  // to be quantised
+  std::string layer_prefix(int64_t layer_idx) const { return fmt::format("{}.layers.{}.", spec_.prefix, layer_idx); }
+  int64_t num_calibration_tokens() const {
+    int64_t n = 0;
+    for (const HiddenBatch& batch : batches_) n += batch.hidden_states.view().dim(0);
+    return n;
+  }
+
+  const fs::path model_dir_;
+  Device& device_;
+  const QuantizeOptions& options_;
+  const std::function<void(double)>& progress_;
+  const std::function<bool()>& stop_;
+  DeviceMath math_;
+
+  ModelConfig config_;
+  DecoderSpec spec_;
+  CodeFormat format_, vocabulary_format_;
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<SafetensorsWriter> writer_;
+  std::vector<HiddenBatch> batches_;
+  QuantizeReport report_;
+};
+
+Status Run::open() {
+  ASSIGN_OR_RETURN(config_, load_model_config(model_dir_));
+  ASSIGN_OR_RETURN(spec_, make_decoder_spec(config_));
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(model_dir_));
+  checkpoint_ = std::make_unique<Checkpoint>(std::move(checkpoint));
+  for (const TensorEntry& entry : checkpoint_->entries()) {
+    if (entry.quantized) return invalid_argument("{} holds codes already; quantize the model of floats", entry.name);
+  }
+  RETURN_IF_ERROR(Model::verify(config_, *checkpoint_));
+  format_ = {.spec = options_.spec, .scale_dtype = config_.torch_dtype == DType::kBf16 ? DType::kBf16 : DType::kF16};
+  vocabulary_format_ = {.spec = {.format = WeightFormat::kInt8}, .scale_dtype = format_.scale_dtype};
+  return ok_status();
+}
+
+bool Run::is_linear(const std::string& name) const {
+  if (!name.starts_with(spec_.prefix + ".layers.")) return false;
+  for (const LinearGroup& group : linear_groups()) {
+    for (const std::string_view matrix : group.matrices) {
+      if (name.ends_with(fmt::format(".{}.weight", matrix))) return true;
+    }
+  }
+  return false;
+}
+
+bool Run::is_vocabulary(const std::string& name) const {
+  return options_.quantize_vocabulary &&
+         (name == spec_.prefix + ".embed_tokens.weight" || name == spec_.lm_head + ".weight");
+}
+
+Status Run::create_writer(const fs::path& dir) {
+  std::vector<PlannedTensor> planned;
+  PackedGroup linear{.format = format_, .targets = {"Linear"}, .act_order = options_.act_order};
+  PackedGroup vocabulary{.format = vocabulary_format_};
+  for (const TensorEntry& entry : checkpoint_->entries()) {
+    report_.bytes_before += static_cast<int64_t>(entry.num_bytes);
+    if (!is_linear(entry.name) && !is_vocabulary(entry.name)) {
+      planned.push_back({entry.name, entry.dtype_name, entry.shape, static_cast<int64_t>(entry.num_bytes)});
+      continue;
+    }
+    const bool in_layer = is_linear(entry.name);
+    if (!in_layer) vocabulary.targets.push_back(module_of(entry.name));
+    for (PlannedTensor& tensor : plan_packed_matrix(module_of(entry.name), in_layer ? format_ : vocabulary_format_,
+                                                    entry.shape[0], entry.shape[1])) {
+      planned.push_back(std::move(tensor));
+    }
+  }
+  for (const PlannedTensor& tensor : planned) report_.bytes_after += tensor.num_bytes;
+  ASSIGN_OR_RETURN(SafetensorsWriter writer, SafetensorsWriter::create(dir, std::move(planned)));
+  writer_ = std::make_unique<SafetensorsWriter>(std::move(writer));
+
+  ASSIGN_OR_RETURN(const std::string config_json, read_text_file(model_dir_ / "config.json", kMaxConfigBytes));
+  std::vector<PackedGroup> groups = {std::move(linear)};
+  std::vector<std::string> ignore;
+  if (vocabulary.targets.empty()) {
+    ignore.push_back(spec_.lm_head);
+  } else {
+    groups.push_back(std::move(vocabulary));
+  }
+  ASSIGN_OR_RETURN(const std::string text, with_quantization_config(config_json, groups, ignore));
+  std::ofstream out(dir / "config.json");
+  out << text;
+  return out.flush() ? ok_status() : resource_exhausted("{}: cannot be written", (dir / "config.json").string());
+}
+
+// Everything but weights and what describes them: tokenizer, template, generation_config.json, eval/, licences.
+Status Run::copy_files(const fs::path& dir) {
+  static const std::set<std::string> kLeftOut = {".safetensors", ".bin", ".pt",      ".pth",
+                                                 ".gguf",        ".h5",  ".msgpack", ".onnx"};
+  std::error_code error;
+  for (const fs::directory_entry& file : fs::directory_iterator(model_dir_, error)) {
+    const std::string name = file.path().filename().string();
+    const bool is_data = file.is_regular_file() || (file.is_directory() && name == "eval");
+    if (!is_data || name.starts_with('.') || name == "config.json" || name == "README.md" ||
+        name.ends_with(".index.json") || kLeftOut.contains(file.path().extension().string())) {
+      continue;
+    }
+    fs::copy(file.path(), dir / name, fs::copy_options::recursive, error);
+    if (error) return resource_exhausted("{}: cannot be copied: {}", file.path().string(), error.message());
+  }
+  return error ? resource_exhausted("{}: {}", model_dir_.string(), error.message()) : ok_status();
+}
+
+Status Run::copy_tensor(const TensorEntry& entry) {
+  const int64_t num_rows = entry.shape.empty() ? 1 : entry.shape[0];
+  if (entry.num_bytes == 0 || num_rows == 0) return ok_status();
+  const int64_t row_bytes = static_cast<int64_t>(entry.num_bytes) / num_rows,
+                piece = std::max<int64_t>(1, kCopyBytes / row_bytes);
+  HostTensor scratch;
+  for (int64_t row = 0; row < num_rows; row += piece) {
+    const int64_t end = std::min(num_rows, row + piece);
+    ASSIGN_OR_RETURN(const Tensor rows, checkpoint_->rows(entry, row, end, scratch));
+    RETURN_IF_ERROR(writer_->write(entry.name, row * row_bytes, rows.raw(), rows.num_bytes()));
+    checkpoint_->release(entry, row, end);
+  }
+  return ok_status();
+}
+
+Status Run::write_outside_layers() {
+  for (const TensorEntry& entry : checkpoint_->entries()) {
+    RETURN_IF_ERROR(check_stop());
+    if (is_linear(entry.name)) continue;
+    if (is_vocabulary(entry.name)) {
+      HostTensor scratch;
+      ASSIGN_OR_RETURN(const Tensor rows, checkpoint_->rows(entry, 0, entry.shape[0], scratch));
+      HostTensor w(DType::kF32, {entry.shape[0], entry.shape[1]});
+      for (int64_t i = 0; i < w.view().dim(0); ++i) row_to_float(rows, i, w.view().rows(i, i + 1).data<float>());
+      const CodedMatrix matrix = round_to_nearest(vocabulary_format_, w);
+      RETURN_IF_ERROR(write_packed_matrix(*writer_, module_of(entry.name), matrix));
+      RETURN_IF_ERROR(report(module_of(entry.name), w, decode(matrix), InputStatistics(0, 1, false)));
+      checkpoint_->release(entry, 0, entry.shape[0]);
+      continue;
+    }
+    // AWQ changes the vectors of a layer.
+    const bool later = options_.method == QuantizeMethod::kAwq && entry.name.starts_with(spec_.prefix + ".layers.");
+    if (!later) RETURN_IF_ERROR(copy_tensor(entry));
+  }
+  return ok_status();
+}
+
+// The sequences in batches, as the embedding table gives them.
+Status Run::embed_calibration() {
+  const TensorEntry& table = *checkpoint_->find(spec_.prefix + ".embed_tokens.weight");
+  std::vector<std::vector<int32_t>> batch_ids;
+  for (const std::vector<int32_t>& sequence : options_.calibration) {
+    const int64_t len =
+        std::min<int64_t>({static_cast<int64_t>(sequence.size()), kMaxCalibrationLen, config_.max_position_embeddings});
+    if (len == 0) continue;
+    if (batches_.empty() || static_cast<int64_t>(batch_ids.back().size()) + len > kBatchTokens ||
+        static_cast<int64_t>(batches_.back().seq_lens.size()) == LayerRunner::kMaxSeqs) {
+      batches_.emplace_back();
+      batch_ids.emplace_back();
+    }
+    batches_.back().seq_lens.push_back(len);
+    batch_ids.back().insert(batch_ids.back().end(), sequence.begin(), sequence.begin() + len);
+  }
+  for (size_t b = 0; b < batches_.size(); ++b) {
+    HostTensor& hidden = batches_[b].hidden_states;
+    hidden = HostTensor(DType::kF32, {static_cast<int64_t>(batch_ids[b].size()), config_.hidden_size});
+    HostTensor scratch;
+    for (size_t t = 0; t < batch_ids[b].size(); ++t) {
+      const int64_t id = batch_ids[b][t];
+      if (id < 0 || id >= config_.vocab_size)
+        return invalid_argument("calibration token {} of {}", id, config_.vocab_size);
+      ASSIGN_OR_RETURN(const Tensor row, checkpoint_->rows(table, id, id + 1, scratch));
+      row_to_float(row, 0, hidden.view().data<float>() + static_cast<int64_t>(t) * config_.hidden_size);
+    }
+  }
+  report_.num_calibration_tokens = num_calibration_tokens();
+  if (options_.method != QuantizeMethod::kRtn && batches_.empty()) {
+    return invalid_argument("awq and gptq need calibration tokens; there are none");
+  }
+  return ok_status();
+}
+
+Result<LayerTensors> Run::read_layer(const LayerSource& source) const {
+  LayerTensors tensors;
+  const std::string prefix = layer_prefix(0);
+  for (const TensorEntry& entry : source.entries()) {
+    if (!entry.name.starts_with(prefix)) continue;
+    const std::string short_name = entry.name.substr(prefix.size());
+    if (short_name.ends_with("rotary_emb.inv_freq")) continue;
+    ASSIGN_OR_RETURN(tensors[short_name], source.read(short_name));
+  }
+  return tensors;
+}
+
+Result<std::vector<InputStatistics>> Run::observe(const LayerSource& source, int64_t layer_idx) {
+  std::vector<InputStatistics> statistics;
+  const bool with_moments = options_.method == QuantizeMethod::kGptq;
+  for (int i = 0; i < kNumLinearInputs; ++i)
+    statistics.emplace_back(num_calibration_tokens(), kMaxSamples, with_moments);
+  if (batches_.empty()) return statistics;
+  ASSIGN_OR_RETURN(const auto runner,
+                   LayerRunner::create(device_, one_layer_config(config_, layer_idx), source, kBatchTokens,
+                                       std::min(kMaxCalibrationLen, config_.max_position_embeddings)));
+  Status status;
+  for (const HiddenBatch& batch : batches_) {
+    RETURN_IF_ERROR(check_stop());
+    runner->run(batch, [&](LinearInput input, const Tensor& x) {
+      if (status.ok()) status = statistics[static_cast<size_t>(input)].add(x, math_);
+    });
+    RETURN_IF_ERROR(status);
+  }
+  return statistics;
+}
+
+Result<CodedMatrix> Run::quantize(const std::string& short_name, const Tensor& w, const InputStatistics& input,
+                                  const GptqFactor* factor) const {
+  if (factor != nullptr) return factor->quantize(format_, w);
+  // What q and k are clipped by shows in their product, which the loss of one matrix does not see.
+  const bool keep_range = short_name == "self_attn.q_proj" || short_name == "self_attn.k_proj";
+  if (options_.method == QuantizeMethod::kRtn || keep_range) return round_to_nearest(format_, w);
+  return round_clipped(format_, w, input.samples(), options_.num_threads);
+}
+
+Status Run::report(const std::string& name, const Tensor& w, const Tensor& decoded, const InputStatistics& input) {
+  MatrixReport one{.name = name, .num_rows = w.dim(0), .in_features = w.dim(1)};
+  HostTensor difference(DType::kF32, {w.dim(0), w.dim(1)});
+  double squared = 0, squared_error = 0;
+  for (int64_t i = 0; i < w.num_elements(); ++i) {
+    const float value = w.data<float>()[i], error = decoded.data<float>()[i] - value;
+    difference.span<float>()[static_cast<size_t>(i)] = error;
+    squared += double{value} * value;
+    squared_error += double{error} * error;
+  }
+  one.weight_error = relative(squared_error, squared);
+  if (input.in_features() > 0) {
+    const HostTensor samples = input.samples();
+    ASSIGN_OR_RETURN(const double output_error, math_.squared_output(samples, difference));
+    ASSIGN_OR_RETURN(const double output, math_.squared_output(samples, w));
+    one.output_error = relative(output_error, output);
+  }
+  report_.matrices.push_back(std::move(one));
+  return ok_status();
+}
+
+Status Run::write_vector(const std::string& name, const TensorEntry& entry, const Tensor& values) {
+  const int64_t n = values.dim(0);
+  if (entry.dtype == DType::kF32) return writer_->write(name, 0, values.raw(), n * 4);
+  std::vector<uint16_t> rounded;
+  for (int64_t i = 0; i < n; ++i) {
+    const float value = values.data<float>()[i];
+    rounded.push_back(entry.dtype == DType::kBf16 ? Bf16::from_float(value).bits : F16::from_float(value).bits);
+  }
+  return writer_->write(name, 0, rounded.data(), n * 2);
+}
+
+Status Run::run_layer(int64_t layer_idx) {
+  const std::string prefix = layer_prefix(layer_idx);
+  const double share = 1.0 / static_cast<double>(config_.num_layers);
+  const auto advance = [&](double of_layer) {
+    if (progress_) progress_(share * (static_cast<double>(layer_idx) + of_layer) * 0.999);
+  };
+  LayerSource source(*checkpoint_, spec_.prefix, layer_idx, config_.hidden_size);
+  ASSIGN_OR_RETURN(LayerTensors layer, read_layer(source));
+  ASSIGN_OR_RETURN(std::vector<InputStatistics> statistics, observe(source, layer_idx));
+  advance(0.4);
+  if (options_.method == QuantizeMethod::kAwq) {
+    const DType norm_dtype = source.base_entry("input_layernorm.weight")->dtype.value_or(DType::kBf16);
+    const AttentionShape shape{config_.num_heads, config_.num_kv_heads, config_.head_dim};
+    RETURN_IF_ERROR(fold_awq_scales(format_, shape, norm_dtype, layer, statistics, math_));
+    for (auto& [short_name, values] : layer) {
+      if (is_linear(prefix + short_name)) continue;
+      RETURN_IF_ERROR(write_vector(prefix + short_name, *source.base_entry(short_name), values));
+    }
+  }
+  for (const LinearGroup& group : linear_groups()) {
+    const InputStatistics& input = statistics[static_cast<size_t>(group.input)];
+    std::unique_ptr<GptqFactor> factor;
+    if (options_.method == QuantizeMethod::kGptq) {
+      ASSIGN_OR_RETURN(GptqFactor made, GptqFactor::create(input.moments(), {.act_order = options_.act_order,
+                                                                             .num_threads = options_.num_threads}));
+      factor = std::make_unique<GptqFactor>(std::move(made));
+    }
+    for (const std::string_view matrix : group.matrices) {
+      RETURN_IF_ERROR(check_stop());
+      const std::string module(matrix), short_name = module + ".weight";
+      const Tensor& w = layer.at(short_name);
+      ASSIGN_OR_RETURN(const CodedMatrix coded, quantize(module, w, input, factor.get()));
+      RETURN_IF_ERROR(write_packed_matrix(*writer_, prefix + module, coded));
+      HostTensor decoded = decode(coded);
+      RETURN_IF_ERROR(report(prefix + module, w, decoded, input));
+      layer.at(short_name) = std::move(decoded);
+    }
+  }
+  advance(0.8);
+  if (layer_idx + 1 == config_.num_layers || batches_.empty()) return ok_status();
+  for (auto& [short_name, values] : layer) source.replace(short_name, std::move(values));
+  ASSIGN_OR_RETURN(const auto runner,
+                   LayerRunner::create(device_, one_layer_config(config_, layer_idx), source, kBatchTokens,
+                                       std::min(kMaxCalibrationLen, config_.max_position_embeddings)));
+  for (HiddenBatch& batch : batches_) batch.hidden_states = runner->run(batch);
+  advance(1.0);
+  return ok_status();
+}
+
+}  // namespace
+
+Result<QuantizeReport> quantize_model(const fs::path& model_dir, const fs::path& out_dir, Device& device,
+                                      const QuantizeOptions& options, const std::function<void(double)>& progress,
+                                      const std::function<bool()>& stop) {
+  if (!options.spec.is_integer())
+    return invalid_argument("quantize to {}: needs int8 or int4", weight_spec_name(options.spec));
+  ASSIGN_OR_RETURN(OutputDirectory out, OutputDirectory::create(out_dir));
+  return Run(model_dir, device, options, progress, stop).into(out);
+}
+
+}  // namespace spate

@@ -1,0 +1,263 @@
+// quantize_model_test.cpp
+//
+// Goal     One layer run alone gives what it gives inside its model; AWQ's folding changes nothing before rounding; a
+//          quantised directory loads, holds what the report says, and computes nearly what its source does; an
+//          interrupted run leaves nothing.
+// Method   The tiny golden models (windows, biases, shared kv heads, interleaved RoPE) on the reference back-end;
+// inputs
+//          with a few large channels, where AWQ has something to do.
+#include "quantizer/quantize_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "backend/reference/reference_device.h"
+#include "base/tensor_compare.h"
+#include "base/test_support.h"
+#include "model/families.h"
+#include "quantizer/awq.h"
+#include "quantizer/layer_runner.h"
+#include "weights/safetensors.h"
+
+#include "base/test.h"
+
+namespace spate {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path golden(const char* name) { return repo_root() / "test" / "goldens" / "model" / name; }
+
+HostTensor read(const Checkpoint& file, const std::string& name) {
+  HostTensor scratch;
+  const TensorEntry* entry = file.find(name);
+  REQUIRE(entry != nullptr);
+  return copy_tensor(file.rows(*entry, 0, entry->shape[0], scratch).value());
+}
+
+// The model of a golden without its goldens.safetensors, so that it is a checkpoint of its own.
+class ModelCopy {
+ public:
+  explicit ModelCopy(const char* name) {
+    for (const auto& file : fs::directory_iterator(golden(name))) {
+      if (file.path().filename() != "goldens.safetensors") fs::copy(file.path(), dir_.path());
+    }
+  }
+  const fs::path& path() const { return dir_.path(); }
+
+ private:
+  TempDir dir_;
+};
+
+TEST_CASE("layers run one by one give the hidden states of transformers") {
+  // The goldens hold the states behind the embedding, layer 0, a middle layer and the last.
+  for (const char* name :
+       {"qwen3_tied_sharded", "qwen2_window", "mistral_window", "ernie4_5_bias", "llama3_bias_tied"}) {
+    CAPTURE(name);
+    const auto device = make_reference_device({}).value();
+    const ModelConfig config = load_model_config(golden(name)).value();
+    const DecoderSpec spec = make_decoder_spec(config).value();
+    const Checkpoint weights = Checkpoint::open(golden(name)).value(),
+                     goldens = Checkpoint::open(golden(name) / "goldens.safetensors").value();
+    const int64_t mid_layer = static_cast<int64_t>(element_at(read(goldens, "mid_layer"), 0));
+    // Two sequences in a batch.
+    HiddenBatch batch;
+    int64_t num_tokens = 0;
+    std::vector<HostTensor> embedded;
+    for (const char* seq : {"seq0", "seq1"}) {
+      embedded.push_back(read(goldens, std::string(seq) + ".hidden.embed"));
+      batch.seq_lens.push_back(embedded.back().view().dim(0));
+      num_tokens += batch.seq_lens.back();
+    }
+    batch.hidden_states = HostTensor(DType::kF32, {num_tokens, config.hidden_size});
+    std::copy_n(embedded[0].view().data<float>(), embedded[0].view().num_elements(),
+                batch.hidden_states.view().data<float>());
+    std::copy_n(embedded[1].view().data<float>(), embedded[1].view().num_elements(),
+                batch.hidden_states.view().data<float>() + embedded[0].view().num_elements());
+    for (int64_t i = 0; i < config.num_layers; ++i) {
+      const LayerSource source(weights, spec.prefix, i, config.hidden_size);
+      const auto runner =
+          LayerRunner::create(*device, one_layer_config(config, i), source, num_tokens, config.max_position_embeddings)
+              .value();
+      batch.hidden_states = runner->run(batch);
+      const char* place = i == 0 ? "first" : i == mid_layer ? "mid" : i + 1 == config.num_layers ? "last" : nullptr;
+      if (place == nullptr) continue;
+      CAPTURE(place);
+      const int64_t first_len = batch.seq_lens[0];
+      CHECK(relative_l2(batch.hidden_states.view().rows(0, first_len),
+                        read(goldens, std::string("seq0.hidden.") + place)) < 1e-5);
+      CHECK(relative_l2(batch.hidden_states.view().rows(first_len, num_tokens),
+                        read(goldens, std::string("seq1.hidden.") + place)) < 1e-5);
+    }
+  }
+}
+
+// A layer, random inputs with some channels 20 times as large, and what the layer's matrices are given for them.
+struct LayerFixture {
+  explicit LayerFixture(const char* name)
+      : config(load_model_config(golden(name)).value()),
+        spec(make_decoder_spec(config).value()),
+        weights(Checkpoint::open(golden(name)).value()),
+        source(weights, spec.prefix, 0, config.hidden_size) {
+    Rng rng(test_seed());
+    batch.seq_lens = {40, 24};
+    batch.hidden_states = random_tensor(rng, DType::kF32, {64, config.hidden_size});
+    for (int64_t i = 0; i < 64; ++i) {
+      for (int64_t j = 0; j < config.hidden_size; j += 7)
+        batch.hidden_states.view().data<float>()[i * config.hidden_size + j] *= 20;
+    }
+    for (const TensorEntry& entry : source.entries()) {
+      const std::string prefix = spec.prefix + ".layers.0.";
+      if (!entry.name.starts_with(prefix)) continue;
+      layer[entry.name.substr(prefix.size())] = source.read(entry.name.substr(prefix.size())).value();
+    }
+    for (int i = 0; i < kNumLinearInputs; ++i) statistics.emplace_back(64, 1024, false);
+  }
+  HostTensor run(const LayerRunner::Tap& tap = {}) {
+    return LayerRunner::create(*device, one_layer_config(config, 0), source, 64, 64).value()->run(batch, tap);
+  }
+  void observe() {
+    run([&](LinearInput input, const Tensor& x) { CHECK(statistics[static_cast<size_t>(input)].add(x, math).ok()); });
+  }
+
+  std::unique_ptr<Device> device = make_reference_device({}).value();
+  DeviceMath math{*device};
+  ModelConfig config;
+  DecoderSpec spec;
+  Checkpoint weights;
+  LayerSource source;
+  HiddenBatch batch;
+  LayerTensors layer;
+  std::vector<InputStatistics> statistics;
+};
+
+TEST_CASE("the layer that AWQ folded computes the same before rounding") {
+  const CodeFormat format{.spec = {WeightFormat::kInt4, 32, false}};
+  for (const char* name : {"qwen3_tied_sharded", "llama_linear_mha", "llama_plain", "ernie4_5_tied"}) {
+    for (const DType norm_dtype : {DType::kF32, DType::kBf16}) {
+      CAPTURE(name);
+      LayerFixture fixture(name);
+      const HostTensor before = fixture.run();
+      fixture.observe();
+      const HostTensor samples = fixture.statistics[0].samples();
+      const AttentionShape shape{fixture.config.num_heads, fixture.config.num_kv_heads, fixture.config.head_dim};
+      REQUIRE(fold_awq_scales(format, shape, norm_dtype, fixture.layer, fixture.statistics, fixture.math).ok());
+      CHECK(relative_l2(fixture.statistics[0].samples(), samples) > 0.01);  // it did something
+      const HostTensor expected_down = fixture.statistics[3].samples();
+      for (auto& [short_name, values] : fixture.layer) fixture.source.replace(short_name, std::move(values));
+      HostTensor down;
+      const HostTensor after = fixture.run([&](LinearInput input, const Tensor& x) {
+        if (input == LinearInput::kDown) down = copy_tensor(x);
+      });
+      CHECK(relative_l2(after, before) < 1e-5);
+      CHECK(relative_l2(down, expected_down) < 1e-5);  // and the statistics followed
+    }
+  }
+}
+
+TEST_CASE("folding and clipping lose less than rounding where inputs differ in size") {
+  const CodeFormat format{.spec = {WeightFormat::kInt4, 32, false}};
+  LayerFixture fixture("qwen3_tied_sharded");
+  fixture.observe();
+  const auto loss = [&](const char* name, LinearInput input, bool clipped) {
+    const HostTensor samples = fixture.statistics[static_cast<size_t>(input)].samples();
+    const Tensor& w = fixture.layer.at(name);
+    HostTensor error = decode(clipped ? round_clipped(format, w, samples, 2) : round_to_nearest(format, w));
+    for (size_t i = 0; i < error.span<float>().size(); ++i) error.span<float>()[i] -= w.data<float>()[i];
+    return fixture.math.squared_output(samples, error).value();
+  };
+  const double gate = loss("mlp.gate_proj.weight", LinearInput::kGateUp, false);
+  CHECK(loss("mlp.gate_proj.weight", LinearInput::kGateUp, true) < gate);
+  const AttentionShape shape{fixture.config.num_heads, fixture.config.num_kv_heads, fixture.config.head_dim};
+  const double q = loss("self_attn.q_proj.weight", LinearInput::kQkv, false);
+  REQUIRE(fold_awq_scales(format, shape, DType::kBf16, fixture.layer, fixture.statistics, fixture.math).ok());
+  CHECK(loss("self_attn.q_proj.weight", LinearInput::kQkv, false) < 0.8 * q);
+}
+
+std::vector<std::vector<int32_t>> some_tokens(const ModelConfig& config, int count) {
+  Rng rng(test_seed());
+  std::vector<std::vector<int32_t>> sequences(static_cast<size_t>(count));
+  for (auto& sequence : sequences) {
+    for (int i = 0; i < 30; ++i)
+      sequence.push_back(static_cast<int32_t>(rng.below(static_cast<uint64_t>(config.vocab_size))));
+  }
+  return sequences;
+}
+
+TEST_CASE("every method writes a directory with all tensors and a report") {
+  const auto device = make_reference_device({}).value();
+  const ModelCopy model("qwen3_tied_sharded");
+  const ModelConfig config = load_model_config(model.path()).value();
+  const TempDir dir;
+  for (const QuantizeMethod method : {QuantizeMethod::kRtn, QuantizeMethod::kAwq, QuantizeMethod::kGptq}) {
+    for (const bool vocabulary : {false, true}) {
+      const fs::path out = dir.path() / fmt::format("{}-{}", static_cast<int>(method), vocabulary);
+      QuantizeOptions options{.spec = {WeightFormat::kInt4, 32, vocabulary},
+                              .method = method,
+                              .quantize_vocabulary = vocabulary,
+                              .num_threads = 2,
+                              .calibration = some_tokens(config, 6)};
+      double last = 0;
+      bool rising = true;
+      const auto report = quantize_model(model.path(), out, *device, options, [&](double share) {
+        rising &= share >= last;
+        last = share;
+      });
+      REQUIRE_MESSAGE(report.ok(), report.status().message());
+      CHECK(last == 1.0);
+      CHECK(rising);
+      CHECK(report->num_calibration_tokens == 180);
+      CHECK(report->matrices.size() == static_cast<size_t>(7 * config.num_layers + (vocabulary ? 1 : 0)));
+      CHECK(report->bytes_after < report->bytes_before);
+      for (const MatrixReport& matrix : report->matrices) {
+        CAPTURE(matrix.name);
+        const bool is_table = matrix.name == "model.embed_tokens";
+        CHECK(matrix.weight_error > 0);
+        CHECK(matrix.weight_error < 0.3);
+        CHECK((matrix.output_error > 0) == !is_table);
+        CHECK(matrix.output_error < 0.3);
+      }
+      const Checkpoint result = Checkpoint::open(out).value();
+      CHECK(result.find("model.layers.0.mlp.down_proj.weight_packed") != nullptr);
+      CHECK(result.find("model.layers.0.mlp.down_proj.weight") == nullptr);
+      CHECK((result.find("model.embed_tokens.weight_packed") != nullptr) == vocabulary);
+      CHECK(result.find("model.norm.weight") != nullptr);
+    }
+  }
+}
+
+TEST_CASE("a run that is stopped, at any of its questions, leaves nothing") {
+  const auto device = make_reference_device({}).value();
+  const ModelCopy model("qwen3_tied_sharded");
+  const TempDir dir;
+  const QuantizeOptions options{.spec = {WeightFormat::kInt8, 0, false},
+                                .method = QuantizeMethod::kGptq,
+                                .calibration = some_tokens(load_model_config(model.path()).value(), 2)};
+  for (const int stop_at : {1, 5, 20, 30}) {
+    int asked = 0;
+    const auto report =
+        quantize_model(model.path(), dir.path() / "out", *device, options, {}, [&] { return ++asked == stop_at; });
+    CHECK(report.status().code() == StatusCode::kCancelled);
+    CHECK(fs::is_empty(dir.path()));
+  }
+}
+
+TEST_CASE("what cannot be quantised is refused, and nothing is left") {
+  const auto device = make_reference_device({}).value();
+  const ModelCopy model("llama_plain");
+  const TempDir dir;
+  const auto error = [&](const QuantizeOptions& options) {
+    const auto report = quantize_model(model.path(), dir.path() / "out", *device, options);
+    CHECK(!report.ok());
+    CHECK(fs::is_empty(dir.path()));
+    return report.status().message();
+  };
+  CHECK(error({.spec = {}}).find("needs int8 or int4") != std::string::npos);
+  CHECK(error({.spec = {WeightFormat::kInt4, 64}, .method = QuantizeMethod::kAwq}).find("need calibration tokens") !=
+        std::string::npos);
+  CHECK(error({.spec = {WeightFormat::kInt4, 64}, .calibration = {{1, 99999999}}}).find("calibration token 99999999") !=
+        std::string::npos);
+}
+
+}  // namespace
+}  // namespace spate

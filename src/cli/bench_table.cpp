@@ -57,6 +57,7 @@ std::vector<Row> limit_rows(const CpuLimits& limits, const std::string& command)
   };
   add("memory-read", limits.memory_bytes_per_s / 1e9, "GB/s");
   add("fma-f32", limits.fp32_flops_per_s / 1e9, "GFLOP/s");
+  add("vector-int8", limits.vector_int8_ops_per_s / 1e9, "GOP/s");
   add("amx-bf16", limits.amx_bf16_flops_per_s / 1e9, "GFLOP/s");
   add("amx-int8", limits.amx_int8_ops_per_s / 1e9, "GOP/s");
   return rows;
@@ -65,7 +66,7 @@ std::vector<Row> limit_rows(const CpuLimits& limits, const std::string& command)
 // The arithmetic that the products of a model can use at best.
 double matmul_flops(const CpuLimits& limits, const Quantization& quantization) {
   const double floats = std::max(limits.amx_bf16_flops_per_s, limits.fp32_flops_per_s);
-  return quantization.enabled() ? std::max(limits.amx_int8_ops_per_s, floats) : floats;
+  return quantization.enabled() ? std::max({limits.amx_int8_ops_per_s, limits.vector_int8_ops_per_s, floats}) : floats;
 }
 
 // What is asked of every model shape, as shares of the limits; prefill of 8,192 tokens of the 0.6B shape in tok/s on two AMX cores.

@@ -107,6 +107,7 @@ struct KernelTable {
   // loops for limits.cpp: the operations done are returned
   uint64_t (*read_memory)(const char* data, int64_t bytes);  // data is 64-byte aligned; returns a checksum
   double (*fma_flops)(int64_t iterations);
+  double (*vector_int8_ops)(int64_t iterations);
   double (*amx_bf16_flops)(int64_t iterations);  // null without AMX
   double (*amx_int8_ops)(int64_t iterations);    // null without AMX
 };

@@ -77,18 +77,21 @@ CpuLimits measure_cpu_limits(int num_threads) {
 
   std::atomic<uint64_t> checksum{0};  // keeps the reads alive
   std::vector<double> memory_samples;
-  RateMeter fma(pool, kernels.fma_flops), amx_bf16(pool, kernels.amx_bf16_flops), amx_int8(pool, kernels.amx_int8_ops);
+  RateMeter fma(pool, kernels.fma_flops), vector_int8(pool, kernels.vector_int8_ops),
+      amx_bf16(pool, kernels.amx_bf16_flops), amx_int8(pool, kernels.amx_int8_ops);
   for (int i = 0; i < kSamples; ++i) {
     const auto start = Clock::now();
     pool.parallel_for(limits.num_threads, [&](int, int64_t t) { checksum += kernels.read_memory(data + t * part, part); });
     memory_samples.push_back(static_cast<double>(bytes) / seconds_since(start));
     fma.sample();
+    vector_int8.sample();
     amx_bf16.sample();
     amx_int8.sample();
   }
   log_debug("cpu", "memory checksum {:x}", checksum.load());
   limits.memory_bytes_per_s = median(memory_samples);
   limits.fp32_flops_per_s = fma.rate();
+  limits.vector_int8_ops_per_s = vector_int8.rate();
   limits.amx_bf16_flops_per_s = amx_bf16.rate();
   limits.amx_int8_ops_per_s = amx_int8.rate();
   return limits;

@@ -11,6 +11,7 @@ struct CpuLimits {
   std::string isa;                 // "avx2", "avx512" or "amx"
   double memory_bytes_per_s = 0;   // reading 1 GiB in 2 MB pages, four streams a thread
   double fp32_flops_per_s = 0;     // fused multiply-add of the widest vectors
+  double vector_int8_ops_per_s = 0;  // 8-bit products summed in 32 bits: AVX-512 VNNI, else AVX2's multiply, widen, add
   double amx_bf16_flops_per_s = 0;  // 0 without AMX
   double amx_int8_ops_per_s = 0;
 };

@@ -34,6 +34,7 @@ const KernelTable& SPATE_TABLE_NAME(SPATE_ISA)() {
       .philox_words = philox_words,
       .read_memory = read_memory,
       .fma_flops = fma_flops,
+      .vector_int8_ops = vector_int8_ops,
 #ifdef __AMX_BF16__
       .amx_bf16_flops = amx_bf16_flops,
       .amx_int8_ops = amx_int8_ops,

@@ -31,9 +31,10 @@ class TimingSink : public OutputSink {
 
 class LatencyRun {
  public:
-  explicit LatencyRun(const EngineConfig& config) : executor_(config), sink(std::make_shared<TimingSink>()) {
-    executor_.step_seconds = [this](const StepPlanHeader& header) {
-      const double seconds = 0.002 + 0.0001 * header.num_tokens;
+  explicit LatencyRun(const EngineConfig& config, double step_s = 0.002, double token_s = 0.0001)
+      : executor_(config), sink(std::make_shared<TimingSink>()) {
+    executor_.step_seconds = [this, step_s, token_s](const StepPlanHeader& header) {
+      const double seconds = step_s + token_s * header.num_tokens;
       sink->now += seconds;
       sink->step_id = header.step_id;
       longest_step_seconds = std::max(longest_step_seconds, seconds);
@@ -129,6 +130,22 @@ TEST_CASE("a 2048-token prompt and a short one behind it arrive amid 8 running s
   CHECK(longest_gap == 1);
   CHECK(run.steps_to_first_token(101) <= 3);  // one step is in flight when it arrives, one is its own
   CHECK(run.steps_to_first_token(100) <= 7);  // 2048 / (512 - 8) = 4.06, its neighbour's 100, the step in flight
+}
+
+// A CPU: 30 ms to read the weights, 0.3 ms a token. A whole budget of prompt tokens would hold every stream for 180 ms.
+TEST_CASE("a stall limit keeps steps short while streams run, and only then") {
+  EngineConfig config = latency_config();
+  config.max_prefill_stall_ms = 100;
+  LatencyRun run(config, 0.030, 0.0003);
+  for (RequestId id = 1; id <= 8; ++id) run.add(id, 32, 200);
+  run.step(20);
+  run.longest_step_seconds = 0;
+  run.add(100, 2048, 16);
+  run.finish();
+  fmt::print("2048 amid 8 streams, 100 ms allowed: longest step {:.1f} ms, first token after {} steps\n",
+             run.longest_step_seconds * 1e3, run.steps_to_first_token(100));
+  CHECK(run.longest_step_seconds < 0.110);
+  CHECK(run.steps_to_first_token(100) <= 2048 / 210 + 4);  // (100 - 32) ms / 0.3 ms a step, and learning it
 }
 
 TEST_CASE("short prompts keep coming: the long one still gets its share") {

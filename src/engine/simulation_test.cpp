@@ -77,6 +77,14 @@ TEST_CASE("every combination of loop, chunks and prefix cache") {
   }
 }
 
+TEST_CASE("prompts that wait for running streams") {
+  for (const int max_prefill_stall_ms : {1, 20}) {
+    EngineConfig config = small_config();
+    config.max_prefill_stall_ms = max_prefill_stall_ms;
+    CHECK(simulate(test_seed() + 50, kNumEvents / 50, config).num_preemptions > 0);
+  }
+}
+
 // Sizes at the edges: one row, one token a step, blocks of one token, a cache that holds exactly one longest sequence,
 // a cache smaller than the model's length, room for everything.
 TEST_CASE("odd sizes") {

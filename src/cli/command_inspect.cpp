@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/loaded_model.h"
 #include "model/checkpoint_summary.h"
+#include "weights/open_weights.h"
 
 namespace spate {
 namespace {
@@ -22,10 +23,15 @@ Result<int> run_inspect(const Arguments& arguments) {
   const int max_num_batched_tokens = m.max_num_batched_tokens > 0 ? m.max_num_batched_tokens : 512;
   const int max_num_seqs = m.max_num_seqs > 0 ? m.max_num_seqs : 64;
   const int64_t max_model_len = m.max_model_len > 0 ? m.max_model_len : config.max_position_embeddings;
+  std::unique_ptr<WeightSource> weights;
+  if (m.load_format != "dummy") {
+    ASSIGN_OR_RETURN(weights, open_weights(m.model));
+  }
   ASSIGN_OR_RETURN(const ModelMemory memory, Model::memory(config, {.rank = 0, .size = m.tensor_parallel_size},
                                                            {.act_dtype = act_dtype,
                                                             .kv_dtype = kv_dtype_of(m),
                                                             .quantization = quantization,
+                                                            .source = weights.get(),
                                                             .kv_block_size = m.block_size,
                                                             .max_num_batched_tokens = max_num_batched_tokens,
                                                             .max_num_logits = 64,
@@ -39,11 +45,7 @@ Result<int> run_inspect(const Arguments& arguments) {
   print_row("rope", fmt::format("{}, theta {:g}", rope_type_name(config.rope.type), config.rope.theta));
   print_row("length", fmt::format("{} tokens", config.max_position_embeddings));
 
-  if (m.load_format != "dummy") {
-    Result<Checkpoint> checkpoint = Checkpoint::open(m.model);
-    if (!checkpoint.ok()) return checkpoint.status();
-    std::printf("tensors\n%s", format_checkpoint_summary(summarize_checkpoint(*checkpoint)).c_str());
-  }
+  if (weights != nullptr) std::printf("tensors\n%s", format_checkpoint_summary(summarize_checkpoint(*weights)).c_str());
 
   const char* per_rank = m.tensor_parallel_size > 1 ? " a rank" : "";
   const int64_t kv_bytes = max_model_len * memory.kv_bytes_per_token;

@@ -15,6 +15,7 @@
 #include "backend/cuda/cuda_device.h"
 #include "backend/reference/reference_device.h"
 #include "base/log.h"
+#include "weights/open_weights.h"
 
 namespace spate {
 namespace {
@@ -130,7 +131,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelArguments& arguments,
   std::thread text_thread([&] {
     text_status = load_text(arguments, arguments.tokenizer.empty() ? dir : fs::path(arguments.tokenizer), *model);
   });
-  std::optional<Checkpoint> checkpoint;
+  std::unique_ptr<WeightSource> weights;
   RankGroupConfig config{
       .model = model->config,
       .weights = nullptr,
@@ -151,10 +152,8 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelArguments& arguments,
   };
   const auto load = [&]() -> Status {
     if (arguments.load_format != "dummy") {
-      Result<Checkpoint> opened = Checkpoint::open(dir);
-      if (!opened.ok()) return opened.status();
-      checkpoint.emplace(std::move(opened).value());
-      config.weights = &*checkpoint;
+      ASSIGN_OR_RETURN(weights, open_weights(path));
+      config.weights = weights.get();
     }
     ASSIGN_OR_RETURN(const ModelMemory memory,
                      Model::memory(model->config, {.rank = 0, .size = 1},

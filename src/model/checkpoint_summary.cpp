@@ -65,10 +65,12 @@ CheckpointSummary summarize_checkpoint(const WeightSource& source) {
 
 std::string format_checkpoint_summary(const CheckpointSummary& summary) {
   std::string text;
+  size_t width = 5;
+  for (const TensorGroup& group : summary.groups) width = std::max(width, group.dtype_name.size());
   for (const TensorGroup& group : summary.groups) {
     const std::string shape = fmt::format(
         "{}[{}]", group.num_tensors > 1 ? fmt::format("{} x ", group.num_tensors) : "", fmt::join(group.shape, ", "));
-    text += fmt::format("  {:<5} {:<22} {}\n", group.dtype_name, shape, group.name);
+    text += fmt::format("  {:<{}} {:<22} {}\n", group.dtype_name, width, shape, group.name);
   }
   text += fmt::format("  {} tensors, {} elements,", summary.num_tensors, summary.num_elements);
   for (const auto& [dtype_name, bytes] : summary.dtype_bytes) {

@@ -8,12 +8,14 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 #include <thread>
 
 #include "base/rng.h"
 #include "base/tensor_compare.h"
 #include "model/model.h"
 #include "parallel/communicator.h"
+#include "weights/open_weights.h"
 #include "weights/safetensors.h"
 
 namespace spate {
@@ -41,6 +43,7 @@ struct Golden {
   int64_t mid_layer = 0;
   int64_t max_model_len = 0;
   double bf16_hidden_error = 0, bf16_logits_error = 0;
+  std::optional<double> float_tolerance, integer_tolerance;  // of a quantised checkpoint
   std::vector<GoldenSequence> sequences;
 };
 
@@ -71,7 +74,7 @@ Result<GoldenSequence> read_sequence(const Checkpoint& file, const std::string& 
 
 Result<Golden> read_golden(const std::filesystem::path& folder) {
   Golden golden;
-  ASSIGN_OR_RETURN(golden.config, load_model_config(folder));
+  ASSIGN_OR_RETURN(golden.config, load_model_config(golden_model_path(folder)));
   ASSIGN_OR_RETURN(const Checkpoint file, Checkpoint::open(folder / "goldens.safetensors"));
   ASSIGN_OR_RETURN(const HostTensor mid_layer, read_tensor(file, "mid_layer"));
   golden.mid_layer = static_cast<int64_t>(mid_layer.span<float>()[0]);
@@ -80,6 +83,11 @@ Result<Golden> read_golden(const std::filesystem::path& folder) {
   ASSIGN_OR_RETURN(const HostTensor error, read_tensor(file, "bf16_error"));
   golden.bf16_hidden_error = error.span<float>()[0];
   golden.bf16_logits_error = error.span<float>()[1];
+  if (file.find("tolerance") != nullptr) {
+    ASSIGN_OR_RETURN(const HostTensor tolerance, read_tensor(file, "tolerance"));
+    golden.float_tolerance = tolerance.span<float>()[0];
+    golden.integer_tolerance = tolerance.span<float>()[1];
+  }
   for (int i = 0; file.find(fmt::format("seq{}.token_ids", i)) != nullptr; ++i) {
     ASSIGN_OR_RETURN(GoldenSequence sequence, read_sequence(file, fmt::format("seq{}", i)));
     golden.sequences.push_back(std::move(sequence));
@@ -162,6 +170,8 @@ class GoldenRank {
     }
     const ModelOptions options{.act_dtype = run_.act_dtype,
                                .kv_dtype = run_.act_dtype,
+                               .source = &weights,
+                               .integer_weights = run_.integer_weights,
                                .kv_block_size = kKvBlockSize,
                                .max_num_batched_tokens = max_tokens_,
                                .max_num_logits = kMaxNumLogits,
@@ -322,7 +332,10 @@ HostTensor select_rows(const Tensor& all, const std::vector<int64_t>& row_ids) {
 }
 
 GoldenResult compare(const Golden& golden, const GoldenRun& run, const std::vector<GoldenOutput>& outputs) {
-  const bool exact = run.act_dtype == DType::kF32;
+  const auto tolerance_of = [&](double bf16_error) {
+    if (golden.float_tolerance) return run.integer_weights ? *golden.integer_tolerance : *golden.float_tolerance;
+    return run.act_dtype == DType::kF32 ? kF32Tolerance : kBf16Slack * bf16_error;
+  };
   GoldenResult result;
   const auto check = [&](const std::string& name, const Tensor& actual, const Tensor& expected, double tolerance,
                          double& worst) {
@@ -335,10 +348,10 @@ GoldenResult compare(const Golden& golden, const GoldenRun& run, const std::vect
     const GoldenSequence& sequence = golden.sequences[i];
     for (size_t place = 0; place < kNumPlaces; ++place) {
       check(fmt::format("seq{} hidden.{}", i, kPlaces[place]), outputs[i].hidden[place], sequence.hidden[place],
-            exact ? kF32Tolerance : kBf16Slack * golden.bf16_hidden_error, result.hidden_error);
+            tolerance_of(golden.bf16_hidden_error), result.hidden_error);
     }
     check(fmt::format("seq{} logits", i), select_rows(outputs[i].logits, sequence.logit_rows), sequence.logits,
-          exact ? kF32Tolerance : kBf16Slack * golden.bf16_logits_error, result.logits_error);
+          tolerance_of(golden.bf16_logits_error), result.logits_error);
   }
   return result;
 }
@@ -357,6 +370,12 @@ std::string_view golden_schedule_name(GoldenSchedule schedule) {
   return "?";
 }
 
+std::filesystem::path golden_model_path(const std::filesystem::path& folder) {
+  std::error_code error;
+  const auto gguf = folder / "model.gguf";
+  return std::filesystem::exists(gguf, error) ? gguf : folder;
+}
+
 std::vector<std::filesystem::path> golden_folders(const std::filesystem::path& root) {
   std::vector<std::filesystem::path> folders;
   std::error_code error;
@@ -370,7 +389,7 @@ std::vector<std::filesystem::path> golden_folders(const std::filesystem::path& r
 Result<GoldenResult> run_golden(const std::filesystem::path& folder, DeviceFactory factory, const DeviceOptions& device,
                                 const GoldenRun& run) {
   ASSIGN_OR_RETURN(const Golden golden, read_golden(folder));
-  ASSIGN_OR_RETURN(const Checkpoint weights, Checkpoint::open(folder));
+  ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> weights, open_weights(golden_model_path(folder)));
   const std::vector<Step> steps = make_schedule(golden.sequences, run.schedule);
   const int size = run.tensor_parallel_size;
   auto group = make_in_process_group(size);
@@ -381,7 +400,7 @@ Result<GoldenResult> run_golden(const std::filesystem::path& folder, DeviceFacto
   std::barrier ready(size);
   const auto run_rank = [&](size_t r) {
     ranks[r] = std::make_unique<GoldenRank>(golden, run, *group[r]);
-    statuses[r] = ranks[r]->create(factory, device, weights);
+    statuses[r] = ranks[r]->create(factory, device, *weights);
     if (!statuses[r].ok()) all_ok = false;
     ready.arrive_and_wait();  // a rank that failed would leave the others waiting in a collective
     if (!all_ok) return;

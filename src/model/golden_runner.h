@@ -26,6 +26,7 @@ struct GoldenRun {
   DType act_dtype = DType::kF32;  // kF32 or kBf16: of weights, activations and KV
   int tensor_parallel_size = 1;   // ranks are threads, with the collectives of one process
   GoldenSchedule schedule = GoldenSchedule::kOneByOne;
+  bool integer_weights = true;  // codes of a quantised checkpoint stay codes; else they become floats when loaded
 };
 
 struct GoldenResult {
@@ -37,7 +38,11 @@ struct GoldenResult {
 // The folders below `root` that hold a goldens.safetensors, sorted.
 std::vector<std::filesystem::path> golden_folders(const std::filesystem::path& root);
 
-// Tolerances, as relative L2 distances of each tensor: f32 1e-5 (sums in another order; measured 1e-6); bf16 twice the
+// What open_weights() and load_model_config() take: the folder, or the model.gguf in it.
+std::filesystem::path golden_model_path(const std::filesystem::path& folder);
+
+// Tolerances, as relative L2 distances of each tensor: those that are stored with the golden of a quantised checkpoint; else f32
+// 1e-5 (sums in another order; measured 1e-6); bf16 twice the
 // distance that transformers' own bf16 has from its f32, which is stored with the golden: it rounds in the same places.
 Result<GoldenResult> run_golden(const std::filesystem::path& folder, DeviceFactory factory, const DeviceOptions& device,
                                 const GoldenRun& run);

@@ -25,6 +25,11 @@ class JsonFields {
       : object_(object), prefix_(std::move(prefix)), problems_(problems) {}
 
   bool has(std::string_view key) const { return element(key).has_value(); }
+  std::vector<std::string> keys() const {
+    std::vector<std::string> keys;
+    for (const auto field : object_) keys.emplace_back(field.key);
+    return keys;
+  }
 
   void read(std::string_view key, int64_t& value, int64_t min, int64_t max) {
     const auto found = element(key);

@@ -173,7 +173,6 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
   else
     fields.problem(fmt::format("architectures has {} entries, needs one", architectures.size()));
   fields.read("model_type", config.model_type);
-  if (fields.has("quantization_config")) fields.problem("quantization_config: quantised checkpoints cannot be read");
 
   const FamilyDefaults& defaults = family_defaults(config.model_type);
   config.head_dim = defaults.head_dim;

@@ -112,7 +112,6 @@ TEST_CASE("bad values are named") {
        "rope_scaling.factor is 0, needs a number in [1, 1000000]"},
       {config_with(R"("rope_scaling":[1])"), "rope_scaling is [1], needs an object"},
       {config_with(R"("rope_parameters":{"full_attention":{}})"), "differs between layer types"},
-      {config_with(R"("quantization_config":{})"), "quantised checkpoints cannot be read"},
   };
   for (const Case& one_case : cases) {
     const std::string error = config_error(one_case.json);

@@ -55,6 +55,10 @@ class Checkpoint final : public WeightSource {
   const std::string& file_name(int file_idx) const override { return file_names_[static_cast<size_t>(file_idx)]; }
   Result<Tensor> rows(const TensorEntry& entry, int64_t begin, int64_t end, HostTensor& scratch) const override;
   void release(const TensorEntry& entry, int64_t begin, int64_t end) const override;
+  // Of any dtype, as the file has them; perhaps unaligned.
+  std::string_view bytes(const TensorEntry& entry) const {
+    return files_[static_cast<size_t>(entry.file_idx)].bytes().substr(entry.offset, entry.num_bytes);
+  }
 
  private:
   Checkpoint() = default;

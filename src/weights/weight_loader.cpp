@@ -180,7 +180,7 @@ Status WeightLoader::verify(const WeightSource& source) const {
   }
   for (const VectorSlice& slice : vectors_) check(slice.name, {slice.full_size});
   for (const TensorEntry& entry : source.entries()) {
-    if (wanted.contains(entry.name) || is_ignored(entry.name)) continue;
+    if (wanted.contains(entry.name) || entry.is_optional || is_ignored(entry.name)) continue;
     problems.push_back(fmt::format("{} {} in {} is not a parameter of this model", entry.name, entry.shape_string(),
                                    source.file_name(entry.file_idx)));
   }

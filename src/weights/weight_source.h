@@ -1,5 +1,6 @@
-// WeightSource: named tensors on the host, wherever they come from (safetensors, GGUF). A matrix that a checkpoint keeps as codes in
-// several tensors of its own making (GPTQ's qweight, qzeros, scales) is one entry under the name that layers ask for.
+// WeightSource: named tensors on the host, wherever they come from (safetensors, GGUF). A matrix that a checkpoint keeps
+// as codes in several tensors of its own making (GPTQ's qweight, qzeros, scales) is one entry under the name that layers
+// ask for.
 //
 // Threads: all const functions may be called by several rank threads at once; the tensors stay valid while the source
 // lives.
@@ -22,6 +23,7 @@ struct TensorEntry {
   std::string dtype_name;      // as the file says: "BF16"
   std::optional<DType> dtype;  // empty: codes, or a format that Spate cannot compute with
   std::optional<WeightSpec> quantized;  // a matrix [out_features, in_features] of codes, read with quantized_rows()
+  bool is_optional = false;  // no problem when no layer asks for it
   std::vector<int64_t> shape;
   int file_idx = 0;
   uint64_t offset = 0;  // of the first byte in its file

@@ -1,0 +1,88 @@
+// AWQ as AutoAWQ's GEMM version writes it. For a matrix [out, in]:
+//
+//   qweight  i32 [in, out / 8]       code (k, n) in nibble kNibbleOf[n % 8] of word (k, n / 8)
+//   qzeros   i32 [groups, out / 8]   zero point (g, n), the same
+//   scales   f16 [groups, out]
+#include <algorithm>
+
+#include "weights/packed_matrix.h"
+
+namespace spate {
+namespace {
+
+constexpr int kPerWord = 8;
+constexpr int kMiddle = 8;
+// Even outputs lie in the lower half of a word, odd ones in the upper.
+constexpr int kNibbleOf[kPerWord] = {0, 4, 1, 5, 2, 6, 3, 7};
+
+int signed_nibble(uint32_t word, int64_t n) {
+  return static_cast<int>((word >> (4 * kNibbleOf[n % kPerWord])) & 15) - kMiddle;
+}
+
+class AwqMatrix final : public PackedMatrix {
+ public:
+  // Null where there are problems.
+  static std::unique_ptr<PackedMatrix> read(const QuantizationConfig& config, Components& components) {
+    const size_t num_problems = components.problems().size();
+    const TensorEntry* qweight = components.required("qweight", {DType::kI32});
+    const TensorEntry* qzeros = components.required("qzeros", {DType::kI32});
+    const TensorEntry* scales = components.required("scales", kScaleDTypes);
+    if (components.problems().size() > num_problems || !components.has_rank(*qweight, 2)) return nullptr;
+
+    std::unique_ptr<AwqMatrix> matrix(new AwqMatrix(components.prefix() + ".weight", config.schemes[0]));
+    matrix->in_features_ = qweight->shape[0];
+    matrix->out_features_ = qweight->shape[1] * kPerWord;
+    const int64_t groups = matrix->num_groups();
+    components.has_shape(*scales, {groups, matrix->out_features_});
+    components.has_shape(*qzeros, {groups, qweight->shape[1]});
+    if (components.problems().size() > num_problems) return nullptr;
+    matrix->components_ = {qweight, scales, qzeros};
+    matrix->checkpoint_ = &components.checkpoint();
+    matrix->codes_ = TensorBytes(components.checkpoint(), *qweight);
+    matrix->zeros_ = TensorBytes(components.checkpoint(), *qzeros);
+    matrix->scales_ = TensorBytes(components.checkpoint(), *scales);
+    return matrix;
+  }
+
+  // A row lies all over the tensor: what was read of it may go, and comes back from the page cache.
+  void release(int64_t, int64_t) const override {
+    for (const TensorEntry* entry : components_) checkpoint_->release(*entry, 0, entry->shape[0]);
+  }
+
+ private:
+  using PackedMatrix::PackedMatrix;
+  int64_t words_per_row() const { return out_features_ / kPerWord; }
+
+  Status read_codes(int64_t begin, int64_t end, int8_t* codes) const override {
+    // 64 columns of a row are one cache line of the result.
+    constexpr int64_t kBlock = 64;
+    for (int64_t first = 0; first < in_features_; first += kBlock) {
+      for (int64_t n = begin; n < end; ++n) {
+        for (int64_t k = first; k < std::min(in_features_, first + kBlock); ++k) {
+          const uint32_t word = codes_.word(k * words_per_row() + n / kPerWord);
+          codes[(n - begin) * in_features_ + k] = static_cast<int8_t>(signed_nibble(word, n));
+        }
+      }
+    }
+    return ok_status();
+  }
+  float scale(int64_t row, int64_t group) const override { return scales_.number(group * out_features_ + row); }
+  int zero(int64_t row, int64_t group) const override {
+    return signed_nibble(zeros_.word(group * words_per_row() + row / kPerWord), row);
+  }
+
+  const Checkpoint* checkpoint_ = nullptr;
+  TensorBytes codes_, zeros_, scales_;
+};
+
+}  // namespace
+
+void find_awq_matrices(const Checkpoint& checkpoint, const QuantizationConfig& config, PackedMatrices& found) {
+  constexpr std::string_view kSuffixes[] = {"qweight", "qzeros", "scales"};
+  for (const std::string& prefix : prefixes_with(checkpoint, kSuffixes)) {
+    Components components(checkpoint, prefix, found.problems);
+    if (auto matrix = AwqMatrix::read(config, components)) found.matrices.push_back(std::move(matrix));
+  }
+}
+
+}  // namespace spate

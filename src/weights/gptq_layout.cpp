@@ -1,0 +1,107 @@
+// GPTQ as AutoGPTQ and GPTQModel write it. For a matrix [out, in] with P = 32 / bits codes in a word:
+//
+//   qweight  i32 [in / P, out]           code (k, n) in bits (k % P) * bits of word (k / P, n)
+//   qzeros   i32 [groups, out / P]       zero point (g, n) in bits (n % P) * bits of word (g, n / P); in the first
+//                                        format less one, so that the largest word means zero
+//   scales   f16 [groups, out]
+//   g_idx    i32 [in]                    group of column k; without it k / group_size. "desc_act" quantises columns in
+//                                        the order of their activations, and numbers the groups in that order.
+#include <fmt/format.h>
+
+#include "weights/packed_matrix.h"
+
+namespace spate {
+namespace {
+
+class GptqMatrix final : public PackedMatrix {
+ public:
+  // Null where there are problems.
+  static std::unique_ptr<PackedMatrix> read(const QuantizationConfig& config, Components& components) {
+    const QuantScheme& scheme = config.schemes[0];
+    const int64_t per_word = 32 / scheme.bits;
+    const size_t num_problems = components.problems().size();
+    const TensorEntry* qweight = components.required("qweight", {DType::kI32});
+    const TensorEntry* qzeros = components.required("qzeros", {DType::kI32});
+    const TensorEntry* scales = components.required("scales", kScaleDTypes);
+    const TensorEntry* g_idx = components.optional("g_idx", {DType::kI32, DType::kI64});
+    if (components.problems().size() > num_problems || !components.has_rank(*qweight, 2)) return nullptr;
+
+    std::unique_ptr<GptqMatrix> matrix(new GptqMatrix(components.prefix() + ".weight", scheme));
+    matrix->zero_bias_ = config.zeros_minus_one ? 1 : 0;
+    matrix->in_features_ = qweight->shape[0] * per_word;
+    matrix->out_features_ = qweight->shape[1];
+    const int64_t groups = matrix->num_groups(), out_features = matrix->out_features_;
+    if (out_features % per_word != 0) {
+      components.problem(fmt::format("{} is {}: {} rows are no multiple of {}", qweight->name, qweight->shape_string(),
+                                     out_features, per_word));
+    }
+    components.has_shape(*scales, {groups, out_features});
+    components.has_shape(*qzeros, {groups, out_features / per_word});
+    matrix->components_ = {qweight, scales, qzeros};
+    if (g_idx != nullptr && components.has_shape(*g_idx, {matrix->in_features_})) {
+      matrix->components_.push_back(g_idx);
+      matrix->read_group_ids(components.checkpoint(), *g_idx, components.problems());
+    }
+    if (components.problems().size() > num_problems) return nullptr;
+    matrix->checkpoint_ = &components.checkpoint();
+    matrix->codes_ = TensorBytes(components.checkpoint(), *qweight);
+    matrix->zeros_ = TensorBytes(components.checkpoint(), *qzeros);
+    matrix->scales_ = TensorBytes(components.checkpoint(), *scales);
+    return matrix;
+  }
+
+  // A row lies all over the tensor: what was read of it may go, and comes back from the page cache.
+  void release(int64_t, int64_t) const override {
+    for (const TensorEntry* entry : components_) checkpoint_->release(*entry, 0, entry->shape[0]);
+  }
+
+ private:
+  using PackedMatrix::PackedMatrix;
+
+  Status read_codes(int64_t begin, int64_t end, int8_t* codes) const override {
+    const auto bits = static_cast<int>(scheme_.bits);
+    const int per_word = 32 / bits, middle = 1 << (bits - 1);
+    const uint32_t mask = (uint32_t{1} << bits) - 1;
+    for (int64_t word_row = 0; word_row * per_word < in_features_; ++word_row) {
+      for (int64_t n = begin; n < end; ++n) {
+        const uint32_t word = codes_.word(word_row * out_features_ + n);
+        int8_t* out = codes + (n - begin) * in_features_ + word_row * per_word;
+        for (int j = 0; j < per_word; ++j) {
+          out[j] = static_cast<int8_t>(static_cast<int>((word >> (j * bits)) & mask) - middle);
+        }
+      }
+    }
+    return ok_status();
+  }
+  float scale(int64_t row, int64_t group) const override { return scales_.number(group * out_features_ + row); }
+  int zero(int64_t row, int64_t group) const override {
+    const auto bits = static_cast<int>(scheme_.bits);
+    const int per_word = 32 / bits, mask = (1 << bits) - 1;
+    const uint32_t word = zeros_.word(group * (out_features_ / per_word) + row / per_word);
+    const int stored = static_cast<int>(word >> (row % per_word * bits)) & mask;
+    return ((stored + zero_bias_) & mask) - (1 << (bits - 1));
+  }
+
+  const Checkpoint* checkpoint_ = nullptr;
+  TensorBytes codes_, zeros_, scales_;
+  int zero_bias_ = 0;
+};
+
+// AutoGPTQ gave every matrix a bias, also where the model has none.
+bool is_zero(const Checkpoint& checkpoint, const TensorEntry& entry) {
+  return checkpoint.bytes(entry).find_first_not_of('\0') == std::string_view::npos;
+}
+
+}  // namespace
+
+void find_gptq_matrices(const Checkpoint& checkpoint, const QuantizationConfig& config, PackedMatrices& found) {
+  constexpr std::string_view kSuffixes[] = {"qweight", "qzeros", "scales", "g_idx"};
+  for (const std::string& prefix : prefixes_with(checkpoint, kSuffixes)) {
+    Components components(checkpoint, prefix, found.problems);
+    if (auto matrix = GptqMatrix::read(config, components)) found.matrices.push_back(std::move(matrix));
+    const TensorEntry* bias = checkpoint.find(prefix + ".bias");
+    if (bias != nullptr && is_zero(checkpoint, *bias)) found.unneeded.push_back(bias->name);
+  }
+}
+
+}  // namespace spate

@@ -1,0 +1,19 @@
+#include "weights/open_weights.h"
+
+#include "weights/quantized_checkpoint.h"
+#include "weights/safetensors.h"
+
+namespace spate {
+
+Result<std::unique_ptr<WeightSource>> open_weights(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto dir = std::filesystem::is_directory(path, error) ? path : path.parent_path();
+  ASSIGN_OR_RETURN(const std::optional<QuantizationConfig> quantization, load_quantization_config(dir));
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(dir));
+  if (!quantization) return std::unique_ptr<WeightSource>(std::make_unique<Checkpoint>(std::move(checkpoint)));
+  Result<std::unique_ptr<QuantizedCheckpoint>> opened = QuantizedCheckpoint::open(std::move(checkpoint), *quantization);
+  if (!opened.ok()) return opened.status().with_context(dir.string());
+  return std::unique_ptr<WeightSource>(std::move(opened).value());
+}
+
+}  // namespace spate

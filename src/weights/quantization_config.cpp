@@ -1,0 +1,189 @@
+#include "weights/quantization_config.h"
+
+#include <algorithm>
+
+#include "weights/file_text.h"
+#include "weights/json_fields.h"
+
+namespace spate {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = 16 << 20;
+constexpr int64_t kMaxGroup = 1 << 24;
+
+void check_scheme(JsonFields& fields, const QuantScheme& scheme) {
+  if (scheme.bits != 4 && scheme.bits != 8) fields.problem(fmt::format("{} bits; 4 and 8 are read", scheme.bits));
+  if (scheme.group_size != 0 && scheme.group_size != 32 && scheme.group_size % 64 != 0) {
+    fields.problem(fmt::format("group_size {}; -1 (whole rows), 32 and multiples of 64 are read", scheme.group_size));
+  }
+}
+
+// -1, or no key: whole rows.
+int64_t read_group_size(JsonFields& fields, std::string_view key, int64_t otherwise) {
+  int64_t group_size = otherwise;
+  fields.read(key, group_size, -1, kMaxGroup);
+  return group_size <= 0 ? 0 : group_size;
+}
+
+void require_one_of(JsonFields& fields, std::string_view key, std::initializer_list<std::string_view> allowed) {
+  std::string value;
+  fields.read(key, value);
+  std::transform(value.begin(), value.end(), value.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (value.empty() || std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return;
+  fields.problem(fmt::format("{} \"{}\" cannot be read; {} can", key, value, fmt::join(allowed, ", ")));
+}
+
+void read_gptq(JsonFields& fields, QuantizationConfig& config) {
+  QuantScheme scheme;
+  fields.read("bits", scheme.bits, 1, 32);
+  scheme.group_size = read_group_size(fields, "group_size", -1);
+  fields.read("sym", scheme.symmetric);
+  check_scheme(fields, scheme);
+  config.schemes.push_back(scheme);
+  require_one_of(fields, "checkpoint_format", {"gptq", "gptq_v2"});
+  std::string format;
+  fields.read("checkpoint_format", format);
+  config.zeros_minus_one = format != "gptq_v2";
+  bool is_marlin = false;
+  fields.read("is_marlin_format", is_marlin);
+  if (is_marlin) fields.problem("is_marlin_format: weights arranged for one kernel cannot be read; convert them back");
+}
+
+void read_awq(JsonFields& fields, QuantizationConfig& config) {
+  QuantScheme scheme;
+  fields.read("w_bit", scheme.bits, 1, 32);
+  fields.read("bits", scheme.bits, 1, 32);
+  scheme.group_size = read_group_size(fields, "q_group_size", -1);
+  scheme.group_size = read_group_size(fields, "group_size", scheme.group_size);
+  if (scheme.bits != 4) fields.problem(fmt::format("awq with {} bits; 4 are read", scheme.bits));
+  check_scheme(fields, scheme);
+  config.schemes.push_back(scheme);
+  require_one_of(fields, "version", {"gemm"});
+  require_one_of(fields, "backend", {"autoawq", "gemm"});
+}
+
+void read_weights_scheme(JsonFields& weights, const std::string& group, QuantizationConfig& config) {
+  QuantScheme scheme;
+  std::string type = "int", strategy;
+  weights.read("num_bits", scheme.bits, 1, 32);
+  weights.read("type", type);
+  if (type != "int") {
+    return weights.problem(fmt::format("{}: weights are {} of {} bits ({}); int of 4 and 8 bits are read", group, type,
+                                       scheme.bits, scheme.bits == 8 ? "fp8" : "fp4"));
+  }
+  scheme.symmetric = true;
+  weights.read("symmetric", scheme.symmetric);
+  scheme.group_size = read_group_size(weights, "group_size", -1);
+  weights.read("strategy", strategy);
+  if (strategy == "channel" || strategy == "tensor") {
+    scheme.group_size = 0;
+  } else if (!strategy.empty() && strategy != "group") {
+    weights.problem(fmt::format("{}: strategy \"{}\"; group, channel and tensor are read", group, strategy));
+  } else if (strategy == "group" && scheme.group_size == 0) {
+    weights.problem(fmt::format("{}: strategy \"group\" without a group_size", group));
+  }
+  check_scheme(weights, scheme);
+  config.schemes.push_back(scheme);
+}
+
+void require_integer_format(JsonFields& fields) {
+  require_one_of(fields, "format", {"pack-quantized", "int-quantized", "naive-quantized", "mixed-precision", "dense"});
+}
+
+void read_compressed_tensors(JsonFields& fields, QuantizationConfig& config) {
+  require_integer_format(fields);
+  if (auto sparsity = fields.object("sparsity_config")) require_one_of(*sparsity, "format", {"dense"});
+  auto groups = fields.object("config_groups");
+  if (!groups) return fields.problem("config_groups is missing");
+  bool has_static_inputs = false;
+  for (const std::string& name : groups->keys()) {
+    auto group = groups->object(name);
+    if (!group) continue;
+    require_integer_format(*group);
+    if (auto inputs = group->object("input_activations")) {
+      bool dynamic = false;
+      inputs->read("dynamic", dynamic);
+      has_static_inputs = has_static_inputs || !dynamic;
+    }
+    auto weights = group->object("weights");
+    if (weights) read_weights_scheme(*weights, name, config);
+  }
+  if (config.schemes.empty()) fields.problem("config_groups name no weights");
+  if (has_static_inputs) config.notes.push_back("scales of activations are not used: they are computed for each token");
+  if (fields.has("kv_cache_scheme")) {
+    config.notes.push_back("kv_cache_scheme is not used: --kv-cache-dtype says how the KV cache is kept");
+  }
+}
+
+constexpr std::string_view kMethodNames[] = {"gptq", "awq", "compressed-tensors"};
+
+std::optional<QuantMethod> find_method(std::string_view name) {
+  for (size_t i = 0; i < std::size(kMethodNames); ++i) {
+    if (name == kMethodNames[i]) return static_cast<QuantMethod>(i);
+  }
+  return {};
+}
+
+Result<QuantizationConfig> read_config(simdjson::dom::object root, std::optional<QuantMethod> method) {
+  std::vector<std::string> problems;
+  JsonFields fields(root, "quantization_config.", problems);
+  std::string name;
+  fields.read("quant_method", name);
+  if (!method) method = find_method(name);
+  if (!method) {
+    return unimplemented("quantization_config.quant_method \"{}\" cannot be read; {} can", name,
+                         fmt::join(kMethodNames, ", "));
+  }
+  QuantizationConfig config{.method = *method, .schemes = {}, .notes = {}};
+  if (*method == QuantMethod::kGptq) read_gptq(fields, config);
+  if (*method == QuantMethod::kAwq) read_awq(fields, config);
+  if (*method == QuantMethod::kCompressedTensors) read_compressed_tensors(fields, config);
+  RETURN_IF_ERROR(problems_status(problems));
+  return config;
+}
+
+}  // namespace
+
+std::string_view quant_method_name(QuantMethod method) { return kMethodNames[static_cast<size_t>(method)]; }
+
+Result<QuantizationConfig> parse_quantization_config(std::string_view json, std::optional<QuantMethod> method) {
+  simdjson::dom::parser parser;
+  simdjson::dom::object root;
+  if (const auto error = parser.parse(json.data(), json.size()).get(root); error != simdjson::SUCCESS) {
+    return data_loss("not a JSON object: {}", simdjson::error_message(error));
+  }
+  return read_config(root, method);
+}
+
+Result<std::optional<QuantizationConfig>> load_quantization_config(const std::filesystem::path& model_dir) {
+  const auto with_place = [](const std::filesystem::path& path,
+                             Result<QuantizationConfig> config) -> Result<std::optional<QuantizationConfig>> {
+    if (!config.ok()) return config.status().with_context(path.string());
+    return std::optional(std::move(config).value());
+  };
+  std::error_code error;
+  const auto config_file = model_dir / "config.json";
+  if (std::filesystem::exists(config_file, error)) {
+    ASSIGN_OR_RETURN(const std::string text, read_text_file(config_file, kMaxConfigBytes));
+    simdjson::dom::parser parser;
+    simdjson::dom::object root, quantization;
+    if (parser.parse(text).get(root) != simdjson::SUCCESS) {
+      return data_loss("{}: not a JSON object", config_file.string());
+    }
+    for (const char* key : {"quantization_config", "compression_config"}) {
+      if (root.at_key(key).get(quantization) == simdjson::SUCCESS) {
+        return with_place(config_file, read_config(quantization, {}));
+      }
+    }
+  }
+  for (const auto& [name, method] :
+       {std::pair{"quantize_config.json", QuantMethod::kGptq}, {"quant_config.json", QuantMethod::kAwq}}) {
+    const auto file = model_dir / name;
+    if (!std::filesystem::exists(file, error)) continue;
+    ASSIGN_OR_RETURN(const std::string text, read_text_file(file, kMaxConfigBytes));
+    return with_place(file, parse_quantization_config(text, method));
+  }
+  return std::optional<QuantizationConfig>();
+}
+
+}  // namespace spate

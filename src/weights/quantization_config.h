@@ -1,0 +1,39 @@
+// What a checkpoint says about its integer weights: quantization_config of config.json, or the files that AutoGPTQ and
+// AutoAWQ wrote beside it before that (quantize_config.json, quant_config.json).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace spate {
+
+enum class QuantMethod : uint8_t { kGptq, kAwq, kCompressedTensors };
+std::string_view quant_method_name(QuantMethod method);  // as config.json spells it
+
+// How the matrices of a checkpoint, or some of them, were quantised.
+struct QuantScheme {
+  int64_t bits = 4;
+  int64_t group_size = 0;  // 0: a whole row
+  bool symmetric = false;  // every zero point is the middle of the range
+};
+
+struct QuantizationConfig {
+  QuantMethod method = QuantMethod::kGptq;
+  // One, or with compressed-tensors' groups several: the shapes of a matrix's tensors say which is its own.
+  std::vector<QuantScheme> schemes;
+  bool zeros_minus_one = true;     // GPTQ: zero points are stored less one (checkpoint_format gptq, not gptq_v2)
+  std::vector<std::string> notes;  // what the file has and Spate does without
+};
+
+// Errors name the key, its value, and what can be read.
+Result<QuantizationConfig> parse_quantization_config(std::string_view json, std::optional<QuantMethod> method = {});
+// Nothing where the model's weights are floats. `model_dir` holds config.json.
+Result<std::optional<QuantizationConfig>> load_quantization_config(const std::filesystem::path& model_dir);
+
+}  // namespace spate

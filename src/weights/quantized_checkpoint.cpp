@@ -1,0 +1,118 @@
+#include "weights/quantized_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "base/log.h"
+#include "weights/packed_matrix.h"
+
+namespace spate {
+namespace {
+
+constexpr size_t kMaxListedProblems = 60;
+
+PackedMatrices find_matrices(const Checkpoint& checkpoint, const QuantizationConfig& config) {
+  PackedMatrices found;
+  switch (config.method) {
+    case QuantMethod::kGptq:
+      find_gptq_matrices(checkpoint, config, found);
+      break;
+    case QuantMethod::kAwq:
+      find_awq_matrices(checkpoint, config, found);
+      break;
+    case QuantMethod::kCompressedTensors:
+      find_compressed_tensors_matrices(checkpoint, config, found);
+      break;
+  }
+  return found;
+}
+
+Status problems_in_all(std::vector<std::string> problems, QuantMethod method) {
+  if (problems.empty()) return ok_status();
+  const size_t total = problems.size();
+  if (total > kMaxListedProblems) {
+    problems.resize(kMaxListedProblems);
+    problems.push_back(fmt::format("... and {} more", total - kMaxListedProblems));
+  }
+  return data_loss("the checkpoint is not what its quantization_config ({}) says, {} problem{}:\n  {}",
+                   quant_method_name(method), total, total == 1 ? "" : "s", fmt::join(problems, "\n  "));
+}
+
+TensorEntry entry_of(const PackedMatrix& matrix) {
+  TensorEntry entry = *matrix.components()[0];
+  entry.name = matrix.name();
+  entry.quantized = matrix.spec();
+  entry.dtype_name = weight_spec_name(matrix.spec());
+  entry.dtype = {};
+  entry.shape = {matrix.out_features(), matrix.in_features()};
+  entry.num_bytes = 0;
+  for (const TensorEntry* component : matrix.components()) entry.num_bytes += component->num_bytes;
+  return entry;
+}
+
+}  // namespace
+
+QuantizedCheckpoint::QuantizedCheckpoint(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+QuantizedCheckpoint::~QuantizedCheckpoint() = default;
+
+Result<std::unique_ptr<QuantizedCheckpoint>> QuantizedCheckpoint::open(Checkpoint checkpoint,
+                                                                       const QuantizationConfig& config) {
+  // Matrices point into the checkpoint: it is at its last place before they are made.
+  std::unique_ptr<QuantizedCheckpoint> self(new QuantizedCheckpoint(std::move(checkpoint)));
+  PackedMatrices found = find_matrices(self->checkpoint_, config);
+  std::set<std::string_view> hidden(found.hidden.begin(), found.hidden.end());
+  const std::set<std::string_view> unneeded(found.unneeded.begin(), found.unneeded.end());
+  for (const auto& matrix : found.matrices) {
+    for (const TensorEntry* component : matrix->components()) hidden.insert(component->name);
+    self->num_requantized_ += matrix->is_requantized() ? 1 : 0;
+    self->matrix_of_[matrix->name()] = matrix.get();
+    self->entries_.push_back(entry_of(*matrix));
+  }
+  for (const TensorEntry& entry : self->checkpoint_.entries()) {
+    if (hidden.contains(entry.name)) continue;
+    if (self->matrix_of_.contains(entry.name)) {
+      found.problems.push_back(fmt::format("{} is there both as codes and as {}", entry.name, entry.dtype_name));
+    }
+    self->entries_.push_back(entry);
+    self->entries_.back().is_optional = unneeded.contains(entry.name);
+  }
+  if (found.matrices.empty() && found.problems.empty()) found.problems.push_back("it holds no quantised matrix");
+  RETURN_IF_ERROR(problems_in_all(std::move(found.problems), config.method));
+
+  std::sort(self->entries_.begin(), self->entries_.end(), [](const TensorEntry& a, const TensorEntry& b) {
+    return std::tie(a.file_idx, a.offset) < std::tie(b.file_idx, b.offset);
+  });
+  for (size_t i = 0; i < self->entries_.size(); ++i) self->index_[self->entries_[i].name] = i;
+  self->matrices_ = std::move(found.matrices);
+  for (const std::string& note : config.notes) log_info("weights", "{}: {}", quant_method_name(config.method), note);
+  if (self->num_requantized_ > 0) {
+    log_info("weights",
+             "{}: the columns of {} of {} matrices are grouped out of order (act-order); they are quantised "
+             "again as int8 in groups of 32",
+             quant_method_name(config.method), self->num_requantized_, self->matrices_.size());
+  }
+  return self;
+}
+
+const TensorEntry* QuantizedCheckpoint::find(std::string_view name) const {
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &entries_[found->second];
+}
+
+Result<QuantizedHostRows> QuantizedCheckpoint::quantized_rows(const TensorEntry& entry, int64_t begin,
+                                                              int64_t end) const {
+  const auto found = matrix_of_.find(entry.name);
+  CHECK(found != matrix_of_.end() && 0 <= begin && begin <= end && end <= entry.shape[0], "rows [{}, {}) of {} {}",
+        begin, end, entry.name, entry.shape_string());
+  return found->second->quantized_rows(begin, end);
+}
+
+void QuantizedCheckpoint::release(const TensorEntry& entry, int64_t begin, int64_t end) const {
+  const auto found = matrix_of_.find(entry.name);
+  found == matrix_of_.end() ? checkpoint_.release(entry, begin, end) : found->second->release(begin, end);
+}
+
+}  // namespace spate

@@ -1,0 +1,306 @@
+// quantized_checkpoint_test.cpp
+//
+// Goal     A damaged quantised checkpoint is refused with the name of the tensor, a format that is not read with the
+// key
+//          and value that say so; tensors of zeros that a model has no use for are no problem.
+// Method   The small checkpoints of test/goldens/quantized (whose right reading model/quantized_golden_test.cpp
+// proves),
+//          written again with one thing wrong; then with several random ones, which must end in a Status.
+#include "weights/quantized_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <functional>
+#include <limits>
+
+#include "base/test_support.h"
+#include "weights/open_weights.h"
+
+#include "base/test.h"
+
+namespace spate {
+namespace {
+
+struct RawTensor {
+  std::string dtype_name;
+  std::vector<int64_t> shape;
+  std::string bytes;
+};
+using RawTensors = std::map<std::string, RawTensor>;
+
+std::filesystem::path golden(const std::string& name) { return repo_root() / "test" / "goldens" / "quantized" / name; }
+
+RawTensors read_tensors(const std::filesystem::path& folder) {
+  const Checkpoint checkpoint = Checkpoint::open(folder).value();
+  RawTensors tensors;
+  for (const TensorEntry& entry : checkpoint.entries()) {
+    tensors[entry.name] = {entry.dtype_name, entry.shape, std::string(checkpoint.bytes(entry))};
+  }
+  return tensors;
+}
+
+void write_tensors(const RawTensors& tensors, const std::filesystem::path& file) {
+  std::string header = "{", data;
+  for (const auto& [name, tensor] : tensors) {
+    header += fmt::format(R"({}"{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
+                          header.size() > 1 ? "," : "", name, tensor.dtype_name, fmt::join(tensor.shape, ","),
+                          data.size(), data.size() + tensor.bytes.size());
+    data += tensor.bytes;
+  }
+  header += "}";
+  const uint64_t size = header.size();
+  std::ofstream(file, std::ios::binary) << std::string_view(reinterpret_cast<const char*>(&size), 8) << header << data;
+}
+
+void write_text(const std::filesystem::path& file, const std::string& text) { std::ofstream(file) << text; }
+
+// The golden with its tensors changed; then every row of every matrix is read. What went wrong.
+Status open_changed(const std::string& name, const std::function<void(RawTensors&)>& change) {
+  TempDir dir;
+  std::filesystem::copy(golden(name) / "config.json", dir.path() / "config.json");
+  RawTensors tensors = read_tensors(golden(name));
+  change(tensors);
+  write_tensors(tensors, dir.path() / "model.safetensors");
+  ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source, open_weights(dir.path()));
+  for (const TensorEntry& entry : source->entries()) {
+    if (entry.quantized) RETURN_IF_ERROR(source->quantized_rows(entry, 0, entry.shape[0]).status());
+  }
+  return ok_status();
+}
+
+bool says(const Status& status, const std::string& text) { return status.message().find(text) != std::string::npos; }
+
+template <typename T>
+void set(RawTensor& tensor, size_t i, T value) {
+  std::memcpy(tensor.bytes.data() + i * sizeof(T), &value, sizeof(T));
+}
+
+const std::string kModule = "model.layers.0.mlp.up_proj";
+
+TEST_CASE("the entries of a quantised checkpoint") {
+  const auto source = open_weights(golden("gptq_int4_act_order")).value();
+  CHECK(source->find(kModule + ".qweight") == nullptr);
+  CHECK(source->find(kModule + ".g_idx") == nullptr);
+  const TensorEntry* entry = source->find(kModule + ".weight");
+  REQUIRE(entry != nullptr);
+  CHECK(entry->shape == std::vector<int64_t>{64, 64});
+  CHECK(*entry->quantized == WeightSpec{WeightFormat::kInt8, 32, false});  // columns out of order
+  CHECK(source->find("lm_head.weight")->dtype == DType::kF16);
+  const auto asymmetric = open_weights(golden("awq_int4_g64")).value();
+  CHECK(*asymmetric->find(kModule + ".weight")->quantized == WeightSpec{WeightFormat::kInt4, 64, true});
+  CHECK(asymmetric->find(kModule + ".weight")->dtype_name == "int4-g64-asym");
+  for (size_t i = 1; i < source->entries().size(); ++i) {
+    CHECK(source->entries()[i - 1].offset < source->entries()[i].offset);
+  }
+}
+
+TEST_CASE("a bias of zeros beside a GPTQ matrix is optional, another is not") {
+  const auto source = open_weights(golden("gptq_int4_g32")).value();
+  CHECK(source->find(kModule + ".bias")->is_optional);
+  const auto with_biases = open_weights(golden("gptq_int4_g64_asym")).value();
+  CHECK_FALSE(with_biases->find("model.layers.0.self_attn.q_proj.bias")->is_optional);
+}
+
+TEST_CASE("any part of the rows gives the same rows") {
+  for (const char* name : {"gptq_int8_rows", "gptq_int4_act_order", "awq_int4_g64", "compressed_int4_g64_asym"}) {
+    CAPTURE(name);
+    const auto source = open_weights(golden(name)).value();
+    const TensorEntry& entry = *source->find("model.layers.0.self_attn.v_proj.weight");
+    const HostTensor all = dequantize_rows(source->quantized_rows(entry, 0, entry.shape[0]).value());
+    for (const int64_t begin : {0, 5, 16}) {
+      const HostTensor part = dequantize_rows(source->quantized_rows(entry, begin, begin + 9).value());
+      CHECK(std::memcmp(part.view().raw(), all.view().rows(begin, begin + 9).raw(), 9 * 64 * 4) == 0);
+      source->release(entry, begin, begin + 9);
+    }
+  }
+}
+
+TEST_CASE("damaged checkpoints are refused with the tensor's name") {
+  const auto drop = [](const std::string& suffix) { return [suffix](RawTensors& t) { t.erase(kModule + suffix); }; };
+  const auto reshape = [](const std::string& suffix, std::vector<int64_t> shape) {
+    return [suffix, shape](RawTensors& t) { t[kModule + suffix].shape = shape; };
+  };
+  const auto cut_rows = [](const std::string& suffix) {
+    return [suffix](RawTensors& t) {
+      RawTensor& tensor = t[kModule + suffix];
+      tensor.bytes.resize(tensor.bytes.size() / static_cast<size_t>(tensor.shape[0]));
+      tensor.shape[0] = 1;
+    };
+  };
+  const auto retype = [](const std::string& suffix, const char* dtype_name) {
+    return [suffix, dtype_name](RawTensors& t) { t[kModule + suffix].dtype_name = dtype_name; };
+  };
+  const auto poke = [](const std::string& suffix, size_t i, auto value) {
+    return [=](RawTensors& t) { set(t[kModule + suffix], i, value); };
+  };
+  struct Case {
+    const char* golden;
+    std::function<void(RawTensors&)> change;
+    std::string says;
+  };
+  const Case cases[] = {
+      {"gptq_int4_g32", drop(".scales"), "up_proj.scales is missing"},
+      {"gptq_int4_g32", drop(".qzeros"), "up_proj.qzeros is missing"},
+      {"gptq_int4_g32", drop(".qweight"), "up_proj.qweight is missing"},
+      {"gptq_int4_g32", cut_rows(".qweight"), "up_proj.scales is [2, 64], needs [1, 64]"},
+      {"gptq_int4_g32", reshape(".qweight", {64, 8}), "up_proj.scales is [2, 64], needs [16, 8]"},
+      {"gptq_int4_g32", reshape(".qzeros", {8, 2}), "up_proj.qzeros is [8, 2], needs [2, 8]"},
+      {"gptq_int4_g32", cut_rows(".g_idx"), "up_proj.g_idx is [1], needs [64]"},
+      {"gptq_int4_g32", retype(".scales", "I16"), "up_proj.scales is I16, needs f16 or bf16 or f32"},
+      {"gptq_int4_g32", retype(".qweight", "F32"), "up_proj.qweight is F32, needs i32"},
+      {"gptq_int4_g32", poke(".g_idx", 7, int32_t{2}), "up_proj.g_idx[7] is 2; there are 2 groups"},
+      {"gptq_int4_g32", poke(".g_idx", 0, int32_t{-1}), "up_proj.g_idx[0] is -1"},
+      {"gptq_int4_g32", poke(".qzeros", 1, int32_t{0x77757777}),
+       "up_proj.qzeros: the zero point of row 12, group 0 is -2 off the middle"},
+      {"gptq_int4_g32", poke(".scales", 65, uint16_t{0x7e00}), "up_proj.scales: the scale of row 1, group 1 is nan"},
+      {"gptq_int8_rows", poke(".scales", 3, uint16_t{0xfc00}), "up_proj.scales: the scale of row 3, group 0 is -inf"},
+      {"gptq_int4_g32",
+       [](RawTensors& t) {
+         t[kModule + ".weight"] = {"F16", {64, 64}, std::string(8192, '\0')};
+       },
+       "up_proj.weight is there both as codes and as F16"},
+      {"awq_int4_g64", drop(".scales"), "up_proj.scales is missing"},
+      {"awq_int4_g64", reshape(".scales", {64, 1}), "up_proj.scales is [64, 1], needs [1, 64]"},
+      {"awq_int4_g64", reshape(".qweight", {8, 64}), "up_proj.scales is [1, 64], needs [1, 512]"},
+      {"awq_int4_g64", poke(".scales", 9, uint16_t{0x7c00}), "up_proj.scales: the scale of row 9, group 0 is inf"},
+      {"compressed_int4_g32", drop(".weight_packed"), "up_proj.weight_packed is missing"},
+      {"compressed_int4_g32", drop(".weight_scale"), "up_proj.weight_scale is missing"},
+      {"compressed_int4_g32", drop(".weight_shape"), "up_proj.weight_shape is missing"},
+      {"compressed_int4_g32", poke(".weight_shape", 0, int64_t{65}), "up_proj.weight_shape says [65, 64]"},
+      {"compressed_int4_g32", poke(".weight_shape", 1, int64_t{-1}), "up_proj.weight_shape says [64, -1]"},
+      {"compressed_int4_g32", poke(".weight_shape", 1, int64_t{128}), "needs [64, 16] for 128 columns of 4 bits"},
+      {"compressed_int4_g32", reshape(".weight_scale", {128, 1}), "up_proj.weight_scale is [128, 1], needs [64, 2]"},
+      {"compressed_int4_g64_asym", drop(".weight_zero_point"), "up_proj.weight_zero_point is missing"},
+      {"compressed_int4_g64_asym", reshape(".weight_zero_point", {1, 8}), "weight_zero_point is [1, 8], needs [8, 1]"},
+      {"compressed_w8a8", drop(".weight_scale"), "up_proj.weight_scale is missing"},
+      {"compressed_w8a8", reshape(".weight_scale", {1, 64}), "up_proj.weight_scale is [1, 64], needs [64, 1]"},
+      {"compressed_w8a8", poke(".weight_scale", 5, uint16_t{0x7f80}),
+       "up_proj.weight_scale: the scale of row 5, group"},
+  };
+  for (const Case& one : cases) {
+    const Status status = open_changed(one.golden, one.change);
+    CHECK_MESSAGE(says(status, one.says), one.golden, ": ", status.to_string(), "\n  should say ", one.says);
+    CHECK_MESSAGE(says(status, kModule), status.to_string());
+    CHECK(status.code() == StatusCode::kDataLoss);
+  }
+  CHECK(open_changed("gptq_int4_g32", [](RawTensors&) {}).ok());
+}
+
+TEST_CASE("a truncated file is refused with the tensor's name") {
+  TempDir dir;
+  std::filesystem::copy(golden("gptq_int4_g32"), dir.path());
+  std::filesystem::resize_file(dir.path() / "model.safetensors",
+                               std::filesystem::file_size(dir.path() / "model.safetensors") - 100);
+  const Status status = open_weights(dir.path()).status();
+  CHECK_MESSAGE(says(status, "tensor "), status.to_string());
+  CHECK(says(status, "is the file complete?"));
+}
+
+TEST_CASE("random damage ends in a Status, never in a read outside of a tensor") {
+  const uint64_t seed = test_seed();
+  INFO("seed ", seed);
+  Rng rng(seed);
+  int num_refused = 0, num_rounds = 0;
+  for (const char* name : {"gptq_int4_act_order", "awq_int4_g64", "compressed_int4_g64_asym", "compressed_w8a8"}) {
+    for (int round = 0; round < 60; ++round, ++num_rounds) {
+      const Status status = open_changed(name, [&](RawTensors& tensors) {
+        for (uint64_t i = 0; i <= rng.below(3); ++i) {
+          auto at = tensors.begin();
+          std::advance(at, static_cast<std::ptrdiff_t>(rng.below(tensors.size())));
+          RawTensor& tensor = at->second;
+          switch (rng.below(4)) {
+            case 0:
+              tensors.erase(at);
+              break;
+            case 1:
+              std::swap(tensor.shape.front(), tensor.shape.back());
+              break;
+            case 2:
+              tensor.shape = {tensor.shape.front(), 1};
+              tensor.bytes.resize(tensor.bytes.size() / static_cast<size_t>(tensor.shape.back()));
+              tensor.shape = {static_cast<int64_t>(tensor.bytes.size())};
+              tensor.dtype_name = "I8";
+              break;
+            default:
+              tensor.bytes[rng.below(tensor.bytes.size())] = static_cast<char>(rng.next_u32());
+          }
+        }
+      });
+      num_refused += status.ok() ? 0 : 1;
+      if (!status.ok()) CHECK(!status.message().empty());
+    }
+  }
+  CHECK(num_refused > num_rounds / 4);
+  CHECK(num_refused < num_rounds);
+}
+
+TEST_CASE("what a quantization_config may say") {
+  const auto message = [](const std::string& json) { return parse_quantization_config(json).status().message(); };
+  struct Case {
+    std::string json;
+    const char* says;
+  };
+  const std::string group =
+      R"({"quant_method":"compressed-tensors","format":"FORMAT","config_groups":{"group_0":{"weights":WEIGHTS}}})";
+  const auto compressed = [&](const char* format, const char* weights) {
+    std::string json = group;
+    json.replace(json.find("FORMAT"), 6, format);
+    json.replace(json.find("WEIGHTS"), 7, weights);
+    return json;
+  };
+  const Case cases[] = {
+      {R"({"quant_method":"bitsandbytes"})", "quant_method \"bitsandbytes\" cannot be read; gptq, awq"},
+      {R"({"quant_method":"fp8"})", "quant_method \"fp8\""},
+      {R"({})", "quant_method \"\""},
+      {R"([])", "not a JSON object"},
+      {R"({"quant_method":"gptq","bits":3})", "3 bits; 4 and 8 are read"},
+      {R"({"quant_method":"gptq","bits":"four"})", "quantization_config.bits is \"four\""},
+      {R"({"quant_method":"gptq","bits":4,"group_size":16})", "group_size 16"},
+      {R"({"quant_method":"gptq","bits":4,"checkpoint_format":"marlin"})",
+       "checkpoint_format \"marlin\" cannot be read"},
+      {R"({"quant_method":"gptq","bits":4,"is_marlin_format":true})", "is_marlin_format"},
+      {R"({"quant_method":"awq","bits":4,"version":"gemv"})", "version \"gemv\" cannot be read; gemm can"},
+      {R"({"quant_method":"awq","bits":8})", "awq with 8 bits"},
+      {R"({"quant_method":"compressed-tensors"})", "config_groups is missing"},
+      {compressed("float-quantized", R"({"num_bits":8,"type":"float"})"), "format \"float-quantized\" cannot be read"},
+      {compressed("pack-quantized", R"({"num_bits":8,"type":"float"})"), "float of 8 bits (fp8)"},
+      {compressed("nvfp4-pack-quantized", R"({"num_bits":4,"type":"float"})"), "float of 4 bits (fp4)"},
+      {compressed("pack-quantized", R"({"num_bits":4,"strategy":"block"})"), "strategy \"block\""},
+      {compressed("marlin-24", R"({"num_bits":4})"), "format \"marlin-24\""},
+      {R"({"quant_method":"compressed-tensors","sparsity_config":{"format":"sparse-24-bitmask"}})",
+       "sparse-24-bitmask"},
+  };
+  for (const Case& one : cases) {
+    CHECK_MESSAGE(message(one.json).find(one.says) != std::string::npos, one.json, " -> ", message(one.json));
+  }
+  const auto two = parse_quantization_config(
+      R"({"quant_method":"compressed-tensors","kv_cache_scheme":{"num_bits":8},"config_groups":{
+          "a":{"weights":{"num_bits":4,"group_size":128,"strategy":"group","symmetric":false}},
+          "b":{"weights":{"num_bits":8,"strategy":"channel"},"input_activations":{"dynamic":false}}}})");
+  REQUIRE(two.ok());
+  REQUIRE(two->schemes.size() == 2);
+  CHECK(two->schemes[0].group_size == 128);
+  CHECK_FALSE(two->schemes[0].symmetric);
+  CHECK(two->schemes[1].bits == 8);
+  CHECK(two->schemes[1].symmetric);
+  CHECK(two->notes.size() == 2);
+}
+
+TEST_CASE("the files that old AutoGPTQ and AutoAWQ wrote instead") {
+  TempDir dir;
+  write_text(dir.path() / "config.json", R"({"model_type":"llama"})");
+  CHECK_FALSE(load_quantization_config(dir.path()).value().has_value());
+  write_text(dir.path() / "quant_config.json", R"({"zero_point":true,"q_group_size":64,"w_bit":4,"version":"GEMM"})");
+  CHECK(load_quantization_config(dir.path()).value()->method == QuantMethod::kAwq);
+  CHECK(load_quantization_config(dir.path()).value()->schemes[0].group_size == 64);
+  write_text(dir.path() / "quantize_config.json", R"({"bits":4,"group_size":-1,"desc_act":false,"sym":true})");
+  const QuantizationConfig config = *load_quantization_config(dir.path()).value();
+  CHECK(config.method == QuantMethod::kGptq);
+  CHECK(config.schemes[0].group_size == 0);
+  CHECK(config.schemes[0].symmetric);
+  CHECK(config.zeros_minus_one);
+}
+
+}  // namespace
+}  // namespace spate

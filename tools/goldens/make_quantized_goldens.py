@@ -1,0 +1,331 @@
+#!/usr/bin/env python3
+"""Tiny quantised checkpoints in the layouts of other tools, and what transformers computes with their dequantised weights.
+
+    python tools/goldens/make_quantized_goldens.py [names...]     writes test/goldens/quantized/<name>/
+
+Needs torch, transformers, safetensors, gguf. A folder is a model folder as AutoGPTQ / GPTQModel, AutoAWQ or llm-compressor
+(compressed-tensors) writes it, or holds a model.gguf, written by llama.cpp's `gguf` package; beside it goldens.safetensors as
+make_model_goldens.py makes it (a model that was given the dequantised weights runs in f32), and
+
+    tolerance [2]          relative L2 of hidden states and logits: with the codes read as floats; with 8-bit activations
+    rows_tolerance [1]     of a dequantised weight, relative to the largest of its row; 0: to the bit
+    rows.<tensor> [2, in]  the second and the last row, dequantised as the other tool does it
+
+The codes are packed here from the public descriptions of the layouts; nearest rounding is enough to fill them.
+"""
+
+import json
+import shutil
+import sys
+
+import gguf
+import numpy as np
+import torch
+from make_model_goldens import BASE, OUT, randomise, rope, run
+from safetensors.torch import save_file
+from transformers import (Ernie4_5Config, Ernie4_5ForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+                          Qwen3Config, Qwen3ForCausalLM)
+
+OUT = OUT.parent / "quantized"
+SMALL = BASE | dict(vocab_size=48, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2)
+
+EXACT, F16_SCALES, REQUANTISED = 0.0, 2.0 ** -10, 0.6 / 127  # rows_tolerance
+# With 8-bit activations: a product's inputs are off by 0.6 % (a step of max / 127, uniform, max about 2.5 standard deviations in
+# a group); five products lie behind each other in one layer and the head. Twice that.
+INT8_ACTIVATIONS = 0.03
+
+
+# --- codes ------------------------------------------------------------------------------------------------------------
+
+def group_of_columns(in_features, group_size):
+    return torch.arange(in_features) // (group_size if group_size > 0 else in_features)
+
+
+def quantise(weight, bits, symmetric, group_ids, scale_dtype=torch.float16):
+    """weight [out, in] -> codes [out, in] in [0, 2^bits), zeros and scales [out, groups], the dequantised weight."""
+    codes, restored = torch.zeros_like(weight, dtype=torch.int32), torch.zeros_like(weight)
+    scales, zeros = [], []
+    top = 2 ** bits - 1
+    for group in range(int(group_ids.max()) + 1):
+        columns = group_ids == group
+        part = weight[:, columns]
+        low, high = part.amin(1).clamp(max=0), part.amax(1).clamp(min=0)
+        if symmetric:
+            scale = torch.maximum(-low, high) / (top // 2)
+            zero = torch.full_like(scale, 2 ** (bits - 1))
+        else:
+            scale = (high - low) / top
+            zero = (-low / scale).round().clamp(0, top)
+        scale = scale.to(scale_dtype).float()
+        q = ((part / scale[:, None]).round() + zero[:, None]).clamp(0, top)
+        codes[:, columns] = q.int()
+        restored[:, columns] = scale[:, None] * (q - zero[:, None])
+        scales.append(scale)
+        zeros.append(zero.int())
+    return codes, torch.stack(zeros, 1), torch.stack(scales, 1), restored
+
+
+def pack(values, bits, dim, order=None):
+    """Codes along `dim`, 32 / bits to an i32; code order[j] of each run goes to bits j * bits."""
+    per_word = 32 // bits
+    values = values.movedim(dim, -1).long()
+    padding = -values.shape[-1] % per_word
+    values = torch.nn.functional.pad(values, (0, padding)).unflatten(-1, (-1, per_word))
+    words = sum(values[..., (order or range(per_word))[j]] << (j * bits) for j in range(per_word))
+    words = torch.where(words >= 2 ** 31, words - 2 ** 32, words)
+    return words.int().movedim(-1, dim).contiguous()
+
+
+def gptq(name, weight, bits=4, group_size=32, symmetric=True, version=1, desc_act=False, zero_bias=False):
+    out_features, in_features = weight.shape
+    group_ids = group_of_columns(in_features, group_size)
+    if desc_act:
+        permutation = torch.randperm(in_features, generator=torch.Generator().manual_seed(in_features))
+        group_ids = group_ids[permutation.argsort()]
+    codes, zeros, scales, restored = quantise(weight, bits, symmetric, group_ids)
+    stored_zeros = (zeros - 1) % 2 ** bits if version == 1 else zeros
+    tensors = {"qweight": pack(codes.T, bits, 0), "qzeros": pack(stored_zeros.T, bits, 1),
+               "scales": scales.T.half().contiguous(), "g_idx": group_ids.int()}
+    if zero_bias:
+        tensors["bias"] = torch.zeros(out_features, dtype=torch.float16)
+    return {f"{name}.{key}": value for key, value in tensors.items()}, restored
+
+
+def gptq_config(bits=4, group_size=32, symmetric=True, version=1, desc_act=False, **_):
+    return dict(quant_method="gptq", bits=bits, group_size=group_size, sym=symmetric, desc_act=desc_act, damp_percent=0.1,
+                checkpoint_format="gptq" if version == 1 else "gptq_v2")
+
+
+def awq(name, weight, group_size=32):
+    codes, zeros, scales, restored = quantise(weight, 4, False, group_of_columns(weight.shape[1], group_size))
+    order = [0, 2, 4, 6, 1, 3, 5, 7]
+    tensors = {"qweight": pack(codes.T, 4, 1, order), "qzeros": pack(zeros.T, 4, 1, order), "scales": scales.T.half().contiguous()}
+    return {f"{name}.{key}": value for key, value in tensors.items()}, restored
+
+
+def awq_config(group_size=32):
+    return dict(quant_method="awq", bits=4, group_size=group_size, zero_point=True, version="gemm", modules_to_not_convert=["lm_head"])
+
+
+def compressed(name, weight, bits=4, group_size=32, symmetric=True, packed=True):
+    codes, zeros, scales, restored = quantise(weight, bits, symmetric, group_of_columns(weight.shape[1], group_size), torch.bfloat16)
+    if packed:
+        tensors = {"weight_packed": pack(codes, bits, 1), "weight_shape": torch.tensor(weight.shape, dtype=torch.int64)}
+        if not symmetric:
+            tensors["weight_zero_point"] = pack(zeros, bits, 0)
+    else:
+        tensors = {"weight": (codes - 2 ** (bits - 1)).to(torch.int8)}
+        if not symmetric:
+            tensors["weight_zero_point"] = (zeros - 2 ** (bits - 1)).to(torch.int8)
+    tensors["weight_scale"] = scales.bfloat16()
+    return {f"{name}.{key}": value for key, value in tensors.items()}, restored
+
+
+def compressed_config(bits=4, group_size=32, symmetric=True, packed=True):
+    weights = dict(num_bits=bits, type="int", symmetric=symmetric, strategy="group" if group_size > 0 else "channel",
+                   group_size=group_size if group_size > 0 else None, dynamic=False, observer="minmax")
+    inputs = None if packed else dict(num_bits=8, type="int", symmetric=True, strategy="token", dynamic=True)
+    return dict(quant_method="compressed-tensors", format="pack-quantized" if packed else "int-quantized", ignore=["lm_head"],
+                quantization_status="compressed", kv_cache_scheme=None,
+                config_groups=dict(group_0=dict(targets=["Linear"], weights=weights, input_activations=inputs, output_activations=None)))
+
+
+# --- safetensors ------------------------------------------------------------------------------------------------------
+
+def write_safetensors(folder, model, method, method_config, options):
+    """Every linear layer but lm_head becomes codes; the model gets the dequantised weights."""
+    tensors, restored = {}, {}
+    linear = {name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and name != "lm_head"}
+    for name, value in model.state_dict().items():
+        module = name.removesuffix(".weight")
+        if module not in linear or name == module:
+            if not (name == "lm_head.weight" and model.config.tie_word_embeddings):
+                tensors[name] = value.half()
+                restored[name] = tensors[name].float()
+            continue
+        # Zero points at both ends of their range.
+        value[1] = value[1].abs() + 0.1 / value.shape[1] ** 0.5
+        value[2] = -value[1]
+        codes, restored[name] = method(module, value, **options)
+        tensors |= codes
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    model.load_state_dict(restored, strict=False)
+    config = json.loads(model.config.to_json_string())
+    config["quantization_config"] = method_config(**options)
+    (folder / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
+    return {name: value for name, value in restored.items() if name.removesuffix(".weight") in linear}
+
+
+# --- GGUF -------------------------------------------------------------------------------------------------------------
+
+T = gguf.GGMLQuantizationType
+GGUF_NAMES = {"embed_tokens": "token_embd", "lm_head": "output", "model.norm": "output_norm", "input_layernorm": "attn_norm",
+              "post_attention_layernorm": "ffn_norm", "q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v",
+              "o_proj": "attn_output", "q_norm": "attn_q_norm", "k_norm": "attn_k_norm", "gate_proj": "ffn_gate",
+              "up_proj": "ffn_up", "down_proj": "ffn_down"}
+
+
+def gguf_name(name):
+    parts = name.split(".")
+    kind = parts[-1]
+    module = GGUF_NAMES.get(".".join(parts[:-1]), GGUF_NAMES.get(parts[-2]))
+    return f"blk.{parts[2]}.{module}.{kind}" if "layers" in parts else f"{module}.{kind}"
+
+
+def permute(weight, num_heads):
+    """Rows of a head: (half, pair) -> (pair, half), as llama.cpp keeps q and k of Llama."""
+    return weight.reshape(num_heads, 2, -1, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
+
+
+def random_blocks(shape, type_, generator):
+    """K-quant blocks of random bits with scales that give weights of about 1 / sqrt(in): the package only reads these types."""
+    block_size, type_size = gguf.GGML_QUANT_SIZES[type_]
+    blocks = generator.integers(0, 256, (shape[0] * shape[1] // block_size, type_size), dtype=np.uint8)
+    d_at = 208 if type_ == T.Q6_K else 0
+    largest = {T.Q4_K: 63 * 15, T.Q5_K: 63 * 31, T.Q6_K: 127 * 32}[type_]
+    d = (generator.uniform(0.5, 1.5, len(blocks)) * 3 / shape[1] ** 0.5 / largest).astype(np.float16)
+    blocks[:, d_at:d_at + 2] = d[:, None].view(np.uint8)
+    if type_ != T.Q6_K:  # the minimum of a group about half of its range
+        half = (d.astype(np.float32) * (7.5 if type_ == T.Q4_K else 15.5)).astype(np.float16)
+        blocks[:, 2:4] = half[:, None].view(np.uint8)
+    return blocks.reshape(shape[0], -1)
+
+
+def write_gguf(folder, model, arch, types, num_files=1):
+    config = model.config
+    writer = gguf.GGUFWriter(folder / "model.gguf", arch)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
+    parameters = config.rope_parameters
+    writer.add_rope_freq_base(parameters["rope_theta"])
+    if parameters["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(parameters["factor"])
+        writer.add_rope_scaling_orig_ctx_len(parameters["original_max_position_embeddings"])
+    if parameters["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(parameters["factor"])
+    if parameters["rope_type"] == "llama3":
+        plain = 1.0 / parameters["rope_theta"] ** (torch.arange(0, head_dim, 2).float() / head_dim)
+        writer.add_tensor("rope_freqs.weight", (plain / model.model.rotary_emb.inv_freq).numpy().astype(np.float32))
+    add_vocabulary(writer, config.vocab_size)
+
+    restored, checked = {}, []
+    generator = np.random.default_rng(5)
+    for name, value in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
+        permuted = arch == "llama" and heads is not None
+        if permuted:
+            value = permute(value, heads)
+        type_ = next(type_ for key, type_ in types.items() if key in name) if value.dim() == 2 else T.F32
+        if type_ in (T.Q4_K, T.Q5_K, T.Q6_K):
+            data = random_blocks(value.shape, type_, generator)
+        else:
+            data = gguf.quants.quantize(value.float().numpy(), type_)
+        writer.add_tensor(gguf_name(name), data, raw_dtype=type_)
+        weight = torch.from_numpy(gguf.quants.dequantize(data, type_).copy()).reshape(value.shape)
+        if permuted:
+            weight = weight.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(weight.shape)
+        restored[name] = weight
+        if value.dim() == 2:
+            checked.append(name)
+    model.load_state_dict(restored, strict=False)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return {name: restored[name] for name in checked}
+
+
+def add_vocabulary(writer, vocab_size):
+    """Byte-level, far too small to be of use, with a chat template and two tokens that end an answer."""
+    letters = [chr(c) for c in range(ord("a"), ord("z") + 1)] + ["Ġ", "Ċ", ":", "ab"]
+    tokens = letters + [f"<|unused{i}|>" for i in range(vocab_size - len(letters) - 2)] + ["<|im_end|>", "<|endoftext|>"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(tokens)
+    control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+    writer.add_token_types([normal if token in letters else control for token in tokens])
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(vocab_size - 2)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:")
+
+
+# --- the models -------------------------------------------------------------------------------------------------------
+
+LLAMA = lambda **more: (LlamaForCausalLM, LlamaConfig(**SMALL | more))
+QWEN3 = lambda **more: (Qwen3ForCausalLM, Qwen3Config(**SMALL | dict(head_dim=16, tie_word_embeddings=True) | more))
+QWEN2 = lambda **more: (Qwen2ForCausalLM, Qwen2Config(**SMALL | more))
+ERNIE = lambda **more: (Ernie4_5ForCausalLM, Ernie4_5Config(**SMALL | dict(head_dim=16, tie_word_embeddings=True) | more))
+WIDE = dict(hidden_size=256, intermediate_size=32, head_dim=16, num_attention_heads=2, num_key_value_heads=1)
+LEGACY = {"q_proj": T.Q4_0, "k_proj": T.Q4_1, "v_proj": T.Q5_0, "o_proj": T.Q5_1, "gate_proj": T.Q8_0, "up_proj": T.F16,
+          "down_proj": T.BF16, "embed": T.Q8_0, "lm_head": T.F32}
+
+# name -> (model, writer of the folder, rows_tolerance)
+MODELS = {
+    "gptq_int4_g32": (LLAMA(), (gptq, gptq_config, dict(zero_bias=True)), EXACT),
+    "gptq_int4_g64_asym": (QWEN2(), (gptq, gptq_config, dict(group_size=64, symmetric=False)), F16_SCALES),
+    "gptq_v2_int4_asym": (QWEN3(), (gptq, gptq_config, dict(symmetric=False, version=2)), F16_SCALES),
+    "gptq_int4_act_order": (LLAMA(), (gptq, gptq_config, dict(symmetric=False, desc_act=True)), REQUANTISED),
+    "gptq_int8_rows": (QWEN3(), (gptq, gptq_config, dict(bits=8, group_size=-1)), EXACT),
+    "awq_int4_g64": (QWEN2(), (awq, awq_config, dict(group_size=64)), F16_SCALES),
+    "compressed_int4_g32": (QWEN3(), (compressed, compressed_config, dict()), EXACT),
+    "compressed_int4_g64_asym": (LLAMA(), (compressed, compressed_config, dict(group_size=64, symmetric=False)), F16_SCALES),
+    "compressed_int8_packed_rows": (QWEN3(), (compressed, compressed_config, dict(bits=8, group_size=-1)), EXACT),
+    "compressed_w8a8": (QWEN2(), (compressed, compressed_config, dict(bits=8, group_size=-1, packed=False)), EXACT),
+    "gguf_llama3": (LLAMA(rope_parameters=rope("llama3", 500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                               original_max_position_embeddings=32)), ("llama", LEGACY), F16_SCALES),
+    "gguf_qwen2_yarn": (QWEN2(rope_parameters=rope("yarn", 10000.0, factor=4.0, original_max_position_embeddings=32)),
+                        ("qwen2", {"": T.Q4_0}), EXACT),
+    "gguf_qwen3_k": (QWEN3(**WIDE), ("qwen3", {"q_proj": T.Q4_K, "k_proj": T.Q5_K, "v_proj": T.Q6_K, "o_proj": T.Q8_0,
+                                               "gate_proj": T.Q4_K, "up_proj": T.Q4_K, "down_proj": T.Q4_0, "embed": T.Q6_K}),
+                     REQUANTISED),
+    "gguf_ernie4_5": (ERNIE(rope_parameters=rope("linear", 500000.0, factor=2.0)), ("ernie4_5", {"": T.Q8_0}), EXACT),
+}
+
+
+def make(name, model_class, config, writer, rows_tolerance):
+    folder = OUT / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    generator = torch.Generator().manual_seed(sum(name.encode()))
+    config.pad_token_id = None
+    config.dtype = torch.float32
+    config.architectures = [model_class.__name__]
+    model = model_class(config).eval()
+    randomise(model, generator)
+    with torch.no_grad():
+        weights = write_safetensors(folder, model, *writer) if callable(writer[0]) else write_gguf(folder, model, *writer)
+    token_ids = torch.randint(0, config.vocab_size, (6,), generator=generator).tolist()
+    result = run(model, token_ids, 4, 0)
+    rows = [0, 3, 5]
+    float_tolerance = max(1e-5, 3 * rows_tolerance)
+    goldens = {
+        "seq0.token_ids": torch.tensor(token_ids, dtype=torch.float32), "seq0.prompt_len": torch.tensor([4.0]),
+        "seq0.logit_rows": torch.tensor(rows, dtype=torch.float32), "seq0.logits": result["logits"][rows].contiguous(),
+        "mid_layer": torch.tensor([0.0]), "max_model_len": torch.tensor([64.0]), "bf16_error": torch.tensor([0.0, 0.0]),
+        "tolerance": torch.tensor([float_tolerance, max(INT8_ACTIVATIONS, float_tolerance)]),
+        "rows_tolerance": torch.tensor([rows_tolerance]),
+    } | {f"seq0.hidden.{place}": result[place].contiguous() for place in ("embed", "first", "mid", "last")}
+    for tensor, weight in weights.items():
+        goldens["rows." + tensor] = weight[[1, len(weight) - 1]].contiguous()
+    save_file(goldens, folder / "goldens.safetensors")
+    print(f"{name}: {sum(path.stat().st_size for path in folder.iterdir()) / 1024:.0f} KiB")
+
+
+if __name__ == "__main__":
+    for model_name, ((model_class, config), writer, rows_tolerance) in MODELS.items():
+        if len(sys.argv) == 1 or model_name in sys.argv[1:]:
+            make(model_name, model_class, config, writer, rows_tolerance)

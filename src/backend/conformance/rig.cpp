@@ -63,17 +63,30 @@ HostTensor Side::get(const Tensor& device_tensor) {
   return out;
 }
 
-const PackedWeight& Side::put_weight(const Tensor& rows, const WeightSpec& spec) {
-  auto weight = device_.create_weight({.out_features = rows.dim(0), .in_features = rows.dim(1), .spec = spec});
-  weights_.push_back(std::make_unique<PackedWeight>(std::move(weight).value()));
-  // In three parts, the middle one last: rows may come in any order.
-  const int64_t n = rows.dim(0), first = n / 3, second = n - n / 4;
+template <typename Pack>
+const PackedWeight& Side::put_in_parts(const WeightDesc& desc, const Pack& pack) {
+  weights_.push_back(std::make_unique<PackedWeight>(device_.create_weight(desc).value()));
+  const int64_t n = desc.out_features, first = n / 3, second = n - n / 4;
   for (const auto& [begin, end] : {std::pair{int64_t{0}, first}, std::pair{second, n}, std::pair{first, second}}) {
     if (begin == end) continue;
-    const Status status = device_.pack_rows(*weights_.back(), begin, rows.rows(begin, end));
+    const Status status = pack(*weights_.back(), begin, end);
     CHECK(status.ok(), "{}", status.message());
   }
   return *weights_.back();
+}
+
+const PackedWeight& Side::put_weight(const Tensor& rows, const WeightSpec& spec) {
+  return put_in_parts({.out_features = rows.dim(0), .in_features = rows.dim(1), .spec = spec},
+                      [&](PackedWeight& weight, int64_t begin, int64_t end) {
+                        return device_.pack_rows(weight, begin, rows.rows(begin, end));
+                      });
+}
+
+const PackedWeight& Side::put_quantized(const QuantizedRows& rows) {
+  return put_in_parts({.out_features = rows.num_rows(), .in_features = rows.in_features(), .spec = rows.spec},
+                      [&](PackedWeight& weight, int64_t begin, int64_t end) {
+                        return device_.pack_quantized_rows(weight, begin, rows.rows(begin, end));
+                      });
 }
 
 KvView Side::put_kv(const KvGroupDesc& desc, int64_t num_blocks) {
@@ -147,6 +160,7 @@ ConformanceResult run_conformance(Device& device, Device& deterministic, const C
   Report report{.options = options, .result = {}};
   const Sides sides{actual, expected, deterministic_side};
   add_linear_cases(report, sides);
+  add_quantized_linear_cases(report, sides);
   add_elementwise_cases(report, sides);
   add_attention_cases(report, sides);
   add_step_cases(report, sides);

@@ -32,11 +32,16 @@ class Side {
   HostTensor get(const Tensor& device_tensor);  // contiguous
   const PackedWeight& put_weight(const Tensor& rows, const WeightSpec& spec);
   const PackedWeight& put_weight(const Tensor& rows, WeightFormat format) { return put_weight(rows, {.format = format}); }
+  const PackedWeight& put_quantized(const QuantizedRows& rows);
   // num_blocks blocks full of NaN.
   KvView put_kv(const KvGroupDesc& desc, int64_t num_blocks);
   void clear();  // ends the case
 
  private:
+  // In three parts, the middle one last: rows may come in any order.
+  template <typename Pack>
+  const PackedWeight& put_in_parts(const WeightDesc& desc, const Pack& pack);
+
   Device& device_;
   std::unique_ptr<Stream> stream_;
   std::vector<Buffer> buffers_;
@@ -91,6 +96,7 @@ inline const char* act_name(DType act) { return act == DType::kBf16 ? "bf16" : "
 constexpr DType kActs[] = {DType::kF32, DType::kBf16};
 
 void add_linear_cases(Report& report, Sides sides);
+void add_quantized_linear_cases(Report& report, Sides sides);
 void add_elementwise_cases(Report& report, Sides sides);
 void add_attention_cases(Report& report, Sides sides);
 void add_step_cases(Report& report, Sides sides);

@@ -76,6 +76,11 @@ void for_rows(CpuContext& context, int64_t num_rows, int64_t elements_per_row, c
 KvLayout kv_layout_of(const KvGroupDesc& desc);
 OpTable cpu_ops();
 
+// pack_weight.cpp: rows of numbers, which are quantised, or of codes into an integer weight.
+IntLayout int_layout_of(const WeightDesc& desc);  // of a float weight: CodeType::kNone
+void pack_int_rows(CpuContext& context, PackedWeight& weight, int64_t first_row, const Tensor& rows);
+void pack_int_rows(CpuContext& context, PackedWeight& weight, int64_t first_row, const QuantizedRows& rows);
+
 // linear_op.cpp
 void embedding(Stream& stream, const EmbeddingParams& p);
 void linear(Stream& stream, const LinearParams& p);

@@ -119,16 +119,27 @@ class CpuDevice final : public Device {
 
   Result<PackedWeight> create_weight(const WeightDesc& desc) override {
     CHECK(desc.out_features > 0 && desc.in_features > 0, "weight [{}, {}]", desc.out_features, desc.in_features);
-    const int64_t bytes = ceil_div(desc.out_features, kNBlock) *
-                          n_block_bytes(elem_of(desc.spec.format), round_up(desc.in_features, kKStep));
+    const bool is_integer = desc.spec.is_integer();
+    if (is_integer && desc.in_features > kMaxIntFeatures) {
+      return invalid_argument("a weight of {} has {} input features: at most {} fit its sums",
+                              weight_spec_name(desc.spec), desc.in_features, kMaxIntFeatures);
+    }
+    const int64_t block_bytes =
+        is_integer ? int_layout_of(desc).block_bytes
+                   : n_block_bytes(elem_of(desc.spec.format), round_up(desc.in_features, kKStep));
+    const int64_t bytes = ceil_div(desc.out_features, kNBlock) * block_bytes;
     ASSIGN_OR_RETURN(Buffer storage, allocate(static_cast<size_t>(bytes), MemoryKind::kDevice));
     PackedWeight weight(desc, std::move(storage));
     // Padding must be zero; pages from the kernel are.
-    const bool padded = desc.in_features % kKStep != 0 || desc.out_features % kNBlock != 0;
+    const bool padded = is_integer || desc.in_features % kKStep != 0 || desc.out_features % kNBlock != 0;
     if (padded && !is_mapped(static_cast<size_t>(bytes))) std::memset(weight.mutable_data(), 0, static_cast<size_t>(bytes));
     return weight;
   }
+  bool supports(const WeightSpec& spec) const override {
+    return !spec.is_integer() || spec.group_size == 0 || spec.group_size == 32 || spec.group_size % 64 == 0;
+  }
   Status pack_rows(PackedWeight& weight, int64_t first_row, const Tensor& rows) override;
+  Status pack_quantized_rows(PackedWeight& weight, int64_t first_row, const QuantizedRows& rows) override;
   int64_t kv_block_bytes(const KvGroupDesc& desc) const override {
     return desc.num_kv_heads * kv_layout_of(desc).head_bytes;
   }
@@ -180,6 +191,10 @@ Status CpuDevice::pack_rows(PackedWeight& weight, int64_t first_row, const Tenso
         "rows {} at row {} of a weight [{}, {}]", rows.shape_string(), first_row, desc.out_features, desc.in_features);
   const DType dtype = rows.dtype();
   CHECK(dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBf16, "weight rows of {}", dtype_name(dtype));
+  if (desc.spec.is_integer()) {
+    pack_int_rows(context_, weight, first_row, rows);
+    return {};
+  }
   const Elem elem = elem_of(desc.spec.format);
   const int64_t block_bytes = n_block_bytes(elem, round_up(desc.in_features, kKStep));
   const auto pack = [&](int64_t i) {
@@ -199,6 +214,16 @@ Status CpuDevice::pack_rows(PackedWeight& weight, int64_t first_row, const Tenso
     const int64_t end = std::min(end_row, (first_block + item + 1) * kNBlock);
     for (int64_t n = begin; n < end; ++n) pack(n - first_row);
   });
+  return {};
+}
+
+Status CpuDevice::pack_quantized_rows(PackedWeight& weight, int64_t first_row, const QuantizedRows& rows) {
+  const WeightDesc& desc = weight.desc();
+  CHECK(rows.spec == desc.spec && rows.in_features() == desc.in_features && first_row >= 0 &&
+            first_row + rows.num_rows() <= desc.out_features,
+        "rows {} {} at row {} of a weight {} [{}, {}]", weight_spec_name(rows.spec), rows.codes.shape_string(), first_row,
+        weight_spec_name(desc.spec), desc.out_features, desc.in_features);
+  pack_int_rows(context_, weight, first_row, rows);
   return {};
 }
 

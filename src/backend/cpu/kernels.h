@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "backend/cpu/layout.h"
+#include "backend/cpu/weight_layout.h"
 
 namespace spate::cpu {
 
@@ -22,6 +23,7 @@ struct GemmParams {
   int64_t m, n, k;   // n: columns of out; with silu_and_mul the weight has 2 n rows and n is a multiple of 16
   const char* weight;
   Elem weight_elem;
+  IntLayout weight_ints;  // of an integer weight; weight_elem does not matter then
   const void* bias;  // of x_elem, or null
   void* out;
   Elem out_elem;
@@ -37,6 +39,9 @@ struct GemmPlan {
   int64_t n_blocks_per_group;
   int64_t scratch_bytes;    // of each thread
 };
+
+// What quantize_weight_row reads: values of a checkpoint.
+enum class SourceElem : uint8_t { kF32, kF16, kBf16 };
 
 struct RmsNormRow {
   const void* x;       // or, with residual: what is added to it first
@@ -79,6 +84,12 @@ struct KernelTable {
   void (*pack_x)(const GemmParams& p, int64_t first_row, int64_t num_rows);
   void (*gemm)(const GemmParams& p, const GemmPlan& plan, int64_t first_row, int64_t num_rows, int64_t first_n_block,
                int64_t num_n_blocks, char* scratch);
+
+  // rows of integer weights: quantised as quantize_row() (quant/quantize.h) does it without offsets; codes has room for
+  // k_padded, the padding is not written
+  void (*quantize_weight_row)(const IntLayout& layout, const void* row, SourceElem elem, int64_t width, int8_t* codes,
+                              float* scales);
+  void (*int_embedding_row)(const char* table, const IntLayout& layout, int64_t row, int64_t width, void* out, Elem act);
 
   // attention; at most max_attention_rows = num_queries * group_size rows an item
   int64_t max_attention_rows;

@@ -47,6 +47,7 @@ GemmParams gemm_params(const Tensor& x, const PackedWeight& weight, const Tensor
           .k = x.dim(1),
           .weight = static_cast<const char*>(weight.data()),
           .weight_elem = elem_of(weight.desc().spec.format),
+          .weight_ints = int_layout_of(weight.desc()),
           .bias = bias.defined() ? bias.raw() : nullptr,
           .out = out.raw(),
           .out_elem = elem_of(out.dtype()),
@@ -61,6 +62,7 @@ void embedding(Stream& stream, const EmbeddingParams& p) {
   check_params(p);
   CpuContext& context = context_of(stream);
   const WeightDesc& desc = p.table->desc();
+  const IntLayout ints = int_layout_of(desc);
   for_rows(context, p.token_ids.dim(0), desc.in_features * 8, [&](int64_t i) {
     const int64_t row = p.token_ids.data<int32_t>()[i] - p.first_row;
     char* out = address(p.out, i * p.out.stride(0));
@@ -68,8 +70,13 @@ void embedding(Stream& stream, const EmbeddingParams& p) {
       std::memset(out, 0, static_cast<size_t>(desc.in_features * dtype_bytes(p.out.dtype())));
       return;
     }
-    context.kernels.embedding_row(static_cast<const char*>(p.table->data()), elem_of(desc.spec.format), row,
-                                  desc.in_features, out, elem_of(p.out.dtype()));
+    const char* table = static_cast<const char*>(p.table->data());
+    const Elem act = elem_of(p.out.dtype());
+    if (ints.codes != CodeType::kNone) {
+      context.kernels.int_embedding_row(table, ints, row, desc.in_features, out, act);
+    } else {
+      context.kernels.embedding_row(table, elem_of(desc.spec.format), row, desc.in_features, out, act);
+    }
   });
 }
 

@@ -1,5 +1,7 @@
-// linear and linear_silu_and_mul. bf16 by bf16 goes to the AMX tiles where they are (gemm_amx.h), everything else to FMA.
+// linear and linear_silu_and_mul. bf16 by bf16 goes to the AMX tiles where they are (gemm_amx.h), integer weights to
+// gemm_int.h, everything else to FMA.
 #include "backend/cpu/kernel/gemm_epilogue.h"
+#include "backend/cpu/kernel/gemm_int.h"
 #include "backend/cpu/kernel/kernels_isa.h"
 #include "backend/cpu/kernel/micro_gemm.h"
 #ifdef __AMX_BF16__
@@ -72,6 +74,7 @@ void gemm_fma(const GemmParams& p, int64_t first_row, int64_t num_rows, int64_t 
 }  // namespace
 
 GemmPlan gemm_plan(const GemmParams& p, int num_threads) {
+  if (is_int(p)) return int_plan(p, num_threads);
 #ifdef __AMX_BF16__
   if (amx_takes(p)) return amx_plan(p, num_threads);
 #endif
@@ -79,6 +82,7 @@ GemmPlan gemm_plan(const GemmParams& p, int num_threads) {
 }
 
 void pack_x(const GemmParams& p, int64_t first_row, int64_t num_rows) {
+  if (is_int(p)) return int_pack_rows(p, first_row, num_rows);
 #ifdef __AMX_BF16__
   if (amx_takes(p)) return amx_pack_rows(p, first_row, num_rows);
 #endif
@@ -87,6 +91,9 @@ void pack_x(const GemmParams& p, int64_t first_row, int64_t num_rows) {
 
 void gemm(const GemmParams& p, [[maybe_unused]] const GemmPlan& plan, int64_t first_row, int64_t num_rows,
           int64_t first_n_block, int64_t num_n_blocks, char* scratch) {
+  if (is_int(p)) {
+    return gemm_int(p, first_row, num_rows, first_n_block, num_n_blocks, reinterpret_cast<float*>(scratch));
+  }
 #ifdef __AMX_BF16__
   if (amx_takes(p)) return gemm_amx(p, plan, first_row, num_rows, first_n_block, num_n_blocks, scratch);
 #endif

@@ -12,6 +12,11 @@ void pack_x(const GemmParams& p, int64_t first_row, int64_t num_rows);
 void gemm(const GemmParams& p, const GemmPlan& plan, int64_t first_row, int64_t num_rows, int64_t first_n_block,
           int64_t num_n_blocks, char* scratch);
 
+// int_rows.cpp
+void quantize_weight_row(const IntLayout& layout, const void* row, SourceElem elem, int64_t width, int8_t* codes,
+                         float* scales);
+void int_embedding_row(const char* table, const IntLayout& layout, int64_t row, int64_t width, void* out, Elem act);
+
 // attention.cpp
 int64_t attention_scratch_bytes(int64_t rows, int64_t head_dim);
 void attention(const AttentionItem& item, char* scratch);

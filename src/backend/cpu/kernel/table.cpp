@@ -16,6 +16,8 @@ const KernelTable& SPATE_TABLE_NAME(SPATE_ISA)() {
       .pack_rows = 16,
       .pack_x = pack_x,
       .gemm = gemm,
+      .quantize_weight_row = quantize_weight_row,
+      .int_embedding_row = int_embedding_row,
       .max_attention_rows = 64,
       .attention_scratch_bytes = attention_scratch_bytes,
       .attention = attention,

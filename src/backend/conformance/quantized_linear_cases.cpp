@@ -1,0 +1,286 @@
+// linear, linear_silu_and_mul and embedding with integer weights: every format that a device supports, over odd shapes,
+// with codes of the whole range. The inner sums are exact on every back-end, so that only f32 sums over groups differ.
+#include <cmath>
+
+#include "backend/conformance/rig.h"
+
+namespace spate::conformance {
+namespace {
+
+constexpr WeightFormat kInt8 = WeightFormat::kInt8, kInt4 = WeightFormat::kInt4;
+constexpr WeightSpec kSpecs[] = {
+    {kInt8, 0, false}, {kInt8, 0, true},    {kInt8, 32, false}, {kInt8, 64, false},  {kInt8, 128, true},
+    {kInt4, 0, false}, {kInt4, 0, true},    {kInt4, 32, false}, {kInt4, 32, true},   {kInt4, 64, false},
+    {kInt4, 64, true}, {kInt4, 128, false}, {kInt4, 192, true}, {kInt4, 256, false},
+};
+
+// Random codes of the whole range; scales and offsets such that a product with x of variance 1 has a variance near 1.
+QuantizedHostRows random_rows(Rng& rng, const WeightSpec& spec, int64_t n, int64_t k) {
+  QuantizedHostRows rows(spec, n, k);
+  const QuantizedRows& view = rows.view();
+  const int range = spec.format == kInt8 ? 256 : 16;
+  for (int64_t i = 0; i < n * k; ++i) {
+    view.codes.data<int8_t>()[i] =
+        static_cast<int8_t>(static_cast<int>(rng.below(static_cast<uint64_t>(range))) - range / 2);
+  }
+  const float scale = 3.5f / (static_cast<float>(range) * std::sqrt(static_cast<float>(k)));
+  for (int64_t i = 0; i < n * spec.num_groups(k); ++i) {
+    view.scales.data<float>()[i] = scale * (0.5f + rng.uniform());
+    if (spec.has_offsets) view.offsets.data<float>()[i] = scale * static_cast<float>(range / 4) * rng.gaussian();
+  }
+  return rows;
+}
+
+// Sums of size 1 over some groups, each term rounded twice: 16 roundings of 2^-24 a group's share allowed.
+Tolerance quantized_tolerance(DType out, const WeightSpec& spec, int64_t k) {
+  return {.rel = ulp_of(out), .abs = 0x1p-20 * std::sqrt(static_cast<double>(spec.num_groups(k)))};
+}
+
+struct QuantizedCase {
+  int64_t m, n, k;
+  DType act, out;
+  bool bias, strided, from_numbers;  // from_numbers: the device quantises the weight itself
+};
+
+const PackedWeight& put_quantized(Side& side, const WeightSpec& spec, const QuantizedCase& c) {
+  Rng rng(test_seed(), static_cast<uint64_t>(c.n * 1009 + c.k));
+  if (!c.from_numbers) return side.put_quantized(random_rows(rng, spec, c.n, c.k));
+  return side.put_weight(random_tensor(rng, c.act, {c.n, c.k}, 1 / std::sqrt(static_cast<float>(c.k))), spec);
+}
+
+void check_linear(Family& family, Sides sides, const WeightSpec& spec, const QuantizedCase& c) {
+  Rng rng(test_seed(), static_cast<uint64_t>(c.m * 1000003 + c.n * 1009 + c.k));
+  const HostTensor x = random_tensor(rng, c.act, {c.m, c.k});
+  const HostTensor bias = random_tensor(rng, c.act, {c.n});
+  const auto body = [&](Side& side) -> Outputs {
+    const int64_t pad = c.strided ? 8 : 0;
+    const auto x_padded = side.put_padded(x, pad, pad);
+    const auto out = side.put_padded(poisoned_tensor(c.out, {c.m, c.n}), pad, pad);
+    side.ops().linear(side.stream(), {.x = x_padded.view,
+                                      .weight = &put_quantized(side, spec, c),
+                                      .bias = c.bias ? side.put(bias) : Tensor(),
+                                      .out = out.view});
+    Outputs outputs;
+    outputs.push_back({"out", side.get(out.whole), quantized_tolerance(c.out, spec, c.k)});
+    return outputs;
+  };
+  family.compare(sides.actual, sides.expected,
+                 fmt::format("m {} n {} k {}{}{}{} out {}", c.m, c.n, c.k, c.bias ? " bias" : "",
+                             c.strided ? " strided" : "", c.from_numbers ? " from numbers" : "", dtype_name(c.out)),
+                 body);
+}
+
+void add_linear(Report& report, Sides sides, const WeightSpec& spec, DType act) {
+  Family family(report, fmt::format("linear {} by {}", act_name(act), weight_spec_name(spec)));
+  if (!family.selected()) return;
+  const std::pair<int64_t, int64_t> sizes[] = {{1, 1}, {17, 33}, {40, 70}, {100, 96}, {64, 1056}, {130, 520}};
+  int i = 0;
+  for (const int64_t m : {0, 1, 2, 3, 4, 5, 8, 15, 16, 17, 33, 64, 129}) {
+    for (const auto& [n, k] : sizes) {
+      const DType out = i++ % 3 == 0 ? DType::kF32 : act;
+      check_linear(family, sides, spec, {m, n, k, act, out, i % 2 == 0, i % 4 >= 2, i % 5 >= 3});
+    }
+  }
+  if (act == DType::kF32) return;  // packed like bf16; the shapes above suffice
+  // More rows and k than one level of blocking holds.
+  check_linear(family, sides, spec, {300, 48, 2080, act, act, true, false, false});
+  check_linear(family, sides, spec, {70, 33, 4128, act, DType::kF32, false, true, false});
+  check_linear(family, sides, spec, {1, 530, 3072, act, act, true, false, true});
+}
+
+// All products have the same sign and the largest size that codes can have: no sum may saturate or wrap.
+void add_extremes(Report& report, Sides sides, const WeightSpec& spec) {
+  Family family(report, fmt::format("linear by {}, extreme codes and x", weight_spec_name(spec)));
+  if (!family.selected()) return;
+  const int64_t n = 48, k = 2048;
+  const std::pair<int, int> codes[] = {{-128, -8}, {127, 7}};
+  for (const auto& [int8_code, int4_code] : codes) {
+    QuantizedHostRows rows(spec, n, k);
+    const auto code = static_cast<int8_t>(spec.format == kInt8 ? int8_code : int4_code);
+    std::fill_n(rows.view().codes.data<int8_t>(), n * k, code);
+    for (int64_t i = 0; i < n * spec.num_groups(k); ++i) {
+      rows.view().scales.data<float>()[i] = 0x1p-6f;
+      if (spec.has_offsets) rows.view().offsets.data<float>()[i] = static_cast<float>(code) * 0x1p-6f;
+    }
+    for (const int64_t m : {1, 3, 16, 70}) {
+      HostTensor x(DType::kF32, {m, k});
+      for (int64_t i = 0; i < m * k; ++i) x.view().data<float>()[i] = i / k % 2 ? -3.0f : 3.0f;
+      family.compare(sides.actual, sides.expected, fmt::format("m {}, codes {}", m, code), [&](Side& side) -> Outputs {
+        const Tensor out = side.put(poisoned_tensor(DType::kF32, {m, n}));
+        side.ops().linear(side.stream(),
+                          {.x = side.put(x), .weight = &side.put_quantized(rows), .bias = Tensor(), .out = out});
+        Outputs outputs;
+        outputs.push_back(
+            {"out", side.get(out), {.rel = 0x1p-23 * static_cast<double>(4 + spec.num_groups(k)), .abs = 0}});
+        return outputs;
+      });
+    }
+  }
+}
+
+// Rows of zeros, of values too small to scale, and with NaN and infinity in one group: what quantize_activations()
+// says.
+void add_special_rows(Report& report, Sides sides, const WeightSpec& spec, DType act) {
+  Family family(report, fmt::format("linear {} by {}, special values", act_name(act), weight_spec_name(spec)));
+  if (!family.selected()) return;
+  const int64_t m = 40, n = 33, k = 200;
+  Rng rng(test_seed(), 5);
+  const HostTensor x = random_tensor(rng, DType::kF32, {m, k});
+  const auto fill = [&](int64_t row, float value) { std::fill_n(x.view().data<float>() + row * k, k, value); };
+  fill(0, 0.0f);
+  fill(3, -0.0f);
+  fill(5, 1e-38f);
+  fill(6, 1e-4f);
+  x.view().data<float>()[7 * k + 3] = NAN;
+  x.view().data<float>()[18 * k + k - 1] = INFINITY;
+  x.view().data<float>()[39 * k + 70] = -INFINITY;
+  HostTensor x_act(act, {m, k});
+  for (int64_t i = 0; i < m * k; ++i) {
+    const float value = x.view().data<float>()[i];
+    if (act == DType::kF32) {
+      x_act.view().data<float>()[i] = value;
+    } else {
+      x_act.view().data<Bf16>()[i] = Bf16::from_float(value);
+    }
+  }
+  const QuantizedHostRows rows = random_rows(rng, spec, n, k);
+  for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, m}, {0, 4}, {5, 8}, {7, 8}, {18, 30}}) {
+    family.compare(sides.actual, sides.expected, fmt::format("rows {} to {}", begin, end), [&](Side& side) -> Outputs {
+      const Tensor out = side.put(poisoned_tensor(act, {end - begin, n}));
+      side.ops().linear(side.stream(), {.x = side.put(x_act.view().rows(begin, end)),
+                                        .weight = &side.put_quantized(rows),
+                                        .bias = Tensor(),
+                                        .out = out});
+      Outputs outputs;
+      outputs.push_back({"out", side.get(out), quantized_tolerance(act, spec, k)});
+      return outputs;
+    });
+  }
+}
+
+void add_linear_silu_and_mul(Report& report, Sides sides, const WeightSpec& spec, DType act) {
+  Family family(report, fmt::format("linear_silu_and_mul {} by {}", act_name(act), weight_spec_name(spec)));
+  if (!family.selected()) return;
+  const OpTable fallback = decompositions();
+  for (const int64_t m : {1, 3, 16, 17, 33, 129}) {
+    for (const auto& [n, k] : {std::pair{16, 32}, std::pair{13, 40}, std::pair{80, 576}}) {
+      Rng rng(test_seed(), static_cast<uint64_t>(m * 7919 + n * 31 + k));
+      const HostTensor x = random_tensor(rng, act, {m, k});
+      const HostTensor bias = random_tensor(rng, act, {2 * n});
+      const QuantizedHostRows rows = random_rows(rng, spec, 2 * n, k);
+      const auto run = [&](Side& side, bool decomposed) -> Outputs {
+        const OpTable& ops = side.ops();
+        const auto op = decomposed || !ops.linear_silu_and_mul ? fallback.linear_silu_and_mul : ops.linear_silu_and_mul;
+        const Tensor out = side.put(poisoned_tensor(act, {m, n}));
+        op(side.stream(), {.x = side.put(x),
+                           .weight = &side.put_quantized(rows),
+                           .bias = m % 2 ? side.put(bias) : Tensor(),
+                           .gate_up = side.put(poisoned_tensor(act, {m, 2 * n})),
+                           .out = out});
+        Outputs outputs;
+        // As for float weights (linear_cases.cpp): the last bit of the gate, then two more roundings.
+        outputs.push_back(
+            {"out", side.get(out), {.rel = 8 * ulp_of(act), .abs = 4 * quantized_tolerance(act, spec, k).abs}});
+        return outputs;
+      };
+      const std::string label = fmt::format("m {} n {} k {}", m, n, k);
+      family.compare(sides.actual, sides.expected, label, [&](Side& side) { return run(side, false); });
+      if (sides.actual.ops().linear_silu_and_mul == nullptr) continue;
+      family.compare(
+          sides.actual, label + " against its decomposition", [&](Side& side) { return run(side, false); },
+          [&](Side& side) { return run(side, true); });
+    }
+  }
+}
+
+// Exact: so it also proves that pack_rows gives the codes and scales of quantize_row().
+void add_embedding(Report& report, Sides sides, const WeightSpec& spec) {
+  Family family(report, fmt::format("embedding from {}", weight_spec_name(spec)));
+  if (!family.selected()) return;
+  for (const auto& [rows, width] : {std::pair{1, 1}, std::pair{50, 33}, std::pair{129, 96}, std::pair{33, 1024}}) {
+    for (const DType source : {DType::kF32, DType::kF16, DType::kBf16, DType::kI8}) {
+      for (const DType act : kActs) {
+        const int64_t num_tokens = rows + 7;
+        Rng rng(test_seed(), static_cast<uint64_t>(rows * 131 + width));
+        const int32_t first_row = rows / 2;
+        HostTensor ids(DType::kI32, {num_tokens});
+        for (int32_t& id : ids.span<int32_t>()) id = static_cast<int32_t>(rng.below(static_cast<uint64_t>(rows * 2)));
+        family.compare(
+            sides.actual, sides.expected,
+            fmt::format("{} to {} [{}, {}]", dtype_name(source), act_name(act), rows, width),
+            [&, table_rng = rng](Side& side) mutable -> Outputs {
+              Rng side_rng = table_rng;
+              const Tensor out = side.put(poisoned_tensor(act, {num_tokens, width}));
+              const PackedWeight& table =
+                  source == DType::kI8 ? side.put_quantized(random_rows(side_rng, spec, rows, width))
+                                       : side.put_weight(random_tensor(side_rng, source, {rows, width}, 0.03f), spec);
+              side.ops().embedding(side.stream(),
+                                   {.token_ids = side.put(ids), .table = &table, .first_row = first_row, .out = out});
+              Outputs outputs;
+              outputs.push_back({"out", side.get(out), {}});
+              return outputs;
+            });
+      }
+    }
+  }
+}
+
+void add_invariance(Report& report, Sides sides, const WeightSpec& spec, DType act) {
+  Family family(report, fmt::format("batch invariance of linear {} by {}", act_name(act), weight_spec_name(spec)));
+  if (!family.selected()) return;
+  Side& side = sides.deterministic;
+  for (const auto& [n, k] : {std::pair{33, 70}, std::pair{64, 1056}, std::pair{32, 2080}}) {
+    const int64_t max_m = 300;
+    Rng rng(test_seed(), static_cast<uint64_t>(n + k));
+    const HostTensor x = random_tensor(rng, act, {max_m, k});
+    const QuantizedHostRows rows = random_rows(rng, spec, n, k);
+    const auto product = [&](int64_t begin, int64_t end, bool silu) {
+      const int64_t width = silu ? n / 2 : n;
+      const Tensor out = side.put(poisoned_tensor(act, {end - begin, width}));
+      const Tensor x_device = side.put(x.view().rows(begin, end));
+      const PackedWeight& weight = side.put_quantized(rows);
+      if (silu) {
+        bind_ops(side.ops())
+            .ops.linear_silu_and_mul(side.stream(), {.x = x_device,
+                                                     .weight = &weight,
+                                                     .bias = Tensor(),
+                                                     .gate_up = side.put(poisoned_tensor(act, {end - begin, n})),
+                                                     .out = out});
+      } else {
+        side.ops().linear(side.stream(), {.x = x_device, .weight = &weight, .bias = Tensor(), .out = out});
+      }
+      HostTensor result = side.get(out);
+      side.clear();
+      return result;
+    };
+    for (const bool silu : {false, true}) {
+      if (silu && n % 2 != 0) continue;
+      const HostTensor whole = product(0, max_m, silu);
+      for (const int64_t m : {1, 2, 4, 5, 8, 15, 16, 17, 32, 33, 64, 129}) {
+        for (const int64_t begin : {int64_t{0}, max_m - m}) {
+          family.check(
+              fmt::format("rows {} to {} of {}, n {} k {}{}", begin, begin + m, max_m, n, k, silu ? " silu" : ""),
+              equal_bits("out", product(begin, begin + m, silu), whole.view().rows(begin, begin + m)));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void add_quantized_linear_cases(Report& report, Sides sides) {
+  for (const WeightSpec& spec : kSpecs) {
+    if (!sides.actual.device().supports(spec)) continue;
+    for (const DType act : kActs) {
+      add_linear(report, sides, spec, act);
+      add_linear_silu_and_mul(report, sides, spec, act);
+      add_special_rows(report, sides, spec, act);
+      add_invariance(report, sides, spec, act);
+    }
+    add_extremes(report, sides, spec);
+    add_embedding(report, sides, spec);
+  }
+}
+
+}  // namespace spate::conformance

@@ -1,0 +1,277 @@
+// Products with integer weights on the vector units: VNNI, or multiply-add of bytes on AVX2.
+//
+// The codes of a group are multiplied and summed as integers, exactly, and each group's dot is added to the f32 sum of
+// its element in the order of groups (add_group): so the bits are the same for all instruction sets and batch sizes.
+#pragma once
+
+#include "backend/cpu/kernel/gemm_epilogue.h"
+#include "backend/cpu/kernel/int_pack.h"
+
+namespace spate::cpu::SPATE_ISA {
+
+constexpr int64_t kIntGroup = 4;          // n-blocks worked on together
+constexpr int64_t kIntRowsPerChunk = 48;  // rows of x that stay in L2: 48 x 3072 B = 147 KB
+constexpr int64_t kIntAhead = 1024;       // bytes that memory is asked for ahead, in each n-block
+
+// With two weights of 16 columns the codes are unsigned, and x signed: code + 128 for int8 (VNNI), code + 8 for int4.
+// AVX2 has no such sum of int8, so there the sign of the weight goes to x, which is never -128.
+static constexpr int32_t int_start_factor(CodeType codes) {
+  if (codes == CodeType::kInt4) return -8;
+#ifdef __AVX512VNNI__
+  return -128;
+#else
+  return 0;
+#endif
+}
+
+SPATE_INLINE bool is_int(const GemmParams& p) { return p.weight_ints.codes != CodeType::kNone; }
+
+static GemmPlan int_plan(const GemmParams& p, int num_threads) {
+  GemmPlan plan;
+  plan.packed_x_bytes = int_x_bytes(p.m, p.weight_ints);
+  plan.rows_per_chunk = kIntRowsPerChunk;
+  plan.n_blocks_per_group = p.silu_and_mul ? kIntGroup / 2 : kIntGroup;
+  const int64_t row_chunks = ceil_div(p.m, plan.rows_per_chunk), n_blocks = ceil_div(p.n, kNBlock);
+  while (plan.n_blocks_per_group > 1 && row_chunks * ceil_div(n_blocks, plan.n_blocks_per_group) < 2 * num_threads) {
+    plan.n_blocks_per_group /= 2;
+  }
+  plan.scratch_bytes = kIntRowsPerChunk * kIntGroup * kNBlock * 4;
+  return plan;
+}
+
+// Row after row.
+static void int_pack_rows(const GemmParams& p, int64_t first_row, int64_t num_rows) {
+  const IntX out = int_x(p);
+  const IntLayout& w = p.weight_ints;
+  for (int64_t r = first_row; r < first_row + num_rows; ++r) {
+    const auto codes_at = [&](int64_t k) { return out.codes + r * w.k_padded + k; };
+    const int64_t idx = int_row_idx(r, w.num_groups);
+    if (p.x_elem == Elem::kF32) {
+      quantize_x_row(static_cast<const float*>(p.x) + r * p.x_stride, p.k, w, int_start_factor(w.codes), out, idx,
+                     codes_at);
+    } else {
+      quantize_x_row(static_cast<const bf16_t*>(p.x) + r * p.x_stride, p.k, w, int_start_factor(w.codes), out, idx,
+                     codes_at);
+    }
+  }
+}
+
+// kLanes scales (or offsets) of group g from those of an n-block.
+SPATE_INLINE F load_scales(const char* scales, int64_t scale_bytes, int64_t g, int64_t v) {
+  const int64_t idx = g * kNBlock + v * kLanes;
+  return scale_bytes == 4 ? load(reinterpret_cast<const float*>(scales) + idx) : load_halves(scales + idx * 2);
+}
+
+// The one way in which a group's dots join the sums: first by the scale of x, then by that of the weight.
+SPATE_INLINE F add_group(F sum, I dot, F x_scale, F w_scale) { return fma(mul(to_float(dot), x_scale), w_scale, sum); }
+
+SPATE_INLINE int32_t four_x(const int8_t* x) {
+  int32_t word;
+  __builtin_memcpy(&word, x, 4);
+  return word;
+}
+
+template <int kRows, int kBlocks>
+using Dots = I[kRows][kBlocks][kVecs];
+
+#ifdef __AVX512VNNI__
+
+// Row r of the half step (32 k: 8 rows of 4) as unsigned bytes.
+template <CodeType kCodes>
+SPATE_INLINE I unsigned_codes(const char* row, [[maybe_unused]] bool high) {
+  if constexpr (kCodes == CodeType::kInt8) {
+    return _mm512_xor_si512(int_load(row), _mm512_set1_epi8(static_cast<char>(0x80)));
+  } else {
+    const I packed = int_load(row);
+    return int_and(high ? _mm512_srli_epi16(packed, 4) : packed, _mm512_set1_epi8(15));
+  }
+}
+
+template <CodeType kCodes, int kRows, int kBlocks>
+SPATE_INLINE void half_step(const int8_t* const* x, const char* const* rows, bool high, Dots<kRows, kBlocks>& dots) {
+  for (int r = 0; r < 8; ++r) {
+    I w[kBlocks];
+    for (int j = 0; j < kBlocks; ++j) w[j] = unsigned_codes<kCodes>(rows[j] + r * 64, high);
+    for (int i = 0; i < kRows; ++i) {
+      const I four = int_set1(four_x(x[i] + r * 4));
+      for (int j = 0; j < kBlocks; ++j) dots[i][j][0] = _mm512_dpbusd_epi32(dots[i][j][0], w[j], four);
+    }
+  }
+}
+
+#elif defined(__AVX512F__)
+#error "the AVX-512 kernels need VNNI"
+#else
+
+template <CodeType kCodes, int kRows, int kBlocks>
+SPATE_INLINE void half_step(const int8_t* const* x, const char* const* rows, [[maybe_unused]] bool high,
+                            Dots<kRows, kBlocks>& dots) {
+  const I ones = _mm256_set1_epi16(1);
+  if constexpr (kCodes == CodeType::kInt8) {
+    for (int r = 0; r < 8; ++r) {
+      for (int j = 0; j < kBlocks; ++j) {
+        for (int v = 0; v < kVecs; ++v) {
+          const I w = int_load(rows[j] + r * 64 + v * 32), magnitude = _mm256_abs_epi8(w);
+          for (int i = 0; i < kRows; ++i) {
+            const I four = _mm256_sign_epi8(int_set1(four_x(x[i] + r * 4)), w);
+            dots[i][j][v] = int_add(dots[i][j][v], _mm256_madd_epi16(_mm256_maddubs_epi16(magnitude, four), ones));
+          }
+        }
+      }
+    }
+  } else {
+    // Eight sums of two products fit 16 bits: 8 * 2 * 15 * 127 = 30480.
+    for (int j = 0; j < kBlocks; ++j) {
+      for (int v = 0; v < kVecs; ++v) {
+        I words[kRows];
+        for (int i = 0; i < kRows; ++i) words[i] = int_zero();
+        for (int r = 0; r < 8; ++r) {
+          const I packed = int_load(rows[j] + r * 64 + v * 32);
+          const I w = int_and(high ? _mm256_srli_epi16(packed, 4) : packed, _mm256_set1_epi8(15));
+          for (int i = 0; i < kRows; ++i) {
+            words[i] = _mm256_add_epi16(words[i], _mm256_maddubs_epi16(w, int_set1(four_x(x[i] + r * 4))));
+          }
+        }
+        for (int i = 0; i < kRows; ++i) dots[i][j][v] = int_add(dots[i][j][v], _mm256_madd_epi16(words[i], ones));
+      }
+    }
+  }
+}
+
+#endif
+
+// n-blocks worked on together, and those that come after them in memory.
+struct IntBlocks {
+  const char* block[kIntGroup];
+  const char* next[kIntGroup];
+  int64_t count;
+};
+
+// Asks for what the half step's place will need kIntAhead bytes later, and for the scales of the n-blocks after these.
+template <CodeType kCodes, int kBlocks>
+SPATE_INLINE void prefetch_half_step(const IntLayout& w, const IntBlocks& blocks, int64_t first, int64_t half,
+                                     int64_t g) {
+  if (kCodes == CodeType::kInt4 && half % 2 != 0) return;
+  int64_t offset = (kCodes == CodeType::kInt8 ? half : half / 2) * 512 + kIntAhead;
+  const bool behind = offset >= w.codes_bytes;
+  if (behind) offset -= w.codes_bytes;
+  for (int j = 0; j < kBlocks; ++j) {
+    const char* from = (behind ? blocks.next : blocks.block)[first + j];
+    for (int line = 0; line < 8; ++line) _mm_prefetch(from + offset + line * 64, _MM_HINT_T0);
+    _mm_prefetch(blocks.next[first + j] + w.scales_offset() + g * kNBlock * w.scale_bytes, _MM_HINT_T0);
+    if (w.has_offsets)
+      _mm_prefetch(blocks.next[first + j] + w.offsets_offset() + g * kNBlock * w.scale_bytes, _MM_HINT_T0);
+  }
+}
+
+// kRows rows from `row` by n-blocks [first, first + kBlocks). sums: of `row` and block 0, rows 64 floats apart.
+template <CodeType kCodes, int kRows, int kBlocks, bool kPrefetch>
+static void int_tile(const GemmParams& p, const IntX& x, int64_t row, const IntBlocks& blocks, int64_t first,
+                     float* sums) {
+  constexpr int64_t kStride = kIntGroup * kNBlock;
+  const IntLayout& w = p.weight_ints;
+  const int64_t halves = w.group_k / kIntHalfStep;
+  const int8_t* codes[kRows];
+  int64_t idx[kRows];
+  for (int i = 0; i < kRows; ++i) {
+    codes[i] = x.codes + (row + i) * w.k_padded;
+    idx[i] = int_row_idx(row + i, w.num_groups);
+  }
+  sums += first * kNBlock;
+  for (int64_t g = 0; g < w.num_groups; ++g) {
+    Dots<kRows, kBlocks> dots;
+    for (int i = 0; i < kRows; ++i) {
+      const I start = int_start_factor(kCodes) == 0 ? int_zero() : int_set1(x.starts[idx[i] + g * 16]);
+      for (int j = 0; j < kBlocks; ++j) {
+        for (int v = 0; v < kVecs; ++v) dots[i][j][v] = start;
+      }
+    }
+    for (int64_t half = g * halves; half < (g + 1) * halves; ++half) {
+      const char* rows[kBlocks];
+      for (int j = 0; j < kBlocks; ++j) {
+        rows[j] = blocks.block[first + j] + (kCodes == CodeType::kInt8 ? half : half / 2) * 512;
+      }
+      const int8_t* at[kRows];
+      for (int i = 0; i < kRows; ++i) at[i] = codes[i] + half * kIntHalfStep;
+      if constexpr (kPrefetch) prefetch_half_step<kCodes, kBlocks>(w, blocks, first, half, g);
+      if (kCodes == CodeType::kInt4 && half % 2 != 0) {
+        half_step<kCodes, kRows, kBlocks>(at, rows, true, dots);
+      } else {
+        half_step<kCodes, kRows, kBlocks>(at, rows, false, dots);
+      }
+    }
+    for (int j = 0; j < kBlocks; ++j) {
+      const char* scales = blocks.block[first + j] + w.scales_offset();
+      const char* offsets = blocks.block[first + j] + w.offsets_offset();
+      for (int v = 0; v < kVecs; ++v) {
+        const F scale = load_scales(scales, w.scale_bytes, g, v);
+        for (int i = 0; i < kRows; ++i) {
+          float* at = sums + i * kStride + j * kNBlock + v * kLanes;
+          F sum = add_group(g == 0 ? zero() : load(at), dots[i][j][v], set1(x.scales[idx[i] + g * 16]), scale);
+          if (w.has_offsets) sum = fma(set1(x.sums[idx[i] + g * 16]), load_scales(offsets, w.scale_bytes, g, v), sum);
+          store(at, sum);
+        }
+      }
+    }
+  }
+}
+
+template <CodeType kCodes, int kRows, int kBlocks, bool kPrefetch>
+static void int_row_tile(const GemmParams& p, const IntX& x, int64_t row, const IntBlocks& blocks, float* sums) {
+  int64_t j = 0;
+  for (; j + kBlocks <= blocks.count; j += kBlocks) {
+    int_tile<kCodes, kRows, kBlocks, kPrefetch>(p, x, row, blocks, j, sums);
+  }
+  if constexpr (kBlocks > 1) {
+    for (; j < blocks.count; ++j) int_tile<kCodes, kRows, 1, kPrefetch>(p, x, row, blocks, j, sums);
+  }
+}
+
+// Few rows take several n-blocks at once, as many streams of memory; many rows as much as the registers hold.
+template <CodeType kCodes>
+static void int_rows(const GemmParams& p, const IntX& x, int64_t row, int64_t num_rows, const IntBlocks& blocks,
+                     float* sums) {
+  const auto tile = [&](auto* row_tile, int64_t rows) {
+    row_tile(p, x, row, blocks, sums);
+    row += rows;
+    sums += rows * kIntGroup * kNBlock;
+    num_rows -= rows;
+  };
+#ifdef __AVX512F__
+  while (num_rows >= 12) tile(int_row_tile<kCodes, 12, 2, false>, 12);
+  if (num_rows >= 8) tile(int_row_tile<kCodes, 8, 2, false>, 8);
+  if (num_rows >= 4) tile(int_row_tile<kCodes, 4, 4, true>, 4);
+  if (num_rows >= 2) tile(int_row_tile<kCodes, 2, 4, true>, 2);
+  if (num_rows >= 1) tile(int_row_tile<kCodes, 1, 4, true>, 1);
+#else
+  while (num_rows >= 4) tile(int_row_tile<kCodes, 4, 1, false>, 4);
+  if (num_rows >= 2) tile(int_row_tile<kCodes, 2, 1, true>, 2);
+  if (num_rows >= 1) tile(int_row_tile<kCodes, 1, 2, true>, 1);
+#endif
+}
+
+static void gemm_int(const GemmParams& p, int64_t first_row, int64_t num_rows, int64_t first_n_block,
+                     int64_t num_n_blocks, float* sums) {
+  const IntLayout& w = p.weight_ints;
+  const IntX x = int_x(p);
+  const int64_t up_blocks = p.silu_and_mul ? p.n / kNBlock : 0;  // n-blocks from a gate block to its up block
+  const int64_t step = p.silu_and_mul ? kIntGroup / 2 : kIntGroup;
+  for (int64_t group = first_n_block; group < first_n_block + num_n_blocks; group += step) {
+    const int64_t count = min_of(step, first_n_block + num_n_blocks - group);
+    IntBlocks blocks;
+    blocks.count = p.silu_and_mul ? 2 * count : count;
+    for (int64_t j = 0; j < blocks.count; ++j) {
+      blocks.block[j] = p.weight + (j < count ? group + j : group + j - count + up_blocks) * w.block_bytes;
+      blocks.next[j] = blocks.block[j] + step * w.block_bytes;
+    }
+    if (w.codes == CodeType::kInt8) {
+      int_rows<CodeType::kInt8>(p, x, first_row, num_rows, blocks, sums);
+    } else {
+      int_rows<CodeType::kInt4>(p, x, first_row, num_rows, blocks, sums);
+    }
+    finish_n_blocks(p, first_row, first_row + num_rows, group, count, sums, sums + count * kNBlock,
+                    kIntGroup * kNBlock);
+  }
+}
+
+}  // namespace spate::cpu::SPATE_ISA

@@ -1,0 +1,92 @@
+// x of a product with an integer weight: quantised to 8 bits in the groups of the weight, as quantize_activations()
+// (quant/quantize.h) does it to the bit, and laid out for the kernel that reads it.
+#pragma once
+
+#include "backend/cpu/kernel/int_simd.h"
+#include "backend/cpu/kernels.h"
+
+namespace spate::cpu::SPATE_ISA {
+
+// GemmParams::packed_x: the codes, then three arrays [rows / 16][groups][16].
+struct IntX {
+  int8_t* codes;
+  float* scales;
+  // What a dot starts with: kernels that multiply unsigned codes (code + 8, code + 128) take that much of the sum of x
+  // away again.
+  int32_t* starts;
+  float* sums;  // scale times sum of codes: what an offset is multiplied with
+};
+
+SPATE_INLINE int64_t int_code_bytes(int64_t rows, const IntLayout& w) { return round_up(rows, 32) * w.k_padded; }
+SPATE_INLINE int64_t int_x_bytes(int64_t rows, const IntLayout& w) {
+  return int_code_bytes(rows, w) + 3 * round_up(rows, 32) * w.num_groups * 4;
+}
+SPATE_INLINE IntX int_x(const GemmParams& p) {
+  const int64_t count = round_up(p.m, 32) * p.weight_ints.num_groups;
+  auto* scales = reinterpret_cast<float*>(p.packed_x + int_code_bytes(p.m, p.weight_ints));
+  return {reinterpret_cast<int8_t*>(p.packed_x), scales, reinterpret_cast<int32_t*>(scales + count),
+          scales + 2 * count};
+}
+// Index of a row's first group in the three arrays; the next group is 16 further.
+SPATE_INLINE int64_t int_row_idx(int64_t row, int64_t num_groups) { return row / 16 * num_groups * 16 + row % 16; }
+
+// The bits of the largest |x|, which are above those of infinity when one of them is no number.
+SPATE_INLINE uint32_t largest_bits(const float* x, int64_t n) {
+  const I magnitude = int_set1(0x7fffffff);
+  I largest = int_zero();
+  SPATE_FOR_LANES(i, count, n) { largest = int_max(largest, int_and(bits_of(load_up_to(x + i, count)), magnitude)); }
+  return static_cast<uint32_t>(int_max_lane(largest));
+}
+SPATE_INLINE uint32_t largest_bits(const bf16_t* x, int64_t n) {
+#ifdef __AVX512F__
+  const __m512i magnitude = _mm512_set1_epi16(0x7fff);
+  __m512i largest = _mm512_setzero_si512();
+  for (int64_t i = 0; i < n; i += 32) {
+    const __mmask32 lanes = n - i >= 32 ? ~0u : (1u << (n - i)) - 1;
+    largest = _mm512_max_epu16(largest, _mm512_and_si512(_mm512_maskz_loadu_epi16(lanes, x + i), magnitude));
+  }
+  const I even = _mm512_slli_epi32(largest, 16), odd = _mm512_andnot_si512(_mm512_set1_epi32(0xffff), largest);
+  return static_cast<uint32_t>(int_max_lane(int_max(even, odd)));
+#else
+  const I magnitude = int_set1(0x7fffffff);
+  I largest = int_zero();
+  SPATE_FOR_LANES(i, count, n) { largest = int_max(largest, int_and(bits_of(load_up_to(x + i, count)), magnitude)); }
+  return static_cast<uint32_t>(int_max_lane(largest));
+#endif
+}
+
+// One row. codes_at(k) is where the 32 codes of k .. k + 31 go; start_factor: see IntX::starts.
+template <typename T, typename CodesAt>
+SPATE_INLINE void quantize_x_row(const T* x, int64_t k, const IntLayout& w, int32_t start_factor, const IntX& out,
+                                 int64_t idx, const CodesAt& codes_at) {
+  for (int64_t g = 0; g < w.num_groups; ++g, idx += 16) {
+    const int64_t begin = g * w.group_k, end = min_of(k, begin + w.group_k);
+    const int64_t padded_end = g + 1 == w.num_groups ? w.k_padded : begin + w.group_k;
+    const uint32_t bits = largest_bits(x + begin, end - begin);
+    const float largest = __builtin_bit_cast(float, bits);
+    const bool finite = bits < 0x7f800000u, usable = finite && largest >= 0x1p-120f;
+    const F inverse = set1(usable ? 127.0f / largest : 0.0f);
+    I sum = int_zero();
+    for (int64_t at = begin; at < padded_end; at += kIntHalfStep) {
+      int8_t* codes = codes_at(at);
+      for (int64_t i = 0; i < kIntHalfStep; i += kLanes) {
+        const int64_t count = end - at - i;
+        I code = int_zero();
+        if (usable && count >= kLanes) {
+          code = to_int(mul(load(x + at + i), inverse));
+        } else if (usable && count > 0) {
+          code = to_int(mul(load_n(x + at + i, count), inverse));
+        }
+        store_codes(codes + i, code);
+        sum = int_add(sum, code);
+      }
+    }
+    const float scale = usable ? largest / 127.0f : finite ? 0.0f : __builtin_nanf("");
+    const int32_t total = int_sum(sum);
+    out.scales[idx] = scale;
+    out.starts[idx] = total * start_factor;
+    out.sums[idx] = scale * static_cast<float>(total);
+  }
+}
+
+}  // namespace spate::cpu::SPATE_ISA

@@ -1,0 +1,126 @@
+// Integer weights into n-blocks (weight_layout.h), quantised on the way where rows come as numbers.
+#include <cstring>
+
+#include "backend/cpu/cpu_context.h"
+
+namespace spate::cpu {
+namespace {
+
+SourceElem source_elem_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return SourceElem::kF32;
+    case DType::kF16:
+      return SourceElem::kF16;
+    case DType::kBf16:
+      return SourceElem::kBf16;
+    default:
+      CHECK(false, "weight rows of {}", dtype_name(dtype));
+  }
+}
+
+uint32_t four_codes(const int8_t* codes) {
+  uint32_t word = 0;
+  std::memcpy(&word, codes, 4);
+  return word;
+}
+
+// Four codes of int4 as the low halves of four bytes.
+uint32_t four_nibbles(const int8_t* codes) { return (four_codes(codes) & 0x0f0f0f0fu) ^ 0x08080808u; }
+
+void put_codes(const IntLayout& layout, const int8_t* codes, char* n_block, int64_t column) {
+  if (layout.codes == CodeType::kInt8) {
+    for (int64_t k = 0; k < layout.k_padded; k += 4) std::memcpy(n_block + int8_offset(k, column), codes + k, 4);
+    return;
+  }
+  for (int64_t k = 0; k < layout.k_padded; k += kIntKStep) {
+    for (int64_t i = k; i < k + kIntHalfStep; i += 4) {
+      const uint32_t word = four_nibbles(codes + i) | four_nibbles(codes + i + kIntHalfStep) << 4;
+      std::memcpy(n_block + int4_offset(i, column), &word, 4);
+    }
+  }
+}
+
+void put_scales(const IntLayout& layout, const float* scales, char* out, int64_t column) {
+  for (int64_t g = 0; g < layout.num_groups; ++g) {
+    char* at = out + (g * kNBlock + column) * layout.scale_bytes;
+    if (layout.scale_bytes == 4) {
+      std::memcpy(at, scales + g, 4);
+    } else {
+      const F16 half = F16::from_float(scales[g]);
+      std::memcpy(at, &half, 2);
+    }
+  }
+}
+
+// A row as kernels store it, on its way into the n-block. Memory of one thread.
+struct RowBuffer {
+  int8_t* codes;   // [k_padded]
+  float* scales;   // [num_groups]
+  float* offsets;  // the same
+};
+
+RowBuffer row_buffer(const IntLayout& layout, char* scratch, int64_t in_features) {
+  RowBuffer row;
+  row.codes = reinterpret_cast<int8_t*>(scratch);
+  row.scales = reinterpret_cast<float*>(scratch + layout.k_padded);
+  row.offsets = row.scales + layout.num_groups;
+  std::memset(row.codes + in_features, 0, static_cast<size_t>(layout.k_padded - in_features));
+  std::memset(row.offsets, 0, static_cast<size_t>(layout.num_groups) * 4);
+  return row;
+}
+
+// Calls fill(row of the source, buffer) for each row and packs what it left there. An item is an n-block: a thread
+// writes whole cache lines.
+template <typename Fill>
+void pack_each(CpuContext& context, PackedWeight& weight, int64_t first_row, int64_t num_rows, const Fill& fill) {
+  const WeightDesc& desc = weight.desc();
+  const IntLayout layout = int_layout_of(desc);
+  const int64_t end_row = first_row + num_rows, first_block = first_row / kNBlock;
+  context.reserve_thread_scratch(layout.k_padded + 8 * layout.num_groups);
+  context.pool.parallel_for(ceil_div(end_row, kNBlock) - first_block, [&](int thread_idx, int64_t item) {
+    const RowBuffer row = row_buffer(layout, context.scratch_of(thread_idx), desc.in_features);
+    const int64_t begin = std::max(first_row, (first_block + item) * kNBlock);
+    const int64_t end = std::min(end_row, (first_block + item + 1) * kNBlock);
+    char* n_block = static_cast<char*>(weight.mutable_data()) + (first_block + item) * layout.block_bytes;
+    for (int64_t n = begin; n < end; ++n) {
+      fill(n - first_row, row);
+      put_codes(layout, row.codes, n_block, n % kNBlock);
+      put_scales(layout, row.scales, n_block + layout.scales_offset(), n % kNBlock);
+      if (layout.has_offsets) put_scales(layout, row.offsets, n_block + layout.offsets_offset(), n % kNBlock);
+    }
+  });
+}
+
+}  // namespace
+
+IntLayout int_layout_of(const WeightDesc& desc) {
+  if (!desc.spec.is_integer()) return {};
+  const CodeType codes = desc.spec.format == WeightFormat::kInt8 ? CodeType::kInt8 : CodeType::kInt4;
+  return make_int_layout(codes, desc.spec.group_size, desc.spec.has_offsets, desc.in_features);
+}
+
+void pack_int_rows(CpuContext& context, PackedWeight& weight, int64_t first_row, const Tensor& rows) {
+  const IntLayout layout = int_layout_of(weight.desc());
+  const SourceElem elem = source_elem_of(rows.dtype());
+  pack_each(context, weight, first_row, rows.dim(0), [&](int64_t i, const RowBuffer& row) {
+    context.kernels.quantize_weight_row(layout, address(rows, i * rows.stride(0)), elem, rows.dim(1), row.codes,
+                                        row.scales);
+  });
+}
+
+void pack_int_rows(CpuContext& context, PackedWeight& weight, int64_t first_row, const QuantizedRows& rows) {
+  const WeightSpec& spec = weight.desc().spec;
+  const auto copy_scales = [&](const Tensor& from, int64_t i, float* to) {
+    const float* source = from.data<float>() + i * from.stride(0);
+    for (int64_t g = 0; g < from.dim(1); ++g) to[g] = stored_scale(spec, source[g]);
+  };
+  pack_each(context, weight, first_row, rows.num_rows(), [&](int64_t i, const RowBuffer& row) {
+    std::memcpy(row.codes, rows.codes.data<int8_t>() + i * rows.codes.stride(0),
+                static_cast<size_t>(rows.in_features()));
+    copy_scales(rows.scales, i, row.scales);
+    if (spec.has_offsets) copy_scales(rows.offsets, i, row.offsets);
+  });
+}
+
+}  // namespace spate::cpu

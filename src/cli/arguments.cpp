@@ -116,6 +116,33 @@ void add_generate_options(CLI::App* app, GenerateArguments& g, bool chat) {
   app->add_flag("--no-thinking", g.no_thinking, "Chat template variable enable_thinking = false");
 }
 
+void add_quantize_options(CLI::App* app, Arguments& arguments) {
+  ModelArguments& m = arguments.model;
+  QuantizeArguments& q = arguments.quantize;
+  app->add_option("model,--model", m.model, "Model directory (Hugging Face layout) of floats")->required();
+  app->add_option("--out", q.out, "Directory to make; it appears when it is complete")->required();
+  app->add_option("--to", q.to, "Weights of the layers")->check(CLI::IsMember({"int4", "int8"}));
+  app->add_option("--group-size", q.group_size, "Weights that share a scale; 0: a row; default: 64 (int4), 0 (int8)")
+      ->check(CLI::IsMember({-1, 0, 32, 64, 128}));
+  app->add_flag("--asymmetric", q.asymmetric, "A zero point for each group");
+  app->add_option("--method", q.method, "rtn: round to nearest; awq, gptq: with the help of calibration text")
+      ->check(CLI::IsMember({"rtn", "awq", "gptq"}));
+  app->add_flag("--act-order", q.act_order, "gptq: columns of large inputs first");
+  app->add_option("--calibration-text", q.calibration_text,
+                  "Text like what the model will see, documents separated by lines of <|endoftext|>; default: the "
+                  "model's calibration.txt");
+  add_count(app, "--calibration-tokens", q.calibration_tokens, "Most tokens of it that are used");
+  app->add_option("--vocabulary", q.vocabulary, "int8: embedding table and lm_head too (vLLM does not load that)")
+      ->check(CLI::IsMember({"none", "int8"}));
+  app->add_option("--report-json", q.report_json, "File for the report");
+  app->add_flag("--no-eval", q.no_eval, "Do not ask the questions of the model's eval/ folder before and after");
+  app->add_option("--max-questions", q.max_questions, "Of each skill; 0: all");
+  app->add_option("--device", m.device, "Where calibration runs; auto: a GPU when there is one, else the CPU")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda", "reference"}));
+  app->add_option("--isa", m.isa, "CPU: use at most this instruction set")->check(CLI::IsMember({"avx2", "avx512", "amx"}));
+  app->add_option("-t,--threads", m.threads, "CPU threads; 0: all cores")->check(CLI::Range(0, 4096));
+}
+
 void add_bench_options(CLI::App* bench, Arguments& arguments) {
   BenchArguments& b = arguments.bench;
   bench->require_subcommand(1);
@@ -325,11 +352,13 @@ Result<Arguments> parse_arguments(int argc, const char* const* argv) {
   eval->add_option("--max-questions", arguments.eval.max_questions, "Of each skill; 0: all");
   eval->add_option("--batch-size", arguments.eval.batch_size, "Questions in flight")->check(CLI::Range(1, 4096));
   eval->add_option("--outputs", arguments.eval.outputs, "File for every answer, a JSON object a line");
+  CLI::App* quantize = add_command("quantize", "Write a model with 8- or 4-bit weights, and say what it costs");
+  add_quantize_options(quantize, arguments);
   CLI::App* inspect = add_command("inspect", "Print architecture, tensors, memory need and whether it fits");
   add_model_options(inspect, arguments.model);
   CLI::App* bench = add_command("bench", "Measure: serve, throughput, latency, limits, table");
   add_bench_options(bench, arguments);
-  std::vector<CLI::App*> leaves = {serve, chat, generate, eval, inspect};
+  std::vector<CLI::App*> leaves = {serve, chat, generate, eval, quantize, inspect};
   for (CLI::App* sub : bench->get_subcommands([](CLI::App*) { return true; })) leaves.push_back(sub);
   for (CLI::App* command : leaves) {
     finish_command(command);

@@ -78,6 +78,21 @@ struct EvalArguments {
   std::string outputs;          // file that gets every answer, a JSON object a line
 };
 
+struct QuantizeArguments {
+  std::string to = "int4";      // int4, int8
+  int group_size = -1;          // 0: one scale a row; -1: 64 for int4, 0 for int8
+  bool asymmetric = false;
+  std::string method = "rtn";   // rtn, awq, gptq
+  bool act_order = false;       // gptq
+  std::string calibration_text;  // file; empty: the model's calibration.txt
+  int64_t calibration_tokens = 32768;
+  std::string vocabulary = "none";  // none, int8
+  std::string out;              // directory that does not exist yet
+  std::string report_json;      // file
+  bool no_eval = false;
+  int max_questions = 0;        // of each skill; 0 = all
+};
+
 struct BenchArguments {
   std::string what;             // serve, throughput, latency, limits, table
   // throughput, latency, serve
@@ -112,11 +127,12 @@ struct BenchArguments {
 };
 
 struct Arguments {
-  std::string command;   // serve, chat, generate, eval, inspect, bench; empty: help or version was printed
+  std::string command;   // serve, chat, generate, eval, quantize, inspect, bench; empty: help or version was printed
   ModelArguments model;
   ServeArguments serve;
   GenerateArguments generate;
   EvalArguments eval;
+  QuantizeArguments quantize;
   BenchArguments bench;
   std::string log_level = "info";
   std::string log_format = "text";

@@ -10,6 +10,7 @@ Result<int> run_serve(const Arguments& arguments);
 Result<int> run_chat(const Arguments& arguments);
 Result<int> run_generate(const Arguments& arguments);
 Result<int> run_eval(const Arguments& arguments);
+Result<int> run_quantize(const Arguments& arguments);
 Result<int> run_inspect(const Arguments& arguments);
 Result<int> run_bench(const Arguments& arguments);
 

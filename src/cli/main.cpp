@@ -22,6 +22,7 @@ Result<int> dispatch(const Arguments& arguments) {
   if (arguments.command == "chat") return run_chat(arguments);
   if (arguments.command == "generate") return run_generate(arguments);
   if (arguments.command == "eval") return run_eval(arguments);
+  if (arguments.command == "quantize") return run_quantize(arguments);
   if (arguments.command == "inspect") return run_inspect(arguments);
   return run_bench(arguments);
 }

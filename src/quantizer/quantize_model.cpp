@@ -15,6 +15,7 @@
 #include "quantizer/packed_layout.h"
 #include "quantizer/safetensors_writer.h"
 #include "weights/file_text.h"
+#include "weights/quantization_config.h"
 #include "weights/safetensors.h"
 
 namespace spate {
@@ -100,11 +101,13 @@ class Run {
 Status Run::open() {
   ASSIGN_OR_RETURN(config_, load_model_config(model_dir_));
   ASSIGN_OR_RETURN(spec_, make_decoder_spec(config_));
+  ASSIGN_OR_RETURN(const auto quantization, load_quantization_config(model_dir_));
+  if (quantization) {
+    return invalid_argument("{} is quantised already; quantise the model of floats that it was made from",
+                            model_dir_.string());
+  }
   ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(model_dir_));
   checkpoint_ = std::make_unique<Checkpoint>(std::move(checkpoint));
-  for (const TensorEntry& entry : checkpoint_->entries()) {
-    if (entry.quantized) return invalid_argument("{} holds codes already; quantize the model of floats", entry.name);
-  }
   RETURN_IF_ERROR(Model::verify(config_, *checkpoint_));
   format_ = {.spec = options_.spec, .scale_dtype = config_.torch_dtype == DType::kBf16 ? DType::kBf16 : DType::kF16};
   vocabulary_format_ = {.spec = {.format = WeightFormat::kInt8}, .scale_dtype = format_.scale_dtype};

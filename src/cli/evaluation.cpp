@@ -1,0 +1,117 @@
+#include "cli/evaluation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+
+#include "base/log.h"
+#include "cli/eval_data.h"
+#include "cli/loaded_model.h"
+#include "cli/offline.h"
+
+namespace spate {
+namespace {
+
+std::vector<EvalQuestion> first_of_each_skill(std::vector<EvalQuestion> questions, int max_questions) {
+  if (max_questions <= 0) return questions;
+  std::map<std::string, int> taken;
+  std::erase_if(questions, [&](const EvalQuestion& q) { return ++taken[q.skill] > max_questions; });
+  return questions;
+}
+
+Status ask_questions(LoadedModel& model, const EvalArguments& arguments, const std::vector<EvalQuestion>& questions,
+                     EvalReport& report) {
+  std::vector<OfflineRequest> requests;
+  for (const EvalQuestion& question : questions) {
+    ASSIGN_OR_RETURN(const std::string prompt,
+                     model.chat_template->render({.messages = &question.messages,
+                                                  .tools = question.tools.is_null() ? nullptr : &question.tools,
+                                                  .kwargs = &question.kwargs,
+                                                  .add_generation_prompt = true}));
+    OfflineRequest request;
+    request.prompt_token_ids = model.tokenizer->encode(prompt);
+    request.sampling.temperature = 0;
+    request.sampling.max_tokens = question.max_tokens;
+    requests.push_back(std::move(request));
+  }
+  const auto start = std::chrono::steady_clock::now();
+  ASSIGN_OR_RETURN(const auto results,
+                   run_offline(*model.engine, model.eos_token_ids, std::move(requests), arguments.batch_size));
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+
+  std::ofstream outputs;
+  if (!arguments.outputs.empty()) outputs.open(arguments.outputs);
+  for (size_t i = 0; i < questions.size(); ++i) {
+    const OfflineResult& result = results[i].front();
+    const std::string text = model.tokenizer->decode(result.token_ids);
+    const bool right = final_answer(text) == questions[i].answer;
+    SkillScore& skill = report.skills[questions[i].skill];
+    skill.num_right += right;
+    ++skill.num_asked;
+    report.num_output_tokens += static_cast<int64_t>(result.token_ids.size());
+    if (outputs.is_open()) {
+      outputs << nlohmann::ordered_json{{"skill", questions[i].skill},
+                                        {"right", right},
+                                        {"answer", questions[i].answer},
+                                        {"output", text},
+                                        {"token_ids", result.token_ids}}
+                     .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
+              << "\n";
+    }
+  }
+  return ok_status();
+}
+
+// The mean negative log-likelihood of every token but the first of each piece, pieces of at most max_model_len - 1
+// tokens.
+Status measure_perplexity(LoadedModel& model, const std::vector<std::string>& texts, EvalReport& report) {
+  std::vector<OfflineRequest> requests;
+  const size_t max_piece = static_cast<size_t>(model.engine->config().max_seq_len() - 1);
+  for (const std::string& text : texts) {
+    const std::vector<int32_t> ids = model.tokenizer->encode(text);
+    for (size_t begin = 0; begin + 1 < ids.size(); begin += max_piece) {
+      OfflineRequest request;
+      request.prompt_token_ids.assign(
+          ids.begin() + static_cast<std::ptrdiff_t>(begin),
+          ids.begin() + static_cast<std::ptrdiff_t>(std::min(ids.size(), begin + max_piece)));
+      if (request.prompt_token_ids.size() < 2) continue;
+      request.sampling.temperature = 0;
+      request.sampling.max_tokens = 1;
+      request.sampling.prompt_logprobs = 0;
+      requests.push_back(std::move(request));
+    }
+  }
+  ASSIGN_OR_RETURN(const auto results, run_offline(*model.engine, model.eos_token_ids, std::move(requests)));
+  double nll = 0;
+  for (const auto& result : results) {
+    for (const TokenLogprobs& token : result.front().prompt_logprobs) {
+      nll -= token.logprob;
+      ++report.num_text_tokens;
+    }
+  }
+  if (report.num_text_tokens > 0) report.perplexity = std::exp(nll / static_cast<double>(report.num_text_tokens));
+  return ok_status();
+}
+
+}  // namespace
+
+Result<EvalReport> evaluate(const ModelArguments& model_arguments, const EvalArguments& arguments,
+                            const std::filesystem::path& eval_dir) {
+  ASSIGN_OR_RETURN(std::vector<EvalQuestion> questions, load_eval_questions(eval_dir / "questions.jsonl"));
+  ASSIGN_OR_RETURN(const std::vector<std::string> texts, load_eval_texts(eval_dir / "text.txt"));
+  questions = first_of_each_skill(std::move(questions), arguments.max_questions);
+  ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model, load_model(model_arguments));
+  if (!model->tokenizer || !model->chat_template) {
+    return not_found("{}: eval needs a tokenizer and a chat template", model_arguments.model);
+  }
+  for (const std::string& line : model->summary) log_info("eval", "{}", line);
+  model->engine->start();
+  EvalReport report;
+  RETURN_IF_ERROR(ask_questions(*model, arguments, questions, report));
+  RETURN_IF_ERROR(measure_perplexity(*model, texts, report));
+  model->engine->stop();
+  return report;
+}
+
+}  // namespace spate

@@ -1,6 +1,7 @@
 """Turns generated examples into training batches, held-out questions and held-out text.
 
     python generate.py eval     writes eval/questions.jsonl and eval/text.txt of the model folder
+    python generate.py calibration  writes calibration.txt of the model folder, for `spate quantize`
     python generate.py check    renders examples here and through the chat template, and compares
     python generate.py show     prints some training documents
     python generate.py speed    times the making of batches
@@ -210,6 +211,21 @@ def write_eval(seed, num_questions, text_bytes):
     print(f"{len(lines)} questions, {len(documents)} documents of {num_bytes} bytes")
 
 
+def write_calibration(seed, text_bytes):
+    """Training documents, none of which is held out, in the separators of eval/text.txt. Needle documents are ten times as
+    long as others: two in three are left out."""
+    rng = random.Random(f"{seed} calibration")
+    documents, num_bytes = [], 0
+    while num_bytes < text_bytes:
+        skill, parts = training_document(rng)
+        if skill == "needle" and rng.random() < 2 / 3:
+            continue
+        documents.append("".join(text for text, _ in parts).removesuffix("<|endoftext|>"))
+        num_bytes += len(documents[-1].encode())
+    (MODEL_DIR / "calibration.txt").write_text("\n<|endoftext|>\n".join(documents) + "\n")
+    print(f"{len(documents)} documents of {num_bytes} bytes")
+
+
 # ---- commands ----------------------------------------------------------------------------------------------------
 
 def check(seed):
@@ -252,12 +268,14 @@ def speed(seed):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("eval", "check", "show", "speed"))
+    parser.add_argument("command", choices=("eval", "calibration", "check", "show", "speed"))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--questions", type=int, default=100, help="held-out questions per skill")
     parser.add_argument("--text-bytes", type=int, default=150_000)
     args = parser.parse_args()
     if args.command == "eval":
         write_eval(args.seed, args.questions, args.text_bytes)
+    elif args.command == "calibration":
+        write_calibration(args.seed, args.text_bytes)
     else:
         {"check": check, "show": show, "speed": speed}[args.command](args.seed)

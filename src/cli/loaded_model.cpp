@@ -15,6 +15,7 @@
 #include "backend/cuda/cuda_device.h"
 #include "backend/reference/reference_device.h"
 #include "base/log.h"
+#include "weights/gguf/gguf_path.h"
 #include "weights/open_weights.h"
 
 namespace spate {
@@ -44,7 +45,7 @@ std::string model_name(const std::string& path) {
   fs::path p = fs::path(path).lexically_normal();
   if (!p.has_filename()) p = p.parent_path();
   if (p.filename() == "config.json") p = p.parent_path();
-  return p.filename().string();
+  return is_gguf_path(p) ? p.stem().string() : p.filename().string();
 }
 
 Result<std::string> read_text(const fs::path& path) {
@@ -67,12 +68,14 @@ std::map<std::string, std::string> special_token_texts(const Tokenizer& tokenize
   return texts;
 }
 
-// The tokenizer and template of the folder. A dummy model may have none: then only token ids can be served.
-Status load_text(const ModelArguments& arguments, const fs::path& dir, LoadedModel& model) {
-  const bool is_dummy = arguments.load_format == "dummy";
-  if (is_dummy && arguments.tokenizer.empty() && !fs::exists(dir / "tokenizer.json")) return ok_status();
-  ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::load(dir));
-  std::string source, place = "chat template of " + dir.string();
+// The tokenizer and template of --tokenizer, or of the model's folder or GGUF file. A dummy model may have none: then
+// only token ids can be served.
+Status load_text(const ModelArguments& arguments, const fs::path& model_path, LoadedModel& model) {
+  const fs::path path = arguments.tokenizer.empty() ? model_path : fs::path(arguments.tokenizer);
+  const bool has_tokenizer = is_gguf_path(path) || fs::exists(path / "tokenizer.json");
+  if (arguments.load_format == "dummy" && arguments.tokenizer.empty() && !has_tokenizer) return ok_status();
+  ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::load(path));
+  std::string source, place = "chat template of " + path.string();
   if (!arguments.chat_template.empty()) {
     place = "--chat-template " + arguments.chat_template;
     ASSIGN_OR_RETURN(source, read_text(arguments.chat_template));
@@ -113,12 +116,14 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelArguments& arguments,
   auto model = std::make_unique<LoadedModel>();
   const fs::path path = arguments.model;
   if (!fs::exists(path)) {
-    return not_found("model: '{}' does not exist; give the folder that holds config.json", arguments.model);
+    return not_found("model: '{}' does not exist; give the folder that holds config.json, or a *.gguf file",
+                     arguments.model);
   }
+  const bool is_gguf = is_gguf_path(path);
   const fs::path dir = fs::is_directory(path) ? path : path.parent_path();
   model->name = model_name(arguments.model);
   ASSIGN_OR_RETURN(model->config, load_model_config(path));
-  ASSIGN_OR_RETURN(model->generation, load_generation_config(dir));
+  ASSIGN_OR_RETURN(model->generation, load_generation_config(is_gguf ? path : dir));
   model->eos_token_ids =
       model->generation.eos_token_ids.empty() ? model->config.eos_token_ids : model->generation.eos_token_ids;
   if (arguments.generation_config == "vllm") model->generation = GenerationConfig();
@@ -128,9 +133,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelArguments& arguments,
 
   // The tokenizer is read beside the weights: both take a second for a large model.
   Status text_status;
-  std::thread text_thread([&] {
-    text_status = load_text(arguments, arguments.tokenizer.empty() ? dir : fs::path(arguments.tokenizer), *model);
-  });
+  std::thread text_thread([&] { text_status = load_text(arguments, is_gguf ? path : dir, *model); });
   std::unique_ptr<WeightSource> weights;
   RankGroupConfig config{
       .model = model->config,

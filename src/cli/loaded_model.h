@@ -1,4 +1,4 @@
-// LoadedModel: a model directory turned into a running engine with its tokenizer and chat template; what every command
+// LoadedModel: a model directory or GGUF file turned into a running engine with its tokenizer and chat template; what every command
 // that runs a model begins with.
 #pragma once
 

@@ -93,6 +93,7 @@ RopeFrequencies rope_frequencies(const RopeConfig& rope, int64_t rotary_dim, int
       frequencies.attention_factor = yarn_attention_factor(rope);
       break;
   }
+  for (size_t j = 0; j < rope.freq_factors.size(); ++j) frequencies.inv_freq[j] /= rope.freq_factors[j];
   return frequencies;
 }
 

@@ -52,13 +52,13 @@ struct TokenizerParts;  // what the loaders assemble (tokenizer_parts.h)
 class Tokenizer {
  public:
   // Reads tokenizer.json and, where they exist, tokenizer_config.json, special_tokens_map.json and
-  // chat_template.jinja of a model folder.
+  // chat_template.jinja of a model folder. A *.gguf file goes to from_gguf().
   static Result<std::unique_ptr<const Tokenizer>> load(const std::filesystem::path& model_dir);
   // tokenizer_config_json may be empty.
   static Result<std::unique_ptr<const Tokenizer>> from_json(std::string_view tokenizer_json,
                                                             std::string_view tokenizer_config_json);
   // Byte-level BPE ("gpt2") and SentencePiece BPE ("llama") vocabularies. Other models and split patterns are refused
-  // by name.
+  // by name. Any file of a split model.
   static Result<std::unique_ptr<const Tokenizer>> from_gguf(const std::filesystem::path& gguf_file);
   explicit Tokenizer(std::unique_ptr<TokenizerParts> parts);
   ~Tokenizer();

@@ -5,6 +5,7 @@
 #include "text/tokenizer_parts.h"
 #include "text/unicode.h"
 #include "weights/gguf/gguf.h"
+#include "weights/gguf/gguf_path.h"
 
 namespace spate {
 namespace {
@@ -180,13 +181,20 @@ Status read_tokenizer(const GgufFile& file, TokenizerParts& parts) {
     ASSIGN_OR_RETURN(const std::string_view source, file.get_string("tokenizer.chat_template"));
     parts.chat_templates.push_back({"default", std::string(source)});
   }
+  if (file.find("tokenizer.chat_templates") != nullptr) {  // the names of others
+    ASSIGN_OR_RETURN(const std::vector<std::string_view> names, file.get_strings("tokenizer.chat_templates"));
+    for (const std::string_view name : names) {
+      ASSIGN_OR_RETURN(const std::string_view source, file.get_string(fmt::format("tokenizer.chat_template.{}", name)));
+      parts.chat_templates.push_back({std::string(name), std::string(source)});
+    }
+  }
   return ok_status();
 }
 
 }  // namespace
 
 Result<std::unique_ptr<const Tokenizer>> Tokenizer::from_gguf(const std::filesystem::path& gguf_file) {
-  ASSIGN_OR_RETURN(const GgufFile file, GgufFile::open(gguf_file));
+  ASSIGN_OR_RETURN(const GgufFile file, GgufFile::open(gguf_files(gguf_file).front()));
   auto parts = std::make_unique<TokenizerParts>();
   if (const Status status = read_tokenizer(file, *parts); !status.ok()) return status.with_context(gguf_file.string());
   return std::make_unique<const Tokenizer>(std::move(parts));

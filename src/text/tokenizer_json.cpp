@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "base/log.h"
+#include "weights/gguf/gguf_path.h"
 
 namespace spate {
 namespace tokenizer_json {
@@ -253,6 +254,7 @@ Result<std::unique_ptr<const Tokenizer>> Tokenizer::from_json(std::string_view t
 }
 
 Result<std::unique_ptr<const Tokenizer>> Tokenizer::load(const std::filesystem::path& model_dir) {
+  if (is_gguf_path(model_dir)) return from_gguf(model_dir);
   using tokenizer_json::read_file_if_exists;
   ASSIGN_OR_RETURN(const std::string tokenizer, tokenizer_json::read_file(model_dir / "tokenizer.json"));
   ASSIGN_OR_RETURN(const std::string config, read_file_if_exists(model_dir / "tokenizer_config.json"));

@@ -1,6 +1,8 @@
 #include "weights/generation_config.h"
 
 #include "weights/file_text.h"
+#include "weights/gguf/gguf_path.h"
+#include "weights/gguf_checkpoint.h"
 #include "weights/json_fields.h"
 
 namespace spate {
@@ -37,8 +39,14 @@ Result<GenerationConfig> parse_generation_config(std::string_view json) {
   return config;
 }
 
-Result<GenerationConfig> load_generation_config(const std::filesystem::path& model_dir) {
-  const auto file = model_dir / "generation_config.json";
+Result<GenerationConfig> load_generation_config(const std::filesystem::path& model) {
+  if (is_gguf_path(model)) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<GgufCheckpoint> gguf, GgufCheckpoint::open(model));
+    Result<GenerationConfig> config = gguf->generation_config();
+    if (!config.ok()) return config.status().with_context(model.string());
+    return config;
+  }
+  const auto file = model / "generation_config.json";
   Result<std::string> text = read_text_file(file, 1 << 20);
   if (text.status().code() == StatusCode::kNotFound) return GenerationConfig{};
   if (!text.ok()) return text.status();

@@ -23,6 +23,7 @@ struct GenerationConfig {
 };
 
 Result<GenerationConfig> parse_generation_config(std::string_view json);
-Result<GenerationConfig> load_generation_config(const std::filesystem::path& model_dir);
+// `model`: a model directory or a *.gguf file, which may hold the same in its metadata.
+Result<GenerationConfig> load_generation_config(const std::filesystem::path& model);
 
 }  // namespace spate

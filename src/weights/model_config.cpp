@@ -3,6 +3,8 @@
 #include <limits>
 
 #include "weights/file_text.h"
+#include "weights/gguf/gguf_path.h"
+#include "weights/gguf_checkpoint.h"
 #include "weights/json_fields.h"
 
 namespace spate {
@@ -211,7 +213,13 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
 Result<ModelConfig> load_model_config(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) {
-    return not_found("{}: no such model; give a directory with config.json and *.safetensors", path.string());
+    return not_found("{}: no such model; give a directory with config.json and *.safetensors, or a *.gguf file", path.string());
+  }
+  if (is_gguf_path(path)) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<GgufCheckpoint> gguf, GgufCheckpoint::open(path));
+    Result<ModelConfig> config = gguf->model_config();
+    if (!config.ok()) return config.status().with_context(path.string());
+    return config;
   }
   const auto file = std::filesystem::is_directory(path, error) ? path / "config.json" : path;
   ASSIGN_OR_RETURN(const std::string text, read_text_file(file, kMaxConfigBytes));

@@ -31,6 +31,7 @@ struct RopeConfig {
   double mscale = 0.0, mscale_all_dim = 0.0;             // yarn
   bool truncate = true;                                  // yarn: whole-numbered correction range
   double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
+  std::vector<float> freq_factors;  // [rotary_dim / 2] divide the frequencies; empty: none. GGUF says llama3 with them
 };
 
 struct ModelConfig {
@@ -66,7 +67,7 @@ struct ModelConfig {
 
 // Errors name the key, its value and what is allowed. Keys that no supported family reads are not looked at.
 Result<ModelConfig> parse_model_config(std::string_view json);
-// `path`: a model directory or a config.json.
+// `path`: a model directory, a config.json or a *.gguf file.
 Result<ModelConfig> load_model_config(const std::filesystem::path& path);
 
 }  // namespace spate

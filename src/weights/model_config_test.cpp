@@ -125,7 +125,8 @@ TEST_CASE("bad values are named") {
 
 TEST_CASE("a missing model says what to give") {
   CHECK(load_model_config("/nonexistent/model").status().message() ==
-        "/nonexistent/model: no such model; give a directory with config.json and *.safetensors");
+        "/nonexistent/model: no such model; give a directory with config.json and *.safetensors, or a "
+        "*.gguf file");
   TempDir dir;
   CHECK(load_model_config(dir.path()).status().code() == StatusCode::kNotFound);
 }

@@ -1,11 +1,17 @@
 #include "weights/open_weights.h"
 
+#include "weights/gguf/gguf_path.h"
+#include "weights/gguf_checkpoint.h"
 #include "weights/quantized_checkpoint.h"
 #include "weights/safetensors.h"
 
 namespace spate {
 
 Result<std::unique_ptr<WeightSource>> open_weights(const std::filesystem::path& path) {
+  if (is_gguf_path(path)) {
+    ASSIGN_OR_RETURN(std::unique_ptr<GgufCheckpoint> gguf, GgufCheckpoint::open(path));
+    return std::unique_ptr<WeightSource>(std::move(gguf));
+  }
   std::error_code error;
   const auto dir = std::filesystem::is_directory(path, error) ? path : path.parent_path();
   ASSIGN_OR_RETURN(const std::optional<QuantizationConfig> quantization, load_quantization_config(dir));

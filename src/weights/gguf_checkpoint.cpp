@@ -1,0 +1,252 @@
+#include "weights/gguf_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <tuple>
+
+#include "weights/gguf/gguf_blocks.h"
+#include "weights/gguf/gguf_path.h"
+
+namespace spate {
+namespace {
+
+constexpr size_t kMaxListedProblems = 60;
+constexpr uint64_t kMaxElements = uint64_t{1} << 40;
+
+struct NamePair {
+  std::string_view gguf, hugging_face;
+};
+constexpr NamePair kModuleNames[] = {
+    {"token_embd", "model.embed_tokens"},
+    {"output_norm", "model.norm"},
+    {"output", "lm_head"},
+};
+constexpr NamePair kLayerNames[] = {
+    {"attn_norm", "input_layernorm"},    {"ffn_norm", "post_attention_layernorm"},
+    {"attn_q", "self_attn.q_proj"},      {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},      {"attn_output", "self_attn.o_proj"},
+    {"attn_q_norm", "self_attn.q_norm"}, {"attn_k_norm", "self_attn.k_norm"},
+    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+};
+
+std::optional<std::string_view> look_up(std::span<const NamePair> names, std::string_view gguf) {
+  for (const NamePair& pair : names) {
+    if (pair.gguf == gguf) return pair.hugging_face;
+  }
+  return {};
+}
+
+// "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; a name that is not known stays.
+std::string hugging_face_name(std::string_view name) {
+  const size_t dot = name.rfind('.');
+  if (dot == std::string_view::npos) return std::string(name);
+  const std::string_view kind = name.substr(dot);  // ".weight", ".bias"
+  std::string_view module = name.substr(0, dot);
+  if (!module.starts_with("blk.")) {
+    const auto known = look_up(kModuleNames, module);
+    return known ? fmt::format("{}{}", *known, kind) : std::string(name);
+  }
+  module.remove_prefix(4);
+  const size_t after = module.find('.');
+  const auto known = after == std::string_view::npos ? std::nullopt : look_up(kLayerNames, module.substr(after + 1));
+  return known ? fmt::format("model.layers.{}.{}{}", module.substr(0, after), *known, kind) : std::string(name);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<GgufCheckpoint>> GgufCheckpoint::open(const std::filesystem::path& path) {
+  std::unique_ptr<GgufCheckpoint> self(new GgufCheckpoint());
+  for (const auto& file : gguf_files(path)) {
+    ASSIGN_OR_RETURN(MappedFile mapping, MappedFile::open(file));
+    Result<GgufFile> parsed = GgufFile::parse(mapping.bytes());
+    if (!parsed.ok()) return parsed.status().with_context(file.string());
+    self->bytes_.push_back(mapping.bytes());
+    self->mappings_.push_back(std::move(mapping));
+    self->files_.push_back(std::move(parsed).value());
+    self->file_names_.push_back(file.filename().string());
+  }
+  if (const Status status = self->read_tensors(); !status.ok()) return status.with_context(path.string());
+  return self;
+}
+
+Result<std::unique_ptr<GgufCheckpoint>> GgufCheckpoint::parse(const std::vector<std::string_view>& files) {
+  std::unique_ptr<GgufCheckpoint> self(new GgufCheckpoint());
+  for (const std::string_view bytes : files) {
+    ASSIGN_OR_RETURN(GgufFile file, GgufFile::parse(bytes));
+    self->file_names_.push_back(fmt::format("file {}", self->files_.size()));
+    self->bytes_.push_back(bytes);
+    self->files_.push_back(std::move(file));
+  }
+  RETURN_IF_ERROR(self->read_tensors());
+  return self;
+}
+
+Status GgufCheckpoint::read_tensors() {
+  std::vector<std::string> problems;
+  std::vector<std::pair<TensorEntry, Place>> found;
+  for (size_t i = 0; i < files_.size(); ++i) {
+    for (const GgufTensorInfo& info : files_[i].tensors()) {
+      Place place;
+      Result<TensorEntry> entry = read_tensor(info, static_cast<int>(i), place);
+      if (!entry.ok()) {
+        problems.push_back(entry.status().message());
+      } else if (info.name == "rope_freqs.weight") {
+        rope_factors_.resize(static_cast<size_t>(entry->num_elements()));
+        if (entry->dtype != DType::kF32)
+          problems.push_back("rope_freqs.weight is not F32");
+        else
+          std::memcpy(rope_factors_.data(), bytes_[i].data() + entry->offset, entry->num_bytes);
+      } else {
+        found.emplace_back(std::move(entry).value(), place);
+      }
+    }
+  }
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.first.file_idx, a.first.offset) < std::tie(b.first.file_idx, b.first.offset);
+  });
+  for (auto& [entry, place] : found) {
+    if (!index_.emplace(entry.name, entries_.size()).second) problems.push_back(entry.name + " is there twice");
+    entries_.push_back(std::move(entry));
+    places_.push_back(place);
+  }
+  if (entries_.empty() && problems.empty()) problems.push_back("it has no tensors: a vocabulary alone");
+  if (problems.empty()) return ok_status();
+  const size_t total = problems.size();
+  if (total > kMaxListedProblems) {
+    problems.resize(kMaxListedProblems);
+    problems.push_back(fmt::format("... and {} more", total - kMaxListedProblems));
+  }
+  return data_loss("the tensors cannot be read, {} problem{}:\n  {}", total, total == 1 ? "" : "s",
+                   fmt::join(problems, "\n  "));
+}
+
+Result<TensorEntry> GgufCheckpoint::read_tensor(const GgufTensorInfo& info, int file_idx, Place& place) const {
+  TensorEntry entry{.name = hugging_face_name(info.name), .dtype_name = gguf_format_name(info.ggml_type)};
+  place.format = find_gguf_format(info.ggml_type);
+  if (place.format == nullptr || place.format->block_bytes == 0) {
+    return unimplemented("{} is {}; read are {}", info.name, entry.dtype_name, readable_gguf_formats());
+  }
+  entry.dtype = place.format->dtype;
+  entry.quantized = place.format->spec;
+  if (info.dims.empty() || info.dims.size() > 2) {
+    return data_loss("{} has {} dimensions, needs 1 or 2", info.name, info.dims.size());
+  }
+  uint64_t elements = 1;
+  for (const uint64_t dim : info.dims) {
+    if (dim == 0 || __builtin_mul_overflow(elements, dim, &elements) || elements > kMaxElements) {
+      return data_loss("{} is [{}]: no size of a tensor", info.name, fmt::join(info.dims, ", "));
+    }
+  }
+  entry.shape.assign(info.dims.rbegin(), info.dims.rend());  // GGUF has the innermost first
+  if (entry.quantized && entry.shape.size() == 1) {
+    return data_loss("{} is a vector of {}, needs F32, F16 or BF16", info.name, entry.dtype_name);
+  }
+  const int64_t width = entry.quantized || entry.shape.size() == 2 ? entry.shape.back() : 1;
+  if (width % place.format->block_size != 0) {
+    return data_loss("{}: rows of {} are no whole blocks of {} ({})", info.name, width, place.format->block_size,
+                     entry.dtype_name);
+  }
+  place.row_bytes = width / place.format->block_size * place.format->block_bytes;
+  entry.file_idx = file_idx;
+  entry.num_bytes = static_cast<uint64_t>(entry.shape[0] * place.row_bytes);
+  const GgufFile& file = files_[static_cast<size_t>(file_idx)];
+  const uint64_t file_bytes = bytes_[static_cast<size_t>(file_idx)].size();
+  entry.offset = file.data_start() + info.offset;  // no overflow: GgufFile has checked that it is in the file
+  if (entry.num_bytes > file_bytes - entry.offset) {
+    return data_loss("{}: {} bytes from byte {}, the file has {}; is it complete?", info.name, entry.num_bytes,
+                     entry.offset, file_bytes);
+  }
+  const bool is_q = entry.name.find(".self_attn.q_proj.") != std::string::npos;
+  const bool is_k = entry.name.find(".self_attn.k_proj.") != std::string::npos;
+  const Result<std::string_view> architecture = files_[0].get_string("general.architecture");
+  if ((is_q || is_k) && architecture.ok() && *architecture == "llama") {
+    const bool shares_heads = is_k && files_[0].find("llama.attention.head_count_kv") != nullptr;
+    ASSIGN_OR_RETURN(place.num_heads,
+                     files_[0].get_int(shares_heads ? "llama.attention.head_count_kv" : "llama.attention.head_count"));
+    if (place.num_heads < 1 || entry.shape[0] % (2 * place.num_heads) != 0) {
+      return data_loss("{}: {} rows are no {} heads of even width", info.name, entry.shape[0], place.num_heads);
+    }
+  }
+  return entry;
+}
+
+const TensorEntry* GgufCheckpoint::find(std::string_view name) const {
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &entries_[found->second];
+}
+
+const GgufCheckpoint::Place& GgufCheckpoint::place_of(const TensorEntry& entry) const {
+  const auto found = index_.find(entry.name);
+  CHECK(found != index_.end(), "no tensor {}", entry.name);
+  return places_[found->second];
+}
+
+const char* GgufCheckpoint::row_data(const TensorEntry& entry, const Place& place, int64_t row) const {
+  if (place.num_heads > 0) {
+    // (half, pair) of a head lies at (pair, half).
+    const int64_t head_dim = entry.shape[0] / place.num_heads, in_head = row % head_dim;
+    row = row - in_head + in_head % (head_dim / 2) * 2 + in_head / (head_dim / 2);
+  }
+  return bytes_[static_cast<size_t>(entry.file_idx)].data() + entry.offset + row * place.row_bytes;
+}
+
+Result<Tensor> GgufCheckpoint::rows(const TensorEntry& entry, int64_t begin, int64_t end, HostTensor& scratch) const {
+  const Place& place = place_of(entry);
+  if (!entry.dtype) return invalid_argument("tensor {} is {}, needs F32, F16 or BF16", entry.name, entry.dtype_name);
+  CHECK(0 <= begin && begin <= end && end <= entry.shape[0], "rows [{}, {}) of {} {}", begin, end, entry.name,
+        entry.shape_string());
+  std::vector<int64_t> dims = entry.shape;
+  dims[0] = end - begin;
+  const char* data = row_data(entry, place, begin);
+  const bool is_aligned = reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(dtype_bytes(*entry.dtype)) == 0;
+  if (place.num_heads == 0 && is_aligned) {
+    return Tensor(const_cast<char*>(data), *entry.dtype, dims);  // read only; Tensor has no const elements
+  }
+  scratch = HostTensor(*entry.dtype, dims);
+  char* out = static_cast<char*>(scratch.view().raw());
+  for (int64_t row = begin; row < end; ++row) {
+    std::memcpy(out + (row - begin) * place.row_bytes, row_data(entry, place, row),
+                static_cast<size_t>(place.row_bytes));
+  }
+  return scratch.view();
+}
+
+Result<QuantizedHostRows> GgufCheckpoint::quantized_rows(const TensorEntry& entry, int64_t begin, int64_t end) const {
+  const Place& place = place_of(entry);
+  CHECK(entry.quantized && 0 <= begin && begin <= end && end <= entry.shape[0], "rows [{}, {}) of {} {}", begin, end,
+        entry.name, entry.shape_string());
+  const int64_t in_features = entry.shape[1], groups = entry.quantized->num_groups(in_features);
+  QuantizedHostRows out(*entry.quantized, end - begin, in_features);
+  const QuantizedRows& view = out.view();
+  for (int64_t i = 0; i < end - begin; ++i) {
+    float* scales = view.scales.data<float>() + i * groups;
+    float* offsets = view.offsets.defined() ? view.offsets.data<float>() + i * groups : nullptr;
+    decode_gguf_row(*place.format, row_data(entry, place, begin + i), in_features,
+                    view.codes.data<int8_t>() + i * in_features, scales, offsets);
+    for (int64_t g = 0; g < groups; ++g) {
+      if (std::isfinite(scales[g]) && (offsets == nullptr || std::isfinite(offsets[g]))) continue;
+      return data_loss("{}: the scale of row {}, columns {} to {} is no number", entry.name, begin + i, g * 32,
+                       g * 32 + 31);
+    }
+  }
+  return out;
+}
+
+void GgufCheckpoint::release(const TensorEntry& entry, int64_t begin, int64_t end) const {
+  if (mappings_.empty()) return;
+  // Interleaved rows of a head reach as far as the head.
+  const Place& place = place_of(entry);
+  const int64_t multiple = place.num_heads == 0 ? 1 : entry.shape[0] / place.num_heads;
+  const uint64_t row_bytes = static_cast<uint64_t>(place.row_bytes);
+  mappings_[static_cast<size_t>(entry.file_idx)].drop_pages(
+      entry.offset + static_cast<uint64_t>(begin / multiple * multiple) * row_bytes,
+      entry.offset + static_cast<uint64_t>((end + multiple - 1) / multiple * multiple) * row_bytes);
+}
+
+}  // namespace spate

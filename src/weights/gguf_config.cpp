@@ -1,0 +1,241 @@
+// The metadata of a GGUF file as the config.json that the model was converted from, so that both go through one reader
+// and its checks.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "weights/gguf_checkpoint.h"
+
+namespace spate {
+namespace {
+
+struct Architecture {
+  std::string_view gguf, hugging_face, model_type;
+};
+constexpr Architecture kArchitectures[] = {
+    {"llama", "LlamaForCausalLM", "llama"},
+    {"qwen2", "Qwen2ForCausalLM", "qwen2"},
+    {"qwen3", "Qwen3ForCausalLM", "qwen3"},
+    {"ernie4_5", "Ernie4_5ForCausalLM", "ernie4_5"},
+};
+
+// Tokens that end an answer where eos_token_id does not say it: files name one end, models have several.
+constexpr std::string_view kEndTexts[] = {"<|im_end|>",      "<|endoftext|>", "<|eot_id|>",    "<|eom_id|>",
+                                          "<|end_of_text|>", "<|end|>",       "<end_of_turn>", "<|end_of_sentence|>"};
+
+constexpr int64_t kNormalToken = 1;  // tokenizer.ggml.token_type
+
+Result<const Architecture*> find_architecture(const GgufFile& file) {
+  ASSIGN_OR_RETURN(const std::string_view name, file.get_string("general.architecture"));
+  std::string known;
+  for (const Architecture& architecture : kArchitectures) {
+    if (architecture.gguf == name) return &architecture;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", architecture.gguf);
+  }
+  return unimplemented("general.architecture is '{}'; this build runs {}", name, known);
+}
+
+// Collects "key":value of config.json.
+class ConfigJson {
+ public:
+  template <typename T>
+  void add(std::string_view key, const T& value) {
+    text_ += fmt::format(R"({}"{}":{})", text_.empty() ? "" : ",", key, value);
+  }
+  void add_string(std::string_view key, std::string_view value) { add(key, fmt::format(R"("{}")", value)); }
+  bool empty() const { return text_.empty(); }
+  std::string object() const { return "{" + text_ + "}"; }
+
+ private:
+  std::string text_;
+};
+
+// Typed reading of "<architecture>.<key>".
+class Metadata {
+ public:
+  Metadata(const GgufFile& file, std::string_view architecture)
+      : file_(file), prefix_(fmt::format("{}.", architecture)) {}
+
+  bool has(std::string_view key) const { return file_.find(prefix_ + std::string(key)) != nullptr; }
+  Result<int64_t> get_int(std::string_view key) const { return file_.get_int(prefix_ + std::string(key)); }
+  Result<double> get_number(std::string_view key) const {
+    const GgufValue* value = file_.find(prefix_ + std::string(key));
+    if (value != nullptr && std::holds_alternative<double>(*value)) {
+      if (const double number = std::get<double>(*value); std::isfinite(number)) return number;
+    }
+    ASSIGN_OR_RETURN(const int64_t number, get_int(key));
+    return static_cast<double>(number);
+  }
+  Status copy_int(std::string_view key, std::string_view json_key, ConfigJson& json) const {
+    ASSIGN_OR_RETURN(const int64_t value, get_int(key));
+    json.add(json_key, value);
+    return ok_status();
+  }
+  Status copy_number(std::string_view key, std::string_view json_key, ConfigJson& json) const {
+    ASSIGN_OR_RETURN(const double value, get_number(key));
+    json.add(json_key, value);
+    return ok_status();
+  }
+  const GgufFile& file() const { return file_; }
+
+ private:
+  const GgufFile& file_;
+  std::string prefix_;
+};
+
+Status read_rope(const Metadata& metadata, ConfigJson& json) {
+  if (metadata.has("rope.freq_base")) RETURN_IF_ERROR(metadata.copy_number("rope.freq_base", "rope_theta", json));
+  ConfigJson scaling;
+  std::string type = "none";
+  if (metadata.has("rope.scaling.type")) {
+    ASSIGN_OR_RETURN(const Architecture* architecture, find_architecture(metadata.file()));
+    ASSIGN_OR_RETURN(type, metadata.file().get_string(fmt::format("{}.rope.scaling.type", architecture->gguf)));
+  }
+  if (type == "none" && metadata.has("rope.scale_linear")) {  // the oldest files
+    scaling.add_string("rope_type", "linear");
+    RETURN_IF_ERROR(metadata.copy_number("rope.scale_linear", "factor", scaling));
+  } else if (type == "linear" || type == "yarn") {
+    scaling.add_string("rope_type", type);
+    ASSIGN_OR_RETURN(const double factor, metadata.get_number("rope.scaling.factor"));
+    scaling.add("factor", factor);
+    if (metadata.has("rope.scaling.original_context_length")) {
+      RETURN_IF_ERROR(
+          metadata.copy_int("rope.scaling.original_context_length", "original_max_position_embeddings", scaling));
+    }
+    if (metadata.has("rope.scaling.attn_factor")) {
+      // Theirs multiplies YaRN's own factor, transformers' replaces it.
+      ASSIGN_OR_RETURN(const double attn_factor, metadata.get_number("rope.scaling.attn_factor"));
+      if (type == "yarn") scaling.add("attention_factor", attn_factor * (0.1 * std::log(factor) + 1));
+    }
+    for (const auto& [key, json_key] :
+         {std::pair{"rope.scaling.yarn_beta_fast", "beta_fast"}, {"rope.scaling.yarn_beta_slow", "beta_slow"}}) {
+      if (metadata.has(key)) RETURN_IF_ERROR(metadata.copy_number(key, json_key, scaling));
+    }
+  } else if (type != "none") {
+    return unimplemented("rope.scaling.type is '{}'; none, linear and yarn are read", type);
+  }
+  if (!scaling.empty()) json.add("rope_scaling", scaling.object());
+  return ok_status();
+}
+
+// vocab_size: the rows of the embedding table; tokens may be fewer.
+Status read_sizes(const Metadata& metadata, ConfigJson& json) {
+  for (const auto& [key, json_key] : {std::pair{"embedding_length", "hidden_size"},
+                                      {"feed_forward_length", "intermediate_size"},
+                                      {"block_count", "num_hidden_layers"},
+                                      {"attention.head_count", "num_attention_heads"},
+                                      {"context_length", "max_position_embeddings"}}) {
+    RETURN_IF_ERROR(metadata.copy_int(key, json_key, json));
+  }
+  if (metadata.has("attention.head_count_kv")) {
+    RETURN_IF_ERROR(metadata.copy_int("attention.head_count_kv", "num_key_value_heads", json));
+  }
+  RETURN_IF_ERROR(metadata.copy_number("attention.layer_norm_rms_epsilon", "rms_norm_eps", json));
+  // Families differ in what they assume: a file that is silent means width / heads.
+  ASSIGN_OR_RETURN(const int64_t width, metadata.get_int("embedding_length"));
+  ASSIGN_OR_RETURN(const int64_t heads, metadata.get_int("attention.head_count"));
+  int64_t head_dim = heads > 0 ? width / heads : 0;
+  if (metadata.has("attention.key_length")) {
+    ASSIGN_OR_RETURN(head_dim, metadata.get_int("attention.key_length"));
+  }
+  if (metadata.has("attention.value_length")) {
+    ASSIGN_OR_RETURN(const int64_t value_dim, metadata.get_int("attention.value_length"));
+    if (value_dim != head_dim) return unimplemented("keys of {} and values of {} elements", head_dim, value_dim);
+  }
+  json.add("head_dim", head_dim);
+  if (metadata.has("rope.dimension_count")) {
+    ASSIGN_OR_RETURN(const int64_t rotary_dim, metadata.get_int("rope.dimension_count"));
+    if (head_dim > 0 && rotary_dim != head_dim) {
+      json.add("partial_rotary_factor", static_cast<double>(rotary_dim) / static_cast<double>(head_dim));
+    }
+  }
+  return ok_status();
+}
+
+Result<std::vector<int64_t>> end_token_ids(const GgufFile& file) {
+  std::vector<int64_t> ids;
+  const auto add = [&](int64_t id) {
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  };
+  for (const char* key :
+       {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+    if (file.find(key) == nullptr) continue;
+    ASSIGN_OR_RETURN(const int64_t id, file.get_int(key));
+    add(id);
+  }
+  if (file.find("tokenizer.ggml.tokens") == nullptr) return ids;
+  ASSIGN_OR_RETURN(const std::vector<std::string_view> tokens, file.get_strings("tokenizer.ggml.tokens"));
+  std::vector<int64_t> types;
+  if (file.find("tokenizer.ggml.token_type") != nullptr) {
+    ASSIGN_OR_RETURN(types, file.get_ints("tokenizer.ggml.token_type"));
+  }
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    if (id < types.size() && types[id] == kNormalToken) continue;  // a piece of text that looks so
+    if (std::find(std::begin(kEndTexts), std::end(kEndTexts), tokens[id]) != std::end(kEndTexts)) {
+      add(static_cast<int64_t>(id));
+    }
+  }
+  return ids;
+}
+
+}  // namespace
+
+Result<ModelConfig> GgufCheckpoint::model_config() const {
+  const GgufFile& file = files_[0];
+  ASSIGN_OR_RETURN(const Architecture* architecture, find_architecture(file));
+  const Metadata metadata(file, architecture->gguf);
+  ConfigJson json;
+  // Llama's own models have no window: a file that has one is of Mistral.
+  bool is_mistral = false;
+  if (architecture->gguf == "llama" && metadata.has("attention.sliding_window")) {
+    ASSIGN_OR_RETURN(const int64_t window, metadata.get_int("attention.sliding_window"));
+    is_mistral = window > 0;
+    if (is_mistral) json.add("sliding_window", window);
+  }
+  json.add("architectures", fmt::format(R"(["{}"])", is_mistral ? "MistralForCausalLM" : architecture->hugging_face));
+  json.add_string("model_type", is_mistral ? "mistral" : architecture->model_type);
+  RETURN_IF_ERROR(read_sizes(metadata, json));
+  RETURN_IF_ERROR(read_rope(metadata, json));
+  const TensorEntry* embedding = find("model.embed_tokens.weight");
+  if (embedding == nullptr) return data_loss("token_embd.weight is missing");
+  json.add("vocab_size", embedding->shape[0]);
+  json.add("tie_word_embeddings", find("lm_head.weight") == nullptr);
+  const bool has_qkv_bias = find("model.layers.0.self_attn.q_proj.bias") != nullptr;
+  const bool has_mlp_bias = find("model.layers.0.mlp.gate_proj.bias") != nullptr;
+  json.add("attention_bias", has_qkv_bias);
+  json.add("mlp_bias", has_mlp_bias);
+  json.add("use_bias", has_qkv_bias);
+  ASSIGN_OR_RETURN(const std::vector<int64_t> ends, end_token_ids(file));
+  if (!ends.empty()) json.add("eos_token_id", fmt::format("[{}]", fmt::join(ends, ",")));
+  if (file.find("tokenizer.ggml.bos_token_id") != nullptr) {
+    ASSIGN_OR_RETURN(const int64_t bos, file.get_int("tokenizer.ggml.bos_token_id"));
+    json.add("bos_token_id", bos);
+  }
+  ASSIGN_OR_RETURN(ModelConfig config, parse_model_config(json.object()));
+  if (!rope_factors_.empty()) {
+    if (static_cast<int64_t>(rope_factors_.size()) != config.rotary_dim() / 2) {
+      return data_loss("rope_freqs.weight has {} elements, needs {}", rope_factors_.size(), config.rotary_dim() / 2);
+    }
+    for (const float factor : rope_factors_) {
+      if (!(factor >= 1e-3f && factor <= 1e6f)) return data_loss("rope_freqs.weight holds {}", factor);
+    }
+    config.rope.freq_factors = rope_factors_;
+  }
+  return config;
+}
+
+Result<GenerationConfig> GgufCheckpoint::generation_config() const {
+  const Metadata sampling(files_[0], "general.sampling");
+  ConfigJson json;
+  for (const auto& [key, json_key] : {std::pair{"temp", "temperature"},
+                                      {"top_p", "top_p"},
+                                      {"min_p", "min_p"},
+                                      {"penalty_repeat", "repetition_penalty"}}) {
+    if (sampling.has(key)) RETURN_IF_ERROR(sampling.copy_number(key, json_key, json));
+  }
+  if (sampling.has("top_k")) RETURN_IF_ERROR(sampling.copy_int("top_k", "top_k", json));
+  return parse_generation_config(json.object());
+}
+
+}  // namespace spate

@@ -194,6 +194,11 @@ void add_bench_options(CLI::App* bench, Arguments& arguments) {
       ->delimiter(',')
       ->capture_default_str();
   table->add_option("--output-json", b.output_json, "File for the rows");
+  CLI::App* kernel =
+      bench->add_subcommand("kernel", "Each op at the sizes of a model, beside the limits of this machine");
+  add_model_options(kernel, arguments.model);
+  kernel->add_option("--filter", b.filter, "Only rows whose name contains this text");
+  kernel->add_option("--output-json", b.output_json, "File for the rows");
 }
 
 // --- the --config file ------------------------------------------------------------------------------------------------
@@ -356,7 +361,7 @@ Result<Arguments> parse_arguments(int argc, const char* const* argv) {
   add_quantize_options(quantize, arguments);
   CLI::App* inspect = add_command("inspect", "Print architecture, tensors, memory need and whether it fits");
   add_model_options(inspect, arguments.model);
-  CLI::App* bench = add_command("bench", "Measure: serve, throughput, latency, limits, table");
+  CLI::App* bench = add_command("bench", "Measure: serve, throughput, latency, limits, kernel, table");
   add_bench_options(bench, arguments);
   std::vector<CLI::App*> leaves = {serve, chat, generate, eval, quantize, inspect};
   for (CLI::App* sub : bench->get_subcommands([](CLI::App*) { return true; })) leaves.push_back(sub);

@@ -94,7 +94,7 @@ struct QuantizeArguments {
 };
 
 struct BenchArguments {
-  std::string what;             // serve, throughput, latency, limits, table
+  std::string what;  // serve, throughput, latency, limits, table, kernel
   // throughput, latency, serve
   int input_len = 0;            // 0: vLLM's default of the command
   int output_len = 0;
@@ -106,6 +106,7 @@ struct BenchArguments {
   std::string output_json;
   std::vector<std::string> configs;  // table
   std::vector<std::string> formats = {"bf16", "int8", "int4-g64"};  // table: of the weights, as --quantization
+  std::string filter;                                               // kernel: rows whose name contains it
   // serve
   std::string base_url;
   std::string host = "127.0.0.1";

@@ -73,6 +73,21 @@ double percentile(std::vector<double> values, double percent) {
   return values[below] + (values[above] - values[below]) * (position - static_cast<double>(below));
 }
 
+double prefill_flops(const ModelCost& cost, int64_t len) {
+  const auto tokens = static_cast<double>(len);
+  return tokens * cost.linear_flops_per_token + 0.5 * tokens * tokens * cost.attention_flops_per_pair +
+         cost.lm_head_flops;
+}
+
+double decode_step_bytes(const ModelCost& cost, int64_t num_seqs, int64_t seq_len) {
+  return cost.weight_bytes + static_cast<double>(num_seqs * seq_len) * cost.kv_bytes_per_token;
+}
+
+double decode_step_flops(const ModelCost& cost, int64_t num_seqs, int64_t seq_len) {
+  return static_cast<double>(num_seqs) * (cost.linear_flops_per_token + cost.lm_head_flops +
+                                          static_cast<double>(seq_len) * cost.attention_flops_per_pair);
+}
+
 ModelCost model_cost(const ModelConfig& c, DType act_dtype, DType kv_dtype, const Quantization& quantization) {
   const WeightSpec plain{.format = act_dtype == DType::kF32 ? WeightFormat::kF32 : WeightFormat::kBf16};
   const WeightSpec linear = quantization.enabled() ? quantization.linear : plain;

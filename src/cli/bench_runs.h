@@ -39,6 +39,9 @@ struct ModelCost {
   double lm_head_flops = 0;       // of one row of logits
   double attention_flops_per_pair = 0;  // query token x key token, all layers
 };
+double prefill_flops(const ModelCost& cost, int64_t len);  // of one prompt, with one row of logits
+double decode_step_bytes(const ModelCost& cost, int64_t num_seqs, int64_t seq_len);
+double decode_step_flops(const ModelCost& cost, int64_t num_seqs, int64_t seq_len);
 ModelCost model_cost(const ModelConfig& config, DType act_dtype, DType kv_dtype, const Quantization& quantization);
 
 }  // namespace spate

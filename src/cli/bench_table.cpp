@@ -1,73 +1,14 @@
 // spate bench limits and spate bench table: what this machine can do, and how much of it the engine reaches.
 //
-// The table interleaves the measurement of the limits with that of the model, so that a share compares one minute with itself.
-// Rows are those of docs/architecture.md: name, value, unit, limit, share, goal, command.
-#include <algorithm>
-#include <cstdio>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <thread>
-
-#include "backend/cpu/limits.h"
+// The table interleaves the measurement of the limits with that of the model, so that a share compares one minute with
+// itself. Rows are those of docs/architecture.md: name, value, unit, limit, share, goal, command.
 #include "base/log.h"
+#include "cli/bench_rows.h"
 #include "cli/bench_runs.h"
 #include "cli/commands.h"
 
 namespace spate {
 namespace {
-
-using nlohmann::ordered_json;
-
-struct Row {
-  std::string name;
-  double value = 0;
-  std::string unit;
-  double limit = 0;  // 0: none was measured
-  double goal = 0;   // 0: none was asked for
-  std::string command;
-};
-
-ordered_json to_json(const Row& row) {
-  ordered_json json{{"name", row.name}, {"value", row.value}, {"unit", row.unit}};
-  if (row.limit > 0) {
-    json["limit"] = row.limit;
-    json["share"] = row.value / row.limit;
-  }
-  if (row.goal > 0) json["goal"] = row.goal;
-  json["command"] = row.command;
-  return json;
-}
-
-void print(const Row& row) {
-  std::printf("%-48s %12.1f %-8s", row.name.c_str(), row.value, row.unit.c_str());
-  if (row.limit > 0) std::printf("  limit %12.1f  share %5.1f %%", row.limit, 100 * row.value / row.limit);
-  if (row.goal > 0) std::printf("  goal %10.1f", row.goal);
-  std::printf("\n");
-  std::fflush(stdout);
-}
-
-int compute_threads(const ModelArguments& arguments) {
-  return arguments.threads > 0 ? arguments.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-}
-
-std::vector<Row> limit_rows(const CpuLimits& limits, const std::string& command) {
-  std::vector<Row> rows;
-  const auto add = [&](const char* name, double value, const char* unit) {
-    if (value > 0) rows.push_back({.name = fmt::format("cpu/limits/{}", name), .value = value, .unit = unit, .command = command});
-  };
-  add("memory-read", limits.memory_bytes_per_s / 1e9, "GB/s");
-  add("fma-f32", limits.fp32_flops_per_s / 1e9, "GFLOP/s");
-  add("vector-int8", limits.vector_int8_ops_per_s / 1e9, "GOP/s");
-  add("amx-bf16", limits.amx_bf16_flops_per_s / 1e9, "GFLOP/s");
-  add("amx-int8", limits.amx_int8_ops_per_s / 1e9, "GOP/s");
-  return rows;
-}
-
-// The arithmetic that the products of a model can use at best.
-double matmul_flops(const CpuLimits& limits, const Quantization& quantization) {
-  const double floats = std::max(limits.amx_bf16_flops_per_s, limits.fp32_flops_per_s);
-  return quantization.enabled() ? std::max({limits.amx_int8_ops_per_s, limits.vector_int8_ops_per_s, floats}) : floats;
-}
 
 // What is asked of every model shape, as shares of the limits; prefill of 8,192 tokens of the 0.6B shape in tok/s on two AMX cores.
 struct Goals {
@@ -82,7 +23,8 @@ Goals goals_of(const Quantization& quantization) {
 }
 
 // `format`: as --quantization, or "bf16". Integer weights come with an INT8 KV cache.
-Result<std::vector<Row>> measure_model(const Arguments& arguments, const std::string& config_dir, const std::string& format) {
+Result<std::vector<BenchRow>> measure_model(const Arguments& arguments, const std::string& config_dir,
+                                            const std::string& format) {
   Arguments run = arguments;
   run.model.model = config_dir;
   run.model.load_format = "dummy";
@@ -119,15 +61,14 @@ Result<std::vector<Row>> measure_model(const Arguments& arguments, const std::st
   };
   const auto limits_now = [&] { return on_cpu ? measure_cpu_limits(threads) : CpuLimits(); };
 
-  std::vector<Row> rows;
+  std::vector<BenchRow> rows;
   // Prefill: from the submit to the first token, one lm_head row included.
   for (const int len : {512, 2048, 8192}) {
     if (len >= model->engine->config().max_seq_len()) continue;
     const CpuLimits limits = limits_now();
     ASSIGN_OR_RETURN(const double value, median_of({.input_len = len, .output_len = 1}, len > 2048 ? 2 : 5,
                                                    [&](const BenchTimes& t) { return len / t.total_s; }));
-    const double flops = len * cost.linear_flops_per_token + 0.5 * len * len * cost.attention_flops_per_pair + cost.lm_head_flops;
-    const double limit = matmul_flops(limits, quantization) / flops * len;
+    const double limit = matmul_flops(limits, quantization) / prefill_flops(cost, len) * len;
     const bool has_8192_goal = len == 8192 && model->name == "qwen3-0.6b";
     rows.push_back({.name = fmt::format("{}/prefill/{}", prefix, len),
                     .value = value,
@@ -135,7 +76,7 @@ Result<std::vector<Row>> measure_model(const Arguments& arguments, const std::st
                     .limit = on_cpu ? limit : 0,
                     .goal = len == 512 && on_cpu ? goals.prefill_512_share * limit : has_8192_goal ? goals.prefill_8192 : 0,
                     .command = command});
-    print(rows.back());
+    print_row(rows.back());
   }
   // Decode: every step reads the weights once and the keys and values of each sequence.
   for (const int num_seqs : {1, 4, 16, 32}) {
@@ -145,7 +86,7 @@ Result<std::vector<Row>> measure_model(const Arguments& arguments, const std::st
     ASSIGN_OR_RETURN(const double value,
                      median_of({.num_seqs = num_seqs, .input_len = input_len, .output_len = output_len}, 3,
                                [](const BenchTimes& t) { return static_cast<double>(t.num_decode_tokens) / t.decode_s; }));
-    const double step_bytes = cost.weight_bytes + num_seqs * (input_len + output_len / 2) * cost.kv_bytes_per_token;
+    const double step_bytes = decode_step_bytes(cost, num_seqs, input_len + output_len / 2);
     const double limit = limits.memory_bytes_per_s / step_bytes * num_seqs;
     rows.push_back({.name = fmt::format("{}/decode/batch{}", prefix, num_seqs),
                     .value = value,
@@ -153,39 +94,31 @@ Result<std::vector<Row>> measure_model(const Arguments& arguments, const std::st
                     .limit = on_cpu ? limit : 0,
                     .goal = num_seqs == 1 ? goals.decode_share * limit : num_seqs == 32 ? goals.decode_32_share * limit : 0,
                     .command = command});
-    print(rows.back());
+    print_row(rows.back());
   }
   model->engine->stop();
   return rows;
-}
-
-Status write_rows(const std::string& path, const std::vector<Row>& rows) {
-  if (path.empty()) return ok_status();
-  ordered_json json = ordered_json::array();
-  for (const Row& row : rows) json.push_back(to_json(row));
-  std::ofstream out(path);
-  out << json.dump(2) << "\n";
-  if (!out) return invalid_argument("--output-json: {} cannot be written", path);
-  return ok_status();
 }
 
 }  // namespace
 
 Result<int> run_bench_limits(const Arguments& arguments) {
   const int threads = compute_threads(arguments.model);
-  const std::vector<Row> rows = limit_rows(measure_cpu_limits(threads), fmt::format("spate bench limits --threads {}", threads));
-  for (const Row& row : rows) print(row);
+  const std::vector<BenchRow> rows =
+      limit_rows(measure_cpu_limits(threads), fmt::format("spate bench limits --threads {}", threads));
+  for (const BenchRow& row : rows) print_row(row);
   RETURN_IF_ERROR(write_rows(arguments.bench.output_json, rows));
   return 0;
 }
 
 Result<int> run_bench_table(const Arguments& arguments) {
   const int threads = compute_threads(arguments.model);
-  std::vector<Row> rows = limit_rows(measure_cpu_limits(threads), fmt::format("spate bench limits --threads {}", threads));
-  for (const Row& row : rows) print(row);
+  std::vector<BenchRow> rows =
+      limit_rows(measure_cpu_limits(threads), fmt::format("spate bench limits --threads {}", threads));
+  for (const BenchRow& row : rows) print_row(row);
   for (const std::string& config : arguments.bench.configs) {
     for (const std::string& format : arguments.bench.formats) {
-      ASSIGN_OR_RETURN(const std::vector<Row> measured, measure_model(arguments, config, format));
+      ASSIGN_OR_RETURN(const std::vector<BenchRow> measured, measure_model(arguments, config, format));
       rows.insert(rows.end(), measured.begin(), measured.end());
     }
   }

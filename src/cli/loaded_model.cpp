@@ -23,13 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-DeviceOptions device_options(const ModelArguments& arguments) {
-  return {.num_threads = arguments.threads,
-          .deterministic = arguments.deterministic,
-          .isa = arguments.isa,
-          .kernel_dir = arguments.kernel_dir};
-}
-
 double memory_fraction(const DeviceChoice& device, const ModelArguments& arguments) {
   return device.kind == "cuda" ? arguments.gpu_memory_utilization : 0.9;
 }
@@ -91,6 +84,13 @@ Status load_text(const ModelArguments& arguments, const fs::path& model_path, Lo
 }
 
 }  // namespace
+
+DeviceOptions device_options(const ModelArguments& arguments) {
+  return {.num_threads = arguments.threads,
+          .deterministic = arguments.deterministic,
+          .isa = arguments.isa,
+          .kernel_dir = arguments.kernel_dir};
+}
 
 DType act_dtype_of(const ModelArguments& arguments) {
   return arguments.dtype == "float32" ? DType::kF32 : DType::kBf16;

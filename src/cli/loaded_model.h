@@ -35,6 +35,7 @@ struct LoadedModel {
 // `progress`: 0..1 of the weights. Every error names the file or the flag.
 Result<std::unique_ptr<LoadedModel>> load_model(const ModelArguments& arguments, const std::function<void(double)>& progress = {});
 
+DeviceOptions device_options(const ModelArguments& arguments);
 DType act_dtype_of(const ModelArguments& arguments);  // --dtype
 DType kv_dtype_of(const ModelArguments& arguments);   // --kv-cache-dtype
 

@@ -1,0 +1,116 @@
+// spate bench kernel: each op of the catalogue at the sizes of a model: time of a call, and bytes or operations a
+// second beside what this machine can do. Operands come from memory, not from a cache: in a step they are long gone.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "backend/ops.h"
+#include "base/log.h"
+#include "cli/bench_rows.h"
+#include "cli/bench_runs.h"
+#include "cli/commands.h"
+#include "cli/kernel_cases.h"
+#include "cli/loaded_model.h"
+
+namespace spate {
+namespace {
+
+constexpr double kMeasureSeconds = 0.3;  // of a case
+constexpr double kSampleSeconds = 1e-3;
+constexpr size_t kMinSamples = 5;
+
+// Median seconds of a call; one call after the other takes the next copy of the operands.
+double seconds_of(Device& device, Stream& stream, const KernelCase& one) {
+  using Clock = std::chrono::steady_clock;
+  const auto seconds_since = [](Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  int64_t copy = 0;
+  const auto sample = [&](int64_t num_calls) {
+    const auto start = Clock::now();
+    device.run_step(stream, {}, [&] {
+      for (int64_t i = 0; i < num_calls; ++i) one.call(copy++ % one.num_copies);
+    });
+    device.synchronize(stream);
+    return seconds_since(start);
+  };
+  sample(1);
+  int64_t num_calls = 1;  // of a sample: so many that a look at the clock does not count
+  while (sample(num_calls) < kSampleSeconds && num_calls < (1 << 20)) num_calls *= 2;
+  std::vector<double> samples;
+  const auto begin = Clock::now();
+  while (samples.size() < kMinSamples || seconds_since(begin) < kMeasureSeconds) {
+    samples.push_back(sample(num_calls) / static_cast<double>(num_calls));
+  }
+  return median(samples);
+}
+
+// Which limit binds, and the speed in its unit.
+BenchRow row_of(const KernelCase& one, double seconds, const CpuLimits& limits) {
+  BenchRow row{.name = one.name, .time_us = seconds * 1e6};
+  const double peak = one.is_integer
+                          ? std::max({limits.amx_int8_ops_per_s, limits.vector_int8_ops_per_s, float_flops(limits)})
+                          : float_flops(limits);
+  const bool has_limits = limits.memory_bytes_per_s > 0;
+  const Roofline best{
+      .memory_s = has_limits ? one.bytes / limits.memory_bytes_per_s : one.bytes,
+      .arithmetic_s = has_limits ? one.ops / peak : one.ops / 200};  // 200 operations a byte: a GPU's balance
+  if (one.bytes == 0) {
+    row.value = row.time_us;
+    row.unit = "us";
+    row.time_us = 0;
+  } else if (best.is_memory_bound()) {
+    row.value = one.bytes / seconds / 1e9;
+    row.unit = "GB/s";
+    row.limit = limits.memory_bytes_per_s / 1e9;
+  } else {
+    row.value = one.ops / seconds / 1e9;
+    row.unit = one.is_integer ? "GOP/s" : "GFLOP/s";
+    row.limit = has_limits ? peak / 1e9 : 0;
+  }
+  return row;
+}
+
+}  // namespace
+
+Result<int> run_bench_kernel(const Arguments& arguments) {
+  ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(arguments.model.model));
+  ASSIGN_OR_RETURN(const DeviceChoice choice, choose_device(arguments.model));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, choice.factory(device_options(arguments.model)));
+  KernelCaseOptions options{.act_dtype = act_dtype_of(arguments.model),
+                            .kv_dtype = kv_dtype_of(arguments.model),
+                            .kv_block_size = arguments.model.block_size,
+                            .filter = arguments.bench.filter};
+  ASSIGN_OR_RETURN(options.quantization, parse_quantization(arguments.model.quantization));
+  for (const WeightSpec& spec : {options.quantization.linear, options.quantization.vocabulary}) {
+    if (options.quantization.enabled() && !device->supports(spec)) {
+      return unimplemented("--quantization: weights of {} do not run on {}", weight_spec_name(spec), device->kind());
+    }
+  }
+  if (!device->supports_kv(options.kv_dtype)) {
+    return unimplemented("--kv-cache-dtype: a KV cache of {} does not run on {}", dtype_name(options.kv_dtype),
+                         device->kind());
+  }
+  const bool on_cpu = device->kind() == "cpu";
+  log_info("bench", "{}", device->description());
+  std::string command = fmt::format("spate bench kernel {}", arguments.model.model);
+  if (options.quantization.enabled()) command += " --quantization " + arguments.model.quantization;
+  if (options.kv_dtype != options.act_dtype) command += " --kv-cache-dtype " + arguments.model.kv_cache_dtype;
+  if (on_cpu) command += fmt::format(" --threads {}", compute_threads(arguments.model));
+
+  const CpuLimits limits = on_cpu ? measure_cpu_limits(compute_threads(arguments.model)) : CpuLimits();
+  std::vector<BenchRow> rows = limit_rows(limits, command);
+  for (const BenchRow& row : rows) print_row(row);
+  const std::unique_ptr<Stream> stream = device->create_stream();
+  RETURN_IF_ERROR(for_each_kernel_case(*device, *stream, config, options, [&](const KernelCase& one) {
+    BenchRow row = row_of(one, seconds_of(*device, *stream, one), limits);
+    row.name = fmt::format("{}/{}", device->kind(), row.name);
+    row.command = command;
+    print_row(row);
+    rows.push_back(std::move(row));
+  }));
+  RETURN_IF_ERROR(write_rows(arguments.bench.output_json, rows));
+  return 0;
+}
+
+}  // namespace spate

@@ -372,8 +372,11 @@ std::string_view golden_schedule_name(GoldenSchedule schedule) {
 
 std::filesystem::path golden_model_path(const std::filesystem::path& folder) {
   std::error_code error;
-  const auto gguf = folder / "model.gguf";
-  return std::filesystem::exists(gguf, error) ? gguf : folder;
+  std::filesystem::path model = folder;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".gguf") model = std::max(model, entry.path());
+  }
+  return model;
 }
 
 std::vector<std::filesystem::path> golden_folders(const std::filesystem::path& root) {

@@ -38,7 +38,7 @@ struct GoldenResult {
 // The folders below `root` that hold a goldens.safetensors, sorted.
 std::vector<std::filesystem::path> golden_folders(const std::filesystem::path& root);
 
-// What open_weights() and load_model_config() take: the folder, or the model.gguf in it.
+// What open_weights() and load_model_config() take: the folder, or a GGUF file in it (the last of a split one).
 std::filesystem::path golden_model_path(const std::filesystem::path& folder);
 
 // Tolerances, as relative L2 distances of each tensor: those that are stored with the golden of a quantised checkpoint; else f32

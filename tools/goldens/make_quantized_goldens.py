@@ -2,9 +2,10 @@
 """Tiny quantised checkpoints in the layouts of other tools, and what transformers computes with their dequantised weights.
 
     python tools/goldens/make_quantized_goldens.py [names...]     writes test/goldens/quantized/<name>/
+                                                                 and test/goldens/gguf/blocks.safetensors
 
 Needs torch, transformers, safetensors, gguf. A folder is a model folder as AutoGPTQ / GPTQModel, AutoAWQ or llm-compressor
-(compressed-tensors) writes it, or holds a model.gguf, written by llama.cpp's `gguf` package; beside it goldens.safetensors as
+(compressed-tensors) writes it, or holds a GGUF file or the parts of one, written by llama.cpp's `gguf` package; beside it goldens.safetensors as
 make_model_goldens.py makes it (a model that was given the dequantised weights runs in f32), and
 
     tolerance [2]          relative L2 of hidden states and logits: with the codes read as floats; with 8-bit activations
@@ -191,9 +192,9 @@ def random_blocks(shape, type_, generator):
     return blocks.reshape(shape[0], -1)
 
 
-def write_gguf(folder, model, arch, types, num_files=1):
+def write_gguf(folder, model, arch, types, tensors_per_file=0):
     config = model.config
-    writer = gguf.GGUFWriter(folder / "model.gguf", arch)
+    writer = gguf.GGUFWriter(folder / "model.gguf", arch, split_max_tensors=tensors_per_file)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
@@ -217,6 +218,9 @@ def write_gguf(folder, model, arch, types, num_files=1):
     if parameters["rope_type"] == "llama3":
         plain = 1.0 / parameters["rope_theta"] ** (torch.arange(0, head_dim, 2).float() / head_dim)
         writer.add_tensor("rope_freqs.weight", (plain / model.model.rotary_emb.inv_freq).numpy().astype(np.float32))
+    if arch == "llama":
+        writer.add_float32("general.sampling.temp", 0.6)
+        writer.add_uint32("general.sampling.top_k", 20)
     add_vocabulary(writer, config.vocab_size)
 
     restored, checked = {}, []
@@ -292,7 +296,7 @@ MODELS = {
     "gguf_qwen3_k": (QWEN3(**WIDE), ("qwen3", {"q_proj": T.Q4_K, "k_proj": T.Q5_K, "v_proj": T.Q6_K, "o_proj": T.Q8_0,
                                                "gate_proj": T.Q4_K, "up_proj": T.Q4_K, "down_proj": T.Q4_0, "embed": T.Q6_K}),
                      REQUANTISED),
-    "gguf_ernie4_5": (ERNIE(rope_parameters=rope("linear", 500000.0, factor=2.0)), ("ernie4_5", {"": T.Q8_0}), EXACT),
+    "gguf_ernie4_5": (ERNIE(rope_parameters=rope("linear", 500000.0, factor=2.0)), ("ernie4_5", {"": T.Q8_0}, 5), EXACT),
 }
 
 
@@ -325,7 +329,23 @@ def make(name, model_class, config, writer, rows_tolerance):
     print(f"{name}: {sum(path.stat().st_size for path in folder.iterdir()) / 1024:.0f} KiB")
 
 
+def make_blocks():
+    """Random blocks of every GGUF type of codes, and what they mean: test/goldens/gguf/blocks.safetensors."""
+    generator, tensors = np.random.default_rng(11), {}
+    for type_ in (T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0, T.Q4_K, T.Q5_K, T.Q6_K):
+        if type_ in (T.Q4_K, T.Q5_K, T.Q6_K):
+            blocks = random_blocks((4, 256), type_, generator)
+        else:
+            blocks = gguf.quants.quantize(generator.normal(0.02, 0.05, (4, 64)).astype(np.float32), type_)
+        tensors[type_.name + ".blocks"] = torch.from_numpy(blocks.copy())
+        tensors[type_.name + ".values"] = torch.from_numpy(gguf.quants.dequantize(blocks, type_).copy())
+    (OUT.parent / "gguf").mkdir(exist_ok=True)
+    save_file(tensors, OUT.parent / "gguf" / "blocks.safetensors")
+
+
 if __name__ == "__main__":
+    if len(sys.argv) == 1 or "blocks" in sys.argv[1:]:
+        make_blocks()
     for model_name, ((model_class, config), writer, rows_tolerance) in MODELS.items():
         if len(sys.argv) == 1 or model_name in sys.argv[1:]:
             make(model_name, model_class, config, writer, rows_tolerance)

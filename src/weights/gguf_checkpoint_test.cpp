@@ -1,0 +1,264 @@
+// gguf_checkpoint_test.cpp
+//
+// Goal     Blocks of codes mean what llama.cpp's `gguf` package makes of them; metadata becomes the config; a damaged
+//          file, and one of a kind that is not read, is refused with the name of the tensor or key.
+// Method   Random blocks with their values (tools/goldens/make_quantized_goldens.py). The small models of
+//          test/goldens/quantized (their logits: model/quantized_golden_test.cpp), as they are and with bytes changed:
+//          a number behind a name is found by the name. Random damage must end in a Status or in readable rows.
+#include "weights/gguf_checkpoint.h"
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+
+#include "base/tensor_compare.h"
+#include "base/test_support.h"
+#include "weights/gguf/gguf_blocks.h"
+#include "weights/gguf/gguf_path.h"
+#include "weights/open_weights.h"
+
+#include "base/test.h"
+
+namespace spate {
+namespace {
+
+std::filesystem::path golden(const std::string& name) { return repo_root() / "test" / "goldens" / "quantized" / name; }
+
+std::string golden_bytes(const std::string& name) { return read_file_or_die(golden(name) / "model.gguf"); }
+
+bool says(const Status& status, const std::string& text) { return status.message().find(text) != std::string::npos; }
+
+// Overwrites the bytes that begin `skip` bytes behind the name.
+template <typename T>
+void patch(std::string& file, const std::string& name, size_t skip, T value) {
+  uint64_t size = name.size();
+  const std::string with_size = std::string(reinterpret_cast<const char*>(&size), 8) + name;
+  const size_t at = file.find(with_size);
+  REQUIRE(at != std::string::npos);
+  std::memcpy(file.data() + at + with_size.size() + skip, &value, sizeof value);
+}
+constexpr size_t kFirstDim = 4, kSecondDim = 12, kType = 20,
+                 kOffset = 24;  // of a matrix: u32 num_dims, dims, type, offset
+constexpr size_t kValue = 4;    // of a key: u32 type, the value
+
+// Opens it and reads all rows.
+Status read_all(const std::string& bytes) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<GgufCheckpoint> gguf, GgufCheckpoint::parse({bytes}));
+  RETURN_IF_ERROR(gguf->model_config().status());
+  RETURN_IF_ERROR(gguf->generation_config().status());
+  for (const TensorEntry& entry : gguf->entries()) {
+    if (entry.quantized) {
+      RETURN_IF_ERROR(gguf->quantized_rows(entry, 0, entry.shape[0]).status());
+    } else {
+      HostTensor scratch;
+      RETURN_IF_ERROR(gguf->rows(entry, 0, entry.shape[0], scratch).status());
+    }
+  }
+  return ok_status();
+}
+
+TEST_CASE("blocks mean what the gguf package makes of them") {
+  const Checkpoint goldens = Checkpoint::open(repo_root() / "test" / "goldens" / "gguf" / "blocks.safetensors").value();
+  // Of the largest weight: a scale rounded to a half at codes up to 8 (31) steps, an offset likewise; Q6_K half a step
+  // of 127.
+  const std::pair<uint32_t, double> types[] = {{2, 0}, {3, 0x1p-11},  {6, 0},        {7, 0},
+                                               {8, 0}, {12, 0x1p-10}, {13, 0x1p-10}, {14, 0.501 / 127}};
+  for (const auto& [type, tolerance] : types) {
+    const GgufFormat& format = *find_gguf_format(type);
+    CAPTURE(format.name);
+    const TensorEntry* values_entry = goldens.find(std::string(format.name) + ".values");
+    const TensorEntry* blocks_entry = goldens.find(std::string(format.name) + ".blocks");
+    REQUIRE((values_entry != nullptr && blocks_entry != nullptr));
+    HostTensor scratch;
+    const Tensor expected = goldens.rows(*values_entry, 0, 4, scratch).value();
+    const std::string_view blocks = goldens.bytes(*blocks_entry);
+    const int64_t width = expected.dim(1);
+    QuantizedHostRows rows(*format.spec, 4, width);
+    const QuantizedRows& view = rows.view();
+    double largest = 0;
+    for (int64_t i = 0; i < 4 * width; ++i) largest = std::max(largest, std::abs(element_at(expected, i)));
+    for (int64_t i = 0; i < 4; ++i) {
+      decode_gguf_row(format, blocks.data() + static_cast<size_t>(i) * blocks.size() / 4, width,
+                      view.codes.data<int8_t>() + i * width, view.scales.data<float>() + i * width / 32,
+                      view.offsets.defined() ? view.offsets.data<float>() + i * width / 32 : nullptr);
+    }
+    CHECK_TENSOR(close_to("values", dequantize_rows(rows), expected, {.rel = 0, .abs = tolerance * largest}));
+    // Scales and offsets are halves, as the format stores them.
+    for (int64_t i = 0; i < view.scales.num_elements(); ++i) {
+      CHECK(stored_scale(*format.spec, view.scales.data<float>()[i]) == view.scales.data<float>()[i]);
+    }
+  }
+  CHECK(find_gguf_format(10)->block_bytes == 0);
+  CHECK(gguf_format_name(10) == "Q2_K");
+  CHECK(gguf_format_name(77) == "type 77");
+}
+
+TEST_CASE("names, types and config of a GGUF file") {
+  const auto gguf = GgufCheckpoint::open(golden("gguf_llama3") / "model.gguf").value();
+  const TensorEntry* q = gguf->find("model.layers.0.self_attn.q_proj.weight");
+  REQUIRE(q != nullptr);
+  CHECK(q->dtype_name == "Q4_0");
+  CHECK(*q->quantized == WeightSpec{WeightFormat::kInt4, 32, false});
+  CHECK(gguf->find("rope_freqs.weight") == nullptr);
+  CHECK(gguf->find("lm_head.weight")->dtype == DType::kF32);
+  const ModelConfig config = gguf->model_config().value();
+  CHECK(config.architecture == "LlamaForCausalLM");
+  CHECK(config.vocab_size == 48);
+  CHECK(config.head_dim == 16);
+  CHECK(config.rope.theta == 500000.0);
+  CHECK(config.rope.freq_factors.size() == 8);
+  CHECK(config.rope.freq_factors[7] == 8.0f);
+  CHECK_FALSE(config.tie_word_embeddings);
+  CHECK(config.eos_token_ids == std::vector<int32_t>{46, 47});  // the named one, and the other text that ends
+  const ModelConfig yarn = load_model_config(golden("gguf_qwen2_yarn") / "model.gguf").value();
+  CHECK(yarn.rope.type == RopeType::kYarn);
+  CHECK(yarn.rope.original_max_position_embeddings == 32);
+  CHECK(yarn.model_type == "qwen2");
+  CHECK(load_model_config(golden("gguf_qwen3_k") / "model.gguf")->tie_word_embeddings);
+}
+
+TEST_CASE("any part of interleaved rows gives the same rows") {
+  const auto gguf = GgufCheckpoint::open(golden("gguf_llama3") / "model.gguf").value();
+  const TensorEntry& q = *gguf->find("model.layers.0.self_attn.q_proj.weight");
+  const HostTensor all = dequantize_rows(gguf->quantized_rows(q, 0, 64).value());
+  for (const int64_t begin : {0, 3, 15, 47}) {
+    const HostTensor part = dequantize_rows(gguf->quantized_rows(q, begin, begin + 17).value());
+    CHECK_TENSOR(equal_bits("rows", part, copy_tensor(all.view().rows(begin, begin + 17))));
+    gguf->release(q, begin, begin + 17);
+  }
+}
+
+TEST_CASE("the parts of a split file") {
+  const auto folder = golden("gguf_ernie4_5");
+  for (const char* name : {"model-00001-of-00003.gguf", "model-00003-of-00003.gguf"}) {
+    const auto gguf = GgufCheckpoint::open(folder / name);
+    REQUIRE_MESSAGE(gguf.ok(), gguf.status().to_string());
+    CHECK((*gguf)->entries().size() == 11);
+    CHECK((*gguf)->file_name((*gguf)->entries().back().file_idx) == "model-00003-of-00003.gguf");
+    CHECK((*gguf)->model_config().ok());
+  }
+  TempDir dir;
+  std::filesystem::copy(folder / "model-00001-of-00003.gguf", dir.path());
+  CHECK(says(open_weights(dir.path() / "model-00001-of-00003.gguf").status(), "model-00002-of-00003.gguf"));
+  CHECK(gguf_files("a/b-00002-of-00002.gguf").front() == "a/b-00001-of-00002.gguf");
+  for (const char* whole :
+       {"a.gguf", "-of-.gguf", "x-00001-of-0000a.gguf", "x-00001-of-00000.gguf", "x-00001_of-00002.gguf"}) {
+    CHECK(gguf_files(whole) == std::vector<std::filesystem::path>{whole});
+  }
+}
+
+TEST_CASE("sampling defaults in the metadata") {
+  const GenerationConfig config = load_generation_config(golden("gguf_llama3") / "model.gguf").value();
+  CHECK(*config.temperature == doctest::Approx(0.6));
+  CHECK(*config.top_k == 20);
+  CHECK_FALSE(config.top_p);
+  CHECK_FALSE(load_generation_config(golden("gguf_qwen2_yarn") / "model.gguf")->temperature);
+}
+
+TEST_CASE("what is not read is refused by name") {
+  struct Case {
+    const char* name;
+    size_t skip;
+    uint64_t value;
+    const char* says;
+  };
+  const Case cases[] = {
+      {"blk.0.ffn_gate.weight", kType, 10, "blk.0.ffn_gate.weight is Q2_K; read are F32, F16, BF16, Q4_0"},
+      {"blk.0.ffn_gate.weight", kType, 20, "blk.0.ffn_gate.weight is IQ4_NL"},
+      {"blk.0.ffn_gate.weight", kType, 99, "blk.0.ffn_gate.weight is type 99"},
+      {"blk.0.ffn_gate.weight", kFirstDim, 33, "blk.0.ffn_gate.weight: rows of 33 are no whole blocks of 32 (Q4_0)"},
+      {"blk.0.ffn_gate.weight", kFirstDim, 0, "blk.0.ffn_gate.weight is [0, 64]: no size"},
+      {"blk.0.ffn_gate.weight", kSecondDim, uint64_t{1} << 63, "blk.0.ffn_gate.weight is [64, 9223372036854775808]"},
+      {"blk.0.ffn_gate.weight", kSecondDim, 1 << 20, "blk.0.ffn_gate.weight: 37748736 bytes from byte"},
+  };
+  for (const Case& one : cases) {
+    std::string bytes = golden_bytes("gguf_qwen2_yarn");
+    if (one.skip == kType)
+      patch(bytes, one.name, one.skip, static_cast<uint32_t>(one.value));
+    else
+      patch(bytes, one.name, one.skip, one.value);
+    const Status status = read_all(bytes);
+    CHECK_MESSAGE(says(status, one.says), status.to_string(), "\n  should say ", one.says);
+  }
+}
+
+TEST_CASE("metadata that does not fit is refused with its key") {
+  const std::string sample = golden_bytes("gguf_qwen2_yarn");
+  const auto message = [&](const char* name, size_t skip, auto value) {
+    std::string bytes = sample;
+    patch(bytes, name, skip, value);
+    return read_all(bytes).message();
+  };
+  const auto has = [](const std::string& text, const char* part) {
+    CHECK_MESSAGE(text.find(part) != std::string::npos, text);
+  };
+  has(message("general.architecture", kValue + 8, 'Q'),
+      "general.architecture is 'Qwen2'; this build runs llama, qwen2");
+  has(message("qwen2.block_count", 0, uint32_t{6}), "qwen2.block_count");  // its type becomes f32
+  has(message("qwen2.embedding_length", kValue, uint32_t{0}), "hidden_size is 0, needs a whole number");
+  has(message("qwen2.attention.head_count_kv", kValue, uint32_t{3}), "num_key_value_heads 3");
+  has(message("qwen2.rope.scaling.type", kValue + 8, 'x'),
+      "rope.scaling.type is 'xarn'; none, linear and yarn are read");
+  has(message("qwen2.attention.value_length", kValue, uint32_t{8}), "keys of 16 and values of 8");
+  has(message("qwen2.attention.layer_norm_rms_epsilon", kValue, 0x7fc00000u), "layer_norm_rms_epsilon");
+  has(message("token_embd.weight", -size_t{11}, 'x'), "token_embd.weight is missing");
+  std::string llama = golden_bytes("gguf_llama3");
+  patch(llama, "llama.attention.head_count", kValue, uint32_t{3});
+  has(read_all(llama).message(), "blk.0.attn_q.weight: 64 rows are no 3 heads of even width");
+  llama = golden_bytes("gguf_llama3");
+  patch(llama, "rope_freqs.weight", 4, uint64_t{4});
+  has(read_all(llama).message(), "rope_freqs.weight has 4 elements, needs 8");
+}
+
+TEST_CASE("a scale that is no number is refused with its row") {
+  std::string bytes = golden_bytes("gguf_qwen2_yarn");
+  const auto gguf = GgufCheckpoint::parse({bytes}).value();
+  const TensorEntry& entry = *gguf->find("model.layers.0.mlp.gate_proj.weight");
+  const uint16_t nan = 0x7e00;
+  std::memcpy(bytes.data() + entry.offset + 3 * 36 + 18, &nan, 2);  // row 3, the second block of 18 bytes
+  CHECK(says(gguf->quantized_rows(entry, 0, 64).status(),
+             "model.layers.0.mlp.gate_proj.weight: the scale of row 3, columns 32 to 63 is no number"));
+  std::string k_quants = golden_bytes("gguf_qwen3_k");
+  const auto k = GgufCheckpoint::parse({k_quants}).value();
+  for (const char* name : {"self_attn.q_proj", "self_attn.k_proj"}) {
+    const TensorEntry& k_entry = *k->find(std::string("model.layers.0.") + name + ".weight");
+    std::memcpy(k_quants.data() + k_entry.offset, &nan, 2);
+    CHECK(says(k->quantized_rows(k_entry, 0, 1).status(), "the scale of row 0"));
+  }
+  const TensorEntry& q6 = *k->find("model.layers.0.self_attn.v_proj.weight");
+  std::memcpy(k_quants.data() + q6.offset + 208, &nan, 2);
+  CHECK(says(k->quantized_rows(q6, 0, 1).status(), "the scale of row 0"));
+}
+
+TEST_CASE("every truncation is refused") {
+  const std::string bytes = golden_bytes("gguf_qwen2_yarn");
+  const Status status = read_all(bytes.substr(0, bytes.size() - 200));
+  CHECK_MESSAGE(says(status, "is it complete?"), status.to_string());
+  CHECK(says(status, ".weight: "));
+  for (size_t size = 0; size < bytes.size() - 32; size += 97) {
+    const std::string cut = bytes.substr(0, size);  // of its own size, so that ASan sees a read behind it
+    CHECK_MESSAGE(!read_all(cut).ok(), "cut at " << size);
+  }
+}
+
+TEST_CASE("random damage ends in a Status or in readable rows") {
+  const uint64_t seed = test_seed();
+  INFO("seed ", seed);
+  Rng rng(seed);
+  const std::string samples[] = {golden_bytes("gguf_llama3"), golden_bytes("gguf_qwen3_k")};
+  int num_refused = 0;
+  constexpr int kRounds = 600;
+  for (int round = 0; round < kRounds; ++round) {
+    std::string bytes = samples[round % 2];
+    // Most of it in the header, which is the first 5,000 bytes.
+    for (uint64_t i = 0; i <= rng.below(6); ++i) {
+      bytes[rng.below(rng.below(4) > 0 ? 5000 : bytes.size())] = static_cast<char>(rng.next_u32());
+    }
+    num_refused += read_all(bytes).ok() ? 0 : 1;
+  }
+  CHECK(num_refused > kRounds / 4);
+  CHECK(num_refused < kRounds);
+}
+
+}  // namespace
+}  // namespace spate

@@ -127,6 +127,14 @@ Result<int> run_quantize(const Arguments& arguments) {
                                 .quantize_vocabulary = quantize.vocabulary == "int8",
                                 .num_threads = num_threads,
                                 .calibration = std::move(calibration)};
+  if (const int64_t group = options.spec.group_size; group > 0) {
+    ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(model_dir));
+    if (config.hidden_size % group != 0 || config.intermediate_size % group != 0) {
+      log_warning("quantize",
+                  "groups of {} do not divide hidden_size {} and intermediate_size {}: vLLM does not load this", group,
+                  config.hidden_size, config.intermediate_size);
+    }
+  }
   std::optional<QuantizeReport> report;
   {
     ASSIGN_OR_RETURN(const std::unique_ptr<Device> device,

@@ -39,6 +39,7 @@ void LayerSource::replace(const std::string& short_name, HostTensor values) {
         "{} is not {}", name, values.view().shape_string());
   entry->dtype = DType::kF32;
   entry->dtype_name = "F32";
+  entry->quantized.reset();
   replaced_[name] = std::move(values);
 }
 

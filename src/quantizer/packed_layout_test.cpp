@@ -9,8 +9,11 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/tensor_compare.h"
 #include "base/test_support.h"
+#include "quant/quantize.h"
 #include "quantizer/output_directory.h"
+#include "weights/open_weights.h"
 #include "weights/safetensors.h"
 
 #include "base/test.h"
@@ -97,6 +100,16 @@ TEST_CASE("a packed matrix comes back to the bit") {
         CHECK(dims[0] == n);
         CHECK(dims[1] == k);
         CHECK((file.find("m.weight_zero_point") != nullptr) == has_offsets);
+
+        // And what the engine's reader makes of it: equal, but for offsets, which it rounds to f16.
+        std::ofstream(at / "config.json")
+            << with_quantization_config("{}", {{.format = code_format, .targets = {"Linear"}}}, {}).value();
+        const auto source = open_weights(at).value();
+        const TensorEntry* entry = source->find("m.weight");
+        REQUIRE(entry != nullptr);
+        const HostTensor expected = decode(matrix),
+                         actual = dequantize_rows(source->quantized_rows(*entry, 0, n).value());
+        CHECK(relative_l2(actual, expected) <= (has_offsets ? 0x1p-11 : 0.0));
       }
     }
   }

@@ -10,13 +10,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "backend/reference/reference_device.h"
 #include "base/tensor_compare.h"
 #include "base/test_support.h"
 #include "model/families.h"
+#include "quant/quantize.h"
 #include "quantizer/awq.h"
 #include "quantizer/layer_runner.h"
+#include "weights/open_weights.h"
 #include "weights/safetensors.h"
 
 #include "base/test.h"
@@ -222,6 +225,55 @@ TEST_CASE("every method writes a directory with all tensors and a report") {
       CHECK(result.find("model.layers.0.mlp.down_proj.weight") == nullptr);
       CHECK((result.find("model.embed_tokens.weight_packed") != nullptr) == vocabulary);
       CHECK(result.find("model.norm.weight") != nullptr);
+    }
+  }
+}
+
+// The hidden states behind the last layer of the model at `dir`, codes as floats.
+HostTensor hidden_states(const fs::path& dir, Device& device, const HiddenBatch& inputs) {
+  const ModelConfig config = load_model_config(dir).value();
+  const std::string prefix = make_decoder_spec(config)->prefix;
+  const auto weights = open_weights(dir).value();
+  HiddenBatch batch{.seq_lens = inputs.seq_lens, .hidden_states = copy_tensor(inputs.hidden_states)};
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    LayerSource source(*weights, prefix, i, config.hidden_size);
+    for (const LinearGroup& group : linear_groups()) {
+      for (const std::string_view matrix : group.matrices) {
+        const TensorEntry* entry = weights->find(fmt::format("{}.layers.{}.{}.weight", prefix, i, matrix));
+        if (!entry->quantized) continue;
+        source.replace(std::string(matrix) + ".weight",
+                       dequantize_rows(weights->quantized_rows(*entry, 0, entry->shape[0]).value()));
+      }
+    }
+    batch.hidden_states = LayerRunner::create(device, one_layer_config(config, i), source, 64, 64).value()->run(batch);
+  }
+  return std::move(batch.hidden_states);
+}
+
+TEST_CASE("what was written computes nearly what its source does") {
+  Rng rng(test_seed());
+  const auto device = make_reference_device({}).value();
+  // One with all kinds of biases, which AWQ divides; one with shared kv heads.
+  for (const char* name : {"ernie4_5_bias", "qwen3_tied_sharded"}) {
+    const ModelCopy model(name);
+    const ModelConfig config = load_model_config(model.path()).value();
+    HiddenBatch inputs{.seq_lens = {40, 24},
+                       .hidden_states = random_tensor(rng, DType::kF32, {64, config.hidden_size})};
+    const HostTensor expected = hidden_states(model.path(), *device, inputs);
+    const TempDir dir;
+    for (const auto& [method, spec, limit] :
+         {std::tuple{QuantizeMethod::kRtn, WeightSpec{WeightFormat::kInt8, 0, false}, 0.02},
+          {QuantizeMethod::kAwq, WeightSpec{WeightFormat::kInt8, 32, false}, 0.02},
+          {QuantizeMethod::kGptq, WeightSpec{WeightFormat::kInt8, 0, true}, 0.02},
+          {QuantizeMethod::kRtn, WeightSpec{WeightFormat::kInt4, 32, false}, 0.2},
+          {QuantizeMethod::kAwq, WeightSpec{WeightFormat::kInt4, 32, true}, 0.2}}) {
+      const fs::path out = dir.path() / fmt::format("{}-{}", static_cast<int>(method), weight_spec_name(spec));
+      const QuantizeOptions options{.spec = spec, .method = method, .calibration = some_tokens(config, 8)};
+      const auto report = quantize_model(model.path(), out, *device, options);
+      REQUIRE_MESSAGE(report.ok(), report.status().message());
+      const double error = relative_l2(hidden_states(out, *device, inputs), expected);
+      CHECK_MESSAGE(error < limit, name, " ", out.filename().string(), ": ", error);
+      CHECK(error > 1e-4);
     }
   }
 }

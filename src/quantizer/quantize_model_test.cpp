@@ -3,15 +3,15 @@
 // Goal     One layer run alone gives what it gives inside its model; AWQ's folding changes nothing before rounding; a
 //          quantised directory loads, holds what the report says, and computes nearly what its source does; an
 //          interrupted run leaves nothing.
-// Method   The tiny golden models (windows, biases, shared kv heads, interleaved RoPE) on the reference back-end;
-// inputs
-//          with a few large channels, where AWQ has something to do.
+// Method   The tiny golden models (windows, biases, shared kv heads, interleaved RoPE) on the reference back-end, where
+//          many are made on the CPU's; inputs with a few large channels, where AWQ has something to do.
 #include "quantizer/quantize_model.h"
 
 #include <algorithm>
 #include <cmath>
 #include <tuple>
 
+#include "backend/cpu/cpu_device.h"
 #include "backend/reference/reference_device.h"
 #include "base/tensor_compare.h"
 #include "base/test_support.h"
@@ -188,7 +188,7 @@ std::vector<std::vector<int32_t>> some_tokens(const ModelConfig& config, int cou
 }
 
 TEST_CASE("every method writes a directory with all tensors and a report") {
-  const auto device = make_reference_device({}).value();
+  const auto device = make_cpu_device({.num_threads = 2}).value();
   const ModelCopy model("qwen3_tied_sharded");
   const ModelConfig config = load_model_config(model.path()).value();
   const TempDir dir;
@@ -252,7 +252,7 @@ HostTensor hidden_states(const fs::path& dir, Device& device, const HiddenBatch&
 
 TEST_CASE("what was written computes nearly what its source does") {
   Rng rng(test_seed());
-  const auto device = make_reference_device({}).value();
+  const auto device = make_cpu_device({.num_threads = 2}).value();
   // One with all kinds of biases, which AWQ divides; one with shared kv heads.
   for (const char* name : {"ernie4_5_bias", "qwen3_tied_sharded"}) {
     const ModelCopy model(name);

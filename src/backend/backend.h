@@ -125,6 +125,7 @@ struct KvView {
 struct DeviceOptions {
   int device_idx = 0;      // which GPU
   int num_threads = 0;     // CPU: compute threads of this rank; 0 = its share of the cores
+  std::vector<int> core_ids;   // CPU: what its threads are bound to, one a thread; empty: not bound
   bool deterministic = false;  // batch-invariant kernels: the same bits for a sequence whatever runs beside it
   std::string isa;         // CPU: cap on the instruction set: "", "avx2", "avx512", "amx"
   std::string kernel_dir;  // CUDA: read kernel sources from this folder instead of the embedded ones

@@ -62,6 +62,11 @@ void add_model_options(CLI::App* app, ModelArguments& m, bool model_required = t
   app->add_option("--kv-cache-dtype", m.kv_cache_dtype, "Elements of the KV cache; auto: as --dtype")
       ->check(CLI::IsMember({"auto", "bfloat16", "float32", "int8"}));
   app->add_option("-t,--threads", m.threads, "CPU compute threads; 0: all cores")->check(CLI::Range(0, 4096));
+  app->add_flag(
+         "--cpu-pin-threads", m.cpu_pin_threads,
+         "Bind each CPU compute thread to a core of its own. For a machine with one server; off because two servers "
+         "would choose the same cores, unless taskset or a cpuset gives each its own")
+      ->capture_default_str();
   app->add_option("--tensor-parallel-size,--tp", m.tensor_parallel_size, "Ranks that share a model")
       ->check(CLI::Range(1, 64));
   add_count(app, "--max-model-len", m.max_model_len, "Tokens of prompt and output; 0 or -1: the largest that fits");

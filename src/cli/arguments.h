@@ -27,6 +27,7 @@ struct ModelArguments {
   std::string generation_config = "auto";  // auto: the model's generation_config.json; vllm: ignore it
   std::string chat_template;           // file that replaces the model's template
   int threads = 0;                     // cpu compute threads of all ranks; 0 = all cores
+  bool cpu_pin_threads = false;        // bind them to cores
   int tensor_parallel_size = 1;
   int64_t max_model_len = 0;           // 0 = the largest that fits
   int max_num_seqs = 0;                // 0 = 64 on a CPU, 256 on a GPU

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "backend/ops.h"
+#include "base/cpu_cores.h"
 #include "base/log.h"
 #include "cli/bench_rows.h"
 #include "cli/bench_runs.h"
@@ -76,7 +77,10 @@ BenchRow row_of(const KernelCase& one, double seconds, const CpuLimits& limits) 
 Result<int> run_bench_kernel(const Arguments& arguments) {
   ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(arguments.model.model));
   ASSIGN_OR_RETURN(const DeviceChoice choice, choose_device(arguments.model));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, choice.factory(device_options(arguments.model)));
+  DeviceOptions device_arguments = device_options(arguments.model);
+  device_arguments.num_threads = compute_threads(arguments.model);
+  if (arguments.model.cpu_pin_threads) device_arguments.core_ids = cores_of_rank(0, 1, device_arguments.num_threads);
+  ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, choice.factory(device_arguments));
   KernelCaseOptions options{.act_dtype = act_dtype_of(arguments.model),
                             .kv_dtype = kv_dtype_of(arguments.model),
                             .kv_block_size = arguments.model.block_size,

@@ -6,7 +6,8 @@
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <thread>
+
+#include "base/cpu_cores.h"
 
 namespace spate {
 namespace {
@@ -63,7 +64,7 @@ std::vector<BenchRow> limit_rows(const CpuLimits& limits, const std::string& com
 
 int compute_threads(const ModelArguments& arguments) {
   if (arguments.threads > 0) return arguments.threads;
-  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return static_cast<int>(usable_cores().size());
 }
 
 double float_flops(const CpuLimits& limits) { return std::max(limits.amx_bf16_flops_per_s, limits.fp32_flops_per_s); }

@@ -141,12 +141,17 @@ Result<std::unique_ptr<LoadedModel>> load_model(const ModelArguments& arguments,
       .dummy_seed = arguments.seed,
       .device_factory = device.factory,
       .device = device_options(arguments),
+      .pin_threads = arguments.cpu_pin_threads,
       .tensor_parallel_size = arguments.tensor_parallel_size,
       .act_dtype = act_dtype_of(arguments),
       .kv_dtype = kv_dtype_of(arguments),
       .quantization = quantization,
-      .max_num_seqs = arguments.max_num_seqs > 0 ? arguments.max_num_seqs : on_gpu ? 256 : 64,
-      .max_num_batched_tokens = arguments.max_num_batched_tokens > 0 ? arguments.max_num_batched_tokens : on_gpu ? 8192 : 512,
+      .max_num_seqs = arguments.max_num_seqs > 0 ? arguments.max_num_seqs
+                      : on_gpu                   ? 256
+                                                 : 64,
+      .max_num_batched_tokens = arguments.max_num_batched_tokens > 0 ? arguments.max_num_batched_tokens
+                                : on_gpu                             ? 8192
+                                                                     : 512,
       .max_num_logits = 64,
       .max_model_len = static_cast<int>(arguments.max_model_len),
       .kv_block_size = arguments.block_size,

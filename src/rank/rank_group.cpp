@@ -7,6 +7,8 @@
 #include <mutex>
 #include <thread>
 
+#include "base/cpu_cores.h"
+#include "base/log.h"
 
 namespace spate {
 
@@ -82,8 +84,6 @@ Status wait_all(std::vector<std::future<Status>>& futures) {
   return first;
 }
 
-int default_num_threads() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
-
 }  // namespace
 
 RankGroup::RankGroup() {
@@ -113,11 +113,16 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
 
   // 1. Devices.
   std::vector<MemoryInfo> memory(static_cast<size_t>(size));
+  const int num_cores = static_cast<int>(usable_cores().size());
+  const int num_threads = std::max(1, (config.device.num_threads > 0 ? config.device.num_threads : num_cores) / size);
+  if (config.pin_threads && num_threads * size > num_cores) {
+    log_warning("rank", "compute threads are not bound: {} of them, {} cores", num_threads * size, num_cores);
+  }
   RETURN_IF_ERROR(on_all_ranks([&](int r, Worker& worker) -> Status {
     DeviceOptions options = config.device;
     options.device_idx += r;
-    const int threads = options.num_threads > 0 ? options.num_threads : default_num_threads();
-    options.num_threads = std::max(1, threads / size);
+    options.num_threads = num_threads;
+    if (config.pin_threads) options.core_ids = cores_of_rank(r, size, num_threads);
     ASSIGN_OR_RETURN(worker.device, config.device_factory(options));
     ASSIGN_OR_RETURN(memory[static_cast<size_t>(r)], worker.device->memory_info());
     return ok_status();

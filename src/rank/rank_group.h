@@ -24,6 +24,7 @@ struct RankGroupConfig {
   uint64_t dummy_seed = 0;
   DeviceFactory device_factory = nullptr;
   DeviceOptions device;                   // device_idx is the first rank's; num_threads is of all ranks together
+  bool pin_threads = false;               // CPU: bind every compute thread to a core of its own, if there are so many
   int tensor_parallel_size = 1;
   DType act_dtype = DType::kBf16;
   DType kv_dtype = DType::kBf16;

@@ -10,11 +10,12 @@
 #include <set>
 
 #include "backend/reference/reference_device.h"
+#include "base/cpu_cores.h"
 #include "base/rng.h"
+#include "base/test.h"
 #include "base/test_support.h"
 #include "engine/engine.h"
 #include "weights/safetensors.h"
-#include "base/test.h"
 
 namespace spate {
 namespace {
@@ -158,7 +159,45 @@ std::vector<std::vector<int32_t>> oracle(const std::vector<std::vector<int32_t>>
   return texts;
 }
 
+// A factory that remembers what devices it was asked for.
+std::mutex asked_mutex;
+std::vector<DeviceOptions> asked;
+Result<std::unique_ptr<Device>> make_remembered_device(const DeviceOptions& options) {
+  const std::lock_guard lock(asked_mutex);
+  asked.push_back(options);
+  return make_reference_device(options);
+}
+
 }  // namespace
+
+TEST_CASE("rank group: threads of ranks are bound to cores of their own, or not at all") {
+  const int num_cores = static_cast<int>(usable_cores().size());
+  const Checkpoint weights = Checkpoint::open(model_dir()).value();
+  for (const auto& [pins, num_threads] : {std::pair{true, 0}, {true, 2}, {true, 2 * num_cores + 2}, {false, 0}}) {
+    asked.clear();
+    const RankGroupConfig config{.model = load_model_config(model_dir()).value(),
+                                 .weights = &weights,
+                                 .device_factory = make_remembered_device,
+                                 .device = {.num_threads = num_threads},
+                                 .pin_threads = pins,
+                                 .tensor_parallel_size = 2,
+                                 .act_dtype = DType::kF32,
+                                 .kv_dtype = DType::kF32,
+                                 .max_num_seqs = 1,
+                                 .max_num_batched_tokens = 16,
+                                 .max_model_len = 16,
+                                 .kv_cache_bytes = 1 << 20};
+    REQUIRE(RankGroup::create(config).ok());
+    REQUIRE(asked.size() == 2);
+    std::set<int> core_ids;
+    for (const DeviceOptions& options : asked) {
+      CHECK(options.num_threads == std::max(1, (num_threads > 0 ? num_threads : num_cores) / 2));
+      const bool fits = 2 * options.num_threads <= num_cores;
+      CHECK(options.core_ids.size() == static_cast<size_t>(pins && fits ? options.num_threads : 0));
+      for (const int id : options.core_ids) CHECK(core_ids.insert(id).second);
+    }
+  }
+}
 
 TEST_CASE("rank group: tokens do not depend on how the work is cut") {
   const auto prompts = make_prompts();

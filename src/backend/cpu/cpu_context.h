@@ -35,8 +35,11 @@ class Scratch {
 };
 
 struct CpuContext {
-  CpuContext(Isa chosen_isa, int num_threads)
-      : isa(chosen_isa), kernels(kernels_of(chosen_isa)), pool(num_threads), thread_scratch(static_cast<size_t>(num_threads)) {}
+  CpuContext(Isa chosen_isa, int num_threads, std::vector<int> core_ids)
+      : isa(chosen_isa),
+        kernels(kernels_of(chosen_isa)),
+        pool(num_threads, std::move(core_ids)),
+        thread_scratch(static_cast<size_t>(num_threads)) {}
 
   char* scratch_of(int thread_idx) const { return thread_scratch[static_cast<size_t>(thread_idx)].data(); }
   void reserve_thread_scratch(int64_t bytes) {

@@ -74,13 +74,15 @@ int64_t available_bytes() {
 
 class CpuDevice final : public Device {
  public:
-  CpuDevice(Isa isa, int num_threads) : context_(isa, num_threads) {}
+  CpuDevice(Isa isa, int num_threads, std::vector<int> core_ids) : context_(isa, num_threads, std::move(core_ids)) {}
   CpuContext& context() { return context_; }
 
   std::string_view kind() const override { return "cpu"; }
   std::string description() const override {
-    return fmt::format("{}, {} thread{}", isa_description(context_.isa), context_.pool.num_threads(),
-                       context_.pool.num_threads() == 1 ? "" : "s");
+    std::string cores;
+    for (const int id : context_.pool.core_ids()) cores += fmt::format("{}{}", cores.empty() ? " on core " : ",", id);
+    return fmt::format("{}, {} thread{}{}", isa_description(context_.isa), context_.pool.num_threads(),
+                       context_.pool.num_threads() == 1 ? "" : "s", cores);
   }
 
   Result<MemoryInfo> memory_info() override {
@@ -238,8 +240,11 @@ Result<std::unique_ptr<Device>> make_cpu_device(const DeviceOptions& options) {
   if (options.num_threads < 0 || options.num_threads > 1024) {
     return invalid_argument("{} compute threads: use 1 to 1024, or 0 for all cores", options.num_threads);
   }
-  const int num_threads = options.num_threads > 0 ? options.num_threads : cpu::num_usable_cores();
-  return std::unique_ptr<Device>(std::make_unique<cpu::CpuDevice>(isa, num_threads));
+  const int num_threads = options.num_threads > 0 ? options.num_threads : static_cast<int>(usable_cores().size());
+  if (!options.core_ids.empty() && static_cast<int>(options.core_ids.size()) != num_threads) {
+    return invalid_argument("{} cores for {} compute threads", options.core_ids.size(), num_threads);
+  }
+  return std::unique_ptr<Device>(std::make_unique<cpu::CpuDevice>(isa, num_threads, options.core_ids));
 }
 
 }  // namespace spate

@@ -21,16 +21,13 @@ constexpr std::chrono::microseconds kStepIdleTime{500};  // ... inside a step: l
 
 }  // namespace
 
-int num_usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return std::max(1u, std::thread::hardware_concurrency());
-  return std::max(1, CPU_COUNT(&set));
-}
-
-ThreadPool::ThreadPool(int num_threads) : cursors_(static_cast<size_t>(num_threads)) {
+ThreadPool::ThreadPool(int num_threads, std::vector<int> core_ids)
+    : cursors_(static_cast<size_t>(num_threads)), core_ids_(std::move(core_ids)) {
   CHECK(num_threads >= 1 && num_threads < static_cast<int>(kParticipantMask), "{} compute threads", num_threads);
+  CHECK(core_ids_.empty() || static_cast<int>(core_ids_.size()) == num_threads, "{} threads, {} cores", num_threads,
+        core_ids_.size());
   for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { worker_loop(i); });
+  if (!core_ids_.empty()) caller_binding_.emplace(core_ids_[0]);  // behind the workers, who would inherit it
 }
 
 ThreadPool::~ThreadPool() {
@@ -89,6 +86,8 @@ void ThreadPool::work(int thread_idx, int num_participants) {
 }
 
 void ThreadPool::worker_loop(int thread_idx) {
+  std::optional<CoreBinding> binding;
+  if (!core_ids_.empty()) binding.emplace(core_ids_[static_cast<size_t>(thread_idx)]);
   uint32_t seen = 0;
   for (;;) {
     wait_until(job_word_, [&](uint32_t word) { return word != seen; });

@@ -1,28 +1,35 @@
 // The compute threads of one CPU device: the caller's thread and num_threads - 1 workers.
 //
-// A fork and join costs about 1 us while a step runs: workers spin between the ops of a step for a bounded time (yielding after a while,
-// so that another process on the core gets on) and then sleep on a futex. Threads are not bound to cores: two ranks, two
-// servers or a test run on one machine would all choose the same ones, and on an idle machine the kernel leaves
-// a spinning thread where it is.
+// A fork and join costs about 1 us while a step runs: workers spin between the ops of a step for a bounded time
+// (yielding after a while, so that another process on the core gets on) and then sleep on a futex.
+//
+// Threads are bound to cores only when cores are given: the kernel leaves a spinning thread of an idle machine where it
+// is, and two servers or test runs on one machine, who know nothing of each other, would all choose the same cores.
+// The caller's thread, which must also be the one that makes and ends the pool, is bound while the pool lives.
 //
 // One caller at a time. Nested calls are not allowed.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <thread>
 #include <vector>
+
+#include "base/cpu_cores.h"
 
 namespace spate::cpu {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int num_threads);
+  // core_ids: one a thread, the caller's first; empty: threads run where the kernel puts them.
+  explicit ThreadPool(int num_threads, std::vector<int> core_ids = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const { return static_cast<int>(cursors_.size()); }
+  const std::vector<int>& core_ids() const { return core_ids_; }
 
   // Calls fn(thread_idx, item) once for every item in [0, num_items), and returns when all are done. Each thread starts with
   // its own contiguous run of items (so that it streams its own part of a weight) and then takes items that others have not begun.
@@ -65,10 +72,9 @@ class ThreadPool {
   Invoke invoke_ = nullptr;
   const void* fn_ = nullptr;
   std::vector<Cursor> cursors_;
+  const std::vector<int> core_ids_;
+  std::optional<CoreBinding> caller_binding_;
   std::vector<std::thread> workers_;
 };
-
-// The cores that this process may use.
-int num_usable_cores();
 
 }  // namespace spate::cpu

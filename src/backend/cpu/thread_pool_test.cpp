@@ -1,0 +1,60 @@
+// Goal    Every item is run once, by a thread that is bound where it should be; without cores nothing is bound.
+// Method  Counters per item over many sizes; each thread asks the kernel for its own mask.
+#include "backend/cpu/thread_pool.h"
+
+#include <atomic>
+#include <mutex>
+#include <set>
+
+#include "base/cpu_cores.h"
+#include "base/test.h"
+
+namespace spate::cpu {
+namespace {
+
+TEST_CASE("thread pool: every item once, whatever the number of items and threads") {
+  for (const int num_threads : {1, 2, 5}) {
+    ThreadPool pool(num_threads);
+    for (const int64_t num_items : {0, 1, 2, 3, 7, 1000}) {
+      std::vector<std::atomic<int>> counts(static_cast<size_t>(num_items));
+      for (int round = 0; round < 20; ++round) {
+        pool.begin_step();
+        pool.parallel_for(num_items, [&](int thread_idx, int64_t item) {
+          CHECK_MESSAGE((thread_idx >= 0 && thread_idx < num_threads), thread_idx);
+          ++counts[static_cast<size_t>(item)];
+        });
+        pool.end_step();
+      }
+      for (const auto& count : counts) CHECK(count == 20);
+    }
+  }
+}
+
+// The masks that the threads of a pool see, by thread; a thread that got no item in many rounds is missing.
+std::vector<std::vector<int>> masks_of(ThreadPool& pool) {
+  std::vector<std::vector<int>> masks(static_cast<size_t>(pool.num_threads()));
+  std::atomic<int> num_waiting{0};
+  // Nobody leaves before everybody has come: each thread gets one item.
+  pool.parallel_for(pool.num_threads(), [&](int thread_idx, int64_t) {
+    masks[static_cast<size_t>(thread_idx)] = allowed_cores();
+    ++num_waiting;
+    while (num_waiting < pool.num_threads()) std::this_thread::yield();
+  });
+  return masks;
+}
+
+TEST_CASE("thread pool: threads are bound to the cores given, the caller only while the pool lives") {
+  const std::vector<int> before = allowed_cores();
+  const std::vector<int>& usable = usable_cores();
+  {
+    ThreadPool pool(static_cast<int>(usable.size()), usable);
+    const auto masks = masks_of(pool);
+    for (size_t i = 0; i < masks.size(); ++i) CHECK(masks[i] == std::vector<int>{usable[i]});
+  }
+  CHECK(allowed_cores() == before);
+  ThreadPool free_pool(2);
+  for (const auto& mask : masks_of(free_pool)) CHECK(mask == before);
+}
+
+}  // namespace
+}  // namespace spate::cpu

@@ -1,0 +1,89 @@
+#include "base/cpu_cores.h"
+
+#include <fmt/core.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+
+#include "base/log.h"
+
+namespace spate {
+namespace {
+
+// The smallest id of the hardware threads that share a core with this one.
+int physical_core_of(int core_id) {
+  const std::string path = fmt::format("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", core_id);
+  int first = core_id;
+  if (std::FILE* file = std::fopen(path.c_str(), "r")) {
+    if (std::fscanf(file, "%d", &first) != 1) first = core_id;
+    std::fclose(file);
+  }
+  return first;
+}
+
+bool set_allowed_cores(const std::vector<int>& core_ids) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int id : core_ids) {
+    if (id >= 0 && id < CPU_SETSIZE) CPU_SET(id, &set);
+  }
+  return sched_setaffinity(0, sizeof set, &set) == 0;
+}
+
+}  // namespace
+
+std::vector<int> allowed_cores() {
+  std::vector<int> core_ids;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return core_ids;
+  for (int id = 0; id < CPU_SETSIZE; ++id) {
+    if (CPU_ISSET(id, &set)) core_ids.push_back(id);
+  }
+  return core_ids;
+}
+
+const std::vector<int>& usable_cores() {
+  static const std::vector<int> core_ids = [] {
+    std::vector<int> ids = one_of_each_group_first(allowed_cores(), physical_core_of);
+    // More than a cpu_set_t holds, or a kernel that does not tell.
+    for (unsigned id = 0; ids.empty() && id < std::max(1u, std::thread::hardware_concurrency()); ++id) {
+      ids.push_back(static_cast<int>(id));
+    }
+    return ids;
+  }();
+  return core_ids;
+}
+
+std::vector<int> one_of_each_group_first(const std::vector<int>& core_ids, const std::function<int(int)>& group_of) {
+  std::vector<int> first, rest, groups;
+  for (const int id : core_ids) {
+    const int group = group_of(id);
+    const bool is_first = std::find(groups.begin(), groups.end(), group) == groups.end();
+    if (is_first) groups.push_back(group);
+    (is_first ? first : rest).push_back(id);
+  }
+  first.insert(first.end(), rest.begin(), rest.end());
+  return first;
+}
+
+std::vector<int> cores_of_rank(int rank, int num_ranks, int num_threads) {
+  const std::vector<int>& all = usable_cores();
+  if (static_cast<int64_t>(num_ranks) * num_threads > static_cast<int64_t>(all.size())) return {};
+  const auto begin = all.begin() + static_cast<int64_t>(rank) * num_threads;
+  return {begin, begin + num_threads};
+}
+
+CoreBinding::CoreBinding(int core_id) {
+  std::vector<int> former = allowed_cores();
+  if (!former.empty() && set_allowed_cores({core_id})) former_core_ids_ = std::move(former);
+}
+
+CoreBinding::~CoreBinding() {
+  if (former_core_ids_.empty() || set_allowed_cores(former_core_ids_)) return;
+  log_warning("cpu", "a thread could not be given its {} cores back", former_core_ids_.size());
+}
+
+}  // namespace spate

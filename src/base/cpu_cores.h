@@ -1,0 +1,39 @@
+// The cores of this process, and binding threads to them.
+//
+// Threads: all functions may be called from any thread; binding is of the calling thread.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+namespace spate {
+
+// Ids of the cores that this process may use: the affinity mask that it was started with (taskset, a container's
+// cpuset), read once, so that threads that are bound later do not change it. One hardware thread of each physical core
+// comes first, their siblings behind. Never empty.
+const std::vector<int>& usable_cores();
+
+// `core_ids` with the first of each group (physical core) in front, else in their order.
+std::vector<int> one_of_each_group_first(const std::vector<int>& core_ids, const std::function<int(int)>& group_of);
+
+// The cores of one of `num_ranks` ranks with `num_threads` threads each, a part of usable_cores() that no other rank
+// gets. Empty when there are fewer cores than threads.
+std::vector<int> cores_of_rank(int rank, int num_ranks, int num_threads);
+
+// Binds the calling thread to a core for its lifetime; gives the thread its former cores back when it ends, which must
+// be on the same thread. Binding to a core that the kernel does not allow does nothing.
+class CoreBinding {
+ public:
+  explicit CoreBinding(int core_id);
+  ~CoreBinding();
+  CoreBinding(const CoreBinding&) = delete;
+  CoreBinding& operator=(const CoreBinding&) = delete;
+
+ private:
+  std::vector<int> former_core_ids_;  // empty: nothing was changed
+};
+
+// Of the calling thread; empty when the kernel does not tell.
+std::vector<int> allowed_cores();
+
+}  // namespace spate

@@ -43,11 +43,11 @@ CLI::Option* add_count(CLI::App* app, const std::string& name, T& value, const s
 }
 
 void add_model_options(CLI::App* app, ModelArguments& m, bool model_required = true) {
-  auto* model = app->add_option("model,--model", m.model, "Model directory (Hugging Face layout)");
+  auto* model = app->add_option("model,--model", m.model, "Model directory (Hugging Face layout), or a *.gguf file");
   if (model_required) model->required();
-  app->add_option("--tokenizer", m.tokenizer, "Folder with the tokenizer files; default: the model's");
+  app->add_option("--tokenizer", m.tokenizer, "Folder with the tokenizer files, or a *.gguf file; default: the model's");
   app->add_option("--load-format", m.load_format, "dummy: seeded random weights from config.json alone")
-      ->check(CLI::IsMember({"auto", "safetensors", "dummy"}));
+      ->check(CLI::IsMember({"auto", "safetensors", "gguf", "dummy"}));
   app->add_option("--dtype", m.dtype, "Weights and activations")
       ->check(CLI::IsMember({"auto", "bfloat16", "float32"}));
   app->add_option("--device", m.device, "auto: a GPU when there is one, else the CPU")

@@ -9,8 +9,9 @@ namespace {
 
 // f32: scores of size 5 are off by some 2^-22, and so is their exp. bf16: a back-end may round the probabilities to bf16 for the product
 // with v: each is off by at most 2^-9 of itself, their weighted sum by at most 2^-9 max|v|, max|v| = 3.5; then the result is rounded.
+// Codes of a kI8 cache are the same on both sides, to the bit, so they add nothing.
 Tolerance attention_tolerance(DType act, DType kv_dtype) {
-  const bool exact = act == DType::kF32 && kv_dtype == DType::kF32;
+  const bool exact = act == DType::kF32 && kv_dtype != DType::kBf16;
   return {.rel = ulp_of(act), .abs = exact ? 1e-5 : 0x1p-9 * 3.5};
 }
 
@@ -25,7 +26,7 @@ void check_attention(Family& family, Sides sides, const AttentionShape& shape) {
 }
 
 void add_attention(Report& report, Sides sides, DType act, DType kv_dtype) {
-  const std::string suffix = fmt::format("{} over {}", act_name(act), act_name(kv_dtype));
+  const std::string suffix = fmt::format("{} over {}", act_name(act), dtype_name(kv_dtype));
   const AttentionShape base{.act = act, .kv_dtype = kv_dtype, .seqs = {}};
   {
     Family family(report, "attention_paged heads " + suffix);
@@ -62,6 +63,19 @@ void add_attention(Report& report, Sides sides, DType act, DType kv_dtype) {
         check_attention(family, sides, shape);
       }
     }
+    AttentionShape longer = base;  // sums over long sequences may be cut and merged
+    longer.num_kv_heads = 2;
+    longer.group_size = 2;
+    longer.head_dim = 64;
+    longer.kv_block_size = 32;
+    for (const int64_t seq_len : {1023, 1024, 1025, 2049, 3100}) {
+      for (const int64_t query_len : {1, 2, 40}) {
+        longer.seqs = {{seq_len, query_len}};
+        check_attention(family, sides, longer);
+        longer.seqs = {{70, 1}, {seq_len, query_len}, {1100, 90}};
+        check_attention(family, sides, longer);
+      }
+    }
     AttentionShape empty = base;
     empty.seqs = {{5, 0}};
     check_attention(family, sides, empty);
@@ -76,12 +90,40 @@ void add_attention(Report& report, Sides sides, DType act, DType kv_dtype) {
       shape.window = window;
       shape.seqs = {{200, 70}, {17, 17}, {300, 1}, {130, 130}};
       check_attention(family, sides, shape);
+      shape.seqs = {{1060, 60}};
+      check_attention(family, sides, shape);
+      shape.seqs = {{2080, 1}};
+      check_attention(family, sides, shape);
     }
   }
 }
 
+// A kI8 cache holds exactly what quantize_activations() gives: heads of zeros, of tiny and of huge numbers, of ties, of one large element, and NaN.
+// With one key the output is that key's v, dequantised: code x scale, rounded once.
+void add_kv_codes(Report& report, Sides sides) {
+  Family family(report, "kv_write codes of i8");
+  if (!family.selected()) return;
+  const int64_t head_dim = 64;
+  for (const float magnitude : {0.0f, 1e-37f, 1e-30f, 1.0f, 127.0f, 1e30f, NAN, INFINITY}) {
+    AttentionShape shape{.act = DType::kF32, .kv_dtype = DType::kI8, .num_kv_heads = 1, .group_size = 1, .head_dim = head_dim,
+                         .kv_block_size = 16, .seqs = {{1, 1}}};
+    AttentionData data = make_attention_data(shape, 3);
+    for (int64_t d = 0; d < head_dim; ++d) {
+      const bool odd = !std::isfinite(magnitude) && d != 5;  // one element that is not finite spoils its head
+      data.k.span<float>()[static_cast<size_t>(d)] = 0.5f;
+      data.v.span<float>()[static_cast<size_t>(d)] = odd ? 1.0f : magnitude * (d == 0 ? 1.0f : (static_cast<float>(d) - 32.5f) / 127.0f);
+    }
+    family.compare(sides.actual, sides.expected, fmt::format("values of {}", magnitude), [&](Side& side) -> Outputs {
+      Outputs outputs;
+      // The probability may be rounded together with the scale (2^-9), and is 1.
+      outputs.push_back({"out", run_attention(side, data), {.rel = 1e-6, .abs = 0}});
+      return outputs;
+    });
+  }
+}
+
 struct QkvCase {
-  DType act;
+  DType act, kv_dtype;
   int64_t num_tokens, num_heads, num_kv_heads, head_dim, rotary_dim;
   bool norm, interleaved;
 };
@@ -104,7 +146,7 @@ Outputs run_qk_norm_rope_kv_write(Side& side, const QkvCase& c, bool decomposed)
   const Tensor k = qkv.columns(q_width, q_width + kv_width).split_last(c.num_kv_heads, c.head_dim);
   const Tensor v = qkv.columns(q_width + kv_width, q_width + 2 * kv_width).split_last(c.num_kv_heads, c.head_dim);
   const KvView kv = side.put_kv(
-      {.num_kv_heads = c.num_kv_heads, .head_dim = c.head_dim, .kv_block_size = kv_block_size, .dtype = c.act}, num_blocks);
+      {.num_kv_heads = c.num_kv_heads, .head_dim = c.head_dim, .kv_block_size = kv_block_size, .dtype = c.kv_dtype}, num_blocks);
   const auto fused = side.ops().qk_norm_rope_kv_write;
   const auto op = decomposed || fused == nullptr ? decompositions().qk_norm_rope_kv_write : fused;
   op(side.stream(), {.q = q,
@@ -139,13 +181,15 @@ Outputs run_qk_norm_rope_kv_write(Side& side, const QkvCase& c, bool decomposed)
                                              .max_seq_len = static_cast<int>(c.num_tokens),
                                              .softmax_scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
                                              .out = out});
-  // A key that is off by a few bits moves a score by some 2^-7 x 4; the probabilities and the average of v follow.
-  outputs.push_back({"attention", side.get(out), {.rel = 4 * ulp_of(c.act), .abs = c.act == DType::kBf16 ? 0.1 : 1e-4}});
+  // A key that is off by a few bits moves a score by some 2^-7 x 4; the probabilities and the average of v follow. In a kI8 cache such a bit
+  // may change a code, by 1/127 of the head's maximum, 3.5 x 3.5 at most.
+  const bool coarse = c.act == DType::kBf16 || c.kv_dtype == DType::kI8;
+  outputs.push_back({"attention", side.get(out), {.rel = 4 * ulp_of(c.act), .abs = coarse ? 0.1 : 1e-4}});
   return outputs;
 }
 
-void add_qk_norm_rope_kv_write(Report& report, Sides sides, DType act) {
-  Family family(report, fmt::format("qk_norm_rope_kv_write {}", act_name(act)));
+void add_qk_norm_rope_kv_write(Report& report, Sides sides, DType act, DType kv_dtype) {
+  Family family(report, fmt::format("qk_norm_rope_kv_write {}{}", act_name(act), kv_dtype == DType::kI8 ? " to i8" : ""));
   if (!family.selected()) return;
   const bool fused = sides.actual.ops().qk_norm_rope_kv_write != nullptr;
   for (const auto& [heads, kv_heads, head_dim, rotary_dim] :
@@ -153,7 +197,7 @@ void add_qk_norm_rope_kv_write(Report& report, Sides sides, DType act) {
     for (const int64_t num_tokens : {0, 1, 2, 17, 70}) {
       for (const bool norm : {false, true}) {
         for (const bool interleaved : {false, true}) {
-          const QkvCase c{act, num_tokens, heads, kv_heads, head_dim, rotary_dim, norm, interleaved};
+          const QkvCase c{act, kv_dtype, num_tokens, heads, kv_heads, head_dim, rotary_dim, norm, interleaved};
           const std::string label = fmt::format("{} tokens, {} heads over {}, head_dim {}, rotary {}{}{}", num_tokens, heads, kv_heads,
                                                 head_dim, rotary_dim, norm ? ", norm" : "", interleaved ? ", interleaved" : "");
           family.compare(sides.actual, sides.expected, label, [&](Side& side) { return run_qk_norm_rope_kv_write(side, c, false); });
@@ -171,11 +215,12 @@ void add_qk_norm_rope_kv_write(Report& report, Sides sides, DType act) {
 void add_kv_copy_blocks(Report& report, Sides sides) {
   Family family(report, "kv_copy_blocks");
   if (!family.selected()) return;
-  for (const DType act : kActs) {
-    AttentionShape shape{.act = act, .kv_dtype = act, .num_kv_heads = 2, .group_size = 2, .head_dim = 64, .kv_block_size = 16, .seqs = {{37, 3}}};
+  for (const auto& [act, kv_dtype] : {std::pair{DType::kF32, DType::kF32}, std::pair{DType::kBf16, DType::kBf16}, std::pair{DType::kBf16, DType::kI8}}) {
+    if (!sides.actual.device().supports_kv(kv_dtype)) continue;
+    AttentionShape shape{.act = act, .kv_dtype = kv_dtype, .num_kv_heads = 2, .group_size = 2, .head_dim = 64, .kv_block_size = 16, .seqs = {{37, 3}}};
     const AttentionData data = make_attention_data(shape, 5);
     const int64_t blocks = data.block_table.view().dim(1), row = data.seq_rows.view().data<int32_t>()[0];
-    const auto run = [&](Side& side, bool copied) -> Outputs {
+    const auto run = [&, dtype = act](Side& side, bool copied) -> Outputs {
       const KvView kv = side.put_kv(shape.kv_desc(), data.num_blocks + blocks);
       const Tensor slots = side.put(data.slots);
       side.ops().kv_write(side.stream(), {.k = side.put(data.k).split_last(shape.num_kv_heads, shape.head_dim),
@@ -194,7 +239,7 @@ void add_kv_copy_blocks(Report& report, Sides sides) {
         side.ops().kv_copy_blocks(side.stream(), {.kv = kv, .src_dst = side.put(HostTensor(DType::kI32, {0, 2}))});
         side.ops().kv_copy_blocks(side.stream(), {.kv = kv, .src_dst = side.put(src_dst)});
       }
-      const Tensor out = side.put(poisoned_tensor(act, {3, shape.num_heads(), shape.head_dim}));
+      const Tensor out = side.put(poisoned_tensor(dtype, {3, shape.num_heads(), shape.head_dim}));
       side.ops().attention_paged(side.stream(), {.q = side.put(data.q).split_last(shape.num_heads(), shape.head_dim),
                                                  .kv = kv,
                                                  .block_table = side.put(table),
@@ -209,7 +254,8 @@ void add_kv_copy_blocks(Report& report, Sides sides) {
       outputs.push_back({"out", side.get(out), {}});
       return outputs;
     };
-    family.compare(sides.actual, act_name(act), [&](Side& side) { return run(side, true); },
+    const std::string label = fmt::format("{} over {}", act_name(act), dtype_name(kv_dtype));
+    family.compare(sides.actual, label, [&](Side& side) { return run(side, true); },
                    [&](Side& side) { return run(side, false); });
   }
 }
@@ -217,9 +263,17 @@ void add_kv_copy_blocks(Report& report, Sides sides) {
 }  // namespace
 
 void add_attention_cases(Report& report, Sides sides) {
+  const bool codes = sides.actual.device().supports_kv(DType::kI8);
   add_attention(report, sides, DType::kBf16, DType::kBf16);
   add_attention(report, sides, DType::kF32, DType::kF32);
-  for (const DType act : kActs) add_qk_norm_rope_kv_write(report, sides, act);
+  if (codes) {
+    for (const DType act : kActs) add_attention(report, sides, act, DType::kI8);
+    add_kv_codes(report, sides);
+  }
+  for (const DType act : kActs) {
+    add_qk_norm_rope_kv_write(report, sides, act, act);
+    if (codes) add_qk_norm_rope_kv_write(report, sides, act, DType::kI8);
+  }
   add_kv_copy_blocks(report, sides);
 }
 

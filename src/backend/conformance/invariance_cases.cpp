@@ -67,13 +67,13 @@ void add_norm_invariance(Report& report, Sides sides, DType act) {
   }
 }
 
-void add_attention_invariance(Report& report, Sides sides, DType act) {
-  Family family(report, fmt::format("batch invariance of attention_paged {}", act_name(act)));
+void add_attention_invariance(Report& report, Sides sides, DType act, DType kv_dtype) {
+  Family family(report, fmt::format("batch invariance of attention_paged {} over {}", act_name(act), dtype_name(kv_dtype)));
   if (!family.selected()) return;
   Side& side = sides.deterministic;
   for (const int window : {0, 50}) {
     for (const int64_t kv_block_size : {16, 32}) {
-      AttentionShape shape{.act = act, .kv_dtype = act, .num_kv_heads = 2, .group_size = 3, .head_dim = 64,
+      AttentionShape shape{.act = act, .kv_dtype = kv_dtype, .num_kv_heads = 2, .group_size = 3, .head_dim = 64,
                            .kv_block_size = kv_block_size, .window = window, .seqs = {{300, 300}, {141, 70}, {131, 3}}};
       const AttentionData data = make_attention_data(shape, 11);
       const HostTensor whole = run_attention(side, data);
@@ -81,6 +81,16 @@ void add_attention_invariance(Report& report, Sides sides, DType act) {
       for (const int64_t chunk : {1, 5, 16, 100, 128}) {
         family.check(fmt::format("chunks of {}, window {}, blocks of {}", chunk, window, kv_block_size),
                      equal_bits("out", run_attention(side, data, chunk), whole));
+        side.clear();
+      }
+      // Long sequences, whose sums may be cut among threads when there is little else to do.
+      shape.seqs = {{2100, 45}, {1030, 20}};
+      const AttentionData longer = make_attention_data(shape, 12);
+      const HostTensor whole_longer = run_attention(side, longer);
+      side.clear();
+      for (const int64_t chunk : {1, 4, 17}) {
+        family.check(fmt::format("long sequences in chunks of {}, window {}, blocks of {}", chunk, window, kv_block_size),
+                     equal_bits("out", run_attention(side, longer, chunk), whole_longer));
         side.clear();
       }
     }
@@ -93,7 +103,8 @@ void add_invariance_cases(Report& report, Sides sides) {
   for (const DType act : kActs) {
     add_linear_invariance(report, sides, act);
     add_norm_invariance(report, sides, act);
-    add_attention_invariance(report, sides, act);
+    add_attention_invariance(report, sides, act, act);
+    if (sides.deterministic.device().supports_kv(DType::kI8)) add_attention_invariance(report, sides, act, DType::kI8);
   }
 }
 

@@ -1,4 +1,5 @@
-// The paged cache and attention over it: divides attention into items of one kv head and a run of query tokens.
+// The paged cache and attention over it: divides attention into items of one kv head, a run of query tokens and a range
+// of key spans.
 #include <algorithm>
 #include <cmath>
 
@@ -10,24 +11,238 @@ namespace {
 
 constexpr int64_t kInlineAttentionKeys = 64;  // a step that reads fewer keys of all heads together is not worth a fork
 
+constexpr int64_t kItemsPerThread =
+    4;  // fewer cannot be shared out evenly: items of unequal cost, threads of unequal speed
+constexpr int64_t kLeastAttentionRows = 32;    // an item of fewer rows wastes half of a pair of tiles
+constexpr int64_t kMaxPartialBytes = 8 << 20;  // of the sums of spans that go to different threads
+constexpr int64_t kMaxTokensPerItem = 16;      // that are written to the cache together
+
 char* kv_head(const KvView& kv, const KvLayout& layout, int64_t block_id, int64_t head) {
   CHECK(block_id >= 0 && block_id < kv.num_blocks, "block {} of {}", block_id, kv.num_blocks);
   return static_cast<char*>(kv.data) + block_id * kv.block_bytes + head * layout.head_bytes;
 }
 
-void write_token(const KernelTable& kernels, const KvView& kv, const KvLayout& layout, const Tensor& k, const Tensor& v,
-                 int64_t token, int64_t slot) {
-  if (slot < 0) return;
-  for (int64_t h = 0; h < layout.num_kv_heads; ++h) {
-    kernels.kv_write_head(address(k, token * k.stride(0) + h * k.stride(1)),
-                          address(v, token * v.stride(0) + h * v.stride(1)), elem_of(k.dtype()), layout,
-                          kv_head(kv, layout, slot / layout.kv_block_size, h), slot % layout.kv_block_size);
+// Items of tokens whose slots follow each other are cut where groups of 16 slots are.
+int64_t tokens_before_first_group(const Tensor& slot_mapping) {
+  const int64_t first = slot_mapping.dim(0) > 0 ? slot_mapping.data<int32_t>()[0] : 0;
+  return first > 0 ? (kNBlock - first % kNBlock) % kNBlock : 0;
+}
+
+// Tokens [begin, end), as many at a time as have slots in one group of 16 and in order.
+void write_tokens(const KernelTable& kernels, const KvView& kv, const KvLayout& layout, const Tensor& k,
+                  const Tensor& v, const int32_t* slots, int64_t begin, int64_t end) {
+  for (int64_t token = begin; token < end;) {
+    const int64_t slot = slots[token];
+    int64_t count = 1;
+    if (slot >= 0) {
+      const int64_t room = std::min(end - token, kNBlock - slot % kNBlock);
+      while (count < room && slots[token + count] == slot + count) ++count;
+      for (int64_t h = 0; h < layout.num_kv_heads; ++h) {
+        kernels.kv_write_head({.k = address(k, token * k.stride(0) + h * k.stride(1)),
+                               .v = address(v, token * v.stride(0) + h * v.stride(1)),
+                               .k_token_stride = k.stride(0),
+                               .v_token_stride = v.stride(0),
+                               .act = elem_of(k.dtype()),
+                               .layout = layout,
+                               .head = kv_head(kv, layout, slot / layout.kv_block_size, h),
+                               .token_in_block = slot % layout.kv_block_size,
+                               .num_tokens = count});
+      }
+    }
+    token += count;
   }
 }
 
-// A sequence's run of query tokens; each kv head makes one item of it.
+// Runs fn(begin, end) over the tokens: where there are many, groups of slots stay together if tokens are in order.
+template <typename Fn>
+void for_token_items(CpuContext& context, const Tensor& slot_mapping, const Fn& fn) {
+  const int64_t num_tokens = slot_mapping.dim(0);
+  int64_t per_item = kMaxTokensPerItem;
+  while (per_item > 1 && num_tokens < 2 * per_item * context.pool.num_threads()) per_item /= 2;
+  const int64_t head =
+      per_item == kMaxTokensPerItem ? std::min(num_tokens, tokens_before_first_group(slot_mapping)) : 0;
+  const int64_t first_item = head > 0 ? 1 : 0;
+  context.pool.parallel_for(first_item + ceil_div(num_tokens - head, per_item), [&](int, int64_t item) {
+    if (item < first_item) return fn(int64_t{0}, head);
+    const int64_t begin = head + (item - first_item) * per_item;
+    fn(begin, std::min(num_tokens, begin + per_item));
+  });
+}
+
+// A run of a sequence's query tokens over some spans of its keys; each kv head makes one item of it.
 struct QueryRun {
   int32_t seq, first_query, num_queries;
+  int32_t first_span, end_span;
+  int32_t first_part;  // number of its first span among the parts of all runs
+  bool is_part;        // one of several spans
+};
+
+// One attention call: what is divided, and how.
+class PagedAttention {
+ public:
+  PagedAttention(CpuContext& context, const AttentionPagedParams& p)
+      : context_(context),
+        kernels_(context.kernels),
+        p_(p),
+        layout_(kv_layout_of(p.kv.desc)),
+        group_size_(p.q.dim(1) / layout_.num_kv_heads),
+        num_heads_(layout_.num_kv_heads) {}
+
+  void run() {
+    divide();
+    list_runs();
+    context_.reserve_thread_scratch(kernels_.attention_scratch_bytes(max_rows_, layout_.head_dim));
+    // Items run head by head, so that a thread's runs of a prompt find the head's keys in its cache.
+    const int64_t num_items = num_parts() * num_heads_;
+    for_items(num_items, [&](int thread_idx, int64_t item) {
+      AttentionItem attention = part_item(item % num_parts(), item / num_parts());
+      if (item + 1 < num_items) announce_next(part_item((item + 1) % num_parts(), (item + 1) / num_parts()), attention);
+      kernels_.attention(attention, context_.scratch_of(thread_idx));
+    });
+    if (!split_) return;
+    for_items(num_runs_ * num_heads_, [&](int thread_idx, int64_t item) {
+      const QueryRun& run = runs_[item % num_runs_];
+      const int64_t head = item / num_runs_, num_spans = run.end_span - run.first_span;
+      if (num_spans == 1) return;
+      kernels_.merge_attention(item_of(run, head), partial(run.first_part, head), num_spans,
+                               num_heads_ * partial_floats(), context_.scratch_of(thread_idx));
+    });
+  }
+
+ private:
+  int64_t num_parts() const { return split_ ? num_parts_ : num_runs_; }
+  int64_t query_len(int64_t seq) const {
+    return p_.cu_seqlens_q.data<int32_t>()[seq + 1] - p_.cu_seqlens_q.data<int32_t>()[seq];
+  }
+  int64_t partial_floats() const { return max_rows_ * attention_partial_floats(layout_.head_dim); }
+  float* partial(int64_t part, int64_t head) const { return partials_ + (part * num_heads_ + head) * partial_floats(); }
+
+  // Calls fn(run) for the runs of queries_per_run_ tokens. Of a sequence the last ones come first: they have the most
+  // keys.
+  template <typename Fn>
+  void for_runs(const Fn& fn) const {
+    for (int64_t s = 0; s < p_.seq_rows.dim(0); ++s) {
+      const int64_t len = query_len(s), seq_len = p_.seq_lens.data<int32_t>()[s];
+      for (int64_t first = ceil_div(len, queries_per_run_) * queries_per_run_; (first -= queries_per_run_) >= 0;) {
+        const int64_t count = std::min(queries_per_run_, len - first), position = seq_len - len + first;
+        const int64_t first_key = p_.window > 0 ? std::max<int64_t>(0, position - p_.window + 1) : 0;
+        fn(QueryRun{.seq = static_cast<int32_t>(s),
+                    .first_query = static_cast<int32_t>(first),
+                    .num_queries = static_cast<int32_t>(count),
+                    .first_span = static_cast<int32_t>(first_key / kKvSpan),
+                    .end_span = static_cast<int32_t>((position + count - 1) / kKvSpan + 1),
+                    .first_part = 0,
+                    .is_part = false});
+      }
+    }
+  }
+
+  void count_runs() {
+    num_runs_ = num_parts_ = max_rows_ = 0;
+    for_runs([&](const QueryRun& run) {
+      ++num_runs_;
+      num_parts_ += run.end_span - run.first_span;
+      max_rows_ = std::max(max_rows_, run.num_queries * group_size_);
+    });
+  }
+
+  void divide() {
+    for (int64_t s = 0; s < p_.seq_rows.dim(0); ++s) num_keys_ += p_.seq_lens.data<int32_t>()[s];
+    const int64_t wanted = kItemsPerThread * context_.pool.num_threads();
+    queries_per_run_ = std::max<int64_t>(1, kernels_.max_attention_rows / group_size_);
+    count_runs();
+    while (num_runs_ * num_heads_ < wanted && max_rows_ > kLeastAttentionRows && queries_per_run_ > 1) {
+      queries_per_run_ /= 2;
+      count_runs();
+    }
+    const int64_t bytes = num_parts_ * num_heads_ * partial_floats() * 4;
+    split_ = num_runs_ * num_heads_ < wanted && num_parts_ > num_runs_ && bytes <= kMaxPartialBytes;
+  }
+
+  void list_runs() {
+    const int64_t run_bytes = round_up((num_runs_ + num_parts_) * static_cast<int64_t>(sizeof(QueryRun)), 64);
+    const int64_t partial_bytes = split_ ? num_parts_ * num_heads_ * partial_floats() * 4 : 0;
+    char* scratch = context_.shared_scratch.reserve(std::max<int64_t>(64, run_bytes + partial_bytes));
+    runs_ = reinterpret_cast<QueryRun*>(scratch);
+    parts_ = runs_ + num_runs_;
+    partials_ = reinterpret_cast<float*>(scratch + run_bytes);
+    int32_t num_runs = 0, num_parts = 0;
+    for_runs([&](QueryRun run) {
+      run.first_part = num_parts;
+      runs_[num_runs++] = run;
+      for (int32_t span = run.first_span; span < run.end_span; ++span) {
+        parts_[num_parts] = run;
+        parts_[num_parts].is_part = run.end_span - run.first_span > 1;
+        parts_[num_parts].first_span = span;
+        parts_[num_parts++].end_span = span + 1;
+      }
+    });
+    if (!split_) parts_ = runs_;
+  }
+
+  AttentionItem item_of(const QueryRun& run, int64_t head) const {
+    const int64_t token = p_.cu_seqlens_q.data<int32_t>()[run.seq] + run.first_query,
+                  seq_len = p_.seq_lens.data<int32_t>()[run.seq];
+    return {
+        .q = address(p_.q, token * p_.q.stride(0) + head * group_size_ * p_.q.stride(1)),
+        .q_token_stride = p_.q.stride(0),
+        .q_head_stride = p_.q.stride(1),
+        .out = address(p_.out, token * p_.out.stride(0) + head * group_size_ * p_.out.stride(1)),
+        .out_token_stride = p_.out.stride(0),
+        .out_head_stride = p_.out.stride(1),
+        .act = elem_of(p_.q.dtype()),
+        .num_queries = run.num_queries,
+        .group_size = group_size_,
+        .first_position = seq_len - query_len(run.seq) + run.first_query,
+        .seq_len = seq_len,
+        .window = p_.window,
+        .scale_log2e = p_.softmax_scale * static_cast<float>(M_LOG2E),
+        .block_table = p_.block_table.data<int32_t>() + p_.seq_rows.data<int32_t>()[run.seq] * p_.block_table.stride(0),
+        .kv = static_cast<const char*>(p_.kv.data) + head * layout_.head_bytes,
+        .block_bytes = p_.kv.block_bytes,
+        .layout = layout_,
+        .first_span = run.first_span,
+        .end_span = run.end_span,
+        .partial = nullptr,
+        .next_kv = nullptr,
+        .next_block_table = nullptr,
+        .next_position = 0,
+        .next_end = 0};
+  }
+  AttentionItem part_item(int64_t part, int64_t head) const {
+    AttentionItem item = item_of(parts_[part], head);
+    if (parts_[part].is_part) item.partial = partial(part, head);
+    return item;
+  }
+
+  static void announce_next(const AttentionItem& next, AttentionItem& item) {
+    const int64_t first_key = next.window > 0 ? std::max<int64_t>(0, next.first_position - next.window + 1) : 0;
+    item.next_kv = next.kv;
+    item.next_block_table = next.block_table;
+    item.next_position = std::max(first_key / kKvTile * kKvTile, next.first_span * kKvSpan);
+    item.next_end = next.first_position + next.num_queries;
+  }
+
+  template <typename Fn>
+  void for_items(int64_t num_items, const Fn& fn) {
+    if (num_keys_ * num_heads_ <= kInlineAttentionKeys) {
+      for (int64_t item = 0; item < num_items; ++item) fn(0, item);
+    } else {
+      context_.pool.parallel_for(num_items, fn);
+    }
+  }
+
+  CpuContext& context_;
+  const KernelTable& kernels_;
+  const AttentionPagedParams& p_;
+  KvLayout layout_;
+  int64_t group_size_, num_heads_;  // kv heads
+  int64_t queries_per_run_ = 1, num_keys_ = 0;
+  int64_t num_runs_ = 0, num_parts_ = 0, max_rows_ = 0;
+  bool split_ = false;         // the spans of a run are items of their own, because runs are too few for the threads
+  QueryRun* runs_ = nullptr;   // [num_runs_]
+  QueryRun* parts_ = nullptr;  // [num_parts()]: runs_, or each of their spans
+  float* partials_ = nullptr;
 };
 
 }  // namespace
@@ -36,8 +251,8 @@ void kv_write(Stream& stream, const KvWriteParams& p) {
   check_params(p);
   CpuContext& context = context_of(stream);
   const KvLayout layout = kv_layout_of(p.kv.desc);
-  for_rows(context, p.slot_mapping.dim(0), p.k.dim(1) * p.k.dim(2) * 4, [&](int64_t i) {
-    write_token(context.kernels, p.kv, layout, p.k, p.v, i, p.slot_mapping.data<int32_t>()[i]);
+  for_token_items(context, p.slot_mapping, [&](int64_t begin, int64_t end) {
+    write_tokens(context.kernels, p.kv, layout, p.k, p.v, p.slot_mapping.data<int32_t>(), begin, end);
   });
 }
 
@@ -48,85 +263,34 @@ void qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p) {
   const KvLayout layout = kv_layout_of(p.kv.desc);
   const Elem act = elem_of(p.q.dtype());
   const auto norm_and_rope = [&](const Tensor& x, const Tensor& weight, int64_t token, const float* cos_sin) {
-    for (int64_t h = 0; h < x.dim(1); ++h) {
-      char* row = address(x, token * x.stride(0) + h * x.stride(1));
-      if (weight.defined()) {
-        kernels.rms_norm_row({.x = row, .residual = nullptr, .weight = weight.raw(), .out = row, .width = x.dim(2), .eps = p.eps}, act);
-      }
-      kernels.rope_row(row, cos_sin, p.cos_sin.dim(1), p.interleaved, act);
-    }
+    kernels.norm_rope_heads({.x = address(x, token * x.stride(0)),
+                             .head_stride = x.stride(1),
+                             .num_heads = x.dim(1),
+                             .head_dim = x.dim(2),
+                             .weight = weight.defined() ? weight.raw() : nullptr,
+                             .eps = p.eps,
+                             .cos_sin = cos_sin,
+                             .rotary_dim = p.cos_sin.dim(1),
+                             .interleaved = p.interleaved},
+                            act);
   };
-  for_rows(context, p.q.dim(0), (p.q.dim(1) + 4 * p.k.dim(1)) * p.q.dim(2), [&](int64_t i) {
-    const int64_t position = p.positions.data<int32_t>()[i];
-    CHECK(position >= 0 && position < p.cos_sin.dim(0), "rope: position {} of {}", position, p.cos_sin.dim(0));
-    const float* cos_sin = p.cos_sin.data<float>() + position * p.cos_sin.stride(0);
-    norm_and_rope(p.q, p.q_norm, i, cos_sin);
-    norm_and_rope(p.k, p.k_norm, i, cos_sin);
-    write_token(kernels, p.kv, layout, p.k, p.v, i, p.slot_mapping.data<int32_t>()[i]);
+  for_token_items(context, p.slot_mapping, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t position = p.positions.data<int32_t>()[i];
+      CHECK(position >= 0 && position < p.cos_sin.dim(0), "rope: position {} of {}", position, p.cos_sin.dim(0));
+      const float* cos_sin = p.cos_sin.data<float>() + position * p.cos_sin.stride(0);
+      norm_and_rope(p.q, p.q_norm, i, cos_sin);
+      norm_and_rope(p.k, p.k_norm, i, cos_sin);
+    }
+    write_tokens(kernels, p.kv, layout, p.k, p.v, p.slot_mapping.data<int32_t>(), begin, end);
   });
 }
 
 void attention_paged(Stream& stream, const AttentionPagedParams& p) {
   check_params(p);
-  CpuContext& context = context_of(stream);
-  const KvLayout layout = kv_layout_of(p.kv.desc);
-  CHECK(layout.head_dim <= 256, "attention_paged: head_dim {} is above 256", layout.head_dim);
+  CHECK(p.kv.desc.head_dim <= 256, "attention_paged: head_dim {} is above 256", p.kv.desc.head_dim);
   CHECK(p.softmax_scale > 0, "attention_paged: softmax_scale {}", p.softmax_scale);
-  const int64_t num_seqs = p.seq_rows.dim(0), group_size = p.q.dim(1) / layout.num_kv_heads;
-  const int64_t queries_per_run = std::max<int64_t>(1, context.kernels.max_attention_rows / group_size);
-  const int32_t* cu_seqlens = p.cu_seqlens_q.data<int32_t>();
-
-  int64_t num_runs = 0, num_keys = 0;
-  for (int64_t s = 0; s < num_seqs; ++s) {
-    const int64_t query_len = cu_seqlens[s + 1] - cu_seqlens[s];
-    num_runs += ceil_div(query_len, queries_per_run);
-    num_keys += p.seq_lens.data<int32_t>()[s];
-  }
-  auto* runs = reinterpret_cast<QueryRun*>(
-      context.shared_scratch.reserve(std::max<int64_t>(1, num_runs) * static_cast<int64_t>(sizeof(QueryRun))));
-  int64_t run = 0;
-  for (int64_t s = 0; s < num_seqs; ++s) {
-    const int64_t query_len = cu_seqlens[s + 1] - cu_seqlens[s];
-    for (int64_t first = 0; first < query_len; first += queries_per_run) {
-      runs[run++] = {static_cast<int32_t>(s), static_cast<int32_t>(first),
-                     static_cast<int32_t>(std::min(queries_per_run, query_len - first))};
-    }
-  }
-
-  context.reserve_thread_scratch(
-      context.kernels.attention_scratch_bytes(queries_per_run * group_size, layout.head_dim));
-  // Items run head by head, so that a thread's runs of a prompt find the head's keys in its cache.
-  const auto run_item = [&](int thread_idx, int64_t item) {
-    const int64_t head = item / num_runs;
-    const QueryRun& r = runs[item % num_runs];
-    const int64_t token = cu_seqlens[r.seq] + r.first_query, seq_len = p.seq_lens.data<int32_t>()[r.seq];
-    const int64_t query_len = cu_seqlens[r.seq + 1] - cu_seqlens[r.seq];
-    const AttentionItem attention{
-        .q = address(p.q, token * p.q.stride(0) + head * group_size * p.q.stride(1)),
-        .q_token_stride = p.q.stride(0),
-        .q_head_stride = p.q.stride(1),
-        .out = address(p.out, token * p.out.stride(0) + head * group_size * p.out.stride(1)),
-        .out_token_stride = p.out.stride(0),
-        .out_head_stride = p.out.stride(1),
-        .act = elem_of(p.q.dtype()),
-        .num_queries = r.num_queries,
-        .group_size = group_size,
-        .first_position = seq_len - query_len + r.first_query,
-        .seq_len = seq_len,
-        .window = p.window,
-        .scale_log2e = p.softmax_scale * static_cast<float>(M_LOG2E),
-        .block_table = p.block_table.data<int32_t>() + p.seq_rows.data<int32_t>()[r.seq] * p.block_table.stride(0),
-        .kv = static_cast<const char*>(p.kv.data) + head * layout.head_bytes,
-        .block_bytes = p.kv.block_bytes,
-        .layout = layout};
-    context.kernels.attention(attention, context.scratch_of(thread_idx));
-  };
-  const int64_t num_items = num_runs * layout.num_kv_heads;
-  if (num_keys * layout.num_kv_heads <= kInlineAttentionKeys) {
-    for (int64_t item = 0; item < num_items; ++item) run_item(0, item);
-  } else {
-    context.pool.parallel_for(num_items, run_item);
-  }
+  PagedAttention(context_of(stream), p).run();
 }
 
 }  // namespace spate::cpu

@@ -1,4 +1,4 @@
-// spate-cpu-bench [--threads N] [--isa avx2|avx512|amx] [--layers N] [--filter TEXT]
+// spate-cpu-bench [--threads N] [--isa avx2|avx512|amx] [--layers N] [--kv bf16|i8] [--filter TEXT]
 //
 // The ops of a Qwen3-0.6B step on dummy weights (bf16), without engine and model code around them: decode of 1 to 64 sequences at 160
 // tokens, prefill of 512 and 2048, single products, attention; each next to the limit that it should reach. Parts: "steps", "profile" (each op's
@@ -33,6 +33,7 @@ struct Shape {
 struct Options {
   int num_threads = 2;
   std::string isa, filter;
+  DType kv_dtype = DType::kBf16;
   Shape shape;
 };
 
@@ -73,6 +74,7 @@ class Bench {
     return packed;
   }
   void make_layers();
+  void fill_cache(const KvView& kv);
   void step(int64_t num_seqs, int64_t query_len, int64_t seq_len);
   // Runs an op of a step; in a profile its time is noted.
   template <typename Fn>
@@ -134,14 +136,15 @@ void Bench::print_profile() {
 
 void Bench::make_layers() {
   const Shape& s = shape_;
-  const KvGroupDesc desc{.num_kv_heads = s.num_kv_heads, .head_dim = s.head_dim, .kv_block_size = s.kv_block_size};
+  const KvGroupDesc desc{.num_kv_heads = s.num_kv_heads, .head_dim = s.head_dim, .kv_block_size = s.kv_block_size, .dtype = options_.kv_dtype};
   const int64_t blocks_per_seq = kMaxSeqLen / s.kv_block_size, num_blocks = std::max(kMaxSeqs * 8, blocks_per_seq);
   for (int64_t i = 0; i < s.num_layers; ++i) {
     Layer layer{weight(s.qkv_width(), s.hidden_size), weight(s.hidden_size, s.num_heads * s.head_dim),
                 weight(2 * s.intermediate_size, s.hidden_size), weight(s.hidden_size, s.intermediate_size), {}};
     const int64_t block_bytes = device_->kv_block_bytes(desc);
-    const Tensor blocks = tensor(DType::kBf16, {num_blocks, block_bytes / 2});
+    const Tensor blocks = tensor(DType::kI8, {num_blocks, block_bytes});
     layer.kv = {.desc = desc, .data = blocks.raw(), .block_bytes = block_bytes, .num_blocks = num_blocks};
+    fill_cache(layer.kv);
     layers_.push_back(std::move(layer));
   }
   lm_head_ = weight(s.vocab_size, s.hidden_size);
@@ -155,6 +158,19 @@ void Bench::make_layers() {
       block_table_.data<int32_t>()[row * blocks_per_seq + b] = static_cast<int32_t>((row * 8 + b) % num_blocks);
     }
   }
+}
+
+// Random k and v in every slot.
+void Bench::fill_cache(const KvView& kv) {
+  const size_t mark = buffers_.size();
+  const int64_t num_tokens = 16 * kv.desc.kv_block_size;
+  const Tensor k = tensor(DType::kBf16, {num_tokens, kv.desc.num_kv_heads, kv.desc.head_dim}), slots = tensor(DType::kI32, {num_tokens});
+  for (int64_t first = 0; first < kv.num_blocks * kv.desc.kv_block_size; first += num_tokens) {
+    const int64_t count = std::min(num_tokens, kv.num_blocks * kv.desc.kv_block_size - first);
+    for (int64_t i = 0; i < count; ++i) slots.data<int32_t>()[i] = static_cast<int32_t>(first + i);
+    ops_.kv_write(*stream_, {.k = k.rows(0, count), .v = k.rows(0, count), .slot_mapping = slots.rows(0, count), .kv = kv});
+  }
+  buffers_.resize(mark);
 }
 
 // One forward pass of num_seqs sequences with query_len tokens each, logits of the last token of each.
@@ -215,7 +231,7 @@ void Bench::step(int64_t num_seqs, int64_t query_len, int64_t seq_len) {
   for (const Layer& layer : layers_) {
     layer_bytes += static_cast<double>(layer.qkv.bytes() + layer.o.bytes() + layer.gate_up.bytes() + layer.down.bytes());
   }
-  const double kv_bytes = static_cast<double>(num_seqs * seq_len * s.num_layers * 2 * kv_width * 2);
+  const double kv_bytes = static_cast<double>(num_seqs * seq_len * s.num_layers * layers_[0].kv.block_bytes / s.kv_block_size);
   if (query_len == 1) {
     const double rate = (layer_bytes + static_cast<double>(lm_head_.bytes()) + kv_bytes) / time;
     std::printf("decode %3ld seqs at %ld: %8.2f ms, %8.1f tok/s, %6.2f GB/s = %4.1f %% of bandwidth\n", num_seqs, seq_len, time * 1e3,
@@ -285,7 +301,7 @@ void Bench::bench_products() {
 
 void Bench::bench_attention() {
   const Shape& s = shape_;
-  for (const auto& [num_seqs, query_len, seq_len] : {std::tuple{1, 512, 512}, std::tuple{1, 2048, 2048}, std::tuple{1, 512, 2048},
+  for (const auto& [num_seqs, query_len, seq_len] : {std::tuple{1, 512, 512}, std::tuple{1, 2048, 2048}, std::tuple{1, 512, 2048}, std::tuple{1, 8192, 8192}, std::tuple{1, 1, 8192},
                                                     std::tuple{1, 1, 2048}, std::tuple{32, 1, 160}}) {
     const size_t mark = buffers_.size();
     const int64_t m = int64_t{num_seqs} * query_len;
@@ -305,7 +321,7 @@ void Bench::bench_attention() {
     const double time = seconds([&] { device_->run_step(*stream_, {}, all_layers); }, 0.3) / static_cast<double>(s.num_layers);
     const double pairs = static_cast<double>(num_seqs) * query_len * (seq_len - query_len / 2.0);
     const double flops = pairs * static_cast<double>(4 * s.num_heads * s.head_dim);
-    const double bytes = static_cast<double>(num_seqs) * seq_len * static_cast<double>(s.num_kv_heads * s.head_dim * 4);
+    const double bytes = static_cast<double>(num_seqs) * seq_len * static_cast<double>(layers_[0].kv.block_bytes / s.kv_block_size);
     std::printf("attention %2d x %4d of %4d: %9.1f us, %7.3f TFLOP/s, KV at %6.2f GB/s\n", num_seqs, query_len, seq_len, time * 1e6,
                 flops / time / 1e12, bytes / time / 1e9);
     std::fflush(stdout);
@@ -353,6 +369,7 @@ int main(int argc, char** argv) {
     const std::string flag = argv[i], value = argv[i + 1];
     if (flag == "--threads") options.num_threads = std::atoi(value.c_str());
     if (flag == "--isa") options.isa = value;
+    if (flag == "--kv") options.kv_dtype = value == "i8" ? spate::DType::kI8 : spate::DType::kBf16;
     if (flag == "--filter") options.filter = value;
     if (flag == "--layers") options.shape.num_layers = std::atoi(value.c_str());
   }

@@ -56,7 +56,7 @@ struct CpuContext {
 
 CpuContext& context_of(Stream& stream);
 
-inline Elem elem_of(DType dtype) { return dtype == DType::kF32 ? Elem::kF32 : Elem::kBf16; }
+inline Elem elem_of(DType dtype) { return dtype == DType::kF32 ? Elem::kF32 : dtype == DType::kI8 ? Elem::kI8 : Elem::kBf16; }
 inline Elem elem_of(WeightFormat format) { return format == WeightFormat::kF32 ? Elem::kF32 : Elem::kBf16; }
 
 // Byte address of an element offset.

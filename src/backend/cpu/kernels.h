@@ -52,7 +52,7 @@ struct RmsNormRow {
   float eps;
 };
 
-// One (sequence, kv head, run of query tokens) of paged attention.
+// One (sequence, kv head, run of query tokens) of paged attention, over some spans of kKvSpan keys.
 struct AttentionItem {
   const void* q;          // first query token of the run, first head of the group
   int64_t q_token_stride, q_head_stride;      // elements
@@ -68,6 +68,36 @@ struct AttentionItem {
   const char* kv;          // the layer's blocks, at this kv head
   int64_t block_bytes;
   KvLayout layout;
+  int64_t first_span, end_span;  // spans that hold keys of the run
+  float* partial;          // null: all spans, the result goes to `out`; else one span, whose sums go here: attention_partial_floats() a row
+  // Keys that this thread will probably read next: brought to the cache meanwhile.
+  const char* next_kv;
+  const int32_t* next_block_table;
+  int64_t next_position, next_end;  // multiple of kKvTile; none when next_end <= next_position
+};
+
+static constexpr int64_t attention_partial_floats(int64_t head_dim) { return round_up(head_dim, kNBlock) + kNBlock; }
+
+// K and V of consecutive tokens of one kv head, all in one group of 16 of its area of a block.
+struct KvWriteRun {
+  const void* k;  // of the first token
+  const void* v;
+  int64_t k_token_stride, v_token_stride;  // elements
+  Elem act;
+  KvLayout layout;
+  char* head;
+  int64_t token_in_block, num_tokens;
+};
+
+// The heads of one token, in place: rms_norm where there is a weight, then rope.
+struct NormRopeHeads {
+  void* x;
+  int64_t head_stride, num_heads, head_dim;  // stride in elements
+  const void* weight;                        // or null
+  float eps;
+  const float* cos_sin;
+  int64_t rotary_dim;
+  bool interleaved;
 };
 
 struct MaxAndId {
@@ -95,13 +125,16 @@ struct KernelTable {
   int64_t max_attention_rows;
   int64_t (*attention_scratch_bytes)(int64_t rows, int64_t head_dim);
   void (*attention)(const AttentionItem& item, char* scratch);
-  void (*kv_write_head)(const void* k, const void* v, Elem act, const KvLayout& layout, char* head, int64_t token_in_block);
+  // The partial results of an item's spans in order, `stride` floats apart, become its output.
+  void (*merge_attention)(const AttentionItem& item, const float* partials, int64_t num_partials, int64_t stride, char* scratch);
+  void (*kv_write_head)(const KvWriteRun& run);
 
   // rows of elements
   void (*rms_norm_row)(const RmsNormRow& p, Elem act);
   void (*add_row)(const void* a, const void* b, void* out, int64_t width, Elem act);
   void (*silu_and_mul_row)(const void* gate, const void* up, void* out, int64_t width, Elem act);
   void (*rope_row)(void* x, const float* cos_sin, int64_t rotary_dim, bool interleaved, Elem act);
+  void (*norm_rope_heads)(const NormRopeHeads& p, Elem act);
   void (*embedding_row)(const char* table, Elem table_elem, int64_t row, int64_t width, void* out, Elem act);
 
   // rows of logits

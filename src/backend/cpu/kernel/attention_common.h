@@ -1,8 +1,10 @@
-// What the FMA and the AMX attention share: where the keys of a tile lie, and the online softmax.
+// What the FMA and the AMX attention share: where keys lie, the online softmax, spans and their merging.
 //
-// A row is one query head of one query token; row r of an item is token r / group_size, head r % group_size. Keys are walked in
-// tiles of kKvTile positions that start at multiples of kKvTile, and within a tile in order; masked keys have probability exactly 0
-// and leave every sum as it is. So a row's bits do not depend on the other rows of the item, nor on how a prompt was cut into chunks.
+// A row is one query head of one query token; row r of an item is token r / group_size, head r % group_size. Keys are
+// walked in tiles of kKvTile positions that start at multiples of kKvTile, and within a tile in order; masked keys have
+// probability exactly 0 and leave every sum as it is. Each span of kKvSpan positions has sums of its own, which are
+// merged in order. So a row's bits depend neither on the other rows of the item, nor on how a prompt was cut into
+// chunks, nor on whether the spans were shared out among threads.
 #pragma once
 
 #include "backend/cpu/kernel/simd.h"
@@ -11,24 +13,10 @@
 namespace spate::cpu::SPATE_ISA {
 
 constexpr float kMinusInfinity = -__builtin_inff();
+constexpr int64_t kTilesPerSpan = kKvSpan / kKvTile;
 
-// 2^x for probabilities stored as P; what it gives at -inf or NaN does not matter: those lanes are masked.
-template <typename P>
-SPATE_INLINE F prob_exp2(F x) {
-#ifdef __AVX512F__
-  if constexpr (sizeof(P) == 2) {  // they are rounded to 2^-9: degree 4 gives 3e-6, and scalef underflows by itself
-    const F n = round_int(x);
-    const F r = sub(x, n);
-    F p = set1(0.00958285f);
-    p = fma(p, r, set1(0.05590642f));
-    p = fma(p, r, set1(0.24024099f));
-    p = fma(p, r, set1(0.69312419f));
-    p = fma(p, r, set1(1.0f));
-    return _mm512_scalef_ps(p, n);
-  }
-#endif
-  return exp2(x);
-}
+// --- where keys lie
+// -------------------------------------------------------------------------------------------------------------------
 
 struct KeyTile {
   int64_t begin;     // position of its first key
@@ -41,9 +29,11 @@ struct TileRange {
 
 SPATE_INLINE int64_t last_position(const AttentionItem& item) { return item.first_position + item.num_queries - 1; }
 
-SPATE_INLINE TileRange key_tiles(const AttentionItem& item) {
+// The tiles of a span that hold keys of the item.
+SPATE_INLINE TileRange key_tiles(const AttentionItem& item, int64_t span) {
   const int64_t first_key = item.window > 0 ? max_of(0, item.first_position - item.window + 1) : 0;
-  return {first_key / kKvTile, last_position(item) / kKvTile + 1};
+  return {max_of(first_key / kKvTile, span * kTilesPerSpan),
+          min_of(last_position(item) / kKvTile + 1, (span + 1) * kTilesPerSpan)};
 }
 
 SPATE_INLINE KeyTile key_tile(const AttentionItem& item, int64_t tile) {
@@ -66,6 +56,26 @@ SPATE_INLINE const char* v_at(const AttentionItem& item, int64_t position) {
          position % item.layout.kv_block_size * kNBlock * elem_bytes(item.layout.elem);
 }
 
+// Scales of the tile's keys and values (kI8), those of the keys times scale_log2e. Of the last group some may not be
+// written yet; what lies beyond it repeats it.
+SPATE_INLINE void load_scales(const AttentionItem& item, const KeyTile& tile, float* key_scales, float* value_scales) {
+  const F scale = set1(item.scale_log2e);
+  for (int64_t i = 0; i < kKvTile; i += kNBlock) {
+    const int64_t position = tile.begin + min_of(i, (tile.num_keys - 1) / kNBlock * kNBlock);
+    const char* block = kv_block(item, position);
+    const int64_t in_block = position % item.layout.kv_block_size;
+    const float* k = reinterpret_cast<const float*>(block + item.layout.k_scales_offset) + in_block;
+    const float* v = reinterpret_cast<const float*>(block + item.layout.v_scales_offset) + in_block;
+    for (int64_t lane = 0; lane < kNBlock; lane += kLanes) {
+      store(key_scales + i + lane, mul(load(k + lane), scale));
+      store(value_scales + i + lane, load(v + lane));
+    }
+  }
+}
+
+// --- rows
+// -----------------------------------------------------------------------------------------------------------------------------
+
 // Element offsets of a row in q and in out.
 SPATE_INLINE int64_t q_offset(const AttentionItem& item, int64_t row) {
   return row / item.group_size * item.q_token_stride + row % item.group_size * item.q_head_stride;
@@ -74,70 +84,166 @@ SPATE_INLINE int64_t out_offset(const AttentionItem& item, int64_t row) {
   return row / item.group_size * item.out_token_stride + row % item.group_size * item.out_head_stride;
 }
 
-// Running softmax of a row.
-struct RowSoftmax {
-  float max = kMinusInfinity;  // of scaled scores, in powers of two
-  float denominator = 0;
+// The keys of a tile that a row sees: [first, end), relative to the tile.
+struct KeyRange {
+  int32_t first, end;
+};
+SPATE_INLINE KeyRange visible_keys(const AttentionItem& item, const KeyTile& tile, int64_t row) {
+  const int64_t position = item.first_position + row / item.group_size;
+  return {static_cast<int32_t>(item.window > 0 ? max_of(0, position - item.window + 1 - tile.begin) : 0),
+          static_cast<int32_t>(max_of(0, min_of(tile.num_keys, position + 1 - tile.begin)))};
+}
+
+// Sums of rows over a span. A row that saw no key has max -inf and denominator 0, and its accumulator holds anything.
+struct RowSums {
+  float* accumulator;   // [rows, value_width]: unnormalised probabilities by V
+  float* max;           // [rows]: the largest scaled score, in powers of two
+  float* denominators;  // [rows, kLanes]: sums of probabilities, lane by lane; after finish_sums() all in lane 0
 };
 
-// The two passes of a row's tile: the largest raw score, then the probabilities and their sum. kMasked: some of the `width` scores are not
-// this row's, and count as -inf. kWidth: `width` where it is known (0 where not), so that the loop unrolls.
-template <bool kMasked, int64_t kWidth>
-SPATE_INLINE float max_score(const float* scores, int64_t width, int32_t first, int32_t end) {
-  if constexpr (kWidth > 0) width = kWidth;
-  F largest = set1(kMinusInfinity);
-  for (int32_t i = 0; i < width; i += kLanes) {
-    F x = load(scores + i);
-    if constexpr (kMasked) x = keep_range(x, i, first, end, set1(kMinusInfinity));
-    largest = max(largest, x);
+SPATE_INLINE void begin_sums(const RowSums& sums, int64_t rows) {
+  for (int64_t r = 0; r < rows; ++r) {
+    sums.max[r] = kMinusInfinity;
+    store(sums.denominators + r * kLanes, zero());
   }
-  return max_lane(largest);
 }
-template <bool kMasked, int64_t kWidth, typename P>
-SPATE_INLINE float write_probs(const float* scores, int64_t width, int32_t first, int32_t end, float scale, float offset, P* probs) {
-  if constexpr (kWidth > 0) width = kWidth;
-  F total = zero();
-  for (int32_t i = 0; i < width; i += kLanes) {
-    F p = prob_exp2<P>(fma(load(scores + i), set1(scale), set1(-offset)));
-    if constexpr (kMasked) p = keep_range(p, i, first, end, zero());
-    store(probs + i, p);
-    total = add(total, p);
-  }
-  return sum(total);
+SPATE_INLINE void finish_sums(const RowSums& sums, int64_t rows) {
+  for (int64_t r = 0; r < rows; ++r) sums.denominators[r * kLanes] = sum(load(sums.denominators + r * kLanes));
 }
 
-template <bool kMasked, int64_t kWidth, typename P>
-SPATE_INLINE void softmax_passes(const AttentionItem& item, const float* scores, int64_t width, int32_t first, int32_t end, P* probs,
-                                 float* accumulator, int64_t value_width, RowSoftmax& state) {
-  const float tile_max = max_score<kMasked, kWidth>(scores, width, first, end) * item.scale_log2e;
-  if (tile_max > state.max) {
-    if (state.max != kMinusInfinity) {
-      const F factor = exp2(set1(state.max - tile_max));
-      for (int64_t d = 0; d < value_width; d += kLanes) store(accumulator + d, mul(load(accumulator + d), factor));
-      float factors[kLanes];
-      store(factors, factor);
-      state.denominator *= factors[0];
-    }
-    state.max = tile_max;
-  }
-  const float offset = state.max == kMinusInfinity ? 0 : state.max;
-  state.denominator += write_probs<kMasked, kWidth>(scores, width, first, end, item.scale_log2e, offset, probs);
+SPATE_INLINE float exp2_of(float x) {
+  float lanes[kLanes];
+  store(lanes, exp2(set1(x)));
+  return lanes[0];
 }
 
-// Scores of one row and tile (raw dot products, `width` of them: num_keys rounded up) become probabilities against the new maximum, in
-// place or as bf16; the row's accumulator (`value_width` floats) and its denominator are rescaled.
+// A span's finished sums of one row into those of the spans before it.
+SPATE_INLINE void merge_row(float* accumulator, float& max, float& denominator, const float* other, float other_max,
+                            float other_denominator, int64_t width) {
+  if (other_max == kMinusInfinity && other_denominator == 0) return;
+  if (max == kMinusInfinity && denominator == 0) {
+    for (int64_t d = 0; d < width; d += kLanes) store(accumulator + d, load(other + d));
+    max = other_max;
+    denominator = other_denominator;
+    return;
+  }
+  const float largest = max > other_max ? max : other_max;
+  const float factor = exp2_of(max - largest), other_factor = exp2_of(other_max - largest);
+  for (int64_t d = 0; d < width; d += kLanes) {
+    store(accumulator + d, fma(load(other + d), set1(other_factor), mul(load(accumulator + d), set1(factor))));
+  }
+  max = largest;
+  denominator = denominator * factor + other_denominator * other_factor;
+}
+
+// --- softmax of a row and tile
+// ----------------------------------------------------------------------------------------------------------
+
+// 2^x for probabilities stored as P; what it gives at -inf or NaN does not matter: those lanes are masked.
 template <typename P>
-SPATE_INLINE void softmax_row(const AttentionItem& item, const KeyTile& tile, int64_t row, const float* scores, int64_t width,
-                              P* probs, float* accumulator, int64_t value_width, RowSoftmax& state) {
-  const int64_t position = item.first_position + row / item.group_size;
-  const auto first = static_cast<int32_t>(item.window > 0 ? max_of(0, position - item.window + 1 - tile.begin) : 0);
-  const auto end = static_cast<int32_t>(max_of(0, min_of(tile.num_keys, position + 1 - tile.begin)));
-  if (first == 0 && end == kKvTile) {
-    softmax_passes<false, kKvTile>(item, scores, width, first, end, probs, accumulator, value_width, state);
-  } else {
-    softmax_passes<true, 0>(item, scores, width, first, end, probs, accumulator, value_width, state);
+SPATE_INLINE F prob_exp2(F x) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(P) == 2) {
+    // They are rounded to 2^-9: 2^frac(x) of degree 3, exact at 0, is off by 9e-5, and scalef underflows by itself.
+    const F r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    F p = set1(0.07706699f);
+    p = fma(p, r, set1(0.22764506f));
+    p = fma(p, r, set1(0.69511677f));
+    p = fma(p, r, set1(1.0f));
+    return _mm512_scalef_ps(p, x);
+  }
+#endif
+  return exp2(x);
+}
+
+SPATE_INLINE void store_two(float* p, F low, F high) {
+  store(p, low);
+  store(p + kLanes, high);
+}
+SPATE_INLINE void store_two(bf16_t* p, F low, F high) {
+#ifdef __AVX512BF16__
+  _mm512_storeu_si512(p, __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(high, low)));
+#else
+  store(p, low);
+  store(p + kLanes, high);
+#endif
+}
+
+// One row's scores of a tile, raw dot products. key_scales (times scale_log2e) and value_scales of each key where the
+// cache is kI8.
+struct ScoreRow {
+  const float* scores;
+  const float* key_scales;
+  const float* value_scales;
+  float scale_log2e;
+  KeyRange visible;
+};
+
+// Scores become probabilities against the new maximum; the row's maximum and denominators are brought up to date, and
+// the factor that its accumulator needs is returned: 1 when the maximum stays. With kMasked the keys outside `visible`
+// count as -inf; else all are visible. kWidth: scores that are looked at, a multiple of 32. kScaled: of a kI8 cache.
+template <bool kMasked, int64_t kWidth, bool kScaled, typename P>
+SPATE_INLINE float softmax_row(const ScoreRow& row, P* probs, float& max, float* denominators) {
+  F x[kWidth / kLanes];
+  F largest = set1(kMinusInfinity);
+  for (int32_t i = 0; i < kWidth / kLanes; ++i) {
+    x[i] = load(row.scores + i * kLanes);
+    if constexpr (kScaled) x[i] = mul(x[i], load(row.key_scales + i * kLanes));
+    F seen = x[i];
+    if constexpr (kMasked) {
+      seen =
+          keep_range(seen, i * static_cast<int32_t>(kLanes), row.visible.first, row.visible.end, set1(kMinusInfinity));
+    }
+    largest = spate::cpu::SPATE_ISA::max(largest, seen);
+  }
+  float tile_max = max_lane(largest);
+  if constexpr (!kScaled) tile_max *= row.scale_log2e;
+  float factor = 1;
+  if (tile_max > max) {
+    if (max != kMinusInfinity) factor = exp2_of(max - tile_max);
+    max = tile_max;
+  }
+  const F offset = set1(max == kMinusInfinity ? 0 : max), scale = set1(row.scale_log2e);
+  F total = zero();
+  const auto probability = [&](int32_t i, F& p) {
+    p = prob_exp2<P>(kScaled ? sub(x[i], offset) : fma(x[i], scale, sub(zero(), offset)));
+    const int32_t first = i * static_cast<int32_t>(kLanes);
+    if constexpr (kMasked) p = keep_range(p, first, row.visible.first, row.visible.end, zero());
+    total = add(total, p);
+    if constexpr (kScaled) p = mul(p, load(row.value_scales + first));
+    if constexpr (kScaled && kMasked) p = keep_range(p, first, row.visible.first, row.visible.end, zero());
+  };
+  for (int32_t i = 0; i < kWidth / kLanes; i += 2) {
+    F low, high;
+    probability(i, low);
+    probability(i + 1, high);
+    store_two(probs + i * kLanes, low, high);
+  }
+  store(denominators, fma(load(denominators), set1(factor), total));
+  return factor;
+}
+
+// Of a run-time width: num_keys rounded up to a multiple of 32.
+template <bool kScaled, typename P>
+SPATE_INLINE float softmax_masked_row(const ScoreRow& row, int64_t width, P* probs, float& max, float* denominators) {
+  switch (width / 32) {
+    case 1:
+      return softmax_row<true, 32, kScaled>(row, probs, max, denominators);
+    case 2:
+      return softmax_row<true, 64, kScaled>(row, probs, max, denominators);
+    case 3:
+      return softmax_row<true, 96, kScaled>(row, probs, max, denominators);
+    default:
+      return softmax_row<true, 128, kScaled>(row, probs, max, denominators);
   }
 }
+
+SPATE_INLINE void scale_row(float* accumulator, int64_t width, float factor) {
+  for (int64_t d = 0; d < width; d += kLanes) store(accumulator + d, mul(load(accumulator + d), set1(factor)));
+}
+
+// --- results
+// --------------------------------------------------------------------------------------------------------------------------
 
 template <typename Act>
 SPATE_INLINE void store_attention_row(const AttentionItem& item, int64_t row, const float* accumulator,
@@ -156,12 +262,52 @@ SPATE_INLINE void store_attention_row(const AttentionItem& item, int64_t row, co
   }
 }
 
+// Runs attend(span, sums) for the item's spans, and gives out the result or the partial sums. `total` and `span_sums`
+// are scratch.
+template <typename Attend>
+SPATE_INLINE void attend_spans(const AttentionItem& item, int64_t rows, int64_t value_width, const RowSums& total,
+                               const RowSums& span_sums, const Attend& attend) {
+  for (int64_t span = item.first_span; span < item.end_span; ++span) {
+    const RowSums& sums = span == item.first_span ? total : span_sums;
+    begin_sums(sums, rows);
+    attend(span, sums);
+    finish_sums(sums, rows);
+    if (span == item.first_span) continue;
+    for (int64_t r = 0; r < rows; ++r) {
+      merge_row(total.accumulator + r * value_width, total.max[r], total.denominators[r * kLanes],
+                sums.accumulator + r * value_width, sums.max[r], sums.denominators[r * kLanes], value_width);
+    }
+  }
+  const int64_t partial_width = round_up(item.layout.head_dim, kNBlock);
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* accumulator = total.accumulator + r * value_width;
+    if (item.partial == nullptr) {
+      store_attention_row(item, r, accumulator, total.denominators[r * kLanes]);
+      continue;
+    }
+    float* partial = item.partial + r * attention_partial_floats(item.layout.head_dim);
+    for (int64_t d = 0; d < partial_width; d += kLanes) store(partial + d, load(accumulator + d));
+    partial[partial_width] = total.max[r];
+    partial[partial_width + 1] = total.denominators[r * kLanes];
+  }
+}
+
 // Cuts the next 64-byte aligned array out of the scratch.
 template <typename T>
 SPATE_INLINE T* take(char*& scratch, int64_t count) {
   T* array = reinterpret_cast<T*>(scratch);
   scratch += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
   return array;
+}
+SPATE_INLINE RowSums take_row_sums(char*& scratch, int64_t rows, int64_t value_width) {
+  RowSums sums;
+  sums.accumulator = take<float>(scratch, rows * value_width);
+  sums.max = take<float>(scratch, rows);
+  sums.denominators = take<float>(scratch, rows * kLanes);
+  return sums;
+}
+SPATE_INLINE int64_t row_sums_bytes(int64_t rows, int64_t value_width) {
+  return rows * (value_width + 1 + kLanes) * 4 + 3 * 64;
 }
 
 }  // namespace spate::cpu::SPATE_ISA

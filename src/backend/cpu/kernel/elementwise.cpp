@@ -73,6 +73,17 @@ void rope(T* x, const float* cos_sin, int64_t rotary_dim, bool interleaved) {
 }
 
 template <typename T>
+void norm_rope(const NormRopeHeads& p) {
+  T* x = static_cast<T*>(p.x);
+  for (int64_t h = 0; h < p.num_heads; ++h, x += p.head_stride) {
+    if (p.weight != nullptr) {
+      rms_norm<T>({.x = x, .residual = nullptr, .weight = p.weight, .out = x, .width = p.head_dim, .eps = p.eps});
+    }
+    rope(x, p.cos_sin, p.rotary_dim, p.interleaved);
+  }
+}
+
+template <typename T>
 void embed(const char* table, Elem table_elem, int64_t row, int64_t width, T* out) {
   const char* n_block = table + row / kNBlock * n_block_bytes(table_elem, round_up(width, kKStep));
   for (int64_t k = 0; k < width; ++k) {
@@ -110,6 +121,14 @@ void rope_row(void* x, const float* cos_sin, int64_t rotary_dim, bool interleave
     rope(static_cast<float*>(x), cos_sin, rotary_dim, interleaved);
   } else {
     rope(static_cast<bf16_t*>(x), cos_sin, rotary_dim, interleaved);
+  }
+}
+
+void norm_rope_heads(const NormRopeHeads& p, Elem act) {
+  if (act == Elem::kF32) {
+    norm_rope<float>(p);
+  } else {
+    norm_rope<bf16_t>(p);
   }
 }
 

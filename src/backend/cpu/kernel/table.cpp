@@ -18,14 +18,20 @@ const KernelTable& SPATE_TABLE_NAME(SPATE_ISA)() {
       .gemm = gemm,
       .quantize_weight_row = quantize_weight_row,
       .int_embedding_row = int_embedding_row,
+#ifdef __AMX_BF16__
+      .max_attention_rows = 256,
+#else
       .max_attention_rows = 64,
+#endif
       .attention_scratch_bytes = attention_scratch_bytes,
       .attention = attention,
+      .merge_attention = merge_attention,
       .kv_write_head = kv_write_head,
       .rms_norm_row = rms_norm_row,
       .add_row = add_row,
       .silu_and_mul_row = silu_and_mul_row,
       .rope_row = rope_row,
+      .norm_rope_heads = norm_rope_heads,
       .embedding_row = embedding_row,
       .max_logit = max_logit,
       .sum_exp = sum_exp,

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <optional>
+#include <span>
 
 #include "text/bpe_model.h"
 #include "text/tokenizer.h"
@@ -18,9 +20,12 @@ enum class TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserD
 // normalize a file.
 const char* const kDeepSeekLlmPatterns[] = {
     R"([\r\n])",
-    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-"
-    "ὗὙὛὝὟ-\u1F7Dᾀ-ᾴᾶ-ᾼ\u1FBEῂ-ῄῆ-ῌῐ-\u1FD3ῖ-\u1FDBῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212A-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-"
-    "ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]"
+    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-"
+    "Ὅὐ-"
+    "ὗὙὛὝὟ-\u1F7Dᾀ-ᾴᾶ-ᾼ\u1FBEῂ-ῄῆ-ῌῐ-\u1FD3ῖ-\u1FDBῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212A-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-"
+    "ꚛꜢ-"
+    "ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-"
+    "𞥃]"
     "+",
     R"(\s?[!-/:-~！-／：-～‘-‟　-。]+)",
     R"(\s+$)",
@@ -42,23 +47,82 @@ void add_isolated_split(SplitKind kind, PreTokenizer& pre_tokenizer) {
   pre_tokenizer.add_step(SplitStep{SplitMatcher::from_kind(kind), SplitBehavior::kIsolated});
 }
 
-// tokenizer.ggml.pre names the split of a byte-level vocabulary.
-Status add_splits(std::string_view pre, PreTokenizer& pre_tokenizer, BpeOptions& options) {
-  if (pre == "gpt-2") {
-    add_isolated_split(SplitKind::kGpt2, pre_tokenizer);
-  } else if (pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3") {
-    add_isolated_split(SplitKind::kLlama3, pre_tokenizer);
-    options.ignore_merges = true;
-  } else if (pre == "qwen2" || pre == "deepseek-r1-qwen") {
-    add_isolated_split(SplitKind::kQwen2, pre_tokenizer);
-  } else if (pre == "deepseek-llm") {
-    for (const char* pattern : kDeepSeekLlmPatterns) RETURN_IF_ERROR(add_isolated_split(pattern, pre_tokenizer));
-  } else if (pre == "deepseek-v3") {
-    for (const char* pattern : kDeepSeekV3Patterns) RETURN_IF_ERROR(add_isolated_split(pattern, pre_tokenizer));
-    add_isolated_split(SplitKind::kDeepSeekV3, pre_tokenizer);
-  } else {
-    return unimplemented("tokenizer.ggml.pre '{}'; known: gpt-2, llama-bpe, qwen2, deepseek-llm, deepseek-v3", pre);
+// What tokenizer.ggml.pre names: how a byte-level vocabulary splits its text before merging, as the tokenizer.json that
+// the file was converted from has it.
+struct SplitRecipe {
+  std::string_view names;  // separated by spaces
+  std::span<const char* const> patterns;
+  std::optional<SplitKind> last;  // after the patterns
+  bool ignore_merges = false;     // a piece that is a token is that token, whatever the merges say
+};
+
+const char* const kDigitPatterns[] = {R"(\p{N})"};
+const char* const kDefaultPatterns[] = {
+    R"([\p{P}$+<=>^~|]+)",
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S))",
+    R"(\p{N}+)",
+    R"([0-9][0-9][0-9])",
+};
+const char* const kFalconPatterns[] = {
+    R"([\p{P}$+<=>^~|`]+)",
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S))",
+    R"([0-9][0-9][0-9])",
+};
+const char* const kDeepSeekCoderPatterns[] = {
+    R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", R"([一-龥ࠀ-一가-퟿]+)", R"(\p{N})",
+};
+const char* const kBloomPatterns[] = {R"( ?[^(\s|.,!?…。，、।۔،)]+)"};
+const char* const kVikingPatterns[] = {R"( ?[^(\s|.,!?…。，、।۔،)]+)", R"(\p{N})"};
+const char* const kQwen35Patterns[] = {
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+};
+// Words end where lower case turns to upper.
+const char* const kTekkenPatterns[] = {
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+};
+const char* const kGpt4oPatterns[] = {
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+};
+
+const SplitRecipe kSplitRecipes[] = {
+    {"gpt-2 mpt olmo phi-2 jais trillion granite-docling gigachat roberta-bpe", {}, SplitKind::kGpt2},
+    {"llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2", {}, SplitKind::kLlama3, true},
+    {"dbrx smaug-bpe glm4 chatglm-bpe", {}, SplitKind::kLlama3},
+    {"qwen2 deepseek-r1-qwen stablelm2 hunyuan megrez kormo", {}, SplitKind::kQwen2},
+    {"qwen35", kQwen35Patterns, {}},
+    {"starcoder refact command-r smollm codeshell exaone minerva-7b", kDigitPatterns, SplitKind::kGpt2},
+    {"deepseek-llm", kDeepSeekLlmPatterns, {}},
+    {"deepseek-coder", kDeepSeekCoderPatterns, {}},
+    {"deepseek-v3 hunyuan-dense", kDeepSeekV3Patterns, SplitKind::kDeepSeekV3},
+    {"falcon", kFalconPatterns, {}},
+    {"tekken", kTekkenPatterns, {}, true},
+    {"gpt-4o llama4", kGpt4oPatterns, {}},
+    {"poro-chat bloom gpt3-finnish", kBloomPatterns, {}},
+    {"viking", kVikingPatterns, {}},
+    {"default", kDefaultPatterns, {}},
+};
+
+const SplitRecipe* find_recipe(std::string_view pre) {
+  for (const SplitRecipe& recipe : kSplitRecipes) {
+    for (std::string_view names = recipe.names; !names.empty();) {
+      const size_t end = std::min(names.find(' '), names.size());
+      if (names.substr(0, end) == pre) return &recipe;
+      names.remove_prefix(std::min(end + 1, names.size()));
+    }
   }
+  return nullptr;
+}
+
+Status add_splits(std::string_view pre, PreTokenizer& pre_tokenizer, BpeOptions& options) {
+  const SplitRecipe* recipe = find_recipe(pre);
+  if (recipe == nullptr) {
+    std::string known;
+    for (const SplitRecipe& one : kSplitRecipes) known += fmt::format("{}{}", known.empty() ? "" : " ", one.names);
+    return unimplemented("tokenizer.ggml.pre '{}'; known: {}", pre, known);
+  }
+  for (const char* pattern : recipe->patterns) RETURN_IF_ERROR(add_isolated_split(pattern, pre_tokenizer));
+  if (recipe->last) add_isolated_split(*recipe->last, pre_tokenizer);
+  options.ignore_merges = recipe->ignore_merges;
   return ok_status();
 }
 
@@ -84,7 +148,10 @@ Result<MergeTable> read_merges(const GgufFile& file, const Vocabulary& vocabular
 
 Status read_byte_level_model(const GgufFile& file, TokenizerParts& parts) {
   BpeOptions options{.raw_bytes = true};
-  ASSIGN_OR_RETURN(const std::string_view pre, file.get_string("tokenizer.ggml.pre"));
+  std::string_view pre = "default";  // the oldest files do not say
+  if (file.find("tokenizer.ggml.pre") != nullptr) {
+    ASSIGN_OR_RETURN(pre, file.get_string("tokenizer.ggml.pre"));
+  }
   RETURN_IF_ERROR(add_splits(pre, parts.pre_tokenizer, options));
   ASSIGN_OR_RETURN(MergeTable merges, read_merges(file, parts.vocabulary));
   parts.model = std::make_unique<BpeModel>(parts.vocabulary, std::move(merges), std::move(options));

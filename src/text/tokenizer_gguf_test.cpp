@@ -1,13 +1,21 @@
 // tokenizer_gguf_test.cpp
 //
 // Goal     Five vocabularies of published models give, id for id, what llama.cpp gives for its test texts.
-// Method   The vocabularies and vectors are other people's and stay where they are, beside the checkout.
+//          Other splits that tokenizer.ggml.pre names give what Hugging Face `tokenizers` gives with the same splits.
+// Method   The vocabularies and vectors are other people's and stay where they are, beside the checkout. The other
+// splits
+//          run over the vocabulary of GPT-2, written again with another name in it
+//          (tools/goldens/make_gguf_split_goldens.py).
 
+#include <simdjson.h>
+
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
 #include "base/test_support.h"
 #include "text/tokenizer.h"
+#include "weights/gguf/gguf.h"
 
 #include "base/test.h"
 
@@ -71,6 +79,73 @@ TEST_CASE("gguf vocabularies: special tokens of llama-bpe") {
   CHECK(tokenizer.is_special(bos));
   CHECK(tokenizer.encode("<|begin_of_text|>") == std::vector<int32_t>{bos});
   CHECK(tokenizer.encode("<|begin_of_text|>", {.parse_special = false}).size() > 3);
+}
+
+// A GGUF file of GPT-2's tokens and merges alone; without a `pre` when it is empty.
+void write_gpt2_file(const GgufFile& gpt2, const std::string& pre, const std::filesystem::path& path) {
+  std::string bytes = "GGUF";
+  const auto number = [&](auto value) { bytes.append(reinterpret_cast<const char*>(&value), sizeof value); };
+  const auto string = [&](std::string_view text) {
+    number(uint64_t{text.size()});
+    bytes += text;
+  };
+  const auto text_key = [&](std::string_view key, std::string_view value) {
+    string(key);
+    number(static_cast<uint32_t>(GgufType::kString));
+    string(value);
+  };
+  number(uint32_t{3});
+  number(uint64_t{0});
+  number(uint64_t{pre.empty() ? 3u : 4u});
+  text_key("tokenizer.ggml.model", "gpt2");
+  if (!pre.empty()) text_key("tokenizer.ggml.pre", pre);
+  for (const char* key : {"tokenizer.ggml.tokens", "tokenizer.ggml.merges"}) {
+    const std::vector<std::string_view> strings = gpt2.get_strings(key).value();
+    string(key);
+    number(static_cast<uint32_t>(GgufType::kArray));
+    number(static_cast<uint32_t>(GgufType::kString));
+    number(uint64_t{strings.size()});
+    for (const std::string_view one : strings) string(one);
+  }
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+TEST_CASE("gguf vocabularies: other splits") {
+  const auto path = shared_data() / "vocab" / "ggml-vocab-gpt-2.gguf";
+  if (shared_data().empty() || !std::filesystem::exists(path)) {
+    skip_test("no shared vocabularies beside the checkout");
+    return;
+  }
+  const GgufFile gpt2 = GgufFile::open(path).value();
+  TempDir dir;
+  const auto file = dir.path() / "model.gguf";
+  simdjson::dom::parser parser;
+  const std::string goldens = read_file_or_die(repo_root() / "test" / "goldens" / "tokenizer" / "gguf_splits.json");
+  int num_splits = 0;
+  for (const simdjson::dom::element golden : parser.parse(goldens).get_array()) {
+    const std::string pre(golden.at(0).get_string().value());
+    CAPTURE(pre);
+    write_gpt2_file(gpt2, pre, file);
+    const auto tokenizer = Tokenizer::load(file);
+    REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().to_string());
+    for (const simdjson::dom::element one : golden.at(1).get_array()) {
+      const std::string text(one.at(0).get_string().value());
+      CAPTURE(text);
+      std::vector<int32_t> expected;
+      for (const simdjson::dom::element id : one.at(1).get_array()) {
+        expected.push_back(static_cast<int32_t>(id.get_int64().value()));
+      }
+      CHECK((*tokenizer)->encode(text) == expected);
+      CHECK((*tokenizer)->decode(expected) == text);
+    }
+    ++num_splits;
+  }
+  CHECK(num_splits == 11);
+  write_gpt2_file(gpt2, "", file);
+  CHECK((*Tokenizer::from_gguf(file))->decode((*Tokenizer::from_gguf(file))->encode("1234 = x")) == "1234 = x");
+  write_gpt2_file(gpt2, "magic", file);
+  CHECK(Tokenizer::from_gguf(file).status().message().find("tokenizer.ggml.pre 'magic'; known: gpt-2 mpt") !=
+        std::string::npos);
 }
 
 }  // namespace

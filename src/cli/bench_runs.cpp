@@ -1,21 +1,13 @@
 #include "cli/bench_runs.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
+#include "base/clock.h"
 #include "base/rng.h"
 #include "cli/offline.h"
 
 namespace spate {
-namespace {
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
-
 Result<BenchTimes> run_batch(LoadedModel& model, const BenchBatch& batch) {
   Rng rng(batch.seed, 0xbe7c4);
   std::vector<OfflineRequest> requests(static_cast<size_t>(batch.num_seqs));

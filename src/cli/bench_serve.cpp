@@ -20,6 +20,7 @@
 #include <sstream>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/rng.h"
 #include "cli/bench_runs.h"
 #include "cli/commands.h"
@@ -29,10 +30,6 @@ namespace spate {
 namespace {
 
 using nlohmann::ordered_json;
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 struct Sample {
   bool ok = false;

@@ -106,13 +106,16 @@ Result<int> run_bench_kernel(const Arguments& arguments) {
   std::vector<BenchRow> rows = limit_rows(limits, command);
   for (const BenchRow& row : rows) print_row(row);
   const std::unique_ptr<Stream> stream = device->create_stream();
+  int num_measured = 0;
   RETURN_IF_ERROR(for_each_kernel_case(*device, *stream, config, options, [&](const KernelCase& one) {
     BenchRow row = row_of(one, seconds_of(*device, *stream, one), limits);
     row.name = fmt::format("{}/{}", device->kind(), row.name);
     row.command = command;
     print_row(row);
     rows.push_back(std::move(row));
+    ++num_measured;
   }));
+  if (num_measured == 0) return invalid_argument("--filter: no op's row contains '{}'", arguments.bench.filter);
   RETURN_IF_ERROR(write_rows(arguments.bench.output_json, rows));
   return 0;
 }

@@ -37,7 +37,9 @@ class Cases {
   }
 
  private:
-  bool wants(const std::string& name) const { return name.find(options_.filter) != std::string::npos; }
+  bool wants(const std::string& name) const {
+    return fmt::format("{}/{}", device_.kind(), name).find(options_.filter) != std::string::npos;
+  }
   double act_bytes(int64_t elements) const { return static_cast<double>(elements * dtype_bytes(act_)); }
   int64_t num_copies_of(int64_t bytes) const {
     return std::clamp<int64_t>(options_.cold_bytes / std::max<int64_t>(bytes, 1), 1, 256);

@@ -26,7 +26,7 @@ struct KernelCaseOptions {
   Quantization quantization;
   int64_t kv_block_size = 16;
   int64_t cold_bytes = int64_t{256} << 20;  // operands of a case: more than the caches of the machines we know
-  std::string filter;                       // names that contain it
+  std::string filter;                       // what "<device>/<name>" must contain
 };
 
 // Calls `measure` with every case, its operands on the device; they are freed when it returns.

@@ -151,4 +151,33 @@ Result<std::string> percent_decode(std::string_view text) {
   return out;
 }
 
+void add_cors_headers(const HttpRequest& request, const std::vector<std::string>& allowed_origins,
+                      HttpHeaders& headers) {
+  const std::string_view origin = request.header("origin");
+  if (origin.empty()) return;
+  for (const std::string& allowed : allowed_origins) {
+    if (allowed != "*" && allowed != origin) continue;
+    headers.emplace_back("Access-Control-Allow-Origin", allowed == "*" ? "*" : std::string(origin));
+    headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id");
+    if (allowed != "*") headers.emplace_back("Vary", "Origin");
+    if (request.method == "OPTIONS") {
+      headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, HEAD, OPTIONS");
+      const std::string_view asked = request.header("access-control-request-headers");
+      headers.emplace_back("Access-Control-Allow-Headers",
+                           asked.empty() ? "Authorization, Content-Type, X-Request-Id" : std::string(asked));
+      headers.emplace_back("Access-Control-Max-Age", "600");
+    }
+    return;
+  }
+}
+
+std::optional<ApiError> take_target(std::string_view target, HttpRequest& request) {
+  const size_t question = target.find('?');
+  Result<std::string> path = percent_decode(target.substr(0, question));
+  if (!path.ok()) return http_error(400, path.status().message());
+  request.path = std::move(*path);
+  if (question != std::string_view::npos) request.query = std::string(target.substr(question + 1));
+  return std::nullopt;
+}
+
 }  // namespace spate

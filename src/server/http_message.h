@@ -1,8 +1,11 @@
-// The text of HTTP answers: status lines, heads, chunks. Internal to the server.
+// The text of HTTP: status lines, heads and chunks of answers; what is read out of a request's head. Internal to the
+// server.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "server/http_server.h"
 
@@ -25,5 +28,11 @@ std::string format_http_chunk(std::string_view bytes);
 std::string random_hex(int num_digits);
 // A client's X-Request-Id is echoed in headers and ids: visible ASCII, at most 128 characters.
 bool is_valid_request_id(std::string_view id);
+
+// Path and query of "/v1/models?x=y".
+std::optional<ApiError> take_target(std::string_view target, HttpRequest& request);
+// What a browser needs to let a page of another origin read the answer; nothing when the origin is not allowed.
+void add_cors_headers(const HttpRequest& request, const std::vector<std::string>& allowed_origins,
+                      HttpHeaders& headers);
 
 }  // namespace spate

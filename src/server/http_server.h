@@ -1,4 +1,4 @@
-// HttpServer: HTTP/1.1 over TCP, and nothing about models. Boost is behind this header, in http_server.cpp.
+// HttpServer: HTTP/1.1 over TCP, and nothing about models. Boost is behind this header.
 //
 // A connection serves one request after the other (keep-alive, pipelined ones in order). For each the handler is called
 // on an I/O thread with the whole request and a responder; it must return soon. It answers at once or later, from any

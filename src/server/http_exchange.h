@@ -1,0 +1,67 @@
+// HttpExchange: the answer to one request, filled by any thread, sent by the connection. Private to the HTTP server.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "server/http_asio.h"
+#include "server/http_server.h"
+
+namespace spate {
+
+class HttpExchange final : public HttpResponder, public std::enable_shared_from_this<HttpExchange> {
+ public:
+  // `wake` is what the connection sleeps on: cancelled, on the strand, when there is something new to send.
+  HttpExchange(Strand strand, std::weak_ptr<Timer> wake, size_t max_buffer_bytes)
+      : strand_(std::move(strand)), wake_(std::move(wake)), max_buffer_bytes_(max_buffer_bytes) {}
+
+  void respond(HttpResponse response) override;
+  void begin_stream(HttpHeaders headers) override;
+  void write(std::string_view bytes) override;
+  void end_stream() override;
+  void on_disconnect(std::function<void()> callback) override;
+  bool is_gone() const override { return locked_state() == State::kGone; }
+
+  // The connection's side, on its strand.
+  void set_request(bool is_head, bool is_http_1_0, bool keep_alive, HttpHeaders headers);
+  std::string take_pending();
+  void add_ping();
+  bool is_streaming() const { return locked_state() == State::kStreaming; }
+  bool is_ended() const { return locked_state() == State::kEnded; }
+  bool is_too_slow() const;
+  bool keep_alive() const;
+  int status() const;
+  // The client has gone or is cut off: what is unsent is dropped. True when the answer had not ended.
+  bool abandon();
+
+ private:
+  enum class State { kWaiting, kStreaming, kEnded, kGone };
+  using Lock = std::lock_guard<std::mutex>;
+
+  State locked_state() const;
+  void append_chunk(std::string_view bytes);
+  void end(const Lock& lock);
+  void wake(const Lock& lock);
+
+  // Given up with the connection: a handler may hold the responder longer than the server lives.
+  std::optional<Strand> strand_;
+  std::weak_ptr<Timer> wake_;
+  const size_t max_buffer_bytes_;
+  mutable std::mutex mutex_;
+  State state_ = State::kWaiting;
+  std::string pending_;
+  std::function<void()> on_gone_;
+  HttpHeaders headers_;
+  int status_ = 200;
+  bool is_head_ = false;
+  bool is_http_1_0_ = false;
+  bool keep_alive_ = true;
+  bool is_wake_posted_ = false;
+  bool is_too_slow_ = false;
+};
+
+}  // namespace spate

@@ -1,10 +1,13 @@
 #include "rank/rank_group.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <future>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "base/cpu_cores.h"
@@ -73,6 +76,19 @@ class RankGroup::Worker {
 };
 
 namespace {
+
+// Of the layers' matrices, as they are on the device: "bf16", or the formats of a quantised checkpoint.
+std::string linear_formats(const RankGroupConfig& config, bool integer_weights) {
+  std::set<std::string> names;
+  if (config.weights != nullptr && integer_weights) {
+    for (const TensorEntry& entry : config.weights->entries()) {
+      if (entry.quantized) names.insert(weight_spec_name(*entry.quantized));
+    }
+  }
+  if (!names.empty()) return fmt::format("{}", fmt::join(names, ", "));
+  const Quantization& wanted = config.quantization;
+  return wanted.enabled() ? weight_spec_name(wanted.linear) : std::string(dtype_name(config.act_dtype));
+}
 
 // All ranks' statuses; the first error wins.
 Status wait_all(std::vector<std::future<Status>>& futures) {
@@ -215,7 +231,7 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
       fmt::format("device {}{}", group->device_description_, size > 1 ? fmt::format(", {} ranks", size) : ""),
       fmt::format(
           "weights {} of {}, workspace {} and state {} a rank", format_bytes(group->weight_bytes_),
-          quantization.enabled() ? weight_spec_name(quantization.linear) : std::string(dtype_name(config.act_dtype)),
+          linear_formats(config, options.integer_weights),
           format_bytes(rank.model().workspace_bytes() + op_workspace_bytes),
           format_bytes(RunningState::num_bytes(limits))),
       fmt::format("KV cache {} = {} tokens in {} blocks", format_bytes(plan.kv_cache_bytes * size),

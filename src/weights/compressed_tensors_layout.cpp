@@ -53,7 +53,11 @@ class CompressedMatrix final : public PackedMatrix {
     }
     if (tensors.g_idx != nullptr) {
       components_.push_back(tensors.g_idx);
-      read_group_ids(checkpoint_, *tensors.g_idx, components.problems());
+      // -1 where it was made and not used.
+      const TensorBytes ids(checkpoint_, *tensors.g_idx);
+      bool is_used = true;
+      for (int64_t k = 0; k < in_features_; ++k) is_used = is_used && ids.integer(k) != -1;
+      if (is_used) read_group_ids(checkpoint_, *tensors.g_idx, components.problems());
     }
   }
 

@@ -14,6 +14,7 @@
 #include <functional>
 #include <limits>
 
+#include "base/tensor_compare.h"
 #include "base/test_support.h"
 #include "weights/open_weights.h"
 
@@ -113,6 +114,41 @@ TEST_CASE("any part of the rows gives the same rows") {
       CHECK(std::memcmp(part.view().raw(), all.view().rows(begin, begin + 9).raw(), 9 * 64 * 4) == 0);
       source->release(entry, begin, begin + 9);
     }
+  }
+}
+
+TEST_CASE("compressed-tensors: column groups in another order, or numbered and not used") {
+  const auto with_ids = [](const std::function<int32_t(int32_t)>& id_of) {
+    return [id_of](RawTensors& tensors) {
+      RawTensor& ids = tensors[kModule + ".weight_g_idx"];
+      ids = {"I32", {64}, std::string(256, '\0')};
+      for (int32_t k = 0; k < 64; ++k) set(ids, static_cast<size_t>(k), id_of(k));
+    };
+  };
+  const auto up_proj = [](const std::function<void(RawTensors&)>& change) {
+    TempDir dir;
+    std::filesystem::copy(golden("compressed_int4_g32") / "config.json", dir.path() / "config.json");
+    RawTensors tensors = read_tensors(golden("compressed_int4_g32"));
+    change(tensors);
+    write_tensors(tensors, dir.path() / "model.safetensors");
+    const auto source = open_weights(dir.path()).value();
+    CHECK(source->find(kModule + ".weight_g_idx") == nullptr);
+    return source->quantized_rows(*source->find(kModule + ".weight"), 0, 64).value();
+  };
+  const QuantizedHostRows plain = up_proj([](RawTensors&) {});
+  for (const auto& same : {with_ids([](int32_t) { return -1; }), with_ids([](int32_t k) { return k / 32; })}) {
+    const QuantizedHostRows rows = up_proj(same);
+    CHECK(rows.view().spec == WeightSpec{WeightFormat::kInt4, 32, false});
+    CHECK_TENSOR(equal_bits("values", dequantize_rows(rows), dequantize_rows(plain)));
+  }
+  const QuantizedHostRows swapped = up_proj(with_ids([](int32_t k) { return 1 - k / 32; }));
+  CHECK(swapped.view().spec == WeightSpec{WeightFormat::kInt8, 32, false});
+  // A code's value under the scale of the other group.
+  const HostTensor values = dequantize_rows(swapped);
+  const float* scales = plain.view().scales.data<float>();
+  for (int64_t k : {0, 31, 32, 63}) {
+    const double expected = scales[1 - k / 32] * plain.view().codes.data<int8_t>()[k];
+    CHECK(std::abs(element_at(values, k) - expected) <= 0.51 / 127 * 8 * scales[1 - k / 32]);
   }
 }
 

@@ -1,0 +1,74 @@
+// loaded_model_test.cpp
+//
+// Goal     A GGUF file stands where a model folder does: one path gives weights, config, tokenizer, template and the
+//          tokens that end an answer.
+// Method   The small files of test/goldens/quantized on the reference back-end; what they compute is proved in
+//          src/model.
+#include "cli/loaded_model.h"
+
+#include <algorithm>
+
+#include "base/test_support.h"
+
+#include "base/test.h"
+
+namespace spate {
+namespace {
+
+ModelArguments reference_model(const std::string& golden) {
+  ModelArguments arguments;
+  arguments.model = (repo_root() / "test" / "goldens" / "quantized" / golden).string();
+  arguments.device = "reference";
+  arguments.max_num_seqs = 2;
+  arguments.kv_cache_memory = 1 << 20;
+  return arguments;
+}
+
+TEST_CASE("a GGUF file is a whole model") {
+  const auto loaded = load_model(reference_model("gguf_llama3/model.gguf"));
+  REQUIRE_MESSAGE(loaded.ok(), loaded.status().to_string());
+  const LoadedModel& model = **loaded;
+  CHECK(model.name == "model");
+  CHECK(model.config.architecture == "LlamaForCausalLM");
+  CHECK(model.eos_token_ids == std::vector<int32_t>{46, 47});
+  CHECK(*model.generation.top_k == 20);
+  REQUIRE(model.tokenizer != nullptr);
+  CHECK(model.tokenizer->decode(model.tokenizer->encode("ab c")) == "ab c");
+  REQUIRE(model.chat_template != nullptr);
+  CHECK(model.chat_template_source.find("assistant:") != std::string::npos);
+  const bool names_formats = std::any_of(model.summary.begin(), model.summary.end(), [](const std::string& line) {
+    return line.find("int4-g32, int4-g32-asym, int8-g32, int8-g32-asym") != std::string::npos;
+  });
+  CHECK(names_formats);
+}
+
+TEST_CASE("the parts of a split GGUF file, named by any of them") {
+  const auto loaded = load_model(reference_model("gguf_ernie4_5/model-00002-of-00003.gguf"));
+  REQUIRE_MESSAGE(loaded.ok(), loaded.status().to_string());
+  CHECK((*loaded)->config.architecture == "Ernie4_5ForCausalLM");
+  CHECK((*loaded)->tokenizer != nullptr);
+}
+
+TEST_CASE("a folder of codes with the tokenizer of a GGUF file") {
+  ModelArguments arguments = reference_model("compressed_w8a8");
+  arguments.tokenizer = reference_model("gguf_llama3/model.gguf").model;
+  const auto loaded = load_model(arguments);
+  REQUIRE_MESSAGE(loaded.ok(), loaded.status().to_string());
+  CHECK((*loaded)->tokenizer->vocab_size() == 48);
+  arguments.tokenizer.clear();
+  CHECK(load_model(arguments).status().message().find("tokenizer.json") != std::string::npos);
+}
+
+TEST_CASE("a model that is not there, and a file that is no GGUF") {
+  CHECK(load_model(reference_model("nothing.gguf")).status().message().find("or a *.gguf file") != std::string::npos);
+  ModelArguments arguments = reference_model("");
+  TempDir dir;
+  const auto path = dir.path() / "model.gguf";
+  std::filesystem::copy(repo_root() / "test" / "goldens" / "quantized" / "gptq_int4_g32" / "config.json", path);
+  arguments.model = path.string();
+  CHECK(load_model(arguments).status().message().find("model.gguf: gguf: the file does not begin with GGUF") !=
+        std::string::npos);
+}
+
+}  // namespace
+}  // namespace spate

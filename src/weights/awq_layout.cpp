@@ -54,13 +54,19 @@ class AwqMatrix final : public PackedMatrix {
   int64_t words_per_row() const { return out_features_ / kPerWord; }
 
   Status read_codes(int64_t begin, int64_t end, int8_t* codes) const override {
-    // 64 columns of a row are one cache line of the result.
+    // 64 columns of eight rows at a time: a cache line of each row of the result.
     constexpr int64_t kBlock = 64;
+    int8_t block[kBlock * kPerWord];
     for (int64_t first = 0; first < in_features_; first += kBlock) {
-      for (int64_t n = begin; n < end; ++n) {
-        for (int64_t k = first; k < std::min(in_features_, first + kBlock); ++k) {
-          const uint32_t word = codes_.word(k * words_per_row() + n / kPerWord);
-          codes[(n - begin) * in_features_ + k] = static_cast<int8_t>(signed_nibble(word, n));
+      const int64_t columns = std::min(kBlock, in_features_ - first);
+      for (int64_t word = begin / kPerWord; word * kPerWord < end; ++word) {
+        for (int64_t k = 0; k < columns; ++k) {
+          unpack_codes(codes_.word((first + k) * words_per_row() + word), 4, block + k * kPerWord);
+        }
+        for (int64_t n = std::max(begin, word * kPerWord); n < std::min(end, (word + 1) * kPerWord); ++n) {
+          const int8_t* column = block + kNibbleOf[n % kPerWord];
+          int8_t* row = codes + (n - begin) * in_features_ + first;
+          for (int64_t k = 0; k < columns; ++k) row[k] = column[k * kPerWord];
         }
       }
     }

@@ -11,6 +11,7 @@
 // Which of config_groups a matrix belongs to is told by its shapes, so that no target patterns need to be matched.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 
 #include "weights/packed_matrix.h"
@@ -65,22 +66,31 @@ class CompressedMatrix final : public PackedMatrix {
 
  private:
   Status read_codes(int64_t begin, int64_t end, int8_t* codes) const override {
-    const auto bits = static_cast<int>(scheme_.bits);
-    const int per_word = 32 / bits, middle = 1 << (bits - 1);
-    const uint32_t mask = (uint32_t{1} << bits) - 1;
-    const int64_t words = words_for(in_features_, bits);
     for (int64_t n = begin; n < end; ++n) {
       int8_t* row = codes + (n - begin) * in_features_;
-      for (int64_t k = 0; k < in_features_; ++k) {
-        if (is_packed_) {
-          const uint32_t word = codes_.word(n * words + k / per_word);
-          row[k] = static_cast<int8_t>(static_cast<int>((word >> (k % per_word * bits)) & mask) - middle);
-          continue;
-        }
-        row[k] = codes_.byte(n * in_features_ + k);
-        if (row[k] < -middle || row[k] >= middle) {
-          return data_loss("{}[{}, {}] is {}, no code of {} bits", components_[0]->name, n, k, row[k], bits);
-        }
+      if (is_packed_)
+        read_packed_row(n, row);
+      else
+        RETURN_IF_ERROR(read_byte_row(n, row));
+    }
+    return ok_status();
+  }
+  void read_packed_row(int64_t n, int8_t* row) const {
+    const int64_t per_word = 32 / scheme_.bits, words = words_for(in_features_, scheme_.bits);
+    for (int64_t i = 0; i < in_features_ / per_word; ++i) {
+      unpack_codes(codes_.word(n * words + i), scheme_.bits, row + i * per_word);
+    }
+    if (in_features_ % per_word == 0) return;
+    int8_t last[8];
+    unpack_codes(codes_.word(n * words + words - 1), scheme_.bits, last);
+    std::copy_n(last, in_features_ % per_word, row + in_features_ / per_word * per_word);
+  }
+  Status read_byte_row(int64_t n, int8_t* row) const {
+    const int middle = 1 << (scheme_.bits - 1);
+    for (int64_t k = 0; k < in_features_; ++k) {
+      row[k] = codes_.byte(n * in_features_ + k);
+      if (row[k] < -middle || row[k] >= middle) {
+        return data_loss("{}[{}, {}] is {}, no code of {} bits", components_[0]->name, n, k, row[k], scheme_.bits);
       }
     }
     return ok_status();

@@ -59,16 +59,11 @@ class GptqMatrix final : public PackedMatrix {
   using PackedMatrix::PackedMatrix;
 
   Status read_codes(int64_t begin, int64_t end, int8_t* codes) const override {
-    const auto bits = static_cast<int>(scheme_.bits);
-    const int per_word = 32 / bits, middle = 1 << (bits - 1);
-    const uint32_t mask = (uint32_t{1} << bits) - 1;
+    const int64_t per_word = 32 / scheme_.bits;
     for (int64_t word_row = 0; word_row * per_word < in_features_; ++word_row) {
       for (int64_t n = begin; n < end; ++n) {
-        const uint32_t word = codes_.word(word_row * out_features_ + n);
-        int8_t* out = codes + (n - begin) * in_features_ + word_row * per_word;
-        for (int j = 0; j < per_word; ++j) {
-          out[j] = static_cast<int8_t>(static_cast<int>((word >> (j * bits)) & mask) - middle);
-        }
+        unpack_codes(codes_.word(word_row * out_features_ + n), scheme_.bits,
+                     codes + (n - begin) * in_features_ + word_row * per_word);
       }
     }
     return ok_status();

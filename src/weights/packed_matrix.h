@@ -39,6 +39,22 @@ class TensorBytes {
   DType dtype_ = DType::kI32;
 };
 
+// The 32 / bits codes of a word, the lowest bits first, less 2^(bits - 1). bits: 4 or 8.
+inline void unpack_codes(uint32_t word, int64_t bits, int8_t* codes) {
+  if (bits == 8) {
+    word ^= 0x80808080u;
+    std::memcpy(codes, &word, 4);
+    return;
+  }
+  // Eight nibbles to eight bytes; then 8 less in each, a bit above it stopping the borrow.
+  uint64_t bytes = word;
+  bytes = (bytes | bytes << 16) & 0x0000ffff0000ffffu;
+  bytes = (bytes | bytes << 8) & 0x00ff00ff00ff00ffu;
+  bytes = (bytes | bytes << 4) & 0x0f0f0f0f0f0f0f0fu;
+  bytes = ((bytes | 0x8080808080808080u) - 0x0808080808080808u) ^ 0x8080808080808080u;
+  std::memcpy(codes, &bytes, 8);
+}
+
 class PackedMatrix {
  public:
   virtual ~PackedMatrix() = default;

@@ -77,20 +77,24 @@ float half_at(const char* p) {
 
 float stored(float value) { return stored_scale(kInt4Symmetric, value); }
 
-// Element j of 16 bytes: the low nibbles are elements 0 to 15, the high ones 16 to 31.
-int nibble_at(const char* p, int j) { return j < 16 ? byte_at(p + j) & 15 : byte_at(p + j - 16) >> 4; }
-
-void decode_4bit(const char* codes_at, int8_t* codes) {
-  for (int j = 0; j < kGroup; ++j) codes[j] = static_cast<int8_t>(nibble_at(codes_at, j) - 8);
+// 32 nibbles less 8: the low ones of 16 bytes, then the high ones. Loops of constant length without branches: the
+// compiler makes vectors of them.
+void decode_4bit(const char* bytes, int8_t* codes) {
+  for (int j = 0; j < 16; ++j) {
+    codes[j] = static_cast<int8_t>((byte_at(bytes + j) & 15) - 8);
+    codes[j + 16] = static_cast<int8_t>((byte_at(bytes + j) >> 4) - 8);
+  }
 }
 
 // The fifth bits of 32 elements in four bytes, then their nibbles.
 void decode_5bit(const char* high_at, int middle, int8_t* codes) {
   uint32_t high;
   std::memcpy(&high, high_at, 4);
-  for (int j = 0; j < kGroup; ++j) {
-    const int fifth = static_cast<int>((high >> j) & 1);
-    codes[j] = static_cast<int8_t>((nibble_at(high_at + 4, j) | fifth << 4) - middle);
+  const char* bytes = high_at + 4;
+  for (int j = 0; j < 16; ++j) {
+    const int low_bit = static_cast<int>(high >> j & 1) << 4, high_bit = static_cast<int>(high >> (j + 16) & 1) << 4;
+    codes[j] = static_cast<int8_t>(((byte_at(bytes + j) & 15) | low_bit) - middle);
+    codes[j + 16] = static_cast<int8_t>((byte_at(bytes + j) >> 4 | high_bit) - middle);
   }
 }
 
@@ -108,38 +112,52 @@ void scale_and_minimum(const char* packed, int g, int& scale, int& minimum) {
 
 // Q4_K: d, dmin, 12 bytes of scales, 128 of nibbles. Q5_K has 32 bytes of fifth bits before the nibbles, bit g of byte
 // j for element j of group g.
-void decode_k_block(const char* block, bool has_fifth_bits, int8_t* codes, float* scales, float* offsets) {
+template <bool kHasFifthBits>
+void decode_k_block(const char* block, int8_t* codes, float* scales, float* offsets) {
   const float d = half_at(block), d_min = half_at(block + 2);
   if (!std::isfinite(d) || !std::isfinite(d_min)) return std::fill(scales, scales + 8, NAN);
-  const char* fifth_bits = block + 16;
-  const char* nibbles = block + (has_fifth_bits ? 48 : 16);
   for (int g = 0; g < 8; ++g) {
     int scale = 0, minimum = 0;
     scale_and_minimum(block + 4, g, scale, minimum);
     const float step = d * static_cast<float>(scale), low = d_min * static_cast<float>(minimum);
     scales[g] = stored(step);
-    offsets[g] = stored(has_fifth_bits ? -low : 8 * step - low);
+    offsets[g] = stored(kHasFifthBits ? -low : 8 * step - low);
+  }
+  const char* fifth_bits = block + 16;
+  const char* nibbles = block + (kHasFifthBits ? 48 : 16);
+  for (int pair = 0; pair < 4; ++pair) {
+    int8_t* low = codes + pair * 2 * kGroup;
+    int8_t* high = low + kGroup;
     for (int j = 0; j < kGroup; ++j) {
-      const uint8_t both = byte_at(nibbles + g / 2 * kGroup + j);
-      int q = g % 2 == 0 ? both & 15 : both >> 4;
-      if (has_fifth_bits) q |= (byte_at(fifth_bits + j) >> g & 1) << 4;
-      codes[g * kGroup + j] = static_cast<int8_t>(has_fifth_bits ? q : q - 8);
+      const uint8_t both = byte_at(nibbles + pair * kGroup + j);
+      if constexpr (kHasFifthBits) {
+        const int fifth = byte_at(fifth_bits + j) >> (2 * pair);
+        low[j] = static_cast<int8_t>((both & 15) | (fifth & 1) << 4);
+        high[j] = static_cast<int8_t>(both >> 4 | (fifth & 2) << 3);
+      } else {
+        low[j] = static_cast<int8_t>((both & 15) - 8);
+        high[j] = static_cast<int8_t>((both >> 4) - 8);
+      }
     }
   }
 }
 
-// 128 bytes of low nibbles, 64 of upper pairs of bits, 16 scales, d. Each half of 128 elements takes half of them.
+// 128 bytes of low nibbles, 64 of upper pairs of bits, 16 scales, d. Each half of 128 elements takes half of them, each
+// quarter of a half its own nibble and its own pair.
 void decode_q6_k_block(const char* block, int8_t* codes, float* scales) {
-  float values[256];
   const float d = half_at(block + 208);
   if (!std::isfinite(d)) return std::fill(scales, scales + 8, NAN);
-  for (int i = 0; i < 256; ++i) {
-    const int half = i / 128, in_half = i % 128, quarter = in_half / 32, j = in_half % 32;
-    const uint8_t both = byte_at(block + half * 64 + (quarter % 2) * 32 + j);
-    const int low = quarter < 2 ? both & 15 : both >> 4;
-    const int high = byte_at(block + 128 + half * 32 + j) >> (2 * quarter) & 3;
-    const auto scale = static_cast<float>(static_cast<int8_t>(block[192 + i / 16]));
-    values[i] = d * scale * static_cast<float>((low | high << 4) - 32);
+  float values[256];
+  for (int group = 0; group < 16; ++group) {
+    const int half = group / 8, quarter = group % 8 / 2, first = group % 2 * 16;
+    const char* low = block + half * 64 + quarter % 2 * 32 + first;
+    const char* high = block + 128 + half * 32 + first;
+    const int low_shift = quarter / 2 * 4, high_shift = quarter * 2;
+    const float scale = d * static_cast<float>(static_cast<int8_t>(block[192 + group]));
+    for (int j = 0; j < 16; ++j) {
+      const int q = (byte_at(low + j) >> low_shift & 15) | (byte_at(high + j) >> high_shift & 3) << 4;
+      values[group * 16 + j] = scale * static_cast<float>(q - 32);
+    }
   }
   quantize_row(kInt8Symmetric, values, 256, codes, scales, nullptr);
 }
@@ -165,8 +183,9 @@ void decode_block(uint32_t type, const char* block, int8_t* codes, float* scales
       std::memcpy(codes, block + 2, kGroup);
       return;
     case kQ4_K:
+      return decode_k_block<false>(block, codes, scales, offsets);
     case kQ5_K:
-      return decode_k_block(block, type == kQ5_K, codes, scales, offsets);
+      return decode_k_block<true>(block, codes, scales, offsets);
     case kQ6_K:
       return decode_q6_k_block(block, codes, scales);
     default:

@@ -8,6 +8,7 @@
 #include "weights/gguf_checkpoint.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 
@@ -115,6 +116,106 @@ TEST_CASE("names, types and config of a GGUF file") {
   CHECK(yarn.rope.original_max_position_embeddings == 32);
   CHECK(yarn.model_type == "qwen2");
   CHECK(load_model_config(golden("gguf_qwen3_k") / "model.gguf")->tie_word_embeddings);
+}
+
+// A file of metadata and an embedding table of 8 tokens, for what the goldens do not have.
+class MetadataFile {
+ public:
+  explicit MetadataFile(const std::string& architecture) : prefix_(architecture + ".") {
+    text("general.architecture", architecture);
+    for (const char* key : {"block_count", "attention.head_count"}) integer(prefix_ + key, 2);
+    integer(prefix_ + "embedding_length", 32);
+    integer(prefix_ + "feed_forward_length", 64);
+    integer(prefix_ + "context_length", 128);
+    number(prefix_ + "attention.layer_norm_rms_epsilon", 1e-5f);
+  }
+  MetadataFile& own_integer(const std::string& key, uint32_t value) { return integer(prefix_ + key, value); }
+  MetadataFile& own_number(const std::string& key, float value) { return number(prefix_ + key, value); }
+  MetadataFile& own_text(const std::string& key, const std::string& value) { return text(prefix_ + key, value); }
+
+  Result<ModelConfig> config() const {
+    std::string bytes = "GGUF";
+    const auto add = [&](auto value) { bytes.append(reinterpret_cast<const char*>(&value), sizeof value); };
+    add(uint32_t{3});
+    add(uint64_t{1});
+    add(num_keys_);
+    bytes += keys_;
+    const std::string name = "token_embd.weight";
+    add(uint64_t{name.size()});
+    bytes += name;
+    add(uint32_t{2});
+    for (const uint64_t dim : {32, 8}) add(dim);
+    add(uint32_t{0});  // F32
+    add(uint64_t{0});
+    bytes.resize((bytes.size() + 31) / 32 * 32 + 32 * 8 * 4);
+    ASSIGN_OR_RETURN(const std::unique_ptr<GgufCheckpoint> gguf, GgufCheckpoint::parse({bytes}));
+    return gguf->model_config();
+  }
+
+ private:
+  template <typename T>
+  void append(T value) {
+    keys_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  void append_text(const std::string& text) {
+    append(uint64_t{text.size()});
+    keys_ += text;
+  }
+  void begin(const std::string& key, GgufType type) {
+    append_text(key);
+    append(static_cast<uint32_t>(type));
+    ++num_keys_;
+  }
+  MetadataFile& integer(const std::string& key, uint32_t value) {
+    begin(key, GgufType::kUint32);
+    append(value);
+    return *this;
+  }
+  MetadataFile& number(const std::string& key, float value) {
+    begin(key, GgufType::kFloat32);
+    append(value);
+    return *this;
+  }
+  MetadataFile& text(const std::string& key, const std::string& value) {
+    begin(key, GgufType::kString);
+    append_text(value);
+    return *this;
+  }
+
+  std::string prefix_, keys_;
+  uint64_t num_keys_ = 0;
+};
+
+TEST_CASE("metadata that the goldens do not have") {
+  const ModelConfig plain = MetadataFile("qwen3").config().value();
+  CHECK(plain.architecture == "Qwen3ForCausalLM");
+  CHECK(plain.head_dim == 16);  // width / heads, where a silent config.json of Qwen3 means 128
+  CHECK(plain.num_kv_heads == 2);
+  CHECK(plain.rms_norm_eps == doctest::Approx(1e-5));
+  CHECK(plain.rope.type == RopeType::kDefault);
+  CHECK(plain.tie_word_embeddings);
+  const ModelConfig mistral = MetadataFile("llama").own_integer("attention.sliding_window", 64).config().value();
+  CHECK(mistral.architecture == "MistralForCausalLM");
+  CHECK(mistral.sliding_window == 64);
+  CHECK(MetadataFile("llama").own_integer("attention.sliding_window", 0).config()->architecture == "LlamaForCausalLM");
+  const ModelConfig linear = MetadataFile("llama").own_number("rope.scale_linear", 4).config().value();
+  CHECK(linear.rope.type == RopeType::kLinear);
+  CHECK(linear.rope.factor == 4);
+  const ModelConfig yarn = MetadataFile("qwen2")
+                               .own_text("rope.scaling.type", "yarn")
+                               .own_number("rope.scaling.factor", 4)
+                               .own_integer("rope.scaling.original_context_length", 32)
+                               .own_number("rope.scaling.attn_factor", 0.5f)
+                               .own_number("rope.scaling.yarn_beta_fast", 16)
+                               .config()
+                               .value();
+  CHECK(yarn.rope.beta_fast == 16);
+  CHECK(yarn.rope.attention_factor == doctest::Approx(0.5 * (0.1 * std::log(4.0) + 1)));
+  CHECK(MetadataFile("qwen2").own_integer("rope.dimension_count", 8).config()->rotary_dim() == 8);
+  CHECK(MetadataFile("qwen2").own_text("rope.scaling.type", "none").config()->rope.type == RopeType::kDefault);
+  CHECK(says(MetadataFile("qwen2").own_text("rope.scaling.type", "linear").config().status(),
+             "qwen2.rope.scaling.factor"));
+  CHECK(says(MetadataFile("gemma3").config().status(), "general.architecture is 'gemma3'"));
 }
 
 TEST_CASE("any part of interleaved rows gives the same rows") {

@@ -19,7 +19,10 @@ bool take_prefix(std::string_view& text, std::string_view prefix) {
 
 Result<Quantization> parse_quantization(std::string_view text) {
   const auto error = [&] { return invalid_argument("--quantization '{}': use {}", text, kAllowed); };
-  if (text == "none" || text.empty()) return Quantization();
+  // A checkpoint's own layout is read from its files; naming it, as vLLM's users do, changes nothing.
+  for (const std::string_view own : {"", "none", "auto", "gptq", "awq", "compressed-tensors", "gguf"}) {
+    if (text == own) return Quantization();
+  }
   std::string_view rest = text;
   take_prefix(rest, "w");
   Quantization quantization;

@@ -106,7 +106,7 @@ TEST_CASE("common_spec") {
 }
 
 TEST_CASE("--quantization") {
-  CHECK_FALSE(parse_quantization("none").value().enabled());
+  for (const char* own : {"none", "gptq", "awq", "gguf"}) CHECK_FALSE(parse_quantization(own).value().enabled());
   CHECK(weight_spec_name(parse_quantization("int8").value().linear) == "int8");
   CHECK(weight_spec_name(parse_quantization("wint4").value().linear) == "int4-g64");
   CHECK(weight_spec_name(parse_quantization("int4-g128-asym").value().linear) == "int4-g128-asym");

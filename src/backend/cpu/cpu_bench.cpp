@@ -1,6 +1,7 @@
 // spate-cpu-bench [--threads N] [--isa avx2|avx512|amx] [--layers N] [--kv bf16|i8] [--filter TEXT]
+//                 [--quantization int8|int4|...]
 //
-// The ops of a Qwen3-0.6B step on dummy weights (bf16), without engine and model code around them: decode of 1 to 64 sequences at 160
+// The ops of a Qwen3-0.6B step on dummy weights, without engine and model code around them: decode of 1 to 64 sequences at 160
 // tokens, prefill of 512 and 2048, single products, attention; each next to the limit that it should reach. Parts: "steps", "profile" (each op's
 // time and share of a step; only when named), "attention", "products"; --filter names one. With few --layers the profile takes seconds.
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include "backend/cpu/limits.h"
 #include "backend/ops.h"
 #include "base/rng.h"
+#include "quant/quantization.h"
 
 namespace spate {
 namespace {
@@ -34,6 +36,7 @@ struct Options {
   int num_threads = 2;
   std::string isa, filter;
   DType kv_dtype = DType::kBf16;
+  Quantization quantization;
   Shape shape;
 };
 
@@ -68,10 +71,26 @@ class Bench {
     if (dtype == DType::kBf16) fill_bf16(data, elements, scale, buffers_.size());
     return Tensor(data, dtype, dims);
   }
-  PackedWeight weight(int64_t out_features, int64_t in_features) {
-    PackedWeight packed = device_->create_weight({.out_features = out_features, .in_features = in_features}).value();
-    fill_bf16(packed.mutable_data(), static_cast<int64_t>(packed.bytes() / 2), 1 / std::sqrt(static_cast<float>(in_features)), 7);
+  PackedWeight weight(int64_t out_features, int64_t in_features, const WeightSpec& spec) {
+    PackedWeight packed =
+        device_->create_weight({.out_features = out_features, .in_features = in_features, .spec = spec}).value();
+    const float scale = 1 / std::sqrt(static_cast<float>(in_features));
+    if (!spec.is_integer()) {
+      fill_bf16(packed.mutable_data(), static_cast<int64_t>(packed.bytes() / 2), scale, 7);
+      return packed;
+    }
+    const HostTensor rows(DType::kBf16, {std::min<int64_t>(out_features, 1024), in_features});
+    fill_bf16(rows.view().raw(), rows.view().num_elements(), scale, 7);
+    for (int64_t n = 0; n < out_features; n += rows.view().dim(0)) {
+      const Status status = device_->pack_rows(packed, n, rows.view().rows(0, std::min(rows.view().dim(0), out_features - n)));
+      CHECK(status.ok(), "{}", status.message());
+    }
     return packed;
+  }
+  // Of a product with a weight.
+  double peak_of(const WeightSpec& spec) const {
+    const double amx = spec.is_integer() ? limits_.amx_int8_ops_per_s : limits_.amx_bf16_flops_per_s;
+    return amx > 0 ? amx : spec.is_integer() ? limits_.vector_int8_ops_per_s : limits_.fp32_flops_per_s;
   }
   void make_layers();
   void fill_cache(const KvView& kv);
@@ -139,15 +158,19 @@ void Bench::make_layers() {
   const KvGroupDesc desc{.num_kv_heads = s.num_kv_heads, .head_dim = s.head_dim, .kv_block_size = s.kv_block_size, .dtype = options_.kv_dtype};
   const int64_t blocks_per_seq = kMaxSeqLen / s.kv_block_size, num_blocks = std::max(kMaxSeqs * 8, blocks_per_seq);
   for (int64_t i = 0; i < s.num_layers; ++i) {
-    Layer layer{weight(s.qkv_width(), s.hidden_size), weight(s.hidden_size, s.num_heads * s.head_dim),
-                weight(2 * s.intermediate_size, s.hidden_size), weight(s.hidden_size, s.intermediate_size), {}};
+    const WeightSpec& spec = options_.quantization.linear;
+    Layer layer{weight(s.qkv_width(), s.hidden_size, spec),
+                weight(s.hidden_size, s.num_heads * s.head_dim, spec),
+                weight(2 * s.intermediate_size, s.hidden_size, spec),
+                weight(s.hidden_size, s.intermediate_size, spec),
+                {}};
     const int64_t block_bytes = device_->kv_block_bytes(desc);
     const Tensor blocks = tensor(DType::kI8, {num_blocks, block_bytes});
     layer.kv = {.desc = desc, .data = blocks.raw(), .block_bytes = block_bytes, .num_blocks = num_blocks};
     fill_cache(layer.kv);
     layers_.push_back(std::move(layer));
   }
-  lm_head_ = weight(s.vocab_size, s.hidden_size);
+  lm_head_ = weight(s.vocab_size, s.hidden_size, options_.quantization.vocabulary);
   cos_sin_ = tensor(DType::kF32, {kMaxSeqLen, s.head_dim});
   for (int64_t i = 0; i < cos_sin_.num_elements(); ++i) cos_sin_.data<float>()[i] = (i / 64) % 2 ? 0.6f : 0.8f;
   norm_ = tensor(DType::kBf16, {s.hidden_size});
@@ -237,10 +260,12 @@ void Bench::step(int64_t num_seqs, int64_t query_len, int64_t seq_len) {
     std::printf("decode %3ld seqs at %ld: %8.2f ms, %8.1f tok/s, %6.2f GB/s = %4.1f %% of bandwidth\n", num_seqs, seq_len, time * 1e3,
                 static_cast<double>(num_seqs) / time, rate / 1e9, 100 * rate / limits_.memory_bytes_per_s);
   } else {
-    const double flops = layer_bytes * static_cast<double>(m) +
+    const double layer_params = static_cast<double>(
+        s.num_layers * s.hidden_size * (s.qkv_width() + s.num_heads * s.head_dim + 3 * s.intermediate_size));
+    const double flops = 2 * layer_params * static_cast<double>(m) +
                          2.0 * static_cast<double>(s.num_layers * num_seqs * s.num_heads * s.head_dim * 2) * static_cast<double>(query_len) *
                              (static_cast<double>(seq_len) - static_cast<double>(query_len) / 2);
-    const double peak = limits_.amx_bf16_flops_per_s > 0 ? limits_.amx_bf16_flops_per_s : limits_.fp32_flops_per_s;
+    const double peak = peak_of(options_.quantization.linear);
     std::printf("prefill %4ld of %4ld:   %8.2f ms, %8.1f tok/s, %6.3f TFLOP/s = %4.1f %% of peak\n", query_len, seq_len, time * 1e3,
                 static_cast<double>(m) / time, flops / time / 1e12, 100 * flops / time / peak);
   }
@@ -273,7 +298,7 @@ void Bench::bench_products() {
   };
   for (const Product& product : {Product{"qkv", &Layer::qkv, false}, Product{"o", &Layer::o, false},
                                  Product{"gate_up+silu", &Layer::gate_up, true}, Product{"down", &Layer::down, false}}) {
-    for (const int64_t m : {1, 4, 16, 32, 64, 128, 512, 2048}) {
+    for (const int64_t m : {1, 4, 8, 16, 32, 64, 128, 512, 2048}) {
       const size_t mark = buffers_.size();
       const WeightDesc desc = (layers_[0].*product.weight).desc();
       const Tensor x = tensor(DType::kBf16, {m, desc.in_features});
@@ -289,8 +314,8 @@ void Bench::bench_products() {
         }
       };
       const double time = seconds([&] { device_->run_step(*stream_, {}, all_layers); }, 0.2) / static_cast<double>(s.num_layers);
-      const double bytes = static_cast<double>(weight_bytes(desc.spec, desc.out_features, desc.in_features)), flops = bytes * static_cast<double>(m);
-      const double peak = limits_.amx_bf16_flops_per_s > 0 ? limits_.amx_bf16_flops_per_s : limits_.fp32_flops_per_s;
+      const double bytes = static_cast<double>(weight_bytes(desc.spec, desc.out_features, desc.in_features));
+      const double flops = 2.0 * static_cast<double>(desc.out_features * desc.in_features * m), peak = peak_of(desc.spec);
       std::printf("%-12s m %4ld: %9.1f us, weights at %6.2f GB/s = %5.1f %%, %7.3f TFLOP/s = %4.1f %%\n", product.name, m, time * 1e6,
                   bytes / time / 1e9, 100 * bytes / time / limits_.memory_bytes_per_s, flops / time / 1e12, 100 * flops / time / peak);
       std::fflush(stdout);
@@ -353,7 +378,10 @@ void Bench::run() {
   std::printf("%s; limits: memory %.2f GB/s, fp32 %.3f TFLOP/s, AMX bf16 %.2f TFLOP/s, int8 %.2f TOP/s\n", device_->description().c_str(),
               limits_.memory_bytes_per_s / 1e9, limits_.fp32_flops_per_s / 1e12, limits_.amx_bf16_flops_per_s / 1e12,
               limits_.amx_int8_ops_per_s / 1e12);
+  const auto start = Clock::now();
   make_layers();
+  std::printf("weights of %s: made in %.2f s\n", weight_spec_name(options_.quantization.linear).c_str(),
+              std::chrono::duration<double>(Clock::now() - start).count());
   if (selected("steps")) bench_steps();
   if (!options_.filter.empty() && selected("profile")) bench_profile();
   if (selected("attention")) bench_attention();
@@ -371,6 +399,7 @@ int main(int argc, char** argv) {
     if (flag == "--isa") options.isa = value;
     if (flag == "--kv") options.kv_dtype = value == "i8" ? spate::DType::kI8 : spate::DType::kBf16;
     if (flag == "--filter") options.filter = value;
+    if (flag == "--quantization") options.quantization = spate::parse_quantization(value).value();
     if (flag == "--layers") options.shape.num_layers = std::atoi(value.c_str());
   }
   spate::Bench(options).run();

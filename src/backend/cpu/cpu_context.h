@@ -1,6 +1,8 @@
 // What the ops of a CPU device share: kernels, threads and scratch memory. Private to backend/cpu.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <memory>
 #include <vector>
@@ -12,14 +14,17 @@
 
 namespace spate::cpu {
 
-// Memory that grows to the largest need and is then reused by every step; contents do not survive a reserve().
+// Memory that grows to the largest need and is then reused by every step; contents do not survive a reserve(). Large
+// ones lie in 2 MB pages: x of a product of 512 rows spans hundreds of small ones (3 to 5 % of the product).
 class Scratch {
  public:
   char* reserve(int64_t bytes) {
     if (bytes > bytes_) {
-      data_.reset(static_cast<char*>(std::aligned_alloc(64, static_cast<size_t>(round_up(bytes, 4096)))));
+      const int64_t page = bytes < kHugeBytes / 4 ? 4096 : kHugeBytes;
+      data_.reset(static_cast<char*>(std::aligned_alloc(static_cast<size_t>(page), static_cast<size_t>(round_up(bytes, page)))));
       CHECK(data_ != nullptr, "out of host memory: {} bytes of scratch", bytes);
-      bytes_ = round_up(bytes, 4096);
+      bytes_ = round_up(bytes, page);
+      if (page == kHugeBytes) madvise(data_.get(), static_cast<size_t>(bytes_), MADV_HUGEPAGE);
     }
     return data_.get();
   }
@@ -27,6 +32,7 @@ class Scratch {
   int64_t bytes() const { return bytes_; }
 
  private:
+  static constexpr int64_t kHugeBytes = int64_t{2} << 20;
   struct Free {
     void operator()(char* p) const { std::free(p); }
   };

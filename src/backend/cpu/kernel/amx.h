@@ -1,4 +1,5 @@
-// AMX tiles: their configuration and blocks of tile products C += A B, bf16 by bf16 in fp32. Tile numbers must be literals.
+// AMX tiles: their configuration and blocks of tile products C += A B, bf16 by bf16 in fp32 or (kInts) 8-bit by 8-bit in
+// i32; a tile is 16 rows of 64 bytes in both. Tile numbers must be literals.
 //
 // GCC 12 trap: _tile_loadconfig names only 8 bytes of the configuration as its input, and _tile_loadd names no memory at all. So
 // configurations are static constants, and amx_fence() keeps earlier stores in front of the tile loads that read them.
@@ -36,6 +37,13 @@ static constexpr TileConfigs make_tile_configs() {
   return configs;
 }
 static constexpr TileConfigs kTileConfigs = make_tile_configs();
+
+#define SPATE_TILE_PRODUCT(c, a, b) \
+  if constexpr (kInts) {            \
+    _tile_dpbssd(c, a, b);          \
+  } else {                          \
+    _tile_dpbf16ps(c, a, b);        \
+  }
 
 SPATE_INLINE void amx_begin(int64_t rows) { _tile_loadconfig(&kTileConfigs.of_rows[rows]); }
 SPATE_INLINE void amx_end() { _tile_release(); }
@@ -113,7 +121,7 @@ SPATE_INLINE void amx_1x1(const TileRows& a, const B& b, int64_t j, int64_t step
 // Two blocks of A by blocks j and j + 1 of B: each tile that is loaded is used twice. Needs the configuration of 16 rows.
 // kStreamA: A comes from L2 and must not drive B out of L1 (3.2 instead of 2.5 TFLOP/s a core). meanwhile(s) runs in each step: the vector
 // units are idle for its 64 cycles.
-template <bool kPrefetch, bool kStreamA, typename B, typename Meanwhile>
+template <bool kPrefetch, bool kStreamA, bool kInts = false, typename B, typename Meanwhile>
 SPATE_INLINE void amx_2x2(const TileRows& a, const B& b, int64_t j, int64_t steps, float* c, int64_t c_stride,
                           bool accumulate, const Meanwhile& meanwhile) {
   float* lower = c + 16 * c_stride;
@@ -137,17 +145,17 @@ SPATE_INLINE void amx_2x2(const TileRows& a, const B& b, int64_t j, int64_t step
     } else {
       _tile_loadd(4, rows, a.row_stride);
     }
-    _tile_dpbf16ps(0, 4, 6);
+    SPATE_TILE_PRODUCT(0, 4, 6)
     _tile_loadd(7, b(s, j + 1), 64);
     prefetch_tile<kPrefetch>(b(s, j + 1));
-    _tile_dpbf16ps(1, 4, 7);
+    SPATE_TILE_PRODUCT(1, 4, 7)
     if constexpr (kStreamA) {
       _tile_stream_loadd(5, rows + a.block_stride, a.row_stride);
     } else {
       _tile_loadd(5, rows + a.block_stride, a.row_stride);
     }
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+    SPATE_TILE_PRODUCT(2, 5, 6)
+    SPATE_TILE_PRODUCT(3, 5, 7)
     meanwhile(s);
   }
   _tile_stored(0, c, c_stride * 4);
@@ -156,7 +164,7 @@ SPATE_INLINE void amx_2x2(const TileRows& a, const B& b, int64_t j, int64_t step
   _tile_stored(3, lower + 16, c_stride * 4);
 }
 
-template <typename B>
+template <bool kInts = false, typename B>
 SPATE_INLINE void amx_2x1(const TileRows& a, const B& b, int64_t j, int64_t steps, float* c, int64_t c_stride,
                           bool accumulate) {
   float* lower = c + 16 * c_stride;
@@ -171,9 +179,9 @@ SPATE_INLINE void amx_2x1(const TileRows& a, const B& b, int64_t j, int64_t step
     const char* rows = a.base + s * a.step_stride;
     _tile_loadd(6, b(s, j), 64);
     _tile_loadd(4, rows, a.row_stride);
-    _tile_dpbf16ps(0, 4, 6);
+    SPATE_TILE_PRODUCT(0, 4, 6)
     _tile_loadd(5, rows + a.block_stride, a.row_stride);
-    _tile_dpbf16ps(2, 5, 6);
+    SPATE_TILE_PRODUCT(2, 5, 6)
   }
   _tile_stored(0, c, c_stride * 4);
   _tile_stored(2, lower, c_stride * 4);

@@ -5,7 +5,7 @@
 #include "backend/cpu/kernel/kernels_isa.h"
 #include "backend/cpu/kernel/micro_gemm.h"
 #ifdef __AMX_BF16__
-#include "backend/cpu/kernel/gemm_amx.h"
+#include "backend/cpu/kernel/gemm_int_amx.h"
 #endif
 
 namespace spate::cpu::SPATE_ISA {
@@ -74,30 +74,30 @@ void gemm_fma(const GemmParams& p, int64_t first_row, int64_t num_rows, int64_t 
 }  // namespace
 
 GemmPlan gemm_plan(const GemmParams& p, int num_threads) {
-  if (is_int(p)) return int_plan(p, num_threads);
 #ifdef __AMX_BF16__
+  if (is_int(p)) return int_amx_plan(p, num_threads);
   if (amx_takes(p)) return amx_plan(p, num_threads);
 #endif
-  return fma_plan(p, num_threads);
+  return is_int(p) ? int_plan(p, num_threads) : fma_plan(p, num_threads);
 }
 
 void pack_x(const GemmParams& p, int64_t first_row, int64_t num_rows) {
-  if (is_int(p)) return int_pack_rows(p, first_row, num_rows);
 #ifdef __AMX_BF16__
+  if (is_int(p)) return int_amx_pack(p, first_row, num_rows);
   if (amx_takes(p)) return amx_pack_rows(p, first_row, num_rows);
 #endif
+  if (is_int(p)) return int_pack_rows(p, first_row, num_rows);
   p.x_elem == Elem::kF32 ? widen_rows<float>(p, first_row, num_rows) : widen_rows<bf16_t>(p, first_row, num_rows);
 }
 
 void gemm(const GemmParams& p, [[maybe_unused]] const GemmPlan& plan, int64_t first_row, int64_t num_rows,
           int64_t first_n_block, int64_t num_n_blocks, char* scratch) {
-  if (is_int(p)) {
-    return gemm_int(p, first_row, num_rows, first_n_block, num_n_blocks, reinterpret_cast<float*>(scratch));
-  }
 #ifdef __AMX_BF16__
+  if (is_int(p)) return gemm_int_amx(p, plan, first_row, num_rows, first_n_block, num_n_blocks, scratch);
   if (amx_takes(p)) return gemm_amx(p, plan, first_row, num_rows, first_n_block, num_n_blocks, scratch);
 #endif
   float* sums = reinterpret_cast<float*>(scratch);
+  if (is_int(p)) return gemm_int(p, first_row, num_rows, first_n_block, num_n_blocks, sums);
   if (p.weight_elem == Elem::kF32) {
     gemm_fma<F32Weight>(p, first_row, num_rows, first_n_block, num_n_blocks, sums);
   } else {

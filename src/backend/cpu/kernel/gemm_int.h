@@ -13,17 +13,6 @@ constexpr int64_t kIntGroup = 4;          // n-blocks worked on together
 constexpr int64_t kIntRowsPerChunk = 48;  // rows of x that stay in L2: 48 x 3072 B = 147 KB
 constexpr int64_t kIntAhead = 1024;       // bytes that memory is asked for ahead, in each n-block
 
-// With two weights of 16 columns the codes are unsigned, and x signed: code + 128 for int8 (VNNI), code + 8 for int4.
-// AVX2 has no such sum of int8, so there the sign of the weight goes to x, which is never -128.
-static constexpr int32_t int_start_factor(CodeType codes) {
-  if (codes == CodeType::kInt4) return -8;
-#ifdef __AVX512VNNI__
-  return -128;
-#else
-  return 0;
-#endif
-}
-
 SPATE_INLINE bool is_int(const GemmParams& p) { return p.weight_ints.codes != CodeType::kNone; }
 
 static GemmPlan int_plan(const GemmParams& p, int num_threads) {
@@ -41,18 +30,9 @@ static GemmPlan int_plan(const GemmParams& p, int num_threads) {
 
 // Row after row.
 static void int_pack_rows(const GemmParams& p, int64_t first_row, int64_t num_rows) {
-  const IntX out = int_x(p);
-  const IntLayout& w = p.weight_ints;
+  const IntX x = int_x(p);
   for (int64_t r = first_row; r < first_row + num_rows; ++r) {
-    const auto codes_at = [&](int64_t k) { return out.codes + r * w.k_padded + k; };
-    const int64_t idx = int_row_idx(r, w.num_groups);
-    if (p.x_elem == Elem::kF32) {
-      quantize_x_row(static_cast<const float*>(p.x) + r * p.x_stride, p.k, w, int_start_factor(w.codes), out, idx,
-                     codes_at);
-    } else {
-      quantize_x_row(static_cast<const bf16_t*>(p.x) + r * p.x_stride, p.k, w, int_start_factor(w.codes), out, idx,
-                     codes_at);
-    }
+    pack_int_row<true>(p, x, r, [&](int64_t k) { return x.codes + r * p.weight_ints.k_padded + k; });
   }
 }
 
@@ -250,10 +230,10 @@ static void int_rows(const GemmParams& p, const IntX& x, int64_t row, int64_t nu
 #endif
 }
 
-static void gemm_int(const GemmParams& p, int64_t first_row, int64_t num_rows, int64_t first_n_block,
-                     int64_t num_n_blocks, float* sums) {
+// Calls fn(blocks, first output n-block, number of output n-blocks) for kIntGroup n-blocks of the weight at a time.
+template <typename Fn>
+SPATE_INLINE void for_int_blocks(const GemmParams& p, int64_t first_n_block, int64_t num_n_blocks, const Fn& fn) {
   const IntLayout& w = p.weight_ints;
-  const IntX x = int_x(p);
   const int64_t up_blocks = p.silu_and_mul ? p.n / kNBlock : 0;  // n-blocks from a gate block to its up block
   const int64_t step = p.silu_and_mul ? kIntGroup / 2 : kIntGroup;
   for (int64_t group = first_n_block; group < first_n_block + num_n_blocks; group += step) {
@@ -264,14 +244,22 @@ static void gemm_int(const GemmParams& p, int64_t first_row, int64_t num_rows, i
       blocks.block[j] = p.weight + (j < count ? group + j : group + j - count + up_blocks) * w.block_bytes;
       blocks.next[j] = blocks.block[j] + step * w.block_bytes;
     }
-    if (w.codes == CodeType::kInt8) {
+    fn(blocks, group, count);
+  }
+}
+
+static void gemm_int(const GemmParams& p, int64_t first_row, int64_t num_rows, int64_t first_n_block,
+                     int64_t num_n_blocks, float* sums) {
+  const IntX x = int_x(p);
+  for_int_blocks(p, first_n_block, num_n_blocks, [&](const IntBlocks& blocks, int64_t n_block, int64_t count) {
+    if (p.weight_ints.codes == CodeType::kInt8) {
       int_rows<CodeType::kInt8>(p, x, first_row, num_rows, blocks, sums);
     } else {
       int_rows<CodeType::kInt4>(p, x, first_row, num_rows, blocks, sums);
     }
-    finish_n_blocks(p, first_row, first_row + num_rows, group, count, sums, sums + count * kNBlock,
+    finish_n_blocks(p, first_row, first_row + num_rows, n_block, count, sums, sums + count * kNBlock,
                     kIntGroup * kNBlock);
-  }
+  });
 }
 
 }  // namespace spate::cpu::SPATE_ISA

@@ -55,37 +55,91 @@ SPATE_INLINE uint32_t largest_bits(const bf16_t* x, int64_t n) {
 #endif
 }
 
-// One row. codes_at(k) is where the 32 codes of k .. k + 31 go; start_factor: see IntX::starts.
-template <typename T, typename CodesAt>
-SPATE_INLINE void quantize_x_row(const T* x, int64_t k, const IntLayout& w, int32_t start_factor, const IntX& out,
-                                 int64_t idx, const CodesAt& codes_at) {
-  for (int64_t g = 0; g < w.num_groups; ++g, idx += 16) {
-    const int64_t begin = g * w.group_k, end = min_of(k, begin + w.group_k);
-    const int64_t padded_end = g + 1 == w.num_groups ? w.k_padded : begin + w.group_k;
-    const uint32_t bits = largest_bits(x + begin, end - begin);
-    const float largest = __builtin_bit_cast(float, bits);
-    const bool finite = bits < 0x7f800000u, usable = finite && largest >= 0x1p-120f;
-    const F inverse = set1(usable ? 127.0f / largest : 0.0f);
-    I sum = int_zero();
-    for (int64_t at = begin; at < padded_end; at += kIntHalfStep) {
-      int8_t* codes = codes_at(at);
-      for (int64_t i = 0; i < kIntHalfStep; i += kLanes) {
-        const int64_t count = end - at - i;
-        I code = int_zero();
-        if (usable && count >= kLanes) {
-          code = to_int(mul(load(x + at + i), inverse));
-        } else if (usable && count > 0) {
-          code = to_int(mul(load_n(x + at + i, count), inverse));
+// For up to 16 groups: the scale of each and what its values are multiplied with; largest holds their largest_bits().
+struct GroupScales {
+  float largest[16], scale[16], inverse[16];
+};
+SPATE_INLINE void scales_of_groups(GroupScales& at, int64_t num_groups) {
+  for (int64_t g = 0; g < num_groups; g += kLanes) {
+    const F largest = load(at.largest + g);
+    store(at.scale + g, div(largest, set1(127.0f)));
+    store(at.inverse + g, div(set1(127.0f), largest));
+  }
+}
+
+// One row. codes_at(k) is where the 32 codes of k .. k + 31 go; start_factor: see IntX::starts. kSums: starts and sums
+// are wanted.
+template <bool kSums, typename T, typename CodesAt>
+static void quantize_x_row(const T* x, int64_t k, const IntLayout& w, int32_t start_factor, const IntX& out,
+                           int64_t idx, const CodesAt& codes_at) {
+  GroupScales scales;
+  for (int i = 0; i < 16; ++i) scales.largest[i] = 1;
+  for (int64_t g0 = 0; g0 < w.num_groups; g0 += 16) {
+    const int64_t num_groups = min_of(16, w.num_groups - g0);
+    for (int64_t g = 0; g < num_groups; ++g) {
+      const int64_t begin = (g0 + g) * w.group_k;
+      scales.largest[g] = __builtin_bit_cast(float, largest_bits(x + begin, min_of(k - begin, w.group_k)));
+    }
+    scales_of_groups(scales, num_groups);
+    for (int64_t g = 0; g < num_groups; ++g, idx += 16) {
+      const int64_t begin = (g0 + g) * w.group_k, end = min_of(k, begin + w.group_k);
+      const int64_t padded_end = g0 + g + 1 == w.num_groups ? w.k_padded : begin + w.group_k;
+      const bool finite = __builtin_bit_cast(uint32_t, scales.largest[g]) < 0x7f800000u;
+      const bool usable = finite && scales.largest[g] >= 0x1p-120f;
+      const F inverse = set1(scales.inverse[g]);
+      I sum = int_zero();
+      for (int64_t at = begin; at < padded_end; at += kIntHalfStep) {
+        int8_t* codes = codes_at(at);
+        for (int64_t i = 0; i < kIntHalfStep; i += kLanes) {
+          const int64_t count = end - at - i;
+          I code = int_zero();
+          if (usable && count >= kLanes) {
+            code = to_int(mul(load(x + at + i), inverse));
+          } else if (usable && count > 0) {
+            code = to_int(mul(load_n(x + at + i, count), inverse));
+          }
+          store_codes(codes + i, code);
+          if constexpr (kSums) sum = int_add(sum, code);
         }
-        store_codes(codes + i, code);
-        sum = int_add(sum, code);
+      }
+      const float scale = usable ? scales.scale[g] : finite ? 0.0f : __builtin_nanf("");
+      out.scales[idx] = scale;
+      if constexpr (kSums) {
+        const int32_t total = int_sum(sum);
+        out.starts[idx] = total * start_factor;
+        out.sums[idx] = scale * static_cast<float>(total);
       }
     }
-    const float scale = usable ? largest / 127.0f : finite ? 0.0f : __builtin_nanf("");
-    const int32_t total = int_sum(sum);
-    out.scales[idx] = scale;
-    out.starts[idx] = total * start_factor;
-    out.sums[idx] = scale * static_cast<float>(total);
+  }
+}
+
+// What a dot of this weight starts with, times the sum of x. With unsigned codes as one side of a product and x as the
+// other they are code + 128 of int8 (VNNI) and code + 8 of int4. AVX2 has no such sum of int8, so there the sign of the
+// weight goes to x, which is never -128.
+static constexpr int32_t int_start_factor(CodeType codes) {
+  if (codes == CodeType::kInt4) return -8;
+#ifdef __AVX512VNNI__
+  return -128;
+#else
+  return 0;
+#endif
+}
+
+// Row r of x, or zeros behind the last one. kSums: unless no kernel that reads it needs them; offsets always do.
+template <bool kSums, typename CodesAt>
+static void pack_int_row(const GemmParams& p, const IntX& out, int64_t r, const CodesAt& codes_at) {
+  const IntLayout& w = p.weight_ints;
+  const int64_t idx = int_row_idx(r, w.num_groups);
+  const int32_t factor = int_start_factor(w.codes);
+  if (r >= p.m) {
+    const float nothing = 0;
+    quantize_x_row<kSums>(&nothing, 0, w, 0, out, idx, codes_at);
+  } else if (p.x_elem == Elem::kF32) {
+    const float* x = static_cast<const float*>(p.x) + r * p.x_stride;
+    quantize_x_row<kSums>(x, p.k, w, factor, out, idx, codes_at);
+  } else {
+    const bf16_t* x = static_cast<const bf16_t*>(p.x) + r * p.x_stride;
+    quantize_x_row<kSums>(x, p.k, w, factor, out, idx, codes_at);
   }
 }
 

@@ -52,6 +52,21 @@ TEST_CASE("arguments: wrong ones are refused by name") {
   CHECK_FALSE(parse({"fly"}).ok());
 }
 
+TEST_CASE("arguments: quantize") {
+  const auto args = parse({"quantize", "m", "--to", "int4", "--group-size", "128", "--asymmetric", "--method", "gptq", "--act-order",
+                           "--calibration-tokens", "8k", "--vocabulary", "int8", "--no-eval", "--out", "d"});
+  REQUIRE(args.ok());
+  CHECK(args->command == "quantize");
+  CHECK(args->quantize.group_size == 128);
+  CHECK(args->quantize.calibration_tokens == 8000);
+  CHECK(args->quantize.asymmetric);
+  CHECK(args->quantize.act_order);
+  CHECK(args->quantize.no_eval);
+  CHECK(args->quantize.out == "d");
+  CHECK(parse({"quantize", "m"}).status().message().find("--out") != std::string::npos);
+  CHECK(parse({"quantize", "m", "--out", "d", "--group-size", "48"}).status().message().find("--group-size") != std::string::npos);
+}
+
 TEST_CASE("arguments: --config is below the command line, knows sections, names unknown keys with their line") {
   const TempDir dir;
   const std::string good = write_file(dir, "good.yaml", "server:\n  port: 8123\n  host: 0.0.0.0\nmax_num_seqs: 7\nasync-scheduling: false\n");

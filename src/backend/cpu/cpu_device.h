@@ -1,4 +1,5 @@
-// The CPU back-end: bf16 or f32 weights, fp32 sums, AVX2, AVX-512 or AMX by cpuid, threads of its own.
+// The CPU back-end: bf16, f32, int8 or int4 weights, fp32 sums (i32 inside a group of an integer weight), AVX2, AVX-512 with
+// VNNI or AMX by cpuid, threads of its own.
 //
 // Every op is batch-invariant: a row's bits depend on that row and the instruction set alone, not on the batch, the number of
 // threads or the cut of a prompt into chunks; DeviceOptions::deterministic changes nothing. Ops run before their call returns.

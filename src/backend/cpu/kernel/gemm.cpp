@@ -11,9 +11,9 @@
 namespace spate::cpu::SPATE_ISA {
 namespace {
 
-constexpr int64_t kFmaGroup = 4;         // n-blocks of the weight worked on together
+constexpr int64_t kFmaGroup = 4;          // n-blocks of the weight worked on together
 constexpr int64_t kFmaRowsPerChunk = 48;  // rows of x that stay in L2: 48 x 1024 x 4 B = 196 KB
-constexpr int64_t kFmaKBlock = 512;      // 4 n-blocks x 512 x 32 B = 64 KB of weights
+constexpr int64_t kFmaKBlock = 512;       // 4 n-blocks x 512 x 32 B = 64 KB of weights
 
 bool fma_reads_x_in_place(const GemmParams& p) { return p.x_elem == Elem::kF32 && p.k % kKStep == 0; }
 
@@ -47,8 +47,8 @@ void gemm_fma(const GemmParams& p, int64_t first_row, int64_t num_rows, int64_t 
   const int64_t k_padded = round_up(p.k, kKStep);
   const bool in_place = fma_reads_x_in_place(p);
   const int64_t x_stride = in_place ? p.x_stride : k_padded;
-  const float* x = (in_place ? static_cast<const float*>(p.x) : reinterpret_cast<const float*>(p.packed_x)) +
-                   first_row * x_stride;
+  const float* x =
+      (in_place ? static_cast<const float*>(p.x) : reinterpret_cast<const float*>(p.packed_x)) + first_row * x_stride;
   const int64_t block_bytes = k_padded / W::kRowK * W::kRowBytes;
   const int64_t up_blocks = p.silu_and_mul ? p.n / kNBlock : 0;  // n-blocks from a gate block to its up block
   constexpr int64_t kStride = kFmaGroup * kNBlock;

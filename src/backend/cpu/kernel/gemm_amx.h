@@ -1,11 +1,12 @@
 // linear on AMX tiles.
 //
-// Up to 16 rows (decode): x is read as it lies, tiles have as many rows as x, four n-blocks of the weight are streamed at once; with the
-// 16 cycles that a 1 KB tile takes at most, memory is the limit by far.
-// More rows: x is packed into tiles, in the order in which they are read. For a pair of n-blocks, kStepBlock steps of 32 k at a time (32 KB of
-// weight, which stays in L1), all row pairs pass by from L2 with 2 x 2 tiles of sums, while the next steps of weight are brought to L2. x of a chunk stays in L2:
-// when all of K does not fit, K is cut, and the sums of a whole group of n-blocks wait in scratch, so that x is read once a group.
-// An element is summed over k in the same order by the same instruction in all of these.
+// Up to 16 rows (decode): x is read as it lies, tiles have as many rows as x, four n-blocks of the weight are streamed
+// at once; with the 16 cycles that a 1 KB tile takes at most, memory is the limit by far. More rows: x is packed into
+// tiles, in the order in which they are read. For a pair of n-blocks, kStepBlock steps of 32 k at a time (32 KB of
+// weight, which stays in L1), all row pairs pass by from L2 with 2 x 2 tiles of sums, while the next steps of weight
+// are brought to L2. x of a chunk stays in L2: when all of K does not fit, K is cut, and the sums of a whole group of
+// n-blocks wait in scratch, so that x is read once a group. An element is summed over k in the same order by the same
+// instruction in all of these.
 //
 // kInts: the same for int8 weights of whole rows with more than 16 rows of x; sums are i32 until all of K is in them
 // (other integer weights: gemm_int_amx.h).
@@ -16,11 +17,11 @@
 
 namespace spate::cpu::SPATE_ISA {
 
-constexpr int64_t kStepBlock = 16;                // steps of 32 k
+constexpr int64_t kStepBlock = 16;  // steps of 32 k
 constexpr int64_t kMaxRowsPerChunk = 512;
-constexpr int64_t kFewRows = 64;                  // up to here the weight comes from memory as it is needed, and memory is the limit
-constexpr int64_t kXBytesInL2 = 1152 * 1024;      // of 2 MB
-constexpr int64_t kXChunkBytes = 512 * 1024;      // when K is cut
+constexpr int64_t kFewRows = 64;  // up to here the weight comes from memory as it is needed, and memory is the limit
+constexpr int64_t kXBytesInL2 = 1152 * 1024;  // of 2 MB
+constexpr int64_t kXChunkBytes = 512 * 1024;  // when K is cut
 constexpr int64_t kSumsBytes = 1024 * 1024;
 
 static bool amx_takes(const GemmParams& p) { return p.x_elem == Elem::kBf16 && p.weight_elem == Elem::kBf16; }
@@ -36,7 +37,9 @@ SPATE_INLINE int64_t k_steps(const GemmParams& p) {
 SPATE_INLINE int64_t weight_block_bytes(const GemmParams& p) {
   return is_int(p) ? p.weight_ints.block_bytes : k_steps(p) * kTileBytes;
 }
-SPATE_INLINE bool k_is_cut(const GemmParams& p, int64_t rows) { return round_up(rows, 32) * k_steps(p) * 64 > kXBytesInL2; }
+SPATE_INLINE bool k_is_cut(const GemmParams& p, int64_t rows) {
+  return round_up(rows, 32) * k_steps(p) * 64 > kXBytesInL2;
+}
 // Output n-blocks of a pair of weight n-blocks.
 SPATE_INLINE int64_t blocks_per_pair(const GemmParams& p) { return p.silu_and_mul ? 1 : 2; }
 
@@ -78,15 +81,15 @@ SPATE_INLINE void copy_line(char* dst, const bf16_t* src, int64_t count) {
   }
 }
 
-// Byte offset of the tile of row block `block` (16 rows) at step `step`: blocks of kStepBlock steps, in them pairs of row blocks, in them
-// steps, in them the two tiles of the pair.
+// Byte offset of the tile of row block `block` (16 rows) at step `step`: blocks of kStepBlock steps, in them pairs of
+// row blocks, in them steps, in them the two tiles of the pair.
 SPATE_INLINE int64_t x_tile_offset(const GemmParams& p, int64_t block, int64_t step) {
   const int64_t first = step / kStepBlock * kStepBlock, size = min_of(kStepBlock, k_steps(p) - first);
   return (first * round_up(p.m, 32) / 16 + block / 2 * 2 * size + (step - first) * 2 + block % 2) * kTileBytes;
 }
 
-// The packed x of the op before has been read by all threads, so that each line must be taken from them: asked for a row
-// ahead, since stores wait for it in order.
+// The packed x of the op before has been read by all threads, so that each line must be taken from them: asked for a
+// row ahead, since stores wait for it in order.
 template <typename LineAt>
 SPATE_INLINE void prefetch_packed_row(int64_t steps, const LineAt& line_at) {
   for (int64_t s = 0; s < steps; ++s) __builtin_prefetch(line_at(s), 1, 3);
@@ -130,7 +133,8 @@ SPATE_INLINE void pack_int_tiles(const GemmParams& p, int64_t first_row, int64_t
 }
 
 static void amx_pack_int8_rows(const GemmParams& p, int64_t first_row, int64_t num_rows) {
-  pack_int_tiles(p, first_row, num_rows, 64, [&](int64_t block, int64_t step) { return x_tile_offset(p, block, step); });
+  pack_int_tiles(p, first_row, num_rows, 64,
+                 [&](int64_t block, int64_t step) { return x_tile_offset(p, block, step); });
 }
 
 static void gemm_amx_few_rows(const GemmParams& p, int64_t first_n_block, int64_t num_n_blocks, float* sums) {
@@ -167,7 +171,8 @@ struct BlockPair {
   int64_t n_block;  // of the output
 };
 
-SPATE_INLINE void finish_rows(const GemmParams& p, const BlockPair& pair, int64_t first_row, int64_t end_row, const float* sums) {
+SPATE_INLINE void finish_rows(const GemmParams& p, const BlockPair& pair, int64_t first_row, int64_t end_row,
+                              const float* sums) {
   constexpr int64_t kStride = 2 * kNBlock;
   if (p.silu_and_mul || pair.b1 == nullptr) {
     finish_n_blocks(p, first_row, end_row, pair.n_block, 1, sums, sums + kNBlock, kStride);
@@ -193,15 +198,15 @@ SPATE_INLINE PairScales pair_scales(const GemmParams& p, const BlockPair& pair) 
 
 // The sums of column block j of a row. kInts: i32 sums of whole rows of int8.
 template <bool kInts>
-SPATE_INLINE F complete_sum(const GemmParams& p, const IntX& x, const PairScales& scales, int64_t row, const float* sums,
-                            int j) {
+SPATE_INLINE F complete_sum(const GemmParams& p, const IntX& x, const PairScales& scales, int64_t row,
+                            const float* sums, int j) {
   if constexpr (!kInts) return load(sums + j * kNBlock);
   const F sum = add_group(zero(), int_load(sums + j * kNBlock), set1(x.scales[row]), scales.scale[j]);
   return p.weight_ints.has_offsets ? fma(set1(x.sums[row]), scales.offset[j], sum) : sum;
 }
 
-// What nearly all outputs are: bf16 from bf16, no bias, all columns there. The vector units do one operation a cycle beside
-// tile products, so every one here counts.
+// What nearly all outputs are: bf16 from bf16, no bias, all columns there. The vector units do one operation a cycle
+// beside tile products, so every one here counts.
 SPATE_INLINE bool is_plain(const GemmParams& p, const BlockPair& pair) {
   return p.bias == nullptr && p.x_elem == Elem::kBf16 && p.out_elem == Elem::kBf16 && pair.b1 != nullptr &&
          (pair.n_block + blocks_per_pair(p)) * kNBlock <= p.n;
@@ -233,7 +238,8 @@ SPATE_INLINE void finish_plain_rows(const GemmParams& p, const BlockPair& pair, 
 }
 
 // i32 sums of whole rows become f32, in place.
-SPATE_INLINE void dequantize_rows(const GemmParams& p, const BlockPair& pair, int64_t first_row, int64_t end_row, float* sums) {
+SPATE_INLINE void dequantize_rows(const GemmParams& p, const BlockPair& pair, int64_t first_row, int64_t end_row,
+                                  float* sums) {
   const IntX x = int_x(p);
   const PairScales scales = pair_scales(p, pair);
   for (int64_t row = first_row; row < end_row; ++row, sums += 2 * kNBlock) {
@@ -250,7 +256,8 @@ struct PendingRows {
 };
 
 template <bool kInts>
-static __attribute__((noinline)) void finish_some(const GemmParams& p, const BlockPair& pair, PendingRows& pending, int64_t max_rows) {
+static __attribute__((noinline)) void finish_some(const GemmParams& p, const BlockPair& pair, PendingRows& pending,
+                                                  int64_t max_rows) {
   const int64_t end = min_of(pending.end, pending.row + max_rows);
   if (is_plain(p, pair)) {
     finish_plain_rows<kInts>(p, pair, pending.row, end, pending.sums);
@@ -262,11 +269,11 @@ static __attribute__((noinline)) void finish_some(const GemmParams& p, const Blo
   pending.row = end;
 }
 
-// Rows [first_row, first_row + num_rows) by one pair of n-blocks over steps [begin, end). With the last steps of a row pair the rows before
-// it are finished (bias, silu, rounding) in the shadow of its tile products.
+// Rows [first_row, first_row + num_rows) by one pair of n-blocks over steps [begin, end). With the last steps of a row
+// pair the rows before it are finished (bias, silu, rounding) in the shadow of its tile products.
 template <bool kInts>
-static void gemm_amx_pair(const GemmParams& p, int64_t first_row, int64_t num_rows, const BlockPair& pair, int64_t begin,
-                          int64_t end, float* sums) {
+static void gemm_amx_pair(const GemmParams& p, int64_t first_row, int64_t num_rows, const BlockPair& pair,
+                          int64_t begin, int64_t end, float* sums) {
   constexpr int64_t kStride = 2 * kNBlock;
   PendingRows pending;
   for (int64_t first = begin; first < end; first += kStepBlock) {
@@ -282,7 +289,8 @@ static void gemm_amx_pair(const GemmParams& p, int64_t first_row, int64_t num_ro
                .block_stride = kTileBytes};
     for (int64_t row = 0; row < num_rows; row += 32, a.base += 2 * steps * kTileBytes) {
       float* c = sums + row * kStride;
-      // Row pairs 0 to 7 ask for an eighth of the next steps each, 4 lines a step: of the first n-block, then of the second.
+      // Row pairs 0 to 7 ask for an eighth of the next steps each, 4 lines a step: of the first n-block, then of the
+      // second.
       const char* next = row >= 256 || num_rows <= kFewRows
                              ? nullptr
                              : (row < 128 ? pair.b0 : pair.b1) + next_offset + row / 32 % 4 * (steps * kTileBytes / 4);

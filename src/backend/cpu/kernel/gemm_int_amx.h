@@ -55,22 +55,32 @@ SPATE_INLINE const char* step_codes(const IntLayout& w, const char* n_block, int
   return n_block + (w.codes == CodeType::kInt8 ? halves : halves / 2) * 512;
 }
 
-// The codes of a step of int4 as an int8 tile.
+// The codes of a step of int4 as an int8 tile of 16 times their values: (nibble << 4) ^ 0x80, one operation less each
+// than the values themselves. kUnpackScale takes the 16 away again, exactly.
+constexpr float kUnpackScale = 1.0f / 16;
+SPATE_INLINE I sixteenfold(I nibbles_high) {
+  constexpr int kAndThenXor = 0x6a;  // (a & b) ^ c
+  return _mm512_ternarylogic_epi32(nibbles_high, _mm512_set1_epi8(static_cast<char>(0xf0)),
+                                   _mm512_set1_epi8(static_cast<char>(0x80)), kAndThenXor);
+}
 SPATE_INLINE void unpack_step(const IntLayout& w, const char* n_block, int64_t step, char* tile) {
-  const I mask = _mm512_set1_epi8(15), eight = _mm512_set1_epi8(8);
   const char* packed = step_codes(w, n_block, step);
   const bool whole = int_step_k(w) == kIntKStep;
   if (whole || step % 2 == 0) {
-    for (int64_t r = 0; r < 8; ++r)
-      int_store(tile + r * 64, _mm512_sub_epi8(int_and(int_load(packed + r * 64), mask), eight));
+    for (int64_t r = 0; r < 8; ++r) {
+      int_store(tile + r * 64, sixteenfold(_mm512_slli_epi16(int_load(packed + r * 64), 4)));
+    }
     tile += 512;
   }
   if (whole || step % 2 != 0) {
-    for (int64_t r = 0; r < 8; ++r) {
-      const I high = int_and(_mm512_srli_epi16(int_load(packed + r * 64), 4), mask);
-      int_store(tile + r * 64, _mm512_sub_epi8(high, eight));
-    }
+    for (int64_t r = 0; r < 8; ++r) int_store(tile + r * 64, sixteenfold(int_load(packed + r * 64)));
   }
+}
+// Scales of an n-block for dots of such tiles.
+template <CodeType kCodes>
+SPATE_INLINE F tile_scales(const IntLayout& w, const char* n_block, int64_t g) {
+  const F scale = load_scales(n_block + w.scales_offset(), w.scale_bytes, g, 0);
+  return kCodes == CodeType::kInt4 ? mul(scale, set1(kUnpackScale)) : scale;
 }
 
 // --- up to 16 rows ---------------------------------------------------------------------------------------------------
@@ -89,13 +99,13 @@ SPATE_INLINE void prefetch_step(const IntLayout& w, const IntBlocks& blocks, int
 }
 
 // The dots of group g of kBlocks n-blocks join their sums.
-template <int kBlocks>
+template <CodeType kCodes, int kBlocks>
 static void join_few_rows(const GemmParams& p, const IntX& x, const IntBlocks& blocks, int64_t first, int64_t g,
                           const char* dots, float* sums) {
   const IntLayout& w = p.weight_ints;
   for (int j = 0; j < kBlocks; ++j) {
     const char* block = blocks.block[first + j];
-    const F scale = load_scales(block + w.scales_offset(), w.scale_bytes, g, 0);
+    const F scale = tile_scales<kCodes>(w, block, g);
     const F offset = w.has_offsets ? load_scales(block + w.offsets_offset(), w.scale_bytes, g, 0) : zero();
     float* to = sums + j * kNBlock;
     const char* from = dots + j * kTileBytes;
@@ -167,7 +177,7 @@ static void int_amx_few_row_tile(const GemmParams& p, const IntX& x, const IntBl
         prepare(s + 1, 3);
       }
       amx_fence();
-      if (is_first && g > 0) join_few_rows<kBlocks>(p, x, blocks, first, g - 1, before, sums);
+      if (is_first && g > 0) join_few_rows<kCodes, kBlocks>(p, x, blocks, first, g - 1, before, sums);
     }
   }
   char* last = dots + (w.num_groups + 1) % 2 * kBlocks * kTileBytes;
@@ -178,7 +188,7 @@ static void int_amx_few_row_tile(const GemmParams& p, const IntX& x, const IntBl
     _tile_stored(3, last + 3 * kTileBytes, 64);
   }
   amx_fence();
-  join_few_rows<kBlocks>(p, x, blocks, first, w.num_groups - 1, last, sums);
+  join_few_rows<kCodes, kBlocks>(p, x, blocks, first, w.num_groups - 1, last, sums);
 }
 
 template <CodeType kCodes>
@@ -383,6 +393,7 @@ SPATE_INLINE void group_dots(const TileRows& a, const B& b, int64_t steps, char*
 }
 
 // Step s of a stage: int4 is unpacked, int8 asked for, the scales become f32.
+template <CodeType kCodes>
 SPATE_INLINE void prepare_step(const GemmParams& p, const StageScratch& scratch, const Stage& stage, int64_t s) {
   const IntLayout& w = p.weight_ints;
   const int64_t step = stage.first + s, group_steps = w.group_k / int_step_k(w);
@@ -399,7 +410,7 @@ SPATE_INLINE void prepare_step(const GemmParams& p, const StageScratch& scratch,
     }
     if (step % group_steps != 0) continue;
     const int64_t g = step / group_steps, at = s / group_steps * kPairColumns + j * kNBlock;
-    store(scratch.scales[stage.number % 3] + at, load_scales(block + w.scales_offset(), w.scale_bytes, g, 0));
+    store(scratch.scales[stage.number % 3] + at, tile_scales<kCodes>(w, block, g));
     if (!w.has_offsets) continue;
     store(scratch.offsets[stage.number % 3] + at, load_scales(block + w.offsets_offset(), w.scale_bytes, g, 0));
   }
@@ -451,7 +462,7 @@ static void int_amx_many_rows(const GemmParams& p, const GemmPlan& plan, int64_t
               .blocks = {},
               .number = 0};
   fill(stage);
-  for (int64_t s = 0; s < stage.steps; ++s) prepare_step(p, scratch, stage, s);
+  for (int64_t s = 0; s < stage.steps; ++s) prepare_step<kCodes>(p, scratch, stage, s);
   int_amx_begin(w, 16, true);
   PendingDots pending;
   char* in_tiles =
@@ -493,7 +504,8 @@ static void int_amx_many_rows(const GemmParams& p, const GemmPlan& plan, int64_t
           group_dots(a, b, group_steps, in_tiles, meanwhile);
           in_tiles = dots + g * kDotsBytes;
           amx_fence();
-          for (int64_t s = 0; s < group_steps && prepared < next.steps; ++s) prepare_step(p, scratch, next, prepared++);
+          for (int64_t s = 0; s < group_steps && prepared < next.steps; ++s)
+            prepare_step<kCodes>(p, scratch, next, prepared++);
         }
         const int64_t group = stage.first / group_steps + first_group;
         const int64_t idx = int_row_idx(first_row + row, w.num_groups) + group * 16;
@@ -514,7 +526,7 @@ static void int_amx_many_rows(const GemmParams& p, const GemmPlan& plan, int64_t
       }
     }
     if (!has_next) break;
-    while (prepared < next.steps) prepare_step(p, scratch, next, prepared++);
+    while (prepared < next.steps) prepare_step<kCodes>(p, scratch, next, prepared++);
     stage = next;
   }
   store_dots(in_tiles);

@@ -144,7 +144,7 @@ class CpuDevice final : public Device {
   Status pack_quantized_rows(PackedWeight& weight, int64_t first_row, const QuantizedRows& rows) override;
   bool supports_kv(DType dtype) const override { return dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kI8; }
   int64_t kv_block_bytes(const KvGroupDesc& desc) const override {
-    return desc.num_kv_heads * kv_layout_of(desc).head_bytes;
+    return kv_block_stride(kv_layout_of(desc));
   }
   void run_step(Stream&, const StepKey&, const std::function<void()>& step) override {
     context_.pool.begin_step();

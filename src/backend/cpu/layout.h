@@ -62,4 +62,11 @@ static constexpr KvLayout make_kv_layout(Elem elem, int64_t num_kv_heads, int64_
   return layout;
 }
 
+// Bytes from block to block. Heads of a power of two times a power of two bytes would put one head's part of every block into the same few sets
+// of a cache (L2 ways of 128 KB): 4 KB and a line more spread them.
+static constexpr int64_t kv_block_stride(const KvLayout& layout) {
+  const int64_t bytes = layout.num_kv_heads * layout.head_bytes;
+  return bytes % 16384 == 0 ? bytes + 4096 + 64 : bytes;
+}
+
 }  // namespace spate::cpu

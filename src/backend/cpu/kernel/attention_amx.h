@@ -3,10 +3,11 @@
 // are exact in bf16 and are widened on their way to the tiles; the scale of a key multiplies its column of scores, the
 // scale of a value its probabilities.
 //
-// More than 16 rows: blocks of 32 rows go through a pipeline over (key tile, block): while the tiles multiply the
-// scores of the next stage and the values of the stage before, the vector units, idle otherwise, run the softmax of the
-// current one, a row with each 2 x 2 step. Up to 16 rows (decode): tiles of as many rows, four n-blocks at a time, and
-// the keys to come are asked for meanwhile: memory is the limit.
+// More than 16 rows: blocks of 32 rows pass over the keys of a span one after the other, so that a block's queries,
+// scores and sums stay in L1 while keys and values stream from L2. While the tiles multiply the values of the tile
+// before and the scores of the next one, the vector units run the softmax of the current one, a row with each 2 x 2
+// step; beside tile operations they do one 512-bit operation a cycle, not two. Up to 16 rows (decode): tiles of as many
+// rows, four n-blocks at a time, and the keys to come are asked for meanwhile: memory is the limit.
 #pragma once
 
 #include "backend/cpu/kernel/amx.h"
@@ -16,9 +17,8 @@ namespace spate::cpu::SPATE_ISA {
 
 constexpr int64_t kTileGroups = kKvTile / kNBlock;  // of 16 keys
 constexpr int64_t kTileSteps = kKvTile / kKStep;    // of 32 keys
-constexpr int64_t kBlockRows = 32;
+constexpr int64_t kBlockRows = 32;                  // two tiles of rows
 constexpr int64_t kFewAttentionRows = 16;
-constexpr int64_t kMaxHeadBlocks = 16;  // head_dim up to 256
 
 // Accumulator rows: a multiple of four n-blocks, so that products need no remainders. What lies beyond head_dim is not
 // used.
@@ -26,21 +26,20 @@ SPATE_INLINE int64_t amx_value_width(int64_t head_dim) { return round_up(head_di
 
 struct AmxScratch {
   char* q;        // [rows / 16][head_dim / 32] tiles
-  float* scores;  // [2][32, kKvTile]
-  bf16_t* probs;  // [2][32, kKvTile]
+  float* scores;  // [2][32, kKvTile]; a row's probabilities take the place of its first half
   RowSums total, span;
   float* factors;       // [32]
-  float* key_scales;    // [kKvTile]
-  float* value_scales;  // [kKvTile]
-  char* k;              // [kTileGroups][head_dim / 32] tiles, widened
-  char* v;              // [value blocks][kTileSteps] tiles, widened or put together
+  float* key_scales;    // [kKvSpan]
+  float* value_scales;  // [kKvSpan]
+  char* k;              // of each tile of a span [kTileGroups][head_dim / 32] tiles, widened
+  char* v;              // [kTileSteps][value blocks] tiles, widened or put together
 };
 
 static int64_t amx_attention_scratch_bytes(int64_t rows, int64_t head_dim) {
   const int64_t padded_rows = round_up(rows, kBlockRows), width = amx_value_width(head_dim);
-  return padded_rows * round_up(head_dim, kKStep) * 2 + 2 * kBlockRows * kKvTile * 6 +
-         2 * row_sums_bytes(padded_rows, width) + kBlockRows * 4 + 2 * kKvTile * 4 +
-         kKvTile * (round_up(head_dim, kKStep) + width) * 2 + 16 * 64;
+  return padded_rows * round_up(head_dim, kKStep) * 2 + 2 * kBlockRows * kKvTile * 4 +
+         2 * row_sums_bytes(padded_rows, width) + kBlockRows * 4 + 2 * kKvSpan * 4 +
+         kKvSpan * (round_up(head_dim, kKStep) + width) * 2 + 16 * 64;
 }
 
 static AmxScratch cut_amx_scratch(char* scratch, int64_t rows, int64_t head_dim) {
@@ -48,14 +47,13 @@ static AmxScratch cut_amx_scratch(char* scratch, int64_t rows, int64_t head_dim)
   AmxScratch s;
   s.q = take<char>(scratch, padded_rows * round_up(head_dim, kKStep) * 2);
   s.scores = take<float>(scratch, 2 * kBlockRows * kKvTile);
-  s.probs = take<bf16_t>(scratch, 2 * kBlockRows * kKvTile);
   s.total = take_row_sums(scratch, padded_rows, width);
   s.span = take_row_sums(scratch, padded_rows, width);
   s.factors = take<float>(scratch, kBlockRows);
-  s.key_scales = take<float>(scratch, kKvTile);
-  s.value_scales = take<float>(scratch, kKvTile);
-  s.k = take<char>(scratch, kKvTile * round_up(head_dim, kKStep) * 2);
-  s.v = take<char>(scratch, kKvTile * width * 2);
+  s.key_scales = take<float>(scratch, kKvSpan);
+  s.value_scales = take<float>(scratch, kKvSpan);
+  s.k = take<char>(scratch, kKvSpan * round_up(head_dim, kKStep) * 2);
+  s.v = take<char>(scratch, kKvSpan * width * 2);
   return s;
 }
 
@@ -76,15 +74,41 @@ static void tile_q(const AttentionItem& item, int64_t rows, int64_t padded_rows,
 // --- keys and values as B tiles
 // -----------------------------------------------------------------------------------------------------------
 
-// 32 codes of a row of an n-block, as bf16.
-SPATE_INLINE void widen_line(const char* codes, char* out) {
-  const F low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes))));
-  const F high =
-      _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + 16))));
-  store_two(reinterpret_cast<bf16_t*>(out), low, high);
+// Codes become bf16, times 2^24: each in the top byte of a word of 32 bits, that word as f32, and the upper halves of
+// two such words together. The scales take the 2^24 back.
+constexpr float kWidenedUnit = 0x1p-24f;
+
+struct WidenIndices {
+  alignas(64) uint8_t even[2][64],
+      odd[2][64];  // for the two lines of 64 codes: the top byte of each word; the others are masked
+};
+static constexpr WidenIndices make_widen_indices() {
+  WidenIndices indices{};
+  for (int line = 0; line < 2; ++line) {
+    for (int word = 0; word < 16; ++word) {
+      indices.even[line][4 * word + 3] = static_cast<uint8_t>(32 * line + 2 * word);
+      indices.odd[line][4 * word + 3] = static_cast<uint8_t>(32 * line + 2 * word + 1);
+    }
+  }
+  return indices;
 }
+static constexpr WidenIndices kWidenIndices = make_widen_indices();
+
+// num_lines (even) lines of 32 codes.
 SPATE_INLINE void widen_lines(const char* codes, int64_t num_lines, char* out) {
-  for (int64_t line = 0; line < num_lines; ++line) widen_line(codes + line * 32, out + line * 64);
+  constexpr __mmask64 kTopBytes = 0x8888888888888888u;
+  const __m512i upper_half = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+  for (int64_t line = 0; line < num_lines; line += 2, codes += 64, out += 128) {
+    const __m512i all = _mm512_loadu_si512(codes);
+    for (int i = 0; i < 2; ++i) {
+      const __m512i even = _mm512_maskz_permutexvar_epi8(kTopBytes, _mm512_load_si512(kWidenIndices.even[i]), all);
+      const __m512i odd = _mm512_maskz_permutexvar_epi8(kTopBytes, _mm512_load_si512(kWidenIndices.odd[i]), all);
+      const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(_mm512_cvtepi32_ps(even)), 16);
+      const __m512i high = _mm512_castps_si512(_mm512_cvtepi32_ps(odd));
+      _mm512_storeu_si512(out + i * 64,
+                          _mm512_ternarylogic_epi32(high, upper_half, low, 0xea));  // (high & upper_half) | low
+    }
+  }
 }
 
 SPATE_INLINE void prefetch_lines(const char* p, int64_t bytes) {
@@ -170,11 +194,11 @@ static ValueTiles value_tiles_of(const AttentionItem& item, const KeyTile& tile,
 // --- more than 16 rows
 // --------------------------------------------------------------------------------------------------------------------
 
-// Two blocks of A rows (from L1) by two B tiles a step: b(s, j), j = 0, 1. `ahead(s)` asks for what comes next;
-// meanwhile() is vector work.
-template <typename B, typename Ahead, typename Meanwhile>
+// Two blocks of A rows from L1 by two B tiles a step from L2, which must not drive the rows out of L1: b(s, j), j =
+// 0, 1. meanwhile() is vector work.
+template <typename B, typename Meanwhile>
 SPATE_INLINE void attention_2x2(const TileRows& a, const B& b, int64_t steps, float* c, int64_t c_stride,
-                                bool accumulate, const Ahead& ahead, const Meanwhile& meanwhile) {
+                                bool accumulate, const Meanwhile& meanwhile) {
   float* lower = c + 16 * c_stride;
   if (accumulate) {
     _tile_loadd(0, c, c_stride * 4);
@@ -189,15 +213,14 @@ SPATE_INLINE void attention_2x2(const TileRows& a, const B& b, int64_t steps, fl
   }
   for (int64_t s = 0; s < steps; ++s) {
     const char* rows = a.base + s * a.step_stride;
-    _tile_loadd(6, b(s, 0), 64);
+    _tile_stream_loadd(6, b(s, 0), 64);
     _tile_loadd(4, rows, a.row_stride);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, b(s, 1), 64);
+    _tile_stream_loadd(7, b(s, 1), 64);
     _tile_dpbf16ps(1, 4, 7);
     _tile_loadd(5, rows + a.block_stride, a.row_stride);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
-    ahead(s);
     meanwhile();
   }
   _tile_stored(0, c, c_stride * 4);
@@ -210,9 +233,10 @@ SPATE_INLINE void attention_2x2(const TileRows& a, const B& b, int64_t steps, fl
 struct Stage {
   int64_t first_row = -1;  // -1: no stage
   int64_t num_rows = 0;
-  int64_t number = 0;  // its buffers are those of number % 2
+  int64_t number = 0;    // its buffers are those of number % 2
+  int64_t tile_idx = 0;  // in the span
   KeyTile tile = {};
-  int64_t width = 0;    // keys up to the last one that a row sees, rounded up to 32
+  int64_t width = 0;    // keys up to the last one that a row sees, rounded up to kWidthStep
   bool masked = false;  // not every row sees all keys of the tile
   bool first = false;   // of these rows in this span
   bool exists() const { return first_row >= 0; }
@@ -231,15 +255,17 @@ class AmxPipeline {
         value_width_(amx_value_width(item.layout.head_dim)) {}
 
   void run(const TileRange& range) {
-    int64_t number = 0, started = 0;  // bit of each block
-    for (int64_t t = range.first; t < range.end; ++t) {
-      const KeyTile tile = key_tile(item_, t);
-      for (int64_t row = 0; row < rows_; row += kBlockRows) {
-        Stage stage = stage_of(tile, row);
+    for (int64_t t = range.first; t < range.end; ++t) prepare(t - range.first, key_tile(item_, t));
+    int64_t number = 0;
+    for (int64_t row = 0; row < rows_; row += kBlockRows) {
+      bool first = true;
+      for (int64_t t = range.first; t < range.end; ++t) {
+        Stage stage = stage_of(key_tile(item_, t), row);
         if (stage.width == 0) continue;
+        stage.tile_idx = t - range.first;
         stage.number = number++;
-        stage.first = (started >> row / kBlockRows & 1) == 0;
-        started |= int64_t{1} << row / kBlockRows;
+        stage.first = first;
+        first = false;
         advance(stage);
       }
     }
@@ -248,31 +274,34 @@ class AmxPipeline {
   }
 
  private:
+  // Finds or makes the B tiles of a tile of keys.
+  void prepare(int64_t tile_idx, const KeyTile& tile) {
+    keys_[tile_idx] = key_tiles_of<kCodes>(item_, tile, s_.k + tile_idx * kTileGroups * q_steps_ * kTileBytes);
+    values_[tile_idx] = value_tiles_of<kCodes>(item_, tile, s_.v + tile_idx * kKvTile * value_width_ * 2);
+    if constexpr (kCodes) {
+      load_scales(item_, tile, kWidenedUnit, s_.key_scales + tile_idx * kKvTile, s_.value_scales + tile_idx * kKvTile);
+    }
+  }
+
   Stage stage_of(const KeyTile& tile, int64_t row) const {
     Stage stage;
     stage.first_row = row;
     stage.num_rows = min_of(kBlockRows, rows_ - row);
     stage.tile = tile;
     const KeyRange first = visible_keys(item_, tile, row), last = visible_keys(item_, tile, row + stage.num_rows - 1);
-    if (last.end > 0 && first.first < kKvTile) stage.width = round_up(last.end, kKStep);
+    if (last.end > 0 && first.first < kKvTile) stage.width = round_up(last.end, kWidthStep);
     stage.masked = !(first.end == kKvTile && last.first == 0);
     return stage;
   }
 
-  // The scores of `next`, the softmax of the current stage, and the values of the one before it.
+  // The values of the stage before the current one, the softmax of the current one, and the scores of `next`.
   void advance(const Stage& next) {
     row_ = 0;
     num_rows_ = current_.exists() ? current_.num_rows : 0;
-    if (num_rows_ > 0) {
-      if constexpr (kCodes) {
-        if (scales_of_ != current_.tile.begin) load_scales(item_, current_.tile, s_.key_scales, s_.value_scales);
-        scales_of_ = current_.tile.begin;
-      }
-    }
     any_factor_ = false;
     amx_fence();
-    if (next.exists()) score(next);
     if (previous_.exists()) add_values(previous_);
+    if (next.exists()) score(next);  // where the previous stage was
     while (row_ < num_rows_) softmax_next_row();
     amx_fence();
     if (any_factor_) {
@@ -286,57 +315,33 @@ class AmxPipeline {
   }
 
   float* scores_of(const Stage& stage) const { return s_.scores + stage.number % 2 * kBlockRows * kKvTile; }
-  bf16_t* probs_of(const Stage& stage) const { return s_.probs + stage.number % 2 * kBlockRows * kKvTile; }
 
   void score(const Stage& stage) {
-    if (keys_of_ != stage.tile.begin) keys_ = key_tiles_of<kCodes>(item_, stage.tile, s_.k);
-    keys_of_ = stage.tile.begin;
-    amx_fence();
+    const KeyTiles& keys = keys_[stage.tile_idx];
     const TileRows q{.base = s_.q + stage.first_row / 16 * q_steps_ * kTileBytes,
                      .row_stride = 64,
                      .step_stride = kTileBytes,
                      .block_stride = q_steps_ * kTileBytes};
-    float* scores = scores_of(stage);
     for (int64_t g = 0; g * kNBlock < stage.width; g += 2) {
-      const char* b0 = keys_.group[g];
-      const char* b1 = keys_.group[g + 1];
-      const char* next0 = keys_.group[min_of(g + 2, kTileGroups - 2)];
-      const char* next1 = keys_.group[min_of(g + 3, kTileGroups - 1)];
-      attention_2x2(
-          q, [&](int64_t s, int64_t j) { return (j == 0 ? b0 : b1) + s * kTileBytes; }, q_steps_, scores + g * kNBlock,
-          kKvTile, false, [&](int64_t s) { prefetch_tile_pair(next0 + s * kTileBytes, next1 + s * kTileBytes); },
-          [&] { softmax_next_row(); });
+      const auto b = [&](int64_t s, int64_t j) { return keys.group[g + j] + s * kTileBytes; };
+      attention_2x2(q, b, q_steps_, scores_of(stage) + g * kNBlock, kKvTile, false, [&] { softmax_next_row(); });
     }
   }
 
   void add_values(const Stage& stage) {
-    if (values_of_ != stage.tile.begin) values_ = value_tiles_of<kCodes>(item_, stage.tile, s_.v);
-    values_of_ = stage.tile.begin;
-    amx_fence();
-    const TileRows probs{.base = reinterpret_cast<const char*>(probs_of(stage)),
-                         .row_stride = kKvTile * 2,
+    const ValueTiles& values = values_[stage.tile_idx];
+    const TileRows probs{.base = reinterpret_cast<const char*>(scores_of(stage)),
+                         .row_stride = kKvTile * 4,
                          .step_stride = 64,
-                         .block_stride = 16 * kKvTile * 2};
+                         .block_stride = 16 * kKvTile * 4};
     float* sums = sums_.accumulator + stage.first_row * value_width_;
     const int64_t last = ceil_div(item_.layout.head_dim, kNBlock) - 1;
+    const int64_t steps = ceil_div(min_of(stage.width, stage.tile.num_keys), kKStep);
     for (int64_t pair = 0; pair < value_pairs_; ++pair) {
-      const int64_t d0 = 2 * pair, d1 = min_of(d0 + 1, last), next0 = min_of(d0 + 2, last),
-                    next1 = min_of(d0 + 3, last);
-      attention_2x2(
-          probs, [&](int64_t s, int64_t j) { return values_.step[s] + (j == 0 ? d0 : d1) * values_.stride[s]; },
-          stage.width / kKStep, sums + d0 * kNBlock, value_width_, !stage.first,
-          [&](int64_t s) {
-            prefetch_tile_pair(values_.step[s] + next0 * values_.stride[s],
-                               values_.step[s] + next1 * values_.stride[s]);
-          },
-          [&] { softmax_next_row(); });
-    }
-  }
-
-  SPATE_INLINE void prefetch_tile_pair(const char* a, const char* b) {
-    for (int64_t line = 0; line < kTileBytes; line += 64) {
-      _mm_prefetch(a + line, _MM_HINT_T0);
-      _mm_prefetch(b + line, _MM_HINT_T0);
+      const int64_t block[2] = {2 * pair, min_of(2 * pair + 1, last)};
+      const auto b = [&](int64_t s, int64_t j) { return values.step[s] + block[j] * values.stride[s]; };
+      attention_2x2(probs, b, steps, sums + block[0] * kNBlock, value_width_, !stage.first,
+                    [&] { softmax_next_row(); });
     }
   }
 
@@ -345,8 +350,10 @@ class AmxPipeline {
   }
   __attribute__((noinline)) void softmax_current_row(int64_t r) {
     const int64_t row = current_.first_row + r;
-    ScoreRow scores{scores_of(current_) + r * kKvTile, s_.key_scales, s_.value_scales, item_.scale_log2e, {}};
-    bf16_t* probs = probs_of(current_) + r * kKvTile;
+    float* row_scores = scores_of(current_) + r * kKvTile;
+    const int64_t first_scale = current_.tile_idx * kKvTile;
+    ScoreRow scores{row_scores, s_.key_scales + first_scale, s_.value_scales + first_scale, item_.scale_log2e, {}};
+    bf16_t* probs = reinterpret_cast<bf16_t*>(row_scores);
     float& max = sums_.max[row];
     float* denominators = sums_.denominators + row * kLanes;
     float factor;
@@ -367,10 +374,8 @@ class AmxPipeline {
   Stage current_, previous_;
   int64_t row_ = 0, num_rows_ = 0;  // of the current stage's softmax
   bool any_factor_ = false;
-  // What lies in the scratch, or is pointed to: of the tile that begins there.
-  int64_t keys_of_ = -1, values_of_ = -1, scales_of_ = -1;
-  KeyTiles keys_;
-  ValueTiles values_;
+  KeyTiles keys_[kTilesPerSpan];  // of the tiles of the span
+  ValueTiles values_[kTilesPerSpan];
 };
 
 // --- up to 16 rows
@@ -405,7 +410,7 @@ static void amx_few_rows(const AttentionItem& item, int64_t rows, const TileRang
   const int64_t value_width = amx_value_width(item.layout.head_dim), group_bytes = q_steps * kTileBytes;
   const TileRows q{.base = s.q, .row_stride = 64, .step_stride = kTileBytes, .block_stride = 0};
   const TileRows probs{
-      .base = reinterpret_cast<const char*>(s.probs), .row_stride = kKvTile * 2, .step_stride = 64, .block_stride = 0};
+      .base = reinterpret_cast<const char*>(s.scores), .row_stride = kKvTile * 4, .step_stride = 64, .block_stride = 0};
   for (int64_t t = range.first; t < range.end; ++t) {
     const KeyTile tile = key_tile(item, t);
     const KeysAhead ahead = keys_ahead(item, tile);
@@ -429,15 +434,16 @@ static void amx_few_rows(const AttentionItem& item, int64_t rows, const TileRang
           kKvTile, false);
     }
     amx_fence();
-    if constexpr (kCodes) load_scales(item, tile, s.key_scales, s.value_scales);
+    if constexpr (kCodes) load_scales(item, tile, kWidenedUnit, s.key_scales, s.value_scales);
     for (int64_t r = 0; r < rows; ++r) {
       const ScoreRow row{s.scores + r * kKvTile, s.key_scales, s.value_scales, item.scale_log2e,
                          visible_keys(item, tile, r)};
-      bf16_t* row_probs = s.probs + r * kKvTile;
+      bf16_t* row_probs = reinterpret_cast<bf16_t*>(s.scores + r * kKvTile);
       float* denominators = sums.denominators + r * kLanes;
       const bool all = row.visible.first == 0 && row.visible.end == kKvTile;
       const float factor = all ? softmax_row<false, kKvTile, kCodes>(row, row_probs, sums.max[r], denominators)
-                               : softmax_masked_row<kCodes>(row, steps * kKStep, row_probs, sums.max[r], denominators);
+                               : softmax_masked_row<kCodes>(row, round_up(tile.num_keys, kWidthStep), row_probs,
+                                                            sums.max[r], denominators);
       if (factor != 1) scale_row(sums.accumulator + r * value_width, value_width, factor);
     }
     ValueTiles values = {};
@@ -478,10 +484,6 @@ static void attention_amx(const AttentionItem& item, char* scratch) {
   const bool few = rows <= kFewAttentionRows;
   const AmxScratch s = cut_amx_scratch(scratch, rows, head_dim);
   tile_q(item, rows, few ? rows : round_up(rows, kBlockRows), s.q);
-  // Rows beyond the last are multiplied too: they must be numbers.
-  if (!few) {
-    for (int64_t i = 0; i < 2 * kBlockRows * kKvTile; i += 32) _mm512_storeu_si512(s.probs + i, _mm512_setzero_si512());
-  }
   amx_begin(few ? rows : 16);
   attend_spans(item, rows, amx_value_width(head_dim), s.total, s.span, [&](int64_t span, const RowSums& sums) {
     const TileRange range = key_tiles(item, span);

@@ -14,6 +14,7 @@ namespace spate::cpu::SPATE_ISA {
 
 constexpr float kMinusInfinity = -__builtin_inff();
 constexpr int64_t kTilesPerSpan = kKvSpan / kKvTile;
+constexpr int64_t kWidthStep = kKvTile / 4;  // the softmax of a tile of fewer keys works on a multiple of this many
 
 // --- where keys lie
 // -------------------------------------------------------------------------------------------------------------------
@@ -56,10 +57,11 @@ SPATE_INLINE const char* v_at(const AttentionItem& item, int64_t position) {
          position % item.layout.kv_block_size * kNBlock * elem_bytes(item.layout.elem);
 }
 
-// Scales of the tile's keys and values (kI8), those of the keys times scale_log2e. Of the last group some may not be
-// written yet; what lies beyond it repeats it.
-SPATE_INLINE void load_scales(const AttentionItem& item, const KeyTile& tile, float* key_scales, float* value_scales) {
-  const F scale = set1(item.scale_log2e);
+// Scales of the tile's keys and values (kI8) times `unit`, those of the keys times scale_log2e, too. Of the last group
+// some may not be written yet; what lies beyond it repeats it.
+SPATE_INLINE void load_scales(const AttentionItem& item, const KeyTile& tile, float unit, float* key_scales,
+                              float* value_scales) {
+  const F scale = set1(item.scale_log2e * unit);
   for (int64_t i = 0; i < kKvTile; i += kNBlock) {
     const int64_t position = tile.begin + min_of(i, (tile.num_keys - 1) / kNBlock * kNBlock);
     const char* block = kv_block(item, position);
@@ -68,7 +70,7 @@ SPATE_INLINE void load_scales(const AttentionItem& item, const KeyTile& tile, fl
     const float* v = reinterpret_cast<const float*>(block + item.layout.v_scales_offset) + in_block;
     for (int64_t lane = 0; lane < kNBlock; lane += kLanes) {
       store(key_scales + i + lane, mul(load(k + lane), scale));
-      store(value_scales + i + lane, load(v + lane));
+      store(value_scales + i + lane, mul(load(v + lane), set1(unit)));
     }
   }
 }
@@ -223,18 +225,18 @@ SPATE_INLINE float softmax_row(const ScoreRow& row, P* probs, float& max, float*
   return factor;
 }
 
-// Of a run-time width: num_keys rounded up to a multiple of 32.
+// Of a run-time width, a multiple of kWidthStep.
 template <bool kScaled, typename P>
 SPATE_INLINE float softmax_masked_row(const ScoreRow& row, int64_t width, P* probs, float& max, float* denominators) {
-  switch (width / 32) {
+  switch (width / kWidthStep) {
     case 1:
-      return softmax_row<true, 32, kScaled>(row, probs, max, denominators);
+      return softmax_row<true, kWidthStep, kScaled>(row, probs, max, denominators);
     case 2:
-      return softmax_row<true, 64, kScaled>(row, probs, max, denominators);
+      return softmax_row<true, 2 * kWidthStep, kScaled>(row, probs, max, denominators);
     case 3:
-      return softmax_row<true, 96, kScaled>(row, probs, max, denominators);
+      return softmax_row<true, 3 * kWidthStep, kScaled>(row, probs, max, denominators);
     default:
-      return softmax_row<true, 128, kScaled>(row, probs, max, denominators);
+      return softmax_row<true, 4 * kWidthStep, kScaled>(row, probs, max, denominators);
   }
 }
 

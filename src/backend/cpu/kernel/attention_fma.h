@@ -142,7 +142,7 @@ static void attention_fma(const AttentionItem& item, char* scratch) {
     for (int64_t t = range.first; t < range.end; ++t) {
       const KeyTile tile = key_tile(item, t);
       score_keys<W>(item, tile, rows, s);
-      if constexpr (kScaled) load_scales(item, tile, s.key_scales, s.value_scales);
+      if constexpr (kScaled) load_scales(item, tile, 1.0f, s.key_scales, s.value_scales);
       for (int64_t r = 0; r < rows; ++r) {
         float* scores = s.scores + r * kKvTile;
         const ScoreRow row{scores, s.key_scales, s.value_scales, item.scale_log2e, visible_keys(item, tile, r)};
@@ -151,7 +151,7 @@ static void attention_fma(const AttentionItem& item, char* scratch) {
         float* denominators = sums.denominators + r * kLanes;
         const float factor =
             all ? softmax_row<false, kKvTile, kScaled>(row, scores, max, denominators)
-                : softmax_masked_row<kScaled>(row, round_up(tile.num_keys, 32), scores, max, denominators);
+                : softmax_masked_row<kScaled>(row, round_up(tile.num_keys, kWidthStep), scores, max, denominators);
         if (factor != 1) scale_row(sums.accumulator + r * value_width, value_width, factor);
       }
       add_values<W>(item, tile, rows, s, sums.accumulator);

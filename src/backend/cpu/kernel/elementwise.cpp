@@ -72,10 +72,50 @@ void rope(T* x, const float* cos_sin, int64_t rotary_dim, bool interleaved) {
   }
 }
 
+// Two heads at a time of 2 * kHalf vectors, all of which is rotated: they stay in registers, and their chains of sums overlap.
+template <typename T, int kHalf>
+void norm_rope_pairs(const NormRopeHeads& p) {
+  constexpr int kVectors = 2 * kHalf;
+  T* x = static_cast<T*>(p.x);
+  for (int64_t h = 0; h + 2 <= p.num_heads; h += 2, x += 2 * p.head_stride) {
+    T* head[2] = {x, x + p.head_stride};
+    F value[2][kVectors], squares[2] = {zero(), zero()}, scale[2];
+    for (int i = 0; i < kVectors; ++i) {
+      for (int j = 0; j < 2; ++j) {
+        value[j][i] = load(head[j] + i * kLanes);
+        squares[j] = fma(value[j][i], value[j][i], squares[j]);
+      }
+    }
+    for (int j = 0; j < 2; ++j) {
+      scale[j] = set1(1.0f / __builtin_sqrtf(sum(squares[j]) / static_cast<float>(p.head_dim) + p.eps));
+    }
+    for (int i = 0; i < kHalf; ++i) {
+      const T* weight = static_cast<const T*>(p.weight) + i * kLanes;
+      const F weight_a = load(weight), weight_b = load(weight + kHalf * kLanes);
+      const F c = load(p.cos_sin + i * kLanes), s = load(p.cos_sin + (kHalf + i) * kLanes);
+      for (int j = 0; j < 2; ++j) {
+        const F a = round_as<T>(mul(round_as<T>(mul(value[j][i], scale[j])), weight_a));
+        const F b = round_as<T>(mul(round_as<T>(mul(value[j][kHalf + i], scale[j])), weight_b));
+        store(head[j] + i * kLanes, sub(mul(a, c), mul(b, s)));
+        store(head[j] + (kHalf + i) * kLanes, add(mul(b, c), mul(a, s)));
+      }
+    }
+  }
+}
+
 template <typename T>
 void norm_rope(const NormRopeHeads& p) {
-  T* x = static_cast<T*>(p.x);
-  for (int64_t h = 0; h < p.num_heads; ++h, x += p.head_stride) {
+  const bool whole = p.weight != nullptr && p.rotary_dim == p.head_dim && !p.interleaved;
+  int64_t done = 0;
+  if (whole && p.head_dim == 8 * kLanes) {
+    norm_rope_pairs<T, 4>(p);
+    done = p.num_heads / 2 * 2;
+  } else if (whole && p.head_dim == 4 * kLanes) {
+    norm_rope_pairs<T, 2>(p);
+    done = p.num_heads / 2 * 2;
+  }
+  T* x = static_cast<T*>(p.x) + done * p.head_stride;
+  for (int64_t h = done; h < p.num_heads; ++h, x += p.head_stride) {
     if (p.weight != nullptr) {
       rms_norm<T>({.x = x, .residual = nullptr, .weight = p.weight, .out = x, .width = p.head_dim, .eps = p.eps});
     }

@@ -11,11 +11,17 @@ namespace spate::cpu::SPATE_ISA {
 
 constexpr int64_t kMaxHeadDim = 256;
 
-// One token's k or v, in the elements of the cache, zeros up to the padded width.
+// k or v of up to 16 tokens, in the elements of the cache, zeros up to the padded width. Rows that need no change are
+// not copied.
 template <typename T>
 struct HeadRow {
   alignas(64) T values[kMaxHeadDim];
   float scale;
+};
+template <typename T>
+struct HeadRows {
+  const T* row[kNBlock];
+  HeadRow<T> copy[kNBlock];
 };
 
 template <typename Act>
@@ -83,51 +89,127 @@ struct KeyWordOf<int8_t> {
   using Word = uint16_t;
 };
 
-// Keys [first, first + count) of the group whose n-block is given.
-template <typename T>
-SPATE_INLINE void write_keys(const HeadRow<T>* rows, int64_t first, int64_t count, int64_t padded, char* n_block) {
-  using Word = typename KeyWordOf<T>::Word;
-  const int64_t words = padded / row_k<T>();
-  Word* out = reinterpret_cast<Word*>(n_block);
-  if (count == kNBlock) {
-    for (int64_t w = 0; w < words; ++w) {
-      for (int64_t i = 0; i < kNBlock; ++i) {
-        __builtin_memcpy(out + w * kNBlock + i,
-                         reinterpret_cast<const char*>(rows[i].values) + w * static_cast<int64_t>(sizeof(Word)),
-                         sizeof(Word));
+template <typename Act, typename T>
+SPATE_INLINE void load_head_rows(const void* first, int64_t token_stride, int64_t num_tokens, int64_t head_dim,
+                                 HeadRows<T>& rows) {
+  const int64_t padded = round_up(head_dim, kKStep);
+  for (int64_t i = 0; i < num_tokens; ++i) {
+    const Act* x = static_cast<const Act*>(first) + i * token_stride;
+    if constexpr (sizeof(Act) == sizeof(T)) {
+      if (head_dim == padded) {
+        rows.row[i] = reinterpret_cast<const T*>(x);
+        continue;
       }
     }
+    load_head_row(x, head_dim, padded, rows.copy[i]);
+    rows.row[i] = rows.copy[i].values;
+  }
+}
+
+#ifdef __AVX512F__
+// Rows and columns of 16 x 16 words of 32 bits change places.
+SPATE_INLINE void transpose_16x16(__m512i* x) {
+  __m512i t[16];
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {  // x[i + c]: columns c of four rows, in each lane of four columns
+    x[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    x[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    x[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    x[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+  for (int c = 0; c < 4; ++c) {
+    const __m512i a = _mm512_shuffle_i32x4(x[c], x[4 + c], 0x88), b = _mm512_shuffle_i32x4(x[8 + c], x[12 + c], 0x88);
+    const __m512i d = _mm512_shuffle_i32x4(x[c], x[4 + c], 0xdd), e = _mm512_shuffle_i32x4(x[8 + c], x[12 + c], 0xdd);
+    t[c] = _mm512_shuffle_i32x4(a, b, 0x88);
+    t[8 + c] = _mm512_shuffle_i32x4(a, b, 0xdd);
+    t[4 + c] = _mm512_shuffle_i32x4(d, e, 0x88);
+    t[12 + c] = _mm512_shuffle_i32x4(d, e, 0xdd);
+  }
+  for (int i = 0; i < 16; ++i) x[i] = t[i];
+}
+
+// Words [first_word, first_word + 16) of 16 tokens' keys, a line of the n-block each.
+SPATE_INLINE void write_key_words(const uint32_t* const* rows, int64_t first_word, char* n_block) {
+  __m512i x[16];
+  for (int i = 0; i < 16; ++i) x[i] = _mm512_loadu_si512(rows[i] + first_word);
+  transpose_16x16(x);
+  for (int i = 0; i < 16; ++i) _mm512_storeu_si512(n_block + (first_word + i) * 64, x[i]);
+}
+SPATE_INLINE void write_key_words(const uint16_t* const* rows, int64_t first_word, char* n_block) {
+  __m512i x[16];
+  for (int i = 0; i < 16; ++i) {
+    x[i] = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[i] + first_word)));
+  }
+  transpose_16x16(x);
+  for (int i = 0; i < 16; ++i) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(n_block + (first_word + i) * 32), _mm512_cvtepi32_epi16(x[i]));
+  }
+}
+#endif
+
+// Keys [first, first + count) of the group whose n-block is given.
+template <typename T>
+SPATE_INLINE void write_keys(const HeadRows<T>& rows, int64_t first, int64_t count, int64_t padded, char* n_block) {
+  using Word = typename KeyWordOf<T>::Word;
+  const int64_t words = padded / row_k<T>();
+  const Word* row[kNBlock];
+  for (int64_t i = 0; i < count; ++i) row[i] = reinterpret_cast<const Word*>(rows.row[i]);
+#ifdef __AVX512F__
+  if (count == kNBlock) {
+    for (int64_t w = 0; w < words; w += kNBlock) write_key_words(row, w, n_block);
     return;
   }
+#endif
   for (int64_t i = 0; i < count; ++i) {
     for (int64_t w = 0; w < words; ++w) {
-      __builtin_memcpy(out + w * kNBlock + first + i,
-                       reinterpret_cast<const char*>(rows[i].values) + w * static_cast<int64_t>(sizeof(Word)),
+      __builtin_memcpy(n_block + (w * kNBlock + first + i) * static_cast<int64_t>(sizeof(Word)), row[i] + w,
                        sizeof(Word));
     }
   }
 }
 
+// 16 elements of two tokens that share a row.
+SPATE_INLINE void interleave(const bf16_t* a, const bf16_t* b, char* out) {
+#ifdef __AVX512F__
+  const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a)));
+  const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(b)));
+  _mm512_storeu_si512(out, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+#else
+  for (int64_t c = 0; c < kNBlock; c += 8) {
+    const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(a + c)),
+                  high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b + c));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + c * 4), _mm_unpacklo_epi16(low, high));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + c * 4 + 16), _mm_unpackhi_epi16(low, high));
+  }
+#endif
+}
+SPATE_INLINE void interleave(const int8_t* a, const int8_t* b, char* out) {
+  const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(a)),
+                high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm_unpacklo_epi8(low, high));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 16), _mm_unpackhi_epi8(low, high));
+}
+
 // Values of tokens [first, first + count) of the block. Pairs of tokens share a row; the partner of a token that comes
 // alone is left as it is.
 template <typename T>
-SPATE_INLINE void write_values(const HeadRow<T>* rows, int64_t first, int64_t count, const KvLayout& layout, char* v) {
+SPATE_INLINE void write_values(const HeadRows<T>& rows, int64_t first, int64_t count, const KvLayout& layout, char* v) {
   constexpr int64_t kRowK = row_k<T>();
-  const int64_t padded = round_up(layout.head_dim, kNBlock);
   for (int64_t i = 0; i < count;) {
     const int64_t token = first + i;
     char* row = v + token / kRowK * kRowK * kNBlock * static_cast<int64_t>(sizeof(T));
     const bool pair = kRowK == 2 && token % 2 == 0 && i + 1 < count;
-    for (int64_t d = 0; d < padded; d += kNBlock, row += layout.v_n_block_bytes) {
-      T* out = reinterpret_cast<T*>(row);
-      if (pair) {
-        for (int64_t c = 0; c < kNBlock; ++c) {
-          out[2 * c] = rows[i].values[d + c];
-          out[2 * c + 1] = rows[i + 1].values[d + c];
+    for (int64_t d = 0; d < layout.head_dim; d += kNBlock, row += layout.v_n_block_bytes) {
+      if constexpr (kRowK == 2) {
+        if (pair) {
+          interleave(rows.row[i] + d, rows.row[i + 1] + d, row);
+          continue;
         }
-      } else {
-        for (int64_t c = 0; c < kNBlock; ++c) out[c * kRowK + token % kRowK] = rows[i].values[d + c];
       }
+      for (int64_t c = 0; c < kNBlock; ++c) reinterpret_cast<T*>(row)[c * kRowK + token % kRowK] = rows.row[i][d + c];
     }
     i += pair ? 2 : 1;
   }
@@ -136,27 +218,21 @@ SPATE_INLINE void write_values(const HeadRow<T>* rows, int64_t first, int64_t co
 template <typename Act, typename T>
 static void write_head_run(const KvWriteRun& run) {
   const KvLayout& layout = run.layout;
-  const int64_t head_dim = layout.head_dim, padded = round_up(head_dim, kKStep), group = run.token_in_block / kNBlock;
-  const int64_t first = run.token_in_block % kNBlock;
-  HeadRow<T> rows[kNBlock];
-  for (int64_t i = 0; i < run.num_tokens; ++i) {
-    load_head_row(static_cast<const Act*>(run.k) + i * run.k_token_stride, head_dim, padded, rows[i]);
-  }
-  write_keys(rows, first, run.num_tokens, padded, run.head + group * layout.k_group_bytes);
-  if constexpr (sizeof(T) == 1) {
-    for (int64_t i = 0; i < run.num_tokens; ++i) {
-      reinterpret_cast<float*>(run.head + layout.k_scales_offset)[run.token_in_block + i] = rows[i].scale;
+  const int64_t head_dim = layout.head_dim, group = run.token_in_block / kNBlock;
+  HeadRows<T> rows;
+  const auto write_scales = [&](int64_t offset) {
+    if constexpr (sizeof(T) == 1) {
+      float* scales = reinterpret_cast<float*>(run.head + offset) + run.token_in_block;
+      for (int64_t i = 0; i < run.num_tokens; ++i) scales[i] = rows.copy[i].scale;
     }
-  }
-  for (int64_t i = 0; i < run.num_tokens; ++i) {
-    load_head_row(static_cast<const Act*>(run.v) + i * run.v_token_stride, head_dim, padded, rows[i]);
-  }
+  };
+  load_head_rows<Act>(run.k, run.k_token_stride, run.num_tokens, head_dim, rows);
+  write_keys(rows, run.token_in_block % kNBlock, run.num_tokens, round_up(head_dim, kKStep),
+             run.head + group * layout.k_group_bytes);
+  write_scales(layout.k_scales_offset);
+  load_head_rows<Act>(run.v, run.v_token_stride, run.num_tokens, head_dim, rows);
   write_values(rows, run.token_in_block, run.num_tokens, layout, run.head + layout.v_offset);
-  if constexpr (sizeof(T) == 1) {
-    for (int64_t i = 0; i < run.num_tokens; ++i) {
-      reinterpret_cast<float*>(run.head + layout.v_scales_offset)[run.token_in_block + i] = rows[i].scale;
-    }
-  }
+  write_scales(layout.v_scales_offset);
 }
 
 }  // namespace spate::cpu::SPATE_ISA

@@ -44,7 +44,7 @@ TEST_CASE("the CPU at every instruction set of this machine") {
 // The number of threads must not show in any bit: families that compare bits run with another number.
 TEST_CASE("the CPU on one thread") {
   const auto one = make_cpu_device({.num_threads = 1}).value();
-  check_device(*one, *one, "linear bf16");
+  check_device(*one, *one, "batch invariance of linear bf16");
   check_device(*one, *one, "attention_paged chunks");
 }
 

@@ -256,7 +256,7 @@ void add_invariance(Report& report, Sides sides, const WeightSpec& spec, DType a
     for (const bool silu : {false, true}) {
       if (silu && n % 2 != 0) continue;
       const HostTensor whole = product(0, max_m, silu);
-      for (const int64_t m : {1, 2, 4, 5, 8, 15, 16, 17, 32, 33, 64, 129}) {
+      for (const int64_t m : {1, 4, 5, 16, 17, 33, 64, 129}) {
         for (const int64_t begin : {int64_t{0}, max_m - m}) {
           family.check(
               fmt::format("rows {} to {} of {}, n {} k {}{}", begin, begin + m, max_m, n, k, silu ? " silu" : ""),
@@ -273,6 +273,8 @@ void add_quantized_linear_cases(Report& report, Sides sides) {
   for (const WeightSpec& spec : kSpecs) {
     if (!sides.actual.device().supports(spec)) continue;
     for (const DType act : kActs) {
+      // f32 differs only in how x is read: some formats suffice.
+      if (act == DType::kF32 && spec.group_size != 0 && spec.group_size != 64) continue;
       add_linear(report, sides, spec, act);
       add_linear_silu_and_mul(report, sides, spec, act);
       add_special_rows(report, sides, spec, act);

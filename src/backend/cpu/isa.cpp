@@ -19,7 +19,7 @@ bool has_amx() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
   constexpr unsigned kAll = kAmxBf16 | kAmxTile | kAmxInt8;
-  if ((edx & kAll) != kAll) return false;
+  if ((edx & kAll) != kAll || !__builtin_cpu_supports("avx512vbmi")) return false;
   if (!__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) || !(eax & kAvx512Bf16)) return false;
   constexpr long kArchReqXcompPerm = 0x1023, kTileData = 18;  // asm/prctl.h, Linux 5.16
   return syscall(SYS_arch_prctl, kArchReqXcompPerm, kTileData) == 0;

@@ -29,6 +29,7 @@ Result<std::vector<BenchRow>> measure_model(const Arguments& arguments, const st
   run.model.model = config_dir;
   run.model.load_format = "dummy";
   run.model.enable_prefix_caching = false;
+  run.model.max_prefill_stall_ms = 0;  // decode is measured while all sequences run: they start as soon as they can
   run.model.quantization = format == "bf16" || format == "f32" ? "none" : format;
   if (format == "f32") run.model.dtype = "float32";
   ASSIGN_OR_RETURN(const Quantization quantization, parse_quantization(run.model.quantization));

@@ -25,8 +25,11 @@ void PrefillPacer::record(int num_decode_tokens, int num_prefill_tokens, double 
 
 int PrefillPacer::max_prefill_tokens() const {
   if (max_stall_seconds_ <= 0 || seconds_per_prefill_token_ <= 0) return max_tokens_;
-  const double left = std::max(0.0, max_stall_seconds_ - decode_seconds_) / seconds_per_prefill_token_;
-  return std::clamp(static_cast<int>(std::lround(std::min<double>(left, max_tokens_))), std::min(kMinTokens, max_tokens_), max_tokens_);
+  // Where decoding alone comes near the stall, prompts get as much time as decoding: else they would hardly move, and the sequences
+  // they wait to join would run ever fewer at once.
+  const double seconds = std::max(max_stall_seconds_ - decode_seconds_, decode_seconds_);
+  const double tokens = std::min<double>(seconds / seconds_per_prefill_token_, max_tokens_);
+  return std::clamp(static_cast<int>(std::lround(tokens)), std::min(kMinTokens, max_tokens_), max_tokens_);
 }
 
 }  // namespace spate

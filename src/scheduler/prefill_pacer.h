@@ -1,5 +1,6 @@
 // PrefillPacer: how many prompt tokens a step may take while others decode, so that no running stream waits longer than
-// max_stall for its next token. It learns what a decode step and a prompt token cost from the steps that were collected.
+// max_stall for its next token, or twice as long as decoding alone takes, if that is more. It learns what a decode step and a prompt
+// token cost from the steps that were collected.
 //
 // Owned by the scheduler, engine thread only.
 #pragma once

@@ -22,11 +22,15 @@ TEST_CASE("steps fit the stall once the costs are known") {
   CHECK(pacer.max_prefill_tokens() == doctest::Approx(140).epsilon(0.02));  // (100 - 30) ms / 0.5 ms
 }
 
-TEST_CASE("prompts move even where decoding alone takes longer than the stall") {
+TEST_CASE("prompts get half the time where decoding alone takes longer than the stall") {
   PrefillPacer pacer(0.010, 2048);
   pacer.record(64, 0, 0.5);
-  pacer.record(64, 100, 0.6);
-  CHECK(pacer.max_prefill_tokens() == PrefillPacer::kMinTokens);
+  pacer.record(64, 100, 0.6);  // 0.3 s of it is counted as decoding: at least half a step is the prompt's
+  CHECK(pacer.max_prefill_tokens() == doctest::Approx(0.5 / 0.003).epsilon(0.01));
+  PrefillPacer slow(0.010, 2048);  // a prompt token costs more than the time there is
+  slow.record(4, 0, 0.02);
+  slow.record(0, 8, 8.0);
+  CHECK(slow.max_prefill_tokens() == PrefillPacer::kMinTokens);
   PrefillPacer tiny(0.010, 4);  // a step smaller than the least share
   tiny.record(1, 0, 0.5);
   tiny.record(0, 8, 0.6);

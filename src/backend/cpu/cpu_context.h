@@ -20,19 +20,20 @@ class Scratch {
  public:
   char* reserve(int64_t bytes) {
     if (bytes > bytes_) {
-      const int64_t page = bytes < kHugeBytes / 4 ? 4096 : kHugeBytes;
-      data_.reset(static_cast<char*>(std::aligned_alloc(static_cast<size_t>(page), static_cast<size_t>(round_up(bytes, page)))));
+      bytes_ = taken_for(bytes);
+      data_.reset(static_cast<char*>(std::aligned_alloc(static_cast<size_t>(page_of(bytes)), static_cast<size_t>(bytes_))));
       CHECK(data_ != nullptr, "out of host memory: {} bytes of scratch", bytes);
-      bytes_ = round_up(bytes, page);
-      if (page == kHugeBytes) madvise(data_.get(), static_cast<size_t>(bytes_), MADV_HUGEPAGE);
+      if (page_of(bytes) == kHugeBytes) madvise(data_.get(), static_cast<size_t>(bytes_), MADV_HUGEPAGE);
     }
     return data_.get();
   }
   char* data() const { return data_.get(); }
   int64_t bytes() const { return bytes_; }
+  static int64_t taken_for(int64_t bytes) { return round_up(bytes, page_of(bytes)); }  // by a first reserve(bytes)
 
  private:
   static constexpr int64_t kHugeBytes = int64_t{2} << 20;
+  static int64_t page_of(int64_t bytes) { return bytes < kHugeBytes / 4 ? 4096 : kHugeBytes; }
   struct Free {
     void operator()(char* p) const { std::free(p); }
   };

@@ -116,7 +116,7 @@ class CpuDevice final : public Device {
 
   const OpTable& ops() const override { return ops_; }
   int64_t op_workspace_bytes(const OpLimits& limits) const override {
-    return context_.pool.num_threads() * row_scratch_bytes(limits.vocab_size);
+    return context_.pool.num_threads() * Scratch::taken_for(row_scratch_bytes(limits.vocab_size));
   }
 
   Result<PackedWeight> create_weight(const WeightDesc& desc) override {

@@ -434,9 +434,18 @@ TEST_CASE("api: a client that goes away takes its sequences and KV blocks with i
     CHECK(test.model.engine->stats().num_running == 4);
   }
   CHECK(test.is_idle());
+  // The engine has ended them; the server's threads count that a moment later.
   TestClient client(test.server.port());
-  CHECK(client.get("/metrics").body.find("finished_reason=\"abort\"} 4") != std::string::npos);
-  CHECK(client.get("/load").body == R"({"server_load":0})");
+  const auto has_counted = [&] {
+    return client.get("/metrics").body.find("finished_reason=\"abort\"} 4") != std::string::npos &&
+           client.get("/load").body == R"({"server_load":0})";
+  };
+  bool counted = has_counted();
+  for (int i = 0; i < 400 && !counted; ++i) {
+    std::this_thread::sleep_for(milliseconds(5));
+    counted = has_counted();
+  }
+  CHECK(counted);
 }
 
 TEST_CASE("api: while the model loads, and when the engine fails") {

@@ -7,8 +7,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <thread>
 
+#include "base/cpu_cores.h"
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/eval_data.h"
@@ -117,7 +117,7 @@ Result<int> run_quantize(const Arguments& arguments) {
   if (!fs::is_directory(model_dir)) model_dir = model_dir.parent_path();
   ASSIGN_OR_RETURN(auto calibration, calibration_tokens(model_dir, quantize));
   ASSIGN_OR_RETURN(const DeviceChoice choice, choose_device(arguments.model));
-  const int all_cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int all_cores = static_cast<int>(usable_cores().size());
   const int num_threads = arguments.model.threads > 0 ? arguments.model.threads : all_cores;
   const QuantizeOptions options{.spec = spec_of(quantize),
                                 .method = quantize.method == "awq"    ? QuantizeMethod::kAwq

@@ -24,29 +24,18 @@ class AwqMatrix final : public PackedMatrix {
   // Null where there are problems.
   static std::unique_ptr<PackedMatrix> read(const QuantizationConfig& config, Components& components) {
     const size_t num_problems = components.problems().size();
-    const TensorEntry* qweight = components.required("qweight", {DType::kI32});
-    const TensorEntry* qzeros = components.required("qzeros", {DType::kI32});
-    const TensorEntry* scales = components.required("scales", kScaleDTypes);
-    if (components.problems().size() > num_problems || !components.has_rank(*qweight, 2)) return nullptr;
+    const std::optional<QTensors> tensors = find_q_tensors(components);
+    if (!tensors) return nullptr;
 
     std::unique_ptr<AwqMatrix> matrix(new AwqMatrix(components.prefix() + ".weight", config.schemes[0]));
-    matrix->in_features_ = qweight->shape[0];
-    matrix->out_features_ = qweight->shape[1] * kPerWord;
+    matrix->in_features_ = tensors->qweight->shape[0];
+    matrix->out_features_ = tensors->qweight->shape[1] * kPerWord;
     const int64_t groups = matrix->num_groups();
-    components.has_shape(*scales, {groups, matrix->out_features_});
-    components.has_shape(*qzeros, {groups, qweight->shape[1]});
+    components.has_shape(*tensors->scales, {groups, matrix->out_features_});
+    components.has_shape(*tensors->qzeros, {groups, tensors->qweight->shape[1]});
     if (components.problems().size() > num_problems) return nullptr;
-    matrix->components_ = {qweight, scales, qzeros};
-    matrix->checkpoint_ = &components.checkpoint();
-    matrix->codes_ = TensorBytes(components.checkpoint(), *qweight);
-    matrix->zeros_ = TensorBytes(components.checkpoint(), *qzeros);
-    matrix->scales_ = TensorBytes(components.checkpoint(), *scales);
+    matrix->take_components(components.checkpoint(), *tensors->qweight, *tensors->scales, tensors->qzeros);
     return matrix;
-  }
-
-  // A row lies all over the tensor: what was read of it may go, and comes back from the page cache.
-  void release(int64_t, int64_t) const override {
-    for (const TensorEntry* entry : components_) checkpoint_->release(*entry, 0, entry->shape[0]);
   }
 
  private:
@@ -76,9 +65,6 @@ class AwqMatrix final : public PackedMatrix {
   int zero(int64_t row, int64_t group) const override {
     return signed_nibble(zeros_.word(group * words_per_row() + row / kPerWord), row);
   }
-
-  const Checkpoint* checkpoint_ = nullptr;
-  TensorBytes codes_, zeros_, scales_;
 };
 
 }  // namespace

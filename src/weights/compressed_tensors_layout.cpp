@@ -40,29 +40,23 @@ int64_t words_for(int64_t count, int64_t bits) { return (count * bits + 31) / 32
 class CompressedMatrix final : public PackedMatrix {
  public:
   CompressedMatrix(const std::string& name, const QuantScheme& scheme, const Tensors& tensors, Components& components)
-      : PackedMatrix(name, scheme), checkpoint_(components.checkpoint()), is_packed_(tensors.is_packed) {
+      : PackedMatrix(name, scheme), is_packed_(tensors.is_packed) {
     out_features_ = tensors.out_features;
     in_features_ = tensors.in_features;
-    components_ = {tensors.codes, tensors.scale};
-    codes_ = TensorBytes(checkpoint_, *tensors.codes);
-    scales_ = TensorBytes(checkpoint_, *tensors.scale);
+    take_components(components.checkpoint(), *tensors.codes, *tensors.scale, tensors.zero_point);
     one_scale_ = tensors.scale->num_elements() == 1;
-    if (tensors.zero_point != nullptr) {
-      components_.push_back(tensors.zero_point);
-      zeros_ = TensorBytes(checkpoint_, *tensors.zero_point);
-      zeros_packed_ = *tensors.zero_point->dtype == DType::kI32;
-    }
+    zeros_packed_ = tensors.zero_point != nullptr && *tensors.zero_point->dtype == DType::kI32;
     if (tensors.g_idx != nullptr) {
       components_.push_back(tensors.g_idx);
       // -1 where it was made and not used.
-      const TensorBytes ids(checkpoint_, *tensors.g_idx);
+      const TensorBytes ids(*checkpoint_, *tensors.g_idx);
       bool is_used = true;
       for (int64_t k = 0; k < in_features_; ++k) is_used = is_used && ids.integer(k) != -1;
-      if (is_used) read_group_ids(checkpoint_, *tensors.g_idx, components.problems());
+      if (is_used) read_group_ids(*checkpoint_, *tensors.g_idx, components.problems());
     }
   }
 
-  void release(int64_t begin, int64_t end) const override { checkpoint_.release(*components_[0], begin, end); }
+  void release(int64_t begin, int64_t end) const override { checkpoint_->release(*components_[0], begin, end); }
 
  private:
   Status read_codes(int64_t begin, int64_t end, int8_t* codes) const override {
@@ -107,8 +101,6 @@ class CompressedMatrix final : public PackedMatrix {
     return (static_cast<int>(word >> (row % per_word * bits)) & mask) - (1 << (bits - 1));
   }
 
-  const Checkpoint& checkpoint_;
-  TensorBytes codes_, scales_, zeros_;
   bool is_packed_, one_scale_ = false, zeros_packed_ = false;
 };
 

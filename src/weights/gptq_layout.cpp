@@ -20,39 +20,29 @@ class GptqMatrix final : public PackedMatrix {
     const QuantScheme& scheme = config.schemes[0];
     const int64_t per_word = 32 / scheme.bits;
     const size_t num_problems = components.problems().size();
-    const TensorEntry* qweight = components.required("qweight", {DType::kI32});
-    const TensorEntry* qzeros = components.required("qzeros", {DType::kI32});
-    const TensorEntry* scales = components.required("scales", kScaleDTypes);
+    const std::optional<QTensors> tensors = find_q_tensors(components);
     const TensorEntry* g_idx = components.optional("g_idx", {DType::kI32, DType::kI64});
-    if (components.problems().size() > num_problems || !components.has_rank(*qweight, 2)) return nullptr;
+    if (components.problems().size() > num_problems) return nullptr;
+    const TensorEntry& qweight = *tensors->qweight;
 
     std::unique_ptr<GptqMatrix> matrix(new GptqMatrix(components.prefix() + ".weight", scheme));
     matrix->zero_bias_ = config.zeros_minus_one ? 1 : 0;
-    matrix->in_features_ = qweight->shape[0] * per_word;
-    matrix->out_features_ = qweight->shape[1];
+    matrix->in_features_ = qweight.shape[0] * per_word;
+    matrix->out_features_ = qweight.shape[1];
     const int64_t groups = matrix->num_groups(), out_features = matrix->out_features_;
     if (out_features % per_word != 0) {
-      components.problem(fmt::format("{} is {}: {} rows are no multiple of {}", qweight->name, qweight->shape_string(),
+      components.problem(fmt::format("{} is {}: {} rows are no multiple of {}", qweight.name, qweight.shape_string(),
                                      out_features, per_word));
     }
-    components.has_shape(*scales, {groups, out_features});
-    components.has_shape(*qzeros, {groups, out_features / per_word});
-    matrix->components_ = {qweight, scales, qzeros};
+    components.has_shape(*tensors->scales, {groups, out_features});
+    components.has_shape(*tensors->qzeros, {groups, out_features / per_word});
+    matrix->take_components(components.checkpoint(), qweight, *tensors->scales, tensors->qzeros);
     if (g_idx != nullptr && components.has_shape(*g_idx, {matrix->in_features_})) {
       matrix->components_.push_back(g_idx);
       matrix->read_group_ids(components.checkpoint(), *g_idx, components.problems());
     }
     if (components.problems().size() > num_problems) return nullptr;
-    matrix->checkpoint_ = &components.checkpoint();
-    matrix->codes_ = TensorBytes(components.checkpoint(), *qweight);
-    matrix->zeros_ = TensorBytes(components.checkpoint(), *qzeros);
-    matrix->scales_ = TensorBytes(components.checkpoint(), *scales);
     return matrix;
-  }
-
-  // A row lies all over the tensor: what was read of it may go, and comes back from the page cache.
-  void release(int64_t, int64_t) const override {
-    for (const TensorEntry* entry : components_) checkpoint_->release(*entry, 0, entry->shape[0]);
   }
 
  private:
@@ -77,8 +67,6 @@ class GptqMatrix final : public PackedMatrix {
     return ((stored + zero_bias_) & mask) - (1 << (bits - 1));
   }
 
-  const Checkpoint* checkpoint_ = nullptr;
-  TensorBytes codes_, zeros_, scales_;
   int zero_bias_ = 0;
 };
 

@@ -33,6 +33,21 @@ int64_t TensorBytes::integer(int64_t i) const {
   return value;
 }
 
+void PackedMatrix::take_components(const Checkpoint& checkpoint, const TensorEntry& codes, const TensorEntry& scales,
+                                   const TensorEntry* zeros) {
+  checkpoint_ = &checkpoint;
+  components_ = {&codes, &scales};
+  codes_ = TensorBytes(checkpoint, codes);
+  scales_ = TensorBytes(checkpoint, scales);
+  if (zeros == nullptr) return;
+  components_.push_back(zeros);
+  zeros_ = TensorBytes(checkpoint, *zeros);
+}
+
+void PackedMatrix::release(int64_t, int64_t) const {
+  for (const TensorEntry* entry : components_) checkpoint_->release(*entry, 0, entry->shape[0]);
+}
+
 WeightSpec PackedMatrix::direct_spec() const {
   return {.format = scheme_.bits == 4 ? WeightFormat::kInt4 : WeightFormat::kInt8,
           .group_size = scheme_.group_size,
@@ -140,6 +155,15 @@ bool Components::has_rank(const TensorEntry& entry, size_t rank) {
   if (entry.shape.size() == rank && !has_zero) return true;
   problem(fmt::format("{} is {}, needs {} dimensions of at least 1", entry.name, entry.shape_string(), rank));
   return false;
+}
+
+std::optional<QTensors> find_q_tensors(Components& components) {
+  const size_t num_problems = components.problems().size();
+  const QTensors tensors{.qweight = components.required("qweight", {DType::kI32}),
+                         .qzeros = components.required("qzeros", {DType::kI32}),
+                         .scales = components.required("scales", kScaleDTypes)};
+  if (components.problems().size() > num_problems || !components.has_rank(*tensors.qweight, 2)) return std::nullopt;
+  return tensors;
 }
 
 std::vector<std::string> prefixes_with(const Checkpoint& checkpoint, std::span<const std::string_view> suffixes) {

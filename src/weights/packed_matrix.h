@@ -9,6 +9,7 @@
 #include <cstring>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -69,7 +70,9 @@ class PackedMatrix {
   const std::vector<const TensorEntry*>& components() const { return components_; }
   // Errors name the component: a scale that is no number, a zero point where the scheme has none.
   Result<QuantizedHostRows> quantized_rows(int64_t begin, int64_t end) const;
-  virtual void release(int64_t begin, int64_t end) const = 0;
+  // What was read of rows [begin, end) may go, and comes back from the page cache: here whole tensors, for layouts in
+  // which a row lies all over them.
+  virtual void release(int64_t begin, int64_t end) const;
 
  protected:
   PackedMatrix(std::string name, const QuantScheme& scheme) : name_(std::move(name)), scheme_(scheme) {}
@@ -78,6 +81,9 @@ class PackedMatrix {
   virtual float scale(int64_t row, int64_t group) const = 0;
   virtual int zero(int64_t row, int64_t group) const = 0;
 
+  // Takes the tensors of codes, scales and, where not null, zero points as components and for reading.
+  void take_components(const Checkpoint& checkpoint, const TensorEntry& codes, const TensorEntry& scales,
+                       const TensorEntry* zeros);
   int64_t num_groups() const { return direct_spec().num_groups(in_features_); }
   // Keeps g_idx where it is not k / group_size. Problems: a group that does not exist.
   void read_group_ids(const Checkpoint& checkpoint, const TensorEntry& entry, std::vector<std::string>& problems);
@@ -86,6 +92,8 @@ class PackedMatrix {
   QuantScheme scheme_;
   int64_t out_features_ = 0, in_features_ = 0;
   std::vector<const TensorEntry*> components_;  // codes, scales, then the others
+  const Checkpoint* checkpoint_ = nullptr;
+  TensorBytes codes_, scales_, zeros_;
 
  private:
   WeightSpec direct_spec() const;
@@ -117,6 +125,15 @@ class Components {
 };
 
 constexpr std::initializer_list<DType> kScaleDTypes = {DType::kF16, DType::kBf16, DType::kF32};
+
+// The tensors that AWQ and GPTQ matrices share by name. Empty, and problems, where one is missing or of another dtype,
+// or qweight is no matrix.
+struct QTensors {
+  const TensorEntry* qweight;
+  const TensorEntry* qzeros;
+  const TensorEntry* scales;
+};
+std::optional<QTensors> find_q_tensors(Components& components);
 
 // What a layout finds in a checkpoint.
 struct PackedMatrices {

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "backend/conformance/attention_rig.h"
+#include "backend/conformance/linear_rig.h"
 
 namespace spate::conformance {
 namespace {
@@ -9,40 +10,15 @@ namespace {
 void add_linear_invariance(Report& report, Sides sides, DType act) {
   Family family(report, fmt::format("batch invariance of linear {}", act_name(act)));
   if (!family.selected()) return;
-  Side& side = sides.deterministic;
   const WeightFormat format = act == DType::kF32 ? WeightFormat::kF32 : WeightFormat::kBf16;
   for (const auto& [n, k] : {std::pair{33, 70}, std::pair{64, 1056}, std::pair{20, 2080}}) {
-    const int64_t max_m = 300;
     Rng rng(test_seed(), static_cast<uint64_t>(n + k));
-    const HostTensor x = random_tensor(rng, act, {max_m, k}), w = random_tensor(rng, act, {n, k}, 0.05f);
+    const HostTensor x = random_tensor(rng, act, {300, k}), w = random_tensor(rng, act, {n, k}, 0.05f);
     const HostTensor gate_up = random_tensor(rng, act, {96, k}, 0.05f);
-    const auto rows = [&](int64_t begin, int64_t end, bool silu) {
-      const int64_t width = silu ? 48 : n;
-      const Tensor out = side.put(poisoned_tensor(act, {end - begin, width}));
-      const Tensor x_device = side.put(x.view().rows(begin, end));
-      if (silu) {
-        const OpTable ops = bind_ops(side.ops()).ops;
-        ops.linear_silu_and_mul(side.stream(), {.x = x_device,
-                                                .weight = &side.put_weight(gate_up, format),
-                                                .bias = Tensor(),
-                                                .gate_up = side.put(poisoned_tensor(act, {end - begin, 96})),
-                                                .out = out});
-      } else {
-        side.ops().linear(side.stream(), {.x = x_device, .weight = &side.put_weight(w, format), .bias = Tensor(), .out = out});
-      }
-      HostTensor result = side.get(out);
-      side.clear();
-      return result;
-    };
-    for (const bool silu : {false, true}) {
-      const HostTensor whole = rows(0, max_m, silu);
-      for (const int64_t m : {1, 2, 3, 5, 8, 15, 16, 17, 32, 33, 64, 129}) {
-        for (const int64_t begin : {int64_t{0}, int64_t{7}, max_m - m}) {
-          family.check(fmt::format("rows {} to {} of {}, n {} k {}{}", begin, begin + m, max_m, n, k, silu ? " silu" : ""),
-                       equal_bits("out", rows(begin, begin + m, silu), whole.view().rows(begin, begin + m)));
-        }
-      }
-    }
+    check_linear_invariance(family, sides.deterministic, x, n, false,
+                            [&](Side& side) -> const PackedWeight& { return side.put_weight(w, format); });
+    check_linear_invariance(family, sides.deterministic, x, 48, true,
+                            [&](Side& side) -> const PackedWeight& { return side.put_weight(gate_up, format); });
   }
 }
 

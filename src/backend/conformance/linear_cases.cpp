@@ -1,17 +1,10 @@
 // linear, linear_silu_and_mul, embedding, gather_rows.
 #include <cmath>
 
-#include "backend/conformance/rig.h"
+#include "backend/conformance/linear_rig.h"
 
 namespace spate::conformance {
 namespace {
-
-struct LinearCase {
-  int64_t m, n, k;
-  DType act, out;
-  WeightFormat format;
-  bool bias, strided;
-};
 
 // Weights of variance 1/k make sums of size 1; an fp32 sum of k such terms in any order is off by some sqrt(k) roundings of 2^-24,
 // allowed 16 times that. A bf16 result is then rounded.
@@ -21,28 +14,17 @@ Tolerance linear_tolerance(DType out, int64_t k) {
 
 DType weight_dtype(WeightFormat format) { return format == WeightFormat::kF32 ? DType::kF32 : DType::kBf16; }
 
-void check_linear(Family& family, Sides sides, const LinearCase& c) {
+// The weight [n, k] of a case: random numbers of variance 1/k.
+HostTensor random_weight(DType dtype, int64_t n, int64_t k) {
+  Rng rng(test_seed(), static_cast<uint64_t>(n * 1009 + k));
+  return random_tensor(rng, dtype, {n, k}, 1 / std::sqrt(static_cast<float>(k)));
+}
+
+void check_linear(Family& family, Sides sides, WeightFormat format, const LinearCase& c) {
   if (!family.selected()) return;
-  Rng rng(test_seed(), static_cast<uint64_t>(c.m * 1000003 + c.n * 1009 + c.k));
-  const HostTensor x = random_tensor(rng, c.act, {c.m, c.k});
-  const HostTensor w = random_tensor(rng, weight_dtype(c.format), {c.n, c.k}, 1 / std::sqrt(static_cast<float>(c.k)));
-  const HostTensor bias = random_tensor(rng, c.act, {c.n});
-  const auto body = [&](Side& side) -> Outputs {
-    const int64_t pad = c.strided ? 8 : 0;
-    const auto x_padded = side.put_padded(x, pad, pad);
-    const auto out = side.put_padded(poisoned_tensor(c.out, {c.m, c.n}), pad, pad);
-    side.ops().linear(side.stream(), {.x = x_padded.view,
-                                      .weight = &side.put_weight(w, c.format),
-                                      .bias = c.bias ? side.put(bias) : Tensor(),
-                                      .out = out.view});
-    Outputs outputs;
-    outputs.push_back({"out", side.get(out.whole), linear_tolerance(c.out, c.k)});
-    return outputs;
-  };
-  family.compare(sides.actual, sides.expected,
-                 fmt::format("m {} n {} k {}{}{} out {}", c.m, c.n, c.k, c.bias ? " bias" : "", c.strided ? " strided" : "",
-                             dtype_name(c.out)),
-                 body);
+  const HostTensor w = random_weight(weight_dtype(format), c.n, c.k);
+  compare_linear(family, sides, c, "", [&](Side& side) -> const PackedWeight& { return side.put_weight(w, format); },
+                 linear_tolerance(c.out, c.k));
 }
 
 void add_linear(Report& report, Sides sides, const char* name, DType act, WeightFormat format) {
@@ -53,48 +35,29 @@ void add_linear(Report& report, Sides sides, const char* name, DType act, Weight
     for (const auto& [n, k] : sizes) {
       for (const bool strided : {false, true}) {
         const DType out = i++ % 3 == 0 ? DType::kF32 : act;
-        check_linear(family, sides, {m, n, k, act, out, format, i % 2 == 0, strided});
+        check_linear(family, sides, format, {m, n, k, act, out, i % 2 == 0, strided});
       }
     }
   }
   // More rows and k than one level of blocking holds.
-  check_linear(family, sides, {300, 48, 2080, act, act, format, true, false});
-  check_linear(family, sides, {70, 33, 4128, act, DType::kF32, format, false, true});
-  check_linear(family, sides, {1, 530, 3072, act, act, format, true, false});
+  check_linear(family, sides, format, {300, 48, 2080, act, act, true, false});
+  check_linear(family, sides, format, {70, 33, 4128, act, DType::kF32, false, true});
+  check_linear(family, sides, format, {1, 530, 3072, act, act, true, false});
 }
 
 void add_linear_silu_and_mul(Report& report, Sides sides, DType act) {
   Family family(report, fmt::format("linear_silu_and_mul {}", act_name(act)));
   if (!family.selected()) return;
   const WeightFormat format = act == DType::kF32 ? WeightFormat::kF32 : WeightFormat::kBf16;
-  const OpTable fallback = decompositions();
-  const bool fused = sides.actual.ops().linear_silu_and_mul != nullptr;
   for (const int64_t m : {0, 1, 3, 16, 17, 33, 129}) {
     for (const auto& [n, k] : {std::pair{16, 32}, std::pair{13, 40}, std::pair{48, 100}, std::pair{80, 576}}) {
-      Rng rng(test_seed(), static_cast<uint64_t>(m * 7919 + n * 31 + k));
-      const HostTensor x = random_tensor(rng, act, {m, k});
-      const HostTensor w = random_tensor(rng, act, {2 * n, k}, 1 / std::sqrt(static_cast<float>(k)));
-      const HostTensor bias = random_tensor(rng, act, {2 * n});
-      const auto run = [&](Side& side, bool decomposed) -> Outputs {
-        const OpTable& ops = side.ops();
-        const auto op = decomposed || !ops.linear_silu_and_mul ? fallback.linear_silu_and_mul : ops.linear_silu_and_mul;
-        const Tensor out = side.put(poisoned_tensor(act, {m, n}));
-        op(side.stream(), {.x = side.put(x),
-                           .weight = &side.put_weight(w, format),
-                           .bias = m % 2 ? side.put(bias) : Tensor(),
-                           .gate_up = side.put(poisoned_tensor(act, {m, 2 * n})),
-                           .out = out});
-        Outputs outputs;
-        // The gate may be off by its last bit, which moves silu by up to 1 + |gate| of them (|gate| <= 5 here with the bias); then two
-        // more roundings. Where the gate is near zero its fp32 sum error counts.
-        outputs.push_back({"out", side.get(out), {.rel = 8 * ulp_of(act), .abs = 0x1p-18 * std::sqrt(static_cast<double>(k))}});
-        return outputs;
-      };
-      const std::string label = fmt::format("m {} n {} k {}", m, n, k);
-      family.compare(sides.actual, sides.expected, label, [&](Side& side) { return run(side, false); });
-      if (!fused) continue;
-      family.compare(sides.actual, label + " against its decomposition", [&](Side& side) { return run(side, false); },
-                     [&](Side& side) { return run(side, true); });
+      const HostTensor w = random_weight(act, 2 * n, k);
+      // The gate may be off by its last bit, which moves silu by up to 1 + |gate| of them (|gate| <= 5 here with the bias); then two
+      // more roundings. Where the gate is near zero its fp32 sum error counts.
+      const Tolerance tolerance{.rel = 8 * ulp_of(act), .abs = 0x1p-18 * std::sqrt(static_cast<double>(k))};
+      compare_linear_silu_and_mul(family, sides,
+                                  {.m = m, .n = n, .k = k, .act = act, .out = act, .bias = m % 2 != 0, .strided = false},
+                                  [&](Side& side) -> const PackedWeight& { return side.put_weight(w, format); }, tolerance);
     }
   }
 }
@@ -104,22 +67,10 @@ void add_embedding(Report& report, Sides sides, DType act, WeightFormat format) 
   if (!family.selected()) return;
   for (const auto& [rows, width] : {std::pair{1, 1}, std::pair{50, 33}, std::pair{129, 96}, std::pair{33, 1024}}) {
     for (const int64_t num_tokens : {0, 1, 7, 130}) {
-      Rng rng(test_seed(), static_cast<uint64_t>(rows * 131 + width + num_tokens));
+      Rng rng(test_seed(), static_cast<uint64_t>(rows * 131 + width));
       const HostTensor table = random_tensor(rng, weight_dtype(format), {rows, width});
-      const int32_t first_row = rows / 2;  // the shard is rows [first_row, first_row + rows) of a larger vocabulary
-      HostTensor ids(DType::kI32, {num_tokens});
-      for (int32_t& id : ids.span<int32_t>()) id = static_cast<int32_t>(rng.below(static_cast<uint64_t>(rows * 2)));
-      family.compare(sides.actual, sides.expected, fmt::format("{} tokens of [{}, {}]", num_tokens, rows, width),
-                     [&](Side& side) -> Outputs {
-                       const Tensor out = side.put(poisoned_tensor(act, {num_tokens, width}));
-                       side.ops().embedding(side.stream(), {.token_ids = side.put(ids),
-                                                            .table = &side.put_weight(table, format),
-                                                            .first_row = first_row,
-                                                            .out = out});
-                       Outputs outputs;
-                       outputs.push_back({"out", side.get(out), {}});
-                       return outputs;
-                     });
+      compare_embedding(family, sides, fmt::format("{} tokens of [{}, {}]", num_tokens, rows, width), act, rows, width, num_tokens,
+                        [&](Side& side) -> const PackedWeight& { return side.put_weight(table, format); });
     }
   }
 }

@@ -92,11 +92,10 @@ class PagedAttention {
     divide();
     list_runs();
     context_.reserve_thread_scratch(kernels_.attention_scratch_bytes(max_rows_, layout_.head_dim));
-    // Items run head by head, so that a thread's runs of a prompt find the head's keys in its cache.
     const int64_t num_items = num_parts() * num_heads_;
     for_items(num_items, [&](int thread_idx, int64_t item) {
-      AttentionItem attention = part_item(item % num_parts(), item / num_parts());
-      if (item + 1 < num_items) announce_next(part_item((item + 1) % num_parts(), (item + 1) / num_parts()), attention);
+      AttentionItem attention = numbered_item(item);
+      if (item + 1 < num_items) announce_next(numbered_item(item + 1), attention);
       kernels_.attention(attention, context_.scratch_of(thread_idx));
     });
     if (!split_) return;
@@ -208,6 +207,12 @@ class PagedAttention {
         .next_block_table = nullptr,
         .next_position = 0,
         .next_end = 0};
+  }
+  // Runs of one sequence go head by head, so that a thread's runs find the head's keys in its cache. Where each sequence
+  // is one run, nothing is shared: its heads follow each other, as they do in a block, which memory likes better (5 %).
+  AttentionItem numbered_item(int64_t item) const {
+    if (num_runs_ > p_.seq_rows.dim(0)) return part_item(item % num_parts(), item / num_parts());
+    return part_item(item / num_heads_, item % num_heads_);
   }
   AttentionItem part_item(int64_t part, int64_t head) const {
     AttentionItem item = item_of(parts_[part], head);

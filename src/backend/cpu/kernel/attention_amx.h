@@ -111,10 +111,6 @@ SPATE_INLINE void widen_lines(const char* codes, int64_t num_lines, char* out) {
   }
 }
 
-SPATE_INLINE void prefetch_lines(const char* p, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(p + i, _MM_HINT_T1);
-}
-
 // Where the 16 keys or values from `position` on lie, of the groups that hold keys: beyond the last one it is repeated.
 SPATE_INLINE int64_t group_position(const KeyTile& tile, int64_t group) {
   return tile.begin + min_of(group, (tile.num_keys - 1) / kNBlock) * kNBlock;
@@ -381,99 +377,274 @@ class AmxPipeline {
 // --- up to 16 rows
 // ------------------------------------------------------------------------------------------------------------------------
 
-// The keys to be read after a tile: those of the next tile, or of the next item.
-struct KeysAhead {
-  AttentionItem item;  // of these only kv, block_table and layout count
-  KeyTile tile;
-  bool exist;
+// Lines of K and V that will be read soon, asked for a few with each B tile: those of the item from kKeysAhead keys on,
+// then the first kKeysAhead of the next item. In bursts they would fill the 16 buffers of L1 for misses, and what
+// follows would wait instead of running meanwhile.
+class KvAhead {
+ public:
+  explicit KvAhead(const AttentionItem& item) : item_(item), value_blocks_(ceil_div(item.layout.head_dim, kNBlock)) {
+    const int64_t begin = key_tiles(item, item.first_span).first * kKvTile,
+                  end = min_of(last_position(item) + 1, item.end_span * kKvSpan);
+    sources_[0] = {item.kv, item.block_table, begin + kKeysAhead, end};
+    sources_[1] = {item.next_kv, item.next_block_table, item.next_position,
+                   min_of(item.next_end, item.next_position + kKeysAhead)};
+    int64_t keys = 0;
+    for (const Source& source : sources_) keys += max_of(0, source.end - source.position);
+    const int64_t group_lines = (item.layout.k_group_bytes + value_blocks_ * kNBlock * kNBlock * elem_bytes(item.layout.elem)) / 64;
+    const int64_t tiles = ceil_div(end - begin, kNBlock) * ceil_div(item.layout.head_dim, kKStep) +
+                          ceil_div(end - begin, kKStep) * value_blocks_;
+    lines_per_tile_ = (ceil_div(keys, kNBlock) * group_lines << kFractionBits) / tiles + 1;
+  }
+
+  // With each B tile that the item reads.
+  __attribute__((always_inline)) void ask() {
+    credit_ += lines_per_tile_;
+    int64_t count = credit_ >> kFractionBits;
+    credit_ -= count << kFractionBits;
+    while (count > 0 && (num_lines_ > 0 || next_run())) {
+      const int64_t now = min_of(count, num_lines_);
+      for (int64_t i = 0; i < now; ++i) _mm_prefetch(line_ + i * 64, _MM_HINT_T1);
+      line_ += now * 64;
+      num_lines_ -= now;
+      count -= now;
+    }
+  }
+
+ private:
+  static constexpr int64_t kKeysAhead = 2 * kKvTile;
+  static constexpr int64_t kFractionBits = 16;
+  struct Source {
+    const char* kv;
+    const int32_t* block_table;
+    int64_t position, end;  // position is a multiple of 16
+  };
+
+  // The next contiguous piece: of a block the keys, then each n-block of values, then the scales.
+  __attribute__((noinline)) bool next_run() {
+    const KvLayout& layout = item_.layout;
+    for (; num_sources_ < 2; ++num_sources_) {
+      Source& source = sources_[num_sources_];
+      if (source.position >= source.end) continue;
+      const int64_t first = source.position % layout.kv_block_size,
+                    keys = min_of(layout.kv_block_size - first, source.end - source.position);
+      const char* head =
+          source.kv + source.block_table[source.position / layout.kv_block_size] * item_.block_bytes;
+      if (run_ == 0) {
+        line_ = head + first / kNBlock * layout.k_group_bytes;
+        num_lines_ = ceil_div(keys, kNBlock) * layout.k_group_bytes / 64;
+      } else if (run_ <= value_blocks_) {
+        const int64_t key_bytes = kNBlock * elem_bytes(layout.elem);
+        line_ = head + layout.v_offset + (run_ - 1) * layout.v_n_block_bytes + first * key_bytes;
+        num_lines_ = round_up(keys, kNBlock) * key_bytes / 64;
+      } else {
+        line_ = head + layout.k_scales_offset;
+        num_lines_ = (layout.head_bytes - layout.k_scales_offset) / 64;
+      }
+      if (++run_ > value_blocks_ + (layout.elem == Elem::kI8 ? 1 : 0)) {
+        run_ = 0;
+        source.position += keys;
+      }
+      return true;
+    }
+    return false;
+  }
+
+  const AttentionItem& item_;
+  int64_t value_blocks_;
+  Source sources_[2];
+  int64_t num_sources_ = 0;  // that are done with
+  int64_t run_ = 0;          // of the current block
+  const char* line_ = nullptr;
+  int64_t num_lines_ = 0;  // of the current run
+  int64_t lines_per_tile_ = 0, credit_ = 0;  // in units of 2^-kFractionBits
 };
 
-static KeysAhead keys_ahead(const AttentionItem& item, const KeyTile& tile) {
-  KeysAhead ahead{.item = item, .tile = {}, .exist = true};
-  const int64_t end = min_of(last_position(item) + 1, item.end_span * kKvSpan);
-  if (tile.begin + kKvTile < end) {
-    ahead.tile = {tile.begin + kKvTile, min_of(kKvTile, end - tile.begin - kKvTile)};
-    return ahead;
+// Keys and values of a tile, group by group; beyond the last group it is repeated.
+struct GroupPointers {
+  const char* k[kTileGroups];
+  const char* v[kTileGroups];  // of n-block 0
+};
+static GroupPointers group_pointers(const AttentionItem& item, const KeyTile& tile) {
+  GroupPointers pointers;
+  for (int64_t g = 0; g < kTileGroups; ++g) {
+    const int64_t position = group_position(tile, g), in_block = position % item.layout.kv_block_size;
+    const char* head = kv_block(item, position);
+    pointers.k[g] = head + in_block / kNBlock * item.layout.k_group_bytes;
+    pointers.v[g] = head + item.layout.v_offset + in_block * kNBlock * elem_bytes(item.layout.elem);
   }
-  ahead.item.kv = item.next_kv;
-  ahead.item.block_table = item.next_block_table;
-  ahead.tile = {item.next_position, min_of(kKvTile, item.next_end - item.next_position)};
-  ahead.exist = item.next_end > item.next_position;
-  return ahead;
+  return pointers;
 }
 
-template <bool kCodes>
-static void amx_few_rows(const AttentionItem& item, int64_t rows, const TileRange& range, const AmxScratch& s,
-                         const RowSums& sums) {
-  const int64_t q_steps = ceil_div(item.layout.head_dim, kKStep),
-                value_blocks = ceil_div(item.layout.head_dim, kNBlock);
-  const int64_t value_width = amx_value_width(item.layout.head_dim), group_bytes = q_steps * kTileBytes;
-  const TileRows q{.base = s.q, .row_stride = 64, .step_stride = kTileBytes, .block_stride = 0};
-  const TileRows probs{
-      .base = reinterpret_cast<const char*>(s.scores), .row_stride = kKvTile * 4, .step_stride = 64, .block_stride = 0};
-  for (int64_t t = range.first; t < range.end; ++t) {
-    const KeyTile tile = key_tile(item, t);
-    const KeysAhead ahead = keys_ahead(item, tile);
-    const int64_t groups = ceil_div(tile.num_keys, kNBlock), steps = ceil_div(tile.num_keys, kKStep);
-    for (int64_t first = 0; first < groups; first += 4) {
-      const char* b[4];
-      for (int64_t j = 0; j < 4; ++j) {
-        b[j] = k_group(item, group_position(tile, first + j));
-        if (ahead.exist && (first + j) * kNBlock < ahead.tile.num_keys) {
-          prefetch_lines(k_group(ahead.item, ahead.tile.begin + (first + j) * kNBlock), item.layout.k_group_bytes);
-        }
-        if constexpr (kCodes) {
-          char* out = s.k + j * group_bytes;
-          if (first + j < groups) widen_lines(b[j], group_bytes / 64, out);
-          b[j] = first + j < groups ? out : s.k;
-        }
-      }
-      amx_fence();
-      amx_1x4<false>(
-          q, [&](int64_t step, int64_t j) { return b[j] + step * kTileBytes; }, q_steps, s.scores + first * kNBlock,
-          kKvTile, false);
-    }
-    amx_fence();
-    if constexpr (kCodes) load_scales(item, tile, kWidenedUnit, s.key_scales, s.value_scales);
-    for (int64_t r = 0; r < rows; ++r) {
-      const ScoreRow row{s.scores + r * kKvTile, s.key_scales, s.value_scales, item.scale_log2e,
-                         visible_keys(item, tile, r)};
-      bf16_t* row_probs = reinterpret_cast<bf16_t*>(s.scores + r * kKvTile);
-      float* denominators = sums.denominators + r * kLanes;
-      const bool all = row.visible.first == 0 && row.visible.end == kKvTile;
-      const float factor = all ? softmax_row<false, kKvTile, kCodes>(row, row_probs, sums.max[r], denominators)
-                               : softmax_masked_row<kCodes>(row, round_up(tile.num_keys, kWidthStep), row_probs,
-                                                            sums.max[r], denominators);
-      if (factor != 1) scale_row(sums.accumulator + r * value_width, value_width, factor);
-    }
-    ValueTiles values = {};
-    if constexpr (!kCodes) values = value_tiles_of<false>(item, tile, s.v);
-    for (int64_t first = 0; first < value_blocks; first += 4) {
-      const char* b[4][kTileSteps];
-      for (int64_t j = 0; j < 4; ++j) {
-        const int64_t d = min_of(first + j, value_blocks - 1);
-        for (int64_t g = 0; ahead.exist && first + j == d && g * kNBlock < ahead.tile.num_keys; ++g) {
-          prefetch_lines(v_at(ahead.item, ahead.tile.begin + g * kNBlock) + d * item.layout.v_n_block_bytes,
-                         kNBlock * kNBlock * elem_bytes(item.layout.elem));
-        }
-        for (int64_t step = 0; step < steps; ++step) {
-          if constexpr (kCodes) {
-            char* out = s.v + (j * kTileSteps + step) * kTileBytes;
-            widen_value_tile(item, tile, step, d, out);
-            b[j][step] = out;
-          } else {
-            b[j][step] = values.step[step] + d * values.stride[step];
-          }
-        }
-      }
-      amx_fence();
-      amx_1x4<false>(
-          probs, [&](int64_t step, int64_t j) { return b[j][step]; }, steps, sums.accumulator + first * kNBlock,
-          value_width, t > range.first);
-    }
-    amx_fence();
+// One A tile by four B tiles; ask() runs after each.
+template <typename Ask>
+SPATE_INLINE void few_rows_step(const char* a, int64_t a_stride, const char* const* b, const Ask& ask) {
+  _tile_loadd(4, a, a_stride);
+  _tile_loadd(5, b[0], 64);
+  _tile_dpbf16ps(0, 4, 5);
+  ask();
+  _tile_loadd(6, b[1], 64);
+  _tile_dpbf16ps(1, 4, 6);
+  ask();
+  _tile_loadd(7, b[2], 64);
+  _tile_dpbf16ps(2, 4, 7);
+  ask();
+  _tile_loadd(5, b[3], 64);
+  _tile_dpbf16ps(3, 4, 5);
+  ask();
+}
+SPATE_INLINE void few_rows_begin(const float* c, int64_t c_stride, bool accumulate) {
+  if (accumulate) {
+    _tile_loadd(0, c, c_stride * 4);
+    _tile_loadd(1, c + 16, c_stride * 4);
+    _tile_loadd(2, c + 32, c_stride * 4);
+    _tile_loadd(3, c + 48, c_stride * 4);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
   }
 }
+SPATE_INLINE void few_rows_end(float* c, int64_t c_stride) {
+  _tile_stored(0, c, c_stride * 4);
+  _tile_stored(1, c + 16, c_stride * 4);
+  _tile_stored(2, c + 32, c_stride * 4);
+  _tile_stored(3, c + 48, c_stride * 4);
+}
+
+// Work goes in units of four B tiles: one step of four n-blocks. Codes are widened a unit ahead of their product, since
+// a tile load waits until the stores of what it reads have left the store buffer.
+template <bool kCodes>
+class AmxFewRows {
+ public:
+  AmxFewRows(const AttentionItem& item, int64_t rows, const AmxScratch& scratch, const RowSums& sums, KvAhead& ahead)
+      : item_(item),
+        s_(scratch),
+        sums_(sums),
+        ahead_(ahead),
+        rows_(rows),
+        q_steps_(ceil_div(item.layout.head_dim, kKStep)),
+        value_blocks_(ceil_div(item.layout.head_dim, kNBlock)),
+        value_width_(amx_value_width(item.layout.head_dim)) {}
+
+  void run(const TileRange& range) {
+    for (int64_t t = range.first; t < range.end; ++t) {
+      tile_ = key_tile(item_, t);
+      groups_ = ceil_div(tile_.num_keys, kNBlock);
+      steps_ = ceil_div(tile_.num_keys, kKStep);
+      pointers_ = group_pointers(item_, tile_);
+      score();
+      if constexpr (kCodes) {
+        load_scales(item_, tile_, kWidenedUnit, s_.key_scales, s_.value_scales);
+        make_value_unit(Unit());  // the vector units have little else to do between the scores and their softmax
+      } else {
+        values_ = value_tiles_of<false>(item_, tile_, s_.v);
+      }
+      for (int64_t r = 0; r < rows_; ++r) softmax(r);
+      add_values(t > range.first);
+    }
+  }
+
+ private:
+  static constexpr int64_t kUnitTiles = 4;
+  struct Unit {
+    int64_t number = 0;
+    int64_t first = 0;  // n-block
+    int64_t step = 0;
+    Unit next(int64_t num_steps) const {
+      const bool last = step + 1 == num_steps;
+      return {number + 1, last ? first + kUnitTiles : first, last ? 0 : step + 1};
+    }
+  };
+
+  void score() {
+    if constexpr (kCodes) make_key_unit(Unit());
+    for (Unit unit; unit.first < groups_;) {
+      const Unit next = unit.next(q_steps_);
+      if constexpr (kCodes) {
+        if (next.first < groups_) make_key_unit(next);
+      }
+      const char* b[kUnitTiles];
+      for (int64_t j = 0; j < kUnitTiles; ++j) {
+        b[j] = kCodes ? ring(unit, min_of(j, groups_ - 1 - unit.first))
+                      : pointers_.k[unit.first + j] + unit.step * kTileBytes;
+      }
+      amx_fence();
+      if (unit.step == 0) few_rows_begin(nullptr, 0, false);
+      few_rows_step(s_.q + unit.step * kTileBytes, 64, b, [&] { ask_for_float(); });
+      if (next.step == 0) few_rows_end(s_.scores + unit.first * kNBlock, kKvTile);
+      amx_fence();
+      unit = next;
+    }
+  }
+
+  void add_values(bool accumulate) {
+    const char* probs = reinterpret_cast<const char*>(s_.scores);
+    for (Unit unit; unit.first < value_blocks_;) {
+      const Unit next = unit.next(steps_);
+      if constexpr (kCodes) {
+        if (next.first < value_blocks_) make_value_unit(next);
+      }
+      const char* b[kUnitTiles];
+      for (int64_t j = 0; j < kUnitTiles; ++j) {
+        const int64_t d = min_of(unit.first + j, value_blocks_ - 1);
+        b[j] = kCodes ? ring(unit, d - unit.first) : values_.step[unit.step] + d * values_.stride[unit.step];
+      }
+      float* sums = sums_.accumulator + unit.first * kNBlock;
+      amx_fence();
+      if (unit.step == 0) few_rows_begin(sums, value_width_, accumulate);
+      few_rows_step(probs + unit.step * 64, kKvTile * 4, b, [&] { ask_for_float(); });
+      if (next.step == 0) few_rows_end(sums, value_width_);
+      amx_fence();
+      unit = next;
+    }
+  }
+
+  void softmax(int64_t r) {
+    const ScoreRow row{s_.scores + r * kKvTile, s_.key_scales, s_.value_scales, item_.scale_log2e,
+                       visible_keys(item_, tile_, r)};
+    bf16_t* probs = reinterpret_cast<bf16_t*>(s_.scores + r * kKvTile);
+    float* denominators = sums_.denominators + r * kLanes;
+    const bool all = row.visible.first == 0 && row.visible.end == kKvTile;
+    const float factor = all ? softmax_row<false, kKvTile, kCodes>(row, probs, sums_.max[r], denominators)
+                             : softmax_masked_row<kCodes>(row, round_up(tile_.num_keys, kWidthStep), probs,
+                                                          sums_.max[r], denominators);
+    if (factor != 1) scale_row(sums_.accumulator + r * value_width_, value_width_, factor);
+  }
+
+  // Widened tiles of the unit and of the one before: 8 KB, so that they stay in L1.
+  char* ring(const Unit& unit, int64_t j) const { return s_.k + (unit.number % 2 * kUnitTiles + j) * kTileBytes; }
+
+  void make_key_unit(const Unit& unit) {
+    for (int64_t j = 0; j < min_of(kUnitTiles, groups_ - unit.first); ++j) {
+      widen_lines(pointers_.k[unit.first + j] + unit.step * kTileBytes / 2, kTileBytes / 64, ring(unit, j));
+      ahead_.ask();
+    }
+  }
+  void make_value_unit(const Unit& unit) {
+    for (int64_t j = 0; j < min_of(kUnitTiles, value_blocks_ - unit.first); ++j) {
+      for (int64_t half = 0; half < 2; ++half) {
+        widen_lines(pointers_.v[2 * unit.step + half] + (unit.first + j) * item_.layout.v_n_block_bytes, kNBlock / 2,
+                    ring(unit, j) + half * kTileBytes / 2);
+      }
+      ahead_.ask();
+    }
+  }
+  // bf16 has no widening among which lines could be asked for.
+  __attribute__((always_inline)) void ask_for_float() {
+    if constexpr (!kCodes) ahead_.ask();
+  }
+
+  const AttentionItem& item_;
+  const AmxScratch& s_;
+  const RowSums& sums_;
+  KvAhead& ahead_;
+  int64_t rows_, q_steps_, value_blocks_, value_width_;
+  KeyTile tile_ = {};
+  int64_t groups_ = 0, steps_ = 0;  // of 16 and of 32 keys that hold keys of the tile
+  GroupPointers pointers_;
+  ValueTiles values_;
+};
 
 // --- both
 // ---------------------------------------------------------------------------------------------------------------------------------
@@ -485,10 +656,11 @@ static void attention_amx(const AttentionItem& item, char* scratch) {
   const AmxScratch s = cut_amx_scratch(scratch, rows, head_dim);
   tile_q(item, rows, few ? rows : round_up(rows, kBlockRows), s.q);
   amx_begin(few ? rows : 16);
+  KvAhead ahead(item);
   attend_spans(item, rows, amx_value_width(head_dim), s.total, s.span, [&](int64_t span, const RowSums& sums) {
     const TileRange range = key_tiles(item, span);
     if (few) {
-      amx_few_rows<kCodes>(item, rows, range, s, sums);
+      AmxFewRows<kCodes>(item, rows, s, sums, ahead).run(range);
     } else {
       AmxPipeline<kCodes>(item, rows, s, sums).run(range);
     }

@@ -141,9 +141,9 @@ SPATE_INLINE void merge_row(float* accumulator, float& max, float& denominator, 
 // --- softmax of a row and tile
 // ----------------------------------------------------------------------------------------------------------
 
-// 2^x for probabilities stored as P; what it gives at -inf or NaN does not matter: those lanes are masked.
-template <typename P>
-SPATE_INLINE F prob_exp2(F x) {
+// 2^x for probabilities stored as P, 0 outside of `lanes`, where x may be anything.
+template <bool kMasked, typename P>
+SPATE_INLINE F prob_exp2(F x, Mask lanes) {
 #ifdef __AVX512F__
   if constexpr (sizeof(P) == 2) {
     // They are rounded to 2^-9: 2^frac(x) of degree 3, exact at 0, is off by 9e-5, and scalef underflows by itself.
@@ -152,10 +152,10 @@ SPATE_INLINE F prob_exp2(F x) {
     p = fma(p, r, set1(0.22764506f));
     p = fma(p, r, set1(0.69511677f));
     p = fma(p, r, set1(1.0f));
-    return _mm512_scalef_ps(p, x);
+    return kMasked ? _mm512_maskz_scalef_ps(lanes, p, x) : _mm512_scalef_ps(p, x);
   }
 #endif
-  return exp2(x);
+  return kMasked ? keep(lanes, exp2(x)) : exp2(x);
 }
 
 SPATE_INLINE void store_two(float* p, F low, F high) {
@@ -181,44 +181,64 @@ struct ScoreRow {
   KeyRange visible;
 };
 
-// Scores become probabilities against the new maximum; the row's maximum and denominators are brought up to date, and
-// the factor that its accumulator needs is returned: 1 when the maximum stays. With kMasked the keys outside `visible`
-// count as -inf; else all are visible. kWidth: scores that are looked at, a multiple of 32. kScaled: of a kI8 cache.
+// Keys of a tile that a row sees, a bit each.
+struct SeenKeys {
+  uint64_t bits[kKvTile / 64];
+};
+// Of the kLanes keys from `first` on.
+SPATE_INLINE Mask lanes_from(const SeenKeys& seen, int64_t first) {
+  return lanes_of(seen.bits[first / 64] >> (first % 64));
+}
+SPATE_INLINE uint64_t low_bits(int64_t n) { return n <= 0 ? 0 : n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1; }
+SPATE_INLINE SeenKeys seen_keys(const KeyRange& visible) {
+  SeenKeys seen;
+  for (int64_t i = 0; i < kKvTile / 64; ++i) {
+    seen.bits[i] = low_bits(visible.end - 64 * i) & ~low_bits(visible.first - 64 * i);
+  }
+  return seen;
+}
+
+// How far above the row's maximum, in powers of two, a score may lie before the maximum moves. To see that none does
+// takes one comparison a tile, where the largest of 16 lanes takes eight operations; probabilities of 2^8 are as exact
+// as those of 1.
+constexpr float kMaxSlack = 8;
+
+// Scores become probabilities against the row's maximum, which moves where a score is far above it; the row's maximum
+// and denominators are brought up to date, and the factor that its accumulator needs is returned: 1 when the maximum
+// stays. With kMasked the keys outside `visible` count as -inf; else all are visible. kWidth: scores that are looked
+// at, a multiple of 32. kScaled: of a kI8 cache.
 template <bool kMasked, int64_t kWidth, bool kScaled, typename P>
 SPATE_INLINE float softmax_row(const ScoreRow& row, P* probs, float& max, float* denominators) {
-  F x[kWidth / kLanes];
+  constexpr int64_t kVectors = kWidth / kLanes;
+  const SeenKeys seen = kMasked ? seen_keys(row.visible) : SeenKeys{};
+  F x[kVectors];
   F largest = set1(kMinusInfinity);
-  for (int32_t i = 0; i < kWidth / kLanes; ++i) {
+  for (int64_t i = 0; i < kVectors; ++i) {
     x[i] = load(row.scores + i * kLanes);
     if constexpr (kScaled) x[i] = mul(x[i], load(row.key_scales + i * kLanes));
-    F seen = x[i];
-    if constexpr (kMasked) {
-      seen =
-          keep_range(seen, i * static_cast<int32_t>(kLanes), row.visible.first, row.visible.end, set1(kMinusInfinity));
-    }
-    largest = spate::cpu::SPATE_ISA::max(largest, seen);
+    largest = kMasked ? max_in(lanes_from(seen, i * kLanes), largest, x[i]) : spate::cpu::SPATE_ISA::max(largest, x[i]);
   }
-  float tile_max = max_lane(largest);
-  if constexpr (!kScaled) tile_max *= row.scale_log2e;
+  if constexpr (!kScaled) largest = mul(largest, set1(row.scale_log2e));
   float factor = 1;
-  if (tile_max > max) {
+  if (any_greater(largest, set1(max + kMaxSlack))) {
+    const float tile_max = max_lane(largest);
     if (max != kMinusInfinity) factor = exp2_of(max - tile_max);
     max = tile_max;
   }
   const F offset = set1(max == kMinusInfinity ? 0 : max), scale = set1(row.scale_log2e);
   F total = zero();
-  const auto probability = [&](int32_t i, F& p) {
-    p = prob_exp2<P>(kScaled ? sub(x[i], offset) : fma(x[i], scale, sub(zero(), offset)));
-    const int32_t first = i * static_cast<int32_t>(kLanes);
-    if constexpr (kMasked) p = keep_range(p, first, row.visible.first, row.visible.end, zero());
+  const auto probability = [&](int64_t i) {
+    const Mask lanes = kMasked ? lanes_from(seen, i * kLanes) : Mask{};
+    F p = prob_exp2<kMasked, P>(kScaled ? sub(x[i], offset) : fma(x[i], scale, sub(zero(), offset)), lanes);
     total = add(total, p);
-    if constexpr (kScaled) p = mul(p, load(row.value_scales + first));
-    if constexpr (kScaled && kMasked) p = keep_range(p, first, row.visible.first, row.visible.end, zero());
+    if constexpr (kScaled) {
+      const F value_scale = load(row.value_scales + i * kLanes);
+      p = kMasked ? mul_in(lanes, p, value_scale) : mul(p, value_scale);
+    }
+    return p;
   };
-  for (int32_t i = 0; i < kWidth / kLanes; i += 2) {
-    F low, high;
-    probability(i, low);
-    probability(i + 1, high);
+  for (int64_t i = 0; i < kVectors; i += 2) {
+    const F low = probability(i), high = probability(i + 1);
     store_two(probs + i * kLanes, low, high);
   }
   store(denominators, fma(load(denominators), set1(factor), total));
@@ -251,8 +271,8 @@ template <typename Act>
 SPATE_INLINE void store_attention_row(const AttentionItem& item, int64_t row, const float* accumulator,
                                       float denominator) {
   Act* out = static_cast<Act*>(item.out) + out_offset(item, row);
-  const F divisor = set1(denominator);
-  SPATE_FOR_LANES(d, count, item.layout.head_dim) { store_up_to(out + d, div(load(accumulator + d), divisor), count); }
+  const F inverse = set1(1 / denominator);  // a division of 16 lanes takes 16 cycles
+  SPATE_FOR_LANES(d, count, item.layout.head_dim) { store_up_to(out + d, mul(load(accumulator + d), inverse), count); }
 }
 
 SPATE_INLINE void store_attention_row(const AttentionItem& item, int64_t row, const float* accumulator,

@@ -59,13 +59,14 @@ SPATE_INLINE void store_n(float* p, F x, int64_t n) { _mm512_mask_storeu_ps(p, f
 SPATE_INLINE F load_n(const bf16_t* p, int64_t n) { return bf16_to_f32(_mm256_maskz_loadu_epi16(first_lanes(n), p)); }
 SPATE_INLINE void store_n(bf16_t* p, F x, int64_t n) { _mm256_mask_storeu_epi16(p, first_lanes(n), f32_to_bf16(x)); }
 
-// Lanes i with begin <= first + i < end keep x, the others become `other`.
-SPATE_INLINE F keep_range(F x, int32_t first, int32_t begin, int32_t end, F other) {
-  const __m512i idx = _mm512_add_epi32(_mm512_set1_epi32(first),
-                                       _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
-  const Mask keep = _mm512_cmpge_epi32_mask(idx, _mm512_set1_epi32(begin)) & _mm512_cmplt_epi32_mask(idx, _mm512_set1_epi32(end));
-  return _mm512_mask_blend_ps(keep, other, x);
-}
+// Lanes by bits: lane i belongs to them where bit i is set.
+SPATE_INLINE Mask lanes_of(uint64_t bits) { return static_cast<Mask>(bits); }
+// max(a, b) in these lanes, a in the others.
+SPATE_INLINE F max_in(Mask lanes, F a, F b) { return _mm512_mask_max_ps(a, lanes, a, b); }
+// a * b in these lanes, 0 in the others, whatever they hold.
+SPATE_INLINE F mul_in(Mask lanes, F a, F b) { return _mm512_maskz_mul_ps(lanes, a, b); }
+SPATE_INLINE F keep(Mask lanes, F x) { return _mm512_maskz_mov_ps(lanes, x); }
+SPATE_INLINE bool any_greater(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
 // Bit i set where a[i] > b[i] (or >=).
 SPATE_INLINE uint32_t greater_bits(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
 SPATE_INLINE uint32_t greater_equal_bits(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
@@ -147,12 +148,15 @@ SPATE_INLINE void store_n(bf16_t* p, F x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) p[i] = lanes[i];
 }
 
-SPATE_INLINE F keep_range(F x, int32_t first, int32_t begin, int32_t end, F other) {
-  const __m256i idx = _mm256_add_epi32(_mm256_set1_epi32(first), lane_idx());
-  const __m256i keep = _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(begin), idx),
-                                           _mm256_cmpgt_epi32(_mm256_set1_epi32(end), idx));
-  return _mm256_blendv_ps(other, x, _mm256_castsi256_ps(keep));
+using Mask = __m256i;
+SPATE_INLINE Mask lanes_of(uint64_t bits) {
+  const __m256i bit_of_lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  return _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(static_cast<int>(bits & 0xff)), bit_of_lane), bit_of_lane);
 }
+SPATE_INLINE F max_in(Mask lanes, F a, F b) { return _mm256_blendv_ps(a, max(a, b), _mm256_castsi256_ps(lanes)); }
+SPATE_INLINE F keep(Mask lanes, F x) { return _mm256_and_ps(_mm256_castsi256_ps(lanes), x); }
+SPATE_INLINE F mul_in(Mask lanes, F a, F b) { return keep(lanes, mul(a, b)); }
+SPATE_INLINE bool any_greater(F a, F b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0; }
 SPATE_INLINE uint32_t greater_bits(F a, F b) {
   return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)));
 }

@@ -7,7 +7,8 @@ namespace {
 
 constexpr int64_t kDefaultInt4Group = 64;
 constexpr std::string_view kAllowed =
-    "none, int8 or int4, then -g32, -g64, -g128 or -g256 for the group size, then -asym for asymmetric codes";
+    "none, int8 or int4, then -g32, -g64, -g128 or -g256 for the group size, then -asym for asymmetric codes or "
+    "(int4) -f16scales for scales of groups that are not multiples of one";
 
 bool take_prefix(std::string_view& text, std::string_view prefix) {
   if (!text.starts_with(prefix)) return false;
@@ -43,6 +44,7 @@ Result<Quantization> parse_quantization(std::string_view text) {
     if (g != 32 && g != 64 && g != 128 && g != 256) return error();
   }
   spec.has_offsets = take_prefix(rest, "-asym");
+  if (spec.format == WeightFormat::kInt4 && !spec.has_offsets) spec.two_level = !take_prefix(rest, "-f16scales");
   if (!rest.empty()) return error();
   quantization.vocabulary = {.format = WeightFormat::kInt8};
   return quantization;

@@ -19,8 +19,8 @@ struct Quantization {
   bool enabled() const { return linear.is_integer(); }
 };
 
-// "none" (also "gptq", "awq", "compressed-tensors", "gguf": layouts that the files tell), "int8", "int8-g128", "int4" (groups of 64), "int4-g32", "int4-g64-asym", ...; the spellings wint8 and wint4
-// mean the same. Errors list what is allowed.
+// "none" (also "gptq", "awq", "compressed-tensors", "gguf": layouts that the files tell), "int8", "int8-g128", "int4" (groups of 64 with two-level
+// scales), "int4-g32", "int4-g64-f16scales", "int4-g64-asym", ...; the spellings wint8 and wint4 mean the same. Errors list what is allowed.
 Result<Quantization> parse_quantization(std::string_view text);
 
 }  // namespace spate

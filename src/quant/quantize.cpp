@@ -1,10 +1,13 @@
 #include "quant/quantize.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "base/check.h"
+#include "quant/two_level.h"
 
 namespace spate {
 namespace {
@@ -15,15 +18,26 @@ constexpr float kSmallest = 0x1p-120f;  // below it the inverse of a scale would
 int lowest_code(const WeightSpec& spec) { return spec.format == WeightFormat::kInt8 ? -128 : -8; }
 int highest_code(const WeightSpec& spec) { return spec.format == WeightFormat::kInt8 ? 127 : 7; }
 
-// The symmetric formats use as many codes below zero as above.
-void quantize_group(const WeightSpec& spec, const float* w, int64_t n, int8_t* codes, float& scale) {
+// To the nearest code. NaN takes the lowest, as on vector units.
+int8_t clamped_code(float code, float lowest, float highest) {
+  const float rounded = std::nearbyint(code);
+  return static_cast<int8_t>(!(rounded > lowest) ? lowest : rounded < highest ? rounded : highest);
+}
+
+float largest_magnitude(const float* w, int64_t n) {
   float max_abs = 0;
   for (int64_t i = 0; i < n; ++i) max_abs = std::max(max_abs, std::fabs(w[i]));
+  return max_abs;
+}
+
+// The symmetric formats use as many codes below zero as above.
+void quantize_group(const WeightSpec& spec, const float* w, int64_t n, int8_t* codes, float& scale) {
+  const float max_abs = largest_magnitude(w, n);
   const auto limit = static_cast<float>(highest_code(spec));
   scale = stored_scale(spec, max_abs / limit);
   const float inverse = scale >= kSmallest ? 1 / scale : 0;
   for (int64_t i = 0; i < n; ++i) {
-    codes[i] = static_cast<int8_t>(std::clamp(std::nearbyint(w[i] * inverse), -limit, limit));
+    codes[i] = clamped_code(w[i] * inverse, -limit, limit);
   }
 }
 
@@ -39,7 +53,42 @@ void quantize_group_asymmetric(const WeightSpec& spec, const float* w, int64_t n
   offset = stored_scale(spec, low - scale * first);
   const float inverse = scale >= kSmallest ? 1 / scale : 0;
   for (int64_t i = 0; i < n; ++i) {
-    codes[i] = static_cast<int8_t>(std::clamp(std::nearbyint((w[i] - offset) * inverse), first, last));
+    codes[i] = clamped_code((w[i] - offset) * inverse, first, last);
+  }
+}
+
+// Codes -8 .. 7 of this scale and their squared error, which is summed in 16 parts as the kernels do it, so that they
+// choose alike.
+float code_group(const float* w, int64_t n, float scale, int8_t* codes) {
+  const float inverse = 1 / scale;
+  std::array<float, 16> sums{};
+  for (int64_t i = 0; i < n; ++i) {
+    codes[i] = clamped_code(w[i] * inverse, -8, 7);
+    const float error = std::fma(-scale, static_cast<float>(codes[i]), w[i]);
+    float& sum = sums[static_cast<size_t>(i % 16)];
+    sum = std::fma(error, error, sum);
+  }
+  return std::accumulate(sums.begin(), sums.end(), 0.0f);
+}
+
+void quantize_row_two_level(int64_t group_size, const float* row, int64_t in_features, int8_t* codes, float* scales) {
+  const float row_scale = two_level_row_scale(largest_magnitude(row, in_features));
+  std::vector<int8_t> tried(static_cast<size_t>(group_size));
+  for (int64_t begin = 0, g = 0; begin < in_features; begin += group_size, ++g) {
+    const int64_t n = std::min(group_size, in_features - begin);
+    scales[g] = 0;
+    std::fill_n(codes + begin, n, int8_t{0});
+    if (row_scale == 0) continue;
+    const int largest = largest_multiplier(largest_magnitude(row + begin, n), row_scale);
+    float least = 0;
+    for (int m = largest; m >= smallest_multiplier(largest); --m) {
+      const float scale = row_scale * static_cast<float>(m);
+      const float loss = code_group(row + begin, n, scale, tried.data());
+      if (m < largest && !(loss < least)) continue;
+      least = loss;
+      scales[g] = scale;
+      std::copy_n(tried.data(), n, codes + begin);
+    }
   }
 }
 
@@ -50,7 +99,30 @@ bool converts_exactly(const WeightSpec& from, const WeightSpec& to) {
   if (from.format == WeightFormat::kInt8 && to.format == WeightFormat::kInt4) return false;
   if (from.has_offsets && !to.has_offsets) return false;
   if (from.group_size == 0) return true;
+  if (to.two_level && !from.two_level) return false;
   return to.group_size > 0 && from.group_size % to.group_size == 0;
+}
+
+// From two-level scales to whole rows of int8: multiplier * code is a code of the row scale.
+bool multiplies_out(const WeightSpec& from, const WeightSpec& to) {
+  return from.two_level && to.format == WeightFormat::kInt8 && to.group_size == 0;
+}
+
+QuantizedHostRows multiplied_out(const QuantizedRows& rows, const WeightSpec& spec) {
+  const int64_t in_features = rows.in_features(), num_groups = rows.scales.dim(1);
+  QuantizedHostRows out(spec, rows.num_rows(), in_features);
+  std::vector<uint8_t> multipliers(static_cast<size_t>(num_groups));
+  for (int64_t i = 0; i < rows.num_rows(); ++i) {
+    const bool split =
+        split_scales(row_of(rows.scales, i), num_groups, *row_of(out.view().scales, i), multipliers.data());
+    CHECK(split, "row {} of {} has scales of other kinds", i, weight_spec_name(rows.spec));
+    const int8_t* codes = rows.codes.data<int8_t>() + i * rows.codes.stride(0);
+    int8_t* to = out.view().codes.data<int8_t>() + i * in_features;
+    for (int64_t k = 0; k < in_features; ++k) {
+      to[k] = static_cast<int8_t>(codes[k] * multipliers[static_cast<size_t>(k / rows.spec.group_size)]);
+    }
+  }
+  return out;
 }
 
 }  // namespace
@@ -84,11 +156,36 @@ QuantizedHostRows::QuantizedHostRows(const WeightSpec& spec, int64_t num_rows, i
 }
 
 float stored_scale(const WeightSpec& spec, float value) {
-  return spec.group_size == 0 ? value : F16::from_float(std::clamp(value, -kMaxF16, kMaxF16)).to_float();
+  return spec.group_size == 0 || spec.two_level ? value : F16::from_float(std::clamp(value, -kMaxF16, kMaxF16)).to_float();
+}
+
+bool split_scales(const float* scales, int64_t num_groups, float& row_scale, uint8_t* multipliers) {
+  float largest = 0;
+  for (int64_t g = 0; g < num_groups; ++g) {
+    if (!(scales[g] >= 0) || !std::isfinite(scales[g])) return false;
+    largest = std::max(largest, scales[g]);
+  }
+  row_scale = largest;
+  std::fill_n(multipliers, num_groups, uint8_t{0});
+  if (largest == 0) return true;
+  for (int divisor = 1; divisor <= kMaxMultiplier; ++divisor) {
+    row_scale = largest / static_cast<float>(divisor);
+    const float inverse = 1 / row_scale;
+    int64_t g = 0;
+    for (; g < num_groups; ++g) {
+      const float multiplier = std::nearbyint(scales[g] * inverse);
+      // The product of 24 and 5 bits is exact in double.
+      if (!(double{row_scale} * multiplier == scales[g]) || !(multiplier <= kMaxMultiplier)) break;
+      multipliers[g] = static_cast<uint8_t>(multiplier);
+    }
+    if (g == num_groups) return true;
+  }
+  return false;
 }
 
 void quantize_row(const WeightSpec& spec, const float* row, int64_t in_features, int8_t* codes, float* scales,
                   float* offsets) {
+  if (spec.two_level) return quantize_row_two_level(spec.group_size, row, in_features, codes, scales);
   const int64_t width = spec.group_width(in_features);
   for (int64_t begin = 0, g = 0; begin < in_features; begin += width, ++g) {
     const int64_t n = std::min(width, in_features - begin);
@@ -128,6 +225,7 @@ HostTensor dequantize_rows(const QuantizedRows& rows) {
 }
 
 QuantizedHostRows convert_rows(const QuantizedRows& rows, const WeightSpec& spec) {
+  if (multiplies_out(rows.spec, spec)) return multiplied_out(rows, spec);
   if (!converts_exactly(rows.spec, spec)) return quantize_rows(spec, dequantize_rows(rows));
   const int64_t in_features = rows.in_features(), width = spec.group_width(in_features);
   const int64_t source_width = rows.spec.group_width(in_features);

@@ -15,7 +15,7 @@ namespace spate {
 struct QuantizedRows {
   WeightSpec spec;
   Tensor codes;    // [n, in_features] i8, one code a byte, also of kInt4; row stride free
-  Tensor scales;   // [n, num_groups] f32; row stride free
+  Tensor scales;   // [n, num_groups] f32; row stride free. Two-level: the products, which split_scales() takes apart
   Tensor offsets;  // the same, or undefined
 
   int64_t num_rows() const { return codes.dim(0); }
@@ -39,13 +39,19 @@ class QuantizedHostRows {
   QuantizedRows view_;
 };
 
-// A scale or offset as the format stores it: f16 for groups, f32 for whole rows. Never infinite: beyond f16 it is its
-// largest value.
+// A scale or offset as the format stores it: f16 for groups, f32 for whole rows and two-level scales. Never infinite as
+// f16: beyond it is its largest value.
 float stored_scale(const WeightSpec& spec, float value);
 
+// Scales of a row as row_scale * multiplier, all of them exactly: the row scale is the largest one divided by the
+// smallest number of 1 .. 16 for which that is so. False where there is none, or where a scale is negative or no number.
+// multipliers: [num_groups], 0 .. 16; 0 where the scale is 0.
+bool split_scales(const float* scales, int64_t num_groups, float& row_scale, uint8_t* multipliers);
+
 // Round to nearest, ties to even. Symmetric: scale = max|w| / 127 or / 7 as stored; asymmetric (spec.has_offsets): the
-// codes span [min(w, 0), max(w, 0)]. An element is off by at most half a scale, and by what a stored scale was rounded
-// down at the ends. row: in_features values; codes, scales [num_groups], offsets [num_groups] (null without).
+// codes span [min(w, 0), max(w, 0)]; an element is off by at most half a scale, and by what a stored scale was rounded
+// down at the ends. Two-level: as two_level.h says, which may clip the largest of a group to codes -8 .. 7.
+// NaN takes the lowest code. row: in_features values; codes, scales [num_groups], offsets [num_groups] (null without).
 void quantize_row(const WeightSpec& spec, const float* row, int64_t in_features, int8_t* codes, float* scales,
                   float* offsets);
 
@@ -54,8 +60,9 @@ QuantizedHostRows quantize_rows(const WeightSpec& spec, const Tensor& rows);
 // out: in_features values.
 void dequantize_row(const QuantizedRows& rows, int64_t row, float* out);
 HostTensor dequantize_rows(const QuantizedRows& rows);  // [n, in_features] f32
-// In another integer format: exact when `spec` has the codes' range, the same or smaller groups that divide, and
-// offsets when they are needed; else dequantised and quantised again.
+// In another integer format: exact when `spec` has the codes' range, the same or smaller groups that divide (also from
+// two-level scales to those of groups, and from whole rows to two levels), and offsets when they are needed; from two
+// levels to whole rows of int8 too. Else dequantised and quantised again.
 QuantizedHostRows convert_rows(const QuantizedRows& rows, const WeightSpec& spec);
 
 // The rows [n, width] of f32, f16 or bf16 as f32.

@@ -7,6 +7,7 @@
 #include "base/tensor_compare.h"
 #include "base/test_support.h"
 #include "quant/quantization.h"
+#include "quant/two_level.h"
 
 #include "base/test.h"
 
@@ -74,6 +75,132 @@ TEST_CASE("convert_rows is exact to wider codes, smaller groups and added offset
   CHECK_TENSOR(close_to("values", coarse, expected, {.rel = 0, .abs = 0.35 / 127 / 2}));
 }
 
+constexpr WeightSpec two_level(int64_t group_size) { return {WeightFormat::kInt4, group_size, false, true}; }
+
+// A row whose groups have very different sizes, some of them zeros.
+HostTensor uneven_row(Rng& rng, int64_t in_features, float size) {
+  HostTensor row = random_tensor(rng, DType::kF32, {1, in_features}, size);
+  for (int64_t k = 0; k < in_features; ++k) {
+    row.span<float>()[static_cast<size_t>(k)] *= static_cast<float>(k / 32 % 5) / 4;
+  }
+  return row;
+}
+
+// With the largest multiplier that is tried nothing is clipped, so that each element is off by half a scale at most; what
+// is chosen instead has no larger squared error. One more row scale: the multiplier was rounded up.
+TEST_CASE("two-level scales: the squared error of a group, and scales that bf16 and f16 hold") {
+  Rng rng(test_seed());
+  for (const int64_t group_size : {32, 64, 128, 256}) {
+    for (const int64_t in_features : {1, 31, 64, 200, 1030}) {
+      for (const float size : {1e-6f, 1e-4f, 0.02f, 1.0f, 3e4f}) {
+        const HostTensor row = uneven_row(rng, in_features, size);
+        const QuantizedHostRows quantized = quantize_rows(two_level(group_size), row);
+        const HostTensor back = dequantize_rows(quantized);
+        float row_scale = 0;
+        const int64_t num_groups = quantized.view().scales.dim(1);
+        std::vector<uint8_t> multipliers(static_cast<size_t>(num_groups));
+        REQUIRE(split_scales(quantized.view().scales.data<float>(), num_groups, row_scale, multipliers.data()));
+        for (int64_t g = 0; g < num_groups; ++g) {
+          const float scale = quantized.view().scales.data<float>()[g];
+          CHECK(Bf16::from_float(scale).to_float() == scale);
+          CHECK(F16::from_float(scale).to_float() == scale);
+          CHECK(scale == row_scale * static_cast<float>(multipliers[static_cast<size_t>(g)]));
+          const int64_t begin = g * group_size, end = std::min(in_features, begin + group_size);
+          double squared = 0, max_abs = 0, row_max = 0;
+          for (int64_t k = 0; k < in_features; ++k) row_max = std::max(row_max, std::fabs(element_at(row, k)));
+          for (int64_t k = begin; k < end; ++k) {
+            const double error = element_at(back, k) - element_at(row, k);
+            squared += error * error;
+            max_abs = std::max(max_abs, std::fabs(element_at(row, k)));
+          }
+          const double widest = max_abs / 7 + two_level_row_scale(static_cast<float>(row_max));
+          CHECK_MESSAGE(squared <= static_cast<double>(end - begin) * 0.25 * widest * widest, "groups of ", group_size,
+                        ", ", in_features, " of ", size, ": group ", g, " has ", squared);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("two-level scales: a known row, zeros, NaN, values beyond the range") {
+  HostTensor row(DType::kF32, {1, 96});
+  const auto values = row.span<float>();
+  values[0] = 7 * 16 * 0.5f;  // the row scale is 0.5 then
+  values[1] = 3 * 16 * 0.5f;
+  values[32] = -7 * 5 * 0.5f;
+  values[33] = 5 * 0.5f;
+  const QuantizedHostRows known = quantize_rows(two_level(32), row);
+  CHECK(known.view().scales.data<float>()[0] == 8.0f);
+  CHECK(known.view().scales.data<float>()[1] == 2.5f);
+  CHECK(known.view().scales.data<float>()[2] == 0.5f);  // a group of zeros
+  const int8_t* codes = known.view().codes.data<int8_t>();
+  CHECK(codes[0] == 7);
+  CHECK(codes[1] == 3);
+  CHECK(codes[32] == -7);
+  CHECK(codes[33] == 1);
+  CHECK_TENSOR(equal_bits("values", dequantize_rows(known), row));
+
+  values[40] = NAN;
+  const QuantizedHostRows with_nan = quantize_rows(two_level(32), row);
+  CHECK(with_nan.view().scales.data<float>()[1] == 2.5f);
+  CHECK(with_nan.view().codes.data<int8_t>()[40] == -8);
+
+  values[40] = INFINITY;
+  const QuantizedHostRows with_infinity = quantize_rows(two_level(32), row);
+  CHECK(with_infinity.view().scales.data<float>()[1] == 61440.0f);
+  CHECK(with_infinity.view().codes.data<int8_t>()[40] == 7);
+
+  const QuantizedHostRows zeros = quantize_rows(two_level(64), HostTensor(DType::kF32, {2, 100}));
+  CHECK_TENSOR(equal_bits("zeros", dequantize_rows(zeros), HostTensor(DType::kF32, {2, 100})));
+  CHECK(two_level_row_scale(1e-30f) == 0x1p-24f);
+  CHECK(two_level_row_scale(7 * 16 * 0x1.1p-20f) == 0x1.2p-20f);
+}
+
+TEST_CASE("split_scales finds the row scale, or says that there is none") {
+  float row_scale = 0;
+  uint8_t multipliers[3];
+  const auto splits = [&](std::vector<float> scales) {
+    return split_scales(scales.data(), static_cast<int64_t>(scales.size()), row_scale, multipliers);
+  };
+  CHECK(splits({0.6f, 0.6f, 0.6f}));  // no short number, and need be none
+  CHECK(row_scale == 0.6f);
+  CHECK(multipliers[2] == 1);
+  CHECK(splits({1.5f, 0, 2.5f}));
+  CHECK(row_scale == 0.5f);
+  CHECK(multipliers[0] == 3);
+  CHECK(multipliers[1] == 0);
+  CHECK(multipliers[2] == 5);
+  CHECK(splits({16, 15, 1}));
+  CHECK(multipliers[1] == 15);
+  CHECK(splits({0, 0}));
+  CHECK(row_scale == 0);
+  CHECK_FALSE(splits({17, 1}));
+  CHECK_FALSE(splits({1, 1.0000001f}));
+  CHECK_FALSE(splits({16, 1.5f}));
+  CHECK_FALSE(splits({1, -1}));
+  CHECK_FALSE(splits({1, NAN}));
+  CHECK_FALSE(splits({1, INFINITY}));
+}
+
+TEST_CASE("convert_rows takes two-level scales to other formats, and whole rows to two levels, exactly") {
+  Rng rng(test_seed());
+  const HostTensor rows = random_tensor(rng, DType::kF32, {4, 300}, 0.1f);
+  const QuantizedHostRows from = quantize_rows(two_level(128), rows);
+  const HostTensor expected = dequantize_rows(from);
+  for (const WeightSpec& to : {two_level(32), WeightSpec{WeightFormat::kInt4, 64, false},
+                               {WeightFormat::kInt4, 128, true}, {WeightFormat::kInt8, 0, false},
+                               {WeightFormat::kInt8, 64, false}}) {
+    const QuantizedHostRows converted = convert_rows(from, to);
+    CHECK_TENSOR(equal_bits(weight_spec_name(to).c_str(), dequantize_rows(converted), expected));
+    for (int64_t i = 0; i < converted.view().scales.num_elements(); ++i) {
+      const float scale = converted.view().scales.data<float>()[i];
+      CHECK(stored_scale(to, scale) == scale);
+    }
+  }
+  const QuantizedHostRows whole = quantize_rows({WeightFormat::kInt4, 0, false}, rows);
+  CHECK_TENSOR(equal_bits("values", dequantize_rows(convert_rows(whole, two_level(64))), dequantize_rows(whole)));
+}
+
 TEST_CASE("columns keep whole groups") {
   Rng rng(test_seed());
   const QuantizedHostRows rows =
@@ -103,15 +230,24 @@ TEST_CASE("common_spec") {
   CHECK(common_spec(int4, int8) == WeightSpec{WeightFormat::kInt8, 32, true});
   CHECK(common_spec(int4, bf16) == bf16);
   CHECK(common_spec({WeightFormat::kInt8, 0, false}, int4) == WeightSpec{WeightFormat::kInt8, 64, false});
+  CHECK(common_spec(two_level(64), two_level(128)) == two_level(64));
+  CHECK(common_spec(two_level(64), int4) == int4);
+  CHECK(common_spec({WeightFormat::kInt4, 0, false}, two_level(64)) == two_level(64));
+  CHECK(common_spec({WeightFormat::kInt8, 0, false}, two_level(64)) == WeightSpec{WeightFormat::kInt8, 0, false});
+  CHECK(common_spec(two_level(64), int8) == WeightSpec{WeightFormat::kInt8, 32, true});
+  CHECK(common_spec(two_level(64), bf16) == bf16);
 }
 
 TEST_CASE("--quantization") {
   for (const char* own : {"none", "gptq", "awq", "gguf"}) CHECK_FALSE(parse_quantization(own).value().enabled());
   CHECK(weight_spec_name(parse_quantization("int8").value().linear) == "int8");
   CHECK(weight_spec_name(parse_quantization("wint4").value().linear) == "int4-g64");
+  CHECK(parse_quantization("int4-g32").value().linear == two_level(32));
   CHECK(weight_spec_name(parse_quantization("int4-g128-asym").value().linear) == "int4-g128-asym");
+  CHECK(weight_spec_name(parse_quantization("int4-f16scales").value().linear) == "int4-g64-f16scales");
+  CHECK_FALSE(parse_quantization("int4-f16scales").value().linear.two_level);
   CHECK(weight_spec_name(parse_quantization("int4").value().vocabulary) == "int8");
-  for (const char* bad : {"int5", "int4-g", "int4-g48", "int8-", "int4asym", "fp8"}) {
+  for (const char* bad : {"int5", "int4-g", "int4-g48", "int8-", "int4asym", "fp8", "int8-f16scales", "int4-asym-f16scales"}) {
     const Status status = parse_quantization(bad).status();
     CHECK(status.message().find("-g128") != std::string::npos);
   }

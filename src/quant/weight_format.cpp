@@ -19,13 +19,18 @@ std::string weight_spec_name(const WeightSpec& spec) {
   std::string name = spec.format == WeightFormat::kInt8 ? "int8" : "int4";
   if (spec.group_size > 0) name += fmt::format("-g{}", spec.group_size);
   if (spec.has_offsets) name += "-asym";
+  if (spec.format == WeightFormat::kInt4 && spec.group_size > 0 && !spec.has_offsets && !spec.two_level) {
+    name += "-f16scales";
+  }
   return name;
 }
 
 int64_t weight_bytes(const WeightSpec& spec, int64_t out_features, int64_t in_features) {
   const int64_t elements = out_features * in_features;
-  const int64_t scales =
-      out_features * spec.num_groups(in_features) * (spec.group_size > 0 ? 2 : 4) * (spec.has_offsets ? 2 : 1);
+  const int64_t num_groups = spec.num_groups(in_features);
+  const int64_t row_scales =
+      spec.two_level ? 4 + num_groups : num_groups * (spec.group_size > 0 ? 2 : 4) * (spec.has_offsets ? 2 : 1);
+  const int64_t scales = out_features * row_scales;
   switch (spec.format) {
     case WeightFormat::kF32:
       return elements * 4;
@@ -39,6 +44,15 @@ int64_t weight_bytes(const WeightSpec& spec, int64_t out_features, int64_t in_fe
   return 0;
 }
 
+namespace {
+
+// Every value is a whole multiple of one number of its row.
+bool is_whole_row_multiple(const WeightSpec& spec) {
+  return spec.is_integer() && !spec.has_offsets && (spec.two_level || spec.group_size == 0);
+}
+
+}  // namespace
+
 WeightSpec common_spec(const WeightSpec& a, const WeightSpec& b) {
   if (!a.is_integer() || !b.is_integer()) {
     const bool any_f32 = a.format == WeightFormat::kF32 || b.format == WeightFormat::kF32;
@@ -51,6 +65,13 @@ WeightSpec common_spec(const WeightSpec& a, const WeightSpec& b) {
                     : b.group_size == 0 ? a.group_size
                                         : std::min(a.group_size, b.group_size);
   spec.has_offsets = a.has_offsets || b.has_offsets;
+  if (!spec.has_offsets && spec.group_size > 0 && is_whole_row_multiple(a) && is_whole_row_multiple(b)) {
+    if (spec.format == WeightFormat::kInt4) {
+      spec.two_level = true;
+    } else {
+      spec.group_size = 0;  // multiplier * code is a code of 8 bits
+    }
+  }
   return spec;
 }
 

@@ -12,7 +12,19 @@ constexpr WeightSpec kSpecs[] = {
     {kInt8, 0, false}, {kInt8, 0, true},    {kInt8, 32, false}, {kInt8, 64, false},  {kInt8, 128, true},
     {kInt4, 0, false}, {kInt4, 0, true},    {kInt4, 32, false}, {kInt4, 32, true},   {kInt4, 64, false},
     {kInt4, 64, true}, {kInt4, 128, false}, {kInt4, 192, true}, {kInt4, 256, false},
+    {kInt4, 32, false, true}, {kInt4, 64, false, true}, {kInt4, 128, false, true}, {kInt4, 256, false, true},
 };
+
+// Scales of rows that are 0 .. 16 times one number of about this size, which need not be short.
+void put_random_multiples(Rng& rng, float size, const Tensor& scales) {
+  for (int64_t i = 0; i < scales.dim(0); ++i) {
+    // 19 bits: a product with a multiplier is exact in f32, as scales of files are.
+    const float row_scale = std::ldexp(std::floor(size * (0.5f + rng.uniform()) * 0x1p24f), -24);
+    for (int64_t g = 0; g < scales.dim(1); ++g) {
+      scales.data<float>()[i * scales.dim(1) + g] = row_scale * static_cast<float>(rng.below(17));
+    }
+  }
+}
 
 // Random codes of the whole range; scales and offsets such that a product with x of variance 1 has a variance near 1.
 QuantizedHostRows random_rows(Rng& rng, const WeightSpec& spec, int64_t n, int64_t k) {
@@ -24,6 +36,10 @@ QuantizedHostRows random_rows(Rng& rng, const WeightSpec& spec, int64_t n, int64
         static_cast<int8_t>(static_cast<int>(rng.below(static_cast<uint64_t>(range))) - range / 2);
   }
   const float scale = 3.5f / (static_cast<float>(range) * std::sqrt(static_cast<float>(k)));
+  if (spec.two_level) {
+    put_random_multiples(rng, scale / 8, view.scales);
+    return rows;
+  }
   for (int64_t i = 0; i < n * spec.num_groups(k); ++i) {
     view.scales.data<float>()[i] = scale * (0.5f + rng.uniform());
     if (spec.has_offsets) view.offsets.data<float>()[i] = scale * static_cast<float>(range / 4) * rng.gaussian();
@@ -33,7 +49,8 @@ QuantizedHostRows random_rows(Rng& rng, const WeightSpec& spec, int64_t n, int64
 
 // Sums of size 1 over some groups, each term rounded twice: 16 roundings of 2^-24 a group's share allowed.
 Tolerance quantized_tolerance(DType out, const WeightSpec& spec, int64_t k) {
-  return {.rel = ulp_of(out), .abs = 0x1p-20 * std::sqrt(static_cast<double>(spec.num_groups(k)))};
+  const int64_t num_terms = spec.two_level ? 1 : spec.num_groups(k);
+  return {.rel = ulp_of(out), .abs = 0x1p-20 * std::sqrt(static_cast<double>(num_terms))};
 }
 
 // from_numbers: the device quantises the weight itself.
@@ -64,7 +81,8 @@ void add_linear(Report& report, Sides sides, const WeightSpec& spec, DType act) 
   check_linear(family, sides, spec, true, {1, 530, 3072, act, act, true, false});
 }
 
-// All products have the same sign and the largest size that codes can have: no sum may saturate or wrap.
+// All products have the same sign and the largest size that codes can have: no sum may saturate or wrap. With two-level
+// scales the multipliers are the largest too, but for the last group, which keeps them from being divided by 16.
 void add_extremes(Report& report, Sides sides, const WeightSpec& spec) {
   Family family(report, fmt::format("linear by {}, extreme codes and x", weight_spec_name(spec)));
   if (!family.selected()) return;
@@ -75,7 +93,8 @@ void add_extremes(Report& report, Sides sides, const WeightSpec& spec) {
     const auto code = static_cast<int8_t>(spec.format == kInt8 ? int8_code : int4_code);
     std::fill_n(rows.view().codes.data<int8_t>(), n * k, code);
     for (int64_t i = 0; i < n * spec.num_groups(k); ++i) {
-      rows.view().scales.data<float>()[i] = 0x1p-6f;
+      const bool is_last = (i + 1) % spec.num_groups(k) == 0;
+      rows.view().scales.data<float>()[i] = spec.two_level && !is_last ? 16 * 0x1p-6f : 0x1p-6f;
       if (spec.has_offsets) rows.view().offsets.data<float>()[i] = static_cast<float>(code) * 0x1p-6f;
     }
     for (const int64_t m : {1, 3, 16, 70}) {

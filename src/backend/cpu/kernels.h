@@ -116,7 +116,7 @@ struct KernelTable {
                int64_t num_n_blocks, char* scratch);
 
   // rows of integer weights: quantised as quantize_row() (quant/quantize.h) does it without offsets; codes has room for
-  // k_padded, the padding is not written
+  // k_padded, the padding is not written; scales of two levels are the products
   void (*quantize_weight_row)(const IntLayout& layout, const void* row, SourceElem elem, int64_t width, int8_t* codes,
                               float* scales);
   void (*int_embedding_row)(const char* table, const IntLayout& layout, int64_t row, int64_t width, void* out, Elem act);

@@ -1,4 +1,5 @@
 // Integer weights into n-blocks (weight_layout.h), quantised on the way where rows come as numbers.
+#include <algorithm>
 #include <cstring>
 
 #include "backend/cpu/cpu_context.h"
@@ -41,6 +42,19 @@ void put_codes(const IntLayout& layout, const int8_t* codes, char* n_block, int6
   }
 }
 
+// The scales of a row of two levels, taken apart.
+void put_multiplied_scales(const IntLayout& layout, const float* scales, int64_t num_scales, uint8_t* multipliers,
+                           char* n_block, int64_t column) {
+  float row_scale = 0;
+  std::fill_n(multipliers, layout.num_multipliers(), uint8_t{0});
+  const bool split = split_scales(scales, num_scales, row_scale, multipliers);
+  CHECK(split, "a row's scales are not multiples of one number");
+  for (int64_t g = 0; g < layout.num_multipliers(); ++g) {
+    n_block[layout.multipliers_offset() + g * kNBlock + column] = static_cast<char>(multipliers[g]);
+  }
+  std::memcpy(n_block + layout.scales_offset() + column * 4, &row_scale, 4);
+}
+
 void put_scales(const IntLayout& layout, const float* scales, char* out, int64_t column) {
   for (int64_t g = 0; g < layout.num_groups; ++g) {
     char* at = out + (g * kNBlock + column) * layout.scale_bytes;
@@ -56,17 +70,22 @@ void put_scales(const IntLayout& layout, const float* scales, char* out, int64_t
 // A row as kernels store it, on its way into the n-block. Memory of one thread.
 struct RowBuffer {
   int8_t* codes;   // [k_padded]
-  float* scales;   // [num_groups]
+  float* scales;   // [num_groups]; of two levels a product for each multiplier
   float* offsets;  // the same
+  uint8_t* multipliers;  // the same
+
+  static int64_t num_scales(const IntLayout& layout) { return std::max(layout.num_groups, layout.num_multipliers()); }
+  static int64_t bytes(const IntLayout& layout) { return layout.k_padded + 9 * num_scales(layout); }
 };
 
 RowBuffer row_buffer(const IntLayout& layout, char* scratch, int64_t in_features) {
   RowBuffer row;
   row.codes = reinterpret_cast<int8_t*>(scratch);
   row.scales = reinterpret_cast<float*>(scratch + layout.k_padded);
-  row.offsets = row.scales + layout.num_groups;
+  row.offsets = row.scales + RowBuffer::num_scales(layout);
+  row.multipliers = reinterpret_cast<uint8_t*>(row.offsets + RowBuffer::num_scales(layout));
   std::memset(row.codes + in_features, 0, static_cast<size_t>(layout.k_padded - in_features));
-  std::memset(row.offsets, 0, static_cast<size_t>(layout.num_groups) * 4);
+  std::memset(row.offsets, 0, static_cast<size_t>(RowBuffer::num_scales(layout)) * 4);
   return row;
 }
 
@@ -77,7 +96,7 @@ void pack_each(CpuContext& context, PackedWeight& weight, int64_t first_row, int
   const WeightDesc& desc = weight.desc();
   const IntLayout layout = int_layout_of(desc);
   const int64_t end_row = first_row + num_rows, first_block = first_row / kNBlock;
-  context.reserve_thread_scratch(layout.k_padded + 8 * layout.num_groups);
+  context.reserve_thread_scratch(RowBuffer::bytes(layout));
   context.pool.parallel_for(ceil_div(end_row, kNBlock) - first_block, [&](int thread_idx, int64_t item) {
     const RowBuffer row = row_buffer(layout, context.scratch_of(thread_idx), desc.in_features);
     const int64_t begin = std::max(first_row, (first_block + item) * kNBlock);
@@ -86,7 +105,12 @@ void pack_each(CpuContext& context, PackedWeight& weight, int64_t first_row, int
     for (int64_t n = begin; n < end; ++n) {
       fill(n - first_row, row);
       put_codes(layout, row.codes, n_block, n % kNBlock);
-      put_scales(layout, row.scales, n_block + layout.scales_offset(), n % kNBlock);
+      if (layout.two_level()) {
+        put_multiplied_scales(layout, row.scales, desc.spec.num_groups(desc.in_features), row.multipliers, n_block,
+                              n % kNBlock);
+      } else {
+        put_scales(layout, row.scales, n_block + layout.scales_offset(), n % kNBlock);
+      }
       if (layout.has_offsets) put_scales(layout, row.offsets, n_block + layout.offsets_offset(), n % kNBlock);
     }
   });
@@ -97,7 +121,7 @@ void pack_each(CpuContext& context, PackedWeight& weight, int64_t first_row, int
 IntLayout int_layout_of(const WeightDesc& desc) {
   if (!desc.spec.is_integer()) return {};
   const CodeType codes = desc.spec.format == WeightFormat::kInt8 ? CodeType::kInt8 : CodeType::kInt4;
-  return make_int_layout(codes, desc.spec.group_size, desc.spec.has_offsets, desc.in_features);
+  return make_int_layout(codes, desc.spec.group_size, desc.spec.has_offsets, desc.spec.two_level, desc.in_features);
 }
 
 void pack_int_rows(CpuContext& context, PackedWeight& weight, int64_t first_row, const Tensor& rows) {

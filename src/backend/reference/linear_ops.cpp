@@ -12,8 +12,8 @@
 namespace spate::reference {
 namespace {
 
-// Row i of x as a product with this weight sees it: the values, or for an integer weight codes and scales of its
-// groups.
+// Row i of x as a product with this weight sees it: the values, or for an integer weight codes and scales of the
+// groups that it wants.
 class ProductRow {
  public:
   ProductRow(const Tensor& x, int64_t i, const PackedWeight& weight) : weight_(weight) {
@@ -22,9 +22,9 @@ class ProductRow {
     for (int64_t k = 0; k < desc.in_features; ++k) values_[static_cast<size_t>(k)] = static_cast<float>(load(x, i, k));
     if (!desc.spec.is_integer()) return;
     codes_.resize(values_.size());
-    scales_.resize(static_cast<size_t>(desc.spec.num_groups(desc.in_features)));
-    quantize_activations(values_.data(), desc.in_features, desc.spec.group_width(desc.in_features), codes_.data(),
-                         scales_.data());
+    scales_.resize(static_cast<size_t>(desc.spec.two_level ? 1 : desc.spec.num_groups(desc.in_features)));
+    quantize_activations(values_.data(), desc.in_features, desc.spec.activation_group_width(desc.in_features),
+                         codes_.data(), scales_.data());
   }
 
   // Its product with row n of the weight, plus bias[n].
@@ -57,7 +57,8 @@ class ProductRow {
         x_sum += x;
       }
       const double scale = load(rows.scales, n, g), offset = rows.offsets.defined() ? load(rows.offsets, n, g) : 0.0;
-      sum += static_cast<double>(scales_[static_cast<size_t>(g)]) *
+      // With two-level scales each term is a whole multiple of the row scale: their sum is exact.
+      sum += static_cast<double>(scales_[rows.spec.two_level ? 0 : static_cast<size_t>(g)]) *
              (scale * static_cast<double>(products) + offset * static_cast<double>(x_sum));
     }
     return sum;

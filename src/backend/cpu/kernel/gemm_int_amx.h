@@ -8,6 +8,7 @@
 #pragma once
 
 #include "backend/cpu/kernel/gemm_amx.h"
+#include "backend/cpu/kernel/int4_unpack.h"
 
 namespace spate::cpu::SPATE_ISA {
 
@@ -65,6 +66,7 @@ SPATE_INLINE I sixteenfold(I nibbles_high) {
 }
 SPATE_INLINE void unpack_step(const IntLayout& w, const char* n_block, int64_t step, char* tile) {
   const char* packed = step_codes(w, n_block, step);
+  if (w.two_level()) return unpack_two_level_step(w, n_block, step, tile);
   const bool whole = int_step_k(w) == kIntKStep;
   if (whole || step % 2 == 0) {
     for (int64_t r = 0; r < 8; ++r) {
@@ -80,7 +82,7 @@ SPATE_INLINE void unpack_step(const IntLayout& w, const char* n_block, int64_t s
 template <CodeType kCodes>
 SPATE_INLINE F tile_scales(const IntLayout& w, const char* n_block, int64_t g) {
   const F scale = load_scales(n_block + w.scales_offset(), w.scale_bytes, g, 0);
-  return kCodes == CodeType::kInt4 ? mul(scale, set1(kUnpackScale)) : scale;
+  return kCodes == CodeType::kInt4 && !w.two_level() ? mul(scale, set1(kUnpackScale)) : scale;
 }
 
 // --- up to 16 rows ---------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@
 
 namespace spate::cpu::SPATE_ISA {
 
-// GemmParams::packed_x: the codes, then three arrays [rows / 16][groups][16].
+// GemmParams::packed_x: the codes, then three arrays [rows / 16][groups][16]; of two-level scales the starts are for each
+// multiplier.
 struct IntX {
   int8_t* codes;
   float* scales;
@@ -18,16 +19,17 @@ struct IntX {
 };
 
 SPATE_INLINE int64_t int_code_bytes(int64_t rows, const IntLayout& w) { return round_up(rows, 32) * w.k_padded; }
+SPATE_INLINE int64_t int_num_starts(const IntLayout& w) { return w.two_level() ? w.num_multipliers() : w.num_groups; }
 SPATE_INLINE int64_t int_x_bytes(int64_t rows, const IntLayout& w) {
-  return int_code_bytes(rows, w) + 3 * round_up(rows, 32) * w.num_groups * 4;
+  return int_code_bytes(rows, w) + round_up(rows, 32) * (2 * w.num_groups + int_num_starts(w)) * 4;
 }
 SPATE_INLINE IntX int_x(const GemmParams& p) {
   const int64_t count = round_up(p.m, 32) * p.weight_ints.num_groups;
   auto* scales = reinterpret_cast<float*>(p.packed_x + int_code_bytes(p.m, p.weight_ints));
-  return {reinterpret_cast<int8_t*>(p.packed_x), scales, reinterpret_cast<int32_t*>(scales + count),
-          scales + 2 * count};
+  return {reinterpret_cast<int8_t*>(p.packed_x), scales, reinterpret_cast<int32_t*>(scales + 2 * count),
+          scales + count};
 }
-// Index of a row's first group in the three arrays; the next group is 16 further.
+// Index of a row's first group in an array; the next group is 16 further.
 SPATE_INLINE int64_t int_row_idx(int64_t row, int64_t num_groups) { return row / 16 * num_groups * 16 + row % 16; }
 
 // The bits of the largest |x|, which are above those of infinity when one of them is no number.
@@ -68,10 +70,10 @@ SPATE_INLINE void scales_of_groups(GroupScales& at, int64_t num_groups) {
 }
 
 // One row. codes_at(k) is where the 32 codes of k .. k + 31 go; start_factor: see IntX::starts. kSums: starts and sums
-// are wanted.
+// are wanted. idx: of the row in scales and sums; start_idx: in the starts.
 template <bool kSums, typename T, typename CodesAt>
 static void quantize_x_row(const T* x, int64_t k, const IntLayout& w, int32_t start_factor, const IntX& out,
-                           int64_t idx, const CodesAt& codes_at) {
+                           int64_t idx, int64_t start_idx, const CodesAt& codes_at) {
   GroupScales scales;
   for (int i = 0; i < 16; ++i) scales.largest[i] = 1;
   for (int64_t g0 = 0; g0 < w.num_groups; g0 += 16) {
@@ -101,12 +103,21 @@ static void quantize_x_row(const T* x, int64_t k, const IntLayout& w, int32_t st
           store_codes(codes + i, code);
           if constexpr (kSums) sum = int_add(sum, code);
         }
+        if constexpr (kSums) {
+          const int64_t next = at + kIntHalfStep;
+          if (w.two_level() && (next % w.multiplier_k == 0 || next == padded_end)) {
+            out.starts[start_idx] = int_sum(sum) * start_factor;
+            start_idx += 16;
+            sum = int_zero();
+          }
+        }
       }
       const float scale = usable ? scales.scale[g] : finite ? 0.0f : __builtin_nanf("");
       out.scales[idx] = scale;
-      if constexpr (kSums) {
+      if (kSums && !w.two_level()) {
         const int32_t total = int_sum(sum);
-        out.starts[idx] = total * start_factor;
+        out.starts[start_idx] = total * start_factor;
+        start_idx += 16;
         out.sums[idx] = scale * static_cast<float>(total);
       }
     }
@@ -129,17 +140,17 @@ static constexpr int32_t int_start_factor(CodeType codes) {
 template <bool kSums, typename CodesAt>
 static void pack_int_row(const GemmParams& p, const IntX& out, int64_t r, const CodesAt& codes_at) {
   const IntLayout& w = p.weight_ints;
-  const int64_t idx = int_row_idx(r, w.num_groups);
+  const int64_t idx = int_row_idx(r, w.num_groups), start_idx = int_row_idx(r, int_num_starts(w));
   const int32_t factor = int_start_factor(w.codes);
   if (r >= p.m) {
     const float nothing = 0;
-    quantize_x_row<kSums>(&nothing, 0, w, 0, out, idx, codes_at);
+    quantize_x_row<kSums>(&nothing, 0, w, 0, out, idx, start_idx, codes_at);
   } else if (p.x_elem == Elem::kF32) {
     const float* x = static_cast<const float*>(p.x) + r * p.x_stride;
-    quantize_x_row<kSums>(x, p.k, w, factor, out, idx, codes_at);
+    quantize_x_row<kSums>(x, p.k, w, factor, out, idx, start_idx, codes_at);
   } else {
     const bf16_t* x = static_cast<const bf16_t*>(p.x) + r * p.x_stride;
-    quantize_x_row<kSums>(x, p.k, w, factor, out, idx, codes_at);
+    quantize_x_row<kSums>(x, p.k, w, factor, out, idx, start_idx, codes_at);
   }
 }
 

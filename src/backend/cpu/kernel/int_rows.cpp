@@ -1,6 +1,7 @@
 // Rows of integer weights: quantised on the way in, looked up as embeddings.
 #include "backend/cpu/kernel/int_simd.h"
 #include "backend/cpu/kernel/kernels_isa.h"
+#include "quant/two_level.h"
 
 namespace spate::cpu::SPATE_ISA {
 namespace {
@@ -24,23 +25,79 @@ SPATE_INLINE F load_some(const T* p, int64_t n) {
 constexpr float kMaxHalf = 65504.0f;
 constexpr float kSmallest = 0x1p-120f;
 
+template <typename T>
+SPATE_INLINE float largest_magnitude(const T* w, int64_t n) {
+  F largest = zero();
+  SPATE_FOR_LANES(i, count, n) { largest = max(absolute(load_some(w + i, count)), largest); }
+  return max_lane(largest);
+}
+
+SPATE_INLINE F clamped_code(F code, F low, F high) { return min(max(round_int(code), low), high); }
+
+// As code_group() in quant/quantize.cpp: the squared error in 16 parts.
+template <typename T>
+SPATE_INLINE float code_group(const T* w, int64_t n, float scale, int8_t* codes) {
+  const F inverse = set1(1.0f / scale), minus_scale = set1(-scale), low = set1(-8.0f), high = set1(7.0f);
+  F sums[16 / kLanes];
+  for (F& sum : sums) sum = zero();
+  for (int64_t begin = 0; begin < n; begin += 16) {
+    for (int64_t part = 0; part < 16 / kLanes; ++part) {
+      const int64_t i = begin + part * kLanes, count = min_of(n - i, kLanes);
+      if (count <= 0) break;
+      const F x = load_some(w + i, count), code = clamped_code(mul(x, inverse), low, high);
+      const F error = fma(minus_scale, code, x);
+      sums[part] = fma(error, error, sums[part]);
+      store_codes_up_to(codes + i, to_int(code), count);
+    }
+  }
+  float lanes[16], total = 0;
+  for (int64_t part = 0; part < 16 / kLanes; ++part) store(lanes + part * kLanes, sums[part]);
+  for (const float lane : lanes) total += lane;
+  return total;
+}
+
+// As quantize_row_two_level() there. The codes of all multipliers but the best are written over.
+template <typename T>
+void quantize_row_two_level(const IntLayout& layout, const T* row, int64_t width, int8_t* codes, float* scales) {
+  const float row_scale = two_level_row_scale(largest_magnitude(row, width));
+  const int64_t num_scales = ceil_div(width, layout.multiplier_k);
+  for (int64_t g = 0; g < num_scales; ++g) {
+    const int64_t begin = g * layout.multiplier_k, n = min_of(layout.multiplier_k, width - begin);
+    scales[g] = 0;
+    if (row_scale == 0) {
+      for (int64_t i = 0; i < n; ++i) codes[begin + i] = 0;
+      continue;
+    }
+    const int largest = largest_multiplier(largest_magnitude(row + begin, n), row_scale);
+    int best = largest;
+    float least = 0;
+    for (int m = largest; m >= smallest_multiplier(largest); --m) {
+      const float loss = code_group(row + begin, n, row_scale * static_cast<float>(m), codes + begin);
+      if (m < largest && !(loss < least)) continue;
+      best = m;
+      least = loss;
+    }
+    scales[g] = row_scale * static_cast<float>(best);
+    if (best != smallest_multiplier(largest)) code_group(row + begin, n, scales[g], codes + begin);
+  }
+}
+
 // As quantize_group() in quant/quantize.cpp.
 template <typename T>
 void quantize_rows_of(const IntLayout& layout, const T* row, int64_t width, int8_t* codes, float* scales) {
+  if (layout.two_level()) return quantize_row_two_level(layout, row, width, codes, scales);
   const float limit = layout.codes == CodeType::kInt8 ? 127.0f : 7.0f;
   for (int64_t g = 0; g < layout.num_groups; ++g) {
     const int64_t begin = g * layout.group_k, n = min_of(layout.group_k, width - begin);
-    F largest = zero();
-    SPATE_FOR_LANES(i, count, n) { largest = max(absolute(load_some(row + begin + i, count)), largest); }
-    float scale = max_lane(largest) / limit;
+    float scale = largest_magnitude(row + begin, n) / limit;
     if (layout.scale_bytes == 2) {
       scale = _cvtsh_ss(_cvtss_sh(scale < kMaxHalf ? scale : kMaxHalf, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
     }
     scales[g] = scale;
     const F inverse = set1(scale >= kSmallest ? 1.0f / scale : 0.0f), high = set1(limit), low = set1(-limit);
     SPATE_FOR_LANES(i, count, n) {
-      const F code = round_int(mul(load_some(row + begin + i, count), inverse));
-      store_codes_up_to(codes + begin + i, to_int(min(max(code, low), high)), count);
+      const F code = clamped_code(mul(load_some(row + begin + i, count), inverse), low, high);
+      store_codes_up_to(codes + begin + i, to_int(code), count);
     }
   }
 }
@@ -60,12 +117,17 @@ template <typename T>
 void embed(const char* table, const IntLayout& layout, int64_t row, int64_t width, T* out) {
   const char* n_block = table + row / kNBlock * layout.block_bytes;
   const int64_t column = row % kNBlock;
-  for (int64_t g = 0; g < layout.num_groups; ++g) {
-    const int64_t idx = g * kNBlock + column;
-    const float scale = scale_at(n_block + layout.scales_offset(), layout.scale_bytes, idx);
+  const int64_t group_k = layout.two_level() ? layout.multiplier_k : layout.group_k;
+  for (int64_t g = 0; g * group_k < width; ++g) {
+    const int64_t idx = (layout.two_level() ? 0 : g * kNBlock) + column;
+    float scale = scale_at(n_block + layout.scales_offset(), layout.scale_bytes, idx);
+    if (layout.two_level()) {
+      const char multiplier = n_block[layout.multipliers_offset() + g * kNBlock + column];
+      scale *= static_cast<float>(static_cast<uint8_t>(multiplier));
+    }
     const float offset =
         layout.has_offsets ? scale_at(n_block + layout.offsets_offset(), layout.scale_bytes, idx) : 0.0f;
-    for (int64_t k = g * layout.group_k; k < min_of(width, (g + 1) * layout.group_k); ++k) {
+    for (int64_t k = g * group_k; k < min_of(width, (g + 1) * group_k); ++k) {
       int code = 0;
       if (layout.codes == CodeType::kInt8) {
         code = static_cast<int8_t>(n_block[int8_offset(k / 4 * 4, column) + k % 4]);

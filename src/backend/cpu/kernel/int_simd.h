@@ -14,6 +14,7 @@ SPATE_INLINE I int_set1(int32_t x) { return _mm512_set1_epi32(x); }
 SPATE_INLINE I int_load(const void* p) { return _mm512_loadu_si512(p); }
 SPATE_INLINE void int_store(void* p, I x) { _mm512_storeu_si512(p, x); }
 SPATE_INLINE I int_add(I a, I b) { return _mm512_add_epi32(a, b); }
+SPATE_INLINE I int_mul(I a, I b) { return _mm512_mullo_epi32(a, b); }
 SPATE_INLINE I int_max(I a, I b) { return _mm512_max_epi32(a, b); }
 SPATE_INLINE I int_and(I a, I b) { return _mm512_and_si512(a, b); }
 SPATE_INLINE int32_t int_sum(I x) { return _mm512_reduce_add_epi32(x); }
@@ -24,6 +25,10 @@ SPATE_INLINE I to_int(F x) { return _mm512_cvtps_epi32(x); }  // to nearest, tie
 SPATE_INLINE F absolute(F x) { return _mm512_abs_ps(x); }
 SPATE_INLINE F load_halves(const void* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
+}
+// kLanes bytes, each 0 .. 255.
+SPATE_INLINE I load_bytes(const void* p) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
 }
 // kLanes values in [-128, 127] as bytes.
 SPATE_INLINE void store_codes(int8_t* p, I x) {
@@ -39,6 +44,7 @@ SPATE_INLINE I int_set1(int32_t x) { return _mm256_set1_epi32(x); }
 SPATE_INLINE I int_load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 SPATE_INLINE void int_store(void* p, I x) { _mm256_storeu_si256(static_cast<__m256i*>(p), x); }
 SPATE_INLINE I int_add(I a, I b) { return _mm256_add_epi32(a, b); }
+SPATE_INLINE I int_mul(I a, I b) { return _mm256_mullo_epi32(a, b); }
 SPATE_INLINE I int_max(I a, I b) { return _mm256_max_epi32(a, b); }
 SPATE_INLINE I int_and(I a, I b) { return _mm256_and_si256(a, b); }
 SPATE_INLINE int32_t int_sum(I x) {
@@ -55,6 +61,9 @@ SPATE_INLINE I bits_of(F x) { return _mm256_castps_si256(x); }
 SPATE_INLINE F to_float(I x) { return _mm256_cvtepi32_ps(x); }
 SPATE_INLINE I to_int(F x) { return _mm256_cvtps_epi32(x); }
 SPATE_INLINE F absolute(F x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
+SPATE_INLINE I load_bytes(const void* p) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p)));
+}
 SPATE_INLINE F load_halves(const void* p) { return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
 SPATE_INLINE void store_codes(int8_t* p, I x) {
   const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));

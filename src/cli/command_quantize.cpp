@@ -31,7 +31,8 @@ WeightSpec spec_of(const QuantizeArguments& arguments) {
           .group_size = arguments.group_size >= 0 ? arguments.group_size
                         : int4                    ? 64
                                                   : 0,
-          .has_offsets = arguments.asymmetric};
+          .has_offsets = arguments.asymmetric,
+          .two_level = int4 && arguments.group_size != 0 && !arguments.asymmetric};
 }
 
 // The texts as token ids, cut to calibration_tokens in all. A model that brings a calibration.txt is calibrated on it.

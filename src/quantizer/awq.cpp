@@ -181,9 +181,10 @@ CodedMatrix round_clipped(const CodeFormat& format, const Tensor& w, const Tenso
     for (int64_t row = first; row < last; ++row) {
       const float* values = w.data<float>() + row * w.stride(0);
       int8_t* codes = matrix.codes.view().data<int8_t>() + row * k;
+      const float row_scale = row_scale_of(format, values, k);
       for (int64_t g = 0; g < num_groups; ++g) {
         const int64_t begin = g * width, n = std::min(width, k - begin);
-        const GroupScale group = search_group(format, values + begin, n, moments.data() + g * width * width, width);
+        const GroupScale group = search_group(format, row_scale, values + begin, n, moments.data() + g * width * width, width);
         matrix.set_scale(row, g, group);
         for (int64_t j = begin; j < begin + n; ++j) codes[j] = group.code_of(format, values[j]);
       }

@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "base/check.h"
+#include "quant/quantize.h"
+#include "quant/two_level.h"
 
 namespace spate {
 namespace {
@@ -16,6 +18,14 @@ float stored(DType dtype, float scale) {
   CHECK(dtype == DType::kF16, "scales of {}", dtype_name(dtype));
   return F16::from_float(std::min(scale, kMaxF16)).to_float();
 }
+
+float largest_magnitude(const float* w, int64_t n) {
+  float max_abs = 0;
+  for (int64_t i = 0; i < n; ++i) max_abs = std::max(max_abs, std::fabs(w[i]));
+  return max_abs;
+}
+
+GroupScale multiple_of(float row_scale, int multiplier) { return {.scale = row_scale * static_cast<float>(multiplier)}; }
 
 // e^T M e; M by rows into a vector, so that the inner loop has no sum to wait for. `scratch`: 2 n
 // values.
@@ -39,7 +49,15 @@ double loss_of(const CodeFormat& format, const GroupScale& group, const float* w
 
 }  // namespace
 
-GroupScale fit_group(const CodeFormat& format, const float* w, int64_t n, float share) {
+float row_scale_of(const CodeFormat& format, const float* row, int64_t n) {
+  return format.spec.two_level ? two_level_row_scale(largest_magnitude(row, n)) : 0.0f;
+}
+
+GroupScale fit_group(const CodeFormat& format, float row_scale, const float* w, int64_t n, float share) {
+  if (format.spec.two_level) {
+    if (row_scale == 0) return {};
+    return multiple_of(row_scale, largest_multiplier(share * largest_magnitude(w, n), row_scale));
+  }
   float low = 0, high = 0;
   for (int64_t i = 0; i < n; ++i) {
     low = std::min(low, w[i]);
@@ -59,16 +77,27 @@ GroupScale fit_group(const CodeFormat& format, const float* w, int64_t n, float 
       .zero_point = static_cast<int>(std::clamp(zero_point, static_cast<float>(lowest), static_cast<float>(highest)))};
 }
 
-GroupScale search_group(const CodeFormat& format, const float* w, int64_t n, const float* moments, int64_t stride) {
+GroupScale search_group(const CodeFormat& format, float row_scale, const float* w, int64_t n, const float* moments,
+                        int64_t stride) {
   std::vector<float> scratch(static_cast<size_t>(2 * n));
   GroupScale best;
   double best_loss = 0;
-  for (int i = 0; i < kNumShares; ++i) {
-    const GroupScale group = fit_group(format, w, n, 1.0f - 0.05f * static_cast<float>(i));
+  bool is_first = true;
+  const auto try_group = [&](const GroupScale& group) {
     const double loss = loss_of(format, group, w, n, moments, stride, scratch);
-    if (i > 0 && loss >= best_loss) continue;
+    if (!is_first && !(loss < best_loss)) return;
+    is_first = false;
     best = group;
     best_loss = loss;
+  };
+  if (format.spec.two_level) {
+    if (row_scale == 0) return {};
+    const int largest = largest_multiplier(largest_magnitude(w, n), row_scale);
+    for (int m = largest; m >= std::max(1, largest / 2); --m) try_group(multiple_of(row_scale, m));
+  } else {
+    for (int i = 0; i < kNumShares; ++i) {
+      try_group(fit_group(format, row_scale, w, n, 1.0f - 0.05f * static_cast<float>(i)));
+    }
   }
   return best;
 }
@@ -99,9 +128,14 @@ CodedMatrix round_to_nearest(const CodeFormat& format, const Tensor& w) {
   for (int64_t row = 0; row < num_rows; ++row) {
     const float* values = w.data<float>() + row * w.stride(0);
     int8_t* codes = matrix.codes.view().data<int8_t>() + row * in_features;
+    if (format.spec.two_level) {
+      quantize_row(format.spec, values, in_features, codes,
+                   matrix.scales.view().data<float>() + row * matrix.scales.view().dim(1), nullptr);
+      continue;
+    }
     for (int64_t begin = 0, g = 0; begin < in_features; begin += width, ++g) {
       const int64_t end = std::min(begin + width, in_features);
-      const GroupScale group = fit_group(format, values + begin, end - begin);
+      const GroupScale group = fit_group(format, 0, values + begin, end - begin);
       matrix.set_scale(row, g, group);
       for (int64_t k = begin; k < end; ++k) codes[k] = group.code_of(format, values[k]);
     }

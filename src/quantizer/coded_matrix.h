@@ -2,7 +2,8 @@
 //
 //   w[n, k] = scale[n, g] * (code[n, k] - zero_point[n, g]),  g = k / group_size
 //
-// The same as quant/weight_format.h but for the zero point, which stands there multiplied out as an offset.
+// The same as quant/weight_format.h but for the zero point, which stands there multiplied out as an offset. Two-level
+// scales are written as what they are for readers who do not know of them: scales of groups.
 //
 // Threads: all functions are pure.
 #pragma once
@@ -41,13 +42,19 @@ struct GroupScale {
   float value_of(int8_t code) const { return scale * static_cast<float>(code - zero_point); }
 };
 
-// The codes span `share` of the range of w[0 .. n): what lies outside is clipped. Symmetric: [-max|w|, max|w|] on codes
-// -7 .. 7 or -127 .. 127; asymmetric: [min(w, 0), max(w, 0)] on all codes.
-GroupScale fit_group(const CodeFormat& format, const float* w, int64_t n, float share = 1.0f);
+// What the scales of a row of n weights are multiples of (quant/two_level.h); 0 where the format has no two levels.
+float row_scale_of(const CodeFormat& format, const float* row, int64_t n);
 
-// The share of the range that loses least, of 1, 0.95, ... 0.5: the smallest e^T M e, e = w - its value. M is the n x n
-// second moments of the inputs (row stride `stride`, symmetric), or null: |e|^2.
-GroupScale search_group(const CodeFormat& format, const float* w, int64_t n, const float* moments, int64_t stride);
+// The codes span `share` of the range of w[0 .. n): what lies outside is clipped. Symmetric: [-max|w|, max|w|] on codes
+// -7 .. 7 or -127 .. 127; asymmetric: [min(w, 0), max(w, 0)] on all codes. Two levels: the next multiple of row_scale
+// above that.
+GroupScale fit_group(const CodeFormat& format, float row_scale, const float* w, int64_t n, float share = 1.0f);
+
+// The share of the range that loses least, of 1, 0.95, ... 0.5: the smallest e^T M e, e = w - its value. Two levels: of
+// the multiples of row_scale from the whole range down to its half. M is the n x n second moments of the inputs (row
+// stride `stride`, symmetric), or null: |e|^2.
+GroupScale search_group(const CodeFormat& format, float row_scale, const float* w, int64_t n, const float* moments,
+                        int64_t stride);
 
 struct CodedMatrix {
   CodeFormat format;
@@ -64,7 +71,8 @@ struct CodedMatrix {
   GroupScale scale(int64_t row, int64_t group) const;
 };
 
-// Round to nearest: each group is fitted to its whole range. w [n, in_features] f32.
+// Round to nearest: each group is fitted to its whole range; of two levels as quantize_row() does it. w [n, in_features]
+// f32.
 CodedMatrix round_to_nearest(const CodeFormat& format, const Tensor& w);
 // [n, in_features] f32
 HostTensor decode(const CodedMatrix& matrix);

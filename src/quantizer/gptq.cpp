@@ -63,11 +63,12 @@ CodedMatrix GptqFactor::quantize(const CodeFormat& format, const Tensor& w) cons
   return matrix;
 }
 
-GroupScale GptqFactor::fit(const CodeFormat& format, const float* values, int64_t begin, int64_t n) const {
-  if (n > kSearchedWidth) return fit_group(format, values, n);
-  if (options_.act_order) return search_group(format, values, n, nullptr, 0);
+GroupScale GptqFactor::fit(const CodeFormat& format, float row_scale, const float* values, int64_t begin,
+                           int64_t n) const {
+  if (n > kSearchedWidth) return fit_group(format, row_scale, values, n);
+  if (options_.act_order) return search_group(format, row_scale, values, n, nullptr, 0);
   const int64_t k = static_cast<int64_t>(order_.size());
-  return search_group(format, values, n, moments_.view().data<float>() + begin * k + begin, k);
+  return search_group(format, row_scale, values, n, moments_.view().data<float>() + begin * k + begin, k);
 }
 
 void GptqFactor::quantize_rows(const Tensor& w, int64_t first, int64_t last, CodedMatrix& matrix) const {
@@ -79,13 +80,17 @@ void GptqFactor::quantize_rows(const Tensor& w, int64_t first, int64_t last, Cod
   const int64_t block = fit_on_the_way && kBlock % width != 0 ? width : kBlock;
   const float* upper = upper_.view().data<float>();
   std::vector<float> values(static_cast<size_t>((last - first) * k)), errors(static_cast<size_t>(block));
+  // Row scales of two levels are those of the rows as they were. The errors taken over make a row's largest weights a
+  // little larger at times: the search for a range mostly clips more than that.
+  std::vector<float> row_scales;
   for (int64_t r = first; r < last; ++r) {
     const float* source = w.data<float>() + r * w.stride(0);
     float* row = values.data() + (r - first) * k;
     for (int64_t i = 0; i < k; ++i) row[i] = source[order_[static_cast<size_t>(i)]];
+    row_scales.push_back(row_scale_of(format, source, k));
     if (fit_on_the_way) continue;
     for (int64_t begin = 0, g = 0; begin < k; begin += width, ++g) {
-      matrix.set_scale(r, g, fit(format, source + begin, begin, std::min(width, k - begin)));
+      matrix.set_scale(r, g, fit(format, row_scales.back(), source + begin, begin, std::min(width, k - begin)));
     }
   }
   for (int64_t begin = 0; begin < k; begin += block) {
@@ -95,7 +100,10 @@ void GptqFactor::quantize_rows(const Tensor& w, int64_t first, int64_t last, Cod
       int8_t* codes = matrix.codes.view().data<int8_t>() + r * k;
       for (int64_t i = begin; i < end; ++i) {
         const int64_t column = order_[static_cast<size_t>(i)], g = column / width;
-        if (fit_on_the_way && i % width == 0) matrix.set_scale(r, g, fit(format, row + i, i, std::min(width, k - i)));
+        if (fit_on_the_way && i % width == 0) {
+          const float row_scale = row_scales[static_cast<size_t>(r - first)];
+          matrix.set_scale(r, g, fit(format, row_scale, row + i, i, std::min(width, k - i)));
+        }
         const GroupScale scale = matrix.scale(r, g);
         codes[column] = scale.code_of(format, row[i]);
         const float error = (row[i] - scale.value_of(codes[column])) / upper[i * k + i];

@@ -28,7 +28,7 @@ class GptqFactor {
   CodedMatrix quantize(const CodeFormat& format, const Tensor& w) const;
 
  private:
-  GroupScale fit(const CodeFormat& format, const float* values, int64_t begin, int64_t n) const;
+  GroupScale fit(const CodeFormat& format, float row_scale, const float* values, int64_t begin, int64_t n) const;
   void quantize_rows(const Tensor& w, int64_t first, int64_t last, CodedMatrix& matrix) const;
 
   GptqOptions options_;

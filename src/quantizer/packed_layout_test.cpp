@@ -44,9 +44,10 @@ TEST_CASE("a packed matrix comes back to the bit") {
   Rng rng(test_seed());
   const TempDir dir;
   for (const WeightFormat format : {WeightFormat::kInt4, WeightFormat::kInt8}) {
-    for (const bool has_offsets : {false, true}) {
+    for (const auto& [has_offsets, two_level] : {std::pair{false, false}, {true, false}, {false, true}}) {
+      if (two_level && format != WeightFormat::kInt4) continue;
       for (const DType scale_dtype : {DType::kBf16, DType::kF16}) {
-        const CodeFormat code_format{.spec = {format, 32, has_offsets}, .scale_dtype = scale_dtype};
+        const CodeFormat code_format{.spec = {format, 32, has_offsets, two_level}, .scale_dtype = scale_dtype};
         const int num_bits = code_format.num_bits();
         const int64_t n = 11, k = 70;  // neither fills its words
         const CodedMatrix matrix = round_to_nearest(code_format, random_tensor(rng, DType::kF32, {n, k}, 0.05f));
@@ -101,12 +102,14 @@ TEST_CASE("a packed matrix comes back to the bit") {
         CHECK(dims[1] == k);
         CHECK((file.find("m.weight_zero_point") != nullptr) == has_offsets);
 
-        // And what the engine's reader makes of it: equal, but for offsets, which it rounds to f16.
+        // And what the engine's reader makes of it: equal, but for offsets, which it rounds to f16. It finds scales of two
+        // levels, and only those.
         std::ofstream(at / "config.json")
             << with_quantization_config("{}", {{.format = code_format, .targets = {"Linear"}}}, {}).value();
         const auto source = open_weights(at).value();
         const TensorEntry* entry = source->find("m.weight");
         REQUIRE(entry != nullptr);
+        CHECK(*entry->quantized == code_format.spec);
         const HostTensor expected = decode(matrix),
                          actual = dequantize_rows(source->quantized_rows(*entry, 0, n).value());
         CHECK(relative_l2(actual, expected) <= (has_offsets ? 0x1p-11 : 0.0));

@@ -135,7 +135,7 @@ struct LayerFixture {
 };
 
 TEST_CASE("the layer that AWQ folded computes the same before rounding") {
-  const CodeFormat format{.spec = {WeightFormat::kInt4, 32, false}};
+  const CodeFormat format{.spec = {WeightFormat::kInt4, 32, false, true}};
   for (const char* name : {"qwen3_tied_sharded", "llama_linear_mha", "llama_plain", "ernie4_5_tied"}) {
     for (const DType norm_dtype : {DType::kF32, DType::kBf16}) {
       CAPTURE(name);
@@ -159,7 +159,7 @@ TEST_CASE("the layer that AWQ folded computes the same before rounding") {
 }
 
 TEST_CASE("folding and clipping lose less than rounding where inputs differ in size") {
-  const CodeFormat format{.spec = {WeightFormat::kInt4, 32, false}};
+  const CodeFormat format{.spec = {WeightFormat::kInt4, 32, false, true}};
   LayerFixture fixture("qwen3_tied_sharded");
   fixture.observe();
   const auto loss = [&](const char* name, LinearInput input, bool clipped) {
@@ -195,7 +195,7 @@ TEST_CASE("every method writes a directory with all tensors and a report") {
   for (const QuantizeMethod method : {QuantizeMethod::kRtn, QuantizeMethod::kAwq, QuantizeMethod::kGptq}) {
     for (const bool vocabulary : {false, true}) {
       const fs::path out = dir.path() / fmt::format("{}-{}", static_cast<int>(method), vocabulary);
-      QuantizeOptions options{.spec = {WeightFormat::kInt4, 32, vocabulary},
+      QuantizeOptions options{.spec = {WeightFormat::kInt4, 32, vocabulary, !vocabulary},
                               .method = method,
                               .quantize_vocabulary = vocabulary,
                               .num_threads = 2,
@@ -265,7 +265,7 @@ TEST_CASE("what was written computes nearly what its source does") {
          {std::tuple{QuantizeMethod::kRtn, WeightSpec{WeightFormat::kInt8, 0, false}, 0.02},
           {QuantizeMethod::kAwq, WeightSpec{WeightFormat::kInt8, 32, false}, 0.02},
           {QuantizeMethod::kGptq, WeightSpec{WeightFormat::kInt8, 0, true}, 0.02},
-          {QuantizeMethod::kRtn, WeightSpec{WeightFormat::kInt4, 32, false}, 0.2},
+          {QuantizeMethod::kRtn, WeightSpec{WeightFormat::kInt4, 32, false, true}, 0.2},
           {QuantizeMethod::kAwq, WeightSpec{WeightFormat::kInt4, 32, true}, 0.2}}) {
       const fs::path out = dir.path() / fmt::format("{}-{}", static_cast<int>(method), weight_spec_name(spec));
       const QuantizeOptions options{.spec = spec, .method = method, .calibration = some_tokens(config, 8)};

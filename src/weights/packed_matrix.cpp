@@ -51,10 +51,25 @@ void PackedMatrix::release(int64_t, int64_t) const {
 WeightSpec PackedMatrix::direct_spec() const {
   return {.format = scheme_.bits == 4 ? WeightFormat::kInt4 : WeightFormat::kInt8,
           .group_size = scheme_.group_size,
-          .has_offsets = !scheme_.symmetric};
+          .has_offsets = !scheme_.symmetric,
+          .two_level = two_level_};
 }
 
 WeightSpec PackedMatrix::spec() const { return is_requantized() ? kRequantized : direct_spec(); }
+
+void PackedMatrix::find_two_levels() {
+  const WeightSpec spec = direct_spec();
+  if (spec.format != WeightFormat::kInt4 || spec.group_size == 0 || spec.has_offsets || is_requantized()) return;
+  const int64_t groups = num_groups();
+  std::vector<float> scales(static_cast<size_t>(groups));
+  std::vector<uint8_t> multipliers(static_cast<size_t>(groups));
+  float row_scale = 0;
+  for (int64_t row = 0; row < out_features_; ++row) {
+    for (int64_t g = 0; g < groups; ++g) scales[static_cast<size_t>(g)] = scale(row, g);
+    if (!split_scales(scales.data(), groups, row_scale, multipliers.data())) return;
+  }
+  two_level_ = true;
+}
 
 Status PackedMatrix::read_group(int64_t row, int64_t group, float& group_scale, float& group_zero) const {
   group_scale = scale(row, group);

@@ -64,6 +64,9 @@ class PackedMatrix {
   // Of quantized_rows(): the codes as they are, or int8 in groups of 32 where columns of one group are not neighbours.
   WeightSpec spec() const;
   bool is_requantized() const { return !group_ids_.empty(); }
+  // Reads all scales: where those of each row are multiples of one number (WeightSpec::two_level), spec() says so from
+  // now on. `spate quantize` writes such scales; others do not, by and large, and then a few rows are read.
+  void find_two_levels();
   int64_t out_features() const { return out_features_; }
   int64_t in_features() const { return in_features_; }
   // The file's tensors; the first holds the codes.
@@ -100,6 +103,7 @@ class PackedMatrix {
   Status read_group(int64_t row, int64_t group, float& group_scale, float& group_zero) const;
 
   std::vector<int32_t> group_ids_;  // [in_features]; empty: k / group_size
+  bool two_level_ = false;
 };
 
 // The tensors "<prefix>.<suffix>" of one matrix, with every problem collected.

@@ -68,6 +68,7 @@ Result<std::unique_ptr<QuantizedCheckpoint>> QuantizedCheckpoint::open(Checkpoin
   for (const auto& matrix : found.matrices) {
     for (const TensorEntry* component : matrix->components()) hidden.insert(component->name);
     self->num_requantized_ += matrix->is_requantized() ? 1 : 0;
+    matrix->find_two_levels();
     self->matrix_of_[matrix->name()] = matrix.get();
     self->entries_.push_back(entry_of(*matrix));
   }

@@ -152,6 +152,28 @@ TEST_CASE("compressed-tensors: column groups in another order, or numbered and n
   }
 }
 
+TEST_CASE("scales that are multiples of one number of their row are two levels, in all rows or none") {
+  const auto with_scales = [](const std::function<float(size_t)>& scale_of) {
+    TempDir dir;
+    std::filesystem::copy(golden("compressed_int4_g32") / "config.json", dir.path() / "config.json");
+    RawTensors tensors = read_tensors(golden("compressed_int4_g32"));
+    for (size_t i = 0; i < 128; ++i) {
+      set(tensors[kModule + ".weight_scale"], i, Bf16::from_float(scale_of(i)).bits);
+    }
+    write_tensors(tensors, dir.path() / "model.safetensors");
+    const auto source = open_weights(dir.path()).value();
+    return source->quantized_rows(*source->find(kModule + ".weight"), 0, 64).value();
+  };
+  const auto multiple = [](size_t i) { return static_cast<float>(i % 2 == 0 ? 11 : i / 2 % 17) * 0x1.2p-9f; };
+  const QuantizedHostRows rows = with_scales(multiple);
+  CHECK(rows.view().spec == WeightSpec{WeightFormat::kInt4, 32, false, true});
+  for (size_t i = 0; i < 128; ++i) CHECK(rows.view().scales.data<float>()[i] == multiple(i));
+  const auto one_is_not = [&](size_t i) { return i == 127 ? 0x1.0ap-6f : multiple(i); };
+  const QuantizedHostRows grouped = with_scales(one_is_not);
+  CHECK(grouped.view().spec == WeightSpec{WeightFormat::kInt4, 32, false});
+  for (size_t i = 0; i < 128; ++i) CHECK(grouped.view().scales.data<float>()[i] == one_is_not(i));
+}
+
 TEST_CASE("damaged checkpoints are refused with the tensor's name") {
   const auto drop = [](const std::string& suffix) { return [suffix](RawTensors& t) { t.erase(kModule + suffix); }; };
   const auto reshape = [](const std::string& suffix, std::vector<int64_t> shape) {

@@ -192,7 +192,7 @@ struct AddRmsNormParams {
 };
 
 // On the columns of one qkv row: rms_norm of each q head and k head (when the weights are defined), rope of both, then k and v
-// to the cache. q stays in place.
+// to the cache. q stays in place; what is left in k is not said.
 struct QkNormRopeKvWriteParams {
   Tensor q, k, v;            // [num_tokens, heads, head_dim] act, views of qkv, in-out
   Tensor q_norm, k_norm;     // [head_dim] act, or undefined

@@ -28,32 +28,51 @@ int64_t tokens_before_first_group(const Tensor& slot_mapping) {
   return first > 0 ? (kNBlock - first % kNBlock) % kNBlock : 0;
 }
 
-// Tokens [begin, end), as many at a time as have slots in one group of 16 and in order.
-void write_tokens(const KernelTable& kernels, const KvView& kv, const KvLayout& layout, const Tensor& k,
-                  const Tensor& v, const int32_t* slots, int64_t begin, int64_t end) {
+// Calls fn(first_token, count, slot) for tokens [begin, end): as many at a time as have slots in one group of 16 and in order,
+// tokens without a slot (-1) alone.
+template <typename Fn>
+void for_slot_runs(const Tensor& slot_mapping, int64_t begin, int64_t end, const Fn& fn) {
+  const int32_t* slots = slot_mapping.data<int32_t>();
   for (int64_t token = begin; token < end;) {
-    const int64_t slot = slots[token];
+    const int64_t slot = slots[token], room = slot < 0 ? 1 : std::min(end - token, kNBlock - slot % kNBlock);
     int64_t count = 1;
-    if (slot >= 0) {
-      const int64_t room = std::min(end - token, kNBlock - slot % kNBlock);
-      while (count < room && slots[token + count] == slot + count) ++count;
-      for (int64_t h = 0; h < layout.num_kv_heads; ++h) {
-        kernels.kv_write_head({.k = address(k, token * k.stride(0) + h * k.stride(1)),
-                               .v = address(v, token * v.stride(0) + h * v.stride(1)),
-                               .k_token_stride = k.stride(0),
-                               .v_token_stride = v.stride(0),
-                               .act = elem_of(k.dtype()),
-                               .layout = layout,
-                               .head = kv_head(kv, layout, slot / layout.kv_block_size, h),
-                               .token_in_block = slot % layout.kv_block_size,
-                               .num_tokens = count});
-      }
-    }
+    while (count < room && slots[token + count] == slot + count) ++count;
+    fn(token, count, slot);
     token += count;
   }
 }
 
-// Runs fn(begin, end) over the tokens: where there are many, groups of slots stay together if tokens are in order.
+// k or v of a run of tokens, at its first token and head.
+struct HeadRows {
+  const char* data;
+  int64_t token_stride, head_stride;  // elements
+};
+HeadRows head_rows(const Tensor& x, int64_t token) { return {address(x, token * x.stride(0)), x.stride(0), x.stride(1)}; }
+
+// The tokens of one run, as kernels take them.
+struct SlotRun {
+  const KvView& kv;
+  const KvLayout& layout;
+  DType act;
+  int64_t slot, count;
+
+  KvWriteRun head(int64_t h, const HeadRows& k, const HeadRows& v) const {
+    return {.k = k.data + h * k.head_stride * dtype_bytes(act),
+            .v = v.data + h * v.head_stride * dtype_bytes(act),
+            .k_token_stride = k.token_stride,
+            .v_token_stride = v.token_stride,
+            .act = elem_of(act),
+            .layout = layout,
+            .head = kv_head(kv, layout, slot / layout.kv_block_size, h),
+            .token_in_block = slot % layout.kv_block_size,
+            .num_tokens = count};
+  }
+  void write(const KernelTable& kernels, const HeadRows& k, const HeadRows& v) const {
+    for (int64_t h = 0; h < layout.num_kv_heads; ++h) kernels.kv_write_head(head(h, k, v));
+  }
+};
+
+// Runs fn(thread_idx, begin, end) over the tokens: where there are many, groups of slots stay together if tokens are in order.
 template <typename Fn>
 void for_token_items(CpuContext& context, const Tensor& slot_mapping, const Fn& fn) {
   const int64_t num_tokens = slot_mapping.dim(0);
@@ -62,10 +81,10 @@ void for_token_items(CpuContext& context, const Tensor& slot_mapping, const Fn& 
   const int64_t head =
       per_item == kMaxTokensPerItem ? std::min(num_tokens, tokens_before_first_group(slot_mapping)) : 0;
   const int64_t first_item = head > 0 ? 1 : 0;
-  context.pool.parallel_for(first_item + ceil_div(num_tokens - head, per_item), [&](int, int64_t item) {
-    if (item < first_item) return fn(int64_t{0}, head);
+  context.pool.parallel_for(first_item + ceil_div(num_tokens - head, per_item), [&](int thread_idx, int64_t item) {
+    if (item < first_item) return fn(thread_idx, int64_t{0}, head);
     const int64_t begin = head + (item - first_item) * per_item;
-    fn(begin, std::min(num_tokens, begin + per_item));
+    fn(thread_idx, begin, std::min(num_tokens, begin + per_item));
   });
 }
 
@@ -256,38 +275,56 @@ void kv_write(Stream& stream, const KvWriteParams& p) {
   check_params(p);
   CpuContext& context = context_of(stream);
   const KvLayout layout = kv_layout_of(p.kv.desc);
-  for_token_items(context, p.slot_mapping, [&](int64_t begin, int64_t end) {
-    write_tokens(context.kernels, p.kv, layout, p.k, p.v, p.slot_mapping.data<int32_t>(), begin, end);
+  for_token_items(context, p.slot_mapping, [&](int, int64_t begin, int64_t end) {
+    for_slot_runs(p.slot_mapping, begin, end, [&](int64_t token, int64_t count, int64_t slot) {
+      if (slot < 0) return;
+      SlotRun{p.kv, layout, p.k.dtype(), slot, count}.write(context.kernels, head_rows(p.k, token), head_rows(p.v, token));
+    });
   });
 }
 
+// A run's keys are turned into scratch memory that stays in L1, [kv head][token][head_dim], and go to the cache from there. The cache's lines
+// are asked for meanwhile, some before each token.
 void qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p) {
   check_params(p);
   CpuContext& context = context_of(stream);
   const KernelTable& kernels = context.kernels;
   const KvLayout layout = kv_layout_of(p.kv.desc);
-  const Elem act = elem_of(p.q.dtype());
-  const auto norm_and_rope = [&](const Tensor& x, const Tensor& weight, int64_t token, const float* cos_sin) {
+  const DType act = p.q.dtype();
+  const int64_t head_dim = layout.head_dim, num_kv_heads = layout.num_kv_heads;
+  context.reserve_thread_scratch(num_kv_heads * kNBlock * head_dim * dtype_bytes(act));
+  const auto norm_and_rope = [&](const Tensor& x, const Tensor& weight, int64_t token, char* out, int64_t out_head_stride) {
+    const int64_t position = p.positions.data<int32_t>()[token];
+    CHECK(position >= 0 && position < p.cos_sin.dim(0), "rope: position {} of {}", position, p.cos_sin.dim(0));
     kernels.norm_rope_heads({.x = address(x, token * x.stride(0)),
+                             .out = out,
                              .head_stride = x.stride(1),
+                             .out_head_stride = out_head_stride,
                              .num_heads = x.dim(1),
                              .head_dim = x.dim(2),
                              .weight = weight.defined() ? weight.raw() : nullptr,
                              .eps = p.eps,
-                             .cos_sin = cos_sin,
+                             .cos_sin = p.cos_sin.data<float>() + position * p.cos_sin.stride(0),
                              .rotary_dim = p.cos_sin.dim(1),
                              .interleaved = p.interleaved},
-                            act);
+                            elem_of(act));
   };
-  for_token_items(context, p.slot_mapping, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t position = p.positions.data<int32_t>()[i];
-      CHECK(position >= 0 && position < p.cos_sin.dim(0), "rope: position {} of {}", position, p.cos_sin.dim(0));
-      const float* cos_sin = p.cos_sin.data<float>() + position * p.cos_sin.stride(0);
-      norm_and_rope(p.q, p.q_norm, i, cos_sin);
-      norm_and_rope(p.k, p.k_norm, i, cos_sin);
-    }
-    write_tokens(kernels, p.kv, layout, p.k, p.v, p.slot_mapping.data<int32_t>(), begin, end);
+  for_token_items(context, p.slot_mapping, [&](int thread_idx, int64_t begin, int64_t end) {
+    char* keys = context.scratch_of(thread_idx);
+    const HeadRows k{keys, head_dim, kNBlock * head_dim};
+    for_slot_runs(p.slot_mapping, begin, end, [&](int64_t first_token, int64_t count, int64_t slot) {
+      const SlotRun run{p.kv, layout, act, slot, count};
+      const HeadRows v = head_rows(p.v, first_token);
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t token = first_token + i;
+        for (int64_t h = num_kv_heads * i / count; slot >= 0 && h < num_kv_heads * (i + 1) / count; ++h) {
+          kernels.kv_prefetch_head(run.head(h, k, v));
+        }
+        norm_and_rope(p.q, p.q_norm, token, address(p.q, token * p.q.stride(0)), p.q.stride(1));
+        norm_and_rope(p.k, p.k_norm, token, keys + i * head_dim * dtype_bytes(act), k.head_stride);
+      }
+      if (slot >= 0) run.write(kernels, k, v);
+    });
   });
 }
 

@@ -71,15 +71,21 @@ inline char* address(const Tensor& tensor, int64_t element_offset) {
   return static_cast<char*>(tensor.raw()) + element_offset * dtype_bytes(tensor.dtype());
 }
 
-// Runs fn(row) for rows [0, num_rows): on the caller's thread when all rows together are less than about 5 us of work, else in
+// Runs fn(begin, end) over rows [0, num_rows): on the caller's thread when all rows together are less than about 5 us of work, else in
 // chunks of that size.
 template <typename Fn>
-void for_rows(CpuContext& context, int64_t num_rows, int64_t elements_per_row, const Fn& fn) {
+void for_row_ranges(CpuContext& context, int64_t num_rows, int64_t elements_per_row, const Fn& fn) {
   constexpr int64_t kElementsPerItem = 8192;
   const int64_t chunk = std::max<int64_t>(1, kElementsPerItem / std::max<int64_t>(1, elements_per_row));
-  context.pool.parallel_for(ceil_div(num_rows, chunk), [&](int, int64_t item) {
-    const int64_t end = std::min(num_rows, (item + 1) * chunk);
-    for (int64_t row = item * chunk; row < end; ++row) fn(row);
+  context.pool.parallel_for(ceil_div(num_rows, chunk),
+                            [&](int, int64_t item) { fn(item * chunk, std::min(num_rows, (item + 1) * chunk)); });
+}
+
+// The same for fn(row).
+template <typename Fn>
+void for_rows(CpuContext& context, int64_t num_rows, int64_t elements_per_row, const Fn& fn) {
+  for_row_ranges(context, num_rows, elements_per_row, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) fn(row);
   });
 }
 

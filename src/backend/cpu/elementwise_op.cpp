@@ -9,15 +9,20 @@ void rms_norm(Stream& stream, const RmsNormParams& p) {
   CpuContext& context = context_of(stream);
   const int64_t heads = p.x.rank() == 3 ? p.x.dim(1) : 1, width = p.weight.dim(0);
   const int64_t x_head = p.x.rank() == 3 ? p.x.stride(1) : 0, out_head = p.x.rank() == 3 ? p.out.stride(1) : 0;
-  for_rows(context, p.x.dim(0), heads * width, [&](int64_t i) {
+  for_row_ranges(context, p.x.dim(0), heads * width, [&](int64_t begin, int64_t end) {
+    RmsNormRows rows{.x = nullptr,
+                     .residual = nullptr,
+                     .weight = p.weight.raw(),
+                     .out = nullptr,
+                     .num_rows = end - begin,
+                     .x_stride = p.x.stride(0),
+                     .out_stride = p.out.stride(0),
+                     .width = width,
+                     .eps = p.eps};
     for (int64_t h = 0; h < heads; ++h) {
-      context.kernels.rms_norm_row({.x = address(p.x, i * p.x.stride(0) + h * x_head),
-                                    .residual = nullptr,
-                                    .weight = p.weight.raw(),
-                                    .out = address(p.out, i * p.out.stride(0) + h * out_head),
-                                    .width = width,
-                                    .eps = p.eps},
-                                   elem_of(p.x.dtype()));
+      rows.x = address(p.x, begin * p.x.stride(0) + h * x_head);
+      rows.out = address(p.out, begin * p.out.stride(0) + h * out_head);
+      context.kernels.rms_norm_rows(rows, elem_of(p.x.dtype()));
     }
   });
 }
@@ -25,14 +30,18 @@ void rms_norm(Stream& stream, const RmsNormParams& p) {
 void add_rms_norm(Stream& stream, const AddRmsNormParams& p) {
   check_params(p);
   CpuContext& context = context_of(stream);
-  for_rows(context, p.x.dim(0), p.x.dim(1), [&](int64_t i) {
-    context.kernels.rms_norm_row({.x = address(p.x, i * p.x.stride(0)),
-                                  .residual = address(p.residual, i * p.residual.stride(0)),
-                                  .weight = p.weight.raw(),
-                                  .out = address(p.out, i * p.out.stride(0)),
-                                  .width = p.x.dim(1),
-                                  .eps = p.eps},
-                                 elem_of(p.x.dtype()));
+  for_row_ranges(context, p.x.dim(0), p.x.dim(1), [&](int64_t begin, int64_t end) {
+    context.kernels.rms_norm_rows({.x = address(p.x, begin * p.x.stride(0)),
+                                   .residual = address(p.residual, begin * p.residual.stride(0)),
+                                   .weight = p.weight.raw(),
+                                   .out = address(p.out, begin * p.out.stride(0)),
+                                   .num_rows = end - begin,
+                                   .x_stride = p.x.stride(0),
+                                   .residual_stride = p.residual.stride(0),
+                                   .out_stride = p.out.stride(0),
+                                   .width = p.x.dim(1),
+                                   .eps = p.eps},
+                                  elem_of(p.x.dtype()));
   });
 }
 

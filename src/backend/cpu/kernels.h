@@ -43,11 +43,13 @@ struct GemmPlan {
 // What quantize_weight_row reads: values of a checkpoint.
 enum class SourceElem : uint8_t { kF32, kF16, kBf16 };
 
-struct RmsNormRow {
+struct RmsNormRows {
   const void* x;       // or, with residual: what is added to it first
   void* residual;      // null for plain rms_norm
   const void* weight;
-  void* out;
+  void* out;           // may be x
+  int64_t num_rows = 1;
+  int64_t x_stride = 0, residual_stride = 0, out_stride = 0;  // elements from row to row
   int64_t width;
   float eps;
 };
@@ -89,10 +91,12 @@ struct KvWriteRun {
   int64_t token_in_block, num_tokens;
 };
 
-// The heads of one token, in place: rms_norm where there is a weight, then rope.
+// The heads of one token: rms_norm where there is a weight, then rope.
 struct NormRopeHeads {
-  void* x;
-  int64_t head_stride, num_heads, head_dim;  // stride in elements
+  const void* x;
+  void* out;                             // may be x
+  int64_t head_stride, out_head_stride;  // elements
+  int64_t num_heads, head_dim;
   const void* weight;                        // or null
   float eps;
   const float* cos_sin;
@@ -127,10 +131,11 @@ struct KernelTable {
   void (*attention)(const AttentionItem& item, char* scratch);
   // The partial results of an item's spans in order, `stride` floats apart, become its output.
   void (*merge_attention)(const AttentionItem& item, const float* partials, int64_t num_partials, int64_t stride, char* scratch);
+  void (*kv_prefetch_head)(const KvWriteRun& run);  // the lines that kv_write_head will write; k and v are not read
   void (*kv_write_head)(const KvWriteRun& run);
 
   // rows of elements
-  void (*rms_norm_row)(const RmsNormRow& p, Elem act);
+  void (*rms_norm_rows)(const RmsNormRows& p, Elem act);
   void (*add_row)(const void* a, const void* b, void* out, int64_t width, Elem act);
   void (*silu_and_mul_row)(const void* gate, const void* up, void* out, int64_t width, Elem act);
   void (*rope_row)(void* x, const float* cos_sin, int64_t rotary_dim, bool interleaved, Elem act);

@@ -46,6 +46,8 @@ void merge_attention(const AttentionItem& item, const float* partials, int64_t n
   }
 }
 
+void kv_prefetch_head(const KvWriteRun& run) { prefetch_head_run(run); }
+
 void kv_write_head(const KvWriteRun& run) {
   const bool f32_act = run.act == Elem::kF32;
   switch (run.layout.elem) {

@@ -1,32 +1,89 @@
-// Norms, rotary embedding, activation, embedding look-up: a row a call.
+// Norms, rotary embedding, activation, embedding look-up: some rows a call.
 #include "backend/cpu/kernel/kernels_isa.h"
 #include "backend/cpu/kernel/simd.h"
+#include "backend/cpu/kernel/split_pairs.h"
 
 namespace spate::cpu::SPATE_ISA {
 namespace {
 
-template <typename T>
-void rms_norm(const RmsNormRow& p) {
-  const T* x = static_cast<const T*>(p.x);
-  T* residual = static_cast<T*>(p.residual);
-  const T* weight = static_cast<const T*>(p.weight);
-  T* out = static_cast<T*>(p.out);
-  F squares = zero();
-  SPATE_FOR_LANES(i, count, p.width) {
-    F value = load_up_to(x + i, count);
-    if (residual != nullptr) {
-      value = round_as<T>(add(load_up_to(residual + i, count), value));
-      store_up_to(residual + i, value, count);
+// Sums of squares of kRows rows, each of them one chain of sums; chains of several rows overlap. With kAdd the rows are x + residual, which
+// become the residual.
+template <typename T, int kRows, bool kAdd>
+SPATE_INLINE void sum_squares(const RmsNormRows& p, int64_t row, F* squares) {
+  const T* x = static_cast<const T*>(p.x) + row * p.x_stride;
+  T* residual = static_cast<T*>(p.residual) + row * p.residual_stride;
+  int64_t begin = 0;
+#ifdef __AVX512BF16__
+  if constexpr (kAdd && sizeof(T) == 2) {
+    for (; begin + 32 <= p.width; begin += 32) {
+      for (int r = 0; r < kRows; ++r) {
+        bf16_t* sum = residual + r * p.residual_stride + begin;
+        const __m512i bits = round_in_order<1>(add(split(sum), split(x + r * p.x_stride + begin)));
+        _mm512_storeu_si512(sum, bits);
+        const F low = bf16_to_f32(_mm512_castsi512_si256(bits)), high = bf16_to_f32(_mm512_extracti64x4_epi64(bits, 1));
+        squares[r] = fma(high, high, fma(low, low, squares[r]));
+      }
     }
-    squares = fma(value, value, squares);
   }
-  const float mean = sum(squares) / static_cast<float>(p.width);
-  const F scale = set1(1.0f / __builtin_sqrtf(mean + p.eps));
-  const T* normed = residual != nullptr ? residual : x;
-  SPATE_FOR_LANES(i, count, p.width) {
-    const F value = round_as<T>(mul(load_up_to(normed + i, count), scale));
-    store_up_to(out + i, mul(value, load_up_to(weight + i, count)), count);
+#endif
+  SPATE_FOR_LANES(offset, count, p.width - begin) {
+    const int64_t i = begin + offset;
+    for (int r = 0; r < kRows; ++r) {
+      F value = load_up_to(x + r * p.x_stride + i, count);
+      if constexpr (kAdd) {
+        value = round_as<T>(add(load_up_to(residual + r * p.residual_stride + i, count), value));
+        store_up_to(residual + r * p.residual_stride + i, value, count);
+      }
+      squares[r] = fma(value, value, squares[r]);
+    }
   }
+}
+
+template <typename T, int kRows>
+SPATE_INLINE void rms_norm_rows_at(const RmsNormRows& p, int64_t row) {
+  F squares[kRows], scale[kRows];
+  for (int r = 0; r < kRows; ++r) squares[r] = zero();
+  if (p.residual != nullptr) {
+    sum_squares<T, kRows, true>(p, row, squares);
+  } else {
+    sum_squares<T, kRows, false>(p, row, squares);
+  }
+  for (int r = 0; r < kRows; ++r) {
+    scale[r] = set1(1.0f / __builtin_sqrtf(sum(squares[r]) / static_cast<float>(p.width) + p.eps));
+  }
+  const bool added = p.residual != nullptr;
+  const int64_t stride = added ? p.residual_stride : p.x_stride;
+  const T* normed = static_cast<const T*>(added ? p.residual : p.x) + row * stride;
+  const T* weight = static_cast<const T*>(p.weight);
+  T* out = static_cast<T*>(p.out) + row * p.out_stride;
+  int64_t begin = 0;
+#ifdef __AVX512BF16__
+  if constexpr (sizeof(T) == 2) {
+    for (; begin + 32 <= p.width; begin += 32) {
+      const PairOfVectors weights = after_two_splits(weight + begin);
+      for (int r = 0; r < kRows; ++r) {
+        const PairOfVectors unit = split(round_pair(mul(split(normed + r * stride + begin), scale[r])));
+        _mm512_storeu_si512(out + r * p.out_stride + begin, round_in_order<2>(mul(unit, weights)));
+      }
+    }
+  }
+#endif
+  SPATE_FOR_LANES(offset, count, p.width - begin) {
+    const int64_t i = begin + offset;
+    const F weights = load_up_to(weight + i, count);
+    for (int r = 0; r < kRows; ++r) {
+      const F value = round_as<T>(mul(load_up_to(normed + r * stride + i, count), scale[r]));
+      store_up_to(out + r * p.out_stride + i, mul(value, weights), count);
+    }
+  }
+}
+
+template <typename T>
+void rms_norm(const RmsNormRows& p) {
+  constexpr int kRows = 4;
+  int64_t row = 0;
+  for (; row + kRows <= p.num_rows; row += kRows) rms_norm_rows_at<T, kRows>(p, row);
+  for (; row < p.num_rows; ++row) rms_norm_rows_at<T, 1>(p, row);
 }
 
 template <typename T>
@@ -72,54 +129,97 @@ void rope(T* x, const float* cos_sin, int64_t rotary_dim, bool interleaved) {
   }
 }
 
-// Two heads at a time of 2 * kHalf vectors, all of which is rotated: they stay in registers, and their chains of sums overlap.
-template <typename T, int kHalf>
-void norm_rope_pairs(const NormRopeHeads& p) {
-  constexpr int kVectors = 2 * kHalf;
-  T* x = static_cast<T*>(p.x);
-  for (int64_t h = 0; h + 2 <= p.num_heads; h += 2, x += 2 * p.head_stride) {
-    T* head[2] = {x, x + p.head_stride};
-    F value[2][kVectors], squares[2] = {zero(), zero()}, scale[2];
-    for (int i = 0; i < kVectors; ++i) {
-      for (int j = 0; j < 2; ++j) {
-        value[j][i] = load(head[j] + i * kLanes);
-        squares[j] = fma(value[j][i], value[j][i], squares[j]);
-      }
+// 1 / rms of rows x + i * stride, i < count <= kLanes. A row's squares are summed as rms_norm() sums them; their means share a square root
+// and a division, which take longer than a row of 128.
+template <typename T>
+SPATE_INLINE void rms_scales(const T* x, int64_t stride, int64_t count, int64_t width, float eps, float* scales) {
+  F squares[kLanes];
+  for (int64_t row = 0; row < kLanes; ++row) squares[row] = zero();
+  for (int64_t row = 0; row < count; ++row, x += stride) {
+    F chain = zero();
+    SPATE_FOR_LANES(i, lanes, width) {
+      const F value = load_up_to(x + i, lanes);
+      chain = fma(value, value, chain);
     }
-    for (int j = 0; j < 2; ++j) {
-      scale[j] = set1(1.0f / __builtin_sqrtf(sum(squares[j]) / static_cast<float>(p.head_dim) + p.eps));
-    }
-    for (int i = 0; i < kHalf; ++i) {
-      const T* weight = static_cast<const T*>(p.weight) + i * kLanes;
-      const F weight_a = load(weight), weight_b = load(weight + kHalf * kLanes);
-      const F c = load(p.cos_sin + i * kLanes), s = load(p.cos_sin + (kHalf + i) * kLanes);
-      for (int j = 0; j < 2; ++j) {
-        const F a = round_as<T>(mul(round_as<T>(mul(value[j][i], scale[j])), weight_a));
-        const F b = round_as<T>(mul(round_as<T>(mul(value[j][kHalf + i], scale[j])), weight_b));
-        store(head[j] + i * kLanes, sub(mul(a, c), mul(b, s)));
-        store(head[j] + (kHalf + i) * kLanes, add(mul(b, c), mul(a, s)));
+    squares[row] = chain;
+  }
+  const F mean = div(sums(squares), set1(static_cast<float>(width)));
+  store(scales, div(set1(1.0f), sqrt(add(mean, set1(eps)))));
+}
+
+// Normed, where there is a weight, and rotated in full: rotary_dim is head_dim, half of which is whole vectors. scales: of the heads.
+template <typename T, bool kNorm>
+SPATE_INLINE void rotate_heads(NormRopeHeads p, const T* x, T* out, int64_t count, const float* scales) {
+  const int64_t half = p.head_dim / 2;
+  const T* weight = static_cast<const T*>(p.weight);
+  for (int64_t i = 0; i < half; i += kLanes) {
+    const F c = load(p.cos_sin + i), s = load(p.cos_sin + half + i);
+    const F weight_a = kNorm ? load(weight + i) : zero(), weight_b = kNorm ? load(weight + half + i) : zero();
+    for (int64_t h = 0; h < count; ++h) {
+      F a = load(x + h * p.head_stride + i), b = load(x + h * p.head_stride + half + i);
+      if constexpr (kNorm) {
+        const F scale = set1(scales[h]);
+        a = round_as<T>(mul(round_as<T>(mul(a, scale)), weight_a));
+        b = round_as<T>(mul(round_as<T>(mul(b, scale)), weight_b));
       }
+      store(out + h * p.out_head_stride + i, sub(mul(a, c), mul(b, s)));
+      store(out + h * p.out_head_stride + half + i, add(mul(b, c), mul(a, s)));
     }
   }
 }
 
+#ifdef __AVX512BF16__
+SPATE_INLINE void norm_rotate_pairs(NormRopeHeads p, const bf16_t* x, bf16_t* out, int64_t count, const float* scales) {
+  const int64_t half = p.head_dim / 2;
+  const bf16_t* weight = static_cast<const bf16_t*>(p.weight);
+  for (int64_t i = 0; i < half; i += 32) {
+    const PairOfVectors weight_a = after_two_splits(weight + i), weight_b = after_two_splits(weight + half + i);
+    const PairOfVectors c = after_three_splits(p.cos_sin + i), s = after_three_splits(p.cos_sin + half + i);
+    for (int64_t h = 0; h < count; ++h) {
+      const F scale = set1(scales[h]);
+      const bf16_t* head = x + h * p.head_stride + i;
+      bf16_t* rotated = out + h * p.out_head_stride + i;
+      const PairOfVectors a = split(round_pair(mul(split(round_pair(mul(split(head), scale))), weight_a)));
+      const PairOfVectors b = split(round_pair(mul(split(round_pair(mul(split(head + half), scale))), weight_b)));
+      _mm512_storeu_si512(rotated, round_in_order<3>(sub(mul(a, c), mul(b, s))));
+      _mm512_storeu_si512(rotated + half, round_in_order<3>(add(mul(b, c), mul(a, s))));
+    }
+  }
+}
+#endif
+
 template <typename T>
 void norm_rope(const NormRopeHeads& p) {
-  const bool whole = p.weight != nullptr && p.rotary_dim == p.head_dim && !p.interleaved;
-  int64_t done = 0;
-  if (whole && p.head_dim == 8 * kLanes) {
-    norm_rope_pairs<T, 4>(p);
-    done = p.num_heads / 2 * 2;
-  } else if (whole && p.head_dim == 4 * kLanes) {
-    norm_rope_pairs<T, 2>(p);
-    done = p.num_heads / 2 * 2;
-  }
-  T* x = static_cast<T*>(p.x) + done * p.head_stride;
-  for (int64_t h = done; h < p.num_heads; ++h, x += p.head_stride) {
-    if (p.weight != nullptr) {
-      rms_norm<T>({.x = x, .residual = nullptr, .weight = p.weight, .out = x, .width = p.head_dim, .eps = p.eps});
+  const T* x = static_cast<const T*>(p.x);
+  T* out = static_cast<T*>(p.out);
+  if (p.rotary_dim != p.head_dim || p.interleaved || p.head_dim % (2 * kLanes) != 0) {
+    for (int64_t h = 0; h < p.num_heads; ++h, x += p.head_stride, out += p.out_head_stride) {
+      if (p.weight != nullptr) {
+        rms_norm<T>({.x = x, .residual = nullptr, .weight = p.weight, .out = out, .num_rows = 1, .width = p.head_dim, .eps = p.eps});
+      } else if (out != x) {
+        __builtin_memcpy(out, x, static_cast<size_t>(p.head_dim) * sizeof(T));  // every bit, of denormals too
+      }
+      rope(out, p.cos_sin, p.rotary_dim, p.interleaved);
     }
-    rope(x, p.cos_sin, p.rotary_dim, p.interleaved);
+    return;
+  }
+  for (int64_t h = 0; h < p.num_heads; h += kLanes, x += kLanes * p.head_stride, out += kLanes * p.out_head_stride) {
+    const int64_t count = min_of(kLanes, p.num_heads - h);
+    if (p.weight == nullptr) {
+      rotate_heads<T, false>(p, x, out, count, nullptr);
+      continue;
+    }
+    alignas(64) float scales[kLanes];
+    rms_scales(x, p.head_stride, count, p.head_dim, p.eps, scales);
+#ifdef __AVX512BF16__
+    if constexpr (sizeof(T) == 2) {
+      if (p.head_dim % 64 == 0) {
+        norm_rotate_pairs(p, x, out, count, scales);
+        continue;
+      }
+    }
+#endif
+    rotate_heads<T, true>(p, x, out, count, scales);
   }
 }
 
@@ -136,7 +236,7 @@ void embed(const char* table, Elem table_elem, int64_t row, int64_t width, T* ou
 
 }  // namespace
 
-void rms_norm_row(const RmsNormRow& p, Elem act) {
+void rms_norm_rows(const RmsNormRows& p, Elem act) {
   act == Elem::kF32 ? rms_norm<float>(p) : rms_norm<bf16_t>(p);
 }
 

@@ -21,10 +21,11 @@ void int_embedding_row(const char* table, const IntLayout& layout, int64_t row, 
 int64_t attention_scratch_bytes(int64_t rows, int64_t head_dim);
 void attention(const AttentionItem& item, char* scratch);
 void merge_attention(const AttentionItem& item, const float* partials, int64_t num_partials, int64_t stride, char* scratch);
+void kv_prefetch_head(const KvWriteRun& run);
 void kv_write_head(const KvWriteRun& run);
 
 // elementwise.cpp
-void rms_norm_row(const RmsNormRow& p, Elem act);
+void rms_norm_rows(const RmsNormRows& p, Elem act);
 void add_row(const void* a, const void* b, void* out, int64_t width, Elem act);
 void silu_and_mul_row(const void* gate, const void* up, void* out, int64_t width, Elem act);
 void rope_row(void* x, const float* cos_sin, int64_t rotary_dim, bool interleaved, Elem act);

@@ -193,6 +193,23 @@ SPATE_INLINE void interleave(const int8_t* a, const int8_t* b, char* out) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 16), _mm_unpackhi_epi8(low, high));
 }
 
+// 16 elements of a token whose partner in the row is left as it is, and may be written by another thread meanwhile.
+template <typename T>
+SPATE_INLINE void store_every_second(const T* x, int64_t first, T* row) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(T) == 2) {
+    const __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+    if (first == 0) {
+      _mm512_mask_storeu_epi16(row, 0x55555555u, words);
+    } else {
+      _mm512_mask_storeu_epi16(row, 0xaaaaaaaau, _mm512_slli_epi32(words, 16));
+    }
+    return;
+  }
+#endif
+  for (int64_t c = 0; c < kNBlock; ++c) row[c * 2 + first] = x[c];
+}
+
 // Values of tokens [first, first + count) of the block. Pairs of tokens share a row; the partner of a token that comes
 // alone is left as it is.
 template <typename T>
@@ -209,9 +226,29 @@ SPATE_INLINE void write_values(const HeadRows<T>& rows, int64_t first, int64_t c
           continue;
         }
       }
-      for (int64_t c = 0; c < kNBlock; ++c) reinterpret_cast<T*>(row)[c * kRowK + token % kRowK] = rows.row[i][d + c];
+      if constexpr (kRowK == 2) {
+        store_every_second(rows.row[i] + d, token % 2, reinterpret_cast<T*>(row));
+      } else {
+        for (int64_t c = 0; c < kNBlock; ++c) reinterpret_cast<T*>(row)[c] = rows.row[i][d + c];
+      }
     }
     i += pair ? 2 : 1;
+  }
+}
+
+// The lines that write_head_run() will write, which lie in memory or in another core's cache: stores alone would ask for
+// them one after the other.
+static void prefetch_head_run(const KvWriteRun& run) {
+  const KvLayout& layout = run.layout;
+  const auto prefetch = [](const char* begin, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i += 64) asm volatile("prefetchw %0" : : "m"(begin[i]));
+  };
+  prefetch(run.head + run.token_in_block / kNBlock * layout.k_group_bytes, layout.k_group_bytes);
+  const int64_t pair_bytes = n_block_offset(layout.elem, 2, 0), first_pair = run.token_in_block / 2;
+  const int64_t v_begin = first_pair * pair_bytes / 64 * 64;
+  const int64_t v_end = (ceil_div(run.token_in_block + run.num_tokens, 2)) * pair_bytes;
+  for (int64_t d = 0; d < layout.head_dim; d += kNBlock) {
+    prefetch(run.head + layout.v_offset + d / kNBlock * layout.v_n_block_bytes + v_begin, v_end - v_begin);
   }
 }
 

@@ -32,6 +32,25 @@ SPATE_INLINE F max(F a, F b) { return _mm512_max_ps(a, b); }
 SPATE_INLINE F min(F a, F b) { return _mm512_min_ps(a, b); }
 SPATE_INLINE float sum(F x) { return _mm512_reduce_add_ps(x); }
 SPATE_INLINE float max_lane(F x) { return _mm512_reduce_max_ps(x); }
+SPATE_INLINE F sqrt(F x) { return _mm512_sqrt_ps(x); }
+// Lane i is sum(rows[i]), with its bits: halves are added in the same order, those of two rows at a time.
+SPATE_INLINE F sums(const F* rows) {
+  F a[8], b[4], c[2];
+  for (int i = 0; i < 8; ++i) {
+    a[i] = _mm512_add_ps(_mm512_shuffle_f32x4(rows[2 * i], rows[2 * i + 1], 0x44),
+                         _mm512_shuffle_f32x4(rows[2 * i], rows[2 * i + 1], 0xee));
+  }
+  for (int i = 0; i < 4; ++i) {
+    b[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x88),
+                         _mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xdd));
+  }
+  for (int i = 0; i < 2; ++i) {
+    c[i] = _mm512_add_ps(_mm512_shuffle_ps(b[2 * i], b[2 * i + 1], 0x44),
+                         _mm512_shuffle_ps(b[2 * i], b[2 * i + 1], 0xee));
+  }
+  const F rows_4_apart = _mm512_add_ps(_mm512_shuffle_ps(c[0], c[1], 0x88), _mm512_shuffle_ps(c[0], c[1], 0xdd));
+  return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), rows_4_apart);
+}
 
 SPATE_INLINE F bf16_to_f32(__m256i bits) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
@@ -115,6 +134,20 @@ SPATE_INLINE float max_lane(F x) {
   __m128 s = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
   s = _mm_max_ps(s, _mm_movehl_ps(s, s));
   return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+SPATE_INLINE F sqrt(F x) { return _mm256_sqrt_ps(x); }
+SPATE_INLINE F sums(const F* rows) {
+  F a[4], b[2];
+  for (int i = 0; i < 4; ++i) {
+    a[i] = _mm256_add_ps(_mm256_permute2f128_ps(rows[2 * i], rows[2 * i + 1], 0x20),
+                         _mm256_permute2f128_ps(rows[2 * i], rows[2 * i + 1], 0x31));
+  }
+  for (int i = 0; i < 2; ++i) {
+    b[i] = _mm256_add_ps(_mm256_shuffle_ps(a[2 * i], a[2 * i + 1], 0x44),
+                         _mm256_shuffle_ps(a[2 * i], a[2 * i + 1], 0xee));
+  }
+  const F even_rows_first = _mm256_add_ps(_mm256_shuffle_ps(b[0], b[1], 0x88), _mm256_shuffle_ps(b[0], b[1], 0xdd));
+  return _mm256_permutevar8x32_ps(even_rows_first, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
 SPATE_INLINE F bf16_to_f32(__m128i bits) {

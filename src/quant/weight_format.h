@@ -35,7 +35,7 @@ struct WeightSpec {
   WeightFormat format = WeightFormat::kBf16;
   int64_t group_size = 0;    // integers: 0, 32 or a multiple of 64
   bool has_offsets = false;  // integers: asymmetric
-  bool two_level = false;    // kInt4 with groups and without offsets only
+  bool two_level = false;    // kInt4 in groups of a power of two and without offsets only
 
   bool is_integer() const { return format == WeightFormat::kInt8 || format == WeightFormat::kInt4; }
   int64_t num_groups(int64_t in_features) const {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 namespace spate {
@@ -59,7 +60,8 @@ WeightSpec PackedMatrix::spec() const { return is_requantized() ? kRequantized :
 
 void PackedMatrix::find_two_levels() {
   const WeightSpec spec = direct_spec();
-  if (spec.format != WeightFormat::kInt4 || spec.group_size == 0 || spec.has_offsets || is_requantized()) return;
+  const bool is_power_of_two = std::has_single_bit(static_cast<uint64_t>(spec.group_size));
+  if (spec.format != WeightFormat::kInt4 || !is_power_of_two || spec.has_offsets || is_requantized()) return;
   const int64_t groups = num_groups();
   std::vector<float> scales(static_cast<size_t>(groups));
   std::vector<uint8_t> multipliers(static_cast<size_t>(groups));

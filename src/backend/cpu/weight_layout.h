@@ -28,7 +28,7 @@ struct IntLayout {
   bool has_offsets = false;
   int64_t num_groups = 0;
   int64_t group_k = 0;       // k of a group, padded
-  int64_t multiplier_k = 0;  // k that share a multiplier: 32 or a multiple of 64; 0: there are none
+  int64_t multiplier_k = 0;  // k that share a multiplier: a power of two from 32; 0: there are none
   int64_t k_padded = 0;
   int64_t scale_bytes = 0;  // of one scale: 2 or 4
   int64_t codes_bytes = 0;  // of an n-block
@@ -37,6 +37,7 @@ struct IntLayout {
   constexpr bool two_level() const { return multiplier_k > 0; }
   // Whole steps of 64 k have theirs: of groups of 32 the number is even.
   constexpr int64_t num_multipliers() const { return two_level() ? ceil_div(k_padded, multiplier_k) : 0; }
+  constexpr int64_t multiplier_of(int64_t k) const { return k >> __builtin_ctzll(static_cast<uint64_t>(multiplier_k)); }
   constexpr int64_t multipliers_offset() const { return codes_bytes; }
   constexpr int64_t scales_offset() const { return codes_bytes + num_multipliers() * kNBlock; }
   constexpr int64_t offsets_offset() const { return scales_offset() + num_groups * kNBlock * scale_bytes; }

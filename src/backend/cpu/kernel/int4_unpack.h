@@ -31,7 +31,7 @@ SPATE_INLINE I multiplied_codes(I nibbles, const Multipliers& by) {
 SPATE_INLINE void unpack_two_level_rows(const IntLayout& w, const char* n_block, int64_t step, int64_t begin,
                                         int64_t end, char* tile) {
   const char* packed = n_block + step * 512;
-  const int64_t group = step * kIntKStep / w.multiplier_k;
+  const int64_t group = w.multiplier_of(step * kIntKStep);
   const Multipliers low = load_multipliers(w, n_block, group);
   const Multipliers high = w.multiplier_k == kIntHalfStep ? load_multipliers(w, n_block, group + 1) : low;
   for (int64_t row = begin; row < end; ++row) {

@@ -34,9 +34,9 @@ SPATE_INLINE float largest_magnitude(const T* w, int64_t n) {
 
 SPATE_INLINE F clamped_code(F code, F low, F high) { return min(max(round_int(code), low), high); }
 
-// As code_group() in quant/quantize.cpp: the squared error in 16 parts.
+// As code_group() in quant/quantize.cpp: the squared error in 16 parts; the codes go nowhere.
 template <typename T>
-SPATE_INLINE float code_group(const T* w, int64_t n, float scale, int8_t* codes) {
+SPATE_INLINE float loss_of_group(const T* w, int64_t n, float scale) {
   const F inverse = set1(1.0f / scale), minus_scale = set1(-scale), low = set1(-8.0f), high = set1(7.0f);
   F sums[16 / kLanes];
   for (F& sum : sums) sum = zero();
@@ -47,7 +47,6 @@ SPATE_INLINE float code_group(const T* w, int64_t n, float scale, int8_t* codes)
       const F x = load_some(w + i, count), code = clamped_code(mul(x, inverse), low, high);
       const F error = fma(minus_scale, code, x);
       sums[part] = fma(error, error, sums[part]);
-      store_codes_up_to(codes + i, to_int(code), count);
     }
   }
   float lanes[16], total = 0;
@@ -56,7 +55,15 @@ SPATE_INLINE float code_group(const T* w, int64_t n, float scale, int8_t* codes)
   return total;
 }
 
-// As quantize_row_two_level() there. The codes of all multipliers but the best are written over.
+template <typename T>
+SPATE_INLINE void code_group(const T* w, int64_t n, float scale, F low, F high, int8_t* codes) {
+  const F inverse = set1(scale >= kSmallest ? 1.0f / scale : 0.0f);
+  SPATE_FOR_LANES(i, count, n) {
+    store_codes_up_to(codes + i, to_int(clamped_code(mul(load_some(w + i, count), inverse), low, high)), count);
+  }
+}
+
+// As quantize_row_two_level() there.
 template <typename T>
 void quantize_row_two_level(const IntLayout& layout, const T* row, int64_t width, int8_t* codes, float* scales) {
   const float row_scale = two_level_row_scale(largest_magnitude(row, width));
@@ -72,13 +79,13 @@ void quantize_row_two_level(const IntLayout& layout, const T* row, int64_t width
     int best = largest;
     float least = 0;
     for (int m = largest; m >= smallest_multiplier(largest); --m) {
-      const float loss = code_group(row + begin, n, row_scale * static_cast<float>(m), codes + begin);
+      const float loss = loss_of_group(row + begin, n, row_scale * static_cast<float>(m));
       if (m < largest && !(loss < least)) continue;
       best = m;
       least = loss;
     }
     scales[g] = row_scale * static_cast<float>(best);
-    if (best != smallest_multiplier(largest)) code_group(row + begin, n, scales[g], codes + begin);
+    code_group(row + begin, n, scales[g], set1(-8.0f), set1(7.0f), codes + begin);
   }
 }
 
@@ -94,11 +101,7 @@ void quantize_rows_of(const IntLayout& layout, const T* row, int64_t width, int8
       scale = _cvtsh_ss(_cvtss_sh(scale < kMaxHalf ? scale : kMaxHalf, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
     }
     scales[g] = scale;
-    const F inverse = set1(scale >= kSmallest ? 1.0f / scale : 0.0f), high = set1(limit), low = set1(-limit);
-    SPATE_FOR_LANES(i, count, n) {
-      const F code = clamped_code(mul(load_some(row + begin + i, count), inverse), low, high);
-      store_codes_up_to(codes + begin + i, to_int(code), count);
-    }
+    code_group(row + begin, n, scale, set1(-limit), set1(limit), codes + begin);
   }
 }
 

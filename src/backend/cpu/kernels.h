@@ -38,6 +38,7 @@ struct GemmPlan {
   int64_t rows_per_chunk;
   int64_t n_blocks_per_group;
   int64_t scratch_bytes;    // of each thread
+  bool stream_out = false;  // past the caches
 };
 
 // What quantize_weight_row reads: values of a checkpoint.

@@ -58,11 +58,12 @@ constexpr int64_t kTileBytes = 1024;
 // Tiles ahead that memory is asked for while the current one is multiplied.
 constexpr int64_t kTilesAhead = 3;
 
+SPATE_INLINE void prefetch_lines_l1(const char* tile) {
+  for (int line = 0; line < 16; ++line) _mm_prefetch(tile + line * 64, _MM_HINT_T0);
+}
 template <bool kPrefetch>
 SPATE_INLINE void prefetch_tile(const char* tile) {
-  if constexpr (kPrefetch) {
-    for (int line = 0; line < 16; ++line) _mm_prefetch(tile + kTilesAhead * kTileBytes + line * 64, _MM_HINT_T0);
-  }
+  if constexpr (kPrefetch) prefetch_lines_l1(tile + kTilesAhead * kTileBytes);
 }
 
 // In all: b(step, j) is the address of a B tile, c has rows c_stride floats apart and 16 columns a B block.
@@ -119,11 +120,9 @@ SPATE_INLINE void amx_1x1(const TileRows& a, const B& b, int64_t j, int64_t step
 }
 
 // Two blocks of A by blocks j and j + 1 of B: each tile that is loaded is used twice. Needs the configuration of 16 rows.
-// kStreamA: A comes from L2 and must not drive B out of L1 (3.2 instead of 2.5 TFLOP/s a core). meanwhile(s) runs in each step: the vector
-// units are idle for its 64 cycles.
-template <bool kPrefetch, bool kStreamA, bool kInts = false, typename B, typename Meanwhile>
+template <typename B>
 SPATE_INLINE void amx_2x2(const TileRows& a, const B& b, int64_t j, int64_t steps, float* c, int64_t c_stride,
-                          bool accumulate, const Meanwhile& meanwhile) {
+                          bool accumulate) {
   float* lower = c + 16 * c_stride;
   if (accumulate) {
     _tile_loadd(0, c, c_stride * 4);
@@ -139,24 +138,13 @@ SPATE_INLINE void amx_2x2(const TileRows& a, const B& b, int64_t j, int64_t step
   for (int64_t s = 0; s < steps; ++s) {
     const char* rows = a.base + s * a.step_stride;
     _tile_loadd(6, b(s, j), 64);
-    prefetch_tile<kPrefetch>(b(s, j));
-    if constexpr (kStreamA) {
-      _tile_stream_loadd(4, rows, a.row_stride);
-    } else {
-      _tile_loadd(4, rows, a.row_stride);
-    }
-    SPATE_TILE_PRODUCT(0, 4, 6)
+    _tile_loadd(4, rows, a.row_stride);
+    _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, b(s, j + 1), 64);
-    prefetch_tile<kPrefetch>(b(s, j + 1));
-    SPATE_TILE_PRODUCT(1, 4, 7)
-    if constexpr (kStreamA) {
-      _tile_stream_loadd(5, rows + a.block_stride, a.row_stride);
-    } else {
-      _tile_loadd(5, rows + a.block_stride, a.row_stride);
-    }
-    SPATE_TILE_PRODUCT(2, 5, 6)
-    SPATE_TILE_PRODUCT(3, 5, 7)
-    meanwhile(s);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, rows + a.block_stride, a.row_stride);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
   }
   _tile_stored(0, c, c_stride * 4);
   _tile_stored(1, c + 16, c_stride * 4);
@@ -207,7 +195,7 @@ SPATE_INLINE void amx_product(TileRows a, int64_t row_blocks, const B& b, int64_
   int64_t i = 0;
   for (; i + 2 <= row_blocks; i += 2) {
     int64_t j = 0;
-    for (; j + 2 <= num_blocks; j += 2) amx_2x2<false, false>(a, b, j, steps, c + j * 16, c_stride, accumulate, [](int64_t) {});
+    for (; j + 2 <= num_blocks; j += 2) amx_2x2(a, b, j, steps, c + j * 16, c_stride, accumulate);
     if (j < num_blocks) amx_2x1(a, b, j, steps, c + j * 16, c_stride, accumulate);
     a.base += 2 * a.block_stride;
     c += 32 * c_stride;

@@ -1,12 +1,16 @@
 // linear on AMX tiles.
 //
 // Up to 16 rows (decode): x is read as it lies, tiles have as many rows as x, four n-blocks of the weight are streamed
-// at once; with the 16 cycles that a 1 KB tile takes at most, memory is the limit by far. More rows: x is packed into
-// tiles, in the order in which they are read. For a pair of n-blocks, kStepBlock steps of 32 k at a time (32 KB of
-// weight, which stays in L1), all row pairs pass by from L2 with 2 x 2 tiles of sums, while the next steps of weight
-// are brought to L2. x of a chunk stays in L2: when all of K does not fit, K is cut, and the sums of a whole group of
-// n-blocks wait in scratch, so that x is read once a group. An element is summed over k in the same order by the same
-// instruction in all of these.
+// at once; with the 16 cycles that a 1 KB tile takes at most, memory is the limit by far. More rows: for a pair of
+// n-blocks, kStepBlock steps of 32 k at a time (32 KB of weight, which stays in L1), all row pairs pass by from L2 with
+// 2 x 2 tiles of sums, while the next steps of weight are brought to L2. x of a chunk stays in L2: when all of K does
+// not fit, K is cut, and the sums of a whole group of n-blocks wait in scratch, so that x is read once a group. An
+// element is summed over k in the same order by the same instruction in all of these.
+//
+// Rows of x are copied to rows of an odd number of cache lines, so that the 16 lines of a tile lie in 16 sets of L1.
+// (Read where they lie, with such a stride, they were no faster: 1,024 to 2,048 k slower, 3,072 k faster.) Complete sums go through two blocks of 4 KB and are finished (bias, silu, rounding)
+// in the shadow of the products of the next row pair. An output that no cache would keep is written past the caches: to
+// write a line of it the usual way, it would first be fetched.
 //
 // kInts: the same for int8 weights of whole rows with more than 16 rows of x; sums are i32 until all of K is in them
 // (other integer weights: gemm_int_amx.h).
@@ -20,6 +24,9 @@ namespace spate::cpu::SPATE_ISA {
 constexpr int64_t kStepBlock = 16;  // steps of 32 k
 constexpr int64_t kMaxRowsPerChunk = 512;
 constexpr int64_t kFewRows = 64;  // up to here the weight comes from memory as it is needed, and memory is the limit
+constexpr int64_t kMaxPairsPerItem = 4;
+constexpr int64_t kMaxThreadsByRows = 4, kMinRowsOfThread = 128;
+constexpr int64_t kStreamedBytes = 1024 * 1024;  // of a thread's share of the output
 constexpr int64_t kXBytesInL2 = 1152 * 1024;  // of 2 MB
 constexpr int64_t kXChunkBytes = 512 * 1024;  // when K is cut
 constexpr int64_t kSumsBytes = 1024 * 1024;
@@ -40,8 +47,23 @@ SPATE_INLINE int64_t weight_block_bytes(const GemmParams& p) {
 SPATE_INLINE bool k_is_cut(const GemmParams& p, int64_t rows) {
   return round_up(rows, 32) * k_steps(p) * 64 > kXBytesInL2;
 }
-// Output n-blocks of a pair of weight n-blocks.
+// Output n-blocks of a pair of weight n-blocks, and weight n-blocks of an output n-block.
 SPATE_INLINE int64_t blocks_per_pair(const GemmParams& p) { return p.silu_and_mul ? 1 : 2; }
+SPATE_INLINE int64_t blocks_per_column(const GemmParams& p) { return p.silu_and_mul ? 2 : 1; }
+
+constexpr int64_t kPairBytes = 2 * kNBlock * 4;  // of a row's sums of a pair of n-blocks
+
+// Of a packed row of x: 64 bytes a step and the next odd number of lines.
+SPATE_INLINE int64_t packed_row_bytes(const GemmParams& p) { return (k_steps(p) | 1) * 64; }
+
+// Nearly all outputs: bf16 from bf16 without bias; and whole lines of 32 columns.
+SPATE_INLINE bool is_bf16_without_bias(const GemmParams& p) {
+  return p.bias == nullptr && p.x_elem == Elem::kBf16 && p.out_elem == Elem::kBf16;
+}
+SPATE_INLINE bool out_is_lines(const GemmParams& p) {
+  return is_bf16_without_bias(p) && p.n % (2 * kNBlock) == 0 && reinterpret_cast<uintptr_t>(p.out) % 64 == 0 &&
+         p.out_stride * 2 % 64 == 0;
+}
 
 static GemmPlan amx_plan(const GemmParams& p, int num_threads) {
   GemmPlan plan;
@@ -57,18 +79,27 @@ static GemmPlan amx_plan(const GemmParams& p, int num_threads) {
     return plan;
   }
   const int64_t pairs = ceil_div(n_blocks, blocks_per_pair(p));
-  plan.packed_x_bytes = is_int(p) ? int_x_bytes(p.m, p.weight_ints) : round_up(p.m, 32) * k_steps(p) * 64;
-  plan.rows_per_chunk = min_of(kMaxRowsPerChunk, round_up(p.m, 32));
+  plan.packed_x_bytes = is_int(p) ? int_x_bytes(p.m, p.weight_ints) : round_up(p.m, 32) * packed_row_bytes(p);
+  // A line of x that one thread writes and another reads costs both some 8 times what a line of weight does that comes
+  // to L2 in time. So few threads divide a wide x by rows, though each then reads the whole weight.
+  const bool by_rows = num_threads <= kMaxThreadsByRows && p.m >= kMinRowsOfThread * num_threads &&
+                       8 * p.m >= p.n * blocks_per_column(p) * (num_threads - 1);
+  plan.rows_per_chunk = min_of(kMaxRowsPerChunk, round_up(ceil_div(p.m, by_rows ? num_threads : 1), 32));
+  const bool cut = k_is_cut(p, plan.rows_per_chunk);
   int64_t pairs_per_group = 1;
-  if (k_is_cut(p, plan.rows_per_chunk)) {
-    pairs_per_group = min_of(ceil_div(pairs, num_threads), kSumsBytes / (plan.rows_per_chunk * 2 * kNBlock * 4));
-  }
+  if (cut) pairs_per_group = min_of(ceil_div(pairs, num_threads), kSumsBytes / (plan.rows_per_chunk * kPairBytes));
   while (plan.rows_per_chunk > 64 &&
          ceil_div(p.m, plan.rows_per_chunk) * ceil_div(pairs, pairs_per_group) < num_threads) {
     plan.rows_per_chunk = round_up(plan.rows_per_chunk / 2, 32);
   }
+  const int64_t row_chunks = ceil_div(p.m, plan.rows_per_chunk);
+  while (!cut && pairs_per_group < kMaxPairsPerItem && row_chunks * pairs / (2 * pairs_per_group) >= 4 * num_threads) {
+    pairs_per_group *= 2;
+  }
   plan.n_blocks_per_group = pairs_per_group * blocks_per_pair(p);
-  plan.scratch_bytes = pairs_per_group * plan.rows_per_chunk * 2 * kNBlock * 4;
+  plan.stream_out = out_is_lines(p) && p.m * p.n * 2 / num_threads > kStreamedBytes;
+  plan.scratch_bytes = 2 * 32 * kPairBytes + plan.rows_per_chunk * kNBlock * 2 +
+                       (cut ? pairs_per_group : 1) * plan.rows_per_chunk * kPairBytes;
   return plan;
 }
 
@@ -81,13 +112,6 @@ SPATE_INLINE void copy_line(char* dst, const bf16_t* src, int64_t count) {
   }
 }
 
-// Byte offset of the tile of row block `block` (16 rows) at step `step`: blocks of kStepBlock steps, in them pairs of
-// row blocks, in them steps, in them the two tiles of the pair.
-SPATE_INLINE int64_t x_tile_offset(const GemmParams& p, int64_t block, int64_t step) {
-  const int64_t first = step / kStepBlock * kStepBlock, size = min_of(kStepBlock, k_steps(p) - first);
-  return (first * round_up(p.m, 32) / 16 + block / 2 * 2 * size + (step - first) * 2 + block % 2) * kTileBytes;
-}
-
 // The packed x of the op before has been read by all threads, so that each line must be taken from them: asked for a
 // row ahead, since stores wait for it in order.
 template <typename LineAt>
@@ -95,46 +119,39 @@ SPATE_INLINE void prefetch_packed_row(int64_t steps, const LineAt& line_at) {
   for (int64_t s = 0; s < steps; ++s) __builtin_prefetch(line_at(s), 1, 3);
 }
 
-// With at most 16 rows in all, row lies after row; else in tiles, and the rows up to a multiple of 32 are zero.
+// Rows behind the last one are zero up to a multiple of 32, with more than 16 rows.
 static void amx_pack_rows(const GemmParams& p, int64_t first_row, int64_t num_rows) {
-  const int64_t steps = k_steps(p);
-  const bool tiles = p.m > 16;
-  const int64_t end_row = tiles && first_row + num_rows == p.m ? round_up(p.m, 32) : first_row + num_rows;
+  const int64_t steps = k_steps(p), row_bytes = p.m > 16 ? packed_row_bytes(p) : steps * 64;
+  const int64_t end_row = p.m > 16 && first_row + num_rows == p.m ? round_up(p.m, 32) : first_row + num_rows;
   for (int64_t r = first_row; r < end_row; ++r) {
-    const auto line_at = [&](int64_t row, int64_t s) {
-      return p.packed_x + (tiles ? x_tile_offset(p, row / 16, s) + row % 16 * 64 : (row * steps + s) * 64);
-    };
-    if (r == first_row) prefetch_packed_row(steps, [&](int64_t s) { return line_at(r, s); });
-    if (r + 1 < end_row) prefetch_packed_row(steps, [&](int64_t s) { return line_at(r + 1, s); });
+    char* out = p.packed_x + r * row_bytes;
+    if (r + 1 < end_row) prefetch_packed_row(steps, [&](int64_t s) { return out + row_bytes + s * 64; });
     const bf16_t* src = static_cast<const bf16_t*>(p.x) + (r < p.m ? r * p.x_stride : 0);
-    for (int64_t s = 0; s < steps; ++s) copy_line(line_at(r, s), src + s * kKStep, r < p.m ? p.k - s * kKStep : 0);
+    for (int64_t s = 0; s < steps; ++s) copy_line(out + s * 64, src + s * kKStep, r < p.m ? p.k - s * kKStep : 0);
   }
 }
 
-// Codes of rows in tiles of `row_bytes` a row; tile_at(block, step): the offset of a tile. Rows up to a multiple of 32
-// are zero.
-template <typename TileAt>
-SPATE_INLINE void pack_int_tiles(const GemmParams& p, int64_t first_row, int64_t num_rows, int64_t row_bytes,
-                                 const TileAt& tile_at) {
+// Codes of rows; codes_at(row, k): where those of 32 k go. Rows up to a multiple of 32 are zero.
+template <typename CodesAt>
+SPATE_INLINE void pack_int_rows(const GemmParams& p, int64_t first_row, int64_t num_rows, const CodesAt& codes_at) {
   const IntX x = int_x(p);
   const int64_t end_row = first_row + num_rows == p.m ? round_up(p.m, 32) : first_row + num_rows;
-  const int64_t steps = p.weight_ints.k_padded / row_bytes;
+  const int64_t lines = p.weight_ints.k_padded / 64;
   for (int64_t r = first_row; r < end_row; ++r) {
-    const auto line_at = [&](int64_t row, int64_t s) { return x.codes + tile_at(row / 16, s) + row % 16 * row_bytes; };
-    if (r == first_row) prefetch_packed_row(steps, [&](int64_t s) { return line_at(r, s); });
-    if (r + 1 < end_row) prefetch_packed_row(steps, [&](int64_t s) { return line_at(r + 1, s); });
-    const auto codes_at = [&](int64_t k) { return line_at(r, k / row_bytes) + k % row_bytes; };
+    if (r + 1 < end_row) prefetch_packed_row(lines, [&](int64_t s) { return codes_at(r + 1, s * 64); });
+    const auto of_row = [&](int64_t k) { return codes_at(r, k); };
     if (p.weight_ints.has_offsets) {
-      pack_int_row<true>(p, x, r, codes_at);
+      pack_int_row<true>(p, x, r, of_row);
     } else {
-      pack_int_row<false>(p, x, r, codes_at);
+      pack_int_row<false>(p, x, r, of_row);
     }
   }
 }
 
 static void amx_pack_int8_rows(const GemmParams& p, int64_t first_row, int64_t num_rows) {
-  pack_int_tiles(p, first_row, num_rows, 64,
-                 [&](int64_t block, int64_t step) { return x_tile_offset(p, block, step); });
+  int8_t* codes = int_x(p).codes;
+  const int64_t row_bytes = packed_row_bytes(p);
+  pack_int_rows(p, first_row, num_rows, [&](int64_t row, int64_t k) { return codes + row * row_bytes + k; });
 }
 
 static void gemm_amx_few_rows(const GemmParams& p, int64_t first_n_block, int64_t num_n_blocks, float* sums) {
@@ -196,43 +213,31 @@ SPATE_INLINE PairScales pair_scales(const GemmParams& p, const BlockPair& pair) 
   return at;
 }
 
-// The sums of column block j of a row. kInts: i32 sums of whole rows of int8.
-template <bool kInts>
+// The sums of column block j of a row, from i32 sums of whole rows.
 SPATE_INLINE F complete_sum(const GemmParams& p, const IntX& x, const PairScales& scales, int64_t row,
                             const float* sums, int j) {
-  if constexpr (!kInts) return load(sums + j * kNBlock);
   const F sum = add_group(zero(), int_load(sums + j * kNBlock), set1(x.scales[row]), scales.scale[j]);
   return p.weight_ints.has_offsets ? fma(set1(x.sums[row]), scales.offset[j], sum) : sum;
 }
 
-// What nearly all outputs are: bf16 from bf16, no bias, all columns there. The vector units do one operation a cycle
-// beside tile products, so every one here counts.
+// What nearly all outputs are. The vector units do one operation a cycle beside tile products, so every one here counts.
 SPATE_INLINE bool is_plain(const GemmParams& p, const BlockPair& pair) {
-  return p.bias == nullptr && p.x_elem == Elem::kBf16 && p.out_elem == Elem::kBf16 && pair.b1 != nullptr &&
-         (pair.n_block + blocks_per_pair(p)) * kNBlock <= p.n;
+  return is_bf16_without_bias(p) && pair.b1 != nullptr && (pair.n_block + blocks_per_pair(p)) * kNBlock <= p.n;
 }
-template <bool kInts>
+
+// How 32 columns, a line, get to the output: silu_and_mul gives 16 at a time, of which the first wait for the others.
+enum class LineWrite : uint8_t { kStore, kStream, kKeep, kStreamWithKept };
+
 SPATE_INLINE void finish_plain_rows(const GemmParams& p, const BlockPair& pair, int64_t first_row, int64_t end_row,
                                     const float* sums) {
-  IntX x{};
-  PairScales scales{};
-  if constexpr (kInts) {
-    x = int_x(p);
-    scales = pair_scales(p, pair);
-  }
   const int64_t out_stride = p.out_stride;
   bf16_t* out = static_cast<bf16_t*>(p.out) + first_row * out_stride + pair.n_block * kNBlock;
-  if (p.silu_and_mul) {
-    for (int64_t row = first_row; row < end_row; ++row, sums += 2 * kNBlock, out += out_stride) {
-      const F gate = round_bf16(complete_sum<kInts>(p, x, scales, row, sums, 0));
-      const F up = round_bf16(complete_sum<kInts>(p, x, scales, row, sums, 1));
-      store(out, mul(round_bf16(silu(gate)), up));
-    }
-  } else {
-    for (int64_t row = first_row; row < end_row; ++row, sums += 2 * kNBlock, out += out_stride) {
-      const F low = complete_sum<kInts>(p, x, scales, row, sums, 0);
-      const F high = complete_sum<kInts>(p, x, scales, row, sums, 1);
-      _mm512_storeu_si512(out, __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(high, low)));
+  for (int64_t row = first_row; row < end_row; ++row, sums += 2 * kNBlock, out += out_stride) {
+    const F first = load(sums), second = load(sums + kNBlock);
+    if (p.silu_and_mul) {
+      store(out, mul(round_bf16(silu(round_bf16(first))), round_bf16(second)));
+    } else {
+      _mm512_storeu_si512(out, __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(second, first)));
     }
   }
 }
@@ -244,110 +249,280 @@ SPATE_INLINE void dequantize_rows(const GemmParams& p, const BlockPair& pair, in
   const PairScales scales = pair_scales(p, pair);
   for (int64_t row = first_row; row < end_row; ++row, sums += 2 * kNBlock) {
     for (int j = 0; j < (pair.b1 == nullptr ? 1 : 2); ++j) {
-      store(sums + j * kNBlock, complete_sum<true>(p, x, scales, row, sums, j));
+      store(sums + j * kNBlock, complete_sum(p, x, scales, row, sums, j));
     }
   }
 }
 
+// How the rows of an item are finished: bf16 without bias (kLine: 32 columns; kSilu: 16), or anything.
+enum class Finish : uint8_t { kLine, kSilu, kAny };
+
 // Rows whose sums are complete, to be finished a few at a time between tile products.
 struct PendingRows {
+  BlockPair pair = {};
+  LineWrite write = LineWrite::kStore;
   int64_t row = 0, end = 0;
-  float* sums = nullptr;
+  float* sums = nullptr;    // of `row`, as the next three
+  bf16_t* out = nullptr;
+  bf16_t* kept = nullptr;
+  const float* x_scales = nullptr;  // kInts
+  F scale[2] = {};                  // of columns; kInts
 };
 
 template <bool kInts>
-static __attribute__((noinline)) void finish_some(const GemmParams& p, const BlockPair& pair, PendingRows& pending,
-                                                  int64_t max_rows) {
-  const int64_t end = min_of(pending.end, pending.row + max_rows);
-  if (is_plain(p, pair)) {
-    finish_plain_rows<kInts>(p, pair, pending.row, end, pending.sums);
+SPATE_INLINE F pending_sum(const PendingRows& pending, int j) {
+  if constexpr (!kInts) return load(pending.sums + j * kNBlock);
+  return add_group(zero(), int_load(pending.sums + j * kNBlock), set1(*pending.x_scales), pending.scale[j]);
+}
+
+template <bool kInts, bool kSilu>
+SPATE_INLINE void finish_row(const GemmParams& p, PendingRows& pending) {
+  const F first = pending_sum<kInts>(pending, 0), second = pending_sum<kInts>(pending, 1);
+  if constexpr (kSilu) {
+    const F y = mul(round_bf16(silu(round_bf16(first))), round_bf16(second));
+    if (pending.write == LineWrite::kStreamWithKept) {
+      const __m256i kept = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(pending.kept));
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(pending.out - kNBlock),
+                          _mm512_inserti64x4(_mm512_castsi256_si512(kept), f32_to_bf16(y), 1));
+    } else {
+      store(pending.write == LineWrite::kKeep ? pending.kept : pending.out, y);
+    }
   } else {
-    if constexpr (kInts) dequantize_rows(p, pair, pending.row, end, pending.sums);
-    finish_rows(p, pair, pending.row, end, pending.sums);
+    const __m512i line = __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(second, first));
+    if (pending.write == LineWrite::kStream) {
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(pending.out), line);
+    } else {
+      _mm512_storeu_si512(pending.out, line);
+    }
   }
+  ++pending.row;
+  pending.sums += 2 * kNBlock;
+  pending.out += p.out_stride;
+  pending.kept += kNBlock;
+  pending.x_scales += kInts ? 1 : 0;
+}
+
+template <bool kInts>
+static __attribute__((noinline)) void finish_any_rows(const GemmParams& p, PendingRows& pending, int64_t num_rows) {
+  const int64_t end = min_of(pending.end, pending.row + num_rows);
+  if constexpr (kInts) dequantize_rows(p, pending.pair, pending.row, end, pending.sums);
+  finish_rows(p, pending.pair, pending.row, end, pending.sums);
   pending.sums += (end - pending.row) * 2 * kNBlock;
   pending.row = end;
 }
 
-// Rows [first_row, first_row + num_rows) by one pair of n-blocks over steps [begin, end). With the last steps of a row
-// pair the rows before it are finished (bias, silu, rounding) in the shadow of its tile products.
-template <bool kInts>
-static void gemm_amx_pair(const GemmParams& p, int64_t first_row, int64_t num_rows, const BlockPair& pair,
-                          int64_t begin, int64_t end, float* sums) {
-  constexpr int64_t kStride = 2 * kNBlock;
-  PendingRows pending;
-  for (int64_t first = begin; first < end; first += kStepBlock) {
-    const int64_t steps = min_of(kStepBlock, end - first), rows_per_step = ceil_div(32, steps);
-    const bool completes = first + steps == k_steps(p);
-    const auto b = [&](int64_t s, int64_t j) { return (j == 0 ? pair.b0 : pair.b1) + (first + s) * kTileBytes; };
-    // After the last steps come the first ones of the next pair of n-blocks.
-    const int64_t next_offset = first + steps < end ? (first + steps) * kTileBytes
-                                                    : blocks_per_pair(p) * weight_block_bytes(p) + begin * kTileBytes;
-    TileRows a{.base = p.packed_x + x_tile_offset(p, first_row / 16, first),
-               .row_stride = 64,
-               .step_stride = 2 * kTileBytes,
-               .block_stride = kTileBytes};
-    for (int64_t row = 0; row < num_rows; row += 32, a.base += 2 * steps * kTileBytes) {
-      float* c = sums + row * kStride;
-      // Row pairs 0 to 7 ask for an eighth of the next steps each, 4 lines a step: of the first n-block, then of the
-      // second.
-      const char* next = row >= 256 || num_rows <= kFewRows
-                             ? nullptr
-                             : (row < 128 ? pair.b0 : pair.b1) + next_offset + row / 32 % 4 * (steps * kTileBytes / 4);
-      const auto meanwhile = [&](int64_t s) {
-        if (next != nullptr) {
-          for (int64_t line = 0; line < 4; ++line) _mm_prefetch(next + (s * 4 + line) * 64, _MM_HINT_T1);
-        }
-        if (pending.row < pending.end) finish_some<kInts>(p, pair, pending, rows_per_step);
-      };
-      if (pair.b1 == nullptr) {
-        amx_2x1<kInts>(a, b, 0, steps, c, kStride, first > 0);
-        if (pending.row < pending.end) finish_some<kInts>(p, pair, pending, 32);
-      } else if (num_rows <= kFewRows) {
-        amx_2x2<true, false, kInts>(a, b, 0, steps, c, kStride, first > 0, meanwhile);
-      } else if (row == 0 && num_rows < 256) {
-        amx_2x2<true, true, kInts>(a, b, 0, steps, c, kStride, first > 0, meanwhile);
-      } else {
-        amx_2x2<false, true, kInts>(a, b, 0, steps, c, kStride, first > 0, meanwhile);
-      }
-      amx_fence();
-      if (completes) pending = {first_row + row, first_row + min_of(row + 32, num_rows), c};
+template <bool kInts, Finish kFinish>
+SPATE_INLINE void finish_some(const GemmParams& p, PendingRows& pending, int64_t num_rows) {
+  if constexpr (kFinish == Finish::kAny) {
+    if (pending.row < pending.end) finish_any_rows<kInts>(p, pending, num_rows);
+  } else {
+    for (int64_t i = 0; i < num_rows && pending.row < pending.end; i += 2) {
+      finish_row<kInts, kFinish == Finish::kSilu>(p, pending);
+      if (pending.row < pending.end) finish_row<kInts, kFinish == Finish::kSilu>(p, pending);
     }
   }
-  if (pending.row < pending.end) finish_some<kInts>(p, pair, pending, 32);
 }
 
-template <bool kInts>
-static void gemm_amx_many_rows(const GemmParams& p, const GemmPlan& plan, int64_t first_row, int64_t num_rows,
-                               int64_t first_n_block, int64_t num_n_blocks, float* sums) {
-  const int64_t steps = k_steps(p), block_bytes = weight_block_bytes(p), per_pair = blocks_per_pair(p);
-  const int64_t rows32 = round_up(num_rows, 32);
-  const bool cut = plan.n_blocks_per_group > per_pair;
-  const int64_t chunk_steps = cut ? round_up(max_of(1, kXChunkBytes / (rows32 * 64)), kStepBlock) : steps;
+// Memory of one thread.
+struct ProductScratch {
+  float* complete[2];  // [32][2 n-blocks], in turn
+  bf16_t* kept;        // [rows of a chunk][16]
+  float* sums;         // [rows of a chunk][2 n-blocks], for each pair of the item when K is cut
+};
+SPATE_INLINE ProductScratch product_scratch(const GemmPlan& plan, char* scratch) {
+  auto* complete = reinterpret_cast<float*>(scratch);
+  auto* kept = reinterpret_cast<bf16_t*>(scratch + 2 * 32 * kPairBytes);
+  return {{complete, complete + 32 * 2 * kNBlock}, kept, reinterpret_cast<float*>(kept + plan.rows_per_chunk * kNBlock)};
+}
+
+// Two blocks of A rows by tiles of two n-blocks, added to `from` (null: nothing there yet), into `to`, rows of a pair.
+// Each tile of sums is loaded or cleared just before its first product and stored behind its last, so that the others go
+// on. kFew: A is in L1 and B comes from memory, of which it is asked for early; else A comes from L2 and must not drive
+// B out of L1. meanwhile(s) runs in each step: the vector units are idle for its 64 cycles.
+template <bool kInts, bool kFew, typename Meanwhile>
+SPATE_INLINE void multiply_2x2(const TileRows& a, const char* b0, const char* b1, int64_t steps, const float* from,
+                               float* to, const Meanwhile& meanwhile) {
+  constexpr int64_t kLower = 16 * 2 * kNBlock;
+  constexpr int64_t kAhead = 2 * kTileBytes;
+  for (int64_t s = 0; s < steps; ++s, b0 += kTileBytes, b1 += kTileBytes) {
+    const char* rows = a.base + s * a.step_stride;
+    const bool first = s == 0, last = s + 1 == steps;
+#define SPATE_FIRST(c, at)                        \
+  if (first) {                                    \
+    if (from == nullptr) {                        \
+      _tile_zero(c);                              \
+    } else {                                      \
+      _tile_loadd(c, from + (at), kPairBytes);    \
+    }                                             \
+  }
+#define SPATE_LAST(c, at) \
+  if (last) _tile_stored(c, to + (at), kPairBytes);
+#define SPATE_LOAD_A(tile, at)                    \
+  if constexpr (kFew) {                           \
+    _tile_loadd(tile, at, a.row_stride);          \
+  } else {                                        \
+    _tile_stream_loadd(tile, at, a.row_stride);   \
+  }
+    _tile_loadd(6, b0, 64);
+    if constexpr (kFew) prefetch_lines_l1(b0 + kAhead);
+    SPATE_LOAD_A(4, rows)
+    SPATE_FIRST(0, 0)
+    SPATE_TILE_PRODUCT(0, 4, 6)
+    SPATE_LAST(0, 0)
+    _tile_loadd(7, b1, 64);
+    if constexpr (kFew) prefetch_lines_l1(b1 + kAhead);
+    SPATE_FIRST(1, kNBlock)
+    SPATE_TILE_PRODUCT(1, 4, 7)
+    SPATE_LAST(1, kNBlock)
+    SPATE_LOAD_A(5, rows + a.block_stride)
+    SPATE_FIRST(2, kLower)
+    SPATE_TILE_PRODUCT(2, 5, 6)
+    SPATE_LAST(2, kLower)
+    SPATE_FIRST(3, kLower + kNBlock)
+    SPATE_TILE_PRODUCT(3, 5, 7)
+    SPATE_LAST(3, kLower + kNBlock)
+#undef SPATE_FIRST
+#undef SPATE_LAST
+#undef SPATE_LOAD_A
+    meanwhile(s);
+  }
+}
+
+// One item: some rows by some n-blocks.
+template <bool kInts, Finish kFinish>
+static void multiply_many_rows(const GemmParams& p, const GemmPlan& plan, int64_t first_row, int64_t num_rows,
+                               int64_t first_n_block, int64_t num_n_blocks, char* memory) {
+  const ProductScratch scratch = product_scratch(plan, memory);
+  const int64_t row_bytes = packed_row_bytes(p);
+  const auto rows_at = [&](int64_t row, int64_t step) {
+    return TileRows{.base = p.packed_x + (first_row + row) * row_bytes + step * 64,
+                    .row_stride = row_bytes,
+                    .step_stride = 64,
+                    .block_stride = 16 * row_bytes};
+  };
+  const int64_t all_steps = k_steps(p), block_bytes = weight_block_bytes(p), per_pair = blocks_per_pair(p);
+  const int64_t rows32 = round_up(num_rows, 32), num_pairs = ceil_div(num_n_blocks, per_pair);
+  const bool cut = k_is_cut(p, plan.rows_per_chunk);
+  const int64_t chunk_steps = cut ? round_up(max_of(1, kXChunkBytes / (rows32 * 64)), kStepBlock) : all_steps;
+  // The weights to come are brought to L2: lines for each step of each row pair, half of the row pairs for each n-block
+  // (with one row pair all of both).
+  const int64_t row_pairs_per_block = max_of(1, rows32 / 64), lines = ceil_div(16, row_pairs_per_block);
+  PendingRows pending;
+  int turn = 0;
+
+  const auto multiply_pair = [&](const BlockPair& pair, LineWrite write, int64_t begin, int64_t end, float* sums)
+                                 __attribute__((always_inline)) {
+    const int64_t block = num_rows <= 32 ? end - begin : kStepBlock;
+    for (int64_t first = begin; first < end; first += block) {
+      const int64_t steps = min_of(block, end - first), rows_per_step = ceil_div(32, steps);
+      const bool completes = first + steps == all_steps;
+      // After the last steps come the first ones of the next pair of n-blocks.
+      const int64_t next_offset =
+          first + steps < end ? (first + steps) * kTileBytes : per_pair * block_bytes + begin * kTileBytes;
+      const char *next0 = pair.b0 + next_offset, *next1 = pair.b1 + next_offset;
+      const char *b0 = pair.b0 + first * kTileBytes, *b1 = pair.b1 + first * kTileBytes;
+      for (int64_t row = 0; row < num_rows; row += 32) {
+        const int64_t part = row / 32 % row_pairs_per_block * steps * lines * 64;
+        const char* next = (row / 32 < row_pairs_per_block ? next0 : next1) + part;
+        const bool both = num_rows <= 32;
+        const auto meanwhile = [&](int64_t s) __attribute__((always_inline)) {
+          const char* at = next + s * lines * 64;
+          for (int64_t line = 0; line < lines; ++line) _mm_prefetch(at + line * 64, _MM_HINT_T1);
+          if (both) {
+            for (int64_t line = 0; line < 16; ++line) _mm_prefetch(next1 + (s * 16 + line) * 64, _MM_HINT_T1);
+          }
+          finish_some<kInts, kFinish>(p, pending, rows_per_step);
+        };
+        const TileRows a = rows_at(row, first);
+        float* c = sums + row * 2 * kNBlock;
+        const float* from = first > 0 ? c : nullptr;
+        float* to = completes ? scratch.complete[turn] : c;
+        if (num_rows <= kFewRows && row == 0) {
+          multiply_2x2<kInts, true>(a, b0, b1, steps, from, to, meanwhile);
+        } else {
+          multiply_2x2<kInts, false>(a, b0, b1, steps, from, to, meanwhile);
+        }
+        amx_fence();
+        if (!completes) continue;
+        finish_some<kInts, kFinish>(p, pending, 32);
+        pending.pair = pair;
+        pending.write = write;
+        pending.row = first_row + row;
+        pending.end = first_row + min_of(row + 32, num_rows);
+        pending.sums = to;
+        if constexpr (kFinish != Finish::kAny) {
+          pending.out = static_cast<bf16_t*>(p.out) + pending.row * p.out_stride + pair.n_block * kNBlock;
+          pending.kept = scratch.kept + row * kNBlock;
+          if constexpr (kInts) {
+            const PairScales scales = pair_scales(p, pair);
+            pending.x_scales = int_x(p).scales + pending.row;
+            for (int j = 0; j < 2; ++j) pending.scale[j] = scales.scale[j];
+          }
+        }
+        turn ^= 1;
+      }
+    }
+  };
+  // The last n-block of an odd number of them.
+  const auto multiply_single = [&](const BlockPair& pair, int64_t begin, int64_t end, float* sums) {
+    for (int64_t row = 0; row < num_rows; row += 32) {
+      float* c = sums + row * 2 * kNBlock;
+      const auto b = [&](int64_t s, int64_t) { return pair.b0 + (begin + s) * kTileBytes; };
+      amx_2x1<kInts>(rows_at(row, begin), b, 0, end - begin, c, 2 * kNBlock, begin > 0);
+      amx_fence();
+      if (end < all_steps) continue;
+      PendingRows rows;
+      rows.pair = pair;
+      rows.row = first_row + row;
+      rows.end = first_row + min_of(row + 32, num_rows);
+      rows.sums = c;
+      finish_any_rows<kInts>(p, rows, 32);
+    }
+  };
+
   amx_fence();
   amx_begin(16);
-  for (int64_t begin = 0; begin < steps; begin += chunk_steps) {
-    const int64_t end = min_of(steps, begin + chunk_steps);
-    for (int64_t i = 0; i * per_pair < num_n_blocks; ++i) {
+  for (int64_t begin = 0; begin < all_steps; begin += chunk_steps) {
+    const int64_t end = min_of(all_steps, begin + chunk_steps);
+    for (int64_t i = 0; i < num_pairs; ++i) {
       const int64_t n_block = first_n_block + i * per_pair;
       const char* b0 = p.weight + n_block * block_bytes;
-      const bool has_second = p.silu_and_mul || n_block + 1 < first_n_block + num_n_blocks;
-      const BlockPair pair{b0, has_second ? b0 + (p.silu_and_mul ? p.n / kNBlock : 1) * block_bytes : nullptr, n_block};
-      gemm_amx_pair<kInts>(p, first_row, num_rows, pair, begin, end, sums + (cut ? i * rows32 * 2 * kNBlock : 0));
+      float* sums = scratch.sums + (cut ? i * rows32 * 2 * kNBlock : 0);
+      if (!p.silu_and_mul && n_block + 1 == first_n_block + num_n_blocks) {
+        multiply_single({b0, nullptr, n_block}, begin, end, sums);
+        continue;
+      }
+      const LineWrite write = !plan.stream_out      ? LineWrite::kStore
+                              : !p.silu_and_mul     ? LineWrite::kStream
+                              : n_block % 2 != 0    ? LineWrite::kStreamWithKept
+                              : i + 1 < num_pairs   ? LineWrite::kKeep
+                                                    : LineWrite::kStore;
+      multiply_pair({b0, b0 + (p.silu_and_mul ? p.n / kNBlock : 1) * block_bytes, n_block}, write, begin, end, sums);
     }
   }
   amx_end();
+  finish_some<kInts, kFinish>(p, pending, 32);
+  if (plan.stream_out) _mm_sfence();
+}
+
+template <bool kInts>
+static void multiply_item(const GemmParams& p, const GemmPlan& plan, int64_t first_row, int64_t num_rows,
+                          int64_t first_n_block, int64_t num_n_blocks, char* scratch) {
+  const bool plain = is_bf16_without_bias(p) && p.n % kNBlock == 0 && !(kInts && p.weight_ints.has_offsets);
+  const auto run = !plain           ? multiply_many_rows<kInts, Finish::kAny>
+                   : p.silu_and_mul ? multiply_many_rows<kInts, Finish::kSilu>
+                                    : multiply_many_rows<kInts, Finish::kLine>;
+  run(p, plan, first_row, num_rows, first_n_block, num_n_blocks, scratch);
 }
 
 static void gemm_amx(const GemmParams& p, const GemmPlan& plan, int64_t first_row, int64_t num_rows,
                      int64_t first_n_block, int64_t num_n_blocks, char* scratch) {
-  float* sums = reinterpret_cast<float*>(scratch);
   if (is_int(p)) {
-    gemm_amx_many_rows<true>(p, plan, first_row, num_rows, first_n_block, num_n_blocks, sums);
+    multiply_item<true>(p, plan, first_row, num_rows, first_n_block, num_n_blocks, scratch);
   } else if (p.m <= 16) {
-    gemm_amx_few_rows(p, first_n_block, num_n_blocks, sums);
+    gemm_amx_few_rows(p, first_n_block, num_n_blocks, reinterpret_cast<float*>(scratch));
   } else {
-    gemm_amx_many_rows<false>(p, plan, first_row, num_rows, first_n_block, num_n_blocks, sums);
+    multiply_item<false>(p, plan, first_row, num_rows, first_n_block, num_n_blocks, scratch);
   }
 }
 

@@ -218,7 +218,8 @@ static void int_amx_few_rows(const GemmParams& p, int64_t first_n_block, int64_t
 
 // --- more rows -------------------------------------------------------------------------------------------------------
 
-// A tiles are ordered as x_tile_offset() says, with panels as blocks of steps.
+// Where the A tile of row block `block` (16 rows) at step `step` is: panels, in them pairs of row blocks, in them steps,
+// in them the two tiles of the pair.
 SPATE_INLINE int64_t int_x_tile_offset(const GemmParams& p, int64_t block, int64_t step) {
   const IntLayout& w = p.weight_ints;
   const int64_t steps = w.k_padded / int_step_k(w), panel = panel_steps(w);
@@ -227,8 +228,11 @@ SPATE_INLINE int64_t int_x_tile_offset(const GemmParams& p, int64_t block, int64
 }
 
 static void int_amx_pack_rows(const GemmParams& p, int64_t first_row, int64_t num_rows) {
-  pack_int_tiles(p, first_row, num_rows, int_step_k(p.weight_ints),
-                 [&](int64_t block, int64_t step) { return int_x_tile_offset(p, block, step); });
+  int8_t* codes = int_x(p).codes;
+  const int64_t step_k = int_step_k(p.weight_ints);
+  pack_int_rows(p, first_row, num_rows, [&](int64_t row, int64_t k) {
+    return codes + int_x_tile_offset(p, row / 16, k / step_k) + row % 16 * step_k + k % step_k;
+  });
 }
 
 // A pair of n-blocks over the panel of steps [first, first + steps): what all rows pass by at a time.
@@ -331,7 +335,7 @@ static __attribute__((noinline)) void finish_joined(const GemmParams& p, BlockPa
                                                     int64_t end_row, const float* sums) {
   if (first_row >= end_row) return;
   if (is_plain(p, blocks)) {
-    finish_plain_rows<false>(p, blocks, first_row, end_row, sums);
+    finish_plain_rows(p, blocks, first_row, end_row, sums);
   } else {
     finish_rows(p, blocks, first_row, end_row, sums);
   }

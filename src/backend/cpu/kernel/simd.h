@@ -235,16 +235,28 @@ SPATE_INLINE F exp2(F x) {
   return mul(p, pow2(n));
 }
 SPATE_INLINE F exp(F x) { return exp2(mul(x, set1(1.44269504f))); }
-SPATE_INLINE F silu(F x) {
-  const F denominator = add(set1(1.0f), exp(sub(zero(), x)));
 #ifdef __AVX512F__
-  // The estimate to 14 bits and a Newton step, 1e-7: a division takes 16 cycles.
-  const F estimate = _mm512_rcp14_ps(denominator);
-  return mul(x, mul(estimate, sub(set1(2.0f), mul(denominator, estimate))));
-#else
-  return div(x, denominator);
-#endif
+// x / (1 + e^-x) to 3e-7 in as few operations as possible: beside tile products the vector units do one a cycle. e^-x as
+// 2^n times a polynomial (9e-8), |x| beyond 87 counting as 87; the quotient from an estimate of 14 bits and a Newton
+// step, since a division takes 16 cycles.
+SPATE_INLINE F silu(F x) {
+  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: what is added to it loses its fraction
+  constexpr int kSmallerMagnitude = 2;     // with the first operand's sign
+  const F bounded = _mm512_range_ps(x, set1(87.0f), kSmallerMagnitude), minus_log2e = set1(-1.44269504f);
+  const F n = sub(fma(bounded, minus_log2e, set1(kRounder)), set1(kRounder));
+  const F r = _mm512_fmsub_ps(bounded, minus_log2e, n);
+  F power = set1(1.326472731307149e-3f);
+  power = fma(power, r, set1(9.671512991189957e-3f));
+  power = fma(power, r, set1(5.550733581185341e-2f));
+  power = fma(power, r, set1(2.402224242687225e-1f));
+  power = fma(power, r, set1(6.931470036506653e-1f));
+  power = fma(power, r, set1(1.0f));
+  const F denominator = add(set1(1.0f), _mm512_scalef_ps(power, n)), estimate = _mm512_rcp14_ps(denominator);
+  return mul(x, mul(estimate, _mm512_fnmadd_ps(denominator, estimate, set1(2.0f))));
 }
+#else
+SPATE_INLINE F silu(F x) { return div(x, add(set1(1.0f), exp(sub(zero(), x)))); }
+#endif
 
 // Rounds as storing to T and loading again does.
 template <typename T>

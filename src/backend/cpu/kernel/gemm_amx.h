@@ -12,12 +12,14 @@
 // in the shadow of the products of the next row pair. An output that no cache would keep is written past the caches: to
 // write a line of it the usual way, it would first be fetched.
 //
-// kInts: the same for int8 weights of whole rows with more than 16 rows of x; sums are i32 until all of K is in them
-// (other integer weights: gemm_int_amx.h).
+// kInts: the same for int8 weights of whole rows with more than 16 rows of x; sums are i32 until all of K is in them.
+// kUnpack: int4 of two levels becomes int8 tiles in L1 on the way (int4_unpack.h). Other integer weights:
+// gemm_int_amx.h.
 #pragma once
 
 #include "backend/cpu/kernel/amx.h"
 #include "backend/cpu/kernel/gemm_int.h"
+#include "backend/cpu/kernel/int4_unpack.h"
 
 namespace spate::cpu::SPATE_ISA {
 
@@ -33,9 +35,10 @@ constexpr int64_t kSumsBytes = 1024 * 1024;
 
 static bool amx_takes(const GemmParams& p) { return p.x_elem == Elem::kBf16 && p.weight_elem == Elem::kBf16; }
 
-// Whole rows of int8, and enough rows of x.
+// Whole rows of int8, or int4 that becomes that, and enough rows of x.
 static bool amx_takes_int8(const GemmParams& p) {
-  return p.weight_ints.codes == CodeType::kInt8 && p.weight_ints.scale_bytes == 4 && p.m > 16;
+  const IntLayout& w = p.weight_ints;
+  return p.m > 16 && (w.two_level() || (w.codes == CodeType::kInt8 && w.scale_bytes == 4));
 }
 
 SPATE_INLINE int64_t k_steps(const GemmParams& p) {
@@ -337,14 +340,14 @@ SPATE_INLINE ProductScratch product_scratch(const GemmPlan& plan, char* scratch)
 
 // Two blocks of A rows by tiles of two n-blocks, added to `from` (null: nothing there yet), into `to`, rows of a pair.
 // Each tile of sums is loaded or cleared just before its first product and stored behind its last, so that the others go
-// on. kFew: A is in L1 and B comes from memory, of which it is asked for early; else A comes from L2 and must not drive
-// B out of L1. meanwhile(s) runs in each step: the vector units are idle for its 64 cycles.
-template <bool kInts, bool kFew, typename Meanwhile>
-SPATE_INLINE void multiply_2x2(const TileRows& a, const char* b0, const char* b1, int64_t steps, const float* from,
-                               float* to, const Meanwhile& meanwhile) {
+// on. kFew: A is in L1; else it comes from L2 and must not drive B out of L1. kPrefetch: B, at b(s, j), comes from
+// memory and is asked for early. meanwhile(s) runs in each step: the vector units are idle for its 64 cycles.
+template <bool kInts, bool kFew, bool kPrefetch, typename B, typename Meanwhile>
+SPATE_INLINE void multiply_2x2(const TileRows& a, const B& b, int64_t steps, const float* from, float* to,
+                               const Meanwhile& meanwhile) {
   constexpr int64_t kLower = 16 * 2 * kNBlock;
   constexpr int64_t kAhead = 2 * kTileBytes;
-  for (int64_t s = 0; s < steps; ++s, b0 += kTileBytes, b1 += kTileBytes) {
+  for (int64_t s = 0; s < steps; ++s) {
     const char* rows = a.base + s * a.step_stride;
     const bool first = s == 0, last = s + 1 == steps;
 #define SPATE_FIRST(c, at)                        \
@@ -363,14 +366,14 @@ SPATE_INLINE void multiply_2x2(const TileRows& a, const char* b0, const char* b1
   } else {                                        \
     _tile_stream_loadd(tile, at, a.row_stride);   \
   }
-    _tile_loadd(6, b0, 64);
-    if constexpr (kFew) prefetch_lines_l1(b0 + kAhead);
+    _tile_loadd(6, b(s, 0), 64);
+    if constexpr (kPrefetch) prefetch_lines_l1(b(s, 0) + kAhead);
     SPATE_LOAD_A(4, rows)
     SPATE_FIRST(0, 0)
     SPATE_TILE_PRODUCT(0, 4, 6)
     SPATE_LAST(0, 0)
-    _tile_loadd(7, b1, 64);
-    if constexpr (kFew) prefetch_lines_l1(b1 + kAhead);
+    _tile_loadd(7, b(s, 1), 64);
+    if constexpr (kPrefetch) prefetch_lines_l1(b(s, 1) + kAhead);
     SPATE_FIRST(1, kNBlock)
     SPATE_TILE_PRODUCT(1, 4, 7)
     SPATE_LAST(1, kNBlock)
@@ -388,11 +391,11 @@ SPATE_INLINE void multiply_2x2(const TileRows& a, const char* b0, const char* b1
   }
 }
 
-// One item: some rows by some n-blocks.
-template <bool kInts, Finish kFinish>
+// One item: some rows by some n-blocks. kUnpack: of int4.
+template <bool kInts, bool kUnpack, Finish kFinish>
 static void multiply_many_rows(const GemmParams& p, const GemmPlan& plan, int64_t first_row, int64_t num_rows,
                                int64_t first_n_block, int64_t num_n_blocks, char* memory) {
-  const ProductScratch scratch = product_scratch(plan, memory);
+  const ProductScratch scratch = product_scratch(plan, kUnpack ? memory + Int4Tiles::kBytes : memory);
   const int64_t row_bytes = packed_row_bytes(p);
   const auto rows_at = [&](int64_t row, int64_t step) {
     return TileRows{.base = p.packed_x + (first_row + row) * row_bytes + step * 64,
@@ -407,12 +410,18 @@ static void multiply_many_rows(const GemmParams& p, const GemmPlan& plan, int64_
   // The weights to come are brought to L2: lines for each step of each row pair, half of the row pairs for each n-block
   // (with one row pair all of both).
   const int64_t row_pairs_per_block = max_of(1, rows32 / 64), lines = ceil_div(16, row_pairs_per_block);
+  Int4Tiles unpacked(p.weight_ints, per_pair * block_bytes, rows32 / 32, memory);
   PendingRows pending;
   int turn = 0;
 
-  const auto multiply_pair = [&](const BlockPair& pair, LineWrite write, int64_t begin, int64_t end, float* sums)
-                                 __attribute__((always_inline)) {
-    const int64_t block = num_rows <= 32 ? end - begin : kStepBlock;
+  // Steps of a pair that all rows pass by at a time: those that fit L1, and all when the rows pass but once.
+  const auto steps_at_a_time = [&](int64_t num_steps) {
+    return num_rows <= 32 ? num_steps : min_of(num_steps, kStepBlock);
+  };
+  // after, with kUnpack: what is multiplied next; without steps nothing.
+  const auto multiply_pair = [&](const BlockPair& pair, LineWrite write, int64_t begin, int64_t end, float* sums,
+                                 const PairSteps& after) __attribute__((always_inline)) {
+    const int64_t block = steps_at_a_time(end - begin);
     for (int64_t first = begin; first < end; first += block) {
       const int64_t steps = min_of(block, end - first), rows_per_step = ceil_div(32, steps);
       const bool completes = first + steps == all_steps;
@@ -421,15 +430,28 @@ static void multiply_many_rows(const GemmParams& p, const GemmPlan& plan, int64_
           first + steps < end ? (first + steps) * kTileBytes : per_pair * block_bytes + begin * kTileBytes;
       const char *next0 = pair.b0 + next_offset, *next1 = pair.b1 + next_offset;
       const char *b0 = pair.b0 + first * kTileBytes, *b1 = pair.b1 + first * kTileBytes;
+      const auto b = [&](int64_t s, int64_t j) __attribute__((always_inline)) {
+        if constexpr (kUnpack) return unpacked.tile(s, j);
+        return (j == 0 ? b0 : b1) + s * kTileBytes;
+      };
+      if constexpr (kUnpack) {
+        const int64_t rest = end - first - steps;
+        const PairSteps following{{pair.b0, pair.b1}, first + steps, min_of(block, rest)};
+        unpacked.begin({{pair.b0, pair.b1}, first, steps}, rest > 0 ? following : after);
+      }
       for (int64_t row = 0; row < num_rows; row += 32) {
         const int64_t part = row / 32 % row_pairs_per_block * steps * lines * 64;
         const char* next = (row / 32 < row_pairs_per_block ? next0 : next1) + part;
         const bool both = num_rows <= 32;
         const auto meanwhile = [&](int64_t s) __attribute__((always_inline)) {
-          const char* at = next + s * lines * 64;
-          for (int64_t line = 0; line < lines; ++line) _mm_prefetch(at + line * 64, _MM_HINT_T1);
-          if (both) {
-            for (int64_t line = 0; line < 16; ++line) _mm_prefetch(next1 + (s * 16 + line) * 64, _MM_HINT_T1);
+          if constexpr (kUnpack) {
+            unpacked.unpack_some(s);
+          } else {
+            const char* at = next + s * lines * 64;
+            for (int64_t line = 0; line < lines; ++line) _mm_prefetch(at + line * 64, _MM_HINT_T1);
+            if (both) {
+              for (int64_t line = 0; line < 16; ++line) _mm_prefetch(next1 + (s * 16 + line) * 64, _MM_HINT_T1);
+            }
           }
           finish_some<kInts, kFinish>(p, pending, rows_per_step);
         };
@@ -438,9 +460,9 @@ static void multiply_many_rows(const GemmParams& p, const GemmPlan& plan, int64_
         const float* from = first > 0 ? c : nullptr;
         float* to = completes ? scratch.complete[turn] : c;
         if (num_rows <= kFewRows && row == 0) {
-          multiply_2x2<kInts, true>(a, b0, b1, steps, from, to, meanwhile);
+          multiply_2x2<kInts, true, !kUnpack>(a, b, steps, from, to, meanwhile);
         } else {
-          multiply_2x2<kInts, false>(a, b0, b1, steps, from, to, meanwhile);
+          multiply_2x2<kInts, false, false>(a, b, steps, from, to, meanwhile);
         }
         amx_fence();
         if (!completes) continue;
@@ -465,19 +487,42 @@ static void multiply_many_rows(const GemmParams& p, const GemmPlan& plan, int64_
   };
   // The last n-block of an odd number of them.
   const auto multiply_single = [&](const BlockPair& pair, int64_t begin, int64_t end, float* sums) {
-    for (int64_t row = 0; row < num_rows; row += 32) {
-      float* c = sums + row * 2 * kNBlock;
-      const auto b = [&](int64_t s, int64_t) { return pair.b0 + (begin + s) * kTileBytes; };
-      amx_2x1<kInts>(rows_at(row, begin), b, 0, end - begin, c, 2 * kNBlock, begin > 0);
-      amx_fence();
-      if (end < all_steps) continue;
-      PendingRows rows;
-      rows.pair = pair;
-      rows.row = first_row + row;
-      rows.end = first_row + min_of(row + 32, num_rows);
-      rows.sums = c;
-      finish_any_rows<kInts>(p, rows, 32);
+    const int64_t block = kUnpack ? kStepBlock : end - begin;
+    for (int64_t first = begin; first < end; first += block) {
+      const int64_t steps = min_of(block, end - first);
+      const char* b0 = kUnpack ? unpacked.unpack_single(pair.b0, first, steps) : pair.b0 + first * kTileBytes;
+      for (int64_t row = 0; row < num_rows; row += 32) {
+        float* c = sums + row * 2 * kNBlock;
+        const auto b = [&](int64_t s, int64_t) { return b0 + s * kTileBytes; };
+        amx_2x1<kInts>(rows_at(row, first), b, 0, steps, c, 2 * kNBlock, first > 0);
+        amx_fence();
+        if (first + steps < all_steps) continue;
+        PendingRows rows;
+        rows.pair = pair;
+        rows.row = first_row + row;
+        rows.end = first_row + min_of(row + 32, num_rows);
+        rows.sums = c;
+        finish_any_rows<kInts>(p, rows, 32);
+      }
     }
+  };
+
+  const auto pair_at = [&](int64_t i) -> BlockPair {
+    const int64_t n_block = first_n_block + i * per_pair;
+    const char* b0 = p.weight + n_block * block_bytes;
+    const bool is_single = !p.silu_and_mul && n_block + 1 == first_n_block + num_n_blocks;
+    return {b0, is_single ? nullptr : b0 + (p.silu_and_mul ? p.n / kNBlock : 1) * block_bytes, n_block};
+  };
+  // kUnpack: what comes after pair i and its steps [begin, end), unless it is a single n-block.
+  const auto steps_after = [&](int64_t i, int64_t begin, int64_t end) -> PairSteps {
+    if (i + 1 == num_pairs) {
+      if (end == all_steps) return {};
+      begin = end;
+      end = min_of(all_steps, begin + chunk_steps);
+    }
+    const BlockPair pair = pair_at((i + 1) % num_pairs);
+    if (pair.b1 == nullptr) return {};
+    return {{pair.b0, pair.b1}, begin, steps_at_a_time(end - begin)};
   };
 
   amx_fence();
@@ -485,11 +530,11 @@ static void multiply_many_rows(const GemmParams& p, const GemmPlan& plan, int64_
   for (int64_t begin = 0; begin < all_steps; begin += chunk_steps) {
     const int64_t end = min_of(all_steps, begin + chunk_steps);
     for (int64_t i = 0; i < num_pairs; ++i) {
-      const int64_t n_block = first_n_block + i * per_pair;
-      const char* b0 = p.weight + n_block * block_bytes;
+      const BlockPair pair = pair_at(i);
+      const int64_t n_block = pair.n_block;
       float* sums = scratch.sums + (cut ? i * rows32 * 2 * kNBlock : 0);
-      if (!p.silu_and_mul && n_block + 1 == first_n_block + num_n_blocks) {
-        multiply_single({b0, nullptr, n_block}, begin, end, sums);
+      if (pair.b1 == nullptr) {
+        multiply_single(pair, begin, end, sums);
         continue;
       }
       const LineWrite write = !plan.stream_out      ? LineWrite::kStore
@@ -497,7 +542,7 @@ static void multiply_many_rows(const GemmParams& p, const GemmPlan& plan, int64_
                               : n_block % 2 != 0    ? LineWrite::kStreamWithKept
                               : i + 1 < num_pairs   ? LineWrite::kKeep
                                                     : LineWrite::kStore;
-      multiply_pair({b0, b0 + (p.silu_and_mul ? p.n / kNBlock : 1) * block_bytes, n_block}, write, begin, end, sums);
+      multiply_pair(pair, write, begin, end, sums, kUnpack ? steps_after(i, begin, end) : PairSteps{});
     }
   }
   amx_end();
@@ -505,24 +550,26 @@ static void multiply_many_rows(const GemmParams& p, const GemmPlan& plan, int64_
   if (plan.stream_out) _mm_sfence();
 }
 
-template <bool kInts>
+template <bool kInts, bool kUnpack>
 static void multiply_item(const GemmParams& p, const GemmPlan& plan, int64_t first_row, int64_t num_rows,
                           int64_t first_n_block, int64_t num_n_blocks, char* scratch) {
   const bool plain = is_bf16_without_bias(p) && p.n % kNBlock == 0 && !(kInts && p.weight_ints.has_offsets);
-  const auto run = !plain           ? multiply_many_rows<kInts, Finish::kAny>
-                   : p.silu_and_mul ? multiply_many_rows<kInts, Finish::kSilu>
-                                    : multiply_many_rows<kInts, Finish::kLine>;
+  const auto run = !plain           ? multiply_many_rows<kInts, kUnpack, Finish::kAny>
+                   : p.silu_and_mul ? multiply_many_rows<kInts, kUnpack, Finish::kSilu>
+                                    : multiply_many_rows<kInts, kUnpack, Finish::kLine>;
   run(p, plan, first_row, num_rows, first_n_block, num_n_blocks, scratch);
 }
 
 static void gemm_amx(const GemmParams& p, const GemmPlan& plan, int64_t first_row, int64_t num_rows,
                      int64_t first_n_block, int64_t num_n_blocks, char* scratch) {
-  if (is_int(p)) {
-    multiply_item<true>(p, plan, first_row, num_rows, first_n_block, num_n_blocks, scratch);
+  if (p.weight_ints.two_level()) {
+    multiply_item<true, true>(p, plan, first_row, num_rows, first_n_block, num_n_blocks, scratch);
+  } else if (is_int(p)) {
+    multiply_item<true, false>(p, plan, first_row, num_rows, first_n_block, num_n_blocks, scratch);
   } else if (p.m <= 16) {
     gemm_amx_few_rows(p, first_n_block, num_n_blocks, reinterpret_cast<float*>(scratch));
   } else {
-    multiply_item<false>(p, plan, first_row, num_rows, first_n_block, num_n_blocks, scratch);
+    multiply_item<false, false>(p, plan, first_row, num_rows, first_n_block, num_n_blocks, scratch);
   }
 }
 

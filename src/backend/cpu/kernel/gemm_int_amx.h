@@ -8,7 +8,6 @@
 #pragma once
 
 #include "backend/cpu/kernel/gemm_amx.h"
-#include "backend/cpu/kernel/int4_unpack.h"
 
 namespace spate::cpu::SPATE_ISA {
 
@@ -553,7 +552,7 @@ static GemmPlan int_amx_plan(const GemmParams& p, int num_threads) {
         ceil_div(p.m, plan.rows_per_chunk) * ceil_div(ceil_div(p.n, kNBlock), plan.n_blocks_per_group);
     if (!amx_takes_int8(p) && !k_is_cut(p, plan.rows_per_chunk))
       plan.n_blocks_per_group *= min_of(8, max_of(1, num_items / (8 * num_threads)));
-    plan.scratch_bytes += stage_scratch_bytes(p.weight_ints);
+    plan.scratch_bytes += p.weight_ints.two_level() ? Int4Tiles::kBytes : stage_scratch_bytes(p.weight_ints);
   }
   return plan;
 }

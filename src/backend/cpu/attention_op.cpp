@@ -222,6 +222,8 @@ class PagedAttention {
         .first_span = run.first_span,
         .end_span = run.end_span,
         .partial = nullptr,
+        .next_q = nullptr,
+        .next_queries = 0,
         .next_kv = nullptr,
         .next_block_table = nullptr,
         .next_position = 0,
@@ -241,6 +243,8 @@ class PagedAttention {
 
   static void announce_next(const AttentionItem& next, AttentionItem& item) {
     const int64_t first_key = next.window > 0 ? std::max<int64_t>(0, next.first_position - next.window + 1) : 0;
+    item.next_q = next.q;
+    item.next_queries = next.num_queries;
     item.next_kv = next.kv;
     item.next_block_table = next.block_table;
     item.next_position = std::max(first_key / kKvTile * kKvTile, next.first_span * kKvSpan);

@@ -14,11 +14,11 @@ bool has_avx512() {
 }
 
 bool has_amx() {
-  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAmxInt8 = 1u << 25;  // leaf 7, edx
+  constexpr unsigned kAmxBf16 = 1u << 22, kAvx512Fp16 = 1u << 23, kAmxTile = 1u << 24, kAmxInt8 = 1u << 25;  // leaf 7, edx
   constexpr unsigned kAvx512Bf16 = 1u << 5;                                       // leaf 7.1, eax
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
-  constexpr unsigned kAll = kAmxBf16 | kAmxTile | kAmxInt8;
+  constexpr unsigned kAll = kAmxBf16 | kAvx512Fp16 | kAmxTile | kAmxInt8;
   if ((edx & kAll) != kAll || !__builtin_cpu_supports("avx512vbmi")) return false;
   if (!__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) || !(eax & kAvx512Bf16)) return false;
   constexpr long kArchReqXcompPerm = 0x1023, kTileData = 18;  // asm/prctl.h, Linux 5.16

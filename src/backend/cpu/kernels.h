@@ -73,7 +73,9 @@ struct AttentionItem {
   KvLayout layout;
   int64_t first_span, end_span;  // spans that hold keys of the run
   float* partial;          // null: all spans, the result goes to `out`; else one span, whose sums go here: attention_partial_floats() a row
-  // Keys that this thread will probably read next: brought to the cache meanwhile.
+  // The item that this thread will probably do next: its queries, which lie as these do, and keys are brought to the cache meanwhile.
+  const void* next_q;
+  int64_t next_queries;
   const char* next_kv;
   const int32_t* next_block_table;
   int64_t next_position, next_end;  // multiple of kKvTile; none when next_end <= next_position

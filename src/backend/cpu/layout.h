@@ -3,7 +3,8 @@
 // Everything that is multiplied is stored as blocks of 16 columns, all of K contiguous ("n-blocks"):
 //   bf16  [N/16][K/2][16][2]   32 k of an n-block are 1 KB: exactly one AMX tile in VNNI order
 //   f32   [N/16][K][16]
-//   i8    as bf16, a byte each (KV only)
+//   i8    [N/16][K/4][16][4] (KV only), of four k the first, third, second and fourth: the lower bytes of 32 words of 16
+//         bits are one row of bf16, the upper bytes the next
 // Weights: N = out_features padded to 16, K = in_features padded to 32, zeros in the padding.
 // KV: for each block and kv head first K, then V:
 //   K  [kv_block_size/16 groups of 16 tokens] n-blocks over K = head_dim padded to 32    (columns are tokens)
@@ -32,9 +33,16 @@ static constexpr int64_t elem_bytes(Elem elem) { return elem == Elem::kF32 ? 4 :
 // Bytes of one n-block.
 static constexpr int64_t n_block_bytes(Elem elem, int64_t k_padded) { return k_padded * kNBlock * elem_bytes(elem); }
 
+// k that share a row of the 16 columns of an n-block.
+static constexpr int64_t row_k(Elem elem) { return elem == Elem::kF32 ? 1 : elem == Elem::kBf16 ? 2 : 4; }
+// Where k lies among them.
+static constexpr int64_t place_in_row(Elem elem, int64_t k) {
+  return elem == Elem::kI8 ? k % 2 * 2 + k / 2 % 2 : k % row_k(elem);
+}
+
 // Byte offset of element (k, column) inside an n-block.
 static constexpr int64_t n_block_offset(Elem elem, int64_t k, int64_t column) {
-  return elem == Elem::kF32 ? (k * kNBlock + column) * 4 : ((k / 2 * kNBlock + column) * 2 + k % 2) * elem_bytes(elem);
+  return ((k / row_k(elem) * kNBlock + column) * row_k(elem) + place_in_row(elem, k)) * elem_bytes(elem);
 }
 
 // Where things lie in a KV block.

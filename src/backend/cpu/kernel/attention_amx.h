@@ -7,7 +7,8 @@
 // scores and sums stay in L1 while keys and values stream from L2. While the tiles multiply the values of the tile
 // before and the scores of the next one, the vector units run the softmax of the current one, a row with each 2 x 2
 // step; beside tile operations they do one 512-bit operation a cycle, not two. Up to 16 rows (decode): tiles of as many
-// rows, four n-blocks at a time, and the keys to come are asked for meanwhile: memory is the limit.
+// rows, four n-blocks at a time; up to kVectorRows no tiles, but the vector units in the tiles' order of operations. Both
+// ask for the keys to come meanwhile: memory is the limit.
 #pragma once
 
 #include "backend/cpu/kernel/amx.h"
@@ -74,40 +75,23 @@ static void tile_q(const AttentionItem& item, int64_t rows, int64_t padded_rows,
 // --- keys and values as B tiles
 // -----------------------------------------------------------------------------------------------------------
 
-// Codes become bf16, times 2^24: each in the top byte of a word of 32 bits, that word as f32, and the upper halves of
-// two such words together. The scales take the 2^24 back.
-constexpr float kWidenedUnit = 0x1p-24f;
+// Codes become bf16, times 2^-104: the code in the upper byte of a word of 16 bits, that word as f16, whose exponent and
+// upper seven bits of mantissa (codes have no more) are moved to where bf16 has them; its exponent counts from 127, not
+// from 15. The scales take the 2^-104 back.
+constexpr float kWidenedUnit = 0x1p104f;
 
-struct WidenIndices {
-  alignas(64) uint8_t even[2][64],
-      odd[2][64];  // for the two lines of 64 codes: the top byte of each word; the others are masked
-};
-static constexpr WidenIndices make_widen_indices() {
-  WidenIndices indices{};
-  for (int line = 0; line < 2; ++line) {
-    for (int word = 0; word < 16; ++word) {
-      indices.even[line][4 * word + 3] = static_cast<uint8_t>(32 * line + 2 * word);
-      indices.odd[line][4 * word + 3] = static_cast<uint8_t>(32 * line + 2 * word + 1);
-    }
-  }
-  return indices;
+SPATE_INLINE __m512i widen_words(__m512i words) {
+  const __m512i moved = _mm512_srai_epi16(_mm512_castph_si512(_mm512_cvtepi16_ph(words)), 3);
+  return _mm512_and_si512(moved, _mm512_set1_epi16(static_cast<int16_t>(0x8fff)));  // the sign came thrice more
 }
-static constexpr WidenIndices kWidenIndices = make_widen_indices();
 
-// num_lines (even) lines of 32 codes.
-SPATE_INLINE void widen_lines(const char* codes, int64_t num_lines, char* out) {
-  constexpr __mmask64 kTopBytes = 0x8888888888888888u;
-  const __m512i upper_half = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
-  for (int64_t line = 0; line < num_lines; line += 2, codes += 64, out += 128) {
-    const __m512i all = _mm512_loadu_si512(codes);
-    for (int i = 0; i < 2; ++i) {
-      const __m512i even = _mm512_maskz_permutexvar_epi8(kTopBytes, _mm512_load_si512(kWidenIndices.even[i]), all);
-      const __m512i odd = _mm512_maskz_permutexvar_epi8(kTopBytes, _mm512_load_si512(kWidenIndices.odd[i]), all);
-      const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(_mm512_cvtepi32_ps(even)), 16);
-      const __m512i high = _mm512_castps_si512(_mm512_cvtepi32_ps(odd));
-      _mm512_storeu_si512(out + i * 64,
-                          _mm512_ternarylogic_epi32(high, upper_half, low, 0xea));  // (high & upper_half) | low
-    }
+// num_rows (even) rows of 32 codes.
+SPATE_INLINE void widen_rows(const char* codes, int64_t num_rows, char* out) {
+  const __m512i upper_bytes = _mm512_set1_epi16(static_cast<int16_t>(0xff00));
+  for (int64_t row = 0; row < num_rows; row += 2, codes += 64, out += 128) {
+    const __m512i both = _mm512_loadu_si512(codes);
+    _mm512_storeu_si512(out, widen_words(_mm512_slli_epi16(both, 8)));
+    _mm512_storeu_si512(out + 64, widen_words(_mm512_and_si512(both, upper_bytes)));
   }
 }
 
@@ -128,7 +112,7 @@ static KeyTiles key_tiles_of(const AttentionItem& item, const KeyTile& tile, cha
   for (int64_t g = 0; g < kTileGroups; ++g) {
     tiles.group[g] = k_group(item, group_position(tile, g));
     if constexpr (kCodes) {
-      if (g < groups) widen_lines(tiles.group[g], group_bytes / 64, widened + g * group_bytes);
+      if (g < groups) widen_rows(tiles.group[g], group_bytes / 64, widened + g * group_bytes);
       tiles.group[g] = widened + min_of(g, groups - 1) * group_bytes;
     }
   }
@@ -145,7 +129,7 @@ struct ValueTiles {
 SPATE_INLINE void widen_value_tile(const AttentionItem& item, const KeyTile& tile, int64_t step, int64_t d, char* out) {
   for (int64_t half = 0; half < 2; ++half) {
     const char* codes = v_at(item, group_position(tile, 2 * step + half)) + d * item.layout.v_n_block_bytes;
-    widen_lines(codes, kNBlock / 2, out + half * kTileBytes / 2);
+    widen_rows(codes, kNBlock / 2, out + half * kTileBytes / 2);
   }
 }
 
@@ -396,17 +380,25 @@ class KvAhead {
     lines_per_tile_ = (ceil_div(keys, kNBlock) * group_lines << kFractionBits) / tiles + 1;
   }
 
-  // With each B tile that the item reads.
-  __attribute__((always_inline)) void ask() {
-    credit_ += lines_per_tile_;
-    int64_t count = credit_ >> kFractionBits;
-    credit_ -= count << kFractionBits;
-    while (count > 0 && (num_lines_ > 0 || next_run())) {
-      const int64_t now = min_of(count, num_lines_);
-      for (int64_t i = 0; i < now; ++i) _mm_prefetch(line_ + i * 64, _MM_HINT_T1);
-      line_ += now * 64;
-      num_lines_ -= now;
-      count -= now;
+  // Lines one behind the other.
+  struct Lines {
+    const char* first;
+    int64_t count;
+  };
+  // Those that are due after num_tiles more B tiles; some may be left for the next call.
+  __attribute__((always_inline)) Lines due(int64_t num_tiles) {
+    credit_ += num_tiles * lines_per_tile_;
+    if (num_lines_ == 0 && !next_run()) return {nullptr, 0};
+    const Lines lines{line_, min_of(credit_ >> kFractionBits, num_lines_)};
+    credit_ -= lines.count << kFractionBits;
+    line_ += lines.count * 64;
+    num_lines_ -= lines.count;
+    return lines;
+  }
+  // All that are due, at once.
+  __attribute__((always_inline)) void ask(int64_t num_tiles) {
+    for (Lines lines = due(num_tiles); lines.count > 0; lines = due(0)) {
+      for (int64_t i = 0; i < lines.count; ++i) _mm_prefetch(lines.first + i * 64, _MM_HINT_T1);
     }
   }
 
@@ -419,7 +411,8 @@ class KvAhead {
     int64_t position, end;  // position is a multiple of 16
   };
 
-  // The next contiguous piece: of a block the keys, then each n-block of values, then the scales.
+  // The next contiguous piece: a block, or of a block with keys that are not wanted those of K, then of each n-block of V,
+  // then the scales.
   __attribute__((noinline)) bool next_run() {
     const KvLayout& layout = item_.layout;
     for (; num_sources_ < 2; ++num_sources_) {
@@ -429,6 +422,12 @@ class KvAhead {
                     keys = min_of(layout.kv_block_size - first, source.end - source.position);
       const char* head =
           source.kv + source.block_table[source.position / layout.kv_block_size] * item_.block_bytes;
+      if (keys == layout.kv_block_size) {
+        line_ = head;
+        num_lines_ = layout.head_bytes / 64;
+        source.position += keys;
+        return true;
+      }
       if (run_ == 0) {
         line_ = head + first / kNBlock * layout.k_group_bytes;
         num_lines_ = ceil_div(keys, kNBlock) * layout.k_group_bytes / 64;
@@ -458,6 +457,17 @@ class KvAhead {
   int64_t num_lines_ = 0;  // of the current run
   int64_t lines_per_tile_ = 0, credit_ = 0;  // in units of 2^-kFractionBits
 };
+
+// Lines that lie in another core's cache, or in memory: of row `row` of the output, to be written, and of the next item's
+// queries.
+SPATE_INLINE void ask_for_row(const AttentionItem& item, int64_t row) {
+  const int64_t bytes = item.layout.head_dim * 2;
+  const char* out = static_cast<const char*>(item.out) + out_offset(item, row) * 2;
+  for (int64_t i = 0; i < bytes && item.partial == nullptr; i += 64) asm volatile("prefetchw %0" : : "m"(out[i]));
+  if (row >= item.next_queries * item.group_size) return;
+  const char* q = static_cast<const char*>(item.next_q) + q_offset(item, row) * 2;
+  for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(q + i, _MM_HINT_T1);
+}
 
 // Keys and values of a tile, group by group; beyond the last group it is repeated.
 struct GroupPointers {
@@ -511,6 +521,198 @@ SPATE_INLINE void few_rows_end(float* c, int64_t c_stride) {
   _tile_stored(2, c + 32, c_stride * 4);
   _tile_stored(3, c + 48, c_stride * 4);
 }
+
+// Up to this many rows are multiplied by the vector units, with the bits of the tiles: a tile load takes its 8 to 60 cycles
+// (some cores of a shared host are that slow for hours, others not) whatever the rows that use it, and codes would go
+// through memory.
+constexpr int64_t kVectorRows = 4;
+
+// Two rows of 16 pairs of k.
+template <bool kCodes>
+SPATE_INLINE void load_row_pair(const char* n_block, int64_t pair, __m512i* rows) {
+  if constexpr (kCodes) {
+    const __m512i both = _mm512_loadu_si512(n_block + pair * 64);
+    rows[0] = widen_words(_mm512_slli_epi16(both, 8));
+    rows[1] = widen_words(_mm512_and_si512(both, _mm512_set1_epi16(static_cast<int16_t>(0xff00))));
+  } else {
+    rows[0] = _mm512_loadu_si512(n_block + pair * 128);
+    rows[1] = _mm512_loadu_si512(n_block + pair * 128 + 64);
+  }
+}
+
+// kRows rows of floats times kBlocks n-blocks over a step of 32 k, half of it at halves[j][0] and half at halves[j][1]: as
+// TDPBF16PS does it, the even k one after the other by fused multiply-add, the odd k too, both sums together, and that to
+// c, with denormals as zeros (MXCSR). Asks for `lines` meanwhile.
+template <bool kCodes, int kRows, int kBlocks>
+SPATE_INLINE void vector_step(const float* a, int64_t a_stride, const char* const (*halves)[2], float* c, int64_t c_stride,
+                              bool accumulate, const KvAhead::Lines& lines) {
+  F even[kRows][kBlocks], odd[kRows][kBlocks];
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kBlocks; ++j) even[r][j] = odd[r][j] = zero();
+  }
+  const int64_t lines_a_pair = ceil_div(lines.count, 8);
+  const char* line = lines.first;
+  const char* const end = lines.first + lines.count * 64;
+  for (int64_t half = 0; half < 2; ++half) {
+    for (int64_t pair = 0; pair < 4; ++pair, a += 4) {
+      for (int64_t i = 0; i < lines_a_pair && line < end; ++i, line += 64) _mm_prefetch(line, _MM_HINT_T1);
+      F x[kRows][4];
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) x[r][i] = set1(a[r * a_stride + i]);
+      }
+#pragma GCC unroll 4
+      for (int j = 0; j < kBlocks; ++j) {
+        __m512i rows[2];
+        load_row_pair<kCodes>(halves[j][half], pair, rows);
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; ++i) {
+          const F low = _mm512_castsi512_ps(_mm512_slli_epi32(rows[i], 16));
+          const F high = _mm512_castsi512_ps(_mm512_and_si512(rows[i], _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+#pragma GCC unroll 4
+          for (int r = 0; r < kRows; ++r) {
+            even[r][j] = fma(low, x[r][2 * i], even[r][j]);
+            odd[r][j] = fma(high, x[r][2 * i + 1], odd[r][j]);
+          }
+        }
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kBlocks; ++j) {
+      float* sums = c + r * c_stride + j * kNBlock;
+      store(sums, add(accumulate ? load(sums) : zero(), add(even[r][j], odd[r][j])));
+    }
+  }
+}
+
+// Decode on the vector units. FMA takes denormals as zeros, as the tiles do, while one of these lives.
+class FlushDenormals {
+ public:
+  FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | kFlushToZero | kDenormalsAreZero); }
+  ~FlushDenormals() { _mm_setcsr(before_); }
+
+ private:
+  static constexpr unsigned kFlushToZero = 1u << 15, kDenormalsAreZero = 1u << 6;
+  unsigned before_;
+};
+
+template <bool kCodes, int kRows>
+class VectorRows {
+ public:
+  VectorRows(const AttentionItem& item, const AmxScratch& scratch, const RowSums& sums, KvAhead& ahead)
+      : item_(item),
+        s_(scratch),
+        sums_(sums),
+        ahead_(ahead),
+        q_width_(round_up(item.layout.head_dim, kKStep)),
+        value_blocks_(ceil_div(item.layout.head_dim, kNBlock)),
+        value_width_(amx_value_width(item.layout.head_dim)),
+        q_(reinterpret_cast<float*>(scratch.k)),
+        probs_(q_ + kRows * q_width_) {}
+
+  void load_q() const {
+    for (int64_t r = 0; r < kRows; ++r) {
+      ask_for_row(item_, r);
+      const bf16_t* src = static_cast<const bf16_t*>(item_.q) + q_offset(item_, r);
+      SPATE_FOR_LANES(d, count, item_.layout.head_dim) { store(q_ + r * q_width_ + d, load_up_to(src + d, count)); }
+      for (int64_t d = round_up(item_.layout.head_dim, kLanes); d < q_width_; ++d) q_[r * q_width_ + d] = 0;
+    }
+  }
+
+  void run(const TileRange& range) {
+    const FlushDenormals flush;
+    for (int64_t t = range.first; t < range.end; ++t) {
+      tile_ = key_tile(item_, t);
+      pointers_ = group_pointers(item_, tile_);
+      score();
+      if constexpr (kCodes) {
+        load_scales(item_, tile_, kWidenedUnit, s_.key_scales, s_.value_scales);
+      } else {
+        values_ = value_tiles_of<false>(item_, tile_, s_.v);
+      }
+      for (int64_t r = 0; r < kRows; ++r) softmax(r);
+      add_values(t > range.first);
+    }
+  }
+
+ private:
+  static constexpr int kBlocks = kRows <= 2 ? 4 : 2;  // sums in 16 registers
+
+  template <int kCount>
+  void step(const float* a, int64_t a_stride, const char* const (*halves)[2], float* c, int64_t c_stride, bool accumulate) {
+    vector_step<kCodes, kRows, kCount>(a, a_stride, halves, c, c_stride, accumulate, ahead_.due(kCount));
+    ahead_.ask(0);
+  }
+
+  void score() {
+    const int64_t groups = ceil_div(tile_.num_keys, kNBlock), step_bytes = kKStep * kNBlock * elem_bytes(item_.layout.elem);
+    for (int64_t first = 0; first < groups; first += kBlocks) {
+      for (int64_t d = 0; d < q_width_; d += kKStep) {
+        const char* halves[kBlocks][2];
+        for (int64_t j = 0; j < kBlocks; ++j) {
+          halves[j][0] = pointers_.k[first + j] + d / kKStep * step_bytes;
+          halves[j][1] = halves[j][0] + step_bytes / 2;
+        }
+        float* c = s_.scores + first * kNBlock;
+        if (kBlocks == 4 && groups - first <= 2) {
+          step<2>(q_ + d, q_width_, halves, c, kKvTile, d > 0);
+        } else {
+          step<kBlocks>(q_ + d, q_width_, halves, c, kKvTile, d > 0);
+        }
+      }
+    }
+  }
+
+  void softmax(int64_t r) {
+    const ScoreRow row{s_.scores + r * kKvTile, s_.key_scales, s_.value_scales, item_.scale_log2e,
+                       visible_keys(item_, tile_, r)};
+    bf16_t probs[kKvTile];
+    const float factor = softmax_masked_row<kCodes>(row, round_up(tile_.num_keys, kWidthStep), probs, sums_.max[r],
+                                                    sums_.denominators + r * kLanes);
+    if (factor != 1) scale_row(sums_.accumulator + r * value_width_, value_width_, factor);
+    for (int64_t i = 0; i < round_up(tile_.num_keys, kWidthStep); i += kLanes) {
+      store(probs_ + r * kKvTile + i, load(probs + i));
+    }
+  }
+
+  void add_values(bool accumulate) {
+    const int64_t half_bytes = kKStep / 2 * kNBlock * elem_bytes(item_.layout.elem);
+    for (int64_t first = 0; first < value_blocks_; first += kBlocks) {
+      for (int64_t key = 0; key < tile_.num_keys; key += kKStep) {
+        const char* halves[kBlocks][2];
+        for (int64_t j = 0; j < kBlocks; ++j) {
+          const int64_t d = min_of(first + j, value_blocks_ - 1);
+          if constexpr (kCodes) {
+            for (int64_t half = 0; half < 2; ++half) {
+              halves[j][half] = pointers_.v[key / kNBlock + half] + d * item_.layout.v_n_block_bytes;
+            }
+          } else {
+            halves[j][0] = values_.step[key / kKStep] + d * values_.stride[key / kKStep];
+            halves[j][1] = halves[j][0] + half_bytes;
+          }
+        }
+        step<kBlocks>(probs_ + key, kKvTile, halves, sums_.accumulator + first * kNBlock, value_width_, accumulate || key > 0);
+      }
+    }
+  }
+
+  const AttentionItem& item_;
+  const AmxScratch& s_;
+  const RowSums& sums_;
+  KvAhead& ahead_;
+  int64_t q_width_, value_blocks_, value_width_;
+  float* q_;      // [kRows, q_width], where widened keys lie else
+  float* probs_;  // [kRows, kKvTile]
+  KeyTile tile_ = {};
+  GroupPointers pointers_;
+  ValueTiles values_;
+};
 
 // Work goes in units of four B tiles: one step of four n-blocks. Codes are widened a unit ahead of their product, since
 // a tile load waits until the stores of what it reads have left the store buffer.
@@ -617,22 +819,22 @@ class AmxFewRows {
 
   void make_key_unit(const Unit& unit) {
     for (int64_t j = 0; j < min_of(kUnitTiles, groups_ - unit.first); ++j) {
-      widen_lines(pointers_.k[unit.first + j] + unit.step * kTileBytes / 2, kTileBytes / 64, ring(unit, j));
-      ahead_.ask();
+      widen_rows(pointers_.k[unit.first + j] + unit.step * kTileBytes / 2, kTileBytes / 64, ring(unit, j));
+      ahead_.ask(1);
     }
   }
   void make_value_unit(const Unit& unit) {
     for (int64_t j = 0; j < min_of(kUnitTiles, value_blocks_ - unit.first); ++j) {
       for (int64_t half = 0; half < 2; ++half) {
-        widen_lines(pointers_.v[2 * unit.step + half] + (unit.first + j) * item_.layout.v_n_block_bytes, kNBlock / 2,
+        widen_rows(pointers_.v[2 * unit.step + half] + (unit.first + j) * item_.layout.v_n_block_bytes, kNBlock / 2,
                     ring(unit, j) + half * kTileBytes / 2);
       }
-      ahead_.ask();
+      ahead_.ask(1);
     }
   }
   // bf16 has no widening among which lines could be asked for.
   __attribute__((always_inline)) void ask_for_float() {
-    if constexpr (!kCodes) ahead_.ask();
+    if constexpr (!kCodes) ahead_.ask(1);
   }
 
   const AttentionItem& item_;
@@ -649,11 +851,34 @@ class AmxFewRows {
 // --- both
 // ---------------------------------------------------------------------------------------------------------------------------------
 
+template <bool kCodes, int kRows>
+static void attend_vector_rows(const AttentionItem& item, const AmxScratch& s) {
+  KvAhead ahead(item);
+  VectorRows<kCodes, kRows>(item, s, s.total, ahead).load_q();
+  attend_spans(item, kRows, amx_value_width(item.layout.head_dim), s.total, s.span, [&](int64_t span, const RowSums& sums) {
+    VectorRows<kCodes, kRows>(item, s, sums, ahead).run(key_tiles(item, span));
+  });
+}
+
 template <bool kCodes>
 static void attention_amx(const AttentionItem& item, char* scratch) {
   const int64_t rows = item.num_queries * item.group_size, head_dim = item.layout.head_dim;
-  const bool few = rows <= kFewAttentionRows;
   const AmxScratch s = cut_amx_scratch(scratch, rows, head_dim);
+  static_assert(kVectorRows == 4);
+  switch (rows) {
+    case 1:
+      return attend_vector_rows<kCodes, 1>(item, s);
+    case 2:
+      return attend_vector_rows<kCodes, 2>(item, s);
+    case 3:
+      return attend_vector_rows<kCodes, 3>(item, s);
+    case 4:
+      return attend_vector_rows<kCodes, 4>(item, s);
+    default:
+      break;
+  }
+  const bool few = rows <= kFewAttentionRows;
+  for (int64_t r = 0; few && r < rows; ++r) ask_for_row(item, r);
   tile_q(item, rows, few ? rows : round_up(rows, kBlockRows), s.q);
   amx_begin(few ? rows : 16);
   KvAhead ahead(item);

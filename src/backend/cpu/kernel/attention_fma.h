@@ -55,14 +55,13 @@ static void widen_q(const AttentionItem& item, int64_t rows, float* q) {
   }
 }
 
-// An n-block of codes, num_k (even) deep, as one of f32.
+// An n-block of codes, num_k (a multiple of 4) deep, as one of f32.
 static void widen_codes(const char* codes, int64_t num_k, float* out) {
-  for (int64_t k = 0; k < num_k; k += 2, codes += 2 * kNBlock, out += 2 * kNBlock) {
+  for (int64_t k = 0; k < num_k; k += 4, codes += 4 * kNBlock, out += 4 * kNBlock) {
     for (int64_t column = 0; column < kNBlock; column += kLanes) {
-      F even, odd;
-      load_code_pairs(codes + 2 * column, even, odd);
-      store(out + column, even);
-      store(out + kNBlock + column, odd);
+      F values[4];
+      load_codes(codes + 4 * column, values);
+      for (int64_t i = 0; i < 4; ++i) store(out + i * kNBlock + column, values[i]);
     }
   }
 }
@@ -105,7 +104,7 @@ static void add_values(const AttentionItem& item, const KeyTile& tile, int64_t r
     if (codes) {
       for (int64_t d = 0; d < value_blocks; ++d) {
         float* out = reinterpret_cast<float*>(s.widened) + d * kWidenedKeys * kNBlock;
-        widen_codes(blocks[d], round_up(in_block, 2), out);
+        widen_codes(blocks[d], round_up(in_block, 4), out);
         blocks[d] = reinterpret_cast<const char*>(out);
       }
       micro_gemm<F32Weight>(s.scores + key, kKvTile, rows, blocks, value_blocks, in_block, accumulator,

@@ -74,20 +74,19 @@ SPATE_INLINE void load_head_row(const Act* x, int64_t head_dim, int64_t padded, 
   for (int64_t d = head_dim; d < padded; ++d) row.values[d] = 0;
 }
 
-// k in a row of 16 columns of an n-block.
 template <typename T>
-constexpr int64_t row_k() {
-  return sizeof(T) == 4 ? 1 : 2;
+constexpr Elem cache_elem() {
+  return sizeof(T) == 4 ? Elem::kF32 : sizeof(T) == 2 ? Elem::kBf16 : Elem::kI8;
 }
-// The unit that moves: all k of a row of one column.
-template <typename T>
-struct KeyWordOf {
-  using Word = uint32_t;
-};
-template <>
-struct KeyWordOf<int8_t> {
-  using Word = uint16_t;
-};
+
+// Codes of a key in the order that they have in their rows.
+SPATE_INLINE void order_key_codes(int8_t* codes, int64_t padded) {
+  const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
+  for (int64_t d = 0; d < padded; d += 16) {
+    __m128i* const quads = reinterpret_cast<__m128i*>(codes + d);
+    _mm_storeu_si128(quads, _mm_shuffle_epi8(_mm_loadu_si128(quads), order));
+  }
+}
 
 template <typename Act, typename T>
 SPATE_INLINE void load_head_rows(const void* first, int64_t token_stride, int64_t num_tokens, int64_t head_dim,
@@ -131,108 +130,108 @@ SPATE_INLINE void transpose_16x16(__m512i* x) {
   for (int i = 0; i < 16; ++i) x[i] = t[i];
 }
 
-// Words [first_word, first_word + 16) of 16 tokens' keys, a line of the n-block each.
-SPATE_INLINE void write_key_words(const uint32_t* const* rows, int64_t first_word, char* n_block) {
+// Words [first_word, first_word + count) of 16 tokens' keys, a line of the n-block each; count is 8 or 16.
+SPATE_INLINE void write_key_words(const uint32_t* const* rows, int64_t first_word, int64_t count, char* n_block) {
+  const auto lanes = static_cast<__mmask16>((1u << count) - 1);
   __m512i x[16];
-  for (int i = 0; i < 16; ++i) x[i] = _mm512_loadu_si512(rows[i] + first_word);
+  for (int i = 0; i < 16; ++i) x[i] = _mm512_maskz_loadu_epi32(lanes, rows[i] + first_word);
   transpose_16x16(x);
-  for (int i = 0; i < 16; ++i) _mm512_storeu_si512(n_block + (first_word + i) * 64, x[i]);
-}
-SPATE_INLINE void write_key_words(const uint16_t* const* rows, int64_t first_word, char* n_block) {
-  __m512i x[16];
-  for (int i = 0; i < 16; ++i) {
-    x[i] = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[i] + first_word)));
-  }
-  transpose_16x16(x);
-  for (int i = 0; i < 16; ++i) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(n_block + (first_word + i) * 32), _mm512_cvtepi32_epi16(x[i]));
-  }
+  for (int i = 0; i < 8; ++i) _mm512_storeu_si512(n_block + (first_word + i) * 64, x[i]);
+  if (count == 8) return;
+  for (int i = 8; i < 16; ++i) _mm512_storeu_si512(n_block + (first_word + i) * 64, x[i]);
 }
 #endif
 
 // Keys [first, first + count) of the group whose n-block is given.
 template <typename T>
 SPATE_INLINE void write_keys(const HeadRows<T>& rows, int64_t first, int64_t count, int64_t padded, char* n_block) {
-  using Word = typename KeyWordOf<T>::Word;
-  const int64_t words = padded / row_k<T>();
-  const Word* row[kNBlock];
-  for (int64_t i = 0; i < count; ++i) row[i] = reinterpret_cast<const Word*>(rows.row[i]);
+  const int64_t words = padded / row_k(cache_elem<T>());  // all k of a row of one column; of every element 32 bits
+  const uint32_t* row[kNBlock];
+  for (int64_t i = 0; i < count; ++i) row[i] = reinterpret_cast<const uint32_t*>(rows.row[i]);
 #ifdef __AVX512F__
   if (count == kNBlock) {
-    for (int64_t w = 0; w < words; w += kNBlock) write_key_words(row, w, n_block);
+    for (int64_t w = 0; w < words; w += kNBlock) write_key_words(row, w, min_of(kNBlock, words - w), n_block);
     return;
   }
 #endif
   for (int64_t i = 0; i < count; ++i) {
     for (int64_t w = 0; w < words; ++w) {
-      __builtin_memcpy(n_block + (w * kNBlock + first + i) * static_cast<int64_t>(sizeof(Word)), row[i] + w,
-                       sizeof(Word));
+      __builtin_memcpy(n_block + (w * kNBlock + first + i) * 4, row[i] + w, 4);
     }
   }
 }
 
-// 16 elements of two tokens that share a row.
-SPATE_INLINE void interleave(const bf16_t* a, const bf16_t* b, char* out) {
+// 16 elements of the tokens that share a row.
+SPATE_INLINE void interleave(const bf16_t* const* rows, int64_t d, char* out) {
 #ifdef __AVX512F__
-  const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a)));
-  const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(b)));
+  const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[0] + d)));
+  const __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[1] + d)));
   _mm512_storeu_si512(out, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
 #else
   for (int64_t c = 0; c < kNBlock; c += 8) {
-    const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(a + c)),
-                  high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b + c));
+    const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[0] + d + c)),
+                  high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[1] + d + c));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out + c * 4), _mm_unpacklo_epi16(low, high));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out + c * 4 + 16), _mm_unpackhi_epi16(low, high));
   }
 #endif
 }
-SPATE_INLINE void interleave(const int8_t* a, const int8_t* b, char* out) {
-  const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(a)),
-                high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(b));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm_unpacklo_epi8(low, high));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 16), _mm_unpackhi_epi8(low, high));
+SPATE_INLINE void interleave(const int8_t* const* rows, int64_t d, char* out) {
+  __m128i codes[4];
+  for (int64_t i = 0; i < 4; ++i) codes[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[i] + d));
+  __m128i* const to = reinterpret_cast<__m128i*>(out);
+  const __m128i even_low = _mm_unpacklo_epi8(codes[0], codes[2]), odd_low = _mm_unpacklo_epi8(codes[1], codes[3]);
+  const __m128i even_high = _mm_unpackhi_epi8(codes[0], codes[2]), odd_high = _mm_unpackhi_epi8(codes[1], codes[3]);
+  _mm_storeu_si128(to, _mm_unpacklo_epi16(even_low, odd_low));
+  _mm_storeu_si128(to + 1, _mm_unpackhi_epi16(even_low, odd_low));
+  _mm_storeu_si128(to + 2, _mm_unpacklo_epi16(even_high, odd_high));
+  _mm_storeu_si128(to + 3, _mm_unpackhi_epi16(even_high, odd_high));
+}
+SPATE_INLINE void interleave(const float* const* rows, int64_t d, char* out) {
+  __builtin_memcpy(out, rows[0] + d, 64);
 }
 
-// 16 elements of a token whose partner in the row is left as it is, and may be written by another thread meanwhile.
+// 16 elements of a token whose neighbours in the row are left as they are, and may be written by another thread meanwhile.
 template <typename T>
-SPATE_INLINE void store_every_second(const T* x, int64_t first, T* row) {
+SPATE_INLINE void store_apart(const T* x, int64_t place, T* row) {
+  constexpr int64_t kRowK = row_k(cache_elem<T>());
 #ifdef __AVX512F__
   if constexpr (sizeof(T) == 2) {
     const __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
-    if (first == 0) {
+    if (place == 0) {
       _mm512_mask_storeu_epi16(row, 0x55555555u, words);
     } else {
       _mm512_mask_storeu_epi16(row, 0xaaaaaaaau, _mm512_slli_epi32(words, 16));
     }
     return;
   }
+  if constexpr (sizeof(T) == 1) {
+    const __m512i words = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+    _mm512_mask_storeu_epi8(row, 0x1111111111111111u << place, _mm512_slli_epi32(words, static_cast<unsigned>(8 * place)));
+    return;
+  }
 #endif
-  for (int64_t c = 0; c < kNBlock; ++c) row[c * 2 + first] = x[c];
+  for (int64_t c = 0; c < kNBlock; ++c) row[c * kRowK + place] = x[c];
 }
 
-// Values of tokens [first, first + count) of the block. Pairs of tokens share a row; the partner of a token that comes
-// alone is left as it is.
+// Values of tokens [first, first + count) of the block. Two (bf16) or four (codes) tokens share a row; of a row that is
+// not written as a whole the others' elements are left as they are.
 template <typename T>
 SPATE_INLINE void write_values(const HeadRows<T>& rows, int64_t first, int64_t count, const KvLayout& layout, char* v) {
-  constexpr int64_t kRowK = row_k<T>();
+  constexpr Elem kElem = cache_elem<T>();
+  constexpr int64_t kRowK = row_k(kElem);
   for (int64_t i = 0; i < count;) {
-    const int64_t token = first + i;
+    const int64_t token = first + i, place = place_in_row(kElem, token);
     char* row = v + token / kRowK * kRowK * kNBlock * static_cast<int64_t>(sizeof(T));
-    const bool pair = kRowK == 2 && token % 2 == 0 && i + 1 < count;
+    const bool whole = token % kRowK == 0 && i + kRowK <= count;
     for (int64_t d = 0; d < layout.head_dim; d += kNBlock, row += layout.v_n_block_bytes) {
-      if constexpr (kRowK == 2) {
-        if (pair) {
-          interleave(rows.row[i] + d, rows.row[i + 1] + d, row);
-          continue;
-        }
-      }
-      if constexpr (kRowK == 2) {
-        store_every_second(rows.row[i] + d, token % 2, reinterpret_cast<T*>(row));
+      if (whole) {
+        interleave(rows.row + i, d, row);
       } else {
-        for (int64_t c = 0; c < kNBlock; ++c) reinterpret_cast<T*>(row)[c] = rows.row[i][d + c];
+        store_apart(rows.row[i] + d, place, reinterpret_cast<T*>(row));
       }
     }
-    i += pair ? 2 : 1;
+    i += whole ? kRowK : 1;
   }
 }
 
@@ -244,9 +243,8 @@ static void prefetch_head_run(const KvWriteRun& run) {
     for (int64_t i = 0; i < bytes; i += 64) asm volatile("prefetchw %0" : : "m"(begin[i]));
   };
   prefetch(run.head + run.token_in_block / kNBlock * layout.k_group_bytes, layout.k_group_bytes);
-  const int64_t pair_bytes = n_block_offset(layout.elem, 2, 0), first_pair = run.token_in_block / 2;
-  const int64_t v_begin = first_pair * pair_bytes / 64 * 64;
-  const int64_t v_end = (ceil_div(run.token_in_block + run.num_tokens, 2)) * pair_bytes;
+  const int64_t row_tokens = row_k(layout.elem), v_begin = run.token_in_block / row_tokens * 64,
+                v_end = ceil_div(run.token_in_block + run.num_tokens, row_tokens) * 64;  // a row is a line
   for (int64_t d = 0; d < layout.head_dim; d += kNBlock) {
     prefetch(run.head + layout.v_offset + d / kNBlock * layout.v_n_block_bytes + v_begin, v_end - v_begin);
   }
@@ -264,6 +262,9 @@ static void write_head_run(const KvWriteRun& run) {
     }
   };
   load_head_rows<Act>(run.k, run.k_token_stride, run.num_tokens, head_dim, rows);
+  if constexpr (sizeof(T) == 1) {
+    for (int64_t i = 0; i < run.num_tokens; ++i) order_key_codes(rows.copy[i].values, round_up(head_dim, kKStep));
+  }
   write_keys(rows, run.token_in_block % kNBlock, run.num_tokens, round_up(head_dim, kKStep),
              run.head + group * layout.k_group_bytes);
   write_scales(layout.k_scales_offset);

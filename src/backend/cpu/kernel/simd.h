@@ -96,11 +96,13 @@ SPATE_INLINE F odd_k(const char* p) {
   return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
 }
 
-// The same of an int8 n-block row.
-SPATE_INLINE void load_code_pairs(const char* p, F& even, F& odd) {
-  const __m512i pairs = _mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-  even = _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(pairs, 24), 24));
-  odd = _mm512_cvtepi32_ps(_mm512_srai_epi32(pairs, 8));
+// The four k of kLanes columns of an int8 n-block row.
+SPATE_INLINE void load_codes(const char* p, F* k) {
+  const __m512i words = _mm512_loadu_si512(p);
+  k[0] = _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(words, 24), 24));
+  k[1] = _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(words, 8), 24));
+  k[2] = _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(words, 16), 24));
+  k[3] = _mm512_cvtepi32_ps(_mm512_srai_epi32(words, 24));
 }
 
 // 2^n for integral n in [-127, 127]: zero at -127.
@@ -205,10 +207,12 @@ SPATE_INLINE F odd_k(const char* p) {
                                               _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
 }
 
-SPATE_INLINE void load_code_pairs(const char* p, F& even, F& odd) {
-  const __m256i pairs = _mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  even = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(pairs, 24), 24));
-  odd = _mm256_cvtepi32_ps(_mm256_srai_epi32(pairs, 8));
+SPATE_INLINE void load_codes(const char* p, F* k) {
+  const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  k[0] = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(words, 24), 24));
+  k[1] = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(words, 8), 24));
+  k[2] = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(words, 16), 24));
+  k[3] = _mm256_cvtepi32_ps(_mm256_srai_epi32(words, 24));
 }
 
 SPATE_INLINE F pow2(F n) {

@@ -78,6 +78,7 @@ void add_linear(Report& report, Sides sides, const WeightSpec& spec, DType act) 
   // More rows and k than one level of blocking holds.
   check_linear(family, sides, spec, false, {300, 48, 2080, act, act, true, false});
   check_linear(family, sides, spec, false, {70, 33, 4128, act, DType::kF32, false, true});
+  check_linear(family, sides, spec, false, {310, 80, 4128, act, act, false, false});
   check_linear(family, sides, spec, true, {1, 530, 3072, act, act, true, false});
 }
 

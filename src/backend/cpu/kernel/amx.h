@@ -66,10 +66,8 @@ SPATE_INLINE void prefetch_tile(const char* tile) {
   if constexpr (kPrefetch) prefetch_lines_l1(tile + kTilesAhead * kTileBytes);
 }
 
-// In all: b(step, j) is the address of a B tile, c has rows c_stride floats apart and 16 columns a B block.
-
-template <bool kPrefetch, typename B>
-SPATE_INLINE void amx_1x4(const TileRows& a, const B& b, int64_t steps, float* c, int64_t c_stride, bool accumulate) {
+// Tiles 0-3 are the sums c of one row block by four B blocks, or of two by two.
+SPATE_INLINE void load_1x4(const float* c, int64_t c_stride, bool accumulate) {
   if (accumulate) {
     _tile_loadd(0, c, c_stride * 4);
     _tile_loadd(1, c + 16, c_stride * 4);
@@ -81,6 +79,40 @@ SPATE_INLINE void amx_1x4(const TileRows& a, const B& b, int64_t steps, float* c
     _tile_zero(2);
     _tile_zero(3);
   }
+}
+SPATE_INLINE void store_1x4(float* c, int64_t c_stride) {
+  _tile_stored(0, c, c_stride * 4);
+  _tile_stored(1, c + 16, c_stride * 4);
+  _tile_stored(2, c + 32, c_stride * 4);
+  _tile_stored(3, c + 48, c_stride * 4);
+}
+SPATE_INLINE void load_2x2(const float* c, int64_t c_stride, bool accumulate) {
+  const float* lower = c + 16 * c_stride;
+  if (accumulate) {
+    _tile_loadd(0, c, c_stride * 4);
+    _tile_loadd(1, c + 16, c_stride * 4);
+    _tile_loadd(2, lower, c_stride * 4);
+    _tile_loadd(3, lower + 16, c_stride * 4);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+}
+SPATE_INLINE void store_2x2(float* c, int64_t c_stride) {
+  float* lower = c + 16 * c_stride;
+  _tile_stored(0, c, c_stride * 4);
+  _tile_stored(1, c + 16, c_stride * 4);
+  _tile_stored(2, lower, c_stride * 4);
+  _tile_stored(3, lower + 16, c_stride * 4);
+}
+
+// In all: b(step, j) is the address of a B tile, c has rows c_stride floats apart and 16 columns a B block.
+
+template <bool kPrefetch, typename B>
+SPATE_INLINE void amx_1x4(const TileRows& a, const B& b, int64_t steps, float* c, int64_t c_stride, bool accumulate) {
+  load_1x4(c, c_stride, accumulate);
   for (int64_t s = 0; s < steps; ++s) {
     _tile_loadd(4, a.base + s * a.step_stride, a.row_stride);
     _tile_loadd(5, b(s, 0), 64);
@@ -96,10 +128,7 @@ SPATE_INLINE void amx_1x4(const TileRows& a, const B& b, int64_t steps, float* c
     prefetch_tile<kPrefetch>(b(s, 3));
     _tile_dpbf16ps(3, 4, 5);
   }
-  _tile_stored(0, c, c_stride * 4);
-  _tile_stored(1, c + 16, c_stride * 4);
-  _tile_stored(2, c + 32, c_stride * 4);
-  _tile_stored(3, c + 48, c_stride * 4);
+  store_1x4(c, c_stride);
 }
 
 template <bool kPrefetch, typename B>
@@ -123,18 +152,7 @@ SPATE_INLINE void amx_1x1(const TileRows& a, const B& b, int64_t j, int64_t step
 template <typename B>
 SPATE_INLINE void amx_2x2(const TileRows& a, const B& b, int64_t j, int64_t steps, float* c, int64_t c_stride,
                           bool accumulate) {
-  float* lower = c + 16 * c_stride;
-  if (accumulate) {
-    _tile_loadd(0, c, c_stride * 4);
-    _tile_loadd(1, c + 16, c_stride * 4);
-    _tile_loadd(2, lower, c_stride * 4);
-    _tile_loadd(3, lower + 16, c_stride * 4);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
+  load_2x2(c, c_stride, accumulate);
   for (int64_t s = 0; s < steps; ++s) {
     const char* rows = a.base + s * a.step_stride;
     _tile_loadd(6, b(s, j), 64);
@@ -146,10 +164,7 @@ SPATE_INLINE void amx_2x2(const TileRows& a, const B& b, int64_t j, int64_t step
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }
-  _tile_stored(0, c, c_stride * 4);
-  _tile_stored(1, c + 16, c_stride * 4);
-  _tile_stored(2, lower, c_stride * 4);
-  _tile_stored(3, lower + 16, c_stride * 4);
+  store_2x2(c, c_stride);
 }
 
 template <bool kInts = false, typename B>

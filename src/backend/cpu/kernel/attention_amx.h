@@ -18,18 +18,7 @@ namespace spate::cpu::SPATE_ISA {
 template <typename B, typename Meanwhile>
 SPATE_INLINE void attention_2x2(const TileRows& a, const B& b, int64_t steps, float* c, int64_t c_stride,
                                 bool accumulate, const Meanwhile& meanwhile) {
-  float* lower = c + 16 * c_stride;
-  if (accumulate) {
-    _tile_loadd(0, c, c_stride * 4);
-    _tile_loadd(1, c + 16, c_stride * 4);
-    _tile_loadd(2, lower, c_stride * 4);
-    _tile_loadd(3, lower + 16, c_stride * 4);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
+  load_2x2(c, c_stride, accumulate);
   for (int64_t s = 0; s < steps; ++s) {
     const char* rows = a.base + s * a.step_stride;
     _tile_stream_loadd(6, b(s, 0), 64);
@@ -42,10 +31,7 @@ SPATE_INLINE void attention_2x2(const TileRows& a, const B& b, int64_t steps, fl
     _tile_dpbf16ps(3, 5, 7);
     meanwhile();
   }
-  _tile_stored(0, c, c_stride * 4);
-  _tile_stored(1, c + 16, c_stride * 4);
-  _tile_stored(2, lower, c_stride * 4);
-  _tile_stored(3, lower + 16, c_stride * 4);
+  store_2x2(c, c_stride);
 }
 
 // One block of rows and one key tile.

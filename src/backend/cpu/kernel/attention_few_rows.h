@@ -148,25 +148,6 @@ SPATE_INLINE void few_rows_step(const char* a, int64_t a_stride, const char* con
   _tile_dpbf16ps(3, 4, 5);
   ask();
 }
-SPATE_INLINE void few_rows_begin(const float* c, int64_t c_stride, bool accumulate) {
-  if (accumulate) {
-    _tile_loadd(0, c, c_stride * 4);
-    _tile_loadd(1, c + 16, c_stride * 4);
-    _tile_loadd(2, c + 32, c_stride * 4);
-    _tile_loadd(3, c + 48, c_stride * 4);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-}
-SPATE_INLINE void few_rows_end(float* c, int64_t c_stride) {
-  _tile_stored(0, c, c_stride * 4);
-  _tile_stored(1, c + 16, c_stride * 4);
-  _tile_stored(2, c + 32, c_stride * 4);
-  _tile_stored(3, c + 48, c_stride * 4);
-}
 
 // Up to this many rows are multiplied by the vector units, with the bits of the tiles: a tile load takes its 8 to 60 cycles
 // (some cores of a shared host are that slow for hours, others not) whatever the rows that use it, and codes would go
@@ -418,9 +399,9 @@ class AmxFewRows {
                       : pointers_.k[unit.first + j] + unit.step * kTileBytes;
       }
       amx_fence();
-      if (unit.step == 0) few_rows_begin(nullptr, 0, false);
+      if (unit.step == 0) load_1x4(nullptr, 0, false);
       few_rows_step(s_.q + unit.step * kTileBytes, 64, b, [&] { ask_for_float(); });
-      if (next.step == 0) few_rows_end(s_.scores + unit.first * kNBlock, kKvTile);
+      if (next.step == 0) store_1x4(s_.scores + unit.first * kNBlock, kKvTile);
       amx_fence();
       unit = next;
     }
@@ -440,9 +421,9 @@ class AmxFewRows {
       }
       float* sums = sums_.accumulator + unit.first * kNBlock;
       amx_fence();
-      if (unit.step == 0) few_rows_begin(sums, value_width_, accumulate);
+      if (unit.step == 0) load_1x4(sums, value_width_, accumulate);
       few_rows_step(probs + unit.step * 64, kKvTile * 4, b, [&] { ask_for_float(); });
-      if (next.step == 0) few_rows_end(sums, value_width_);
+      if (next.step == 0) store_1x4(sums, value_width_);
       amx_fence();
       unit = next;
     }

@@ -8,9 +8,10 @@
 // element is summed over k in the same order by the same instruction in all of these.
 //
 // Rows of x are copied to rows of an odd number of cache lines, so that the 16 lines of a tile lie in 16 sets of L1.
-// (Read where they lie, with such a stride, they were no faster: 1,024 to 2,048 k slower, 3,072 k faster.) Complete sums go through two blocks of 4 KB and are finished (bias, silu, rounding)
-// in the shadow of the products of the next row pair. An output that no cache would keep is written past the caches: to
-// write a line of it the usual way, it would first be fetched.
+// (Read where they lie, with such a stride, they were no faster: slower or equal with 1,024 and 2,048 k, faster with
+// 3,072.) Complete sums go through two blocks of 4 KB and are finished (bias, silu, rounding) in the shadow of the
+// products of the next row pair. An output that no cache would keep is written past the caches: to write a line of it
+// the usual way, it would first be fetched.
 //
 // kInts: the same for int8 weights of whole rows with more than 16 rows of x; sums are i32 until all of K is in them.
 // kUnpack: int4 of two levels becomes int8 tiles in L1 on the way (int4_unpack.h). Other integer weights:
@@ -228,6 +229,11 @@ SPATE_INLINE bool is_plain(const GemmParams& p, const BlockPair& pair) {
   return is_bf16_without_bias(p) && pair.b1 != nullptr && (pair.n_block + blocks_per_pair(p)) * kNBlock <= p.n;
 }
 
+SPATE_INLINE F silu_and_mul_bf16(F gate, F up) { return mul(round_bf16(silu(round_bf16(gate))), round_bf16(up)); }
+SPATE_INLINE __m512i bf16_line(F first, F second) {
+  return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(second, first));
+}
+
 // How 32 columns, a line, get to the output: silu_and_mul gives 16 at a time, of which the first wait for the others.
 enum class LineWrite : uint8_t { kStore, kStream, kKeep, kStreamWithKept };
 
@@ -238,9 +244,9 @@ SPATE_INLINE void finish_plain_rows(const GemmParams& p, const BlockPair& pair, 
   for (int64_t row = first_row; row < end_row; ++row, sums += 2 * kNBlock, out += out_stride) {
     const F first = load(sums), second = load(sums + kNBlock);
     if (p.silu_and_mul) {
-      store(out, mul(round_bf16(silu(round_bf16(first))), round_bf16(second)));
+      store(out, silu_and_mul_bf16(first, second));
     } else {
-      _mm512_storeu_si512(out, __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(second, first)));
+      _mm512_storeu_si512(out, bf16_line(first, second));
     }
   }
 }
@@ -282,7 +288,7 @@ template <bool kInts, bool kSilu>
 SPATE_INLINE void finish_row(const GemmParams& p, PendingRows& pending) {
   const F first = pending_sum<kInts>(pending, 0), second = pending_sum<kInts>(pending, 1);
   if constexpr (kSilu) {
-    const F y = mul(round_bf16(silu(round_bf16(first))), round_bf16(second));
+    const F y = silu_and_mul_bf16(first, second);
     if (pending.write == LineWrite::kStreamWithKept) {
       const __m256i kept = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(pending.kept));
       _mm512_stream_si512(reinterpret_cast<__m512i*>(pending.out - kNBlock),
@@ -291,7 +297,7 @@ SPATE_INLINE void finish_row(const GemmParams& p, PendingRows& pending) {
       store(pending.write == LineWrite::kKeep ? pending.kept : pending.out, y);
     }
   } else {
-    const __m512i line = __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(second, first));
+    const __m512i line = bf16_line(first, second);
     if (pending.write == LineWrite::kStream) {
       _mm512_stream_si512(reinterpret_cast<__m512i*>(pending.out), line);
     } else {
@@ -537,11 +543,13 @@ static void multiply_many_rows(const GemmParams& p, const GemmPlan& plan, int64_
         multiply_single(pair, begin, end, sums);
         continue;
       }
-      const LineWrite write = !plan.stream_out      ? LineWrite::kStore
-                              : !p.silu_and_mul     ? LineWrite::kStream
-                              : n_block % 2 != 0    ? LineWrite::kStreamWithKept
-                              : i + 1 < num_pairs   ? LineWrite::kKeep
-                                                    : LineWrite::kStore;
+      // An item may begin or end in the middle of a line of silu's.
+      const bool has_first = i > 0 && n_block % 2 != 0, has_other = i + 1 < num_pairs && n_block % 2 == 0;
+      const LineWrite write = !plan.stream_out  ? LineWrite::kStore
+                              : !p.silu_and_mul ? LineWrite::kStream
+                              : has_first       ? LineWrite::kStreamWithKept
+                              : has_other       ? LineWrite::kKeep
+                                                : LineWrite::kStore;
       multiply_pair(pair, write, begin, end, sums, kUnpack ? steps_after(i, begin, end) : PairSteps{});
     }
   }

@@ -1,5 +1,6 @@
 // Of a deterministic device: a row has the same bits alone and in any batch; a prompt the same whole and in chunks.
 #include <cmath>
+#include <cstring>
 
 #include "backend/conformance/attention_rig.h"
 #include "backend/conformance/linear_rig.h"
@@ -20,6 +21,26 @@ void add_linear_invariance(Report& report, Sides sides, DType act) {
     check_linear_invariance(family, sides.deterministic, x, 48, true,
                             [&](Side& side) -> const PackedWeight& { return side.put_weight(gate_up, format); });
   }
+}
+
+// A product so wide and long that a back-end may cut its K, write its output past the caches and divide it into items
+// of an odd number of column blocks, on up to three threads. AMX does: 416 rows of 2,048 inputs do not stay in its L2,
+// and a third of the output is over 1 MB.
+void add_wide_linear_invariance(Report& report, Sides sides) {
+  Family family(report, "batch invariance of wide linear_silu_and_mul bf16");
+  if (!family.selected()) return;
+  constexpr int64_t kRows = 416, kOut = 3808, kIn = 2048;
+  Rng rng(test_seed(), 416);
+  const HostTensor x = random_tensor(rng, DType::kBf16, {kRows, kIn}), gate_up(DType::kBf16, {2 * kOut, kIn});
+  // Rows of few values repeat after 101 of them, a prime: equal rows lie in unequal places of a block.
+  const HostTensor few = random_tensor(rng, DType::kBf16, {101, kIn}, 0.05f);
+  for (int64_t n = 0; n < 2 * kOut; ++n) {
+    std::memcpy(gate_up.view().rows(n, n + 1).raw(), few.view().rows(n % 101, n % 101 + 1).raw(), kIn * sizeof(Bf16));
+  }
+  constexpr int64_t kSizes[] = {1, 17, 64};
+  check_linear_invariance(
+      family, sides.deterministic, x, kOut, true,
+      [&](Side& side) -> const PackedWeight& { return side.put_weight(gate_up, WeightFormat::kBf16); }, kSizes);
 }
 
 void add_norm_invariance(Report& report, Sides sides, DType act) {
@@ -78,6 +99,7 @@ void add_attention_invariance(Report& report, Sides sides, DType act, DType kv_d
 void add_invariance_cases(Report& report, Sides sides) {
   for (const DType act : kActs) {
     add_linear_invariance(report, sides, act);
+    if (act == DType::kBf16) add_wide_linear_invariance(report, sides);
     add_norm_invariance(report, sides, act);
     add_attention_invariance(report, sides, act, act);
     if (sides.deterministic.device().supports_kv(DType::kI8)) add_attention_invariance(report, sides, act, DType::kI8);

@@ -2,6 +2,8 @@
 // quantized_linear_cases.cpp, invariance_cases.cpp).
 #pragma once
 
+#include <span>
+
 #include "backend/conformance/rig.h"
 
 namespace spate::conformance {
@@ -31,6 +33,8 @@ void compare_embedding(Family& family, Sides sides, const std::string& label, DT
 
 // Rows of a product of x alone, in batches of sizes[i] rows from the beginning, from row 7 and up to the end of x: bits
 // as in the product of all of x. W has n rows; with silu 2 n.
-void check_linear_invariance(Family& family, Side& side, const Tensor& x, int64_t n, bool silu, const PutWeight& weight);
+constexpr int64_t kBatchSizes[] = {1, 2, 3, 4, 5, 8, 15, 16, 17, 32, 33, 64, 129};
+void check_linear_invariance(Family& family, Side& side, const Tensor& x, int64_t n, bool silu, const PutWeight& weight,
+                             std::span<const int64_t> sizes = kBatchSizes);
 
 }  // namespace spate::conformance

@@ -40,7 +40,7 @@ AttentionData make_attention_data(const AttentionShape& shape, uint64_t seed) {
     data.num_blocks += blocks;
   }
   data.num_blocks += 3;
-  data.q = random_tensor(rng, shape.act, {shape.num_tokens(), shape.num_heads() * shape.head_dim});
+  data.q = random_tensor(rng, shape.act, {shape.num_tokens(), shape.num_heads() * shape.head_dim}, shape.q_magnitude);
   data.k = random_tensor(rng, shape.act, {num_keys, shape.num_kv_heads * shape.head_dim});
   data.v = random_tensor(rng, shape.act, {num_keys, shape.num_kv_heads * shape.head_dim});
 

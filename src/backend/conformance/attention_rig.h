@@ -14,6 +14,7 @@ struct AttentionShape {
   int64_t num_kv_heads = 1, group_size = 1, head_dim = 64, kv_block_size = 16;
   int window = 0;
   std::vector<SeqShape> seqs;
+  float q_magnitude = 1;  // times as large: scores of 24 lie far apart
 
   int64_t num_heads() const { return num_kv_heads * group_size; }
   int64_t num_tokens() const;

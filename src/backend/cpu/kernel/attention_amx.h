@@ -5,34 +5,81 @@
 //
 // More than 16 rows: blocks of 32 rows pass over the keys of a span one after the other, so that a block's queries,
 // scores and sums stay in L1 while keys and values stream from L2. While the tiles multiply the values of the tile
-// before and the scores of the next one, the vector units run the softmax of the current one, a row with each 2 x 2
-// step; beside tile operations they do one 512-bit operation a cycle, not two. Up to 16 rows: attention_few_rows.h.
+// before and the scores of the next one, the vector units run the softmax of the current one, 32 scores after each product:
+// beside products they do one 512-bit floating-point operation a cycle, not two, and what comes in longer bursts waits.
+// Up to 16 rows: attention_few_rows.h.
 #pragma once
 
 #include "backend/cpu/kernel/attention_few_rows.h"
 
 namespace spate::cpu::SPATE_ISA {
 
-// Two blocks of A rows from L1 by two B tiles a step from L2, which must not drive the rows out of L1: b(s, j), j =
-// 0, 1. meanwhile() is vector work.
-template <typename B, typename Meanwhile>
-SPATE_INLINE void attention_2x2(const TileRows& a, const B& b, int64_t steps, float* c, int64_t c_stride,
-                                bool accumulate, const Meanwhile& meanwhile) {
-  load_2x2(c, c_stride, accumulate);
-  for (int64_t s = 0; s < steps; ++s) {
-    const char* rows = a.base + s * a.step_stride;
-    _tile_stream_loadd(6, b(s, 0), 64);
-    _tile_loadd(4, rows, a.row_stride);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_stream_loadd(7, b(s, 1), 64);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, rows + a.block_stride, a.row_stride);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-    meanwhile();
+#define SPATE_NEXT_SUMS(tile, row, column)                                                                             \
+  if (stored_ != nullptr) _tile_stored(tile, stored_ + (row)*stored_stride_ + (column), stored_stride_ * 4);           \
+  if (accumulate) {                                                                                                    \
+    _tile_loadd(tile, c + (row)*c_stride + (column), c_stride * 4);                                                    \
+  } else {                                                                                                             \
+    _tile_zero(tile);                                                                                                  \
   }
-  store_2x2(c, c_stride);
-}
+
+// Products of two blocks of A rows from L1 by two blocks of B from L2, which must not drive the rows out of L1. A store of
+// sums waits for their last product, so those of one call are stored among the first products of the next one, and at last
+// by finish().
+class Products2x2 {
+ public:
+  // b(s, j), j = 0, 1: B tiles of step s. Beside the four products of a step: work.begin(), piece<0>() to piece<3>(), end().
+  template <typename B, typename Work>
+  __attribute__((always_inline)) void run(const TileRows& a, const B& b, int64_t steps, float* c, int64_t c_stride,
+                                          bool accumulate, Work& work) {
+    work.begin();
+    SPATE_NEXT_SUMS(0, 0, 0)
+    _tile_stream_loadd(6, b(0, 0), 64);
+    _tile_loadd(4, a.base, a.row_stride);
+    _tile_dpbf16ps(0, 4, 6);
+    work.template piece<0>();
+    SPATE_NEXT_SUMS(1, 0, 16)
+    _tile_stream_loadd(7, b(0, 1), 64);
+    _tile_dpbf16ps(1, 4, 7);
+    work.template piece<1>();
+    SPATE_NEXT_SUMS(2, 16, 0)
+    _tile_loadd(5, a.base + a.block_stride, a.row_stride);
+    _tile_dpbf16ps(2, 5, 6);
+    work.template piece<2>();
+    SPATE_NEXT_SUMS(3, 16, 16)
+    _tile_dpbf16ps(3, 5, 7);
+    work.template piece<3>();
+    work.end();
+    for (int64_t s = 1; s < steps; ++s) {
+      const char* rows = a.base + s * a.step_stride;
+      work.begin();
+      _tile_stream_loadd(6, b(s, 0), 64);
+      _tile_loadd(4, rows, a.row_stride);
+      _tile_dpbf16ps(0, 4, 6);
+      work.template piece<0>();
+      _tile_stream_loadd(7, b(s, 1), 64);
+      _tile_dpbf16ps(1, 4, 7);
+      work.template piece<1>();
+      _tile_loadd(5, rows + a.block_stride, a.row_stride);
+      _tile_dpbf16ps(2, 5, 6);
+      work.template piece<2>();
+      _tile_dpbf16ps(3, 5, 7);
+      work.template piece<3>();
+      work.end();
+    }
+    stored_ = c;
+    stored_stride_ = c_stride;
+  }
+  __attribute__((always_inline)) void finish() const {
+    if (stored_ != nullptr) store_2x2(stored_, stored_stride_);
+  }
+
+ private:
+  float* stored_ = nullptr;  // where the sums in the tiles belong
+  int64_t stored_stride_ = 0;
+};
+#undef SPATE_NEXT_SUMS
+
+SPATE_INLINE __m512i two_bf16(F low, F high) { return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(high, low)); }
 
 // One block of rows and one key tile.
 struct Stage {
@@ -60,6 +107,7 @@ class AmxPipeline {
         value_width_(amx_value_width(item.layout.head_dim)) {}
 
   void run(const TileRange& range) {
+    for (int64_t r = 0; r < kBlockRows; ++r) s_.factors[r] = 1;
     for (int64_t t = range.first; t < range.end; ++t) prepare(t - range.first, key_tile(item_, t));
     int64_t number = 0;
     for (int64_t row = 0; row < rows_; row += kBlockRows) {
@@ -101,27 +149,115 @@ class AmxPipeline {
 
   // The values of the stage before the current one, the softmax of the current one, and the scores of `next`.
   void advance(const Stage& next) {
-    row_ = 0;
-    num_rows_ = current_.exists() ? current_.num_rows : 0;
     any_factor_ = false;
-    amx_fence();
-    if (previous_.exists()) add_values(previous_);
-    if (next.exists()) score(next);  // where the previous stage was
-    while (row_ < num_rows_) softmax_next_row();
-    amx_fence();
+    if (current_.masked) {
+      advance_rows<true>(next);
+    } else {
+      advance_rows<false>(next);
+    }
     if (any_factor_) {
-      for (int64_t r = 0; r < num_rows_; ++r) {
+      for (int64_t r = 0; r < current_.num_rows; ++r) {
         if (s_.factors[r] != 1)
           scale_row(sums_.accumulator + (current_.first_row + r) * value_width_, value_width_, s_.factors[r]);
+        s_.factors[r] = 1;
       }
     }
     previous_ = current_;
     current_ = next;
   }
 
+  template <bool kMasked>
+  __attribute__((noinline)) void advance_rows(const Stage& next) {
+    Softmax<kMasked> work(*this);
+    Products2x2 products;
+    amx_fence();
+    if (previous_.exists()) add_values(previous_, products, work);
+    if (next.exists()) score(next, products, work);  // where the previous stage was
+    products.finish();
+    while (!work.done()) {
+      work.begin();
+      work.template piece<0>();
+      work.template piece<1>();
+      work.template piece<2>();
+      work.template piece<3>();
+      work.end();
+    }
+    amx_fence();
+  }
+
+  // softmax_row() of the current stage's rows, one after the other, each in four pieces, with its bits.
+  template <bool kMasked>
+  class Softmax {
+   public:
+    explicit Softmax(AmxPipeline& pipeline)
+        : pipeline_(pipeline),
+          stage_(pipeline.current_),
+          max_(pipeline.sums_.max + stage_.first_row),
+          denominators_(pipeline.sums_.denominators + stage_.first_row * kLanes),
+          scores_(pipeline.row_of(stage_, 0)),
+          num_rows_(stage_.exists() ? stage_.num_rows : 0) {}
+
+    __attribute__((always_inline)) bool done() const { return row_ >= num_rows_; }
+    __attribute__((always_inline)) void begin() {
+      if (done()) return;
+      if constexpr (kMasked) seen_ = seen_keys(visible_keys(pipeline_.item_, stage_.tile, stage_.first_row + row_));
+      minus_max_ = minus_maximum(max_[row_]);
+      even_ = odd_ = zero();
+    }
+    template <int kPiece>
+    __attribute__((always_inline)) void piece() {
+      if (done() || (kMasked && kPiece * kWidthStep >= stage_.width)) return;
+      const F even = vector(2 * kPiece, even_), odd = vector(2 * kPiece + 1, odd_);
+      probs_[kPiece] = two_bf16(even, odd);
+      asm volatile("" : "+v"(probs_[kPiece]), "+v"(even_), "+v"(odd_));  // here, not where they are used
+    }
+    __attribute__((always_inline)) void end() {
+      if (done()) return;
+      const F sums = add(even_, odd_);
+      if (__builtin_expect(maximum_fits(max_[row_], sums), 1)) {
+        if (max_[row_] == kMinusInfinity) max_[row_] = 0;
+        store_piece<0>();
+        store_piece<1>();
+        store_piece<2>();
+        store_piece<3>();
+        store(denominators_ + row_ * kLanes, add(load(denominators_ + row_ * kLanes), sums));
+      } else {
+        pipeline_.softmax_moving_maximum(row_);
+      }
+      ++row_;
+      scores_.scores += kKvTile;
+    }
+
+   private:
+    __attribute__((always_inline)) F vector(int64_t i, F& sums) {
+      const Mask lanes = kMasked ? lanes_from(seen_, i * kLanes) : Mask{};
+      const F p = probability<kMasked, kCodes, bf16_t>(scores_, i, minus_max_, lanes);
+      sums = add(sums, p);
+      return times_value_scale<kMasked, kCodes>(scores_, i, p, lanes);
+    }
+    template <int kPiece>
+    __attribute__((always_inline)) void store_piece() const {
+      if (kMasked && kPiece * kWidthStep >= stage_.width) return;
+      char* probs = reinterpret_cast<char*>(const_cast<float*>(scores_.scores));
+      _mm512_storeu_si512(probs + kPiece * 64, probs_[kPiece]);
+    }
+
+    static_assert(kWidthStep == 2 * kLanes && kKvTile == 4 * kWidthStep);
+    AmxPipeline& pipeline_;
+    const Stage& stage_;
+    float* max_;
+    float* denominators_;
+    ScoreRow scores_;
+    int64_t num_rows_, row_ = 0;
+    SeenKeys seen_;
+    F minus_max_, even_, odd_;  // sums of the even and of the odd vectors
+    __m512i probs_[4];
+  };
+
   float* scores_of(const Stage& stage) const { return s_.scores + stage.number % 2 * kBlockRows * kKvTile; }
 
-  void score(const Stage& stage) {
+  template <typename Work>
+  __attribute__((always_inline)) void score(const Stage& stage, Products2x2& products, Work& work) {
     const KeyTiles& keys = keys_[stage.tile_idx];
     const TileRows q{.base = s_.q + stage.first_row / 16 * q_steps_ * kTileBytes,
                      .row_stride = 64,
@@ -129,11 +265,12 @@ class AmxPipeline {
                      .block_stride = q_steps_ * kTileBytes};
     for (int64_t g = 0; g * kNBlock < stage.width; g += 2) {
       const auto b = [&](int64_t s, int64_t j) { return keys.group[g + j] + s * kTileBytes; };
-      attention_2x2(q, b, q_steps_, scores_of(stage) + g * kNBlock, kKvTile, false, [&] { softmax_next_row(); });
+      products.run(q, b, q_steps_, scores_of(stage) + g * kNBlock, kKvTile, false, work);
     }
   }
 
-  void add_values(const Stage& stage) {
+  template <typename Work>
+  __attribute__((always_inline)) void add_values(const Stage& stage, Products2x2& products, Work& work) {
     const ValueTiles& values = values_[stage.tile_idx];
     const TileRows probs{.base = reinterpret_cast<const char*>(scores_of(stage)),
                          .row_stride = kKvTile * 4,
@@ -145,31 +282,30 @@ class AmxPipeline {
     for (int64_t pair = 0; pair < value_pairs_; ++pair) {
       const int64_t block[2] = {2 * pair, min_of(2 * pair + 1, last)};
       const auto b = [&](int64_t s, int64_t j) { return values.step[s] + block[j] * values.stride[s]; };
-      attention_2x2(probs, b, steps, sums + block[0] * kNBlock, value_width_, !stage.first,
-                    [&] { softmax_next_row(); });
+      products.run(probs, b, steps, sums + block[0] * kNBlock, value_width_, !stage.first, work);
     }
   }
 
-  __attribute__((always_inline)) void softmax_next_row() {
-    if (row_ < num_rows_) softmax_current_row(row_++);
+  ScoreRow row_of(const Stage& stage, int64_t r) const {
+    const int64_t first_scale = stage.tile_idx * kKvTile;
+    return {scores_of(stage) + r * kKvTile, s_.key_scales + first_scale, s_.value_scales + first_scale, item_.scale_log2e,
+            {}};
   }
-  __attribute__((noinline)) void softmax_current_row(int64_t r) {
+
+  // A row of the current stage whose maximum does not fit.
+  __attribute__((noinline)) void softmax_moving_maximum(int64_t r) {
     const int64_t row = current_.first_row + r;
-    float* row_scores = scores_of(current_) + r * kKvTile;
-    const int64_t first_scale = current_.tile_idx * kKvTile;
-    ScoreRow scores{row_scores, s_.key_scales + first_scale, s_.value_scales + first_scale, item_.scale_log2e, {}};
-    bf16_t* probs = reinterpret_cast<bf16_t*>(row_scores);
+    ScoreRow scores = row_of(current_, r);
+    bf16_t* probs = reinterpret_cast<bf16_t*>(const_cast<float*>(scores.scores));
     float& max = sums_.max[row];
     float* denominators = sums_.denominators + row * kLanes;
-    float factor;
     if (current_.masked) {
       scores.visible = visible_keys(item_, current_.tile, row);
-      factor = softmax_masked_row<kCodes>(scores, current_.width, probs, max, denominators);
+      s_.factors[r] = softmax_masked_row<kCodes>(scores, current_.width, probs, max, denominators);
     } else {
-      factor = softmax_row<false, kKvTile, kCodes>(scores, probs, max, denominators);
+      s_.factors[r] = softmax_row<false, kKvTile, kCodes>(scores, probs, max, denominators);
     }
-    s_.factors[r] = factor;
-    any_factor_ |= factor != 1;
+    any_factor_ |= s_.factors[r] != 1;
   }
 
   const AttentionItem& item_;
@@ -177,7 +313,6 @@ class AmxPipeline {
   const RowSums& sums_;
   int64_t rows_, q_steps_, value_pairs_, value_width_;
   Stage current_, previous_;
-  int64_t row_ = 0, num_rows_ = 0;  // of the current stage's softmax
   bool any_factor_ = false;
   KeyTiles keys_[kTilesPerSpan];  // of the tiles of the span
   ValueTiles values_[kTilesPerSpan];

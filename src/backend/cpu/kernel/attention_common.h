@@ -99,7 +99,7 @@ SPATE_INLINE KeyRange visible_keys(const AttentionItem& item, const KeyTile& til
 // Sums of rows over a span. A row that saw no key has max -inf and denominator 0, and its accumulator holds anything.
 struct RowSums {
   float* accumulator;   // [rows, value_width]: unnormalised probabilities by V
-  float* max;           // [rows]: the largest scaled score, in powers of two
+  float* max;           // [rows]: about the largest scaled score, in powers of two
   float* denominators;  // [rows, kLanes]: sums of probabilities, lane by lane; after finish_sums() all in lane 0
 };
 
@@ -198,50 +198,69 @@ SPATE_INLINE SeenKeys seen_keys(const KeyRange& visible) {
   return seen;
 }
 
-// How far above the row's maximum, in powers of two, a score may lie before the maximum moves. To see that none does
-// takes one comparison a tile, where the largest of 16 lanes takes eight operations; probabilities of 2^8 are as exact
-// as those of 1.
-constexpr float kMaxSlack = 8;
+// The maximum of a row moves where the sums of a tile's probabilities against it say that it should: a score lies up to 2^8
+// above it, or (none is known yet, and 0 was tried) all lie far below. Such sums are there anyway, and probabilities of
+// 2^8 or 2^-40 are as exact as those of 1.
+constexpr float kLargestSum = 0x1p8f, kLeastFirstSum = 0x1p-40f;
+SPATE_INLINE bool maximum_fits(float max, F sums) {
+  return all_less_equal(sums, set1(kLargestSum)) && (max != kMinusInfinity || !all_less_equal(sums, set1(kLeastFirstSum)));
+}
+SPATE_INLINE F minus_maximum(float max) { return set1(max == kMinusInfinity ? 0 : -max); }
 
-// Scores become probabilities against the row's maximum, which moves where a score is far above it; the row's maximum
-// and denominators are brought up to date, and the factor that its accumulator needs is returned: 1 when the maximum
-// stays. With kMasked the keys outside `visible` count as -inf; else all are visible. kWidth: scores that are looked
-// at, a multiple of 32. kScaled: of a kI8 cache.
+// Vector i of a row's probabilities.
+template <bool kMasked, bool kScaled, typename P>
+SPATE_INLINE F probability(const ScoreRow& row, int64_t i, F minus_max, Mask lanes) {
+  const F scale = kScaled ? load(row.key_scales + i * kLanes) : set1(row.scale_log2e);
+  return prob_exp2<kMasked, P>(fma(load(row.scores + i * kLanes), scale, minus_max), lanes);
+}
+// And as the values take it.
+template <bool kMasked, bool kScaled>
+SPATE_INLINE F times_value_scale(const ScoreRow& row, int64_t i, F p, Mask lanes) {
+  if constexpr (!kScaled) return p;
+  const F scale = load(row.value_scales + i * kLanes);
+  return kMasked ? mul_in(lanes, p, scale) : mul(p, scale);
+}
+
+// Scores become probabilities against the row's maximum, which may move; the row's maximum and denominators are brought up
+// to date, and the factor that its accumulator needs is returned: 1 when the maximum stays. With kMasked the keys
+// outside `visible` count as -inf; else all are visible. kWidth: scores that are looked at, a multiple of 32. kScaled: of
+// a kI8 cache. probs may be row.scores.
 template <bool kMasked, int64_t kWidth, bool kScaled, typename P>
 SPATE_INLINE float softmax_row(const ScoreRow& row, P* probs, float& max, float* denominators) {
   constexpr int64_t kVectors = kWidth / kLanes;
   const SeenKeys seen = kMasked ? seen_keys(row.visible) : SeenKeys{};
-  F x[kVectors];
-  F largest = set1(kMinusInfinity);
-  for (int64_t i = 0; i < kVectors; ++i) {
-    x[i] = load(row.scores + i * kLanes);
-    if constexpr (kScaled) x[i] = mul(x[i], load(row.key_scales + i * kLanes));
-    largest = kMasked ? max_in(lanes_from(seen, i * kLanes), largest, x[i]) : spate::cpu::SPATE_ISA::max(largest, x[i]);
-  }
-  if constexpr (!kScaled) largest = mul(largest, set1(row.scale_log2e));
+  const auto lanes_at = [&](int64_t i) { return kMasked ? lanes_from(seen, i * kLanes) : Mask{}; };
   float factor = 1;
-  if (any_greater(largest, set1(max + kMaxSlack))) {
+  F p[kVectors], sums;
+  for (bool moved = false;; moved = true) {
+    const F minus_max = minus_maximum(max);
+    F even_odd[2] = {zero(), zero()};  // one sum would be a chain of additions that takes longer than all the rest
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < kVectors; ++i) {
+      p[i] = probability<kMasked, kScaled, P>(row, i, minus_max, lanes_at(i));
+      even_odd[i % 2] = add(even_odd[i % 2], p[i]);
+    }
+    sums = add(even_odd[0], even_odd[1]);
+    if (moved) break;
+    if (maximum_fits(max, sums)) {
+      if (max == kMinusInfinity) max = 0;
+      break;
+    }
+    F largest = set1(kMinusInfinity);
+    for (int64_t i = 0; i < kVectors; ++i) {
+      const F x = mul(load(row.scores + i * kLanes), kScaled ? load(row.key_scales + i * kLanes) : set1(row.scale_log2e));
+      largest = kMasked ? max_in(lanes_at(i), largest, x) : spate::cpu::SPATE_ISA::max(largest, x);
+    }
     const float tile_max = max_lane(largest);
     if (max != kMinusInfinity) factor = exp2_of(max - tile_max);
     max = tile_max;
   }
-  const F offset = set1(max == kMinusInfinity ? 0 : max), scale = set1(row.scale_log2e);
-  F total = zero();
-  const auto probability = [&](int64_t i) {
-    const Mask lanes = kMasked ? lanes_from(seen, i * kLanes) : Mask{};
-    F p = prob_exp2<kMasked, P>(kScaled ? sub(x[i], offset) : fma(x[i], scale, sub(zero(), offset)), lanes);
-    total = add(total, p);
-    if constexpr (kScaled) {
-      const F value_scale = load(row.value_scales + i * kLanes);
-      p = kMasked ? mul_in(lanes, p, value_scale) : mul(p, value_scale);
-    }
-    return p;
-  };
+#pragma GCC unroll 8
   for (int64_t i = 0; i < kVectors; i += 2) {
-    const F low = probability(i), high = probability(i + 1);
-    store_two(probs + i * kLanes, low, high);
+    store_two(probs + i * kLanes, times_value_scale<kMasked, kScaled>(row, i, p[i], lanes_at(i)),
+              times_value_scale<kMasked, kScaled>(row, i + 1, p[i + 1], lanes_at(i + 1)));
   }
-  store(denominators, fma(load(denominators), set1(factor), total));
+  store(denominators, fma(load(denominators), set1(factor), sums));
   return factor;
 }
 

@@ -20,7 +20,7 @@ struct AmxScratch {
   char* q;        // [rows / 16][head_dim / 32] tiles
   float* scores;  // [2][32, kKvTile]; a row's probabilities take the place of its first half
   RowSums total, span;
-  float* factors;       // [32]
+  float* factors;       // [32], of the accumulators: 1 unless a maximum moved
   float* key_scales;    // [kKvSpan]
   float* value_scales;  // [kKvSpan]
   char* k;              // of each tile of a span [kTileGroups][head_dim / 32] tiles, widened

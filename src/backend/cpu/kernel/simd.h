@@ -85,7 +85,7 @@ SPATE_INLINE F max_in(Mask lanes, F a, F b) { return _mm512_mask_max_ps(a, lanes
 // a * b in these lanes, 0 in the others, whatever they hold.
 SPATE_INLINE F mul_in(Mask lanes, F a, F b) { return _mm512_maskz_mul_ps(lanes, a, b); }
 SPATE_INLINE F keep(Mask lanes, F x) { return _mm512_maskz_mov_ps(lanes, x); }
-SPATE_INLINE bool any_greater(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
+SPATE_INLINE bool all_less_equal(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ) == 0; }
 // Bit i set where a[i] > b[i] (or >=).
 SPATE_INLINE uint32_t greater_bits(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
 SPATE_INLINE uint32_t greater_equal_bits(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
@@ -191,7 +191,7 @@ SPATE_INLINE Mask lanes_of(uint64_t bits) {
 SPATE_INLINE F max_in(Mask lanes, F a, F b) { return _mm256_blendv_ps(a, max(a, b), _mm256_castsi256_ps(lanes)); }
 SPATE_INLINE F keep(Mask lanes, F x) { return _mm256_and_ps(_mm256_castsi256_ps(lanes), x); }
 SPATE_INLINE F mul_in(Mask lanes, F a, F b) { return keep(lanes, mul(a, b)); }
-SPATE_INLINE bool any_greater(F a, F b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0; }
+SPATE_INLINE bool all_less_equal(F a, F b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_NLE_UQ)) == 0; }
 SPATE_INLINE uint32_t greater_bits(F a, F b) {
   return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)));
 }

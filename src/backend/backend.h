@@ -168,7 +168,10 @@ class Device {
   // vocabulary; what does not is a few MB.
   virtual int64_t op_workspace_bytes(const OpLimits& /*limits*/) const { return 0; }
 
-  // (c) Layouts. pack_rows reads `rows` [n, in_features] on the host (f32, f16 or bf16; any row stride) and may be called
+  // (c) Layouts. Activations of row_bytes a row are written and read fastest with this many bytes from row to row, row_bytes
+  // to row_bytes + 127.
+  virtual int64_t activation_row_bytes(int64_t row_bytes) const { return row_bytes; }
+  // pack_rows reads `rows` [n, in_features] on the host (f32, f16 or bf16; any row stride) and may be called
   // in any order of rows, each row once. `rows` is not used after the call returns. Into an integer weight they are quantised as
   // quantize_row() does it, symmetrically (an offset is zero). pack_quantized_rows takes rows of the weight's own spec.
   virtual bool supports(const WeightSpec& spec) const;  // the others must not be asked for; default: f32 and bf16

@@ -62,6 +62,10 @@ class Arena {
     used_ += (tensor.num_bytes() + 255) / 256 * 256;
     return tensor;
   }
+  // Rows row_bytes apart.
+  Tensor take_rows(DType dtype, int64_t rows, int64_t columns, int64_t row_bytes) {
+    return take(dtype, rows, row_bytes / dtype_bytes(dtype)).columns(0, columns);
+  }
   int64_t used() const { return used_; }
   void rewind(int64_t used) { used_ = used; }
 
@@ -161,15 +165,21 @@ Status DenseDecoder::allocate_workspace(TensorParallel tp) {
   const auto lay_out = [&](void* base) {
     Arena arena(base);
     const DType act = options_.act_dtype;
+    const auto take_activations = [&](int64_t columns) {
+      const int64_t bytes = columns * dtype_bytes(act);
+      const int64_t row_bytes = device_ != nullptr ? device_->activation_row_bytes(bytes) : bytes + 128;
+      return arena.take_rows(act, num_tokens, columns, row_bytes);
+    };
     workspace_.residual = arena.take(act, num_tokens, config_.hidden_size);
-    workspace_.x = arena.take(act, num_tokens, config_.hidden_size);
+    // The sum over ranks takes contiguous tensors.
+    workspace_.x = tp.size > 1 ? arena.take(act, num_tokens, config_.hidden_size) : take_activations(config_.hidden_size);
     const int64_t shared = arena.used();
-    workspace_.qkv = arena.take(act, num_tokens, layer.self_attn.qkv_width());
-    workspace_.heads = arena.take(act, num_tokens, layer.self_attn.attn_width());
+    workspace_.qkv = take_activations(layer.self_attn.qkv_width());
+    workspace_.heads = take_activations(layer.self_attn.attn_width());
     const int64_t attention_end = arena.used();
     arena.rewind(shared);
     workspace_.gate_up = arena.take(act, num_tokens, 2 * layer.mlp.width());
-    workspace_.act = arena.take(act, num_tokens, layer.mlp.width());
+    workspace_.act = take_activations(layer.mlp.width());
     arena.rewind(std::max(attention_end, arena.used()));
     workspace_.sampled = arena.take(act, num_logits, config_.hidden_size);
     workspace_.logits_shard = arena.take(DType::kF32, num_logits, lm_head_.shard_width());

@@ -71,6 +71,10 @@ class Bench {
     if (dtype == DType::kBf16) fill_bf16(data, elements, scale, buffers_.size());
     return Tensor(data, dtype, dims);
   }
+  // As the model lays its activations out.
+  Tensor activations(int64_t rows, int64_t columns) {
+    return tensor(DType::kBf16, {rows, device_->activation_row_bytes(columns * 2) / 2}).columns(0, columns);
+  }
   PackedWeight weight(int64_t out_features, int64_t in_features, const WeightSpec& spec) {
     PackedWeight packed =
         device_->create_weight({.out_features = out_features, .in_features = in_features, .spec = spec}).value();
@@ -201,9 +205,9 @@ void Bench::step(int64_t num_seqs, int64_t query_len, int64_t seq_len) {
   const Shape& s = shape_;
   const int64_t m = num_seqs * query_len;
   const size_t mark = buffers_.size();
-  const Tensor residual = tensor(DType::kBf16, {m, s.hidden_size}), hidden = tensor(DType::kBf16, {m, s.hidden_size});
-  const Tensor qkv = tensor(DType::kBf16, {m, s.qkv_width()}), attention = tensor(DType::kBf16, {m, s.num_heads * s.head_dim});
-  const Tensor mlp = tensor(DType::kBf16, {m, s.intermediate_size}), logits = tensor(DType::kF32, {num_seqs, s.vocab_size});
+  const Tensor residual = tensor(DType::kBf16, {m, s.hidden_size}), hidden = activations(m, s.hidden_size);
+  const Tensor qkv = activations(m, s.qkv_width()), attention = activations(m, s.num_heads * s.head_dim);
+  const Tensor mlp = activations(m, s.intermediate_size), logits = tensor(DType::kF32, {num_seqs, s.vocab_size});
   const Tensor positions = tensor(DType::kI32, {m}), slots = tensor(DType::kI32, {m}), rows = tensor(DType::kI32, {num_seqs});
   const Tensor cu_seqlens = tensor(DType::kI32, {num_seqs + 1}), lens = tensor(DType::kI32, {num_seqs}), last = tensor(DType::kI32, {num_seqs});
   const Tensor last_hidden = tensor(DType::kBf16, {num_seqs, s.hidden_size});
@@ -301,8 +305,8 @@ void Bench::bench_products() {
     for (const int64_t m : {1, 4, 8, 16, 32, 64, 128, 512, 2048}) {
       const size_t mark = buffers_.size();
       const WeightDesc desc = (layers_[0].*product.weight).desc();
-      const Tensor x = tensor(DType::kBf16, {m, desc.in_features});
-      const Tensor out = tensor(DType::kBf16, {m, product.silu ? desc.out_features / 2 : desc.out_features});
+      const Tensor x = activations(m, desc.in_features);
+      const Tensor out = activations(m, product.silu ? desc.out_features / 2 : desc.out_features);
       const auto all_layers = [&] {  // layer after layer, so that no weight comes from a cache
         for (Layer& layer : layers_) {
           const PackedWeight& w = layer.*product.weight;

@@ -137,6 +137,9 @@ class CpuDevice final : public Device {
     if (padded && !is_mapped(static_cast<size_t>(bytes))) std::memset(weight.mutable_data(), 0, static_cast<size_t>(bytes));
     return weight;
   }
+  // An odd number of lines. A product writes some lines of each row; with rows of 2, 4 or 8 KB those of all rows would lie
+  // in one or two sets of L1.
+  int64_t activation_row_bytes(int64_t row_bytes) const override { return (ceil_div(row_bytes, int64_t{64}) | 1) * 64; }
   bool supports(const WeightSpec& spec) const override {
     return !spec.is_integer() || spec.group_size == 0 || spec.group_size == 32 || spec.group_size % 64 == 0;
   }

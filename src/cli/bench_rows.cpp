@@ -59,6 +59,8 @@ std::vector<BenchRow> limit_rows(const CpuLimits& limits, const std::string& com
   add("vector-int8", limits.vector_int8_ops_per_s / 1e9, "GOP/s");
   add("amx-bf16", limits.amx_bf16_flops_per_s / 1e9, "GFLOP/s");
   add("amx-int8", limits.amx_int8_ops_per_s / 1e9, "GOP/s");
+  add("amx-bf16-registers", limits.amx_bf16_register_flops_per_s / 1e9, "GFLOP/s");
+  add("amx-int8-registers", limits.amx_int8_register_ops_per_s / 1e9, "GOP/s");
   return rows;
 }
 

@@ -160,8 +160,10 @@ struct KernelTable {
   uint64_t (*read_memory)(const char* data, int64_t bytes);  // data is 64-byte aligned; returns a checksum
   double (*fma_flops)(int64_t iterations);
   double (*vector_int8_ops)(int64_t iterations);
-  double (*amx_bf16_flops)(int64_t iterations);  // null without AMX
-  double (*amx_int8_ops)(int64_t iterations);    // null without AMX
+  double (*amx_bf16_flops)(int64_t iterations);  // tiles from L1; null without AMX, as the next three
+  double (*amx_int8_ops)(int64_t iterations);
+  double (*amx_bf16_register_flops)(int64_t iterations);  // tiles that stay in registers
+  double (*amx_int8_register_ops)(int64_t iterations);
 };
 
 const KernelTable& avx2_kernels();

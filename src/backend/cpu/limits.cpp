@@ -78,7 +78,8 @@ CpuLimits measure_cpu_limits(int num_threads) {
   std::atomic<uint64_t> checksum{0};  // keeps the reads alive
   std::vector<double> memory_samples;
   RateMeter fma(pool, kernels.fma_flops), vector_int8(pool, kernels.vector_int8_ops),
-      amx_bf16(pool, kernels.amx_bf16_flops), amx_int8(pool, kernels.amx_int8_ops);
+      amx_bf16(pool, kernels.amx_bf16_flops), amx_int8(pool, kernels.amx_int8_ops),
+      bf16_registers(pool, kernels.amx_bf16_register_flops), int8_registers(pool, kernels.amx_int8_register_ops);
   for (int i = 0; i < kSamples; ++i) {
     const auto start = Clock::now();
     pool.parallel_for(limits.num_threads, [&](int, int64_t t) { checksum += kernels.read_memory(data + t * part, part); });
@@ -87,6 +88,8 @@ CpuLimits measure_cpu_limits(int num_threads) {
     vector_int8.sample();
     amx_bf16.sample();
     amx_int8.sample();
+    bf16_registers.sample();
+    int8_registers.sample();
   }
   log_debug("cpu", "memory checksum {:x}", checksum.load());
   limits.memory_bytes_per_s = median(memory_samples);
@@ -94,6 +97,8 @@ CpuLimits measure_cpu_limits(int num_threads) {
   limits.vector_int8_ops_per_s = vector_int8.rate();
   limits.amx_bf16_flops_per_s = amx_bf16.rate();
   limits.amx_int8_ops_per_s = amx_int8.rate();
+  limits.amx_bf16_register_flops_per_s = bf16_registers.rate();
+  limits.amx_int8_register_ops_per_s = int8_registers.rate();
   return limits;
 }
 

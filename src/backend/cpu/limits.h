@@ -12,8 +12,10 @@ struct CpuLimits {
   double memory_bytes_per_s = 0;   // reading 1 GiB in 2 MB pages, four streams a thread
   double fp32_flops_per_s = 0;     // fused multiply-add of the widest vectors
   double vector_int8_ops_per_s = 0;  // 8-bit products summed in 32 bits: AVX-512 VNNI, else AVX2's multiply, widen, add
-  double amx_bf16_flops_per_s = 0;  // 0 without AMX
+  double amx_bf16_flops_per_s = 0;  // 2 x 2 tiles of numbers that come from L1, without which there is no product; 0 without AMX
   double amx_int8_ops_per_s = 0;
+  double amx_bf16_register_flops_per_s = 0;  // the same tiles again and again; busy neighbours slow it down less
+  double amx_int8_register_ops_per_s = 0;
 };
 
 // Each figure is the median of nine samples, taken in turn with the others: neighbours on the machine make single readings dip by up to 40 %.

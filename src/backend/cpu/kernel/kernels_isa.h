@@ -47,5 +47,7 @@ double fma_flops(int64_t iterations);
 double vector_int8_ops(int64_t iterations);
 double amx_bf16_flops(int64_t iterations);  // only where the instruction set has AMX
 double amx_int8_ops(int64_t iterations);
+double amx_bf16_register_flops(int64_t iterations);
+double amx_int8_register_ops(int64_t iterations);
 
 }  // namespace spate::cpu::SPATE_ISA

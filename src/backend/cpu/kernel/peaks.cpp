@@ -65,34 +65,59 @@ double vector_int8_ops(int64_t iterations) {
 }
 
 #ifdef __AMX_BF16__
-double amx_bf16_flops(int64_t iterations) {
-  alignas(64) static const char zeros[kTileBytes] = {};
+// Tiles of numbers, not of zeros: those let the clock rise. As bf16 their magnitude is 1 to 2.
+constexpr int64_t kPeakSteps = 4;
+struct PeakTiles {
+  alignas(64) uint16_t words[2 * kPeakSteps][2 * kTileBytes / 2] = {};  // of A, then of B, two tiles a step: 16 KB
+};
+static constexpr PeakTiles make_peak_tiles() {
+  PeakTiles tiles{};
+  uint32_t random = 1;
+  for (auto& step : tiles.words) {
+    for (uint16_t& word : step) {
+      random = random * 1664525 + 1013904223;
+      word = static_cast<uint16_t>((random >> 16 & 0x807f) | 0x3f80);
+    }
+  }
+  return tiles;
+}
+static constexpr PeakTiles kPeakTiles = make_peak_tiles();
+
+// kLoads: each step loads its 2 x 2 operands from L1; else they stay in registers. Returns the number of products.
+template <bool kInts, bool kLoads>
+static int64_t tile_products(int64_t iterations) {
   amx_begin(16);
-  _tile_loadd(4, zeros, 64);
-  _tile_loadd(5, zeros, 64);
+  load_2x2(nullptr, 0, false);
   for (int64_t n = 0; n < iterations; ++n) {
-    _tile_dpbf16ps(0, 4, 5);
-    _tile_dpbf16ps(1, 4, 5);
-    _tile_dpbf16ps(2, 4, 5);
-    _tile_dpbf16ps(3, 4, 5);
+    for (int64_t s = 0; s < kPeakSteps; ++s) {
+      const uint16_t *a = kPeakTiles.words[s], *b = kPeakTiles.words[kPeakSteps + s];
+      if (kLoads || (n == 0 && s == 0)) {
+        _tile_loadd(6, b, 64);
+        _tile_loadd(4, a, 64);
+        _tile_loadd(7, b + kTileBytes / 2, 64);
+        _tile_loadd(5, a + kTileBytes / 2, 64);
+      }
+      SPATE_TILE_PRODUCT(0, 4, 6)
+      SPATE_TILE_PRODUCT(1, 4, 7)
+      SPATE_TILE_PRODUCT(2, 5, 6)
+      SPATE_TILE_PRODUCT(3, 5, 7)
+    }
   }
   amx_end();
-  return static_cast<double>(iterations) * 4 * 16 * 16 * 32 * 2;
+  return iterations * kPeakSteps * 4;
 }
 
+double amx_bf16_flops(int64_t iterations) {
+  return static_cast<double>(tile_products<false, true>(iterations)) * 16 * 16 * 32 * 2;
+}
 double amx_int8_ops(int64_t iterations) {
-  alignas(64) static const char zeros[kTileBytes] = {};
-  amx_begin(16);
-  _tile_loadd(4, zeros, 64);
-  _tile_loadd(5, zeros, 64);
-  for (int64_t n = 0; n < iterations; ++n) {
-    _tile_dpbssd(0, 4, 5);
-    _tile_dpbssd(1, 4, 5);
-    _tile_dpbssd(2, 4, 5);
-    _tile_dpbssd(3, 4, 5);
-  }
-  amx_end();
-  return static_cast<double>(iterations) * 4 * 16 * 16 * 64 * 2;
+  return static_cast<double>(tile_products<true, true>(iterations)) * 16 * 16 * 64 * 2;
+}
+double amx_bf16_register_flops(int64_t iterations) {
+  return static_cast<double>(tile_products<false, false>(iterations)) * 16 * 16 * 32 * 2;
+}
+double amx_int8_register_ops(int64_t iterations) {
+  return static_cast<double>(tile_products<true, false>(iterations)) * 16 * 16 * 64 * 2;
 }
 #endif
 

@@ -47,9 +47,13 @@ const KernelTable& SPATE_TABLE_NAME(SPATE_ISA)() {
 #ifdef __AMX_BF16__
       .amx_bf16_flops = amx_bf16_flops,
       .amx_int8_ops = amx_int8_ops,
+      .amx_bf16_register_flops = amx_bf16_register_flops,
+      .amx_int8_register_ops = amx_int8_register_ops,
 #else
       .amx_bf16_flops = nullptr,
       .amx_int8_ops = nullptr,
+      .amx_bf16_register_flops = nullptr,
+      .amx_int8_register_ops = nullptr,
 #endif
   };
   return table;

@@ -129,22 +129,36 @@ static void amx_pack_rows(const GemmParams& p, int64_t first_row, int64_t num_ro
   const int64_t end_row = p.m > 16 && first_row + num_rows == p.m ? round_up(p.m, 32) : first_row + num_rows;
   for (int64_t r = first_row; r < end_row; ++r) {
     char* out = p.packed_x + r * row_bytes;
-    if (r + 1 < end_row) prefetch_packed_row(steps, [&](int64_t s) { return out + row_bytes + s * 64; });
     const bf16_t* src = static_cast<const bf16_t*>(p.x) + (r < p.m ? r * p.x_stride : 0);
-    for (int64_t s = 0; s < steps; ++s) copy_line(out + s * 64, src + s * kKStep, r < p.m ? p.k - s * kKStep : 0);
+    const int64_t ahead = r + 1 < end_row ? row_bytes : 0;
+    for (int64_t s = 0; s < steps; ++s) {
+      __builtin_prefetch(out + ahead + s * 64, 1, 3);
+      copy_line(out + s * 64, src + s * kKStep, r < p.m ? p.k - s * kKStep : 0);
+    }
   }
 }
 
 // Codes of rows; codes_at(row, k): where those of 32 k go. Rows up to a multiple of 32 are zero.
 template <typename CodesAt>
 SPATE_INLINE void pack_int_rows(const GemmParams& p, int64_t first_row, int64_t num_rows, const CodesAt& codes_at) {
+  constexpr int64_t kTogether = 4;  // rows that stay in L1 between the search for their largest and their codes
   const IntX x = int_x(p);
+  const IntLayout& w = p.weight_ints;
   const int64_t end_row = first_row + num_rows == p.m ? round_up(p.m, 32) : first_row + num_rows;
-  const int64_t lines = p.weight_ints.k_padded / 64;
-  for (int64_t r = first_row; r < end_row; ++r) {
+  const int64_t lines = w.k_padded / 64;
+  int64_t r = first_row;
+  if (w.num_groups == 1 && !w.has_offsets && p.x_elem == Elem::kBf16) {
+    const auto ask_for = [&](int64_t row) { prefetch_packed_row(lines, [&](int64_t s) { return codes_at(row, s * 64); }); };
+    for (const int64_t end = first_row + num_rows; r < end; r += kTogether) {
+      quantize_whole_rows(static_cast<const bf16_t*>(p.x), p.x_stride, r, min_of(kTogether, end - r), p.k, w, x, codes_at,
+                          ask_for);
+    }
+    r = first_row + num_rows;
+  }
+  for (; r < end_row; ++r) {
     if (r + 1 < end_row) prefetch_packed_row(lines, [&](int64_t s) { return codes_at(r + 1, s * 64); });
     const auto of_row = [&](int64_t k) { return codes_at(r, k); };
-    if (p.weight_ints.has_offsets) {
+    if (w.has_offsets) {
       pack_int_row<true>(p, x, r, of_row);
     } else {
       pack_int_row<false>(p, x, r, of_row);
@@ -155,7 +169,7 @@ SPATE_INLINE void pack_int_rows(const GemmParams& p, int64_t first_row, int64_t 
 static void amx_pack_int8_rows(const GemmParams& p, int64_t first_row, int64_t num_rows) {
   int8_t* codes = int_x(p).codes;
   const int64_t row_bytes = packed_row_bytes(p);
-  pack_int_rows(p, first_row, num_rows, [&](int64_t row, int64_t k) { return codes + row * row_bytes + k; });
+  pack_int_rows(p, first_row, num_rows, [=](int64_t row, int64_t k) { return codes + row * row_bytes + k; });
 }
 
 static void gemm_amx_few_rows(const GemmParams& p, int64_t first_n_block, int64_t num_n_blocks, float* sums) {

@@ -1,5 +1,6 @@
 // rms_norm, add_rms_norm, add, silu_and_mul, rope.
 #include <cmath>
+#include <limits>
 
 #include "backend/conformance/rig.h"
 
@@ -107,17 +108,31 @@ void add_adds(Report& report, Sides sides, DType act) {
 void add_silu_and_muls(Report& report, Sides sides, DType act) {
   Family family(report, fmt::format("silu_and_mul {}", act_name(act)));
   if (!family.selected()) return;
+  const auto compare = [&](const std::string& label, const HostTensor& gate_up) {
+    const int64_t m = gate_up.view().dim(0), width = gate_up.view().dim(1) / 2;
+    family.compare(sides.actual, sides.expected, label, [&](Side& side) {
+      const Tensor out = side.put(poisoned_tensor(act, {m, width}));
+      side.ops().silu_and_mul(side.stream(), {.gate_up = side.put(gate_up), .out = out});
+      // silu and the product may each round to a neighbour; exp(x) in fp32 is off by |x| 2^-24 of itself, |x| < 140.
+      return one("out", side.get(out), {.rel = act == DType::kBf16 ? 2 * kBf16Ulp : 3e-5, .abs = 1e-30});
+    });
+  };
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float gates[] = {0.0f, -0.0f, 88.0f, 89.0f, 1e38f, kInfinity, -88.0f, -89.0f, -104.0f, -1e4f, std::nanf("")};
+  constexpr int64_t kGates = std::size(gates);
+  const HostTensor edges(act, {1, 2 * kGates});
+  for (int64_t i = 0; i < 2 * kGates; ++i) {
+    const float value = i < kGates ? gates[i] : 1.0f;
+    const auto at = static_cast<size_t>(i);
+    act == DType::kBf16 ? void(edges.span<Bf16>()[at] = Bf16::from_float(value)) : void(edges.span<float>()[at] = value);
+  }
+  compare("where exp over- and underflows", edges);
   for (const int64_t m : kRowCounts) {
     for (const int64_t width : kWidths) {
       Rng rng(test_seed(), static_cast<uint64_t>(m * 4099 + width));
       // Values to +-70 and beyond: exp over- and underflows.
       const HostTensor gate_up = random_tensor(rng, act, {m, 2 * width}, width % 2 ? 1.0f : 40.0f);
-      family.compare(sides.actual, sides.expected, fmt::format("[{}, {}]", m, width), [&](Side& side) {
-        const Tensor out = side.put(poisoned_tensor(act, {m, width}));
-        side.ops().silu_and_mul(side.stream(), {.gate_up = side.put(gate_up), .out = out});
-        // silu and the product may each round to a neighbour; exp(x) in fp32 is off by |x| 2^-24 of itself, |x| < 140.
-        return one("out", side.get(out), {.rel = act == DType::kBf16 ? 2 * kBf16Ulp : 3e-5, .abs = 1e-30});
-      });
+      compare(fmt::format("[{}, {}]", m, width), gate_up);
     }
   }
 }

@@ -146,12 +146,7 @@ template <bool kMasked, typename P>
 SPATE_INLINE F prob_exp2(F x, Mask lanes) {
 #ifdef __AVX512F__
   if constexpr (sizeof(P) == 2) {
-    // They are rounded to 2^-9: 2^frac(x) of degree 3, exact at 0, is off by 9e-5, and scalef underflows by itself.
-    const F r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-    F p = set1(0.07706699f);
-    p = fma(p, r, set1(0.22764506f));
-    p = fma(p, r, set1(0.69511677f));
-    p = fma(p, r, set1(1.0f));
+    const F p = rough_exp2_fraction(x);  // they are rounded to 2^-9
     return kMasked ? _mm512_maskz_scalef_ps(lanes, p, x) : _mm512_scalef_ps(p, x);
   }
 #endif

@@ -96,7 +96,7 @@ void add_rows(const T* a, const T* b, T* out, int64_t width) {
 template <typename T>
 void silu_and_mul(const T* gate, const T* up, T* out, int64_t width) {
   SPATE_FOR_LANES(i, count, width) {
-    store_up_to(out + i, mul(round_as<T>(silu(load_up_to(gate + i, count))), load_up_to(up + i, count)), count);
+    store_up_to(out + i, mul(silu_as<T>(load_up_to(gate + i, count)), load_up_to(up + i, count)), count);
   }
 }
 

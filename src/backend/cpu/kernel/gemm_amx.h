@@ -21,6 +21,7 @@
 #include "backend/cpu/kernel/amx.h"
 #include "backend/cpu/kernel/gemm_int.h"
 #include "backend/cpu/kernel/int4_unpack.h"
+#include "backend/cpu/kernel/split_pairs.h"
 
 namespace spate::cpu::SPATE_ISA {
 
@@ -243,9 +244,12 @@ SPATE_INLINE bool is_plain(const GemmParams& p, const BlockPair& pair) {
   return is_bf16_without_bias(p) && pair.b1 != nullptr && (pair.n_block + blocks_per_pair(p)) * kNBlock <= p.n;
 }
 
-SPATE_INLINE F silu_and_mul_bf16(F gate, F up) { return mul(round_bf16(silu(round_bf16(gate))), round_bf16(up)); }
-SPATE_INLINE __m512i bf16_line(F first, F second) {
-  return __builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(second, first));
+SPATE_INLINE F silu_and_mul_bf16(F gate, F up) { return mul(silu_as<bf16_t>(round_bf16(gate)), round_bf16(up)); }
+// The same of two rows, in the halves of a line, with half the operations for rounding (split_pairs.h).
+SPATE_INLINE __m512i silu_and_mul_two_rows(F gate0, F gate1, F up0, F up1) {
+  const PairOfVectors gate = split(round_pair(gate0, gate1));
+  const PairOfVectors y = split(round_pair(silu_before_bf16(gate.even), silu_before_bf16(gate.odd)));
+  return round_in_order<2>(mul(y, split(after_one_split(round_pair(up0, up1)))));
 }
 
 // How 32 columns, a line, get to the output: silu_and_mul gives 16 at a time, of which the first wait for the others.
@@ -260,7 +264,7 @@ SPATE_INLINE void finish_plain_rows(const GemmParams& p, const BlockPair& pair, 
     if (p.silu_and_mul) {
       store(out, silu_and_mul_bf16(first, second));
     } else {
-      _mm512_storeu_si512(out, bf16_line(first, second));
+      _mm512_storeu_si512(out, round_pair(first, second));
     }
   }
 }
@@ -292,37 +296,65 @@ struct PendingRows {
   F scale[2] = {};                  // of columns; kInts
 };
 
+// The sums of the next row, which is then taken.
+struct SumsOfRow {
+  F first, second;
+};
 template <bool kInts>
-SPATE_INLINE F pending_sum(const PendingRows& pending, int j) {
-  if constexpr (!kInts) return load(pending.sums + j * kNBlock);
-  return add_group(zero(), int_load(pending.sums + j * kNBlock), set1(*pending.x_scales), pending.scale[j]);
-}
-
-template <bool kInts, bool kSilu>
-SPATE_INLINE void finish_row(const GemmParams& p, PendingRows& pending) {
-  const F first = pending_sum<kInts>(pending, 0), second = pending_sum<kInts>(pending, 1);
-  if constexpr (kSilu) {
-    const F y = silu_and_mul_bf16(first, second);
-    if (pending.write == LineWrite::kStreamWithKept) {
-      const __m256i kept = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(pending.kept));
-      _mm512_stream_si512(reinterpret_cast<__m512i*>(pending.out - kNBlock),
-                          _mm512_inserti64x4(_mm512_castsi256_si512(kept), f32_to_bf16(y), 1));
-    } else {
-      store(pending.write == LineWrite::kKeep ? pending.kept : pending.out, y);
-    }
-  } else {
-    const __m512i line = bf16_line(first, second);
-    if (pending.write == LineWrite::kStream) {
-      _mm512_stream_si512(reinterpret_cast<__m512i*>(pending.out), line);
-    } else {
-      _mm512_storeu_si512(pending.out, line);
-    }
-  }
+SPATE_INLINE SumsOfRow take_sums(PendingRows& pending) {
+  const float* sums = pending.sums;
   ++pending.row;
   pending.sums += 2 * kNBlock;
+  if constexpr (!kInts) return {load(sums), load(sums + kNBlock)};
+  const F x_scale = set1(*pending.x_scales++);
+  return {add_group(zero(), int_load(sums), x_scale, pending.scale[0]),
+          add_group(zero(), int_load(sums + kNBlock), x_scale, pending.scale[1])};
+}
+
+template <bool kInts>
+SPATE_INLINE void finish_line(const GemmParams& p, PendingRows& pending) {
+  const SumsOfRow sums = take_sums<kInts>(pending);
+  const __m512i line = round_pair(sums.first, sums.second);
+  if (pending.write == LineWrite::kStream) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(pending.out), line);
+  } else {
+    _mm512_storeu_si512(pending.out, line);
+  }
+  pending.out += p.out_stride;
+}
+
+// 16 columns of silu's, in the half kHalf of y.
+template <int kHalf>
+SPATE_INLINE void write_silu_row(const GemmParams& p, PendingRows& pending, __m512i y) {
+  if (pending.write == LineWrite::kStreamWithKept) {
+    const __m256i kept = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(pending.kept));
+    const __m512i line = kHalf == 1 ? _mm512_inserti64x4(y, kept, 0)
+                                    : _mm512_inserti64x4(_mm512_castsi256_si512(kept), _mm512_castsi512_si256(y), 1);
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(pending.out - kNBlock), line);
+  } else {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(pending.write == LineWrite::kKeep ? pending.kept : pending.out),
+                        _mm512_extracti64x4_epi64(y, kHalf));
+  }
   pending.out += p.out_stride;
   pending.kept += kNBlock;
-  pending.x_scales += kInts ? 1 : 0;
+}
+
+// Two rows, or the last one.
+template <bool kInts, bool kSilu>
+SPATE_INLINE void finish_two_rows(const GemmParams& p, PendingRows& pending) {
+  const bool two = pending.row + 1 < pending.end;
+  if constexpr (!kSilu) {
+    finish_line<kInts>(p, pending);
+    if (two) finish_line<kInts>(p, pending);
+  } else if (two) {
+    const SumsOfRow sums0 = take_sums<kInts>(pending), sums1 = take_sums<kInts>(pending);
+    const __m512i y = silu_and_mul_two_rows(sums0.first, sums1.first, sums0.second, sums1.second);
+    write_silu_row<0>(p, pending, y);
+    write_silu_row<1>(p, pending, y);
+  } else {
+    const SumsOfRow sums = take_sums<kInts>(pending);
+    write_silu_row<0>(p, pending, _mm512_castsi256_si512(f32_to_bf16(silu_and_mul_bf16(sums.first, sums.second))));
+  }
 }
 
 template <bool kInts>
@@ -340,8 +372,7 @@ SPATE_INLINE void finish_some(const GemmParams& p, PendingRows& pending, int64_t
     if (pending.row < pending.end) finish_any_rows<kInts>(p, pending, num_rows);
   } else {
     for (int64_t i = 0; i < num_rows && pending.row < pending.end; i += 2) {
-      finish_row<kInts, kFinish == Finish::kSilu>(p, pending);
-      if (pending.row < pending.end) finish_row<kInts, kFinish == Finish::kSilu>(p, pending);
+      finish_two_rows<kInts, kFinish == Finish::kSilu>(p, pending);
     }
   }
 }

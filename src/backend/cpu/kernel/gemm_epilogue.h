@@ -22,7 +22,7 @@ static void finish_rows_of(const GemmParams& p, int64_t first_row, int64_t end_r
       F x = biased<Act>(sums + i, p, first + i, count);
       if constexpr (kSilu) {
         const F up = biased<Act>(up_sums + i, p, p.n + first + i, count);
-        x = mul(round_as<Act>(silu(round_as<Act>(x))), round_as<Act>(up));
+        x = mul(silu_as<Act>(round_as<Act>(x)), round_as<Act>(up));
       }
       store_up_to(out + i, x, count);
     }

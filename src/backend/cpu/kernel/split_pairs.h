@@ -48,9 +48,10 @@ SPATE_INLINE PairOfVectors add(PairOfVectors a, PairOfVectors b) { return {add(a
 SPATE_INLINE PairOfVectors sub(PairOfVectors a, PairOfVectors b) { return {sub(a.even, b.even), sub(a.odd, b.odd)}; }
 SPATE_INLINE __m512i round_pair(PairOfVectors x) { return round_pair(x.even, x.odd); }
 
-SPATE_INLINE PairOfVectors after_two_splits(const bf16_t* x) {
-  return split(_mm512_permutexvar_epi16(_mm512_load_si512(kSplitOrders.words[1]), _mm512_loadu_si512(x)));
+SPATE_INLINE __m512i after_one_split(__m512i x) {
+  return _mm512_permutexvar_epi16(_mm512_load_si512(kSplitOrders.words[1]), x);
 }
+SPATE_INLINE PairOfVectors after_two_splits(const bf16_t* x) { return split(after_one_split(_mm512_loadu_si512(x))); }
 SPATE_INLINE PairOfVectors after_three_splits(const float* x) {
   const F low = load(x), high = load(x + 16);
   return {_mm512_permutex2var_ps(low, _mm512_load_si512(kSplitOrders.floats[3]), high),

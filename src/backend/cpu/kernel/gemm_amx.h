@@ -18,10 +18,7 @@
 // gemm_int_amx.h.
 #pragma once
 
-#include "backend/cpu/kernel/amx.h"
-#include "backend/cpu/kernel/gemm_int.h"
-#include "backend/cpu/kernel/int4_unpack.h"
-#include "backend/cpu/kernel/split_pairs.h"
+#include "backend/cpu/kernel/gemm_amx_rows.h"
 
 namespace spate::cpu::SPATE_ISA {
 
@@ -52,19 +49,10 @@ SPATE_INLINE int64_t weight_block_bytes(const GemmParams& p) {
 SPATE_INLINE bool k_is_cut(const GemmParams& p, int64_t rows) {
   return round_up(rows, 32) * k_steps(p) * 64 > kXBytesInL2;
 }
-// Output n-blocks of a pair of weight n-blocks, and weight n-blocks of an output n-block.
-SPATE_INLINE int64_t blocks_per_pair(const GemmParams& p) { return p.silu_and_mul ? 1 : 2; }
-SPATE_INLINE int64_t blocks_per_column(const GemmParams& p) { return p.silu_and_mul ? 2 : 1; }
-
-constexpr int64_t kPairBytes = 2 * kNBlock * 4;  // of a row's sums of a pair of n-blocks
 
 // Of a packed row of x: 64 bytes a step and the next odd number of lines.
 SPATE_INLINE int64_t packed_row_bytes(const GemmParams& p) { return (k_steps(p) | 1) * 64; }
 
-// Nearly all outputs: bf16 from bf16 without bias; and whole lines of 32 columns.
-SPATE_INLINE bool is_bf16_without_bias(const GemmParams& p) {
-  return p.bias == nullptr && p.x_elem == Elem::kBf16 && p.out_elem == Elem::kBf16;
-}
 SPATE_INLINE bool out_is_lines(const GemmParams& p) {
   return is_bf16_without_bias(p) && p.n % (2 * kNBlock) == 0 && reinterpret_cast<uintptr_t>(p.out) % 64 == 0 &&
          p.out_stride * 2 % 64 == 0;
@@ -200,182 +188,8 @@ static void gemm_amx_few_rows(const GemmParams& p, int64_t first_n_block, int64_
   amx_end();
 }
 
-// Where a pair of n-blocks goes.
-struct BlockPair {
-  const char* b0;
-  const char* b1;   // null: there is no second
-  int64_t n_block;  // of the output
-};
-
-SPATE_INLINE void finish_rows(const GemmParams& p, const BlockPair& pair, int64_t first_row, int64_t end_row,
-                              const float* sums) {
-  constexpr int64_t kStride = 2 * kNBlock;
-  if (p.silu_and_mul || pair.b1 == nullptr) {
-    finish_n_blocks(p, first_row, end_row, pair.n_block, 1, sums, sums + kNBlock, kStride);
-  } else {
-    finish_n_blocks(p, first_row, end_row, pair.n_block, 2, sums, nullptr, kStride);
-  }
-}
-
-// Scales and offsets of a pair of n-blocks of whole rows of int8.
-struct PairScales {
-  F scale[2], offset[2];
-};
-SPATE_INLINE PairScales pair_scales(const GemmParams& p, const BlockPair& pair) {
-  const IntLayout& w = p.weight_ints;
-  PairScales at;
-  for (int j = 0; j < 2; ++j) {
-    const char* block = j == 0 || pair.b1 == nullptr ? pair.b0 : pair.b1;
-    at.scale[j] = load_scales(block + w.scales_offset(), w.scale_bytes, 0, 0);
-    at.offset[j] = w.has_offsets ? load_scales(block + w.offsets_offset(), w.scale_bytes, 0, 0) : zero();
-  }
-  return at;
-}
-
-// The sums of column block j of a row, from i32 sums of whole rows.
-SPATE_INLINE F complete_sum(const GemmParams& p, const IntX& x, const PairScales& scales, int64_t row,
-                            const float* sums, int j) {
-  const F sum = add_group(zero(), int_load(sums + j * kNBlock), set1(x.scales[row]), scales.scale[j]);
-  return p.weight_ints.has_offsets ? fma(set1(x.sums[row]), scales.offset[j], sum) : sum;
-}
-
-// What nearly all outputs are. The vector units do one operation a cycle beside tile products, so every one here counts.
-SPATE_INLINE bool is_plain(const GemmParams& p, const BlockPair& pair) {
-  return is_bf16_without_bias(p) && pair.b1 != nullptr && (pair.n_block + blocks_per_pair(p)) * kNBlock <= p.n;
-}
-
-SPATE_INLINE F silu_and_mul_bf16(F gate, F up) { return mul(silu_as<bf16_t>(round_bf16(gate)), round_bf16(up)); }
-// The same of two rows, in the halves of a line, with half the operations for rounding (split_pairs.h).
-SPATE_INLINE __m512i silu_and_mul_two_rows(F gate0, F gate1, F up0, F up1) {
-  const PairOfVectors gate = split(round_pair(gate0, gate1));
-  const PairOfVectors y = split(round_pair(silu_before_bf16(gate.even), silu_before_bf16(gate.odd)));
-  return round_in_order<2>(mul(y, split(after_one_split(round_pair(up0, up1)))));
-}
-
 // How 32 columns, a line, get to the output: silu_and_mul gives 16 at a time, of which the first wait for the others.
 enum class LineWrite : uint8_t { kStore, kStream, kKeep, kStreamWithKept };
-
-SPATE_INLINE void finish_plain_rows(const GemmParams& p, const BlockPair& pair, int64_t first_row, int64_t end_row,
-                                    const float* sums) {
-  const int64_t out_stride = p.out_stride;
-  bf16_t* out = static_cast<bf16_t*>(p.out) + first_row * out_stride + pair.n_block * kNBlock;
-  for (int64_t row = first_row; row < end_row; ++row, sums += 2 * kNBlock, out += out_stride) {
-    const F first = load(sums), second = load(sums + kNBlock);
-    if (p.silu_and_mul) {
-      store(out, silu_and_mul_bf16(first, second));
-    } else {
-      _mm512_storeu_si512(out, round_pair(first, second));
-    }
-  }
-}
-
-// i32 sums of whole rows become f32, in place.
-SPATE_INLINE void dequantize_rows(const GemmParams& p, const BlockPair& pair, int64_t first_row, int64_t end_row,
-                                  float* sums) {
-  const IntX x = int_x(p);
-  const PairScales scales = pair_scales(p, pair);
-  for (int64_t row = first_row; row < end_row; ++row, sums += 2 * kNBlock) {
-    for (int j = 0; j < (pair.b1 == nullptr ? 1 : 2); ++j) {
-      store(sums + j * kNBlock, complete_sum(p, x, scales, row, sums, j));
-    }
-  }
-}
-
-// How the rows of an item are finished: bf16 without bias (kLine: 32 columns; kSilu: 16), or anything.
-enum class Finish : uint8_t { kLine, kSilu, kAny };
-
-// Rows whose sums are complete, to be finished a few at a time between tile products.
-struct PendingRows {
-  BlockPair pair = {};
-  LineWrite write = LineWrite::kStore;
-  int64_t row = 0, end = 0;
-  float* sums = nullptr;    // of `row`, as the next three
-  bf16_t* out = nullptr;
-  bf16_t* kept = nullptr;
-  const float* x_scales = nullptr;  // kInts
-  F scale[2] = {};                  // of columns; kInts
-};
-
-// The sums of the next row, which is then taken.
-struct SumsOfRow {
-  F first, second;
-};
-template <bool kInts>
-SPATE_INLINE SumsOfRow take_sums(PendingRows& pending) {
-  const float* sums = pending.sums;
-  ++pending.row;
-  pending.sums += 2 * kNBlock;
-  if constexpr (!kInts) return {load(sums), load(sums + kNBlock)};
-  const F x_scale = set1(*pending.x_scales++);
-  return {add_group(zero(), int_load(sums), x_scale, pending.scale[0]),
-          add_group(zero(), int_load(sums + kNBlock), x_scale, pending.scale[1])};
-}
-
-template <bool kInts>
-SPATE_INLINE void finish_line(const GemmParams& p, PendingRows& pending) {
-  const SumsOfRow sums = take_sums<kInts>(pending);
-  const __m512i line = round_pair(sums.first, sums.second);
-  if (pending.write == LineWrite::kStream) {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(pending.out), line);
-  } else {
-    _mm512_storeu_si512(pending.out, line);
-  }
-  pending.out += p.out_stride;
-}
-
-// 16 columns of silu's, in the half kHalf of y.
-template <int kHalf>
-SPATE_INLINE void write_silu_row(const GemmParams& p, PendingRows& pending, __m512i y) {
-  if (pending.write == LineWrite::kStreamWithKept) {
-    const __m256i kept = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(pending.kept));
-    const __m512i line = kHalf == 1 ? _mm512_inserti64x4(y, kept, 0)
-                                    : _mm512_inserti64x4(_mm512_castsi256_si512(kept), _mm512_castsi512_si256(y), 1);
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(pending.out - kNBlock), line);
-  } else {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(pending.write == LineWrite::kKeep ? pending.kept : pending.out),
-                        _mm512_extracti64x4_epi64(y, kHalf));
-  }
-  pending.out += p.out_stride;
-  pending.kept += kNBlock;
-}
-
-// Two rows, or the last one.
-template <bool kInts, bool kSilu>
-SPATE_INLINE void finish_two_rows(const GemmParams& p, PendingRows& pending) {
-  const bool two = pending.row + 1 < pending.end;
-  if constexpr (!kSilu) {
-    finish_line<kInts>(p, pending);
-    if (two) finish_line<kInts>(p, pending);
-  } else if (two) {
-    const SumsOfRow sums0 = take_sums<kInts>(pending), sums1 = take_sums<kInts>(pending);
-    const __m512i y = silu_and_mul_two_rows(sums0.first, sums1.first, sums0.second, sums1.second);
-    write_silu_row<0>(p, pending, y);
-    write_silu_row<1>(p, pending, y);
-  } else {
-    const SumsOfRow sums = take_sums<kInts>(pending);
-    write_silu_row<0>(p, pending, _mm512_castsi256_si512(f32_to_bf16(silu_and_mul_bf16(sums.first, sums.second))));
-  }
-}
-
-template <bool kInts>
-static __attribute__((noinline)) void finish_any_rows(const GemmParams& p, PendingRows& pending, int64_t num_rows) {
-  const int64_t end = min_of(pending.end, pending.row + num_rows);
-  if constexpr (kInts) dequantize_rows(p, pending.pair, pending.row, end, pending.sums);
-  finish_rows(p, pending.pair, pending.row, end, pending.sums);
-  pending.sums += (end - pending.row) * 2 * kNBlock;
-  pending.row = end;
-}
-
-template <bool kInts, Finish kFinish>
-SPATE_INLINE void finish_some(const GemmParams& p, PendingRows& pending, int64_t num_rows) {
-  if constexpr (kFinish == Finish::kAny) {
-    if (pending.row < pending.end) finish_any_rows<kInts>(p, pending, num_rows);
-  } else {
-    for (int64_t i = 0; i < num_rows && pending.row < pending.end; i += 2) {
-      finish_two_rows<kInts, kFinish == Finish::kSilu>(p, pending);
-    }
-  }
-}
 
 // Memory of one thread.
 struct ProductScratch {
@@ -387,59 +201,6 @@ SPATE_INLINE ProductScratch product_scratch(const GemmPlan& plan, char* scratch)
   auto* complete = reinterpret_cast<float*>(scratch);
   auto* kept = reinterpret_cast<bf16_t*>(scratch + 2 * 32 * kPairBytes);
   return {{complete, complete + 32 * 2 * kNBlock}, kept, reinterpret_cast<float*>(kept + plan.rows_per_chunk * kNBlock)};
-}
-
-// Two blocks of A rows by tiles of two n-blocks, added to `from` (null: nothing there yet), into `to`, rows of a pair.
-// Each tile of sums is loaded or cleared just before its first product and stored behind its last, so that the others go
-// on. kFew: A is in L1; else it comes from L2 and must not drive B out of L1. kPrefetch: B, at b(s, j), comes from
-// memory and is asked for early. meanwhile(s) runs in each step: the vector units are idle for its 64 cycles.
-template <bool kInts, bool kFew, bool kPrefetch, typename B, typename Meanwhile>
-SPATE_INLINE void multiply_2x2(const TileRows& a, const B& b, int64_t steps, const float* from, float* to,
-                               const Meanwhile& meanwhile) {
-  constexpr int64_t kLower = 16 * 2 * kNBlock;
-  constexpr int64_t kAhead = 2 * kTileBytes;
-  for (int64_t s = 0; s < steps; ++s) {
-    const char* rows = a.base + s * a.step_stride;
-    const bool first = s == 0, last = s + 1 == steps;
-#define SPATE_FIRST(c, at)                        \
-  if (first) {                                    \
-    if (from == nullptr) {                        \
-      _tile_zero(c);                              \
-    } else {                                      \
-      _tile_loadd(c, from + (at), kPairBytes);    \
-    }                                             \
-  }
-#define SPATE_LAST(c, at) \
-  if (last) _tile_stored(c, to + (at), kPairBytes);
-#define SPATE_LOAD_A(tile, at)                    \
-  if constexpr (kFew) {                           \
-    _tile_loadd(tile, at, a.row_stride);          \
-  } else {                                        \
-    _tile_stream_loadd(tile, at, a.row_stride);   \
-  }
-    _tile_loadd(6, b(s, 0), 64);
-    if constexpr (kPrefetch) prefetch_lines_l1(b(s, 0) + kAhead);
-    SPATE_LOAD_A(4, rows)
-    SPATE_FIRST(0, 0)
-    SPATE_TILE_PRODUCT(0, 4, 6)
-    SPATE_LAST(0, 0)
-    _tile_loadd(7, b(s, 1), 64);
-    if constexpr (kPrefetch) prefetch_lines_l1(b(s, 1) + kAhead);
-    SPATE_FIRST(1, kNBlock)
-    SPATE_TILE_PRODUCT(1, 4, 7)
-    SPATE_LAST(1, kNBlock)
-    SPATE_LOAD_A(5, rows + a.block_stride)
-    SPATE_FIRST(2, kLower)
-    SPATE_TILE_PRODUCT(2, 5, 6)
-    SPATE_LAST(2, kLower)
-    SPATE_FIRST(3, kLower + kNBlock)
-    SPATE_TILE_PRODUCT(3, 5, 7)
-    SPATE_LAST(3, kLower + kNBlock)
-#undef SPATE_FIRST
-#undef SPATE_LAST
-#undef SPATE_LOAD_A
-    meanwhile(s);
-  }
 }
 
 // One item: some rows by some n-blocks. kUnpack: of int4.
@@ -474,17 +235,13 @@ static void multiply_many_rows(const GemmParams& p, const GemmPlan& plan, int64_
                                  const PairSteps& after) __attribute__((always_inline)) {
     const int64_t block = steps_at_a_time(end - begin);
     for (int64_t first = begin; first < end; first += block) {
-      const int64_t steps = min_of(block, end - first), rows_per_step = ceil_div(32, steps);
+      const int64_t steps = min_of(block, end - first);
       const bool completes = first + steps == all_steps;
       // After the last steps come the first ones of the next pair of n-blocks.
       const int64_t next_offset =
           first + steps < end ? (first + steps) * kTileBytes : per_pair * block_bytes + begin * kTileBytes;
       const char *next0 = pair.b0 + next_offset, *next1 = pair.b1 + next_offset;
       const char *b0 = pair.b0 + first * kTileBytes, *b1 = pair.b1 + first * kTileBytes;
-      const auto b = [&](int64_t s, int64_t j) __attribute__((always_inline)) {
-        if constexpr (kUnpack) return unpacked.tile(s, j);
-        return (j == 0 ? b0 : b1) + s * kTileBytes;
-      };
       if constexpr (kUnpack) {
         const int64_t rest = end - first - steps;
         const PairSteps following{{pair.b0, pair.b1}, first + steps, min_of(block, rest)};
@@ -493,39 +250,35 @@ static void multiply_many_rows(const GemmParams& p, const GemmPlan& plan, int64_
       for (int64_t row = 0; row < num_rows; row += 32) {
         const int64_t part = row / 32 % row_pairs_per_block * steps * lines * 64;
         const char* next = (row / 32 < row_pairs_per_block ? next0 : next1) + part;
-        const bool both = num_rows <= 32;
-        const auto meanwhile = [&](int64_t s) __attribute__((always_inline)) {
-          if constexpr (kUnpack) {
-            unpacked.unpack_some(s);
-          } else {
-            const char* at = next + s * lines * 64;
-            for (int64_t line = 0; line < lines; ++line) _mm_prefetch(at + line * 64, _MM_HINT_T1);
-            if (both) {
-              for (int64_t line = 0; line < 16; ++line) _mm_prefetch(next1 + (s * 16 + line) * 64, _MM_HINT_T1);
-            }
-          }
-          finish_some<kInts, kFinish>(p, pending, rows_per_step);
-        };
         const TileRows a = rows_at(row, first);
         float* c = sums + row * 2 * kNBlock;
-        const float* from = first > 0 ? c : nullptr;
-        float* to = completes ? scratch.complete[turn] : c;
-        if (num_rows <= kFewRows && row == 0) {
-          multiply_2x2<kInts, true, !kUnpack>(a, b, steps, from, to, meanwhile);
+        const PairSums of{first > 0 ? c : nullptr, completes ? scratch.complete[turn] : c};
+        const bool few = num_rows <= kFewRows && row == 0;
+        if constexpr (kUnpack) {
+          const UnpackedTiles b{&unpacked};
+          few ? multiply_row_pair<kInts, true, kFinish>(p, a, b, steps, of, pending)
+              : multiply_row_pair<kInts, false, kFinish>(p, a, b, steps, of, pending);
+        } else if (few) {
+          const StoredTiles<true> b{{b0, b1}, {next, num_rows <= 32 ? next1 : nullptr}, lines};
+          multiply_row_pair<kInts, true, kFinish>(p, a, b, steps, of, pending);
         } else {
-          multiply_2x2<kInts, false, false>(a, b, steps, from, to, meanwhile);
+          const StoredTiles<false> b{{b0, b1}, {next, nullptr}, lines};
+          multiply_row_pair<kInts, false, kFinish>(p, a, b, steps, of, pending);
         }
-        amx_fence();
         if (!completes) continue;
-        finish_some<kInts, kFinish>(p, pending, 32);
+        finish_all<kInts, kFinish>(p, pending);
         pending.pair = pair;
-        pending.write = write;
         pending.row = first_row + row;
-        pending.end = first_row + min_of(row + 32, num_rows);
-        pending.sums = to;
+        pending.left = min_of(32, num_rows - row);
+        pending.sums = of.to;
         if constexpr (kFinish != Finish::kAny) {
-          pending.out = static_cast<bf16_t*>(p.out) + pending.row * p.out_stride + pair.n_block * kNBlock;
-          pending.kept = scratch.kept + row * kNBlock;
+          const bool keep = write == LineWrite::kKeep;
+          bf16_t* kept = scratch.kept + row * kNBlock;
+          bf16_t* out = static_cast<bf16_t*>(p.out) + pending.row * p.out_stride + pair.n_block * kNBlock;
+          pending.out = keep ? kept : out;
+          pending.out_stride = keep ? kNBlock : p.out_stride;
+          pending.stream = write == LineWrite::kStream || write == LineWrite::kStreamWithKept;
+          pending.kept = kept;
           if constexpr (kInts) {
             const PairScales scales = pair_scales(p, pair);
             pending.x_scales = int_x(p).scales + pending.row;
@@ -551,7 +304,7 @@ static void multiply_many_rows(const GemmParams& p, const GemmPlan& plan, int64_
         PendingRows rows;
         rows.pair = pair;
         rows.row = first_row + row;
-        rows.end = first_row + min_of(row + 32, num_rows);
+        rows.left = min_of(32, num_rows - row);
         rows.sums = c;
         finish_any_rows<kInts>(p, rows, 32);
       }
@@ -599,7 +352,7 @@ static void multiply_many_rows(const GemmParams& p, const GemmPlan& plan, int64_
     }
   }
   amx_end();
-  finish_some<kInts, kFinish>(p, pending, 32);
+  finish_all<kInts, kFinish>(p, pending);
   if (plan.stream_out) _mm_sfence();
 }
 

@@ -19,7 +19,7 @@ const KernelTable& SPATE_TABLE_NAME(SPATE_ISA)() {
       .quantize_weight_row = quantize_weight_row,
       .int_embedding_row = int_embedding_row,
 #ifdef __AMX_BF16__
-      .max_attention_rows = 256,
+      .max_attention_rows = 512,
 #else
       .max_attention_rows = 64,
 #endif

@@ -62,9 +62,12 @@ class Arena {
     used_ += (tensor.num_bytes() + 255) / 256 * 256;
     return tensor;
   }
-  // Rows row_bytes apart.
-  Tensor take_rows(DType dtype, int64_t rows, int64_t columns, int64_t row_bytes) {
-    return take(dtype, rows, row_bytes / dtype_bytes(dtype)).columns(0, columns);
+  // Rows as far apart as the device likes them; room for the largest such distance, so that a plan without a device agrees.
+  Tensor take_activations(const Device* device, DType dtype, int64_t rows, int64_t columns) {
+    const int64_t element_bytes = dtype_bytes(dtype), row_bytes = columns * element_bytes;
+    const Tensor room = take(dtype, rows, columns + 128 / element_bytes);
+    const int64_t stride = device == nullptr ? row_bytes : device->activation_row_bytes(row_bytes);
+    return Tensor(room.raw(), dtype, {rows, stride / element_bytes}).columns(0, columns);
   }
   int64_t used() const { return used_; }
   void rewind(int64_t used) { used_ = used; }
@@ -166,9 +169,7 @@ Status DenseDecoder::allocate_workspace(TensorParallel tp) {
     Arena arena(base);
     const DType act = options_.act_dtype;
     const auto take_activations = [&](int64_t columns) {
-      const int64_t bytes = columns * dtype_bytes(act);
-      const int64_t row_bytes = device_ != nullptr ? device_->activation_row_bytes(bytes) : bytes + 128;
-      return arena.take_rows(act, num_tokens, columns, row_bytes);
+      return arena.take_activations(device_, act, num_tokens, columns);
     };
     workspace_.residual = arena.take(act, num_tokens, config_.hidden_size);
     // The sum over ranks takes contiguous tensors.

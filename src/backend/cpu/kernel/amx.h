@@ -55,15 +55,17 @@ struct TileRows {
 };
 
 constexpr int64_t kTileBytes = 1024;
-// Tiles ahead that memory is asked for while the current one is multiplied.
-constexpr int64_t kTilesAhead = 3;
+// Tiles ahead that memory is asked for in L2, and L2 in L1, while the current one is multiplied.
+constexpr int64_t kTilesAheadInL2 = 6, kTilesAheadInL1 = 1;
 
 SPATE_INLINE void prefetch_lines_l1(const char* tile) {
   for (int line = 0; line < 16; ++line) _mm_prefetch(tile + line * 64, _MM_HINT_T0);
 }
 template <bool kPrefetch>
 SPATE_INLINE void prefetch_tile(const char* tile) {
-  if constexpr (kPrefetch) prefetch_lines_l1(tile + kTilesAhead * kTileBytes);
+  if constexpr (!kPrefetch) return;
+  prefetch_lines_l1(tile + kTilesAheadInL1 * kTileBytes);
+  for (int line = 0; line < 16; ++line) _mm_prefetch(tile + kTilesAheadInL2 * kTileBytes + line * 64, _MM_HINT_T1);
 }
 
 // Tiles 0-3 are the sums c of one row block by four B blocks, or of two by two.

@@ -169,7 +169,7 @@ class Device {
   virtual int64_t op_workspace_bytes(const OpLimits& /*limits*/) const { return 0; }
 
   // (c) Layouts. Activations of row_bytes a row are written and read fastest with this many bytes from row to row, row_bytes
-  // to row_bytes + 127.
+  // to row_bytes + 127. All ops of a device that answers with more take such rows, also where backend/ops.h names no stride.
   virtual int64_t activation_row_bytes(int64_t row_bytes) const { return row_bytes; }
   // pack_rows reads `rows` [n, in_features] on the host (f32, f16 or bf16; any row stride) and may be called
   // in any order of rows, each row once. `rows` is not used after the call returns. Into an integer weight they are quantised as

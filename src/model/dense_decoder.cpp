@@ -64,9 +64,11 @@ class Arena {
   }
   // Rows as far apart as the device likes them; room for the largest such distance, so that a plan without a device agrees.
   Tensor take_activations(const Device* device, DType dtype, int64_t rows, int64_t columns) {
+    constexpr int64_t kRoom = 128;
     const int64_t element_bytes = dtype_bytes(dtype), row_bytes = columns * element_bytes;
-    const Tensor room = take(dtype, rows, columns + 128 / element_bytes);
+    const Tensor room = take(dtype, rows, columns + kRoom / element_bytes);
     const int64_t stride = device == nullptr ? row_bytes : device->activation_row_bytes(row_bytes);
+    CHECK(stride >= row_bytes && stride < row_bytes + kRoom && stride % element_bytes == 0, "rows of {} bytes {} apart", row_bytes, stride);
     return Tensor(room.raw(), dtype, {rows, stride / element_bytes}).columns(0, columns);
   }
   int64_t used() const { return used_; }

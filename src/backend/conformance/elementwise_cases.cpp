@@ -67,8 +67,8 @@ void add_add_rms_norm(Report& report, Sides sides, DType act) {
           family.compare(sides.actual, sides.expected,
                          fmt::format("[{}, {}]{}{}", m, width, in_place ? " in place" : "", decomposed ? " decomposed" : ""),
                          [&](Side& side) {
-                           const Tensor x_device = side.put(x), residual_device = side.put(residual);
-                           const Tensor out = in_place ? x_device : side.put(poisoned_tensor(act, {m, width}));
+                           const Tensor x_device = side.put_activations(x), residual_device = side.put(residual);
+                           const Tensor out = in_place ? x_device : side.put_activations(poisoned_tensor(act, {m, width}));
                            const auto op = decomposed ? decompositions().add_rms_norm : side.ops().add_rms_norm;
                            op(side.stream(), {.x = x_device,
                                               .residual = residual_device,
@@ -95,7 +95,7 @@ void add_adds(Report& report, Sides sides, DType act) {
       for (const bool in_place : {false, true}) {
         family.compare(sides.actual, sides.expected, fmt::format("[{}, {}]{}", m, width, in_place ? " in place" : ""),
                        [&](Side& side) {
-                         const Tensor a_device = side.put(a), b_device = side.put(b);
+                         const Tensor a_device = side.put(a), b_device = side.put_activations(b);
                          const Tensor out = in_place ? a_device : side.put(poisoned_tensor(act, {m, width}));
                          side.ops().add(side.stream(), {.a = a_device, .b = b_device, .out = out});
                          return one("out", side.get(out), {});  // one rounding of an exact sum
@@ -111,7 +111,7 @@ void add_silu_and_muls(Report& report, Sides sides, DType act) {
   const auto compare = [&](const std::string& label, const HostTensor& gate_up) {
     const int64_t m = gate_up.view().dim(0), width = gate_up.view().dim(1) / 2;
     family.compare(sides.actual, sides.expected, label, [&](Side& side) {
-      const Tensor out = side.put(poisoned_tensor(act, {m, width}));
+      const Tensor out = side.put_activations(poisoned_tensor(act, {m, width}));
       side.ops().silu_and_mul(side.stream(), {.gate_up = side.put(gate_up), .out = out});
       // silu and the product may each round to a neighbour; exp(x) in fp32 is off by |x| 2^-24 of itself, |x| < 140.
       return one("out", side.get(out), {.rel = act == DType::kBf16 ? 2 * kBf16Ulp : 3e-5, .abs = 1e-30});

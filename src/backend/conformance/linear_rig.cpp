@@ -29,8 +29,8 @@ void compare_linear_silu_and_mul(Family& family, Sides sides, const LinearCase& 
   const auto run = [&](Side& side, bool decomposed) -> Outputs {
     const auto fused = side.ops().linear_silu_and_mul;
     const auto op = decomposed || fused == nullptr ? decompositions().linear_silu_and_mul : fused;
-    const Tensor out = side.put(poisoned_tensor(c.act, {c.m, c.n}));
-    op(side.stream(), {.x = side.put(x),
+    const Tensor out = side.put_activations(poisoned_tensor(c.act, {c.m, c.n}));
+    op(side.stream(), {.x = side.put_activations(x),
                        .weight = &weight(side),
                        .bias = c.bias ? side.put(bias) : Tensor(),
                        .gate_up = side.put(poisoned_tensor(c.act, {c.m, 2 * c.n})),

@@ -42,6 +42,11 @@ Side::Padded Side::put_padded(const Tensor& host, int64_t left, int64_t right) {
   return {device_whole.columns(left, left + width), device_whole};
 }
 
+Tensor Side::put_activations(const Tensor& host) {
+  const int64_t element_bytes = dtype_bytes(host.dtype()), row_bytes = host.dim(1) * element_bytes;
+  return put_padded(host, 0, (device_.activation_row_bytes(row_bytes) - row_bytes) / element_bytes).view;
+}
+
 HostTensor Side::get(const Tensor& device_tensor) {
   const int64_t elements = span_elements(device_tensor), bytes = elements * dtype_bytes(device_tensor.dtype());
   device_.synchronize(*stream_);

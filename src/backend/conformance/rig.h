@@ -29,6 +29,7 @@ class Side {
     Tensor view, whole;
   };
   Padded put_padded(const Tensor& host, int64_t left, int64_t right);
+  Tensor put_activations(const Tensor& host);  // rows as far apart as the model lays them out on this device
   HostTensor get(const Tensor& device_tensor);  // contiguous
   const PackedWeight& put_weight(const Tensor& rows, const WeightSpec& spec);
   const PackedWeight& put_weight(const Tensor& rows, WeightFormat format) { return put_weight(rows, {.format = format}); }

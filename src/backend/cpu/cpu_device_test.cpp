@@ -1,4 +1,4 @@
-// Goal    What the CPU device says of itself for the memory plan is what its ops take.
+// Goal    What the CPU device says of itself for the memory plan is what its ops take; rows lie as its caches like them.
 // Method  The op with the largest appetite runs at the stated size; then the scratch that the threads hold is added up.
 //         What ops compute is the business of spate-conformance.
 #include "backend/cpu/cpu_device.h"
@@ -29,6 +29,16 @@ TEST_CASE("op_workspace_bytes is the scratch of the sampling ops on all threads"
     for (const Scratch& scratch : context_of(*stream).thread_scratch) taken += scratch.bytes();
     const int64_t told = device->op_workspace_bytes({.max_num_logits = kNumLogits, .vocab_size = vocab_size});
     CHECK(taken == told);
+  }
+}
+
+TEST_CASE("rows of activations are an odd number of cache lines apart, and no more than they need") {
+  const auto device = make_cpu_device({.num_threads = 1}).value();
+  for (const int64_t row_bytes : {2, 64, 66, 128, 640, 2048, 6144, 8192}) {
+    const int64_t stride = device->activation_row_bytes(row_bytes);
+    CAPTURE(row_bytes);
+    CHECK(stride % 128 == 64);
+    CHECK((stride >= row_bytes && stride < row_bytes + 128));
   }
 }
 

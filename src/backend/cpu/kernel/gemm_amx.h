@@ -53,6 +53,7 @@ SPATE_INLINE bool k_is_cut(const GemmParams& p, int64_t rows) {
 // Of a packed row of x: 64 bytes a step and the next odd number of lines.
 SPATE_INLINE int64_t packed_row_bytes(const GemmParams& p) { return (k_steps(p) | 1) * 64; }
 
+// Whole lines of 32 columns.
 SPATE_INLINE bool out_is_lines(const GemmParams& p) {
   return is_bf16_without_bias(p) && p.n % (2 * kNBlock) == 0 && reinterpret_cast<uintptr_t>(p.out) % 64 == 0 &&
          p.out_stride * 2 % 64 == 0;

@@ -16,10 +16,11 @@ SPATE_INLINE int64_t blocks_per_column(const GemmParams& p) { return p.silu_and_
 
 constexpr int64_t kPairBytes = 2 * kNBlock * 4;  // of a row's sums of a pair of n-blocks
 
-// Nearly all outputs: bf16 from bf16 without bias; and whole lines of 32 columns.
+// Nearly all outputs.
 SPATE_INLINE bool is_bf16_without_bias(const GemmParams& p) {
   return p.bias == nullptr && p.x_elem == Elem::kBf16 && p.out_elem == Elem::kBf16;
 }
+
 // Where a pair of n-blocks goes.
 struct BlockPair {
   const char* b0;

@@ -34,35 +34,44 @@ Result<Attention> Attention::create(ParameterFactory& factory, const AttentionSp
 
 void Attention::forward(const StepContext& ctx, const RotaryEmbedding& rotary, const KvView& kv, const Tensor& x,
                         const Tensor& qkv, const Tensor& heads, const Tensor& out) const {
-  const StepBatch& batch = ctx.batch;
+  project_qkv(ctx, rotary, kv, x, qkv);
+  attend(ctx, kv, q_of(qkv), ctx.batch.cu_seqlens_q, ctx.batch.max_query_len, heads);
+  project_out(ctx, heads, out);
+}
+
+void Attention::project_qkv(const StepContext& ctx, const RotaryEmbedding& rotary, const KvView& kv, const Tensor& x,
+                            const Tensor& qkv) const {
   const int64_t q_width = num_heads_ * head_dim_, kv_width = num_kv_heads_ * head_dim_;
   qkv_proj_.forward(ctx, x, qkv);
-  const Tensor q = qkv.columns(0, q_width).split_last(num_heads_, head_dim_);
   const Tensor k = qkv.columns(q_width, q_width + kv_width).split_last(num_kv_heads_, head_dim_);
   const Tensor v = qkv.columns(q_width + kv_width, q_width + 2 * kv_width).split_last(num_kv_heads_, head_dim_);
-  ctx.ops.qk_norm_rope_kv_write(ctx.stream, {.q = q,
+  ctx.ops.qk_norm_rope_kv_write(ctx.stream, {.q = q_of(qkv).split_last(num_heads_, head_dim_),
                                              .k = k,
                                              .v = v,
                                              .q_norm = q_norm_ ? q_norm_->weight() : Tensor(),
                                              .k_norm = k_norm_ ? k_norm_->weight() : Tensor(),
                                              .eps = q_norm_ ? q_norm_->eps() : 0.0f,
-                                             .positions = batch.positions,
+                                             .positions = ctx.batch.positions,
                                              .cos_sin = rotary.cos_sin(),
                                              .interleaved = rotary.interleaved(),
-                                             .slot_mapping = batch.slot_mapping,
+                                             .slot_mapping = ctx.batch.slot_mapping,
                                              .kv = kv});
-  ctx.ops.attention_paged(ctx.stream, {.q = q,
+}
+
+void Attention::attend(const StepContext& ctx, const KvView& kv, const Tensor& q, const Tensor& cu_seqlens_q, int max_query_len,
+                       const Tensor& out) const {
+  const StepBatch& batch = ctx.batch;
+  ctx.ops.attention_paged(ctx.stream, {.q = q.split_last(num_heads_, head_dim_),
                                        .kv = kv,
                                        .block_table = batch.block_table,
                                        .seq_rows = batch.seq_rows,
-                                       .cu_seqlens_q = batch.cu_seqlens_q,
+                                       .cu_seqlens_q = cu_seqlens_q,
                                        .seq_lens = batch.seq_lens,
-                                       .max_query_len = batch.max_query_len,
+                                       .max_query_len = max_query_len,
                                        .max_seq_len = batch.max_seq_len,
                                        .softmax_scale = softmax_scale_,
                                        .window = window_,
-                                       .out = heads.split_last(num_heads_, head_dim_)});
-  o_proj_.forward(ctx, heads, out);
+                                       .out = out.split_last(num_heads_, head_dim_)});
 }
 
 }  // namespace spate

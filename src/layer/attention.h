@@ -33,6 +33,14 @@ class Attention {
   void forward(const StepContext& ctx, const RotaryEmbedding& rotary, const KvView& kv, const Tensor& x,
                const Tensor& qkv, const Tensor& heads, const Tensor& out) const;
 
+  // The parts of forward(). k and v go to `kv`; what is left in qkv is q.
+  void project_qkv(const StepContext& ctx, const RotaryEmbedding& rotary, const KvView& kv, const Tensor& x, const Tensor& qkv) const;
+  Tensor q_of(const Tensor& qkv) const { return qkv.columns(0, attn_width()); }
+  // q, out [num_queries, attn_width()]: of sequence s the rows from cu_seqlens_q[s] on, its last tokens.
+  void attend(const StepContext& ctx, const KvView& kv, const Tensor& q, const Tensor& cu_seqlens_q, int max_query_len,
+              const Tensor& out) const;
+  void project_out(const StepContext& ctx, const Tensor& heads, const Tensor& out) const { o_proj_.forward(ctx, heads, out); }
+
   int64_t num_heads() const { return num_heads_; }        // of this rank
   int64_t num_kv_heads() const { return num_kv_heads_; }  // of this rank
   int64_t qkv_width() const { return (num_heads_ + 2 * num_kv_heads_) * head_dim_; }

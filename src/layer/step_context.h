@@ -21,6 +21,10 @@ struct StepBatch {
   Tensor block_table;   // [max_num_seqs, max_blocks_per_seq]
   int max_query_len = 0;
   int max_seq_len = 0;
+  // Tokens whose hidden states are wanted after the last layer, [num_outputs], half of all at most: the last ones of some
+  // sequences, in their order. Undefined: all tokens.
+  Tensor output_rows;
+  Tensor arange;  // [num_outputs + 1] at least: 0, 1, 2, ...; with output_rows
 
   int64_t num_tokens() const { return token_ids.dim(0); }
   int64_t num_seqs() const { return seq_rows.dim(0); }

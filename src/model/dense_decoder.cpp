@@ -239,11 +239,42 @@ Tensor DenseDecoder::forward(const StepContext& ctx) {
       layer.input_layernorm.forward(ctx, residual, x);
     else
       layer.input_layernorm.add_forward(ctx, x, residual, x);
+    if (i + 1 == layers_.size() && ctx.batch.output_rows.defined() && !tap_) return hidden_states_ = forward_output_rows(ctx);
     layer.self_attn.forward(ctx, rotary_emb_, ctx.kv[i], x, qkv, heads, x);
     layer.post_attention_layernorm.add_forward(ctx, x, residual, x);
     layer.mlp.forward(ctx, x, gate_up, act, x);
     if (tap_) tap(ctx, static_cast<int64_t>(i), residual, x);
   }
+  ctx.ops.add(ctx.stream, {.a = residual, .b = x, .out = residual});
+  return hidden_states_ = residual;
+}
+
+// Gathered rows lie behind those that are computed, in buffers whose other rows nobody needs any more.
+Tensor DenseDecoder::forward_output_rows(const StepContext& ctx) {
+  const Layer& layer = layers_.back();
+  const Tensor& output_rows = ctx.batch.output_rows;
+  const int64_t n = output_rows.dim(0);
+  CHECK(2 * n <= num_tokens_, "{} outputs of {} tokens", n, num_tokens_);
+  const Tensor qkv = workspace_.qkv.rows(0, num_tokens_), x = workspace_.x.rows(0, n);
+  layer.self_attn.project_qkv(ctx, rotary_emb_, ctx.kv.back(), workspace_.x.rows(0, num_tokens_), qkv);
+  if (n == 0) return x;
+  const auto gather = [&](const Tensor& from, const Tensor& out) {
+    ctx.ops.gather_rows(ctx.stream, {.x = from, .row_ids = output_rows, .out = out});
+    return out;
+  };
+  const Tensor residual = gather(workspace_.residual.rows(0, num_tokens_), workspace_.x.rows(n, 2 * n));
+  Tensor heads = workspace_.heads.rows(0, n);
+  if (n == ctx.batch.num_seqs()) {  // one query a sequence, its last token
+    const Tensor q = gather(layer.self_attn.q_of(qkv), workspace_.heads.rows(n, 2 * n));
+    layer.self_attn.attend(ctx, ctx.kv.back(), q, ctx.batch.arange.rows(0, n + 1), 1, heads);
+  } else {
+    const Tensor all = workspace_.heads.rows(0, num_tokens_);
+    layer.self_attn.attend(ctx, ctx.kv.back(), layer.self_attn.q_of(qkv), ctx.batch.cu_seqlens_q, ctx.batch.max_query_len, all);
+    heads = gather(all, layer.self_attn.q_of(qkv).rows(0, n));
+  }
+  layer.self_attn.project_out(ctx, heads, x);
+  layer.post_attention_layernorm.add_forward(ctx, x, residual, x);
+  layer.mlp.forward(ctx, x, workspace_.gate_up.rows(0, n), workspace_.act.rows(0, n), x);
   ctx.ops.add(ctx.stream, {.a = residual, .b = x, .out = residual});
   return residual;
 }
@@ -252,7 +283,7 @@ Tensor DenseDecoder::compute_logits(const StepContext& ctx, const Tensor& row_id
   const int64_t num_logits = row_ids.dim(0);
   CHECK(num_logits <= options_.max_num_logits, "{} logits rows, at most {}", num_logits, options_.max_num_logits);
   const Tensor sampled = workspace_.sampled.rows(0, num_logits);
-  ctx.ops.gather_rows(ctx.stream, {.x = workspace_.residual.rows(0, num_tokens_), .row_ids = row_ids, .out = sampled});
+  ctx.ops.gather_rows(ctx.stream, {.x = hidden_states_, .row_ids = row_ids, .out = sampled});
   norm_.forward(ctx, sampled, sampled);
   return lm_head_.forward(ctx, sampled, workspace_.logits_shard.rows(0, num_logits),
                           workspace_.logits.defined() ? workspace_.logits.rows(0, num_logits) : Tensor());

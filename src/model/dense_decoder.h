@@ -55,6 +55,8 @@ class DenseDecoder final : public Model {
       : config_(config), options_(options), device_(device) {}
   Status create_layers(const DecoderSpec& spec, ParameterFactory& factory);
   Status allocate_workspace(TensorParallel tp);
+  // The last layer from its normed input in workspace_.x on, of ctx.batch.output_rows only.
+  Tensor forward_output_rows(const StepContext& ctx);
   void tap(const StepContext& ctx, int64_t layer_idx, const Tensor& residual, const Tensor& x);
 
   const ModelConfig config_;
@@ -73,6 +75,7 @@ class DenseDecoder final : public Model {
   Buffer workspace_buffer_;
   Workspace workspace_;
   int64_t num_tokens_ = 0;  // of the last forward
+  Tensor hidden_states_;    // what it gave
   Tap tap_;
   Buffer tap_buffer_;
 };

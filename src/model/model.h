@@ -65,10 +65,11 @@ class Model {
   virtual int64_t weight_bytes() const = 0;     // as allocated
   virtual int64_t workspace_bytes() const = 0;  // as allocated
 
-  // Hidden states of every token of the step after the last layer, before the final norm: [num_tokens, hidden_size]
-  // act. Valid until the next forward().
+  // Hidden states after the last layer, before the final norm: [num_outputs, hidden_size] act, of batch.output_rows if they
+  // are defined and no tap is set, else of every token of the step. What only other tokens need is not computed, with the
+  // same bits where the ops are batch-invariant. Valid until the next forward().
   virtual Tensor forward(const StepContext& ctx) = 0;
-  // Final norm and lm_head of the rows row_ids ([n] i32 on the device, n <= max_num_logits) of the last forward().
+  // Final norm and lm_head of the rows row_ids ([n] i32 on the device, n <= max_num_logits) of what the last forward() gave.
   // Gives [n, vocab_size] f32, gathered over the ranks, on rank 0; an undefined tensor on the others. The row stride
   // exceeds vocab_size when tp.size does not divide it. Valid until the next compute_logits().
   virtual Tensor compute_logits(const StepContext& ctx, const Tensor& row_ids) = 0;

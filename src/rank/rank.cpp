@@ -25,12 +25,12 @@ Result<std::unique_ptr<Rank>> Rank::create(std::unique_ptr<Device> device, std::
 Status Rank::allocate_arrays() {
   ASSIGN_OR_RETURN(state_, RunningState::create(*device_, *stream_, limits_));
   const int64_t num_seqs = limits_.max_num_seqs, num_tokens = limits_.max_num_batched_tokens;
-  ASSIGN_OR_RETURN(arrays_, device_->allocate(static_cast<size_t>(4 * (num_seqs + num_tokens)), MemoryKind::kDevice));
+  ASSIGN_OR_RETURN(arrays_, device_->allocate(static_cast<size_t>(4 * (num_seqs + num_tokens + 1)), MemoryKind::kDevice));
   next_token_ids_ = arrays_.tensor(DType::kI32, {num_seqs});
-  token_row_ids_ = arrays_.tensor(DType::kI32, {num_tokens}, static_cast<size_t>(4 * num_seqs));
-  std::vector<int32_t> iota(static_cast<size_t>(num_tokens));
+  arange_ = arrays_.tensor(DType::kI32, {num_tokens + 1}, static_cast<size_t>(4 * num_seqs));
+  std::vector<int32_t> iota(static_cast<size_t>(num_tokens + 1));
   std::iota(iota.begin(), iota.end(), 0);
-  device_->copy_to_device(*stream_, token_row_ids_.raw(), iota.data(), iota.size() * 4);
+  device_->copy_to_device(*stream_, arange_.raw(), iota.data(), iota.size() * 4);
   device_->synchronize(*stream_);
 
   LogprobsBuffer& buffer = logprobs_;
@@ -115,7 +115,11 @@ void Rank::run_on_device(const StepPlanHeader& plan, const void* plan_device, St
                             .inputs = state_.all_inputs(),
                             .kv_block_size = limits_.kv_block_size});
   const StepInputs inputs = state_.inputs(plan.num_tokens, plan.num_seqs, plan.num_sampled);
-  const StepBatch batch = step_batch(state_.all_inputs(), state_.rows(), plan);
+  StepBatch batch = step_batch(state_.all_inputs(), state_.rows(), plan);
+  if (plan.num_prompt_logprobs == 0 && 2 * plan.num_sampled <= plan.num_tokens) {
+    batch.output_rows = inputs.sample_rows;
+    batch.arange = arange_;
+  }
   const StepContext ctx{
       .stream = *stream_, .ops = ops, .communicator = *communicator_, .batch = batch, .kv = kv_views_};
   model_->forward(ctx);
@@ -142,7 +146,8 @@ void Rank::sample(const StepContext& ctx, const StepPlanHeader& plan, const Step
   }
   for (int begin = 0; begin < plan.num_sampled; begin += limits_.max_num_logits) {
     const int end = std::min(plan.num_sampled, begin + limits_.max_num_logits);
-    const Tensor logits = model_->compute_logits(ctx, inputs.sample_rows.rows(begin, end));
+    const Tensor& rows = ctx.batch.output_rows.defined() ? arange_ : inputs.sample_rows;
+    const Tensor logits = model_->compute_logits(ctx, rows.rows(begin, end));
     if (communicator_->rank() != 0) continue;
     const Tensor next_token_ids = next_token_ids_.rows(begin, end);
     ctx.ops.sample(*stream_, {.logits = logits,
@@ -177,7 +182,7 @@ void Rank::compute_prompt_logprobs(const StepContext& ctx, const StepPlanHeader&
     const std::vector<int32_t> num_top(static_cast<size_t>(std::max(count, 0)), row.num_prompt_logprobs);
     for (int begin = 0; begin < count; begin += limits_.max_num_logits) {
       const int end = std::min(count, begin + limits_.max_num_logits);
-      const Tensor logits = model_->compute_logits(ctx, token_row_ids_.rows(token_begin + begin, token_begin + end));
+      const Tensor logits = model_->compute_logits(ctx, arange_.rows(token_begin + begin, token_begin + end));
       if (communicator_->rank() != 0) continue;
       const Tensor targets = state_.rows()
                                  .token_ids.rows(seqs[i].row, seqs[i].row + 1)

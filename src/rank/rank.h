@@ -66,7 +66,7 @@ class Rank {
   Buffer plan_device_;            // grows to the largest plan seen
   Buffer arrays_;
   Tensor next_token_ids_;         // [max_num_seqs]
-  Tensor token_row_ids_;          // [max_num_batched_tokens]: 0, 1, 2 ...
+  Tensor arange_;                 // [max_num_batched_tokens + 1]: 0, 1, 2 ...
   LogprobsBuffer logprobs_;
   std::vector<RowUpdate> row_updates_;  // the last one of each row: what the host must know of it
   std::span<const std::byte> plan_host_;

@@ -248,6 +248,26 @@ TEST_CASE("rank group: log-probabilities of output and prompt do not depend on c
   }
 }
 
+// Prompt log-probabilities need the last layer of all tokens; without them it runs only for those that are sampled.
+TEST_CASE("rank group: leaving out what nobody asks of the last layer changes nothing") {
+  const auto prompts = make_prompts();
+  for (const Variant& variant : {Variant{.max_num_batched_tokens = 512}, Variant{.max_num_batched_tokens = 40}, Variant{.max_num_batched_tokens = 9},
+                                 Variant{.max_num_batched_tokens = 40, .tensor_parallel_size = 2}}) {
+    CAPTURE(variant.max_num_batched_tokens);
+    CAPTURE(variant.tensor_parallel_size);
+    const auto sampled = run(variant, prompts, 4, {.temperature = 0, .logprobs = 1});
+    const auto all = run(variant, prompts, 4, {.temperature = 0, .logprobs = 1, .prompt_logprobs = 0});
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      CAPTURE(i);
+      REQUIRE(sampled->logprobs[i].size() == 4);
+      for (size_t t = 0; t < 4; ++t) {
+        CHECK(sampled->logprobs[i][t].token_id == all->logprobs[i][t].token_id);
+        CHECK(sampled->logprobs[i][t].logprob == all->logprobs[i][t].logprob);
+      }
+    }
+  }
+}
+
 TEST_CASE("rank group: as many top log-probabilities are computed as were asked for") {
   const auto prompts = make_prompts();
   for (const int num_top : {0, 1, kMaxLogprobs}) {

@@ -225,7 +225,7 @@ class AmxPipeline {
         pipeline_.softmax_moving_maximum(row_);
       }
       ++row_;
-      scores_.scores += kKvTile;
+      scores_.scores += kScoreStride;
     }
 
    private:
@@ -254,7 +254,7 @@ class AmxPipeline {
     __m512i probs_[4];
   };
 
-  float* scores_of(const Stage& stage) const { return s_.scores + stage.number % 2 * kBlockRows * kKvTile; }
+  float* scores_of(const Stage& stage) const { return s_.scores + stage.number % 2 * kBlockRows * kScoreStride; }
 
   template <typename Work>
   __attribute__((always_inline)) void score(const Stage& stage, Products2x2& products, Work& work) {
@@ -265,7 +265,7 @@ class AmxPipeline {
                      .block_stride = q_steps_ * kTileBytes};
     for (int64_t g = 0; g * kNBlock < stage.width; g += 2) {
       const auto b = [&](int64_t s, int64_t j) { return keys.group[g + j] + s * kTileBytes; };
-      products.run(q, b, q_steps_, scores_of(stage) + g * kNBlock, kKvTile, false, work);
+      products.run(q, b, q_steps_, scores_of(stage) + g * kNBlock, kScoreStride, false, work);
     }
   }
 
@@ -273,9 +273,9 @@ class AmxPipeline {
   __attribute__((always_inline)) void add_values(const Stage& stage, Products2x2& products, Work& work) {
     const ValueTiles& values = values_[stage.tile_idx];
     const TileRows probs{.base = reinterpret_cast<const char*>(scores_of(stage)),
-                         .row_stride = kKvTile * 4,
+                         .row_stride = kScoreStride * 4,
                          .step_stride = 64,
-                         .block_stride = 16 * kKvTile * 4};
+                         .block_stride = 16 * kScoreStride * 4};
     float* sums = sums_.accumulator + stage.first_row * value_width_;
     const int64_t last = ceil_div(item_.layout.head_dim, kNBlock) - 1;
     const int64_t steps = ceil_div(min_of(stage.width, stage.tile.num_keys), kKStep);
@@ -288,7 +288,7 @@ class AmxPipeline {
 
   ScoreRow row_of(const Stage& stage, int64_t r) const {
     const int64_t first_scale = stage.tile_idx * kKvTile;
-    return {scores_of(stage) + r * kKvTile, s_.key_scales + first_scale, s_.value_scales + first_scale, item_.scale_log2e,
+    return {scores_of(stage) + r * kScoreStride, s_.key_scales + first_scale, s_.value_scales + first_scale, item_.scale_log2e,
             {}};
   }
 

@@ -90,8 +90,8 @@ void pack_x(const GemmParams& p, int64_t first_row, int64_t num_rows) {
   p.x_elem == Elem::kF32 ? widen_rows<float>(p, first_row, num_rows) : widen_rows<bf16_t>(p, first_row, num_rows);
 }
 
-void gemm(const GemmParams& p, [[maybe_unused]] const GemmPlan& plan, int64_t first_row, int64_t num_rows,
-          int64_t first_n_block, int64_t num_n_blocks, char* scratch) {
+static void gemm_item(const GemmParams& p, [[maybe_unused]] const GemmPlan& plan, int64_t first_row, int64_t num_rows,
+                      int64_t first_n_block, int64_t num_n_blocks, char* scratch) {
 #ifdef __AMX_BF16__
   if (is_int(p)) return gemm_int_amx(p, plan, first_row, num_rows, first_n_block, num_n_blocks, scratch);
   if (amx_takes(p)) return gemm_amx(p, plan, first_row, num_rows, first_n_block, num_n_blocks, scratch);
@@ -103,6 +103,12 @@ void gemm(const GemmParams& p, [[maybe_unused]] const GemmPlan& plan, int64_t fi
   } else {
     gemm_fma<Bf16Weight>(p, first_row, num_rows, first_n_block, num_n_blocks, sums);
   }
+}
+
+void gemm(const GemmParams& p, const GemmPlan& plan, int64_t first_row, int64_t num_rows, int64_t first_n_block,
+          int64_t num_n_blocks, char* scratch) {
+  gemm_item(p, plan, first_row, num_rows, first_n_block, num_n_blocks, scratch);
+  if (streams_floats(p)) _mm_sfence();
 }
 
 }  // namespace spate::cpu::SPATE_ISA

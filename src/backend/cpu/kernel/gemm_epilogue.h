@@ -12,10 +12,19 @@ SPATE_INLINE F biased(const float* sums, const GemmParams& p, int64_t column, in
   return p.bias == nullptr ? x : add(x, load_up_to(static_cast<const Act*>(p.bias) + column, count));
 }
 
+// Logits of several sequences: no cache keeps them until they are sampled, and to write a line the usual way it would first
+// be fetched.
+SPATE_INLINE bool streams_floats(const GemmParams& p) {
+  constexpr int64_t kLeastBytes = int64_t{4} << 20;
+  return p.out_elem == Elem::kF32 && p.m * p.n * 4 >= kLeastBytes && reinterpret_cast<uintptr_t>(p.out) % 64 == 0 &&
+         p.out_stride % kNBlock == 0;
+}
+
 template <typename Act, typename Out, bool kSilu>
 static void finish_rows_of(const GemmParams& p, int64_t first_row, int64_t end_row, int64_t n_block, int64_t num_blocks,
                            const float* sums, const float* up_sums, int64_t stride) {
   const int64_t first = n_block * kNBlock, width = min_of(num_blocks * kNBlock, p.n - first);
+  [[maybe_unused]] const bool streams = streams_floats(p);
   for (int64_t row = first_row; row < end_row; ++row, sums += stride, up_sums += kSilu ? stride : 0) {
     Out* out = static_cast<Out*>(p.out) + row * p.out_stride + first;
     SPATE_FOR_LANES(i, count, width) {
@@ -23,6 +32,12 @@ static void finish_rows_of(const GemmParams& p, int64_t first_row, int64_t end_r
       if constexpr (kSilu) {
         const F up = biased<Act>(up_sums + i, p, p.n + first + i, count);
         x = mul(silu_as<Act>(round_as<Act>(x)), round_as<Act>(up));
+      }
+      if constexpr (sizeof(Out) == sizeof(float)) {
+        if (streams && count >= kLanes) {
+          stream(out + i, x);
+          continue;
+        }
       }
       store_up_to(out + i, x, count);
     }

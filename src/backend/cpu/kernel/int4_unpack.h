@@ -111,7 +111,9 @@ class Int4Tiles {
   static constexpr int64_t kFewSteps = 4;
   static_assert(kFewSteps > kAhead && (kFewSteps & (kFewSteps - 1)) == 0);
   static constexpr int64_t kPartsPerStep = 4;   // half a tile of each of two n-blocks, twice
-  static constexpr int64_t kBytesAhead = 2048;  // that memory is asked for ahead in each n-block
+  // That memory is asked for ahead in each n-block. Where rows pass more than once, to L2: a line that is asked for in L1 holds one of
+  // its buffers for misses, which tile loads need.
+  static constexpr int64_t kBytesAhead = 2048, kBytesAheadInL2 = 4096;
 
   char* place(int64_t number) const { return ring_ + (number & ring_mask_) * (2 * kTileBytes); }
 
@@ -137,9 +139,13 @@ class Int4Tiles {
   // Lines of the codes some steps ahead, those of the next pair behind the last; and its multipliers.
   __attribute__((always_inline)) void ask_for(const char* n_block, int64_t step, int64_t begin, int64_t end) const {
     const char* next_block = n_block + to_next_pair_;
-    const int64_t offset = step * 512 + kBytesAhead;
+    const int64_t offset = step * 512 + (num_passes_ > 1 ? kBytesAheadInL2 : kBytesAhead);
     const char* at = offset < w_.codes_bytes ? n_block + offset : next_block + offset - w_.codes_bytes;
-    for (int64_t line = begin; line < end; ++line) _mm_prefetch(at + line * 64, _MM_HINT_T0);
+    if (num_passes_ > 1) {
+      for (int64_t line = begin; line < end; ++line) _mm_prefetch(at + line * 64, _MM_HINT_T1);
+    } else {
+      for (int64_t line = begin; line < end; ++line) _mm_prefetch(at + line * 64, _MM_HINT_T0);
+    }
     _mm_prefetch(next_block + w_.multipliers_offset() + w_.multiplier_of(step * kIntKStep) * kNBlock, _MM_HINT_T0);
   }
 

@@ -23,6 +23,7 @@ SPATE_INLINE F zero() { return _mm512_setzero_ps(); }
 SPATE_INLINE F set1(float x) { return _mm512_set1_ps(x); }
 SPATE_INLINE F load(const float* p) { return _mm512_loadu_ps(p); }
 SPATE_INLINE void store(float* p, F x) { _mm512_storeu_ps(p, x); }
+SPATE_INLINE void stream(float* p, F x) { _mm512_stream_ps(p, x); }  // past the caches; aligned
 SPATE_INLINE F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
 SPATE_INLINE F add(F a, F b) { return _mm512_add_ps(a, b); }
 SPATE_INLINE F sub(F a, F b) { return _mm512_sub_ps(a, b); }
@@ -120,6 +121,7 @@ SPATE_INLINE F zero() { return _mm256_setzero_ps(); }
 SPATE_INLINE F set1(float x) { return _mm256_set1_ps(x); }
 SPATE_INLINE F load(const float* p) { return _mm256_loadu_ps(p); }
 SPATE_INLINE void store(float* p, F x) { _mm256_storeu_ps(p, x); }
+SPATE_INLINE void stream(float* p, F x) { _mm256_stream_ps(p, x); }  // past the caches; aligned
 SPATE_INLINE F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
 SPATE_INLINE F add(F a, F b) { return _mm256_add_ps(a, b); }
 SPATE_INLINE F sub(F a, F b) { return _mm256_sub_ps(a, b); }

@@ -68,28 +68,8 @@ SPATE_INLINE void prefetch_tile(const char* tile) {
   for (int line = 0; line < 16; ++line) _mm_prefetch(tile + kTilesAheadInL2 * kTileBytes + line * 64, _MM_HINT_T1);
 }
 
-// Tiles 0-3 are the sums c of one row block by four B blocks, or of two by two.
-SPATE_INLINE void load_1x4(const float* c, int64_t c_stride, bool accumulate) {
-  if (accumulate) {
-    _tile_loadd(0, c, c_stride * 4);
-    _tile_loadd(1, c + 16, c_stride * 4);
-    _tile_loadd(2, c + 32, c_stride * 4);
-    _tile_loadd(3, c + 48, c_stride * 4);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-}
-SPATE_INLINE void store_1x4(float* c, int64_t c_stride) {
-  _tile_stored(0, c, c_stride * 4);
-  _tile_stored(1, c + 16, c_stride * 4);
-  _tile_stored(2, c + 32, c_stride * 4);
-  _tile_stored(3, c + 48, c_stride * 4);
-}
-SPATE_INLINE void load_2x2(const float* c, int64_t c_stride, bool accumulate) {
-  const float* lower = c + 16 * c_stride;
+// Tiles 0-3 are sums: 16 columns each at c and at c + 16, at `lower` and at lower + 16.
+SPATE_INLINE void load_sums(const float* c, const float* lower, int64_t c_stride, bool accumulate) {
   if (accumulate) {
     _tile_loadd(0, c, c_stride * 4);
     _tile_loadd(1, c + 16, c_stride * 4);
@@ -102,13 +82,19 @@ SPATE_INLINE void load_2x2(const float* c, int64_t c_stride, bool accumulate) {
     _tile_zero(3);
   }
 }
-SPATE_INLINE void store_2x2(float* c, int64_t c_stride) {
-  float* lower = c + 16 * c_stride;
+SPATE_INLINE void store_sums(float* c, float* lower, int64_t c_stride) {
   _tile_stored(0, c, c_stride * 4);
   _tile_stored(1, c + 16, c_stride * 4);
   _tile_stored(2, lower, c_stride * 4);
   _tile_stored(3, lower + 16, c_stride * 4);
 }
+// Of one row block by four B blocks, and of two by two.
+SPATE_INLINE void load_1x4(const float* c, int64_t c_stride, bool accumulate) { load_sums(c, c + 32, c_stride, accumulate); }
+SPATE_INLINE void store_1x4(float* c, int64_t c_stride) { store_sums(c, c + 32, c_stride); }
+SPATE_INLINE void load_2x2(const float* c, int64_t c_stride, bool accumulate) {
+  load_sums(c, c + 16 * c_stride, c_stride, accumulate);
+}
+SPATE_INLINE void store_2x2(float* c, int64_t c_stride) { store_sums(c, c + 16 * c_stride, c_stride); }
 
 // In all: b(step, j) is the address of a B tile, c has rows c_stride floats apart and 16 columns a B block.
 

@@ -354,7 +354,6 @@ static void multiply_many_rows(const GemmParams& p, const GemmPlan& plan, int64_
   }
   amx_end();
   finish_all<kInts, kFinish>(p, pending);
-  if (plan.stream_out) _mm_sfence();
 }
 
 template <bool kInts, bool kUnpack>

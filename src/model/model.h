@@ -5,7 +5,7 @@
 //
 //   auto model = Model::create(config, device, {.rank = 0, .size = 2}, options);
 //   model->load(checkpoint, progress);
-//   const Tensor hidden_states = model->forward(ctx);              // [num_tokens, hidden_size] act
+//   const Tensor hidden_states = model->forward(ctx);              // [num_outputs, hidden_size] act
 //   const Tensor logits = model->compute_logits(ctx, row_ids);     // [num_logits, vocab_size] f32 on rank 0
 #pragma once
 

@@ -154,22 +154,32 @@ SPATE_INLINE void few_rows_step(const char* a, int64_t a_stride, const char* con
 // through memory.
 constexpr int64_t kVectorRows = 4;
 
-// Two rows of 16 pairs of k.
+// Four k of 16 columns as floats: even, odd, even, odd. Codes as they are, which is kWidenedUnit times what tiles take.
 template <bool kCodes>
-SPATE_INLINE void load_row_pair(const char* n_block, int64_t pair, __m512i* rows) {
+SPATE_INLINE void load_quad(const char* n_block, int64_t quad, F* k) {
   if constexpr (kCodes) {
-    const __m512i both = _mm512_loadu_si512(n_block + pair * 64);
-    rows[0] = widen_words(_mm512_slli_epi16(both, 8));
-    rows[1] = widen_words(_mm512_and_si512(both, _mm512_set1_epi16(static_cast<int16_t>(0xff00))));
+    const __m512i codes = _mm512_loadu_si512(n_block + quad * 64);
+    // A dot with one byte of ones is that byte with its sign.
+    const auto byte = [&](int i) {
+      return _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi32(1 << (8 * i)), codes));
+    };
+    k[0] = byte(0);
+    k[1] = byte(2);
+    k[2] = byte(1);
+    k[3] = _mm512_cvtepi32_ps(_mm512_srai_epi32(codes, 24));
   } else {
-    rows[0] = _mm512_loadu_si512(n_block + pair * 128);
-    rows[1] = _mm512_loadu_si512(n_block + pair * 128 + 64);
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      const __m512i pairs = _mm512_loadu_si512(n_block + quad * 128 + i * 64);
+      k[2 * i] = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+      k[2 * i + 1] = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+    }
   }
 }
 
 // kRows rows of floats times kBlocks n-blocks over a step of 32 k, half of it at halves[j][0] and half at halves[j][1]: as
 // TDPBF16PS does it, the even k one after the other by fused multiply-add, the odd k too, both sums together, and that to
-// c, with denormals as zeros (MXCSR). Asks for `lines` meanwhile.
+// c, with denormals as zeros (FlushDenormals). Asks for `lines` meanwhile.
 template <bool kCodes, int kRows, int kBlocks>
 SPATE_INLINE void vector_step(const float* a, int64_t a_stride, const char* const (*halves)[2], float* c, int64_t c_stride,
                               bool accumulate, const KvAhead::Lines& lines) {
@@ -179,12 +189,12 @@ SPATE_INLINE void vector_step(const float* a, int64_t a_stride, const char* cons
 #pragma GCC unroll 4
     for (int j = 0; j < kBlocks; ++j) even[r][j] = odd[r][j] = zero();
   }
-  const int64_t lines_a_pair = ceil_div(lines.count, 8);
+  const int64_t lines_a_quad = ceil_div(lines.count, 8);
   const char* line = lines.first;
   const char* const end = lines.first + lines.count * 64;
   for (int64_t half = 0; half < 2; ++half) {
-    for (int64_t pair = 0; pair < 4; ++pair, a += 4) {
-      for (int64_t i = 0; i < lines_a_pair && line < end; ++i, line += 64) _mm_prefetch(line, _MM_HINT_T1);
+    for (int64_t quad = 0; quad < 4; ++quad, a += 4) {
+      for (int64_t i = 0; i < lines_a_quad && line < end; ++i, line += 64) _mm_prefetch(line, _MM_HINT_T1);
       F x[kRows][4];
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
@@ -193,16 +203,14 @@ SPATE_INLINE void vector_step(const float* a, int64_t a_stride, const char* cons
       }
 #pragma GCC unroll 4
       for (int j = 0; j < kBlocks; ++j) {
-        __m512i rows[2];
-        load_row_pair<kCodes>(halves[j][half], pair, rows);
+        F k[4];
+        load_quad<kCodes>(halves[j][half], quad, k);
 #pragma GCC unroll 2
-        for (int i = 0; i < 2; ++i) {
-          const F low = _mm512_castsi512_ps(_mm512_slli_epi32(rows[i], 16));
-          const F high = _mm512_castsi512_ps(_mm512_and_si512(rows[i], _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+        for (int i = 0; i < 4; i += 2) {
 #pragma GCC unroll 4
           for (int r = 0; r < kRows; ++r) {
-            even[r][j] = fma(low, x[r][2 * i], even[r][j]);
-            odd[r][j] = fma(high, x[r][2 * i + 1], odd[r][j]);
+            even[r][j] = fma(k[i], x[r][i], even[r][j]);
+            odd[r][j] = fma(k[i + 1], x[r][i + 1], odd[r][j]);
           }
         }
       }
@@ -218,10 +226,14 @@ SPATE_INLINE void vector_step(const float* a, int64_t a_stride, const char* cons
   }
 }
 
-// Decode on the vector units. FMA takes denormals as zeros, as the tiles do, while one of these lives.
+// While one of these lives, sums on the vector units that are denormal become zeros, as they do in tiles, and with `inputs`
+// what they are made of too. Rows of floats for codes are kWidenedUnit times smaller than those of tiles, since codes are
+// as many times larger: there a denormal stands for a number that tiles take as it is.
 class FlushDenormals {
  public:
-  FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | kFlushToZero | kDenormalsAreZero); }
+  explicit FlushDenormals(bool inputs) : before_(_mm_getcsr()) {
+    _mm_setcsr(before_ | kFlushToZero | (inputs ? kDenormalsAreZero : 0));
+  }
   ~FlushDenormals() { _mm_setcsr(before_); }
 
  private:
@@ -229,6 +241,7 @@ class FlushDenormals {
   unsigned before_;
 };
 
+// Decode on the vector units.
 template <bool kCodes, int kRows>
 class VectorRows {
  public:
@@ -247,13 +260,14 @@ class VectorRows {
     for (int64_t r = 0; r < kRows; ++r) {
       ask_for_row(item_, r);
       const bf16_t* src = static_cast<const bf16_t*>(item_.q) + q_offset(item_, r);
-      SPATE_FOR_LANES(d, count, item_.layout.head_dim) { store(q_ + r * q_width_ + d, load_up_to(src + d, count)); }
+      SPATE_FOR_LANES(d, count, item_.layout.head_dim) {
+        store(q_ + r * q_width_ + d, mul(load_up_to(src + d, count), set1(kRowScale)));
+      }
       for (int64_t d = round_up(item_.layout.head_dim, kLanes); d < q_width_; ++d) q_[r * q_width_ + d] = 0;
     }
   }
 
   void run(const TileRange& range) {
-    const FlushDenormals flush;
     for (int64_t t = range.first; t < range.end; ++t) {
       tile_ = key_tile(item_, t);
       pointers_ = group_pointers(item_, tile_);
@@ -270,6 +284,7 @@ class VectorRows {
 
  private:
   static constexpr int kBlocks = kRows <= 2 ? 4 : 2;  // sums in 16 registers
+  static constexpr float kRowScale = kCodes ? 1 / kWidenedUnit : 1;
 
   template <int kCount>
   void step(const float* a, int64_t a_stride, const char* const (*halves)[2], float* c, int64_t c_stride, bool accumulate) {
@@ -278,6 +293,7 @@ class VectorRows {
   }
 
   void score() {
+    const FlushDenormals flush(/*inputs=*/!kCodes);
     const int64_t groups = ceil_div(tile_.num_keys, kNBlock), step_bytes = kKStep * kNBlock * elem_bytes(item_.layout.elem);
     for (int64_t first = 0; first < groups; first += kBlocks) {
       for (int64_t d = 0; d < q_width_; d += kKStep) {
@@ -300,15 +316,18 @@ class VectorRows {
     const ScoreRow row{s_.scores + r * kKvTile, s_.key_scales, s_.value_scales, item_.scale_log2e,
                        visible_keys(item_, tile_, r)};
     bf16_t probs[kKvTile];
-    const float factor = softmax_masked_row<kCodes>(row, round_up(tile_.num_keys, kWidthStep), probs, sums_.max[r],
-                                                    sums_.denominators + r * kLanes);
-    if (factor != 1) scale_row(sums_.accumulator + r * value_width_, value_width_, factor);
+    factors_[r] = softmax_masked_row<kCodes>(row, round_up(tile_.num_keys, kWidthStep), probs, sums_.max[r],
+                                             sums_.denominators + r * kLanes);
     for (int64_t i = 0; i < round_up(tile_.num_keys, kWidthStep); i += kLanes) {
-      store(probs_ + r * kKvTile + i, load(probs + i));
+      store(probs_ + r * kKvTile + i, mul(load(probs + i), set1(kRowScale)));
     }
   }
 
   void add_values(bool accumulate) {
+    const FlushDenormals flush(/*inputs=*/!kCodes);
+    for (int64_t r = 0; r < kRows; ++r) {
+      if (factors_[r] != 1) scale_row(sums_.accumulator + r * value_width_, value_width_, factors_[r]);
+    }
     const int64_t half_bytes = kKStep / 2 * kNBlock * elem_bytes(item_.layout.elem);
     for (int64_t first = 0; first < value_blocks_; first += kBlocks) {
       for (int64_t key = 0; key < tile_.num_keys; key += kKStep) {
@@ -334,8 +353,9 @@ class VectorRows {
   const RowSums& sums_;
   KvAhead& ahead_;
   int64_t q_width_, value_blocks_, value_width_;
-  float* q_;      // [kRows, q_width], where widened keys lie else
-  float* probs_;  // [kRows, kKvTile]
+  float* q_;      // [kRows, q_width] times kRowScale, where widened keys lie else
+  float* probs_;  // [kRows, kKvTile] times kRowScale
+  float factors_[kRows];  // of the sums of the tiles before
   KeyTile tile_ = {};
   GroupPointers pointers_;
   ValueTiles values_;

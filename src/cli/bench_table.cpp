@@ -33,9 +33,10 @@ CpuLimits larger_limits(CpuLimits a, const CpuLimits& b) {
   return a;
 }
 
-// `format`: as --quantization, or "bf16". Integer weights come with an INT8 KV cache.
-Result<std::vector<BenchRow>> measure_model(const Arguments& arguments, const std::string& config_dir,
-                                            const std::string& format) {
+// Adds to rows and writes them after each one, so that a long run that is cut short leaves something. `format`: as
+// --quantization, or "bf16". Integer weights come with an INT8 KV cache.
+Status measure_model(const Arguments& arguments, const std::string& config_dir, const std::string& format,
+                     std::vector<BenchRow>& rows) {
   Arguments run = arguments;
   run.model.model = config_dir;
   run.model.load_format = "dummy";
@@ -80,7 +81,11 @@ Result<std::vector<BenchRow>> measure_model(const Arguments& arguments, const st
     return larger;
   };
 
-  std::vector<BenchRow> rows;
+  const auto add_row = [&](const BenchRow& row) {
+    print_row(row);
+    rows.push_back(row);
+    return write_rows(arguments.bench.output_json, rows);
+  };
   // Prefill: from the submit to the first token, one lm_head row included.
   for (const int len : {512, 2048, 8192}) {
     if (len >= model->engine->config().max_seq_len()) continue;
@@ -89,13 +94,12 @@ Result<std::vector<BenchRow>> measure_model(const Arguments& arguments, const st
     const CpuLimits limits = limits_of_row();
     const double limit = matmul_flops(limits, quantization) / prefill_flops(cost, len) * len;
     const bool has_8192_goal = len == 8192 && model->name == "qwen3-0.6b";
-    rows.push_back({.name = fmt::format("{}/prefill/{}", prefix, len),
-                    .value = value,
-                    .unit = "tok/s",
-                    .limit = on_cpu ? limit : 0,
-                    .goal = len == 512 && on_cpu ? goals.prefill_512_share * limit : has_8192_goal ? goals.prefill_8192 : 0,
-                    .command = command});
-    print_row(rows.back());
+    RETURN_IF_ERROR(add_row({.name = fmt::format("{}/prefill/{}", prefix, len),
+                             .value = value,
+                             .unit = "tok/s",
+                             .limit = on_cpu ? limit : 0,
+                             .goal = len == 512 && on_cpu ? goals.prefill_512_share * limit : has_8192_goal ? goals.prefill_8192 : 0,
+                             .command = command}));
   }
   // Decode: every step reads the weights once and the keys and values of each sequence.
   for (const int num_seqs : {1, 4, 16, 32}) {
@@ -107,16 +111,15 @@ Result<std::vector<BenchRow>> measure_model(const Arguments& arguments, const st
     const CpuLimits limits = limits_of_row();
     const double step_bytes = decode_step_bytes(cost, num_seqs, input_len + output_len / 2);
     const double limit = limits.memory_bytes_per_s / step_bytes * num_seqs;
-    rows.push_back({.name = fmt::format("{}/decode/batch{}", prefix, num_seqs),
-                    .value = value,
-                    .unit = "tok/s",
-                    .limit = on_cpu ? limit : 0,
-                    .goal = num_seqs == 1 ? goals.decode_share * limit : num_seqs == 32 ? goals.decode_32_share * limit : 0,
-                    .command = command});
-    print_row(rows.back());
+    RETURN_IF_ERROR(add_row({.name = fmt::format("{}/decode/batch{}", prefix, num_seqs),
+                             .value = value,
+                             .unit = "tok/s",
+                             .limit = on_cpu ? limit : 0,
+                             .goal = num_seqs == 1 ? goals.decode_share * limit : num_seqs == 32 ? goals.decode_32_share * limit : 0,
+                             .command = command}));
   }
   model->engine->stop();
-  return rows;
+  return ok_status();
 }
 
 }  // namespace
@@ -138,9 +141,7 @@ Result<int> run_bench_table(const Arguments& arguments) {
   RETURN_IF_ERROR(write_rows(arguments.bench.output_json, rows));
   for (const std::string& config : arguments.bench.configs) {
     for (const std::string& format : arguments.bench.formats) {
-      ASSIGN_OR_RETURN(const std::vector<BenchRow> measured, measure_model(arguments, config, format));
-      rows.insert(rows.end(), measured.begin(), measured.end());
-      RETURN_IF_ERROR(write_rows(arguments.bench.output_json, rows));  // what is there when a long run is cut short
+      RETURN_IF_ERROR(measure_model(arguments, config, format, rows));
     }
   }
   return 0;

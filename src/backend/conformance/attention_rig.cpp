@@ -41,8 +41,8 @@ AttentionData make_attention_data(const AttentionShape& shape, uint64_t seed) {
   }
   data.num_blocks += 3;
   data.q = random_tensor(rng, shape.act, {shape.num_tokens(), shape.num_heads() * shape.head_dim}, shape.q_magnitude);
-  data.k = random_tensor(rng, shape.act, {num_keys, shape.num_kv_heads * shape.head_dim});
-  data.v = random_tensor(rng, shape.act, {num_keys, shape.num_kv_heads * shape.head_dim});
+  data.k = random_tensor(rng, shape.act, {num_keys, shape.num_kv_heads * shape.head_dim}, shape.k_magnitude);
+  data.v = random_tensor(rng, shape.act, {num_keys, shape.num_kv_heads * shape.head_dim}, shape.v_magnitude);
 
   std::vector<int32_t> blocks(static_cast<size_t>(data.num_blocks));
   for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int32_t>(i);

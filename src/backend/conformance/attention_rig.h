@@ -15,6 +15,7 @@ struct AttentionShape {
   int window = 0;
   std::vector<SeqShape> seqs;
   float q_magnitude = 1;  // times as large: scores of 24 lie far apart
+  float k_magnitude = 1, v_magnitude = 1;
 
   int64_t num_heads() const { return num_kv_heads * group_size; }
   int64_t num_tokens() const;

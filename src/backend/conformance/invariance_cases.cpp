@@ -71,14 +71,17 @@ void add_attention_invariance(Report& report, Sides sides, DType act, DType kv_d
   struct Case {
     int window;
     int64_t kv_block_size;
-    float q_magnitude;  // maxima that hardly move, or do; probabilities, or scores, that are denormal
+    float q_magnitude, k_magnitude = 1, v_magnitude = 1;
   };
-  for (const auto& [window, kv_block_size, q_magnitude] :
-       {Case{0, 16, 1}, {50, 16, 1}, {0, 32, 24}, {50, 32, 24}, {0, 32, 400}, {0, 16, 1e-36f}}) {
+  // Maxima that hardly move, and that do; probabilities that are denormal; then products of an int8 cache that are, whose
+  // factors kernels scale in different ways: of scores, and of values.
+  for (const auto& [window, kv_block_size, q_magnitude, k_magnitude, v_magnitude] :
+       {Case{0, 16, 1}, {50, 16, 1}, {0, 32, 24}, {50, 32, 24}, {0, 32, 400}, {0, 16, 1e-7f, 1e7f}, {0, 32, 24, 1, 1e-33f}}) {
     AttentionShape shape{.act = act, .kv_dtype = kv_dtype, .num_kv_heads = 2, .group_size = 3, .head_dim = 64,
                          .kv_block_size = kv_block_size, .window = window, .seqs = {{300, 300}, {141, 70}, {131, 3}},
-                         .q_magnitude = q_magnitude};
-    const std::string label = fmt::format("window {}, blocks of {}, q times {}", window, kv_block_size, q_magnitude);
+                         .q_magnitude = q_magnitude, .k_magnitude = k_magnitude, .v_magnitude = v_magnitude};
+    const std::string label = fmt::format("window {}, blocks of {}, q, k, v times {}, {}, {}", window, kv_block_size,
+                                          q_magnitude, k_magnitude, v_magnitude);
     const AttentionData data = make_attention_data(shape, 11);
     const HostTensor whole = run_attention(side, data);
     side.clear();

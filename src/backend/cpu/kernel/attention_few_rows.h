@@ -316,8 +316,8 @@ class VectorRows {
     const ScoreRow row{s_.scores + r * kKvTile, s_.key_scales, s_.value_scales, item_.scale_log2e,
                        visible_keys(item_, tile_, r)};
     bf16_t probs[kKvTile];
-    factors_[r] = softmax_masked_row<kCodes>(row, round_up(tile_.num_keys, kWidthStep), probs, sums_.max[r],
-                                             sums_.denominators + r * kLanes);
+    s_.factors[r] = softmax_masked_row<kCodes>(row, round_up(tile_.num_keys, kWidthStep), probs, sums_.max[r],
+                                               sums_.denominators + r * kLanes);
     for (int64_t i = 0; i < round_up(tile_.num_keys, kWidthStep); i += kLanes) {
       store(probs_ + r * kKvTile + i, mul(load(probs + i), set1(kRowScale)));
     }
@@ -326,7 +326,7 @@ class VectorRows {
   void add_values(bool accumulate) {
     const FlushDenormals flush(/*inputs=*/!kCodes);
     for (int64_t r = 0; r < kRows; ++r) {
-      if (factors_[r] != 1) scale_row(sums_.accumulator + r * value_width_, value_width_, factors_[r]);
+      if (s_.factors[r] != 1) scale_row(sums_.accumulator + r * value_width_, value_width_, s_.factors[r]);
     }
     const int64_t half_bytes = kKStep / 2 * kNBlock * elem_bytes(item_.layout.elem);
     for (int64_t first = 0; first < value_blocks_; first += kBlocks) {
@@ -355,7 +355,6 @@ class VectorRows {
   int64_t q_width_, value_blocks_, value_width_;
   float* q_;      // [kRows, q_width] times kRowScale, where widened keys lie else
   float* probs_;  // [kRows, kKvTile] times kRowScale
-  float factors_[kRows];  // of the sums of the tiles before
   KeyTile tile_ = {};
   GroupPointers pointers_;
   ValueTiles values_;

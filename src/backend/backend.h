@@ -127,8 +127,8 @@ struct DeviceOptions {
   int num_threads = 0;     // CPU: compute threads of this rank; 0 = its share of the cores
   std::vector<int> core_ids;   // CPU: what its threads are bound to, one a thread; empty: not bound
   bool deterministic = false;  // batch-invariant kernels: the same bits for a sequence whatever runs beside it
-  std::string isa;         // CPU: cap on the instruction set: "", "avx2", "avx512", "amx"
-  std::string kernel_dir;  // CUDA: read kernel sources from this folder instead of the embedded ones
+  std::string isa;         // CPU: cap on the instruction set, one of BackEnd::instruction_sets; empty: the best
+  std::string kernel_dir;  // GPU: read kernel sources from this folder instead of the embedded ones
 };
 
 // Identifies a step shape for back-ends that capture steps; equal keys mean the same launches.
@@ -149,8 +149,8 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  virtual std::string_view kind() const = 0;      // "cpu", "reference", "cuda"
-  virtual std::string description() const = 0;    // "AVX-512 + AMX, 2 threads" or "NVIDIA H200, sm_90a, 139 GiB"
+  virtual std::string_view kind() const = 0;      // its name in the registry
+  virtual std::string description() const = 0;    // "AVX-512 + AMX, 2 threads" or "H200, 139 GiB"
 
   // (a) Runtime.
   virtual Result<MemoryInfo> memory_info() = 0;
@@ -185,7 +185,7 @@ class Device {
   virtual void run_step(Stream& stream, const StepKey& key, const std::function<void()>& step);
 };
 
-// Makes a device of a kind, or says in one line why it cannot ("no CUDA driver: libcuda.so.1 is not found").
+// Makes a device of a kind, or says in one line why it cannot ("no driver: ... is not found").
 using DeviceFactory = Result<std::unique_ptr<Device>> (*)(const DeviceOptions& options);
 
 }  // namespace spate

@@ -83,7 +83,7 @@ CoreBinding::CoreBinding(int core_id) {
 
 CoreBinding::~CoreBinding() {
   if (former_core_ids_.empty() || set_allowed_cores(former_core_ids_)) return;
-  log_warning("cpu", "a thread could not be given its {} cores back", former_core_ids_.size());
+  log_warning("cores", "a thread could not be given its {} cores back", former_core_ids_.size());
 }
 
 }  // namespace spate

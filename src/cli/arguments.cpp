@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 
+#include "backend/registry/registry.h"
 #include "cli/version.h"
 
 namespace spate {
@@ -42,6 +43,30 @@ CLI::Option* add_count(CLI::App* app, const std::string& name, T& value, const s
   return app->add_option(name, value, help)->transform(count_suffix())->type_name("N");
 }
 
+std::vector<std::string> device_names() {
+  std::vector<std::string> names = {"auto"};
+  for (const BackEnd& back_end : back_ends()) names.emplace_back(back_end.name);
+  return names;
+}
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  for (const BackEnd& back_end : back_ends()) {
+    for (const std::string_view isa : back_end.instruction_sets) names.emplace_back(isa);
+  }
+  return names;
+}
+
+// "256 on a GPU, 64 on a CPU"
+std::string defaults_text(int BackEndDefaults::* setting) {
+  std::string text;
+  for (const BackEnd& back_end : back_ends()) {
+    if (!back_end.is_automatic) continue;
+    text += fmt::format("{}{} on a {}", text.empty() ? "" : ", ", back_end.defaults.*setting, back_end.hardware);
+  }
+  return text;
+}
+
 void add_model_options(CLI::App* app, ModelArguments& m, bool model_required = true) {
   auto* model = app->add_option("model,--model", m.model, "Model directory (Hugging Face layout), or a *.gguf file");
   if (model_required) model->required();
@@ -51,8 +76,8 @@ void add_model_options(CLI::App* app, ModelArguments& m, bool model_required = t
   app->add_option("--dtype", m.dtype, "Weights and activations")
       ->check(CLI::IsMember({"auto", "bfloat16", "float32"}));
   app->add_option("--device", m.device, "auto: a GPU when there is one, else the CPU")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda", "reference"}));
-  app->add_option("--isa", m.isa, "CPU: use at most this instruction set")->check(CLI::IsMember({"avx2", "avx512", "amx"}));
+      ->check(CLI::IsMember(device_names()));
+  app->add_option("--isa", m.isa, "CPU: use at most this instruction set")->check(CLI::IsMember(instruction_sets()));
   app->add_option("--kernel-dir", m.kernel_dir, "GPU: read kernel sources from this folder");
   app->add_option("--generation-config", m.generation_config, "vllm: ignore the model's sampling defaults")
       ->check(CLI::IsMember({"auto", "vllm"}));
@@ -70,17 +95,18 @@ void add_model_options(CLI::App* app, ModelArguments& m, bool model_required = t
   app->add_option("--tensor-parallel-size,--tp", m.tensor_parallel_size, "Ranks that share a model")
       ->check(CLI::Range(1, 64));
   add_count(app, "--max-model-len", m.max_model_len, "Tokens of prompt and output; 0 or -1: the largest that fits");
-  add_count(app, "--max-num-seqs", m.max_num_seqs, "Sequences that run at once; 0: 64 on a CPU, 256 on a GPU");
-  add_count(app, "--max-num-batched-tokens", m.max_num_batched_tokens, "Tokens of a step; 0: 512 on a CPU, 8192 on a GPU");
+  add_count(app, "--max-num-seqs", m.max_num_seqs, "Sequences that run at once; 0: " + defaults_text(&BackEndDefaults::max_num_seqs));
+  add_count(app, "--max-num-batched-tokens", m.max_num_batched_tokens, "Tokens of a step; 0: " + defaults_text(&BackEndDefaults::max_num_batched_tokens));
   app->add_option("--block-size", m.block_size, "Tokens in a KV block")->check(CLI::IsMember({16, 32, 64, 128}));
   add_count(app, "--kv-cache-memory,--kv-cache-memory-bytes", m.kv_cache_memory, "Bytes of KV cache (4G, 512M); 0: computed");
-  app->add_option("--gpu-memory-utilization", m.gpu_memory_utilization, "Share of the GPU's free memory to use")
-      ->check(CLI::Range(0.05, 1.0));
+  app->add_option("--gpu-memory-utilization", m.gpu_memory_utilization, "Share of the GPU's free memory to use; 0: the back-end's default")
+      ->check(CLI::Range(0.0, 0.0) | CLI::Range(0.05, 1.0));
   add_count(app, "--max-num-waiting", m.max_num_waiting, "Requests that may wait; more are answered 429");
   add_count(app, "--long-prefill-token-threshold", m.long_prefill_token_threshold,
             "Most tokens of one prompt in a step while others wait; 0: a quarter of the budget");
   app->add_option("--max-prefill-stall-ms", m.max_prefill_stall_ms,
-                  "Most milliseconds that prompts hold up running streams a step; 0: no limit; -1: 100 on a CPU, none on a GPU")
+                  "Most milliseconds that prompts hold up running streams a step; 0: no limit; -1: " +
+                      defaults_text(&BackEndDefaults::max_prefill_stall_ms))
       ->check(CLI::Range(-1, 60000));
   app->add_option("--max-logprobs", m.max_logprobs, "Most logprobs a request may ask for")->check(CLI::Range(0, 20));
   app->add_option("--seed", m.seed, "Seed of requests that bring none, and of dummy weights");
@@ -143,8 +169,8 @@ void add_quantize_options(CLI::App* app, Arguments& arguments) {
   app->add_flag("--no-eval", q.no_eval, "Do not ask the questions of the model's eval/ folder before and after");
   app->add_option("--max-questions", q.max_questions, "Of each skill; 0: all");
   app->add_option("--device", m.device, "Where calibration runs; auto: a GPU when there is one, else the CPU")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda", "reference"}));
-  app->add_option("--isa", m.isa, "CPU: use at most this instruction set")->check(CLI::IsMember({"avx2", "avx512", "amx"}));
+      ->check(CLI::IsMember(device_names()));
+  app->add_option("--isa", m.isa, "CPU: use at most this instruction set")->check(CLI::IsMember(instruction_sets()));
   app->add_option("-t,--threads", m.threads, "CPU threads; 0: all cores")->check(CLI::Range(0, 4096));
 }
 

@@ -21,23 +21,23 @@ struct ModelArguments {
   std::string dtype = "auto";          // auto, bfloat16, float32
   std::string quantization = "none";   // quant/quantization.h
   std::string kv_cache_dtype = "auto";  // auto: dtype; bfloat16, float32, int8
-  std::string device = "auto";         // auto, cpu, cuda, reference
-  std::string isa;                     // cpu: cap on the instruction set: avx2, avx512, amx
-  std::string kernel_dir;              // cuda: kernel sources from this folder
+  std::string device = "auto";         // auto, or a name of backend/registry
+  std::string isa;                     // cap on the instruction set of a CPU
+  std::string kernel_dir;              // GPU kernel sources from this folder
   std::string generation_config = "auto";  // auto: the model's generation_config.json; vllm: ignore it
   std::string chat_template;           // file that replaces the model's template
   int threads = 0;                     // cpu compute threads of all ranks; 0 = all cores
   bool cpu_pin_threads = false;        // bind them to cores
   int tensor_parallel_size = 1;
   int64_t max_model_len = 0;           // 0 = the largest that fits
-  int max_num_seqs = 0;                // 0 = 64 on a CPU, 256 on a GPU
-  int max_num_batched_tokens = 0;      // 0 = 512 on a CPU, 8192 on a GPU
+  int max_num_seqs = 0;                // 0 = the back-end's default
+  int max_num_batched_tokens = 0;      // 0 = the back-end's default
   int block_size = 16;
   int64_t kv_cache_memory = 0;         // bytes; 0 = computed
-  double gpu_memory_utilization = 0.92;
+  double gpu_memory_utilization = 0;  // 0 = the back-end's default
   int max_num_waiting = 1024;
   int long_prefill_token_threshold = 0;
-  int max_prefill_stall_ms = -1;       // -1 = 100 on a CPU, none on a GPU
+  int max_prefill_stall_ms = -1;       // -1 = the back-end's default
   int max_logprobs = 20;
   uint64_t seed = 0;
   bool enable_prefix_caching = true;

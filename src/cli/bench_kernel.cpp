@@ -11,7 +11,7 @@
 #include "cli/bench_runs.h"
 #include "cli/commands.h"
 #include "cli/kernel_cases.h"
-#include "cli/loaded_model.h"
+#include "cli/llm_arguments.h"
 
 namespace spate {
 namespace {
@@ -47,11 +47,9 @@ double seconds_of(Device& device, Stream& stream, const KernelCase& one) {
 }
 
 // Which limit binds, and the speed in its unit.
-BenchRow row_of(const KernelCase& one, double seconds, const CpuLimits& limits) {
+BenchRow row_of(const KernelCase& one, double seconds, const MachineLimits& limits) {
   BenchRow row{.name = one.name, .time_us = seconds * 1e6};
-  const double peak = one.is_integer
-                          ? std::max({limits.amx_int8_ops_per_s, limits.vector_int8_ops_per_s, float_flops(limits)})
-                          : float_flops(limits);
+  const double peak = one.is_integer ? limits.int8_ops_per_s : limits.float_flops_per_s;
   const bool has_limits = limits.memory_bytes_per_s > 0;
   const Roofline best{
       .memory_s = has_limits ? one.bytes / limits.memory_bytes_per_s : one.bytes,
@@ -76,11 +74,11 @@ BenchRow row_of(const KernelCase& one, double seconds, const CpuLimits& limits) 
 
 Result<int> run_bench_kernel(const Arguments& arguments) {
   ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(arguments.model.model));
-  ASSIGN_OR_RETURN(const DeviceChoice choice, choose_device(arguments.model));
   DeviceOptions device_arguments = device_options(arguments.model);
+  ASSIGN_OR_RETURN(const BackEnd* back_end, choose_back_end(arguments.model.device, device_arguments));
   device_arguments.num_threads = compute_threads(arguments.model);
   if (arguments.model.cpu_pin_threads) device_arguments.core_ids = cores_of_rank(0, 1, device_arguments.num_threads);
-  ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, choice.factory(device_arguments));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, back_end->make_device(device_arguments));
   KernelCaseOptions options{.act_dtype = act_dtype_of(arguments.model),
                             .kv_dtype = kv_dtype_of(arguments.model),
                             .kv_block_size = arguments.model.block_size,
@@ -95,15 +93,14 @@ Result<int> run_bench_kernel(const Arguments& arguments) {
     return unimplemented("--kv-cache-dtype: a KV cache of {} does not run on {}", dtype_name(options.kv_dtype),
                          device->kind());
   }
-  const bool on_cpu = device->kind() == "cpu";
   log_info("bench", "{}", device->description());
   std::string command = fmt::format("spate bench kernel {}", arguments.model.model);
   if (options.quantization.enabled()) command += " --quantization " + arguments.model.quantization;
   if (options.kv_dtype != options.act_dtype) command += " --kv-cache-dtype " + arguments.model.kv_cache_dtype;
-  if (on_cpu) command += fmt::format(" --threads {}", compute_threads(arguments.model));
+  if (back_end->measure_limits != nullptr) command += fmt::format(" --threads {}", compute_threads(arguments.model));
 
-  const CpuLimits limits = on_cpu ? measure_cpu_limits(compute_threads(arguments.model)) : CpuLimits();
-  std::vector<BenchRow> rows = limit_rows(limits, command);
+  const MachineLimits limits = measure_limits(*back_end, compute_threads(arguments.model));
+  std::vector<BenchRow> rows = limit_rows(*back_end, limits, command);
   for (const BenchRow& row : rows) print_row(row);
   const std::unique_ptr<Stream> stream = device->create_stream();
   int num_measured = 0;

@@ -7,6 +7,7 @@
 #include "cli/bench_rows.h"
 #include "cli/bench_runs.h"
 #include "cli/commands.h"
+#include "cli/llm_arguments.h"
 
 namespace spate {
 namespace {
@@ -23,7 +24,7 @@ Status write_json(const std::string& path, const nlohmann::ordered_json& json) {
 struct BenchModel {
   std::unique_ptr<LoadedModel> loaded;
   ModelCost cost;
-  bool has_limits = false;  // of a CPU, measured in this process
+  bool has_limits = false;  // measured in this process
   double bytes_per_s = 0, flops_per_s = 0;
 
   Roofline roofline(double bytes, double flops) const {
@@ -40,9 +41,9 @@ Result<BenchModel> load_for_bench(const Arguments& arguments) {
   ASSIGN_OR_RETURN(const Quantization quantization, parse_quantization(arguments.model.quantization));
   model.cost =
       model_cost(model.loaded->config, act_dtype_of(arguments.model), kv_dtype_of(arguments.model), quantization);
-  model.has_limits = model.loaded->ranks->device_description().rfind("cpu", 0) == 0;
+  model.has_limits = model.loaded->back_end->measure_limits != nullptr;
   if (model.has_limits) {
-    const CpuLimits limits = measure_cpu_limits(compute_threads(arguments.model));
+    const MachineLimits limits = measure_limits(*model.loaded->back_end, compute_threads(arguments.model));
     model.bytes_per_s = limits.memory_bytes_per_s;
     model.flops_per_s = matmul_flops(limits, quantization);
   }

@@ -48,19 +48,19 @@ Status write_rows(const std::string& path, const std::vector<BenchRow>& rows) {
   return ok_status();
 }
 
-std::vector<BenchRow> limit_rows(const CpuLimits& limits, const std::string& command) {
+MachineLimits measure_limits(const BackEnd& back_end, int num_threads) {
+  return back_end.measure_limits != nullptr ? back_end.measure_limits(num_threads) : MachineLimits();
+}
+
+std::vector<BenchRow> limit_rows(const BackEnd& back_end, const MachineLimits& limits, const std::string& command) {
   std::vector<BenchRow> rows;
-  const auto add = [&](const char* name, double value, const char* unit) {
-    if (value <= 0) return;
-    rows.push_back({.name = fmt::format("cpu/limits/{}", name), .value = value, .unit = unit, .command = command});
-  };
-  add("memory-read", limits.memory_bytes_per_s / 1e9, "GB/s");
-  add("fma-f32", limits.fp32_flops_per_s / 1e9, "GFLOP/s");
-  add("vector-int8", limits.vector_int8_ops_per_s / 1e9, "GOP/s");
-  add("amx-bf16", limits.amx_bf16_flops_per_s / 1e9, "GFLOP/s");
-  add("amx-int8", limits.amx_int8_ops_per_s / 1e9, "GOP/s");
-  add("amx-bf16-registers", limits.amx_bf16_register_flops_per_s / 1e9, "GFLOP/s");
-  add("amx-int8-registers", limits.amx_int8_register_ops_per_s / 1e9, "GOP/s");
+  for (const MachineLimits::Rate& rate : limits.rates) {
+    if (rate.per_s <= 0) continue;
+    rows.push_back({.name = fmt::format("{}/limits/{}", back_end.name, rate.name),
+                    .value = rate.per_s / 1e9,
+                    .unit = rate.giga_unit,
+                    .command = command});
+  }
   return rows;
 }
 
@@ -69,11 +69,8 @@ int compute_threads(const ModelArguments& arguments) {
   return static_cast<int>(usable_cores().size());
 }
 
-double float_flops(const CpuLimits& limits) { return std::max(limits.amx_bf16_flops_per_s, limits.fp32_flops_per_s); }
-
-double matmul_flops(const CpuLimits& limits, const Quantization& quantization) {
-  if (!quantization.enabled()) return float_flops(limits);
-  return std::max({limits.amx_int8_ops_per_s, limits.vector_int8_ops_per_s, float_flops(limits)});
+double matmul_flops(const MachineLimits& limits, const Quantization& quantization) {
+  return quantization.enabled() ? limits.int8_ops_per_s : limits.float_flops_per_s;
 }
 
 }  // namespace spate

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/limits.h"
+#include "backend/registry/registry.h"
 #include "base/status.h"
 #include "cli/arguments.h"
 #include "quant/quantization.h"
@@ -26,12 +26,13 @@ void print_row(const BenchRow& row);
 // A JSON array. An empty path: nothing is written.
 Status write_rows(const std::string& path, const std::vector<BenchRow>& rows);
 
-std::vector<BenchRow> limit_rows(const CpuLimits& limits, const std::string& command);
+// Empty where the back-end measures no limits.
+MachineLimits measure_limits(const BackEnd& back_end, int num_threads);
+std::vector<BenchRow> limit_rows(const BackEnd& back_end, const MachineLimits& limits, const std::string& command);
 int compute_threads(const ModelArguments& arguments);  // --threads, or all cores
 
-// The arithmetic that products of floats, or of 8-bit codes, can use at best.
-double float_flops(const CpuLimits& limits);
-double matmul_flops(const CpuLimits& limits, const Quantization& quantization);
+// The arithmetic that products of a model's weights can use at best.
+double matmul_flops(const MachineLimits& limits, const Quantization& quantization);
 
 // The shortest time that a machine needs for some work: to move the bytes or to compute, whichever takes longer.
 struct Roofline {

@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
-#include "cli/offline.h"
+#include "llm/offline.h"
 
 namespace spate {
 Result<BenchTimes> run_batch(LoadedModel& model, const BenchBatch& batch) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "cli/loaded_model.h"
+#include "llm/loaded_model.h"
 
 namespace spate {
 

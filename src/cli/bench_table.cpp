@@ -8,6 +8,7 @@
 #include "cli/bench_rows.h"
 #include "cli/bench_runs.h"
 #include "cli/commands.h"
+#include "cli/llm_arguments.h"
 
 namespace spate {
 namespace {
@@ -22,15 +23,6 @@ Goals goals_of(const Quantization& quantization) {
     return {.prefill_512_share = 0.40, .prefill_8192 = 1600, .decode_share = 0.88, .decode_32_share = 0.63};
   }
   return {.prefill_512_share = 0.35, .prefill_8192 = 1500, .decode_share = 0.80, .decode_32_share = 0.60};
-}
-
-CpuLimits larger_limits(CpuLimits a, const CpuLimits& b) {
-  for (double CpuLimits::* rate : {&CpuLimits::memory_bytes_per_s, &CpuLimits::fp32_flops_per_s, &CpuLimits::vector_int8_ops_per_s,
-                                   &CpuLimits::amx_bf16_flops_per_s, &CpuLimits::amx_int8_ops_per_s,
-                                   &CpuLimits::amx_bf16_register_flops_per_s, &CpuLimits::amx_int8_register_ops_per_s}) {
-    a.*rate = std::max(a.*rate, b.*rate);
-  }
-  return a;
 }
 
 // Adds to rows and writes them after each one, so that a long run that is cut short leaves something. `format`: as
@@ -51,10 +43,11 @@ Status measure_model(const Arguments& arguments, const std::string& config_dir, 
   ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model, load_model(run.model, progress_bar(config_dir + " " + format)));
   for (const std::string& line : model->summary) log_info("bench", "{}", line);
   model->engine->start();
-  const bool on_cpu = model->ranks->device_description().rfind("cpu", 0) == 0;
+  const BackEnd& back_end = *model->back_end;
+  const bool has_limits = back_end.measure_limits != nullptr;
   const ModelCost cost = model_cost(model->config, act_dtype_of(run.model), kv_dtype_of(run.model), quantization);
   const Goals goals = goals_of(quantization);
-  const std::string prefix = fmt::format("{}/{}/{}", on_cpu ? "cpu" : "gpu", model->name, format);
+  const std::string prefix = fmt::format("{}/{}/{}", back_end.name, model->name, format);
   const std::string command =
       fmt::format("spate bench table --configs {} --formats {} --threads {}", config_dir, format, threads);
 
@@ -72,11 +65,11 @@ Status measure_model(const Arguments& arguments, const std::string& config_dir, 
     }
     return median(values);
   };
-  const auto limits_now = [&] { return on_cpu ? measure_cpu_limits(threads) : CpuLimits(); };
-  CpuLimits before = limits_now();
+  const auto limits_now = [&] { return measure_limits(back_end, threads); };
+  MachineLimits before = limits_now();
   // The limits of a row: what the machine showed before or after it, whichever is more. On a busy host single readings dip.
   const auto limits_of_row = [&] {
-    const CpuLimits after = limits_now(), larger = larger_limits(before, after);
+    const MachineLimits after = limits_now(), larger = larger_limits(before, after);
     before = after;
     return larger;
   };
@@ -91,14 +84,14 @@ Status measure_model(const Arguments& arguments, const std::string& config_dir, 
     if (len >= model->engine->config().max_seq_len()) continue;
     ASSIGN_OR_RETURN(const double value, median_of({.input_len = len, .output_len = 1}, len > 2048 ? 2 : 5,
                                                    [&](const BenchTimes& t) { return len / t.total_s; }));
-    const CpuLimits limits = limits_of_row();
+    const MachineLimits limits = limits_of_row();
     const double limit = matmul_flops(limits, quantization) / prefill_flops(cost, len) * len;
     const bool has_8192_goal = len == 8192 && model->name == "qwen3-0.6b";
     RETURN_IF_ERROR(add_row({.name = fmt::format("{}/prefill/{}", prefix, len),
                              .value = value,
                              .unit = "tok/s",
-                             .limit = on_cpu ? limit : 0,
-                             .goal = len == 512 && on_cpu ? goals.prefill_512_share * limit : has_8192_goal ? goals.prefill_8192 : 0,
+                             .limit = has_limits ? limit : 0,
+                             .goal = len == 512 && has_limits ? goals.prefill_512_share * limit : has_8192_goal ? goals.prefill_8192 : 0,
                              .command = command}));
   }
   // Decode: every step reads the weights once and the keys and values of each sequence.
@@ -108,13 +101,13 @@ Status measure_model(const Arguments& arguments, const std::string& config_dir, 
     ASSIGN_OR_RETURN(const double value,
                      median_of({.num_seqs = num_seqs, .input_len = input_len, .output_len = output_len}, 3,
                                [](const BenchTimes& t) { return static_cast<double>(t.num_decode_tokens) / t.decode_s; }));
-    const CpuLimits limits = limits_of_row();
+    const MachineLimits limits = limits_of_row();
     const double step_bytes = decode_step_bytes(cost, num_seqs, input_len + output_len / 2);
     const double limit = limits.memory_bytes_per_s / step_bytes * num_seqs;
     RETURN_IF_ERROR(add_row({.name = fmt::format("{}/decode/batch{}", prefix, num_seqs),
                              .value = value,
                              .unit = "tok/s",
-                             .limit = on_cpu ? limit : 0,
+                             .limit = has_limits ? limit : 0,
                              .goal = num_seqs == 1 ? goals.decode_share * limit : num_seqs == 32 ? goals.decode_32_share * limit : 0,
                              .command = command}));
   }
@@ -122,21 +115,22 @@ Status measure_model(const Arguments& arguments, const std::string& config_dir, 
   return ok_status();
 }
 
+std::vector<BenchRow> rows_of_limits(const BackEnd& back_end, int threads) {
+  return limit_rows(back_end, measure_limits(back_end, threads), fmt::format("spate bench limits --threads {}", threads));
+}
+
 }  // namespace
 
 Result<int> run_bench_limits(const Arguments& arguments) {
-  const int threads = compute_threads(arguments.model);
-  const std::vector<BenchRow> rows =
-      limit_rows(measure_cpu_limits(threads), fmt::format("spate bench limits --threads {}", threads));
+  const std::vector<BenchRow> rows = rows_of_limits(host_back_end(), compute_threads(arguments.model));
   for (const BenchRow& row : rows) print_row(row);
   RETURN_IF_ERROR(write_rows(arguments.bench.output_json, rows));
   return 0;
 }
 
 Result<int> run_bench_table(const Arguments& arguments) {
-  const int threads = compute_threads(arguments.model);
-  std::vector<BenchRow> rows =
-      limit_rows(measure_cpu_limits(threads), fmt::format("spate bench limits --threads {}", threads));
+  ASSIGN_OR_RETURN(const BackEnd* back_end, choose_back_end(arguments.model.device, device_options(arguments.model)));
+  std::vector<BenchRow> rows = rows_of_limits(*back_end, compute_threads(arguments.model));
   for (const BenchRow& row : rows) print_row(row);
   RETURN_IF_ERROR(write_rows(arguments.bench.output_json, rows));
   for (const std::string& config : arguments.bench.configs) {

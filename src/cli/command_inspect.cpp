@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "cli/commands.h"
-#include "cli/loaded_model.h"
+#include "cli/llm_arguments.h"
 #include "model/checkpoint_summary.h"
 #include "weights/open_weights.h"
 
@@ -20,8 +20,10 @@ Result<int> run_inspect(const Arguments& arguments) {
   ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(m.model));
   const DType act_dtype = act_dtype_of(m);
   ASSIGN_OR_RETURN(const Quantization quantization, parse_quantization(m.quantization));
-  const int max_num_batched_tokens = m.max_num_batched_tokens > 0 ? m.max_num_batched_tokens : 512;
-  const int max_num_seqs = m.max_num_seqs > 0 ? m.max_num_seqs : 64;
+  const BackEnd* named = find_back_end(m.device);
+  const BackEndDefaults& defaults = (named != nullptr ? *named : host_back_end()).defaults;
+  const int max_num_batched_tokens = m.max_num_batched_tokens > 0 ? m.max_num_batched_tokens : defaults.max_num_batched_tokens;
+  const int max_num_seqs = m.max_num_seqs > 0 ? m.max_num_seqs : defaults.max_num_seqs;
   const int64_t max_model_len = m.max_model_len > 0 ? m.max_model_len : config.max_position_embeddings;
   std::unique_ptr<WeightSource> weights;
   if (m.load_format != "dummy") {
@@ -34,7 +36,7 @@ Result<int> run_inspect(const Arguments& arguments) {
                                                             .source = weights.get(),
                                                             .kv_block_size = m.block_size,
                                                             .max_num_batched_tokens = max_num_batched_tokens,
-                                                            .max_num_logits = 64,
+                                                            .max_num_logits = defaults.max_num_logits,
                                                             .max_model_len = max_model_len}));
   std::printf("%s\n", config.architecture.c_str());
   print_row("parameters", fmt::format("{:.3f} billion", static_cast<double>(memory.num_parameters) / 1e9));

@@ -13,7 +13,7 @@
 #include "cli/commands.h"
 #include "cli/eval_data.h"
 #include "cli/evaluation.h"
-#include "cli/loaded_model.h"
+#include "cli/llm_arguments.h"
 #include "quantizer/quantize_model.h"
 #include "text/tokenizer.h"
 
@@ -117,7 +117,7 @@ Result<int> run_quantize(const Arguments& arguments) {
   fs::path model_dir = arguments.model.model;
   if (!fs::is_directory(model_dir)) model_dir = model_dir.parent_path();
   ASSIGN_OR_RETURN(auto calibration, calibration_tokens(model_dir, quantize));
-  ASSIGN_OR_RETURN(const DeviceChoice choice, choose_device(arguments.model));
+  ASSIGN_OR_RETURN(const BackEnd* back_end, choose_back_end(arguments.model.device, device_options(arguments.model)));
   const int all_cores = static_cast<int>(usable_cores().size());
   const int num_threads = arguments.model.threads > 0 ? arguments.model.threads : all_cores;
   const QuantizeOptions options{.spec = spec_of(quantize),
@@ -139,7 +139,7 @@ Result<int> run_quantize(const Arguments& arguments) {
   std::optional<QuantizeReport> report;
   {
     ASSIGN_OR_RETURN(const std::unique_ptr<Device> device,
-                     choice.factory({.num_threads = num_threads, .isa = arguments.model.isa}));
+                     back_end->make_device({.num_threads = num_threads, .isa = arguments.model.isa}));
     // The first Ctrl-C ends the run in order, the second at once.
     const auto previous = std::signal(SIGINT, [](int) {
       interrupted = true;

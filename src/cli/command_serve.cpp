@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "cli/commands.h"
-#include "cli/loaded_model.h"
+#include "cli/llm_arguments.h"
 #include "cli/version.h"
 #include "server/server.h"
 

@@ -7,8 +7,8 @@
 
 #include "base/log.h"
 #include "cli/eval_data.h"
-#include "cli/loaded_model.h"
-#include "cli/offline.h"
+#include "cli/llm_arguments.h"
+#include "llm/offline.h"
 
 namespace spate {
 namespace {

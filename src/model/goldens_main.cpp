@@ -1,44 +1,35 @@
 // spate-goldens: the golden tests of the models on any back-end, for machines that the unit tests do not run on.
 //
-//   spate-goldens [--backend reference|cpu|cuda] [--goldens DIR] [--verbose]
+//   spate-goldens [--backend NAME] [--goldens DIR] [--verbose]
 //
 // Prints a line a failure and "N passed, M failed"; the exit code is 1 when something failed or nothing ran.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <string_view>
 
-#include "backend/cpu/cpu_device.h"
-#include "backend/cuda/cuda_device.h"
-#include "backend/reference/reference_device.h"
+#include "backend/registry/registry.h"
 #include "model/golden_runner.h"
 
 namespace spate {
 namespace {
 
 struct GoldensArguments {
-  std::string backend = "reference";
+  std::string backend{oracle_back_end().name};
   std::string goldens = "test/goldens/model";
   bool verbose = false;
 };
 
 int usage() {
-  std::fprintf(stderr, "usage: spate-goldens [--backend reference|cpu|cuda] [--goldens DIR] [--verbose]\n");
+  std::fprintf(stderr, "usage: spate-goldens [--backend %s] [--goldens DIR] [--verbose]\n", back_end_names("|").c_str());
   return 2;
 }
 
-DeviceFactory find_factory(std::string_view backend) {
-  if (backend == "reference") return make_reference_device;
-  if (backend == "cpu") return make_cpu_device;
-  if (backend == "cuda") return make_cuda_device;
-  return nullptr;
-}
-
-int run_all(const GoldensArguments& arguments, DeviceFactory factory) {
+int run_all(const GoldensArguments& arguments, const BackEnd& back_end) {
   int num_passed = 0, num_failed = 0;
-  // The collectives of one process reach the host's memory only.
-  const int max_ranks = arguments.backend == "cuda" ? 1 : 2;
+  const int max_ranks = std::min(back_end.max_ranks, 2);
   for (const auto& folder : golden_folders(arguments.goldens)) {
     for (const DType act_dtype : {DType::kF32, DType::kBf16}) {
       for (int ranks = 1; ranks <= max_ranks; ++ranks) {
@@ -46,7 +37,7 @@ int run_all(const GoldensArguments& arguments, DeviceFactory factory) {
              {GoldenSchedule::kOneByOne, GoldenSchedule::kBatched, GoldenSchedule::kChunked}) {
           const std::string name = fmt::format("{} {} tp{} {}", folder.filename().string(), dtype_name(act_dtype),
                                                ranks, golden_schedule_name(schedule));
-          const auto result = run_golden(folder, factory, {.num_threads = 1},
+          const auto result = run_golden(folder, back_end.make_device, {.num_threads = 1},
                                          {.act_dtype = act_dtype, .tensor_parallel_size = ranks, .schedule = schedule});
           const bool passed = result.ok() && result->failures.empty();
           ++(passed ? num_passed : num_failed);
@@ -77,13 +68,13 @@ int run_program(int argc, char** argv) {
     else
       return usage();
   }
-  const DeviceFactory factory = find_factory(arguments.backend);
-  if (factory == nullptr) return usage();
-  if (const auto device = factory({}); !device.ok()) {
+  const BackEnd* back_end = find_back_end(arguments.backend);
+  if (back_end == nullptr) return usage();
+  if (const auto device = back_end->make_device({}); !device.ok()) {
     std::printf("%s\n", device.status().to_string().c_str());
     return 1;
   }
-  return run_all(arguments, factory);
+  return run_all(arguments, *back_end);
 }
 
 }  // namespace

@@ -116,6 +116,10 @@ RankGroup::~RankGroup() {
 Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& config, const LoadProgress& progress) {
   const int size = config.tensor_parallel_size;
   if (size < 1) return invalid_argument("--tensor-parallel-size must be at least 1, got {}", size);
+  if (size > config.back_end->max_ranks) {
+    return unimplemented("--tensor-parallel-size {}: the {} back-end runs at most {}; use that, or --device {}", size,
+                         config.back_end->name, config.back_end->max_ranks, host_back_end().name);
+  }
   std::unique_ptr<RankGroup> group(new RankGroup());
   for (int r = 0; r < size; ++r) group->workers_.push_back(std::make_unique<Worker>());
   const auto on_all_ranks = [&](const std::function<Status(int, Worker&)>& task) {
@@ -139,22 +143,18 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
     options.device_idx += r;
     options.num_threads = num_threads;
     if (config.pin_threads) options.core_ids = cores_of_rank(r, size, num_threads);
-    ASSIGN_OR_RETURN(worker.device, config.device_factory(options));
+    ASSIGN_OR_RETURN(worker.device, config.back_end->make_device(options));
     ASSIGN_OR_RETURN(memory[static_cast<size_t>(r)], worker.device->memory_info());
     return ok_status();
   }));
   const Device& first_device = *group->workers_[0]->device;
   group->device_description_ = fmt::format("{}: {}", first_device.kind(), first_device.description());
-  const bool shares_memory = first_device.kind() != "cuda";
-  if (size > 1 && !shares_memory) {
-    return unimplemented("--tensor-parallel-size {}: collectives between GPUs are not built yet; use 1, or --device cpu", size);
-  }
 
   const Quantization& quantization = config.quantization;
   for (const WeightSpec& spec : {quantization.linear, quantization.vocabulary}) {
     if (!quantization.enabled() || first_device.supports(spec)) continue;
-    return unimplemented("--quantization: weights of {} do not run on {} yet; use a checkpoint's bf16 weights or --device cpu",
-                         weight_spec_name(spec), first_device.kind());
+    return unimplemented("--quantization: weights of {} do not run on {} yet; use a checkpoint's bf16 weights or --device {}",
+                         weight_spec_name(spec), first_device.kind(), host_back_end().name);
   }
   if (!first_device.supports_kv(config.kv_dtype)) {
     return unimplemented("--kv-cache-dtype: a KV cache of {} does not run on {} yet", dtype_name(config.kv_dtype),
@@ -183,7 +183,7 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
   int64_t free_bytes = memory[0].free_bytes;
   for (const MemoryInfo& info : memory) free_bytes = std::min(free_bytes, info.free_bytes);
   ASSIGN_OR_RETURN(group->memory_plan_,
-                   plan_memory({.free_bytes = shares_memory ? free_bytes / size : free_bytes,
+                   plan_memory({.free_bytes = config.back_end->shares_host_memory ? free_bytes / size : free_bytes,
                                 .weight_bytes = model_memory.weight_bytes,
                                 .workspace_bytes =
                                     model_memory.workspace_bytes + op_workspace_bytes + RunningState::num_bytes(limits),

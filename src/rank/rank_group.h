@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/registry/registry.h"
 #include "core/step_executor.h"
 #include "rank/memory_plan.h"
 #include "rank/rank.h"
@@ -22,7 +23,7 @@ struct RankGroupConfig {
   ModelConfig model;
   const WeightSource* weights = nullptr;  // nullptr: seeded random weights (--load-format dummy)
   uint64_t dummy_seed = 0;
-  DeviceFactory device_factory = nullptr;
+  const BackEnd* back_end = nullptr;
   DeviceOptions device;                   // device_idx is the first rank's; num_threads is of all ranks together
   bool pin_threads = false;               // CPU: bind every compute thread to a core of its own, if there are so many
   int tensor_parallel_size = 1;

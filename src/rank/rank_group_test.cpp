@@ -9,7 +9,7 @@
 #include <mutex>
 #include <set>
 
-#include "backend/reference/reference_device.h"
+#include "backend/registry/registry.h"
 #include "base/cpu_cores.h"
 #include "base/rng.h"
 #include "base/test.h"
@@ -84,7 +84,7 @@ std::shared_ptr<CollectingSink> run(const Variant& variant, const std::vector<st
   RankGroupConfig group_config;
   group_config.model = config;
   group_config.weights = &weights;
-  group_config.device_factory = make_reference_device;
+  group_config.back_end = &oracle_back_end();
   group_config.tensor_parallel_size = variant.tensor_parallel_size;
   group_config.act_dtype = DType::kF32;
   group_config.kv_dtype = DType::kF32;
@@ -165,7 +165,7 @@ std::vector<DeviceOptions> asked;
 Result<std::unique_ptr<Device>> make_remembered_device(const DeviceOptions& options) {
   const std::lock_guard lock(asked_mutex);
   asked.push_back(options);
-  return make_reference_device(options);
+  return oracle_back_end().make_device(options);
 }
 
 }  // namespace
@@ -173,11 +173,13 @@ Result<std::unique_ptr<Device>> make_remembered_device(const DeviceOptions& opti
 TEST_CASE("rank group: threads of ranks are bound to cores of their own, or not at all") {
   const int num_cores = static_cast<int>(usable_cores().size());
   const Checkpoint weights = Checkpoint::open(model_dir()).value();
+  BackEnd back_end = oracle_back_end();
+  back_end.make_device = make_remembered_device;
   for (const auto& [pins, num_threads] : {std::pair{true, 0}, {true, 2}, {true, 2 * num_cores + 2}, {false, 0}}) {
     asked.clear();
     const RankGroupConfig config{.model = load_model_config(model_dir()).value(),
                                  .weights = &weights,
-                                 .device_factory = make_remembered_device,
+                                 .back_end = &back_end,
                                  .device = {.num_threads = num_threads},
                                  .pin_threads = pins,
                                  .tensor_parallel_size = 2,
@@ -197,6 +199,15 @@ TEST_CASE("rank group: threads of ranks are bound to cores of their own, or not 
       for (const int id : options.core_ids) CHECK(core_ids.insert(id).second);
     }
   }
+}
+
+TEST_CASE("rank group: more ranks than the back-end runs are refused") {
+  BackEnd back_end = oracle_back_end();
+  back_end.max_ranks = 1;
+  const RankGroupConfig config{
+      .model = load_model_config(model_dir()).value(), .back_end = &back_end, .tensor_parallel_size = 2};
+  CHECK(RankGroup::create(config).status().message().starts_with(
+      "--tensor-parallel-size 2: the reference back-end runs at most 1"));
 }
 
 TEST_CASE("rank group: tokens do not depend on how the work is cut") {

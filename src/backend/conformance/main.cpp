@@ -1,31 +1,11 @@
-// spate-conformance --backend reference|cpu|cuda [--isa avx2|avx512|amx] [--threads N] [--filter TEXT]
+// spate-conformance --backend NAME [--isa NAME] [--threads N] [--filter TEXT]: a back-end of the registry against the oracle.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include "backend/conformance/conformance.h"
-#include "backend/cpu/cpu_device.h"
-#ifdef SPATE_CONFORMANCE_CUDA
-#include "backend/cuda/cuda_device.h"
-#endif
-#include "backend/reference/reference_device.h"
-
-namespace {
-
-constexpr const char* kUsage =
-    "usage: spate-conformance --backend reference|cpu|cuda [--isa avx2|avx512|amx] [--threads N] [--filter TEXT]\n";
-
-spate::DeviceFactory factory_of(std::string_view backend) {
-  if (backend == "reference") return spate::make_reference_device;
-  if (backend == "cpu") return spate::make_cpu_device;
-#ifdef SPATE_CONFORMANCE_CUDA
-  if (backend == "cuda") return spate::make_cuda_device;
-#endif
-  return nullptr;
-}
-
-}  // namespace
+#include "backend/registry/registry.h"
 
 int main(int argc, char** argv) {
   std::string backend;
@@ -39,14 +19,15 @@ int main(int argc, char** argv) {
     if (flag == "--threads") device_options.num_threads = std::atoi(value.c_str());
     if (flag == "--filter") options.filter = value;
   }
-  const spate::DeviceFactory make_device = factory_of(backend);
-  if (make_device == nullptr || argc % 2 == 0) {
-    std::fputs(kUsage, stderr);
+  const spate::BackEnd* back_end = spate::find_back_end(backend);
+  if (back_end == nullptr || argc % 2 == 0) {
+    std::fprintf(stderr, "usage: spate-conformance --backend %s [--isa NAME] [--threads N] [--filter TEXT]\n",
+                 spate::back_end_names("|").c_str());
     return 2;
   }
-  auto device = make_device(device_options);
+  auto device = back_end->make_device(device_options);
   device_options.deterministic = true;
-  auto deterministic = make_device(device_options);
+  auto deterministic = back_end->make_device(device_options);
   if (!device.ok() || !deterministic.ok()) {
     std::fprintf(stderr, "spate-conformance: %s\n", (device.ok() ? deterministic : device).status().message().c_str());
     return 2;

@@ -102,4 +102,19 @@ CpuLimits measure_cpu_limits(int num_threads) {
   return limits;
 }
 
+MachineLimits measure_cpu_machine_limits(int num_threads) {
+  const CpuLimits limits = measure_cpu_limits(num_threads);
+  MachineLimits machine{.memory_bytes_per_s = limits.memory_bytes_per_s,
+                        .float_flops_per_s = std::max(limits.amx_bf16_flops_per_s, limits.fp32_flops_per_s)};
+  machine.int8_ops_per_s = std::max({limits.amx_int8_ops_per_s, limits.vector_int8_ops_per_s, machine.float_flops_per_s});
+  machine.rates = {{"memory-read", limits.memory_bytes_per_s, "GB/s"},
+                   {"fma-f32", limits.fp32_flops_per_s, "GFLOP/s"},
+                   {"vector-int8", limits.vector_int8_ops_per_s, "GOP/s"},
+                   {"amx-bf16", limits.amx_bf16_flops_per_s, "GFLOP/s"},
+                   {"amx-int8", limits.amx_int8_ops_per_s, "GOP/s"},
+                   {"amx-bf16-registers", limits.amx_bf16_register_flops_per_s, "GFLOP/s"},
+                   {"amx-int8-registers", limits.amx_int8_register_ops_per_s, "GOP/s"}};
+  return machine;
+}
+
 }  // namespace spate

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "backend/machine_limits.h"
+
 namespace spate {
 
 struct CpuLimits {
@@ -21,5 +23,8 @@ struct CpuLimits {
 // Each figure is the median of nine samples, taken in turn with the others: neighbours on the machine make single readings dip by up to 40 %.
 // num_threads 0: all usable cores.
 CpuLimits measure_cpu_limits(int num_threads);
+
+// The same figures as every back-end gives them.
+MachineLimits measure_cpu_machine_limits(int num_threads);
 
 }  // namespace spate

@@ -1,4 +1,4 @@
-#include "cli/offline.h"
+#include "llm/offline.h"
 
 #include <algorithm>
 #include <condition_variable>

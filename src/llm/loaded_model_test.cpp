@@ -4,7 +4,7 @@
 //          tokens that end an answer.
 // Method   The small files of test/goldens/quantized on the reference back-end; what they compute is proved in
 //          src/model.
-#include "cli/loaded_model.h"
+#include "llm/loaded_model.h"
 
 #include <algorithm>
 
@@ -15,13 +15,13 @@
 namespace spate {
 namespace {
 
-ModelArguments reference_model(const std::string& golden) {
-  ModelArguments arguments;
-  arguments.model = (repo_root() / "test" / "goldens" / "quantized" / golden).string();
-  arguments.device = "reference";
-  arguments.max_num_seqs = 2;
-  arguments.kv_cache_memory = 1 << 20;
-  return arguments;
+LlmConfig reference_model(const std::string& golden) {
+  LlmConfig llm;
+  llm.model = (repo_root() / "test" / "goldens" / "quantized" / golden).string();
+  llm.device = oracle_back_end().name;
+  llm.max_num_seqs = 2;
+  llm.kv_cache_bytes = 1 << 20;
+  return llm;
 }
 
 TEST_CASE("a GGUF file is a whole model") {
@@ -50,23 +50,23 @@ TEST_CASE("the parts of a split GGUF file, named by any of them") {
 }
 
 TEST_CASE("a folder of codes with the tokenizer of a GGUF file") {
-  ModelArguments arguments = reference_model("compressed_w8a8");
-  arguments.tokenizer = reference_model("gguf_llama3/model.gguf").model;
-  const auto loaded = load_model(arguments);
+  LlmConfig llm = reference_model("compressed_w8a8");
+  llm.tokenizer = reference_model("gguf_llama3/model.gguf").model;
+  const auto loaded = load_model(llm);
   REQUIRE_MESSAGE(loaded.ok(), loaded.status().to_string());
   CHECK((*loaded)->tokenizer->vocab_size() == 48);
-  arguments.tokenizer.clear();
-  CHECK(load_model(arguments).status().message().find("tokenizer.json") != std::string::npos);
+  llm.tokenizer.clear();
+  CHECK(load_model(llm).status().message().find("tokenizer.json") != std::string::npos);
 }
 
 TEST_CASE("a model that is not there, and a file that is no GGUF") {
   CHECK(load_model(reference_model("nothing.gguf")).status().message().find("or a *.gguf file") != std::string::npos);
-  ModelArguments arguments = reference_model("");
+  LlmConfig llm = reference_model("");
   TempDir dir;
   const auto path = dir.path() / "model.gguf";
   std::filesystem::copy(repo_root() / "test" / "goldens" / "quantized" / "gptq_int4_g32" / "config.json", path);
-  arguments.model = path.string();
-  CHECK(load_model(arguments).status().message().find("model.gguf: gguf: the file does not begin with GGUF") !=
+  llm.model = path.string();
+  CHECK(load_model(llm).status().message().find("model.gguf: gguf: the file does not begin with GGUF") !=
         std::string::npos);
 }
 

@@ -1,0 +1,177 @@
+#include "llm/loaded_model.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "weights/gguf/gguf_path.h"
+#include "weights/open_weights.h"
+
+namespace spate {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A KV cache in main memory shares it with everything else: at most 4 GiB, at most 30 % of what is free. 0: as much as
+// the device's share of memory allows.
+int64_t kv_cache_bytes(const BackEnd& back_end, const LlmConfig& llm, int64_t useful_bytes) {
+  if (llm.kv_cache_bytes > 0) return llm.kv_cache_bytes;
+  if (!back_end.shares_host_memory) return 0;
+  const int64_t free_bytes = static_cast<int64_t>(::sysconf(_SC_AVPHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
+  return std::min({useful_bytes, int64_t{4} << 30, free_bytes * 3 / 10});
+}
+
+std::string model_name(const std::string& path) {
+  fs::path p = fs::path(path).lexically_normal();
+  if (!p.has_filename()) p = p.parent_path();
+  if (p.filename() == "config.json") p = p.parent_path();
+  return is_gguf_path(p) ? p.stem().string() : p.filename().string();
+}
+
+Result<std::string> read_text(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return not_found("{}: cannot be read", path.string());
+  std::ostringstream text;
+  text << in.rdbuf();
+  return std::move(text).str();
+}
+
+std::map<std::string, std::string> special_token_texts(const Tokenizer& tokenizer) {
+  std::map<std::string, std::string> texts;
+  const auto add = [&](const char* name, const std::optional<SpecialToken>& token) {
+    if (token) texts[name] = token->text;
+  };
+  add("bos_token", tokenizer.bos_token());
+  add("eos_token", tokenizer.eos_token());
+  add("unk_token", tokenizer.unk_token());
+  add("pad_token", tokenizer.pad_token());
+  return texts;
+}
+
+// The tokenizer and template of --tokenizer, or of the model's folder or GGUF file. A dummy model may have none: then
+// only token ids can be served.
+Status load_text(const LlmConfig& llm, const fs::path& model_path, LoadedModel& model) {
+  const fs::path path = llm.tokenizer.empty() ? model_path : fs::path(llm.tokenizer);
+  const bool has_tokenizer = is_gguf_path(path) || fs::exists(path / "tokenizer.json");
+  if (llm.dummy_weights && llm.tokenizer.empty() && !has_tokenizer) return ok_status();
+  ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::load(path));
+  std::string source, place = "chat template of " + path.string();
+  if (!llm.chat_template.empty()) {
+    place = "--chat-template " + llm.chat_template;
+    ASSIGN_OR_RETURN(source, read_text(llm.chat_template));
+  } else if (const ChatTemplateSource* found = model.tokenizer->find_chat_template()) {
+    source = found->source;
+  }
+  if (source.empty()) return ok_status();
+  Result<ChatTemplate> parsed = ChatTemplate::parse(source, special_token_texts(*model.tokenizer));
+  if (!parsed.ok()) return parsed.status().with_context(place);
+  model.chat_template = std::make_shared<const ChatTemplate>(std::move(parsed).value());
+  model.chat_template_source = std::move(source);
+  return ok_status();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std::function<void(double)>& progress) {
+  auto model = std::make_unique<LoadedModel>();
+  const fs::path path = llm.model;
+  if (!fs::exists(path)) {
+    return not_found("model: '{}' does not exist; give the folder that holds config.json, or a *.gguf file",
+                     llm.model);
+  }
+  const bool is_gguf = is_gguf_path(path);
+  const fs::path dir = fs::is_directory(path) ? path : path.parent_path();
+  model->name = model_name(llm.model);
+  ASSIGN_OR_RETURN(model->config, load_model_config(path));
+  ASSIGN_OR_RETURN(model->generation, load_generation_config(is_gguf ? path : dir));
+  model->eos_token_ids =
+      model->generation.eos_token_ids.empty() ? model->config.eos_token_ids : model->generation.eos_token_ids;
+  if (!llm.use_generation_config) model->generation = GenerationConfig();
+  ASSIGN_OR_RETURN(model->back_end, choose_back_end(llm.device, llm.device_options));
+  const BackEnd& back_end = *model->back_end;
+  const BackEndDefaults& defaults = back_end.defaults;
+
+  // The tokenizer is read beside the weights: both take a second for a large model.
+  Status text_status;
+  std::thread text_thread([&] { text_status = load_text(llm, is_gguf ? path : dir, *model); });
+  std::unique_ptr<WeightSource> weights;
+  RankGroupConfig config{
+      .model = model->config,
+      .weights = nullptr,
+      .dummy_seed = llm.seed,
+      .back_end = model->back_end,
+      .device = llm.device_options,
+      .pin_threads = llm.pin_threads,
+      .tensor_parallel_size = llm.tensor_parallel_size,
+      .act_dtype = llm.act_dtype,
+      .kv_dtype = llm.kv_dtype,
+      .quantization = llm.quantization,
+      .max_num_seqs = llm.max_num_seqs > 0 ? llm.max_num_seqs : defaults.max_num_seqs,
+      .max_num_batched_tokens =
+          llm.max_num_batched_tokens > 0 ? llm.max_num_batched_tokens : defaults.max_num_batched_tokens,
+      .max_num_logits = defaults.max_num_logits,
+      .max_model_len = static_cast<int>(llm.max_model_len),
+      .kv_block_size = llm.kv_block_size,
+      .kv_cache_bytes = 0,
+      .memory_fraction = llm.device_memory_share > 0 && !back_end.shares_host_memory ? llm.device_memory_share
+                                                                                      : defaults.memory_share,
+  };
+  const auto load = [&]() -> Status {
+    if (!llm.dummy_weights) {
+      ASSIGN_OR_RETURN(weights, open_weights(path));
+      config.weights = weights.get();
+    }
+    ASSIGN_OR_RETURN(const ModelMemory memory,
+                     Model::memory(model->config, {.rank = 0, .size = 1},
+                                   {.act_dtype = config.act_dtype, .kv_dtype = config.kv_dtype}));
+    const int64_t len = llm.max_model_len > 0 ? llm.max_model_len : model->config.max_position_embeddings;
+    const int64_t padded_len = (len + config.kv_block_size - 1) / config.kv_block_size * config.kv_block_size;
+    config.kv_cache_bytes =
+        kv_cache_bytes(back_end, llm, padded_len * config.max_num_seqs * memory.kv_bytes_per_token);
+    ASSIGN_OR_RETURN(model->ranks, RankGroup::create(config, [&](int64_t done, int64_t total) {
+                       if (progress) progress(total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1.0);
+                     }));
+    return ok_status();
+  };
+  const Status load_status = load();
+  text_thread.join();
+  RETURN_IF_ERROR(load_status);
+  RETURN_IF_ERROR(text_status);
+  if (progress) progress(1.0);
+
+  const MemoryPlan& plan = model->ranks->memory_plan();
+  EngineConfig engine_config;
+  engine_config.max_model_len = static_cast<int>(plan.max_model_len);
+  engine_config.max_num_seqs = config.max_num_seqs;
+  engine_config.max_num_batched_tokens = config.max_num_batched_tokens;
+  engine_config.kv_block_size = static_cast<int>(config.kv_block_size);
+  engine_config.num_kv_blocks = static_cast<int>(plan.num_kv_blocks);
+  engine_config.enable_prefix_caching = llm.enable_prefix_caching;
+  engine_config.enable_chunked_prefill = llm.enable_chunked_prefill;
+  engine_config.async_scheduling = llm.async_scheduling;
+  engine_config.long_prefill_token_threshold = llm.long_prefill_token_threshold;
+  engine_config.max_prefill_stall_ms = llm.max_prefill_stall_ms >= 0 ? llm.max_prefill_stall_ms : defaults.max_prefill_stall_ms;
+  engine_config.max_num_waiting = llm.max_num_waiting;
+  RETURN_IF_ERROR(validate_engine_config(engine_config));
+  ASSIGN_OR_RETURN(model->engine, Engine::create(engine_config, *model->ranks));
+
+  model->summary = model->ranks->summary();
+  model->summary.insert(model->summary.begin(), fmt::format("model {}, {}", model->name, model->config.architecture));
+  model->summary.push_back(fmt::format("Maximum concurrency for {} tokens per request: {:.2f}x", plan.max_model_len,
+                                       static_cast<double>(engine_config.kv_cache_tokens()) /
+                                           static_cast<double>(plan.max_model_len)));
+  if (plan.max_model_len_reduced) {
+    model->summary.push_back(fmt::format("max_model_len is {} of the model's {}: that is what the KV cache holds "
+                                         "(--kv-cache-memory)",
+                                         plan.max_model_len, model->config.max_position_embeddings));
+  }
+  return model;
+}
+
+}  // namespace spate

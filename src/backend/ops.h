@@ -2,7 +2,7 @@
 // activation dtype, kBf16 or kF32, the same for all activation tensors of a model.
 //
 // Primitives must be set in a back-end's OpTable. Fused ops may be null: bind_ops() puts the decomposition in their place
-// and lists it, so that a fallback is visible. the reference back-end is the oracle of both.
+// and lists it, so that a fallback is visible. The reference back-end is the oracle of both.
 //
 // Numerics, the same in all back-ends: sums in fp32 (reference: fp64); each op's result is rounded once to its output
 // dtype, fused ops round where their decomposition would. A row's result must not depend on the other rows of the batch

@@ -33,6 +33,8 @@ struct StepBatch {
 // The first num_tokens and num_seqs entries of `inputs`, as the plan says.
 StepBatch step_batch(const StepInputs& inputs, const RowState& state, const StepPlanHeader& plan);
 
+// Layers ignore the Status of a collective: after an error its results are unspecified, but every tensor stays one, later
+// collectives return at once, and the rank ends the step with Communicator::error().
 struct StepContext {
   Stream& stream;
   const OpTable& ops;          // bound: every op is set

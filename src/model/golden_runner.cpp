@@ -14,7 +14,7 @@
 #include "base/rng.h"
 #include "base/tensor_compare.h"
 #include "model/model.h"
-#include "parallel/communicator.h"
+#include "parallel/communicators.h"
 #include "weights/open_weights.h"
 #include "weights/safetensors.h"
 
@@ -23,6 +23,7 @@ namespace {
 
 constexpr int64_t kKvBlockSize = 16;
 constexpr int64_t kMaxNumLogits = 13;  // below a prompt's length, so that logits come in several pieces
+constexpr double kTimeLimitS = 600;      // how long ranks wait for each other: the sanitizers are slow
 constexpr double kF32Tolerance = 1e-5;
 constexpr double kBf16Slack = 2.0;
 
@@ -395,19 +396,21 @@ Result<GoldenResult> run_golden(const std::filesystem::path& folder, DeviceFacto
   ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> weights, open_weights(golden_model_path(folder)));
   const std::vector<Step> steps = make_schedule(golden.sequences, run.schedule);
   const int size = run.tensor_parallel_size;
-  auto group = make_in_process_group(size);
+  ASSIGN_OR_RETURN(const std::vector<Communicators> communicators,
+                   make_communicators(make_in_process_group, {.tp = size}, kTimeLimitS));
 
   std::vector<std::unique_ptr<GoldenRank>> ranks(static_cast<size_t>(size));
   std::vector<Status> statuses(static_cast<size_t>(size));
   std::atomic<bool> all_ok = true;
   std::barrier ready(size);
   const auto run_rank = [&](size_t r) {
-    ranks[r] = std::make_unique<GoldenRank>(golden, run, *group[r]);
+    ranks[r] = std::make_unique<GoldenRank>(golden, run, *communicators[r].tp);
     statuses[r] = ranks[r]->create(factory, device, *weights);
     if (!statuses[r].ok()) all_ok = false;
     ready.arrive_and_wait();  // a rank that failed would leave the others waiting in a collective
     if (!all_ok) return;
     for (const Step& step : steps) ranks[r]->run_step(step);
+    statuses[r] = communicators[r].error();
   };
   std::vector<std::thread> threads;
   for (size_t r = 1; r < ranks.size(); ++r) threads.emplace_back(run_rank, r);

@@ -160,7 +160,7 @@ void Rank::sample(const StepContext& ctx, const StepPlanHeader& plan, const Step
                        result->logprobs);
     }
   }
-  communicator_->broadcast(*stream_, next_token_ids_.rows(0, plan.num_sampled));
+  static_cast<void>(communicator_->broadcast(*stream_, next_token_ids_.rows(0, plan.num_sampled)));
   if (communicator_->rank() == 0) {
     result->next_token_ids.resize(static_cast<size_t>(plan.num_sampled));
     device_->copy_to_host(*stream_, result->next_token_ids.data(), next_token_ids_.raw(),

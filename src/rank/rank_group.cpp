@@ -12,6 +12,7 @@
 
 #include "base/cpu_cores.h"
 #include "base/log.h"
+#include "parallel/communicators.h"
 
 namespace spate {
 
@@ -198,10 +199,11 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
   options.max_model_len = group->memory_plan_.max_model_len;
 
   // 3. Models and weights.
-  auto communicators = make_in_process_group(size);
+  ASSIGN_OR_RETURN(std::vector<Communicators> communicators,
+                   make_communicators(make_in_process_group, {.tp = size}, 60));
   std::vector<int64_t> block_bytes(static_cast<size_t>(size));
   const Status loaded = on_all_ranks([&](int r, Worker& worker) -> Status {
-    ASSIGN_OR_RETURN(worker.rank, Rank::create(std::move(worker.device), std::move(communicators[static_cast<size_t>(r)]),
+    ASSIGN_OR_RETURN(worker.rank, Rank::create(std::move(worker.device), std::move(communicators[static_cast<size_t>(r)].tp),
                                                config.model, options, limits));
     const LoadProgress report = r == 0 ? progress : LoadProgress();
     Model& model = worker.rank->model();

@@ -16,15 +16,12 @@
 
 #include "backend/backend.h"
 #include "base/status.h"
+#include "core/place.h"
 #include "weights/weight_source.h"
 
 namespace spate {
 
-// Place of a rank in its tensor-parallel group.
-struct TensorParallel {
-  int rank = 0;
-  int size = 1;
-};
+using TensorParallel = ParallelRank;  // of a rank in its tensor-parallel group
 
 // A range of rows or columns.
 struct Range {

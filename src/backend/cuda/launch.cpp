@@ -44,6 +44,7 @@ void launch_kernel(Stream& stream, KernelId kernel, const LaunchGrid& grid, cons
   const CudaStream& cuda_stream = static_cast<CudaStream&>(stream);
   CudaDevice& device = cuda_stream.cuda_device();
   const char* function = kKernels[kernel.idx].function;
+  if (grid.x == 0 || grid.y == 0) return;  // a step without tokens
   record_launch(function, grid, sizes);
   CHECK(grid.x > 0 && grid.x <= INT32_MAX && grid.y > 0 && grid.y <= 65535, "{}: a grid of {} x {}", function, grid.x,
         grid.y);

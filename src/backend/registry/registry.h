@@ -10,6 +10,7 @@
 
 #include "backend/backend.h"
 #include "backend/machine_limits.h"
+#include "parallel/communicator.h"
 
 namespace spate {
 
@@ -31,7 +32,9 @@ struct BackEnd {
   BackEndDefaults defaults;
   bool is_automatic = false;        // --device auto may choose it
   bool shares_host_memory = false;  // its devices allocate from the machine's main memory, all from the same
-  int max_ranks = 1;                // in one process; 1: it has no collectives
+  int max_ranks = 1;                // in one process
+  // Makes the groups of its ranks. nullptr: it has no collectives, and max_ranks is 1.
+  GroupFactory make_group = nullptr;
   std::span<const std::string_view> instruction_sets;  // what DeviceOptions::isa may be
   // The limits of `num_threads` compute threads. nullptr: they are not measured; benches print no shares.
   MachineLimits (*measure_limits)(int num_threads) = nullptr;

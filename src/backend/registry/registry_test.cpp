@@ -16,6 +16,7 @@ TEST_CASE("registry: every entry is complete, and its devices bear its name") {
     CHECK(find_back_end(back_end.name) == &back_end);
     CHECK(!back_end.hardware.empty());
     CHECK(back_end.max_ranks >= 1);
+    CHECK((back_end.make_group != nullptr) == (back_end.max_ranks > 1));
     CHECK(back_end.defaults.max_num_seqs > 0);
     CHECK(back_end.defaults.max_num_batched_tokens >= back_end.defaults.max_num_seqs);
     CHECK(back_end.defaults.max_num_logits > 0);

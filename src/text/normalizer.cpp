@@ -207,15 +207,55 @@ std::string to_unicode_form(std::string_view text, UnicodeForm form) {
   return out;
 }
 
-std::string_view Normalizer::normalize(std::string_view text, std::string& storage) const {
+namespace {
+
+// How many leading characters of a step's result come from the first `num_from_start` characters of `text`, by the offsets that the
+// `tokenizers` library keeps: a character that replaces others has the place of the last of them.
+size_t count_from_start(const NormalizerStep& step, std::string_view text, size_t num_from_start) {
+  const auto prefix_bytes = [&](size_t num_chars) {
+    size_t bytes = 0;
+    while (num_chars-- > 0 && bytes < text.size()) bytes += decode_utf8(text, bytes).size_bytes;
+    return bytes;
+  };
+  const auto num_chars = [](std::string_view part) {
+    return static_cast<size_t>(std::count_if(part.begin(), part.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+  };
+  const std::string_view start = text.substr(0, prefix_bytes(num_from_start));
+  if (const auto* strip = std::get_if<StripStep>(&step)) {
+    const size_t num_removed = num_chars(text) - num_chars(strip_space(text, strip->left, false));
+    return num_from_start - std::min(num_from_start, num_removed);
+  }
+  if (const auto* replace = std::get_if<ReplaceStep>(&step)) {
+    size_t count = 0;
+    for_each_match(replace->pattern, text, [&](size_t begin, size_t end, bool is_match) {
+      if (!is_match) count += num_chars(start.substr(std::min(begin, start.size()), end - begin));
+      if (is_match && end <= start.size()) count += num_chars(replace->content);
+    });
+    return count;
+  }
+  // What is left of the beginning alone: nothing where it was removed.
+  const std::string result = std::visit(StepRunner{start}, step);
+  return num_chars(result);
+}
+
+}  // namespace
+
+void Normalizer::drop_prepend() {
+  std::erase_if(steps_, [](const NormalizerStep& step) { return std::holds_alternative<PrependStep>(step); });
+}
+
+std::string_view Normalizer::normalize(std::string_view text, std::string& storage, bool* keeps_start) const {
+  size_t num_from_start = 1;
   for (const NormalizerStep& step : steps_) {
     const auto* form = std::get_if<UnicodeFormStep>(&step);
     if (form != nullptr && form->form == UnicodeForm::kNfc && is_nfc_already(text))
       continue;  // the usual case: no copy
+    if (keeps_start != nullptr) num_from_start = count_from_start(step, text, num_from_start);
     std::string result = std::visit(StepRunner{text}, step);
     storage = std::move(result);
     text = storage;
   }
+  if (keeps_start != nullptr) *keeps_start = num_from_start > 0;
   return text;
 }
 

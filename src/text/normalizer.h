@@ -44,8 +44,11 @@ class Normalizer {
  public:
   void add_step(NormalizerStep step) { steps_.push_back(std::move(step)); }
   bool empty() const { return steps_.empty(); }
+  void drop_prepend();  // every PrependStep
   // Takes and gives valid UTF-8. Returns `text` itself, or a view of `storage`, which it may overwrite.
-  std::string_view normalize(std::string_view text, std::string& storage) const;
+  // *keeps_start, if asked for: whether the first character of the result comes from the first one of `text`, as far as the
+  // `tokenizers` library's offsets say: false where leading characters were removed.
+  std::string_view normalize(std::string_view text, std::string& storage, bool* keeps_start = nullptr) const;
 
  private:
   std::vector<NormalizerStep> steps_;

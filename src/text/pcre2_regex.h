@@ -1,8 +1,5 @@
-// One compiled regular expression, written for Oniguruma as tokenizer.json has them, run by PCRE2 with JIT.
-//
-// The pattern is translated where the two dialects differ: \s, \S and \w get Oniguruma's sets, \h its hexadecimal
-// digit, script names mean the script and not its extensions, ^ and $ match at every line. Possessive {n,m}+ means
-// a repeated group in Oniguruma and is refused.
+// One compiled regular expression, written for Oniguruma as tokenizer.json has them, run by PCRE2 with JIT;
+// oniguruma_pattern.h says how it is translated.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +24,5 @@ class Pcre2Regex {
   explicit Pcre2Regex(std::shared_ptr<const Code> code) : code_(std::move(code)) {}
   std::shared_ptr<const Code> code_;
 };
-
-// The pattern in PCRE2's dialect; split out for its test.
-Result<std::string> translate_oniguruma(std::string_view pattern);
 
 }  // namespace spate

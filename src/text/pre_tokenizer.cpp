@@ -1,5 +1,7 @@
 #include "text/pre_tokenizer.h"
 
+#include <algorithm>
+
 #include "text/byte_alphabet.h"
 
 namespace spate {
@@ -56,6 +58,37 @@ bool PreTokenizer::take_final_byte_map() {
   if (steps_.empty() || !std::holds_alternative<ByteMapStep>(steps_.back())) return false;
   steps_.pop_back();
   return true;
+}
+
+void PreTokenizer::drop_prefix() {
+  std::erase_if(steps_, [](const PreTokenizerStep& step) { return std::holds_alternative<PrefixSpaceStep>(step); });
+  for (PreTokenizerStep& step : steps_) {
+    if (auto* metaspace = std::get_if<MetaspaceStep>(&step)) metaspace->prepend_scheme = PrependScheme::kNever;
+  }
+}
+
+void PreTokenizer::add_prefix_space() {
+  drop_prefix();
+  // Before ByteLevel's own split, if it has one. Its byte map may have been taken off.
+  size_t place = steps_.size();
+  if (place > 0 && std::holds_alternative<ByteMapStep>(steps_[place - 1])) --place;
+  if (place > 0) {
+    const auto* split = std::get_if<SplitStep>(&steps_[place - 1]);
+    if (split != nullptr && split->matcher.kind() == SplitKind::kGpt2) --place;
+  }
+  std::vector<PreTokenizerStep> steps;
+  steps.reserve(steps_.size() + 1);
+  for (size_t i = 0; i < place; ++i) steps.push_back(std::move(steps_[i]));
+  steps.emplace_back(PrefixSpaceStep{});
+  for (size_t i = place; i < steps_.size(); ++i) steps.push_back(std::move(steps_[i]));
+  steps_ = std::move(steps);
+}
+
+bool PreTokenizer::depends_on_text_start() const {
+  return std::any_of(steps_.begin(), steps_.end(), [](const PreTokenizerStep& step) {
+    const auto* metaspace = std::get_if<MetaspaceStep>(&step);
+    return metaspace != nullptr && metaspace->prepend_scheme == PrependScheme::kFirst;
+  });
 }
 
 void PreTokenizer::run_step(size_t step_idx, std::string_view text, bool is_text_start, PieceSink& sink) const {

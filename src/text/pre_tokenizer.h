@@ -41,6 +41,13 @@ class PreTokenizer {
   // Drops a final ByteMapStep: the model then gets raw bytes. False when there is none.
   bool take_final_byte_map();
 
+  // What add_prefix_space of tokenizer_config.json changes: no step puts anything in front of a text; or byte-level pieces begin
+  // with a space. The latter is for pre-tokenizers that end with ByteLevel.
+  void drop_prefix();
+  void add_prefix_space();
+  // Whether the result depends on is_text_start.
+  bool depends_on_text_start() const;
+
   // is_text_start: `text` is the very beginning of what the caller encodes (PrependScheme::kFirst).
   void run(std::string_view text, bool is_text_start, PieceSink& sink) const { run_step(0, text, is_text_start, sink); }
 

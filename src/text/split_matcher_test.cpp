@@ -7,8 +7,11 @@
 
 #include "text/split_matcher.h"
 
+#include <simdjson.h>
+
 #include "base/rng.h"
 #include "base/test_support.h"
+#include "text/oniguruma_pattern.h"
 #include "text/unicode.h"
 
 #include "base/test.h"
@@ -137,8 +140,8 @@ TEST_CASE("regex dialect: what Oniguruma means") {
   CHECK(translated(R"(\p{Han}+\p{L}\p{^Lu}\P{Greek})") == R"(\p{sc:Han}+\p{L}\P{Lu}\P{sc:Greek})");
   CHECK(translated(R"(\h[\h])") == "[0-9a-fA-F][0-9a-fA-F]");
   CHECK(translated(R"([^\s])") == R"([^\t-\r\x{85}\p{Z}])");
-  CHECK(translated(R"(\u4e00\\s)") == R"(\x{4e00}\\s)");
-  CHECK(translated(R"([\]\s]\S)") == R"([\]\t-\r\x{85}\p{Z}][^\t-\r\x{85}\p{Z}])");
+  CHECK(translated(R"(\u4e00\\s)") == R"(\x{4E00}\\s)");
+  CHECK(translated(R"([\]\s]\S)") == R"([\x{5D}\t-\r\x{85}\p{Z}][^\t-\r\x{85}\p{Z}])");
   CHECK(translated("a{1,3}+").find("{n,m}+") != std::string::npos);
   CHECK(!SplitMatcher::from_regex("(").ok());
   CHECK(!SplitMatcher::from_regex(R"(\p{Klingon})").ok());
@@ -146,6 +149,51 @@ TEST_CASE("regex dialect: what Oniguruma means") {
   CHECK(!SplitMatcher::from_regex(std::string(5000, '(') + std::string(5000, ')')).ok());
   // $ holds at each line end.
   CHECK(spans_of(by_pcre2("a$"), "a\na") == Spans{{0, 1, true}, {1, 2, false}, {2, 3, true}});
+}
+
+// Ends of the pieces that `matcher` cuts `text` into.
+std::vector<int64_t> cuts_of(const SplitMatcher& matcher, std::string_view text) {
+  std::vector<int64_t> ends;
+  for_each_match(matcher, text, [&](size_t start, size_t end, bool) {
+    if (start < end) ends.push_back(static_cast<int64_t>(end));
+  });
+  return ends;
+}
+
+// test/goldens/tokenizer/regex.json: 323 patterns, construct by construct, by Oniguruma itself.
+TEST_CASE("regex dialect: texts are cut where Oniguruma cuts them, or the pattern is refused by its construct") {
+  simdjson::dom::parser parser;
+  const simdjson::dom::element json = parser.load((repo_root() / "test/goldens/tokenizer/regex.json").string());
+  std::vector<std::string> texts;
+  for (const simdjson::dom::element text : json["texts"].get_array()) texts.emplace_back(text.get_string().value());
+  int num_equal = 0, num_refused = 0;
+  for (const simdjson::dom::element entry : json["patterns"].get_array()) {
+    const std::string pattern(entry["pattern"].get_string().value());
+    CAPTURE(pattern);
+    for (Result<SplitMatcher> matcher : {SplitMatcher::from_regex(pattern), SplitMatcher::from_regex_by_pcre2(pattern)}) {
+      simdjson::dom::array golden;
+      if (entry["cuts"].get(golden) != simdjson::SUCCESS) {
+        CHECK_FALSE(matcher.ok());  // an error of Oniguruma's
+        continue;
+      }
+      if (!matcher.ok()) {
+        ++num_refused;
+        CHECK(matcher.status().message().starts_with("regex"));
+          continue;
+      }
+      ++num_equal;
+      size_t i = 0;
+      for (const simdjson::dom::element ends : golden) {
+        std::vector<int64_t> expected;
+        for (const simdjson::dom::element end : ends.get_array()) expected.push_back(end.get_int64().value());
+        CAPTURE(texts[i]);
+        CHECK(cuts_of(*matcher, texts[i]) == expected);
+        ++i;
+      }
+    }
+  }
+  CHECK(num_equal > 470);
+  CHECK(num_refused < 120);
 }
 
 TEST_CASE("regex: a pattern that explodes ends, as no match") {

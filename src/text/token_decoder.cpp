@@ -58,6 +58,13 @@ void TokenDecoder::add_stage(DecoderStage stage) {
   stages_.push_back({std::move(stage), is_fused});
 }
 
+void TokenDecoder::keep_leading_space() {
+  for (Entry& entry : stages_) {
+    if (auto* strip = std::get_if<StripDecoder>(&entry.stage); strip != nullptr && strip->content == " ") strip->start = 0;
+    if (auto* metaspace = std::get_if<MetaspaceDecoder>(&entry.stage)) metaspace->prepend_scheme = PrependScheme::kNever;
+  }
+}
+
 TokenDecoderStream::TokenDecoderStream(const TokenDecoder& decoder)
     : decoder_(&decoder), states_(decoder.stages_.size()) {}
 

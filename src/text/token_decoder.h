@@ -45,6 +45,8 @@ class TokenDecoder {
  public:
   void add_stage(DecoderStage stage);
   bool has_stages() const { return !stages_.empty(); }
+  // For tokenizers that put no space in front of a text: none is taken off again.
+  void keep_leading_space();
   // Only ByteLevel: its stream may be fed bytes instead of token strings.
   bool is_byte_level() const {
     return stages_.size() == 1 && std::holds_alternative<ByteLevelDecoder>(stages_[0].stage);

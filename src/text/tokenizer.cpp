@@ -125,12 +125,13 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, EncodeOptions opti
       ids.push_back(raw.token->id);
       return;
     }
-    const std::string_view whole = parts_->normalizer.normalize(raw.text, normalized);
+    bool keeps_start = true;
+    const std::string_view whole = parts_->normalizer.normalize(raw.text, normalized, raw.start == 0 && parts_->pre_tokenizer.depends_on_text_start() ? &keeps_start : nullptr);
     parts_->normalized_matcher.for_each_segment(whole, options.parse_special, [&](const Segment& segment) {
       if (segment.token != nullptr) {
         ids.push_back(segment.token->id);
       } else {
-        parts_->pre_tokenizer.run(segment.text, raw.start == 0 && segment.start == 0, sink);
+        parts_->pre_tokenizer.run(segment.text, raw.start == 0 && segment.start == 0 && keeps_start, sink);
       }
     });
   });

@@ -187,6 +187,29 @@ Status parse_special_tokens(object from, TokenizerParts& parts) {
   return ok_status();
 }
 
+// add_prefix_space of tokenizer_config.json overrides tokenizer.json where the tokenizer's class builds its parts itself, as
+// transformers 5 does it: LlamaTokenizer puts nothing in front of a text with false; GPT-2's, RoBERTa's and Qwen2's classes put a
+// space there with true. Other classes take tokenizer.json as it is.
+Status apply_add_prefix_space(object from, TokenizerParts& parts) {
+  element value;
+  if (!find_component(from, "add_prefix_space", &value)) return ok_status();
+  bool add_prefix_space;
+  if (value.get(add_prefix_space) != simdjson::SUCCESS) return invalid_argument("add_prefix_space: true or false is needed");
+  ASSIGN_OR_RETURN(std::string_view name, string_or(from, "tokenizer_class", "", "tokenizer_config"));
+  if (name.ends_with("Fast")) name.remove_suffix(4);
+  if (name == "LlamaTokenizer" && !add_prefix_space) {
+    parts.normalizer.drop_prepend();
+    parts.pre_tokenizer.drop_prefix();
+    parts.decoder.keep_leading_space();
+  } else if (name == "GPT2Tokenizer" || name == "RobertaTokenizer" || name == "Qwen2Tokenizer") {
+    if (add_prefix_space)
+      parts.pre_tokenizer.add_prefix_space();
+    else
+      parts.pre_tokenizer.drop_prefix();
+  }
+  return ok_status();
+}
+
 constexpr size_t kMaxFileBytes = size_t{512} << 20;
 
 Result<std::string> read_file(const std::filesystem::path& path) {
@@ -231,6 +254,7 @@ Result<std::unique_ptr<const Tokenizer>> make_tokenizer(const Sources& sources) 
     RETURN_IF_ERROR(parse_json(parser, sources.tokenizer_config, "tokenizer_config.json", &root));
     Status status = parse_special_tokens(root, *parts);
     if (status.ok()) status = parse_chat_templates(root, *parts);
+    if (status.ok()) status = apply_add_prefix_space(root, *parts);
     if (!status.ok()) return status.with_context("tokenizer_config.json");
   }
   if (!sources.special_tokens_map.empty()) {

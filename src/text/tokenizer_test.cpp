@@ -40,6 +40,74 @@ constexpr std::string_view kTiny = R"({"added_tokens":[
   "model":{"type":"BPE","unk_token":null,"byte_fallback":true,"vocab":{"<s>":0,"</s>":1,"▁":2,"a":3,"b":4,"▁a":5,"▁b":6,
     "<0xE4>":7,"<0xBD>":8,"<0xA0>":9},"merges":["▁ a",["▁","b"]]}})";
 
+// Ids of transformers 5.23 with these files of test/goldens/tokenizer as tokenizer.json.
+TEST_CASE("tokenizer: add_prefix_space of tokenizer_config.json") {
+  struct Case {
+    const char *kind, *config;
+    std::vector<int32_t> ids;  // of "Hello world"
+    const char* text;          // of these ids
+  };
+  const std::vector<int32_t> llama{745, 321, 582, 330, 561, 626, 625}, llama_bare{299, 321, 582, 330, 561, 626, 625};
+  const std::vector<int32_t> gpt2{39, 68, 296, 78, 262, 369, 382}, gpt2_space{1181, 68, 296, 78, 262, 369, 382};
+  const Case cases[] = {
+      {"llama2_first", R"({"tokenizer_class":"LlamaTokenizerFast"})", llama, "Hello world"},
+      {"llama2_first", R"({"tokenizer_class":"LlamaTokenizerFast","add_prefix_space":false})", llama_bare, "Hello world"},
+      {"llama2_legacy", R"({"tokenizer_class":"LlamaTokenizer","add_prefix_space":false})", llama_bare, "Hello world"},
+      {"llama2_legacy", R"({"tokenizer_class":"LlamaTokenizer","add_prefix_space":true})", llama, "Hello world"},
+      {"llama2_first", R"({"tokenizer_class":"PreTrainedTokenizerFast","add_prefix_space":false})", llama, "Hello world"},
+      {"gpt2", R"({"tokenizer_class":"GPT2TokenizerFast","add_prefix_space":false})", gpt2, "Hello world"},
+      {"gpt2", R"({"tokenizer_class":"GPT2Tokenizer","add_prefix_space":true})", gpt2_space, " Hello world"},
+      {"gpt2", R"({"tokenizer_class":"PreTrainedTokenizerFast","add_prefix_space":true})", gpt2, "Hello world"},
+      {"roberta", R"({"tokenizer_class":"RobertaTokenizerFast","add_prefix_space":true})", {567, 72, 303, 82, 265, 390, 389}, " Hello world"},
+      {"qwen2", R"({"tokenizer_class":"Qwen2TokenizerFast","add_prefix_space":true})", {1160, 68, 297, 78, 262, 366, 380}, " Hello world"},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.kind);
+    CAPTURE(c.config);
+    const auto tokenizer = make(golden_json(c.kind), c.config);
+    CHECK(tokenizer->encode("Hello world") == c.ids);
+    CHECK(tokenizer->decode(c.ids) == c.text);
+  }
+  CHECK(!Tokenizer::from_json(golden_json("gpt2"), R"({"add_prefix_space":"yes"})").ok());
+}
+
+// A text whose beginning a normalizer removed does not begin at its start: no space is put in front. By tokenizers 0.23.3.
+TEST_CASE("tokenizer: Metaspace 'first' behind normalizers that remove leading text") {
+  struct Case {
+    const char *normalizer, *text, *pieces;
+  };
+  const Case cases[] = {
+      {R"({"type":"Strip","strip_left":true,"strip_right":true})", " ab", "ab"},
+      {R"({"type":"Strip","strip_left":true,"strip_right":true})", "ab ", "_ab"},
+      {R"({"type":"Nmt"})", "\x01" "ab", "ab"},
+      {R"({"type":"Nmt"})", "ab\x01", "_ab"},
+      {R"({"type":"Replace","pattern":{"String":"x"},"content":""})", "xab", "ab"},
+      {R"({"type":"Replace","pattern":{"String":"x"},"content":""})", "abx", "_ab"},
+      {R"({"type":"Replace","pattern":{"String":"x"},"content":"yy"})", "xab", "_yyab"},
+      {R"({"type":"Replace","pattern":{"String":"xx"},"content":"y"})", "xxab", "yab"},
+      {R"({"type":"Replace","pattern":{"String":"xx"},"content":"yyy"})", "xxab", "yyyab"},
+      {R"({"type":"Replace","pattern":{"String":"xx"},"content":"y"})", "axxb", "_ayb"},
+      {R"({"type":"Replace","pattern":{"Regex":"^"},"content":"y"})", "ab", "_yab"},
+      {R"({"type":"StripAccents"})", "\u0301ab", "ab"},
+      {R"({"type":"BertNormalizer","clean_text":true,"handle_chinese_chars":true,"strip_accents":null,"lowercase":true})", "\x01" "ab", "ab"},
+      {R"({"type":"Prepend","prepend":"y"})", "ab", "_yab"},
+      {R"({"type":"Sequence","normalizers":[{"type":"Strip","strip_left":true,"strip_right":true},{"type":"Prepend","prepend":"y"}]})", " ab", "yab"},
+      {R"({"type":"NFD"})", "\u00e9b", "_e\u0301b"},
+      {R"({"type":"NFC"})", "e\u0301b", "_\u00e9b"},
+      {R"({"type":"Lowercase"})", "\u0130ab", "_i\u0307ab"},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.normalizer);
+    CAPTURE(c.text);
+    const auto tokenizer = make(std::string(R"({"normalizer":)") + c.normalizer +
+                                R"(,"pre_tokenizer":{"type":"Metaspace","replacement":"_","prepend_scheme":"first","split":false},
+                                   "model":{"type":"BPE","vocab":{"_":0,"a":1,"b":2,"x":3,"y":4,"e":5,"\u0301":6,"\u00e9":7,"i":8,"\u0307":9},"merges":[]}})");
+    std::string pieces;
+    for (const int32_t id : tokenizer->encode(c.text)) pieces += tokenizer->token_text(id);
+    CHECK(pieces == c.pieces);
+  }
+}
+
 TEST_CASE("tokenizer: the tiny model by hand") {
   const auto tokenizer =
       make(kTiny, R"({"bos_token":"<s>","eos_token":{"content":"</s>"},"pad_token":null,"unk_token":"<unk>"})");

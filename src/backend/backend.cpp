@@ -28,11 +28,18 @@ Tensor Buffer::tensor(DType dtype, std::initializer_list<int64_t> dims, size_t o
 
 void Device::run_step(Stream&, const StepKey&, const std::function<void()>& step) { step(); }
 
-bool Device::supports(const WeightSpec& spec) const { return !spec.is_integer(); }
+bool Device::supports(const WeightSpec& spec) const { return !spec.has_integer_codes(); }
 
 bool Device::supports_kv(DType dtype) const { return dtype == DType::kF32 || dtype == DType::kBf16; }
 
-Status Device::pack_quantized_rows(PackedWeight& weight, int64_t, const QuantizedRows&) {
+void check_row_place(const WeightDesc& desc, RowPlace place, int64_t num_rows, int64_t width) {
+  CHECK(width == desc.in_features && place.row >= 0 && place.row + num_rows <= desc.out_features &&
+            place.matrix_idx >= 0 && place.matrix_idx < desc.num_matrices,
+        "rows [{}, {}] at row {} of matrix {} of a weight [{}, {}, {}]", num_rows, width, place.row, place.matrix_idx,
+        desc.num_matrices, desc.out_features, desc.in_features);
+}
+
+Status Device::pack_quantized_rows(PackedWeight& weight, RowPlace, const QuantizedRows&) {
   CHECK(false, "{}: rows of codes for a weight of {}", kind(), weight_spec_name(weight.desc().spec));
 }
 

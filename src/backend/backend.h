@@ -75,15 +75,23 @@ class Stream {
 
 // --- (c) layouts -----------------------------------------------------------------------------------------------------
 
-// A matrix W [out_features, in_features] of y = x W^T, or an embedding table [vocab_size, hidden_size].
+// A matrix W [out_features, in_features] of y = x W^T, or an embedding table [vocab_size, hidden_size]; or several
+// matrices of one shape (experts).
 struct WeightDesc {
   int64_t out_features = 0;
   int64_t in_features = 0;
   WeightSpec spec;
+  int64_t num_matrices = 1;
 };
 
-// A matrix in the back-end's own layout. Filled row by row through Device::pack_rows or pack_quantized_rows,
-// then constant.
+// Where rows of a weight go.
+struct RowPlace {
+  int64_t row = 0;
+  int64_t matrix_idx = 0;
+};
+
+// Matrices in the back-end's own layout, which only the back-end knows: others copy the bytes as a whole or not at all.
+// Filled row by row through Device::pack_rows or pack_quantized_rows, then constant.
 class PackedWeight {
  public:
   PackedWeight() = default;
@@ -92,6 +100,14 @@ class PackedWeight {
   const void* data() const { return storage_.data(); }
   void* mutable_data() { return storage_.data(); }
   size_t bytes() const { return storage_.bytes(); }
+  // For back-ends: all lay the matrices one behind the other, each in as many bytes.
+  size_t matrix_bytes() const { return bytes() / static_cast<size_t>(desc_.num_matrices); }
+  const char* matrix(int64_t i) const {
+    return static_cast<const char*>(data()) + i * static_cast<int64_t>(matrix_bytes());
+  }
+  char* mutable_matrix(int64_t i) {
+    return static_cast<char*>(mutable_data()) + i * static_cast<int64_t>(matrix_bytes());
+  }
   bool defined() const { return desc_.out_features > 0; }
 
  private:
@@ -119,6 +135,9 @@ struct KvView {
   int64_t block_bytes = 0;
   int64_t num_blocks = 0;
 };
+
+// Rows of `width` elements fit there; else it is our mistake.
+void check_row_place(const WeightDesc& desc, RowPlace place, int64_t num_rows, int64_t width);
 
 // --- the device -------------------------------------------------------------------------------------------------------
 
@@ -172,13 +191,14 @@ class Device {
   // to row_bytes + 127. All ops of a device that answers with more take such rows, also where backend/ops.h names no stride.
   virtual int64_t activation_row_bytes(int64_t row_bytes) const { return row_bytes; }
   // pack_rows reads `rows` [n, in_features] on the host (f32, f16 or bf16; any row stride) and may be called
-  // in any order of rows, each row once. `rows` is not used after the call returns. Into an integer weight they are quantised as
-  // quantize_row() does it, symmetrically (an offset is zero). pack_quantized_rows takes rows of the weight's own spec.
+  // in any order of rows, each row once. `rows` is not used after the call returns. Into an integer weight they are
+  // quantised as quantize_row() does it, symmetrically (an offset is zero). pack_quantized_rows takes rows of the
+  // weight's own codes and scales (WeightSpec::stores_as).
   virtual bool supports(const WeightSpec& spec) const;  // the others must not be asked for; default: f32 and bf16
   virtual bool supports_kv(DType dtype) const;          // the same
   virtual Result<PackedWeight> create_weight(const WeightDesc& desc) = 0;
-  virtual Status pack_rows(PackedWeight& weight, int64_t first_row, const Tensor& rows) = 0;
-  virtual Status pack_quantized_rows(PackedWeight& weight, int64_t first_row, const QuantizedRows& rows);
+  virtual Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) = 0;
+  virtual Status pack_quantized_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows);
   virtual int64_t kv_block_bytes(const KvGroupDesc& desc) const = 0;
 
   // (d) How a step runs: the default calls `step` (eager); a capturing back-end may replay what an equal key launched.

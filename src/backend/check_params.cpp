@@ -21,6 +21,11 @@ void check_kv(const char* op, const KvView& kv, DType act) {
   CHECK(kv.desc.num_kv_heads > 0 && kv.desc.head_dim > 0 && kv.block_bytes > 0, "{}: an empty cache", op);
 }
 
+void check_matrix(const char* op, const PackedWeight& weight, int64_t matrix_idx) {
+  CHECK(matrix_idx >= 0 && matrix_idx < weight.desc().num_matrices, "{}: matrix {} of {}", op, matrix_idx,
+        weight.desc().num_matrices);
+}
+
 void check_heads(ShapeCheck& check, const char* name, const Tensor& x, DType act, Dim num_tokens, Dim num_heads,
                  Dim head_dim) {
   check.tensor(name, x, act, {num_tokens, num_heads, head_dim});
@@ -40,6 +45,7 @@ void check_params(const LinearParams& p) {
   const DType act = act_dtype("linear", p.x);
   const Dim num_tokens = check.dim("num_tokens");
   const WeightDesc& desc = p.weight->desc();
+  check_matrix("linear", *p.weight, p.matrix_idx);
   check.tensor("x", p.x, act, {num_tokens, desc.in_features});
   if (p.bias.defined()) check.tensor("bias", p.bias, act, {desc.out_features});
   CHECK(p.out.dtype() == act || p.out.dtype() == DType::kF32, "linear: out is {}, needs {} or f32",
@@ -237,6 +243,7 @@ void check_params(const LinearSiluAndMulParams& p) {
   const DType act = act_dtype("linear_silu_and_mul", p.x);
   const Dim num_tokens = check.dim("num_tokens");
   const WeightDesc& desc = p.weight->desc();
+  check_matrix("linear_silu_and_mul", *p.weight, p.matrix_idx);
   CHECK(desc.out_features % 2 == 0, "linear_silu_and_mul: {} output features", desc.out_features);
   check.tensor("x", p.x, act, {num_tokens, desc.in_features});
   if (p.bias.defined()) check.tensor("bias", p.bias, act, {desc.out_features});

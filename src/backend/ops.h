@@ -30,13 +30,15 @@ struct EmbeddingParams {
   Tensor out;                   // [num_tokens, hidden_size] act
 };
 
-// out = x W^T + bias, accumulated in fp32. With an integer weight x is quantised to 8 bits first (quant/weight_format.h has the
-// formula), the same for every back-end, so that only the f32 sums over groups may differ.
+// out = x W^T + bias, accumulated in fp32. The weight's spec says what x becomes (quant/weight_format.h has the
+// formulas): 8-bit codes, the same on every back-end, so that only the f32 sums over groups may differ; or it stays,
+// and the product is that of a float weight.
 struct LinearParams {
   Tensor x;                     // [num_tokens, in_features] act; row stride free
   const PackedWeight* weight;   // [out_features, in_features]
   Tensor bias;                  // [out_features] act, or undefined
   Tensor out;                   // [num_tokens, out_features] act or f32; row stride free; not x
+  int64_t matrix_idx = 0;       // of the weight's matrices
 };
 
 // out = x * rsqrt(mean(x^2) + eps) rounded to act, times weight, rounded. As Hugging Face's LlamaRMSNorm.
@@ -210,6 +212,7 @@ struct LinearSiluAndMulParams {
   Tensor bias;                 // [2 * intermediate_size] act, or undefined
   Tensor gate_up;              // [num_tokens, 2 * intermediate_size] act, scratch for the decomposition
   Tensor out;                  // [num_tokens, intermediate_size] act
+  int64_t matrix_idx = 0;      // of the weight's matrices
 };
 
 template <typename Params>

@@ -70,7 +70,7 @@ int compute_threads(const ModelArguments& arguments) {
 }
 
 double matmul_flops(const MachineLimits& limits, const Quantization& quantization) {
-  return quantization.enabled() ? limits.int8_ops_per_s : limits.float_flops_per_s;
+  return quantization.linear.quantizes_activations() ? limits.int8_ops_per_s : limits.float_flops_per_s;
 }
 
 }  // namespace spate

@@ -81,7 +81,7 @@ double decode_step_flops(const ModelCost& cost, int64_t num_seqs, int64_t seq_le
 }
 
 ModelCost model_cost(const ModelConfig& c, DType act_dtype, DType kv_dtype, const Quantization& quantization) {
-  const WeightSpec plain{.format = act_dtype == DType::kF32 ? WeightFormat::kF32 : WeightFormat::kBf16};
+  const WeightSpec plain{.codes = act_dtype == DType::kF32 ? Codes::kF32 : Codes::kBf16};
   const WeightSpec linear = quantization.enabled() ? quantization.linear : plain;
   const WeightSpec vocabulary = quantization.enabled() ? quantization.vocabulary : plain;
   const int64_t qkv_width = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim;

@@ -19,7 +19,7 @@ struct Goals {
 };
 Goals goals_of(const Quantization& quantization) {
   if (!quantization.enabled()) return {.prefill_512_share = 0.45, .prefill_8192 = 1200, .decode_share = 0.88, .decode_32_share = 0.60};
-  if (quantization.linear.format == WeightFormat::kInt8) {
+  if (quantization.linear.codes == Codes::kInt8) {
     return {.prefill_512_share = 0.40, .prefill_8192 = 1600, .decode_share = 0.88, .decode_32_share = 0.63};
   }
   return {.prefill_512_share = 0.35, .prefill_8192 = 1500, .decode_share = 0.80, .decode_32_share = 0.60};

@@ -27,12 +27,9 @@ std::atomic<bool> interrupted = false;
 
 WeightSpec spec_of(const QuantizeArguments& arguments) {
   const bool int4 = arguments.to == "int4";
-  return {.format = int4 ? WeightFormat::kInt4 : WeightFormat::kInt8,
-          .group_size = arguments.group_size >= 0 ? arguments.group_size
-                        : int4                    ? 64
-                                                  : 0,
-          .has_offsets = arguments.asymmetric,
-          .two_level = int4 && arguments.group_size != 0 && !arguments.asymmetric};
+  const int64_t group_size = arguments.group_size >= 0 ? arguments.group_size : int4 ? 64 : 0;
+  return integer_spec(int4 ? Codes::kInt4 : Codes::kInt8, group_size, arguments.asymmetric,
+                      int4 && group_size != 0 && !arguments.asymmetric);
 }
 
 // The texts as token ids, cut to calibration_tokens in all. A model that brings a calibration.txt is calibrated on it.
@@ -128,7 +125,7 @@ Result<int> run_quantize(const Arguments& arguments) {
                                 .quantize_vocabulary = quantize.vocabulary == "int8",
                                 .num_threads = num_threads,
                                 .calibration = std::move(calibration)};
-  if (const int64_t group = options.spec.group_size; group > 0) {
+  if (const int64_t group = options.spec.tile.columns; group > 0) {
     ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(model_dir));
     if (config.hidden_size % group != 0 || config.intermediate_size % group != 0) {
       log_warning("quantize",

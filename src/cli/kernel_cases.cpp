@@ -111,7 +111,7 @@ class Cases {
         random_host(DType::kBf16, {chunk, desc.in_features}, 1 / std::sqrt(static_cast<float>(desc.in_features)));
     for (int64_t row = 0; row < desc.out_features; row += chunk) {
       const int64_t count_of_rows = std::min(chunk, desc.out_features - row);
-      RETURN_IF_ERROR(device_.pack_rows(first, row, rows.view().rows(0, count_of_rows)));
+      RETURN_IF_ERROR(device_.pack_rows(first, {.row = row}, rows.view().rows(0, count_of_rows)));
     }
     std::vector<char> bytes(first.bytes());
     if (count > 1) device_.copy_to_host(stream_, bytes.data(), first.data(), bytes.size());
@@ -126,7 +126,7 @@ class Cases {
     return ok_status();
   }
 
-  WeightSpec plain_spec() const { return {.format = act_ == DType::kF32 ? WeightFormat::kF32 : WeightFormat::kBf16}; }
+  WeightSpec plain_spec() const { return {.codes = act_ == DType::kF32 ? Codes::kF32 : Codes::kBf16}; }
   WeightSpec linear_spec() const {
     return options_.quantization.enabled() ? options_.quantization.linear : plain_spec();
   }
@@ -194,7 +194,7 @@ Status Cases::run_linear() {
       one.bytes =
           static_cast<double>(weight_size) + act_bytes(m * p.in_features) + static_cast<double>(out.num_bytes());
       one.ops = 2.0 * static_cast<double>(m * p.out_features) * static_cast<double>(p.in_features);
-      one.is_integer = desc.spec.is_integer();
+      one.is_integer = desc.spec.quantizes_activations();
       one.call = [&](int64_t copy) {
         const PackedWeight& weight = weights_[static_cast<size_t>(copy)];
         if (p.has_silu) {

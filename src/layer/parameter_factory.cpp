@@ -6,7 +6,7 @@
 namespace spate {
 
 WeightSpec ParameterFactory::spec_for(Role role, std::span<const std::string> names) const {
-  const WeightSpec plain{.format = formats_.act_dtype == DType::kF32 ? WeightFormat::kF32 : WeightFormat::kBf16};
+  const WeightSpec plain{.codes = formats_.act_dtype == DType::kF32 ? Codes::kF32 : Codes::kBf16};
   const Quantization& wanted = formats_.quantization;
   const WeightSpec of_floats =
       !wanted.enabled() ? plain : role == Role::kLinear ? wanted.linear : wanted.vocabulary;

@@ -70,7 +70,7 @@ bool runs_integers(const Device& device, const WeightSource& source) {
   for (const TensorEntry& entry : source.entries()) {
     if (entry.quantized && !device.supports(*entry.quantized)) return false;
   }
-  return device.supports({WeightFormat::kInt8, 32, true});  // of fused matrices in different formats
+  return device.supports(integer_spec(Codes::kInt8, 32, true));  // of fused matrices in different formats
 }
 
 void check_goldens(DeviceFactory factory, bool integer_weights, int tensor_parallel_size) {

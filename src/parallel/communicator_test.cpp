@@ -36,7 +36,7 @@ struct NoDevice final : Device {
   void synchronize(Stream&) override {}
   const OpTable& ops() const override { std::abort(); }
   Result<PackedWeight> create_weight(const WeightDesc&) override { return unimplemented("none"); }
-  Status pack_rows(PackedWeight&, int64_t, const Tensor&) override { return unimplemented("none"); }
+  Status pack_rows(PackedWeight&, RowPlace, const Tensor&) override { return unimplemented("none"); }
   int64_t kv_block_bytes(const KvGroupDesc&) const override { return 0; }
 };
 

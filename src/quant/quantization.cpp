@@ -29,24 +29,25 @@ Result<Quantization> parse_quantization(std::string_view text) {
   Quantization quantization;
   WeightSpec& spec = quantization.linear;
   if (take_prefix(rest, "int8")) {
-    spec.format = WeightFormat::kInt8;
+    spec.codes = Codes::kInt8;
   } else if (take_prefix(rest, "int4")) {
-    spec.format = WeightFormat::kInt4;
-    spec.group_size = kDefaultInt4Group;
+    spec.codes = Codes::kInt4;
+    spec.tile.columns = kDefaultInt4Group;
   } else {
     return error();
   }
   if (take_prefix(rest, "-g")) {
-    const auto [end, status] = std::from_chars(rest.data(), rest.data() + rest.size(), spec.group_size);
+    const auto [end, status] = std::from_chars(rest.data(), rest.data() + rest.size(), spec.tile.columns);
     if (status != std::errc()) return error();
     rest.remove_prefix(static_cast<size_t>(end - rest.data()));
-    const int64_t g = spec.group_size;
+    const int64_t g = spec.tile.columns;
     if (g != 32 && g != 64 && g != 128 && g != 256) return error();
   }
   spec.has_offsets = take_prefix(rest, "-asym");
-  if (spec.format == WeightFormat::kInt4 && !spec.has_offsets) spec.two_level = !take_prefix(rest, "-f16scales");
+  if (spec.codes == Codes::kInt4 && !spec.has_offsets) spec.two_level = !take_prefix(rest, "-f16scales");
   if (!rest.empty()) return error();
-  quantization.vocabulary = {.format = WeightFormat::kInt8};
+  spec.activations = default_activations(spec);
+  quantization.vocabulary = integer_spec(Codes::kInt8);
   return quantization;
 }
 

@@ -16,7 +16,7 @@ struct Quantization {
   // and 4 bits there cost more accuracy than anywhere else.
   WeightSpec vocabulary;
 
-  bool enabled() const { return linear.is_integer(); }
+  bool enabled() const { return linear.has_integer_codes(); }
 };
 
 // "none" (also "gptq", "awq", "compressed-tensors", "gguf": layouts that the files tell), "int8", "int8-g128", "int4" (groups of 64 with two-level

@@ -15,8 +15,8 @@ namespace {
 constexpr float kMaxF16 = 65504.0f;
 constexpr float kSmallest = 0x1p-120f;  // below it the inverse of a scale would overflow
 
-int lowest_code(const WeightSpec& spec) { return spec.format == WeightFormat::kInt8 ? -128 : -8; }
-int highest_code(const WeightSpec& spec) { return spec.format == WeightFormat::kInt8 ? 127 : 7; }
+int lowest_code(const WeightSpec& spec) { return spec.codes == Codes::kInt8 ? -128 : -8; }
+int highest_code(const WeightSpec& spec) { return spec.codes == Codes::kInt8 ? 127 : 7; }
 
 // To the nearest code. NaN takes the lowest, as on vector units.
 int8_t clamped_code(float code, float lowest, float highest) {
@@ -96,16 +96,16 @@ float* row_of(const Tensor& tensor, int64_t row) { return tensor.data<float>() +
 
 // Codes of `from` fit `to` as they are, given a scale and offset for each of the smaller groups.
 bool converts_exactly(const WeightSpec& from, const WeightSpec& to) {
-  if (from.format == WeightFormat::kInt8 && to.format == WeightFormat::kInt4) return false;
+  if (from.codes == Codes::kInt8 && to.codes == Codes::kInt4) return false;
   if (from.has_offsets && !to.has_offsets) return false;
-  if (from.group_size == 0) return true;
+  if (!from.has_groups()) return true;
   if (to.two_level && !from.two_level) return false;
-  return to.group_size > 0 && from.group_size % to.group_size == 0;
+  return to.has_groups() && from.tile.columns % to.tile.columns == 0;
 }
 
 // From two-level scales to whole rows of int8: multiplier * code is a code of the row scale.
 bool multiplies_out(const WeightSpec& from, const WeightSpec& to) {
-  return from.two_level && to.format == WeightFormat::kInt8 && to.group_size == 0;
+  return from.two_level && to.codes == Codes::kInt8 && to.tile == ScaleTile();
 }
 
 QuantizedHostRows multiplied_out(const QuantizedRows& rows, const WeightSpec& spec) {
@@ -119,7 +119,7 @@ QuantizedHostRows multiplied_out(const QuantizedRows& rows, const WeightSpec& sp
     const int8_t* codes = rows.codes.data<int8_t>() + i * rows.codes.stride(0);
     int8_t* to = out.view().codes.data<int8_t>() + i * in_features;
     for (int64_t k = 0; k < in_features; ++k) {
-      to[k] = static_cast<int8_t>(codes[k] * multipliers[static_cast<size_t>(k / rows.spec.group_size)]);
+      to[k] = static_cast<int8_t>(codes[k] * multipliers[static_cast<size_t>(k / rows.spec.tile.columns)]);
     }
   }
   return out;
@@ -137,17 +137,17 @@ QuantizedRows QuantizedRows::rows(int64_t begin, int64_t end) const {
 QuantizedRows QuantizedRows::columns(int64_t begin, int64_t end) const {
   QuantizedRows part = *this;
   part.codes = codes.columns(begin, end);
-  if (spec.group_size == 0) return part;
-  CHECK(begin % spec.group_size == 0 && (end % spec.group_size == 0 || end == in_features()),
-        "columns [{}, {}) cut a group of {}", begin, end, spec.group_size);
-  const int64_t first = begin / spec.group_size, last = (end + spec.group_size - 1) / spec.group_size;
+  if (!spec.has_groups()) return part;
+  CHECK(begin % spec.tile.columns == 0 && (end % spec.tile.columns == 0 || end == in_features()),
+        "columns [{}, {}) cut a group of {}", begin, end, spec.tile.columns);
+  const int64_t first = begin / spec.tile.columns, last = (end + spec.tile.columns - 1) / spec.tile.columns;
   part.scales = scales.columns(first, last);
   if (offsets.defined()) part.offsets = offsets.columns(first, last);
   return part;
 }
 
 QuantizedHostRows::QuantizedHostRows(const WeightSpec& spec, int64_t num_rows, int64_t in_features) {
-  CHECK(spec.is_integer(), "codes of {}", weight_spec_name(spec));
+  CHECK(spec.has_integer_codes(), "codes of {}", weight_spec_name(spec));
   const int64_t num_groups = spec.num_groups(in_features);
   codes_ = HostTensor(DType::kI8, {num_rows, in_features});
   scales_ = HostTensor(DType::kF32, {num_rows, num_groups});
@@ -156,7 +156,8 @@ QuantizedHostRows::QuantizedHostRows(const WeightSpec& spec, int64_t num_rows, i
 }
 
 float stored_scale(const WeightSpec& spec, float value) {
-  return spec.group_size == 0 || spec.two_level ? value : F16::from_float(std::clamp(value, -kMaxF16, kMaxF16)).to_float();
+  const bool is_half = spec.has_groups() && spec.tile.rows == 1 && !spec.two_level;
+  return !is_half ? value : F16::from_float(std::clamp(value, -kMaxF16, kMaxF16)).to_float();
 }
 
 bool split_scales(const float* scales, int64_t num_groups, float& row_scale, uint8_t* multipliers) {
@@ -185,7 +186,7 @@ bool split_scales(const float* scales, int64_t num_groups, float& row_scale, uin
 
 void quantize_row(const WeightSpec& spec, const float* row, int64_t in_features, int8_t* codes, float* scales,
                   float* offsets) {
-  if (spec.two_level) return quantize_row_two_level(spec.group_size, row, in_features, codes, scales);
+  if (spec.two_level) return quantize_row_two_level(spec.tile.columns, row, in_features, codes, scales);
   const int64_t width = spec.group_width(in_features);
   for (int64_t begin = 0, g = 0; begin < in_features; begin += width, ++g) {
     const int64_t n = std::min(width, in_features - begin);

@@ -16,9 +16,9 @@ namespace {
 
 std::vector<WeightSpec> all_specs() {
   std::vector<WeightSpec> specs;
-  for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
+  for (const Codes codes : {Codes::kInt8, Codes::kInt4}) {
     for (const int64_t group_size : {0, 32, 64, 128}) {
-      for (const bool has_offsets : {false, true}) specs.push_back({format, group_size, has_offsets});
+      for (const bool has_offsets : {false, true}) specs.push_back(integer_spec(codes, group_size, has_offsets));
     }
   }
   return specs;
@@ -36,7 +36,7 @@ TEST_CASE("quantize_rows moves a weight by at most half a scale") {
       for (int64_t i = 0; i < 5; ++i) {
         for (int64_t k = 0; k < in_features; ++k) {
           const double scale = element_at(quantized.view().scales, i * spec.num_groups(in_features) + k / width);
-          const double range = scale * (spec.format == WeightFormat::kInt8 ? 256 : 16);
+          const double range = scale * (spec.codes == Codes::kInt8 ? 256 : 16);
           const double off = std::fabs(element_at(back, i * in_features + k) - element_at(rows, i * in_features + k));
           CHECK_MESSAGE(off <= 0.5 * scale + range * 0x1p-11, weight_spec_name(spec), " [", i, ", ", k, "] off by ",
                         off);
@@ -50,11 +50,11 @@ TEST_CASE("codes of a known row") {
   HostTensor row(DType::kF32, {1, 64});
   for (int64_t k = 0; k < 64; ++k)
     row.span<float>()[static_cast<size_t>(k)] = static_cast<float>(k - 32) / 16;  // -2 .. 31/16
-  const QuantizedHostRows int4 = quantize_rows({WeightFormat::kInt4, 32, false}, row);
+  const QuantizedHostRows int4 = quantize_rows(integer_spec(Codes::kInt4, 32, false), row);
   CHECK(int4.view().scales.data<float>()[0] == doctest::Approx(2.0 / 7).epsilon(0.0005));
   CHECK(int4.view().codes.data<int8_t>()[0] == -7);
   CHECK(int4.view().codes.data<int8_t>()[63] == 7);
-  const QuantizedHostRows asymmetric = quantize_rows({WeightFormat::kInt4, 32, true}, row);
+  const QuantizedHostRows asymmetric = quantize_rows(integer_spec(Codes::kInt4, 32, true), row);
   CHECK(asymmetric.view().codes.data<int8_t>()[0] == -8);   // group 0 is [-2, 0]
   CHECK(asymmetric.view().codes.data<int8_t>()[32] == -8);  // group 1 is [0, 31/16]
   CHECK(asymmetric.view().codes.data<int8_t>()[63] == 7);
@@ -63,19 +63,18 @@ TEST_CASE("codes of a known row") {
 TEST_CASE("convert_rows is exact to wider codes, smaller groups and added offsets") {
   Rng rng(test_seed());
   const HostTensor rows = random_tensor(rng, DType::kF32, {4, 256}, 0.1f);
-  const QuantizedHostRows from = quantize_rows({WeightFormat::kInt4, 128, false}, rows);
+  const QuantizedHostRows from = quantize_rows(integer_spec(Codes::kInt4, 128, false), rows);
   const HostTensor expected = dequantize_rows(from);
-  for (const WeightSpec& to : {WeightSpec{WeightFormat::kInt8, 128, false},
-                               {WeightFormat::kInt4, 32, false},
-                               {WeightFormat::kInt8, 64, true}}) {
+  for (const WeightSpec& to : {integer_spec(Codes::kInt8, 128, false), integer_spec(Codes::kInt4, 32, false),
+                               integer_spec(Codes::kInt8, 64, true)}) {
     CHECK_TENSOR(equal_bits("values", dequantize_rows(convert_rows(from, to)), expected));
   }
   // Not exact, so quantised again: within half a step of the new format.
-  const HostTensor coarse = dequantize_rows(convert_rows(from, {WeightFormat::kInt8, 0, false}));
+  const HostTensor coarse = dequantize_rows(convert_rows(from, integer_spec(Codes::kInt8, 0, false)));
   CHECK_TENSOR(close_to("values", coarse, expected, {.rel = 0, .abs = 0.35 / 127 / 2}));
 }
 
-constexpr WeightSpec two_level(int64_t group_size) { return {WeightFormat::kInt4, group_size, false, true}; }
+constexpr WeightSpec two_level(int64_t group_size) { return integer_spec(Codes::kInt4, group_size, false, true); }
 
 // A row whose groups have very different sizes, some of them zeros.
 HostTensor uneven_row(Rng& rng, int64_t in_features, float size) {
@@ -187,9 +186,9 @@ TEST_CASE("convert_rows takes two-level scales to other formats, and whole rows 
   const HostTensor rows = random_tensor(rng, DType::kF32, {4, 300}, 0.1f);
   const QuantizedHostRows from = quantize_rows(two_level(128), rows);
   const HostTensor expected = dequantize_rows(from);
-  for (const WeightSpec& to : {two_level(32), WeightSpec{WeightFormat::kInt4, 64, false},
-                               {WeightFormat::kInt4, 128, true}, {WeightFormat::kInt8, 0, false},
-                               {WeightFormat::kInt8, 64, false}}) {
+  for (const WeightSpec& to :
+       {two_level(32), integer_spec(Codes::kInt4, 64, false), integer_spec(Codes::kInt4, 128, true),
+        integer_spec(Codes::kInt8, 0, false), integer_spec(Codes::kInt8, 64, false)}) {
     const QuantizedHostRows converted = convert_rows(from, to);
     CHECK_TENSOR(equal_bits(weight_spec_name(to).c_str(), dequantize_rows(converted), expected));
     for (int64_t i = 0; i < converted.view().scales.num_elements(); ++i) {
@@ -197,14 +196,14 @@ TEST_CASE("convert_rows takes two-level scales to other formats, and whole rows 
       CHECK(stored_scale(to, scale) == scale);
     }
   }
-  const QuantizedHostRows whole = quantize_rows({WeightFormat::kInt4, 0, false}, rows);
+  const QuantizedHostRows whole = quantize_rows(integer_spec(Codes::kInt4, 0, false), rows);
   CHECK_TENSOR(equal_bits("values", dequantize_rows(convert_rows(whole, two_level(64))), dequantize_rows(whole)));
 }
 
 TEST_CASE("columns keep whole groups") {
   Rng rng(test_seed());
   const QuantizedHostRows rows =
-      quantize_rows({WeightFormat::kInt8, 64, true}, random_tensor(rng, DType::kBf16, {3, 200}));
+      quantize_rows(integer_spec(Codes::kInt8, 64, true), random_tensor(rng, DType::kBf16, {3, 200}));
   const HostTensor all = dequantize_rows(rows), part = dequantize_rows(rows.view().columns(64, 200));
   CHECK_TENSOR(equal_bits("columns", part, copy_tensor(all.view().columns(64, 200))));
 }
@@ -225,16 +224,16 @@ TEST_CASE("activations: codes, zeros, and values that are no numbers") {
 }
 
 TEST_CASE("common_spec") {
-  const WeightSpec int4{WeightFormat::kInt4, 64, false}, int8{WeightFormat::kInt8, 32, true}, bf16{};
+  const WeightSpec int4 = integer_spec(Codes::kInt4, 64, false), int8 = integer_spec(Codes::kInt8, 32, true), bf16{};
   CHECK(common_spec(int4, int4) == int4);
-  CHECK(common_spec(int4, int8) == WeightSpec{WeightFormat::kInt8, 32, true});
+  CHECK(common_spec(int4, int8) == integer_spec(Codes::kInt8, 32, true));
   CHECK(common_spec(int4, bf16) == bf16);
-  CHECK(common_spec({WeightFormat::kInt8, 0, false}, int4) == WeightSpec{WeightFormat::kInt8, 64, false});
+  CHECK(common_spec(integer_spec(Codes::kInt8, 0, false), int4) == integer_spec(Codes::kInt8, 64, false));
   CHECK(common_spec(two_level(64), two_level(128)) == two_level(64));
   CHECK(common_spec(two_level(64), int4) == int4);
-  CHECK(common_spec({WeightFormat::kInt4, 0, false}, two_level(64)) == two_level(64));
-  CHECK(common_spec({WeightFormat::kInt8, 0, false}, two_level(64)) == WeightSpec{WeightFormat::kInt8, 0, false});
-  CHECK(common_spec(two_level(64), int8) == WeightSpec{WeightFormat::kInt8, 32, true});
+  CHECK(common_spec(integer_spec(Codes::kInt4, 0, false), two_level(64)) == two_level(64));
+  CHECK(common_spec(integer_spec(Codes::kInt8, 0, false), two_level(64)) == integer_spec(Codes::kInt8, 0, false));
+  CHECK(common_spec(two_level(64), int8) == integer_spec(Codes::kInt8, 32, true));
   CHECK(common_spec(two_level(64), bf16) == bf16);
 }
 

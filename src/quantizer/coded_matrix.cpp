@@ -104,7 +104,7 @@ GroupScale search_group(const CodeFormat& format, float row_scale, const float* 
 
 CodedMatrix::CodedMatrix(const CodeFormat& of_format, int64_t num_rows, int64_t in_features)
     : format(of_format), codes(DType::kI8, {num_rows, in_features}) {
-  CHECK(format.spec.is_integer(), "codes of {}", weight_spec_name(format.spec));
+  CHECK(format.spec.has_integer_codes(), "codes of {}", weight_spec_name(format.spec));
   const int64_t num_groups = format.spec.num_groups(in_features);
   scales = HostTensor(DType::kF32, {num_rows, num_groups});
   if (format.spec.has_offsets) zero_points = HostTensor(DType::kI8, {num_rows, num_groups});

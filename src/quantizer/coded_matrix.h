@@ -23,9 +23,9 @@ struct CodeFormat {
   // an f16 too, so that a reader of either kind computes with the same value.
   DType scale_dtype = DType::kBf16;
 
-  int lowest() const { return spec.format == WeightFormat::kInt8 ? -128 : -8; }
-  int highest() const { return spec.format == WeightFormat::kInt8 ? 127 : 7; }
-  int num_bits() const { return spec.format == WeightFormat::kInt8 ? 8 : 4; }
+  int lowest() const { return spec.codes == Codes::kInt8 ? -128 : -8; }
+  int highest() const { return spec.codes == Codes::kInt8 ? 127 : 7; }
+  int num_bits() const { return spec.codes == Codes::kInt8 ? 8 : 4; }
 };
 
 // Scale and zero point of one group.

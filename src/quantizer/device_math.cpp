@@ -7,10 +7,9 @@ namespace spate {
 Result<HostTensor> DeviceMath::product(const Tensor& a, const Tensor& b) {
   CHECK(a.is_contiguous() && b.is_contiguous() && a.dim(1) == b.dim(1), "{} x {}", a.shape_string(), b.shape_string());
   HostTensor out(DType::kF32, {a.dim(0), b.dim(0)});
-  ASSIGN_OR_RETURN(
-      PackedWeight weight,
-      device_.create_weight({.out_features = b.dim(0), .in_features = b.dim(1), .spec = {WeightFormat::kF32}}));
-  RETURN_IF_ERROR(device_.pack_rows(weight, 0, b));
+  ASSIGN_OR_RETURN(PackedWeight weight,
+                   device_.create_weight({.out_features = b.dim(0), .in_features = b.dim(1), .spec = {Codes::kF32}}));
+  RETURN_IF_ERROR(device_.pack_rows(weight, {}, b));
   ASSIGN_OR_RETURN(const Buffer x, device_.allocate(static_cast<size_t>(a.num_bytes()), MemoryKind::kDevice));
   ASSIGN_OR_RETURN(const Buffer y, device_.allocate(static_cast<size_t>(out.view().num_bytes()), MemoryKind::kDevice));
   device_.copy_to_device(*stream_, x.data(), a.raw(), static_cast<size_t>(a.num_bytes()));

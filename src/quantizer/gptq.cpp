@@ -76,7 +76,7 @@ void GptqFactor::quantize_rows(const Tensor& w, int64_t first, int64_t last, Cod
   const int64_t k = w.dim(1), width = format.spec.group_width(k);
   // A group is reached with its columns in a row, moved by the errors of those before it, and ends inside a block. But
   // a scale of the whole row, and with act_order those of scattered groups, must be known before.
-  const bool fit_on_the_way = format.spec.group_size > 0 && !options_.act_order;
+  const bool fit_on_the_way = format.spec.has_groups() && !options_.act_order;
   const int64_t block = fit_on_the_way && kBlock % width != 0 ? width : kBlock;
   const float* upper = upper_.view().data<float>();
   std::vector<float> values(static_cast<size_t>((last - first) * k)), errors(static_cast<size_t>(block));

@@ -111,11 +111,11 @@ TEST_CASE("gptq loses less than rtn on correlated inputs, in every format") {
   const HostTensor moments = correlated_moments(rng, 200, 400);
   for (const bool act_order : {false, true}) {
     const GptqFactor factor = GptqFactor::create(moments, {.act_order = act_order, .num_threads = 2}).value();
-    for (const WeightFormat format : {WeightFormat::kInt4, WeightFormat::kInt8}) {
+    for (const Codes codes : {Codes::kInt4, Codes::kInt8}) {
       for (const int64_t group_size : {0, 32, 64, 128, 192}) {
         for (const auto& [has_offsets, two_level] : {std::pair{false, false}, {true, false}, {false, true}}) {
-          if (two_level && (format != WeightFormat::kInt4 || group_size == 0)) continue;
-          const CodeFormat code_format{.spec = {format, group_size, has_offsets, two_level}};
+          if (two_level && (codes != Codes::kInt4 || group_size == 0)) continue;
+          const CodeFormat code_format{.spec = integer_spec(codes, group_size, has_offsets, two_level)};
           CAPTURE(weight_spec_name(code_format.spec));
           CAPTURE(act_order);
           const double rtn = output_loss(moments, w, round_to_nearest(code_format, w));
@@ -131,7 +131,7 @@ TEST_CASE("the result does not depend on the number of threads") {
   Rng rng(test_seed());
   const HostTensor w = random_tensor(rng, DType::kF32, {70, 96});
   const HostTensor moments = correlated_moments(rng, 96, 100);
-  const CodeFormat format{.spec = {WeightFormat::kInt4, 32, false, true}};
+  const CodeFormat format{.spec = integer_spec(Codes::kInt4, 32, false, true)};
   const auto codes = [&](int num_threads) {
     return GptqFactor::create(moments, {.num_threads = num_threads}).value().quantize(format, w);
   };
@@ -146,7 +146,7 @@ TEST_CASE("without correlations and with whole ranges gptq rounds to nearest") {
   const HostTensor w = random_tensor(rng, DType::kF32, {4, k});
   HostTensor moments(DType::kF32, {k, k});
   for (int64_t i = 0; i < k; ++i) moments.view().data<float>()[i * k + i] = 3;
-  const CodeFormat format{.spec = {WeightFormat::kInt8, 0, false}};
+  const CodeFormat format{.spec = integer_spec(Codes::kInt8, 0, false)};
   const CodedMatrix gptq = GptqFactor::create(moments, {}).value().quantize(format, w),
                     rtn = round_to_nearest(format, w);
   const auto a = gptq.codes.span<int8_t>(), b = rtn.codes.span<int8_t>();
@@ -162,7 +162,7 @@ TEST_CASE("an input that never came, and no inputs at all, do no harm") {
   const HostTensor nothing(DType::kF32, {64, 64});
   for (const Tensor& of : {moments.view(), nothing.view()}) {
     const CodedMatrix coded =
-        GptqFactor::create(of, {}).value().quantize({.spec = {WeightFormat::kInt4, 32, false, true}}, w);
+        GptqFactor::create(of, {}).value().quantize({.spec = integer_spec(Codes::kInt4, 32, false, true)}, w);
     const HostTensor decoded = decode(coded);
     for (const float value : decoded.span<float>()) CHECK(std::isfinite(value));
   }

@@ -43,11 +43,12 @@ TEST_CASE("words of known codes") {
 TEST_CASE("a packed matrix comes back to the bit") {
   Rng rng(test_seed());
   const TempDir dir;
-  for (const WeightFormat format : {WeightFormat::kInt4, WeightFormat::kInt8}) {
+  for (const Codes codes : {Codes::kInt4, Codes::kInt8}) {
     for (const auto& [has_offsets, two_level] : {std::pair{false, false}, {true, false}, {false, true}}) {
-      if (two_level && format != WeightFormat::kInt4) continue;
+      if (two_level && codes != Codes::kInt4) continue;
       for (const DType scale_dtype : {DType::kBf16, DType::kF16}) {
-        const CodeFormat code_format{.spec = {format, 32, has_offsets, two_level}, .scale_dtype = scale_dtype};
+        const CodeFormat code_format{.spec = integer_spec(codes, 32, has_offsets, two_level),
+                                     .scale_dtype = scale_dtype};
         const int num_bits = code_format.num_bits();
         const int64_t n = 11, k = 70;  // neither fills its words
         const CodedMatrix matrix = round_to_nearest(code_format, random_tensor(rng, DType::kF32, {n, k}, 0.05f));
@@ -136,7 +137,8 @@ TEST_CASE("tensors go to shards, listed in the index; one that was not written s
 }
 
 TEST_CASE("config.json keeps its keys and says the format as vLLM reads it") {
-  const CodeFormat int4{.spec = {WeightFormat::kInt4, 64, true}}, int8{.spec = {WeightFormat::kInt8, 0, false}};
+  const CodeFormat int4{.spec = integer_spec(Codes::kInt4, 64, true)},
+      int8{.spec = integer_spec(Codes::kInt8, 0, false)};
   const std::string text = with_quantization_config(R"({"model_type": "qwen3", "vocab_size": 5})",
                                                     {{.format = int4, .targets = {"Linear"}, .act_order = true},
                                                      {.format = int8, .targets = {"model.embed_tokens"}}},

@@ -110,7 +110,7 @@ Status Run::open() {
   checkpoint_ = std::make_unique<Checkpoint>(std::move(checkpoint));
   RETURN_IF_ERROR(Model::verify(config_, *checkpoint_));
   format_ = {.spec = options_.spec, .scale_dtype = config_.torch_dtype == DType::kBf16 ? DType::kBf16 : DType::kF16};
-  vocabulary_format_ = {.spec = {.format = WeightFormat::kInt8}, .scale_dtype = format_.scale_dtype};
+  vocabulary_format_ = {.spec = integer_spec(Codes::kInt8), .scale_dtype = format_.scale_dtype};
   return ok_status();
 }
 
@@ -381,7 +381,7 @@ Status Run::run_layer(int64_t layer_idx) {
 Result<QuantizeReport> quantize_model(const fs::path& model_dir, const fs::path& out_dir, Device& device,
                                       const QuantizeOptions& options, const std::function<void(double)>& progress,
                                       const std::function<bool()>& stop) {
-  if (!options.spec.is_integer())
+  if (!options.spec.has_integer_codes())
     return invalid_argument("quantize to {}: needs int8 or int4", weight_spec_name(options.spec));
   ASSIGN_OR_RETURN(OutputDirectory out, OutputDirectory::create(out_dir));
   return Run(model_dir, device, options, progress, stop).into(out);

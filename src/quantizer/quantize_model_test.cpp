@@ -135,7 +135,7 @@ struct LayerFixture {
 };
 
 TEST_CASE("the layer that AWQ folded computes the same before rounding") {
-  const CodeFormat format{.spec = {WeightFormat::kInt4, 32, false, true}};
+  const CodeFormat format{.spec = integer_spec(Codes::kInt4, 32, false, true)};
   for (const char* name : {"qwen3_tied_sharded", "llama_linear_mha", "llama_plain", "ernie4_5_tied"}) {
     for (const DType norm_dtype : {DType::kF32, DType::kBf16}) {
       CAPTURE(name);
@@ -159,7 +159,7 @@ TEST_CASE("the layer that AWQ folded computes the same before rounding") {
 }
 
 TEST_CASE("folding and clipping lose less than rounding where inputs differ in size") {
-  const CodeFormat format{.spec = {WeightFormat::kInt4, 32, false, true}};
+  const CodeFormat format{.spec = integer_spec(Codes::kInt4, 32, false, true)};
   LayerFixture fixture("qwen3_tied_sharded");
   fixture.observe();
   const auto loss = [&](const char* name, LinearInput input, bool clipped) {
@@ -195,7 +195,7 @@ TEST_CASE("every method writes a directory with all tensors and a report") {
   for (const QuantizeMethod method : {QuantizeMethod::kRtn, QuantizeMethod::kAwq, QuantizeMethod::kGptq}) {
     for (const bool vocabulary : {false, true}) {
       const fs::path out = dir.path() / fmt::format("{}-{}", static_cast<int>(method), vocabulary);
-      QuantizeOptions options{.spec = {WeightFormat::kInt4, 32, vocabulary, !vocabulary},
+      QuantizeOptions options{.spec = integer_spec(Codes::kInt4, 32, vocabulary, !vocabulary),
                               .method = method,
                               .quantize_vocabulary = vocabulary,
                               .num_threads = 2,
@@ -262,11 +262,11 @@ TEST_CASE("what was written computes nearly what its source does") {
     const HostTensor expected = hidden_states(model.path(), *device, inputs);
     const TempDir dir;
     for (const auto& [method, spec, limit] :
-         {std::tuple{QuantizeMethod::kRtn, WeightSpec{WeightFormat::kInt8, 0, false}, 0.02},
-          {QuantizeMethod::kAwq, WeightSpec{WeightFormat::kInt8, 32, false}, 0.02},
-          {QuantizeMethod::kGptq, WeightSpec{WeightFormat::kInt8, 0, true}, 0.02},
-          {QuantizeMethod::kRtn, WeightSpec{WeightFormat::kInt4, 32, false, true}, 0.2},
-          {QuantizeMethod::kAwq, WeightSpec{WeightFormat::kInt4, 32, true}, 0.2}}) {
+         {std::tuple{QuantizeMethod::kRtn, integer_spec(Codes::kInt8, 0, false), 0.02},
+          {QuantizeMethod::kAwq, integer_spec(Codes::kInt8, 32, false), 0.02},
+          {QuantizeMethod::kGptq, integer_spec(Codes::kInt8, 0, true), 0.02},
+          {QuantizeMethod::kRtn, integer_spec(Codes::kInt4, 32, false, true), 0.2},
+          {QuantizeMethod::kAwq, integer_spec(Codes::kInt4, 32, true), 0.2}}) {
       const fs::path out = dir.path() / fmt::format("{}-{}", static_cast<int>(method), weight_spec_name(spec));
       const QuantizeOptions options{.spec = spec, .method = method, .calibration = some_tokens(config, 8)};
       const auto report = quantize_model(model.path(), out, *device, options);
@@ -282,7 +282,7 @@ TEST_CASE("a run that is stopped, at any of its questions, leaves nothing") {
   const auto device = make_reference_device({}).value();
   const ModelCopy model("qwen3_tied_sharded");
   const TempDir dir;
-  const QuantizeOptions options{.spec = {WeightFormat::kInt8, 0, false},
+  const QuantizeOptions options{.spec = integer_spec(Codes::kInt8, 0, false),
                                 .method = QuantizeMethod::kGptq,
                                 .calibration = some_tokens(load_model_config(model.path()).value(), 2)};
   for (const int stop_at : {1, 5, 20, 30}) {
@@ -305,10 +305,11 @@ TEST_CASE("what cannot be quantised is refused, and nothing is left") {
     return report.status().message();
   };
   CHECK(error({.spec = {}}).find("needs int8 or int4") != std::string::npos);
-  CHECK(error({.spec = {WeightFormat::kInt4, 64}, .method = QuantizeMethod::kAwq}).find("need calibration tokens") !=
-        std::string::npos);
-  CHECK(error({.spec = {WeightFormat::kInt4, 64}, .calibration = {{1, 99999999}}}).find("calibration token 99999999") !=
-        std::string::npos);
+  CHECK(
+      error({.spec = integer_spec(Codes::kInt4, 64), .method = QuantizeMethod::kAwq}).find("need calibration tokens") !=
+      std::string::npos);
+  CHECK(error({.spec = integer_spec(Codes::kInt4, 64), .calibration = {{1, 99999999}}})
+            .find("calibration token 99999999") != std::string::npos);
 }
 
 }  // namespace

@@ -167,7 +167,7 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
                        .kv_dtype = config.kv_dtype,
                        .quantization = quantization,
                        .source = config.weights,
-                       .integer_weights = first_device.supports({.format = WeightFormat::kInt8}),
+                       .integer_weights = first_device.supports(integer_spec(Codes::kInt8)),
                        .kv_block_size = config.kv_block_size,
                        .max_num_batched_tokens = config.max_num_batched_tokens,
                        .max_num_logits = config.max_num_logits,

@@ -133,7 +133,7 @@ bool read_tensors(Components& components, Tensors& tensors) {
 
 // What the tensors must look like under a scheme; empty: they do.
 std::string mismatch(const Tensors& t, const QuantScheme& scheme) {
-  const int64_t groups = WeightSpec{.group_size = scheme.group_size}.num_groups(t.in_features);
+  const int64_t groups = WeightSpec{.tile = {.columns = scheme.group_size}}.num_groups(t.in_features);
   const int64_t words = words_for(t.in_features, scheme.bits);
   if (t.is_packed && t.codes->shape[1] != words) {
     return fmt::format("{} is {}, needs [{}, {}] for {} columns of {} bits", t.codes->name, t.codes->shape_string(),

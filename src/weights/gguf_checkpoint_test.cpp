@@ -99,7 +99,7 @@ TEST_CASE("names, types and config of a GGUF file") {
   const TensorEntry* q = gguf->find("model.layers.0.self_attn.q_proj.weight");
   REQUIRE(q != nullptr);
   CHECK(q->dtype_name == "Q4_0");
-  CHECK(*q->quantized == WeightSpec{WeightFormat::kInt4, 32, false});
+  CHECK(*q->quantized == integer_spec(Codes::kInt4, 32, false));
   CHECK(gguf->find("rope_freqs.weight") == nullptr);
   CHECK(gguf->find("lm_head.weight")->dtype == DType::kF32);
   const ModelConfig config = gguf->model_config().value();

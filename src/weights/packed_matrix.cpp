@@ -9,7 +9,7 @@
 namespace spate {
 namespace {
 
-constexpr WeightSpec kRequantized{WeightFormat::kInt8, 32, false};
+constexpr WeightSpec kRequantized = integer_spec(Codes::kInt8, 32, false);
 
 }  // namespace
 
@@ -50,18 +50,16 @@ void PackedMatrix::release(int64_t, int64_t) const {
 }
 
 WeightSpec PackedMatrix::direct_spec() const {
-  return {.format = scheme_.bits == 4 ? WeightFormat::kInt4 : WeightFormat::kInt8,
-          .group_size = scheme_.group_size,
-          .has_offsets = !scheme_.symmetric,
-          .two_level = two_level_};
+  return integer_spec(scheme_.bits == 4 ? Codes::kInt4 : Codes::kInt8, scheme_.group_size, !scheme_.symmetric,
+                      two_level_);
 }
 
 WeightSpec PackedMatrix::spec() const { return is_requantized() ? kRequantized : direct_spec(); }
 
 void PackedMatrix::find_two_levels() {
   const WeightSpec spec = direct_spec();
-  const bool is_power_of_two = std::has_single_bit(static_cast<uint64_t>(spec.group_size));
-  if (spec.format != WeightFormat::kInt4 || !is_power_of_two || spec.has_offsets || is_requantized()) return;
+  const bool is_power_of_two = std::has_single_bit(static_cast<uint64_t>(spec.tile.columns));
+  if (spec.codes != Codes::kInt4 || !is_power_of_two || spec.has_offsets || is_requantized()) return;
   const int64_t groups = num_groups();
   std::vector<float> scales(static_cast<size_t>(groups));
   std::vector<uint8_t> multipliers(static_cast<size_t>(groups));

@@ -86,10 +86,10 @@ TEST_CASE("the entries of a quantised checkpoint") {
   const TensorEntry* entry = source->find(kModule + ".weight");
   REQUIRE(entry != nullptr);
   CHECK(entry->shape == std::vector<int64_t>{64, 64});
-  CHECK(*entry->quantized == WeightSpec{WeightFormat::kInt8, 32, false});  // columns out of order
+  CHECK(*entry->quantized == integer_spec(Codes::kInt8, 32, false));  // columns out of order
   CHECK(source->find("lm_head.weight")->dtype == DType::kF16);
   const auto asymmetric = open_weights(golden("awq_int4_g64")).value();
-  CHECK(*asymmetric->find(kModule + ".weight")->quantized == WeightSpec{WeightFormat::kInt4, 64, true});
+  CHECK(*asymmetric->find(kModule + ".weight")->quantized == integer_spec(Codes::kInt4, 64, true));
   CHECK(asymmetric->find(kModule + ".weight")->dtype_name == "int4-g64-asym");
   for (size_t i = 1; i < source->entries().size(); ++i) {
     CHECK(source->entries()[i - 1].offset < source->entries()[i].offset);
@@ -138,11 +138,11 @@ TEST_CASE("compressed-tensors: column groups in another order, or numbered and n
   const QuantizedHostRows plain = up_proj([](RawTensors&) {});
   for (const auto& same : {with_ids([](int32_t) { return -1; }), with_ids([](int32_t k) { return k / 32; })}) {
     const QuantizedHostRows rows = up_proj(same);
-    CHECK(rows.view().spec == WeightSpec{WeightFormat::kInt4, 32, false});
+    CHECK(rows.view().spec == integer_spec(Codes::kInt4, 32, false));
     CHECK_TENSOR(equal_bits("values", dequantize_rows(rows), dequantize_rows(plain)));
   }
   const QuantizedHostRows swapped = up_proj(with_ids([](int32_t k) { return 1 - k / 32; }));
-  CHECK(swapped.view().spec == WeightSpec{WeightFormat::kInt8, 32, false});
+  CHECK(swapped.view().spec == integer_spec(Codes::kInt8, 32, false));
   // A code's value under the scale of the other group.
   const HostTensor values = dequantize_rows(swapped);
   const float* scales = plain.view().scales.data<float>();
@@ -166,11 +166,11 @@ TEST_CASE("scales that are multiples of one number of their row are two levels, 
   };
   const auto multiple = [](size_t i) { return static_cast<float>(i % 2 == 0 ? 11 : i / 2 % 17) * 0x1.2p-9f; };
   const QuantizedHostRows rows = with_scales(multiple);
-  CHECK(rows.view().spec == WeightSpec{WeightFormat::kInt4, 32, false, true});
+  CHECK(rows.view().spec == integer_spec(Codes::kInt4, 32, false, true));
   for (size_t i = 0; i < 128; ++i) CHECK(rows.view().scales.data<float>()[i] == multiple(i));
   const auto one_is_not = [&](size_t i) { return i == 127 ? 0x1.0ap-6f : multiple(i); };
   const QuantizedHostRows grouped = with_scales(one_is_not);
-  CHECK(grouped.view().spec == WeightSpec{WeightFormat::kInt4, 32, false});
+  CHECK(grouped.view().spec == integer_spec(Codes::kInt4, 32, false));
   for (size_t i = 0; i < 128; ++i) CHECK(grouped.view().scales.data<float>()[i] == one_is_not(i));
 }
 

@@ -71,6 +71,11 @@ void check_coverage(Coverage& coverage, std::vector<std::string>& problems) {
       fmt::format("the parameter of {}: {} rows are filled, it has {}", coverage.name, end, coverage.size));
 }
 
+// Of a row of the checkpoint's tensor.
+RowPlace place_of(const WeightLoader::MatrixSlice& slice, int64_t row) {
+  return {.row = slice.dst_row + row - slice.rows.begin, .matrix_idx = slice.dst_matrix};
+}
+
 // Random rows without generating each: windows into one block of random values. A window depends on the tensor's name,
 // the seed and the row, never on the shard.
 class DummyRows {
@@ -126,27 +131,32 @@ bool WeightLoader::is_ignored(const std::string& name) const {
 }
 
 std::optional<std::string> WeightLoader::cut_group(const TensorEntry& entry, const MatrixSlice& slice) const {
-  const int64_t group = entry.quantized->group_size, end = slice.columns.begin + slice.columns.count;
+  const int64_t group = entry.quantized->tile.columns, end = slice.columns.begin + slice.columns.count;
   if (group == 0 || (slice.columns.begin % group == 0 && (end % group == 0 || end == slice.full_columns))) return {};
   return fmt::format("{}: columns [{}, {}) of a rank cut a group of {}; use a smaller --tensor-parallel-size", slice.name,
                      slice.columns.begin, end, group);
 }
 
 std::vector<std::string> WeightLoader::coverage_problems() const {
-  std::map<const void*, Coverage> coverage;
+  std::map<std::pair<const void*, int64_t>, Coverage> coverage;  // of each matrix or vector
   for (const MatrixSlice& slice : matrices_) {
-    Coverage& of = coverage[slice.weight];
-    of.name = slice.name;
-    of.size = slice.weight->desc().out_features;
+    const WeightDesc& desc = slice.weight->desc();
+    for (int64_t i = 0; i < desc.num_matrices; ++i) {
+      Coverage& of = coverage[{slice.weight, i}];
+      of.size = desc.out_features;
+      if (of.name.empty() || i == slice.dst_matrix) of.name = slice.name;
+    }
+    Coverage& of = coverage[{slice.weight, slice.dst_matrix}];
     of.ranges.push_back({slice.dst_row, slice.rows.count});
   }
   for (const ZeroRows& zero : zero_rows_) {
-    coverage[zero.weight].size = zero.weight->desc().out_features;
-    coverage[zero.weight].ranges.push_back(zero.rows);
+    Coverage& of = coverage[{zero.weight, 0}];
+    of.size = zero.weight->desc().out_features;
+    of.ranges.push_back(zero.rows);
   }
   for (const VectorSlice& slice : vectors_) {
     if (slice.vector.raw() == nullptr) continue;  // declared without a device: one vector is not told from another
-    Coverage& of = coverage[slice.vector.raw()];
+    Coverage& of = coverage[{slice.vector.raw(), 0}];
     of.name = slice.name;
     of.size = slice.vector.dim(0);
     of.ranges.push_back({slice.dst, slice.range.count});
@@ -211,7 +221,7 @@ Status WeightLoader::copy_vector(const Tensor& values, const Tensor& dst) {
 Status WeightLoader::pack_zero_rows() {
   for (const ZeroRows& zero : zero_rows_) {
     const HostTensor rows(DType::kBf16, {zero.rows.count, zero.weight->desc().in_features});
-    RETURN_IF_ERROR(device_->pack_rows(*zero.weight, zero.rows.begin, rows));
+    RETURN_IF_ERROR(device_->pack_rows(*zero.weight, {.row = zero.rows.begin}, rows));
   }
   return ok_status();
 }
@@ -220,15 +230,16 @@ Status WeightLoader::fill_quantized(const WeightSource& source, const TensorEntr
   const WeightSpec& spec = slice.weight->desc().spec;
   const int64_t piece = rows_per_piece(slice.full_columns * 4), end = slice.rows.begin + slice.rows.count;
   for (int64_t row = slice.rows.begin; row < end; row += piece) {
-    const int64_t piece_end = std::min(end, row + piece), dst_row = slice.dst_row + row - slice.rows.begin;
+    const int64_t piece_end = std::min(end, row + piece);
+    const RowPlace place = place_of(slice, row);
     ASSIGN_OR_RETURN(const QuantizedHostRows rows, source.quantized_rows(entry, row, piece_end));
     const QuantizedRows columns = rows.view().columns(slice.columns.begin, slice.columns.begin + slice.columns.count);
-    if (!spec.is_integer()) {
-      RETURN_IF_ERROR(device_->pack_rows(*slice.weight, dst_row, dequantize_rows(columns)));
-    } else if (columns.spec == spec) {
-      RETURN_IF_ERROR(device_->pack_quantized_rows(*slice.weight, dst_row, columns));
+    if (!spec.has_integer_codes()) {
+      RETURN_IF_ERROR(device_->pack_rows(*slice.weight, place, dequantize_rows(columns)));
+    } else if (columns.spec.stores_as(spec)) {
+      RETURN_IF_ERROR(device_->pack_quantized_rows(*slice.weight, place, columns));
     } else {
-      RETURN_IF_ERROR(device_->pack_quantized_rows(*slice.weight, dst_row, convert_rows(columns, spec)));
+      RETURN_IF_ERROR(device_->pack_quantized_rows(*slice.weight, place, convert_rows(columns, spec)));
     }
     source.release(entry, row, piece_end);
   }
@@ -244,7 +255,7 @@ Status WeightLoader::fill(const WeightSource& source, const TensorEntry& entry, 
     const int64_t piece_end = std::min(end, row + piece);
     ASSIGN_OR_RETURN(const Tensor rows, source.rows(entry, row, piece_end, scratch));
     const Tensor columns = rows.columns(slice.columns.begin, slice.columns.begin + slice.columns.count);
-    RETURN_IF_ERROR(device_->pack_rows(*slice.weight, slice.dst_row + row - slice.rows.begin, columns));
+    RETURN_IF_ERROR(device_->pack_rows(*slice.weight, place_of(slice, row), columns));
     source.release(entry, row, piece_end);
   }
   return ok_status();
@@ -307,7 +318,7 @@ Status WeightLoader::load_dummy(uint64_t seed, const LoadProgress& progress) {
       const int64_t window_end = std::min(end, (row / DummyRows::kWindowRows + 1) * DummyRows::kWindowRows);
       const Tensor rows = dummy.rows(slice.name, row, window_end, slice.full_columns)
                               .columns(slice.columns.begin, slice.columns.begin + slice.columns.count);
-      RETURN_IF_ERROR(device_->pack_rows(*slice.weight, slice.dst_row + row - slice.rows.begin, rows));
+      RETURN_IF_ERROR(device_->pack_rows(*slice.weight, place_of(slice, row), rows));
       row = window_end;
     }
     bytes_done += slice.rows.count * slice.columns.count * 2;

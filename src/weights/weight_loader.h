@@ -37,13 +37,15 @@ class WeightLoader {
   // Without a device only verify() may be called.
   explicit WeightLoader(Device* device) : device_(device) {}
 
-  // Rows `rows` x columns `columns` of the tensor `name` [full_rows, full_columns] go to rows dst_row .. of `weight`.
+  // Rows `rows` x columns `columns` of the tensor `name` [full_rows, full_columns] go to rows dst_row .. of matrix
+  // dst_matrix of `weight`.
   struct MatrixSlice {
     std::string name;
     int64_t full_rows = 0, full_columns = 0;
     Range rows, columns;
     PackedWeight* weight = nullptr;
     int64_t dst_row = 0;
+    int64_t dst_matrix = 0;
   };
   void add(MatrixSlice slice);
   // Elements `range` of the tensor `name` [full_size] go to elements dst .. of the device vector [n] (kF32 or kBf16).

@@ -57,8 +57,8 @@ class MemorySource final : public WeightSource {
 struct Fixture {
   std::unique_ptr<Device> device = make_reference_device({}).value();
 
-  PackedWeight weight(int64_t rows, int64_t columns, WeightFormat format = WeightFormat::kF32) {
-    return device->create_weight({.out_features = rows, .in_features = columns, .spec = {.format = format}}).value();
+  PackedWeight weight(int64_t rows, int64_t columns, Codes codes = Codes::kF32) {
+    return device->create_weight({.out_features = rows, .in_features = columns, .spec = {.codes = codes}}).value();
   }
   static float at(const PackedWeight& weight, int64_t row, int64_t column) {
     return static_cast<const float*>(weight.data())[row * weight.desc().in_features + column];

@@ -11,15 +11,15 @@ namespace {
 void add_linear_invariance(Report& report, Sides sides, DType act) {
   Family family(report, fmt::format("batch invariance of linear {}", act_name(act)));
   if (!family.selected()) return;
-  const WeightFormat format = act == DType::kF32 ? WeightFormat::kF32 : WeightFormat::kBf16;
+  const Codes codes = act == DType::kF32 ? Codes::kF32 : Codes::kBf16;
   for (const auto& [n, k] : {std::pair{33, 70}, std::pair{64, 1056}, std::pair{20, 2080}}) {
     Rng rng(test_seed(), static_cast<uint64_t>(n + k));
     const HostTensor x = random_tensor(rng, act, {300, k}), w = random_tensor(rng, act, {n, k}, 0.05f);
     const HostTensor gate_up = random_tensor(rng, act, {96, k}, 0.05f);
     check_linear_invariance(family, sides.deterministic, x, n, false,
-                            [&](Side& side) -> const PackedWeight& { return side.put_weight(w, format); });
+                            [&](Side& side) -> const PackedWeight& { return side.put_weight(w, codes); });
     check_linear_invariance(family, sides.deterministic, x, 48, true,
-                            [&](Side& side) -> const PackedWeight& { return side.put_weight(gate_up, format); });
+                            [&](Side& side) -> const PackedWeight& { return side.put_weight(gate_up, codes); });
   }
 }
 
@@ -40,7 +40,7 @@ void add_wide_linear_invariance(Report& report, Sides sides) {
   constexpr int64_t kSizes[] = {1, 17, 64};
   check_linear_invariance(
       family, sides.deterministic, x, kOut, true,
-      [&](Side& side) -> const PackedWeight& { return side.put_weight(gate_up, WeightFormat::kBf16); }, kSizes);
+      [&](Side& side) -> const PackedWeight& { return side.put_weight(gate_up, Codes::kBf16); }, kSizes);
 }
 
 void add_norm_invariance(Report& report, Sides sides, DType act) {

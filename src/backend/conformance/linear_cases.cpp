@@ -12,7 +12,7 @@ Tolerance linear_tolerance(DType out, int64_t k) {
   return {.rel = ulp_of(out), .abs = 0x1p-20 * std::sqrt(static_cast<double>(k))};
 }
 
-DType weight_dtype(WeightFormat format) { return format == WeightFormat::kF32 ? DType::kF32 : DType::kBf16; }
+DType weight_dtype(Codes codes) { return codes == Codes::kF32 ? DType::kF32 : DType::kBf16; }
 
 // The weight [n, k] of a case: random numbers of variance 1/k.
 HostTensor random_weight(DType dtype, int64_t n, int64_t k) {
@@ -20,14 +20,15 @@ HostTensor random_weight(DType dtype, int64_t n, int64_t k) {
   return random_tensor(rng, dtype, {n, k}, 1 / std::sqrt(static_cast<float>(k)));
 }
 
-void check_linear(Family& family, Sides sides, WeightFormat format, const LinearCase& c) {
+void check_linear(Family& family, Sides sides, Codes codes, const LinearCase& c) {
   if (!family.selected()) return;
-  const HostTensor w = random_weight(weight_dtype(format), c.n, c.k);
-  compare_linear(family, sides, c, "", [&](Side& side) -> const PackedWeight& { return side.put_weight(w, format); },
-                 linear_tolerance(c.out, c.k));
+  const HostTensor w = random_weight(weight_dtype(codes), c.n, c.k);
+  compare_linear(
+      family, sides, c, "", [&](Side& side) -> const PackedWeight& { return side.put_weight(w, codes); },
+      linear_tolerance(c.out, c.k));
 }
 
-void add_linear(Report& report, Sides sides, const char* name, DType act, WeightFormat format) {
+void add_linear(Report& report, Sides sides, const char* name, DType act, Codes codes) {
   Family family(report, fmt::format("linear {}", name));
   const std::pair<int64_t, int64_t> sizes[] = {{1, 1}, {16, 32}, {17, 33}, {40, 70}, {100, 96}, {64, 1056}, {130, 520}};
   int i = 0;
@@ -35,44 +36,44 @@ void add_linear(Report& report, Sides sides, const char* name, DType act, Weight
     for (const auto& [n, k] : sizes) {
       for (const bool strided : {false, true}) {
         const DType out = i++ % 3 == 0 ? DType::kF32 : act;
-        check_linear(family, sides, format, {m, n, k, act, out, i % 2 == 0, strided});
+        check_linear(family, sides, codes, {m, n, k, act, out, i % 2 == 0, strided});
       }
     }
   }
   // More rows and k than one level of blocking holds.
-  check_linear(family, sides, format, {300, 48, 2080, act, act, true, false});
-  check_linear(family, sides, format, {70, 33, 4128, act, DType::kF32, false, true});
-  check_linear(family, sides, format, {1, 530, 3072, act, act, true, false});
+  check_linear(family, sides, codes, {300, 48, 2080, act, act, true, false});
+  check_linear(family, sides, codes, {70, 33, 4128, act, DType::kF32, false, true});
+  check_linear(family, sides, codes, {1, 530, 3072, act, act, true, false});
   // Logits of several rows: no cache would keep them.
-  for (const int64_t m : {16, 18}) check_linear(family, sides, format, {m, 70000, 4, act, DType::kF32, false, false});
+  for (const int64_t m : {16, 18}) check_linear(family, sides, codes, {m, 70000, 4, act, DType::kF32, false, false});
 }
 
 void add_linear_silu_and_mul(Report& report, Sides sides, DType act) {
   Family family(report, fmt::format("linear_silu_and_mul {}", act_name(act)));
   if (!family.selected()) return;
-  const WeightFormat format = act == DType::kF32 ? WeightFormat::kF32 : WeightFormat::kBf16;
+  const Codes codes = act == DType::kF32 ? Codes::kF32 : Codes::kBf16;
   for (const int64_t m : {0, 1, 3, 16, 17, 33, 129}) {
     for (const auto& [n, k] : {std::pair{16, 32}, std::pair{13, 40}, std::pair{48, 100}, std::pair{80, 576}}) {
       const HostTensor w = random_weight(act, 2 * n, k);
       // The gate may be off by its last bit, which moves silu by up to 1 + |gate| of them (|gate| <= 5 here with the bias); then two
       // more roundings. Where the gate is near zero its fp32 sum error counts.
       const Tolerance tolerance{.rel = 8 * ulp_of(act), .abs = 0x1p-18 * std::sqrt(static_cast<double>(k))};
-      compare_linear_silu_and_mul(family, sides,
-                                  {.m = m, .n = n, .k = k, .act = act, .out = act, .bias = m % 2 != 0, .strided = false},
-                                  [&](Side& side) -> const PackedWeight& { return side.put_weight(w, format); }, tolerance);
+      compare_linear_silu_and_mul(
+          family, sides, {.m = m, .n = n, .k = k, .act = act, .out = act, .bias = m % 2 != 0, .strided = false},
+          [&](Side& side) -> const PackedWeight& { return side.put_weight(w, codes); }, tolerance);
     }
   }
 }
 
-void add_embedding(Report& report, Sides sides, DType act, WeightFormat format) {
-  Family family(report, fmt::format("embedding {} from {}", act_name(act), weight_spec_name({.format = format})));
+void add_embedding(Report& report, Sides sides, DType act, Codes codes) {
+  Family family(report, fmt::format("embedding {} from {}", act_name(act), weight_spec_name({.codes = codes})));
   if (!family.selected()) return;
   for (const auto& [rows, width] : {std::pair{1, 1}, std::pair{50, 33}, std::pair{129, 96}, std::pair{33, 1024}}) {
     for (const int64_t num_tokens : {0, 1, 7, 130}) {
       Rng rng(test_seed(), static_cast<uint64_t>(rows * 131 + width));
-      const HostTensor table = random_tensor(rng, weight_dtype(format), {rows, width});
-      compare_embedding(family, sides, fmt::format("{} tokens of [{}, {}]", num_tokens, rows, width), act, rows, width, num_tokens,
-                        [&](Side& side) -> const PackedWeight& { return side.put_weight(table, format); });
+      const HostTensor table = random_tensor(rng, weight_dtype(codes), {rows, width});
+      compare_embedding(family, sides, fmt::format("{} tokens of [{}, {}]", num_tokens, rows, width), act, rows, width,
+                        num_tokens, [&](Side& side) -> const PackedWeight& { return side.put_weight(table, codes); });
     }
   }
 }
@@ -104,14 +105,14 @@ void add_gather_rows(Report& report, Sides sides) {
 }  // namespace
 
 void add_linear_cases(Report& report, Sides sides) {
-  add_linear(report, sides, "bf16", DType::kBf16, WeightFormat::kBf16);
-  add_linear(report, sides, "f32", DType::kF32, WeightFormat::kF32);
-  add_linear(report, sides, "f32 by bf16 weights", DType::kF32, WeightFormat::kBf16);
-  add_linear(report, sides, "bf16 by f32 weights", DType::kBf16, WeightFormat::kF32);
+  add_linear(report, sides, "bf16", DType::kBf16, Codes::kBf16);
+  add_linear(report, sides, "f32", DType::kF32, Codes::kF32);
+  add_linear(report, sides, "f32 by bf16 weights", DType::kF32, Codes::kBf16);
+  add_linear(report, sides, "bf16 by f32 weights", DType::kBf16, Codes::kF32);
   for (const DType act : kActs) add_linear_silu_and_mul(report, sides, act);
-  add_embedding(report, sides, DType::kBf16, WeightFormat::kBf16);
-  add_embedding(report, sides, DType::kF32, WeightFormat::kF32);
-  add_embedding(report, sides, DType::kF32, WeightFormat::kBf16);
+  add_embedding(report, sides, DType::kBf16, Codes::kBf16);
+  add_embedding(report, sides, DType::kF32, Codes::kF32);
+  add_embedding(report, sides, DType::kF32, Codes::kBf16);
   add_gather_rows(report, sides);
 }
 

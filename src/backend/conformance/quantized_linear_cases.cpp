@@ -7,12 +7,14 @@
 namespace spate::conformance {
 namespace {
 
-constexpr WeightFormat kInt8 = WeightFormat::kInt8, kInt4 = WeightFormat::kInt4;
+constexpr Codes kInt8 = Codes::kInt8, kInt4 = Codes::kInt4;
 constexpr WeightSpec kSpecs[] = {
-    {kInt8, 0, false}, {kInt8, 0, true},    {kInt8, 32, false}, {kInt8, 64, false},  {kInt8, 128, true},
-    {kInt4, 0, false}, {kInt4, 0, true},    {kInt4, 32, false}, {kInt4, 32, true},   {kInt4, 64, false},
-    {kInt4, 64, true}, {kInt4, 128, false}, {kInt4, 192, true}, {kInt4, 256, false},
-    {kInt4, 32, false, true}, {kInt4, 64, false, true}, {kInt4, 128, false, true}, {kInt4, 256, false, true},
+    integer_spec(kInt8, 0, false),        integer_spec(kInt8, 0, true),          integer_spec(kInt8, 32, false),
+    integer_spec(kInt8, 64, false),       integer_spec(kInt8, 128, true),        integer_spec(kInt4, 0, false),
+    integer_spec(kInt4, 0, true),         integer_spec(kInt4, 32, false),        integer_spec(kInt4, 32, true),
+    integer_spec(kInt4, 64, false),       integer_spec(kInt4, 64, true),         integer_spec(kInt4, 128, false),
+    integer_spec(kInt4, 192, true),       integer_spec(kInt4, 256, false),       integer_spec(kInt4, 32, false, true),
+    integer_spec(kInt4, 64, false, true), integer_spec(kInt4, 128, false, true), integer_spec(kInt4, 256, false, true),
 };
 
 // Scales of rows that are 0 .. 16 times one number of about this size, which need not be short.
@@ -30,7 +32,7 @@ void put_random_multiples(Rng& rng, float size, const Tensor& scales) {
 QuantizedHostRows random_rows(Rng& rng, const WeightSpec& spec, int64_t n, int64_t k) {
   QuantizedHostRows rows(spec, n, k);
   const QuantizedRows& view = rows.view();
-  const int range = spec.format == kInt8 ? 256 : 16;
+  const int range = spec.codes == kInt8 ? 256 : 16;
   for (int64_t i = 0; i < n * k; ++i) {
     view.codes.data<int8_t>()[i] =
         static_cast<int8_t>(static_cast<int>(rng.below(static_cast<uint64_t>(range))) - range / 2);
@@ -93,7 +95,7 @@ void add_extremes(Report& report, Sides sides, const WeightSpec& spec) {
   const std::pair<int, int> codes[] = {{-128, -8}, {127, 7}};
   for (const auto& [int8_code, int4_code] : codes) {
     QuantizedHostRows rows(spec, n, k);
-    const auto code = static_cast<int8_t>(spec.format == kInt8 ? int8_code : int4_code);
+    const auto code = static_cast<int8_t>(spec.codes == kInt8 ? int8_code : int4_code);
     std::fill_n(rows.view().codes.data<int8_t>(), n * k, code);
     for (int64_t i = 0; i < n * spec.num_groups(k); ++i) {
       const bool is_last = (i + 1) % spec.num_groups(k) == 0;
@@ -212,7 +214,7 @@ void add_quantized_linear_cases(Report& report, Sides sides) {
     if (!sides.actual.device().supports(spec)) continue;
     for (const DType act : kActs) {
       // f32 differs only in how x is read: some formats suffice.
-      if (act == DType::kF32 && spec.group_size != 0 && spec.group_size != 64) continue;
+      if (act == DType::kF32 && spec.tile.columns != 0 && spec.tile.columns != 64) continue;
       add_linear(report, sides, spec, act);
       add_linear_silu_and_mul(report, sides, spec, act);
       add_special_rows(report, sides, spec, act);

@@ -83,14 +83,14 @@ const PackedWeight& Side::put_in_parts(const WeightDesc& desc, const Pack& pack)
 const PackedWeight& Side::put_weight(const Tensor& rows, const WeightSpec& spec) {
   return put_in_parts({.out_features = rows.dim(0), .in_features = rows.dim(1), .spec = spec},
                       [&](PackedWeight& weight, int64_t begin, int64_t end) {
-                        return device_.pack_rows(weight, begin, rows.rows(begin, end));
+                        return device_.pack_rows(weight, {.row = begin}, rows.rows(begin, end));
                       });
 }
 
 const PackedWeight& Side::put_quantized(const QuantizedRows& rows) {
   return put_in_parts({.out_features = rows.num_rows(), .in_features = rows.in_features(), .spec = rows.spec},
                       [&](PackedWeight& weight, int64_t begin, int64_t end) {
-                        return device_.pack_quantized_rows(weight, begin, rows.rows(begin, end));
+                        return device_.pack_quantized_rows(weight, {.row = begin}, rows.rows(begin, end));
                       });
 }
 

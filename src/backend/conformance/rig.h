@@ -32,7 +32,7 @@ class Side {
   Tensor put_activations(const Tensor& host);  // rows as far apart as the model lays them out on this device
   HostTensor get(const Tensor& device_tensor);  // contiguous
   const PackedWeight& put_weight(const Tensor& rows, const WeightSpec& spec);
-  const PackedWeight& put_weight(const Tensor& rows, WeightFormat format) { return put_weight(rows, {.format = format}); }
+  const PackedWeight& put_weight(const Tensor& rows, Codes codes) { return put_weight(rows, {.codes = codes}); }
   const PackedWeight& put_quantized(const QuantizedRows& rows);
   // num_blocks blocks full of NaN.
   KvView put_kv(const KvGroupDesc& desc, int64_t num_blocks);

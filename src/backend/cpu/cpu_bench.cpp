@@ -79,22 +79,22 @@ class Bench {
     PackedWeight packed =
         device_->create_weight({.out_features = out_features, .in_features = in_features, .spec = spec}).value();
     const float scale = 1 / std::sqrt(static_cast<float>(in_features));
-    if (!spec.is_integer()) {
+    if (!spec.has_integer_codes()) {
       fill_bf16(packed.mutable_data(), static_cast<int64_t>(packed.bytes() / 2), scale, 7);
       return packed;
     }
     const HostTensor rows(DType::kBf16, {std::min<int64_t>(out_features, 1024), in_features});
     fill_bf16(rows.view().raw(), rows.view().num_elements(), scale, 7);
     for (int64_t n = 0; n < out_features; n += rows.view().dim(0)) {
-      const Status status = device_->pack_rows(packed, n, rows.view().rows(0, std::min(rows.view().dim(0), out_features - n)));
+      const Status status = device_->pack_rows(packed, {.row = n}, rows.view().rows(0, std::min(rows.view().dim(0), out_features - n)));
       CHECK(status.ok(), "{}", status.message());
     }
     return packed;
   }
   // Of a product with a weight.
   double peak_of(const WeightSpec& spec) const {
-    const double amx = spec.is_integer() ? limits_.amx_int8_ops_per_s : limits_.amx_bf16_flops_per_s;
-    return amx > 0 ? amx : spec.is_integer() ? limits_.vector_int8_ops_per_s : limits_.fp32_flops_per_s;
+    const double amx = spec.quantizes_activations() ? limits_.amx_int8_ops_per_s : limits_.amx_bf16_flops_per_s;
+    return amx > 0 ? amx : spec.quantizes_activations() ? limits_.vector_int8_ops_per_s : limits_.fp32_flops_per_s;
   }
   void make_layers();
   void fill_cache(const KvView& kv);

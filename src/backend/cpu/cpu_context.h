@@ -64,7 +64,7 @@ struct CpuContext {
 CpuContext& context_of(Stream& stream);
 
 inline Elem elem_of(DType dtype) { return dtype == DType::kF32 ? Elem::kF32 : dtype == DType::kI8 ? Elem::kI8 : Elem::kBf16; }
-inline Elem elem_of(WeightFormat format) { return format == WeightFormat::kF32 ? Elem::kF32 : Elem::kBf16; }
+inline Elem elem_of(Codes codes) { return codes == Codes::kF32 ? Elem::kF32 : Elem::kBf16; }
 
 // Byte address of an element offset.
 inline char* address(const Tensor& tensor, int64_t element_offset) {
@@ -94,8 +94,8 @@ OpTable cpu_ops();
 
 // pack_weight.cpp: rows of numbers, which are quantised, or of codes into an integer weight.
 IntLayout int_layout_of(const WeightDesc& desc);  // of a float weight: CodeType::kNone
-void pack_int_rows(CpuContext& context, PackedWeight& weight, int64_t first_row, const Tensor& rows);
-void pack_int_rows(CpuContext& context, PackedWeight& weight, int64_t first_row, const QuantizedRows& rows);
+void pack_int_rows(CpuContext& context, PackedWeight& weight, RowPlace place, const Tensor& rows);
+void pack_int_rows(CpuContext& context, PackedWeight& weight, RowPlace place, const QuantizedRows& rows);
 
 // linear_op.cpp
 void embedding(Stream& stream, const EmbeddingParams& p);

@@ -121,15 +121,15 @@ class CpuDevice final : public Device {
 
   Result<PackedWeight> create_weight(const WeightDesc& desc) override {
     CHECK(desc.out_features > 0 && desc.in_features > 0, "weight [{}, {}]", desc.out_features, desc.in_features);
-    const bool is_integer = desc.spec.is_integer();
+    const bool is_integer = desc.spec.has_integer_codes();
     if (is_integer && desc.in_features > kMaxIntFeatures) {
       return invalid_argument("a weight of {} has {} input features: at most {} fit its sums",
                               weight_spec_name(desc.spec), desc.in_features, kMaxIntFeatures);
     }
-    const int64_t block_bytes =
-        is_integer ? int_layout_of(desc).block_bytes
-                   : n_block_bytes(elem_of(desc.spec.format), round_up(desc.in_features, kKStep));
-    const int64_t bytes = ceil_div(desc.out_features, kNBlock) * block_bytes;
+    const int64_t block_bytes = is_integer
+                                    ? int_layout_of(desc).block_bytes
+                                    : n_block_bytes(elem_of(desc.spec.codes), round_up(desc.in_features, kKStep));
+    const int64_t bytes = desc.num_matrices * ceil_div(desc.out_features, kNBlock) * block_bytes;
     ASSIGN_OR_RETURN(Buffer storage, allocate(static_cast<size_t>(bytes), MemoryKind::kDevice));
     PackedWeight weight(desc, std::move(storage));
     // Padding must be zero; pages from the kernel are.
@@ -141,10 +141,13 @@ class CpuDevice final : public Device {
   // in one or two sets of L1.
   int64_t activation_row_bytes(int64_t row_bytes) const override { return (ceil_div(row_bytes, int64_t{64}) | 1) * 64; }
   bool supports(const WeightSpec& spec) const override {
-    return !spec.is_integer() || spec.group_size == 0 || spec.group_size == 32 || spec.group_size % 64 == 0;
+    if (!spec.has_integer_codes()) return true;
+    const int64_t group_size = spec.tile.columns;
+    return spec.tile.rows == 1 && (group_size == 0 || group_size == 32 || group_size % 64 == 0) &&
+           spec.activations == default_activations(spec);
   }
-  Status pack_rows(PackedWeight& weight, int64_t first_row, const Tensor& rows) override;
-  Status pack_quantized_rows(PackedWeight& weight, int64_t first_row, const QuantizedRows& rows) override;
+  Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) override;
+  Status pack_quantized_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows) override;
   bool supports_kv(DType dtype) const override { return dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kI8; }
   int64_t kv_block_bytes(const KvGroupDesc& desc) const override {
     return kv_block_stride(kv_layout_of(desc));
@@ -190,22 +193,22 @@ void pack_row(const Src* row, int64_t in_features, Elem elem, char* n_block, int
   }
 }
 
-Status CpuDevice::pack_rows(PackedWeight& weight, int64_t first_row, const Tensor& rows) {
+Status CpuDevice::pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) {
   const WeightDesc& desc = weight.desc();
-  CHECK(rows.rank() == 2 && rows.dim(1) == desc.in_features && first_row >= 0 &&
-            first_row + rows.dim(0) <= desc.out_features,
-        "rows {} at row {} of a weight [{}, {}]", rows.shape_string(), first_row, desc.out_features, desc.in_features);
+  check_row_place(desc, place, rows.dim(0), rows.dim(1));
   const DType dtype = rows.dtype();
   CHECK(dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBf16, "weight rows of {}", dtype_name(dtype));
-  if (desc.spec.is_integer()) {
-    pack_int_rows(context_, weight, first_row, rows);
+  if (desc.spec.has_integer_codes()) {
+    pack_int_rows(context_, weight, place, rows);
     return {};
   }
-  const Elem elem = elem_of(desc.spec.format);
+  const int64_t first_row = place.row;
+  char* matrix = weight.mutable_matrix(place.matrix_idx);
+  const Elem elem = elem_of(desc.spec.codes);
   const int64_t block_bytes = n_block_bytes(elem, round_up(desc.in_features, kKStep));
   const auto pack = [&](int64_t i) {
     const int64_t n = first_row + i;
-    char* n_block = static_cast<char*>(weight.mutable_data()) + n / kNBlock * block_bytes;
+    char* n_block = matrix + n / kNBlock * block_bytes;
     const char* row = address(rows, i * rows.stride(0));
     switch (dtype) {
       case DType::kF32: return pack_row(reinterpret_cast<const float*>(row), desc.in_features, elem, n_block, n % kNBlock);
@@ -223,13 +226,12 @@ Status CpuDevice::pack_rows(PackedWeight& weight, int64_t first_row, const Tenso
   return {};
 }
 
-Status CpuDevice::pack_quantized_rows(PackedWeight& weight, int64_t first_row, const QuantizedRows& rows) {
+Status CpuDevice::pack_quantized_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows) {
   const WeightDesc& desc = weight.desc();
-  CHECK(rows.spec == desc.spec && rows.in_features() == desc.in_features && first_row >= 0 &&
-            first_row + rows.num_rows() <= desc.out_features,
-        "rows {} {} at row {} of a weight {} [{}, {}]", weight_spec_name(rows.spec), rows.codes.shape_string(), first_row,
-        weight_spec_name(desc.spec), desc.out_features, desc.in_features);
-  pack_int_rows(context_, weight, first_row, rows);
+  CHECK(rows.spec.stores_as(desc.spec), "rows of {} for a weight of {}", weight_spec_name(rows.spec),
+        weight_spec_name(desc.spec));
+  check_row_place(desc, place, rows.num_rows(), rows.in_features());
+  pack_int_rows(context_, weight, place, rows);
   return {};
 }
 

@@ -38,15 +38,19 @@ void run_gemm(CpuContext& context, GemmParams p) {
   }
 }
 
-GemmParams gemm_params(const Tensor& x, const PackedWeight& weight, const Tensor& bias, const Tensor& out) {
+// Of linear and linear_silu_and_mul.
+template <typename Params>
+GemmParams gemm_params(const Params& p) {
+  const Tensor &x = p.x, &bias = p.bias, &out = p.out;
+  const PackedWeight& weight = *p.weight;
   return {.x = x.raw(),
           .x_elem = elem_of(x.dtype()),
           .x_stride = x.stride(0),
           .m = x.dim(0),
           .n = out.dim(1),
           .k = x.dim(1),
-          .weight = static_cast<const char*>(weight.data()),
-          .weight_elem = elem_of(weight.desc().spec.format),
+          .weight = weight.matrix(p.matrix_idx),
+          .weight_elem = elem_of(weight.desc().spec.codes),
           .weight_ints = int_layout_of(weight.desc()),
           .bias = bias.defined() ? bias.raw() : nullptr,
           .out = out.raw(),
@@ -75,14 +79,14 @@ void embedding(Stream& stream, const EmbeddingParams& p) {
     if (ints.codes != CodeType::kNone) {
       context.kernels.int_embedding_row(table, ints, row, desc.in_features, out, act);
     } else {
-      context.kernels.embedding_row(table, elem_of(desc.spec.format), row, desc.in_features, out, act);
+      context.kernels.embedding_row(table, elem_of(desc.spec.codes), row, desc.in_features, out, act);
     }
   });
 }
 
 void linear(Stream& stream, const LinearParams& p) {
   check_params(p);
-  run_gemm(context_of(stream), gemm_params(p.x, *p.weight, p.bias, p.out));
+  run_gemm(context_of(stream), gemm_params(p));
 }
 
 void linear_silu_and_mul(Stream& stream, const LinearSiluAndMulParams& p) {
@@ -90,7 +94,7 @@ void linear_silu_and_mul(Stream& stream, const LinearSiluAndMulParams& p) {
   CpuContext& context = context_of(stream);
   const int64_t num_tokens = p.x.dim(0), intermediate_size = p.out.dim(1);
   if (intermediate_size % kNBlock == 0) {
-    GemmParams gemm = gemm_params(p.x, *p.weight, p.bias, p.out);
+    GemmParams gemm = gemm_params(p);
     gemm.silu_and_mul = true;
     run_gemm(context, gemm);
     return;
@@ -99,7 +103,7 @@ void linear_silu_and_mul(Stream& stream, const LinearSiluAndMulParams& p) {
   const Tensor gate_up(
       context.gate_up_scratch.reserve(std::max<int64_t>(1, num_tokens * 2 * intermediate_size * dtype_bytes(p.x.dtype()))),
       p.x.dtype(), {num_tokens, 2 * intermediate_size});
-  linear(stream, {.x = p.x, .weight = p.weight, .bias = p.bias, .out = gate_up});
+  linear(stream, {.x = p.x, .weight = p.weight, .bias = p.bias, .out = gate_up, .matrix_idx = p.matrix_idx});
   silu_and_mul(stream, {.gate_up = gate_up, .out = p.out});
 }
 

@@ -92,16 +92,16 @@ RowBuffer row_buffer(const IntLayout& layout, char* scratch, int64_t in_features
 // Calls fill(row of the source, buffer) for each row and packs what it left there. An item is an n-block: a thread
 // writes whole cache lines.
 template <typename Fill>
-void pack_each(CpuContext& context, PackedWeight& weight, int64_t first_row, int64_t num_rows, const Fill& fill) {
+void pack_each(CpuContext& context, PackedWeight& weight, RowPlace place, int64_t num_rows, const Fill& fill) {
   const WeightDesc& desc = weight.desc();
   const IntLayout layout = int_layout_of(desc);
-  const int64_t end_row = first_row + num_rows, first_block = first_row / kNBlock;
+  const int64_t first_row = place.row, end_row = first_row + num_rows, first_block = first_row / kNBlock;
   context.reserve_thread_scratch(RowBuffer::bytes(layout));
   context.pool.parallel_for(ceil_div(end_row, kNBlock) - first_block, [&](int thread_idx, int64_t item) {
     const RowBuffer row = row_buffer(layout, context.scratch_of(thread_idx), desc.in_features);
     const int64_t begin = std::max(first_row, (first_block + item) * kNBlock);
     const int64_t end = std::min(end_row, (first_block + item + 1) * kNBlock);
-    char* n_block = static_cast<char*>(weight.mutable_data()) + (first_block + item) * layout.block_bytes;
+    char* n_block = weight.mutable_matrix(place.matrix_idx) + (first_block + item) * layout.block_bytes;
     for (int64_t n = begin; n < end; ++n) {
       fill(n - first_row, row);
       put_codes(layout, row.codes, n_block, n % kNBlock);
@@ -119,27 +119,27 @@ void pack_each(CpuContext& context, PackedWeight& weight, int64_t first_row, int
 }  // namespace
 
 IntLayout int_layout_of(const WeightDesc& desc) {
-  if (!desc.spec.is_integer()) return {};
-  const CodeType codes = desc.spec.format == WeightFormat::kInt8 ? CodeType::kInt8 : CodeType::kInt4;
-  return make_int_layout(codes, desc.spec.group_size, desc.spec.has_offsets, desc.spec.two_level, desc.in_features);
+  if (!desc.spec.has_integer_codes()) return {};
+  const CodeType codes = desc.spec.codes == Codes::kInt8 ? CodeType::kInt8 : CodeType::kInt4;
+  return make_int_layout(codes, desc.spec.tile.columns, desc.spec.has_offsets, desc.spec.two_level, desc.in_features);
 }
 
-void pack_int_rows(CpuContext& context, PackedWeight& weight, int64_t first_row, const Tensor& rows) {
+void pack_int_rows(CpuContext& context, PackedWeight& weight, RowPlace place, const Tensor& rows) {
   const IntLayout layout = int_layout_of(weight.desc());
   const SourceElem elem = source_elem_of(rows.dtype());
-  pack_each(context, weight, first_row, rows.dim(0), [&](int64_t i, const RowBuffer& row) {
+  pack_each(context, weight, place, rows.dim(0), [&](int64_t i, const RowBuffer& row) {
     context.kernels.quantize_weight_row(layout, address(rows, i * rows.stride(0)), elem, rows.dim(1), row.codes,
                                         row.scales);
   });
 }
 
-void pack_int_rows(CpuContext& context, PackedWeight& weight, int64_t first_row, const QuantizedRows& rows) {
+void pack_int_rows(CpuContext& context, PackedWeight& weight, RowPlace place, const QuantizedRows& rows) {
   const WeightSpec& spec = weight.desc().spec;
   const auto copy_scales = [&](const Tensor& from, int64_t i, float* to) {
     const float* source = from.data<float>() + i * from.stride(0);
     for (int64_t g = 0; g < from.dim(1); ++g) to[g] = stored_scale(spec, source[g]);
   };
-  pack_each(context, weight, first_row, rows.num_rows(), [&](int64_t i, const RowBuffer& row) {
+  pack_each(context, weight, place, rows.num_rows(), [&](int64_t i, const RowBuffer& row) {
     std::memcpy(row.codes, rows.codes.data<int8_t>() + i * rows.codes.stride(0),
                 static_cast<size_t>(rows.in_features()));
     copy_scales(rows.scales, i, row.scales);

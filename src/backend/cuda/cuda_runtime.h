@@ -80,7 +80,7 @@ class CudaDevice final : public Device {
   int64_t op_workspace_bytes(const OpLimits& limits) const override;
 
   Result<PackedWeight> create_weight(const WeightDesc& desc) override;
-  Status pack_rows(PackedWeight& weight, int64_t first_row, const Tensor& rows) override;
+  Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) override;
   int64_t kv_block_bytes(const KvGroupDesc& desc) const override;
 
   // For launchers. The context is current after make_current().

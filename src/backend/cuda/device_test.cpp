@@ -68,7 +68,7 @@ Tolerance tolerance_of(DType dtype) {
 
 struct LinearCase {
   DType act;
-  WeightFormat format;
+  Codes codes;
   DType out;
 };
 
@@ -78,9 +78,9 @@ HostTensor run_linear(Bench& bench, const LinearCase& c, const HostTensor& x, co
   const int64_t out_features = w.view().dim(0);
   PackedWeight weight =
       bench.device()
-          .create_weight({.out_features = out_features, .in_features = w.view().dim(1), .spec = {.format = c.format}})
+          .create_weight({.out_features = out_features, .in_features = w.view().dim(1), .spec = {.codes = c.codes}})
           .value();
-  REQUIRE(bench.device().pack_rows(weight, 0, w).ok());
+  REQUIRE(bench.device().pack_rows(weight, {}, w).ok());
   const Tensor out = bench.upload(poisoned_tensor(c.out, {end - begin, out_features}));
   bench.ops().linear(
       bench.stream(),
@@ -94,10 +94,9 @@ TEST_CASE("linear: a row has the same bits in every batch") {
   const uint64_t seed = test_seed();
   INFO("seed ", seed);
   Rng rng(seed);
-  for (const LinearCase c : {LinearCase{DType::kBf16, WeightFormat::kBf16, DType::kBf16},
-                             LinearCase{DType::kBf16, WeightFormat::kBf16, DType::kF32},
-                             LinearCase{DType::kF32, WeightFormat::kBf16, DType::kF32},
-                             LinearCase{DType::kF32, WeightFormat::kF32, DType::kF32}}) {
+  for (const LinearCase c :
+       {LinearCase{DType::kBf16, Codes::kBf16, DType::kBf16}, LinearCase{DType::kBf16, Codes::kBf16, DType::kF32},
+        LinearCase{DType::kF32, Codes::kBf16, DType::kF32}, LinearCase{DType::kF32, Codes::kF32, DType::kF32}}) {
     for (const int64_t in_features : {int64_t{203}, int64_t{256}}) {
       const int64_t num_tokens = 130, out_features = 77;
       const HostTensor x = random_tensor(rng, c.act, {num_tokens, in_features});

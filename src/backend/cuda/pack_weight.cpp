@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kRowUnit = 16;               // elements; one step of the tensor core along k
 constexpr int64_t kPackBufferBytes = 8 << 20;  // 0.15 ms of a 55 GB/s copy: the wait for it is no cost
 
-int64_t element_bytes(const WeightDesc& desc) { return desc.spec.format == WeightFormat::kF32 ? 4 : 2; }
+int64_t element_bytes(const WeightDesc& desc) { return desc.spec.codes == Codes::kF32 ? 4 : 2; }
 
 template <typename Src, typename Dst>
 Dst convert_element(Src value) {
@@ -61,16 +61,14 @@ void convert_rows_from(const Tensor& rows, int64_t begin, int64_t end, Dst* dst,
 int64_t weight_row_stride(const WeightDesc& desc) { return ceil_div(desc.in_features, kRowUnit) * kRowUnit; }
 
 Result<PackedWeight> CudaDevice::create_weight(const WeightDesc& desc) {
-  const int64_t bytes = desc.out_features * weight_row_stride(desc) * element_bytes(desc);
+  const int64_t bytes = desc.num_matrices * desc.out_features * weight_row_stride(desc) * element_bytes(desc);
   ASSIGN_OR_RETURN(Buffer storage, allocate(static_cast<size_t>(bytes), MemoryKind::kDevice));
   return PackedWeight(desc, std::move(storage));
 }
 
-Status CudaDevice::pack_rows(PackedWeight& weight, int64_t first_row, const Tensor& rows) {
+Status CudaDevice::pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) {
   const WeightDesc& desc = weight.desc();
-  CHECK(rows.rank() == 2 && rows.dim(1) == desc.in_features && first_row >= 0 &&
-            first_row + rows.dim(0) <= desc.out_features,
-        "rows {} at row {} of a weight [{}, {}]", rows.shape_string(), first_row, desc.out_features, desc.in_features);
+  check_row_place(desc, place, rows.dim(0), rows.dim(1));
   const int64_t row_bytes = weight_row_stride(desc) * element_bytes(desc);
   if (pack_stream_ == nullptr) pack_stream_ = std::make_unique<CudaStream>(*this);
   if (static_cast<int64_t>(pack_buffer_.bytes()) < std::max(row_bytes, kPackBufferBytes)) {
@@ -80,12 +78,12 @@ Status CudaDevice::pack_rows(PackedWeight& weight, int64_t first_row, const Tens
   const int64_t rows_at_once = static_cast<int64_t>(pack_buffer_.bytes()) / row_bytes;
   for (int64_t begin = 0; begin < rows.dim(0); begin += rows_at_once) {
     const int64_t end = std::min(begin + rows_at_once, rows.dim(0));
-    if (desc.spec.format == WeightFormat::kF32) {
+    if (desc.spec.codes == Codes::kF32) {
       convert_rows_from(rows, begin, end, static_cast<float*>(pack_buffer_.data()), weight_row_stride(desc));
     } else {
       convert_rows_from(rows, begin, end, static_cast<Bf16*>(pack_buffer_.data()), weight_row_stride(desc));
     }
-    copy_to_device(*pack_stream_, static_cast<char*>(weight.mutable_data()) + (first_row + begin) * row_bytes,
+    copy_to_device(*pack_stream_, weight.mutable_matrix(place.matrix_idx) + (place.row + begin) * row_bytes,
                    pack_buffer_.data(), static_cast<size_t>((end - begin) * row_bytes));
     synchronize(*pack_stream_);  // the buffer is used again
   }

@@ -16,15 +16,16 @@ namespace {
 // groups that it wants.
 class ProductRow {
  public:
-  ProductRow(const Tensor& x, int64_t i, const PackedWeight& weight) : weight_(weight) {
+  ProductRow(const Tensor& x, int64_t i, const PackedWeight& weight, int64_t matrix_idx)
+      : weight_(weight), matrix_idx_(matrix_idx) {
     const WeightDesc& desc = weight.desc();
     values_.resize(static_cast<size_t>(desc.in_features));
     for (int64_t k = 0; k < desc.in_features; ++k) values_[static_cast<size_t>(k)] = static_cast<float>(load(x, i, k));
-    if (!desc.spec.is_integer()) return;
+    if (!desc.spec.quantizes_activations()) return;
     codes_.resize(values_.size());
-    scales_.resize(static_cast<size_t>(desc.spec.two_level ? 1 : desc.spec.num_groups(desc.in_features)));
-    quantize_activations(values_.data(), desc.in_features, desc.spec.activation_group_width(desc.in_features),
-                         codes_.data(), scales_.data());
+    const int64_t width = desc.spec.activation_group_width(desc.in_features);
+    scales_.resize(static_cast<size_t>((desc.in_features + width - 1) / width));
+    quantize_activations(values_.data(), desc.in_features, width, codes_.data(), scales_.data());
   }
 
   // Its product with row n of the weight, plus bias[n].
@@ -39,14 +40,15 @@ class ProductRow {
     double sum = 0;
     for (int64_t k = 0; k < in_features; ++k) {
       sum += static_cast<double>(values_[static_cast<size_t>(k)]) *
-             load(weight_.data(), value_dtype(weight_.desc().spec), n * in_features + k);
+             load(weight_.matrix(matrix_idx_), value_dtype(weight_.desc().spec), n * in_features + k);
     }
     return sum;
   }
 
   double dot_codes(int64_t n) const {
-    const QuantizedRows rows = quantized_view(weight_);
+    const QuantizedRows rows = quantized_view(weight_, matrix_idx_);
     const int64_t width = rows.spec.group_width(rows.in_features());
+    const int64_t x_width = weight_.desc().spec.activation_group_width(rows.in_features());
     const int8_t* codes = rows.codes.data<int8_t>() + n * rows.codes.stride(0);
     double sum = 0;
     for (int64_t g = 0; g < rows.scales.dim(1); ++g) {
@@ -58,13 +60,14 @@ class ProductRow {
       }
       const double scale = load(rows.scales, n, g), offset = rows.offsets.defined() ? load(rows.offsets, n, g) : 0.0;
       // With two-level scales each term is a whole multiple of the row scale: their sum is exact.
-      sum += static_cast<double>(scales_[rows.spec.two_level ? 0 : static_cast<size_t>(g)]) *
+      sum += static_cast<double>(scales_[static_cast<size_t>(g * width / x_width)]) *
              (scale * static_cast<double>(products) + offset * static_cast<double>(x_sum));
     }
     return sum;
   }
 
   const PackedWeight& weight_;
+  const int64_t matrix_idx_;
   std::vector<float> values_, scales_;
   std::vector<int8_t> codes_;
 };
@@ -72,8 +75,8 @@ class ProductRow {
 // Element (row, k) of a table.
 double table_value(const PackedWeight& table, int64_t row, int64_t k) {
   const WeightDesc& desc = table.desc();
-  if (!desc.spec.is_integer()) return load(table.data(), value_dtype(desc.spec), row * desc.in_features + k);
-  const QuantizedRows rows = quantized_view(table);
+  if (!desc.spec.has_integer_codes()) return load(table.data(), value_dtype(desc.spec), row * desc.in_features + k);
+  const QuantizedRows rows = quantized_view(table, 0);
   const int64_t g = k / desc.spec.group_width(desc.in_features);
   const double offset = rows.offsets.defined() ? load(rows.offsets, row, g) : 0.0;
   return load(rows.scales, row, g) * rows.codes.data<int8_t>()[row * desc.in_features + k] + offset;
@@ -96,7 +99,7 @@ void embedding(Stream&, const EmbeddingParams& p) {
 void linear(Stream&, const LinearParams& p) {
   check_params(p);
   for (int64_t i = 0; i < p.x.dim(0); ++i) {
-    const ProductRow row(p.x, i, *p.weight);
+    const ProductRow row(p.x, i, *p.weight, p.matrix_idx);
     for (int64_t n = 0; n < p.weight->desc().out_features; ++n) store(p.out, i, n, row.dot(n, p.bias));
   }
 }
@@ -106,7 +109,7 @@ void linear_silu_and_mul(Stream&, const LinearSiluAndMulParams& p) {
   const DType act = p.x.dtype();
   const int64_t intermediate_size = p.weight->desc().out_features / 2;
   for (int64_t i = 0; i < p.x.dim(0); ++i) {
-    const ProductRow row(p.x, i, *p.weight);
+    const ProductRow row(p.x, i, *p.weight, p.matrix_idx);
     for (int64_t n = 0; n < intermediate_size; ++n) {
       const double gate = round_to(act, row.dot(n, p.bias));
       const double up = round_to(act, row.dot(intermediate_size + n, p.bias));

@@ -67,46 +67,42 @@ class ReferenceDevice final : public Device {
   bool supports(const WeightSpec&) const override { return true; }
   bool supports_kv(DType) const override { return true; }
   Result<PackedWeight> create_weight(const WeightDesc& desc) override {
-    ASSIGN_OR_RETURN(Buffer storage,
-                     allocate(static_cast<size_t>(reference::storage_bytes(desc)), MemoryKind::kDevice));
+    ASSIGN_OR_RETURN(Buffer storage, allocate(static_cast<size_t>(desc.num_matrices * reference::storage_bytes(desc)),
+                                              MemoryKind::kDevice));
     return PackedWeight(desc, std::move(storage));
   }
-  Status pack_rows(PackedWeight& weight, int64_t first_row, const Tensor& rows) override {
+  Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) override {
     const WeightDesc& desc = weight.desc();
-    if (desc.spec.is_integer()) {
+    if (desc.spec.has_integer_codes()) {
       WeightSpec symmetric = desc.spec;
       symmetric.has_offsets = false;
-      return pack_quantized_rows(weight, first_row, convert_rows(quantize_rows(symmetric, rows), desc.spec));
+      return pack_quantized_rows(weight, place, convert_rows(quantize_rows(symmetric, rows), desc.spec));
     }
-    CHECK(rows.rank() == 2 && rows.dim(1) == desc.in_features && first_row >= 0 &&
-              first_row + rows.dim(0) <= desc.out_features,
-          "rows {} at row {} of a weight [{}, {}]", rows.shape_string(), first_row, desc.out_features,
-          desc.in_features);
+    check_row_place(desc, place, rows.dim(0), rows.dim(1));
     const DType dtype = reference::value_dtype(desc.spec);
     for (int64_t i = 0; i < rows.dim(0); ++i) {
       for (int64_t k = 0; k < desc.in_features; ++k) {
-        reference::store(weight.mutable_data(), dtype, (first_row + i) * desc.in_features + k,
+        reference::store(weight.mutable_matrix(place.matrix_idx), dtype, (place.row + i) * desc.in_features + k,
                          reference::load(rows, i, k));
       }
     }
     return {};
   }
-  Status pack_quantized_rows(PackedWeight& weight, int64_t first_row, const QuantizedRows& rows) override {
+  Status pack_quantized_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows) override {
     const WeightDesc& desc = weight.desc();
-    CHECK(rows.spec == desc.spec && rows.in_features() == desc.in_features && first_row >= 0 &&
-              first_row + rows.num_rows() <= desc.out_features,
-          "rows {} {} at row {} of a weight {} [{}, {}]", weight_spec_name(rows.spec), rows.codes.shape_string(),
-          first_row, weight_spec_name(desc.spec), desc.out_features, desc.in_features);
-    const QuantizedRows all = reference::quantized_view(desc, weight.mutable_data());
+    CHECK(rows.spec.stores_as(desc.spec), "rows of {} for a weight of {}", weight_spec_name(rows.spec),
+          weight_spec_name(desc.spec));
+    check_row_place(desc, place, rows.num_rows(), rows.in_features());
+    const QuantizedRows all = reference::quantized_view(weight, place.matrix_idx);
     const auto copy_scales = [&](const Tensor& from, const Tensor& to, int64_t i) {
       for (int64_t g = 0; g < to.dim(1); ++g) {
-        to.data<float>()[(first_row + i) * to.stride(0) + g] =
+        to.data<float>()[(place.row + i) * to.stride(0) + g] =
             stored_scale(desc.spec, from.data<float>()[i * from.stride(0) + g]);
       }
     };
     for (int64_t i = 0; i < rows.num_rows(); ++i) {
       const int8_t* codes = rows.codes.data<int8_t>() + i * rows.codes.stride(0);
-      std::memcpy(all.codes.data<int8_t>() + (first_row + i) * desc.in_features, codes,
+      std::memcpy(all.codes.data<int8_t>() + (place.row + i) * desc.in_features, codes,
                   static_cast<size_t>(desc.in_features));
       copy_scales(rows.scales, all.scales, i);
       if (desc.spec.has_offsets) copy_scales(rows.offsets, all.offsets, i);

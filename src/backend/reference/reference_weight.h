@@ -1,5 +1,5 @@
-// How the reference device stores a weight: the values row by row; of integer formats the codes, then scales, then
-// offsets.
+// How the reference device stores a matrix: the values row by row; of integer codes these, then scales, then offsets,
+// for each row its own, also where rows share them.
 #pragma once
 
 #include "backend/backend.h"
@@ -7,18 +7,20 @@
 namespace spate::reference {
 
 inline DType value_dtype(const WeightSpec& spec) {
-  return spec.is_integer() ? DType::kI8 : spec.format == WeightFormat::kF32 ? DType::kF32 : DType::kBf16;
+  return spec.has_integer_codes() ? DType::kI8 : spec.codes == Codes::kF32 ? DType::kF32 : DType::kBf16;
 }
 
 inline int64_t codes_bytes(const WeightDesc& desc) {
   const int64_t bytes = desc.out_features * desc.in_features * dtype_bytes(value_dtype(desc.spec));
-  return desc.spec.is_integer() ? (bytes + 3) / 4 * 4 : bytes;
+  return desc.spec.has_integer_codes() ? (bytes + 3) / 4 * 4 : bytes;
 }
 inline int64_t scales_count(const WeightDesc& desc) {
   return desc.out_features * desc.spec.num_groups(desc.in_features);
 }
+// Of one matrix.
 inline int64_t storage_bytes(const WeightDesc& desc) {
-  return codes_bytes(desc) + (desc.spec.is_integer() ? scales_count(desc) * 4 * (desc.spec.has_offsets ? 2 : 1) : 0);
+  return codes_bytes(desc) +
+         (desc.spec.has_integer_codes() ? scales_count(desc) * 4 * (desc.spec.has_offsets ? 2 : 1) : 0);
 }
 
 // The codes, scales and offsets of an integer weight.
@@ -35,6 +37,8 @@ inline QuantizedRows quantized_view(const WeightDesc& desc, const void* data) {
   }
   return rows;
 }
-inline QuantizedRows quantized_view(const PackedWeight& weight) { return quantized_view(weight.desc(), weight.data()); }
+inline QuantizedRows quantized_view(const PackedWeight& weight, int64_t matrix_idx) {
+  return quantized_view(weight.desc(), weight.matrix(matrix_idx));
+}
 
 }  // namespace spate::reference

@@ -13,10 +13,10 @@ namespace spate {
 namespace {
 
 constexpr int kGroup = 32;
-constexpr WeightSpec kInt4Symmetric{WeightFormat::kInt4, kGroup, false},
-    kInt4Asymmetric{WeightFormat::kInt4, kGroup, true};
-constexpr WeightSpec kInt8Symmetric{WeightFormat::kInt8, kGroup, false},
-    kInt8Asymmetric{WeightFormat::kInt8, kGroup, true};
+constexpr WeightSpec kInt4Symmetric = integer_spec(Codes::kInt4, kGroup, false),
+                     kInt4Asymmetric = integer_spec(Codes::kInt4, kGroup, true);
+constexpr WeightSpec kInt8Symmetric = integer_spec(Codes::kInt8, kGroup, false),
+                     kInt8Asymmetric = integer_spec(Codes::kInt8, kGroup, true);
 
 enum Type : uint32_t {
   kF32 = 0,

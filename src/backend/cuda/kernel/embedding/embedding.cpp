@@ -19,7 +19,7 @@ void embedding(Stream& stream, const EmbeddingParams& p) {
                                      .num_rows = static_cast<int32_t>(desc.out_features),
                                      .first_row = static_cast<int32_t>(p.first_row),
                                      .hidden_size = static_cast<int32_t>(desc.in_features)};
-  const bool is_out_f32 = p.out.dtype() == DType::kF32, is_table_f32 = desc.spec.format == WeightFormat::kF32;
+  const bool is_out_f32 = p.out.dtype() == DType::kF32, is_table_f32 = desc.spec.codes == Codes::kF32;
   const KernelId kernel = is_out_f32
                               ? (is_table_f32 ? kernel_id("embedding_f32_f32") : kernel_id("embedding_f32_bf16"))
                               : (is_table_f32 ? kernel_id("embedding_bf16_f32") : kernel_id("embedding_bf16_bf16"));

@@ -17,16 +17,16 @@ struct LinearChoice {
   int num_threads;
 };
 
-LinearChoice choose_kernel(DType act, WeightFormat format, int64_t num_tokens) {
-  if (act == DType::kBf16 && format == WeightFormat::kBf16) {
+LinearChoice choose_kernel(DType act, Codes codes, int64_t num_tokens) {
+  if (act == DType::kBf16 && codes == Codes::kBf16) {
     if (num_tokens <= kMaxTokensOfSmallTile) {
       return {kernel_id("linear_mma_small"), kLinearMmaSmallTileM, kLinearMmaSmallTileN, kLinearMmaThreads};
     }
     return {kernel_id("linear_mma_large"), kLinearMmaLargeTileM, kLinearMmaLargeTileN, kLinearMmaThreads};
   }
-  const KernelId kernel = act == DType::kBf16             ? kernel_id("linear_fma_bf16_f32")
-                          : format == WeightFormat::kBf16 ? kernel_id("linear_fma_f32_bf16")
-                                                          : kernel_id("linear_fma_f32_f32");
+  const KernelId kernel = act == DType::kBf16     ? kernel_id("linear_fma_bf16_f32")
+                          : codes == Codes::kBf16 ? kernel_id("linear_fma_f32_bf16")
+                                                  : kernel_id("linear_fma_f32_f32");
   return {kernel, kLinearFmaTileM, kLinearFmaTileN, kLinearFmaThreads};
 }
 
@@ -40,7 +40,7 @@ void linear(Stream& stream, const LinearParams& p) {
   const int64_t x_bytes = p.x.stride(0) * dtype_bytes(p.x.dtype());
   const LinearKernelParams params{
       .x = p.x.raw(),
-      .weight = p.weight->data(),
+      .weight = p.weight->matrix(p.matrix_idx),
       .bias = p.bias.defined() ? p.bias.raw() : nullptr,
       .out = p.out.raw(),
       .x_stride = p.x.stride(0),
@@ -52,7 +52,7 @@ void linear(Stream& stream, const LinearParams& p) {
       .is_x_aligned = reinterpret_cast<uintptr_t>(p.x.raw()) % 16 == 0 && x_bytes % 16 == 0,
       .is_out_f32 = p.out.dtype() == DType::kF32,
   };
-  const LinearChoice choice = choose_kernel(p.x.dtype(), desc.spec.format, num_tokens);
+  const LinearChoice choice = choose_kernel(p.x.dtype(), desc.spec.codes, num_tokens);
   launch(stream, choice.kernel,
          {.x = ceil_div(out_features, choice.tile_n),
           .y = ceil_div(num_tokens, choice.tile_m),

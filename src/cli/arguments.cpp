@@ -101,7 +101,8 @@ void add_model_options(CLI::App* app, ModelArguments& m, bool model_required = t
   add_count(app, "--kv-cache-memory,--kv-cache-memory-bytes", m.kv_cache_memory, "Bytes of KV cache (4G, 512M); 0: computed");
   app->add_option("--gpu-memory-utilization", m.gpu_memory_utilization, "Share of the GPU's free memory to use; 0: the back-end's default")
       ->check(CLI::Range(0.0, 0.0) | CLI::Range(0.05, 1.0));
-  add_count(app, "--max-num-waiting", m.max_num_waiting, "Requests that may wait; more are answered 429");
+  add_count(app, "--max-num-waiting", m.max_num_waiting,
+            "Prompts that may wait; beyond, requests are answered 429. A request is taken with all its prompts or refused");
   add_count(app, "--long-prefill-token-threshold", m.long_prefill_token_threshold,
             "Most tokens of one prompt in a step while others wait; 0: a quarter of the budget");
   app->add_option("--max-prefill-stall-ms", m.max_prefill_stall_ms,

@@ -23,7 +23,7 @@ struct EngineConfig {
   // While sequences decode, a step takes prompt tokens for about this long at most; 0 = as many as fit the budget.
   int max_prefill_stall_ms = 0;
 
-  int max_num_waiting = 1024;  // requests submitted and not yet scheduled; further ones are refused (429)
+  int max_num_waiting = 1024;  // prompts submitted and not yet scheduled; beyond, requests are refused (429)
 
   int max_blocks_per_seq() const { return (max_model_len + kv_block_size - 1) / kv_block_size; }
   // Tokens the KV cache holds, and the most a sequence may have: a lone sequence of this length always fits.

@@ -329,8 +329,14 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config, StepE
 }
 
 Status Engine::submit(Request request) {
-  RETURN_IF_ERROR(validate_request(request, impl_->config));
-  return impl_->inbox.submit(std::move(request), impl_->clock());
+  std::vector<Request> requests;
+  requests.push_back(std::move(request));
+  return submit_all(std::move(requests));
+}
+
+Status Engine::submit_all(std::vector<Request> requests) {
+  for (const Request& request : requests) RETURN_IF_ERROR(validate_request(request, impl_->config));
+  return impl_->inbox.submit(std::move(requests), impl_->clock());
 }
 
 void Engine::cancel(RequestId id, int index, FinishReason reason) {

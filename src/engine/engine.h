@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "base/status.h"
 #include "core/engine_config.h"
@@ -70,6 +71,8 @@ class Engine {
   //   unavailable         draining or stopped; or the executor failed (its message)
   // Ranges of SamplingParams are the caller's business (validate_sampling_params).
   Status submit(Request request);
+  // Several as one, in order: all are in or none is. max_num_waiting is asked once, before the first.
+  Status submit_all(std::vector<Request> requests);
 
   // Ends one sequence (or all, index -1) at the next step: its last Output carries `reason` and no tokens. A stop
   // string found in the text is cancel(id, index, kStop). Nothing happens for an id or index that has ended already.

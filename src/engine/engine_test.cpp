@@ -187,6 +187,32 @@ TEST_CASE("what cannot run is refused with the reason, and its sink never hears 
   CHECK(sink->answer(3).num_ends == 1);
 }
 
+TEST_CASE("submit_all takes all requests or none, also more than may wait") {
+  EngineConfig config = test_config();
+  config.max_num_waiting = 2;
+  FakeExecutor executor(config);
+  const std::unique_ptr<Engine> engine = create_engine(config, executor);
+  const auto sink = std::make_shared<RecordingSink>();
+  const auto batch = [&](RequestId first, RequestId last) {
+    std::vector<Request> requests;
+    for (RequestId id = first; id <= last; ++id) requests.push_back(make_request(id, {1}, 2, sink));
+    return requests;
+  };
+  std::vector<Request> bad = batch(1, 3);
+  bad[2].prompt_token_ids.clear();
+  CHECK(engine->submit_all(std::move(bad)).code() == StatusCode::kInvalidArgument);
+  CHECK(engine->submit(make_request(9, {1}, 2, sink)).ok());
+  CHECK(engine->submit_all(batch(7, 9)).code() == StatusCode::kInvalidArgument);  // 9 runs
+  CHECK(engine->stats().num_waiting == 1);
+  CHECK(engine->submit_all(batch(1, 8)).ok());  // 7 and 8 were not kept
+  CHECK(engine->submit_all(batch(10, 11)).code() == StatusCode::kResourceExhausted);
+  CHECK(engine->stats().num_waiting == 9);
+  run_until_idle(*engine);
+  for (RequestId id = 1; id <= 9; ++id) CHECK(sink->answer(id).num_ends == 1);
+  CHECK(sink->answer(10).num_outputs == 0);
+  CHECK(engine->stats().num_waiting == 0);
+}
+
 TEST_CASE("a bad configuration is refused with a value that works") {
   EngineConfig config = test_config();
   FakeExecutor executor(config);

@@ -4,7 +4,7 @@
 
 namespace spate {
 
-Status Inbox::submit(Request request, double arrival_seconds) {
+Status Inbox::submit(std::vector<Request> requests, double arrival_seconds) {
   {
     const std::lock_guard lock(mutex_);
     if (!closed_.ok()) return closed_;
@@ -14,10 +14,14 @@ Status Inbox::submit(Request request, double arrival_seconds) {
       return resource_exhausted("{} requests wait already (--max-num-waiting {}): try again later", num_queued_,
                                 max_num_waiting_);
     }
-    if (!alive_.insert(request.id).second) return invalid_argument("a request with id {} is running", request.id);
-    ++num_queued_;
-    ++num_submits_;
-    commands_.emplace_back(SubmitCommand{std::move(request), arrival_seconds});
+    for (size_t i = 0; i < requests.size(); ++i) {
+      if (alive_.insert(requests[i].id).second) continue;
+      for (size_t j = 0; j < i; ++j) alive_.erase(requests[j].id);
+      return invalid_argument("a request with id {} is running", requests[i].id);
+    }
+    num_queued_ += static_cast<int>(requests.size());
+    num_submits_ += static_cast<int>(requests.size());
+    for (Request& request : requests) commands_.emplace_back(SubmitCommand{std::move(request), arrival_seconds});
   }
   work_.notify_one();
   return ok_status();

@@ -33,7 +33,9 @@ class Inbox {
   explicit Inbox(int max_num_waiting) : max_num_waiting_(max_num_waiting) {}
 
   // --- Any thread ---
-  Status submit(Request request, double arrival_seconds);
+  // All requests or none. The queue takes them whole while it is not full, so that one with more prompts than
+  // max_num_waiting runs too.
+  Status submit(std::vector<Request> requests, double arrival_seconds);
   void cancel(const CancelCommand& command);
   Status health() const;
   int num_submitted() const;  // in the inbox

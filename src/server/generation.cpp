@@ -22,6 +22,7 @@ Generation::Generation(Context context, GenerationRequest request, RequestId fir
 }
 
 Status Generation::submit() {
+  std::vector<Request> requests;
   for (size_t i = 0; i < request_.prompts.size(); ++i) {
     Request request{.id = first_id_ + i,
                     .prompt_token_ids = request_.prompts[i],
@@ -31,14 +32,9 @@ Status Generation::submit() {
                     .reuse_scope = request_.reuse_scope,
                     .sink = shared_from_this()};
     request.sampling.max_tokens = request_.max_tokens[i];
-    Status status = context_.engine.submit(std::move(request));
-    if (status.ok()) continue;
-    const std::lock_guard lock(mutex_);
-    is_dropped_ = true;
-    inbox_.clear();
-    for (size_t j = 0; j < i; ++j) context_.engine.cancel(first_id_ + j);
-    return status;
+    requests.push_back(std::move(request));
   }
+  RETURN_IF_ERROR(context_.engine.submit_all(std::move(requests)));
   listener_->on_admitted(request_);
   const std::lock_guard lock(mutex_);
   is_open_ = true;
@@ -56,7 +52,6 @@ void Generation::cancel() {
 void Generation::push(std::vector<Output> outputs) {
   const TimePoint now = std::chrono::steady_clock::now();
   const std::lock_guard lock(mutex_);
-  if (is_dropped_) return;
   inbox_.push_back({now, std::move(outputs)});
   if (!is_open_ || is_scheduled_) return;
   is_scheduled_ = true;

@@ -74,7 +74,7 @@ class Generation final : public OutputSink, public std::enable_shared_from_this<
   Generation(Context context, GenerationRequest request, RequestId first_id,
              std::shared_ptr<GenerationListener> listener);
 
-  // Gives the prompts to the engine. On an error nothing runs on, and the listener is not called.
+  // Gives the prompts to the engine, all or none. On an error the listener is not called.
   Status submit();
   void cancel();  // any thread: what still runs is ended with kAbort, the listener hears of it
 
@@ -113,9 +113,8 @@ class Generation final : public OutputSink, public std::enable_shared_from_this<
 
   std::mutex mutex_;  // guards what follows
   std::vector<Batch> inbox_;
-  bool is_open_ = false;       // all prompts are submitted: the inbox may be drained
+  bool is_open_ = false;       // the listener knows of the admission: the inbox may be drained
   bool is_scheduled_ = false;  // a drain is posted
-  bool is_dropped_ = false;    // submit() failed
 };
 
 // A listener for callers that wait: the whole text of every choice.

@@ -341,6 +341,18 @@ TEST_CASE("api: completions: prompts, echo, logprobs, scoring") {
   CHECK(text == "abc defabc def");
 }
 
+TEST_CASE("api: a request of more prompts than may wait runs") {
+  TestServer test;
+  Json prompts = Json::array();
+  for (int i = 0; i < 100; ++i) prompts.push_back(fmt::format("prompt {}", i));
+  const int limit = test.model.engine->config().max_num_waiting;
+  REQUIRE(static_cast<int>(prompts.size()) > limit);
+  const Json answer = test.post("/v1/completions", {{"prompt", prompts}, {"n", 2}, {"temperature", 1}});
+  REQUIRE(answer["choices"].size() == 2 * prompts.size());
+  for (size_t i = 0; i < prompts.size(); ++i) CHECK(answer["choices"][2 * i + 1]["text"] == prompts[i]);
+  CHECK(test.is_idle());
+}
+
 TEST_CASE("api: errors are told in the envelope, before a stream begins, and nothing else breaks") {
   TestServer test;
   const auto error_of = [&](const std::string& path, const Json& body, int status) {

@@ -80,7 +80,8 @@ void Generation::take(Output output, TimePoint time) {
         .decode = {.skip_special_tokens = request_.sampling.skip_special_tokens,
                    .spaces_between_special_tokens = request_.sampling.spaces_between_special_tokens},
         .stop = request_.sampling.stop,
-        .include_stop_str_in_output = request_.sampling.include_stop_str_in_output};
+        .include_stop_str_in_output = request_.sampling.include_stop_str_in_output,
+        .min_tokens = request_.sampling.min_tokens};
     choice.text = std::make_unique<TextStream>(context_.tokenizer, std::move(options),
                                                request_.prompts[static_cast<size_t>(prompt_idx)]);
     choice.queue_seconds = output.queue_seconds;

@@ -171,6 +171,40 @@ TEST_CASE("api: stop strings, stop tokens and max_tokens end an answer as told")
   CHECK(test.is_idle());
 }
 
+// Goal    A stop string ends an answer only when a token after the first min_tokens completes it, as in vLLM.
+TEST_CASE("api: stop strings respect min_tokens") {
+  TestServer test;
+  const std::vector<int32_t> ids = test.model.tokenizer->encode("one two one two one two");
+  const size_t num_two = test.model.tokenizer->encode("one two").size();
+  const auto complete = [&](int min_tokens, const Json& stop, bool stream) {
+    const Json body{{"prompt", "one two one two one two"},
+                    {"max_tokens", 64},
+                    {"min_tokens", min_tokens},
+                    {"stop", stop},
+                    {"stream", stream}};
+    if (!stream) return test.post("/v1/completions", body)["choices"][0]["text"].get<std::string>();
+    std::string text;
+    for (const Json& chunk : test.stream("/v1/completions", body)) text += chunk["choices"][0]["text"];
+    return text;
+  };
+  REQUIRE(ids.size() > 2 * num_two);
+  const int first_two = static_cast<int>(num_two);  // tokens up to the end of the first "two"
+  for (const bool stream : {false, true}) {
+    INFO(stream);
+    CHECK(complete(first_two - 1, "two", stream) == "one ");
+    CHECK(complete(first_two, "two", stream) == "one two one ");
+    // It begins within the first tokens and is completed after them.
+    CHECK(complete(first_two, "two one", stream) == "one ");
+    CHECK(complete(static_cast<int>(ids.size()), "two", stream) == "one two one two one two");
+  }
+  const Json answer =
+      test.post("/v1/completions",
+                {{"prompt", "one two"}, {"max_tokens", first_two}, {"min_tokens", first_two}, {"stop", "two"}});
+  CHECK(answer["choices"][0]["text"] == "one two");
+  CHECK(answer["choices"][0]["finish_reason"] == "length");
+  CHECK(test.is_idle());
+}
+
 TEST_CASE("api: logprobs and token ids in chat, as many as tokens") {
   TestServer test;
   const Json fields{{"logprobs", true}, {"top_logprobs", 2}, {"return_token_ids", true}};

@@ -24,7 +24,7 @@ StopMatcher::StopMatcher(std::vector<std::string> stops, bool include_stop)
   for (const std::string& stop : stops_) borders_.push_back(borders_of(stop));
 }
 
-bool StopMatcher::append(std::string_view text, std::string& out) {
+bool StopMatcher::append(std::string_view text, std::string& out, bool may_stop) {
   if (is_matched()) return true;
   if (stops_.empty()) {
     out += text;
@@ -39,7 +39,7 @@ bool StopMatcher::append(std::string_view text, std::string& out) {
       if (c == stop[state]) ++state;
       const bool is_longer = matched_ < 0 || stop.size() > matched().size();
       if (state == stop.size()) {
-        if (is_longer) matched_ = static_cast<int>(i);
+        if (may_stop && is_longer) matched_ = static_cast<int>(i);
         state = borders_[i][state];
       }
     }
@@ -59,14 +59,18 @@ void StopMatcher::finish(std::string& out) { out += std::exchange(held_, {}); }
 
 TextStream::TextStream(const Tokenizer& tokenizer, TextStreamOptions options, std::span<const int32_t> prompt_ids)
     : decoder_(tokenizer, options.decode, prompt_ids),
-      stops_(std::move(options.stop), options.include_stop_str_in_output) {}
+      stops_(std::move(options.stop), options.include_stop_str_in_output),
+      min_tokens_(options.min_tokens) {}
 
-bool TextStream::append(int32_t token_id, std::string& out) { return !stops_.append(decoder_.append(token_id), out); }
+bool TextStream::append(int32_t token_id, std::string& out) {
+  ++num_tokens_;
+  return !stops_.append(decoder_.append(token_id), out, num_tokens_ > min_tokens_);
+}
 
 void TextStream::finish(std::string& out) {
   if (stops_.is_matched()) return;
   const std::string rest = decoder_.finish();
-  if (!stops_.append(rest, out)) stops_.finish(out);
+  if (!stops_.append(rest, out, num_tokens_ > min_tokens_)) stops_.finish(out);
 }
 
 }  // namespace spate

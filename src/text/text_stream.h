@@ -23,8 +23,9 @@ class StopMatcher {
   StopMatcher(std::vector<std::string> stops, bool include_stop);
 
   // Appends to `out` what is certain. True when a stop string is complete: nothing more comes, matched() names it. Of
-  // several that end at the same byte the longest counts.
-  bool append(std::string_view text, std::string& out);
+  // several that end at the same byte the longest counts. A stop string that is completed while `may_stop` is false
+  // does not count; one that began then and is completed later does.
+  bool append(std::string_view text, std::string& out, bool may_stop = true);
   void finish(std::string& out);  // no more text: gives out what was held back
   bool is_matched() const { return matched_ >= 0; }
   const std::string& matched() const { return stops_[static_cast<size_t>(matched_)]; }
@@ -43,6 +44,7 @@ struct TextStreamOptions {
   DecodeOptions decode;
   std::vector<std::string> stop;
   bool include_stop_str_in_output = false;
+  int min_tokens = 0;  // a stop string that one of the first min_tokens tokens completes does not count
 };
 
 class TextStream {
@@ -58,6 +60,8 @@ class TextStream {
  private:
   IncrementalDecoder decoder_;
   StopMatcher stops_;
+  const int min_tokens_;
+  int num_tokens_ = 0;
 };
 
 }  // namespace spate

@@ -63,6 +63,22 @@ TEST_CASE("stop matcher: multi-byte characters and a stop at the very start") {
   CHECK(run(at_start, {"xyz"}).empty());
 }
 
+TEST_CASE("stop matcher: what is completed too early does not count, what is completed later does") {
+  StopMatcher matcher({"aba"}, false);
+  std::string out;
+  CHECK(!matcher.append("xabay", out, false));
+  CHECK(out == "xabay");
+  CHECK(!matcher.append("ab", out, false));
+  CHECK(out == "xabay");  // held back: it may still become a stop string that counts
+  CHECK(matcher.append("a", out, true));
+  CHECK(out == "xabay");
+  StopMatcher overlapping({"aba"}, false);  // the end of a match that did not count begins one that does
+  out.clear();
+  CHECK(!overlapping.append("aba", out, false));
+  CHECK(overlapping.append("ba", out, true));
+  CHECK(out == "ab");
+}
+
 TEST_CASE("stop matcher: random texts equal a search in the whole text") {
   const uint64_t seed = test_seed();
   INFO("seed ", seed);

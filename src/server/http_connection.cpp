@@ -1,5 +1,6 @@
 #include "server/http_connection.h"
 
+#include <poll.h>
 #include <strings.h>
 
 #include <boost/asio/bind_executor.hpp>
@@ -12,6 +13,7 @@
 #include <boost/beast/http/read.hpp>
 
 #include "base/log.h"
+#include "server/http_framing.h"
 #include "server/http_message.h"
 
 namespace spate {
@@ -24,21 +26,43 @@ namespace {
 constexpr size_t kReadBytes = 16 << 10;                   // a read's size while a request is being answered
 constexpr size_t kMaxPipelinedBytes = 64 << 10;           // beyond, the client waits for its answers
 constexpr auto kLingerTimeout = std::chrono::seconds(5);  // for a client to take an error before the reset
+constexpr auto kProbeInterval = std::chrono::seconds(5);
+constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+
+// The share of a large body in HttpShared::large_body_bytes.
+struct BodyAllowance {
+  explicit BodyAllowance(std::shared_ptr<std::atomic<size_t>> counter) : total_bytes(std::move(counter)) {}
+  ~BodyAllowance() { *total_bytes -= num_bytes; }
+  BodyAllowance(const BodyAllowance&) = delete;
+  BodyAllowance& operator=(const BodyAllowance&) = delete;
+
+  const std::shared_ptr<std::atomic<size_t>> total_bytes;
+  size_t num_bytes = 0;
+};
+
+// The connection is closed in both directions, or broken.
+bool has_ended(Socket& socket) {
+  pollfd state{.fd = socket.native_handle(), .events = 0, .revents = 0};
+  return ::poll(&state, 1, 0) > 0 && (state.revents & (POLLERR | POLLHUP)) != 0;
+}
 
 }  // namespace
 
-HttpConnection::HttpConnection(HttpShared& shared, Socket socket, std::string peer)
+HttpConnection::HttpConnection(HttpShared& shared, Socket socket, std::string peer, bool is_on_reserve)
     : shared_(shared),
       strand_(asio::make_strand(socket.get_executor())),
       socket_(std::move(socket)),
       deadline_(strand_.get_inner_executor()),
       wake_(std::make_shared<Timer>(strand_.get_inner_executor())),
       peer_(std::move(peer)),
-      buffer_(shared.options.max_header_bytes + kReadBytes) {}
+      buffer_(shared.options.max_header_bytes + kReadBytes),
+      is_on_reserve_(is_on_reserve) {}
 
 HttpConnection::~HttpConnection() {
   const std::lock_guard lock(shared_.mutex);
   shared_.connections.erase(this);
+  if (wait_number_) shared_.waiting.erase(*wait_number_);
+  if (is_evicted_) --shared_.num_evicted;
 }
 
 void HttpConnection::start() {
@@ -55,6 +79,35 @@ void HttpConnection::close_soon(bool only_if_idle) {
   asio::post(strand_, [self = shared_from_this(), only_if_idle] {
     if (!only_if_idle || self->is_idle_) self->close();
   });
+}
+
+void HttpConnection::evict_soon() {
+  shared_.waiting.erase(*wait_number_);
+  wait_number_.reset();
+  std::shared_ptr<HttpConnection> self = weak_from_this().lock();
+  if (!self) return;  // it is ending already
+  is_evicted_ = true;
+  ++shared_.num_evicted;
+  asio::post(strand_, [self = std::move(self)] {
+    if (self->is_waiting_) return self->close();
+    const std::lock_guard lock(self->shared_.mutex);
+    self->is_evicted_ = false;
+    --self->shared_.num_evicted;
+  });
+}
+
+void HttpConnection::begin_wait() {
+  is_waiting_ = true;
+  const std::lock_guard lock(shared_.mutex);
+  wait_number_ = shared_.num_waits++;
+  shared_.waiting.emplace(*wait_number_, this);
+}
+
+void HttpConnection::end_wait() {
+  is_waiting_ = false;
+  const std::lock_guard lock(shared_.mutex);
+  if (wait_number_) shared_.waiting.erase(*wait_number_);
+  wait_number_.reset();
 }
 
 // Completion tokens: the error goes to ec_, the coroutine continues on the strand.
@@ -97,7 +150,8 @@ awaitable<void> HttpConnection::run() {
 
 // One request and its answer. False when the connection must end.
 awaitable<bool> HttpConnection::serve_one() {
-  if (!co_await wait_for_request()) co_return false;
+  begin_wait();
+  if (!co_await wait_for_bytes()) co_return false;
   const auto start = Clock::now();
   RequestParser parser;
   parser.header_limit(static_cast<std::uint32_t>(shared_.options.max_header_bytes));
@@ -107,17 +161,25 @@ awaitable<bool> HttpConnection::serve_one() {
   HttpSummary summary{.peer = peer_};
   HttpRequest request;
   std::optional<ApiError> error = co_await read_header(parser);
+  end_wait();
   if (!error) error = take_header(parser, *exchange, request);
   summary.method = std::string(parser.get().method_string());
   summary.path = request.path.empty() ? std::string(parser.get().target()) : request.path;
   summary.request_id = request.request_id;
-  if (!error) error = co_await read_body(parser, request);
-  if (!error && ec_) co_return false;  // gone in the middle of its own request
+  std::optional<HttpResponse> answer;  // instead of the handler's
+  if (!error && shared_.options.on_head) answer = shared_.options.on_head(request);
+  if (!error && !answer) {
+    error = co_await read_body(parser, request);
+    if (!error && ec_) co_return false;  // gone in the middle of its own request
+  }
   if (error && error->http_status == 0) co_return false;
-  if (error) {
-    HttpResponse response = http_response_of(*error);
-    response.close = true;
-    exchange->respond(std::move(response));
+  if (error) answer = http_response_of(*error);
+  // Then the end of the request is unknown or has not come, and nothing after it can be read.
+  const bool must_close = error || (answer && !parser.is_done());
+  if (answer) {
+    request.body_allowance.reset();
+    answer->close |= must_close;
+    exchange->respond(std::move(*answer));
   } else {
     call_handler(std::move(request), exchange);
   }
@@ -126,12 +188,15 @@ awaitable<bool> HttpConnection::serve_one() {
   summary.status = was_sent ? exchange->status() : 499;
   summary.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   if (shared_.options.on_done) shared_.options.on_done(summary);
-  if (was_sent && error) co_await linger();
-  co_return was_sent && !error && exchange->keep_alive();
+  if (was_sent && must_close) {
+    begin_wait();  // may be closed to make room
+    co_await linger();
+  }
+  co_return was_sent && !must_close && exchange->keep_alive();
 }
 
 // Idle until the first byte of a request is in the buffer.
-awaitable<bool> HttpConnection::wait_for_request() {
+awaitable<bool> HttpConnection::wait_for_bytes() {
   if (buffer_.size() > 0) co_return true;
   if (shared_.is_draining && num_served_ > 0) co_return false;
   is_idle_ = true;
@@ -144,17 +209,37 @@ awaitable<bool> HttpConnection::wait_for_request() {
   co_return true;
 }
 
-// http_status 0: close without an answer.
+// The whole head is looked at before it is parsed: the parser forgives what HttpHeadScanner does not. http_status 0:
+// close without an answer.
 awaitable<std::optional<ApiError>> HttpConnection::read_header(RequestParser& parser) {
-  set_deadline(shared_.options.header_timeout);
-  co_await http::async_read_header(socket_, buffer_, parser, token());
-  clear_deadline();
-  if (!ec_) co_return std::nullopt;
-  if (timed_out_) {
-    co_return http_error(408, fmt::format("The request's header did not arrive within {} s.",
-                                          shared_.options.header_timeout.count() / 1000));
+  const HttpOptions& options = shared_.options;
+  HttpHeadScanner scanner;
+  HttpHeadScanner::State state;
+  ec_ = {};
+  set_deadline(options.header_timeout);
+  while (true) {
+    state = scanner.scan({static_cast<const char*>(buffer_.data().data()), buffer_.size()});
+    if (state != HttpHeadScanner::State::kIncomplete || buffer_.size() >= options.max_header_bytes) break;
+    const size_t num_bytes = co_await socket_.async_read_some(buffer_.prepare(kReadBytes), token());
+    if (ec_) break;
+    buffer_.commit(num_bytes);
   }
-  co_return error_of_parser();
+  clear_deadline();
+  if (ec_ && timed_out_) {
+    co_return http_error(
+        408, fmt::format("The request's header did not arrive within {} s.", options.header_timeout.count() / 1000));
+  }
+  if (ec_) co_return ApiError{.http_status = 0};
+  if (state == HttpHeadScanner::State::kMalformed) {
+    co_return http_error(400, fmt::format("The request is not valid HTTP/1.1: its head has {}.", scanner.problem()));
+  }
+  if (state == HttpHeadScanner::State::kIncomplete || scanner.num_head_bytes() > options.max_header_bytes) {
+    ec_ = http::error::header_limit;
+  } else {
+    buffer_.consume(parser.put(buffer_.data(), ec_));
+  }
+  if (ec_) co_return error_of_parser();
+  co_return std::nullopt;
 }
 
 std::optional<ApiError> HttpConnection::error_of_parser() const {
@@ -176,6 +261,8 @@ std::optional<ApiError> HttpConnection::take_header(RequestParser& parser, HttpE
                                                     HttpRequest& request) {
   const auto& header = parser.get();
   request.peer = peer_;
+  request.is_on_reserve = is_on_reserve_;
+  request.max_body_bytes = shared_.options.max_body_bytes;
   request.method = std::string(header.method_string());
   for (const auto& field : header) {
     std::string name(field.name_string());
@@ -188,26 +275,53 @@ std::optional<ApiError> HttpConnection::take_header(RequestParser& parser, HttpE
 
   HttpHeaders headers{{"X-Request-Id", request.request_id}};
   add_cors_headers(request, shared_.options.allowed_origins, headers);
-  exchange.set_request(request.method == "HEAD", header.version() < 11, header.keep_alive() && !shared_.is_draining,
-                       std::move(headers));
+  exchange.set_request(request.method == "HEAD", header.version() < 11,
+                       header.keep_alive() && !shared_.is_draining && !is_on_reserve_, std::move(headers));
   if (header.version() != 10 && header.version() != 11) {
     return http_error(
         400, fmt::format("HTTP/{}.{} is not spoken here, HTTP/1.1 is.", header.version() / 10, header.version() % 10));
   }
+  if (auto error = check_http_framing(request.headers, static_cast<int>(header.version()))) return error;
   return take_target(std::string_view(header.target().data(), header.target().size()), request);
+}
+
+awaitable<std::optional<ApiError>> HttpConnection::answer_expect(const HttpRequest& request) {
+  const std::string_view expect = request.header("expect");
+  if (expect.empty()) co_return std::nullopt;
+  if (expect.size() != 12 || ::strncasecmp(expect.data(), "100-continue", 12) != 0) {
+    co_return http_error(417, "Of Expect, only 100-continue is known.");
+  }
+  set_deadline(shared_.options.write_timeout);
+  co_await asio::async_write(socket_, asio::buffer(kContinue), token());
+  clear_deadline();
+  if (ec_) co_return ApiError{.http_status = 0};
+  co_return std::nullopt;
+}
+
+// A body of so many bytes: may it be read, and counted among the large ones?
+std::optional<ApiError> HttpConnection::allow_body(size_t num_bytes, HttpRequest& request) {
+  const HttpOptions& options = shared_.options;
+  if (num_bytes > request.max_body_bytes) {
+    return http_error(413, fmt::format("The request's body is larger than {} bytes.", request.max_body_bytes));
+  }
+  if (num_bytes <= options.large_body_bytes) return std::nullopt;
+  if (!request.body_allowance) request.body_allowance = std::make_shared<BodyAllowance>(shared_.large_body_bytes);
+  auto& allowance = *std::static_pointer_cast<BodyAllowance>(request.body_allowance);
+  if (num_bytes <= allowance.num_bytes) return std::nullopt;
+  const size_t more = num_bytes - allowance.num_bytes;
+  allowance.num_bytes = num_bytes;
+  if ((*allowance.total_bytes += more) <= options.max_total_large_body_bytes) return std::nullopt;
+  return http_error(429, fmt::format("The large requests that are received and prepared now have more than {} bytes "
+                                     "together: try again later.",
+                                     options.max_total_large_body_bytes));
 }
 
 awaitable<std::optional<ApiError>> HttpConnection::read_body(RequestParser& parser, HttpRequest& request) {
   ec_ = {};
   if (parser.is_done()) co_return std::nullopt;
-  const std::string_view expect = request.header("expect");
-  if (!expect.empty()) {
-    if (expect.size() != 12 || ::strncasecmp(expect.data(), "100-continue", 12) != 0) {
-      co_return http_error(417, "Of Expect, only 100-continue is known.");
-    }
-    co_await asio::async_write(socket_, asio::buffer(std::string_view("HTTP/1.1 100 Continue\r\n\r\n")), token());
-    if (ec_) co_return ApiError{.http_status = 0};
-  }
+  // The whole of it at once where the length is told: better refused now than after half of it.
+  if (auto error = allow_body(parser.content_length().value_or(0), request)) co_return error;
+  if (auto error = co_await answer_expect(request)) co_return error;
   const auto start = Clock::now();
   size_t reserved_bytes = 0;
   std::optional<ApiError> error;
@@ -217,6 +331,8 @@ awaitable<std::optional<ApiError>> HttpConnection::read_body(RequestParser& pars
       shared_.total_body_bytes += received_bytes - reserved_bytes;
       reserved_bytes = received_bytes;
     }
+    error = allow_body(received_bytes, request);
+    if (error) break;
     if (shared_.total_body_bytes > shared_.options.max_total_body_bytes) {
       error = http_error(503, fmt::format("The requests being received together exceed {} bytes.",
                                           shared_.options.max_total_body_bytes));
@@ -266,7 +382,12 @@ awaitable<bool> HttpConnection::send(std::shared_ptr<HttpExchange> exchange) {
       is_ok = false;
       break;
     }
-    co_await sleep_until_news(*exchange);
+    if (must_probe(*exchange)) {
+      co_await probe();
+      is_ok = !ec_;
+    } else {
+      co_await sleep_until_news(*exchange);
+    }
   }
   if (exchange->is_too_slow()) log_warning("http", "{} reads its stream too slowly and is cut off", peer_);
   exchange->abandon();
@@ -279,6 +400,8 @@ awaitable<void> HttpConnection::sleep_until_news(HttpExchange& exchange) {
   const auto ping_interval = shared_.options.sse_ping_interval;
   if (exchange.is_streaming() && ping_interval.count() > 0) {
     wake_->expires_after(ping_interval);
+  } else if (is_half_closed_ && exchange.takes_interim()) {
+    wake_->expires_at(next_probe_);
   } else {
     wake_->expires_at(Clock::time_point::max());
   }
@@ -287,23 +410,63 @@ awaitable<void> HttpConnection::sleep_until_news(HttpExchange& exchange) {
   ec_ = {};
 }
 
+bool HttpConnection::must_probe(const HttpExchange& exchange) const {
+  return is_half_closed_ && exchange.takes_interim() && Clock::now() >= next_probe_;
+}
+
+// A client that sends no more either waits for its answer or has gone. The two look alike until it is sent something;
+// then the host of one that has gone resets the connection. An interim answer means nothing to one that waits.
+awaitable<void> HttpConnection::probe() {
+  next_probe_ = Clock::now() + kProbeInterval;
+  set_deadline(shared_.options.write_timeout);
+  co_await asio::async_write(socket_, asio::buffer(kContinue), token());
+  clear_deadline();
+}
+
 // While an answer is being made, reading tells whether the client is still there. What it sends ahead is kept.
 void HttpConnection::watch(const std::shared_ptr<HttpExchange>& exchange) {
-  if (exchange->is_ended() || buffer_.size() >= kMaxPipelinedBytes) return;
+  if (exchange->is_ended()) return;
+  const size_t max_bytes = std::min(kMaxPipelinedBytes, buffer_.max_size());
+  if (buffer_.size() >= max_bytes) return watch_for_reset(exchange);
   is_watching_ = true;
   socket_.async_read_some(
-      buffer_.prepare(std::min(kReadBytes, buffer_.max_size() - buffer_.size())),
+      buffer_.prepare(std::min(kReadBytes, max_bytes - buffer_.size())),
       asio::bind_executor(strand_, [self = shared_from_this(), exchange](error_code ec, size_t num_bytes) {
         self->is_watching_ = false;
-        if (!ec) {
-          self->buffer_.commit(num_bytes);
-          if (!self->is_watch_ending_) return self->watch(exchange);
-        } else if (!self->is_watch_ending_ && !self->timed_out_) {
-          self->is_client_gone_ = true;
-          exchange->abandon();
+        self->buffer_.commit(num_bytes);
+        if (!self->is_watch_ending_ && !self->timed_out_) {
+          if (!ec) return self->watch(exchange);
+          if (ec == asio::error::eof) {
+            self->is_half_closed_ = true;
+            self->next_probe_ = Clock::now();
+            self->watch_for_reset(exchange);
+          } else {
+            self->note_gone(*exchange);
+          }
         }
         self->wake_->cancel();
       }));
+}
+
+// Nothing more is read: waits for the connection to break.
+void HttpConnection::watch_for_reset(const std::shared_ptr<HttpExchange>& exchange) {
+  is_watching_ = true;
+  socket_.async_wait(Socket::wait_error,
+                     asio::bind_executor(strand_, [self = shared_from_this(), exchange](error_code ec) {
+                       self->is_watching_ = false;
+                       if (!ec && !self->is_watch_ending_ && !self->is_client_gone_) {
+                         return self->watch_for_reset(exchange);
+                       }
+                       self->wake_->cancel();
+                     }));
+  // The wait is for a change; what has broken before it began does not end it.
+  if (has_ended(socket_)) note_gone(*exchange);
+}
+
+void HttpConnection::note_gone(HttpExchange& exchange) {
+  is_client_gone_ = true;
+  exchange.abandon();
+  wake_->cancel();
 }
 
 awaitable<void> HttpConnection::stop_watching() {

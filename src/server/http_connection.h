@@ -5,6 +5,7 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,19 +25,26 @@ struct HttpShared {
   std::atomic<bool> is_draining{false};
   std::atomic<bool> is_stopping{false};
   std::atomic<size_t> total_body_bytes{0};
-  mutable std::mutex mutex;  // guards connections
+  // Shared with the requests, which may live longer.
+  std::shared_ptr<std::atomic<size_t>> large_body_bytes = std::make_shared<std::atomic<size_t>>(0);
+  mutable std::mutex mutex;  // guards what follows
   std::set<HttpConnection*> connections;
+  std::map<uint64_t, HttpConnection*> waiting;  // those without a whole request's head, the longest wait first
+  uint64_t num_waits = 0;
+  int num_evicted = 0;  // of `connections`: being closed to make room
 };
 
 // Everything runs on its strand; run() is its life. Kept alive by its own operations.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  HttpConnection(HttpShared& shared, Socket socket, std::string peer);
+  HttpConnection(HttpShared& shared, Socket socket, std::string peer, bool is_on_reserve);
   ~HttpConnection();
 
   void start();
   // From any thread, while the caller knows the connection to live.
   void close_soon(bool only_if_idle);
+  // To make room: closes the connection unless a request's head has come meanwhile. The caller holds shared.mutex.
+  void evict_soon();
 
  private:
   using RequestParser = boost::beast::http::request_parser<boost::beast::http::string_body>;
@@ -45,18 +53,26 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void close();
   void set_deadline(std::chrono::milliseconds timeout);
   void clear_deadline();
+  void begin_wait();
+  void end_wait();
 
   asio::awaitable<void> run();
   asio::awaitable<bool> serve_one();
-  asio::awaitable<bool> wait_for_request();
+  asio::awaitable<bool> wait_for_bytes();
   asio::awaitable<std::optional<ApiError>> read_header(RequestParser& parser);
   std::optional<ApiError> error_of_parser() const;
   std::optional<ApiError> take_header(RequestParser& parser, HttpExchange& exchange, HttpRequest& request);
+  asio::awaitable<std::optional<ApiError>> answer_expect(const HttpRequest& request);
   asio::awaitable<std::optional<ApiError>> read_body(RequestParser& parser, HttpRequest& request);
+  std::optional<ApiError> allow_body(size_t num_bytes, HttpRequest& request);
   void call_handler(HttpRequest request, const std::shared_ptr<HttpExchange>& exchange);
   asio::awaitable<bool> send(std::shared_ptr<HttpExchange> exchange);
   asio::awaitable<void> sleep_until_news(HttpExchange& exchange);
+  bool must_probe(const HttpExchange& exchange) const;
+  asio::awaitable<void> probe();
   void watch(const std::shared_ptr<HttpExchange>& exchange);
+  void watch_for_reset(const std::shared_ptr<HttpExchange>& exchange);
+  void note_gone(HttpExchange& exchange);
   asio::awaitable<void> stop_watching();
   asio::awaitable<void> linger();
 
@@ -70,10 +86,16 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   error_code ec_;
   int num_served_ = 0;
   bool timed_out_ = false;
+  const bool is_on_reserve_;
   bool is_idle_ = false;
+  bool is_waiting_ = false;
+  std::optional<uint64_t> wait_number_;  // in shared_.waiting; guarded by shared_.mutex
+  bool is_evicted_ = false;              // guarded by shared_.mutex
   bool is_watching_ = false;
   bool is_watch_ending_ = false;
   bool is_client_gone_ = false;
+  bool is_half_closed_ = false;  // the client sends no more; it may still read
+  Clock::time_point next_probe_;
 };
 
 }  // namespace spate

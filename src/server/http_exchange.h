@@ -31,6 +31,7 @@ class HttpExchange final : public HttpResponder, public std::enable_shared_from_
   std::string take_pending();
   void add_ping();
   bool is_streaming() const { return locked_state() == State::kStreaming; }
+  bool takes_interim() const { return !is_http_1_0_ && locked_state() == State::kWaiting; }  // 1xx
   bool is_ended() const { return locked_state() == State::kEnded; }
   bool is_too_slow() const;
   bool keep_alive() const;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <ctime>
 
+#include "server/http_framing.h"
+
 namespace spate {
 
 std::string_view HttpRequest::header(std::string_view lower_case_name) const {
@@ -172,11 +174,13 @@ void add_cors_headers(const HttpRequest& request, const std::vector<std::string>
 }
 
 std::optional<ApiError> take_target(std::string_view target, HttpRequest& request) {
-  const size_t question = target.find('?');
-  Result<std::string> path = percent_decode(target.substr(0, question));
+  const std::optional<std::string_view> origin = origin_form(target);
+  if (!origin) return http_error(400, "The request's target is neither a path nor an http URI.");
+  const size_t question = origin->find('?');
+  Result<std::string> path = percent_decode(question == 0 ? "/" : origin->substr(0, question));
   if (!path.ok()) return http_error(400, path.status().message());
   request.path = std::move(*path);
-  if (question != std::string_view::npos) request.query = std::string(target.substr(question + 1));
+  if (question != std::string_view::npos) request.query = std::string(origin->substr(question + 1));
   return std::nullopt;
 }
 

@@ -29,7 +29,7 @@ std::string random_hex(int num_digits);
 // A client's X-Request-Id is echoed in headers and ids: visible ASCII, at most 128 characters.
 bool is_valid_request_id(std::string_view id);
 
-// Path and query of "/v1/models?x=y".
+// Path and query of "/v1/models?x=y" or "http://host/v1/models?x=y".
 std::optional<ApiError> take_target(std::string_view target, HttpRequest& request);
 // What a browser needs to let a page of another origin read the answer; nothing when the origin is not allowed.
 void add_cors_headers(const HttpRequest& request, const std::vector<std::string>& allowed_origins,

@@ -1,9 +1,11 @@
 #include "server/http_server.h"
 
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/post.hpp>
@@ -18,10 +20,24 @@
 namespace spate {
 namespace {
 
+constexpr size_t kNumOtherDescriptors = 128;  // model files, log, the event loop's own
+
 std::string peer_name(const asio::ip::tcp::endpoint& endpoint) {
   const bool is_v6 = endpoint.address().is_v6();
   const std::string address = endpoint.address().to_string();
   return is_v6 ? fmt::format("[{}]:{}", address, endpoint.port()) : fmt::format("{}:{}", address, endpoint.port());
+}
+
+// Raises the limit of open files as far as needed and possible; what it is then.
+size_t raise_descriptor_limit(size_t wanted) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
+  if (limit.rlim_cur < wanted) {
+    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, wanted);
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+  }
+  return limit.rlim_cur;
 }
 
 }  // namespace
@@ -65,8 +81,12 @@ struct HttpServer::Impl {
     acceptor.async_accept([this, &acceptor](error_code ec, asio::ip::tcp::socket socket) {
       if (ec == asio::error::operation_aborted || !acceptor.is_open()) return;
       if (ec) {
-        // Out of descriptors, most likely: wait for some to be closed rather than spin.
+        // Out of descriptors, most likely: close a connection that waits, and pause rather than spin.
         log_warning("http", "accept: {}", ec.message());
+        {
+          const std::lock_guard lock(shared.mutex);
+          evict_one();
+        }
         auto pause = std::make_shared<Timer>(io.get_executor(), std::chrono::milliseconds(100));
         pause->async_wait([this, &acceptor, pause](error_code) { accept(acceptor); });
         return;
@@ -80,15 +100,41 @@ struct HttpServer::Impl {
     error_code ec;
     const auto endpoint = socket.remote_endpoint(ec);
     if (ec) return;
-    const int one = 1;
-    ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    if (num_connections() >= shared.options.max_connections) {
+    set_options(socket.native_handle());
+    const Place place = find_place();
+    if (place == Place::kNone) {
       refuse(socket);
       return;
     }
     const int family = endpoint.protocol().family();
     const auto fd = socket.release(ec);
-    if (!ec) start_connection(fd, family, peer_name(endpoint));
+    if (!ec) start_connection(fd, family, peer_name(endpoint), place == Place::kReserve);
+  }
+
+  // Keep-alive probes find clients that are gone without a word while their answer is made.
+  static void set_options(int fd) {
+    const auto set = [fd](int level, int name, int value) { ::setsockopt(fd, level, name, &value, sizeof value); };
+    set(IPPROTO_TCP, TCP_NODELAY, 1);
+    set(SOL_SOCKET, SO_KEEPALIVE, 1);
+    set(IPPROTO_TCP, TCP_KEEPIDLE, 15);
+    set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
+    set(IPPROTO_TCP, TCP_KEEPCNT, 4);
+  }
+
+  enum class Place { kNormal, kReserve, kNone };
+
+  Place find_place() {
+    const std::lock_guard lock(shared.mutex);
+    const int limit = shared.options.max_connections;
+    const auto num_used = [&] { return static_cast<int>(shared.connections.size()) - shared.num_evicted; };
+    if (num_used() >= limit) evict_one();
+    if (num_used() < limit) return Place::kNormal;
+    return num_used() < limit + shared.options.num_reserve_connections ? Place::kReserve : Place::kNone;
+  }
+
+  // Closes the connection that has waited longest for a request. The caller holds shared.mutex.
+  void evict_one() {
+    if (!shared.waiting.empty()) shared.waiting.begin()->second->evict_soon();
   }
 
   // Too many connections: a short answer if the socket takes it at once, then the end.
@@ -106,7 +152,7 @@ struct HttpServer::Impl {
     socket.write_some(asio::buffer(text), ec);
   }
 
-  void start_connection(int fd, int family, std::string peer) {
+  void start_connection(int fd, int family, std::string peer, bool is_on_reserve) {
     error_code ec;
     Socket socket(io.get_executor());
     socket.assign(asio::generic::stream_protocol(family, 0), fd, ec);
@@ -114,7 +160,7 @@ struct HttpServer::Impl {
       ::close(fd);
       return;
     }
-    std::make_shared<HttpConnection>(shared, std::move(socket), std::move(peer))->start();
+    std::make_shared<HttpConnection>(shared, std::move(socket), std::move(peer), is_on_reserve)->start();
   }
 
   int num_connections() const {
@@ -141,7 +187,9 @@ struct HttpServer::Impl {
 };
 
 HttpServer::HttpServer(HttpOptions options, Handler handler) : impl_(std::make_unique<Impl>()) {
-  impl_->shared.options = std::move(options);
+  HttpOptions& own = impl_->shared.options;
+  own = std::move(options);
+  own.max_total_large_body_bytes = std::max(own.max_total_large_body_bytes, own.max_body_bytes);
   impl_->shared.handler = std::move(handler);
 }
 
@@ -160,6 +208,14 @@ Status HttpServer::listen(const std::string& host, int port) {
 }
 
 int HttpServer::port() const { return impl_->port; }
+
+bool HttpServer::is_loopback() const {
+  return std::all_of(impl_->acceptors.begin(), impl_->acceptors.end(), [](const Impl::Acceptor& acceptor) {
+    error_code ec;
+    return acceptor.local_endpoint(ec).address().is_loopback();
+  });
+}
+
 int HttpServer::num_connections() const { return impl_->num_connections(); }
 
 void HttpServer::on_signals(std::initializer_list<int> signals, std::function<void(int)> callback) {
@@ -169,9 +225,18 @@ void HttpServer::on_signals(std::initializer_list<int> signals, std::function<vo
   impl_->wait_for_signal();
 }
 
-void HttpServer::adopt(int fd) { impl_->start_connection(fd, AF_UNIX, "local"); }
+void HttpServer::adopt(int fd) { impl_->start_connection(fd, AF_UNIX, "local", false); }
 
 void HttpServer::start() {
+  HttpOptions& options = impl_->shared.options;
+  const size_t num_others = kNumOtherDescriptors + static_cast<size_t>(options.num_reserve_connections);
+  const size_t wanted = static_cast<size_t>(options.max_connections) + num_others;
+  if (const size_t limit = raise_descriptor_limit(wanted); limit < wanted) {
+    options.max_connections =
+        limit > 2 * num_others ? static_cast<int>(limit - num_others) : static_cast<int>(limit / 2);
+    log_warning("http", "at most {} connections: the limit of open files is {} (ulimit -n), {} are wanted",
+                options.max_connections, limit, wanted);
+  }
   for (auto& acceptor : impl_->acceptors) impl_->accept(acceptor);
   impl_->work.emplace(impl_->io.get_executor());
   for (int i = 0; i < impl_->shared.options.num_io_threads; ++i) {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,7 +32,10 @@ struct HttpRequest {
   std::string body;
   std::string request_id;  // X-Request-Id as sent, else 32 hexadecimal digits
   bool has_client_request_id = false;
-  std::string peer;                                                 // "127.0.0.1:51234"
+  std::string peer;                      // "127.0.0.1:51234"
+  bool is_on_reserve = false;            // the connection is beyond max_connections
+  size_t max_body_bytes = 0;             // HttpOptions' bound; on_head may lower it
+  std::shared_ptr<void> body_allowance;  // held until the body has been used: counts in max_total_large_body_bytes
   std::string_view header(std::string_view lower_case_name) const;  // empty when absent
 };
 
@@ -74,15 +78,25 @@ struct HttpOptions {
   size_t max_header_bytes = 64 << 10;
   size_t max_body_bytes = size_t{64} << 20;
   size_t max_total_body_bytes = size_t{1} << 30;  // of all requests being received
-  size_t max_stream_buffer_bytes = 1 << 20;       // a stream's unsent bytes; beyond, the client is cut off
+  // Bodies above large_body_bytes count here from their head (or, chunked, as they grow) until the request they belong
+  // to is destroyed. Beyond, they are refused with 429.
+  size_t large_body_bytes = 64 << 10;
+  size_t max_total_large_body_bytes = size_t{256} << 20;
+  size_t max_stream_buffer_bytes = 1 << 20;  // a stream's unsent bytes; beyond, the client is cut off
+  // When all are taken, the one that has waited longest for a request's head is closed for the next. When none waits,
+  // num_reserve_connections more are taken; each serves one request, which on_head may refuse.
   int max_connections = 4096;
+  int num_reserve_connections = 0;
   std::chrono::milliseconds keep_alive_timeout{75'000};  // idle between requests; above the 60 s of common proxies
   std::chrono::milliseconds header_timeout{15'000};      // from a request's first byte to the end of its header
   std::chrono::milliseconds body_timeout{30'000};        // plus one second for every 100 kB
   std::chrono::milliseconds write_timeout{30'000};       // the client takes nothing for so long
   std::chrono::milliseconds sse_ping_interval{15'000};   // 0 = never
   std::vector<std::string> allowed_origins;              // CORS; "*" = all; empty = no CORS headers
-  std::function<void(const HttpSummary&)> on_done;       // called on an I/O thread
+  // Called on an I/O thread with a request's head, before its body is read and before "100 Continue". An answer is sent
+  // instead of calling the handler; the connection then closes if there is a body.
+  std::function<std::optional<HttpResponse>(HttpRequest& head)> on_head;
+  std::function<void(const HttpSummary&)> on_done;  // called on an I/O thread
 };
 
 class HttpServer {
@@ -102,6 +116,7 @@ class HttpServer {
   // Cuts every connection and joins the threads.
   void stop();
   int num_connections() const;
+  bool is_loopback() const;  // reached from this machine only; after listen()
 
   // Calls `callback` on an I/O thread for each of the signals, instead of their default action. Before start().
   void on_signals(std::initializer_list<int> signals, std::function<void(int)> callback);

@@ -41,10 +41,17 @@ struct EchoServer {
             .sse_ping_interval = milliseconds(50)};
   }
   void handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+    if (request.path == "/smuggled") ++num_smuggled;
+    if (request.path == "/keep") {
+      kept.push_back(std::move(request));
+      responder->respond({.body = "kept"});
+      return;
+    }
     if (request.path == "/throw") throw std::runtime_error("secret detail");
     if (request.path == "/slow") {
       responder->on_disconnect([this] { ++num_gone; });
       waiting = std::move(responder);
+      ++num_slow;
       return;
     }
     if (request.path == "/ping") {
@@ -70,8 +77,21 @@ struct EchoServer {
     for (int i = 0; i < 400 && server.num_connections() > 0; ++i) std::this_thread::sleep_for(milliseconds(5));
     return server.num_connections() == 0;
   }
+  // Until `count` clients were noticed to be gone, at most ten seconds.
+  bool has_noticed(int count) {
+    for (int i = 0; i < 2000 && num_gone < count; ++i) std::this_thread::sleep_for(milliseconds(5));
+    return num_gone == count;
+  }
   std::atomic<int> num_gone{0};
+  // Until `count` requests for /slow have come, at most ten seconds.
+  bool has_slow(int count) {
+    for (int i = 0; i < 2000 && num_slow < count; ++i) std::this_thread::sleep_for(milliseconds(5));
+    return num_slow == count;
+  }
+  std::atomic<int> num_slow{0};  // `waiting` is set
+  std::atomic<int> num_smuggled{0};
   std::shared_ptr<HttpResponder> waiting;
+  std::vector<HttpRequest> kept;
   HttpServer server;
 };
 
@@ -180,6 +200,195 @@ TEST_CASE("http: too large, too slow and malformed requests get the envelope, th
   CHECK(echo.all_closed());
 }
 
+// Goal    No byte of a request's body runs as a request, whatever a proxy in front makes of the head.
+// Method  Each head is followed by what would be an empty chunked body and by a request for /smuggled; the answer must
+// be
+//         one 400, then the end.
+TEST_CASE("http: whoever frames a body in an unusual way gets 400, and nothing after it runs") {
+  EchoServer echo;
+  using namespace std::string_view_literals;
+  const std::string_view heads[] = {
+      "Transfer-Encoding: xchunked\r\n",
+      "Transfer-Encoding: gzip\r\n",
+      "Transfer-Encoding: identity\r\n",
+      "Transfer-Encoding: chunked, identity\r\n",
+      "Transfer-Encoding: gzip, chunked\r\n",
+      "Transfer-Encoding: chunked, chunked\r\n",
+      "Transfer-Encoding: ,chunked\r\n",
+      "Transfer-Encoding: \"chunked\"\r\n",
+      "Transfer-Encoding: chunked;q=1\r\n",
+      "Transfer-Encoding: chunk\r\n",
+      "Transfer-Encoding:\r\n",
+      "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+      "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n",
+      "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
+      "Transfer-Encoding : chunked\r\n",
+      "Transfer-Encoding: \vchunked\r\n",
+      "Transfer-Encoding:\r\n chunked\r\n",
+      "X: y\r\n Transfer-Encoding: chunked\r\n",
+      "X: y\r\n\tTransfer-Encoding: chunked\r\n",
+      "X: y\nTransfer-Encoding: chunked\r\n",
+      "X: y\rTransfer-Encoding: chunked\r\n",
+      "X: y\0z\r\nTransfer-Encoding: chunked\r\n"sv,
+      "X: \x7f\r\nTransfer-Encoding: chunked\r\n",
+      "X\0: y\r\nTransfer-Encoding: chunked\r\n"sv,
+      ": y\r\nTransfer-Encoding: chunked\r\n",
+      "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
+      "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+      "Content-Length: 0\r\nTransfer-Encoding: identity\r\n",
+      "Content-Length: 5\r\nContent-Length: 5\r\n",
+      "Content-Length: 0\r\nContent-Length: 5\r\n",
+      "Content-Length: 5, 5\r\n",
+      "Content-Length: 0, 5\r\n",
+      "Content-Length: +5\r\n",
+      "Content-Length: -5\r\n",
+      "Content-Length: 0x5\r\n",
+      "Content-Length: 5 5\r\n",
+      "Content-Length: 5.0\r\n",
+      "Content-Length: \"5\"\r\n",
+      "Content-Length:\r\n",
+      "Content-Length: 18446744073709551621\r\n",
+      "Host: y\r\n",
+  };
+  for (const std::string_view head : heads) {
+    INFO(std::string(head));
+    TestClient client(echo.server.port());
+    client.send("POST /a HTTP/1.1\r\nHost: x\r\n" + std::string(head) +
+                "\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n");
+    const TestResponse response = client.receive();
+    CHECK(response.status == 400);
+    CHECK(response.header("connection") == "close");
+    CHECK(client.receive().status == 0);
+    CHECK(client.is_closed_by_peer());
+  }
+  for (const std::string_view whole :
+       {"GET / HTTP/1.1\r\n\r\n"sv, "GET / HTTP/1.1\r\nHost: a b\r\n\r\n"sv, "GET / HTTP/1.1\r\nHost: a, b\r\n\r\n"sv,
+        "GET / HTTP/1.1\r\nHost: a/b\r\n\r\n"sv, "GET / HTTP/1.1\r\nHost: u@a\r\n\r\n"sv,
+        "GET / HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n"sv, "GET / HTTP/1.1\r\n Host: x\r\n\r\n"sv,
+        "GET / HTTP/1.1\nHost: x\n\n"sv, "GET / HTTP/1.1\r\nHost: x\n\r\n"sv, "GET /\0 HTTP/1.1\r\nHost: x\r\n\r\n"sv,
+        "GET  / HTTP/1.1\r\nHost: x\r\n\r\n"sv, "GET / HTTP/1.1 \r\nHost: x\r\n\r\n"sv, "GET /\r\n\r\n"sv,
+        "GET / HTTP/1.2\r\nHost: x\r\n\r\n"sv, "GET / http/1.1\r\nHost: x\r\n\r\n"sv,
+        "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"sv, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"sv}) {
+    INFO(std::string(whole));
+    TestClient client(echo.server.port());
+    client.send(std::string(whole) + "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n");
+    CHECK(client.receive().status == 400);
+    CHECK(client.receive().status == 0);
+    CHECK(client.is_closed_by_peer());
+  }
+  CHECK(echo.num_smuggled == 0);
+}
+
+TEST_CASE("http: chunks: extensions and trailers are read over; what is no chunk ends the connection") {
+  EchoServer echo;
+  const std::string head = "POST /c HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: CHUNKED \r\n\r\n";
+  const std::string next = "GET /next HTTP/1.1\r\nHost: x\r\n\r\n";
+  for (const char* body : {"3\r\nabc\r\n0\r\n\r\n", "3;a=b;c=\"d\"\r\nabc\r\n0;e\r\n\r\n", "003\r\nabc\r\n000\r\n\r\n",
+                           "1\r\na\r\n2\r\nbc\r\n0\r\nX-Trailer: y\r\nHost: z\r\n\r\n"}) {
+    INFO(body);
+    TestClient client(echo.server.port());
+    client.send(head + body + next);
+    CHECK(client.receive().body == "POST /c abc");
+    CHECK(client.receive().body == "GET /next ");
+  }
+  for (const char* body :
+       {"g\r\n", "-1\r\n", "0x3\r\nabc\r\n", "\r\n", ";a\r\n", "3\nabc\r\n0\r\n\r\n", "3\r\nabcd\r\n0\r\n\r\n",
+        "3\r\nabc0\r\n\r\n", "3\r\nabc\n0\r\n\r\n", "10000000000000003\r\nabc\r\n0\r\n\r\n", "3;\r\nabc\r\n0\r\n\r\n",
+        "3 3\r\nabc\r\n0\r\n\r\n", "0\r\nContent-Length: 5\r\n\r\n", "0\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "0\r\nbad trailer\r\n\r\n"}) {
+    INFO(body);
+    TestClient client(echo.server.port());
+    client.send(head + body + "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n");
+    CHECK(client.receive().status == 400);
+    CHECK(client.receive().status == 0);
+    CHECK(client.is_closed_by_peer());
+  }
+  for (const char* size : {"7fffffffffffffff", "ffffffffffffffff", "100001"}) {
+    TestClient client(echo.server.port());
+    client.send(head + size + "\r\nabc");
+    CHECK(client.receive().status == 413);
+  }
+  {
+    TestClient client(echo.server.port());  // an extension without an end
+    client.send(head + "3;" + std::string(100'000, 'a'));
+    CHECK(client.receive().status >= 400);
+    CHECK(client.is_closed_by_peer());
+  }
+  CHECK(echo.num_smuggled == 0);
+}
+
+TEST_CASE("http: the forms of a target") {
+  EchoServer echo;
+  TestClient client(echo.server.port());
+  const auto path_of = [&](const std::string& target) {
+    client.send("GET " + target + " HTTP/1.1\r\nHost: ignored\r\n\r\n");
+    return client.receive().body;
+  };
+  CHECK(path_of("http://a.example/b%20c?d=e") == "GET /b c ");
+  CHECK(path_of("HTTPS://a.example:8000/b") == "GET /b ");
+  CHECK(path_of("http://[::1]:8000/") == "GET / ");
+  CHECK(path_of("http://a.example") == "GET / ");
+  CHECK(path_of("http://a.example?b/c") == "GET / ");
+  CHECK(path_of("/http://a.example/b") == "GET /http://a.example/b ");
+  for (const char* target : {"b", "ftp://a/b", "http:///b", "http://u@a/b", "a.example:80", "://a/b"}) {
+    INFO(target);
+    TestClient other(echo.server.port());
+    other.send(std::string("GET ") + target + " HTTP/1.1\r\nHost: x\r\n\r\n");
+    CHECK(other.receive().status == 400);
+  }
+}
+
+TEST_CASE("http: a head in single bytes") {
+  EchoServer echo;
+  TestClient client(echo.server.port());
+  for (const char c : std::string("POST /p HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab")) client.send({&c, 1});
+  CHECK(client.receive().body == "POST /p ab");
+}
+
+TEST_CASE("http: a client that closes its side gets its answers; one that has gone is noticed") {
+  EchoServer echo;
+  {
+    TestClient client(echo.server.port());
+    client.send("GET /slow HTTP/1.1\r\nHost: x\r\n\r\nGET /second HTTP/1.1\r\nHost: x\r\n\r\n");
+    client.shut_down_sending();
+    CHECK(client.receive().status == 100);  // asks whether it is there
+    CHECK(echo.num_gone == 0);
+    echo.waiting->respond({.body = "late"});
+    CHECK(client.receive().body == "late");
+    TestResponse second = client.receive();
+    if (second.status == 100) second = client.receive();
+    CHECK(second.body == "GET /second ");
+    CHECK(client.is_closed_by_peer());
+  }
+  {
+    TestClient old(echo.server.port());  // HTTP/1.0 has no interim answers
+    old.send("GET /slow HTTP/1.0\r\n\r\n");
+    old.shut_down_sending();
+    CHECK(echo.has_slow(2));
+    std::this_thread::sleep_for(milliseconds(50));
+    CHECK(echo.num_gone == 0);
+    echo.waiting->respond({.body = "late"});
+    CHECK(old.receive().body == "late");
+  }
+  {
+    TestClient stream(echo.server.port());
+    stream.send("GET /ping HTTP/1.1\r\nHost: x\r\n\r\n");
+    stream.shut_down_sending();
+    CHECK(stream.receive_until(": ping\n\n").ends_with(": ping\n\n"));
+    echo.waiting->write("data: end\n\n");
+    echo.waiting->end_stream();
+    CHECK(stream.receive_until("0\r\n\r\n").find("data: end") != std::string::npos);
+  }
+  {
+    TestClient gone(echo.server.port());  // first half, then altogether
+    gone.send("GET /slow HTTP/1.1\r\nHost: x\r\n\r\n");
+    gone.shut_down_sending();
+    CHECK(gone.receive_until("100 Continue").ends_with("100 Continue"));
+  }
+  CHECK(echo.has_noticed(1));
+  CHECK(echo.all_closed());
+}
+
 TEST_CASE("http: a handler that throws is a 500 without its text") {
   EchoServer echo;
   TestClient client(echo.server.port());
@@ -235,15 +444,125 @@ TEST_CASE("http: a reader slower than its stream is cut off, the memory is bound
   CHECK(echo.all_closed());
 }
 
-TEST_CASE("http: the limit of connections is told") {
+TEST_CASE("http: at the limit of connections the one that waits longest makes room; busy ones stay") {
+  HttpOptions options = EchoServer::default_options();
+  options.max_connections = 3;
+  options.header_timeout = milliseconds(20'000);
+  EchoServer echo(options);
+  TestClient first(echo.server.port()), second(echo.server.port()), third(echo.server.port());
+  CHECK(first.get("/").status == 200);
+  CHECK(third.get("/").status == 200);
+  CHECK(first.get("/").status == 200);
+  second.send("GET / HTT");  // has waited longest: half a head is none
+  CHECK(third.get("/").status == 200);
+  TestClient fourth(echo.server.port());
+  CHECK(fourth.get("/").status == 200);
+  CHECK(second.is_closed_by_peer());
+  CHECK(third.get("/").status == 200);  // now `first` is the oldest
+  fourth.send("GET /slow HTTP/1.1\r\nHost: x\r\n\r\n");
+  CHECK(echo.has_slow(1));
+  third.send("GET /ping HTTP/1.1\r\nHost: x\r\n\r\n");
+  CHECK(third.receive_until(": ping").ends_with(": ping"));
+  TestClient fifth(echo.server.port());
+  fifth.send("GET /slow HTTP/1.1\r\nHost: x\r\n\r\n");
+  CHECK(first.is_closed_by_peer());
+  CHECK(echo.has_slow(2));
+  TestClient sixth(echo.server.port());  // all three are busy
+  CHECK(sixth.receive().status == 503);
+  CHECK(third.receive_until(": ping").ends_with(": ping"));
+}
+
+TEST_CASE("http: thousands of idle connections keep nobody out") {
+  HttpOptions options = EchoServer::default_options();
+  options.max_connections = 100;
+  options.keep_alive_timeout = milliseconds(60'000);
+  EchoServer echo(options);
+  std::vector<std::unique_ptr<TestClient>> idle;
+  for (int i = 0; i < 400; ++i) {
+    idle.push_back(std::make_unique<TestClient>(echo.server.port()));
+    if (i % 2 == 0) idle.back()->send("POST / HTTP/1.1\r\n");
+    if (i % 20 == 0) CHECK(TestClient(echo.server.port()).get("/").status == 200);
+  }
+  CHECK(TestClient(echo.server.port()).get("/").status == 200);
+  CHECK(echo.server.num_connections() <= 101);
+}
+
+TEST_CASE("http: on_head answers before the body and before 100 Continue; the reserve is told of") {
   HttpOptions options = EchoServer::default_options();
   options.max_connections = 1;
+  options.num_reserve_connections = 2;
+  options.on_head = [](HttpRequest& head) -> std::optional<HttpResponse> {
+    if (head.path == "/small") head.max_body_bytes = 10;
+    if (head.path == "/no") return http_response_of(http_error(401, "no"));
+    if (head.is_on_reserve && head.path != "/health") return http_response_of(http_error(503, "full"));
+    return std::nullopt;
+  };
   EchoServer echo(options);
-  TestClient first(echo.server.port());
-  CHECK(first.get("/").status == 200);
-  TestClient second(echo.server.port());
-  CHECK(second.receive().status == 503);
-  CHECK(first.get("/").status == 200);
+  {
+    TestClient client(echo.server.port());
+    client.send("POST /no HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\nExpect: 100-continue\r\n\r\n");
+    const TestResponse response = client.receive();
+    CHECK(response.status == 401);
+    CHECK(response.header("connection") == "close");
+    client.send(std::string(1000, 'a'));
+    CHECK(client.receive().status == 0);
+  }
+  CHECK(echo.all_closed());
+  {
+    TestClient client(echo.server.port());
+    CHECK(client.get("/no").status == 401);
+    CHECK(client.get("/yes").status == 200);  // without a body the connection goes on
+    client.send("POST /small HTTP/1.1\r\nHost: x\r\nContent-Length: 11\r\nExpect: 100-continue\r\n\r\n");
+    CHECK(client.receive().status == 413);
+  }
+  CHECK(echo.all_closed());
+  TestClient busy(echo.server.port());
+  busy.send("GET /slow HTTP/1.1\r\nHost: x\r\n\r\n");
+  CHECK(echo.has_slow(1));
+  TestClient other(echo.server.port());
+  other.send("POST /work HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n");
+  CHECK(other.receive().status == 503);
+  TestClient monitor(echo.server.port());
+  const TestResponse health = monitor.get("/health");
+  CHECK(health.status == 200);
+  CHECK(health.header("connection") == "close");
+  CHECK(monitor.is_closed_by_peer());
+}
+
+TEST_CASE("http: large bodies have a bound together, from their heads until their requests are gone") {
+  HttpOptions options = EchoServer::default_options();
+  options.large_body_bytes = 1000;
+  options.max_total_large_body_bytes = 1 << 20;
+  options.body_timeout = milliseconds(20'000);
+  EchoServer echo(options);
+  const auto head = [](int size) {
+    return fmt::format("POST /keep HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n", size);
+  };
+  {
+    TestClient first(echo.server.port()), second(echo.server.port());
+    first.send(head(700'000) + "Expect: 100-continue\r\n\r\n");
+    CHECK(first.receive().status == 100);
+    second.send(head(700'000) + "Expect: 100-continue\r\n\r\n");
+    const TestResponse refused = second.receive();
+    CHECK(refused.status == 429);
+    CHECK(refused.header("retry-after") != "");
+    CHECK(refused.header("connection") == "close");
+    TestClient chunked(echo.server.port());  // grows into the bound
+    chunked.send("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+    const std::string chunk = "10000\r\n" + std::string(0x10000, 'a') + "\r\n";
+    for (int i = 0; i < 6; ++i) chunked.send(chunk);
+    CHECK(chunked.receive().status == 429);
+    TestClient small(echo.server.port());
+    CHECK(small.post("/small", std::string(1000, 'a')).status == 200);
+    first.send(std::string(700'000, 'a'));
+    CHECK(first.receive().status == 200);
+  }
+  CHECK(echo.kept.size() == 1);
+  TestClient again(echo.server.port());
+  CHECK(again.post("/a", std::string(700'000, 'a')).status == 429);  // the first one is being prepared, as it were
+  echo.kept.clear();
+  TestClient free(echo.server.port());
+  CHECK(free.post("/a", std::string(700'000, 'a')).status == 200);
 }
 
 TEST_CASE("http: CORS only for allowed origins") {

@@ -39,6 +39,8 @@ TestClient::TestClient(int port) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
 
 TestClient::~TestClient() { close(); }
 
+void TestClient::shut_down_sending() { ::shutdown(fd_, SHUT_WR); }
+
 void TestClient::close() {
   if (fd_ >= 0) ::close(fd_);
   fd_ = -1;

@@ -25,6 +25,7 @@ class TestClient {
   // Until `text` has come or the connection ends; what came.
   std::string receive_until(std::string_view text);
   bool is_closed_by_peer();  // waits up to the timeout for the end
+  void shut_down_sending();  // half-closed: it may still receive
   void close();
 
   TestResponse get(const std::string& path, const std::string& headers = {});

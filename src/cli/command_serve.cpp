@@ -23,9 +23,9 @@ ServerConfig server_config(const Arguments& arguments) {
   config.allowed_origins = s.allowed_origins;
   config.enable_force_include_usage = s.enable_force_include_usage;
   config.uvicorn_log_level = s.disable_access_log ? "warning" : arguments.log_level;
-  config.sse_ping_interval = static_cast<int>(s.sse_ping_interval);
-  config.drain_delay = static_cast<int>(s.drain_delay);
-  config.shutdown_timeout = static_cast<int>(s.shutdown_timeout);
+  config.sse_ping_interval = s.sse_ping_interval;
+  config.drain_delay = s.drain_delay;
+  config.shutdown_timeout = s.shutdown_timeout;
   return config;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <csignal>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include "server/api_handlers.h"
 #include "server/api_key.h"
 #include "server/http_message.h"
+#include "server/prepare_pools.h"
 #include "server/serving_metrics.h"
 
 namespace spate {
@@ -24,8 +26,9 @@ using SteadyClock = std::chrono::steady_clock;
 using std::chrono::seconds;
 
 constexpr const char* kVersion = "0.1.0";
-constexpr size_t kMaxLoggedFields = 256;      // names of unknown fields
-constexpr auto kStuckTimeout = seconds(300);  // sequences run and no step ends for so long: /livez fails
+constexpr size_t kMaxLoggedFields = 256;          // names of unknown fields
+constexpr auto kStuckTimeout = seconds(300);      // sequences run and no step ends for so long: /livez fails
+constexpr size_t kMaxUnusedBodyBytes = 64 << 10;  // of a GET
 constexpr auto kFlushTimeout = std::chrono::milliseconds(2000);  // for clients to take the end of their answers
 
 enum class State { kLoading, kReady, kDraining };
@@ -92,6 +95,13 @@ std::string allowed_methods(const Route& route) {
   return std::string_view(route.method) == "GET" ? "GET, HEAD, OPTIONS" : "POST, OPTIONS";
 }
 
+bool needs_model(Endpoint endpoint) { return endpoint < Endpoint::kRoot; }
+
+// Rounded up: no time becomes 0, which means "never" or "at once".
+std::chrono::milliseconds milliseconds_of(double num_seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(std::ceil(num_seconds * 1000)));
+}
+
 // A path or a method of a client, for the log: no control characters, no end.
 std::string printable(std::string_view text) {
   std::string out;
@@ -108,6 +118,7 @@ struct Server::Impl {
   std::atomic<double> progress{0};
   std::atomic<bool> refuses_work{false};
   std::atomic<bool> is_stuck{false};
+  std::atomic<bool> is_stopping{false};
   std::atomic<int> num_active{0};  // chat and completion requests in flight
 
   std::mutex mutex;  // guards what follows
@@ -116,7 +127,7 @@ struct Server::Impl {
   int num_shutdown_requests = 0;
   std::set<std::string> logged_fields;
 
-  std::unique_ptr<WorkPool> prepare_pool;
+  std::unique_ptr<PreparePools> prepare_pools;
   std::unique_ptr<HttpServer> http;
 
   explicit Impl(ServerConfig server_config) : config(std::move(server_config)) {}
@@ -128,31 +139,45 @@ struct Server::Impl {
 
   // ---- requests, on an I/O thread ----
 
+  // What the head alone decides, before a body is read. Nothing: the request goes to handle().
+  std::optional<HttpResponse> check_head(HttpRequest& request) {
+    const Route* route = find_route(request.path);
+    if (!route) {
+      return http_response_of(http_error(404, fmt::format("There is no {} here.", printable(request.path))));
+    }
+    if (request.method == "OPTIONS")
+      return HttpResponse{.status = 204, .headers = {{"Allow", allowed_methods(*route)}}};
+    const bool needs_key = route->needs_key || (route->endpoint == Endpoint::kMetrics && config.metrics_auth);
+    if (needs_key && !config.api_key.empty() && !has_valid_api_key(request, config.api_key)) {
+      HttpResponse response = http_response_of(
+          http_error(401, "The API key is missing or wrong: send it as \"Authorization: Bearer KEY\"."));
+      response.headers.emplace_back("WWW-Authenticate", "Bearer");
+      return response;
+    }
+    if (!takes_method(*route, request.method)) {
+      HttpResponse response = http_response_of(
+          http_error(405, fmt::format("{} takes {}, not {}.", route->path, route->method, printable(request.method))));
+      response.headers.emplace_back("Allow", allowed_methods(*route));
+      return response;
+    }
+    if (request.is_on_reserve && needs_model(route->endpoint)) {
+      return http_response_of(
+          http_error(503, fmt::format("There are {} connections, no more are taken.", config.max_connections)));
+    }
+    if (request.method != "POST") request.max_body_bytes = std::min(request.max_body_bytes, kMaxUnusedBodyBytes);
+    return std::nullopt;
+  }
+
   void handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
-    if (std::optional<ApiError> error = answer(request, responder)) {
-      HttpResponse response = http_response_of(*error);
-      if (error->http_status == 405) response.headers.emplace_back("Allow", allowed_methods(*find_route(request.path)));
-      if (error->http_status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
-      responder->respond(std::move(response));
+    const Route& route = *find_route(request.path);
+    if (std::optional<ApiError> error = answer(route, request, responder)) {
+      responder->respond(http_response_of(*error));
     }
   }
 
-  std::optional<ApiError> answer(HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
-    const Route* route = find_route(request.path);
-    if (!route) return http_error(404, fmt::format("There is no {} here.", printable(request.path)));
-    if (request.method == "OPTIONS") {
-      responder->respond({.status = 204, .headers = {{"Allow", allowed_methods(*route)}}});
-      return std::nullopt;
-    }
-    const bool needs_key = route->needs_key || (route->endpoint == Endpoint::kMetrics && config.metrics_auth);
-    if (needs_key && !config.api_key.empty() && !has_valid_api_key(request, config.api_key)) {
-      return http_error(401, "The API key is missing or wrong: send it as \"Authorization: Bearer KEY\".");
-    }
-    if (!takes_method(*route, request.method)) {
-      return http_error(405,
-                        fmt::format("{} takes {}, not {}.", route->path, route->method, printable(request.method)));
-    }
-    switch (route->endpoint) {
+  std::optional<ApiError> answer(const Route& route, HttpRequest& request,
+                                 const std::shared_ptr<HttpResponder>& responder) {
+    switch (route.endpoint) {
       case Endpoint::kRoot:
         responder->respond({.content_type = "text/plain; charset=utf-8",
                             .body = "Spate. The API is under /v1, the metrics are at /metrics.\n"});
@@ -171,7 +196,7 @@ struct Server::Impl {
         responder->respond({.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = render_metrics()});
         return std::nullopt;
       default:
-        return prepare(*route, std::move(request), responder);
+        return prepare(route, std::move(request), responder);
     }
   }
 
@@ -251,13 +276,16 @@ struct Server::Impl {
       }
     }
     const bool is_generation = route.endpoint == Endpoint::kChat || route.endpoint == Endpoint::kCompletions;
-    prepare_pool->post([this, endpoint = route.endpoint,
-                        call = std::make_shared<ApiCall>(
-                            ApiCall{get_frontend(), std::move(request), responder, config.enable_force_include_usage}),
-                        active = is_generation ? std::make_shared<ActiveCount>(num_active) : nullptr]() mutable {
-      if (active) call->responder = std::make_shared<CountedResponder>(std::move(call->responder), std::move(active));
-      run_call(endpoint, *call);
-    });
+    const size_t num_body_bytes = request.body.size();
+    prepare_pools->post(
+        num_body_bytes, [this, endpoint = route.endpoint,
+                         call = std::make_shared<ApiCall>(
+                             ApiCall{get_frontend(), std::move(request), responder, config.enable_force_include_usage}),
+                         active = is_generation ? std::make_shared<ActiveCount>(num_active) : nullptr]() mutable {
+          if (active)
+            call->responder = std::make_shared<CountedResponder>(std::move(call->responder), std::move(active));
+          if (!is_stopping) run_call(endpoint, *call);
+        });
     return std::nullopt;
   }
 
@@ -399,12 +427,13 @@ struct Server::Impl {
 
   void drain() {
     state = State::kDraining;
-    log_info("server", "shutting down: new requests are {}",
-             config.drain_delay > 0 ? fmt::format("taken for {} s more", config.drain_delay) : std::string("refused"));
-    if (config.drain_delay > 0) wait_for_shutdown(2, seconds(config.drain_delay));
+    log_info(
+        "server", "shutting down: new requests are {}",
+        config.drain_delay > 0 ? fmt::format("taken for {:g} s more", config.drain_delay) : std::string("refused"));
+    if (config.drain_delay > 0) wait_for_shutdown(2, milliseconds_of(config.drain_delay));
     refuses_work = true;
     http->begin_drain();
-    const auto end = SteadyClock::now() + seconds(config.shutdown_timeout);
+    const auto end = SteadyClock::now() + milliseconds_of(config.shutdown_timeout);
     auto next_log = SteadyClock::now();
     while (num_active > 0 && SteadyClock::now() < end) {
       if (SteadyClock::now() >= next_log) {
@@ -430,7 +459,8 @@ struct Server::Impl {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     http->stop();
-    prepare_pool.reset();
+    is_stopping = true;  // nobody hears what is still to be prepared
+    prepare_pools.reset();
     const std::lock_guard lock(mutex);
     frontend.reset();
   }
@@ -442,13 +472,16 @@ Server::Server(ServerConfig config) : impl_(std::make_unique<Impl>(std::move(con
   HttpOptions options{.num_io_threads = flags.num_io_threads,
                       .max_header_bytes = flags.max_header_bytes,
                       .max_body_bytes = flags.max_body_bytes,
+                      .max_total_large_body_bytes = flags.max_total_large_body_bytes,
                       .max_connections = flags.max_connections,
-                      .keep_alive_timeout = seconds(flags.timeout_keep_alive),
-                      .write_timeout = seconds(flags.stream_write_timeout),
-                      .sse_ping_interval = seconds(flags.sse_ping_interval),
+                      .num_reserve_connections = flags.num_reserve_connections,
+                      .keep_alive_timeout = milliseconds_of(flags.timeout_keep_alive),
+                      .write_timeout = milliseconds_of(flags.stream_write_timeout),
+                      .sse_ping_interval = milliseconds_of(flags.sse_ping_interval),
                       .allowed_origins = flags.allowed_origins,
+                      .on_head = [impl](HttpRequest& head) { return impl->check_head(head); },
                       .on_done = [impl](const HttpSummary& summary) { impl->on_request_done(summary); }};
-  impl->prepare_pool = std::make_unique<WorkPool>(flags.num_prepare_threads);
+  impl->prepare_pools = std::make_unique<PreparePools>(flags.num_prepare_threads);
   impl->http = std::make_unique<HttpServer>(std::move(options),
                                             [impl](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
                                               impl->handle(std::move(request), std::move(responder));
@@ -458,7 +491,12 @@ Server::Server(ServerConfig config) : impl_(std::make_unique<Impl>(std::move(con
 Server::~Server() { impl_->stop(); }
 
 Status Server::listen() {
-  RETURN_IF_ERROR(impl_->http->listen(impl_->config.host, impl_->config.port));
+  const ServerConfig& config = impl_->config;
+  RETURN_IF_ERROR(impl_->http->listen(config.host, config.port));
+  if (config.api_key.empty() && !impl_->http->is_loopback()) {
+    log_warning("server", "--host {} without --api-key: whoever reaches port {} may use the model", config.host,
+                port());
+  }
   if (impl_->config.handle_signals) {
     impl_->http->on_signals({SIGINT, SIGTERM}, [impl = impl_.get()](int) {
       // Nothing runs yet that could be lost, and the loader does not look at signals.

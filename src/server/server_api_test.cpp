@@ -1,6 +1,10 @@
 // Goal    The OpenAI protocol end to end over a real socket: answers, streams, errors, disconnects, the server's life.
 // Method  The whole server over the real tokenizer, template and engine, and an executor that answers what the request
 //         says (test_model.h).
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -463,6 +467,171 @@ TEST_CASE("api: keys guard the API and nothing else") {
   CHECK(client.get("/metrics").status == 200);
 }
 
+TEST_CASE("api: the key is looked at before the body, and before 100 Continue") {
+  ServerConfig config = test_config();
+  config.api_key = {"key"};
+  TestServer test(config);
+  for (const char* headers : {"", "Authorization: Bearer wrong\r\n"}) {
+    TestClient client(test.server.port());
+    client.send(
+        fmt::format("POST /v1/completions HTTP/1.1\r\nHost: x\r\n{}Content-Length: 60000000\r\n"
+                    "Expect: 100-continue\r\n\r\n",
+                    headers));
+    const TestResponse refused = client.receive();
+    CHECK(refused.status == 401);
+    CHECK(refused.header("www-authenticate") == "Bearer");
+    CHECK(refused.header("connection") == "close");
+  }
+  TestClient client(test.server.port());
+  client.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer key\r\nContent-Length: 14\r\n"
+      "Expect: 100-continue\r\n\r\n");
+  CHECK(client.receive().status == 100);
+  client.send(R"({"prompt":"a"})");
+  CHECK(client.receive().status == 200);
+  // Where no key is asked for there is nothing to upload either.
+  client.send("GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 60000000\r\nExpect: 100-continue\r\n\r\n");
+  CHECK(client.receive().status == 413);
+}
+
+TEST_CASE("api: when all connections are busy, health and metrics still answer") {
+  ServerConfig config = test_config();
+  config.max_connections = 3;
+  TestServer test(config);
+  test.model.executor->step_milliseconds = 20;
+  const std::string body = chat_body("FOREVER", {{"stream", true}}).dump();
+  std::vector<std::unique_ptr<TestClient>> busy;
+  for (int i = 0; i < config.max_connections; ++i) {
+    busy.push_back(std::make_unique<TestClient>(test.server.port()));
+    busy.back()->send(fmt::format("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}",
+                                  body.size(), body));
+    CHECK(busy.back()->receive_until(R"("content":"F)").ends_with("F"));
+  }
+  for (const char* path : {"/health", "/livez", "/metrics"}) {
+    TestClient monitor(test.server.port());
+    const TestResponse response = monitor.get(path);
+    CHECK(response.status == 200);
+    CHECK(response.header("connection") == "close");
+  }
+  TestClient refused(test.server.port());
+  CHECK(refused.post("/v1/completions", R"({"prompt":"a"})").status == 503);
+  busy.pop_back();
+  CHECK(TestClient(test.server.port()).get("/health").status == 200);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+constexpr bool kIsSanitized = false;
+#else
+constexpr bool kIsSanitized = true;  // slow, and memory is not given back
+#endif
+
+size_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  size_t total_pages = 0, resident_pages = 0;
+  file >> total_pages >> resident_pages;
+  return resident_pages * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+// Goal    Small requests do not wait for large ones that are prepared, and the memory of those goes back.
+// Method  Three bodies of many small values at once; while they are prepared, small requests one after the other. Times
+//         are compared with each other, so that a loaded machine does not matter: the slowest small request took more
+//         than one large one takes when they shared a thread.
+TEST_CASE("api: small requests do not wait for large ones; their memory goes back") {
+  TestServer test;
+  const size_t num_bytes = kIsSanitized ? 5'000'000 : 30'000'000;
+  std::string large = R"({"prompt":"a","max_tokens":1,"metadata":[)";
+  while (large.size() < num_bytes) large += R"({"a":"b"},)";
+  large += "0]}";
+  const std::string small = R"({"prompt":"a","max_tokens":1})";
+  CHECK(TestClient(test.server.port()).post("/v1/completions", small).status == 200);
+  const size_t bytes_before = resident_bytes();
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  std::atomic<int> num_left{3};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      TestClient client(test.server.port());
+      client.send(fmt::format("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", large.size()));
+      client.send(large);
+      CHECK(client.receive().status == 200);
+      --num_left;
+    });
+  }
+  Clock::duration slowest{};
+  while (num_left > 0) {
+    const auto sent = Clock::now();
+    TestClient client(test.server.port());
+    CHECK(client.post("/v1/completions", small).status == 200);
+    slowest = std::max(slowest, Clock::now() - sent);
+  }
+  const auto whole = Clock::now() - start;
+  for (std::thread& thread : threads) thread.join();
+  INFO("small ", std::chrono::duration<double>(slowest).count(), " s, all ",
+       std::chrono::duration<double>(whole).count(), " s");
+  CHECK(slowest < whole / 4);
+  if (kIsSanitized) return;
+  size_t bytes_after = resident_bytes();
+  for (int i = 0; i < 400 && bytes_after > bytes_before + large.size(); ++i) {
+    std::this_thread::sleep_for(milliseconds(10));
+    bytes_after = resident_bytes();
+  }
+  INFO(bytes_before, " bytes before, ", bytes_after, " after");
+  CHECK(bytes_after < bytes_before + large.size());
+}
+
+TEST_CASE("api: a bound on the bytes of large requests") {
+  ServerConfig config = test_config();
+  config.max_body_bytes = 1 << 20;
+  config.max_total_large_body_bytes = 1 << 20;
+  TestServer test(config);
+  TestClient first(test.server.port()), second(test.server.port());
+  const std::string head =
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 600000\r\nExpect: 100-continue\r\n\r\n";
+  first.send(head);
+  CHECK(first.receive().status == 100);
+  second.send(head);
+  const TestResponse refused = second.receive();
+  CHECK(refused.status == 429);
+  CHECK(Json::parse(refused.body)["error"]["type"] == "rate_limit_error");
+  CHECK(TestClient(test.server.port()).post("/v1/completions", R"({"prompt":"a"})").status == 200);
+  first.send(R"({"prompt":"a")" + std::string(600'000 - 14, ' ') + "}");
+  CHECK(first.receive().status == 200);
+  int status = 429;  // the answer may come a moment before the request is destroyed
+  for (int i = 0; i < 400 && status == 429; ++i) {
+    TestClient third(test.server.port());
+    third.send(head);
+    status = third.receive().status;
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  CHECK(status == 100);
+}
+
+TEST_CASE("api: an address that others reach, without a key, is warned of") {
+  const auto warning_of = [](const std::string& host, std::vector<std::string> keys) {
+    ServerConfig config = test_config();
+    config.host = host;
+    config.api_key = std::move(keys);
+    std::FILE* log = std::tmpfile();
+    const int stderr_fd = ::dup(STDERR_FILENO);
+    ::dup2(::fileno(log), STDERR_FILENO);
+    Server server(config);
+    const bool is_ok = server.listen().ok();
+    ::dup2(stderr_fd, STDERR_FILENO);
+    ::close(stderr_fd);
+    REQUIRE(is_ok);
+    std::rewind(log);
+    char text[4096];
+    const size_t size = std::fread(text, 1, sizeof text, log);
+    std::fclose(log);
+    return std::string(text, size).find("without --api-key") != std::string::npos;
+  };
+  CHECK(warning_of("0.0.0.0", {}));
+  CHECK(!warning_of("0.0.0.0", {"key"}));
+  CHECK(!warning_of("127.0.0.1", {}));
+  CHECK(!warning_of("localhost", {}));
+}
+
 TEST_CASE("api: a client that goes away takes its sequences and KV blocks with it") {
   TestServer test;
   test.model.executor->step_milliseconds = 5;
@@ -548,6 +717,24 @@ TEST_CASE("api: shutdown lets running streams end, and refuses new ones; what is
     runner.join();
     CHECK(running.is_closed_by_peer());
   }
+}
+
+TEST_CASE("api: a shutdown timeout below a second is one") {
+  ServerConfig config = test_config();
+  config.shutdown_timeout = 0.9;
+  TestServer test(config);
+  test.model.executor->step_milliseconds = 20;
+  std::thread runner([&] { CHECK(test.server.run() == 0); });
+  TestClient client(test.server.port());
+  const std::string body = chat_body("FOREVER", {{"stream", true}}).dump();
+  client.send(
+      fmt::format("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}", body.size(), body));
+  CHECK(client.receive_until(R"("content":"F)").ends_with("F"));
+  const auto start = std::chrono::steady_clock::now();
+  test.server.shutdown();
+  CHECK(client.receive_until("{\"error\":").ends_with("{\"error\":"));
+  CHECK(std::chrono::steady_clock::now() - start >= milliseconds(850));
+  runner.join();
 }
 
 TEST_CASE("api: many clients at once, some leave in the middle; nobody else notices, nothing stays") {

@@ -22,17 +22,20 @@ struct ServerConfig {
   std::vector<std::string> disable_access_log_for_endpoints = {"/health", "/livez", "/ping", "/metrics", "/load"};
   int log_stats_interval = 10;  // seconds between the engine's log lines; 0 = never
 
-  int sse_ping_interval = 15;     // seconds of silence in a stream before a comment line; 0 = never
-  int timeout_keep_alive = 75;    // seconds
-  int stream_write_timeout = 30;  // seconds in which a stream's client must take something
-  int drain_delay = 0;            // seconds after SIGTERM in which new requests are still taken
-  int shutdown_timeout = 30;      // seconds for running requests to end after that
+  // Seconds, with their fractions.
+  double sse_ping_interval = 15;  // of silence in a stream before a comment line; 0 = never
+  double timeout_keep_alive = 75;
+  double stream_write_timeout = 30;  // in which a stream's client must take something
+  double drain_delay = 0;            // after SIGTERM, in which new requests are still taken
+  double shutdown_timeout = 30;      // for running requests to end after that
 
   size_t max_body_bytes = size_t{64} << 20;
   size_t max_header_bytes = 64 << 10;
+  size_t max_total_large_body_bytes = size_t{256} << 20;  // of bodies above 64 KiB, until they are prepared
   int max_connections = 4096;
+  int num_reserve_connections = 64;  // beyond them, for health and metrics alone
   int num_io_threads = 1;
-  int num_prepare_threads = 1;  // parse, render and tokenise
+  int num_prepare_threads = 1;  // parse, render and tokenise; large requests have threads of their own
   bool handle_signals = true;   // SIGINT and SIGTERM drain; a second one aborts
 };
 

@@ -1,11 +1,14 @@
 #include "server/work_pool.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <utility>
 
 namespace spate {
 
-WorkPool::WorkPool(int num_threads) {
-  for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { run(); });
+WorkPool::WorkPool(int num_threads, int nice) {
+  for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this, nice] { run(nice); });
 }
 
 WorkPool::~WorkPool() {
@@ -25,7 +28,8 @@ void WorkPool::post(std::function<void()> task) {
   has_work_.notify_one();
 }
 
-void WorkPool::run() {
+void WorkPool::run(int nice) {
+  if (nice > 0) ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), nice);  // of this thread alone, on Linux
   std::unique_lock lock(mutex_);
   while (true) {
     has_work_.wait(lock, [this] { return is_stopping_ || !tasks_.empty(); });

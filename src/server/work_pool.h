@@ -12,7 +12,8 @@ namespace spate {
 
 class WorkPool {
  public:
-  explicit WorkPool(int num_threads);
+  // `nice` above 0: the threads give way to others (setpriority).
+  explicit WorkPool(int num_threads, int nice = 0);
   ~WorkPool();  // runs what was posted, then joins
   WorkPool(const WorkPool&) = delete;
   WorkPool& operator=(const WorkPool&) = delete;
@@ -20,7 +21,7 @@ class WorkPool {
   void post(std::function<void()> task);  // any thread
 
  private:
-  void run();
+  void run(int nice);
 
   std::mutex mutex_;
   std::condition_variable has_work_;

@@ -188,11 +188,12 @@ awaitable<bool> HttpConnection::serve_one() {
   summary.status = was_sent ? exchange->status() : 499;
   summary.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   if (shared_.options.on_done) shared_.options.on_done(summary);
-  if (was_sent && must_close) {
+  const bool goes_on = was_sent && !must_close && exchange->keep_alive();
+  if (was_sent && !goes_on && (must_close || has_unread())) {
     begin_wait();  // may be closed to make room
     co_await linger();
   }
-  co_return was_sent && !must_close && exchange->keep_alive();
+  co_return goes_on;
 }
 
 // Idle until the first byte of a request is in the buffer.
@@ -285,9 +286,9 @@ std::optional<ApiError> HttpConnection::take_header(RequestParser& parser, HttpE
   return take_target(std::string_view(header.target().data(), header.target().size()), request);
 }
 
-awaitable<std::optional<ApiError>> HttpConnection::answer_expect(const HttpRequest& request) {
+awaitable<std::optional<ApiError>> HttpConnection::answer_expect(const HttpRequest& request, bool is_http_1_0) {
   const std::string_view expect = request.header("expect");
-  if (expect.empty()) co_return std::nullopt;
+  if (expect.empty() || is_http_1_0) co_return std::nullopt;
   if (expect.size() != 12 || ::strncasecmp(expect.data(), "100-continue", 12) != 0) {
     co_return http_error(417, "Of Expect, only 100-continue is known.");
   }
@@ -321,7 +322,7 @@ awaitable<std::optional<ApiError>> HttpConnection::read_body(RequestParser& pars
   if (parser.is_done()) co_return std::nullopt;
   // The whole of it at once where the length is told: better refused now than after half of it.
   if (auto error = allow_body(parser.content_length().value_or(0), request)) co_return error;
-  if (auto error = co_await answer_expect(request)) co_return error;
+  if (auto error = co_await answer_expect(request, parser.get().version() < 11)) co_return error;
   const auto start = Clock::now();
   size_t reserved_bytes = 0;
   std::optional<ApiError> error;
@@ -483,7 +484,13 @@ awaitable<void> HttpConnection::stop_watching() {
   ec_ = {};
 }
 
-// After an error the client may still be sending; a close now would reset the connection and lose the answer.
+// The client has sent more than its requests.
+bool HttpConnection::has_unread() {
+  error_code ec;
+  return buffer_.size() > 0 || socket_.available(ec) > 0;
+}
+
+// The client may still be sending; a close now would reset the connection and lose the answer.
 awaitable<void> HttpConnection::linger() {
   error_code ignored;
   socket_.shutdown(asio::socket_base::shutdown_send, ignored);

@@ -62,7 +62,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   asio::awaitable<std::optional<ApiError>> read_header(RequestParser& parser);
   std::optional<ApiError> error_of_parser() const;
   std::optional<ApiError> take_header(RequestParser& parser, HttpExchange& exchange, HttpRequest& request);
-  asio::awaitable<std::optional<ApiError>> answer_expect(const HttpRequest& request);
+  asio::awaitable<std::optional<ApiError>> answer_expect(const HttpRequest& request, bool is_http_1_0);
   asio::awaitable<std::optional<ApiError>> read_body(RequestParser& parser, HttpRequest& request);
   std::optional<ApiError> allow_body(size_t num_bytes, HttpRequest& request);
   void call_handler(HttpRequest request, const std::shared_ptr<HttpExchange>& exchange);
@@ -74,6 +74,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void watch_for_reset(const std::shared_ptr<HttpExchange>& exchange);
   void note_gone(HttpExchange& exchange);
   asio::awaitable<void> stop_watching();
+  bool has_unread();
   asio::awaitable<void> linger();
 
   HttpShared& shared_;

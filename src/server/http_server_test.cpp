@@ -137,6 +137,20 @@ TEST_CASE("http: a chunked body, Expect: 100-continue, HEAD, HTTP/1.0, Connectio
   CHECK(closing.is_closed_by_peer());
 }
 
+TEST_CASE("http: what a client sends after its last request does not cost it the answer") {
+  EchoServer echo;
+  for (int i = 0; i < 20; ++i) {
+    TestClient client(echo.server.port());
+    client.send("POST /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok" +
+                std::string(200'000, '\n'));
+    std::this_thread::sleep_for(milliseconds(5));  // a reset would drop what was not received
+    CHECK(client.receive().body == "POST /last ok");
+  }
+  TestClient old(echo.server.port());  // HTTP/1.0 knows no interim answer
+  old.send("POST /old HTTP/1.0\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\nok");
+  CHECK(old.receive().body == "POST /old ok");
+}
+
 TEST_CASE("http: request ids are echoed or made, 32 hexadecimal digits; a hostile one is replaced") {
   EchoServer echo;
   TestClient client(echo.server.port());

@@ -160,6 +160,27 @@ Result<CheckpointFiles> find_files(const std::filesystem::path& dir) {
   return files;
 }
 
+// transformers' LlamaModel and its like save the decoder without the "model." of LlamaForCausalLM.
+bool is_bare_decoder(const std::vector<TensorEntry>& entries) {
+  bool has_embedding = false;
+  for (const TensorEntry& entry : entries) {
+    if (entry.name.starts_with("model.")) return false;
+    has_embedding = has_embedding || entry.name == "embed_tokens.weight";
+  }
+  return has_embedding;
+}
+
+std::string prefixed(const std::string& name) {
+  for (const std::string_view part : {"embed_tokens.", "layers.", "norm."}) {
+    if (name.starts_with(part)) return "model." + name;
+  }
+  return name;
+}
+
+void add_prefix(std::vector<TensorEntry>& entries) {
+  for (TensorEntry& entry : entries) entry.name = prefixed(entry.name);
+}
+
 }  // namespace
 
 std::string TensorEntry::shape_string() const { return fmt::format("[{}]", fmt::join(shape, ", ")); }
@@ -271,6 +292,8 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
     checkpoint.files_.push_back(std::move(file));
     checkpoint.file_names_.push_back(name);
   }
+  const bool adds_prefix = is_bare_decoder(checkpoint.entries_);
+  if (adds_prefix) add_prefix(checkpoint.entries_);
   for (size_t i = 0; i < checkpoint.entries_.size(); ++i) {
     const TensorEntry& entry = checkpoint.entries_[i];
     const auto [other, inserted] = checkpoint.index_.emplace(entry.name, i);
@@ -280,7 +303,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
                      checkpoint.file_name(entry.file_idx));
   }
   for (const auto& [tensor, file] : files.index) {
-    const TensorEntry* entry = checkpoint.find(tensor);
+    const TensorEntry* entry = checkpoint.find(adds_prefix ? prefixed(tensor) : tensor);
     if (entry != nullptr && checkpoint.file_name(entry->file_idx) == file) continue;
     return data_loss("{}: model.safetensors.index.json puts tensor {} into {}, which does not have it", dir.string(),
                      printable(tensor), file);

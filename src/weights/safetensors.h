@@ -45,7 +45,8 @@ class MappedFile {
 
 // All safetensors files of a directory: those that model.safetensors.index.json lists, else model.safetensors, else
 // every
-// *.safetensors. `path` may also be one file.
+// *.safetensors. `path` may also be one file. The tensors of a bare decoder ("layers.0.", "embed_tokens.", "norm.") get
+// the prefix "model." that layers ask for.
 class Checkpoint final : public WeightSource {
  public:
   static Result<Checkpoint> open(const std::filesystem::path& path);

@@ -169,6 +169,32 @@ TEST_CASE("sharded checkpoints follow their index, and its lies are found") {
         std::string::npos);
 }
 
+TEST_CASE("the tensors of a bare decoder get the prefix of a model") {
+  const auto names = [](const std::vector<std::string>& stored) {
+    std::string header;
+    for (size_t i = 0; i < stored.size(); ++i) {
+      header += (i == 0 ? "{\"" : ",\"") + stored[i] + R"(":{"dtype":"F32","shape":[1],"data_offsets":[)" +
+                std::to_string(4 * i) + "," + std::to_string(4 * i + 4) + "]}";
+    }
+    TempDir dir;
+    write_file(dir.path() / "model.safetensors", file_bytes(header + "}", std::string(4 * stored.size(), 'a')));
+    const auto checkpoint = Checkpoint::open(dir.path());
+    REQUIRE_MESSAGE(checkpoint.ok(), checkpoint.status().to_string());
+    std::vector<std::string> read;
+    for (const TensorEntry& entry : checkpoint->entries()) {
+      CHECK(checkpoint->find(entry.name) == &entry);
+      read.push_back(entry.name);
+    }
+    return read;
+  };
+  CHECK(names({"embed_tokens.weight", "layers.0.mlp.up_proj.qweight", "lm_head.weight", "norm.weight", "other"}) ==
+        std::vector<std::string>{"model.embed_tokens.weight", "model.layers.0.mlp.up_proj.qweight", "lm_head.weight",
+                                 "model.norm.weight", "other"});
+  const std::vector<std::string> whole = {"model.embed_tokens.weight", "embed_tokens.weight", "norm.weight"};
+  CHECK(names(whole) == whole);
+  CHECK(names({"layers.0.a", "norm.weight"}) == std::vector<std::string>{"layers.0.a", "norm.weight"});  // no decoder
+}
+
 TEST_CASE("a directory without weights says what to do") {
   TempDir dir;
   CHECK(Checkpoint::open(dir.path()).status().message().find("--load-format dummy") != std::string::npos);

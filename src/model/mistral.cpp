@@ -1,7 +1,7 @@
 // mistral.cpp: Mistral 7B, Nemo, Small.
 //
-// Special: sliding_window, when it is set (7B v0.1: 4096), holds for every layer. Nemo's and Small's head_dim is its
-// own key.
+// Special: sliding_window, when it is set (7B v0.1: 4096), holds for every layer, or for those that layer_types names.
+// Nemo's and Small's head_dim is its own key.
 //
 //   input_ids                     [num_tokens]
 //   embed_tokens               -> [num_tokens, hidden_size]
@@ -19,7 +19,7 @@ namespace spate {
 
 DecoderSpec mistral_spec(const ModelConfig& config) {
   return {
-      .windows = std::vector<int64_t>(static_cast<size_t>(config.num_layers), config.sliding_window),
+      .windows = layer_windows(config, config.sliding_window),
   };
 }
 

@@ -1,8 +1,8 @@
 // Typed reading of the fields of a small JSON object (config.json, generation_config.json), with every problem
 // collected. Included by .cpp files only: it brings simdjson.
 //
-// A key that is absent or null leaves the value as it is; a wrong type or a value out of range becomes a problem that
-// names key, value and what is allowed.
+// A key that is absent or null leaves the value as it is; is_null() tells the two apart. A wrong type or a value out of
+// range becomes a problem that names key, value and what is allowed.
 #pragma once
 
 #include <fmt/format.h>
@@ -25,6 +25,12 @@ class JsonFields {
       : object_(object), prefix_(std::move(prefix)), problems_(problems) {}
 
   bool has(std::string_view key) const { return element(key).has_value(); }
+  bool is_null(std::string_view key) const {
+    simdjson::dom::element found;
+    return object_.at_key(key).get(found) == simdjson::SUCCESS && found.is_null();
+  }
+  bool empty() const { return object_.size() == 0; }
+  const std::string& prefix() const { return prefix_; }
   std::vector<std::string> keys() const {
     std::vector<std::string> keys;
     for (const auto field : object_) keys.emplace_back(field.key);

@@ -1,100 +1,277 @@
 #include "weights/model_config.h"
 
-#include <limits>
+#include <algorithm>
+#include <optional>
 
+#include "base/log.h"
 #include "weights/file_text.h"
 #include "weights/gguf/gguf_path.h"
 #include "weights/gguf_checkpoint.h"
 #include "weights/json_fields.h"
+#include "weights/safetensors.h"
 
 namespace spate {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = 16 << 20;
 
-// What a family's configuration class in transformers assumes when config.json is silent. Llama's, where a family is
-// not listed.
-struct FamilyDefaults {
+// What a family's configuration class in transformers assumes when config.json is silent. Llama's values, where a
+// family has no own. A null is not silence: it means "none" or "derived" where the class allows it, else it is refused.
+struct FamilyClass {
   std::string_view model_type;
-  int64_t head_dim = 0;  // 0: hidden_size / num_heads
+  std::string_view architecture;
+  std::string_view other_architecture = "";  // another spelling of it
+  int64_t vocab_size = 32000, hidden_size = 4096, intermediate_size = 11008, num_layers = 32, num_heads = 32;
+  int64_t num_kv_heads = 0;  // 0: num_heads
+  int64_t head_dim = 0;      // 0: hidden_size / num_heads
+  int64_t max_position_embeddings = 2048;
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000.0;
   bool tie_word_embeddings = false;
+  int64_t sliding_window = 0;      // 0: the family has no window
+  bool has_window_switch = false;  // use_sliding_window, max_window_layers (28)
+  std::string_view nullable;       // which of num_key_value_heads and head_dim may be null
 };
-constexpr FamilyDefaults kLlamaDefaults{.model_type = "llama"};
-constexpr FamilyDefaults kFamilyDefaults[] = {
-    {.model_type = "qwen3", .head_dim = 128},
-    {.model_type = "ernie4_5",
+constexpr FamilyClass kFamilyClasses[] = {
+    {.model_type = "llama", .architecture = "LlamaForCausalLM", .nullable = "num_key_value_heads head_dim"},
+    {.model_type = "mistral",
+     .architecture = "MistralForCausalLM",
+     .intermediate_size = 14336,
+     .num_kv_heads = 8,
+     .max_position_embeddings = 131072,
+     .sliding_window = 4096,
+     .nullable = "head_dim"},
+    {.model_type = "qwen2",
+     .architecture = "Qwen2ForCausalLM",
+     .vocab_size = 151936,
+     .intermediate_size = 22016,
+     .num_kv_heads = 32,
+     .max_position_embeddings = 32768,
+     .sliding_window = 4096,
+     .has_window_switch = true,
+     .nullable = "num_key_value_heads"},
+    {.model_type = "qwen3",
+     .architecture = "Qwen3ForCausalLM",
+     .vocab_size = 151936,
+     .intermediate_size = 22016,
+     .num_kv_heads = 32,
      .head_dim = 128,
+     .max_position_embeddings = 32768,
+     .sliding_window = 4096,
+     .has_window_switch = true,
+     .nullable = "num_key_value_heads"},
+    {.model_type = "ernie4_5",
+     .architecture = "Ernie4_5ForCausalLM",
+     .other_architecture = "Ernie4_5_ForCausalLM",  // as Baidu's own repositories spell it
+     .vocab_size = 103424,
+     .hidden_size = 1024,
+     .intermediate_size = 3072,
+     .num_layers = 18,
+     .num_heads = 16,
+     .num_kv_heads = 2,
+     .head_dim = 128,
+     .max_position_embeddings = 131072,
      .rms_norm_eps = 1e-5,
      .rope_theta = 500000.0,
-     .tie_word_embeddings = true},
+     .tie_word_embeddings = true,
+     .nullable = "num_key_value_heads head_dim"},
 };
+constexpr int64_t kDefaultMaxWindowLayers = 28;
 
-const FamilyDefaults& family_defaults(std::string_view model_type) {
-  for (const FamilyDefaults& defaults : kFamilyDefaults) {
-    if (defaults.model_type == model_type) return defaults;
+// "LlamaForCausalLM", and "LlamaModel", whose files lack lm_head and the names' prefix.
+bool has_architecture(const FamilyClass& family, std::string_view architecture) {
+  const std::string_view base = family.architecture.substr(0, family.architecture.find("ForCausalLM"));
+  return architecture == family.architecture || (architecture == family.other_architecture && !architecture.empty()) ||
+         (architecture.starts_with(base) && architecture.substr(base.size()) == "Model");
+}
+
+// The class that transformers would choose: model_type says which. Null for a family that is not known here; the
+// families themselves refuse it by its architecture.
+const FamilyClass* read_family(JsonFields& fields, ModelConfig& config) {
+  std::vector<std::string> architectures;
+  fields.read_strings("architectures", architectures);
+  if (architectures.size() > 1) {
+    fields.problem(fmt::format("architectures has {} entries, needs one", architectures.size()));
   }
-  return kLlamaDefaults;
+  if (!architectures.empty()) config.architecture = architectures[0];
+  fields.read("model_type", config.model_type);
+  const FamilyClass *by_type = nullptr, *by_architecture = nullptr;
+  for (const FamilyClass& family : kFamilyClasses) {
+    if (family.model_type == config.model_type) by_type = &family;
+    if (has_architecture(family, config.architecture)) by_architecture = &family;
+  }
+  if (config.architecture.empty() && config.model_type.empty()) {
+    fields.problem("architectures and model_type are missing");
+  } else if (config.architecture.empty() && by_type == nullptr) {
+    fields.problem(fmt::format("architectures is missing, and model_type \"{}\" is not known", config.model_type));
+  } else if (!config.architecture.empty() && !config.model_type.empty() && by_type != by_architecture) {
+    // transformers goes by model_type, other engines by architectures.
+    fields.problem(by_architecture != nullptr
+                       ? fmt::format("model_type is \"{}\", but architectures is \"{}\", which is of model_type \"{}\"",
+                                     config.model_type, config.architecture, by_architecture->model_type)
+                       : fmt::format("architectures is \"{}\", but model_type is \"{}\", which is of {}",
+                                     config.architecture, config.model_type, by_type->architecture));
+  }
+  const FamilyClass* family = by_type != nullptr ? by_type : by_architecture;
+  if (family != nullptr) {
+    config.architecture = family->architecture;
+    config.model_type = family->model_type;
+  }
+  return family;
+}
+
+void set_defaults(const FamilyClass& family, ModelConfig& config) {
+  config.vocab_size = family.vocab_size;
+  config.hidden_size = family.hidden_size;
+  config.intermediate_size = family.intermediate_size;
+  config.num_layers = family.num_layers;
+  config.num_heads = family.num_heads;
+  config.num_kv_heads = family.num_kv_heads;
+  config.head_dim = family.head_dim;
+  config.max_position_embeddings = family.max_position_embeddings;
+  config.rms_norm_eps = family.rms_norm_eps;
+  config.rope.theta = family.rope_theta;
+  config.tie_word_embeddings = family.tie_word_embeddings;
+}
+
+void refuse_nulls(JsonFields& fields, const FamilyClass& family) {
+  const auto refuse = [&](std::string_view key) {
+    if (fields.is_null(key)) fields.problem(fmt::format("{} is null, needs a value", key));
+  };
+  for (const char* key : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+                          "max_position_embeddings", "rms_norm_eps", "hidden_act", "tie_word_embeddings"}) {
+    refuse(key);
+  }
+  for (const std::string_view key : {"num_key_value_heads", "head_dim"}) {
+    if (family.nullable.find(key) == std::string_view::npos) refuse(key);
+  }
+  if (family.has_window_switch) {
+    refuse("use_sliding_window");
+    refuse("max_window_layers");
+  }
 }
 
 constexpr std::string_view kRopeTypeNames[] = {"default", "linear", "dynamic", "yarn", "llama3"};
 
-void read_rope_scaling(JsonFields& fields, RopeConfig& rope) {
+bool read_rope_type(JsonFields& fields, RopeConfig& rope) {
+  const std::string_view key = fields.has("rope_type") || fields.is_null("rope_type") ? "rope_type" : "type";
+  if (fields.is_null(key)) {
+    fields.problem(fmt::format("{}{} is null, needs one of {}", fields.prefix(), key, fmt::join(kRopeTypeNames, ", ")));
+    return false;
+  }
   std::string type = "default";
-  fields.read("type", type);
-  fields.read("rope_type", type);
-  bool known = false;
+  fields.read(key, type);
   for (size_t i = 0; i < std::size(kRopeTypeNames); ++i) {
     if (type != kRopeTypeNames[i]) continue;
     rope.type = static_cast<RopeType>(i);
-    known = true;
+    return true;
   }
-  if (!known)
-    return fields.problem(fmt::format("rope type \"{}\" is not one of {}", type, fmt::join(kRopeTypeNames, ", ")));
+  fields.problem(fmt::format("rope type \"{}\" is not one of {}", type, fmt::join(kRopeTypeNames, ", ")));
+  return false;
+}
 
+void read_rope_scaling(JsonFields& fields, RopeConfig& rope) {
+  if (!read_rope_type(fields, rope)) return;
   fields.read("rope_theta", rope.theta, 1.001, 1e12);
   fields.read("partial_rotary_factor", rope.partial_rotary_factor, 0.01, 1.0);
+  if (rope.type == RopeType::kDefault) return;  // transformers looks at no other key
+  const auto require = [&](std::string_view key) {
+    if (fields.has(key)) return;
+    // YaRN's factor alone may be null: it is derived.
+    if (rope.type == RopeType::kYarn && fields.is_null(key)) return;
+    fields.problem(fmt::format("{}{} is {}, and rope type \"{}\" needs it", fields.prefix(), key,
+                               fields.is_null(key) ? "null" : "missing", rope_type_name(rope.type)));
+  };
+  require("factor");
   rope.factor = 0;
   fields.read("factor", rope.factor, 1.0, 1e6);
   fields.read("original_max_position_embeddings", rope.original_max_position_embeddings, 1, int64_t{1} << 28);
-  fields.read("beta_fast", rope.beta_fast, 1e-3, 1e6);
-  fields.read("beta_slow", rope.beta_slow, 1e-3, 1e6);
-  fields.read("attention_factor", rope.attention_factor, 1e-3, 1e3);
-  fields.read("mscale", rope.mscale, 0.0, 1e3);
-  fields.read("mscale_all_dim", rope.mscale_all_dim, 0.0, 1e3);
-  fields.read("truncate", rope.truncate);
-  fields.read("low_freq_factor", rope.low_freq_factor, 1e-3, 1e6);
-  fields.read("high_freq_factor", rope.high_freq_factor, 1e-3, 1e6);
-  if (rope.type == RopeType::kLlama3 && rope.high_freq_factor <= rope.low_freq_factor) {
-    fields.problem(fmt::format("rope high_freq_factor is {}, needs more than low_freq_factor {}", rope.high_freq_factor,
-                               rope.low_freq_factor));
-  }
-  const bool derived = rope.type == RopeType::kYarn && rope.original_max_position_embeddings > 0;
-  if (rope.type != RopeType::kDefault && rope.factor == 0 && !derived) {
-    fields.problem(fmt::format("rope type \"{}\" needs a factor", type));
+  if (rope.type == RopeType::kYarn) {
+    fields.read("beta_fast", rope.beta_fast, 1e-3, 1e6);
+    fields.read("beta_slow", rope.beta_slow, 1e-3, 1e6);
+    fields.read("attention_factor", rope.attention_factor, 1e-3, 1e3);
+    fields.read("mscale", rope.mscale, 0.0, 1e3);
+    fields.read("mscale_all_dim", rope.mscale_all_dim, 0.0, 1e3);
+    rope.truncate = !fields.is_null("truncate");  // null counts as false
+    fields.read("truncate", rope.truncate);
+  } else if (rope.type == RopeType::kLlama3) {
+    require("low_freq_factor");
+    require("high_freq_factor");
+    fields.read("low_freq_factor", rope.low_freq_factor, 1e-3, 1e6);
+    fields.read("high_freq_factor", rope.high_freq_factor, 1e-3, 1e6);
+    if (rope.high_freq_factor <= rope.low_freq_factor) {
+      fields.problem(fmt::format("rope high_freq_factor is {}, needs more than low_freq_factor {}",
+                                 rope.high_freq_factor, rope.low_freq_factor));
+    }
   }
 }
 
-void read_rope(JsonFields& fields, ModelConfig& config) {
-  fields.read("rope_theta", config.rope.theta, 1.001, 1e12);
-  fields.read("partial_rotary_factor", config.rope.partial_rotary_factor, 0.01, 1.0);
+// transformers: a rope_scaling with a key in it replaces rope_parameters, theta included.
+std::optional<JsonFields> rope_object(JsonFields& fields) {
   for (const std::string_view key : {"rope_scaling", "rope_parameters"}) {
-    auto rope = fields.object(key);
-    if (!rope) continue;
-    if (rope->has("full_attention") || rope->has("sliding_attention")) {
-      fields.problem(fmt::format("{} differs between layer types, which no supported model needs", key));
-      continue;
-    }
-    read_rope_scaling(*rope, config.rope);
+    std::optional<JsonFields> rope = fields.object(key);
+    if (rope && !rope->empty()) return rope;
   }
-  fields.read("original_max_position_embeddings", config.rope.original_max_position_embeddings, 1, int64_t{1} << 28);
+  return std::nullopt;
+}
+
+void read_rope(JsonFields& fields, ModelConfig& config) {
   RopeConfig& rope = config.rope;
+  fields.read("rope_theta", rope.theta, 1.001, 1e12);
+  fields.read("partial_rotary_factor", rope.partial_rotary_factor, 0.01, 1.0);
+  std::optional<JsonFields> object = rope_object(fields);
+  if (object && (object->has("full_attention") || object->has("sliding_attention"))) {
+    fields.problem(fmt::format("{} differs between layer types, which no supported model needs",
+                               object->prefix().substr(0, object->prefix().size() - 1)));
+  } else if (object) {
+    read_rope_scaling(*object, rope);
+  }
+  const bool has_own_theta = object && object->has("rope_theta");
+  if ((object && object->is_null("rope_theta")) || (!has_own_theta && fields.is_null("rope_theta"))) {
+    fields.problem("rope_theta is null, needs a number");
+  }
+  if (rope.partial_rotary_factor != 1.0) {
+    // With plain RoPE the classes of these families rotate the whole head nevertheless, with scaled RoPE they fail.
+    fields.problem(fmt::format("partial_rotary_factor is {}, needs 1: {} in transformers has no partial rotation",
+                               rope.partial_rotary_factor, config.architecture));
+  }
+  fields.read("original_max_position_embeddings", rope.original_max_position_embeddings, 1, int64_t{1} << 28);
   if (rope.original_max_position_embeddings == 0)
     rope.original_max_position_embeddings = config.max_position_embeddings;
   if (rope.factor == 0) {
     rope.factor = static_cast<double>(config.max_position_embeddings) /
                   static_cast<double>(std::max<int64_t>(rope.original_max_position_embeddings, 1));
+  }
+}
+
+void read_window(JsonFields& fields, const FamilyClass& family, ModelConfig& config) {
+  fields.read_strings("layer_types", config.layer_types);
+  bool is_used = true;
+  if (family.has_window_switch) {
+    fields.read("use_sliding_window", config.use_sliding_window);
+    is_used = config.use_sliding_window;
+    config.max_window_layers = kDefaultMaxWindowLayers;
+    fields.read("max_window_layers", config.max_window_layers, 0, 4096);
+  }
+  if (is_used) {
+    if (!fields.is_null("sliding_window")) config.sliding_window = family.sliding_window;
+    fields.read("sliding_window", config.sliding_window, 1, int64_t{1} << 30);
+  }
+  if (family.sliding_window == 0 && config.sliding_window > 0) {
+    if (config.sliding_window < config.max_position_embeddings) {
+      // There the cache forgets what the mask still allows.
+      fields.problem(
+          fmt::format("sliding_window is {}, which {} does not have", config.sliding_window, family.architecture));
+    }
+    config.sliding_window = 0;
+  }
+  const bool slides =
+      std::find(config.layer_types.begin(), config.layer_types.end(), "sliding_attention") != config.layer_types.end();
+  if (slides && config.sliding_window == 0) {
+    fields.problem(fmt::format("layer_types has sliding_attention, but {}",
+                               family.sliding_window == 0 ? fmt::format("{} has no window", family.architecture)
+                               : is_used                  ? "sliding_window is null"
+                                                          : "use_sliding_window is false"));
   }
 }
 
@@ -114,15 +291,6 @@ void read_dtype(JsonFields& fields, ModelConfig& config) {
 }
 
 void check_sizes(JsonFields& fields, ModelConfig& config) {
-  for (const auto& [key, value] : {std::pair{"vocab_size", config.vocab_size},
-                                   {"hidden_size", config.hidden_size},
-                                   {"intermediate_size", config.intermediate_size},
-                                   {"num_hidden_layers", config.num_layers},
-                                   {"num_attention_heads", config.num_heads},
-                                   {"max_position_embeddings", config.max_position_embeddings}}) {
-    if (value == 0) fields.problem(fmt::format("{} is missing", key));
-  }
-  if (config.num_heads == 0 || config.hidden_size == 0) return;
   if (config.head_dim == 0) {
     if (config.hidden_size % config.num_heads != 0) {
       fields.problem(fmt::format("hidden_size {} is not a multiple of num_attention_heads {}, and head_dim is missing",
@@ -132,8 +300,9 @@ void check_sizes(JsonFields& fields, ModelConfig& config) {
   }
   if (config.num_kv_heads == 0) config.num_kv_heads = config.num_heads;
   if (config.num_heads % config.num_kv_heads != 0) {
-    fields.problem(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}", config.num_heads,
-                               config.num_kv_heads));
+    fields.problem(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}{}", config.num_heads,
+                               config.num_kv_heads,
+                               fields.has("num_key_value_heads") ? "" : ", the default of a missing one"));
   }
   if (config.rotary_dim() < 2 || config.rotary_dim() % 2 != 0) {
     fields.problem(fmt::format("head_dim {} x partial_rotary_factor {} gives {} rotated elements, needs an even number",
@@ -151,7 +320,23 @@ void check_sizes(JsonFields& fields, ModelConfig& config) {
     fields.problem(fmt::format("layer_types has \"{}\", needs full_attention or sliding_attention", type));
     break;
   }
+  if (config.hidden_act == "swish") config.hidden_act = "silu";  // the same function
   if (config.hidden_act != "silu") fields.problem(fmt::format("hidden_act is \"{}\", needs silu", config.hidden_act));
+}
+
+// Whether the directory's weights hold an lm_head that is not the embedding table over again. A checkpoint that cannot
+// be opened has none: opening its weights says what is wrong.
+bool has_own_lm_head(const std::filesystem::path& dir) {
+  const Result<Checkpoint> checkpoint = Checkpoint::open(dir);
+  if (!checkpoint.ok()) return false;
+  const TensorEntry* lm_head = checkpoint->find("lm_head.weight");
+  if (lm_head == nullptr) {  // perhaps as codes: lm_head.qweight, lm_head.weight_packed
+    return std::any_of(checkpoint->entries().begin(), checkpoint->entries().end(),
+                       [](const TensorEntry& entry) { return entry.name.starts_with("lm_head."); });
+  }
+  const TensorEntry* embed_tokens = checkpoint->find("model.embed_tokens.weight");
+  return embed_tokens != nullptr && (lm_head->dtype_name != embed_tokens->dtype_name ||
+                                     checkpoint->bytes(*lm_head) != checkpoint->bytes(*embed_tokens));
 }
 
 }  // namespace
@@ -168,19 +353,10 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
   JsonFields fields(root, "", problems);
   ModelConfig config;
 
-  std::vector<std::string> architectures;
-  fields.read_strings("architectures", architectures);
-  if (architectures.size() == 1)
-    config.architecture = architectures[0];
-  else
-    fields.problem(fmt::format("architectures has {} entries, needs one", architectures.size()));
-  fields.read("model_type", config.model_type);
-
-  const FamilyDefaults& defaults = family_defaults(config.model_type);
-  config.head_dim = defaults.head_dim;
-  config.rms_norm_eps = defaults.rms_norm_eps;
-  config.rope.theta = defaults.rope_theta;
-  config.tie_word_embeddings = defaults.tie_word_embeddings;
+  const FamilyClass* known = read_family(fields, config);
+  const FamilyClass& family = known != nullptr ? *known : kFamilyClasses[0];
+  set_defaults(family, config);
+  refuse_nulls(fields, family);
 
   constexpr int64_t kMaxSize = 1 << 24;
   fields.read("vocab_size", config.vocab_size, 1, kMaxSize);
@@ -188,7 +364,9 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
   fields.read("intermediate_size", config.intermediate_size, 1, kMaxSize);
   fields.read("num_hidden_layers", config.num_layers, 1, 4096);
   fields.read("num_attention_heads", config.num_heads, 1, 4096);
+  if (fields.is_null("num_key_value_heads")) config.num_kv_heads = 0;
   fields.read("num_key_value_heads", config.num_kv_heads, 1, 4096);
+  if (fields.is_null("head_dim")) config.head_dim = 0;
   fields.read("head_dim", config.head_dim, 1, 1024);
   fields.read("max_position_embeddings", config.max_position_embeddings, 1, kMaxSize);
   fields.read("rms_norm_eps", config.rms_norm_eps, 0.0, 1.0);
@@ -197,10 +375,7 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
   fields.read("attention_bias", config.attention_bias);
   fields.read("mlp_bias", config.mlp_bias);
   fields.read("use_bias", config.use_bias);
-  fields.read("sliding_window", config.sliding_window, 1, int64_t{1} << 30);
-  fields.read("use_sliding_window", config.use_sliding_window);
-  fields.read("max_window_layers", config.max_window_layers, 0, 4096);
-  fields.read_strings("layer_types", config.layer_types);
+  read_window(fields, family, config);
   fields.read_ids("eos_token_id", config.eos_token_ids);
   fields.read_ids("bos_token_id", config.bos_token_ids);
   read_dtype(fields, config);
@@ -213,7 +388,8 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
 Result<ModelConfig> load_model_config(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) {
-    return not_found("{}: no such model; give a directory with config.json and *.safetensors, or a *.gguf file", path.string());
+    return not_found("{}: no such model; give a directory with config.json and *.safetensors, or a *.gguf file",
+                     path.string());
   }
   if (is_gguf_path(path)) {
     ASSIGN_OR_RETURN(const std::unique_ptr<GgufCheckpoint> gguf, GgufCheckpoint::open(path));
@@ -225,6 +401,14 @@ Result<ModelConfig> load_model_config(const std::filesystem::path& path) {
   ASSIGN_OR_RETURN(const std::string text, read_text_file(file, kMaxConfigBytes));
   Result<ModelConfig> config = parse_model_config(text);
   if (!config.ok()) return config.status().with_context(file.string());
+  if (config->tie_word_embeddings && has_own_lm_head(file.parent_path())) {
+    log_warning(
+        "model",
+        "{}: tie_word_embeddings is true, but the checkpoint has an lm_head that differs from embed_tokens; the "
+        "lm_head is used, as in transformers",
+        file.string());
+    config->tie_word_embeddings = false;
+  }
   return config;
 }
 

@@ -2,7 +2,8 @@
 // except for sizes that our glossary names otherwise (num_heads, num_kv_heads, num_layers).
 //
 // Read in both spellings that are in use: rope_theta + rope_scaling + torch_dtype, and transformers 5's rope_parameters
-// + dtype.
+// + dtype. A key that config.json leaves out has the value that the family's configuration class in transformers gives
+// it. What transformers cannot run, or runs differently from what the keys say, is refused.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ struct RopeConfig {
   double theta = 10000.0;
   double partial_rotary_factor = 1.0;                    // rotary_dim = head_dim * this
   double factor = 1.0;                                   // linear, dynamic, yarn, llama3
-  int64_t original_max_position_embeddings = 0;          // yarn, llama3, dynamic; 0: max_position_embeddings
+  int64_t original_max_position_embeddings = 0;          // yarn, llama3; default max_position_embeddings
   double beta_fast = 32.0, beta_slow = 1.0;              // yarn
   double attention_factor = 0.0;                         // yarn: multiplies cos and sin; 0: computed from factor
   double mscale = 0.0, mscale_all_dim = 0.0;             // yarn
@@ -35,15 +36,15 @@ struct RopeConfig {
 };
 
 struct ModelConfig {
-  std::string architecture;  // architectures[0]: "Qwen3ForCausalLM"
-  std::string model_type;    // "qwen3"
+  std::string architecture;  // "Qwen3ForCausalLM": architectures[0], or of model_type
+  std::string model_type;    // "qwen3", or of architectures[0]
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
   int64_t intermediate_size = 0;
   int64_t num_layers = 0;    // num_hidden_layers
   int64_t num_heads = 0;     // num_attention_heads, over all ranks
-  int64_t num_kv_heads = 0;  // num_key_value_heads, over all ranks; default num_heads
-  int64_t head_dim = 0;      // default hidden_size / num_heads
+  int64_t num_kv_heads = 0;  // num_key_value_heads, over all ranks
+  int64_t head_dim = 0;
   int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
   std::string hidden_act = "silu";
@@ -52,8 +53,8 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool use_bias = false;                 // ERNIE
   int64_t sliding_window = 0;            // 0: none
-  bool use_sliding_window = false;       // Qwen2
-  int64_t max_window_layers = 0;         // Qwen2: the first layer that slides
+  bool use_sliding_window = false;       // Qwen: false makes sliding_window 0
+  int64_t max_window_layers = 0;         // Qwen: the first layer that slides
   std::vector<std::string> layer_types;  // "full_attention", "sliding_attention"; empty when config.json has none
   RopeConfig rope;
   DType torch_dtype = DType::kBf16;  // of the checkpoint, as config.json says; the tensors decide
@@ -67,7 +68,8 @@ struct ModelConfig {
 
 // Errors name the key, its value and what is allowed. Keys that no supported family reads are not looked at.
 Result<ModelConfig> parse_model_config(std::string_view json);
-// `path`: a model directory, a config.json or a *.gguf file.
+// `path`: a model directory, a config.json or a *.gguf file. If the directory holds an lm_head.weight that differs from
+// the embedding table, tie_word_embeddings is false, whatever config.json says.
 Result<ModelConfig> load_model_config(const std::filesystem::path& path);
 
 }  // namespace spate

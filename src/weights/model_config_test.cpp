@@ -6,6 +6,8 @@
 //          key.
 #include "weights/model_config.h"
 
+#include <fstream>
+
 #include "base/test_support.h"
 #include "weights/generation_config.h"
 
@@ -26,6 +28,10 @@ std::string config_with(const std::string& more, const std::string& without = ""
     if (without != key) json += std::string(",\"") + key + "\":" + value;
   }
   return json + (more.empty() ? "" : "," + more) + "}";
+}
+
+void write_file(const std::filesystem::path& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
 }
 
 std::string config_error(const std::string& json) { return parse_model_config(json).status().message(); }
@@ -75,12 +81,57 @@ TEST_CASE("what config.json leaves out is what the family's class assumes") {
   CHECK_FALSE(llama->tie_word_embeddings);
   std::string json = config_with("");
   json.replace(json.find("\"llama\""), 7, "\"ernie4_5\"");
+  json.replace(json.find("Llama"), 5, "Ernie4_5");
   const auto ernie = parse_model_config(json);
-  REQUIRE(ernie.ok());
+  REQUIRE_MESSAGE(ernie.ok(), ernie.status().to_string());
   CHECK(ernie->head_dim == 128);
   CHECK(ernie->tie_word_embeddings);
   CHECK(ernie->rope.theta == 500000);
   CHECK(ernie->rms_norm_eps == 1e-5);
+  CHECK(ernie->num_kv_heads == 2);
+}
+
+TEST_CASE("either of architectures and model_type is enough") {
+  const auto by_architecture = parse_model_config(R"({"architectures":["Qwen3ForCausalLM"]})");
+  REQUIRE_MESSAGE(by_architecture.ok(), by_architecture.status().to_string());
+  CHECK(by_architecture->model_type == "qwen3");
+  CHECK(by_architecture->head_dim == 128);
+  const auto by_type = parse_model_config(R"({"model_type":"mistral"})");
+  REQUIRE_MESSAGE(by_type.ok(), by_type.status().to_string());
+  CHECK(by_type->architecture == "MistralForCausalLM");
+  CHECK(by_type->num_kv_heads == 8);
+  CHECK(by_type->sliding_window == 4096);
+  // A family that nobody here knows is refused by what runs models.
+  CHECK(parse_model_config(R"({"architectures":["GraniteForCausalLM"],"model_type":"granite"})")->architecture ==
+        "GraniteForCausalLM");
+}
+
+// Embeddings of two tokens and perhaps an lm_head, bf16.
+void write_checkpoint(const std::filesystem::path& dir, const std::string& lm_head_name, bool lm_head_differs) {
+  const std::string tensor = R"({"dtype":"BF16","shape":[2,1],"data_offsets":[)";
+  std::string header = R"({"model.embed_tokens.weight":)" + tensor + "0,4]}";
+  if (!lm_head_name.empty()) header += ",\"" + lm_head_name + "\":" + tensor + "4,8]}";
+  header += "}";
+  const uint64_t size = header.size();
+  std::string bytes(reinterpret_cast<const char*>(&size), sizeof size);
+  bytes += header + "abcd";
+  if (!lm_head_name.empty()) bytes += lm_head_differs ? "abce" : "abcd";
+  write_file(dir / "model.safetensors", bytes);
+}
+
+TEST_CASE("an lm_head of its own is not tied, whatever config.json says") {
+  TempDir dir;
+  write_file(dir.path() / "config.json", config_with(R"("tie_word_embeddings":true)"));
+  const auto is_tied = [&] { return load_model_config(dir.path())->tie_word_embeddings; };
+  CHECK(is_tied());  // no weights at all: --load-format dummy
+  write_checkpoint(dir.path(), "", false);
+  CHECK(is_tied());
+  write_checkpoint(dir.path(), "lm_head.weight", false);
+  CHECK(is_tied());
+  write_checkpoint(dir.path(), "lm_head.weight", true);
+  CHECK_FALSE(is_tied());
+  write_checkpoint(dir.path(), "lm_head.qweight", false);
+  CHECK_FALSE(is_tied());
 }
 
 TEST_CASE("bad values are named") {
@@ -91,7 +142,9 @@ TEST_CASE("bad values are named") {
   const Case cases[] = {
       {"", "not a JSON object"},
       {"[1]", "not a JSON object"},
-      {config_with("", "hidden_size"), "hidden_size is missing"},
+      {"{}", "architectures and model_type are missing"},
+      {R"({"model_type":"magic"})", "architectures is missing, and model_type \"magic\" is not known"},
+      {R"({"architectures":["LlamaForCausalLM","LlamaModel"]})", "architectures has 2 entries, needs one"},
       {config_with(R"("hidden_size":-5)", "hidden_size"), "hidden_size is -5, needs a whole number in [1, 1048576]"},
       {config_with(R"("hidden_size":"48")", "hidden_size"), "hidden_size is \"48\", needs a whole number"},
       {config_with(R"("hidden_size":47)", "hidden_size"), "hidden_size 47 is not a multiple of num_attention_heads 4"},
@@ -107,7 +160,8 @@ TEST_CASE("bad values are named") {
       {config_with(R"("layer_types":["full_attention","a","full_attention"])"), "layer_types has \"a\""},
       {config_with(R"("rope_scaling":{"type":"magic"})"),
        "rope type \"magic\" is not one of default, linear, dynamic, yarn, llama3"},
-      {config_with(R"("rope_scaling":{"type":"linear"})"), "rope type \"linear\" needs a factor"},
+      {config_with(R"("rope_scaling":{"type":"linear"})"),
+       "rope_scaling.factor is missing, and rope type \"linear\" needs it"},
       {config_with(R"("rope_scaling":{"type":"linear","factor":0})"),
        "rope_scaling.factor is 0, needs a number in [1, 1000000]"},
       {config_with(R"("rope_scaling":[1])"), "rope_scaling is [1], needs an object"},

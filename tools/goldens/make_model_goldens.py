@@ -25,9 +25,9 @@ import shutil
 import sys
 
 import torch
-from safetensors.torch import save_file
-from transformers import (Ernie4_5Config, Ernie4_5ForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
-                          Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+from safetensors.torch import load_file, save_file
+from transformers import (AutoModelForCausalLM, Ernie4_5Config, Ernie4_5ForCausalLM, LlamaConfig, LlamaForCausalLM, MinistralConfig,
+                          MinistralForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 
 OUT = pathlib.Path(__file__).resolve().parents[2] / "test" / "goldens" / "model"
 PROMPT_LENS = (5, 18, 33)  # below, across and beyond a KV block of 16
@@ -41,7 +41,8 @@ def rope(rope_type="default", theta=10000.0, **more):
     return dict(rope_type=rope_type, rope_theta=theta, **more)
 
 
-# name -> (model class, config, options: dtype of the stored weights; old_style config.json; num_shards; max_model_len; seqs)
+# name -> (model class, config, options: dtype of the stored weights; old_style config.json; num_shards; max_model_len; seqs;
+#          changes of config.json; bare: tensors without the prefix "model.")
 MODELS = {
     # The plain decoder, f32 weights.
     "llama_plain": (LlamaForCausalLM, LlamaConfig(**BASE, rope_parameters=rope()), dict(dtype=torch.float32)),
@@ -77,6 +78,14 @@ MODELS = {
     "mistral_window": (MistralForCausalLM, MistralConfig(**BASE, head_dim=20, sliding_window=8, rope_parameters=rope()),
         dict(old_style=True)),
     "mistral_plain": (MistralForCausalLM, MistralConfig(**BASE, sliding_window=None, rope_parameters=rope(theta=1e6)), {}),
+    # layer_types says which layers slide; transformers runs such a Mistral as its class Ministral.
+    "mistral_layer_types": (MinistralForCausalLM, MinistralConfig(**BASE, head_dim=20, sliding_window=8,
+        layer_types=["full_attention", "sliding_attention", "full_attention"], rope_parameters=rope()),
+        dict(changes=dict(model_type="mistral", architectures=["MistralForCausalLM"]))),
+    # Tied by its config.json, but with an lm_head of its own; tensors without a prefix; rope_scaling beside rope_parameters.
+    "llama_bare_own_lm_head": (LlamaForCausalLM, LlamaConfig(**BASE, rope_parameters=rope("linear", 5e5, factor=4.0)),
+        dict(bare=True, changes=dict(tie_word_embeddings=True, architectures=["LlamaModel"], rope_theta=5e5,
+                                     rope_scaling=dict(type="linear", factor=4.0), rope_parameters=rope()))),
     "ernie4_5_tied": (Ernie4_5ForCausalLM, Ernie4_5Config(**BASE, head_dim=16, tie_word_embeddings=True,
         rope_parameters=rope(theta=500000.0)), dict(old_style=True)),
     "ernie4_5_bias": (Ernie4_5ForCausalLM, Ernie4_5Config(**BASE, head_dim=20, tie_word_embeddings=False, use_bias=True,
@@ -150,16 +159,21 @@ def make(name, model_class, config, dtype=torch.bfloat16, num_shards=1, max_mode
     stored = json.loads((folder / "config.json").read_text())
     if options.get("old_style"):
         stored = old_style(stored)
+    stored |= options.get("changes", {})
     (folder / "config.json").write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n")
+    if options.get("bare"):
+        tensors = load_file(folder / "model.safetensors")
+        save_file({key.removeprefix("model."): value for key, value in tensors.items()}, folder / "model.safetensors",
+                  metadata={"format": "pt"})
 
     mid_layer = config.num_hidden_layers // 2
     goldens, errors = {}, {"hidden": [], "logits": []}
     seqs = seqs or [(prompt_len, NUM_DECODE) for prompt_len in PROMPT_LENS]
     all_token_ids = [torch.randint(0, config.vocab_size, (prompt_len + num_decode,), generator=generator).tolist()
                      for prompt_len, num_decode in seqs]
-    # Read back from the folder: a cast of the model in memory would also round its RoPE frequencies.
+    # Read back from the folder, as its config.json says: a cast of the model in memory would also round its RoPE frequencies.
     exact, rounded = [[run(read_back, ids, seq[0], mid_layer) for ids, seq in zip(all_token_ids, seqs)] for read_back in
-                      (model_class.from_pretrained(folder, dtype=run_dtype, attn_implementation="eager").eval()
+                      (AutoModelForCausalLM.from_pretrained(folder, dtype=run_dtype, attn_implementation="eager").eval()
                        for run_dtype in (torch.float32, torch.bfloat16))]
     for i, ((prompt_len, _), token_ids) in enumerate(zip(seqs, all_token_ids)):
         errors["hidden"] += [relative_l2(rounded[i][place], exact[i][place]) for place in ("first", "mid", "last")]

@@ -58,6 +58,45 @@ std::string hugging_face_name(std::string_view name) {
   return known ? fmt::format("model.layers.{}.{}{}", module.substr(0, after), *known, kind) : std::string(name);
 }
 
+// The tensors of a file lie in the order of its table, each at the first aligned byte behind the one before, and the
+// last one ends the file. A type, a shape or an offset that was changed breaks this order, mostly without leaving the
+// file.
+class TableCheck {
+ public:
+  TableCheck(const GgufFile& file, uint64_t file_bytes)
+      : alignment_(file.alignment()), data_bytes_(file_bytes - file.data_start()) {}
+
+  void add(const GgufTensorInfo& info, uint64_t num_bytes, std::vector<std::string>& problems) {
+    if (is_stopped_) return;
+    if (info.offset != next_offset_) {
+      problems.push_back(
+          previous_.empty()
+              ? fmt::format("{} is at offset {}, needs 0: it is the first", info.name, info.offset)
+              : fmt::format("{} is at offset {}, but {} before it ends at {}: the type, the shape or the offset of one "
+                            "of them is wrong",
+                            info.name, info.offset, previous_, end_));
+    }
+    previous_ = info.name;
+    end_ = info.offset + num_bytes;  // no overflow: inside of the file
+    next_offset_ = (end_ + alignment_ - 1) / alignment_ * alignment_;
+  }
+  // The next offset is not known.
+  void stop() { is_stopped_ = true; }
+  void finish(std::vector<std::string>& problems) const {
+    if (is_stopped_ || previous_.empty() || data_bytes_ <= next_offset_) return;
+    problems.push_back(
+        fmt::format("{}, the last tensor, ends at offset {}, but {} bytes follow: its type or shape is "
+                    "wrong",
+                    previous_, end_, data_bytes_ - end_));
+  }
+
+ private:
+  uint64_t alignment_, data_bytes_;
+  std::string_view previous_;
+  uint64_t end_ = 0, next_offset_ = 0;
+  bool is_stopped_ = false;
+};
+
 }  // namespace
 
 Result<std::unique_ptr<GgufCheckpoint>> GgufCheckpoint::open(const std::filesystem::path& path) {
@@ -91,9 +130,11 @@ Status GgufCheckpoint::read_tensors() {
   std::vector<std::string> problems;
   std::vector<std::pair<TensorEntry, Place>> found;
   for (size_t i = 0; i < files_.size(); ++i) {
+    TableCheck table(files_[i], bytes_[i].size());
     for (const GgufTensorInfo& info : files_[i].tensors()) {
       Place place;
       Result<TensorEntry> entry = read_tensor(info, static_cast<int>(i), place);
+      if (entry.ok()) table.add(info, entry->num_bytes, problems);
       if (!entry.ok()) {
         problems.push_back(entry.status().message());
       } else if (info.name == "rope_freqs.weight") {
@@ -105,7 +146,9 @@ Status GgufCheckpoint::read_tensors() {
       } else {
         found.emplace_back(std::move(entry).value(), place);
       }
+      if (!problems.empty()) table.stop();
     }
+    table.finish(problems);
   }
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
     return std::tie(a.first.file_idx, a.first.offset) < std::tie(b.first.file_idx, b.first.offset);

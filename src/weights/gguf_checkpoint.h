@@ -26,7 +26,7 @@ struct GgufFormat;
 class GgufCheckpoint final : public WeightSource {
  public:
   // Errors list all problems of the tensors: a type that is not read, bytes outside of the file, rows of no whole
-  // blocks.
+  // blocks, tensors that overlap or leave a gap.
   static Result<std::unique_ptr<GgufCheckpoint>> open(const std::filesystem::path& path);
   // `files`: their bytes, the first with the metadata; they outlive the result.
   static Result<std::unique_ptr<GgufCheckpoint>> parse(const std::vector<std::string_view>& files);

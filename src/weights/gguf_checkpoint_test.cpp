@@ -211,7 +211,31 @@ TEST_CASE("metadata that the goldens do not have") {
                                .value();
   CHECK(yarn.rope.beta_fast == 16);
   CHECK(yarn.rope.attention_factor == doctest::Approx(0.5 * (0.1 * std::log(4.0) + 1)));
+  const auto yarn_file = [] {
+    MetadataFile file("qwen2");
+    file.own_text("rope.scaling.type", "yarn").own_number("rope.scaling.factor", 4);
+    return file;
+  };
+  CHECK(yarn_file().config()->rope.attention_factor == 0);  // computed from the factor
+  CHECK(yarn_file().own_number("rope.scaling.yarn_attn_factor", 1.5f).config()->rope.attention_factor == 1.5);
+  CHECK(yarn_file()
+            .own_number("rope.scaling.yarn_attn_factor", 1.5f)
+            .own_number("rope.scaling.attn_factor", 0.5f)
+            .config()
+            ->rope.attention_factor == 0.75);
+  CHECK(yarn_file().own_number("rope.scaling.yarn_ext_factor", 1).config().ok());
+  CHECK(says(yarn_file().own_number("rope.scaling.yarn_ext_factor", 0.5f).config().status(),
+             "rope.scaling.yarn_ext_factor is 0.5, needs 1"));
+  CHECK(says(yarn_file().own_number("rope.scaling.yarn_log_multiplier", 0.1f).config().status(),
+             "rope.scaling.yarn_log_multiplier"));
   CHECK(MetadataFile("qwen2").own_integer("rope.dimension_count", 8).config()->rotary_dim() == 8);
+  CHECK(MetadataFile("llama").own_integer("rope.dimension_count", 16).config()->rotary_dim() == 16);
+  CHECK(says(MetadataFile("llama").own_integer("rope.dimension_count", 8).config().status(),
+             "llama.rope.dimension_count is 8, needs 16"));
+  for (const uint32_t rotary_dim : {0u, 2u, 7u, 18u}) {
+    CHECK(says(MetadataFile("qwen2").own_integer("rope.dimension_count", rotary_dim).config().status(),
+               "qwen2.rope.dimension_count"));
+  }
   CHECK(MetadataFile("qwen2").own_text("rope.scaling.type", "none").config()->rope.type == RopeType::kDefault);
   CHECK(says(MetadataFile("qwen2").own_text("rope.scaling.type", "linear").config().status(),
              "qwen2.rope.scaling.factor"));
@@ -281,6 +305,61 @@ TEST_CASE("what is not read is refused by name") {
     const Status status = read_all(bytes);
     CHECK_MESSAGE(says(status, one.says), status.to_string(), "\n  should say ", one.says);
   }
+}
+
+// The bytes that a tensor of so many elements takes in a type; 0: its rows are no whole blocks of it.
+uint64_t bytes_in(const GgufFormat& format, const GgufTensorInfo& info) {
+  uint64_t rows = 1;
+  for (size_t i = 1; i < info.dims.size(); ++i) rows *= info.dims[i];
+  const auto block = static_cast<uint64_t>(format.block_size);
+  return info.dims[0] % block == 0 ? rows * info.dims[0] / block * static_cast<uint64_t>(format.block_bytes) : 0;
+}
+
+TEST_CASE("a changed type or offset is refused with the tensor's name") {
+  int num_types = 0, num_offsets = 0;
+  for (const char* name : {"gguf_qwen2_yarn", "gguf_qwen3_k", "gguf_llama3"}) {
+    CAPTURE(name);
+    const std::string sample = golden_bytes(name);
+    const GgufFile file = GgufFile::parse(sample).value();
+    for (size_t i = 0; i < file.tensors().size(); ++i) {
+      const GgufTensorInfo& info = file.tensors()[i];
+      CAPTURE(info.name);
+      const size_t dims_bytes = 8 * (info.dims.size() - 1);  // kType and kOffset are of two dimensions
+      const auto changed = [&](size_t skip, auto value) {
+        std::string bytes = sample;
+        patch(bytes, std::string(info.name), skip - 8 + dims_bytes, value);
+        return read_all(bytes);
+      };
+      const uint64_t num_bytes = bytes_in(*find_gguf_format(info.ggml_type), info);
+      const auto padded = [&](uint64_t bytes) { return (bytes + file.alignment() - 1) / file.alignment(); };
+      for (uint32_t type = 0; type <= 30; ++type) {
+        const GgufFormat* format = find_gguf_format(type);
+        if (format == nullptr || format->block_bytes == 0 || type == info.ggml_type) continue;
+        const uint64_t other_bytes = bytes_in(*format, info);
+        // F16 and BF16 take the same place: nothing but the values tells them apart.
+        if (other_bytes != 0 && padded(other_bytes) == padded(num_bytes)) continue;
+        const Status status = changed(kType, type);
+        CHECK_MESSAGE(says(status, std::string(info.name)), format->name, ": ", status.to_string());
+        ++num_types;
+      }
+      for (const uint64_t offset : {info.offset + file.alignment(), info.offset - file.alignment(), uint64_t{0}}) {
+        if (offset == info.offset || offset > sample.size()) continue;
+        const Status status = changed(kOffset, offset);
+        CHECK_MESSAGE(says(status, std::string(info.name)), offset, ": ", status.to_string());
+        ++num_offsets;
+      }
+    }
+  }
+  CHECK(num_types > 300);
+  CHECK(num_offsets > 100);
+}
+
+TEST_CASE("bytes behind the last tensor are refused beyond its padding") {
+  std::string bytes = golden_bytes("gguf_qwen2_yarn");
+  CHECK(read_all(bytes).ok());
+  bytes += std::string(32, 'x');
+  const Status status = read_all(bytes);
+  CHECK_MESSAGE(says(status, "the last tensor, ends at offset"), status.to_string());
 }
 
 TEST_CASE("metadata that does not fit is refused with its key") {

@@ -84,6 +84,31 @@ class Metadata {
   std::string prefix_;
 };
 
+// What cos and sin are multiplied with. Converters write config.json's attention_factor as yarn_attn_factor: it
+// replaces YaRN's own factor. attn_factor multiplies the result.
+Status read_yarn_attention(const Metadata& metadata, double factor, ConfigJson& scaling) {
+  double attention_factor = factor > 1 ? 0.1 * std::log(factor) + 1 : 1;
+  bool is_given = false;
+  if (metadata.has("rope.scaling.yarn_attn_factor")) {
+    ASSIGN_OR_RETURN(attention_factor, metadata.get_number("rope.scaling.yarn_attn_factor"));
+    is_given = true;
+  }
+  if (metadata.has("rope.scaling.attn_factor")) {
+    ASSIGN_OR_RETURN(const double attn_factor, metadata.get_number("rope.scaling.attn_factor"));
+    attention_factor *= attn_factor;
+    is_given = true;
+  }
+  if (is_given) scaling.add("attention_factor", attention_factor);
+  // Keys of other architectures that would change the factors again.
+  for (const auto& [key, neutral] :
+       {std::pair{"rope.scaling.yarn_ext_factor", 1.0}, {"rope.scaling.yarn_log_multiplier", 0.0}}) {
+    if (!metadata.has(key)) continue;
+    ASSIGN_OR_RETURN(const double value, metadata.get_number(key));
+    if (value != neutral) return unimplemented("{} is {}, needs {}", key, value, neutral);
+  }
+  return ok_status();
+}
+
 Status read_rope(const Metadata& metadata, ConfigJson& json) {
   if (metadata.has("rope.freq_base")) RETURN_IF_ERROR(metadata.copy_number("rope.freq_base", "rope_theta", json));
   ConfigJson scaling;
@@ -103,11 +128,7 @@ Status read_rope(const Metadata& metadata, ConfigJson& json) {
       RETURN_IF_ERROR(
           metadata.copy_int("rope.scaling.original_context_length", "original_max_position_embeddings", scaling));
     }
-    if (metadata.has("rope.scaling.attn_factor")) {
-      // Theirs multiplies YaRN's own factor, transformers' replaces it.
-      ASSIGN_OR_RETURN(const double attn_factor, metadata.get_number("rope.scaling.attn_factor"));
-      if (type == "yarn") scaling.add("attention_factor", attn_factor * (0.1 * std::log(factor) + 1));
-    }
+    if (type == "yarn") RETURN_IF_ERROR(read_yarn_attention(metadata, factor, scaling));
     for (const auto& [key, json_key] :
          {std::pair{"rope.scaling.yarn_beta_fast", "beta_fast"}, {"rope.scaling.yarn_beta_slow", "beta_slow"}}) {
       if (metadata.has(key)) RETURN_IF_ERROR(metadata.copy_number(key, json_key, scaling));
@@ -128,11 +149,12 @@ Status read_sizes(const Metadata& metadata, ConfigJson& json) {
                                       {"context_length", "max_position_embeddings"}}) {
     RETURN_IF_ERROR(metadata.copy_int(key, json_key, json));
   }
-  if (metadata.has("attention.head_count_kv")) {
-    RETURN_IF_ERROR(metadata.copy_int("attention.head_count_kv", "num_key_value_heads", json));
-  }
+  // Families differ in what they assume: a file that is silent means as many as heads.
+  const bool has_kv_heads = metadata.has("attention.head_count_kv");
+  RETURN_IF_ERROR(metadata.copy_int(has_kv_heads ? "attention.head_count_kv" : "attention.head_count",
+                                    "num_key_value_heads", json));
   RETURN_IF_ERROR(metadata.copy_number("attention.layer_norm_rms_epsilon", "rms_norm_eps", json));
-  // Families differ in what they assume: a file that is silent means width / heads.
+  // The same holds for the width of a head: width / heads.
   ASSIGN_OR_RETURN(const int64_t width, metadata.get_int("embedding_length"));
   ASSIGN_OR_RETURN(const int64_t heads, metadata.get_int("attention.head_count"));
   int64_t head_dim = heads > 0 ? width / heads : 0;
@@ -144,12 +166,23 @@ Status read_sizes(const Metadata& metadata, ConfigJson& json) {
     if (value_dim != head_dim) return unimplemented("keys of {} and values of {} elements", head_dim, value_dim);
   }
   json.add("head_dim", head_dim);
-  if (metadata.has("rope.dimension_count")) {
-    ASSIGN_OR_RETURN(const int64_t rotary_dim, metadata.get_int("rope.dimension_count"));
-    if (head_dim > 0 && rotary_dim != head_dim) {
-      json.add("partial_rotary_factor", static_cast<double>(rotary_dim) / static_cast<double>(head_dim));
-    }
+  return ok_status();
+}
+
+// A part of each head may rotate, which no config.json of these families can say. llama.cpp refuses it for Llama.
+Status read_rotary_dim(const Metadata& metadata, ModelConfig& config) {
+  if (!metadata.has("rope.dimension_count")) return ok_status();
+  ASSIGN_OR_RETURN(const int64_t rotary_dim, metadata.get_int("rope.dimension_count"));
+  if (rotary_dim == config.head_dim) return ok_status();
+  ASSIGN_OR_RETURN(const std::string_view architecture, metadata.file().get_string("general.architecture"));
+  if (architecture == "llama") {
+    return data_loss("llama.rope.dimension_count is {}, needs {}, the width of a head", rotary_dim, config.head_dim);
   }
+  if (rotary_dim < 4 || rotary_dim > config.head_dim || rotary_dim % 2 != 0) {
+    return data_loss("{}.rope.dimension_count is {}, needs an even number in [4, {}]", architecture, rotary_dim,
+                     config.head_dim);
+  }
+  config.rope.partial_rotary_factor = static_cast<double>(rotary_dim) / static_cast<double>(config.head_dim);
   return ok_status();
 }
 
@@ -213,6 +246,7 @@ Result<ModelConfig> GgufCheckpoint::model_config() const {
     json.add("bos_token_id", bos);
   }
   ASSIGN_OR_RETURN(ModelConfig config, parse_model_config(json.object()));
+  RETURN_IF_ERROR(read_rotary_dim(metadata, config));
   if (!rope_factors_.empty()) {
     if (static_cast<int64_t>(rope_factors_.size()) != config.rotary_dim() / 2) {
       return data_loss("rope_freqs.weight has {} elements, needs {}", rope_factors_.size(), config.rotary_dim() / 2);

@@ -20,7 +20,8 @@ enum class TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserD
 // normalize a file.
 const char* const kDeepSeekLlmPatterns[] = {
     R"([\r\n])",
-    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-"
+    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-"
+    "ὅὈ-"
     "Ὅὐ-"
     "ὗὙὛὝὟ-\u1F7Dᾀ-ᾴᾶ-ᾼ\u1FBEῂ-ῄῆ-ῌῐ-\u1FD3ῖ-\u1FDBῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212A-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-"
     "ꚛꜢ-"
@@ -194,6 +195,32 @@ Status read_special_token(const GgufFile& file, std::string_view name, const Voc
   return ok_status();
 }
 
+// Texts that llama.cpp takes for control tokens whatever their type is: Aquila's <|endoftext|> is a normal token.
+constexpr std::string_view kControlTexts[] = {"<|endoftext|>",   "<|im_end|>",    "<|eot_id|>", "<|eom_id|>",
+                                              "<|end_of_text|>", "<end_of_turn>", "<|end|>"};
+
+TokenType token_type(int64_t type, std::string_view text) {
+  const bool is_control =
+      std::find(std::begin(kControlTexts), std::end(kControlTexts), text) != std::end(kControlTexts);
+  return is_control ? TokenType::kControl : static_cast<TokenType>(type);
+}
+
+// Phi-3's special tokens, but for three, take the white space behind them. Files do not say so: as in llama.cpp, the
+// model's name does.
+bool is_phi3(const GgufFile& file) {
+  const Result<std::string_view> value = file.get_string("general.name");
+  if (!value.ok()) return false;
+  std::string name(*value);
+  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+  return name.find("phi-3") != std::string::npos || name.find("phi3") != std::string::npos;
+}
+constexpr std::string_view kPhi3KeepsSpaceBehind[] = {"<unk>", "<s>", "<|endoftext|>"};
+
+// Tokens of these types are found in a text before it is split.
+bool is_added(TokenType type) {
+  return type == TokenType::kControl || type == TokenType::kUserDefined || type == TokenType::kUnknown;
+}
+
 Status read_vocabulary(const GgufFile& file, TokenizerParts& parts) {
   ASSIGN_OR_RETURN(const std::vector<std::string_view> tokens, file.get_strings("tokenizer.ggml.tokens"));
   parts.vocabulary.reserve(tokens.size());
@@ -201,13 +228,21 @@ Status read_vocabulary(const GgufFile& file, TokenizerParts& parts) {
     if (!is_valid_utf8(tokens[id])) return data_loss("tokenizer.ggml.tokens[{}] is not UTF-8", id);
     RETURN_IF_ERROR(parts.vocabulary.add(tokens[id], static_cast<int64_t>(id)));
   }
-  if (file.find("tokenizer.ggml.token_type") == nullptr) return ok_status();
-  ASSIGN_OR_RETURN(const std::vector<int64_t> types, file.get_ints("tokenizer.ggml.token_type"));
-  for (size_t id = 0; id < std::min(types.size(), tokens.size()); ++id) {
-    const auto type = static_cast<TokenType>(types[id]);
-    if (type != TokenType::kControl && type != TokenType::kUserDefined) continue;
-    RETURN_IF_ERROR(parts.add_token(
-        {.content = std::string(tokens[id]), .normalized = false, .special = type == TokenType::kControl}));
+  std::vector<int64_t> types;
+  if (file.find("tokenizer.ggml.token_type") != nullptr) {
+    ASSIGN_OR_RETURN(types, file.get_ints("tokenizer.ggml.token_type"));
+  }
+  types.resize(tokens.size(), static_cast<int64_t>(TokenType::kNormal));
+  const bool strips_right = is_phi3(file);
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    const TokenType type = token_type(types[id], tokens[id]);
+    if (!is_added(type)) continue;
+    const bool keeps_space = std::find(std::begin(kPhi3KeepsSpaceBehind), std::end(kPhi3KeepsSpaceBehind),
+                                       tokens[id]) != std::end(kPhi3KeepsSpaceBehind);
+    RETURN_IF_ERROR(parts.add_token({.content = std::string(tokens[id]),
+                                     .rstrip = strips_right && !keeps_space,
+                                     .normalized = false,
+                                     .special = type != TokenType::kUserDefined}));
   }
   return ok_status();
 }

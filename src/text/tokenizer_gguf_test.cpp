@@ -110,6 +110,95 @@ void write_gpt2_file(const GgufFile& gpt2, const std::string& pre, const std::fi
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
+struct TestToken {
+  std::string text;
+  int32_t type = 1;  // 1 normal, 2 unknown, 3 control, 4 user-defined
+  float score = 0;
+};
+
+// A GGUF file of a few tokens, with `name` as the model's.
+void write_small_file(const std::string& model, const std::string& name, const std::vector<TestToken>& tokens,
+                      const std::vector<std::string>& merges, const std::filesystem::path& path) {
+  std::string bytes = "GGUF";
+  const auto number = [&](auto value) { bytes.append(reinterpret_cast<const char*>(&value), sizeof value); };
+  const auto string = [&](std::string_view text) {
+    number(uint64_t{text.size()});
+    bytes += text;
+  };
+  const auto key = [&](std::string_view text, GgufType type) {
+    string(text);
+    number(static_cast<uint32_t>(type));
+  };
+  const auto array = [&](std::string_view text, GgufType type, size_t size) {
+    key(text, GgufType::kArray);
+    number(static_cast<uint32_t>(type));
+    number(uint64_t{size});
+  };
+  number(uint32_t{3});
+  number(uint64_t{0});
+  number(uint64_t{7});
+  key("general.name", GgufType::kString);
+  string(name);
+  key("tokenizer.ggml.model", GgufType::kString);
+  string(model);
+  key("tokenizer.ggml.add_bos_token", GgufType::kBool);
+  number(uint8_t{0});
+  array("tokenizer.ggml.tokens", GgufType::kString, tokens.size());
+  for (const TestToken& token : tokens) string(token.text);
+  array("tokenizer.ggml.token_type", GgufType::kInt32, tokens.size());
+  for (const TestToken& token : tokens) number(token.type);
+  array("tokenizer.ggml.scores", GgufType::kFloat32, tokens.size());
+  for (const TestToken& token : tokens) number(token.score);
+  array("tokenizer.ggml.merges", GgufType::kString, merges.size());
+  for (const std::string& merge : merges) string(merge);
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+using Ids = std::vector<int32_t>;
+
+const std::vector<TestToken> kSentencePieceTokens = {
+    {"<unk>", 2},       {"<s>", 3},    {"</s>", 3},     {"\u2581", 1, -1},    {"a", 1, -2},
+    {"\u2581a", 1, -3}, {"\n", 1, -4}, {"<|user|>", 3}, {"<|endoftext|>", 3}, {"<tool>", 4},
+};
+
+TEST_CASE("gguf vocabularies: <unk> in a text is that token") {
+  TempDir dir;
+  const auto file = dir.path() / "model.gguf";
+  write_small_file("llama", "a model", kSentencePieceTokens, {}, file);
+  const auto tokenizer = Tokenizer::load(file);
+  REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().to_string());
+  CHECK((*tokenizer)->encode("a<unk>a") == Ids{5, 0, 5});
+  CHECK((*tokenizer)->is_special(0));
+  CHECK((*tokenizer)->encode("<unk>", {.parse_special = false}) != Ids{0});
+}
+
+TEST_CASE("gguf vocabularies: a normal token that ends an answer is a control token") {
+  TempDir dir;
+  const auto file = dir.path() / "model.gguf";
+  write_small_file("gpt2", "Aquila", {{"<|endoftext|>"}, {"a"}, {"b"}, {"ab"}}, {"a b"}, file);
+  const auto tokenizer = Tokenizer::load(file);
+  REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().to_string());
+  CHECK((*tokenizer)->encode("ab<|endoftext|>a") == Ids{3, 0, 1});
+  CHECK((*tokenizer)->is_special(0));
+}
+
+TEST_CASE("gguf vocabularies: Phi-3's special tokens take the white space behind them") {
+  TempDir dir;
+  const auto file = dir.path() / "model.gguf";
+  const std::string text = "<|user|> \n a</s>\na<tool>\na";
+  // Three tokens keep what is behind them.
+  const std::string kept = "<s>\na<|endoftext|>\na<unk>\na";
+  for (const char* name : {"Phi-3-mini-4k-instruct", "phi3"}) {
+    write_small_file("llama", name, kSentencePieceTokens, {}, file);
+    const auto tokenizer = Tokenizer::load(file);
+    REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().to_string());
+    CHECK((*tokenizer)->encode(text) == Ids{7, 5, 2, 5, 9, 5});
+    CHECK((*tokenizer)->encode(kept) == Ids{1, 3, 6, 4, 8, 3, 6, 4, 0, 3, 6, 4});
+  }
+  write_small_file("llama", "Llama", kSentencePieceTokens, {}, file);
+  CHECK((*Tokenizer::load(file))->encode("<|user|>\na") == Ids{7, 3, 6, 4});
+}
+
 TEST_CASE("gguf vocabularies: other splits") {
   const auto path = shared_data() / "vocab" / "ggml-vocab-gpt-2.gguf";
   if (shared_data().empty() || !std::filesystem::exists(path)) {

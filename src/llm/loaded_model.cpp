@@ -10,6 +10,7 @@
 #include <sstream>
 #include <thread>
 
+#include "base/log.h"
 #include "weights/gguf/gguf_path.h"
 #include "weights/open_weights.h"
 
@@ -74,6 +75,17 @@ Status load_text(const LlmConfig& llm, const fs::path& model_path, LoadedModel& 
   model.chat_template = std::make_shared<const ChatTemplate>(std::move(parsed).value());
   model.chat_template_source = std::move(source);
   return ok_status();
+}
+
+void add_warnings(LoadedModel& model) {
+  const int64_t num_ids = model.tokenizer == nullptr ? 0 : model.tokenizer->vocab_size();
+  if (num_ids > model.config.vocab_size) {
+    model.warnings.push_back(
+        fmt::format("the tokenizer has ids up to {}, but vocab_size is {}: a prompt that needs an id from {} on is "
+                    "refused. Does the tokenizer belong to this model?",
+                    num_ids - 1, model.config.vocab_size, model.config.vocab_size));
+  }
+  for (const std::string& warning : model.warnings) log_warning("model", "{}: {}", model.name, warning);
 }
 
 }  // namespace
@@ -144,6 +156,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
   RETURN_IF_ERROR(load_status);
   RETURN_IF_ERROR(text_status);
   if (progress) progress(1.0);
+  add_warnings(*model);
 
   const MemoryPlan& plan = model->ranks->memory_plan();
   EngineConfig engine_config;

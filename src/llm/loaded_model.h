@@ -32,6 +32,7 @@ struct LoadedModel {
   const BackEnd* back_end = nullptr;             // that it runs on
   std::unique_ptr<RankGroup> ranks;              // outlives the engine
   std::shared_ptr<Engine> engine;                // not started
+  std::vector<std::string> warnings;             // what the model's files get wrong; logged by load_model
   std::vector<std::string> summary;              // lines for the start-up log
 };
 

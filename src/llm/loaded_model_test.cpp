@@ -7,6 +7,7 @@
 #include "llm/loaded_model.h"
 
 #include <algorithm>
+#include <fstream>
 
 #include "base/test_support.h"
 
@@ -57,6 +58,25 @@ TEST_CASE("a folder of codes with the tokenizer of a GGUF file") {
   CHECK((*loaded)->tokenizer->vocab_size() == 48);
   llm.tokenizer.clear();
   CHECK(load_model(llm).status().message().find("tokenizer.json") != std::string::npos);
+}
+
+TEST_CASE("a tokenizer larger than the model's vocabulary is warned of") {
+  TempDir dir;
+  LlmConfig llm = reference_model("gguf_llama3/model.gguf");
+  llm.tokenizer = llm.model;  // of 48 tokens
+  llm.model = dir.path().string();
+  llm.dummy_weights = true;
+  const auto warnings = [&](int vocab_size) {
+    std::ofstream(dir.path() / "config.json")
+        << R"({"model_type":"llama","hidden_size":32,"intermediate_size":64,"num_hidden_layers":1,)"
+        << R"("num_attention_heads":2,"max_position_embeddings":64,"vocab_size":)" << vocab_size << "}";
+    const auto loaded = load_model(llm);
+    REQUIRE_MESSAGE(loaded.ok(), loaded.status().to_string());
+    return (*loaded)->warnings;
+  };
+  CHECK(warnings(48).empty());
+  REQUIRE(warnings(40).size() == 1);
+  CHECK(warnings(40)[0].find("ids up to 47, but vocab_size is 40") != std::string::npos);
 }
 
 TEST_CASE("a model that is not there, and a file that is no GGUF") {

@@ -14,7 +14,7 @@ void print_report(const EvalReport& report, bool json) {
     nlohmann::ordered_json skills = nlohmann::ordered_json::object();
     for (const auto& [name, skill] : report.skills) skills[name] = skill.score();
     const nlohmann::ordered_json object{
-        {"average", report.average()}, {"skills", skills}, {"perplexity", report.perplexity}};
+        {"average", report.average()}, {"skills", skills}, {"perplexity", report.perplexity}, {"preemptions", report.num_preemptions}};
     std::printf("%s\n", object.dump().c_str());
     return;
   }
@@ -26,8 +26,9 @@ void print_report(const EvalReport& report, bool json) {
     std::printf("%-14s               %.4f  (%lld tokens)\n", "perplexity", report.perplexity,
                 static_cast<long long>(report.num_text_tokens));
   }
-  std::printf("%lld output tokens in %.1f s: %.0f tokens/s\n", static_cast<long long>(report.num_output_tokens),
-              report.seconds, static_cast<double>(report.num_output_tokens) / report.seconds);
+  std::printf("%lld output tokens in %.1f s: %.0f tokens/s, %llu preemptions\n", static_cast<long long>(report.num_output_tokens),
+              report.seconds, static_cast<double>(report.num_output_tokens) / report.seconds,
+              static_cast<unsigned long long>(report.num_preemptions));
 }
 
 }  // namespace

@@ -111,6 +111,7 @@ Result<EvalReport> evaluate(const ModelArguments& model_arguments, const EvalArg
   RETURN_IF_ERROR(ask_questions(*model, arguments, questions, report));
   RETURN_IF_ERROR(measure_perplexity(*model, texts, report));
   model->engine->stop();
+  report.num_preemptions = model->engine->stats().num_preemptions;
   return report;
 }
 

@@ -23,6 +23,7 @@ struct EvalReport {
   int64_t num_text_tokens = 0;
   int64_t num_output_tokens = 0;
   double seconds = 0;  // of the questions
+  uint64_t num_preemptions = 0;
 
   double average() const {
     double sum = 0;

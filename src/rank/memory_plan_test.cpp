@@ -20,9 +20,14 @@ MemoryPlanInput small_model() {
           .model_max_len = 1000};
 }
 
+// The number behind a flag that the message must name.
 int64_t number_behind(const std::string& text, const std::string& word) {
   const size_t at = text.find(word);
-  return at == std::string::npos ? -1 : std::atoll(text.c_str() + at + word.size());
+  INFO(text);
+  REQUIRE(at != std::string::npos);
+  const int64_t number = std::atoll(text.c_str() + at + word.size());
+  REQUIRE(number > 0);
+  return number;
 }
 
 }  // namespace

@@ -50,6 +50,7 @@ class CollectingSink final : public OutputSink {
   std::set<size_t> num_top, num_prompt_top;  // that the ranks gave for a token
   size_t num_finished = 0;
   int num_errors = 0;
+  EngineStats stats;  // at the end
 };
 
 // Passes steps on and notes how many top log-probabilities the ranks gave, before the engine cuts them to what was
@@ -124,7 +125,8 @@ std::shared_ptr<CollectingSink> run(const Variant& variant, const std::vector<st
   while (engine->step()) {
   }
   CHECK(sink->num_errors == 0);
-  CHECK(engine->stats().num_kv_blocks_used == 0);
+  sink->stats = engine->stats();
+  CHECK(sink->stats.num_kv_blocks_used == 0);
   return sink;
 }
 
@@ -224,13 +226,18 @@ TEST_CASE("rank group: tokens do not depend on how the work is cut") {
       {"unchunked", {.max_num_batched_tokens = 64, .chunked = false}},
       {"prefix cache", {.max_num_batched_tokens = 48}},
       {"one at a time", {.max_num_seqs = 1}},
-      {"tight memory", {.num_kv_blocks = 6}},
+      {"tight memory", {.num_kv_blocks = 5}},
       {"two ranks", {.tensor_parallel_size = 2}},
   };
   for (const auto& [name, variant] : variants) {
     CAPTURE(name);
     const auto got = run(variant, prompts, kOutputLen);
     for (size_t i = 0; i < prompts.size(); ++i) CHECK(got->tokens[i] == whole->tokens[i]);
+    // The variant does what it is named for.
+    const bool hits_prefixes = variant.prefix_caching && variant.max_num_batched_tokens == 48;
+    if (hits_prefixes) CHECK(got->stats.prefix_cache_hits > 0);
+    if (!variant.prefix_caching) CHECK(got->stats.prefix_cache_hits == 0);
+    CHECK((got->stats.num_preemptions > 0) == (variant.num_kv_blocks == 5));
   }
 }
 

@@ -58,13 +58,24 @@ Page parse_page(const std::string& text) {
   return page;
 }
 
-void check_histogram(const Page& page, const std::string& name, const std::string& labels) {
-  double last = -1, infinite = -1;
+// What Prometheus refuses of a histogram: buckets out of order or falling, none for +Inf, another +Inf than the count. Empty: nothing.
+std::string histogram_problem(const Page& page, const std::string& name, const std::string& labels) {
+  std::map<double, double> buckets;  // by upper bound
   for (const auto& [series, value] : page.samples) {
-    if (series.starts_with(name + "_bucket") && series.find("le=\"+Inf\"") != std::string::npos) infinite = value;
-    last = std::max(last, value);
+    if (!series.starts_with(name + "_bucket{")) continue;
+    const size_t le = series.find("le=\"");
+    if (le == std::string::npos) return "a bucket without le: " + series;
+    const std::string bound = series.substr(le + 4, series.find('"', le + 4) - le - 4);
+    buckets[bound == "+Inf" ? INFINITY : std::stod(bound)] = value;
   }
-  CHECK(page.samples.at(name + "_count" + labels) == infinite);
+  if (buckets.size() < 2 || buckets.rbegin()->first != INFINITY) return "no bucket for +Inf";
+  double last = 0;
+  for (const auto& [bound, value] : buckets) {
+    if (value < last) return "a bucket falls to " + std::to_string(value) + " at " + std::to_string(bound);
+    last = value;
+  }
+  if (page.samples.at(name + "_count" + labels) != last) return "the count is not that of +Inf";
+  return "";
 }
 
 }  // namespace
@@ -111,13 +122,29 @@ TEST_CASE("metrics: the page is valid and has the names that dashboards and auto
         "vllm:iteration_tokens_total", "vllm:request_params_n", "vllm:request_params_max_tokens"}) {
     INFO(name);
     CHECK(page.types.at(name) == "histogram");
-    check_histogram(page, name, labels);
+    CHECK(histogram_problem(page, name, labels) == "");
   }
   for (const char* name : {"vllm:generation_tokens_total", "vllm:prompt_tokens_total", "vllm:num_preemptions_total",
                            "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total"}) {
     CHECK(page.types.at(name) == "counter");
   }
   CHECK(page.types.at("vllm:cache_config_info") == "gauge");
+}
+
+// The instrument: it must see what it is for.
+TEST_CASE("metrics: a histogram whose buckets fall, or whose count is another, is noticed") {
+  const std::string good =
+      "# TYPE t histogram\nt_bucket{le=\"1.0\"} 1\nt_bucket{le=\"10.0\"} 2\nt_bucket{le=\"+Inf\"} 3\nt_sum{} 9\nt_count{} 3\n";
+  const auto problem_after = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    if (!from.empty()) text.replace(text.find(from), from.size(), to);
+    return histogram_problem(parse_page(text), "t", "{}");
+  };
+  CHECK(problem_after("", "") == "");
+  CHECK(problem_after("le=\"1.0\"} 1", "le=\"1.0\"} 3").find("falls") != std::string::npos);
+  CHECK(problem_after("le=\"+Inf\"} 3", "le=\"+Inf\"} 1").find("falls") != std::string::npos);
+  CHECK(problem_after("t_count{} 3", "t_count{} 4").find("count") != std::string::npos);
+  CHECK(problem_after("t_bucket{le=\"+Inf\"} 3\n", "").find("+Inf") != std::string::npos);
 }
 
 TEST_CASE("metrics: without an engine the page is valid too") {

@@ -21,6 +21,7 @@ void StepPlanBuilder::begin(uint64_t step_id) {
   block_copies_.clear();
   seqs_.clear();
   data_.clear();
+  masks_.clear();
 }
 
 uint32_t StepPlanBuilder::append_data(std::span<const int32_t> values) {
@@ -61,10 +62,19 @@ void StepPlanBuilder::add_block_copy(int32_t src_block_id, int32_t dst_block_id)
   block_copies_.push_back({src_block_id, dst_block_id});
 }
 
+int32_t StepPlanBuilder::add_mask(std::span<const uint32_t> words) {
+  CHECK(header_.num_masks == 0 || header_.mask_words == static_cast<int32_t>(words.size()),
+        "masks of {} and {} words in one step", header_.mask_words, words.size());
+  header_.mask_words = static_cast<int32_t>(words.size());
+  masks_.insert(masks_.end(), words.begin(), words.end());
+  return header_.num_masks++;
+}
+
 void StepPlanBuilder::add_seq(const SeqStep& seq) {
   seqs_.push_back(seq);
   header_.num_tokens += seq.query_len;
   header_.num_sampled += (seq.flags & kSample) != 0;
+  header_.num_logits += num_logits_of(seq);
   header_.num_prompt_logprobs += (seq.flags & kPromptLogprobs) != 0;
   header_.max_query_len = std::max(header_.max_query_len, seq.query_len);
   header_.max_seq_len = std::max(header_.max_seq_len, seq.num_computed_tokens + seq.query_len);
@@ -87,11 +97,14 @@ std::span<const std::byte> StepPlanBuilder::finish() {
   header_.block_copies_offset = place(block_copies_.size() * sizeof(BlockCopy));
   header_.seqs_offset = place(seqs_.size() * sizeof(SeqStep));
   header_.data_offset = place(data_.size() * sizeof(int32_t));
+  header_.masks_offset = place(masks_.size() * sizeof(uint32_t));
   CHECK(end <= UINT32_MAX, "a step plan of {} bytes", end);
   header_.total_bytes = static_cast<uint32_t>(end);
 
   image_.resize(end / 8);
-  image_.back() = 0;  // the padding after an odd number of values
+  // The padding after an odd number of values.
+  image_[(header_.masks_offset - 1) / 8] = 0;
+  image_.back() = 0;
   char* image = reinterpret_cast<char*>(image_.data());
   const auto put = [image](uint32_t offset, const auto& values) {
     if (!values.empty()) std::memcpy(image + offset, values.data(), values.size() * sizeof(values[0]));
@@ -102,6 +115,7 @@ std::span<const std::byte> StepPlanBuilder::finish() {
   put(header_.block_copies_offset, block_copies_);
   put(header_.seqs_offset, seqs_);
   put(header_.data_offset, data_);
+  put(header_.masks_offset, masks_);
   return {reinterpret_cast<const std::byte*>(image), end};
 }
 

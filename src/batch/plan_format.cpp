@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <bit>
 #include <iterator>
 
 #include "batch/plan_validate.h"
@@ -12,6 +13,18 @@ constexpr int kMaxShown = 8;  // ids of a list
 template <typename Out>
 void write_ids(Out out, const int32_t* ids, int count) {
   fmt::format_to(out, "[{}{}]", fmt::join(ids, ids + std::min(count, kMaxShown), " "), count > kMaxShown ? " ..." : "");
+}
+
+// How many tokens each of the sequence's masks allows.
+template <typename Out>
+void write_masks(Out out, const void* plan, const StepPlanHeader& header, const SeqStep& seq) {
+  const uint32_t* masks = plan_array<uint32_t>(plan, header.masks_offset);
+  for (int i = 0; i < num_logits_of(seq); ++i) {
+    const uint32_t* mask = masks + static_cast<size_t>(seq.first_mask + i) * header.mask_words;
+    int num_allowed = 0;
+    for (int word = 0; word < header.mask_words; ++word) num_allowed += std::popcount(mask[word]);
+    fmt::format_to(out, "{}{}", i == 0 ? " masks allow " : " ", num_allowed);
+  }
 }
 
 }  // namespace
@@ -44,9 +57,19 @@ std::string format_plan(std::span<const std::byte> plan) {
   }
   for (int i = 0; i < header.num_seqs; ++i) {
     const SeqStep& seq = plan_array<SeqStep>(plan.data(), header.seqs_offset)[i];
-    fmt::format_to(out, "  run row {}: {} + {}{}{}\n", seq.row, seq.num_computed_tokens, seq.query_len,
+    const bool decodes = seq.phase == SeqPhase::kDecode;
+    fmt::format_to(out, "  run row {}: {} {}{} + {}{}{}", seq.row, decodes ? "decode" : "prefill",
+                   decodes ? "at most " : "", seq.num_computed_tokens, seq.query_len,
                    (seq.flags & kSample) != 0 ? " sample" : "",
                    (seq.flags & kPromptLogprobs) != 0 ? " prompt_logprobs" : "");
+    if ((seq.flags & kDraftsInRow) != 0) {
+      fmt::format_to(out, " {} drafts in the row", seq.num_drafts);
+    } else if (seq.num_drafts > 0) {
+      text += " drafts ";
+      write_ids(out, data + seq.drafts_begin, seq.num_drafts);
+    }
+    if (seq.first_mask >= 0) write_masks(out, plan.data(), header, seq);
+    text += '\n';
   }
   return text;
 }

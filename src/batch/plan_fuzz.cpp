@@ -26,7 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
                                      .max_model_len = 4096,
                                      .max_blocks_per_seq = 256,
                                      .num_kv_blocks = 1000,
-                                     .vocab_size = 50000};
+                                     .vocab_size = 100};
   if (spate::validate_plan(plan, limits).ok()) spate::format_plan(plan);
   return 0;
 }

@@ -21,7 +21,8 @@ constexpr StepPlanLimits kLimits{.max_num_seqs = 4,
                                  .num_kv_blocks = 20,
                                  .vocab_size = 100};
 
-// A plan with every part: two sequences, one entering its row with bias and stop ids, a copy, block table changes.
+// A plan with every part: two sequences, one entering its row with bias and stop ids, the other decoding with two
+// drafts and three masks; a copy, block table changes.
 std::vector<uint64_t> full_plan(StepPlanBuilder& builder) {
   const std::vector<int32_t> token_ids{11, 12, 13, 14, 15};
   const std::vector<std::pair<int32_t, float>> logit_bias{{7, -1.5f}, {9, 2.0f}};
@@ -37,7 +38,19 @@ std::vector<uint64_t> full_plan(StepPlanBuilder& builder) {
   std::ranges::copy(std::vector<int32_t>{3, 19}, builder.add_blocks(2, 0, 2).begin());
   std::ranges::copy(std::vector<int32_t>{5}, builder.add_blocks(0, 7, 1).begin());
   builder.add_block_copy(4, 3);
-  builder.add_seq({.row = 0, .query_len = 1, .flags = kSample, .num_computed_tokens = 28});
+  const uint32_t first_mask[] = {0xffffffff, 0, 0, 0xf};
+  const uint32_t other_mask[] = {1, 0, 0, 0};
+  SeqStep decode{.row = 0,
+                 .query_len = 3,
+                 .phase = SeqPhase::kDecode,
+                 .flags = kSample,
+                 .num_computed_tokens = 28,
+                 .num_drafts = 2};
+  decode.drafts_begin = builder.add_drafts(std::vector<int32_t>{21, 22});
+  decode.first_mask = builder.add_mask(first_mask);
+  builder.add_mask(other_mask);
+  builder.add_mask(other_mask);
+  builder.add_seq(decode);
   builder.add_seq({.row = 2, .query_len = 4, .flags = kSample | kPromptLogprobs, .num_computed_tokens = 1});
   const std::span<const std::byte> image = builder.finish();
   std::vector<uint64_t> copy(image.size() / 8);
@@ -55,11 +68,14 @@ TEST_CASE("a plan is read back as it was written") {
   const auto& header = *reinterpret_cast<const StepPlanHeader*>(image.data());
   CHECK(header.step_id == 42);
   CHECK(header.num_seqs == 2);
-  CHECK(header.num_tokens == 5);
+  CHECK(header.num_tokens == 7);
   CHECK(header.num_sampled == 2);
+  CHECK(header.num_logits == 4);
+  CHECK(header.num_masks == 3);
+  CHECK(header.mask_words == mask_words_of(kLimits.vocab_size));
   CHECK(header.num_prompt_logprobs == 1);
   CHECK(header.max_query_len == 4);
-  CHECK(header.max_seq_len == 29);
+  CHECK(header.max_seq_len == 31);
   const int32_t* data = plan_array<int32_t>(image.data(), header.data_offset);
   const RowUpdate& row = *plan_array<RowUpdate>(image.data(), header.row_updates_offset);
   CHECK(row.row == 2);
@@ -80,7 +96,13 @@ TEST_CASE("a plan is read back as it was written") {
   CHECK(blocks[1].row == 0);
   CHECK(blocks[1].first_block_idx == 7);
   CHECK(plan_array<BlockCopy>(image.data(), header.block_copies_offset)->dst_block_id == 3);
-  CHECK(plan_array<SeqStep>(image.data(), header.seqs_offset)[1].query_len == 4);
+  const SeqStep* seqs = plan_array<SeqStep>(image.data(), header.seqs_offset);
+  CHECK(seqs[1].query_len == 4);
+  CHECK(data[seqs[0].drafts_begin + 1] == 22);
+  const uint32_t* masks = plan_array<uint32_t>(image.data(), header.masks_offset);
+  CHECK(mask_allows(masks, 99));
+  CHECK_FALSE(mask_allows(masks, 40));
+  CHECK(mask_allows(masks + 2 * header.mask_words, 0));
 }
 
 TEST_CASE("an empty plan is valid") {
@@ -92,12 +114,13 @@ TEST_CASE("an empty plan is valid") {
 TEST_CASE("the printed plan names rows, blocks and tokens") {
   StepPlanBuilder builder;
   const std::string text = format_plan(bytes_of(full_plan(builder)));
-  CHECK(text.find("step 42: 2 sequences, 5 tokens") != std::string::npos);
+  CHECK(text.find("step 42: 2 sequences, 7 tokens") != std::string::npos);
   CHECK(text.find("row 2 <- 5 tokens, 1 computed") != std::string::npos);
   CHECK(text.find("[11 12 13 14 15]") != std::string::npos);
   CHECK(text.find("row 2 blocks 0.. <- [3 19]") != std::string::npos);
   CHECK(text.find("block 4 -> block 3") != std::string::npos);
-  CHECK(text.find("run row 2: 1 + 4 sample prompt_logprobs") != std::string::npos);
+  CHECK(text.find("run row 2: prefill 1 + 4 sample prompt_logprobs") != std::string::npos);
+  CHECK(text.find("run row 0: decode at most 28 + 3 sample drafts [21 22] masks allow 36 1 1") != std::string::npos);
 }
 
 TEST_CASE("every wrong field is refused, and the message says which") {
@@ -147,8 +170,24 @@ TEST_CASE("every wrong field is refused, and the message says which") {
       {"comes twice", [](View v) { v.seqs[0].row = 2; }},
       {"query_len", [](View v) { v.seqs[0].query_len = 0; }},
       {"num_computed_tokens", [](View v) { v.seqs[0].num_computed_tokens = 32; }},
-      {"flags", [](View v) { v.seqs[0].flags = 4; }},
+      {"flags", [](View v) { v.seqs[0].flags = 0; }},
+      {"flags", [](View v) { v.seqs[0].flags = kSample | kPromptLogprobs; }},
+      {"flags", [](View v) { v.seqs[1].flags = kDraftsInRow; }},
+      {"flags", [](View v) { v.seqs[1].flags = 8; }},
+      {"phase", [](View v) { v.seqs[1].phase = static_cast<SeqPhase>(2); }},
+      {"num_drafts", [](View v) { v.seqs[1].num_drafts = 1; }},
+      {"num_drafts", [](View v) { v.seqs[0].num_drafts = -1; }},
+      {"query_len of a decode row", [](View v) { v.seqs[0].num_drafts = 1; }},
+      {"drafts", [](View v) { v.seqs[0].drafts_begin = 0xffffffff; }},
+      {"drafts", [](View v) { v.data[v.seqs[0].drafts_begin] = -1; }},
+      {"first_mask", [](View v) { v.seqs[0].first_mask = 1; }},
+      {"first_mask", [](View v) { v.seqs[0].first_mask = -2; }},
+      {"masks", [](View v) { v.header.num_masks = 1000; }},
+      {"masks", [](View v) { v.header.num_masks = -1; }},
+      {"masks", [](View v) { v.header.mask_words = 0x7fffffff; }},
+      {"mask_words", [](View v) { v.header.mask_words = 3; }},
       {"num_sampled", [](View v) { v.header.num_sampled = 1; }},
+      {"num_logits", [](View v) { v.header.num_logits = 3; }},
       {"max_seq_len", [](View v) { v.header.max_seq_len = 5; }},
       {"num_tokens", [](View v) { v.seqs[1].query_len = 16; }},
   };

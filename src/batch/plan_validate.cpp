@@ -15,6 +15,7 @@ struct PlanView {
   std::span<const BlockCopy> block_copies;
   std::span<const SeqStep> seqs;
   std::span<const int32_t> data;
+  std::span<const uint32_t> masks;
 };
 
 template <typename T>
@@ -47,6 +48,11 @@ Result<PlanView> read_plan(std::span<const std::byte> plan) {
       read_array(plan, "block_copies", header.block_copies_offset, header.num_block_copies, view.block_copies));
   RETURN_IF_ERROR(read_array(plan, "seqs", header.seqs_offset, header.num_seqs, view.seqs));
   RETURN_IF_ERROR(read_array(plan, "data", header.data_offset, header.num_data, view.data));
+  const int64_t num_mask_words = int64_t{header.num_masks} * header.mask_words;
+  if (header.num_masks < 0 || header.mask_words < 0) {
+    return data_loss("step plan: {} masks of {} words", header.num_masks, header.mask_words);
+  }
+  RETURN_IF_ERROR(read_array(plan, "masks", header.masks_offset, num_mask_words, view.masks));
   return view;
 }
 
@@ -126,32 +132,54 @@ Status check_blocks(const PlanView& view, const StepPlanLimits& limits) {
   return ok_status();
 }
 
+Status check_drafts_and_masks(const PlanView& view, const SeqStep& seq, const StepPlanLimits& limits) {
+  RETURN_IF_ERROR(check_in("num_drafts", seq.num_drafts, 0, seq.phase == SeqPhase::kDecode ? kMaxDrafts : 0));
+  if (seq.phase == SeqPhase::kDecode) {
+    RETURN_IF_ERROR(check_in("query_len of a decode row", seq.query_len, 1 + seq.num_drafts, 1 + seq.num_drafts));
+  }
+  if ((seq.flags & kDraftsInRow) == 0) {
+    RETURN_IF_ERROR(check_ids(view, "drafts", seq.drafts_begin, seq.num_drafts, limits.vocab_size));
+  }
+  if (seq.first_mask == -1) return ok_status();
+  return check_in("first_mask", seq.first_mask, 0, int64_t{view.header.num_masks} - num_logits_of(seq));
+}
+
 Status check_seqs(const PlanView& view, const StepPlanLimits& limits) {
   std::vector<char> seen(limits.max_num_seqs, 0);
-  int64_t num_tokens = 0, num_sampled = 0, num_prompt_logprobs = 0, max_query_len = 0, max_seq_len = 0;
+  int64_t num_tokens = 0, num_sampled = 0, num_logits = 0, num_prompt_logprobs = 0, max_query_len = 0, max_seq_len = 0;
   for (const SeqStep& seq : view.seqs) {
     RETURN_IF_ERROR(mark_once("row of a sequence", seq.row, seen));
     RETURN_IF_ERROR(check_in("query_len", seq.query_len, 1, limits.max_num_batched_tokens));
     RETURN_IF_ERROR(
         check_in("num_computed_tokens", seq.num_computed_tokens, 0, int64_t{limits.max_model_len} - seq.query_len));
-    RETURN_IF_ERROR(check_in("flags", seq.flags, 0, kSample | kPromptLogprobs));
+    const bool decodes = seq.phase == SeqPhase::kDecode;
+    RETURN_IF_ERROR(check_in("phase", static_cast<int32_t>(seq.phase), 0, 1));
+    if (decodes ? (seq.flags | kDraftsInRow) != (kSample | kDraftsInRow)
+                : (seq.flags & ~(kSample | kPromptLogprobs)) != 0) {
+      return data_loss("step plan: flags {:#x} of a {} row", seq.flags, decodes ? "decode" : "prefill");
+    }
+    RETURN_IF_ERROR(check_drafts_and_masks(view, seq, limits));
     num_tokens += seq.query_len;
     num_sampled += (seq.flags & kSample) != 0;
+    num_logits += num_logits_of(seq);
     num_prompt_logprobs += (seq.flags & kPromptLogprobs) != 0;
     max_query_len = std::max<int64_t>(max_query_len, seq.query_len);
     max_seq_len = std::max<int64_t>(max_seq_len, int64_t{seq.num_computed_tokens} + seq.query_len);
   }
   RETURN_IF_ERROR(check_in("num_tokens", num_tokens, 0, limits.max_num_batched_tokens));
   const StepPlanHeader& header = view.header;
-  if (header.num_tokens != num_tokens || header.num_sampled != num_sampled ||
+  if (header.num_masks > 0) {
+    RETURN_IF_ERROR(
+        check_in("mask_words", header.mask_words, mask_words_of(limits.vocab_size), mask_words_of(limits.vocab_size)));
+  }
+  if (header.num_tokens != num_tokens || header.num_sampled != num_sampled || header.num_logits != num_logits ||
       header.num_prompt_logprobs != num_prompt_logprobs || header.max_query_len != max_query_len ||
       header.max_seq_len != max_seq_len) {
     return data_loss(
-        "step plan: header says num_tokens {}, num_sampled {}, num_prompt_logprobs {}, max_query_len {}, max_seq_len "
-        "{}, its "
-        "sequences give {}, {}, {}, {}, {}",
-        header.num_tokens, header.num_sampled, header.num_prompt_logprobs, header.max_query_len, header.max_seq_len,
-        num_tokens, num_sampled, num_prompt_logprobs, max_query_len, max_seq_len);
+        "step plan: header says num_tokens {}, num_sampled {}, num_logits {}, num_prompt_logprobs {}, max_query_len "
+        "{}, max_seq_len {}, its sequences give {}, {}, {}, {}, {}, {}",
+        header.num_tokens, header.num_sampled, header.num_logits, header.num_prompt_logprobs, header.max_query_len,
+        header.max_seq_len, num_tokens, num_sampled, num_logits, num_prompt_logprobs, max_query_len, max_seq_len);
   }
   return ok_status();
 }

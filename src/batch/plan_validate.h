@@ -22,8 +22,8 @@ struct StepPlanLimits {
 
 // data_loss with the place and the values, or ok: then every offset, index, row, block and token id of the plan is
 // inside its bounds, its counts agree with each other, and no row is updated or run twice. Any bytes may be passed
-// (8-byte aligned). The running state itself is not known here: that num_computed_tokens equals the device's is checked
-// by nobody.
+// (8-byte aligned). The running state itself is not known here: nobody checks num_computed_tokens against the
+// device's.
 Status validate_plan(std::span<const std::byte> plan, const StepPlanLimits& limits);
 
 // Several lines: the header, then a line for each row, block update, copy and sequence. The plan must be valid.

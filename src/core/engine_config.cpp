@@ -1,5 +1,7 @@
 #include "core/engine_config.h"
 
+#include "core/step_plan.h"
+
 namespace spate {
 namespace {
 
@@ -18,6 +20,9 @@ Status validate_engine_config(const EngineConfig& config) {
   RETURN_IF_ERROR(at_least("--max-num-waiting", config.max_num_waiting, 1));
   RETURN_IF_ERROR(at_least("--long-prefill-token-threshold", config.long_prefill_token_threshold, 0));
   RETURN_IF_ERROR(at_least("--max-prefill-stall-ms", config.max_prefill_stall_ms, 0));
+  if (config.num_drafts < 0 || config.num_drafts > kMaxDrafts) {
+    return invalid_argument("the number of draft tokens must be in [0, {}], got {}", kMaxDrafts, config.num_drafts);
+  }
   if (config.max_num_batched_tokens < config.max_num_seqs) {
     return invalid_argument(
         "--max-num-batched-tokens is {}, but each of the --max-num-seqs {} sequences needs one token of a step: "

@@ -8,6 +8,12 @@
 
 namespace spate {
 
+// Where the drafts of a decode row come from.
+enum class DraftSource : uint8_t {
+  kRepeat,    // the newest token that the host knows, again and again: the plainest proposer, to test the machinery
+  kExecutor,  // the executor proposes them behind each token that it samples
+};
+
 struct EngineConfig {
   int max_model_len = 4096;           // tokens of prompt and output together, of one sequence
   int max_num_seqs = 128;             // sequences that run at once: rows of device state
@@ -22,6 +28,11 @@ struct EngineConfig {
   int long_prefill_token_threshold = 0;
   // While sequences decode, a step takes prompt tokens for about this long at most; 0 = as many as fit the budget.
   int max_prefill_stall_ms = 0;
+
+  // Draft tokens of a decode row in each step, at most kMaxDrafts; fewer where budget, blocks or the length leave no
+  // room.
+  int num_drafts = 0;
+  DraftSource draft_source = DraftSource::kRepeat;
 
   int max_num_waiting = 1024;  // prompts submitted and not yet scheduled; beyond, requests are refused (429)
 

@@ -16,7 +16,7 @@ namespace spate {
 struct TokenLogprobs {
   int32_t token_id = 0;
   float logprob = 0;
-  int32_t rank = 0;  // 1 = the most probable
+  int32_t rank = 0;  // 1 = the most probable; 0 = the logits are not finite, nothing else is valid
   struct Top {
     int32_t token_id;
     float logprob;
@@ -27,10 +27,13 @@ struct TokenLogprobs {
 // What one step gave. Arrays are in the plan's order of the sequences that asked.
 struct StepResult {
   uint64_t step_id = 0;
-  std::vector<int32_t> next_token_ids;             // [num_sampled]
-  std::vector<TokenLogprobs> logprobs;             // [num_sampled] or empty when no row of the step asked
-  // For each sequence with kPromptLogprobs: query token i's entry is for the prompt token after it (query_len entries; the
-  // one for the first token after the prompt is left out).
+  // The tokens that each sampled sequence got, one sequence behind the other: its accepted drafts and one more.
+  // kNoToken comes last, in place of a token whose logits are not finite.
+  std::vector<int32_t> next_token_ids;
+  std::vector<int32_t> num_accepted;    // [num_sampled] drafts; empty when no row of the step had any
+  std::vector<TokenLogprobs> logprobs;  // as next_token_ids, or empty when no row of the step asked
+  // For each sequence with kPromptLogprobs: query token i's entry is for the prompt token after it (query_len entries;
+  // the one for the first token after the prompt is left out).
   std::vector<std::vector<TokenLogprobs>> prompt_logprobs;
   double device_seconds = 0;  // from begin_step to the ids
 };
@@ -41,8 +44,9 @@ class StepExecutor {
   virtual ~StepExecutor() = default;
   // Takes a copy of the plan and starts it; returns at once unless two steps are in flight already.
   virtual void submit(std::span<const std::byte> plan) = 0;
-  // The result of the oldest step submitted and not collected; waits for it. Fills `result`, reusing its memory. An error is
-  // final (a lost device, a dead peer): the engine ends every request with it and calls nothing but the destructor any more.
+  // The result of the oldest step submitted and not collected; waits for it. Fills `result`, reusing its memory. An
+  // error is final (a lost device, a dead peer): the engine ends every request with it and calls nothing but the
+  // destructor any more.
   virtual Status collect(StepResult& result) = 0;
   virtual int num_in_flight() const = 0;
 };

@@ -1,11 +1,17 @@
 // StepPlan: everything a rank needs to run one step, as one flat, relocatable, versioned byte image.
 //
-// In one process it is passed by pointer; to another process or a device the same bytes are copied. All offsets are in bytes
-// from the start of the image, all arrays are 8-byte aligned. The host decides what runs; the device holds the running state
-// (RowState in backend/ops.h): the plan carries only differences to it. batch/ builds it, rank/ runs it.
+// In one process it is passed by pointer; to another process or a device the same bytes are copied. All offsets are in
+// bytes from the start of the image, all arrays are 8-byte aligned. The host decides what runs; the device holds the
+// running state (RowState in backend/ops.h): the plan carries only differences to it. batch/ builds it, rank/ runs it.
 //
 //   StepPlanHeader | RowUpdate[num_row_updates] | BlockUpdate[num_block_updates] | BlockCopy[num_block_copies]
-//                  | SeqStep[num_seqs] | int32 data: prompt tokens, block ids, bias ids, bias values (float bits), stop ids
+//                  | SeqStep[num_seqs] | int32 data: prompt tokens, block ids, bias ids, bias values (float bits), stop
+//                  ids, drafts | token masks: uint32[num_masks, mask_words]
+//
+// A decode row with k drafts runs 1 + k tokens: its newest known token and the drafts. The device compares each draft
+// with the token that the model chooses in its place, keeps the longest prefix of equal ones and one chosen token more,
+// and moves num_computed_tokens on by accepted + 1. The host learns the count with the result, after it has planned the
+// next step: its num_computed_tokens of a decode row is an upper bound, the device's is exact.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +19,25 @@
 namespace spate {
 
 constexpr uint32_t kStepPlanMagic = 0x4e4c5053;  // "SPLN"
-constexpr uint32_t kStepPlanVersion = 1;
+constexpr uint32_t kStepPlanVersion = 2;
 constexpr int kMaxLogitBias = 1024;  // entries of logit_bias a request may have
 constexpr int kMaxStopIds = 64;      // eos and stop_token_ids together
 constexpr int kMaxLogprobs = 20;     // top_logprobs a request may ask for
+constexpr int32_t kNoToken = -1;  // sampled in place of a token where logits hold a NaN or +inf, or none that is finite
+constexpr int kMaxDrafts = 16;    // draft tokens of a row in one step
 
 struct StepPlanHeader {
   uint32_t magic = kStepPlanMagic;
   uint32_t version = kStepPlanVersion;
-  uint64_t step_id = 0;      // 1, 2, 3 ...
+  uint64_t step_id = 0;  // 1, 2, 3 ...
   uint32_t total_bytes = 0;
   int32_t num_row_updates = 0;
   int32_t num_block_updates = 0;
   int32_t num_block_copies = 0;
-  int32_t num_seqs = 0;            // sequences that run in this step
-  int32_t num_tokens = 0;          // sum of their query_len
-  int32_t num_sampled = 0;         // how many have kSample
+  int32_t num_seqs = 0;             // sequences that run in this step
+  int32_t num_tokens = 0;           // sum of their query_len
+  int32_t num_sampled = 0;          // how many have kSample
+  int32_t num_logits = 0;           // rows of logits that are sampled: the sum of their 1 + num_drafts
   int32_t num_prompt_logprobs = 0;  // how many have kPromptLogprobs
   int32_t max_query_len = 0;
   int32_t max_seq_len = 0;
@@ -36,14 +45,17 @@ struct StepPlanHeader {
   uint32_t block_updates_offset = 0;
   uint32_t block_copies_offset = 0;
   uint32_t seqs_offset = 0;
-  uint32_t data_offset = 0;        // the int32 data
-  uint32_t num_data = 0;           // int32 values in it
+  uint32_t data_offset = 0;  // the int32 data
+  uint32_t num_data = 0;     // int32 values in it
+  uint32_t masks_offset = 0;
+  int32_t num_masks = 0;
+  int32_t mask_words = 0;  // of one mask: ceil(vocab_size / 32); 0 without masks
 };
 
 // Sampling parameters of a row as the device sees them.
 struct RowSampling {
   uint64_t seed = 0;
-  float temperature = 0;         // 0 = greedy
+  float temperature = 0;  // 0 = greedy
   float top_p = 1;
   float min_p = 0;
   float repetition_penalty = 1;
@@ -54,7 +66,7 @@ struct RowSampling {
   int32_t min_tokens_until = 0;  // stop_ids are masked while num_tokens is below this
   int32_t num_bias = 0;
   int32_t num_stop_ids = 0;
-  int32_t num_logprobs = -1;     // -1 none; else so many top ones beside the sampled one's
+  int32_t num_logprobs = -1;  // -1 none; else so many top ones beside the sampled one's
 };
 
 // A sequence enters a row (new, resumed after preemption, forked). Its tokens are data[tokens_begin .. + num_tokens).
@@ -63,7 +75,7 @@ struct RowUpdate {
   int32_t row = 0;
   int32_t num_tokens = 0;
   int32_t num_computed_tokens = 0;
-  uint32_t tokens_begin = 0;       // index into data
+  uint32_t tokens_begin = 0;  // index into data
   uint32_t bias_ids_begin = 0;
   uint32_t bias_values_begin = 0;  // float bits
   uint32_t stop_ids_begin = 0;
@@ -84,20 +96,37 @@ struct BlockCopy {
   int32_t dst_block_id = 0;
 };
 
+enum class SeqPhase : int32_t {
+  kPrefill,  // catches up with known tokens; num_computed_tokens is exact
+  kDecode,   // all but the newest known token are computed: runs that one and its drafts, and samples at each of them
+};
+
 enum SeqStepFlags : uint32_t {
-  kSample = 1,          // the last query token's logits are sampled
-  kPromptLogprobs = 2,  // log-probabilities of the prompt tokens that follow the query tokens are wanted
+  kSample = 1,          // the logits of the last query token (decode: of all of them) are sampled
+  kPromptLogprobs = 2,  // prefill: log-probabilities of the prompt tokens that follow the query tokens are wanted
+  kDraftsInRow = 4,     // the drafts are in the row already, behind its known tokens: the executor proposed them
 };
 
 struct SeqStep {
   int32_t row = 0;
-  int32_t query_len = 0;
+  int32_t query_len = 0;  // decode: 1 + num_drafts
+  SeqPhase phase = SeqPhase::kPrefill;
   uint32_t flags = 0;
-  int32_t num_computed_tokens = 0;  // what the host believes; equals the device's value
+  int32_t num_computed_tokens = 0;  // before the step; decode: the most that it can be
+  int32_t num_drafts = 0;           // 0 .. kMaxDrafts
+  uint32_t drafts_begin = 0;        // index into data, unless kDraftsInRow
+  int32_t first_mask = -1;  // the masks of its logits rows are first_mask .. + num_drafts; -1: every token is allowed
 };
 
-static_assert(sizeof(StepPlanHeader) == 80 && sizeof(RowSampling) == 56 && sizeof(RowUpdate) == 88 &&
-              sizeof(BlockUpdate) == 16 && sizeof(BlockCopy) == 8 && sizeof(SeqStep) == 16);
+static_assert(sizeof(StepPlanHeader) == 96 && sizeof(RowSampling) == 56 && sizeof(RowUpdate) == 88 &&
+              sizeof(BlockUpdate) == 16 && sizeof(BlockCopy) == 8 && sizeof(SeqStep) == 32);
+
+// Rows of logits that a sequence gives to the sampler.
+constexpr int32_t num_logits_of(const SeqStep& seq) { return (seq.flags & kSample) != 0 ? 1 + seq.num_drafts : 0; }
+
+// A token mask: bit id % 32 of word id / 32 is set where the token may be chosen.
+constexpr int32_t mask_words_of(int64_t vocab_size) { return static_cast<int32_t>((vocab_size + 31) / 32); }
+constexpr bool mask_allows(const uint32_t* mask, int32_t id) { return (mask[id / 32] >> (id % 32) & 1) != 0; }
 
 // Typed access to an image (host or device code of a back-end).
 template <typename T>

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <random>
+#include <span>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -61,7 +63,10 @@ struct Engine::Impl {
   // Results.
   void note_started(const ScheduledStep& step);
   void route_results(const ScheduledStep& step);
-  void deliver_token(Sequence& seq, int32_t token_id, TokenLogprobs* logprobs);
+  void deliver_prompt_logprobs(const ScheduledStep& step, const ScheduledSeq& scheduled,
+                               std::vector<TokenLogprobs>& logprobs);
+  void deliver_tokens(const ScheduledStep& step, Sequence& seq, size_t first, size_t count);
+  void end_nonfinite(const ScheduledStep& step, SequenceGroup& group);
   void end_sequence(Sequence& seq, Output output);
   void end_all(const Status& error);
   void fail(const Status& error);
@@ -126,7 +131,7 @@ bool Engine::Impl::submit_step() {
   ScheduledStep& scheduled = steps[(oldest_step + num_in_flight) % kMaxStepsInFlight];
   scheduler.schedule_step(scheduled);
   if (scheduled.empty()) return false;
-  executor.submit(write_plan(scheduled, builder));
+  executor.submit(write_plan(scheduled, config.draft_source, builder));
   ++num_in_flight;
   note_started(scheduled);
   return true;
@@ -139,7 +144,7 @@ void Engine::Impl::collect_step() {
   oldest_step = (oldest_step + 1) % kMaxStepsInFlight;
   --num_in_flight;
   stats.device_seconds += result.device_seconds;
-  scheduler.retire_step(collected, result.device_seconds);
+  scheduler.retire_step(collected, result.num_accepted, result.device_seconds);
   route_results(collected);
 }
 
@@ -202,40 +207,78 @@ void Engine::Impl::note_started(const ScheduledStep& step) {
 }
 
 void Engine::Impl::route_results(const ScheduledStep& step) {
-  size_t num_sampled = 0, num_prompt_logprobs = 0;
+  size_t num_sampled = 0, num_tokens = 0, num_prompt_logprobs = 0;
   for (const ScheduledSeq& scheduled : step.seqs) {
     Sequence& seq = *scheduled.seq;
-    const bool wasted = seq.state == SequenceState::kFinished;
-    stats.num_wasted_rows += wasted;
+    stats.num_wasted_rows += seq.state == SequenceState::kFinished;
     if (scheduled.prompt_logprobs) {
-      std::vector<TokenLogprobs>& logprobs = result.prompt_logprobs.at(num_prompt_logprobs++);
-      if (!wasted) collect_prompt_logprobs(seq, scheduled.num_computed_tokens, logprobs);
+      deliver_prompt_logprobs(step, scheduled, result.prompt_logprobs.at(num_prompt_logprobs++));
     }
     if (scheduled.sample) {
-      const size_t i = num_sampled++;
-      const bool has_logprobs = !wasted && seq.group->request.sampling.logprobs.has_value();
-      if (!wasted) deliver_token(seq, result.next_token_ids.at(i), has_logprobs ? &result.logprobs.at(i) : nullptr);
+      const size_t num_accepted =
+          result.num_accepted.empty() ? 0 : static_cast<size_t>(result.num_accepted.at(num_sampled));
+      stats.num_drafts += static_cast<uint64_t>(scheduled.num_drafts);
+      stats.num_drafts_accepted += num_accepted;
+      deliver_tokens(step, seq, num_tokens, 1 + num_accepted);
+      num_tokens += 1 + num_accepted;
+      ++num_sampled;
     }
   }
+  CHECK(num_tokens == result.next_token_ids.size(), "step {}: {} tokens came, {} were expected", step.step_id,
+        result.next_token_ids.size(), num_tokens);
 }
 
-void Engine::Impl::deliver_token(Sequence& seq, int32_t token_id, TokenLogprobs* logprobs) {
-  scheduler.append_token(seq, token_id);
-  const EndCheck end = check_end(seq);
+void Engine::Impl::deliver_prompt_logprobs(const ScheduledStep& step, const ScheduledSeq& scheduled,
+                                           std::vector<TokenLogprobs>& logprobs) {
+  Sequence& seq = *scheduled.seq;
+  if (seq.state == SequenceState::kFinished) return;
+  const auto is_nonfinite = [](const TokenLogprobs& entry) { return entry.rank == 0; };
+  if (std::ranges::any_of(logprobs, is_nonfinite)) return end_nonfinite(step, *seq.group);
+  collect_prompt_logprobs(seq, scheduled.num_computed_tokens, logprobs);
+}
+
+// The tokens result.next_token_ids[first .. + count) of a sequence, up to the one that ends it.
+void Engine::Impl::deliver_tokens(const ScheduledStep& step, Sequence& seq, size_t first, size_t count) {
+  if (seq.state == SequenceState::kFinished) return;
+  SequenceGroup& group = *seq.group;
+  if (result.next_token_ids.at(first) == kNoToken) return end_nonfinite(step, group);
   Output output = make_output(seq);
-  output.token_ids.push_back(token_id);
+  EndCheck end;
+  bool finite = true;
+  for (size_t i = first; i < first + count && end.reason == FinishReason::kNone; ++i) {
+    const int32_t token_id = result.next_token_ids.at(i);
+    finite = token_id != kNoToken;
+    if (!finite) break;
+    scheduler.append_token(seq, token_id);
+    end = check_end(seq);
+    output.token_ids.push_back(token_id);
+    if (const std::optional<int> num_top = group.request.sampling.logprobs) {
+      TokenLogprobs& logprobs = result.logprobs.at(i);
+      if (logprobs.top.size() > static_cast<size_t>(*num_top)) logprobs.top.resize(static_cast<size_t>(*num_top));
+      output.logprobs.push_back(std::move(logprobs));
+    }
+  }
   output.finish_reason = end.reason;
   output.stop_token_id = end.stop_token_id;
-  if (logprobs != nullptr) {
-    const auto max_top = static_cast<size_t>(*seq.group->request.sampling.logprobs);
-    if (logprobs->top.size() > max_top) logprobs->top.resize(max_top);
-    output.logprobs.push_back(std::move(*logprobs));
-  }
-  ++stats.generation_tokens;
-  if (end.reason == FinishReason::kNone) {
-    outbox.add(*seq.group->request.sink, std::move(output));
-  } else {
-    end_sequence(seq, std::move(output));
+  stats.generation_tokens += output.token_ids.size();
+  if (end.reason != FinishReason::kNone) return end_sequence(seq, std::move(output));
+  outbox.add(*group.request.sink, std::move(output));
+  if (!finite) end_nonfinite(step, group);
+}
+
+// The logits of one of its sequences were not finite: the request ends, the others of the step go on.
+void Engine::Impl::end_nonfinite(const ScheduledStep& step, SequenceGroup& group) {
+  ++stats.num_nonfinite_rows;
+  const Status error = internal_error(
+      "the model's logits are not finite in step {} (NaN or infinity): the request ends, its tokens so far are valid",
+      step.step_id);
+  log_error("engine", "request {}: {}", group.request.id, error.message());
+  for (const auto& seq : group.seqs) {
+    if (seq->state == SequenceState::kFinished) continue;
+    Output output = make_output(*seq);
+    output.finish_reason = FinishReason::kError;
+    output.error = error;
+    end_sequence(*seq, std::move(output));
   }
 }
 

@@ -39,6 +39,9 @@ struct EngineStats {
   uint64_t prompt_tokens_cached = 0;   // of these, taken from the prefix cache
   uint64_t generation_tokens = 0;      // sent in Outputs
   uint64_t num_forks = 0;              // sequences that shared the prompt blocks of their request (n > 1)
+  uint64_t num_drafts = 0;             // draft tokens that ran in collected steps
+  uint64_t num_drafts_accepted = 0;    // of these, equal to what the model chose
+  uint64_t num_nonfinite_rows = 0;     // sequences whose logits were not finite: their requests ended with an error
   uint64_t num_wasted_rows = 0;        // row-steps whose sequence had ended (the price of the overlapped loop)
   uint64_t num_refused = 0;            // submits refused for a full queue
   std::array<uint64_t, 5> finished{};  // sequences ended, by FinishReason

@@ -98,6 +98,7 @@ Status FakeExecutor::collect(StepResult& result) {
     return internal_error("the device is lost at step {}", header.step_id);
   result.step_id = header.step_id;
   result.next_token_ids.clear();
+  result.num_accepted.clear();
   result.logprobs.clear();
   result.prompt_logprobs.clear();
   result.device_seconds = step_seconds ? step_seconds(header) : 0;
@@ -105,6 +106,12 @@ Status FakeExecutor::collect(StepResult& result) {
   update_rows(plan, header);
   copy_blocks(plan, header);
   const std::span seqs(plan_array<SeqStep>(plan, header.seqs_offset), header.num_seqs);
+  for (const SeqStep& seq : seqs) {
+    if ((seq.flags & kDraftsInRow) != 0) continue;
+    Row& row = rows_[seq.row];
+    std::copy_n(plan_array<int32_t>(plan, header.data_offset) + seq.drafts_begin, seq.num_drafts,
+                row.token_ids.begin() + row.num_tokens);
+  }
   for (const SeqStep& seq : seqs) write_tokens(seq, header.step_id);
   bool any_logprobs = false;
   for (const SeqStep& seq : seqs) {
@@ -120,14 +127,15 @@ Status FakeExecutor::collect(StepResult& result) {
         logprobs.push_back(std::move(entry));
       }
     }
-    row.num_computed_tokens += seq.query_len;
     num_tokens_computed_ += seq.query_len;
+    row.num_computed_tokens += seq.query_len - seq.num_drafts;
     if ((seq.flags & kSample) != 0) {
-      sample(row, result);
+      sample(seq, row, result);
       any_logprobs |= row.sampling.num_logprobs >= 0;
     }
   }
   if (!any_logprobs) result.logprobs.clear();
+  if (header.num_logits == header.num_sampled) result.num_accepted.clear();
   max_query_len_seen_ = std::max(max_query_len_seen_, header.max_query_len);
   return ok_status();
 }
@@ -172,12 +180,14 @@ FakeExecutor::Slot& FakeExecutor::slot_at(const Row& row, int position) {
 
 void FakeExecutor::write_tokens(const SeqStep& seq, uint64_t step_id) {
   const Row& row = rows_[seq.row];
-  CHECK(row.num_computed_tokens == seq.num_computed_tokens,
-        "row {}: the device has computed {} tokens, the host believes {}", seq.row, row.num_computed_tokens,
-        seq.num_computed_tokens);
-  CHECK(row.num_computed_tokens + seq.query_len <= row.num_tokens, "row {}: token {} is not known", seq.row,
-        row.num_tokens);
-  CHECK(((seq.flags & kSample) != 0) == (row.num_computed_tokens + seq.query_len == row.num_tokens));
+  const bool decodes = seq.phase == SeqPhase::kDecode;
+  CHECK(
+      decodes ? row.num_computed_tokens <= seq.num_computed_tokens : row.num_computed_tokens == seq.num_computed_tokens,
+      "row {}: the device has computed {} tokens, the host believes {}", seq.row, row.num_computed_tokens,
+      seq.num_computed_tokens);
+  CHECK(row.num_computed_tokens + seq.query_len <= row.num_tokens + seq.num_drafts, "row {}: token {} is not known",
+        seq.row, row.num_tokens);
+  CHECK(((seq.flags & kSample) != 0) == (row.num_computed_tokens + seq.query_len == row.num_tokens + seq.num_drafts));
   for (int position = row.num_computed_tokens; position < row.num_computed_tokens + seq.query_len; ++position) {
     Slot& slot = slot_at(row, position);
     CHECK(slot.step_id != step_id, "row {} and row {} write the same slot in step {}", slot.row, seq.row, step_id);
@@ -196,19 +206,47 @@ void FakeExecutor::read_context(const Row& row, int seq_len) {
   }
 }
 
-void FakeExecutor::sample(Row& row, StepResult& result) {
-  const bool masked = row.num_tokens < row.sampling.min_tokens_until;
-  const int32_t token_id = fake_next_token(
-      context_, row.sampling.seed, masked ? std::span<const int32_t>(row.stop_ids) : std::span<const int32_t>());
-  TokenLogprobs entry{.token_id = token_id, .logprob = 0, .rank = 1, .top = {}};
-  if (row.sampling.num_logprobs >= 0) {
-    entry.logprob = fake_logprob(context_, token_id);
-    for (int k = 0; k < row.sampling.num_logprobs; ++k) entry.top.push_back({k, -static_cast<float>(k)});
+int32_t FakeExecutor::choose_token(const Row& row, std::span<const int32_t> context) const {
+  const auto num_tokens = static_cast<int>(context.size());
+  if (is_nonfinite && is_nonfinite(row.sampling, num_tokens)) return kNoToken;
+  const bool masked = num_tokens < row.sampling.min_tokens_until;
+  return fake_next_token(context, row.sampling.seed,
+                         masked ? std::span<const int32_t>(row.stop_ids) : std::span<const int32_t>());
+}
+
+// The context has been read up to the last draft, which stands behind the row's known tokens.
+void FakeExecutor::sample(const SeqStep& seq, Row& row, StepResult& result) {
+  int num_accepted = 0;
+  while (true) {
+    const int num_tokens = row.num_tokens;
+    const std::span<const int32_t> context = std::span(context_).first(num_tokens);
+    const int32_t token_id = choose_token(row, context);
+    TokenLogprobs entry{.token_id = token_id, .logprob = 0, .rank = 1, .top = {}};
+    if (row.sampling.num_logprobs >= 0) {
+      entry.logprob = fake_logprob(context, token_id);
+      for (int k = 0; k < row.sampling.num_logprobs; ++k) entry.top.push_back({k, -static_cast<float>(k)});
+    }
+    result.next_token_ids.push_back(token_id);
+    result.logprobs.push_back(std::move(entry));
+    ++row.num_tokens;
+    const bool accepted = num_accepted < seq.num_drafts && row.token_ids[num_tokens] == token_id && token_id >= 0;
+    if (num_tokens < config_.max_model_len) row.token_ids[num_tokens] = token_id;
+    if (!accepted) break;
+    ++num_accepted;
+    ++row.num_computed_tokens;
   }
-  result.next_token_ids.push_back(token_id);
-  result.logprobs.push_back(std::move(entry));
-  if (row.num_tokens < config_.max_model_len) row.token_ids[row.num_tokens] = token_id;
-  ++row.num_tokens;
+  result.num_accepted.push_back(num_accepted);
+  if (config_.draft_source == DraftSource::kExecutor) propose_drafts(row);
+}
+
+void FakeExecutor::propose_drafts(Row& row) {
+  std::ranges::fill(row.token_ids.begin() + std::min(row.num_tokens, config_.max_model_len), row.token_ids.end(), -1);
+  const int end = std::min(row.num_tokens + config_.num_drafts, config_.max_model_len);
+  for (int i = row.num_tokens; i < end; ++i) {
+    const bool hit = rng_.uniform() < static_cast<float>(draft_hit_rate);
+    row.token_ids[i] =
+        hit ? choose_token(row, std::span(row.token_ids).first(i)) : static_cast<int32_t>(rng_.below(kFakeVocabSize));
+  }
 }
 
 }  // namespace spate

@@ -4,7 +4,9 @@
 // which token at which position was written there. "Attention" checks that every slot of a sequence's context holds
 // exactly its tokens: a wrong block table, a shared block that was overwritten, a missing copy, a block freed too early
 // all end in a CHECK. The next token is a hash of the whole context read from the cache and of the seed, so outputs are
-// a pure function of the request and can be compared with an oracle that knows no batch (fake_generate).
+// a pure function of the request and can be compared with an oracle that knows no batch (fake_generate). Drafts come
+// from the plan, or from here (DraftSource::kExecutor): behind each sampled token stands the oracle's continuation,
+// with each token right in a share of draft_hit_rate, so that all numbers of accepted drafts occur.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "base/rng.h"
 #include "core/engine_config.h"
 #include "core/request.h"
 #include "core/step_executor.h"
@@ -43,6 +46,9 @@ class FakeExecutor : public StepExecutor {
 
   // Called with each plan's header when the step runs; gives the step's seconds (a cost model). Default: 0.
   std::function<double(const StepPlanHeader&)> step_seconds;
+  double draft_hit_rate = 0.7;
+  // True: the logits behind the row's first num_tokens tokens are not finite.
+  std::function<bool(const RowSampling&, int num_tokens)> is_nonfinite;
   // collect() of this step and all later ones fails; 0 = never.
   uint64_t fail_at_step = 0;
 
@@ -71,7 +77,9 @@ class FakeExecutor : public StepExecutor {
   void copy_blocks(const void* plan, const StepPlanHeader& header);
   void write_tokens(const SeqStep& seq, uint64_t step_id);
   void read_context(const Row& row, int seq_len);
-  void sample(Row& row, StepResult& result);
+  void sample(const SeqStep& seq, Row& row, StepResult& result);
+  int32_t choose_token(const Row& row, std::span<const int32_t> context) const;
+  void propose_drafts(Row& row);
   Slot& slot_at(const Row& row, int position);
 
   const EngineConfig config_;
@@ -79,7 +87,7 @@ class FakeExecutor : public StepExecutor {
   std::vector<Row> rows_;
   std::vector<Slot> slots_;       // [num_kv_blocks * kv_block_size]
   std::vector<int32_t> context_;  // of the sequence at hand, as read from the cache
-  std::vector<Slot> copied_;
+  Rng rng_{1};                    // of the proposed drafts
   uint64_t num_tokens_computed_ = 0;
   uint64_t num_blocks_copied_ = 0;
   int max_query_len_seen_ = 0;

@@ -1,6 +1,7 @@
 #include "engine/plan_writer.h"
 
 #include <algorithm>
+#include <array>
 
 namespace spate {
 namespace {
@@ -20,6 +21,24 @@ RowSampling row_sampling(const Sequence& seq) {
           .num_logprobs = params.logprobs.value_or(-1)};
 }
 
+SeqStep seq_step(const ScheduledSeq& scheduled, DraftSource draft_source, StepPlanBuilder& builder) {
+  SeqStep seq{.row = scheduled.seq->row,
+              .query_len = scheduled.query_len,
+              .phase = scheduled.phase,
+              .flags = (scheduled.sample ? uint32_t{kSample} : 0u) |
+                       (scheduled.prompt_logprobs ? uint32_t{kPromptLogprobs} : 0u),
+              .num_computed_tokens = scheduled.num_computed_tokens,
+              .num_drafts = scheduled.num_drafts};
+  if (seq.num_drafts > 0 && draft_source == DraftSource::kExecutor) {
+    seq.flags |= kDraftsInRow;
+  } else if (seq.num_drafts > 0) {
+    std::array<int32_t, kMaxDrafts> drafts;
+    drafts.fill(scheduled.seq->tokens().back());
+    seq.drafts_begin = builder.add_drafts(std::span(drafts).first(seq.num_drafts));
+  }
+  return seq;
+}
+
 }  // namespace
 
 std::vector<int32_t> all_stop_ids(const Request& request) {
@@ -30,7 +49,7 @@ std::vector<int32_t> all_stop_ids(const Request& request) {
   return ids;
 }
 
-std::span<const std::byte> write_plan(const ScheduledStep& step, StepPlanBuilder& builder) {
+std::span<const std::byte> write_plan(const ScheduledStep& step, DraftSource draft_source, StepPlanBuilder& builder) {
   builder.begin(step.step_id);
   for (const ScheduledSeq& entered : step.new_rows) {
     const Sequence& seq = *entered.seq;
@@ -49,11 +68,7 @@ std::span<const std::byte> write_plan(const ScheduledStep& step, StepPlanBuilder
   }
   for (const BlockCopy& copy : step.block_copies) builder.add_block_copy(copy.src_block_id, copy.dst_block_id);
   for (const ScheduledSeq& scheduled : step.seqs) {
-    builder.add_seq({.row = scheduled.seq->row,
-                     .query_len = scheduled.query_len,
-                     .flags = (scheduled.sample ? uint32_t{kSample} : 0u) |
-                              (scheduled.prompt_logprobs ? uint32_t{kPromptLogprobs} : 0u),
-                     .num_computed_tokens = scheduled.num_computed_tokens});
+    builder.add_seq(seq_step(scheduled, draft_source, builder));
   }
   return builder.finish();
 }

@@ -10,7 +10,7 @@
 namespace spate {
 
 // The image is valid until the builder's next begin().
-std::span<const std::byte> write_plan(const ScheduledStep& step, StepPlanBuilder& builder);
+std::span<const std::byte> write_plan(const ScheduledStep& step, DraftSource draft_source, StepPlanBuilder& builder);
 
 // eos (unless ignored) and stop_token_ids without repetitions: what ends a sequence, and what is masked until
 // min_tokens.

@@ -39,6 +39,11 @@ class Simulation {
  public:
   explicit Simulation(const SimulationOptions& options)
       : options_(options), rng_(options.seed), executor_(options.config), sink_(std::make_shared<Sink>(*this)) {
+    executor_.draft_hit_rate = options.draft_hit_rate;
+    executor_.is_nonfinite = [this](const RowSampling& sampling, int num_tokens) {
+      const auto it = nonfinite_from_.find(sampling.seed);
+      return it != nonfinite_from_.end() && num_tokens >= it->second;
+    };
     executor_.step_seconds = [this](const StepPlanHeader& header) {
       const double seconds = 0.001 + 1e-5 * header.num_tokens;
       now_ += seconds;
@@ -120,6 +125,10 @@ class Simulation {
     request.priority = chance(0.2) ? between(-1, 1) : 0;
     request.reuse_scope = chance(0.2) ? "tenant" : "";
     request.sink = sink_;
+    if (chance(options_.nonfinite_share)) {
+      nonfinite_from_[*params.seed] =
+          static_cast<int>(request.prompt_token_ids.size()) + between(0, options_.max_tokens);
+    }
     return request;
   }
 
@@ -176,7 +185,8 @@ class Simulation {
     Answer& answer = answers_.at(output.request_id);
     Answer::Part& part = answer.parts.at(output.index);
     CHECK(part.finish_reason == FinishReason::kNone, "an output after the last one");
-    CHECK(output.queue_seconds >= 0 && output.error.ok());
+    CHECK(output.queue_seconds >= 0);
+    CHECK(output.error.ok() == (output.finish_reason != FinishReason::kError));
     if (!std::exchange(part.has_first, true)) {
       if (output.num_cached_tokens > 0) ++report_.num_prefix_hits;
       if (output.index == 0) answer.prompt_logprobs = std::move(output.prompt_logprobs);
@@ -202,13 +212,13 @@ class Simulation {
     for (int index = 0; index < answer.request.sampling.n; ++index) {
       const Answer::Part& part = answer.parts[index];
       const FakeAnswer expected = fake_generate(answer.request, index, options_.config);
-      const bool complete = part.token_ids.size() == expected.token_ids.size();
-      CHECK(
-          (complete && part.finish_reason == expected.finish_reason && part.stop_token_id == expected.stop_token_id) ||
-              part.cancelled,
-          "request {} index {}: {} tokens and {}, expected {} and {}", answer.request.id, index, part.token_ids.size(),
-          finish_reason_name(part.finish_reason), expected.token_ids.size(),
-          finish_reason_name(expected.finish_reason));
+      const bool complete = part.token_ids.size() == expected.token_ids.size() &&
+                            part.finish_reason == expected.finish_reason &&
+                            part.stop_token_id == expected.stop_token_id;
+      CHECK(complete || part.cancelled || verify_nonfinite(answer, index, expected),
+            "request {} index {}: {} tokens and {}, expected {} and {}", answer.request.id, index,
+            part.token_ids.size(), finish_reason_name(part.finish_reason), expected.token_ids.size(),
+            finish_reason_name(expected.finish_reason));
       CHECK(part.token_ids.size() <= expected.token_ids.size() &&
                 std::equal(part.token_ids.begin(), part.token_ids.end(), expected.token_ids.begin()),
             "request {} index {}: other tokens than the oracle's", answer.request.id, index);
@@ -219,6 +229,16 @@ class Simulation {
     std::vector<int32_t>& past = past_prompts_[answer.request.id % past_prompts_.size()];
     past = answer.request.prompt_token_ids;
     past.insert(past.end(), answer.parts[0].token_ids.begin(), answer.parts[0].token_ids.end());
+  }
+
+  // Whether the request may have ended with an error. Sequence 0 must then have all tokens before the bad logits.
+  bool verify_nonfinite(const Answer& answer, int index, const FakeAnswer& expected) {
+    const auto it = nonfinite_from_.find(*answer.request.sampling.seed);
+    if (it == nonfinite_from_.end() || answer.parts[index].finish_reason != FinishReason::kError) return false;
+    const size_t num_finite = static_cast<size_t>(it->second) - answer.request.prompt_token_ids.size();
+    if (index > 0) return answer.parts[0].finish_reason == FinishReason::kError;
+    ++report_.num_nonfinite;
+    return answer.parts[0].token_ids.size() == num_finite && num_finite < expected.token_ids.size();
   }
 
   void verify_prompt_logprobs(const Answer& answer) {
@@ -249,6 +269,9 @@ class Simulation {
     report_.num_forks = static_cast<int64_t>(stats.num_forks);
     report_.num_tokens_computed = static_cast<int64_t>(executor_.num_tokens_computed());
     report_.num_blocks_copied = static_cast<int64_t>(executor_.num_blocks_copied());
+    report_.num_drafts = static_cast<int64_t>(stats.num_drafts);
+    report_.num_drafts_accepted = static_cast<int64_t>(stats.num_drafts_accepted);
+    CHECK(stats.num_nonfinite_rows == static_cast<uint64_t>(report_.num_nonfinite));
     uint64_t num_finished = 0;
     for (const uint64_t count : stats.finished) num_finished += count;
     CHECK(stats.generation_tokens == static_cast<uint64_t>(report_.num_tokens_generated));
@@ -265,6 +288,7 @@ class Simulation {
   std::vector<std::vector<int32_t>> past_prompts_;
   std::unordered_map<RequestId, Answer> answers_;
   std::vector<RequestId> alive_ids_;
+  std::unordered_map<uint64_t, int> nonfinite_from_;  // seed of a request: tokens behind which logits are not finite
   RequestId next_id_ = 1;
   SimulationReport report_;
 };
@@ -275,9 +299,10 @@ std::string SimulationReport::to_string() const {
   return fmt::format(
       "{} events: {} requests, {} cancels, {} preemptions, {} prefix hits; {} forks, {} block copies, {} refused; {} "
       "steps, {} "
-      "tokens generated, {} computed, {} wasted rows",
+      "tokens generated, {} computed, {} wasted rows, {} of {} drafts accepted, {} not finite",
       num_events(), num_requests, num_cancels, num_preemptions, num_prefix_hits, num_forks, num_blocks_copied,
-      num_refused, num_steps, num_tokens_generated, num_tokens_computed, num_wasted_rows);
+      num_refused, num_steps, num_tokens_generated, num_tokens_computed, num_wasted_rows, num_drafts_accepted,
+      num_drafts, num_nonfinite);
 }
 
 SimulationReport run_simulation(const SimulationOptions& options) { return Simulation(options).run(); }

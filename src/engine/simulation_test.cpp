@@ -6,7 +6,9 @@
 
 #include <cstdio>
 
+#include "base/log.h"
 #include "base/test_support.h"
+#include "core/step_plan.h"
 #include "engine/simulation.h"
 
 #include "base/test.h"
@@ -34,14 +36,18 @@ EngineConfig small_config() {
           .max_num_waiting = 64};
 }
 
-SimulationReport simulate(uint64_t seed, int64_t num_events, const EngineConfig& config) {
+SimulationReport simulate(uint64_t seed, int64_t num_events, const EngineConfig& config, double nonfinite_share = 0) {
   SimulationOptions options;
   options.seed = seed;
   options.num_events = num_events;
   options.config = config;
+  options.nonfinite_share = nonfinite_share;
   std::printf("seed %llu: ", static_cast<unsigned long long>(seed));
   std::fflush(stdout);  // a CHECK stops the program: the seed must be out
+  const LogLevel level = log_level();
+  set_log_level(LogLevel::kOff);  // a line for each request whose logits are not finite
   const SimulationReport report = run_simulation(options);
+  set_log_level(level);
   fmt::print("{}\n", report.to_string());
   return report;
 }
@@ -77,6 +83,40 @@ TEST_CASE("every combination of loop, chunks and prefix cache") {
   }
 }
 
+// Drafts proposed by the executor, right in 7 of 10 cases, and requests whose logits stop being finite.
+TEST_CASE("a million events with drafts") {
+  EngineConfig config = small_config();
+  config.num_drafts = 3;
+  config.draft_source = DraftSource::kExecutor;
+  const SimulationReport report = simulate(test_seed() + 1000, kNumEvents, config, 0.05);
+  CHECK(report.num_events() >= kNumEvents);
+  CHECK(report.num_preemptions > kNumEvents / 100);
+  CHECK(report.num_drafts > kNumEvents / 10);
+  CHECK(report.num_drafts_accepted > report.num_drafts / 4);
+  CHECK(report.num_drafts_accepted < report.num_drafts * 3 / 4);
+  CHECK(report.num_nonfinite > kNumEvents / 200);
+}
+
+TEST_CASE("every combination of drafts, loop, chunks and prefix cache") {
+  uint64_t seed = test_seed() + 2000;
+  for (const int num_drafts : {1, 4, kMaxDrafts}) {
+    for (const DraftSource source : {DraftSource::kRepeat, DraftSource::kExecutor}) {
+      for (const bool async_scheduling : {false, true}) {
+        for (const int choice : {0, 1, 2}) {
+          EngineConfig config = small_config();
+          config.num_drafts = num_drafts;
+          config.draft_source = source;
+          config.async_scheduling = async_scheduling;
+          config.enable_chunked_prefill = choice != 1;
+          config.enable_prefix_caching = choice != 2;
+          if (choice == 1) config.max_num_batched_tokens = config.max_model_len;
+          CHECK(simulate(++seed, kNumEvents / 200, config, 0.02).num_drafts > 0);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("prompts that wait for running streams") {
   for (const int max_prefill_stall_ms : {1, 20}) {
     EngineConfig config = small_config();
@@ -95,9 +135,11 @@ TEST_CASE("odd sizes") {
   for (const Sizes& sizes :
        {Sizes{1, 1, 4, 16, 0}, Sizes{4, 4, 1, 64, 0}, Sizes{8, 64, 16, 4, 3}, Sizes{8, 9, 4, 12, 2},
         Sizes{3, 7, 5, 13, 0}, Sizes{32, 256, 4, 4096, 0}, Sizes{32, 40, 64, 9, 8}}) {
-    for (const bool async_scheduling : {false, true}) {
+    for (const int num_drafts : {0, 0, 5, 5}) {
       EngineConfig config = small_config();
-      config.async_scheduling = async_scheduling;
+      config.async_scheduling = seed % 2 != 0;
+      config.num_drafts = num_drafts;
+      config.draft_source = DraftSource::kExecutor;
       config.max_num_seqs = sizes.max_num_seqs;
       config.max_num_batched_tokens = sizes.max_num_batched_tokens;
       config.kv_block_size = sizes.kv_block_size;

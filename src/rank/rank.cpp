@@ -72,6 +72,7 @@ void Rank::run(std::span<const std::byte> plan, StepResult* result) {
   std::memcpy(&header, plan.data(), sizeof header);
   CHECK(header.magic == kStepPlanMagic && header.version == kStepPlanVersion && header.total_bytes == plan.size(),
         "step plan: magic {:x} version {} bytes {} of {}", header.magic, header.version, header.total_bytes, plan.size());
+  CHECK(header.num_logits == header.num_sampled && header.num_masks == 0, "step plan: drafts and masks do not run yet");
   plan_host_ = plan;
   remember_row_updates(header, plan.data());
 

@@ -89,6 +89,7 @@ void Scheduler::leave_row(Sequence& seq) {
   seq.blocks.clear();
   seq.replaced_block_idxs.clear();
   seq.num_computed_tokens = 0;
+  seq.row_has_sampled = false;
 }
 
 void Scheduler::preempt(Sequence& seq) {
@@ -109,14 +110,22 @@ void Scheduler::keep_until_collected(std::vector<BlockLease>&& leases, uint64_t 
   leases.clear();
 }
 
-void Scheduler::retire_step(const ScheduledStep& step, double device_seconds) {
+void Scheduler::retire_step(const ScheduledStep& step, std::span<const int32_t> num_accepted, double device_seconds) {
   CHECK(step.step_id == retired_step_id_ + 1, "step {} is collected after step {}", step.step_id, retired_step_id_);
   retired_step_id_ = step.step_id;
   int num_decode_tokens = 0;
+  size_t num_sampled = 0;
   for (const ScheduledSeq& scheduled : step.seqs) {
-    --scheduled.seq->num_steps_in_flight;
-    scheduled.seq->num_pending_samples -= scheduled.sample;
-    num_decode_tokens += scheduled.query_len == 1;
+    Sequence& seq = *scheduled.seq;
+    --seq.num_steps_in_flight;
+    if (scheduled.phase == SeqPhase::kDecode) num_decode_tokens += scheduled.query_len;
+    if (!scheduled.sample) continue;
+    seq.max_pending_tokens -= 1 + scheduled.num_drafts;
+    const int sampled_idx = static_cast<int>(num_sampled++);
+    if (scheduled.num_drafts == 0) continue;
+    CHECK(sampled_idx < std::ssize(num_accepted) && num_accepted[sampled_idx] >= 0 &&
+          num_accepted[sampled_idx] <= scheduled.num_drafts);
+    take_back_drafts(seq, scheduled.num_drafts - num_accepted[sampled_idx]);
   }
   pacer_.record(num_decode_tokens, step.num_tokens - num_decode_tokens, device_seconds);
   std::erase_if(pending_releases_, [this](PendingRelease& pending) {
@@ -125,6 +134,16 @@ void Scheduler::retire_step(const ScheduledStep& step, double device_seconds) {
     release_in_reverse(pending.leases);
     return true;
   });
+}
+
+// The sequence's bounds were too high by so many tokens. Blocks beyond the new bound hold rejected drafts at most, and
+// no step in flight touches them. A sequence that was preempted meanwhile has given up all blocks.
+void Scheduler::take_back_drafts(Sequence& seq, int num_rejected) {
+  if (num_rejected == 0 || seq.state != SequenceState::kRunning) return;
+  seq.num_computed_tokens -= num_rejected;
+  const int num_blocks = kv_cache_.blocks_for(seq.num_computed_tokens);
+  while (seq.blocks.size() > num_blocks) seq.blocks.leases.pop_back();
+  seq.num_blocks_sent = std::min(seq.num_blocks_sent, num_blocks);
 }
 
 void Scheduler::append_token(Sequence& seq, int32_t token_id) {
@@ -176,9 +195,28 @@ void Scheduler::schedule_decodes(ScheduledStep& step) {
   for (size_t i = 0; i < running_.size(); ++i) {  // preemption only removes behind i, or i itself as the last
     Sequence& seq = *running_[i];
     if (seq.num_remaining() != 1 || !extend_blocks(seq)) continue;
-    step.seqs.push_back({.seq = &seq, .query_len = 1});
+    step.seqs.push_back({.seq = &seq, .query_len = 1, .phase = SeqPhase::kDecode});
     --budget_;
   }
+  if (config_.num_drafts == 0) return;
+  for (ScheduledSeq& scheduled : step.seqs) {
+    Sequence& seq = *scheduled.seq;
+    scheduled.num_drafts = fitting_drafts(seq, std::min(config_.num_drafts, budget_));
+    scheduled.query_len += scheduled.num_drafts;
+    budget_ -= scheduled.num_drafts;
+    const int num_missing = kv_cache_.blocks_for(seq.num_computed_tokens + scheduled.query_len) - seq.blocks.size();
+    CHECK(num_missing <= 0 || kv_cache_.allocate(seq.blocks, num_missing));
+  }
+}
+
+// Drafts of a sequence that decodes: no more than its length and the available blocks allow. While others wait for
+// blocks, drafts fill those that the sequence has.
+int Scheduler::fitting_drafts(const Sequence& seq, int max_drafts) const {
+  if (config_.draft_source == DraftSource::kExecutor && !seq.row_has_sampled) return 0;
+  const int num_slots =
+      (seq.blocks.size() + (waiting_.empty() ? kv_cache_.num_available() : 0)) * config_.kv_block_size;
+  return std::max(
+      0, std::min({max_drafts, seq.max_len - 1 - seq.num_tokens(), num_slots - (seq.num_computed_tokens + 1)}));
 }
 
 // A block for the sequence's next token. False: it must sit out this step, or has been preempted itself.
@@ -214,7 +252,7 @@ void Scheduler::collect_prefill_candidates() {
   int num_scanned = 0;
   for (Sequence* seq : waiting_) {
     if (++num_scanned > kMaxWaitingScan) break;
-    if (seq->num_pending_samples > 0) continue;  // preempted just now: a step in flight brings its last token
+    if (seq->max_pending_tokens > 0) continue;  // preempted just now: a step in flight brings its last tokens
     const int num_estimated = seq->num_known_tokens() - seq->num_estimated_cached;
     candidates_.push_back({.seq = seq, .num_remaining = can_fork(*seq) ? 1 : num_estimated, .waiting = true});
   }
@@ -266,7 +304,7 @@ void Scheduler::give_tokens(PrefillCandidate& candidate, int max_query_len, Sche
 void Scheduler::schedule_whole_prompts(ScheduledStep& step) {
   while (!admissions_closed_ && budget_ > 0 && !waiting_.empty()) {
     Sequence& seq = **waiting_.begin();
-    if (seq.num_pending_samples > 0 || !admit(seq, budget_, step)) return;
+    if (seq.max_pending_tokens > 0 || !admit(seq, budget_, step)) return;
     step.seqs.push_back({.seq = &seq, .query_len = seq.num_remaining()});
     budget_ -= seq.num_remaining();
   }
@@ -279,9 +317,10 @@ void Scheduler::commit_step(ScheduledStep& step) {
     scheduled.num_computed_tokens = seq.num_computed_tokens;
     scheduled.prompt_logprobs = seq.needs_prompt_logprobs && seq.num_computed_tokens < seq.prompt_len - 1;
     seq.num_computed_tokens += scheduled.query_len;
-    CHECK(seq.num_computed_tokens <= seq.num_tokens());
-    scheduled.sample = seq.num_computed_tokens == seq.num_tokens();
-    seq.num_pending_samples += scheduled.sample;
+    CHECK(seq.num_computed_tokens <= seq.num_tokens() + scheduled.num_drafts);
+    scheduled.sample = seq.num_computed_tokens == seq.num_tokens() + scheduled.num_drafts;
+    if (scheduled.sample) seq.max_pending_tokens += 1 + scheduled.num_drafts;
+    seq.row_has_sampled |= scheduled.sample;
     ++seq.num_steps_in_flight;
     seq.last_step_id = step.step_id;
     step.num_tokens += scheduled.query_len;

@@ -1,10 +1,9 @@
 // Scheduler: decides which tokens of which sequences run in the next step, and which blocks and rows they get.
 //
-// There are no phases. A sequence has num_computed_tokens to catch up with num_tokens; a step has
-// max_num_batched_tokens.
+// A sequence has num_computed_tokens to catch up with num_tokens; a step has max_num_batched_tokens.
 //   1. Sequences that need one token (decode) come first, by key. One that lacks a block preempts the sequence with the
 //      largest key: that one loses row and blocks, and computes its tokens again later (blocks that are findable by
-//      prefix need not be).
+//      prefix need not be). Drafts take what budget is left after that, and blocks that nobody waits for.
 //   2. Prompts get the rest. In each priority class the oldest is sure of a share (the long-prefill threshold); then
 //      come all that can finish within the threshold, by arrival; what is left goes to the oldest first. So a short
 //      prompt does not wait behind a long one, a long one always moves, and equal ones run first come, first served.
@@ -16,6 +15,7 @@
 
 #include <cstdint>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "core/engine_config.h"
@@ -30,6 +30,8 @@ struct ScheduledSeq {
   Sequence* seq = nullptr;
   int num_computed_tokens = 0;  // before the step
   int query_len = 0;
+  SeqPhase phase = SeqPhase::kPrefill;
+  int num_drafts = 0;
   bool sample = false;
   bool prompt_logprobs = false;
 };
@@ -79,10 +81,11 @@ class Scheduler {
 
   // The next step; empty when nothing can run. Its sequences count as computed from now on.
   void schedule_step(ScheduledStep& step);
-  // The step was collected (steps are collected in order) after so many seconds on the device (0: not known): its blocks may be
-  // reused. Before the step's append_token calls.
-  void retire_step(const ScheduledStep& step, double device_seconds = 0);
-  // The token that a retired step sampled.
+  // The step was collected (steps are collected in order) after so many seconds on the device (0: not known): its
+  // blocks may be reused, also those that its rejected drafts would have needed. num_accepted: drafts of each sampled
+  // sequence, or empty for a step without drafts. Before the step's append_token calls.
+  void retire_step(const ScheduledStep& step, std::span<const int32_t> num_accepted = {}, double device_seconds = 0);
+  // A token that a retired step sampled.
   void append_token(Sequence& seq, int32_t token_id);
   // No step in flight will be collected: the executor has failed.
   void abandon_steps();
@@ -123,6 +126,8 @@ class Scheduler {
   void add_deltas(Sequence& seq, ScheduledStep& step);
 
   // Memory.
+  int fitting_drafts(const Sequence& seq, int max_drafts) const;
+  void take_back_drafts(Sequence& seq, int num_rejected);
   bool extend_blocks(Sequence& seq);
   int num_blocks_needed(const Sequence& seq) const;
   bool fits(const Sequence& seq, bool count_pending) const;

@@ -69,7 +69,7 @@ class Harness {
 
   void collect(double device_seconds = 0) {
     if (step.empty()) return;
-    scheduler.retire_step(step, device_seconds);
+    scheduler.retire_step(step, {}, device_seconds);
     for (const ScheduledSeq& scheduled : step.seqs) {
       Sequence& seq = *scheduled.seq;
       if (!scheduled.sample || seq.state == SequenceState::kFinished) continue;
@@ -94,6 +94,80 @@ class Harness {
 };
 
 using Tokens = std::map<int, int>;
+
+// Blocks hold 4 tokens. 8 prompt tokens, then 1 + 4 tokens a step at positions that the host knows as upper bounds.
+TEST_CASE("drafts reserve blocks for the longest case and give the unused ones back") {
+  EngineConfig config = config_of(2, 64, 16);
+  config.num_drafts = 4;
+  Harness h(config);
+  SequenceGroup& group = h.add(8, 40);
+  Sequence& seq = *group.seqs[0];
+  CHECK(h.run() == Tokens{{0, 8}});
+  const auto collect = [&](ScheduledStep& step, int num_accepted) {
+    h.scheduler.retire_step(step, std::vector<int32_t>{num_accepted});
+    for (int i = 0; i <= num_accepted; ++i) h.scheduler.append_token(seq, 7);
+    h.scheduler.check_integrity();
+  };
+  ScheduledStep first, second;
+  h.scheduler.schedule_step(first);  // positions 8 .. 12
+  REQUIRE(first.seqs.size() == 1);
+  CHECK(first.seqs[0].phase == SeqPhase::kDecode);
+  CHECK(first.seqs[0].num_drafts == 4);
+  CHECK(seq.num_computed_tokens == 13);
+  CHECK(seq.blocks.size() == 4);
+  h.scheduler.schedule_step(second);  // at most 13 .. 17
+  CHECK(second.seqs[0].num_computed_tokens == 13);
+  CHECK(seq.num_computed_tokens == 18);
+  CHECK(seq.blocks.size() == 5);
+  collect(first, 0);  // 9 computed, so that the second step ran 9 .. 13
+  CHECK(seq.num_computed_tokens == 14);
+  CHECK(seq.blocks.size() == 4);
+  collect(second, 4);
+  CHECK(seq.num_computed_tokens == 14);
+  CHECK(seq.num_known_tokens() == 15);
+  // Near its end a row has fewer drafts, and none when a step in flight may end it: 33 of 48 tokens at most are left.
+  while (seq.num_tokens() < 48) {
+    h.scheduler.schedule_step(first);
+    REQUIRE(first.seqs.size() == 1);
+    if (seq.num_tokens() < 48) collect(first, first.seqs[0].num_drafts);
+  }
+  h.scheduler.schedule_step(second);
+  CHECK(second.empty());
+  collect(first, 0);
+  h.scheduler.schedule_step(second);
+  CHECK(second.seqs.size() == 1);
+}
+
+TEST_CASE("drafts take blocks from nobody, and a preempted sequence waits for its tokens in flight") {
+  EngineConfig config = config_of(2, 64, 6);
+  config.num_drafts = 11;
+  Harness h(config);
+  SequenceGroup& older = h.add(8, 16);
+  SequenceGroup& younger = h.add(3, 16);
+  CHECK(h.run() == Tokens{{0, 8}, {1, 3}});  // 2 blocks and 1
+  ScheduledStep first, second;
+  h.scheduler.schedule_step(first);
+  REQUIRE(first.seqs.size() == 2);
+  CHECK(first.seqs[0].num_drafts == 11);  // the two blocks that are left
+  CHECK(first.seqs[1].num_drafts == 0);
+  CHECK(h.scheduler.stats().num_preemptions == 0);
+  // The older may need a sixth block for its next token: the younger loses its row while its step is in flight.
+  h.scheduler.schedule_step(second);
+  CHECK(h.scheduler.stats().num_preemptions == 1);
+  CHECK(younger.seqs[0]->state == SequenceState::kWaiting);
+  CHECK(younger.seqs[0]->max_pending_tokens == 1);
+  CHECK(second.empty());  // the younger's blocks are in use until the first step is collected
+  h.scheduler.retire_step(first, std::vector<int32_t>{0, 0});
+  h.scheduler.append_token(*older.seqs[0], 7);
+  h.scheduler.append_token(*younger.seqs[0], 7);
+  h.scheduler.check_integrity();
+  CHECK(older.seqs[0]->num_known_tokens() == 10);
+  CHECK(younger.seqs[0]->num_known_tokens() == 5);
+  h.scheduler.schedule_step(first);
+  REQUIRE(first.seqs.size() ==
+          2);  // the younger comes back with all its tokens; the older's drafts leave it the blocks
+  CHECK(first.seqs[0].num_drafts == 2);
+}
 
 // A prompt token costs 1 ms, a decode step 20 ms; 60 ms leave 40 tokens beside a running stream.
 TEST_CASE("prompts beside a running stream take what the stall leaves") {

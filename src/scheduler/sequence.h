@@ -37,17 +37,19 @@ struct Sequence {
   int max_len = 0;                 // prompt and output: it ends when it has so many tokens
   std::vector<int32_t> token_ids;  // prompt and output that the host knows; empty before the first start (see tokens())
 
-  // Scheduling. num_computed_tokens counts submitted steps, collected or not; the host does not know the value of a
-  // token that a step in flight samples, but that there will be one.
+  // Scheduling. num_computed_tokens counts submitted steps, collected or not. The host does not know the tokens that a
+  // step in flight samples; with drafts not even how many. So max_pending_tokens counts the most that can come, and
+  // num_computed_tokens and num_tokens() are upper bounds until the step is collected.
   SequenceState state = SequenceState::kWaiting;
   bool parked = false;                 // waits until the group's leader has computed the prompt
   bool has_started = false;            // has had a row before
   bool needs_prompt_logprobs = false;  // must compute every prompt token: nothing may come from a cache
   int num_computed_tokens = 0;
-  int num_pending_samples = 0;  // sampled by steps in flight
+  int max_pending_tokens = 0;  // that steps in flight sample: 1 + num_drafts each
   int num_steps_in_flight = 0;
   uint64_t last_step_id = 0;  // the latest step that uses its blocks
   int row = -1;
+  bool row_has_sampled = false;  // since it entered its row: the executor may have proposed drafts behind it
   int num_estimated_cached = 0;  // prompt tokens found by prefix when it arrived: a guess, for the order of prefills
   SequenceBlocks blocks;
 
@@ -66,9 +68,9 @@ struct Sequence {
   // prompt.
   inline std::span<const int32_t> tokens() const;
   int num_known_tokens() const { return has_started ? static_cast<int>(token_ids.size()) : prompt_len; }
-  int num_tokens() const { return num_known_tokens() + num_pending_samples; }
+  int num_tokens() const { return num_known_tokens() + max_pending_tokens; }
   int num_output_tokens() const { return num_known_tokens() - prompt_len; }
-  // Tokens to compute now; 0 when its end is certain.
+  // Tokens to compute now; 0 when steps in flight may end it.
   int num_remaining() const { return num_tokens() >= max_len ? 0 : num_tokens() - num_computed_tokens; }
 };
 

@@ -118,6 +118,8 @@ void ServingMetrics::render_engine(MetricsWriter& out, const EngineStats& stats,
   out.counter("spate:engine_steps_total", "Steps run.", labels, count(stats.num_steps));
   out.counter("spate:engine_wasted_rows_total", "Row-steps of sequences that had ended.", labels,
               count(stats.num_wasted_rows));
+  out.counter("spate:engine_nonfinite_logits_total", "Requests ended because their logits were not finite.", labels,
+              count(stats.num_nonfinite_rows));
   out.counter("spate:requests_refused_total", "Requests refused because the queue was full.", labels,
               count(stats.num_refused));
   out.counter("spate:device_seconds_total", "Seconds the device worked.", labels, stats.device_seconds);

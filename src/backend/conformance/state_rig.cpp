@@ -70,10 +70,12 @@ std::vector<uint64_t> PlanParts::image() const {
   header.block_copies_offset = reserve(0);
   header.seqs_offset = reserve(seqs.size() * sizeof(SeqStep));
   header.data_offset = reserve(data.size() * sizeof(int32_t));
+  header.masks_offset = reserve(0);
   header.total_bytes = bytes;
   for (const SeqStep& seq : seqs) {
     header.num_tokens += seq.query_len;
     header.num_sampled += (seq.flags & kSample) != 0;
+    header.num_logits += num_logits_of(seq);
     header.max_query_len = std::max(header.max_query_len, seq.query_len);
     header.max_seq_len = std::max(header.max_seq_len, seq.num_computed_tokens + seq.query_len);
   }

@@ -148,14 +148,17 @@ struct BeginStepParams {
 // probability < min_p * the largest probability; keep the top_k largest (ties kept by smaller id); of these, renormalised,
 // the shortest prefix in descending order whose probability sum reaches top_p (at least one token). The chosen token
 // maximises logit + gumbel(id), gumbel = -log(-log(u)), u = uniform_open(philox4x32(seed, num_tokens[row], id / 4)[id % 4]).
+// A row whose logits hold a NaN or +inf, or in which bias and masks leave no finite one, gets kNoToken.
 struct SampleParams {
   Tensor logits;       // [num_logits, vocab_size] f32, unchanged
   Tensor sample_seqs;  // [num_logits] i32: row of the state
   RowState state;
-  Tensor next_token_ids;  // [num_logits] i32 out
+  Tensor next_token_ids;  // [num_logits] i32 out; kNoToken where the logits are not finite
 };
 
 // Log-probabilities of the raw logits: of a target token, its rank (1 = most probable), and of the most probable ones.
+// A row whose target is kNoToken, or whose logits hold a NaN or +inf or none that is finite, gets rank 0, log-probabilities
+// 0 and top_ids kNoToken.
 struct LogprobsParams {
   Tensor logits;          // [num_logits, vocab_size] f32
   Tensor target_ids;      // [num_logits] i32

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "backend/conformance/state_rig.h"
 
@@ -19,6 +20,28 @@ HostTensor random_logits(Rng& rng, int64_t rows, int64_t vocab_size, bool ties) 
     if (ties) logit = std::round(logit * 4) / 4;
   }
   return logits;
+}
+
+// Spoils a part of the rows: a NaN of either sign, infinities, nothing finite at all; -inf beside finite ones is fine.
+void spoil_rows(Rng& rng, HostTensor& logits) {
+  const auto vocab_size = static_cast<size_t>(logits.view().dim(1));
+  constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  for (size_t row = 0; row < static_cast<size_t>(logits.view().dim(0)); ++row) {
+    const std::span<float> values = logits.span<float>().subspan(row * vocab_size, vocab_size);
+    float& any = values[rng.below(vocab_size)];
+    switch (row % 8) {
+      case 1: any = kNan; break;
+      case 2: any = -kNan; break;
+      case 3: std::fill(values.begin(), values.end(), kNan); break;
+      case 4: any = kInf; break;
+      case 5: std::fill(values.begin(), values.end(), -kInf); break;
+      case 6:
+        if (vocab_size > 1) any = -kInf;
+        break;
+      case 7: std::fill(values.begin() + static_cast<ptrdiff_t>(vocab_size / 2), values.end(), kNan); break;
+      default: break;
+    }
+  }
 }
 
 struct SampleCase {
@@ -65,13 +88,17 @@ T* row_of(HostTensor& matrix, int64_t row) {
   return matrix.span<T>().data() + row * matrix.view().stride(0);
 }
 
-void add_samples(Report& report, Sides sides, int64_t vocab_size, bool ties) {
-  Family family(report, fmt::format("sample vocabulary {}{}", vocab_size, ties ? " with ties" : ""));
+enum class Logits { kPlain, kTies, kSpoiled };
+
+void add_samples(Report& report, Sides sides, int64_t vocab_size, Logits kind) {
+  const char* suffix = kind == Logits::kTies ? " with ties" : kind == Logits::kSpoiled ? " not finite" : "";
+  Family family(report, fmt::format("sample vocabulary {}{}", vocab_size, suffix));
   if (!family.selected()) return;
   const int64_t num_rows = 12;
   for (const SampleCase& c : sample_cases()) {
     Rng rng(test_seed(), static_cast<uint64_t>(vocab_size) + std::strlen(c.name) * 1000);
-    const HostTensor logits = random_logits(rng, num_rows, vocab_size, ties);
+    HostTensor logits = random_logits(rng, num_rows, vocab_size, kind == Logits::kTies);
+    if (kind == Logits::kSpoiled) spoil_rows(rng, logits);
     const StateSizes sizes{.max_num_seqs = num_rows + 1, .max_model_len = 40, .max_blocks_per_seq = 1};
     HostState state = poisoned_state(sizes);
     HostTensor sample_seqs(DType::kI32, {num_rows});
@@ -118,12 +145,15 @@ void add_logprobs(Report& report, Sides sides) {
   if (!family.selected()) return;
   for (const auto& [rows, vocab_size, num_top] : {std::tuple{0, 10, 0}, std::tuple{1, 1, 1}, std::tuple{3, 7, 7}, std::tuple{5, 1000, 20},
                                                   std::tuple{17, 1025, 0}, std::tuple{4, 50257, 5}}) {
-    for (const bool ties : {false, true}) {
+    for (const Logits kind : {Logits::kPlain, Logits::kTies, Logits::kSpoiled}) {
       Rng rng(test_seed(), static_cast<uint64_t>(vocab_size));
-      const HostTensor logits = random_logits(rng, rows, vocab_size, ties);
+      HostTensor logits = random_logits(rng, rows, vocab_size, kind == Logits::kTies);
+      if (kind == Logits::kSpoiled) spoil_rows(rng, logits);
       HostTensor targets(DType::kI32, {rows});
       for (int32_t& id : targets.span<int32_t>()) id = static_cast<int32_t>(rng.below(static_cast<uint64_t>(vocab_size)));
-      family.compare(sides.actual, sides.expected, fmt::format("[{}, {}] top {}{}", rows, vocab_size, num_top, ties ? " ties" : ""),
+      if (kind == Logits::kSpoiled && rows > 0) targets.span<int32_t>()[0] = kNoToken;
+      const char* suffix = kind == Logits::kTies ? " ties" : kind == Logits::kSpoiled ? " not finite" : "";
+      family.compare(sides.actual, sides.expected, fmt::format("[{}, {}] top {}{}", rows, vocab_size, num_top, suffix),
                      [&](Side& side) -> Outputs {
                        const auto out = [&](DType dtype, std::initializer_list<int64_t> dims) { return side.put(poisoned_tensor(dtype, dims)); };
                        const Tensor logprob = out(DType::kF32, {rows}), rank = out(DType::kI32, {rows});
@@ -157,7 +187,9 @@ void add_logprobs(Report& report, Sides sides) {
 
 void add_sample_cases(Report& report, Sides sides) {
   for (const int64_t vocab_size : {1, 7, 100, 1025, 50257}) {
-    for (const bool ties : {false, true}) add_samples(report, sides, vocab_size, ties);
+    for (const Logits kind : {Logits::kPlain, Logits::kTies, Logits::kSpoiled}) {
+      add_samples(report, sides, vocab_size, kind);
+    }
   }
   add_logprobs(report, sides);
 }

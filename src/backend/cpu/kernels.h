@@ -148,6 +148,7 @@ struct KernelTable {
   // rows of logits
   MaxAndId (*max_logit)(const float* logits, int64_t n);  // the smallest id among equals; NaN counts as -inf
   double (*sum_exp)(const float* logits, int64_t n, float max, float inv_temperature);
+  bool (*has_nan_or_inf)(const float* logits, int64_t n);  // -inf does not count
   int64_t (*count_greater)(const float* logits, int64_t n, float value);
   void (*chunk_maxima)(const float* logits, int64_t n, int64_t chunk, float* maxima);
   // Ids with logits >= bound, ascending; at most capacity are written; the number found is returned.

@@ -119,13 +119,16 @@ float bound_of_top(const KernelTable& kernels, const float* logits, int64_t n, i
   return copy[k - 1];
 }
 
-// The k largest, descending, equal ones by ascending id, in ids[0, k). `counts` is room for a copy.
-void find_top(const KernelTable& kernels, const float* logits, int64_t n, int64_t k, const RowScratch& s) {
+// The k largest, descending, equal ones by ascending id, in ids[0, result). The result is less than k only where logits
+// hold a NaN, which callers exclude. `counts` is room for a copy.
+int64_t find_top(const KernelTable& kernels, const float* logits, int64_t n, int64_t k, const RowScratch& s) {
   const float bound = bound_of_top(kernels, logits, n, k, s.maxima, reinterpret_cast<float*>(s.counts));
   const int64_t found = kernels.collect_at_least(logits, n, bound, s.ids, n);
-  std::partial_sort(s.ids, s.ids + k, s.ids + found, [&](int32_t a, int32_t b) {
+  const int64_t count = std::min(k, found);
+  std::partial_sort(s.ids, s.ids + count, s.ids + found, [&](int32_t a, int32_t b) {
     return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
   });
+  return count;
 }
 
 double relative_prob(float logit, float max_logit) { return std::exp(static_cast<double>(logit) - max_logit); }
@@ -223,24 +226,35 @@ int32_t draw_from_all(const Row& r, const float* logits, float max_logit, float 
 }
 
 int32_t sample_row(const Row& r, const float* raw_logits) {
+  if (r.kernels.has_nan_or_inf(raw_logits, r.vocab_size)) return kNoToken;
   const float* adjusted = adjusted_logits(r, raw_logits);
   const RowSampling& sampling = r.sampling;
-  if (sampling.temperature == 0) return r.kernels.max_logit(adjusted, r.vocab_size).id;
+  const MaxAndId first = r.kernels.max_logit(adjusted, r.vocab_size);
+  if (first.value == -INFINITY) return kNoToken;
+  if (sampling.temperature == 0) return first.id;
 
   float* logits = r.scratch.logits;
   r.kernels.divide(adjusted, r.vocab_size, sampling.temperature, logits);
-  const float max_logit = r.kernels.max_logit(logits, r.vocab_size).value;
+  const float max_logit = first.value / sampling.temperature;
   // Slightly low: the exact test follows.
   const float bound = sampling.min_p > 0 ? max_logit + std::log(sampling.min_p) - 1e-3f : -INFINITY;
   if (sampling.sampling_top_k > 0 && sampling.sampling_top_k < r.vocab_size) {
-    int64_t count = sampling.sampling_top_k;
-    find_top(r.kernels, logits, r.vocab_size, count, r.scratch);
+    int64_t count = find_top(r.kernels, logits, r.vocab_size, sampling.sampling_top_k, r.scratch);
     while (count > 1 && relative_prob(logits[r.scratch.ids[count - 1]], max_logit) < sampling.min_p) --count;
     if (sampling.top_p < 1) count = top_p_prefix(logits, r.scratch.ids, count, max_logit, sampling.top_p);
     return draw_from(r, logits, count);
   }
   if (sampling.top_p >= 1) return draw_from_all(r, logits, max_logit, bound);
   return draw_from(r, logits, top_p_of_all(r, logits, max_logit, bound));
+}
+
+void write_no_logprobs(const LogprobsParams& p, int64_t i) {
+  p.target_logprob.data<float>()[i] = 0;
+  p.target_rank.data<int32_t>()[i] = 0;
+  for (int64_t k = 0; p.top_ids.defined() && k < p.top_ids.dim(1); ++k) {
+    p.top_ids.data<int32_t>()[i * p.top_ids.stride(0) + k] = kNoToken;
+    p.top_logprobs.data<float>()[i * p.top_logprobs.stride(0) + k] = 0;
+  }
 }
 
 }  // namespace
@@ -277,10 +291,13 @@ void logprobs(Stream& stream, const LogprobsParams& p) {
   context.reserve_thread_scratch(row_scratch_bytes(vocab_size));
   context.pool.parallel_for(p.logits.dim(0), [&](int thread_idx, int64_t i) {
     const float* logits = p.logits.data<float>() + i * p.logits.stride(0);
-    const float max_logit = kernels.max_logit(logits, vocab_size).value;
-    const double log_sum = max_logit + std::log(kernels.sum_exp(logits, vocab_size, max_logit, 1.0f));
     const int32_t target = p.target_ids.data<int32_t>()[i];
-    CHECK(target >= 0 && target < vocab_size, "logprobs: target {} of {}", target, vocab_size);
+    CHECK(target >= kNoToken && target < vocab_size, "logprobs: target {} of {}", target, vocab_size);
+    const float max_logit = kernels.max_logit(logits, vocab_size).value;
+    if (target == kNoToken || max_logit == -INFINITY || kernels.has_nan_or_inf(logits, vocab_size)) {
+      return write_no_logprobs(p, i);
+    }
+    const double log_sum = max_logit + std::log(kernels.sum_exp(logits, vocab_size, max_logit, 1.0f));
     p.target_logprob.data<float>()[i] = static_cast<float>(logits[target] - log_sum);
     p.target_rank.data<int32_t>()[i] = 1 + static_cast<int32_t>(kernels.count_greater(logits, vocab_size, logits[target]));
     if (!p.top_ids.defined() || p.top_ids.dim(1) == 0) return;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -45,6 +46,13 @@ void adjust_logits(std::vector<float>& logits, const RowState& state, int64_t ro
   }
 }
 
+// No NaN, no +inf, and at least one logit that is finite.
+bool is_usable(const float* logits, int64_t vocab_size) {
+  const auto may_stand = [](float logit) { return logit <= std::numeric_limits<float>::max(); };
+  const auto is_finite = [](float logit) { return std::isfinite(logit); };
+  return std::all_of(logits, logits + vocab_size, may_stand) && std::any_of(logits, logits + vocab_size, is_finite);
+}
+
 // Ids by descending logit, equal ones by ascending id.
 std::vector<int32_t> descending_ids(const float* logits, int64_t vocab_size) {
   std::vector<int32_t> ids(static_cast<size_t>(vocab_size));
@@ -83,8 +91,10 @@ double gumbel(const RowSampling& sampling, int32_t num_tokens, int32_t id) {
 int32_t sample_row(const float* raw_logits, int64_t vocab_size, const RowState& state, int64_t row) {
   RowSampling sampling;
   std::memcpy(&sampling, state.sampling.data<uint8_t>() + row * state.sampling.stride(0), sizeof sampling);
+  if (!is_usable(raw_logits, vocab_size)) return kNoToken;
   std::vector<float> logits(raw_logits, raw_logits + vocab_size);
   adjust_logits(logits, state, row, sampling);
+  if (!is_usable(logits.data(), vocab_size)) return kNoToken;
   if (sampling.temperature == 0) {
     return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   }
@@ -117,12 +127,21 @@ void logprobs(Stream&, const LogprobsParams& p) {
   const int64_t vocab_size = p.logits.dim(1);
   for (int64_t i = 0; i < p.logits.dim(0); ++i) {
     const float* logits = p.logits.data<float>() + i * p.logits.stride(0);
+    const int32_t target = p.target_ids.data<int32_t>()[i];
+    CHECK(target >= kNoToken && target < vocab_size, "logprobs: target {} of {}", target, vocab_size);
+    if (target == kNoToken || !is_usable(logits, vocab_size)) {
+      p.target_logprob.data<float>()[i] = 0;
+      p.target_rank.data<int32_t>()[i] = 0;
+      for (int64_t k = 0; p.top_ids.defined() && k < p.top_ids.dim(1); ++k) {
+        p.top_ids.data<int32_t>()[i * p.top_ids.stride(0) + k] = kNoToken;
+        p.top_logprobs.data<float>()[i * p.top_logprobs.stride(0) + k] = 0;
+      }
+      continue;
+    }
     const double max_logit = *std::max_element(logits, logits + vocab_size);
     double sum = 0;
     for (int64_t id = 0; id < vocab_size; ++id) sum += std::exp(logits[id] - max_logit);
     const double log_sum = max_logit + std::log(sum);
-    const int32_t target = p.target_ids.data<int32_t>()[i];
-    CHECK(target >= 0 && target < vocab_size, "logprobs: target {} of {}", target, vocab_size);
     p.target_logprob.data<float>()[i] = static_cast<float>(logits[target] - log_sum);
     p.target_rank.data<int32_t>()[i] =
         1 +

@@ -35,6 +35,7 @@ void embedding_row(const char* table, Elem table_elem, int64_t row, int64_t widt
 // sampling.cpp
 MaxAndId max_logit(const float* logits, int64_t n);
 double sum_exp(const float* logits, int64_t n, float max, float inv_temperature);
+bool has_nan_or_inf(const float* logits, int64_t n);
 int64_t count_greater(const float* logits, int64_t n, float value);
 void chunk_maxima(const float* logits, int64_t n, int64_t chunk, float* maxima);
 int64_t collect_at_least(const float* logits, int64_t n, float bound, int32_t* ids, int64_t capacity);

@@ -62,6 +62,14 @@ double sum_exp(const float* logits, int64_t n, float max_value, float inv_temper
   return total;
 }
 
+bool has_nan_or_inf(const float* logits, int64_t n) {
+  const F largest = set1(__FLT_MAX__);
+  uint32_t good = ~uint32_t{0};
+  SPATE_FOR_LANES(i, count, n) { good &= greater_equal_bits(largest, up_to(logits + i, count)); }
+  const uint32_t all_lanes = static_cast<uint32_t>((uint64_t{1} << kLanes) - 1);
+  return (good & all_lanes) != all_lanes;
+}
+
 int64_t count_greater(const float* logits, int64_t n, float value) {
   const F bound = set1(value);
   int64_t found = 0;

@@ -36,6 +36,7 @@ const KernelTable& SPATE_TABLE_NAME(SPATE_ISA)() {
       .embedding_row = embedding_row,
       .max_logit = max_logit,
       .sum_exp = sum_exp,
+      .has_nan_or_inf = has_nan_or_inf,
       .count_greater = count_greater,
       .chunk_maxima = chunk_maxima,
       .collect_at_least = collect_at_least,

@@ -5,7 +5,7 @@
 // NUMERICS   exp and sums in fp64, the results rounded to fp32. Ties: the smaller id first.
 // WORK       A CTA a row; each of the top tokens is one more pass over the row, from L2.
 // ROOFLINE   Memory: 4 * vocab_size * (3 + num_top) bytes a row. Not tuned.
-// LIMITS     vocab_size < 2^24; targets inside the vocabulary.
+// LIMITS     vocab_size < 2^24; targets inside the vocabulary, or kNoToken.
 // TESTS      spate-conformance --backend cuda --filter logprobs
 #include "backend/cuda/kernel/primitive/reduce.h"
 #include "backend/cuda/kernel/sample/sample.h"
@@ -26,9 +26,21 @@ __device__ inline uint64_t next_key(const float* logits, int vocab_size, uint64_
 extern "C" __global__ void __launch_bounds__(kSampleThreads) logprobs(const __grid_constant__ LogprobsKernelParams p) {
   const int64_t row = blockIdx.x;
   const float* logits = p.logits + row * p.logits_stride;
-  const float target_logit = logits[p.target_ids[row]];
+  const int32_t target = p.target_ids[row];
   uint64_t key = next_key(logits, p.vocab_size, ~uint64_t{0});
   const double max_logit = logits[token_of_key(key)];
+  if (target == kNoToken || has_nan_or_inf(logits, p.vocab_size) || max_logit == -kInfinity) {
+    if (threadIdx.x == 0) {
+      p.target_logprob[row] = 0.0f;
+      p.target_rank[row] = 0;
+    }
+    for (int i = threadIdx.x; i < p.num_top; i += blockDim.x) {
+      p.top_ids[row * p.top_ids_stride + i] = kNoToken;
+      p.top_logprobs[row * p.top_logprobs_stride + i] = 0.0f;
+    }
+    return;
+  }
+  const float target_logit = logits[target];
 
   double sum = 0.0;
   int num_larger = 0;

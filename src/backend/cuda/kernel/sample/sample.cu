@@ -145,15 +145,12 @@ __device__ inline uint64_t sum_kept(const Row& row, uint64_t lowest, Value value
   return block_reduce(sum, Sum());
 }
 
-// The key of the last token that min_p, top_k and top_p leave.
-__device__ inline uint64_t find_cut(const Row& row) {
+// The key of the last token that min_p, top_k and top_p leave. first_id has the largest logit.
+__device__ inline uint64_t find_cut(const Row& row, int32_t first_id) {
   const RowSampling& s = row.sampling;
-  uint64_t best = 0;
-  for (int id = threadIdx.x; id < row.vocab_size; id += blockDim.x) {
-    best = Max()(best, token_key(row.logits[id] / s.temperature, id));
-  }
-  best = block_reduce(best, Max());
-  const double max_logit = row.logits[token_of_key(best)] / s.temperature;
+  const float max_logit_float = row.logits[first_id] / s.temperature;
+  const uint64_t best = token_key(max_logit_float, first_id);
+  const double max_logit = max_logit_float;
   const auto prob = [&](float logit) { return exp(logit - max_logit); };
 
   uint64_t cut = 0;
@@ -199,18 +196,23 @@ extern "C" __global__ void __launch_bounds__(kSampleThreads) sample(const __grid
           .bias_ids = p.bias_ids + state_row * p.bias_ids_stride,
           .bias_values = p.bias_values + state_row * p.bias_values_stride,
           .stop_ids = p.stop_ids + state_row * p.stop_ids_stride};
+  if (has_nan_or_inf(row.logits, row.vocab_size)) {
+    if (threadIdx.x == 0) p.next_token_ids[logits_row] = kNoToken;
+    return;
+  }
   if (needs_adjusting(row.sampling, row.num_tokens)) {
     float* adjusted = p.adjusted + logits_row * p.vocab_size;
     adjust_logits(row, adjusted);
     row.logits = adjusted;
   }
-  if (row.sampling.temperature == 0.0f) {
-    const int32_t id = argmax(row.logits, row.vocab_size);
-    if (threadIdx.x == 0) p.next_token_ids[logits_row] = id;
+  const int32_t first_id = argmax(row.logits, row.vocab_size);
+  const bool none_left = row.logits[first_id] == -kInfinity;
+  if (none_left || row.sampling.temperature == 0.0f) {
+    if (threadIdx.x == 0) p.next_token_ids[logits_row] = none_left ? kNoToken : first_id;
     return;
   }
 
-  const uint64_t cut = find_cut(row);
+  const uint64_t cut = find_cut(row, first_id);
   Ranked<double> best{-kInfinity, row.vocab_size};
   for (int id = threadIdx.x; id < row.vocab_size; id += blockDim.x) {
     const float logit = row.logits[id] / row.sampling.temperature;

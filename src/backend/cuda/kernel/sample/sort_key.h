@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "backend/cuda/kernel/primitive/reduce.h"
+
 namespace spate::cuda {
 
 // -0 counts as 0.
@@ -22,6 +24,13 @@ __device__ inline uint64_t token_key(float logit, int32_t id) {
 
 __device__ inline int32_t token_of_key(uint64_t key) {
   return static_cast<int32_t>((1u << kIdBits) - 1 - (static_cast<uint32_t>(key) & ((1u << kIdBits) - 1)));
+}
+
+// Whether the row holds a NaN or +inf. All threads of the CTA call it and get the answer.
+__device__ inline bool has_nan_or_inf(const float* logits, int vocab_size) {
+  int found = 0;
+  for (int id = threadIdx.x; id < vocab_size; id += blockDim.x) found |= !(logits[id] < kInfinity);
+  return block_reduce(found, Max()) != 0;
 }
 
 }  // namespace spate::cuda

@@ -320,6 +320,7 @@ std::optional<ApiError> HttpConnection::allow_body(size_t num_bytes, HttpRequest
 awaitable<std::optional<ApiError>> HttpConnection::read_body(RequestParser& parser, HttpRequest& request) {
   ec_ = {};
   if (parser.is_done()) co_return std::nullopt;
+  if (is_on_reserve_) co_return http_error(503, "All connections are taken; one beyond them takes no body.");
   // The whole of it at once where the length is told: better refused now than after half of it.
   if (auto error = allow_body(parser.content_length().value_or(0), request)) co_return error;
   if (auto error = co_await answer_expect(request, parser.get().version() < 11)) co_return error;

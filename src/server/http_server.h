@@ -84,7 +84,7 @@ struct HttpOptions {
   size_t max_total_large_body_bytes = size_t{256} << 20;
   size_t max_stream_buffer_bytes = 1 << 20;  // a stream's unsent bytes; beyond, the client is cut off
   // When all are taken, the one that has waited longest for a request's head is closed for the next. When none waits,
-  // num_reserve_connections more are taken; each serves one request, which on_head may refuse.
+  // num_reserve_connections more are taken; each serves one request without a body, which on_head may refuse.
   int max_connections = 4096;
   int num_reserve_connections = 0;
   std::chrono::milliseconds keep_alive_timeout{75'000};  // idle between requests; above the 60 s of common proxies

@@ -536,6 +536,11 @@ TEST_CASE("http: on_head answers before the body and before 100 Continue; the re
   TestClient other(echo.server.port());
   other.send("POST /work HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n");
   CHECK(other.receive().status == 503);
+  for (const char* framing : {"Content-Length: 5", "Transfer-Encoding: chunked"}) {  // would hold the reserve
+    TestClient slow(echo.server.port());
+    slow.send(fmt::format("GET /health HTTP/1.1\r\nHost: x\r\n{}\r\n\r\n", framing));
+    CHECK(slow.receive().status == 503);
+  }
   TestClient monitor(echo.server.port());
   const TestResponse health = monitor.get("/health");
   CHECK(health.status == 200);

@@ -32,6 +32,7 @@ void check_facts(const ModelConfig& config, const Json& expected) {
   CHECK(config.max_position_embeddings == expected["max_position_embeddings"].get<int64_t>());
   CHECK(config.rms_norm_eps == expected["rms_norm_eps"].get<double>());
   CHECK(config.tie_word_embeddings == expected["tie_word_embeddings"].get<bool>());
+  CHECK(config.eos_token_ids == expected["eos_token_ids"].get<std::vector<int32_t>>());
 
   const auto spec = make_decoder_spec(config);
   REQUIRE_MESSAGE(spec.ok(), spec.status().to_string());

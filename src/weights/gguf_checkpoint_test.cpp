@@ -191,6 +191,7 @@ TEST_CASE("metadata that the goldens do not have") {
   CHECK(plain.architecture == "Qwen3ForCausalLM");
   CHECK(plain.head_dim == 16);  // width / heads, where a silent config.json of Qwen3 means 128
   CHECK(plain.num_kv_heads == 2);
+  CHECK(MetadataFile("llama").config()->eos_token_ids.empty());  // where a silent config.json of Llama means 2
   CHECK(plain.rms_norm_eps == doctest::Approx(1e-5));
   CHECK(plain.rope.type == RopeType::kDefault);
   CHECK(plain.tie_word_embeddings);

@@ -240,10 +240,12 @@ Result<ModelConfig> GgufCheckpoint::model_config() const {
   json.add("mlp_bias", has_mlp_bias);
   json.add("use_bias", has_qkv_bias);
   ASSIGN_OR_RETURN(const std::vector<int64_t> ends, end_token_ids(file));
-  if (!ends.empty()) json.add("eos_token_id", fmt::format("[{}]", fmt::join(ends, ",")));
+  json.add("eos_token_id", ends.empty() ? "null" : fmt::format("[{}]", fmt::join(ends, ",")));
   if (file.find("tokenizer.ggml.bos_token_id") != nullptr) {
     ASSIGN_OR_RETURN(const int64_t bos, file.get_int("tokenizer.ggml.bos_token_id"));
     json.add("bos_token_id", bos);
+  } else {
+    json.add("bos_token_id", "null");
   }
   ASSIGN_OR_RETURN(ModelConfig config, parse_model_config(json.object()));
   RETURN_IF_ERROR(read_rotary_dim(metadata, config));

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <simdjson.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -28,6 +29,13 @@ class JsonFields {
   bool is_null(std::string_view key) const {
     simdjson::dom::element found;
     return object_.at_key(key).get(found) == simdjson::SUCCESS && found.is_null();
+  }
+  // JSON readers differ in which of two values they take.
+  void refuse_repeated_keys() {
+    std::vector<std::string> names = keys();
+    std::sort(names.begin(), names.end());
+    const auto twice = std::adjacent_find(names.begin(), names.end());
+    if (twice != names.end()) problem(fmt::format("{}{} is there twice", prefix_, *twice));
   }
   bool empty() const { return object_.size() == 0; }
   const std::string& prefix() const { return prefix_; }

@@ -28,9 +28,10 @@ struct FamilyClass {
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000.0;
   bool tie_word_embeddings = false;
-  int64_t sliding_window = 0;      // 0: the family has no window
-  bool has_window_switch = false;  // use_sliding_window, max_window_layers (28)
-  std::string_view nullable;       // which of num_key_value_heads and head_dim may be null
+  int64_t sliding_window = 0;                  // 0: the family has no window
+  int32_t bos_token_id = 1, eos_token_id = 2;  // -1: none
+  bool has_window_switch = false;              // use_sliding_window, max_window_layers (28)
+  std::string_view nullable;                   // which of num_key_value_heads and head_dim may be null
 };
 constexpr FamilyClass kFamilyClasses[] = {
     {.model_type = "llama", .architecture = "LlamaForCausalLM", .nullable = "num_key_value_heads head_dim"},
@@ -48,6 +49,8 @@ constexpr FamilyClass kFamilyClasses[] = {
      .num_kv_heads = 32,
      .max_position_embeddings = 32768,
      .sliding_window = 4096,
+     .bos_token_id = -1,
+     .eos_token_id = -1,
      .has_window_switch = true,
      .nullable = "num_key_value_heads"},
     {.model_type = "qwen3",
@@ -58,6 +61,8 @@ constexpr FamilyClass kFamilyClasses[] = {
      .head_dim = 128,
      .max_position_embeddings = 32768,
      .sliding_window = 4096,
+     .bos_token_id = -1,
+     .eos_token_id = -1,
      .has_window_switch = true,
      .nullable = "num_key_value_heads"},
     {.model_type = "ernie4_5",
@@ -210,7 +215,9 @@ void read_rope_scaling(JsonFields& fields, RopeConfig& rope) {
 std::optional<JsonFields> rope_object(JsonFields& fields) {
   for (const std::string_view key : {"rope_scaling", "rope_parameters"}) {
     std::optional<JsonFields> rope = fields.object(key);
-    if (rope && !rope->empty()) return rope;
+    if (!rope || rope->empty()) continue;
+    rope->refuse_repeated_keys();
+    return rope;
   }
   return std::nullopt;
 }
@@ -351,6 +358,7 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
   }
   std::vector<std::string> problems;
   JsonFields fields(root, "", problems);
+  fields.refuse_repeated_keys();
   ModelConfig config;
 
   const FamilyClass* known = read_family(fields, config);
@@ -376,6 +384,8 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
   fields.read("mlp_bias", config.mlp_bias);
   fields.read("use_bias", config.use_bias);
   read_window(fields, family, config);
+  if (!fields.is_null("eos_token_id") && family.eos_token_id >= 0) config.eos_token_ids = {family.eos_token_id};
+  if (!fields.is_null("bos_token_id") && family.bos_token_id >= 0) config.bos_token_ids = {family.bos_token_id};
   fields.read_ids("eos_token_id", config.eos_token_ids);
   fields.read_ids("bos_token_id", config.bos_token_ids);
   read_dtype(fields, config);

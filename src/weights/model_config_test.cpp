@@ -16,7 +16,7 @@
 namespace spate {
 namespace {
 
-// A good config with `more` at its end: a key given twice counts as its first, so `more` adds keys.
+// A good config with `more` at its end.
 std::string config_with(const std::string& more, const std::string& without = "") {
   std::string json = R"({"architectures":["LlamaForCausalLM"],"model_type":"llama")";
   for (const auto& [key, value] : {std::pair{"vocab_size", "160"},
@@ -142,6 +142,8 @@ TEST_CASE("bad values are named") {
   const Case cases[] = {
       {"", "not a JSON object"},
       {"[1]", "not a JSON object"},
+      {config_with(R"("hidden_size":64)"), "hidden_size is there twice"},
+      {config_with(R"("rope_scaling":{"type":"linear","factor":2,"factor":4})"), "rope_scaling.factor is there twice"},
       {"{}", "architectures and model_type are missing"},
       {R"({"model_type":"magic"})", "architectures is missing, and model_type \"magic\" is not known"},
       {R"({"architectures":["LlamaForCausalLM","LlamaModel"]})", "architectures has 2 entries, needs one"},

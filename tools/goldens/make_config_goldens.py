@@ -8,7 +8,7 @@ Needs torch and transformers; goldens were made with torch 2.13 (CPU) and transf
     name, config        the config.json
     refused             what our refusal must say; the case then has nothing else
     class               of the model that AutoModelForCausalLM chooses
-    num_heads, num_kv_heads, head_dim, max_position_embeddings, rms_norm_eps, tie_word_embeddings
+    num_heads, num_kv_heads, head_dim, max_position_embeddings, rms_norm_eps, tie_word_embeddings, eos_token_ids
     windows             of each layer: tokens a query sees, 0: all
     inv_freq, attention_factor      of RoPE, for max_position_embeddings tokens
 
@@ -132,6 +132,11 @@ RUNS = {
     "qwen2 without max_position_embeddings": qwen2(max_position_embeddings=ABSENT),
     "ernie without max_position_embeddings": ernie(max_position_embeddings=ABSENT),
     "ernie without rms_norm_eps": ernie(),
+    "llama without eos_token_id": llama(eos_token_id=ABSENT),
+    "llama, eos_token_id null": llama(eos_token_id=None),
+    "mistral without eos_token_id": mistral(eos_token_id=ABSENT),
+    "qwen2 without eos_token_id": qwen2(eos_token_id=ABSENT),
+    "qwen2 with a head_dim": qwen2(head_dim=16),
     "llama without intermediate_size": llama(intermediate_size=ABSENT),
     "no architectures": llama(architectures=ABSENT),
     "architectures null": llama(architectures=None),
@@ -317,9 +322,11 @@ def facts(loaded):
     rotary_class = getattr(importlib.import_module(model_class.__module__), name.replace("ForCausalLM", "RotaryEmbedding"))
     rotary = rotary_class(loaded)
     head_dim = getattr(loaded, "head_dim", None) or loaded.hidden_size // loaded.num_attention_heads
+    ends = loaded.eos_token_id if isinstance(loaded.eos_token_id, list) else [loaded.eos_token_id]
+    ends = [token_id for token_id in ends if token_id is not None]
     return {"class": name, "num_heads": loaded.num_attention_heads, "num_kv_heads": loaded.num_key_value_heads, "head_dim": head_dim,
             "max_position_embeddings": loaded.max_position_embeddings, "rms_norm_eps": loaded.rms_norm_eps,
-            "tie_word_embeddings": loaded.tie_word_embeddings, "windows": layer_windows(loaded, name),
+            "tie_word_embeddings": loaded.tie_word_embeddings, "eos_token_ids": ends, "windows": layer_windows(loaded, name),
             "inv_freq": [float(f"{value:.9g}") for value in rotary.inv_freq.tolist()], "attention_factor": float(rotary.attention_scaling)}
 
 

@@ -1,12 +1,14 @@
-// The hardware, cut in four places (docs/architecture.md): (a) a small runtime table: memory, copies, streams;
+// The hardware, cut in four places (docs/architecture.md): (a) a small runtime table: memory, copies, streams, events;
 // (b) the op catalogue (backend/ops.h); (c) the physical layout of weights and KV; (d) how a step runs.
 // A new chip is a folder that implements Device and the primitives of OpTable; spate-conformance says when it is right.
 //
-// Threads: a Device and everything made from it belong to one rank thread. Making devices is thread-safe.
+// Threads: a Device and everything made from it belong to one rank thread, but Event::host_wait() and seconds_since() may be
+// called by any. Making devices is thread-safe.
 // Errors: what the operator can cause (memory, a missing driver) is a Status. A failed device call while a step runs
 // is fatal: the context is lost, the message names the op that ran last.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -71,6 +73,38 @@ class Stream {
 
  private:
   Device& device_;
+};
+
+// A point in the work of a stream. Made by Device::create_event(), recorded again and again.
+class Event {
+ public:
+  Event() = default;
+  virtual ~Event() = default;
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  // The event now stands behind all work given to `stream` so far. The waits below are for the last record() before them.
+  virtual void record(Stream& stream) = 0;
+  // Work given to `stream` from now on starts when the recorded work is done. Does not block the caller.
+  virtual void stream_wait(Stream& stream) = 0;
+  // Returns when the recorded work is done; at once if nothing was recorded.
+  virtual void host_wait() = 0;
+  // Time on the device between two recorded points of one stream; both are done.
+  virtual double seconds_since(const Event& earlier) const = 0;
+};
+
+// For back-ends whose ops run before their call returns: recorded work is done already.
+class HostEvent final : public Event {
+ public:
+  void record(Stream&) override { time_ = std::chrono::steady_clock::now(); }
+  void stream_wait(Stream&) override {}
+  void host_wait() override {}
+  double seconds_since(const Event& earlier) const override {
+    return std::chrono::duration<double>(time_ - static_cast<const HostEvent&>(earlier).time_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point time_;
 };
 
 // --- (c) layouts -----------------------------------------------------------------------------------------------------
@@ -150,11 +184,25 @@ struct DeviceOptions {
   std::string kernel_dir;  // GPU: read kernel sources from this folder instead of the embedded ones
 };
 
-// Identifies a step shape for back-ends that capture steps; equal keys mean the same launches.
+// Tokens whose hidden states are wanted after the last layer.
+enum class StepOutputs : uint8_t {
+  kAllTokens,
+  kSampledTokens,   // the last token of some sequences
+  kSampledAllSeqs,  // the last token of every sequence
+};
+
+// Everything that the launches of a step's forward pass and sampling depend on: equal keys mean equal launches, down to
+// pointers and scalars. Counts are those of the launches, not below what the plan has (Device::padded_step); the plan's own
+// counts are read on the device, from its header.
 struct StepKey {
   int num_seqs = 0;
   int num_tokens = 0;
-  int max_query_len = 0;
+  int num_sampled = 0;
+  int max_query_len = 0;  // 1: every sequence computes one token
+  int max_seq_len = 0;
+  StepOutputs outputs = StepOutputs::kAllTokens;
+  int num_top_logprobs = -1;  // of the sampled tokens: -1 no log-probabilities, 0 only the token's own
+  int plan_generation = 0;    // counts the plan buffers of the rank: a larger plan than ever before moves it
   bool operator==(const StepKey&) const = default;
 };
 
@@ -176,6 +224,7 @@ class Device {
   virtual Result<Buffer> allocate(size_t bytes, MemoryKind kind) = 0;
   virtual void deallocate(void* data, size_t bytes, MemoryKind kind) noexcept = 0;
   virtual std::unique_ptr<Stream> create_stream() = 0;
+  virtual std::unique_ptr<Event> create_event() { return std::make_unique<HostEvent>(); }
   virtual void copy_to_device(Stream& stream, void* dst, const void* src_host, size_t bytes) = 0;
   virtual void copy_to_host(Stream& stream, void* dst_host, const void* src, size_t bytes) = 0;
   virtual void fill_bytes(Stream& stream, void* dst, int byte, size_t bytes) = 0;
@@ -201,8 +250,13 @@ class Device {
   virtual Status pack_quantized_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows);
   virtual int64_t kv_block_bytes(const KvGroupDesc& desc) const = 0;
 
-  // (d) How a step runs: the default calls `step` (eager); a capturing back-end may replay what an equal key launched.
+  // (d) How a step runs. `step` launches a forward pass and sampling. The default calls it (eager); a capturing back-end may
+  // replay what an equal key launched, without calling it.
   virtual void run_step(Stream& stream, const StepKey& key, const std::function<void()>& step);
+  // The key that a step runs under: counts rounded up to sizes that recur, none above `largest`. Additional sequences and
+  // tokens are dummies (begin_step in backend/ops.h). Rounds num_seqs, num_tokens, num_sampled, max_query_len, max_seq_len and
+  // num_top_logprobs; max_query_len 1 and num_top_logprobs -1 stay. Default: as it is.
+  virtual StepKey padded_step(const StepKey& exact, const StepKey& /*largest*/) const { return exact; }
 };
 
 // Makes a device of a kind, or says in one line why it cannot ("no driver: ... is not found").

@@ -145,29 +145,30 @@ void check_state(ShapeCheck& check, const RowState& s) {
   check.tensor("stop_ids", s.stop_ids, DType::kI32, {rows, kMaxStopIds});
 }
 
-void check_plan(const char* op, const StepPlanHeader* plan_host, const void* plan) {
-  CHECK(plan_host != nullptr && plan != nullptr, "{}: no plan", op);
-  CHECK(plan_host->magic == kStepPlanMagic && plan_host->version == kStepPlanVersion, "{}: magic {:#x}, version {}", op,
-        plan_host->magic, plan_host->version);
-}
-
 }  // namespace
 
+void check_params(const ApplyUpdatesParams& p) {
+  CHECK(p.plan_host != nullptr && p.plan != nullptr, "apply_updates: no plan");
+  CHECK(p.plan_host->magic == kStepPlanMagic && p.plan_host->version == kStepPlanVersion,
+        "apply_updates: magic {:#x}, version {}", p.plan_host->magic, p.plan_host->version);
+  ShapeCheck check("apply_updates");
+  check_state(check, p.state);
+}
+
 void check_params(const BeginStepParams& p) {
-  check_plan("begin_step", p.plan_host, p.plan);
+  CHECK(p.plan != nullptr, "begin_step: no plan");
   ShapeCheck check("begin_step");
   check_state(check, p.state);
   const StepInputs& in = p.inputs;
-  const Dim tokens = check.dim("max_num_batched_tokens");
-  check.tensor("inputs.token_ids", in.token_ids, DType::kI32, {tokens});
-  check.tensor("inputs.positions", in.positions, DType::kI32, {tokens});
-  check.tensor("inputs.slot_mapping", in.slot_mapping, DType::kI32, {tokens});
-  CHECK(in.token_ids.dim(0) >= p.plan_host->num_tokens && in.seq_rows.dim(0) >= p.plan_host->num_seqs,
-        "begin_step: {} tokens of {} sequences do not fit in {} and {}", p.plan_host->num_tokens, p.plan_host->num_seqs,
-        in.token_ids.dim(0), in.seq_rows.dim(0));
-  CHECK(in.cu_seqlens_q.dim(0) > p.plan_host->num_seqs && in.seq_lens.dim(0) >= p.plan_host->num_seqs &&
-            in.sample_rows.dim(0) >= p.plan_host->num_sampled && in.sample_seqs.dim(0) >= p.plan_host->num_sampled,
-        "begin_step: the step inputs are too small for {} sequences", p.plan_host->num_seqs);
+  const Dim num_tokens = check.dim("num_tokens"), num_seqs = check.dim("num_seqs"), num_sampled = check.dim("num_sampled");
+  check.tensor("inputs.token_ids", in.token_ids, DType::kI32, {num_tokens});
+  check.tensor("inputs.positions", in.positions, DType::kI32, {num_tokens});
+  check.tensor("inputs.slot_mapping", in.slot_mapping, DType::kI32, {num_tokens});
+  check.tensor("inputs.seq_rows", in.seq_rows, DType::kI32, {num_seqs});
+  check.tensor("inputs.seq_lens", in.seq_lens, DType::kI32, {num_seqs});
+  check.tensor("inputs.cu_seqlens_q", in.cu_seqlens_q, DType::kI32, {in.seq_rows.dim(0) + 1});
+  check.tensor("inputs.sample_rows", in.sample_rows, DType::kI32, {num_sampled});
+  check.tensor("inputs.sample_seqs", in.sample_seqs, DType::kI32, {num_sampled});
   CHECK(p.kv_block_size > 0, "begin_step: kv_block_size {}", p.kv_block_size);
 }
 
@@ -195,13 +196,13 @@ void check_params(const LogprobsParams& p) {
 }
 
 void check_params(const FinishStepParams& p) {
-  check_plan("finish_step", p.plan_host, p.plan);
+  CHECK(p.plan != nullptr, "finish_step: no plan");
   ShapeCheck check("finish_step");
   check_state(check, p.state);
-  if (p.plan_host->num_sampled == 0) return;
-  CHECK(p.next_token_ids.dtype() == DType::kI32 && p.next_token_ids.dim(0) >= p.plan_host->num_sampled,
-        "finish_step: next_token_ids {} for {} sampled sequences", p.next_token_ids.shape_string(),
-        p.plan_host->num_sampled);
+  if (!p.next_token_ids.defined()) return;
+  check.tensor("next_token_ids", p.next_token_ids, DType::kI32, {check.dim("num_sampled")});
+  CHECK(p.next_token_ids.dim(0) <= p.num_seqs, "finish_step: {} sampled of {} sequences", p.next_token_ids.dim(0),
+        p.num_seqs);
 }
 
 void check_params(const KvCopyBlocksParams& p) {

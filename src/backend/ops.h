@@ -82,6 +82,7 @@ struct KvWriteParams {
 // Query i of a sequence stands at position seq_len - query_len + i and sees keys at positions
 // [max(0, position - window + 1), position], all of them when window is 0.
 // Query head h reads kv head h / (num_heads / num_kv_heads).
+// A sequence of seq_len 0 is a dummy: its queries are skipped. Where q belongs to no sequence or a dummy, out is unspecified.
 struct AttentionPagedParams {
   Tensor q;              // [num_tokens, num_heads, head_dim] act; outer strides free
   KvView kv;
@@ -115,27 +116,36 @@ struct RowState {
   Tensor stop_ids;             // [max_num_seqs, kMaxStopIds]     masked until min_tokens is reached
 };
 
-// The flat arrays of one step, sized for the largest step; the first num_tokens, num_seqs, num_logits entries are valid.
+// The flat arrays of one step: counts are those of its StepKey.
 struct StepInputs {
-  Tensor token_ids;     // [max_num_batched_tokens]
-  Tensor positions;     // [max_num_batched_tokens]
-  Tensor slot_mapping;  // [max_num_batched_tokens]
-  Tensor seq_rows;      // [max_num_seqs]
-  Tensor cu_seqlens_q;  // [max_num_seqs + 1]
-  Tensor seq_lens;      // [max_num_seqs]
-  Tensor sample_rows;   // [max_num_seqs]  index into the step's tokens of each sampled sequence's last token
-  Tensor sample_seqs;   // [max_num_seqs]  row of the running state of each sampled sequence
+  Tensor token_ids;     // [num_tokens]
+  Tensor positions;     // [num_tokens]
+  Tensor slot_mapping;  // [num_tokens]
+  Tensor seq_rows;      // [num_seqs]
+  Tensor cu_seqlens_q;  // [num_seqs + 1]
+  Tensor seq_lens;      // [num_seqs]
+  Tensor sample_rows;   // [num_sampled]  index into the step's tokens of each sampled sequence's last token
+  Tensor sample_seqs;   // [num_sampled]  row of the running state of each sampled sequence
 };
 
-// First op of a step: applies the plan's row and block updates to the state, then fills the inputs.
+// Applies the plan's row and block updates to the state. Runs before the step and is never replayed: its sizes vary freely.
+struct ApplyUpdatesParams {
+  const StepPlanHeader* plan_host;  // for launch sizes
+  const void* plan;                 // the same bytes on the device
+  RowState state;
+};
+
+// First op of a step: fills the inputs from the plan and the state.
 // For sequence s of the plan, row r, its query tokens are token_ids[r, c .. c + query_len) with c =
 // num_computed_tokens[r], their positions c, c+1, ..., their slots block_table[r, p / kv_block_size] * kv_block_size +
 // p % kv_block_size. seq_lens[s] = c + query_len. Sampled sequences (flag kSample) are listed in plan order in
 // sample_rows / sample_seqs. cu_seqlens_q[0] = 0 is written also when no sequence runs: a step may carry nothing but
 // updates and block copies.
+//
+// The plan's counts are read on the device. Inputs beyond them are dummies: tokens with id 0, position 0, slot -1, which
+// belong to no sequence; sequences with row 0, seq_len 0, query_len 0; sampled ones with token 0, row -1.
 struct BeginStepParams {
-  const StepPlanHeader* plan_host;  // for launch sizes
-  const void* plan;                 // the same bytes on the device
+  const void* plan;  // on the device
   RowState state;
   StepInputs inputs;
   int64_t kv_block_size;
@@ -151,7 +161,7 @@ struct BeginStepParams {
 // A row whose logits hold a NaN or +inf, or in which bias and masks leave no finite one, gets kNoToken.
 struct SampleParams {
   Tensor logits;       // [num_logits, vocab_size] f32, unchanged
-  Tensor sample_seqs;  // [num_logits] i32: row of the state
+  Tensor sample_seqs;  // [num_logits] i32: row of the state; -1: a dummy, its next token is 0
   RowState state;
   Tensor next_token_ids;  // [num_logits] i32 out; kNoToken where the logits are not finite
 };
@@ -173,10 +183,10 @@ struct LogprobsParams {
 // max_model_len) keeps its tokens and its count, the next token is dropped: the host runs a step behind, and a sequence
 // that it has ended may run once more.
 struct FinishStepParams {
-  const StepPlanHeader* plan_host;
-  const void* plan;
+  const void* plan;  // on the device
   RowState state;
-  Tensor next_token_ids;  // [num sampled sequences] i32, in plan order
+  int64_t num_seqs;       // of the StepKey: not below what the plan has
+  Tensor next_token_ids;  // [num_sampled] i32, in plan order, then dummies; undefined when nothing is sampled
 };
 
 // Copies whole blocks inside one layer's cache (a sequence that forks with a part-filled block).
@@ -232,6 +242,7 @@ struct OpTable {
   Op<KvWriteParams> kv_write = nullptr;
   Op<AttentionPagedParams> attention_paged = nullptr;
   Op<GatherRowsParams> gather_rows = nullptr;
+  Op<ApplyUpdatesParams> apply_updates = nullptr;
   Op<BeginStepParams> begin_step = nullptr;
   Op<SampleParams> sample = nullptr;
   Op<LogprobsParams> logprobs = nullptr;

@@ -456,7 +456,7 @@ Status Cases::run_logits() {
   return ok_status();
 }
 
-// begin_step and finish_step of a decode step: all latency.
+// apply_updates, begin_step and finish_step of a decode step: all latency.
 Status Cases::run_state() {
   constexpr int64_t kMaxTokens = 64;
   StepPlanBuilder builder;
@@ -468,7 +468,7 @@ Status Cases::run_state() {
     builder.add_seq({.row = row, .query_len = 1, .flags = kSample, .num_computed_tokens = 2});
   }
   const std::span<const std::byte> image = builder.finish();
-  for (const char* name : {"begin_step", "finish_step"}) {
+  for (const std::string_view name : {"apply_updates", "begin_step", "finish_step"}) {
     KernelCase one{.name = fmt::format("{}/i32/decode/batch{}", name, kNumSeqs)};
     if (!wants(one.name)) continue;
     const auto zeros = [&](int64_t count) { return ints(count, [](int64_t) { return 0; }); };
@@ -493,17 +493,18 @@ Status Cases::run_state() {
       ASSIGN_OR_RETURN(*tensor, zeros(kNumSeqs + (tensor == &inputs.cu_seqlens_q ? 1 : 0)));
     }
     ASSIGN_OR_RETURN(const Tensor next_token_ids, zeros(kNumSeqs));
-    const bool is_begin = std::string_view(name) == "begin_step";
     one.call = [&](int64_t) {
-      if (is_begin) {
-        ops_.begin_step(stream_, {.plan_host = header,
-                                  .plan = plan.raw(),
+      if (name == "apply_updates") {
+        ops_.apply_updates(stream_, {.plan_host = header, .plan = plan.raw(), .state = state});
+      } else if (name == "begin_step") {
+        ops_.begin_step(stream_, {.plan = plan.raw(),
                                   .state = state,
                                   .inputs = inputs,
                                   .kv_block_size = options_.kv_block_size});
       } else {
-        ops_.finish_step(stream_,
-                         {.plan_host = header, .plan = plan.raw(), .state = state, .next_token_ids = next_token_ids});
+        ops_.finish_step(
+            stream_,
+            {.plan = plan.raw(), .state = state, .num_seqs = kNumSeqs, .next_token_ids = next_token_ids});
       }
     };
     give(one);

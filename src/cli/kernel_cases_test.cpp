@@ -28,7 +28,7 @@ TEST_CASE("kernel cases: every op of the catalogue, at sizes that it takes") {
       CHECK_MESSAGE(by_name.emplace(one.name, one).second, one.name);
     });
     REQUIRE_MESSAGE(status.ok(), status.to_string());
-    CHECK(ops == std::set<std::string>{"add", "add_rms_norm", "attention_paged", "begin_step", "embedding",
+    CHECK(ops == std::set<std::string>{"add", "add_rms_norm", "apply_updates", "attention_paged", "begin_step", "embedding",
                                        "finish_step", "gather_rows", "kv_copy_blocks", "kv_write", "linear",
                                        "linear_silu_and_mul", "logprobs", "qk_norm_rope_kv_write", "rms_norm", "rope",
                                        "sample", "silu_and_mul"});

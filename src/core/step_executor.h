@@ -35,7 +35,7 @@ struct StepResult {
   // For each sequence with kPromptLogprobs: query token i's entry is for the prompt token after it (query_len entries;
   // the one for the first token after the prompt is left out).
   std::vector<std::vector<TokenLogprobs>> prompt_logprobs;
-  double device_seconds = 0;  // from begin_step to the ids
+  double device_seconds = 0;  // from the plan's copy to the ids
 };
 
 // Called by the engine thread only.

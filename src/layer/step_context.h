@@ -21,17 +21,18 @@ struct StepBatch {
   Tensor block_table;   // [max_num_seqs, max_blocks_per_seq]
   int max_query_len = 0;
   int max_seq_len = 0;
-  // Tokens whose hidden states are wanted after the last layer, [num_outputs], half of all at most: the last ones of some
-  // sequences, in their order. Undefined: all tokens.
+  // Tokens whose hidden states are wanted after the last layer, [num_outputs], half of all at most: the last ones of
+  // some sequences, in their order. Undefined: all tokens.
   Tensor output_rows;
-  Tensor arange;  // [num_outputs + 1] at least: 0, 1, 2, ...; with output_rows
+  bool outputs_all_seqs = false;  // output_rows has one token of every sequence
+  Tensor arange;                  // [num_outputs + 1] at least: 0, 1, 2, ...; with output_rows
 
   int64_t num_tokens() const { return token_ids.dim(0); }
   int64_t num_seqs() const { return seq_rows.dim(0); }
 };
 
-// The first num_tokens and num_seqs entries of `inputs`, as the plan says.
-StepBatch step_batch(const StepInputs& inputs, const RowState& state, const StepPlanHeader& plan);
+// The inputs of a step launched under `key`, whose counts they have.
+StepBatch step_batch(const StepInputs& inputs, const RowState& state, const StepKey& key);
 
 // Layers ignore the Status of a collective: after an error its results are unspecified, but every tensor stays one, later
 // collectives return at once, and the rank ends the step with Communicator::error().

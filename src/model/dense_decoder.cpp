@@ -264,7 +264,7 @@ Tensor DenseDecoder::forward_output_rows(const StepContext& ctx) {
   };
   const Tensor residual = gather(workspace_.residual.rows(0, num_tokens_), workspace_.x.rows(n, 2 * n));
   Tensor heads = workspace_.heads.rows(0, n);
-  if (n == ctx.batch.num_seqs()) {  // one query a sequence, its last token
+  if (ctx.batch.outputs_all_seqs) {  // one query a sequence, its last token
     const Tensor q = gather(layer.self_attn.q_of(qkv), workspace_.heads.rows(n, 2 * n));
     layer.self_attn.attend(ctx, ctx.kv.back(), q, ctx.batch.arange.rows(0, n + 1), 1, heads);
   } else {

@@ -1,9 +1,6 @@
 #include "rank/rank.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cstring>
-#include <numeric>
 
 namespace spate {
 
@@ -18,34 +15,25 @@ Result<std::unique_ptr<Rank>> Rank::create(std::unique_ptr<Device> device, std::
   rank->limits_ = limits;
   const TensorParallel tp{.rank = rank->communicator_->rank(), .size = rank->communicator_->size()};
   ASSIGN_OR_RETURN(rank->model_, Model::create(config, *rank->device_, tp, options));
-  RETURN_IF_ERROR(rank->allocate_arrays());
+  RETURN_IF_ERROR(rank->allocate());
   return rank;
 }
 
-Status Rank::allocate_arrays() {
-  ASSIGN_OR_RETURN(state_, RunningState::create(*device_, *stream_, limits_));
-  const int64_t num_seqs = limits_.max_num_seqs, num_tokens = limits_.max_num_batched_tokens;
-  ASSIGN_OR_RETURN(arrays_, device_->allocate(static_cast<size_t>(4 * (num_seqs + num_tokens + 1)), MemoryKind::kDevice));
-  next_token_ids_ = arrays_.tensor(DType::kI32, {num_seqs});
-  arange_ = arrays_.tensor(DType::kI32, {num_tokens + 1}, static_cast<size_t>(4 * num_seqs));
-  std::vector<int32_t> iota(static_cast<size_t>(num_tokens + 1));
-  std::iota(iota.begin(), iota.end(), 0);
-  device_->copy_to_device(*stream_, arange_.raw(), iota.data(), iota.size() * 4);
-  device_->synchronize(*stream_);
+Rank::~Rank() {
+  if (stream_ != nullptr) device_->synchronize(*stream_);  // steps that nobody finished use what is freed now
+}
 
-  LogprobsBuffer& buffer = logprobs_;
-  const int64_t n = limits_.max_num_logits;
-  const int64_t row_bytes = 4 * (2 + 2 * kMaxLogprobs);
-  buffer.capacity = limits_.max_num_logits;
-  ASSIGN_OR_RETURN(buffer.device, device_->allocate(static_cast<size_t>(n * row_bytes), MemoryKind::kDevice));
-  buffer.host.resize(static_cast<size_t>(n * row_bytes));
-  buffer.target_logprob = buffer.device.tensor(DType::kF32, {n});
-  buffer.target_rank = buffer.device.tensor(DType::kI32, {n}, static_cast<size_t>(4 * n));
-  buffer.top_ids = buffer.device.tensor(DType::kI32, {n, kMaxLogprobs}, static_cast<size_t>(8 * n));
-  buffer.top_logprobs =
-      buffer.device.tensor(DType::kF32, {n, kMaxLogprobs}, static_cast<size_t>((8 + 4 * kMaxLogprobs) * n));
-  row_updates_.resize(static_cast<size_t>(num_seqs));
+Status Rank::allocate() {
+  ASSIGN_OR_RETURN(state_, RunningState::create(*device_, *stream_, limits_));
+  for (StepInFlight& step : steps_) {
+    ASSIGN_OR_RETURN(step, StepInFlight::create(*device_, limits_, max_top_logprobs()));
+  }
+  row_updates_.resize(static_cast<size_t>(limits_.max_num_seqs));
   return ok_status();
+}
+
+int Rank::max_top_logprobs() const {
+  return static_cast<int>(std::min<int64_t>(kMaxLogprobs, model_->config().vocab_size));
 }
 
 int64_t Rank::kv_block_bytes() const {
@@ -55,7 +43,8 @@ int64_t Rank::kv_block_bytes() const {
 }
 
 Status Rank::allocate_kv_cache(int64_t num_blocks) {
-  ASSIGN_OR_RETURN(kv_cache_, device_->allocate(static_cast<size_t>(num_blocks * kv_block_bytes()), MemoryKind::kDevice));
+  ASSIGN_OR_RETURN(kv_cache_,
+                   device_->allocate(static_cast<size_t>(num_blocks * kv_block_bytes()), MemoryKind::kDevice));
   char* data = static_cast<char*>(kv_cache_.data());
   for (const KvGroupDesc& desc : model_->kv_groups()) {
     const int64_t block_bytes = device_->kv_block_bytes(desc);
@@ -65,172 +54,191 @@ Status Rank::allocate_kv_cache(int64_t num_blocks) {
   return ok_status();
 }
 
-void Rank::run(std::span<const std::byte> plan, StepResult* result) {
-  const auto start = std::chrono::steady_clock::now();
+void Rank::launch(std::span<const std::byte> plan) {
+  StepInFlight& step = steps_[num_launched_++ % kMaxInFlight];
+  step.done->host_wait();  // returns at once on rank 0, whose steps are finished in time
+  step.started->record(*stream_);
+  copy_plan(plan, step);
+  const StepKey key = step_key(step);
+  apply(step);
+  device_->run_step(*stream_, key, [this, key] { forward_and_sample(key); });
+  read(key, step);
+  step.done->record(*stream_);
+}
+
+Status Rank::finish(StepResult& result) {
+  StepInFlight& step = steps_[num_finished_++ % kMaxInFlight];
+  step.done->host_wait();
+  RETURN_IF_ERROR(communicator_->error());
+  step.read_result(result);
+  result.device_seconds = step.done->seconds_since(*step.started);
+  return ok_status();
+}
+
+void Rank::copy_plan(std::span<const std::byte> plan, StepInFlight& step) {
   CHECK(plan.size() >= sizeof(StepPlanHeader), "a plan of {} bytes", plan.size());
-  StepPlanHeader header;
-  std::memcpy(&header, plan.data(), sizeof header);
+  const auto& header = *reinterpret_cast<const StepPlanHeader*>(plan.data());
   CHECK(header.magic == kStepPlanMagic && header.version == kStepPlanVersion && header.total_bytes == plan.size(),
-        "step plan: magic {:x} version {} bytes {} of {}", header.magic, header.version, header.total_bytes, plan.size());
+        "step plan: magic {:x} version {} bytes {} of {}", header.magic, header.version, header.total_bytes,
+        plan.size());
   CHECK(header.num_logits == header.num_sampled && header.num_masks == 0, "step plan: drafts and masks do not run yet");
-  plan_host_ = plan;
-  remember_row_updates(header, plan.data());
+  const auto* updates = plan_array<RowUpdate>(plan.data(), header.row_updates_offset);
+  for (int i = 0; i < header.num_row_updates; ++i) row_updates_[static_cast<size_t>(updates[i].row)] = updates[i];
+  step.take_plan(*device_, plan, row_updates_);
 
   if (plan_device_.bytes() < plan.size()) {
-    Result<Buffer> larger = device_->allocate(std::max<size_t>(2 * plan.size(), 1 << 16), MemoryKind::kDevice);
+    Result<Buffer> larger = device_->allocate(std::max<size_t>(2 * plan.size(), 1 << 20), MemoryKind::kDevice);
     CHECK(larger.ok(), "no memory for a step plan: {}", larger.status().message());
     device_->synchronize(*stream_);
     plan_device_ = std::move(larger).value();
+    ++plan_generation_;
   }
-  device_->copy_to_device(*stream_, plan_device_.data(), plan.data(), plan.size());
-  const StepKey key{.num_seqs = header.num_seqs, .num_tokens = header.num_tokens, .max_query_len = header.max_query_len};
-  if (result != nullptr) {
-    result->step_id = header.step_id;
-    result->next_token_ids.clear();
-    result->logprobs.clear();
-    result->prompt_logprobs.clear();
-  }
-  device_->run_step(*stream_, key, [&] { run_on_device(header, plan_device_.data(), result); });
-  device_->synchronize(*stream_);
-  if (result != nullptr) {
-    result->device_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  }
+  device_->copy_to_device(*stream_, plan_device_.data(), step.plan(), plan.size());
 }
 
-void Rank::remember_row_updates(const StepPlanHeader& plan, const void* bytes) {
-  const RowUpdate* updates = plan_array<RowUpdate>(bytes, plan.row_updates_offset);
-  for (int i = 0; i < plan.num_row_updates; ++i) row_updates_[static_cast<size_t>(updates[i].row)] = updates[i];
+StepKey Rank::step_key(const StepInFlight& step) const {
+  const StepPlanHeader& plan = step.header();
+  StepKey exact{.num_seqs = plan.num_seqs,
+                .num_tokens = plan.num_tokens,
+                .num_sampled = plan.num_sampled,
+                .max_query_len = plan.max_query_len,
+                .max_seq_len = plan.max_seq_len,
+                .num_top_logprobs = step.num_top_logprobs(),
+                .plan_generation = plan_generation_};
+  if (plan.num_prompt_logprobs == 0) {
+    exact.outputs = plan.num_sampled == plan.num_seqs ? StepOutputs::kSampledAllSeqs : StepOutputs::kSampledTokens;
+  }
+  const StepKey largest = limits_.largest_step();
+  StepKey key = device_->padded_step(exact, largest);
+  if (key.outputs == StepOutputs::kSampledAllSeqs) key.num_sampled = key.num_seqs;
+  if (2 * key.num_sampled > key.num_tokens) key.outputs = StepOutputs::kAllTokens;
+  key.num_top_logprobs = std::min(key.num_top_logprobs, max_top_logprobs());
+  const auto check = [](const char* name, int count, int padded, int limit) {
+    CHECK(count <= padded && padded <= limit, "a step of {} {} is padded to {}, at most {}", name, count, padded,
+          limit);
+  };
+  check("num_seqs", exact.num_seqs, key.num_seqs, largest.num_seqs);
+  check("num_tokens", exact.num_tokens, key.num_tokens, largest.num_tokens);
+  check("num_sampled", exact.num_sampled, key.num_sampled, largest.num_sampled);
+  check("max_query_len", exact.max_query_len, key.max_query_len, largest.max_query_len);
+  check("max_seq_len", exact.max_seq_len, key.max_seq_len, largest.max_seq_len);
+  return key;
 }
 
-void Rank::run_on_device(const StepPlanHeader& plan, const void* plan_device, StepResult* result) {
-  const OpTable& ops = bound_.ops;
+void Rank::apply(const StepInFlight& step) {
+  const StepPlanHeader& plan = step.header();
   if (plan.num_block_copies > 0) {
-    char* copies = static_cast<char*>(const_cast<void*>(plan_device)) + plan.block_copies_offset;
-    const Tensor src_dst(copies, DType::kI32, {plan.num_block_copies, 2});
-    for (const KvView& kv : kv_views_) ops.kv_copy_blocks(*stream_, {.kv = kv, .src_dst = src_dst});
+    const Tensor src_dst(static_cast<char*>(plan_device_.data()) + plan.block_copies_offset, DType::kI32,
+                         {plan.num_block_copies, 2});
+    for (const KvView& kv : kv_views_) bound_.ops.kv_copy_blocks(*stream_, {.kv = kv, .src_dst = src_dst});
   }
-  const StepPlanHeader* header_host = reinterpret_cast<const StepPlanHeader*>(plan_host_.data());
-  ops.begin_step(*stream_, {.plan_host = header_host,
-                            .plan = plan_device,
-                            .state = state_.rows(),
-                            .inputs = state_.all_inputs(),
-                            .kv_block_size = limits_.kv_block_size});
-  const StepInputs inputs = state_.inputs(plan.num_tokens, plan.num_seqs, plan.num_sampled);
-  StepBatch batch = step_batch(state_.all_inputs(), state_.rows(), plan);
-  if (plan.num_prompt_logprobs == 0 && 2 * plan.num_sampled <= plan.num_tokens) {
-    batch.output_rows = inputs.sample_rows;
-    batch.arange = arange_;
-  }
-  const StepContext ctx{
-      .stream = *stream_, .ops = ops, .communicator = *communicator_, .batch = batch, .kv = kv_views_};
-  model_->forward(ctx);
-  sample(ctx, plan, inputs, result);
-  ops.finish_step(*stream_, {.plan_host = header_host,
-                             .plan = plan_device,
-                             .state = state_.rows(),
-                             .next_token_ids = next_token_ids_.rows(0, plan.num_sampled)});
-  if (plan.num_prompt_logprobs > 0) {
-    StepResult unused;
-    compute_prompt_logprobs(ctx, plan, plan_host_.data(), result != nullptr ? *result : unused);
-  }
+  bound_.ops.apply_updates(*stream_, {.plan_host = &plan, .plan = plan_device_.data(), .state = state_.rows()});
 }
 
-void Rank::sample(const StepContext& ctx, const StepPlanHeader& plan, const StepInputs& inputs, StepResult* result) {
-  if (plan.num_sampled == 0) return;
-  std::vector<int32_t> num_top;  // of each sampled sequence; empty when no one asked
-  const SeqStep* seqs = plan_array<SeqStep>(plan_host_.data(), plan.seqs_offset);
-  bool any_logprobs = false;
-  for (int i = 0; i < plan.num_seqs; ++i) {
-    if ((seqs[i].flags & kSample) == 0) continue;
-    num_top.push_back(row_updates_[static_cast<size_t>(seqs[i].row)].sampling.num_logprobs);
-    any_logprobs |= num_top.back() >= 0;
-  }
-  for (int begin = 0; begin < plan.num_sampled; begin += limits_.max_num_logits) {
-    const int end = std::min(plan.num_sampled, begin + limits_.max_num_logits);
-    const Tensor& rows = ctx.batch.output_rows.defined() ? arange_ : inputs.sample_rows;
+StepBatch Rank::batch(const StepKey& key) const {
+  StepBatch batch = step_batch(state_.inputs(key), state_.rows(), key);
+  batch.arange = state_.arange();
+  return batch;
+}
+
+// Nothing here may depend on the plan: a device may replay it for another one of the same key.
+void Rank::forward_and_sample(const StepKey& key) {
+  const OpTable& ops = bound_.ops;
+  const void* plan = plan_device_.data();
+  ops.begin_step(
+      *stream_,
+      {.plan = plan, .state = state_.rows(), .inputs = state_.inputs(key), .kv_block_size = limits_.kv_block_size});
+  const StepBatch step_batch = batch(key);
+  const StepContext ctx{
+      .stream = *stream_, .ops = ops, .communicator = *communicator_, .batch = step_batch, .kv = kv_views_};
+  model_->forward(ctx);
+  if (key.num_sampled > 0) sample(ctx, key);
+  ops.finish_step(*stream_, {.plan = plan,
+                             .state = state_.rows(),
+                             .num_seqs = key.num_seqs,
+                             .next_token_ids = state_.outputs().next_token_ids.rows(0, key.num_sampled)});
+}
+
+// Log-probabilities are computed here and not in read(), because the logits of a piece live until the next one.
+void Rank::sample(const StepContext& ctx, const StepKey& key) {
+  const StepInputs inputs = state_.inputs(key);
+  const Tensor& rows = key.outputs == StepOutputs::kAllTokens ? inputs.sample_rows : state_.arange();
+  for (int begin = 0; begin < key.num_sampled; begin += limits_.max_num_logits) {
+    const int end = std::min(key.num_sampled, begin + limits_.max_num_logits);
     const Tensor logits = model_->compute_logits(ctx, rows.rows(begin, end));
     if (communicator_->rank() != 0) continue;
-    const Tensor next_token_ids = next_token_ids_.rows(begin, end);
+    const Tensor next_token_ids = state_.outputs().next_token_ids.rows(begin, end);
     ctx.ops.sample(*stream_, {.logits = logits,
                               .sample_seqs = inputs.sample_seqs.rows(begin, end),
                               .state = state_.rows(),
                               .next_token_ids = next_token_ids});
-    if (any_logprobs) {
-      compute_logprobs(logits, next_token_ids,
-                       std::span<const int32_t>(num_top).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-                       result->logprobs);
-    }
+    if (key.num_top_logprobs >= 0) compute_logprobs(logits, next_token_ids, begin, key.num_top_logprobs);
   }
-  static_cast<void>(communicator_->broadcast(*stream_, next_token_ids_.rows(0, plan.num_sampled)));
-  if (communicator_->rank() == 0) {
-    result->next_token_ids.resize(static_cast<size_t>(plan.num_sampled));
-    device_->copy_to_host(*stream_, result->next_token_ids.data(), next_token_ids_.raw(),
-                          static_cast<size_t>(4 * plan.num_sampled));
-  }
+  static_cast<void>(communicator_->broadcast(*stream_, state_.outputs().next_token_ids.rows(0, key.num_sampled)));
 }
 
-void Rank::compute_prompt_logprobs(const StepContext& ctx, const StepPlanHeader& plan, const void* bytes,
-                                   StepResult& result) {
-  const SeqStep* seqs = plan_array<SeqStep>(bytes, plan.seqs_offset);
-  int token_begin = 0;  // of the sequence in the step's tokens
-  for (int i = 0; i < plan.num_seqs; token_begin += seqs[i++].query_len) {
-    if ((seqs[i].flags & kPromptLogprobs) == 0) continue;
-    std::vector<TokenLogprobs>& out = result.prompt_logprobs.emplace_back();
-    // Query token j stands at position c + j; its logits speak of the prompt token at c + j + 1.
-    const int c = seqs[i].num_computed_tokens;
-    const RowUpdate& row = row_updates_[static_cast<size_t>(seqs[i].row)];
-    const int count = std::min(seqs[i].query_len, row.sampling.prompt_len - 1 - c);
-    const std::vector<int32_t> num_top(static_cast<size_t>(std::max(count, 0)), row.num_prompt_logprobs);
-    for (int begin = 0; begin < count; begin += limits_.max_num_logits) {
-      const int end = std::min(count, begin + limits_.max_num_logits);
-      const Tensor logits = model_->compute_logits(ctx, arange_.rows(token_begin + begin, token_begin + end));
+void Rank::read(const StepKey& key, StepInFlight& step) {
+  if (!step.prompts().empty()) {
+    const StepBatch step_batch = batch(key);
+    read_prompt_logprobs(
+        {.stream = *stream_, .ops = bound_.ops, .communicator = *communicator_, .batch = step_batch, .kv = kv_views_},
+        step);
+  }
+  if (communicator_->rank() != 0) return;
+  const int num_sampled = step.header().num_sampled;
+  copy_rows(step.outputs.next_token_ids, state_.outputs().next_token_ids, 0, num_sampled);
+  if (key.num_top_logprobs >= 0) copy_logprobs(step, 0, num_sampled, key.num_top_logprobs > 0);
+}
+
+void Rank::read_prompt_logprobs(const StepContext& ctx, StepInFlight& step) {
+  int num_rows = 0, most_top = 0;
+  for (const StepInFlight::PromptLogprobs& prompt : step.prompts()) {
+    const SeqStep& seq = step.seqs()[static_cast<size_t>(prompt.seq_idx)];
+    const Tensor prompt_ids = state_.rows().token_ids.rows(seq.row, seq.row + 1);
+    for (int begin = 0; begin < prompt.count; begin += limits_.max_num_logits) {
+      const int end = std::min(prompt.count, begin + limits_.max_num_logits);
+      const Tensor logits =
+          model_->compute_logits(ctx, state_.arange().rows(prompt.first_token + begin, prompt.first_token + end));
       if (communicator_->rank() != 0) continue;
-      const Tensor targets = state_.rows()
-                                 .token_ids.rows(seqs[i].row, seqs[i].row + 1)
-                                 .columns(c + begin + 1, c + end + 1)
-                                 .reshaped({end - begin});
-      compute_logprobs(logits, targets, std::span<const int32_t>(num_top).subspan(0, static_cast<size_t>(end - begin)), out);
+      const int first_target = seq.num_computed_tokens + 1 + begin, count = end - begin;
+      const Tensor targets = prompt_ids.columns(first_target, first_target + count).reshaped({count});
+      compute_logprobs(logits, targets, limits_.max_num_seqs + num_rows, prompt.num_top);
+      device_->copy_to_host(*stream_, step.prompt_target_ids.rows(num_rows, num_rows + count).raw(), targets.raw(),
+                            static_cast<size_t>(targets.num_bytes()));
+      num_rows += count;
+      most_top = std::max(most_top, prompt.num_top);
     }
   }
+  if (communicator_->rank() == 0) copy_logprobs(step, limits_.max_num_seqs, num_rows, most_top > 0);
 }
 
-void Rank::compute_logprobs(const Tensor& logits, const Tensor& target_ids, std::span<const int32_t> num_top,
-                            std::vector<TokenLogprobs>& out) {
-  LogprobsBuffer& buffer = logprobs_;
-  const int64_t n = logits.dim(0);
-  const int64_t most_asked = *std::max_element(num_top.begin(), num_top.end());
-  const int64_t max_top = std::min<int64_t>(std::max<int64_t>(most_asked, 0), logits.dim(1));
-  Tensor top_ids, top_logprobs;  // undefined when no one asked for top ones
-  if (max_top > 0) {
-    top_ids = buffer.top_ids.rows(0, n).columns(0, max_top);
-    top_logprobs = buffer.top_logprobs.rows(0, n).columns(0, max_top);
-  }
+void Rank::compute_logprobs(const Tensor& logits, const Tensor& target_ids, int64_t first_output_row, int num_top) {
+  const StepOutputArrays& outputs = state_.outputs();
+  const int64_t end = first_output_row + logits.dim(0);
+  const auto top = [&](const Tensor& all) {
+    return num_top > 0 ? all.rows(first_output_row, end).columns(0, num_top) : Tensor();
+  };
   bound_.ops.logprobs(*stream_, {.logits = logits,
                                  .target_ids = target_ids,
-                                 .target_logprob = buffer.target_logprob.rows(0, n),
-                                 .target_rank = buffer.target_rank.rows(0, n),
-                                 .top_ids = top_ids,
-                                 .top_logprobs = top_logprobs});
-  std::vector<int32_t> target_ids_host(static_cast<size_t>(n));
-  device_->copy_to_host(*stream_, target_ids_host.data(), target_ids.raw(), target_ids_host.size() * 4);
-  device_->copy_to_host(*stream_, buffer.host.data(), buffer.device.data(), buffer.host.size());
-  device_->synchronize(*stream_);
+                                 .target_logprob = outputs.target_logprob.rows(first_output_row, end),
+                                 .target_rank = outputs.target_rank.rows(first_output_row, end),
+                                 .top_ids = top(outputs.top_ids),
+                                 .top_logprobs = top(outputs.top_logprobs)});
+}
 
-  const int64_t capacity = buffer.capacity;
-  const float* logprob = reinterpret_cast<const float*>(buffer.host.data());
-  const int32_t* rank = reinterpret_cast<const int32_t*>(buffer.host.data()) + capacity;
-  const int32_t* ids = rank + capacity;
-  const float* values = reinterpret_cast<const float*>(ids + capacity * kMaxLogprobs);
-  for (int64_t i = 0; i < n; ++i) {
-    TokenLogprobs& entry = out.emplace_back();
-    entry.token_id = target_ids_host[static_cast<size_t>(i)];
-    entry.logprob = logprob[i];
-    entry.rank = rank[i];
-    const int64_t wanted = std::min<int64_t>(num_top[static_cast<size_t>(i)], max_top);
-    for (int64_t j = 0; j < wanted; ++j) {
-      entry.top.push_back({ids[i * kMaxLogprobs + j], values[i * kMaxLogprobs + j]});
-    }
-  }
+void Rank::copy_logprobs(StepInFlight& step, int64_t first_row, int64_t num_rows, bool with_top) {
+  const StepOutputArrays& from = state_.outputs();
+  copy_rows(step.outputs.target_logprob, from.target_logprob, first_row, num_rows);
+  copy_rows(step.outputs.target_rank, from.target_rank, first_row, num_rows);
+  if (!with_top) return;
+  copy_rows(step.outputs.top_ids, from.top_ids, first_row, num_rows);
+  copy_rows(step.outputs.top_logprobs, from.top_logprobs, first_row, num_rows);
+}
+
+void Rank::copy_rows(const Tensor& host, const Tensor& device, int64_t first_row, int64_t num_rows) {
+  const Tensor rows = device.rows(first_row, first_row + num_rows);
+  device_->copy_to_host(*stream_, host.rows(first_row, first_row + num_rows).raw(), rows.raw(),
+                        static_cast<size_t>(rows.num_bytes()));
 }
 
 }  // namespace spate

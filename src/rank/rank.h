@@ -1,9 +1,11 @@
-// Rank: one device, its shard of the model, the state of the running sequences; runs StepPlans one after the other.
+// Rank: one device, its shard of the model, the state of the running sequences; runs StepPlans one behind the other.
 //
-// Everything here is called by the rank's own thread (rank/rank_group.h). Ranks of a group run the same plans in the same
-// order and meet in collectives; rank 0 samples and reports.
+// Everything here is called by the rank's own thread (rank/rank_group.h) but finish(), which the collecting thread
+// calls for a step whose launch() has returned. Ranks of a group run the same plans in the same order and meet in
+// collectives; rank 0 samples and reports.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -16,15 +18,19 @@
 #include "model/model.h"
 #include "parallel/communicator.h"
 #include "rank/running_state.h"
+#include "rank/step_in_flight.h"
 
 namespace spate {
 
 class Rank {
  public:
+  static constexpr int kMaxInFlight = 2;  // steps launched and not finished
+
   // Makes the model's parts on `device`, without reading weights.
-  static Result<std::unique_ptr<Rank>> create(std::unique_ptr<Device> device, std::unique_ptr<Communicator> communicator,
-                                              const ModelConfig& config, const ModelOptions& options,
-                                              const StepLimits& limits);
+  static Result<std::unique_ptr<Rank>> create(std::unique_ptr<Device> device,
+                                              std::unique_ptr<Communicator> communicator, const ModelConfig& config,
+                                              const ModelOptions& options, const StepLimits& limits);
+  ~Rank();
 
   Model& model() { return *model_; }
   Device& device() { return *device_; }
@@ -33,26 +39,28 @@ class Rank {
   int64_t kv_block_bytes() const;
   Status allocate_kv_cache(int64_t num_blocks);
 
-  // Runs one step. On rank 0 fills `result`; other ranks pass nullptr.
-  void run(std::span<const std::byte> plan, StepResult* result);
+  // Gives a step to the device. Does not wait for it, nor for the step before it. `plan` is copied.
+  void launch(std::span<const std::byte> plan);
+  // Waits for the oldest step that was launched and not finished. Rank 0 only. An error of the communicator is final.
+  Status finish(StepResult& result);
 
  private:
-  // Where log-probabilities of up to `capacity` logits rows go, on the device and on the host.
-  struct LogprobsBuffer {
-    Buffer device;
-    std::vector<std::byte> host;
-    int capacity = 0;
-    Tensor target_logprob, target_rank, top_ids, top_logprobs;  // device views, all rows
-  };
-
   Rank() = default;
-  Status allocate_arrays();
-  void remember_row_updates(const StepPlanHeader& plan, const void* bytes);
-  void run_on_device(const StepPlanHeader& plan, const void* plan_device, StepResult* result);
-  void sample(const StepContext& ctx, const StepPlanHeader& plan, const StepInputs& inputs, StepResult* result);
-  void compute_prompt_logprobs(const StepContext& ctx, const StepPlanHeader& plan, const void* bytes, StepResult& result);
-  void compute_logprobs(const Tensor& logits, const Tensor& target_ids, std::span<const int32_t> num_top,
-                        std::vector<TokenLogprobs>& out);
+  Status allocate();
+  int max_top_logprobs() const;  // kMaxLogprobs, or the size of a smaller vocabulary
+  StepKey step_key(const StepInFlight& step) const;
+  StepBatch batch(const StepKey& key) const;
+
+  // The parts of a step. What depends on more than the key is outside forward_and_sample().
+  void copy_plan(std::span<const std::byte> plan, StepInFlight& step);
+  void apply(const StepInFlight& step);
+  void forward_and_sample(const StepKey& key);
+  void sample(const StepContext& ctx, const StepKey& key);
+  void read(const StepKey& key, StepInFlight& step);
+  void read_prompt_logprobs(const StepContext& ctx, StepInFlight& step);
+  void compute_logprobs(const Tensor& logits, const Tensor& target_ids, int64_t first_output_row, int num_top);
+  void copy_logprobs(StepInFlight& step, int64_t first_row, int64_t num_rows, bool with_top);
+  void copy_rows(const Tensor& host, const Tensor& device, int64_t first_row, int64_t num_rows);
 
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
@@ -63,13 +71,12 @@ class Rank {
   RunningState state_;
   Buffer kv_cache_;
   std::vector<KvView> kv_views_;  // [num_layers]
-  Buffer plan_device_;            // grows to the largest plan seen
-  Buffer arrays_;
-  Tensor next_token_ids_;         // [max_num_seqs]
-  Tensor arange_;                 // [max_num_batched_tokens + 1]: 0, 1, 2 ...
-  LogprobsBuffer logprobs_;
+  Buffer plan_device_;  // one for all steps, so that a replayed step finds its plan; grows to the largest seen
+  int plan_generation_ = 0;
   std::vector<RowUpdate> row_updates_;  // the last one of each row: what the host must know of it
-  std::span<const std::byte> plan_host_;
+  std::array<StepInFlight, kMaxInFlight> steps_;
+  uint64_t num_launched_ = 0;  // the rank's thread's
+  uint64_t num_finished_ = 0;  // the collecting thread's
 };
 
 }  // namespace spate

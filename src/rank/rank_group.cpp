@@ -16,13 +16,17 @@
 
 namespace spate {
 
-// A plan on its way: copied once, read by every rank, free again when all have run it and its result was collected.
+// A plan on its way to the ranks: free again when all have launched it.
 struct RankGroup::Slot {
   std::vector<std::byte> plan;
-  StepResult result;
   std::mutex mutex;
-  std::condition_variable all_done;
-  int num_running = 0;  // ranks that have not finished it
+  std::condition_variable all_launched;
+  int num_launching = 0;  // ranks that have not launched it
+
+  void wait_until_launched() {
+    std::unique_lock lock(mutex);
+    all_launched.wait(lock, [this] { return num_launching == 0; });
+  }
 };
 
 // A rank's thread: runs what it is given, in order.
@@ -108,10 +112,7 @@ RankGroup::RankGroup() {
 }
 
 RankGroup::~RankGroup() {
-  for (const auto& slot : slots_) {
-    std::unique_lock lock(slot->mutex);
-    slot->all_done.wait(lock, [&] { return slot->num_running == 0; });
-  }
+  for (const auto& slot : slots_) slot->wait_until_launched();
 }
 
 Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& config, const LoadProgress& progress) {
@@ -248,30 +249,22 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
 void RankGroup::submit(std::span<const std::byte> plan) {
   CHECK(num_in_flight() < kMaxInFlight, "{} steps are in flight already", num_in_flight());
   Slot& slot = *slots_[num_submitted_++ % kMaxInFlight];
-  {
-    // Rank 0's result was collected, but another rank may still be at the end of that step.
-    std::unique_lock lock(slot.mutex);
-    slot.all_done.wait(lock, [&] { return slot.num_running == 0; });
-    slot.num_running = static_cast<int>(workers_.size());
-  }
   slot.plan.assign(plan.begin(), plan.end());
-  for (size_t r = 0; r < workers_.size(); ++r) {
-    Worker& worker = *workers_[r];
-    worker.post([&slot, &worker, r] {
-      worker.rank->run(slot.plan, r == 0 ? &slot.result : nullptr);
+  slot.num_launching = static_cast<int>(workers_.size());  // the step before it here was collected: nobody else looks
+  for (const auto& worker : workers_) {
+    worker->post([&slot, rank = worker->rank.get()] {
+      rank->launch(slot.plan);
       const std::lock_guard lock(slot.mutex);
-      if (--slot.num_running == 0) slot.all_done.notify_all();
+      if (--slot.num_launching == 0) slot.all_launched.notify_all();
     });
   }
 }
 
+// The step's event is waited for here, by the engine's thread: rank 0's own thread is free to launch the next step meanwhile.
 Status RankGroup::collect(StepResult& result) {
   CHECK(num_in_flight() > 0, "nothing is in flight");
-  Slot& slot = *slots_[num_collected_++ % kMaxInFlight];
-  std::unique_lock lock(slot.mutex);
-  slot.all_done.wait(lock, [&] { return slot.num_running == 0; });
-  std::swap(result, slot.result);
-  return ok_status();
+  slots_[num_collected_++ % kMaxInFlight]->wait_until_launched();
+  return workers_[0]->rank->finish(result);
 }
 
 }  // namespace spate

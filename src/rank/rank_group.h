@@ -58,7 +58,7 @@ class RankGroup final : public StepExecutor {
 
  private:
   class Worker;
-  static constexpr int kMaxInFlight = 2;
+  static constexpr int kMaxInFlight = Rank::kMaxInFlight;
   struct Slot;
 
   RankGroup();

@@ -1,9 +1,12 @@
 #include "rank/running_state.h"
 
+#include <numeric>
+#include <vector>
+
 namespace spate {
 namespace {
 
-// One array of the state: where its tensor goes and its shape. rank-1 arrays have width 0.
+// One array: where its tensor goes and its shape. rank-1 arrays have width 0.
 struct ArraySpec {
   Tensor* tensor;
   DType dtype;
@@ -11,7 +14,27 @@ struct ArraySpec {
   int64_t width;
 };
 
-std::vector<ArraySpec> array_specs(const StepLimits& limits, RowState& rows, StepInputs& inputs) {
+int64_t padded_bytes(const ArraySpec& spec) {
+  const int64_t elements = spec.rows * (spec.width > 0 ? spec.width : 1);
+  return (elements * dtype_bytes(spec.dtype) + 255) / 256 * 256;
+}
+
+int64_t padded_bytes(const std::vector<ArraySpec>& specs) {
+  int64_t total = 0;
+  for (const ArraySpec& spec : specs) total += padded_bytes(spec);
+  return total;
+}
+
+void lay_out(const std::vector<ArraySpec>& specs, const Buffer& storage) {
+  size_t offset = 0;
+  for (const ArraySpec& spec : specs) {
+    *spec.tensor = spec.width > 0 ? storage.tensor(spec.dtype, {spec.rows, spec.width}, offset)
+                                  : storage.tensor(spec.dtype, {spec.rows}, offset);
+    offset += static_cast<size_t>(padded_bytes(spec));
+  }
+}
+
+std::vector<ArraySpec> state_specs(const StepLimits& limits, RowState& rows, StepInputs& inputs, Tensor& arange) {
   const int64_t seqs = limits.max_num_seqs, tokens = limits.max_num_batched_tokens;
   return {
       {&rows.token_ids, DType::kI32, seqs, limits.max_model_len},
@@ -30,50 +53,81 @@ std::vector<ArraySpec> array_specs(const StepLimits& limits, RowState& rows, Ste
       {&inputs.seq_lens, DType::kI32, seqs, 0},
       {&inputs.sample_rows, DType::kI32, seqs, 0},
       {&inputs.sample_seqs, DType::kI32, seqs, 0},
+      {&arange, DType::kI32, tokens + 1, 0},
   };
 }
 
-int64_t padded_bytes(const ArraySpec& spec) {
-  const int64_t elements = spec.rows * (spec.width > 0 ? spec.width : 1);
-  return (elements * dtype_bytes(spec.dtype) + 255) / 256 * 256;
+std::vector<ArraySpec> output_specs(const StepLimits& limits, StepOutputArrays& outputs) {
+  const int64_t rows = limits.max_logprobs_rows();
+  return {
+      {&outputs.next_token_ids, DType::kI32, limits.max_num_seqs, 0},
+      {&outputs.target_logprob, DType::kF32, rows, 0},
+      {&outputs.target_rank, DType::kI32, rows, 0},
+      {&outputs.top_ids, DType::kI32, rows, kMaxLogprobs},
+      {&outputs.top_logprobs, DType::kF32, rows, kMaxLogprobs},
+  };
+}
+
+int64_t state_bytes(const StepLimits& limits) {
+  RowState rows;
+  StepInputs inputs;
+  Tensor arange;
+  return padded_bytes(state_specs(limits, rows, inputs, arange));
 }
 
 }  // namespace
 
+StepKey StepLimits::largest_step() const {
+  return {.num_seqs = max_num_seqs,
+          .num_tokens = max_num_batched_tokens,
+          .num_sampled = max_num_seqs,
+          .max_query_len = max_num_batched_tokens,
+          .max_seq_len = max_model_len,
+          .num_top_logprobs = kMaxLogprobs};
+}
+
+size_t StepOutputArrays::num_bytes(const StepLimits& limits) {
+  StepOutputArrays outputs;
+  return static_cast<size_t>(padded_bytes(output_specs(limits, outputs)));
+}
+
+StepOutputArrays StepOutputArrays::over(const Buffer& storage, const StepLimits& limits) {
+  StepOutputArrays outputs;
+  lay_out(output_specs(limits, outputs), storage);
+  return outputs;
+}
+
 int64_t RunningState::num_bytes(const StepLimits& limits) {
-  RowState rows;
-  StepInputs inputs;
-  int64_t total = 0;
-  for (const ArraySpec& spec : array_specs(limits, rows, inputs)) total += padded_bytes(spec);
-  return total;
+  return state_bytes(limits) + static_cast<int64_t>(StepOutputArrays::num_bytes(limits));
 }
 
 Result<RunningState> RunningState::create(Device& device, Stream& stream, const StepLimits& limits) {
   RunningState state;
-  ASSIGN_OR_RETURN(state.storage_, device.allocate(static_cast<size_t>(num_bytes(limits)), MemoryKind::kDevice));
-  size_t offset = 0;
-  for (const ArraySpec& spec : array_specs(limits, state.rows_, state.inputs_)) {
-    *spec.tensor = spec.width > 0 ? state.storage_.tensor(spec.dtype, {spec.rows, spec.width}, offset)
-                                  : state.storage_.tensor(spec.dtype, {spec.rows}, offset);
-    offset += static_cast<size_t>(padded_bytes(spec));
-  }
+  ASSIGN_OR_RETURN(state.storage_, device.allocate(static_cast<size_t>(state_bytes(limits)), MemoryKind::kDevice));
+  ASSIGN_OR_RETURN(state.output_storage_, device.allocate(StepOutputArrays::num_bytes(limits), MemoryKind::kDevice));
+  lay_out(state_specs(limits, state.rows_, state.inputs_, state.arange_), state.storage_);
+  state.outputs_ = StepOutputArrays::over(state.output_storage_, limits);
   // Row lengths must start at zero; token_ids, by far the largest array, is left untouched.
   for (const Tensor& lengths : {state.rows_.num_tokens, state.rows_.num_computed_tokens}) {
     device.fill_bytes(stream, lengths.raw(), 0, static_cast<size_t>(lengths.num_bytes()));
   }
+  std::vector<int32_t> iota(static_cast<size_t>(state.arange_.dim(0)));
+  std::iota(iota.begin(), iota.end(), 0);
+  device.copy_to_device(stream, state.arange_.raw(), iota.data(), iota.size() * 4);
+  device.synchronize(stream);
   return state;
 }
 
-StepInputs RunningState::inputs(int num_tokens, int num_seqs, int num_sampled) const {
+StepInputs RunningState::inputs(const StepKey& key) const {
   return {
-      .token_ids = inputs_.token_ids.rows(0, num_tokens),
-      .positions = inputs_.positions.rows(0, num_tokens),
-      .slot_mapping = inputs_.slot_mapping.rows(0, num_tokens),
-      .seq_rows = inputs_.seq_rows.rows(0, num_seqs),
-      .cu_seqlens_q = inputs_.cu_seqlens_q.rows(0, num_seqs + 1),
-      .seq_lens = inputs_.seq_lens.rows(0, num_seqs),
-      .sample_rows = inputs_.sample_rows.rows(0, num_sampled),
-      .sample_seqs = inputs_.sample_seqs.rows(0, num_sampled),
+      .token_ids = inputs_.token_ids.rows(0, key.num_tokens),
+      .positions = inputs_.positions.rows(0, key.num_tokens),
+      .slot_mapping = inputs_.slot_mapping.rows(0, key.num_tokens),
+      .seq_rows = inputs_.seq_rows.rows(0, key.num_seqs),
+      .cu_seqlens_q = inputs_.cu_seqlens_q.rows(0, key.num_seqs + 1),
+      .seq_lens = inputs_.seq_lens.rows(0, key.num_seqs),
+      .sample_rows = inputs_.sample_rows.rows(0, key.num_sampled),
+      .sample_seqs = inputs_.sample_seqs.rows(0, key.num_sampled),
   };
 }
 

@@ -15,23 +15,44 @@ struct StepLimits {
   int64_t kv_block_size = 0;
 
   int64_t max_blocks_per_seq() const { return (max_model_len + kv_block_size - 1) / kv_block_size; }
+  // Tokens that may need log-probabilities in one step.
+  int64_t max_logprobs_rows() const { return int64_t{max_num_seqs} + max_num_batched_tokens; }
+  // No step has larger counts.
+  StepKey largest_step() const;
+};
+
+// What a step leaves for the host: on the device in RunningState, in pinned host memory in StepInFlight. Rows of
+// log-probabilities: sampled tokens from row 0, prompt tokens from row max_num_seqs.
+struct StepOutputArrays {
+  Tensor next_token_ids;  // [max_num_seqs] i32
+  Tensor target_logprob;  // [max_logprobs_rows] f32
+  Tensor target_rank;     // [max_logprobs_rows] i32
+  Tensor top_ids;         // [max_logprobs_rows, kMaxLogprobs] i32
+  Tensor top_logprobs;    // [max_logprobs_rows, kMaxLogprobs] f32
+
+  static size_t num_bytes(const StepLimits& limits);
+  // Views of `storage`, which has num_bytes().
+  static StepOutputArrays over(const Buffer& storage, const StepLimits& limits);
 };
 
 class RunningState {
  public:
-  // Allocates all arrays, zeroed. About 4 bytes a token of max_num_seqs * max_model_len, most of it untouched until used.
+  // Allocates all arrays. About 4 bytes a token of max_num_seqs * max_model_len, most of it untouched until used.
   static Result<RunningState> create(Device& device, Stream& stream, const StepLimits& limits);
   static int64_t num_bytes(const StepLimits& limits);
 
   const RowState& rows() const { return rows_; }
-  // The inputs cut to the step's counts.
-  StepInputs inputs(int num_tokens, int num_seqs, int num_sampled) const;
-  const StepInputs& all_inputs() const { return inputs_; }
+  // The inputs of a step launched under `key`: one memory for all steps.
+  StepInputs inputs(const StepKey& key) const;
+  const StepOutputArrays& outputs() const { return outputs_; }
+  const Tensor& arange() const { return arange_; }  // [max_num_batched_tokens + 1]: 0, 1, 2 ...
 
  private:
-  Buffer storage_;
+  Buffer storage_, output_storage_;
   RowState rows_;
   StepInputs inputs_;
+  StepOutputArrays outputs_;
+  Tensor arange_;
 };
 
 }  // namespace spate

@@ -1,6 +1,7 @@
 // attention_paged, kv_write, qk_norm_rope_kv_write, kv_copy_blocks. What a cache holds shows only through attention.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "backend/conformance/attention_rig.h"
 
@@ -25,6 +26,25 @@ void check_attention(Family& family, Sides sides, const AttentionShape& shape) {
   });
 }
 
+// Sequences of seq_len 0 at the end, with and without a query: what the others get must not change.
+void check_dummies(Family& family, Sides sides, const AttentionShape& shape) {
+  if (!family.selected()) return;
+  int64_t num_tokens = 0;
+  for (const SeqShape& seq : shape.seqs) num_tokens += seq.query_len;
+  AttentionShape with_dummies = shape;
+  for (const int64_t query_len : {0, 0, 1, 1, 0}) with_dummies.seqs.push_back({0, query_len});
+  const AttentionData data = make_attention_data(with_dummies, 5);
+  family.compare(sides.actual, sides.expected, with_dummies.label(), [&](Side& side) -> Outputs {
+    const HostTensor out = run_attention(side, data);
+    const Tensor rows = out.view().rows(0, num_tokens);
+    HostTensor of_tokens(rows.dtype(), rows.dims());
+    std::memcpy(of_tokens.view().raw(), rows.raw(), static_cast<size_t>(rows.num_bytes()));
+    Outputs outputs;
+    outputs.push_back({"out", std::move(of_tokens), attention_tolerance(shape.act, shape.kv_dtype)});
+    return outputs;
+  });
+}
+
 void add_attention(Report& report, Sides sides, DType act, DType kv_dtype) {
   const std::string suffix = fmt::format("{} over {}", act_name(act), dtype_name(kv_dtype));
   const AttentionShape base{.act = act, .kv_dtype = kv_dtype, .seqs = {}};
@@ -40,6 +60,19 @@ void add_attention(Report& report, Sides sides, DType act, DType kv_dtype) {
           shape.seqs = {{19, 3}, {33, 1}};
           check_attention(family, sides, shape);
         }
+      }
+    }
+  }
+  {
+    Family family(report, "attention_paged dummies " + suffix);
+    for (const int window : {0, 20}) {
+      AttentionShape shape = base;
+      shape.num_kv_heads = 2;
+      shape.group_size = 2;
+      shape.window = window;
+      for (const auto& seqs : std::vector<std::vector<SeqShape>>{{}, {{33, 1}, {20, 1}}, {{600, 40}, {17, 17}, {1, 1}}}) {
+        shape.seqs = seqs;
+        check_dummies(family, sides, shape);
       }
     }
   }

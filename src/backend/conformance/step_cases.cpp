@@ -1,6 +1,6 @@
-// begin_step and finish_step over random plans: sequences enter rows, prefill in chunks, decode, leave; every fourth
-// fills its row and samples once too often, and every tenth step runs no sequence. After every step the whole state and
-// all inputs must equal the reference's, to the last poisoned element.
+// apply_updates, begin_step and finish_step over random plans: sequences enter rows, prefill in chunks, decode, leave; every
+// fourth fills its row and samples once too often, and every tenth step runs no sequence. Every second step is launched with
+// dummies. After every step the whole state and all inputs must equal the reference's.
 #include <algorithm>
 #include <cstring>
 
@@ -105,17 +105,21 @@ class PlanMaker {
   int num_entered_ = 0;
 };
 
-StepInputs put_inputs(Side& side) {
+// Counts that a step is launched with.
+struct LaunchCounts {
+  int64_t num_tokens = 0, num_seqs = 0, num_sampled = 0;
+};
+
+StepInputs put_inputs(Side& side, const LaunchCounts& counts) {
   const auto ints = [&](int64_t n) { return side.put(poisoned_tensor(DType::kI32, {n})); };
-  const int64_t seqs = kSizes.max_num_seqs;
-  return {.token_ids = ints(kMaxTokens),
-          .positions = ints(kMaxTokens),
-          .slot_mapping = ints(kMaxTokens),
-          .seq_rows = ints(seqs),
-          .cu_seqlens_q = ints(seqs + 1),
-          .seq_lens = ints(seqs),
-          .sample_rows = ints(seqs),
-          .sample_seqs = ints(seqs)};
+  return {.token_ids = ints(counts.num_tokens),
+          .positions = ints(counts.num_tokens),
+          .slot_mapping = ints(counts.num_tokens),
+          .seq_rows = ints(counts.num_seqs),
+          .cu_seqlens_q = ints(counts.num_seqs + 1),
+          .seq_lens = ints(counts.num_seqs),
+          .sample_rows = ints(counts.num_sampled),
+          .sample_seqs = ints(counts.num_sampled)};
 }
 
 void read_inputs(Side& side, const StepInputs& in, Outputs& outputs) {
@@ -133,7 +137,7 @@ void read_inputs(Side& side, const StepInputs& in, Outputs& outputs) {
 }  // namespace
 
 void add_step_cases(Report& report, Sides sides) {
-  Family family(report, "begin_step finish_step");
+  Family family(report, "apply_updates begin_step finish_step");
   for (uint64_t run = 0; run < 8; ++run) {
     family.compare(sides.actual, sides.expected, fmt::format("run {}", run), [&](Side& side) -> Outputs {
       PlanMaker plans(run);
@@ -145,11 +149,16 @@ void add_step_cases(Report& report, Sides sides) {
         HostTensor plan_bytes(DType::kI64, {static_cast<int64_t>(image.size())});
         std::memcpy(plan_bytes.view().raw(), image.data(), image.size() * 8);
         const void* plan = side.put(plan_bytes).raw();
-        const StepInputs inputs = put_inputs(side);
-        HostTensor next(DType::kI32, {std::max(1, header.num_sampled)});
+        const int dummies = step % 2 == 0 ? 0 : step;  // of tokens far more than a CTA has threads, once they are many
+        const LaunchCounts counts{.num_tokens = header.num_tokens + 20 * dummies,
+                                  .num_seqs = header.num_seqs + dummies,
+                                  .num_sampled = header.num_sampled + dummies / 2};
+        const StepInputs inputs = put_inputs(side, counts);
+        HostTensor next(DType::kI32, {counts.num_sampled});
         for (size_t i = 0; i < next.span<int32_t>().size(); ++i) next.span<int32_t>()[i] = step * 100 + static_cast<int32_t>(i);
-        side.ops().begin_step(side.stream(), {.plan_host = &header, .plan = plan, .state = state.state, .inputs = inputs, .kv_block_size = kKvBlockSize});
-        side.ops().finish_step(side.stream(), {.plan_host = &header, .plan = plan, .state = state.state, .next_token_ids = side.put(next)});
+        side.ops().apply_updates(side.stream(), {.plan_host = &header, .plan = plan, .state = state.state});
+        side.ops().begin_step(side.stream(), {.plan = plan, .state = state.state, .inputs = inputs, .kv_block_size = kKvBlockSize});
+        side.ops().finish_step(side.stream(), {.plan = plan, .state = state.state, .num_seqs = counts.num_seqs, .next_token_ids = side.put(next)});
         read_inputs(side, inputs, outputs);
         for (Output& output : state.read(side)) outputs.push_back(std::move(output));
       }

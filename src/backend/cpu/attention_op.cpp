@@ -141,6 +141,7 @@ class PagedAttention {
   void for_runs(const Fn& fn) const {
     for (int64_t s = 0; s < p_.seq_rows.dim(0); ++s) {
       const int64_t len = query_len(s), seq_len = p_.seq_lens.data<int32_t>()[s];
+      if (seq_len == 0) continue;
       for (int64_t first = ceil_div(len, queries_per_run_) * queries_per_run_; (first -= queries_per_run_) >= 0;) {
         const int64_t count = std::min(queries_per_run_, len - first), position = seq_len - len + first;
         const int64_t first_key = p_.window > 0 ? std::max<int64_t>(0, position - p_.window + 1) : 0;

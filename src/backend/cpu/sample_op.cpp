@@ -270,6 +270,9 @@ void sample(Stream& stream, const SampleParams& p) {
   context.reserve_thread_scratch(row_scratch_bytes(vocab_size));
   context.pool.parallel_for(p.logits.dim(0), [&](int thread_idx, int64_t i) {
     const int64_t state_row = p.sample_seqs.data<int32_t>()[i];
+    int32_t& next_token_id = p.next_token_ids.data<int32_t>()[i];
+    next_token_id = 0;
+    if (state_row < 0) return;
     Row row{.kernels = context.kernels,
             .state = p.state,
             .row = state_row,
@@ -279,7 +282,7 @@ void sample(Stream& stream, const SampleParams& p) {
             .scratch = cut_scratch(context.scratch_of(thread_idx), vocab_size)};
     std::memcpy(&row.sampling, p.state.sampling.data<uint8_t>() + state_row * p.state.sampling.stride(0),
                 sizeof row.sampling);
-    p.next_token_ids.data<int32_t>()[i] = sample_row(row, p.logits.data<float>() + i * p.logits.stride(0));
+    next_token_id = sample_row(row, p.logits.data<float>() + i * p.logits.stride(0));
   });
 }
 

@@ -103,6 +103,39 @@ CudaStream::~CudaStream() {
   cuda_device_.api().cuStreamDestroy(handle_);
 }
 
+CudaEvent::CudaEvent(CudaDevice& device) : device_(device) {
+  device.make_current();
+  check_driver(device.api(), device.api().cuEventCreate(&handle_, 0), "cuEventCreate");
+}
+
+CudaEvent::~CudaEvent() {
+  device_.make_current();
+  device_.api().cuEventDestroy(handle_);
+}
+
+void CudaEvent::record(Stream& stream) {
+  device_.make_current();
+  check_driver(device_.api(), device_.api().cuEventRecord(handle_, handle_of(stream)), "cuEventRecord");
+}
+
+void CudaEvent::stream_wait(Stream& stream) {
+  device_.make_current();
+  check_driver(device_.api(), device_.api().cuStreamWaitEvent(handle_of(stream), handle_, 0), "cuStreamWaitEvent");
+}
+
+void CudaEvent::host_wait() {
+  device_.make_current();
+  check_driver(device_.api(), device_.api().cuEventSynchronize(handle_), "the work before an event");
+}
+
+double CudaEvent::seconds_since(const Event& earlier) const {
+  device_.make_current();
+  float milliseconds = 0;
+  const CUevent start = static_cast<const CudaEvent&>(earlier).handle_;
+  check_driver(device_.api(), device_.api().cuEventElapsedTime(&milliseconds, start, handle_), "cuEventElapsedTime");
+  return milliseconds * 1e-3;
+}
+
 // --- start-up ------------------------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<Device>> CudaDevice::make(const DeviceOptions& options) {

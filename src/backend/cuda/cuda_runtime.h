@@ -31,6 +31,20 @@ class CudaStream final : public Stream {
   CUstream handle_ = nullptr;
 };
 
+class CudaEvent final : public Event {
+ public:
+  explicit CudaEvent(CudaDevice& device);
+  ~CudaEvent() override;
+  void record(Stream& stream) override;
+  void stream_wait(Stream& stream) override;
+  void host_wait() override;
+  double seconds_since(const Event& earlier) const override;
+
+ private:
+  CudaDevice& device_;
+  CUevent handle_ = nullptr;
+};
+
 // What the driver tells of a GPU without a context.
 struct GpuFacts {
   CUdevice device = 0;
@@ -71,6 +85,7 @@ class CudaDevice final : public Device {
   Result<Buffer> allocate(size_t bytes, MemoryKind kind) override;
   void deallocate(void* data, size_t bytes, MemoryKind kind) noexcept override;
   std::unique_ptr<Stream> create_stream() override;
+  std::unique_ptr<Event> create_event() override { return std::make_unique<CudaEvent>(*this); }
   void copy_to_device(Stream& stream, void* dst, const void* src_host, size_t bytes) override;
   void copy_to_host(Stream& stream, void* dst_host, const void* src, size_t bytes) override;
   void fill_bytes(Stream& stream, void* dst, int byte, size_t bytes) override;

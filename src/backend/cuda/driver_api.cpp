@@ -29,6 +29,12 @@ Status load_functions(const SharedLibrary& library, DriverApi& api) {
   RETURN_IF_ERROR(library.load("cuStreamCreate", api.cuStreamCreate));
   RETURN_IF_ERROR(library.load("cuStreamDestroy_v2", api.cuStreamDestroy));
   RETURN_IF_ERROR(library.load("cuStreamSynchronize", api.cuStreamSynchronize));
+  RETURN_IF_ERROR(library.load("cuStreamWaitEvent", api.cuStreamWaitEvent));
+  RETURN_IF_ERROR(library.load("cuEventCreate", api.cuEventCreate));
+  RETURN_IF_ERROR(library.load("cuEventDestroy_v2", api.cuEventDestroy));
+  RETURN_IF_ERROR(library.load("cuEventRecord", api.cuEventRecord));
+  RETURN_IF_ERROR(library.load("cuEventSynchronize", api.cuEventSynchronize));
+  RETURN_IF_ERROR(library.load("cuEventElapsedTime", api.cuEventElapsedTime));
   RETURN_IF_ERROR(library.load("cuModuleLoadData", api.cuModuleLoadData));
   RETURN_IF_ERROR(library.load("cuModuleUnload", api.cuModuleUnload));
   RETURN_IF_ERROR(library.load("cuModuleGetFunction", api.cuModuleGetFunction));

@@ -51,8 +51,8 @@ inline constexpr KernelInfo kKernels[] = {
     {"rope/rope.cu", "rope_f32"},
     {"sample/sample.cu", "sample"},
     {"sample/logprobs.cu", "logprobs"},
-    {"step/step.cu", "begin_step_apply_updates"},
-    {"step/step.cu", "begin_step_fill_inputs"},
+    {"step/step.cu", "apply_updates"},
+    {"step/step.cu", "begin_step"},
     {"step/step.cu", "finish_step"},
 };
 inline constexpr int kNumKernels = static_cast<int>(std::size(kKernels));

@@ -101,6 +101,7 @@ void attention_paged(Stream&, const AttentionPagedParams& p) {
     const int64_t first = p.cu_seqlens_q.data<int32_t>()[s];
     const int64_t query_len = p.cu_seqlens_q.data<int32_t>()[s + 1] - first;
     const int64_t seq_len = p.seq_lens.data<int32_t>()[s];
+    if (seq_len == 0) continue;
     const int32_t* blocks = p.block_table.data<int32_t>() + p.seq_rows.data<int32_t>()[s] * p.block_table.stride(0);
     for (int64_t i = 0; i < query_len; ++i) {
       const int64_t position = seq_len - query_len + i;

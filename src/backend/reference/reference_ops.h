@@ -1,4 +1,4 @@
-// The ops of the reference back-end; one source file a group. begin_step, finish_step and kv_copy_blocks only move
+// The ops of the reference back-end; one source file a group. apply_updates, begin_step, finish_step and kv_copy_blocks only move
 // integers and bytes in host memory: the CPU back-end uses them as they are.
 #pragma once
 
@@ -26,6 +26,7 @@ void kv_copy_blocks(Stream& stream, const KvCopyBlocksParams& p);
 void qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p);
 
 // step_ops.cpp
+void apply_updates(Stream& stream, const ApplyUpdatesParams& p);
 void begin_step(Stream& stream, const BeginStepParams& p);
 void finish_step(Stream& stream, const FinishStepParams& p);
 

@@ -117,8 +117,9 @@ int32_t sample_row(const float* raw_logits, int64_t vocab_size, const RowState& 
 void sample(Stream&, const SampleParams& p) {
   check_params(p);
   for (int64_t i = 0; i < p.logits.dim(0); ++i) {
-    p.next_token_ids.data<int32_t>()[i] = sample_row(p.logits.data<float>() + i * p.logits.stride(0), p.logits.dim(1),
-                                                     p.state, p.sample_seqs.data<int32_t>()[i]);
+    const int64_t row = p.sample_seqs.data<int32_t>()[i];
+    p.next_token_ids.data<int32_t>()[i] =
+        row < 0 ? 0 : sample_row(p.logits.data<float>() + i * p.logits.stride(0), p.logits.dim(1), p.state, row);
   }
 }
 

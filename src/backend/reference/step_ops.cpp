@@ -1,4 +1,5 @@
-// The first and the last op of a step: the plan against the running state.
+// The plan against the running state: its updates, the first and the last op of a step.
+#include <algorithm>
 #include <cstring>
 
 #include "backend/check_params.h"
@@ -20,7 +21,7 @@ void apply_row_update(const RowState& state, const RowUpdate& update, const int3
   const RowSampling& sampling = update.sampling;
   CHECK(update.num_tokens <= state.token_ids.dim(1) && sampling.num_bias <= kMaxLogitBias &&
             sampling.num_stop_ids <= kMaxStopIds,
-        "begin_step: a row of {} tokens, {} biases, {} stop ids", update.num_tokens, sampling.num_bias,
+        "apply_updates: a row of {} tokens, {} biases, {} stop ids", update.num_tokens, sampling.num_bias,
         sampling.num_stop_ids);
   copy_ints(row_of(state.token_ids, update.row), data + update.tokens_begin, update.num_tokens);
   state.num_tokens.data<int32_t>()[update.row] = update.num_tokens;
@@ -32,8 +33,18 @@ void apply_row_update(const RowState& state, const RowUpdate& update, const int3
   copy_ints(row_of(state.stop_ids, update.row), data + update.stop_ids_begin, sampling.num_stop_ids);
 }
 
-void apply_updates(const BeginStepParams& p) {
-  const StepPlanHeader& plan = *p.plan_host;
+// Fills what a tensor has beyond its first `count` entries.
+void fill_rest(const Tensor& tensor, int64_t count, int32_t value) {
+  std::fill(tensor.data<int32_t>() + count, tensor.data<int32_t>() + tensor.dim(0), value);
+}
+
+const StepPlanHeader& header_of(const void* plan) { return *static_cast<const StepPlanHeader*>(plan); }
+
+}  // namespace
+
+void apply_updates(Stream&, const ApplyUpdatesParams& p) {
+  check_params(p);
+  const StepPlanHeader& plan = header_of(p.plan);
   const auto* data = plan_array<int32_t>(p.plan, plan.data_offset);
   const auto* row_updates = plan_array<RowUpdate>(p.plan, plan.row_updates_offset);
   for (int i = 0; i < plan.num_row_updates; ++i) apply_row_update(p.state, row_updates[i], data);
@@ -41,23 +52,25 @@ void apply_updates(const BeginStepParams& p) {
   for (int i = 0; i < plan.num_block_updates; ++i) {
     const BlockUpdate& update = block_updates[i];
     CHECK(update.first_block_idx + update.num_blocks <= p.state.block_table.dim(1),
-          "begin_step: block {} of a row of {}", update.first_block_idx + update.num_blocks,
+          "apply_updates: block {} of a row of {}", update.first_block_idx + update.num_blocks,
           p.state.block_table.dim(1));
     copy_ints(row_of(p.state.block_table, update.row) + update.first_block_idx, data + update.blocks_begin,
               update.num_blocks);
   }
 }
 
-}  // namespace
-
 void begin_step(Stream&, const BeginStepParams& p) {
   check_params(p);
-  apply_updates(p);
+  const StepPlanHeader& plan = header_of(p.plan);
   const StepInputs& in = p.inputs;
-  const auto* seqs = plan_array<SeqStep>(p.plan, p.plan_host->seqs_offset);
+  CHECK(plan.num_tokens <= in.token_ids.dim(0) && plan.num_seqs <= in.seq_rows.dim(0) &&
+            plan.num_sampled <= in.sample_seqs.dim(0),
+        "begin_step: the plan has {} tokens, {} sequences, {} sampled; the inputs have {}, {}, {}", plan.num_tokens,
+        plan.num_seqs, plan.num_sampled, in.token_ids.dim(0), in.seq_rows.dim(0), in.sample_seqs.dim(0));
+  const auto* seqs = plan_array<SeqStep>(p.plan, plan.seqs_offset);
   int32_t token = 0, sampled = 0;
   in.cu_seqlens_q.data<int32_t>()[0] = 0;
-  for (int32_t s = 0; s < p.plan_host->num_seqs; ++s) {
+  for (int32_t s = 0; s < plan.num_seqs; ++s) {
     const SeqStep& seq = seqs[s];
     const int32_t* token_ids = row_of(p.state.token_ids, seq.row);
     const int32_t* blocks = row_of(p.state.block_table, seq.row);
@@ -78,16 +91,26 @@ void begin_step(Stream&, const BeginStepParams& p) {
       in.sample_seqs.data<int32_t>()[sampled++] = seq.row;
     }
   }
-  CHECK(token == p.plan_host->num_tokens && sampled == p.plan_host->num_sampled,
-        "begin_step: the plan says {} tokens, {} sampled; its sequences have {} and {}", p.plan_host->num_tokens,
-        p.plan_host->num_sampled, token, sampled);
+  CHECK(token == plan.num_tokens && sampled == plan.num_sampled,
+        "begin_step: the plan says {} tokens, {} sampled; its sequences have {} and {}", plan.num_tokens,
+        plan.num_sampled, token, sampled);
+  fill_rest(in.token_ids, token, 0);
+  fill_rest(in.positions, token, 0);
+  fill_rest(in.slot_mapping, token, -1);
+  fill_rest(in.seq_rows, plan.num_seqs, 0);
+  fill_rest(in.cu_seqlens_q, plan.num_seqs + 1, token);
+  fill_rest(in.seq_lens, plan.num_seqs, 0);
+  fill_rest(in.sample_rows, sampled, 0);
+  fill_rest(in.sample_seqs, sampled, -1);
 }
 
 void finish_step(Stream&, const FinishStepParams& p) {
   check_params(p);
-  const auto* seqs = plan_array<SeqStep>(p.plan, p.plan_host->seqs_offset);
+  const StepPlanHeader& plan = header_of(p.plan);
+  CHECK(plan.num_seqs <= p.num_seqs, "finish_step: {} sequences, launched for {}", plan.num_seqs, p.num_seqs);
+  const auto* seqs = plan_array<SeqStep>(p.plan, plan.seqs_offset);
   int32_t sampled = 0;
-  for (int32_t s = 0; s < p.plan_host->num_seqs; ++s) {
+  for (int32_t s = 0; s < plan.num_seqs; ++s) {
     const SeqStep& seq = seqs[s];
     p.state.num_computed_tokens.data<int32_t>()[seq.row] += seq.query_len;
     if (!(seq.flags & kSample)) continue;

@@ -61,7 +61,7 @@ __device__ inline void attention_paged(const AttentionPagedKernelParams& p) {
 
   const int seq = find_seq(p, token);
   const int first_token = p.cu_seqlens_q[seq], end_token = p.cu_seqlens_q[seq + 1];
-  if (token >= end_token) return;  // q has more rows than the step has tokens
+  if (token >= end_token || p.seq_lens[seq] == 0) return;  // a dummy
   const int position = p.seq_lens[seq] - (end_token - first_token) + (token - first_token);
   const int first_key = p.window > 0 ? max(0, position - p.window + 1) : 0;
   const int32_t* blocks = p.block_table + p.seq_rows[seq] * p.block_table_stride;

@@ -188,6 +188,10 @@ __device__ inline double gumbel(const RowSampling& s, int num_tokens, int32_t id
 extern "C" __global__ void __launch_bounds__(kSampleThreads) sample(const __grid_constant__ SampleKernelParams p) {
   const int64_t logits_row = blockIdx.x;
   const int64_t state_row = p.sample_seqs[logits_row];
+  if (state_row < 0) {  // a dummy
+    if (threadIdx.x == 0) p.next_token_ids[logits_row] = 0;
+    return;
+  }
   Row row{.logits = p.logits + logits_row * p.logits_stride,
           .sampling = *reinterpret_cast<const RowSampling*>(p.sampling + state_row * p.sampling_stride),
           .num_tokens = p.num_tokens[state_row],

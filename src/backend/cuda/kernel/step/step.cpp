@@ -11,11 +11,9 @@ namespace {
 
 constexpr int kNumThreads = 128;
 
-BeginStepKernelParams begin_step_params(const BeginStepParams& p) {
+ApplyUpdatesKernelParams apply_updates_params(const ApplyUpdatesParams& p) {
   const RowState& state = p.state;
-  const StepInputs& in = p.inputs;
-  return {.plan_header = *p.plan_host,
-          .plan = static_cast<const char*>(p.plan),
+  return {.plan = static_cast<const char*>(p.plan),
           .state_token_ids = state.token_ids.data<int32_t>(),
           .num_tokens = state.num_tokens.data<int32_t>(),
           .num_computed_tokens = state.num_computed_tokens.data<int32_t>(),
@@ -29,7 +27,18 @@ BeginStepKernelParams begin_step_params(const BeginStepParams& p) {
           .sampling_stride = state.sampling.stride(0),
           .bias_ids_stride = state.bias_ids.stride(0),
           .bias_values_stride = state.bias_values.stride(0),
-          .stop_ids_stride = state.stop_ids.stride(0),
+          .stop_ids_stride = state.stop_ids.stride(0)};
+}
+
+BeginStepKernelParams begin_step_params(const BeginStepParams& p) {
+  const RowState& state = p.state;
+  const StepInputs& in = p.inputs;
+  return {.plan = static_cast<const char*>(p.plan),
+          .state_token_ids = state.token_ids.data<int32_t>(),
+          .num_computed_tokens = state.num_computed_tokens.data<int32_t>(),
+          .block_table = state.block_table.data<int32_t>(),
+          .token_ids_stride = state.token_ids.stride(0),
+          .block_table_stride = state.block_table.stride(0),
           .token_ids = in.token_ids.data<int32_t>(),
           .positions = in.positions.data<int32_t>(),
           .slot_mapping = in.slot_mapping.data<int32_t>(),
@@ -38,38 +47,43 @@ BeginStepKernelParams begin_step_params(const BeginStepParams& p) {
           .seq_lens = in.seq_lens.data<int32_t>(),
           .sample_rows = in.sample_rows.data<int32_t>(),
           .sample_seqs = in.sample_seqs.data<int32_t>(),
+          .num_tokens = static_cast<int32_t>(in.token_ids.dim(0)),
+          .num_seqs = static_cast<int32_t>(in.seq_rows.dim(0)),
+          .num_sampled = static_cast<int32_t>(in.sample_seqs.dim(0)),
           .kv_block_size = static_cast<int32_t>(p.kv_block_size)};
 }
 
 }  // namespace
 
-void begin_step(Stream& stream, const BeginStepParams& p) {
+void apply_updates(Stream& stream, const ApplyUpdatesParams& p) {
   check_params(p);
   const StepPlanHeader& plan = *p.plan_host;
-  const BeginStepKernelParams params = begin_step_params(p);
   const int64_t num_updates = int64_t{plan.num_row_updates} + plan.num_block_updates;
-  if (num_updates > 0) {
-    launch(stream, kernel_id("begin_step_apply_updates"), {.x = num_updates, .num_threads = kNumThreads}, params,
-           {{"num_row_updates", plan.num_row_updates}, {"num_block_updates", plan.num_block_updates}});
-  }
-  launch(stream, kernel_id("begin_step_fill_inputs"), {.x = std::max(plan.num_seqs, 1), .num_threads = kNumThreads},
-         params, {{"num_seqs", plan.num_seqs}, {"num_tokens", plan.num_tokens}});
+  if (num_updates == 0) return;
+  launch(stream, kernel_id("apply_updates"), {.x = num_updates, .num_threads = kNumThreads}, apply_updates_params(p),
+         {{"num_row_updates", plan.num_row_updates}, {"num_block_updates", plan.num_block_updates}});
+}
+
+void begin_step(Stream& stream, const BeginStepParams& p) {
+  check_params(p);
+  const BeginStepKernelParams params = begin_step_params(p);
+  launch(stream, kernel_id("begin_step"), {.x = std::max(params.num_seqs, 1), .num_threads = kNumThreads}, params,
+         {{"num_seqs", params.num_seqs}, {"num_tokens", params.num_tokens}});
 }
 
 void finish_step(Stream& stream, const FinishStepParams& p) {
   check_params(p);
-  const StepPlanHeader& plan = *p.plan_host;
-  if (plan.num_seqs == 0) return;
+  if (p.num_seqs == 0) return;
   const FinishStepKernelParams params{
-      .seqs = plan_array<SeqStep>(p.plan, plan.seqs_offset),
+      .plan = static_cast<const char*>(p.plan),
       .next_token_ids = p.next_token_ids.defined() ? p.next_token_ids.data<int32_t>() : nullptr,
       .token_ids = p.state.token_ids.data<int32_t>(),
       .num_tokens = p.state.num_tokens.data<int32_t>(),
       .num_computed_tokens = p.state.num_computed_tokens.data<int32_t>(),
       .token_ids_stride = p.state.token_ids.stride(0),
       .max_model_len = static_cast<int32_t>(p.state.token_ids.dim(1))};
-  launch(stream, kernel_id("finish_step"), {.x = plan.num_seqs, .num_threads = kNumThreads}, params,
-         {{"num_seqs", plan.num_seqs}, {"num_sampled", plan.num_sampled}});
+  launch(stream, kernel_id("finish_step"), {.x = p.num_seqs, .num_threads = kNumThreads}, params,
+         {{"num_seqs", p.num_seqs}});
 }
 
 }  // namespace spate::cuda

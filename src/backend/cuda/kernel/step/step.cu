@@ -1,14 +1,17 @@
-// WHAT       begin_step: apply_updates puts the plan's rows and block ids into the running state, then fill_inputs
-//            writes the flat arrays of the step. finish_step: moves the state on by what the step computed and sampled.
+// WHAT       apply_updates puts the plan's rows and block ids into the running state. begin_step writes the flat arrays
+// of
+//            the step. finish_step moves the state on by what the step computed and sampled.
 // SHAPES     core/step_plan.h and backend/ops.h (RowState, StepInputs).
-// LAYOUT     The plan is the same image on the host and here; its header also comes as a launch parameter.
+// LAYOUT     The plan is the same image on the host and here. Its header is read here, so that begin_step and
+// finish_step
+//            can be replayed for another plan; inputs beyond the plan's counts become dummies (backend/ops.h).
 // NUMERICS   Integers.
-// WORK       apply_updates: a CTA an update (rows first, then blocks). fill_inputs, finish_step: a CTA a sequence,
+// WORK       apply_updates: a CTA an update (rows first, then blocks). begin_step, finish_step: a CTA a sequence,
 //            which adds up what the sequences before it hold: num_seqs^2 / 2 additions in all, 32,768 at 256 sequences.
 // ROOFLINE   Latency: three launches of some 3 us.
 // LIMITS     finish_step drops a token that does not fit into max_model_len: the row of a sequence that the host has
 //            already ended (one wasted row, blueprint decision 3).
-// TESTS      spate-conformance --backend cuda --filter begin_step, --filter finish_step
+// TESTS      spate-conformance --backend cuda --filter apply_updates
 #include "backend/cuda/kernel/step/step.h"
 
 #include "backend/cuda/kernel/primitive/reduce.h"
@@ -24,7 +27,12 @@ __device__ inline void copy_ints(int32_t* dst, const int32_t* src, int count) {
   for (int i = threadIdx.x; i < count; i += blockDim.x) dst[i] = src[i];
 }
 
-__device__ inline void apply_row_update(const BeginStepKernelParams& p, const RowUpdate& update, const int32_t* data) {
+__device__ inline const StepPlanHeader& header_of(const char* plan) {
+  return *reinterpret_cast<const StepPlanHeader*>(plan);
+}
+
+__device__ inline void apply_row_update(const ApplyUpdatesKernelParams& p, const RowUpdate& update,
+                                        const int32_t* data) {
   const int64_t row = update.row;
   const RowSampling& sampling = update.sampling;
   copy_ints(p.state_token_ids + row * p.token_ids_stride, data + update.tokens_begin, update.num_tokens);
@@ -39,22 +47,49 @@ __device__ inline void apply_row_update(const BeginStepKernelParams& p, const Ro
   }
 }
 
-extern "C" __global__ void begin_step_apply_updates(const __grid_constant__ BeginStepKernelParams p) {
-  const int32_t* data = array_at<int32_t>(p.plan, p.plan_header.data_offset);
+extern "C" __global__ void apply_updates(const __grid_constant__ ApplyUpdatesKernelParams p) {
+  const StepPlanHeader& plan = header_of(p.plan);
+  const int32_t* data = array_at<int32_t>(p.plan, plan.data_offset);
   const int update_idx = blockIdx.x;
-  if (update_idx < p.plan_header.num_row_updates) {
-    apply_row_update(p, array_at<RowUpdate>(p.plan, p.plan_header.row_updates_offset)[update_idx], data);
+  if (update_idx < plan.num_row_updates) {
+    apply_row_update(p, array_at<RowUpdate>(p.plan, plan.row_updates_offset)[update_idx], data);
     return;
   }
   const BlockUpdate& update =
-      array_at<BlockUpdate>(p.plan, p.plan_header.block_updates_offset)[update_idx - p.plan_header.num_row_updates];
+      array_at<BlockUpdate>(p.plan, plan.block_updates_offset)[update_idx - plan.num_row_updates];
   copy_ints(p.block_table + update.row * p.block_table_stride + update.first_block_idx, data + update.blocks_begin,
             update.num_blocks);
 }
 
-extern "C" __global__ void begin_step_fill_inputs(const __grid_constant__ BeginStepKernelParams p) {
-  const SeqStep* seqs = array_at<SeqStep>(p.plan, p.plan_header.seqs_offset);
+// The CTAs share the dummies behind the plan's own inputs. cu_seqlens_q and seq_lens of a dummy sequence are its own
+// CTA's.
+__device__ inline void fill_dummies(const BeginStepKernelParams& p, const StepPlanHeader& plan) {
+  const int first = blockIdx.x * blockDim.x + threadIdx.x, step = gridDim.x * blockDim.x;
+  for (int i = plan.num_tokens + first; i < p.num_tokens; i += step) {
+    p.token_ids[i] = 0;
+    p.positions[i] = 0;
+    p.slot_mapping[i] = -1;
+  }
+  for (int i = plan.num_sampled + first; i < p.num_sampled; i += step) {
+    p.sample_rows[i] = 0;
+    p.sample_seqs[i] = -1;
+  }
+}
+
+extern "C" __global__ void begin_step(const __grid_constant__ BeginStepKernelParams p) {
+  const StepPlanHeader& plan = header_of(p.plan);
+  const SeqStep* seqs = array_at<SeqStep>(p.plan, plan.seqs_offset);
   const int seq_idx = blockIdx.x;
+  fill_dummies(p, plan);
+  if (seq_idx == 0 && threadIdx.x == 0) p.cu_seqlens_q[0] = 0;
+  if (seq_idx >= plan.num_seqs) {
+    if (seq_idx < p.num_seqs && threadIdx.x == 0) {
+      p.cu_seqlens_q[seq_idx + 1] = plan.num_tokens;
+      p.seq_rows[seq_idx] = 0;
+      p.seq_lens[seq_idx] = 0;
+    }
+    return;
+  }
   int tokens_before = 0, sampled_before = 0;
   for (int i = threadIdx.x; i < seq_idx; i += blockDim.x) {
     tokens_before += seqs[i].query_len;
@@ -63,8 +98,6 @@ extern "C" __global__ void begin_step_fill_inputs(const __grid_constant__ BeginS
   tokens_before = block_reduce(tokens_before, Sum());
   sampled_before = block_reduce(sampled_before, Sum());
 
-  if (seq_idx == 0 && threadIdx.x == 0) p.cu_seqlens_q[0] = 0;
-  if (seq_idx >= p.plan_header.num_seqs) return;  // a step without sequences still has its first prefix sum
   const SeqStep seq = seqs[seq_idx];
   const int64_t row = seq.row;
   const int num_computed_tokens = p.num_computed_tokens[row];
@@ -88,12 +121,15 @@ extern "C" __global__ void begin_step_fill_inputs(const __grid_constant__ BeginS
 }
 
 extern "C" __global__ void finish_step(const __grid_constant__ FinishStepKernelParams p) {
+  const StepPlanHeader& plan = header_of(p.plan);
+  const SeqStep* seqs = array_at<SeqStep>(p.plan, plan.seqs_offset);
   const int seq_idx = blockIdx.x;
+  if (seq_idx >= plan.num_seqs) return;
   int sampled_before = 0;
-  for (int i = threadIdx.x; i < seq_idx; i += blockDim.x) sampled_before += (p.seqs[i].flags & kSample) != 0;
+  for (int i = threadIdx.x; i < seq_idx; i += blockDim.x) sampled_before += (seqs[i].flags & kSample) != 0;
   sampled_before = block_reduce(sampled_before, Sum());
   if (threadIdx.x != 0) return;
-  const SeqStep seq = p.seqs[seq_idx];
+  const SeqStep seq = seqs[seq_idx];
   p.num_computed_tokens[seq.row] += seq.query_len;
   if (!(seq.flags & kSample)) return;
   const int num_tokens = p.num_tokens[seq.row];

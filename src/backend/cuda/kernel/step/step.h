@@ -6,8 +6,7 @@
 
 namespace spate::cuda {
 
-struct BeginStepKernelParams {
-  StepPlanHeader plan_header;
+struct ApplyUpdatesKernelParams {
   const char* plan;  // the image on the device
   // The running state; strides in elements (bytes for sampling).
   int32_t* state_token_ids;
@@ -24,6 +23,17 @@ struct BeginStepKernelParams {
   int64_t bias_ids_stride;
   int64_t bias_values_stride;
   int64_t stop_ids_stride;
+};
+
+// Counts are those of the launch; the plan has as many or fewer.
+struct BeginStepKernelParams {
+  const char* plan;
+  // The running state.
+  const int32_t* state_token_ids;
+  const int32_t* num_computed_tokens;
+  const int32_t* block_table;
+  int64_t token_ids_stride;
+  int64_t block_table_stride;
   // The inputs of the step.
   int32_t* token_ids;
   int32_t* positions;
@@ -33,11 +43,14 @@ struct BeginStepKernelParams {
   int32_t* seq_lens;
   int32_t* sample_rows;
   int32_t* sample_seqs;
+  int32_t num_tokens;
+  int32_t num_seqs;
+  int32_t num_sampled;
   int32_t kv_block_size;
 };
 
 struct FinishStepKernelParams {
-  const SeqStep* seqs;  // [num_seqs] on the device
+  const char* plan;
   const int32_t* next_token_ids;
   int32_t* token_ids;
   int32_t* num_tokens;

@@ -1,0 +1,95 @@
+#include "rank/step_in_flight.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace spate {
+
+Result<StepInFlight> StepInFlight::create(Device& device, const StepLimits& limits, int max_top_logprobs) {
+  StepInFlight step;
+  step.max_top_logprobs_ = max_top_logprobs;
+  step.started = device.create_event();
+  step.done = device.create_event();
+  const size_t output_bytes = StepOutputArrays::num_bytes(limits);
+  const size_t target_bytes = static_cast<size_t>(limits.max_num_batched_tokens) * sizeof(int32_t);
+  ASSIGN_OR_RETURN(step.storage_, device.allocate(output_bytes + target_bytes, MemoryKind::kPinnedHost));
+  step.outputs = StepOutputArrays::over(step.storage_, limits);
+  step.prompt_target_ids = step.storage_.tensor(DType::kI32, {limits.max_num_batched_tokens}, output_bytes);
+  return step;
+}
+
+void StepInFlight::take_plan(Device& device, std::span<const std::byte> plan, std::span<const RowUpdate> rows) {
+  if (plan_.bytes() < plan.size()) {
+    Result<Buffer> larger = device.allocate(std::max<size_t>(2 * plan.size(), 1 << 16), MemoryKind::kPinnedHost);
+    CHECK(larger.ok(), "no memory for a step plan: {}", larger.status().message());
+    plan_ = std::move(larger).value();
+  }
+  std::memcpy(plan_.data(), plan.data(), plan.size());
+  note_sampled(rows);
+  note_prompts(rows);
+}
+
+std::span<const SeqStep> StepInFlight::seqs() const {
+  return {plan_array<SeqStep>(plan(), header().seqs_offset), static_cast<size_t>(header().num_seqs)};
+}
+
+void StepInFlight::note_sampled(std::span<const RowUpdate> rows) {
+  sampled_num_top_.clear();
+  num_top_logprobs_ = -1;
+  for (const SeqStep& seq : seqs()) {
+    if ((seq.flags & kSample) == 0) continue;
+    const RowSampling& sampling = rows[static_cast<size_t>(seq.row)].sampling;
+    sampled_num_top_.push_back(std::min(sampling.num_logprobs, max_top_logprobs_));
+    num_top_logprobs_ = std::max(num_top_logprobs_, sampled_num_top_.back());
+  }
+}
+
+// Query token j of a sequence stands at position c + j; its logits speak of the prompt token at c + j + 1.
+void StepInFlight::note_prompts(std::span<const RowUpdate> rows) {
+  prompts_.clear();
+  int first_token = 0;
+  for (int i = 0; i < header().num_seqs; ++i) {
+    const SeqStep& seq = seqs()[static_cast<size_t>(i)];
+    if (seq.flags & kPromptLogprobs) {
+      const RowUpdate& row = rows[static_cast<size_t>(seq.row)];
+      const int num_followed = std::min(seq.query_len, row.sampling.prompt_len - 1 - seq.num_computed_tokens);
+      prompts_.push_back({.seq_idx = i,
+                          .first_token = first_token,
+                          .count = std::max(num_followed, 0),
+                          .num_top = std::clamp(row.num_prompt_logprobs, 0, max_top_logprobs_)});
+    }
+    first_token += seq.query_len;
+  }
+}
+
+void StepInFlight::read_result(StepResult& result) const {
+  result.step_id = header().step_id;
+  const int32_t* next_token_ids = outputs.next_token_ids.data<int32_t>();
+  result.next_token_ids.assign(next_token_ids, next_token_ids + header().num_sampled);
+  result.logprobs.clear();
+  for (size_t i = 0; num_top_logprobs_ >= 0 && i < sampled_num_top_.size(); ++i) {
+    result.logprobs.push_back(logprobs_of(static_cast<int64_t>(i), next_token_ids[i], sampled_num_top_[i]));
+  }
+  result.prompt_logprobs.clear();
+  int64_t prompt_row = 0;
+  for (const PromptLogprobs& prompt : prompts_) {
+    std::vector<TokenLogprobs>& out = result.prompt_logprobs.emplace_back();
+    for (int i = 0; i < prompt.count; ++i, ++prompt_row) {
+      const int32_t token_id = prompt_target_ids.data<int32_t>()[prompt_row];
+      out.push_back(logprobs_of(outputs.next_token_ids.dim(0) + prompt_row, token_id, prompt.num_top));
+    }
+  }
+}
+
+TokenLogprobs StepInFlight::logprobs_of(int64_t output_row, int32_t token_id, int num_top) const {
+  TokenLogprobs entry{.token_id = token_id,
+                      .logprob = outputs.target_logprob.data<float>()[output_row],
+                      .rank = outputs.target_rank.data<int32_t>()[output_row],
+                      .top = {}};
+  const int32_t* ids = outputs.top_ids.data<int32_t>() + output_row * kMaxLogprobs;
+  const float* values = outputs.top_logprobs.data<float>() + output_row * kMaxLogprobs;
+  for (int i = 0; i < num_top; ++i) entry.top.push_back({ids[i], values[i]});
+  return entry;
+}
+
+}  // namespace spate

@@ -1,0 +1,61 @@
+// StepInFlight: the host's side of a step between its launch and its result: the plan on its way down, the outputs on
+// their way up, both in pinned memory, and what the result is to hold.
+//
+// Filled by the rank's thread while it launches the step; read by the thread that collects, once `done` is reached.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "core/step_executor.h"
+#include "rank/running_state.h"
+
+namespace spate {
+
+class StepInFlight {
+ public:
+  // max_top_logprobs: kMaxLogprobs, or the size of a smaller vocabulary.
+  static Result<StepInFlight> create(Device& device, const StepLimits& limits, int max_top_logprobs);
+
+  // Copies the plan to pinned memory and notes what its result will hold. `rows` has the last update of each row, this
+  // plan's included. The step before it in this memory is done.
+  void take_plan(Device& device, std::span<const std::byte> plan, std::span<const RowUpdate> rows);
+  const StepPlanHeader& header() const { return *static_cast<const StepPlanHeader*>(plan_.data()); }
+  const void* plan() const { return plan_.data(); }
+  std::span<const SeqStep> seqs() const;
+
+  // The largest number of top log-probabilities that a sampled sequence asks for; -1: none wants log-probabilities.
+  int num_top_logprobs() const { return num_top_logprobs_; }
+  // A sequence whose prompt's log-probabilities are wanted.
+  struct PromptLogprobs {
+    int seq_idx = 0;      // in the plan
+    int first_token = 0;  // its first query token, in the step's tokens
+    int count = 0;        // query tokens that a prompt token follows
+    int num_top = 0;
+  };
+  std::span<const PromptLogprobs> prompts() const { return prompts_; }
+
+  // Fills all but device_seconds.
+  void read_result(StepResult& result) const;
+
+  std::unique_ptr<Event> started, done;
+  StepOutputArrays outputs;  // on the host
+  Tensor prompt_target_ids;  // [max_num_batched_tokens] i32, on the host: of prompts(), one behind the other
+
+ private:
+  void note_sampled(std::span<const RowUpdate> rows);
+  void note_prompts(std::span<const RowUpdate> rows);
+  TokenLogprobs logprobs_of(int64_t output_row, int32_t token_id, int num_top) const;
+
+  Buffer plan_;
+  Buffer storage_;
+  std::vector<int> sampled_num_top_;  // of each sampled sequence: -1 none wanted
+  std::vector<PromptLogprobs> prompts_;
+  int max_top_logprobs_ = 0;
+  int num_top_logprobs_ = -1;
+};
+
+}  // namespace spate

@@ -68,6 +68,7 @@ Result<GpuFacts> find_gpu(const DriverApi& api, int device_idx) {
   CUresult error = api.cuDeviceGet(&gpu.device, device_idx);
   if (error == CUDA_SUCCESS) error = ask(gpu.capability_major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
   if (error == CUDA_SUCCESS) error = ask(gpu.capability_minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  if (error == CUDA_SUCCESS) error = ask(gpu.num_sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
   if (error == CUDA_SUCCESS) error = api.cuDeviceGetName(name, sizeof name, gpu.device);
   if (error != CUDA_SUCCESS) {
     return unavailable("CUDA device {} cannot be asked for its properties: {}", device_idx, driver_error(api, error));
@@ -145,6 +146,7 @@ Result<std::unique_ptr<Device>> CudaDevice::make(const DeviceOptions& options) {
   ASSIGN_OR_RETURN(std::unique_ptr<Context> context, Context::open(*api, gpu));
   std::unique_ptr<CudaDevice> device(new CudaDevice(std::move(context)));
   device->make_current();
+  device->is_deterministic_ = options.deterministic;
   RETURN_IF_ERROR(device->describe(gpu));
   RETURN_IF_ERROR(device->load_kernels(options.kernel_dir));
   device->ops_ = cuda_ops();
@@ -153,6 +155,7 @@ Result<std::unique_ptr<Device>> CudaDevice::make(const DeviceOptions& options) {
 
 Status CudaDevice::describe(const GpuFacts& gpu) {
   architecture_ = architecture_name(gpu.capability_major, gpu.capability_minor);
+  num_sms_ = gpu.num_sms;
   ASSIGN_OR_RETURN(const MemoryInfo memory, memory_info());
   description_ = fmt::format("{}, {}, {} GiB", gpu.name, architecture_, memory.total_bytes / (1024 * kMib));
   return {};

@@ -50,6 +50,7 @@ struct GpuFacts {
   CUdevice device = 0;
   std::string name;
   int capability_major = 0, capability_minor = 0;
+  int num_sms = 0;
 };
 // A device that does not exist or is too old is an error.
 Result<GpuFacts> find_gpu(const DriverApi& api, int device_idx);
@@ -101,6 +102,9 @@ class CudaDevice final : public Device {
   // For launchers. The context is current after make_current().
   const DriverApi& api() const { return context_->api(); }
   void make_current() const { context_->make_current(); }
+  int num_sms() const { return num_sms_; }
+  // Only kernels whose results do not depend on the other rows of a step.
+  bool is_deterministic() const { return is_deterministic_; }
   CUfunction function(KernelId kernel) const { return functions_[static_cast<size_t>(kernel.idx)]; }
   // Scratch of at least this many bytes for one op; the next call may move it. All ops of a device share it, so they
   // must run on one stream. It grows outside steps only when a larger shape than ever before appears.
@@ -114,6 +118,8 @@ class CudaDevice final : public Device {
 
   std::unique_ptr<Context> context_;
   std::string architecture_;
+  int num_sms_ = 0;
+  bool is_deterministic_ = false;
   std::string description_;
   std::vector<CUmodule> modules_;
   std::array<CUfunction, kNumKernels> functions_{};

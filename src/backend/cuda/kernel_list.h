@@ -14,6 +14,9 @@ struct KernelInfo {
 };
 
 inline constexpr KernelInfo kKernels[] = {
+    {"attention/attention_decode.cu", "attention_decode_d64"},
+    {"attention/attention_decode.cu", "attention_decode_d128"},
+    {"attention/attention_decode.cu", "attention_decode_combine"},
     {"attention/attention_paged.cu", "attention_paged_bf16_bf16_d64"},
     {"attention/attention_paged.cu", "attention_paged_bf16_bf16_d128"},
     {"attention/attention_paged.cu", "attention_paged_bf16_bf16_d256"},
@@ -45,6 +48,9 @@ inline constexpr KernelInfo kKernels[] = {
     {"linear/linear.cu", "linear_fma_bf16_f32"},
     {"linear/linear.cu", "linear_fma_f32_bf16"},
     {"linear/linear.cu", "linear_fma_f32_f32"},
+    {"linear/linear_stream.cu", "linear_stream_m8"},
+    {"linear/linear_stream.cu", "linear_stream_m16"},
+    {"linear/linear_stream.cu", "linear_stream_m32"},
     {"rms_norm/rms_norm.cu", "rms_norm_bf16"},
     {"rms_norm/rms_norm.cu", "rms_norm_f32"},
     {"rope/rope.cu", "rope_bf16"},

@@ -46,13 +46,14 @@ void launch_kernel(Stream& stream, KernelId kernel, const LaunchGrid& grid, cons
   const char* function = kKernels[kernel.idx].function;
   if (grid.x == 0 || grid.y == 0) return;  // a step without tokens
   record_launch(function, grid, sizes);
-  CHECK(grid.x > 0 && grid.x <= INT32_MAX && grid.y > 0 && grid.y <= 65535, "{}: a grid of {} x {}", function, grid.x,
-        grid.y);
+  CHECK(grid.x > 0 && grid.x <= INT32_MAX && grid.y > 0 && grid.y <= 65535 && grid.z > 0 && grid.z <= 65535,
+        "{}: a grid of {} x {} x {}", function, grid.x, grid.y, grid.z);
   device.make_current();
   void* kernel_params[] = {const_cast<void*>(params)};
   check_driver(device.api(),
                device.api().cuLaunchKernel(device.function(kernel), static_cast<unsigned>(grid.x),
-                                           static_cast<unsigned>(grid.y), 1, static_cast<unsigned>(grid.num_threads), 1,
+                                           static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z),
+                                           static_cast<unsigned>(grid.num_threads), 1,
                                            1, 0, cuda_stream.handle(), kernel_params, nullptr),
                function);
 }
@@ -65,8 +66,8 @@ std::string last_launches() {
   std::string text;
   for (uint64_t age = 1; age <= std::min<uint64_t>(num_launches, kRecordLength); ++age) {
     const LaunchRecord& record = records[(num_launches - age) % kRecordLength];
-    text += fmt::format("  {} grid {} x {}, {} threads", record.function, record.grid.x, record.grid.y,
-                        record.grid.num_threads);
+    text += fmt::format("  {} grid {} x {} x {}, {} threads", record.function, record.grid.x, record.grid.y,
+                        record.grid.z, record.grid.num_threads);
     for (size_t i = 0; i < record.num_sizes; ++i) {
       text += fmt::format("{} {} {}", i == 0 ? ":" : ",", record.sizes[i].name, record.sizes[i].value);
     }

@@ -12,6 +12,7 @@ namespace spate::cuda {
 struct LaunchGrid {
   int64_t x = 1;
   int64_t y = 1;
+  int64_t z = 1;
   int num_threads = 0;  // a CTA
 };
 

@@ -1,9 +1,11 @@
 #include "backend/cuda/kernel/attention/attention_paged.h"
 
+#include <algorithm>
 #include <array>
 #include <numbers>
 
 #include "backend/check_params.h"
+#include "backend/cuda/kernel/attention/attention_decode.h"
 #include "backend/cuda/kernel/cuda_ops.h"
 #include "backend/cuda/launch.h"
 
@@ -23,6 +25,46 @@ KernelId kernel_for(DType act, DType kv, int64_t head_dim) {
   const size_t width = head_dim <= 64 ? 0 : head_dim <= 128 ? 1 : 2;
   if (act == DType::kBf16) return kBf16Bf16[width];
   return kv == DType::kBf16 ? kF32Bf16[width] : kF32F32[width];
+}
+
+// Whether the kernel for one query token a sequence can take it.
+bool fits_decode(const Stream& stream, const AttentionPagedParams& p) {
+  const KvGroupDesc& desc = p.kv.desc;
+  const int64_t block_size = desc.kv_block_size;
+  const bool is_aligned =
+      reinterpret_cast<uintptr_t>(p.q.raw()) % 16 == 0 && p.q.stride(0) % 8 == 0 && p.q.stride(1) % 8 == 0;
+  return !static_cast<const CudaStream&>(stream).cuda_device().is_deterministic() && p.max_query_len == 1 &&
+         p.q.dtype() == DType::kBf16 && desc.dtype == DType::kBf16 && (desc.head_dim == 64 || desc.head_dim == 128) &&
+         block_size % kDecodeTileKeys == 0 && (block_size & (block_size - 1)) == 0 && is_aligned;
+}
+
+// Keys are cut so that the grid fills the device about twice; more, shorter splits cost more to merge than they
+// balance.
+void attention_decode(Stream& stream, const AttentionPagedParams& p, const AttentionPagedKernelParams& attention) {
+  const KvGroupDesc& desc = p.kv.desc;
+  CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  const int64_t num_seqs = p.seq_rows.dim(0), num_heads = p.q.dim(1);
+  const int64_t num_head_tiles = desc.num_kv_heads * ceil_div(attention.heads_per_kv_head, kDecodeHeadTile);
+  const int64_t wanted_splits = std::max<int64_t>(1, 2 * device.num_sms() / (num_seqs * num_head_tiles));
+  const int64_t max_seq_len = std::max(1, p.max_seq_len);
+  const int64_t split_keys = ceil_div(ceil_div(max_seq_len, wanted_splits), kDecodeSplitUnit) * kDecodeSplitUnit;
+  const int64_t num_splits = ceil_div(max_seq_len, split_keys);
+  AttentionDecodeKernelParams params{.attention = attention,
+                                     .partial = nullptr,
+                                     .num_heads = static_cast<int32_t>(num_heads),
+                                     .split_keys = static_cast<int32_t>(split_keys),
+                                     .num_splits = static_cast<int32_t>(num_splits)};
+  if (num_splits > 1) {
+    const int64_t floats = num_seqs * num_heads * num_splits * (desc.head_dim + 2);
+    params.partial = static_cast<float*>(device.workspace(static_cast<size_t>(floats) * sizeof(float)));
+  }
+  const std::initializer_list<NamedSize> sizes = {
+      {"num_seqs", num_seqs}, {"num_heads", num_heads}, {"max_seq_len", max_seq_len}, {"num_splits", num_splits}};
+  launch(stream, desc.head_dim == 64 ? kernel_id("attention_decode_d64") : kernel_id("attention_decode_d128"),
+         {.x = num_seqs, .y = num_head_tiles, .z = num_splits, .num_threads = 32 * kDecodeWarps}, params, sizes);
+  if (num_splits == 1) return;
+  launch(stream, kernel_id("attention_decode_combine"), {.x = num_seqs, .y = num_heads, .num_threads = 128}, params,
+         sizes);
 }
 
 }  // namespace
@@ -52,6 +94,7 @@ void attention_paged(Stream& stream, const AttentionPagedParams& p) {
       .window = p.window,
       .softmax_scale_log2e = p.softmax_scale * std::numbers::log2e_v<float>,
   };
+  if (fits_decode(stream, p)) return attention_decode(stream, p, params);
   launch(stream, kernel_for(p.q.dtype(), desc.dtype, desc.head_dim),
          {.x = num_tokens,
           .y = desc.num_kv_heads * ceil_div(heads_per_kv_head, kAttentionHeadTile),

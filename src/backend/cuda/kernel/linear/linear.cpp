@@ -17,8 +17,17 @@ struct LinearChoice {
   int num_threads;
 };
 
-LinearChoice choose_kernel(DType act, Codes codes, int64_t num_tokens) {
+// Few tokens: the kernel that streams W. Its sums have another order than the tiles'.
+LinearChoice choose_stream(int64_t num_tokens) {
+  constexpr int kNumThreads = 32 * kLinearStreamWarps;
+  if (num_tokens <= 8) return {kernel_id("linear_stream_m8"), 8, 16, kNumThreads};
+  if (num_tokens <= 16) return {kernel_id("linear_stream_m16"), 16, 32, kNumThreads};
+  return {kernel_id("linear_stream_m32"), kLinearStreamMaxTokens, 32, kNumThreads};
+}
+
+LinearChoice choose_kernel(DType act, Codes codes, int64_t num_tokens, bool is_deterministic) {
   if (act == DType::kBf16 && codes == Codes::kBf16) {
+    if (!is_deterministic && num_tokens <= kLinearStreamMaxTokens) return choose_stream(num_tokens);
     if (num_tokens <= kMaxTokensOfSmallTile) {
       return {kernel_id("linear_mma_small"), kLinearMmaSmallTileM, kLinearMmaSmallTileN, kLinearMmaThreads};
     }
@@ -52,7 +61,8 @@ void linear(Stream& stream, const LinearParams& p) {
       .is_x_aligned = reinterpret_cast<uintptr_t>(p.x.raw()) % 16 == 0 && x_bytes % 16 == 0,
       .is_out_f32 = p.out.dtype() == DType::kF32,
   };
-  const LinearChoice choice = choose_kernel(p.x.dtype(), desc.spec.codes, num_tokens);
+  const LinearChoice choice = choose_kernel(p.x.dtype(), desc.spec.codes, num_tokens,
+                                            static_cast<CudaStream&>(stream).cuda_device().is_deterministic());
   launch(stream, choice.kernel,
          {.x = ceil_div(out_features, choice.tile_n),
           .y = ceil_div(num_tokens, choice.tile_m),

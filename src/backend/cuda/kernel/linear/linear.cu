@@ -13,45 +13,16 @@
 //            mma.sync through plain shared memory reaches a fraction of both; wgmma and TMA come with the tuned kernel.
 // LIMITS     num_tokens <= 65,535 tiles.
 // TESTS      spate-conformance --backend cuda --filter linear
-#include "backend/cuda/kernel/linear/linear.h"
-
-#include "backend/cuda/kernel/primitive/bf16.h"
+#include "backend/cuda/kernel/linear/linear_parts.h"
 #include "backend/cuda/kernel/primitive/mma.h"
 
 namespace spate::cuda {
 
-template <typename Act>
-__device__ inline void store_out(const LinearKernelParams& p, int row, int column, float sum) {
-  if (row >= p.num_tokens || column >= p.out_features) return;
-  if (p.bias != nullptr) sum += to_float(static_cast<const Act*>(p.bias)[column]);
-  const int64_t offset = row * p.out_stride + column;
-  if (p.is_out_f32) {
-    static_cast<float*>(p.out)[offset] = sum;
-  } else {
-    static_cast<Act*>(p.out)[offset] = from_float<Act>(sum);
-  }
-}
-
 // --- bf16 x bf16 on the tensor core --------------------------------------------------------------------------------
 
 constexpr int kMmaTileK = 64;
-constexpr int kChunk = 8;  // bf16 values in 16 bytes
 constexpr int kRowChunks = kMmaTileK / kChunk;
 constexpr int kSmemStride = kMmaTileK + kChunk;  // 36 words: the 8 rows of a fragment fall on different banks
-using Chunk = Vec<Bf16, kChunk>;
-
-// Elements [k, k + 8) of a row of x, zeros outside the matrix.
-__device__ inline Chunk load_x_chunk(const LinearKernelParams& p, int row, int k) {
-  Chunk chunk = {};
-  if (row >= p.num_tokens) return chunk;
-  const Bf16* x = static_cast<const Bf16*>(p.x) + row * p.x_stride;
-  if (p.is_x_aligned && k + kChunk <= p.in_features) return *reinterpret_cast<const Chunk*>(x + k);
-#pragma unroll
-  for (int j = 0; j < kChunk; ++j) {
-    if (k + j < p.in_features) chunk.elems[j] = x[k + j];
-  }
-  return chunk;
-}
 
 __device__ inline Chunk load_weight_chunk(const LinearKernelParams& p, int row, int k) {
   if (row >= p.out_features || k >= p.weight_stride) return {};

@@ -8,6 +8,8 @@ namespace spate::cuda {
 constexpr int kLinearMmaThreads = 128;
 constexpr int kLinearMmaSmallTileM = 16, kLinearMmaSmallTileN = 32;  // few tokens: more CTAs share the weight
 constexpr int kLinearMmaLargeTileM = 64, kLinearMmaLargeTileN = 64;
+constexpr int kLinearStreamWarps = 8;  // they share k
+constexpr int kLinearStreamMaxTokens = 32;
 constexpr int kLinearFmaThreads = 256;
 constexpr int kLinearFmaTileM = 64, kLinearFmaTileN = 64;
 

@@ -1,0 +1,37 @@
+// What the kernels of linear share on the device.
+#pragma once
+
+#include "backend/cuda/kernel/linear/linear.h"
+#include "backend/cuda/kernel/primitive/bf16.h"
+
+namespace spate::cuda {
+
+template <typename Act>
+__device__ inline void store_out(const LinearKernelParams& p, int row, int column, float sum) {
+  if (row >= p.num_tokens || column >= p.out_features) return;
+  if (p.bias != nullptr) sum += to_float(static_cast<const Act*>(p.bias)[column]);
+  const int64_t offset = row * p.out_stride + column;
+  if (p.is_out_f32) {
+    static_cast<float*>(p.out)[offset] = sum;
+  } else {
+    static_cast<Act*>(p.out)[offset] = from_float<Act>(sum);
+  }
+}
+
+constexpr int kChunk = 8;  // bf16 values in 16 bytes
+using Chunk = Vec<Bf16, kChunk>;
+
+// Elements [k, k + 8) of a row of x, zeros outside the matrix.
+__device__ inline Chunk load_x_chunk(const LinearKernelParams& p, int row, int k) {
+  Chunk chunk = {};
+  if (row >= p.num_tokens) return chunk;
+  const Bf16* x = static_cast<const Bf16*>(p.x) + row * p.x_stride;
+  if (p.is_x_aligned && k + kChunk <= p.in_features) return *reinterpret_cast<const Chunk*>(x + k);
+#pragma unroll
+  for (int j = 0; j < kChunk; ++j) {
+    if (k + j < p.in_features) chunk.elems[j] = x[k + j];
+  }
+  return chunk;
+}
+
+}  // namespace spate::cuda

@@ -1,31 +1,36 @@
 // Mlp: down(silu(gate(x)) * up(x)), the intermediate columns sharded over the tensor-parallel group.
 #pragma once
 
+#include <memory>
 #include <string>
 
+#include "layer/feed_forward.h"
 #include "layer/linear.h"
 
 namespace spate {
 
-class Mlp {
+class Mlp final : public FeedForward {
  public:
   // Weights gate_proj, up_proj, down_proj below `name`.
-  static Result<Mlp> create(ParameterFactory& factory, const std::string& name, int64_t hidden_size,
-                            int64_t intermediate_size, bool has_bias);
+  static Result<std::unique_ptr<FeedForward>> create(ParameterFactory& factory, const std::string& name,
+                                                     int64_t hidden_size, int64_t intermediate_size, bool has_bias);
 
-  // x [n, hidden_size] -> out [n, hidden_size], summed over the ranks; out may be x.
-  // Scratch: gate_up [n, 2 * width()], act [n, width()].
-  void forward(const StepContext& ctx, const Tensor& x, const Tensor& gate_up, const Tensor& act,
-               const Tensor& out) const;
-
-  int64_t width() const { return width_; }  // intermediate columns of this rank
+  void take_workspace(Arena& arena) override;
+  void list_products(const std::string& norm, std::vector<Product>& products) const override;
+  void forward(const StepContext& ctx, const Tensor& x, const Tensor& out) const override;
 
  private:
-  Mlp(Linear gate_up_proj, Linear down_proj, int64_t width)
-      : gate_up_proj_(std::move(gate_up_proj)), down_proj_(std::move(down_proj)), width_(width) {}
+  Mlp(std::string name, Linear gate_up_proj, Linear down_proj, int64_t width)
+      : name_(std::move(name)),
+        gate_up_proj_(std::move(gate_up_proj)),
+        down_proj_(std::move(down_proj)),
+        width_(width) {}
 
+  const std::string name_;
   Linear gate_up_proj_, down_proj_;
-  int64_t width_;
+  int64_t width_;   // intermediate columns of this rank
+  Tensor gate_up_;  // [max_num_tokens, 2 * width] scratch
+  Tensor act_;      // [max_num_tokens, width] scratch
 };
 
 }  // namespace spate

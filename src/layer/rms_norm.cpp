@@ -4,6 +4,7 @@ namespace spate {
 
 Result<RmsNorm> RmsNorm::create(ParameterFactory& factory, const std::string& name, int64_t size, double eps) {
   RmsNorm norm;
+  norm.name_ = name;
   norm.eps_ = static_cast<float>(eps);
   ASSIGN_OR_RETURN(norm.weight_, factory.vector(size));
   factory.count_parameters(size);

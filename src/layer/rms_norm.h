@@ -17,10 +17,12 @@ class RmsNorm {
   // residual += x; out = norm(residual). out may be x.
   void add_forward(const StepContext& ctx, const Tensor& x, const Tensor& residual, const Tensor& out) const;
 
+  const std::string& name() const { return name_; }
   const Tensor& weight() const { return weight_.view; }
   float eps() const { return eps_; }
 
  private:
+  std::string name_;
   DeviceVector weight_;
   float eps_ = 0;
 };

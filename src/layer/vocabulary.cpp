@@ -34,6 +34,7 @@ Result<std::shared_ptr<PackedWeight>> vocabulary_matrix(ParameterFactory& factor
 Result<VocabEmbedding> VocabEmbedding::create(ParameterFactory& factory, const std::string& name, int64_t vocab_size,
                                               int64_t hidden_size) {
   VocabEmbedding embedding;
+  embedding.name_ = name;
   ASSIGN_OR_RETURN(embedding.table_, vocabulary_matrix(factory, name, vocab_size, hidden_size));
   embedding.first_row_ = shard_rows(vocab_size, factory.tp()) * factory.tp().rank;
   embedding.sum_over_ranks_ = factory.tp().size > 1;
@@ -48,6 +49,7 @@ void VocabEmbedding::forward(const StepContext& ctx, const Tensor& token_ids, co
 Result<LmHead> LmHead::create(ParameterFactory& factory, const std::string& name, int64_t vocab_size,
                               int64_t hidden_size) {
   LmHead head;
+  head.name_ = name;
   ASSIGN_OR_RETURN(head.weight_, vocabulary_matrix(factory, name, vocab_size, hidden_size));
   head.vocab_size_ = vocab_size;
   return head;
@@ -56,6 +58,7 @@ Result<LmHead> LmHead::create(ParameterFactory& factory, const std::string& name
 LmHead LmHead::tied(ParameterFactory& factory, const std::string& name, const VocabEmbedding& embedding,
                     int64_t vocab_size) {
   LmHead head;
+  head.name_ = name;
   head.weight_ = embedding.table();
   head.vocab_size_ = vocab_size;
   factory.ignore(name + ".weight");

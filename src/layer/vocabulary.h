@@ -18,8 +18,10 @@ class VocabEmbedding {
   // token_ids [n] -> out [n, hidden_size], summed over the ranks (one of them has the row).
   void forward(const StepContext& ctx, const Tensor& token_ids, const Tensor& out) const;
   const std::shared_ptr<PackedWeight>& table() const { return table_; }
+  const std::string& name() const { return name_; }
 
  private:
+  std::string name_;
   std::shared_ptr<PackedWeight> table_;
   int64_t first_row_ = 0;
   bool sum_over_ranks_ = false;
@@ -38,8 +40,10 @@ class LmHead {
   // Scratch, f32: shard [n, shard_width()]; gathered [n, size * shard_width()], used on rank 0 of several.
   Tensor forward(const StepContext& ctx, const Tensor& x, const Tensor& shard, const Tensor& gathered) const;
   int64_t shard_width() const { return weight_->desc().out_features; }
+  const std::string& name() const { return name_; }  // also of a tied one, which has no weight of its own
 
  private:
+  std::string name_;
   std::shared_ptr<PackedWeight> weight_;
   int64_t vocab_size_ = 0;
 };

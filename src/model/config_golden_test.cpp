@@ -13,7 +13,8 @@
 
 #include "base/test_support.h"
 #include "layer/rotary_embedding.h"
-#include "model/families.h"
+#include "model/decoder.h"
+#include "model/part_factory.h"
 
 #include "base/test.h"
 
@@ -34,10 +35,15 @@ void check_facts(const ModelConfig& config, const Json& expected) {
   CHECK(config.tie_word_embeddings == expected["tie_word_embeddings"].get<bool>());
   CHECK(config.eos_token_ids == expected["eos_token_ids"].get<std::vector<int32_t>>());
 
-  const auto spec = make_decoder_spec(config);
-  REQUIRE_MESSAGE(spec.ok(), spec.status().to_string());
-  std::vector<int64_t> windows = spec->windows;
-  windows.resize(static_cast<size_t>(config.num_layers), 0);
+  const auto family = find_family(config);
+  REQUIRE_MESSAGE(family.ok(), family.status().to_string());
+  ParameterFactory parameters(nullptr, nullptr, {}, {});
+  const ModelOptions options;
+  const DecoderParts parts = (*family)->make(PartFactory(config, parameters, options)).value();
+  std::vector<int64_t> windows;
+  for (const DecoderLayer& layer : parts.layers) {
+    windows.push_back(dynamic_cast<const GroupedQueryAttention&>(*layer.self_attn).spec().window);
+  }
   CHECK(windows == expected["windows"].get<std::vector<int64_t>>());
 
   const RopeFrequencies rope = rope_frequencies(config.rope, config.rotary_dim(), config.max_position_embeddings,

@@ -13,17 +13,31 @@
 // a layer.
 //
 // Reference: transformers, models/ernie4_5/modeling_ernie4_5.py. Goldens: test/goldens/model/ernie4_5*.
-#include "model/families.h"
+#include "model/decoder.h"
+#include "model/part_factory.h"
 
 namespace spate {
 
-DecoderSpec ernie4_5_spec(const ModelConfig& config) {
-  return {
-      .qkv_bias = config.use_bias,
-      .o_bias = config.use_bias,
-      .mlp_bias = config.use_bias,
-      .interleaved_rope = true,
-  };
+Result<DecoderParts> make_ernie4_5(const PartFactory& make) {
+  const ModelConfig& config = make.config();
+  DecoderParts model;
+  ASSIGN_OR_RETURN(model.embed_tokens, make.embedding("model.embed_tokens"));
+  ASSIGN_OR_RETURN(const auto rotary, make.rotary_embedding(/*interleaved=*/true));
+  for (const int64_t i : make.layers()) {
+    const std::string name = fmt::format("model.layers.{}", i);
+    DecoderLayer& layer = model.layers.emplace_back();
+    layer.name = name;
+    ASSIGN_OR_RETURN(layer.input_layernorm, make.rms_norm(name + ".input_layernorm"));
+    ASSIGN_OR_RETURN(
+        layer.self_attn,
+        make.attention(
+            {.name = name + ".self_attn", .rotary = rotary, .qkv_bias = config.use_bias, .o_bias = config.use_bias}));
+    ASSIGN_OR_RETURN(layer.post_attention_layernorm, make.rms_norm(name + ".post_attention_layernorm"));
+    ASSIGN_OR_RETURN(layer.mlp, make.mlp(name + ".mlp", config.use_bias));
+  }
+  ASSIGN_OR_RETURN(model.norm, make.rms_norm("model.norm"));
+  ASSIGN_OR_RETURN(model.lm_head, make.lm_head("lm_head", model.embed_tokens));
+  return model;
 }
 
 }  // namespace spate

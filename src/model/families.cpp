@@ -4,19 +4,18 @@
 
 #include <vector>
 
-#include "model/model.h"
+#include "model/decoder.h"
 
 namespace spate {
 namespace {
 
 constexpr ModelFamily kFamilies[] = {
-    {"Ernie4_5ForCausalLM", ernie4_5_spec},
-    {"Ernie4_5_ForCausalLM", ernie4_5_spec},  // as Baidu's own repositories
-                                              // spell it
-    {"LlamaForCausalLM", llama_spec},
-    {"MistralForCausalLM", mistral_spec},
-    {"Qwen2ForCausalLM", qwen2_spec},
-    {"Qwen3ForCausalLM", qwen3_spec},
+    {"Ernie4_5ForCausalLM", make_ernie4_5},
+    {"Ernie4_5_ForCausalLM", make_ernie4_5},  // as Baidu's own repositories spell it
+    {"LlamaForCausalLM", make_llama},
+    {"MistralForCausalLM", make_mistral},
+    {"Qwen2ForCausalLM", make_qwen2},
+    {"Qwen3ForCausalLM", make_qwen3},
 };
 
 }  // namespace
@@ -29,9 +28,9 @@ std::vector<std::string> supported_architectures() {
   return names;
 }
 
-Result<DecoderSpec> make_decoder_spec(const ModelConfig& config) {
+Result<const ModelFamily*> find_family(const ModelConfig& config) {
   for (const ModelFamily& family : kFamilies) {
-    if (family.architecture == config.architecture) return family.spec(config);
+    if (family.architecture == config.architecture) return &family;
   }
   return invalid_argument("architectures is \"{}\"; this build runs {}", config.architecture,
                           fmt::join(supported_architectures(), ", "));

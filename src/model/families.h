@@ -1,27 +1,37 @@
 // The families of models that Spate runs. A new one: a file like qwen3.cpp, its declaration here, a line in
-// families.cpp.
+// families.cpp (docs/adding-a-model.md).
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
-#include "model/decoder_spec.h"
+#include "base/status.h"
+#include "weights/model_config.h"
 
 namespace spate {
 
-DecoderSpec ernie4_5_spec(const ModelConfig& config);
-DecoderSpec llama_spec(const ModelConfig& config);
-DecoderSpec mistral_spec(const ModelConfig& config);
-DecoderSpec qwen2_spec(const ModelConfig& config);
-DecoderSpec qwen3_spec(const ModelConfig& config);
+struct DecoderParts;
+class PartFactory;
+
+Result<DecoderParts> make_ernie4_5(const PartFactory& make);
+Result<DecoderParts> make_llama(const PartFactory& make);
+Result<DecoderParts> make_mistral(const PartFactory& make);
+Result<DecoderParts> make_qwen2(const PartFactory& make);
+Result<DecoderParts> make_qwen3(const PartFactory& make);
 
 struct ModelFamily {
   std::string_view architecture;  // architectures[0] of config.json
-  DecoderSpec (*spec)(const ModelConfig& config);
+  Result<DecoderParts> (*make)(const PartFactory& make);
 };
 std::span<const ModelFamily> model_families();  // sorted by architecture
 
 // Errors list the known architectures.
-Result<DecoderSpec> make_decoder_spec(const ModelConfig& config);
+Result<const ModelFamily*> find_family(const ModelConfig& config);
+
+// The window of each layer where layer_types, or else max_window_layers, says which layers slide. `window` 0: none
+// does.
+std::vector<int64_t> layer_windows(const ModelConfig& config, int64_t window);
 
 }  // namespace spate

@@ -13,16 +13,31 @@
 // a layer.
 //
 // Reference: transformers, models/llama/modeling_llama.py. Goldens: test/goldens/model/llama*.
-#include "model/families.h"
+#include "model/decoder.h"
+#include "model/part_factory.h"
 
 namespace spate {
 
-DecoderSpec llama_spec(const ModelConfig& config) {
-  return {
-      .qkv_bias = config.attention_bias,
-      .o_bias = config.attention_bias,
-      .mlp_bias = config.mlp_bias,
-  };
+Result<DecoderParts> make_llama(const PartFactory& make) {
+  const ModelConfig& config = make.config();
+  DecoderParts model;
+  ASSIGN_OR_RETURN(model.embed_tokens, make.embedding("model.embed_tokens"));
+  ASSIGN_OR_RETURN(const auto rotary, make.rotary_embedding());
+  for (const int64_t i : make.layers()) {
+    const std::string name = fmt::format("model.layers.{}", i);
+    DecoderLayer& layer = model.layers.emplace_back();
+    layer.name = name;
+    ASSIGN_OR_RETURN(layer.input_layernorm, make.rms_norm(name + ".input_layernorm"));
+    ASSIGN_OR_RETURN(layer.self_attn, make.attention({.name = name + ".self_attn",
+                                                      .rotary = rotary,
+                                                      .qkv_bias = config.attention_bias,
+                                                      .o_bias = config.attention_bias}));
+    ASSIGN_OR_RETURN(layer.post_attention_layernorm, make.rms_norm(name + ".post_attention_layernorm"));
+    ASSIGN_OR_RETURN(layer.mlp, make.mlp(name + ".mlp", config.mlp_bias));
+  }
+  ASSIGN_OR_RETURN(model.norm, make.rms_norm("model.norm"));
+  ASSIGN_OR_RETURN(model.lm_head, make.lm_head("lm_head", model.embed_tokens));
+  return model;
 }
 
 }  // namespace spate

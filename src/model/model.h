@@ -17,6 +17,7 @@
 
 #include "backend/backend.h"
 #include "base/status.h"
+#include "layer/product.h"
 #include "layer/step_context.h"
 #include "quant/quantization.h"
 #include "weights/model_config.h"
@@ -34,6 +35,7 @@ struct ModelOptions {
   int64_t max_num_batched_tokens = 2048;  // tokens of the largest step
   int64_t max_num_logits = 256;           // rows of the largest compute_logits
   int64_t max_model_len = 0;              // positions that may occur; 0: max_position_embeddings
+  Range layers;                           // the layers to make, under their own numbers; count 0: all
 };
 
 // What a rank's model takes, computed without a device. A back-end's packing may add padding to the weights.
@@ -41,7 +43,19 @@ struct ModelMemory {
   int64_t num_parameters = 0;      // of the whole model, tied ones once
   int64_t weight_bytes = 0;        // of this rank: matrices, vectors, rope table
   int64_t workspace_bytes = 0;     // of this rank
-  int64_t kv_bytes_per_token = 0;  // of this rank, all layers
+  std::vector<KvGroupDesc> kv_groups;  // of this rank, one a layer: the device says what their blocks take
+};
+
+// The weights of a model by the names of its checkpoint (without ".weight"), for tools that rewrite checkpoints.
+struct ModelOutline {
+  struct Layer {
+    std::string name;  // "model.layers.3": all its weights lie below
+    std::vector<Product> products;  // in the order in which they run
+  };
+  std::string embed_tokens;
+  std::vector<Layer> layers;
+  std::string norm;
+  std::string lm_head;
 };
 
 class Model {
@@ -53,21 +67,23 @@ class Model {
   static Result<ModelMemory> memory(const ModelConfig& config, TensorParallel tp, const ModelOptions& options);
   // Whether a checkpoint fits the config, without a device and without reading weights: all problems at once.
   static Status verify(const ModelConfig& config, const WeightSource& source);
+  static Result<ModelOutline> outline(const ModelConfig& config);  // of all layers; Product::weight is null
   virtual ~Model() = default;
 
   // Exactly one of these, once. load() lists all problems of the checkpoint at once.
   virtual Status load(const WeightSource& source, const LoadProgress& progress = {}) = 0;
   virtual Status load_dummy(uint64_t seed, const LoadProgress& progress = {}) = 0;
 
+  virtual ModelOutline outline() const = 0;  // of the layers it has
   // What each layer stores for a token, of this rank: one KvView a layer goes into StepContext::kv.
   virtual const std::vector<KvGroupDesc>& kv_groups() const = 0;
   virtual const ModelConfig& config() const = 0;
   virtual int64_t weight_bytes() const = 0;     // as allocated
   virtual int64_t workspace_bytes() const = 0;  // as allocated
 
-  // Hidden states after the last layer, before the final norm: [num_outputs, hidden_size] act, of batch.output_rows if they
-  // are defined and no tap is set, else of every token of the step. What only other tokens need is not computed, with the
-  // same bits where the ops are batch-invariant. Valid until the next forward().
+  // Hidden states after the last layer, before the final norm. [num_outputs, hidden_size] act of batch.output_rows where
+  // they are defined; the last layer then runs for these rows alone. Without them, or with a tap: a row for every token of
+  // the step. A row has the same bits either way on a device made with deterministic = true. Valid until the next forward().
   virtual Tensor forward(const StepContext& ctx) = 0;
   // Final norm and lm_head of the rows row_ids ([n] i32 on the device, n <= max_num_logits) of what the last forward() gave.
   // Gives [n, vocab_size] f32, gathered over the ranks, on rank 0; an undefined tensor on the others. The row stride

@@ -5,9 +5,13 @@
 // Method   Published parameter counts; the tiny golden models; the reference back-end, which pads nothing.
 #include "model/model.h"
 
+#include <set>
+
 #include "backend/reference/reference_device.h"
 #include "base/test_support.h"
 #include "model/checkpoint_summary.h"
+#include "model/decoder.h"
+#include "model/part_factory.h"
 #include "weights/safetensors.h"
 
 #include "base/test.h"
@@ -34,12 +38,14 @@ TEST_CASE("real shapes have their published parameter counts") {
 TEST_CASE("memory() of Qwen3-0.6B, one rank and four") {
   const ModelOptions options{.max_num_batched_tokens = 512, .max_num_logits = 64, .max_model_len = 4096};
   const ModelMemory one = Model::memory(bench_config("qwen3-0.6b"), {}, options).value();
-  CHECK(one.kv_bytes_per_token == 28 * 2 * 8 * 128 * 2);
+  REQUIRE(one.kv_groups.size() == 28);
+  CHECK(one.kv_groups[27].num_kv_heads == 8);
+  CHECK(one.kv_groups[27].head_dim == 128);
   const int64_t rope_bytes = 4096 * 128 * 4;
   CHECK(one.weight_bytes == 596049920 * 2 + rope_bytes);
   const ModelMemory four = Model::memory(bench_config("qwen3-0.6b"), {.rank = 3, .size = 4}, options).value();
   CHECK(four.num_parameters == one.num_parameters);
-  CHECK(four.kv_bytes_per_token * 4 == one.kv_bytes_per_token);
+  CHECK(four.kv_groups[27].num_kv_heads == 2);
   const int64_t norm_bytes = (28 * (2 * 1024 + 2 * 128) + 1024) * 2;  // every rank has them
   CHECK((four.weight_bytes - rope_bytes - norm_bytes) * 4 == one.weight_bytes - rope_bytes - norm_bytes);
 }
@@ -76,6 +82,86 @@ TEST_CASE("what cannot run is refused with what can") {
   CHECK(error({}, {.max_model_len = 4 * 40960}).ok());
   config.architecture = "GPT2LMHeadModel";
   CHECK(says(error({}, {}), "architectures is \"GPT2LMHeadModel\"; this build runs Ernie4_5ForCausalLM"));
+}
+
+// A model whose layers differ: every other one has more heads, a window and a wider MLP.
+Result<DecoderParts> make_uneven(const PartFactory& make) {
+  const ModelConfig& config = make.config();
+  DecoderParts model;
+  ASSIGN_OR_RETURN(model.embed_tokens, make.embedding("embed"));
+  ASSIGN_OR_RETURN(const auto rotary, make.rotary_embedding());
+  for (const int64_t i : make.layers()) {
+    const int64_t size = i % 2 == 0 ? 1 : 4;
+    DecoderLayer& layer = model.layers.emplace_back();
+    layer.name = fmt::format("layer{}", i);
+    ASSIGN_OR_RETURN(layer.input_layernorm, make.rms_norm(layer.name + ".in"));
+    ASSIGN_OR_RETURN(layer.self_attn,
+                     GroupedQueryAttention::create(make.parameters(), {.name = layer.name + ".attn",
+                                                                       .rotary = rotary,
+                                                                       .hidden_size = config.hidden_size,
+                                                                       .num_heads = 2 * size,
+                                                                       .num_kv_heads = size,
+                                                                       .head_dim = config.head_dim,
+                                                                       .window = size == 4 ? 5 : 0}));
+    ASSIGN_OR_RETURN(layer.post_attention_layernorm, make.rms_norm(layer.name + ".post"));
+    ASSIGN_OR_RETURN(layer.mlp,
+                     Mlp::create(make.parameters(), layer.name + ".mlp", config.hidden_size, 32 * size, false));
+  }
+  ASSIGN_OR_RETURN(model.norm, make.rms_norm("norm"));
+  ASSIGN_OR_RETURN(model.lm_head, make.lm_head("lm_head", model.embed_tokens));
+  return model;
+}
+
+TEST_CASE("layers may differ: each has its own KV group, the workspace is that of the largest") {
+  const ModelConfig config = load_model_config(golden("qwen3_tied_sharded")).value();
+  const ModelFamily family{.architecture = "Uneven", .make = make_uneven};
+  const auto memory = [&](Range layers) {
+    return Decoder::create(family, config, nullptr, {}, {.layers = layers}).value()->memory();
+  };
+  const ModelMemory small = memory({0, 1}), large = memory({1, 1}), both = memory({0, 2});
+  REQUIRE(both.kv_groups.size() == 2);
+  CHECK(both.kv_groups[0].kind == KvKind::kFull);
+  CHECK(both.kv_groups[0].num_kv_heads == 1);
+  CHECK(both.kv_groups[1].kind == KvKind::kWindow);
+  CHECK(both.kv_groups[1].num_kv_heads == 4);
+  CHECK(small.workspace_bytes < large.workspace_bytes);
+  CHECK(both.workspace_bytes == large.workspace_bytes);
+}
+
+TEST_CASE("outline() names every weight but norms and biases, and what feeds each product") {
+  for (const char* name : {"qwen3_tied_sharded", "ernie4_5_bias", "llama_linear_mha"}) {
+    CAPTURE(name);
+    const ModelConfig config = load_model_config(golden(name)).value();
+    const Checkpoint checkpoint = Checkpoint::open(golden(name)).value();
+    const ModelOutline outline = Model::outline(config).value();
+    CHECK(checkpoint.find(outline.embed_tokens + ".weight") != nullptr);
+    CHECK(checkpoint.find(outline.norm + ".weight") != nullptr);
+    CHECK((checkpoint.find(outline.lm_head + ".weight") != nullptr) == !config.tie_word_embeddings);
+    REQUIRE(static_cast<int64_t>(outline.layers.size()) == config.num_layers);
+    std::set<std::string> listed = {outline.embed_tokens + ".weight", outline.lm_head + ".weight"};
+    for (const ModelOutline::Layer& layer : outline.layers) {
+      for (const Product& product : layer.products) {
+        const TensorEntry* source = checkpoint.find(product.source + ".weight");
+        REQUIRE(source != nullptr);
+        CHECK((source->shape.size() == 1) == product.source_is_norm);
+        for (const Product::Matrix& matrix : product.matrices) {
+          CHECK(matrix.name.starts_with(layer.name + "."));
+          CHECK(listed.insert(matrix.name + ".weight").second);
+          const TensorEntry* entry = checkpoint.find(matrix.name + ".weight");
+          REQUIRE(entry != nullptr);
+          if (product.source_channels.empty()) {
+            CHECK(entry->shape[1] == source->shape[0]);
+            continue;
+          }
+          REQUIRE(static_cast<int64_t>(product.source_channels.size()) == entry->shape[1]);
+          for (const int64_t channel : product.source_channels) CHECK(channel < source->shape[0]);
+        }
+      }
+    }
+    for (const TensorEntry& entry : checkpoint.entries()) {
+      if (entry.shape.size() == 2) CHECK_MESSAGE(listed.contains(entry.name), entry.name);
+    }
+  }
 }
 
 TEST_CASE("verify() compares a checkpoint with a config") {

@@ -13,17 +13,34 @@
 // a layer.
 //
 // Reference: transformers, models/qwen3/modeling_qwen3.py. Goldens: test/goldens/model/qwen3*.
-#include "model/families.h"
+#include "model/decoder.h"
+#include "model/part_factory.h"
 
 namespace spate {
 
-DecoderSpec qwen3_spec(const ModelConfig& config) {
-  return {
-      .qkv_bias = config.attention_bias,
-      .o_bias = config.attention_bias,
-      .qk_norm = true,
-      .windows = layer_windows(config, config.use_sliding_window ? config.sliding_window : 0),
-  };
+Result<DecoderParts> make_qwen3(const PartFactory& make) {
+  const ModelConfig& config = make.config();
+  const std::vector<int64_t> windows = layer_windows(config, config.use_sliding_window ? config.sliding_window : 0);
+  DecoderParts model;
+  ASSIGN_OR_RETURN(model.embed_tokens, make.embedding("model.embed_tokens"));
+  ASSIGN_OR_RETURN(const auto rotary, make.rotary_embedding());
+  for (const int64_t i : make.layers()) {
+    const std::string name = fmt::format("model.layers.{}", i);
+    DecoderLayer& layer = model.layers.emplace_back();
+    layer.name = name;
+    ASSIGN_OR_RETURN(layer.input_layernorm, make.rms_norm(name + ".input_layernorm"));
+    ASSIGN_OR_RETURN(layer.self_attn, make.attention({.name = name + ".self_attn",
+                                                      .rotary = rotary,
+                                                      .qkv_bias = config.attention_bias,
+                                                      .o_bias = config.attention_bias,
+                                                      .qk_norm = true,
+                                                      .window = windows[static_cast<size_t>(i)]}));
+    ASSIGN_OR_RETURN(layer.post_attention_layernorm, make.rms_norm(name + ".post_attention_layernorm"));
+    ASSIGN_OR_RETURN(layer.mlp, make.mlp(name + ".mlp"));
+  }
+  ASSIGN_OR_RETURN(model.norm, make.rms_norm("model.norm"));
+  ASSIGN_OR_RETURN(model.lm_head, make.lm_head("lm_head", model.embed_tokens));
+  return model;
 }
 
 }  // namespace spate

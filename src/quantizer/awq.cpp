@@ -5,7 +5,6 @@
 #include <limits>
 #include <numeric>
 
-#include "quantizer/layer_runner.h"
 #include "quantizer/parallel_rows.h"
 
 namespace spate {
@@ -118,39 +117,30 @@ void divide_rows(LayerTensors& layer, const std::string& name, DType dtype, cons
   }
 }
 
-std::vector<int64_t> producers_of(LinearInput input, int64_t in_features, const AttentionShape& shape) {
+std::vector<int64_t> producers_of(const Product& product, int64_t in_features) {
+  if (!product.source_channels.empty()) return product.source_channels;
   std::vector<int64_t> producers(static_cast<size_t>(in_features));
   std::iota(producers.begin(), producers.end(), 0);
-  if (input != LinearInput::kO) return producers;
-  const int64_t heads_per_kv_head = shape.num_heads / shape.num_kv_heads;
-  for (int64_t& j : producers) j = j / shape.head_dim / heads_per_kv_head * shape.head_dim + j % shape.head_dim;
   return producers;
 }
 
 }  // namespace
 
-Status fold_awq_scales(const CodeFormat& format, const AttentionShape& shape, DType norm_dtype, LayerTensors& layer,
-                       std::vector<InputStatistics>& statistics, DeviceMath& math) {
-  for (const LinearGroup& group : linear_groups()) {
-    InputStatistics& input = statistics[static_cast<size_t>(group.input)];
+Status fold_awq_scales(const CodeFormat& format, const std::vector<Product>& products, DType norm_dtype,
+                       LayerTensors& layer, std::vector<InputStatistics>& statistics, DeviceMath& math) {
+  CHECK(statistics.size() == products.size(), "{} statistics of {} products", statistics.size(), products.size());
+  for (size_t i = 0; i < products.size(); ++i) {
+    const Product& product = products[i];
+    InputStatistics& input = statistics[i];
     std::vector<const Tensor*> matrices;
-    for (const std::string_view name : group.matrices)
-      matrices.push_back(&layer.at(std::string(name) + ".weight").view());
-    const std::vector<int64_t> producers = producers_of(group.input, input.in_features(), shape);
+    for (const Product::Matrix& matrix : product.matrices)
+      matrices.push_back(&layer.at(matrix.name + ".weight").view());
+    const std::vector<int64_t> producers = producers_of(product, input.in_features());
     ASSIGN_OR_RETURN(std::vector<float> scales, search_scales(format, matrices, input, producers, math));
-    switch (group.input) {
-      case LinearInput::kQkv:
-        divide_norm(layer.at("input_layernorm.weight"), norm_dtype, scales);
-        break;
-      case LinearInput::kO:
-        divide_rows(layer, "self_attn.v_proj", norm_dtype, scales);
-        break;
-      case LinearInput::kGateUp:
-        divide_norm(layer.at("post_attention_layernorm.weight"), norm_dtype, scales);
-        break;
-      case LinearInput::kDown:
-        divide_rows(layer, "mlp.up_proj", norm_dtype, scales);
-        break;
+    if (product.source_is_norm) {
+      divide_norm(layer.at(product.source + ".weight"), norm_dtype, scales);
+    } else {
+      divide_rows(layer, product.source, norm_dtype, scales);
     }
     const std::vector<float> columns = spread(scales, producers);
     for (const Tensor* w : matrices) scale_columns(*w, columns);
@@ -184,7 +174,8 @@ CodedMatrix round_clipped(const CodeFormat& format, const Tensor& w, const Tenso
       const float row_scale = row_scale_of(format, values, k);
       for (int64_t g = 0; g < num_groups; ++g) {
         const int64_t begin = g * width, n = std::min(width, k - begin);
-        const GroupScale group = search_group(format, row_scale, values + begin, n, moments.data() + g * width * width, width);
+        const GroupScale group =
+            search_group(format, row_scale, values + begin, n, moments.data() + g * width * width, width);
         matrix.set_scale(row, g, group);
         for (int64_t j = begin; j < begin + n; ++j) codes[j] = group.code_of(format, values[j]);
       }

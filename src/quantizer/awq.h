@@ -7,6 +7,8 @@
 //   post_attention_layernorm  -> gate_proj, up_proj
 //   rows of up_proj           -> down_proj
 //
+// Product::source says so for each product of a layer.
+//
 // A norm's weight is stored in 16 bits: the factor of the columns is what its rounded weight really became smaller by,
 // so that the folded layer computes the same. Biases of v_proj and up_proj are divided and rounded.
 //
@@ -17,23 +19,20 @@
 #include <string>
 #include <vector>
 
+#include "layer/product.h"
 #include "quantizer/coded_matrix.h"
 #include "quantizer/input_statistics.h"
 
 namespace spate {
 
-// The float tensors of a layer by their short names ("mlp.up_proj.weight"), f32.
+// The float tensors of a layer by their names in the checkpoint, f32.
 using LayerTensors = std::map<std::string, HostTensor, std::less<>>;
 
-struct AttentionShape {
-  int64_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
-};
-
-// Finds the factors of a layer's four inputs (statistics[i] of LinearInput i) and folds them into `layer` and the
-// statistics. The factors are mean|x|^alpha with the alpha of 0, 0.05, ... 0.95 that loses least on the samples when
-// the matrices are rounded to `format`. norm_dtype: of the norms and biases in the file. Error: memory.
-Status fold_awq_scales(const CodeFormat& format, const AttentionShape& shape, DType norm_dtype, LayerTensors& layer,
-                       std::vector<InputStatistics>& statistics, DeviceMath& math);
+// Finds the factors of the inputs of a layer's products (statistics[i] of products[i]) and folds them into `layer` and
+// the statistics. The factors are mean|x|^alpha with the alpha of 0, 0.05, ... 0.95 that loses least on the samples
+// when the matrices are rounded to `format`. norm_dtype: of the norms and biases in the file. Error: memory.
+Status fold_awq_scales(const CodeFormat& format, const std::vector<Product>& products, DType norm_dtype,
+                       LayerTensors& layer, std::vector<InputStatistics>& statistics, DeviceMath& math);
 
 // Round to nearest with the range of each group clipped to the share that loses least on the samples. Groups wider than
 // 512 keep their whole range.

@@ -12,38 +12,24 @@ thread_local LayerRunner* running = nullptr;
 
 }  // namespace
 
-const std::array<LinearGroup, kNumLinearInputs>& linear_groups() {
-  static const std::array<LinearGroup, kNumLinearInputs> groups = {
-      LinearGroup{LinearInput::kQkv, {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
-      LinearGroup{LinearInput::kO, {"self_attn.o_proj"}},
-      LinearGroup{LinearInput::kGateUp, {"mlp.gate_proj", "mlp.up_proj"}},
-      LinearGroup{LinearInput::kDown, {"mlp.down_proj"}}};
-  return groups;
-}
-
-ModelConfig one_layer_config(const ModelConfig& config, int64_t layer_idx) {
-  ModelConfig one = config;
-  one.num_layers = 1;
-  one.vocab_size = 1;
-  one.tie_word_embeddings = true;
-  if (!config.layer_types.empty()) one.layer_types = {config.layer_types[static_cast<size_t>(layer_idx)]};
-  one.max_window_layers = layer_idx >= config.max_window_layers ? 0 : 1;
-  return one;
-}
-
-Result<std::unique_ptr<LayerRunner>> LayerRunner::create(Device& device, const ModelConfig& one_layer,
+Result<std::unique_ptr<LayerRunner>> LayerRunner::create(Device& device, const ModelConfig& config,
                                                          const LayerSource& source, int64_t max_tokens,
                                                          int64_t max_seq_len) {
-  std::unique_ptr<LayerRunner> runner(new LayerRunner(device, one_layer));
+  ModelConfig one_token = config;
+  one_token.vocab_size = 1;
+  one_token.tie_word_embeddings = true;
+  std::unique_ptr<LayerRunner> runner(new LayerRunner(device, one_token));
   runner->ops_ = bind_ops(device.ops()).ops;
   const ModelOptions options{.act_dtype = DType::kF32,
                              .kv_dtype = DType::kF32,
                              .kv_block_size = kKvBlockSize,
                              .max_num_batched_tokens = max_tokens,
                              .max_num_logits = 1,
-                             .max_model_len = max_seq_len};
-  ASSIGN_OR_RETURN(runner->model_, Model::create(one_layer, device, {}, options));
+                             .max_model_len = max_seq_len,
+                             .layers = {source.layer_idx(), 1}};
+  ASSIGN_OR_RETURN(runner->model_, Model::create(one_token, device, {}, options));
   RETURN_IF_ERROR(runner->model_->load(source));
+  runner->products_ = runner->model_->outline().layers.front().products;
   RETURN_IF_ERROR(runner->allocate(max_tokens, max_seq_len));
   return runner;
 }
@@ -51,13 +37,7 @@ Result<std::unique_ptr<LayerRunner>> LayerRunner::create(Device& device, const M
 Status LayerRunner::allocate(int64_t max_tokens, int64_t max_seq_len) {
   max_blocks_per_seq_ = (max_seq_len + kKvBlockSize - 1) / kKvBlockSize;
   const int64_t num_blocks = max_tokens / kKvBlockSize + kMaxSeqs;  // the last block of a sequence is part-filled
-  for (const KvGroupDesc& desc : model_->kv_groups()) {
-    const int64_t block_bytes = device_.kv_block_bytes(desc);
-    ASSIGN_OR_RETURN(Buffer buffer,
-                     device_.allocate(static_cast<size_t>(block_bytes * num_blocks), MemoryKind::kDevice));
-    kv_.push_back({.desc = desc, .data = buffer.data(), .block_bytes = block_bytes, .num_blocks = num_blocks});
-    kv_buffers_.push_back(std::move(buffer));
-  }
+  ASSIGN_OR_RETURN(kv_, KvStorage::create(device_, model_->kv_groups(), num_blocks));
   const auto ids = static_cast<size_t>(std::max(max_tokens, kMaxSeqs + 1) * 4);
   for (Buffer* buffer : {&token_ids_, &positions_, &slots_, &seq_rows_, &cu_seqlens_, &seq_lens_}) {
     ASSIGN_OR_RETURN(*buffer, device_.allocate(ids, MemoryKind::kDevice));
@@ -73,17 +53,18 @@ Tensor LayerRunner::upload(Buffer& buffer, const std::vector<int32_t>& values) {
   return buffer.tensor(DType::kI32, {static_cast<int64_t>(values.size())});
 }
 
-void LayerRunner::show(const Tensor& x) {
-  const auto input = static_cast<LinearInput>(num_products_++);
-  CHECK(num_products_ <= kNumLinearInputs, "a layer with more products than a dense decoder's");
+void LayerRunner::show(const PackedWeight* weight, const Tensor& x) {
   if (!*tap_) return;
+  const auto product =
+      std::find_if(products_.begin(), products_.end(), [weight](const Product& one) { return one.weight == weight; });
+  CHECK(product != products_.end(), "a product of {} that the layer does not list", x.shape_string());
   HostTensor host(DType::kF32, {x.dim(0), x.dim(1)});
   for (int64_t i = 0; i < x.dim(0); ++i) {
     device_.copy_to_host(*stream_, host.view().rows(i, i + 1).raw(), x.rows(i, i + 1).raw(),
                          static_cast<size_t>(x.dim(1) * 4));
   }
   device_.synchronize(*stream_);
-  (*tap_)(input, host);
+  (*tap_)(static_cast<size_t>(product - products_.begin()), host);
 }
 
 OpTable LayerRunner::tapped_ops(const OpTable& ops) {
@@ -95,11 +76,11 @@ OpTable LayerRunner::tapped_ops(const OpTable& ops) {
     running->device_.copy_to_device(stream, p.out.raw(), hidden.raw(), static_cast<size_t>(hidden.num_bytes()));
   };
   tapped.linear = [](Stream& stream, const LinearParams& p) {
-    running->show(p.x);
+    running->show(p.weight, p.x);
     running->ops_.linear(stream, p);
   };
   tapped.linear_silu_and_mul = [](Stream& stream, const LinearSiluAndMulParams& p) {
-    running->show(p.x);
+    running->show(p.weight, p.x);
     running->ops_.linear_silu_and_mul(stream, p);
   };
   return tapped;
@@ -134,11 +115,11 @@ HostTensor LayerRunner::run(const HiddenBatch& batch, const Tap& tap) {
   step.block_table = upload(block_table_, block_table).reshaped({num_seqs, max_blocks_per_seq_});
 
   const OpTable tapped = tapped_ops(ops_);
-  const StepContext ctx{.stream = *stream_, .ops = tapped, .communicator = *communicator_, .batch = step, .kv = kv_};
+  const StepContext ctx{
+      .stream = *stream_, .ops = tapped, .communicator = *communicator_, .batch = step, .kv = kv_.views()};
   running = this;
   batch_ = &batch;
   tap_ = &tap;
-  num_products_ = 0;
   const Tensor hidden = model_->forward(ctx);
   running = nullptr;
   HostTensor out(DType::kF32, {num_tokens, config_.hidden_size});

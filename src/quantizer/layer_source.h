@@ -1,27 +1,27 @@
-// LayerSource: one layer of a checkpoint as a checkpoint of its own, a decoder of one layer, in which tensors may be
-// replaced. Its embedding table is one row of zeros: LayerRunner puts the inputs of the layer in its place.
+// LayerSource: one layer of a checkpoint as a checkpoint of its own, in which tensors may be replaced. Names are those
+// of the whole checkpoint. Its embedding table is one row of zeros: LayerRunner puts the inputs of the layer in its
+// place.
 #pragma once
 
 #include <map>
 #include <string>
 #include <vector>
 
+#include "model/model.h"
 #include "weights/weight_source.h"
 
 namespace spate {
 
 class LayerSource final : public WeightSource {
  public:
-  // The tensors "<prefix>.layers.<layer_idx>.*" of `base`, which must outlive this, under the names of layer 0.
-  LayerSource(const WeightSource& base, const std::string& prefix, int64_t layer_idx, int64_t hidden_size);
+  // The tensors of `base` below outline.layers[layer_idx]. `base` must outlive this.
+  LayerSource(const WeightSource& base, const ModelOutline& outline, int64_t layer_idx, int64_t hidden_size);
 
-  // Short names ("self_attn.q_proj.weight"), as in config.json's checkpoint without "<prefix>.layers.<layer_idx>.".
+  int64_t layer_idx() const { return layer_idx_; }
   // [rows, columns] or [n] f32, of the tensor's shape.
-  void replace(const std::string& short_name, HostTensor values);
-  bool has(const std::string& short_name) const;
+  void replace(const std::string& name, HostTensor values);
   // As f32, a copy.
-  Result<HostTensor> read(const std::string& short_name) const;
-  const TensorEntry* base_entry(const std::string& short_name) const;  // nullptr when there is none
+  Result<HostTensor> read(const std::string& name) const;
 
   const std::vector<TensorEntry>& entries() const override { return entries_; }
   const TensorEntry* find(std::string_view name) const override;
@@ -31,10 +31,9 @@ class LayerSource final : public WeightSource {
 
  private:
   const WeightSource& base_;
-  std::string base_prefix_, own_prefix_;  // "model.layers.5.", "model.layers.0."
+  const int64_t layer_idx_;
   std::vector<TensorEntry> entries_;
-  std::map<std::string, const TensorEntry*, std::less<>> base_entries_;  // own full name -> entry of base_
-  std::map<std::string, HostTensor, std::less<>> replaced_;              // own full name -> values
+  std::map<std::string, HostTensor, std::less<>> replaced_;  // name -> values
 };
 
 }  // namespace spate

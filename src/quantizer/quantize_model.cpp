@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "model/families.h"
+#include "model/model.h"
 #include "quant/quantize.h"
 #include "quantizer/awq.h"
 #include "quantizer/gptq.h"
@@ -63,8 +63,8 @@ class Run {
   Status embed_calibration();
   Status run_layer(int64_t layer_idx);
   Result<LayerTensors> read_layer(const LayerSource& source) const;
-  Result<std::vector<InputStatistics>> observe(const LayerSource& source, int64_t layer_idx);
-  Result<CodedMatrix> quantize(const std::string& short_name, const Tensor& w, const InputStatistics& input,
+  Result<std::vector<InputStatistics>> observe(const LayerSource& source);
+  Result<CodedMatrix> quantize(const Product::Matrix& matrix, const Tensor& w, const InputStatistics& input,
                                const GptqFactor* factor) const;
   Status report(const std::string& name, const Tensor& w, const Tensor& decoded, const InputStatistics& input);
   Status copy_tensor(const TensorEntry& entry);
@@ -73,9 +73,12 @@ class Run {
     return stop_ && stop_() ? cancelled("quantize: interrupted; nothing is kept") : ok_status();
   }
 
-  bool is_linear(const std::string& name) const;      // of a layer
+  bool is_linear(const std::string& name) const { return linear_names_.contains(name); }
   bool is_vocabulary(const std::string& name) const;  // to be quantised
-  std::string layer_prefix(int64_t layer_idx) const { return fmt::format("{}.layers.{}.", spec_.prefix, layer_idx); }
+  bool is_in_layer(const std::string& name) const;
+  const ModelOutline::Layer& layer_of(const LayerSource& source) const {
+    return outline_.layers[static_cast<size_t>(source.layer_idx())];
+  }
   int64_t num_calibration_tokens() const {
     int64_t n = 0;
     for (const HiddenBatch& batch : batches_) n += batch.hidden_states.view().dim(0);
@@ -90,7 +93,8 @@ class Run {
   DeviceMath math_;
 
   ModelConfig config_;
-  DecoderSpec spec_;
+  ModelOutline outline_;
+  std::set<std::string> linear_names_;  // of the weights of all products
   CodeFormat format_, vocabulary_format_;
   std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<SafetensorsWriter> writer_;
@@ -100,7 +104,12 @@ class Run {
 
 Status Run::open() {
   ASSIGN_OR_RETURN(config_, load_model_config(model_dir_));
-  ASSIGN_OR_RETURN(spec_, make_decoder_spec(config_));
+  ASSIGN_OR_RETURN(outline_, Model::outline(config_));
+  for (const ModelOutline::Layer& layer : outline_.layers) {
+    for (const Product& product : layer.products) {
+      for (const Product::Matrix& matrix : product.matrices) linear_names_.insert(matrix.name + ".weight");
+    }
+  }
   ASSIGN_OR_RETURN(const auto quantization, load_quantization_config(model_dir_));
   if (quantization) {
     return invalid_argument("{} is quantised already; quantise the model of floats that it was made from",
@@ -114,19 +123,14 @@ Status Run::open() {
   return ok_status();
 }
 
-bool Run::is_linear(const std::string& name) const {
-  if (!name.starts_with(spec_.prefix + ".layers.")) return false;
-  for (const LinearGroup& group : linear_groups()) {
-    for (const std::string_view matrix : group.matrices) {
-      if (name.ends_with(fmt::format(".{}.weight", matrix))) return true;
-    }
-  }
-  return false;
-}
-
 bool Run::is_vocabulary(const std::string& name) const {
   return options_.quantize_vocabulary &&
-         (name == spec_.prefix + ".embed_tokens.weight" || name == spec_.lm_head + ".weight");
+         (name == outline_.embed_tokens + ".weight" || name == outline_.lm_head + ".weight");
+}
+
+bool Run::is_in_layer(const std::string& name) const {
+  return std::any_of(outline_.layers.begin(), outline_.layers.end(),
+                     [&](const ModelOutline::Layer& layer) { return name.starts_with(layer.name + "."); });
 }
 
 Status Run::create_writer(const fs::path& dir) {
@@ -154,7 +158,7 @@ Status Run::create_writer(const fs::path& dir) {
   std::vector<PackedGroup> groups = {std::move(linear)};
   std::vector<std::string> ignore;
   if (vocabulary.targets.empty()) {
-    ignore.push_back(spec_.lm_head);
+    ignore.push_back(outline_.lm_head);
   } else {
     groups.push_back(std::move(vocabulary));
   }
@@ -213,7 +217,7 @@ Status Run::write_outside_layers() {
       continue;
     }
     // AWQ changes the vectors of a layer.
-    const bool later = options_.method == QuantizeMethod::kAwq && entry.name.starts_with(spec_.prefix + ".layers.");
+    const bool later = options_.method == QuantizeMethod::kAwq && is_in_layer(entry.name);
     if (!later) RETURN_IF_ERROR(copy_tensor(entry));
   }
   return ok_status();
@@ -221,7 +225,7 @@ Status Run::write_outside_layers() {
 
 // The sequences in batches, as the embedding table gives them.
 Status Run::embed_calibration() {
-  const TensorEntry& table = *checkpoint_->find(spec_.prefix + ".embed_tokens.weight");
+  const TensorEntry& table = *checkpoint_->find(outline_.embed_tokens + ".weight");
   std::vector<std::vector<int32_t>> batch_ids;
   for (const std::vector<int32_t>& sequence : options_.calibration) {
     const int64_t len =
@@ -256,42 +260,38 @@ Status Run::embed_calibration() {
 
 Result<LayerTensors> Run::read_layer(const LayerSource& source) const {
   LayerTensors tensors;
-  const std::string prefix = layer_prefix(0);
   for (const TensorEntry& entry : source.entries()) {
-    if (!entry.name.starts_with(prefix)) continue;
-    const std::string short_name = entry.name.substr(prefix.size());
-    if (short_name.ends_with("rotary_emb.inv_freq")) continue;
-    ASSIGN_OR_RETURN(tensors[short_name], source.read(short_name));
+    if (!entry.name.starts_with(layer_of(source).name + ".") || entry.name.ends_with("rotary_emb.inv_freq")) continue;
+    ASSIGN_OR_RETURN(tensors[entry.name], source.read(entry.name));
   }
   return tensors;
 }
 
-Result<std::vector<InputStatistics>> Run::observe(const LayerSource& source, int64_t layer_idx) {
+Result<std::vector<InputStatistics>> Run::observe(const LayerSource& source) {
   std::vector<InputStatistics> statistics;
   const bool with_moments = options_.method == QuantizeMethod::kGptq;
-  for (int i = 0; i < kNumLinearInputs; ++i)
+  for (size_t i = 0; i < layer_of(source).products.size(); ++i)
     statistics.emplace_back(num_calibration_tokens(), kMaxSamples, with_moments);
   if (batches_.empty()) return statistics;
   ASSIGN_OR_RETURN(const auto runner,
-                   LayerRunner::create(device_, one_layer_config(config_, layer_idx), source, kBatchTokens,
+                   LayerRunner::create(device_, config_, source, kBatchTokens,
                                        std::min(kMaxCalibrationLen, config_.max_position_embeddings)));
   Status status;
   for (const HiddenBatch& batch : batches_) {
     RETURN_IF_ERROR(check_stop());
-    runner->run(batch, [&](LinearInput input, const Tensor& x) {
-      if (status.ok()) status = statistics[static_cast<size_t>(input)].add(x, math_);
+    runner->run(batch, [&](size_t product_idx, const Tensor& x) {
+      if (status.ok()) status = statistics[product_idx].add(x, math_);
     });
     RETURN_IF_ERROR(status);
   }
   return statistics;
 }
 
-Result<CodedMatrix> Run::quantize(const std::string& short_name, const Tensor& w, const InputStatistics& input,
+Result<CodedMatrix> Run::quantize(const Product::Matrix& matrix, const Tensor& w, const InputStatistics& input,
                                   const GptqFactor* factor) const {
   if (factor != nullptr) return factor->quantize(format_, w);
-  // What q and k are clipped by shows in their product, which the loss of one matrix does not see.
-  const bool keep_range = short_name == "self_attn.q_proj" || short_name == "self_attn.k_proj";
-  if (options_.method == QuantizeMethod::kRtn || keep_range) return round_to_nearest(format_, w);
+  // Clipping is chosen by the loss of one matrix, which does not show what it does to scores.
+  if (options_.method == QuantizeMethod::kRtn || matrix.feeds_scores) return round_to_nearest(format_, w);
   return round_clipped(format_, w, input.samples(), options_.num_threads);
 }
 
@@ -317,7 +317,7 @@ Status Run::report(const std::string& name, const Tensor& w, const Tensor& decod
 }
 
 Status Run::write_vector(const std::string& name, const TensorEntry& entry, const Tensor& values) {
-  const int64_t n = values.dim(0);
+  const int64_t n = values.num_elements();
   if (entry.dtype == DType::kF32) return writer_->write(name, 0, values.raw(), n * 4);
   std::vector<uint16_t> rounded;
   for (int64_t i = 0; i < n; ++i) {
@@ -328,48 +328,47 @@ Status Run::write_vector(const std::string& name, const TensorEntry& entry, cons
 }
 
 Status Run::run_layer(int64_t layer_idx) {
-  const std::string prefix = layer_prefix(layer_idx);
   const double share = 1.0 / static_cast<double>(config_.num_layers);
   const auto advance = [&](double of_layer) {
     if (progress_) progress_(share * (static_cast<double>(layer_idx) + of_layer) * 0.999);
   };
-  LayerSource source(*checkpoint_, spec_.prefix, layer_idx, config_.hidden_size);
+  LayerSource source(*checkpoint_, outline_, layer_idx, config_.hidden_size);
+  const std::vector<Product>& products = layer_of(source).products;
   ASSIGN_OR_RETURN(LayerTensors layer, read_layer(source));
-  ASSIGN_OR_RETURN(std::vector<InputStatistics> statistics, observe(source, layer_idx));
+  ASSIGN_OR_RETURN(std::vector<InputStatistics> statistics, observe(source));
   advance(0.4);
   if (options_.method == QuantizeMethod::kAwq) {
-    const DType norm_dtype = source.base_entry("input_layernorm.weight")->dtype.value_or(DType::kBf16);
-    const AttentionShape shape{config_.num_heads, config_.num_kv_heads, config_.head_dim};
-    RETURN_IF_ERROR(fold_awq_scales(format_, shape, norm_dtype, layer, statistics, math_));
-    for (auto& [short_name, values] : layer) {
-      if (is_linear(prefix + short_name)) continue;
-      RETURN_IF_ERROR(write_vector(prefix + short_name, *source.base_entry(short_name), values));
+    const auto norm = std::find_if(products.begin(), products.end(), [](const Product& p) { return p.source_is_norm; });
+    CHECK(norm != products.end(), "layer {}: no product of a norm", layer_idx);
+    const DType norm_dtype = source.find(norm->source + ".weight")->dtype.value_or(DType::kBf16);
+    RETURN_IF_ERROR(fold_awq_scales(format_, products, norm_dtype, layer, statistics, math_));
+    for (auto& [name, values] : layer) {
+      if (!is_linear(name)) RETURN_IF_ERROR(write_vector(name, *source.find(name), values));
     }
   }
-  for (const LinearGroup& group : linear_groups()) {
-    const InputStatistics& input = statistics[static_cast<size_t>(group.input)];
+  for (size_t i = 0; i < products.size(); ++i) {
     std::unique_ptr<GptqFactor> factor;
     if (options_.method == QuantizeMethod::kGptq) {
-      ASSIGN_OR_RETURN(GptqFactor made, GptqFactor::create(input.moments(), {.act_order = options_.act_order,
-                                                                             .num_threads = options_.num_threads}));
+      ASSIGN_OR_RETURN(GptqFactor made,
+                       GptqFactor::create(statistics[i].moments(),
+                                          {.act_order = options_.act_order, .num_threads = options_.num_threads}));
       factor = std::make_unique<GptqFactor>(std::move(made));
     }
-    for (const std::string_view matrix : group.matrices) {
+    for (const Product::Matrix& matrix : products[i].matrices) {
       RETURN_IF_ERROR(check_stop());
-      const std::string module(matrix), short_name = module + ".weight";
-      const Tensor& w = layer.at(short_name);
-      ASSIGN_OR_RETURN(const CodedMatrix coded, quantize(module, w, input, factor.get()));
-      RETURN_IF_ERROR(write_packed_matrix(*writer_, prefix + module, coded));
+      HostTensor& w = layer.at(matrix.name + ".weight");
+      ASSIGN_OR_RETURN(const CodedMatrix coded, quantize(matrix, w, statistics[i], factor.get()));
+      RETURN_IF_ERROR(write_packed_matrix(*writer_, matrix.name, coded));
       HostTensor decoded = decode(coded);
-      RETURN_IF_ERROR(report(prefix + module, w, decoded, input));
-      layer.at(short_name) = std::move(decoded);
+      RETURN_IF_ERROR(report(matrix.name, w, decoded, statistics[i]));
+      w = std::move(decoded);
     }
   }
   advance(0.8);
   if (layer_idx + 1 == config_.num_layers || batches_.empty()) return ok_status();
-  for (auto& [short_name, values] : layer) source.replace(short_name, std::move(values));
+  for (auto& [name, values] : layer) source.replace(name, std::move(values));
   ASSIGN_OR_RETURN(const auto runner,
-                   LayerRunner::create(device_, one_layer_config(config_, layer_idx), source, kBatchTokens,
+                   LayerRunner::create(device_, config_, source, kBatchTokens,
                                        std::min(kMaxCalibrationLen, config_.max_position_embeddings)));
   for (HiddenBatch& batch : batches_) batch.hidden_states = runner->run(batch);
   advance(1.0);

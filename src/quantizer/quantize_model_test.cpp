@@ -15,7 +15,7 @@
 #include "backend/reference/reference_device.h"
 #include "base/tensor_compare.h"
 #include "base/test_support.h"
-#include "model/families.h"
+#include "model/model.h"
 #include "quant/quantize.h"
 #include "quantizer/awq.h"
 #include "quantizer/layer_runner.h"
@@ -59,7 +59,7 @@ TEST_CASE("layers run one by one give the hidden states of transformers") {
     CAPTURE(name);
     const auto device = make_reference_device({}).value();
     const ModelConfig config = load_model_config(golden(name)).value();
-    const DecoderSpec spec = make_decoder_spec(config).value();
+    const ModelOutline outline = Model::outline(config).value();
     const Checkpoint weights = Checkpoint::open(golden(name)).value(),
                      goldens = Checkpoint::open(golden(name) / "goldens.safetensors").value();
     const int64_t mid_layer = static_cast<int64_t>(element_at(read(goldens, "mid_layer"), 0));
@@ -78,10 +78,9 @@ TEST_CASE("layers run one by one give the hidden states of transformers") {
     std::copy_n(embedded[1].view().data<float>(), embedded[1].view().num_elements(),
                 batch.hidden_states.view().data<float>() + embedded[0].view().num_elements());
     for (int64_t i = 0; i < config.num_layers; ++i) {
-      const LayerSource source(weights, spec.prefix, i, config.hidden_size);
+      const LayerSource source(weights, outline, i, config.hidden_size);
       const auto runner =
-          LayerRunner::create(*device, one_layer_config(config, i), source, num_tokens, config.max_position_embeddings)
-              .value();
+          LayerRunner::create(*device, config, source, num_tokens, config.max_position_embeddings).value();
       batch.hidden_states = runner->run(batch);
       const char* place = i == 0 ? "first" : i == mid_layer ? "mid" : i + 1 == config.num_layers ? "last" : nullptr;
       if (place == nullptr) continue;
@@ -99,9 +98,9 @@ TEST_CASE("layers run one by one give the hidden states of transformers") {
 struct LayerFixture {
   explicit LayerFixture(const char* name)
       : config(load_model_config(golden(name)).value()),
-        spec(make_decoder_spec(config).value()),
+        outline(Model::outline(config).value()),
         weights(Checkpoint::open(golden(name)).value()),
-        source(weights, spec.prefix, 0, config.hidden_size) {
+        source(weights, outline, 0, config.hidden_size) {
     Rng rng(test_seed());
     batch.seq_lens = {40, 24};
     batch.hidden_states = random_tensor(rng, DType::kF32, {64, config.hidden_size});
@@ -110,23 +109,32 @@ struct LayerFixture {
         batch.hidden_states.view().data<float>()[i * config.hidden_size + j] *= 20;
     }
     for (const TensorEntry& entry : source.entries()) {
-      const std::string prefix = spec.prefix + ".layers.0.";
-      if (!entry.name.starts_with(prefix)) continue;
-      layer[entry.name.substr(prefix.size())] = source.read(entry.name.substr(prefix.size())).value();
+      if (entry.name.starts_with("model.layers.0.")) layer[entry.name] = source.read(entry.name).value();
     }
-    for (int i = 0; i < kNumLinearInputs; ++i) statistics.emplace_back(64, 1024, false);
+    for (size_t i = 0; i < products().size(); ++i) statistics.emplace_back(64, 1024, false);
   }
   HostTensor run(const LayerRunner::Tap& tap = {}) {
-    return LayerRunner::create(*device, one_layer_config(config, 0), source, 64, 64).value()->run(batch, tap);
+    return LayerRunner::create(*device, config, source, 64, 64).value()->run(batch, tap);
   }
   void observe() {
-    run([&](LinearInput input, const Tensor& x) { CHECK(statistics[static_cast<size_t>(input)].add(x, math).ok()); });
+    run([&](size_t product_idx, const Tensor& x) { CHECK(statistics[product_idx].add(x, math).ok()); });
+  }
+  const std::vector<Product>& products() const { return outline.layers[0].products; }
+  // The input of a matrix of the layer.
+  InputStatistics& input_of(const std::string& name) {
+    for (size_t i = 0; i < products().size(); ++i) {
+      for (const Product::Matrix& matrix : products()[i].matrices) {
+        if (matrix.name == name) return statistics[i];
+      }
+    }
+    FAIL("no product of " << name);
+    return statistics[0];
   }
 
   std::unique_ptr<Device> device = make_reference_device({}).value();
   DeviceMath math{*device};
   ModelConfig config;
-  DecoderSpec spec;
+  ModelOutline outline;
   Checkpoint weights;
   LayerSource source;
   HiddenBatch batch;
@@ -143,14 +151,14 @@ TEST_CASE("the layer that AWQ folded computes the same before rounding") {
       const HostTensor before = fixture.run();
       fixture.observe();
       const HostTensor samples = fixture.statistics[0].samples();
-      const AttentionShape shape{fixture.config.num_heads, fixture.config.num_kv_heads, fixture.config.head_dim};
-      REQUIRE(fold_awq_scales(format, shape, norm_dtype, fixture.layer, fixture.statistics, fixture.math).ok());
+      REQUIRE(
+          fold_awq_scales(format, fixture.products(), norm_dtype, fixture.layer, fixture.statistics, fixture.math).ok());
       CHECK(relative_l2(fixture.statistics[0].samples(), samples) > 0.01);  // it did something
       const HostTensor expected_down = fixture.statistics[3].samples();
-      for (auto& [short_name, values] : fixture.layer) fixture.source.replace(short_name, std::move(values));
+      for (auto& [tensor_name, values] : fixture.layer) fixture.source.replace(tensor_name, std::move(values));
       HostTensor down;
-      const HostTensor after = fixture.run([&](LinearInput input, const Tensor& x) {
-        if (input == LinearInput::kDown) down = copy_tensor(x);
+      const HostTensor after = fixture.run([&](size_t product_idx, const Tensor& x) {
+        if (product_idx == 3) down = copy_tensor(x);
       });
       CHECK(relative_l2(after, before) < 1e-5);
       CHECK(relative_l2(down, expected_down) < 1e-5);  // and the statistics followed
@@ -162,19 +170,18 @@ TEST_CASE("folding and clipping lose less than rounding where inputs differ in s
   const CodeFormat format{.spec = integer_spec(Codes::kInt4, 32, false, true)};
   LayerFixture fixture("qwen3_tied_sharded");
   fixture.observe();
-  const auto loss = [&](const char* name, LinearInput input, bool clipped) {
-    const HostTensor samples = fixture.statistics[static_cast<size_t>(input)].samples();
-    const Tensor& w = fixture.layer.at(name);
+  const auto loss = [&](const std::string& name, bool clipped) {
+    const HostTensor samples = fixture.input_of("model.layers.0." + name).samples();
+    const Tensor& w = fixture.layer.at("model.layers.0." + name + ".weight");
     HostTensor error = decode(clipped ? round_clipped(format, w, samples, 2) : round_to_nearest(format, w));
     for (size_t i = 0; i < error.span<float>().size(); ++i) error.span<float>()[i] -= w.data<float>()[i];
     return fixture.math.squared_output(samples, error).value();
   };
-  const double gate = loss("mlp.gate_proj.weight", LinearInput::kGateUp, false);
-  CHECK(loss("mlp.gate_proj.weight", LinearInput::kGateUp, true) < gate);
-  const AttentionShape shape{fixture.config.num_heads, fixture.config.num_kv_heads, fixture.config.head_dim};
-  const double q = loss("self_attn.q_proj.weight", LinearInput::kQkv, false);
-  REQUIRE(fold_awq_scales(format, shape, DType::kBf16, fixture.layer, fixture.statistics, fixture.math).ok());
-  CHECK(loss("self_attn.q_proj.weight", LinearInput::kQkv, false) < 0.8 * q);
+  const double gate = loss("mlp.gate_proj", false);
+  CHECK(loss("mlp.gate_proj", true) < gate);
+  const double q = loss("self_attn.q_proj", false);
+  REQUIRE(fold_awq_scales(format, fixture.products(), DType::kBf16, fixture.layer, fixture.statistics, fixture.math).ok());
+  CHECK(loss("self_attn.q_proj", false) < 0.8 * q);
 }
 
 std::vector<std::vector<int32_t>> some_tokens(const ModelConfig& config, int count) {
@@ -232,20 +239,19 @@ TEST_CASE("every method writes a directory with all tensors and a report") {
 // The hidden states behind the last layer of the model at `dir`, codes as floats.
 HostTensor hidden_states(const fs::path& dir, Device& device, const HiddenBatch& inputs) {
   const ModelConfig config = load_model_config(dir).value();
-  const std::string prefix = make_decoder_spec(config)->prefix;
+  const ModelOutline outline = Model::outline(config).value();
   const auto weights = open_weights(dir).value();
   HiddenBatch batch{.seq_lens = inputs.seq_lens, .hidden_states = copy_tensor(inputs.hidden_states)};
   for (int64_t i = 0; i < config.num_layers; ++i) {
-    LayerSource source(*weights, prefix, i, config.hidden_size);
-    for (const LinearGroup& group : linear_groups()) {
-      for (const std::string_view matrix : group.matrices) {
-        const TensorEntry* entry = weights->find(fmt::format("{}.layers.{}.{}.weight", prefix, i, matrix));
+    LayerSource source(*weights, outline, i, config.hidden_size);
+    for (const Product& product : outline.layers[static_cast<size_t>(i)].products) {
+      for (const Product::Matrix& matrix : product.matrices) {
+        const TensorEntry* entry = weights->find(matrix.name + ".weight");
         if (!entry->quantized) continue;
-        source.replace(std::string(matrix) + ".weight",
-                       dequantize_rows(weights->quantized_rows(*entry, 0, entry->shape[0]).value()));
+        source.replace(entry->name, dequantize_rows(weights->quantized_rows(*entry, 0, entry->shape[0]).value()));
       }
     }
-    batch.hidden_states = LayerRunner::create(device, one_layer_config(config, i), source, 64, 64).value()->run(batch);
+    batch.hidden_states = LayerRunner::create(device, config, source, 64, 64).value()->run(batch);
   }
   return std::move(batch.hidden_states);
 }

@@ -1,0 +1,161 @@
+#include "model/decoder.h"
+
+#include <algorithm>
+
+#include "model/part_factory.h"
+
+namespace spate {
+
+Result<std::unique_ptr<Decoder>> Decoder::create(const ModelFamily& family, const ModelConfig& config, Device* device,
+                                                 TensorParallel tp, const ModelOptions& options) {
+  std::unique_ptr<Decoder> model(new Decoder(config, device, options));
+  model->loader_ = std::make_unique<WeightLoader>(device);
+  ParameterFactory parameters(device, model->loader_.get(), tp,
+                              {.act_dtype = options.act_dtype,
+                               .quantization = options.quantization,
+                               .source = options.source,
+                               .integer = options.integer_weights});
+  parameters.ignore("*.rotary_emb.inv_freq");  // a constant that old checkpoints store; it is computed here
+  ASSIGN_OR_RETURN(model->parts_, family.make(PartFactory(config, parameters, options)));
+  for (const DecoderLayer& layer : model->parts_.layers) {
+    KvGroupDesc group = layer.self_attn->kv_group();
+    group.kv_block_size = options.kv_block_size;
+    group.dtype = options.kv_dtype;
+    model->kv_groups_.push_back(group);
+  }
+  model->num_parameters_ = parameters.num_parameters();
+  model->weight_bytes_ = parameters.weight_bytes();
+  model->workspace_bytes_ = model->lay_out_workspace(nullptr, tp);
+  if (device == nullptr) return model;
+  ASSIGN_OR_RETURN(model->workspace_buffer_,
+                   device->allocate(static_cast<size_t>(model->workspace_bytes_), MemoryKind::kDevice));
+  model->lay_out_workspace(model->workspace_buffer_.data(), tp);
+  return model;
+}
+
+int64_t Decoder::lay_out_workspace(void* base, TensorParallel tp) {
+  const int64_t num_tokens = options_.max_num_batched_tokens, num_logits = options_.max_num_logits;
+  Arena arena(device_, base, options_.act_dtype, num_tokens);
+  workspace_.residual = arena.take_contiguous(config_.hidden_size);
+  // The sum over ranks takes contiguous tensors.
+  workspace_.x = tp.size > 1 ? arena.take_contiguous(config_.hidden_size) : arena.take_activations(config_.hidden_size);
+  const int64_t shared = arena.used();
+  int64_t end = shared;
+  for (const DecoderLayer& layer : parts_.layers) {
+    layer.self_attn->take_workspace(arena);
+    end = std::max(end, arena.used());
+    arena.rewind(shared);
+    layer.mlp->take_workspace(arena);
+    end = std::max(end, arena.used());
+    arena.rewind(shared);
+  }
+  arena.rewind(end);
+  const int64_t shard_width = parts_.lm_head.shard_width();
+  workspace_.sampled = arena.take(options_.act_dtype, num_logits, config_.hidden_size);
+  workspace_.logits_shard = arena.take(DType::kF32, num_logits, shard_width);
+  if (tp.size > 1 && tp.rank == 0) workspace_.logits = arena.take(DType::kF32, num_logits, tp.size * shard_width);
+  return arena.used();
+}
+
+ModelMemory Decoder::memory() const {
+  return {.num_parameters = num_parameters_,
+          .weight_bytes = weight_bytes_,
+          .workspace_bytes = workspace_bytes_,
+          .kv_groups = kv_groups_};
+}
+
+ModelOutline Decoder::outline() const {
+  ModelOutline outline{.embed_tokens = parts_.embed_tokens.name(),
+                       .layers = {},
+                       .norm = parts_.norm.name(),
+                       .lm_head = parts_.lm_head.name()};
+  for (const DecoderLayer& layer : parts_.layers) {
+    std::vector<Product>& products =
+        outline.layers.emplace_back(ModelOutline::Layer{.name = layer.name, .products = {}}).products;
+    layer.self_attn->list_products(layer.input_layernorm.name(), products);
+    layer.mlp->list_products(layer.post_attention_layernorm.name(), products);
+  }
+  return outline;
+}
+
+Status Decoder::load(const WeightSource& source, const LoadProgress& progress) {
+  CHECK(loader_ != nullptr, "the weights are loaded already");
+  RETURN_IF_ERROR(loader_->load(source, progress));
+  loader_.reset();
+  return ok_status();
+}
+
+Status Decoder::load_dummy(uint64_t seed, const LoadProgress& progress) {
+  CHECK(loader_ != nullptr, "the weights are loaded already");
+  RETURN_IF_ERROR(loader_->load_dummy(seed, progress));
+  loader_.reset();
+  return ok_status();
+}
+
+Tensor Decoder::forward(const StepContext& ctx) {
+  CHECK(loader_ == nullptr, "forward before load");
+  const int64_t num_tokens = ctx.batch.num_tokens();
+  const std::vector<DecoderLayer>& layers = parts_.layers;
+  CHECK(num_tokens <= options_.max_num_batched_tokens && ctx.kv.size() == layers.size(),
+        "{} tokens (at most {}), {} KV views", num_tokens, options_.max_num_batched_tokens, ctx.kv.size());
+  const Tensor residual = workspace_.residual.rows(0, num_tokens), x = workspace_.x.rows(0, num_tokens);
+  const bool few_outputs = ctx.batch.output_rows.defined() && !tap_;
+
+  parts_.embed_tokens.forward(ctx, ctx.batch.token_ids, residual);
+  if (tap_) tap_(-1, residual);
+  layers.front().input_layernorm.forward(ctx, residual, x);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (i > 0) layers[i].input_layernorm.add_forward(ctx, x, residual, x);
+    if (i + 1 == layers.size() && few_outputs) return hidden_states_ = run_last_layer(ctx, residual, x);
+    run_layer(ctx, i, residual, x);
+    if (tap_) tap(ctx, static_cast<int64_t>(i), residual, x);
+  }
+  ctx.ops.add(ctx.stream, {.a = residual, .b = x, .out = residual});
+  return hidden_states_ = residual;
+}
+
+void Decoder::run_layer(const StepContext& ctx, size_t i, const Tensor& residual, const Tensor& x) {
+  const DecoderLayer& layer = parts_.layers[i];
+  layer.self_attn->forward(ctx, ctx.kv[i], x, x);
+  layer.post_attention_layernorm.add_forward(ctx, x, residual, x);
+  layer.mlp->forward(ctx, x, x);
+}
+
+Tensor Decoder::run_last_layer(const StepContext& ctx, const Tensor& residual, const Tensor& x) {
+  const DecoderLayer& layer = parts_.layers.back();
+  const int64_t n = ctx.batch.output_rows.dim(0);
+  const Tensor out = x.rows(0, n);
+  layer.self_attn->forward_output_rows(ctx, ctx.kv.back(), x, out);
+  if (n == 0) return out;
+  const Tensor out_residual = x.rows(n, 2 * n);  // the attention is done with them
+  ctx.ops.gather_rows(ctx.stream, {.x = residual, .row_ids = ctx.batch.output_rows, .out = out_residual});
+  layer.post_attention_layernorm.add_forward(ctx, out, out_residual, out);
+  layer.mlp->forward(ctx, out, out);
+  ctx.ops.add(ctx.stream, {.a = out_residual, .b = out, .out = out_residual});
+  return out_residual;
+}
+
+Tensor Decoder::compute_logits(const StepContext& ctx, const Tensor& row_ids) {
+  const int64_t num_logits = row_ids.dim(0);
+  CHECK(num_logits <= options_.max_num_logits, "{} logits rows, at most {}", num_logits, options_.max_num_logits);
+  const Tensor sampled = workspace_.sampled.rows(0, num_logits);
+  ctx.ops.gather_rows(ctx.stream, {.x = hidden_states_, .row_ids = row_ids, .out = sampled});
+  parts_.norm.forward(ctx, sampled, sampled);
+  return parts_.lm_head.forward(ctx, sampled, workspace_.logits_shard.rows(0, num_logits),
+                                workspace_.logits.defined() ? workspace_.logits.rows(0, num_logits) : Tensor());
+}
+
+void Decoder::set_tap(Tap tap) {
+  tap_ = std::move(tap);
+  if (!tap_ || tap_buffer_.data() != nullptr) return;
+  const Tensor& all = workspace_.residual;
+  tap_buffer_ = device_->allocate(static_cast<size_t>(all.num_bytes()), MemoryKind::kDevice).value();
+}
+
+void Decoder::tap(const StepContext& ctx, int64_t layer_idx, const Tensor& residual, const Tensor& x) {
+  const Tensor sum = tap_buffer_.tensor(options_.act_dtype, {residual.dim(0), config_.hidden_size});
+  ctx.ops.add(ctx.stream, {.a = residual, .b = x, .out = sum});
+  tap_(layer_idx, sum);
+}
+
+}  // namespace spate

@@ -1,0 +1,92 @@
+// Decoder: runs a pre-norm decoder, whatever its attention and feed-forward parts are. A family (model/families.h)
+// makes the parts; a layer may differ from its neighbours in all of them.
+//
+//   residual = embed_tokens(token_ids)
+//   of each layer:   residual += self_attn(input_layernorm(residual))
+//                    residual += mlp(post_attention_layernorm(residual))
+//   logits = lm_head(norm(residual of the rows that are sampled))
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "layer/attention.h"
+#include "layer/feed_forward.h"
+#include "layer/rms_norm.h"
+#include "layer/vocabulary.h"
+#include "model/families.h"
+#include "model/model.h"
+
+namespace spate {
+
+struct DecoderLayer {
+  std::string name;  // "model.layers.3": its weights lie below
+  RmsNorm input_layernorm;
+  std::unique_ptr<Attention> self_attn;
+  RmsNorm post_attention_layernorm;
+  std::unique_ptr<FeedForward> mlp;
+};
+
+struct DecoderParts {
+  VocabEmbedding embed_tokens;
+  std::vector<DecoderLayer> layers;
+  RmsNorm norm;
+  LmHead lm_head;
+};
+
+class Decoder final : public Model {
+ public:
+  // Without a device it only counts and declares: of the rest only memory(), outline() and verify() may be called.
+  static Result<std::unique_ptr<Decoder>> create(const ModelFamily& family, const ModelConfig& config, Device* device,
+                                                 TensorParallel tp, const ModelOptions& options);
+
+  ModelMemory memory() const;
+  Status verify(const WeightSource& source) const { return loader_->verify(source); }  // before load
+
+  Status load(const WeightSource& source, const LoadProgress& progress) override;
+  Status load_dummy(uint64_t seed, const LoadProgress& progress) override;
+  const std::vector<KvGroupDesc>& kv_groups() const override { return kv_groups_; }
+  ModelOutline outline() const override;
+  const ModelConfig& config() const override { return config_; }
+  int64_t weight_bytes() const override { return weight_bytes_; }
+  int64_t workspace_bytes() const override { return workspace_bytes_; }
+  Tensor forward(const StepContext& ctx) override;
+  Tensor compute_logits(const StepContext& ctx, const Tensor& row_ids) override;
+  void set_tap(Tap tap) override;
+
+ private:
+  // Of the largest step; a step uses the first rows. T = max_num_batched_tokens, L = max_num_logits.
+  // Parts of layers take theirs in the same memory, one after the other.
+  struct Workspace {
+    Tensor residual, x;   // [T, hidden_size] act
+    Tensor sampled;       // [L, hidden_size] act
+    Tensor logits_shard;  // [L, shard_width] f32
+    Tensor logits;        // [L, size * shard_width] f32, on rank 0 of several
+  };
+
+  Decoder(const ModelConfig& config, Device* device, const ModelOptions& options)
+      : config_(config), options_(options), device_(device) {}
+  int64_t lay_out_workspace(void* base, TensorParallel tp);  // gives its bytes
+  // Layer i but its first norm, which gave x. Its output is residual + x.
+  void run_layer(const StepContext& ctx, size_t i, const Tensor& residual, const Tensor& x);
+  // The same of the last layer, for ctx.batch.output_rows alone. Gives the sum.
+  Tensor run_last_layer(const StepContext& ctx, const Tensor& residual, const Tensor& x);
+  void tap(const StepContext& ctx, int64_t layer_idx, const Tensor& residual, const Tensor& x);
+
+  const ModelConfig config_;
+  const ModelOptions options_;
+  Device* const device_;
+  std::unique_ptr<WeightLoader> loader_;  // until the weights are filled
+  std::vector<KvGroupDesc> kv_groups_;
+  int64_t num_parameters_ = 0, weight_bytes_ = 0, workspace_bytes_ = 0;
+
+  DecoderParts parts_;
+  Buffer workspace_buffer_;
+  Workspace workspace_;
+  Tensor hidden_states_;  // what the last forward gave
+  Tap tap_;
+  Buffer tap_buffer_;
+};
+
+}  // namespace spate

@@ -1,0 +1,36 @@
+#include "model/part_factory.h"
+
+#include <numeric>
+
+namespace spate {
+
+std::vector<int64_t> PartFactory::layers() const {
+  const Range all{0, config_.num_layers}, range = options_.layers.count > 0 ? options_.layers : all;
+  CHECK(range.begin >= 0 && range.begin + range.count <= config_.num_layers, "layers {} to {} of {}", range.begin,
+        range.begin + range.count, config_.num_layers);
+  std::vector<int64_t> numbers(static_cast<size_t>(range.count));
+  std::iota(numbers.begin(), numbers.end(), range.begin);
+  return numbers;
+}
+
+Result<std::shared_ptr<const RotaryEmbedding>> PartFactory::rotary_embedding(bool interleaved) const {
+  const int64_t max_model_len = options_.max_model_len > 0 ? options_.max_model_len : config_.max_position_embeddings;
+  ASSIGN_OR_RETURN(RotaryEmbedding rotary, RotaryEmbedding::create(parameters_, config_, max_model_len, interleaved));
+  return std::make_shared<const RotaryEmbedding>(std::move(rotary));
+}
+
+Result<std::unique_ptr<Attention>> PartFactory::attention(GroupedQueryAttentionSpec spec) const {
+  spec.hidden_size = config_.hidden_size;
+  spec.num_heads = config_.num_heads;
+  spec.num_kv_heads = config_.num_kv_heads;
+  spec.head_dim = config_.head_dim;
+  spec.rms_norm_eps = config_.rms_norm_eps;
+  return GroupedQueryAttention::create(parameters_, spec);
+}
+
+Result<LmHead> PartFactory::lm_head(const std::string& name, const VocabEmbedding& embedding) const {
+  if (config_.tie_word_embeddings) return LmHead::tied(parameters_, name, embedding, config_.vocab_size);
+  return LmHead::create(parameters_, name, config_.vocab_size, config_.hidden_size);
+}
+
+}  // namespace spate

@@ -6,6 +6,7 @@
 
 #include "base/tensor_compare.h"
 #include "base/test_support.h"
+#include "quant/outliers.h"
 #include "quant/quantization.h"
 #include "quant/two_level.h"
 
@@ -221,6 +222,49 @@ TEST_CASE("activations: codes, zeros, and values that are no numbers") {
   CHECK(std::isnan(scales[2]));
   CHECK(scales[3] == 0);
   for (size_t i = 4; i < x.size(); ++i) CHECK(codes[i] == 0);
+}
+
+TEST_CASE("outliers: which values of a row are set aside") {
+  Rng rng(test_seed());
+  std::vector<float> x(320);
+  for (float& value : x) value = rng.gaussian();
+  const std::vector<float> ordinary = x;
+  CHECK(take_outliers(x.data(), 320).empty());
+  CHECK(x == ordinary);
+  // Of two sizes, one of them only to be seen when the other is gone.
+  x[3] = 900;
+  x[319] = -40;
+  x[100] = 0.25f * 900;
+  const std::vector<Outlier> outliers = take_outliers(x.data(), 320);
+  REQUIRE(outliers.size() == 3);
+  const Outlier expected[] = {{3, 900}, {100, 225}, {319, -40}};
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK(outliers[i].k == expected[i].k);
+    CHECK(outliers[i].x == expected[i].x);
+    CHECK(x[static_cast<size_t>(outliers[i].k)] == 0);
+  }
+  // Too many are not outliers, whatever their size.
+  x = ordinary;
+  for (size_t i = 0; i < kMaxOutliers; ++i) x[i * 9] = 500;
+  std::vector<float> one_more = x;
+  CHECK(take_outliers(x.data(), 320).size() == kMaxOutliers);
+  one_more[1] = 500;
+  CHECK(take_outliers(one_more.data(), 320).empty());
+  // Of rows that are mostly zeros all that is left; of numbers too small to scale, and of no numbers, nothing.
+  x.assign(320, 0.0f);
+  x[7] = 1;
+  x[8] = 0x1p-60f;
+  CHECK(take_outliers(x.data(), 320).size() == 2);
+  x[7] = x[8] = 0x1p-121f;
+  CHECK(take_outliers(x.data(), 320).empty());
+  for (const float bad : {NAN, INFINITY}) {
+    x[7] = 500;
+    x[9] = bad;
+    CHECK(take_outliers(x.data(), 320).empty());
+  }
+  x.assign(4, 0.0f);
+  x[0] = 5;
+  CHECK(take_outliers(x.data(), 4).empty());  // one in eight at most
 }
 
 TEST_CASE("common_spec") {

@@ -1,8 +1,11 @@
 // linear, linear_silu_and_mul and embedding with integer weights: every format that a device supports, over odd shapes,
 // with codes of the whole range. The inner sums are exact on every back-end, so that only f32 sums over groups differ.
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "backend/conformance/linear_rig.h"
+#include "quant/outlier_rule.h"
 
 namespace spate::conformance {
 namespace {
@@ -158,6 +161,64 @@ void add_special_rows(Report& report, Sides sides, const WeightSpec& spec, DType
   }
 }
 
+void multiply_at(const Tensor& x, int64_t idx, float factor) {
+  if (x.dtype() == DType::kF32) {
+    x.data<float>()[idx] *= factor;
+  } else {
+    Bf16& value = x.data<Bf16>()[idx];
+    value = Bf16::from_float(value.to_float() * factor);
+  }
+}
+
+// Rows by turns with no large value; one to all that may be set aside, of different sizes; one more than that; and
+// nothing but a few large ones.
+HostTensor rows_with_outliers(Rng& rng, DType act, int64_t m, int64_t k) {
+  HostTensor x = random_tensor(rng, act, {m, k});
+  for (int64_t i = 0; i < m; ++i) {
+    const int64_t kind = i % 8, most = max_outliers(k);
+    if (kind == 0) continue;
+    if (kind == 7) {
+      for (int64_t j = 0; j < k; ++j) multiply_at(x, i * k + j, j % 61 == 7 ? 100.0f : 0.0f);
+      continue;
+    }
+    const int64_t count = kind == 6 ? most + 1 : std::max<int64_t>(1, most * kind / 5);
+    std::vector<int64_t> columns{k - 1};
+    while (std::ssize(columns) < std::min(count, k)) {
+      const auto one = static_cast<int64_t>(rng.below(static_cast<uint64_t>(k)));
+      if (std::find(columns.begin(), columns.end(), one) == columns.end()) columns.push_back(one);
+    }
+    for (size_t j = 0; j < columns.size(); ++j) {
+      multiply_at(x, i * k + columns[j], kind == 6 ? 100.0f : static_cast<float>(int64_t{16} << (j % 5)));
+    }
+  }
+  return x;
+}
+
+// What is set aside is no rounding of ours: a product that quantised it, or left it out, is off by far more than this.
+void add_outliers(Report& report, Sides sides, const WeightSpec& spec, DType act) {
+  Family family(report, fmt::format("linear {} by {}, outliers", act_name(act), weight_spec_name(spec)));
+  if (!family.selected()) return;
+  for (const auto& [n, k] : {std::pair{33, 200}, std::pair{64, 1056}, std::pair{48, 64}, std::pair{17, 33}}) {
+    Rng rng(test_seed(), static_cast<uint64_t>(n + k));
+    const HostTensor x = rows_with_outliers(rng, act, 130, k);
+    const QuantizedHostRows rows = random_rows(rng, spec, n, k);
+    for (const auto& [begin, end] :
+         {std::pair<int64_t, int64_t>{0, 130}, {1, 2}, {6, 7}, {7, 8}, {0, 3}, {1, 9}, {2, 18}}) {
+      family.compare(sides.actual, sides.expected, fmt::format("[{}, {}] rows {} to {}", n, k, begin, end),
+                     [&](Side& side) -> Outputs {
+                       const Tensor out = side.put(poisoned_tensor(act, {end - begin, n}));
+                       side.ops().linear(side.stream(), {.x = side.put(x.view().rows(begin, end)),
+                                                         .weight = &side.put_quantized(rows),
+                                                         .bias = Tensor(),
+                                                         .out = out});
+                       Outputs outputs;
+                       outputs.push_back({"out", side.get(out), {.rel = ulp_of(act), .abs = 0x1p-14}});
+                       return outputs;
+                     });
+    }
+  }
+}
+
 void add_linear_silu_and_mul(Report& report, Sides sides, const WeightSpec& spec, DType act) {
   Family family(report, fmt::format("linear_silu_and_mul {} by {}", act_name(act), weight_spec_name(spec)));
   if (!family.selected()) return;
@@ -199,7 +260,7 @@ void add_invariance(Report& report, Sides sides, const WeightSpec& spec, DType a
   if (!family.selected()) return;
   for (const auto& [n, k] : {std::pair{33, 70}, std::pair{64, 1056}, std::pair{32, 2080}}) {
     Rng rng(test_seed(), static_cast<uint64_t>(n + k));
-    const HostTensor x = random_tensor(rng, act, {300, k});
+    const HostTensor x = rows_with_outliers(rng, act, 300, k);
     const QuantizedHostRows rows = random_rows(rng, spec, n, k);
     const auto weight = [&](Side& side) -> const PackedWeight& { return side.put_quantized(rows); };
     check_linear_invariance(family, sides.deterministic, x, n, false, weight);
@@ -218,6 +279,7 @@ void add_quantized_linear_cases(Report& report, Sides sides) {
       add_linear(report, sides, spec, act);
       add_linear_silu_and_mul(report, sides, spec, act);
       add_special_rows(report, sides, spec, act);
+      add_outliers(report, sides, spec, act);
       add_invariance(report, sides, spec, act);
     }
     add_extremes(report, sides, spec);

@@ -8,12 +8,13 @@
 #include "backend/reference/element.h"
 #include "backend/reference/reference_ops.h"
 #include "backend/reference/reference_weight.h"
+#include "quant/outliers.h"
 
 namespace spate::reference {
 namespace {
 
-// Row i of x as a product with this weight sees it: the values, or for an integer weight codes and scales of the
-// groups that it wants.
+// Row i of x as a product with this weight sees it: the values, or for an integer weight outliers, and codes and scales
+// of the groups that it wants.
 class ProductRow {
  public:
   ProductRow(const Tensor& x, int64_t i, const PackedWeight& weight, int64_t matrix_idx)
@@ -25,6 +26,7 @@ class ProductRow {
     codes_.resize(values_.size());
     const int64_t width = desc.spec.activation_group_width(desc.in_features);
     scales_.resize(static_cast<size_t>((desc.in_features + width - 1) / width));
+    outliers_ = take_outliers(values_.data(), desc.in_features);
     quantize_activations(values_.data(), desc.in_features, width, codes_.data(), scales_.data());
   }
 
@@ -63,12 +65,18 @@ class ProductRow {
       sum += static_cast<double>(scales_[static_cast<size_t>(g * width / x_width)]) *
              (scale * static_cast<double>(products) + offset * static_cast<double>(x_sum));
     }
+    for (const Outlier& outlier : outliers_) {
+      const int64_t g = outlier.k / width;
+      const double offset = rows.offsets.defined() ? load(rows.offsets, n, g) : 0.0;
+      sum += double{outlier.x} * (load(rows.scales, n, g) * codes[outlier.k] + offset);
+    }
     return sum;
   }
 
   const PackedWeight& weight_;
   const int64_t matrix_idx_;
   std::vector<float> values_, scales_;
+  std::vector<Outlier> outliers_;
   std::vector<int8_t> codes_;
 };
 

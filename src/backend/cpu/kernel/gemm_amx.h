@@ -356,10 +356,18 @@ static void multiply_many_rows(const GemmParams& p, const GemmPlan& plan, int64_
   finish_all<kInts, kFinish>(p, pending);
 }
 
+SPATE_INLINE bool has_outliers(const GemmParams& p, int64_t first_row, int64_t num_rows) {
+  const int32_t* counts = int_x(p).num_outliers;
+  int32_t any = 0;
+  for (int64_t row = first_row; row < first_row + num_rows; ++row) any |= counts[row];
+  return any != 0;
+}
+
 template <bool kInts, bool kUnpack>
 static void multiply_item(const GemmParams& p, const GemmPlan& plan, int64_t first_row, int64_t num_rows,
                           int64_t first_n_block, int64_t num_n_blocks, char* scratch) {
-  const bool plain = is_bf16_without_bias(p) && p.n % kNBlock == 0 && !(kInts && p.weight_ints.has_offsets);
+  const bool plain = is_bf16_without_bias(p) && p.n % kNBlock == 0 &&
+                     !(kInts && (p.weight_ints.has_offsets || has_outliers(p, first_row, num_rows)));
   const auto run = !plain           ? multiply_many_rows<kInts, kUnpack, Finish::kAny>
                    : p.silu_and_mul ? multiply_many_rows<kInts, kUnpack, Finish::kSilu>
                                     : multiply_many_rows<kInts, kUnpack, Finish::kLine>;

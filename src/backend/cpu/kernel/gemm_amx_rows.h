@@ -87,16 +87,28 @@ SPATE_INLINE void finish_plain_rows(const GemmParams& p, const BlockPair& pair, 
   }
 }
 
-// i32 sums of whole rows become f32, in place.
+// Adds the outliers of rows to their complete sums.
+SPATE_INLINE void add_pair_outliers(const GemmParams& p, const BlockPair& pair, int64_t first_row, int64_t end_row,
+                                    float* sums) {
+  const IntX x = int_x(p);
+  const char* const n_blocks[2] = {pair.b0, pair.b1};
+  for (int64_t row = first_row; row < end_row; ++row, sums += 2 * kNBlock) {
+    add_outliers(p, x, row, n_blocks, pair.b1 == nullptr ? 1 : 2, sums);
+  }
+}
+
+// i32 sums of whole rows become f32, in place, with what their outliers give.
 SPATE_INLINE void dequantize_rows(const GemmParams& p, const BlockPair& pair, int64_t first_row, int64_t end_row,
                                   float* sums) {
   const IntX x = int_x(p);
   const PairScales scales = pair_scales(p, pair);
+  float* const first_sums = sums;
   for (int64_t row = first_row; row < end_row; ++row, sums += 2 * kNBlock) {
     for (int j = 0; j < (pair.b1 == nullptr ? 1 : 2); ++j) {
       store(sums + j * kNBlock, complete_sum(p, x, scales, row, sums, j));
     }
   }
+  add_pair_outliers(p, pair, first_row, end_row, first_sums);
 }
 
 // How the rows of an item are finished: bf16 without bias (kLine: 32 columns; kSilu: 16), or anything.

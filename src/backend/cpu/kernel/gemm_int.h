@@ -3,6 +3,9 @@
 // The codes of a group are multiplied and summed as integers, exactly, and each group's dot is added to the f32 sum of
 // its element in the order of groups (add_group): so the bits are the same for all instruction sets and batch sizes.
 //
+// The outliers of a row are not among the dots: each is multiplied with its column of codes in f32, in the order of k,
+// and their sum joins the complete sum of the row's element.
+//
 // Two-level scales: the dots of a multiplier's k are multiplied by it and added as integers. For 64 k by 16 columns and
 // one row that is 44 operations, 3 of them the joining; codes that are multiplied first take 56 and a sum of x less.
 #pragma once
@@ -286,6 +289,54 @@ SPATE_INLINE void for_int_blocks(const GemmParams& p, int64_t first_n_block, int
   }
 }
 
+// kLanes codes of column k of an n-block.
+SPATE_INLINE I column_codes(const IntLayout& w, const char* n_block, int64_t k, int64_t v) {
+  const int byte = static_cast<int>(k % 4);
+  if (w.codes == CodeType::kInt8) {
+    const I words = int_load(n_block + int8_offset(k - byte, v * kLanes));
+    return int_shift_right<24>(int_shift_left(words, 24 - 8 * byte));
+  }
+  const I words = int_load(n_block + int4_offset(k - byte, v * kLanes));
+  const I high = int_shift_left(words, (k % kIntKStep < kIntHalfStep ? 28 : 24) - 8 * byte);
+  return int_shift_right<28>(int_xor(high, int_set1(static_cast<int32_t>(0x80000000u))));  // code + 8 without the 8
+}
+
+// Adds the products of a row's outliers with an n-block to its 16 sums.
+static void add_outlier_products(const IntLayout& w, const Outlier* outliers, int64_t count, const char* n_block,
+                                 float* sums) {
+  const char *scales = n_block + w.scales_offset(), *offsets = n_block + w.offsets_offset();
+  const bool whole_rows = w.num_groups == 1 && !w.has_offsets;
+  for (int64_t v = 0; v < kVecs; ++v) {
+    F sum = zero();
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t k = outliers[i].k;
+      F weight = to_float(column_codes(w, n_block, k, v));
+      if (w.two_level()) {
+        weight = mul(
+            weight, to_float(load_bytes(n_block + w.multipliers_offset() + w.multiplier_of(k) * kNBlock + v * kLanes)));
+      } else if (!whole_rows) {
+        const int64_t g = k / w.group_k;
+        const F offset = w.has_offsets ? load_scales(offsets, w.scale_bytes, g, v) : zero();
+        weight = fma(weight, load_scales(scales, w.scale_bytes, g, v), offset);
+      }
+      sum = fma(set1(outliers[i].x), weight, sum);
+    }
+    float* at = sums + v * kLanes;
+    const F before = load(at);
+    store(at, whole_rows ? fma(sum, load_scales(scales, w.scale_bytes, 0, v), before) : add(before, sum));
+  }
+}
+
+// The same of row `row` with some n-blocks.
+SPATE_INLINE void add_outliers(const GemmParams& p, const IntX& x, int64_t row, const char* const* n_blocks,
+                               int64_t num_blocks, float* sums) {
+  const int64_t count = x.num_outliers[row];
+  if (__builtin_expect(count == 0, 1)) return;
+  for (int64_t j = 0; j < num_blocks; ++j) {
+    add_outlier_products(p.weight_ints, x.outliers + row * kMaxOutliers, count, n_blocks[j], sums + j * kNBlock);
+  }
+}
+
 static void gemm_int(const GemmParams& p, int64_t first_row, int64_t num_rows, int64_t first_n_block,
                      int64_t num_n_blocks, float* sums) {
   const IntX x = int_x(p);
@@ -296,6 +347,9 @@ static void gemm_int(const GemmParams& p, int64_t first_row, int64_t num_rows, i
       int_rows<CodeType::kInt4, true>(p, x, first_row, num_rows, blocks, sums);
     } else {
       int_rows<CodeType::kInt4, false>(p, x, first_row, num_rows, blocks, sums);
+    }
+    for (int64_t r = 0; r < num_rows; ++r) {
+      add_outliers(p, x, first_row + r, blocks.block, blocks.count, sums + r * kIntGroup * kNBlock);
     }
     finish_n_blocks(p, first_row, first_row + num_rows, n_block, count, sums, sums + count * kNBlock,
                     kIntGroup * kNBlock);

@@ -210,6 +210,9 @@ static void int_amx_few_rows(const GemmParams& p, int64_t first_n_block, int64_t
     } else {
       int_amx_few_row_tiles<CodeType::kInt4>(p, x, blocks, sums, tiles);
     }
+    for (int64_t r = 0; r < p.m; ++r) {
+      add_outliers(p, x, r, blocks.block, blocks.count, sums + r * kIntGroup * kNBlock);
+    }
     finish_n_blocks(p, 0, p.m, n_block, count, sums, sums + count * kNBlock, kIntGroup * kNBlock);
   });
   amx_end();
@@ -331,8 +334,9 @@ SPATE_INLINE void join_groups(const PendingDots& from, int64_t begin, int64_t en
 }
 
 static __attribute__((noinline)) void finish_joined(const GemmParams& p, BlockPair blocks, int64_t first_row,
-                                                    int64_t end_row, const float* sums) {
+                                                    int64_t end_row, float* sums) {
   if (first_row >= end_row) return;
+  add_pair_outliers(p, blocks, first_row, end_row, sums);
   if (is_plain(p, blocks)) {
     finish_plain_rows(p, blocks, first_row, end_row, sums);
   } else {

@@ -17,6 +17,12 @@ SPATE_INLINE I int_add(I a, I b) { return _mm512_add_epi32(a, b); }
 SPATE_INLINE I int_mul(I a, I b) { return _mm512_mullo_epi32(a, b); }
 SPATE_INLINE I int_max(I a, I b) { return _mm512_max_epi32(a, b); }
 SPATE_INLINE I int_and(I a, I b) { return _mm512_and_si512(a, b); }
+SPATE_INLINE I int_xor(I a, I b) { return _mm512_xor_si512(a, b); }
+SPATE_INLINE I int_shift_left(I x, int n) { return _mm512_sll_epi32(x, _mm_cvtsi32_si128(n)); }
+template <int kBits>
+SPATE_INLINE I int_shift_right(I x) {  // with its sign
+  return _mm512_srai_epi32(x, kBits);
+}
 SPATE_INLINE int32_t int_sum(I x) { return _mm512_reduce_add_epi32(x); }
 SPATE_INLINE int32_t int_max_lane(I x) { return _mm512_reduce_max_epi32(x); }
 SPATE_INLINE I bits_of(F x) { return _mm512_castps_si512(x); }
@@ -47,6 +53,12 @@ SPATE_INLINE I int_add(I a, I b) { return _mm256_add_epi32(a, b); }
 SPATE_INLINE I int_mul(I a, I b) { return _mm256_mullo_epi32(a, b); }
 SPATE_INLINE I int_max(I a, I b) { return _mm256_max_epi32(a, b); }
 SPATE_INLINE I int_and(I a, I b) { return _mm256_and_si256(a, b); }
+SPATE_INLINE I int_xor(I a, I b) { return _mm256_xor_si256(a, b); }
+SPATE_INLINE I int_shift_left(I x, int n) { return _mm256_sll_epi32(x, _mm_cvtsi32_si128(n)); }
+template <int kBits>
+SPATE_INLINE I int_shift_right(I x) {
+  return _mm256_srai_epi32(x, kBits);
+}
 SPATE_INLINE int32_t int_sum(I x) {
   __m128i s = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
   s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));

@@ -139,6 +139,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
       ASSIGN_OR_RETURN(weights, open_weights(path));
       config.weights = weights.get();
     }
+    RETURN_IF_ERROR(check_layout(llm.quantization, weights != nullptr ? weights->layout() : std::string_view()));
     ASSIGN_OR_RETURN(const ModelMemory memory,
                      Model::memory(model->config, {.rank = 0, .size = 1},
                                    {.act_dtype = config.act_dtype, .kv_dtype = config.kv_dtype}));

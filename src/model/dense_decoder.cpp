@@ -111,7 +111,7 @@ Result<std::unique_ptr<DenseDecoder>> DenseDecoder::create(const DecoderSpec& sp
                            {.act_dtype = options.act_dtype,
                             .quantization = options.quantization,
                             .source = options.source,
-                            .integer = options.integer_weights});
+                            .supports = options.supports_weight});
   RETURN_IF_ERROR(model->create_layers(spec, factory));
   model->num_parameters_ = factory.num_parameters();
   model->weight_bytes_ = factory.weight_bytes();

@@ -84,6 +84,11 @@ void add_model_options(CLI::App* app, ModelArguments& m, bool model_required = t
   app->add_option("--chat-template", m.chat_template, "File with the chat template to use");
   app->add_option("-q,--quantization", m.quantization,
                   "Keep weights in 8 or 4 bits: int8, int4 (groups of 64), int4-g128, int4-g32-asym, int4-g64-f16scales, ...");
+  app->add_option(
+         "--activation-dtype", m.activation_dtype,
+         "What activations become in products with 8- or 4-bit weights, those of GPTQ, AWQ and GGUF checkpoints "
+         "included; auto: int8; model: as --dtype, weights alone are 8 or 4 bits")
+      ->check(CLI::IsMember({"auto", "model", "int8"}));
   app->add_option("--kv-cache-dtype", m.kv_cache_dtype, "Elements of the KV cache; auto: as --dtype")
       ->check(CLI::IsMember({"auto", "bfloat16", "float32", "int8"}));
   app->add_option("-t,--threads", m.threads, "CPU compute threads; 0: all cores")->check(CLI::Range(0, 4096));

@@ -20,6 +20,7 @@ struct ModelArguments {
   std::string load_format = "auto";    // auto, safetensors, dummy
   std::string dtype = "auto";          // auto, bfloat16, float32
   std::string quantization = "none";   // quant/quantization.h
+  std::string activation_dtype = "auto";  // the same
   std::string kv_cache_dtype = "auto";  // auto: dtype; bfloat16, float32, int8
   std::string device = "auto";         // auto, or a name of backend/registry
   std::string isa;                     // cap on the instruction set of a CPU

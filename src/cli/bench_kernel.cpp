@@ -83,7 +83,7 @@ Result<int> run_bench_kernel(const Arguments& arguments) {
                             .kv_dtype = kv_dtype_of(arguments.model),
                             .kv_block_size = arguments.model.block_size,
                             .filter = arguments.bench.filter};
-  ASSIGN_OR_RETURN(options.quantization, parse_quantization(arguments.model.quantization));
+  ASSIGN_OR_RETURN(options.quantization, quantization_of(arguments.model));
   for (const WeightSpec& spec : {options.quantization.linear, options.quantization.vocabulary}) {
     if (options.quantization.enabled() && !device->supports(spec)) {
       return unimplemented("--quantization: weights of {} do not run on {}", weight_spec_name(spec), device->kind());

@@ -38,7 +38,7 @@ Result<BenchModel> load_for_bench(const Arguments& arguments) {
   BenchModel model;
   ASSIGN_OR_RETURN(model.loaded, load_model(model_arguments, progress_bar("weights")));
   for (const std::string& line : model.loaded->summary) log_info("bench", "{}", line);
-  ASSIGN_OR_RETURN(const Quantization quantization, parse_quantization(arguments.model.quantization));
+  ASSIGN_OR_RETURN(const Quantization quantization, quantization_of(arguments.model));
   model.cost =
       model_cost(model.loaded->config, act_dtype_of(arguments.model), kv_dtype_of(arguments.model), quantization);
   model.has_limits = model.loaded->back_end->measure_limits != nullptr;

@@ -36,7 +36,7 @@ Status measure_model(const Arguments& arguments, const std::string& config_dir, 
   run.model.max_prefill_stall_ms = 0;  // decode is measured while all sequences run: they start as soon as they can
   run.model.quantization = format == "bf16" || format == "f32" ? "none" : format;
   if (format == "f32") run.model.dtype = "float32";
-  ASSIGN_OR_RETURN(const Quantization quantization, parse_quantization(run.model.quantization));
+  ASSIGN_OR_RETURN(const Quantization quantization, quantization_of(run.model));
   if (quantization.enabled() && run.model.kv_cache_dtype == "auto") run.model.kv_cache_dtype = "int8";
   if (run.model.max_model_len == 0) run.model.max_model_len = 8448;
   const int threads = compute_threads(run.model);

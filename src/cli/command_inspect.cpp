@@ -20,7 +20,7 @@ Result<int> run_inspect(const Arguments& arguments) {
   const ModelArguments& m = arguments.model;
   ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(m.model));
   const DType act_dtype = act_dtype_of(m);
-  ASSIGN_OR_RETURN(const Quantization quantization, parse_quantization(m.quantization));
+  ASSIGN_OR_RETURN(const Quantization quantization, quantization_of(m));
   const BackEnd* named = find_back_end(m.device);
   const BackEnd& back_end = named != nullptr ? *named : host_back_end();
   const BackEndDefaults& defaults = back_end.defaults;
@@ -30,6 +30,7 @@ Result<int> run_inspect(const Arguments& arguments) {
   std::unique_ptr<WeightSource> weights;
   if (m.load_format != "dummy") {
     ASSIGN_OR_RETURN(weights, open_weights(m.model));
+    RETURN_IF_ERROR(check_layout(quantization, weights->layout()));
   }
   ASSIGN_OR_RETURN(const ModelMemory memory, Model::memory(config, {.rank = 0, .size = m.tensor_parallel_size},
                                                            {.act_dtype = act_dtype,

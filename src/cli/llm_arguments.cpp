@@ -25,8 +25,13 @@ DType kv_dtype_of(const ModelArguments& arguments) {
   return arguments.kv_cache_dtype == "float32" ? DType::kF32 : act_dtype_of(arguments);
 }
 
+Result<Quantization> quantization_of(const ModelArguments& arguments) {
+  ASSIGN_OR_RETURN(const ActivationDType activations, parse_activation_dtype(arguments.activation_dtype));
+  return parse_quantization(arguments.quantization, activations);
+}
+
 Result<LlmConfig> llm_config(const ModelArguments& arguments) {
-  ASSIGN_OR_RETURN(const Quantization quantization, parse_quantization(arguments.quantization));
+  ASSIGN_OR_RETURN(const Quantization quantization, quantization_of(arguments));
   return LlmConfig{.model = arguments.model,
                    .tokenizer = arguments.tokenizer,
                    .chat_template = arguments.chat_template,

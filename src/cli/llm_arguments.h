@@ -10,6 +10,7 @@
 namespace spate {
 
 // Errors name the flag.
+Result<Quantization> quantization_of(const ModelArguments& arguments);  // --quantization, --activation-dtype
 Result<LlmConfig> llm_config(const ModelArguments& arguments);
 Result<std::unique_ptr<LoadedModel>> load_model(const ModelArguments& arguments,
                                                 const std::function<void(double)>& progress = {});

@@ -15,11 +15,13 @@ WeightSpec ParameterFactory::spec_for(Role role, std::span<const std::string> na
   for (const std::string& name : names) {
     const TensorEntry* entry = formats_.source->find(name);
     const bool has_codes = entry != nullptr && entry->quantized;
-    const WeightSpec own = !has_codes ? of_floats : formats_.integer ? *entry->quantized : plain;
+    const WeightSpec own = has_codes ? wanted.with_activations(*entry->quantized) : of_floats;
     spec = spec ? common_spec(*spec, own) : own;
   }
   CHECK(spec, "a matrix of no tensors");
-  return *spec;
+  // Parts that are joined need not begin where a block does.
+  if (names.size() > 1) spec->tile.rows = 1;
+  return runnable_spec(*spec, plain, formats_.supports);
 }
 
 Result<std::unique_ptr<PackedWeight>> ParameterFactory::matrix(Role role, std::span<const std::string> names,

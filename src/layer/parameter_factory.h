@@ -28,7 +28,7 @@ struct WeightFormats {
   DType act_dtype = DType::kBf16;        // matrices that nobody quantised: f32 or bf16
   Quantization quantization;             // of those that the checkpoint has as floats
   const WeightSource* source = nullptr;  // the checkpoint; null: all are floats
-  bool integer = true;                   // the device takes integer weights; else codes of a checkpoint become floats
+  WeightSupport supports;                // what the device computes with; empty: all
 };
 
 class ParameterFactory {

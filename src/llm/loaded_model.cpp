@@ -139,6 +139,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
       ASSIGN_OR_RETURN(weights, open_weights(path));
       config.weights = weights.get();
     }
+    RETURN_IF_ERROR(check_layout(llm.quantization, weights != nullptr ? weights->layout() : std::string_view()));
     ASSIGN_OR_RETURN(model->ranks, RankGroup::create(config, [&](int64_t done, int64_t total) {
                        if (progress) progress(total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1.0);
                      }));

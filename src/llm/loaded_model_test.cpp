@@ -43,6 +43,36 @@ TEST_CASE("a GGUF file is a whole model") {
   CHECK(names_formats);
 }
 
+bool has_line(const LoadedModel& model, std::string_view text) {
+  return std::any_of(model.summary.begin(), model.summary.end(),
+                     [&](const std::string& line) { return line.find(text) != std::string::npos; });
+}
+
+TEST_CASE("a line says what is made of a checkpoint of codes; --activation-dtype model keeps the activations") {
+  LlmConfig llm = reference_model("gguf_llama3/model.gguf");
+  const auto loaded = load_model(llm);
+  REQUIRE_MESSAGE(loaded.ok(), loaded.status().to_string());
+  CHECK(has_line(**loaded, "gguf checkpoint: weights of int4-g32-asym stay so; activations become int8 with a scale for "
+                           "each 32 of a token"));
+  CHECK(has_line(**loaded, "--activation-dtype model keeps"));
+  llm.quantization = parse_quantization("gguf", ActivationDType::kModel).value();
+  const auto kept = load_model(llm);
+  REQUIRE_MESSAGE(kept.ok(), kept.status().to_string());
+  CHECK(has_line(**kept, "weights of int4-g32-asym stay so; activations stay as they are"));
+  CHECK(has_line(**kept, "int4-g32-asym-a16"));
+}
+
+TEST_CASE("--quantization with a layout that the checkpoint does not have is refused") {
+  LlmConfig floats = reference_model("gguf_llama3/model.gguf");
+  floats.model = (repo_root() / "models" / "mini-qwen3").string();
+  floats.quantization = parse_quantization("awq").value();
+  CHECK(load_model(floats).status().message().find("--quantization awq: the weights of this checkpoint are floats") !=
+        std::string::npos);
+  LlmConfig other = reference_model("gguf_llama3/model.gguf");
+  other.quantization = parse_quantization("gptq").value();
+  CHECK(load_model(other).status().message().find("this checkpoint is gguf") != std::string::npos);
+}
+
 TEST_CASE("the parts of a split GGUF file, named by any of them") {
   const auto loaded = load_model(reference_model("gguf_ernie4_5/model-00002-of-00003.gguf"));
   REQUIRE_MESSAGE(loaded.ok(), loaded.status().to_string());

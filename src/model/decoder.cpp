@@ -14,7 +14,7 @@ Result<std::unique_ptr<Decoder>> Decoder::create(const ModelFamily& family, cons
                               {.act_dtype = options.act_dtype,
                                .quantization = options.quantization,
                                .source = options.source,
-                               .integer = options.integer_weights});
+                               .supports = options.supports_weight});
   parameters.ignore("*.rotary_emb.inv_freq");  // a constant that old checkpoints store; it is computed here
   ASSIGN_OR_RETURN(model->parts_, family.make(PartFactory(config, parameters, options)));
   for (const DecoderLayer& layer : model->parts_.layers) {

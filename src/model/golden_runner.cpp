@@ -170,14 +170,17 @@ class GoldenRank {
       for (HostTensor& hidden : output.hidden) hidden = nan_tensor(n, golden_.config.hidden_size);
       output.logits = nan_tensor(n, golden_.config.vocab_size);
     }
-    const ModelOptions options{.act_dtype = run_.act_dtype,
-                               .kv_dtype = run_.act_dtype,
-                               .source = &weights,
-                               .integer_weights = run_.integer_weights,
-                               .kv_block_size = kKvBlockSize,
-                               .max_num_batched_tokens = max_tokens_,
-                               .max_num_logits = kMaxNumLogits,
-                               .max_model_len = golden_.max_model_len};
+    const auto floats_only = [](const WeightSpec& spec) { return !spec.has_integer_codes(); };
+    const ModelOptions options{
+        .act_dtype = run_.act_dtype,
+        .kv_dtype = run_.act_dtype,
+        .quantization = {.linear = {}, .vocabulary = {}, .activations = run_.activations, .layout = {}},
+        .source = &weights,
+        .supports_weight = run_.integer_weights ? WeightSupport() : floats_only,
+        .kv_block_size = kKvBlockSize,
+        .max_num_batched_tokens = max_tokens_,
+        .max_num_logits = kMaxNumLogits,
+        .max_model_len = golden_.max_model_len};
     const TensorParallel tp{.rank = communicator_.rank(), .size = communicator_.size()};
     ASSIGN_OR_RETURN(model_, Model::create(golden_.config, *device_, tp, options));
     RETURN_IF_ERROR(model_->load(weights));
@@ -328,7 +331,10 @@ HostTensor select_rows(const Tensor& all, const std::vector<int64_t>& row_ids) {
 
 GoldenResult compare(const Golden& golden, const GoldenRun& run, const std::vector<GoldenOutput>& outputs) {
   const auto tolerance_of = [&](double bf16_error) {
-    if (golden.float_tolerance) return run.integer_weights ? *golden.integer_tolerance : *golden.float_tolerance;
+    if (golden.float_tolerance) {
+      const bool on_codes = run.integer_weights && run.activations != ActivationDType::kModel;
+      return on_codes ? *golden.integer_tolerance : *golden.float_tolerance;
+    }
     return run.act_dtype == DType::kF32 ? kF32Tolerance : kBf16Slack * bf16_error;
   };
   GoldenResult result;

@@ -11,6 +11,7 @@
 #include "backend/backend.h"
 #include "base/dtype.h"
 #include "base/status.h"
+#include "quant/quantization.h"
 
 namespace spate {
 
@@ -27,6 +28,7 @@ struct GoldenRun {
   int tensor_parallel_size = 1;   // ranks are threads, with the collectives of one process
   GoldenSchedule schedule = GoldenSchedule::kOneByOne;
   bool integer_weights = true;  // codes of a quantised checkpoint stay codes; else they become floats when loaded
+  ActivationDType activations = ActivationDType::kAuto;  // of products with such codes
 };
 
 struct GoldenResult {

@@ -30,7 +30,7 @@ struct ModelOptions {
   DType kv_dtype = DType::kBf16;   // act_dtype, kBf16 or kI8
   Quantization quantization;       // of matrices that the checkpoint has as floats
   const WeightSource* source = nullptr;  // the checkpoint that load() will get: its codes stay codes; null: floats
-  bool integer_weights = true;           // the device takes them; else a checkpoint's codes become floats
+  WeightSupport supports_weight;         // what the device computes with; empty: all. Other codes become floats
   int64_t kv_block_size = 16;
   int64_t max_num_batched_tokens = 2048;  // tokens of the largest step
   int64_t max_num_logits = 256;           // rows of the largest compute_logits

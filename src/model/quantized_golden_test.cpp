@@ -73,7 +73,8 @@ bool runs_integers(const Device& device, const WeightSource& source) {
   return device.supports(integer_spec(Codes::kInt8, 32, true));  // of fused matrices in different formats
 }
 
-void check_goldens(DeviceFactory factory, bool integer_weights, int tensor_parallel_size) {
+void check_goldens(DeviceFactory factory, bool integer_weights, int tensor_parallel_size,
+                   ActivationDType activations = ActivationDType::kAuto) {
   for (const auto& folder : quantized_folders()) {
     CAPTURE(folder.filename().string());
     // Groups of 64 in 64 columns cannot be shared out.
@@ -90,11 +91,12 @@ void check_goldens(DeviceFactory factory, bool integer_weights, int tensor_paral
                                      {.act_dtype = DType::kF32,
                                       .tensor_parallel_size = tensor_parallel_size,
                                       .schedule = schedule,
-                                      .integer_weights = integer_weights});
+                                      .integer_weights = integer_weights,
+                                      .activations = activations});
       REQUIRE_MESSAGE(result.ok(), result.status().to_string());
       for (const std::string& failure : result->failures) FAIL_CHECK(failure);
       // 8-bit activations show: else the products did not run on integers.
-      if (integer_weights) CHECK(result->logits_error > 1e-4);
+      if (integer_weights && activations == ActivationDType::kAuto) CHECK(result->logits_error > 1e-4);
     }
   }
 }
@@ -103,6 +105,12 @@ TEST_CASE("quantised goldens, codes as floats, reference") { check_goldens(make_
 TEST_CASE("quantised goldens, integers, reference") { check_goldens(make_reference_device, true, 1); }
 TEST_CASE("quantised goldens, integers, reference, two ranks") { check_goldens(make_reference_device, true, 2); }
 TEST_CASE("quantised goldens, codes as floats, CPU") { check_goldens(make_cpu_device, false, 1); }
+TEST_CASE("quantised goldens, integers by activations as they are, reference") {
+  check_goldens(make_reference_device, true, 1, ActivationDType::kModel);
+}
+TEST_CASE("quantised goldens, integers by activations as they are, CPU") {
+  check_goldens(make_cpu_device, true, 1, ActivationDType::kModel);
+}
 TEST_CASE("quantised goldens, integers, CPU") { check_goldens(make_cpu_device, true, 1); }
 TEST_CASE("quantised goldens, integers, CPU, two ranks") { check_goldens(make_cpu_device, true, 2); }
 

@@ -8,7 +8,7 @@ namespace {
 constexpr int64_t kDefaultInt4Group = 64;
 constexpr std::string_view kAllowed =
     "none, int8 or int4, then -g32, -g64, -g128 or -g256 for the group size, then -asym for asymmetric codes or "
-    "(int4) -f16scales for scales of groups that are not multiples of one";
+    "(int4) -f16scales for scales of groups that are not multiples of one, then -a16 for activations as they are";
 
 bool take_prefix(std::string_view& text, std::string_view prefix) {
   if (!text.starts_with(prefix)) return false;
@@ -18,15 +18,55 @@ bool take_prefix(std::string_view& text, std::string_view prefix) {
 
 }  // namespace
 
-Result<Quantization> parse_quantization(std::string_view text) {
+Result<ActivationDType> parse_activation_dtype(std::string_view text) {
+  if (text == "auto") return ActivationDType::kAuto;
+  if (text == "model") return ActivationDType::kModel;
+  if (text == "int8") return ActivationDType::kInt8;
+  return invalid_argument("--activation-dtype '{}': use auto, model or int8", text);
+}
+
+WeightSpec Quantization::with_activations(const WeightSpec& spec) const {
+  if (!spec.has_integer_codes() || activations == ActivationDType::kAuto) return spec;
+  const bool stay = activations == ActivationDType::kModel;
+  return spec.with_activations(stay ? Activations::kAsIs : default_activations(spec));
+}
+
+WeightSpec runnable_spec(const WeightSpec& wanted, const WeightSpec& plain, const WeightSupport& supports) {
+  if (!supports || supports(wanted)) return wanted;
+  if (wanted.tile.rows > 1) {
+    WeightSpec groups = wanted;
+    groups.tile.rows = 1;
+    if (supports(groups)) return groups;
+  }
+  return plain;
+}
+
+Status check_layout(const Quantization& quantization, std::string_view found) {
+  const std::string& named = quantization.layout;
+  if (named.empty() || named == found) return ok_status();
+  if (found.empty()) {
+    return invalid_argument(
+        "--quantization {}: the weights of this checkpoint are floats, and a checkpoint's layout is "
+        "not made while it loads; leave the flag out, or use int8 or int4",
+        named);
+  }
+  return invalid_argument("--quantization {}: this checkpoint is {}; leave the flag out", named, found);
+}
+
+Result<Quantization> parse_quantization(std::string_view text, ActivationDType activations) {
   const auto error = [&] { return invalid_argument("--quantization '{}': use {}", text, kAllowed); };
-  // A checkpoint's own layout is read from its files; naming it, as vLLM's users do, changes nothing.
-  for (const std::string_view own : {"", "none", "auto", "gptq", "awq", "compressed-tensors", "gguf"}) {
-    if (text == own) return Quantization();
+  Quantization quantization{.linear = {}, .vocabulary = {}, .activations = activations, .layout = {}};
+  for (const std::string_view none : {"", "none", "auto"}) {
+    if (text == none) return quantization;
+  }
+  // A checkpoint's own layout is read from its files; naming it, as vLLM's users do, only checks it.
+  for (const std::string_view own : {"gptq", "awq", "compressed-tensors", "gguf"}) {
+    if (text != own) continue;
+    quantization.layout = own;
+    return quantization;
   }
   std::string_view rest = text;
   take_prefix(rest, "w");
-  Quantization quantization;
   WeightSpec& spec = quantization.linear;
   if (take_prefix(rest, "int8")) {
     spec.codes = Codes::kInt8;
@@ -45,9 +85,11 @@ Result<Quantization> parse_quantization(std::string_view text) {
   }
   spec.has_offsets = take_prefix(rest, "-asym");
   if (spec.codes == Codes::kInt4 && !spec.has_offsets) spec.two_level = !take_prefix(rest, "-f16scales");
+  if (take_prefix(rest, "-a16")) quantization.activations = ActivationDType::kModel;
   if (!rest.empty()) return error();
   spec.activations = default_activations(spec);
-  quantization.vocabulary = integer_spec(Codes::kInt8);
+  spec = quantization.with_activations(spec);
+  quantization.vocabulary = quantization.with_activations(integer_spec(Codes::kInt8));
   return quantization;
 }
 

@@ -199,6 +199,7 @@ void quantize_row(const WeightSpec& spec, const float* row, int64_t in_features,
 }
 
 QuantizedHostRows quantize_rows(const WeightSpec& spec, const Tensor& rows) {
+  CHECK(spec.tile.rows == 1, "numbers do not become {}: blocks are read, not made", weight_spec_name(spec));
   QuantizedHostRows out(spec, rows.dim(0), rows.dim(1));
   const QuantizedRows& view = out.view();
   std::vector<float> row(static_cast<size_t>(rows.dim(1)));
@@ -215,7 +216,7 @@ void dequantize_row(const QuantizedRows& rows, int64_t row, float* out) {
   const int64_t width = rows.spec.group_width(rows.in_features());
   for (int64_t k = 0; k < rows.in_features(); ++k) {
     const float offset = rows.offsets.defined() ? row_of(rows.offsets, row)[k / width] : 0.0f;
-    out[k] = row_of(rows.scales, row)[k / width] * static_cast<float>(codes[k]) + offset;
+    out[k] = dequantized(row_of(rows.scales, row)[k / width], codes[k], offset);
   }
 }
 

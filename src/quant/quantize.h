@@ -4,6 +4,7 @@
 // Threads: all functions are pure.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "base/tensor.h"
@@ -15,7 +16,9 @@ namespace spate {
 struct QuantizedRows {
   WeightSpec spec;
   Tensor codes;    // [n, in_features] i8, one code a byte, also of kInt4; row stride free
-  Tensor scales;   // [n, num_groups] f32; row stride free. Two-level: the products, which split_scales() takes apart
+  // [n, num_groups] f32; row stride free. Two-level: the products, which split_scales() takes apart. Rows of a block
+  // have the same.
+  Tensor scales;
   Tensor offsets;  // the same, or undefined
 
   int64_t num_rows() const { return codes.dim(0); }
@@ -55,8 +58,12 @@ bool split_scales(const float* scales, int64_t num_groups, float& row_scale, uin
 void quantize_row(const WeightSpec& spec, const float* row, int64_t in_features, int8_t* codes, float* scales,
                   float* offsets);
 
-// Rows [n, in_features] of f32, f16 or bf16, any row stride.
+// Rows [n, in_features] of f32, f16 or bf16, any row stride; to a format without blocks of rows.
 QuantizedHostRows quantize_rows(const WeightSpec& spec, const Tensor& rows);
+// What a code means, in every back-end: one rounding to f32.
+inline float dequantized(float scale, int code, float offset) {
+  return std::fma(scale, static_cast<float>(code), offset);
+}
 // out: in_features values.
 void dequantize_row(const QuantizedRows& rows, int64_t row, float* out);
 HostTensor dequantize_rows(const QuantizedRows& rows);  // [n, in_features] f32

@@ -296,5 +296,46 @@ TEST_CASE("--quantization") {
   }
 }
 
+TEST_CASE("activations stay as they are where it is said: -a16, --activation-dtype") {
+  const Quantization suffix = parse_quantization("int4-g64-f16scales-a16").value();
+  CHECK(weight_spec_name(suffix.linear) == "int4-g64-f16scales-a16");
+  CHECK(weight_spec_name(suffix.vocabulary) == "int8-a16");
+  CHECK_FALSE(suffix.linear.quantizes_activations());
+  CHECK(parse_quantization("int4", ActivationDType::kModel).value().linear ==
+        parse_quantization("int4-a16").value().linear);
+  const Quantization of_checkpoint = parse_quantization("none", ActivationDType::kModel).value();
+  CHECK(weight_spec_name(of_checkpoint.with_activations(integer_spec(Codes::kInt4, 128, true))) ==
+        "int4-g128-asym-a16");
+  CHECK(of_checkpoint.with_activations({}) == WeightSpec{});
+  CHECK(common_spec(suffix.linear, suffix.vocabulary).activations == Activations::kAsIs);
+  CHECK(parse_activation_dtype("model").value() == ActivationDType::kModel);
+  CHECK_FALSE(parse_activation_dtype("bf16").ok());
+}
+
+TEST_CASE("a layout that the checkpoint does not have is refused by name") {
+  CHECK(check_layout(parse_quantization("gptq").value(), "gptq").ok());
+  CHECK(check_layout(parse_quantization("int8").value(), "gptq").ok());
+  CHECK(check_layout(parse_quantization("none").value(), "").ok());
+  const Status floats = check_layout(parse_quantization("awq").value(), "");
+  CHECK(floats.message().find("--quantization awq: the weights of this checkpoint are floats") != std::string::npos);
+  const Status other = check_layout(parse_quantization("awq").value(), "gptq");
+  CHECK(other.message().find("this checkpoint is gptq") != std::string::npos);
+}
+
+TEST_CASE("a format that a device does not compute with becomes one that it does") {
+  WeightSpec block = integer_spec(Codes::kInt8, 128);
+  block.tile.rows = 128;
+  CHECK(weight_spec_name(block) == "int8-b128x128");
+  const WeightSpec bf16{};
+  CHECK(runnable_spec(block, bf16, {}) == block);
+  const auto groups_only = [](const WeightSpec& spec) { return spec.tile.rows == 1; };
+  CHECK(weight_spec_name(runnable_spec(block, bf16, groups_only)) == "int8-g128");
+  const auto floats_only = [](const WeightSpec& spec) { return !spec.has_integer_codes(); };
+  CHECK(runnable_spec(block, bf16, floats_only) == bf16);
+  // A scale a block: 4 bytes for 128 x 128 codes, also of the last, shorter ones.
+  CHECK(weight_bytes(block, 256, 256) == 256 * 256 + 4 * 4);
+  CHECK(weight_bytes(block, 130, 200) == 130 * 200 + 4 * 4);
+}
+
 }  // namespace
 }  // namespace spate

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <deque>
 #include <future>
+#include <map>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -82,17 +83,51 @@ class RankGroup::Worker {
 
 namespace {
 
-// Of the layers' matrices, as they are on the device: "bf16", or the formats of a quantised checkpoint.
-std::string linear_formats(const RankGroupConfig& config, bool integer_weights) {
-  std::set<std::string> names;
-  if (config.weights != nullptr && integer_weights) {
-    for (const TensorEntry& entry : config.weights->entries()) {
-      if (entry.quantized) names.insert(weight_spec_name(*entry.quantized));
-    }
+// A format of the checkpoint's codes, and what its matrices are on the device.
+struct CodesOnDevice {
+  WeightSpec stored, computed;
+};
+
+// By the stored format's name.
+std::map<std::string, CodesOnDevice> codes_of_checkpoint(const RankGroupConfig& config, const WeightSupport& supports) {
+  std::map<std::string, CodesOnDevice> formats;
+  if (config.weights == nullptr) return formats;
+  const WeightSpec plain{.codes = config.act_dtype == DType::kF32 ? Codes::kF32 : Codes::kBf16};
+  for (const TensorEntry& entry : config.weights->entries()) {
+    if (!entry.quantized) continue;
+    const WeightSpec wanted = config.quantization.with_activations(*entry.quantized);
+    formats[weight_spec_name(*entry.quantized)] = {*entry.quantized, runnable_spec(wanted, plain, supports)};
   }
+  return formats;
+}
+
+// Of the layers' matrices, as they are on the device: "bf16", or the formats of a quantised checkpoint.
+std::string linear_formats(const RankGroupConfig& config, const std::map<std::string, CodesOnDevice>& codes) {
+  std::set<std::string> names;
+  for (const auto& [stored, format] : codes) names.insert(weight_spec_name(format.computed));
   if (!names.empty()) return fmt::format("{}", fmt::join(names, ", "));
   const Quantization& wanted = config.quantization;
   return wanted.enabled() ? weight_spec_name(wanted.linear) : std::string(dtype_name(config.act_dtype));
+}
+
+// What is made of a checkpoint of codes, whose makers left activations in 16 bits: a line for each of its formats.
+std::vector<std::string> checkpoint_lines(const RankGroupConfig& config,
+                                          const std::map<std::string, CodesOnDevice>& codes) {
+  std::vector<std::string> lines;
+  for (const auto& [stored, format] : codes) {
+    std::string line = fmt::format("{} checkpoint: weights of {} ", config.weights->layout(), stored);
+    if (format.computed.stores_as(format.stored)) {
+      line += fmt::format("stay so; activations {}", activations_text(format.computed));
+      if (format.computed.quantizes_activations()) {
+        line += fmt::format(" in their products (--activation-dtype model keeps {})", dtype_name(config.act_dtype));
+      }
+    } else {
+      line += fmt::format("become {}: the {} back-end does not compute with {}", weight_spec_name(format.computed),
+                          config.back_end->name, weight_spec_name(config.quantization.with_activations(format.stored)));
+    }
+    lines.push_back(std::move(line));
+  }
+  return lines;
 }
 
 // All ranks' statuses; the first error wins.
@@ -159,12 +194,15 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
                          weight_spec_name(spec), first_device.kind(), host_back_end().name);
   }
 
+  // The ranks' devices are of one kind.
+  const WeightSupport supports = [&first_device](const WeightSpec& spec) { return first_device.supports(spec); };
+
   // 2. The memory plan.
   ModelOptions options{.act_dtype = config.act_dtype,
                        .kv_dtype = config.kv_dtype,
                        .quantization = quantization,
                        .source = config.weights,
-                       .integer_weights = first_device.supports(integer_spec(Codes::kInt8)),
+                       .supports_weight = supports,
                        .kv_block_size = config.kv_block_size,
                        .max_num_batched_tokens = config.max_num_batched_tokens,
                        .max_num_logits = config.max_num_logits,
@@ -224,17 +262,17 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
   }));
 
   Rank& rank = *group->workers_[0]->rank;
+  const std::map<std::string, CodesOnDevice> codes = codes_of_checkpoint(config, supports);
   for (const auto& worker : group->workers_) group->weight_bytes_ += worker->rank->model().weight_bytes();
   group->summary_ = {
       fmt::format("device {}{}", group->device_description_, size > 1 ? fmt::format(", {} ranks", size) : ""),
-      fmt::format(
-          "weights {} of {}, workspace {} and state {} a rank", format_bytes(group->weight_bytes_),
-          linear_formats(config, options.integer_weights),
-          format_bytes(rank.model().workspace_bytes() + op_workspace_bytes),
-          format_bytes(RunningState::num_bytes(limits))),
+      fmt::format("weights {} of {}, workspace {} and state {} a rank", format_bytes(group->weight_bytes_),
+                  linear_formats(config, codes), format_bytes(rank.model().workspace_bytes() + op_workspace_bytes),
+                  format_bytes(RunningState::num_bytes(limits))),
       fmt::format("KV cache {} = {} tokens in {} blocks", format_bytes(plan.kv_cache_bytes * size),
                   plan.num_kv_blocks * config.kv_block_size, plan.num_kv_blocks),
   };
+  for (std::string& line : checkpoint_lines(config, codes)) group->summary_.push_back(std::move(line));
   std::string decomposed;
   for (const std::string& op : rank.decomposed_ops()) decomposed += (decomposed.empty() ? "" : ", ") + op;
   if (!decomposed.empty()) group->summary_.push_back("ops run as decompositions: " + decomposed);

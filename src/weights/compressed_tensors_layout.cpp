@@ -90,7 +90,7 @@ class CompressedMatrix final : public PackedMatrix {
     return ok_status();
   }
   float scale(int64_t row, int64_t group) const override {
-    return scales_.number(one_scale_ ? 0 : row * num_groups() + group);
+    return scales_.number(one_scale_ ? 0 : row / scheme_.block_rows * num_groups() + group);
   }
   int zero(int64_t row, int64_t group) const override {
     if (!zeros_.defined()) return 0;
@@ -139,10 +139,11 @@ std::string mismatch(const Tensors& t, const QuantScheme& scheme) {
     return fmt::format("{} is {}, needs [{}, {}] for {} columns of {} bits", t.codes->name, t.codes->shape_string(),
                        t.out_features, words, t.in_features, scheme.bits);
   }
-  const std::vector<int64_t> by_group = {t.out_features, groups};
+  const int64_t scale_rows = (t.out_features + scheme.block_rows - 1) / scheme.block_rows;
+  const std::vector<int64_t> by_group = {scale_rows, groups};
   const bool one_scale = t.scale->num_elements() == 1 && scheme.group_size == 0;
   if (t.scale->shape != by_group && !one_scale) {
-    return fmt::format("{} is {}, needs [{}, {}]", t.scale->name, t.scale->shape_string(), t.out_features, groups);
+    return fmt::format("{} is {}, needs [{}, {}]", t.scale->name, t.scale->shape_string(), scale_rows, groups);
   }
   if (t.g_idx != nullptr && t.g_idx->shape != std::vector<int64_t>{t.in_features}) {
     return fmt::format("{} is {}, needs [{}]", t.g_idx->name, t.g_idx->shape_string(), t.in_features);

@@ -38,6 +38,7 @@ class GgufCheckpoint final : public WeightSource {
   const std::vector<TensorEntry>& entries() const override { return entries_; }
   const TensorEntry* find(std::string_view name) const override;
   const std::string& file_name(int file_idx) const override { return file_names_[static_cast<size_t>(file_idx)]; }
+  std::string_view layout() const override { return "gguf"; }
   Result<Tensor> rows(const TensorEntry& entry, int64_t begin, int64_t end, HostTensor& scratch) const override;
   Result<QuantizedHostRows> quantized_rows(const TensorEntry& entry, int64_t begin, int64_t end) const override;
   void release(const TensorEntry& entry, int64_t begin, int64_t end) const override;

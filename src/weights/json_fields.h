@@ -96,6 +96,22 @@ class JsonFields {
     if (!good) return problem(key, *found, "a token id or a list of token ids");
     ids = std::move(values);
   }
+  void read_sizes(std::string_view key, std::vector<int64_t>& sizes) {
+    const auto found = element(key);
+    if (!found) return;
+    simdjson::dom::array array;
+    bool good = found->get(array) == simdjson::SUCCESS;
+    std::vector<int64_t> values;
+    if (good) {
+      for (const simdjson::dom::element one : array) {
+        int64_t size = 0;
+        good = good && one.get(size) == simdjson::SUCCESS && size > 0 && size <= INT32_MAX;
+        values.push_back(size);
+      }
+    }
+    if (!good) return problem(key, *found, "a list of sizes");
+    sizes = std::move(values);
+  }
   void read_strings(std::string_view key, std::vector<std::string>& strings) {
     const auto found = element(key);
     if (!found) return;

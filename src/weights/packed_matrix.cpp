@@ -50,8 +50,10 @@ void PackedMatrix::release(int64_t, int64_t) const {
 }
 
 WeightSpec PackedMatrix::direct_spec() const {
-  return integer_spec(scheme_.bits == 4 ? Codes::kInt4 : Codes::kInt8, scheme_.group_size, !scheme_.symmetric,
-                      two_level_);
+  WeightSpec spec =
+      integer_spec(scheme_.bits == 4 ? Codes::kInt4 : Codes::kInt8, scheme_.group_size, !scheme_.symmetric, two_level_);
+  spec.tile.rows = scheme_.block_rows;
+  return spec;
 }
 
 WeightSpec PackedMatrix::spec() const { return is_requantized() ? kRequantized : direct_spec(); }

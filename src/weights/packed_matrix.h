@@ -1,7 +1,8 @@
 // One integer matrix of a checkpoint, kept in several tensors of its own layout. Included by the layouts
 // (gptq_layout.cpp, awq_layout.cpp, compressed_tensors_layout.cpp) and by quantized_checkpoint.cpp.
 //
-// All layouts mean   w[n, k] = scale[n, g] * (code[n, k] - zero[n, g])   with g = group_ids[k], or k / group_size.
+// All layouts mean   w[n, k] = scale[n, g] * (code[n, k] - zero[n, g])   with g = group_ids[k], or k / group_size;
+// blocks of several rows have one scale for all of these.
 // Codes and zero points are given here less 2^(bits - 1), so that they are signed as WeightSpec has them.
 #pragma once
 

@@ -62,6 +62,20 @@ void read_awq(JsonFields& fields, QuantizationConfig& config) {
   require_one_of(fields, "backend", {"autoawq", "gemm"});
 }
 
+void read_block(JsonFields& weights, const std::string& group, QuantScheme& scheme) {
+  std::vector<int64_t> sizes;
+  weights.read_sizes("block_structure", sizes);
+  if (sizes.size() != 2) {
+    return weights.problem(fmt::format("{}: strategy \"block\" needs a block_structure of rows and columns", group));
+  }
+  scheme.block_rows = sizes[0];
+  scheme.group_size = sizes[1];
+  if (scheme.block_rows < 2 || scheme.group_size < 1 || scheme.bits != 8 || !scheme.symmetric) {
+    weights.problem(fmt::format("{}: blocks of {} x {} by {} bits; blocks of several rows by 8 symmetric bits are read",
+                                group, sizes[0], sizes[1], scheme.bits));
+  }
+}
+
 void read_weights_scheme(JsonFields& weights, const std::string& group, QuantizationConfig& config) {
   QuantScheme scheme;
   std::string type = "int", strategy;
@@ -77,8 +91,10 @@ void read_weights_scheme(JsonFields& weights, const std::string& group, Quantiza
   weights.read("strategy", strategy);
   if (strategy == "channel" || strategy == "tensor") {
     scheme.group_size = 0;
+  } else if (strategy == "block") {
+    read_block(weights, group, scheme);
   } else if (!strategy.empty() && strategy != "group") {
-    weights.problem(fmt::format("{}: strategy \"{}\"; group, channel and tensor are read", group, strategy));
+    weights.problem(fmt::format("{}: strategy \"{}\"; group, channel, tensor and block are read", group, strategy));
   } else if (strategy == "group" && scheme.group_size == 0) {
     weights.problem(fmt::format("{}: strategy \"group\" without a group_size", group));
   }

@@ -19,7 +19,8 @@ std::string_view quant_method_name(QuantMethod method);  // as config.json spell
 // How the matrices of a checkpoint, or some of them, were quantised.
 struct QuantScheme {
   int64_t bits = 4;
-  int64_t group_size = 0;  // 0: a whole row
+  int64_t group_size = 0;  // columns that share a scale; 0: a whole row
+  int64_t block_rows = 1;  // rows that share it too
   bool symmetric = false;  // every zero point is the middle of the range
 };
 

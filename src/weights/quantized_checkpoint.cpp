@@ -55,13 +55,14 @@ TensorEntry entry_of(const PackedMatrix& matrix) {
 
 }  // namespace
 
-QuantizedCheckpoint::QuantizedCheckpoint(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+QuantizedCheckpoint::QuantizedCheckpoint(Checkpoint checkpoint, QuantMethod method)
+    : method_(method), checkpoint_(std::move(checkpoint)) {}
 QuantizedCheckpoint::~QuantizedCheckpoint() = default;
 
 Result<std::unique_ptr<QuantizedCheckpoint>> QuantizedCheckpoint::open(Checkpoint checkpoint,
                                                                        const QuantizationConfig& config) {
   // Matrices point into the checkpoint: it is at its last place before they are made.
-  std::unique_ptr<QuantizedCheckpoint> self(new QuantizedCheckpoint(std::move(checkpoint)));
+  std::unique_ptr<QuantizedCheckpoint> self(new QuantizedCheckpoint(std::move(checkpoint), config.method));
   PackedMatrices found = find_matrices(self->checkpoint_, config);
   std::set<std::string_view> hidden(found.hidden.begin(), found.hidden.end());
   const std::set<std::string_view> unneeded(found.unneeded.begin(), found.unneeded.end());

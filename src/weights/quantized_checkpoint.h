@@ -30,6 +30,7 @@ class QuantizedCheckpoint final : public WeightSource {
   const std::vector<TensorEntry>& entries() const override { return entries_; }
   const TensorEntry* find(std::string_view name) const override;
   const std::string& file_name(int file_idx) const override { return checkpoint_.file_name(file_idx); }
+  std::string_view layout() const override { return quant_method_name(method_); }
   Result<Tensor> rows(const TensorEntry& entry, int64_t begin, int64_t end, HostTensor& scratch) const override {
     return checkpoint_.rows(entry, begin, end, scratch);
   }
@@ -39,8 +40,9 @@ class QuantizedCheckpoint final : public WeightSource {
   int64_t num_requantized() const { return num_requantized_; }
 
  private:
-  explicit QuantizedCheckpoint(Checkpoint checkpoint);
+  QuantizedCheckpoint(Checkpoint checkpoint, QuantMethod method);
 
+  QuantMethod method_;
   Checkpoint checkpoint_;
   std::vector<std::unique_ptr<PackedMatrix>> matrices_;
   std::map<std::string, const PackedMatrix*, std::less<>> matrix_of_;  // by the entry's name

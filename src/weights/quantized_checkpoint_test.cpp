@@ -14,9 +14,12 @@
 #include <functional>
 #include <limits>
 
+#include "backend/ops.h"
+#include "backend/reference/reference_device.h"
 #include "base/tensor_compare.h"
 #include "base/test_support.h"
 #include "weights/open_weights.h"
+#include "weights/weight_loader.h"
 
 #include "base/test.h"
 
@@ -174,6 +177,66 @@ TEST_CASE("scales that are multiples of one number of their row are two levels, 
   for (size_t i = 0; i < 128; ++i) CHECK(grouped.view().scales.data<float>()[i] == one_is_not(i));
 }
 
+// Blocks of 128 x 128, shorter at the ends: read, loaded, and multiplied by activations in groups of 128.
+TEST_CASE("compressed-tensors: scales of blocks of rows and columns") {
+  constexpr int64_t kRows = 200, kColumns = 320, kBlock = 128, kScaleColumns = 3;
+  const TempDir dir;
+  write_text(dir.path() / "config.json",
+             R"({"quantization_config":{"quant_method":"compressed-tensors","format":"int-quantized",
+      "config_groups":{"a":{"weights":{"num_bits":8,"strategy":"block","block_structure":[128,128]}}}}})");
+  Rng rng(test_seed());
+  HostTensor codes(DType::kI8, {kRows, kColumns});
+  for (int8_t& code : codes.span<int8_t>()) code = static_cast<int8_t>(static_cast<int>(rng.below(256)) - 128);
+  const HostTensor scales = random_tensor(rng, DType::kF32, {2, kScaleColumns}, 0.01f);
+  const auto bytes = [](const Tensor& t) {
+    return std::string(static_cast<const char*>(t.raw()), static_cast<size_t>(t.num_bytes()));
+  };
+  RawTensors tensors;
+  tensors["m.weight"] = {"I8", {kRows, kColumns}, bytes(codes)};
+  tensors["m.weight_scale"] = {"F32", {2, kScaleColumns}, bytes(scales)};
+  write_tensors(tensors, dir.path() / "model.safetensors");
+  const auto source = open_weights(dir.path()).value();
+  const TensorEntry& entry = *source->find("m.weight");
+  CHECK(weight_spec_name(*entry.quantized) == "int8-b128x128");
+  const auto scale_of = [&](int64_t n, int64_t k) {
+    return scales.view().data<float>()[n / kBlock * kScaleColumns + k / kBlock];
+  };
+  const HostTensor values = dequantize_rows(source->quantized_rows(entry, 0, kRows).value());
+  for (const auto& [n, k] : {std::pair{0, 0}, std::pair{127, 128}, std::pair{128, 127}, std::pair{199, 319}}) {
+    const int64_t at = n * kColumns + k;
+    CHECK(element_at(values, at) == scale_of(n, k) * static_cast<float>(codes.view().data<int8_t>()[at]));
+  }
+
+  const auto device = make_reference_device({}).value();
+  REQUIRE(device->supports(*entry.quantized));
+  PackedWeight weight =
+      device->create_weight({.out_features = kRows, .in_features = kColumns, .spec = *entry.quantized}).value();
+  WeightLoader loader(device.get());
+  loader.add(WeightLoader::MatrixSlice{.name = "m.weight",
+                                       .full_rows = kRows,
+                                       .full_columns = kColumns,
+                                       .rows = {0, kRows},
+                                       .columns = {0, kColumns},
+                                       .weight = &weight});
+  const Status loaded = loader.load(*source);
+  REQUIRE_MESSAGE(loaded.ok(), loaded.to_string());
+  const HostTensor x = random_tensor(rng, DType::kF32, {1, kColumns});
+  HostTensor out(DType::kF32, {1, kRows});
+  const auto stream = device->create_stream();
+  device->ops().linear(*stream, {.x = x, .weight = &weight, .bias = Tensor(), .out = out});
+  std::vector<int8_t> x_codes(kColumns);
+  std::vector<float> x_scales(kScaleColumns);
+  quantize_activations(x.view().data<float>(), kColumns, kBlock, x_codes.data(), x_scales.data());
+  for (int64_t n = 0; n < kRows; ++n) {
+    double expected = 0;
+    for (int64_t k = 0; k < kColumns; ++k) {
+      expected += static_cast<double>(x_scales[static_cast<size_t>(k / kBlock)]) * scale_of(n, k) *
+                  (x_codes[static_cast<size_t>(k)] * codes.view().data<int8_t>()[n * kColumns + k]);
+    }
+    CHECK(element_at(out, n) == doctest::Approx(expected).epsilon(1e-6));
+  }
+}
+
 TEST_CASE("damaged checkpoints are refused with the tensor's name") {
   const auto drop = [](const std::string& suffix) { return [suffix](RawTensors& t) { t.erase(kModule + suffix); }; };
   const auto reshape = [](const std::string& suffix, std::vector<int64_t> shape) {
@@ -324,7 +387,9 @@ TEST_CASE("what a quantization_config may say") {
       {compressed("float-quantized", R"({"num_bits":8,"type":"float"})"), "format \"float-quantized\" cannot be read"},
       {compressed("pack-quantized", R"({"num_bits":8,"type":"float"})"), "float of 8 bits (fp8)"},
       {compressed("nvfp4-pack-quantized", R"({"num_bits":4,"type":"float"})"), "float of 4 bits (fp4)"},
-      {compressed("pack-quantized", R"({"num_bits":4,"strategy":"block"})"), "strategy \"block\""},
+      {compressed("pack-quantized", R"({"num_bits":8,"strategy":"block"})"), "strategy \"block\""},
+      {compressed("int-quantized", R"({"num_bits":4,"strategy":"block","block_structure":[128,128]})"),
+       "128 x 128 by 4 bits"},
       {compressed("marlin-24", R"({"num_bits":4})"), "format \"marlin-24\""},
       {R"({"quant_method":"compressed-tensors","sparsity_config":{"format":"sparse-24-bitmask"}})",
        "sparse-24-bitmask"},

@@ -46,6 +46,8 @@ class WeightSource {
   // nullptr when there is none.
   virtual const TensorEntry* find(std::string_view name) const = 0;
   virtual const std::string& file_name(int file_idx) const = 0;
+  // How matrices of codes are laid out, as --quantization spells it: "gptq", "gguf"; empty: all are floats.
+  virtual std::string_view layout() const { return {}; }
 
   // Rows [begin, end) of a tensor of rank 1 (elements) or 2, in one of kF32, kF16, kBf16. Reads in place when the
   // file's layout allows, else through `scratch`, which must live as long as the result is used.

@@ -1,5 +1,7 @@
 // linear, linear_silu_and_mul and embedding with integer weights: every format that a device supports, over odd shapes,
-// with codes of the whole range. The inner sums are exact on every back-end, so that only f32 sums over groups differ.
+// with codes of the whole range. With 8-bit activations the inner sums are exact on every back-end, so that only f32
+// sums over groups differ; with activations as they are a product is that of the same values as a float weight, to the
+// bit.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -52,8 +54,17 @@ QuantizedHostRows random_rows(Rng& rng, const WeightSpec& spec, int64_t n, int64
   return rows;
 }
 
-// Sums of size 1 over some groups, each term rounded twice: 16 roundings of 2^-24 a group's share allowed.
+// Formats whose products are tested with activations as they are, too.
+constexpr WeightSpec kAsIsSpecs[] = {
+    integer_spec(kInt8, 0, true),         integer_spec(kInt8, 32, false),        integer_spec(kInt8, 128, true),
+    integer_spec(kInt4, 0, false),        integer_spec(kInt4, 32, true),         integer_spec(kInt4, 64, false),
+    integer_spec(kInt4, 32, false, true), integer_spec(kInt4, 128, false, true),
+};
+
+// Sums of size 1 over some groups, each term rounded twice: 16 roundings of 2^-24 a group's share allowed; as many for
+// each element where x stays as it is.
 Tolerance quantized_tolerance(DType out, const WeightSpec& spec, int64_t k) {
+  if (!spec.quantizes_activations()) return {.rel = ulp_of(out), .abs = 0x1p-19 * std::sqrt(static_cast<double>(k))};
   const int64_t num_terms = spec.two_level ? 1 : spec.num_groups(k);
   return {.rel = ulp_of(out), .abs = 0x1p-20 * std::sqrt(static_cast<double>(num_terms))};
 }
@@ -268,6 +279,74 @@ void add_invariance(Report& report, Sides sides, const WeightSpec& spec, DType a
   }
 }
 
+// The values as a float weight of act dtype give the same bits, whatever the number of rows.
+void add_as_floats(Report& report, Sides sides, const WeightSpec& spec, DType act) {
+  Family family(report, fmt::format("linear {} by {} as by floats", act_name(act), weight_spec_name(spec)));
+  if (!family.selected()) return;
+  for (const auto& [n, k] : {std::pair{33, 70}, std::pair{64, 1056}, std::pair{32, 2080}}) {
+    Rng rng(test_seed(), static_cast<uint64_t>(n + k));
+    const QuantizedHostRows rows = random_rows(rng, spec, n, k);
+    for (const Tensor& scales : {rows.view().scales, rows.view().offsets}) {
+      for (int64_t i = 0; scales.defined() && i < scales.num_elements(); ++i) {
+        float& value = scales.data<float>()[i];
+        value = stored_scale(spec, value);
+      }
+    }
+    const HostTensor floats = dequantize_rows(rows);
+    for (const int64_t m : {1, 4, 16, 17, 70}) {
+      const HostTensor x = random_tensor(rng, act, {m, k});
+      Side& side = sides.actual;
+      const auto product = [&](const PackedWeight& weight) {
+        const Tensor out = side.put(poisoned_tensor(act, {m, n}));
+        side.ops().linear(side.stream(), {.x = side.put(x), .weight = &weight, .bias = Tensor(), .out = out});
+        HostTensor result = side.get(out);
+        side.clear();
+        return result;
+      };
+      const HostTensor of_codes = product(side.put_quantized(rows));
+      const HostTensor of_floats = product(side.put_weight(floats, act == DType::kF32 ? Codes::kF32 : Codes::kBf16));
+      family.check(fmt::format("m {} n {} k {}", m, n, k), equal_bits("out", of_codes, of_floats));
+    }
+  }
+}
+
+// Several matrices in a weight: each product reads its own.
+void add_matrices(Report& report, Sides sides, const WeightSpec& spec) {
+  Family family(report, fmt::format("linear by one of several matrices of {}", weight_spec_name(spec)));
+  if (!family.selected()) return;
+  constexpr int64_t kNumMatrices = 3;
+  for (const auto& [n, k] : {std::pair{34, 70}, std::pair{96, 320}}) {
+    Rng rng(test_seed(), static_cast<uint64_t>(n + k));
+    const HostTensor w = random_tensor(rng, DType::kF32, {kNumMatrices * n, k}, 1 / std::sqrt(static_cast<float>(k)));
+    for (const int64_t m : {1, 17}) {
+      const HostTensor x = random_tensor(rng, DType::kBf16, {m, k});
+      for (int64_t i = 0; i < kNumMatrices; ++i) {
+        family.compare(
+            sides.actual, sides.expected, fmt::format("matrix {}, m {} n {} k {}", i, m, n, k),
+            [&](Side& side) -> Outputs {
+              const PackedWeight& weight = side.put_matrices(w, spec, kNumMatrices);
+              const Tensor out = side.put(poisoned_tensor(DType::kBf16, {m, n}));
+              side.ops().linear(side.stream(),
+                                {.x = side.put(x), .weight = &weight, .bias = Tensor(), .out = out, .matrix_idx = i});
+              const Tensor half = side.put_activations(poisoned_tensor(DType::kBf16, {m, n / 2}));
+              bind_ops(side.ops())
+                  .ops.linear_silu_and_mul(side.stream(), {.x = side.put_activations(x),
+                                                           .weight = &weight,
+                                                           .bias = Tensor(),
+                                                           .gate_up = side.put(poisoned_tensor(DType::kBf16, {m, n})),
+                                                           .out = half,
+                                                           .matrix_idx = i});
+              const Tolerance tolerance{.rel = 8 * ulp_of(DType::kBf16), .abs = 0x1p-16};
+              Outputs outputs;
+              outputs.push_back({"out", side.get(out), tolerance});
+              outputs.push_back({"silu", side.get(half), tolerance});
+              return outputs;
+            });
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void add_quantized_linear_cases(Report& report, Sides sides) {
@@ -284,6 +363,22 @@ void add_quantized_linear_cases(Report& report, Sides sides) {
     }
     add_extremes(report, sides, spec);
     add_embedding(report, sides, spec);
+  }
+  for (const WeightSpec& stored : kAsIsSpecs) {
+    const WeightSpec spec = stored.with_activations(Activations::kAsIs);
+    if (!sides.actual.device().supports(spec)) continue;
+    for (const DType act : kActs) {
+      if (act == DType::kF32 && spec.has_groups() && spec.tile.columns != 64) continue;
+      add_linear(report, sides, spec, act);
+      add_linear_silu_and_mul(report, sides, spec, act);
+      add_special_rows(report, sides, spec, act);
+      add_invariance(report, sides, spec, act);
+      add_as_floats(report, sides, spec, act);
+    }
+    add_extremes(report, sides, spec);
+  }
+  for (const WeightSpec& spec : {WeightSpec{}, integer_spec(kInt8, 32), integer_spec(kInt4, 64, false, true)}) {
+    if (sides.actual.device().supports(spec)) add_matrices(report, sides, spec);
   }
 }
 

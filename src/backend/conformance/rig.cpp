@@ -94,6 +94,17 @@ const PackedWeight& Side::put_quantized(const QuantizedRows& rows) {
                       });
 }
 
+const PackedWeight& Side::put_matrices(const Tensor& rows, const WeightSpec& spec, int64_t num_matrices) {
+  const int64_t n = rows.dim(0) / num_matrices;
+  const WeightDesc desc{.out_features = n, .in_features = rows.dim(1), .spec = spec, .num_matrices = num_matrices};
+  weights_.push_back(std::make_unique<PackedWeight>(device_.create_weight(desc).value()));
+  for (int64_t i = num_matrices - 1; i >= 0; --i) {
+    const Status status = device_.pack_rows(*weights_.back(), {.matrix_idx = i}, rows.rows(i * n, (i + 1) * n));
+    CHECK(status.ok(), "{}", status.message());
+  }
+  return *weights_.back();
+}
+
 KvView Side::put_kv(const KvGroupDesc& desc, int64_t num_blocks) {
   caches_.push_back(KvStorage::create(device_, {&desc, 1}, num_blocks).value());
   const Buffer& buffer = caches_.back().buffer();

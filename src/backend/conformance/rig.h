@@ -35,6 +35,8 @@ class Side {
   const PackedWeight& put_weight(const Tensor& rows, const WeightSpec& spec);
   const PackedWeight& put_weight(const Tensor& rows, Codes codes) { return put_weight(rows, {.codes = codes}); }
   const PackedWeight& put_quantized(const QuantizedRows& rows);
+  // A weight of num_matrices; rows: of the first one, then of the second.
+  const PackedWeight& put_matrices(const Tensor& rows, const WeightSpec& spec, int64_t num_matrices);
   // num_blocks blocks full of NaN.
   KvView put_kv(const KvGroupDesc& desc, int64_t num_blocks);
   void clear();  // ends the case

@@ -153,7 +153,7 @@ class CpuDevice final : public Device {
     if (!spec.has_integer_codes()) return true;
     const int64_t group_size = spec.tile.columns;
     return spec.tile.rows == 1 && (group_size == 0 || group_size == 32 || group_size % 64 == 0) &&
-           spec.activations == default_activations(spec);
+           (!spec.quantizes_activations() || spec.activations == default_activations(spec));
   }
   Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) override;
   Status pack_quantized_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows) override;

@@ -22,13 +22,15 @@ struct GemmParams {
   int64_t x_stride;  // elements
   int64_t m, n, k;   // n: columns of out; with silu_and_mul the weight has 2 n rows and n is a multiple of 16
   const char* weight;
-  Elem weight_elem;
-  IntLayout weight_ints;  // of an integer weight; weight_elem does not matter then
+  Elem weight_elem;       // of an integer weight: what it becomes where x stays as it is
+  IntLayout weight_ints;  // of an integer weight
+  bool quantizes_x;       // x becomes 8-bit codes
   const void* bias;  // of x_elem, or null
   void* out;
   Elem out_elem;
   int64_t out_stride;
   bool silu_and_mul;
+  int64_t up_blocks;  // with silu_and_mul: n-blocks from a gate n-block to its up n-block
   char* packed_x;    // filled by pack_x
 };
 

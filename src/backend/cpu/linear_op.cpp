@@ -43,6 +43,7 @@ template <typename Params>
 GemmParams gemm_params(const Params& p) {
   const Tensor &x = p.x, &bias = p.bias, &out = p.out;
   const PackedWeight& weight = *p.weight;
+  const WeightSpec& spec = weight.desc().spec;
   return {.x = x.raw(),
           .x_elem = elem_of(x.dtype()),
           .x_stride = x.stride(0),
@@ -50,13 +51,15 @@ GemmParams gemm_params(const Params& p) {
           .n = out.dim(1),
           .k = x.dim(1),
           .weight = weight.matrix(p.matrix_idx),
-          .weight_elem = elem_of(weight.desc().spec.codes),
+          .weight_elem = spec.has_integer_codes() ? elem_of(x.dtype()) : elem_of(spec.codes),
           .weight_ints = int_layout_of(weight.desc()),
+          .quantizes_x = spec.quantizes_activations(),
           .bias = bias.defined() ? bias.raw() : nullptr,
           .out = out.raw(),
           .out_elem = elem_of(out.dtype()),
           .out_stride = out.stride(0),
           .silu_and_mul = false,
+          .up_blocks = 0,
           .packed_x = nullptr};
 }
 
@@ -96,6 +99,7 @@ void linear_silu_and_mul(Stream& stream, const LinearSiluAndMulParams& p) {
   if (intermediate_size % kNBlock == 0) {
     GemmParams gemm = gemm_params(p);
     gemm.silu_and_mul = true;
+    gemm.up_blocks = intermediate_size / kNBlock;
     run_gemm(context, gemm);
     return;
   }

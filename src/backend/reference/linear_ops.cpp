@@ -18,7 +18,7 @@ namespace {
 class ProductRow {
  public:
   ProductRow(const Tensor& x, int64_t i, const PackedWeight& weight, int64_t matrix_idx)
-      : weight_(weight), matrix_idx_(matrix_idx) {
+      : weight_(weight), matrix_idx_(matrix_idx), act_(x.dtype()) {
     const WeightDesc& desc = weight.desc();
     values_.resize(static_cast<size_t>(desc.in_features));
     for (int64_t k = 0; k < desc.in_features; ++k) values_[static_cast<size_t>(k)] = static_cast<float>(load(x, i, k));
@@ -32,7 +32,10 @@ class ProductRow {
 
   // Its product with row n of the weight, plus bias[n].
   double dot(int64_t n, const Tensor& bias) const {
-    const double sum = codes_.empty() ? dot_values(n) : dot_codes(n);
+    const WeightSpec& spec = weight_.desc().spec;
+    const double sum = spec.quantizes_activations() ? dot_codes(n)
+                       : spec.has_integer_codes()   ? dot_dequantized(n)
+                                                    : dot_values(n);
     return bias.defined() ? sum + load(bias.raw(), bias.dtype(), n) : sum;
   }
 
@@ -44,6 +47,15 @@ class ProductRow {
       sum += static_cast<double>(values_[static_cast<size_t>(k)]) *
              load(weight_.matrix(matrix_idx_), value_dtype(weight_.desc().spec), n * in_features + k);
     }
+    return sum;
+  }
+
+  double dot_dequantized(int64_t n) const {
+    const int64_t in_features = weight_.desc().in_features;
+    std::vector<float> row(static_cast<size_t>(in_features));
+    dequantize_row(quantized_view(weight_, matrix_idx_), n, row.data());
+    double sum = 0;
+    for (size_t k = 0; k < row.size(); ++k) sum += static_cast<double>(values_[k]) * round_to(act_, row[k]);
     return sum;
   }
 
@@ -75,6 +87,7 @@ class ProductRow {
 
   const PackedWeight& weight_;
   const int64_t matrix_idx_;
+  const DType act_;
   std::vector<float> values_, scales_;
   std::vector<Outlier> outliers_;
   std::vector<int8_t> codes_;

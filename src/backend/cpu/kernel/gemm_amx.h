@@ -164,7 +164,6 @@ static void amx_pack_int8_rows(const GemmParams& p, int64_t first_row, int64_t n
 
 static void gemm_amx_few_rows(const GemmParams& p, int64_t first_n_block, int64_t num_n_blocks, float* sums) {
   const int64_t steps = k_steps(p), block_bytes = steps * kTileBytes;
-  const int64_t up_blocks = p.silu_and_mul ? p.n / kNBlock : 0;
   const bool packed = p.k % kKStep != 0;
   const TileRows a{.base = packed ? p.packed_x : static_cast<const char*>(p.x),
                    .row_stride = packed ? steps * 64 : p.x_stride * 2,
@@ -179,7 +178,7 @@ static void gemm_amx_few_rows(const GemmParams& p, int64_t first_n_block, int64_
     int64_t num_blocks = 0;
     for (int64_t j = 0; j < count; ++j) blocks[num_blocks++] = p.weight + (first + j) * block_bytes;
     for (int64_t j = 0; j < count && p.silu_and_mul; ++j) {
-      blocks[num_blocks++] = p.weight + (first + j + up_blocks) * block_bytes;
+      blocks[num_blocks++] = p.weight + (first + j + p.up_blocks) * block_bytes;
     }
     const auto b = [&](int64_t s, int64_t j) { return blocks[j] + s * kTileBytes; };
     amx_row_product<true>(a, b, num_blocks, steps, sums, stride, false);
@@ -316,7 +315,7 @@ static void multiply_many_rows(const GemmParams& p, const GemmPlan& plan, int64_
     const int64_t n_block = first_n_block + i * per_pair;
     const char* b0 = p.weight + n_block * block_bytes;
     const bool is_single = !p.silu_and_mul && n_block + 1 == first_n_block + num_n_blocks;
-    return {b0, is_single ? nullptr : b0 + (p.silu_and_mul ? p.n / kNBlock : 1) * block_bytes, n_block};
+    return {b0, is_single ? nullptr : b0 + (p.silu_and_mul ? p.up_blocks : 1) * block_bytes, n_block};
   };
   // kUnpack: what comes after pair i and its steps [begin, end), unless it is a single n-block.
   const auto steps_after = [&](int64_t i, int64_t begin, int64_t end) -> PairSteps {

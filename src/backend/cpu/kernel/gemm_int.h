@@ -19,7 +19,8 @@ constexpr int64_t kIntGroup = 4;          // n-blocks worked on together
 constexpr int64_t kIntRowsPerChunk = 48;  // rows of x that stay in L2: 48 x 3072 B = 147 KB
 constexpr int64_t kIntAhead = 1024;       // bytes that memory is asked for ahead, in each n-block
 
-SPATE_INLINE bool is_int(const GemmParams& p) { return p.weight_ints.codes != CodeType::kNone; }
+// A product of codes by codes; other integer weights become floats (dequantize.h).
+SPATE_INLINE bool is_int(const GemmParams& p) { return p.weight_ints.codes != CodeType::kNone && p.quantizes_x; }
 
 static GemmPlan int_plan(const GemmParams& p, int num_threads) {
   GemmPlan plan;
@@ -275,14 +276,13 @@ static void int_rows(const GemmParams& p, const IntX& x, int64_t row, int64_t nu
 template <typename Fn>
 SPATE_INLINE void for_int_blocks(const GemmParams& p, int64_t first_n_block, int64_t num_n_blocks, const Fn& fn) {
   const IntLayout& w = p.weight_ints;
-  const int64_t up_blocks = p.silu_and_mul ? p.n / kNBlock : 0;  // n-blocks from a gate block to its up block
   const int64_t step = p.silu_and_mul ? kIntGroup / 2 : kIntGroup;
   for (int64_t group = first_n_block; group < first_n_block + num_n_blocks; group += step) {
     const int64_t count = min_of(step, first_n_block + num_n_blocks - group);
     IntBlocks blocks;
     blocks.count = p.silu_and_mul ? 2 * count : count;
     for (int64_t j = 0; j < blocks.count; ++j) {
-      blocks.block[j] = p.weight + (j < count ? group + j : group + j - count + up_blocks) * w.block_bytes;
+      blocks.block[j] = p.weight + (j < count ? group + j : group + j - count + p.up_blocks) * w.block_bytes;
       blocks.next[j] = blocks.block[j] + step * w.block_bytes;
     }
     fn(blocks, group, count);

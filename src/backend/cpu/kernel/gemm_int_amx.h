@@ -444,7 +444,7 @@ static void int_amx_many_rows(const GemmParams& p, const GemmPlan& plan, int64_t
     const int64_t n_block = first_n_block + stage.pair * per_pair;
     const char* b0 = p.weight + n_block * w.block_bytes;
     const bool has_second = p.silu_and_mul || n_block + 1 < first_n_block + num_n_blocks;
-    stage.blocks = {b0, has_second ? b0 + (p.silu_and_mul ? p.n / kNBlock : 1) * w.block_bytes : nullptr, n_block};
+    stage.blocks = {b0, has_second ? b0 + (p.silu_and_mul ? p.up_blocks : 1) * w.block_bytes : nullptr, n_block};
   };
   // To the stage that comes after it: the next panel of the chunk, then the next pair, then the next chunk.
   const auto advance = [&](Stage& stage) {

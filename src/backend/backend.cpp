@@ -30,7 +30,9 @@ void Device::run_step(Stream&, const StepKey&, const std::function<void()>& step
 
 bool Device::supports(const WeightSpec& spec) const { return !spec.has_integer_codes(); }
 
-bool Device::supports_kv(DType dtype) const { return dtype == DType::kF32 || dtype == DType::kBf16; }
+bool Device::supports_kv(const KvGroupDesc& desc) const {
+  return desc.kind != KvKind::kLatent && (desc.dtype == DType::kF32 || desc.dtype == DType::kBf16);
+}
 
 void check_row_place(const WeightDesc& desc, RowPlace place, int64_t num_rows, int64_t width) {
   CHECK(width == desc.in_features && place.row >= 0 && place.row + num_rows <= desc.out_features &&

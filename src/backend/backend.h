@@ -149,20 +149,30 @@ class PackedWeight {
   Buffer storage_;
 };
 
-enum class KvKind : uint8_t { kFull, kWindow };  // what the group's blocks hold
+// What a layer stores of a token.
+enum class KvKind : uint8_t {
+  kFull,    // k and v of num_kv_heads heads
+  kWindow,  // the same; no query looks further back than the window
+  kLatent,  // one vector for all heads: kv_lora_rank compressed elements, then qk_rope_head_dim rotated ones
+};
 
-// The KV cache of one layer, of a rank: what is stored for a token.
+// The KV cache of one layer, of a rank. Only the device knows what it takes: Device::kv_block_bytes().
 struct KvGroupDesc {
   KvKind kind = KvKind::kFull;
-  int64_t num_kv_heads = 0;   // of this rank
-  int64_t head_dim = 0;       // of k and of v
-  int64_t kv_block_size = 0;  // tokens in a block; a multiple of 16
+  int64_t num_kv_heads = 0;      // of this rank; 0 with kLatent
+  int64_t head_dim = 0;          // of k and of v; 0 with kLatent
+  int64_t kv_lora_rank = 0;      // kLatent
+  int64_t qk_rope_head_dim = 0;  // kLatent
+  int64_t kv_block_size = 0;     // tokens in a block; a multiple of 16
   // kBf16, kF32, or kI8: codes with one f32 scale for each token, head and part (k, v): max|x| / 127, rounding as in
-  // quantize_activations().
+  // quantize_activations(). No kI8 with kLatent yet.
   DType dtype = DType::kBf16;
+
+  int64_t latent_width() const { return kv_lora_rank + qk_rope_head_dim; }
 };
 
 // The blocks of one layer: num_blocks times block_bytes of opaque bytes, block b at data + b * block_bytes.
+// Made by KvStorage (backend/kv_storage.h).
 struct KvView {
   KvGroupDesc desc;
   void* data = nullptr;
@@ -244,10 +254,12 @@ class Device {
   // quantised as quantize_row() does it, symmetrically (an offset is zero). pack_quantized_rows takes rows of the
   // weight's own codes and scales (WeightSpec::stores_as).
   virtual bool supports(const WeightSpec& spec) const;  // the others must not be asked for; default: f32 and bf16
-  virtual bool supports_kv(DType dtype) const;          // the same
+  // Whether ops read and write such a cache. Default: heads of f32 and bf16.
+  virtual bool supports_kv(const KvGroupDesc& desc) const;
   virtual Result<PackedWeight> create_weight(const WeightDesc& desc) = 0;
   virtual Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) = 0;
   virtual Status pack_quantized_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows);
+  // Of one block of one layer, padding included. Also where supports_kv() says no.
   virtual int64_t kv_block_bytes(const KvGroupDesc& desc) const = 0;
 
   // (d) How a step runs. `step` launches a forward pass and sampling. The default calls it (eager); a capturing back-end may

@@ -12,6 +12,7 @@ DType act_dtype(const char* op, const Tensor& tensor) {
 }
 
 void check_kv(const char* op, const KvView& kv, DType act) {
+  CHECK(kv.desc.kind != KvKind::kLatent, "{}: a latent cache has no heads", op);
   CHECK(kv.desc.dtype == DType::kBf16 || kv.desc.dtype == DType::kF32 || kv.desc.dtype == DType::kI8,
         "{}: the cache holds bf16, f32 or i8, not {}", op, dtype_name(kv.desc.dtype));
   CHECK(kv.desc.dtype == act || kv.desc.dtype == DType::kI8 || act == DType::kF32, "{}: a cache of {} beside activations of {}", op,

@@ -89,7 +89,7 @@ Result<int> run_bench_kernel(const Arguments& arguments) {
       return unimplemented("--quantization: weights of {} do not run on {}", weight_spec_name(spec), device->kind());
     }
   }
-  if (!device->supports_kv(options.kv_dtype)) {
+  if (!device->supports_kv({.dtype = options.kv_dtype})) {
     return unimplemented("--kv-cache-dtype: a KV cache of {} does not run on {}", dtype_name(options.kv_dtype),
                          device->kind());
   }

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 
+#include "backend/kv_storage.h"
 #include "cli/commands.h"
 #include "cli/llm_arguments.h"
 #include "model/checkpoint_summary.h"
@@ -21,7 +22,8 @@ Result<int> run_inspect(const Arguments& arguments) {
   const DType act_dtype = act_dtype_of(m);
   ASSIGN_OR_RETURN(const Quantization quantization, parse_quantization(m.quantization));
   const BackEnd* named = find_back_end(m.device);
-  const BackEndDefaults& defaults = (named != nullptr ? *named : host_back_end()).defaults;
+  const BackEnd& back_end = named != nullptr ? *named : host_back_end();
+  const BackEndDefaults& defaults = back_end.defaults;
   const int max_num_batched_tokens = m.max_num_batched_tokens > 0 ? m.max_num_batched_tokens : defaults.max_num_batched_tokens;
   const int max_num_seqs = m.max_num_seqs > 0 ? m.max_num_seqs : defaults.max_num_seqs;
   const int64_t max_model_len = m.max_model_len > 0 ? m.max_model_len : config.max_position_embeddings;
@@ -38,6 +40,8 @@ Result<int> run_inspect(const Arguments& arguments) {
                                                             .max_num_batched_tokens = max_num_batched_tokens,
                                                             .max_num_logits = defaults.max_num_logits,
                                                             .max_model_len = max_model_len}));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, back_end.make_device({.num_threads = 1}));
+  const int64_t block_bytes = kv_block_bytes(*device, memory.kv_groups);
   std::printf("%s\n", config.architecture.c_str());
   print_row("parameters", fmt::format("{:.3f} billion", static_cast<double>(memory.num_parameters) / 1e9));
   print_row("layers", fmt::format("{} x hidden {} x intermediate {}", config.num_layers, config.hidden_size,
@@ -50,22 +54,23 @@ Result<int> run_inspect(const Arguments& arguments) {
   if (weights != nullptr) std::printf("tensors\n%s", format_checkpoint_summary(summarize_checkpoint(*weights)).c_str());
 
   const char* per_rank = m.tensor_parallel_size > 1 ? " a rank" : "";
-  const int64_t kv_bytes = max_model_len * memory.kv_bytes_per_token;
+  const int64_t kv_bytes = (max_model_len + m.block_size - 1) / m.block_size * block_bytes;
   const int64_t need = memory.weight_bytes + memory.workspace_bytes + kv_bytes;
   const int64_t free_bytes = static_cast<int64_t>(::sysconf(_SC_AVPHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
   std::printf("memory%s (%s)\n", per_rank, act_dtype == DType::kBf16 ? "bfloat16" : "float32");
   print_row("weights", format_bytes(memory.weight_bytes));
   print_row("workspace", fmt::format("{} for steps of {} tokens", format_bytes(memory.workspace_bytes), max_num_batched_tokens));
   print_row("KV cache", fmt::format("{} a token, {} for one sequence of {} tokens, {} for {}",
-                                    format_bytes(memory.kv_bytes_per_token), format_bytes(kv_bytes), max_model_len,
+                                    format_bytes(block_bytes / m.block_size), format_bytes(kv_bytes), max_model_len,
                                     format_bytes(kv_bytes * max_num_seqs), max_num_seqs));
-  print_row("fits this machine", need <= free_bytes ? fmt::format("yes: one full sequence needs {}, {} are free", format_bytes(need),
-                                                                  format_bytes(free_bytes))
-                                                    : fmt::format("no: one full sequence needs {}, {} are free; try "
-                                                                  "--max-model-len {}",
-                                                                  format_bytes(need), format_bytes(free_bytes),
-                                                                  std::max<int64_t>(0, (free_bytes - need + kv_bytes) /
-                                                                                           memory.kv_bytes_per_token)));
+  if (need <= free_bytes) {
+    print_row("fits this machine",
+              fmt::format("yes: one full sequence needs {}, {} are free", format_bytes(need), format_bytes(free_bytes)));
+  } else {
+    const int64_t num_blocks = std::max<int64_t>(0, free_bytes - need + kv_bytes) / block_bytes;
+    print_row("fits this machine", fmt::format("no: one full sequence needs {}, {} are free; try --max-model-len {}",
+                                               format_bytes(need), format_bytes(free_bytes), num_blocks * m.block_size));
+  }
   return 0;
 }
 

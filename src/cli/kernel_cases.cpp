@@ -5,6 +5,7 @@
 #include <cstring>
 #include <tuple>
 
+#include "backend/kv_storage.h"
 #include "backend/ops.h"
 #include "base/rng.h"
 #include "batch/plan_builder.h"
@@ -141,7 +142,7 @@ class Cases {
   Status run_logits();
   Status run_state();
   struct KvCopies {
-    std::vector<KvView> views;
+    KvStorage storage;
     double bytes_per_token = 0;  // of one layer, k and v
   };
   Result<KvCopies> make_kv(int64_t count, int64_t num_tokens);
@@ -222,14 +223,13 @@ Result<Cases::KvCopies> Cases::make_kv(int64_t count, int64_t num_tokens) {
                          .kv_block_size = options_.kv_block_size,
                          .dtype = options_.kv_dtype};
   const int64_t num_blocks = (num_tokens + desc.kv_block_size - 1) / desc.kv_block_size;
-  const int64_t block_bytes = device_.kv_block_bytes(desc);
   ASSIGN_OR_RETURN(const Tensor k, random(act_, {num_tokens, desc.num_kv_heads, desc.head_dim}));
   ASSIGN_OR_RETURN(const Tensor slots, ints(num_tokens, [](int64_t i) { return i; }));
-  KvCopies kv{.views = {}, .bytes_per_token = kv_token_bytes()};
-  for (int64_t i = 0; i < count; ++i) {
-    ASSIGN_OR_RETURN(const Tensor bytes, empty(DType::kU8, {num_blocks, block_bytes}));
-    kv.views.push_back({.desc = desc, .data = bytes.raw(), .block_bytes = block_bytes, .num_blocks = num_blocks});
-    ops_.kv_write(stream_, {.k = k, .v = k, .slot_mapping = slots, .kv = kv.views.back()});
+  KvCopies kv{.storage = {}, .bytes_per_token = kv_token_bytes()};
+  const std::vector<KvGroupDesc> groups(static_cast<size_t>(count), desc);
+  ASSIGN_OR_RETURN(kv.storage, KvStorage::create(device_, groups, num_blocks));
+  for (const KvView& view : kv.storage.views()) {
+    ops_.kv_write(stream_, {.k = k, .v = k, .slot_mapping = slots, .kv = view});
   }
   return kv;
 }
@@ -263,7 +263,7 @@ Status Cases::run_attention() {
     one.ops = 4 * static_cast<double>(c.num_heads * c.head_dim) * pairs;
     one.call = [&](int64_t copy) {
       ops_.attention_paged(stream_, {.q = q,
-                                     .kv = kv.views[static_cast<size_t>(copy)],
+                                     .kv = kv.storage.views()[static_cast<size_t>(copy)],
                                      .block_table = blocks.reshaped({num_seqs, blocks_per_seq}),
                                      .seq_rows = rows,
                                      .cu_seqlens_q = cu_seqlens_q,
@@ -372,7 +372,7 @@ Status Cases::run_kv() {
       const Tensor k = qkv[i].columns(k_begin, v_begin).split_last(kv_heads, c.head_dim);
       const Tensor v = qkv[i].columns(v_begin, width).split_last(kv_heads, c.head_dim);
       if (name == "rope") ops_.rope(stream_, {.positions = slots, .cos_sin = cos_sin, .x = q});
-      if (name == "kv_write") ops_.kv_write(stream_, {.k = k, .v = v, .slot_mapping = slots, .kv = kv.views[i]});
+      if (name == "kv_write") ops_.kv_write(stream_, {.k = k, .v = v, .slot_mapping = slots, .kv = kv.storage.views()[i]});
       if (name == "qk_norm_rope_kv_write") {
         ops_.qk_norm_rope_kv_write(stream_, {.q = q,
                                              .k = k,
@@ -383,10 +383,10 @@ Status Cases::run_kv() {
                                              .positions = slots,
                                              .cos_sin = cos_sin,
                                              .slot_mapping = slots,
-                                             .kv = kv.views[i]});
+                                             .kv = kv.storage.views()[i]});
       }
       if (name == "kv_copy_blocks") {
-        ops_.kv_copy_blocks(stream_, {.kv = kv.views[i], .src_dst = src_dst.reshaped({num_blocks, 2})});
+        ops_.kv_copy_blocks(stream_, {.kv = kv.storage.views()[i], .src_dst = src_dst.reshaped({num_blocks, 2})});
       }
     };
     give(one);

@@ -21,11 +21,10 @@ namespace fs = std::filesystem;
 
 // A KV cache in main memory shares it with everything else: at most 4 GiB, at most 30 % of what is free. 0: as much as
 // the device's share of memory allows.
-int64_t kv_cache_bytes(const BackEnd& back_end, const LlmConfig& llm, int64_t useful_bytes) {
-  if (llm.kv_cache_bytes > 0) return llm.kv_cache_bytes;
+int64_t max_kv_cache_bytes(const BackEnd& back_end) {
   if (!back_end.shares_host_memory) return 0;
   const int64_t free_bytes = static_cast<int64_t>(::sysconf(_SC_AVPHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
-  return std::min({useful_bytes, int64_t{4} << 30, free_bytes * 3 / 10});
+  return std::min(int64_t{4} << 30, free_bytes * 3 / 10);
 }
 
 std::string model_name(const std::string& path) {
@@ -130,7 +129,8 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
       .max_num_logits = defaults.max_num_logits,
       .max_model_len = static_cast<int>(llm.max_model_len),
       .kv_block_size = llm.kv_block_size,
-      .kv_cache_bytes = 0,
+      .kv_cache_bytes = llm.kv_cache_bytes,
+      .max_kv_cache_bytes = max_kv_cache_bytes(back_end),
       .memory_fraction = llm.device_memory_share > 0 && !back_end.shares_host_memory ? llm.device_memory_share
                                                                                       : defaults.memory_share,
   };
@@ -139,13 +139,6 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
       ASSIGN_OR_RETURN(weights, open_weights(path));
       config.weights = weights.get();
     }
-    ASSIGN_OR_RETURN(const ModelMemory memory,
-                     Model::memory(model->config, {.rank = 0, .size = 1},
-                                   {.act_dtype = config.act_dtype, .kv_dtype = config.kv_dtype}));
-    const int64_t len = llm.max_model_len > 0 ? llm.max_model_len : model->config.max_position_embeddings;
-    const int64_t padded_len = (len + config.kv_block_size - 1) / config.kv_block_size * config.kv_block_size;
-    config.kv_cache_bytes =
-        kv_cache_bytes(back_end, llm, padded_len * config.max_num_seqs * memory.kv_bytes_per_token);
     ASSIGN_OR_RETURN(model->ranks, RankGroup::create(config, [&](int64_t done, int64_t total) {
                        if (progress) progress(total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1.0);
                      }));

@@ -79,6 +79,20 @@ TEST_CASE("a tokenizer larger than the model's vocabulary is warned of") {
   CHECK(warnings(40)[0].find("ids up to 47, but vocab_size is 40") != std::string::npos);
 }
 
+TEST_CASE("one sequence at a time has the whole context of the model") {
+  // Blocks of the bundled model take 7.5 KiB a token on the CPU, a quarter of it padding.
+  LlmConfig llm;
+  llm.model = (repo_root() / "models" / "mini-qwen3").string();
+  llm.device = host_back_end().name;
+  llm.device_options.num_threads = 1;
+  llm.dummy_weights = true;
+  llm.max_num_seqs = 1;
+  const auto loaded = load_model(llm);
+  REQUIRE_MESSAGE(loaded.ok(), loaded.status().to_string());
+  CHECK((*loaded)->ranks->memory_plan().max_model_len == 4096);
+  CHECK_FALSE((*loaded)->ranks->memory_plan().max_model_len_reduced);
+}
+
 TEST_CASE("a model that is not there, and a file that is no GGUF") {
   CHECK(load_model(reference_model("nothing.gguf")).status().message().find("or a *.gguf file") != std::string::npos);
   LlmConfig llm = reference_model("");

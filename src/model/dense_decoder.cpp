@@ -198,13 +198,10 @@ Status DenseDecoder::allocate_workspace(TensorParallel tp) {
 }
 
 ModelMemory DenseDecoder::memory() const {
-  ModelMemory memory{
-      .num_parameters = num_parameters_, .weight_bytes = weight_bytes_, .workspace_bytes = workspace_bytes_};
-  for (const KvGroupDesc& group : kv_groups_) {
-    const int64_t scale_bytes = group.dtype == DType::kI8 ? 4 : 0;
-    memory.kv_bytes_per_token += 2 * group.num_kv_heads * (group.head_dim * dtype_bytes(group.dtype) + scale_bytes);
-  }
-  return memory;
+  return {.num_parameters = num_parameters_,
+          .weight_bytes = weight_bytes_,
+          .workspace_bytes = workspace_bytes_,
+          .kv_groups = kv_groups_};
 }
 
 Status DenseDecoder::load(const WeightSource& source, const LoadProgress& progress) {

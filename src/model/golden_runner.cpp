@@ -11,6 +11,7 @@
 #include <optional>
 #include <thread>
 
+#include "backend/kv_storage.h"
 #include "base/rng.h"
 #include "base/tensor_compare.h"
 #include "model/model.h"
@@ -188,7 +189,7 @@ class GoldenRank {
     step_ = &step;
     const StepBatch batch = upload_batch(step);
     const StepContext ctx{
-        .stream = *stream_, .ops = bound_.ops, .communicator = communicator_, .batch = batch, .kv = kv_};
+        .stream = *stream_, .ops = bound_.ops, .communicator = communicator_, .batch = batch, .kv = kv_.views()};
     model_->forward(ctx);
     std::vector<int32_t> row_ids(static_cast<size_t>(batch.num_tokens()));
     for (size_t i = 0; i < row_ids.size(); ++i) row_ids[i] = static_cast<int32_t>(i);
@@ -223,14 +224,8 @@ class GoldenRank {
       blocks_.emplace_back(block_ids.end() - blocks_of(sequence), block_ids.end());
       block_ids.resize(block_ids.size() - static_cast<size_t>(blocks_of(sequence)));
     }
-    for (const KvGroupDesc& desc : model_->kv_groups()) {
-      const int64_t block_bytes = device_->kv_block_bytes(desc);
-      const auto bytes = static_cast<size_t>(block_bytes * num_blocks);
-      ASSIGN_OR_RETURN(Buffer buffer, device_->allocate(bytes, MemoryKind::kDevice));
-      device_->fill_bytes(*stream_, buffer.data(), 0xff, bytes);
-      kv_.push_back({.desc = desc, .data = buffer.data(), .block_bytes = block_bytes, .num_blocks = num_blocks});
-      kv_buffers_.push_back(std::move(buffer));
-    }
+    ASSIGN_OR_RETURN(kv_, KvStorage::create(*device_, model_->kv_groups(), num_blocks));
+    device_->fill_bytes(*stream_, kv_.buffer().data(), 0xff, kv_.buffer().bytes());
     device_->synchronize(*stream_);
     return ok_status();
   }
@@ -316,8 +311,7 @@ class GoldenRank {
   std::unique_ptr<Model> model_;
   int64_t max_tokens_ = 0, max_blocks_ = 0;
   std::vector<std::vector<int32_t>> blocks_;  // of each sequence
-  std::vector<Buffer> kv_buffers_;
-  std::vector<KvView> kv_;
+  KvStorage kv_;
   std::map<std::string, Buffer> index_buffers_;
   const Step* step_ = nullptr;
   std::vector<GoldenOutput> outputs_;

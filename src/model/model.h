@@ -41,7 +41,7 @@ struct ModelMemory {
   int64_t num_parameters = 0;      // of the whole model, tied ones once
   int64_t weight_bytes = 0;        // of this rank: matrices, vectors, rope table
   int64_t workspace_bytes = 0;     // of this rank
-  int64_t kv_bytes_per_token = 0;  // of this rank, all layers
+  std::vector<KvGroupDesc> kv_groups;  // of this rank, one a layer: the device says what their blocks take
 };
 
 class Model {

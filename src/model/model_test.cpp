@@ -34,12 +34,14 @@ TEST_CASE("real shapes have their published parameter counts") {
 TEST_CASE("memory() of Qwen3-0.6B, one rank and four") {
   const ModelOptions options{.max_num_batched_tokens = 512, .max_num_logits = 64, .max_model_len = 4096};
   const ModelMemory one = Model::memory(bench_config("qwen3-0.6b"), {}, options).value();
-  CHECK(one.kv_bytes_per_token == 28 * 2 * 8 * 128 * 2);
+  REQUIRE(one.kv_groups.size() == 28);
+  CHECK(one.kv_groups[27].num_kv_heads == 8);
+  CHECK(one.kv_groups[27].head_dim == 128);
   const int64_t rope_bytes = 4096 * 128 * 4;
   CHECK(one.weight_bytes == 596049920 * 2 + rope_bytes);
   const ModelMemory four = Model::memory(bench_config("qwen3-0.6b"), {.rank = 3, .size = 4}, options).value();
   CHECK(four.num_parameters == one.num_parameters);
-  CHECK(four.kv_bytes_per_token * 4 == one.kv_bytes_per_token);
+  CHECK(four.kv_groups[27].num_kv_heads == 2);
   const int64_t norm_bytes = (28 * (2 * 1024 + 2 * 128) + 1024) * 2;  // every rank has them
   CHECK((four.weight_bytes - rope_bytes - norm_bytes) * 4 == one.weight_bytes - rope_bytes - norm_bytes);
 }

@@ -51,13 +51,7 @@ Result<std::unique_ptr<LayerRunner>> LayerRunner::create(Device& device, const M
 Status LayerRunner::allocate(int64_t max_tokens, int64_t max_seq_len) {
   max_blocks_per_seq_ = (max_seq_len + kKvBlockSize - 1) / kKvBlockSize;
   const int64_t num_blocks = max_tokens / kKvBlockSize + kMaxSeqs;  // the last block of a sequence is part-filled
-  for (const KvGroupDesc& desc : model_->kv_groups()) {
-    const int64_t block_bytes = device_.kv_block_bytes(desc);
-    ASSIGN_OR_RETURN(Buffer buffer,
-                     device_.allocate(static_cast<size_t>(block_bytes * num_blocks), MemoryKind::kDevice));
-    kv_.push_back({.desc = desc, .data = buffer.data(), .block_bytes = block_bytes, .num_blocks = num_blocks});
-    kv_buffers_.push_back(std::move(buffer));
-  }
+  ASSIGN_OR_RETURN(kv_, KvStorage::create(device_, model_->kv_groups(), num_blocks));
   const auto ids = static_cast<size_t>(std::max(max_tokens, kMaxSeqs + 1) * 4);
   for (Buffer* buffer : {&token_ids_, &positions_, &slots_, &seq_rows_, &cu_seqlens_, &seq_lens_}) {
     ASSIGN_OR_RETURN(*buffer, device_.allocate(ids, MemoryKind::kDevice));
@@ -134,7 +128,7 @@ HostTensor LayerRunner::run(const HiddenBatch& batch, const Tap& tap) {
   step.block_table = upload(block_table_, block_table).reshaped({num_seqs, max_blocks_per_seq_});
 
   const OpTable tapped = tapped_ops(ops_);
-  const StepContext ctx{.stream = *stream_, .ops = tapped, .communicator = *communicator_, .batch = step, .kv = kv_};
+  const StepContext ctx{.stream = *stream_, .ops = tapped, .communicator = *communicator_, .batch = step, .kv = kv_.views()};
   running = this;
   batch_ = &batch;
   tap_ = &tap;

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/kv_storage.h"
 #include "backend/ops.h"
 #include "model/model.h"
 #include "parallel/communicator.h"
@@ -65,8 +66,7 @@ class LayerRunner {
   OpTable ops_;  // of the device, bound
   std::unique_ptr<Model> model_;
   int64_t max_blocks_per_seq_ = 0;
-  std::vector<Buffer> kv_buffers_;
-  std::vector<KvView> kv_;
+  KvStorage kv_;
   Buffer token_ids_, positions_, slots_, seq_rows_, cu_seqlens_, seq_lens_, block_table_;
   // Of the run in progress.
   const HiddenBatch* batch_ = nullptr;

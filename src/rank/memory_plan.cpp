@@ -23,7 +23,7 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
         "lower --max-num-batched-tokens and --max-num-seqs",
         format_bytes(in.weight_bytes), format_bytes(in.workspace_bytes), format_bytes(in.free_bytes));
   }
-  const int64_t block_bytes = in.kv_bytes_per_token * in.kv_block_size;
+  const int64_t block_bytes = in.kv_block_bytes;
   const int64_t wanted_len = in.max_model_len > 0 ? in.max_model_len : in.model_max_len;
   const auto blocks_for = [&](int64_t tokens) { return (tokens + in.kv_block_size - 1) / in.kv_block_size; };
 
@@ -39,7 +39,8 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
   } else {
     // More than every sequence at full length can never be used.
     const int64_t useful = in.max_num_seqs * blocks_for(wanted_len);
-    plan.num_kv_blocks = std::min(useful, std::max<int64_t>(0, left) / block_bytes);
+    const int64_t limit = in.max_kv_cache_bytes > 0 ? std::min(left, in.max_kv_cache_bytes) : left;
+    plan.num_kv_blocks = std::min(useful, std::max<int64_t>(0, limit) / block_bytes);
   }
   plan.kv_cache_bytes = plan.num_kv_blocks * block_bytes;
 
@@ -50,7 +51,7 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
       return resource_exhausted("kv cache: {} hold {} tokens; one sequence of max_model_len {} needs {} ({} a token). Use "
                                 "--max-model-len {} or --kv-cache-memory {}",
                                 format_bytes(plan.kv_cache_bytes), capacity, wanted_len,
-                                format_bytes(blocks_for(wanted_len) * block_bytes), format_bytes(in.kv_bytes_per_token),
+                                format_bytes(blocks_for(wanted_len) * block_bytes), format_bytes(block_bytes / in.kv_block_size),
                                 std::max<int64_t>(2, capacity), blocks_for(wanted_len) * block_bytes);
     }
     plan.max_model_len = capacity;

@@ -14,7 +14,7 @@ MemoryPlanInput small_model() {
   return {.free_bytes = 1000 * kMiB,
           .weight_bytes = 300 * kMiB,
           .workspace_bytes = 50 * kMiB,
-          .kv_bytes_per_token = 64 * 1024,
+          .kv_block_bytes = 16 * 64 * 1024,
           .kv_block_size = 16,
           .max_num_seqs = 4,
           .model_max_len = 1000};
@@ -49,6 +49,15 @@ TEST_CASE("memory plan: the share of the device that is left bounds the KV cache
   CHECK(plan->kv_cache_bytes > 548 * kMiB);
   CHECK(plan->max_model_len_reduced);
   CHECK(plan->max_model_len == plan->num_kv_blocks * 16);
+}
+
+TEST_CASE("memory plan: a KV cache that nobody asked for stays within its limit; one that was asked for need not") {
+  MemoryPlanInput input = small_model();
+  input.max_kv_cache_bytes = 100 * kMiB;
+  CHECK(plan_memory(input)->kv_cache_bytes == 100 * kMiB);
+  CHECK(plan_memory(input)->max_model_len == 1000);
+  input.kv_cache_bytes = 200 * kMiB;
+  CHECK(plan_memory(input)->kv_cache_bytes == 200 * kMiB);
 }
 
 TEST_CASE("memory plan: a length that was asked for is not reduced; both remedies of the refusal work") {

@@ -36,21 +36,8 @@ int Rank::max_top_logprobs() const {
   return static_cast<int>(std::min<int64_t>(kMaxLogprobs, model_->config().vocab_size));
 }
 
-int64_t Rank::kv_block_bytes() const {
-  int64_t bytes = 0;
-  for (const KvGroupDesc& desc : model_->kv_groups()) bytes += device_->kv_block_bytes(desc);
-  return bytes;
-}
-
 Status Rank::allocate_kv_cache(int64_t num_blocks) {
-  ASSIGN_OR_RETURN(kv_cache_,
-                   device_->allocate(static_cast<size_t>(num_blocks * kv_block_bytes()), MemoryKind::kDevice));
-  char* data = static_cast<char*>(kv_cache_.data());
-  for (const KvGroupDesc& desc : model_->kv_groups()) {
-    const int64_t block_bytes = device_->kv_block_bytes(desc);
-    kv_views_.push_back({.desc = desc, .data = data, .block_bytes = block_bytes, .num_blocks = num_blocks});
-    data += block_bytes * num_blocks;
-  }
+  ASSIGN_OR_RETURN(kv_cache_, KvStorage::create(*device_, model_->kv_groups(), num_blocks));
   return ok_status();
 }
 
@@ -130,7 +117,7 @@ void Rank::apply(const StepInFlight& step) {
   if (plan.num_block_copies > 0) {
     const Tensor src_dst(static_cast<char*>(plan_device_.data()) + plan.block_copies_offset, DType::kI32,
                          {plan.num_block_copies, 2});
-    for (const KvView& kv : kv_views_) bound_.ops.kv_copy_blocks(*stream_, {.kv = kv, .src_dst = src_dst});
+    for (const KvView& kv : kv_cache_.views()) bound_.ops.kv_copy_blocks(*stream_, {.kv = kv, .src_dst = src_dst});
   }
   bound_.ops.apply_updates(*stream_, {.plan_host = &plan, .plan = plan_device_.data(), .state = state_.rows()});
 }
@@ -150,7 +137,7 @@ void Rank::forward_and_sample(const StepKey& key) {
       {.plan = plan, .state = state_.rows(), .inputs = state_.inputs(key), .kv_block_size = limits_.kv_block_size});
   const StepBatch step_batch = batch(key);
   const StepContext ctx{
-      .stream = *stream_, .ops = ops, .communicator = *communicator_, .batch = step_batch, .kv = kv_views_};
+      .stream = *stream_, .ops = ops, .communicator = *communicator_, .batch = step_batch, .kv = kv_cache_.views()};
   model_->forward(ctx);
   if (key.num_sampled > 0) sample(ctx, key);
   ops.finish_step(*stream_, {.plan = plan,
@@ -181,7 +168,7 @@ void Rank::read(const StepKey& key, StepInFlight& step) {
   if (!step.prompts().empty()) {
     const StepBatch step_batch = batch(key);
     read_prompt_logprobs(
-        {.stream = *stream_, .ops = bound_.ops, .communicator = *communicator_, .batch = step_batch, .kv = kv_views_},
+        {.stream = *stream_, .ops = bound_.ops, .communicator = *communicator_, .batch = step_batch, .kv = kv_cache_.views()},
         step);
   }
   if (communicator_->rank() != 0) return;

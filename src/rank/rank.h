@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/kv_storage.h"
 #include "backend/ops.h"
 #include "core/step_executor.h"
 #include "model/model.h"
@@ -36,7 +36,7 @@ class Rank {
   Device& device() { return *device_; }
   const std::vector<std::string>& decomposed_ops() const { return bound_.decomposed; }
   // Of one block of every layer.
-  int64_t kv_block_bytes() const;
+  int64_t kv_block_bytes() const { return spate::kv_block_bytes(*device_, model_->kv_groups()); }
   Status allocate_kv_cache(int64_t num_blocks);
 
   // Gives a step to the device. Does not wait for it, nor for the step before it. `plan` is copied.
@@ -69,8 +69,7 @@ class Rank {
   std::unique_ptr<Model> model_;
   StepLimits limits_;
   RunningState state_;
-  Buffer kv_cache_;
-  std::vector<KvView> kv_views_;  // [num_layers]
+  KvStorage kv_cache_;  // a view a layer
   Buffer plan_device_;  // one for all steps, so that a replayed step finds its plan; grows to the largest seen
   int plan_generation_ = 0;
   std::vector<RowUpdate> row_updates_;  // the last one of each row: what the host must know of it

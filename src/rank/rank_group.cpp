@@ -158,10 +158,6 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
     return unimplemented("--quantization: weights of {} do not run on {} yet; use a checkpoint's bf16 weights or --device {}",
                          weight_spec_name(spec), first_device.kind(), host_back_end().name);
   }
-  if (!first_device.supports_kv(config.kv_dtype)) {
-    return unimplemented("--kv-cache-dtype: a KV cache of {} does not run on {} yet", dtype_name(config.kv_dtype),
-                         first_device.kind());
-  }
 
   // 2. The memory plan.
   ModelOptions options{.act_dtype = config.act_dtype,
@@ -180,6 +176,11 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
                     .max_num_logits = config.max_num_logits,
                     .kv_block_size = config.kv_block_size};
   ASSIGN_OR_RETURN(const ModelMemory model_memory, Model::memory(config.model, {.rank = 0, .size = size}, options));
+  for (const KvGroupDesc& desc : model_memory.kv_groups) {
+    if (first_device.supports_kv(desc)) continue;
+    return unimplemented("--kv-cache-dtype: a {}KV cache of {} does not run on {} yet",
+                         desc.kind == KvKind::kLatent ? "latent " : "", dtype_name(desc.dtype), first_device.kind());
+  }
   const int64_t op_workspace_bytes =
       first_device.op_workspace_bytes({.max_num_logits = config.max_num_logits, .vocab_size = config.model.vocab_size});
   int64_t free_bytes = memory[0].free_bytes;
@@ -189,12 +190,13 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
                                 .weight_bytes = model_memory.weight_bytes,
                                 .workspace_bytes =
                                     model_memory.workspace_bytes + op_workspace_bytes + RunningState::num_bytes(limits),
-                                .kv_bytes_per_token = model_memory.kv_bytes_per_token,
+                                .kv_block_bytes = kv_block_bytes(first_device, model_memory.kv_groups),
                                 .kv_block_size = config.kv_block_size,
                                 .max_num_seqs = config.max_num_seqs,
                                 .model_max_len = config.model.max_position_embeddings,
                                 .max_model_len = config.max_model_len,
                                 .kv_cache_bytes = config.kv_cache_bytes / size,
+                                .max_kv_cache_bytes = config.max_kv_cache_bytes / size,
                                 .memory_fraction = config.memory_fraction}));
   limits.max_model_len = static_cast<int>(group->memory_plan_.max_model_len);
   options.max_model_len = group->memory_plan_.max_model_len;
@@ -202,7 +204,6 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
   // 3. Models and weights.
   ASSIGN_OR_RETURN(std::vector<Communicators> communicators,
                    make_communicators(make_in_process_group, {.tp = size}, 60));
-  std::vector<int64_t> block_bytes(static_cast<size_t>(size));
   const Status loaded = on_all_ranks([&](int r, Worker& worker) -> Status {
     ASSIGN_OR_RETURN(worker.rank, Rank::create(std::move(worker.device), std::move(communicators[static_cast<size_t>(r)].tp),
                                                config.model, options, limits));
@@ -210,23 +211,17 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
     Model& model = worker.rank->model();
     RETURN_IF_ERROR(config.weights != nullptr ? model.load(*config.weights, report)
                                               : model.load_dummy(config.dummy_seed, report));
-    block_bytes[static_cast<size_t>(r)] = worker.rank->kv_block_bytes();
     return ok_status();
   });
   RETURN_IF_ERROR(loaded);
 
-  // 4. KV cache. A back-end may pad its blocks: the bytes are kept, not the count.
-  MemoryPlan& plan = group->memory_plan_;
-  const int64_t largest_block = *std::max_element(block_bytes.begin(), block_bytes.end());
-  plan.num_kv_blocks = std::min(plan.num_kv_blocks, plan.kv_cache_bytes / largest_block);
-  if (plan.num_kv_blocks * config.kv_block_size < 2) {
-    return resource_exhausted("kv cache: {} hold less than one block of {}; raise --kv-cache-memory",
-                              format_bytes(plan.kv_cache_bytes), format_bytes(largest_block));
-  }
-  plan.max_model_len = std::min(plan.max_model_len, plan.num_kv_blocks * config.kv_block_size);
-  plan.kv_cache_bytes = plan.num_kv_blocks * largest_block;
-  RETURN_IF_ERROR(
-      on_all_ranks([&](int, Worker& worker) { return worker.rank->allocate_kv_cache(plan.num_kv_blocks); }));
+  // 4. KV cache.
+  const MemoryPlan& plan = group->memory_plan_;
+  RETURN_IF_ERROR(on_all_ranks([&](int r, Worker& worker) {
+    const int64_t bytes = plan.num_kv_blocks * worker.rank->kv_block_bytes();
+    CHECK(bytes <= plan.kv_cache_bytes, "rank {}: a KV cache of {} bytes, {} planned", r, bytes, plan.kv_cache_bytes);
+    return worker.rank->allocate_kv_cache(plan.num_kv_blocks);
+  }));
 
   Rank& rank = *group->workers_[0]->rank;
   for (const auto& worker : group->workers_) group->weight_bytes_ += worker->rank->model().weight_bytes();

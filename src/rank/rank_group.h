@@ -36,6 +36,7 @@ struct RankGroupConfig {
   int max_model_len = 0;                  // 0 = the largest that fits, at most the model's
   int64_t kv_block_size = 16;
   int64_t kv_cache_bytes = 0;             // of all ranks together; 0 = computed
+  int64_t max_kv_cache_bytes = 0;         // of all ranks together, where it is computed; 0 = no such limit
   double memory_fraction = 0.9;
 };
 

@@ -110,7 +110,7 @@ void add_invariance_cases(Report& report, Sides sides) {
     if (act == DType::kBf16) add_wide_linear_invariance(report, sides);
     add_norm_invariance(report, sides, act);
     add_attention_invariance(report, sides, act, act);
-    if (sides.deterministic.device().supports_kv(DType::kI8)) add_attention_invariance(report, sides, act, DType::kI8);
+    if (sides.deterministic.device().supports_kv({.dtype = DType::kI8})) add_attention_invariance(report, sides, act, DType::kI8);
   }
 }
 

@@ -95,16 +95,16 @@ const PackedWeight& Side::put_quantized(const QuantizedRows& rows) {
 }
 
 KvView Side::put_kv(const KvGroupDesc& desc, int64_t num_blocks) {
-  const int64_t block_bytes = device_.kv_block_bytes(desc);
-  const auto bytes = static_cast<size_t>(block_bytes * num_blocks);
-  buffers_.push_back(device_.allocate(bytes, MemoryKind::kDevice).value());
-  device_.fill_bytes(*stream_, buffers_.back().data(), 0xff, bytes);  // NaN as bf16 and as f32
-  return {.desc = desc, .data = buffers_.back().data(), .block_bytes = block_bytes, .num_blocks = num_blocks};
+  caches_.push_back(KvStorage::create(device_, {&desc, 1}, num_blocks).value());
+  const Buffer& buffer = caches_.back().buffer();
+  device_.fill_bytes(*stream_, buffer.data(), 0xff, buffer.bytes());  // NaN as bf16 and as f32
+  return caches_.back().views().front();
 }
 
 void Side::clear() {
   device_.synchronize(*stream_);
   buffers_.clear();
+  caches_.clear();
   weights_.clear();
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/conformance/conformance.h"
+#include "backend/kv_storage.h"
 #include "backend/ops.h"
 #include "base/tensor_compare.h"
 #include "base/test_support.h"
@@ -46,6 +47,7 @@ class Side {
   Device& device_;
   std::unique_ptr<Stream> stream_;
   std::vector<Buffer> buffers_;
+  std::vector<KvStorage> caches_;
   std::vector<std::unique_ptr<PackedWeight>> weights_;
 };
 

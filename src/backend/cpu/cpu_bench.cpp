@@ -17,6 +17,7 @@
 
 #include "backend/cpu/cpu_device.h"
 #include "backend/cpu/limits.h"
+#include "backend/kv_storage.h"
 #include "backend/ops.h"
 #include "base/rng.h"
 #include "quant/quantization.h"
@@ -121,6 +122,7 @@ class Bench {
   std::unique_ptr<Stream> stream_;
   OpTable ops_;
   std::vector<Buffer> buffers_;
+  KvStorage kv_;
   std::vector<Layer> layers_;
   PackedWeight lm_head_;
   Tensor cos_sin_, norm_, head_norm_, block_table_;
@@ -168,11 +170,12 @@ void Bench::make_layers() {
                 weight(2 * s.intermediate_size, s.hidden_size, spec),
                 weight(s.hidden_size, s.intermediate_size, spec),
                 {}};
-    const int64_t block_bytes = device_->kv_block_bytes(desc);
-    const Tensor blocks = tensor(DType::kI8, {num_blocks, block_bytes});
-    layer.kv = {.desc = desc, .data = blocks.raw(), .block_bytes = block_bytes, .num_blocks = num_blocks};
-    fill_cache(layer.kv);
     layers_.push_back(std::move(layer));
+  }
+  kv_ = KvStorage::create(*device_, std::vector<KvGroupDesc>(layers_.size(), desc), num_blocks).value();
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    layers_[i].kv = kv_.views()[i];
+    fill_cache(layers_[i].kv);
   }
   lm_head_ = weight(s.vocab_size, s.hidden_size, options_.quantization.vocabulary);
   cos_sin_ = tensor(DType::kF32, {kMaxSeqLen, s.head_dim});

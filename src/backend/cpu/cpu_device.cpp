@@ -37,6 +37,14 @@ OpTable cpu_ops() {
 }
 
 KvLayout kv_layout_of(const KvGroupDesc& desc) {
+  if (desc.kind == KvKind::kLatent) {  // as one head; each token's vector begins on a cache line
+    const int64_t token_bytes = round_up(desc.latent_width() * dtype_bytes(desc.dtype), 64);
+    return {.elem = elem_of(desc.dtype),
+            .num_kv_heads = 1,
+            .head_dim = desc.latent_width(),
+            .kv_block_size = desc.kv_block_size,
+            .head_bytes = desc.kv_block_size * token_bytes};
+  }
   return make_kv_layout(elem_of(desc.dtype), desc.num_kv_heads, desc.head_dim, desc.kv_block_size);
 }
 
@@ -149,7 +157,9 @@ class CpuDevice final : public Device {
   }
   Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) override;
   Status pack_quantized_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows) override;
-  bool supports_kv(DType dtype) const override { return dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kI8; }
+  bool supports_kv(const KvGroupDesc& desc) const override {
+    return desc.kind != KvKind::kLatent && (Device::supports_kv(desc) || desc.dtype == DType::kI8);
+  }
   int64_t kv_block_bytes(const KvGroupDesc& desc) const override {
     return kv_block_stride(kv_layout_of(desc));
   }

@@ -12,6 +12,7 @@
 #include <numeric>
 
 #include "backend/cuda/cuda_device.h"
+#include "backend/kv_storage.h"
 #include "backend/ops.h"
 #include "backend/reference/reference_device.h"
 #include "base/tensor_compare.h"
@@ -127,12 +128,12 @@ class PagedSequence {
   PagedSequence(Bench& bench, const AttentionCase& c, const HostTensor& q, const HostTensor& k, const HostTensor& v)
       : bench_(bench), case_(c), q_(bench.upload(q)), seq_len_(q.view().dim(0)) {
     const int64_t kv_block_size = 16, num_blocks = seq_len_ / kv_block_size + 3;
-    kv_.desc = {.num_kv_heads = c.num_kv_heads, .head_dim = c.head_dim, .kv_block_size = kv_block_size, .dtype = c.kv};
-    kv_.block_bytes = bench.device().kv_block_bytes(kv_.desc);
-    kv_.num_blocks = num_blocks;
-    storage_ = bench.device().allocate(static_cast<size_t>(kv_.block_bytes * num_blocks), MemoryKind::kDevice).value();
-    bench.device().fill_bytes(bench.stream(), storage_.data(), 0xff, storage_.bytes());  // NaN where nobody writes
-    kv_.data = storage_.data();
+    const KvGroupDesc desc{
+        .num_kv_heads = c.num_kv_heads, .head_dim = c.head_dim, .kv_block_size = kv_block_size, .dtype = c.kv};
+    storage_ = KvStorage::create(bench.device(), {&desc, 1}, num_blocks).value();
+    const Buffer& buffer = storage_.buffer();
+    bench.device().fill_bytes(bench.stream(), buffer.data(), 0xff, buffer.bytes());  // NaN where nobody writes
+    kv_ = storage_.views().front();
     std::vector<int32_t> blocks(static_cast<size_t>(num_blocks)), slots;
     for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int32_t>(blocks.size() - 1 - i);
     for (int32_t i = 0; i < seq_len_; ++i) slots.push_back(blocks[static_cast<size_t>(i / 16)] * 16 + i % 16);
@@ -171,7 +172,7 @@ class PagedSequence {
   AttentionCase case_;
   Tensor q_, block_table_;
   int64_t seq_len_;
-  Buffer storage_;
+  KvStorage storage_;
   KvView kv_;
 };
 

@@ -99,6 +99,9 @@ void add_model_options(CLI::App* app, ModelArguments& m, bool model_required = t
       ->capture_default_str();
   app->add_option("--tensor-parallel-size,--tp", m.tensor_parallel_size, "Ranks that share a model")
       ->check(CLI::Range(1, 64));
+  app->add_option("--distributed-timeout-seconds", m.distributed_timeout_seconds,
+                  "How long a rank waits for another before every request ends with an error")
+      ->check(CLI::Range(1, 86400));
   add_count(app, "--max-model-len", m.max_model_len, "Tokens of prompt and output; 0 or -1: the largest that fits");
   add_count(app, "--max-num-seqs", m.max_num_seqs, "Sequences that run at once; 0: " + defaults_text(&BackEndDefaults::max_num_seqs));
   add_count(app, "--max-num-batched-tokens", m.max_num_batched_tokens, "Tokens of a step; 0: " + defaults_text(&BackEndDefaults::max_num_batched_tokens));

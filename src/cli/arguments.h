@@ -30,6 +30,7 @@ struct ModelArguments {
   int threads = 0;                     // cpu compute threads of all ranks; 0 = all cores
   bool cpu_pin_threads = false;        // bind them to cores
   int tensor_parallel_size = 1;
+  int distributed_timeout_seconds = 60;  // how long a rank waits for another
   int64_t max_model_len = 0;           // 0 = the largest that fits
   int max_num_seqs = 0;                // 0 = the back-end's default
   int max_num_batched_tokens = 0;      // 0 = the back-end's default

@@ -42,6 +42,7 @@ Result<LlmConfig> llm_config(const ModelArguments& arguments) {
                    .device_options = device_options(arguments),
                    .pin_threads = arguments.cpu_pin_threads,
                    .tensor_parallel_size = arguments.tensor_parallel_size,
+                   .collective_time_limit_s = static_cast<double>(arguments.distributed_timeout_seconds),
                    .act_dtype = act_dtype_of(arguments),
                    .kv_dtype = kv_dtype_of(arguments),
                    .quantization = quantization,

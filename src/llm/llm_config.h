@@ -25,6 +25,7 @@ struct LlmConfig {
   DeviceOptions device_options;  // num_threads is of all ranks together
   bool pin_threads = false;
   int tensor_parallel_size = 1;
+  double collective_time_limit_s = 60;  // how long a rank waits for another
   DType act_dtype = DType::kBf16;
   DType kv_dtype = DType::kBf16;
   Quantization quantization;

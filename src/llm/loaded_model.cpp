@@ -120,6 +120,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
       .device = llm.device_options,
       .pin_threads = llm.pin_threads,
       .tensor_parallel_size = llm.tensor_parallel_size,
+      .collective_time_limit_s = llm.collective_time_limit_s,
       .act_dtype = llm.act_dtype,
       .kv_dtype = llm.kv_dtype,
       .quantization = llm.quantization,

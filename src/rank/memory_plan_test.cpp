@@ -1,4 +1,5 @@
-// Goal    The plan never exceeds what is free, and a refusal names a value that works: planning again with that value succeeds.
+// Goal    The plan never exceeds what is free, and a refusal names a value that works: planning again with that value
+// succeeds.
 #include "rank/memory_plan.h"
 
 #include <cstdlib>
@@ -11,10 +12,10 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 
 MemoryPlanInput small_model() {
-  return {.free_bytes = 1000 * kMiB,
-          .weight_bytes = 300 * kMiB,
-          .workspace_bytes = 50 * kMiB,
-          .kv_block_bytes = 16 * 64 * 1024,
+  return {.ranks = {{.free_bytes = 1000 * kMiB,
+                     .weight_bytes = 300 * kMiB,
+                     .workspace_bytes = 50 * kMiB,
+                     .kv_block_bytes = 16 * 64 * 1024}},
           .kv_block_size = 16,
           .max_num_seqs = 4,
           .model_max_len = 1000};
@@ -78,11 +79,72 @@ TEST_CASE("memory plan: a length that was asked for is not reduced; both remedie
 
 TEST_CASE("memory plan: weights or a KV cache beyond what is free are refused") {
   MemoryPlanInput input = small_model();
-  input.weight_bytes = 960 * kMiB;
+  input.ranks[0].weight_bytes = 960 * kMiB;
   CHECK(plan_memory(input).status().message().find("weights take 960.0 MiB") != std::string::npos);
   input = small_model();
   input.kv_cache_bytes = 700 * kMiB;
   CHECK(plan_memory(input).status().message().find("the most that fits is 650.0 MiB") != std::string::npos);
+}
+
+TEST_CASE("memory plan: the rank with the least room rules, each rank with its own shard") {
+  MemoryPlanInput input = small_model();
+  input.model_max_len = 100000;
+  const int64_t blocks_alone = plan_memory(input)->num_kv_blocks;
+  // Not rank 0 but another one has the larger shard, the larger blocks, or the fuller device.
+  for (RankMemory other :
+       {RankMemory{1000 * kMiB, 500 * kMiB, 50 * kMiB, kMiB}, RankMemory{1000 * kMiB, 300 * kMiB, 250 * kMiB, kMiB},
+        RankMemory{1000 * kMiB, 300 * kMiB, 50 * kMiB, 2 * kMiB},
+        RankMemory{600 * kMiB, 300 * kMiB, 50 * kMiB, kMiB}}) {
+    MemoryPlanInput alone = input, both = input;
+    alone.ranks = {other};
+    both.ranks.push_back(other);
+    const auto plan = plan_memory(both);
+    REQUIRE(plan.ok());
+    CHECK(plan->num_kv_blocks == plan_memory(alone)->num_kv_blocks);
+    CHECK(plan->num_kv_blocks < blocks_alone);
+    CHECK(plan->kv_cache_bytes == plan->num_kv_blocks * (kMiB + other.kv_block_bytes));
+  }
+  MemoryPlanInput full = input;
+  full.ranks.push_back(
+      {.free_bytes = 1000 * kMiB, .weight_bytes = 990 * kMiB, .workspace_bytes = 50 * kMiB, .kv_block_bytes = kMiB});
+  CHECK(plan_memory(full).status().message().find("memory of rank 1: the weights take 990.0 MiB") != std::string::npos);
+}
+
+TEST_CASE("memory plan: ranks that share a memory fit into it together") {
+  MemoryPlanInput input = small_model();
+  input.model_max_len = 100000;
+  input.shares_memory = true;
+  input.ranks.push_back({.free_bytes = 1000 * kMiB,
+                         .weight_bytes = 100 * kMiB,
+                         .workspace_bytes = 10 * kMiB,
+                         .kv_block_bytes = 3 * kMiB});
+  const auto plan = plan_memory(input);
+  REQUIRE(plan.ok());
+  CHECK(plan->num_kv_blocks == (900 - 350 - 110) / 4);
+  CHECK(plan->kv_cache_bytes == plan->num_kv_blocks * 4 * kMiB);
+  input.ranks.back().weight_bytes = 700 * kMiB;
+  CHECK(plan_memory(input).status().message().find("the weights take 1000.0 MiB") != std::string::npos);
+}
+
+TEST_CASE("memory plan: --kv-cache-memory is of all ranks, and what is named as the most fits") {
+  for (const bool shares_memory : {false, true}) {
+    MemoryPlanInput input = small_model();
+    input.shares_memory = shares_memory;
+    input.ranks[0].free_bytes = 600 * kMiB;
+    input.ranks[0].weight_bytes = 100 * kMiB;
+    input.ranks.push_back(input.ranks[0]);
+    input.kv_cache_bytes = 100 * kMiB;
+    CHECK(plan_memory(input)->num_kv_blocks == 50);
+    CHECK(plan_memory(input)->kv_cache_bytes == 100 * kMiB);
+    input.kv_cache_bytes = 4000 * kMiB;
+    const std::string message = plan_memory(input).status().message();
+    const int64_t most = number_behind(message, "the most that fits is ") * kMiB;
+    REQUIRE(most > 0);
+    input.kv_cache_bytes = most;
+    CHECK(plan_memory(input).ok());
+    input.kv_cache_bytes = most + 2 * kMiB;
+    CHECK_FALSE(plan_memory(input).ok());
+  }
 }
 
 }  // namespace spate

@@ -4,13 +4,14 @@
 
 namespace spate {
 
-Result<std::unique_ptr<Rank>> Rank::create(std::unique_ptr<Device> device, std::unique_ptr<Communicator> communicator,
+Result<std::unique_ptr<Rank>> Rank::create(std::unique_ptr<Device> device, Communicators communicators,
                                            const ModelConfig& config, const ModelOptions& options,
                                            const StepLimits& limits) {
   std::unique_ptr<Rank> rank(new Rank());
   rank->device_ = std::move(device);
   rank->stream_ = rank->device_->create_stream();
-  rank->communicator_ = std::move(communicator);
+  rank->communicators_ = std::move(communicators);
+  rank->communicator_ = rank->communicators_.tp.get();
   rank->bound_ = bind_ops(rank->device_->ops());
   rank->limits_ = limits;
   const TensorParallel tp{.rank = rank->communicator_->rank(), .size = rank->communicator_->size()};
@@ -45,18 +46,21 @@ void Rank::launch(std::span<const std::byte> plan) {
   StepInFlight& step = steps_[num_launched_++ % kMaxInFlight];
   step.done->host_wait();  // returns at once on rank 0, whose steps are finished in time
   step.started->record(*stream_);
+  // Behind a lost peer the device's state is unspecified: nothing more is computed from it.
+  if (!communicators_.error().ok()) return step.done->record(*stream_);
   copy_plan(plan, step);
   const StepKey key = step_key(step);
   apply(step);
   device_->run_step(*stream_, key, [this, key] { forward_and_sample(key); });
   read(key, step);
+  static_cast<void>(communicators_.error());  // the end of one group reaches the rank's other groups now
   step.done->record(*stream_);
 }
 
 Status Rank::finish(StepResult& result) {
   StepInFlight& step = steps_[num_finished_++ % kMaxInFlight];
   step.done->host_wait();
-  RETURN_IF_ERROR(communicator_->error());
+  RETURN_IF_ERROR(communicators_.error());
   step.read_result(result);
   result.device_seconds = step.done->seconds_since(*step.started);
   return ok_status();

@@ -16,7 +16,7 @@
 #include "backend/ops.h"
 #include "core/step_executor.h"
 #include "model/model.h"
-#include "parallel/communicator.h"
+#include "parallel/communicators.h"
 #include "rank/running_state.h"
 #include "rank/step_in_flight.h"
 
@@ -28,7 +28,7 @@ class Rank {
 
   // Makes the model's parts on `device`, without reading weights.
   static Result<std::unique_ptr<Rank>> create(std::unique_ptr<Device> device,
-                                              std::unique_ptr<Communicator> communicator, const ModelConfig& config,
+                                              Communicators communicators, const ModelConfig& config,
                                               const ModelOptions& options, const StepLimits& limits);
   ~Rank();
 
@@ -64,7 +64,8 @@ class Rank {
 
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
-  std::unique_ptr<Communicator> communicator_;
+  Communicators communicators_;
+  Communicator* communicator_ = nullptr;  // communicators_.tp
   BoundOps bound_;
   std::unique_ptr<Model> model_;
   StepLimits limits_;

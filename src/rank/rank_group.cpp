@@ -19,7 +19,7 @@ namespace spate {
 
 // A plan on its way to the ranks: free again when all have launched it.
 struct RankGroup::Slot {
-  std::vector<std::byte> plan;
+  std::vector<std::vector<std::byte>> plans;  // one for each data-parallel index
   std::mutex mutex;
   std::condition_variable all_launched;
   int num_launching = 0;  // ranks that have not launched it
@@ -130,6 +130,15 @@ std::vector<std::string> checkpoint_lines(const RankGroupConfig& config,
   return lines;
 }
 
+Status check_kv_groups(const Device& device, const std::vector<KvGroupDesc>& groups) {
+  for (const KvGroupDesc& desc : groups) {
+    if (device.supports_kv(desc)) continue;
+    return unimplemented("--kv-cache-dtype: a {}KV cache of {} does not run on {} yet",
+                         desc.kind == KvKind::kLatent ? "latent " : "", dtype_name(desc.dtype), device.kind());
+  }
+  return ok_status();
+}
+
 // All ranks' statuses; the first error wins.
 Status wait_all(std::vector<std::future<Status>>& futures) {
   Status first;
@@ -151,13 +160,15 @@ RankGroup::~RankGroup() {
 }
 
 Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& config, const LoadProgress& progress) {
-  const int size = config.tensor_parallel_size;
-  if (size < 1) return invalid_argument("--tensor-parallel-size must be at least 1, got {}", size);
+  const ParallelSizes sizes{.tp = config.tensor_parallel_size, .dp = config.data_parallel_size};
+  RETURN_IF_ERROR(check_parallel_sizes(sizes));
+  const int size = sizes.num_ranks();
   if (size > config.back_end->max_ranks) {
     return unimplemented("--tensor-parallel-size {}: the {} back-end runs at most {}; use that, or --device {}", size,
                          config.back_end->name, config.back_end->max_ranks, host_back_end().name);
   }
   std::unique_ptr<RankGroup> group(new RankGroup());
+  group->sizes_ = sizes;
   for (int r = 0; r < size; ++r) group->workers_.push_back(std::make_unique<Worker>());
   const auto on_all_ranks = [&](const std::function<Status(int, Worker&)>& task) {
     std::vector<std::future<Status>> futures;
@@ -213,37 +224,36 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
                                                                                : config.model.max_position_embeddings),
                     .max_num_logits = config.max_num_logits,
                     .kv_block_size = config.kv_block_size};
-  ASSIGN_OR_RETURN(const ModelMemory model_memory, Model::memory(config.model, {.rank = 0, .size = size}, options));
-  for (const KvGroupDesc& desc : model_memory.kv_groups) {
-    if (first_device.supports_kv(desc)) continue;
-    return unimplemented("--kv-cache-dtype: a {}KV cache of {} does not run on {} yet",
-                         desc.kind == KvKind::kLatent ? "latent " : "", dtype_name(desc.dtype), first_device.kind());
-  }
+  MemoryPlanInput plan_input{.shares_memory = config.back_end->shares_host_memory,
+                             .kv_block_size = config.kv_block_size,
+                             .max_num_seqs = config.max_num_seqs,
+                             .model_max_len = config.model.max_position_embeddings,
+                             .max_model_len = config.max_model_len,
+                             .kv_cache_bytes = config.kv_cache_bytes,
+                             .max_kv_cache_bytes = config.max_kv_cache_bytes,
+                             .memory_fraction = config.memory_fraction};
   const int64_t op_workspace_bytes =
       first_device.op_workspace_bytes({.max_num_logits = config.max_num_logits, .vocab_size = config.model.vocab_size});
-  int64_t free_bytes = memory[0].free_bytes;
-  for (const MemoryInfo& info : memory) free_bytes = std::min(free_bytes, info.free_bytes);
-  ASSIGN_OR_RETURN(group->memory_plan_,
-                   plan_memory({.free_bytes = config.back_end->shares_host_memory ? free_bytes / size : free_bytes,
-                                .weight_bytes = model_memory.weight_bytes,
-                                .workspace_bytes =
-                                    model_memory.workspace_bytes + op_workspace_bytes + RunningState::num_bytes(limits),
-                                .kv_block_bytes = kv_block_bytes(first_device, model_memory.kv_groups),
-                                .kv_block_size = config.kv_block_size,
-                                .max_num_seqs = config.max_num_seqs,
-                                .model_max_len = config.model.max_position_embeddings,
-                                .max_model_len = config.max_model_len,
-                                .kv_cache_bytes = config.kv_cache_bytes / size,
-                                .max_kv_cache_bytes = config.max_kv_cache_bytes / size,
-                                .memory_fraction = config.memory_fraction}));
+  for (int r = 0; r < size; ++r) {
+    ASSIGN_OR_RETURN(const ModelMemory model_memory, Model::memory(config.model, place_of(r, sizes).tp, options));
+    RETURN_IF_ERROR(check_kv_groups(first_device, model_memory.kv_groups));
+    plan_input.ranks.push_back(
+        {.free_bytes = memory[static_cast<size_t>(r)].free_bytes,
+         .weight_bytes = model_memory.weight_bytes,
+         .workspace_bytes = model_memory.workspace_bytes + op_workspace_bytes + RunningState::num_bytes(limits),
+         .kv_block_bytes = kv_block_bytes(first_device, model_memory.kv_groups)});
+  }
+  ASSIGN_OR_RETURN(group->memory_plan_, plan_memory(plan_input));
   limits.max_model_len = static_cast<int>(group->memory_plan_.max_model_len);
   options.max_model_len = group->memory_plan_.max_model_len;
 
   // 3. Models and weights.
+  std::vector<Device*> devices;
+  for (const auto& worker : group->workers_) devices.push_back(worker->device.get());
   ASSIGN_OR_RETURN(std::vector<Communicators> communicators,
-                   make_communicators(make_in_process_group, {.tp = size}, 60));
+                   make_communicators(config.back_end->make_group, sizes, config.collective_time_limit_s, devices));
   const Status loaded = on_all_ranks([&](int r, Worker& worker) -> Status {
-    ASSIGN_OR_RETURN(worker.rank, Rank::create(std::move(worker.device), std::move(communicators[static_cast<size_t>(r)].tp),
+    ASSIGN_OR_RETURN(worker.rank, Rank::create(std::move(worker.device), std::move(communicators[static_cast<size_t>(r)]),
                                                config.model, options, limits));
     const LoadProgress report = r == 0 ? progress : LoadProgress();
     Model& model = worker.rank->model();
@@ -256,8 +266,8 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
   // 4. KV cache.
   const MemoryPlan& plan = group->memory_plan_;
   RETURN_IF_ERROR(on_all_ranks([&](int r, Worker& worker) {
-    const int64_t bytes = plan.num_kv_blocks * worker.rank->kv_block_bytes();
-    CHECK(bytes <= plan.kv_cache_bytes, "rank {}: a KV cache of {} bytes, {} planned", r, bytes, plan.kv_cache_bytes);
+    const int64_t block_bytes = worker.rank->kv_block_bytes(), planned = plan_input.ranks[static_cast<size_t>(r)].kv_block_bytes;
+    CHECK(block_bytes == planned, "rank {}: a KV block of {} bytes, {} planned", r, block_bytes, planned);
     return worker.rank->allocate_kv_cache(plan.num_kv_blocks);
   }));
 
@@ -269,7 +279,7 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
       fmt::format("weights {} of {}, workspace {} and state {} a rank", format_bytes(group->weight_bytes_),
                   linear_formats(config, codes), format_bytes(rank.model().workspace_bytes() + op_workspace_bytes),
                   format_bytes(RunningState::num_bytes(limits))),
-      fmt::format("KV cache {} = {} tokens in {} blocks", format_bytes(plan.kv_cache_bytes * size),
+      fmt::format("KV cache {} = {} tokens in {} blocks", format_bytes(plan.kv_cache_bytes),
                   plan.num_kv_blocks * config.kv_block_size, plan.num_kv_blocks),
   };
   for (std::string& line : checkpoint_lines(config, codes)) group->summary_.push_back(std::move(line));
@@ -279,25 +289,41 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
   return group;
 }
 
-void RankGroup::submit(std::span<const std::byte> plan) {
+void RankGroup::submit(std::span<const std::byte> plan) { submit(std::span(&plan, 1)); }
+
+void RankGroup::submit(std::span<const std::span<const std::byte>> plans) {
   CHECK(num_in_flight() < kMaxInFlight, "{} steps are in flight already", num_in_flight());
+  CHECK(static_cast<int>(plans.size()) == sizes_.dp, "{} plans for a data parallel size of {}", plans.size(), sizes_.dp);
   Slot& slot = *slots_[num_submitted_++ % kMaxInFlight];
-  slot.plan.assign(plan.begin(), plan.end());
+  slot.plans.resize(plans.size());
+  for (size_t d = 0; d < plans.size(); ++d) slot.plans[d].assign(plans[d].begin(), plans[d].end());
   slot.num_launching = static_cast<int>(workers_.size());  // the step before it here was collected: nobody else looks
-  for (const auto& worker : workers_) {
-    worker->post([&slot, rank = worker->rank.get()] {
-      rank->launch(slot.plan);
+  for (size_t r = 0; r < workers_.size(); ++r) {
+    const auto dp_rank = static_cast<size_t>(place_of(static_cast<int>(r), sizes_).dp.rank);
+    workers_[r]->post([&slot, dp_rank, rank = workers_[r]->rank.get()] {
+      rank->launch(slot.plans[dp_rank]);
       const std::lock_guard lock(slot.mutex);
       if (--slot.num_launching == 0) slot.all_launched.notify_all();
     });
   }
 }
 
-// The step's event is waited for here, by the engine's thread: rank 0's own thread is free to launch the next step meanwhile.
-Status RankGroup::collect(StepResult& result) {
+Status RankGroup::collect(StepResult& result) { return collect(std::span(&result, 1)); }
+
+// The step's event is waited for here, by the engine's thread: the ranks' own threads are free to launch the next step
+// meanwhile.
+Status RankGroup::collect(std::span<StepResult> results) {
   CHECK(num_in_flight() > 0, "nothing is in flight");
+  CHECK(static_cast<int>(results.size()) == sizes_.dp, "{} results for a data parallel size of {}", results.size(), sizes_.dp);
   slots_[num_collected_++ % kMaxInFlight]->wait_until_launched();
-  return workers_[0]->rank->finish(result);
+  Status first;
+  for (size_t r = 0; r < workers_.size(); ++r) {
+    const Place place = place_of(static_cast<int>(r), sizes_);
+    if (place.tp.rank != 0) continue;
+    const Status status = workers_[r]->rank->finish(results[static_cast<size_t>(place.dp.rank)]);
+    if (first.ok()) first = status;
+  }
+  return first;
 }
 
 }  // namespace spate

@@ -1,4 +1,7 @@
-// RankGroup: the ranks of a tensor-parallel group, a thread each, behind StepExecutor.
+// RankGroup: all ranks of this process, a thread each, behind StepExecutor.
+//
+// Each data-parallel index runs plans of its own. All run their n-th step together, because layers may exchange rows across
+// them: an index without work gets an empty plan. As a StepExecutor (one engine) there is one index.
 //
 // Made and used by one thread (the engine's); every rank's device, model and state are made and used by its own thread.
 #pragma once
@@ -11,6 +14,7 @@
 
 #include "backend/backend.h"
 #include "backend/registry/registry.h"
+#include "core/place.h"
 #include "core/step_executor.h"
 #include "rank/memory_plan.h"
 #include "rank/rank.h"
@@ -27,6 +31,8 @@ struct RankGroupConfig {
   DeviceOptions device;                   // device_idx is the first rank's; num_threads is of all ranks together
   bool pin_threads = false;               // CPU: bind every compute thread to a core of its own, if there are so many
   int tensor_parallel_size = 1;
+  int data_parallel_size = 1;             // copies of the model, each with plans, KV cache and rows of its own
+  double collective_time_limit_s = 60;    // how long a rank waits for another before the step fails
   DType act_dtype = DType::kBf16;
   DType kv_dtype = DType::kBf16;
   Quantization quantization;
@@ -55,6 +61,9 @@ class RankGroup final : public StepExecutor {
 
   void submit(std::span<const std::byte> plan) override;
   Status collect(StepResult& result) override;
+  // The same with a plan and a result for each data-parallel index.
+  void submit(std::span<const std::span<const std::byte>> plans);
+  Status collect(std::span<StepResult> results);
   int num_in_flight() const override { return static_cast<int>(num_submitted_ - num_collected_); }
 
  private:
@@ -63,7 +72,8 @@ class RankGroup final : public StepExecutor {
   struct Slot;
 
   RankGroup();
-  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::unique_ptr<Worker>> workers_;  // by rank
+  ParallelSizes sizes_;
   std::vector<std::unique_ptr<Slot>> slots_;
   MemoryPlan memory_plan_;
   std::vector<std::string> summary_;

@@ -207,7 +207,7 @@ enum class StepOutputs : uint8_t {
 struct StepKey {
   int num_seqs = 0;
   int num_tokens = 0;
-  int num_sampled = 0;
+  int num_logits = 0;     // rows of logits that are sampled: with drafts several of a sequence
   int max_query_len = 0;  // 1: every sequence computes one token
   int max_seq_len = 0;
   StepOutputs outputs = StepOutputs::kAllTokens;
@@ -266,7 +266,7 @@ class Device {
   // replay what an equal key launched, without calling it.
   virtual void run_step(Stream& stream, const StepKey& key, const std::function<void()>& step);
   // The key that a step runs under: counts rounded up to sizes that recur, none above `largest`. Additional sequences and
-  // tokens are dummies (begin_step in backend/ops.h). Rounds num_seqs, num_tokens, num_sampled, max_query_len, max_seq_len and
+  // tokens are dummies (begin_step in backend/ops.h). Rounds num_seqs, num_tokens, num_logits, max_query_len, max_seq_len and
   // num_top_logprobs; max_query_len 1 and num_top_logprobs -1 stay. Default: as it is.
   virtual StepKey padded_step(const StepKey& exact, const StepKey& /*largest*/) const { return exact; }
 };

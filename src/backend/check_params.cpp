@@ -161,15 +161,17 @@ void check_params(const BeginStepParams& p) {
   ShapeCheck check("begin_step");
   check_state(check, p.state);
   const StepInputs& in = p.inputs;
-  const Dim num_tokens = check.dim("num_tokens"), num_seqs = check.dim("num_seqs"), num_sampled = check.dim("num_sampled");
+  const Dim num_tokens = check.dim("num_tokens"), num_seqs = check.dim("num_seqs"), num_logits = check.dim("num_logits");
   check.tensor("inputs.token_ids", in.token_ids, DType::kI32, {num_tokens});
   check.tensor("inputs.positions", in.positions, DType::kI32, {num_tokens});
   check.tensor("inputs.slot_mapping", in.slot_mapping, DType::kI32, {num_tokens});
   check.tensor("inputs.seq_rows", in.seq_rows, DType::kI32, {num_seqs});
   check.tensor("inputs.seq_lens", in.seq_lens, DType::kI32, {num_seqs});
   check.tensor("inputs.cu_seqlens_q", in.cu_seqlens_q, DType::kI32, {in.seq_rows.dim(0) + 1});
-  check.tensor("inputs.sample_rows", in.sample_rows, DType::kI32, {num_sampled});
-  check.tensor("inputs.sample_seqs", in.sample_seqs, DType::kI32, {num_sampled});
+  check.tensor("inputs.sample_rows", in.sample_rows, DType::kI32, {num_logits});
+  check.tensor("inputs.sample_seqs", in.sample_seqs, DType::kI32, {num_logits});
+  check.tensor("inputs.sample_offsets", in.sample_offsets, DType::kI32, {num_logits});
+  check.tensor("inputs.sample_masks", in.sample_masks, DType::kI32, {num_logits});
   CHECK(p.kv_block_size > 0, "begin_step: kv_block_size {}", p.kv_block_size);
 }
 
@@ -179,6 +181,11 @@ void check_params(const SampleParams& p) {
   const Dim num_logits = check.dim("num_logits");
   check.tensor("logits", p.logits, DType::kF32, {num_logits, check.dim("vocab_size")});
   check.tensor("sample_seqs", p.sample_seqs, DType::kI32, {num_logits});
+  if (p.sample_offsets.defined()) check.tensor("sample_offsets", p.sample_offsets, DType::kI32, {num_logits});
+  if (p.sample_masks.defined()) {
+    check.tensor("sample_masks", p.sample_masks, DType::kI32, {num_logits});
+    CHECK(p.plan != nullptr, "sample: masks without a plan");
+  }
   check.tensor("next_token_ids", p.next_token_ids, DType::kI32, {num_logits});
 }
 
@@ -200,10 +207,13 @@ void check_params(const FinishStepParams& p) {
   CHECK(p.plan != nullptr, "finish_step: no plan");
   ShapeCheck check("finish_step");
   check_state(check, p.state);
+  if (p.num_accepted.defined()) {
+    check.tensor("num_accepted", p.num_accepted, DType::kI32, {check.dim("num_seqs")});
+    CHECK(p.num_accepted.dim(0) >= p.num_seqs, "finish_step: num_accepted {} for {} sequences",
+          p.num_accepted.shape_string(), p.num_seqs);
+  }
   if (!p.next_token_ids.defined()) return;
-  check.tensor("next_token_ids", p.next_token_ids, DType::kI32, {check.dim("num_sampled")});
-  CHECK(p.next_token_ids.dim(0) <= p.num_seqs, "finish_step: {} sampled of {} sequences", p.next_token_ids.dim(0),
-        p.num_seqs);
+  check.tensor("next_token_ids", p.next_token_ids, DType::kI32, {check.dim("num_logits")});
 }
 
 void check_params(const KvCopyBlocksParams& p) {

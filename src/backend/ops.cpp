@@ -36,6 +36,20 @@ OpTable decompositions() {
   return table;
 }
 
+SamplePlace sample_place(const SampleParams& p, int64_t logits_row) {
+  SamplePlace place{.row = p.sample_seqs.data<int32_t>()[logits_row]};
+  if (place.row < 0) return place;
+  place.num_tokens = p.state.num_tokens.data<int32_t>()[place.row];
+  if (p.sample_offsets.defined()) place.num_tokens += p.sample_offsets.data<int32_t>()[logits_row];
+  const int32_t mask_idx = p.sample_masks.defined() ? p.sample_masks.data<int32_t>()[logits_row] : -1;
+  if (mask_idx < 0) return place;
+  const auto& plan = *static_cast<const StepPlanHeader*>(p.plan);
+  CHECK(plan.mask_words == mask_words_of(p.logits.dim(1)), "sample: masks of {} words for {} tokens", plan.mask_words,
+        p.logits.dim(1));
+  place.mask = plan_array<uint32_t>(p.plan, plan.masks_offset) + int64_t{mask_idx} * plan.mask_words;
+  return place;
+}
+
 BoundOps bind_ops(const OpTable& table) {
   BoundOps bound{.ops = table, .decomposed = {}};
   const OpTable fallback = decompositions();

@@ -124,8 +124,11 @@ struct StepInputs {
   Tensor seq_rows;      // [num_seqs]
   Tensor cu_seqlens_q;  // [num_seqs + 1]
   Tensor seq_lens;      // [num_seqs]
-  Tensor sample_rows;   // [num_sampled]  index into the step's tokens of each sampled sequence's last token
-  Tensor sample_seqs;   // [num_sampled]  row of the running state of each sampled sequence
+  // Of each row of logits that is sampled: 1 + num_drafts of a decode row, one of a prefill that ends.
+  Tensor sample_rows;     // [num_logits]  index into the step's tokens
+  Tensor sample_seqs;     // [num_logits]  row of the running state
+  Tensor sample_offsets;  // [num_logits]  drafts before it in its row: 0 .. num_drafts
+  Tensor sample_masks;    // [num_logits]  index of its token mask in the plan, -1 none
 };
 
 // Applies the plan's row and block updates to the state. Runs before the step and is never replayed: its sizes vary freely.
@@ -138,12 +141,15 @@ struct ApplyUpdatesParams {
 // First op of a step: fills the inputs from the plan and the state.
 // For sequence s of the plan, row r, its query tokens are token_ids[r, c .. c + query_len) with c =
 // num_computed_tokens[r], their positions c, c+1, ..., their slots block_table[r, p / kv_block_size] * kv_block_size +
-// p % kv_block_size. seq_lens[s] = c + query_len. Sampled sequences (flag kSample) are listed in plan order in
-// sample_rows / sample_seqs. cu_seqlens_q[0] = 0 is written also when no sequence runs: a step may carry nothing but
+// p % kv_block_size. seq_lens[s] = c + query_len. Drafts of the plan are first written behind the row's known tokens:
+// token_ids[r, num_tokens[r] .. + num_drafts), where those of kDraftsInRow are already. An id below 0, a missing token,
+// becomes input token 0. Sampled sequences (flag kSample) are listed in plan order in sample_rows, sample_seqs,
+// sample_offsets and sample_masks. cu_seqlens_q[0] = 0 is written also when no sequence runs: a step may carry nothing but
 // updates and block copies.
 //
 // The plan's counts are read on the device. Inputs beyond them are dummies: tokens with id 0, position 0, slot -1, which
-// belong to no sequence; sequences with row 0, seq_len 0, query_len 0; sampled ones with token 0, row -1.
+// belong to no sequence; sequences with row 0, seq_len 0, query_len 0; sampled ones with token 0, row -1, offset 0,
+// mask -1.
 struct BeginStepParams {
   const void* plan;  // on the device
   RowState state;
@@ -151,20 +157,32 @@ struct BeginStepParams {
   int64_t kv_block_size;
 };
 
-// Chooses one token per logits row, in this order: logit_bias added; stop_ids set to -inf while
-// num_tokens[row] < min_tokens_until; repetition penalty (tokens of prompt and output: logit > 0 ? logit / p : logit * p),
+// Chooses one token per logits row, as the token after the row's num_tokens[row] + offset first ones: with drafts, known
+// tokens and `offset` drafts. Call that number n. In this order: logit_bias added; tokens that the mask does not allow set
+// to -inf, and stop_ids while n < min_tokens_until; repetition penalty (tokens of prompt and output: logit > 0 ? logit / p : logit * p),
 // then frequency_penalty * count and presence_penalty * (count > 0), both over output tokens, subtracted.
 // temperature 0: the largest logit, the smallest id among equals. Else: logits / temperature; drop tokens with
 // probability < min_p * the largest probability; keep the top_k largest (ties kept by smaller id); of these, renormalised,
 // the shortest prefix in descending order whose probability sum reaches top_p (at least one token). The chosen token
-// maximises logit + gumbel(id), gumbel = -log(-log(u)), u = uniform_open(philox4x32(seed, num_tokens[row], id / 4)[id % 4]).
+// maximises logit + gumbel(id), gumbel = -log(-log(u)), u = uniform_open(philox4x32(seed, n, id / 4)[id % 4]).
 // A row whose logits hold a NaN or +inf, or in which bias and masks leave no finite one, gets kNoToken.
 struct SampleParams {
   Tensor logits;       // [num_logits, vocab_size] f32, unchanged
   Tensor sample_seqs;  // [num_logits] i32: row of the state; -1: a dummy, its next token is 0
+  Tensor sample_offsets;  // [num_logits] i32, or undefined: all 0
+  Tensor sample_masks;    // [num_logits] i32: index of a mask of `plan`, -1 none; or undefined: none
+  const void* plan = nullptr;  // on the device, with sample_masks
   RowState state;
   Tensor next_token_ids;  // [num_logits] i32 out; kNoToken where the logits are not finite
 };
+
+// Where a row of logits stands, read on the host: for back-ends in its memory.
+struct SamplePlace {
+  int64_t row = -1;                // of the state; -1: a dummy
+  int32_t num_tokens = 0;          // before the token that is chosen, drafts included
+  const uint32_t* mask = nullptr;  // of the tokens that are allowed; nullptr: all
+};
+SamplePlace sample_place(const SampleParams& p, int64_t logits_row);
 
 // Log-probabilities of the raw logits: of a target token, its rank (1 = most probable), and of the most probable ones.
 // A row whose target is kNoToken, or whose logits hold a NaN or +inf or none that is finite, gets rank 0, log-probabilities
@@ -178,15 +196,19 @@ struct LogprobsParams {
   Tensor top_logprobs;    // [num_logits, num_top] f32 out
 };
 
-// Last op of a step: for each sequence of the plan num_computed_tokens[row] += query_len; for each sampled one
-// token_ids[row, num_tokens[row]] = its next token and num_tokens[row] += 1. A row that is full (num_tokens ==
+// Last op of a step: moves the state on by what the step computed and chose. Of a sampled sequence with k drafts a are
+// accepted: as many of the first as equal the next token of their place. Then num_tokens[row] += a + 1, the accepted
+// drafts and the next token after them being token_ids from the old num_tokens[row] on, and num_computed_tokens[row] +=
+// query_len - k + a. Without kSample only num_computed_tokens[row] += query_len. A draft below 0 is never accepted.
+// A row that is full (num_tokens ==
 // max_model_len) keeps its tokens and its count, the next token is dropped: the host runs a step behind, and a sequence
 // that it has ended may run once more.
 struct FinishStepParams {
   const void* plan;  // on the device
   RowState state;
   int64_t num_seqs;       // of the StepKey: not below what the plan has
-  Tensor next_token_ids;  // [num_sampled] i32, in plan order, then dummies; undefined when nothing is sampled
+  Tensor next_token_ids;  // [num_logits] i32, in plan order, then dummies; undefined when nothing is sampled
+  Tensor num_accepted;    // [num_seqs] i32 out: a of each sequence of the plan; undefined: not wanted
 };
 
 // Copies whole blocks inside one layer's cache (a sequence that forks with a part-filled block).

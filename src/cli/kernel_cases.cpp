@@ -489,7 +489,8 @@ Status Cases::run_state() {
     ASSIGN_OR_RETURN(state.bias_values, empty(DType::kF32, {kNumSeqs, kMaxLogitBias}));
     ASSIGN_OR_RETURN(state.stop_ids, empty(DType::kI32, {kNumSeqs, kMaxStopIds}));
     for (Tensor* tensor : {&inputs.token_ids, &inputs.positions, &inputs.slot_mapping, &inputs.seq_rows,
-                           &inputs.seq_lens, &inputs.sample_rows, &inputs.sample_seqs, &inputs.cu_seqlens_q}) {
+                           &inputs.seq_lens, &inputs.sample_rows, &inputs.sample_seqs, &inputs.sample_offsets,
+                           &inputs.sample_masks, &inputs.cu_seqlens_q}) {
       ASSIGN_OR_RETURN(*tensor, zeros(kNumSeqs + (tensor == &inputs.cu_seqlens_q ? 1 : 0)));
     }
     ASSIGN_OR_RETURN(const Tensor next_token_ids, zeros(kNumSeqs));

@@ -72,7 +72,6 @@ void Rank::copy_plan(std::span<const std::byte> plan, StepInFlight& step) {
   CHECK(header.magic == kStepPlanMagic && header.version == kStepPlanVersion && header.total_bytes == plan.size(),
         "step plan: magic {:x} version {} bytes {} of {}", header.magic, header.version, header.total_bytes,
         plan.size());
-  CHECK(header.num_logits == header.num_sampled && header.num_masks == 0, "step plan: drafts and masks do not run yet");
   const auto* updates = plan_array<RowUpdate>(plan.data(), header.row_updates_offset);
   for (int i = 0; i < header.num_row_updates; ++i) row_updates_[static_cast<size_t>(updates[i].row)] = updates[i];
   step.take_plan(*device_, plan, row_updates_);
@@ -91,18 +90,19 @@ StepKey Rank::step_key(const StepInFlight& step) const {
   const StepPlanHeader& plan = step.header();
   StepKey exact{.num_seqs = plan.num_seqs,
                 .num_tokens = plan.num_tokens,
-                .num_sampled = plan.num_sampled,
+                .num_logits = plan.num_logits,
                 .max_query_len = plan.max_query_len,
                 .max_seq_len = plan.max_seq_len,
                 .num_top_logprobs = step.num_top_logprobs(),
                 .plan_generation = plan_generation_};
   if (plan.num_prompt_logprobs == 0) {
-    exact.outputs = plan.num_sampled == plan.num_seqs ? StepOutputs::kSampledAllSeqs : StepOutputs::kSampledTokens;
+    const bool one_of_each = plan.num_sampled == plan.num_seqs && plan.num_logits == plan.num_seqs;
+    exact.outputs = one_of_each ? StepOutputs::kSampledAllSeqs : StepOutputs::kSampledTokens;
   }
   const StepKey largest = limits_.largest_step();
   StepKey key = device_->padded_step(exact, largest);
-  if (key.outputs == StepOutputs::kSampledAllSeqs) key.num_sampled = key.num_seqs;
-  if (2 * key.num_sampled > key.num_tokens) key.outputs = StepOutputs::kAllTokens;
+  if (key.outputs == StepOutputs::kSampledAllSeqs) key.num_logits = key.num_seqs;
+  if (2 * key.num_logits > key.num_tokens) key.outputs = StepOutputs::kAllTokens;
   key.num_top_logprobs = std::min(key.num_top_logprobs, max_top_logprobs());
   const auto check = [](const char* name, int count, int padded, int limit) {
     CHECK(count <= padded && padded <= limit, "a step of {} {} is padded to {}, at most {}", name, count, padded,
@@ -110,7 +110,7 @@ StepKey Rank::step_key(const StepInFlight& step) const {
   };
   check("num_seqs", exact.num_seqs, key.num_seqs, largest.num_seqs);
   check("num_tokens", exact.num_tokens, key.num_tokens, largest.num_tokens);
-  check("num_sampled", exact.num_sampled, key.num_sampled, largest.num_sampled);
+  check("num_logits", exact.num_logits, key.num_logits, largest.num_logits);
   check("max_query_len", exact.max_query_len, key.max_query_len, largest.max_query_len);
   check("max_seq_len", exact.max_seq_len, key.max_seq_len, largest.max_seq_len);
   return key;
@@ -143,29 +143,33 @@ void Rank::forward_and_sample(const StepKey& key) {
   const StepContext ctx{
       .stream = *stream_, .ops = ops, .communicator = *communicator_, .batch = step_batch, .kv = kv_cache_.views()};
   model_->forward(ctx);
-  if (key.num_sampled > 0) sample(ctx, key);
+  if (key.num_logits > 0) sample(ctx, key);
   ops.finish_step(*stream_, {.plan = plan,
                              .state = state_.rows(),
                              .num_seqs = key.num_seqs,
-                             .next_token_ids = state_.outputs().next_token_ids.rows(0, key.num_sampled)});
+                             .next_token_ids = state_.outputs().next_token_ids.rows(0, key.num_logits),
+                             .num_accepted = state_.outputs().num_accepted});
 }
 
 // Log-probabilities are computed here and not in read(), because the logits of a piece live until the next one.
 void Rank::sample(const StepContext& ctx, const StepKey& key) {
   const StepInputs inputs = state_.inputs(key);
   const Tensor& rows = key.outputs == StepOutputs::kAllTokens ? inputs.sample_rows : state_.arange();
-  for (int begin = 0; begin < key.num_sampled; begin += limits_.max_num_logits) {
-    const int end = std::min(key.num_sampled, begin + limits_.max_num_logits);
+  for (int begin = 0; begin < key.num_logits; begin += limits_.max_num_logits) {
+    const int end = std::min(key.num_logits, begin + limits_.max_num_logits);
     const Tensor logits = model_->compute_logits(ctx, rows.rows(begin, end));
     if (communicator_->rank() != 0) continue;
     const Tensor next_token_ids = state_.outputs().next_token_ids.rows(begin, end);
     ctx.ops.sample(*stream_, {.logits = logits,
                               .sample_seqs = inputs.sample_seqs.rows(begin, end),
+                              .sample_offsets = inputs.sample_offsets.rows(begin, end),
+                              .sample_masks = inputs.sample_masks.rows(begin, end),
+                              .plan = plan_device_.data(),
                               .state = state_.rows(),
                               .next_token_ids = next_token_ids});
     if (key.num_top_logprobs >= 0) compute_logprobs(logits, next_token_ids, begin, key.num_top_logprobs);
   }
-  static_cast<void>(communicator_->broadcast(*stream_, state_.outputs().next_token_ids.rows(0, key.num_sampled)));
+  static_cast<void>(communicator_->broadcast(*stream_, state_.outputs().next_token_ids.rows(0, key.num_logits)));
 }
 
 void Rank::read(const StepKey& key, StepInFlight& step) {
@@ -176,9 +180,10 @@ void Rank::read(const StepKey& key, StepInFlight& step) {
         step);
   }
   if (communicator_->rank() != 0) return;
-  const int num_sampled = step.header().num_sampled;
-  copy_rows(step.outputs.next_token_ids, state_.outputs().next_token_ids, 0, num_sampled);
-  if (key.num_top_logprobs >= 0) copy_logprobs(step, 0, num_sampled, key.num_top_logprobs > 0);
+  const StepPlanHeader& plan = step.header();
+  copy_rows(step.outputs.next_token_ids, state_.outputs().next_token_ids, 0, plan.num_logits);
+  if (step.has_drafts()) copy_rows(step.outputs.num_accepted, state_.outputs().num_accepted, 0, plan.num_seqs);
+  if (key.num_top_logprobs >= 0) copy_logprobs(step, 0, plan.num_logits, key.num_top_logprobs > 0);
 }
 
 void Rank::read_prompt_logprobs(const StepContext& ctx, StepInFlight& step) {
@@ -193,14 +198,14 @@ void Rank::read_prompt_logprobs(const StepContext& ctx, StepInFlight& step) {
       if (communicator_->rank() != 0) continue;
       const int first_target = seq.num_computed_tokens + 1 + begin, count = end - begin;
       const Tensor targets = prompt_ids.columns(first_target, first_target + count).reshaped({count});
-      compute_logprobs(logits, targets, limits_.max_num_seqs + num_rows, prompt.num_top);
+      compute_logprobs(logits, targets, limits_.max_sampled_rows() + num_rows, prompt.num_top);
       device_->copy_to_host(*stream_, step.prompt_target_ids.rows(num_rows, num_rows + count).raw(), targets.raw(),
                             static_cast<size_t>(targets.num_bytes()));
       num_rows += count;
       most_top = std::max(most_top, prompt.num_top);
     }
   }
-  if (communicator_->rank() == 0) copy_logprobs(step, limits_.max_num_seqs, num_rows, most_top > 0);
+  if (communicator_->rank() == 0) copy_logprobs(step, limits_.max_sampled_rows(), num_rows, most_top > 0);
 }
 
 void Rank::compute_logprobs(const Tensor& logits, const Tensor& target_ids, int64_t first_output_row, int num_top) {

@@ -51,8 +51,10 @@ std::vector<ArraySpec> state_specs(const StepLimits& limits, RowState& rows, Ste
       {&inputs.seq_rows, DType::kI32, seqs, 0},
       {&inputs.cu_seqlens_q, DType::kI32, seqs + 1, 0},
       {&inputs.seq_lens, DType::kI32, seqs, 0},
-      {&inputs.sample_rows, DType::kI32, seqs, 0},
-      {&inputs.sample_seqs, DType::kI32, seqs, 0},
+      {&inputs.sample_rows, DType::kI32, limits.max_sampled_rows(), 0},
+      {&inputs.sample_seqs, DType::kI32, limits.max_sampled_rows(), 0},
+      {&inputs.sample_offsets, DType::kI32, limits.max_sampled_rows(), 0},
+      {&inputs.sample_masks, DType::kI32, limits.max_sampled_rows(), 0},
       {&arange, DType::kI32, tokens + 1, 0},
   };
 }
@@ -60,7 +62,8 @@ std::vector<ArraySpec> state_specs(const StepLimits& limits, RowState& rows, Ste
 std::vector<ArraySpec> output_specs(const StepLimits& limits, StepOutputArrays& outputs) {
   const int64_t rows = limits.max_logprobs_rows();
   return {
-      {&outputs.next_token_ids, DType::kI32, limits.max_num_seqs, 0},
+      {&outputs.next_token_ids, DType::kI32, limits.max_sampled_rows(), 0},
+      {&outputs.num_accepted, DType::kI32, limits.max_num_seqs, 0},
       {&outputs.target_logprob, DType::kF32, rows, 0},
       {&outputs.target_rank, DType::kI32, rows, 0},
       {&outputs.top_ids, DType::kI32, rows, kMaxLogprobs},
@@ -80,7 +83,7 @@ int64_t state_bytes(const StepLimits& limits) {
 StepKey StepLimits::largest_step() const {
   return {.num_seqs = max_num_seqs,
           .num_tokens = max_num_batched_tokens,
-          .num_sampled = max_num_seqs,
+          .num_logits = max_sampled_rows(),
           .max_query_len = max_num_batched_tokens,
           .max_seq_len = max_model_len,
           .num_top_logprobs = kMaxLogprobs};
@@ -126,8 +129,10 @@ StepInputs RunningState::inputs(const StepKey& key) const {
       .seq_rows = inputs_.seq_rows.rows(0, key.num_seqs),
       .cu_seqlens_q = inputs_.cu_seqlens_q.rows(0, key.num_seqs + 1),
       .seq_lens = inputs_.seq_lens.rows(0, key.num_seqs),
-      .sample_rows = inputs_.sample_rows.rows(0, key.num_sampled),
-      .sample_seqs = inputs_.sample_seqs.rows(0, key.num_sampled),
+      .sample_rows = inputs_.sample_rows.rows(0, key.num_logits),
+      .sample_seqs = inputs_.sample_seqs.rows(0, key.num_logits),
+      .sample_offsets = inputs_.sample_offsets.rows(0, key.num_logits),
+      .sample_masks = inputs_.sample_masks.rows(0, key.num_logits),
   };
 }
 

@@ -1,6 +1,8 @@
 // RunningState: the arrays of the running sequences and of one step, allocated once on the device of a rank.
 #pragma once
 
+#include <algorithm>
+
 #include "backend/backend.h"
 #include "backend/ops.h"
 
@@ -15,16 +17,19 @@ struct StepLimits {
   int64_t kv_block_size = 0;
 
   int64_t max_blocks_per_seq() const { return (max_model_len + kv_block_size - 1) / kv_block_size; }
+  // Rows of logits that are sampled in one step: each sequence's, and its drafts'.
+  int max_sampled_rows() const { return std::min(max_num_seqs * (1 + kMaxDrafts), max_num_batched_tokens); }
   // Tokens that may need log-probabilities in one step.
-  int64_t max_logprobs_rows() const { return int64_t{max_num_seqs} + max_num_batched_tokens; }
+  int64_t max_logprobs_rows() const { return int64_t{max_sampled_rows()} + max_num_batched_tokens; }
   // No step has larger counts.
   StepKey largest_step() const;
 };
 
 // What a step leaves for the host: on the device in RunningState, in pinned host memory in StepInFlight. Rows of
-// log-probabilities: sampled tokens from row 0, prompt tokens from row max_num_seqs.
+// log-probabilities: sampled tokens from row 0, prompt tokens from row max_sampled_rows.
 struct StepOutputArrays {
-  Tensor next_token_ids;  // [max_num_seqs] i32
+  Tensor next_token_ids;  // [max_sampled_rows] i32
+  Tensor num_accepted;    // [max_num_seqs] i32: drafts of each sequence of the plan
   Tensor target_logprob;  // [max_logprobs_rows] f32
   Tensor target_rank;     // [max_logprobs_rows] i32
   Tensor top_ids;         // [max_logprobs_rows, kMaxLogprobs] i32

@@ -64,12 +64,7 @@ void StepInFlight::note_prompts(std::span<const RowUpdate> rows) {
 
 void StepInFlight::read_result(StepResult& result) const {
   result.step_id = header().step_id;
-  const int32_t* next_token_ids = outputs.next_token_ids.data<int32_t>();
-  result.next_token_ids.assign(next_token_ids, next_token_ids + header().num_sampled);
-  result.logprobs.clear();
-  for (size_t i = 0; num_top_logprobs_ >= 0 && i < sampled_num_top_.size(); ++i) {
-    result.logprobs.push_back(logprobs_of(static_cast<int64_t>(i), next_token_ids[i], sampled_num_top_[i]));
-  }
+  read_sampled(result);
   result.prompt_logprobs.clear();
   int64_t prompt_row = 0;
   for (const PromptLogprobs& prompt : prompts_) {
@@ -77,6 +72,26 @@ void StepInFlight::read_result(StepResult& result) const {
     for (int i = 0; i < prompt.count; ++i, ++prompt_row) {
       const int32_t token_id = prompt_target_ids.data<int32_t>()[prompt_row];
       out.push_back(logprobs_of(outputs.next_token_ids.dim(0) + prompt_row, token_id, prompt.num_top));
+    }
+  }
+}
+
+// Of the rows of logits of a sequence, those up to the first draft that was not accepted count.
+void StepInFlight::read_sampled(StepResult& result) const {
+  result.next_token_ids.clear();
+  result.num_accepted.clear();
+  result.logprobs.clear();
+  const int32_t* next_token_ids = outputs.next_token_ids.data<int32_t>();
+  int32_t first_row = 0;
+  size_t sampled_idx = 0;
+  for (size_t s = 0; s < seqs().size(); first_row += num_logits_of(seqs()[s++])) {
+    if ((seqs()[s].flags & kSample) == 0) continue;
+    const int num_top = sampled_num_top_[sampled_idx++];
+    const int32_t num_accepted = has_drafts() ? outputs.num_accepted.data<int32_t>()[s] : 0;
+    if (has_drafts()) result.num_accepted.push_back(num_accepted);
+    for (int32_t row = first_row; row <= first_row + num_accepted; ++row) {
+      result.next_token_ids.push_back(next_token_ids[row]);
+      if (num_top_logprobs_ >= 0) result.logprobs.push_back(logprobs_of(row, next_token_ids[row], num_top));
     }
   }
 }

@@ -26,6 +26,7 @@ class StepInFlight {
   const StepPlanHeader& header() const { return *static_cast<const StepPlanHeader*>(plan_.data()); }
   const void* plan() const { return plan_.data(); }
   std::span<const SeqStep> seqs() const;
+  bool has_drafts() const { return header().num_logits > header().num_sampled; }
 
   // The largest number of top log-probabilities that a sampled sequence asks for; -1: none wants log-probabilities.
   int num_top_logprobs() const { return num_top_logprobs_; }
@@ -48,6 +49,7 @@ class StepInFlight {
  private:
   void note_sampled(std::span<const RowUpdate> rows);
   void note_prompts(std::span<const RowUpdate> rows);
+  void read_sampled(StepResult& result) const;
   TokenLogprobs logprobs_of(int64_t output_row, int32_t token_id, int num_top) const;
 
   Buffer plan_;

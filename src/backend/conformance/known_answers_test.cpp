@@ -89,7 +89,9 @@ TEST_CASE("begin_step and finish_step: two sequences over two steps") {
                         .cu_seqlens_q = input(4),
                         .seq_lens = input(3),
                         .sample_rows = input(3),
-                        .sample_seqs = input(3)};
+                        .sample_seqs = input(3),
+                        .sample_offsets = input(3),
+                        .sample_masks = input(3)};
     const auto run = [&](const PlanParts& parts, const Ints& next_token_ids) {
       const std::vector<uint64_t> image = parts.image();
       const auto& header = *reinterpret_cast<const StepPlanHeader*>(image.data());
@@ -98,10 +100,10 @@ TEST_CASE("begin_step and finish_step: two sequences over two steps") {
       std::memcpy(bytes.view().raw(), image.data(), image.size() * 8);
       std::copy(next_token_ids.begin(), next_token_ids.end(), next.span<int32_t>().begin());
       const void* plan = side.put(bytes).raw();
-      side.ops().begin_step(side.stream(),
-                            {.plan_host = &header, .plan = plan, .state = state, .inputs = in, .kv_block_size = 4});
+      side.ops().apply_updates(side.stream(), {.plan_host = &header, .plan = plan, .state = state});
+      side.ops().begin_step(side.stream(), {.plan = plan, .state = state, .inputs = in, .kv_block_size = 4});
       side.ops().finish_step(side.stream(),
-                             {.plan_host = &header, .plan = plan, .state = state, .next_token_ids = side.put(next)});
+                             {.plan = plan, .state = state, .num_seqs = 3, .next_token_ids = side.put(next)});
     };
     const auto row_ints = [&](const Tensor& matrix, int64_t row, int64_t count) {
       return ints(side, matrix.rows(row, row + 1).columns(0, count));

@@ -47,6 +47,7 @@ void spoil_rows(Rng& rng, HostTensor& logits) {
 struct SampleCase {
   const char* name;
   RowSampling sampling;
+  int mask_one_of = 0;  // a mask allows one of so many tokens; 0: no mask
 };
 
 std::vector<SampleCase> sample_cases() {
@@ -80,12 +81,27 @@ std::vector<SampleCase> sample_cases() {
   add("min_tokens greedy", [](S s) { s.num_stop_ids = 4, s.min_tokens_until = 1000, s.temperature = 0; });
   add("min_tokens reached", [](S s) { s.num_stop_ids = 4, s.min_tokens_until = 1, s.temperature = 0; });
   add("min_tokens", [](S s) { s.num_stop_ids = kMaxStopIds, s.min_tokens_until = 1000; });
+  cases.push_back({.name = "mask greedy", .sampling = {}, .mask_one_of = 3});
+  add("mask", [](S s) { s.num_bias = 3, s.num_stop_ids = 2, s.min_tokens_until = 1000; });
+  cases.back().mask_one_of = 10;
+  add("mask top_k top_p penalties", [](S s) { s.sampling_top_k = 20, s.top_p = 0.9f, s.repetition_penalty = 1.2f; });
+  cases.back().mask_one_of = 2;
+  add("mask of nothing", [](S) {});
+  cases.back().mask_one_of = 1 << 30;
   return cases;
 }
 
 template <typename T>
 T* row_of(HostTensor& matrix, int64_t row) {
   return matrix.span<T>().data() + row * matrix.view().stride(0);
+}
+
+void add_mask(PlanParts& plan, Rng& rng, int64_t vocab_size, int one_of) {
+  const size_t first = plan.masks.size();
+  plan.masks.resize(first + static_cast<size_t>(plan.mask_words));
+  for (size_t id = 0; id < static_cast<size_t>(vocab_size); ++id) {
+    if (rng.below(static_cast<uint64_t>(one_of)) == 0) plan.masks[first + id / 32] |= 1u << (id % 32);
+  }
 }
 
 enum class Logits { kPlain, kTies, kSpoiled };
@@ -101,7 +117,9 @@ void add_samples(Report& report, Sides sides, int64_t vocab_size, Logits kind) {
     if (kind == Logits::kSpoiled) spoil_rows(rng, logits);
     const StateSizes sizes{.max_num_seqs = num_rows + 1, .max_model_len = 40, .max_blocks_per_seq = 1};
     HostState state = poisoned_state(sizes);
-    HostTensor sample_seqs(DType::kI32, {num_rows});
+    HostTensor sample_seqs(DType::kI32, {num_rows}), offsets(DType::kI32, {num_rows}), mask_ids(DType::kI32, {num_rows});
+    PlanParts plan;  // for its masks
+    plan.mask_words = mask_words_of(vocab_size);
     const auto token = [&] { return static_cast<int32_t>(rng.below(static_cast<uint64_t>(vocab_size))); };
     for (int64_t i = 0; i < num_rows; ++i) {
       const int64_t row = num_rows - i;
@@ -110,7 +128,14 @@ void add_samples(Report& report, Sides sides, int64_t vocab_size, Logits kind) {
       sampling.seed = rng.next_u64();
       const auto num_tokens = static_cast<int32_t>(1 + rng.below(40));
       sampling.prompt_len = static_cast<int32_t>(rng.below(static_cast<uint64_t>(num_tokens) + 1));
-      state.num_tokens.span<int32_t>()[static_cast<size_t>(row)] = num_tokens;
+      // The last ones are drafts.
+      const auto offset = static_cast<int32_t>(rng.below(static_cast<uint64_t>(std::min(num_tokens, 4))));
+      offsets.span<int32_t>()[static_cast<size_t>(i)] = offset;
+      state.num_tokens.span<int32_t>()[static_cast<size_t>(row)] = num_tokens - offset;
+      const bool masked = c.mask_one_of > 0 && i % 4 != 2;
+      mask_ids.span<int32_t>()[static_cast<size_t>(i)] =
+          masked ? static_cast<int32_t>(plan.masks.size()) / plan.mask_words : -1;
+      if (masked) add_mask(plan, rng, vocab_size, c.mask_one_of);
       // Tokens repeat, and half of them are the most likely ones, so that penalties matter.
       const float* row_logits = logits.view().data<float>() + i * vocab_size;
       const auto likely = static_cast<int32_t>(std::max_element(row_logits, row_logits + vocab_size) - row_logits);
@@ -127,10 +152,16 @@ void add_samples(Report& report, Sides sides, int64_t vocab_size, Logits kind) {
       std::memcpy(row_of<uint8_t>(state.sampling, row), &sampling, sizeof sampling);
       if (i % 5 == 3) sample_seqs.span<int32_t>()[static_cast<size_t>(i)] = -1;  // a dummy
     }
+    const std::vector<uint64_t> image = plan.image();
+    HostTensor plan_tensor(DType::kI64, {static_cast<int64_t>(image.size())});
+    std::memcpy(plan_tensor.view().raw(), image.data(), image.size() * 8);
     family.compare(sides.actual, sides.expected, c.name, [&](Side& side) -> Outputs {
       const Tensor logits_device = side.put(logits), next = side.put(poisoned_tensor(DType::kI32, {num_rows}));
       side.ops().sample(side.stream(), {.logits = logits_device,
                                         .sample_seqs = side.put(sample_seqs),
+                                        .sample_offsets = side.put(offsets),
+                                        .sample_masks = side.put(mask_ids),
+                                        .plan = side.put(plan_tensor).raw(),
                                         .state = put_state(side, state),
                                         .next_token_ids = next});
       Outputs outputs;

@@ -70,7 +70,9 @@ std::vector<uint64_t> PlanParts::image() const {
   header.block_copies_offset = reserve(0);
   header.seqs_offset = reserve(seqs.size() * sizeof(SeqStep));
   header.data_offset = reserve(data.size() * sizeof(int32_t));
-  header.masks_offset = reserve(0);
+  header.masks_offset = reserve(masks.size() * sizeof(uint32_t));
+  header.mask_words = mask_words;
+  header.num_masks = mask_words > 0 ? static_cast<int32_t>(masks.size()) / mask_words : 0;
   header.total_bytes = bytes;
   for (const SeqStep& seq : seqs) {
     header.num_tokens += seq.query_len;
@@ -89,6 +91,7 @@ std::vector<uint64_t> PlanParts::image() const {
   copy(header.block_updates_offset, block_updates);
   copy(header.seqs_offset, seqs);
   copy(header.data_offset, data);
+  copy(header.masks_offset, masks);
   return image;
 }
 

@@ -31,6 +31,8 @@ struct PlanParts {
   std::vector<BlockUpdate> block_updates;
   std::vector<SeqStep> seqs;
   std::vector<int32_t> data;
+  std::vector<uint32_t> masks;
+  int32_t mask_words = 0;
 
   uint32_t add_data(const std::vector<int32_t>& values);
   std::vector<uint64_t> image() const;

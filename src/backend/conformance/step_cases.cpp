@@ -1,5 +1,5 @@
 // apply_updates, begin_step and finish_step over random plans: sequences enter rows, prefill in chunks, decode, leave; every
-// fourth fills its row and samples once too often, and every tenth step runs no sequence. Every second step is launched with
+// fourth fills its row and samples once too often, decode rows bring drafts of which some are accepted, and every tenth step runs no sequence. Every second step is launched with
 // dummies. After every step the whole state and all inputs must equal the reference's.
 #include <algorithm>
 #include <cstring>
@@ -16,14 +16,22 @@ constexpr StateSizes kSizes{.max_num_seqs = 5, .max_model_len = 70, .max_blocks_
 struct HostRow {
   bool used = false;
   int32_t num_tokens = 0, num_computed_tokens = 0, num_blocks = 0;
+  std::vector<int32_t> token_ids;  // what stands in the row, as far as it is known, also behind num_tokens
+};
+
+// A plan and the tokens that its rows of logits "choose".
+struct Step {
+  PlanParts plan;
+  std::vector<int32_t> next_token_ids, num_accepted;
 };
 
 class PlanMaker {
  public:
   explicit PlanMaker(uint64_t stream) : rng_(test_seed(), stream), rows_(static_cast<size_t>(kSizes.max_num_seqs)) {}
 
-  PlanParts next() {
-    PlanParts plan;
+  Step next() {
+    Step step;
+    PlanParts& plan = step.plan;
     int32_t budget = kMaxTokens;
     for (size_t row = 0; row < rows_.size(); ++row) {
       HostRow& r = rows_[row];
@@ -34,10 +42,11 @@ class PlanMaker {
         enter(plan, row);
       }
       if (rng_.below(5) == 0) continue;  // sits this step out
-      run(plan, row, budget);
+      run(step, row, budget);
     }
-    return plan;
+    return step;
   }
+  int32_t num_tokens(size_t row) const { return rows_[row].num_tokens; }
 
  private:
   int32_t random_int(uint64_t bound) { return static_cast<int32_t>(rng_.below(bound)); }
@@ -64,7 +73,8 @@ class PlanMaker {
     update.sampling.prompt_len = r.num_tokens;
     update.sampling.num_bias = random_int(3) == 0 ? kMaxLogitBias : random_int(5);
     update.sampling.num_stop_ids = random_int(3) == 0 ? kMaxStopIds : random_int(5);
-    update.tokens_begin = plan.add_data(random_ints(r.num_tokens));
+    r.token_ids = random_ints(r.num_tokens);
+    update.tokens_begin = plan.add_data(r.token_ids);
     update.bias_ids_begin = plan.add_data(random_ints(update.sampling.num_bias));
     update.bias_values_begin = plan.add_data(random_ints(update.sampling.num_bias));  // small ints: denormal floats, and as good
     update.stop_ids_begin = plan.add_data(random_ints(update.sampling.num_stop_ids));
@@ -84,20 +94,67 @@ class PlanMaker {
     r.num_blocks = needed;
   }
 
-  void run(PlanParts& plan, size_t row, int32_t& budget) {
+  void run(Step& step, size_t row, int32_t& budget) {
     HostRow& r = rows_[row];
     const int32_t missing = r.num_tokens - r.num_computed_tokens;
-    const int32_t query_len = std::min({missing, budget, 1 + random_int(20)});
-    if (query_len <= 0) return;
-    give_blocks(plan, row, r.num_computed_tokens + query_len);
-    const bool samples = query_len == missing;
-    plan.seqs.push_back({.row = static_cast<int32_t>(row),
-                         .query_len = query_len,
-                         .flags = samples ? static_cast<uint32_t>(kSample) : 0u,
-                         .num_computed_tokens = r.num_computed_tokens});
-    r.num_computed_tokens += query_len;
-    r.num_tokens += samples && r.num_tokens < kSizes.max_model_len;  // else the token is dropped
-    budget -= query_len;
+    SeqStep seq{.row = static_cast<int32_t>(row),
+                .query_len = std::min({missing, budget, 1 + random_int(20)}),
+                .num_computed_tokens = r.num_computed_tokens};
+    if (seq.query_len <= 0) return;
+    if (seq.query_len == missing) seq.flags = kSample;
+    if (missing == 1) give_drafts(step.plan, r, budget, seq);
+    if (seq.flags != 0) seq.first_mask = random_int(3) - 1;
+    give_blocks(step.plan, row, r.num_computed_tokens + seq.query_len);
+    step.plan.seqs.push_back(seq);
+    budget -= seq.query_len;
+    step.num_accepted.push_back(choose(step, r, seq));
+  }
+
+  // A decode row, with up to kMaxDrafts drafts: new ones, or those that stand in the row already.
+  void give_drafts(PlanParts& plan, const HostRow& r, int32_t budget, SeqStep& seq) {
+    seq.phase = SeqPhase::kDecode;
+    seq.num_computed_tokens += random_int(3);  // an upper bound
+    const auto max_model_len = static_cast<int32_t>(kSizes.max_model_len);
+    const int32_t room = std::min(budget - 1, max_model_len - 1 - r.num_tokens);
+    const auto num_left = static_cast<int32_t>(r.token_ids.size()) - r.num_tokens;
+    seq.num_drafts = std::max(0, std::min(room, random_int(4) == 0 ? kMaxDrafts : random_int(4)));
+    if (num_left > 0 && room > 0 && random_int(2) == 0) {
+      seq.flags |= kDraftsInRow;
+      seq.num_drafts = std::min(seq.num_drafts, num_left);
+    } else {
+      seq.drafts_begin = plan.add_data(random_ints(seq.num_drafts));
+    }
+    seq.query_len = 1 + seq.num_drafts;
+  }
+
+  // What the step does to the row. Three of four drafts are what is chosen in their place.
+  int32_t choose(Step& step, HostRow& r, const SeqStep& seq) {
+    if (seq.num_drafts > 0 && (seq.flags & kDraftsInRow) == 0) {
+      r.token_ids.resize(static_cast<size_t>(r.num_tokens));
+      const auto drafts = step.plan.data.begin() + seq.drafts_begin;
+      r.token_ids.insert(r.token_ids.end(), drafts, drafts + seq.num_drafts);
+    }
+    const size_t first = step.next_token_ids.size();
+    for (int32_t i = 0; i < num_logits_of(seq); ++i) {
+      const auto position = static_cast<size_t>(r.num_tokens + i);
+      const bool equal = i < seq.num_drafts && random_int(4) != 0;
+      step.next_token_ids.push_back(equal ? r.token_ids[position] : random_int(8) - 1);
+    }
+    int32_t num_accepted = 0;
+    while (num_accepted < seq.num_drafts) {
+      const int32_t draft = r.token_ids[static_cast<size_t>(r.num_tokens + num_accepted)];
+      if (draft < 0 || draft != step.next_token_ids[first + static_cast<size_t>(num_accepted)]) break;
+      ++num_accepted;
+    }
+    r.num_computed_tokens += seq.query_len - seq.num_drafts + num_accepted;
+    if (num_logits_of(seq) == 0) return 0;
+    const auto end = static_cast<size_t>(r.num_tokens + num_accepted);
+    if (end < static_cast<size_t>(kSizes.max_model_len)) {  // else the token is dropped
+      if (r.token_ids.size() <= end) r.token_ids.resize(end + 1);
+      r.token_ids[end] = step.next_token_ids[first + static_cast<size_t>(num_accepted)];
+      r.num_tokens = static_cast<int32_t>(end) + 1;
+    }
+    return num_accepted;
   }
 
   Rng rng_;
@@ -107,7 +164,7 @@ class PlanMaker {
 
 // Counts that a step is launched with.
 struct LaunchCounts {
-  int64_t num_tokens = 0, num_seqs = 0, num_sampled = 0;
+  int64_t num_tokens = 0, num_seqs = 0, num_logits = 0;
 };
 
 StepInputs put_inputs(Side& side, const LaunchCounts& counts) {
@@ -118,8 +175,10 @@ StepInputs put_inputs(Side& side, const LaunchCounts& counts) {
           .seq_rows = ints(counts.num_seqs),
           .cu_seqlens_q = ints(counts.num_seqs + 1),
           .seq_lens = ints(counts.num_seqs),
-          .sample_rows = ints(counts.num_sampled),
-          .sample_seqs = ints(counts.num_sampled)};
+          .sample_rows = ints(counts.num_logits),
+          .sample_seqs = ints(counts.num_logits),
+          .sample_offsets = ints(counts.num_logits),
+          .sample_masks = ints(counts.num_logits)};
 }
 
 void read_inputs(Side& side, const StepInputs& in, Outputs& outputs) {
@@ -132,6 +191,8 @@ void read_inputs(Side& side, const StepInputs& in, Outputs& outputs) {
   add("inputs.seq_lens", in.seq_lens);
   add("inputs.sample_rows", in.sample_rows);
   add("inputs.sample_seqs", in.sample_seqs);
+  add("inputs.sample_offsets", in.sample_offsets);
+  add("inputs.sample_masks", in.sample_masks);
 }
 
 }  // namespace
@@ -144,7 +205,8 @@ void add_step_cases(Report& report, Sides sides) {
       const DeviceState state = put_state(side, kSizes);
       Outputs outputs;
       for (int step = 0; step < 25; ++step) {
-        const std::vector<uint64_t> image = (step % 10 == 9 ? PlanParts() : plans.next()).image();
+        const Step planned = step % 10 == 9 ? Step() : plans.next();
+        const std::vector<uint64_t> image = planned.plan.image();
         const auto& header = *reinterpret_cast<const StepPlanHeader*>(image.data());
         HostTensor plan_bytes(DType::kI64, {static_cast<int64_t>(image.size())});
         std::memcpy(plan_bytes.view().raw(), image.data(), image.size() * 8);
@@ -152,13 +214,22 @@ void add_step_cases(Report& report, Sides sides) {
         const int dummies = step % 2 == 0 ? 0 : step;  // of tokens far more than a CTA has threads, once they are many
         const LaunchCounts counts{.num_tokens = header.num_tokens + 20 * dummies,
                                   .num_seqs = header.num_seqs + dummies,
-                                  .num_sampled = header.num_sampled + dummies / 2};
+                                  .num_logits = header.num_logits + dummies / 2};
         const StepInputs inputs = put_inputs(side, counts);
-        HostTensor next(DType::kI32, {counts.num_sampled});
-        for (size_t i = 0; i < next.span<int32_t>().size(); ++i) next.span<int32_t>()[i] = step * 100 + static_cast<int32_t>(i);
+        HostTensor next(DType::kI32, {counts.num_logits});
+        std::copy(planned.next_token_ids.begin(), planned.next_token_ids.end(), next.span<int32_t>().begin());
+        const Tensor num_accepted = side.put(poisoned_tensor(DType::kI32, {counts.num_seqs}));
         side.ops().apply_updates(side.stream(), {.plan_host = &header, .plan = plan, .state = state.state});
         side.ops().begin_step(side.stream(), {.plan = plan, .state = state.state, .inputs = inputs, .kv_block_size = kKvBlockSize});
-        side.ops().finish_step(side.stream(), {.plan = plan, .state = state.state, .num_seqs = counts.num_seqs, .next_token_ids = side.put(next)});
+        side.ops().finish_step(side.stream(), {.plan = plan, .state = state.state, .num_seqs = counts.num_seqs, .next_token_ids = side.put(next), .num_accepted = num_accepted});
+        const HostTensor accepted = side.get(num_accepted), num_tokens = side.get(state.state.num_tokens);
+        // The reference, too, must do what the plan's maker expects.
+        for (size_t i = 0; i < planned.plan.seqs.size() && &side == &sides.expected; ++i) {
+          const auto row = static_cast<size_t>(planned.plan.seqs[i].row);
+          CHECK(accepted.span<int32_t>()[i] == planned.num_accepted[i], "num_accepted of row {}", row);
+          CHECK(num_tokens.span<int32_t>()[row] == plans.num_tokens(row), "num_tokens of row {}", row);
+        }
+        outputs.push_back({"num_accepted", side.get(num_accepted), {}});
         read_inputs(side, inputs, outputs);
         for (Output& output : state.read(side)) outputs.push_back(std::move(output));
       }

@@ -48,7 +48,8 @@ struct Row {
   const RowState& state;
   int64_t row;
   RowSampling sampling;
-  int32_t num_tokens;
+  int32_t num_tokens;    // drafts before this place included
+  const uint32_t* mask;  // of the tokens that are allowed; nullptr: all
   int64_t vocab_size;
   RowScratch scratch;
 
@@ -89,13 +90,16 @@ void apply_penalties(const Row& r, float* logits) {
 
 // The logits with bias, masks and penalties: the given ones when nothing applies, else a copy.
 const float* adjusted_logits(const Row& r, const float* logits) {
-  if (r.sampling.num_bias == 0 && !masks_stop_ids(r) && !has_penalty(r.sampling)) return logits;
+  if (r.sampling.num_bias == 0 && r.mask == nullptr && !masks_stop_ids(r) && !has_penalty(r.sampling)) return logits;
   float* out = r.scratch.logits;
   std::memcpy(out, logits, static_cast<size_t>(r.vocab_size) * 4);
   const int32_t* bias_ids = r.state.bias_ids.data<int32_t>() + r.row * r.state.bias_ids.stride(0);
   const float* bias_values = r.state.bias_values.data<float>() + r.row * r.state.bias_values.stride(0);
   for (int32_t i = 0; i < r.sampling.num_bias; ++i) {
     if (r.in_vocab(bias_ids[i])) out[bias_ids[i]] += bias_values[i];
+  }
+  for (int32_t id = 0; id < r.vocab_size && r.mask != nullptr; ++id) {
+    if (!mask_allows(r.mask, id)) out[id] = -INFINITY;
   }
   const int32_t* stop_ids = r.state.stop_ids.data<int32_t>() + r.row * r.state.stop_ids.stride(0);
   for (int32_t i = 0; i < r.sampling.num_stop_ids && masks_stop_ids(r); ++i) {
@@ -269,18 +273,19 @@ void sample(Stream& stream, const SampleParams& p) {
   const int64_t vocab_size = p.logits.dim(1);
   context.reserve_thread_scratch(row_scratch_bytes(vocab_size));
   context.pool.parallel_for(p.logits.dim(0), [&](int thread_idx, int64_t i) {
-    const int64_t state_row = p.sample_seqs.data<int32_t>()[i];
+    const SamplePlace place = sample_place(p, i);
     int32_t& next_token_id = p.next_token_ids.data<int32_t>()[i];
     next_token_id = 0;
-    if (state_row < 0) return;
+    if (place.row < 0) return;
     Row row{.kernels = context.kernels,
             .state = p.state,
-            .row = state_row,
+            .row = place.row,
             .sampling = {},
-            .num_tokens = p.state.num_tokens.data<int32_t>()[state_row],
+            .num_tokens = place.num_tokens,
+            .mask = place.mask,
             .vocab_size = vocab_size,
             .scratch = cut_scratch(context.scratch_of(thread_idx), vocab_size)};
-    std::memcpy(&row.sampling, p.state.sampling.data<uint8_t>() + state_row * p.state.sampling.stride(0),
+    std::memcpy(&row.sampling, p.state.sampling.data<uint8_t>() + place.row * p.state.sampling.stride(0),
                 sizeof row.sampling);
     next_token_id = sample_row(row, p.logits.data<float>() + i * p.logits.stride(0));
   });

@@ -14,14 +14,18 @@ namespace spate::reference {
 namespace {
 
 // Penalties are float arithmetic in the order that ops.h gives, without contraction: greedy ties depend on the bits.
-void adjust_logits(std::vector<float>& logits, const RowState& state, int64_t row, const RowSampling& sampling) {
+void adjust_logits(std::vector<float>& logits, const RowState& state, const RowSampling& sampling,
+                   const SamplePlace& place) {
+  const auto& [row, num_tokens, mask] = place;
   const auto vocab_size = static_cast<int32_t>(logits.size());
   const auto in_vocab = [&](int32_t id) { return id >= 0 && id < vocab_size; };
-  const int32_t num_tokens = state.num_tokens.data<int32_t>()[row];
   const int32_t* bias_ids = state.bias_ids.data<int32_t>() + row * state.bias_ids.stride(0);
   const float* bias_values = state.bias_values.data<float>() + row * state.bias_values.stride(0);
   for (int32_t i = 0; i < sampling.num_bias; ++i) {
     if (in_vocab(bias_ids[i])) logits[static_cast<size_t>(bias_ids[i])] += bias_values[i];
+  }
+  for (int32_t id = 0; id < vocab_size && mask != nullptr; ++id) {
+    if (!mask_allows(mask, id)) logits[static_cast<size_t>(id)] = -INFINITY;
   }
   const int32_t* stop_ids = state.stop_ids.data<int32_t>() + row * state.stop_ids.stride(0);
   for (int32_t i = 0; i < sampling.num_stop_ids && num_tokens < sampling.min_tokens_until; ++i) {
@@ -88,22 +92,22 @@ double gumbel(const RowSampling& sampling, int32_t num_tokens, int32_t id) {
   return -std::log(-std::log(static_cast<double>(uniform_open(bits[static_cast<size_t>(id % 4)]))));
 }
 
-int32_t sample_row(const float* raw_logits, int64_t vocab_size, const RowState& state, int64_t row) {
+int32_t sample_row(const float* raw_logits, int64_t vocab_size, const RowState& state, const SamplePlace& place) {
+  const int64_t row = place.row;
   RowSampling sampling;
   std::memcpy(&sampling, state.sampling.data<uint8_t>() + row * state.sampling.stride(0), sizeof sampling);
   if (!is_usable(raw_logits, vocab_size)) return kNoToken;
   std::vector<float> logits(raw_logits, raw_logits + vocab_size);
-  adjust_logits(logits, state, row, sampling);
+  adjust_logits(logits, state, sampling, place);
   if (!is_usable(logits.data(), vocab_size)) return kNoToken;
   if (sampling.temperature == 0) {
     return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   }
   for (float& logit : logits) logit /= sampling.temperature;
-  const int32_t num_tokens = state.num_tokens.data<int32_t>()[row];
   int32_t best_id = -1;
   double best_score = -INFINITY;
   for (const int32_t id : kept_ids(logits, sampling)) {
-    const double score = logits[static_cast<size_t>(id)] + gumbel(sampling, num_tokens, id);
+    const double score = logits[static_cast<size_t>(id)] + gumbel(sampling, place.num_tokens, id);
     if (best_id < 0 || score > best_score || (score == best_score && id < best_id)) {
       best_id = id;
       best_score = score;
@@ -117,9 +121,9 @@ int32_t sample_row(const float* raw_logits, int64_t vocab_size, const RowState& 
 void sample(Stream&, const SampleParams& p) {
   check_params(p);
   for (int64_t i = 0; i < p.logits.dim(0); ++i) {
-    const int64_t row = p.sample_seqs.data<int32_t>()[i];
+    const SamplePlace place = sample_place(p, i);
     p.next_token_ids.data<int32_t>()[i] =
-        row < 0 ? 0 : sample_row(p.logits.data<float>() + i * p.logits.stride(0), p.logits.dim(1), p.state, row);
+        place.row < 0 ? 0 : sample_row(p.logits.data<float>() + i * p.logits.stride(0), p.logits.dim(1), p.state, place);
   }
 }
 

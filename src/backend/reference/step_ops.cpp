@@ -64,21 +64,26 @@ void begin_step(Stream&, const BeginStepParams& p) {
   const StepPlanHeader& plan = header_of(p.plan);
   const StepInputs& in = p.inputs;
   CHECK(plan.num_tokens <= in.token_ids.dim(0) && plan.num_seqs <= in.seq_rows.dim(0) &&
-            plan.num_sampled <= in.sample_seqs.dim(0),
+            plan.num_logits <= in.sample_seqs.dim(0),
         "begin_step: the plan has {} tokens, {} sequences, {} sampled; the inputs have {}, {}, {}", plan.num_tokens,
-        plan.num_seqs, plan.num_sampled, in.token_ids.dim(0), in.seq_rows.dim(0), in.sample_seqs.dim(0));
+        plan.num_seqs, plan.num_logits, in.token_ids.dim(0), in.seq_rows.dim(0), in.sample_seqs.dim(0));
   const auto* seqs = plan_array<SeqStep>(p.plan, plan.seqs_offset);
   int32_t token = 0, sampled = 0;
   in.cu_seqlens_q.data<int32_t>()[0] = 0;
   for (int32_t s = 0; s < plan.num_seqs; ++s) {
     const SeqStep& seq = seqs[s];
-    const int32_t* token_ids = row_of(p.state.token_ids, seq.row);
+    int32_t* token_ids = row_of(p.state.token_ids, seq.row);
     const int32_t* blocks = row_of(p.state.block_table, seq.row);
     const int32_t num_computed_tokens = p.state.num_computed_tokens.data<int32_t>()[seq.row];
     const auto kv_block_size = static_cast<int32_t>(p.kv_block_size);
+    if (seq.num_drafts > 0 && (seq.flags & kDraftsInRow) == 0) {
+      const int32_t num_tokens = p.state.num_tokens.data<int32_t>()[seq.row];
+      copy_ints(token_ids + num_tokens, plan_array<int32_t>(p.plan, plan.data_offset) + seq.drafts_begin,
+                seq.num_drafts);
+    }
     for (int32_t i = 0; i < seq.query_len; ++i, ++token) {
       const int32_t position = num_computed_tokens + i;
-      in.token_ids.data<int32_t>()[token] = token_ids[position];
+      in.token_ids.data<int32_t>()[token] = std::max(token_ids[position], 0);
       in.positions.data<int32_t>()[token] = position;
       in.slot_mapping.data<int32_t>()[token] =
           blocks[position / kv_block_size] * kv_block_size + position % kv_block_size;
@@ -86,14 +91,16 @@ void begin_step(Stream&, const BeginStepParams& p) {
     in.seq_rows.data<int32_t>()[s] = seq.row;
     in.cu_seqlens_q.data<int32_t>()[s + 1] = token;
     in.seq_lens.data<int32_t>()[s] = num_computed_tokens + seq.query_len;
-    if (seq.flags & kSample) {
-      in.sample_rows.data<int32_t>()[sampled] = token - 1;
-      in.sample_seqs.data<int32_t>()[sampled++] = seq.row;
+    for (int32_t offset = 0; offset < num_logits_of(seq); ++offset, ++sampled) {
+      in.sample_rows.data<int32_t>()[sampled] = token - num_logits_of(seq) + offset;
+      in.sample_seqs.data<int32_t>()[sampled] = seq.row;
+      in.sample_offsets.data<int32_t>()[sampled] = offset;
+      in.sample_masks.data<int32_t>()[sampled] = seq.first_mask < 0 ? -1 : seq.first_mask + offset;
     }
   }
-  CHECK(token == plan.num_tokens && sampled == plan.num_sampled,
+  CHECK(token == plan.num_tokens && sampled == plan.num_logits,
         "begin_step: the plan says {} tokens, {} sampled; its sequences have {} and {}", plan.num_tokens,
-        plan.num_sampled, token, sampled);
+        plan.num_logits, token, sampled);
   fill_rest(in.token_ids, token, 0);
   fill_rest(in.positions, token, 0);
   fill_rest(in.slot_mapping, token, -1);
@@ -102,6 +109,8 @@ void begin_step(Stream&, const BeginStepParams& p) {
   fill_rest(in.seq_lens, plan.num_seqs, 0);
   fill_rest(in.sample_rows, sampled, 0);
   fill_rest(in.sample_seqs, sampled, -1);
+  fill_rest(in.sample_offsets, sampled, 0);
+  fill_rest(in.sample_masks, sampled, -1);
 }
 
 void finish_step(Stream&, const FinishStepParams& p) {
@@ -109,14 +118,22 @@ void finish_step(Stream&, const FinishStepParams& p) {
   const StepPlanHeader& plan = header_of(p.plan);
   CHECK(plan.num_seqs <= p.num_seqs, "finish_step: {} sequences, launched for {}", plan.num_seqs, p.num_seqs);
   const auto* seqs = plan_array<SeqStep>(p.plan, plan.seqs_offset);
-  int32_t sampled = 0;
-  for (int32_t s = 0; s < plan.num_seqs; ++s) {
+  const int32_t* next_token_ids = p.next_token_ids.defined() ? p.next_token_ids.data<int32_t>() : nullptr;
+  const auto max_model_len = static_cast<int32_t>(p.state.token_ids.dim(1));
+  for (int32_t s = 0; s < plan.num_seqs; next_token_ids += num_logits_of(seqs[s++])) {
     const SeqStep& seq = seqs[s];
-    p.state.num_computed_tokens.data<int32_t>()[seq.row] += seq.query_len;
-    if (!(seq.flags & kSample)) continue;
-    const int32_t next_token_id = p.next_token_ids.data<int32_t>()[sampled++];
     int32_t& num_tokens = p.state.num_tokens.data<int32_t>()[seq.row];
-    if (num_tokens < p.state.token_ids.dim(1)) row_of(p.state.token_ids, seq.row)[num_tokens++] = next_token_id;
+    int32_t* new_tokens = row_of(p.state.token_ids, seq.row) + num_tokens;  // the drafts
+    int32_t num_accepted = 0;
+    while (num_accepted < seq.num_drafts && new_tokens[num_accepted] >= 0 &&
+           new_tokens[num_accepted] == next_token_ids[num_accepted]) {
+      ++num_accepted;
+    }
+    if (p.num_accepted.defined()) p.num_accepted.data<int32_t>()[s] = num_accepted;
+    p.state.num_computed_tokens.data<int32_t>()[seq.row] += seq.query_len - seq.num_drafts + num_accepted;
+    if (!(seq.flags & kSample)) continue;
+    if (num_tokens + num_accepted < max_model_len) new_tokens[num_accepted] = next_token_ids[num_accepted];
+    num_tokens = std::min(num_tokens + num_accepted + 1, max_model_len);
   }
 }
 

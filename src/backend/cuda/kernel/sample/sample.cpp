@@ -33,6 +33,9 @@ void sample(Stream& stream, const SampleParams& p) {
   SampleKernelParams params{
       .logits = p.logits.data<float>(),
       .sample_seqs = p.sample_seqs.data<int32_t>(),
+      .sample_offsets = p.sample_offsets.defined() ? p.sample_offsets.data<int32_t>() : nullptr,
+      .sample_masks = p.sample_masks.defined() ? p.sample_masks.data<int32_t>() : nullptr,
+      .plan = static_cast<const char*>(p.plan),
       .adjusted = static_cast<float*>(static_cast<CudaStream&>(stream).cuda_device().workspace(
           static_cast<size_t>(sample_workspace_bytes(num_logits, vocab_size)))),
       .next_token_ids = p.next_token_ids.data<int32_t>(),
@@ -56,6 +59,8 @@ void sample(Stream& stream, const SampleParams& p) {
            {{"num_logits", num_rows}, {"vocab_size", vocab_size}});
     params.logits += num_rows * params.logits_stride;
     params.sample_seqs += num_rows;
+    if (params.sample_offsets != nullptr) params.sample_offsets += num_rows;
+    if (params.sample_masks != nullptr) params.sample_masks += num_rows;
     params.next_token_ids += num_rows;
   }
 }

@@ -27,7 +27,8 @@ constexpr double kProbUnits = 1099511627776.0;  // 2^40
 struct Row {
   const float* logits;
   RowSampling sampling;
-  int num_tokens;
+  int num_tokens;        // drafts before this place included
+  const uint32_t* mask;  // of the tokens that are allowed, or null
   int vocab_size;
   const int32_t* token_ids;
   const int32_t* bias_ids;
@@ -84,6 +85,11 @@ __device__ inline void adjust_logits(const Row& row, float* adjusted) {
     adjusted[id] = penalized(s, logit, bias_history[i]);
   }
   __syncthreads();
+  if (row.mask != nullptr) {
+    for (int id = threadIdx.x; id < row.vocab_size; id += blockDim.x) {
+      if ((row.mask[id / 32] >> (id % 32) & 1) == 0) adjusted[id] = -kInfinity;
+    }
+  }
   if (row.num_tokens < s.min_tokens_until) {
     for (int i = threadIdx.x; i < s.num_stop_ids; i += blockDim.x) {
       const int id = row.stop_ids[i];
@@ -93,8 +99,9 @@ __device__ inline void adjust_logits(const Row& row, float* adjusted) {
   __syncthreads();
 }
 
-__device__ inline bool needs_adjusting(const RowSampling& s, int num_tokens) {
-  return s.num_bias > 0 || (s.num_stop_ids > 0 && num_tokens < s.min_tokens_until) || s.repetition_penalty != 1.0f ||
+__device__ inline bool needs_adjusting(const Row& row) {
+  const RowSampling& s = row.sampling;
+  return s.num_bias > 0 || row.mask != nullptr || (s.num_stop_ids > 0 && row.num_tokens < s.min_tokens_until) || s.repetition_penalty != 1.0f ||
          s.frequency_penalty != 0.0f || s.presence_penalty != 0.0f;
 }
 
@@ -185,6 +192,14 @@ __device__ inline double gumbel(const RowSampling& s, int num_tokens, int32_t id
   return -log(-log(static_cast<double>(uniform_open(word))));
 }
 
+__device__ inline const uint32_t* mask_of(const SampleKernelParams& p, int64_t logits_row) {
+  const int mask_idx = p.sample_masks != nullptr ? p.sample_masks[logits_row] : -1;
+  if (mask_idx < 0) return nullptr;
+  const StepPlanHeader& plan = *reinterpret_cast<const StepPlanHeader*>(p.plan);
+  const uint32_t* masks = reinterpret_cast<const uint32_t*>(p.plan + plan.masks_offset);
+  return masks + static_cast<int64_t>(mask_idx) * plan.mask_words;
+}
+
 extern "C" __global__ void __launch_bounds__(kSampleThreads) sample(const __grid_constant__ SampleKernelParams p) {
   const int64_t logits_row = blockIdx.x;
   const int64_t state_row = p.sample_seqs[logits_row];
@@ -194,7 +209,8 @@ extern "C" __global__ void __launch_bounds__(kSampleThreads) sample(const __grid
   }
   Row row{.logits = p.logits + logits_row * p.logits_stride,
           .sampling = *reinterpret_cast<const RowSampling*>(p.sampling + state_row * p.sampling_stride),
-          .num_tokens = p.num_tokens[state_row],
+          .num_tokens = p.num_tokens[state_row] + (p.sample_offsets != nullptr ? p.sample_offsets[logits_row] : 0),
+          .mask = mask_of(p, logits_row),
           .vocab_size = p.vocab_size,
           .token_ids = p.token_ids + state_row * p.token_ids_stride,
           .bias_ids = p.bias_ids + state_row * p.bias_ids_stride,
@@ -204,7 +220,7 @@ extern "C" __global__ void __launch_bounds__(kSampleThreads) sample(const __grid
     if (threadIdx.x == 0) p.next_token_ids[logits_row] = kNoToken;
     return;
   }
-  if (needs_adjusting(row.sampling, row.num_tokens)) {
+  if (needs_adjusting(row)) {
     float* adjusted = p.adjusted + logits_row * p.vocab_size;
     adjust_logits(row, adjusted);
     row.logits = adjusted;

@@ -35,6 +35,7 @@ BeginStepKernelParams begin_step_params(const BeginStepParams& p) {
   const StepInputs& in = p.inputs;
   return {.plan = static_cast<const char*>(p.plan),
           .state_token_ids = state.token_ids.data<int32_t>(),
+          .num_tokens_of_row = state.num_tokens.data<int32_t>(),
           .num_computed_tokens = state.num_computed_tokens.data<int32_t>(),
           .block_table = state.block_table.data<int32_t>(),
           .token_ids_stride = state.token_ids.stride(0),
@@ -47,9 +48,11 @@ BeginStepKernelParams begin_step_params(const BeginStepParams& p) {
           .seq_lens = in.seq_lens.data<int32_t>(),
           .sample_rows = in.sample_rows.data<int32_t>(),
           .sample_seqs = in.sample_seqs.data<int32_t>(),
+          .sample_offsets = in.sample_offsets.data<int32_t>(),
+          .sample_masks = in.sample_masks.data<int32_t>(),
           .num_tokens = static_cast<int32_t>(in.token_ids.dim(0)),
           .num_seqs = static_cast<int32_t>(in.seq_rows.dim(0)),
-          .num_sampled = static_cast<int32_t>(in.sample_seqs.dim(0)),
+          .num_logits = static_cast<int32_t>(in.sample_seqs.dim(0)),
           .kv_block_size = static_cast<int32_t>(p.kv_block_size)};
 }
 
@@ -77,6 +80,7 @@ void finish_step(Stream& stream, const FinishStepParams& p) {
   const FinishStepKernelParams params{
       .plan = static_cast<const char*>(p.plan),
       .next_token_ids = p.next_token_ids.defined() ? p.next_token_ids.data<int32_t>() : nullptr,
+      .num_accepted = p.num_accepted.defined() ? p.num_accepted.data<int32_t>() : nullptr,
       .token_ids = p.state.token_ids.data<int32_t>(),
       .num_tokens = p.state.num_tokens.data<int32_t>(),
       .num_computed_tokens = p.state.num_computed_tokens.data<int32_t>(),

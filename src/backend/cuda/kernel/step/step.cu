@@ -31,6 +31,11 @@ __device__ inline const StepPlanHeader& header_of(const char* plan) {
   return *reinterpret_cast<const StepPlanHeader*>(plan);
 }
 
+// num_logits_of() of core/step_plan.h, for the device.
+__device__ inline int logits_rows_of(const SeqStep& seq) {
+  return (seq.flags & kSample) != 0 ? 1 + seq.num_drafts : 0;
+}
+
 __device__ inline void apply_row_update(const ApplyUpdatesKernelParams& p, const RowUpdate& update,
                                         const int32_t* data) {
   const int64_t row = update.row;
@@ -70,9 +75,11 @@ __device__ inline void fill_dummies(const BeginStepKernelParams& p, const StepPl
     p.positions[i] = 0;
     p.slot_mapping[i] = -1;
   }
-  for (int i = plan.num_sampled + first; i < p.num_sampled; i += step) {
+  for (int i = plan.num_logits + first; i < p.num_logits; i += step) {
     p.sample_rows[i] = 0;
     p.sample_seqs[i] = -1;
+    p.sample_offsets[i] = 0;
+    p.sample_masks[i] = -1;
   }
 }
 
@@ -90,34 +97,41 @@ extern "C" __global__ void begin_step(const __grid_constant__ BeginStepKernelPar
     }
     return;
   }
-  int tokens_before = 0, sampled_before = 0;
+  int tokens_before = 0, logits_before = 0;
   for (int i = threadIdx.x; i < seq_idx; i += blockDim.x) {
     tokens_before += seqs[i].query_len;
-    sampled_before += (seqs[i].flags & kSample) != 0;
+    logits_before += logits_rows_of(seqs[i]);
   }
   tokens_before = block_reduce(tokens_before, Sum());
-  sampled_before = block_reduce(sampled_before, Sum());
+  logits_before = block_reduce(logits_before, Sum());
 
   const SeqStep seq = seqs[seq_idx];
   const int64_t row = seq.row;
   const int num_computed_tokens = p.num_computed_tokens[row];
-  const int32_t* row_token_ids = p.state_token_ids + row * p.token_ids_stride;
+  int32_t* row_token_ids = p.state_token_ids + row * p.token_ids_stride;
   const int32_t* blocks = p.block_table + row * p.block_table_stride;
+  const bool has_drafts = seq.num_drafts > 0 && (seq.flags & kDraftsInRow) == 0;
+  const int32_t* drafts = array_at<int32_t>(p.plan, plan.data_offset) + seq.drafts_begin;
+  const int num_tokens = p.num_tokens_of_row[row];
   for (int i = threadIdx.x; i < seq.query_len; i += blockDim.x) {
     const int position = num_computed_tokens + i;
-    p.token_ids[tokens_before + i] = row_token_ids[position];
+    if (has_drafts && position >= num_tokens) row_token_ids[position] = drafts[position - num_tokens];
+    p.token_ids[tokens_before + i] = max(row_token_ids[position], 0);
     p.positions[tokens_before + i] = position;
     p.slot_mapping[tokens_before + i] =
         blocks[position / p.kv_block_size] * p.kv_block_size + position % p.kv_block_size;
+  }
+  const int num_logits = logits_rows_of(seq);
+  for (int i = threadIdx.x; i < num_logits; i += blockDim.x) {
+    p.sample_rows[logits_before + i] = tokens_before + seq.query_len - num_logits + i;
+    p.sample_seqs[logits_before + i] = seq.row;
+    p.sample_offsets[logits_before + i] = i;
+    p.sample_masks[logits_before + i] = seq.first_mask < 0 ? -1 : seq.first_mask + i;
   }
   if (threadIdx.x != 0) return;
   p.cu_seqlens_q[seq_idx + 1] = tokens_before + seq.query_len;
   p.seq_rows[seq_idx] = seq.row;
   p.seq_lens[seq_idx] = num_computed_tokens + seq.query_len;
-  if (seq.flags & kSample) {
-    p.sample_rows[sampled_before] = tokens_before + seq.query_len - 1;
-    p.sample_seqs[sampled_before] = seq.row;
-  }
 }
 
 extern "C" __global__ void finish_step(const __grid_constant__ FinishStepKernelParams p) {
@@ -125,17 +139,23 @@ extern "C" __global__ void finish_step(const __grid_constant__ FinishStepKernelP
   const SeqStep* seqs = array_at<SeqStep>(p.plan, plan.seqs_offset);
   const int seq_idx = blockIdx.x;
   if (seq_idx >= plan.num_seqs) return;
-  int sampled_before = 0;
-  for (int i = threadIdx.x; i < seq_idx; i += blockDim.x) sampled_before += (seqs[i].flags & kSample) != 0;
-  sampled_before = block_reduce(sampled_before, Sum());
+  int logits_before = 0;
+  for (int i = threadIdx.x; i < seq_idx; i += blockDim.x) logits_before += logits_rows_of(seqs[i]);
+  logits_before = block_reduce(logits_before, Sum());
   if (threadIdx.x != 0) return;
   const SeqStep seq = seqs[seq_idx];
-  p.num_computed_tokens[seq.row] += seq.query_len;
-  if (!(seq.flags & kSample)) return;
   const int num_tokens = p.num_tokens[seq.row];
-  if (num_tokens >= p.max_model_len) return;
-  p.token_ids[seq.row * p.token_ids_stride + num_tokens] = p.next_token_ids[sampled_before];
-  p.num_tokens[seq.row] = num_tokens + 1;
+  const int32_t* next = p.next_token_ids + logits_before;
+  int32_t* drafts = p.token_ids + seq.row * p.token_ids_stride + num_tokens;
+  int num_accepted = 0;
+  while (num_accepted < seq.num_drafts && drafts[num_accepted] >= 0 && drafts[num_accepted] == next[num_accepted]) {
+    ++num_accepted;
+  }
+  if (p.num_accepted != nullptr) p.num_accepted[seq_idx] = num_accepted;
+  p.num_computed_tokens[seq.row] += seq.query_len - seq.num_drafts + num_accepted;
+  if (!(seq.flags & kSample)) return;
+  if (num_tokens + num_accepted < p.max_model_len) drafts[num_accepted] = next[num_accepted];
+  p.num_tokens[seq.row] = min(num_tokens + num_accepted + 1, p.max_model_len);
 }
 
 }  // namespace spate::cuda

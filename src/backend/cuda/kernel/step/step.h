@@ -29,7 +29,8 @@ struct ApplyUpdatesKernelParams {
 struct BeginStepKernelParams {
   const char* plan;
   // The running state.
-  const int32_t* state_token_ids;
+  int32_t* state_token_ids;
+  const int32_t* num_tokens_of_row;
   const int32_t* num_computed_tokens;
   const int32_t* block_table;
   int64_t token_ids_stride;
@@ -43,15 +44,18 @@ struct BeginStepKernelParams {
   int32_t* seq_lens;
   int32_t* sample_rows;
   int32_t* sample_seqs;
+  int32_t* sample_offsets;
+  int32_t* sample_masks;
   int32_t num_tokens;
   int32_t num_seqs;
-  int32_t num_sampled;
+  int32_t num_logits;
   int32_t kv_block_size;
 };
 
 struct FinishStepKernelParams {
   const char* plan;
   const int32_t* next_token_ids;
+  int32_t* num_accepted;  // or null
   int32_t* token_ids;
   int32_t* num_tokens;
   int32_t* num_computed_tokens;

@@ -77,9 +77,9 @@ void Rank::copy_plan(std::span<const std::byte> plan, StepInFlight& step) {
   step.take_plan(*device_, plan, row_updates_);
 
   if (plan_device_.bytes() < plan.size()) {
-    Result<Buffer> larger = device_->allocate(std::max<size_t>(2 * plan.size(), 1 << 20), MemoryKind::kDevice);
+    Result<Buffer> larger = device_->allocate(std::max<size_t>(2 * plan.size(), 1 << 16), MemoryKind::kDevice);
     CHECK(larger.ok(), "no memory for a step plan: {}", larger.status().message());
-    device_->synchronize(*stream_);
+    if (plan_device_.data() != nullptr) device_->synchronize(*stream_);
     plan_device_ = std::move(larger).value();
     ++plan_generation_;
   }
@@ -94,7 +94,8 @@ StepKey Rank::step_key(const StepInFlight& step) const {
                 .max_query_len = plan.max_query_len,
                 .max_seq_len = plan.max_seq_len,
                 .num_top_logprobs = step.num_top_logprobs(),
-                .plan_generation = plan_generation_};
+                .plan_generation = plan_generation_,
+                .is_eager = !step.prompts().empty()};
   if (plan.num_prompt_logprobs == 0) {
     const bool one_of_each = plan.num_sampled == plan.num_seqs && plan.num_logits == plan.num_seqs;
     exact.outputs = one_of_each ? StepOutputs::kSampledAllSeqs : StepOutputs::kSampledTokens;

@@ -1,0 +1,279 @@
+// Goal    A step depends on its key alone where it may be replayed, dummies change nothing, and the host never waits
+// for the
+//         device between two steps.
+// Method  A tiny random Qwen3 in f32 behind the engine, with random requests. The reference device alone says what is
+// right; test
+//         devices around it record what steps launch, replay it, or run nothing before somebody waits.
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "backend/registry/registry.h"
+#include "backend/test_device/deferred_device.h"
+#include "backend/test_device/recording_device.h"
+#include "base/rng.h"
+#include "base/test.h"
+#include "base/test_support.h"
+#include "batch/plan_builder.h"
+#include "engine/engine.h"
+#include "rank/rank_group.h"
+#include "weights/safetensors.h"
+
+namespace spate {
+namespace {
+
+constexpr int kMaxModelLen = 64, kMaxNumSeqs = 8;
+
+std::filesystem::path model_dir() { return repo_root() / "test" / "goldens" / "model" / "qwen3_tied_sharded"; }
+
+// Factories are plain functions: this is what the one below puts around the reference device.
+std::function<std::unique_ptr<Device>(std::unique_ptr<Device>)> wrap;
+
+Result<std::unique_ptr<Device>> make_wrapped_device(const DeviceOptions& options) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Device> device, oracle_back_end().make_device(options));
+  return wrap(std::move(device));
+}
+
+std::unique_ptr<RankGroup> make_ranks(std::function<std::unique_ptr<Device>(std::unique_ptr<Device>)> wrapper,
+                                      int tp = 1) {
+  wrap = std::move(wrapper);
+  static BackEnd back_end;
+  back_end = oracle_back_end();
+  back_end.make_device = make_wrapped_device;
+  const Checkpoint weights = Checkpoint::open(model_dir()).value();
+  RankGroupConfig config;
+  config.model = load_model_config(model_dir()).value();
+  config.weights = &weights;
+  config.back_end = &back_end;
+  config.tensor_parallel_size = tp;
+  config.act_dtype = DType::kF32;
+  config.kv_dtype = DType::kF32;
+  config.max_num_seqs = kMaxNumSeqs;
+  config.max_num_batched_tokens = 48;
+  config.max_num_logits = 5;  // smaller than a step's samples, so that logits come in pieces
+  config.max_model_len = kMaxModelLen;
+  config.kv_cache_bytes = int64_t{1} << 26;
+  return RankGroup::create(config).value();
+}
+
+// What requests got, as text: one line each with ids and log-probabilities to the bit.
+class TextSink final : public OutputSink {
+ public:
+  explicit TextSink(size_t num_requests) : texts(num_requests) {}
+  void push(std::vector<Output> outputs) override {
+    for (const Output& output : outputs) {
+      std::string& text = texts[output.request_id];
+      text += fmt::format(" [{}]", output.index);
+      for (const int32_t id : output.token_ids) text += fmt::format(" {}", id);
+      for (const auto* entries : {&output.prompt_logprobs, &output.logprobs}) {
+        for (const TokenLogprobs& entry : *entries) add(text, entry);
+      }
+      if (output.finish_reason != FinishReason::kNone) {
+        CHECK(output.finish_reason != FinishReason::kError);
+        ++num_ended;
+      }
+    }
+  }
+  std::vector<std::string> texts;
+  size_t num_ended = 0;
+
+ private:
+  static void add(std::string& text, const TokenLogprobs& entry) {
+    text += fmt::format(" ({} {:a} {}", entry.token_id, entry.logprob, entry.rank);
+    for (const TokenLogprobs::Top& top : entry.top) text += fmt::format(" {}:{:a}", top.token_id, top.logprob);
+    text += ")";
+  }
+};
+
+// Prompts of all lengths; greedy and seeded, with penalties, biases, forks and log-probabilities.
+std::vector<Request> random_requests(int count, int64_t vocab_size) {
+  Rng rng(test_seed(), 1);
+  const auto one_in = [&](uint64_t n) { return rng.below(n) == 0; };
+  std::vector<Request> requests(static_cast<size_t>(count));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Request& request = requests[i];
+    request.id = i;
+    request.prompt_token_ids.resize(1 + rng.below(one_in(2) ? 4 : 45));
+    for (int32_t& id : request.prompt_token_ids)
+      id = static_cast<int32_t>(rng.below(static_cast<uint64_t>(vocab_size)));
+    SamplingParams& sampling = request.sampling;
+    sampling.temperature = one_in(2) ? 0.0f : 0.8f;
+    sampling.seed = rng.next_u64();
+    sampling.max_tokens = static_cast<int>(1 + rng.below(12));
+    sampling.ignore_eos = true;
+    if (one_in(4)) sampling.repetition_penalty = 1.2f;
+    if (one_in(4)) sampling.n = 2;
+    if (one_in(3)) sampling.logprobs = static_cast<int>(rng.below(4));
+    if (one_in(5)) sampling.prompt_logprobs = static_cast<int>(rng.below(3));
+    if (one_in(6)) {  // plans beyond the first plan buffer
+      for (int b = 0; b < kMaxLogitBias; ++b)
+        sampling.logit_bias.emplace_back(b % vocab_size, 0.001f * static_cast<float>(b));
+    }
+  }
+  return requests;
+}
+
+std::vector<std::string> run(StepExecutor& ranks, int num_requests) {
+  EngineConfig config;
+  config.max_model_len = kMaxModelLen;
+  config.max_num_seqs = kMaxNumSeqs;
+  config.max_num_batched_tokens = 48;
+  config.num_kv_blocks = 40;
+  auto engine = Engine::create(config, ranks).value();
+  std::vector<Request> requests = random_requests(num_requests, load_model_config(model_dir()).value().vocab_size);
+  const auto sink = std::make_shared<TextSink>(requests.size());
+  size_t num_sequences = 0;
+  for (Request& request : requests) {
+    num_sequences += static_cast<size_t>(request.sampling.n);
+    request.sink = sink;
+    REQUIRE(engine->submit(std::move(request)).ok());
+  }
+  for (int step = 0; sink->num_ended < num_sequences; ++step) {
+    REQUIRE(step < 5000);
+    engine->step();
+  }
+  while (engine->step()) {
+  }
+  return sink->texts;
+}
+
+std::vector<std::string> run_recorded(const RecordingOptions& options, int num_requests) {
+  const auto ranks =
+      make_ranks([&](std::unique_ptr<Device> device) { return make_recording_device(std::move(device), options); });
+  return run(*ranks, num_requests);
+}
+
+std::vector<std::string> run_plain(int num_requests) {
+  const auto ranks = make_ranks([](std::unique_ptr<Device> device) { return device; });
+  return run(*ranks, num_requests);
+}
+
+constexpr int kNumRequests = 60;
+
+}  // namespace
+
+TEST_CASE("steps of equal keys launch the same, and what a ladder adds to a step changes nothing") {
+  const std::vector<std::string> plain = run_plain(kNumRequests);
+  for (const bool replay : {false, true}) {
+    for (const bool padded : {false, true}) {
+      CAPTURE(replay);
+      CAPTURE(padded);
+      RecordingLog log;
+      RecordingOptions options{.log = &log, .replay = replay};
+      if (padded) options.padded_step = power_of_two_step;
+      CHECK(run_recorded(options, kNumRequests) == plain);
+      CHECK(log.mismatches == std::vector<std::string>());
+      CHECK(log.num_repeated >= (padded ? log.num_steps / 4 : 1));
+    }
+  }
+}
+
+// A key that lacks one field is found out; so the test above does not pass because it looks at too little.
+TEST_CASE("steps that are told apart by less than their key do not launch the same") {
+  const std::vector<std::pair<const char*, void (*)(StepKey&)>> fields = {
+      {"num_seqs", [](StepKey& key) { key.num_seqs = 0; }},
+      {"num_tokens", [](StepKey& key) { key.num_tokens = 0; }},
+      {"num_sampled", [](StepKey& key) { key.num_sampled = 0; }},
+      {"max_query_len", [](StepKey& key) { key.max_query_len = 0; }},
+      {"max_seq_len", [](StepKey& key) { key.max_seq_len = 0; }},
+      {"outputs", [](StepKey& key) { key.outputs = StepOutputs::kAllTokens; }},
+      {"num_top_logprobs", [](StepKey& key) { key.num_top_logprobs = -1; }},
+      {"plan_generation", [](StepKey& key) { key.plan_generation = 0; }},
+  };
+  int num_found = 0;  // fields that do not follow from the others in these steps
+  for (const auto& [name, forget] : fields) {
+    CAPTURE(name);
+    RecordingLog log;
+    const auto without = [forget = forget](const StepKey& key) {
+      StepKey less = key;
+      forget(less);
+      return less;
+    };
+    run_recorded({.log = &log, .padded_step = power_of_two_step, .identity = without}, kNumRequests);
+    num_found += !log.mismatches.empty();
+  }
+  CHECK(num_found >= 4);
+}
+
+TEST_CASE("the next step is launched before the one in flight has begun") {
+  DeferredLog log;
+  const auto ranks =
+      make_ranks([&](std::unique_ptr<Device> device) { return make_deferred_device(std::move(device), &log); });
+  const auto plain = make_ranks([](std::unique_ptr<Device> device) { return device; });
+  const std::vector<int32_t> prompt = {3, 1, 4, 1, 5};
+  const auto plan = [&](StepPlanBuilder& builder, uint64_t step_id) {
+    builder.begin(step_id);
+    if (step_id == 1) {
+      builder.add_row(
+          {.row = 0, .num_prompt_logprobs = 1, .sampling = {.prompt_len = 5, .num_logprobs = 2}, .token_ids = prompt});
+      builder.add_blocks(0, 0, 1)[0] = 0;
+      builder.add_seq({.row = 0, .query_len = 5, .flags = kSample | kPromptLogprobs});
+    } else {
+      builder.add_seq({.row = 0,
+                       .query_len = 1,
+                       .phase = SeqPhase::kDecode,
+                       .flags = kSample,
+                       .num_computed_tokens = 3 + static_cast<int32_t>(step_id)});
+    }
+    return builder.finish();
+  };
+  StepPlanBuilder first, second;
+  const int64_t num_run_before = log.num_run;
+  ranks->submit(plan(first, 1));
+  ranks->submit(plan(second, 2));
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  int64_t num_launched = -1;  // until the rank's thread has launched both: nothing new for a while
+  while (log.num_steps < 2 || num_launched != log.num_launched) {
+    REQUIRE(std::chrono::steady_clock::now() < limit);
+    num_launched = log.num_launched;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  CHECK(log.num_run == num_run_before);
+
+  StepResult result, expected;
+  for (uint64_t step_id = 1; step_id <= 6; ++step_id) {
+    if (step_id > 2) ranks->submit(plan(first, step_id));
+    plain->submit(plan(first, step_id));
+    REQUIRE(plain->collect(expected).ok());
+    REQUIRE(ranks->collect(result).ok());
+    if (step_id == 1) CHECK(log.num_run < log.num_launched);  // waits for its own step only
+    CHECK(result.step_id == step_id);
+    CHECK(result.next_token_ids == expected.next_token_ids);
+    REQUIRE(result.logprobs.size() == 1);
+    CHECK(result.logprobs[0].logprob == expected.logprobs[0].logprob);
+    CHECK(result.logprobs[0].top.size() == 2);
+    CHECK(result.prompt_logprobs.size() == (step_id == 1 ? 1 : 0));
+  }
+  CHECK(ranks->num_in_flight() == 0);
+}
+
+TEST_CASE("a device that runs everything late gives the same texts") {
+  DeferredLog log;
+  const auto ranks =
+      make_ranks([&](std::unique_ptr<Device> device) { return make_deferred_device(std::move(device), &log); });
+  CHECK(run(*ranks, kNumRequests) == run_plain(kNumRequests));
+  CHECK(log.num_steps > 20);
+}
+
+TEST_CASE("steps of equal keys launch the same on every rank of a group") {
+  RecordingLog logs[2];
+  std::atomic<int> num_devices = 0;
+  const auto ranks = make_ranks(
+      [&](std::unique_ptr<Device> device) {
+        RecordingLog* log = &logs[num_devices++];
+        return make_recording_device(std::move(device), {.log = log, .padded_step = power_of_two_step});
+      },
+      2);
+  run(*ranks, 20);
+  for (const RecordingLog& log : logs) {
+    CHECK(log.mismatches == std::vector<std::string>());
+    CHECK(log.num_repeated > 0);
+    CHECK(log.num_steps == logs[0].num_steps);
+  }
+}
+
+}  // namespace spate

@@ -55,7 +55,7 @@ std::string join(std::string_view op, std::string_view names, const Fields&... f
   return join(op, #__VA_ARGS__, __VA_ARGS__)
 
 std::string text_of(const KvGroupDesc& desc) {
-  SPATE_TEXT("", desc, kind, num_kv_heads, head_dim, kv_block_size, dtype);
+  SPATE_TEXT("", desc, kind, num_kv_heads, head_dim, kv_lora_rank, qk_rope_head_dim, kv_block_size, dtype);
 }
 std::string text_of(const KvView& kv) { SPATE_TEXT("", kv, desc, data, block_bytes, num_blocks); }
 std::string text_of(const RowState& state) {
@@ -63,8 +63,8 @@ std::string text_of(const RowState& state) {
              stop_ids);
 }
 std::string text_of(const StepInputs& inputs) {
-  SPATE_TEXT("", inputs, token_ids, positions, slot_mapping, seq_rows, cu_seqlens_q, seq_lens, sample_rows,
-             sample_seqs);
+  SPATE_TEXT("", inputs, token_ids, positions, slot_mapping, seq_rows, cu_seqlens_q, seq_lens, sample_rows, sample_seqs,
+             sample_offsets, sample_masks);
 }
 
 }  // namespace
@@ -83,12 +83,14 @@ std::string launch_text(const AttentionPagedParams& p) {
 std::string launch_text(const GatherRowsParams& p) { SPATE_TEXT("gather_rows", p, x, row_ids, out); }
 std::string launch_text(const ApplyUpdatesParams& p) { SPATE_TEXT("apply_updates", p, plan_host, plan, state); }
 std::string launch_text(const BeginStepParams& p) { SPATE_TEXT("begin_step", p, plan, state, inputs, kv_block_size); }
-std::string launch_text(const SampleParams& p) { SPATE_TEXT("sample", p, logits, sample_seqs, state, next_token_ids); }
+std::string launch_text(const SampleParams& p) {
+  SPATE_TEXT("sample", p, logits, sample_seqs, sample_offsets, sample_masks, plan, state, next_token_ids);
+}
 std::string launch_text(const LogprobsParams& p) {
   SPATE_TEXT("logprobs", p, logits, target_ids, target_logprob, target_rank, top_ids, top_logprobs);
 }
 std::string launch_text(const FinishStepParams& p) {
-  SPATE_TEXT("finish_step", p, plan, state, num_seqs, next_token_ids);
+  SPATE_TEXT("finish_step", p, plan, state, num_seqs, next_token_ids, num_accepted);
 }
 std::string launch_text(const KvCopyBlocksParams& p) { SPATE_TEXT("kv_copy_blocks", p, kv, src_dst); }
 std::string launch_text(const AddRmsNormParams& p) { SPATE_TEXT("add_rms_norm", p, x, residual, weight, eps, out); }
@@ -100,7 +102,7 @@ std::string launch_text(const LinearSiluAndMulParams& p) {
   SPATE_TEXT("linear_silu_and_mul", p, x, weight, bias, gate_up, out, matrix_idx);
 }
 std::string launch_text(const StepKey& key) {
-  SPATE_TEXT("key", key, num_seqs, num_tokens, num_sampled, max_query_len, max_seq_len, outputs, num_top_logprobs,
+  SPATE_TEXT("key", key, num_seqs, num_tokens, num_logits, max_query_len, max_seq_len, outputs, num_top_logprobs,
              plan_generation, is_eager);
 }
 

@@ -79,7 +79,7 @@ StepKey power_of_two_step(const StepKey& exact, const StepKey& largest) {
   StepKey key = exact;
   key.num_seqs = rounded_up(exact.num_seqs, largest.num_seqs);
   key.num_tokens = rounded_up(exact.num_tokens, largest.num_tokens);
-  key.num_sampled = rounded_up(exact.num_sampled, largest.num_sampled);
+  key.num_logits = rounded_up(exact.num_logits, largest.num_logits);
   key.max_query_len = rounded_up(exact.max_query_len, largest.max_query_len);
   key.max_seq_len = rounded_up(exact.max_seq_len, largest.max_seq_len);
   key.num_top_logprobs = exact.num_top_logprobs > 0 ? largest.num_top_logprobs : exact.num_top_logprobs;

@@ -193,6 +193,11 @@ Status CudaDevice::load_program(std::string_view program, const std::string& cub
     if (api().cuModuleGetFunction(&function, module, kKernels[i].function) != CUDA_SUCCESS) {
       return internal_error("{} has no kernel {}", program, kKernels[i].function);
     }
+    const int shared_bytes = kKernels[i].shared_bytes;
+    if (shared_bytes > 0 && api().cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                                     shared_bytes) != CUDA_SUCCESS) {
+      function = nullptr;
+    }
   }
   return {};
 }

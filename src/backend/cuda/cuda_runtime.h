@@ -106,6 +106,7 @@ class CudaDevice final : public Device {
   // Only kernels whose results do not depend on the other rows of a step.
   bool is_deterministic() const { return is_deterministic_; }
   CUfunction function(KernelId kernel) const { return functions_[static_cast<size_t>(kernel.idx)]; }
+  bool has(KernelId kernel) const { return functions_[static_cast<size_t>(kernel.idx)] != nullptr; }
   // Scratch of at least this many bytes for one op; the next call may move it. All ops of a device share it, so they
   // must run on one stream. It grows outside steps only when a larger shape than ever before appears.
   void* workspace(size_t bytes);

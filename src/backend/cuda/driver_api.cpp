@@ -38,6 +38,7 @@ Status load_functions(const SharedLibrary& library, DriverApi& api) {
   RETURN_IF_ERROR(library.load("cuModuleLoadData", api.cuModuleLoadData));
   RETURN_IF_ERROR(library.load("cuModuleUnload", api.cuModuleUnload));
   RETURN_IF_ERROR(library.load("cuModuleGetFunction", api.cuModuleGetFunction));
+  RETURN_IF_ERROR(library.load("cuFuncSetAttribute", api.cuFuncSetAttribute));
   RETURN_IF_ERROR(library.load("cuLaunchKernel", api.cuLaunchKernel));
   return {};
 }

@@ -6,17 +6,23 @@
 #include <iterator>
 #include <string_view>
 
+#include "backend/cuda/kernel/attention/attention_prefill.h"
+#include "backend/cuda/kernel/linear/linear.h"
+
 namespace spate::cuda {
 
 struct KernelInfo {
   std::string_view program;  // below backend/cuda/kernel/
   const char* function;
+  int shared_bytes = 0;  // of dynamic shared memory; a device that has less cannot run the kernel (CudaDevice::has)
 };
 
 inline constexpr KernelInfo kKernels[] = {
     {"attention/attention_decode.cu", "attention_decode_d64"},
     {"attention/attention_decode.cu", "attention_decode_d128"},
     {"attention/attention_decode.cu", "attention_decode_combine"},
+    {"attention/attention_prefill.cu", "attention_prefill_d64", prefill_shared_bytes(64)},
+    {"attention/attention_prefill.cu", "attention_prefill_d128", prefill_shared_bytes(128)},
     {"attention/attention_paged.cu", "attention_paged_bf16_bf16_d64"},
     {"attention/attention_paged.cu", "attention_paged_bf16_bf16_d128"},
     {"attention/attention_paged.cu", "attention_paged_bf16_bf16_d256"},
@@ -43,14 +49,14 @@ inline constexpr KernelInfo kKernels[] = {
     {"kv/kv.cu", "kv_write_f32_bf16"},
     {"kv/kv.cu", "kv_write_f32_f32"},
     {"kv/kv.cu", "kv_copy_blocks"},
-    {"linear/linear.cu", "linear_mma_small"},
-    {"linear/linear.cu", "linear_mma_large"},
+    {"linear/linear.cu", "linear_mma"},
     {"linear/linear.cu", "linear_fma_bf16_f32"},
     {"linear/linear.cu", "linear_fma_f32_bf16"},
     {"linear/linear.cu", "linear_fma_f32_f32"},
     {"linear/linear_stream.cu", "linear_stream_m8"},
     {"linear/linear_stream.cu", "linear_stream_m16"},
-    {"linear/linear_stream.cu", "linear_stream_m32"},
+    {"linear/linear_tile.cu", "linear_tile_large", linear_tile_shared_bytes(kLinearTileLargeM, kLinearTileLargeN)},
+    {"linear/linear_tile.cu", "linear_tile_small", linear_tile_shared_bytes(kLinearTileSmallM, kLinearTileSmallN)},
     {"rms_norm/rms_norm.cu", "rms_norm_bf16"},
     {"rms_norm/rms_norm.cu", "rms_norm_f32"},
     {"rope/rope.cu", "rope_bf16"},

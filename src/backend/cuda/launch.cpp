@@ -53,8 +53,9 @@ void launch_kernel(Stream& stream, KernelId kernel, const LaunchGrid& grid, cons
   check_driver(device.api(),
                device.api().cuLaunchKernel(device.function(kernel), static_cast<unsigned>(grid.x),
                                            static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z),
-                                           static_cast<unsigned>(grid.num_threads), 1,
-                                           1, 0, cuda_stream.handle(), kernel_params, nullptr),
+                                           static_cast<unsigned>(grid.num_threads), 1, 1,
+                                           static_cast<unsigned>(kKernels[kernel.idx].shared_bytes),
+                                           cuda_stream.handle(), kernel_params, nullptr),
                function);
 }
 

@@ -29,15 +29,6 @@ constexpr int kTile = kDecodeTileKeys, kHeads = kDecodeHeadTile;
 __device__ inline uint32_t pair_low(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
 __device__ inline uint32_t pair_high(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
 
-// a rounded in the low half, b in the high one.
-__device__ inline uint32_t pack_bf16(float a, float b) {
-  uint32_t packed;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(b), "f"(a));
-  return packed;
-}
-__device__ inline float low_float(uint32_t packed) { return __uint_as_float(packed << 16); }
-__device__ inline float high_float(uint32_t packed) { return __uint_as_float(packed & 0xffff0000u); }
-
 template <int kHeadDim>
 __device__ inline void attention_decode(const AttentionDecodeKernelParams& params) {
   constexpr int kChunks = kHeadDim / 32, kSets = kHeadDim / 64;  // of k of a product pair; of 64 columns of V

@@ -6,6 +6,7 @@
 
 #include "backend/check_params.h"
 #include "backend/cuda/kernel/attention/attention_decode.h"
+#include "backend/cuda/kernel/attention/attention_prefill.h"
 #include "backend/cuda/kernel/cuda_ops.h"
 #include "backend/cuda/launch.h"
 
@@ -27,15 +28,26 @@ KernelId kernel_for(DType act, DType kv, int64_t head_dim) {
   return kv == DType::kBf16 ? kF32Bf16[width] : kF32F32[width];
 }
 
-// Whether the kernel for one query token a sequence can take it.
-bool fits_decode(const Stream& stream, const AttentionPagedParams& p) {
+// Whether the kernels on the tensor core can take it. Their order of sums differs between few and many query tokens.
+bool fits_tensor_core(const CudaDevice& device, const AttentionPagedParams& p) {
   const KvGroupDesc& desc = p.kv.desc;
   const int64_t block_size = desc.kv_block_size;
-  const bool is_aligned =
-      reinterpret_cast<uintptr_t>(p.q.raw()) % 16 == 0 && p.q.stride(0) % 8 == 0 && p.q.stride(1) % 8 == 0;
-  return !static_cast<const CudaStream&>(stream).cuda_device().is_deterministic() && p.max_query_len == 1 &&
-         p.q.dtype() == DType::kBf16 && desc.dtype == DType::kBf16 && (desc.head_dim == 64 || desc.head_dim == 128) &&
-         block_size % kDecodeTileKeys == 0 && (block_size & (block_size - 1)) == 0 && is_aligned;
+  const auto is_aligned = [](const Tensor& rows) {
+    return reinterpret_cast<uintptr_t>(rows.raw()) % 16 == 0 && rows.stride(0) % 8 == 0 && rows.stride(1) % 8 == 0;
+  };
+  return !device.is_deterministic() && p.q.dtype() == DType::kBf16 && desc.dtype == DType::kBf16 &&
+         (desc.head_dim == 64 || desc.head_dim == 128) && block_size % kDecodeTileKeys == 0 &&
+         (block_size & (block_size - 1)) == 0 && is_aligned(p.q) && is_aligned(p.out);
+}
+
+void attention_prefill(Stream& stream, const AttentionPagedParams& p, const AttentionPagedKernelParams& params) {
+  const bool narrow = p.kv.desc.head_dim == 64;
+  launch(stream, narrow ? kernel_id("attention_prefill_d64") : kernel_id("attention_prefill_d128"),
+         {.x = ceil_div(p.max_query_len, kPrefillQueries),
+          .y = p.q.dim(1),
+          .z = p.seq_rows.dim(0),
+          .num_threads = 32 * kPrefillWarps},
+         params, {{"num_seqs", p.seq_rows.dim(0)}, {"num_heads", p.q.dim(1)}, {"max_query_len", p.max_query_len}});
 }
 
 // Keys are cut so that the grid fills the device about twice; more, shorter splits cost more to merge than they
@@ -94,7 +106,13 @@ void attention_paged(Stream& stream, const AttentionPagedParams& p) {
       .window = p.window,
       .softmax_scale_log2e = p.softmax_scale * std::numbers::log2e_v<float>,
   };
-  if (fits_decode(stream, p)) return attention_decode(stream, p, params);
+  const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  if (fits_tensor_core(device, p)) {
+    if (p.max_query_len == 1) return attention_decode(stream, p, params);
+    const KernelId prefill =
+        desc.head_dim == 64 ? kernel_id("attention_prefill_d64") : kernel_id("attention_prefill_d128");
+    if (device.has(prefill)) return attention_prefill(stream, p, params);
+  }
   launch(stream, kernel_for(p.q.dtype(), desc.dtype, desc.head_dim),
          {.x = num_tokens,
           .y = desc.num_kv_heads * ceil_div(heads_per_kv_head, kAttentionHeadTile),

@@ -7,36 +7,46 @@
 namespace spate::cuda {
 namespace {
 
-// With more tokens than two small tiles the large one reads the weight less often. Both give the same bits.
-constexpr int64_t kMaxTokensOfSmallTile = 2 * kLinearMmaSmallTileM;
-
 struct LinearChoice {
   KernelId kernel;
-  int tile_m;
-  int tile_n;
-  int num_threads;
+  LaunchGrid grid;
 };
 
-// Few tokens: the kernel that streams W. Its sums have another order than the tiles'.
-LinearChoice choose_stream(int64_t num_tokens) {
-  constexpr int kNumThreads = 32 * kLinearStreamWarps;
-  if (num_tokens <= 8) return {kernel_id("linear_stream_m8"), 8, 16, kNumThreads};
-  if (num_tokens <= 16) return {kernel_id("linear_stream_m16"), 16, 32, kNumThreads};
-  return {kernel_id("linear_stream_m32"), kLinearStreamMaxTokens, 32, kNumThreads};
+// A CTA for each tile of columns and tokens.
+LinearChoice tiled(KernelId kernel, const LinearKernelParams& p, int tile_m, int tile_n, int num_threads) {
+  return {kernel,
+          {.x = ceil_div(p.out_features, tile_n), .y = ceil_div(p.num_tokens, tile_m), .num_threads = num_threads}};
 }
 
-LinearChoice choose_kernel(DType act, Codes codes, int64_t num_tokens, bool is_deterministic) {
+// linear_tile orders its tiles itself. The large tile is faster where it gives most SMs one.
+LinearChoice choose_tile(const CudaDevice& device, const LinearKernelParams& p) {
+  const auto num_tiles = [&](int tile_m, int tile_n) {
+    return ceil_div(p.num_tokens, tile_m) * ceil_div(p.out_features, tile_n);
+  };
+  const int64_t num_large = num_tiles(kLinearTileLargeM, kLinearTileLargeN);
+  if (device.has(kernel_id("linear_tile_large")) && 4 * num_large >= 3 * device.num_sms()) {
+    return {kernel_id("linear_tile_large"), {.x = num_large, .num_threads = kLinearTileLargeThreads}};
+  }
+  return {kernel_id("linear_tile_small"),
+          {.x = num_tiles(kLinearTileSmallM, kLinearTileSmallN), .num_threads = kLinearTileSmallThreads}};
+}
+
+LinearChoice choose_kernel(const CudaDevice& device, DType act, Codes codes, const LinearKernelParams& p) {
   if (act == DType::kBf16 && codes == Codes::kBf16) {
-    if (!is_deterministic && num_tokens <= kLinearStreamMaxTokens) return choose_stream(num_tokens);
-    if (num_tokens <= kMaxTokensOfSmallTile) {
-      return {kernel_id("linear_mma_small"), kLinearMmaSmallTileM, kLinearMmaSmallTileN, kLinearMmaThreads};
-    }
-    return {kernel_id("linear_mma_large"), kLinearMmaLargeTileM, kLinearMmaLargeTileN, kLinearMmaThreads};
+    // Few tokens: the kernels that stream W. Their sums have another order; all others give the same bits.
+    constexpr int kStreamThreads = 32 * kLinearStreamWarps;
+    if (!device.is_deterministic() && p.num_tokens <= 8)
+      return tiled(kernel_id("linear_stream_m8"), p, 8, 16, kStreamThreads);
+    if (!device.is_deterministic() && p.num_tokens <= 16)
+      return tiled(kernel_id("linear_stream_m16"), p, 16, 32, kStreamThreads);
+    if (p.is_x_aligned && p.in_features % 8 == 0 && device.has(kernel_id("linear_tile_small")))
+      return choose_tile(device, p);
+    return tiled(kernel_id("linear_mma"), p, kLinearMmaTileM, kLinearMmaTileN, kLinearMmaThreads);
   }
   const KernelId kernel = act == DType::kBf16     ? kernel_id("linear_fma_bf16_f32")
                           : codes == Codes::kBf16 ? kernel_id("linear_fma_f32_bf16")
                                                   : kernel_id("linear_fma_f32_f32");
-  return {kernel, kLinearFmaTileM, kLinearFmaTileN, kLinearFmaThreads};
+  return tiled(kernel, p, kLinearFmaTileM, kLinearFmaTileN, kLinearFmaThreads);
 }
 
 }  // namespace
@@ -60,14 +70,12 @@ void linear(Stream& stream, const LinearParams& p) {
       .in_features = static_cast<int32_t>(in_features),
       .is_x_aligned = reinterpret_cast<uintptr_t>(p.x.raw()) % 16 == 0 && x_bytes % 16 == 0,
       .is_out_f32 = p.out.dtype() == DType::kF32,
+      .is_out_paired = reinterpret_cast<uintptr_t>(p.out.raw()) % 4 == 0 && p.out.stride(0) % 2 == 0,
   };
-  const LinearChoice choice = choose_kernel(p.x.dtype(), desc.spec.codes, num_tokens,
-                                            static_cast<CudaStream&>(stream).cuda_device().is_deterministic());
-  launch(stream, choice.kernel,
-         {.x = ceil_div(out_features, choice.tile_n),
-          .y = ceil_div(num_tokens, choice.tile_m),
-          .num_threads = choice.num_threads},
-         params, {{"num_tokens", num_tokens}, {"out_features", out_features}, {"in_features", in_features}});
+  const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  const LinearChoice choice = choose_kernel(device, p.x.dtype(), desc.spec.codes, params);
+  launch(stream, choice.kernel, choice.grid, params,
+         {{"num_tokens", num_tokens}, {"out_features", out_features}, {"in_features", in_features}});
 }
 
 }  // namespace spate::cuda

@@ -3,14 +3,13 @@
 //            null; out [num_tokens, out_features] act or f32. Row strides of x and out free.
 // LAYOUT     W row-major, rows padded to 16 elements with zeros.
 // NUMERICS   fp32 sums along k in one fixed order: linear_mma in steps of 16 (the tensor core's own order inside a
-//            step), linear_fma element by element. The order is the same for both tile sizes and for any num_tokens,
-//            and no sum is split, so a row's bits do not depend on the batch. bias is added in fp32, then one rounding.
+//            step), linear_fma element by element. The order is the same for any num_tokens and no sum is split, so a
+//            row's bits do not depend on the batch. bias is added in fp32, then one rounding.
 // WORK       grid.x tiles of out_features, grid.y tiles of num_tokens; a tile of k goes through registers to shared
 //            memory while the one before is multiplied.
-//            linear_mma (act and W bf16): 4 warps, tensor core, 64 elements of k a tile.
-//            linear_fma (the other dtypes): 256 threads, 4x4 outputs each, 16 elements of k a tile.
-// ROOFLINE   Few tokens: bytes of W over 4.25 TB/s. Many: 2 * num_tokens * in * out over 750 TFLOP/s. Not tuned:
-//            mma.sync through plain shared memory reaches a fraction of both; wgmma and TMA come with the tuned kernel.
+//            linear_mma (act and W bf16, rows that linear_tile.cu cannot take): 4 warps, tensor core, 64 elements of k
+//            a tile. linear_fma (the other dtypes): 256 threads, 4x4 outputs each, 16 elements of k a tile.
+// ROOFLINE   Not tuned: what is fast is in linear_stream.cu and linear_tile.cu.
 // LIMITS     num_tokens <= 65,535 tiles.
 // TESTS      spate-conformance --backend cuda --filter linear
 #include "backend/cuda/kernel/linear/linear_parts.h"
@@ -33,7 +32,7 @@ __device__ inline uint32_t load_pair(const Bf16* address) { return *reinterpret_
 
 // kWarpsM * kWarpsN = 4 warps; a warp computes (kTileM / kWarpsM) x (kTileN / kWarpsN) outputs in fragments of 16 x 8.
 template <int kTileM, int kTileN, int kWarpsM, int kWarpsN>
-__device__ inline void linear_mma(const LinearKernelParams& p) {
+__device__ inline void linear_mma_tile(const LinearKernelParams& p) {
   constexpr int kFragsM = kTileM / kWarpsM / 16, kFragsN = kTileN / kWarpsN / 8;
   constexpr int kXChunks = kTileM * kRowChunks / kLinearMmaThreads;
   constexpr int kWeightChunks = kTileN * kRowChunks / kLinearMmaThreads;
@@ -170,12 +169,8 @@ __device__ inline void linear_fma(const LinearKernelParams& p) {
 }
 
 extern "C" __global__ void __launch_bounds__(kLinearMmaThreads)
-    linear_mma_small(const __grid_constant__ LinearKernelParams p) {
-  linear_mma<kLinearMmaSmallTileM, kLinearMmaSmallTileN, 1, 4>(p);
-}
-extern "C" __global__ void __launch_bounds__(kLinearMmaThreads)
-    linear_mma_large(const __grid_constant__ LinearKernelParams p) {
-  linear_mma<kLinearMmaLargeTileM, kLinearMmaLargeTileN, 2, 2>(p);
+    linear_mma(const __grid_constant__ LinearKernelParams p) {
+  linear_mma_tile<kLinearMmaTileM, kLinearMmaTileN, 2, 2>(p);
 }
 extern "C" __global__ void __launch_bounds__(kLinearFmaThreads)
     linear_fma_bf16_f32(const __grid_constant__ LinearKernelParams p) {

@@ -6,10 +6,15 @@ namespace spate::cuda {
 
 // Tiles of the output that a CTA computes, for host and device.
 constexpr int kLinearMmaThreads = 128;
-constexpr int kLinearMmaSmallTileM = 16, kLinearMmaSmallTileN = 32;  // few tokens: more CTAs share the weight
-constexpr int kLinearMmaLargeTileM = 64, kLinearMmaLargeTileN = 64;
+constexpr int kLinearMmaTileM = 64, kLinearMmaTileN = 64;
+// linear_tile: many tokens.
+constexpr int kLinearTileStages = 4;
+constexpr int kLinearTileLargeThreads = 256, kLinearTileLargeM = 128, kLinearTileLargeN = 256;
+constexpr int kLinearTileSmallThreads = 128, kLinearTileSmallM = 64, kLinearTileSmallN = 64;
+constexpr int linear_tile_shared_bytes(int tile_m, int tile_n) {
+  return kLinearTileStages * (tile_m + tile_n) * 64 * 2;
+}
 constexpr int kLinearStreamWarps = 8;  // they share k
-constexpr int kLinearStreamMaxTokens = 32;
 constexpr int kLinearFmaThreads = 256;
 constexpr int kLinearFmaTileM = 64, kLinearFmaTileN = 64;
 
@@ -26,6 +31,7 @@ struct LinearKernelParams {
   int32_t in_features;
   int32_t is_x_aligned;  // rows of x start at multiples of 16 bytes
   int32_t is_out_f32;
+  int32_t is_out_paired;  // even columns of bf16 lie at multiples of 4 bytes
 };
 
 }  // namespace spate::cuda

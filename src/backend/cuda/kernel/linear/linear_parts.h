@@ -18,6 +18,22 @@ __device__ inline void store_out(const LinearKernelParams& p, int row, int colum
   }
 }
 
+// Two neighbouring columns of a row, in one store where the address allows it.
+__device__ inline void store_out_pair(const LinearKernelParams& p, int row, int column, float first, float second) {
+  const int64_t offset = row * p.out_stride + column;
+  if (p.is_out_f32 || !p.is_out_paired || row >= p.num_tokens || column + 1 >= p.out_features) {
+    store_out<Bf16>(p, row, column, first);
+    store_out<Bf16>(p, row, column + 1, second);
+    return;
+  }
+  if (p.bias != nullptr) {
+    first += to_float(static_cast<const Bf16*>(p.bias)[column]);
+    second += to_float(static_cast<const Bf16*>(p.bias)[column + 1]);
+  }
+  const Vec<Bf16, 2> pair{{from_float<Bf16>(first), from_float<Bf16>(second)}};
+  *reinterpret_cast<Vec<Bf16, 2>*>(static_cast<Bf16*>(p.out) + offset) = pair;
+}
+
 constexpr int kChunk = 8;  // bf16 values in 16 bytes
 using Chunk = Vec<Bf16, kChunk>;
 

@@ -1,4 +1,4 @@
-// WHAT       out = x W^T + bias for 1 to 32 tokens, bound by the bytes of W.
+// WHAT       out = x W^T + bias for 1 to 16 tokens, bound by the bytes of W.
 // SHAPES     x [num_tokens, in_features] bf16; W [out_features, in_features] bf16; bias [out_features] bf16 or null;
 // out
 //            [num_tokens, out_features] bf16 or f32. Row strides of x and out free.
@@ -14,7 +14,7 @@
 //            same way, so that no shuffle and no shared memory is needed. The next step's W is loaded before this
 //            step's products.
 // ROOFLINE   Bytes of W over 4.65 TB/s (a kernel that only reads, H200).
-// LIMITS     num_tokens <= 32.
+// LIMITS     num_tokens <= 16.
 // TESTS      spate-conformance --backend cuda --filter linear
 #include "backend/cuda/kernel/linear/linear_parts.h"
 #include "backend/cuda/kernel/primitive/mma.h"
@@ -122,6 +122,5 @@ __device__ inline void linear_stream(const LinearKernelParams& p) {
   }
 SPATE_LINEAR_STREAM_KERNEL(8, 1, 2, 3)
 SPATE_LINEAR_STREAM_KERNEL(16, 2, 2, 2)
-SPATE_LINEAR_STREAM_KERNEL(32, 2, 1, 2)
 
 }  // namespace spate::cuda

@@ -34,6 +34,15 @@ __device__ inline float round_to(float value) {
   return to_float(from_float<T>(value));
 }
 
+// a rounded in the low half, b in the high one; and back.
+__device__ inline uint32_t pack_bf16(float a, float b) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(b), "f"(a));
+  return packed;
+}
+__device__ inline float low_float(uint32_t packed) { return __uint_as_float(packed << 16); }
+__device__ inline float high_float(uint32_t packed) { return __uint_as_float(packed & 0xffff0000u); }
+
 // kCount neighbours that are read in one access; the address is a multiple of min(16, sizeof).
 template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Vec {

@@ -173,7 +173,8 @@ TEST_CASE("steps of equal keys launch the same, and what a ladder adds to a step
 }
 
 // A key that lacks one of these fields is found out, so the test above does not pass because it looks at too little.
-// The other fields (num_seqs, num_tokens, outputs, plan_generation) never differ alone in these steps.
+// Leaving out one of the others (num_seqs, num_tokens, outputs, plan_generation) goes unnoticed in these steps, so that
+// it is not shown that they are needed.
 TEST_CASE("steps that are told apart by less than their key do not launch the same") {
   const std::vector<std::pair<const char*, void (*)(StepKey&)>> fields = {
       {"num_logits", [](StepKey& key) { key.num_logits = 0; }},

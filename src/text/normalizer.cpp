@@ -218,7 +218,8 @@ size_t count_from_start(const NormalizerStep& step, std::string_view text, size_
     return bytes;
   };
   const auto num_chars = [](std::string_view part) {
-    return static_cast<size_t>(std::count_if(part.begin(), part.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+    return static_cast<size_t>(
+        std::count_if(part.begin(), part.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
   };
   const std::string_view start = text.substr(0, prefix_bytes(num_from_start));
   if (const auto* strip = std::get_if<StripStep>(&step)) {

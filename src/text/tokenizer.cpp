@@ -126,7 +126,8 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, EncodeOptions opti
       return;
     }
     bool keeps_start = true;
-    const std::string_view whole = parts_->normalizer.normalize(raw.text, normalized, raw.start == 0 && parts_->pre_tokenizer.depends_on_text_start() ? &keeps_start : nullptr);
+    const std::string_view whole = parts_->normalizer.normalize(
+        raw.text, normalized, raw.start == 0 && parts_->pre_tokenizer.depends_on_text_start() ? &keeps_start : nullptr);
     parts_->normalized_matcher.for_each_segment(whole, options.parse_special, [&](const Segment& segment) {
       if (segment.token != nullptr) {
         ids.push_back(segment.token->id);

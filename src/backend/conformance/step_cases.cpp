@@ -1,6 +1,7 @@
 // apply_updates, begin_step and finish_step over random plans: sequences enter rows, prefill in chunks, decode, leave; every
-// fourth fills its row and samples once too often, decode rows bring drafts of which some are accepted, and every tenth step runs no sequence. Every second step is launched with
-// dummies. After every step the whole state and all inputs must equal the reference's.
+// fourth fills its row and samples once too often, decode rows bring drafts of which some are accepted, and every tenth
+// step runs no sequence. Every second step is launched with dummies. After every step the whole state and all inputs
+// must equal the reference's.
 #include <algorithm>
 #include <cstring>
 

@@ -40,9 +40,9 @@ bool fits_tensor_core(const CudaDevice& device, const AttentionPagedParams& p) {
          (block_size & (block_size - 1)) == 0 && is_aligned(p.q) && is_aligned(p.out);
 }
 
-void attention_prefill(Stream& stream, const AttentionPagedParams& p, const AttentionPagedKernelParams& params) {
-  const bool narrow = p.kv.desc.head_dim == 64;
-  launch(stream, narrow ? kernel_id("attention_prefill_d64") : kernel_id("attention_prefill_d128"),
+void attention_prefill(Stream& stream, KernelId kernel, const AttentionPagedParams& p,
+                       const AttentionPagedKernelParams& params) {
+  launch(stream, kernel,
          {.x = ceil_div(p.max_query_len, kPrefillQueries),
           .y = p.q.dim(1),
           .z = p.seq_rows.dim(0),
@@ -111,7 +111,7 @@ void attention_paged(Stream& stream, const AttentionPagedParams& p) {
     if (p.max_query_len == 1) return attention_decode(stream, p, params);
     const KernelId prefill =
         desc.head_dim == 64 ? kernel_id("attention_prefill_d64") : kernel_id("attention_prefill_d128");
-    if (device.has(prefill)) return attention_prefill(stream, p, params);
+    if (device.has(prefill)) return attention_prefill(stream, prefill, p, params);
   }
   launch(stream, kernel_for(p.q.dtype(), desc.dtype, desc.head_dim),
          {.x = num_tokens,

@@ -213,7 +213,6 @@ struct StepKey {
   StepOutputs outputs = StepOutputs::kAllTokens;
   int num_top_logprobs = -1;  // of the sampled tokens: -1 no log-probabilities, 0 only the token's own
   int plan_generation = 0;    // counts the plan buffers of the rank: a larger plan than ever before moves it
-  bool is_eager = false;      // not to be replayed: the host goes on from what forward() returned (prompt log-probabilities)
   bool operator==(const StepKey&) const = default;
 };
 

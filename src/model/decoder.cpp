@@ -99,19 +99,28 @@ Tensor Decoder::forward(const StepContext& ctx) {
   CHECK(num_tokens <= options_.max_num_batched_tokens && ctx.kv.size() == layers.size(),
         "{} tokens (at most {}), {} KV views", num_tokens, options_.max_num_batched_tokens, ctx.kv.size());
   const Tensor residual = workspace_.residual.rows(0, num_tokens), x = workspace_.x.rows(0, num_tokens);
-  const bool few_outputs = ctx.batch.output_rows.defined() && !tap_;
 
   parts_.embed_tokens.forward(ctx, ctx.batch.token_ids, residual);
   if (tap_) tap_(-1, residual);
   layers.front().input_layernorm.forward(ctx, residual, x);
   for (size_t i = 0; i < layers.size(); ++i) {
     if (i > 0) layers[i].input_layernorm.add_forward(ctx, x, residual, x);
-    if (i + 1 == layers.size() && few_outputs) return hidden_states_ = run_last_layer(ctx, residual, x);
+    if (i + 1 == layers.size() && few_outputs(ctx.batch)) {
+      run_last_layer(ctx, residual, x);
+      return hidden_states(ctx.batch);
+    }
     run_layer(ctx, i, residual, x);
     if (tap_) tap(ctx, static_cast<int64_t>(i), residual, x);
   }
   ctx.ops.add(ctx.stream, {.a = residual, .b = x, .out = residual});
-  return hidden_states_ = residual;
+  return hidden_states(ctx.batch);
+}
+
+// All tokens: the residual. A few: behind the rows of x that the last layer reuses for its output.
+Tensor Decoder::hidden_states(const StepBatch& batch) const {
+  if (!few_outputs(batch)) return workspace_.residual.rows(0, batch.num_tokens());
+  const int64_t n = batch.output_rows.dim(0);
+  return workspace_.x.rows(n, 2 * n);
 }
 
 void Decoder::run_layer(const StepContext& ctx, size_t i, const Tensor& residual, const Tensor& x) {
@@ -121,25 +130,24 @@ void Decoder::run_layer(const StepContext& ctx, size_t i, const Tensor& residual
   layer.mlp->forward(ctx, x, x);
 }
 
-Tensor Decoder::run_last_layer(const StepContext& ctx, const Tensor& residual, const Tensor& x) {
+void Decoder::run_last_layer(const StepContext& ctx, const Tensor& residual, const Tensor& x) {
   const DecoderLayer& layer = parts_.layers.back();
   const int64_t n = ctx.batch.output_rows.dim(0);
   const Tensor out = x.rows(0, n);
   layer.self_attn->forward_output_rows(ctx, ctx.kv.back(), x, out);
-  if (n == 0) return out;
-  const Tensor out_residual = x.rows(n, 2 * n);  // the attention is done with them
+  if (n == 0) return;
+  const Tensor out_residual = hidden_states(ctx.batch);  // rows of x: the attention has read them
   ctx.ops.gather_rows(ctx.stream, {.x = residual, .row_ids = ctx.batch.output_rows, .out = out_residual});
   layer.post_attention_layernorm.add_forward(ctx, out, out_residual, out);
   layer.mlp->forward(ctx, out, out);
   ctx.ops.add(ctx.stream, {.a = out_residual, .b = out, .out = out_residual});
-  return out_residual;
 }
 
-Tensor Decoder::compute_logits(const StepContext& ctx, const Tensor& row_ids) {
+Tensor Decoder::compute_logits(const StepContext& ctx, const Tensor& hidden_states, const Tensor& row_ids) {
   const int64_t num_logits = row_ids.dim(0);
   CHECK(num_logits <= options_.max_num_logits, "{} logits rows, at most {}", num_logits, options_.max_num_logits);
   const Tensor sampled = workspace_.sampled.rows(0, num_logits);
-  ctx.ops.gather_rows(ctx.stream, {.x = hidden_states_, .row_ids = row_ids, .out = sampled});
+  ctx.ops.gather_rows(ctx.stream, {.x = hidden_states, .row_ids = row_ids, .out = sampled});
   parts_.norm.forward(ctx, sampled, sampled);
   return parts_.lm_head.forward(ctx, sampled, workspace_.logits_shard.rows(0, num_logits),
                                 workspace_.logits.defined() ? workspace_.logits.rows(0, num_logits) : Tensor());

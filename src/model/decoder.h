@@ -52,7 +52,8 @@ class Decoder final : public Model {
   int64_t weight_bytes() const override { return weight_bytes_; }
   int64_t workspace_bytes() const override { return workspace_bytes_; }
   Tensor forward(const StepContext& ctx) override;
-  Tensor compute_logits(const StepContext& ctx, const Tensor& row_ids) override;
+  Tensor hidden_states(const StepBatch& batch) const override;
+  Tensor compute_logits(const StepContext& ctx, const Tensor& hidden_states, const Tensor& row_ids) override;
   void set_tap(Tap tap) override;
 
  private:
@@ -70,8 +71,9 @@ class Decoder final : public Model {
   int64_t lay_out_workspace(void* base, TensorParallel tp);  // gives its bytes
   // Layer i but its first norm, which gave x. Its output is residual + x.
   void run_layer(const StepContext& ctx, size_t i, const Tensor& residual, const Tensor& x);
-  // The same of the last layer, for ctx.batch.output_rows alone. Gives the sum.
-  Tensor run_last_layer(const StepContext& ctx, const Tensor& residual, const Tensor& x);
+  // The same of the last layer, for ctx.batch.output_rows alone. Leaves the sum where hidden_states() says.
+  void run_last_layer(const StepContext& ctx, const Tensor& residual, const Tensor& x);
+  bool few_outputs(const StepBatch& batch) const { return batch.output_rows.defined() && !tap_; }
   void tap(const StepContext& ctx, int64_t layer_idx, const Tensor& residual, const Tensor& x);
 
   const ModelConfig config_;
@@ -84,7 +86,6 @@ class Decoder final : public Model {
   DecoderParts parts_;
   Buffer workspace_buffer_;
   Workspace workspace_;
-  Tensor hidden_states_;  // what the last forward gave
   Tap tap_;
   Buffer tap_buffer_;
 };

@@ -193,13 +193,13 @@ class GoldenRank {
     const StepBatch batch = upload_batch(step);
     const StepContext ctx{
         .stream = *stream_, .ops = bound_.ops, .communicator = communicator_, .batch = batch, .kv = kv_.views()};
-    model_->forward(ctx);
+    const Tensor hidden_states = model_->forward(ctx);
     std::vector<int32_t> row_ids(static_cast<size_t>(batch.num_tokens()));
     for (size_t i = 0; i < row_ids.size(); ++i) row_ids[i] = static_cast<int32_t>(i);
     const Tensor rows = upload("row_ids", row_ids);
     for (int64_t begin = 0; begin < batch.num_tokens(); begin += kMaxNumLogits) {
       const int64_t end = std::min(batch.num_tokens(), begin + kMaxNumLogits);
-      const Tensor logits = model_->compute_logits(ctx, rows.rows(begin, end));
+      const Tensor logits = model_->compute_logits(ctx, hidden_states, rows.rows(begin, end));
       if (logits.defined()) scatter(begin, logits, [](GoldenOutput& output) -> HostTensor& { return output.logits; });
     }
     device_->synchronize(*stream_);

@@ -5,8 +5,8 @@
 //
 //   auto model = Model::create(config, device, {.rank = 0, .size = 2}, options);
 //   model->load(checkpoint, progress);
-//   const Tensor hidden_states = model->forward(ctx);              // [num_outputs, hidden_size] act
-//   const Tensor logits = model->compute_logits(ctx, row_ids);     // [num_logits, vocab_size] f32 on rank 0
+//   const Tensor hidden_states = model->forward(ctx);                          // [num_outputs, hidden_size] act
+//   const Tensor logits = model->compute_logits(ctx, hidden_states, row_ids);  // [num_logits, vocab_size] f32, rank 0
 #pragma once
 
 #include <cstdint>
@@ -81,14 +81,18 @@ class Model {
   virtual int64_t weight_bytes() const = 0;     // as allocated
   virtual int64_t workspace_bytes() const = 0;  // as allocated
 
-  // Hidden states after the last layer, before the final norm. [num_outputs, hidden_size] act of batch.output_rows where
-  // they are defined; the last layer then runs for these rows alone. Without them, or with a tap: a row for every token of
-  // the step. A row has the same bits either way on a device made with deterministic = true. Valid until the next forward().
+  // Hidden states after the last layer, before the final norm. [num_outputs, hidden_size] act of batch.output_rows
+  // where they are defined; the last layer then runs for these rows alone. Without them, or with a tap: a row for every
+  // token of the step. A row is bit-identical either way on a device made with deterministic = true. Valid until the
+  // next forward().
   virtual Tensor forward(const StepContext& ctx) = 0;
-  // Final norm and lm_head of the rows row_ids ([n] i32 on the device, n <= max_num_logits) of what the last forward() gave.
+  // The tensor that forward() returns for `batch`, without running it: its memory and shape depend on the sizes of the
+  // batch alone. For a step whose forward() was replayed and not called.
+  virtual Tensor hidden_states(const StepBatch& batch) const = 0;
+  // Final norm and lm_head of the rows row_ids ([n] i32 on the device, n <= max_num_logits) of hidden_states.
   // Gives [n, vocab_size] f32, gathered over the ranks, on rank 0; an undefined tensor on the others. The row stride
   // exceeds vocab_size when tp.size does not divide it. Valid until the next compute_logits().
-  virtual Tensor compute_logits(const StepContext& ctx, const Tensor& row_ids) = 0;
+  virtual Tensor compute_logits(const StepContext& ctx, const Tensor& hidden_states, const Tensor& row_ids) = 0;
 
   // Called after the embedding (layer_idx -1) and after each layer with its output [num_tokens, hidden_size] act, as
   // output_hidden_states gives it. For tests: costs an addition a layer while set.

@@ -94,8 +94,7 @@ StepKey Rank::step_key(const StepInFlight& step) const {
                 .max_query_len = plan.max_query_len,
                 .max_seq_len = plan.max_seq_len,
                 .num_top_logprobs = step.num_top_logprobs(),
-                .plan_generation = plan_generation_,
-                .is_eager = !step.prompts().empty()};
+                .plan_generation = plan_generation_};
   if (plan.num_prompt_logprobs == 0) {
     const bool one_of_each = plan.num_sampled == plan.num_seqs && plan.num_logits == plan.num_seqs;
     exact.outputs = one_of_each ? StepOutputs::kSampledAllSeqs : StepOutputs::kSampledTokens;
@@ -143,8 +142,8 @@ void Rank::forward_and_sample(const StepKey& key) {
   const StepBatch step_batch = batch(key);
   const StepContext ctx{
       .stream = *stream_, .ops = ops, .communicator = *communicator_, .batch = step_batch, .kv = kv_cache_.views()};
-  model_->forward(ctx);
-  if (key.num_logits > 0) sample(ctx, key);
+  const Tensor hidden_states = model_->forward(ctx);
+  if (key.num_logits > 0) sample(ctx, hidden_states, key);
   ops.finish_step(*stream_, {.plan = plan,
                              .state = state_.rows(),
                              .num_seqs = key.num_seqs,
@@ -153,12 +152,12 @@ void Rank::forward_and_sample(const StepKey& key) {
 }
 
 // Log-probabilities are computed here and not in read(), because the logits of a piece live until the next one.
-void Rank::sample(const StepContext& ctx, const StepKey& key) {
+void Rank::sample(const StepContext& ctx, const Tensor& hidden_states, const StepKey& key) {
   const StepInputs inputs = state_.inputs(key);
   const Tensor& rows = key.outputs == StepOutputs::kAllTokens ? inputs.sample_rows : state_.arange();
   for (int begin = 0; begin < key.num_logits; begin += limits_.max_num_logits) {
     const int end = std::min(key.num_logits, begin + limits_.max_num_logits);
-    const Tensor logits = model_->compute_logits(ctx, rows.rows(begin, end));
+    const Tensor logits = model_->compute_logits(ctx, hidden_states, rows.rows(begin, end));
     if (communicator_->rank() != 0) continue;
     const Tensor next_token_ids = state_.outputs().next_token_ids.rows(begin, end);
     ctx.ops.sample(*stream_, {.logits = logits,
@@ -188,14 +187,15 @@ void Rank::read(const StepKey& key, StepInFlight& step) {
 }
 
 void Rank::read_prompt_logprobs(const StepContext& ctx, StepInFlight& step) {
+  const Tensor hidden_states = model_->hidden_states(ctx.batch);
   int num_rows = 0, most_top = 0;
   for (const StepInFlight::PromptLogprobs& prompt : step.prompts()) {
     const SeqStep& seq = step.seqs()[static_cast<size_t>(prompt.seq_idx)];
     const Tensor prompt_ids = state_.rows().token_ids.rows(seq.row, seq.row + 1);
     for (int begin = 0; begin < prompt.count; begin += limits_.max_num_logits) {
       const int end = std::min(prompt.count, begin + limits_.max_num_logits);
-      const Tensor logits =
-          model_->compute_logits(ctx, state_.arange().rows(prompt.first_token + begin, prompt.first_token + end));
+      const Tensor row_ids = state_.arange().rows(prompt.first_token + begin, prompt.first_token + end);
+      const Tensor logits = model_->compute_logits(ctx, hidden_states, row_ids);
       if (communicator_->rank() != 0) continue;
       const int first_target = seq.num_computed_tokens + 1 + begin, count = end - begin;
       const Tensor targets = prompt_ids.columns(first_target, first_target + count).reshaped({count});

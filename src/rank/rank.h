@@ -55,7 +55,7 @@ class Rank {
   void copy_plan(std::span<const std::byte> plan, StepInFlight& step);
   void apply(const StepInFlight& step);
   void forward_and_sample(const StepKey& key);
-  void sample(const StepContext& ctx, const StepKey& key);
+  void sample(const StepContext& ctx, const Tensor& hidden_states, const StepKey& key);
   void read(const StepKey& key, StepInFlight& step);
   void read_prompt_logprobs(const StepContext& ctx, StepInFlight& step);
   void compute_logprobs(const Tensor& logits, const Tensor& target_ids, int64_t first_output_row, int num_top);

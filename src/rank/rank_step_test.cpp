@@ -1,9 +1,7 @@
 // Goal    A step depends on its key alone where it may be replayed, dummies change nothing, and the host never waits
-// for the
-//         device between two steps.
+//         for the device between two steps.
 // Method  A tiny random Qwen3 in f32 behind the engine, with random requests. The reference device alone says what is
-// right; test
-//         devices around it record what steps launch, replay it, or run nothing before somebody waits.
+//         right; test devices around it record what steps launch, replay it, or run nothing before somebody waits.
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -154,8 +152,6 @@ std::vector<std::string> run_plain(int num_requests) {
 
 constexpr int kNumRequests = 60;
 
-}  // namespace
-
 TEST_CASE("steps of equal keys launch the same, and what a ladder adds to a step changes nothing") {
   const std::vector<std::string> plain = run_plain(kNumRequests);
   for (const bool replay : {false, true}) {
@@ -172,28 +168,107 @@ TEST_CASE("steps of equal keys launch the same, and what a ladder adds to a step
   }
 }
 
-// A key that lacks one of these fields is found out, so the test above does not pass because it looks at too little.
-// Leaving out one of the others (num_seqs, num_tokens, outputs, plan_generation) goes unnoticed in these steps, so that
-// it is not shown that they are needed.
-TEST_CASE("steps that are told apart by less than their key do not launch the same") {
-  const std::vector<std::pair<const char*, void (*)(StepKey&)>> fields = {
-      {"num_logits", [](StepKey& key) { key.num_logits = 0; }},
-      {"max_query_len", [](StepKey& key) { key.max_query_len = 0; }},
-      {"max_seq_len", [](StepKey& key) { key.max_seq_len = 0; }},
-      {"num_top_logprobs", [](StepKey& key) { key.num_top_logprobs = -1; }},
+// One sequence of a step that a test writes itself. It enters its row in this step.
+struct SeqOfStep {
+  int query_len = 0;
+  int num_computed_tokens = 0;
+  bool sample = false;
+  int num_drafts = 0;  // of a decode row; part of query_len
+  int num_logprobs = -1;
+  int num_prompt_logprobs = -1;
+  bool has_large_bias = false;
+};
+
+std::span<const std::byte> write_plan(StepPlanBuilder& builder, uint64_t step_id, const std::vector<SeqOfStep>& seqs) {
+  static const std::vector<int32_t> token_ids(kMaxModelLen, 3);
+  static const std::vector<std::pair<int32_t, float>> large_bias(kMaxLogitBias, {1, 0.5f});
+  builder.begin(step_id);
+  for (int32_t row = 0; row < static_cast<int32_t>(seqs.size()); ++row) {
+    const SeqOfStep& seq = seqs[static_cast<size_t>(row)];
+    const int num_tokens = seq.num_computed_tokens + seq.query_len - seq.num_drafts;
+    builder.add_row({.row = row,
+                     .num_computed_tokens = seq.num_computed_tokens,
+                     .num_prompt_logprobs = seq.num_prompt_logprobs,
+                     .sampling = {.prompt_len = num_tokens, .num_logprobs = seq.num_logprobs},
+                     .token_ids = std::span(token_ids).first(static_cast<size_t>(num_tokens)),
+                     .logit_bias = seq.has_large_bias ? std::span(large_bias) : std::span(large_bias).first(0),
+                     .stop_ids = {}});
+    builder.add_blocks(row, 0, 1)[0] = row;
+    builder.add_seq(
+        {.row = row,
+         .query_len = seq.query_len,
+         .phase = seq.num_drafts > 0 ? SeqPhase::kDecode : SeqPhase::kPrefill,
+         .flags = (seq.sample ? kSample : 0u) | (seq.num_prompt_logprobs >= 0 ? kPromptLogprobs : 0u),
+         .num_computed_tokens = seq.num_computed_tokens,
+         .num_drafts = seq.num_drafts,
+         .drafts_begin = builder.add_drafts(std::span(token_ids).first(static_cast<size_t>(seq.num_drafts)))});
+  }
+  return builder.finish();
+}
+
+// The keys of the first and the last step differ in one field alone, and so do their launches.
+struct KeyCase {
+  const char* field;
+  void (*forget)(StepKey&);
+  std::vector<std::vector<SeqOfStep>> steps;
+};
+
+// One case at least for each field of StepKey.
+std::vector<KeyCase> key_cases() {
+  const SeqOfStep idle{.query_len = 4}, late{.query_len = 4, .num_computed_tokens = 1};
+  const SeqOfStep shorter{.query_len = 2}, longer{.query_len = 5};
+  const SeqOfStep sampled{.query_len = 4, .sample = true}, sampled_shorter{.query_len = 2, .sample = true};
+  const SeqOfStep drafted{.query_len = 2, .num_computed_tokens = 1, .sample = true, .num_drafts = 1};
+  const SeqOfStep with_logprobs{.query_len = 4, .sample = true, .num_logprobs = 2};
+  const SeqOfStep with_top{.query_len = 4, .sample = true, .num_logprobs = 3};
+  const SeqOfStep with_prompt_logprobs{.query_len = 4, .sample = true, .num_prompt_logprobs = 0};
+  const std::vector<SeqOfStep> large(kMaxNumSeqs, {.query_len = 4, .has_large_bias = true});
+  const auto forget_outputs = [](StepKey& key) { key.outputs = StepOutputs::kAllTokens; };
+  const auto forget_num_top = [](StepKey& key) { key.num_top_logprobs = -1; };
+  return {
+      {"num_seqs", [](StepKey& key) { key.num_seqs = 0; }, {{sampled, idle}, {sampled, shorter, shorter}}},
+      {"num_tokens", [](StepKey& key) { key.num_tokens = 0; }, {{sampled, idle}, {sampled, shorter}}},
+      {"num_logits", [](StepKey& key) { key.num_logits = 0; }, {{sampled, idle, idle}, {sampled, sampled, idle}}},
+      {"max_query_len",
+       [](StepKey& key) { key.max_query_len = 0; },
+       {{sampled, late}, {longer, {.query_len = 3, .sample = true}}}},
+      {"max_seq_len", [](StepKey& key) { key.max_seq_len = 0; }, {{sampled, idle}, {sampled, late}}},
+      {"outputs: all tokens, some", forget_outputs, {{with_prompt_logprobs, idle}, {sampled, idle}}},
+      {"outputs: some, of all sequences", forget_outputs, {{idle, drafted}, {sampled, sampled_shorter}}},
+      {"num_top_logprobs: none, some", forget_num_top, {{sampled, idle}, {with_logprobs, idle}}},
+      {"num_top_logprobs: some, more", forget_num_top, {{with_logprobs, idle}, {with_top, idle}}},
+      {"plan_generation", [](StepKey& key) { key.plan_generation = 0; }, {{sampled, idle}, large, {sampled, idle}}},
   };
-  for (const auto& [name, forget] : fields) {
-    const auto without = [forget = forget](const StepKey& key) {
-      StepKey less = key;
-      forget(less);
-      return less;
-    };
-    // Some fields tell steps of exact sizes apart, others only padded ones.
-    RecordingLog exact, padded;
-    run_recorded({.log = &exact, .identity = without}, kNumRequests);
-    run_recorded({.log = &padded, .padded_step = power_of_two_step, .identity = without}, kNumRequests);
-    CAPTURE(std::string(name));
-    CHECK(exact.mismatches.size() + padded.mismatches.size() > 0);
+}
+
+RecordingLog run_steps(const std::vector<std::vector<SeqOfStep>>& steps,
+                       std::function<StepKey(const StepKey&)> identity) {
+  RecordingLog log;
+  const auto ranks = make_ranks([&](std::unique_ptr<Device> device) {
+    return make_recording_device(std::move(device), {.log = &log, .identity = identity});
+  });
+  StepPlanBuilder builder;
+  StepResult result;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    ranks->submit(write_plan(builder, i + 1, steps[i]));
+    REQUIRE(ranks->collect(result).ok());
+  }
+  return log;
+}
+
+TEST_CASE("every field of a step's key is necessary") {
+  [[maybe_unused]] const auto& [num_seqs, num_tokens, num_logits, max_query_len, max_seq_len, outputs, num_top_logprobs,
+                                plan_generation] = StepKey();  // a new field does not compile: it needs a case
+  for (const KeyCase& key_case : key_cases()) {
+    CAPTURE(std::string(key_case.field));
+    const RecordingLog with_key = run_steps(key_case.steps, {});
+    CHECK(with_key.num_repeated == 0);
+    const RecordingLog with_less = run_steps(key_case.steps, [&](StepKey key) {
+      key_case.forget(key);
+      return key;
+    });
+    CHECK(with_less.num_repeated == 1);
+    CHECK(with_less.mismatches.size() == 1);
   }
 }
 
@@ -274,4 +349,5 @@ TEST_CASE("steps of equal keys launch the same on every rank of a group") {
   }
 }
 
+}  // namespace
 }  // namespace spate

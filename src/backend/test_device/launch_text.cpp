@@ -103,7 +103,7 @@ std::string launch_text(const LinearSiluAndMulParams& p) {
 }
 std::string launch_text(const StepKey& key) {
   SPATE_TEXT("key", key, num_seqs, num_tokens, num_logits, max_query_len, max_seq_len, outputs, num_top_logprobs,
-             plan_generation, is_eager);
+             plan_generation);
 }
 
 }  // namespace spate

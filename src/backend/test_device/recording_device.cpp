@@ -26,7 +26,6 @@ class RecordingDevice final : public InterceptingDevice {
   }
 
   void run_step(Stream&, const StepKey& key, const std::function<void()>& step) override {
-    if (key.is_eager) return step();
     const std::string identity = launch_text(options_.identity ? options_.identity(key) : key);
     const auto recorded = recorded_.find(identity);
     ++options_.log->num_steps;

@@ -1,6 +1,6 @@
 #include "layer/linear.h"
 
-#include "parallel/communicator.h"
+#include "parallel/communicators.h"
 
 namespace spate {
 
@@ -68,7 +68,7 @@ Result<Linear> Linear::row_parallel(ParameterFactory& factory, const std::string
 
 void Linear::forward(const StepContext& ctx, const Tensor& x, const Tensor& out) const {
   ctx.ops.linear(ctx.stream, {.x = x, .weight = weight_.get(), .bias = bias_.view, .out = out});
-  if (sum_over_ranks_) static_cast<void>(ctx.communicator.all_reduce_sum(ctx.stream, out));
+  if (sum_over_ranks_) static_cast<void>(ctx.communicators.tp->all_reduce_sum(ctx.stream, out));
 }
 
 }  // namespace spate

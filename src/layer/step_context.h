@@ -8,7 +8,7 @@
 
 namespace spate {
 
-class Communicator;
+struct Communicators;
 
 // The valid part of the step's arrays, on the device. Index tensors are kI32.
 struct StepBatch {
@@ -34,12 +34,12 @@ struct StepBatch {
 // The inputs of a step launched under `key`, whose counts they have.
 StepBatch step_batch(const StepInputs& inputs, const RowState& state, const StepKey& key);
 
-// Layers ignore the Status of a collective: after an error its results are unspecified, but every tensor stays one, later
-// collectives return at once, and the rank ends the step with Communicator::error().
+// Layers ignore the Status of a collective. After an error its results are unspecified, later collectives return at
+// once, and the rank ends the step with Communicators::error().
 struct StepContext {
   Stream& stream;
-  const OpTable& ops;          // bound: every op is set
-  Communicator& communicator;  // the tensor-parallel group
+  const OpTable& ops;                  // bound: every op is set
+  const Communicators& communicators;  // the groups of the rank's Place: tp, ep, dp, pp
   const StepBatch& batch;
   std::span<const KvView> kv;  // one a layer, in the order of Model::kv_groups()
 };

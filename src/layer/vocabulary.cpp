@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "parallel/communicator.h"
+#include "parallel/communicators.h"
 
 namespace spate {
 namespace {
@@ -43,7 +43,7 @@ Result<VocabEmbedding> VocabEmbedding::create(ParameterFactory& factory, const s
 
 void VocabEmbedding::forward(const StepContext& ctx, const Tensor& token_ids, const Tensor& out) const {
   ctx.ops.embedding(ctx.stream, {.token_ids = token_ids, .table = table_.get(), .first_row = first_row_, .out = out});
-  if (sum_over_ranks_) static_cast<void>(ctx.communicator.all_reduce_sum(ctx.stream, out));
+  if (sum_over_ranks_) static_cast<void>(ctx.communicators.tp->all_reduce_sum(ctx.stream, out));
 }
 
 Result<LmHead> LmHead::create(ParameterFactory& factory, const std::string& name, int64_t vocab_size,
@@ -67,9 +67,9 @@ LmHead LmHead::tied(ParameterFactory& factory, const std::string& name, const Vo
 
 Tensor LmHead::forward(const StepContext& ctx, const Tensor& x, const Tensor& shard, const Tensor& gathered) const {
   ctx.ops.linear(ctx.stream, {.x = x, .weight = weight_.get(), .bias = {}, .out = shard});
-  const Communicator& group = ctx.communicator;
+  Communicator& group = *ctx.communicators.tp;
   if (group.size() == 1) return shard;
-  static_cast<void>(ctx.communicator.gather_columns(ctx.stream, shard, group.rank() == 0 ? gathered : Tensor()));
+  static_cast<void>(group.gather_columns(ctx.stream, shard, group.rank() == 0 ? gathered : Tensor()));
   return group.rank() == 0 ? gathered.columns(0, vocab_size_) : Tensor();
 }
 

@@ -101,7 +101,7 @@ Tensor Decoder::forward(const StepContext& ctx) {
   const Tensor residual = workspace_.residual.rows(0, num_tokens), x = workspace_.x.rows(0, num_tokens);
 
   parts_.embed_tokens.forward(ctx, ctx.batch.token_ids, residual);
-  if (tap_) tap_(-1, residual);
+  if (tap_) tap_(ctx, -1, residual);
   layers.front().input_layernorm.forward(ctx, residual, x);
   for (size_t i = 0; i < layers.size(); ++i) {
     if (i > 0) layers[i].input_layernorm.add_forward(ctx, x, residual, x);
@@ -163,7 +163,7 @@ void Decoder::set_tap(Tap tap) {
 void Decoder::tap(const StepContext& ctx, int64_t layer_idx, const Tensor& residual, const Tensor& x) {
   const Tensor sum = tap_buffer_.tensor(options_.act_dtype, {residual.dim(0), config_.hidden_size});
   ctx.ops.add(ctx.stream, {.a = residual, .b = x, .out = sum});
-  tap_(layer_idx, sum);
+  tap_(ctx, layer_idx, sum);
 }
 
 }  // namespace spate

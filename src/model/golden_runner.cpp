@@ -156,8 +156,8 @@ HostTensor nan_tensor(int64_t rows, int64_t columns) {
 // One rank: its device, model, cache and step arrays. Made and used by one thread.
 class GoldenRank {
  public:
-  GoldenRank(const Golden& golden, const GoldenRun& run, Communicator& communicator)
-      : golden_(golden), run_(run), communicator_(communicator) {}
+  GoldenRank(const Golden& golden, const GoldenRun& run, const Communicators& communicators)
+      : golden_(golden), run_(run), communicators_(communicators) {}
 
   Status create(DeviceFactory factory, const DeviceOptions& device_options, const WeightSource& weights) {
     ASSIGN_OR_RETURN(device_, factory(device_options));
@@ -181,10 +181,12 @@ class GoldenRank {
         .max_num_batched_tokens = max_tokens_,
         .max_num_logits = kMaxNumLogits,
         .max_model_len = golden_.max_model_len};
-    const TensorParallel tp{.rank = communicator_.rank(), .size = communicator_.size()};
+    const TensorParallel tp{.rank = communicators_.tp->rank(), .size = communicators_.tp->size()};
     ASSIGN_OR_RETURN(model_, Model::create(golden_.config, *device_, tp, options));
     RETURN_IF_ERROR(model_->load(weights));
-    model_->set_tap([this](int64_t layer_idx, const Tensor& hidden_states) { keep_hidden(layer_idx, hidden_states); });
+    model_->set_tap([this](const StepContext&, int64_t layer_idx, const Tensor& hidden_states) {
+      keep_hidden(layer_idx, hidden_states);
+    });
     return create_kv_cache();
   }
 
@@ -192,7 +194,7 @@ class GoldenRank {
     step_ = &step;
     const StepBatch batch = upload_batch(step);
     const StepContext ctx{
-        .stream = *stream_, .ops = bound_.ops, .communicator = communicator_, .batch = batch, .kv = kv_.views()};
+        .stream = *stream_, .ops = bound_.ops, .communicators = communicators_, .batch = batch, .kv = kv_.views()};
     const Tensor hidden_states = model_->forward(ctx);
     std::vector<int32_t> row_ids(static_cast<size_t>(batch.num_tokens()));
     for (size_t i = 0; i < row_ids.size(); ++i) row_ids[i] = static_cast<int32_t>(i);
@@ -307,7 +309,7 @@ class GoldenRank {
 
   const Golden& golden_;
   const GoldenRun& run_;
-  Communicator& communicator_;
+  const Communicators& communicators_;
   std::unique_ptr<Device> device_;  // outlives all below
   std::unique_ptr<Stream> stream_;
   BoundOps bound_;
@@ -404,7 +406,7 @@ Result<GoldenResult> run_golden(const std::filesystem::path& folder, DeviceFacto
   std::atomic<bool> all_ok = true;
   std::barrier ready(size);
   const auto run_rank = [&](size_t r) {
-    ranks[r] = std::make_unique<GoldenRank>(golden, run, *communicators[r].tp);
+    ranks[r] = std::make_unique<GoldenRank>(golden, run, communicators[r]);
     statuses[r] = ranks[r]->create(factory, device, *weights);
     if (!statuses[r].ok()) all_ok = false;
     ready.arrive_and_wait();  // a rank that failed would leave the others waiting in a collective

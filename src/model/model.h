@@ -96,7 +96,7 @@ class Model {
 
   // Called after the embedding (layer_idx -1) and after each layer with its output [num_tokens, hidden_size] act, as
   // output_hidden_states gives it. For tests: costs an addition a layer while set.
-  using Tap = std::function<void(int64_t layer_idx, const Tensor& hidden_states)>;
+  using Tap = std::function<void(const StepContext& ctx, int64_t layer_idx, const Tensor& hidden_states)>;
   virtual void set_tap(Tap tap) = 0;
 };
 

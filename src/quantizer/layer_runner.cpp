@@ -116,7 +116,7 @@ HostTensor LayerRunner::run(const HiddenBatch& batch, const Tap& tap) {
 
   const OpTable tapped = tapped_ops(ops_);
   const StepContext ctx{
-      .stream = *stream_, .ops = tapped, .communicator = *communicator_, .batch = step, .kv = kv_.views()};
+      .stream = *stream_, .ops = tapped, .communicators = communicators_, .batch = step, .kv = kv_.views()};
   running = this;
   batch_ = &batch;
   tap_ = &tap;

@@ -12,7 +12,7 @@
 #include "backend/kv_storage.h"
 #include "backend/ops.h"
 #include "model/model.h"
-#include "parallel/communicator.h"
+#include "parallel/communicators.h"
 #include "quantizer/layer_source.h"
 
 namespace spate {
@@ -39,7 +39,10 @@ class LayerRunner {
 
  private:
   LayerRunner(Device& device, const ModelConfig& config)
-      : device_(device), config_(config), stream_(device.create_stream()), communicator_(make_single_communicator()) {}
+      : device_(device),
+        config_(config),
+        stream_(device.create_stream()),
+        communicators_(make_single_communicators()) {}
   Status allocate(int64_t max_tokens, int64_t max_seq_len);
   Tensor upload(Buffer& buffer, const std::vector<int32_t>& values);
   void show(const PackedWeight* weight, const Tensor& x);
@@ -49,7 +52,7 @@ class LayerRunner {
   Device& device_;
   const ModelConfig config_;
   std::unique_ptr<Stream> stream_;
-  std::unique_ptr<Communicator> communicator_;
+  Communicators communicators_;
   OpTable ops_;  // of the device, bound
   std::unique_ptr<Model> model_;
   std::vector<Product> products_;

@@ -1,15 +1,14 @@
 // parallel_step_test.cpp
 //
 // Goal     Data-parallel ranks run plans of their own: each gives the tokens that it would give alone. A rank whose
-// plan is
-//          empty still makes every call that the others make. A peer that is gone ends the step, and every request,
-//          with an error.
+//          plan is empty still makes every call that the others make. A layer reaches all groups of its rank's Place.
+//          A peer that is gone ends the step, and every request, with an error.
 // Method   A small model with random weights on threads; plans written by hand. A tap in the model stands for the
-// experts that
-//          ranks will share: it sums over the data-parallel group behind every layer.
+//          experts that ranks will share: behind every layer it exchanges over the groups that its StepContext has.
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <numeric>
 #include <thread>
 
 #include "backend/registry/registry.h"
@@ -23,7 +22,7 @@ namespace spate {
 namespace {
 
 constexpr int kMaxLen = 64;
-constexpr int64_t kNumBlocks = 8;
+constexpr int64_t kNumBlocks = 8, kMaxTokens = 64;
 
 ModelConfig small_config() {
   return load_model_config(repo_root() / "test" / "goldens" / "model" / "qwen3_tied_sharded").value();
@@ -153,6 +152,21 @@ class MortalCommunicator final : public Communicator {
   int num_calls_;
 };
 
+// Dispatches all rows to the group's rank 0 and brings them back, as experts that lie on one rank would. Returns how
+// many came; -1 when what came back is not what went.
+int64_t send_all_to_rank_0(Communicator& group, Stream& stream, const Tensor& x) {
+  HostTensor there(DType::kF32, {kMaxTokens * group.size(), x.dim(1)}), back(DType::kF32, {x.dim(0), x.dim(1)});
+  HostTensor sent(DType::kI32, {group.size()}), received(DType::kI32, {group.size()});
+  std::ranges::fill(sent.span<int32_t>(), 0);
+  sent.span<int32_t>()[0] = static_cast<int32_t>(x.dim(0));
+  static_cast<void>(group.dispatch(stream, {.x = x, .send_counts = sent, .out = there, .receive_counts = received}));
+  static_cast<void>(group.combine(stream, {.x = there, .send_counts = received, .out = back, .receive_counts = sent}));
+  const auto values = back.span<float>();
+  if (!std::equal(values.begin(), values.end(), x.data<float>())) return -1;
+  const auto counts = received.span<int32_t>();
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
 int calls_before_death = 0;
 Result<std::vector<std::unique_ptr<Communicator>>> make_mortal_group(const GroupOptions& options) {
   ASSIGN_OR_RETURN(auto ranks, make_in_process_group(options));
@@ -211,27 +225,31 @@ TEST_CASE("data parallel: a rank with an empty plan makes every collective call 
   };
   for (const BackEnd* back_end : {&oracle_back_end(), &host_back_end()}) {
     CAPTURE(back_end->name);
-    auto communicators = make_communicators(back_end->make_group, {.dp = 2}, 60).value();
+    auto communicators = make_communicators(back_end->make_group, {.ep = 2, .dp = 2}, 60).value();
     std::vector<std::unique_ptr<Rank>> ranks(2);  // a rank that has gone is an error to the other
     std::vector<Status> statuses(2);
-    std::vector<std::vector<int64_t>> sums(2);  // tokens of both ranks, behind every layer of every step
+    // Behind every layer of every step:
+    std::vector<std::vector<int64_t>> sums(2);          // tokens of both ranks, over dp
+    std::vector<std::vector<int64_t>> num_received(2);  // rows that came over ep
+    std::vector<std::vector<int>> group_sizes(2);
     std::vector<std::thread> threads;
     for (size_t r = 0; r < 2; ++r) {
       threads.emplace_back([&, r] {
         const auto body = [&]() -> Status {
           ASSIGN_OR_RETURN(std::unique_ptr<Device> device, back_end->make_device({.num_threads = 1}));
-          const std::unique_ptr<Stream> stream = device->create_stream();
-          Communicator& dp = *communicators[r].dp;
           ASSIGN_OR_RETURN(ranks[r],
                            Rank::create(std::move(device), std::move(communicators[r]), config, options, limits));
           Rank* rank = ranks[r].get();
           RETURN_IF_ERROR(rank->model().load_dummy(7));
           RETURN_IF_ERROR(rank->allocate_kv_cache(kNumBlocks));
-          rank->model().set_tap([&](int64_t, const Tensor& hidden_states) {
+          rank->model().set_tap([&](const StepContext& ctx, int64_t, const Tensor& hidden_states) {
+            const Communicators& groups = ctx.communicators;
+            group_sizes[r] = {groups.tp->size(), groups.ep->size(), groups.dp->size(), groups.pp->size()};
             HostTensor num_tokens(DType::kI32, {1});
             num_tokens.span<int32_t>()[0] = static_cast<int32_t>(hidden_states.dim(0));
-            static_cast<void>(dp.all_reduce_sum(*stream, num_tokens));
+            static_cast<void>(groups.dp->all_reduce_sum(ctx.stream, num_tokens));
             sums[r].push_back(num_tokens.span<int32_t>()[0]);
+            num_received[r].push_back(send_all_to_rank_0(*groups.ep, ctx.stream, hidden_states));
           });
           StepResult result;
           for (size_t step = 0; step < schedules[r].size(); ++step) {
@@ -251,6 +269,9 @@ TEST_CASE("data parallel: a rank with an empty plan makes every collective call 
       expected.insert(expected.end(), static_cast<size_t>(config.num_layers) + 1, num_tokens);
     CHECK(sums[0] == expected);
     CHECK(sums[1] == expected);
+    CHECK(num_received[0] == expected);
+    CHECK(num_received[1] == std::vector<int64_t>(expected.size(), 0));
+    for (const std::vector<int>& sizes : group_sizes) CHECK(sizes == std::vector{1, 2, 2, 1});
   }
 }
 

@@ -141,7 +141,7 @@ void Rank::forward_and_sample(const StepKey& key) {
       {.plan = plan, .state = state_.rows(), .inputs = state_.inputs(key), .kv_block_size = limits_.kv_block_size});
   const StepBatch step_batch = batch(key);
   const StepContext ctx{
-      .stream = *stream_, .ops = ops, .communicator = *communicator_, .batch = step_batch, .kv = kv_cache_.views()};
+      .stream = *stream_, .ops = ops, .communicators = communicators_, .batch = step_batch, .kv = kv_cache_.views()};
   const Tensor hidden_states = model_->forward(ctx);
   if (key.num_logits > 0) sample(ctx, hidden_states, key);
   ops.finish_step(*stream_, {.plan = plan,
@@ -175,9 +175,12 @@ void Rank::sample(const StepContext& ctx, const Tensor& hidden_states, const Ste
 void Rank::read(const StepKey& key, StepInFlight& step) {
   if (!step.prompts().empty()) {
     const StepBatch step_batch = batch(key);
-    read_prompt_logprobs(
-        {.stream = *stream_, .ops = bound_.ops, .communicator = *communicator_, .batch = step_batch, .kv = kv_cache_.views()},
-        step);
+    read_prompt_logprobs({.stream = *stream_,
+                          .ops = bound_.ops,
+                          .communicators = communicators_,
+                          .batch = step_batch,
+                          .kv = kv_cache_.views()},
+                         step);
   }
   if (communicator_->rank() != 0) return;
   const StepPlanHeader& plan = step.header();

@@ -1,4 +1,5 @@
-// Goal: every kernel compiles for sm_90a, keeps to registers, and is the one that kKernels names; without a GPU.
+// Goal: every kernel compiles for sm_90a, keeps to registers, waits for the kernel before it (grid_dependency.h), and is
+// the one that kKernels names; without a GPU.
 // Method: each program is compiled as at run time (embedded sources, same options) by NVRTC, or by the toolkit's nvcc
 // with the same options where NVRTC is not installed; ptxas reports the resources of each kernel.
 #include <unistd.h>
@@ -13,6 +14,7 @@
 
 #include "backend/cuda/kernel_compiler.h"
 #include "backend/cuda/kernel_list.h"
+#include "backend/cuda/ptx_check.h"
 #include "base/test_support.h"
 #include "base/test.h"
 
@@ -25,6 +27,13 @@ std::set<std::string_view> all_programs() {
   std::set<std::string_view> programs;
   for (const KernelInfo& kernel : kKernels) programs.insert(kernel.program);
   return programs;
+}
+
+void check_waits(std::string_view program, const std::string& ptx) {
+  for (const KernelInfo& kernel : kKernels) {
+    INFO(std::string(kernel.function));
+    if (kernel.program == program) CHECK(access_before_wait(ptx, kernel.function) == "");
+  }
 }
 
 struct KernelUsage {
@@ -78,7 +87,8 @@ void write_sources(const std::filesystem::path& folder) {
 
 Result<std::string> compile_with_nvcc(const std::filesystem::path& nvcc, const std::filesystem::path& folder,
                                       std::string_view program) {
-  std::string command = fmt::format("cd '{}' && '{}' -cubin -I . -o out.cubin", folder.string(), nvcc.string());
+  // The PTX stays beside the cubin as NAME.ptx.
+  std::string command = fmt::format("cd '{}' && '{}' -cubin -keep -I . -o out.cubin", folder.string(), nvcc.string());
   for (const std::string& option : compile_options(kArchitecture)) command += " " + option;
   command += fmt::format(" '{}{}' 2>&1", kKernelFolder, program);
   FILE* pipe = popen(command.c_str(), "r");
@@ -113,6 +123,7 @@ TEST_CASE("every kernel compiles for sm_90a without spills or local memory") {
       REQUIRE_MESSAGE(compiled.ok(), compiled.status().message());
       CHECK(compiled->cubin.substr(1, 3) == "ELF");
       check_usage(program, compiled->log);
+      check_waits(program, compiled->ptx);
     }
     return;
   }
@@ -124,7 +135,34 @@ TEST_CASE("every kernel compiles for sm_90a without spills or local memory") {
     const Result<std::string> log = compile_with_nvcc(nvcc, folder.path(), program);
     REQUIRE_MESSAGE(log.ok(), log.status().message());
     check_usage(program, *log);
+    const std::string name = std::filesystem::path(program).stem().string();
+    check_waits(program, read_file_or_die(folder.path() / (name + ".ptx")));
   }
+}
+
+TEST_CASE("a path that reads, writes or ends before it waits is found") {
+  const auto kernel = [](std::string_view body) {
+    return fmt::format(".visible .entry other(\n)\n{{\n\tret;\n}}\n.visible .entry k(\n\t.param .u64 k_param_0\n)\n{{\n{}}}\n",
+                       body);
+  };
+  const char* wait = "\tgriddepcontrol.wait;\n";
+  const std::string good = fmt::format(
+      "\tld.param.u64 %rd1, [k_param_0];\n\tld.global.nc.v4.u32 {{%r1,%r2,%r3,%r4}}, [%rd2];\n"
+      "\t@%p1 bra $L__BB1_2;\n{}\tst.global.u32 [%rd1], %r1;\n\tret;\n$L__BB1_2:\n{}\tld.u32 %r1, [%rd1];\n\tret;\n",
+      wait, wait);
+  CHECK(access_before_wait(kernel(good), "k") == "");
+  // Each wait of the two branches is needed.
+  for (const size_t from : {size_t{0}, good.find(wait) + 1}) {
+    std::string bad = good;
+    bad.erase(bad.find(wait, from), std::string_view(wait).size());
+    CHECK(access_before_wait(kernel(bad), "k") != "");
+  }
+  CHECK(access_before_wait(kernel("\tret;\n"), "k") == "ret");
+  CHECK(access_before_wait(kernel(fmt::format("\t@%p1 ret;\n{}\tret;\n", wait)), "k") == "ret");
+  CHECK(access_before_wait(kernel(fmt::format("\tatom.global.add.u32 %r1, [%rd1], 1;\n{}\tret;\n", wait)), "k") ==
+        "atom.global.add.u32 %r1, [%rd1], 1");
+  CHECK(access_before_wait(kernel(fmt::format("\tcall.uni f, (a);\n{}\tret;\n", wait)), "k") == "call.uni f, (a)");
+  CHECK(access_before_wait(kernel(good), "absent") == "no kernel absent");
 }
 
 TEST_CASE("a program that does not compile says where") {

@@ -51,6 +51,12 @@ class Program {
     log.resize(bytes - 1);  // the size counts the terminating zero
     return log;
   }
+  nvrtcResult ptx(std::string& ptx) const {
+    size_t bytes = 0;
+    if (const nvrtcResult result = nvrtc_.nvrtcGetPTXSize(program_, &bytes); result != NVRTC_SUCCESS) return result;
+    ptx.resize(bytes);
+    return nvrtc_.nvrtcGetPTX(program_, ptx.data());
+  }
   nvrtcResult cubin(std::string& cubin) const {
     size_t bytes = 0;
     if (const nvrtcResult result = nvrtc_.nvrtcGetCUBINSize(program_, &bytes); result != NVRTC_SUCCESS) return result;
@@ -86,6 +92,7 @@ Result<CompiledProgram> compile_program(const NvrtcApi& nvrtc, const KernelSourc
   if (result == NVRTC_SUCCESS) result = nvrtc_program.compile(options);
   compiled.log = nvrtc_program.log();
   if (result == NVRTC_SUCCESS) result = nvrtc_program.cubin(compiled.cubin);
+  if (result == NVRTC_SUCCESS && with_log) result = nvrtc_program.ptx(compiled.ptx);
   if (result != NVRTC_SUCCESS) {
     return internal_error("{} does not compile for {} with NVRTC {}.{}: {}\n{}", program, architecture,
                           nvrtc.version_major, nvrtc.version_minor, nvrtc.nvrtcGetErrorString(result), compiled.log);

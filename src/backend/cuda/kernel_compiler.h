@@ -22,6 +22,7 @@ std::vector<std::string> compile_options(std::string_view architecture);
 struct CompiledProgram {
   std::string cubin;
   std::string log;  // of the compiler and ptxas: registers, stack and spills of each kernel
+  std::string ptx;  // with_log only
 };
 
 // `program` is a name below kKernelFolder: "rope/rope.cu". A compile error is an internal error with the compiler's

@@ -37,6 +37,8 @@ Status load_functions(const SharedLibrary& library, NvrtcApi& api) {
   RETURN_IF_ERROR(library.load("nvrtcCompileProgram", api.nvrtcCompileProgram));
   RETURN_IF_ERROR(library.load("nvrtcGetCUBINSize", api.nvrtcGetCUBINSize));
   RETURN_IF_ERROR(library.load("nvrtcGetCUBIN", api.nvrtcGetCUBIN));
+  RETURN_IF_ERROR(library.load("nvrtcGetPTXSize", api.nvrtcGetPTXSize));
+  RETURN_IF_ERROR(library.load("nvrtcGetPTX", api.nvrtcGetPTX));
   RETURN_IF_ERROR(library.load("nvrtcGetProgramLogSize", api.nvrtcGetProgramLogSize));
   RETURN_IF_ERROR(library.load("nvrtcGetProgramLog", api.nvrtcGetProgramLog));
   return {};

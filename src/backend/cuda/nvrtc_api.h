@@ -23,6 +23,8 @@ struct NvrtcApi {
   nvrtcResult (*nvrtcCompileProgram)(nvrtcProgram program, int num_options, const char* const* options);
   nvrtcResult (*nvrtcGetCUBINSize)(nvrtcProgram program, size_t* bytes);
   nvrtcResult (*nvrtcGetCUBIN)(nvrtcProgram program, char* cubin);
+  nvrtcResult (*nvrtcGetPTXSize)(nvrtcProgram program, size_t* bytes);
+  nvrtcResult (*nvrtcGetPTX)(nvrtcProgram program, char* ptx);
   nvrtcResult (*nvrtcGetProgramLogSize)(nvrtcProgram program, size_t* bytes);
   nvrtcResult (*nvrtcGetProgramLog)(nvrtcProgram program, char* log);
 

@@ -18,6 +18,7 @@
 #include "backend/cuda/kernel/attention/attention_decode.h"
 
 #include "backend/cuda/kernel/primitive/bf16.h"
+#include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/mma.h"
 #include "backend/cuda/kernel/primitive/reduce.h"
 
@@ -34,6 +35,8 @@ __device__ inline void attention_decode(const AttentionDecodeKernelParams& param
   constexpr int kChunks = kHeadDim / 32, kSets = kHeadDim / 64;  // of k of a product pair; of 64 columns of V
   __shared__ float warp_acc[kDecodeWarps][kHeads][kHeadDim];
   __shared__ float warp_max[kDecodeWarps][kHeads], warp_sum[kDecodeWarps][kHeads];
+  let_dependents_launch();
+  wait_for_inputs();
   const AttentionPagedKernelParams& p = params.attention;
   const int seq = blockIdx.x, split = blockIdx.z;
   const int num_head_tiles = (p.heads_per_kv_head + kHeads - 1) / kHeads;
@@ -183,6 +186,8 @@ __device__ inline void attention_decode(const AttentionDecodeKernelParams& param
 // grid.x sequences, grid.y heads; a thread an element.
 extern "C" __global__ void __launch_bounds__(128)
     attention_decode_combine(const __grid_constant__ AttentionDecodeKernelParams params) {
+  let_dependents_launch();
+  wait_for_inputs();
   const AttentionPagedKernelParams& p = params.attention;
   const int seq = blockIdx.x, head = blockIdx.y, head_dim = p.kv.head_dim;
   const int64_t token = p.cu_seqlens_q[seq];

@@ -16,6 +16,7 @@
 #include "backend/cuda/kernel/attention/attention_paged.h"
 
 #include "backend/cuda/kernel/primitive/bf16.h"
+#include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/reduce.h"
 
 namespace spate::cuda {
@@ -51,6 +52,8 @@ __device__ inline int find_seq(const AttentionPagedKernelParams& p, int token) {
 template <typename Act, typename Kv, int kElems>
 __device__ inline void attention_paged(const AttentionPagedKernelParams& p) {
   __shared__ SharedMemory<kElems * kWarpSize> smem;
+  let_dependents_launch();
+  wait_for_inputs();
   const int token = blockIdx.x;
   const int num_head_tiles = (p.heads_per_kv_head + kHeads - 1) / kHeads;
   const int kv_head = blockIdx.y / num_head_tiles;

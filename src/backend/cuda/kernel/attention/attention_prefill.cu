@@ -15,6 +15,7 @@
 
 #include "backend/cuda/kernel/primitive/async_copy.h"
 #include "backend/cuda/kernel/primitive/bf16.h"
+#include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/mma.h"
 #include "backend/cuda/kernel/primitive/reduce.h"
 
@@ -27,6 +28,8 @@ __device__ inline void attention_prefill(const AttentionPagedKernelParams& p) {
   constexpr uint32_t kTileBytes = kPrefillKeys * kRowBytes;
   extern __shared__ __align__(128) char smem[];
   const uint32_t tiles = shared_address(smem);  // stage: K, V
+  let_dependents_launch();
+  wait_for_inputs();
   const int seq = blockIdx.z, head = blockIdx.y, kv_head = head / p.heads_per_kv_head;
   const int first_token = p.cu_seqlens_q[seq], query_len = p.cu_seqlens_q[seq + 1] - first_token;
   const int first_query = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kPrefillQueries;

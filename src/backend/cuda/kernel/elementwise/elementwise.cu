@@ -10,11 +10,14 @@
 #include "backend/cuda/kernel/elementwise/elementwise.h"
 
 #include "backend/cuda/kernel/primitive/bf16.h"
+#include "backend/cuda/kernel/primitive/grid_dependency.h"
 
 namespace spate::cuda {
 
 template <typename Act>
 __device__ inline void add(const AddKernelParams& p) {
+  let_dependents_launch();
+  wait_for_inputs();
   const int64_t token = blockIdx.x;
   const int k = blockIdx.y * blockDim.x + threadIdx.x;
   if (k >= p.width) return;
@@ -25,6 +28,8 @@ __device__ inline void add(const AddKernelParams& p) {
 
 template <typename Act>
 __device__ inline void silu_and_mul(const SiluAndMulKernelParams& p) {
+  let_dependents_launch();
+  wait_for_inputs();
   const int64_t token = blockIdx.x;
   const int k = blockIdx.y * blockDim.x + threadIdx.x;
   if (k >= p.intermediate_size) return;

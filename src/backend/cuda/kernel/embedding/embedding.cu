@@ -9,11 +9,14 @@
 #include "backend/cuda/kernel/embedding/embedding.h"
 
 #include "backend/cuda/kernel/primitive/bf16.h"
+#include "backend/cuda/kernel/primitive/grid_dependency.h"
 
 namespace spate::cuda {
 
 template <typename Act, typename Weight>
 __device__ inline void embedding(const EmbeddingKernelParams& p) {
+  let_dependents_launch();
+  wait_for_inputs();
   const int64_t token = blockIdx.x;
   const int64_t row = static_cast<int64_t>(p.token_ids[token]) - p.first_row;
   const bool is_here = row >= 0 && row < p.num_rows;

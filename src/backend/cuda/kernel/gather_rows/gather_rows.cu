@@ -8,6 +8,8 @@
 // TESTS      spate-conformance --backend cuda --filter gather_rows
 #include "backend/cuda/kernel/gather_rows/gather_rows.h"
 
+#include "backend/cuda/kernel/primitive/grid_dependency.h"
+
 namespace spate::cuda {
 
 struct alignas(16) Bytes16 {
@@ -16,6 +18,8 @@ struct alignas(16) Bytes16 {
 
 template <typename Unit>
 __device__ inline void gather_rows(const GatherRowsKernelParams& p) {
+  let_dependents_launch();
+  wait_for_inputs();
   const int64_t row = blockIdx.x;
   const Unit* src = static_cast<const Unit*>(p.x) + p.row_ids[row] * p.x_stride;
   Unit* dst = static_cast<Unit*>(p.out) + row * p.out_stride;

@@ -11,11 +11,14 @@
 #include "backend/cuda/kernel/kv/kv.h"
 
 #include "backend/cuda/kernel/primitive/bf16.h"
+#include "backend/cuda/kernel/primitive/grid_dependency.h"
 
 namespace spate::cuda {
 
 template <typename Act, typename Kv>
 __device__ inline void kv_write(const KvWriteKernelParams& p) {
+  let_dependents_launch();
+  wait_for_inputs();
   const int64_t token = blockIdx.x;
   const int32_t slot = p.slot_mapping[token];
   if (slot < 0) return;
@@ -46,6 +49,8 @@ extern "C" __global__ void kv_write_f32_f32(const __grid_constant__ KvWriteKerne
 }
 
 extern "C" __global__ void kv_copy_blocks(const __grid_constant__ KvCopyBlocksKernelParams p) {
+  let_dependents_launch();
+  wait_for_inputs();
   const int32_t* ids = p.src_dst + blockIdx.x * p.src_dst_stride;
   const int64_t num_units = p.kv.block_bytes / 16;
   const Bytes16* src =

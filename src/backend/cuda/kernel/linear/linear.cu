@@ -13,6 +13,7 @@
 // LIMITS     num_tokens <= 65,535 tiles.
 // TESTS      spate-conformance --backend cuda --filter linear
 #include "backend/cuda/kernel/linear/linear_parts.h"
+#include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/mma.h"
 
 namespace spate::cuda {
@@ -41,6 +42,8 @@ __device__ inline void linear_mma_tile(const LinearKernelParams& p) {
       "the tile is cut evenly");
   __shared__ alignas(16) Bf16 x_smem[kTileM][kSmemStride];
   __shared__ alignas(16) Bf16 weight_smem[kTileN][kSmemStride];
+  let_dependents_launch();
+  wait_for_inputs();
   const int tile_row = blockIdx.y * kTileM, tile_column = blockIdx.x * kTileN;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4;
   const int warp_row = warp / kWarpsN * (kTileM / kWarpsM), warp_column = warp % kWarpsN * (kTileN / kWarpsN);
@@ -127,6 +130,8 @@ __device__ inline void linear_fma(const LinearKernelParams& p) {
   // By k, so that a thread reads its four rows or columns in one access; 4 more elements a row spread the stores.
   __shared__ alignas(16) float x_smem[kFmaTileK][kLinearFmaTileM + 4];
   __shared__ alignas(16) float weight_smem[kFmaTileK][kLinearFmaTileN + 4];
+  let_dependents_launch();
+  wait_for_inputs();
   const int tile_row = blockIdx.y * kLinearFmaTileM, tile_column = blockIdx.x * kLinearFmaTileN;
   const int thread_row = threadIdx.x / kFmaThreadsN * kFmaOutputs,
             thread_column = threadIdx.x % kFmaThreadsN * kFmaOutputs;

@@ -17,6 +17,7 @@
 // LIMITS     num_tokens <= 16.
 // TESTS      spate-conformance --backend cuda --filter linear
 #include "backend/cuda/kernel/linear/linear_parts.h"
+#include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/mma.h"
 
 namespace spate::cuda {
@@ -34,6 +35,7 @@ template <int kRowTiles, int kTokenTiles, int kUnroll>
 __device__ inline void linear_stream(const LinearKernelParams& p) {
   constexpr int kRows = 16 * kRowTiles, kTokens = 8 * kTokenTiles, kStepK = 32 * kUnroll;
   __shared__ float sums[kLinearStreamWarps][kTokens][kRows + 1];
+  let_dependents_launch();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4;
   const int first_row = blockIdx.x * kRows;
 
@@ -85,6 +87,7 @@ __device__ inline void linear_stream(const LinearKernelParams& p) {
   const int num_steps = (p.in_features + kStepK - 1) / kStepK;
   int step = warp;
   if (step < num_steps) load_step(weight[0], step);
+  wait_for_inputs();  // W is an input of no other kernel's making: its loads need not wait
   for (; step < num_steps; step += 2 * kLinearStreamWarps) {
     const int next = step + kLinearStreamWarps;
     if (next < num_steps) load_step(weight[1], next);

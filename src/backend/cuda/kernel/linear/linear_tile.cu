@@ -14,6 +14,7 @@
 // TESTS      spate-conformance --backend cuda --filter linear
 #include "backend/cuda/kernel/linear/linear_parts.h"
 #include "backend/cuda/kernel/primitive/async_copy.h"
+#include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/mma.h"
 
 namespace spate::cuda {
@@ -33,6 +34,8 @@ __device__ inline void linear_tile(const LinearKernelParams& p) {
   constexpr uint32_t kXBytes = kTileM * kTileK * 2, kStageBytes = kXBytes + kTileN * kTileK * 2;
   static_assert(kStageBytes * kLinearTileStages <= 227 * 1024, "the stages fit into shared memory");
   extern __shared__ __align__(128) char smem[];
+  let_dependents_launch();
+  wait_for_inputs();
   const uint32_t stages = shared_address(smem);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4;
 

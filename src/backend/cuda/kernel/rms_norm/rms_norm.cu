@@ -10,12 +10,15 @@
 #include "backend/cuda/kernel/rms_norm/rms_norm.h"
 
 #include "backend/cuda/kernel/primitive/bf16.h"
+#include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/reduce.h"
 
 namespace spate::cuda {
 
 template <typename Act>
 __device__ inline void rms_norm(const RmsNormKernelParams& p) {
+  let_dependents_launch();
+  wait_for_inputs();
   const int64_t token = blockIdx.x / p.num_heads, head = blockIdx.x % p.num_heads;
   const Act* x = static_cast<const Act*>(p.x) + token * p.x_token_stride + head * p.x_head_stride;
   const Act* weight = static_cast<const Act*>(p.weight);

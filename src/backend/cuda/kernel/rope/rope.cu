@@ -11,11 +11,14 @@
 #include "backend/cuda/kernel/rope/rope.h"
 
 #include "backend/cuda/kernel/primitive/bf16.h"
+#include "backend/cuda/kernel/primitive/grid_dependency.h"
 
 namespace spate::cuda {
 
 template <typename Act>
 __device__ inline void rope(const RopeKernelParams& p) {
+  let_dependents_launch();
+  wait_for_inputs();
   const int64_t token = blockIdx.x;
   const int half = p.rotary_dim / 2;
   const float* cos = p.cos_sin + p.positions[token] * p.cos_sin_stride;

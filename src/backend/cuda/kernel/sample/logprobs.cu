@@ -7,6 +7,7 @@
 // ROOFLINE   Memory: 4 * vocab_size * (3 + num_top) bytes a row. Not tuned.
 // LIMITS     vocab_size < 2^24; targets inside the vocabulary, or kNoToken.
 // TESTS      spate-conformance --backend cuda --filter logprobs
+#include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/reduce.h"
 #include "backend/cuda/kernel/sample/sample.h"
 #include "backend/cuda/kernel/sample/sort_key.h"
@@ -24,6 +25,8 @@ __device__ inline uint64_t next_key(const float* logits, int vocab_size, uint64_
 }
 
 extern "C" __global__ void __launch_bounds__(kSampleThreads) logprobs(const __grid_constant__ LogprobsKernelParams p) {
+  let_dependents_launch();
+  wait_for_inputs();
   const int64_t row = blockIdx.x;
   const float* logits = p.logits + row * p.logits_stride;
   const int32_t target = p.target_ids[row];

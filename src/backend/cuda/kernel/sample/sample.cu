@@ -13,6 +13,7 @@
 // TESTS      spate-conformance --backend cuda --filter sample
 #include "backend/cuda/kernel/sample/sample.h"
 
+#include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/philox.h"
 #include "backend/cuda/kernel/primitive/reduce.h"
 #include "backend/cuda/kernel/sample/sort_key.h"
@@ -201,6 +202,8 @@ __device__ inline const uint32_t* mask_of(const SampleKernelParams& p, int64_t l
 }
 
 extern "C" __global__ void __launch_bounds__(kSampleThreads) sample(const __grid_constant__ SampleKernelParams p) {
+  let_dependents_launch();
+  wait_for_inputs();
   const int64_t logits_row = blockIdx.x;
   const int64_t state_row = p.sample_seqs[logits_row];
   if (state_row < 0) {  // a dummy

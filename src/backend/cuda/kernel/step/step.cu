@@ -14,6 +14,7 @@
 // TESTS      spate-conformance --backend cuda --filter apply_updates
 #include "backend/cuda/kernel/step/step.h"
 
+#include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/reduce.h"
 
 namespace spate::cuda {
@@ -53,6 +54,8 @@ __device__ inline void apply_row_update(const ApplyUpdatesKernelParams& p, const
 }
 
 extern "C" __global__ void apply_updates(const __grid_constant__ ApplyUpdatesKernelParams p) {
+  let_dependents_launch();
+  wait_for_inputs();
   const StepPlanHeader& plan = header_of(p.plan);
   const int32_t* data = array_at<int32_t>(p.plan, plan.data_offset);
   const int update_idx = blockIdx.x;
@@ -84,6 +87,8 @@ __device__ inline void fill_dummies(const BeginStepKernelParams& p, const StepPl
 }
 
 extern "C" __global__ void begin_step(const __grid_constant__ BeginStepKernelParams p) {
+  let_dependents_launch();
+  wait_for_inputs();
   const StepPlanHeader& plan = header_of(p.plan);
   const SeqStep* seqs = array_at<SeqStep>(p.plan, plan.seqs_offset);
   const int seq_idx = blockIdx.x;
@@ -135,6 +140,8 @@ extern "C" __global__ void begin_step(const __grid_constant__ BeginStepKernelPar
 }
 
 extern "C" __global__ void finish_step(const __grid_constant__ FinishStepKernelParams p) {
+  let_dependents_launch();
+  wait_for_inputs();
   const StepPlanHeader& plan = header_of(p.plan);
   const SeqStep* seqs = array_at<SeqStep>(p.plan, plan.seqs_offset);
   const int seq_idx = blockIdx.x;

@@ -30,7 +30,7 @@ void Device::run_step(Stream&, const StepKey&, const std::function<void()>& step
 
 bool Device::supports(const WeightSpec& spec) const { return !spec.has_integer_codes(); }
 
-bool Device::supports_kv(const KvGroupDesc& desc) const {
+bool Device::supports_kv(const KvLayerDesc& desc) const {
   return desc.kind != KvKind::kLatent && (desc.dtype == DType::kF32 || desc.dtype == DType::kBf16);
 }
 

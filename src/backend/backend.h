@@ -157,7 +157,7 @@ enum class KvKind : uint8_t {
 };
 
 // The KV cache of one layer, of a rank. Only the device knows what it takes: Device::kv_block_bytes().
-struct KvGroupDesc {
+struct KvLayerDesc {
   KvKind kind = KvKind::kFull;
   int64_t num_kv_heads = 0;      // of this rank; 0 with kLatent
   int64_t head_dim = 0;          // of k and of v; 0 with kLatent
@@ -174,7 +174,7 @@ struct KvGroupDesc {
 // The blocks of one layer: num_blocks times block_bytes of opaque bytes, block b at data + b * block_bytes.
 // Made by KvStorage (backend/kv_storage.h).
 struct KvView {
-  KvGroupDesc desc;
+  KvLayerDesc desc;
   void* data = nullptr;
   int64_t block_bytes = 0;
   int64_t num_blocks = 0;
@@ -255,12 +255,12 @@ class Device {
   // weight's own codes and scales (WeightSpec::stores_as).
   virtual bool supports(const WeightSpec& spec) const;  // the others must not be asked for; default: f32 and bf16
   // Whether ops read and write such a cache. Default: heads of f32 and bf16.
-  virtual bool supports_kv(const KvGroupDesc& desc) const;
+  virtual bool supports_kv(const KvLayerDesc& desc) const;
   virtual Result<PackedWeight> create_weight(const WeightDesc& desc) = 0;
   virtual Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) = 0;
   virtual Status pack_quantized_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows);
   // Of one block of one layer, padding included. Also where supports_kv() says no.
-  virtual int64_t kv_block_bytes(const KvGroupDesc& desc) const = 0;
+  virtual int64_t kv_block_bytes(const KvLayerDesc& desc) const = 0;
 
   // (d) How a step runs. `step` launches a forward pass and sampling. The default calls it (eager); a capturing back-end may
   // replay what an equal key launched, without calling it.

@@ -168,8 +168,8 @@ void check_params(const BeginStepParams& p) {
   check.tensor("inputs.seq_rows", in.seq_rows, DType::kI32, {num_seqs});
   check.tensor("inputs.seq_lens", in.seq_lens, DType::kI32, {num_seqs});
   check.tensor("inputs.cu_seqlens_q", in.cu_seqlens_q, DType::kI32, {in.seq_rows.dim(0) + 1});
-  check.tensor("inputs.sample_rows", in.sample_rows, DType::kI32, {num_logits});
-  check.tensor("inputs.sample_seqs", in.sample_seqs, DType::kI32, {num_logits});
+  check.tensor("inputs.sample_token_idxs", in.sample_token_idxs, DType::kI32, {num_logits});
+  check.tensor("inputs.sample_state_rows", in.sample_state_rows, DType::kI32, {num_logits});
   check.tensor("inputs.sample_offsets", in.sample_offsets, DType::kI32, {num_logits});
   check.tensor("inputs.sample_masks", in.sample_masks, DType::kI32, {num_logits});
   CHECK(p.kv_block_size > 0, "begin_step: kv_block_size {}", p.kv_block_size);
@@ -180,7 +180,7 @@ void check_params(const SampleParams& p) {
   check_state(check, p.state);
   const Dim num_logits = check.dim("num_logits");
   check.tensor("logits", p.logits, DType::kF32, {num_logits, check.dim("vocab_size")});
-  check.tensor("sample_seqs", p.sample_seqs, DType::kI32, {num_logits});
+  check.tensor("sample_state_rows", p.sample_state_rows, DType::kI32, {num_logits});
   if (p.sample_offsets.defined()) check.tensor("sample_offsets", p.sample_offsets, DType::kI32, {num_logits});
   if (p.sample_masks.defined()) {
     check.tensor("sample_masks", p.sample_masks, DType::kI32, {num_logits});

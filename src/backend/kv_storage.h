@@ -11,15 +11,15 @@
 namespace spate {
 
 // Of one block of every layer.
-int64_t kv_block_bytes(const Device& device, std::span<const KvGroupDesc> groups);
+int64_t kv_block_bytes(const Device& device, std::span<const KvLayerDesc> layers);
 
 class KvStorage {
  public:
   KvStorage() = default;
   // The bytes are as the device gives them; no op reads a slot that was not written.
-  static Result<KvStorage> create(Device& device, std::span<const KvGroupDesc> groups, int64_t num_blocks);
+  static Result<KvStorage> create(Device& device, std::span<const KvLayerDesc> layers, int64_t num_blocks);
 
-  const std::vector<KvView>& views() const { return views_; }  // of each group, in their order
+  const std::vector<KvView>& views() const { return views_; }  // of each layer, in their order
   const Buffer& buffer() const { return buffer_; }             // of all
 
  private:

@@ -37,7 +37,7 @@ OpTable decompositions() {
 }
 
 SamplePlace sample_place(const SampleParams& p, int64_t logits_row) {
-  SamplePlace place{.row = p.sample_seqs.data<int32_t>()[logits_row]};
+  SamplePlace place{.row = p.sample_state_rows.data<int32_t>()[logits_row]};
   if (place.row < 0) return place;
   place.num_tokens = p.state.num_tokens.data<int32_t>()[place.row];
   if (p.sample_offsets.defined()) place.num_tokens += p.sample_offsets.data<int32_t>()[logits_row];

@@ -125,8 +125,8 @@ struct StepInputs {
   Tensor cu_seqlens_q;  // [num_seqs + 1]
   Tensor seq_lens;      // [num_seqs]
   // Of each row of logits that is sampled: 1 + num_drafts of a decode row, one of a prefill that ends.
-  Tensor sample_rows;     // [num_logits]  index into the step's tokens
-  Tensor sample_seqs;     // [num_logits]  row of the running state
+  Tensor sample_token_idxs;  // [num_logits]  index into the step's tokens
+  Tensor sample_state_rows;  // [num_logits]  row of the running state
   Tensor sample_offsets;  // [num_logits]  drafts before it in its row: 0 .. num_drafts
   Tensor sample_masks;    // [num_logits]  index of its token mask in the plan, -1 none
 };
@@ -143,13 +143,13 @@ struct ApplyUpdatesParams {
 // num_computed_tokens[r], their positions c, c+1, ..., their slots block_table[r, p / kv_block_size] * kv_block_size +
 // p % kv_block_size. seq_lens[s] = c + query_len. Drafts of the plan are first written behind the row's known tokens:
 // token_ids[r, num_tokens[r] .. + num_drafts), where those of kDraftsInRow are already. An id below 0, a missing token,
-// becomes input token 0. Sampled sequences (flag kSample) are listed in plan order in sample_rows, sample_seqs,
-// sample_offsets and sample_masks. cu_seqlens_q[0] = 0 is written also when no sequence runs: a step may carry nothing but
-// updates and block copies.
+// becomes input token 0. Sampled sequences (flag kSample) are listed in plan order in sample_token_idxs,
+// sample_state_rows, sample_offsets and sample_masks. cu_seqlens_q[0] = 0 is written also when no sequence runs: a step
+// may carry nothing but updates and block copies.
 //
-// The plan's counts are read on the device. Inputs beyond them are dummies: tokens with id 0, position 0, slot -1, which
-// belong to no sequence; sequences with row 0, seq_len 0, query_len 0; sampled ones with token 0, row -1, offset 0,
-// mask -1.
+// The plan's counts are read on the device. Inputs beyond them are dummies: tokens with id 0, position 0, slot -1,
+// which belong to no sequence; sequences with row 0, seq_len 0, query_len 0; sampled ones with token 0, row -1, offset
+// 0, mask -1.
 struct BeginStepParams {
   const void* plan;  // on the device
   RowState state;
@@ -168,7 +168,7 @@ struct BeginStepParams {
 // A row whose logits hold a NaN or +inf, or in which bias and masks leave no finite one, gets kNoToken.
 struct SampleParams {
   Tensor logits;       // [num_logits, vocab_size] f32, unchanged
-  Tensor sample_seqs;  // [num_logits] i32: row of the state; -1: a dummy, its next token is 0
+  Tensor sample_state_rows;  // [num_logits] i32: row of the state; -1: a dummy, its next token is 0
   Tensor sample_offsets;  // [num_logits] i32, or undefined: all 0
   Tensor sample_masks;    // [num_logits] i32: index of a mask of `plan`, -1 none; or undefined: none
   const void* plan = nullptr;  // on the device, with sample_masks

@@ -42,7 +42,7 @@ Result<int> run_inspect(const Arguments& arguments) {
                                                             .max_num_logits = defaults.max_num_logits,
                                                             .max_model_len = max_model_len}));
   ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, back_end.make_device({.num_threads = 1}));
-  const int64_t block_bytes = kv_block_bytes(*device, memory.kv_groups);
+  const int64_t block_bytes = kv_block_bytes(*device, memory.kv_layers);
   std::printf("%s\n", config.architecture.c_str());
   print_row("parameters", fmt::format("{:.3f} billion", static_cast<double>(memory.num_parameters) / 1e9));
   print_row("layers", fmt::format("{} x hidden {} x intermediate {}", config.num_layers, config.hidden_size,

@@ -218,7 +218,7 @@ double Cases::kv_token_bytes() const {
 
 // Caches of `num_tokens` each, all written: block i holds tokens [i * kv_block_size, ...).
 Result<Cases::KvCopies> Cases::make_kv(int64_t count, int64_t num_tokens) {
-  const KvGroupDesc desc{.num_kv_heads = config_.num_kv_heads,
+  const KvLayerDesc desc{.num_kv_heads = config_.num_kv_heads,
                          .head_dim = config_.head_dim,
                          .kv_block_size = options_.kv_block_size,
                          .dtype = options_.kv_dtype};
@@ -226,7 +226,7 @@ Result<Cases::KvCopies> Cases::make_kv(int64_t count, int64_t num_tokens) {
   ASSIGN_OR_RETURN(const Tensor k, random(act_, {num_tokens, desc.num_kv_heads, desc.head_dim}));
   ASSIGN_OR_RETURN(const Tensor slots, ints(num_tokens, [](int64_t i) { return i; }));
   KvCopies kv{.storage = {}, .bytes_per_token = kv_token_bytes()};
-  const std::vector<KvGroupDesc> groups(static_cast<size_t>(count), desc);
+  const std::vector<KvLayerDesc> groups(static_cast<size_t>(count), desc);
   ASSIGN_OR_RETURN(kv.storage, KvStorage::create(device_, groups, num_blocks));
   for (const KvView& view : kv.storage.views()) {
     ops_.kv_write(stream_, {.k = k, .v = k, .slot_mapping = slots, .kv = view});
@@ -448,7 +448,8 @@ Status Cases::run_logits() {
                                 .top_ids = top_ids,
                                 .top_logprobs = top_logprobs});
       } else {
-        ops_.sample(stream_, {.logits = some, .sample_seqs = rows, .state = state, .next_token_ids = next_token_ids});
+        ops_.sample(stream_,
+                    {.logits = some, .sample_state_rows = rows, .state = state, .next_token_ids = next_token_ids});
       }
     };
     give(one);
@@ -489,8 +490,8 @@ Status Cases::run_state() {
     ASSIGN_OR_RETURN(state.bias_values, empty(DType::kF32, {kNumSeqs, kMaxLogitBias}));
     ASSIGN_OR_RETURN(state.stop_ids, empty(DType::kI32, {kNumSeqs, kMaxStopIds}));
     for (Tensor* tensor : {&inputs.token_ids, &inputs.positions, &inputs.slot_mapping, &inputs.seq_rows,
-                           &inputs.seq_lens, &inputs.sample_rows, &inputs.sample_seqs, &inputs.sample_offsets,
-                           &inputs.sample_masks, &inputs.cu_seqlens_q}) {
+                           &inputs.seq_lens, &inputs.sample_token_idxs, &inputs.sample_state_rows,
+                           &inputs.sample_offsets, &inputs.sample_masks, &inputs.cu_seqlens_q}) {
       ASSIGN_OR_RETURN(*tensor, zeros(kNumSeqs + (tensor == &inputs.cu_seqlens_q ? 1 : 0)));
     }
     ASSIGN_OR_RETURN(const Tensor next_token_ids, zeros(kNumSeqs));

@@ -62,9 +62,9 @@ std::span<const std::byte> write_plan(const ScheduledStep& step, DraftSource dra
                      .logit_bias = params.logit_bias,
                      .stop_ids = seq.group->stop_ids});
   }
-  for (const BlockTableDelta& delta : step.block_table_deltas) {
-    const std::span<int32_t> ids = builder.add_blocks(delta.row, delta.first_block_idx, delta.num_blocks);
-    std::ranges::copy(std::span(step.block_ids).subspan(delta.blocks_begin, delta.num_blocks), ids.begin());
+  for (const BlockUpdate& update : step.block_updates) {
+    const std::span<int32_t> ids = builder.add_blocks(update.row, update.first_block_idx, update.num_blocks);
+    std::ranges::copy(std::span(step.block_ids).subspan(update.blocks_begin, update.num_blocks), ids.begin());
   }
   for (const BlockCopy& copy : step.block_copies) builder.add_block_copy(copy.src_block_id, copy.dst_block_id);
   for (const ScheduledSeq& scheduled : step.seqs) {

@@ -17,7 +17,7 @@ class Attention {
   virtual ~Attention() = default;
 
   // What the KV cache of the layer stores of a token, on this rank. Block size and dtype are the model's to choose.
-  virtual KvGroupDesc kv_group() const = 0;
+  virtual KvLayerDesc kv_layer() const = 0;
   // Takes the scratch of the largest step. Other parts use the same memory: nothing in it outlives a forward.
   virtual void take_workspace(Arena& arena) = 0;
   // `norm`: the name of the norm that gives x.

@@ -31,7 +31,7 @@ Result<std::unique_ptr<Attention>> GroupedQueryAttention::create(ParameterFactor
   return std::unique_ptr<Attention>(std::move(attention));
 }
 
-KvGroupDesc GroupedQueryAttention::kv_group() const {
+KvLayerDesc GroupedQueryAttention::kv_layer() const {
   return {.kind = spec_.window > 0 ? KvKind::kWindow : KvKind::kFull,
           .num_kv_heads = num_kv_heads_,
           .head_dim = spec_.head_dim};
@@ -65,7 +65,7 @@ void GroupedQueryAttention::forward(const StepContext& ctx, const KvView& kv, co
                                     const Tensor& out) const {
   const Tensor qkv = qkv_.rows(0, x.dim(0)), heads = heads_.rows(0, x.dim(0));
   project_qkv(ctx, kv, x, qkv);
-  attend(ctx, kv, q_of(qkv), ctx.batch.cu_seqlens_q, ctx.batch.max_query_len, heads);
+  attend(ctx, kv, q_of(qkv), ctx.batch.inputs.cu_seqlens_q, ctx.batch.max_query_len, heads);
   o_proj_.forward(ctx, heads, out);
 }
 
@@ -87,7 +87,7 @@ void GroupedQueryAttention::forward_output_rows(const StepContext& ctx, const Kv
     o_proj_.forward(ctx, heads, out);
   } else {
     const Tensor all = heads_.rows(0, num_tokens);
-    attend(ctx, kv, q_of(qkv), ctx.batch.cu_seqlens_q, ctx.batch.max_query_len, all);
+    attend(ctx, kv, q_of(qkv), ctx.batch.inputs.cu_seqlens_q, ctx.batch.max_query_len, all);
     o_proj_.forward(ctx, gather(all, q_of(qkv).rows(0, n)), out);
   }
 }
@@ -104,10 +104,10 @@ void GroupedQueryAttention::project_qkv(const StepContext& ctx, const KvView& kv
                                              .q_norm = q_norm_ ? q_norm_->weight() : Tensor(),
                                              .k_norm = k_norm_ ? k_norm_->weight() : Tensor(),
                                              .eps = q_norm_ ? q_norm_->eps() : 0.0f,
-                                             .positions = ctx.batch.positions,
+                                             .positions = ctx.batch.inputs.positions,
                                              .cos_sin = spec_.rotary->cos_sin(),
                                              .interleaved = spec_.rotary->interleaved(),
-                                             .slot_mapping = ctx.batch.slot_mapping,
+                                             .slot_mapping = ctx.batch.inputs.slot_mapping,
                                              .kv = kv});
 }
 
@@ -118,9 +118,9 @@ void GroupedQueryAttention::attend(const StepContext& ctx, const KvView& kv, con
                           {.q = q.split_last(num_heads_, spec_.head_dim),
                            .kv = kv,
                            .block_table = batch.block_table,
-                           .seq_rows = batch.seq_rows,
+                           .seq_rows = batch.inputs.seq_rows,
                            .cu_seqlens_q = cu_seqlens_q,
-                           .seq_lens = batch.seq_lens,
+                           .seq_lens = batch.inputs.seq_lens,
                            .max_query_len = max_query_len,
                            .max_seq_len = batch.max_seq_len,
                            .softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec_.head_dim))),

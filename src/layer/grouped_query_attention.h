@@ -34,7 +34,7 @@ class GroupedQueryAttention final : public Attention {
   static Result<std::unique_ptr<Attention>> create(ParameterFactory& factory, const GroupedQueryAttentionSpec& spec);
 
   const GroupedQueryAttentionSpec& spec() const { return spec_; }
-  KvGroupDesc kv_group() const override;
+  KvLayerDesc kv_layer() const override;
   void take_workspace(Arena& arena) override;
   void list_products(const std::string& norm, std::vector<Product>& products) const override;
   void forward(const StepContext& ctx, const KvView& kv, const Tensor& x, const Tensor& out) const override;

@@ -4,16 +4,11 @@ namespace spate {
 
 StepBatch step_batch(const StepInputs& inputs, const RowState& state, const StepKey& key) {
   return {
-      .token_ids = inputs.token_ids,
-      .positions = inputs.positions,
-      .slot_mapping = inputs.slot_mapping,
-      .seq_rows = inputs.seq_rows,
-      .cu_seqlens_q = inputs.cu_seqlens_q,
-      .seq_lens = inputs.seq_lens,
+      .inputs = inputs,
       .block_table = state.block_table,
       .max_query_len = key.max_query_len,
       .max_seq_len = key.max_seq_len,
-      .output_rows = key.outputs == StepOutputs::kAllTokens ? Tensor() : inputs.sample_rows,
+      .output_rows = key.outputs == StepOutputs::kAllTokens ? Tensor() : inputs.sample_token_idxs,
       .outputs_all_seqs = key.outputs == StepOutputs::kSampledAllSeqs,
   };
 }

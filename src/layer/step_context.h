@@ -10,15 +10,10 @@ namespace spate {
 
 struct Communicators;
 
-// The valid part of the step's arrays, on the device. Index tensors are kI32.
+// The inputs of a step and what layers need beside them. Index tensors are kI32, on the device.
 struct StepBatch {
-  Tensor token_ids;     // [num_tokens]
-  Tensor positions;     // [num_tokens]
-  Tensor slot_mapping;  // [num_tokens]
-  Tensor seq_rows;      // [num_seqs]
-  Tensor cu_seqlens_q;  // [num_seqs + 1]
-  Tensor seq_lens;      // [num_seqs]
-  Tensor block_table;   // [max_num_seqs, max_blocks_per_seq]
+  StepInputs inputs;   // layers use those of tokens and sequences
+  Tensor block_table;  // [max_num_seqs, max_blocks_per_seq]
   int max_query_len = 0;
   int max_seq_len = 0;
   // Tokens whose hidden states are wanted after the last layer, [num_outputs], half of all at most: the last ones of
@@ -27,8 +22,8 @@ struct StepBatch {
   bool outputs_all_seqs = false;  // output_rows has one token of every sequence
   Tensor arange;                  // [num_outputs + 1] at least: 0, 1, 2, ...; with output_rows
 
-  int64_t num_tokens() const { return token_ids.dim(0); }
-  int64_t num_seqs() const { return seq_rows.dim(0); }
+  int64_t num_tokens() const { return inputs.token_ids.dim(0); }
+  int64_t num_seqs() const { return inputs.seq_rows.dim(0); }
 };
 
 // The inputs of a step launched under `key`, whose counts they have.
@@ -41,7 +36,7 @@ struct StepContext {
   const OpTable& ops;                  // bound: every op is set
   const Communicators& communicators;  // the groups of the rank's Place: tp, ep, dp, pp
   const StepBatch& batch;
-  std::span<const KvView> kv;  // one a layer, in the order of Model::kv_groups()
+  std::span<const KvView> kv;  // one a layer, in the order of Model::kv_layers()
 };
 
 }  // namespace spate

@@ -18,10 +18,10 @@ Result<std::unique_ptr<Decoder>> Decoder::create(const ModelFamily& family, cons
   parameters.ignore("*.rotary_emb.inv_freq");  // a constant that old checkpoints store; it is computed here
   ASSIGN_OR_RETURN(model->parts_, family.make(PartFactory(config, parameters, options)));
   for (const DecoderLayer& layer : model->parts_.layers) {
-    KvGroupDesc group = layer.self_attn->kv_group();
-    group.kv_block_size = options.kv_block_size;
-    group.dtype = options.kv_dtype;
-    model->kv_groups_.push_back(group);
+    KvLayerDesc kv_layer = layer.self_attn->kv_layer();
+    kv_layer.kv_block_size = options.kv_block_size;
+    kv_layer.dtype = options.kv_dtype;
+    model->kv_layers_.push_back(kv_layer);
   }
   model->num_parameters_ = parameters.num_parameters();
   model->weight_bytes_ = parameters.weight_bytes();
@@ -61,7 +61,7 @@ ModelMemory Decoder::memory() const {
   return {.num_parameters = num_parameters_,
           .weight_bytes = weight_bytes_,
           .workspace_bytes = workspace_bytes_,
-          .kv_groups = kv_groups_};
+          .kv_layers = kv_layers_};
 }
 
 ModelOutline Decoder::outline() const {
@@ -100,7 +100,7 @@ Tensor Decoder::forward(const StepContext& ctx) {
         "{} tokens (at most {}), {} KV views", num_tokens, options_.max_num_batched_tokens, ctx.kv.size());
   const Tensor residual = workspace_.residual.rows(0, num_tokens), x = workspace_.x.rows(0, num_tokens);
 
-  parts_.embed_tokens.forward(ctx, ctx.batch.token_ids, residual);
+  parts_.embed_tokens.forward(ctx, ctx.batch.inputs.token_ids, residual);
   if (tap_) tap_(ctx, -1, residual);
   layers.front().input_layernorm.forward(ctx, residual, x);
   for (size_t i = 0; i < layers.size(); ++i) {

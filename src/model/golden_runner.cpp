@@ -229,7 +229,7 @@ class GoldenRank {
       blocks_.emplace_back(block_ids.end() - blocks_of(sequence), block_ids.end());
       block_ids.resize(block_ids.size() - static_cast<size_t>(blocks_of(sequence)));
     }
-    ASSIGN_OR_RETURN(kv_, KvStorage::create(*device_, model_->kv_groups(), num_blocks));
+    ASSIGN_OR_RETURN(kv_, KvStorage::create(*device_, model_->kv_layers(), num_blocks));
     device_->fill_bytes(*stream_, kv_.buffer().data(), 0xff, kv_.buffer().bytes());
     device_->synchronize(*stream_);
     return ok_status();
@@ -267,12 +267,12 @@ class GoldenRank {
       batch.max_query_len = std::max(batch.max_query_len, static_cast<int>(chunk.end - chunk.begin));
       batch.max_seq_len = std::max(batch.max_seq_len, static_cast<int>(chunk.end));
     }
-    batch.token_ids = upload("token_ids", token_ids);
-    batch.positions = upload("positions", positions);
-    batch.slot_mapping = upload("slot_mapping", slots);
-    batch.seq_rows = upload("seq_rows", seq_rows);
-    batch.cu_seqlens_q = upload("cu_seqlens_q", cu_seqlens);
-    batch.seq_lens = upload("seq_lens", seq_lens);
+    batch.inputs.token_ids = upload("token_ids", token_ids);
+    batch.inputs.positions = upload("positions", positions);
+    batch.inputs.slot_mapping = upload("slot_mapping", slots);
+    batch.inputs.seq_rows = upload("seq_rows", seq_rows);
+    batch.inputs.cu_seqlens_q = upload("cu_seqlens_q", cu_seqlens);
+    batch.inputs.seq_lens = upload("seq_lens", seq_lens);
     batch.block_table = upload("block_table", block_table).reshaped({static_cast<int64_t>(num_rows), max_blocks_});
     return batch;
   }

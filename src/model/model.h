@@ -43,7 +43,7 @@ struct ModelMemory {
   int64_t num_parameters = 0;      // of the whole model, tied ones once
   int64_t weight_bytes = 0;        // of this rank: matrices, vectors, rope table
   int64_t workspace_bytes = 0;     // of this rank
-  std::vector<KvGroupDesc> kv_groups;  // of this rank, one a layer: the device says what their blocks take
+  std::vector<KvLayerDesc> kv_layers;  // of this rank, one a layer: the device says what their blocks take
 };
 
 // The weights of a model by the names of its checkpoint (without ".weight"), for tools that rewrite checkpoints.
@@ -76,7 +76,7 @@ class Model {
 
   virtual ModelOutline outline() const = 0;  // of the layers it has
   // What each layer stores for a token, of this rank: one KvView a layer goes into StepContext::kv.
-  virtual const std::vector<KvGroupDesc>& kv_groups() const = 0;
+  virtual const std::vector<KvLayerDesc>& kv_layers() const = 0;
   virtual const ModelConfig& config() const = 0;
   virtual int64_t weight_bytes() const = 0;     // as allocated
   virtual int64_t workspace_bytes() const = 0;  // as allocated

@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!config.ok()) return 0;
   for (const int tp_size : {1, 2}) {
     const auto memory = Model::memory(*config, {.rank = tp_size - 1, .size = tp_size}, {});
-    if (memory.ok()) CHECK(memory->weight_bytes > 0 && !memory->kv_groups.empty() && memory->workspace_bytes > 0);
+    if (memory.ok()) CHECK(memory->weight_bytes > 0 && !memory->kv_layers.empty() && memory->workspace_bytes > 0);
   }
   return 0;
 }

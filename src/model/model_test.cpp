@@ -38,14 +38,14 @@ TEST_CASE("real shapes have their published parameter counts") {
 TEST_CASE("memory() of Qwen3-0.6B, one rank and four") {
   const ModelOptions options{.max_num_batched_tokens = 512, .max_num_logits = 64, .max_model_len = 4096};
   const ModelMemory one = Model::memory(bench_config("qwen3-0.6b"), {}, options).value();
-  REQUIRE(one.kv_groups.size() == 28);
-  CHECK(one.kv_groups[27].num_kv_heads == 8);
-  CHECK(one.kv_groups[27].head_dim == 128);
+  REQUIRE(one.kv_layers.size() == 28);
+  CHECK(one.kv_layers[27].num_kv_heads == 8);
+  CHECK(one.kv_layers[27].head_dim == 128);
   const int64_t rope_bytes = 4096 * 128 * 4;
   CHECK(one.weight_bytes == 596049920 * 2 + rope_bytes);
   const ModelMemory four = Model::memory(bench_config("qwen3-0.6b"), {.rank = 3, .size = 4}, options).value();
   CHECK(four.num_parameters == one.num_parameters);
-  CHECK(four.kv_groups[27].num_kv_heads == 2);
+  CHECK(four.kv_layers[27].num_kv_heads == 2);
   const int64_t norm_bytes = (28 * (2 * 1024 + 2 * 128) + 1024) * 2;  // every rank has them
   CHECK((four.weight_bytes - rope_bytes - norm_bytes) * 4 == one.weight_bytes - rope_bytes - norm_bytes);
 }
@@ -112,18 +112,18 @@ Result<DecoderParts> make_uneven(const PartFactory& make) {
   return model;
 }
 
-TEST_CASE("layers may differ: each has its own KV group, the workspace is that of the largest") {
+TEST_CASE("layers may differ: each has its own KV layer, the workspace is that of the largest") {
   const ModelConfig config = load_model_config(golden("qwen3_tied_sharded")).value();
   const ModelFamily family{.architecture = "Uneven", .make = make_uneven};
   const auto memory = [&](Range layers) {
     return Decoder::create(family, config, nullptr, {}, {.layers = layers}).value()->memory();
   };
   const ModelMemory small = memory({0, 1}), large = memory({1, 1}), both = memory({0, 2});
-  REQUIRE(both.kv_groups.size() == 2);
-  CHECK(both.kv_groups[0].kind == KvKind::kFull);
-  CHECK(both.kv_groups[0].num_kv_heads == 1);
-  CHECK(both.kv_groups[1].kind == KvKind::kWindow);
-  CHECK(both.kv_groups[1].num_kv_heads == 4);
+  REQUIRE(both.kv_layers.size() == 2);
+  CHECK(both.kv_layers[0].kind == KvKind::kFull);
+  CHECK(both.kv_layers[0].num_kv_heads == 1);
+  CHECK(both.kv_layers[1].kind == KvKind::kWindow);
+  CHECK(both.kv_layers[1].num_kv_heads == 4);
   CHECK(small.workspace_bytes < large.workspace_bytes);
   CHECK(both.workspace_bytes == large.workspace_bytes);
 }

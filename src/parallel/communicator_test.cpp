@@ -37,7 +37,7 @@ struct NoDevice final : Device {
   const OpTable& ops() const override { std::abort(); }
   Result<PackedWeight> create_weight(const WeightDesc&) override { return unimplemented("none"); }
   Status pack_rows(PackedWeight&, RowPlace, const Tensor&) override { return unimplemented("none"); }
-  int64_t kv_block_bytes(const KvGroupDesc&) const override { return 0; }
+  int64_t kv_block_bytes(const KvLayerDesc&) const override { return 0; }
 };
 
 std::vector<std::unique_ptr<Communicator>> make_group(int size, double time_limit_s = 60) {

@@ -37,7 +37,7 @@ Result<std::unique_ptr<LayerRunner>> LayerRunner::create(Device& device, const M
 Status LayerRunner::allocate(int64_t max_tokens, int64_t max_seq_len) {
   max_blocks_per_seq_ = (max_seq_len + kKvBlockSize - 1) / kKvBlockSize;
   const int64_t num_blocks = max_tokens / kKvBlockSize + kMaxSeqs;  // the last block of a sequence is part-filled
-  ASSIGN_OR_RETURN(kv_, KvStorage::create(device_, model_->kv_groups(), num_blocks));
+  ASSIGN_OR_RETURN(kv_, KvStorage::create(device_, model_->kv_layers(), num_blocks));
   const auto ids = static_cast<size_t>(std::max(max_tokens, kMaxSeqs + 1) * 4);
   for (Buffer* buffer : {&token_ids_, &positions_, &slots_, &seq_rows_, &cu_seqlens_, &seq_lens_}) {
     ASSIGN_OR_RETURN(*buffer, device_.allocate(ids, MemoryKind::kDevice));
@@ -106,12 +106,12 @@ HostTensor LayerRunner::run(const HiddenBatch& batch, const Tap& tap) {
     seq_lens.push_back(static_cast<int32_t>(len));
     step.max_query_len = step.max_seq_len = std::max(step.max_seq_len, static_cast<int>(len));
   }
-  step.token_ids = upload(token_ids_, std::vector<int32_t>(static_cast<size_t>(num_tokens), 0));
-  step.positions = upload(positions_, positions);
-  step.slot_mapping = upload(slots_, slots);
-  step.seq_rows = upload(seq_rows_, seq_rows);
-  step.cu_seqlens_q = upload(cu_seqlens_, cu_seqlens);
-  step.seq_lens = upload(seq_lens_, seq_lens);
+  step.inputs.token_ids = upload(token_ids_, std::vector<int32_t>(static_cast<size_t>(num_tokens), 0));
+  step.inputs.positions = upload(positions_, positions);
+  step.inputs.slot_mapping = upload(slots_, slots);
+  step.inputs.seq_rows = upload(seq_rows_, seq_rows);
+  step.inputs.cu_seqlens_q = upload(cu_seqlens_, cu_seqlens);
+  step.inputs.seq_lens = upload(seq_lens_, seq_lens);
   step.block_table = upload(block_table_, block_table).reshaped({num_seqs, max_blocks_per_seq_});
 
   const OpTable tapped = tapped_ops(ops_);

@@ -38,7 +38,7 @@ int Rank::max_top_logprobs() const {
 }
 
 Status Rank::allocate_kv_cache(int64_t num_blocks) {
-  ASSIGN_OR_RETURN(kv_cache_, KvStorage::create(*device_, model_->kv_groups(), num_blocks));
+  ASSIGN_OR_RETURN(kv_cache_, KvStorage::create(*device_, model_->kv_layers(), num_blocks));
   return ok_status();
 }
 
@@ -154,14 +154,14 @@ void Rank::forward_and_sample(const StepKey& key) {
 // Log-probabilities are computed here and not in read(), because the logits of a piece live until the next one.
 void Rank::sample(const StepContext& ctx, const Tensor& hidden_states, const StepKey& key) {
   const StepInputs inputs = state_.inputs(key);
-  const Tensor& rows = key.outputs == StepOutputs::kAllTokens ? inputs.sample_rows : state_.arange();
+  const Tensor& rows = key.outputs == StepOutputs::kAllTokens ? inputs.sample_token_idxs : state_.arange();
   for (int begin = 0; begin < key.num_logits; begin += limits_.max_num_logits) {
     const int end = std::min(key.num_logits, begin + limits_.max_num_logits);
     const Tensor logits = model_->compute_logits(ctx, hidden_states, rows.rows(begin, end));
     if (communicator_->rank() != 0) continue;
     const Tensor next_token_ids = state_.outputs().next_token_ids.rows(begin, end);
     ctx.ops.sample(*stream_, {.logits = logits,
-                              .sample_seqs = inputs.sample_seqs.rows(begin, end),
+                              .sample_state_rows = inputs.sample_state_rows.rows(begin, end),
                               .sample_offsets = inputs.sample_offsets.rows(begin, end),
                               .sample_masks = inputs.sample_masks.rows(begin, end),
                               .plan = plan_device_.data(),

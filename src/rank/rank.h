@@ -36,7 +36,7 @@ class Rank {
   Device& device() { return *device_; }
   const std::vector<std::string>& decomposed_ops() const { return bound_.decomposed; }
   // Of one block of every layer.
-  int64_t kv_block_bytes() const { return spate::kv_block_bytes(*device_, model_->kv_groups()); }
+  int64_t kv_block_bytes() const { return spate::kv_block_bytes(*device_, model_->kv_layers()); }
   Status allocate_kv_cache(int64_t num_blocks);
 
   // Gives a step to the device. Does not wait for it, nor for the step before it. `plan` is copied.

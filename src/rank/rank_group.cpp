@@ -130,8 +130,8 @@ std::vector<std::string> checkpoint_lines(const RankGroupConfig& config,
   return lines;
 }
 
-Status check_kv_groups(const Device& device, const std::vector<KvGroupDesc>& groups) {
-  for (const KvGroupDesc& desc : groups) {
+Status check_kv_layers(const Device& device, const std::vector<KvLayerDesc>& groups) {
+  for (const KvLayerDesc& desc : groups) {
     if (device.supports_kv(desc)) continue;
     return unimplemented("--kv-cache-dtype: a {}KV cache of {} does not run on {} yet",
                          desc.kind == KvKind::kLatent ? "latent " : "", dtype_name(desc.dtype), device.kind());
@@ -236,12 +236,12 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
       first_device.op_workspace_bytes({.max_num_logits = config.max_num_logits, .vocab_size = config.model.vocab_size});
   for (int r = 0; r < size; ++r) {
     ASSIGN_OR_RETURN(const ModelMemory model_memory, Model::memory(config.model, place_of(r, sizes).tp, options));
-    RETURN_IF_ERROR(check_kv_groups(first_device, model_memory.kv_groups));
+    RETURN_IF_ERROR(check_kv_layers(first_device, model_memory.kv_layers));
     plan_input.ranks.push_back(
         {.free_bytes = memory[static_cast<size_t>(r)].free_bytes,
          .weight_bytes = model_memory.weight_bytes,
          .workspace_bytes = model_memory.workspace_bytes + op_workspace_bytes + RunningState::num_bytes(limits),
-         .kv_block_bytes = kv_block_bytes(first_device, model_memory.kv_groups)});
+         .kv_block_bytes = kv_block_bytes(first_device, model_memory.kv_layers)});
   }
   ASSIGN_OR_RETURN(group->memory_plan_, plan_memory(plan_input));
   limits.max_model_len = static_cast<int>(group->memory_plan_.max_model_len);

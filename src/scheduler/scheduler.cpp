@@ -21,7 +21,7 @@ void ScheduledStep::clear() {
   num_tokens = 0;
   seqs.clear();
   new_rows.clear();
-  block_table_deltas.clear();
+  block_updates.clear();
   block_ids.clear();
   block_copies.clear();
 }
@@ -325,9 +325,9 @@ void Scheduler::commit_step(ScheduledStep& step) {
     seq.last_step_id = step.step_id;
     step.num_tokens += scheduled.query_len;
     if (seq.row_is_new) step.new_rows.push_back(scheduled);
-    add_deltas(seq, step);
+    add_block_updates(seq, step);
   }
-  // After the deltas: a block that is exchanged for an equal one is still written by this step.
+  // After the block updates: a block that is exchanged for an equal one is still written by this step.
   for (const ScheduledSeq& scheduled : step.seqs) {
     Sequence& seq = *scheduled.seq;
     make_findable(seq);
@@ -335,12 +335,12 @@ void Scheduler::commit_step(ScheduledStep& step) {
   }
 }
 
-void Scheduler::add_deltas(Sequence& seq, ScheduledStep& step) {
+void Scheduler::add_block_updates(Sequence& seq, ScheduledStep& step) {
   const auto add = [&](int first_block_idx, int num_blocks) {
-    step.block_table_deltas.push_back({.row = seq.row,
-                                       .first_block_idx = first_block_idx,
-                                       .num_blocks = num_blocks,
-                                       .blocks_begin = step.block_ids.size()});
+    step.block_updates.push_back({.row = seq.row,
+                                  .first_block_idx = first_block_idx,
+                                  .num_blocks = num_blocks,
+                                  .blocks_begin = static_cast<uint32_t>(step.block_ids.size())});
     for (int i = 0; i < num_blocks; ++i) step.block_ids.push_back(seq.blocks.leases[first_block_idx + i].block_id());
   };
   for (const int block_idx : seq.replaced_block_idxs) {

@@ -36,21 +36,13 @@ struct ScheduledSeq {
   bool prompt_logprobs = false;
 };
 
-// Block ids for a row of the device's block table; they are step.block_ids[blocks_begin .. + num_blocks).
-struct BlockTableDelta {
-  int row = 0;
-  int first_block_idx = 0;
-  int num_blocks = 0;
-  size_t blocks_begin = 0;
-};
-
 // What runs in one step and what the device must be told for it. Reused; keeps its memory.
 struct ScheduledStep {
   uint64_t step_id = 0;
   int num_tokens = 0;
   std::vector<ScheduledSeq> seqs;
   std::vector<ScheduledSeq> new_rows;  // these of seqs enter their row with this step
-  std::vector<BlockTableDelta> block_table_deltas;
+  std::vector<BlockUpdate> block_updates;  // blocks_begin counts in block_ids
   std::vector<int32_t> block_ids;
   std::vector<BlockCopy> block_copies;
 
@@ -123,7 +115,7 @@ class Scheduler {
   void share_budget(size_t begin, size_t end, ScheduledStep& step);
   void give_tokens(PrefillCandidate& candidate, int max_query_len, ScheduledStep& step);
   void commit_step(ScheduledStep& step);
-  void add_deltas(Sequence& seq, ScheduledStep& step);
+  void add_block_updates(Sequence& seq, ScheduledStep& step);
 
   // Memory.
   int fitting_drafts(const Sequence& seq, int max_drafts) const;

@@ -306,7 +306,7 @@ void add_latent_blocks(Report& report, Sides sides) {
   const std::vector<int32_t> copies = {4, 0, 1, 3};
   for (const auto& [kv_lora_rank, qk_rope_head_dim] : {std::pair{512, 64}, std::pair{48, 16}}) {
     for (const DType dtype : {DType::kBf16, DType::kF32}) {
-      const KvGroupDesc desc{.kind = KvKind::kLatent,
+      const KvLayerDesc desc{.kind = KvKind::kLatent,
                              .kv_lora_rank = kv_lora_rank,
                              .qk_rope_head_dim = qk_rope_head_dim,
                              .kv_block_size = 16,

@@ -12,7 +12,7 @@ int64_t AttentionShape::num_tokens() const {
   return sum;
 }
 
-KvGroupDesc AttentionShape::kv_desc() const {
+KvLayerDesc AttentionShape::kv_desc() const {
   return {.kind = window > 0 ? KvKind::kWindow : KvKind::kFull,
           .num_kv_heads = num_kv_heads,
           .head_dim = head_dim,

@@ -19,7 +19,7 @@ struct AttentionShape {
 
   int64_t num_heads() const { return num_kv_heads * group_size; }
   int64_t num_tokens() const;
-  KvGroupDesc kv_desc() const;
+  KvLayerDesc kv_desc() const;
   std::string label() const;
 };
 

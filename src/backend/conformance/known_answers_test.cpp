@@ -50,7 +50,7 @@ TEST_CASE("gather_rows: row i of the result is row row_ids[i] of x") {
 TEST_CASE("kv_copy_blocks: a block's bytes become those of its source, the others stay") {
   for_each_device([](Side& side) {
     for (const DType dtype : {DType::kF32, DType::kBf16, DType::kI8}) {
-      const KvGroupDesc desc{.num_kv_heads = 2, .head_dim = 64, .kv_block_size = 16, .dtype = dtype};
+      const KvLayerDesc desc{.num_kv_heads = 2, .head_dim = 64, .kv_block_size = 16, .dtype = dtype};
       const KvView kv = side.put_kv(desc, 6);
       REQUIRE(kv.block_bytes > 0);
       const auto block = [&](int64_t b) { return static_cast<char*>(kv.data) + b * kv.block_bytes; };
@@ -88,8 +88,8 @@ TEST_CASE("begin_step and finish_step: two sequences over two steps") {
                         .seq_rows = input(3),
                         .cu_seqlens_q = input(4),
                         .seq_lens = input(3),
-                        .sample_rows = input(3),
-                        .sample_seqs = input(3),
+                        .sample_token_idxs = input(3),
+                        .sample_state_rows = input(3),
                         .sample_offsets = input(3),
                         .sample_masks = input(3)};
     const auto run = [&](const PlanParts& parts, const Ints& next_token_ids) {
@@ -138,8 +138,8 @@ TEST_CASE("begin_step and finish_step: two sequences over two steps") {
     CHECK(ints(side, in.seq_rows, 2) == Ints{2, 0});
     CHECK(ints(side, in.cu_seqlens_q, 3) == Ints{0, 2, 5});
     CHECK(ints(side, in.seq_lens, 2) == Ints{6, 3});
-    CHECK(ints(side, in.sample_rows, 1) == Ints{1});
-    CHECK(ints(side, in.sample_seqs, 1) == Ints{2});
+    CHECK(ints(side, in.sample_token_idxs, 1) == Ints{1});
+    CHECK(ints(side, in.sample_state_rows, 1) == Ints{2});
     CHECK(row_ints(state.token_ids, 2, 7) == Ints{20, 21, 22, 23, 24, 25, 77});
     CHECK(row_ints(state.stop_ids, 2, 2) == Ints{7, 8});
     CHECK(row_ints(state.block_table, 2, 2) == Ints{9, 3});
@@ -165,8 +165,8 @@ TEST_CASE("begin_step and finish_step: two sequences over two steps") {
     CHECK(ints(side, in.slot_mapping, 3) == Ints{14, 23, 4});
     CHECK(ints(side, in.cu_seqlens_q, 3) == Ints{0, 1, 3});
     CHECK(ints(side, in.seq_lens, 2) == Ints{7, 5});
-    CHECK(ints(side, in.sample_rows, 2) == Ints{0, 2});
-    CHECK(ints(side, in.sample_seqs, 2) == Ints{2, 0});
+    CHECK(ints(side, in.sample_token_idxs, 2) == Ints{0, 2});
+    CHECK(ints(side, in.sample_state_rows, 2) == Ints{2, 0});
     CHECK(row_ints(state.token_ids, 2, 8) == Ints{20, 21, 22, 23, 24, 25, 77, 78});
     CHECK(row_ints(state.token_ids, 0, 6) == Ints{30, 31, 32, 33, 34, 79});
 

@@ -105,7 +105,7 @@ const PackedWeight& Side::put_matrices(const Tensor& rows, const WeightSpec& spe
   return *weights_.back();
 }
 
-KvView Side::put_kv(const KvGroupDesc& desc, int64_t num_blocks) {
+KvView Side::put_kv(const KvLayerDesc& desc, int64_t num_blocks) {
   caches_.push_back(KvStorage::create(device_, {&desc, 1}, num_blocks).value());
   const Buffer& buffer = caches_.back().buffer();
   device_.fill_bytes(*stream_, buffer.data(), 0xff, buffer.bytes());  // NaN as bf16 and as f32

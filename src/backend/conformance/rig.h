@@ -38,7 +38,7 @@ class Side {
   // A weight of num_matrices; rows: of the first one, then of the second.
   const PackedWeight& put_matrices(const Tensor& rows, const WeightSpec& spec, int64_t num_matrices);
   // num_blocks blocks full of NaN.
-  KvView put_kv(const KvGroupDesc& desc, int64_t num_blocks);
+  KvView put_kv(const KvLayerDesc& desc, int64_t num_blocks);
   void clear();  // ends the case
 
  private:

@@ -117,13 +117,14 @@ void add_samples(Report& report, Sides sides, int64_t vocab_size, Logits kind) {
     if (kind == Logits::kSpoiled) spoil_rows(rng, logits);
     const StateSizes sizes{.max_num_seqs = num_rows + 1, .max_model_len = 40, .max_blocks_per_seq = 1};
     HostState state = poisoned_state(sizes);
-    HostTensor sample_seqs(DType::kI32, {num_rows}), offsets(DType::kI32, {num_rows}), mask_ids(DType::kI32, {num_rows});
+    HostTensor sample_state_rows(DType::kI32, {num_rows}), offsets(DType::kI32, {num_rows}),
+        mask_ids(DType::kI32, {num_rows});
     PlanParts plan;  // for its masks
     plan.mask_words = mask_words_of(vocab_size);
     const auto token = [&] { return static_cast<int32_t>(rng.below(static_cast<uint64_t>(vocab_size))); };
     for (int64_t i = 0; i < num_rows; ++i) {
       const int64_t row = num_rows - i;
-      sample_seqs.span<int32_t>()[static_cast<size_t>(i)] = static_cast<int32_t>(row);
+      sample_state_rows.span<int32_t>()[static_cast<size_t>(i)] = static_cast<int32_t>(row);
       RowSampling sampling = c.sampling;
       sampling.seed = rng.next_u64();
       const auto num_tokens = static_cast<int32_t>(1 + rng.below(40));
@@ -150,7 +151,7 @@ void add_samples(Report& report, Sides sides, int64_t vocab_size, Logits kind) {
       std::sort(ids, ids + sampling.num_bias);
       sampling.num_bias = static_cast<int32_t>(std::unique(ids, ids + sampling.num_bias) - ids);
       std::memcpy(row_of<uint8_t>(state.sampling, row), &sampling, sizeof sampling);
-      if (i % 5 == 3) sample_seqs.span<int32_t>()[static_cast<size_t>(i)] = -1;  // a dummy
+      if (i % 5 == 3) sample_state_rows.span<int32_t>()[static_cast<size_t>(i)] = -1;  // a dummy
     }
     const std::vector<uint64_t> image = plan.image();
     HostTensor plan_tensor(DType::kI64, {static_cast<int64_t>(image.size())});
@@ -158,7 +159,7 @@ void add_samples(Report& report, Sides sides, int64_t vocab_size, Logits kind) {
     family.compare(sides.actual, sides.expected, c.name, [&](Side& side) -> Outputs {
       const Tensor logits_device = side.put(logits), next = side.put(poisoned_tensor(DType::kI32, {num_rows}));
       side.ops().sample(side.stream(), {.logits = logits_device,
-                                        .sample_seqs = side.put(sample_seqs),
+                                        .sample_state_rows = side.put(sample_state_rows),
                                         .sample_offsets = side.put(offsets),
                                         .sample_masks = side.put(mask_ids),
                                         .plan = side.put(plan_tensor).raw(),

@@ -103,7 +103,7 @@ std::vector<int> draw(const GoldenCase& c, Device& device) {
     Side side(device);
     const Tensor next = side.put(poisoned_tensor(DType::kI32, {kDrawsACall}));
     side.ops().sample(side.stream(), {.logits = side.put(logits),
-                                      .sample_seqs = side.put(rows),
+                                      .sample_state_rows = side.put(rows),
                                       .state = put_state(side, state),
                                       .next_token_ids = next});
     const HostTensor ids = side.get(next);

@@ -176,8 +176,8 @@ StepInputs put_inputs(Side& side, const LaunchCounts& counts) {
           .seq_rows = ints(counts.num_seqs),
           .cu_seqlens_q = ints(counts.num_seqs + 1),
           .seq_lens = ints(counts.num_seqs),
-          .sample_rows = ints(counts.num_logits),
-          .sample_seqs = ints(counts.num_logits),
+          .sample_token_idxs = ints(counts.num_logits),
+          .sample_state_rows = ints(counts.num_logits),
           .sample_offsets = ints(counts.num_logits),
           .sample_masks = ints(counts.num_logits)};
 }
@@ -190,8 +190,8 @@ void read_inputs(Side& side, const StepInputs& in, Outputs& outputs) {
   add("inputs.seq_rows", in.seq_rows);
   add("inputs.cu_seqlens_q", in.cu_seqlens_q);
   add("inputs.seq_lens", in.seq_lens);
-  add("inputs.sample_rows", in.sample_rows);
-  add("inputs.sample_seqs", in.sample_seqs);
+  add("inputs.sample_token_idxs", in.sample_token_idxs);
+  add("inputs.sample_state_rows", in.sample_state_rows);
   add("inputs.sample_offsets", in.sample_offsets);
   add("inputs.sample_masks", in.sample_masks);
 }

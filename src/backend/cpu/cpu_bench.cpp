@@ -161,7 +161,10 @@ void Bench::print_profile() {
 
 void Bench::make_layers() {
   const Shape& s = shape_;
-  const KvGroupDesc desc{.num_kv_heads = s.num_kv_heads, .head_dim = s.head_dim, .kv_block_size = s.kv_block_size, .dtype = options_.kv_dtype};
+  const KvLayerDesc desc{.num_kv_heads = s.num_kv_heads,
+                         .head_dim = s.head_dim,
+                         .kv_block_size = s.kv_block_size,
+                         .dtype = options_.kv_dtype};
   const int64_t blocks_per_seq = kMaxSeqLen / s.kv_block_size, num_blocks = std::max(kMaxSeqs * 8, blocks_per_seq);
   for (int64_t i = 0; i < s.num_layers; ++i) {
     const WeightSpec& spec = options_.quantization.linear;
@@ -172,7 +175,7 @@ void Bench::make_layers() {
                 {}};
     layers_.push_back(std::move(layer));
   }
-  kv_ = KvStorage::create(*device_, std::vector<KvGroupDesc>(layers_.size(), desc), num_blocks).value();
+  kv_ = KvStorage::create(*device_, std::vector<KvLayerDesc>(layers_.size(), desc), num_blocks).value();
   for (size_t i = 0; i < layers_.size(); ++i) {
     layers_[i].kv = kv_.views()[i];
     fill_cache(layers_[i].kv);

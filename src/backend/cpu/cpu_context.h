@@ -89,7 +89,7 @@ void for_rows(CpuContext& context, int64_t num_rows, int64_t elements_per_row, c
   });
 }
 
-KvLayout kv_layout_of(const KvGroupDesc& desc);
+KvLayout kv_layout_of(const KvLayerDesc& desc);
 OpTable cpu_ops();
 
 // pack_weight.cpp: rows of numbers, which are quantised, or of codes into an integer weight.

@@ -36,7 +36,7 @@ OpTable cpu_ops() {
   return ops;
 }
 
-KvLayout kv_layout_of(const KvGroupDesc& desc) {
+KvLayout kv_layout_of(const KvLayerDesc& desc) {
   if (desc.kind == KvKind::kLatent) {  // as one head; each token's vector begins on a cache line
     const int64_t token_bytes = round_up(desc.latent_width() * dtype_bytes(desc.dtype), 64);
     return {.elem = elem_of(desc.dtype),
@@ -157,12 +157,10 @@ class CpuDevice final : public Device {
   }
   Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) override;
   Status pack_quantized_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows) override;
-  bool supports_kv(const KvGroupDesc& desc) const override {
+  bool supports_kv(const KvLayerDesc& desc) const override {
     return desc.kind != KvKind::kLatent && (Device::supports_kv(desc) || desc.dtype == DType::kI8);
   }
-  int64_t kv_block_bytes(const KvGroupDesc& desc) const override {
-    return kv_block_stride(kv_layout_of(desc));
-  }
+  int64_t kv_block_bytes(const KvLayerDesc& desc) const override { return kv_block_stride(kv_layout_of(desc)); }
   void run_step(Stream&, const StepKey&, const std::function<void()>& step) override {
     context_.pool.begin_step();
     step();

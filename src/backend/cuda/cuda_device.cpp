@@ -292,7 +292,7 @@ int64_t CudaDevice::op_workspace_bytes(const OpLimits& limits) const {
   return sample_workspace_bytes(limits.max_num_logits, limits.vocab_size);
 }
 
-int64_t CudaDevice::kv_block_bytes(const KvGroupDesc& desc) const {
+int64_t CudaDevice::kv_block_bytes(const KvLayerDesc& desc) const {
   if (desc.kind == KvKind::kLatent) return desc.kv_block_size * desc.latent_width() * dtype_bytes(desc.dtype);
   return 2 * desc.num_kv_heads * desc.kv_block_size * padded_head_dim(desc.head_dim) * dtype_bytes(desc.dtype);
 }

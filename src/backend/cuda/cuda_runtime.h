@@ -97,7 +97,7 @@ class CudaDevice final : public Device {
 
   Result<PackedWeight> create_weight(const WeightDesc& desc) override;
   Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) override;
-  int64_t kv_block_bytes(const KvGroupDesc& desc) const override;
+  int64_t kv_block_bytes(const KvLayerDesc& desc) const override;
 
   // For launchers. The context is current after make_current().
   const DriverApi& api() const { return context_->api(); }

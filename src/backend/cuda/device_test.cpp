@@ -128,7 +128,7 @@ class PagedSequence {
   PagedSequence(Bench& bench, const AttentionCase& c, const HostTensor& q, const HostTensor& k, const HostTensor& v)
       : bench_(bench), case_(c), q_(bench.upload(q)), seq_len_(q.view().dim(0)) {
     const int64_t kv_block_size = 16, num_blocks = seq_len_ / kv_block_size + 3;
-    const KvGroupDesc desc{
+    const KvLayerDesc desc{
         .num_kv_heads = c.num_kv_heads, .head_dim = c.head_dim, .kv_block_size = kv_block_size, .dtype = c.kv};
     storage_ = KvStorage::create(bench.device(), {&desc, 1}, num_blocks).value();
     const Buffer& buffer = storage_.buffer();
@@ -248,7 +248,7 @@ std::vector<int32_t> run_sample(Bench& bench, const SampleCase& c, const std::ve
   const Tensor logits = bench.upload(c.logits);
   bench.ops().sample(bench.stream(),
                      {.logits = rows.size() == kNumRows ? logits : logits.rows(rows[0], rows[0] + num_logits),
-                      .sample_seqs = bench.ints(rows),
+                      .sample_state_rows = bench.ints(rows),
                       .state = state,
                       .next_token_ids = next_token_ids});
   const HostTensor result = bench.download(next_token_ids);

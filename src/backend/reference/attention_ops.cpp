@@ -14,17 +14,17 @@ namespace {
 enum KvPart { kKey = 0, kValue = 1 };
 
 // Element offset, inside its block, of (part, token, head, 0).
-int64_t element_in_block(const KvGroupDesc& desc, KvPart part, int64_t token_in_block, int64_t head) {
+int64_t element_in_block(const KvLayerDesc& desc, KvPart part, int64_t token_in_block, int64_t head) {
   return ((part * desc.kv_block_size + token_in_block) * desc.num_kv_heads + head) * desc.head_dim;
 }
 
 // Scale of (part, token, head) of a kI8 cache: after all codes of the block.
-float* scale_in_block(const KvGroupDesc& desc, void* block, KvPart part, int64_t token_in_block, int64_t head) {
+float* scale_in_block(const KvLayerDesc& desc, void* block, KvPart part, int64_t token_in_block, int64_t head) {
   char* scales = static_cast<char*>(block) + 2 * desc.kv_block_size * desc.num_kv_heads * desc.head_dim;
   return reinterpret_cast<float*>(scales) + (part * desc.kv_block_size + token_in_block) * desc.num_kv_heads + head;
 }
 
-void write_quantized(const KvGroupDesc& desc, void* block, KvPart part, int64_t token_in_block, int64_t head,
+void write_quantized(const KvLayerDesc& desc, void* block, KvPart part, int64_t token_in_block, int64_t head,
                      const Tensor& x, int64_t token) {
   std::vector<float> values(static_cast<size_t>(desc.head_dim));
   for (int64_t d = 0; d < desc.head_dim; ++d)
@@ -42,7 +42,7 @@ void* block_data(const KvView& kv, int64_t block_id) {
 // One query row of one head over keys [begin, end) of a sequence's blocks.
 void attend(const AttentionPagedParams& p, int64_t token, int64_t head, const int32_t* blocks, int64_t begin,
             int64_t end) {
-  const KvGroupDesc& desc = p.kv.desc;
+  const KvLayerDesc& desc = p.kv.desc;
   const int64_t kv_head = head / (p.q.dim(1) / desc.num_kv_heads);
   const auto kv_at = [&](KvPart part, int64_t position, int64_t d) {
     const int64_t in_block = element_in_block(desc, part, position % desc.kv_block_size, kv_head);
@@ -75,7 +75,7 @@ void attend(const AttentionPagedParams& p, int64_t token, int64_t head, const in
 
 void kv_write(Stream&, const KvWriteParams& p) {
   check_params(p);
-  const KvGroupDesc& desc = p.kv.desc;
+  const KvLayerDesc& desc = p.kv.desc;
   for (int64_t i = 0; i < p.slot_mapping.dim(0); ++i) {
     const int64_t slot = p.slot_mapping.data<int32_t>()[i];
     if (slot == -1) continue;

@@ -66,7 +66,7 @@ class ReferenceDevice final : public Device {
   const OpTable& ops() const override { return ops_; }
 
   bool supports(const WeightSpec&) const override { return true; }
-  bool supports_kv(const KvGroupDesc& desc) const override { return desc.kind != KvKind::kLatent; }
+  bool supports_kv(const KvLayerDesc& desc) const override { return desc.kind != KvKind::kLatent; }
   Result<PackedWeight> create_weight(const WeightDesc& desc) override {
     ASSIGN_OR_RETURN(Buffer storage, allocate(static_cast<size_t>(desc.num_matrices * reference::storage_bytes(desc)),
                                               MemoryKind::kDevice));
@@ -110,7 +110,7 @@ class ReferenceDevice final : public Device {
     }
     return {};
   }
-  int64_t kv_block_bytes(const KvGroupDesc& desc) const override {
+  int64_t kv_block_bytes(const KvLayerDesc& desc) const override {
     if (desc.kind == KvKind::kLatent) return desc.kv_block_size * desc.latent_width() * dtype_bytes(desc.dtype);
     const int64_t scale_bytes = desc.dtype == DType::kI8 ? 4 : 0;
     return 2 * desc.kv_block_size * desc.num_kv_heads * (desc.head_dim * dtype_bytes(desc.dtype) + scale_bytes);

@@ -64,9 +64,9 @@ void begin_step(Stream&, const BeginStepParams& p) {
   const StepPlanHeader& plan = header_of(p.plan);
   const StepInputs& in = p.inputs;
   CHECK(plan.num_tokens <= in.token_ids.dim(0) && plan.num_seqs <= in.seq_rows.dim(0) &&
-            plan.num_logits <= in.sample_seqs.dim(0),
+            plan.num_logits <= in.sample_state_rows.dim(0),
         "begin_step: the plan has {} tokens, {} sequences, {} sampled; the inputs have {}, {}, {}", plan.num_tokens,
-        plan.num_seqs, plan.num_logits, in.token_ids.dim(0), in.seq_rows.dim(0), in.sample_seqs.dim(0));
+        plan.num_seqs, plan.num_logits, in.token_ids.dim(0), in.seq_rows.dim(0), in.sample_state_rows.dim(0));
   const auto* seqs = plan_array<SeqStep>(p.plan, plan.seqs_offset);
   int32_t token = 0, sampled = 0;
   in.cu_seqlens_q.data<int32_t>()[0] = 0;
@@ -92,8 +92,8 @@ void begin_step(Stream&, const BeginStepParams& p) {
     in.cu_seqlens_q.data<int32_t>()[s + 1] = token;
     in.seq_lens.data<int32_t>()[s] = num_computed_tokens + seq.query_len;
     for (int32_t offset = 0; offset < num_logits_of(seq); ++offset, ++sampled) {
-      in.sample_rows.data<int32_t>()[sampled] = token - num_logits_of(seq) + offset;
-      in.sample_seqs.data<int32_t>()[sampled] = seq.row;
+      in.sample_token_idxs.data<int32_t>()[sampled] = token - num_logits_of(seq) + offset;
+      in.sample_state_rows.data<int32_t>()[sampled] = seq.row;
       in.sample_offsets.data<int32_t>()[sampled] = offset;
       in.sample_masks.data<int32_t>()[sampled] = seq.first_mask < 0 ? -1 : seq.first_mask + offset;
     }
@@ -107,8 +107,8 @@ void begin_step(Stream&, const BeginStepParams& p) {
   fill_rest(in.seq_rows, plan.num_seqs, 0);
   fill_rest(in.cu_seqlens_q, plan.num_seqs + 1, token);
   fill_rest(in.seq_lens, plan.num_seqs, 0);
-  fill_rest(in.sample_rows, sampled, 0);
-  fill_rest(in.sample_seqs, sampled, -1);
+  fill_rest(in.sample_token_idxs, sampled, 0);
+  fill_rest(in.sample_state_rows, sampled, -1);
   fill_rest(in.sample_offsets, sampled, 0);
   fill_rest(in.sample_masks, sampled, -1);
 }

@@ -44,7 +44,7 @@ class InterceptingDevice : public Device {
   int64_t op_workspace_bytes(const OpLimits& limits) const override { return inner_->op_workspace_bytes(limits); }
   int64_t activation_row_bytes(int64_t row_bytes) const override { return inner_->activation_row_bytes(row_bytes); }
   bool supports(const WeightSpec& spec) const override { return inner_->supports(spec); }
-  bool supports_kv(const KvGroupDesc& desc) const override { return inner_->supports_kv(desc); }
+  bool supports_kv(const KvLayerDesc& desc) const override { return inner_->supports_kv(desc); }
   Result<PackedWeight> create_weight(const WeightDesc& desc) override { return inner_->create_weight(desc); }
   Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) override {
     return inner_->pack_rows(weight, place, rows);
@@ -52,7 +52,7 @@ class InterceptingDevice : public Device {
   Status pack_quantized_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows) override {
     return inner_->pack_quantized_rows(weight, place, rows);
   }
-  int64_t kv_block_bytes(const KvGroupDesc& desc) const override { return inner_->kv_block_bytes(desc); }
+  int64_t kv_block_bytes(const KvLayerDesc& desc) const override { return inner_->kv_block_bytes(desc); }
 
  private:
   std::unique_ptr<Device> inner_;

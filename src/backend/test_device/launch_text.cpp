@@ -29,7 +29,7 @@ std::string text_of(const Tensor& tensor) {
                      strides);
 }
 
-std::string text_of(const KvGroupDesc& desc);
+std::string text_of(const KvLayerDesc& desc);
 std::string text_of(const KvView& kv);
 std::string text_of(const RowState& state);
 std::string text_of(const StepInputs& inputs);
@@ -54,7 +54,7 @@ std::string join(std::string_view op, std::string_view names, const Fields&... f
   const auto& [__VA_ARGS__] = (params); \
   return join(op, #__VA_ARGS__, __VA_ARGS__)
 
-std::string text_of(const KvGroupDesc& desc) {
+std::string text_of(const KvLayerDesc& desc) {
   SPATE_TEXT("", desc, kind, num_kv_heads, head_dim, kv_lora_rank, qk_rope_head_dim, kv_block_size, dtype);
 }
 std::string text_of(const KvView& kv) { SPATE_TEXT("", kv, desc, data, block_bytes, num_blocks); }
@@ -63,8 +63,8 @@ std::string text_of(const RowState& state) {
              stop_ids);
 }
 std::string text_of(const StepInputs& inputs) {
-  SPATE_TEXT("", inputs, token_ids, positions, slot_mapping, seq_rows, cu_seqlens_q, seq_lens, sample_rows, sample_seqs,
-             sample_offsets, sample_masks);
+  SPATE_TEXT("", inputs, token_ids, positions, slot_mapping, seq_rows, cu_seqlens_q, seq_lens, sample_token_idxs,
+             sample_state_rows, sample_offsets, sample_masks);
 }
 
 }  // namespace
@@ -84,7 +84,7 @@ std::string launch_text(const GatherRowsParams& p) { SPATE_TEXT("gather_rows", p
 std::string launch_text(const ApplyUpdatesParams& p) { SPATE_TEXT("apply_updates", p, plan_host, plan, state); }
 std::string launch_text(const BeginStepParams& p) { SPATE_TEXT("begin_step", p, plan, state, inputs, kv_block_size); }
 std::string launch_text(const SampleParams& p) {
-  SPATE_TEXT("sample", p, logits, sample_seqs, sample_offsets, sample_masks, plan, state, next_token_ids);
+  SPATE_TEXT("sample", p, logits, sample_state_rows, sample_offsets, sample_masks, plan, state, next_token_ids);
 }
 std::string launch_text(const LogprobsParams& p) {
   SPATE_TEXT("logprobs", p, logits, target_ids, target_logprob, target_rank, top_ids, top_logprobs);

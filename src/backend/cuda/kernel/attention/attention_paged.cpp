@@ -30,7 +30,7 @@ KernelId kernel_for(DType act, DType kv, int64_t head_dim) {
 
 // Whether the kernels on the tensor core can take it. Their order of sums differs between few and many query tokens.
 bool fits_tensor_core(const CudaDevice& device, const AttentionPagedParams& p) {
-  const KvGroupDesc& desc = p.kv.desc;
+  const KvLayerDesc& desc = p.kv.desc;
   const int64_t block_size = desc.kv_block_size;
   const auto is_aligned = [](const Tensor& rows) {
     return reinterpret_cast<uintptr_t>(rows.raw()) % 16 == 0 && rows.stride(0) % 8 == 0 && rows.stride(1) % 8 == 0;
@@ -53,7 +53,7 @@ void attention_prefill(Stream& stream, KernelId kernel, const AttentionPagedPara
 // Keys are cut so that the grid fills the device about twice; more, shorter splits cost more to merge than they
 // balance.
 void attention_decode(Stream& stream, const AttentionPagedParams& p, const AttentionPagedKernelParams& attention) {
-  const KvGroupDesc& desc = p.kv.desc;
+  const KvLayerDesc& desc = p.kv.desc;
   CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
   const int64_t num_seqs = p.seq_rows.dim(0), num_heads = p.q.dim(1);
   const int64_t num_head_tiles = desc.num_kv_heads * ceil_div(attention.heads_per_kv_head, kDecodeHeadTile);
@@ -83,7 +83,7 @@ void attention_decode(Stream& stream, const AttentionPagedParams& p, const Atten
 
 void attention_paged(Stream& stream, const AttentionPagedParams& p) {
   check_params(p);
-  const KvGroupDesc& desc = p.kv.desc;
+  const KvLayerDesc& desc = p.kv.desc;
   const int64_t num_tokens = p.q.dim(0), num_heads = p.q.dim(1), heads_per_kv_head = num_heads / desc.num_kv_heads;
   if (num_tokens == 0 || num_heads == 0) return;
   CHECK(desc.head_dim <= kAttentionMaxHeadDim, "attention_paged: head_dim {} exceeds {}", desc.head_dim,

@@ -32,7 +32,7 @@ void sample(Stream& stream, const SampleParams& p) {
   const RowState& state = p.state;
   SampleKernelParams params{
       .logits = p.logits.data<float>(),
-      .sample_seqs = p.sample_seqs.data<int32_t>(),
+      .sample_state_rows = p.sample_state_rows.data<int32_t>(),
       .sample_offsets = p.sample_offsets.defined() ? p.sample_offsets.data<int32_t>() : nullptr,
       .sample_masks = p.sample_masks.defined() ? p.sample_masks.data<int32_t>() : nullptr,
       .plan = static_cast<const char*>(p.plan),
@@ -58,7 +58,7 @@ void sample(Stream& stream, const SampleParams& p) {
     launch(stream, kernel_id("sample"), {.x = num_rows, .num_threads = kSampleThreads}, params,
            {{"num_logits", num_rows}, {"vocab_size", vocab_size}});
     params.logits += num_rows * params.logits_stride;
-    params.sample_seqs += num_rows;
+    params.sample_state_rows += num_rows;
     if (params.sample_offsets != nullptr) params.sample_offsets += num_rows;
     if (params.sample_masks != nullptr) params.sample_masks += num_rows;
     params.next_token_ids += num_rows;

@@ -205,7 +205,7 @@ extern "C" __global__ void __launch_bounds__(kSampleThreads) sample(const __grid
   let_dependents_launch();
   wait_for_inputs();
   const int64_t logits_row = blockIdx.x;
-  const int64_t state_row = p.sample_seqs[logits_row];
+  const int64_t state_row = p.sample_state_rows[logits_row];
   if (state_row < 0) {  // a dummy
     if (threadIdx.x == 0) p.next_token_ids[logits_row] = 0;
     return;

@@ -11,7 +11,7 @@ constexpr int kSampleMaxVocab = 1 << 24;  // ids fit into 24 bits of a sort key
 
 struct SampleKernelParams {
   const float* logits;         // [num_logits, vocab_size]
-  const int32_t* sample_seqs;     // [num_logits]
+  const int32_t* sample_state_rows;  // [num_logits]
   const int32_t* sample_offsets;  // [num_logits] or null
   const int32_t* sample_masks;    // [num_logits] or null
   const char* plan;               // that has the masks

@@ -46,13 +46,13 @@ BeginStepKernelParams begin_step_params(const BeginStepParams& p) {
           .seq_rows = in.seq_rows.data<int32_t>(),
           .cu_seqlens_q = in.cu_seqlens_q.data<int32_t>(),
           .seq_lens = in.seq_lens.data<int32_t>(),
-          .sample_rows = in.sample_rows.data<int32_t>(),
-          .sample_seqs = in.sample_seqs.data<int32_t>(),
+          .sample_token_idxs = in.sample_token_idxs.data<int32_t>(),
+          .sample_state_rows = in.sample_state_rows.data<int32_t>(),
           .sample_offsets = in.sample_offsets.data<int32_t>(),
           .sample_masks = in.sample_masks.data<int32_t>(),
           .num_tokens = static_cast<int32_t>(in.token_ids.dim(0)),
           .num_seqs = static_cast<int32_t>(in.seq_rows.dim(0)),
-          .num_logits = static_cast<int32_t>(in.sample_seqs.dim(0)),
+          .num_logits = static_cast<int32_t>(in.sample_state_rows.dim(0)),
           .kv_block_size = static_cast<int32_t>(p.kv_block_size)};
 }
 

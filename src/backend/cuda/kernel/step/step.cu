@@ -79,8 +79,8 @@ __device__ inline void fill_dummies(const BeginStepKernelParams& p, const StepPl
     p.slot_mapping[i] = -1;
   }
   for (int i = plan.num_logits + first; i < p.num_logits; i += step) {
-    p.sample_rows[i] = 0;
-    p.sample_seqs[i] = -1;
+    p.sample_token_idxs[i] = 0;
+    p.sample_state_rows[i] = -1;
     p.sample_offsets[i] = 0;
     p.sample_masks[i] = -1;
   }
@@ -128,8 +128,8 @@ extern "C" __global__ void begin_step(const __grid_constant__ BeginStepKernelPar
   }
   const int num_logits = logits_rows_of(seq);
   for (int i = threadIdx.x; i < num_logits; i += blockDim.x) {
-    p.sample_rows[logits_before + i] = tokens_before + seq.query_len - num_logits + i;
-    p.sample_seqs[logits_before + i] = seq.row;
+    p.sample_token_idxs[logits_before + i] = tokens_before + seq.query_len - num_logits + i;
+    p.sample_state_rows[logits_before + i] = seq.row;
     p.sample_offsets[logits_before + i] = i;
     p.sample_masks[logits_before + i] = seq.first_mask < 0 ? -1 : seq.first_mask + i;
   }

@@ -42,8 +42,8 @@ struct BeginStepKernelParams {
   int32_t* seq_rows;
   int32_t* cu_seqlens_q;
   int32_t* seq_lens;
-  int32_t* sample_rows;
-  int32_t* sample_seqs;
+  int32_t* sample_token_idxs;
+  int32_t* sample_state_rows;
   int32_t* sample_offsets;
   int32_t* sample_masks;
   int32_t num_tokens;

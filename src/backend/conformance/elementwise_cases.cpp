@@ -9,6 +9,8 @@ namespace {
 
 constexpr int64_t kRowCounts[] = {0, 1, 2, 3, 15, 16, 17, 33, 129};
 constexpr int64_t kWidths[] = {1, 5, 8, 16, 31, 64, 100, 1024};
+// Rows that take several threads several vectors each, tails of a vector among them, and one that is longer than any model's.
+constexpr int64_t kWideWidths[] = {257, 264, 1500, 4096, 4104, 8197, 16384, 16392, 33000};
 
 Outputs one(const char* name, HostTensor value, Tolerance tolerance) {
   Outputs outputs;
@@ -31,6 +33,22 @@ void add_rms_norms(Report& report, Sides sides, DType act) {
                        [&](Side& side) {
                          const auto x_padded = side.put_padded(x, 8, 8);
                          const auto out = in_place ? x_padded : side.put_padded(poisoned_tensor(act, {m, width}), 0, 8);
+                         side.ops().rms_norm(side.stream(),
+                                             {.x = x_padded.view, .weight = side.put(weight), .eps = 1e-6f, .out = out.view});
+                         return one("out", side.get(out.whole), norm_tolerance(act));
+                       });
+      }
+    }
+  }
+  for (const int64_t width : kWideWidths) {
+    for (const int64_t left : {8, 3}) {  // 3: no row starts where vectors may
+      Rng rng(test_seed(), static_cast<uint64_t>(left * 4099 + width));
+      const HostTensor x = random_tensor(rng, act, {3, width}, 3.0f), weight = random_tensor(rng, act, {width});
+      for (const bool in_place : {false, true}) {
+        family.compare(sides.actual, sides.expected, fmt::format("[3, {}] from column {}{}", width, left, in_place ? " in place" : ""),
+                       [&](Side& side) {
+                         const auto x_padded = side.put_padded(x, left, 16 - left);
+                         const auto out = in_place ? x_padded : side.put_padded(poisoned_tensor(act, {3, width}), left, 16 - left);
                          side.ops().rms_norm(side.stream(),
                                              {.x = x_padded.view, .weight = side.put(weight), .eps = 1e-6f, .out = out.view});
                          return one("out", side.get(out.whole), norm_tolerance(act));
@@ -85,6 +103,34 @@ void add_add_rms_norm(Report& report, Sides sides, DType act) {
   }
 }
 
+void add_wide_add_rms_norm(Report& report, Sides sides, DType act) {
+  Family family(report, fmt::format("add_rms_norm wide {}", act_name(act)));
+  if (!family.selected() || sides.actual.ops().add_rms_norm == nullptr) return;
+  for (const int64_t width : kWideWidths) {
+    for (const int64_t left : {8, 3}) {
+      Rng rng(test_seed(), static_cast<uint64_t>(left * 4099 + width));
+      const HostTensor x = random_tensor(rng, act, {3, width}), residual = random_tensor(rng, act, {3, width});
+      const HostTensor weight = random_tensor(rng, act, {width});
+      for (const bool in_place : {false, true}) {
+        family.compare(sides.actual, sides.expected, fmt::format("[3, {}] from column {}{}", width, left, in_place ? " in place" : ""),
+                       [&](Side& side) {
+                         const auto x_padded = side.put_padded(x, left, 16 - left);
+                         const auto residual_padded = side.put_padded(residual, 16 - left, left);
+                         const auto out = in_place ? x_padded : side.put_padded(poisoned_tensor(act, {3, width}), left, 16 - left);
+                         side.ops().add_rms_norm(side.stream(), {.x = x_padded.view,
+                                                                 .residual = residual_padded.view,
+                                                                 .weight = side.put(weight),
+                                                                 .eps = 1e-6f,
+                                                                 .out = out.view});
+                         Outputs outputs = one("out", side.get(out.whole), norm_tolerance(act));
+                         outputs.push_back({"residual", side.get(residual_padded.whole), {}});
+                         return outputs;
+                       });
+      }
+    }
+  }
+}
+
 void add_adds(Report& report, Sides sides, DType act) {
   Family family(report, fmt::format("add {}", act_name(act)));
   if (!family.selected()) return;
@@ -101,6 +147,17 @@ void add_adds(Report& report, Sides sides, DType act) {
                          return one("out", side.get(out), {});  // one rounding of an exact sum
                        });
       }
+    }
+  }
+  for (const int64_t width : kWideWidths) {
+    Rng rng(test_seed(), static_cast<uint64_t>(width));
+    const HostTensor a = random_tensor(rng, act, {2, width}), b = random_tensor(rng, act, {2, width});
+    for (const int64_t left : {8, 3}) {
+      family.compare(sides.actual, sides.expected, fmt::format("[2, {}] from column {}", width, left), [&](Side& side) {
+        const auto out = side.put_padded(poisoned_tensor(act, {2, width}), left, 16 - left);
+        side.ops().add(side.stream(), {.a = side.put_padded(a, left, 16 - left).view, .b = side.put(b), .out = out.view});
+        return one("out", side.get(out.whole), {});
+      });
     }
   }
 }
@@ -127,6 +184,10 @@ void add_silu_and_muls(Report& report, Sides sides, DType act) {
     act == DType::kBf16 ? void(edges.span<Bf16>()[at] = Bf16::from_float(value)) : void(edges.span<float>()[at] = value);
   }
   compare("where exp over- and underflows", edges);
+  for (const int64_t width : kWideWidths) {
+    Rng rng(test_seed(), static_cast<uint64_t>(width));
+    compare(fmt::format("[2, {}]", width), random_tensor(rng, act, {2, 2 * width}));
+  }
   for (const int64_t m : kRowCounts) {
     for (const int64_t width : kWidths) {
       Rng rng(test_seed(), static_cast<uint64_t>(m * 4099 + width));
@@ -180,6 +241,7 @@ void add_elementwise_cases(Report& report, Sides sides) {
   for (const DType act : kActs) {
     add_rms_norms(report, sides, act);
     add_add_rms_norm(report, sides, act);
+    add_wide_add_rms_norm(report, sides, act);
     add_adds(report, sides, act);
     add_silu_and_muls(report, sides, act);
     add_ropes(report, sides, act);

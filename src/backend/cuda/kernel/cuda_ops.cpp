@@ -19,6 +19,7 @@ OpTable cuda_ops() {
   ops.logprobs = logprobs;
   ops.finish_step = finish_step;
   ops.kv_copy_blocks = kv_copy_blocks;
+  ops.add_rms_norm = add_rms_norm;
   return ops;
 }
 

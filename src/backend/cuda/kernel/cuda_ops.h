@@ -1,4 +1,4 @@
-// The primitives of the op catalogue on a CudaStream: each checks its parameters, chooses a kernel and launches it.
+// The ops of the catalogue on a CudaStream: each checks its parameters, chooses a kernel and launches it.
 // Params are those of backend/ops.h; kernels and their limits are described in the .cu files.
 #pragma once
 
@@ -22,11 +22,12 @@ void sample(Stream& stream, const SampleParams& p);
 void logprobs(Stream& stream, const LogprobsParams& p);
 void finish_step(Stream& stream, const FinishStepParams& p);
 void kv_copy_blocks(Stream& stream, const KvCopyBlocksParams& p);
+void add_rms_norm(Stream& stream, const AddRmsNormParams& p);
 
 // What sample() takes of the device's workspace.
 int64_t sample_workspace_bytes(int64_t num_logits, int64_t vocab_size);
 
-// All of the above; the fused ops stay null.
+// All of the above; linear_silu_and_mul stays null.
 OpTable cuda_ops();
 
 KvLayout kv_layout(const KvView& kv);

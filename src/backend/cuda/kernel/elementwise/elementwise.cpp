@@ -2,15 +2,16 @@
 
 #include "backend/check_params.h"
 #include "backend/cuda/kernel/cuda_ops.h"
+#include "backend/cuda/kernel/row_alignment.h"
 #include "backend/cuda/launch.h"
 
 namespace spate::cuda {
 namespace {
 
-constexpr int kNumThreads = 256;
+constexpr int kNumThreads = 128, kPieceElems = 8;
 
 LaunchGrid grid_for(int64_t num_tokens, int64_t width) {
-  return {.x = num_tokens, .y = ceil_div(width, kNumThreads), .num_threads = kNumThreads};
+  return {.x = num_tokens, .y = ceil_div(width, kNumThreads * kPieceElems), .num_threads = kNumThreads};
 }
 
 }  // namespace
@@ -25,7 +26,8 @@ void add(Stream& stream, const AddParams& p) {
                                .a_stride = p.a.stride(0),
                                .b_stride = p.b.stride(0),
                                .out_stride = p.out.stride(0),
-                               .width = static_cast<int32_t>(width)};
+                               .width = static_cast<int32_t>(width),
+                               .is_aligned = are_rows_aligned({&p.a, &p.b, &p.out})};
   launch(stream, p.out.dtype() == DType::kF32 ? kernel_id("add_f32") : kernel_id("add_bf16"),
          grid_for(num_tokens, width), params, {{"num_tokens", num_tokens}, {"hidden_size", width}});
 }
@@ -34,11 +36,13 @@ void silu_and_mul(Stream& stream, const SiluAndMulParams& p) {
   check_params(p);
   const int64_t num_tokens = p.out.dim(0), intermediate_size = p.out.dim(1);
   if (num_tokens == 0) return;
-  const SiluAndMulKernelParams params{.gate_up = p.gate_up.raw(),
-                                      .out = p.out.raw(),
-                                      .gate_up_stride = p.gate_up.stride(0),
-                                      .out_stride = p.out.stride(0),
-                                      .intermediate_size = static_cast<int32_t>(intermediate_size)};
+  const SiluAndMulKernelParams params{
+      .gate_up = p.gate_up.raw(),
+      .out = p.out.raw(),
+      .gate_up_stride = p.gate_up.stride(0),
+      .out_stride = p.out.stride(0),
+      .intermediate_size = static_cast<int32_t>(intermediate_size),
+      .is_aligned = are_rows_aligned({&p.gate_up, &p.out}) && intermediate_size * dtype_bytes(p.out.dtype()) % 16 == 0};
   launch(stream, p.out.dtype() == DType::kF32 ? kernel_id("silu_and_mul_f32") : kernel_id("silu_and_mul_bf16"),
          grid_for(num_tokens, intermediate_size), params,
          {{"num_tokens", num_tokens}, {"intermediate_size", intermediate_size}});

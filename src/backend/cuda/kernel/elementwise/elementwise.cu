@@ -3,14 +3,16 @@
 // SHAPES     a, b, out [num_tokens, width] act; gate_up [num_tokens, 2 * intermediate_size] act, gate first.
 // LAYOUT     Row-major, row strides free; add's out may be a or b.
 // NUMERICS   fp32, each result rounded once to act; silu is rounded before the product.
-// WORK       grid.x tokens, grid.y pieces of a row; a thread an element.
-// ROOFLINE   Memory: 6 bytes an element in bf16. Not tuned.
+// WORK       grid.x tokens, grid.y parts of a row; a thread a piece of 8 elements, in accesses of 16 bytes where all
+// rows
+//            (and the up half) start at multiples of 16 bytes.
+// ROOFLINE   Memory: 6 bytes an element in bf16; silu_and_mul of 8,192 x 14,336 is 704 MB, 166 us at 4.25 TB/s.
 // LIMITS     None.
 // TESTS      spate-conformance --backend cuda --filter add, --filter silu_and_mul
 #include "backend/cuda/kernel/elementwise/elementwise.h"
 
-#include "backend/cuda/kernel/primitive/bf16.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
+#include "backend/cuda/kernel/primitive/piece.h"
 
 namespace spate::cuda {
 
@@ -19,11 +21,14 @@ __device__ inline void add(const AddKernelParams& p) {
   let_dependents_launch();
   wait_for_inputs();
   const int64_t token = blockIdx.x;
-  const int k = blockIdx.y * blockDim.x + threadIdx.x;
-  if (k >= p.width) return;
-  const float a = to_float(static_cast<const Act*>(p.a)[token * p.a_stride + k]);
-  const float b = to_float(static_cast<const Act*>(p.b)[token * p.b_stride + k]);
-  static_cast<Act*>(p.out)[token * p.out_stride + k] = from_float<Act>(a + b);
+  const int first = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * kPieceElems;
+  if (first >= p.width) return;
+  const Piece<Act> a = load_piece(static_cast<const Act*>(p.a) + token * p.a_stride, first, p.width, p.is_aligned);
+  const Piece<Act> b = load_piece(static_cast<const Act*>(p.b) + token * p.b_stride, first, p.width, p.is_aligned);
+  float sum[kPieceElems];
+#pragma unroll
+  for (int i = 0; i < kPieceElems; ++i) sum[i] = value_of(a, i) + value_of(b, i);
+  store_piece(static_cast<Act*>(p.out) + token * p.out_stride, first, p.width, p.is_aligned, to_piece<Act>(sum));
 }
 
 template <typename Act>
@@ -31,12 +36,18 @@ __device__ inline void silu_and_mul(const SiluAndMulKernelParams& p) {
   let_dependents_launch();
   wait_for_inputs();
   const int64_t token = blockIdx.x;
-  const int k = blockIdx.y * blockDim.x + threadIdx.x;
-  if (k >= p.intermediate_size) return;
-  const Act* gate_up = static_cast<const Act*>(p.gate_up) + token * p.gate_up_stride;
-  const float gate = to_float(gate_up[k]), up = to_float(gate_up[p.intermediate_size + k]);
-  const float silu = round_to<Act>(gate / (1.0f + expf(-gate)));
-  static_cast<Act*>(p.out)[token * p.out_stride + k] = from_float<Act>(silu * up);
+  const int first = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * kPieceElems, width = p.intermediate_size;
+  if (first >= width) return;
+  const Act* row = static_cast<const Act*>(p.gate_up) + token * p.gate_up_stride;
+  const Piece<Act> gate = load_piece(row, first, width, p.is_aligned);
+  const Piece<Act> up = load_piece(row + width, first, width, p.is_aligned);
+  float product[kPieceElems];
+#pragma unroll
+  for (int i = 0; i < kPieceElems; ++i) {
+    const float g = value_of(gate, i);
+    product[i] = round_to<Act>(g / (1.0f + expf(-g))) * value_of(up, i);
+  }
+  store_piece(static_cast<Act*>(p.out) + token * p.out_stride, first, width, p.is_aligned, to_piece<Act>(product));
 }
 
 extern "C" __global__ void add_bf16(const __grid_constant__ AddKernelParams p) { add<Bf16>(p); }

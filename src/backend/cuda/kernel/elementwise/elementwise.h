@@ -12,6 +12,7 @@ struct AddKernelParams {
   int64_t b_stride;
   int64_t out_stride;
   int32_t width;
+  int32_t is_aligned;  // every row starts at a multiple of 16 bytes
 };
 
 struct SiluAndMulKernelParams {
@@ -20,6 +21,7 @@ struct SiluAndMulKernelParams {
   int64_t gate_up_stride;
   int64_t out_stride;
   int32_t intermediate_size;
+  int32_t is_aligned;  // every row, and its up half, starts at a multiple of 16 bytes
 };
 
 }  // namespace spate::cuda

@@ -2,9 +2,15 @@
 
 #include "backend/check_params.h"
 #include "backend/cuda/kernel/cuda_ops.h"
+#include "backend/cuda/kernel/row_alignment.h"
 #include "backend/cuda/launch.h"
 
 namespace spate::cuda {
+namespace {
+
+constexpr int kNumThreads = 128, kPieceElems = 8;
+
+}  // namespace
 
 void embedding(Stream& stream, const EmbeddingParams& p) {
   check_params(p);
@@ -18,13 +24,15 @@ void embedding(Stream& stream, const EmbeddingParams& p) {
                                      .out_stride = p.out.stride(0),
                                      .num_rows = static_cast<int32_t>(desc.out_features),
                                      .first_row = static_cast<int32_t>(p.first_row),
-                                     .hidden_size = static_cast<int32_t>(desc.in_features)};
+                                     .hidden_size = static_cast<int32_t>(desc.in_features),
+                                     .is_out_aligned = are_rows_aligned({&p.out})};
   const bool is_out_f32 = p.out.dtype() == DType::kF32, is_table_f32 = desc.spec.codes == Codes::kF32;
   const KernelId kernel = is_out_f32
                               ? (is_table_f32 ? kernel_id("embedding_f32_f32") : kernel_id("embedding_f32_bf16"))
                               : (is_table_f32 ? kernel_id("embedding_bf16_f32") : kernel_id("embedding_bf16_bf16"));
-  launch(stream, kernel, {.x = num_tokens, .num_threads = num_threads_for(desc.in_features, 256)}, params,
-         {{"num_tokens", num_tokens}, {"hidden_size", desc.in_features}, {"vocab_size", desc.out_features}});
+  launch(stream, kernel,
+         {.x = num_tokens, .y = ceil_div(desc.in_features, kNumThreads * kPieceElems), .num_threads = kNumThreads},
+         params, {{"num_tokens", num_tokens}, {"hidden_size", desc.in_features}, {"vocab_size", desc.out_features}});
 }
 
 }  // namespace spate::cuda

@@ -13,6 +13,7 @@ struct EmbeddingKernelParams {
   int32_t num_rows;
   int32_t first_row;
   int32_t hidden_size;
+  int32_t is_out_aligned;  // every row of out starts at a multiple of 16 bytes
 };
 
 }  // namespace spate::cuda

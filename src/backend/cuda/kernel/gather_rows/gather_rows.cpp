@@ -7,6 +7,8 @@
 namespace spate::cuda {
 namespace {
 
+constexpr int kNumThreads = 128;
+
 // The largest power of two up to 16 that divides all of the bytes.
 int64_t common_unit(std::initializer_list<int64_t> bytes) {
   int64_t unit = 16;
@@ -47,8 +49,8 @@ void gather_rows(Stream& stream, const GatherRowsParams& p) {
                                       .x_stride = x_stride_bytes / unit,
                                       .out_stride = out_stride_bytes / unit,
                                       .width = static_cast<int32_t>(row_bytes / unit)};
-  launch(stream, kernel_for(unit), {.x = n, .num_threads = num_threads_for(row_bytes / unit, 256)}, params,
-         {{"num_rows", n}, {"width", p.x.dim(1)}});
+  launch(stream, kernel_for(unit), {.x = n, .y = ceil_div(row_bytes / unit, kNumThreads), .num_threads = kNumThreads},
+         params, {{"num_rows", n}, {"width", p.x.dim(1)}});
 }
 
 }  // namespace spate::cuda

@@ -2,7 +2,7 @@
 // SHAPES     x [num_rows, width], row_ids [n] i32, out [n, width]; any dtype.
 // LAYOUT     Row-major, row strides free. Rows are moved in the largest unit that divides every address and size.
 // NUMERICS   Bytes are copied.
-// WORK       A CTA a row.
+// WORK       grid.x rows, grid.y parts of a row; a thread a unit.
 // ROOFLINE   Memory. One row a sampled sequence: a launch's worth of time.
 // LIMITS     None.
 // TESTS      spate-conformance --backend cuda --filter gather_rows
@@ -23,7 +23,8 @@ __device__ inline void gather_rows(const GatherRowsKernelParams& p) {
   const int64_t row = blockIdx.x;
   const Unit* src = static_cast<const Unit*>(p.x) + p.row_ids[row] * p.x_stride;
   Unit* dst = static_cast<Unit*>(p.out) + row * p.out_stride;
-  for (int k = threadIdx.x; k < p.width; k += blockDim.x) dst[k] = src[k];
+  const int k = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+  if (k < p.width) dst[k] = src[k];
 }
 
 extern "C" __global__ void gather_rows_1(const __grid_constant__ GatherRowsKernelParams p) { gather_rows<uint8_t>(p); }

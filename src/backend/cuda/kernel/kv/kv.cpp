@@ -4,6 +4,7 @@
 
 #include "backend/check_params.h"
 #include "backend/cuda/kernel/cuda_ops.h"
+#include "backend/cuda/kernel/row_alignment.h"
 #include "backend/cuda/launch.h"
 
 namespace spate::cuda {
@@ -19,12 +20,14 @@ void kv_write(Stream& stream, const KvWriteParams& p) {
                                    .k_head_stride = p.k.stride(1),
                                    .v_token_stride = p.v.stride(0),
                                    .v_head_stride = p.v.stride(1),
-                                   .kv = kv_layout(p.kv)};
+                                   .kv = kv_layout(p.kv),
+                                   .is_aligned = are_rows_aligned({&p.k, &p.v})};
   const KernelId kernel = p.k.dtype() == DType::kBf16       ? kernel_id("kv_write_bf16_bf16")
                           : p.kv.desc.dtype == DType::kBf16 ? kernel_id("kv_write_f32_bf16")
                                                             : kernel_id("kv_write_f32_f32");
-  const int64_t num_elements = 2 * p.kv.desc.num_kv_heads * params.kv.padded_head_dim;
-  launch(stream, kernel, {.x = num_tokens, .num_threads = num_threads_for(num_elements, 256)}, params,
+  constexpr int kNumThreads = 128;
+  const int64_t num_pieces = 2 * p.kv.desc.num_kv_heads * params.kv.padded_head_dim / kHeadDimUnit;
+  launch(stream, kernel, {.x = num_tokens, .y = ceil_div(num_pieces, kNumThreads), .num_threads = kNumThreads}, params,
          {{"num_tokens", num_tokens}, {"num_kv_heads", p.kv.desc.num_kv_heads}, {"head_dim", p.kv.desc.head_dim}});
 }
 

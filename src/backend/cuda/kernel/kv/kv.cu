@@ -4,14 +4,13 @@
 //            skips; src_dst [num_copies, 2] i32, no id both source and destination.
 // LAYOUT     kv_layout.h; a block's bytes are a multiple of 16.
 // NUMERICS   One rounding when act is f32 and the cache bf16.
-// WORK       kv_write: a CTA a token. kv_copy_blocks: grid.x copies, grid.y pieces of a block.
-// ROOFLINE   Memory. Not tuned.
-// LIMITS     None.
-// TESTS      spate-conformance --backend cuda --filter kv_write, --filter kv_copy_blocks
+// WORK       kv_write: grid.x tokens, grid.y parts of a token's heads; a thread a piece of 8 elements. kv_copy_blocks:
+// grid.x copies, grid.y pieces of a block. ROOFLINE   Memory. Not tuned. LIMITS     None. TESTS      spate-conformance
+// --backend cuda --filter kv_write, --filter kv_copy_blocks
 #include "backend/cuda/kernel/kv/kv.h"
 
-#include "backend/cuda/kernel/primitive/bf16.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
+#include "backend/cuda/kernel/primitive/piece.h"
 
 namespace spate::cuda {
 
@@ -21,17 +20,21 @@ __device__ inline void kv_write(const KvWriteKernelParams& p) {
   wait_for_inputs();
   const int64_t token = blockIdx.x;
   const int32_t slot = p.slot_mapping[token];
-  if (slot < 0) return;
+  const int pieces_of_head = p.kv.padded_head_dim / kPieceElems;
+  const int piece_idx = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+  const int row = piece_idx / pieces_of_head,
+            first = piece_idx % pieces_of_head * kPieceElems;  // k heads, then v heads
+  if (slot < 0 || row >= 2 * p.kv.num_kv_heads) return;
+  const int part = row / p.kv.num_kv_heads, head = row % p.kv.num_kv_heads;
+  const Act* source = part == 0 ? static_cast<const Act*>(p.k) + token * p.k_token_stride + head * p.k_head_stride
+                                : static_cast<const Act*>(p.v) + token * p.v_token_stride + head * p.v_head_stride;
+  const Piece<Act> piece = load_piece(source, first, p.kv.head_dim, p.is_aligned);
+  float values[kPieceElems];
+#pragma unroll
+  for (int i = 0; i < kPieceElems; ++i) values[i] = value_of(piece, i);
   char* block = static_cast<char*>(p.kv.data) + slot / p.kv.kv_block_size * p.kv.block_bytes;
-  const int token_in_block = slot % p.kv.kv_block_size;
-  const int width = p.kv.padded_head_dim;
-  for (int i = threadIdx.x; i < 2 * p.kv.num_kv_heads * width; i += blockDim.x) {
-    const int d = i % width, head = i / width % p.kv.num_kv_heads, part = i / width / p.kv.num_kv_heads;
-    const Act* row = part == 0 ? static_cast<const Act*>(p.k) + token * p.k_token_stride + head * p.k_head_stride
-                               : static_cast<const Act*>(p.v) + token * p.v_token_stride + head * p.v_head_stride;
-    const float value = d < p.kv.head_dim ? to_float(row[d]) : 0.0f;
-    reinterpret_cast<Kv*>(block)[p.kv.row_offset(part, head, token_in_block) + d] = from_float<Kv>(value);
-  }
+  Kv* to = reinterpret_cast<Kv*>(block) + p.kv.row_offset(part, head, slot % p.kv.kv_block_size);
+  store_piece(to, first, p.kv.padded_head_dim, true, to_piece<Kv>(values));
 }
 
 struct alignas(16) Bytes16 {

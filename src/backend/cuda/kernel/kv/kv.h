@@ -15,6 +15,7 @@ struct KvWriteKernelParams {
   int64_t v_token_stride;
   int64_t v_head_stride;
   KvLayout kv;
+  int32_t is_aligned;  // every row of k and v starts at a multiple of 16 bytes
 };
 
 struct KvCopyBlocksKernelParams {

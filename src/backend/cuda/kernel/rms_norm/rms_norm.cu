@@ -1,45 +1,140 @@
-// WHAT       out = act(act(x * rsqrt(mean(x^2) + eps)) * weight) for each row.
-// SHAPES     x, out [num_tokens, num_heads, width] act, outer strides free; out may be x. weight [width] act.
+// WHAT       rms_norm:      out = act(act(x * rsqrt(mean(x^2) + eps)) * weight) for each row.
+//            add_rms_norm:  residual = act(residual + x), then out = rms_norm(residual).
+// SHAPES     x, out [num_tokens, num_heads, width] act, outer strides free; out may be x. weight [width] act. residual,
+//            x, out of add_rms_norm [num_tokens, width].
 // LAYOUT     Rows contiguous.
-// NUMERICS   Squares add in fp32, in an order that depends on width alone. The normalised value is rounded to act
-//            before it meets the weight, as in Hugging Face's LlamaRMSNorm.
-// WORK       A CTA a row; the row is read twice, the second time from L1 or L2.
-// ROOFLINE   Memory: 4 bytes an element in bf16 (read and write). Not tuned; under 300 tokens the launch is longer.
+// NUMERICS   Squares add in fp32 in an order that depends on width alone: piece i of 8 elements belongs to thread
+//            i % num_threads; a thread adds its pieces in order, then lanes, then warps. The normalised value is
+//            rounded to act before it meets the weight, as in Hugging Face's LlamaRMSNorm. add_rms_norm: bit-identical
+//            to add, then rms_norm.
+// WORK       narrow (width <= 256): a warp a row. Else a CTA a row, which stays in registers between the two passes, 1,
+//            2 or 4 pieces a thread (width <= 16,384); wider rows are read twice, the second time from L1 or L2. The
+//            weight is loaded before the wait for the kernel before.
+// ROOFLINE   Memory: 4 bytes an element in bf16 (rms_norm), 8 (add_rms_norm): 8,192 rows of 4,096 are 268 MB, 63 us at
+//            4.25 TB/s. One row: latency of a load, a reduction and a store, some 2 us.
 // LIMITS     None.
-// TESTS      spate-conformance --backend cuda --filter rms_norm
+// TESTS      spate-conformance --backend cuda --filter rms_norm; bits of the fused op: cuda_test on a GPU
 #include "backend/cuda/kernel/rms_norm/rms_norm.h"
 
-#include "backend/cuda/kernel/primitive/bf16.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
+#include "backend/cuda/kernel/primitive/piece.h"
 #include "backend/cuda/kernel/primitive/reduce.h"
+#include "backend/cuda/kernel/rms_norm/normalize.h"
 
 namespace spate::cuda {
 
 template <typename Act>
-__device__ inline void rms_norm(const RmsNormKernelParams& p) {
+__device__ inline void rms_norm_narrow(const RmsNormKernelParams& p) {
   let_dependents_launch();
+  const int first = threadIdx.x % kWarpSize * kPieceElems;
+  const Piece<Act> weight = load_constant_piece(static_cast<const Act*>(p.weight), first, p.width, p.is_aligned);
   wait_for_inputs();
-  const int64_t token = blockIdx.x / p.num_heads, head = blockIdx.x % p.num_heads;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * (kNormNarrowThreads / kWarpSize) + threadIdx.x / kWarpSize;
+  if (row >= p.num_rows) return;
+  const int64_t token = row / p.num_heads, head = row % p.num_heads;
   const Act* x = static_cast<const Act*>(p.x) + token * p.x_token_stride + head * p.x_head_stride;
-  const Act* weight = static_cast<const Act*>(p.weight);
   Act* out = static_cast<Act*>(p.out) + token * p.out_token_stride + head * p.out_head_stride;
+  const Piece<Act> piece = load_piece(x, first, p.width, p.is_aligned);
+  const float inv_rms = inv_rms_of(warp_reduce(add_squares(piece, 0.0f), Sum()), p.width, p.eps);
+  store_piece(out, first, p.width, p.is_aligned, normalized(piece, weight, inv_rms));
+}
 
-  float sum_of_squares = 0.0f;
-  for (int k = threadIdx.x; k < p.width; k += blockDim.x) {
-    const float value = to_float(x[k]);
-    sum_of_squares = __fmaf_rn(value, value, sum_of_squares);
+// A row of x, and of the residual when kAdds.
+template <typename Act, bool kAdds>
+struct NormRow {
+  const RmsNormKernelParams& p;
+  const Act* x;
+  Act* residual;
+  Act* out;
+
+  // What is normalised; with kAdds it becomes the residual.
+  __device__ Piece<Act> take(int first) const {
+    const Piece<Act> from_x = load_piece(x, first, p.width, p.is_aligned);
+    if constexpr (!kAdds) return from_x;
+    const Piece<Act> before = load_piece(static_cast<const Act*>(residual), first, p.width, p.is_aligned);
+    float sum[kPieceElems];
+#pragma unroll
+    for (int i = 0; i < kPieceElems; ++i) sum[i] = value_of(before, i) + value_of(from_x, i);
+    const Piece<Act> piece = to_piece<Act>(sum);
+    store_piece(residual, first, p.width, p.is_aligned, piece);
+    return piece;
   }
-  const float mean_of_squares = block_reduce(sum_of_squares, Sum()) / static_cast<float>(p.width);
-  const float inv_rms = 1.0f / sqrtf(mean_of_squares + p.eps);
+  // The same once more.
+  __device__ Piece<Act> take_again(int first) const {
+    return load_piece(kAdds ? static_cast<const Act*>(residual) : x, first, p.width, p.is_aligned);
+  }
+};
 
-  // Each thread writes what it alone reads, so out may be x.
-  for (int k = threadIdx.x; k < p.width; k += blockDim.x) {
-    const float normed = round_to<Act>(to_float(x[k]) * inv_rms);
-    out[k] = from_float<Act>(normed * to_float(weight[k]));
+template <typename Act, bool kAdds>
+__device__ inline NormRow<Act, kAdds> row_of_cta(const RmsNormKernelParams& p, void* residual,
+                                                 int64_t residual_stride) {
+  const int64_t token = blockIdx.x / p.num_heads, head = blockIdx.x % p.num_heads;
+  return {p, static_cast<const Act*>(p.x) + token * p.x_token_stride + head * p.x_head_stride,
+          kAdds ? static_cast<Act*>(residual) + token * residual_stride : nullptr,
+          static_cast<Act*>(p.out) + token * p.out_token_stride + head * p.out_head_stride};
+}
+
+// kPieces of the row a thread; blockDim.x * kPieces pieces cover it.
+template <typename Act, int kPieces, bool kAdds>
+__device__ inline void norm_row(const RmsNormKernelParams& p, void* residual, int64_t residual_stride) {
+  let_dependents_launch();
+  const auto first_of = [&](int i) {
+    return (i * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kPieceElems;
+  };
+  Piece<Act> weight[kPieces], pieces[kPieces];
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    weight[i] = load_constant_piece(static_cast<const Act*>(p.weight), first_of(i), p.width, p.is_aligned);
+  }
+  wait_for_inputs();
+  const auto row = row_of_cta<Act, kAdds>(p, residual, residual_stride);
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) pieces[i] = row.take(first_of(i));
+  float sum_of_squares = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) sum_of_squares = add_squares(pieces[i], sum_of_squares);
+  const float inv_rms = inv_rms_of(block_reduce(sum_of_squares, Sum()), p.width, p.eps);
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    store_piece(row.out, first_of(i), p.width, p.is_aligned, normalized(pieces[i], weight[i], inv_rms));
   }
 }
 
-extern "C" __global__ void rms_norm_bf16(const __grid_constant__ RmsNormKernelParams p) { rms_norm<Bf16>(p); }
-extern "C" __global__ void rms_norm_f32(const __grid_constant__ RmsNormKernelParams p) { rms_norm<float>(p); }
+// Any width. Each thread writes only what it alone reads, so out may be x.
+template <typename Act, bool kAdds>
+__device__ inline void norm_wide_row(const RmsNormKernelParams& p, void* residual, int64_t residual_stride) {
+  let_dependents_launch();
+  wait_for_inputs();
+  const auto row = row_of_cta<Act, kAdds>(p, residual, residual_stride);
+  const int begin = static_cast<int>(threadIdx.x) * kPieceElems, step = static_cast<int>(blockDim.x) * kPieceElems;
+  float sum_of_squares = 0.0f;
+  for (int first = begin; first < p.width; first += step) sum_of_squares = add_squares(row.take(first), sum_of_squares);
+  const float inv_rms = inv_rms_of(block_reduce(sum_of_squares, Sum()), p.width, p.eps);
+  for (int first = begin; first < p.width; first += step) {
+    const Piece<Act> weight = load_constant_piece(static_cast<const Act*>(p.weight), first, p.width, p.is_aligned);
+    store_piece(row.out, first, p.width, p.is_aligned, normalized(row.take_again(first), weight, inv_rms));
+  }
+}
+
+#define SPATE_NORM_KERNELS(suffix, Act, rms_norm_body, add_rms_norm_body)       \
+  extern "C" __global__ void __launch_bounds__(kNormMaxThreads)                 \
+      rms_norm_##suffix(const __grid_constant__ RmsNormKernelParams p) {        \
+    rms_norm_body(p, nullptr, 0);                                               \
+  }                                                                             \
+  extern "C" __global__ void __launch_bounds__(kNormMaxThreads)                 \
+      add_rms_norm_##suffix(const __grid_constant__ AddRmsNormKernelParams p) { \
+    add_rms_norm_body(p.norm, p.residual, p.residual_stride);                   \
+  }
+#define SPATE_NORM_KERNELS_OF(act, Act)                                                 \
+  extern "C" __global__ void __launch_bounds__(kNormNarrowThreads)                      \
+      rms_norm_##act##_narrow(const __grid_constant__ RmsNormKernelParams p) {          \
+    rms_norm_narrow<Act>(p);                                                            \
+  }                                                                                     \
+  SPATE_NORM_KERNELS(act##_1, Act, (norm_row<Act, 1, false>), (norm_row<Act, 1, true>)) \
+  SPATE_NORM_KERNELS(act##_2, Act, (norm_row<Act, 2, false>), (norm_row<Act, 2, true>)) \
+  SPATE_NORM_KERNELS(act##_4, Act, (norm_row<Act, 4, false>), (norm_row<Act, 4, true>)) \
+  SPATE_NORM_KERNELS(act##_wide, Act, (norm_wide_row<Act, false>), (norm_wide_row<Act, true>))
+SPATE_NORM_KERNELS_OF(bf16, Bf16)
+SPATE_NORM_KERNELS_OF(f32, float)
 
 }  // namespace spate::cuda

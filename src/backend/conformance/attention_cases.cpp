@@ -164,6 +164,8 @@ struct QkvCase {
   DType act, kv_dtype;
   int64_t num_tokens, num_heads, num_kv_heads, head_dim, rotary_dim;
   bool norm, interleaved;
+  int64_t num_dummies = 0;  // of the tokens, the last ones: slot -1
+  int64_t left = 0;         // columns before q in a row of qkv
 };
 
 // Runs the fused op or its decomposition on qkv rows, then attention of the last token over all of them.
@@ -171,14 +173,15 @@ Outputs run_qk_norm_rope_kv_write(Side& side, const QkvCase& c, bool decomposed)
   Rng rng(test_seed(), static_cast<uint64_t>(c.num_tokens * 131 + c.num_heads * 17 + c.head_dim));
   const int64_t q_width = c.num_heads * c.head_dim, kv_width = c.num_kv_heads * c.head_dim;
   const int64_t max_positions = c.num_tokens + 5, kv_block_size = 16;
-  const Tensor qkv = side.put(random_tensor(rng, c.act, {c.num_tokens, q_width + 2 * kv_width}));
+  const int64_t num_written = c.num_tokens - c.num_dummies;
+  const Tensor qkv = side.put_padded(random_tensor(rng, c.act, {c.num_tokens, q_width + 2 * kv_width}), c.left, 0).view;
   const Tensor q_norm = side.put(random_tensor(rng, c.act, {c.head_dim})), k_norm = side.put(random_tensor(rng, c.act, {c.head_dim}));
   HostTensor cos_sin = random_tensor(rng, DType::kF32, {max_positions, c.rotary_dim}, 0.4f);
   HostTensor positions(DType::kI32, {c.num_tokens}), slots(DType::kI32, {c.num_tokens});
   const int64_t num_blocks = (c.num_tokens + kv_block_size - 1) / kv_block_size + 1;
   for (int64_t i = 0; i < c.num_tokens; ++i) {
     positions.span<int32_t>()[static_cast<size_t>(i)] = static_cast<int32_t>(i + 2);
-    slots.span<int32_t>()[static_cast<size_t>(i)] = static_cast<int32_t>(i);
+    slots.span<int32_t>()[static_cast<size_t>(i)] = i < num_written ? static_cast<int32_t>(i) : -1;
   }
   const Tensor q = qkv.columns(0, q_width).split_last(c.num_heads, c.head_dim);
   const Tensor k = qkv.columns(q_width, q_width + kv_width).split_last(c.num_kv_heads, c.head_dim);
@@ -201,11 +204,11 @@ Outputs run_qk_norm_rope_kv_write(Side& side, const QkvCase& c, bool decomposed)
   Outputs outputs;
   // Norm (two roundings), then a rotation whose terms may cancel: an absolute share of |x| <= 3.5 x 3.5 too.
   outputs.push_back({"qkv", side.get(qkv.columns(0, q_width)), {.rel = 4 * ulp_of(c.act), .abs = 12 * ulp_of(c.act)}});
-  if (c.num_tokens == 0) return outputs;
+  if (num_written == 0) return outputs;
 
   HostTensor block_table(DType::kI32, {1, num_blocks}), seq_rows(DType::kI32, {1}), seq_lens(DType::kI32, {1}), cu(DType::kI32, {2});
   for (int64_t b = 0; b < num_blocks; ++b) block_table.span<int32_t>()[static_cast<size_t>(b)] = static_cast<int32_t>(b);
-  seq_lens.span<int32_t>()[0] = static_cast<int32_t>(c.num_tokens);
+  seq_lens.span<int32_t>()[0] = static_cast<int32_t>(num_written);
   cu.span<int32_t>()[1] = 1;
   const Tensor out = side.put(poisoned_tensor(c.act, {1, c.num_heads, c.head_dim}));
   const Tensor probe = side.put(random_tensor(rng, c.act, {1, c.num_heads, c.head_dim}));  // the same query on both sides
@@ -216,7 +219,7 @@ Outputs run_qk_norm_rope_kv_write(Side& side, const QkvCase& c, bool decomposed)
                                              .cu_seqlens_q = side.put(cu),
                                              .seq_lens = side.put(seq_lens),
                                              .max_query_len = 1,
-                                             .max_seq_len = static_cast<int>(c.num_tokens),
+                                             .max_seq_len = static_cast<int>(num_written),
                                              .softmax_scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
                                              .out = out});
   // A key that is off by a few bits moves a score by some 2^-7 x 4; the probabilities and the average of v follow. In a kI8 cache such a bit
@@ -231,11 +234,14 @@ void add_qk_norm_rope_kv_write(Report& report, Sides sides, DType act, DType kv_
   if (!family.selected()) return;
   const bool fused = sides.actual.ops().qk_norm_rope_kv_write != nullptr;
   for (const auto& [heads, kv_heads, head_dim, rotary_dim] :
-       {std::tuple{1, 1, 32, 32}, std::tuple{6, 3, 64, 32}, std::tuple{4, 4, 80, 80}, std::tuple{14, 2, 128, 128}}) {
+       {std::tuple{1, 1, 32, 32}, std::tuple{6, 3, 64, 32}, std::tuple{4, 4, 80, 80}, std::tuple{14, 2, 128, 128},
+        std::tuple{3, 1, 36, 32}, std::tuple{5, 5, 80, 20}, std::tuple{4, 2, 256, 64}}) {
     for (const int64_t num_tokens : {0, 1, 2, 17, 70}) {
       for (const bool norm : {false, true}) {
         for (const bool interleaved : {false, true}) {
-          const QkvCase c{act, kv_dtype, num_tokens, heads, kv_heads, head_dim, rotary_dim, norm, interleaved};
+          QkvCase c{act, kv_dtype, num_tokens, heads, kv_heads, head_dim, rotary_dim, norm, interleaved};
+          c.num_dummies = num_tokens == 17 ? 3 : 0;
+          c.left = heads == 6 ? 5 : 0;  // no head starts where vectors may
           const std::string label = fmt::format("{} tokens, {} heads over {}, head_dim {}, rotary {}{}{}", num_tokens, heads, kv_heads,
                                                 head_dim, rotary_dim, norm ? ", norm" : "", interleaved ? ", interleaved" : "");
           family.compare(sides.actual, sides.expected, label, [&](Side& side) { return run_qk_norm_rope_kv_write(side, c, false); });

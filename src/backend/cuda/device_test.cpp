@@ -16,8 +16,8 @@
 #include "backend/ops.h"
 #include "backend/reference/reference_device.h"
 #include "base/tensor_compare.h"
-#include "base/test_support.h"
 #include "base/test.h"
+#include "base/test_support.h"
 
 namespace spate {
 namespace {
@@ -87,6 +87,74 @@ HostTensor run_linear(Bench& bench, const LinearCase& c, const HostTensor& x, co
       bench.stream(),
       {.x = bench.upload(x).rows(begin, end), .weight = &weight, .bias = bench.upload(bias), .out = out});
   return bench.download(out);
+}
+
+// Both sums of a norm must add in the same order, and each op round where its part of the fused op does.
+TEST_CASE("fused ops give the bits of their decompositions") {
+  const std::unique_ptr<Bench> gpu = gpu_or_skip();
+  if (gpu == nullptr) return;
+  const uint64_t seed = test_seed();
+  INFO("seed ", seed);
+  Rng rng(seed);
+  for (const DType act : {DType::kBf16, DType::kF32}) {
+    for (const int64_t width : {100, 264, 1024, 4096, 5003, 8192, 16384, 20000}) {
+      const HostTensor x = random_tensor(rng, act, {7, width}), residual = random_tensor(rng, act, {7, width});
+      const HostTensor weight = random_tensor(rng, act, {width});
+      const auto run = [&](Op<AddRmsNormParams> op) {
+        const Tensor residual_device = gpu->upload(residual), out = gpu->upload(poisoned_tensor(act, {7, width}));
+        op(gpu->stream(),
+           {.x = gpu->upload(x), .residual = residual_device, .weight = gpu->upload(weight), .eps = 1e-6f, .out = out});
+        return std::pair{gpu->download(residual_device), gpu->download(out)};
+      };
+      const auto fused = run(gpu->ops().add_rms_norm), decomposed = run(decompositions().add_rms_norm);
+      INFO("width ", width);
+      CHECK_TENSOR(equal_bits("residual", fused.first, decomposed.first));
+      CHECK_TENSOR(equal_bits("out", fused.second, decomposed.second));
+    }
+    for (const auto& [head_dim, rotary_dim] : {std::pair{64, 64}, {80, 80}, {128, 128}, {128, 64}, {256, 64}}) {
+      for (const bool interleaved : {false, true}) {
+        const int64_t num_tokens = 37, heads = 6, kv_heads = 2, width = (heads + 2 * kv_heads) * head_dim;
+        const HostTensor qkv = random_tensor(rng, act, {num_tokens, width});
+        const HostTensor norm = random_tensor(rng, act, {head_dim});
+        const HostTensor cos_sin = random_tensor(rng, DType::kF32, {num_tokens, rotary_dim});
+        std::vector<int32_t> positions(num_tokens), slots(num_tokens);
+        std::iota(positions.begin(), positions.end(), 0);
+        std::iota(slots.begin(), slots.end(), 5);
+        slots[3] = -1;
+        const auto run = [&](Op<QkNormRopeKvWriteParams> op) {
+          const KvLayerDesc desc{.num_kv_heads = kv_heads, .head_dim = head_dim, .kv_block_size = 16, .dtype = act};
+          const KvStorage storage = KvStorage::create(gpu->device(), {&desc, 1}, 3).value();
+          const KvView& kv = storage.views()[0];
+          gpu->device().fill_bytes(gpu->stream(), kv.data, 0x77, static_cast<size_t>(3 * kv.block_bytes));
+          const Tensor rows = gpu->upload(qkv), weight = gpu->upload(norm);
+          const auto heads_at = [&](int64_t first, int64_t count) {
+            return rows.columns(first * head_dim, (first + count) * head_dim).split_last(count, head_dim);
+          };
+          op(gpu->stream(), {.q = heads_at(0, heads),
+                             .k = heads_at(heads, kv_heads),
+                             .v = heads_at(heads + kv_heads, kv_heads),
+                             .q_norm = weight,
+                             .k_norm = weight,
+                             .eps = 1e-6f,
+                             .positions = gpu->ints(positions),
+                             .cos_sin = gpu->upload(cos_sin),
+                             .interleaved = interleaved,
+                             .slot_mapping = gpu->ints(slots),
+                             .kv = kv});
+          const Tensor cache(kv.data, act, {3, kv.block_bytes / dtype_bytes(act)});
+          return std::pair{gpu->download(rows), gpu->download(cache)};
+        };
+        const auto fused = run(gpu->ops().qk_norm_rope_kv_write),
+                   decomposed = run(decompositions().qk_norm_rope_kv_write);
+        INFO("head_dim ", head_dim, ", rotary_dim ", rotary_dim);
+        for (int64_t i = 0; i < num_tokens; ++i) {  // what is left in k is unspecified
+          const Tensor row = fused.first.view().rows(i, i + 1), expected = decomposed.first.view().rows(i, i + 1);
+          CHECK_TENSOR(equal_bits("q", row.columns(0, heads * head_dim), expected.columns(0, heads * head_dim)));
+        }
+        CHECK_TENSOR(equal_bits("cache", fused.second, decomposed.second));
+      }
+    }
+  }
 }
 
 TEST_CASE("linear: a row has the same bits in every batch") {

@@ -20,6 +20,7 @@ OpTable cuda_ops() {
   ops.finish_step = finish_step;
   ops.kv_copy_blocks = kv_copy_blocks;
   ops.add_rms_norm = add_rms_norm;
+  ops.qk_norm_rope_kv_write = qk_norm_rope_kv_write;
   return ops;
 }
 

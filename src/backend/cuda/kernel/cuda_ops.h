@@ -23,6 +23,7 @@ void logprobs(Stream& stream, const LogprobsParams& p);
 void finish_step(Stream& stream, const FinishStepParams& p);
 void kv_copy_blocks(Stream& stream, const KvCopyBlocksParams& p);
 void add_rms_norm(Stream& stream, const AddRmsNormParams& p);
+void qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p);
 
 // What sample() takes of the device's workspace.
 int64_t sample_workspace_bytes(int64_t num_logits, int64_t vocab_size);

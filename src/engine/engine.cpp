@@ -57,8 +57,10 @@ struct Engine::Impl {
 
   // What other threads asked for.
   void receive_commands();
+  std::optional<BlockTransfer> open_transfer(RequestId id, int index);
   void take_in(SubmitCommand& command);
   void take_in(const CancelCommand& command);
+  void take_in(const CompleteTransferCommand& command);
 
   // Results.
   void note_started(const ScheduledStep& step);
@@ -73,6 +75,7 @@ struct Engine::Impl {
   void shut_down();
   void finish_turn(bool worked);
   void publish_stats(bool wait);
+  int num_transfers() const { return scheduler.kv_cache().tickets().num_open(ReleaseTickets::Kind::kTransfer); }
 
   const EngineConfig config;
   StepExecutor& executor;
@@ -106,7 +109,7 @@ bool Engine::Impl::step() {
   if (closed) return false;
   receive_commands();
   const bool worked = (config.async_scheduling ? step_overlapped() : step_plain()) || !commands.empty();
-  CHECK(worked || scheduler.idle(), "{} sequences run and {} wait, but nothing can be scheduled",
+  CHECK(worked || scheduler.idle() || num_transfers() > 0, "{} sequences run and {} wait, but nothing can be scheduled",
         scheduler.num_running(), scheduler.num_waiting());
   finish_turn(worked);
   return worked;
@@ -186,6 +189,23 @@ void Engine::Impl::take_in(const CancelCommand& command) {
     output.finish_reason = command.reason;
     end_sequence(*seq, std::move(output));
   }
+}
+
+void Engine::Impl::take_in(const CompleteTransferCommand& command) { scheduler.complete_transfer({command.ticket}); }
+
+std::optional<BlockTransfer> Engine::Impl::open_transfer(RequestId id, int index) {
+  const auto it = groups.find(id);
+  if (it == groups.end()) return std::nullopt;
+  const Sequence& seq = *it->second->seqs.at(static_cast<size_t>(index));
+  if (seq.state != SequenceState::kRunning) return std::nullopt;
+  BlockTransfer transfer;
+  transfer.num_tokens = std::min(seq.num_computed_tokens, seq.num_known_tokens());
+  const int num_blocks = scheduler.kv_cache().blocks_for(transfer.num_tokens);
+  for (int i = 0; i < num_blocks; ++i) {
+    transfer.block_ids.push_back(seq.blocks.leases[static_cast<size_t>(i)].block_id());
+  }
+  transfer.ticket = scheduler.open_transfer(seq, num_blocks).id;
+  return transfer;
 }
 
 // --- results ---
@@ -275,6 +295,7 @@ void Engine::Impl::end_nonfinite(const ScheduledStep& step, SequenceGroup& group
   log_error("engine", "request {}: {}", group.request.id, error.message());
   for (const auto& seq : group.seqs) {
     if (seq->state == SequenceState::kFinished) continue;
+    scheduler.forget_prefix(*seq);  // its keys and values may hold NaN too
     Output output = make_output(*seq);
     output.finish_reason = FinishReason::kError;
     output.error = error;
@@ -308,6 +329,7 @@ void Engine::Impl::end_all(const Status& error) {
   inbox.close(error, commands);
   for (Command& command : commands) {
     if (auto* submitted = std::get_if<SubmitCommand>(&command)) take_in(*submitted);
+    if (auto* completed = std::get_if<CompleteTransferCommand>(&command)) take_in(*completed);
   }
   std::vector<SequenceGroup*> unfinished;
   for (const auto& [id, group] : groups) unfinished.push_back(group.get());
@@ -353,6 +375,7 @@ void Engine::Impl::publish_stats(bool wait) {
   stats.num_waiting = scheduler.num_waiting();
   stats.num_kv_blocks_used = pool.num_referenced();
   stats.num_kv_blocks_cached = pool.num_cached();
+  stats.num_transfers = num_transfers();
   stats.kv_cache_usage = static_cast<double>(pool.num_referenced()) / pool.num_blocks();
   stats.num_preemptions = scheduler.stats().num_preemptions;
   stats.prefix_cache_queries = scheduler.stats().prefix_cache_queries;
@@ -386,6 +409,10 @@ void Engine::cancel(RequestId id, int index, FinishReason reason) {
   CHECK(reason != FinishReason::kNone);
   impl_->inbox.cancel({.id = id, .index = index, .reason = reason});
 }
+
+void Engine::complete_transfer(uint64_t ticket) { impl_->inbox.complete_transfer({.ticket = ticket}); }
+
+std::optional<BlockTransfer> Engine::open_transfer(RequestId id, int index) { return impl_->open_transfer(id, index); }
 
 EngineStats Engine::stats() const {
   EngineStats stats;

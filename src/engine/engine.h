@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/status.h"
@@ -25,10 +26,11 @@ struct EngineStats {
   // Gauges.
   int num_running = 0;        // sequences that have a row
   int num_waiting = 0;        // sequences that wait for one, those in the inbox included
-  double kv_cache_usage = 0;  // 0..1: blocks that sequences hold; reusable cached blocks are not in use
+  double kv_cache_usage = 0;  // 0..1: share of num_kv_blocks_used; reusable cached blocks are not in use
   int num_kv_blocks = 0;
-  int num_kv_blocks_used = 0;    // held by sequences; 0 when the engine is idle, anything else is a leak
+  int num_kv_blocks_used = 0;    // held by sequences and transfers; more than 0 in an idle engine is a leak
   int num_kv_blocks_cached = 0;  // findable by prefix, held by nobody
+  int num_transfers = 0;         // open: BlockTransfer
 
   // Counters.
   uint64_t num_steps = 0;
@@ -53,6 +55,14 @@ struct EngineStats {
   std::array<uint64_t, 14> iteration_tokens{};
   uint64_t iteration_tokens_sum = 0;
   double device_seconds = 0;  // sum of StepResult::device_seconds
+};
+
+// The blocks of a sequence on their way to another place. They are not written, given to others or evicted before
+// complete_transfer(), whatever becomes of the sequence.
+struct BlockTransfer {
+  uint64_t ticket = 0;
+  int num_tokens = 0;              // whose keys and values they hold, once the steps submitted so far have run
+  std::vector<int32_t> block_ids;  // in order of position; the last may be part-filled
 };
 
 class Engine {
@@ -81,10 +91,19 @@ class Engine {
   // string found in the text is cancel(id, index, kStop). Nothing happens for an id or index that has ended already.
   void cancel(RequestId id, int index = -1, FinishReason reason = FinishReason::kAbort);
 
+  // The transfer has read its blocks.
+  void complete_transfer(uint64_t ticket);
+
   EngineStats stats() const;
   // Ok, or why no request will run any more (the executor's failure, stop()).
   Status health() const;
   const EngineConfig& config() const;
+
+  // --- The engine thread: OutputSink::push(), or who calls step() ---
+
+  // Of what a running sequence has computed; nullopt where it does not run. Requests that lack blocks wait until the
+  // transfer is complete. Who opens transfers must complete them while the engine lives.
+  std::optional<BlockTransfer> open_transfer(RequestId id, int index);
 
   // --- The owner's thread ---
 

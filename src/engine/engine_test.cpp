@@ -6,9 +6,11 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
+#include "base/log.h"
 #include "base/test_support.h"
 #include "engine/fake_executor.h"
 #include "engine/recording_sink.h"
@@ -296,6 +298,78 @@ TEST_CASE("when the executor fails every request ends with its message, and none
     CHECK(engine->submit(make_request(5, {1}, 4, sink)).message() == "the device is lost at step 4");
     CHECK(engine->stats().num_kv_blocks_used == 0);
     CHECK(engine->drain(std::chrono::seconds(10)));
+  }
+}
+
+TEST_CASE("after logits that are not finite the request's prefix is computed again, also by requests that share it") {
+  EngineConfig config = test_config();
+  FakeExecutor executor(config);
+  executor.is_nonfinite = [](const RowSampling& sampling, int num_tokens) {
+    return sampling.seed == 1000 && num_tokens >= 14;  // request 1: its third token
+  };
+  const std::unique_ptr<Engine> engine = create_engine(config, executor);
+  const auto sink = std::make_shared<RecordingSink>();
+  const LogLevel level = log_level();
+  set_log_level(LogLevel::kOff);
+  const std::vector<int32_t> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+  for (RequestId id = 1; id <= 3; ++id) {
+    Request request = make_request(id, prompt, 6, sink);
+    request.sampling.ignore_eos = true;
+    REQUIRE(engine->submit(std::move(request)).ok());
+    run_until_idle(*engine);
+    CHECK(sink->answer(id).finish_reason == (id == 1 ? FinishReason::kError : FinishReason::kLength));
+    CHECK(sink->answer(id).num_cached_tokens == (id == 3 ? 8 : 0));
+  }
+  set_log_level(level);
+}
+
+// Opens a transfer with the first output, as a connector would that moves a prompt's keys and values elsewhere.
+class TransferringSink final : public OutputSink {
+ public:
+  explicit TransferringSink(RecordingSink& inner) : inner_(inner) {}
+  void push(std::vector<Output> outputs) override {
+    if (!transfer) transfer = engine->open_transfer(outputs[0].request_id, 0);
+    inner_.push(std::move(outputs));
+  }
+  Engine* engine = nullptr;
+  std::optional<BlockTransfer> transfer;
+
+ private:
+  RecordingSink& inner_;
+};
+
+TEST_CASE("a request waits for blocks under a transfer, and the end of the transfer wakes the engine") {
+  for (const bool async_scheduling : {false, true}) {
+    EngineConfig config = test_config();
+    config.async_scheduling = async_scheduling;
+    config.num_kv_blocks = 6;
+    FakeExecutor executor(config);
+    const std::unique_ptr<Engine> engine = create_engine(config, executor);
+    const auto recorder = std::make_shared<RecordingSink>();
+    const auto sink = std::make_shared<TransferringSink>(*recorder);
+    sink->engine = engine.get();
+    engine->start();
+    Request first = make_request(1, std::vector<int32_t>(14, 3), 3, sink);
+    Request second = make_request(2, std::vector<int32_t>(16, 4), 3, recorder);
+    first.sampling.ignore_eos = second.sampling.ignore_eos = true;
+    REQUIRE(engine->submit(first).ok());
+    REQUIRE(recorder->wait_for_ends(1));
+    REQUIRE(sink->transfer.has_value());
+    CHECK(sink->transfer->num_tokens == (async_scheduling ? 15 : 14));
+    CHECK(sink->transfer->block_ids.size() == 4);
+    REQUIRE(engine->submit(second).ok());
+    for (int i = 0; i < 1000 && engine->stats().num_waiting == 0; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    CHECK_FALSE(engine->drain(std::chrono::milliseconds(30)));
+    CHECK(engine->stats().num_waiting == 1);
+    CHECK(engine->stats().num_transfers == 1);
+    CHECK(engine->stats().num_kv_blocks_used == 4);
+    engine->complete_transfer(sink->transfer->ticket);
+    CHECK(engine->drain(std::chrono::seconds(60)));
+    check_answer(recorder->answer(2), fake_generate(second, 0, config));
+    CHECK(engine->stats().num_transfers == 0);
+    CHECK(engine->stats().num_kv_blocks_used == 0);
   }
 }
 

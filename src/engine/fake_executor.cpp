@@ -172,6 +172,14 @@ void FakeExecutor::copy_blocks(const void* plan, const StepPlanHeader& header) {
   }
 }
 
+bool FakeExecutor::holds(int32_t block_id, std::span<const int32_t> token_ids, int first_position) const {
+  const auto slots = std::span(slots_).subspan(static_cast<size_t>(block_id) * config_.kv_block_size);
+  for (size_t i = 0; i < token_ids.size(); ++i) {
+    if (slots[i].token_id != token_ids[i] || slots[i].position != first_position + static_cast<int>(i)) return false;
+  }
+  return true;
+}
+
 FakeExecutor::Slot& FakeExecutor::slot_at(const Row& row, int position) {
   const int32_t block_id = row.block_table[position / config_.kv_block_size];
   CHECK(block_id >= 0, "position {} has no block", position);

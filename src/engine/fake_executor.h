@@ -52,6 +52,9 @@ class FakeExecutor : public StepExecutor {
   // collect() of this step and all later ones fails; 0 = never.
   uint64_t fail_at_step = 0;
 
+  // Whether a block holds these tokens at positions first_position, first_position + 1, ...
+  bool holds(int32_t block_id, std::span<const int32_t> token_ids, int first_position) const;
+
   uint64_t num_tokens_computed() const { return num_tokens_computed_; }
   uint64_t num_blocks_copied() const { return num_blocks_copied_; }
   int max_query_len_seen() const { return max_query_len_seen_; }

@@ -36,6 +36,14 @@ void Inbox::cancel(const CancelCommand& command) {
   work_.notify_one();
 }
 
+void Inbox::complete_transfer(const CompleteTransferCommand& command) {
+  {
+    const std::lock_guard lock(mutex_);
+    commands_.emplace_back(command);
+  }
+  work_.notify_one();
+}
+
 Status Inbox::health() const {
   const std::lock_guard lock(mutex_);
   return closed_;

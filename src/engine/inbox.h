@@ -26,7 +26,11 @@ struct CancelCommand {
   FinishReason reason = FinishReason::kAbort;
 };
 
-using Command = std::variant<SubmitCommand, CancelCommand>;
+struct CompleteTransferCommand {
+  uint64_t ticket = 0;
+};
+
+using Command = std::variant<SubmitCommand, CancelCommand, CompleteTransferCommand>;
 
 class Inbox {
  public:
@@ -37,6 +41,7 @@ class Inbox {
   // max_num_waiting runs too.
   Status submit(std::vector<Request> requests, double arrival_seconds);
   void cancel(const CancelCommand& command);
+  void complete_transfer(const CompleteTransferCommand& command);
   Status health() const;
   int num_submitted() const;  // in the inbox
   uint64_t num_refused() const;

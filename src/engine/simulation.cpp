@@ -59,10 +59,10 @@ class Simulation {
     while (events() < options_.num_events) {
       arrive();
       cancel_some();
+      transfer_some();
       turn();
     }
-    while (turn()) {
-    }
+    while (turn() || !transfers_.empty()) transfer_some();
     CHECK(answers_.empty(), "{} requests have not ended", answers_.size());
     CHECK(engine_->stats().num_kv_blocks_used == 0, "{} blocks are leaked", engine_->stats().num_kv_blocks_used);
     CHECK(engine_->stats().num_running == 0 && engine_->stats().num_waiting == 0);
@@ -175,9 +175,55 @@ class Simulation {
     }
   }
 
+  // What a transfer reads must be what it was opened for, whatever ran since: its blocks were given to nobody.
+  struct Transfer {
+    BlockTransfer blocks;
+    std::vector<int32_t> token_ids;
+    int64_t opened_turn = 0;
+  };
+
+  void transfer_some() {
+    if (!alive_ids_.empty() && chance(options_.transfers_per_step)) {
+      const RequestId id = alive_ids_[rng_.below(alive_ids_.size())];
+      const Answer& answer = answers_.at(id);
+      const int index = between(0, answer.request.sampling.n - 1);
+      if (const auto blocks = engine_->open_transfer(id, index)) {
+        std::vector<int32_t> token_ids = answer.request.prompt_token_ids;
+        const std::vector<int32_t>& output = answer.parts[static_cast<size_t>(index)].token_ids;
+        token_ids.insert(token_ids.end(), output.begin(), output.end());
+        token_ids.resize(static_cast<size_t>(blocks->num_tokens));
+        transfers_.push_back({*blocks, std::move(token_ids), num_turns_});
+        ++report_.num_transfers;
+      }
+    }
+    if (transfers_.empty() || !chance(0.1)) return;
+    std::swap(transfers_[rng_.below(transfers_.size())], transfers_.back());
+    if (transfers_.back().opened_turn == num_turns_) return;  // the step in flight may not have written the blocks yet
+    check_transfer(transfers_.back());
+    engine_->complete_transfer(transfers_.back().blocks.ticket);
+    transfers_.pop_back();
+  }
+
+  void check_transfer(const Transfer& transfer) const {
+    const int kv_block_size = options_.config.kv_block_size;
+    for (size_t i = 0; i < transfer.blocks.block_ids.size(); ++i) {
+      const int first = static_cast<int>(i) * kv_block_size;
+      const int count = std::min(kv_block_size, transfer.blocks.num_tokens - first);
+      const auto expected =
+          std::span(transfer.token_ids).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
+      CHECK(executor_.holds(transfer.blocks.block_ids[i], expected, first),
+            "block {} of {} of a transfer does not hold its tokens any more", i, transfer.blocks.block_ids.size());
+    }
+  }
+
   bool turn() {
     const bool worked = engine_->step();
     engine_->check_integrity();
+    ++num_turns_;
+    if (!worked && !answers_.empty()) {
+      CHECK(!transfers_.empty(), "{} requests wait for nothing", answers_.size());
+      ++report_.num_turns_blocked;
+    }
     return worked;
   }
 
@@ -289,6 +335,8 @@ class Simulation {
   std::unordered_map<RequestId, Answer> answers_;
   std::vector<RequestId> alive_ids_;
   std::unordered_map<uint64_t, int> nonfinite_from_;  // seed of a request: tokens behind which logits are not finite
+  std::vector<Transfer> transfers_;                   // open
+  int64_t num_turns_ = 0;
   RequestId next_id_ = 1;
   SimulationReport report_;
 };
@@ -299,10 +347,11 @@ std::string SimulationReport::to_string() const {
   return fmt::format(
       "{} events: {} requests, {} cancels, {} preemptions, {} prefix hits; {} forks, {} block copies, {} refused; {} "
       "steps, {} "
-      "tokens generated, {} computed, {} wasted rows, {} of {} drafts accepted, {} not finite",
+      "tokens generated, {} computed, {} wasted rows, {} of {} drafts accepted, {} not finite; {} transfers, {} turns "
+      "blocked by them",
       num_events(), num_requests, num_cancels, num_preemptions, num_prefix_hits, num_forks, num_blocks_copied,
       num_refused, num_steps, num_tokens_generated, num_tokens_computed, num_wasted_rows, num_drafts_accepted,
-      num_drafts, num_nonfinite);
+      num_drafts, num_nonfinite, num_transfers, num_turns_blocked);
 }
 
 SimulationReport run_simulation(const SimulationOptions& options) { return Simulation(options).run(); }

@@ -1,6 +1,6 @@
 // A simulation of the whole engine over FakeExecutor: random arrivals, cancels at any moment, tight memory, shared
-// prompts, n > 1, priorities, reuse scopes, drafts, logits that are not finite. One thread, virtual clock, one seed: a
-// failure is repeated by its seed.
+// prompts, n > 1, priorities, reuse scopes, drafts, logits that are not finite, transfers of blocks. One thread,
+// virtual clock, one seed: a failure is repeated by its seed.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,7 @@ struct SimulationOptions {
   double cancel_share = 0.15;  // of the requests
   double nonfinite_share = 0;  // of the requests: their logits stop being finite somewhere
   double draft_hit_rate = 0.7;
+  double transfers_per_step = 0.02;  // of the blocks of running sequences; each is open for some steps
   int max_prompt_len = 40;
   int max_tokens = 10;
 };
@@ -39,6 +40,8 @@ struct SimulationReport {
   int64_t num_drafts_accepted = 0;
   int64_t num_nonfinite = 0;
   int64_t num_blocks_copied = 0;
+  int64_t num_transfers = 0;
+  int64_t num_turns_blocked = 0;  // nothing could be scheduled before a transfer was complete
   int64_t num_events() const { return num_requests + num_cancels + num_preemptions + num_prefix_hits; }
   std::string to_string() const;
 };

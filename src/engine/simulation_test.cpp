@@ -62,6 +62,8 @@ TEST_CASE("a million events of the default loop") {
   CHECK(report.num_forks > kNumEvents / 200);
   CHECK(report.num_blocks_copied > kNumEvents / 1000);
   CHECK(report.num_wasted_rows > 0);
+  CHECK(report.num_transfers > kNumEvents / 200);
+  CHECK(report.num_turns_blocked > 0);
 }
 
 TEST_CASE("every combination of loop, chunks and prefix cache") {

@@ -61,11 +61,12 @@ void BlockPool::mark_findable(int32_t block_id) {
 
 int32_t BlockPool::oldest_cached() const { return lru_oldest_; }
 
-void BlockPool::forget_cached(int32_t block_id) {
+void BlockPool::forget(int32_t block_id) {
   Block& block = blocks_[block_id];
-  CHECK(block.ref_count == 0 && block.findable, "block {} has {} references", block_id, block.ref_count);
-  lru_remove(block_id);
+  CHECK(block.findable, "block {} is not findable", block_id);
   block.findable = false;
+  if (block.ref_count > 0) return;
+  lru_remove(block_id);
   free_block_ids_.push_back(block_id);
 }
 

@@ -72,7 +72,7 @@ class BlockPool {
 
   void mark_findable(int32_t block_id);  // a referenced block entered the prefix index
   int32_t oldest_cached() const;         // least recently released; -1 when none
-  void forget_cached(int32_t block_id);  // a cached block left the prefix index: it is free now
+  void forget(int32_t block_id);         // a findable block left the prefix index: it is free when nobody holds it
 
   void check_integrity() const;
 

@@ -29,7 +29,7 @@ BlockLease KvCache::allocate_one() {
     const int32_t block_id = pool_.oldest_cached();
     if (block_id == kNoBlock) return {};
     index_.erase(block_id);
-    pool_.forget_cached(block_id);
+    pool_.forget(block_id);
   }
   return pool_.allocate_free();
 }
@@ -77,10 +77,13 @@ int KvCache::take_cached_prefix(std::span<const int32_t> token_ids, std::string_
 void KvCache::make_findable(SequenceBlocks& blocks, std::span<const int32_t> token_ids, int num_tokens,
                             std::string_view reuse_scope, std::vector<ReplacedBlock>& replaced) {
   if (!enable_prefix_caching_) return;
+  while (blocks.num_findable > 0 && !index_.contains(blocks.leases[blocks.num_findable - 1].block_id())) {
+    --blocks.num_findable;  // forgotten since
+  }
   const int num_full_blocks = num_tokens / kv_block_size_;
   CHECK(num_full_blocks <= blocks.size(), "{} full blocks, the sequence holds {}", num_full_blocks, blocks.size());
   while (blocks.num_findable < num_full_blocks) {
-    const int idx = blocks.num_findable++;
+    const int idx = blocks.num_findable;
     const int32_t parent = idx == 0 ? kNoBlock : blocks.leases[idx - 1].block_id();
     BlockLease& own = blocks.leases[idx];
     const int32_t equal = find_next(parent, token_ids, reuse_scope, idx);
@@ -89,9 +92,42 @@ void KvCache::make_findable(SequenceBlocks& blocks, std::span<const int32_t> tok
                     token_ids.subspan(static_cast<size_t>(idx) * kv_block_size_, kv_block_size_), reuse_scope);
       pool_.mark_findable(own.block_id());
     } else if (equal != own.block_id()) {
+      if (pool_.ref_count(own.block_id()) > 1) return;
       replaced.push_back({idx, std::exchange(own, pool_.lease(equal))});
     }
+    ++blocks.num_findable;
   }
+}
+
+void KvCache::forget_prefix(std::span<const int32_t> token_ids, std::string_view reuse_scope) {
+  if (!enable_prefix_caching_ || static_cast<int>(token_ids.size()) < kv_block_size_) return;
+  const int32_t first = find_next(kNoBlock, token_ids, reuse_scope, 0);
+  if (first == kNoBlock) return;
+  for (const int32_t block_id : index_.subtree(first)) {
+    index_.erase(block_id);
+    pool_.forget(block_id);
+  }
+}
+
+ReleaseTicket KvCache::open_transfer(const SequenceBlocks& blocks, int num_blocks) {
+  CHECK(num_blocks <= blocks.size(), "a transfer of {} blocks, the sequence holds {}", num_blocks, blocks.size());
+  std::vector<BlockLease> leases;
+  for (int i = 0; i < num_blocks; ++i) leases.push_back(blocks.leases[static_cast<size_t>(i)].share());
+  const ReleaseTicket ticket = tickets_.open(ReleaseTickets::Kind::kTransfer);
+  tickets_.keep(ticket, std::move(leases));
+  return ticket;
+}
+
+int KvCache::num_kept() const {
+  int num_blocks = 0;
+  for (const ReleaseTickets::Open& open : tickets_.all()) {
+    if (open.kind == ReleaseTickets::Kind::kStep) {
+      num_blocks += static_cast<int>(open.leases.size());
+    } else {
+      for (const BlockLease& lease : open.leases) num_blocks += pool_.ref_count(lease.block_id()) == 1;
+    }
+  }
+  return num_blocks;
 }
 
 void KvCache::check_integrity() const {

@@ -1,13 +1,16 @@
-// KvCache: the block pool and the prefix index behind one door. What a sequence holds is a SequenceBlocks.
+// KvCache: the block pool, the prefix index and the release tickets behind one door. What a sequence holds is a
+// SequenceBlocks.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kv_cache/block_pool.h"
 #include "kv_cache/prefix_index.h"
+#include "kv_cache/release_tickets.h"
 
 namespace spate {
 
@@ -28,7 +31,7 @@ struct SequenceBlocks {
 // A block of a sequence that was exchanged for an equal one which was findable already.
 struct ReplacedBlock {
   int block_idx = 0;
-  BlockLease old_lease;  // steps in flight may still read it: the caller keeps it until they are collected
+  BlockLease old_lease;  // steps in flight may still read it: the caller keeps it with their ticket
 };
 
 struct PrefixMatch {
@@ -60,9 +63,25 @@ class KvCache {
 
   // Makes the full blocks among the first num_tokens tokens findable. Their contents must be written by steps submitted
   // already, in whose wake all later reads run. Where an equal block is findable already the sequence takes that one,
-  // and its own is appended to `replaced`.
+  // and its own is appended to `replaced`. It keeps its own, and the rest is made findable by a later call, while a
+  // transfer holds that block: who holds a block must hold its parent in the index.
   void make_findable(SequenceBlocks& blocks, std::span<const int32_t> token_ids, int num_tokens,
                      std::string_view reuse_scope, std::vector<ReplacedBlock>& replaced);
+  // The contents of blocks that spell the beginning of token_ids are not to be trusted: none of them is found any more,
+  // nor any block that continues them. Sequences that hold such blocks keep them.
+  void forget_prefix(std::span<const int32_t> token_ids, std::string_view reuse_scope);
+
+  // A step that is submitted. Blocks that it uses are kept with its ticket when a sequence gives them up.
+  ReleaseTicket open_step() { return tickets_.open(ReleaseTickets::Kind::kStep); }
+  // A transfer of the first num_blocks blocks of a sequence. They stay as they are until its ticket is dropped.
+  ReleaseTicket open_transfer(const SequenceBlocks& blocks, int num_blocks);
+  void keep(ReleaseTicket ticket, std::vector<BlockLease>&& leases) { tickets_.keep(ticket, std::move(leases)); }
+  void drop(ReleaseTicket ticket) { tickets_.drop(ticket); }
+  void drop_all_steps() { tickets_.drop_all(ReleaseTickets::Kind::kStep); }
+  const ReleaseTickets& tickets() const { return tickets_; }
+  // About how many blocks become available when all open tickets are dropped: those of steps, and those that nobody but
+  // one transfer holds.
+  int num_kept() const;
 
   void check_integrity() const;
 
@@ -74,6 +93,7 @@ class KvCache {
   const bool enable_prefix_caching_;
   PrefixIndex index_;
   BlockPool pool_;
+  ReleaseTickets tickets_;  // after the pool: it holds leases
 };
 
 }  // namespace spate

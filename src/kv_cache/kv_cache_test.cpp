@@ -1,8 +1,9 @@
-// Goal: a cached prefix is exactly the longest one written, eviction takes the oldest leaf, equal blocks become one.
-// Method: hand-made cases with a block of two tokens, then random sequences that look up, compute, register and
-// release.
+// Goal: a cached prefix is exactly the longest one written, eviction takes the oldest leaf, equal blocks become one, a
+// block under a step or a transfer is given to nobody. Method: hand-made cases with a block of two tokens, then random
+// sequences that look up, compute, register, transfer, forget and release.
 #include "kv_cache/kv_cache.h"
 
+#include <algorithm>
 #include <map>
 
 #include "base/test_support.h"
@@ -102,6 +103,92 @@ TEST_CASE("a block computed twice becomes one, and the other is handed out for l
   CHECK(kv_cache.num_available() == 6);
 }
 
+TEST_CASE("a block that waits for a step and a transfer comes back with the last of them") {
+  for (const bool step_first : {false, true}) {
+    KvCache kv_cache(2, 2, false);
+    SequenceBlocks a;
+    REQUIRE(kv_cache.allocate(a, 2));
+    const ReleaseTicket step = kv_cache.open_step(), transfer = kv_cache.open_transfer(a, 1);
+    kv_cache.keep(step, std::move(a.leases));
+    CHECK(kv_cache.num_available() == 0);
+    CHECK(kv_cache.num_kept() == 2);
+    kv_cache.drop(step_first ? step : transfer);
+    CHECK(kv_cache.num_available() == (step_first ? 1 : 0));
+    CHECK(kv_cache.num_kept() == (step_first ? 1 : 2));
+    kv_cache.drop(step_first ? transfer : step);
+    CHECK(kv_cache.num_available() == 2);
+    CHECK(kv_cache.num_kept() == 0);
+    SequenceBlocks b;
+    REQUIRE(kv_cache.allocate(b, 2));
+    kv_cache.keep(step, std::move(b.leases));  // a ticket that was dropped keeps nothing
+    CHECK(kv_cache.num_available() == 2);
+  }
+}
+
+TEST_CASE("cached blocks under a transfer are not evicted, and leave leaf first afterwards") {
+  KvCache kv_cache(4, 2, true);
+  SequenceBlocks a, b;
+  compute(kv_cache, a, {1, 2, 3, 4}, "");
+  const ReleaseTicket transfer = kv_cache.open_transfer(a, 2);
+  a.clear();
+  CHECK(kv_cache.num_available() == 2);
+  CHECK_FALSE(kv_cache.allocate(b, 3));
+  REQUIRE(kv_cache.allocate(b, 2));
+  CHECK(kv_cache.find_cached_prefix(Tokens{1, 2, 3, 4}, "", 2).num_blocks == 2);
+  kv_cache.drop(transfer);
+  kv_cache.check_integrity();
+  REQUIRE(kv_cache.allocate(b, 1));
+  CHECK(kv_cache.find_cached_prefix(Tokens{1, 2, 3, 4}, "", 2).num_blocks == 1);
+}
+
+TEST_CASE("a block under a transfer is exchanged for an equal one after the transfer") {
+  KvCache kv_cache(8, 2, true);
+  SequenceBlocks a, b;
+  const Tokens tokens{1, 2, 3, 4};
+  compute(kv_cache, a, tokens, "");
+  REQUIRE(kv_cache.allocate(b, 2));  // computed the same in the same step
+  const int32_t own = b.leases[0].block_id();
+  const ReleaseTicket transfer = kv_cache.open_transfer(b, 2);
+  std::vector<ReplacedBlock> replaced;
+  kv_cache.make_findable(b, tokens, 4, "", replaced);
+  CHECK(replaced.empty());
+  CHECK(b.leases[0].block_id() == own);
+  CHECK(b.num_findable == 0);
+  kv_cache.drop(transfer);
+  kv_cache.make_findable(b, tokens, 4, "", replaced);
+  CHECK(replaced.size() == 2);
+  CHECK(b.leases[0].block_id() == a.leases[0].block_id());
+  kv_cache.check_integrity();
+}
+
+TEST_CASE("a forgotten prefix and what continues it is not found, and who holds its blocks may bring them back") {
+  KvCache kv_cache(8, 2, true);
+  SequenceBlocks a, b, c, other;
+  compute(kv_cache, a, {1, 2, 3, 4}, "");
+  compute(kv_cache, b, {1, 2, 5, 6, 7, 8}, "");
+  compute(kv_cache, c, {1, 2, 9, 9}, "");
+  compute(kv_cache, other, {1, 2}, "scope");
+  c.clear();
+  CHECK(kv_cache.pool().num_cached() == 1);
+  kv_cache.forget_prefix(Tokens{1, 2, 3, 4}, "");
+  kv_cache.check_integrity();
+  CHECK(kv_cache.pool().num_cached() == 0);
+  for (const Tokens& tokens : {Tokens{1, 2, 3, 4}, Tokens{1, 2, 5, 6, 7, 8}, Tokens{1, 2, 9, 9}}) {
+    CHECK(kv_cache.find_cached_prefix(tokens, "", 3).num_blocks == 0);
+  }
+  CHECK(kv_cache.find_cached_prefix(Tokens{1, 2}, "scope", 1).num_blocks == 1);
+  a.clear();
+  std::vector<ReplacedBlock> replaced;
+  kv_cache.make_findable(b, Tokens{1, 2, 5, 6, 7, 8}, 6, "", replaced);
+  kv_cache.check_integrity();
+  CHECK(replaced.empty());
+  CHECK(kv_cache.find_cached_prefix(Tokens{1, 2, 5, 6, 7, 8}, "", 3).num_blocks == 3);
+  CHECK(kv_cache.find_cached_prefix(Tokens{1, 2, 3, 4}, "", 2).num_blocks == 1);
+  kv_cache.forget_prefix(Tokens{1}, "");  // shorter than a block: nothing was findable
+  kv_cache.forget_prefix(Tokens{4, 4}, "");
+  CHECK(kv_cache.find_cached_prefix(Tokens{1, 2, 5, 6, 7, 8}, "", 3).num_blocks == 3);
+}
+
 TEST_CASE("random sequences: what is found was written, and everything comes back") {
   const uint64_t seed = test_seed();
   INFO("seed ", seed);
@@ -111,8 +198,23 @@ TEST_CASE("random sequences: what is found was written, and everything comes bac
     KvCache kv_cache(kNumBlocks, 2, true, hash_mask);
     std::map<int32_t, std::pair<std::string, Tokens>> contents;  // block -> scope and all tokens up to its end
     std::vector<SequenceBlocks> held;
+    struct Transfer {
+      ReleaseTicket ticket;
+      std::vector<int32_t> block_ids;
+    };
+    std::vector<Transfer> transfers;
+    const auto is_under_transfer = [&](int32_t block_id) {
+      return std::ranges::any_of(transfers, [&](const Transfer& transfer) {
+        return std::ranges::find(transfer.block_ids, block_id) != transfer.block_ids.end();
+      });
+    };
     int num_hits = 0;
-    for (int i = 0; i < 5000; ++i) {
+    for (int i = 0; i < 10000; ++i) {
+      if (!transfers.empty() && rng.below(4) == 0) {
+        std::swap(transfers[rng.below(transfers.size())], transfers.back());
+        kv_cache.drop(transfers.back().ticket);
+        transfers.pop_back();
+      }
       if (held.size() >= 3 || (!held.empty() && rng.below(3) == 0)) {
         std::swap(held[rng.below(held.size())], held.back());
         held.pop_back();
@@ -128,7 +230,17 @@ TEST_CASE("random sequences: what is found was written, and everything comes bac
         REQUIRE(contents.at(blocks.leases[k].block_id()) == std::pair(scope, prefix));
       }
       num_hits += num_found > 0;
+      if (rng.below(20) == 0) {
+        kv_cache.forget_prefix(tokens, scope);
+        REQUIRE(kv_cache.find_cached_prefix(tokens, scope, max_blocks).num_blocks == 0);
+      }
       if (!kv_cache.allocate(blocks, kv_cache.blocks_for(static_cast<int>(tokens.size())) - num_found)) continue;
+      for (int k = num_found; k < blocks.size(); ++k) REQUIRE_FALSE(is_under_transfer(blocks.leases[k].block_id()));
+      if (rng.below(4) == 0) {
+        const int num_blocks = static_cast<int>(rng.below(blocks.leases.size() + 1));
+        transfers.push_back({kv_cache.open_transfer(blocks, num_blocks), {}});
+        for (int k = 0; k < num_blocks; ++k) transfers.back().block_ids.push_back(blocks.leases[k].block_id());
+      }
       for (int k = num_found; 2 * (k + 1) <= static_cast<int>(tokens.size()); ++k) {
         contents[blocks.leases[k].block_id()] = {scope, Tokens(tokens.begin(), tokens.begin() + 2 * (k + 1))};
       }
@@ -140,6 +252,8 @@ TEST_CASE("random sequences: what is found was written, and everything comes bac
     }
     CHECK(num_hits > 500);
     held.clear();
+    kv_cache.check_integrity();
+    for (const Transfer& transfer : transfers) kv_cache.drop(transfer.ticket);
     kv_cache.check_integrity();
     CHECK(kv_cache.num_available() == kNumBlocks);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -77,6 +78,26 @@ void PrefixIndex::erase(int32_t block_id) {
   entry.present = false;
   entry.reuse_scope.clear();
   --size_;
+}
+
+std::vector<int32_t> PrefixIndex::subtree(int32_t block_id) const {
+  constexpr int kOutside = -1, kUnknown = -2;
+  std::vector<int> depths(entries_.size(), kUnknown);  // below block_id
+  depths[block_id] = 0;
+  std::vector<int32_t> path, found;
+  for (int32_t start = 0; start < static_cast<int32_t>(entries_.size()); ++start) {
+    if (!entries_[start].present) continue;
+    path.clear();
+    int32_t ancestor = start;
+    for (; ancestor != kNoBlock && depths[ancestor] == kUnknown; ancestor = entries_[ancestor].parent_block_id) {
+      path.push_back(ancestor);
+    }
+    int depth = ancestor == kNoBlock ? kOutside : depths[ancestor];
+    for (; !path.empty(); path.pop_back()) depths[path.back()] = depth == kOutside ? kOutside : ++depth;
+    if (depths[start] != kOutside) found.push_back(start);
+  }
+  std::ranges::sort(found, std::greater(), [&](int32_t id) { return depths[id]; });
+  return found;
 }
 
 void PrefixIndex::check_integrity() const {

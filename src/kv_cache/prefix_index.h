@@ -30,6 +30,8 @@ class PrefixIndex {
   void insert(int32_t block_id, int32_t parent_block_id, std::span<const int32_t> token_ids,
               std::string_view reuse_scope);
   void erase(int32_t block_id);  // must have no children
+  // The block and all that continue it, each behind those that continue it. Looks at every block.
+  std::vector<int32_t> subtree(int32_t block_id) const;
 
   int size() const { return size_; }
   bool contains(int32_t block_id) const { return entries_[block_id].present; }

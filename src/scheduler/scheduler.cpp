@@ -85,7 +85,7 @@ void Scheduler::finish(Sequence& seq) {
 void Scheduler::leave_row(Sequence& seq) {
   running_.erase(std::ranges::lower_bound(running_, &seq, ByKey{}));
   free_rows_.push_back(std::exchange(seq.row, -1));
-  keep_until_collected(std::move(seq.blocks.leases), seq.last_step_id);
+  kv_cache_.keep(seq.last_step, std::move(seq.blocks.leases));
   seq.blocks.clear();
   seq.replaced_block_idxs.clear();
   seq.num_computed_tokens = 0;
@@ -98,16 +98,6 @@ void Scheduler::preempt(Sequence& seq) {
   seq.num_estimated_cached = 0;
   waiting_.insert(&seq);
   ++stats_.num_preemptions;
-}
-
-void Scheduler::keep_until_collected(std::vector<BlockLease>&& leases, uint64_t step_id) {
-  if (step_id <= retired_step_id_) {
-    release_in_reverse(leases);
-  } else if (!leases.empty()) {
-    num_pending_blocks_ += static_cast<int>(leases.size());
-    pending_releases_.push_back({step_id, std::move(leases)});
-  }
-  leases.clear();
 }
 
 void Scheduler::retire_step(const ScheduledStep& step, std::span<const int32_t> num_accepted, double device_seconds) {
@@ -128,12 +118,7 @@ void Scheduler::retire_step(const ScheduledStep& step, std::span<const int32_t> 
     take_back_drafts(seq, scheduled.num_drafts - num_accepted[sampled_idx]);
   }
   pacer_.record(num_decode_tokens, step.num_tokens - num_decode_tokens, device_seconds);
-  std::erase_if(pending_releases_, [this](PendingRelease& pending) {
-    if (pending.step_id > retired_step_id_) return false;
-    num_pending_blocks_ -= static_cast<int>(pending.leases.size());
-    release_in_reverse(pending.leases);
-    return true;
-  });
+  kv_cache_.drop(step.ticket);
 }
 
 // The sequence's bounds were too high by so many tokens. Blocks beyond the new bound hold rejected drafts at most, and
@@ -153,9 +138,7 @@ void Scheduler::append_token(Sequence& seq, int32_t token_id) {
 
 void Scheduler::abandon_steps() {
   retired_step_id_ = next_step_id_ - 1;
-  for (PendingRelease& pending : pending_releases_) release_in_reverse(pending.leases);
-  pending_releases_.clear();
-  num_pending_blocks_ = 0;
+  kv_cache_.drop_all_steps();
 }
 
 // --- one step ---
@@ -163,6 +146,7 @@ void Scheduler::abandon_steps() {
 void Scheduler::schedule_step(ScheduledStep& step) {
   step.clear();
   step.step_id = next_step_id_;
+  step.ticket = kv_cache_.open_step();
   budget_ = config_.max_num_batched_tokens;
   admissions_closed_ = false;
   make_room_for_priority();
@@ -173,7 +157,8 @@ void Scheduler::schedule_step(ScheduledStep& step) {
   } else {
     schedule_whole_prompts(step);
   }
-  if (!step.empty()) commit_step(step);
+  if (step.empty()) return kv_cache_.drop(step.ticket);
+  commit_step(step);
 }
 
 // A waiting sequence of higher priority takes the place of the running ones with the largest keys, unless even all
@@ -181,7 +166,7 @@ void Scheduler::schedule_step(ScheduledStep& step) {
 void Scheduler::make_room_for_priority() {
   if (waiting_.empty() || running_.empty()) return;
   const Sequence& first = **waiting_.begin();
-  int num_obtainable = kv_cache_.num_available() + num_pending_blocks_;
+  int num_obtainable = kv_cache_.num_available() + kv_cache_.num_kept();
   for (const Sequence* seq : running_) {
     if (seq->key.priority > first.key.priority) num_obtainable += seq->blocks.size();
   }
@@ -225,8 +210,8 @@ bool Scheduler::extend_blocks(Sequence& seq) {
   if (num_missing <= 0) return true;
   while (!kv_cache_.allocate(seq.blocks, num_missing)) {
     if (drop_fork_blocks_of_another(nullptr)) continue;
-    if (kv_cache_.num_available() + num_pending_blocks_ >= num_missing)
-      return false;  // they come back with a step in flight
+    // They come back with a step in flight or with a transfer.
+    if (kv_cache_.num_available() + kv_cache_.num_kept() >= num_missing) return false;
     Sequence& victim = *running_.back();
     preempt(victim);
     admissions_closed_ = true;
@@ -322,7 +307,7 @@ void Scheduler::commit_step(ScheduledStep& step) {
     if (scheduled.sample) seq.max_pending_tokens += 1 + scheduled.num_drafts;
     seq.row_has_sampled |= scheduled.sample;
     ++seq.num_steps_in_flight;
-    seq.last_step_id = step.step_id;
+    seq.last_step = step.ticket;
     step.num_tokens += scheduled.query_len;
     if (seq.row_is_new) step.new_rows.push_back(scheduled);
     add_block_updates(seq, step);
@@ -362,7 +347,7 @@ void Scheduler::make_findable(Sequence& seq) {
     seq.replaced_block_idxs.push_back(replaced.block_idx);
     old_leases.push_back(std::move(replaced.old_lease));
   }
-  keep_until_collected(std::move(old_leases), seq.last_step_id);
+  kv_cache_.keep(seq.last_step, std::move(old_leases));
 }
 
 // --- starting a sequence ---
@@ -381,17 +366,17 @@ int Scheduler::num_blocks_needed(const Sequence& seq) const {
   return kv_cache_.blocks_for(num_tokens) - num_shared + (running_.empty() ? 0 : watermark_);
 }
 
-// Whether a row and enough blocks are there for a waiting sequence; with count_pending also those that come back with
-// the steps in flight.
-bool Scheduler::fits(const Sequence& seq, bool count_pending) const {
-  const int num_available = kv_cache_.num_available() + (count_pending ? num_pending_blocks_ : 0);
+// Whether a row and enough blocks are there for a waiting sequence; with count_kept also those that come back with the
+// steps in flight and the transfers.
+bool Scheduler::fits(const Sequence& seq, bool count_kept) const {
+  const int num_available = kv_cache_.num_available() + (count_kept ? kv_cache_.num_kept() : 0);
   return !free_rows_.empty() && num_available >= num_blocks_needed(seq);
 }
 
 // Gives a waiting sequence a row and blocks for all its tokens. False closes admissions for this step.
 bool Scheduler::admit(Sequence& seq, int max_query_len, ScheduledStep& step) {
   bool admitted = try_admit(seq, max_query_len, step);
-  // With nothing running, blocks kept for sharing are all that can be in the way.
+  // With nothing running, blocks kept for sharing and transfers are all that can be in the way.
   while (!admitted && running_.empty() && drop_fork_blocks_of_another(nullptr))
     admitted = try_admit(seq, max_query_len, step);
   if (!admitted) admissions_closed_ = true;
@@ -444,7 +429,7 @@ bool Scheduler::try_admit(Sequence& seq, int max_query_len, ScheduledStep& step)
   }
   if (fork) {
     ++stats_.num_forks;
-    group.fork_step_id = step.step_id;
+    group.fork_step = step.ticket;
     drop_unused_fork_blocks(group);
   }
   return true;
@@ -485,7 +470,7 @@ void Scheduler::share_prompt(SequenceGroup& group) {
   if (!any) return;
   const int num_blocks = kv_cache_.blocks_for(leader.prompt_len - 1);
   for (int i = 0; i < num_blocks; ++i) group.fork_blocks.push_back(leader.blocks.leases[i].share());
-  group.fork_step_id = leader.last_step_id;
+  group.fork_step = leader.last_step;
   fork_groups_.push_back(&group);
 }
 
@@ -514,7 +499,7 @@ bool Scheduler::drop_fork_blocks_of_another(const SequenceGroup* group) {
 }
 
 void Scheduler::drop_fork_blocks(SequenceGroup& group) {
-  keep_until_collected(std::move(group.fork_blocks), group.fork_step_id);
+  kv_cache_.keep(group.fork_step, std::move(group.fork_blocks));
   group.fork_blocks.clear();
   std::erase(fork_groups_, &group);
 }

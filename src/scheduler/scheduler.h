@@ -39,6 +39,7 @@ struct ScheduledSeq {
 // What runs in one step and what the device must be told for it. Reused; keeps its memory.
 struct ScheduledStep {
   uint64_t step_id = 0;
+  ReleaseTicket ticket;
   int num_tokens = 0;
   std::vector<ScheduledSeq> seqs;
   std::vector<ScheduledSeq> new_rows;  // these of seqs enter their row with this step
@@ -58,7 +59,8 @@ struct SchedulerStats {
 };
 
 // One per engine, engine thread only. Groups are owned by the caller and must outlive their steps in flight.
-// Blocks that a sequence gives up are kept until the steps that use them are collected.
+// Blocks that a sequence gives up return to the pool when the steps that use them are collected and the transfers that
+// read them are complete.
 class Scheduler {
  public:
   // hash_mask: tests make the prefix index's hashes collide with it.
@@ -82,6 +84,14 @@ class Scheduler {
   // No step in flight will be collected: the executor has failed.
   void abandon_steps();
 
+  // The first num_blocks blocks of a running sequence stay as they are until the ticket is dropped.
+  ReleaseTicket open_transfer(const Sequence& seq, int num_blocks) {
+    return kv_cache_.open_transfer(seq.blocks, num_blocks);
+  }
+  void complete_transfer(ReleaseTicket ticket) { kv_cache_.drop(ticket); }
+  // What the sequence has computed is not to be trusted: nobody finds its blocks by prefix any more.
+  void forget_prefix(const Sequence& seq) { kv_cache_.forget_prefix(seq.tokens(), seq.group->request.reuse_scope); }
+
   int num_running() const { return static_cast<int>(running_.size()); }
   int num_waiting() const { return static_cast<int>(waiting_.size()) + num_parked_; }
   bool idle() const { return running_.empty() && waiting_.empty() && num_parked_ == 0; }
@@ -94,10 +104,6 @@ class Scheduler {
  private:
   struct ByKey {
     bool operator()(const Sequence* a, const Sequence* b) const { return a->key < b->key; }
-  };
-  struct PendingRelease {
-    uint64_t step_id;
-    std::vector<BlockLease> leases;
   };
   struct PrefillCandidate {
     Sequence* seq;
@@ -122,12 +128,11 @@ class Scheduler {
   void take_back_drafts(Sequence& seq, int num_rejected);
   bool extend_blocks(Sequence& seq);
   int num_blocks_needed(const Sequence& seq) const;
-  bool fits(const Sequence& seq, bool count_pending) const;
+  bool fits(const Sequence& seq, bool count_kept) const;
   bool admit(Sequence& seq, int max_query_len, ScheduledStep& step);
   bool try_admit(Sequence& seq, int max_query_len, ScheduledStep& step);
   void preempt(Sequence& seq);
   void leave_row(Sequence& seq);
-  void keep_until_collected(std::vector<BlockLease>&& leases, uint64_t step_id);
   void make_findable(Sequence& seq);
 
   // Groups of n > 1.
@@ -150,8 +155,6 @@ class Scheduler {
   std::vector<int> free_rows_;
   std::vector<SequenceGroup*> fork_groups_;  // that have fork_blocks
 
-  std::vector<PendingRelease> pending_releases_;
-  int num_pending_blocks_ = 0;
   uint64_t next_step_id_ = 1;
   uint64_t retired_step_id_ = 0;
 

@@ -36,13 +36,11 @@ void Scheduler::check_integrity() const {
     CHECK(!group->fork_blocks.empty() && group->leader == nullptr);
     for (const BlockLease& lease : group->fork_blocks) ++num_leases[lease.block_id()];
   }
-  int num_pending = 0;
-  for (const PendingRelease& pending : pending_releases_) {
-    CHECK(pending.step_id > retired_step_id_ && pending.step_id < next_step_id_);
-    num_pending += static_cast<int>(pending.leases.size());
-    for (const BlockLease& lease : pending.leases) ++num_leases[lease.block_id()];
+  const ReleaseTickets& tickets = kv_cache_.tickets();
+  CHECK(tickets.num_open(ReleaseTickets::Kind::kStep) == static_cast<int>(next_step_id_ - 1 - retired_step_id_));
+  for (const ReleaseTickets::Open& open : tickets.all()) {
+    for (const BlockLease& lease : open.leases) ++num_leases[lease.block_id()];
   }
-  CHECK(num_pending == num_pending_blocks_);
   for (int32_t block_id = 0; block_id < config_.num_kv_blocks; ++block_id) {
     CHECK(num_leases[block_id] == kv_cache_.pool().ref_count(block_id), "block {} has {} leases, {} are known",
           block_id, kv_cache_.pool().ref_count(block_id), num_leases[block_id]);

@@ -372,5 +372,49 @@ TEST_CASE("blocks given up wait for the step that uses them") {
   CHECK(h.scheduler.kv_cache().pool().num_referenced() == 0);
 }
 
+TEST_CASE("a prompt waits for the blocks that a transfer reads") {
+  EngineConfig config = config_of(2, 32, 4);
+  config.enable_prefix_caching = false;
+  Harness h(config);
+  SequenceGroup& group = h.add(12, 4);
+  CHECK(h.run() == Tokens{{0, 12}});
+  const ReleaseTicket transfer = h.scheduler.open_transfer(*group.seqs[0], 3);
+  h.scheduler.finish(*group.seqs[0]);
+  h.add(8, 2);
+  CHECK(h.run() == Tokens{});
+  CHECK(h.scheduler.kv_cache().num_available() == 1);
+  h.scheduler.complete_transfer(transfer);
+  CHECK(h.run() == Tokens{{1, 8}});
+}
+
+TEST_CASE("a running sequence sits out for blocks that a transfer brings back, and nobody is preempted") {
+  EngineConfig config = config_of(2, 32, 5);
+  config.enable_prefix_caching = false;
+  Harness h(config);
+  h.add(8, 8);
+  SequenceGroup& ended = h.add(8, 8);
+  CHECK(h.run() == Tokens{{0, 8}, {1, 8}});
+  const ReleaseTicket transfer = h.scheduler.open_transfer(*ended.seqs[0], 2);
+  h.scheduler.finish(*ended.seqs[0]);
+  for (int i = 0; i < 4; ++i) CHECK(h.run() == Tokens{{0, 1}});
+  for (int i = 0; i < 3; ++i) CHECK(h.run() == Tokens{});  // token 13 needs a fourth block
+  CHECK(h.scheduler.num_running() == 1);
+  CHECK(h.scheduler.stats().num_preemptions == 0);
+  h.scheduler.complete_transfer(transfer);
+  CHECK(h.run() == Tokens{{0, 1}});
+}
+
+TEST_CASE("a prefix that was forgotten is computed again") {
+  Harness h(config_of(4, 32, 64));
+  SequenceGroup& group = h.add(12, 4, 0, 1, 1);
+  CHECK(h.run() == Tokens{{0, 12}});
+  h.scheduler.forget_prefix(*group.seqs[0]);
+  h.scheduler.finish(*group.seqs[0]);
+  h.add(12, 4, 0, 1, 1);
+  CHECK(h.run() == Tokens{{1, 12}});
+  h.add(12, 4, 0, 1, 1);
+  CHECK(h.run() == Tokens{{1, 1}, {2, 4}});
+}
+
 }  // namespace
 }  // namespace spate

@@ -47,7 +47,7 @@ struct Sequence {
   int num_computed_tokens = 0;
   int max_pending_tokens = 0;  // that steps in flight sample: 1 + num_drafts each
   int num_steps_in_flight = 0;
-  uint64_t last_step_id = 0;  // the latest step that uses its blocks
+  ReleaseTicket last_step;  // the latest step that uses its blocks
   int row = -1;
   bool row_has_sampled = false;  // since it entered its row: the executor may have proposed drafts behind it
   int num_estimated_cached = 0;  // prompt tokens found by prefix when it arrived: a guess, for the order of prefills
@@ -89,7 +89,7 @@ struct SequenceGroup {
   Sequence* leader = nullptr;  // while others are parked behind it
   std::vector<BlockLease>
       fork_blocks;            // of the prompt's first prompt_len - 1 tokens, while sequences wait to share them
-  uint64_t fork_step_id = 0;  // the latest step that writes or copies them
+  ReleaseTicket fork_step;    // the latest step that writes or copies them
 };
 
 inline std::span<const int32_t> Sequence::tokens() const {

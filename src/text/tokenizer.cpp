@@ -19,8 +19,7 @@ Status TokenizerParts::add_token(AddedToken token) {
   }
   token.id = vocabulary.find(token.content);
   if (token.id == kNoToken) {
-    const auto num_model_tokens = static_cast<int64_t>(vocabulary.num_tokens());
-    next_added_id_ = std::max(next_added_id_, num_model_tokens);
+    next_added_id_ = std::max(next_added_id_, first_added_id.value_or(static_cast<int64_t>(vocabulary.num_tokens())));
     if (next_added_id_ > kMaxTokenId)
       return data_loss("added token '{}' would get id {}", token.content, next_added_id_);
     token.id = static_cast<int32_t>(next_added_id_++);

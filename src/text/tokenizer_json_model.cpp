@@ -1,3 +1,9 @@
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <string>
+
 #include "base/log.h"
 #include "text/bpe_model.h"
 #include "text/tokenizer_json.h"
@@ -92,6 +98,30 @@ Status parse_bpe(object from, TokenizerParts& parts) {
   return ok_status();
 }
 
+// A number of a JSON text as the `tokenizers` library reads it: the digits as a whole number, then times or divided by
+// a power of ten, which is up to one unit in the last place away from the nearest double. Scores of whole texts tie
+// often ("aaaaaaa" of "a" and "aaaaa"), and the last bit decides. Digits are those of the shortest text of `number`,
+// which is what JSON writers emit.
+double as_tokenizers_reads(double number) {
+  std::array<char, 32> buffer;
+  const char* end =
+      std::to_chars(buffer.data(), buffer.data() + buffer.size(), std::abs(number), std::chars_format::scientific).ptr;
+  const std::string_view text(buffer.data(), static_cast<size_t>(end - buffer.data()));  // "9.294690902562909e+00"
+  const size_t mark = std::min(text.find('e'), text.size() - 1);
+  const std::string_view mantissa = text.substr(0, mark);
+  int exponent = 0;
+  std::from_chars(text.data() + mark + (text[mark + 1] == '+' ? 2 : 1), end, exponent);
+  uint64_t digits = 0;
+  for (const char c : mantissa) digits = c == '.' ? digits : digits * 10 + static_cast<uint64_t>(c - '0');
+  if (mantissa.size() > 2) exponent -= static_cast<int>(mantissa.size()) - 2;
+  const std::string power_text = fmt::format("1e{}", std::abs(exponent));
+  double power = 0;
+  const auto parsed = std::from_chars(power_text.data(), power_text.data() + power_text.size(), power);
+  if (parsed.ec != std::errc()) return number;  // beyond 10^308
+  const auto whole = static_cast<double>(digits);
+  return std::copysign(exponent < 0 ? whole / power : whole * power, number);
+}
+
 // [["token", score], ...]; the index is the id.
 Status parse_unigram(object from, TokenizerParts& parts) {
   constexpr std::string_view kWhere = "model Unigram";
@@ -105,8 +135,9 @@ Status parse_unigram(object from, TokenizerParts& parts) {
       return data_loss("{}: vocab[{}] is not [token, score]", kWhere, scores.size());
     }
     RETURN_IF_ERROR(parts.vocabulary.add(token, static_cast<int64_t>(scores.size())));
-    scores.push_back(score);
+    scores.push_back(as_tokenizers_reads(score));
   }
+  parts.first_added_id = static_cast<int64_t>(scores.size());
   int64_t unk_id = kNoToken;
   if (element value; from["unk_id"].get(value) == simdjson::SUCCESS && !value.is_null()) {
     if (value.get(unk_id) != simdjson::SUCCESS || unk_id < 0 || unk_id >= static_cast<int64_t>(scores.size())) {

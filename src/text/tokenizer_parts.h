@@ -26,6 +26,9 @@ struct TokenizerParts {
   PostProcessor post_processor;
   TokenDecoder decoder;
   std::vector<AddedToken> added_tokens;  // ids are set; one a content
+  // The id of the first added token that the model lacks; empty: the number of the model's strings. A Unigram list may
+  // hold a string twice, and then counts both.
+  std::optional<int64_t> first_added_id;
   std::optional<SpecialToken> bos_token, eos_token, unk_token, pad_token;
   std::vector<ChatTemplateSource> chat_templates;
 

@@ -138,6 +138,20 @@ TEST_CASE("tokenizer: the tiny model by hand") {
   CHECK(tokenizer->decode(std::vector<int32_t>{0, 5, 1}, false) == "<s> a</s>");
 }
 
+// Ids of `tokenizers` 0.23.
+TEST_CASE("tokenizer: a Unigram vocabulary: ties of scores, a string twice") {
+  // Of "a" and "aaaaa" every order has the same score but for its last bit, and the library reads -9.294690902562909
+  // as -9.294690902562907.
+  const auto ties = make(R"({"model":{"type":"Unigram","unk_id":0,"vocab":[
+      ["<unk>",0.0],["a",-3.3044682611446534],["aaaaa",-9.294690902562909]]}})");
+  CHECK(ties->encode("aaaaaaa") == std::vector<int32_t>{1, 1, 2});
+  // The added token follows the list of four, not the three strings.
+  const auto twice = make(R"({"added_tokens":[{"id":4,"content":"new"}],"model":{"type":"Unigram","unk_id":0,"vocab":[
+      ["<unk>",0.0],["a",-1.0],["b",-2.0],["a",-3.0]]}})");
+  CHECK(twice->encode("newba") == std::vector<int32_t>{4, 2, 3});
+  CHECK(twice->vocab_size() == 5);
+}
+
 TEST_CASE("incremental decoding: characters come whole, the prompt decides about the first space") {
   const auto tokenizer = make(kTiny);
   IncrementalDecoder fresh(*tokenizer);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "base/check.h"
@@ -123,6 +124,36 @@ QuantizedHostRows multiplied_out(const QuantizedRows& rows, const WeightSpec& sp
     }
   }
   return out;
+}
+
+struct MatrixPlace {
+  int64_t row = 0, column = 0;
+};
+
+// Of the first element all of whose exponent bits are set.
+template <typename Bits>
+std::optional<MatrixPlace> find_exponent(const Tensor& rows, Bits exponent) {
+  const auto is_set = [exponent](Bits bits) { return (bits & exponent) == exponent; };
+  for (int64_t i = 0; i < rows.dim(0); ++i) {
+    const Bits* row = static_cast<const Bits*>(rows.raw()) + i * rows.stride(0);
+    bool has_any = false;  // no branch for each element: of a matrix without such values it is the whole cost
+    for (int64_t k = 0; k < rows.dim(1); ++k) has_any |= is_set(row[k]);
+    if (has_any) return MatrixPlace{.row = i, .column = std::find_if(row, row + rows.dim(1), is_set) - row};
+  }
+  return std::nullopt;
+}
+
+std::optional<MatrixPlace> find_nonfinite(const Tensor& rows) {
+  switch (rows.dtype()) {
+    case DType::kF32:
+      return find_exponent<uint32_t>(rows, 0x7f800000u);
+    case DType::kF16:
+      return find_exponent<uint16_t>(rows, 0x7c00u);
+    case DType::kBf16:
+      return find_exponent<uint16_t>(rows, 0x7f80u);
+    default:
+      CHECK(false, "rows of {}", dtype_name(rows.dtype()));
+  }
 }
 
 }  // namespace
@@ -260,6 +291,14 @@ void row_to_float(const Tensor& rows, int64_t row, float* out) {
     default:
       CHECK(false, "rows of {}", dtype_name(rows.dtype()));
   }
+}
+
+Status check_finite(const Tensor& rows, std::string_view name, int64_t first_row, int64_t first_column) {
+  const std::optional<MatrixPlace> place = find_nonfinite(rows);
+  if (!place) return ok_status();
+  return data_loss(
+      "{} [{}, {}] is NaN or infinite, which no integer format holds: the file is damaged, or the model is", name,
+      first_row + place->row, first_column + place->column);
 }
 
 void quantize_activations(const float* x, int64_t width, int64_t group_width, int8_t* codes, float* scales) {

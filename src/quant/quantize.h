@@ -6,7 +6,9 @@
 
 #include <cmath>
 #include <cstdint>
+#include <string_view>
 
+#include "base/status.h"
 #include "base/tensor.h"
 #include "quant/weight_format.h"
 
@@ -71,6 +73,11 @@ HostTensor dequantize_rows(const QuantizedRows& rows);  // [n, in_features] f32
 // two-level scales to those of groups, and from whole rows to two levels), and offsets when they are needed; from two
 // levels to whole rows of int8 too. Else dequantised and quantised again.
 QuantizedHostRows convert_rows(const QuantizedRows& rows, const WeightSpec& spec);
+
+// Codes hold no NaN or infinity: quantised, they would become some number, where floats show them in the logits. An
+// error names the first such element of rows [n, width] of f32, f16 or bf16 as "name [row, column]", counted from
+// (first_row, first_column).
+Status check_finite(const Tensor& rows, std::string_view name, int64_t first_row = 0, int64_t first_column = 0);
 
 // The rows [n, width] of f32, f16 or bf16 as f32.
 void row_to_float(const Tensor& rows, int64_t row, float* out);

@@ -210,6 +210,7 @@ Status Run::write_outside_layers() {
       ASSIGN_OR_RETURN(const Tensor rows, checkpoint_->rows(entry, 0, entry.shape[0], scratch));
       HostTensor w(DType::kF32, {entry.shape[0], entry.shape[1]});
       for (int64_t i = 0; i < w.view().dim(0); ++i) row_to_float(rows, i, w.view().rows(i, i + 1).data<float>());
+      RETURN_IF_ERROR(check_finite(w, entry.name));
       const CodedMatrix matrix = round_to_nearest(vocabulary_format_, w);
       RETURN_IF_ERROR(write_packed_matrix(*writer_, module_of(entry.name), matrix));
       RETURN_IF_ERROR(report(module_of(entry.name), w, decode(matrix), InputStatistics(0, 1, false)));
@@ -289,6 +290,7 @@ Result<std::vector<InputStatistics>> Run::observe(const LayerSource& source) {
 
 Result<CodedMatrix> Run::quantize(const Product::Matrix& matrix, const Tensor& w, const InputStatistics& input,
                                   const GptqFactor* factor) const {
+  RETURN_IF_ERROR(check_finite(w, matrix.name + ".weight"));
   if (factor != nullptr) return factor->quantize(format_, w);
   // Clipping is chosen by the loss of one matrix, which does not show what it does to scores.
   if (options_.method == QuantizeMethod::kRtn || matrix.feeds_scores) return round_to_nearest(format_, w);

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <tuple>
 
 #include "backend/cpu/cpu_device.h"
@@ -316,6 +317,20 @@ TEST_CASE("what cannot be quantised is refused, and nothing is left") {
       std::string::npos);
   CHECK(error({.spec = integer_spec(Codes::kInt4, 64), .calibration = {{1, 99999999}}})
             .find("calibration token 99999999") != std::string::npos);
+  for (const char* name : {"model.layers.1.mlp.down_proj.weight", "model.embed_tokens.weight"}) {
+    const ModelCopy damaged("llama_plain");
+    const fs::path weights = damaged.path() / "model.safetensors";
+    const auto position = static_cast<std::streamoff>(Checkpoint::open(weights)->find(name)->offset) + 3 * 4;
+    const float nan = NAN;
+    std::fstream file(weights, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(position).write(reinterpret_cast<const char*>(&nan), sizeof(nan));
+    file.close();
+    const QuantizeOptions options{.spec = integer_spec(Codes::kInt8), .quantize_vocabulary = true};
+    const auto report = quantize_model(damaged.path(), dir.path() / "out", *device, options);
+    REQUIRE(!report.ok());
+    CHECK(report.status().message().find(std::string(name) + " [0, 3] is NaN or infinite") != std::string::npos);
+    CHECK(fs::is_empty(dir.path()));
+  }
 }
 
 }  // namespace

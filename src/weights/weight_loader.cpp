@@ -133,8 +133,8 @@ bool WeightLoader::is_ignored(const std::string& name) const {
 std::optional<std::string> WeightLoader::cut_group(const TensorEntry& entry, const MatrixSlice& slice) const {
   const int64_t group = entry.quantized->tile.columns, end = slice.columns.begin + slice.columns.count;
   if (group == 0 || (slice.columns.begin % group == 0 && (end % group == 0 || end == slice.full_columns))) return {};
-  return fmt::format("{}: columns [{}, {}) of a rank cut a group of {}; use a smaller --tensor-parallel-size", slice.name,
-                     slice.columns.begin, end, group);
+  return fmt::format("{}: columns [{}, {}) of a rank cut a group of {}; use a smaller --tensor-parallel-size",
+                     slice.name, slice.columns.begin, end, group);
 }
 
 std::vector<std::string> WeightLoader::coverage_problems() const {
@@ -234,6 +234,9 @@ Status WeightLoader::fill_quantized(const WeightSource& source, const TensorEntr
     const RowPlace place = place_of(slice, row);
     ASSIGN_OR_RETURN(const QuantizedHostRows rows, source.quantized_rows(entry, row, piece_end));
     const QuantizedRows columns = rows.view().columns(slice.columns.begin, slice.columns.begin + slice.columns.count);
+    const int64_t first_group = columns.spec.has_groups() ? slice.columns.begin / columns.spec.tile.columns : 0;
+    RETURN_IF_ERROR(check_finite(columns.scales, "the scale", row, first_group));
+    if (columns.offsets.defined()) RETURN_IF_ERROR(check_finite(columns.offsets, "the offset", row, first_group));
     if (!spec.has_integer_codes()) {
       RETURN_IF_ERROR(device_->pack_rows(*slice.weight, place, dequantize_rows(columns)));
     } else if (columns.spec.stores_as(spec)) {
@@ -255,6 +258,9 @@ Status WeightLoader::fill(const WeightSource& source, const TensorEntry& entry, 
     const int64_t piece_end = std::min(end, row + piece);
     ASSIGN_OR_RETURN(const Tensor rows, source.rows(entry, row, piece_end, scratch));
     const Tensor columns = rows.columns(slice.columns.begin, slice.columns.begin + slice.columns.count);
+    if (slice.weight->desc().spec.has_integer_codes()) {
+      RETURN_IF_ERROR(check_finite(columns, "the element", row, slice.columns.begin));
+    }
     RETURN_IF_ERROR(device_->pack_rows(*slice.weight, place_of(slice, row), columns));
     source.release(entry, row, piece_end);
   }

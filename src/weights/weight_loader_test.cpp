@@ -6,6 +6,7 @@
 //          end, whose packed weights are row-major.
 #include "weights/weight_loader.h"
 
+#include <cmath>
 #include <map>
 
 #include "backend/reference/reference_device.h"
@@ -33,6 +34,12 @@ class MemorySource final : public WeightSource {
     entry.offset = entries_.size();
     entries_.push_back(entry);
     values_[name] = std::move(values);
+  }
+  void set(const std::string& name, int64_t i, float value) {
+    const Tensor& values = values_.at(name).view();
+    if (values.dtype() == DType::kF32) values.data<float>()[i] = value;
+    if (values.dtype() == DType::kBf16) values.data<Bf16>()[i] = Bf16::from_float(value);
+    if (values.dtype() == DType::kF16) values.data<F16>()[i] = F16::from_float(value);
   }
   const std::vector<TensorEntry>& entries() const override { return entries_; }
   const TensorEntry* find(std::string_view name) const override {
@@ -114,6 +121,33 @@ TEST_CASE("a matrix of several pieces is complete") {
   for (int64_t r = 0; r < rows; ++r)
     num_wrong += f.at(weight, r, r % columns) != static_cast<float>(r * columns + r % columns);
   CHECK(num_wrong == 0);
+}
+
+TEST_CASE("a value that is not finite is not quantised away") {
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
+    for (const float value : {NAN, INFINITY, -INFINITY}) {
+      Fixture f;
+      MemorySource source;
+      source.add("w", dtype, {4, 64});
+      source.set("w", 2 * 64 + 35, value);
+      // Rows [1, 4), columns [32, 64): the message counts from the checkpoint's corner.
+      const auto load = [&](const WeightSpec& spec) {
+        PackedWeight weight = f.device->create_weight({.out_features = 3, .in_features = 32, .spec = spec}).value();
+        WeightLoader loader(f.device.get());
+        loader.add(WeightLoader::MatrixSlice{"w", 4, 64, {1, 3}, {32, 32}, &weight, 0});
+        return loader.load(source);
+      };
+      INFO(dtype_name(dtype), " ", value);
+      CHECK(load({.codes = Codes::kF32}).ok());  // there it shows in the logits
+      for (const WeightSpec& spec : {integer_spec(Codes::kInt8), integer_spec(Codes::kInt4, 32, false, true)}) {
+        const Status status = load(spec);
+        CHECK(status.code() == StatusCode::kDataLoss);
+        CHECK(says(status, "w: the element [2, 35] is NaN or infinite"));
+      }
+      source.set("w", 2 * 64 + 35, dtype == DType::kF16 ? 65504.0f : 1e30f);
+      CHECK(load(integer_spec(Codes::kInt8)).ok());
+    }
+  }
 }
 
 TEST_CASE("all problems of a checkpoint are listed at once, before anything is filled") {

@@ -25,10 +25,20 @@ int64_t read_group_size(JsonFields& fields, std::string_view key, int64_t otherw
   return group_size <= 0 ? 0 : group_size;
 }
 
-void require_one_of(JsonFields& fields, std::string_view key, std::initializer_list<std::string_view> allowed) {
+std::string lower_case(JsonFields& fields, std::string_view key) {
   std::string value;
   fields.read(key, value);
   std::transform(value.begin(), value.end(), value.begin(), [](unsigned char c) { return std::tolower(c); });
+  return value;
+}
+
+// Of two spellings of a key: where both are there, the older one counts, as in transformers.
+std::string_view older_key_of(const JsonFields& fields, std::string_view older, std::string_view newer) {
+  return fields.has(older) ? older : newer;
+}
+
+void require_one_of(JsonFields& fields, std::string_view key, std::initializer_list<std::string_view> allowed) {
+  const std::string value = lower_case(fields, key);
   if (value.empty() || std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return;
   fields.problem(fmt::format("{} \"{}\" cannot be read; {} can", key, value, fmt::join(allowed, ", ")));
 }
@@ -40,10 +50,9 @@ void read_gptq(JsonFields& fields, QuantizationConfig& config) {
   fields.read("sym", scheme.symmetric);
   check_scheme(fields, scheme);
   config.schemes.push_back(scheme);
-  require_one_of(fields, "checkpoint_format", {"gptq", "gptq_v2"});
-  std::string format;
-  fields.read("checkpoint_format", format);
-  config.zeros_minus_one = format != "gptq_v2";
+  const std::string_view format_key = older_key_of(fields, "checkpoint_format", "format");
+  require_one_of(fields, format_key, {"gptq", "gptq_v2"});
+  config.zeros_minus_one = lower_case(fields, format_key) != "gptq_v2";
   bool is_marlin = false;
   fields.read("is_marlin_format", is_marlin);
   if (is_marlin) fields.problem("is_marlin_format: weights arranged for one kernel cannot be read; convert them back");
@@ -58,8 +67,11 @@ void read_awq(JsonFields& fields, QuantizationConfig& config) {
   if (scheme.bits != 4) fields.problem(fmt::format("awq with {} bits; 4 are read", scheme.bits));
   check_scheme(fields, scheme);
   config.schemes.push_back(scheme);
-  require_one_of(fields, "version", {"gemm"});
-  require_one_of(fields, "backend", {"autoawq", "gemm"});
+  require_one_of(fields, older_key_of(fields, "version", "format"), {"gemm"});
+  // Names the kernels that the writer used, but for one that has a layout of its own.
+  if (lower_case(fields, "backend") == "llm-awq") {
+    fields.problem("backend \"llm-awq\" arranges weights in another way and cannot be read; autoawq and auto can");
+  }
 }
 
 void read_block(JsonFields& weights, const std::string& group, QuantScheme& scheme) {
@@ -108,6 +120,9 @@ void require_integer_format(JsonFields& fields) {
 
 void read_compressed_tensors(JsonFields& fields, QuantizationConfig& config) {
   require_integer_format(fields);
+  if (const auto transforms = fields.object("transform_config"); transforms && !transforms->empty()) {
+    fields.problem("transform_config: activations that are rotated between layers cannot be computed");
+  }
   if (auto sparsity = fields.object("sparsity_config")) require_one_of(*sparsity, "format", {"dense"});
   auto groups = fields.object("config_groups");
   if (!groups) return fields.problem("config_groups is missing");

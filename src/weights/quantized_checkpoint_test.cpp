@@ -380,8 +380,11 @@ TEST_CASE("what a quantization_config may say") {
       {R"({"quant_method":"gptq","bits":4,"group_size":16})", "group_size 16"},
       {R"({"quant_method":"gptq","bits":4,"checkpoint_format":"marlin"})",
        "checkpoint_format \"marlin\" cannot be read"},
+      {R"({"quant_method":"gptq","bits":4,"format":"marlin"})", "format \"marlin\" cannot be read"},
       {R"({"quant_method":"gptq","bits":4,"is_marlin_format":true})", "is_marlin_format"},
       {R"({"quant_method":"awq","bits":4,"version":"gemv"})", "version \"gemv\" cannot be read; gemm can"},
+      {R"({"quant_method":"awq","bits":4,"format":"gemv"})", "format \"gemv\" cannot be read; gemm can"},
+      {R"({"quant_method":"awq","bits":4,"backend":"llm-awq"})", "backend \"llm-awq\""},
       {R"({"quant_method":"awq","bits":8})", "awq with 8 bits"},
       {R"({"quant_method":"compressed-tensors"})", "config_groups is missing"},
       {compressed("float-quantized", R"({"num_bits":8,"type":"float"})"), "format \"float-quantized\" cannot be read"},
@@ -393,6 +396,8 @@ TEST_CASE("what a quantization_config may say") {
       {compressed("marlin-24", R"({"num_bits":4})"), "format \"marlin-24\""},
       {R"({"quant_method":"compressed-tensors","sparsity_config":{"format":"sparse-24-bitmask"}})",
        "sparse-24-bitmask"},
+      {R"({"quant_method":"compressed-tensors","transform_config":{"config_groups":{"u":{"type":"hadamard"}}}})",
+       "transform_config"},
   };
   for (const Case& one : cases) {
     CHECK_MESSAGE(message(one.json).find(one.says) != std::string::npos, one.json, " -> ", message(one.json));
@@ -408,6 +413,27 @@ TEST_CASE("what a quantization_config may say") {
   CHECK(two->schemes[1].bits == 8);
   CHECK(two->schemes[1].symmetric);
   CHECK(two->notes.size() == 2);
+}
+
+// transformers 5 and GPTQModel write "format", those before them "checkpoint_format" and "version". Where both are there,
+// transformers takes the older one.
+TEST_CASE("both spellings of a quantization_config's format") {
+  const auto zeros_minus_one = [](const std::string& keys) {
+    return parse_quantization_config(R"({"quant_method":"gptq","bits":4,)" + keys + "}").value().zeros_minus_one;
+  };
+  CHECK(zeros_minus_one(R"("format":"gptq")"));
+  CHECK_FALSE(zeros_minus_one(R"("format":"gptq_v2")"));
+  CHECK_FALSE(zeros_minus_one(R"("checkpoint_format":"GPTQ_V2")"));
+  CHECK_FALSE(zeros_minus_one(R"("checkpoint_format":"gptq_v2","format":"gptq")"));
+  CHECK(zeros_minus_one(R"("checkpoint_format":"gptq","format":"gptq_v2")"));
+  for (const char* keys : {R"("format":"gemm","backend":"auto")", R"("version":"GEMM","backend":"autoawq")",
+                           R"("version":"gemm","format":"gemv","backend":"marlin")"}) {
+    CHECK(parse_quantization_config(fmt::format(R"({{"quant_method":"awq","bits":4,{}}})", keys)).ok());
+  }
+  CHECK(parse_quantization_config(
+            R"({"quant_method":"compressed-tensors","format":"pack-quantized","transform_config":{},
+                "config_groups":{"a":{"weights":{"num_bits":4,"group_size":128}}}})")
+            .ok());
 }
 
 TEST_CASE("the files that old AutoGPTQ and AutoAWQ wrote instead") {

@@ -165,6 +165,20 @@ TEST_CASE("bodies: an object of 300,000 keys is read in linear time") {
   CHECK(refusal(parse_chat_request(body + "}}", kLimits)) == "ok");  // quadratic would be 10^11 comparisons: minutes
 }
 
+TEST_CASE("bodies: values that take much more memory than their text") {
+  for (const std::string value : {"\"\"", "[]", "{}", "{\"\":0}"}) {
+    std::string body = R"({"prompt":"a","metadata":[)";
+    while (body.size() < 20'000'000) body += value + ",";
+    INFO(value);
+    CHECK(refusal(parse_completion_request(body + "0]}", kLimits)) == "|request_too_large|413");
+  }
+  std::string tokens = R"({"prompt":[)";
+  for (int i = 0; i < 2'000'000; ++i) tokens += "7,";
+  auto request = parse_completion_request(tokens + "7]}", kLimits);
+  REQUIRE(request.ok());
+  CHECK(std::get<std::vector<int32_t>>(request->prompts[0]).size() == 2'000'001);
+}
+
 TEST_CASE("completion request: the forms of a prompt") {
   CHECK(std::get<std::string>(completion(R"("prompt":"a")")->prompts[0]) == "a");
   CHECK(completion(R"("prompt":["a","b"])")->prompts.size() == 2);

@@ -1,6 +1,7 @@
 #include "server/json_parse.h"
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,18 +16,21 @@ using Json = nlohmann::ordered_json;
 // takes quadratic time on an object of a million keys; this one appends.
 class Builder final : public nlohmann::json_sax<Json> {
  public:
+  std::optional<ApiError> refusal;  // other than malformed text
+
   bool null() override { return add(Json()); }
   bool boolean(bool flag) override { return add(Json(flag)); }
   bool number_integer(number_integer_t number) override { return add(Json(number)); }
   bool number_unsigned(number_unsigned_t number) override { return add(Json(number)); }
   bool number_float(number_float_t number, const string_t&) override { return add(Json(number)); }
-  bool string(string_t& text) override { return add(Json(std::move(text))); }
+  bool string(string_t& text) override { return allow(kPieceBytes + text_bytes(text)) && add(Json(std::move(text))); }
   bool binary(binary_t&) override { return false; }  // not in JSON text
   bool start_object(std::size_t) override { return open(Json::object()); }
   bool start_array(std::size_t) override { return open(Json::array()); }
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(string_t& name) override {
+    if (!allow(sizeof(string_t) + text_bytes(name))) return false;
     keys_.back() = std::move(name);
     return true;
   }
@@ -39,7 +43,20 @@ class Builder final : public nlohmann::json_sax<Json> {
   std::string error;
 
  private:
+  // What malloc takes for a piece that a value points to, its own header included.
+  static constexpr size_t kPieceBytes = 48;
+  // Of the characters, beyond those that lie in the string itself.
+  static size_t text_bytes(const string_t& text) { return text.size() < 16 ? 0 : text.size() + 16; }
+
+  bool allow(size_t num_bytes) {
+    num_bytes_ += num_bytes;
+    if (num_bytes_ <= kMaxJsonValueBytes) return true;
+    refusal = http_error(
+        413, fmt::format("The values in the request's body take more than {} bytes of memory.", kMaxJsonValueBytes));
+    return false;
+  }
   bool add(Json value) {
+    if (!allow(sizeof(Json))) return false;
     place(std::move(value));
     return true;
   }
@@ -63,6 +80,7 @@ class Builder final : public nlohmann::json_sax<Json> {
       error = fmt::format("it is nested deeper than {} levels", kMaxJsonDepth);
       return false;
     }
+    if (!allow(sizeof(Json) + kPieceBytes)) return false;
     stack_.push_back(place(std::move(value)));
     keys_.emplace_back();
     return true;
@@ -75,6 +93,7 @@ class Builder final : public nlohmann::json_sax<Json> {
 
   std::vector<Json*> stack_;  // the open containers; a container does not grow while a child of it is open
   std::vector<std::string> keys_;
+  size_t num_bytes_ = 0;  // of the values so far
 };
 
 // "[json.exception.parse_error.101] parse error at line 1, column 5: ..." without the library's name.
@@ -94,6 +113,7 @@ std::string readable(const std::string& error) {
 ApiResult<std::shared_ptr<const Json>> parse_json(std::string_view text) {
   Builder builder;
   if (!Json::sax_parse(text, &builder)) {
+    if (builder.refusal) return *builder.refusal;
     return bad_request("", "The request body is not valid JSON: " + readable(builder.error), "json_parse_error");
   }
   return std::shared_ptr<const Json>(std::make_shared<Json>(std::move(builder.root)));

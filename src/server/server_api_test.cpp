@@ -538,7 +538,7 @@ size_t resident_bytes() {
 //         than one large one takes when they shared a thread.
 TEST_CASE("api: small requests do not wait for large ones; their memory goes back") {
   TestServer test;
-  const size_t num_bytes = kIsSanitized ? 5'000'000 : 30'000'000;
+  const size_t num_bytes = kIsSanitized ? 5'000'000 : 15'000'000;
   std::string large = R"({"prompt":"a","max_tokens":1,"metadata":[)";
   while (large.size() < num_bytes) large += R"({"a":"b"},)";
   large += "0]}";
@@ -686,6 +686,42 @@ TEST_CASE("api: while the model loads, and when the engine fails") {
   TestClient dead(test.server.port());
   CHECK(Json::parse(dead.get("/health").body)["status"] == "dead");
   CHECK(dead.get("/livez").status == 503);
+}
+
+// Goal    Logits that are not finite end their request with an error that its client reads, and no other request.
+// Method  The executor answers "BROKEN ..." with the text's tokens and then with no token. Streams, whole answers, n >
+// 1
+//         and scored prompts; another request runs beside all of them.
+TEST_CASE("api: logits that are not finite") {
+  TestServer test;
+  test.model.executor->step_milliseconds = 2;
+  std::atomic<bool> is_done{false};
+  std::thread beside([&] {
+    while (!is_done) {
+      const Json answer = test.post("/v1/completions", {{"prompt", "Hello there"}, {"max_tokens", 20}});
+      CHECK(answer["choices"][0]["text"] == "Hello there");
+    }
+  });
+  const auto check_error = [](const Json& error) {
+    CHECK(error["message"].get<std::string>().find("logits are not finite in step ") != std::string::npos);
+    CHECK(error["type"] == "server_error");
+  };
+  check_error(test.post("/v1/completions", {{"prompt", "BROKEN a b"}, {"max_tokens", 20}}, 500)["error"]);
+  check_error(test.post("/v1/chat/completions", chat_body("BROKEN a b"), 500)["error"]);
+  check_error(test.post("/v1/chat/completions", chat_body("BROKEN", {{"n", 3}, {"temperature", 1}}), 500)["error"]);
+  const Json scored = {{"prompt", "BROKEN a b"}, {"max_tokens", 0}, {"echo", true}, {"logprobs", 1}};
+  check_error(test.post("/v1/completions", scored, 500)["error"]);
+  std::vector<Json> chunks = test.stream("/v1/chat/completions", chat_body("BROKEN a b", {{"stream", true}}));
+  REQUIRE(!chunks.empty());
+  check_error(chunks.back()["error"]);
+  chunks.pop_back();
+  CHECK(joined(chunks, "content") == "BROKEN a b");  // what came before it is valid
+  is_done = true;
+  beside.join();
+  CHECK(test.is_idle());
+  const std::string metrics = TestClient(test.server.port()).get("/metrics").body;
+  CHECK(metrics.find("spate:engine_nonfinite_logits_total{model_name=\"test-model\",engine=\"0\"} 5\n") !=
+        std::string::npos);
 }
 
 TEST_CASE("api: shutdown lets running streams end, and refuses new ones; what is too slow hears an error") {

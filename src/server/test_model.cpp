@@ -24,7 +24,8 @@ void EchoExecutor::submit(std::span<const std::byte> plan) {
       std::vector<TokenLogprobs> logprobs;
       const int end = std::min<int>(seqs[i].num_computed_tokens + seqs[i].query_len + 1, row.sampling.prompt_len);
       for (int pos = seqs[i].num_computed_tokens + 1; pos < end; ++pos) {
-        logprobs.push_back({.token_id = row.token_ids[static_cast<size_t>(pos)], .logprob = -0.25f, .rank = 1});
+        const int rank = is_broken(row) ? 0 : 1;
+        logprobs.push_back({.token_id = row.token_ids[static_cast<size_t>(pos)], .logprob = -0.25f, .rank = rank});
       }
       result.prompt_logprobs.push_back(std::move(logprobs));
     }
@@ -40,6 +41,11 @@ void EchoExecutor::run_row(Row& row, bool, StepResult& result) {
   const size_t num_done = row.token_ids.size() - prompt_len;
   const int32_t next =
       answer.back() == eos_token_id_ ? answer[std::min(num_done, answer.size() - 1)] : answer[num_done % answer.size()];
+  if (next == eos_token_id_ && is_broken(row)) {
+    result.next_token_ids.push_back(kNoToken);
+    result.logprobs.emplace_back();
+    return;
+  }
   row.token_ids.push_back(next);
   result.next_token_ids.push_back(next);
   TokenLogprobs logprobs{.token_id = next, .logprob = -0.5f, .rank = 1};
@@ -47,6 +53,11 @@ void EchoExecutor::run_row(Row& row, bool, StepResult& result) {
     logprobs.top.push_back({i == 0 ? next : 9 + i, -0.5f - static_cast<float>(i)});
   }
   result.logprobs.push_back(std::move(logprobs));
+}
+
+bool EchoExecutor::is_broken(const Row& row) {
+  const auto prompt_end = row.token_ids.begin() + row.sampling.prompt_len;
+  return tokenizer_.decode(answer_to({row.token_ids.begin(), prompt_end}), false).starts_with("BROKEN");
 }
 
 Status EchoExecutor::collect(StepResult& result) {

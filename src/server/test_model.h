@@ -2,8 +2,9 @@
 // the test put into the prompt.
 //
 // The answer to a chat is the text of its last user message, to a completion the prompt's text; then comes the end
-// token. A text that begins with "FOREVER" is repeated until max_tokens. Log-probabilities are -0.5 for the answer's
-// token, then -1.5, -2.5 ... for the ids 10, 11, 12 ... .
+// token. A text that begins with "FOREVER" is repeated until max_tokens; behind one that begins with "BROKEN", and in a
+// prompt of it that is scored, logits are not finite. Log-probabilities are -0.5 for the answer's token, then -1.5,
+// -2.5 ... for the ids 10, 11, 12 ... .
 #pragma once
 
 #include <atomic>
@@ -36,6 +37,7 @@ class EchoExecutor final : public StepExecutor {
     RowSampling sampling;
   };
   const std::vector<int32_t>& answer_to(const std::vector<int32_t>& prompt);
+  bool is_broken(const Row& row);
   void run_row(Row& row, bool samples, StepResult& result);
 
   const Tokenizer& tokenizer_;

@@ -198,16 +198,26 @@ awaitable<bool> HttpConnection::serve_one() {
 
 // Idle until the first byte of a request is in the buffer.
 awaitable<bool> HttpConnection::wait_for_bytes() {
-  if (buffer_.size() > 0) co_return true;
+  if (begins_request()) co_return true;
   if (shared_.is_draining && num_served_ > 0) co_return false;
   is_idle_ = true;
+  ec_ = {};
   set_deadline(shared_.options.keep_alive_timeout);
-  const size_t num_bytes = co_await socket_.async_read_some(buffer_.prepare(kReadBytes), token());
+  while (!ec_ && !begins_request()) {
+    buffer_.commit(co_await socket_.async_read_some(buffer_.prepare(kReadBytes), token()));
+  }
   clear_deadline();
   is_idle_ = false;
-  if (ec_) co_return false;
-  buffer_.commit(num_bytes);
-  co_return true;
+  co_return !ec_;
+}
+
+// Empty lines in front of a request are taken out: some clients send one after a body (RFC 9112, 2.2).
+bool HttpConnection::begins_request() {
+  const auto view = [this] {
+    return std::string_view(static_cast<const char*>(buffer_.data().data()), buffer_.size());
+  };
+  while (view().starts_with("\r\n")) buffer_.consume(2);
+  return buffer_.size() > 0 && view() != "\r";
 }
 
 // The whole head is looked at before it is parsed: the parser forgives what HttpHeadScanner does not. http_status 0:
@@ -324,7 +334,7 @@ awaitable<std::optional<ApiError>> HttpConnection::read_body(RequestParser& pars
   // The whole of it at once where the length is told: better refused now than after half of it.
   if (auto error = allow_body(parser.content_length().value_or(0), request)) co_return error;
   if (auto error = co_await answer_expect(request, parser.get().version() < 11)) co_return error;
-  const auto start = Clock::now();
+  auto deadline = Clock::now() + shared_.options.body_timeout;
   size_t reserved_bytes = 0;
   std::optional<ApiError> error;
   while (!parser.is_done()) {
@@ -340,13 +350,18 @@ awaitable<std::optional<ApiError>> HttpConnection::read_body(RequestParser& pars
                                           shared_.options.max_total_body_bytes));
       break;
     }
-    // A second for every 100 kB received: a client that sends a byte now and then is cut off.
-    const auto allowed = shared_.options.body_timeout + std::chrono::milliseconds(received_bytes / 100);
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(start + allowed - Clock::now());
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
     set_deadline(std::max(left, std::chrono::milliseconds(1)));
     co_await http::async_read_some(socket_, buffer_, parser, token());
     clear_deadline();
-    if (!ec_) continue;
+    if (!ec_) {
+      // Every 100 kB give a second, and no second is saved up: a client that stops, or sends a byte now and then, is
+      // cut off after body_timeout, however much it has sent before.
+      const size_t num_bytes = parser.get().body().size() - received_bytes;
+      deadline =
+          std::min(deadline + std::chrono::milliseconds(num_bytes / 100), Clock::now() + shared_.options.body_timeout);
+      continue;
+    }
     error = timed_out_ ? http_error(408, "The request's body arrives too slowly.") : error_of_parser();
     break;
   }

@@ -59,6 +59,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   asio::awaitable<void> run();
   asio::awaitable<bool> serve_one();
   asio::awaitable<bool> wait_for_bytes();
+  bool begins_request();
   asio::awaitable<std::optional<ApiError>> read_header(RequestParser& parser);
   std::optional<ApiError> error_of_parser() const;
   std::optional<ApiError> take_header(RequestParser& parser, HttpExchange& exchange, HttpRequest& request);

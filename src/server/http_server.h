@@ -89,7 +89,7 @@ struct HttpOptions {
   int num_reserve_connections = 0;
   std::chrono::milliseconds keep_alive_timeout{75'000};  // idle between requests; above the 60 s of common proxies
   std::chrono::milliseconds header_timeout{15'000};      // from a request's first byte to the end of its header
-  std::chrono::milliseconds body_timeout{30'000};        // plus one second for every 100 kB
+  std::chrono::milliseconds body_timeout{30'000};        // without progress; every 100 kB are a second of it
   std::chrono::milliseconds write_timeout{30'000};       // the client takes nothing for so long
   std::chrono::milliseconds sse_ping_interval{15'000};   // 0 = never
   std::vector<std::string> allowed_origins;              // CORS; "*" = all; empty = no CORS headers

@@ -211,6 +211,13 @@ TEST_CASE("http: too large, too slow and malformed requests get the envelope, th
     client.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nonly this");
     CHECK(client.receive().status == 408);
   }
+  {
+    TestClient client(echo.server.port());  // much at once saves up no time to stop in
+    client.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" + std::string(900'000, 'a'));
+    const auto start = std::chrono::steady_clock::now();
+    CHECK(client.receive().status == 408);
+    CHECK(std::chrono::steady_clock::now() - start < milliseconds(5000));  // 900 kB are worth nine seconds
+  }
   CHECK(echo.all_closed());
 }
 
@@ -350,6 +357,19 @@ TEST_CASE("http: the forms of a target") {
     other.send(std::string("GET ") + target + " HTTP/1.1\r\nHost: x\r\n\r\n");
     CHECK(other.receive().status == 400);
   }
+}
+
+TEST_CASE("http: empty lines between requests are read over") {
+  EchoServer echo;
+  TestClient client(echo.server.port());
+  client.send("\r\nPOST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n1\r\n\r");
+  CHECK(client.receive().body == "POST /a 1");
+  client.send("\nPOST /b HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n2\r\n");
+  CHECK(client.receive().body == "POST /b 2");
+  std::this_thread::sleep_for(milliseconds(400));  // idle, beyond the time that a header may take
+  CHECK(client.get("/c").body == "GET /c ");
+  client.send("\rGET /d HTTP/1.1\r\nHost: x\r\n\r\n");
+  CHECK(client.receive().status == 400);
 }
 
 TEST_CASE("http: a head in single bytes") {

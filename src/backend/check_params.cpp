@@ -221,6 +221,44 @@ void check_params(const KvCopyBlocksParams& p) {
   check.tensor("src_dst", p.src_dst, DType::kI32, {check.dim("num_copies"), 2});
 }
 
+void check_params(const RouteExpertsParams& p) {
+  const char* op = "route_experts";
+  ShapeCheck check(op);
+  const Dim num_tokens = check.dim("num_tokens"), num_experts = check.dim("num_experts");
+  const Dim num_experts_per_tok = check.dim("num_experts_per_tok");
+  check.tensor("logits", p.logits, DType::kF32, {num_tokens, num_experts});
+  if (p.bias.defined()) check.tensor("bias", p.bias, DType::kF32, {num_experts});
+  check.tensor("expert_ids", p.expert_ids, DType::kI32, {num_tokens, num_experts_per_tok});
+  check.tensor("expert_weights", p.expert_weights, DType::kF32, {num_tokens, num_experts_per_tok});
+  const int64_t n = p.logits.dim(1), k = p.expert_ids.dim(1), groups = p.routing.num_groups;
+  const int64_t chosen_groups = p.routing.num_chosen_groups;
+  CHECK(groups >= 1 && n % groups == 0, "{}: {} experts in {} groups", op, n, groups);
+  CHECK(chosen_groups >= 1 && chosen_groups <= groups, "{}: {} of {} groups", op, chosen_groups, groups);
+  CHECK(p.routing.group_scores == GroupScores::kMax || n / groups >= 2, "{}: groups of one expert have no two largest",
+        op);
+  CHECK(k >= 1 && k <= kMaxExpertsPerTok && k <= n / groups * chosen_groups, "{}: {} of {} experts, {} of {} groups",
+        op, k, n, chosen_groups, groups);
+}
+
+void check_params(const ExpertMlpParams& p) {
+  const char* op = "expert_mlp";
+  ShapeCheck check(op);
+  const DType act = act_dtype(op, p.x);
+  const Dim num_tokens = check.dim("num_tokens"), num_experts_per_tok = check.dim("num_experts_per_tok");
+  const WeightDesc &gate_up = p.gate_up->desc(), &down = p.down->desc();
+  check.tensor("x", p.x, act, {num_tokens, gate_up.in_features});
+  check.tensor("expert_ids", p.expert_ids, DType::kI32, {num_tokens, num_experts_per_tok});
+  check.tensor("expert_weights", p.expert_weights, DType::kF32, {num_tokens, num_experts_per_tok});
+  if (p.shared.defined()) check.tensor("shared", p.shared, act, {num_tokens, down.out_features});
+  if (p.shared_gate.defined()) check.tensor("shared_gate", p.shared_gate, DType::kF32, {num_tokens, 1});
+  check.tensor("out", p.out, act, {num_tokens, down.out_features});
+  CHECK(gate_up.num_matrices == down.num_matrices, "{}: {} experts have a gate, {} a down projection", op,
+        gate_up.num_matrices, down.num_matrices);
+  CHECK(gate_up.out_features == 2 * down.in_features, "{}: {} gate and up rows, {} columns of down", op,
+        gate_up.out_features, down.in_features);
+  CHECK(p.expert_ids.dim(1) <= kMaxExpertsPerTok, "{}: {} experts a token", op, p.expert_ids.dim(1));
+}
+
 void check_params(const AddRmsNormParams& p) {
   ShapeCheck check("add_rms_norm");
   const DType act = act_dtype("add_rms_norm", p.x);

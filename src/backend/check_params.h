@@ -22,6 +22,8 @@ void check_params(const SampleParams& p);
 void check_params(const LogprobsParams& p);
 void check_params(const FinishStepParams& p);
 void check_params(const KvCopyBlocksParams& p);
+void check_params(const RouteExpertsParams& p);
+void check_params(const ExpertMlpParams& p);
 void check_params(const AddRmsNormParams& p);
 void check_params(const QkNormRopeKvWriteParams& p);
 void check_params(const LinearSiluAndMulParams& p);

@@ -1,8 +1,9 @@
 // The op catalogue: what a back-end computes. Params structs state shapes, dtypes and aliasing; `act` below means the
 // activation dtype, kBf16 or kF32, the same for all activation tensors of a model.
 //
-// Primitives must be set in a back-end's OpTable. Fused ops may be null: bind_ops() puts the decomposition in their place
-// and lists it, so that a fallback is visible. The reference back-end is the oracle of both.
+// Primitives must be set in a back-end's OpTable, those for experts only where it runs models that have them. Fused ops
+// may be null: bind_ops() puts the decomposition in their place and lists it, so that a fallback is visible. The
+// reference back-end is the oracle of both.
 //
 // Numerics, the same in all back-ends: sums in fp32 (reference: fp64); each op's result is rounded once to its output
 // dtype, fused ops round where their decomposition would. A row's result must not depend on the other rows of the batch
@@ -217,6 +218,62 @@ struct KvCopyBlocksParams {
   Tensor src_dst;  // [num_copies, 2] i32 block ids; no id is both a source and a destination
 };
 
+// --- experts: set where a back-end runs models of experts, else null
+// ---------------------------------------------------
+
+enum class ExpertScores : uint8_t { kSoftmax, kSigmoid };
+enum class GroupScores : uint8_t { kMax, kTop2Sum };
+
+// How a token chooses its experts.
+//
+//   score[e]   softmax of the logits over all experts, or the sigmoid of logit e
+//   choice[e]  score[e] + bias[e]
+//   groups     experts lie in num_groups runs of neighbours. A group's score is its largest choice, or the sum of its
+//   two
+//              largest. Only experts of the num_chosen_groups best groups may be chosen.
+//   chosen     the num_experts_per_tok experts of the largest choice
+//   weight     score of the chosen one; with `normalises` divided by max(sum of the chosen scores, min_sum); times
+//   scale
+//
+// All in f32. Of equal choices, and of equal groups, the smaller index comes first. Where two differ by less than the
+// rounding of f32, either may. A NaN counts as the largest choice, so that it reaches the output.
+struct ExpertRouting {
+  ExpertScores scores = ExpertScores::kSoftmax;
+  GroupScores group_scores = GroupScores::kMax;
+  int64_t num_groups = 1, num_chosen_groups = 1;
+  bool normalises = false;
+  float min_sum = 0;
+  float scale = 1;
+};
+
+constexpr int64_t kMaxExpertsPerTok = 64;
+
+struct RouteExpertsParams {
+  Tensor logits;  // [num_tokens, num_experts] f32; row stride free
+  Tensor bias;    // [num_experts] f32, or undefined: zeros
+  ExpertRouting routing;
+  Tensor expert_ids;      // [num_tokens, num_experts_per_tok] i32 out, by falling choice
+  Tensor expert_weights;  // [num_tokens, num_experts_per_tok] f32 out
+};
+
+// Of each token the weighted sum of what its experts give:
+//   out = sigmoid(shared_gate) * shared + sum of expert_weights[i] * down(silu(gate(x)) * up(x)) of expert
+//   expert_ids[i]
+// gate, up, silu and their product are rounded to act as in linear_silu_and_mul; products with `down` stay f32. The sum
+// is f32: the shared part, then experts by rising id. An id that is no matrix of the weights adds nothing; no other
+// occurs twice for a token.
+// Each expert that is used is read once a call, as far as the back-end's scratch allows.
+struct ExpertMlpParams {
+  Tensor x;                     // [num_tokens, hidden_size] act; row stride free
+  Tensor expert_ids;            // [num_tokens, num_experts_per_tok] i32
+  Tensor expert_weights;        // [num_tokens, num_experts_per_tok] f32
+  const PackedWeight* gate_up;  // num_experts matrices [2 * intermediate_size, hidden_size]
+  const PackedWeight* down;     // num_experts matrices [hidden_size, intermediate_size]
+  Tensor shared;                // [num_tokens, hidden_size] act, or undefined: zeros; row stride free
+  Tensor shared_gate;           // [num_tokens, 1] f32, or undefined: the factor is 1
+  Tensor out;                   // [num_tokens, hidden_size] act; row stride free; may be x or shared
+};
+
 // --- fused ops --------------------------------------------------------------------------------------------------------
 
 // residual = residual + x; out = rms_norm(residual)
@@ -270,6 +327,9 @@ struct OpTable {
   Op<LogprobsParams> logprobs = nullptr;
   Op<FinishStepParams> finish_step = nullptr;
   Op<KvCopyBlocksParams> kv_copy_blocks = nullptr;
+  // Experts.
+  Op<RouteExpertsParams> route_experts = nullptr;
+  Op<ExpertMlpParams> expert_mlp = nullptr;
   // Fused.
   Op<AddRmsNormParams> add_rms_norm = nullptr;
   Op<QkNormRopeKvWriteParams> qk_norm_rope_kv_write = nullptr;

@@ -22,6 +22,8 @@ class Arena {
     used_ += (tensor.num_bytes() + 255) / 256 * 256;
     return tensor;
   }
+  // [max_num_tokens, columns], contiguous.
+  Tensor take_rows(DType dtype, int64_t columns) { return take(dtype, max_num_tokens_, columns); }
   // [max_num_tokens, columns] act, contiguous.
   Tensor take_contiguous(int64_t columns) { return take(act_dtype_, max_num_tokens_, columns); }
   // [max_num_tokens, columns] act, rows as far apart as the device likes them. Counts the largest such distance, so

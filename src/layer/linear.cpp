@@ -66,8 +66,27 @@ Result<Linear> Linear::row_parallel(ParameterFactory& factory, const std::string
   return linear;
 }
 
-void Linear::forward(const StepContext& ctx, const Tensor& x, const Tensor& out) const {
+Result<Linear> Linear::replicated(ParameterFactory& factory, const std::string& name, int64_t out_features,
+                                  int64_t in_features) {
+  Linear linear;
+  const std::string names[] = {name + ".weight"};
+  ASSIGN_OR_RETURN(linear.weight_, factory.matrix(ParameterFactory::Role::kRouter, names, out_features, in_features));
+  factory.declare(WeightLoader::MatrixSlice{.name = names[0],
+                                            .full_rows = out_features,
+                                            .full_columns = in_features,
+                                            .rows = {0, out_features},
+                                            .columns = {0, in_features},
+                                            .weight = linear.weight_.get()});
+  factory.count_parameters(out_features * in_features);
+  return linear;
+}
+
+void Linear::forward_of_rank(const StepContext& ctx, const Tensor& x, const Tensor& out) const {
   ctx.ops.linear(ctx.stream, {.x = x, .weight = weight_.get(), .bias = bias_.view, .out = out});
+}
+
+void Linear::forward(const StepContext& ctx, const Tensor& x, const Tensor& out) const {
+  forward_of_rank(ctx, x, out);
   if (sum_over_ranks_) static_cast<void>(ctx.communicators.tp->all_reduce_sum(ctx.stream, out));
 }
 

@@ -29,8 +29,14 @@ class Linear {
   static Result<Linear> row_parallel(ParameterFactory& factory, const std::string& name, int64_t out_features,
                                      int64_t in_features, bool has_bias);
 
+  // The same on every rank: a small matrix that decides something, as a router does. Never quantised.
+  static Result<Linear> replicated(ParameterFactory& factory, const std::string& name, int64_t out_features,
+                                   int64_t in_features);
+
   // x [n, in_features of this rank] -> out [n, out_features of this rank]; row parallel: summed over the ranks.
   void forward(const StepContext& ctx, const Tensor& x, const Tensor& out) const;
+  // The same without the sum over the ranks, which is the caller's to take.
+  void forward_of_rank(const StepContext& ctx, const Tensor& x, const Tensor& out) const;
 
   const PackedWeight& weight() const { return *weight_; }
   const Tensor& bias() const { return bias_.view; }  // undefined without one

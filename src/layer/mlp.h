@@ -12,12 +12,16 @@ namespace spate {
 class Mlp final : public FeedForward {
  public:
   // Weights gate_proj, up_proj, down_proj below `name`.
+  static Result<Mlp> make(ParameterFactory& factory, const std::string& name, int64_t hidden_size,
+                          int64_t intermediate_size, bool has_bias);
   static Result<std::unique_ptr<FeedForward>> create(ParameterFactory& factory, const std::string& name,
                                                      int64_t hidden_size, int64_t intermediate_size, bool has_bias);
 
   void take_workspace(Arena& arena) override;
   void list_products(const std::string& norm, std::vector<Product>& products) const override;
   void forward(const StepContext& ctx, const Tensor& x, const Tensor& out) const override;
+  // The same without the sum over the ranks, which is the caller's to take.
+  void forward_of_rank(const StepContext& ctx, const Tensor& x, const Tensor& out) const;
 
  private:
   Mlp(std::string name, Linear gate_up_proj, Linear down_proj, int64_t width)
@@ -26,7 +30,9 @@ class Mlp final : public FeedForward {
         down_proj_(std::move(down_proj)),
         width_(width) {}
 
-  const std::string name_;
+  Tensor activations(const StepContext& ctx, const Tensor& x) const;
+
+  std::string name_;
   Linear gate_up_proj_, down_proj_;
   int64_t width_;   // intermediate columns of this rank
   Tensor gate_up_;  // [max_num_tokens, 2 * width] scratch

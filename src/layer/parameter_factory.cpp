@@ -1,5 +1,6 @@
 #include "layer/parameter_factory.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -10,6 +11,13 @@ WeightSpec ParameterFactory::spec_for(Role role, std::span<const std::string> na
   const Quantization& wanted = formats_.quantization;
   const WeightSpec of_floats =
       !wanted.enabled() ? plain : role == Role::kLinear ? wanted.linear : wanted.vocabulary;
+  if (role == Role::kRouter) {
+    const auto is_f32 = [&](const std::string& name) {
+      const TensorEntry* entry = formats_.source == nullptr ? nullptr : formats_.source->find(name);
+      return entry != nullptr && entry->dtype == DType::kF32;
+    };
+    return std::all_of(names.begin(), names.end(), is_f32) ? WeightSpec{.codes = Codes::kF32} : plain;
+  }
   if (formats_.source == nullptr) return of_floats;
   std::optional<WeightSpec> spec;
   for (const std::string& name : names) {
@@ -25,10 +33,14 @@ WeightSpec ParameterFactory::spec_for(Role role, std::span<const std::string> na
 }
 
 Result<std::unique_ptr<PackedWeight>> ParameterFactory::matrix(Role role, std::span<const std::string> names,
-                                                               int64_t out_features, int64_t in_features) {
-  const WeightDesc desc{.out_features = out_features, .in_features = in_features, .spec = spec_for(role, names)};
+                                                               int64_t out_features, int64_t in_features,
+                                                               int64_t num_matrices) {
+  const WeightDesc desc{.out_features = out_features,
+                        .in_features = in_features,
+                        .spec = spec_for(role, names),
+                        .num_matrices = num_matrices};
   if (device_ == nullptr) {
-    weight_bytes_ += spate::weight_bytes(desc.spec, out_features, in_features);
+    weight_bytes_ += num_matrices * spate::weight_bytes(desc.spec, out_features, in_features);
     return std::make_unique<PackedWeight>(desc, Buffer());
   }
   ASSIGN_OR_RETURN(PackedWeight weight, device_->create_weight(desc));
@@ -36,14 +48,14 @@ Result<std::unique_ptr<PackedWeight>> ParameterFactory::matrix(Role role, std::s
   return std::make_unique<PackedWeight>(std::move(weight));
 }
 
-Result<DeviceVector> ParameterFactory::vector(int64_t size) {
+Result<DeviceVector> ParameterFactory::vector(int64_t size, DType dtype) {
   DeviceVector vector;
-  const int64_t bytes = size * dtype_bytes(act_dtype());
+  const int64_t bytes = size * dtype_bytes(dtype);
   weight_bytes_ += bytes;
   if (device_ != nullptr) {
     ASSIGN_OR_RETURN(vector.storage, device_->allocate(static_cast<size_t>(bytes), MemoryKind::kDevice));
   }
-  vector.view = Tensor(vector.storage.data(), act_dtype(), {size});
+  vector.view = Tensor(vector.storage.data(), dtype, {size});
   return vector;
 }
 

@@ -37,11 +37,18 @@ class ParameterFactory {
   ParameterFactory(Device* device, WeightLoader* loader, TensorParallel tp, const WeightFormats& formats)
       : device_(device), loader_(loader), tp_(tp), formats_(formats) {}
 
-  enum class Role { kLinear, kVocabulary };
-  // In a format that suits all of the checkpoint's tensors `names` ("....weight") that fill it.
+  // kRouter: never quantised, and f32 where the checkpoint has it so.
+  enum class Role { kLinear, kVocabulary, kRouter };
+  // In a format that suits all of the checkpoint's tensors `names` ("....weight") that fill it. num_matrices: of this
+  // shape each.
   Result<std::unique_ptr<PackedWeight>> matrix(Role role, std::span<const std::string> names, int64_t out_features,
-                                               int64_t in_features);
-  Result<DeviceVector> vector(int64_t size);
+                                               int64_t in_features, int64_t num_matrices = 1);
+  Result<DeviceVector> vector(int64_t size) { return vector(size, act_dtype()); }
+  Result<DeviceVector> vector(int64_t size, DType dtype);
+  // Whether the checkpoint is known and has this tensor.
+  bool checkpoint_has(const std::string& name) const {
+    return formats_.source != nullptr && formats_.source->find(name) != nullptr;
+  }
   // f32 on the device, filled from `values` ([rows, columns], not called when only counting).
   template <typename MakeValues>
   Result<DeviceVector> constants(int64_t rows, int64_t columns, MakeValues make_values) {

@@ -12,10 +12,14 @@ namespace {
 constexpr ModelFamily kFamilies[] = {
     {"Ernie4_5ForCausalLM", make_ernie4_5},
     {"Ernie4_5_ForCausalLM", make_ernie4_5},  // as Baidu's own repositories spell it
+    {"Ernie4_5_MoeForCausalLM", make_ernie4_5_moe},
     {"LlamaForCausalLM", make_llama},
     {"MistralForCausalLM", make_mistral},
+    {"MixtralForCausalLM", make_mixtral},
     {"Qwen2ForCausalLM", make_qwen2},
+    {"Qwen2MoeForCausalLM", make_qwen2_moe},
     {"Qwen3ForCausalLM", make_qwen3},
+    {"Qwen3MoeForCausalLM", make_qwen3_moe},
 };
 
 }  // namespace

@@ -16,10 +16,14 @@ struct DecoderParts;
 class PartFactory;
 
 Result<DecoderParts> make_ernie4_5(const PartFactory& make);
+Result<DecoderParts> make_ernie4_5_moe(const PartFactory& make);
 Result<DecoderParts> make_llama(const PartFactory& make);
 Result<DecoderParts> make_mistral(const PartFactory& make);
+Result<DecoderParts> make_mixtral(const PartFactory& make);
 Result<DecoderParts> make_qwen2(const PartFactory& make);
+Result<DecoderParts> make_qwen2_moe(const PartFactory& make);
 Result<DecoderParts> make_qwen3(const PartFactory& make);
+Result<DecoderParts> make_qwen3_moe(const PartFactory& make);
 
 struct ModelFamily {
   std::string_view architecture;  // architectures[0] of config.json

@@ -24,7 +24,7 @@ namespace {
 
 constexpr int64_t kKvBlockSize = 16;
 constexpr int64_t kMaxNumLogits = 13;  // below a prompt's length, so that logits come in several pieces
-constexpr double kTimeLimitS = 600;      // how long ranks wait for each other: the sanitizers are slow
+constexpr double kTimeLimitS = 600;    // how long ranks wait for each other: the sanitizers are slow
 constexpr double kF32Tolerance = 1e-5;
 constexpr double kBf16Slack = 2.0;
 
@@ -171,16 +171,17 @@ class GoldenRank {
       output.logits = nan_tensor(n, golden_.config.vocab_size);
     }
     const auto floats_only = [](const WeightSpec& spec) { return !spec.has_integer_codes(); };
-    const ModelOptions options{
-        .act_dtype = run_.act_dtype,
-        .kv_dtype = run_.act_dtype,
-        .quantization = {.linear = {}, .vocabulary = {}, .activations = run_.activations, .layout = {}},
-        .source = &weights,
-        .supports_weight = run_.integer_weights ? WeightSupport() : floats_only,
-        .kv_block_size = kKvBlockSize,
-        .max_num_batched_tokens = max_tokens_,
-        .max_num_logits = kMaxNumLogits,
-        .max_model_len = golden_.max_model_len};
+    Quantization quantization = run_.quantization;
+    quantization.activations = run_.activations;
+    const ModelOptions options{.act_dtype = run_.act_dtype,
+                               .kv_dtype = run_.act_dtype,
+                               .quantization = quantization,
+                               .source = &weights,
+                               .supports_weight = run_.integer_weights ? WeightSupport() : floats_only,
+                               .kv_block_size = kKvBlockSize,
+                               .max_num_batched_tokens = max_tokens_,
+                               .max_num_logits = kMaxNumLogits,
+                               .max_model_len = golden_.max_model_len};
     const TensorParallel tp{.rank = communicators_.tp->rank(), .size = communicators_.tp->size()};
     ASSIGN_OR_RETURN(model_, Model::create(golden_.config, *device_, tp, options));
     RETURN_IF_ERROR(model_->load(weights));

@@ -27,6 +27,7 @@ struct GoldenRun {
   DType act_dtype = DType::kF32;  // kF32 or kBf16: of weights, activations and KV
   int tensor_parallel_size = 1;   // ranks are threads, with the collectives of one process
   GoldenSchedule schedule = GoldenSchedule::kOneByOne;
+  Quantization quantization;    // of weights that the checkpoint has as floats; no tolerance is meant for it
   bool integer_weights = true;  // codes of a quantised checkpoint stay codes; else they become floats when loaded
   ActivationDType activations = ActivationDType::kAuto;  // of products with such codes
 };

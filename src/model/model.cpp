@@ -8,8 +8,11 @@ namespace spate {
 namespace {
 
 Status check_tensor_parallel(const ModelConfig& config, TensorParallel tp) {
+  const ExpertConfig& experts = config.experts;
+  const int64_t dense_width = experts.in_all_layers() ? 0 : config.intermediate_size;
   const auto divides = [&](int64_t size) {
-    return config.num_heads % size == 0 && config.intermediate_size % size == 0 &&
+    return config.num_heads % size == 0 && dense_width % size == 0 && experts.intermediate_size % size == 0 &&
+           experts.shared_intermediate_size % size == 0 &&
            (config.num_kv_heads % size == 0 || size % config.num_kv_heads == 0);
   };
   if (tp.size >= 1 && divides(tp.size)) return ok_status();
@@ -17,10 +20,24 @@ Status check_tensor_parallel(const ModelConfig& config, TensorParallel tp) {
   for (int64_t size = 1; size <= std::min<int64_t>(config.num_heads, 64); ++size) {
     if (divides(size)) good += fmt::format("{}{}", good.empty() ? "" : ", ", size);
   }
+  std::string widths;
+  for (const auto& [name, width] : {std::pair{"intermediate_size", dense_width},
+                                    {"intermediate_size of an expert", experts.intermediate_size},
+                                    {"intermediate_size of the shared expert", experts.shared_intermediate_size}}) {
+    if (width > 0) widths += fmt::format("{}{} {}", widths.empty() ? "" : ", ", name, width);
+  }
   return invalid_argument(
-      "--tensor-parallel-size {}: {} heads, {} kv heads and intermediate_size {} cannot be shared out so; "
-      "sizes that work: {}",
-      tp.size, config.num_heads, config.num_kv_heads, config.intermediate_size, good);
+      "--tensor-parallel-size {}: {} heads, {} kv heads and {} cannot be shared out so; sizes that work: {}", tp.size,
+      config.num_heads, config.num_kv_heads, widths, good);
+}
+
+// Not every back-end has the ops of every model.
+Status check_device(const ModelConfig& config, const Device& device) {
+  const OpTable& ops = device.ops();
+  if (config.experts.num_experts == 0 || (ops.route_experts != nullptr && ops.expert_mlp != nullptr))
+    return ok_status();
+  return unimplemented("{} has layers of {} experts, which the {} back-end does not run yet", config.architecture,
+                       config.experts.num_experts, device.kind());
 }
 
 // Positions beyond the trained ones make sense where RoPE is scaled for them.
@@ -60,6 +77,7 @@ Result<std::unique_ptr<Decoder>> make_decoder(const ModelConfig& config, Device*
   ASSIGN_OR_RETURN(const ModelFamily* family, find_family(config));
   RETURN_IF_ERROR(check_tensor_parallel(config, tp));
   RETURN_IF_ERROR(check_options(config, options));
+  if (device != nullptr) RETURN_IF_ERROR(check_device(config, *device));
   return Decoder::create(*family, config, device, tp, options);
 }
 
@@ -77,7 +95,7 @@ Result<ModelMemory> Model::memory(const ModelConfig& config, TensorParallel tp, 
 }
 
 Status Model::verify(const ModelConfig& config, const WeightSource& source) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<Decoder> model, make_decoder(config, nullptr, {}, {}));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Decoder> model, make_decoder(config, nullptr, {}, {.source = &source}));
   return model->verify(source);
 }
 

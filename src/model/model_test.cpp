@@ -8,6 +8,7 @@
 #include <set>
 
 #include "backend/reference/reference_device.h"
+#include "backend/test_device/intercepting_device.h"
 #include "base/test_support.h"
 #include "model/checkpoint_summary.h"
 #include "model/decoder.h"
@@ -33,6 +34,8 @@ TEST_CASE("real shapes have their published parameter counts") {
   CHECK(num_parameters("qwen3-1.7b") == 1720574976);
   CHECK(num_parameters("qwen3-8b") == 8190735360);
   CHECK(num_parameters("llama-3.1-8b") == 8030261248);
+  CHECK(num_parameters("qwen3-30b-a3b") == 30532122624);
+  CHECK(num_parameters("ernie-4.5-21b-a3b") == 21825437888);
 }
 
 TEST_CASE("memory() of Qwen3-0.6B, one rank and four") {
@@ -51,7 +54,7 @@ TEST_CASE("memory() of Qwen3-0.6B, one rank and four") {
 }
 
 TEST_CASE("create() takes what memory() says") {
-  for (const char* name : {"qwen3_tied_sharded", "llama3_bias_tied", "llama_linear_mha"}) {
+  for (const char* name : {"qwen3_tied_sharded", "llama3_bias_tied", "llama_linear_mha", "mixtral", "qwen2_moe"}) {
     CAPTURE(name);
     const auto device = make_reference_device({}).value();
     const ModelConfig config = load_model_config(golden(name)).value();
@@ -82,6 +85,41 @@ TEST_CASE("what cannot run is refused with what can") {
   CHECK(error({}, {.max_model_len = 4 * 40960}).ok());
   config.architecture = "GPT2LMHeadModel";
   CHECK(says(error({}, {}), "architectures is \"GPT2LMHeadModel\"; this build runs Ernie4_5ForCausalLM"));
+}
+
+TEST_CASE("ranks share out the width of every expert and of the shared one") {
+  const auto error = [&](const char* name, int size) {
+    return Model::memory(load_model_config(golden(name)).value(), {.rank = 0, .size = size}, {}).status();
+  };
+  CHECK(error("qwen2_moe", 4).ok());
+  CHECK(error("mixtral", 4).ok());
+  CHECK(says(error("qwen2_moe", 3),
+             "4 heads, 2 kv heads and intermediate_size 96, intermediate_size of an expert 24, "
+             "intermediate_size of the shared expert 56 cannot"));
+  // No layer of this one is dense: intermediate_size is nobody's.
+  CHECK(says(error("qwen3_moe", 3), "2 kv heads and intermediate_size of an expert 16 cannot"));
+}
+
+class WithoutExperts final : public InterceptingDevice {
+ public:
+  WithoutExperts() : InterceptingDevice(make_reference_device({}).value()), ops_(inner().ops()) {
+    ops_.expert_mlp = nullptr;
+  }
+  const OpTable& ops() const override { return ops_; }
+  void on_launch(Launch launch) override { launch.run(); }
+
+ private:
+  OpTable ops_;
+};
+
+TEST_CASE("a back-end without experts refuses a model that has them") {
+  WithoutExperts device;
+  const auto create = [&](const char* name) {
+    return Model::create(load_model_config(golden(name)).value(), device, {}, {}).status();
+  };
+  CHECK(create("qwen3_tied_sharded").ok());
+  CHECK(
+      says(create("qwen3_moe"), "Qwen3MoeForCausalLM has layers of 12 experts, which the reference back-end does not"));
 }
 
 // A model whose layers differ: every other one has more heads, a window and a wider MLP.
@@ -179,6 +217,24 @@ TEST_CASE("verify() compares a checkpoint with a config") {
   config.architecture = "MistralForCausalLM";
   CHECK(says(Model::verify(config, checkpoint),
              "model.layers.0.self_attn.q_proj.bias [48] in model.safetensors is not a parameter"));
+}
+
+TEST_CASE("a missing expert is named, in both layouts of experts") {
+  const auto problems = [&](const char* name, int64_t num_experts) {
+    ModelConfig config = load_model_config(golden(name)).value();
+    const Checkpoint checkpoint = Checkpoint::open(golden(name)).value();
+    CHECK(Model::verify(config, checkpoint).ok());
+    config.experts.num_experts = num_experts;
+    return Model::verify(config, checkpoint);
+  };
+  const Status more = problems("mixtral", 6);  // of 5
+  CHECK(says(more, "12 problems"));            // the router and three matrices, of three layers
+  CHECK(says(more, "model.layers.1.block_sparse_moe.experts.5.w1.weight [40, 48] is missing"));
+  CHECK(says(more, "model.layers.1.block_sparse_moe.gate.weight is [5, 48], config.json makes it [6, 48]"));
+  CHECK(says(problems("ernie4_5_moe", 7),
+             "model.layers.2.mlp.experts.7.up_proj.weight [24, 48] in model.safetensors is not a parameter"));
+  CHECK(says(problems("qwen3_moe_fused", 8),
+             "model.layers.0.mlp.experts.gate_up_proj is [7, 40, 48], config.json makes it [8, 40, 48]"));
 }
 
 TEST_CASE("a tied model ignores an lm_head that its checkpoint holds; an untied one needs it") {

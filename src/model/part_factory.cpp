@@ -28,6 +28,20 @@ Result<std::unique_ptr<Attention>> PartFactory::attention(GroupedQueryAttentionS
   return GroupedQueryAttention::create(parameters_, spec);
 }
 
+Result<std::unique_ptr<FeedForward>> PartFactory::experts(MixtureOfExpertsSpec spec) const {
+  const ExpertConfig& experts = config_.experts;
+  spec.hidden_size = config_.hidden_size;
+  spec.num_experts = experts.num_experts;
+  spec.num_experts_per_tok = experts.num_experts_per_tok;
+  spec.intermediate_size = experts.intermediate_size;
+  spec.shared_intermediate_size = experts.shared_intermediate_size;
+  if (experts.shared_intermediate_size == 0) spec.shared_name.clear();
+  spec.routing.normalises = experts.norm_topk_prob;
+  spec.routing.min_sum = static_cast<float>(experts.norm_min);
+  spec.routing.scale = static_cast<float>(experts.routed_scaling_factor);
+  return MixtureOfExperts::create(parameters_, spec);
+}
+
 Result<LmHead> PartFactory::lm_head(const std::string& name, const VocabEmbedding& embedding) const {
   if (config_.tie_word_embeddings) return LmHead::tied(parameters_, name, embedding, config_.vocab_size);
   return LmHead::create(parameters_, name, config_.vocab_size, config_.hidden_size);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "layer/grouped_query_attention.h"
+#include "layer/mixture_of_experts.h"
 #include "layer/mlp.h"
 #include "layer/rms_norm.h"
 #include "layer/rotary_embedding.h"
@@ -41,6 +42,8 @@ class PartFactory {
   Result<std::unique_ptr<FeedForward>> mlp(const std::string& name, bool has_bias = false) const {
     return Mlp::create(parameters_, name, config_.hidden_size, config_.intermediate_size, has_bias);
   }
+  // Fills in the sizes of ModelConfig::experts, and how many of them a token uses with which weights.
+  Result<std::unique_ptr<FeedForward>> experts(MixtureOfExpertsSpec spec) const;
   // The embedding's table where tie_word_embeddings says so.
   Result<LmHead> lm_head(const std::string& name, const VocabEmbedding& embedding) const;
 

@@ -215,6 +215,9 @@ Status write_outlier_model(const fs::path& model_dir, const OutlierOptions& opti
   }
   if (options.channels < 1 || options.channels > 64) return invalid_argument("channels {}: 1 to 64", options.channels);
   ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(model_dir));
+  if (config.experts.num_experts > 0) {
+    return unimplemented("{} has layers of experts, which get no outliers yet", config.architecture);
+  }
   ASSIGN_OR_RETURN(BfTensors tensors, BfTensors::read(model_dir));
   RETURN_IF_ERROR(OutlierMaker(config, options, tensors).make());
   ASSIGN_OR_RETURN(OutputDirectory directory, OutputDirectory::create(out));

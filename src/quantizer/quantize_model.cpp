@@ -104,6 +104,12 @@ class Run {
 
 Status Run::open() {
   ASSIGN_OR_RETURN(config_, load_model_config(model_dir_));
+  if (config_.experts.num_experts > 0) {
+    return unimplemented(
+        "{} has layers of experts, which are not calibrated yet; --quantization int8 or int4 quantises "
+        "them while the model loads",
+        config_.architecture);
+  }
   ASSIGN_OR_RETURN(outline_, Model::outline(config_));
   for (const ModelOutline::Layer& layer : outline_.layers) {
     for (const Product& product : layer.products) {

@@ -15,6 +15,9 @@ namespace {
 
 constexpr int64_t kMaxConfigBytes = 16 << 20;
 
+// Whose keys say what a model's experts are.
+enum class ExpertKeys : uint8_t { kNone, kMixtral, kQwen, kErnie };
+
 // What a family's configuration class in transformers assumes when config.json is silent. Llama's values, where a
 // family has no own. A null is not silence: it means "none" or "derived" where the class allows it, else it is refused.
 struct FamilyClass {
@@ -32,8 +35,11 @@ struct FamilyClass {
   int32_t bos_token_id = 1, eos_token_id = 2;  // -1: none
   bool has_window_switch = false;              // use_sliding_window, max_window_layers (28)
   std::string_view nullable;                   // which of num_key_value_heads and head_dim may be null
+  bool may_slide = false;                      // config.json may give a window, though the class has none
+  ExpertKeys expert_keys = ExpertKeys::kNone;
+  ExpertConfig experts;
 };
-constexpr FamilyClass kFamilyClasses[] = {
+const FamilyClass kFamilyClasses[] = {
     {.model_type = "llama", .architecture = "LlamaForCausalLM", .nullable = "num_key_value_heads head_dim"},
     {.model_type = "mistral",
      .architecture = "MistralForCausalLM",
@@ -80,6 +86,68 @@ constexpr FamilyClass kFamilyClasses[] = {
      .rope_theta = 500000.0,
      .tie_word_embeddings = true,
      .nullable = "num_key_value_heads head_dim"},
+    {.model_type = "mixtral",
+     .architecture = "MixtralForCausalLM",
+     .intermediate_size = 14336,
+     .num_kv_heads = 8,
+     .max_position_embeddings = 131072,
+     .rms_norm_eps = 1e-5,
+     .rope_theta = 1e6,
+     .nullable = "num_key_value_heads head_dim",
+     .may_slide = true,
+     .expert_keys = ExpertKeys::kMixtral,
+     .experts = {.num_experts = 8, .num_experts_per_tok = 2, .norm_topk_prob = true}},
+    {.model_type = "qwen2_moe",
+     .architecture = "Qwen2MoeForCausalLM",
+     .vocab_size = 151936,
+     .hidden_size = 2048,
+     .intermediate_size = 5632,
+     .num_layers = 24,
+     .num_heads = 16,
+     .num_kv_heads = 16,
+     .max_position_embeddings = 32768,
+     .sliding_window = 4096,
+     .bos_token_id = -1,
+     .eos_token_id = -1,
+     .has_window_switch = true,
+     .nullable = "num_key_value_heads",
+     .expert_keys = ExpertKeys::kQwen,
+     .experts =
+         {.num_experts = 60, .num_experts_per_tok = 4, .intermediate_size = 1408, .shared_intermediate_size = 5632}},
+    {.model_type = "qwen3_moe",
+     .architecture = "Qwen3MoeForCausalLM",
+     .vocab_size = 151936,
+     .hidden_size = 2048,
+     .intermediate_size = 6144,
+     .num_layers = 24,
+     .num_heads = 32,
+     .num_kv_heads = 4,
+     .max_position_embeddings = 32768,
+     .sliding_window = 4096,
+     .bos_token_id = -1,
+     .eos_token_id = -1,
+     .has_window_switch = true,
+     .expert_keys = ExpertKeys::kQwen,
+     .experts = {.num_experts = 128, .num_experts_per_tok = 8, .intermediate_size = 768}},
+    {.model_type = "ernie4_5_moe",
+     .architecture = "Ernie4_5_MoeForCausalLM",
+     .vocab_size = 103424,
+     .hidden_size = 2560,
+     .intermediate_size = 12288,
+     .num_layers = 28,
+     .num_heads = 20,
+     .num_kv_heads = 4,
+     .max_position_embeddings = 131072,
+     .rms_norm_eps = 1e-5,
+     .rope_theta = 500000.0,
+     .tie_word_embeddings = true,
+     .nullable = "num_key_value_heads head_dim",
+     .expert_keys = ExpertKeys::kErnie,
+     .experts = {.num_experts = 64,
+                 .num_experts_per_tok = 6,
+                 .intermediate_size = 1536,
+                 .norm_topk_prob = true,
+                 .norm_min = 1e-12}},
 };
 constexpr int64_t kDefaultMaxWindowLayers = 28;
 
@@ -264,7 +332,8 @@ void read_window(JsonFields& fields, const FamilyClass& family, ModelConfig& con
     if (!fields.is_null("sliding_window")) config.sliding_window = family.sliding_window;
     fields.read("sliding_window", config.sliding_window, 1, int64_t{1} << 30);
   }
-  if (family.sliding_window == 0 && config.sliding_window > 0) {
+  const bool slides_never = family.sliding_window == 0 && !family.may_slide;
+  if (slides_never && config.sliding_window > 0) {
     if (config.sliding_window < config.max_position_embeddings) {
       // There the cache forgets what the mask still allows.
       fields.problem(
@@ -279,6 +348,69 @@ void read_window(JsonFields& fields, const FamilyClass& family, ModelConfig& con
                                family.sliding_window == 0 ? fmt::format("{} has no window", family.architecture)
                                : is_used                  ? "sliding_window is null"
                                                           : "use_sliding_window is false"));
+  }
+}
+
+// The first of these keys that is there.
+std::string_view spelling(const JsonFields& fields, std::string_view key, std::string_view other) {
+  return !fields.has(key) && fields.has(other) ? other : key;
+}
+
+constexpr int64_t kMaxExperts = 4096, kMaxExpertsPerTok = 64;
+
+void read_qwen_experts(JsonFields& fields, const ModelConfig& config, ExpertConfig& experts) {
+  int64_t step = 1;
+  std::vector<int32_t> dense_layers;
+  fields.read("decoder_sparse_step", step, 1, 4096);
+  fields.read_ids("mlp_only_layers", dense_layers);
+  fields.read("norm_topk_prob", experts.norm_topk_prob);
+  fields.read("moe_intermediate_size", experts.intermediate_size, 1, 1 << 24);
+  if (experts.shared_intermediate_size > 0) {
+    fields.read("shared_expert_intermediate_size", experts.shared_intermediate_size, 1, 1 << 24);
+  }
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const bool is_dense = std::find(dense_layers.begin(), dense_layers.end(), i) != dense_layers.end();
+    experts.layers[static_cast<size_t>(i)] = !is_dense && (i + 1) % step == 0;
+  }
+  if (config.use_sliding_window && config.model_type == "qwen2_moe") {
+    fields.problem("use_sliding_window is true, which is not served for Qwen2MoeForCausalLM: needs false");
+  }
+}
+
+void read_ernie_experts(JsonFields& fields, const ModelConfig& config, ExpertConfig& experts) {
+  int64_t num_shared = 2, first = 1, last = -1, interval = 1;
+  fields.read("moe_intermediate_size", experts.intermediate_size, 1, 1 << 24);
+  fields.read("moe_num_shared_experts", num_shared, 0, 1024);
+  fields.read("moe_layer_start_index", first, 0, 4096);
+  fields.read("moe_layer_end_index", last, -1, 4096);
+  fields.read("moe_layer_interval", interval, 1, 4096);
+  fields.read("moe_norm_min", experts.norm_min, 0.0, 1.0);
+  experts.shared_intermediate_size = num_shared * experts.intermediate_size;
+  if (config.use_bias) fields.problem("use_bias is true, which is not served for Ernie4_5_MoeForCausalLM: needs false");
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    experts.layers[static_cast<size_t>(i)] = (i + 1) % interval == 0 && i >= first && (last == -1 || i <= last);
+  }
+}
+
+void read_experts(JsonFields& fields, const FamilyClass& family, ModelConfig& config) {
+  if (family.expert_keys == ExpertKeys::kNone) return;
+  ExpertConfig& experts = config.experts = family.experts;
+  const bool is_ernie = family.expert_keys == ExpertKeys::kErnie;
+  const std::string_view count = is_ernie ? spelling(fields, "moe_num_experts", "num_experts")
+                                          : spelling(fields, "num_experts", "num_local_experts");
+  const std::string_view chosen = is_ernie ? spelling(fields, "moe_k", "num_experts_per_tok") : "num_experts_per_tok";
+  fields.read(count, experts.num_experts, 1, kMaxExperts);
+  fields.read(chosen, experts.num_experts_per_tok, 1, kMaxExpertsPerTok);
+  if (experts.num_experts_per_tok > experts.num_experts) {
+    fields.problem(
+        fmt::format("{} is {}, more than {} = {}", chosen, experts.num_experts_per_tok, count, experts.num_experts));
+  }
+  experts.layers.assign(static_cast<size_t>(config.num_layers), true);
+  if (family.expert_keys == ExpertKeys::kMixtral) experts.intermediate_size = config.intermediate_size;
+  if (family.expert_keys == ExpertKeys::kQwen) read_qwen_experts(fields, config, experts);
+  if (is_ernie) read_ernie_experts(fields, config, experts);
+  if (std::find(experts.layers.begin(), experts.layers.end(), true) == experts.layers.end()) {
+    fields.problem("no layer has experts; use the dense architecture");
   }
 }
 
@@ -383,7 +515,9 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
   fields.read("attention_bias", config.attention_bias);
   fields.read("mlp_bias", config.mlp_bias);
   fields.read("use_bias", config.use_bias);
+  fields.read("qkv_bias", config.qkv_bias);
   read_window(fields, family, config);
+  read_experts(fields, family, config);
   if (!fields.is_null("eos_token_id") && family.eos_token_id >= 0) config.eos_token_ids = {family.eos_token_id};
   if (!fields.is_null("bos_token_id") && family.bos_token_id >= 0) config.bos_token_ids = {family.bos_token_id};
   fields.read_ids("eos_token_id", config.eos_token_ids);

@@ -6,6 +6,7 @@
 // it. What transformers cannot run, or runs differently from what the keys say, is refused.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -35,6 +36,23 @@ struct RopeConfig {
   std::vector<float> freq_factors;  // [rotary_dim / 2] divide the frequencies; empty: none. GGUF says llama3 with them
 };
 
+// Layers whose feed-forward is many experts, of which each token uses a few. Each family has keys of its own for these.
+struct ExpertConfig {
+  int64_t num_experts = 0;  // of a layer; 0: the model has none
+  int64_t num_experts_per_tok = 0;
+  int64_t intermediate_size = 0;         // of one expert
+  int64_t shared_intermediate_size = 0;  // of what every token sees beside them; 0: nothing
+  bool norm_topk_prob = false;           // the weights of a token's experts are divided by their sum
+  double norm_min = 0;                   // ... or by this, if it is larger
+  double routed_scaling_factor = 1;
+  std::vector<bool> layers;  // [num_layers] which of them have experts; the others are dense
+
+  bool in_layer(int64_t i) const { return num_experts > 0 && layers[static_cast<size_t>(i)]; }
+  bool in_all_layers() const {
+    return num_experts > 0 && std::find(layers.begin(), layers.end(), false) == layers.end();
+  }
+};
+
 struct ModelConfig {
   std::string architecture;  // "Qwen3ForCausalLM": architectures[0], or of model_type
   std::string model_type;    // "qwen3", or of architectures[0]
@@ -56,6 +74,8 @@ struct ModelConfig {
   bool use_sliding_window = false;       // Qwen: false makes sliding_window 0
   int64_t max_window_layers = 0;         // Qwen: the first layer that slides
   std::vector<std::string> layer_types;  // "full_attention", "sliding_attention"; empty when config.json has none
+  bool qkv_bias = true;                  // Qwen2-MoE
+  ExpertConfig experts;
   RopeConfig rope;
   DType torch_dtype = DType::kBf16;  // of the checkpoint, as config.json says; the tensors decide
   std::vector<int32_t> eos_token_ids;

@@ -320,7 +320,7 @@ namespace {
 
 // Bytes of one row: one element when the tensor has rank 1.
 uint64_t row_bytes(const TensorEntry& entry) {
-  const int64_t rows = entry.shape.empty() ? 0 : entry.shape[0];
+  const int64_t rows = entry.num_rows();
   return rows == 0 ? 0 : entry.num_bytes / static_cast<uint64_t>(rows);
 }
 
@@ -328,13 +328,14 @@ uint64_t row_bytes(const TensorEntry& entry) {
 
 Result<Tensor> Checkpoint::rows(const TensorEntry& entry, int64_t begin, int64_t end, HostTensor& scratch) const {
   const bool computable = entry.dtype == DType::kBf16 || entry.dtype == DType::kF16 || entry.dtype == DType::kF32;
-  if (!computable || entry.shape.empty() || entry.shape.size() > 2) {
-    return invalid_argument("{}: tensor {} is {} {}, needs BF16, F16 or F32 with one or two dimensions",
+  if (!computable || entry.shape.empty() || entry.shape.size() > 3) {
+    return invalid_argument("{}: tensor {} is {} {}, needs BF16, F16 or F32 with one to three dimensions",
                             file_name(entry.file_idx), entry.name, entry.dtype_name, entry.shape_string());
   }
-  CHECK(0 <= begin && begin <= end && end <= entry.shape[0], "rows [{}, {}) of {} {}", begin, end, entry.name,
+  CHECK(0 <= begin && begin <= end && end <= entry.num_rows(), "rows [{}, {}) of {} {}", begin, end, entry.name,
         entry.shape_string());
   std::vector<int64_t> dims = entry.shape;
+  if (dims.size() == 3) dims.erase(dims.begin());
   dims[0] = end - begin;
   const MappedFile& file = files_[static_cast<size_t>(entry.file_idx)];
   const uint64_t offset = entry.offset + static_cast<uint64_t>(begin) * row_bytes(entry);

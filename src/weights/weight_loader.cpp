@@ -29,8 +29,10 @@ int64_t rows_per_piece(int64_t row_bytes) {
 }
 
 bool matches(const std::string& pattern, const std::string& name) {
-  return pattern.starts_with('*') ? std::string_view(name).ends_with(std::string_view(pattern).substr(1))
-                                  : name == pattern;
+  const std::string_view text = pattern;
+  if (text.starts_with('*')) return std::string_view(name).ends_with(text.substr(1));
+  if (text.ends_with('*')) return std::string_view(name).starts_with(text.substr(0, text.size() - 1));
+  return name == pattern;
 }
 
 float float_at(const Tensor& values, int64_t i) {
@@ -74,6 +76,15 @@ void check_coverage(Coverage& coverage, std::vector<std::string>& problems) {
 // Of a row of the checkpoint's tensor.
 RowPlace place_of(const WeightLoader::MatrixSlice& slice, int64_t row) {
   return {.row = slice.dst_row + row - slice.rows.begin, .matrix_idx = slice.dst_matrix};
+}
+
+std::vector<int64_t> shape_of(const WeightLoader::MatrixSlice& slice) {
+  if (slice.full_matrices > 0) return {slice.full_matrices, slice.full_rows, slice.full_columns};
+  return {slice.full_rows, slice.full_columns};
+}
+std::vector<int64_t> shape_of(const WeightLoader::VectorSlice& slice) {
+  if (slice.is_row) return {1, slice.full_size};
+  return {slice.full_size};
 }
 
 // Random rows without generating each: windows into one block of random values. A window depends on the tensor's name,
@@ -169,10 +180,16 @@ std::vector<std::string> WeightLoader::coverage_problems() const {
 Status WeightLoader::verify(const WeightSource& source) const {
   std::vector<std::string> problems = coverage_problems();
   std::set<std::string_view> wanted;
-  const auto check = [&](const std::string& name, const std::vector<int64_t>& shape) {
-    if (!wanted.insert(name).second) return problems.push_back(fmt::format("{} is declared twice", name));
+  const auto check = [&](const std::string& name, const std::vector<int64_t>& shape, bool may_share = false) {
+    if (!wanted.insert(name).second) {
+      if (!may_share) problems.push_back(fmt::format("{} is declared twice", name));
+      return;
+    }
     const TensorEntry* entry = source.find(name);
-    if (entry == nullptr) return problems.push_back(fmt::format("{} [{}] is missing", name, fmt::join(shape, ", ")));
+    if (entry == nullptr) {
+      problems.push_back(fmt::format("{} [{}] is missing", name, fmt::join(shape, ", ")));
+      return;
+    }
     if (entry->shape != shape) {
       problems.push_back(
           fmt::format("{} is {}, config.json makes it [{}]", name, entry->shape_string(), fmt::join(shape, ", ")));
@@ -183,12 +200,12 @@ Status WeightLoader::verify(const WeightSource& source) const {
     }
   };
   for (const MatrixSlice& slice : matrices_) {
-    check(slice.name, {slice.full_rows, slice.full_columns});
+    check(slice.name, shape_of(slice), slice.full_matrices > 0);
     const TensorEntry* entry = source.find(slice.name);
     if (entry == nullptr || !entry->quantized) continue;
     if (auto problem = cut_group(*entry, slice)) problems.push_back(std::move(*problem));
   }
-  for (const VectorSlice& slice : vectors_) check(slice.name, {slice.full_size});
+  for (const VectorSlice& slice : vectors_) check(slice.name, shape_of(slice));
   for (const TensorEntry& entry : source.entries()) {
     if (wanted.contains(entry.name) || entry.is_optional || is_ignored(entry.name)) continue;
     problems.push_back(fmt::format("{} {} in {} is not a parameter of this model", entry.name, entry.shape_string(),
@@ -252,26 +269,32 @@ Status WeightLoader::fill_quantized(const WeightSource& source, const TensorEntr
 Status WeightLoader::fill(const WeightSource& source, const TensorEntry& entry, const MatrixSlice& slice) {
   if (entry.quantized) return fill_quantized(source, entry, slice);
   const int64_t piece = rows_per_piece(slice.full_columns * dtype_bytes(*entry.dtype));
+  const int64_t first = slice.src_matrix * slice.full_rows;  // of the matrix in its tensor
   const int64_t end = slice.rows.begin + slice.rows.count;
   HostTensor scratch;
   for (int64_t row = slice.rows.begin; row < end; row += piece) {
     const int64_t piece_end = std::min(end, row + piece);
-    ASSIGN_OR_RETURN(const Tensor rows, source.rows(entry, row, piece_end, scratch));
+    ASSIGN_OR_RETURN(const Tensor rows, source.rows(entry, first + row, first + piece_end, scratch));
     const Tensor columns = rows.columns(slice.columns.begin, slice.columns.begin + slice.columns.count);
     if (slice.weight->desc().spec.has_integer_codes()) {
       RETURN_IF_ERROR(check_finite(columns, "the element", row, slice.columns.begin));
     }
     RETURN_IF_ERROR(device_->pack_rows(*slice.weight, place_of(slice, row), columns));
-    source.release(entry, row, piece_end);
+    source.release(entry, first + row, first + piece_end);
   }
   return ok_status();
 }
 
 Status WeightLoader::fill(const WeightSource& source, const TensorEntry& entry, const VectorSlice& slice) {
   HostTensor scratch;
-  const int64_t end = slice.range.begin + slice.range.count;
-  ASSIGN_OR_RETURN(const Tensor values, source.rows(entry, slice.range.begin, end, scratch));
-  return copy_vector(values, slice.vector.rows(slice.dst, slice.dst + slice.range.count));
+  const int64_t begin = slice.range.begin, end = begin + slice.range.count;
+  const Tensor dst = slice.vector.rows(slice.dst, slice.dst + slice.range.count);
+  if (slice.is_row) {
+    ASSIGN_OR_RETURN(const Tensor row, source.rows(entry, 0, 1, scratch));
+    return copy_vector(row.reshaped({slice.full_size}).rows(begin, end), dst);
+  }
+  ASSIGN_OR_RETURN(const Tensor values, source.rows(entry, begin, end, scratch));
+  return copy_vector(values, dst);
 }
 
 Status WeightLoader::load(const WeightSource& source, const LoadProgress& progress) {
@@ -322,7 +345,9 @@ Status WeightLoader::load_dummy(uint64_t seed, const LoadProgress& progress) {
     const int64_t end = slice.rows.begin + slice.rows.count;
     for (int64_t row = slice.rows.begin; row < end;) {
       const int64_t window_end = std::min(end, (row / DummyRows::kWindowRows + 1) * DummyRows::kWindowRows);
-      const Tensor rows = dummy.rows(slice.name, row, window_end, slice.full_columns)
+      const std::string name =
+          slice.full_matrices > 0 ? fmt::format("{}.{}", slice.name, slice.src_matrix) : slice.name;
+      const Tensor rows = dummy.rows(name, row, window_end, slice.full_columns)
                               .columns(slice.columns.begin, slice.columns.begin + slice.columns.count);
       RETURN_IF_ERROR(device_->pack_rows(*slice.weight, place_of(slice, row), rows));
       row = window_end;

@@ -38,7 +38,8 @@ class WeightLoader {
   explicit WeightLoader(Device* device) : device_(device) {}
 
   // Rows `rows` x columns `columns` of the tensor `name` [full_rows, full_columns] go to rows dst_row .. of matrix
-  // dst_matrix of `weight`.
+  // dst_matrix of `weight`. With full_matrices the tensor is [full_matrices, full_rows, full_columns], and the rows are
+  // those of its matrix src_matrix; several slices may then share it.
   struct MatrixSlice {
     std::string name;
     int64_t full_rows = 0, full_columns = 0;
@@ -46,6 +47,7 @@ class WeightLoader {
     PackedWeight* weight = nullptr;
     int64_t dst_row = 0;
     int64_t dst_matrix = 0;
+    int64_t full_matrices = 0, src_matrix = 0;
   };
   void add(MatrixSlice slice);
   // Elements `range` of the tensor `name` [full_size] go to elements dst .. of the device vector [n] (kF32 or kBf16).
@@ -56,11 +58,12 @@ class WeightLoader {
     Tensor vector;
     int64_t dst = 0;
     float dummy_value = 0;  // of every element with dummy weights: 1 for norms
+    bool is_row = false;    // the tensor is [1, full_size]
   };
   void add(VectorSlice slice);
   // Rows that no checkpoint fills (padding of a vocabulary shard): zeros.
   void add_zero_rows(PackedWeight* weight, Range rows);
-  // A tensor that may be there and is not used. `pattern` may begin with '*': any prefix.
+  // A tensor that may be there and is not used. `pattern` may begin with '*': any prefix; or end with it: any suffix.
   void ignore(std::string pattern) { ignored_.push_back(std::move(pattern)); }
 
   // All problems in one message, or ok.

@@ -34,6 +34,8 @@ struct TensorEntry {
     for (const int64_t dim : shape) n *= dim;
     return n;
   }
+  // Rows of a tensor of three dimensions are those of its matrices, one below the other.
+  int64_t num_rows() const { return shape.size() == 3 ? shape[0] * shape[1] : shape.empty() ? 0 : shape[0]; }
   std::string shape_string() const;
 };
 
@@ -49,7 +51,7 @@ class WeightSource {
   // How matrices of codes are laid out, as --quantization spells it: "gptq", "gguf"; empty: all are floats.
   virtual std::string_view layout() const { return {}; }
 
-  // Rows [begin, end) of a tensor of rank 1 (elements) or 2, in one of kF32, kF16, kBf16. Reads in place when the
+  // Rows [begin, end) of a tensor of rank 1 (elements), 2 or 3, in one of kF32, kF16, kBf16. Reads in place when the
   // file's layout allows, else through `scratch`, which must live as long as the result is used.
   virtual Result<Tensor> rows(const TensorEntry& entry, int64_t begin, int64_t end, HostTensor& scratch) const = 0;
   // Rows [begin, end) of an entry with `quantized`, in that spec. Sources without such entries need not implement it.

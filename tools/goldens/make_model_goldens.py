@@ -27,7 +27,9 @@ import sys
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, Ernie4_5Config, Ernie4_5ForCausalLM, LlamaConfig, LlamaForCausalLM, MinistralConfig,
-                          MinistralForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+                          MinistralForCausalLM, MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+                          Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
+                          Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM)
 
 OUT = pathlib.Path(__file__).resolve().parents[2] / "test" / "goldens" / "model"
 PROMPT_LENS = (5, 18, 33)  # below, across and beyond a KV block of 16
@@ -42,7 +44,8 @@ def rope(rope_type="default", theta=10000.0, **more):
 
 
 # name -> (model class, config, options: dtype of the stored weights; old_style config.json; num_shards; max_model_len; seqs;
-#          changes of config.json; bare: tensors without the prefix "model.")
+#          changes of config.json; bare: tensors without the prefix "model."; fused: experts as transformers 5 keeps them in
+#          memory, one tensor for all of a layer; f32_routers)
 MODELS = {
     # The plain decoder, f32 weights.
     "llama_plain": (LlamaForCausalLM, LlamaConfig(**BASE, rope_parameters=rope()), dict(dtype=torch.float32)),
@@ -90,6 +93,32 @@ MODELS = {
         rope_parameters=rope(theta=500000.0)), dict(old_style=True)),
     "ernie4_5_bias": (Ernie4_5ForCausalLM, Ernie4_5Config(**BASE, head_dim=20, tie_word_embeddings=False, use_bias=True,
         rope_parameters=rope(theta=500000.0)), {}),
+    # Experts with names of their own; widths that 16 does not divide; a config.json of transformers 4.
+    "mixtral": (MixtralForCausalLM, MixtralConfig(**BASE | dict(intermediate_size=40), num_local_experts=5, num_experts_per_tok=2,
+        rope_parameters=rope(theta=1e6)), dict(old_style=True)),
+    # A window; every expert is used; one tensor for all experts of a layer.
+    "mixtral_window_fused": (MixtralForCausalLM, MixtralConfig(**BASE | dict(intermediate_size=32), head_dim=20, num_local_experts=3,
+        num_experts_per_tok=3, sliding_window=8, rope_parameters=rope()), dict(fused=True)),
+    # A shared expert with its gate; the first layer is dense; weights of experts are not divided by their sum.
+    "qwen2_moe": (Qwen2MoeForCausalLM, Qwen2MoeConfig(**BASE, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
+        shared_expert_intermediate_size=56, mlp_only_layers=[0], rope_parameters=rope(theta=1e6)), {}),
+    # Every second layer has experts; theirs are divided by their sum; no bias of q, k and v; tied.
+    "qwen2_moe_sparse_step": (Qwen2MoeForCausalLM, Qwen2MoeConfig(**BASE, num_experts=4, num_experts_per_tok=3, qkv_bias=False,
+        moe_intermediate_size=32, shared_expert_intermediate_size=32, decoder_sparse_step=2, norm_topk_prob=True,
+        tie_word_embeddings=True, rope_parameters=rope()), dict(old_style=True)),
+    "qwen3_moe": (Qwen3MoeForCausalLM, Qwen3MoeConfig(**BASE, head_dim=16, num_experts=12, num_experts_per_tok=4,
+        moe_intermediate_size=16, norm_topk_prob=True, rope_parameters=rope(theta=1e6)), {}),
+    # One tensor for all experts of a layer; a window; a dense layer among them; YaRN.
+    "qwen3_moe_fused": (Qwen3MoeForCausalLM, Qwen3MoeConfig(**BASE, head_dim=18, num_experts=7, num_experts_per_tok=2,
+        moe_intermediate_size=20, mlp_only_layers=[1], attention_bias=True, use_sliding_window=True, sliding_window=9,
+        rope_parameters=rope("yarn", 10000.0, factor=4.0, original_max_position_embeddings=32)), dict(fused=True)),
+    # Two shared experts, a first dense layer, a correction bias that changes the choice.
+    "ernie4_5_moe": (Ernie4_5_MoeForCausalLM, Ernie4_5_MoeConfig(**BASE, head_dim=16, moe_num_experts=8, moe_k=3,
+        moe_intermediate_size=24, moe_num_shared_experts=2, rope_parameters=rope(theta=500000.0)), dict(old_style=True, f32_routers=True)),
+    # No shared expert; experts in the middle layer alone; untied.
+    "ernie4_5_moe_one_layer": (Ernie4_5_MoeForCausalLM, Ernie4_5_MoeConfig(**BASE, head_dim=20, moe_num_experts=6, moe_k=2,
+        moe_intermediate_size=32, moe_num_shared_experts=0, moe_layer_start_index=1, moe_layer_end_index=1,
+        tie_word_embeddings=False, rope_parameters=rope(theta=500000.0)), {}),
 }
 
 
@@ -101,6 +130,12 @@ def randomise(model, generator):
             parameter.data = 1 + 0.2 * noise
         elif name.endswith("bias"):
             parameter.data = 0.3 * noise
+        elif "correction_bias" in name:
+            parameter.data = 0.1 * noise
+        elif ".mlp.experts." in name:  # [num_experts, out_features, in_features]
+            parameter.data = noise / parameter.shape[2] ** 0.5
+        elif "mlp.gate" in name:  # routers: weights of a token's experts that differ
+            parameter.data = 2 * noise / parameter.shape[1] ** 0.5
         elif "embed_tokens" in name:
             parameter.data = noise * (0.15 if model.config.tie_word_embeddings else 1.0)
         else:
@@ -129,6 +164,41 @@ def run(model, token_ids, prompt_len, mid_layer):
     return {place: torch.cat(parts) for place, parts in taps.items()} | {"logits": torch.cat(logits)}
 
 
+class Unstable(Exception):
+    """A choice of experts that rounding could change."""
+
+
+def check_routing(module, args, output):
+    """Refuses a token whose experts change when what its router reads moves by 2 %: a bf16 run could choose others."""
+    generator = torch.Generator().manual_seed(1)
+    chosen = output[2].sort(dim=-1).values[-1]
+    x = args[0].reshape(-1, args[0].shape[-1])[-1:]
+    for _ in range(12):
+        moved = x * (1 + 0.02 * torch.randn(x.shape, generator=generator))
+        if not torch.equal(module.forward(moved)[2].sort(dim=-1).values[0], chosen):
+            raise Unstable
+
+
+def draw_tokens(model, count, generator):
+    """Random tokens; those whose routing is near a tie are drawn again."""
+    vocab_size = model.config.vocab_size
+    if not hasattr(model.config, "num_experts"):
+        return torch.randint(0, vocab_size, (count,), generator=generator).tolist()
+    hooks = [module.register_forward_hook(check_routing) for name, module in model.named_modules() if name.endswith("mlp.gate")]
+    token_ids, cache = [], None
+    while len(token_ids) < count:
+        token_id = torch.randint(0, vocab_size, (1,), generator=generator).item()
+        try:
+            with torch.no_grad():
+                model(input_ids=torch.tensor([token_ids + [token_id]]))
+            token_ids.append(token_id)
+        except Unstable:
+            pass
+    for hook in hooks:
+        hook.remove()
+    return token_ids
+
+
 def relative_l2(actual, expected):
     return ((actual - expected).norm() / expected.norm()).item()
 
@@ -152,8 +222,13 @@ def make(name, model_class, config, dtype=torch.bfloat16, num_shards=1, max_mode
     config.dtype = dtype
     model = model_class(config).eval()
     randomise(model, generator)
+    routers = {key: value.clone() for key, value in model.state_dict().items() if ".mlp.gate." in key}
     model = model.to(dtype)
-    model.save_pretrained(folder, max_shard_size="5GB" if num_shards == 1 else "100KB")
+    if options.get("f32_routers"):  # as ERNIE's files have them
+        for key, value in routers.items():
+            model.get_parameter(key).data = value
+    model.save_pretrained(folder, max_shard_size="5GB" if num_shards == 1 else "100KB",
+                          save_original_format=not options.get("fused"))
     (folder / "generation_config.json").unlink(missing_ok=True)
     assert num_shards == len(list(folder.glob("*.safetensors"))), list(folder.iterdir())
     stored = json.loads((folder / "config.json").read_text())
@@ -169,12 +244,12 @@ def make(name, model_class, config, dtype=torch.bfloat16, num_shards=1, max_mode
     mid_layer = config.num_hidden_layers // 2
     goldens, errors = {}, {"hidden": [], "logits": []}
     seqs = seqs or [(prompt_len, NUM_DECODE) for prompt_len in PROMPT_LENS]
-    all_token_ids = [torch.randint(0, config.vocab_size, (prompt_len + num_decode,), generator=generator).tolist()
-                     for prompt_len, num_decode in seqs]
     # Read back from the folder, as its config.json says: a cast of the model in memory would also round its RoPE frequencies.
-    exact, rounded = [[run(read_back, ids, seq[0], mid_layer) for ids, seq in zip(all_token_ids, seqs)] for read_back in
-                      (AutoModelForCausalLM.from_pretrained(folder, dtype=run_dtype, attn_implementation="eager").eval()
-                       for run_dtype in (torch.float32, torch.bfloat16))]
+    models = [AutoModelForCausalLM.from_pretrained(folder, dtype=run_dtype, attn_implementation="eager",
+                                                   experts_implementation="eager").eval()
+              for run_dtype in (torch.float32, torch.bfloat16)]
+    all_token_ids = [draw_tokens(models[0], prompt_len + num_decode, generator) for prompt_len, num_decode in seqs]
+    exact, rounded = [[run(read_back, ids, seq[0], mid_layer) for ids, seq in zip(all_token_ids, seqs)] for read_back in models]
     for i, ((prompt_len, _), token_ids) in enumerate(zip(seqs, all_token_ids)):
         errors["hidden"] += [relative_l2(rounded[i][place], exact[i][place]) for place in ("first", "mid", "last")]
         errors["logits"].append(relative_l2(rounded[i]["logits"], exact[i]["logits"]))

@@ -48,6 +48,7 @@ TEST_CASE("the CPU at every instruction set of this machine") {
 TEST_CASE("the CPU on one thread") {
   const auto one = make_cpu_device({.num_threads = 1}).value();
   check_device(*one, *one, "batch invariance of linear bf16");
+  check_device(*one, *one, "batch invariance of expert_mlp");
   check_device(*one, *one, "attention_paged chunks");
 }
 

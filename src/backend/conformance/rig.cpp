@@ -178,6 +178,7 @@ ConformanceResult run_conformance(Device& device, Device& deterministic, const C
   add_linear_cases(report, sides);
   add_quantized_linear_cases(report, sides);
   add_elementwise_cases(report, sides);
+  add_expert_cases(report, sides);
   add_attention_cases(report, sides);
   add_step_cases(report, sides);
   add_sample_cases(report, sides);

@@ -103,6 +103,7 @@ constexpr DType kActs[] = {DType::kF32, DType::kBf16};
 void add_linear_cases(Report& report, Sides sides);
 void add_quantized_linear_cases(Report& report, Sides sides);
 void add_elementwise_cases(Report& report, Sides sides);
+void add_expert_cases(Report& report, Sides sides);  // none where the back-end does not run experts
 void add_attention_cases(Report& report, Sides sides);
 void add_step_cases(Report& report, Sides sides);
 void add_sample_cases(Report& report, Sides sides);

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "backend/cpu/isa.h"
@@ -41,6 +42,30 @@ class Scratch {
   int64_t bytes_ = 0;
 };
 
+// Of run_gemms: where the items of a product begin among those of all.
+struct PlannedGemm {
+  GemmPlan plan;
+  int64_t groups = 0;  // items of a row chunk
+  int64_t first_item = 0, first_pack_item = 0;
+  int64_t rows_per_pack = 0;
+};
+
+// Rows of x that one expert multiplies: one for each token that chose it.
+struct ExpertRows {
+  int64_t expert = 0;
+  int64_t begin = 0, end = 0;
+};
+
+// The rows of an expert_mlp call, sorted by expert. Kept, so that a step allocates nothing.
+struct ExpertOrder {
+  std::vector<ExpertRows> experts;    // those that have rows, rising
+  std::vector<int64_t> ends;          // [num_experts] of rows of all experts up to this one
+  std::vector<int32_t> row_tokens;    // [num_rows]
+  std::vector<float> row_weights;     // [num_rows]
+  std::vector<int32_t> token_rows;    // [num_tokens, num_experts_per_tok] its rows, rising
+  std::vector<int32_t> token_counts;  // [num_tokens] how many of them there are
+};
+
 struct CpuContext {
   CpuContext(Isa chosen_isa, int num_threads, std::vector<int> core_ids)
       : isa(chosen_isa),
@@ -59,6 +84,10 @@ struct CpuContext {
   std::vector<Scratch> thread_scratch;  // one a thread
   Scratch shared_scratch;               // of the op that runs
   Scratch gate_up_scratch;              // of linear_silu_and_mul when it cannot fuse
+  Scratch expert_scratch;               // rows of experts
+  ExpertOrder expert_order;
+  std::vector<GemmParams> expert_gemms;
+  std::vector<PlannedGemm> planned_gemms;  // of run_gemms
 };
 
 CpuContext& context_of(Stream& stream);
@@ -101,6 +130,13 @@ void pack_int_rows(CpuContext& context, PackedWeight& weight, RowPlace place, co
 void embedding(Stream& stream, const EmbeddingParams& p);
 void linear(Stream& stream, const LinearParams& p);
 void linear_silu_and_mul(Stream& stream, const LinearSiluAndMulParams& p);
+// Several products side by side, divided among all threads together. A product is over before the call returns.
+void run_gemms(CpuContext& context, std::span<GemmParams> gemms);
+// x [num_tokens, in_features] by matrix matrix_idx, without a bias.
+GemmParams gemm_of_rows(const Tensor& x, const PackedWeight& weight, int64_t matrix_idx, const Tensor& out);
+// expert_op.cpp
+void route_experts(Stream& stream, const RouteExpertsParams& p);
+void expert_mlp(Stream& stream, const ExpertMlpParams& p);
 // elementwise_op.cpp
 void rms_norm(Stream& stream, const RmsNormParams& p);
 void add(Stream& stream, const AddParams& p);

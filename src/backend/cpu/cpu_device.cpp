@@ -30,6 +30,8 @@ OpTable cpu_ops() {
   ops.logprobs = logprobs;
   ops.finish_step = reference::finish_step;
   ops.kv_copy_blocks = reference::kv_copy_blocks;
+  ops.route_experts = route_experts;
+  ops.expert_mlp = expert_mlp;
   ops.add_rms_norm = add_rms_norm;
   ops.qk_norm_rope_kv_write = qk_norm_rope_kv_write;
   ops.linear_silu_and_mul = linear_silu_and_mul;

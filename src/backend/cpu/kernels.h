@@ -109,6 +109,21 @@ struct NormRopeHeads {
   bool interleaved;
 };
 
+// out = sums + shared_factor * shared + sum of weights[row] * row over the row_ids, in their order. f32 sums.
+struct WeightedRows {
+  const float* rows;  // [.., width], from row first_row on
+  int64_t first_row;
+  const float* weights;  // from row 0 on
+  const int32_t* row_ids;
+  int64_t num_rows;
+  const float* sums;   // [width], or null: zeros
+  const void* shared;  // [width] of act, or null: zeros
+  float shared_factor;
+  void* out;  // may be sums or shared
+  Elem out_elem;
+  int64_t width;
+};
+
 struct MaxAndId {
   float value;
   int32_t id;
@@ -142,6 +157,7 @@ struct KernelTable {
   // rows of elements
   void (*rms_norm_rows)(const RmsNormRows& p, Elem act);
   void (*add_row)(const void* a, const void* b, void* out, int64_t width, Elem act);
+  void (*add_weighted_rows)(const WeightedRows& p, Elem act);
   void (*silu_and_mul_row)(const void* gate, const void* up, void* out, int64_t width, Elem act);
   void (*rope_row)(void* x, const float* cos_sin, int64_t rotary_dim, bool interleaved, Elem act);
   void (*norm_rope_heads)(const NormRopeHeads& p, Elem act);

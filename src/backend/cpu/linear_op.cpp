@@ -41,8 +41,14 @@ void run_gemm(CpuContext& context, GemmParams p) {
 // Of linear and linear_silu_and_mul.
 template <typename Params>
 GemmParams gemm_params(const Params& p) {
-  const Tensor &x = p.x, &bias = p.bias, &out = p.out;
-  const PackedWeight& weight = *p.weight;
+  GemmParams gemm = gemm_of_rows(p.x, *p.weight, p.matrix_idx, p.out);
+  if (p.bias.defined()) gemm.bias = p.bias.raw();
+  return gemm;
+}
+
+}  // namespace
+
+GemmParams gemm_of_rows(const Tensor& x, const PackedWeight& weight, int64_t matrix_idx, const Tensor& out) {
   const WeightSpec& spec = weight.desc().spec;
   return {.x = x.raw(),
           .x_elem = elem_of(x.dtype()),
@@ -50,11 +56,11 @@ GemmParams gemm_params(const Params& p) {
           .m = x.dim(0),
           .n = out.dim(1),
           .k = x.dim(1),
-          .weight = weight.matrix(p.matrix_idx),
+          .weight = weight.matrix(matrix_idx),
           .weight_elem = spec.has_integer_codes() ? elem_of(x.dtype()) : elem_of(spec.codes),
           .weight_ints = int_layout_of(weight.desc()),
           .quantizes_x = spec.quantizes_activations(),
-          .bias = bias.defined() ? bias.raw() : nullptr,
+          .bias = nullptr,
           .out = out.raw(),
           .out_elem = elem_of(out.dtype()),
           .out_stride = out.stride(0),
@@ -63,7 +69,56 @@ GemmParams gemm_params(const Params& p) {
           .packed_x = nullptr};
 }
 
-}  // namespace
+// Each product is planned for its share of the threads: with many products side by side none need be cut small.
+void run_gemms(CpuContext& context, std::span<GemmParams> gemms) {
+  const KernelTable& kernels = context.kernels;
+  std::vector<PlannedGemm>& planned = context.planned_gemms;
+  planned.clear();
+  const auto count = static_cast<int64_t>(gemms.size());
+  const int threads = static_cast<int>(ceil_div(context.pool.num_threads(), std::max<int64_t>(1, count)));
+  int64_t packed_bytes = 0, scratch_bytes = 0, num_items = 0, num_pack_items = 0;
+  for (const GemmParams& p : gemms) {
+    PlannedGemm one{.plan = kernels.gemm_plan(p, threads), .first_item = num_items, .first_pack_item = num_pack_items};
+    one.groups = ceil_div(ceil_div(p.n, kNBlock), one.plan.n_blocks_per_group);
+    num_items += ceil_div(p.m, one.plan.rows_per_chunk) * one.groups;
+    if (one.plan.packed_x_bytes > 0) {
+      one.rows_per_pack = p.m * p.k <= kInlinePackElements ? p.m : kernels.pack_rows;
+      num_pack_items += ceil_div(p.m, one.rows_per_pack);
+      packed_bytes += round_up(one.plan.packed_x_bytes, 64);
+    }
+    scratch_bytes = std::max(scratch_bytes, one.plan.scratch_bytes);
+    planned.push_back(one);
+  }
+  char* packed = context.shared_scratch.reserve(packed_bytes);
+  for (size_t i = 0; i < gemms.size(); ++i) {
+    if (planned[i].plan.packed_x_bytes == 0) continue;
+    gemms[i].packed_x = packed;
+    packed += round_up(planned[i].plan.packed_x_bytes, 64);
+  }
+  context.reserve_thread_scratch(scratch_bytes);
+  // The product that an item belongs to: the last one that begins at or before it. Those without items of the kind are
+  // passed over, since the next begins at the same item.
+  const auto find = [&](int64_t item, int64_t PlannedGemm::*first) {
+    const auto after = std::upper_bound(planned.begin(), planned.end(), item,
+                                        [&](int64_t i, const PlannedGemm& one) { return i < one.*first; });
+    return static_cast<size_t>(after - planned.begin() - 1);
+  };
+  context.pool.parallel_for(num_pack_items, [&](int, int64_t item) {
+    const size_t i = find(item, &PlannedGemm::first_pack_item);
+    const int64_t row = (item - planned[i].first_pack_item) * planned[i].rows_per_pack;
+    kernels.pack_x(gemms[i], row, std::min(planned[i].rows_per_pack, gemms[i].m - row));
+  });
+  context.pool.parallel_for(num_items, [&](int thread_idx, int64_t item) {
+    const size_t i = find(item, &PlannedGemm::first_item);
+    const GemmParams& p = gemms[i];
+    const GemmPlan& plan = planned[i].plan;
+    const int64_t own = item - planned[i].first_item;
+    const int64_t row = own / planned[i].groups * plan.rows_per_chunk;
+    const int64_t n_block = own % planned[i].groups * plan.n_blocks_per_group;
+    kernels.gemm(p, plan, row, std::min(plan.rows_per_chunk, p.m - row), n_block,
+                 std::min(plan.n_blocks_per_group, ceil_div(p.n, kNBlock) - n_block), context.scratch_of(thread_idx));
+  });
+}
 
 void embedding(Stream& stream, const EmbeddingParams& p) {
   check_params(p);

@@ -29,6 +29,8 @@ OpTable reference_ops() {
   ops.logprobs = reference::logprobs;
   ops.finish_step = reference::finish_step;
   ops.kv_copy_blocks = reference::kv_copy_blocks;
+  ops.route_experts = reference::route_experts;
+  ops.expert_mlp = reference::expert_mlp;
   ops.add_rms_norm = reference::add_rms_norm;
   ops.qk_norm_rope_kv_write = reference::qk_norm_rope_kv_write;
   ops.linear_silu_and_mul = reference::linear_silu_and_mul;

@@ -12,6 +12,10 @@ void linear(Stream& stream, const LinearParams& p);
 void linear_silu_and_mul(Stream& stream, const LinearSiluAndMulParams& p);
 void gather_rows(Stream& stream, const GatherRowsParams& p);
 
+// expert_ops.cpp
+void route_experts(Stream& stream, const RouteExpertsParams& p);
+void expert_mlp(Stream& stream, const ExpertMlpParams& p);
+
 // elementwise_ops.cpp
 void rms_norm(Stream& stream, const RmsNormParams& p);
 void add(Stream& stream, const AddParams& p);

@@ -33,6 +33,7 @@ std::string text_of(const KvLayerDesc& desc);
 std::string text_of(const KvView& kv);
 std::string text_of(const RowState& state);
 std::string text_of(const StepInputs& inputs);
+std::string text_of(const ExpertRouting& routing);
 
 // "op(a: 1, b: 2)"; `names` is "a, b".
 template <typename... Fields>
@@ -61,6 +62,9 @@ std::string text_of(const KvView& kv) { SPATE_TEXT("", kv, desc, data, block_byt
 std::string text_of(const RowState& state) {
   SPATE_TEXT("", state, token_ids, num_tokens, num_computed_tokens, block_table, sampling, bias_ids, bias_values,
              stop_ids);
+}
+std::string text_of(const ExpertRouting& routing) {
+  SPATE_TEXT("", routing, scores, group_scores, num_groups, num_chosen_groups, normalises, min_sum, scale);
 }
 std::string text_of(const StepInputs& inputs) {
   SPATE_TEXT("", inputs, token_ids, positions, slot_mapping, seq_rows, cu_seqlens_q, seq_lens, sample_token_idxs,
@@ -93,6 +97,12 @@ std::string launch_text(const FinishStepParams& p) {
   SPATE_TEXT("finish_step", p, plan, state, num_seqs, next_token_ids, num_accepted);
 }
 std::string launch_text(const KvCopyBlocksParams& p) { SPATE_TEXT("kv_copy_blocks", p, kv, src_dst); }
+std::string launch_text(const RouteExpertsParams& p) {
+  SPATE_TEXT("route_experts", p, logits, bias, routing, expert_ids, expert_weights);
+}
+std::string launch_text(const ExpertMlpParams& p) {
+  SPATE_TEXT("expert_mlp", p, x, expert_ids, expert_weights, gate_up, down, shared, shared_gate, out);
+}
 std::string launch_text(const AddRmsNormParams& p) { SPATE_TEXT("add_rms_norm", p, x, residual, weight, eps, out); }
 std::string launch_text(const QkNormRopeKvWriteParams& p) {
   SPATE_TEXT("qk_norm_rope_kv_write", p, q, k, v, q_norm, k_norm, eps, positions, cos_sin, interleaved, slot_mapping,

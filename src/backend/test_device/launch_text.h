@@ -25,6 +25,8 @@ std::string launch_text(const SampleParams& p);
 std::string launch_text(const LogprobsParams& p);
 std::string launch_text(const FinishStepParams& p);
 std::string launch_text(const KvCopyBlocksParams& p);
+std::string launch_text(const RouteExpertsParams& p);
+std::string launch_text(const ExpertMlpParams& p);
 std::string launch_text(const AddRmsNormParams& p);
 std::string launch_text(const QkNormRopeKvWriteParams& p);
 std::string launch_text(const LinearSiluAndMulParams& p);

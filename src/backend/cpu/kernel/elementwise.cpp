@@ -100,6 +100,21 @@ void silu_and_mul(const T* gate, const T* up, T* out, int64_t width) {
   }
 }
 
+template <typename T, typename Out>
+void add_weighted(const WeightedRows& p) {
+  const T* shared = static_cast<const T*>(p.shared);
+  Out* out = static_cast<Out*>(p.out);
+  SPATE_FOR_LANES(i, count, p.width) {
+    F sum = p.sums == nullptr ? zero() : load_up_to(p.sums + i, count);
+    if (shared != nullptr) sum = fma(load_up_to(shared + i, count), set1(p.shared_factor), sum);
+    for (int64_t r = 0; r < p.num_rows; ++r) {
+      const float* row = p.rows + (p.row_ids[r] - p.first_row) * p.width;
+      sum = fma(load_up_to(row + i, count), set1(p.weights[p.row_ids[r]]), sum);
+    }
+    store_up_to(out + i, sum, count);
+  }
+}
+
 SPATE_INLINE float to_float(float x) { return x; }
 SPATE_INLINE float to_float(bf16_t x) {
   return __builtin_bit_cast(float, static_cast<uint32_t>(x) << 16);
@@ -246,6 +261,11 @@ void add_row(const void* a, const void* b, void* out, int64_t width, Elem act) {
   } else {
     add_rows(static_cast<const bf16_t*>(a), static_cast<const bf16_t*>(b), static_cast<bf16_t*>(out), width);
   }
+}
+
+void add_weighted_rows(const WeightedRows& p, Elem act) {
+  if (act == Elem::kF32) return add_weighted<float, float>(p);
+  p.out_elem == Elem::kF32 ? add_weighted<bf16_t, float>(p) : add_weighted<bf16_t, bf16_t>(p);
 }
 
 void silu_and_mul_row(const void* gate, const void* up, void* out, int64_t width, Elem act) {

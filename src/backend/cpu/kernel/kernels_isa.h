@@ -27,6 +27,7 @@ void kv_write_head(const KvWriteRun& run);
 // elementwise.cpp
 void rms_norm_rows(const RmsNormRows& p, Elem act);
 void add_row(const void* a, const void* b, void* out, int64_t width, Elem act);
+void add_weighted_rows(const WeightedRows& p, Elem act);
 void silu_and_mul_row(const void* gate, const void* up, void* out, int64_t width, Elem act);
 void rope_row(void* x, const float* cos_sin, int64_t rotary_dim, bool interleaved, Elem act);
 void norm_rope_heads(const NormRopeHeads& p, Elem act);

@@ -30,6 +30,7 @@ const KernelTable& SPATE_TABLE_NAME(SPATE_ISA)() {
       .kv_write_head = kv_write_head,
       .rms_norm_rows = rms_norm_rows,
       .add_row = add_row,
+      .add_weighted_rows = add_weighted_rows,
       .silu_and_mul_row = silu_and_mul_row,
       .rope_row = rope_row,
       .norm_rope_heads = norm_rope_heads,

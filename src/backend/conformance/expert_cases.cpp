@@ -1,0 +1,209 @@
+// route_experts and expert_mlp: every kind of routing, ties and NaN among the choices; experts that many, one or no
+// tokens chose, ids of other ranks, widths that no block divides.
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "backend/conformance/linear_rig.h"
+
+namespace spate::conformance {
+namespace {
+
+struct RoutingShape {
+  int64_t num_tokens, num_experts, num_experts_per_tok;
+  bool has_bias;
+  ExpertRouting routing;
+};
+
+// Logits in steps of 1/2 where they shall tie: equal ones give equal scores on every back-end.
+HostTensor make_logits(Rng& rng, const RoutingShape& shape, bool ties) {
+  HostTensor logits = random_tensor(rng, DType::kF32, {shape.num_tokens, shape.num_experts}, 2);
+  for (float& logit : logits.span<float>()) logit = ties ? std::round(logit * 2) / 2 : logit;
+  return logits;
+}
+
+Outputs route(Side& side, const RoutingShape& shape, const Tensor& logits, const Tensor& bias) {
+  const auto ids = side.put_padded(poisoned_tensor(DType::kI32, {shape.num_tokens, shape.num_experts_per_tok}), 0, 3);
+  const auto weights =
+      side.put_padded(poisoned_tensor(DType::kF32, {shape.num_tokens, shape.num_experts_per_tok}), 2, 1);
+  side.ops().route_experts(side.stream(), {.logits = side.put_padded(logits, 1, 0).view,
+                                           .bias = shape.has_bias ? side.put(bias) : Tensor(),
+                                           .routing = shape.routing,
+                                           .expert_ids = ids.view,
+                                           .expert_weights = weights.view});
+  Outputs outputs;
+  outputs.push_back({"expert_ids", side.get(ids.whole), {}});
+  outputs.push_back({"expert_weights", side.get(weights.whole), {.rel = 0x1p-18, .abs = 0}});
+  return outputs;
+}
+
+void add_routing(Report& report, Sides sides, ExpertScores scores) {
+  Family family(report, fmt::format("route_experts {}", scores == ExpertScores::kSoftmax ? "softmax" : "sigmoid"));
+  if (!family.selected()) return;
+  const auto routing = [&](GroupScores group_scores, int64_t num_groups, int64_t num_chosen_groups, bool normalises,
+                           float scale) {
+    return ExpertRouting{.scores = scores,
+                         .group_scores = group_scores,
+                         .num_groups = num_groups,
+                         .num_chosen_groups = num_chosen_groups,
+                         .normalises = normalises,
+                         .min_sum = normalises && num_groups == 1 ? 0.4f : 1e-20f,
+                         .scale = scale};
+  };
+  const RoutingShape shapes[] = {
+      {3, 1, 1, false, routing(GroupScores::kMax, 1, 1, false, 1)},
+      {0, 8, 2, false, routing(GroupScores::kMax, 1, 1, true, 1)},
+      {37, 8, 2, false, routing(GroupScores::kMax, 1, 1, true, 1)},
+      {20, 60, 4, false, routing(GroupScores::kMax, 1, 1, false, 1)},
+      {33, 64, 6, true, routing(GroupScores::kMax, 1, 1, true, 1)},
+      {5, 7, 7, true, routing(GroupScores::kMax, 1, 1, false, 0.5f)},
+      {17, 128, 8, false, routing(GroupScores::kMax, 1, 1, true, 1)},
+      {19, 160, 6, false, routing(GroupScores::kMax, 8, 3, false, 16)},
+      {25, 256, 8, true, routing(GroupScores::kTop2Sum, 8, 4, true, 2.5f)},
+      {9, 12, 5, true, routing(GroupScores::kTop2Sum, 4, 2, true, 2.5f)},
+      {9, 12, 2, false, routing(GroupScores::kMax, 12, 2, false, 1)},
+  };
+  for (const RoutingShape& shape : shapes) {
+    for (const bool ties : {false, true}) {
+      Rng rng(test_seed(), static_cast<uint64_t>(shape.num_experts * 100 + shape.num_tokens));
+      const HostTensor logits = make_logits(rng, shape, ties);
+      // A tie of choices must be one of scores and biases.
+      const HostTensor bias = ties ? HostTensor(DType::kF32, {shape.num_experts})
+                                   : random_tensor(rng, DType::kF32, {shape.num_experts}, 0.3f);
+      family.compare(sides.actual, sides.expected,
+                     fmt::format("{} tokens, {} of {} experts, {} of {} groups{}", shape.num_tokens,
+                                 shape.num_experts_per_tok, shape.num_experts, shape.routing.num_chosen_groups,
+                                 shape.routing.num_groups, ties ? ", ties" : ""),
+                     [&](Side& side) { return route(side, shape, logits, bias); });
+    }
+  }
+  const RoutingShape& shape = shapes[8];
+  Rng rng(test_seed(), 5);
+  HostTensor logits = make_logits(rng, shape, false);
+  logits.span<float>()[300] = std::numeric_limits<float>::quiet_NaN();
+  const HostTensor bias = random_tensor(rng, DType::kF32, {shape.num_experts}, 0.3f);
+  family.compare(sides.actual, sides.expected, "a NaN", [&](Side& side) { return route(side, shape, logits, bias); });
+}
+
+struct ExpertShape {
+  int64_t num_tokens, hidden_size, intermediate_size, num_experts, num_experts_per_tok;
+  bool has_shared, has_shared_gate;
+};
+
+// The tensors of a case, on the host.
+struct ExpertData {
+  HostTensor x, shared, shared_gate, ids, weights, gate_up, down;
+};
+
+ExpertData make_expert_data(DType act, const ExpertShape& s, bool other_ranks) {
+  Rng rng(test_seed(), static_cast<uint64_t>(s.num_tokens * 977 + s.hidden_size * 31 + s.intermediate_size));
+  ExpertData data;
+  data.x = random_tensor(rng, act, {s.num_tokens, s.hidden_size});
+  data.shared = random_tensor(rng, act, {s.num_tokens, s.hidden_size});
+  data.shared_gate = random_tensor(rng, DType::kF32, {s.num_tokens, 1});
+  data.gate_up = random_tensor(rng, act, {s.num_experts * 2 * s.intermediate_size, s.hidden_size},
+                               1 / std::sqrt(static_cast<float>(s.hidden_size)));
+  data.down = random_tensor(rng, act, {s.num_experts * s.hidden_size, s.intermediate_size},
+                            1 / std::sqrt(static_cast<float>(s.intermediate_size)));
+  data.ids = HostTensor(DType::kI32, {s.num_tokens, s.num_experts_per_tok});
+  data.weights = HostTensor(DType::kF32, {s.num_tokens, s.num_experts_per_tok});
+  std::vector<int32_t> all(static_cast<size_t>(s.num_experts));
+  std::iota(all.begin(), all.end(), 0);
+  for (int64_t t = 0; t < s.num_tokens; ++t) {
+    for (int64_t i = 0; i < s.num_experts_per_tok; ++i) {
+      const auto at = static_cast<size_t>(i), other = at + rng.below(all.size() - at);
+      std::swap(all[at], all[other]);
+      const bool is_other = other_ranks && rng.below(4) == 0;
+      const auto at_flat = static_cast<size_t>(t * s.num_experts_per_tok + i);
+      data.ids.span<int32_t>()[at_flat] = is_other ? (t % 2 == 0 ? -1 : static_cast<int32_t>(s.num_experts)) : all[at];
+      data.weights.span<float>()[at_flat] = (0.2f + rng.uniform()) / static_cast<float>(s.num_experts_per_tok);
+    }
+  }
+  return data;
+}
+
+// Of the tokens [begin, end).
+HostTensor run_experts(Side& side, const ExpertShape& s, const ExpertData& data, const WeightSpec& spec, int64_t begin,
+                       int64_t end) {
+  const auto rows = [&](const HostTensor& tensor) { return tensor.view().rows(begin, end); };
+  const Tensor out = side.put_activations(poisoned_tensor(data.x.view().dtype(), {end - begin, s.hidden_size}));
+  side.ops().expert_mlp(side.stream(), {.x = side.put_activations(rows(data.x)),
+                                        .expert_ids = side.put(rows(data.ids)),
+                                        .expert_weights = side.put(rows(data.weights)),
+                                        .gate_up = &side.put_matrices(data.gate_up, spec, s.num_experts),
+                                        .down = &side.put_matrices(data.down, spec, s.num_experts),
+                                        .shared = s.has_shared ? side.put_activations(rows(data.shared)) : Tensor(),
+                                        .shared_gate = s.has_shared_gate ? side.put(rows(data.shared_gate)) : Tensor(),
+                                        .out = out});
+  return side.get(out);
+}
+
+void add_expert_mlp(Report& report, Sides sides, DType act, const WeightSpec& spec) {
+  Family family(report, fmt::format("expert_mlp {} by {}", act_name(act), weight_spec_name(spec)));
+  if (!family.selected()) return;
+  const ExpertShape shapes[] = {
+      {1, 32, 16, 4, 2, false, false}, {0, 32, 16, 4, 2, false, false},  {2, 33, 13, 3, 3, true, false},
+      {9, 64, 48, 8, 2, true, true},   {40, 70, 24, 2, 1, false, false}, {70, 96, 32, 3, 2, true, true},
+  };
+  for (const ExpertShape& s : shapes) {
+    for (const bool other_ranks : {false, true}) {
+      const ExpertData data = make_expert_data(act, s, other_ranks);
+      // An activation that lies between two values of bf16 may be rounded either way: one of them moves a sum of
+      // weights of variance 1 / intermediate_size by up to 2^-8 of some of these, an 8-bit code that is one off by
+      // 2^-6.
+      const double step = spec.quantizes_activations() ? 0x1p-4 : act == DType::kBf16 ? 0x1p-6 : 0;
+      const double flip = step / std::sqrt(static_cast<double>(s.intermediate_size));
+      const Tolerance tolerance{.rel = 2 * ulp_of(act), .abs = 0x1p-16 + flip};
+      family.compare(sides.actual, sides.expected,
+                     fmt::format("{} tokens, {} of {} experts of {} x {}{}", s.num_tokens, s.num_experts_per_tok,
+                                 s.num_experts, s.intermediate_size, s.hidden_size, other_ranks ? ", other ranks" : ""),
+                     [&](Side& side) -> Outputs {
+                       Outputs outputs;
+                       outputs.push_back({"out", run_experts(side, s, data, spec, 0, s.num_tokens), tolerance});
+                       return outputs;
+                     });
+    }
+  }
+}
+
+// A token has the same bits alone, beside others, and where a back-end must take its experts in several parts.
+void add_expert_invariance(Report& report, Sides sides, DType act, const WeightSpec& spec) {
+  Family family(report, fmt::format("batch invariance of expert_mlp {} by {}", act_name(act), weight_spec_name(spec)));
+  if (!family.selected()) return;
+  Side& side = sides.deterministic;
+  const ExpertShape s{700, 64, 48, 6, 3, true, true};
+  const ExpertData data = make_expert_data(act, s, false);
+  const HostTensor whole = run_experts(side, s, data, spec, 0, s.num_tokens);
+  side.clear();
+  for (const auto& [begin, end] : {std::pair{0, 1}, {7, 8}, {7, 9}, {0, 33}, {100, 229}, {699, 700}}) {
+    family.check(fmt::format("tokens {} to {}", begin, end),
+                 equal_bits("out", run_experts(side, s, data, spec, begin, end), whole.view().rows(begin, end)));
+    side.clear();
+  }
+}
+
+}  // namespace
+
+void add_expert_cases(Report& report, Sides sides) {
+  if (sides.actual.ops().expert_mlp == nullptr) return;
+  add_routing(report, sides, ExpertScores::kSoftmax);
+  add_routing(report, sides, ExpertScores::kSigmoid);
+  const WeightSpec int4 = integer_spec(Codes::kInt4, 64, false, true);
+  const WeightSpec specs[] = {{.codes = Codes::kBf16},
+                              integer_spec(Codes::kInt8),
+                              integer_spec(Codes::kInt8, 32, true),
+                              int4,
+                              integer_spec(Codes::kInt4, 32),
+                              int4.with_activations(Activations::kAsIs)};
+  add_expert_mlp(report, sides, DType::kF32, {.codes = Codes::kF32});
+  for (const WeightSpec& spec : specs) {
+    if (!sides.actual.device().supports(spec)) continue;
+    add_expert_mlp(report, sides, DType::kBf16, spec);
+  }
+  add_expert_invariance(report, sides, DType::kF32, {.codes = Codes::kF32});
+  for (const WeightSpec& spec : {specs[0], specs[1], int4}) {
+    if (sides.actual.device().supports(spec)) add_expert_invariance(report, sides, DType::kBf16, spec);
+  }
+}
+
+}  // namespace spate::conformance

@@ -36,7 +36,8 @@ void print_report(const EvalReport& report, bool json) {
 Result<int> run_eval(const Arguments& arguments) {
   if (arguments.eval.json && log_level() == LogLevel::kInfo) set_log_level(LogLevel::kWarning);
   std::filesystem::path model_dir = arguments.model.model;
-  if (!std::filesystem::is_directory(model_dir)) model_dir = model_dir.parent_path();
+  std::error_code error;
+  if (!std::filesystem::is_directory(model_dir, error)) model_dir = model_dir.parent_path();
   const std::filesystem::path eval_dir = model_dir / "eval";
   ASSIGN_OR_RETURN(const EvalReport report, evaluate(arguments.model, arguments.eval, eval_dir));
   print_report(report, arguments.eval.json);

@@ -38,7 +38,8 @@ Result<std::vector<std::vector<int32_t>>> calibration_tokens(const fs::path& mod
   fs::path file = arguments.calibration_text;
   if (file.empty()) file = model_dir / "calibration.txt";
   std::vector<std::vector<int32_t>> sequences;
-  if (!fs::exists(file)) {
+  std::error_code error;
+  if (!fs::exists(file, error)) {
     if (!arguments.calibration_text.empty()) return not_found("--calibration-text {}: does not exist", file.string());
     if (arguments.method == "rtn") return sequences;
     return not_found("--method {}: needs --calibration-text FILE; {} is not there", arguments.method, file.string());
@@ -112,7 +113,8 @@ Status compare(const Arguments& arguments, const fs::path& eval_dir, Json& json)
 Result<int> run_quantize(const Arguments& arguments) {
   const QuantizeArguments& quantize = arguments.quantize;
   fs::path model_dir = arguments.model.model;
-  if (!fs::is_directory(model_dir)) model_dir = model_dir.parent_path();
+  std::error_code error;
+  if (!fs::is_directory(model_dir, error)) model_dir = model_dir.parent_path();
   ASSIGN_OR_RETURN(auto calibration, calibration_tokens(model_dir, quantize));
   ASSIGN_OR_RETURN(const BackEnd* back_end, choose_back_end(arguments.model.device, device_options(arguments.model)));
   const int all_cores = static_cast<int>(usable_cores().size());
@@ -151,7 +153,7 @@ Result<int> run_quantize(const Arguments& arguments) {
   print_report(*report);
   Json json = to_json(*report);
   const fs::path eval_dir = model_dir / "eval";
-  if (!quantize.no_eval && fs::exists(eval_dir / "questions.jsonl")) {
+  if (!quantize.no_eval && fs::exists(eval_dir / "questions.jsonl", error)) {
     RETURN_IF_ERROR(compare(arguments, eval_dir, json));
   }
   if (!quantize.report_json.empty()) {

@@ -58,7 +58,8 @@ std::map<std::string, std::string> special_token_texts(const Tokenizer& tokenize
 // only token ids can be served.
 Status load_text(const LlmConfig& llm, const fs::path& model_path, LoadedModel& model) {
   const fs::path path = llm.tokenizer.empty() ? model_path : fs::path(llm.tokenizer);
-  const bool has_tokenizer = is_gguf_path(path) || fs::exists(path / "tokenizer.json");
+  std::error_code error;
+  const bool has_tokenizer = is_gguf_path(path) || fs::exists(path / "tokenizer.json", error);
   if (llm.dummy_weights && llm.tokenizer.empty() && !has_tokenizer) return ok_status();
   ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::load(path));
   std::string source, place = "chat template of " + path.string();
@@ -92,12 +93,13 @@ void add_warnings(LoadedModel& model) {
 Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std::function<void(double)>& progress) {
   auto model = std::make_unique<LoadedModel>();
   const fs::path path = llm.model;
-  if (!fs::exists(path)) {
-    return not_found("model: '{}' does not exist; give the folder that holds config.json, or a *.gguf file",
-                     llm.model);
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    return not_found("model: '{}' {}; give the folder that holds config.json, or a *.gguf file", llm.model,
+                     error ? "cannot be opened: " + error.message() : "does not exist");
   }
   const bool is_gguf = is_gguf_path(path);
-  const fs::path dir = fs::is_directory(path) ? path : path.parent_path();
+  const fs::path dir = fs::is_directory(path, error) ? path : path.parent_path();
   model->name = model_name(llm.model);
   ASSIGN_OR_RETURN(model->config, load_model_config(path));
   ASSIGN_OR_RETURN(model->generation, load_generation_config(is_gguf ? path : dir));

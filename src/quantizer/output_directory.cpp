@@ -10,10 +10,11 @@ Result<OutputDirectory> OutputDirectory::create(const fs::path& path) {
   OutputDirectory directory;
   const fs::path normal = fs::absolute(path).lexically_normal();
   const fs::path final_path = normal.has_filename() ? normal : normal.parent_path();
-  if (fs::exists(final_path)) return invalid_argument("{} exists already; name a new directory", final_path.string());
+  std::error_code error;
+  if (fs::exists(final_path, error))
+    return invalid_argument("{} exists already; name a new directory", final_path.string());
   fs::path temporary = final_path;
   temporary += ".tmp";
-  std::error_code error;
   fs::remove_all(temporary, error);
   fs::create_directories(temporary, error);
   if (error) return resource_exhausted("{}: cannot be made: {}", temporary.string(), error.message());

@@ -226,7 +226,8 @@ Result<std::string> read_file(const std::filesystem::path& path) {
 }
 
 Result<std::string> read_file_if_exists(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) return std::string();
+  std::error_code error;
+  if (std::filesystem::status(path, error).type() == std::filesystem::file_type::not_found) return std::string();
   return read_file(path);
 }
 

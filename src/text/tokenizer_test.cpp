@@ -250,6 +250,20 @@ TEST_CASE("load: a folder with and without its companions") {
   CHECK(status.message().find("tokenizer_config.json: bos_token") != std::string::npos);
 }
 
+TEST_CASE("load: files that cannot be reached are an error, not the end of the process") {
+  for (const char* name :
+       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"}) {
+    const TempDir dir;
+    std::ofstream(dir.path() / "tokenizer.json") << kTiny;
+    std::filesystem::remove(dir.path() / name);
+    std::filesystem::create_symlink(name, dir.path() / name);  // to itself
+    const auto tokenizer = Tokenizer::load(dir.path());
+    REQUIRE(!tokenizer.ok());
+    INFO(name, ": ", tokenizer.status().message());
+    CHECK(tokenizer.status().message().find(name) != std::string::npos);
+  }
+}
+
 TEST_CASE("bad files: the message names the part") {
   struct Case {
     std::string_view json, expected;

@@ -1,0 +1,36 @@
+// TokenConstraint: which tokens a request may choose, given those before. grammar/ implements it over the bytes of the
+// tokens; the engine keeps one cursor a sequence and gives its masks to the device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/status.h"
+
+namespace spate {
+
+// Where one sequence stands. Engine thread only, as all cursors of a constraint.
+class ConstraintCursor {
+ public:
+  virtual ~ConstraintCursor() = default;
+  // The sequence got this token. An error when the mask of before did not allow it.
+  virtual Status append(int32_t token_id) = 0;
+  // Makes mask() valid for the place after the newest token. An error when finding it takes too much work, or when no
+  // token can follow and the text is not complete.
+  virtual Status prepare_mask() = 0;
+  // mask_words_of(vocab_size) words; the end tokens' bits are not set. Valid, and at the same address only while it is
+  // the same mask, until the next append().
+  virtual std::span<const uint32_t> mask() const = 0;
+  virtual bool may_end() const = 0;   // the text is complete
+  virtual bool must_end() const = 0;  // and nothing can follow
+};
+
+class TokenConstraint {
+ public:
+  virtual ~TokenConstraint() = default;
+  // The start of a sequence, its mask prepared.
+  virtual std::unique_ptr<ConstraintCursor> start() = 0;
+};
+
+}  // namespace spate

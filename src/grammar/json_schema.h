@@ -1,0 +1,37 @@
+// JSON Schema (draft 2020-12, and what drafts 4 to 7 spell otherwise) to a grammar of the JSON texts that are valid.
+//
+// Every valid value has a text in the grammar, and every text of the grammar is valid. Of the texts of a value some are
+// left out: members stand in the order in which the schema declares them, those that it does not name come last; keys,
+// enum values and strings under a pattern or format have one spelling (json_string_chars); numbers with bounds have no
+// exponent, integers no point; white space is at most kMaxSpaces characters in a row and never around the whole.
+//
+// A keyword is in full effect or refused by name, with its place. Refused: contains, uniqueItems (with more than one
+// item), unevaluated* beside other schemas, dependentSchemas, $dynamicRef, remote $ref, minProperties that undeclared
+// keys must fill, an unknown format, a `oneOf` whose branches cannot be told apart, `not` and `if` of what has no
+// simple opposite. Annotations and unknown keywords say nothing, as in the standard.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+#include "grammar/compile_budget.h"
+#include "grammar/grammar.h"
+
+namespace spate {
+
+constexpr int kMaxSpaces = 64;
+
+struct JsonGrammarOptions {
+  bool any_whitespace = true;                     // false: one space behind , and : and no other
+  std::optional<std::string> whitespace_pattern;  // a regex, instead
+  bool default_additional_properties = true;      // where a schema with `properties` does not say
+};
+
+// Errors name the place: "json schema: at #/properties/name: minLength must be ...". With a prefix, every text begins
+// with one of its texts.
+Result<Grammar> compile_json_schema(const nlohmann::ordered_json& schema, const JsonGrammarOptions& options,
+                                    CompileBudget& budget, const Expr& prefix = nullptr);
+
+}  // namespace spate

@@ -1,0 +1,93 @@
+// ParseStates: runs a Grammar over bytes. Numbers every situation that it meets, so that the next byte of a known one
+// is a table look-up.
+//
+// A situation is a set of items (state of a rule, return): all ways in which the text so far can be read at once. A
+// return is a set of frames (place, return): where it goes on when the rule ends. Returns are numbered by content, and
+// those of a call are gathered before the called rule starts. So the ways that differ in the past only are one item,
+// the work of a step is bounded by the grammar's size and not by the number of ways, and the same place in a text of
+// the same nesting is the same situation. A frame behind which its own rule has nothing left is replaced by the frames
+// of its return: lists that are written by recursion stay flat.
+//
+// One thread at a time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "grammar/grammar.h"
+
+namespace spate {
+
+class ParseStates {
+ public:
+  static constexpr int32_t kDead = 0;  // no text goes on from here
+
+  explicit ParseStates(std::shared_ptr<const Grammar> grammar);
+
+  int32_t initial() const { return initial_; }
+  int32_t next(int32_t state, uint8_t byte) {
+    const ByteTable* table = states_[static_cast<size_t>(state)].table.get();
+    const int32_t known = table != nullptr ? (*table)[byte] : kUnknown;
+    return known != kUnknown ? known : find_next(state, byte);
+  }
+  bool accepts(int32_t state) const { return states_[static_cast<size_t>(state)].accepts; }  // the text is complete
+  bool has_next(int32_t state) const { return !states_[static_cast<size_t>(state)].items.empty(); }
+
+  // A situation from which the same texts of up to kLookAheadBytes lead on.
+  int32_t alike(int32_t state);
+
+  size_t num_states() const { return states_.size(); }
+  // Units of work since the start: items looked at. Whoever gives a limit gets kDead for what lies beyond it.
+  int64_t work() const { return work_; }
+  void set_work_limit(int64_t limit) { work_limit_ = limit; }
+  bool is_over_limit() const { return work_ > work_limit_; }
+
+  // Forgets all situations but these; gives their new numbers in place.
+  void keep_only(std::span<int32_t* const> states);
+
+ private:
+  static constexpr int32_t kUnknown = -1;
+  static constexpr uint32_t kTextEnd = UINT32_MAX;  // a frame's place: the whole text ends here
+  using ByteTable = std::array<int32_t, 256>;
+  // An item or a frame: (state or place) << 32 | return.
+  using Pair = uint64_t;
+  using PairSet = std::vector<Pair>;  // sorted
+  static Pair make_pair(uint32_t first, uint32_t ret) { return uint64_t{first} << 32 | ret; }
+  static uint32_t first_of(Pair pair) { return static_cast<uint32_t>(pair >> 32); }
+  static uint32_t return_of(Pair pair) { return static_cast<uint32_t>(pair); }
+
+  struct State {
+    PairSet key;    // items reached by reading, before calls; accepts is a pair of kTextEnd
+    PairSet items;  // all that can read a byte
+    bool accepts = false;
+    std::unique_ptr<ByteTable> table;
+  };
+  struct PairSetHash {
+    size_t operator()(const PairSet& set) const;
+  };
+  using Numbers = std::unordered_map<PairSet, uint32_t, PairSetHash>;
+
+  int32_t find_next(int32_t state, uint8_t byte);
+  void add_place(uint32_t place_id, uint32_t ret, PairSet& key);
+  void pop(uint32_t ret, PairSet& key);
+  int32_t number_of(PairSet key);
+  void add_calls(State& state);
+  uint32_t number_of_return(PairSet frames);
+
+  const std::shared_ptr<const Grammar> grammar_;
+  std::vector<State> states_;
+  Numbers state_numbers_;
+  std::vector<PairSet> returns_;
+  Numbers return_numbers_;
+  std::vector<uint32_t> like_returns_;  // by return, as far as found
+  int32_t initial_ = kDead;
+  int64_t work_ = 0;
+  int64_t work_limit_ = INT64_MAX;
+  std::vector<uint32_t> popped_;  // returns of the step at hand
+};
+
+}  // namespace spate

@@ -1,0 +1,29 @@
+// Regular expressions to expressions. The subset of ECMA-262 (with the u flag) that describes a regular set of texts:
+//
+//   abc  .  [a-z]  [^a-z]  \d \D \w \W \s \S  \n \r \t \f \v \0  \xHH \uHHHH \u{H...} \cX  escaped punctuation
+//   (x)  (?:x)  (?<name>x)  (?P<name>x)  x|y  x*  x+  x?  x{m}  x{m,}  x{m,n}, each also lazy (the same texts)
+//   ^ at the beginning and $ at the end of an alternative
+//
+// Refused by name: look-around, back references, \b and \B, \p{...}, flags, possessive repetition, ^ and $ elsewhere.
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+#include "base/status.h"
+#include "grammar/expression.h"
+
+namespace spate {
+
+enum class RegexMatch : uint8_t {
+  kWhole,     // the text is a match
+  kAnywhere,  // the text contains a match: JSON Schema's `pattern`
+};
+
+// How a character of the set is written: expr_chars for plain text, json_string_chars inside a JSON string.
+using CharWriter = std::function<Expr(const CodePointSet&)>;
+
+// Errors name the byte: "regex: at 5: look-ahead (?= is not supported".
+Result<Expr> parse_regex(std::string_view pattern, RegexMatch match, const CharWriter& writer = expr_chars);
+
+}  // namespace spate

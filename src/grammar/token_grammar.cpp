@@ -1,0 +1,172 @@
+#include "grammar/token_grammar.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "core/step_plan.h"
+
+namespace spate {
+
+class TokenGrammar::Cursor final : public ConstraintCursor {
+ public:
+  explicit Cursor(TokenGrammar& owner) : owner_(owner), state_(owner.states_.initial()) {
+    owner_.cursors_.push_back(this);
+  }
+  ~Cursor() override { std::erase(owner_.cursors_, this); }
+
+  Status append(int32_t token_id) override {
+    owner_.forget_unused();
+    mask_.reset();
+    const std::string_view bytes = token_id >= 0 && token_id < owner_.trie_->vocab_size()
+                                       ? std::string_view(owner_.trie_->token_bytes(token_id))
+                                       : std::string_view();
+    const int32_t next = bytes.empty() ? ParseStates::kDead : owner_.advance(state_, bytes);
+    if (next == ParseStates::kDead) {
+      return internal_error("token {} came, which the grammar does not allow at this place", token_id);
+    }
+    state_ = next;
+    return ok_status();
+  }
+  Status prepare_mask() override {
+    ASSIGN_OR_RETURN(mask_, owner_.mask_of(state_));
+    if (mask_->is_empty && !may_end()) {
+      return invalid_argument("the grammar goes on at this place, but no token of the vocabulary does");
+    }
+    return ok_status();
+  }
+  std::span<const uint32_t> mask() const override {
+    CHECK(mask_ != nullptr, "prepare_mask() comes first");
+    return mask_->words;
+  }
+  bool may_end() const override { return owner_.states_.accepts(state_); }
+  bool must_end() const override { return may_end() && !owner_.states_.has_next(state_); }
+  int32_t* state() { return &state_; }
+
+ private:
+  TokenGrammar& owner_;
+  int32_t state_;
+  std::shared_ptr<const Mask> mask_;
+};
+
+TokenGrammar::TokenGrammar(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const TokenTrie> trie,
+                           TokenGrammarLimits limits)
+    : trie_(std::move(trie)),
+      limits_(limits),
+      states_(std::move(grammar)),
+      next_cleanup_(limits.max_states),
+      path_(static_cast<size_t>(trie_->max_depth()) + 1) {}
+
+Result<std::shared_ptr<TokenGrammar>> TokenGrammar::create(std::shared_ptr<const Grammar> grammar,
+                                                           std::shared_ptr<const TokenTrie> trie,
+                                                           TokenGrammarLimits limits) {
+  std::shared_ptr<TokenGrammar> constraint(new TokenGrammar(std::move(grammar), std::move(trie), limits));
+  Cursor first(*constraint);
+  RETURN_IF_ERROR(first.prepare_mask());
+  return constraint;
+}
+
+std::unique_ptr<ConstraintCursor> TokenGrammar::start() {
+  auto cursor = std::make_unique<Cursor>(*this);
+  const Status status = cursor->prepare_mask();
+  CHECK(status.ok(), "{}", status.to_string());  // create() has found the same mask
+  return cursor;
+}
+
+int32_t TokenGrammar::advance(int32_t state, std::string_view bytes) {
+  states_.set_work_limit(INT64_MAX);
+  for (const char c : bytes) {
+    state = states_.next(state, static_cast<uint8_t>(c));
+    if (state == ParseStates::kDead) break;
+  }
+  return state;
+}
+
+bool TokenGrammar::has_room_for_mask() const {
+  return (num_masks_ + 1) * static_cast<size_t>(mask_words_of(trie_->vocab_size())) * 4 <= limits_.max_mask_bytes;
+}
+
+Result<std::shared_ptr<const TokenGrammar::Mask>> TokenGrammar::mask_of(int32_t state) {
+  const auto index = static_cast<size_t>(state);
+  if (index < masks_.size() && masks_[index] != nullptr) return masks_[index];
+  if (!has_room_for_mask()) {
+    std::ranges::fill(masks_, nullptr);  // sequences hold the ones that they use
+    num_masks_ = 0;
+  }
+  ASSIGN_OR_RETURN(std::shared_ptr<const Mask> mask, find_mask(state));
+  masks_.resize(std::max(masks_.size(), states_.num_states()));
+  masks_[index] = mask;
+  return mask;
+}
+
+// From the mask of the first situation that is alike; they differ in long tokens at most.
+Result<std::shared_ptr<const TokenGrammar::Mask>> TokenGrammar::find_mask(int32_t state) {
+  states_.set_work_limit(states_.work() + limits_.max_mask_work);
+  const auto first = static_cast<size_t>(states_.alike(state));
+  std::shared_ptr<const Mask> mask = first < masks_.size() ? masks_[first] : nullptr;
+  if (mask == nullptr) {
+    mask = new_mask(allowed_tokens(static_cast<int32_t>(first), trie_->short_tokens()),
+                    allowed_tokens(static_cast<int32_t>(first), trie_->long_tokens()));
+  }
+  if (first != static_cast<size_t>(state)) {
+    std::vector<int32_t> long_token_ids = allowed_tokens(state, trie_->long_tokens());
+    masks_.resize(std::max(masks_.size(), states_.num_states()));
+    if (!states_.is_over_limit()) masks_[first] = mask;
+    if (long_token_ids != mask->long_token_ids) mask = with_long_tokens(*mask, std::move(long_token_ids));
+  }
+  if (!states_.is_over_limit()) return mask;
+  return invalid_argument(
+      "the grammar is too ambiguous at this place: finding the allowed tokens takes more than {} units of work",
+      limits_.max_mask_work);
+}
+
+std::shared_ptr<const TokenGrammar::Mask> TokenGrammar::new_mask(const std::vector<int32_t>& short_token_ids,
+                                                                 std::vector<int32_t> long_token_ids) {
+  Mask mask;
+  mask.words.assign(static_cast<size_t>(mask_words_of(trie_->vocab_size())), 0);
+  for (const int32_t id : short_token_ids) mask.words[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+  return with_long_tokens(mask, std::move(long_token_ids));
+}
+
+std::shared_ptr<const TokenGrammar::Mask> TokenGrammar::with_long_tokens(const Mask& mask,
+                                                                         std::vector<int32_t> long_token_ids) {
+  auto changed = std::make_shared<Mask>();
+  changed->words = mask.words;
+  for (const int32_t id : mask.long_token_ids) changed->words[static_cast<size_t>(id) / 32] &= ~(1u << (id % 32));
+  for (const int32_t id : long_token_ids) changed->words[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+  changed->is_empty = std::ranges::all_of(changed->words, [](uint32_t word) { return word == 0; });
+  changed->long_token_ids = std::move(long_token_ids);
+  ++num_masks_;
+  return changed;
+}
+
+std::vector<int32_t> TokenGrammar::allowed_tokens(int32_t state, const TokenTrie::Tree& tree) {
+  std::vector<int32_t> token_ids;
+  path_[0] = state;
+  for (uint32_t i = 0; i < tree.nodes.size();) {
+    const TokenTrie::Node& node = tree.nodes[i];
+    const int32_t next = states_.next(path_[node.depth - 1], node.byte);
+    if (next == ParseStates::kDead) {
+      i = node.subtree_end;
+      continue;
+    }
+    path_[node.depth] = next;
+    const std::span<const int32_t> ending = tree.tokens_of(node);
+    token_ids.insert(token_ids.end(), ending.begin(), ending.end());
+    ++i;
+  }
+  return token_ids;
+}
+
+// Between walks, when many situations have been met: keeps those in which a sequence stands.
+void TokenGrammar::forget_unused() {
+  if (states_.num_states() < next_cleanup_) return;
+  std::vector<int32_t*> used;
+  for (Cursor* cursor : cursors_) used.push_back(cursor->state());
+  states_.keep_only(used);
+  masks_.clear();
+  num_masks_ = 0;
+  next_cleanup_ = std::max(limits_.max_states, 2 * states_.num_states());
+}
+
+}  // namespace spate

@@ -1,0 +1,66 @@
+// TokenGrammar: a Grammar over the tokens of a vocabulary. The mask of a situation is found by one walk over the
+// TokenTrie, in step with the grammar, and kept: the next sequence that comes to the same place gets it for nothing.
+// The places of a long repetition ("up to 1,000 characters") share one mask where no token is long enough to tell them
+// apart.
+//
+// The first thread to use it is the one that compiles; from the first start() on it belongs to the engine thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/token_constraint.h"
+#include "grammar/parse_states.h"
+#include "grammar/token_trie.h"
+
+namespace spate {
+
+struct TokenGrammarLimits {
+  size_t max_states = 16384;          // situations kept, beyond what the sequences need
+  size_t max_mask_bytes = 32 << 20;   // masks kept, beyond what the sequences need
+  int64_t max_mask_work = 5'000'000;  // units (ParseStates) for one mask: about 50 ms; an ordinary one takes 10,000
+};
+
+class TokenGrammar final : public TokenConstraint {
+ public:
+  // An error when the first mask takes too much work, or no token can begin a text.
+  static Result<std::shared_ptr<TokenGrammar>> create(std::shared_ptr<const Grammar> grammar,
+                                                      std::shared_ptr<const TokenTrie> trie,
+                                                      TokenGrammarLimits limits = {});
+  std::unique_ptr<ConstraintCursor> start() override;
+
+  size_t num_states() const { return states_.num_states(); }
+  size_t num_masks() const { return num_masks_; }
+
+ private:
+  class Cursor;
+  struct Mask {
+    std::vector<uint32_t> words;
+    std::vector<int32_t> long_token_ids;  // those of the TokenTrie's long tokens that it allows
+    bool is_empty = true;
+  };
+  TokenGrammar(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const TokenTrie> trie,
+               TokenGrammarLimits limits);
+  Result<std::shared_ptr<const Mask>> mask_of(int32_t state);
+  Result<std::shared_ptr<const Mask>> find_mask(int32_t state);
+  std::shared_ptr<const Mask> new_mask(const std::vector<int32_t>& short_token_ids,
+                                       std::vector<int32_t> long_token_ids);
+  std::shared_ptr<const Mask> with_long_tokens(const Mask& mask, std::vector<int32_t> long_token_ids);
+  std::vector<int32_t> allowed_tokens(int32_t state, const TokenTrie::Tree& tree);
+  bool has_room_for_mask() const;
+  int32_t advance(int32_t state, std::string_view bytes);
+  void forget_unused();
+
+  const std::shared_ptr<const TokenTrie> trie_;
+  const TokenGrammarLimits limits_;
+  ParseStates states_;
+  std::vector<std::shared_ptr<const Mask>> masks_;  // by state; null where not known
+  size_t num_masks_ = 0;
+  size_t next_cleanup_;  // states at which the next one is due
+  std::vector<Cursor*> cursors_;
+  std::vector<int32_t> path_;  // of the walk: the situation at each depth
+};
+
+}  // namespace spate

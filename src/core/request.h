@@ -9,6 +9,7 @@
 
 #include "core/sampling_params.h"
 #include "core/step_executor.h"
+#include "core/token_constraint.h"
 
 namespace spate {
 
@@ -52,6 +53,7 @@ struct Request {
   std::vector<int32_t> eos_token_ids;     // of the model; ignored with ignore_eos
   int priority = 0;                       // smaller runs first
   std::string reuse_scope;                // prefix cache entries are shared inside one scope only (cache_salt)
+  std::shared_ptr<TokenConstraint> constraint;  // null: every token is allowed
   std::shared_ptr<OutputSink> sink;
 };
 

@@ -123,7 +123,12 @@ bool Engine::Impl::step_plain() {
 }
 
 // The host runs one step behind: step i+1 is scheduled and given to the device while step i runs.
+//
+// A sequence with a constraint sits out a step: its mask needs the token that is in flight. Where all have one, the step in
+// flight is collected first; then they stay together in one step, and nobody else waits.
 bool Engine::Impl::step_overlapped() {
+  if (num_in_flight > 0 && scheduler.runs_constrained_only()) collect_step();
+  if (closed) return true;
   const bool submitted = submit_step();
   if (num_in_flight == 0) return false;
   if (num_in_flight == kMaxStepsInFlight || !submitted) collect_step();
@@ -271,6 +276,7 @@ void Engine::Impl::deliver_tokens(const ScheduledStep& step, Sequence& seq, size
     if (!finite) break;
     scheduler.append_token(seq, token_id);
     end = check_end(seq);
+    output.error = advance_constraint(seq, end);
     output.token_ids.push_back(token_id);
     if (const std::optional<int> num_top = group.request.sampling.logprobs) {
       TokenLogprobs& logprobs = result.logprobs.at(i);

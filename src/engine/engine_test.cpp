@@ -14,6 +14,8 @@
 #include "base/test_support.h"
 #include "engine/fake_executor.h"
 #include "engine/recording_sink.h"
+#include "grammar/regex.h"
+#include "grammar/token_grammar.h"
 
 #include "base/test.h"
 
@@ -63,9 +65,24 @@ void check_answer(const RecordingSink::Answer& answer, const FakeAnswer& expecte
   CHECK(answer.stop_token_id == expected.stop_token_id);
 }
 
-// 64 requests, half of them with a common start; n = 2 for some.
+// Letters and pairs of letters as tokens, 0 for the end: words of 2 to 6 letters, at most 6 of them.
+std::shared_ptr<TokenConstraint> make_constraint() {
+  std::vector<std::string> texts{""};
+  for (char c = 'a'; c <= 'z'; ++c) texts.emplace_back(1, c);
+  for (char c = 'a'; c <= 'z'; ++c) texts.push_back({c, 'e'});
+  texts.insert(texts.end(), {" ", "e ", " a", "zz", "?"});
+  texts.resize(kFakeVocabSize);
+  GrammarBuilder builder;
+  builder.define_rule(builder.declare_rule("root"), *parse_regex("([a-m]{2,6} ?){1,6}", RegexMatch::kWhole));
+  CompileBudget budget;
+  const auto grammar = std::make_shared<const Grammar>(*builder.finish(0, budget));
+  return *TokenGrammar::create(grammar, std::make_shared<const TokenTrie>(texts, kFakeVocabSize));
+}
+
+// 64 requests, half of them with a common start; n = 2 for some, a constraint for every fourth.
 std::vector<Request> mixed_requests(Rng& rng, const std::shared_ptr<RecordingSink>& sink) {
   const std::vector<int32_t> common = random_prompt(rng, 30, 30);
+  const std::shared_ptr<TokenConstraint> constraint = make_constraint();
   std::vector<Request> requests;
   for (RequestId id = 1; id <= 64; ++id) {
     std::vector<int32_t> prompt = random_prompt(rng, 1, 60);
@@ -75,6 +92,7 @@ std::vector<Request> mixed_requests(Rng& rng, const std::shared_ptr<RecordingSin
     request.sampling.ignore_eos = id % 3 == 0;
     request.sampling.min_tokens = id % 5 == 0 ? request.sampling.max_tokens / 2 : 0;
     if (id % 7 == 0) request.sampling.stop_token_ids = {1, 2, 3};
+    if (id % 4 == 0) request.constraint = constraint;
     requests.push_back(std::move(request));
   }
   return requests;
@@ -116,6 +134,31 @@ TEST_CASE("the same answers with any loop, chunks on or off, prefix cache on or 
         }
       }
     }
+  }
+}
+
+TEST_CASE("a sequence without a constraint gets a token every step, whoever runs beside it") {
+  for (const bool async_scheduling : {false, true}) {
+    uint64_t num_steps[2];
+    for (const bool with_others : {false, true}) {
+      EngineConfig config = test_config();
+      config.async_scheduling = async_scheduling;
+      FakeExecutor executor(config);
+      const std::unique_ptr<Engine> engine = create_engine(config, executor);
+      const auto sink = std::make_shared<RecordingSink>();
+      Request plain = make_request(1, {5, 6, 7}, 60, sink);
+      plain.sampling.ignore_eos = true;
+      REQUIRE(engine->submit(plain).ok());
+      for (RequestId id = 2; with_others && id < 10; ++id) {
+        Request constrained = make_request(id, {static_cast<int32_t>(id)}, 20, sink);
+        constrained.constraint = make_constraint();
+        REQUIRE(engine->submit(constrained).ok());
+      }
+      while (sink->answer(1, 0).num_ends == 0) REQUIRE(engine->step());
+      num_steps[with_others] = engine->stats().num_steps;
+      run_until_idle(*engine);
+    }
+    CHECK(num_steps[1] == num_steps[0]);
   }
 }
 

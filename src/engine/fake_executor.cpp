@@ -23,6 +23,12 @@ uint64_t hash_tokens(std::span<const int32_t> token_ids) {
 
 bool contains(std::span<const int32_t> ids, int32_t id) { return std::ranges::find(ids, id) != ids.end(); }
 
+void add_masked_ids(const uint32_t* mask, std::vector<int32_t>& ids) {
+  for (int32_t id = 0; id < kFakeVocabSize; ++id) {
+    if (!mask_allows(mask, id)) ids.push_back(id);
+  }
+}
+
 }  // namespace
 
 int32_t fake_next_token(std::span<const int32_t> context, uint64_t seed, std::span<const int32_t> masked_ids) {
@@ -42,20 +48,33 @@ FakeAnswer fake_generate(const Request& request, int index, const EngineConfig& 
   std::vector<int32_t> masked(eos_ids.begin(), eos_ids.end());
   masked.insert(masked.end(), params.stop_token_ids.begin(), params.stop_token_ids.end());
   std::vector<int32_t> context = request.prompt_token_ids;
+  const std::unique_ptr<ConstraintCursor> cursor = request.constraint ? request.constraint->start() : nullptr;
   FakeAnswer answer;
   while (answer.finish_reason == FinishReason::kNone) {
     const auto num_output = static_cast<int>(answer.token_ids.size());
     const bool must_go_on = num_output < params.min_tokens;
-    const int32_t token_id =
-        fake_next_token(context, *params.seed + static_cast<uint64_t>(index),
-                        must_go_on ? std::span<const int32_t>(masked) : std::span<const int32_t>());
+    std::vector<int32_t> forbidden = must_go_on ? masked : std::vector<int32_t>();
+    if (cursor != nullptr) {
+      std::vector<uint32_t> mask(cursor->mask().begin(), cursor->mask().end());
+      for (const int32_t id : eos_ids) mask[static_cast<size_t>(id) / 32] |= cursor->may_end() ? 1u << (id % 32) : 0u;
+      add_masked_ids(mask.data(), forbidden);
+    }
+    const int32_t token_id = fake_next_token(context, *params.seed + static_cast<uint64_t>(index), forbidden);
     context.push_back(token_id);
     answer.token_ids.push_back(token_id);
+    bool must_end = false;
+    if (cursor != nullptr && !contains(eos_ids, token_id)) {
+      CHECK(cursor->append(token_id).ok());
+      CHECK(cursor->prepare_mask().ok());
+      must_end = cursor->must_end();
+    }
     if (!must_go_on && contains(eos_ids, token_id)) {
       answer.finish_reason = FinishReason::kStop;
     } else if (!must_go_on && contains(params.stop_token_ids, token_id)) {
       answer.finish_reason = FinishReason::kStop;
       answer.stop_token_id = token_id;
+    } else if (must_end) {
+      answer.finish_reason = FinishReason::kStop;
     } else if (num_output + 1 >= params.max_tokens || static_cast<int>(context.size()) >= config.max_seq_len()) {
       answer.finish_reason = FinishReason::kLength;
     }
@@ -130,7 +149,8 @@ Status FakeExecutor::collect(StepResult& result) {
     num_tokens_computed_ += seq.query_len;
     row.num_computed_tokens += seq.query_len - seq.num_drafts;
     if ((seq.flags & kSample) != 0) {
-      sample(seq, row, result);
+      const uint32_t* masks = plan_array<uint32_t>(plan, header.masks_offset);
+      sample(seq, seq.first_mask < 0 ? nullptr : masks + seq.first_mask * header.mask_words, row, result);
       any_logprobs |= row.sampling.num_logprobs >= 0;
     }
   }
@@ -214,21 +234,22 @@ void FakeExecutor::read_context(const Row& row, int seq_len) {
   }
 }
 
-int32_t FakeExecutor::choose_token(const Row& row, std::span<const int32_t> context) const {
+int32_t FakeExecutor::choose_token(const Row& row, std::span<const int32_t> context, const uint32_t* mask) const {
   const auto num_tokens = static_cast<int>(context.size());
   if (is_nonfinite && is_nonfinite(row.sampling, num_tokens)) return kNoToken;
   const bool masked = num_tokens < row.sampling.min_tokens_until;
-  return fake_next_token(context, row.sampling.seed,
-                         masked ? std::span<const int32_t>(row.stop_ids) : std::span<const int32_t>());
+  std::vector<int32_t> forbidden = masked ? row.stop_ids : std::vector<int32_t>();
+  if (mask != nullptr) add_masked_ids(mask, forbidden);
+  return fake_next_token(context, row.sampling.seed, forbidden);
 }
 
 // The context has been read up to the last draft, which stands behind the row's known tokens.
-void FakeExecutor::sample(const SeqStep& seq, Row& row, StepResult& result) {
+void FakeExecutor::sample(const SeqStep& seq, const uint32_t* mask, Row& row, StepResult& result) {
   int num_accepted = 0;
   while (true) {
     const int num_tokens = row.num_tokens;
     const std::span<const int32_t> context = std::span(context_).first(num_tokens);
-    const int32_t token_id = choose_token(row, context);
+    const int32_t token_id = choose_token(row, context, mask);
     TokenLogprobs entry{.token_id = token_id, .logprob = 0, .rank = 1, .top = {}};
     if (row.sampling.num_logprobs >= 0) {
       entry.logprob = fake_logprob(context, token_id);

@@ -80,8 +80,8 @@ class FakeExecutor : public StepExecutor {
   void copy_blocks(const void* plan, const StepPlanHeader& header);
   void write_tokens(const SeqStep& seq, uint64_t step_id);
   void read_context(const Row& row, int seq_len);
-  void sample(const SeqStep& seq, Row& row, StepResult& result);
-  int32_t choose_token(const Row& row, std::span<const int32_t> context) const;
+  void sample(const SeqStep& seq, const uint32_t* mask, Row& row, StepResult& result);
+  int32_t choose_token(const Row& row, std::span<const int32_t> context, const uint32_t* mask = nullptr) const;
   void propose_drafts(Row& row);
   Slot& slot_at(const Row& row, int position);
 

@@ -21,6 +21,41 @@ RowSampling row_sampling(const Sequence& seq) {
           .num_logprobs = params.logprobs.value_or(-1)};
 }
 
+// The masks of a step. Sequences at the same place of the same constraint share one.
+class MaskWriter {
+ public:
+  explicit MaskWriter(StepPlanBuilder& builder) : builder_(builder) {}
+
+  int32_t add(const Sequence& seq) {
+    const std::span<const uint32_t> words = seq.cursor->mask();
+    const Request& request = seq.group->request;
+    const std::span<const int32_t> end_ids = seq.cursor->may_end() && !request.sampling.ignore_eos
+                                                 ? std::span<const int32_t>(request.eos_token_ids)
+                                                 : std::span<const int32_t>();
+    for (const Entry& entry : entries_) {
+      if (entry.words == words.data() && std::ranges::equal(entry.end_ids, end_ids)) return entry.mask_idx;
+    }
+    with_end_ids_.assign(words.begin(), words.end());
+    for (const int32_t id : end_ids) {
+      if (id >= 0 && static_cast<size_t>(id) / 32 < words.size())
+        with_end_ids_[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+    }
+    const int32_t mask_idx = builder_.add_mask(with_end_ids_);
+    entries_.push_back({words.data(), end_ids, mask_idx});
+    return mask_idx;
+  }
+
+ private:
+  struct Entry {
+    const uint32_t* words;
+    std::span<const int32_t> end_ids;
+    int32_t mask_idx;
+  };
+  StepPlanBuilder& builder_;
+  std::vector<Entry> entries_;
+  std::vector<uint32_t> with_end_ids_;
+};
+
 SeqStep seq_step(const ScheduledSeq& scheduled, DraftSource draft_source, StepPlanBuilder& builder) {
   SeqStep seq{.row = scheduled.seq->row,
               .query_len = scheduled.query_len,
@@ -51,6 +86,7 @@ std::vector<int32_t> all_stop_ids(const Request& request) {
 
 std::span<const std::byte> write_plan(const ScheduledStep& step, DraftSource draft_source, StepPlanBuilder& builder) {
   builder.begin(step.step_id);
+  MaskWriter masks(builder);
   for (const ScheduledSeq& entered : step.new_rows) {
     const Sequence& seq = *entered.seq;
     const SamplingParams& params = seq.group->request.sampling;
@@ -68,7 +104,9 @@ std::span<const std::byte> write_plan(const ScheduledStep& step, DraftSource dra
   }
   for (const BlockCopy& copy : step.block_copies) builder.add_block_copy(copy.src_block_id, copy.dst_block_id);
   for (const ScheduledSeq& scheduled : step.seqs) {
-    builder.add_seq(seq_step(scheduled, draft_source, builder));
+    SeqStep seq = seq_step(scheduled, draft_source, builder);
+    if (scheduled.sample && scheduled.seq->cursor != nullptr) seq.first_mask = masks.add(*scheduled.seq);
+    builder.add_seq(seq);
   }
   return builder.finish();
 }

@@ -49,6 +49,7 @@ std::unique_ptr<SequenceGroup> create_group(Request request, const EngineConfig&
     seq->seed = seed + static_cast<uint64_t>(index);
     seq->prompt_len = prompt_len;
     seq->max_len = prompt_len + max_output;
+    if (request.constraint != nullptr) seq->cursor = request.constraint->start();
     seq->needs_prompt_logprobs = index == 0 && params.prompt_logprobs.has_value() && prompt_len > 1;
     group->seqs.push_back(std::move(seq));
   }
@@ -71,6 +72,18 @@ EndCheck check_end(const Sequence& seq) {
   }
   if (static_cast<int>(seq.token_ids.size()) >= seq.max_len) return {FinishReason::kLength, -1};
   return {};
+}
+
+Status advance_constraint(Sequence& seq, EndCheck& end) {
+  if (seq.cursor == nullptr || end.reason == FinishReason::kStop) return ok_status();
+  Status status = seq.cursor->append(seq.token_ids.back());
+  if (status.ok() && seq.cursor->must_end()) {
+    end = {FinishReason::kStop, -1};
+  } else if (status.ok() && end.reason == FinishReason::kNone) {
+    status = seq.cursor->prepare_mask();
+  }
+  if (!status.ok()) end = {FinishReason::kError, -1};
+  return status;
 }
 
 Output make_output(Sequence& seq) {

@@ -28,6 +28,10 @@ struct EndCheck {
 };
 EndCheck check_end(const Sequence& seq);
 
+// Tells the sequence's constraint of its newest token, after check_end(): a text to which nothing can be added ends with kStop,
+// an error of the constraint with kError. Else its next mask is ready.
+Status advance_constraint(Sequence& seq, EndCheck& end);
+
 // The Output of a sequence with the facts that go with its first one.
 Output make_output(Sequence& seq);
 

@@ -176,6 +176,10 @@ void Scheduler::make_room_for_priority() {
   }
 }
 
+bool Scheduler::runs_constrained_only() const {
+  return !running_.empty() && std::ranges::all_of(running_, [](const Sequence* seq) { return seq->cursor != nullptr; });
+}
+
 void Scheduler::schedule_decodes(ScheduledStep& step) {
   for (size_t i = 0; i < running_.size(); ++i) {  // preemption only removes behind i, or i itself as the last
     Sequence& seq = *running_[i];
@@ -197,6 +201,7 @@ void Scheduler::schedule_decodes(ScheduledStep& step) {
 // Drafts of a sequence that decodes: no more than its length and the available blocks allow. While others wait for
 // blocks, drafts fill those that the sequence has.
 int Scheduler::fitting_drafts(const Sequence& seq, int max_drafts) const {
+  if (seq.cursor != nullptr) return 0;  // the masks of drafts would have to be known
   if (config_.draft_source == DraftSource::kExecutor && !seq.row_has_sampled) return 0;
   const int num_slots =
       (seq.blocks.size() + (waiting_.empty() ? kv_cache_.num_available() : 0)) * config_.kv_block_size;

@@ -94,6 +94,8 @@ class Scheduler {
 
   int num_running() const { return static_cast<int>(running_.size()); }
   int num_waiting() const { return static_cast<int>(waiting_.size()) + num_parked_; }
+  // Every running sequence has a constraint, and one at least.
+  bool runs_constrained_only() const;
   bool idle() const { return running_.empty() && waiting_.empty() && num_parked_ == 0; }
   const KvCache& kv_cache() const { return kv_cache_; }
   const SchedulerStats& stats() const { return stats_; }

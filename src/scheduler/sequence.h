@@ -50,6 +50,7 @@ struct Sequence {
   ReleaseTicket last_step;  // the latest step that uses its blocks
   int row = -1;
   bool row_has_sampled = false;  // since it entered its row: the executor may have proposed drafts behind it
+  std::unique_ptr<ConstraintCursor> cursor;  // of a request with a constraint; else null
   int num_estimated_cached = 0;  // prompt tokens found by prefix when it arrived: a guess, for the order of prefills
   SequenceBlocks blocks;
 
@@ -70,8 +71,12 @@ struct Sequence {
   int num_known_tokens() const { return has_started ? static_cast<int>(token_ids.size()) : prompt_len; }
   int num_tokens() const { return num_known_tokens() + max_pending_tokens; }
   int num_output_tokens() const { return num_known_tokens() - prompt_len; }
+  // With a constraint the mask of the next token follows from the newest one: nothing is planned until that is known.
+  bool waits_for_token() const { return cursor != nullptr && max_pending_tokens > 0; }
   // Tokens to compute now; 0 when steps in flight may end it.
-  int num_remaining() const { return num_tokens() >= max_len ? 0 : num_tokens() - num_computed_tokens; }
+  int num_remaining() const {
+    return num_tokens() >= max_len || waits_for_token() ? 0 : num_tokens() - num_computed_tokens;
+  }
 };
 
 // The n sequences of a request. One of them, the leader, computes the prompt; the others are parked until then and

@@ -15,6 +15,7 @@
 
 #include "core/sampling_params.h"
 #include "server/api_error.h"
+#include "server/structured_output.h"
 
 namespace spate {
 
@@ -46,6 +47,7 @@ struct ApiRequest {
   int priority = 0;
   std::string cache_salt;
   std::string request_id;  // the body's request_id; empty = from the header
+  std::shared_ptr<const StructuredOutput> structured_output;  // null: any text
   std::vector<std::string> unknown_fields;
 };
 

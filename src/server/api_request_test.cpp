@@ -98,12 +98,55 @@ TEST_CASE("chat request: wrong types and values name the field, the value and th
   CHECK(refusal(chat(R"("max_tokens":16.0)")) == "ok");
 }
 
+TEST_CASE("chat request: the form of the answer, under all its names") {
+  using Kind = StructuredOutput::Kind;
+  const auto output_of = [](const char* fields) {
+    ApiResult<ChatRequest> request = chat(fields);
+    REQUIRE(request.ok());
+    return request->structured_output;
+  };
+  CHECK(output_of(R"("temperature":1)") == nullptr);
+  CHECK(output_of(R"("response_format":{"type":"text"})") == nullptr);
+  CHECK(output_of(R"("guided_choice":null,"grammar":"")") == nullptr);
+  for (const char* fields :
+       {R"("response_format":{"type":"json_schema","json_schema":{"name":"x","strict":true,"schema":{"type":"null"}}})",
+        R"("response_format":{"type":"json_object","schema":{"type":"null"}})",
+        R"("structured_outputs":{"json":{"type":"null"}})", R"("guided_json":{"type":"null"})",
+        R"("guided_json":"{\"type\":\"null\"}")", R"("json_schema":{"type":"null"})"}) {
+    INFO(fields);
+    const auto output = output_of(fields);
+    REQUIRE(output != nullptr);
+    CHECK(output->kind == Kind::kJsonSchema);
+    CHECK(output->schema->dump() == R"({"type":"null"})");
+  }
+  CHECK(output_of(R"("response_format":{"type":"json_object"})")->schema->dump() == R"({"type":"object"})");
+  CHECK(output_of(R"("structured_outputs":{"regex":"a+"})")->text == "a+");
+  CHECK(output_of(R"("guided_regex":"a+")")->kind == Kind::kRegex);
+  CHECK(output_of(R"("structured_outputs":{"choice":["a","b"]})")->choices == std::vector<std::string>{"a", "b"});
+  CHECK(output_of(R"("guided_grammar":"root ::= \"a\"")")->kind == Kind::kGrammar);
+  const auto options =
+      output_of(
+          R"("structured_outputs":{"json":true,"disable_any_whitespace":true,"disable_additional_properties":true})")
+          ->json;
+  CHECK_FALSE(options.any_whitespace);
+  CHECK_FALSE(options.default_additional_properties);
+  CHECK(refusal(chat(R"("guided_regex":"a","guided_choice":["b"])")) == "guided_regex|invalid_value|400");
+  CHECK(refusal(chat(R"("guided_choice":[])")) == "guided_choice|invalid_value|400");
+  CHECK(refusal(chat(R"("guided_choice":[1])")) == "guided_choice|invalid_value|400");
+  CHECK(refusal(chat(R"("guided_regex":1)")) == "guided_regex|invalid_value|400");
+  CHECK(refusal(chat(R"("guided_json":"{")")) == "guided_json|invalid_value|400");
+  CHECK(refusal(chat(R"("structured_outputs":{"regexp":"a"})")) == "structured_outputs|invalid_value|400");
+  CHECK(refusal(chat(R"("structured_outputs":{})")) == "structured_outputs|invalid_value|400");
+  CHECK(refusal(chat(R"("response_format":{"type":"json_schema"})")) ==
+        "response_format.json_schema.schema|invalid_value|400");
+}
+
 TEST_CASE("chat request: what is not built is refused with 501, never ignored") {
-  CHECK(refusal(chat(R"("response_format":{"type":"json_object"})")) == "response_format|not_implemented|501");
   CHECK(refusal(chat(R"("response_format":{"type":"text"})")) == "ok");
   CHECK(refusal(chat(R"("response_format":{"type":"poem"})")) == "response_format.type|invalid_value|400");
-  CHECK(refusal(chat(R"("structured_outputs":{"regex":"a"})")) == "structured_outputs|not_implemented|501");
-  CHECK(refusal(chat(R"("guided_choice":["a"])")) == "guided_choice|not_implemented|501");
+  CHECK(refusal(chat(R"("response_format":{"type":"structural_tag"})")) == "response_format|not_implemented|501");
+  CHECK(refusal(chat(R"("structured_outputs":{"structural_tag":{}})")) == "structured_outputs|not_implemented|501");
+  CHECK(refusal(chat(R"("structural_tag":{"x":1})")) == "structural_tag|not_implemented|501");
   CHECK(refusal(chat(R"("tool_choice":"required","tools":[])")) == "tool_choice|not_implemented|501");
   CHECK(refusal(chat(R"("tool_choice":{"type":"function","function":{"name":"f"}})")) ==
         "tool_choice|not_implemented|501");

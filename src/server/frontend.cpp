@@ -57,6 +57,20 @@ bool ends_with_tag(std::string_view text, std::string_view tag) {
   return last != std::string_view::npos && text.substr(0, last + 1).ends_with(tag);
 }
 
+// The texts of the tokens that a grammar may choose: all but special ones and those that end a sequence. The end of
+// reasoning is chosen also where it is a special token.
+std::vector<std::string> choosable_token_bytes(const ServingModel& model) {
+  std::vector<std::string> texts(static_cast<size_t>(model.tokenizer->vocab_size()));
+  for (int32_t id = 0; id < model.tokenizer->vocab_size(); ++id) {
+    if (!model.tokenizer->is_special(id) || model.tokenizer->token_text(id) == "</think>")
+      texts[static_cast<size_t>(id)] = model.tokenizer->token_bytes(id);
+  }
+  for (const int32_t id : model.eos_token_ids) {
+    if (id >= 0 && static_cast<size_t>(id) < texts.size()) texts[static_cast<size_t>(id)].clear();
+  }
+  return texts;
+}
+
 bool mentions(const std::shared_ptr<const ChatTemplate>& chat_template, std::string_view text) {
   return chat_template && chat_template->source().find(text) != std::string::npos;
 }
@@ -79,6 +93,7 @@ Frontend::Frontend(ServingModel model, ServingMetrics* metrics)
       metrics_(metrics),
       knows_thinking_(mentions(model_.chat_template, "</think>")),
       knows_tool_calls_(mentions(model_.chat_template, "<tool_call>")),
+      structured_outputs_([this] { return choosable_token_bytes(model_); }, model_.vocab_size),
       output_pool_(1) {
   for (int32_t id = 0; id < model_.tokenizer->vocab_size(); ++id) {
     longest_token_bytes_ = std::max(longest_token_bytes_, model_.tokenizer->token_text(id).size());
@@ -153,7 +168,8 @@ ApiResult<std::shared_ptr<Generation>> Frontend::chat(const ChatRequest& request
   ApiResult<ChatPrompt> prompt = prepare_chat(request);
   if (!prompt.ok()) return prompt.error();
   auto adapter = std::make_shared<ChatAdapter>(std::move(listener), *prompt, request.sampling.n);
-  return generate(request, {std::move(prompt->token_ids)}, std::move(adapter), "messages");
+  return generate(request, {std::move(prompt->token_ids)}, std::move(adapter), "messages",
+                  prompt->output.starts_in_reasoning);
 }
 
 ApiResult<std::shared_ptr<Generation>> Frontend::complete(const CompletionRequest& request,
@@ -174,7 +190,7 @@ ApiResult<std::shared_ptr<Generation>> Frontend::complete(const CompletionReques
 ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& request,
                                                           std::vector<std::vector<int32_t>> prompts,
                                                           std::shared_ptr<GenerationListener> listener,
-                                                          const std::string& prompt_param) {
+                                                          const std::string& prompt_param, bool starts_in_reasoning) {
   GenerationRequest generation{.sampling = request.sampling,
                                .eos_token_ids = model_.eos_token_ids,
                                .priority = request.priority,
@@ -201,6 +217,13 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
                                                    request.sampling.min_tokens));
     }
     generation.max_tokens.push_back(max_tokens);
+  }
+  if (request.structured_output) {
+    StructuredOutput output = *request.structured_output;
+    output.after_reasoning = starts_in_reasoning;
+    auto constraint = structured_outputs_.compile(output);
+    if (!constraint.ok()) return constraint.error();
+    generation.constraint = *constraint;
   }
   generation.prompts = std::move(prompts);
   const RequestId first_id = next_id_.fetch_add(generation.prompts.size());

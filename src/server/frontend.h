@@ -67,16 +67,19 @@ class Frontend {
   ApiResult<std::shared_ptr<Generation>> chat(const ChatRequest& request, std::shared_ptr<ChatListener> listener);
   ApiResult<std::shared_ptr<Generation>> complete(const CompletionRequest& request,
                                                   std::shared_ptr<GenerationListener> listener);
-  // Token ids in, for callers that have them. max_tokens absent: the rest of the context.
+  // Token ids in, for callers that have them. max_tokens absent: the rest of the context. starts_in_reasoning: what the
+  // request asks of its answer holds behind </think> only.
   ApiResult<std::shared_ptr<Generation>> generate(const ApiRequest& request, std::vector<std::vector<int32_t>> prompts,
                                                   std::shared_ptr<GenerationListener> listener,
-                                                  const std::string& prompt_param = "prompt");
+                                                  const std::string& prompt_param = "prompt",
+                                                  bool starts_in_reasoning = false);
 
  private:
   const ServingModel model_;
   ServingMetrics* const metrics_;
   const bool knows_thinking_, knows_tool_calls_;
   size_t longest_token_bytes_ = 1;
+  StructuredOutputCompiler structured_outputs_;
   std::atomic<RequestId> next_id_{1};
   WorkPool output_pool_;
 };

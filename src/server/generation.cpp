@@ -30,6 +30,7 @@ Status Generation::submit() {
                     .eos_token_ids = request_.eos_token_ids,
                     .priority = request_.priority,
                     .reuse_scope = request_.reuse_scope,
+                    .constraint = request_.constraint,
                     .sink = shared_from_this()};
     request.sampling.max_tokens = request_.max_tokens[i];
     requests.push_back(std::move(request));
@@ -121,7 +122,12 @@ void Generation::take_tokens(Choice& choice, Output& output, ChoiceDelta& delta)
     ++choice.num_tokens;
     ++usage_.num_completion_tokens;
     // The token that ended the sequence is counted; its text is shown like a stop string's, on demand.
-    const bool is_stopper = output.finish_reason == FinishReason::kStop && i + 1 == output.token_ids.size();
+    // That of a text to which a constraint lets nothing be added is part of it.
+    const bool is_end_token =
+        output.stop_token_id >= 0 ||
+        std::ranges::find(request_.eos_token_ids, output.token_ids[i]) != request_.eos_token_ids.end();
+    const bool is_stopper =
+        output.finish_reason == FinishReason::kStop && i + 1 == output.token_ids.size() && is_end_token;
     const bool is_shown = !is_stopper || (request_.sampling.include_stop_str_in_output && output.stop_token_id >= 0);
     if (is_shown) choice.text->append(output.token_ids[i], delta.text);
   }

@@ -60,6 +60,7 @@ struct GenerationRequest {
   std::vector<int32_t> eos_token_ids;
   int priority = 0;
   std::string reuse_scope;
+  std::shared_ptr<TokenConstraint> constraint;  // null: any text
   std::chrono::steady_clock::time_point arrival = std::chrono::steady_clock::now();
 };
 

@@ -114,6 +114,7 @@ void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiReque
   read_stop(fields, sampling);
   read_logit_bias(fields, sampling);
   read_stream_options(fields, request);
+  request.structured_output = read_structured_output(fields);
 
   if (const auto count = fields.integer("prompt_logprobs", 0, limits.max_logprobs)) {
     sampling.prompt_logprobs = static_cast<int>(*count);
@@ -133,32 +134,10 @@ void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiReque
 }
 
 void refuse_unbuilt_fields(FieldReader& fields) {
-  if (const Json* format = fields.object("response_format")) {
-    FieldReader reader(*format, "response_format");
-    const std::string type = reader.string("type").value_or("");
-    if (reader.has_error()) return fields.fail(reader.error());
-    if (type == "json_object" || type == "json_schema" || type == "structural_tag") {
-      return fields.fail(not_built(
-          "response_format", fmt::format("response_format of type {} needs constrained decoding, which this server "
-                                         "does not have; use type text and ask for JSON in the prompt",
-                                         type)));
-    }
-    if (type != "text") {
-      return fields.fail(
-          "response_format.type",
-          fmt::format("response_format.type must be text, json_object or json_schema, got \"{}\"", type));
-    }
-  }
-  for (const char* name : {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-                           "guided_json_object", "structural_tag", "grammar", "json_schema"}) {
-    if (is_set(fields.any(name))) {
-      fields.fail(not_built(name, fmt::format("{} needs constrained decoding, which this server does not have", name)));
-    }
-  }
   for (const char* name :
        {"bad_words", "allowed_token_ids", "logprob_token_ids", "truncate_prompt_tokens", "use_beam_search",
         "prompt_embeds", "thinking_token_budget", "reasoning_max_tokens", "kv_transfer_params", "logits_processors",
-        "repetition_detection", "functions", "function_call", "chat_template"}) {
+        "repetition_detection", "functions", "function_call", "chat_template", "structural_tag"}) {
     if (is_set(fields.any(name))) fields.fail(not_built(name, fmt::format("{} is not supported by this server", name)));
   }
   if (const Json* modalities = fields.array("modalities")) {

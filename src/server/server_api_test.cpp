@@ -131,6 +131,79 @@ TEST_CASE("api: a chat stream is role, content, finish, usage, [DONE]") {
   for (const Json& chunk : plain) CHECK(!chunk.contains("usage"));
 }
 
+TEST_CASE("api: structured outputs hold whatever the model wants to say") {
+  TestServer test;
+  const auto content_of = [&](const std::string& text, Json fields) {
+    const Json answer = test.post("/v1/chat/completions", chat_body(text, std::move(fields)));
+    CHECK(answer["choices"][0]["finish_reason"] == "stop");
+    return answer["choices"][0]["message"]["content"].get<std::string>();
+  };
+  const Json schema = Json::parse(R"({"type":"object","properties":{"name":{"type":"string","maxLength":12},
+      "age":{"type":"integer","minimum":0,"maximum":150}},"required":["name","age"],"additionalProperties":false})");
+  const Json format{{"type", "json_schema"}, {"json_schema", {{"name", "person"}, {"schema", schema}}}};
+  const std::string person = R"({"age": 33, "name": "Ann é"})";
+  CHECK(content_of(person, {{"response_format", format}}) == person);
+  const Json forced = Json::parse(content_of("Hello there!", {{"response_format", format}, {"max_tokens", 300}}));
+  CHECK(forced.size() == 2);
+  CHECK(forced["age"].is_number_integer());
+  CHECK(content_of("{\"x\": [1, null]}", {{"response_format", {{"type", "json_object"}}}}) == "{\"x\": [1, null]}");
+  CHECK(content_of("maybe", {{"structured_outputs", {{"choice", {"maybe", "no"}}}}}) == "maybe");
+  const std::string chosen = content_of("perhaps", {{"guided_choice", {"yes", "no"}}});
+  CHECK((chosen == "yes" || chosen == "no"));
+  CHECK(content_of("555-0123", {{"guided_regex", "\\d{3}-\\d{4}"}}) == "555-0123");
+  CHECK(content_of("1+(2+3)",
+                   {{"structured_outputs",
+                     {{"grammar", "root ::= sum\nsum ::= sum \"+\" n | n\nn ::= [0-9]+ | \"(\" sum \")\""}}}}) ==
+        "1+(2+3)");
+  // The end comes with the text's, and does not need the end token.
+  const Json one = test.post("/v1/chat/completions",
+                             chat_body("yes yes yes", {{"guided_choice", {"yes"}}, {"ignore_eos", true}, {"n", 2}}));
+  for (const Json& choice : one["choices"]) {
+    CHECK(choice["message"]["content"] == "yes");
+    CHECK(choice["finish_reason"] == "stop");
+  }
+  // Longer than max_tokens: finish_reason says so. A stop string ends it as ever.
+  const Json cut = test.post(
+      "/v1/completions",
+      {{"prompt", "FOREVER 123456789"}, {"structured_outputs", {{"regex", "(.|\\n){900}"}}}, {"max_tokens", 5}});
+  CHECK(cut["choices"][0]["finish_reason"] == "length");
+  const Json stopped =
+      test.post("/v1/completions",
+                {{"prompt", "one two three"}, {"guided_regex", "[a-z ]+"}, {"stop", " three"}, {"max_tokens", 50}});
+  CHECK(stopped["choices"][0]["text"] == "one two");
+  // Where the prompt has opened the reasoning, that is free.
+  const Json messages = {{{"role", "user"}, {"content", "Is it so?</think>\n\nyes"}},
+                         {{"role", "assistant"}, {"content", "<think>"}}};
+  const Json thinking =
+      test.post("/v1/chat/completions",
+                {{"messages", messages}, {"continue_final_message", true}, {"guided_choice", {"yes", "no"}}});
+  CHECK(thinking["choices"][0]["message"]["content"] == "Is it so?</think>\n\nyes");
+  const auto chunks =
+      test.stream("/v1/chat/completions", chat_body(person, {{"response_format", format}, {"stream", true}}));
+  CHECK(joined(chunks, "content") == person);
+  CHECK(test.is_idle());
+}
+
+TEST_CASE("api: a grammar that cannot be compiled is a 400 with its place") {
+  TestServer test;
+  const auto error_of = [&](const Json& fields) {
+    return test.post("/v1/chat/completions", chat_body("x", fields), 400)["error"];
+  };
+  const Json schema =
+      error_of({{"response_format",
+                 {{"type", "json_schema"},
+                  {"json_schema", {{"name", "x"}, {"schema", {{"properties", {{"a", {{"type", "thing"}}}}}}}}}}}});
+  CHECK(schema["param"] == "response_format.json_schema.schema");
+  CHECK(schema["message"].get<std::string>().find("at #/properties/a: type must be") != std::string::npos);
+  CHECK(error_of({{"guided_regex", "(?=a)"}})["message"].get<std::string>().find("at 2: look-ahead") !=
+        std::string::npos);
+  CHECK(error_of({{"guided_grammar", "root ::= x"}})["message"].get<std::string>().find("line 1, column 10") !=
+        std::string::npos);
+  CHECK(error_of({{"guided_regex", "((a{1000}){1000}){1000}"}})["message"].get<std::string>().find("too large") !=
+        std::string::npos);
+  CHECK(test.post("/v1/chat/completions", chat_body("still here"))["choices"][0]["message"]["content"] == "still here");
+}
+
 TEST_CASE("api: n choices, whole and streamed") {
   TestServer test;
   const Json fields{{"n", 3}, {"temperature", 1.0}};
@@ -411,7 +484,7 @@ TEST_CASE("api: errors are told in the envelope, before a stream begins, and not
         "context_length_exceeded");
   CHECK(error_of("/v1/completions", {{"prompt", {99999999}}}, 400)["param"] == "prompt");
   CHECK(error_of("/v1/completions", {{"prompt", ""}}, 400)["param"] == "prompt");
-  CHECK(error_of("/v1/chat/completions", chat_body("x", {{"response_format", {{"type", "json_object"}}}}),
+  CHECK(error_of("/v1/chat/completions", chat_body("x", {{"response_format", {{"type", "structural_tag"}}}}),
                  501)["param"] == "response_format");
   CHECK(error_of("/v1/nothing", Json::object(), 404)["code"] == "not_found");
 

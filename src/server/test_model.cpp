@@ -29,22 +29,27 @@ void EchoExecutor::submit(std::span<const std::byte> plan) {
       }
       result.prompt_logprobs.push_back(std::move(logprobs));
     }
-    if (seqs[i].flags & kSample) run_row(row, true, result);
+    const auto* masks = plan_array<uint32_t>(plan.data(), header.masks_offset);
+    const uint32_t* mask = seqs[i].first_mask < 0 ? nullptr : masks + seqs[i].first_mask * header.mask_words;
+    if (seqs[i].flags & kSample) run_row(row, mask, result);
   }
   results_.push_back(std::move(result));
 }
 
-void EchoExecutor::run_row(Row& row, bool, StepResult& result) {
+void EchoExecutor::run_row(Row& row, const uint32_t* mask, StepResult& result) {
   const auto prompt_len = static_cast<size_t>(row.sampling.prompt_len);
   const std::vector<int32_t>& answer =
       answer_to({row.token_ids.begin(), row.token_ids.begin() + row.sampling.prompt_len});
   const size_t num_done = row.token_ids.size() - prompt_len;
-  const int32_t next =
+  int32_t next =
       answer.back() == eos_token_id_ ? answer[std::min(num_done, answer.size() - 1)] : answer[num_done % answer.size()];
   if (next == eos_token_id_ && is_broken(row)) {
     result.next_token_ids.push_back(kNoToken);
     result.logprobs.emplace_back();
     return;
+  }
+  if (mask != nullptr && !mask_allows(mask, next)) {
+    for (next = 0; !mask_allows(mask, next);) ++next;
   }
   row.token_ids.push_back(next);
   result.next_token_ids.push_back(next);

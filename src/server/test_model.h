@@ -3,8 +3,8 @@
 //
 // The answer to a chat is the text of its last user message, to a completion the prompt's text; then comes the end
 // token. A text that begins with "FOREVER" is repeated until max_tokens; behind one that begins with "BROKEN", and in a
-// prompt of it that is scored, logits are not finite. Log-probabilities are -0.5 for the answer's token, then -1.5,
-// -2.5 ... for the ids 10, 11, 12 ... .
+// prompt of it that is scored, logits are not finite. Where a mask forbids the answer's token, the first
+// allowed one comes. Log-probabilities are -0.5 for the answer's token, then -1.5, -2.5 ... for the ids 10, 11, 12 ... .
 #pragma once
 
 #include <atomic>
@@ -38,7 +38,7 @@ class EchoExecutor final : public StepExecutor {
   };
   const std::vector<int32_t>& answer_to(const std::vector<int32_t>& prompt);
   bool is_broken(const Row& row);
-  void run_row(Row& row, bool samples, StepResult& result);
+  void run_row(Row& row, const uint32_t* mask, StepResult& result);
 
   const Tokenizer& tokenizer_;
   const int32_t eos_token_id_;

@@ -21,10 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     std::memcpy(image.get(), &header, sizeof header);
   }
   const std::span<const std::byte> plan(image.get(), size);
-  const spate::StepPlanLimits limits{.max_num_seqs = 64,
-                                     .max_num_batched_tokens = 512,
-                                     .max_model_len = 4096,
-                                     .max_blocks_per_seq = 256,
+  const spate::StepPlanLimits limits{.step = {.max_model_len = 4096, .max_num_seqs = 64, .max_num_batched_tokens = 512},
                                      .num_kv_blocks = 1000,
                                      .vocab_size = 100};
   if (spate::validate_plan(plan, limits).ok()) spate::format_plan(plan);

@@ -14,12 +14,10 @@
 namespace spate {
 namespace {
 
-constexpr StepPlanLimits kLimits{.max_num_seqs = 4,
-                                 .max_num_batched_tokens = 16,
-                                 .max_model_len = 32,
-                                 .max_blocks_per_seq = 8,
-                                 .num_kv_blocks = 20,
-                                 .vocab_size = 100};
+constexpr StepPlanLimits kLimits{
+    .step = {.max_model_len = 32, .max_num_seqs = 4, .max_num_batched_tokens = 16, .kv_block_size = 4},
+    .num_kv_blocks = 20,
+    .vocab_size = 100};
 
 // A plan with every part: two sequences, one entering its row with bias and stop ids, the other decoding with two
 // drafts and three masks; a copy, block table changes.

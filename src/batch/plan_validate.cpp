@@ -100,10 +100,10 @@ Status check_sampling(const PlanView& view, const RowUpdate& update, const StepP
 }
 
 Status check_row_updates(const PlanView& view, const StepPlanLimits& limits) {
-  std::vector<char> seen(limits.max_num_seqs, 0);
+  std::vector<char> seen(limits.step.max_num_seqs, 0);
   for (const RowUpdate& update : view.row_updates) {
     RETURN_IF_ERROR(mark_once("updated row", update.row, seen));
-    RETURN_IF_ERROR(check_in("num_tokens of a row", update.num_tokens, 1, limits.max_model_len));
+    RETURN_IF_ERROR(check_in("num_tokens of a row", update.num_tokens, 1, limits.step.max_model_len));
     RETURN_IF_ERROR(check_in("num_computed_tokens of a row", update.num_computed_tokens, 0, update.num_tokens - 1));
     RETURN_IF_ERROR(check_ids(view, "token ids", update.tokens_begin, update.num_tokens, limits.vocab_size));
     RETURN_IF_ERROR(check_sampling(view, update, limits));
@@ -113,9 +113,10 @@ Status check_row_updates(const PlanView& view, const StepPlanLimits& limits) {
 
 Status check_blocks(const PlanView& view, const StepPlanLimits& limits) {
   for (const BlockUpdate& update : view.block_updates) {
-    RETURN_IF_ERROR(check_in("row of a block update", update.row, 0, limits.max_num_seqs - 1));
-    RETURN_IF_ERROR(check_in("first_block_idx", update.first_block_idx, 0, limits.max_blocks_per_seq - 1));
-    RETURN_IF_ERROR(check_in("num_blocks", update.num_blocks, 0, limits.max_blocks_per_seq - update.first_block_idx));
+    RETURN_IF_ERROR(check_in("row of a block update", update.row, 0, limits.step.max_num_seqs - 1));
+    RETURN_IF_ERROR(check_in("first_block_idx", update.first_block_idx, 0, limits.step.max_blocks_per_seq() - 1));
+    RETURN_IF_ERROR(
+        check_in("num_blocks", update.num_blocks, 0, limits.step.max_blocks_per_seq() - update.first_block_idx));
     RETURN_IF_ERROR(check_ids(view, "block ids", update.blocks_begin, update.num_blocks, limits.num_kv_blocks));
   }
   if (view.block_copies.empty()) return ok_status();
@@ -145,13 +146,13 @@ Status check_drafts_and_masks(const PlanView& view, const SeqStep& seq, const St
 }
 
 Status check_seqs(const PlanView& view, const StepPlanLimits& limits) {
-  std::vector<char> seen(limits.max_num_seqs, 0);
+  std::vector<char> seen(limits.step.max_num_seqs, 0);
   int64_t num_tokens = 0, num_sampled = 0, num_logits = 0, num_prompt_logprobs = 0, max_query_len = 0, max_seq_len = 0;
   for (const SeqStep& seq : view.seqs) {
     RETURN_IF_ERROR(mark_once("row of a sequence", seq.row, seen));
-    RETURN_IF_ERROR(check_in("query_len", seq.query_len, 1, limits.max_num_batched_tokens));
-    RETURN_IF_ERROR(
-        check_in("num_computed_tokens", seq.num_computed_tokens, 0, int64_t{limits.max_model_len} - seq.query_len));
+    RETURN_IF_ERROR(check_in("query_len", seq.query_len, 1, limits.step.max_num_batched_tokens));
+    RETURN_IF_ERROR(check_in("num_computed_tokens", seq.num_computed_tokens, 0,
+                             int64_t{limits.step.max_model_len} - seq.query_len));
     const bool decodes = seq.phase == SeqPhase::kDecode;
     RETURN_IF_ERROR(check_in("phase", static_cast<int32_t>(seq.phase), 0, 1));
     if (decodes ? (seq.flags | kDraftsInRow) != (kSample | kDraftsInRow)
@@ -166,7 +167,7 @@ Status check_seqs(const PlanView& view, const StepPlanLimits& limits) {
     max_query_len = std::max<int64_t>(max_query_len, seq.query_len);
     max_seq_len = std::max<int64_t>(max_seq_len, int64_t{seq.num_computed_tokens} + seq.query_len);
   }
-  RETURN_IF_ERROR(check_in("num_tokens", num_tokens, 0, limits.max_num_batched_tokens));
+  RETURN_IF_ERROR(check_in("num_tokens", num_tokens, 0, limits.step.max_num_batched_tokens));
   const StepPlanHeader& header = view.header;
   if (header.num_masks > 0) {
     RETURN_IF_ERROR(

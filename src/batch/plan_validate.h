@@ -6,16 +6,14 @@
 #include <string>
 
 #include "base/status.h"
+#include "core/step_limits.h"
 #include "core/step_plan.h"
 
 namespace spate {
 
 // The sizes of the state that a plan may touch.
 struct StepPlanLimits {
-  int max_num_seqs = 0;
-  int max_num_batched_tokens = 0;
-  int max_model_len = 0;
-  int max_blocks_per_seq = 0;
+  StepLimits step;
   int num_kv_blocks = 0;
   int vocab_size = 0;
 };

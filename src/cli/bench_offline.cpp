@@ -131,7 +131,7 @@ Result<int> run_bench_throughput(const Arguments& arguments) {
                               {"tokens_per_second", static_cast<double>(num_tokens) / times.total_s}};
   // At best the sequences run in full batches whose decode steps also carry the prompts of the next ones.
   const int64_t seq_len = input_len + output_len / 2, num_seqs = int64_t{bench.num_prompts} * bench.n;
-  const int64_t batch = std::min<int64_t>(num_seqs, model.loaded->engine->config().max_num_seqs);
+  const int64_t batch = std::min<int64_t>(num_seqs, model.loaded->engine->config().limits.max_num_seqs);
   const double num_steps =
       static_cast<double>(output_len) * std::ceil(static_cast<double>(num_seqs) / static_cast<double>(batch));
   const double flops = bench.num_prompts * prefill_flops(model.cost, input_len) +

@@ -37,10 +37,11 @@ Result<int> run_inspect(const Arguments& arguments) {
                                                             .kv_dtype = kv_dtype_of(m),
                                                             .quantization = quantization,
                                                             .source = weights.get(),
-                                                            .kv_block_size = m.block_size,
-                                                            .max_num_batched_tokens = max_num_batched_tokens,
-                                                            .max_num_logits = defaults.max_num_logits,
-                                                            .max_model_len = max_model_len}));
+                                                            .limits = {.max_model_len = static_cast<int>(max_model_len),
+                                                                       .max_num_seqs = max_num_seqs,
+                                                                       .max_num_batched_tokens = max_num_batched_tokens,
+                                                                       .max_num_logits = defaults.max_num_logits,
+                                                                       .kv_block_size = m.block_size}}));
   ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, back_end.make_device({.num_threads = 1}));
   const int64_t block_bytes = kv_block_bytes(*device, memory.kv_layers);
   std::printf("%s\n", config.architecture.c_str());

@@ -13,9 +13,9 @@ Status at_least(const char* flag, int value, int minimum) {
 }  // namespace
 
 Status validate_engine_config(const EngineConfig& config) {
-  RETURN_IF_ERROR(at_least("--max-model-len", config.max_model_len, 2));
-  RETURN_IF_ERROR(at_least("--max-num-seqs", config.max_num_seqs, 1));
-  RETURN_IF_ERROR(at_least("--block-size", config.kv_block_size, 1));
+  RETURN_IF_ERROR(at_least("--max-model-len", config.limits.max_model_len, 2));
+  RETURN_IF_ERROR(at_least("--max-num-seqs", config.limits.max_num_seqs, 1));
+  RETURN_IF_ERROR(at_least("--block-size", config.limits.kv_block_size, 1));
   RETURN_IF_ERROR(at_least("number of KV blocks", config.num_kv_blocks, 1));
   RETURN_IF_ERROR(at_least("--max-num-waiting", config.max_num_waiting, 1));
   RETURN_IF_ERROR(at_least("--long-prefill-token-threshold", config.long_prefill_token_threshold, 0));
@@ -23,17 +23,18 @@ Status validate_engine_config(const EngineConfig& config) {
   if (config.num_drafts < 0 || config.num_drafts > kMaxDrafts) {
     return invalid_argument("the number of draft tokens must be in [0, {}], got {}", kMaxDrafts, config.num_drafts);
   }
-  if (config.max_num_batched_tokens < config.max_num_seqs) {
+  if (config.limits.max_num_batched_tokens < config.limits.max_num_seqs) {
     return invalid_argument(
         "--max-num-batched-tokens is {}, but each of the --max-num-seqs {} sequences needs one token of a step: "
         "set --max-num-batched-tokens {} or --max-num-seqs {}",
-        config.max_num_batched_tokens, config.max_num_seqs, config.max_num_seqs, config.max_num_batched_tokens);
+        config.limits.max_num_batched_tokens, config.limits.max_num_seqs, config.limits.max_num_seqs,
+        config.limits.max_num_batched_tokens);
   }
-  if (!config.enable_chunked_prefill && config.max_num_batched_tokens < config.max_model_len) {
+  if (!config.enable_chunked_prefill && config.limits.max_num_batched_tokens < config.limits.max_model_len) {
     return invalid_argument(
         "--max-num-batched-tokens is {}, but without chunked prefill a whole prompt of up to --max-model-len {} tokens "
         "must fit into one step: set --max-num-batched-tokens {} or --enable-chunked-prefill",
-        config.max_num_batched_tokens, config.max_model_len, config.max_model_len);
+        config.limits.max_num_batched_tokens, config.limits.max_model_len, config.limits.max_model_len);
   }
   if (config.kv_cache_tokens() < 2) {
     return resource_exhausted("the KV cache holds {} tokens, at least 2 are needed: raise --kv-cache-memory",

@@ -2,9 +2,11 @@
 // same.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/status.h"
+#include "core/step_limits.h"
 
 namespace spate {
 
@@ -15,14 +17,12 @@ enum class DraftSource : uint8_t {
 };
 
 struct EngineConfig {
-  int max_model_len = 4096;           // tokens of prompt and output together, of one sequence
-  int max_num_seqs = 128;             // sequences that run at once: rows of device state
-  int max_num_batched_tokens = 2048;  // tokens of one step
-  int kv_block_size = 16;             // --block-size: tokens in a KV block
+  StepLimits limits;
   int num_kv_blocks = 0;              // of every layer; computed from the model and --kv-cache-memory
 
   bool enable_prefix_caching = true;
-  bool enable_chunked_prefill = true;  // off: a prompt runs whole in one step, max_num_batched_tokens >= max_model_len
+  bool enable_chunked_prefill =
+      true;  // off: a prompt runs whole in one step, limits.max_num_batched_tokens >= limits.max_model_len
   bool async_scheduling = true;        // schedule step i+1 while step i runs; off: the plain loop
   // A prompt takes at most so many tokens of a step while others wait for a share; 0 = a quarter of the token budget.
   int long_prefill_token_threshold = 0;
@@ -36,12 +36,9 @@ struct EngineConfig {
 
   int max_num_waiting = 1024;  // prompts submitted and not yet scheduled; beyond, requests are refused (429)
 
-  int max_blocks_per_seq() const { return (max_model_len + kv_block_size - 1) / kv_block_size; }
   // Tokens the KV cache holds, and the most a sequence may have: a lone sequence of this length always fits.
-  int64_t kv_cache_tokens() const { return int64_t{num_kv_blocks} * kv_block_size; }
-  int max_seq_len() const {
-    return kv_cache_tokens() < max_model_len ? static_cast<int>(kv_cache_tokens()) : max_model_len;
-  }
+  int64_t kv_cache_tokens() const { return int64_t{num_kv_blocks} * limits.kv_block_size; }
+  int max_seq_len() const { return static_cast<int>(std::min<int64_t>(kv_cache_tokens(), limits.max_model_len)); }
 };
 
 // Names the flag, its value and one that works.

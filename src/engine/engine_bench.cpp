@@ -45,10 +45,7 @@ struct Row {
 
 // Microseconds of a step in which all sequences decode; the best of 9 runs of 100 steps.
 double step_us(const Row& row) {
-  EngineConfig config{.max_model_len = 8192,
-                      .max_num_seqs = row.num_seqs,
-                      .max_num_batched_tokens = 8192,
-                      .kv_block_size = 16,
+  EngineConfig config{.limits = {.max_model_len = 8192, .max_num_seqs = row.num_seqs, .max_num_batched_tokens = 8192},
                       .num_kv_blocks = row.num_seqs * 512,
                       .max_num_waiting = row.num_seqs};
   InstantExecutor executor;

@@ -23,10 +23,7 @@ namespace spate {
 namespace {
 
 EngineConfig test_config() {
-  return {.max_model_len = 128,
-          .max_num_seqs = 16,
-          .max_num_batched_tokens = 48,
-          .kv_block_size = 4,
+  return {.limits = {.max_model_len = 128, .max_num_seqs = 16, .max_num_batched_tokens = 48, .kv_block_size = 4},
           .num_kv_blocks = 128,
           .max_num_waiting = 256};
 }
@@ -110,8 +107,8 @@ TEST_CASE("the same answers with any loop, chunks on or off, prefix cache on or 
             config.async_scheduling = async_scheduling;
             config.enable_chunked_prefill = enable_chunked_prefill;
             config.enable_prefix_caching = enable_prefix_caching;
-            config.max_num_seqs = max_num_seqs;
-            config.max_num_batched_tokens = enable_chunked_prefill ? 64 : 128;
+            config.limits.max_num_seqs = max_num_seqs;
+            config.limits.max_num_batched_tokens = enable_chunked_prefill ? 64 : 128;
             config.num_kv_blocks = num_kv_blocks;
             FakeExecutor executor(config);
             const std::unique_ptr<Engine> engine = create_engine(config, executor);
@@ -266,7 +263,7 @@ TEST_CASE("a bad configuration is refused with a value that works") {
     REQUIRE_FALSE(engine.ok());
     CHECK_MESSAGE(engine.status().message().find(text) != std::string::npos, engine.status().message());
   };
-  config.max_num_batched_tokens = 8;
+  config.limits.max_num_batched_tokens = 8;
   refused(config, "--max-num-batched-tokens 16 or --max-num-seqs 8");
   config = test_config();
   config.enable_chunked_prefill = false;
@@ -278,7 +275,7 @@ TEST_CASE("a bad configuration is refused with a value that works") {
 
 TEST_CASE("a cancel ends a sequence wherever it is, with the given reason") {
   EngineConfig config = test_config();
-  config.max_num_seqs = 2;
+  config.limits.max_num_seqs = 2;
   for (const bool async_scheduling : {false, true}) {
     config.async_scheduling = async_scheduling;
     FakeExecutor executor(config);
@@ -318,7 +315,7 @@ TEST_CASE("when the executor fails every request ends with its message, and none
   for (const bool async_scheduling : {false, true}) {
     EngineConfig config = test_config();
     config.async_scheduling = async_scheduling;
-    config.max_num_seqs = 2;
+    config.limits.max_num_seqs = 2;
     FakeExecutor executor(config);
     executor.fail_at_step = 4;
     const std::unique_ptr<Engine> engine = create_engine(config, executor);
@@ -500,7 +497,7 @@ TEST_CASE("stop ends what runs with an error, and what is submitted later is ref
   for (const bool async_scheduling : {false, true}) {
     EngineConfig config = test_config();
     config.async_scheduling = async_scheduling;
-    config.max_num_seqs = 4;
+    config.limits.max_num_seqs = 4;
     FakeExecutor executor(config);
     executor.step_seconds = [](const StepPlanHeader&) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -84,22 +84,18 @@ FakeAnswer fake_generate(const Request& request, int index, const EngineConfig& 
 
 FakeExecutor::FakeExecutor(const EngineConfig& config)
     : config_(config),
-      rows_(config.max_num_seqs),
-      slots_(static_cast<size_t>(config.num_kv_blocks) * config.kv_block_size) {
+      rows_(config.limits.max_num_seqs),
+      slots_(static_cast<size_t>(config.num_kv_blocks) * config.limits.kv_block_size) {
   for (Row& row : rows_) {
-    row.token_ids.assign(config.max_model_len, -1);
-    row.block_table.assign(config.max_blocks_per_seq(), -1);
+    row.token_ids.assign(config.limits.max_model_len, -1);
+    row.block_table.assign(config.limits.max_blocks_per_seq(), -1);
   }
 }
 
 void FakeExecutor::submit(std::span<const std::byte> plan) {
   CHECK(plans_.size() < 2, "{} steps are in flight already", plans_.size());
-  const Status status = validate_plan(plan, {.max_num_seqs = config_.max_num_seqs,
-                                             .max_num_batched_tokens = config_.max_num_batched_tokens,
-                                             .max_model_len = config_.max_model_len,
-                                             .max_blocks_per_seq = config_.max_blocks_per_seq(),
-                                             .num_kv_blocks = config_.num_kv_blocks,
-                                             .vocab_size = kFakeVocabSize});
+  const Status status = validate_plan(
+      plan, {.step = config_.limits, .num_kv_blocks = config_.num_kv_blocks, .vocab_size = kFakeVocabSize});
   CHECK(status.ok(), "{}", status.to_string());
   std::vector<uint64_t> copy(plan.size() / 8);
   std::memcpy(copy.data(), plan.data(), plan.size());
@@ -185,15 +181,15 @@ void FakeExecutor::copy_blocks(const void* plan, const StepPlanHeader& header) {
   for (const BlockCopy& copy :
        std::span(plan_array<BlockCopy>(plan, header.block_copies_offset), header.num_block_copies)) {
     const auto first = [this](int32_t block_id) {
-      return slots_.begin() + static_cast<ptrdiff_t>(block_id) * config_.kv_block_size;
+      return slots_.begin() + static_cast<ptrdiff_t>(block_id) * config_.limits.kv_block_size;
     };
-    std::copy_n(first(copy.src_block_id), config_.kv_block_size, first(copy.dst_block_id));
+    std::copy_n(first(copy.src_block_id), config_.limits.kv_block_size, first(copy.dst_block_id));
     ++num_blocks_copied_;
   }
 }
 
 bool FakeExecutor::holds(int32_t block_id, std::span<const int32_t> token_ids, int first_position) const {
-  const auto slots = std::span(slots_).subspan(static_cast<size_t>(block_id) * config_.kv_block_size);
+  const auto slots = std::span(slots_).subspan(static_cast<size_t>(block_id) * config_.limits.kv_block_size);
   for (size_t i = 0; i < token_ids.size(); ++i) {
     if (slots[i].token_id != token_ids[i] || slots[i].position != first_position + static_cast<int>(i)) return false;
   }
@@ -201,9 +197,9 @@ bool FakeExecutor::holds(int32_t block_id, std::span<const int32_t> token_ids, i
 }
 
 FakeExecutor::Slot& FakeExecutor::slot_at(const Row& row, int position) {
-  const int32_t block_id = row.block_table[position / config_.kv_block_size];
+  const int32_t block_id = row.block_table[position / config_.limits.kv_block_size];
   CHECK(block_id >= 0, "position {} has no block", position);
-  return slots_[static_cast<size_t>(block_id) * config_.kv_block_size + position % config_.kv_block_size];
+  return slots_[static_cast<size_t>(block_id) * config_.limits.kv_block_size + position % config_.limits.kv_block_size];
 }
 
 void FakeExecutor::write_tokens(const SeqStep& seq, uint64_t step_id) {
@@ -259,7 +255,7 @@ void FakeExecutor::sample(const SeqStep& seq, const uint32_t* mask, Row& row, St
     result.logprobs.push_back(std::move(entry));
     ++row.num_tokens;
     const bool accepted = num_accepted < seq.num_drafts && row.token_ids[num_tokens] == token_id && token_id >= 0;
-    if (num_tokens < config_.max_model_len) row.token_ids[num_tokens] = token_id;
+    if (num_tokens < config_.limits.max_model_len) row.token_ids[num_tokens] = token_id;
     if (!accepted) break;
     ++num_accepted;
     ++row.num_computed_tokens;
@@ -269,8 +265,9 @@ void FakeExecutor::sample(const SeqStep& seq, const uint32_t* mask, Row& row, St
 }
 
 void FakeExecutor::propose_drafts(Row& row) {
-  std::ranges::fill(row.token_ids.begin() + std::min(row.num_tokens, config_.max_model_len), row.token_ids.end(), -1);
-  const int end = std::min(row.num_tokens + config_.num_drafts, config_.max_model_len);
+  std::ranges::fill(row.token_ids.begin() + std::min(row.num_tokens, config_.limits.max_model_len), row.token_ids.end(),
+                    -1);
+  const int end = std::min(row.num_tokens + config_.num_drafts, config_.limits.max_model_len);
   for (int i = row.num_tokens; i < end; ++i) {
     const bool hit = rng_.uniform() < static_cast<float>(draft_hit_rate);
     row.token_ids[i] =

@@ -89,11 +89,7 @@ class LatencyRun {
 };
 
 EngineConfig latency_config() {
-  return {.max_model_len = 4096,
-          .max_num_seqs = 64,
-          .max_num_batched_tokens = 512,
-          .kv_block_size = 16,
-          .num_kv_blocks = 1024};
+  return {.limits = {.max_model_len = 4096, .max_num_seqs = 64, .max_num_batched_tokens = 512}, .num_kv_blocks = 1024};
 }
 
 TEST_CASE("16 requests of 128 in, 64 out at once") {

@@ -19,12 +19,12 @@ Status validate_request(const Request& request, const EngineConfig& config) {
                             num_stop_ids, kMaxStopIds);
   }
   const size_t prompt_len = request.prompt_token_ids.size();
-  if (prompt_len >= static_cast<size_t>(config.max_model_len)) {
+  if (prompt_len >= static_cast<size_t>(config.limits.max_model_len)) {
     return out_of_range(
         "the prompt has {} tokens, but the model's context length is {} (--max-model-len) and at least one token of "
         "output "
         "must fit: shorten the prompt",
-        prompt_len, config.max_model_len);
+        prompt_len, config.limits.max_model_len);
   }
   if (prompt_len >= static_cast<size_t>(config.max_seq_len())) {
     return out_of_range(

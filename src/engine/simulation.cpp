@@ -205,7 +205,7 @@ class Simulation {
   }
 
   void check_transfer(const Transfer& transfer) const {
-    const int kv_block_size = options_.config.kv_block_size;
+    const int kv_block_size = options_.config.limits.kv_block_size;
     for (size_t i = 0; i < transfer.blocks.block_ids.size(); ++i) {
       const int first = static_cast<int>(i) * kv_block_size;
       const int count = std::min(kv_block_size, transfer.blocks.num_tokens - first);

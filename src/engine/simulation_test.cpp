@@ -24,10 +24,7 @@ constexpr int64_t kNumEvents = 1000000;
 #endif
 
 EngineConfig small_config() {
-  return {.max_model_len = 64,
-          .max_num_seqs = 8,
-          .max_num_batched_tokens = 24,
-          .kv_block_size = 4,
+  return {.limits = {.max_model_len = 64, .max_num_seqs = 8, .max_num_batched_tokens = 24, .kv_block_size = 4},
           .num_kv_blocks = 32,
           .enable_prefix_caching = true,
           .enable_chunked_prefill = true,
@@ -75,7 +72,7 @@ TEST_CASE("every combination of loop, chunks and prefix cache") {
         config.async_scheduling = async_scheduling;
         config.enable_chunked_prefill = enable_chunked_prefill;
         config.enable_prefix_caching = enable_prefix_caching;
-        if (!enable_chunked_prefill) config.max_num_batched_tokens = config.max_model_len;
+        if (!enable_chunked_prefill) config.limits.max_num_batched_tokens = config.limits.max_model_len;
         const SimulationReport report = simulate(++seed, kNumEvents / 50, config);
         CHECK((report.num_prefix_hits > 0) == enable_prefix_caching);
         CHECK((report.num_wasted_rows > 0) == async_scheduling);
@@ -111,7 +108,7 @@ TEST_CASE("every combination of drafts, loop, chunks and prefix cache") {
           config.async_scheduling = async_scheduling;
           config.enable_chunked_prefill = choice != 1;
           config.enable_prefix_caching = choice != 2;
-          if (choice == 1) config.max_num_batched_tokens = config.max_model_len;
+          if (choice == 1) config.limits.max_num_batched_tokens = config.limits.max_model_len;
           CHECK(simulate(++seed, kNumEvents / 200, config, 0.02).num_drafts > 0);
         }
       }
@@ -142,9 +139,9 @@ TEST_CASE("odd sizes") {
       config.async_scheduling = seed % 2 != 0;
       config.num_drafts = num_drafts;
       config.draft_source = DraftSource::kExecutor;
-      config.max_num_seqs = sizes.max_num_seqs;
-      config.max_num_batched_tokens = sizes.max_num_batched_tokens;
-      config.kv_block_size = sizes.kv_block_size;
+      config.limits.max_num_seqs = sizes.max_num_seqs;
+      config.limits.max_num_batched_tokens = sizes.max_num_batched_tokens;
+      config.limits.kv_block_size = sizes.kv_block_size;
       config.num_kv_blocks = sizes.num_kv_blocks;
       config.long_prefill_token_threshold = sizes.threshold;
       CHECK(simulate(++seed, kNumEvents / 200, config).num_requests > 0);

@@ -126,16 +126,16 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
       .act_dtype = llm.act_dtype,
       .kv_dtype = llm.kv_dtype,
       .quantization = llm.quantization,
-      .max_num_seqs = llm.max_num_seqs > 0 ? llm.max_num_seqs : defaults.max_num_seqs,
-      .max_num_batched_tokens =
-          llm.max_num_batched_tokens > 0 ? llm.max_num_batched_tokens : defaults.max_num_batched_tokens,
-      .max_num_logits = defaults.max_num_logits,
-      .max_model_len = static_cast<int>(llm.max_model_len),
-      .kv_block_size = llm.kv_block_size,
+      .limits = {.max_model_len = static_cast<int>(llm.max_model_len),
+                 .max_num_seqs = llm.max_num_seqs > 0 ? llm.max_num_seqs : defaults.max_num_seqs,
+                 .max_num_batched_tokens =
+                     llm.max_num_batched_tokens > 0 ? llm.max_num_batched_tokens : defaults.max_num_batched_tokens,
+                 .max_num_logits = defaults.max_num_logits,
+                 .kv_block_size = llm.kv_block_size},
       .kv_cache_bytes = llm.kv_cache_bytes,
       .max_kv_cache_bytes = max_kv_cache_bytes(back_end),
-      .memory_fraction = llm.device_memory_share > 0 && !back_end.shares_host_memory ? llm.device_memory_share
-                                                                                      : defaults.memory_share,
+      .memory_fraction =
+          llm.device_memory_share > 0 && !back_end.shares_host_memory ? llm.device_memory_share : defaults.memory_share,
   };
   const auto load = [&]() -> Status {
     if (!llm.dummy_weights) {
@@ -157,10 +157,8 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
 
   const MemoryPlan& plan = model->ranks->memory_plan();
   EngineConfig engine_config;
-  engine_config.max_model_len = static_cast<int>(plan.max_model_len);
-  engine_config.max_num_seqs = config.max_num_seqs;
-  engine_config.max_num_batched_tokens = config.max_num_batched_tokens;
-  engine_config.kv_block_size = static_cast<int>(config.kv_block_size);
+  engine_config.limits = config.limits;
+  engine_config.limits.max_model_len = static_cast<int>(plan.max_model_len);
   engine_config.num_kv_blocks = static_cast<int>(plan.num_kv_blocks);
   engine_config.enable_prefix_caching = llm.enable_prefix_caching;
   engine_config.enable_chunked_prefill = llm.enable_chunked_prefill;

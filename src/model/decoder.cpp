@@ -19,7 +19,7 @@ Result<std::unique_ptr<Decoder>> Decoder::create(const ModelFamily& family, cons
   ASSIGN_OR_RETURN(model->parts_, family.make(PartFactory(config, parameters, options)));
   for (const DecoderLayer& layer : model->parts_.layers) {
     KvLayerDesc kv_layer = layer.self_attn->kv_layer();
-    kv_layer.kv_block_size = options.kv_block_size;
+    kv_layer.kv_block_size = options.limits.kv_block_size;
     kv_layer.dtype = options.kv_dtype;
     model->kv_layers_.push_back(kv_layer);
   }
@@ -34,7 +34,7 @@ Result<std::unique_ptr<Decoder>> Decoder::create(const ModelFamily& family, cons
 }
 
 int64_t Decoder::lay_out_workspace(void* base, TensorParallel tp) {
-  const int64_t num_tokens = options_.max_num_batched_tokens, num_logits = options_.max_num_logits;
+  const int64_t num_tokens = options_.limits.max_num_batched_tokens, num_logits = options_.limits.max_num_logits;
   Arena arena(device_, base, options_.act_dtype, num_tokens);
   workspace_.residual = arena.take_contiguous(config_.hidden_size);
   // The sum over ranks takes contiguous tensors.
@@ -96,8 +96,8 @@ Tensor Decoder::forward(const StepContext& ctx) {
   CHECK(loader_ == nullptr, "forward before load");
   const int64_t num_tokens = ctx.batch.num_tokens();
   const std::vector<DecoderLayer>& layers = parts_.layers;
-  CHECK(num_tokens <= options_.max_num_batched_tokens && ctx.kv.size() == layers.size(),
-        "{} tokens (at most {}), {} KV views", num_tokens, options_.max_num_batched_tokens, ctx.kv.size());
+  CHECK(num_tokens <= options_.limits.max_num_batched_tokens && ctx.kv.size() == layers.size(),
+        "{} tokens (at most {}), {} KV views", num_tokens, options_.limits.max_num_batched_tokens, ctx.kv.size());
   const Tensor residual = workspace_.residual.rows(0, num_tokens), x = workspace_.x.rows(0, num_tokens);
 
   parts_.embed_tokens.forward(ctx, ctx.batch.inputs.token_ids, residual);
@@ -145,7 +145,8 @@ void Decoder::run_last_layer(const StepContext& ctx, const Tensor& residual, con
 
 Tensor Decoder::compute_logits(const StepContext& ctx, const Tensor& hidden_states, const Tensor& row_ids) {
   const int64_t num_logits = row_ids.dim(0);
-  CHECK(num_logits <= options_.max_num_logits, "{} logits rows, at most {}", num_logits, options_.max_num_logits);
+  CHECK(num_logits <= options_.limits.max_num_logits, "{} logits rows, at most {}", num_logits,
+        options_.limits.max_num_logits);
   const Tensor sampled = workspace_.sampled.rows(0, num_logits);
   ctx.ops.gather_rows(ctx.stream, {.x = hidden_states, .row_ids = row_ids, .out = sampled});
   parts_.norm.forward(ctx, sampled, sampled);

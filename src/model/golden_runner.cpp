@@ -22,9 +22,9 @@
 namespace spate {
 namespace {
 
-constexpr int64_t kKvBlockSize = 16;
-constexpr int64_t kMaxNumLogits = 13;  // below a prompt's length, so that logits come in several pieces
-constexpr double kTimeLimitS = 600;    // how long ranks wait for each other: the sanitizers are slow
+constexpr int kKvBlockSize = 16;
+constexpr int kMaxNumLogits = 13;  // below a prompt's length, so that logits come in several pieces
+constexpr double kTimeLimitS = 600;  // how long ranks wait for each other: the sanitizers are slow
 constexpr double kF32Tolerance = 1e-5;
 constexpr double kBf16Slack = 2.0;
 
@@ -178,10 +178,10 @@ class GoldenRank {
                                .quantization = quantization,
                                .source = &weights,
                                .supports_weight = run_.integer_weights ? WeightSupport() : floats_only,
-                               .kv_block_size = kKvBlockSize,
-                               .max_num_batched_tokens = max_tokens_,
-                               .max_num_logits = kMaxNumLogits,
-                               .max_model_len = golden_.max_model_len};
+                               .limits = {.max_model_len = static_cast<int>(golden_.max_model_len),
+                                          .max_num_batched_tokens = static_cast<int>(max_tokens_),
+                                          .max_num_logits = kMaxNumLogits,
+                                          .kv_block_size = kKvBlockSize}};
     const TensorParallel tp{.rank = communicators_.tp->rank(), .size = communicators_.tp->size()};
     ASSIGN_OR_RETURN(model_, Model::create(golden_.config, *device_, tp, options));
     RETURN_IF_ERROR(model_->load(weights));

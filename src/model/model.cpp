@@ -50,15 +50,15 @@ int64_t longest_model_len(const ModelConfig& config) {
 }
 
 Status check_options(const ModelConfig& config, const ModelOptions& options) {
-  if (options.max_model_len > longest_model_len(config)) {
-    return invalid_argument("--max-model-len {}: the model has {} positions; use at most that", options.max_model_len,
-                            longest_model_len(config));
+  if (options.limits.max_model_len > longest_model_len(config)) {
+    return invalid_argument("--max-model-len {}: the model has {} positions; use at most that",
+                            options.limits.max_model_len, longest_model_len(config));
   }
-  if (options.kv_block_size <= 0 || options.kv_block_size % 16 != 0) {
-    return invalid_argument("--block-size {}: needs a multiple of 16", options.kv_block_size);
+  if (options.limits.kv_block_size <= 0 || options.limits.kv_block_size % 16 != 0) {
+    return invalid_argument("--block-size {}: needs a multiple of 16", options.limits.kv_block_size);
   }
-  for (const auto& [name, value] : {std::pair{"max_num_batched_tokens", options.max_num_batched_tokens},
-                                    {"max_num_logits", options.max_num_logits}}) {
+  for (const auto& [name, value] : {std::pair{"max_num_batched_tokens", options.limits.max_num_batched_tokens},
+                                    {"max_num_logits", options.limits.max_num_logits}}) {
     if (value < 1) return invalid_argument("{} {}: needs at least 1", name, value);
   }
   const bool known = options.act_dtype == DType::kF32 || options.act_dtype == DType::kBf16;

@@ -17,6 +17,7 @@
 
 #include "backend/backend.h"
 #include "base/status.h"
+#include "core/step_limits.h"
 #include "layer/product.h"
 #include "layer/step_context.h"
 #include "quant/quantization.h"
@@ -31,10 +32,7 @@ struct ModelOptions {
   Quantization quantization;       // of matrices that the checkpoint has as floats
   const WeightSource* source = nullptr;  // the checkpoint that load() will get: its codes stay codes; null: floats
   WeightSupport supports_weight;         // what the device computes with; empty: all. Other codes become floats
-  int64_t kv_block_size = 16;
-  int64_t max_num_batched_tokens = 2048;  // tokens of the largest step
-  int64_t max_num_logits = 256;           // rows of the largest compute_logits
-  int64_t max_model_len = 0;              // positions that may occur; 0: max_position_embeddings
+  StepLimits limits;                     // max_model_len: positions that may occur; 0: max_position_embeddings
   Range layers;                           // the layers to make, under their own numbers; count 0: all
 };
 

@@ -39,7 +39,7 @@ TEST_CASE("real shapes have their published parameter counts") {
 }
 
 TEST_CASE("memory() of Qwen3-0.6B, one rank and four") {
-  const ModelOptions options{.max_num_batched_tokens = 512, .max_num_logits = 64, .max_model_len = 4096};
+  const ModelOptions options{.limits = {.max_model_len = 4096, .max_num_batched_tokens = 512, .max_num_logits = 64}};
   const ModelMemory one = Model::memory(bench_config("qwen3-0.6b"), {}, options).value();
   REQUIRE(one.kv_layers.size() == 28);
   CHECK(one.kv_layers[27].num_kv_heads == 8);
@@ -76,13 +76,13 @@ TEST_CASE("what cannot run is refused with what can") {
              "--tensor-parallel-size 3: 16 heads, 8 kv heads and intermediate_size 3072"));
   CHECK(says(error({.rank = 0, .size = 3}, {}), "sizes that work: 1, 2, 4, 8, 16"));
   CHECK(error({.rank = 15, .size = 16}, {}).ok());  // two ranks a kv head
-  CHECK(says(error({}, {.max_model_len = 99999}), "--max-model-len 99999: the model has 40960 positions"));
-  CHECK(says(error({}, {.kv_block_size = 24}), "--block-size 24: needs a multiple of 16"));
+  CHECK(says(error({}, {.limits = {.max_model_len = 99999}}), "--max-model-len 99999: the model has 40960 positions"));
+  CHECK(says(error({}, {.limits = {.kv_block_size = 24}}), "--block-size 24: needs a multiple of 16"));
   CHECK(says(error({}, {.act_dtype = DType::kF16}), "activations of f16"));
   CHECK(says(error({}, {.act_dtype = DType::kBf16, .kv_dtype = DType::kF32}), "KV cache of f32"));
   config.rope.type = RopeType::kYarn;
   config.rope.factor = 4;
-  CHECK(error({}, {.max_model_len = 4 * 40960}).ok());
+  CHECK(error({}, {.limits = {.max_model_len = 4 * 40960}}).ok());
   config.architecture = "GPT2LMHeadModel";
   CHECK(says(error({}, {}), "architectures is \"GPT2LMHeadModel\"; this build runs Ernie4_5ForCausalLM"));
 }

@@ -14,7 +14,8 @@ std::vector<int64_t> PartFactory::layers() const {
 }
 
 Result<std::shared_ptr<const RotaryEmbedding>> PartFactory::rotary_embedding(bool interleaved) const {
-  const int64_t max_model_len = options_.max_model_len > 0 ? options_.max_model_len : config_.max_position_embeddings;
+  const int64_t max_model_len =
+      options_.limits.max_model_len > 0 ? options_.limits.max_model_len : config_.max_position_embeddings;
   ASSIGN_OR_RETURN(RotaryEmbedding rotary, RotaryEmbedding::create(parameters_, config_, max_model_len, interleaved));
   return std::make_shared<const RotaryEmbedding>(std::move(rotary));
 }

@@ -5,7 +5,7 @@
 namespace spate {
 namespace {
 
-constexpr int64_t kKvBlockSize = 16;
+constexpr int kKvBlockSize = 16;
 
 // Ops are plain functions: the runner whose step runs on this thread.
 thread_local LayerRunner* running = nullptr;
@@ -22,10 +22,10 @@ Result<std::unique_ptr<LayerRunner>> LayerRunner::create(Device& device, const M
   runner->ops_ = bind_ops(device.ops()).ops;
   const ModelOptions options{.act_dtype = DType::kF32,
                              .kv_dtype = DType::kF32,
-                             .kv_block_size = kKvBlockSize,
-                             .max_num_batched_tokens = max_tokens,
-                             .max_num_logits = 1,
-                             .max_model_len = max_seq_len,
+                             .limits = {.max_model_len = static_cast<int>(max_seq_len),
+                                        .max_num_batched_tokens = static_cast<int>(max_tokens),
+                                        .max_num_logits = 1,
+                                        .kv_block_size = kKvBlockSize},
                              .layers = {source.layer_idx(), 1}};
   ASSIGN_OR_RETURN(runner->model_, Model::create(one_token, device, {}, options));
   RETURN_IF_ERROR(runner->model_->load(source));

@@ -84,8 +84,10 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
   RETURN_IF_ERROR(check_weights(memories));
   int64_t block_bytes = 0;  // of one block of all ranks
   for (const RankMemory& memory : memories) block_bytes += memory.kv_block_bytes;
-  const int64_t wanted_len = in.max_model_len > 0 ? in.max_model_len : in.model_max_len;
-  const auto blocks_for = [&](int64_t tokens) { return (tokens + in.kv_block_size - 1) / in.kv_block_size; };
+  const int64_t wanted_len = in.limits.max_model_len > 0 ? in.limits.max_model_len : in.model_max_len;
+  const auto blocks_for = [&](int64_t tokens) {
+    return (tokens + in.limits.kv_block_size - 1) / in.limits.kv_block_size;
+  };
 
   MemoryPlan plan;
   if (in.kv_cache_bytes > 0) {
@@ -93,21 +95,21 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
   } else {
     // More than every sequence at full length can never be used.
     plan.num_kv_blocks =
-        std::min(in.max_num_seqs * blocks_for(wanted_len), blocks_that_fit(memories, in.memory_fraction));
+        std::min(in.limits.max_num_seqs * blocks_for(wanted_len), blocks_that_fit(memories, in.memory_fraction));
     if (in.max_kv_cache_bytes > 0)
       plan.num_kv_blocks = std::min(plan.num_kv_blocks, in.max_kv_cache_bytes / block_bytes);
   }
   plan.kv_cache_bytes = plan.num_kv_blocks * block_bytes;
 
-  const int64_t capacity = plan.num_kv_blocks * in.kv_block_size;
+  const int64_t capacity = plan.num_kv_blocks * in.limits.kv_block_size;
   plan.max_model_len = wanted_len;
   if (capacity < wanted_len) {
-    if (in.max_model_len > 0 || capacity < 2) {
+    if (in.limits.max_model_len > 0 || capacity < 2) {
       return resource_exhausted(
           "kv cache: {} hold {} tokens; one sequence of max_model_len {} needs {} ({} a token). Use "
           "--max-model-len {} or --kv-cache-memory {}",
           format_bytes(plan.kv_cache_bytes), capacity, wanted_len, format_bytes(blocks_for(wanted_len) * block_bytes),
-          format_bytes(block_bytes / in.kv_block_size), std::max<int64_t>(2, capacity),
+          format_bytes(block_bytes / in.limits.kv_block_size), std::max<int64_t>(2, capacity),
           blocks_for(wanted_len) * block_bytes);
     }
     plan.max_model_len = capacity;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "core/step_limits.h"
 
 namespace spate {
 
@@ -21,10 +22,8 @@ struct RankMemory {
 struct MemoryPlanInput {
   std::vector<RankMemory> ranks;
   bool shares_memory = false;  // free_bytes of all ranks are the same bytes
-  int64_t kv_block_size = 0;   // tokens in a block
-  int64_t max_num_seqs = 0;    // of one data-parallel index
+  StepLimits limits;           // of one data-parallel index; max_model_len 0 = the largest that fits
   int64_t model_max_len = 0;   // max_position_embeddings
-  int64_t max_model_len = 0;   // --max-model-len; 0 = the largest that fits
   int64_t kv_cache_bytes =
       0;  // --kv-cache-memory, of all ranks together; 0 = what the sequences can use, within the two limits below
   int64_t max_kv_cache_bytes = 0;  // of all ranks together, where nobody asked for a size; 0 = no such limit

@@ -16,8 +16,7 @@ MemoryPlanInput small_model() {
                      .weight_bytes = 300 * kMiB,
                      .workspace_bytes = 50 * kMiB,
                      .kv_block_bytes = 16 * 64 * 1024}},
-          .kv_block_size = 16,
-          .max_num_seqs = 4,
+          .limits = {.max_num_seqs = 4},
           .model_max_len = 1000};
 }
 
@@ -63,14 +62,14 @@ TEST_CASE("memory plan: a KV cache that nobody asked for stays within its limit;
 
 TEST_CASE("memory plan: a length that was asked for is not reduced; both remedies of the refusal work") {
   MemoryPlanInput input = small_model();
-  input.max_model_len = 1000;
+  input.limits.max_model_len = 1000;
   input.kv_cache_bytes = 10 * kMiB;
   const auto refused = plan_memory(input);
   REQUIRE_FALSE(refused.ok());
   const std::string message = refused.status().message();
 
   MemoryPlanInput shorter = input;
-  shorter.max_model_len = number_behind(message, "--max-model-len ");
+  shorter.limits.max_model_len = number_behind(message, "--max-model-len ");
   CHECK(plan_memory(shorter).ok());
   MemoryPlanInput larger = input;
   larger.kv_cache_bytes = number_behind(message, "--kv-cache-memory ");

@@ -21,8 +21,8 @@
 namespace spate {
 namespace {
 
-constexpr int kMaxLen = 64;
-constexpr int64_t kNumBlocks = 8, kMaxTokens = 64;
+constexpr int kMaxLen = 64, kMaxTokens = 64;
+constexpr int64_t kNumBlocks = 8;
 
 ModelConfig small_config() {
   return load_model_config(repo_root() / "test" / "goldens" / "model" / "qwen3_tied_sharded").value();
@@ -77,9 +77,7 @@ RankGroupConfig group_config(const BackEnd& back_end, int tp, int dp) {
           .data_parallel_size = dp,
           .act_dtype = DType::kF32,
           .kv_dtype = DType::kF32,
-          .max_num_seqs = 2,
-          .max_num_batched_tokens = 64,
-          .max_model_len = kMaxLen,
+          .limits = {.max_model_len = kMaxLen, .max_num_seqs = 2, .max_num_batched_tokens = kMaxTokens},
           .kv_cache_bytes = int64_t{1} << 24};
 }
 
@@ -209,16 +207,9 @@ TEST_CASE("data parallel: each index gives the tokens that it gives alone, besid
 
 TEST_CASE("data parallel: a rank with an empty plan makes every collective call of the others") {
   const ModelConfig config = small_config();
-  const ModelOptions options{.act_dtype = DType::kF32,
-                             .kv_dtype = DType::kF32,
-                             .max_num_batched_tokens = 64,
-                             .max_num_logits = 4,
-                             .max_model_len = kMaxLen};
-  const StepLimits limits{.max_num_seqs = 2,
-                          .max_num_batched_tokens = 64,
-                          .max_model_len = kMaxLen,
-                          .max_num_logits = 4,
-                          .kv_block_size = 16};
+  const StepLimits limits{
+      .max_model_len = kMaxLen, .max_num_seqs = 2, .max_num_batched_tokens = kMaxTokens, .max_num_logits = 4};
+  const ModelOptions options{.act_dtype = DType::kF32, .kv_dtype = DType::kF32, .limits = limits};
   const std::vector<std::vector<Work>> schedules = {
       schedule({5, 6, 7}, {false, false, true, true, false}),
       schedule({8, 9, 10, 11}, {true, false, false, true, true}),
@@ -287,9 +278,9 @@ TEST_CASE("tensor parallel: a lost peer ends every request with an error within 
       config.collective_time_limit_s = 0.3;
       const auto ranks = RankGroup::create(config).value();
       EngineConfig engine_config;
-      engine_config.max_model_len = kMaxLen;
-      engine_config.max_num_seqs = 2;
-      engine_config.max_num_batched_tokens = 64;
+      engine_config.limits.max_model_len = kMaxLen;
+      engine_config.limits.max_num_seqs = 2;
+      engine_config.limits.max_num_batched_tokens = 64;
       engine_config.num_kv_blocks = kNumBlocks;
       engine_config.async_scheduling = async;
       const auto engine = Engine::create(engine_config, *ranks).value();

@@ -99,7 +99,7 @@ StepKey Rank::step_key(const StepInFlight& step) const {
     const bool one_of_each = plan.num_sampled == plan.num_seqs && plan.num_logits == plan.num_seqs;
     exact.outputs = one_of_each ? StepOutputs::kSampledAllSeqs : StepOutputs::kSampledTokens;
   }
-  const StepKey largest = limits_.largest_step();
+  const StepKey largest = largest_step(limits_);
   StepKey key = device_->padded_step(exact, largest);
   if (key.outputs == StepOutputs::kSampledAllSeqs) key.num_logits = key.num_seqs;
   if (2 * key.num_logits > key.num_tokens) key.outputs = StepOutputs::kAllTokens;

@@ -214,26 +214,17 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
                        .quantization = quantization,
                        .source = config.weights,
                        .supports_weight = supports,
-                       .kv_block_size = config.kv_block_size,
-                       .max_num_batched_tokens = config.max_num_batched_tokens,
-                       .max_num_logits = config.max_num_logits,
-                       .max_model_len = config.max_model_len};
-  StepLimits limits{.max_num_seqs = config.max_num_seqs,
-                    .max_num_batched_tokens = config.max_num_batched_tokens,
-                    .max_model_len = static_cast<int>(config.max_model_len > 0 ? config.max_model_len
-                                                                               : config.model.max_position_embeddings),
-                    .max_num_logits = config.max_num_logits,
-                    .kv_block_size = config.kv_block_size};
+                       .limits = config.limits};
+  StepLimits limits = config.limits;
+  if (limits.max_model_len == 0) limits.max_model_len = static_cast<int>(config.model.max_position_embeddings);
   MemoryPlanInput plan_input{.shares_memory = config.back_end->shares_host_memory,
-                             .kv_block_size = config.kv_block_size,
-                             .max_num_seqs = config.max_num_seqs,
+                             .limits = config.limits,
                              .model_max_len = config.model.max_position_embeddings,
-                             .max_model_len = config.max_model_len,
                              .kv_cache_bytes = config.kv_cache_bytes,
                              .max_kv_cache_bytes = config.max_kv_cache_bytes,
                              .memory_fraction = config.memory_fraction};
-  const int64_t op_workspace_bytes =
-      first_device.op_workspace_bytes({.max_num_logits = config.max_num_logits, .vocab_size = config.model.vocab_size});
+  const int64_t op_workspace_bytes = first_device.op_workspace_bytes(
+      {.max_num_logits = config.limits.max_num_logits, .vocab_size = config.model.vocab_size});
   for (int r = 0; r < size; ++r) {
     ASSIGN_OR_RETURN(const ModelMemory model_memory, Model::memory(config.model, place_of(r, sizes).tp, options));
     RETURN_IF_ERROR(check_kv_layers(first_device, model_memory.kv_layers));
@@ -245,7 +236,7 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
   }
   ASSIGN_OR_RETURN(group->memory_plan_, plan_memory(plan_input));
   limits.max_model_len = static_cast<int>(group->memory_plan_.max_model_len);
-  options.max_model_len = group->memory_plan_.max_model_len;
+  options.limits = limits;
 
   // 3. Models and weights.
   std::vector<Device*> devices;
@@ -280,7 +271,7 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
                   linear_formats(config, codes), format_bytes(rank.model().workspace_bytes() + op_workspace_bytes),
                   format_bytes(RunningState::num_bytes(limits))),
       fmt::format("KV cache {} = {} tokens in {} blocks", format_bytes(plan.kv_cache_bytes),
-                  plan.num_kv_blocks * config.kv_block_size, plan.num_kv_blocks),
+                  plan.num_kv_blocks * config.limits.kv_block_size, plan.num_kv_blocks),
   };
   for (std::string& line : checkpoint_lines(config, codes)) group->summary_.push_back(std::move(line));
   std::string decomposed;

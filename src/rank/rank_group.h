@@ -36,11 +36,7 @@ struct RankGroupConfig {
   DType act_dtype = DType::kBf16;
   DType kv_dtype = DType::kBf16;
   Quantization quantization;
-  int max_num_seqs = 0;
-  int max_num_batched_tokens = 0;
-  int max_num_logits = 64;                // rows of logits at once: 64 x 151,936 x 4 bytes = 37 MiB
-  int max_model_len = 0;                  // 0 = the largest that fits, at most the model's
-  int64_t kv_block_size = 16;
+  StepLimits limits;                      // max_model_len 0 = the largest that fits, at most the model's
   int64_t kv_cache_bytes = 0;             // of all ranks together; 0 = computed
   int64_t max_kv_cache_bytes = 0;         // of all ranks together, where it is computed; 0 = no such limit
   double memory_fraction = 0.9;

@@ -89,17 +89,17 @@ std::shared_ptr<CollectingSink> run(const Variant& variant, const std::vector<st
   group_config.tensor_parallel_size = variant.tensor_parallel_size;
   group_config.act_dtype = DType::kF32;
   group_config.kv_dtype = DType::kF32;
-  group_config.max_num_seqs = variant.max_num_seqs;
-  group_config.max_num_batched_tokens = variant.max_num_batched_tokens;
-  group_config.max_num_logits = 5;  // smaller than a step's samples, so that logits come in pieces
-  group_config.max_model_len = 64;
+  group_config.limits.max_num_seqs = variant.max_num_seqs;
+  group_config.limits.max_num_batched_tokens = variant.max_num_batched_tokens;
+  group_config.limits.max_num_logits = 5;  // smaller than a step's samples, so that logits come in pieces
+  group_config.limits.max_model_len = 64;
   group_config.kv_cache_bytes = int64_t{1} << 26;
   auto ranks = RankGroup::create(group_config).value();
 
   EngineConfig engine_config;
-  engine_config.max_model_len = 64;
-  engine_config.max_num_seqs = variant.max_num_seqs;
-  engine_config.max_num_batched_tokens = variant.max_num_batched_tokens;
+  engine_config.limits.max_model_len = 64;
+  engine_config.limits.max_num_seqs = variant.max_num_seqs;
+  engine_config.limits.max_num_batched_tokens = variant.max_num_batched_tokens;
   engine_config.num_kv_blocks = variant.num_kv_blocks;
   engine_config.enable_chunked_prefill = variant.chunked;
   engine_config.enable_prefix_caching = variant.prefix_caching;
@@ -187,9 +187,7 @@ TEST_CASE("rank group: threads of ranks are bound to cores of their own, or not 
                                  .tensor_parallel_size = 2,
                                  .act_dtype = DType::kF32,
                                  .kv_dtype = DType::kF32,
-                                 .max_num_seqs = 1,
-                                 .max_num_batched_tokens = 16,
-                                 .max_model_len = 16,
+                                 .limits = {.max_model_len = 16, .max_num_seqs = 1, .max_num_batched_tokens = 16},
                                  .kv_cache_bytes = 1 << 20};
     REQUIRE(RankGroup::create(config).ok());
     REQUIRE(asked.size() == 2);

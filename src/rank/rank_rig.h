@@ -17,9 +17,11 @@ struct RankRig {
   const WeightSource* weights = nullptr;
   const BackEnd* back_end = nullptr;
   DType dtype = DType::kF32;
-  EngineConfig engine{.max_model_len = 64, .max_num_seqs = 8, .max_num_batched_tokens = 64, .num_kv_blocks = 64};
+  // max_num_logits is smaller than a step's samples, so that logits come in pieces.
+  EngineConfig engine{
+      .limits = {.max_model_len = 64, .max_num_seqs = 8, .max_num_batched_tokens = 64, .max_num_logits = 5},
+      .num_kv_blocks = 64};
   int tensor_parallel_size = 1;
-  int max_num_logits = 5;  // smaller than a step's samples, so that logits come in pieces
 };
 
 struct RankAnswer {

@@ -39,11 +39,7 @@ RankRun run_requests(const RankRig& rig, std::vector<Request> requests) {
   config.tensor_parallel_size = rig.tensor_parallel_size;
   config.act_dtype = rig.dtype;
   config.kv_dtype = rig.dtype;
-  config.max_num_seqs = rig.engine.max_num_seqs;
-  config.max_num_batched_tokens = rig.engine.max_num_batched_tokens;
-  config.max_num_logits = rig.max_num_logits;
-  config.max_model_len = rig.engine.max_model_len;
-  config.kv_block_size = rig.engine.kv_block_size;
+  config.limits = rig.engine.limits;
   config.kv_cache_bytes = int64_t{1} << 26;
   auto ranks = RankGroup::create(config).value();
   CHECK(ranks->memory_plan().num_kv_blocks >= rig.engine.num_kv_blocks, "a cache of {} blocks",

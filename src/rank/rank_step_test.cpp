@@ -50,10 +50,10 @@ std::unique_ptr<RankGroup> make_ranks(std::function<std::unique_ptr<Device>(std:
   config.tensor_parallel_size = tp;
   config.act_dtype = DType::kF32;
   config.kv_dtype = DType::kF32;
-  config.max_num_seqs = kMaxNumSeqs;
-  config.max_num_batched_tokens = 48;
-  config.max_num_logits = 5;  // smaller than a step's samples, so that logits come in pieces
-  config.max_model_len = kMaxModelLen;
+  config.limits.max_num_seqs = kMaxNumSeqs;
+  config.limits.max_num_batched_tokens = 48;
+  config.limits.max_num_logits = 5;  // smaller than a step's samples, so that logits come in pieces
+  config.limits.max_model_len = kMaxModelLen;
   config.kv_cache_bytes = int64_t{1} << 26;
   return RankGroup::create(config).value();
 }
@@ -117,9 +117,9 @@ std::vector<Request> random_requests(int count, int64_t vocab_size) {
 
 std::vector<std::string> run(StepExecutor& ranks, int num_requests) {
   EngineConfig config;
-  config.max_model_len = kMaxModelLen;
-  config.max_num_seqs = kMaxNumSeqs;
-  config.max_num_batched_tokens = 48;
+  config.limits.max_model_len = kMaxModelLen;
+  config.limits.max_num_seqs = kMaxNumSeqs;
+  config.limits.max_num_batched_tokens = 48;
   config.num_kv_blocks = 40;
   auto engine = Engine::create(config, ranks).value();
   std::vector<Request> requests = random_requests(num_requests, load_model_config(model_dir()).value().vocab_size);

@@ -80,12 +80,12 @@ int64_t state_bytes(const StepLimits& limits) {
 
 }  // namespace
 
-StepKey StepLimits::largest_step() const {
-  return {.num_seqs = max_num_seqs,
-          .num_tokens = max_num_batched_tokens,
-          .num_logits = max_sampled_rows(),
-          .max_query_len = max_num_batched_tokens,
-          .max_seq_len = max_model_len,
+StepKey largest_step(const StepLimits& limits) {
+  return {.num_seqs = limits.max_num_seqs,
+          .num_tokens = limits.max_num_batched_tokens,
+          .num_logits = limits.max_sampled_rows(),
+          .max_query_len = limits.max_num_batched_tokens,
+          .max_seq_len = limits.max_model_len,
           .num_top_logprobs = kMaxLogprobs};
 }
 

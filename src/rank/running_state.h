@@ -1,29 +1,14 @@
 // RunningState: the arrays of the running sequences and of one step, allocated once on the device of a rank.
 #pragma once
 
-#include <algorithm>
-
 #include "backend/backend.h"
 #include "backend/ops.h"
+#include "core/step_limits.h"
 
 namespace spate {
 
-// Sizes that fix every array of a rank; the same on all ranks.
-struct StepLimits {
-  int max_num_seqs = 0;
-  int max_num_batched_tokens = 0;
-  int max_model_len = 0;
-  int max_num_logits = 0;  // rows of logits computed at once
-  int64_t kv_block_size = 0;
-
-  int64_t max_blocks_per_seq() const { return (max_model_len + kv_block_size - 1) / kv_block_size; }
-  // Rows of logits that are sampled in one step: each sequence's, and its drafts'.
-  int max_sampled_rows() const { return std::min(max_num_seqs * (1 + kMaxDrafts), max_num_batched_tokens); }
-  // Tokens that may need log-probabilities in one step.
-  int64_t max_logprobs_rows() const { return int64_t{max_sampled_rows()} + max_num_batched_tokens; }
-  // No step has larger counts.
-  StepKey largest_step() const;
-};
+// No step within the limits has larger counts.
+StepKey largest_step(const StepLimits& limits);
 
 // What a step leaves for the host: on the device in RunningState, in pinned host memory in StepInFlight. Rows of
 // log-probabilities: sampled tokens from row 0, prompt tokens from row max_sampled_rows.

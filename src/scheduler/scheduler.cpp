@@ -29,12 +29,12 @@ void ScheduledStep::clear() {
 Scheduler::Scheduler(const EngineConfig& config, uint64_t hash_mask)
     : config_(config),
       threshold_(config.long_prefill_token_threshold > 0 ? config.long_prefill_token_threshold
-                                                         : std::max(1, config.max_num_batched_tokens / 4)),
+                                                         : std::max(1, config.limits.max_num_batched_tokens / 4)),
       watermark_(1 + config.num_kv_blocks / 100),
-      kv_cache_(config.num_kv_blocks, config.kv_block_size, config.enable_prefix_caching, hash_mask),
-      pacer_(config.max_prefill_stall_ms * 1e-3, config.max_num_batched_tokens),
-      free_rows_(all_rows(config.max_num_seqs)) {
-  running_.reserve(config.max_num_seqs);
+      kv_cache_(config.num_kv_blocks, config.limits.kv_block_size, config.enable_prefix_caching, hash_mask),
+      pacer_(config.max_prefill_stall_ms * 1e-3, config.limits.max_num_batched_tokens),
+      free_rows_(all_rows(config.limits.max_num_seqs)) {
+  running_.reserve(config.limits.max_num_seqs);
 }
 
 Scheduler::~Scheduler() {
@@ -47,12 +47,12 @@ Scheduler::~Scheduler() {
 void Scheduler::add(SequenceGroup& group) {
   const Sequence& first = *group.seqs[0];
   const int num_estimated_cached =
-      first.needs_prompt_logprobs
-          ? 0
-          : config_.kv_block_size * kv_cache_
-                                        .find_cached_prefix(first.tokens(), group.request.reuse_scope,
-                                                            (first.prompt_len - 1) / config_.kv_block_size)
-                                        .num_blocks;
+      first.needs_prompt_logprobs ? 0
+                                  : config_.limits.kv_block_size *
+                                        kv_cache_
+                                            .find_cached_prefix(first.tokens(), group.request.reuse_scope,
+                                                                (first.prompt_len - 1) / config_.limits.kv_block_size)
+                                            .num_blocks;
   for (const auto& seq : group.seqs) {
     seq->num_estimated_cached = num_estimated_cached;
     waiting_.insert(seq.get());
@@ -147,7 +147,7 @@ void Scheduler::schedule_step(ScheduledStep& step) {
   step.clear();
   step.step_id = next_step_id_;
   step.ticket = kv_cache_.open_step();
-  budget_ = config_.max_num_batched_tokens;
+  budget_ = config_.limits.max_num_batched_tokens;
   admissions_closed_ = false;
   make_room_for_priority();
   schedule_decodes(step);
@@ -204,7 +204,7 @@ int Scheduler::fitting_drafts(const Sequence& seq, int max_drafts) const {
   if (seq.cursor != nullptr) return 0;  // the masks of drafts would have to be known
   if (config_.draft_source == DraftSource::kExecutor && !seq.row_has_sampled) return 0;
   const int num_slots =
-      (seq.blocks.size() + (waiting_.empty() ? kv_cache_.num_available() : 0)) * config_.kv_block_size;
+      (seq.blocks.size() + (waiting_.empty() ? kv_cache_.num_available() : 0)) * config_.limits.kv_block_size;
   return std::max(
       0, std::min({max_drafts, seq.max_len - 1 - seq.num_tokens(), num_slots - (seq.num_computed_tokens + 1)}));
 }
@@ -273,7 +273,7 @@ void Scheduler::share_budget(size_t begin, size_t end, ScheduledStep& step) {
   // An explicit threshold also caps a prompt that could have more, while others run.
   const bool alone = running_.size() + waiting_.size() <= 1;
   const int max_query_len =
-      config_.long_prefill_token_threshold > 0 && !alone ? threshold_ : config_.max_num_batched_tokens;
+      config_.long_prefill_token_threshold > 0 && !alone ? threshold_ : config_.limits.max_num_batched_tokens;
   for (size_t i = begin; i < end && budget_ > 0; ++i) give_tokens(candidates_[i], max_query_len, step);
 }
 
@@ -362,10 +362,10 @@ int Scheduler::num_blocks_needed(const Sequence& seq) const {
   const int num_tokens = seq.num_known_tokens();
   int num_shared = 0;
   if (can_fork(seq)) {
-    num_shared = (seq.prompt_len - 1) / config_.kv_block_size;
+    num_shared = (seq.prompt_len - 1) / config_.limits.kv_block_size;
   } else if (!seq.needs_prompt_logprobs) {
     const PrefixMatch match = kv_cache_.find_cached_prefix(seq.tokens(), seq.group->request.reuse_scope,
-                                                           (num_tokens - 1) / config_.kv_block_size);
+                                                           (num_tokens - 1) / config_.limits.kv_block_size);
     num_shared = match.num_referenced;
   }
   return kv_cache_.blocks_for(num_tokens) - num_shared + (running_.empty() ? 0 : watermark_);
@@ -397,13 +397,13 @@ bool Scheduler::try_admit(Sequence& seq, int max_query_len, ScheduledStep& step)
   int num_cached_tokens = 0;
   if (fork) {
     num_cached_tokens = seq.prompt_len - 1;
-    for (int i = 0; i < num_cached_tokens / config_.kv_block_size; ++i)
+    for (int i = 0; i < num_cached_tokens / config_.limits.kv_block_size; ++i)
       blocks.leases.push_back(group.fork_blocks[i].share());
   } else if (!seq.needs_prompt_logprobs) {
     // At least one token is computed: its logits are wanted.
-    num_cached_tokens =
-        config_.kv_block_size * kv_cache_.take_cached_prefix(seq.tokens(), group.request.reuse_scope,
-                                                             (num_tokens - 1) / config_.kv_block_size, blocks);
+    num_cached_tokens = config_.limits.kv_block_size *
+                        kv_cache_.take_cached_prefix(seq.tokens(), group.request.reuse_scope,
+                                                     (num_tokens - 1) / config_.limits.kv_block_size, blocks);
   }
   if (!config_.enable_chunked_prefill && num_tokens - num_cached_tokens > max_query_len) return false;
   const int num_shared = blocks.size();
@@ -420,7 +420,7 @@ bool Scheduler::try_admit(Sequence& seq, int max_query_len, ScheduledStep& step)
   seq.num_computed_tokens = num_cached_tokens;
   seq.row_is_new = true;
   seq.num_blocks_sent = 0;
-  if (fork && num_cached_tokens % config_.kv_block_size != 0) {
+  if (fork && num_cached_tokens % config_.limits.kv_block_size != 0) {
     step.block_copies.push_back({group.fork_blocks[num_shared].block_id(), seq.blocks.leases[num_shared].block_id()});
   }
   if (!seq.has_started) {

@@ -12,10 +12,10 @@ namespace spate {
 namespace {
 
 EngineConfig config_of(int max_num_seqs, int max_num_batched_tokens, int num_kv_blocks) {
-  return {.max_model_len = 4096,
-          .max_num_seqs = max_num_seqs,
-          .max_num_batched_tokens = max_num_batched_tokens,
-          .kv_block_size = 4,
+  return {.limits = {.max_model_len = 4096,
+                     .max_num_seqs = max_num_seqs,
+                     .max_num_batched_tokens = max_num_batched_tokens,
+                     .kv_block_size = 4},
           .num_kv_blocks = num_kv_blocks};
 }
 

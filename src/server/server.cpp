@@ -245,7 +245,7 @@ struct Server::Impl {
     const EngineConfig& engine = model.engine->config();
     const EngineStats stats = model.engine->stats();
     MetricLabels cache{
-        {"block_size", std::to_string(engine.kv_block_size)},
+        {"block_size", std::to_string(engine.limits.kv_block_size)},
         {"num_gpu_blocks", std::to_string(engine.num_kv_blocks)},
         {"kv_cache_size_tokens", std::to_string(engine.kv_cache_tokens())},
         {"kv_cache_max_concurrency", fmt::format("{:.2f}", static_cast<double>(engine.kv_cache_tokens()) /

@@ -93,9 +93,7 @@ TestModel::TestModel() {
   tokenizer = std::move(*loaded);
   const int32_t eos_token_id = tokenizer->token_id("<|im_end|>").value();
   executor = std::make_unique<EchoExecutor>(*tokenizer, eos_token_id);
-  const EngineConfig config{.max_model_len = 512,
-                            .max_num_seqs = 8,
-                            .max_num_batched_tokens = 512,
+  const EngineConfig config{.limits = {.max_model_len = 512, .max_num_seqs = 8, .max_num_batched_tokens = 512},
                             .num_kv_blocks = 512,
                             .max_num_waiting = 64};
   auto created = Engine::create(config, *executor);

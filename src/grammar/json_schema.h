@@ -21,7 +21,8 @@
 
 namespace spate {
 
-constexpr int kMaxSpaces = 64;
+// A line end and eight levels of indentation by four, less one. Small models like to fill what is left of max_tokens with it.
+constexpr int kMaxSpaces = 32;
 
 struct JsonGrammarOptions {
   bool any_whitespace = true;                     // false: one space behind , and : and no other

@@ -259,6 +259,53 @@ void check_params(const ExpertMlpParams& p) {
   CHECK(p.expert_ids.dim(1) <= kMaxExpertsPerTok, "{}: {} experts a token", op, p.expert_ids.dim(1));
 }
 
+namespace {
+
+void check_latent(const char* op, const KvView& kv, DType act) {
+  const DType dtype = kv.desc.dtype;
+  CHECK(kv.desc.kind == KvKind::kLatent, "{}: the cache is not latent", op);
+  CHECK(dtype == act || (dtype == DType::kBf16 && act == DType::kF32), "{}: a cache of {} beside activations of {}", op,
+        dtype_name(dtype), dtype_name(act));
+  CHECK(kv.desc.kv_block_size > 0 && kv.desc.kv_block_size % 16 == 0, "{}: kv_block_size {} is no multiple of 16", op,
+        kv.desc.kv_block_size);
+  CHECK(kv.desc.kv_lora_rank > 0 && kv.desc.qk_rope_head_dim > 0 && kv.block_bytes > 0, "{}: an empty cache", op);
+}
+
+}  // namespace
+
+void check_params(const LatentWriteParams& p) {
+  ShapeCheck check("latent_write");
+  const DType act = act_dtype("latent_write", p.latent);
+  const Dim num_tokens = check.dim("num_tokens");
+  check_latent("latent_write", p.kv, act);
+  check.tensor("latent", p.latent, act, {num_tokens, p.kv.desc.latent_width()});
+  check.tensor("slot_mapping", p.slot_mapping, DType::kI32, {num_tokens});
+}
+
+void check_params(const AttentionLatentParams& p) {
+  const char* op = "attention_latent";
+  ShapeCheck check(op);
+  const DType act = act_dtype(op, p.q_latent);
+  const Dim num_tokens = check.dim("num_tokens"), num_heads = check.dim("num_heads"), num_seqs = check.dim("num_seqs");
+  check_latent(op, p.kv, act);
+  check_heads(check, "q_latent", p.q_latent, act, num_tokens, num_heads, p.kv.desc.kv_lora_rank);
+  check_heads(check, "q_rope", p.q_rope, act, num_tokens, num_heads, p.kv.desc.qk_rope_head_dim);
+  check_heads(check, "out", p.out, act, num_tokens, num_heads, p.kv.desc.kv_lora_rank);
+  check.tensor("block_table", p.block_table, DType::kI32, {check.dim("max_num_seqs"), check.dim("max_blocks_per_seq")});
+  check.tensor("seq_rows", p.seq_rows, DType::kI32, {num_seqs});
+  check.tensor("seq_lens", p.seq_lens, DType::kI32, {num_seqs});
+  check.tensor("cu_seqlens_q", p.cu_seqlens_q, DType::kI32, {p.seq_rows.dim(0) + 1});
+}
+
+void check_params(const LinearHeadsParams& p) {
+  ShapeCheck check("linear_heads");
+  const DType act = act_dtype("linear_heads", p.x);
+  const WeightDesc& desc = p.weight->desc();
+  const Dim num_tokens = check.dim("num_tokens");
+  check_heads(check, "x", p.x, act, num_tokens, desc.num_matrices, desc.in_features);
+  check_heads(check, "out", p.out, act, num_tokens, desc.num_matrices, desc.out_features);
+}
+
 void check_params(const AddRmsNormParams& p) {
   ShapeCheck check("add_rms_norm");
   const DType act = act_dtype("add_rms_norm", p.x);

@@ -1,7 +1,7 @@
 // The op catalogue: what a back-end computes. Params structs state shapes, dtypes and aliasing; `act` below means the
 // activation dtype, kBf16 or kF32, the same for all activation tensors of a model.
 //
-// Primitives must be set in a back-end's OpTable, those for experts only where it runs models that have them. Fused ops
+// Primitives must be set in a back-end's OpTable, those for experts and latent attention only where it runs models that have them. Fused ops
 // may be null: bind_ops() puts the decomposition in their place and lists it, so that a fallback is visible. The
 // reference back-end is the oracle of both.
 //
@@ -274,6 +274,40 @@ struct ExpertMlpParams {
   Tensor out;                   // [num_tokens, hidden_size] act; row stride free; may be x or shared
 };
 
+// --- latent attention: set where a back-end serves latent caches, else null -----------------------------------------------
+
+// Puts the latent vector of each token at its slot, as KvWriteParams does.
+struct LatentWriteParams {
+  Tensor latent;        // [num_tokens, kv_lora_rank + qk_rope_head_dim] act; row stride free
+  Tensor slot_mapping;  // [num_tokens] i32
+  KvView kv;            // of KvKind::kLatent
+};
+
+// Causal attention over latent vectors (the absorbed form): all heads read the same ones. With c the first kv_lora_rank
+// elements of a cached vector and r the others,
+//   out[h] = sum over keys of softmax(softmax_scale * (q_latent[h] . c + q_rope[h] . r)) * c
+// Sequences, positions and dummies as in AttentionPagedParams.
+struct AttentionLatentParams {
+  Tensor q_latent;  // [num_tokens, num_heads, kv_lora_rank] act; outer strides free
+  Tensor q_rope;    // [num_tokens, num_heads, qk_rope_head_dim] act; outer strides free
+  KvView kv;
+  Tensor block_table;
+  Tensor seq_rows;
+  Tensor cu_seqlens_q;
+  Tensor seq_lens;
+  int max_query_len = 0;
+  int max_seq_len = 0;
+  float softmax_scale = 1;
+  Tensor out;  // [num_tokens, num_heads, kv_lora_rank] act; outer strides free; not q_latent
+};
+
+// out[t, h] = x[t, h] W_h^T: linear, with a matrix for each head.
+struct LinearHeadsParams {
+  Tensor x;                    // [num_tokens, num_heads, in_features] act; outer strides free
+  const PackedWeight* weight;  // num_heads matrices [out_features, in_features]
+  Tensor out;                  // [num_tokens, num_heads, out_features] act; outer strides free; not x
+};
+
 // --- fused ops --------------------------------------------------------------------------------------------------------
 
 // residual = residual + x; out = rms_norm(residual)
@@ -330,6 +364,10 @@ struct OpTable {
   // Experts.
   Op<RouteExpertsParams> route_experts = nullptr;
   Op<ExpertMlpParams> expert_mlp = nullptr;
+  // Latent attention.
+  Op<LatentWriteParams> latent_write = nullptr;
+  Op<AttentionLatentParams> attention_latent = nullptr;
+  Op<LinearHeadsParams> linear_heads = nullptr;
   // Fused.
   Op<AddRmsNormParams> add_rms_norm = nullptr;
   Op<QkNormRopeKvWriteParams> qk_norm_rope_kv_write = nullptr;

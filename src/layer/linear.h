@@ -29,6 +29,12 @@ class Linear {
   static Result<Linear> row_parallel(ParameterFactory& factory, const std::string& name, int64_t out_features,
                                      int64_t in_features, bool has_bias);
 
+  // Column parallel with all rows on every rank, quantised like other products.
+  static Result<Linear> whole(ParameterFactory& factory, const std::string& name, int64_t out_features,
+                              int64_t in_features, bool has_bias) {
+    const LinearPart parts[] = {{name, out_features, {0, out_features}}};
+    return column_parallel(factory, parts, in_features, has_bias);
+  }
   // The same on every rank: a small matrix that decides something, as a router does. Never quantised.
   static Result<Linear> replicated(ParameterFactory& factory, const std::string& name, int64_t out_features,
                                    int64_t in_features);

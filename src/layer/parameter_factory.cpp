@@ -18,6 +18,7 @@ WeightSpec ParameterFactory::spec_for(Role role, std::span<const std::string> na
     };
     return std::all_of(names.begin(), names.end(), is_f32) ? WeightSpec{.codes = Codes::kF32} : plain;
   }
+  if (role == Role::kFloats) return plain;
   if (formats_.source == nullptr) return of_floats;
   std::optional<WeightSpec> spec;
   for (const std::string& name : names) {

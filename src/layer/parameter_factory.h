@@ -37,8 +37,8 @@ class ParameterFactory {
   ParameterFactory(Device* device, WeightLoader* loader, TensorParallel tp, const WeightFormats& formats)
       : device_(device), loader_(loader), tp_(tp), formats_(formats) {}
 
-  // kRouter: never quantised, and f32 where the checkpoint has it so.
-  enum class Role { kLinear, kVocabulary, kRouter };
+  // kRouter: never quantised, and f32 where the checkpoint has it so. kFloats: never quantised.
+  enum class Role { kLinear, kVocabulary, kRouter, kFloats };
   // In a format that suits all of the checkpoint's tensors `names` ("....weight") that fill it. num_matrices: of this
   // shape each.
   Result<std::unique_ptr<PackedWeight>> matrix(Role role, std::span<const std::string> names, int64_t out_features,

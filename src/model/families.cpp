@@ -10,6 +10,8 @@ namespace spate {
 namespace {
 
 constexpr ModelFamily kFamilies[] = {
+    {"DeepseekV2ForCausalLM", make_deepseek_v2},
+    {"DeepseekV3ForCausalLM", make_deepseek_v3},
     {"Ernie4_5ForCausalLM", make_ernie4_5},
     {"Ernie4_5_ForCausalLM", make_ernie4_5},  // as Baidu's own repositories spell it
     {"Ernie4_5_MoeForCausalLM", make_ernie4_5_moe},

@@ -15,6 +15,8 @@ namespace spate {
 struct DecoderParts;
 class PartFactory;
 
+Result<DecoderParts> make_deepseek_v2(const PartFactory& make);
+Result<DecoderParts> make_deepseek_v3(const PartFactory& make);
 Result<DecoderParts> make_ernie4_5(const PartFactory& make);
 Result<DecoderParts> make_ernie4_5_moe(const PartFactory& make);
 Result<DecoderParts> make_llama(const PartFactory& make);

@@ -34,10 +34,17 @@ Status check_tensor_parallel(const ModelConfig& config, TensorParallel tp) {
 // Not every back-end has the ops of every model.
 Status check_device(const ModelConfig& config, const Device& device) {
   const OpTable& ops = device.ops();
-  if (config.experts.num_experts == 0 || (ops.route_experts != nullptr && ops.expert_mlp != nullptr))
-    return ok_status();
-  return unimplemented("{} has layers of {} experts, which the {} back-end does not run yet", config.architecture,
-                       config.experts.num_experts, device.kind());
+  if (config.experts.num_experts > 0 && (ops.route_experts == nullptr || ops.expert_mlp == nullptr)) {
+    return unimplemented("{} has layers of {} experts, which the {} back-end does not run yet", config.architecture,
+                         config.experts.num_experts, device.kind());
+  }
+  const bool has_latent_ops =
+      ops.latent_write != nullptr && ops.attention_latent != nullptr && ops.linear_heads != nullptr;
+  if (config.latent.kv_lora_rank > 0 && !has_latent_ops) {
+    return unimplemented("{} has latent attention (kv_lora_rank {}), which the {} back-end does not run yet",
+                         config.architecture, config.latent.kv_lora_rank, device.kind());
+  }
+  return ok_status();
 }
 
 // Positions beyond the trained ones make sense where RoPE is scaled for them.

@@ -36,6 +36,7 @@ TEST_CASE("real shapes have their published parameter counts") {
   CHECK(num_parameters("llama-3.1-8b") == 8030261248);
   CHECK(num_parameters("qwen3-30b-a3b") == 30532122624);
   CHECK(num_parameters("ernie-4.5-21b-a3b") == 21825437888);
+  CHECK(num_parameters("deepseek-v2-lite") == 15706484224);
 }
 
 TEST_CASE("memory() of Qwen3-0.6B, one rank and four") {
@@ -54,7 +55,7 @@ TEST_CASE("memory() of Qwen3-0.6B, one rank and four") {
 }
 
 TEST_CASE("create() takes what memory() says") {
-  for (const char* name : {"qwen3_tied_sharded", "llama3_bias_tied", "llama_linear_mha", "mixtral", "qwen2_moe"}) {
+  for (const char* name : {"qwen3_tied_sharded", "llama3_bias_tied", "llama_linear_mha", "mixtral", "qwen2_moe", "deepseek_v3"}) {
     CAPTURE(name);
     const auto device = make_reference_device({}).value();
     const ModelConfig config = load_model_config(golden(name)).value();
@@ -84,7 +85,7 @@ TEST_CASE("what cannot run is refused with what can") {
   config.rope.factor = 4;
   CHECK(error({}, {.limits = {.max_model_len = 4 * 40960}}).ok());
   config.architecture = "GPT2LMHeadModel";
-  CHECK(says(error({}, {}), "architectures is \"GPT2LMHeadModel\"; this build runs Ernie4_5ForCausalLM"));
+  CHECK(says(error({}, {}), "architectures is \"GPT2LMHeadModel\"; this build runs DeepseekV2ForCausalLM"));
 }
 
 TEST_CASE("ranks share out the width of every expert and of the shared one") {
@@ -235,6 +236,27 @@ TEST_CASE("a missing expert is named, in both layouts of experts") {
              "model.layers.2.mlp.experts.7.up_proj.weight [24, 48] in model.safetensors is not a parameter"));
   CHECK(says(problems("qwen3_moe_fused", 8),
              "model.layers.0.mlp.experts.gate_up_proj is [7, 40, 48], config.json makes it [8, 40, 48]"));
+}
+
+TEST_CASE("layers for multi-token prediction are left out by name") {
+  ModelConfig config = load_model_config(golden("deepseek_v3")).value();
+  const Checkpoint checkpoint = Checkpoint::open(golden("deepseek_v3")).value();
+  CHECK(Model::verify(config, checkpoint).ok());
+  config.num_layers = 2;  // of 3: the last one is behind the model
+  CHECK(says(Model::verify(config, checkpoint),
+             "model.layers.2.input_layernorm.weight [48] in model.safetensors is not a parameter of this model"));
+  config.num_mtp_layers = 1;
+  CHECK(Model::verify(config, checkpoint).ok());
+}
+
+TEST_CASE("a latent cache is one vector a token, on every rank") {
+  const ModelConfig config = load_model_config(golden("deepseek_v2_groups")).value();
+  const ModelMemory two = Model::memory(config, {.rank = 1, .size = 2}, {}).value();
+  REQUIRE(two.kv_layers.size() == 3);
+  CHECK(two.kv_layers[0].kind == KvKind::kLatent);
+  CHECK(two.kv_layers[0].latent_width() == 40);
+  CHECK(two.kv_layers[0].num_kv_heads == 0);
+  CHECK(two.num_parameters == Model::memory(config, {}, {})->num_parameters);
 }
 
 TEST_CASE("a tied model ignores an lm_head that its checkpoint holds; an untied one needs it") {

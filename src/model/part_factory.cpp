@@ -1,5 +1,6 @@
 #include "model/part_factory.h"
 
+#include <cmath>
 #include <numeric>
 
 namespace spate {
@@ -29,6 +30,24 @@ Result<std::unique_ptr<Attention>> PartFactory::attention(GroupedQueryAttentionS
   return GroupedQueryAttention::create(parameters_, spec);
 }
 
+Result<std::unique_ptr<Attention>> PartFactory::latent_attention(MultiHeadLatentAttentionSpec spec) const {
+  const LatentConfig& latent = config_.latent;
+  const RopeConfig& rope = config_.rope;
+  spec.hidden_size = config_.hidden_size;
+  spec.num_heads = config_.num_heads;
+  spec.q_lora_rank = latent.q_lora_rank;
+  spec.kv_lora_rank = latent.kv_lora_rank;
+  spec.qk_nope_head_dim = latent.qk_nope_head_dim;
+  spec.qk_rope_head_dim = latent.qk_rope_head_dim;
+  spec.v_head_dim = latent.v_head_dim;
+  double mscale = 1;
+  if (rope.type != RopeType::kDefault && rope.mscale_all_dim > 0 && rope.factor > 1) {
+    mscale = 0.1 * rope.mscale_all_dim * std::log(rope.factor) + 1;
+  }
+  spec.softmax_scale = static_cast<float>(mscale * mscale / std::sqrt(static_cast<double>(spec.qk_head_dim())));
+  return MultiHeadLatentAttention::create(parameters_, spec);
+}
+
 Result<std::unique_ptr<FeedForward>> PartFactory::experts(MixtureOfExpertsSpec spec) const {
   const ExpertConfig& experts = config_.experts;
   spec.hidden_size = config_.hidden_size;
@@ -40,6 +59,8 @@ Result<std::unique_ptr<FeedForward>> PartFactory::experts(MixtureOfExpertsSpec s
   spec.routing.normalises = experts.norm_topk_prob;
   spec.routing.min_sum = static_cast<float>(experts.norm_min);
   spec.routing.scale = static_cast<float>(experts.routed_scaling_factor);
+  spec.routing.num_groups = experts.num_groups;
+  spec.routing.num_chosen_groups = experts.num_chosen_groups;
   return MixtureOfExperts::create(parameters_, spec);
 }
 

@@ -11,6 +11,7 @@
 #include "layer/grouped_query_attention.h"
 #include "layer/mixture_of_experts.h"
 #include "layer/mlp.h"
+#include "layer/multi_head_latent_attention.h"
 #include "layer/rms_norm.h"
 #include "layer/rotary_embedding.h"
 #include "layer/vocabulary.h"
@@ -39,6 +40,8 @@ class PartFactory {
   }
   // Fills in hidden_size, head counts, head_dim and rms_norm_eps.
   Result<std::unique_ptr<Attention>> attention(GroupedQueryAttentionSpec spec) const;
+  // Latent attention with the sizes of ModelConfig::latent; YaRN's mscale counts in its softmax_scale.
+  Result<std::unique_ptr<Attention>> latent_attention(MultiHeadLatentAttentionSpec spec) const;
   Result<std::unique_ptr<FeedForward>> mlp(const std::string& name, bool has_bias = false) const {
     return Mlp::create(parameters_, name, config_.hidden_size, config_.intermediate_size, has_bias);
   }

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kMaxConfigBytes = 16 << 20;
 
 // Whose keys say what a model's experts are.
-enum class ExpertKeys : uint8_t { kNone, kMixtral, kQwen, kErnie };
+enum class ExpertKeys : uint8_t { kNone, kMixtral, kQwen, kErnie, kDeepseekV2, kDeepseekV3 };
 
 // What a family's configuration class in transformers assumes when config.json is silent. Llama's values, where a
 // family has no own. A null is not silence: it means "none" or "derived" where the class allows it, else it is refused.
@@ -38,6 +38,7 @@ struct FamilyClass {
   bool may_slide = false;                      // config.json may give a window, though the class has none
   ExpertKeys expert_keys = ExpertKeys::kNone;
   ExpertConfig experts;
+  LatentConfig latent;
 };
 const FamilyClass kFamilyClasses[] = {
     {.model_type = "llama", .architecture = "LlamaForCausalLM", .nullable = "num_key_value_heads head_dim"},
@@ -148,6 +149,43 @@ const FamilyClass kFamilyClasses[] = {
                  .intermediate_size = 1536,
                  .norm_topk_prob = true,
                  .norm_min = 1e-12}},
+    {.model_type = "deepseek_v2",
+     .architecture = "DeepseekV2ForCausalLM",
+     .vocab_size = 102400,
+     .max_position_embeddings = 2048,
+     .nullable = "num_key_value_heads head_dim",
+     .expert_keys = ExpertKeys::kDeepseekV2,
+     .experts = {.num_experts = 64, .intermediate_size = 1407},
+     .latent = {.kv_lora_rank = 512,
+                .q_lora_rank = 1536,
+                .qk_nope_head_dim = 128,
+                .qk_rope_head_dim = 64,
+                .v_head_dim = 128}},
+    {.model_type = "deepseek_v3",
+     .architecture = "DeepseekV3ForCausalLM",
+     .vocab_size = 129280,
+     .hidden_size = 7168,
+     .intermediate_size = 18432,
+     .num_layers = 61,
+     .num_heads = 128,
+     .max_position_embeddings = 4096,
+     .bos_token_id = 0,
+     .eos_token_id = 1,
+     .nullable = "num_key_value_heads head_dim",
+     .expert_keys = ExpertKeys::kDeepseekV3,
+     .experts = {.num_experts = 256,
+                 .num_experts_per_tok = 8,
+                 .intermediate_size = 2048,
+                 .norm_topk_prob = true,
+                 .norm_min = 1e-20,
+                 .routed_scaling_factor = 2.5,
+                 .num_groups = 8,
+                 .num_chosen_groups = 4},
+     .latent = {.kv_lora_rank = 512,
+                .q_lora_rank = 1536,
+                .qk_nope_head_dim = 128,
+                .qk_rope_head_dim = 64,
+                .v_head_dim = 128}},
 };
 constexpr int64_t kDefaultMaxWindowLayers = 28;
 
@@ -392,15 +430,94 @@ void read_ernie_experts(JsonFields& fields, const ModelConfig& config, ExpertCon
   }
 }
 
+// Refuses another value than what the family's class computes.
+void require_text(JsonFields& fields, std::string_view key, std::string_view needed, std::string_view architecture) {
+  std::string value(needed);
+  fields.read(key, value);
+  if (value == needed) return;
+  fields.problem(fmt::format("{} is \"{}\", needs \"{}\" for {}", key, value, needed, architecture));
+}
+
+void read_groups(JsonFields& fields, ExpertConfig& experts) {
+  fields.read("n_group", experts.num_groups, 1, kMaxExperts);
+  fields.read("topk_group", experts.num_chosen_groups, 1, kMaxExperts);
+  const int64_t groups = experts.num_groups, size = experts.num_experts / groups;
+  if (experts.num_experts % groups != 0) {
+    fields.problem(fmt::format("n_group {} does not divide n_routed_experts {}", groups, experts.num_experts));
+  } else if (experts.num_chosen_groups > groups || experts.num_experts_per_tok > size * experts.num_chosen_groups) {
+    fields.problem(fmt::format("topk_group {} of n_group {} leaves less than num_experts_per_tok = {} of {} experts",
+                               experts.num_chosen_groups, groups, experts.num_experts_per_tok, experts.num_experts));
+  }
+}
+
+void read_deepseek_experts(JsonFields& fields, bool is_v3, const ModelConfig& config, ExpertConfig& experts) {
+  int64_t num_shared = is_v3 ? 1 : 2, num_dense = is_v3 ? 3 : 0, frequency = 1;
+  fields.read("moe_intermediate_size", experts.intermediate_size, 1, 1 << 24);
+  fields.read("n_shared_experts", num_shared, 1, 1024);
+  fields.read("first_k_dense_replace", num_dense, 0, 4096);
+  fields.read("moe_layer_freq", frequency, 1, 1 << 16);
+  fields.read("routed_scaling_factor", experts.routed_scaling_factor, 0.0, 1e6);
+  fields.read("norm_topk_prob", experts.norm_topk_prob);
+  experts.shared_intermediate_size = num_shared * experts.intermediate_size;
+  for (int64_t i = 0; i < config.num_layers; ++i) experts.layers[static_cast<size_t>(i)] = i >= num_dense;
+  if (frequency != 1) {
+    fields.problem(fmt::format("moe_layer_freq is {}, needs 1: {} in transformers knows no other", frequency,
+                               config.architecture));
+  }
+  require_text(fields, "scoring_func", is_v3 ? "sigmoid" : "softmax", config.architecture);
+  if (is_v3) {
+    require_text(fields, "topk_method", "noaux_tc", config.architecture);
+    read_groups(fields, experts);
+    if (experts.num_experts / experts.num_groups < 2) {
+      fields.problem(fmt::format("n_group {} makes groups of one expert of {}; a group's score is of two",
+                                 experts.num_groups, experts.num_experts));
+    }
+    return;
+  }
+  std::string method = "greedy";
+  fields.read("topk_method", method);
+  if (method == "group_limited_greedy") {
+    read_groups(fields, experts);
+  } else if (method != "greedy") {
+    fields.problem(fmt::format("topk_method is \"{}\", needs greedy or group_limited_greedy", method));
+  }
+  if (experts.norm_topk_prob) {
+    fields.problem("norm_topk_prob is true, needs false: DeepseekV2ForCausalLM in transformers divides by no sum");
+  }
+}
+
+void read_latent(JsonFields& fields, const FamilyClass& family, ModelConfig& config) {
+  if (family.latent.kv_lora_rank == 0) return;
+  LatentConfig& latent = config.latent = family.latent;
+  if (fields.is_null("q_lora_rank")) latent.q_lora_rank = 0;
+  fields.read("q_lora_rank", latent.q_lora_rank, 1, 1 << 20);
+  fields.read("kv_lora_rank", latent.kv_lora_rank, 1, 1 << 14);
+  fields.read("qk_nope_head_dim", latent.qk_nope_head_dim, 1, 1 << 12);
+  fields.read("qk_rope_head_dim", latent.qk_rope_head_dim, 2, 1 << 12);
+  fields.read("v_head_dim", latent.v_head_dim, 1, 1 << 12);
+  fields.read("rope_interleave", config.rope_interleave);
+  fields.read("num_nextn_predict_layers", config.num_mtp_layers, 0, 64);
+  fields.read("num_mtp_layers", config.num_mtp_layers, 0, 64);
+  if (config.num_kv_heads != 0 && config.num_kv_heads != config.num_heads) {
+    fields.problem(fmt::format("num_key_value_heads is {}, needs num_attention_heads = {}: latent attention has no other",
+                               config.num_kv_heads, config.num_heads));
+  }
+  config.num_kv_heads = config.num_heads;
+  config.head_dim = latent.qk_rope_head_dim;
+}
+
 void read_experts(JsonFields& fields, const FamilyClass& family, ModelConfig& config) {
   if (family.expert_keys == ExpertKeys::kNone) return;
   ExpertConfig& experts = config.experts = family.experts;
-  const bool is_ernie = family.expert_keys == ExpertKeys::kErnie;
-  const std::string_view count = is_ernie ? spelling(fields, "moe_num_experts", "num_experts")
-                                          : spelling(fields, "num_experts", "num_local_experts");
+  const bool is_ernie = family.expert_keys == ExpertKeys::kErnie, is_v3 = family.expert_keys == ExpertKeys::kDeepseekV3;
+  const bool is_deepseek = is_v3 || family.expert_keys == ExpertKeys::kDeepseekV2;
+  const std::string_view count = is_ernie      ? spelling(fields, "moe_num_experts", "num_experts")
+                                 : is_deepseek ? spelling(fields, "n_routed_experts", "num_local_experts")
+                                               : spelling(fields, "num_experts", "num_local_experts");
   const std::string_view chosen = is_ernie ? spelling(fields, "moe_k", "num_experts_per_tok") : "num_experts_per_tok";
   fields.read(count, experts.num_experts, 1, kMaxExperts);
   fields.read(chosen, experts.num_experts_per_tok, 1, kMaxExpertsPerTok);
+  if (experts.num_experts_per_tok == 0) fields.problem(fmt::format("{} is missing", chosen));
   if (experts.num_experts_per_tok > experts.num_experts) {
     fields.problem(
         fmt::format("{} is {}, more than {} = {}", chosen, experts.num_experts_per_tok, count, experts.num_experts));
@@ -409,6 +526,7 @@ void read_experts(JsonFields& fields, const FamilyClass& family, ModelConfig& co
   if (family.expert_keys == ExpertKeys::kMixtral) experts.intermediate_size = config.intermediate_size;
   if (family.expert_keys == ExpertKeys::kQwen) read_qwen_experts(fields, config, experts);
   if (is_ernie) read_ernie_experts(fields, config, experts);
+  if (is_deepseek) read_deepseek_experts(fields, is_v3, config, experts);
   if (std::find(experts.layers.begin(), experts.layers.end(), true) == experts.layers.end()) {
     fields.problem("no layer has experts; use the dense architecture");
   }
@@ -518,6 +636,7 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
   fields.read("qkv_bias", config.qkv_bias);
   read_window(fields, family, config);
   read_experts(fields, family, config);
+  read_latent(fields, family, config);
   if (!fields.is_null("eos_token_id") && family.eos_token_id >= 0) config.eos_token_ids = {family.eos_token_id};
   if (!fields.is_null("bos_token_id") && family.bos_token_id >= 0) config.bos_token_ids = {family.bos_token_id};
   fields.read_ids("eos_token_id", config.eos_token_ids);

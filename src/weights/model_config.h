@@ -45,12 +45,20 @@ struct ExpertConfig {
   bool norm_topk_prob = false;           // the weights of a token's experts are divided by their sum
   double norm_min = 0;                   // ... or by this, if it is larger
   double routed_scaling_factor = 1;
+  int64_t num_groups = 1, num_chosen_groups = 1;  // n_group, topk_group
   std::vector<bool> layers;  // [num_layers] which of them have experts; the others are dense
 
   bool in_layer(int64_t i) const { return num_experts > 0 && layers[static_cast<size_t>(i)]; }
   bool in_all_layers() const {
     return num_experts > 0 && std::find(layers.begin(), layers.end(), false) == layers.end();
   }
+};
+
+// Latent attention (DeepSeek): keys and values are made of one short vector a token. head_dim is then qk_rope_head_dim.
+struct LatentConfig {
+  int64_t kv_lora_rank = 0;  // 0: the model has none
+  int64_t q_lora_rank = 0;   // 0: queries are one product
+  int64_t qk_nope_head_dim = 0, qk_rope_head_dim = 0, v_head_dim = 0;
 };
 
 struct ModelConfig {
@@ -76,6 +84,9 @@ struct ModelConfig {
   std::vector<std::string> layer_types;  // "full_attention", "sliding_attention"; empty when config.json has none
   bool qkv_bias = true;                  // Qwen2-MoE
   ExpertConfig experts;
+  LatentConfig latent;
+  bool rope_interleave = true;  // DeepSeek-V3
+  int64_t num_mtp_layers = 0;   // num_nextn_predict_layers: layers behind the last one that guess further tokens
   RopeConfig rope;
   DType torch_dtype = DType::kBf16;  // of the checkpoint, as config.json says; the tensors decide
   std::vector<int32_t> eos_token_ids;

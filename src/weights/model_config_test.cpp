@@ -179,6 +179,71 @@ TEST_CASE("bad values are named") {
                 both);
 }
 
+// config.json of a model with experts: the sizes that all families need, then `more`.
+std::string expert_config(std::string_view model_type, std::string_view more) {
+  return fmt::format(R"({{"model_type": "{}", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48,
+    "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 128{}}})",
+                     model_type, more);
+}
+
+TEST_CASE("experts: every family's keys, and which layers have them") {
+  const auto parse = [](std::string_view model_type, std::string_view more) {
+    return parse_model_config(expert_config(model_type, more)).value().experts;
+  };
+  const ExpertConfig mixtral = parse("mixtral", R"(, "num_local_experts": 6, "num_experts_per_tok": 3)");
+  CHECK(mixtral.num_experts == 6);
+  CHECK(mixtral.num_experts_per_tok == 3);
+  CHECK(mixtral.intermediate_size == 48);
+  CHECK(mixtral.in_all_layers());
+  const ExpertConfig qwen2 = parse("qwen2_moe", R"(, "decoder_sparse_step": 2, "mlp_only_layers": [3])");
+  CHECK(qwen2.layers == std::vector<bool>{false, true, false, false});
+  CHECK(qwen2.num_experts == 60);
+  CHECK(qwen2.shared_intermediate_size == 5632);
+  CHECK_FALSE(qwen2.norm_topk_prob);
+  const ExpertConfig qwen3 =
+      parse("qwen3_moe", R"(, "num_experts": 16, "moe_intermediate_size": 24, "norm_topk_prob": true)");
+  CHECK(qwen3.num_experts == 16);
+  CHECK(qwen3.num_experts_per_tok == 8);
+  CHECK(qwen3.shared_intermediate_size == 0);
+  CHECK(qwen3.norm_topk_prob);
+  const ExpertConfig ernie = parse("ernie4_5_moe", R"(, "moe_num_experts": 8, "moe_k": 2, "moe_layer_end_index": 2,
+    "moe_intermediate_size": 24)");
+  CHECK(ernie.layers == std::vector<bool>{false, true, true, false});
+  CHECK(ernie.num_experts_per_tok == 2);
+  CHECK(ernie.shared_intermediate_size == 48);
+  const ExpertConfig deepseek = parse("deepseek_v3", R"(, "n_routed_experts": 16, "n_group": 4, "topk_group": 2)");
+  CHECK(deepseek.layers == std::vector<bool>{false, false, false, true});
+  CHECK(deepseek.num_groups == 4);
+  CHECK(deepseek.num_chosen_groups == 2);
+  CHECK(deepseek.routed_scaling_factor == 2.5);
+  CHECK(deepseek.shared_intermediate_size == 2048);
+}
+
+TEST_CASE("experts that cannot be served are refused by key and reason") {
+  const auto problem = [](std::string_view model_type, std::string_view more) {
+    return parse_model_config(expert_config(model_type, more)).status().message();
+  };
+  const auto says = [](const std::string& message, std::string_view text) {
+    INFO(message);
+    CHECK(message.find(text) != std::string::npos);
+  };
+  says(problem("mixtral", R"(, "num_experts_per_tok": 9)"), "num_experts_per_tok is 9, more than num_experts = 8");
+  says(problem("mixtral", R"(, "num_local_experts": 0)"), "num_local_experts is 0, needs a whole number in [1, 4096]");
+  says(problem("qwen2_moe", R"(, "use_sliding_window": true)"),
+       "use_sliding_window is true, which is not served for Qwen2MoeForCausalLM");
+  says(problem("qwen3_moe", R"(, "mlp_only_layers": [0, 1, 2, 3])"), "no layer has experts");
+  says(problem("ernie4_5_moe", R"(, "use_bias": true)"), "use_bias is true");
+  says(problem("ernie4_5_moe", R"(, "moe_num_experts": [64, 32])"), "moe_num_experts is [64,32], needs a whole number");
+  says(problem("deepseek_v3", R"(, "scoring_func": "softmax")"), "scoring_func is \"softmax\", needs \"sigmoid\"");
+  says(problem("deepseek_v3", R"(, "n_group": 7)"), "n_group 7 does not divide n_routed_experts 256");
+  says(problem("deepseek_v3", R"(, "n_routed_experts": 16, "topk_group": 3)"),
+       "topk_group 3 of n_group 8 leaves less than num_experts_per_tok = 8 of 16 experts");
+  says(problem("deepseek_v2", ""), "num_experts_per_tok is missing");
+  says(problem("deepseek_v2", R"(, "num_experts_per_tok": 6, "topk_method": "noaux_tc")"),
+       "topk_method is \"noaux_tc\"");
+  says(problem("deepseek_v2", R"(, "num_experts_per_tok": 6, "norm_topk_prob": true)"), "norm_topk_prob is true");
+}
+
 TEST_CASE("a missing model says what to give") {
   CHECK(load_model_config("/nonexistent/model").status().message() ==
         "/nonexistent/model: no such model; give a directory with config.json and *.safetensors, or a "

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/log.h"
 #include "base/rng.h"
 
 namespace spate {
@@ -125,8 +126,8 @@ class DummyRows {
 }  // namespace
 
 void WeightLoader::add(MatrixSlice slice) {
-  CHECK(slice.weight != nullptr && slice.weight->desc().in_features == slice.columns.count, "{} has {} columns",
-        slice.name, slice.columns.count);
+  CHECK(slice.weight != nullptr && slice.weight->desc().in_features == slice.dst_columns(), "{} has {} columns",
+        slice.name, slice.dst_columns());
   matrices_.push_back(std::move(slice));
 }
 
@@ -158,7 +159,7 @@ std::vector<std::string> WeightLoader::coverage_problems() const {
       if (of.name.empty() || i == slice.dst_matrix) of.name = slice.name;
     }
     Coverage& of = coverage[{slice.weight, slice.dst_matrix}];
-    of.ranges.push_back({slice.dst_row, slice.rows.count});
+    of.ranges.push_back({slice.dst_row, slice.dst_rows()});
   }
   for (const ZeroRows& zero : zero_rows_) {
     Coverage& of = coverage[{zero.weight, 0}];
@@ -200,7 +201,7 @@ Status WeightLoader::verify(const WeightSource& source) const {
     }
   };
   for (const MatrixSlice& slice : matrices_) {
-    check(slice.name, shape_of(slice), slice.full_matrices > 0);
+    check(slice.name, shape_of(slice), slice.full_matrices > 0 || slice.shares_tensor);
     const TensorEntry* entry = source.find(slice.name);
     if (entry == nullptr || !entry->quantized) continue;
     if (auto problem = cut_group(*entry, slice)) problems.push_back(std::move(*problem));
@@ -243,6 +244,29 @@ Status WeightLoader::pack_zero_rows() {
   return ok_status();
 }
 
+// All at once: such a slice is what one head has of a matrix.
+Status WeightLoader::fill_transposed(const WeightSource& source, const TensorEntry& entry, const MatrixSlice& slice) {
+  const int64_t begin = slice.rows.begin, end = begin + slice.rows.count;
+  HostTensor floats(DType::kF32, {slice.rows.count, slice.full_columns}), scratch;
+  if (entry.quantized) {
+    ASSIGN_OR_RETURN(const QuantizedHostRows rows, source.quantized_rows(entry, begin, end));
+    floats = dequantize_rows(rows.view());
+  } else {
+    ASSIGN_OR_RETURN(const Tensor rows, source.rows(entry, begin, end, scratch));
+    for (int64_t i = 0; i < slice.rows.count; ++i) {
+      row_to_float(rows, i, floats.span<float>().data() + i * slice.full_columns);
+    }
+  }
+  HostTensor transposed(DType::kF32, {slice.columns.count, slice.rows.count});
+  for (int64_t i = 0; i < slice.rows.count; ++i) {
+    for (int64_t j = 0; j < slice.columns.count; ++j) {
+      transposed.view().data<float>()[j * slice.rows.count + i] =
+          floats.view().data<float>()[i * slice.full_columns + slice.columns.begin + j];
+    }
+  }
+  return device_->pack_rows(*slice.weight, {.row = slice.dst_row, .matrix_idx = slice.dst_matrix}, transposed);
+}
+
 Status WeightLoader::fill_quantized(const WeightSource& source, const TensorEntry& entry, const MatrixSlice& slice) {
   const WeightSpec& spec = slice.weight->desc().spec;
   const int64_t piece = rows_per_piece(slice.full_columns * 4), end = slice.rows.begin + slice.rows.count;
@@ -267,6 +291,7 @@ Status WeightLoader::fill_quantized(const WeightSource& source, const TensorEntr
 }
 
 Status WeightLoader::fill(const WeightSource& source, const TensorEntry& entry, const MatrixSlice& slice) {
+  if (slice.is_transposed) return fill_transposed(source, entry, slice);
   if (entry.quantized) return fill_quantized(source, entry, slice);
   const int64_t piece = rows_per_piece(slice.full_columns * dtype_bytes(*entry.dtype));
   const int64_t first = slice.src_matrix * slice.full_rows;  // of the matrix in its tensor
@@ -297,8 +322,19 @@ Status WeightLoader::fill(const WeightSource& source, const TensorEntry& entry, 
   return copy_vector(values, dst);
 }
 
+// Groups of tensors that are left out are said; single ones (constants of old files) are not.
+void WeightLoader::log_skipped(const WeightSource& source) const {
+  for (const std::string& pattern : ignored_) {
+    if (!pattern.ends_with('*')) continue;
+    const auto count = std::count_if(source.entries().begin(), source.entries().end(),
+                                     [&](const TensorEntry& entry) { return matches(pattern, entry.name); });
+    if (count > 0) log_info("weights", "{}: {} tensors are not used by this version", pattern, count);
+  }
+}
+
 Status WeightLoader::load(const WeightSource& source, const LoadProgress& progress) {
   RETURN_IF_ERROR(verify(source));
+  log_skipped(source);
   struct Work {
     const TensorEntry* entry;
     int64_t bytes;
@@ -337,17 +373,22 @@ Status WeightLoader::load_dummy(uint64_t seed, const LoadProgress& progress) {
     return internal_error("{}", fmt::join(problems, "; "));
   int64_t max_columns = 1, bytes_total = 0, bytes_done = 0;
   for (const MatrixSlice& slice : matrices_) {
-    max_columns = std::max(max_columns, slice.full_columns);
+    max_columns = std::max({max_columns, slice.full_columns, slice.dst_columns()});
     bytes_total += slice.rows.count * slice.columns.count * 2;
   }
   const DummyRows dummy(seed, max_columns);
-  for (const MatrixSlice& slice : matrices_) {
+  for (MatrixSlice slice : matrices_) {
+    if (slice.full_matrices > 0) slice.name += fmt::format(".{}", slice.src_matrix);
+    if (slice.is_transposed) {  // as if the checkpoint had it so, under a name of its own
+      slice.name += fmt::format(".{}", slice.rows.begin);
+      slice.full_columns = slice.rows.count;
+      slice.rows = {0, slice.columns.count};
+      slice.columns = {0, slice.full_columns};
+    }
     const int64_t end = slice.rows.begin + slice.rows.count;
     for (int64_t row = slice.rows.begin; row < end;) {
       const int64_t window_end = std::min(end, (row / DummyRows::kWindowRows + 1) * DummyRows::kWindowRows);
-      const std::string name =
-          slice.full_matrices > 0 ? fmt::format("{}.{}", slice.name, slice.src_matrix) : slice.name;
-      const Tensor rows = dummy.rows(name, row, window_end, slice.full_columns)
+      const Tensor rows = dummy.rows(slice.name, row, window_end, slice.full_columns)
                               .columns(slice.columns.begin, slice.columns.begin + slice.columns.count);
       RETURN_IF_ERROR(device_->pack_rows(*slice.weight, place_of(slice, row), rows));
       row = window_end;

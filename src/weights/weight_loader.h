@@ -48,6 +48,11 @@ class WeightLoader {
     int64_t dst_row = 0;
     int64_t dst_matrix = 0;
     int64_t full_matrices = 0, src_matrix = 0;
+    bool is_transposed = false;  // column j of the slice becomes row dst_row + j: the weight has rows.count columns
+    bool shares_tensor = false;  // other slices may name the same tensor, as they may with full_matrices
+
+    int64_t dst_rows() const { return is_transposed ? columns.count : rows.count; }
+    int64_t dst_columns() const { return is_transposed ? rows.count : columns.count; }
   };
   void add(MatrixSlice slice);
   // Elements `range` of the tensor `name` [full_size] go to elements dst .. of the device vector [n] (kF32 or kBf16).
@@ -76,9 +81,11 @@ class WeightLoader {
  private:
   bool is_ignored(const std::string& name) const;
   std::vector<std::string> coverage_problems() const;
+  void log_skipped(const WeightSource& source) const;
   Status pack_zero_rows();
   std::optional<std::string> cut_group(const TensorEntry& entry, const MatrixSlice& slice) const;
   Status fill(const WeightSource& source, const TensorEntry& entry, const MatrixSlice& slice);
+  Status fill_transposed(const WeightSource& source, const TensorEntry& entry, const MatrixSlice& slice);
   Status fill_quantized(const WeightSource& source, const TensorEntry& entry, const MatrixSlice& slice);
   Status fill(const WeightSource& source, const TensorEntry& entry, const VectorSlice& slice);
   Status copy_vector(const Tensor& values, const Tensor& dst);

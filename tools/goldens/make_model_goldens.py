@@ -29,7 +29,8 @@ from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, Ernie4_5Config, Ernie4_5ForCausalLM, LlamaConfig, LlamaForCausalLM, MinistralConfig,
                           MinistralForCausalLM, MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen2Config, Qwen2ForCausalLM,
                           Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
-                          Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM)
+                          Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM, DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config,
+                          DeepseekV3ForCausalLM)
 
 OUT = pathlib.Path(__file__).resolve().parents[2] / "test" / "goldens" / "model"
 PROMPT_LENS = (5, 18, 33)  # below, across and beyond a KV block of 16
@@ -119,12 +120,29 @@ MODELS = {
     "ernie4_5_moe_one_layer": (Ernie4_5_MoeForCausalLM, Ernie4_5_MoeConfig(**BASE, head_dim=20, moe_num_experts=6, moe_k=2,
         moe_intermediate_size=32, moe_num_shared_experts=0, moe_layer_start_index=1, moe_layer_end_index=1,
         tie_word_embeddings=False, rope_parameters=rope(theta=500000.0)), {}),
+    # V2-Lite: queries are one product; YaRN with mscale; a first dense layer. Rank and widths are no multiples of 16.
+    "deepseek_v2_lite": (DeepseekV2ForCausalLM, DeepseekV2Config(**BASE | dict(num_key_value_heads=4), q_lora_rank=None, kv_lora_rank=20,
+        qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=14, n_routed_experts=8, n_shared_experts=2, num_experts_per_tok=3,
+        moe_intermediate_size=16, first_k_dense_replace=1, rope_parameters=rope("yarn", 10000.0, factor=4.0, mscale=0.707,
+        mscale_all_dim=0.707, beta_fast=32, beta_slow=1, original_max_position_embeddings=32)), dict(old_style=True)),
+    # V2: the best groups alone; weights scaled.
+    "deepseek_v2_groups": (DeepseekV2ForCausalLM, DeepseekV2Config(**BASE | dict(num_key_value_heads=4), q_lora_rank=24, kv_lora_rank=32,
+        qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16, n_routed_experts=12, n_shared_experts=1, num_experts_per_tok=3,
+        moe_intermediate_size=24, first_k_dense_replace=0, topk_method="group_limited_greedy", n_group=4, topk_group=2,
+        routed_scaling_factor=4.0, rope_parameters=rope()), {}),
+    # V3: sigmoid, correction bias, groups by two experts; mscale differs from mscale_all_dim.
+    "deepseek_v3": (DeepseekV3ForCausalLM, DeepseekV3Config(**BASE | dict(num_key_value_heads=4), q_lora_rank=20, kv_lora_rank=32,
+        qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16, n_routed_experts=16, n_shared_experts=1, num_experts_per_tok=4,
+        moe_intermediate_size=16, first_k_dense_replace=1, n_group=4, topk_group=2, num_mtp_layers=0,
+        rope_parameters=rope("yarn", 10000.0, factor=4.0, mscale=1.0, mscale_all_dim=0.7, beta_fast=32, beta_slow=1,
+        original_max_position_embeddings=32)), dict(f32_routers=True)),
 }
 
 
 def randomise(model, generator):
     """Weights large enough that every part matters: unit-variance projections, norms around 1, real biases."""
-    for name, parameter in model.named_parameters():
+    biases = [(name, buffer) for name, buffer in model.named_buffers() if "correction_bias" in name]
+    for name, parameter in list(model.named_parameters()) + biases:
         noise = torch.randn(parameter.shape, generator=generator)
         if "norm" in name:
             parameter.data = 1 + 0.2 * noise
@@ -182,9 +200,9 @@ def check_routing(module, args, output):
 def draw_tokens(model, count, generator):
     """Random tokens; those whose routing is near a tie are drawn again."""
     vocab_size = model.config.vocab_size
-    if not hasattr(model.config, "num_experts"):
-        return torch.randint(0, vocab_size, (count,), generator=generator).tolist()
     hooks = [module.register_forward_hook(check_routing) for name, module in model.named_modules() if name.endswith("mlp.gate")]
+    if not hooks:
+        return torch.randint(0, vocab_size, (count,), generator=generator).tolist()
     token_ids, cache = [], None
     while len(token_ids) < count:
         token_id = torch.randint(0, vocab_size, (1,), generator=generator).item()
@@ -226,7 +244,8 @@ def make(name, model_class, config, dtype=torch.bfloat16, num_shards=1, max_mode
     model = model.to(dtype)
     if options.get("f32_routers"):  # as ERNIE's files have them
         for key, value in routers.items():
-            model.get_parameter(key).data = value
+            module, _, leaf = key.rpartition(".")
+            getattr(model.get_submodule(module), leaf).data = value
     model.save_pretrained(folder, max_shard_size="5GB" if num_shards == 1 else "100KB",
                           save_original_format=not options.get("fused"))
     (folder / "generation_config.json").unlink(missing_ok=True)

@@ -180,6 +180,7 @@ ConformanceResult run_conformance(Device& device, Device& deterministic, const C
   add_elementwise_cases(report, sides);
   add_expert_cases(report, sides);
   add_attention_cases(report, sides);
+  add_latent_cases(report, sides);
   add_step_cases(report, sides);
   add_sample_cases(report, sides);
   add_invariance_cases(report, sides);

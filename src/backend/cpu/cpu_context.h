@@ -137,6 +137,10 @@ GemmParams gemm_of_rows(const Tensor& x, const PackedWeight& weight, int64_t mat
 // expert_op.cpp
 void route_experts(Stream& stream, const RouteExpertsParams& p);
 void expert_mlp(Stream& stream, const ExpertMlpParams& p);
+// latent_op.cpp
+void latent_write(Stream& stream, const LatentWriteParams& p);
+void attention_latent(Stream& stream, const AttentionLatentParams& p);
+void linear_heads(Stream& stream, const LinearHeadsParams& p);
 // elementwise_op.cpp
 void rms_norm(Stream& stream, const RmsNormParams& p);
 void add(Stream& stream, const AddParams& p);

@@ -32,6 +32,9 @@ OpTable cpu_ops() {
   ops.kv_copy_blocks = reference::kv_copy_blocks;
   ops.route_experts = route_experts;
   ops.expert_mlp = expert_mlp;
+  ops.latent_write = latent_write;
+  ops.attention_latent = attention_latent;
+  ops.linear_heads = linear_heads;
   ops.add_rms_norm = add_rms_norm;
   ops.qk_norm_rope_kv_write = qk_norm_rope_kv_write;
   ops.linear_silu_and_mul = linear_silu_and_mul;
@@ -160,7 +163,8 @@ class CpuDevice final : public Device {
   Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) override;
   Status pack_quantized_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows) override;
   bool supports_kv(const KvLayerDesc& desc) const override {
-    return desc.kind != KvKind::kLatent && (Device::supports_kv(desc) || desc.dtype == DType::kI8);
+    if (desc.kind == KvKind::kLatent) return desc.dtype == DType::kF32 || desc.dtype == DType::kBf16;
+    return Device::supports_kv(desc) || desc.dtype == DType::kI8;
   }
   int64_t kv_block_bytes(const KvLayerDesc& desc) const override { return kv_block_stride(kv_layout_of(desc)); }
   void run_step(Stream&, const StepKey&, const std::function<void()>& step) override {

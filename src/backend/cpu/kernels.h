@@ -124,6 +124,31 @@ struct WeightedRows {
   int64_t width;
 };
 
+// Some heads of one query token over the latent vectors of its sequence, from position 0.
+struct LatentItem {
+  const void* q_latent;  // first head
+  const void* q_rope;
+  void* out;
+  int64_t q_latent_stride, q_rope_stride, out_stride;  // elements from head to head
+  Elem act;
+  int64_t num_heads;  // kMaxLatentHeads at most
+  int64_t num_keys;
+  float scale_log2e;  // softmax_scale * log2(e)
+  int64_t rank, rope_dim;
+  const int32_t* block_table;  // of the sequence
+  const char* kv;              // the layer's blocks
+  int64_t block_bytes, token_bytes, kv_block_size;
+  Elem elem;  // of the cache
+};
+
+static constexpr int64_t kMaxLatentHeads = 8;
+static constexpr int64_t kLatentKeys = 16;  // keys of a tile; a multiple of it is a block
+// A tile of keys, the queries and the sums of all heads.
+static constexpr int64_t latent_scratch_bytes(int64_t rank, int64_t rope_dim) {
+  const int64_t width = round_up(rank, 16) + round_up(rope_dim, 16);
+  return (kLatentKeys + kMaxLatentHeads) * width * 4 + kMaxLatentHeads * round_up(rank, 16) * 4;
+}
+
 struct MaxAndId {
   float value;
   int32_t id;
@@ -151,6 +176,9 @@ struct KernelTable {
   void (*attention)(const AttentionItem& item, char* scratch);
   // The partial results of an item's spans in order, `stride` floats apart, become its output.
   void (*merge_attention)(const AttentionItem& item, const float* partials, int64_t num_partials, int64_t stride, char* scratch);
+  void (*attention_latent)(const LatentItem& item, char* scratch);  // latent_scratch_bytes()
+  // From act to the elements of a cache.
+  void (*latent_row)(const void* x, Elem act, void* out, Elem elem, int64_t width);
   void (*kv_prefetch_head)(const KvWriteRun& run);  // the lines that kv_write_head will write; k and v are not read
   void (*kv_write_head)(const KvWriteRun& run);
 

@@ -31,6 +31,9 @@ OpTable reference_ops() {
   ops.kv_copy_blocks = reference::kv_copy_blocks;
   ops.route_experts = reference::route_experts;
   ops.expert_mlp = reference::expert_mlp;
+  ops.latent_write = reference::latent_write;
+  ops.attention_latent = reference::attention_latent;
+  ops.linear_heads = reference::linear_heads;
   ops.add_rms_norm = reference::add_rms_norm;
   ops.qk_norm_rope_kv_write = reference::qk_norm_rope_kv_write;
   ops.linear_silu_and_mul = reference::linear_silu_and_mul;
@@ -68,7 +71,9 @@ class ReferenceDevice final : public Device {
   const OpTable& ops() const override { return ops_; }
 
   bool supports(const WeightSpec&) const override { return true; }
-  bool supports_kv(const KvLayerDesc& desc) const override { return desc.kind != KvKind::kLatent; }
+  bool supports_kv(const KvLayerDesc& desc) const override {
+    return desc.kind != KvKind::kLatent || desc.dtype != DType::kI8;
+  }
   Result<PackedWeight> create_weight(const WeightDesc& desc) override {
     ASSIGN_OR_RETURN(Buffer storage, allocate(static_cast<size_t>(desc.num_matrices * reference::storage_bytes(desc)),
                                               MemoryKind::kDevice));

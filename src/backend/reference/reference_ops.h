@@ -29,6 +29,11 @@ void attention_paged(Stream& stream, const AttentionPagedParams& p);
 void kv_copy_blocks(Stream& stream, const KvCopyBlocksParams& p);
 void qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p);
 
+// latent_ops.cpp
+void latent_write(Stream& stream, const LatentWriteParams& p);
+void attention_latent(Stream& stream, const AttentionLatentParams& p);
+void linear_heads(Stream& stream, const LinearHeadsParams& p);
+
 // step_ops.cpp
 void apply_updates(Stream& stream, const ApplyUpdatesParams& p);
 void begin_step(Stream& stream, const BeginStepParams& p);

@@ -103,6 +103,12 @@ std::string launch_text(const RouteExpertsParams& p) {
 std::string launch_text(const ExpertMlpParams& p) {
   SPATE_TEXT("expert_mlp", p, x, expert_ids, expert_weights, gate_up, down, shared, shared_gate, out);
 }
+std::string launch_text(const LatentWriteParams& p) { SPATE_TEXT("latent_write", p, latent, slot_mapping, kv); }
+std::string launch_text(const AttentionLatentParams& p) {
+  SPATE_TEXT("attention_latent", p, q_latent, q_rope, kv, block_table, seq_rows, cu_seqlens_q, seq_lens, max_query_len,
+             max_seq_len, softmax_scale, out);
+}
+std::string launch_text(const LinearHeadsParams& p) { SPATE_TEXT("linear_heads", p, x, weight, out); }
 std::string launch_text(const AddRmsNormParams& p) { SPATE_TEXT("add_rms_norm", p, x, residual, weight, eps, out); }
 std::string launch_text(const QkNormRopeKvWriteParams& p) {
   SPATE_TEXT("qk_norm_rope_kv_write", p, q, k, v, q_norm, k_norm, eps, positions, cos_sin, interleaved, slot_mapping,

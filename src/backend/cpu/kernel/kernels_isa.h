@@ -24,6 +24,10 @@ void merge_attention(const AttentionItem& item, const float* partials, int64_t n
 void kv_prefetch_head(const KvWriteRun& run);
 void kv_write_head(const KvWriteRun& run);
 
+// latent.cpp
+void attention_latent(const LatentItem& item, char* scratch);
+void latent_row(const void* x, Elem act, void* out, Elem elem, int64_t width);
+
 // elementwise.cpp
 void rms_norm_rows(const RmsNormRows& p, Elem act);
 void add_row(const void* a, const void* b, void* out, int64_t width, Elem act);

@@ -26,6 +26,8 @@ const KernelTable& SPATE_TABLE_NAME(SPATE_ISA)() {
       .attention_scratch_bytes = attention_scratch_bytes,
       .attention = attention,
       .merge_attention = merge_attention,
+      .attention_latent = attention_latent,
+      .latent_row = latent_row,
       .kv_prefetch_head = kv_prefetch_head,
       .kv_write_head = kv_write_head,
       .rms_norm_rows = rms_norm_rows,

@@ -1,0 +1,163 @@
+// The latent cache, attention over it and products with a matrix for each head.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "backend/conformance/rig.h"
+
+namespace spate::conformance {
+namespace {
+
+struct LatentShape {
+  DType act, kv_dtype;
+  int64_t num_heads, kv_lora_rank, qk_rope_head_dim, kv_block_size;
+  std::vector<std::pair<int64_t, int64_t>> seqs;  // seq_len, query_len; seq_len 0: a dummy
+  float q_magnitude = 1;
+
+  int64_t width() const { return kv_lora_rank + qk_rope_head_dim; }
+  int64_t num_queries() const {
+    int64_t n = 0;
+    for (const auto& [seq_len, query_len] : seqs) n += query_len;
+    return n;
+  }
+};
+
+Tensor put_ints(Side& side, const std::vector<int32_t>& values) {
+  HostTensor host(DType::kI32, {static_cast<int64_t>(values.size())});
+  std::copy(values.begin(), values.end(), host.span<int32_t>().begin());
+  return side.put(host);
+}
+
+// The latent vectors of all sequences are written, one sequence a call; then the last query_len tokens of each attend,
+// in steps of at most `chunk`. Blocks lie in falling order, the rows of the table too.
+HostTensor attend(Side& side, const LatentShape& s, int64_t chunk) {
+  const auto num_seqs = static_cast<int64_t>(s.seqs.size());
+  int64_t max_blocks = 1, num_blocks = 1;
+  for (const auto& [seq_len, query_len] : s.seqs) {
+    const int64_t blocks = (seq_len + s.kv_block_size - 1) / s.kv_block_size;
+    max_blocks = std::max(max_blocks, blocks);
+    num_blocks += blocks;
+  }
+  const KvView kv = side.put_kv({.kind = KvKind::kLatent,
+                                 .kv_lora_rank = s.kv_lora_rank,
+                                 .qk_rope_head_dim = s.qk_rope_head_dim,
+                                 .kv_block_size = s.kv_block_size,
+                                 .dtype = s.kv_dtype},
+                                num_blocks);
+  Rng rng(test_seed(), static_cast<uint64_t>(s.num_heads * 100 + s.kv_lora_rank));
+  HostTensor table(DType::kI32, {num_seqs, max_blocks});
+  int32_t next_block = static_cast<int32_t>(num_blocks) - 1;
+  for (int64_t i = 0; i < num_seqs; ++i) {
+    const int64_t seq_len = s.seqs[static_cast<size_t>(i)].first;
+    int32_t* blocks = table.span<int32_t>().data() + (num_seqs - 1 - i) * max_blocks;
+    std::vector<int32_t> slots;
+    for (int64_t t = 0; t < seq_len; ++t) {
+      if (t % s.kv_block_size == 0) blocks[t / s.kv_block_size] = next_block--;
+      slots.push_back(static_cast<int32_t>(blocks[t / s.kv_block_size] * s.kv_block_size + t % s.kv_block_size));
+    }
+    const HostTensor latent = random_tensor(rng, s.act, {seq_len + 1, s.width()});
+    slots.push_back(-1);
+    side.ops().latent_write(
+        side.stream(), {.latent = side.put_padded(latent, 8, 0).view, .slot_mapping = put_ints(side, slots), .kv = kv});
+  }
+  const int64_t n = s.num_queries();
+  const float size = s.q_magnitude / std::sqrt(static_cast<float>(s.width()));
+  const HostTensor q = random_tensor(rng, s.act, {n, s.num_heads * s.width()}, size);
+  const Tensor all_q = side.put(q), out = side.put(poisoned_tensor(s.act, {n, s.num_heads * s.kv_lora_rank}));
+  const Tensor block_table = side.put(table);
+  int64_t first = 0;
+  for (int64_t i = 0; i < num_seqs; ++i) {
+    const auto [seq_len, query_len] = s.seqs[static_cast<size_t>(i)];
+    for (int64_t done = 0; done < query_len; done += chunk) {
+      const int64_t count = std::min(chunk, query_len - done);
+      const auto end = static_cast<int32_t>(seq_len == 0 ? 0 : seq_len - query_len + done + count);
+      const Tensor queries = all_q.rows(first + done, first + done + count).split_last(s.num_heads, s.width());
+      side.ops().attention_latent(
+          side.stream(), {.q_latent = queries.columns(0, s.kv_lora_rank),
+                          .q_rope = queries.columns(s.kv_lora_rank, s.width()),
+                          .kv = kv,
+                          .block_table = block_table,
+                          .seq_rows = put_ints(side, {static_cast<int32_t>(num_seqs - 1 - i)}),
+                          .cu_seqlens_q = put_ints(side, {0, static_cast<int32_t>(count)}),
+                          .seq_lens = put_ints(side, {end}),
+                          .max_query_len = static_cast<int>(count),
+                          .max_seq_len = end,
+                          .softmax_scale = 1.0f,
+                          .out = out.rows(first + done, first + done + count).split_last(s.num_heads, s.kv_lora_rank)});
+    }
+    first += query_len;
+  }
+  HostTensor result = side.get(out);
+  // Queries of dummies are unspecified.
+  int64_t row = 0;
+  for (const auto& [seq_len, query_len] : s.seqs) {
+    const Tensor rows = result.view().rows(row, row + query_len);
+    if (seq_len == 0) std::memset(rows.raw(), 0, static_cast<size_t>(rows.num_bytes()));
+    row += query_len;
+  }
+  return result;
+}
+
+void add_attention(Report& report, Sides sides, DType act, DType kv_dtype) {
+  Family family(report, fmt::format("attention_latent {} over {}", act_name(act), dtype_name(kv_dtype)));
+  if (!family.selected()) return;
+  const LatentShape shapes[] = {
+      {act, kv_dtype, 1, 16, 2, 16, {{1, 1}}},
+      {act, kv_dtype, 5, 20, 8, 16, {{17, 17}, {0, 3}, {40, 1}, {33, 5}}},
+      {act, kv_dtype, 16, 64, 16, 32, {{65, 3}, {15, 15}}, 24},
+      {act, kv_dtype, 9, 512, 64, 16, {{50, 2}}},
+  };
+  for (const LatentShape& shape : shapes) {
+    const std::string label = fmt::format("{} heads of {} + {}, {} sequences", shape.num_heads, shape.kv_lora_rank,
+                                          shape.qk_rope_head_dim, shape.seqs.size());
+    family.compare(sides.actual, sides.expected, label, [&](Side& side) -> Outputs {
+      Outputs outputs;
+      // Sums of products of values of size 1, whose weights add up to 1; scores are off by some roundings of f32.
+      outputs.push_back({"out", attend(side, shape, 1000), {.rel = ulp_of(act), .abs = 0x1p-14}});
+      return outputs;
+    });
+    const HostTensor whole = attend(sides.deterministic, shape, 1000);
+    sides.deterministic.clear();
+    for (const int64_t chunk : {1, 2, 7}) {
+      family.check(fmt::format("{}, chunks of {}", label, chunk),
+                   equal_bits("out", attend(sides.deterministic, shape, chunk), whole));
+      sides.deterministic.clear();
+    }
+  }
+}
+
+void add_linear_heads(Report& report, Sides sides, DType act) {
+  Family family(report, fmt::format("linear_heads {}", act_name(act)));
+  if (!family.selected()) return;
+  const WeightSpec spec{.codes = act == DType::kF32 ? Codes::kF32 : Codes::kBf16};
+  for (const auto& [num_tokens, num_heads, n, k] :
+       {std::tuple{0, 2, 16, 32}, {1, 1, 7, 5}, {3, 5, 20, 12}, {17, 4, 128, 64}, {40, 3, 33, 70}}) {
+    Rng rng(test_seed(), static_cast<uint64_t>(num_heads * 1000 + n));
+    const HostTensor x = random_tensor(rng, act, {num_tokens, num_heads * (k + 8)});
+    const HostTensor w = random_tensor(rng, act, {num_heads * n, k}, 1 / std::sqrt(static_cast<float>(k)));
+    const int64_t heads = num_heads, in = k, out_features = n, rows = num_tokens;
+    family.compare(sides.actual, sides.expected, fmt::format("{} tokens, {} heads of {} x {}", rows, heads, n, k),
+                   [&](Side& side) -> Outputs {
+                     const Tensor out = side.put(poisoned_tensor(act, {rows, heads * (out_features + 3)}));
+                     side.ops().linear_heads(side.stream(),
+                                             {.x = side.put(x).split_last(heads, in + 8).columns(4, 4 + in),
+                                              .weight = &side.put_matrices(w, spec, heads),
+                                              .out = out.split_last(heads, out_features + 3).columns(0, out_features)});
+                     Outputs outputs;
+                     outputs.push_back({"out", side.get(out), {.rel = ulp_of(act), .abs = 0x1p-18}});
+                     return outputs;
+                   });
+  }
+}
+
+}  // namespace
+
+void add_latent_cases(Report& report, Sides sides) {
+  if (sides.actual.ops().attention_latent == nullptr) return;
+  add_attention(report, sides, DType::kF32, DType::kF32);
+  add_attention(report, sides, DType::kF32, DType::kBf16);
+  add_attention(report, sides, DType::kBf16, DType::kBf16);
+  for (const DType act : kActs) add_linear_heads(report, sides, act);
+}
+
+}  // namespace spate::conformance

@@ -1,0 +1,89 @@
+// The latent cache, attention over it, and products with a matrix for each head.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "backend/check_params.h"
+#include "backend/reference/element.h"
+#include "backend/reference/product_row.h"
+#include "backend/reference/reference_ops.h"
+
+namespace spate::reference {
+namespace {
+
+void* block_data(const KvView& kv, int64_t block_id) {
+  CHECK(block_id >= 0 && block_id < kv.num_blocks, "block {} of {}", block_id, kv.num_blocks);
+  return static_cast<char*>(kv.data) + block_id * kv.block_bytes;
+}
+
+// One query row of one head over keys [0, end).
+void attend(const AttentionLatentParams& p, int64_t token, int64_t head, const int32_t* blocks, int64_t end) {
+  const KvLayerDesc& desc = p.kv.desc;
+  const int64_t rank = desc.kv_lora_rank;
+  const auto key_at = [&](int64_t position, int64_t d) {
+    const int64_t in_block = position % desc.kv_block_size * desc.latent_width() + d;
+    return load(block_data(p.kv, blocks[position / desc.kv_block_size]), desc.dtype, in_block);
+  };
+  std::vector<double> probs(static_cast<size_t>(end));
+  for (int64_t position = 0; position < end; ++position) {
+    double dot = 0;
+    for (int64_t d = 0; d < rank; ++d) dot += load(p.q_latent, token, head, d) * key_at(position, d);
+    for (int64_t d = 0; d < desc.qk_rope_head_dim; ++d)
+      dot += load(p.q_rope, token, head, d) * key_at(position, rank + d);
+    probs[static_cast<size_t>(position)] = dot * double{p.softmax_scale};
+  }
+  const double largest = *std::max_element(probs.begin(), probs.end());
+  double denominator = 0;
+  for (double& prob : probs) denominator += prob = std::exp(prob - largest);
+  for (int64_t d = 0; d < rank; ++d) {
+    double sum = 0;
+    for (int64_t position = 0; position < end; ++position) {
+      sum += probs[static_cast<size_t>(position)] * key_at(position, d);
+    }
+    store(p.out, token, head, d, sum / denominator);
+  }
+}
+
+}  // namespace
+
+void latent_write(Stream&, const LatentWriteParams& p) {
+  check_params(p);
+  const KvLayerDesc& desc = p.kv.desc;
+  for (int64_t i = 0; i < p.slot_mapping.dim(0); ++i) {
+    const int64_t slot = p.slot_mapping.data<int32_t>()[i];
+    if (slot == -1) continue;
+    void* block = block_data(p.kv, slot / desc.kv_block_size);
+    for (int64_t d = 0; d < desc.latent_width(); ++d) {
+      store(block, desc.dtype, slot % desc.kv_block_size * desc.latent_width() + d, load(p.latent, i, d));
+    }
+  }
+}
+
+void attention_latent(Stream&, const AttentionLatentParams& p) {
+  check_params(p);
+  for (int64_t s = 0; s < p.seq_rows.dim(0); ++s) {
+    const int64_t first = p.cu_seqlens_q.data<int32_t>()[s];
+    const int64_t query_len = p.cu_seqlens_q.data<int32_t>()[s + 1] - first;
+    const int64_t seq_len = p.seq_lens.data<int32_t>()[s];
+    if (seq_len == 0) continue;
+    const int32_t* blocks = p.block_table.data<int32_t>() + p.seq_rows.data<int32_t>()[s] * p.block_table.stride(0);
+    for (int64_t i = 0; i < query_len; ++i) {
+      for (int64_t h = 0; h < p.q_latent.dim(1); ++h) attend(p, first + i, h, blocks, seq_len - query_len + i + 1);
+    }
+  }
+}
+
+void linear_heads(Stream&, const LinearHeadsParams& p) {
+  check_params(p);
+  const int64_t in_features = p.weight->desc().in_features;
+  HostTensor x(p.x.dtype(), {1, in_features});
+  for (int64_t t = 0; t < p.x.dim(0); ++t) {
+    for (int64_t h = 0; h < p.x.dim(1); ++h) {
+      for (int64_t k = 0; k < in_features; ++k) store(x.view(), 0, k, load(p.x, t, h, k));
+      const ProductRow row(x.view(), 0, *p.weight, h);
+      for (int64_t n = 0; n < p.weight->desc().out_features; ++n) store(p.out, t, h, n, row.dot(n, {}));
+    }
+  }
+}
+
+}  // namespace spate::reference

@@ -1,0 +1,160 @@
+#include "layer/multi_head_latent_attention.h"
+
+#include <algorithm>
+
+namespace spate {
+namespace {
+
+constexpr double kLatentNormEps = 1e-6;  // of both norms inside, whatever rms_norm_eps is
+
+}  // namespace
+
+Result<std::unique_ptr<Attention>> MultiHeadLatentAttention::create(ParameterFactory& factory,
+                                                                    const MultiHeadLatentAttentionSpec& spec) {
+  const Range heads = even_share(spec.num_heads, factory.tp());
+  const bool has_lora = spec.q_lora_rank > 0;
+  const LinearPart q_parts[] = {{spec.name + (has_lora ? ".q_b_proj" : ".q_proj"),
+                                 spec.num_heads * spec.qk_head_dim(),
+                                 {heads.begin * spec.qk_head_dim(), heads.count * spec.qk_head_dim()}}};
+  ASSIGN_OR_RETURN(Linear q_proj,
+                   Linear::column_parallel(factory, q_parts, has_lora ? spec.q_lora_rank : spec.hidden_size, false));
+  ASSIGN_OR_RETURN(Linear kv_a_proj, Linear::whole(factory, spec.name + ".kv_a_proj_with_mqa", spec.latent_width(),
+                                                   spec.hidden_size, spec.has_bias));
+  ASSIGN_OR_RETURN(RmsNorm kv_a_norm,
+                   RmsNorm::create(factory, spec.name + ".kv_a_layernorm", spec.kv_lora_rank, kLatentNormEps));
+  ASSIGN_OR_RETURN(Linear o_proj, Linear::row_parallel(factory, spec.name + ".o_proj", spec.hidden_size,
+                                                       spec.num_heads * spec.v_head_dim, spec.has_bias));
+  std::unique_ptr<MultiHeadLatentAttention> part(new MultiHeadLatentAttention(
+      spec, std::move(q_proj), std::move(kv_a_proj), std::move(kv_a_norm), std::move(o_proj)));
+  part->num_heads_ = heads.count;
+  if (has_lora) {
+    ASSIGN_OR_RETURN(Linear q_a_proj, Linear::whole(factory, spec.name + ".q_a_proj", spec.q_lora_rank,
+                                                    spec.hidden_size, spec.has_bias));
+    ASSIGN_OR_RETURN(RmsNorm q_a_norm,
+                     RmsNorm::create(factory, spec.name + ".q_a_layernorm", spec.q_lora_rank, kLatentNormEps));
+    part->q_a_proj_.emplace(std::move(q_a_proj));
+    part->q_a_norm_.emplace(std::move(q_a_norm));
+  }
+  RETURN_IF_ERROR(part->make_kv_b(factory, heads));
+  return std::unique_ptr<Attention>(std::move(part));
+}
+
+Status MultiHeadLatentAttention::make_kv_b(ParameterFactory& factory, Range heads) {
+  const int64_t rank = spec_.kv_lora_rank, nope = spec_.qk_nope_head_dim, rows_of_head = nope + spec_.v_head_dim;
+  const std::string names[] = {spec_.name + ".kv_b_proj.weight"};
+  constexpr auto kRole = ParameterFactory::Role::kFloats;
+  ASSIGN_OR_RETURN(k_up_, factory.matrix(kRole, names, rank, nope, heads.count));
+  ASSIGN_OR_RETURN(v_up_, factory.matrix(kRole, names, spec_.v_head_dim, rank, heads.count));
+  for (int64_t h = 0; h < heads.count; ++h) {
+    const int64_t first_row = (heads.begin + h) * rows_of_head;
+    WeightLoader::MatrixSlice slice{.name = names[0],
+                                    .full_rows = spec_.num_heads * rows_of_head,
+                                    .full_columns = rank,
+                                    .rows = {first_row, nope},
+                                    .columns = {0, rank},
+                                    .weight = k_up_.get(),
+                                    .dst_matrix = h,
+                                    .is_transposed = true,
+                                    .shares_tensor = true};
+    factory.declare(slice);
+    slice.rows = {first_row + nope, spec_.v_head_dim};
+    slice.weight = v_up_.get();
+    slice.is_transposed = false;
+    factory.declare(slice);
+  }
+  factory.count_parameters(spec_.num_heads * rows_of_head * rank);
+  return ok_status();
+}
+
+KvLayerDesc MultiHeadLatentAttention::kv_layer() const {
+  return {.kind = KvKind::kLatent, .kv_lora_rank = spec_.kv_lora_rank, .qk_rope_head_dim = spec_.qk_rope_head_dim};
+}
+
+void MultiHeadLatentAttention::take_workspace(Arena& arena) {
+  const int64_t q_width = num_heads_ * spec_.qk_head_dim();
+  if (q_a_proj_) q_a_ = arena.take_activations(spec_.q_lora_rank);
+  q_ = arena.take_contiguous(q_width);
+  rows_ = arena.take_contiguous(num_heads_ * std::max(spec_.qk_head_dim(), spec_.v_head_dim));
+  latent_ = arena.take_contiguous(spec_.latent_width());
+  q_latent_ = arena.take_contiguous(num_heads_ * spec_.kv_lora_rank);
+  out_latent_ = arena.take_contiguous(num_heads_ * spec_.kv_lora_rank);
+  heads_ = arena.take_activations(num_heads_ * spec_.v_head_dim);
+}
+
+void MultiHeadLatentAttention::list_products(const std::string&, std::vector<Product>&) const {}
+
+Tensor MultiHeadLatentAttention::project(const StepContext& ctx, const KvView& kv, const Tensor& x) const {
+  const int64_t n = x.dim(0), rank = spec_.kv_lora_rank, nope = spec_.qk_nope_head_dim;
+  const Tensor q = q_.rows(0, n), latent = latent_.rows(0, n);
+  if (q_a_proj_) {
+    const Tensor q_a = q_a_.rows(0, n);
+    q_a_proj_->forward(ctx, x, q_a);
+    q_a_norm_->forward(ctx, q_a, q_a);
+    q_proj_.forward(ctx, q_a, q);
+  } else {
+    q_proj_.forward(ctx, x, q);
+  }
+  kv_a_proj_.forward(ctx, x, latent);
+  kv_a_norm_.forward(ctx, latent.columns(0, rank), latent.columns(0, rank));
+  const Tensor q_rope = q.split_last(num_heads_, spec_.qk_head_dim()).columns(nope, spec_.qk_head_dim());
+  const Tensor k_rope = latent.columns(rank, spec_.latent_width()).split_last(1, spec_.qk_rope_head_dim);
+  for (const Tensor& part : {q_rope, k_rope}) {
+    ctx.ops.rope(ctx.stream, {.positions = ctx.batch.inputs.positions,
+                              .cos_sin = spec_.rotary->cos_sin(),
+                              .x = part,
+                              .interleaved = spec_.rotary->interleaved()});
+  }
+  ctx.ops.latent_write(ctx.stream, {.latent = latent, .slot_mapping = ctx.batch.inputs.slot_mapping, .kv = kv});
+  return q;
+}
+
+Tensor MultiHeadLatentAttention::attend(const StepContext& ctx, const KvView& kv, const Tensor& q,
+                                        const Tensor& cu_seqlens_q, int max_query_len) const {
+  const int64_t n = q.dim(0), nope = spec_.qk_nope_head_dim;
+  const Tensor by_head = q.split_last(num_heads_, spec_.qk_head_dim());
+  const Tensor q_latent = q_latent_.rows(0, n).split_last(num_heads_, spec_.kv_lora_rank);
+  const Tensor out_latent = out_latent_.rows(0, n).split_last(num_heads_, spec_.kv_lora_rank);
+  const Tensor heads = heads_.rows(0, n);
+  ctx.ops.linear_heads(ctx.stream, {.x = by_head.columns(0, nope), .weight = k_up_.get(), .out = q_latent});
+  ctx.ops.attention_latent(ctx.stream, {.q_latent = q_latent,
+                                        .q_rope = by_head.columns(nope, spec_.qk_head_dim()),
+                                        .kv = kv,
+                                        .block_table = ctx.batch.block_table,
+                                        .seq_rows = ctx.batch.inputs.seq_rows,
+                                        .cu_seqlens_q = cu_seqlens_q,
+                                        .seq_lens = ctx.batch.inputs.seq_lens,
+                                        .max_query_len = max_query_len,
+                                        .max_seq_len = ctx.batch.max_seq_len,
+                                        .softmax_scale = spec_.softmax_scale,
+                                        .out = out_latent});
+  ctx.ops.linear_heads(ctx.stream,
+                       {.x = out_latent, .weight = v_up_.get(), .out = heads.split_last(num_heads_, spec_.v_head_dim)});
+  return heads;
+}
+
+void MultiHeadLatentAttention::forward(const StepContext& ctx, const KvView& kv, const Tensor& x,
+                                       const Tensor& out) const {
+  const Tensor q = project(ctx, kv, x);
+  o_proj_.forward(ctx, attend(ctx, kv, q, ctx.batch.inputs.cu_seqlens_q, ctx.batch.max_query_len), out);
+}
+
+void MultiHeadLatentAttention::forward_output_rows(const StepContext& ctx, const KvView& kv, const Tensor& x,
+                                                   const Tensor& out) const {
+  const int64_t n = out.dim(0);
+  CHECK(2 * n <= x.dim(0), "{} outputs of {} tokens", n, x.dim(0));
+  const Tensor q = project(ctx, kv, x);
+  if (n == 0) return;
+  const auto gather = [&](const Tensor& from, const Tensor& to) {
+    ctx.ops.gather_rows(ctx.stream, {.x = from, .row_ids = ctx.batch.output_rows, .out = to});
+    return to;
+  };
+  if (ctx.batch.outputs_all_seqs) {  // one query a sequence, its last token
+    const Tensor last = gather(q, Tensor(rows_.raw(), q.dtype(), {n, q.dim(1)}));
+    o_proj_.forward(ctx, attend(ctx, kv, last, ctx.batch.arange.rows(0, n + 1), 1), out);
+    return;
+  }
+  const Tensor all = attend(ctx, kv, q, ctx.batch.inputs.cu_seqlens_q, ctx.batch.max_query_len);
+  o_proj_.forward(ctx, gather(all, Tensor(rows_.raw(), all.dtype(), {n, all.dim(1)})), out);
+}
+
+}  // namespace spate

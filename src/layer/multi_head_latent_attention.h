@@ -1,0 +1,88 @@
+// MultiHeadLatentAttention (MLA): keys and values of all heads are products of one short vector a token, and the cache
+// holds that vector alone. Heads are sharded over the tensor-parallel group; the vector is on every rank.
+//
+//   x -> q_a_proj -> norm -> q_b_proj (or q_proj) -> q: nope part | rope part, of each head
+//   x -> kv_a_proj_with_mqa -> latent (normed) | rope part -> cache
+//
+// The absorbed form: with k = W_uk c and v = W_uv c, q . k = (W_uk^T q) . c, and the sum of v is W_uv (sum of c). So
+// each head's query goes through W_uk, attention reads the latent vectors, and the result goes through W_uv. Both are
+// parts of kv_b_proj, kept as floats: a quantised W_uk would show in scores.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "layer/attention.h"
+#include "layer/linear.h"
+#include "layer/rms_norm.h"
+#include "layer/rotary_embedding.h"
+
+namespace spate {
+
+// Sizes are over all ranks. Names are the checkpoint's.
+struct MultiHeadLatentAttentionSpec {
+  std::string name;  // "model.layers.0.self_attn"
+  std::shared_ptr<const RotaryEmbedding> rotary;
+  int64_t hidden_size = 0;
+  int64_t num_heads = 0;
+  int64_t q_lora_rank = 0;  // 0: q_proj instead of q_a_proj and q_b_proj
+  int64_t kv_lora_rank = 0;
+  int64_t qk_nope_head_dim = 0, qk_rope_head_dim = 0, v_head_dim = 0;
+  float softmax_scale = 1;
+  bool has_bias = false;  // of q_a_proj, kv_a_proj_with_mqa and o_proj
+
+  int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
+  int64_t latent_width() const { return kv_lora_rank + qk_rope_head_dim; }
+};
+
+class MultiHeadLatentAttention final : public Attention {
+ public:
+  static Result<std::unique_ptr<Attention>> create(ParameterFactory& factory, const MultiHeadLatentAttentionSpec& spec);
+
+  const MultiHeadLatentAttentionSpec& spec() const { return spec_; }
+  KvLayerDesc kv_layer() const override;
+  void take_workspace(Arena& arena) override;
+  // None yet: `spate quantize` does not take models with latent attention.
+  void list_products(const std::string& norm, std::vector<Product>& products) const override;
+  void forward(const StepContext& ctx, const KvView& kv, const Tensor& x, const Tensor& out) const override;
+  void forward_output_rows(const StepContext& ctx, const KvView& kv, const Tensor& x, const Tensor& out) const override;
+
+ private:
+  MultiHeadLatentAttention(const MultiHeadLatentAttentionSpec& spec, Linear q_proj, Linear kv_a_proj, RmsNorm kv_a_norm,
+                           Linear o_proj)
+      : spec_(spec),
+        q_proj_(std::move(q_proj)),
+        kv_a_proj_(std::move(kv_a_proj)),
+        kv_a_norm_(std::move(kv_a_norm)),
+        o_proj_(std::move(o_proj)) {}
+  Status make_kv_b(ParameterFactory& factory, Range heads);
+
+  // What the cache stores of x goes there; gives q [num_tokens, num_heads * qk_head_dim], rotated.
+  Tensor project(const StepContext& ctx, const KvView& kv, const Tensor& x) const;
+  // q [num_queries, ...] as project() gives it, of sequence s the rows from cu_seqlens_q[s] on. Gives [num_queries,
+  // num_heads * v_head_dim].
+  Tensor attend(const StepContext& ctx, const KvView& kv, const Tensor& q, const Tensor& cu_seqlens_q,
+                int max_query_len) const;
+
+  const MultiHeadLatentAttentionSpec spec_;
+  std::optional<Linear> q_a_proj_;
+  std::optional<RmsNorm> q_a_norm_;
+  Linear q_proj_;  // or q_b_proj
+  Linear kv_a_proj_;
+  RmsNorm kv_a_norm_;
+  Linear o_proj_;
+  std::unique_ptr<PackedWeight> k_up_;  // W_uk^T, a matrix [kv_lora_rank, qk_nope_head_dim] for each head of this rank
+  std::unique_ptr<PackedWeight> v_up_;  // W_uv, [v_head_dim, kv_lora_rank]
+  int64_t num_heads_ = 0;               // of this rank
+  // Scratch of [max_num_tokens, ...] act.
+  Tensor q_a_;         // [.., q_lora_rank]
+  Tensor q_;           // [.., num_heads * qk_head_dim]
+  Tensor rows_;        // output rows of q_ or heads_
+  Tensor latent_;      // [.., latent_width]
+  Tensor q_latent_;    // [.., num_heads * kv_lora_rank]
+  Tensor out_latent_;  // [.., num_heads * kv_lora_rank]
+  Tensor heads_;       // [.., num_heads * v_head_dim]
+};
+
+}  // namespace spate

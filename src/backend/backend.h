@@ -9,6 +9,7 @@
 #pragma once
 
 #include <chrono>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -213,7 +214,7 @@ struct StepKey {
   StepOutputs outputs = StepOutputs::kAllTokens;
   int num_top_logprobs = -1;  // of the sampled tokens: -1 no log-probabilities, 0 only the token's own
   int plan_generation = 0;    // counts the plan buffers of the rank: a larger plan than ever before moves it
-  bool operator==(const StepKey&) const = default;
+  auto operator<=>(const StepKey&) const = default;
 };
 
 // The largest sizes that the ops of a rank will see, as far as ops take memory of their own for them.

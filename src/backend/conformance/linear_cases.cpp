@@ -44,6 +44,9 @@ void add_linear(Report& report, Sides sides, const char* name, DType act, Codes 
   check_linear(family, sides, codes, {300, 48, 2080, act, act, true, false});
   check_linear(family, sides, codes, {70, 33, 4128, act, DType::kF32, false, true});
   check_linear(family, sides, codes, {1, 530, 3072, act, act, true, false});
+  // k shared out over several workers, whose last has fewer; and many whole tiles with a small rest.
+  check_linear(family, sides, codes, {40, 1000, 1056, act, act, true, false});
+  check_linear(family, sides, codes, {257, 17024, 64, act, act, false, false});
   // Logits of several rows: no cache would keep them.
   for (const int64_t m : {16, 18}) check_linear(family, sides, codes, {m, 70000, 4, act, DType::kF32, false, false});
 }

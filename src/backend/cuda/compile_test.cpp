@@ -1,7 +1,7 @@
-// Goal: every kernel compiles for sm_90a, keeps to registers, waits for the kernel before it (grid_dependency.h), and is
-// the one that kKernels names; without a GPU.
-// Method: each program is compiled as at run time (embedded sources, same options) by NVRTC, or by the toolkit's nvcc
-// with the same options where NVRTC is not installed; ptxas reports the resources of each kernel.
+// Goal: every kernel compiles for sm_90a, keeps to registers, waits for the kernel before it (grid_dependency.h), and
+// is the one that kKernels names; without a GPU. Method: each program is compiled as at run time (embedded sources,
+// same options) by NVRTC, or by the toolkit's nvcc with the same options where NVRTC is not installed; ptxas reports
+// the resources of each kernel.
 #include <unistd.h>
 
 #include <cstdio>
@@ -15,8 +15,8 @@
 #include "backend/cuda/kernel_compiler.h"
 #include "backend/cuda/kernel_list.h"
 #include "backend/cuda/ptx_check.h"
-#include "base/test_support.h"
 #include "base/test.h"
+#include "base/test_support.h"
 
 namespace spate::cuda {
 namespace {
@@ -142,8 +142,8 @@ TEST_CASE("every kernel compiles for sm_90a without spills or local memory") {
 
 TEST_CASE("a path that reads, writes or ends before it waits is found") {
   const auto kernel = [](std::string_view body) {
-    return fmt::format(".visible .entry other(\n)\n{{\n\tret;\n}}\n.visible .entry k(\n\t.param .u64 k_param_0\n)\n{{\n{}}}\n",
-                       body);
+    return fmt::format(
+        ".visible .entry other(\n)\n{{\n\tret;\n}}\n.visible .entry k(\n\t.param .u64 k_param_0\n)\n{{\n{}}}\n", body);
   };
   const char* wait = "\tgriddepcontrol.wait;\n";
   const std::string good = fmt::format(

@@ -7,6 +7,7 @@
 #include "backend/cuda/cuda_runtime.h"
 #include "backend/cuda/kernel/cuda_ops.h"
 #include "backend/cuda/kernel/kv/kv_layout.h"
+#include "backend/cuda/kernel/linear/linear_wgmma.h"
 #include "backend/cuda/kernel_compiler.h"
 #include "backend/cuda/launch.h"
 #include "base/log.h"
@@ -149,6 +150,7 @@ Result<std::unique_ptr<Device>> CudaDevice::make(const DeviceOptions& options) {
   device->is_deterministic_ = options.deterministic;
   RETURN_IF_ERROR(device->describe(gpu));
   RETURN_IF_ERROR(device->load_kernels(options.kernel_dir));
+  RETURN_IF_ERROR(device->allocate_partial_sums());
   device->ops_ = cuda_ops();
   return std::unique_ptr<Device>(std::move(device));
 }
@@ -156,6 +158,7 @@ Result<std::unique_ptr<Device>> CudaDevice::make(const DeviceOptions& options) {
 Status CudaDevice::describe(const GpuFacts& gpu) {
   architecture_ = architecture_name(gpu.capability_major, gpu.capability_minor);
   num_sms_ = gpu.num_sms;
+  launches_early_ = gpu.capability_major >= 9 && api().cuLaunchKernelEx != nullptr;
   ASSIGN_OR_RETURN(const MemoryInfo memory, memory_info());
   description_ = fmt::format("{}, {}, {} GiB", gpu.name, architecture_, memory.total_bytes / (1024 * kMib));
   return {};
@@ -169,6 +172,7 @@ Status CudaDevice::load_kernels(const std::string& kernel_dir) {
   for (const KernelInfo& kernel : kKernels) {
     if (kernel.program == loaded) continue;  // kKernels lists the kernels of a program together
     loaded = kernel.program;
+    if (kernel.is_for_hopper && (architecture_ != "sm_90a" || api().cuTensorMapEncodeTiled == nullptr)) continue;
     ASSIGN_OR_RETURN(const std::string cubin, cubin_of(*nvrtc, sources, kernel.program, architecture_));
     RETURN_IF_ERROR(load_program(kernel.program, cubin));
   }
@@ -202,8 +206,23 @@ Status CudaDevice::load_program(std::string_view program, const std::string& cub
   return {};
 }
 
+Status CudaDevice::allocate_partial_sums() {
+  if (!has(kernel_id("linear_wgmma_n8"))) return {};
+  const size_t num_ctas = static_cast<size_t>(num_sms_);
+  ASSIGN_OR_RETURN(partial_sums_,
+                   allocate(num_ctas * kWgmmaMaxTileTokens * kWgmmaTileRows * sizeof(float), MemoryKind::kDevice));
+  ASSIGN_OR_RETURN(partial_flags_, allocate(num_ctas * sizeof(uint32_t), MemoryKind::kDevice));
+  const std::unique_ptr<Stream> stream = create_stream();
+  fill_bytes(*stream, partial_flags_.data(), 0, partial_flags_.bytes());
+  synchronize(*stream);
+  return {};
+}
+
 CudaDevice::~CudaDevice() {
   make_current();
+  graphs_.clear();
+  partial_sums_.reset();
+  partial_flags_.reset();
   workspace_.reset();
   pack_buffer_.reset();
   pack_stream_.reset();
@@ -280,12 +299,17 @@ void CudaDevice::synchronize(Stream& stream) {
 
 void* CudaDevice::workspace(size_t bytes) {
   if (bytes > workspace_.bytes()) {
+    graphs_.clear();
     workspace_.reset();  // waits for the ops that still use it
     Result<Buffer> larger = allocate(bytes, MemoryKind::kDevice);
     CHECK(larger.ok(), "the workspace of an op: {}", larger.status().message());
     workspace_ = std::move(larger).value();
   }
   return workspace_.data();
+}
+
+void CudaDevice::run_step(Stream& stream, const StepKey& key, const std::function<void()>& step) {
+  graphs_.run(static_cast<CudaStream&>(stream), key, step);
 }
 
 int64_t CudaDevice::op_workspace_bytes(const OpLimits& limits) const {

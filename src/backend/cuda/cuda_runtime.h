@@ -13,6 +13,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/driver_api.h"
 #include "backend/cuda/kernel_list.h"
+#include "backend/cuda/step_graphs.h"
 #include "backend/ops.h"
 
 namespace spate::cuda {
@@ -98,34 +99,47 @@ class CudaDevice final : public Device {
   Result<PackedWeight> create_weight(const WeightDesc& desc) override;
   Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) override;
   int64_t kv_block_bytes(const KvLayerDesc& desc) const override;
+  void run_step(Stream& stream, const StepKey& key, const std::function<void()>& step) override;
+  StepKey padded_step(const StepKey& exact, const StepKey& largest) const override {
+    return padded_decode_step(exact, largest);
+  }
 
   // For launchers. The context is current after make_current().
   const DriverApi& api() const { return context_->api(); }
   void make_current() const { context_->make_current(); }
   int num_sms() const { return num_sms_; }
+  // Kernels may be put on the SMs before the one ahead of them has ended (kernel/primitive/grid_dependency.h).
+  bool launches_early() const { return launches_early_; }
   // Only kernels whose results do not depend on the other rows of a step.
   bool is_deterministic() const { return is_deterministic_; }
   CUfunction function(KernelId kernel) const { return functions_[static_cast<size_t>(kernel.idx)]; }
   bool has(KernelId kernel) const { return functions_[static_cast<size_t>(kernel.idx)] != nullptr; }
   // Scratch of at least this many bytes for one op; the next call may move it. All ops of a device share it, so they
-  // must run on one stream. It grows outside steps only when a larger shape than ever before appears.
+  // must run on one stream. It grows when a larger shape than ever before appears; what was captured is then dropped.
   void* workspace(size_t bytes);
+  // Of linear_wgmma: num_sms() tiles of sums, and a flag for each, 0 between kernels. Null where has() says no.
+  float* partial_sums() const { return static_cast<float*>(partial_sums_.data()); }
+  uint32_t* partial_flags() const { return static_cast<uint32_t*>(partial_flags_.data()); }
 
  private:
   explicit CudaDevice(std::unique_ptr<Context> context) : context_(std::move(context)) {}
   Status describe(const GpuFacts& gpu);
   Status load_kernels(const std::string& kernel_dir);
   Status load_program(std::string_view program, const std::string& cubin);
+  Status allocate_partial_sums();
 
   std::unique_ptr<Context> context_;
   std::string architecture_;
   int num_sms_ = 0;
+  bool launches_early_ = false;
   bool is_deterministic_ = false;
   std::string description_;
   std::vector<CUmodule> modules_;
   std::array<CUfunction, kNumKernels> functions_{};
   OpTable ops_;
   Buffer workspace_;
+  Buffer partial_sums_, partial_flags_;
+  StepGraphs graphs_{*this};
   std::unique_ptr<CudaStream> pack_stream_;  // made by the first pack_rows, as its buffer
   Buffer pack_buffer_;
 };

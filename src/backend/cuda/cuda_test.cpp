@@ -13,8 +13,8 @@
 #include "backend/cuda/kernel_compiler.h"
 #include "backend/cuda/kernel_list.h"
 #include "backend/cuda/launch.h"
-#include "base/test_support.h"
 #include "base/test.h"
+#include "base/test_support.h"
 
 namespace spate::cuda {
 namespace {
@@ -136,6 +136,43 @@ TEST_CASE("weight rows and heads are padded to what vector loads need") {
   }
   CHECK(offsets.size() == 2 * 3 * 16);
   CHECK(*offsets.rbegin() == (2 * 3 * 16 - 1) * 16);
+}
+
+TEST_CASE("decode steps are padded to sizes that recur, others stay as they are") {
+  const StepKey largest{
+      .num_seqs = 100, .num_tokens = 4096, .num_logits = 1700, .max_query_len = 4096, .max_seq_len = 5000};
+  const auto decode = [](int num_seqs, int max_seq_len) {
+    return StepKey{.num_seqs = num_seqs,
+                   .num_tokens = num_seqs,
+                   .num_logits = num_seqs,
+                   .max_query_len = 1,
+                   .max_seq_len = max_seq_len};
+  };
+  std::set<int> sizes;
+  for (int num_seqs = 1; num_seqs <= 100; ++num_seqs) {
+    const StepKey key = padded_decode_step(decode(num_seqs, 17), largest);
+    CHECK(key.num_seqs >= num_seqs);
+    CHECK(key.num_seqs <= 100);
+    CHECK(key == padded_decode_step(key, largest));
+    CHECK(key.num_tokens == key.num_seqs);
+    CHECK(key.num_logits == key.num_seqs);
+    CHECK(key.max_seq_len == 256);
+    sizes.insert(key.num_seqs);
+  }
+  CHECK(sizes == std::set<int>{1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 100});
+  CHECK(padded_decode_step(decode(3, 1025), largest).max_seq_len == 2048);
+  CHECK(padded_decode_step(decode(3, 4097), largest).max_seq_len == 5000);
+  for (const auto& [num_top, padded] : {std::pair{-1, -1}, {0, 0}, {1, 5}, {6, 20}, {20, 20}}) {
+    StepKey key = decode(3, 17);
+    key.num_top_logprobs = num_top;
+    CHECK(padded_decode_step(key, largest).num_top_logprobs == padded);
+  }
+  StepKey prefill = decode(3, 17);
+  prefill.num_tokens = prefill.max_query_len = 9;
+  CHECK(padded_decode_step(prefill, largest) == prefill);
+  StepKey not_all_sampled = decode(3, 17);
+  not_all_sampled.num_logits = 2;
+  CHECK(padded_decode_step(not_all_sampled, largest) == not_all_sampled);
 }
 
 TEST_CASE("thread counts are whole warps within the limit") {

@@ -40,6 +40,14 @@ Status load_functions(const SharedLibrary& library, DriverApi& api) {
   RETURN_IF_ERROR(library.load("cuModuleGetFunction", api.cuModuleGetFunction));
   RETURN_IF_ERROR(library.load("cuFuncSetAttribute", api.cuFuncSetAttribute));
   RETURN_IF_ERROR(library.load("cuLaunchKernel", api.cuLaunchKernel));
+  RETURN_IF_ERROR(library.load("cuStreamBeginCapture_v2", api.cuStreamBeginCapture));
+  RETURN_IF_ERROR(library.load("cuStreamEndCapture", api.cuStreamEndCapture));
+  RETURN_IF_ERROR(library.load("cuGraphInstantiateWithFlags", api.cuGraphInstantiate));
+  RETURN_IF_ERROR(library.load("cuGraphDestroy", api.cuGraphDestroy));
+  RETURN_IF_ERROR(library.load("cuGraphExecDestroy", api.cuGraphExecDestroy));
+  RETURN_IF_ERROR(library.load("cuGraphLaunch", api.cuGraphLaunch));
+  if (!library.load("cuLaunchKernelEx", api.cuLaunchKernelEx).ok()) api.cuLaunchKernelEx = nullptr;
+  if (!library.load("cuTensorMapEncodeTiled", api.cuTensorMapEncodeTiled).ok()) api.cuTensorMapEncodeTiled = nullptr;
   return {};
 }
 

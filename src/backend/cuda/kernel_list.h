@@ -8,6 +8,8 @@
 
 #include "backend/cuda/kernel/attention/attention_prefill.h"
 #include "backend/cuda/kernel/linear/linear.h"
+#include "backend/cuda/kernel/linear/linear_wgmma.h"
+#include "backend/cuda/kernel/sample/sample.h"
 
 namespace spate::cuda {
 
@@ -15,6 +17,7 @@ struct KernelInfo {
   std::string_view program;  // below backend/cuda/kernel/
   const char* function;
   int shared_bytes = 0;  // of dynamic shared memory; a device that has less cannot run the kernel (CudaDevice::has)
+  bool is_for_hopper = false;  // its program compiles for sm_90a only
 };
 
 inline constexpr KernelInfo kKernels[] = {
@@ -60,6 +63,12 @@ inline constexpr KernelInfo kKernels[] = {
     {"linear/linear_stream.cu", "linear_stream_m16"},
     {"linear/linear_tile.cu", "linear_tile_large", linear_tile_shared_bytes(kLinearTileLargeM, kLinearTileLargeN)},
     {"linear/linear_tile.cu", "linear_tile_small", linear_tile_shared_bytes(kLinearTileSmallM, kLinearTileSmallN)},
+    {"linear/linear_wgmma.cu", "linear_wgmma_n8", wgmma_shared_bytes(8), true},
+    {"linear/linear_wgmma.cu", "linear_wgmma_n16", wgmma_shared_bytes(16), true},
+    {"linear/linear_wgmma.cu", "linear_wgmma_n32", wgmma_shared_bytes(32), true},
+    {"linear/linear_wgmma.cu", "linear_wgmma_n64", wgmma_shared_bytes(64), true},
+    {"linear/linear_wgmma.cu", "linear_wgmma_n128", wgmma_shared_bytes(128), true},
+    {"linear/linear_wgmma.cu", "linear_wgmma_n256", wgmma_shared_bytes(256), true},
     {"rms_norm/rms_norm.cu", "rms_norm_bf16_narrow"},
     {"rms_norm/rms_norm.cu", "rms_norm_bf16_1"},
     {"rms_norm/rms_norm.cu", "add_rms_norm_bf16_1"},
@@ -81,7 +90,15 @@ inline constexpr KernelInfo kKernels[] = {
     {"rope/rope.cu", "rope_bf16"},
     {"rope/rope.cu", "rope_f32"},
     {"sample/sample.cu", "sample"},
+    {"sample/sample.cu", "sample_cluster"},
+    {"sample/sample.cu", "sample_cluster_small", kSampleSliceSmall},
+    {"sample/sample.cu", "sample_cluster_medium", kSampleSliceMedium},
+    {"sample/sample.cu", "sample_cluster_large", kSampleSliceLarge},
     {"sample/logprobs.cu", "logprobs"},
+    {"sample/logprobs.cu", "logprobs_cluster"},
+    {"sample/logprobs.cu", "logprobs_cluster_small", kSampleSliceSmall},
+    {"sample/logprobs.cu", "logprobs_cluster_medium", kSampleSliceMedium},
+    {"sample/logprobs.cu", "logprobs_cluster_large", kSampleSliceLarge},
     {"step/step.cu", "apply_updates"},
     {"step/step.cu", "begin_step"},
     {"step/step.cu", "finish_step"},

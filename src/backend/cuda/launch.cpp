@@ -50,13 +50,30 @@ void launch_kernel(Stream& stream, KernelId kernel, const LaunchGrid& grid, cons
         "{}: a grid of {} x {} x {}", function, grid.x, grid.y, grid.z);
   device.make_current();
   void* kernel_params[] = {const_cast<void*>(params)};
-  check_driver(device.api(),
-               device.api().cuLaunchKernel(device.function(kernel), static_cast<unsigned>(grid.x),
-                                           static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z),
-                                           static_cast<unsigned>(grid.num_threads), 1, 1,
-                                           static_cast<unsigned>(kKernels[kernel.idx].shared_bytes),
-                                           cuda_stream.handle(), kernel_params, nullptr),
-               function);
+  const CUfunction handle = device.function(kernel);
+  const auto x = static_cast<unsigned>(grid.x), y = static_cast<unsigned>(grid.y), z = static_cast<unsigned>(grid.z);
+  const auto num_threads = static_cast<unsigned>(grid.num_threads);
+  const auto shared_bytes = static_cast<unsigned>(kKernels[kernel.idx].shared_bytes);
+  CUresult result = CUDA_SUCCESS;
+  if (device.launches_early()) {
+    CUlaunchAttribute early{.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, .padding = {}, .value = {}};
+    early.value.programmaticStreamSerializationAllowed = 1;
+    const CUlaunchConfig config{.gridDimX = x,
+                                .gridDimY = y,
+                                .gridDimZ = z,
+                                .blockDimX = num_threads,
+                                .blockDimY = 1,
+                                .blockDimZ = 1,
+                                .sharedMemBytes = shared_bytes,
+                                .hStream = cuda_stream.handle(),
+                                .attrs = &early,
+                                .numAttrs = 1};
+    result = device.api().cuLaunchKernelEx(&config, handle, kernel_params, nullptr);
+  } else {
+    result = device.api().cuLaunchKernel(handle, x, y, z, num_threads, 1, 1, shared_bytes, cuda_stream.handle(),
+                                         kernel_params, nullptr);
+  }
+  check_driver(device.api(), result, function);
 }
 
 void check_driver(const DriverApi& api, CUresult result, const char* what) {

@@ -8,8 +8,8 @@
 // ones. Each warp
 //            keeps a softmax of its own over its tiles of 16 keys; warps, then splits, are merged in order. The number
 //            of splits depends on the step's sizes, so a deterministic device does not use this kernel.
-// WORK       grid.x sequences, grid.y kv heads times tiles of 8 query heads, grid.z splits; 4 warps. Query heads are
-// the rows of
+// WORK       grid.x items (a sequence's keys or a part of them), grid.y kv heads times tiles of 8 query heads; 4 warps.
+// Query heads are the rows of
 //            operand A. A lane loads 16 bytes of a key: 8 neighbours along head_dim, which are the k of two products (q
 //            is read the same way). Of V it loads 8 elements of 4 keys and pairs them byte-wise into operand B, so that
 //            nothing goes through shared memory. 16 loads of 16 bytes a lane are in flight.
@@ -30,6 +30,69 @@ constexpr int kTile = kDecodeTileKeys, kHeads = kDecodeHeadTile;
 __device__ inline uint32_t pair_low(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
 __device__ inline uint32_t pair_high(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
 
+// Keys that the query of a sequence sees: [begin, end), begin rounded down to a tile; none of a dummy.
+struct KeyRange {
+  int begin, end;
+};
+__device__ inline KeyRange seen_keys(const AttentionPagedKernelParams& p, int seq) {
+  const int seq_len = p.seq_lens[seq];
+  if (p.cu_seqlens_q[seq + 1] <= p.cu_seqlens_q[seq] || seq_len <= 0) return {};
+  const int begin = p.window > 0 ? max(0, seq_len - p.window) : 0;
+  return {begin / kTile * kTile, seq_len};
+}
+
+struct Item {
+  int seq;  // -1: none
+  int split;
+  int num_splits;
+};
+
+// What the CTA computes. All threads call it; every CTA of the grid counts alike.
+__device__ inline Item find_item(const AttentionDecodeKernelParams& params, int item) {
+  __shared__ Item found;
+  __shared__ int warp_items[kDecodeWarps];
+  const AttentionPagedKernelParams& p = params.attention;
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  int num_keys = 0;
+  for (int seq = threadIdx.x; seq < p.num_seqs; seq += blockDim.x) {
+    const KeyRange keys = seen_keys(p, seq);
+    num_keys += keys.end - keys.begin;
+  }
+  num_keys = block_reduce(num_keys, Sum());
+  const int split_keys = max(kDecodeSplitUnit, (num_keys + params.max_splits - 1) / params.max_splits);
+  if (threadIdx.x == 0) found.seq = -1;
+  int items_before = 0;
+  for (int first = 0; first < p.num_seqs; first += blockDim.x) {
+    const int seq = first + threadIdx.x;
+    int num_splits = 0;
+    if (seq < p.num_seqs) {
+      const KeyRange keys = seen_keys(p, seq);
+      num_splits = max(1, (keys.end - keys.begin + split_keys - 1) / split_keys);
+    }
+    int through = num_splits;  // items of the sequences up to this one, in the warp, then in the CTA
+#pragma unroll
+    for (int delta = 1; delta < kWarpSize; delta *= 2) {
+      const int lower = __shfl_up_sync(0xffffffffu, through, delta);
+      if (lane >= delta) through += lower;
+    }
+    __syncthreads();
+    if (lane == kWarpSize - 1) warp_items[warp] = through;
+    __syncthreads();
+    for (int w = 0; w < warp; ++w) through += warp_items[w];
+    const int first_item = items_before + through - num_splits;
+    if (seq < p.num_seqs && first_item <= item && item < first_item + num_splits) {
+      found = {seq, item - first_item, num_splits};
+      if (item == first_item && blockIdx.y == 0) {
+        params.first_item[seq] = first_item;
+        params.first_item[p.num_seqs + seq] = num_splits;
+      }
+    }
+    for (int w = 0; w < kDecodeWarps; ++w) items_before += warp_items[w];
+  }
+  __syncthreads();
+  return found;
+}
+
 template <int kHeadDim>
 __device__ inline void attention_decode(const AttentionDecodeKernelParams& params) {
   constexpr int kChunks = kHeadDim / 32, kSets = kHeadDim / 64;  // of k of a product pair; of 64 columns of V
@@ -38,19 +101,23 @@ __device__ inline void attention_decode(const AttentionDecodeKernelParams& param
   let_dependents_launch();
   wait_for_inputs();
   const AttentionPagedKernelParams& p = params.attention;
-  const int seq = blockIdx.x, split = blockIdx.z;
+  const Item item = find_item(params, static_cast<int>(blockIdx.x));
+  const int seq = item.seq;
+  if (seq < 0) return;
   const int num_head_tiles = (p.heads_per_kv_head + kHeads - 1) / kHeads;
   const int kv_head = blockIdx.y / num_head_tiles, first_in_group = blockIdx.y % num_head_tiles * kHeads;
   const int num_heads_here = min(kHeads, p.heads_per_kv_head - first_in_group);
   const int first_head = kv_head * p.heads_per_kv_head + first_in_group;
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize, group = lane / 4, pair = lane % 4;
 
-  const int position = p.seq_lens[seq] - 1;
   const int64_t token = p.cu_seqlens_q[seq];
-  const bool exists = p.cu_seqlens_q[seq + 1] > token;
-  const int window_begin = p.window > 0 ? max(0, position - p.window + 1) : 0;
-  const int begin = max(window_begin, split * params.split_keys);
-  const int end = exists ? min(position + 1, (split + 1) * params.split_keys) : 0;  // half-open
+  const KeyRange keys = seen_keys(p, seq);
+  const bool exists = keys.end > 0;
+  constexpr int kSplitUnit = kDecodeWarps * kTile;
+  const int split_units = (keys.end - keys.begin + kSplitUnit * item.num_splits - 1) / (kSplitUnit * item.num_splits);
+  const int window_begin = p.window > 0 ? max(0, keys.end - p.window) : 0;
+  const int split_begin = keys.begin + item.split * split_units * kSplitUnit;
+  const int begin = max(window_begin, split_begin), end = min(keys.end, split_begin + split_units * kSplitUnit);
   const int32_t* blocks = p.block_table + p.seq_rows[seq] * p.block_table_stride;
 
   // Row `group` of operand A is query head `group`; rows 8 to 15 are zeros.
@@ -165,7 +232,7 @@ __device__ inline void attention_decode(const AttentionDecodeKernelParams& param
       total_sum = __fmaf_rn(warp_sum[w][h], weight, total_sum);
       total = __fmaf_rn(warp_acc[w][h][d], weight, total);
     }
-    if (params.num_splits == 1) {
+    if (item.num_splits == 1) {
       if (!exists) continue;
       Bf16* out = static_cast<Bf16*>(p.out) + token * p.out_token_stride +
                   static_cast<int64_t>(first_head + h) * p.out_head_stride;
@@ -173,8 +240,7 @@ __device__ inline void attention_decode(const AttentionDecodeKernelParams& param
       continue;
     }
     float* partial =
-        params.partial +
-        ((static_cast<int64_t>(seq) * params.num_heads + first_head + h) * params.num_splits + split) * (kHeadDim + 2);
+        params.partial + (static_cast<int64_t>(blockIdx.x) * params.num_heads + first_head + h) * (kHeadDim + 2);
     partial[d] = total;
     if (d == 0) {
       partial[kHeadDim] = total_max;
@@ -183,30 +249,53 @@ __device__ inline void attention_decode(const AttentionDecodeKernelParams& param
   }
 }
 
-// grid.x sequences, grid.y heads; a thread an element.
-extern "C" __global__ void __launch_bounds__(128)
+// grid.x sequences, grid.y runs of kCombineWarps heads, a warp each; a lane has two neighbours in 64 columns.
+extern "C" __global__ void __launch_bounds__(kCombineWarps* kWarpSize)
     attention_decode_combine(const __grid_constant__ AttentionDecodeKernelParams params) {
   let_dependents_launch();
   wait_for_inputs();
   const AttentionPagedKernelParams& p = params.attention;
-  const int seq = blockIdx.x, head = blockIdx.y, head_dim = p.kv.head_dim;
-  const int64_t token = p.cu_seqlens_q[seq];
-  if (p.cu_seqlens_q[seq + 1] <= token) return;
-  const float* partial =
-      params.partial + (static_cast<int64_t>(seq) * params.num_heads + head) * params.num_splits * (head_dim + 2);
+  const int seq = blockIdx.x, lane = threadIdx.x % kWarpSize, head_dim = p.kv.head_dim;
+  const int head = blockIdx.y * kCombineWarps + threadIdx.x / kWarpSize;
+  const int num_splits = params.first_item[p.num_seqs + seq];
+  if (num_splits == 1 || head >= params.num_heads) return;  // one split is in `out` already
+  const int64_t row = head_dim + 2, item_floats = params.num_heads * row;
+  const float* partial = params.partial + params.first_item[seq] * item_floats + head * row;
   float total_max = -kInfinity;
-  for (int s = 0; s < params.num_splits; ++s) total_max = fmaxf(total_max, partial[s * (head_dim + 2) + head_dim]);
-  for (int d = threadIdx.x; d < head_dim; d += blockDim.x) {
-    float total_sum = 0.0f, total = 0.0f;
-    for (int s = 0; s < params.num_splits; ++s) {
-      const float* part = partial + s * (head_dim + 2);
-      if (part[head_dim] == -kInfinity) continue;  // a split without keys
-      const float weight = exp2f(part[head_dim] - total_max);
+  for (int s = lane; s < num_splits; s += kWarpSize) {
+    total_max = fmaxf(total_max, partial[s * item_floats + head_dim]);
+  }
+  total_max = warp_reduce(total_max, Max());
+  float total_sum = 0.0f;
+  float2 totals[2] = {};
+  for (int first = 0; first < num_splits; first += kWarpSize) {
+    float weight = 0.0f;
+    if (first + lane < num_splits) {
+      const float* part = partial + (first + lane) * item_floats;
+      weight = exp2f(part[head_dim] - total_max);  // 0 of a split without keys
       total_sum = __fmaf_rn(part[head_dim + 1], weight, total_sum);
-      total = __fmaf_rn(part[d], weight, total);
     }
-    Bf16* out = static_cast<Bf16*>(p.out) + token * p.out_token_stride + head * p.out_head_stride;
-    out[d] = from_float<Bf16>(total / total_sum);
+    const int count = min(kWarpSize, num_splits - first);
+#pragma unroll 8
+    for (int i = 0; i < count; ++i) {
+      const float split_weight = __shfl_sync(0xffffffffu, weight, i);
+      const float* part = partial + (first + i) * item_floats + 2 * lane;
+#pragma unroll
+      for (int set = 0; set < 2; ++set) {
+        if (64 * set >= head_dim) break;
+        const float2 values = *reinterpret_cast<const float2*>(part + 64 * set);
+        totals[set].x = __fmaf_rn(values.x, split_weight, totals[set].x);
+        totals[set].y = __fmaf_rn(values.y, split_weight, totals[set].y);
+      }
+    }
+  }
+  total_sum = warp_reduce(total_sum, Sum());
+  Bf16* out = static_cast<Bf16*>(p.out) + p.cu_seqlens_q[seq] * p.out_token_stride + head * p.out_head_stride;
+#pragma unroll
+  for (int set = 0; set < 2; ++set) {
+    if (64 * set >= head_dim) break;
+    *reinterpret_cast<uint32_t*>(out + 64 * set + 2 * lane) =
+        pack_bf16(totals[set].x / total_sum, totals[set].y / total_sum);
   }
 }
 

@@ -50,33 +50,30 @@ void attention_prefill(Stream& stream, KernelId kernel, const AttentionPagedPara
          params, {{"num_seqs", p.seq_rows.dim(0)}, {"num_heads", p.q.dim(1)}, {"max_query_len", p.max_query_len}});
 }
 
-// Keys are cut so that the grid fills the device about twice; more, shorter splits cost more to merge than they
-// balance.
+// Keys are cut so that the CTAs fill the device about twice; more, shorter splits cost more to merge than they balance.
 void attention_decode(Stream& stream, const AttentionPagedParams& p, const AttentionPagedKernelParams& attention) {
   const KvLayerDesc& desc = p.kv.desc;
   CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
   const int64_t num_seqs = p.seq_rows.dim(0), num_heads = p.q.dim(1);
   const int64_t num_head_tiles = desc.num_kv_heads * ceil_div(attention.heads_per_kv_head, kDecodeHeadTile);
-  const int64_t wanted_splits = std::max<int64_t>(1, 2 * device.num_sms() / (num_seqs * num_head_tiles));
-  const int64_t max_seq_len = std::max(1, p.max_seq_len);
-  const int64_t split_keys = ceil_div(ceil_div(max_seq_len, wanted_splits), kDecodeSplitUnit) * kDecodeSplitUnit;
-  const int64_t num_splits = ceil_div(max_seq_len, split_keys);
-  AttentionDecodeKernelParams params{.attention = attention,
-                                     .partial = nullptr,
-                                     .num_heads = static_cast<int32_t>(num_heads),
-                                     .split_keys = static_cast<int32_t>(split_keys),
-                                     .num_splits = static_cast<int32_t>(num_splits)};
-  if (num_splits > 1) {
-    const int64_t floats = num_seqs * num_heads * num_splits * (desc.head_dim + 2);
-    params.partial = static_cast<float*>(device.workspace(static_cast<size_t>(floats) * sizeof(float)));
-  }
+  const int64_t longest_splits = ceil_div(std::max(1, p.max_seq_len), kDecodeSplitUnit);
+  const int64_t max_splits = std::clamp<int64_t>(2 * device.num_sms() / num_head_tiles, 1, num_seqs * longest_splits);
+  const bool may_split = longest_splits > 1 && max_splits > 1;
+  const int64_t num_items = may_split ? num_seqs + max_splits : num_seqs;
+  const int64_t partial_bytes = may_split ? num_items * num_heads * (desc.head_dim + 2) * int64_t{sizeof(float)} : 0;
+  char* scratch = static_cast<char*>(device.workspace(static_cast<size_t>(partial_bytes + 2 * num_seqs * 4)));
+  const AttentionDecodeKernelParams params{.attention = attention,
+                                           .partial = reinterpret_cast<float*>(scratch),
+                                           .first_item = reinterpret_cast<int32_t*>(scratch + partial_bytes),
+                                           .num_heads = static_cast<int32_t>(num_heads),
+                                           .max_splits = static_cast<int32_t>(may_split ? max_splits : 1)};
   const std::initializer_list<NamedSize> sizes = {
-      {"num_seqs", num_seqs}, {"num_heads", num_heads}, {"max_seq_len", max_seq_len}, {"num_splits", num_splits}};
+      {"num_seqs", num_seqs}, {"num_heads", num_heads}, {"max_seq_len", p.max_seq_len}, {"num_items", num_items}};
   launch(stream, desc.head_dim == 64 ? kernel_id("attention_decode_d64") : kernel_id("attention_decode_d128"),
-         {.x = num_seqs, .y = num_head_tiles, .z = num_splits, .num_threads = 32 * kDecodeWarps}, params, sizes);
-  if (num_splits == 1) return;
-  launch(stream, kernel_id("attention_decode_combine"), {.x = num_seqs, .y = num_heads, .num_threads = 128}, params,
-         sizes);
+         {.x = num_items, .y = num_head_tiles, .num_threads = 32 * kDecodeWarps}, params, sizes);
+  if (!may_split) return;
+  launch(stream, kernel_id("attention_decode_combine"),
+         {.x = num_seqs, .y = ceil_div(num_heads, kCombineWarps), .num_threads = 32 * kCombineWarps}, params, sizes);
 }
 
 }  // namespace

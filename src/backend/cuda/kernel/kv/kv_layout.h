@@ -7,11 +7,7 @@
 
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define SPATE_HOST_DEVICE __host__ __device__
-#else
-#define SPATE_HOST_DEVICE
-#endif
+#include "backend/cuda/kernel/primitive/host_device.h"
 
 namespace spate::cuda {
 

@@ -3,9 +3,10 @@
 //
 // The rule of this back-end, which cuda_compile_test checks in the PTX of every kernel:
 //   1. A kernel calls let_dependents_launch() first: its successor's CTAs fill the SMs as its own leave them.
-//   2. Every thread calls wait_for_inputs() before it reads or writes global memory that another kernel touches, on every
-//      path, also on one that returns early. A grid in which no CTA waits ends before its predecessor does, and then its
-//      successor would not wait for that predecessor.
+//   2. Every thread calls wait_for_inputs() before it reads or writes global memory that another kernel touches, on
+//   every
+//      path, also on one that returns early. A grid in which no CTA waits ends before its predecessor does, and then
+//      its successor would not wait for that predecessor.
 //   3. Before the wait a thread may read what no kernel writes: packed weights.
 #pragma once
 

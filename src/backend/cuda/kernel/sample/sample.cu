@@ -1,14 +1,20 @@
 // WHAT       One token a logits row: bias, masked stop ids, penalties, temperature, min_p, top_k, top_p, then the
 //            largest logit + gumbel (temperature 0: the largest logit). backend/ops.h SampleParams has the exact order.
-// SHAPES     logits [num_logits, vocab_size] f32, unchanged; adjusted [num_logits, vocab_size] f32 scratch, touched
-//            only by rows that have a bias, a mask or a penalty; the running state as in RowState.
+// SHAPES     logits [num_logits, vocab_size] f32, unchanged; the running state as in RowState.
 // LAYOUT     Row-major.
 // NUMERICS   Adjusted logits in fp32 without contraction, in the order of ops.h, so greedy ties are those of every
 //            back-end. Probabilities relative to the largest in fp64; their sums as integers of 2^-40, which add in any
-//            order to the same bits. Gumbel noise and the last comparison in fp64.
-// WORK       A CTA a row. A cut (the last token that is kept) is found by radix selection over 56-bit keys (logit, id),
-//            8 bits a pass: 7 passes over the row for top_k and 7 for top_p.
-// ROOFLINE   Memory: greedy reads 4 * vocab_size bytes a row once, 0.6 MB at 152,064. Not tuned: one SM a row.
+//            order to the same bits. Gumbel noise and the last comparison in fp64: candidates are found with fp32
+//            noise, which is off by less than 3e-6, and those within 2e-4 of the best are compared exactly.
+// WORK       A cluster of 8 CTAs a row; each reads its slice once and keeps it, adjusted and divided by the
+// temperature,
+//            in shared memory: 64 KB up to 131,072 tokens, 80 KB up to 163,840, 176 KB up to 360,448, else in the
+//            workspace. Greedy rows are one pass. A cut (the last token that is kept) is found by radix selection over
+//            56-bit keys (logit, id), 8 bits a pass over the slice, until one token is left: some 5 passes for top_k
+//            and 5 for top_p. Below sm_90: one CTA a row, values in the workspace.
+// ROOFLINE   Memory: 4 * vocab_size bytes a row once. Expected for 1 / 32 / 128 rows of 128,256 on an H200, not
+// measured:
+//            greedy 5 / 8 / 20 us (the bytes: 0.1 / 3.5 / 14), temperature 15 / 25 / 70, top_k and top_p 35 / 60 / 180.
 // LIMITS     vocab_size < 2^24.
 // TESTS      spate-conformance --backend cuda --filter sample
 #include "backend/cuda/kernel/sample/sample.h"
@@ -16,6 +22,7 @@
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/philox.h"
 #include "backend/cuda/kernel/primitive/reduce.h"
+#include "backend/cuda/kernel/sample/row_team.h"
 #include "backend/cuda/kernel/sample/sort_key.h"
 
 namespace spate::cuda {
@@ -24,6 +31,22 @@ constexpr int kRadixBits = 8;
 constexpr int kRadixBins = 1 << kRadixBits;
 constexpr uint32_t kSeenBit = 0x80000000u;      // beside the count of a token in the output
 constexpr double kProbUnits = 1099511627776.0;  // 2^40
+
+// What a pass of select_cut finds in a CTA's slice.
+struct RadixPass {
+  unsigned long long bins[kRadixBins];
+  unsigned long long max_key;  // of the tokens that match the digits found so far
+  unsigned int num_matches;
+};
+
+struct SampleMemory {
+  TeamMemory team;
+  RadixPass passes[2];
+  uint64_t sums_of_warps[kRadixBins / kWarpSize];
+  uint64_t above;
+  int digit;
+  uint32_t bias_history[kMaxLogitBias];
+};
 
 struct Row {
   const float* logits;
@@ -49,148 +72,233 @@ __device__ inline float penalized(const RowSampling& s, float logit, uint32_t hi
   return logit;
 }
 
-// Writes the row's logits after bias, mask and penalties to `adjusted`. The same memory holds the history of each token
-// first: how often it stands in the output, and whether it stands anywhere.
-__device__ inline void adjust_logits(const Row& row, float* adjusted) {
-  __shared__ uint32_t bias_history[kMaxLogitBias];
+// The slice's values become the row's logits after bias, mask and penalties. The same memory holds the history of each
+// token first: how often it stands in the output, and whether it stands anywhere. Returns whether this thread saw a NaN
+// or +inf among the logits.
+__device__ inline bool adjust_logits(const Row& row, const Slice& slice, uint32_t* bias_history) {
   const RowSampling& s = row.sampling;
-  uint32_t* history = reinterpret_cast<uint32_t*>(adjusted);
-  for (int id = threadIdx.x; id < row.vocab_size; id += blockDim.x) history[id] = 0;
+  uint32_t* history = reinterpret_cast<uint32_t*>(slice.values);
+  const auto is_here = [&](int id) { return id >= slice.begin && id < slice.begin + slice.count; };
+  const auto is_allowed = [&](int id) { return row.mask == nullptr || (row.mask[id / 32] >> (id % 32) & 1) != 0; };
+  for (int i = threadIdx.x; i < slice.count; i += kSampleThreads) history[i] = 0;
   __syncthreads();
-  for (int i = threadIdx.x; i < row.num_tokens; i += blockDim.x) {
+  for (int i = threadIdx.x; i < row.num_tokens; i += kSampleThreads) {
     const int id = row.token_ids[i];
-    if (id < 0 || id >= row.vocab_size) continue;
-    atomicOr(&history[id], kSeenBit);
-    if (i >= s.prompt_len) atomicAdd(&history[id], 1u);
+    if (!is_here(id)) continue;
+    atomicOr(&history[id - slice.begin], kSeenBit);
+    if (i >= s.prompt_len) atomicAdd(&history[id - slice.begin], 1u);
   }
   __syncthreads();
   // The biased tokens are few: keep their history, treat all tokens as unbiased, then write the biased ones again.
-  for (int i = threadIdx.x; i < s.num_bias; i += blockDim.x) {
+  for (int i = threadIdx.x; i < s.num_bias; i += kSampleThreads) {
     const int id = row.bias_ids[i];
-    bias_history[i] = id >= 0 && id < row.vocab_size ? history[id] : 0;
+    bias_history[i] = is_here(id) ? history[id - slice.begin] : 0;
   }
   __syncthreads();
-  for (int id = threadIdx.x; id < row.vocab_size; id += blockDim.x) {
-    adjusted[id] = penalized(s, row.logits[id], history[id]);
-  }
+  bool is_spoiled = false;
+  for_logits(slice, [&](int i, float logit) {
+    is_spoiled |= !(logit < kInfinity);
+    slice.values[i] = is_allowed(slice.begin + i) ? penalized(s, logit, history[i]) : -kInfinity;
+  });
   __syncthreads();
-  for (int i = threadIdx.x; i < s.num_bias; i += blockDim.x) {
+  for (int i = threadIdx.x; i < s.num_bias; i += kSampleThreads) {
     const int id = row.bias_ids[i];
-    bool is_first = id >= 0 && id < row.vocab_size;
+    bool is_first = is_here(id);
     for (int j = 0; j < i && is_first; ++j) is_first = row.bias_ids[j] != id;
     if (!is_first) continue;
     float logit = row.logits[id];
     for (int j = i; j < s.num_bias; ++j) {
       if (row.bias_ids[j] == id) logit += row.bias_values[j];
     }
-    adjusted[id] = penalized(s, logit, bias_history[i]);
+    slice.values[id - slice.begin] = is_allowed(id) ? penalized(s, logit, bias_history[i]) : -kInfinity;
   }
   __syncthreads();
-  if (row.mask != nullptr) {
-    for (int id = threadIdx.x; id < row.vocab_size; id += blockDim.x) {
-      if ((row.mask[id / 32] >> (id % 32) & 1) == 0) adjusted[id] = -kInfinity;
-    }
-  }
   if (row.num_tokens < s.min_tokens_until) {
-    for (int i = threadIdx.x; i < s.num_stop_ids; i += blockDim.x) {
+    for (int i = threadIdx.x; i < s.num_stop_ids; i += kSampleThreads) {
       const int id = row.stop_ids[i];
-      if (id >= 0 && id < row.vocab_size) adjusted[id] = -kInfinity;
+      if (is_here(id)) slice.values[id - slice.begin] = -kInfinity;
     }
   }
   __syncthreads();
+  return is_spoiled;
 }
 
 __device__ inline bool needs_adjusting(const Row& row) {
   const RowSampling& s = row.sampling;
-  return s.num_bias > 0 || row.mask != nullptr || (s.num_stop_ids > 0 && row.num_tokens < s.min_tokens_until) || s.repetition_penalty != 1.0f ||
-         s.frequency_penalty != 0.0f || s.presence_penalty != 0.0f;
+  return s.num_bias > 0 || row.mask != nullptr || (s.num_stop_ids > 0 && row.num_tokens < s.min_tokens_until) ||
+         s.repetition_penalty != 1.0f || s.frequency_penalty != 0.0f || s.presence_penalty != 0.0f;
 }
 
-__device__ inline int32_t argmax(const float* logits, int vocab_size) {
-  uint64_t best = 0;
-  for (int id = threadIdx.x; id < vocab_size; id += blockDim.x) best = Max()(best, token_key(logits[id], id));
-  return token_of_key(block_reduce(best, Max()));
+// Adds the weights of a warp's tokens to their bins. All lanes call it. Where many lanes share few bins (is_crowded),
+// the first four bins are summed in the warp: 64-bit atomics on one address would run one after the other.
+__device__ inline void add_to_bins(unsigned long long* bins, bool is_in, int digit, uint64_t weight, bool is_crowded) {
+  constexpr int kSummedBins = 4, kFewLanes = 4;
+  const int lane = threadIdx.x % kWarpSize;
+  uint32_t left = __ballot_sync(0xffffffffu, is_in);
+  for (int round = 0; is_crowded && round < kSummedBins && __popc(left) > kFewLanes; ++round) {
+    const int leader = __ffs(static_cast<int>(left)) - 1;
+    const int bin = __shfl_sync(0xffffffffu, digit, leader);
+    const bool is_mine = is_in && digit == bin;
+    const uint64_t sum = warp_reduce(is_mine ? weight : uint64_t{0}, Sum());
+    if (lane == leader) atomicAdd(&bins[bin], static_cast<unsigned long long>(sum));
+    left &= ~__ballot_sync(0xffffffffu, is_mine);
+    is_in = is_in && !is_mine;
+  }
+  if (is_in) atomicAdd(&bins[digit], static_cast<unsigned long long>(weight));
 }
 
-// The key at which the sum of weight(id, key) over tokens in descending order reaches `target`, of those with key >=
-// lowest. Their sum is at least target, and target > 0.
-template <typename Weight>
-__device__ inline uint64_t select_cut(const Row& row, uint64_t lowest, uint64_t target, Weight weight) {
-  __shared__ unsigned long long bins[kRadixBins];
-  __shared__ uint64_t shared_prefix, shared_target;
-  uint64_t prefix = 0;  // the digits found so far, at the top of the key
-  for (int shift = kTokenKeyBits - kRadixBits; shift >= 0; shift -= kRadixBits) {
-    for (int i = threadIdx.x; i < kRadixBins; i += blockDim.x) bins[i] = 0;
-    __syncthreads();
-    for (int id = threadIdx.x; id < row.vocab_size; id += blockDim.x) {
-      const float logit = row.logits[id] / row.sampling.temperature;
-      const uint64_t key = token_key(logit, id);
-      if (key < lowest || key >> (shift + kRadixBits) != prefix >> (shift + kRadixBits)) continue;
-      atomicAdd(&bins[key >> shift & (kRadixBins - 1)], static_cast<unsigned long long>(weight(logit)));
+// The key at which the sum of weight(value) over tokens in descending order reaches target_of(sum of all), of those
+// with key >= lowest. The target is above 0 and at most the sum.
+template <int kCtas, typename Target, typename Weight>
+__device__ inline uint64_t select_cut(RowTeam<kCtas>& team, SampleMemory& memory, const Slice& slice, uint64_t lowest,
+                                      Target target_of, Weight weight) {
+  constexpr int kFirstShift = kTokenKeyBits - kRadixBits, kScanWarps = kRadixBins / kWarpSize;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize, warp = thread / kWarpSize;
+  uint64_t prefix = 0, target = 0;  // the digits found so far, at the top of the key
+  for (int shift = kFirstShift; shift >= 0; shift -= kRadixBits) {
+    RadixPass& pass = memory.passes[team.next_copy()];
+    if (thread < kRadixBins) pass.bins[thread] = 0;
+    if (thread == 0) {
+      pass.max_key = 0;
+      pass.num_matches = 0;
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-      int digit = kRadixBins - 1;
-      uint64_t above = 0;
-      for (; digit > 0 && above + bins[digit] < target; --digit) above += bins[digit];
-      shared_target = target - above;
-      shared_prefix = prefix | static_cast<uint64_t>(digit) << shift;
+    uint64_t max_key = 0;
+    int num_matches = 0;
+    for (int first = thread - lane; first < slice.count; first += kSampleThreads) {  // whole warps
+      const int i = first + lane;
+      const float value = i < slice.count ? slice.values[i] : 0.0f;
+      const uint64_t key = token_key(value, slice.begin + i);
+      const bool is_in = i < slice.count && key >= lowest && (key ^ prefix) >> (shift + kRadixBits) == 0;
+      const int digit = static_cast<int>(key >> shift & (kRadixBins - 1));
+      if (is_in) {
+        ++num_matches;
+        max_key = Max()(max_key, key);
+      }
+      add_to_bins(pass.bins, is_in, digit, is_in ? weight(value) : uint64_t{0}, shift == kFirstShift);
+    }
+    max_key = warp_reduce(max_key, Max());
+    num_matches = warp_reduce(num_matches, Sum());
+    if (lane == 0 && num_matches > 0) {
+      atomicMax(&pass.max_key, static_cast<unsigned long long>(max_key));
+      atomicAdd(&pass.num_matches, static_cast<unsigned int>(num_matches));
+    }
+    team.barrier();
+
+    // Thread t has the bin of digit 255 - t: a scan over threads goes from the largest key down.
+    uint64_t in_bin = 0, last_key = 0;
+    unsigned int matches = 0;
+#pragma unroll 2
+    for (int cta = 0; cta < kCtas; ++cta) {
+      const RadixPass* of_cta = team.of(&pass, cta);
+      if (thread < kRadixBins) in_bin += of_cta->bins[kRadixBins - 1 - thread];
+      matches += of_cta->num_matches;
+      last_key = Max()(last_key, static_cast<uint64_t>(of_cta->max_key));
+    }
+    if (matches == 1) return last_key;
+    uint64_t sum_so_far = in_bin;  // of this bin and those of larger keys
+    for (int distance = 1; distance < kWarpSize; distance *= 2) {
+      const uint64_t earlier = __shfl_up_sync(0xffffffffu, sum_so_far, distance);
+      if (lane >= distance) sum_so_far += earlier;
+    }
+    if (lane == kWarpSize - 1 && warp < kScanWarps) memory.sums_of_warps[warp] = sum_so_far;
+    __syncthreads();
+    uint64_t sum_of_all = 0;
+    for (int w = 0; w < kScanWarps; ++w) {
+      if (w < warp) sum_so_far += memory.sums_of_warps[w];
+      sum_of_all += memory.sums_of_warps[w];
+    }
+    if (shift == kFirstShift) target = target_of(sum_of_all);
+    const bool is_last = thread == kRadixBins - 1;
+    if (thread < kRadixBins && sum_so_far - in_bin < target && (sum_so_far >= target || is_last)) {
+      memory.digit = kRadixBins - 1 - thread;
+      memory.above = sum_so_far - in_bin;
     }
     __syncthreads();
-    prefix = shared_prefix;
-    target = shared_target;
+    prefix |= static_cast<uint64_t>(memory.digit) << shift;
+    target -= memory.above;
   }
   return prefix;
 }
 
-template <typename Value>
-__device__ inline uint64_t sum_kept(const Row& row, uint64_t lowest, Value value) {
-  uint64_t sum = 0;
-  for (int id = threadIdx.x; id < row.vocab_size; id += blockDim.x) {
-    const float logit = row.logits[id] / row.sampling.temperature;
-    if (token_key(logit, id) >= lowest) sum += value(logit);
-  }
-  return block_reduce(sum, Sum());
-}
-
-// The key of the last token that min_p, top_k and top_p leave. first_id has the largest logit.
-__device__ inline uint64_t find_cut(const Row& row, int32_t first_id) {
+// The key of the last token that min_p, top_k and top_p leave. `first` is the key of the largest value.
+template <int kCtas>
+__device__ inline uint64_t find_cut(RowTeam<kCtas>& team, SampleMemory& memory, const Row& row, const Slice& slice,
+                                    uint64_t first) {
   const RowSampling& s = row.sampling;
-  const float max_logit_float = row.logits[first_id] / s.temperature;
-  const uint64_t best = token_key(max_logit_float, first_id);
-  const double max_logit = max_logit_float;
-  const auto prob = [&](float logit) { return exp(logit - max_logit); };
+  const double max_value = logit_of_key(first);
+  const auto prob = [&](float value) { return exp(value - max_value); };
 
   uint64_t cut = 0;
   if (s.min_p > 0.0f) {
-    cut = best;
-    for (int id = threadIdx.x; id < row.vocab_size; id += blockDim.x) {
-      const float logit = row.logits[id] / s.temperature;
-      if (prob(logit) >= s.min_p) cut = min(cut, token_key(logit, id));
-    }
-    cut = ~block_reduce(~cut, Max());
+    cut = first;
+    for_values(slice, [&](int id, float value) {
+      if (prob(value) >= s.min_p) cut = min(cut, token_key(value, id));
+    });
+    cut = ~team.reduce(~cut, Max());
   }
-  const auto one = [](float) { return uint64_t{1}; };
-  if (s.sampling_top_k > 0 && s.sampling_top_k < row.vocab_size &&
-      sum_kept(row, cut, one) > static_cast<uint64_t>(s.sampling_top_k)) {
-    cut = select_cut(row, cut, s.sampling_top_k, one);
+  if (s.sampling_top_k > 0 && s.sampling_top_k < row.vocab_size) {
+    int num_kept = row.vocab_size;
+    if (cut > 0) {
+      num_kept = 0;
+      for_values(slice, [&](int id, float value) { num_kept += token_key(value, id) >= cut; });
+      num_kept = team.reduce(num_kept, Sum());
+    }
+    if (num_kept > s.sampling_top_k) {
+      const auto top_k = [&](uint64_t) { return static_cast<uint64_t>(s.sampling_top_k); };
+      cut = select_cut(team, memory, slice, cut, top_k, [](float) { return uint64_t{1}; });
+    }
   }
   if (s.top_p < 1.0f) {
-    const auto units = [&](float logit) { return static_cast<uint64_t>(prob(logit) * kProbUnits); };
-    const double reach = ceil(s.top_p * static_cast<double>(sum_kept(row, cut, units)));
-    cut = select_cut(row, cut, reach < 1.0 ? uint64_t{1} : static_cast<uint64_t>(reach), units);
+    const auto reach_of = [&](uint64_t sum) {
+      const double reach = ceil(s.top_p * static_cast<double>(sum));
+      return reach < 1.0 ? uint64_t{1} : static_cast<uint64_t>(reach);
+    };
+    cut = select_cut(team, memory, slice, cut, reach_of,
+                     [&](float value) { return static_cast<uint64_t>(prob(value) * kProbUnits); });
   }
   return cut;
 }
 
-__device__ inline double gumbel(const RowSampling& s, int num_tokens, int32_t id) {
-  const PhiloxBlock block = philox4x32(s.seed, num_tokens, id / 4);
-  const int word_idx = id % 4;
-  const uint32_t word = word_idx == 0   ? block.words[0]
-                        : word_idx == 1 ? block.words[1]
-                        : word_idx == 2 ? block.words[2]
-                                        : block.words[3];
-  return -log(-log(static_cast<double>(uniform_open(word))));
+__device__ inline double gumbel(uint32_t word) { return -log(-log(static_cast<double>(uniform_open(word)))); }
+// Within 3e-6 of it.
+__device__ inline double rough_gumbel(uint32_t word) { return -logf(-logf(uniform_open(word))); }
+
+// Calls visit(id, value, noise) for each token of this thread with key >= cut; four neighbours share a block of noise.
+template <typename Visit>
+__device__ inline void for_kept(const Row& row, const Slice& slice, uint64_t cut, Visit visit) {
+  for (int quad = 4 * static_cast<int>(threadIdx.x); quad < slice.count; quad += 4 * kSampleThreads) {
+    bool is_kept[4];
+    bool has_kept = false;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      is_kept[j] = quad + j < slice.count && token_key(slice.values[quad + j], slice.begin + quad + j) >= cut;
+      has_kept |= is_kept[j];
+    }
+    if (!has_kept) continue;
+    const PhiloxBlock noise = philox4x32(row.sampling.seed, row.num_tokens, (slice.begin + quad) / 4);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (is_kept[j]) visit(slice.begin + quad + j, slice.values[quad + j], noise.words[j]);
+    }
+  }
+}
+
+// The kept token with the largest value + gumbel.
+template <int kCtas>
+__device__ inline int32_t draw(RowTeam<kCtas>& team, const Row& row, const Slice& slice, uint64_t cut) {
+  double rough_best = -kInfinity;
+  for_kept(row, slice, cut,
+           [&](int, float value, uint32_t noise) { rough_best = Max()(value + rough_gumbel(noise), rough_best); });
+  const double rough_max = team.reduce(rough_best, Max());
+  const double threshold = rough_max - (2e-4 + 1e-14 * fabs(rough_max));
+  Ranked<double> best{-kInfinity, row.vocab_size};
+  if (rough_best >= threshold) {
+    for_kept(row, slice, cut, [&](int id, float value, uint32_t noise) {
+      if (value + rough_gumbel(noise) >= threshold) best = First()(best, Ranked<double>{value + gumbel(noise), id});
+    });
+  }
+  return team.reduce(best, First()).id;
 }
 
 __device__ inline const uint32_t* mask_of(const SampleKernelParams& p, int64_t logits_row) {
@@ -201,49 +309,87 @@ __device__ inline const uint32_t* mask_of(const SampleKernelParams& p, int64_t l
   return masks + static_cast<int64_t>(mask_idx) * plan.mask_words;
 }
 
-extern "C" __global__ void __launch_bounds__(kSampleThreads) sample(const __grid_constant__ SampleKernelParams p) {
+// The same in all threads of all CTAs of the row.
+template <int kCtas>
+__device__ inline int32_t choose(RowTeam<kCtas>& team, SampleMemory& memory, const Row& row, const Slice& slice) {
+  const float temperature = row.sampling.temperature;
+  const bool is_greedy = temperature == 0.0f;
+  bool is_spoiled = false;
+  uint64_t best = 0;
+  if (needs_adjusting(row)) {
+    is_spoiled = adjust_logits(row, slice, memory.bias_history);
+    for_values(slice, [&](int id, float value) { best = Max()(best, token_key(value, id)); });
+  } else {
+    float best_logit = -kInfinity;
+    int best_id = -1;
+    for_logits(slice, [&](int i, float logit) {
+      is_spoiled |= !(logit < kInfinity);
+      if (logit > best_logit) {
+        best_logit = logit;
+        best_id = slice.begin + i;
+      }
+      if (!is_greedy) slice.values[i] = logit / temperature;
+    });
+    if (best_id >= 0) best = token_key(best_logit, best_id);
+  }
+  best = team.reduce(is_spoiled ? kSpoiledKey : best, Max());
+  if (best == kSpoiledKey || best == 0 || logit_of_key(best) == -kInfinity) return kNoToken;
+  if (is_greedy) return token_of_key(best);
+  if (needs_adjusting(row)) {
+    for (int i = threadIdx.x; i < slice.count; i += kSampleThreads) slice.values[i] /= temperature;
+    __syncthreads();
+  }
+  const uint64_t first = token_key(logit_of_key(best) / temperature, token_of_key(best));
+  return draw(team, row, slice, find_cut(team, memory, row, slice, first));
+}
+
+// shared_slice: null where the values lie in the workspace.
+template <int kCtas>
+__device__ inline void sample_row(const SampleKernelParams& p, float* shared_slice) {
+  __shared__ SampleMemory memory;
   let_dependents_launch();
   wait_for_inputs();
-  const int64_t logits_row = blockIdx.x;
+  const int64_t logits_row = blockIdx.x / kCtas;
   const int64_t state_row = p.sample_state_rows[logits_row];
+  const bool is_writer = blockIdx.x % kCtas == 0 && threadIdx.x == 0;
   if (state_row < 0) {  // a dummy
-    if (threadIdx.x == 0) p.next_token_ids[logits_row] = 0;
+    if (is_writer) p.next_token_ids[logits_row] = 0;
     return;
   }
-  Row row{.logits = p.logits + logits_row * p.logits_stride,
-          .sampling = *reinterpret_cast<const RowSampling*>(p.sampling + state_row * p.sampling_stride),
-          .num_tokens = p.num_tokens[state_row] + (p.sample_offsets != nullptr ? p.sample_offsets[logits_row] : 0),
-          .mask = mask_of(p, logits_row),
-          .vocab_size = p.vocab_size,
-          .token_ids = p.token_ids + state_row * p.token_ids_stride,
-          .bias_ids = p.bias_ids + state_row * p.bias_ids_stride,
-          .bias_values = p.bias_values + state_row * p.bias_values_stride,
-          .stop_ids = p.stop_ids + state_row * p.stop_ids_stride};
-  if (has_nan_or_inf(row.logits, row.vocab_size)) {
-    if (threadIdx.x == 0) p.next_token_ids[logits_row] = kNoToken;
-    return;
-  }
-  if (needs_adjusting(row)) {
-    float* adjusted = p.adjusted + logits_row * p.vocab_size;
-    adjust_logits(row, adjusted);
-    row.logits = adjusted;
-  }
-  const int32_t first_id = argmax(row.logits, row.vocab_size);
-  const bool none_left = row.logits[first_id] == -kInfinity;
-  if (none_left || row.sampling.temperature == 0.0f) {
-    if (threadIdx.x == 0) p.next_token_ids[logits_row] = none_left ? kNoToken : first_id;
-    return;
-  }
-
-  const uint64_t cut = find_cut(row, first_id);
-  Ranked<double> best{-kInfinity, row.vocab_size};
-  for (int id = threadIdx.x; id < row.vocab_size; id += blockDim.x) {
-    const float logit = row.logits[id] / row.sampling.temperature;
-    if (token_key(logit, id) < cut) continue;
-    best = First()(best, Ranked<double>{logit + gumbel(row.sampling, row.num_tokens, id), id});
-  }
-  best = block_reduce(best, First());
-  if (threadIdx.x == 0) p.next_token_ids[logits_row] = best.id;
+  const Row row{
+      .logits = p.logits + logits_row * p.logits_stride,
+      .sampling = *reinterpret_cast<const RowSampling*>(p.sampling + state_row * p.sampling_stride),
+      .num_tokens = p.num_tokens[state_row] + (p.sample_offsets != nullptr ? p.sample_offsets[logits_row] : 0),
+      .mask = mask_of(p, logits_row),
+      .vocab_size = p.vocab_size,
+      .token_ids = p.token_ids + state_row * p.token_ids_stride,
+      .bias_ids = p.bias_ids + state_row * p.bias_ids_stride,
+      .bias_values = p.bias_values + state_row * p.bias_values_stride,
+      .stop_ids = p.stop_ids + state_row * p.stop_ids_stride};
+  Slice slice = slice_of<kCtas>(row.logits, p.vocab_size, shared_slice);
+  if (shared_slice == nullptr) slice.values = p.values + logits_row * p.values_stride + slice.begin;
+  RowTeam<kCtas> team(memory.team);
+  const int32_t token = choose(team, memory, row, slice);
+  if (is_writer) p.next_token_ids[logits_row] = token;
+  team.leave();
 }
+
+extern "C" __global__ void __launch_bounds__(kSampleThreads) sample(const __grid_constant__ SampleKernelParams p) {
+  sample_row<1>(p, nullptr);
+}
+extern "C" __global__ void __launch_bounds__(kSampleThreads, 1) SPATE_CLUSTER
+    sample_cluster(const __grid_constant__ SampleKernelParams p) {
+  sample_row<kSampleClusterCtas>(p, nullptr);
+}
+
+#define SPATE_SAMPLE_KERNEL(size)                                                         \
+  extern "C" __global__ void __launch_bounds__(kSampleThreads, 1)                         \
+      SPATE_CLUSTER sample_cluster_##size(const __grid_constant__ SampleKernelParams p) { \
+    extern __shared__ __align__(16) char slice[];                                         \
+    sample_row<kSampleClusterCtas>(p, reinterpret_cast<float*>(slice));                   \
+  }
+SPATE_SAMPLE_KERNEL(small)
+SPATE_SAMPLE_KERNEL(medium)
+SPATE_SAMPLE_KERNEL(large)
 
 }  // namespace spate::cuda

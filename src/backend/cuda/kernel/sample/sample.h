@@ -2,21 +2,32 @@
 
 #include <cstdint>
 
+#include "backend/cuda/kernel/primitive/host_device.h"
 #include "core/step_plan.h"
 
 namespace spate::cuda {
 
 constexpr int kSampleThreads = 512;
 constexpr int kSampleMaxVocab = 1 << 24;  // ids fit into 24 bits of a sort key
+constexpr int kSampleClusterCtas = 8;     // that share a row
+// Bytes of shared memory for a CTA's slice of a row; the first that suffices is taken. The largest one is more than
+// devices without clusters have.
+constexpr int kSampleSliceSmall = 64 * 1024, kSampleSliceMedium = 80 * 1024, kSampleSliceLarge = 176 * 1024;
+constexpr int kMaxTopOfCta = 32;  // top tokens that logprobs finds in a CTA's slice
+
+// Tokens of a CTA's slice, so that slices start at multiples of 16 bytes of a row.
+SPATE_HOST_DEVICE constexpr int slice_length(int vocab_size, int num_ctas) {
+  return ((vocab_size + num_ctas - 1) / num_ctas + 3) / 4 * 4;
+}
 
 struct SampleKernelParams {
-  const float* logits;         // [num_logits, vocab_size]
+  const float* logits;               // [num_logits, vocab_size]
   const int32_t* sample_state_rows;  // [num_logits]
-  const int32_t* sample_offsets;  // [num_logits] or null
-  const int32_t* sample_masks;    // [num_logits] or null
-  const char* plan;               // that has the masks
-  float* adjusted;             // [num_logits, vocab_size] scratch
-  int32_t* next_token_ids;     // [num_logits]
+  const int32_t* sample_offsets;     // [num_logits] or null
+  const int32_t* sample_masks;       // [num_logits] or null
+  const char* plan;                  // that has the masks
+  float* values;                     // [num_logits, values_stride] scratch of kernels without a slice in shared memory
+  int32_t* next_token_ids;           // [num_logits]
   // The running state; strides in elements (bytes for sampling).
   const int32_t* token_ids;
   const int32_t* num_tokens;
@@ -25,6 +36,7 @@ struct SampleKernelParams {
   const float* bias_values;
   const int32_t* stop_ids;
   int64_t logits_stride;
+  int64_t values_stride;
   int64_t token_ids_stride;
   int64_t sampling_stride;
   int64_t bias_ids_stride;
@@ -40,7 +52,9 @@ struct LogprobsKernelParams {
   int32_t* target_rank;
   int32_t* top_ids;  // [num_logits, num_top] or null
   float* top_logprobs;
+  float* values;  // as of sample
   int64_t logits_stride;
+  int64_t values_stride;
   int64_t top_ids_stride;
   int64_t top_logprobs_stride;
   int32_t vocab_size;

@@ -4,8 +4,6 @@
 
 #include <cstdint>
 
-#include "backend/cuda/kernel/primitive/reduce.h"
-
 namespace spate::cuda {
 
 // -0 counts as 0.
@@ -26,11 +24,12 @@ __device__ inline int32_t token_of_key(uint64_t key) {
   return static_cast<int32_t>((1u << kIdBits) - 1 - (static_cast<uint32_t>(key) & ((1u << kIdBits) - 1)));
 }
 
-// Whether the row holds a NaN or +inf. All threads of the CTA call it and get the answer.
-__device__ inline bool has_nan_or_inf(const float* logits, int vocab_size) {
-  int found = 0;
-  for (int id = threadIdx.x; id < vocab_size; id += blockDim.x) found |= !(logits[id] < kInfinity);
-  return block_reduce(found, Max()) != 0;
+// The logit of a key, -0 as 0.
+__device__ inline float logit_of_key(uint64_t key) {
+  const uint32_t bits = static_cast<uint32_t>(key >> kIdBits);
+  return __uint_as_float(bits & 0x80000000u ? bits ^ 0x80000000u : ~bits);
 }
+
+constexpr uint64_t kSpoiledKey = ~uint64_t{0};  // above every token's: stands for a NaN or +inf in the row
 
 }  // namespace spate::cuda

@@ -1,0 +1,35 @@
+// Thread-block clusters (sm_90): CTAs that run at the same time and read each other's shared memory. Kernels that use
+// them carry __cluster_dims__; below sm_90 they compile to nothing useful and are not launched.
+#pragma once
+
+#include <cstdint>
+
+namespace spate::cuda {
+
+// All threads of all CTAs of the cluster have come here, and what they wrote before is visible to all.
+__device__ inline void cluster_barrier() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+__device__ inline int cluster_rank() {
+  uint32_t rank = 0;
+#if __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+  return static_cast<int>(rank);
+}
+
+// The same variable of shared memory in another CTA of the cluster.
+template <typename T>
+__device__ inline const T* of_cluster_cta(const T* own, int rank) {
+  uint64_t address = reinterpret_cast<uint64_t>(own);
+#if __CUDA_ARCH__ >= 900
+  asm("mapa.u64 %0, %1, %2;" : "=l"(address) : "l"(address), "r"(rank));
+#endif
+  return reinterpret_cast<const T*>(address);
+}
+
+}  // namespace spate::cuda

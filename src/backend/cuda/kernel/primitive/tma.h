@@ -1,0 +1,50 @@
+// The bulk tensor copy engine (TMA, sm_90) and the barriers in shared memory that its copies arrive at.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernel/primitive/tensor_map.h"
+
+namespace spate::cuda {
+
+// --- barriers: 8 bytes of shared memory ------------------------------------------------------------------------------
+
+__device__ inline void init_barrier(uint32_t barrier, int num_arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(num_arrivals));
+}
+// Barriers initialised before are seen by the copy engine.
+__device__ inline void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ inline void arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives; the phase ends when as many bytes have been copied too.
+__device__ inline void arrive_expecting(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// Returns when the phase of this parity has ended; a new barrier counts as if phase 1 had.
+__device__ inline void wait_barrier(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{ .reg .pred done; again: "
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; "
+      "@!done bra again; }" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// --- copies ------------------------------------------------------------------------------------------------------
+
+// The box at (column, row) of a matrix goes to shared memory; what lies outside the matrix becomes zeros.
+__device__ inline void copy_box(uint32_t shared, const TensorMap& map, int column, int row, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+          shared),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(row), "r"(barrier)
+      : "memory");
+}
+
+__device__ inline void prefetch_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
+}
+
+}  // namespace spate::cuda

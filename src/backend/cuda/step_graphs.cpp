@@ -1,0 +1,78 @@
+#include "backend/cuda/step_graphs.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "backend/cuda/cuda_runtime.h"
+#include "backend/cuda/launch.h"
+
+namespace spate::cuda {
+namespace {
+
+constexpr int kShortestSeqLen = 256;
+
+int padded_num_seqs(int num_seqs) {
+  if (num_seqs <= 8) return static_cast<int>(std::bit_ceil(static_cast<unsigned>(num_seqs)));
+  const int unit = num_seqs <= 128 ? 8 : num_seqs <= 512 ? 16 : 64;
+  return (num_seqs + unit - 1) / unit * unit;
+}
+
+// Prefills differ from each other in their sizes, and take longer than their launches.
+bool recurs(const StepKey& key) { return key.max_query_len == 1 && key.num_seqs == key.num_tokens; }
+
+}  // namespace
+
+StepKey padded_decode_step(const StepKey& exact, const StepKey& largest) {
+  if (!recurs(exact) || exact.num_logits != exact.num_seqs) return exact;
+  StepKey key = exact;
+  key.num_seqs = std::min({padded_num_seqs(exact.num_seqs), largest.num_seqs, largest.num_tokens, largest.num_logits});
+  key.num_tokens = key.num_logits = key.num_seqs;
+  const int seq_len = std::max(exact.max_seq_len, kShortestSeqLen);
+  key.max_seq_len = std::min(static_cast<int>(std::bit_ceil(static_cast<unsigned>(seq_len))), largest.max_seq_len);
+  for (const int num_top : {0, 5, 20}) {
+    if (exact.num_top_logprobs < 0 || exact.num_top_logprobs > num_top) continue;
+    key.num_top_logprobs = num_top;
+    break;
+  }
+  return key;
+}
+
+void StepGraphs::run(CudaStream& stream, const StepKey& key, const std::function<void()>& step) {
+  if (!recurs(key)) return step();
+  const auto [entry, is_new] = graphs_.try_emplace(key, nullptr);
+  if (is_new) return step();
+  if (entry->second == nullptr) {
+    if (graphs_.size() > kMaxGraphs) {
+      clear();
+      return step();
+    }
+    entry->second = capture(stream, step);
+  }
+  check_driver(device_.api(), device_.api().cuGraphLaunch(entry->second, stream.handle()), "a captured step");
+}
+
+CUgraphExec StepGraphs::capture(CudaStream& stream, const std::function<void()>& step) {
+  const DriverApi& api = device_.api();
+  device_.make_current();
+  check_driver(api, api.cuStreamBeginCapture(stream.handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
+               "the start of a capture");
+  is_capturing_ = true;
+  step();
+  is_capturing_ = false;
+  CUgraph graph = nullptr;
+  check_driver(api, api.cuStreamEndCapture(stream.handle(), &graph), "the end of a capture");
+  CUgraphExec exec = nullptr;
+  check_driver(api, api.cuGraphInstantiate(&exec, graph, 0), "cuGraphInstantiate");
+  check_driver(api, api.cuGraphDestroy(graph), "cuGraphDestroy");
+  return exec;
+}
+
+void StepGraphs::clear() {
+  CHECK(!is_capturing_, "memory of ops moves while a step is captured");
+  for (const auto& [key, exec] : graphs_) {
+    if (exec != nullptr) device_.api().cuGraphExecDestroy(exec);
+  }
+  graphs_.clear();
+}
+
+}  // namespace spate::cuda

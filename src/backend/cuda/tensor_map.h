@@ -1,0 +1,16 @@
+// Tensor maps: what the bulk copy engine (kernel/primitive/tma.h) must know of a matrix.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/driver_api.h"
+#include "backend/cuda/kernel/primitive/tensor_map.h"
+
+namespace spate::cuda {
+
+// A bf16 matrix, copied in boxes of box_rows rows by 64 columns that lie in shared memory as wgmma reads them
+// (kernel/primitive/wgmma.h). `data` and the bytes of row_stride (elements) are multiples of 16; box_rows at most 256.
+TensorMap make_bf16_map(const DriverApi& api, const void* data, int64_t rows, int64_t columns, int64_t row_stride,
+                        int box_rows);
+
+}  // namespace spate::cuda

@@ -169,6 +169,7 @@ Result<ByteDfa> ByteDfa::of_expr(const Expr& expr, CompileBudget& budget) {
       std::ranges::sort(targets);
       targets.erase(std::unique(targets.begin(), targets.end()), targets.end());
       const uint32_t target = id_of(std::move(targets));
+      if (budget.is_spent()) return budget.error();
       add_edge(states[i], static_cast<uint8_t>(cuts[cut]), static_cast<uint8_t>(cuts[cut + 1] - 1), target);
     }
   }

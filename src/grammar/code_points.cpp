@@ -1,6 +1,7 @@
 #include "grammar/code_points.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace spate {
 namespace {
@@ -45,6 +46,7 @@ void split(char32_t first, char32_t last, std::vector<ByteRangeSequence>& out) {
 }  // namespace
 
 CodePointSet::CodePointSet(std::initializer_list<CodePointRange> ranges) : ranges_(ranges) { normalize(); }
+CodePointSet::CodePointSet(std::vector<CodePointRange> ranges) : ranges_(std::move(ranges)) { normalize(); }
 
 CodePointSet CodePointSet::all() { return {{0, kFirstSurrogate - 1}, {kLastSurrogate + 1, kMaxCodePoint}}; }
 

@@ -18,6 +18,7 @@ class CodePointSet {
  public:
   CodePointSet() = default;
   CodePointSet(std::initializer_list<CodePointRange> ranges);
+  explicit CodePointSet(std::vector<CodePointRange> ranges);
 
   static CodePointSet all();  // without surrogates, which are no characters
   void add(char32_t first, char32_t last);

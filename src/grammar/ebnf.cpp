@@ -9,6 +9,7 @@ namespace spate {
 namespace {
 
 constexpr int kMaxDepth = 200;
+constexpr int kMaxRepetitionsOfOne = 10;  // x+?* has three
 constexpr int kMaxRepeat = 100'000;
 constexpr int kNoNumber = -2;
 constexpr size_t kMaxRules = 20'000;
@@ -160,7 +161,7 @@ class EbnfParser {
   }
 
   Expr parse_repeat(Expr atom) {
-    while (error_.ok()) {
+    for (int count = 0; error_.ok(); ++count) {
       skip_space_in_line();
       if (take('*')) {
         atom = expr_repeat(std::move(atom), 0);
@@ -174,6 +175,9 @@ class EbnfParser {
         atom = expr_repeat(std::move(atom), bounds->first, bounds->second);
       } else {
         break;
+      }
+      if (count == kMaxRepetitionsOfOne) {
+        return fail(fmt::format("more than {} repetitions stand behind one another", kMaxRepetitionsOfOne));
       }
     }
     return atom;
@@ -248,7 +252,7 @@ class EbnfParser {
   Expr parse_class() {
     const size_t start = pos_++;
     const bool is_negated = take('^');
-    CodePointSet set;
+    std::vector<CodePointRange> ranges;
     while (!next_is(']')) {
       if (at_end() || next_is('\n')) {
         pos_ = start;
@@ -261,9 +265,10 @@ class EbnfParser {
         last = take_char();
       }
       if (first > last) return fail("a range in a class must go from one character to a later one");
-      set.add(first, last);
+      ranges.push_back({first, last});
     }
     ++pos_;
+    CodePointSet set(std::move(ranges));
     return expr_chars(is_negated ? set.complement() : set);
   }
 

@@ -45,9 +45,9 @@ bool find_nullable(Draft& draft, CompileBudget& budget) {
         if (std::exchange(seen[state], round_id) != round_id) stack.push_back(state);
       };
       while (!stack.empty()) {
-        if (!budget.spend(1)) return false;
         const uint32_t state = stack.back();
         stack.pop_back();
+        if (!budget.spend(1 + static_cast<int64_t>(draft.epsilons[state].size() + calls[state].size()))) return false;
         for (const uint32_t next : draft.epsilons[state]) visit(next);
         for (const Nfa::CallEdge* call : calls[state]) {
           if (draft.is_nullable[call->rule]) visit(call->to);
@@ -169,9 +169,9 @@ Result<Grammar> GrammarBuilder::finish(uint32_t root, CompileBudget& budget) con
     stack.assign(1, origin);
     seen[origin] = origin;
     while (!stack.empty()) {
-      budget.spend(1);
       const uint32_t state = stack.back();
       stack.pop_back();
+      if (!budget.spend(1 + static_cast<int64_t>(draft.epsilons[state].size()))) break;  // finish() gives the error
       if (is_end[state]) place.is_end = true;
       if (state_of[state] != kNone) grammar.place_states_.push_back(state_of[state]);
       for (const uint32_t next : draft.epsilons[state]) {

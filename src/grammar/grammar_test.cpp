@@ -333,7 +333,7 @@ TEST_CASE("regex: what is refused, and where") {
   for (const char* bad : {"(",   ")",     "a)",        "[",     "[a",   "a{2",         "a{3,2}",
                           "*",   "a**",   "a{1}{2}",   "\\",    "\\q",  "[z-a]",       "[\\d-z]",
                           "(?",  "(?<a",  "a{100001}", "\\u12", "\\x1", "\\u{110000}", "\\uD800\\u0041",
-                          "a++", "(?P=a)"}) {
+                          "a++", "(?P=a)", "[\\q", "[a-\\q", "\\u{zz}", "[\\u{zz}"}) {
     INFO(bad);
     CHECK(regex_error(bad).starts_with("regex: at "));
   }
@@ -395,6 +395,41 @@ TEST_CASE("grammar: what costs too much is refused, by count and not by time") {
   // 2^n ways to read n bytes, one item each.
   CHECK(accepts("root ::= x | y\nx ::= \"a\" root \"b\" | \"c\"\ny ::= \"a\" root \"b\" | \"a\" root \"d\" | \"c\"",
                 std::string(2000, 'a') + "c" + std::string(2000, 'b')));
+  // Each of the 100,000 states reaches all behind it without reading.
+  CHECK(ebnf_error("root ::= (\"a\"?){100000}").find("too large") != std::string::npos);
+  CHECK(accepts("root ::= \"a\"??++**", "aaa"));
+  CHECK(ebnf_error("root ::= \"a\"" + std::string(300'000, '?')).find("more than 10 repetitions") != std::string::npos);
+}
+
+TEST_CASE("grammar: a class of very many characters is read in one go") {
+  std::string members;
+  for (char32_t c = 0x4000; c < 0x4000 + 400'000; c += 2) {
+    if (c < 0xD800 || c > 0xDFFF) append_utf8_char(c, members);
+  }
+  const Result<Expr> expr = parse_regex("[" + members + "]", RegexMatch::kWhole);
+  REQUIRE(expr.ok());
+  CHECK((*expr)->chars.ranges().size() == 200'000 - 1024);
+  CHECK(ebnf_error("root ::= [" + members + "] [").find("[ without ]") != std::string::npos);
+}
+
+TEST_CASE("grammar: very many open rules end in one step") {
+  const std::string text = "root ::= \"a\" root \"b\"? | \"c\"";
+  CompileBudget budget;
+  Result<Grammar> grammar = compile_ebnf(text, budget);
+  REQUIRE(grammar.ok());
+  ParseStates states(std::make_shared<const Grammar>(std::move(*grammar)));
+  int32_t state = states.initial();
+  for (int i = 0; i < 100'000; ++i) {
+    state = states.next(state, 'a');
+    int32_t* const kept[] = {&state};
+    if (i % 10'000 == 0) states.keep_only(kept);
+  }
+  CHECK(!states.accepts(state));
+  const int64_t work_before = states.work();
+  state = states.next(state, 'c');
+  CHECK(states.accepts(state));
+  CHECK(states.work() - work_before < 1'000'000);
+  CHECK(states.accepts(states.next(state, 'b')));
 }
 
 TEST_CASE("grammar: the places of a long repetition share masks, and each is right") {

@@ -508,6 +508,26 @@ TEST_CASE("json schema: what is refused names the keyword and its place") {
   Json many = Json::array();
   for (int i = 0; i < 20; ++i) many.push_back({{"anyOf", {{{"minimum", i}}, {{"maxLength", i}}, {{"maxItems", i}}}}});
   CHECK(grammar_of({{"allOf", many}}).status().message().find("combinations") != std::string::npos);
+  CHECK(error_of(R"({"type":"string","minLength":1e18})").find("minLength must be") != std::string::npos);
+  CHECK(error_of(R"({"type":"string","minLength":999999999})").find("too large") != std::string::npos);
+  CHECK(error_of(R"j({"type":"string","pattern":"[\\q"})j").find("this escape is not known") != std::string::npos);
+}
+
+TEST_CASE("json schema: what costs too much is refused, by count and not by time") {
+  Json chain = {{"$ref", "#/$defs/0"}};
+  for (int i = 0; i < 5'000; ++i) {
+    chain["$defs"][std::to_string(i)] = {{"allOf", {{{"$ref", "#/$defs/" + std::to_string(i + 1)}}}}};
+  }
+  CHECK(grammar_of(chain).status().message().find("schemas stand in one another") != std::string::npos);
+
+  Json anchors = {{"prefixItems", Json::array()}, {"$defs", {{"last", {{"$anchor", "last"}}}}}};
+  for (int i = 0; i < 9'000; ++i) anchors["prefixItems"].push_back({{"$ref", "#last"}});
+  CHECK(grammar_of(anchors).status().message().find("too large") != std::string::npos);
+
+  Json values = Json::array();
+  for (int i = 0; i < 10'000; ++i) values.push_back(i);
+  CHECK(grammar_of({{"enum", values}, {"allOf", {{{"enum", values}}}}}).status().message().find("too large") !=
+        std::string::npos);
 }
 
 TEST_CASE("json schema: random schemas, both directions") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "base/check.h"
 
@@ -30,6 +31,7 @@ ParseStates::ParseStates(std::shared_ptr<const Grammar> grammar) : grammar_(std:
   const uint32_t root_return = number_of_return({make_pair(kTextEnd, 0)});
   CHECK(root_return == 0);
   PairSet key;
+  begin_step();
   add_place(grammar_->root_place(), root_return, key);
   initial_ = number_of(std::move(key));
 }
@@ -37,7 +39,7 @@ ParseStates::ParseStates(std::shared_ptr<const Grammar> grammar) : grammar_(std:
 int32_t ParseStates::find_next(int32_t from, uint8_t byte) {
   if (is_over_limit() || from == kDead) return kDead;
   PairSet key;
-  popped_.clear();
+  begin_step();
   const size_t num_items = states_[static_cast<size_t>(from)].items.size();
   for (size_t i = 0; i < num_items; ++i) {
     const Pair item = states_[static_cast<size_t>(from)].items[i];
@@ -60,22 +62,37 @@ int32_t ParseStates::find_next(int32_t from, uint8_t byte) {
 
 void ParseStates::add_place(uint32_t place_id, uint32_t ret, PairSet& key) {
   const Grammar::Place& place = grammar_->place(place_id);
-  for (const uint32_t state : grammar_->states_of(place)) key.push_back(make_pair(state, ret));
-  work_ += 1 + static_cast<int64_t>(place.num_states);
+  add_states(place, ret, key);
   if (place.is_end) pop(ret, key);
 }
 
-// The rule has ended: its callers go on. A return leads to older ones only, so this ends.
-void ParseStates::pop(uint32_t ret, PairSet& key) {
-  if (std::ranges::find(popped_, ret) != popped_.end()) return;
-  popped_.push_back(ret);
-  for (size_t i = 0; i < returns_[ret].size(); ++i) {
-    const Pair frame = returns_[ret][i];
-    ++work_;
-    if (first_of(frame) == kTextEnd) {
-      key.push_back(make_pair(kTextEnd, 0));
-    } else {
-      add_place(first_of(frame), return_of(frame), key);
+void ParseStates::add_states(const Grammar::Place& place, uint32_t ret, PairSet& key) {
+  for (const uint32_t state : grammar_->states_of(place)) key.push_back(make_pair(state, ret));
+  work_ += 1 + static_cast<int64_t>(place.num_states);
+}
+
+void ParseStates::begin_step() {
+  ++step_;
+  popped_in_.resize(returns_.size(), 0);
+}
+
+// The rule has ended: its callers go on, and where they end too, theirs. Nesting is as deep as the text is long: no
+// recursion.
+void ParseStates::pop(uint32_t ended, PairSet& key) {
+  to_pop_.assign(1, ended);
+  while (!to_pop_.empty()) {
+    const uint32_t ret = to_pop_.back();
+    to_pop_.pop_back();
+    if (std::exchange(popped_in_[ret], step_) == step_) continue;
+    for (const Pair frame : returns_[ret]) {
+      ++work_;
+      if (first_of(frame) == kTextEnd) {
+        key.push_back(make_pair(kTextEnd, 0));
+        continue;
+      }
+      const Grammar::Place& place = grammar_->place(first_of(frame));
+      add_states(place, return_of(frame), key);
+      if (place.is_end) to_pop_.push_back(return_of(frame));
     }
   }
 }

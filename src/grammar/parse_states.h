@@ -72,8 +72,10 @@ class ParseStates {
   using Numbers = std::unordered_map<PairSet, uint32_t, PairSetHash>;
 
   int32_t find_next(int32_t state, uint8_t byte);
+  void begin_step();
   void add_place(uint32_t place_id, uint32_t ret, PairSet& key);
-  void pop(uint32_t ret, PairSet& key);
+  void add_states(const Grammar::Place& place, uint32_t ret, PairSet& key);
+  void pop(uint32_t ended, PairSet& key);
   int32_t number_of(PairSet key);
   void add_calls(State& state);
   uint32_t number_of_return(PairSet frames);
@@ -87,7 +89,9 @@ class ParseStates {
   int32_t initial_ = kDead;
   int64_t work_ = 0;
   int64_t work_limit_ = INT64_MAX;
-  std::vector<uint32_t> popped_;  // returns of the step at hand
+  uint64_t step_ = 0;
+  std::vector<uint64_t> popped_in_;  // by return: the step in which it was popped last
+  std::vector<uint32_t> to_pop_;     // scratch of pop()
 };
 
 }  // namespace spate

@@ -234,8 +234,9 @@ class RegexParser {
           return fail("\\u{ must be followed by 1 to 6 hex digits and }"), std::nullopt;
         ++pos_;
         const std::optional<char32_t> value = take_hex(num_digits);
+        if (!value) return std::nullopt;
         ++pos_;
-        if (value && *value > kMaxCodePoint) return fail("\\u{...} is beyond U+10FFFF"), std::nullopt;
+        if (*value > kMaxCodePoint) return fail("\\u{...} is beyond U+10FFFF"), std::nullopt;
         return value;
       }
       const std::optional<char32_t> high = take_hex(4);
@@ -271,7 +272,7 @@ class RegexParser {
   Expr parse_class() {
     const size_t start = pos_++;
     const bool is_negated = take("^");
-    CodePointSet set;
+    std::vector<CodePointRange> ranges;
     while (error_.ok() && !next_is(']')) {
       if (at_end()) {
         pos_ = start;
@@ -280,7 +281,7 @@ class RegexParser {
       const CodePointSet first = parse_class_item();
       const bool is_range = next_is('-') && pos_ + 1 < pattern_.size() && pattern_[pos_ + 1] != ']';
       if (!is_range) {
-        set.add(first);
+        ranges.insert(ranges.end(), first.ranges().begin(), first.ranges().end());
         continue;
       }
       ++pos_;
@@ -292,10 +293,11 @@ class RegexParser {
       if (!is_char(first) || !is_char(last) || first.ranges()[0].first > last.ranges()[0].first) {
         return fail("a range in a class must go from one character to a later one");
       }
-      set.add(first.ranges()[0].first, last.ranges()[0].first);
+      ranges.push_back({first.ranges()[0].first, last.ranges()[0].first});
     }
-    ++pos_;
     if (!error_.ok()) return expr_nothing();
+    ++pos_;
+    CodePointSet set(std::move(ranges));
     return writer_(is_negated ? set.complement() : set);
   }
 

@@ -9,6 +9,7 @@ namespace {
 
 constexpr size_t kMaxShapes = 256;
 constexpr int kMaxReferences = 100;
+constexpr size_t kMaxOpenSchemas = 200;
 constexpr int kMaxDisjointDepth = 3;
 constexpr int64_t kMaxCount = 1'000'000'000;
 
@@ -107,12 +108,14 @@ bool find_place(const SchemaJson& node, const SchemaJson* target, std::string& p
   return false;
 }
 
-const SchemaJson* find_named(const SchemaJson& node, const char* keyword, std::string_view name) {
-  if (!node.is_structured()) return nullptr;
+// Null also when the budget is spent.
+const SchemaJson* find_named(const SchemaJson& node, const char* keyword, std::string_view name,
+                             CompileBudget& budget) {
+  if (!node.is_structured() || !budget.spend(1 + static_cast<int64_t>(node.size()))) return nullptr;
   if (const SchemaJson* found = find(node, keyword); found && found->is_string() && *found == std::string(name))
     return &node;
   for (const auto& [key, child] : node.items()) {
-    if (const SchemaJson* found = find_named(child, keyword, name)) return found;
+    if (const SchemaJson* found = find_named(child, keyword, name, budget)) return found;
   }
   return nullptr;
 }
@@ -132,7 +135,7 @@ std::string decode_pointer_part(std::string_view part) {
   return out;
 }
 
-const SchemaJson* follow_pointer(const SchemaJson& root, std::string_view pointer) {
+const SchemaJson* follow_pointer(const SchemaJson& root, std::string_view pointer, CompileBudget& budget) {
   const SchemaJson* node = &root;
   while (!pointer.empty()) {
     if (pointer[0] != '/') return nullptr;
@@ -140,6 +143,7 @@ const SchemaJson* follow_pointer(const SchemaJson& root, std::string_view pointe
     const std::string part = decode_pointer_part(pointer.substr(0, pointer.find('/')));
     pointer.remove_prefix(std::min(pointer.find('/'), pointer.size()));
     if (node->is_object()) {
+      if (!budget.spend(1 + static_cast<int64_t>(node->size() / 8))) return nullptr;
       node = find(*node, part.c_str());
     } else if (node->is_array() && !part.empty() && part.size() < 8 &&
                part.find_first_not_of("0123456789") == std::string::npos && std::stoul(part) < node->size()) {
@@ -168,13 +172,14 @@ Result<const SchemaJson*> SchemaReader::resolve(const SchemaJson& schema) {
   if (text == "#") {
     found = &root_;
   } else if (text.starts_with("#/")) {
-    found = follow_pointer(root_, std::string_view(text).substr(1));
+    found = follow_pointer(root_, std::string_view(text).substr(1), budget_);
   } else if (text.starts_with("#")) {
-    found = find_named(root_, "$anchor", text.substr(1));
+    found = find_named(root_, "$anchor", text.substr(1), budget_);
   } else {
-    found = find_named(root_, "$id", text);
+    found = find_named(root_, "$id", text, budget_);
   }
   if (found != nullptr) return found;
+  if (budget_.is_spent()) return budget_.error();
   return error_at(schema, fmt::format("$ref \"{}\" leads nowhere in this schema; other documents are not read", text));
 }
 
@@ -218,6 +223,10 @@ Result<std::vector<Shape>> SchemaReader::shapes_of(SchemaTerm term) {
     return schema.get<bool>() != term.is_negated ? std::vector<Shape>{Shape{}} : std::vector<Shape>{};
   }
   if (!schema.is_object()) return error_at(schema, "a schema must be an object or a boolean");
+  if (open_.size() == kMaxOpenSchemas) {
+    return error_at(schema, fmt::format("more than {} schemas stand in one another without a value in between",
+                                        kMaxOpenSchemas));
+  }
   if (!open_.insert(term).second) return error_at(schema, "$ref refers to itself without a value in between");
   Result<std::vector<Shape>> shapes = term.is_negated ? shapes_of_opposite(schema) : shapes_of_schema(schema);
   open_.erase(term);
@@ -232,7 +241,8 @@ Result<std::vector<Shape>> SchemaReader::product(const std::vector<Shape>& a, co
   std::vector<Shape> out;
   for (const Shape& x : a) {
     for (const Shape& y : b) {
-      if (!budget_.spend(100)) return budget_.error();
+      const auto num_comparisons = x.values && y.values ? x.values->size() * y.values->size() : 0;
+      if (!budget_.spend(100 + static_cast<int64_t>(num_comparisons))) return budget_.error();
       Shape merged = merge(x, y);
       if (merged.types != 0) out.push_back(std::move(merged));
     }

@@ -442,6 +442,9 @@ TEST_CASE("json schema: objects") {
       {R"({"n":1,"s":"x","q":null})", R"({"ns":1})"}, {R"({"n":""})", R"({"ns":""})", R"({"q":1})"});
   check_cases(R"({"type":"object","propertyNames":{"pattern":"^[a-z]{1,3}$"}})", {R"({"abc":1})", "{}"},
               {R"({"abcd":1})", R"({"A":1})"});
+  check_cases(
+      R"({"type":"object","properties":{"a":{"type":"null"},"a\u0000":{"type":"integer"}},"required":["a\u0000"]})",
+      {R"({"a\u0000":1})"}, {R"({"a\u0000":null})"});
   check_cases(R"({"type":"object","properties":{"a":{},"b":{}},"dependentRequired":{"a":["b"]}})",
               {"{}", R"({"b":1})", R"({"a":1,"b":1})"}, {R"({"a":1})"});
 }
@@ -489,6 +492,14 @@ TEST_CASE("json schema: what is refused names the keyword and its place") {
             .starts_with("json schema: at #/properties/a: uniqueItems"));
   CHECK(
       error_of(R"({"properties":{"a":{"type":"thing"}}})").starts_with("json schema: at #/properties/a: type must be"));
+  CHECK(error_of(R"({"dependentRequired":[["a"]]})") ==
+        "json schema: at #: dependentRequired must be an object of lists of keys");
+  for (const char* keyword : {"enum", "required", "anyOf", "allOf"}) {
+    const std::string schema = fmt::format(R"({{"not":{{"{}":{{"a":"b"}}}}}})", keyword);
+    CHECK(error_of(schema.c_str()).find(fmt::format("{} must be a list", keyword)) != std::string::npos);
+  }
+  CHECK(error_of(R"({"not":{"required":[1]}})").find("list of strings") != std::string::npos);
+  CHECK(error_of(R"({"not":{"properties":["a"]}})").find("must be an object") != std::string::npos);
   CHECK(error_of(R"({"$ref":"#/$defs/x"})").find("leads nowhere") != std::string::npos);
   CHECK(error_of(R"({"$ref":"#"})").find("refers to itself") != std::string::npos);
   CHECK(error_of(R"({"allOf":[{"$ref":"#"}]})").find("refers to itself") != std::string::npos);

@@ -13,7 +13,7 @@ constexpr size_t kMaxOpenSchemas = 200;
 constexpr int kMaxDisjointDepth = 3;
 constexpr int64_t kMaxCount = 1'000'000'000;
 
-const SchemaJson* find(const SchemaJson& schema, const char* name) {
+const SchemaJson* find(const SchemaJson& schema, const std::string& name) {
   if (!schema.is_object()) return nullptr;
   const auto it = schema.find(name);
   return it == schema.end() ? nullptr : &*it;
@@ -144,7 +144,7 @@ const SchemaJson* follow_pointer(const SchemaJson& root, std::string_view pointe
     pointer.remove_prefix(std::min(pointer.find('/'), pointer.size()));
     if (node->is_object()) {
       if (!budget.spend(1 + static_cast<int64_t>(node->size() / 8))) return nullptr;
-      node = find(*node, part.c_str());
+      node = find(*node, part);
     } else if (node->is_array() && !part.empty() && part.size() < 8 &&
                part.find_first_not_of("0123456789") == std::string::npos && std::stoul(part) < node->size()) {
       node = &(*node)[std::stoul(part)];
@@ -224,8 +224,8 @@ Result<std::vector<Shape>> SchemaReader::shapes_of(SchemaTerm term) {
   }
   if (!schema.is_object()) return error_at(schema, "a schema must be an object or a boolean");
   if (open_.size() == kMaxOpenSchemas) {
-    return error_at(schema, fmt::format("more than {} schemas stand in one another without a value in between",
-                                        kMaxOpenSchemas));
+    return error_at(
+        schema, fmt::format("more than {} schemas stand in one another without a value in between", kMaxOpenSchemas));
   }
   if (!open_.insert(term).second) return error_at(schema, "$ref refers to itself without a value in between");
   Result<std::vector<Shape>> shapes = term.is_negated ? shapes_of_opposite(schema) : shapes_of_schema(schema);
@@ -277,6 +277,7 @@ Result<std::vector<Shape>> SchemaReader::shapes_of_schema(const SchemaJson& sche
   for (const char* name : {"dependentRequired", "dependencies"}) {
     const SchemaJson* dependent = find(schema, name);
     if (dependent == nullptr) continue;
+    if (!dependent->is_object()) return error_at(schema, fmt::format("{} must be an object of lists of keys", name));
     for (const auto& [key, needed] : dependent->items()) {
       if (!needed.is_array())
         return error_at(schema, fmt::format("{}: schemas are not supported, lists of keys are", name));
@@ -372,7 +373,15 @@ Result<std::vector<Shape>> SchemaReader::shapes_of_opposite(const SchemaJson& sc
   const auto add = [&](std::vector<Shape> more) { std::ranges::move(more, std::back_inserter(shapes)); };
   static constexpr std::string_view kAnnotations[] = {"title",    "description", "default",     "examples",
                                                       "$comment", "$defs",       "definitions", "deprecated"};
+  const auto check_kind = [&](const std::string& keyword, const SchemaJson& value) -> Status {
+    const bool is_list = keyword == "enum" || keyword == "required" || keyword == "anyOf" || keyword == "allOf";
+    if (is_list && !value.is_array()) return error_at(schema, fmt::format("{} must be a list", keyword));
+    if (keyword == "properties" && !value.is_object())
+      return error_at(schema, "properties must be an object of schemas");
+    return ok_status();
+  };
   for (const auto& [keyword, value] : schema.items()) {
+    RETURN_IF_ERROR(check_kind(keyword, value));
     if (keyword == "type") {
       Shape given;
       RETURN_IF_ERROR(read_types(schema, given));
@@ -390,8 +399,9 @@ Result<std::vector<Shape>> SchemaReader::shapes_of_opposite(const SchemaJson& sc
       add({std::move(shape)});
     } else if (keyword == "required") {
       for (const SchemaJson& key : value) {
+        if (!key.is_string()) return error_at(schema, "required must be a list of strings");
         Shape shape{.types = kObject};
-        if (key.is_string()) shape.forbidden.insert(key.get<std::string>());
+        shape.forbidden.insert(key.get<std::string>());
         add({std::move(shape)});
       }
     } else if (keyword == "properties") {
@@ -621,7 +631,7 @@ Result<Conjunction> SchemaReader::member_schema(const Shape& shape, const std::s
   for (const SchemaJson* schema : shape.object_schemas) {
     bool is_named = false;
     if (const SchemaJson* properties = find(*schema, "properties")) {
-      if (const SchemaJson* member = find(*properties, key.c_str())) {
+      if (const SchemaJson* member = find(*properties, key)) {
         found.push_back({member});
         is_named = true;
       }

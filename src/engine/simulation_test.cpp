@@ -33,13 +33,8 @@ EngineConfig small_config() {
           .max_num_waiting = 64};
 }
 
-SimulationReport simulate(uint64_t seed, int64_t num_events, const EngineConfig& config, double nonfinite_share = 0) {
-  SimulationOptions options;
-  options.seed = seed;
-  options.num_events = num_events;
-  options.config = config;
-  options.nonfinite_share = nonfinite_share;
-  std::printf("seed %llu: ", static_cast<unsigned long long>(seed));
+SimulationReport simulate(const SimulationOptions& options) {
+  std::printf("seed %llu: ", static_cast<unsigned long long>(options.seed));
   std::fflush(stdout);  // a CHECK stops the program: the seed must be out
   const LogLevel level = log_level();
   set_log_level(LogLevel::kOff);  // a line for each request whose logits are not finite
@@ -47,6 +42,15 @@ SimulationReport simulate(uint64_t seed, int64_t num_events, const EngineConfig&
   set_log_level(level);
   fmt::print("{}\n", report.to_string());
   return report;
+}
+
+SimulationReport simulate(uint64_t seed, int64_t num_events, const EngineConfig& config, double nonfinite_share = 0) {
+  SimulationOptions options;
+  options.seed = seed;
+  options.num_events = num_events;
+  options.config = config;
+  options.nonfinite_share = nonfinite_share;
+  return simulate(options);
 }
 
 TEST_CASE("a million events of the default loop") {
@@ -60,7 +64,18 @@ TEST_CASE("a million events of the default loop") {
   CHECK(report.num_blocks_copied > kNumEvents / 1000);
   CHECK(report.num_wasted_rows > 0);
   CHECK(report.num_transfers > kNumEvents / 200);
-  CHECK(report.num_turns_blocked > 0);
+}
+
+TEST_CASE("requests wait for transfers that hold most blocks") {
+  SimulationOptions options;
+  options.seed = test_seed() + 3000;
+  options.num_events = 10000;
+  options.config = small_config();
+  options.config.num_kv_blocks = options.config.limits.max_blocks_per_seq() + 2;
+  options.transfers_per_step = 1;
+  const SimulationReport report = simulate(options);
+  CHECK(report.num_transfers > options.num_events / 50);
+  CHECK(report.num_turns_blocked > options.num_events / 100);
 }
 
 TEST_CASE("every combination of loop, chunks and prefix cache") {

@@ -117,7 +117,7 @@ class CudaDevice final : public Device {
   // Scratch of at least this many bytes for one op; the next call may move it. All ops of a device share it, so they
   // must run on one stream. It grows when a larger shape than ever before appears; what was captured is then dropped.
   void* workspace(size_t bytes);
-  // Of linear_wgmma: num_sms() tiles of sums, and a flag for each, 0 between kernels. Null where has() says no.
+  // Of linear_wgmma: num_sms() tiles of sums, and a flag for each, 0 between kernels. Null where linear_wgmma does not run.
   float* partial_sums() const { return static_cast<float*>(partial_sums_.data()); }
   uint32_t* partial_flags() const { return static_cast<uint32_t*>(partial_flags_.data()); }
 

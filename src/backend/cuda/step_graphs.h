@@ -28,7 +28,7 @@ class StepGraphs {
   void clear();
 
  private:
-  static constexpr size_t kMaxGraphs = 512;  // about 0.3 MB each for 300 kernels; at more all are dropped
+  static constexpr size_t kMaxGraphs = 512;  // at more all are dropped
 
   CUgraphExec capture(CudaStream& stream, const std::function<void()>& step);
 

@@ -49,11 +49,12 @@ void log_line(LogLevel level, std::string_view component, const std::string& mes
       std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000);
   std::tm local{};
   localtime_r(&seconds, &local);
+  const bool is_json = current_format.load() == LogFormat::kJson;
   char stamp[32];
-  std::strftime(stamp, sizeof stamp, "%m-%d %H:%M:%S", &local);
+  std::strftime(stamp, sizeof stamp, is_json ? "%Y-%m-%dT%H:%M:%S" : "%m-%d %H:%M:%S", &local);
 
   std::string line;
-  if (current_format.load() == LogFormat::kJson) {
+  if (is_json) {
     line = fmt::format("{{\"level\":\"{}\",\"time\":\"{}.{:03}\",\"component\":\"{}\",\"message\":\"", level_name(level),
                        stamp, millis, component);
     append_json_escaped(line, message);

@@ -2,7 +2,7 @@
 //
 // Flags carry vLLM's names where the meaning is the same. A value comes from the command line, else from the YAML file given by
 // --config (keys are the long flag names, sections allowed), else from its default. An unknown key is an error that names
-// the nearest flag. The environment sets SPATE_API_KEY only, read in main.cpp.
+// the nearest flag, on the command line too. The environment sets SPATE_API_KEY only, read in main.cpp.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct ModelArguments {
   std::string isa;                     // cap on the instruction set of a CPU
   std::string kernel_dir;              // GPU kernel sources from this folder
   std::string generation_config = "auto";  // auto: the model's generation_config.json; vllm: ignore it
-  std::string chat_template;           // file that replaces the model's template
+  std::string chat_template;           // file that replaces the model's template, or the template itself
   int threads = 0;                     // cpu compute threads of all ranks; 0 = all cores
   bool cpu_pin_threads = false;        // bind them to cores
   int tensor_parallel_size = 1;
@@ -51,10 +51,14 @@ struct ModelArguments {
 struct ServeArguments {
   std::string host = "127.0.0.1";
   int port = 8000;
+  std::string uds;        // path of a Unix domain socket; empty: host and port
+  std::string root_path;  // prefix of all paths; empty: none
   std::vector<std::string> api_keys;
   std::vector<std::string> served_model_names;
   std::vector<std::string> allowed_origins;
   bool disable_access_log = false;
+  bool disable_log_stats = false;
+  std::string uvicorn_log_level = "info";
   bool enable_force_include_usage = false;
   double sse_ping_interval = 15;  // seconds
   double drain_delay = 0;         // seconds
@@ -143,8 +147,12 @@ struct Arguments {
   bool print_config = false;
   // "--port = 8001  # cli": one line a flag of the command, for --print-config and the start-up log.
   std::vector<std::string> config_lines;
+  std::vector<std::string> notes;  // lines for the log: flags that have no effect here, and why
   std::string non_default_args;  // "{'port': 8001}", for the log; never a key
 };
+
+// docs/flags.md
+std::string flags_page();
 
 // Prints help or the version itself. Errors are invalid_argument with the text to show.
 Result<Arguments> parse_arguments(int argc, const char* const* argv);

@@ -52,6 +52,48 @@ TEST_CASE("arguments: wrong ones are refused by name") {
   CHECK_FALSE(parse({"fly"}).ok());
 }
 
+TEST_CASE("arguments: command lines of vLLM's users work, and say what has no effect") {
+  const auto args = parse({"serve", "m", "--enforce-eager", "--trust-remote-code", "--enable-prompt-tokens-details",
+                           "--enable-server-load-tracking", "--enable-request-id-headers",
+                           "--enable-tokenizer-info-endpoint", "--uds", "/tmp/x", "--root-path", "/v", "--dtype", "half",
+                           "--max-logprobs", "-1", "--max_model_len", "4k", "-tp", "2", "--pipeline-parallel-size", "1",
+                           "--disable-log-stats", "--uvicorn-log-level", "warning", "--chat-template", "{{ x }}"});
+  REQUIRE(args.ok());
+  CHECK(args->serve.uds == "/tmp/x");
+  CHECK(args->serve.root_path == "/v");
+  CHECK(args->serve.disable_log_stats);
+  CHECK(args->model.dtype == "bfloat16");
+  CHECK(args->model.max_logprobs == 20);
+  CHECK(args->model.max_model_len == 4000);
+  CHECK(args->model.tensor_parallel_size == 2);
+  CHECK(args->notes.size() == 9);
+  const auto has_note = [&](const std::string& note) { return std::find(args->notes.begin(), args->notes.end(), note) != args->notes.end(); };
+  CHECK(has_note("--trust-remote-code has no effect here: no code of a model's folder is run"));
+  const std::string refused = parse({"serve", "m", "--pipeline-parallel-size", "2"}).status().message();
+  CHECK(refused.find("use --tensor-parallel-size") != std::string::npos);
+  CHECK(parse({"serve", "m", "--enable-lora"}).status().message().find("there are no adapters") != std::string::npos);
+  CHECK_FALSE(parse({"serve", "m", "--root-path", "x"}).ok());
+}
+
+TEST_CASE("arguments: typos get the nearest name") {
+  CHECK(parse({"serve", "m", "--max-num-sequences", "4"}).status().message() ==
+        "there is no flag --max-num-sequences; the nearest is --max-num-seqs");
+  CHECK(parse({"serve", "m", "--prot=4"}).status().message() == "there is no flag --prot; the nearest is --port");
+  CHECK(parse({"serv", "m"}).status().message() == "there is no command 'serv'; the nearest is 'serve'");
+  CHECK(parse({"bench", "latncy"}).status().message() == "there is no command 'latncy'; the nearest is 'latency'");
+  CHECK(parse({"help"})->command.empty());
+  CHECK(parse({"help", "serve"})->command.empty());
+  CHECK(parse({"serve", "--help=cache"})->command.empty());
+  CHECK_FALSE(parse({"help", "srve"}).ok());
+}
+
+TEST_CASE("arguments: docs/flags.md is what the table says") {
+  std::ifstream file(repo_root() / "docs/flags.md");
+  const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  INFO("spate help flags > docs/flags.md");
+  CHECK((page == flags_page()));
+}
+
 TEST_CASE("arguments: quantize") {
   const auto args = parse({"quantize", "m", "--to", "int4", "--group-size", "128", "--asymmetric", "--method", "gptq", "--act-order",
                            "--calibration-tokens", "8k", "--vocabulary", "int8", "--no-eval", "--out", "d"});

@@ -18,11 +18,14 @@ ServerConfig server_config(const Arguments& arguments) {
   ServerConfig config;
   config.host = s.host;
   config.port = s.port;
+  config.uds = s.uds;
+  config.root_path = s.root_path;
   config.api_key = s.api_keys;
   config.served_model_name = s.served_model_names;
   config.allowed_origins = s.allowed_origins;
   config.enable_force_include_usage = s.enable_force_include_usage;
-  config.uvicorn_log_level = s.disable_access_log ? "warning" : arguments.log_level;
+  config.uvicorn_log_level = s.disable_access_log ? "warning" : s.uvicorn_log_level;
+  if (s.disable_log_stats) config.log_stats_interval = 0;
   config.sse_ping_interval = s.sse_ping_interval;
   config.drain_delay = s.drain_delay;
   config.shutdown_timeout = s.shutdown_timeout;
@@ -78,10 +81,25 @@ ServingModel serving_model(const Arguments& arguments, LoadedModel& model) {
   return serving;
 }
 
+std::string address_of(const ServeArguments& serve, int port) {
+  if (!serve.uds.empty()) return "unix:" + serve.uds;
+  const bool is_ipv6 = serve.host.find(':') != std::string::npos;
+  return fmt::format("http://{}{}{}:{}{}", is_ipv6 ? "[" : "", serve.host, is_ipv6 ? "]" : "", port, serve.root_path);
+}
+
+// Before the weights are read: a mistyped path or template is said at once.
+Status check_chat_template(const std::string& chat_template) {
+  if (chat_template.empty()) return ok_status();
+  ASSIGN_OR_RETURN(std::string source, read_chat_template(chat_template));
+  const Result<ChatTemplate> parsed = ChatTemplate::parse(std::move(source), {});
+  return parsed.ok() ? ok_status() : parsed.status().with_context("--chat-template");
+}
+
 }  // namespace
 
 Result<int> run_serve(const Arguments& arguments) {
   const auto start = std::chrono::steady_clock::now();
+  RETURN_IF_ERROR(check_chat_template(arguments.model.chat_template));
   Server server(server_config(arguments));
   RETURN_IF_ERROR(server.listen());
   log_info("serve", "spate {}, non-default args: {}", kVersion, arguments.non_default_args);
@@ -99,7 +117,7 @@ Result<int> run_serve(const Arguments& arguments) {
   log_info("serve", "sampling defaults: {}", describe_defaults(serving.defaults));
   server.set_ready(std::move(serving));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  log_info("serve", "ready after {:.3f} s, listening on http://{}:{}", seconds, arguments.serve.host, server.port());
+  log_info("serve", "ready after {:.3f} s, listening on {}", seconds, address_of(arguments.serve, server.port()));
   const int code = server.run();
   model->engine->stop();
   return code;

@@ -44,6 +44,7 @@ int run(int argc, char** argv) {
   if (const char* key = std::getenv("SPATE_API_KEY"); key != nullptr && arguments.serve.api_keys.empty()) {
     arguments.serve.api_keys.emplace_back(key);
   }
+  for (const std::string& note : arguments.notes) log_info("cli", "{}", note);
   std::signal(SIGPIPE, SIG_IGN);
   const Result<int> code = dispatch(arguments);
   if (code.ok()) return *code;

@@ -15,7 +15,7 @@ struct LlmConfig {
   // The model. A directory in the layout of Hugging Face, or a *.gguf file.
   std::string model;
   std::string tokenizer;              // folder of tokenizer files or *.gguf; empty: the model's
-  std::string chat_template;          // file that replaces the model's template; empty: the model's
+  std::string chat_template;          // file that replaces the model's template, or the template itself; empty: the model's
   bool dummy_weights = false;         // seeded random weights from the config alone
   bool use_generation_config = true;  // false: generation_config.json gives eos ids only
   uint64_t seed = 0;                  // of dummy weights

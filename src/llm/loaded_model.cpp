@@ -34,14 +34,6 @@ std::string model_name(const std::string& path) {
   return is_gguf_path(p) ? p.stem().string() : p.filename().string();
 }
 
-Result<std::string> read_text(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return not_found("{}: cannot be read", path.string());
-  std::ostringstream text;
-  text << in.rdbuf();
-  return std::move(text).str();
-}
-
 std::map<std::string, std::string> special_token_texts(const Tokenizer& tokenizer) {
   std::map<std::string, std::string> texts;
   const auto add = [&](const char* name, const std::optional<SpecialToken>& token) {
@@ -64,8 +56,8 @@ Status load_text(const LlmConfig& llm, const fs::path& model_path, LoadedModel& 
   ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::load(path));
   std::string source, place = "chat template of " + path.string();
   if (!llm.chat_template.empty()) {
-    place = "--chat-template " + llm.chat_template;
-    ASSIGN_OR_RETURN(source, read_text(llm.chat_template));
+    place = "--chat-template";
+    ASSIGN_OR_RETURN(source, read_chat_template(llm.chat_template));
   } else if (const ChatTemplateSource* found = model.tokenizer->find_chat_template()) {
     source = found->source;
   }
@@ -89,6 +81,18 @@ void add_warnings(LoadedModel& model) {
 }
 
 }  // namespace
+
+Result<std::string> read_chat_template(const std::string& path_or_source) {
+  if (path_or_source.find_first_of("{}\n") != std::string::npos) return path_or_source;
+  std::ifstream in(path_or_source, std::ios::binary);
+  std::error_code error;
+  if (!in || fs::is_directory(path_or_source, error)) {
+    return not_found("--chat-template {}: no file that can be read, and no template: that has braces", path_or_source);
+  }
+  std::ostringstream text;
+  text << in.rdbuf();
+  return std::move(text).str();
+}
 
 Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std::function<void(double)>& progress) {
   auto model = std::make_unique<LoadedModel>();

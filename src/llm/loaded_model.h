@@ -36,6 +36,9 @@ struct LoadedModel {
   std::vector<std::string> summary;              // lines for the start-up log
 };
 
+// The template that --chat-template names or is: a value with braces or line breaks is the template itself.
+Result<std::string> read_chat_template(const std::string& path_or_source);
+
 // `progress`: 0..1 of the weights. Every error names the file or the flag.
 Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std::function<void(double)>& progress = {});
 

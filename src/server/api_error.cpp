@@ -8,12 +8,8 @@ ApiError bad_request(std::string param, std::string message, std::string code) {
   return {.http_status = 400, .code = std::move(code), .param = std::move(param), .message = std::move(message)};
 }
 
-ApiError not_built(std::string param, std::string message) {
-  return {.http_status = 501,
-          .type = "not_implemented_error",
-          .code = "not_implemented",
-          .param = std::move(param),
-          .message = std::move(message)};
+ApiError not_supported(std::string param, std::string message) {
+  return bad_request(std::move(param), std::move(message), "unsupported_parameter");
 }
 
 ApiError model_not_found(std::string_view model) {

@@ -22,7 +22,7 @@ struct ApiError {
 };
 
 ApiError bad_request(std::string param, std::string message, std::string code = "invalid_value");
-ApiError not_built(std::string param, std::string message);                // 501: known, refused rather than ignored
+ApiError not_supported(std::string param, std::string message);            // 400: known, refused rather than ignored
 ApiError model_not_found(std::string_view model);                          // 404
 ApiError unavailable_error(std::string message, int retry_after_seconds);  // 503
 ApiError http_error(int http_status, std::string message);                 // type and code follow from the status

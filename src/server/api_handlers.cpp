@@ -54,10 +54,10 @@ void write_special_token(JsonWriter& json, const char* name, const std::optional
 
 }  // namespace
 
-ApiOutcome handle_chat_completions(ApiCall& call, std::vector<std::string>& unknown_fields) {
+ApiOutcome handle_chat_completions(ApiCall& call, IgnoredFields& ignored) {
   ApiResult<ChatRequest> request = parse_chat_request(call.request.body, call.frontend->parse_limits());
   if (!request.ok()) return request.error();
-  unknown_fields = request->unknown_fields;
+  ignored = {request->unknown_fields, request->no_effect_fields};
   if (!call.frontend->serves(request->model)) return model_not_found(request->model);
   if (call.responder->is_gone()) return std::nullopt;
   auto listener = make_chat_response(*request, response_info(call, *request, "chatcmpl-"), call.responder);
@@ -67,10 +67,10 @@ ApiOutcome handle_chat_completions(ApiCall& call, std::vector<std::string>& unkn
   return std::nullopt;
 }
 
-ApiOutcome handle_completions(ApiCall& call, std::vector<std::string>& unknown_fields) {
+ApiOutcome handle_completions(ApiCall& call, IgnoredFields& ignored) {
   ApiResult<CompletionRequest> request = parse_completion_request(call.request.body, call.frontend->parse_limits());
   if (!request.ok()) return request.error();
-  unknown_fields = request->unknown_fields;
+  ignored = {request->unknown_fields, request->no_effect_fields};
   if (!call.frontend->serves(request->model)) return model_not_found(request->model);
   if (call.responder->is_gone()) return std::nullopt;
   auto listener = make_completion_response(*request, response_info(call, *request, "cmpl-"), call.responder);
@@ -137,8 +137,8 @@ ApiOutcome handle_detokenize(ApiCall& call) {
   if (!call.frontend->serves(request->model)) return model_not_found(request->model);
   const std::string text = call.frontend->model().tokenizer->decode(request->token_ids, false);
   JsonWriter json;
-  // vLLM's clients read "prompt", llama-server's "content".
-  json.begin_object().field("prompt", text).field("content", text).end_object();
+  // llama-server's clients read "content", vLLM's "prompt".
+  json.begin_object().field(request->content_dialect ? "content" : "prompt", text).end_object();
   call.responder->respond({.body = json.take()});
   return std::nullopt;
 }

@@ -15,11 +15,15 @@ struct ApiCall {
   bool force_include_usage = false;
 };
 
-// Errors are answered by the caller. Nothing: the answer is given or on its way. `unknown_fields` gets the fields that
-// were ignored.
+// Names of a request's fields, for the log.
+struct IgnoredFields {
+  std::vector<std::string> unknown, no_effect;
+};
+
+// Errors are answered by the caller. Nothing: the answer is given or on its way.
 using ApiOutcome = std::optional<ApiError>;
-ApiOutcome handle_chat_completions(ApiCall& call, std::vector<std::string>& unknown_fields);
-ApiOutcome handle_completions(ApiCall& call, std::vector<std::string>& unknown_fields);
+ApiOutcome handle_chat_completions(ApiCall& call, IgnoredFields& ignored);
+ApiOutcome handle_completions(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_models(ApiCall& call);
 ApiOutcome handle_model(ApiCall& call, std::string_view id);
 ApiOutcome handle_tokenize(ApiCall& call);

@@ -44,11 +44,15 @@ struct ApiRequest {
   bool return_token_ids = false;
   bool return_tokens_as_token_ids = false;
   bool add_special_tokens = false;
+  int stream_interval = 1;                        // tokens of a chunk
+  std::optional<int64_t> truncate_prompt_tokens;  // -1: as many as leave room for max_tokens
+  bool truncates_end = false;                     // else the beginning
   int priority = 0;
   std::string cache_salt;
-  std::string request_id;  // the body's request_id; empty = from the header
+  std::string request_id;                                     // the body's request_id; empty = from the header
   std::shared_ptr<const StructuredOutput> structured_output;  // null: any text
   std::vector<std::string> unknown_fields;
+  std::vector<std::string> no_effect_fields;
 };
 
 struct ChatRequest : ApiRequest {

@@ -3,7 +3,12 @@
 // Method  Bodies as clients send them; one wrong thing at a time.
 #include "server/api_request.h"
 
+#include <fstream>
 #include <nlohmann/json.hpp>
+
+#include "base/test_support.h"
+#include "server/openapi.h"
+#include "server/request_table.h"
 
 #include "base/test.h"
 
@@ -133,7 +138,7 @@ TEST_CASE("chat request: the form of the answer, under all its names") {
   CHECK(refusal(chat(R"("guided_regex":"a","guided_choice":["b"])")) == "guided_regex|invalid_value|400");
   CHECK(refusal(chat(R"("guided_choice":[])")) == "guided_choice|invalid_value|400");
   CHECK(refusal(chat(R"("guided_choice":[1])")) == "guided_choice|invalid_value|400");
-  CHECK(refusal(chat(R"("guided_regex":1)")) == "guided_regex|invalid_value|400");
+  CHECK(refusal(chat(R"("guided_regex":1)")) == "guided_regex|invalid_type|400");
   CHECK(refusal(chat(R"("guided_json":"{")")) == "guided_json|invalid_value|400");
   CHECK(refusal(chat(R"("structured_outputs":{"regexp":"a"})")) == "structured_outputs|invalid_value|400");
   CHECK(refusal(chat(R"("structured_outputs":{})")) == "structured_outputs|invalid_value|400");
@@ -141,17 +146,25 @@ TEST_CASE("chat request: the form of the answer, under all its names") {
         "response_format.json_schema.schema|invalid_value|400");
 }
 
-TEST_CASE("chat request: what is not built is refused with 501, never ignored") {
+TEST_CASE("chat request: what is not built is refused with 400, never ignored") {
   CHECK(refusal(chat(R"("response_format":{"type":"text"})")) == "ok");
   CHECK(refusal(chat(R"("response_format":{"type":"poem"})")) == "response_format.type|invalid_value|400");
-  CHECK(refusal(chat(R"("response_format":{"type":"structural_tag"})")) == "response_format|not_implemented|501");
-  CHECK(refusal(chat(R"("structured_outputs":{"structural_tag":{}})")) == "structured_outputs|not_implemented|501");
-  CHECK(refusal(chat(R"("structural_tag":{"x":1})")) == "structural_tag|not_implemented|501");
-  CHECK(refusal(chat(R"("tool_choice":"required","tools":[])")) == "tool_choice|not_implemented|501");
+  CHECK(refusal(chat(R"("response_format":{"type":"structural_tag"})")) == "response_format|unsupported_parameter|400");
+  CHECK(refusal(chat(R"("structured_outputs":{"structural_tag":{}})")) ==
+        "structured_outputs|unsupported_parameter|400");
+  CHECK(refusal(chat(R"("structural_tag":{"x":1})")) == "structural_tag|unsupported_parameter|400");
+  CHECK(refusal(chat(R"("tool_choice":"required","tools":[])")) == "tool_choice|unsupported_parameter|400");
   CHECK(refusal(chat(R"("tool_choice":{"type":"function","function":{"name":"f"}})")) ==
-        "tool_choice|not_implemented|501");
-  CHECK(refusal(chat(R"("bad_words":["x"])")) == "bad_words|not_implemented|501");
+        "tool_choice|unsupported_parameter|400");
+  CHECK(refusal(chat(R"("bad_words":["x"])")) == "bad_words|unsupported_parameter|400");
   CHECK(refusal(chat(R"("bad_words":[],"use_beam_search":false)")) == "ok");
+  CHECK(refusal(chat(R"("length_penalty":1.0,"typical_p":1)")) == "ok");
+  CHECK(refusal(chat(R"("length_penalty":0.8)")) == "length_penalty|unsupported_parameter|400");
+  CHECK(refusal(chat(R"("n":2,"best_of":2)")) == "ok");
+  CHECK(refusal(chat(R"("n":2,"best_of":3)")) == "best_of|unsupported_parameter|400");
+  CHECK(refusal(chat(R"("truncation_side":"middle")")) == "truncation_side|invalid_value|400");
+  CHECK(refusal(chat(R"("stream_interval":0)")) == "stream_interval|invalid_value|400");
+  CHECK(refusal(chat(R"("vllm_xargs":{"x":1})")) == "vllm_xargs|unsupported_parameter|400");
 }
 
 TEST_CASE("chat request: messages") {
@@ -244,7 +257,7 @@ TEST_CASE("completion request: max_tokens is 16 unless told, 0 only with echo; s
   CHECK(scored->score_only);
   CHECK(scored->sampling.prompt_logprobs == 1);
   CHECK(refusal(completion(R"("prompt":"a","suffix":"b")")) == "suffix|invalid_value|400");
-  CHECK(refusal(completion(R"("prompt":"a","suffix":{"b":1},"best_of":2)")) == "ok");
+  CHECK(refusal(completion(R"("prompt":"a","suffix":{"b":1},"best_of":1)")) == "ok");
 }
 
 TEST_CASE("tokenize and detokenize take both dialects") {
@@ -254,6 +267,70 @@ TEST_CASE("tokenize and detokenize take both dialects") {
   CHECK(refusal(parse_tokenize_request("{}", kLimits)) == "prompt|missing_required_parameter|400");
   CHECK(refusal(parse_detokenize_request(R"({"tokens":[1000]})", kLimits)) == "tokens|invalid_value|400");
   CHECK(refusal(parse_detokenize_request("{}", kLimits)) == "tokens|missing_required_parameter|400");
+}
+
+// Goal    Each field of the table is checked by its type and its bounds, and every parser reads what the table lists.
+TEST_CASE("request table: types and bounds are checked for every field") {
+  for (const RequestField& field : request_fields()) {
+    for (const auto& [kind, base] : {std::pair{kChatRequest, R"("messages":[{"role":"user","content":"x"}])"},
+                                     std::pair{kCompletionRequest, R"("prompt":"x")"}}) {
+      if ((field.kinds & kind) == 0 || field.use != FieldUse::kRead || field.name == "messages" ||
+          field.name == "prompt")
+        continue;
+      const auto parse = [&, chat = kind == kChatRequest](const std::string& value) {
+        const std::string body = fmt::format(R"({{{},"{}":{}}})", base, field.name, value);
+        return chat ? refusal(parse_chat_request(body, kLimits)) : refusal(parse_completion_request(body, kLimits));
+      };
+      INFO(std::string(field.name));
+      CHECK(parse("null") == "ok");
+      const bool takes_true = field.type == FieldType::kAny || field.type == FieldType::kBoolean;
+      if (!takes_true) CHECK(parse("true") == std::string(field.name) + "|invalid_type|400");
+      if (field.type == FieldType::kBoolean) CHECK(parse("[7]") == std::string(field.name) + "|invalid_type|400");
+      if (!std::isinf(field.low) && field.low > INT32_MIN) {
+        const std::string below = std::to_string(static_cast<int64_t>(field.low) - 1);
+        CHECK(parse(below) == std::string(field.name) + "|invalid_value|400");
+      }
+    }
+  }
+}
+
+TEST_CASE("request table: what has no effect is listed, for the log") {
+  auto request = chat(R"("user":"u","metadata":{},"guided_decoding_backend":"xgrammar","service_tier":null)");
+  REQUIRE(request.ok());
+  CHECK(request->no_effect_fields == std::vector<std::string>{"user", "metadata", "guided_decoding_backend"});
+  CHECK(request->unknown_fields.empty());
+}
+
+TEST_CASE("request: of a repeated key the last counts; every bad key of logit_bias is named") {
+  auto request = chat(R"("seed":1,"top_k":5,"seed":2)");
+  REQUIRE(request.ok());
+  CHECK(request->sampling.seed == 2);
+  CHECK(request->sampling.sampling_top_k == 5);
+  auto biased = chat(R"("logit_bias":{"a":1,"3":1,"b":2})");
+  REQUIRE(!biased.ok());
+  CHECK(biased.error().message == "logit_bias must have token ids as keys, got \"a\", \"b\"");
+}
+
+TEST_CASE("request: a model that is greedy by default still gives n answers") {
+  ParseLimits limits = kLimits;
+  limits.defaults.temperature = 0.0f;
+  auto request = parse_chat_request(R"({"messages":[{"role":"user","content":"x"}],"n":2})", limits);
+  REQUIRE(request.ok());
+  CHECK(request->sampling.temperature == 1.0f);
+  CHECK(!parse_chat_request(R"({"messages":[{"role":"user","content":"x"}],"n":2,"temperature":0})", limits).ok());
+}
+
+TEST_CASE("openapi: the document and the page come from the tables") {
+  const auto document = nlohmann::json::parse(openapi_json("1"));
+  const auto& schema =
+      document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"];
+  CHECK(schema["required"] == nlohmann::json::array({"messages"}));
+  CHECK(schema["properties"]["temperature"]["maximum"] == 2);
+  CHECK(!schema["properties"].contains("bad_words"));
+  std::ifstream file(repo_root() / "docs/api.md");
+  const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  INFO("spate help api > docs/api.md");
+  CHECK((page == api_reference_markdown()));
 }
 
 }  // namespace spate

@@ -138,7 +138,7 @@ void read_tools(FieldReader& fields, ChatRequest& request) {
     return fields.fail_type("tool_choice", "none, auto, required or an object", *choice);
   }
   if (choice_name == "required" || is_named) {
-    return fields.fail(not_built(
+    return fields.fail(not_supported(
         "tool_choice", fmt::format("tool_choice {} needs constrained decoding, which this server does not have; "
                                    "use auto",
                                    is_named ? "with a named function" : "required")));
@@ -179,7 +179,6 @@ void read_tools(FieldReader& fields, ChatRequest& request) {
 void read_conversation(FieldReader& fields, ChatRequest& request) {
   const Json* messages = fields.array("messages");
   if (fields.has_error()) return;
-  if (!messages) return fields.fail(bad_request("messages", "messages is missing", "missing_required_parameter"));
   if (messages->empty()) return fields.fail("messages", "messages must have at least one message, got 0");
   if (messages->size() > kMaxMessages) {
     return fields.fail("messages",
@@ -222,30 +221,34 @@ void read_conversation(FieldReader& fields, ChatRequest& request) {
 ApiResult<ChatRequest> parse_chat_request(std::string_view body, const ParseLimits& limits) {
   auto json = parse_json(body);
   if (!json.ok()) return json.error();
-  FieldReader fields(**json);
+  FieldReader fields(**json, kChatRequest, limits);
   ChatRequest request;
   read_common_fields(fields, limits, request);
-  refuse_unbuilt_fields(fields);
   read_conversation(fields, request);
   request.add_special_tokens = fields.boolean("add_special_tokens").value_or(false);
   request.echo = fields.boolean("echo").value_or(false);
+  if (const Json* modalities = fields.array("modalities")) {
+    for (const Json& item : *modalities) {
+      if (item != "text") fields.fail("modalities", "modalities must be [\"text\"]: this model makes text only");
+    }
+  }
   request.include_reasoning = fields.boolean("include_reasoning").value_or(true);
 
   // max_completion_tokens is the name of today and wins.
-  auto max_tokens = fields.integer("max_completion_tokens", 1, INT32_MAX);
-  const auto old_max_tokens = fields.integer("max_tokens", 1, INT32_MAX);
+  auto max_tokens = fields.integer("max_completion_tokens");
+  const auto old_max_tokens = fields.integer("max_tokens");
   if (!max_tokens) max_tokens = old_max_tokens;
   if (max_tokens) request.max_tokens = static_cast<int>(*max_tokens);
 
   const bool logprobs = fields.boolean("logprobs").value_or(false);
-  const auto top_logprobs = fields.integer("top_logprobs", 0, limits.max_logprobs);
+  const auto top_logprobs = fields.integer("top_logprobs");
   if (top_logprobs.value_or(0) > 0 && !logprobs) {
     fields.fail("top_logprobs", "top_logprobs can only be set when logprobs is true");
   }
   if (logprobs) request.sampling.logprobs = static_cast<int>(top_logprobs.value_or(0));
   check_sampling(fields, limits, request);
   if (fields.has_error()) return fields.error();
-  request.unknown_fields = fields.unknown_fields();
+  take_ignored_fields(fields, request);
   return request;
 }
 

@@ -21,7 +21,7 @@ ChatOptions options_of(const ChatRequest& request, const ResponseInfo& info) {
           .as_token_ids = request.return_tokens_as_token_ids,
           .return_token_ids = request.return_token_ids,
           .include_usage = request.include_usage || info.force_include_usage,
-          .continuous_usage = request.continuous_usage,
+          .continuous_usage = request.continuous_usage || info.force_include_usage,
           .include_reasoning = request.include_reasoning};
 }
 

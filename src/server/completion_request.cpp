@@ -71,10 +71,9 @@ void read_prompts(FieldReader& fields, CompletionRequest& request) {
 ApiResult<CompletionRequest> parse_completion_request(std::string_view body, const ParseLimits& limits) {
   auto json = parse_json(body);
   if (!json.ok()) return json.error();
-  FieldReader fields(**json);
+  FieldReader fields(**json, kCompletionRequest, limits);
   CompletionRequest request;
   read_common_fields(fields, limits, request);
-  refuse_unbuilt_fields(fields);
   read_prompts(fields, request);
   request.add_special_tokens = fields.boolean("add_special_tokens").value_or(true);
   request.echo = fields.boolean("echo").value_or(false);
@@ -84,8 +83,8 @@ ApiResult<CompletionRequest> parse_completion_request(std::string_view body, con
   }
 
   // 16 is the API's default, the cause of many cut answers, and what clients expect.
-  auto max_tokens = fields.integer("max_tokens", 0, INT32_MAX);
-  if (!max_tokens) max_tokens = fields.integer("max_completion_tokens", 0, INT32_MAX);
+  auto max_tokens = fields.integer("max_tokens");
+  if (!max_tokens) max_tokens = fields.integer("max_completion_tokens");
   request.max_tokens = static_cast<int>(max_tokens.value_or(16));
   request.score_only = *request.max_tokens == 0;
   if (request.score_only && !request.echo) {
@@ -104,14 +103,14 @@ ApiResult<CompletionRequest> parse_completion_request(std::string_view body, con
     return bad_request("n", fmt::format("{} prompts times n = {} are more than {} choices", request.prompts.size(),
                                         request.sampling.n, kMaxPrompts));
   }
-  request.unknown_fields = fields.unknown_fields();
+  take_ignored_fields(fields, request);
   return request;
 }
 
-ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body, const ParseLimits&) {
+ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body, const ParseLimits& limits) {
   auto json = parse_json(body);
   if (!json.ok()) return json.error();
-  FieldReader fields(**json);
+  FieldReader fields(**json, kTokenizeRequest, limits);
   TokenizeRequest request;
   request.model = fields.string("model").value_or("");
   request.prompt = fields.string("prompt");
@@ -136,7 +135,7 @@ ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body, const P
 ApiResult<DetokenizeRequest> parse_detokenize_request(std::string_view body, const ParseLimits& limits) {
   auto json = parse_json(body);
   if (!json.ok()) return json.error();
-  FieldReader fields(**json);
+  FieldReader fields(**json, kDetokenizeRequest, limits);
   DetokenizeRequest request;
   request.model = fields.string("model").value_or("");
   request.content_dialect = fields.any("model") == nullptr && fields.any("content") != nullptr;

@@ -17,7 +17,7 @@ class CompletionResponse final : public GenerationListener {
         return_token_ids_(request.return_token_ids),
         wants_prompt_logprobs_(request.sampling.prompt_logprobs.has_value()),
         include_usage_(request.include_usage || info.force_include_usage),
-        continuous_usage_(request.continuous_usage),
+        continuous_usage_(request.continuous_usage || info.force_include_usage),
         n_(request.sampling.n),
         info_(std::move(info)),
         responder_(std::move(responder)) {

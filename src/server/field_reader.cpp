@@ -3,6 +3,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/check.h"
+#include "server/api_request.h"
+
 namespace spate {
 
 using Json = nlohmann::ordered_json;
@@ -26,12 +29,58 @@ FieldReader::FieldReader(const Json& object, std::string path) : object_(object)
   }
 }
 
+namespace {
+
+// A field that is not supported may be sent with the value that asks for nothing.
+bool asks_for_something(const Json& value, double neutral) {
+  if (value.is_boolean()) return value.get<bool>();
+  if (value.is_number()) return value.get<double>() != neutral;
+  return !((value.is_array() || value.is_object() || value.is_string()) && value.empty());
+}
+
+}  // namespace
+
+FieldReader::FieldReader(const Json& object, RequestKind kind, const ParseLimits& limits) : FieldReader(object) {
+  kind_ = kind;
+  if (error_) return;
+  for (const RequestField& field : request_fields()) {
+    if ((field.required_by & kind) == 0) continue;
+    const auto found = object.find(field.name);
+    if (found == object.end() || found->is_null()) {
+      fail(
+          bad_request(std::string(field.name), fmt::format("{} is missing", field.name), "missing_required_parameter"));
+    }
+  }
+  for (const auto& [name, value] : object.items()) {
+    const RequestField* field = value.is_null() ? nullptr : find_request_field(name, kind);
+    if (field != nullptr) check_field(*field, value, limits);
+  }
+}
+
+void FieldReader::check_field(const RequestField& field, const Json& value, const ParseLimits& limits) {
+  if (field.use == FieldUse::kNoEffect) return;
+  if (field.use == FieldUse::kUnsupported) {
+    if (!asks_for_something(value, field.neutral)) return;
+    return fail(not_supported(std::string(field.name),
+                              fmt::format("{} is not supported by this server. {}", field.name, field.help)));
+  }
+  if (!has_type(value, field.type)) return fail_type(field.name, field_type_text(field.type), value);
+  const double high = field.high_limit != nullptr ? limits.*field.high_limit : field.high;
+  if (std::isinf(field.low) && std::isinf(high)) return;
+  const double number = value.get<double>();
+  if (number >= field.low && number <= high) return;
+  const auto text = [](double bound) { return Json(static_cast<int64_t>(bound)).dump(); };
+  fail(field.name,
+       fmt::format("{} must be in [{}, {}], got {}", field.name, text(field.low), text(high), value.dump()));
+}
+
 std::string FieldReader::path_of(std::string_view name) const {
   return path_.empty() ? std::string(name) : fmt::format("{}.{}", path_, name);
 }
 
 const Json* FieldReader::any(std::string_view name) {
-  known_.emplace(name);
+  CHECK(kind_ == 0 || find_request_field(name, kind_) != nullptr, "the table of request fields lacks {}", name);
+  if (kind_ == 0) known_.emplace(name);
   if (error_) return nullptr;
   const auto found = object_.find(name);
   return found == object_.end() || found->is_null() ? nullptr : &*found;
@@ -82,10 +131,7 @@ std::optional<double> FieldReader::number(std::string_view name) {
 std::optional<int64_t> FieldReader::integer(std::string_view name, int64_t low, int64_t high) {
   const Json* value = any(name);
   if (!value) return std::nullopt;
-  // JavaScript and some JSON writers say 16.0 for 16.
-  const bool is_whole_float = value->is_number_float() && std::trunc(value->get<double>()) == value->get<double>() &&
-                              std::abs(value->get<double>()) < 0x1p53;
-  if (!value->is_number_integer() && !is_whole_float) return fail_type(name, "an integer", *value), std::nullopt;
+  if (!has_type(*value, FieldType::kInteger)) return fail_type(name, "an integer", *value), std::nullopt;
   const bool is_too_large = value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
   const int64_t number = is_too_large ? INT64_MAX : value->get<int64_t>();
   if (is_too_large || number < low || number > high) {
@@ -120,9 +166,20 @@ std::vector<std::string> FieldReader::unknown_fields() const {
   std::vector<std::string> unknown;
   if (!object_.is_object()) return unknown;
   for (const auto& [name, value] : object_.items()) {
-    if (!known_.contains(name)) unknown.push_back(name);
+    const bool is_known = kind_ == 0 ? known_.contains(name) : find_request_field(name, kind_) != nullptr;
+    if (!is_known) unknown.push_back(name);
   }
   return unknown;
+}
+
+std::vector<std::string> FieldReader::no_effect_fields() const {
+  std::vector<std::string> names;
+  if (kind_ == 0 || !object_.is_object()) return names;
+  for (const auto& [name, value] : object_.items()) {
+    const RequestField* field = find_request_field(name, kind_);
+    if (field != nullptr && field->use == FieldUse::kNoEffect && !value.is_null()) names.push_back(name);
+  }
+  return names;
 }
 
 }  // namespace spate

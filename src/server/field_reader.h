@@ -2,7 +2,7 @@
 // for.
 //
 // null counts as absent. The first problem is kept and later calls give nothing, so that a parser reads straight down
-// and asks for the error once, at the end.
+// and asks for the error once, at the end. The reader of a whole request checks it against request_table.h first.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "server/api_error.h"
+#include "server/request_table.h"
 
 namespace spate {
 
@@ -22,6 +23,8 @@ class FieldReader {
  public:
   // `object` outlives the reader. `path` names it in messages: "messages[3]"; empty for the request itself.
   explicit FieldReader(const nlohmann::ordered_json& object, std::string path = {});
+  // The request itself: every field is checked against the table at once.
+  FieldReader(const nlohmann::ordered_json& object, RequestKind kind, const ParseLimits& limits);
 
   const nlohmann::ordered_json* any(std::string_view name);
   const nlohmann::ordered_json* array(std::string_view name);
@@ -44,10 +47,14 @@ class FieldReader {
   const ApiError& error() const { return *error_; }
   std::string path_of(std::string_view name) const;
   std::vector<std::string> unknown_fields() const;
+  std::vector<std::string> no_effect_fields() const;  // of the table, set in this request
 
  private:
+  void check_field(const RequestField& field, const nlohmann::ordered_json& value, const ParseLimits& limits);
+
   const nlohmann::ordered_json& object_;
   std::string path_;
+  uint32_t kind_ = 0;  // RequestKind; 0: not a whole request
   std::set<std::string, std::less<>> known_;
   std::optional<ApiError> error_;
 };

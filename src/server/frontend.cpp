@@ -71,6 +71,19 @@ std::vector<std::string> choosable_token_bytes(const ServingModel& model) {
   return texts;
 }
 
+void truncate(const ApiRequest& request, int max_model_len, std::vector<int32_t>& prompt) {
+  if (!request.truncate_prompt_tokens) return;
+  int64_t wanted = *request.truncate_prompt_tokens;
+  if (wanted < 0) wanted = max_model_len - std::max(1, request.max_tokens.value_or(1));
+  const auto kept = static_cast<size_t>(std::max<int64_t>(wanted, 0));
+  if (prompt.size() <= kept) return;
+  if (request.truncates_end) {
+    prompt.resize(kept);
+  } else {
+    prompt.erase(prompt.begin(), prompt.end() - static_cast<std::ptrdiff_t>(kept));
+  }
+}
+
 bool mentions(const std::shared_ptr<const ChatTemplate>& chat_template, std::string_view text) {
   return chat_template && chat_template->source().find(text) != std::string::npos;
 }
@@ -136,10 +149,10 @@ ApiResult<std::string> Frontend::render_chat(const ChatRequest& request) const {
 }
 
 ApiResult<std::vector<int32_t>> Frontend::encode_prompt(const std::string& text, bool add_special_tokens,
-                                                        const std::string& param) const {
+                                                        const std::string& param, bool is_truncated) const {
   // A text this long cannot fit, whatever its tokens are; saying so costs no time.
   const size_t min_tokens = text.size() / longest_token_bytes_;
-  if (min_tokens > static_cast<size_t>(max_model_len())) {
+  if (!is_truncated && min_tokens > static_cast<size_t>(max_model_len())) {
     return context_length_error(max_model_len(), 1, static_cast<int64_t>(min_tokens), param);
   }
   return model_.tokenizer->encode(text, {.add_special_tokens = add_special_tokens});
@@ -148,7 +161,8 @@ ApiResult<std::vector<int32_t>> Frontend::encode_prompt(const std::string& text,
 ApiResult<ChatPrompt> Frontend::prepare_chat(const ChatRequest& request) const {
   ApiResult<std::string> text = render_chat(request);
   if (!text.ok()) return text.error();
-  ApiResult<std::vector<int32_t>> token_ids = encode_prompt(*text, request.add_special_tokens, "messages");
+  ApiResult<std::vector<int32_t>> token_ids =
+      encode_prompt(*text, request.add_special_tokens, "messages", request.truncate_prompt_tokens.has_value());
   if (!token_ids.ok()) return token_ids.error();
   ChatPrompt prompt{.token_ids = std::move(*token_ids)};
   const bool prompt_ends_thinking = ends_with_tag(*text, "</think>");
@@ -177,7 +191,8 @@ ApiResult<std::shared_ptr<Generation>> Frontend::complete(const CompletionReques
   std::vector<std::vector<int32_t>> prompts;
   for (const auto& prompt : request.prompts) {
     if (const auto* text = std::get_if<std::string>(&prompt)) {
-      ApiResult<std::vector<int32_t>> token_ids = encode_prompt(*text, request.add_special_tokens, "prompt");
+      ApiResult<std::vector<int32_t>> token_ids =
+          encode_prompt(*text, request.add_special_tokens, "prompt", request.truncate_prompt_tokens.has_value());
       if (!token_ids.ok()) return token_ids.error();
       prompts.push_back(std::move(*token_ids));
     } else {
@@ -194,9 +209,11 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
   GenerationRequest generation{.sampling = request.sampling,
                                .eos_token_ids = model_.eos_token_ids,
                                .priority = request.priority,
-                               .reuse_scope = request.cache_salt};
+                               .reuse_scope = request.cache_salt,
+                               .stream_interval = request.stream_interval};
   const int limit = max_model_len();
-  for (const std::vector<int32_t>& prompt : prompts) {
+  for (std::vector<int32_t>& prompt : prompts) {
+    truncate(request, limit, prompt);
     if (prompt.empty()) return bad_request(prompt_param, fmt::format("{} has no tokens", prompt_param));
     for (const int32_t id : prompt) {
       if (id < 0 || id >= model_.vocab_size) {

@@ -62,7 +62,7 @@ class Frontend {
   ApiResult<std::string> render_chat(const ChatRequest& request) const;
   ApiResult<ChatPrompt> prepare_chat(const ChatRequest& request) const;
   ApiResult<std::vector<int32_t>> encode_prompt(const std::string& text, bool add_special_tokens,
-                                                const std::string& param) const;
+                                                const std::string& param, bool is_truncated = false) const;
 
   ApiResult<std::shared_ptr<Generation>> chat(const ChatRequest& request, std::shared_ptr<ChatListener> listener);
   ApiResult<std::shared_ptr<Generation>> complete(const CompletionRequest& request,

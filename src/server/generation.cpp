@@ -111,8 +111,26 @@ void Generation::take(Output output, TimePoint time) {
     delta.finish_reason = output.finish_reason;
     finish_choice(choice, std::move(delta), time);
   } else if (!delta.token_ids.empty()) {
-    listener_->on_delta(std::move(delta), usage_);
+    tell(choice, std::move(delta));
   }
+}
+
+// Passes a delta on when stream_interval tokens are together, or at the end.
+void Generation::tell(Choice& choice, ChoiceDelta delta) {
+  if (choice.held.token_ids.empty()) {
+    choice.held = std::move(delta);
+  } else {
+    delta.text.insert(0, choice.held.text);
+    delta.token_ids.insert(delta.token_ids.begin(), choice.held.token_ids.begin(), choice.held.token_ids.end());
+    delta.logprobs.insert(delta.logprobs.begin(), std::make_move_iterator(choice.held.logprobs.begin()),
+                          std::make_move_iterator(choice.held.logprobs.end()));
+    choice.held = std::move(delta);
+  }
+  const bool is_due = choice.num_told_tokens == 0 || choice.held.finish_reason != FinishReason::kNone ||
+                      choice.num_tokens - choice.num_told_tokens >= request_.stream_interval;
+  if (!is_due) return;
+  choice.num_told_tokens = choice.num_tokens;
+  listener_->on_delta(std::exchange(choice.held, {}), usage_);
 }
 
 void Generation::take_tokens(Choice& choice, Output& output, ChoiceDelta& delta) {
@@ -138,7 +156,7 @@ void Generation::finish_choice(Choice& choice, ChoiceDelta delta, TimePoint time
   const FinishReason reason = delta.finish_reason;
   choice.is_finished = true;
   choice.text.reset();
-  listener_->on_delta(std::move(delta), usage_);
+  tell(choice, std::move(delta));
   if (context_.metrics) {
     const int prompt_idx = choice_idx / n();
     context_.metrics->observe_finished(

@@ -60,6 +60,7 @@ struct GenerationRequest {
   std::vector<int32_t> eos_token_ids;
   int priority = 0;
   std::string reuse_scope;
+  int stream_interval = 1;  // tokens between deltas, after the first; the last comes whenever it comes
   std::shared_ptr<TokenConstraint> constraint;  // null: any text
   std::chrono::steady_clock::time_point arrival = std::chrono::steady_clock::now();
 };
@@ -91,6 +92,8 @@ class Generation final : public OutputSink, public std::enable_shared_from_this<
     TimePoint first_token, last_token;
     double queue_seconds = 0;
     int num_cached_tokens = 0;
+    ChoiceDelta held;  // by stream_interval
+    int num_told_tokens = 0;
   };
   struct Batch {
     TimePoint time;
@@ -101,6 +104,7 @@ class Generation final : public OutputSink, public std::enable_shared_from_this<
   void drain();
   void take(Output output, TimePoint time);
   void take_tokens(Choice& choice, Output& output, ChoiceDelta& delta);
+  void tell(Choice& choice, ChoiceDelta delta);
   void finish_choice(Choice& choice, ChoiceDelta delta, TimePoint time);
   void observe_tokens(Choice& choice, const Output& output, TimePoint time);
 

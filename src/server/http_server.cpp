@@ -3,11 +3,14 @@
 #include <netinet/tcp.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ip/v6_only.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <thread>
@@ -47,7 +50,10 @@ struct HttpServer::Impl {
 
   asio::io_context io;
   HttpShared shared;  // after io: destroyed before it, once no thread runs
+  using UnixAcceptor = asio::basic_socket_acceptor<asio::local::stream_protocol, asio::io_context::executor_type>;
   std::vector<Acceptor> acceptors;
+  std::optional<UnixAcceptor> unix_acceptor;
+  std::string unix_path;
   std::unique_ptr<asio::signal_set> signals;
   std::function<void(int)> on_signal;
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work;
@@ -77,8 +83,34 @@ struct HttpServer::Impl {
     return ok_status();
   }
 
-  void accept(Acceptor& acceptor) {
-    acceptor.async_accept([this, &acceptor](error_code ec, asio::ip::tcp::socket socket) {
+  Status bind_unix(const std::string& path) {
+    error_code ec;
+    UnixAcceptor acceptor(io.get_executor());
+    // Long paths do not fit the address; the constructor throws.
+    if (path.size() >= sizeof(sockaddr_un::sun_path)) {
+      return invalid_argument("--uds {}: at most {} bytes are possible", path, sizeof(sockaddr_un::sun_path) - 1);
+    }
+    const asio::local::stream_protocol::endpoint endpoint(path);
+    struct stat file {};
+    if (::stat(path.c_str(), &file) == 0) {
+      if (!S_ISSOCK(file.st_mode)) return invalid_argument("--uds {}: a file that is no socket is there", path);
+      asio::local::stream_protocol::socket probe(io);
+      probe.connect(endpoint, ec);
+      if (!ec) return unavailable("--uds {}: another server listens there", path);
+      ::unlink(path.c_str());
+    }
+    acceptor.open(endpoint.protocol(), ec);
+    if (!ec) acceptor.bind(endpoint, ec);
+    if (!ec) acceptor.listen(asio::socket_base::max_listen_connections, ec);
+    if (ec) return unavailable("cannot listen on --uds {}: {}", path, ec.message());
+    unix_path = path;
+    unix_acceptor.emplace(std::move(acceptor));
+    return ok_status();
+  }
+
+  template <typename AnyAcceptor>
+  void accept(AnyAcceptor& acceptor) {
+    acceptor.async_accept([this, &acceptor](error_code ec, auto socket) {
       if (ec == asio::error::operation_aborted || !acceptor.is_open()) return;
       if (ec) {
         // Out of descriptors, most likely: close a connection that waits, and pause rather than spin.
@@ -101,14 +133,20 @@ struct HttpServer::Impl {
     const auto endpoint = socket.remote_endpoint(ec);
     if (ec) return;
     set_options(socket.native_handle());
+    serve_or_refuse(socket, endpoint.protocol().family(), peer_name(endpoint));
+  }
+  void serve(asio::local::stream_protocol::socket socket) { serve_or_refuse(socket, AF_UNIX, "local"); }
+
+  template <typename AnySocket>
+  void serve_or_refuse(AnySocket& socket, int family, std::string peer) {
     const Place place = find_place();
     if (place == Place::kNone) {
       refuse(socket);
       return;
     }
-    const int family = endpoint.protocol().family();
+    error_code ec;
     const auto fd = socket.release(ec);
-    if (!ec) start_connection(fd, family, peer_name(endpoint), place == Place::kReserve);
+    if (!ec) start_connection(fd, family, std::move(peer), place == Place::kReserve);
   }
 
   // Keep-alive probes find clients that are gone without a word while their answer is made.
@@ -138,7 +176,8 @@ struct HttpServer::Impl {
   }
 
   // Too many connections: a short answer if the socket takes it at once, then the end.
-  void refuse(asio::ip::tcp::socket& socket) {
+  template <typename AnySocket>
+  void refuse(AnySocket& socket) {
     HttpResponse response = http_response_of(
         http_error(503, fmt::format("There are {} connections, no more are taken.", shared.options.max_connections)));
     const std::string text = format_http_head({.status = response.status,
@@ -207,6 +246,8 @@ Status HttpServer::listen(const std::string& host, int port) {
   return impl_->bind(found.begin()->endpoint(), host);
 }
 
+Status HttpServer::listen_unix(const std::string& path) { return impl_->bind_unix(path); }
+
 int HttpServer::port() const { return impl_->port; }
 
 bool HttpServer::is_loopback() const {
@@ -238,6 +279,7 @@ void HttpServer::start() {
                 options.max_connections, limit, wanted);
   }
   for (auto& acceptor : impl_->acceptors) impl_->accept(acceptor);
+  if (impl_->unix_acceptor) impl_->accept(*impl_->unix_acceptor);
   impl_->work.emplace(impl_->io.get_executor());
   for (int i = 0; i < impl_->shared.options.num_io_threads; ++i) {
     impl_->threads.emplace_back([this] { impl_->io.run(); });
@@ -256,6 +298,10 @@ void HttpServer::stop() {
   asio::post(impl_->io, [impl = impl_.get()] {
     error_code ignored;
     for (auto& acceptor : impl->acceptors) acceptor.close(ignored);
+    if (impl->unix_acceptor) {
+      impl->unix_acceptor->close(ignored);
+      ::unlink(impl->unix_path.c_str());
+    }
     if (impl->signals) impl->signals->cancel();
     impl->close_connections(false);
     impl->work.reset();  // run() returns when the last connection has ended

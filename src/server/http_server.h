@@ -108,6 +108,8 @@ class HttpServer {
   // Binds and listens; connections wait in the kernel until start(). Port 0 takes a free one. An address in use names
   // the process that has it, when the system tells.
   Status listen(const std::string& host, int port);
+  // Instead of a port: a Unix domain socket. A file that a dead server left is replaced; the file goes with the server.
+  Status listen_unix(const std::string& path);
   int port() const;
   void start();
   // From now on answers carry "Connection: close"; idle connections are closed. New ones are still taken, so that their

@@ -1,6 +1,8 @@
 #include "server/json_parse.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -85,7 +87,32 @@ class Builder final : public nlohmann::json_sax<Json> {
     keys_.emplace_back();
     return true;
   }
+  // Of a key that comes twice the last counts, as in the JSON readers of most languages.
+  static void drop_repeated_keys(Json::object_t& members) {
+    auto* const items = members.data();
+    std::vector<uint32_t> order(members.size());
+    std::iota(order.begin(), order.end(), 0u);
+    std::ranges::sort(order, [&](uint32_t a, uint32_t b) {
+      const int sign = items[a].first.compare(items[b].first);
+      return sign != 0 ? sign < 0 : a < b;
+    });
+    std::vector<bool> is_repeated(members.size());
+    bool has_repeated = false;
+    for (size_t i = 0; i + 1 < order.size(); ++i) {
+      if (items[order[i]].first != items[order[i + 1]].first) continue;
+      is_repeated[order[i]] = has_repeated = true;
+    }
+    if (!has_repeated) return;
+    Json::object_t kept;
+    for (size_t i = 0; i < members.size(); ++i) {
+      if (!is_repeated[i]) kept.emplace_back(items[i].first, std::move(items[i].second));
+    }
+    members.swap(kept);
+  }
   bool close() {
+    if (auto* members = stack_.back()->get_ptr<Json::object_t*>(); members != nullptr && members->size() > 1) {
+      drop_repeated_keys(*members);
+    }
     stack_.pop_back();
     keys_.pop_back();
     return true;

@@ -10,13 +10,13 @@
 namespace spate {
 
 constexpr int kMaxJsonDepth = 64;
-// Of the values in memory, not of the text: "" takes 3 bytes there and 64 here. A prompt of 16 million token ids fits; a
-// list doubles its memory as it grows, which a power of two keeps from going beyond.
+// Of the values in memory, not of the text: "" takes 3 bytes there and 64 here. A prompt of 16 million token ids fits;
+// a list doubles its memory as it grows, which a power of two keeps from going beyond.
 constexpr size_t kMaxJsonValueBytes = size_t{256} << 20;
 
-// Strict JSON in valid UTF-8, at most kMaxJsonDepth deep and kMaxJsonValueBytes large. Linear in the size of the text
-// whatever it holds. Of a key that comes twice in an object, the first counts. An error says line, column and what was
-// expected.
+// Strict JSON in valid UTF-8, at most kMaxJsonDepth deep and kMaxJsonValueBytes large. At most n log n in the size of
+// the text, whatever it holds. Of a key that comes twice in an object, the last counts. An error says line, column and
+// what was expected.
 ApiResult<std::shared_ptr<const nlohmann::ordered_json>> parse_json(std::string_view text);
 
 }  // namespace spate

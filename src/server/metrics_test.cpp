@@ -58,7 +58,8 @@ Page parse_page(const std::string& text) {
   return page;
 }
 
-// What Prometheus refuses of a histogram: buckets out of order or falling, none for +Inf, another +Inf than the count. Empty: nothing.
+// What Prometheus refuses of a histogram: buckets out of order or falling, none for +Inf, another +Inf than the count.
+// Empty: nothing.
 std::string histogram_problem(const Page& page, const std::string& name, const std::string& labels) {
   std::map<double, double> buckets;  // by upper bound
   for (const auto& [series, value] : page.samples) {
@@ -134,7 +135,8 @@ TEST_CASE("metrics: the page is valid and has the names that dashboards and auto
 // The instrument: it must see what it is for.
 TEST_CASE("metrics: a histogram whose buckets fall, or whose count is another, is noticed") {
   const std::string good =
-      "# TYPE t histogram\nt_bucket{le=\"1.0\"} 1\nt_bucket{le=\"10.0\"} 2\nt_bucket{le=\"+Inf\"} 3\nt_sum{} 9\nt_count{} 3\n";
+      "# TYPE t histogram\nt_bucket{le=\"1.0\"} 1\nt_bucket{le=\"10.0\"} 2\nt_bucket{le=\"+Inf\"} 3\nt_sum{} "
+      "9\nt_count{} 3\n";
   const auto problem_after = [&](const std::string& from, const std::string& to) {
     std::string text = good;
     if (!from.empty()) text.replace(text.find(from), from.size(), to);

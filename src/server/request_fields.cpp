@@ -13,6 +13,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxStopStrings = 64;
 constexpr size_t kMaxStopBytes = 1024;
+constexpr int kMaxNamedKeys = 8;  // of a logit_bias, in its message
 
 void read_float(FieldReader& fields, std::string_view name, float& out) {
   const std::optional<double> value = fields.number(name);
@@ -52,16 +53,22 @@ void read_logit_bias(FieldReader& fields, SamplingParams& sampling) {
     return fields.fail("logit_bias",
                        fmt::format("logit_bias has {} entries, at most {} are taken", bias->size(), kMaxLogitBias));
   }
+  std::string bad_keys;
+  int num_bad_keys = 0;
   for (const auto& [key, value] : bias->items()) {
     int32_t token_id = 0;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token_id);
     if (error != std::errc() || end != key.data() + key.size()) {
-      return fields.fail("logit_bias",
-                         fmt::format("logit_bias must have token ids as keys, got {}", json_excerpt(key)));
+      if (++num_bad_keys <= kMaxNamedKeys) bad_keys += (bad_keys.empty() ? "" : ", ") + json_excerpt(key);
+      continue;
     }
     if (!value.is_number()) return fields.fail_type("logit_bias", "a map of token ids to numbers", value);
     sampling.logit_bias.emplace_back(token_id, value.get<float>());
   }
+  if (num_bad_keys == 0) return;
+  const std::string more =
+      num_bad_keys > kMaxNamedKeys ? fmt::format(" and {} more", num_bad_keys - kMaxNamedKeys) : "";
+  fields.fail("logit_bias", fmt::format("logit_bias must have token ids as keys, got {}{}", bad_keys, more));
 }
 
 void read_stream_options(FieldReader& fields, ApiRequest& request) {
@@ -77,9 +84,23 @@ void read_stream_options(FieldReader& fields, ApiRequest& request) {
   if (reader.has_error()) fields.fail(reader.error());
 }
 
-bool is_set(const Json* value) {
-  if (!value || (value->is_boolean() && !value->get<bool>())) return false;
-  return !((value->is_array() || value->is_object() || value->is_string()) && value->empty());
+void read_best_of(FieldReader& fields, const SamplingParams& sampling) {
+  const auto best_of = fields.integer("best_of");
+  if (!best_of || *best_of == 1 || *best_of == sampling.n) return;
+  fields.fail(
+      not_supported("best_of", fmt::format("best_of must be 1 or n = {}, got {}: candidates that are not returned are "
+                                           "not generated",
+                                           sampling.n, *best_of)));
+}
+
+void read_truncation(FieldReader& fields, ApiRequest& request) {
+  if (const auto count = fields.integer("truncate_prompt_tokens")) request.truncate_prompt_tokens = *count;
+  const std::string side = fields.string("truncation_side").value_or("left");
+  if (side != "left" && side != "right") {
+    fields.fail("truncation_side",
+                fmt::format("truncation_side must be left or right, got \"{}\"", side.substr(0, 40)));
+  }
+  request.truncates_end = side == "right";
 }
 
 }  // namespace
@@ -97,13 +118,14 @@ void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiReque
   read_float(fields, "temperature", sampling.temperature);
   read_float(fields, "top_p", sampling.top_p);
   read_float(fields, "min_p", sampling.min_p);
+  read_float(fields, "repeat_penalty", sampling.repetition_penalty);
   read_float(fields, "repetition_penalty", sampling.repetition_penalty);
   read_float(fields, "presence_penalty", sampling.presence_penalty);
   read_float(fields, "frequency_penalty", sampling.frequency_penalty);
-  if (const auto top_k = fields.integer("top_k", -1, INT32_MAX)) sampling.sampling_top_k = static_cast<int>(*top_k);
-  if (const auto n = fields.integer("n", 1, 128)) sampling.n = static_cast<int>(*n);
+  if (const auto top_k = fields.integer("top_k")) sampling.sampling_top_k = static_cast<int>(*top_k);
+  if (const auto n = fields.integer("n")) sampling.n = static_cast<int>(*n);
   if (const auto seed = fields.integer("seed")) sampling.seed = static_cast<uint64_t>(*seed);
-  if (const auto min_tokens = fields.integer("min_tokens", 0, limits.max_model_len)) {
+  if (const auto min_tokens = fields.integer("min_tokens")) {
     sampling.min_tokens = static_cast<int>(*min_tokens);
   }
   sampling.ignore_eos = fields.boolean("ignore_eos").value_or(false);
@@ -116,36 +138,25 @@ void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiReque
   read_stream_options(fields, request);
   request.structured_output = read_structured_output(fields);
 
-  if (const auto count = fields.integer("prompt_logprobs", 0, limits.max_logprobs)) {
+  if (const auto count = fields.integer("prompt_logprobs")) {
     sampling.prompt_logprobs = static_cast<int>(*count);
     if (request.stream) fields.fail("prompt_logprobs", "prompt_logprobs are not available when stream is true");
   }
   request.return_token_ids = fields.boolean("return_token_ids").value_or(false);
   request.return_tokens_as_token_ids = fields.boolean("return_tokens_as_token_ids").value_or(false);
-  request.priority = static_cast<int>(fields.integer("priority", INT32_MIN, INT32_MAX).value_or(0));
+  request.priority = static_cast<int>(fields.integer("priority").value_or(0));
   request.cache_salt = fields.string("cache_salt").value_or("");
   request.request_id = fields.string("request_id").value_or("");
   if (request.request_id.size() > 128) {
     fields.fail("request_id", fmt::format("request_id has {} bytes, at most 128 are taken", request.request_id.size()));
   }
-  fields.ignore({"user", "service_tier", "store", "metadata", "safety_identifier", "prompt_cache_key",
-                 "prompt_cache_retention", "prediction", "verbosity", "web_search_options", "moderation", "session_id",
-                 "stream_interval", "max_streaming_response_tokens", "best_of", "collect_metrics"});
-}
-
-void refuse_unbuilt_fields(FieldReader& fields) {
-  for (const char* name :
-       {"bad_words", "allowed_token_ids", "logprob_token_ids", "truncate_prompt_tokens", "use_beam_search",
-        "prompt_embeds", "thinking_token_budget", "reasoning_max_tokens", "kv_transfer_params", "logits_processors",
-        "repetition_detection", "functions", "function_call", "chat_template", "structural_tag"}) {
-    if (is_set(fields.any(name))) fields.fail(not_built(name, fmt::format("{} is not supported by this server", name)));
-  }
-  if (const Json* modalities = fields.array("modalities")) {
-    for (const Json& item : *modalities) {
-      if (item != "text") return fields.fail("modalities", "modalities must be [\"text\"]: this model makes text only");
-    }
-  }
-  if (is_set(fields.any("audio"))) fields.fail("audio", "audio is not available: this model makes text only");
+  const auto interval = fields.integer("stream_interval");
+  request.stream_interval =
+      static_cast<int>(interval.value_or(fields.integer("max_streaming_response_tokens").value_or(1)));
+  read_best_of(fields, sampling);
+  read_truncation(fields, request);
+  // A model whose default is greedy still gives several answers to those who ask for them.
+  if (sampling.n > 1 && sampling.temperature == 0 && !fields.any("temperature")) sampling.temperature = 1;
 }
 
 void check_sampling(FieldReader& fields, const ParseLimits& limits, ApiRequest& request) {
@@ -158,6 +169,11 @@ void check_sampling(FieldReader& fields, const ParseLimits& limits, ApiRequest& 
   const std::string param =
       status.message().substr(0, status.message().find(' '));  // the message begins with the field
   fields.fail(bad_request(param, status.message()));
+}
+
+void take_ignored_fields(const FieldReader& fields, ApiRequest& request) {
+  request.unknown_fields = fields.unknown_fields();
+  request.no_effect_fields = fields.no_effect_fields();
 }
 
 }  // namespace spate

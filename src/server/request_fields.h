@@ -10,9 +10,9 @@ namespace spate {
 void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiRequest& request);
 // messages, tools, template options; `request` is complete afterwards but for the common fields.
 void read_conversation(FieldReader& fields, ChatRequest& request);
-// Fields that would change the answer and are not built: 501, never silently ignored.
-void refuse_unbuilt_fields(FieldReader& fields);
 // Ranges (core/sampling_params.h), once max_tokens and logprobs are read.
 void check_sampling(FieldReader& fields, const ParseLimits& limits, ApiRequest& request);
+// Names for the log.
+void take_ignored_fields(const FieldReader& fields, ApiRequest& request);
 
 }  // namespace spate

@@ -16,7 +16,9 @@
 #include "server/api_handlers.h"
 #include "server/api_key.h"
 #include "server/http_message.h"
+#include "server/openapi.h"
 #include "server/prepare_pools.h"
+#include "server/routes.h"
 #include "server/serving_metrics.h"
 
 namespace spate {
@@ -32,70 +34,6 @@ constexpr size_t kMaxUnusedBodyBytes = 64 << 10;  // of a GET
 constexpr auto kFlushTimeout = std::chrono::milliseconds(2000);  // for clients to take the end of their answers
 
 enum class State { kLoading, kReady, kDraining };
-
-enum class Endpoint {
-  kChat,
-  kCompletions,
-  kModels,
-  kModel,
-  kTokenize,
-  kDetokenize,
-  kTokenizerInfo,  // need a model
-  kRoot,
-  kHealth,
-  kLivez,
-  kLoad,
-  kServerVersion,
-  kMetrics,
-};
-
-struct Route {
-  const char* path;
-  const char* method;
-  Endpoint endpoint;
-  bool needs_key;
-};
-
-// Clients mis-set their base URL with and without /v1; both are served.
-constexpr Route kRoutes[] = {
-    {"/v1/chat/completions", "POST", Endpoint::kChat, true},
-    {"/chat/completions", "POST", Endpoint::kChat, true},
-    {"/v1/completions", "POST", Endpoint::kCompletions, true},
-    {"/completions", "POST", Endpoint::kCompletions, true},
-    {"/v1/models", "GET", Endpoint::kModels, true},
-    {"/models", "GET", Endpoint::kModels, true},
-    {"/tokenize", "POST", Endpoint::kTokenize, true},
-    {"/v1/tokenize", "POST", Endpoint::kTokenize, true},
-    {"/detokenize", "POST", Endpoint::kDetokenize, true},
-    {"/v1/detokenize", "POST", Endpoint::kDetokenize, true},
-    {"/tokenizer_info", "GET", Endpoint::kTokenizerInfo, true},
-    {"/", "GET", Endpoint::kRoot, false},
-    {"/health", "GET", Endpoint::kHealth, false},
-    {"/ping", "GET", Endpoint::kHealth, false},
-    {"/livez", "GET", Endpoint::kLivez, false},
-    {"/load", "GET", Endpoint::kLoad, true},
-    {"/version", "GET", Endpoint::kServerVersion, false},
-    {"/metrics", "GET", Endpoint::kMetrics, false},
-};
-constexpr Route kModelRoute{"/v1/models/{id}", "GET", Endpoint::kModel, true};
-constexpr std::string_view kModelPrefix = "/v1/models/";
-
-const Route* find_route(std::string_view path) {
-  for (const Route& route : kRoutes) {
-    if (path == route.path) return &route;
-  }
-  return path.starts_with(kModelPrefix) && path.size() > kModelPrefix.size() ? &kModelRoute : nullptr;
-}
-
-bool takes_method(const Route& route, std::string_view method) {
-  return method == route.method || (method == "HEAD" && std::string_view(route.method) == "GET");
-}
-
-std::string allowed_methods(const Route& route) {
-  return std::string_view(route.method) == "GET" ? "GET, HEAD, OPTIONS" : "POST, OPTIONS";
-}
-
-bool needs_model(Endpoint endpoint) { return endpoint < Endpoint::kRoot; }
 
 // Rounded up: no time becomes 0, which means "never" or "at once".
 std::chrono::milliseconds milliseconds_of(double num_seconds) {
@@ -141,6 +79,12 @@ struct Server::Impl {
 
   // What the head alone decides, before a body is read. Nothing: the request goes to handle().
   std::optional<HttpResponse> check_head(HttpRequest& request) {
+    const std::string& root = config.root_path;
+    if (!root.empty() && request.path.starts_with(root) &&
+        (request.path.size() == root.size() || request.path[root.size()] == '/')) {
+      request.path.erase(0, root.size());
+      if (request.path.empty()) request.path = "/";
+    }
     const Route* route = find_route(request.path);
     if (!route) {
       return http_response_of(http_error(404, fmt::format("There is no {} here.", printable(request.path))));
@@ -191,6 +135,9 @@ struct Server::Impl {
         return std::nullopt;
       case Endpoint::kServerVersion:
         responder->respond({.body = fmt::format(R"({{"version":"{}"}})", kVersion)});
+        return std::nullopt;
+      case Endpoint::kOpenApi:
+        responder->respond({.body = openapi_json(kVersion)});
         return std::nullopt;
       case Endpoint::kMetrics:
         responder->respond({.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = render_metrics()});
@@ -275,13 +222,13 @@ struct Server::Impl {
             415, fmt::format("Content-Encoding {} is not read here: send the body as it is.", printable(encoding)));
       }
     }
-    const bool is_generation = route.endpoint == Endpoint::kChat || route.endpoint == Endpoint::kCompletions;
     const size_t num_body_bytes = request.body.size();
     prepare_pools->post(
-        num_body_bytes, [this, endpoint = route.endpoint,
-                         call = std::make_shared<ApiCall>(
-                             ApiCall{get_frontend(), std::move(request), responder, config.enable_force_include_usage}),
-                         active = is_generation ? std::make_shared<ActiveCount>(num_active) : nullptr]() mutable {
+        num_body_bytes,
+        [this, endpoint = route.endpoint,
+         call = std::make_shared<ApiCall>(
+             ApiCall{get_frontend(), std::move(request), responder, config.enable_force_include_usage}),
+         active = is_generation(route.endpoint) ? std::make_shared<ActiveCount>(num_active) : nullptr]() mutable {
           if (active)
             call->responder = std::make_shared<CountedResponder>(std::move(call->responder), std::move(active));
           if (!is_stopping) run_call(endpoint, *call);
@@ -315,14 +262,14 @@ struct Server::Impl {
 
   void run_call(Endpoint endpoint, ApiCall& call) {
     ApiOutcome error;
-    std::vector<std::string> unknown_fields;
+    IgnoredFields ignored;
     try {
       switch (endpoint) {
         case Endpoint::kChat:
-          error = handle_chat_completions(call, unknown_fields);
+          error = handle_chat_completions(call, ignored);
           break;
         case Endpoint::kCompletions:
-          error = handle_completions(call, unknown_fields);
+          error = handle_completions(call, ignored);
           break;
         case Endpoint::kModels:
           error = handle_models(call);
@@ -346,18 +293,25 @@ struct Server::Impl {
       log_error("server", "{} {}: {}", call.request.method, printable(call.request.path), e.what());
       error = http_error(500, "Internal error.");
     }
-    for (const std::string& name : unknown_fields) note_unknown_field(name);
+    for (const std::string& name : ignored.unknown) note_unknown_field(name);
+    for (const std::string& name : ignored.no_effect) note_no_effect_field(name);
     if (error) call.responder->respond(http_response_of(*error));
   }
 
+  bool is_logged_first_time(const std::string& shown) {
+    const std::lock_guard lock(mutex);
+    return logged_fields.size() < kMaxLoggedFields && logged_fields.insert(shown).second;
+  }
   void note_unknown_field(const std::string& name) {
     metrics.count_unknown_field();
     const std::string shown = printable(name);
-    {
-      const std::lock_guard lock(mutex);
-      if (logged_fields.size() >= kMaxLoggedFields || !logged_fields.insert(shown).second) return;
-    }
-    log_info("server", "the request field \"{}\" is not known and is ignored (said once)", shown);
+    if (!is_logged_first_time(shown)) return;
+    log_warning("server", "the request field \"{}\" is not known and is ignored (said once)", shown);
+  }
+  void note_no_effect_field(const std::string& name) {
+    if (!is_logged_first_time(name)) return;
+    const RequestField* field = find_request_field(name, kGenerationRequests);
+    log_info("server", "the request field \"{}\" has no effect (said once): {}", name, field ? field->help : "");
   }
 
   // ---- bookkeeping ----
@@ -492,7 +446,11 @@ Server::~Server() { impl_->stop(); }
 
 Status Server::listen() {
   const ServerConfig& config = impl_->config;
-  RETURN_IF_ERROR(impl_->http->listen(config.host, config.port));
+  if (config.uds.empty()) {
+    RETURN_IF_ERROR(impl_->http->listen(config.host, config.port));
+  } else {
+    RETURN_IF_ERROR(impl_->http->listen_unix(config.uds));
+  }
   if (config.api_key.empty() && !impl_->http->is_loopback()) {
     log_warning("server", "--host {} without --api-key: whoever reaches port {} may use the model", config.host,
                 port());

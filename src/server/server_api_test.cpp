@@ -14,6 +14,7 @@
 #include "server/test_model.h"
 
 #include "base/test.h"
+#include "base/test_support.h"
 
 namespace spate {
 namespace {
@@ -129,6 +130,47 @@ TEST_CASE("api: a chat stream is role, content, finish, usage, [DONE]") {
   }
   const auto plain = test.stream("/v1/chat/completions", chat_body("x", {{"stream", true}}));
   for (const Json& chunk : plain) CHECK(!chunk.contains("usage"));
+}
+
+TEST_CASE("api: stream_interval gathers tokens, the first comes at once, nothing is lost") {
+  TestServer test;
+  const std::string text = "one two three four five six seven eight nine ten";
+  const auto count = [&](int interval) {
+    const auto chunks =
+        test.stream("/v1/chat/completions",
+                    chat_body(text, {{"stream", true}, {"stream_interval", interval}, {"return_token_ids", true}}));
+    CHECK(joined(chunks, "content") == text);
+    size_t num_tokens = 0, num_chunks = 0;
+    for (const Json& chunk : chunks) {
+      if (!chunk["choices"][0].contains("token_ids")) continue;
+      num_tokens += chunk["choices"][0]["token_ids"].size();
+      num_chunks += chunk["choices"][0]["token_ids"].empty() ? 0 : 1;
+    }
+    CHECK(num_tokens == test.model.tokenizer->encode(text).size() + 1);
+    return num_chunks;
+  };
+  const size_t all = count(1), some = count(4);
+  CHECK(some < all);
+  CHECK(some >= 3);
+  CHECK(count(1000) == 2);
+}
+
+TEST_CASE("api: truncate_prompt_tokens keeps the end of a prompt, or its beginning") {
+  TestServer test;
+  const std::vector<int32_t> ids = test.model.tokenizer->encode("alpha beta gamma delta");
+  const auto kept = [&](Json fields) {
+    fields["prompt"] = ids;
+    fields["return_token_ids"] = true;
+    return test.post("/v1/completions", fields)["choices"][0]["prompt_token_ids"].get<std::vector<int32_t>>();
+  };
+  CHECK(kept({{"truncate_prompt_tokens", 2}}) == std::vector<int32_t>(ids.end() - 2, ids.end()));
+  CHECK(kept({{"truncate_prompt_tokens", 2}, {"truncation_side", "right"}}) ==
+        std::vector<int32_t>(ids.begin(), ids.begin() + 2));
+  CHECK(kept({{"truncate_prompt_tokens", 100}}) == ids);
+  Json fields{{"prompt", std::vector<int32_t>(700, ids[0])}, {"truncate_prompt_tokens", -1}, {"max_tokens", 12}};
+  CHECK(test.post("/v1/completions", fields)["usage"]["prompt_tokens"] == 500);
+  fields["truncate_prompt_tokens"] = 0;
+  CHECK(test.post("/v1/completions", fields, 400)["error"]["param"] == "prompt");
 }
 
 TEST_CASE("api: structured outputs hold whatever the model wants to say") {
@@ -485,7 +527,7 @@ TEST_CASE("api: errors are told in the envelope, before a stream begins, and not
   CHECK(error_of("/v1/completions", {{"prompt", {99999999}}}, 400)["param"] == "prompt");
   CHECK(error_of("/v1/completions", {{"prompt", ""}}, 400)["param"] == "prompt");
   CHECK(error_of("/v1/chat/completions", chat_body("x", {{"response_format", {{"type", "structural_tag"}}}}),
-                 501)["param"] == "response_format");
+                 400)["param"] == "response_format");
   CHECK(error_of("/v1/nothing", Json::object(), 404)["code"] == "not_found");
 
   TestClient client(test.server.port());
@@ -512,7 +554,8 @@ TEST_CASE("api: models, tokenize, detokenize, tokenizer_info, version, load, liv
   CHECK(tokens["count"] == tokens["tokens"].size());
   CHECK(tokens["max_model_len"] == 512);
   CHECK(tokens["token_strs"].size() == tokens["tokens"].size());
-  CHECK(test.post("/detokenize", {{"tokens", tokens["tokens"]}})["prompt"] == "Hello");
+  const Json detokenized = test.post("/detokenize", {{"tokens", tokens["tokens"]}});
+  CHECK(detokenized == Json({{"prompt", "Hello"}}));
   const Json chat_tokens = test.post("/tokenize", chat_body("Hello"));
   CHECK(chat_tokens["count"].get<int>() > tokens["count"].get<int>());
   CHECK(test.post("/tokenize", {{"content", "Hello"}}).size() == 1);
@@ -890,6 +933,28 @@ TEST_CASE("front-end: without HTTP") {
     CHECK(listener->choices[1].finish_reason == FinishReason::kStop);
     model.engine->stop();
   }
+}
+
+TEST_CASE("api: a Unix socket instead of a port; a root path; /openapi.json") {
+  const TempDir dir;
+  const std::string path = (dir.path() / "spate.sock").string();
+  ServerConfig config = test_config();
+  config.uds = path;
+  config.root_path = "/llm";
+  {
+    TestServer test(config);
+    TestClient client(path);
+    CHECK(client.get("/llm/health").status == 200);
+    CHECK(client.get("/health").status == 200);
+    CHECK(client.get("/llmhealth").status == 404);
+    CHECK(Json::parse(client.get("/llm/v1/models").body)["data"][0]["id"] == "test-model");
+    CHECK(Json::parse(client.get("/openapi.json").body)["paths"].contains("/v1/completions"));
+    Server second(config);
+    CHECK(second.listen().message().find("another server listens") != std::string::npos);
+  }
+  CHECK(!std::filesystem::exists(path));
+  config.uds = dir.path().string();
+  CHECK(Server(config).listen().message().find("no socket") != std::string::npos);
 }
 
 }  // namespace spate

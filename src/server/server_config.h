@@ -9,7 +9,9 @@ namespace spate {
 
 struct ServerConfig {
   std::string host = "127.0.0.1";
-  int port = 8000;  // 0 takes a free one
+  int port = 8000;        // 0 takes a free one
+  std::string uds;        // path of a Unix domain socket, instead of host and port
+  std::string root_path;  // prefix that is taken off paths which begin with it
 
   std::vector<std::string> api_key;            // any of them opens the API; none: no key is asked for
   bool metrics_auth = false;                   // /metrics asks for the key too

@@ -83,7 +83,7 @@ class OutputReader {
       set_schema("response_format.json_schema.schema", *schema);
     } else if (type == "structural_tag") {
       fields_.fail(
-          not_built("response_format", "response_format of type structural_tag is not supported by this server"));
+          not_supported("response_format", "response_format of type structural_tag is not supported by this server"));
     } else if (type != "text") {
       fields_.fail(
           bad_request("response_format.type",
@@ -102,7 +102,7 @@ class OutputReader {
     reader.ignore({"disable_fallback", "backend"});
     if (const Json* tag = reader.any("structural_tag"); tag && !tag->is_null()) {
       fields_.fail(
-          not_built("structured_outputs", "structured_outputs.structural_tag is not supported by this server"));
+          not_supported("structured_outputs", "structured_outputs.structural_tag is not supported by this server"));
     }
     const std::vector<std::string> unknown = reader.unknown_fields();
     if (reader.has_error()) return fields_.fail(reader.error());

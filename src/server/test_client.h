@@ -16,6 +16,7 @@ struct TestResponse {
 class TestClient {
  public:
   explicit TestClient(int port);
+  explicit TestClient(const std::string& unix_path);
   ~TestClient();
   TestClient(const TestClient&) = delete;
   TestClient& operator=(const TestClient&) = delete;

@@ -1,0 +1,56 @@
+#include "cli/config_file.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+
+#include "cli/flag_help.h"
+
+namespace spate {
+namespace {
+
+// Leaves of the document as "--key=value" arguments, sections flattened away.
+Status flatten(const YAML::Node& node, const std::string& file, const CLI::App& app, std::map<std::string, std::string>& sources,
+               std::vector<std::string>& args) {
+  for (const auto& entry : node) {
+    std::string key = entry.first.as<std::string>();
+    std::replace(key.begin(), key.end(), '_', '-');
+    const YAML::Node& value = entry.second;
+    if (value.IsMap()) {
+      RETURN_IF_ERROR(flatten(value, file, app, sources, args));
+      continue;
+    }
+    const std::string place = fmt::format("{}:{}", file, entry.first.Mark().line + 1);
+    const CLI::Option* option = app.get_option_no_throw("--" + key);
+    if (option == nullptr || key == "config" || key == "help") {
+      return invalid_argument("{}: unknown key '{}'; the nearest is '{}'", place, key, nearest_flag(app, key));
+    }
+    const auto add = [&](const YAML::Node& scalar) { args.push_back(fmt::format("--{}={}", key, scalar.as<std::string>())); };
+    if (value.IsSequence()) {
+      for (const auto& item : value) add(item);
+    } else if (!value.IsNull()) {
+      add(value);
+    }
+    sources[option->get_lnames().front()] = place;
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+Status read_config_file(const std::string& path, const CLI::App& app, std::map<std::string, std::string>& sources,
+                        std::vector<std::string>& args) {
+  try {
+    const YAML::Node root = YAML::LoadFile(path);
+    if (!root.IsMap()) return invalid_argument("--config {}: needs keys and values at the top level", path);
+    return flatten(root, std::filesystem::path(path).filename().string(), app, sources, args);
+  } catch (const YAML::BadFile&) {
+    return not_found("--config {}: cannot be read", path);
+  } catch (const YAML::Exception& e) {
+    return invalid_argument("--config {}:{}: {}", path, e.mark.line + 1, e.msg);
+  }
+}
+
+}  // namespace spate

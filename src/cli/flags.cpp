@@ -1,0 +1,186 @@
+#include "cli/flags.h"
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdint>
+#include <map>
+
+#include "backend/registry/registry.h"
+
+namespace spate {
+namespace {
+
+// "2k" = 2000, "2K" = 2048, "1M", "4G" as powers of 1024: vLLM's spelling of whole numbers.
+std::string expand_count_suffix(std::string& text) {
+  if (text.empty()) return {};
+  static const std::map<char, int64_t> kFactors = {{'k', 1000},    {'K', 1 << 10},        {'m', 1000000},
+                                                   {'M', 1 << 20}, {'g', 1000000000}, {'G', int64_t{1} << 30}};
+  const auto factor = kFactors.find(text.back());
+  if (factor == kFactors.end()) return {};
+  try {
+    size_t used = 0;
+    const double number = std::stod(text, &used);
+    if (used + 1 != text.size()) return "'" + text + "' is not a number";
+    text = std::to_string(static_cast<int64_t>(std::llround(number * static_cast<double>(factor->second))));
+  } catch (const std::exception&) {
+    return "'" + text + "' is not a number";
+  }
+  return {};
+}
+
+const CLI::Validator& count_suffix() {
+  static const CLI::Validator validator(expand_count_suffix, "", "count");
+  return validator;
+}
+
+std::vector<std::string> device_names() {
+  std::vector<std::string> names = {"auto"};
+  for (const BackEnd& back_end : back_ends()) names.emplace_back(back_end.name);
+  return names;
+}
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  for (const BackEnd& back_end : back_ends()) {
+    for (const std::string_view isa : back_end.instruction_sets) names.emplace_back(isa);
+  }
+  return names;
+}
+
+// "256 on a GPU, 64 on a CPU"
+std::string defaults_text(int BackEndDefaults::* setting) {
+  std::string text;
+  for (const BackEnd& back_end : back_ends()) {
+    if (!back_end.is_automatic) continue;
+    text += fmt::format("{}{} on a {}", text.empty() ? "" : ", ", back_end.defaults.*setting, back_end.hardware);
+  }
+  return text;
+}
+
+}  // namespace
+
+template <typename T>
+CLI::Option* add_count(CLI::App* app, const std::string& name, T& value, const std::string& help) {
+  return app->add_option(name, value, help)->transform(count_suffix())->type_name("N");
+}
+template CLI::Option* add_count(CLI::App*, const std::string&, int&, const std::string&);
+template CLI::Option* add_count(CLI::App*, const std::string&, int64_t&, const std::string&);
+
+CLI::Option* add_switch(CLI::App* app, const std::string& names, bool& value, const std::string& help) {
+  return app->add_flag(names, value, help)->default_str(value ? "true" : "false");
+}
+
+void begin_group(CLI::App* app, const std::string& group) { app->option_defaults()->group(group); }
+
+void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required) {
+  begin_group(app, "Model");
+  auto* model = app->add_option("model,--model", m.model, "Model directory (Hugging Face layout), or a *.gguf file");
+  if (model_required) model->required();
+  app->add_option("--tokenizer", m.tokenizer, "Folder with the tokenizer files, or a *.gguf file; default: the model's");
+  app->add_option("--load-format", m.load_format, "dummy: seeded random weights from config.json alone")
+      ->check(CLI::IsMember({"auto", "safetensors", "gguf", "dummy"}));
+  app->add_option("--dtype", m.dtype, "Weights and activations; half and float16 compute in bfloat16")
+      ->check(CLI::IsMember({"auto", "bfloat16", "float32", "half", "float16", "float"}));
+  begin_group(app, "Device");
+  app->add_option("--device", m.device, "auto: a GPU when there is one, else the CPU")
+      ->check(CLI::IsMember(device_names()));
+  app->add_option("--isa", m.isa, "CPU: use at most this instruction set")->check(CLI::IsMember(instruction_sets()));
+  app->add_option("--kernel-dir", m.kernel_dir, "GPU: read kernel sources from this folder");
+  begin_group(app, "Model");
+  app->add_option("--generation-config", m.generation_config, "vllm: ignore the model's sampling defaults")
+      ->check(CLI::IsMember({"auto", "vllm"}));
+  app->add_option("--chat-template", m.chat_template, "File with the chat template to use, or the template itself");
+  app->add_option("-q,--quantization", m.quantization,
+                  "Keep weights in 8 or 4 bits: int8, int4 (groups of 64), int4-g128, int4-g32-asym, int4-g64-f16scales, ...");
+  app->add_option(
+         "--activation-dtype", m.activation_dtype,
+         "What activations become in products with 8- or 4-bit weights, those of GPTQ, AWQ and GGUF checkpoints "
+         "included; auto: int8; model: as --dtype, weights alone are 8 or 4 bits")
+      ->check(CLI::IsMember({"auto", "model", "int8"}));
+  begin_group(app, "Memory and scheduling");
+  app->add_option("--kv-cache-dtype", m.kv_cache_dtype, "Elements of the KV cache; auto: as --dtype")
+      ->check(CLI::IsMember({"auto", "bfloat16", "float32", "int8"}));
+  begin_group(app, "Device");
+  app->add_option("-t,--threads", m.threads, "CPU compute threads; 0: all cores")->check(CLI::Range(0, 4096));
+  add_switch(app, "--cpu-pin-threads", m.cpu_pin_threads,
+             "Bind each CPU compute thread to a core of its own. For a machine with one server; off because two servers "
+             "would choose the same cores, unless taskset or a cpuset gives each its own");
+  app->add_option("--tensor-parallel-size,--tp", m.tensor_parallel_size, "Ranks that share a model")
+      ->check(CLI::Range(1, 64));
+  app->add_option("--distributed-timeout-seconds", m.distributed_timeout_seconds,
+                  "How long a rank waits for another before every request ends with an error")
+      ->check(CLI::Range(1, 86400));
+  begin_group(app, "Memory and scheduling");
+  add_count(app, "--max-model-len", m.max_model_len, "Tokens of prompt and output; 0 or -1: the largest that fits");
+  add_count(app, "--max-num-seqs", m.max_num_seqs, "Sequences that run at once; 0: " + defaults_text(&BackEndDefaults::max_num_seqs));
+  add_count(app, "--max-num-batched-tokens", m.max_num_batched_tokens, "Tokens of a step; 0: " + defaults_text(&BackEndDefaults::max_num_batched_tokens));
+  app->add_option("--block-size", m.block_size, "Tokens in a KV block")->check(CLI::IsMember({16, 32, 64, 128}));
+  add_count(app, "--kv-cache-memory,--kv-cache-memory-bytes", m.kv_cache_memory, "Bytes of KV cache (4G, 512M); 0: computed");
+  app->add_option("--gpu-memory-utilization", m.gpu_memory_utilization, "Share of the GPU's free memory to use; 0: the back-end's default")
+      ->check(CLI::Range(0.0, 0.0) | CLI::Range(0.05, 1.0));
+  add_count(app, "--max-num-waiting", m.max_num_waiting,
+            "Prompts that may wait; beyond, requests are answered 429. A request is taken with all its prompts or refused");
+  add_count(app, "--long-prefill-token-threshold", m.long_prefill_token_threshold,
+            "Most tokens of one prompt in a step while others wait; 0: a quarter of the budget");
+  app->add_option("--max-prefill-stall-ms", m.max_prefill_stall_ms,
+                  "Most milliseconds that prompts hold up running streams a step; 0: no limit; -1: " +
+                      defaults_text(&BackEndDefaults::max_prefill_stall_ms))
+      ->check(CLI::Range(-1, 60000));
+  app->add_option("--max-logprobs", m.max_logprobs, "Most logprobs a request may ask for; -1 or more than 20: 20")
+      ->check(CLI::Range(-1, INT32_MAX));
+  app->add_option("--seed", m.seed, "Seed of requests that bring none, and of dummy weights");
+  add_switch(app, "--enable-prefix-caching,!--no-enable-prefix-caching", m.enable_prefix_caching,
+                "Reuse the KV cache of equal prompt beginnings");
+  add_switch(app, "--enable-chunked-prefill,!--no-enable-chunked-prefill", m.enable_chunked_prefill,
+                "Compute long prompts in pieces");
+  add_switch(app, "--async-scheduling,!--no-async-scheduling", m.async_scheduling,
+                "Schedule the next step while one runs");
+  add_switch(app, "--deterministic", m.deterministic, "Batch-invariant kernels: the same bits whatever runs beside a request");
+}
+
+void add_serve_flags(CLI::App* app, ServeArguments& s) {
+  begin_group(app, "Server");
+  app->add_option("--host", s.host, "Address to listen on");
+  app->add_option("--port", s.port, "Port to listen on; 0: any free one")->check(CLI::Range(0, 65535));
+  app->add_option("--uds", s.uds, "Unix domain socket to listen on, instead of host and port");
+  app->add_option("--root-path", s.root_path, "Prefix of all paths, where a proxy passes it on")
+      ->check(CLI::Validator([](std::string& path) { return path.starts_with('/') ? "" : "must begin with /"; }, ""));
+  app->add_option("--api-key", s.api_keys, "Keys that requests must bring as a bearer token");
+  app->add_option("--served-model-name", s.served_model_names, "Names of the model in the API");
+  app->add_option("--allowed-origins", s.allowed_origins, "Origins that browsers may call from");
+  add_switch(app, "--disable-access-log,--disable-uvicorn-access-log", s.disable_access_log, "No log line a request");
+  app->add_option("--uvicorn-log-level", s.uvicorn_log_level, "warning and above: no log line a request")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "critical"}));
+  add_switch(app, "--disable-log-stats", s.disable_log_stats, "No line on throughput and load every ten seconds");
+  add_switch(app, "--enable-force-include-usage", s.enable_force_include_usage, "Usage in every chunk of every stream, as with continuous_usage_stats");
+  app->add_option("--sse-ping-interval", s.sse_ping_interval, "Seconds between keep-alive comments of a silent stream")
+      ->check(CLI::Range(0.0, 3600.0));
+  app->add_option("--drain-delay", s.drain_delay, "Seconds after SIGTERM in which requests are still accepted")
+      ->check(CLI::Range(0.0, 3600.0));
+  app->add_option("--shutdown-timeout", s.shutdown_timeout, "Seconds that running requests get after SIGTERM")
+      ->check(CLI::Range(0.0, 86400.0));
+}
+
+void add_generate_flags(CLI::App* app, GenerateArguments& g, bool chat) {
+  begin_group(app, "Generation");
+  if (!chat) app->add_option("-p,--prompt", g.prompts, "Prompt; may be given several times; default: lines of stdin");
+  if (!chat) add_switch(app, "--raw", g.raw, "Send the prompt as it is, without the chat template");
+  if (!chat) add_switch(app, "--ignore-eos", g.ignore_eos, "Go on after the end-of-sequence token");
+  app->add_option("--system", g.system, "System message");
+  app->add_option("--temperature", g.temperature, "0: greedy; default: the model's");
+  app->add_option("--top-p", g.top_p, "Nucleus; default: the model's");
+  app->add_option("--top-k", g.top_k, "Most probable tokens kept; default: the model's");
+  add_count(app, "--max-tokens", g.max_tokens, "Most tokens of an answer")->check(CLI::Range(1, 1 << 30));
+  add_switch(app, "--no-thinking", g.no_thinking, "Chat template variable enable_thinking = false");
+}
+
+void add_common_flags(CLI::App* app, Arguments& arguments, std::string& config_path) {
+  begin_group(app, "Configuration and log");
+  app->add_option("--config", config_path, "YAML file; keys are the long flag names");
+  add_switch(app, "--print-config", arguments.print_config, "Print every setting with its source and stop");
+  app->add_option("--log-level", arguments.log_level, "Least important lines shown")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error", "off"}));
+  app->add_option("--log-format", arguments.log_format, "Of log lines")->check(CLI::IsMember({"text", "json"}));
+}
+
+}  // namespace spate

@@ -1,0 +1,40 @@
+// The table of flags: every flag of every command is declared once, in flags.cpp and flags_offline.cpp, with its names, type,
+// bounds, default, group and help. The command line, the YAML file, --print-config, --help=WORD, the suggestion for a typo and
+// docs/flags.md all read that declaration.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/arguments.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace spate {
+
+void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required = true);
+void add_serve_flags(CLI::App* app, ServeArguments& s);
+void add_generate_flags(CLI::App* app, GenerateArguments& g, bool chat);
+void add_eval_flags(CLI::App* app, EvalArguments& e);
+void add_quantize_flags(CLI::App* app, Arguments& arguments);
+void add_bench_flags(CLI::App* bench, Arguments& arguments);
+// --config, --print-config, --log-level, --log-format: of every command.
+void add_common_flags(CLI::App* app, Arguments& arguments, std::string& config_path);
+// Flags of vLLM that need no setting here, and those that are known and not built: refused with the reason.
+void add_vllm_flags(CLI::App* app);
+bool is_vllm_flag(const CLI::Option& option);  // one of those
+// "--enforce-eager has no effect here: ..." of each that was given.
+std::vector<std::string> no_effect_notes(const CLI::App& app);
+
+// Declares a whole number that takes vLLM's suffixes: 2k = 2000, 2K = 2048, 1M, 4G.
+template <typename T>
+CLI::Option* add_count(CLI::App* app, const std::string& name, T& value, const std::string& help);
+// Declares a flag without a value; its default is shown.
+CLI::Option* add_switch(CLI::App* app, const std::string& names, bool& value, const std::string& help);
+// The flags declared from here on belong to this group of --help.
+void begin_group(CLI::App* app, const std::string& group);
+
+}  // namespace spate

@@ -1,0 +1,120 @@
+// Flags of the commands that measure, score and quantise.
+#include <CLI/CLI.hpp>
+
+#include "cli/flags.h"
+#include "backend/registry/registry.h"
+
+namespace spate {
+namespace {
+
+std::vector<std::string> device_names() {
+  std::vector<std::string> names = {"auto"};
+  for (const BackEnd& back_end : back_ends()) names.emplace_back(back_end.name);
+  return names;
+}
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  for (const BackEnd& back_end : back_ends()) {
+    for (const std::string_view isa : back_end.instruction_sets) names.emplace_back(isa);
+  }
+  return names;
+}
+
+}  // namespace
+
+void add_eval_flags(CLI::App* app, EvalArguments& e) {
+  begin_group(app, "Evaluation");
+  add_switch(app, "--json", e.json, "One JSON object: average, skills, perplexity");
+  app->add_option("--max-questions", e.max_questions, "Of each skill; 0: all");
+  app->add_option("--batch-size", e.batch_size, "Questions in flight")->check(CLI::Range(1, 4096));
+  app->add_option("--outputs", e.outputs, "File for every answer, a JSON object a line");
+}
+
+void add_quantize_flags(CLI::App* app, Arguments& arguments) {
+  ModelArguments& m = arguments.model;
+  QuantizeArguments& q = arguments.quantize;
+  app->add_option("model,--model", m.model, "Model directory (Hugging Face layout) of floats")->required();
+  app->add_option("--out", q.out, "Directory to make; it appears when it is complete")->required();
+  app->add_option("--to", q.to, "Weights of the layers")->check(CLI::IsMember({"int4", "int8"}));
+  app->add_option("--group-size", q.group_size, "Weights that share a scale; 0: a row; default: 64 (int4), 0 (int8)")
+      ->check(CLI::IsMember({-1, 0, 32, 64, 128}));
+  add_switch(app, "--asymmetric", q.asymmetric, "A zero point for each group");
+  app->add_option("--method", q.method, "rtn: round to nearest; awq, gptq: with the help of calibration text")
+      ->check(CLI::IsMember({"rtn", "awq", "gptq"}));
+  add_switch(app, "--act-order", q.act_order, "gptq: columns of large inputs first");
+  app->add_option("--calibration-text", q.calibration_text,
+                  "Text like what the model will see, documents separated by lines of <|endoftext|>; default: the "
+                  "model's calibration.txt");
+  add_count(app, "--calibration-tokens", q.calibration_tokens, "Most tokens of it that are used");
+  app->add_option("--vocabulary", q.vocabulary, "int8: embedding table and lm_head too (vLLM does not load that)")
+      ->check(CLI::IsMember({"none", "int8"}));
+  app->add_option("--report-json", q.report_json, "File for the report");
+  add_switch(app, "--no-eval", q.no_eval, "Do not ask the questions of the model's eval/ folder before and after");
+  app->add_option("--max-questions", q.max_questions, "Of each skill; 0: all");
+  app->add_option("--device", m.device, "Where calibration runs; auto: a GPU when there is one, else the CPU")
+      ->check(CLI::IsMember(device_names()));
+  app->add_option("--isa", m.isa, "CPU: use at most this instruction set")->check(CLI::IsMember(instruction_sets()));
+  app->add_option("-t,--threads", m.threads, "CPU threads; 0: all cores")->check(CLI::Range(0, 4096));
+}
+
+void add_bench_flags(CLI::App* bench, Arguments& arguments) {
+  BenchArguments& b = arguments.bench;
+  bench->require_subcommand(1);
+  for (const char* name : {"throughput", "latency"}) {
+    CLI::App* app = bench->add_subcommand(name, std::string(name) == "latency" ? "Time of one batch, as vLLM's bench latency"
+                                                                               : "Tokens a second of many requests offline");
+    add_model_flags(app, arguments.model);
+    begin_group(app, "Load");
+    add_count(app, "--input-len", b.input_len, "Prompt tokens; 0: 32 (latency), 1024 (throughput)");
+    add_count(app, "--output-len", b.output_len, "Output tokens; 0: 128");
+    app->add_option("--output-json", b.output_json, "File for the result");
+    if (std::string(name) == "latency") {
+      add_count(app, "--batch-size", b.batch_size, "Sequences in the batch");
+      app->add_option("--num-iters-warmup", b.num_iters_warmup, "Iterations before the measurement");
+      app->add_option("--num-iters", b.num_iters, "Iterations measured");
+    } else {
+      add_count(app, "--num-prompts", b.num_prompts, "Requests");
+      app->add_option("--n", b.n, "Sequences a request");
+    }
+  }
+  CLI::App* serve = bench->add_subcommand("serve", "Load on a running server, as vLLM's bench serve");
+  serve->add_option("--base-url", b.base_url, "http://host:port; default: from --host and --port");
+  serve->add_option("--host", b.host, "Server address");
+  serve->add_option("--port", b.port, "Server port");
+  serve->add_option("--endpoint", b.endpoint, "/v1/completions or /v1/chat/completions");
+  serve->add_option("--model,--served-model-name", b.served_model_name, "Model name; default: the server's first");
+  serve->add_option("--api-key", b.api_key, "Bearer token");
+  add_count(serve, "--num-prompts", b.num_prompts, "Requests");
+  add_count(serve, "--random-input-len,--input-len", b.input_len, "Prompt tokens; 0: 1024");
+  add_count(serve, "--random-output-len,--output-len", b.output_len, "Output tokens; 0: 128");
+  serve->add_option("--random-range-ratio", b.random_range_ratio, "Lengths are drawn from [len*(1-r), len*(1+r)]");
+  add_count(serve, "--random-prefix-len", b.random_prefix_len, "Tokens that all prompts share");
+  serve->add_option("--request-rate", b.request_rate, "Requests a second; 0: all at once");
+  serve->add_option("--burstiness", b.burstiness, "Gamma shape of arrivals; 1: Poisson");
+  serve->add_option("--max-concurrency", b.max_concurrency, "Requests in flight; 0: unbounded");
+  serve->add_option("--num-warmups", b.num_warmups, "Requests before the measurement");
+  serve->add_option("--temperature", b.temperature, "Of the requests");
+  add_switch(serve, "--ignore-eos,!--no-ignore-eos", b.ignore_eos, "Always the full output length");
+  serve->add_option("--metric-percentiles", b.metric_percentiles, "Percentiles to print: 50,99");
+  serve->add_option("--seed", arguments.model.seed, "Of prompts and arrivals");
+  add_switch(serve, "--save-result", b.save_result, "Write the JSON result");
+  serve->add_option("--result-filename,--output-json", b.result_filename, "File for the result");
+  CLI::App* limits = bench->add_subcommand("limits", "The physical limits of this machine: memory bandwidth, arithmetic");
+  limits->add_option("-t,--threads", arguments.model.threads, "Compute threads; 0: all cores");
+  limits->add_option("--output-json", b.output_json, "File for the result");
+  CLI::App* table = bench->add_subcommand("table", "Prefill and decode of model shapes beside the limits of this machine");
+  add_model_flags(table, arguments.model, false);
+  table->add_option("--configs", b.configs, "Folders with a config.json; weights are random");
+  table->add_option("--formats", b.formats, "Weight formats: bf16, f32, or as --quantization; integers with an INT8 KV cache")
+      ->delimiter(',')
+      ->capture_default_str();
+  table->add_option("--output-json", b.output_json, "File for the rows");
+  CLI::App* kernel =
+      bench->add_subcommand("kernel", "Each op at the sizes of a model, beside the limits of this machine");
+  add_model_flags(kernel, arguments.model);
+  kernel->add_option("--filter", b.filter, "Only rows whose name contains this text");
+  kernel->add_option("--output-json", b.output_json, "File for the rows");
+}
+
+}  // namespace spate

@@ -1,0 +1,90 @@
+// vLLM's flags that change nothing here, and those that are refused: both with the reason, so that its command lines either
+// work or say what to drop.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <string_view>
+
+#include "cli/flags.h"
+
+namespace spate {
+namespace {
+
+constexpr const char* kNoEffectGroup = "Accepted for vLLM's command lines";
+constexpr const char* kRefusedGroup = "Known and not supported";
+
+struct VllmFlag {
+  const char* names;
+  bool takes_value;
+  const char* only_value;  // the value that has no effect; null: all; "": none, the flag is refused
+  const char* reason;
+};
+
+constexpr VllmFlag kVllmFlags[] = {
+    {"--enforce-eager,!--no-enforce-eager", false, nullptr, "steps are captured while they run; capture costs no start-up time"},
+    {"--trust-remote-code,!--no-trust-remote-code", false, nullptr, "no code of a model's folder is run"},
+    {"--enable-prompt-tokens-details", false, nullptr, "usage always has them"},
+    {"--enable-server-load-tracking", false, nullptr, "/load always counts"},
+    {"--enable-request-id-headers", false, nullptr, "X-Request-Id is always sent"},
+    {"--enable-tokenizer-info-endpoint", false, nullptr, "/tokenizer_info is always there"},
+    {"--enable-log-requests,!--no-enable-log-requests", false, nullptr, "the access log has a line a request, without its text"},
+    {"--disable-log-requests", false, nullptr, "the text of requests is never logged"},
+    {"--disable-frontend-multiprocessing", false, nullptr, "there is one process"},
+    {"--disable-custom-all-reduce", false, nullptr, "there is one all-reduce"},
+    {"--distributed-executor-backend", true, nullptr, "ranks are threads of one process"},
+    {"--tokenizer-mode", true, nullptr, "there is one tokenizer"},
+    {"--config-format", true, nullptr, "the format is seen from the files"},
+    {"--download-dir", true, nullptr, "models are read from folders, nothing is downloaded"},
+    {"--scheduling-policy", true, nullptr, "requests with a priority are served by it, all others in order of arrival"},
+    {"--swap-space", true, nullptr, "a preempted sequence is computed again"},
+    {"--max-seq-len-to-capture", true, nullptr, "steps of every length are captured"},
+    {"--max-num-partial-prefills", true, nullptr, "the token budget decides how many prompts share a step"},
+    {"--compilation-config", true, nullptr, "kernels are not compiled from a graph"},
+    {"--guided-decoding-backend", true, nullptr, "there is one engine for structured output"},
+    {"--limit-mm-per-prompt", true, nullptr, "models read text only"},
+    {"--pipeline-parallel-size,--pp", true, "1", "layers are not split over ranks; use --tensor-parallel-size"},
+    {"--data-parallel-size,--dp", true, "1", "start one server for each replica"},
+    {"--cpu-offload-gb", true, "0", "weights stay where they are computed; --quantization makes them smaller"},
+    {"--enable-lora", false, "", "there are no adapters"},
+    {"--lora-modules", true, "", "there are no adapters"},
+    {"--enable-expert-parallel", false, "", "experts are split by --tensor-parallel-size"},
+    {"--enable-sleep-mode", false, "", "stop the server instead: it starts in seconds"},
+    {"--speculative-config", true, "", "there is no draft model"},
+    {"--kv-transfer-config", true, "", "prefill and decode run in one process"},
+    {"--ssl-keyfile", true, "", "put a proxy with TLS in front"},
+    {"--ssl-certfile", true, "", "put a proxy with TLS in front"},
+    {"--middleware", true, "", "no code of others is run"},
+};
+
+}  // namespace
+
+void add_vllm_flags(CLI::App* app) {
+  for (const VllmFlag& flag : kVllmFlags) {
+    const std::string_view only = flag.only_value != nullptr ? flag.only_value : "any";
+    begin_group(app, only.empty() ? kRefusedGroup : kNoEffectGroup);
+    CLI::Option* option = flag.takes_value
+                              ? app->add_option_function<std::string>(flag.names, [](const std::string&) {}, flag.reason)
+                              : app->add_flag_function(flag.names, [](int64_t) {}, flag.reason);
+    if (flag.only_value == nullptr) continue;
+    option->check(CLI::Validator(
+        [&flag](std::string& value) {
+          return value == flag.only_value ? std::string() : fmt::format("is not supported: {}", flag.reason);
+        },
+        ""));
+  }
+}
+
+bool is_vllm_flag(const CLI::Option& option) {
+  return option.get_group() == kNoEffectGroup || option.get_group() == kRefusedGroup;
+}
+
+std::vector<std::string> no_effect_notes(const CLI::App& app) {
+  std::vector<std::string> notes;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() == 0 || option->get_group() != kNoEffectGroup) continue;
+    notes.push_back(fmt::format("--{} has no effect here: {}", option->get_lnames().front(), option->get_description()));
+  }
+  return notes;
+}
+
+}  // namespace spate

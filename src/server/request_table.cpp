@@ -1,0 +1,306 @@
+#include "server/request_table.h"
+
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <vector>
+
+#include "server/api_request.h"
+
+namespace spate {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using enum FieldType;
+
+constexpr uint32_t kBoth = kGenerationRequests;
+constexpr uint32_t kConversation = kChatRequest | kTokenizeRequest;
+constexpr uint32_t kAll = kBoth | kTokenizeRequest | kDetokenizeRequest;
+
+constexpr auto kNoEffect = FieldUse::kNoEffect;
+constexpr auto kUnsupported = FieldUse::kUnsupported;
+constexpr auto kRead = FieldUse::kRead;
+
+// By subject; within one, by how often it is asked for.
+const RequestField kFields[] = {
+    // What is asked.
+    {"model", kAll, kString, kRead, "OpenAI", "A served name; unknown names are 404.", "the served model"},
+    {.name = "messages",
+     .kinds = kConversation,
+     .type = kArray,
+     .dialect = "OpenAI",
+     .help = "Roles system, developer, user, assistant, tool, function; content as text or text parts.",
+     .required_by = kChatRequest},
+    {"prompt", kCompletionRequest | kTokenizeRequest, kAny, kRead, "OpenAI",
+     "A string, an array of strings, of token ids, or of arrays of token ids; /tokenize takes a string."},
+    {"prompt_token_ids", kCompletionRequest, kArray, kRead, "FastDeploy", "As `prompt` of token ids."},
+    {"content", kTokenizeRequest | kDetokenizeRequest, kAny, kRead, "llama-server",
+     "As `prompt`; the answer is llama-server's."},
+    {"tokens", kDetokenizeRequest, kTokenIds, kRead, "vLLM", "The ids to turn into text."},
+    {"prompt_embeds", kBoth, kAny, kUnsupported, "vLLM", "Prompts are text or token ids."},
+    {"suffix", kCompletionRequest, kAny, kRead, "OpenAI",
+     "A text is refused: no model here fills in. FastDeploy's object of extra parameters has no effect."},
+    {"documents", kConversation, kArray, kRead, "vLLM", "For the chat template."},
+    // The chat template.
+    {"add_generation_prompt", kConversation, kBoolean, kRead, "vLLM", "End the prompt where the assistant begins.",
+     "true"},
+    {"continue_final_message", kConversation, kBoolean, kRead, "vLLM", "The prompt ends inside the last message.",
+     "false"},
+    {"add_special_tokens", kBoth | kTokenizeRequest, kBoolean, kRead, "vLLM", "Add BOS as the tokenizer has it.",
+     "false for chats, true for texts"},
+    {"add_special", kTokenizeRequest, kBoolean, kRead, "llama-server", "As `add_special_tokens`.", "false"},
+    {"chat_template_kwargs", kConversation, kObject, kRead, "vLLM",
+     "Variables of the chat template (enable_thinking ...)."},
+    {"reasoning_effort", kConversation, kString, kRead, "OpenAI",
+     "Variable of the chat template; `none` also sets enable_thinking to false."},
+    {"chat_template", kConversation, kString, kUnsupported, "vLLM",
+     "The server's template is used; --chat-template sets it."},
+    {"echo", kBoth, kBoolean, kRead, "OpenAI", "Repeat the prompt (chat: the last assistant message) in front.",
+     "false"},
+    {"truncate_prompt_tokens", kBoth, kInteger, kRead, "vLLM",
+     "Keep so many tokens of the prompt; -1: as many as leave room for max_tokens.", "all", -1, INT32_MAX},
+    {"truncation_side", kBoth, kString, kRead, "vLLM", "`left` drops the beginning, `right` the end.", "left"},
+    // Tools.
+    {"tools", kConversation, kArray, kRead, "OpenAI", "Functions that the model may call."},
+    {"tool_choice", kConversation, kAny, kRead, "OpenAI", "none, auto, required, or an object that names a function.",
+     "auto with tools, else none"},
+    {"parallel_tool_calls", kConversation, kBoolean, kRead, "OpenAI", "false: at most one call.", "true"},
+    {"functions", kChatRequest, kArray, kUnsupported, "OpenAI", "Deprecated: use `tools`."},
+    {"function_call", kChatRequest, kAny, kUnsupported, "OpenAI", "Deprecated: use `tool_choice`."},
+    // How tokens are chosen.
+    {"temperature", kBoth, kNumber, kRead, "OpenAI", "0 is greedy.", "the model's, else 1", 0, 2},
+    {"top_p", kBoth, kNumber, kRead, "OpenAI", "Nucleus; 0 keeps one token.", "the model's, else 1", 0, 1},
+    {"top_k", kBoth, kInteger, kRead, "vLLM", "0 or -1: off.", "the model's, else off", -1, INT32_MAX},
+    {"min_p", kBoth, kNumber, kRead, "vLLM", "Least share of the best token's probability.", "the model's, else 0", 0,
+     1},
+    {"presence_penalty", kBoth, kNumber, kRead, "OpenAI", "On tokens that were generated.", "0", -2, 2},
+    {"frequency_penalty", kBoth, kNumber, kRead, "OpenAI", "On tokens, by how often they were generated.", "0", -2, 2},
+    {"repetition_penalty", kBoth, kNumber, kRead, "vLLM", "Above 0; on tokens of prompt and output.",
+     "the model's, else 1"},
+    {"seed", kBoth, kInteger, kRead, "OpenAI", "Makes sampling repeatable.", "drawn"},
+    {"logit_bias", kBoth, kObject, kRead, "OpenAI", "Token ids to values in [-100, 100]."},
+    {"n", kBoth, kInteger, kRead, "OpenAI",
+     "Answers to a prompt. Where only the model's default is greedy, n above 1 samples at temperature 1.", "1", 1, 128},
+    {"best_of", kBoth, kInteger, kRead, "OpenAI", "1 or `n`: candidates that are not returned are not generated.", "n",
+     1, 128},
+    {"use_beam_search", kBoth, kBoolean, kUnsupported, "vLLM", "There is no beam search."},
+    {.name = "length_penalty",
+     .kinds = kBoth,
+     .type = kNumber,
+     .use = kUnsupported,
+     .dialect = "vLLM",
+     .help = "There is no beam search.",
+     .neutral = 1},
+    {"bad_words", kBoth, kArray, kUnsupported, "vLLM", "Use `logit_bias`, or a grammar."},
+    {"bad_words_token_ids", kBoth, kArray, kUnsupported, "FastDeploy", "Use `logit_bias`."},
+    {"allowed_token_ids", kBoth, kArray, kUnsupported, "vLLM", "Use `structured_outputs`."},
+    {"logits_processors", kBoth, kArray, kUnsupported, "vLLM", "No code of a request is run."},
+    {"logits_processors_args", kBoth, kAny, kUnsupported, "FastDeploy", "No code of a request is run."},
+    {"repetition_detection", kBoth, kAny, kUnsupported, "vLLM", "Not built."},
+    {.name = "typical_p",
+     .kinds = kBoth,
+     .type = kNumber,
+     .use = kUnsupported,
+     .dialect = "llama-server",
+     .help = "Use `top_p` or `min_p`.",
+     .neutral = 1},
+    {.name = "mirostat",
+     .kinds = kBoth,
+     .type = kInteger,
+     .use = kUnsupported,
+     .dialect = "llama-server",
+     .help = "Use `top_p` or `min_p`.",
+     .neutral = 0},
+    {.name = "dry_multiplier",
+     .kinds = kBoth,
+     .type = kNumber,
+     .use = kUnsupported,
+     .dialect = "llama-server",
+     .help = "Use the penalties.",
+     .neutral = 0},
+    {.name = "xtc_probability",
+     .kinds = kBoth,
+     .type = kNumber,
+     .use = kUnsupported,
+     .dialect = "llama-server",
+     .help = "Not built.",
+     .neutral = 0},
+    {.name = "dynatemp_range",
+     .kinds = kBoth,
+     .type = kNumber,
+     .use = kUnsupported,
+     .dialect = "llama-server",
+     .help = "Not built.",
+     .neutral = 0},
+    {.name = "top_n_sigma",
+     .kinds = kBoth,
+     .type = kNumber,
+     .use = kUnsupported,
+     .dialect = "llama-server",
+     .help = "Not built.",
+     .neutral = -1},
+    {"repeat_penalty", kBoth, kNumber, kRead, "llama-server", "As `repetition_penalty`."},
+    // When it ends.
+    {"max_completion_tokens", kChatRequest, kInteger, kRead, "OpenAI",
+     "Most tokens of the answer; wins over max_tokens.", "what the context leaves", 1, INT32_MAX},
+    {"max_tokens", kChatRequest, kInteger, kRead, "OpenAI", "Most tokens of the answer.", "what the context leaves", 1,
+     INT32_MAX},
+    {"max_tokens", kCompletionRequest, kInteger, kRead, "OpenAI",
+     "Most tokens of the answer; 0 with echo scores the prompt.", "16", 0, INT32_MAX},
+    {"max_completion_tokens", kCompletionRequest, kInteger, kRead, "OpenAI", "As `max_tokens`, which wins.", "16", 0,
+     INT32_MAX},
+    {.name = "min_tokens",
+     .kinds = kBoth,
+     .type = kInteger,
+     .dialect = "vLLM",
+     .help = "No end and no stop string before so many tokens.",
+     .default_text = "0",
+     .low = 0,
+     .high_limit = &ParseLimits::max_model_len},
+    {"stop", kBoth, kStrings, kRead, "OpenAI", "Up to 64 texts that end the answer."},
+    {"stop_token_ids", kBoth, kTokenIds, kRead, "vLLM", "Ids that end the answer."},
+    {"ignore_eos", kBoth, kBoolean, kRead, "vLLM", "Go on after the end token.", "false"},
+    {"include_stop_str_in_output", kBoth, kBoolean, kRead, "vLLM", "Show the stop string.", "false"},
+    {"thinking_token_budget", kBoth, kAny, kUnsupported, "vLLM",
+     "Use `max_tokens`, or enable_thinking of the template."},
+    {"reasoning_max_tokens", kBoth, kAny, kUnsupported, "FastDeploy",
+     "Use `max_tokens`, or enable_thinking of the template."},
+    {"response_max_tokens", kBoth, kAny, kUnsupported, "FastDeploy", "Use `max_tokens`."},
+    // The form of the answer.
+    {"response_format", kBoth, kObject, kRead, "OpenAI", "text, json_object or json_schema."},
+    {"structured_outputs", kBoth, kObject, kRead, "vLLM", "One of json, regex, choice, grammar, json_object."},
+    {"guided_json", kBoth, kAny, kRead, "FastDeploy", "As structured_outputs.json."},
+    {"guided_regex", kBoth, kString, kRead, "FastDeploy", "As structured_outputs.regex."},
+    {"guided_choice", kBoth, kAny, kRead, "FastDeploy", "As structured_outputs.choice."},
+    {"guided_grammar", kBoth, kString, kRead, "FastDeploy", "As structured_outputs.grammar."},
+    {"guided_json_object", kBoth, kBoolean, kRead, "FastDeploy", "As structured_outputs.json_object."},
+    {"guided_whitespace_pattern", kBoth, kString, kRead, "vLLM", "As structured_outputs.whitespace_pattern."},
+    {"guided_decoding_backend", kBoth, kString, kNoEffect, "vLLM", "There is one engine for structured output."},
+    {"json_schema", kBoth, kAny, kRead, "llama-server", "As structured_outputs.json."},
+    {"grammar", kBoth, kString, kRead, "llama-server", "As structured_outputs.grammar."},
+    {"structural_tag", kBoth, kAny, kUnsupported, "vLLM", "Use structured_outputs.grammar."},
+    {"skip_special_tokens", kBoth, kBoolean, kRead, "vLLM", "Special tokens have no text.", "true"},
+    {"spaces_between_special_tokens", kBoth, kBoolean, kRead, "vLLM", "As vLLM.", "true"},
+    {"include_reasoning", kChatRequest, kBoolean, kRead, "vLLM",
+     "Tell the reasoning, as reasoning and reasoning_content.", "true"},
+    // Streams.
+    {"stream", kBoth, kBoolean, kRead, "OpenAI", "Server-sent events.", "false"},
+    {"stream_options", kBoth, kObject, kRead, "OpenAI", "include_usage, continuous_usage_stats; only with `stream`."},
+    {"stream_interval", kBoth, kInteger, kRead, "vLLM", "Tokens of a chunk; the first comes at once.", "1", 1,
+     INT32_MAX},
+    {"max_streaming_response_tokens", kBoth, kInteger, kRead, "FastDeploy", "As `stream_interval`.", "1", 1, INT32_MAX},
+    // What is told of the tokens.
+    {"logprobs", kBoth, kAny, kRead, "OpenAI", "Chat: true or false. Completions: so many alternatives of each token."},
+    {.name = "top_logprobs",
+     .kinds = kChatRequest,
+     .type = kInteger,
+     .dialect = "OpenAI",
+     .help = "Alternatives of each token; needs `logprobs`.",
+     .default_text = "0",
+     .low = 0,
+     .high_limit = &ParseLimits::max_logprobs},
+    {.name = "prompt_logprobs",
+     .kinds = kBoth,
+     .type = kInteger,
+     .dialect = "vLLM",
+     .help = "Alternatives of each prompt token; not in streams.",
+     .low = 0,
+     .high_limit = &ParseLimits::max_logprobs},
+    {"logprob_token_ids", kBoth, kArray, kUnsupported, "vLLM", "Use `top_logprobs`."},
+    {"return_token_ids", kBoth, kBoolean, kRead, "vLLM", "token_ids of answers and prompt.", "false"},
+    {"return_tokens_as_token_ids", kBoth, kBoolean, kRead, "vLLM", "Logprobs name tokens as `token_id:N`.", "false"},
+    {"return_token_strs", kTokenizeRequest, kBoolean, kRead, "vLLM", "Also the text of each token.", "false"},
+    {"return_prompt_text", kBoth, kBoolean, kUnsupported, "vLLM", "Use /detokenize, or `echo`."},
+    {"return_token_offsets", kBoth, kBoolean, kUnsupported, "vLLM", "Completions with logprobs tell text_offset."},
+    {"collect_metrics", kBoth, kBoolean, kNoEffect, "FastDeploy", "Times are in /metrics."},
+    // Scheduling.
+    {"priority", kBoth, kInteger, kRead, "vLLM", "Smaller runs first.", "0", INT32_MIN, INT32_MAX},
+    {"cache_salt", kBoth, kString, kRead, "vLLM", "The prefix cache is shared among requests of one salt only."},
+    {"request_id", kBoth, kString, kRead, "vLLM", "At most 128 bytes; X-Request-Id wins.", "drawn"},
+    {"kv_transfer_params", kBoth, kAny, kUnsupported, "vLLM", "Prefill and decode run in one process."},
+    {"vllm_xargs", kBoth, kAny, kUnsupported, "vLLM", "Extra arguments of plug-ins; there are none."},
+    // Media.
+    {"modalities", kChatRequest, kArray, kRead, "OpenAI", "[\"text\"]: models make text only."},
+    {"audio", kChatRequest, kAny, kUnsupported, "OpenAI", "Models make text only."},
+    // Matters of OpenAI's service.
+    {"user", kBoth, kAny, kNoEffect, "OpenAI", "Nothing is kept by user."},
+    {"safety_identifier", kBoth, kAny, kNoEffect, "OpenAI", "Nothing is kept by user."},
+    {"service_tier", kBoth, kAny, kNoEffect, "OpenAI", "There is one tier; see `priority`."},
+    {"store", kBoth, kAny, kNoEffect, "OpenAI", "Chats and completions are not kept."},
+    {"metadata", kBoth, kAny, kNoEffect, "OpenAI", "Chats and completions are not kept."},
+    {"prompt_cache_key", kBoth, kAny, kNoEffect, "OpenAI", "Equal beginnings are found without it; see `cache_salt`."},
+    {"prompt_cache_retention", kBoth, kAny, kNoEffect, "OpenAI", "The cache keeps what fits."},
+    {"cache_prompt", kBoth, kAny, kNoEffect, "llama-server", "--no-enable-prefix-caching turns the cache off."},
+    {"prediction", kBoth, kAny, kNoEffect, "OpenAI", "It would change speed only."},
+    {"verbosity", kChatRequest, kAny, kNoEffect, "OpenAI", "Models here know no verbosity."},
+    {"web_search_options", kChatRequest, kAny, kNoEffect, "OpenAI", "There is no web search."},
+    {"moderation", kBoth, kAny, kNoEffect, "OpenAI", "There is no moderation."},
+    {"session_id", kBoth, kAny, kNoEffect, "vLLM", "Equal beginnings are found without it."},
+};
+
+}  // namespace
+
+std::span<const RequestField> request_fields() { return kFields; }
+
+const RequestField* find_request_field(std::string_view name, uint32_t kind) {
+  static const auto* const places = [] {
+    auto* map = new std::unordered_multimap<std::string_view, const RequestField*>;
+    for (const RequestField& field : kFields) map->emplace(field.name, &field);
+    return map;
+  }();
+  const auto [first, last] = places->equal_range(name);
+  for (auto it = first; it != last; ++it) {
+    if (it->second->kinds & kind) return it->second;
+  }
+  return nullptr;
+}
+
+std::string_view field_type_text(FieldType type) {
+  switch (type) {
+    case kString:
+      return "a string";
+    case kBoolean:
+      return "true or false";
+    case kInteger:
+      return "an integer";
+    case kNumber:
+      return "a number";
+    case kArray:
+      return "an array";
+    case kObject:
+      return "an object";
+    case kTokenIds:
+      return "an array of token ids";
+    case kStrings:
+      return "a string or an array of strings";
+    case kAny:
+      break;
+  }
+  return "any value";
+}
+
+bool has_type(const Json& value, FieldType type) {
+  switch (type) {
+    case kString:
+      return value.is_string();
+    case kBoolean:
+      return value.is_boolean();
+    case kInteger:  // JavaScript and some JSON writers say 16.0 for 16.
+      return value.is_number_integer() ||
+             (value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>() &&
+              std::abs(value.get<double>()) < 0x1p53);
+    case kNumber:
+      return value.is_number();
+    case kArray:
+    case kTokenIds:  // its entries are checked where they are read
+      return value.is_array();
+    case kObject:
+      return value.is_object();
+    case kStrings:
+      return value.is_string() || value.is_array();
+    case kAny:
+      break;
+  }
+  return true;
+}
+
+}  // namespace spate

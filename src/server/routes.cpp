@@ -1,0 +1,52 @@
+#include "server/routes.h"
+
+#include "server/request_table.h"
+
+namespace spate {
+namespace {
+
+// Clients mis-set their base URL with and without /v1; both are served.
+constexpr Route kRoutes[] = {
+    {"/v1/chat/completions", "POST", Endpoint::kChat, true, "Answers a conversation.", kChatRequest},
+    {"/chat/completions", "POST", Endpoint::kChat, true, "", kChatRequest},
+    {"/v1/completions", "POST", Endpoint::kCompletions, true, "Continues a text.", kCompletionRequest},
+    {"/completions", "POST", Endpoint::kCompletions, true, "", kCompletionRequest},
+    {"/v1/models", "GET", Endpoint::kModels, true, "The served names."},
+    {"/models", "GET", Endpoint::kModels, true, ""},
+    {"/tokenize", "POST", Endpoint::kTokenize, true, "Token ids of a text or a conversation.", kTokenizeRequest},
+    {"/v1/tokenize", "POST", Endpoint::kTokenize, true, "", kTokenizeRequest},
+    {"/detokenize", "POST", Endpoint::kDetokenize, true, "The text of token ids.", kDetokenizeRequest},
+    {"/v1/detokenize", "POST", Endpoint::kDetokenize, true, "", kDetokenizeRequest},
+    {"/tokenizer_info", "GET", Endpoint::kTokenizerInfo, true, "Special tokens and the chat template."},
+    {"/", "GET", Endpoint::kRoot, false, "A line of text."},
+    {"/health", "GET", Endpoint::kHealth, false, "200 when ready; 503 while loading, draining or dead."},
+    {"/ping", "GET", Endpoint::kHealth, false, ""},
+    {"/livez", "GET", Endpoint::kLivez, false, "200 unless the engine is stuck or dead."},
+    {"/load", "GET", Endpoint::kLoad, true, "Requests in flight."},
+    {"/version", "GET", Endpoint::kServerVersion, false, "The server's version."},
+    {"/openapi.json", "GET", Endpoint::kOpenApi, false, "This API as an OpenAPI document."},
+    {"/metrics", "GET", Endpoint::kMetrics, false, "Prometheus metrics under vLLM's names."},
+};
+constexpr Route kModelRoute{"/v1/models/{id}", "GET", Endpoint::kModel, true,
+                            "One served name; it may contain slashes."};
+
+}  // namespace
+
+std::span<const Route> routes() { return kRoutes; }
+
+const Route* find_route(std::string_view path) {
+  for (const Route& route : kRoutes) {
+    if (path == route.path) return &route;
+  }
+  return path.starts_with(kModelPrefix) && path.size() > kModelPrefix.size() ? &kModelRoute : nullptr;
+}
+
+bool takes_method(const Route& route, std::string_view method) {
+  return method == route.method || (method == "HEAD" && std::string_view(route.method) == "GET");
+}
+
+std::string allowed_methods(const Route& route) {
+  return std::string_view(route.method) == "GET" ? "GET, HEAD, OPTIONS" : "POST, OPTIONS";
+}
+
+}  // namespace spate

@@ -1,0 +1,47 @@
+// The routes of the server: what answers which path. /openapi.json and docs/api.md list them from here.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace spate {
+
+enum class Endpoint {
+  kChat,
+  kCompletions,
+  kModels,
+  kModel,
+  kTokenize,
+  kDetokenize,
+  kTokenizerInfo,  // need a model
+  kRoot,
+  kHealth,
+  kLivez,
+  kLoad,
+  kServerVersion,
+  kOpenApi,
+  kMetrics,
+};
+
+struct Route {
+  const char* path;
+  const char* method;
+  Endpoint endpoint;
+  bool needs_key;
+  const char* help;           // empty: another spelling of the route before
+  uint32_t request_kind = 0;  // RequestKind of its body
+};
+
+std::span<const Route> routes();
+// Null: there is no such path. A path under "/v1/models/" is the route of one model, whose id may contain slashes.
+const Route* find_route(std::string_view path);
+constexpr std::string_view kModelPrefix = "/v1/models/";
+
+bool takes_method(const Route& route, std::string_view method);
+std::string allowed_methods(const Route& route);
+inline bool needs_model(Endpoint endpoint) { return endpoint < Endpoint::kRoot; }
+inline bool is_generation(Endpoint endpoint) { return endpoint < Endpoint::kModels; }
+
+}  // namespace spate

@@ -33,7 +33,7 @@ TEST_CASE("the reference: fused ops equal their decompositions") {
 }
 
 TEST_CASE("the CPU at every instruction set of this machine") {
-  for (const char* isa : {"avx2", "avx512", "amx"}) {
+  for (const char* isa : {"avx2", "avx512", "avx512bf16", "amx"}) {
     auto device = make_cpu_device({.num_threads = 3, .isa = isa});
     if (!device.ok()) {
       skip_test(fmt::format("conformance of the CPU at {}: {}", isa, device.status().message()));

@@ -1,4 +1,4 @@
-// spate-cpu-bench [--threads N] [--isa avx2|avx512|amx] [--layers N] [--kv bf16|i8] [--filter TEXT]
+// spate-cpu-bench [--threads N] [--isa avx2|avx512|avx512bf16|amx] [--layers N] [--kv bf16|i8] [--filter TEXT]
 //                 [--quantization int8|int4|...]
 //
 // The ops of a Qwen3-0.6B step on dummy weights, without engine and model code around them: decode of 1 to 64 sequences at 160

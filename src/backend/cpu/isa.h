@@ -9,7 +9,7 @@
 
 namespace spate::cpu {
 
-enum class Isa { kAvx2, kAvx512, kAmx };
+enum class Isa { kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
 std::string_view isa_name(Isa isa);         // "avx2": what --isa takes
 std::string_view isa_description(Isa isa);  // "AVX-512 + AMX"

@@ -215,6 +215,7 @@ struct KernelTable {
 
 const KernelTable& avx2_kernels();
 const KernelTable& avx512_kernels();
+const KernelTable& avx512bf16_kernels();
 const KernelTable& amx_kernels();
 
 }  // namespace spate::cpu

@@ -10,7 +10,7 @@ namespace spate {
 
 struct CpuLimits {
   int num_threads = 0;
-  std::string isa;                 // "avx2", "avx512" or "amx"
+  std::string isa;                 // "avx2", "avx512", "avx512bf16" or "amx"
   double memory_bytes_per_s = 0;   // reading 1 GiB in 2 MB pages, four streams a thread
   double fp32_flops_per_s = 0;     // fused multiply-add of the widest vectors
   double vector_int8_ops_per_s = 0;  // 8-bit products summed in 32 bits: AVX-512 VNNI, else AVX2's multiply, widen, add

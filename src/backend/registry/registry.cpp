@@ -15,7 +15,7 @@ namespace {
 
 Status probe_nothing(const DeviceOptions&) { return ok_status(); }
 
-constexpr std::string_view kCpuInstructionSets[] = {"avx2", "avx512", "amx"};
+constexpr std::string_view kCpuInstructionSets[] = {"avx2", "avx512", "avx512bf16", "amx"};
 
 constexpr std::array<BackEnd, 3> kBackEnds = {{
     {.name = "cuda",

@@ -10,6 +10,7 @@
 // one row that is 44 operations, 3 of them the joining; codes that are multiplied first take 56 and a sum of x less.
 #pragma once
 
+#include "backend/cpu/kernel/dot_tile.h"
 #include "backend/cpu/kernel/gemm_epilogue.h"
 #include "backend/cpu/kernel/int_pack.h"
 
@@ -81,7 +82,7 @@ SPATE_INLINE void half_step(const int8_t* const* x, const char* const* rows, boo
     for (int j = 0; j < kBlocks; ++j) w[j] = unsigned_codes<kCodes>(rows[j] + r * 64, high);
     for (int i = 0; i < kRows; ++i) {
       const I four = int_set1(four_x(x[i] + r * 4));
-      for (int j = 0; j < kBlocks; ++j) dots[i][j][0] = _mm512_dpbusd_epi32(dots[i][j][0], w[j], four);
+      for (int j = 0; j < kBlocks; ++j) add_unsigned_by_signed(dots[i][j][0], w[j], four);
     }
   }
 }

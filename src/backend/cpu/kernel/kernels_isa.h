@@ -1,4 +1,4 @@
-// The kernels of one instruction set, SPATE_ISA (avx2, avx512 or amx): declared once, compiled by CMakeLists.txt once per
+// The kernels of one instruction set, SPATE_ISA (avx2, avx512, avx512bf16 or amx): declared once, compiled by CMakeLists.txt once per
 // instruction set into its own namespace; kernel/table.cpp puts them into the KernelTable, which says what they do.
 #pragma once
 

@@ -1,0 +1,106 @@
+// Sums of products by the instructions that multiply four bytes of k at a time and add to 32 bits: two bf16 (VDPBF16PS)
+// or four codes (VPDPBUSD). For AVX-512 without tiles.
+//
+// A word is four bytes of k: a row of 64 bytes of an n-block holds one for each of its 16 columns. Every element adds its
+// words one by one, in order, in one accumulator, whatever the number of rows and n-blocks: batch-invariant.
+//
+// 12 rows by 2 n-blocks hold 24 sums, 2 vectors of weight and one of x in the 32 registers, and load 14 times for 24
+// products. The instructions are written as assembly: GCC 12 copies the accumulator of the intrinsics to other registers
+// and to the stack, which cost half of their speed.
+#pragma once
+
+#include "backend/cpu/kernel/int_simd.h"
+#include "backend/cpu/layout.h"
+
+#ifdef __AVX512VNNI__
+namespace spate::cpu::SPATE_ISA {
+
+enum class Words { kBf16, kCodes };
+
+SPATE_INLINE void add_unsigned_by_signed(I& sums, I unsigned_codes, I codes) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(unsigned_codes), "v"(codes));
+}
+
+// w: of an n-block, of codes 128 more than they are; x: a word in all lanes.
+template <Words kWords>
+SPATE_INLINE void add_products(I& sums, I w, I x) {
+  if constexpr (kWords == Words::kCodes) {
+    add_unsigned_by_signed(sums, w, x);
+  } else {
+#ifdef __AVX512BF16__
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(w), "v"(x));
+#endif
+  }
+}
+
+template <Words kWords>
+SPATE_INLINE I load_row(const char* row) {
+  if constexpr (kWords == Words::kBf16) return int_load(row);
+  return int_xor(int_load(row), _mm512_set1_epi8(static_cast<char>(0x80)));
+}
+
+constexpr int kMaxTileBlocks = 4;
+constexpr int64_t kTileStride = kMaxTileBlocks * kNBlock;  // of sums, from row to row
+
+// Lines that will be read soon, of as many streams as a tile has n-blocks: asked for a few at each word.
+struct LinesAhead {
+  const char* first[kMaxTileBlocks];
+  int64_t bytes_a_word;  // of each
+};
+
+struct DotTile {
+  const char* x;
+  const char* blocks[kMaxTileBlocks];  // n-blocks, from the first word on
+  int64_t num_words;
+  float* sums;      // of words of codes i32
+  bool accumulate;  // else the sums begin at zero
+  LinesAhead ahead;
+};
+
+// kRows rows of x, whose words are kRowStride bytes apart from row to row and kWordStride from word to word, times
+// kBlocks n-blocks.
+template <Words kWords, int kRows, int kBlocks, int64_t kRowStride, int64_t kWordStride, bool kAhead>
+SPATE_INLINE void multiply_tile(const DotTile& tile, int64_t sum_stride) {
+  I sums[kRows][kBlocks];
+#pragma GCC unroll 12
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kBlocks; ++j) {
+      sums[r][j] = tile.accumulate ? int_load(tile.sums + r * sum_stride + j * kNBlock) : int_zero();
+    }
+  }
+  const char *x = tile.x, *rows[kBlocks];
+  [[maybe_unused]] const char* ahead[kBlocks];
+  for (int j = 0; j < kBlocks; ++j) {
+    rows[j] = tile.blocks[j];
+    if constexpr (kAhead) ahead[j] = tile.ahead.first[j];
+  }
+  for (int64_t word = 0; word < tile.num_words; ++word, x += kWordStride) {
+    I w[kBlocks];
+#pragma GCC unroll 4
+    for (int j = 0; j < kBlocks; ++j) {
+      w[j] = load_row<kWords>(rows[j]);
+      rows[j] += 64;
+      if constexpr (kAhead) {
+        _mm_prefetch(ahead[j], _MM_HINT_T1);
+        ahead[j] += tile.ahead.bytes_a_word;
+      }
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      int32_t word_of_row;
+      __builtin_memcpy(&word_of_row, x + r * kRowStride, 4);
+      const I all = int_set1(word_of_row);
+#pragma GCC unroll 4
+      for (int j = 0; j < kBlocks; ++j) add_products<kWords>(sums[r][j], w[j], all);
+    }
+  }
+#pragma GCC unroll 12
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kBlocks; ++j) int_store(tile.sums + r * sum_stride + j * kNBlock, sums[r][j]);
+  }
+}
+
+}  // namespace spate::cpu::SPATE_ISA
+#endif

@@ -225,6 +225,8 @@ CudaDevice::~CudaDevice() {
   partial_flags_.reset();
   workspace_.reset();
   pack_buffer_.reset();
+  pack_staging_.reset();
+  integer_scratch_buffer_.reset();
   pack_stream_.reset();
   for (CUmodule module : modules_) api().cuModuleUnload(module);
 }

@@ -12,6 +12,7 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/driver_api.h"
+#include "backend/cuda/integer_scratch.h"
 #include "backend/cuda/kernel_list.h"
 #include "backend/cuda/step_graphs.h"
 #include "backend/ops.h"
@@ -97,7 +98,9 @@ class CudaDevice final : public Device {
   int64_t op_workspace_bytes(const OpLimits& limits) const override;
 
   Result<PackedWeight> create_weight(const WeightDesc& desc) override;
+  bool supports(const WeightSpec& spec) const override;
   Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) override;
+  Status pack_quantized_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows) override;
   int64_t kv_block_bytes(const KvLayerDesc& desc) const override;
   void run_step(Stream& stream, const StepKey& key, const std::function<void()>& step) override;
   StepKey padded_step(const StepKey& exact, const StepKey& largest) const override {
@@ -117,9 +120,12 @@ class CudaDevice final : public Device {
   // Scratch of at least this many bytes for one op; the next call may move it. All ops of a device share it, so they
   // must run on one stream. It grows when a larger shape than ever before appears; what was captured is then dropped.
   void* workspace(size_t bytes);
-  // Of linear_wgmma: num_sms() tiles of sums, and a flag for each, 0 between kernels. Null where linear_wgmma does not run.
+  // Of linear_wgmma: num_sms() tiles of sums, and a flag for each, 0 between kernels. Null where linear_wgmma does not
+  // run.
   float* partial_sums() const { return static_cast<float*>(partial_sums_.data()); }
   uint32_t* partial_flags() const { return static_cast<uint32_t*>(partial_flags_.data()); }
+  // Of products with integer weights; its places do not move once all weights are made.
+  const IntegerScratch& integer_scratch() const { return integer_scratch_; }
 
  private:
   explicit CudaDevice(std::unique_ptr<Context> context) : context_(std::move(context)) {}
@@ -127,6 +133,12 @@ class CudaDevice final : public Device {
   Status load_kernels(const std::string& kernel_dir);
   Status load_program(std::string_view program, const std::string& cubin);
   Status allocate_partial_sums();
+  Status reserve_integer_scratch(const IntegerLayout& layout);
+  Status reserve_pack_buffers(int64_t bytes);
+  Status reserve_pack_staging(int64_t bytes);
+  Status pack_integer_rows(PackedWeight& weight, RowPlace place, const Tensor& rows);
+  Status place_int8_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows);
+  Status place_int4_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows);
 
   std::unique_ptr<Context> context_;
   std::string architecture_;
@@ -142,6 +154,9 @@ class CudaDevice final : public Device {
   StepGraphs graphs_{*this};
   std::unique_ptr<CudaStream> pack_stream_;  // made by the first pack_rows, as its buffer
   Buffer pack_buffer_;
+  Buffer pack_staging_;  // on the device, as large: rows that a kernel packs
+  Buffer integer_scratch_buffer_;
+  IntegerScratch integer_scratch_;
 };
 
 // Elements of a packed weight from one row to the next: in_features rounded up to 16, the padding is zero.

@@ -44,7 +44,10 @@ void KernelSources::add(std::string_view name, std::string text) {
     programs_.emplace(name, std::move(text));
     return;
   }
-  if (name == "backend/cuda/kernel/primitive/cstdint.h") name = "cstdint";
+  if (name == "backend/cuda/kernel/primitive/cstdint.h") {
+    headers_.emplace("stdint.h", text);  // headers that the CPU's kernels share
+    name = "cstdint";
+  }
   headers_.emplace(name, std::move(text));
 }
 

@@ -61,20 +61,31 @@ void convert_rows_from(const Tensor& rows, int64_t begin, int64_t end, Dst* dst,
 int64_t weight_row_stride(const WeightDesc& desc) { return ceil_div(desc.in_features, kRowUnit) * kRowUnit; }
 
 Result<PackedWeight> CudaDevice::create_weight(const WeightDesc& desc) {
-  const int64_t bytes = desc.num_matrices * desc.out_features * weight_row_stride(desc) * element_bytes(desc);
-  ASSIGN_OR_RETURN(Buffer storage, allocate(static_cast<size_t>(bytes), MemoryKind::kDevice));
+  int64_t matrix_bytes = desc.out_features * weight_row_stride(desc) * element_bytes(desc);
+  if (desc.spec.has_integer_codes()) {
+    const IntegerLayout layout = integer_layout(desc);
+    RETURN_IF_ERROR(reserve_integer_scratch(layout));
+    matrix_bytes = layout.matrix_bytes;
+  }
+  ASSIGN_OR_RETURN(Buffer storage,
+                   allocate(static_cast<size_t>(desc.num_matrices * matrix_bytes), MemoryKind::kDevice));
   return PackedWeight(desc, std::move(storage));
+}
+
+Status CudaDevice::reserve_pack_buffers(int64_t bytes) {
+  if (pack_stream_ == nullptr) pack_stream_ = std::make_unique<CudaStream>(*this);
+  const int64_t wanted = std::max(bytes, kPackBufferBytes);
+  if (static_cast<int64_t>(pack_buffer_.bytes()) >= wanted) return {};
+  ASSIGN_OR_RETURN(pack_buffer_, allocate(static_cast<size_t>(wanted), MemoryKind::kPinnedHost));
+  return {};
 }
 
 Status CudaDevice::pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) {
   const WeightDesc& desc = weight.desc();
   check_row_place(desc, place, rows.dim(0), rows.dim(1));
+  if (desc.spec.has_integer_codes()) return pack_integer_rows(weight, place, rows);
   const int64_t row_bytes = weight_row_stride(desc) * element_bytes(desc);
-  if (pack_stream_ == nullptr) pack_stream_ = std::make_unique<CudaStream>(*this);
-  if (static_cast<int64_t>(pack_buffer_.bytes()) < std::max(row_bytes, kPackBufferBytes)) {
-    ASSIGN_OR_RETURN(pack_buffer_,
-                     allocate(static_cast<size_t>(std::max(row_bytes, kPackBufferBytes)), MemoryKind::kPinnedHost));
-  }
+  RETURN_IF_ERROR(reserve_pack_buffers(row_bytes));
   const int64_t rows_at_once = static_cast<int64_t>(pack_buffer_.bytes()) / row_bytes;
   for (int64_t begin = 0; begin < rows.dim(0); begin += rows_at_once) {
     const int64_t end = std::min(begin + rows_at_once, rows.dim(0));

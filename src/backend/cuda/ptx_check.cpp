@@ -76,6 +76,7 @@ bool touches_global_memory(std::string_view text) {
   const std::string_view opcode = text.substr(0, text.find_first_of(" \t"));
   // Bulk copies of weights to shared memory.
   if (opcode.starts_with("cp.async.bulk.tensor.2d.shared::cluster.global")) return false;
+  if (opcode.starts_with("cp.async.bulk.shared::cluster.global")) return false;
   for (const char* elsewhere : {".param", ".shared", ".local", ".const", "ld.global.nc"}) {
     if (opcode.find(elsewhere) != opcode.npos && !opcode.starts_with("cp.")) return false;
   }

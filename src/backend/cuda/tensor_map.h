@@ -13,4 +13,8 @@ namespace spate::cuda {
 TensorMap make_bf16_map(const DriverApi& api, const void* data, int64_t rows, int64_t columns, int64_t row_stride,
                         int box_rows);
 
+// The same of bytes, in boxes of 128 columns. row_stride: bytes.
+TensorMap make_byte_map(const DriverApi& api, const void* data, int64_t rows, int64_t columns, int64_t row_stride,
+                        int box_rows);
+
 }  // namespace spate::cuda

@@ -10,6 +10,24 @@ namespace {
 
 constexpr int kNumThreads = 128, kPieceElems = 8;
 
+LaunchGrid grid_of(const EmbeddingParams& p) {
+  return {.x = p.out.dim(0), .y = ceil_div(p.out.dim(1), kNumThreads * kPieceElems), .num_threads = kNumThreads};
+}
+
+void embedding_integer(Stream& stream, const EmbeddingParams& p) {
+  const EmbeddingIntegerKernelParams params{.token_ids = p.token_ids.data<int32_t>(),
+                                            .table = p.table->matrix(0),
+                                            .layout = integer_layout(p.table->desc()),
+                                            .out = p.out.raw(),
+                                            .out_stride = p.out.stride(0),
+                                            .first_row = static_cast<int32_t>(p.first_row),
+                                            .is_out_aligned = are_rows_aligned({&p.out})};
+  const bool is_out_f32 = p.out.dtype() == DType::kF32, is_int4 = p.table->desc().spec.codes == Codes::kInt4;
+  const KernelId kernel = is_out_f32 ? (is_int4 ? kernel_id("embedding_int4_f32") : kernel_id("embedding_int8_f32"))
+                                     : (is_int4 ? kernel_id("embedding_int4_bf16") : kernel_id("embedding_int8_bf16"));
+  launch(stream, kernel, grid_of(p), params, {{"num_tokens", p.out.dim(0)}, {"hidden_size", params.layout.width}});
+}
+
 }  // namespace
 
 void embedding(Stream& stream, const EmbeddingParams& p) {
@@ -17,6 +35,7 @@ void embedding(Stream& stream, const EmbeddingParams& p) {
   const WeightDesc& desc = p.table->desc();
   const int64_t num_tokens = p.out.dim(0);
   if (num_tokens == 0) return;
+  if (desc.spec.has_integer_codes()) return embedding_integer(stream, p);
   const EmbeddingKernelParams params{.token_ids = p.token_ids.data<int32_t>(),
                                      .table = p.table->data(),
                                      .out = p.out.raw(),
@@ -30,9 +49,8 @@ void embedding(Stream& stream, const EmbeddingParams& p) {
   const KernelId kernel = is_out_f32
                               ? (is_table_f32 ? kernel_id("embedding_f32_f32") : kernel_id("embedding_f32_bf16"))
                               : (is_table_f32 ? kernel_id("embedding_bf16_f32") : kernel_id("embedding_bf16_bf16"));
-  launch(stream, kernel,
-         {.x = num_tokens, .y = ceil_div(desc.in_features, kNumThreads * kPieceElems), .num_threads = kNumThreads},
-         params, {{"num_tokens", num_tokens}, {"hidden_size", desc.in_features}, {"vocab_size", desc.out_features}});
+  launch(stream, kernel, grid_of(p), params,
+         {{"num_tokens", num_tokens}, {"hidden_size", desc.in_features}, {"vocab_size", desc.out_features}});
 }
 
 }  // namespace spate::cuda

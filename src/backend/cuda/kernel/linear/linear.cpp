@@ -1,11 +1,11 @@
 #include "backend/cuda/kernel/linear/linear.h"
 
-#include <algorithm>
 #include <array>
-#include "backend/check_params.h"
 
+#include "backend/check_params.h"
 #include "backend/cuda/kernel/cuda_ops.h"
-#include "backend/cuda/kernel/linear/linear_wgmma.h"
+#include "backend/cuda/kernel/linear/linear_integer.h"
+#include "backend/cuda/kernel/linear/wgmma_plan.h"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/tensor_map.h"
 
@@ -61,59 +61,22 @@ bool fits_wgmma(const CudaDevice& device, const LinearParams& p, const LinearKer
          p.weight->desc().spec.codes == Codes::kBf16 && params.is_x_aligned;
 }
 
-struct WgmmaChoice {
-  KernelId kernel;
-  int tile_tokens;
-};
-
-WgmmaChoice choose_wgmma(int64_t num_tokens) {
+void launch_wgmma(Stream& stream, const LinearKernelParams& p) {
   static constexpr std::array kKernelIds = {kernel_id("linear_wgmma_n8"),   kernel_id("linear_wgmma_n16"),
                                             kernel_id("linear_wgmma_n32"),  kernel_id("linear_wgmma_n64"),
                                             kernel_id("linear_wgmma_n128"), kernel_id("linear_wgmma_n256")};
-  size_t i = 0;
-  while (i + 1 < kKernelIds.size() && kWgmmaTileTokens[i] < num_tokens) ++i;
-  return {kKernelIds[i], kWgmmaTileTokens[i]};
-}
-
-// How many of num_tiles tiles one CTA computes each; the rest is cut along k. A last round of tiles that leaves few SMs
-// idle is not cut: CTAs that work at different k share less in L2.
-int64_t num_whole_tiles(const CudaDevice& device, int64_t num_tiles, int64_t num_tokens) {
-  if (device.is_deterministic()) return num_tiles;
-  if (num_tokens <= kWgmmaMaxTileTokens) return 0;
-  const int64_t num_sms = device.num_sms(), rest = num_tiles % num_sms;
-  return num_tiles >= num_sms && 10 * rest > 7 * num_sms ? num_tiles : num_tiles - rest;
-}
-
-void launch_wgmma(Stream& stream, const LinearKernelParams& p) {
-  constexpr int64_t kMinSteps = 8;  // of k a CTA: fewer take longer to add than to multiply
   const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
-  const WgmmaChoice choice = choose_wgmma(p.num_tokens);
-  const int64_t num_steps = ceil_div(p.in_features, kWgmmaTileK);
-  const int64_t num_row_tiles = ceil_div(p.out_features, kWgmmaTileRows);
-  const int64_t num_tiles = num_row_tiles * ceil_div(p.num_tokens, choice.tile_tokens);
-  const int64_t num_whole = num_whole_tiles(device, num_tiles, p.num_tokens);
-  const int64_t num_shared_steps = (num_tiles - num_whole) * num_steps;
-  const int64_t num_sharing = std::clamp<int64_t>(num_shared_steps / kMinSteps, 1, device.num_sms());
-  const int64_t num_ctas = std::min<int64_t>(device.num_sms(), std::max(num_whole, num_sharing));
-  const LinearWgmmaKernelParams params{
-      .x = make_bf16_map(device.api(), p.x, p.num_tokens, p.in_features, p.x_stride, choice.tile_tokens),
-      .weight = make_bf16_map(device.api(), p.weight, p.out_features, p.in_features, p.weight_stride, kWgmmaRows),
-      .bias = p.bias,
-      .out = p.out,
-      .partial = device.partial_sums(),
-      .arrived = device.partial_flags(),
-      .out_stride = p.out_stride,
-      .num_tokens = p.num_tokens,
-      .out_features = p.out_features,
-      .num_steps = static_cast<int32_t>(num_steps),
-      .num_row_tiles = static_cast<int32_t>(num_row_tiles),
-      .num_tiles = static_cast<int32_t>(num_tiles),
-      .num_whole_tiles = static_cast<int32_t>(num_whole),
-      .num_sharing_ctas = static_cast<int32_t>(num_sharing),
-      .is_out_f32 = p.is_out_f32,
-      .is_out_paired = p.is_out_paired,
-  };
-  launch(stream, choice.kernel, {.x = num_ctas, .num_threads = kWgmmaThreads}, params,
+  const WgmmaPlan plan =
+      plan_wgmma(device, p.num_tokens, p.out_features, ceil_div(p.in_features, kWgmmaTileK), {.are_sums_exact = false});
+  LinearWgmmaKernelParams params = plan.params;
+  params.x = make_bf16_map(device.api(), p.x, p.num_tokens, p.in_features, p.x_stride, plan.tile_tokens);
+  params.weight = make_bf16_map(device.api(), p.weight, p.out_features, p.in_features, p.weight_stride, kWgmmaRows);
+  params.bias = p.bias;
+  params.out = p.out;
+  params.out_stride = p.out_stride;
+  params.is_out_f32 = p.is_out_f32;
+  params.is_out_paired = p.is_out_paired;
+  launch(stream, kKernelIds[plan.kernel_idx], {.x = plan.num_ctas, .num_threads = kWgmmaThreads}, params,
          {{"num_tokens", p.num_tokens}, {"out_features", p.out_features}, {"in_features", p.in_features}});
 }
 
@@ -122,6 +85,7 @@ void launch_wgmma(Stream& stream, const LinearKernelParams& p) {
 void linear(Stream& stream, const LinearParams& p) {
   check_params(p);
   const WeightDesc& desc = p.weight->desc();
+  if (desc.spec.has_integer_codes()) return linear_integer(stream, p);
   const int64_t num_tokens = p.x.dim(0), out_features = desc.out_features, in_features = desc.in_features;
   if (num_tokens == 0 || out_features == 0) return;
   const int64_t x_bytes = p.x.stride(0) * dtype_bytes(p.x.dtype());

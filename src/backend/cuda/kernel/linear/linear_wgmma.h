@@ -1,4 +1,4 @@
-// linear_wgmma.cu, for host and device.
+// linear_skeleton.h and linear_wgmma.cu, for host and device.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +16,23 @@ constexpr int kWgmmaThreads = 128 * (kWgmmaConsumers + 1);  // and one that load
 constexpr int kWgmmaTileTokens[] = {8, 16, 32, 64, 128, 256};
 constexpr int kWgmmaMaxTileTokens = 256;
 
-constexpr int wgmma_stage_bytes(int tile_tokens) { return (kWgmmaTileRows + tile_tokens) * kWgmmaTileK * 2; }
+constexpr int kWgmmaStageRowBytes = 128;  // of W and of x in a stage
+
 // Few tokens: as much as lets the next kernel's CTA stand beside this one, so that its weights are on their way early.
-constexpr int wgmma_num_stages(int tile_tokens) {
-  return tile_tokens <= 64 ? (104 * 1024) / wgmma_stage_bytes(tile_tokens) : tile_tokens <= 128 ? 6 : 4;
+constexpr int wgmma_num_stages(int stage_bytes, int tile_tokens) {
+  return (tile_tokens <= 64 ? 104 : tile_tokens <= 128 ? 192 : 196) * 1024 / stage_bytes;
 }
-// Stages at a multiple of 1,024 bytes, then their barriers.
-constexpr int wgmma_shared_bytes(int tile_tokens) {
-  return 1024 + wgmma_num_stages(tile_tokens) * (wgmma_stage_bytes(tile_tokens) + 16);
+// Stages at a multiple of 1,024 bytes, then their barriers. stage_weight_bytes: Format::kStageWeightBytes.
+constexpr int wgmma_shared_bytes(int stage_weight_bytes, int tile_tokens) {
+  const int stage_bytes = stage_weight_bytes + tile_tokens * kWgmmaStageRowBytes;
+  return 1024 + wgmma_num_stages(stage_bytes, tile_tokens) * (stage_bytes + 16);
 }
+constexpr int kBf16StageWeightBytes = kWgmmaTileRows * kWgmmaStageRowBytes;
 
 struct LinearWgmmaKernelParams {
   TensorMap x;         // [num_tokens, in_features] bf16, boxes of tile_tokens x 64
   TensorMap weight;    // [out_features, in_features] bf16, boxes of 64 x 64
-  const void* bias;    // [out_features] bf16, or null
+  const void* bias;    // [out_features] bf16 or f32, or null
   void* out;           // [num_tokens, out_features] bf16 or f32
   float* partial;      // [grid, tile_tokens * 128] sums of a part of k
   uint32_t* arrived;   // [grid] 0; 1 while the CTA's partial sums wait to be added
@@ -41,6 +44,7 @@ struct LinearWgmmaKernelParams {
   int32_t num_tiles;         // row tiles times token tiles
   int32_t num_whole_tiles;   // the first ones: computed by one CTA each. The k of the others is cut
   int32_t num_sharing_ctas;  // into as many equal runs, for the first CTAs; none is empty
+  int32_t is_bias_f32;
   int32_t is_out_f32;
   int32_t is_out_paired;  // even columns of bf16 lie at multiples of 4 bytes
 };

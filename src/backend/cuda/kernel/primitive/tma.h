@@ -43,6 +43,13 @@ __device__ inline void copy_box(uint32_t shared, const TensorMap& map, int colum
       : "memory");
 }
 
+// Neighbours: addresses and `bytes` are multiples of 16.
+__device__ inline void copy_bytes(uint32_t shared, const void* global, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+               "l"(global), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
 __device__ inline void prefetch_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
 }

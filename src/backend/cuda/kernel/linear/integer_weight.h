@@ -1,0 +1,105 @@
+// The layouts of integer weights on the device and what products with them take, for host and device.
+//
+// int8 (a scale a row): rows of codes, padded with zeros to 128 elements; then the scales, [rows] f32.
+// int4 (two-level): chunks, [row tiles of 128][steps of 128 elements of k], one behind the other:
+//   codes        [128 rows][64 bytes]. Byte 16 p + 4 s + j of a row has k = 32 s + 4 p + j in its low half and the k
+//                that is 16 more in its high half, as code + 8: lane p of wgmma's rows finds what it needs of a row in
+//                16 neighbours, the 4 codes of a register in one word.
+//   multipliers  [128 rows][2 or 4 (groups of 32)] bytes, each of 64 or 32 elements
+// then the row scales, [rows] f32. Rows and elements beyond the matrix have multiplier 0.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernel/linear/linear_wgmma.h"
+#include "backend/cuda/kernel/primitive/host_device.h"
+#include "quant/outlier_rule.h"
+
+namespace spate::cuda {
+
+constexpr int kIntegerTileK = 128;
+constexpr int kInt4RowBytes = kIntegerTileK / 2;  // of a chunk
+constexpr int kInt4CodeBytes = kWgmmaTileRows * kInt4RowBytes;
+
+struct IntegerLayout {
+  int32_t num_rows;
+  int32_t width;            // elements of k
+  int32_t num_steps;        // of 128 elements
+  int32_t num_multipliers;  // of a row in a chunk; 0: int8
+  int64_t scales_offset;    // bytes
+  int64_t matrix_bytes;
+
+  SPATE_HOST_DEVICE int64_t chunk_bytes() const {
+    return kInt4CodeBytes + static_cast<int64_t>(kWgmmaTileRows) * num_multipliers;
+  }
+  SPATE_HOST_DEVICE int64_t row_bytes() const { return static_cast<int64_t>(num_steps) * kIntegerTileK; }  // int8
+  SPATE_HOST_DEVICE int64_t chunk_offset(int row, int k) const {
+    return (static_cast<int64_t>(row / kWgmmaTileRows) * num_steps + k / kIntegerTileK) * chunk_bytes();
+  }
+  // Of the byte that holds an element of int4, and whether it is the high half.
+  SPATE_HOST_DEVICE int64_t code_offset(int row, int k) const {
+    const int in_step = k % 32;
+    return chunk_offset(row, k) + row % kWgmmaTileRows * kInt4RowBytes + in_step % 16 / 4 * 16 +
+           k % kIntegerTileK / 32 * 4 + in_step % 4;
+  }
+  SPATE_HOST_DEVICE static bool is_high(int k) { return k % 32 >= 16; }
+  SPATE_HOST_DEVICE int64_t multiplier_offset(int row, int k) const {
+    return chunk_offset(row, k) + kInt4CodeBytes + row % kWgmmaTileRows * num_multipliers +
+           k % kIntegerTileK * num_multipliers / kIntegerTileK;
+  }
+};
+
+// group_width 0: int8.
+inline IntegerLayout make_integer_layout(int64_t num_rows, int64_t width, int64_t group_width) {
+  const auto rounded_up = [](int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; };
+  IntegerLayout layout{.num_rows = static_cast<int32_t>(num_rows),
+                       .width = static_cast<int32_t>(width),
+                       .num_steps = static_cast<int32_t>(rounded_up(width, kIntegerTileK) / kIntegerTileK),
+                       .num_multipliers = group_width == 0    ? 0
+                                          : group_width == 32 ? 4
+                                                              : 2,
+                       .scales_offset = 0,
+                       .matrix_bytes = 0};
+  layout.scales_offset = group_width == 0 ? num_rows * layout.row_bytes()
+                                          : rounded_up(num_rows, kWgmmaTileRows) / kWgmmaTileRows * layout.num_steps *
+                                                layout.chunk_bytes();
+  layout.matrix_bytes = rounded_up(layout.scales_offset + num_rows * 4, 256);
+  return layout;
+}
+
+// --- activations as codes --------------------------------------------------------------------------------------------
+
+struct QuantizedRow {
+  float scale;
+  int32_t code_sum;
+  int32_t num_outliers;
+  int32_t padding;
+};
+
+struct QuantizeRowsKernelParams {
+  const void* x;       // [num_tokens, width] act
+  int8_t* codes;       // [num_tokens, row_bytes]; zeros behind the width
+  QuantizedRow* rows;  // [num_tokens]
+  Outlier* outliers;   // [num_tokens, kMaxOutliers], in the order of k
+  int64_t x_stride;    // elements
+  int64_t row_bytes;   // a multiple of 128
+  int32_t width;
+  int32_t is_x_aligned;  // rows of x start at multiples of 16 bytes
+};
+
+constexpr int kQuantizeMaxThreads = 1024;
+// Elements of a row of x: as many products of at most 255 * 127 fit a sum of 32 bits.
+constexpr int64_t kMaxIntegerWidth = 65536;
+
+struct LinearIntegerKernelParams {
+  LinearWgmmaKernelParams tiles;  // x: the codes, boxes of tile_tokens x 128; weight: of int8, boxes of 64 x 128
+  const char* weight;             // the matrix
+  IntegerLayout layout;
+  const QuantizedRow* rows;  // [num_tokens]
+  const Outlier* outliers;   // [num_tokens, kMaxOutliers]
+};
+
+constexpr int kInt8StageWeightBytes = kWgmmaTileRows * kWgmmaStageRowBytes;
+constexpr int kInt4StageWeightBytes = kInt4CodeBytes + 1024;
+
+}  // namespace spate::cuda

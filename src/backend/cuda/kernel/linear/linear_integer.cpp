@@ -1,0 +1,88 @@
+#include "backend/cuda/kernel/linear/linear_integer.h"
+
+#include <algorithm>
+#include <array>
+
+#include "backend/cuda/integer_scratch.h"
+#include "backend/cuda/kernel/linear/integer_weight.h"
+#include "backend/cuda/kernel/linear/wgmma_plan.h"
+#include "backend/cuda/kernel/row_alignment.h"
+#include "backend/cuda/launch.h"
+#include "backend/cuda/tensor_map.h"
+
+namespace spate::cuda {
+namespace {
+
+using KernelIds = std::array<KernelId, std::size(kWgmmaTileTokens)>;
+
+constexpr KernelIds kInt8Ids = {kernel_id("linear_int8_n8"),   kernel_id("linear_int8_n16"),
+                                kernel_id("linear_int8_n32"),  kernel_id("linear_int8_n64"),
+                                kernel_id("linear_int8_n128"), kernel_id("linear_int8_n256")};
+constexpr KernelIds kInt4Ids = {kernel_id("linear_int4_n8"),   kernel_id("linear_int4_n16"),
+                                kernel_id("linear_int4_n32"),  kernel_id("linear_int4_n64"),
+                                kernel_id("linear_int4_n128"), kernel_id("linear_int4_n256")};
+constexpr KernelIds kInt4Group32Ids = {kernel_id("linear_int4_g32_n8"),   kernel_id("linear_int4_g32_n16"),
+                                       kernel_id("linear_int4_g32_n32"),  kernel_id("linear_int4_g32_n64"),
+                                       kernel_id("linear_int4_g32_n128"), kernel_id("linear_int4_g32_n256")};
+
+const KernelIds& kernels_of(const IntegerLayout& layout) {
+  return layout.num_multipliers == 0 ? kInt8Ids : layout.num_multipliers == 2 ? kInt4Ids : kInt4Group32Ids;
+}
+
+void quantize_rows(Stream& stream, const Tensor& x, const IntegerLayout& layout, const IntegerScratch& scratch) {
+  constexpr int64_t kPieceElems = 8;
+  const QuantizeRowsKernelParams params{.x = x.raw(),
+                                        .codes = scratch.codes,
+                                        .rows = scratch.rows,
+                                        .outliers = scratch.outliers,
+                                        .x_stride = x.stride(0),
+                                        .row_bytes = layout.row_bytes(),
+                                        .width = layout.width,
+                                        .is_x_aligned = are_rows_aligned({&x})};
+  const int64_t num_pieces = layout.row_bytes() / kPieceElems;
+  const int64_t pieces = ceil_div(num_pieces, kQuantizeMaxThreads);  // a thread
+  const bool is_f32 = x.dtype() == DType::kF32;
+  const KernelId kernel = pieces == 1 ? (is_f32 ? kernel_id("quantize_rows_f32_1") : kernel_id("quantize_rows_bf16_1"))
+                          : pieces == 2
+                              ? (is_f32 ? kernel_id("quantize_rows_f32_2") : kernel_id("quantize_rows_bf16_2"))
+                              : (is_f32 ? kernel_id("quantize_rows_f32_wide") : kernel_id("quantize_rows_bf16_wide"));
+  launch(stream, kernel,
+         {.x = x.dim(0), .num_threads = num_threads_for(ceil_div(num_pieces, pieces), kQuantizeMaxThreads)}, params,
+         {{"num_tokens", x.dim(0)}, {"width", layout.width}});
+}
+
+}  // namespace
+
+void linear_integer(Stream& stream, const LinearParams& p) {
+  CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  const IntegerLayout layout = integer_layout(p.weight->desc());
+  const IntegerScratch scratch = device.integer_scratch();
+  const char* matrix = p.weight->matrix(p.matrix_idx);
+  if (layout.num_rows == 0) return;
+  for (int64_t begin = 0; begin < p.x.dim(0); begin += kIntegerTokensAtOnce) {
+    const int64_t num_tokens = std::min(kIntegerTokensAtOnce, p.x.dim(0) - begin);
+    quantize_rows(stream, p.x.rows(begin, begin + num_tokens), layout, scratch);
+    const Tensor out = p.out.rows(begin, begin + num_tokens);
+    const WgmmaPlan plan = plan_wgmma(device, num_tokens, layout.num_rows, layout.num_steps, {.are_sums_exact = true});
+    LinearIntegerKernelParams params{
+        .tiles = plan.params, .weight = matrix, .layout = layout, .rows = scratch.rows, .outliers = scratch.outliers};
+    params.tiles.x = make_byte_map(device.api(), scratch.codes, num_tokens, layout.row_bytes(), layout.row_bytes(),
+                                   plan.tile_tokens);
+    if (layout.num_multipliers == 0) {
+      params.tiles.weight =
+          make_byte_map(device.api(), matrix, layout.num_rows, layout.row_bytes(), layout.row_bytes(), kWgmmaRows);
+    } else {
+      params.tiles.weight = params.tiles.x;  // prefetched as it is; W comes without a map
+    }
+    params.tiles.bias = p.bias.defined() ? p.bias.raw() : nullptr;
+    params.tiles.is_bias_f32 = p.bias.defined() && p.bias.dtype() == DType::kF32;
+    params.tiles.out = out.raw();
+    params.tiles.out_stride = out.stride(0);
+    params.tiles.is_out_f32 = out.dtype() == DType::kF32;
+    params.tiles.is_out_paired = reinterpret_cast<uintptr_t>(out.raw()) % 4 == 0 && out.stride(0) % 2 == 0;
+    launch(stream, kernels_of(layout)[plan.kernel_idx], {.x = plan.num_ctas, .num_threads = kWgmmaThreads}, params,
+           {{"num_tokens", num_tokens}, {"out_features", layout.num_rows}, {"in_features", layout.width}});
+  }
+}
+
+}  // namespace spate::cuda

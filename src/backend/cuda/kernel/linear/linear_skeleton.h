@@ -1,0 +1,364 @@
+// The skeleton of products on wgmma: how tiles and their k are cut among CTAs, the ring of stages, sums that several
+// CTAs share, the store of a tile. What differs between formats of weights is a class:
+//
+//   struct Format {
+//     using Params;                      // of the kernel
+//     using Sum;                         // float or int32_t
+//     struct Operand;                    // a warpgroup's rows of W of a stage, as far as they go through registers
+//     static constexpr int kWeightBytes  // of a stage of W, and
+//     static constexpr int kStageWeightBytes  // the same rounded up to 1,024
+//     static const LinearWgmmaKernelParams& tiles(const Params&);
+//     static void load_weight(p, shared, row, step, barrier);   // starts copies of kWeightBytes
+//     static void take(operand, weight, consumer);              // from shared memory
+//     template <int kTokens> static void multiply(sums, operand, weight, x, consumer);
+//     template <int kTokens> static void finish(p, sums, values, row, token);  // values that are stored, without bias
+//   };
+//
+// Operands are swapped: rows of W are the 64 rows of wgmma, tokens its columns, so that few tokens waste nothing. A
+// CTA: one warp that loads stages of 128 rows of W and the tokens, 128 bytes of k each; two warpgroups that multiply,
+// 64 rows each. The grid is at most one CTA an SM. Whole tiles first; the k of the rest is cut into equal runs, one a
+// CTA (stream-K), and the CTA that has a tile's first k adds the others' sums in the order of k. The first stages of W
+// are loaded before the grid waits for the kernels before it: weights depend on nothing.
+#pragma once
+
+#include "backend/cuda/kernel/linear/linear_wgmma.h"
+#include "backend/cuda/kernel/primitive/async_copy.h"
+#include "backend/cuda/kernel/primitive/bf16.h"
+#include "backend/cuda/kernel/primitive/grid_dependency.h"
+#include "backend/cuda/kernel/primitive/tma.h"
+#include "backend/cuda/kernel/primitive/wgmma.h"
+
+namespace spate::cuda {
+
+// --- the work of a CTA -----------------------------------------------------------------------------------------------
+
+constexpr int kTokenTilesTogether = 8;  // tiles of tokens that share a pass over W
+
+// A run of steps of k of one tile.
+struct Segment {
+  int row;    // the tile's first row of W
+  int token;  // and token
+  int begin, end;
+};
+
+// The shared steps of k, of all shared tiles one behind the other: a CTA has those from here to the next CTA's.
+__device__ inline int first_shared_step(const LinearWgmmaKernelParams& p, int cta) {
+  const int64_t num_steps = static_cast<int64_t>(p.num_tiles - p.num_whole_tiles) * p.num_steps;
+  return static_cast<int>(num_steps * min(cta, p.num_sharing_ctas) / p.num_sharing_ctas);
+}
+
+// The CTA's segments, in order; the warps that load and those that multiply walk through them alike.
+class Work {
+ public:
+  __device__ Work(const LinearWgmmaKernelParams& p, int tile_tokens) : p_(p), tile_tokens_(tile_tokens) {
+    tile_ = static_cast<int>(blockIdx.x);
+    step_ = first_shared_step(p, tile_);
+    end_ = first_shared_step(p, tile_ + 1);
+  }
+  __device__ bool next(Segment& segment) {
+    int tile = tile_;
+    if (tile < p_.num_whole_tiles) {
+      segment.begin = 0;
+      segment.end = p_.num_steps;
+      tile_ += static_cast<int>(gridDim.x);
+    } else if (step_ < end_) {
+      tile = p_.num_whole_tiles + step_ / p_.num_steps;
+      segment.begin = step_ % p_.num_steps;
+      segment.end = min(p_.num_steps, segment.begin + end_ - step_);
+      step_ += segment.end - segment.begin;
+    } else {
+      return false;
+    }
+    const int num_token_tiles = p_.num_tiles / p_.num_row_tiles, in_group = kTokenTilesTogether * p_.num_row_tiles;
+    const int first = tile / in_group * kTokenTilesTogether,
+              together = min(kTokenTilesTogether, num_token_tiles - first);
+    segment.token = (first + tile % in_group % together) * tile_tokens_;
+    segment.row = tile % in_group / together * kWgmmaTileRows;
+    return true;
+  }
+
+ private:
+  const LinearWgmmaKernelParams& p_;
+  const int tile_tokens_;
+  int tile_;        // of the whole ones
+  int step_, end_;  // of all steps of the shared ones
+};
+
+// --- the ring of stages ----------------------------------------------------------------------------------------------
+
+template <typename Format, int kTokens>
+struct Stages {
+  static constexpr uint32_t kBytes = Format::kStageWeightBytes + kTokens * kWgmmaStageRowBytes;
+  static constexpr int kCount = wgmma_num_stages(kBytes, kTokens);
+  static constexpr uint32_t kLoadedBytes = Format::kWeightBytes + kTokens * kWgmmaStageRowBytes;
+
+  uint32_t base;  // of shared memory
+
+  __device__ uint32_t weight(int stage) const { return base + static_cast<uint32_t>(stage) * kBytes; }
+  __device__ uint32_t x(int stage) const { return weight(stage) + Format::kStageWeightBytes; }
+  __device__ uint32_t full(int stage) const { return base + kCount * kBytes + static_cast<uint32_t>(stage) * 16; }
+  __device__ uint32_t empty(int stage) const { return full(stage) + 8; }
+};
+
+// A place in the ring of stages.
+template <int kCount>
+struct Place {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ void advance() {
+    if (++stage < kCount) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
+// --- the sums of a tile ------------------------------------------------------------------------------------------
+
+constexpr int kConsumerThreads = 128 * kWgmmaConsumers;
+
+__device__ inline void sync_consumers() { asm volatile("bar.sync 1, %0;" ::"n"(kConsumerThreads) : "memory"); }
+
+__device__ inline uint32_t load_acquire(const uint32_t* address) {
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+__device__ inline void store_release(uint32_t* address, uint32_t value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+// Sums are floats or 32-bit integers.
+template <typename T>
+struct Four;
+template <>
+struct Four<float> {
+  using Type = float4;
+};
+template <>
+struct Four<int32_t> {
+  using Type = int4;
+};
+
+// Leaves the sums for the CTA that has the tile's first k.
+template <typename T, int kRegs>
+__device__ inline void leave_sums(const LinearWgmmaKernelParams& p, const T (&acc)[kRegs], int thread) {
+  using Quad = typename Four<T>::Type;
+  Quad* to = reinterpret_cast<Quad*>(p.partial) + static_cast<int64_t>(blockIdx.x) * (kRegs / 4) * kConsumerThreads;
+#pragma unroll
+  for (int i = 0; i < kRegs / 4; ++i) {
+    __stcg(to + i * kConsumerThreads + thread, Quad{acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3]});
+  }
+  sync_consumers();
+  if (thread == 0) {
+    __threadfence();
+    store_release(p.arrived + blockIdx.x, 1);
+  }
+}
+
+// Adds what the next CTAs have of the tile, `num_steps` steps of k.
+template <typename T, int kRegs>
+__device__ inline void add_sums(const LinearWgmmaKernelParams& p, T (&acc)[kRegs], int thread, int num_steps) {
+  using Quad = typename Four<T>::Type;
+  const int first_cta = static_cast<int>(blockIdx.x) + 1;
+  int num_ctas = 0;
+  for (; num_steps > 0; ++num_ctas) {
+    const int cta = first_cta + num_ctas;
+    num_steps -= first_shared_step(p, cta + 1) - first_shared_step(p, cta);
+  }
+  for (int i = thread; i < num_ctas; i += kConsumerThreads) {
+    while (load_acquire(p.arrived + first_cta + i) == 0) {
+    }
+  }
+  sync_consumers();
+  const Quad* from = reinterpret_cast<const Quad*>(p.partial) +
+                     static_cast<int64_t>(first_cta) * (kRegs / 4) * kConsumerThreads + thread;
+  constexpr int kUnroll = kRegs <= 16 ? 4 : 1;
+#pragma unroll kUnroll
+  for (int i = 0; i < num_ctas; ++i, from += (kRegs / 4) * kConsumerThreads) {
+#pragma unroll
+    for (int j = 0; j < kRegs / 4; ++j) {
+      const Quad more = __ldcg(from + j * kConsumerThreads);
+      acc[4 * j] += more.x;
+      acc[4 * j + 1] += more.y;
+      acc[4 * j + 2] += more.z;
+      acc[4 * j + 3] += more.w;
+    }
+  }
+  sync_consumers();
+  for (int i = thread; i < num_ctas; i += kConsumerThreads) p.arrived[first_cta + i] = 0;  // for the kernels after this
+}
+
+// Rows of bf16 pairs become columns: lane l has elements (l / 4, 2 (l % 4)) and the next of an 8 x 8 matrix, and gets
+// those of the transposed one.
+__device__ inline uint32_t transpose_8x8(uint32_t pair) {
+  uint32_t transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
+  return transposed;
+}
+
+template <int kTokens>
+__device__ inline void store_tile(const LinearWgmmaKernelParams& p, const float (&acc)[kTokens / 2], int row,
+                                  int token) {
+  const int lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4;
+  const int num_tokens = min(kTokens, p.num_tokens - token);
+  float bias[2] = {};
+  if (p.bias != nullptr) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int feature = row + group + 8 * i;
+      if (feature >= p.out_features) continue;
+      bias[i] = p.is_bias_f32 ? static_cast<const float*>(p.bias)[feature]
+                              : to_float(static_cast<const Bf16*>(p.bias)[feature]);
+    }
+  }
+  const bool is_whole = row + 16 <= p.out_features;
+#pragma unroll
+  for (int j = 0; j < kTokens / 8; ++j) {
+    if (8 * j >= num_tokens) break;
+    const float low[2] = {acc[4 * j] + bias[0], acc[4 * j + 1] + bias[0]};
+    const float high[2] = {acc[4 * j + 2] + bias[1], acc[4 * j + 3] + bias[1]};
+    if (!p.is_out_f32 && p.is_out_paired && is_whole) {
+      const uint32_t first = transpose_8x8(pack_bf16(low[0], low[1]));
+      const uint32_t second = transpose_8x8(pack_bf16(high[0], high[1]));
+      if (8 * j + group < num_tokens) {
+        Bf16* out = static_cast<Bf16*>(p.out) + (token + 8 * j + group) * p.out_stride + row + 2 * pair;
+        *reinterpret_cast<uint32_t*>(out) = first;
+        *reinterpret_cast<uint32_t*>(out + 8) = second;
+      }
+      continue;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int column = 8 * j + 2 * pair + i % 2, feature = row + group + i / 2 * 8;
+      if (column >= num_tokens || feature >= p.out_features) continue;
+      const float value = i < 2 ? low[i] : high[i - 2];
+      const int64_t offset = (token + column) * p.out_stride + feature;
+      if (p.is_out_f32) {
+        static_cast<float*>(p.out)[offset] = value;
+      } else {
+        static_cast<Bf16*>(p.out)[offset] = from_float<Bf16>(value);
+      }
+    }
+  }
+}
+
+// One thread.
+template <typename Format, int kTokens>
+__device__ inline void load_stages(const typename Format::Params& p, const Stages<Format, kTokens>& stages) {
+  constexpr int kCount = Stages<Format, kTokens>::kCount;
+  const LinearWgmmaKernelParams& tiles = Format::tiles(p);
+  const auto load_weight = [&](int stage, const Segment& segment, int step) {
+    arrive_expecting(stages.full(stage), Stages<Format, kTokens>::kLoadedBytes);
+    Format::load_weight(p, stages.weight(stage), segment.row, step, stages.full(stage));
+  };
+  const auto load_x = [&](int stage, const Segment& segment, int step) {
+    copy_box(stages.x(stage), tiles.x, step * Format::kTileK, segment.token, stages.full(stage));
+  };
+  Work ahead(tiles, kTokens);
+  Segment segment;
+  int num_loaded = 0;
+  while (num_loaded < kCount && ahead.next(segment)) {
+    for (int step = segment.begin; step < segment.end && num_loaded < kCount; ++step) {
+      load_weight(num_loaded++, segment, step);
+    }
+  }
+  wait_for_inputs();
+  Work work(tiles, kTokens);
+  Place<kCount> place;
+  while (work.next(segment)) {
+    for (int step = segment.begin; step < segment.end; ++step) {
+      if (num_loaded > 0) {
+        --num_loaded;
+      } else {
+        wait_barrier(stages.empty(place.stage), place.parity ^ 1);
+        load_weight(place.stage, segment, step);
+      }
+      load_x(place.stage, segment, step);
+      place.advance();
+    }
+  }
+}
+
+template <typename Format, int kTokens>
+__device__ inline void multiply_stages(const typename Format::Params& p, const Stages<Format, kTokens>& stages) {
+  constexpr int kCount = Stages<Format, kTokens>::kCount;
+  const LinearWgmmaKernelParams& tiles = Format::tiles(p);
+  const int thread = static_cast<int>(threadIdx.x) - 128, consumer = thread / 128, lane = thread % 32;
+  wait_for_inputs();
+  Work work(tiles, kTokens);
+  Segment segment;
+  Place<kCount> place;
+  typename Format::Sum sums[kTokens / 2];
+  while (work.next(segment)) {
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; ++i) sums[i] = 0;
+    int last_stage = -1, step = segment.begin;
+    const auto multiply_stage = [&](typename Format::Operand& operand) {
+      wait_barrier(stages.full(place.stage), place.parity);
+      Format::take(operand, stages.weight(place.stage), consumer);
+      wgmma_fence();
+      Format::template multiply<kTokens>(sums, operand, stages.weight(place.stage), stages.x(place.stage), consumer);
+      wgmma_commit();
+      wgmma_wait<1>();  // the step before has been read
+      if (last_stage >= 0 && lane == 0) arrive(stages.empty(last_stage));
+      last_stage = place.stage;
+      place.advance();
+      return ++step < segment.end;
+    };
+    typename Format::Operand first, second;  // one is read while the other is filled
+    while (multiply_stage(first) && multiply_stage(second)) {
+    }
+    wgmma_wait<0>();
+    if (lane == 0) arrive(stages.empty(last_stage));
+    if (segment.begin > 0) {
+      leave_sums(tiles, sums, thread);
+      continue;
+    }
+    if (segment.end < tiles.num_steps) add_sums(tiles, sums, thread, tiles.num_steps - segment.end);
+    const int row = segment.row + consumer * kWgmmaRows + thread % 128 / 32 * 16;
+    float values[kTokens / 2];
+    Format::template finish<kTokens>(p, sums, values, row, segment.token);
+    store_tile<kTokens>(tiles, values, row, segment.token);
+  }
+}
+
+template <typename Format, int kTokens>
+__device__ inline void linear_wgmma(const typename Format::Params& p) {
+  extern __shared__ char smem[];
+  const Stages<Format, kTokens> stages{(shared_address(smem) + 1023) / 1024 * 1024};
+  let_dependents_launch();
+  if (threadIdx.x == 0) {
+    prefetch_map(Format::tiles(p).weight);
+    prefetch_map(Format::tiles(p).x);
+    for (int stage = 0; stage < Stages<Format, kTokens>::kCount; ++stage) {
+      init_barrier(stages.full(stage), 1);
+      init_barrier(stages.empty(stage), kConsumerThreads / 32);
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    if constexpr (kTokens > 128) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if (threadIdx.x == 0) return load_stages<Format, kTokens>(p, stages);
+    wait_for_inputs();
+  } else {
+    if constexpr (kTokens > 128) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    multiply_stages<Format, kTokens>(p, stages);
+  }
+}
+
+// prefix_n8 to prefix_n256.
+#define SPATE_WGMMA_KERNEL(prefix, Format, tokens)                   \
+  extern "C" __global__ void __launch_bounds__(kWgmmaThreads, 1)     \
+      prefix##_n##tokens(const __grid_constant__ Format::Params p) { \
+    linear_wgmma<Format, tokens>(p);                                 \
+  }
+#define SPATE_WGMMA_KERNELS(prefix, Format) \
+  SPATE_WGMMA_KERNEL(prefix, Format, 8)     \
+  SPATE_WGMMA_KERNEL(prefix, Format, 16)    \
+  SPATE_WGMMA_KERNEL(prefix, Format, 32)    \
+  SPATE_WGMMA_KERNEL(prefix, Format, 64)    \
+  SPATE_WGMMA_KERNEL(prefix, Format, 128)   \
+  SPATE_WGMMA_KERNEL(prefix, Format, 256)
+
+}  // namespace spate::cuda

@@ -1,0 +1,48 @@
+#include "backend/cuda/kernel/linear/wgmma_plan.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "backend/cuda/launch.h"
+
+namespace spate::cuda {
+namespace {
+
+// How many of num_tiles tiles one CTA computes each; the rest is cut along k. A last round of tiles that leaves few SMs
+// idle is not cut: CTAs that work at different k share less in L2.
+int64_t num_whole_tiles(const CudaDevice& device, int64_t num_tiles, int64_t num_tokens) {
+  if (num_tokens <= kWgmmaMaxTileTokens) return 0;
+  const int64_t num_sms = device.num_sms(), rest = num_tiles % num_sms;
+  return num_tiles >= num_sms && 10 * rest > 7 * num_sms ? num_tiles : num_tiles - rest;
+}
+
+}  // namespace
+
+WgmmaPlan plan_wgmma(const CudaDevice& device, int64_t num_tokens, int64_t out_features, int64_t num_steps,
+                     WgmmaPlanOptions options) {
+  constexpr int64_t kMinSteps = 8;  // of k a CTA: fewer take longer to add than to multiply
+  WgmmaPlan plan{};
+  while (plan.kernel_idx + 1 < std::size(kWgmmaTileTokens) && kWgmmaTileTokens[plan.kernel_idx] < num_tokens) {
+    ++plan.kernel_idx;
+  }
+  plan.tile_tokens = kWgmmaTileTokens[plan.kernel_idx];
+  const int64_t num_row_tiles = ceil_div(out_features, kWgmmaTileRows);
+  const int64_t num_tiles = num_row_tiles * ceil_div(num_tokens, plan.tile_tokens);
+  const bool may_cut = options.are_sums_exact || !device.is_deterministic();
+  const int64_t num_whole = may_cut ? num_whole_tiles(device, num_tiles, num_tokens) : num_tiles;
+  const int64_t num_shared_steps = (num_tiles - num_whole) * num_steps;
+  const int64_t num_sharing = std::clamp<int64_t>(num_shared_steps / kMinSteps, 1, device.num_sms());
+  plan.num_ctas = std::min<int64_t>(device.num_sms(), std::max(num_whole, num_sharing));
+  plan.params.partial = device.partial_sums();
+  plan.params.arrived = device.partial_flags();
+  plan.params.num_tokens = static_cast<int32_t>(num_tokens);
+  plan.params.out_features = static_cast<int32_t>(out_features);
+  plan.params.num_steps = static_cast<int32_t>(num_steps);
+  plan.params.num_row_tiles = static_cast<int32_t>(num_row_tiles);
+  plan.params.num_tiles = static_cast<int32_t>(num_tiles);
+  plan.params.num_whole_tiles = static_cast<int32_t>(num_whole);
+  plan.params.num_sharing_ctas = static_cast<int32_t>(num_sharing);
+  return plan;
+}
+
+}  // namespace spate::cuda

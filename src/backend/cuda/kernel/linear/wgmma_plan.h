@@ -1,0 +1,25 @@
+// The host's side of linear_skeleton.h: which kernel, and how its tiles are cut among CTAs.
+#pragma once
+
+#include "backend/cuda/cuda_runtime.h"
+#include "backend/cuda/kernel/linear/linear_wgmma.h"
+
+namespace spate::cuda {
+
+struct WgmmaPlan {
+  size_t kernel_idx;  // into kWgmmaTileTokens
+  int tile_tokens;
+  int64_t num_ctas;
+  // Without the maps, bias and output.
+  LinearWgmmaKernelParams params;
+};
+
+struct WgmmaPlanOptions {
+  bool are_sums_exact = false;  // of integers: cutting k changes no bit, so that it is allowed to --deterministic too
+};
+
+// num_steps: of k, of kWgmmaStageRowBytes each.
+WgmmaPlan plan_wgmma(const CudaDevice& device, int64_t num_tokens, int64_t out_features, int64_t num_steps,
+                     WgmmaPlanOptions options);
+
+}  // namespace spate::cuda

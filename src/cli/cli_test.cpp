@@ -55,7 +55,8 @@ TEST_CASE("arguments: wrong ones are refused by name") {
 TEST_CASE("arguments: command lines of vLLM's users work, and say what has no effect") {
   const auto args = parse({"serve", "m", "--enforce-eager", "--trust-remote-code", "--enable-prompt-tokens-details",
                            "--enable-server-load-tracking", "--enable-request-id-headers",
-                           "--enable-tokenizer-info-endpoint", "--uds", "/tmp/x", "--root-path", "/v", "--dtype", "half",
+                           "--enable-tokenizer-info-endpoint", "--enable-auto-tool-choice",
+                           "--tool-call-parser", "hermes", "--reasoning-parser", "deepseek_r1", "--uds", "/tmp/x", "--root-path", "/v", "--dtype", "half",
                            "--max-logprobs", "-1", "--max_model_len", "4k", "-tp", "2", "--pipeline-parallel-size", "1",
                            "--disable-log-stats", "--uvicorn-log-level", "warning", "--chat-template", "{{ x }}"});
   REQUIRE(args.ok());
@@ -66,7 +67,7 @@ TEST_CASE("arguments: command lines of vLLM's users work, and say what has no ef
   CHECK(args->model.max_logprobs == 20);
   CHECK(args->model.max_model_len == 4000);
   CHECK(args->model.tensor_parallel_size == 2);
-  CHECK(args->notes.size() == 9);
+  CHECK(args->notes.size() == 10);
   const auto has_note = [&](const std::string& note) { return std::find(args->notes.begin(), args->notes.end(), note) != args->notes.end(); };
   CHECK(has_note("--trust-remote-code has no effect here: no code of a model's folder is run"));
   const std::string refused = parse({"serve", "m", "--pipeline-parallel-size", "2"}).status().message();

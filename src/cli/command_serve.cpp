@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/llm_arguments.h"
 #include "cli/version.h"
+#include "server/output_format.h"
 #include "server/server.h"
 
 namespace spate {
@@ -73,12 +74,23 @@ ServingModel serving_model(const Arguments& arguments, LoadedModel& model) {
   serving.vocab_size = static_cast<int>(model.config.vocab_size);
   serving.eos_token_ids = model.eos_token_ids;
   serving.defaults = sampling_defaults(model.generation);
+  serving.reasoning_parser = arguments.serve.reasoning_parser;
+  serving.tool_call_parser = arguments.serve.tool_call_parser;
   serving.max_logprobs = arguments.model.max_logprobs;
   std::string settings;
   for (const std::string& line : arguments.config_lines) settings += line + "\n";
   serving.system_fingerprint = fmt::format("spate-{}-{:08x}", kVersion, XXH32(settings.data(), settings.size(), 0));
   serving.dtype = arguments.model.dtype == "float32" ? "float32" : "bfloat16";
   return serving;
+}
+
+// "reasoning qwen3, tool calls hermes"
+std::string describe_parsers(const ServingModel& serving) {
+  const std::string source = serving.chat_template ? serving.chat_template->source() : "";
+  const auto reasoning = find_reasoning_format(serving.reasoning_parser, source);
+  const auto tools = find_tool_format(serving.tool_call_parser, source);
+  const auto name_of = [](const auto& found) { return found.ok() && *found ? first_name((*found)->names) : "none"; };
+  return fmt::format("reasoning {}, tool calls {}", name_of(reasoning), name_of(tools));
 }
 
 std::string address_of(const ServeArguments& serve, int port) {
@@ -100,6 +112,8 @@ Status check_chat_template(const std::string& chat_template) {
 Result<int> run_serve(const Arguments& arguments) {
   const auto start = std::chrono::steady_clock::now();
   RETURN_IF_ERROR(check_chat_template(arguments.model.chat_template));
+  RETURN_IF_ERROR(find_reasoning_format(arguments.serve.reasoning_parser, "").status());
+  RETURN_IF_ERROR(find_tool_format(arguments.serve.tool_call_parser, "").status());
   Server server(server_config(arguments));
   RETURN_IF_ERROR(server.listen());
   log_info("serve", "spate {}, non-default args: {}", kVersion, arguments.non_default_args);
@@ -114,6 +128,7 @@ Result<int> run_serve(const Arguments& arguments) {
   for (const std::string& line : model->summary) log_info("serve", "{}", line);
   model->engine->start();
   ServingModel serving = serving_model(arguments, *model);
+  log_info("serve", "parsers: {}", describe_parsers(serving));
   log_info("serve", "sampling defaults: {}", describe_defaults(serving.defaults));
   server.set_ready(std::move(serving));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "backend/registry/registry.h"
+#include "server/output_format.h"
 
 namespace spate {
 namespace {
@@ -53,6 +54,17 @@ std::string defaults_text(int BackEndDefaults::* setting) {
   for (const BackEnd& back_end : back_ends()) {
     if (!back_end.is_automatic) continue;
     text += fmt::format("{}{} on a {}", text.empty() ? "" : ", ", back_end.defaults.*setting, back_end.hardware);
+  }
+  return text;
+}
+
+// "hermes, llama3_json, ..."
+template <typename Format>
+std::string format_names(std::span<const Format> formats) {
+  std::string text;
+  for (const Format& format : formats) {
+    const std::string name = first_name(format.names);
+    if (!text.ends_with(name)) text += (text.empty() ? "" : ", ") + name;
   }
   return text;
 }
@@ -148,6 +160,12 @@ void add_serve_flags(CLI::App* app, ServeArguments& s) {
   app->add_option("--api-key", s.api_keys, "Keys that requests must bring as a bearer token");
   app->add_option("--served-model-name", s.served_model_names, "Names of the model in the API");
   app->add_option("--allowed-origins", s.allowed_origins, "Origins that browsers may call from");
+  app->add_option("--reasoning-parser", s.reasoning_parser,
+                  "How the model writes its reasoning: auto (seen from the chat template), none, or " +
+                      format_names(reasoning_formats()));
+  app->add_option("--tool-call-parser", s.tool_call_parser,
+                  "How the model writes tool calls: auto (seen from the chat template), none, or " +
+                      format_names(tool_formats()));
   add_switch(app, "--disable-access-log,--disable-uvicorn-access-log", s.disable_access_log, "No log line a request");
   app->add_option("--uvicorn-log-level", s.uvicorn_log_level, "warning and above: no log line a request")
       ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "critical"}));

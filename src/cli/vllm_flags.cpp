@@ -23,6 +23,7 @@ struct VllmFlag {
 constexpr VllmFlag kVllmFlags[] = {
     {"--enforce-eager,!--no-enforce-eager", false, nullptr, "steps are captured while they run; capture costs no start-up time"},
     {"--trust-remote-code,!--no-trust-remote-code", false, nullptr, "no code of a model's folder is run"},
+    {"--enable-auto-tool-choice", false, nullptr, "calls are read whenever a request has tools"},
     {"--enable-prompt-tokens-details", false, nullptr, "usage always has them"},
     {"--enable-server-load-tracking", false, nullptr, "/load always counts"},
     {"--enable-request-id-headers", false, nullptr, "X-Request-Id is always sent"},

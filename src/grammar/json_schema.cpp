@@ -16,12 +16,11 @@ constexpr int64_t kUnitsPerRule = 500;
 
 class SchemaCompiler {
  public:
-  SchemaCompiler(const SchemaJson& root, const JsonGrammarOptions& options, CompileBudget& budget, const Expr& prefix)
-      : options_(options), budget_(budget), reader_(root, options, budget) {
-    builder_.set_prefix(prefix);
-  }
+  SchemaCompiler(const SchemaJson& root, const JsonGrammarOptions& options, CompileBudget& budget,
+                 GrammarBuilder& builder)
+      : options_(options), budget_(budget), reader_(root, options, budget), builder_(builder) {}
 
-  Result<Grammar> compile(const SchemaJson& root) {
+  Result<uint32_t> define_rules(const SchemaJson& root) {
     RETURN_IF_ERROR(define_common_rules());
     ASSIGN_OR_RETURN(const Conjunction conjunction, reader_.normalize({{&root}}));
     const uint32_t root_rule = rule_of(conjunction);
@@ -32,6 +31,10 @@ class SchemaCompiler {
       ASSIGN_OR_RETURN(Expr expr, expr_of(next));
       builder_.define_rule(rule, std::move(expr));
     }
+    return root_rule;
+  }
+  Result<Grammar> compile(const SchemaJson& root) {
+    ASSIGN_OR_RETURN(const uint32_t root_rule, define_rules(root));
     Result<Grammar> grammar = builder_.finish(root_rule, budget_);
     if (!grammar.ok() && !budget_.is_spent()) return reader_.error_at(root, "no value is valid");
     return grammar;
@@ -427,7 +430,7 @@ class SchemaCompiler {
   const JsonGrammarOptions& options_;
   CompileBudget& budget_;
   SchemaReader reader_;
-  GrammarBuilder builder_;
+  GrammarBuilder& builder_;
   std::map<Conjunction, uint32_t> rules_;
   std::vector<std::pair<uint32_t, Conjunction>> pending_;
   const SchemaJson any_value_ = true;
@@ -438,7 +441,15 @@ class SchemaCompiler {
 
 Result<Grammar> compile_json_schema(const SchemaJson& schema, const JsonGrammarOptions& options, CompileBudget& budget,
                                     const Expr& prefix) {
-  return SchemaCompiler(schema, options, budget, prefix).compile(schema);
+  GrammarBuilder builder;
+  builder.set_prefix(prefix);
+  return SchemaCompiler(schema, options, budget, builder).compile(schema);
+}
+
+Result<Expr> define_json_schema(GrammarBuilder& builder, const SchemaJson& schema, const JsonGrammarOptions& options,
+                                CompileBudget& budget) {
+  ASSIGN_OR_RETURN(const uint32_t rule, SchemaCompiler(schema, options, budget, builder).define_rules(schema));
+  return expr_rule(rule);
 }
 
 }  // namespace spate

@@ -35,4 +35,8 @@ struct JsonGrammarOptions {
 Result<Grammar> compile_json_schema(const nlohmann::ordered_json& schema, const JsonGrammarOptions& options,
                                     CompileBudget& budget, const Expr& prefix = nullptr);
 
+// The same as a part of a larger grammar: defines rules of `builder`; the expression allows the values.
+Result<Expr> define_json_schema(GrammarBuilder& builder, const nlohmann::ordered_json& schema,
+                                const JsonGrammarOptions& options, CompileBudget& budget);
+
 }  // namespace spate

@@ -55,12 +55,15 @@ struct ApiRequest {
   std::vector<std::string> no_effect_fields;
 };
 
+enum class ToolChoice { kNone, kAuto, kRequired, kNamed };
+
 struct ChatRequest : ApiRequest {
   std::shared_ptr<const nlohmann::ordered_json> messages;  // checked; content is a string, a list of text parts or null
   std::shared_ptr<const nlohmann::ordered_json> tools;     // null when there are none
   std::shared_ptr<const nlohmann::ordered_json> documents;        // null when there are none
   std::shared_ptr<const nlohmann::ordered_json> template_kwargs;  // never null; an object
-  bool parse_tool_calls = false;                                  // tools are given and tool_choice is auto
+  ToolChoice tool_choice = ToolChoice::kNone;                     // other than kNone only with tools
+  std::string named_function;                                     // kNamed
   bool parallel_tool_calls = true;
   bool add_generation_prompt = true;
   bool continue_final_message = false;
@@ -90,6 +93,7 @@ struct DetokenizeRequest {
 };
 
 ApiResult<ChatRequest> parse_chat_request(std::string_view body, const ParseLimits& limits);
+ApiResult<ChatRequest> read_chat_request(const nlohmann::ordered_json& body, const ParseLimits& limits);
 ApiResult<CompletionRequest> parse_completion_request(std::string_view body, const ParseLimits& limits);
 ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body, const ParseLimits& limits);
 ApiResult<DetokenizeRequest> parse_detokenize_request(std::string_view body, const ParseLimits& limits);

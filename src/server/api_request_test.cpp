@@ -153,9 +153,9 @@ TEST_CASE("chat request: what is not built is refused with 400, never ignored") 
   CHECK(refusal(chat(R"("structured_outputs":{"structural_tag":{}})")) ==
         "structured_outputs|unsupported_parameter|400");
   CHECK(refusal(chat(R"("structural_tag":{"x":1})")) == "structural_tag|unsupported_parameter|400");
-  CHECK(refusal(chat(R"("tool_choice":"required","tools":[])")) == "tool_choice|unsupported_parameter|400");
+  CHECK(refusal(chat(R"("tool_choice":"required","tools":[])")) == "tool_choice|invalid_value|400");
   CHECK(refusal(chat(R"("tool_choice":{"type":"function","function":{"name":"f"}})")) ==
-        "tool_choice|unsupported_parameter|400");
+        "tool_choice|invalid_value|400");
   CHECK(refusal(chat(R"("bad_words":["x"])")) == "bad_words|unsupported_parameter|400");
   CHECK(refusal(chat(R"("bad_words":[],"use_beam_search":false)")) == "ok");
   CHECK(refusal(chat(R"("length_penalty":1.0,"typical_p":1)")) == "ok");
@@ -195,8 +195,15 @@ TEST_CASE("chat request: tools") {
   CHECK(!chat(R"("tools":[])")->tools);
   auto request = chat(R"("tools":[{"type":"function","function":{"name":"f","parameters":{}}}])");
   REQUIRE(request.ok());
-  CHECK(request->parse_tool_calls);
-  CHECK(!chat(R"("tool_choice":"none","tools":[{"type":"function","function":{"name":"f"}}])")->parse_tool_calls);
+  CHECK(request->tool_choice == ToolChoice::kAuto);
+  CHECK(chat(R"("tool_choice":"none","tools":[{"type":"function","function":{"name":"f"}}])")->tool_choice ==
+        ToolChoice::kNone);
+  const std::string tools = R"("tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":)";
+  CHECK(chat(tools + R"("required")")->tool_choice == ToolChoice::kRequired);
+  CHECK(chat(tools + R"({"type":"function","function":{"name":"f"}})")->named_function == "f");
+  CHECK(refusal(chat(tools + R"({"type":"function","function":{"name":"g"}})")) == "tool_choice|invalid_value|400");
+  CHECK(refusal(chat(tools + R"({"type":"allowed_tools"})")) == "tool_choice|unsupported_parameter|400");
+  CHECK(refusal(chat(tools + R"({"type":"function"})")) == "tool_choice.function|invalid_value|400");
   CHECK(refusal(chat(R"("tools":[{"type":"function"}])")) == "tools[0]|invalid_value|400");
   CHECK(refusal(chat(R"("tools":[{"type":"function","function":{}}])")) == "tools[0].function.name|invalid_value|400");
 }

@@ -1,15 +1,18 @@
-// ChatOutputParser: splits what a chat model writes into reasoning (<think>...</think>), content and tool calls
-// (<tool_call>{"name": ..., "arguments": ...}</tool_call>), as the text comes.
+// ChatOutputParser: splits what a chat model writes into reasoning, content and tool calls, as the text comes, by the
+// declarations of output_format.h.
 //
-// Whatever way the text is cut into pieces, the parts add up to the same. Tags that the model writes are taken out,
-// line breaks around them too. Held back: what may become a tag, and white space before one.
+// Whatever way the text is cut into pieces, the parts add up to the same. Markers that the model writes are taken out,
+// line breaks around them too. Held back: what may become a marker, and white space before one.
 #pragma once
 
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "server/tool_call_scanner.h"
+#include "server/call_reader.h"
+#include "server/output_format.h"
 
 namespace spate {
 
@@ -21,39 +24,55 @@ struct ChatPart {
 };
 
 struct ChatOutputOptions {
-  bool parse_reasoning = false;
-  bool starts_in_reasoning = false;  // the prompt ends with <think>
-  bool parse_tool_calls = false;
-  bool parallel_tool_calls = true;  // false: calls after the first are dropped
+  const ReasoningFormat* reasoning = nullptr;               // null: not parsed
+  bool starts_in_reasoning = false;                         // the prompt ends with its beginning
+  const ToolFormat* tools = nullptr;                        // null: not parsed
+  std::shared_ptr<const nlohmann::ordered_json> functions;  // the request's tools, or null
+  bool parallel_tool_calls = true;                          // false: calls after the first are dropped
 };
 
-class ChatOutputParser {
+class ChatOutputParser final : private CallSink {
  public:
   explicit ChatOutputParser(ChatOutputOptions options);
   void append(std::string_view text, std::vector<ChatPart>& parts);
   void finish(std::vector<ChatPart>& parts);
   int num_tool_calls() const { return num_tool_calls_; }
   bool is_in_reasoning() const { return state_ == State::kReasoning; }
-  bool is_in_tool_call() const { return state_ == State::kToolCall; }
+  bool is_in_tool_call() const { return state_ == State::kCalls || state_ == State::kCall; }
 
  private:
-  enum class State { kStart, kReasoning, kContent, kToolCall };
+  // kMessage: harmony, between messages and in their heads. kCalls: between calls of a section.
+  enum class State { kStart, kReasoning, kContentStart, kContent, kCalls, kCall, kMessage };
+  struct Marker {
+    std::string_view text;
+    State next;
+  };
 
-  bool step(std::vector<ChatPart>& parts, bool is_end);
-  bool step_start(std::vector<ChatPart>& parts, bool is_end);
-  bool step_until(std::string_view tag, ChatPart::Kind kind, State next, std::vector<ChatPart>& parts, bool is_end);
-  bool step_tool_call(std::vector<ChatPart>& parts, bool is_end);
-  void emit_tool_text(std::string_view text, std::vector<ChatPart>& parts);
-  void end_tool_call(std::vector<ChatPart>& parts);
-  void emit(ChatPart::Kind kind, std::string text, std::vector<ChatPart>& parts, int tool_idx = -1);
+  bool step(bool is_end);
+  bool step_start(bool is_end);
+  bool step_until(const std::vector<Marker>& markers, ChatPart::Kind kind, bool is_end);
+  bool step_content_start(bool is_end);
+  bool step_calls(bool is_end);
+  bool step_call(bool is_end);
+  bool step_message(bool is_end);
+  void open_call(std::string_view opener);
+  void close_call();
+  bool take_marker(std::string_view marker);
+  void skip_space();
+  void begin_call(std::string name) override;
+  void add_arguments(std::string_view json) override;
+  bool knows_function(std::string_view name) const;
+  void emit(ChatPart::Kind kind, std::string_view text, int tool_idx = -1);
 
   ChatOutputOptions options_;
   State state_;
-  bool skip_space_ = false;  // line breaks after a tag
+  std::vector<Marker> reasoning_markers_, content_markers_;
+  bool skip_space_ = false;  // line breaks after a marker
   std::string text_;         // not yet given out
-  ToolCallScanner scanner_;
-  std::string raw_call_;  // of a call whose name is not known yet
-  bool is_call_open_ = false;
+  std::vector<ChatPart>* parts_ = nullptr;
+  std::unique_ptr<CallReader> reader_;
+  std::string raw_call_;  // of a call whose function is not known yet
+  bool has_call_name_ = false, is_call_refused_ = false;
   int num_tool_calls_ = 0;
 };
 

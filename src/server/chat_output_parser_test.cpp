@@ -3,6 +3,8 @@
 //         compared.
 #include "server/chat_output_parser.h"
 
+#include <nlohmann/json.hpp>
+
 #include "base/rng.h"
 #include "base/test_support.h"
 
@@ -56,8 +58,24 @@ void check_all_cuts(const ChatOutputOptions& options, const std::string& text, c
   }
 }
 
-const ChatOutputOptions kThinks{.parse_reasoning = true};
-const ChatOutputOptions kBoth{.parse_reasoning = true, .parse_tool_calls = true};
+const ReasoningFormat* reasoning(std::string_view name) { return *find_reasoning_format(name, ""); }
+const ToolFormat* tools(std::string_view name, std::string_view source = "") { return *find_tool_format(name, source); }
+
+const ChatOutputOptions kThinks{.reasoning = reasoning("qwen3")};
+const ChatOutputOptions kBoth{.reasoning = reasoning("qwen3"), .tools = tools("hermes")};
+
+// The request's tools: add(a: integer, note: string) and now().
+std::shared_ptr<const nlohmann::ordered_json> functions() {
+  return std::make_shared<nlohmann::ordered_json>(nlohmann::ordered_json::parse(R"([
+    {"type":"function","function":{"name":"add","parameters":{"type":"object",
+      "properties":{"a":{"type":"integer"},"note":{"type":"string"}}}}},
+    {"type":"function","function":{"name":"now"}}])"));
+}
+ChatOutputOptions with_tools(std::string_view name, std::string_view source = "") {
+  return {.reasoning = name == "openai" ? reasoning("openai_gptoss") : nullptr,
+          .tools = tools(name, source),
+          .functions = functions()};
+}
 
 }  // namespace
 
@@ -66,7 +84,7 @@ TEST_CASE("chat output: reasoning") {
                  "R=step one\n\nstep two C=The answer. T=");
   check_all_cuts(kThinks, "No thinking < here <thin", "R= C=No thinking < here <thin T=");
   check_all_cuts(kThinks, "<think>cut off by max_tokens </thi", "R=cut off by max_tokens </thi C= T=");
-  check_all_cuts({.parse_reasoning = true, .starts_in_reasoning = true}, "so\n</think>\nyes", "R=so C=yes T=");
+  check_all_cuts({.reasoning = reasoning("qwen3"), .starts_in_reasoning = true}, "so\n</think>\nyes", "R=so C=yes T=");
   check_all_cuts({}, "<think>x</think>y", "R= C=<think>x</think>y T=");
 }
 
@@ -81,7 +99,7 @@ TEST_CASE("chat output: tool calls") {
 
 TEST_CASE("chat output: what is no call after all is given out, a second call is dropped on demand") {
   check_all_cuts(kBoth, "<tool_call>nonsense</tool_call>", "R= C=<tool_call>nonsense</tool_call> T=");
-  check_all_cuts({.parse_tool_calls = true, .parallel_tool_calls = false},
+  check_all_cuts({.tools = tools("hermes"), .parallel_tool_calls = false},
                  "<tool_call>{\"name\":\"a\",\"arguments\":{}}</"
                  "tool_call><tool_call>{\"name\":\"b\",\"arguments\":{}}</tool_call>",
                  "R= C= T=|0:a {}");
@@ -96,6 +114,117 @@ TEST_CASE("chat output: content is not held back without a reason") {
   parser.append("Hello", parts);
   REQUIRE(parts.size() == 1);
   CHECK(parts[0].text == "Hello");
+}
+
+TEST_CASE("chat output: each family's calls, with text before them") {
+  const std::string two = "R= C=Hm. T=|0:add {\"a\": 1, \"note\": \"}\"}|1:now {}";
+  const std::string alone = "R= C= T=|0:add {\"a\": 1, \"note\": \"}\"}|1:now {}";
+  const std::string arguments = R"({"a": 1, "note": "}"})";
+  check_all_cuts(with_tools("hermes"),
+                 "Hm.\n<tool_call>\n{\"name\": \"add\", \"arguments\": " + arguments +
+                     "}\n</tool_call>\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>",
+                 two);
+  check_all_cuts(with_tools("llama3_json"),
+                 "{\"name\": \"add\", \"parameters\": " + arguments + "}; {\"name\": \"now\", \"parameters\": {}}",
+                 alone);
+  check_all_cuts(with_tools("llama3_json"), "<|python_tag|>{\"name\": \"add\", \"parameters\": " + arguments + "}",
+                 "R= C= T=|0:add " + arguments);
+  check_all_cuts(with_tools("pythonic"), "[add(a=1, note='}'), now()]", alone);
+  check_all_cuts(with_tools("pythonic"), "<|python_start|>[add(a=1, note=\"}\"), now()]<|python_end|>", alone);
+  check_all_cuts(with_tools("pythonic"), "[now(x=[1, {'k': None}], y=-2.5, z=(True,), w=it)]",
+                 "R= C= T=|0:now {\"x\": [1,{\"k\":null}], \"y\": -2.5, \"z\": [true], \"w\": \"it\"}");
+  check_all_cuts(with_tools("mistral", "[TOOL_CALLS][ARGS]"),
+                 "Hm.[TOOL_CALLS]add[CALL_ID]abc123def[ARGS]" + arguments + "[TOOL_CALLS]now[ARGS]{}", two);
+  check_all_cuts(
+      with_tools("mistral", "[TOOL_CALLS]"),
+      "Hm. [TOOL_CALLS][{\"name\": \"add\", \"arguments\": " + arguments + "}, {\"name\": \"now\", \"arguments\": {}}]",
+      two);
+  check_all_cuts(with_tools("deepseek_v3"),
+                 "Hm.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n" + arguments +
+                     "\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```"
+                     "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+                 two);
+  check_all_cuts(
+      with_tools("deepseek_v31"),
+      "Hm.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>" + arguments +
+          "<｜tool▁call▁end｜><｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+      two);
+  check_all_cuts(
+      with_tools("kimi_k2"),
+      "Hm.<|tool_calls_section_begin|><|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>" + arguments +
+          "<|tool_call_end|><|tool_call_begin|>functions.now:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
+          "<|tool_calls_section_end|>",
+      two);
+  check_all_cuts(with_tools("glm45"),
+                 "Hm.\n<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n<arg_key>note</arg_key>\n"
+                 "<arg_value>}</arg_value>\n</tool_call>\n<tool_call>now\n</tool_call>",
+                 two);
+  // A string in the schema stays one, whatever it looks like.
+  check_all_cuts(with_tools("glm45"),
+                 "<tool_call>add\n<arg_key>note</arg_key>\n<arg_value>12</arg_value>\n</tool_call>",
+                 "R= C= T=|0:add {\"note\": \"12\"}");
+  check_all_cuts(with_tools("qwen3_coder"),
+                 "Hm.\n<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=note>\n}\n</parameter>\n"
+                 "</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
+                 two);
+  check_all_cuts(
+      with_tools("openai"),
+      "<|channel|>analysis<|message|>Let me see.<|end|><|start|>assistant<|channel|>commentary<|message|>Hm.<|end|>"
+      "<|start|>assistant<|channel|>commentary to=functions.add <|constrain|>json<|message|>" +
+          arguments + "<|call|>",
+      "R=Let me see. C=Hm. T=|0:add " + arguments);
+}
+
+TEST_CASE("chat output: harmony without calls, and cut off") {
+  check_all_cuts(
+      with_tools("openai"),
+      "<|channel|>analysis<|message|>So.<|end|><|start|>assistant<|channel|>final<|message|>Yes < no.<|return|>",
+      "R=So. C=Yes < no. T=");
+  check_all_cuts(with_tools("openai"), "plain text", "R= C=plain text T=");
+  check_all_cuts(with_tools("openai"), "<|channel|>analysis<|message|>So", "R=So C= T=");
+  check_all_cuts(with_tools("openai"), "<|channel|>ana", "R= C= T=");
+}
+
+TEST_CASE("chat output: an answer that only looks like a call is content") {
+  check_all_cuts(with_tools("llama3_json"), R"({"name": "Ann", "age": 33} is it.)",
+                 R"(R= C={"name": "Ann", "age": 33} is it. T=)");
+  check_all_cuts(with_tools("llama3_json"), R"({"x": 1} and {"y": 2})", R"(R= C={"x": 1} and {"y": 2} T=)");
+  check_all_cuts(with_tools("pythonic"), "[1] is the reference.", "R= C=[1] is the reference. T=");
+  check_all_cuts(with_tools("pythonic"), "[nobody(x=1)]", "R= C=[nobody(x=1)] T=");
+}
+
+TEST_CASE("chat output: ERNIE's response tags, Mistral's thinking") {
+  const ChatOutputOptions ernie{.reasoning = reasoning("ernie45"), .tools = tools("hermes")};
+  check_all_cuts(ernie, "<think>\nhm\n</think>\n\n<response>\nYes.\n</response>\n", "R=hm C=Yes. T=");
+  check_all_cuts({.reasoning = reasoning("mistral")}, "[THINK]hm[/THINK]Yes.", "R=hm C=Yes. T=");
+}
+
+TEST_CASE("chat output: long white space goes out, the same whatever the cut") {
+  const std::string space(600, '\n');
+  check_all_cuts(kBoth, "a" + space + "b", "R= C=a" + space + "b T=");
+  check_all_cuts(kBoth, "a" + space + "<tool_call>{\"name\":\"now\",\"arguments\":{}}</tool_call>",
+                 "R= C=a" + std::string(344, '\n') + " T=|0:now {}");
+}
+
+TEST_CASE("output formats: seen from the templates of the models") {
+  CHECK(find_tool_format("hermse", "").status().message().find("use auto, none or one of: ") != std::string::npos);
+  CHECK(*find_tool_format("none", "<tool_call>") == nullptr);
+  if (shared_data().empty()) return skip_test("no shared data: the real chat templates are not here");
+  const auto names = [](const std::string& file) {
+    const std::string source = read_file_or_die(shared_data() / "chat_templates" / (file + ".jinja"));
+    const ReasoningFormat* reasoning_format = *find_reasoning_format("auto", source);
+    const ToolFormat* tool_format = *find_tool_format("auto", source);
+    return (reasoning_format ? first_name(reasoning_format->names) : "none") + " " +
+           (tool_format ? first_name(tool_format->names) : "none");
+  };
+  CHECK(names("Qwen-Qwen3-0.6B") == "qwen3 hermes");
+  CHECK(names("Qwen-Qwen2.5-7B-Instruct") == "none hermes");
+  CHECK(names("NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use") == "none hermes");
+  CHECK(names("meta-llama-Llama-3.1-8B-Instruct") == "none llama3_json");
+  CHECK(names("Mistral-Small-3.2-24B-Instruct-2506") == "none mistral");
+  CHECK(names("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B") == "qwen3 deepseek_v3");
+  CHECK(names("deepseek-ai-DeepSeek-V3.1") == "qwen3 deepseek_v31");
+  CHECK(names("microsoft-Phi-3.5-mini-instruct") == "none none");
 }
 
 }  // namespace spate

@@ -127,51 +127,85 @@ Json normalize_message(FieldReader& fields, const Json& message, const std::stri
   return normalized;
 }
 
+// Each tool is {"type":"function","function":{"name":...}}.
+bool check_tools(FieldReader& fields, const Json& tools) {
+  if (tools.size() > kMaxTools) {
+    fields.fail("tools", fmt::format("tools has {} entries, at most {} are taken", tools.size(), kMaxTools));
+  }
+  for (size_t i = 0; i < tools.size() && !fields.has_error(); ++i) {
+    const std::string path = fmt::format("tools[{}]", i);
+    FieldReader tool(tools[i], path);
+    const std::string type = tool.string("type").value_or("function");
+    const Json* function = tool.object("function");
+    if (!tool.has_error() && (type != "function" || !function)) {
+      tool.fail(bad_request(path, path + " must be {\"type\":\"function\",\"function\":{...}}"));
+    }
+    if (tool.has_error()) return fields.fail(tool.error()), false;
+    FieldReader reader(*function, path + ".function");
+    const std::optional<std::string> name = reader.string("name");
+    reader.object("parameters");
+    reader.boolean("strict");
+    if (!reader.has_error() && (!name || name->empty())) reader.fail("name", path + ".function.name is missing");
+    if (reader.has_error()) return fields.fail(reader.error()), false;
+  }
+  return !fields.has_error();
+}
+
+void read_named_choice(FieldReader& fields, const Json& choice, ChatRequest& request) {
+  FieldReader reader(choice, "tool_choice");
+  const std::string type = reader.string("type").value_or("function");
+  if (!reader.has_error() && type != "function") {
+    reader.fail(not_supported("tool_choice", fmt::format("tool_choice of type {} is not supported by this server; use "
+                                                         "none, auto, required or a function",
+                                                         type.substr(0, 40))));
+  }
+  const Json* function = reader.object("function");
+  request.tool_choice = ToolChoice::kNamed;
+  if (function) {
+    FieldReader name_reader(*function, "tool_choice.function");
+    request.named_function = name_reader.string("name").value_or("");
+    if (name_reader.has_error()) reader.fail(name_reader.error());
+  }
+  if (!reader.has_error() && request.named_function.empty()) {
+    reader.fail("function", "tool_choice.function.name is missing");
+  }
+  if (reader.has_error()) fields.fail(reader.error());
+}
+
+void read_tool_choice(FieldReader& fields, const Json& choice, ChatRequest& request) {
+  if (choice.is_object()) return read_named_choice(fields, choice, request);
+  if (!choice.is_string()) return fields.fail_type("tool_choice", "none, auto, required or an object", choice);
+  if (choice == "none") {
+    request.tool_choice = ToolChoice::kNone;
+  } else if (choice == "required") {
+    request.tool_choice = ToolChoice::kRequired;
+  } else if (choice != "auto") {
+    fields.fail("tool_choice",
+                fmt::format("tool_choice must be none, auto, required or an object, got {}", json_excerpt(choice)));
+  }
+}
+
 void read_tools(FieldReader& fields, ChatRequest& request) {
   const Json* tools = fields.array("tools");
   const Json* choice = fields.any("tool_choice");
   request.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
-  std::string choice_name = "auto";
-  if (choice && choice->is_string()) choice_name = choice->get<std::string>();
-  const bool is_named = choice && choice->is_object();
-  if (choice && !choice->is_string() && !is_named) {
-    return fields.fail_type("tool_choice", "none, auto, required or an object", *choice);
+  request.tool_choice = ToolChoice::kAuto;
+  if (choice) read_tool_choice(fields, *choice, request);
+  if (fields.has_error()) return;
+  const bool is_forced = request.tool_choice == ToolChoice::kRequired || request.tool_choice == ToolChoice::kNamed;
+  if (!tools || tools->empty()) {
+    request.tool_choice = ToolChoice::kNone;
+    if (is_forced) fields.fail("tool_choice", "tool_choice demands a call, but tools is missing or empty");
+    return;
   }
-  if (choice_name == "required" || is_named) {
-    return fields.fail(not_supported(
-        "tool_choice", fmt::format("tool_choice {} needs constrained decoding, which this server does not have; "
-                                   "use auto",
-                                   is_named ? "with a named function" : "required")));
-  }
-  if (choice_name != "auto" && choice_name != "none") {
-    return fields.fail("tool_choice", fmt::format("tool_choice must be none, auto, required or an object, got {}",
-                                                  json_excerpt(*choice)));
-  }
-  if (!tools || tools->empty()) return;
-  if (tools->size() > kMaxTools) {
-    return fields.fail("tools", fmt::format("tools has {} entries, at most {} are taken", tools->size(), kMaxTools));
-  }
-  for (size_t i = 0; i < tools->size(); ++i) {
-    FieldReader tool((*tools)[i], fmt::format("tools[{}]", i));
-    const std::string type = tool.string("type").value_or("function");
-    const Json* function = tool.object("function");
-    if (tool.has_error()) return fields.fail(tool.error());
-    if (type != "function" || !function) {
-      return fields.fail(
-          bad_request(fmt::format("tools[{}]", i),
-                      fmt::format("tools[{}] must be {{\"type\":\"function\",\"function\":{{...}}}}", i)));
-    }
-    FieldReader function_reader(*function, fmt::format("tools[{}].function", i));
-    const std::optional<std::string> name = function_reader.string("name");
-    function_reader.object("parameters");
-    if (function_reader.has_error()) return fields.fail(function_reader.error());
-    if (!name || name->empty()) {
-      return fields.fail(
-          bad_request(fmt::format("tools[{}].function.name", i), fmt::format("tools[{}].function.name is missing", i)));
-    }
+  if (!check_tools(fields, *tools)) return;
+  const bool is_known =
+      std::ranges::any_of(*tools, [&](const Json& tool) { return tool["function"]["name"] == request.named_function; });
+  if (request.tool_choice == ToolChoice::kNamed && !is_known) {
+    return fields.fail("tool_choice", fmt::format("tool_choice names the function \"{}\", which tools does not have",
+                                                  request.named_function.substr(0, 100)));
   }
   request.tools = std::make_shared<Json>(*tools);
-  request.parse_tool_calls = choice_name == "auto";
 }
 
 }  // namespace
@@ -221,7 +255,11 @@ void read_conversation(FieldReader& fields, ChatRequest& request) {
 ApiResult<ChatRequest> parse_chat_request(std::string_view body, const ParseLimits& limits) {
   auto json = parse_json(body);
   if (!json.ok()) return json.error();
-  FieldReader fields(**json, kChatRequest, limits);
+  return read_chat_request(**json, limits);
+}
+
+ApiResult<ChatRequest> read_chat_request(const Json& body, const ParseLimits& limits) {
+  FieldReader fields(body, kChatRequest, limits);
   ChatRequest request;
   read_common_fields(fields, limits, request);
   read_conversation(fields, request);

@@ -14,6 +14,7 @@ struct ChatOptions {
   bool include_usage = false;
   bool continuous_usage = false;
   bool include_reasoning = true;
+  bool is_named_choice = false;  // a demanded function ends with "stop", as at OpenAI
 };
 
 ChatOptions options_of(const ChatRequest& request, const ResponseInfo& info) {
@@ -22,7 +23,8 @@ ChatOptions options_of(const ChatRequest& request, const ResponseInfo& info) {
           .return_token_ids = request.return_token_ids,
           .include_usage = request.include_usage || info.force_include_usage,
           .continuous_usage = request.continuous_usage || info.force_include_usage,
-          .include_reasoning = request.include_reasoning};
+          .include_reasoning = request.include_reasoning,
+          .is_named_choice = request.tool_choice == ToolChoice::kNamed};
 }
 
 std::string new_tool_call_id() { return "call_" + random_hex(24); }
@@ -160,7 +162,7 @@ class ChatStream final : public ChatListener {
     write_stop_reason(stop_reason, chat.delta);
     send_chunk(
         fmt::format(R"({{"index":{},"delta":{{}},{},"finish_reason":"{}",{}}})", chat.delta.choice, take_tokens(choice),
-                    api_finish_reason(chat.delta.finish_reason, chat.has_tool_calls), stop_reason.text().substr(1)),
+                    api_finish_reason(chat.delta.finish_reason, chat.has_tool_calls && !options_.is_named_choice), stop_reason.text().substr(1)),
         usage);
   }
 
@@ -319,7 +321,7 @@ class ChatWhole final : public ChatListener {
     } else {
       json.null_field("logprobs");
     }
-    json.field("finish_reason", api_finish_reason(choice.end.finish_reason, choice.has_tool_calls));
+    json.field("finish_reason", api_finish_reason(choice.end.finish_reason, choice.has_tool_calls && !options_.is_named_choice));
     write_stop_reason(json, choice.end);
     if (options_.return_token_ids) write_token_ids(json, "token_ids", choice.token_ids);
     json.end_object();

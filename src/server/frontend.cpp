@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/check.h"
+
 namespace spate {
 namespace {
 
@@ -13,9 +15,9 @@ using Json = nlohmann::ordered_json;
 class ChatAdapter final : public GenerationListener {
  public:
   ChatAdapter(std::shared_ptr<ChatListener> listener, const ChatPrompt& prompt, int n)
-      : listener_(std::move(listener)),
-        parsers_(static_cast<size_t>(n), ChatOutputParser(prompt.output)),
-        echo_(prompt.echo) {}
+      : listener_(std::move(listener)), echo_(prompt.echo) {
+    for (int i = 0; i < n; ++i) parsers_.emplace_back(prompt.output);
+  }
 
   void on_admitted(const GenerationRequest& request) override {
     listener_->on_admitted(request);
@@ -57,12 +59,32 @@ bool ends_with_tag(std::string_view text, std::string_view tag) {
   return last != std::string_view::npos && text.substr(0, last + 1).ends_with(tag);
 }
 
-// The texts of the tokens that a grammar may choose: all but special ones and those that end a sequence. The end of
-// reasoning is chosen also where it is a special token.
-std::vector<std::string> choosable_token_bytes(const ServingModel& model) {
+// What a format's text is marked with; special tokens are parts of these.
+std::vector<std::string_view> markers_of(const ReasoningFormat* reasoning, const ToolFormat* tools) {
+  std::vector<std::string_view> markers;
+  if (reasoning) markers = {reasoning->begin, reasoning->end, reasoning->answer_begin, reasoning->answer_end};
+  if (reasoning && reasoning->is_harmony) markers.push_back("<|channel|><|message|><|start|><|end|>");
+  if (tools) {
+    for (const std::string_view marker :
+         {tools->section_begin, tools->section_end, tools->call_begin, tools->call_end, tools->name_begin,
+          tools->name_end, tools->key_begin, tools->key_end, tools->value_begin, tools->value_end}) {
+      markers.push_back(marker);
+    }
+  }
+  return markers;
+}
+
+bool is_in_marker(std::string_view token, const std::vector<std::string_view>& markers) {
+  return std::ranges::any_of(markers, [&](std::string_view marker) { return marker.find(token) != marker.npos; });
+}
+
+// The texts of the tokens that a grammar may choose: all but special ones and those that end a sequence. Special tokens
+// that are markers are chosen too.
+std::vector<std::string> choosable_token_bytes(const ServingModel& model,
+                                               const std::vector<std::string_view>& markers) {
   std::vector<std::string> texts(static_cast<size_t>(model.tokenizer->vocab_size()));
   for (int32_t id = 0; id < model.tokenizer->vocab_size(); ++id) {
-    if (!model.tokenizer->is_special(id) || model.tokenizer->token_text(id) == "</think>")
+    if (!model.tokenizer->is_special(id) || is_in_marker(model.tokenizer->token_text(id), markers))
       texts[static_cast<size_t>(id)] = model.tokenizer->token_bytes(id);
   }
   for (const int32_t id : model.eos_token_ids) {
@@ -84,8 +106,19 @@ void truncate(const ApiRequest& request, int max_model_len, std::vector<int32_t>
   }
 }
 
-bool mentions(const std::shared_ptr<const ChatTemplate>& chat_template, std::string_view text) {
-  return chat_template && chat_template->source().find(text) != std::string::npos;
+std::string_view template_source(const ServingModel& model) {
+  return model.chat_template ? std::string_view(model.chat_template->source()) : std::string_view();
+}
+
+// The names are checked before the server starts.
+template <typename Format>
+const Format* format_of(const Result<const Format*>& found) {
+  CHECK(found.ok(), "{}", found.status().message());
+  return *found;
+}
+
+bool asks_for_strict(const Json& tools) {
+  return std::ranges::any_of(tools, [](const Json& tool) { return tool["function"].value("strict", Json()) == true; });
 }
 
 }  // namespace
@@ -104,12 +137,17 @@ ApiError context_length_error(int max_model_len, int64_t num_output_tokens, int6
 Frontend::Frontend(ServingModel model, ServingMetrics* metrics)
     : model_(std::move(model)),
       metrics_(metrics),
-      knows_thinking_(mentions(model_.chat_template, "</think>")),
-      knows_tool_calls_(mentions(model_.chat_template, "<tool_call>")),
-      structured_outputs_([this] { return choosable_token_bytes(model_); }, model_.vocab_size),
+      reasoning_format_(format_of(find_reasoning_format(model_.reasoning_parser, template_source(model_)))),
+      tool_format_(format_of(find_tool_format(model_.tool_call_parser, template_source(model_)))),
+      structured_outputs_([this] { return choosable_token_bytes(model_, markers_of(reasoning_format_, tool_format_)); },
+                          model_.vocab_size),
       output_pool_(1) {
   for (int32_t id = 0; id < model_.tokenizer->vocab_size(); ++id) {
-    longest_token_bytes_ = std::max(longest_token_bytes_, model_.tokenizer->token_text(id).size());
+    const std::string_view text = model_.tokenizer->token_text(id);
+    longest_token_bytes_ = std::max(longest_token_bytes_, text.size());
+    if (!model_.tokenizer->is_special(id) || text.empty()) continue;
+    has_special_reasoning_markers_ |= is_in_marker(text, markers_of(reasoning_format_, nullptr));
+    has_special_tool_markers_ |= is_in_marker(text, markers_of(nullptr, tool_format_));
   }
 }
 
@@ -165,11 +203,16 @@ ApiResult<ChatPrompt> Frontend::prepare_chat(const ChatRequest& request) const {
       encode_prompt(*text, request.add_special_tokens, "messages", request.truncate_prompt_tokens.has_value());
   if (!token_ids.ok()) return token_ids.error();
   ChatPrompt prompt{.token_ids = std::move(*token_ids)};
-  const bool prompt_ends_thinking = ends_with_tag(*text, "</think>");
-  prompt.output = {.parse_reasoning = knows_thinking_ && !prompt_ends_thinking && !request.continue_final_message,
-                   .starts_in_reasoning = ends_with_tag(*text, "<think>"),
-                   .parse_tool_calls = request.parse_tool_calls && knows_tool_calls_,
+  const ReasoningFormat* const reasoning = reasoning_format_;
+  const bool has_begun = request.continue_final_message || (reasoning && ends_with_tag(*text, reasoning->end));
+  const bool parses_reasoning = reasoning && (reasoning->is_harmony || !has_begun);
+  prompt.output = {.reasoning = parses_reasoning ? reasoning : nullptr,
+                   .starts_in_reasoning = reasoning && ends_with_tag(*text, reasoning->begin),
+                   .tools = request.tool_choice == ToolChoice::kNone ? nullptr : tool_format_,
+                   .functions = request.tools,
                    .parallel_tool_calls = request.parallel_tool_calls};
+  const bool is_forced = request.tool_choice == ToolChoice::kRequired || request.tool_choice == ToolChoice::kNamed;
+  if (is_forced) prompt.output.tools = &writable_format(tool_format_ ? *tool_format_ : tool_formats().back());
   const Json& last = request.messages->back();
   if (request.echo && last["role"] == "assistant" && last.contains("content") && last["content"].is_string()) {
     prompt.echo = last["content"].get<std::string>();
@@ -181,9 +224,41 @@ ApiResult<std::shared_ptr<Generation>> Frontend::chat(const ChatRequest& request
                                                       std::shared_ptr<ChatListener> listener) {
   ApiResult<ChatPrompt> prompt = prepare_chat(request);
   if (!prompt.ok()) return prompt.error();
+  ApiRequest adjusted = request;
+  const ChatOutputOptions& output = prompt->output;
+  // The parser needs the markers, also those that are special tokens.
+  if ((output.reasoning && has_special_reasoning_markers_) || (output.tools && has_special_tool_markers_)) {
+    adjusted.sampling.skip_special_tokens = false;
+  }
+  if (auto demanded = tool_output(request, output)) adjusted.structured_output = std::move(demanded);
+  const std::string reasoning_end(output.starts_in_reasoning ? reasoning_format_->end : "");
   auto adapter = std::make_shared<ChatAdapter>(std::move(listener), *prompt, request.sampling.n);
-  return generate(request, {std::move(prompt->token_ids)}, std::move(adapter), "messages",
-                  prompt->output.starts_in_reasoning);
+  return generate(adjusted, {std::move(prompt->token_ids)}, std::move(adapter), "messages", reasoning_end);
+}
+
+// The calls that the request demands, or those it allows where a tool is strict; null: none.
+std::shared_ptr<const StructuredOutput> Frontend::tool_output(const ChatRequest& request,
+                                                              const ChatOutputOptions& output) const {
+  if (!output.tools) return nullptr;
+  const bool is_auto = request.tool_choice == ToolChoice::kAuto;
+  const bool is_written = &writable_format(*output.tools) == output.tools;
+  if (is_auto && (!is_written || request.structured_output || !asks_for_strict(*request.tools))) return nullptr;
+  auto demanded = std::make_shared<StructuredOutput>();
+  demanded->kind = StructuredOutput::Kind::kTools;
+  demanded->param = "tools";
+  demanded->tool_format = output.tools;
+  demanded->tools = {.is_required = !is_auto,
+                     .allows_many = request.parallel_tool_calls && request.tool_choice != ToolChoice::kNamed &&
+                                    !output.tools->is_harmony};
+  demanded->schema = request.tools;
+  if (request.tool_choice == ToolChoice::kNamed) {
+    auto named = std::make_shared<Json>(Json::array());
+    for (const Json& tool : *request.tools) {
+      if (tool["function"]["name"] == request.named_function && named->empty()) named->push_back(tool);
+    }
+    demanded->schema = std::move(named);
+  }
+  return demanded;
 }
 
 ApiResult<std::shared_ptr<Generation>> Frontend::complete(const CompletionRequest& request,
@@ -205,7 +280,8 @@ ApiResult<std::shared_ptr<Generation>> Frontend::complete(const CompletionReques
 ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& request,
                                                           std::vector<std::vector<int32_t>> prompts,
                                                           std::shared_ptr<GenerationListener> listener,
-                                                          const std::string& prompt_param, bool starts_in_reasoning) {
+                                                          const std::string& prompt_param,
+                                                          const std::string& reasoning_end) {
   GenerationRequest generation{.sampling = request.sampling,
                                .eos_token_ids = model_.eos_token_ids,
                                .priority = request.priority,
@@ -237,7 +313,7 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
   }
   if (request.structured_output) {
     StructuredOutput output = *request.structured_output;
-    output.after_reasoning = starts_in_reasoning;
+    output.reasoning_end = reasoning_end;
     auto constraint = structured_outputs_.compile(output);
     if (!constraint.ok()) return constraint.error();
     generation.constraint = *constraint;

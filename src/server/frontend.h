@@ -67,17 +67,21 @@ class Frontend {
   ApiResult<std::shared_ptr<Generation>> chat(const ChatRequest& request, std::shared_ptr<ChatListener> listener);
   ApiResult<std::shared_ptr<Generation>> complete(const CompletionRequest& request,
                                                   std::shared_ptr<GenerationListener> listener);
-  // Token ids in, for callers that have them. max_tokens absent: the rest of the context. starts_in_reasoning: what the
-  // request asks of its answer holds behind </think> only.
+  // Token ids in, for callers that have them. max_tokens absent: the rest of the context. reasoning_end: what
+  // the request asks of its answer holds behind this text only; empty: from the first token.
   ApiResult<std::shared_ptr<Generation>> generate(const ApiRequest& request, std::vector<std::vector<int32_t>> prompts,
                                                   std::shared_ptr<GenerationListener> listener,
                                                   const std::string& prompt_param = "prompt",
-                                                  bool starts_in_reasoning = false);
+                                                  const std::string& reasoning_end = {});
 
  private:
+  std::shared_ptr<const StructuredOutput> tool_output(const ChatRequest& request, const ChatOutputOptions& output) const;
+
   const ServingModel model_;
   ServingMetrics* const metrics_;
-  const bool knows_thinking_, knows_tool_calls_;
+  const ReasoningFormat* const reasoning_format_;  // null: the model has none
+  const ToolFormat* const tool_format_;            // the same
+  bool has_special_reasoning_markers_ = false, has_special_tool_markers_ = false;  // that are special tokens
   size_t longest_token_bytes_ = 1;
   StructuredOutputCompiler structured_outputs_;
   std::atomic<RequestId> next_id_{1};

@@ -20,8 +20,13 @@ void check(spate::ApiResult<T> result) {
   if (json.is_discarded() || !json["error"]["message"].is_string()) std::abort();
 }
 
-std::string parse_output(std::string_view text, size_t piece_size) {
-  spate::ChatOutputParser parser({.parse_reasoning = true, .parse_tool_calls = true});
+std::string parse_output(size_t format, std::string_view text, size_t piece_size) {
+  const auto reasoning = spate::reasoning_formats();
+  const auto tools = spate::tool_formats();
+  const spate::ToolFormat& tool_format = tools[format % tools.size()];
+  const spate::ReasoningFormat& reasoning_format =
+      tool_format.is_harmony ? reasoning[0] : reasoning[1 + format % (reasoning.size() - 1)];
+  spate::ChatOutputParser parser({.reasoning = &reasoning_format, .tools = &tool_format});
   std::vector<spate::ChatPart> parts;
   for (size_t pos = 0; pos < text.size(); pos += piece_size) parser.append(text.substr(pos, piece_size), parts);
   parser.finish(parts);
@@ -48,10 +53,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 3:
       check(spate::parse_detokenize_request(body, kLimits));
       break;
-    case 4:
-      // Space runs are held up to a limit, so that their fate may depend on the cut; everything else must not.
-      if (body.size() < 256 && parse_output(body, 1) != parse_output(body, body.size() + 1)) std::abort();
+    case 4: {
+      const size_t format = data[0] / 5;
+      const std::string whole = parse_output(format, body, body.size() + 1);
+      if (parse_output(format, body, 1) != whole || parse_output(format, body, 7) != whole) std::abort();
       break;
+    }
   }
   return 0;
 }

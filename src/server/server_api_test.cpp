@@ -226,6 +226,66 @@ TEST_CASE("api: structured outputs hold whatever the model wants to say") {
   CHECK(test.is_idle());
 }
 
+TEST_CASE("api: tool_choice required and named are held to the tools' schemas") {
+  TestServer test;
+  const Json tools = Json::parse(R"([
+    {"type":"function","function":{"name":"add","parameters":{"type":"object","properties":{"a":{"type":"integer","minimum":3,
+      "maximum":9}},"required":["a"],"additionalProperties":false}}},
+    {"type":"function","function":{"name":"now","parameters":{"type":"object","properties":{"zone":{"enum":["utc","cet"]}},
+      "required":["zone"],"additionalProperties":false}}}])");
+  const auto call_of = [&](const std::string& text, Json fields) {
+    fields["tools"] = tools;
+    fields["max_tokens"] = 200;
+    const Json choice = test.post("/v1/chat/completions", chat_body(text, fields))["choices"][0];
+    CHECK(choice["finish_reason"] == (fields["tool_choice"].is_object() ? "stop" : "tool_calls"));
+    REQUIRE(choice["message"]["tool_calls"].size() >= 1);
+    return choice["message"]["tool_calls"][0]["function"];
+  };
+  const std::string now = "<tool_call>\n{\"name\": \"now\", \"arguments\": {\"zone\": \"cet\"}}\n</tool_call>";
+  const Json required = call_of(now, {{"tool_choice", "required"}});
+  CHECK(required["name"] == "now");
+  CHECK(required["arguments"] == "{\"zone\": \"cet\"}");
+  // Whatever the model wants to say.
+  const Json forced = call_of("I will not.", {{"tool_choice", "required"}, {"parallel_tool_calls", false}});
+  CHECK((forced["name"] == "add" || forced["name"] == "now"));
+  const Json named = call_of(now, {{"tool_choice", {{"type", "function"}, {"function", {{"name", "add"}}}}}});
+  CHECK(named["name"] == "add");
+  const Json arguments = Json::parse(named["arguments"].get<std::string>());
+  CHECK(arguments["a"].get<int>() >= 3);
+  CHECK(arguments["a"].get<int>() <= 9);
+  // auto with a strict tool: text is free, a call that begins is one of the tools'.
+  Json strict = tools;
+  strict[0]["function"]["strict"] = true;
+  const auto strict_answer = [&](const std::string& text) {
+    const Json body = chat_body(text, {{"tools", strict}, {"max_tokens", 200}});
+    return test.post("/v1/chat/completions", body)["choices"][0]["message"];
+  };
+  CHECK(strict_answer("Just < text.")["content"] == "Just < text.");
+  const Json call = strict_answer("Well.\n<tool_call>\n{\"name\": \"sub\", \"arguments\": {}}\n</tool_call>");
+  CHECK(call["content"] == "Well.");
+  CHECK((call["tool_calls"][0]["function"]["name"] == "add" || call["tool_calls"][0]["function"]["name"] == "now"));
+  // A schema that cannot be compiled is named.
+  Json bad = tools;
+  bad[1]["function"]["parameters"] = {{"type", "thing"}};
+  const Json error =
+      test.post("/v1/chat/completions", chat_body("x", {{"tools", bad}, {"tool_choice", "required"}}), 400);
+  CHECK(error["error"]["message"].get<std::string>().find("tools[1].function.parameters") != std::string::npos);
+  // In a stream: name once, then the arguments.
+  const auto chunks = test.stream(
+      "/v1/chat/completions",
+      chat_body(now, {{"tools", tools}, {"tool_choice", "required"}, {"stream", true}, {"max_tokens", 200}}));
+  std::string name, streamed;
+  for (const Json& chunk : chunks) {
+    const Json& delta = chunk["choices"][0]["delta"];
+    if (!delta.contains("tool_calls") || delta["tool_calls"][0]["index"] != 0) continue;
+    name += delta["tool_calls"][0]["function"].value("name", "");
+    streamed += delta["tool_calls"][0]["function"].value("arguments", "");
+  }
+  CHECK(name == "now");
+  CHECK(Json::parse(streamed)["zone"] == "cet");
+  CHECK(test.is_idle());
+}
+
 TEST_CASE("api: a grammar that cannot be compiled is a 400 with its place") {
   TestServer test;
   const auto error_of = [&](const Json& fields) {

@@ -26,6 +26,7 @@ struct ServingModel {
   std::vector<int32_t> eos_token_ids;
   SamplingDefaults defaults;       // of generation_config.json
   int max_logprobs = 20;           // --max-logprobs
+  std::string reasoning_parser = "auto", tool_call_parser = "auto";  // names of output_format.h, checked
   std::string system_fingerprint;  // version and a hash of the configuration
   std::string dtype = "bfloat16";  // for vllm:cache_config_info
   MetricLabels cache_config;       // more labels for it

@@ -2,7 +2,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "grammar/byte_dfa.h"
 #include "grammar/ebnf.h"
 #include "grammar/regex.h"
 #include "grammar/token_grammar.h"
@@ -157,22 +156,20 @@ class OutputReader {
   JsonGrammarOptions options_;
 };
 
-// Any text up to the first </think>, and the line ends behind it.
-Result<Expr> reasoning_prefix(CompileBudget& budget) {
-  const Expr any_char = expr_chars(CodePointSet::all());
-  const Expr any = expr_repeat(any_char, 0), tag = expr_bytes("</think>");
-  ASSIGN_OR_RETURN(const ByteDfa ends, ByteDfa::of_expr(expr_sequence({any, tag}), budget));
-  ASSIGN_OR_RETURN(const ByteDfa later, ByteDfa::of_expr(expr_sequence({any, tag, expr_repeat(any_char, 1)}), budget));
-  ASSIGN_OR_RETURN(ByteDfa first, ByteDfa::difference(ends, later, budget));
-  return expr_sequence(
-      {expr_dfa(std::make_shared<const ByteDfa>(std::move(first))), expr_repeat(expr_bytes("\n"), 0, 2)});
+// Any text up to the end of the reasoning, and the line ends behind it.
+Result<Expr> reasoning_prefix(const std::string& reasoning_end, CompileBudget& budget) {
+  ASSIGN_OR_RETURN(const Expr reasoning, text_up_to(reasoning_end, budget));
+  return expr_sequence({reasoning, expr_repeat(expr_bytes("\n"), 0, 2)});
 }
 
 Result<Grammar> compile_grammar(const StructuredOutput& output) {
   CompileBudget budget;
   Expr prefix;
-  if (output.after_reasoning) {
-    ASSIGN_OR_RETURN(prefix, reasoning_prefix(budget));
+  if (!output.reasoning_end.empty()) {
+    ASSIGN_OR_RETURN(prefix, reasoning_prefix(output.reasoning_end, budget));
+  }
+  if (output.kind == Kind::kTools) {
+    return compile_tool_grammar(*output.schema, *output.tool_format, output.tools, budget, prefix);
   }
   if (output.kind == Kind::kJsonSchema) return compile_json_schema(*output.schema, output.json, budget, prefix);
   if (output.kind == Kind::kGrammar) return compile_ebnf(output.text, budget, prefix);
@@ -191,7 +188,8 @@ Result<Grammar> compile_grammar(const StructuredOutput& output) {
 }  // namespace
 
 std::string StructuredOutput::cache_key() const {
-  return Json::array({static_cast<int>(kind), after_reasoning, schema ? *schema : Json(), json.any_whitespace,
+  return Json::array({static_cast<int>(kind), reasoning_end, schema ? *schema : Json(), json.any_whitespace,
+                      tool_format ? tool_format - tool_formats().data() : -1, tools.is_required, tools.allows_many,
                       json.whitespace_pattern.value_or(""), json.whitespace_pattern.has_value(),
                       json.default_additional_properties, text, choices})
       .dump();

@@ -19,18 +19,21 @@
 #include "grammar/token_trie.h"
 #include "server/api_error.h"
 #include "server/field_reader.h"
+#include "server/tool_grammar.h"
 
 namespace spate {
 
 struct StructuredOutput {
-  enum class Kind : uint8_t { kJsonSchema, kRegex, kChoice, kGrammar };
+  enum class Kind : uint8_t { kJsonSchema, kRegex, kChoice, kGrammar, kTools };
   Kind kind = Kind::kJsonSchema;
-  std::string param;  // the field, for messages
-  std::shared_ptr<const nlohmann::ordered_json> schema;
+  std::string param;                                     // the field, for messages
+  std::shared_ptr<const nlohmann::ordered_json> schema;  // kTools: the tools that may be called
   JsonGrammarOptions json;
-  std::string text;                  // the regex or the grammar
-  std::vector<std::string> choices;  // at least one
-  bool after_reasoning = false;      // the answer begins with reasoning up to </think>, which is free
+  std::string text;                         // the regex or the grammar
+  std::vector<std::string> choices;         // at least one
+  const ToolFormat* tool_format = nullptr;  // kTools
+  ToolGrammarOptions tools;                 // kTools
+  std::string reasoning_end;  // the answer begins with reasoning up to this, which is free; empty: it does not
 
   std::string cache_key() const;
 };

@@ -101,6 +101,7 @@ class CudaDevice final : public Device {
   bool supports(const WeightSpec& spec) const override;
   Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) override;
   Status pack_quantized_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows) override;
+  bool supports_kv(const KvLayerDesc& desc) const override;
   int64_t kv_block_bytes(const KvLayerDesc& desc) const override;
   void run_step(Stream& stream, const StepKey& key, const std::function<void()>& step) override;
   StepKey padded_step(const StepKey& exact, const StepKey& largest) const override {

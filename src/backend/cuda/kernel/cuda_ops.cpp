@@ -30,7 +30,13 @@ KvLayout kv_layout(const KvView& kv) {
           .num_kv_heads = static_cast<int32_t>(kv.desc.num_kv_heads),
           .kv_block_size = static_cast<int32_t>(kv.desc.kv_block_size),
           .head_dim = static_cast<int32_t>(kv.desc.head_dim),
-          .padded_head_dim = padded_head_dim(kv.desc.head_dim)};
+          .padded_head_dim = padded_head_dim(kv.desc.head_dim, kv.desc.dtype == DType::kI8)};
+}
+
+int32_t lanes_per_head(int64_t head_dim) {
+  int32_t lanes = 8;
+  while (lanes * 8 < head_dim) lanes *= 2;
+  return lanes;
 }
 
 }  // namespace spate::cuda

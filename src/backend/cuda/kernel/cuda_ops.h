@@ -33,4 +33,7 @@ OpTable cuda_ops();
 
 KvLayout kv_layout(const KvView& kv);
 
+// Of kernels in which a head is a power of two of lanes with 8 elements each.
+int32_t lanes_per_head(int64_t head_dim);
+
 }  // namespace spate::cuda

@@ -23,7 +23,14 @@ KernelId kernel_for(DType act, DType kv, int64_t head_dim) {
   static constexpr std::array kF32F32 = {kernel_id("attention_paged_f32_f32_d64"),
                                          kernel_id("attention_paged_f32_f32_d128"),
                                          kernel_id("attention_paged_f32_f32_d256")};
+  static constexpr std::array kBf16Int8 = {kernel_id("attention_paged_bf16_int8_d64"),
+                                           kernel_id("attention_paged_bf16_int8_d128"),
+                                           kernel_id("attention_paged_bf16_int8_d256")};
+  static constexpr std::array kF32Int8 = {kernel_id("attention_paged_f32_int8_d64"),
+                                          kernel_id("attention_paged_f32_int8_d128"),
+                                          kernel_id("attention_paged_f32_int8_d256")};
   const size_t width = head_dim <= 64 ? 0 : head_dim <= 128 ? 1 : 2;
+  if (kv == DType::kI8) return act == DType::kBf16 ? kBf16Int8[width] : kF32Int8[width];
   if (act == DType::kBf16) return kBf16Bf16[width];
   return kv == DType::kBf16 ? kF32Bf16[width] : kF32F32[width];
 }
@@ -35,7 +42,7 @@ bool fits_tensor_core(const CudaDevice& device, const AttentionPagedParams& p) {
   const auto is_aligned = [](const Tensor& rows) {
     return reinterpret_cast<uintptr_t>(rows.raw()) % 16 == 0 && rows.stride(0) % 8 == 0 && rows.stride(1) % 8 == 0;
   };
-  return !device.is_deterministic() && p.q.dtype() == DType::kBf16 && desc.dtype == DType::kBf16 &&
+  return !device.is_deterministic() && p.q.dtype() == DType::kBf16 && desc.dtype != DType::kF32 &&
          (desc.head_dim == 64 || desc.head_dim == 128) && block_size % kDecodeTileKeys == 0 &&
          (block_size & (block_size - 1)) == 0 && is_aligned(p.q) && is_aligned(p.out);
 }
@@ -69,8 +76,12 @@ void attention_decode(Stream& stream, const AttentionPagedParams& p, const Atten
                                            .max_splits = static_cast<int32_t>(may_split ? max_splits : 1)};
   const std::initializer_list<NamedSize> sizes = {
       {"num_seqs", num_seqs}, {"num_heads", num_heads}, {"max_seq_len", p.max_seq_len}, {"num_items", num_items}};
-  launch(stream, desc.head_dim == 64 ? kernel_id("attention_decode_d64") : kernel_id("attention_decode_d128"),
-         {.x = num_items, .y = num_head_tiles, .num_threads = 32 * kDecodeWarps}, params, sizes);
+  const bool is_narrow = desc.head_dim == 64;
+  const KernelId kernel =
+      desc.dtype == DType::kI8
+          ? (is_narrow ? kernel_id("attention_decode_int8_d64") : kernel_id("attention_decode_int8_d128"))
+          : (is_narrow ? kernel_id("attention_decode_d64") : kernel_id("attention_decode_d128"));
+  launch(stream, kernel, {.x = num_items, .y = num_head_tiles, .num_threads = 32 * kDecodeWarps}, params, sizes);
   if (!may_split) return;
   launch(stream, kernel_id("attention_decode_combine"),
          {.x = num_seqs, .y = ceil_div(num_heads, kCombineWarps), .num_threads = 32 * kCombineWarps}, params, sizes);
@@ -108,7 +119,7 @@ void attention_paged(Stream& stream, const AttentionPagedParams& p) {
     if (p.max_query_len == 1) return attention_decode(stream, p, params);
     const KernelId prefill =
         desc.head_dim == 64 ? kernel_id("attention_prefill_d64") : kernel_id("attention_prefill_d128");
-    if (device.has(prefill)) return attention_prefill(stream, prefill, p, params);
+    if (desc.dtype == DType::kBf16 && device.has(prefill)) return attention_prefill(stream, prefill, p, params);
   }
   launch(stream, kernel_for(p.q.dtype(), desc.dtype, desc.head_dim),
          {.x = num_tokens,

@@ -16,6 +16,7 @@
 #include "backend/cuda/kernel/attention/attention_paged.h"
 
 #include "backend/cuda/kernel/primitive/bf16.h"
+#include "backend/cuda/kernel/primitive/codes.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/reduce.h"
 
@@ -94,10 +95,16 @@ __device__ inline void attention_paged(const AttentionPagedKernelParams& p) {
     const bool is_seen = key >= first_key && key <= position;
     const Kv* k_row = nullptr;
     const Kv* v_row = nullptr;
+    float k_scale = 1.0f, v_scale = 1.0f;  // of codes
     if (is_seen) {
-      const char* block = static_cast<const char*>(p.kv.data) + blocks[key / p.kv.kv_block_size] * p.kv.block_bytes;
+      const int block_id = blocks[key / p.kv.kv_block_size];
+      const char* block = static_cast<const char*>(p.kv.data) + block_id * p.kv.block_bytes;
       k_row = reinterpret_cast<const Kv*>(block) + p.kv.row_offset(0, kv_head, key % p.kv.kv_block_size);
       v_row = reinterpret_cast<const Kv*>(block) + p.kv.row_offset(1, kv_head, key % p.kv.kv_block_size);
+      if constexpr (sizeof(Kv) == 1) {
+        k_scale = p.kv.scales(block_id)[p.kv.scale_idx(0, kv_head, key % p.kv.kv_block_size)];
+        v_scale = p.kv.scales(block_id)[p.kv.scale_idx(1, kv_head, key % p.kv.kv_block_size)];
+      }
     }
 
     float score[kHeads] = {};
@@ -114,11 +121,13 @@ __device__ inline void attention_paged(const AttentionPagedKernelParams& p) {
     float prob[kHeads];
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
+      if constexpr (sizeof(Kv) == 1) score[h] *= k_scale;
       const float scaled = is_seen ? score[h] * p.softmax_scale_log2e : -kInfinity;
       const float new_max = fmaxf(max_score[h], warp_reduce(scaled, Max()));
       const float shrink = exp2f(max_score[h] - new_max);
       prob[h] = exp2f(scaled - new_max);
       sum[h] = sum[h] * shrink + warp_reduce(prob[h], Sum());
+      if constexpr (sizeof(Kv) == 1) prob[h] = is_seen ? prob[h] * v_scale : 0.0f;
       max_score[h] = new_max;
 #pragma unroll
       for (int e = 0; e < kElems; ++e) acc[h][e] *= shrink;
@@ -184,5 +193,11 @@ SPATE_ATTENTION_KERNEL(f32_bf16_d256, float, Bf16, 8)
 SPATE_ATTENTION_KERNEL(f32_f32_d64, float, float, 2)
 SPATE_ATTENTION_KERNEL(f32_f32_d128, float, float, 4)
 SPATE_ATTENTION_KERNEL(f32_f32_d256, float, float, 8)
+SPATE_ATTENTION_KERNEL(bf16_int8_d64, Bf16, int8_t, 2)
+SPATE_ATTENTION_KERNEL(bf16_int8_d128, Bf16, int8_t, 4)
+SPATE_ATTENTION_KERNEL(bf16_int8_d256, Bf16, int8_t, 8)
+SPATE_ATTENTION_KERNEL(f32_int8_d64, float, int8_t, 2)
+SPATE_ATTENTION_KERNEL(f32_int8_d128, float, int8_t, 4)
+SPATE_ATTENTION_KERNEL(f32_int8_d256, float, int8_t, 8)
 
 }  // namespace spate::cuda

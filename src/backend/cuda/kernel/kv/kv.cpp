@@ -21,12 +21,16 @@ void kv_write(Stream& stream, const KvWriteParams& p) {
                                    .v_token_stride = p.v.stride(0),
                                    .v_head_stride = p.v.stride(1),
                                    .kv = kv_layout(p.kv),
-                                   .is_aligned = are_rows_aligned({&p.k, &p.v})};
-  const KernelId kernel = p.k.dtype() == DType::kBf16       ? kernel_id("kv_write_bf16_bf16")
+                                   .is_aligned = are_rows_aligned({&p.k, &p.v}),
+                                   .lanes_per_head = lanes_per_head(p.kv.desc.head_dim)};
+  const bool is_bf16 = p.k.dtype() == DType::kBf16, of_codes = p.kv.desc.dtype == DType::kI8;
+  const KernelId kernel = of_codes  ? (is_bf16 ? kernel_id("kv_write_bf16_int8") : kernel_id("kv_write_f32_int8"))
+                          : is_bf16 ? kernel_id("kv_write_bf16_bf16")
                           : p.kv.desc.dtype == DType::kBf16 ? kernel_id("kv_write_f32_bf16")
                                                             : kernel_id("kv_write_f32_f32");
   constexpr int kNumThreads = 128;
-  const int64_t num_pieces = 2 * p.kv.desc.num_kv_heads * params.kv.padded_head_dim / kHeadDimUnit;
+  const int64_t num_pieces =
+      2 * p.kv.desc.num_kv_heads * (of_codes ? params.lanes_per_head : params.kv.padded_head_dim / kHeadDimUnit);
   launch(stream, kernel, {.x = num_tokens, .y = ceil_div(num_pieces, kNumThreads), .num_threads = kNumThreads}, params,
          {{"num_tokens", num_tokens}, {"num_kv_heads", p.kv.desc.num_kv_heads}, {"head_dim", p.kv.desc.head_dim}});
 }

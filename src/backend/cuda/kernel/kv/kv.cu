@@ -3,12 +3,14 @@
 // SHAPES     k, v [num_tokens, num_kv_heads, head_dim] act, outer strides free; slot_mapping [num_tokens] i32, -1
 //            skips; src_dst [num_copies, 2] i32, no id both source and destination.
 // LAYOUT     kv_layout.h; a block's bytes are a multiple of 16.
-// NUMERICS   One rounding when act is f32 and the cache bf16.
+// NUMERICS   One rounding when act is f32 and the cache bf16. An int8 cache: codes and a scale a head as
+//            quantize_activations() gives them.
 // WORK       kv_write: grid.x tokens, grid.y parts of a token's heads; a thread a piece of 8 elements. kv_copy_blocks:
 // grid.x copies, grid.y pieces of a block. ROOFLINE   Memory. Not tuned. LIMITS     None. TESTS      spate-conformance
 // --backend cuda --filter kv_write, --filter kv_copy_blocks
 #include "backend/cuda/kernel/kv/kv.h"
 
+#include "backend/cuda/kernel/kv/write_codes.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/piece.h"
 
@@ -37,6 +39,28 @@ __device__ inline void kv_write(const KvWriteKernelParams& p) {
   store_piece(to, first, p.kv.padded_head_dim, true, to_piece<Kv>(values));
 }
 
+// A head is lanes_per_head lanes, a piece each.
+template <typename Act>
+__device__ inline void kv_write_codes(const KvWriteKernelParams& p) {
+  let_dependents_launch();
+  wait_for_inputs();
+  const int64_t token = blockIdx.x;
+  const int32_t slot = p.slot_mapping[token];
+  const int piece_idx = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+  const int row = piece_idx / p.lanes_per_head, first = piece_idx % p.lanes_per_head * kPieceElems;
+  const bool exists = slot >= 0 && row < 2 * p.kv.num_kv_heads;
+  const int part = row / p.kv.num_kv_heads, head = row % p.kv.num_kv_heads;
+  float values[kPieceElems] = {};
+  if (exists && first < p.kv.head_dim) {
+    const Act* source = part == 0 ? static_cast<const Act*>(p.k) + token * p.k_token_stride + head * p.k_head_stride
+                                  : static_cast<const Act*>(p.v) + token * p.v_token_stride + head * p.v_head_stride;
+    const Piece<Act> piece = load_piece(source, first, p.kv.head_dim, p.is_aligned);
+#pragma unroll
+    for (int i = 0; i < kPieceElems; ++i) values[i] = value_of(piece, i);
+  }
+  write_codes(p.kv, part, head, slot, first, values, p.lanes_per_head, exists);
+}
+
 struct alignas(16) Bytes16 {
   uint64_t words[2];
 };
@@ -49,6 +73,13 @@ extern "C" __global__ void kv_write_f32_bf16(const __grid_constant__ KvWriteKern
 }
 extern "C" __global__ void kv_write_f32_f32(const __grid_constant__ KvWriteKernelParams p) {
   kv_write<float, float>(p);
+}
+
+extern "C" __global__ void kv_write_bf16_int8(const __grid_constant__ KvWriteKernelParams p) {
+  kv_write_codes<Bf16>(p);
+}
+extern "C" __global__ void kv_write_f32_int8(const __grid_constant__ KvWriteKernelParams p) {
+  kv_write_codes<float>(p);
 }
 
 extern "C" __global__ void kv_copy_blocks(const __grid_constant__ KvCopyBlocksKernelParams p) {

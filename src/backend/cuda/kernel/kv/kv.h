@@ -15,7 +15,8 @@ struct KvWriteKernelParams {
   int64_t v_token_stride;
   int64_t v_head_stride;
   KvLayout kv;
-  int32_t is_aligned;  // every row of k and v starts at a multiple of 16 bytes
+  int32_t is_aligned;      // every row of k and v starts at a multiple of 16 bytes
+  int32_t lanes_per_head;  // of an int8 cache: a power of two, 8 * lanes_per_head >= head_dim; at most 32
 };
 
 struct KvCopyBlocksKernelParams {

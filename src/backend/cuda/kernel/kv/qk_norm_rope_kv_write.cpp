@@ -10,14 +10,7 @@ namespace {
 
 bool fits_one_launch(const QkNormRopeKvWriteParams& p) {
   const KvLayerDesc& desc = p.kv.desc;
-  return (desc.dtype == DType::kBf16 || desc.dtype == DType::kF32) && desc.head_dim <= kQkvMaxHeadDim &&
-         p.cos_sin.dim(1) % kQkvRotaryUnit == 0 && are_rows_aligned({&p.cos_sin});
-}
-
-int32_t lanes_per_head(int64_t head_dim) {
-  int32_t lanes = 8;
-  while (lanes * 8 < head_dim) lanes *= 2;
-  return lanes;
+  return desc.head_dim <= kQkvMaxHeadDim && p.cos_sin.dim(1) % kQkvRotaryUnit == 0 && are_rows_aligned({&p.cos_sin});
 }
 
 }  // namespace
@@ -54,7 +47,10 @@ void qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p) {
       .is_aligned = are_rows_aligned({&p.q, &p.k, &p.v}) && (!has_q_norm || are_rows_aligned({&p.q_norm})) &&
                     (!has_k_norm || are_rows_aligned({&p.k_norm})),
   };
-  const KernelId kernel = p.q.dtype() == DType::kBf16  ? kernel_id("qk_norm_rope_kv_write_bf16_bf16")
+  const bool is_bf16 = p.q.dtype() == DType::kBf16;
+  const KernelId kernel = desc.dtype == DType::kI8     ? (is_bf16 ? kernel_id("qk_norm_rope_kv_write_bf16_int8")
+                                                                  : kernel_id("qk_norm_rope_kv_write_f32_int8"))
+                          : is_bf16                    ? kernel_id("qk_norm_rope_kv_write_bf16_bf16")
                           : desc.dtype == DType::kBf16 ? kernel_id("qk_norm_rope_kv_write_f32_bf16")
                                                        : kernel_id("qk_norm_rope_kv_write_f32_f32");
   const int64_t heads_a_cta = kQkvThreads / params.lanes_per_head;

@@ -17,6 +17,7 @@
 // TESTS      spate-conformance --backend cuda --filter qk_norm_rope_kv_write; bits: cuda_test on a GPU
 #include "backend/cuda/kernel/kv/qk_norm_rope_kv_write.h"
 
+#include "backend/cuda/kernel/kv/write_codes.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/piece.h"
 #include "backend/cuda/kernel/primitive/reduce.h"
@@ -116,22 +117,31 @@ __device__ inline void qk_norm_rope_kv_write(const QkNormRopeKvWriteKernelParams
   if (has_norm) x = normalized(x, weight, inv_rms_of(sum_of_squares, head_dim, p.eps));
   const Piece<Act> rotated = p.is_interleaved ? rotated_neighbours(x, cos_sin, first, p.rotary_dim)
                                               : rotated_halves(x, cos_sin, first, p.rotary_dim);
-  if (!exists || first >= head_dim) return;
-  if (part == Part::kQuery) {
+  const bool is_written = exists && part != Part::kQuery && slot >= 0;
+  if constexpr (sizeof(Kv) > 1) {
+    if (!exists || first >= head_dim) return;
+  }
+  if (exists && part == Part::kQuery && first < head_dim) {
     Act* q = static_cast<Act*>(p.q) + token * p.q_token_stride + head * p.q_head_stride;
     store_piece(q, first, head_dim, p.is_aligned, rotated);
-    return;
   }
-  if (slot < 0) return;
+  if constexpr (sizeof(Kv) > 1) {
+    if (!is_written) return;
+  }
   float values[kPieceElems];
 #pragma unroll
   for (int i = 0; i < kPieceElems; ++i) {  // the padding of a head is zero
     const float value = part == Part::kKey ? value_of(rotated, i) : value_of(x, i);
     values[i] = first + i < head_dim ? value : 0.0f;
   }
-  char* block = static_cast<char*>(p.kv.data) + slot / p.kv.kv_block_size * p.kv.block_bytes;
-  Kv* row = reinterpret_cast<Kv*>(block) + p.kv.row_offset(part == Part::kKey ? 0 : 1, head, slot % p.kv.kv_block_size);
-  store_piece(row, first, p.kv.padded_head_dim, true, to_piece<Kv>(values));
+  if constexpr (sizeof(Kv) == 1) {
+    write_codes(p.kv, part == Part::kKey ? 0 : 1, head, slot, first, values, p.lanes_per_head, is_written);
+  } else {
+    char* block = static_cast<char*>(p.kv.data) + slot / p.kv.kv_block_size * p.kv.block_bytes;
+    Kv* row =
+        reinterpret_cast<Kv*>(block) + p.kv.row_offset(part == Part::kKey ? 0 : 1, head, slot % p.kv.kv_block_size);
+    store_piece(row, first, p.kv.padded_head_dim, true, to_piece<Kv>(values));
+  }
 }
 
 #define SPATE_QKV_KERNEL(suffix, Act, Kv)                                                       \
@@ -142,5 +152,7 @@ __device__ inline void qk_norm_rope_kv_write(const QkNormRopeKvWriteKernelParams
 SPATE_QKV_KERNEL(bf16_bf16, Bf16, Bf16)
 SPATE_QKV_KERNEL(f32_bf16, float, Bf16)
 SPATE_QKV_KERNEL(f32_f32, float, float)
+SPATE_QKV_KERNEL(bf16_int8, Bf16, int8_t)
+SPATE_QKV_KERNEL(f32_int8, float, int8_t)
 
 }  // namespace spate::cuda

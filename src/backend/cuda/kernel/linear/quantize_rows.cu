@@ -9,6 +9,7 @@
 // LIMITS     width <= 65,536 (linear_int8.cu).
 // TESTS      spate-conformance --backend cuda --filter int8
 #include "backend/cuda/kernel/linear/integer_weight.h"
+#include "backend/cuda/kernel/primitive/codes.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/piece.h"
 #include "backend/cuda/kernel/primitive/reduce.h"
@@ -29,12 +30,6 @@ struct Join {
     return {a.count + b.count, Max()(a.largest_below, b.largest_below)};
   }
 };
-
-// NaN and infinity are as large as can be.
-__device__ inline float magnitude_of(float x) {
-  const float magnitude = fabsf(x);
-  return magnitude < kInfinity ? magnitude : kInfinity;
-}
 
 // A thread's pieces of a row of x: in registers, or read again each time (kPieces 0).
 template <typename Act, int kPieces>
@@ -113,31 +108,23 @@ __device__ inline void quantize_rows(const QuantizeRowsKernelParams& p) {
   });
   top = block_reduce(top, Max());
   const float limit = outlier_limit(row, p.width, top);
-  const bool is_finite = top < kInfinity;
-  const float inverse = is_finite && top >= kSmallestScaled ? 127.0f / top : 0.0f;
+  const CodeScale scale = code_scale(top);
   int32_t code_sum = 0;
   row.for_each([&](int first, const float(&x)[kPieceElems]) {
     if (first >= p.row_bytes) return;
-    uint32_t words[2] = {};
+    int codes[kPieceElems];
 #pragma unroll
     for (int j = 0; j < kPieceElems; ++j) {
-      int code = 0;
-      if (fabsf(x[j]) > limit) {
-        found[atomicAdd(&num_found, 1)] = {first + j, x[j]};
-      } else if (inverse > 0.0f) {
-        code = __float2int_rn(x[j] * inverse);
-      }
-      code_sum += code;
-      words[j / 4] |= (static_cast<uint32_t>(code) & 0xff) << (8 * (j % 4));
+      const bool is_outlier = fabsf(x[j]) > limit;
+      if (is_outlier) found[atomicAdd(&num_found, 1)] = {first + j, x[j]};
+      codes[j] = is_outlier ? 0 : code_of(x[j], scale.inverse);
+      code_sum += codes[j];
     }
-    *reinterpret_cast<uint2*>(p.codes + token * p.row_bytes + first) = make_uint2(words[0], words[1]);
+    *reinterpret_cast<uint2*>(p.codes + token * p.row_bytes + first) = pack_codes(codes);
   });
   code_sum = block_reduce(code_sum, Sum());
   const int count = num_found;
-  if (threadIdx.x == 0) {
-    const float scale = !is_finite ? kInfinity - kInfinity : inverse > 0.0f ? top / 127.0f : 0.0f;
-    p.rows[token] = {scale, code_sum, count, 0};
-  }
+  if (threadIdx.x == 0) p.rows[token] = {scale.scale, code_sum, count, 0};
   if (threadIdx.x < count) {
     const Outlier own = found[threadIdx.x];
     int rank = 0;

@@ -21,6 +21,18 @@ SPATE_INLINE void add_unsigned_by_signed(I& sums, I unsigned_codes, I codes) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(unsigned_codes), "v"(codes));
 }
 
+// Rows of x are worked on in panels of equal height.
+constexpr int64_t kMaxPanelRows = 12, kFewPanelRows = 6;
+struct Panels {
+  int64_t count, rows;  // rows of each
+};
+SPATE_INLINE Panels panels_of(int64_t m) {
+  const int64_t count = ceil_div(m, kMaxPanelRows);
+  return {count, ceil_div(m, count)};
+}
+// n-blocks that a tile of so many rows takes.
+SPATE_INLINE constexpr int64_t blocks_at_once(int64_t panel_rows) { return panel_rows <= kFewPanelRows ? 4 : 2; }
+
 // w: of an n-block, of codes 128 more than they are; x: a word in all lanes.
 template <Words kWords>
 SPATE_INLINE void add_products(I& sums, I w, I x) {
@@ -48,12 +60,15 @@ struct LinesAhead {
   int64_t bytes_a_word;  // of each
 };
 
+// The words of n-blocks may lie in several segments of memory.
+constexpr int kMaxSegments = 8;
 struct DotTile {
   const char* x;
-  const char* blocks[kMaxTileBlocks];  // n-blocks, from the first word on
-  int64_t num_words;
-  float* sums;      // of words of codes i32
-  bool accumulate;  // else the sums begin at zero
+  const char* blocks[kMaxSegments][kMaxTileBlocks];
+  int64_t num_segments = 1;
+  int64_t num_words;  // of each segment
+  float* sums;        // of words of codes i32
+  bool accumulate;    // else the sums begin at zero
   LinesAhead ahead;
 };
 
@@ -69,30 +84,31 @@ SPATE_INLINE void multiply_tile(const DotTile& tile, int64_t sum_stride) {
       sums[r][j] = tile.accumulate ? int_load(tile.sums + r * sum_stride + j * kNBlock) : int_zero();
     }
   }
-  const char *x = tile.x, *rows[kBlocks];
+  const char* x = tile.x;
   [[maybe_unused]] const char* ahead[kBlocks];
-  for (int j = 0; j < kBlocks; ++j) {
-    rows[j] = tile.blocks[j];
-    if constexpr (kAhead) ahead[j] = tile.ahead.first[j];
-  }
-  for (int64_t word = 0; word < tile.num_words; ++word, x += kWordStride) {
-    I w[kBlocks];
+  for (int j = 0; j < kBlocks && kAhead; ++j) ahead[j] = tile.ahead.first[j];
+  for (int64_t segment = 0; segment < tile.num_segments; ++segment) {
+    const char* rows[kBlocks];
+    for (int j = 0; j < kBlocks; ++j) rows[j] = tile.blocks[segment][j];
+    for (int64_t word = 0; word < tile.num_words; ++word, x += kWordStride) {
+      I w[kBlocks];
 #pragma GCC unroll 4
-    for (int j = 0; j < kBlocks; ++j) {
-      w[j] = load_row<kWords>(rows[j]);
-      rows[j] += 64;
-      if constexpr (kAhead) {
-        _mm_prefetch(ahead[j], _MM_HINT_T1);
-        ahead[j] += tile.ahead.bytes_a_word;
+      for (int j = 0; j < kBlocks; ++j) {
+        w[j] = load_row<kWords>(rows[j]);
+        rows[j] += 64;
+        if constexpr (kAhead) {
+          _mm_prefetch(ahead[j], _MM_HINT_T1);
+          ahead[j] += tile.ahead.bytes_a_word;
+        }
       }
-    }
 #pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      int32_t word_of_row;
-      __builtin_memcpy(&word_of_row, x + r * kRowStride, 4);
-      const I all = int_set1(word_of_row);
+      for (int r = 0; r < kRows; ++r) {
+        int32_t word_of_row;
+        __builtin_memcpy(&word_of_row, x + r * kRowStride, 4);
+        const I all = int_set1(word_of_row);
 #pragma GCC unroll 4
-      for (int j = 0; j < kBlocks; ++j) add_products<kWords>(sums[r][j], w[j], all);
+        for (int j = 0; j < kBlocks; ++j) add_products<kWords>(sums[r][j], w[j], all);
+      }
     }
   }
 #pragma GCC unroll 12
@@ -101,6 +117,29 @@ SPATE_INLINE void multiply_tile(const DotTile& tile, int64_t sum_stride) {
     for (int j = 0; j < kBlocks; ++j) int_store(tile.sums + r * sum_stride + j * kNBlock, sums[r][j]);
   }
 }
+
+// A tile of blocks_at_once() n-blocks; fewer go one by one.
+template <Words kWords, int kRows, int64_t kRowStride, int64_t kWordStride, bool kAhead>
+static void multiply_blocks(const DotTile& tile, int64_t num_blocks, int64_t sum_stride) {
+  constexpr int kBlocks = blocks_at_once(kRows);
+  if (num_blocks == kBlocks) {
+    return multiply_tile<kWords, kRows, kBlocks, kRowStride, kWordStride, kAhead>(tile, sum_stride);
+  }
+  DotTile single = tile;
+  for (int64_t j = 0; j < num_blocks; ++j, single.sums += kNBlock) {
+    for (int64_t i = 0; i < tile.num_segments; ++i) single.blocks[i][0] = tile.blocks[i][j];
+    single.ahead.first[0] = tile.ahead.first[j];
+    multiply_tile<kWords, kRows, 1, kRowStride, kWordStride, kAhead>(single, sum_stride);
+  }
+}
+
+// Calls the case of kRows for 1 to kMaxPanelRows rows.
+#define SPATE_FOR_PANEL_ROWS(rows, call)                                                                \
+  switch (rows) {                                                                                       \
+    case 1: return call(1); case 2: return call(2); case 3: return call(3); case 4: return call(4);     \
+    case 5: return call(5); case 6: return call(6); case 7: return call(7); case 8: return call(8);     \
+    case 9: return call(9); case 10: return call(10); case 11: return call(11); default: return call(12); \
+  }
 
 }  // namespace spate::cpu::SPATE_ISA
 #endif

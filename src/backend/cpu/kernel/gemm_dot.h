@@ -16,7 +16,6 @@
 
 namespace spate::cpu::SPATE_ISA {
 
-constexpr int64_t kMaxPanelRows = 12, kFewPanelRows = 6;
 constexpr int64_t kMaxPanels = 22;       // of a chunk: 264 rows x 2 KB = 540 KB, half of L2
 constexpr int64_t kWordsAtOnce = 512;    // 64 KB of two n-blocks
 constexpr int64_t kLeastIntPanelRows = 5;  // fewer rows of codes are limited by memory and go to gemm_int.h
@@ -36,13 +35,6 @@ SPATE_INLINE bool dots_take_codes(const GemmParams& p) {
 }
 SPATE_INLINE bool dots_take(const GemmParams& p) { return dots_take_bf16(p) || dots_take_codes(p); }
 
-struct Panels {
-  int64_t count, rows;  // rows of each
-};
-SPATE_INLINE Panels panels_of(int64_t m) {
-  const int64_t count = ceil_div(m, kMaxPanelRows);
-  return {count, ceil_div(m, count)};
-}
 SPATE_INLINE int64_t num_words(const GemmParams& p) {
   return is_int(p) ? p.weight_ints.k_padded / 4 : round_up(p.k, kKStep) / 2;
 }
@@ -55,7 +47,6 @@ SPATE_INLINE int64_t bytes_before_panels(const GemmParams& p) {
 SPATE_INLINE const char* panels_of_x(const GemmParams& p) {
   return dots_read_x_in_place(p) ? static_cast<const char*>(p.x) : p.packed_x + bytes_before_panels(p);
 }
-SPATE_INLINE int64_t blocks_at_once(int64_t panel_rows) { return panel_rows <= kFewPanelRows ? 4 : 2; }
 SPATE_INLINE bool makes_words(const GemmParams& p) { return dequantizes(p) || p.weight_ints.two_level(); }
 
 static GemmPlan dot_plan(const GemmParams& p, int num_threads) {
@@ -135,30 +126,11 @@ struct DotBlocks {
   int64_t n_block, num_out;          // first n-block of the output, and how many
 };
 
-template <Words kWords, int kRows, int kBlocks>
-static void dot_tile(const DotTile& tile) {
-  multiply_tile<kWords, kRows, kBlocks, 4, kRows * 4, true>(tile, kTileStride);
-}
-template <Words kWords, int kRows>
-SPATE_INLINE void dot_tiles(DotTile& tile, int64_t num_blocks) {
-  constexpr int kBlocks = kRows <= kFewPanelRows ? 4 : 2;
-  if (num_blocks == kBlocks) return dot_tile<kWords, kRows, kBlocks>(tile);
-  for (int64_t j = 0; j < num_blocks; ++j, tile.sums += kNBlock) {
-    tile.blocks[0] = tile.blocks[j];
-    tile.ahead.first[0] = tile.ahead.first[j];
-    dot_tile<kWords, kRows, 1>(tile);
-  }
-}
 template <Words kWords>
-SPATE_INLINE void run_dot_tiles(int64_t rows, DotTile& tile, int64_t num_blocks) {
-  switch (rows) {
-#define SPATE_PANEL(n) \
-  case n:              \
-    return dot_tiles<kWords, n>(tile, num_blocks);
-    SPATE_PANEL(1) SPATE_PANEL(2) SPATE_PANEL(3) SPATE_PANEL(4) SPATE_PANEL(5) SPATE_PANEL(6)
-    SPATE_PANEL(7) SPATE_PANEL(8) SPATE_PANEL(9) SPATE_PANEL(10) SPATE_PANEL(11) SPATE_PANEL(12)
+static void multiply_panel(int64_t rows, const DotTile& tile, int64_t num_blocks) {
+#define SPATE_PANEL(n) multiply_blocks<kWords, n, 4, n * 4, true>(tile, num_blocks, kTileStride)
+  SPATE_FOR_PANEL_ROWS(rows, SPATE_PANEL)
 #undef SPATE_PANEL
-  }
 }
 
 // Bytes of an n-block that words [first, first + count) are made from.
@@ -229,11 +201,11 @@ static void multiply_dot_blocks(const GemmParams& p, const DotBlocks& blocks, in
       tile.x = x + i * panel_bytes + first * panels.rows * 4;
       tile.sums = sums + i * panel_sums;
       for (int64_t j = 0; j < blocks.count; ++j) {
-        tile.blocks[j] = weight[j];
+        tile.blocks[0][j] = weight[j];
         const char* from = next < words ? blocks.at[j] + stored_bytes(p, next) : blocks.next[j];
         tile.ahead.first[j] = from + bytes_ahead * i / num_panels;
       }
-      run_dot_tiles<kWords>(panels.rows, tile, blocks.count);
+      multiply_panel<kWords>(panels.rows, tile, blocks.count);
       if (next < words) continue;
       const int64_t row = first_row + i * panels.rows, rows = min_of(panels.rows, num_rows - i * panels.rows);
       float* of_panel = sums + i * panel_sums;

@@ -1,0 +1,219 @@
+// Attention of bf16 over bf16 and int8 caches by VDPBF16PS (dot_tile.h), for AVX-512 without AMX. As on tiles, queries
+// and probabilities are bf16 and sums f32; codes of an int8 cache become bf16, exactly, once for all rows of an item.
+//
+// Rows of queries and of scores are kDotRowBytes apart, known at compile time, so that a tile reads all its rows by one
+// pointer. A row's probabilities take the place of the first half of its scores.
+#pragma once
+
+#include "backend/cpu/kernel/attention_common.h"
+#include "backend/cpu/kernel/dot_tile.h"
+
+namespace spate::cpu::SPATE_ISA {
+
+constexpr int64_t kDotRowBytes = 576;  // 256 elements or 128 scores, and a line more: an odd number of lines
+constexpr int64_t kDotScoreStride = kDotRowBytes / 4;
+constexpr int64_t kGroupWords = kNBlock / 2;  // words of 16 keys
+static_assert(kKvTile / kNBlock <= kMaxSegments && kKvTile * 4 <= kDotRowBytes);
+
+struct DotScratch {
+  char* q;        // [padded rows, kDotRowBytes]
+  float* scores;  // the same
+  RowSums total, span;
+  float* key_scales;    // [kKvTile]
+  float* value_scales;  // [kKvTile]
+  char* k;              // of a kI8 cache [kKvTile / 16] n-blocks of bf16
+  char* v;              // of a kI8 cache [head_dim / 16] n-blocks of kKvTile keys; else those of the last 16 keys
+};
+
+SPATE_INLINE int64_t padded_dot_rows(int64_t rows) { return panels_of(rows).count * panels_of(rows).rows; }
+SPATE_INLINE int64_t widened_key_bytes(int64_t head_dim) { return kKvTile * round_up(head_dim, kKStep) * 2; }
+SPATE_INLINE int64_t widened_value_bytes(int64_t head_dim) { return kKvTile * round_up(head_dim, kNBlock) * 2; }
+
+static int64_t dot_scratch_bytes(int64_t rows, int64_t head_dim) {
+  // Fewer rows than the most may take more panel rows, but not more than a panel.
+  const int64_t padded = rows + kMaxPanelRows;
+  return padded * 2 * kDotRowBytes + 2 * row_sums_bytes(padded, round_up(head_dim, kNBlock)) + 2 * kKvTile * 4 +
+         widened_key_bytes(head_dim) + widened_value_bytes(head_dim) + 12 * 64;
+}
+
+static DotScratch cut_dot_scratch(char* scratch, int64_t padded_rows, int64_t head_dim) {
+  DotScratch s;
+  s.q = take<char>(scratch, padded_rows * kDotRowBytes);
+  s.scores = take<float>(scratch, padded_rows * kDotScoreStride);
+  s.total = take_row_sums(scratch, padded_rows, round_up(head_dim, kNBlock));
+  s.span = take_row_sums(scratch, padded_rows, round_up(head_dim, kNBlock));
+  s.key_scales = take<float>(scratch, kKvTile);
+  s.value_scales = take<float>(scratch, kKvTile);
+  s.k = take<char>(scratch, widened_key_bytes(head_dim));
+  s.v = take<char>(scratch, widened_value_bytes(head_dim));
+  return s;
+}
+
+// --- codes as bf16 ---------------------------------------------------------------------------------------------------
+
+// The bytes of the bf16 numbers 0 to 127.
+struct Bf16Bytes {
+  alignas(64) uint8_t low[128] = {}, high[128] = {};
+};
+static constexpr Bf16Bytes make_bf16_bytes() {
+  Bf16Bytes bytes;
+  for (int n = 0; n < 128; ++n) {
+    const uint32_t bits = __builtin_bit_cast(uint32_t, static_cast<float>(n)) >> 16;
+    bytes.low[n] = static_cast<uint8_t>(bits);
+    bytes.high[n] = static_cast<uint8_t>(bits >> 8);
+  }
+  return bytes;
+}
+static constexpr Bf16Bytes kBf16Bytes = make_bf16_bytes();
+
+// num_lines lines of codes (layout.h: lower bytes are one row of bf16, upper bytes the next) as twice as many of bf16.
+static void codes_to_bf16(const char* codes, int64_t num_lines, char* out) {
+  const I low[2] = {int_load(kBf16Bytes.low), int_load(kBf16Bytes.low + 64)};
+  const I high[2] = {int_load(kBf16Bytes.high), int_load(kBf16Bytes.high + 64)};
+  const I lower_bytes = _mm512_set1_epi16(0xff), sign = _mm512_set1_epi8(static_cast<char>(0x80));
+  for (int64_t line = 0; line < num_lines; ++line, codes += 64, out += 128) {
+    const I code = int_load(codes), magnitude = _mm512_abs_epi8(code);
+    const I lows = _mm512_permutex2var_epi8(low[0], magnitude, low[1]);
+    const I highs = _mm512_or_si512(_mm512_permutex2var_epi8(high[0], magnitude, high[1]), int_and(code, sign));
+    constexpr int kSelect = 0xca;  // the second where the first is set, else the third
+    int_store(out, _mm512_ternarylogic_epi32(lower_bytes, lows, _mm512_slli_epi16(highs, 8), kSelect));
+    int_store(out + 64, _mm512_ternarylogic_epi32(lower_bytes, _mm512_srli_epi16(lows, 8), highs, kSelect));
+  }
+}
+
+// --- one item --------------------------------------------------------------------------------------------------------
+
+template <bool kCodes>
+class DotAttention {
+ public:
+  DotAttention(const AttentionItem& item, char* scratch)
+      : item_(item),
+        rows_(item.num_queries * item.group_size),
+        panels_(panels_of(rows_)),
+        at_once_(blocks_at_once(panels_.rows)),
+        q_words_(round_up(item.layout.head_dim, kKStep) / 2),
+        value_blocks_(ceil_div(item.layout.head_dim, kNBlock)),
+        s_(cut_dot_scratch(scratch, padded_dot_rows(rows_), item.layout.head_dim)) {}
+
+  void run() {
+    load_q();
+    const int64_t value_width = value_blocks_ * kNBlock;
+    attend_spans(item_, rows_, value_width, s_.total, s_.span, [&](int64_t span, const RowSums& sums) {
+      for (int64_t i = 0; i < padded_dot_rows(rows_) * value_width; i += kLanes) store(sums.accumulator + i, zero());
+      const TileRange range = key_tiles(item_, span);
+      for (int64_t t = range.first; t < range.end; ++t) {
+        const KeyTile tile = key_tile(item_, t);
+        score_keys(tile);
+        if constexpr (kCodes) load_scales(item_, tile, 1.0f, s_.key_scales, s_.value_scales);
+        for (int64_t r = 0; r < rows_; ++r) softmax(tile, r, sums);
+        add_values(tile, sums.accumulator);
+      }
+    });
+  }
+
+ private:
+  void load_q() const {
+    const int64_t head_dim = item_.layout.head_dim;
+    for (int64_t r = 0; r < padded_dot_rows(rows_); ++r) {
+      char* to = s_.q + r * kDotRowBytes;
+      const char* from = static_cast<const char*>(item_.q) + (r < rows_ ? q_offset(item_, r) * 2 : 0);
+      for (int64_t d = 0; d < q_words_ * 2; d += kKStep) {
+        const int64_t count = r < rows_ ? min_of(kKStep, head_dim - d) : 0;
+        const auto lanes = static_cast<__mmask32>(count >= kKStep ? ~0u : (1u << count) - 1);
+        int_store(to + d * 2, _mm512_maskz_loadu_epi16(lanes, from + d * 2));
+      }
+    }
+  }
+
+  // All panels of rows, kDotRowBytes apart from x on, by some n-blocks.
+  void multiply(DotTile tile, const char* x, int64_t num_blocks, float* sums, int64_t stride) const {
+    for (int64_t i = 0; i < panels_.count; ++i) {
+      tile.x = x + i * panels_.rows * kDotRowBytes;
+      tile.sums = sums + i * panels_.rows * stride;
+      multiply_rows(tile, num_blocks, stride);
+    }
+  }
+  void multiply_rows(const DotTile& tile, int64_t num_blocks, int64_t stride) const {
+#define SPATE_PANEL(n) multiply_blocks<Words::kBf16, n, kDotRowBytes, 4, false>(tile, num_blocks, stride)
+    SPATE_FOR_PANEL_ROWS(panels_.rows, SPATE_PANEL)
+#undef SPATE_PANEL
+  }
+
+  void score_keys(const KeyTile& tile) const {
+    const int64_t groups = ceil_div(tile.num_keys, kNBlock), group_bytes = q_words_ * 64;
+    for (int64_t first = 0; first < groups; first += at_once_) {
+      const int64_t count = min_of(at_once_, groups - first);
+      DotTile product{.num_words = q_words_, .accumulate = false};
+      for (int64_t j = 0; j < count; ++j) {
+        const char* group = k_group(item_, tile.begin + (first + j) * kNBlock);
+        product.blocks[0][j] = group;
+        if constexpr (kCodes) {
+          char* widened = s_.k + j * group_bytes;
+          codes_to_bf16(group, group_bytes / 128, widened);
+          product.blocks[0][j] = widened;
+        }
+      }
+      multiply(product, s_.q, count, s_.scores + first * kNBlock, kDotScoreStride);
+    }
+  }
+
+  void softmax(const KeyTile& tile, int64_t r, const RowSums& sums) const {
+    const ScoreRow row{s_.scores + r * kDotScoreStride, s_.key_scales, s_.value_scales, item_.scale_log2e,
+                       visible_keys(item_, tile, r)};
+    auto* probs = reinterpret_cast<bf16_t*>(s_.scores + r * kDotScoreStride);
+    const bool all = row.visible.first == 0 && row.visible.end == kKvTile;
+    float* denominators = sums.denominators + r * kLanes;
+    const float factor = all ? softmax_row<false, kKvTile, kCodes>(row, probs, sums.max[r], denominators)
+                             : softmax_masked_row<kCodes>(row, round_up(tile.num_keys, kWidthStep), probs, sums.max[r],
+                                                          denominators);
+    const int64_t value_width = value_blocks_ * kNBlock;
+    if (factor != 1) scale_row(sums.accumulator + r * value_width, value_width, factor);
+  }
+
+  // The values of 16 keys of which not all are written: zeros for these.
+  void copy_written(int64_t position) const {
+    const int64_t written = item_.seq_len - position;
+    for (int64_t d = 0; d < value_blocks_; ++d) {
+      const char* from = v_at(item_, position) + d * item_.layout.v_n_block_bytes;
+      for (int64_t word = 0; word < kGroupWords; ++word) {
+        const int64_t keys = written - 2 * word;
+        const I keep = int_set1(keys >= 2 ? -1 : keys == 1 ? 0xffff : 0);
+        int_store(s_.v + (d * kGroupWords + word) * 64, int_and(int_load(from + word * 64), keep));
+      }
+    }
+  }
+
+  void add_values(const KeyTile& tile, float* accumulator) const {
+    const int64_t groups = ceil_div(tile.num_keys, kNBlock), last = tile.begin + (groups - 1) * kNBlock;
+    const bool copies = !kCodes && item_.seq_len - last < kNBlock;
+    if (copies) copy_written(last);
+    for (int64_t first = 0; first < value_blocks_; first += at_once_) {
+      const int64_t count = min_of(at_once_, value_blocks_ - first);
+      DotTile product{.num_segments = groups, .num_words = kGroupWords, .accumulate = true};
+      for (int64_t g = 0; g < groups; ++g) {
+        const char* v = v_at(item_, tile.begin + g * kNBlock);
+        for (int64_t j = 0; j < count; ++j) {
+          const char* from = v + (first + j) * item_.layout.v_n_block_bytes;
+          if (kCodes) {
+            char* widened = s_.v + (j * kMaxSegments + g) * kGroupWords * 64;
+            codes_to_bf16(from, kGroupWords / 2, widened);
+            from = widened;
+          } else if (copies && g + 1 == groups) {
+            from = s_.v + (first + j) * kGroupWords * 64;
+          }
+          product.blocks[g][j] = from;
+        }
+      }
+      multiply(product, reinterpret_cast<const char*>(s_.scores), count, accumulator + first * kNBlock,
+               value_blocks_ * kNBlock);
+    }
+  }
+
+  const AttentionItem& item_;
+  const int64_t rows_;
+  const Panels panels_;
+  const int64_t at_once_, q_words_, value_blocks_;
+  const DotScratch s_;
+};
+
+}  // namespace spate::cpu::SPATE_ISA

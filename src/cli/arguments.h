@@ -57,6 +57,7 @@ struct ServeArguments {
   std::vector<std::string> served_model_names;
   std::vector<std::string> allowed_origins;
   std::string reasoning_parser = "auto", tool_call_parser = "auto";  // server/output_format.h
+  bool ui = true;
   bool disable_access_log = false;
   bool disable_log_stats = false;
   std::string uvicorn_log_level = "info";

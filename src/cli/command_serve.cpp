@@ -24,6 +24,7 @@ ServerConfig server_config(const Arguments& arguments) {
   config.api_key = s.api_keys;
   config.served_model_name = s.served_model_names;
   config.allowed_origins = s.allowed_origins;
+  config.ui = s.ui;
   config.enable_force_include_usage = s.enable_force_include_usage;
   config.uvicorn_log_level = s.disable_access_log ? "warning" : s.uvicorn_log_level;
   if (s.disable_log_stats) config.log_stats_interval = 0;

@@ -166,6 +166,7 @@ void add_serve_flags(CLI::App* app, ServeArguments& s) {
   app->add_option("--tool-call-parser", s.tool_call_parser,
                   "How the model writes tool calls: auto (seen from the chat template), none, or " +
                       format_names(tool_formats()));
+  add_switch(app, "--ui,!--no-ui", s.ui, "The web page at /");
   add_switch(app, "--disable-access-log,--disable-uvicorn-access-log", s.disable_access_log, "No log line a request");
   app->add_option("--uvicorn-log-level", s.uvicorn_log_level, "warning and above: no log line a request")
       ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "critical"}));

@@ -18,7 +18,8 @@ constexpr Route kRoutes[] = {
     {"/detokenize", "POST", Endpoint::kDetokenize, true, "The text of token ids.", kDetokenizeRequest},
     {"/v1/detokenize", "POST", Endpoint::kDetokenize, true, "", kDetokenizeRequest},
     {"/tokenizer_info", "GET", Endpoint::kTokenizerInfo, true, "Special tokens and the chat template."},
-    {"/", "GET", Endpoint::kRoot, false, "A line of text."},
+    {"/", "GET", Endpoint::kRoot, false,
+     "The web page; a line of text for clients that do not ask for HTML, and with --no-ui."},
     {"/health", "GET", Endpoint::kHealth, false, "200 when ready; 503 while loading, draining or dead."},
     {"/ping", "GET", Endpoint::kHealth, false, ""},
     {"/livez", "GET", Endpoint::kLivez, false, "200 unless the engine is stuck or dead."},
@@ -27,6 +28,7 @@ constexpr Route kRoutes[] = {
     {"/openapi.json", "GET", Endpoint::kOpenApi, false, "This API as an OpenAPI document."},
     {"/metrics", "GET", Endpoint::kMetrics, false, "Prometheus metrics under vLLM's names."},
 };
+constexpr Route kWebPageRoute{"/ui/{file}", "GET", Endpoint::kWebPage, false, "Parts of the web page."};
 constexpr Route kModelRoute{"/v1/models/{id}", "GET", Endpoint::kModel, true,
                             "One served name; it may contain slashes."};
 
@@ -38,6 +40,7 @@ const Route* find_route(std::string_view path) {
   for (const Route& route : kRoutes) {
     if (path == route.path) return &route;
   }
+  if (path.starts_with(kWebPagePrefix)) return &kWebPageRoute;
   return path.starts_with(kModelPrefix) && path.size() > kModelPrefix.size() ? &kModelRoute : nullptr;
 }
 

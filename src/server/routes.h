@@ -17,6 +17,7 @@ enum class Endpoint {
   kDetokenize,
   kTokenizerInfo,  // need a model
   kRoot,
+  kWebPage,
   kHealth,
   kLivez,
   kLoad,
@@ -35,9 +36,11 @@ struct Route {
 };
 
 std::span<const Route> routes();
-// Null: there is no such path. A path under "/v1/models/" is the route of one model, whose id may contain slashes.
+// Null: there is no such path. A path under "/v1/models/" is the route of one model, whose id may contain slashes;
+// one under "/ui/" is the route of the page's files.
 const Route* find_route(std::string_view path);
 constexpr std::string_view kModelPrefix = "/v1/models/";
+constexpr std::string_view kWebPagePrefix = "/ui/";
 
 bool takes_method(const Route& route, std::string_view method);
 std::string allowed_methods(const Route& route);

@@ -20,6 +20,7 @@
 #include "server/prepare_pools.h"
 #include "server/routes.h"
 #include "server/serving_metrics.h"
+#include "server/web_page.h"
 
 namespace spate {
 namespace {
@@ -123,8 +124,16 @@ struct Server::Impl {
                                  const std::shared_ptr<HttpResponder>& responder) {
     switch (route.endpoint) {
       case Endpoint::kRoot:
-        responder->respond({.content_type = "text/plain; charset=utf-8",
-                            .body = "Spate. The API is under /v1, the metrics are at /metrics.\n"});
+        if (config.ui && asks_for_web_page(request)) {
+          responder->respond(web_page_response("index.html"));
+        } else {
+          responder->respond({.content_type = "text/plain; charset=utf-8",
+                              .body = "Spate. The API is under /v1, the metrics are at /metrics.\n"});
+        }
+        return std::nullopt;
+      case Endpoint::kWebPage:
+        if (!config.ui) return http_error(404, "There is no web page here: the server runs with --no-ui.");
+        responder->respond(web_page_response(request.path.substr(kWebPagePrefix.size())));
         return std::nullopt;
       case Endpoint::kHealth:
         return answer_health(*responder);

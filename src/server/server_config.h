@@ -17,6 +17,7 @@ struct ServerConfig {
   bool metrics_auth = false;                   // /metrics asks for the key too
   std::vector<std::string> served_model_name;  // replaces the model's own names
   std::vector<std::string> allowed_origins;    // CORS; empty = none, "*" = all
+  bool ui = true;                              // the web page at "/"
   bool enable_force_include_usage = false;     // streams end with a usage chunk, asked for or not
 
   // The access log is written at "info" and below ("debug", "trace"), as uvicorn has it.

@@ -1,0 +1,237 @@
+// The web page in headless Chromium, against a running server with a model that chats.
+//
+//   node web_page.mjs URL CHROMIUM [SCREENSHOT_FOLDER]
+//
+// Prints "ok <case>" or "FAILED <case>" for each case. Answers that a model would not give on demand (hostile texts,
+// tool calls) are put in the server's place.
+import { chromium } from 'playwright-core';
+import { mkdirSync } from 'node:fs';
+
+const [url, executablePath, shots] = process.argv.slice(2);
+const browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
+let failed = 0;
+
+async function test(name, body, { violatesPolicy = false, ...options } = {}) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 820 }, locale: 'en-US', ...options });
+  const page = await context.newPage();
+  page.setDefaultTimeout(15000);
+  const problems = [];
+  page.on('pageerror', (error) => problems.push(`error on the page: ${error.message}`));
+  page.on('console', (message) => /Content.Security.Policy|Refused to/i.test(message.text()) && !violatesPolicy && problems.push(message.text()));
+  page.on('request', (request) => { if (!request.url().startsWith(url) && !request.url().startsWith('blob:')) problems.push(`a request to ${request.url()}`); });
+  try {
+    await page.goto(`${url}/`);
+    await page.waitForSelector('.model-chip.ready');
+    await body(page, context);
+    if (problems.length) throw new Error(problems.join('; '));
+    console.log(`ok web page: ${name}`);
+  } catch (error) {
+    failed = 1;
+    console.log(`FAILED web page: ${name}: ${error.message}`);
+    if (shots) await page.screenshot({ path: `${shots}/failed.png` }).catch(() => {});
+  }
+  await context.close();
+}
+
+const check = (condition, what) => { if (!condition) throw new Error(what); };
+const send = async (page, text) => {
+  await page.fill('.composer textarea', text);
+  await page.keyboard.press('Enter');
+};
+const finished = (page, count) => page.waitForFunction((n) => document.querySelectorAll('.message.assistant .actions [title="Regenerate"]').length >= n, count);
+const limit = (page, tokens) => page.evaluate((n) => localStorage.setItem('spate.sampling', JSON.stringify({ max_tokens: n, temperature: 0, thinking: false })), tokens);
+
+function sse(deltas, usage = { prompt_tokens: 12, completion_tokens: 30, total_tokens: 42 }) {
+  const chunk = (body) => `data: ${JSON.stringify({ id: 'chatcmpl-1', object: 'chat.completion.chunk', created: 1, model: 'm', ...body })}\n\n`;
+  return [
+    ...deltas.map((delta) => chunk({ choices: [{ index: 0, delta, finish_reason: null }] })),
+    chunk({ choices: [{ index: 0, delta: {}, finish_reason: 'stop' }] }), chunk({ choices: [], usage }), 'data: [DONE]\n\n',
+  ].join('');
+}
+const answerWith = (page, deltas) => page.route('**/v1/chat/completions', (route) => route.fulfill({ contentType: 'text/event-stream', body: sse(deltas) }));
+const shot = async (page, name) => { if (shots) await page.screenshot({ path: `${shots}/${name}.png` }); };
+if (shots) mkdirSync(shots, { recursive: true });
+
+await test('chat: an answer streams in, with its times', async (page) => {
+  await limit(page, 40);
+  await page.reload();
+  await page.waitForSelector('.model-chip.ready');
+  await send(page, 'Count from one to five.');
+  await finished(page, 1);
+  const text = await page.textContent('.message.assistant');
+  check(text.trim().length > 0, 'the answer is empty');
+  check(/TTFT .*tok\/s.*tokens/.test(await page.textContent('[data-testid=stats]')), 'no times below the answer');
+});
+
+await test('chat: stop ends the answer, and the server too', async (page) => {
+  await limit(page, 4000);
+  await page.evaluate(() => { const s = JSON.parse(localStorage.getItem('spate.sampling')); localStorage.setItem('spate.sampling', JSON.stringify({ ...s, temperature: 1.8 })); });
+  await page.reload();
+  await page.waitForSelector('.model-chip.ready');
+  await page.route('**/v1/chat/completions', (route) => route.continue({ postData: JSON.stringify({ ...route.request().postDataJSON(), ignore_eos: true }) }));
+  await send(page, 'Tell a long story.');
+  await page.waitForFunction(() => document.querySelector('.message.assistant .markdown')?.textContent.length > 20);
+  await page.keyboard.press('Escape');
+  await finished(page, 1);
+  check((await page.textContent('[data-testid=stats]')).includes('Stopped'), 'it does not say that it stopped');
+  await page.waitForFunction(async () => /num_requests_running\{[^}]*\} 0\b/.test(await (await fetch('metrics')).text()));
+});
+
+await test('chat: conversations survive a reload', async (page) => {
+  await answerWith(page, [{ role: 'assistant', content: '' }, { content: 'It is **kept**.' }]);
+  await send(page, 'Remember this');
+  await finished(page, 1);
+  await page.reload();
+  await page.waitForSelector('.message.assistant strong');
+  check((await page.textContent('.message.user')).includes('Remember this'), 'the question is gone');
+});
+
+await test('chat: edit branches, regenerate adds a version', async (page) => {
+  let count = 0;
+  await page.route('**/v1/chat/completions', (route) => route.fulfill({ contentType: 'text/event-stream', body: sse([{ content: `answer ${++count} to ${route.request().postDataJSON().messages.at(-1).content}` }]) }));
+  await send(page, 'first');
+  await finished(page, 1);
+  await page.click('[title="Regenerate"]');
+  await page.waitForSelector('text=answer 2 to first');
+  check((await page.textContent('.message.assistant .versions')).includes('2/2'), 'no second version');
+  await page.click('.message.assistant [title="Previous version"]');
+  await page.waitForSelector('text=answer 1 to first');
+  await page.hover('.message.user');
+  await page.click('.message.user [title="Edit"]');
+  await page.fill('.editor textarea', 'second');
+  await page.keyboard.press('Enter');
+  await page.waitForSelector('text=answer 3 to second');
+  check((await page.textContent('.message.user .versions')).includes('2/2'), 'the edit is not a branch');
+});
+
+await test('chat: reasoning is folded, tool calls are shown', async (page) => {
+  await answerWith(page, [
+    { role: 'assistant', content: '' }, { reasoning_content: 'Let me see.' },
+    { tool_calls: [{ index: 0, id: 'call_1', type: 'function', function: { name: 'get_weather', arguments: '' } }] },
+    { tool_calls: [{ index: 0, function: { arguments: '{"city":' } }] }, { tool_calls: [{ index: 0, function: { arguments: '"Paris"}' } }] },
+  ]);
+  await send(page, 'Weather?');
+  await finished(page, 1);
+  check(!(await page.isVisible('.reasoning .markdown')), 'the reasoning is not folded');
+  await page.click('.reasoning summary');
+  check(await page.isVisible('.reasoning .markdown'), 'the reasoning does not open');
+  check(/get_weather/.test(await page.textContent('.tool-call')) && /"city": "Paris"/.test(await page.textContent('.tool-call')), 'the tool call is not shown');
+});
+
+const hostile = [
+  '<script>window.hacked = 1</script><img src=x onerror="window.hacked = 2"><svg onload="window.hacked = 3"></svg>',
+  '[click](javascript:window.hacked=4) ![x](https://evil.example/pixel.png) [d](data:text/html,<script>1</script>)',
+  '```html\n<img src=x onerror=window.hacked=5>\n```\n<iframe srcdoc="<script>parent.hacked=6</script>"></iframe>',
+  '$\\href{javascript:window.hacked=7}{x}$ $$\\html{<img src=x onerror=window.hacked=8>}\\class{a}{b}\\style{background:url(https://evil.example)}{c}$$ $\\url{javascript:alert(1)}$ \\(\\text{<script>window.hacked=9</script>}\\)',
+  '| a<script>window.hacked=10</script> | b |\n|---|---|\n| <a href="javascript:window.hacked=11">x</a> | `<b onclick=window.hacked=12>` |',
+  '<style>*{display:none}</style><form action="https://evil.example"><input></form><meta http-equiv="refresh" content="0;url=https://evil.example">',
+  `${'*'.repeat(3000)} ${'['.repeat(3000)} ${'> '.repeat(300)}x ${'`'.repeat(2001)} ${'$'.repeat(999)} \u202e\u0000`,
+  `$\\def\\a{\\a\\a}\\a$ $${'{'.repeat(2000)}$ ${'- '.repeat(500)}x`,
+];
+await test('hostile outputs stay text', async (page) => {
+  for (const [i, text] of hostile.entries()) {
+    await page.unroute('**/v1/chat/completions');
+    await answerWith(page, [{ role: 'assistant', content: '' }, { reasoning_content: text }, { content: text }, { tool_calls: [{ index: 0, id: text, type: 'function', function: { name: text, arguments: text } }] }]);
+    await send(page, text);
+    await finished(page, i + 1);
+    await page.click('.message.assistant:last-of-type .reasoning summary');
+  }
+  const found = await page.evaluate(() => ({
+    hacked: window.hacked,
+    elements: [...document.querySelectorAll('.messages script, .messages iframe, .messages img:not([src="ui/icon.svg"]), .messages form, .messages style, .messages meta, .messages object, .messages embed, .messages svg:not(.icon)')].map((e) => e.outerHTML),
+    links: [...document.querySelectorAll('.messages a')].map((a) => a.href).filter((href) => !/^(https?|mailto):/.test(href)),
+    handlers: [...document.querySelectorAll('.messages *')].flatMap((e) => [...e.attributes]).filter((a) => a.name.startsWith('on') || /javascript:/i.test(a.value)).map((a) => a.name),
+  }));
+  check(found.hacked === undefined, `script ran: ${found.hacked}`);
+  check(!found.elements.length && !found.links.length && !found.handlers.length, JSON.stringify(found));
+});
+
+await test('the policy stops inline script even where it is injected', async (page) => {
+  const ran = await page.evaluate(() => {
+    document.body.insertAdjacentHTML('beforeend', '<img src="ui/none" onerror="window.ran = 1">');
+    const script = document.createElement('script');
+    script.textContent = 'window.ran = 2';
+    document.body.append(script);
+    return new Promise((resolve) => setTimeout(() => resolve(window.ran), 300));
+  });
+  check(ran === undefined, 'injected script ran');
+}, { violatesPolicy: true });
+
+await test('two tabs show the same conversations', async (page, context) => {
+  await answerWith(page, [{ content: 'seen in both' }]);
+  const other = await context.newPage();
+  await other.goto(`${url}/`);
+  await send(page, 'From the first tab');
+  await finished(page, 1);
+  await other.click('.conversation:has-text("From the first tab")');
+  await other.waitForSelector('text=seen in both');
+});
+
+await test('copy as curl, Python and JavaScript', async (page) => {
+  await page.evaluate(() => sessionStorage.setItem('spate.key', 'sk-secret'));
+  await answerWith(page, [{ content: 'x' }]);
+  await send(page, "It's a \"quote\"");
+  await finished(page, 1);
+  await page.click('[title="Copy as code"]');
+  for (const [tab, part] of [['curl', 'chat/completions'], ['Python', 'client.chat.completions.create('], ['JavaScript', 'for await']]) {
+    await page.click(`[role=tab]:has-text("${tab}")`);
+    const text = await page.textContent('[data-testid=snippet]');
+    check(text.includes(part) && text.includes('quote') && !text.includes('sk-secret'), `${tab}: ${text}`);
+  }
+});
+
+await test('export and import', async (page) => {
+  await answerWith(page, [{ content: 'exported' }]);
+  await send(page, 'Take me along');
+  await finished(page, 1);
+  const [download] = await Promise.all([page.waitForEvent('download'), page.click('[title="Export"]')]);
+  await page.click('.conversations [aria-label^="Delete"]');
+  await page.waitForFunction(() => !document.querySelector('.conversation'));
+  await page.setInputFiles('input[type=file]', await download.path());
+  await page.click('.conversation:has-text("Take me along")');
+  await page.waitForSelector('text=exported');
+});
+
+await test('the key goes into a header, not into an address', async (page) => {
+  const requests = [];
+  page.on('request', (request) => requests.push(request));
+  await page.click('[title="API key"]');
+  await page.fill('dialog input', 'sk-secret');
+  await page.keyboard.press('Enter');
+  await answerWith(page, [{ content: 'x' }]);
+  await send(page, 'hi');
+  await finished(page, 1);
+  const chat = requests.find((request) => request.url().endsWith('chat/completions'));
+  check(chat.headers().authorization === 'Bearer sk-secret', 'no Authorization header');
+  check(!requests.some((request) => request.url().includes('sk-secret')), 'the key is in an address');
+  check(await page.evaluate(() => !JSON.stringify(localStorage).includes('sk-secret')), 'the key is stored for ever');
+});
+
+await test('every control has a name', async (page) => {
+  await answerWith(page, [{ content: '# Title\n\ntext' }]);
+  await send(page, 'hi');
+  await finished(page, 1);
+  await page.click('[title="Sampling"]');
+  const nameless = await page.evaluate(() => [...document.querySelectorAll('button, input, textarea, a')].filter((e) => !e.hidden && !e.getAttribute('aria-label') && !e.textContent.trim() && !(e.labels && e.labels.length)).map((e) => e.outerHTML.slice(0, 120)));
+  check(!nameless.length, nameless.join('\n'));
+});
+
+const sample = 'A **KV cache** keeps the keys and values of tokens that were computed before, so each step reads them instead of computing them again.\n\n' +
+  'The memory it takes grows with the length of the sequence:\n\n$$M = 2 \\cdot L \\cdot n_{kv} \\cdot d_{head} \\cdot s \\cdot b$$\n\nwhere $L$ is the number of layers and $s$ the tokens.\n\n' +
+  '```python\ndef kv_bytes(layers, kv_heads, head_dim, tokens, width=2):\n    """Bytes of keys and values."""\n    return 2 * layers * kv_heads * head_dim * tokens * width\n\nprint(kv_bytes(36, 8, 128, 32_768) / 2**30)  # 4.5 GiB\n```\n\n' +
+  '| Model | Layers | Bytes a token |\n|---|---:|---:|\n| 4B | 36 | 147,456 |\n| 8B | 36 | 147,456 |\n\n1. Blocks of 16 tokens are *shared* by equal prefixes.\n2. A block in use is never written again.\n';
+if (shots) {
+  const scene = async (page) => {
+    await answerWith(page, [{ role: 'assistant', content: '' }, { reasoning_content: 'The reader is a colleague: a formula and an example.' }, { content: sample }]);
+    await send(page, 'Explain KV caching to a colleague');
+    await finished(page, 1);
+    await page.waitForTimeout(200);
+  };
+  await test('screenshot: chat', async (page) => { await shot(page, 'welcome'); await scene(page); await shot(page, 'chat'); await page.click('[title="Sampling"]'); await shot(page, 'sampling'); });
+  await test('screenshot: dark', async (page) => { await scene(page); await page.evaluate(() => { document.querySelector('.messages').scrollTop = 0; }); await page.waitForTimeout(100); await shot(page, 'chat-dark'); }, { colorScheme: 'dark' });
+  await test('screenshot: phone', async (page) => { await scene(page); await shot(page, 'chat-phone'); await page.click('[title="Menu"]'); await page.waitForTimeout(300); await shot(page, 'menu-phone'); }, { viewport: { width: 390, height: 780 }, deviceScaleFactor: 1, isMobile: true, hasTouch: true });
+  await test('screenshot: Chinese', async (page) => { await shot(page, 'chinese'); }, { locale: 'zh-CN' });
+}
+
+await browser.close();
+process.exit(failed);

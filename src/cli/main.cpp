@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "backend/registry/registry.h"
 #include "base/log.h"
 #include "cli/commands.h"
 
@@ -55,4 +56,7 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace spate
 
-int main(int argc, char** argv) { return spate::run(argc, argv); }
+int main(int argc, char** argv) {
+  if (const std::optional<int> code = spate::run_back_end_worker(argc, argv)) return *code;
+  return spate::run(argc, argv);
+}

@@ -87,4 +87,7 @@ int run_program(int argc, char** argv) {
 }  // namespace
 }  // namespace spate
 
-int main(int argc, char** argv) { return spate::run_program(argc, argv); }
+int main(int argc, char** argv) {
+  if (const std::optional<int> code = spate::run_back_end_worker(argc, argv)) return *code;
+  return spate::run_program(argc, argv);
+}

@@ -1,4 +1,5 @@
-// spate-conformance --backend NAME [--isa NAME] [--threads N] [--filter TEXT]: a back-end of the registry against the oracle.
+// spate-conformance --backend NAME [--isa NAME] [--threads N] [--filter TEXT]: a back-end of the registry against the
+// oracle.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -8,6 +9,7 @@
 #include "backend/registry/registry.h"
 
 int main(int argc, char** argv) {
+  if (const std::optional<int> code = spate::run_back_end_worker(argc, argv)) return *code;
   std::string backend;
   spate::DeviceOptions device_options;
   spate::ConformanceOptions options;

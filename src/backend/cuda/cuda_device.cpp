@@ -9,6 +9,7 @@
 #include "backend/cuda/kernel/kv/kv_layout.h"
 #include "backend/cuda/kernel/linear/linear_wgmma.h"
 #include "backend/cuda/kernel_compiler.h"
+#include "backend/cuda/kernel_worker.h"
 #include "backend/cuda/launch.h"
 #include "base/log.h"
 
@@ -17,6 +18,8 @@ namespace spate {
 Result<std::unique_ptr<Device>> make_cuda_device(const DeviceOptions& options) {
   return cuda::CudaDevice::make(options);
 }
+
+std::optional<int> run_cuda_worker(int argc, char** argv) { return cuda::run_kernel_worker(argc, argv); }
 
 Status probe_cuda_device(const DeviceOptions& options) {
   ASSIGN_OR_RETURN(const cuda::DriverApi* api, cuda::driver_api());
@@ -34,12 +37,9 @@ CUdeviceptr address_of(const void* data) { return reinterpret_cast<CUdeviceptr>(
 
 CUstream handle_of(Stream& stream) { return static_cast<CudaStream&>(stream).handle(); }
 
-// Compiles what the cache lacks. One at a time in a process: NVRTC would serialise anyway, and the ranks that wait find
-// the work of the first one in the cache.
+// From the cache; compiles what it lacks.
 Result<std::string> cubin_of(const NvrtcApi& nvrtc, const KernelSources& sources, std::string_view program,
                              std::string_view architecture) {
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
   const CubinCache cache(CubinCache::default_folder());
   ASSIGN_OR_RETURN(const std::string key, program_key(nvrtc, sources, program, architecture));
   if (std::optional<std::string> cubin = cache.find(key)) return *std::move(cubin);
@@ -168,13 +168,19 @@ Status CudaDevice::load_kernels(const std::string& kernel_dir) {
   const auto start = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(const NvrtcApi* nvrtc, nvrtc_api());
   ASSIGN_OR_RETURN(const KernelSources sources, KernelSources::load(kernel_dir));
-  std::string_view loaded;
+  std::vector<std::string_view> programs;  // kKernels lists the kernels of a program together
   for (const KernelInfo& kernel : kKernels) {
-    if (kernel.program == loaded) continue;  // kKernels lists the kernels of a program together
-    loaded = kernel.program;
+    if (!programs.empty() && kernel.program == programs.back()) continue;
     if (kernel.is_for_hopper && (architecture_ != "sm_90a" || api().cuTensorMapEncodeTiled == nullptr)) continue;
-    ASSIGN_OR_RETURN(const std::string cubin, cubin_of(*nvrtc, sources, kernel.program, architecture_));
-    RETURN_IF_ERROR(load_program(kernel.program, cubin));
+    programs.push_back(kernel.program);
+  }
+  // One rank of the process compiles; those that wait find its work in the cache.
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  compile_in_workers(programs, architecture_, kernel_dir);
+  for (const std::string_view program : programs) {
+    ASSIGN_OR_RETURN(const std::string cubin, cubin_of(*nvrtc, sources, program, architecture_));
+    RETURN_IF_ERROR(load_program(program, cubin));
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   log_info("cuda", "{} kernels for {} ready in {:.2f} s (NVRTC {}.{}, {})", kNumKernels, architecture_, seconds.count(),

@@ -4,9 +4,14 @@
 // DeviceOptions::deterministic only batch-invariant ones run.
 #pragma once
 
+#include <optional>
+
 #include "backend/backend.h"
 
 namespace spate {
+
+// BackEnd::run_worker.
+std::optional<int> run_cuda_worker(int argc, char** argv);
 
 // Whether make_cuda_device() can be expected to work: driver, device, its compute capability and NVRTC are there. Makes
 // no context and loads no kernel, so it takes no memory of the GPU.

@@ -32,6 +32,7 @@ constexpr std::array<BackEnd, 3> kBackEnds = {{
      .max_ranks = 1,
      .make_group = nullptr,
      .instruction_sets = {},
+     .run_worker = run_cuda_worker,
      .measure_limits = nullptr},
     {.name = "cpu",
      .hardware = "CPU",
@@ -47,6 +48,7 @@ constexpr std::array<BackEnd, 3> kBackEnds = {{
      .max_ranks = 64,
      .make_group = make_in_process_group,
      .instruction_sets = kCpuInstructionSets,
+     .run_worker = nullptr,
      .measure_limits = measure_cpu_machine_limits},
     {.name = "reference",
      .hardware = "reference",
@@ -62,6 +64,7 @@ constexpr std::array<BackEnd, 3> kBackEnds = {{
      .max_ranks = 64,
      .make_group = make_in_process_group,
      .instruction_sets = {},
+     .run_worker = nullptr,
      .measure_limits = nullptr},
 }};
 
@@ -74,6 +77,14 @@ const BackEnd* find_back_end(std::string_view name) {
     if (back_end.name == name) return &back_end;
   }
   return nullptr;
+}
+
+std::optional<int> run_back_end_worker(int argc, char** argv) {
+  for (const BackEnd& back_end : kBackEnds) {
+    if (back_end.run_worker == nullptr) continue;
+    if (const std::optional<int> code = back_end.run_worker(argc, argv)) return code;
+  }
+  return std::nullopt;
 }
 
 const BackEnd& host_back_end() { return kBackEnds[1]; }

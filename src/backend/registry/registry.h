@@ -4,6 +4,7 @@
 // checks that. Thread-safe: the table is constant.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,6 +37,9 @@ struct BackEnd {
   // Makes the groups of its ranks. nullptr: it has no collectives, and max_ranks is 1.
   GroupFactory make_group = nullptr;
   std::span<const std::string_view> instruction_sets;  // what DeviceOptions::isa may be
+  // For processes that the back-end starts of this program: does a worker's work and returns its exit code. nullopt:
+  // the process is no worker, and may have some.
+  std::optional<int> (*run_worker)(int argc, char** argv) = nullptr;
   // The limits of `num_threads` compute threads. nullptr: they are not measured; benches print no shares.
   MachineLimits (*measure_limits)(int num_threads) = nullptr;
 };
@@ -45,6 +49,9 @@ std::span<const BackEnd> back_ends();
 const BackEnd* find_back_end(std::string_view name);  // nullptr: there is none
 const BackEnd& host_back_end();                       // runs on every machine that the program runs on
 const BackEnd& oracle_back_end();                     // what the others are compared with
+
+// For main(), before anything else: the exit code where this process is a back-end's worker.
+std::optional<int> run_back_end_worker(int argc, char** argv);
 
 // Names, joined: "cuda|cpu|reference".
 std::string back_end_names(std::string_view separator);

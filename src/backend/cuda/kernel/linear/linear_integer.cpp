@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "backend/cuda/integer_scratch.h"
 #include "backend/cuda/kernel/linear/integer_weight.h"
@@ -46,8 +47,9 @@ void quantize_rows(Stream& stream, const Tensor& x, const IntegerLayout& layout,
                           : pieces == 2
                               ? (is_f32 ? kernel_id("quantize_rows_f32_2") : kernel_id("quantize_rows_bf16_2"))
                               : (is_f32 ? kernel_id("quantize_rows_f32_wide") : kernel_id("quantize_rows_bf16_wide"));
-  launch(stream, kernel,
-         {.x = x.dim(0), .num_threads = num_threads_for(ceil_div(num_pieces, pieces), kQuantizeMaxThreads)}, params,
+  const auto wanted_threads = static_cast<uint64_t>(std::max<int64_t>(ceil_div(num_pieces, pieces), 32));
+  const int num_threads = static_cast<int>(std::min<uint64_t>(std::bit_ceil(wanted_threads), kQuantizeMaxThreads));
+  launch(stream, kernel, {.x = x.dim(0), .num_threads = num_threads}, params,
          {{"num_tokens", x.dim(0)}, {"width", layout.width}});
 }
 

@@ -1,0 +1,81 @@
+// The format of linear_int4.cu and linear_int4_g32.cu for linear_skeleton.h.
+#pragma once
+
+#include "backend/cuda/kernel/linear/integer_sums.h"
+#include "backend/cuda/kernel/linear/linear_skeleton.h"
+#include "backend/cuda/kernel/primitive/wgmma_int8.h"
+
+namespace spate::cuda {
+
+__device__ inline uint4 load_shared_quad(uint32_t address) {
+  uint4 quad;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(quad.x), "=r"(quad.y), "=r"(quad.z), "=r"(quad.w)
+               : "r"(address));
+  return quad;
+}
+
+__device__ inline uint32_t load_shared_word(uint32_t address) {
+  uint32_t word;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address));
+  return word;
+}
+__device__ inline uint32_t load_shared_half(uint32_t address) {
+  uint16_t half;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(half) : "r"(address));
+  return half;
+}
+
+// kMultipliers: of a row in a stage.
+template <int kMultipliers>
+struct Int4Format {
+  using Params = LinearIntegerKernelParams;
+  using Sum = int32_t;
+  static constexpr int kTileK = kIntegerTileK, kSteps = kTileK / 32, kBias = 128;
+  static constexpr int kWeightBytes = kInt4CodeBytes + kWgmmaTileRows * kMultipliers,
+                       kStageWeightBytes = kInt4StageWeightBytes;
+  struct Operand {
+    WgmmaRows rows[kSteps];
+  };
+
+  __device__ static const LinearWgmmaKernelParams& tiles(const Params& p) { return p.tiles; }
+  __device__ static void load_weight(const Params& p, uint32_t shared, int row, int step, uint32_t barrier) {
+    copy_bytes(shared, p.weight + p.layout.chunk_offset(row, step * kTileK), kWeightBytes, barrier);
+  }
+  __device__ static void take(Operand& operand, uint32_t weight, int consumer) {
+    const int lane = threadIdx.x % 32;
+    const uint32_t row = static_cast<uint32_t>(consumer * kWgmmaRows + threadIdx.x % 128 / 32 * 16 + lane / 4);
+#pragma unroll
+    for (uint32_t r = 0; r < 2; ++r) {
+      const uint32_t own_row = row + 8 * r;
+      const uint4 quad = load_shared_quad(weight + own_row * kInt4RowBytes + lane % 4 * 16);
+      const uint32_t address = weight + kInt4CodeBytes + own_row * kMultipliers;
+      const uint32_t multipliers = kMultipliers == 4 ? load_shared_word(address) : load_shared_half(address);
+      const uint32_t words[kSteps] = {quad.x, quad.y, quad.z, quad.w};
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) {
+        const uint32_t multiplier = multipliers >> (s * kMultipliers / kSteps * 8) & 0xff;
+        const uint32_t offset = 0x80808080u - multiplier * 0x08080808u;
+        operand.rows[s].words[r] = (words[s] & 0x0f0f0f0fu) * multiplier + offset;
+        operand.rows[s].words[2 + r] = (words[s] >> 4 & 0x0f0f0f0fu) * multiplier + offset;
+      }
+    }
+  }
+  template <int kTokens>
+  __device__ static void multiply(int32_t (&sums)[kTokens / 2], const Operand& operand, uint32_t, uint32_t x, int) {
+    const uint64_t b = wgmma_descriptor(x);
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) wgmma_u8_s8<kTokens>(sums, operand.rows[s], next_wgmma_k(b, s));
+  }
+  template <int kTokens>
+  __device__ static void finish(const Params& p, const int32_t (&sums)[kTokens / 2], float (&values)[kTokens / 2],
+                                int row, int token) {
+    scale_sums<kTokens>(p, sums, values, row, token, kBias, [&](int n, int k) {
+      const int byte = static_cast<unsigned char>(p.weight[p.layout.code_offset(n, k)]);
+      const int code = (IntegerLayout::is_high(k) ? byte >> 4 : byte & 15) - 8;
+      return code * p.weight[p.layout.multiplier_offset(n, k)];
+    });
+  }
+};
+
+}  // namespace spate::cuda

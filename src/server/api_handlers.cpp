@@ -1,9 +1,12 @@
 #include "server/api_handlers.h"
 
 #include <chrono>
+#include <nlohmann/json.hpp>
 
 #include "server/api_response.h"
 #include "server/http_message.h"
+#include "server/json_parse.h"
+#include "server/responses.h"
 
 namespace spate {
 namespace {
@@ -27,6 +30,32 @@ ResponseInfo response_info(const ApiCall& call, const ApiRequest& request, std::
 // A client that goes away takes its sequences with it.
 void cancel_on_disconnect(const ApiCall& call, std::shared_ptr<Generation> run) {
   call.responder->on_disconnect([run = std::move(run)] { run->cancel(); });
+}
+
+using MakeChatListener = std::shared_ptr<ChatListener> (*)(const ChatRequest&, ResponseInfo,
+                                                           std::shared_ptr<HttpResponder>);
+using MakeListener = std::shared_ptr<GenerationListener> (*)(const CompletionRequest&, ResponseInfo,
+                                                             std::shared_ptr<HttpResponder>);
+
+ApiOutcome run_chat_request(ApiCall& call, const ChatRequest& request, std::string_view prefix, MakeChatListener make) {
+  if (!call.frontend->serves(request.model)) return model_not_found(request.model);
+  if (call.responder->is_gone()) return std::nullopt;
+  auto listener = make(request, response_info(call, request, prefix), call.responder);
+  ApiResult<std::shared_ptr<Generation>> run = call.frontend->chat(request, std::move(listener));
+  if (!run.ok()) return run.error();
+  cancel_on_disconnect(call, std::move(*run));
+  return std::nullopt;
+}
+
+ApiOutcome run_completion_request(ApiCall& call, const CompletionRequest& request, std::string_view prefix,
+                                  MakeListener make) {
+  if (!call.frontend->serves(request.model)) return model_not_found(request.model);
+  if (call.responder->is_gone()) return std::nullopt;
+  auto listener = make(request, response_info(call, request, prefix), call.responder);
+  ApiResult<std::shared_ptr<Generation>> run = call.frontend->complete(request, std::move(listener));
+  if (!run.ok()) return run.error();
+  cancel_on_disconnect(call, std::move(*run));
+  return std::nullopt;
 }
 
 void write_model(JsonWriter& json, const ServingModel& model, const std::string& name, int max_model_len) {
@@ -58,26 +87,85 @@ ApiOutcome handle_chat_completions(ApiCall& call, IgnoredFields& ignored) {
   ApiResult<ChatRequest> request = parse_chat_request(call.request.body, call.frontend->parse_limits());
   if (!request.ok()) return request.error();
   ignored = {request->unknown_fields, request->no_effect_fields};
-  if (!call.frontend->serves(request->model)) return model_not_found(request->model);
-  if (call.responder->is_gone()) return std::nullopt;
-  auto listener = make_chat_response(*request, response_info(call, *request, "chatcmpl-"), call.responder);
-  ApiResult<std::shared_ptr<Generation>> run = call.frontend->chat(*request, std::move(listener));
-  if (!run.ok()) return run.error();
-  cancel_on_disconnect(call, std::move(*run));
-  return std::nullopt;
+  return run_chat_request(call, *request, "chatcmpl-", make_chat_response);
 }
 
 ApiOutcome handle_completions(ApiCall& call, IgnoredFields& ignored) {
   ApiResult<CompletionRequest> request = parse_completion_request(call.request.body, call.frontend->parse_limits());
   if (!request.ok()) return request.error();
   ignored = {request->unknown_fields, request->no_effect_fields};
+  return run_completion_request(call, *request, "cmpl-", make_completion_response);
+}
+
+ApiOutcome handle_messages(ApiCall& call, IgnoredFields& ignored) {
+  ApiResult<ChatRequest> request = parse_messages_request(call.request.body, call.frontend->parse_limits(), false);
+  if (!request.ok()) return request.error();
+  ignored = {request->unknown_fields, request->no_effect_fields};
+  return run_chat_request(call, *request, "msg_", make_messages_response);
+}
+
+ApiOutcome handle_count_tokens(ApiCall& call, IgnoredFields& ignored) {
+  ApiResult<ChatRequest> request = parse_messages_request(call.request.body, call.frontend->parse_limits(), true);
+  if (!request.ok()) return request.error();
+  ignored = {request->unknown_fields, request->no_effect_fields};
   if (!call.frontend->serves(request->model)) return model_not_found(request->model);
-  if (call.responder->is_gone()) return std::nullopt;
-  auto listener = make_completion_response(*request, response_info(call, *request, "cmpl-"), call.responder);
-  ApiResult<std::shared_ptr<Generation>> run = call.frontend->complete(*request, std::move(listener));
-  if (!run.ok()) return run.error();
-  cancel_on_disconnect(call, std::move(*run));
+  ApiResult<ChatPrompt> prompt = call.frontend->prepare_chat(*request);
+  if (!prompt.ok()) return prompt.error();
+  call.responder->respond({.body = fmt::format(R"({{"input_tokens":{}}})", prompt->token_ids.size())});
   return std::nullopt;
+}
+
+ApiOutcome handle_responses(ApiCall& call, IgnoredFields& ignored) {
+  ApiResult<ResponsesRequest> request =
+      parse_responses_request(call.request.body, call.frontend->parse_limits(), *call.responses);
+  if (!request.ok()) return request.error();
+  ignored = {request->chat.unknown_fields, request->chat.no_effect_fields};
+  const ChatRequest chat = request->chat;
+  const bool is_background = request->is_background;
+  if (!call.frontend->serves(chat.model)) return model_not_found(chat.model);
+  if (call.responder->is_gone()) return std::nullopt;
+  auto answer =
+      make_responses_answer(std::move(*request), response_info(call, chat, "resp_"), call.responder, call.responses);
+  ApiResult<std::shared_ptr<Generation>> run = call.frontend->chat(chat, answer);
+  if (!run.ok()) return run.error();
+  if (is_background) {
+    answer->set_cancel([run = *run] { run->cancel(); });
+  } else {
+    cancel_on_disconnect(call, std::move(*run));
+  }
+  return std::nullopt;
+}
+
+ApiOutcome handle_response(ApiCall& call, const std::string& id) {
+  const std::optional<StoredResponse> found = call.responses->find(id);
+  if (!found) return http_error(404, fmt::format("There is no response \"{}\" here.", id.substr(0, 100)));
+  call.responder->respond({.body = found->response_json});
+  return std::nullopt;
+}
+
+ApiOutcome handle_cancel_response(ApiCall& call, const std::string& id) {
+  const std::optional<StoredResponse> found = call.responses->find(id);
+  if (!found) return http_error(404, fmt::format("There is no response \"{}\" here.", id.substr(0, 100)));
+  if (!found->cancel) return bad_request("", "Only a background response that still runs can be cancelled.");
+  found->cancel();
+  auto response = nlohmann::ordered_json::parse(found->response_json);
+  response["status"] = "cancelled";
+  call.responder->respond({.body = response.dump()});
+  return std::nullopt;
+}
+
+ApiOutcome handle_tokens_generate(ApiCall& call, IgnoredFields& ignored) {
+  ApiResult<CompletionRequest> request = parse_tokens_request(call.request.body, call.frontend->parse_limits());
+  if (!request.ok()) return request.error();
+  ignored = {request->unknown_fields, request->no_effect_fields};
+  return run_completion_request(call, *request, "generate-tokens-", make_tokens_response);
+}
+
+ApiOutcome handle_invocations(ApiCall& call, IgnoredFields& ignored) {
+  auto json = parse_json(call.request.body);
+  if (!json.ok()) return json.error();
+  const bool is_chat = (**json).is_object() && (**json).contains("messages");
+  return is_chat ? handle_chat_completions(call, ignored) : handle_completions(call, ignored);
 }
 
 ApiOutcome handle_models(ApiCall& call) {

@@ -5,6 +5,7 @@
 
 #include "server/frontend.h"
 #include "server/http_server.h"
+#include "server/response_store.h"
 
 namespace spate {
 
@@ -13,6 +14,7 @@ struct ApiCall {
   HttpRequest request;
   std::shared_ptr<HttpResponder> responder;
   bool force_include_usage = false;
+  std::shared_ptr<ResponseStore> responses;
 };
 
 // Names of a request's fields, for the log.
@@ -24,6 +26,13 @@ struct IgnoredFields {
 using ApiOutcome = std::optional<ApiError>;
 ApiOutcome handle_chat_completions(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_completions(ApiCall& call, IgnoredFields& ignored);
+ApiOutcome handle_messages(ApiCall& call, IgnoredFields& ignored);
+ApiOutcome handle_count_tokens(ApiCall& call, IgnoredFields& ignored);
+ApiOutcome handle_responses(ApiCall& call, IgnoredFields& ignored);
+ApiOutcome handle_response(ApiCall& call, const std::string& id);
+ApiOutcome handle_cancel_response(ApiCall& call, const std::string& id);
+ApiOutcome handle_tokens_generate(ApiCall& call, IgnoredFields& ignored);
+ApiOutcome handle_invocations(ApiCall& call, IgnoredFields& ignored);  // a chat or a completion
 ApiOutcome handle_models(ApiCall& call);
 ApiOutcome handle_model(ApiCall& call, std::string_view id);
 ApiOutcome handle_tokenize(ApiCall& call);

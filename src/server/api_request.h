@@ -94,6 +94,11 @@ struct DetokenizeRequest {
 
 ApiResult<ChatRequest> parse_chat_request(std::string_view body, const ParseLimits& limits);
 ApiResult<ChatRequest> read_chat_request(const nlohmann::ordered_json& body, const ParseLimits& limits);
+// Anthropic's /v1/messages, translated to a chat; counts_only: /v1/messages/count_tokens.
+ApiResult<ChatRequest> parse_messages_request(std::string_view body, const ParseLimits& limits, bool counts_only);
+// vLLM's /inference/v1/generate, translated to a completion.
+ApiResult<CompletionRequest> parse_tokens_request(std::string_view body, const ParseLimits& limits);
+ApiResult<CompletionRequest> read_completion_request(const nlohmann::ordered_json& body, const ParseLimits& limits);
 ApiResult<CompletionRequest> parse_completion_request(std::string_view body, const ParseLimits& limits);
 ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body, const ParseLimits& limits);
 ApiResult<DetokenizeRequest> parse_detokenize_request(std::string_view body, const ParseLimits& limits);

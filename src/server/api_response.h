@@ -12,6 +12,13 @@ namespace spate {
 
 std::shared_ptr<ChatListener> make_chat_response(const ChatRequest& request, ResponseInfo info,
                                                  std::shared_ptr<HttpResponder> responder);
+std::shared_ptr<ChatListener> make_messages_response(const ChatRequest& request, ResponseInfo info,
+                                                     std::shared_ptr<HttpResponder> responder);
+std::shared_ptr<GenerationListener> make_tokens_response(const CompletionRequest& request, ResponseInfo info,
+                                                         std::shared_ptr<HttpResponder> responder);
+// Anthropic's envelope: {"type":"error","error":{"type":...,"message":...}}
+std::string messages_error_json(const ApiError& error);
+HttpResponse messages_error_response(const ApiError& error);
 std::shared_ptr<GenerationListener> make_completion_response(const CompletionRequest& request, ResponseInfo info,
                                                              std::shared_ptr<HttpResponder> responder);
 

@@ -71,7 +71,36 @@ void read_prompts(FieldReader& fields, CompletionRequest& request) {
 ApiResult<CompletionRequest> parse_completion_request(std::string_view body, const ParseLimits& limits) {
   auto json = parse_json(body);
   if (!json.ok()) return json.error();
-  FieldReader fields(**json, kCompletionRequest, limits);
+  return read_completion_request(**json, limits);
+}
+
+ApiResult<CompletionRequest> parse_tokens_request(std::string_view body, const ParseLimits& limits) {
+  auto json = parse_json(body);
+  if (!json.ok()) return json.error();
+  FieldReader fields(**json, kTokensRequest, limits);
+  if (fields.has_error()) return fields.error();
+  const Json* sampling = fields.object("sampling_params");
+  Json completion = sampling ? *sampling : Json::object();
+  completion["prompt"] = *fields.array("token_ids");
+  completion["return_token_ids"] = true;
+  for (const char* name : {"model", "priority", "cache_salt", "request_id"}) {
+    if (const Json* value = fields.any(name)) completion[name] = *value;
+  }
+  ApiResult<CompletionRequest> request = read_completion_request(completion, limits);
+  if (!request.ok()) return request;
+  if (!std::holds_alternative<std::vector<int32_t>>(request->prompts.front()) || request->prompts.size() != 1) {
+    return bad_request("token_ids", "token_ids must be an array of token ids, at least one");
+  }
+  if (request->stream || request->echo) {
+    return not_supported("sampling_params", "sampling_params takes no stream and no echo; use /v1/completions");
+  }
+  const std::vector<std::string> unknown = fields.unknown_fields();
+  request->unknown_fields.insert(request->unknown_fields.end(), unknown.begin(), unknown.end());
+  return request;
+}
+
+ApiResult<CompletionRequest> read_completion_request(const Json& body, const ParseLimits& limits) {
+  FieldReader fields(body, kCompletionRequest, limits);
   CompletionRequest request;
   read_common_fields(fields, limits, request);
   read_prompts(fields, request);

@@ -112,6 +112,12 @@ std::string openapi_json(std::string_view version) {
     std::string method = route.method == std::string_view("GET") ? "get" : "post";
     paths[route.path][method] = operation_of(route, summary);
   }
+  const Json id{{"name", "id"}, {"in", "path"}, {"required", true}, {"schema", {{"type", "string"}}}};
+  for (const Route& route : id_routes()) {
+    std::string method = route.method == std::string_view("GET") ? "get" : "post";
+    paths[route.path][method] = operation_of(route, route.help);
+    paths[route.path][method]["parameters"] = Json::array({id});
+  }
   const Json text{{"type", "string"}};
   const Json envelope{{"type", "object"},
                       {"required", {"error"}},
@@ -148,6 +154,8 @@ std::string api_reference_markdown() {
     out += fmt::format("| `{}` | {} | {} |\n", route.path, route.method,
                        route.help[0] == '\0' ? "the same as the one before" : route.help);
   }
+  for (const Route& route : id_routes())
+    out += fmt::format("| `{}` | {} | {} |\n", route.path, route.method, route.help);
   for (const Route& route : routes()) {
     if (route.request_kind == 0 || route.help[0] == '\0') continue;
     out += fmt::format("\n## {} {}\n\n", route.method, route.path);

@@ -8,6 +8,7 @@
 
 #include "server/api_request.h"
 #include "server/chat_output_parser.h"
+#include "server/responses_request.h"
 
 namespace {
 
@@ -40,7 +41,7 @@ std::string parse_output(size_t format, std::string_view text, size_t piece_size
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view body(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 5) {
+  switch (data[0] % 8) {
     case 0:
       check(spate::parse_chat_request(body, kLimits));
       break;
@@ -54,11 +55,22 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       check(spate::parse_detokenize_request(body, kLimits));
       break;
     case 4: {
-      const size_t format = data[0] / 5;
+      const size_t format = data[0] / 8;
       const std::string whole = parse_output(format, body, body.size() + 1);
       if (parse_output(format, body, 1) != whole || parse_output(format, body, 7) != whole) std::abort();
       break;
     }
+    case 5:
+      check(spate::parse_messages_request(body, kLimits, size % 2 == 0));
+      break;
+    case 6: {
+      static spate::ResponseStore store;
+      check(spate::parse_responses_request(body, kLimits, store));
+      break;
+    }
+    case 7:
+      check(spate::parse_tokens_request(body, kLimits));
+      break;
   }
   return 0;
 }

@@ -24,6 +24,10 @@ enum RequestKind : uint32_t {
   kCompletionRequest = 1 << 1,
   kTokenizeRequest = 1 << 2,
   kDetokenizeRequest = 1 << 3,
+  kMessagesRequest = 1 << 4,
+  kCountTokensRequest = 1 << 5,
+  kResponsesRequest = 1 << 6,
+  kTokensRequest = 1 << 7,  // /inference/v1/generate
 };
 constexpr uint32_t kGenerationRequests = kChatRequest | kCompletionRequest;
 

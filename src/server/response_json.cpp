@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
@@ -135,6 +136,13 @@ std::string CompletionLogprobs::take() {
   return fmt::format(R"({{"tokens":[{}],"token_logprobs":[{}],"top_logprobs":[{}],"text_offset":[{}]}})",
                      std::exchange(tokens_, {}), std::exchange(token_logprobs_, {}), std::exchange(top_logprobs_, {}),
                      std::exchange(text_offsets_, {}));
+}
+
+std::string valid_json_object(const std::string& text) {
+  if (text.empty()) return "{}";
+  if (nlohmann::json::parse(text, nullptr, false).is_object()) return text;
+  JsonWriter json;
+  return json.begin_object().field("INVALID_JSON", text).end_object().take();
 }
 
 bool is_failure(FinishReason reason) { return reason == FinishReason::kError || reason == FinishReason::kAbort; }

@@ -61,6 +61,9 @@ class CompletionLogprobs {
   std::string tokens_, token_logprobs_, top_logprobs_, text_offsets_;
 };
 
+// The text of an object as it is, "" as {}, and a text that is none (the model was cut off) as {"INVALID_JSON": text}.
+std::string valid_json_object(const std::string& text);
+
 // How the error of a sequence is told: the engine's Status, or that it was aborted.
 ApiError error_of_delta(const ChoiceDelta& delta);
 bool is_failure(FinishReason reason);

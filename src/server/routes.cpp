@@ -11,6 +11,12 @@ constexpr Route kRoutes[] = {
     {"/chat/completions", "POST", Endpoint::kChat, true, "", kChatRequest},
     {"/v1/completions", "POST", Endpoint::kCompletions, true, "Continues a text.", kCompletionRequest},
     {"/completions", "POST", Endpoint::kCompletions, true, "", kCompletionRequest},
+    {"/v1/messages", "POST", Endpoint::kMessages, true, "Anthropic's Messages.", kMessagesRequest},
+    {"/v1/messages/count_tokens", "POST", Endpoint::kCountTokens, true, "The tokens of such a prompt.",
+     kCountTokensRequest},
+    {"/v1/responses", "POST", Endpoint::kResponses, true, "OpenAI's Responses.", kResponsesRequest},
+    {"/inference/v1/generate", "POST", Endpoint::kTokensGenerate, true, "Token ids in, token ids out.", kTokensRequest},
+    {"/invocations", "POST", Endpoint::kInvocations, true, "A chat or a completion, by its fields; SageMaker's path."},
     {"/v1/models", "GET", Endpoint::kModels, true, "The served names."},
     {"/models", "GET", Endpoint::kModels, true, ""},
     {"/tokenize", "POST", Endpoint::kTokenize, true, "Token ids of a text or a conversation.", kTokenizeRequest},
@@ -29,19 +35,27 @@ constexpr Route kRoutes[] = {
     {"/metrics", "GET", Endpoint::kMetrics, false, "Prometheus metrics under vLLM's names."},
 };
 constexpr Route kWebPageRoute{"/ui/{file}", "GET", Endpoint::kWebPage, false, "Parts of the web page."};
-constexpr Route kModelRoute{"/v1/models/{id}", "GET", Endpoint::kModel, true,
-                            "One served name; it may contain slashes."};
+// Paths with an id in them.
+constexpr Route kIdRoutes[] = {
+    {"/v1/models/{id}", "GET", Endpoint::kModel, true, "One served name; it may contain slashes."},
+    {"/v1/responses/{id}", "GET", Endpoint::kResponse, true, "A stored response."},
+    {"/v1/responses/{id}/cancel", "POST", Endpoint::kCancelResponse, true, "Ends a response in the background."},
+};
 
 }  // namespace
 
 std::span<const Route> routes() { return kRoutes; }
+std::span<const Route> id_routes() { return kIdRoutes; }
 
 const Route* find_route(std::string_view path) {
   for (const Route& route : kRoutes) {
     if (path == route.path) return &route;
   }
   if (path.starts_with(kWebPagePrefix)) return &kWebPageRoute;
-  return path.starts_with(kModelPrefix) && path.size() > kModelPrefix.size() ? &kModelRoute : nullptr;
+  const auto has_id = [&](std::string_view prefix) { return path.starts_with(prefix) && path.size() > prefix.size(); };
+  if (has_id(kModelPrefix)) return &kIdRoutes[0];
+  if (!has_id(kResponsePrefix)) return nullptr;
+  return &kIdRoutes[path.ends_with(kCancelSuffix) ? 2 : 1];
 }
 
 bool takes_method(const Route& route, std::string_view method) {

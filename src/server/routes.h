@@ -11,11 +11,18 @@ namespace spate {
 enum class Endpoint {
   kChat,
   kCompletions,
+  kMessages,
+  kResponses,
+  kTokensGenerate,
+  kInvocations,  // make answers
   kModels,
   kModel,
   kTokenize,
   kDetokenize,
-  kTokenizerInfo,  // need a model
+  kTokenizerInfo,
+  kCountTokens,
+  kResponse,
+  kCancelResponse,  // need a model
   kRoot,
   kWebPage,
   kHealth,
@@ -36,15 +43,19 @@ struct Route {
 };
 
 std::span<const Route> routes();
-// Null: there is no such path. A path under "/v1/models/" is the route of one model, whose id may contain slashes;
-// one under "/ui/" is the route of the page's files.
+std::span<const Route> id_routes();  // those with {id} in their path
+// Null: there is no such path. A path under "/v1/models/" is the route of one model, whose id may contain slashes; one
+// under "/v1/responses/" that of a stored response, one under "/ui/" the route of the page's files.
 const Route* find_route(std::string_view path);
-constexpr std::string_view kModelPrefix = "/v1/models/";
+constexpr std::string_view kModelPrefix = "/v1/models/", kResponsePrefix = "/v1/responses/", kCancelSuffix = "/cancel";
 constexpr std::string_view kWebPagePrefix = "/ui/";
 
 bool takes_method(const Route& route, std::string_view method);
 std::string allowed_methods(const Route& route);
 inline bool needs_model(Endpoint endpoint) { return endpoint < Endpoint::kRoot; }
+inline bool is_messages(Endpoint endpoint) {
+  return endpoint == Endpoint::kMessages || endpoint == Endpoint::kCountTokens;
+}
 inline bool is_generation(Endpoint endpoint) { return endpoint < Endpoint::kModels; }
 
 }  // namespace spate

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "server/api_handlers.h"
 #include "server/api_key.h"
+#include "server/api_response.h"
 #include "server/http_message.h"
 #include "server/openapi.h"
 #include "server/prepare_pools.h"
@@ -66,6 +67,7 @@ struct Server::Impl {
   int num_shutdown_requests = 0;
   std::set<std::string> logged_fields;
 
+  const std::shared_ptr<ResponseStore> responses = std::make_shared<ResponseStore>();
   std::unique_ptr<PreparePools> prepare_pools;
   std::unique_ptr<HttpServer> http;
 
@@ -236,7 +238,7 @@ struct Server::Impl {
         num_body_bytes,
         [this, endpoint = route.endpoint,
          call = std::make_shared<ApiCall>(
-             ApiCall{get_frontend(), std::move(request), responder, config.enable_force_include_usage}),
+             ApiCall{get_frontend(), std::move(request), responder, config.enable_force_include_usage, responses}),
          active = is_generation(route.endpoint) ? std::make_shared<ActiveCount>(num_active) : nullptr]() mutable {
           if (active)
             call->responder = std::make_shared<CountedResponder>(std::move(call->responder), std::move(active));
@@ -280,6 +282,29 @@ struct Server::Impl {
         case Endpoint::kCompletions:
           error = handle_completions(call, ignored);
           break;
+        case Endpoint::kMessages:
+          error = handle_messages(call, ignored);
+          break;
+        case Endpoint::kCountTokens:
+          error = handle_count_tokens(call, ignored);
+          break;
+        case Endpoint::kResponses:
+          error = handle_responses(call, ignored);
+          break;
+        case Endpoint::kResponse:
+          error = handle_response(call, call.request.path.substr(kResponsePrefix.size()));
+          break;
+        case Endpoint::kCancelResponse:
+          error = handle_cancel_response(
+              call, call.request.path.substr(kResponsePrefix.size(),
+                                             call.request.path.size() - kResponsePrefix.size() - kCancelSuffix.size()));
+          break;
+        case Endpoint::kTokensGenerate:
+          error = handle_tokens_generate(call, ignored);
+          break;
+        case Endpoint::kInvocations:
+          error = handle_invocations(call, ignored);
+          break;
         case Endpoint::kModels:
           error = handle_models(call);
           break;
@@ -304,7 +329,8 @@ struct Server::Impl {
     }
     for (const std::string& name : ignored.unknown) note_unknown_field(name);
     for (const std::string& name : ignored.no_effect) note_no_effect_field(name);
-    if (error) call.responder->respond(http_response_of(*error));
+    if (error)
+      call.responder->respond(is_messages(endpoint) ? messages_error_response(*error) : http_response_of(*error));
   }
 
   bool is_logged_first_time(const std::string& shown) {
@@ -319,8 +345,11 @@ struct Server::Impl {
   }
   void note_no_effect_field(const std::string& name) {
     if (!is_logged_first_time(name)) return;
-    const RequestField* field = find_request_field(name, kGenerationRequests);
-    log_info("server", "the request field \"{}\" has no effect (said once): {}", name, field ? field->help : "");
+    for (const RequestField& field : request_fields()) {
+      if (field.name != name || field.use != FieldUse::kNoEffect) continue;
+      log_info("server", "the request field \"{}\" has no effect (said once): {}", name, field.help);
+      return;
+    }
   }
 
   // ---- bookkeeping ----

@@ -1,0 +1,343 @@
+// Goal    Anthropic's Messages, OpenAI's Responses and vLLM's tokens-in-tokens-out are answered in their own form,
+// whole and
+//         as events, with tools and reasoning; what cannot be done is refused in their own envelope.
+// Method  As server_api_test.cpp: the whole server, a model that answers what the request says.
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "server/response_store.h"
+#include "server/server.h"
+#include "server/test_client.h"
+#include "server/test_model.h"
+
+#include "base/test.h"
+
+namespace spate {
+namespace {
+
+using Json = nlohmann::json;
+
+struct TestServer {
+  TestServer() : server(config()) {
+    REQUIRE(server.listen().ok());
+    server.set_ready(model.serving);
+  }
+  static ServerConfig config() {
+    ServerConfig config;
+    config.port = 0;
+    config.handle_signals = false;
+    config.uvicorn_log_level = "warning";
+    config.log_stats_interval = 0;
+    return config;
+  }
+  Json post(const std::string& path, const Json& body, int expected_status = 200) {
+    TestClient client(server.port());
+    const TestResponse response = client.post(path, body.dump());
+    INFO(response.body);
+    CHECK(response.status == expected_status);
+    return Json::parse(response.body);
+  }
+  Json get(const std::string& path, int expected_status = 200) {
+    TestClient client(server.port());
+    const TestResponse response = client.get(path);
+    CHECK(response.status == expected_status);
+    return Json::parse(response.body);
+  }
+  // Each event's type is that of its data.
+  std::vector<Json> stream(const std::string& path, Json body) {
+    body["stream"] = true;
+    TestClient client(server.port());
+    const TestResponse response = client.post(path, body.dump());
+    CHECK(response.status == 200);
+    std::vector<Json> events;
+    for (size_t pos = 0; pos < response.body.size();) {
+      const size_t end = response.body.find("\n\n", pos);
+      const std::string event = response.body.substr(pos, end - pos);
+      pos = end + 2;
+      const size_t data = event.find("\ndata: ");
+      REQUIRE(data != std::string::npos);
+      events.push_back(Json::parse(event.substr(data + 7)));
+      CHECK(event.substr(0, data) == "event: " + events.back()["type"].get<std::string>());
+    }
+    return events;
+  }
+  TestModel model;
+  Server server;
+};
+
+std::string types_of(const std::vector<Json>& events) {
+  std::string text;
+  for (const Json& event : events) {
+    const std::string type = event["type"];
+    if (!text.ends_with(type)) text += (text.empty() ? "" : " ") + type;
+  }
+  return text;
+}
+
+const Json kAnthropicTools = {{{"name", "add"},
+                               {"description", "Adds."},
+                               {"input_schema",
+                                {{"type", "object"},
+                                 {"properties", {{"a", {{"type", "integer"}, {"maximum", 9}}}}},
+                                 {"required", {"a"}},
+                                 {"additionalProperties", false}}}}};
+const std::string kCall = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 3}}\n</tool_call>";
+
+Json message(const std::string& text, Json fields = Json::object()) {
+  fields["messages"] = {{{"role", "user"}, {"content", text}}};
+  if (!fields.contains("max_tokens")) fields["max_tokens"] = 200;
+  return fields;
+}
+
+}  // namespace
+
+TEST_CASE("messages: a whole answer, blocks and system, stop sequences") {
+  TestServer test;
+  const Json answer = test.post("/v1/messages", message("<think>\nhm\n</think>\n\nHello!", {{"system", "Be brief."}}));
+  CHECK(answer["type"] == "message");
+  CHECK(answer["role"] == "assistant");
+  CHECK(answer["id"].get<std::string>().starts_with("msg_"));
+  REQUIRE(answer["content"].size() == 2);
+  CHECK(answer["content"][0] == Json({{"type", "thinking"}, {"thinking", "hm"}, {"signature", ""}}));
+  CHECK(answer["content"][1] == Json({{"type", "text"}, {"text", "Hello!"}}));
+  CHECK(answer["stop_reason"] == "end_turn");
+  CHECK(answer["stop_sequence"].is_null());
+  CHECK(answer["usage"]["output_tokens"].get<int>() > 1);
+  const Json stopped = test.post("/v1/messages", message("one two three", {{"stop_sequences", {" three"}}}));
+  CHECK(stopped["content"][0]["text"] == "one two");
+  CHECK(stopped["stop_reason"] == "stop_sequence");
+  CHECK(stopped["stop_sequence"] == " three");
+  CHECK(test.post("/v1/messages", message("one two three four", {{"max_tokens", 2}}))["stop_reason"] == "max_tokens");
+  const Json blocks = test.post(
+      "/v1/messages",
+      {{"max_tokens", 50},
+       {"system", {{{"type", "text"}, {"text", "Be brief."}, {"cache_control", {{"type", "ephemeral"}}}}}},
+       {"messages",
+        {{{"role", "user"}, {"content", {{{"type", "text"}, {"text", "3 and 4?"}}}}},
+         {{"role", "assistant"},
+          {"content",
+           {{{"type", "thinking"}, {"thinking", "I add."}, {"signature", "x"}},
+            {{"type", "tool_use"}, {"id", "toolu_1"}, {"name", "add"}, {"input", {{"a", 3}}}}}}},
+         {{"role", "user"},
+          {"content",
+           {{{"type", "tool_result"}, {"tool_use_id", "toolu_1"}, {"content", {{{"type", "text"}, {"text", "7"}}}}},
+            {{"type", "text"}, {"text", "Thanks."}}}}}}}});
+  CHECK(blocks["content"][0]["text"] == "Thanks.");
+}
+
+TEST_CASE("messages: tools and their choice") {
+  TestServer test;
+  const Json called = test.post("/v1/messages", message(kCall, {{"tools", kAnthropicTools}}));
+  REQUIRE(called["content"].size() == 1);
+  CHECK(called["content"][0]["type"] == "tool_use");
+  CHECK(called["content"][0]["name"] == "add");
+  CHECK(called["content"][0]["input"] == Json({{"a", 3}}));
+  CHECK(called["stop_reason"] == "tool_use");
+  for (const Json& choice :
+       {Json({{"type", "any"}, {"disable_parallel_tool_use", true}}), Json({{"type", "tool"}, {"name", "add"}})}) {
+    const Json forced =
+        test.post("/v1/messages", message("No.", {{"tools", kAnthropicTools}, {"tool_choice", choice}}));
+    REQUIRE(forced["content"].size() == 1);
+    CHECK(forced["content"][0]["input"]["a"].get<int>() <= 9);
+    CHECK(forced["stop_reason"] == "tool_use");
+  }
+}
+
+TEST_CASE("messages: an answer held to a schema") {
+  TestServer test;
+  const Json format = {{"type", "json_schema"}, {"schema", {{"type", "integer"}, {"minimum", 0}, {"maximum", 9}}}};
+  const Json answer = test.post("/v1/messages", message("Hi.", {{"output_config", {{"format", format}}}}));
+  CHECK(Json::parse(answer["content"][0]["text"].get<std::string>()).is_number_integer());
+  const Json bad = test.post("/v1/messages", message("Hi.", {{"output_config", {{"format", {{"type", "x"}}}}}}), 400);
+  CHECK(bad["error"]["message"].get<std::string>().starts_with("output_config.format must be "));
+}
+
+TEST_CASE("messages: the events of a stream") {
+  TestServer test;
+  const auto events = test.stream("/v1/messages", message("<think>hm</think>Hello there!"));
+  CHECK(types_of(events) ==
+        "message_start content_block_start content_block_delta content_block_stop content_block_start "
+        "content_block_delta content_block_stop message_delta message_stop");
+  CHECK(events[0]["message"]["usage"]["input_tokens"].get<int>() > 0);
+  std::string text, thinking;
+  for (const Json& event : events) {
+    if (event["type"] != "content_block_delta") continue;
+    text += event["delta"].value("text", "");
+    thinking += event["delta"].value("thinking", "");
+  }
+  CHECK(text == "Hello there!");
+  CHECK(thinking == "hm");
+  const auto calls = test.stream("/v1/messages", message(kCall, {{"tools", kAnthropicTools}}));
+  std::string input;
+  for (const Json& event : calls) {
+    if (event["type"] == "content_block_start") CHECK(event["content_block"]["name"] == "add");
+    if (event["type"] == "content_block_delta") input += event["delta"]["partial_json"].get<std::string>();
+  }
+  CHECK(Json::parse(input) == Json({{"a", 3}}));
+  CHECK(calls[calls.size() - 2]["delta"]["stop_reason"] == "tool_use");
+}
+
+TEST_CASE("messages: tokens are counted, errors come in their envelope") {
+  TestServer test;
+  const Json count = test.post("/v1/messages/count_tokens", {{"messages", {{{"role", "user"}, {"content", "Hello"}}}}});
+  const Json answer = test.post("/v1/messages", message("Hello"));
+  CHECK(count["input_tokens"] ==
+        answer["usage"]["input_tokens"].get<int>() + answer["usage"]["cache_read_input_tokens"].get<int>());
+  const auto error_of = [&](const Json& body, int status) {
+    const Json error = test.post("/v1/messages", body, status);
+    CHECK(error["type"] == "error");
+    return error["error"]["type"].get<std::string>() + ": " + error["error"]["message"].get<std::string>();
+  };
+  CHECK(error_of({{"max_tokens", 5}}, 400) == "invalid_request_error: messages is missing");
+  CHECK(error_of(message("x", {{"model", "no"}}), 404).starts_with("not_found_error: "));
+  CHECK(error_of(message("x", {{"max_tokens", 0}}), 400)
+            .starts_with("invalid_request_error: max_tokens must be in [1, "));
+  CHECK(error_of(message("x", {{"mcp_servers", {{{"type", "url"}}}}}), 400).find("is not supported") !=
+        std::string::npos);
+  CHECK(error_of({{"messages", {{{"role", "user"}, {"content", {{{"type", "image"}}}}}}}}, 400)
+            .find("messages[0].content[0]") != std::string::npos);
+  CHECK(error_of(message("x", {{"tools", {{{"type", "web_search_20250305"}, {"name", "w"}}}}}), 400)
+            .find("runs no tools") != std::string::npos);
+}
+
+TEST_CASE("responses: a whole answer, stored, continued") {
+  TestServer test;
+  const Json answer =
+      test.post("/v1/responses",
+                {{"input", "<think>hm</think>Hello!"}, {"instructions", "Be brief."}, {"metadata", {{"k", "v"}}}});
+  CHECK(answer["object"] == "response");
+  CHECK(answer["status"] == "completed");
+  CHECK(answer["id"].get<std::string>().starts_with("resp_"));
+  CHECK(answer["metadata"] == Json({{"k", "v"}}));
+  REQUIRE(answer["output"].size() == 2);
+  CHECK(answer["output"][0]["type"] == "reasoning");
+  CHECK(answer["output"][0]["content"][0]["text"] == "hm");
+  CHECK(answer["output"][1]["content"][0]["text"] == "Hello!");
+  CHECK(answer["output"][1]["content"][0]["type"] == "output_text");
+  CHECK(answer["usage"]["total_tokens"] ==
+        answer["usage"]["input_tokens"].get<int>() + answer["usage"]["output_tokens"].get<int>());
+  const std::string id = answer["id"];
+  CHECK(test.get("/v1/responses/" + id) == answer);
+  // The conversation goes on: its prompt holds what was said before.
+  const Json next = test.post("/v1/responses", {{"input", "More."}, {"previous_response_id", id}});
+  CHECK(next["output"][0]["content"][0]["text"] == "More.");
+  const Json alone = test.post("/v1/responses", {{"input", "More."}, {"store", false}});
+  CHECK(next["usage"]["input_tokens"].get<int>() > alone["usage"]["input_tokens"].get<int>());
+  CHECK(test.get("/v1/responses/" + alone["id"].get<std::string>(), 404)["error"]["code"] == "not_found");
+  CHECK(test.post("/v1/responses", {{"input", "x"}, {"previous_response_id", "resp_no"}}, 404)["error"]["param"] ==
+        "previous_response_id");
+  CHECK(test.post("/v1/responses/" + id + "/cancel", Json::object(), 400)["error"]["message"].get<std::string>().find(
+            "background") != std::string::npos);
+  const Json cut = test.post("/v1/responses", {{"input", "one two three four five"}, {"max_output_tokens", 2}});
+  CHECK(cut["status"] == "incomplete");
+  CHECK(cut["incomplete_details"]["reason"] == "max_output_tokens");
+}
+
+TEST_CASE("responses: events have no gaps and end with the whole response") {
+  TestServer test;
+  const auto events = test.stream("/v1/responses", {{"input", "Hello there!"}});
+  CHECK(types_of(events) ==
+        "response.created response.in_progress response.output_item.added response.content_part.added "
+        "response.output_text.delta response.output_text.done response.content_part.done response.output_item.done "
+        "response.completed");
+  std::string text;
+  for (size_t i = 0; i < events.size(); ++i) {
+    CHECK(events[i]["sequence_number"] == i);
+    if (events[i]["type"] == "response.output_text.delta") text += events[i]["delta"].get<std::string>();
+  }
+  CHECK(text == "Hello there!");
+  CHECK(events.back()["response"]["output"][0]["content"][0]["text"] == "Hello there!");
+}
+
+TEST_CASE("responses: functions, their outputs, and forms of text") {
+  TestServer test;
+  const Json tools = {{{"type", "function"}, {"name", "add"}, {"parameters", kAnthropicTools[0]["input_schema"]}}};
+  const Json answer = test.post("/v1/responses", {{"input", kCall}, {"tools", tools}});
+  REQUIRE(answer["output"].size() == 1);
+  const Json& call = answer["output"][0];
+  CHECK(call["type"] == "function_call");
+  CHECK(call["name"] == "add");
+  CHECK(Json::parse(call["arguments"].get<std::string>()) == Json({{"a", 3}}));
+  const Json forced = test.post("/v1/responses", {{"input", "No."},
+                                                  {"tools", tools},
+                                                  {"max_output_tokens", 200},
+                                                  {"tool_choice", {{"type", "function"}, {"name", "add"}}}});
+  CHECK(forced["output"][0]["name"] == "add");
+  const Json output = {{"type", "function_call_output"}, {"call_id", call["call_id"]}, {"output", "7"}};
+  const Json next = test.post("/v1/responses", {{"input", {output, {{"role", "user"}, {"content", "Thanks."}}}},
+                                                {"previous_response_id", answer["id"]},
+                                                {"tools", tools}});
+  CHECK(next["output"][0]["content"][0]["text"] == "Thanks.");
+  const auto events = test.stream("/v1/responses", {{"input", kCall}, {"tools", tools}});
+  CHECK(types_of(events).find("response.function_call_arguments.delta response.function_call_arguments.done") !=
+        std::string::npos);
+  const Json format = {
+      {"type", "json_schema"}, {"name", "n"}, {"schema", {{"type", "integer"}, {"maximum", 9}, {"minimum", 0}}}};
+  const Json number = test.post("/v1/responses", {{"input", "Hi."}, {"text", {{"format", format}}}});
+  CHECK(Json::parse(number["output"][0]["content"][0]["text"].get<std::string>()).is_number_integer());
+  CHECK(test.post("/v1/responses", {{"input", "x"}, {"tools", {{{"type", "web_search"}}}}}, 400)["error"]["code"] ==
+        "unsupported_parameter");
+}
+
+TEST_CASE("responses: in the background, found by id, cancelled") {
+  TestServer test;
+  const auto wait = [&](const std::string& id) {
+    for (int i = 0; i < 1000; ++i) {
+      const Json response = test.get("/v1/responses/" + id);
+      if (response["status"] != "in_progress") return response;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return Json();
+  };
+  const Json started = test.post("/v1/responses", {{"input", "Hello!"}, {"background", true}});
+  CHECK(started["status"] == "in_progress");
+  CHECK(wait(started["id"])["output"][0]["content"][0]["text"] == "Hello!");
+  test.model.executor->step_milliseconds = 5;
+  const std::string id = test.post("/v1/responses", {{"input", "FOREVER and ever"}, {"background", true}})["id"];
+  CHECK(test.get("/v1/responses/" + id)["status"] == "in_progress");
+  CHECK(test.post("/v1/responses/" + id + "/cancel", Json::object())["status"] == "cancelled");
+  CHECK(wait(id)["status"] == "cancelled");
+  CHECK(test.post("/v1/responses", {{"input", "x"}, {"background", true}, {"store", false}}, 400)["error"]["param"] ==
+        "background");
+}
+
+TEST_CASE("response store: bounded by count and bytes, the last used stay") {
+  ResponseStore store(3, 1000);
+  const auto put = [&](const std::string& id, size_t size) {
+    store.put(id, {.response_json = std::string(size, 'x'), .messages = nullptr, .cancel = {}});
+  };
+  for (const char* id : {"a", "b", "c"}) put(id, 10);
+  CHECK(store.find("a"));
+  put("d", 10);
+  CHECK(store.find("a"));
+  CHECK(!store.find("b"));
+  put("e", 990);
+  CHECK(store.num_bytes() <= 1000);
+  CHECK(store.find("e"));
+  CHECK(!store.find("c"));
+  put("f", 5000);
+  CHECK(store.num_bytes() == 0);
+}
+
+TEST_CASE("tokens in, tokens out; invocations") {
+  TestServer test;
+  const std::vector<int32_t> ids = test.model.tokenizer->encode("Hello there!");
+  const Json answer = test.post("/inference/v1/generate",
+                                {{"token_ids", ids}, {"sampling_params", {{"max_tokens", 20}, {"logprobs", 1}}}});
+  std::vector<int32_t> out = answer["choices"][0]["token_ids"];
+  CHECK(out.size() == ids.size() + 1);
+  out.pop_back();
+  CHECK(out == ids);
+  CHECK(answer["choices"][0]["finish_reason"] == "stop");
+  CHECK(answer["choices"][0]["logprobs"]["content"].size() == out.size() + 1);
+  CHECK(answer["choices"][0]["logprobs"]["content"][0]["token"] == "token_id:" + std::to_string(ids[0]));
+  CHECK(test.post("/inference/v1/generate", {{"sampling_params", Json::object()}}, 400)["error"]["param"] ==
+        "token_ids");
+  CHECK(test.post("/inference/v1/generate", {{"token_ids", {"a"}}}, 400)["error"]["param"] == "token_ids");
+  CHECK(test.post("/inference/v1/generate", {{"token_ids", ids}, {"sampling_params", {{"temperature", 9}}}},
+                  400)["error"]["param"] == "temperature");
+  CHECK(test.post("/invocations", {{"prompt", "Hello"}})["object"] == "text_completion");
+  CHECK(test.post("/invocations", message("Hello"))["object"] == "chat.completion");
+}
+
+}  // namespace spate

@@ -1,0 +1,206 @@
+// Anthropic's Messages to a chat of the OpenAI protocol: blocks become parts, tool calls and tool messages.
+#include <nlohmann/json.hpp>
+
+#include "server/api_request.h"
+#include "server/json_parse.h"
+#include "server/request_fields.h"
+
+namespace spate {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json message_of(const char* role, Json content) { return {{"role", role}, {"content", std::move(content)}}; }
+
+// A string, or text blocks as one string.
+std::optional<std::string> text_of(FieldReader& fields, std::string_view name) {
+  const Json* value = fields.any(name);
+  if (!value || value->is_string()) return value ? std::optional(value->get<std::string>()) : std::nullopt;
+  if (!value->is_array()) return fields.fail_type(name, "a string or an array of text blocks", *value), std::nullopt;
+  std::string text;
+  for (size_t i = 0; i < value->size(); ++i) {
+    const std::string path = fmt::format("{}[{}]", fields.path_of(name), i);
+    FieldReader block((*value)[i], path);
+    const std::string type = block.string("type").value_or("text");
+    const std::optional<std::string> part = block.string("text");
+    if (!block.has_error() && (type != "text" || !part)) {
+      block.fail(
+          bad_request(path, fmt::format("{} is of type {}: this model reads text only", path, type.substr(0, 40))));
+    }
+    if (block.has_error()) return fields.fail(block.error()), std::nullopt;
+    text += *part;
+  }
+  return text;
+}
+
+// One message of theirs is up to several of ours: tool results stand alone, before the text.
+class MessageTranslator {
+ public:
+  MessageTranslator(FieldReader& fields, Json& messages) : fields_(fields), messages_(messages) {}
+
+  void translate(const Json& message, const std::string& path) {
+    FieldReader reader(message, path);
+    const std::string role = reader.string("role").value_or("");
+    const Json* content = reader.any("content");
+    if (!reader.has_error() && role != "user" && role != "assistant" && role != "system") {
+      reader.fail("role", fmt::format("{}.role must be user or assistant, got \"{}\"", path, role.substr(0, 40)));
+    }
+    if (!reader.has_error() && !content) reader.fail("content", fmt::format("{}.content is missing", path));
+    if (!reader.has_error() && !content->is_string() && !content->is_array()) {
+      reader.fail_type("content", "a string or an array of blocks", *content);
+    }
+    if (reader.has_error()) return fields_.fail(reader.error());
+    if (content->is_string()) return messages_.push_back(message_of(role.c_str(), *content));
+    Json ours = message_of(role.c_str(), Json::array());
+    for (size_t i = 0; i < content->size() && !fields_.has_error(); ++i) {
+      add_block((*content)[i], fmt::format("{}.content[{}]", path, i), ours);
+    }
+    const bool has_calls = ours.contains("tool_calls");
+    if (ours["content"].empty() && has_calls) ours["content"] = nullptr;
+    const bool is_empty = ours["content"].is_array() && ours["content"].empty() && !ours.contains("reasoning_content");
+    if (!is_empty || content->empty()) messages_.push_back(std::move(ours));
+  }
+
+ private:
+  void add_block(const Json& block, const std::string& path, Json& ours) {
+    FieldReader reader(block, path);
+    const std::string type = reader.string("type").value_or("");
+    if (type == "text") {
+      ours["content"].push_back({{"type", "text"}, {"text", reader.string("text").value_or("")}});
+    } else if (type == "thinking") {
+      ours["reasoning_content"] = ours.value("reasoning_content", "") + reader.string("thinking").value_or("");
+    } else if (type == "tool_use") {
+      const Json* input = reader.object("input");
+      ours["tool_calls"].push_back(
+          {{"id", reader.string("id").value_or("")},
+           {"type", "function"},
+           {"function", {{"name", reader.string("name").value_or("")}, {"arguments", input ? input->dump() : "{}"}}}});
+    } else if (type == "tool_result") {
+      Json result = message_of("tool", text_of(reader, "content").value_or(""));
+      result["tool_call_id"] = reader.string("tool_use_id").value_or("");
+      messages_.push_back(std::move(result));
+    } else if (type != "redacted_thinking" && !reader.has_error()) {  // nobody but its maker reads that
+      reader.fail(bad_request(path, fmt::format("{} is of type \"{}\": this model reads text, thinking, tool_use and "
+                                                "tool_result",
+                                                path, type.substr(0, 40))));
+    }
+    if (reader.has_error()) fields_.fail(reader.error());
+  }
+
+  FieldReader& fields_;
+  Json& messages_;
+};
+
+void translate_tools(FieldReader& fields, Json& chat) {
+  const Json* tools = fields.array("tools");
+  for (size_t i = 0; tools && i < tools->size(); ++i) {
+    const std::string path = fmt::format("tools[{}]", i);
+    FieldReader tool((*tools)[i], path);
+    const std::string type = tool.string("type").value_or("custom");
+    Json function{{"name", tool.string("name").value_or("")}};
+    if (const auto description = tool.string("description")) function["description"] = *description;
+    if (const Json* schema = tool.object("input_schema")) function["parameters"] = *schema;
+    if (tool.boolean("strict").value_or(false)) function["strict"] = true;
+    if (!tool.has_error() && type != "custom") {
+      tool.fail(
+          not_supported(path, fmt::format("{} is of type {}: this server runs no tools", path, type.substr(0, 40))));
+    }
+    if (tool.has_error()) return fields.fail(tool.error());
+    chat["tools"].push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+  const Json* choice = fields.object("tool_choice");
+  if (!choice) return;
+  FieldReader reader(*choice, "tool_choice");
+  const std::string type = reader.string("type").value_or("");
+  if (reader.boolean("disable_parallel_tool_use").value_or(false)) chat["parallel_tool_calls"] = false;
+  if (type == "tool") {
+    chat["tool_choice"] = {{"type", "function"}, {"function", {{"name", reader.string("name").value_or("")}}}};
+  } else if (type == "auto" || type == "none" || type == "any") {
+    chat["tool_choice"] = type == "any" ? "required" : type;
+  } else if (!reader.has_error()) {
+    reader.fail("type",
+                fmt::format("tool_choice.type must be auto, any, tool or none, got \"{}\"", type.substr(0, 40)));
+  }
+  if (reader.has_error()) fields.fail(reader.error());
+}
+
+void translate_thinking(FieldReader& fields, Json& chat) {
+  const Json* thinking = fields.object("thinking");
+  if (!thinking) return;
+  FieldReader reader(*thinking, "thinking");
+  const std::string type = reader.string("type").value_or("");
+  if (!reader.has_error() && type != "enabled" && type != "disabled" && type != "adaptive") {
+    reader.fail("type",
+                fmt::format("thinking.type must be enabled, disabled or adaptive, got \"{}\"", type.substr(0, 40)));
+  }
+  if (reader.has_error()) return fields.fail(reader.error());
+  if (type != "adaptive") {
+    chat["chat_template_kwargs"] = {{"enable_thinking", type == "enabled"}, {"thinking", type == "enabled"}};
+  }
+}
+
+void translate_format(FieldReader& fields, const Json& format, Json& chat) {
+  FieldReader reader(format, "output_config.format");
+  const std::string type = reader.string("type").value_or("");
+  const Json* schema = reader.any("schema");
+  if (!reader.has_error() && (type != "json_schema" || !schema)) {
+    reader.fail("type", fmt::format("output_config.format must be of type json_schema with a schema, got \"{}\"",
+                                    type.substr(0, 40)));
+  }
+  if (reader.has_error()) return fields.fail(reader.error());
+  chat["response_format"] = {{"type", "json_schema"}, {"json_schema", {{"name", "output"}, {"schema", *schema}}}};
+}
+
+void translate_output(FieldReader& fields, Json& chat) {
+  if (const Json* format = fields.object("output_format")) translate_format(fields, *format, chat);
+  const Json* config = fields.object("output_config");
+  if (!config) return;
+  FieldReader reader(*config, "output_config");
+  if (const auto effort = reader.string("effort")) chat["reasoning_effort"] = *effort;
+  const Json* format = reader.object("format");
+  if (reader.has_error()) return fields.fail(reader.error());
+  if (format) translate_format(fields, *format, chat);
+}
+
+}  // namespace
+
+ApiResult<ChatRequest> parse_messages_request(std::string_view body, const ParseLimits& limits, bool counts_only) {
+  auto json = parse_json(body);
+  if (!json.ok()) return json.error();
+  FieldReader fields(**json, counts_only ? kCountTokensRequest : kMessagesRequest, limits);
+  if (fields.has_error()) return fields.error();
+  Json chat = Json::object(), messages = Json::array();
+  if (const auto system = text_of(fields, "system"); system && !system->empty()) {
+    messages.push_back(message_of("system", *system));
+  }
+  if (fields.has_error()) return fields.error();
+  MessageTranslator translator(fields, messages);
+  const Json& theirs = *fields.array("messages");
+  for (size_t i = 0; i < theirs.size() && !fields.has_error(); ++i) {
+    translator.translate(theirs[i], fmt::format("messages[{}]", i));
+  }
+  // An answer that is begun is continued.
+  if (!messages.empty() && messages.back()["role"] == "assistant") chat["continue_final_message"] = true;
+  translate_tools(fields, chat);
+  translate_thinking(fields, chat);
+  translate_output(fields, chat);
+  if (fields.has_error()) return fields.error();
+  if (theirs.empty()) return bad_request("messages", "messages must have at least one message, got 0");
+  chat["messages"] = std::move(messages);
+  if (const Json* model = fields.any("model")) chat["model"] = *model;
+  if (!counts_only) {
+    for (const auto& [name, ours] : {std::pair{"temperature", "temperature"},
+                                     {"top_p", "top_p"},
+                                     {"top_k", "top_k"},
+                                     {"stream", "stream"},
+                                     {"stop_sequences", "stop"},
+                                     {"max_tokens", "max_tokens"}}) {
+      if (const Json* value = fields.any(name)) chat[ours] = *value;
+    }
+  }
+  ApiResult<ChatRequest> request = read_chat_request(chat, limits);
+  if (request.ok()) take_ignored_fields(fields, *request);
+  return request;
+}
+
+}  // namespace spate

@@ -1,0 +1,222 @@
+#include "server/responses_request.h"
+
+#include <nlohmann/json.hpp>
+
+#include "server/json_parse.h"
+#include "server/request_fields.h"
+
+namespace spate {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Items to chat messages. Reasoning and calls join the assistant's message that they belong to.
+class ItemTranslator {
+ public:
+  ItemTranslator(FieldReader& fields, Json& messages) : fields_(fields), messages_(messages) {}
+
+  void translate(const Json& item, const std::string& path) {
+    FieldReader reader(item, path);
+    const std::string type = reader.string("type").value_or("message");
+    if (reader.has_error()) return fields_.fail(reader.error());
+    if (type == "message") {
+      add_message(reader);
+    } else if (type == "function_call") {
+      assistant()["tool_calls"].push_back(
+          {{"id", reader.string("call_id").value_or("")},
+           {"type", "function"},
+           {"function",
+            {{"name", reader.string("name").value_or("")}, {"arguments", reader.string("arguments").value_or("{}")}}}});
+    } else if (type == "function_call_output") {
+      const Json* output = reader.any("output");
+      messages_.push_back({{"role", "tool"},
+                           {"tool_call_id", reader.string("call_id").value_or("")},
+                           {"content", output ? *output : Json("")}});
+    } else if (type == "reasoning") {
+      add_reasoning(reader);
+    } else {
+      reader.fail(bad_request(path, fmt::format("{} is of type \"{}\": this server reads message, function_call, "
+                                                "function_call_output and reasoning",
+                                                path, type.substr(0, 40))));
+    }
+    if (reader.has_error()) fields_.fail(reader.error());
+  }
+
+ private:
+  // The message that the assistant's parts are collected in.
+  Json& assistant() {
+    if (messages_.empty() || messages_.back()["role"] != "assistant") {
+      messages_.push_back({{"role", "assistant"}, {"content", nullptr}});
+    }
+    return messages_.back();
+  }
+  void add_message(FieldReader& reader) {
+    const Json* role = reader.any("role");
+    const Json* content = reader.any("content");
+    if (role && *role == "assistant" && content) {
+      Json& message = assistant();
+      if (message["content"].is_null()) {
+        message["content"] = *content;
+        return;
+      }
+    }
+    Json message{{"role", role ? *role : Json("")}};
+    if (content) message["content"] = *content;
+    messages_.push_back(std::move(message));
+  }
+  void add_reasoning(FieldReader& reader) {
+    const Json* content = reader.array("content");
+    std::string text;
+    for (size_t i = 0; content && i < content->size(); ++i) {
+      FieldReader part((*content)[i], fmt::format("{}[{}]", reader.path_of("content"), i));
+      text += part.string("text").value_or("");
+      if (part.has_error()) return reader.fail(part.error());
+    }
+    if (!text.empty()) messages_.push_back({{"role", "assistant"}, {"content", nullptr}, {"reasoning_content", text}});
+  }
+
+  FieldReader& fields_;
+  Json& messages_;
+};
+
+void translate_input(FieldReader& fields, Json& messages) {
+  const Json& input = *fields.any("input");
+  if (input.is_string()) {
+    messages.push_back({{"role", "user"}, {"content", input}});
+    return;
+  }
+  if (!input.is_array()) return fields.fail_type("input", "a string or an array of items", input);
+  ItemTranslator translator(fields, messages);
+  for (size_t i = 0; i < input.size() && !fields.has_error(); ++i) {
+    translator.translate(input[i], fmt::format("input[{}]", i));
+  }
+}
+
+// {"type":"function","name":...} to {"type":"function","function":{"name":...}}
+void translate_tools(FieldReader& fields, Json& chat) {
+  const Json* tools = fields.array("tools");
+  for (size_t i = 0; tools && i < tools->size(); ++i) {
+    const std::string path = fmt::format("tools[{}]", i);
+    FieldReader tool((*tools)[i], path);
+    const std::string type = tool.string("type").value_or("");
+    if (!tool.has_error() && type != "function") {
+      tool.fail(
+          not_supported(path, fmt::format("{} is of type {}: this server runs no tools", path, type.substr(0, 40))));
+    }
+    Json function = Json::object();
+    for (const char* name : {"name", "description", "parameters", "strict"}) {
+      if (const Json* value = tool.any(name)) function[name] = *value;
+    }
+    if (tool.has_error()) return fields.fail(tool.error());
+    chat["tools"].push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+  const Json* choice = fields.any("tool_choice");
+  if (!choice) return;
+  chat["tool_choice"] = *choice;
+  if (!choice->is_object() || !choice->contains("name")) return;
+  chat["tool_choice"] = {{"type", choice->value("type", Json("function"))},
+                         {"function", {{"name", (*choice)["name"]}}}};
+}
+
+void translate_text(FieldReader& fields, Json& chat) {
+  const Json* text = fields.object("text");
+  if (!text) return;
+  FieldReader reader(*text, "text");
+  const Json* format = reader.object("format");
+  if (reader.has_error()) return fields.fail(reader.error());
+  if (!format) return;
+  chat["response_format"] = *format;
+  const auto type = format->find("type");
+  if (type != format->end() && *type == "json_schema") {
+    chat["response_format"] = {{"type", "json_schema"}, {"json_schema", *format}};
+  }
+}
+
+Json told_fields(FieldReader& fields) {
+  Json told = Json::object();
+  const auto add = [&](const char* name, Json otherwise) {
+    const Json* value = fields.any(name);
+    told[name] = value ? *value : std::move(otherwise);
+  };
+  add("instructions", nullptr);
+  add("max_output_tokens", nullptr);
+  add("metadata", Json::object());
+  add("parallel_tool_calls", true);
+  add("previous_response_id", nullptr);
+  add("reasoning", Json{{"effort", nullptr}, {"summary", nullptr}});
+  add("store", true);
+  add("temperature", nullptr);
+  add("text", Json{{"format", {{"type", "text"}}}});
+  add("tool_choice", "auto");
+  add("tools", Json::array());
+  add("top_p", nullptr);
+  add("truncation", "disabled");
+  add("background", false);
+  return told;
+}
+
+void check_options(FieldReader& fields, ResponsesRequest& request) {
+  request.is_stored = fields.boolean("store").value_or(true);
+  request.is_background = fields.boolean("background").value_or(false);
+  if (request.is_background && !request.is_stored) fields.fail("background", "background needs store to be true");
+  if (request.is_background && fields.boolean("stream").value_or(false)) {
+    fields.fail(not_supported("background", "background and stream together are not supported by this server"));
+  }
+  if (fields.string("truncation").value_or("disabled") != "disabled") {
+    fields.fail(not_supported("truncation", "truncation must be disabled: input is taken as it is"));
+  }
+}
+
+}  // namespace
+
+ApiResult<ResponsesRequest> parse_responses_request(std::string_view body, const ParseLimits& limits,
+                                                    ResponseStore& store) {
+  auto json = parse_json(body);
+  if (!json.ok()) return json.error();
+  FieldReader fields(**json, kResponsesRequest, limits);
+  if (fields.has_error()) return fields.error();
+  ResponsesRequest request;
+  check_options(fields, request);
+  if (fields.has_error()) return fields.error();
+  Json messages = Json::array(), chat = Json::object();
+  if (const auto previous = fields.string("previous_response_id")) {
+    const std::optional<StoredResponse> found = store.find(*previous);
+    if (!found || !found->messages) {
+      ApiError error =
+          http_error(404, fmt::format("There is no finished response \"{}\" here.", previous->substr(0, 100)));
+      error.param = "previous_response_id";
+      return error;
+    }
+    messages = *found->messages;
+  }
+  translate_input(fields, messages);
+  translate_tools(fields, chat);
+  translate_text(fields, chat);
+  if (const Json* reasoning = fields.object("reasoning")) {
+    FieldReader reader(*reasoning, "reasoning");
+    if (const auto effort = reader.string("effort")) chat["reasoning_effort"] = *effort;
+    if (reader.has_error()) fields.fail(reader.error());
+  }
+  if (fields.has_error()) return fields.error();
+  request.messages = std::make_shared<const Json>(messages);
+  if (const auto instructions = fields.string("instructions"); instructions && !instructions->empty()) {
+    messages.insert(messages.begin(), Json{{"role", "system"}, {"content", *instructions}});
+  }
+  chat["messages"] = std::move(messages);
+  for (const auto& [name, ours] : {std::pair{"model", "model"},
+                                   {"temperature", "temperature"},
+                                   {"top_p", "top_p"},
+                                   {"stream", "stream"},
+                                   {"max_output_tokens", "max_tokens"},
+                                   {"parallel_tool_calls", "parallel_tool_calls"}}) {
+    if (const Json* value = fields.any(name)) chat[ours] = *value;
+  }
+  ApiResult<ChatRequest> translated = read_chat_request(chat, limits);
+  if (!translated.ok()) return translated.error();
+  request.chat = std::move(*translated);
+  take_ignored_fields(fields, request.chat);
+  request.told = std::make_shared<const Json>(told_fields(fields));
+  return request;
+}
+
+}  // namespace spate

@@ -1,0 +1,236 @@
+// Answers in the form of OpenAI's Responses: whole, as events, or in the background.
+#include <atomic>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "server/http_message.h"
+#include "server/responses.h"
+
+namespace spate {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Kind = ChatPart::Kind;
+
+std::string text_of(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+class ResponsesListener final : public ResponsesAnswer {
+ public:
+  ResponsesListener(ResponsesRequest request, ResponseInfo info, std::shared_ptr<HttpResponder> responder,
+                    std::shared_ptr<ResponseStore> store)
+      : request_(std::move(request)),
+        info_(std::move(info)),
+        responder_(std::move(responder)),
+        store_(std::move(store)),
+        is_stream_(request_.chat.stream) {}
+
+  void on_admitted(const GenerationRequest&) override {
+    if (is_stream_) {
+      responder_->begin_stream({});
+      send("response.created", {{"response", response("in_progress", {})}});
+      send("response.in_progress", {{"response", response("in_progress", {})}});
+    }
+    if (request_.is_background) {
+      const std::string json = text_of(response("in_progress", {}));
+      store_->put(info_.id, {.response_json = json, .messages = nullptr, .cancel = {}});
+      responder_->respond({.body = json});
+    }
+  }
+
+  // Behind on_admitted; the answer may have ended already.
+  void set_cancel(std::function<void()> cancel) override {
+    const std::lock_guard lock(mutex_);
+    if (has_ended_ || !request_.is_background) return;
+    store_->put(info_.id, {.response_json = text_of(response("in_progress", {})),
+                           .messages = nullptr,
+                           .cancel = [cancel = std::move(cancel), cancelled = is_cancelled_] {
+                             *cancelled = true;
+                             cancel();
+                           }});
+  }
+
+  void on_delta(ChatDelta chat, const GenerationUsage&) override {
+    num_reasoning_tokens_ = chat.num_reasoning_tokens;
+    for (const ChatPart& part : chat.parts) add_part(part);
+    if (chat.delta.finish_reason != FinishReason::kNone) end_ = std::move(chat.delta);
+  }
+
+  void on_done(const GenerationUsage& usage) override {
+    close_item();
+    const std::lock_guard lock(mutex_);
+    has_ended_ = true;
+    const bool has_failed = is_failure(end_.finish_reason);
+    const bool is_cut = end_.finish_reason == FinishReason::kLength;
+    const char* status = *is_cancelled_ ? "cancelled" : has_failed ? "failed" : is_cut ? "incomplete" : "completed";
+    Json final = response(status, output_);
+    if (has_failed && !*is_cancelled_) {
+      final["error"] = {{"code", "server_error"}, {"message", error_of_delta(end_).message}};
+    }
+    if (is_cut) final["incomplete_details"] = {{"reason", "max_output_tokens"}};
+    final["usage"] = {{"input_tokens", usage.num_prompt_tokens},
+                      {"input_tokens_details", {{"cached_tokens", usage.num_cached_tokens}}},
+                      {"output_tokens", usage.num_completion_tokens},
+                      {"output_tokens_details", {{"reasoning_tokens", num_reasoning_tokens_}}},
+                      {"total_tokens", usage.num_prompt_tokens + usage.num_completion_tokens}};
+    const std::string json = text_of(final);
+    if (request_.is_stored && (!has_failed || request_.is_background)) {
+      store_->put(info_.id, {.response_json = json, .messages = conversation(), .cancel = {}});
+    }
+    if (is_stream_) {
+      send(std::string("response.") + status, {{"response", std::move(final)}});
+      responder_->end_stream();
+    } else if (!request_.is_background) {
+      responder_->respond(has_failed ? http_response_of(error_of_delta(end_)) : HttpResponse{.body = json});
+    }
+  }
+
+ private:
+  Json response(const char* status, Json output) const {
+    Json json{{"id", info_.id},
+              {"object", "response"},
+              {"created_at", info_.created},
+              {"status", status},
+              {"error", nullptr},
+              {"incomplete_details", nullptr},
+              {"model", info_.model},
+              {"output", output.is_null() ? Json::array() : std::move(output)},
+              {"usage", nullptr}};
+    json.update(*request_.told);
+    if (json["temperature"].is_null()) json["temperature"] = request_.chat.sampling.temperature;
+    if (json["top_p"].is_null()) json["top_p"] = request_.chat.sampling.top_p;
+    return json;
+  }
+
+  void send(const std::string& type, Json fields) {
+    if (!is_stream_ || responder_->is_gone()) return;
+    Json event{{"type", type}, {"sequence_number", sequence_number_++}};
+    event.update(fields);
+    responder_->write(fmt::format("event: {}\ndata: {}\n\n", type, text_of(event)));
+  }
+
+  // ---- the item that is being written; kToolName stands for a call ----
+
+  void add_part(const ChatPart& part) {
+    const Kind kind = part.kind == Kind::kToolArguments ? Kind::kToolName : part.kind;
+    if (!is_open_ || part.kind == Kind::kToolName || kind != kind_) open_item(kind, part);
+    if (part.kind == Kind::kToolName) return;
+    text_ += part.text;
+    Json fields = place();
+    fields["delta"] = part.text;
+    if (kind == Kind::kContent) fields["logprobs"] = Json::array();
+    send(kind == Kind::kToolName    ? "response.function_call_arguments.delta"
+         : kind == Kind::kReasoning ? "response.reasoning_text.delta"
+                                    : "response.output_text.delta",
+         std::move(fields));
+  }
+
+  void open_item(Kind kind, const ChatPart& part) {
+    close_item();
+    is_open_ = true;
+    kind_ = kind;
+    text_.clear();
+    item_id_ = (kind == Kind::kContent ? "msg_" : kind == Kind::kReasoning ? "rs_" : "fc_") + random_hex(24);
+    name_ = kind == Kind::kToolName ? part.text : "";
+    call_id_ = "call_" + random_hex(24);
+    send("response.output_item.added", {{"output_index", output_.size()}, {"item", item("in_progress", false)}});
+    if (kind == Kind::kToolName) return;
+    Json fields = place();
+    fields["part"] = content_part();
+    send("response.content_part.added", std::move(fields));
+  }
+
+  void close_item() {
+    if (!is_open_) return;
+    is_open_ = false;
+    Json fields = place();
+    if (kind_ == Kind::kToolName) {
+      if (text_.empty()) text_ = "{}";
+      fields["arguments"] = text_;
+      fields["name"] = name_;
+      send("response.function_call_arguments.done", std::move(fields));
+    } else {
+      fields["text"] = text_;
+      if (kind_ == Kind::kContent) fields["logprobs"] = Json::array();
+      send(kind_ == Kind::kReasoning ? "response.reasoning_text.done" : "response.output_text.done", std::move(fields));
+      Json part_fields = place();
+      part_fields["part"] = content_part();
+      send("response.content_part.done", std::move(part_fields));
+    }
+    Json done = item("completed", true);
+    send("response.output_item.done", {{"output_index", output_.size()}, {"item", done}});
+    output_.push_back(std::move(done));
+    texts_.push_back({kind_, text_});
+  }
+
+  Json place() const {
+    Json fields{{"item_id", item_id_}, {"output_index", output_.size()}};
+    if (kind_ != Kind::kToolName) fields["content_index"] = 0;
+    return fields;
+  }
+  Json content_part() const {
+    if (kind_ == Kind::kReasoning) return {{"type", "reasoning_text"}, {"text", text_}};
+    return {{"type", "output_text"}, {"text", text_}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
+  }
+  Json item(const char* status, bool has_content) const {
+    Json content = Json::array();
+    if (has_content) content.push_back(content_part());
+    if (kind_ == Kind::kReasoning) {
+      return {{"id", item_id_},
+              {"type", "reasoning"},
+              {"summary", Json::array()},
+              {"content", content},
+              {"status", status}};
+    }
+    if (kind_ == Kind::kContent) {
+      return {{"id", item_id_}, {"type", "message"}, {"role", "assistant"}, {"status", status}, {"content", content}};
+    }
+    return {{"id", item_id_}, {"type", "function_call"}, {"call_id", call_id_},
+            {"name", name_},  {"arguments", text_},      {"status", status}};
+  }
+
+  // With the answer as the assistant's message.
+  std::shared_ptr<const Json> conversation() const {
+    Json message{{"role", "assistant"}, {"content", nullptr}};
+    for (size_t i = 0; i < texts_.size(); ++i) {
+      const auto& [kind, text] = texts_[i];
+      if (kind == Kind::kToolName) {
+        message["tool_calls"].push_back({{"id", output_[i]["call_id"]},
+                                         {"type", "function"},
+                                         {"function", {{"name", output_[i]["name"]}, {"arguments", text}}}});
+      } else {
+        Json& field = message[kind == Kind::kReasoning ? "reasoning_content" : "content"];
+        field = (field.is_string() ? field.get<std::string>() : std::string()) + text;
+      }
+    }
+    Json messages = *request_.messages;
+    messages.push_back(std::move(message));
+    return std::make_shared<const Json>(std::move(messages));
+  }
+
+  const ResponsesRequest request_;
+  const ResponseInfo info_;
+  const std::shared_ptr<HttpResponder> responder_;  // held to the end: the server waits for background answers too
+  const std::shared_ptr<ResponseStore> store_;
+  const bool is_stream_;
+  const std::shared_ptr<std::atomic<bool>> is_cancelled_ = std::make_shared<std::atomic<bool>>(false);
+  std::mutex mutex_;  // guards has_ended_ and the order of what is stored
+  bool has_ended_ = false;
+  Json output_ = Json::array();
+  std::vector<std::pair<Kind, std::string>> texts_;  // of the items in output_
+  Kind kind_ = Kind::kContent;
+  bool is_open_ = false;
+  std::string item_id_, call_id_, name_, text_;
+  ChoiceDelta end_;
+  int64_t sequence_number_ = 0, num_reasoning_tokens_ = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<ResponsesAnswer> make_responses_answer(ResponsesRequest request, ResponseInfo info,
+                                                       std::shared_ptr<HttpResponder> responder,
+                                                       std::shared_ptr<ResponseStore> store) {
+  return std::make_shared<ResponsesListener>(std::move(request), std::move(info), std::move(responder),
+                                             std::move(store));
+}
+
+}  // namespace spate

@@ -94,8 +94,8 @@ class Bench {
   }
   // Of a product with a weight.
   double peak_of(const WeightSpec& spec) const {
-    const double amx = spec.quantizes_activations() ? limits_.amx_int8_ops_per_s : limits_.amx_bf16_flops_per_s;
-    return amx > 0 ? amx : spec.quantizes_activations() ? limits_.vector_int8_ops_per_s : limits_.fp32_flops_per_s;
+    if (spec.quantizes_activations()) return std::max(limits_.amx_int8_ops_per_s, limits_.vector_int8_ops_per_s);
+    return std::max({limits_.amx_bf16_flops_per_s, limits_.vector_bf16_flops_per_s, limits_.fp32_flops_per_s});
   }
   void make_layers();
   void fill_cache(const KvView& kv);
@@ -385,8 +385,9 @@ void Bench::bench_profile() {
 
 void Bench::run() {
   limits_ = measure_cpu_limits(options_.num_threads);
-  std::printf("%s; limits: memory %.2f GB/s, fp32 %.3f TFLOP/s, AMX bf16 %.2f TFLOP/s, int8 %.2f TOP/s\n", device_->description().c_str(),
-              limits_.memory_bytes_per_s / 1e9, limits_.fp32_flops_per_s / 1e12, limits_.amx_bf16_flops_per_s / 1e12,
+  std::printf("%s; limits: memory %.2f GB/s, fp32 %.3f TFLOP/s, bf16 %.3f, int8 %.3f TOP/s, AMX bf16 %.2f TFLOP/s, int8 %.2f TOP/s\n", device_->description().c_str(),
+              limits_.memory_bytes_per_s / 1e9, limits_.fp32_flops_per_s / 1e12, limits_.vector_bf16_flops_per_s / 1e12,
+              limits_.vector_int8_ops_per_s / 1e12, limits_.amx_bf16_flops_per_s / 1e12,
               limits_.amx_int8_ops_per_s / 1e12);
   const auto start = Clock::now();
   make_layers();

@@ -205,7 +205,9 @@ struct KernelTable {
 
   // loops for limits.cpp: the operations done are returned
   uint64_t (*read_memory)(const char* data, int64_t bytes);  // data is 64-byte aligned; returns a checksum
+  void (*write_memory)(char* data, int64_t bytes);  // the same alignment
   double (*fma_flops)(int64_t iterations);
+  double (*vector_bf16_flops)(int64_t iterations);  // null without VDPBF16PS
   double (*vector_int8_ops)(int64_t iterations);
   double (*amx_bf16_flops)(int64_t iterations);  // tiles from L1; null without AMX, as the next three
   double (*amx_int8_ops)(int64_t iterations);

@@ -76,15 +76,19 @@ CpuLimits measure_cpu_limits(int num_threads) {
   pool.parallel_for(limits.num_threads, [&](int, int64_t t) { std::memset(data + t * part, 1, static_cast<size_t>(part)); });
 
   std::atomic<uint64_t> checksum{0};  // keeps the reads alive
-  std::vector<double> memory_samples;
-  RateMeter fma(pool, kernels.fma_flops), vector_int8(pool, kernels.vector_int8_ops),
+  std::vector<double> memory_samples, write_samples;
+  RateMeter fma(pool, kernels.fma_flops), vector_bf16(pool, kernels.vector_bf16_flops), vector_int8(pool, kernels.vector_int8_ops),
       amx_bf16(pool, kernels.amx_bf16_flops), amx_int8(pool, kernels.amx_int8_ops),
       bf16_registers(pool, kernels.amx_bf16_register_flops), int8_registers(pool, kernels.amx_int8_register_ops);
   for (int i = 0; i < kSamples; ++i) {
     const auto start = Clock::now();
     pool.parallel_for(limits.num_threads, [&](int, int64_t t) { checksum += kernels.read_memory(data + t * part, part); });
     memory_samples.push_back(static_cast<double>(bytes) / seconds_since(start));
+    const auto write_start = Clock::now();
+    pool.parallel_for(limits.num_threads, [&](int, int64_t t) { kernels.write_memory(data + t * part, part); });
+    write_samples.push_back(static_cast<double>(bytes) / seconds_since(write_start));
     fma.sample();
+    vector_bf16.sample();
     vector_int8.sample();
     amx_bf16.sample();
     amx_int8.sample();
@@ -93,7 +97,9 @@ CpuLimits measure_cpu_limits(int num_threads) {
   }
   log_debug("cpu", "memory checksum {:x}", checksum.load());
   limits.memory_bytes_per_s = median(memory_samples);
+  limits.memory_write_bytes_per_s = median(write_samples);
   limits.fp32_flops_per_s = fma.rate();
+  limits.vector_bf16_flops_per_s = vector_bf16.rate();
   limits.vector_int8_ops_per_s = vector_int8.rate();
   limits.amx_bf16_flops_per_s = amx_bf16.rate();
   limits.amx_int8_ops_per_s = amx_int8.rate();
@@ -105,11 +111,14 @@ CpuLimits measure_cpu_limits(int num_threads) {
 MachineLimits measure_cpu_machine_limits(int num_threads) {
   const CpuLimits limits = measure_cpu_limits(num_threads);
   MachineLimits machine{.memory_bytes_per_s = limits.memory_bytes_per_s,
-                        .float_flops_per_s = std::max(limits.amx_bf16_flops_per_s, limits.fp32_flops_per_s)};
+                        .float_flops_per_s = std::max({limits.amx_bf16_flops_per_s, limits.vector_bf16_flops_per_s,
+                                                       limits.fp32_flops_per_s})};
   machine.int8_ops_per_s = std::max({limits.amx_int8_ops_per_s, limits.vector_int8_ops_per_s, machine.float_flops_per_s});
   machine.rates = {{"memory-read", limits.memory_bytes_per_s, "GB/s"},
+                   {"memory-write", limits.memory_write_bytes_per_s, "GB/s"},
                    {"fma-f32", limits.fp32_flops_per_s, "GFLOP/s"},
-                   {"vector-int8", limits.vector_int8_ops_per_s, "GOP/s"},
+                   {"vector-bf16", limits.vector_bf16_flops_per_s, "GFLOP/s"},
+                   {limits.isa == "avx2" ? "vector-int8" : "vnni-int8", limits.vector_int8_ops_per_s, "GOP/s"},
                    {"amx-bf16", limits.amx_bf16_flops_per_s, "GFLOP/s"},
                    {"amx-int8", limits.amx_int8_ops_per_s, "GOP/s"},
                    {"amx-bf16-registers", limits.amx_bf16_register_flops_per_s, "GFLOP/s"},

@@ -1,4 +1,5 @@
 // Loops that do nothing but one kind of work, for limits.cpp.
+#include "backend/cpu/kernel/dot_tile.h"
 #include "backend/cpu/kernel/kernels_isa.h"
 #include "backend/cpu/kernel/simd.h"
 #ifdef __AMX_BF16__
@@ -26,6 +27,16 @@ uint64_t read_memory(const char* data, int64_t bytes) {
   return static_cast<uint64_t>(_mm256_extract_epi64(total, 0) ^ _mm256_extract_epi64(total, 1));
 }
 
+// Past the caches: written the usual way, lines would be read first.
+void write_memory(char* data, int64_t bytes) {
+  const __m256i zeros = _mm256_setzero_si256();
+  for (int64_t i = 0; i + 64 <= bytes; i += 64) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(data + i), zeros);
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(data + i + 32), zeros);
+  }
+  _mm_sfence();
+}
+
 // Ten chains: more than latency times ports.
 double fma_flops(int64_t iterations) {
   F sums[10];
@@ -39,6 +50,22 @@ double fma_flops(int64_t iterations) {
   }
   return static_cast<double>(iterations) * 10 * kLanes * 2;
 }
+
+#ifdef __AVX512BF16__
+double vector_bf16_flops(int64_t iterations) {
+  I sums[10], a = int_set1(0x3f803f80), b = int_set1(0x3c003c00);  // pairs of 1 and of 2^-7
+  for (I& sum : sums) sum = int_zero();
+  for (int64_t n = 0; n < iterations; ++n) {
+#pragma GCC unroll 10
+    for (I& sum : sums) {
+      asm volatile("" : "+v"(a), "+v"(b));
+      add_products<Words::kBf16>(sum, a, b);
+      asm volatile("" : "+v"(sum));
+    }
+  }
+  return static_cast<double>(iterations) * 10 * 2 * kLanes * 2;
+}
+#endif
 
 // Products of 8-bit codes summed in 32 bits: one instruction with VNNI, else multiply, widen, add.
 double vector_int8_ops(int64_t iterations) {

@@ -48,7 +48,13 @@ const KernelTable& SPATE_TABLE_NAME(SPATE_ISA)() {
       .divide = divide,
       .philox_words = philox_words,
       .read_memory = read_memory,
+      .write_memory = write_memory,
       .fma_flops = fma_flops,
+#ifdef __AVX512BF16__
+      .vector_bf16_flops = vector_bf16_flops,
+#else
+      .vector_bf16_flops = nullptr,
+#endif
       .vector_int8_ops = vector_int8_ops,
 #ifdef __AMX_BF16__
       .amx_bf16_flops = amx_bf16_flops,

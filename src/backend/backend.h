@@ -221,6 +221,12 @@ struct StepKey {
 struct OpLimits {
   int64_t max_num_logits = 0;  // rows of one sample or logprobs call
   int64_t vocab_size = 0;
+  // Of expert_mlp; no experts: zeros.
+  int64_t max_num_tokens = 0;
+  int64_t num_experts_per_tok = 0;
+  int64_t hidden_size = 0;
+  int64_t expert_intermediate_size = 0;
+  bool has_latent_attention = false;
 };
 
 class Device {
@@ -244,7 +250,7 @@ class Device {
   // (b) Ops. Every primitive is set; a fused op may be null (backend/ops.h binds its decomposition).
   virtual const OpTable& ops() const = 0;
   // What ops take for themselves beside the tensors they are given, for the memory plan. Counts what grows with the
-  // vocabulary; what does not is a few MB.
+  // vocabulary, with tokens and experts, and latent attention; the rest is a few MB.
   virtual int64_t op_workspace_bytes(const OpLimits& /*limits*/) const { return 0; }
 
   // (c) Layouts. Activations of row_bytes a row are written and read fastest with this many bytes from row to row, row_bytes
@@ -255,6 +261,7 @@ class Device {
   // quantised as quantize_row() does it, symmetrically (an offset is zero). pack_quantized_rows takes rows of the
   // weight's own codes and scales (WeightSpec::stores_as).
   virtual bool supports(const WeightSpec& spec) const;  // the others must not be asked for; default: f32 and bf16
+  virtual bool supports_experts(const WeightSpec& spec) const { return supports(spec); }  // in expert_mlp
   // Whether ops read and write such a cache. Default: heads of f32 and bf16.
   virtual bool supports_kv(const KvLayerDesc& desc) const;
   virtual Result<PackedWeight> create_weight(const WeightDesc& desc) = 0;

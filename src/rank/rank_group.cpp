@@ -198,15 +198,20 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
   const Device& first_device = *group->workers_[0]->device;
   group->device_description_ = fmt::format("{}: {}", first_device.kind(), first_device.description());
 
+  // The ranks' devices are of one kind.
+  const bool has_experts = config.model.experts.num_experts > 0;
+  const WeightSupport supports = [&first_device, has_experts](const WeightSpec& spec) {
+    return first_device.supports(spec) && (!has_experts || first_device.supports_experts(spec));
+  };
+
   const Quantization& quantization = config.quantization;
   for (const WeightSpec& spec : {quantization.linear, quantization.vocabulary}) {
-    if (!quantization.enabled() || first_device.supports(spec)) continue;
-    return unimplemented("--quantization: weights of {} do not run on {} yet; use a checkpoint's bf16 weights or --device {}",
-                         weight_spec_name(spec), first_device.kind(), host_back_end().name);
+    if (!quantization.enabled() || supports(spec)) continue;
+    return unimplemented("--quantization: {}weights of {} do not run on {} yet; use a checkpoint's bf16 weights or --device {}",
+                         has_experts ? "experts with " : "", weight_spec_name(spec), first_device.kind(),
+                         host_back_end().name);
   }
 
-  // The ranks' devices are of one kind.
-  const WeightSupport supports = [&first_device](const WeightSpec& spec) { return first_device.supports(spec); };
 
   // 2. The memory plan.
   ModelOptions options{.act_dtype = config.act_dtype,
@@ -224,7 +229,13 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
                              .max_kv_cache_bytes = config.max_kv_cache_bytes,
                              .memory_fraction = config.memory_fraction};
   const int64_t op_workspace_bytes = first_device.op_workspace_bytes(
-      {.max_num_logits = config.limits.max_num_logits, .vocab_size = config.model.vocab_size});
+      {.max_num_logits = config.limits.max_num_logits,
+       .vocab_size = config.model.vocab_size,
+       .max_num_tokens = has_experts ? config.limits.max_num_batched_tokens : 0,
+       .num_experts_per_tok = config.model.experts.num_experts_per_tok,
+       .hidden_size = config.model.hidden_size,
+       .expert_intermediate_size = config.model.experts.intermediate_size,
+       .has_latent_attention = config.model.latent.kv_lora_rank > 0});
   for (int r = 0; r < size; ++r) {
     ASSIGN_OR_RETURN(const ModelMemory model_memory, Model::memory(config.model, place_of(r, sizes).tp, options));
     RETURN_IF_ERROR(check_kv_layers(first_device, model_memory.kv_layers));

@@ -1,5 +1,6 @@
 #include "backend/cuda/cuda_device.h"
 
+#include <algorithm>
 #include <chrono>
 #include <mutex>
 
@@ -321,15 +322,19 @@ void CudaDevice::run_step(Stream& stream, const StepKey& key, const std::functio
 }
 
 int64_t CudaDevice::op_workspace_bytes(const OpLimits& limits) const {
-  return sample_workspace_bytes(limits.max_num_logits, limits.vocab_size);
+  return std::max({sample_workspace_bytes(limits.max_num_logits, limits.vocab_size), expert_workspace_bytes(limits),
+                   limits.has_latent_attention ? latent_workspace_bytes(num_sms_) : 0});
 }
 
 bool CudaDevice::supports_kv(const KvLayerDesc& desc) const {
-  return Device::supports_kv(desc) || (desc.kind != KvKind::kLatent && desc.dtype == DType::kI8);
+  return desc.dtype == DType::kF32 || desc.dtype == DType::kBf16 ||
+         (desc.kind != KvKind::kLatent && desc.dtype == DType::kI8);
 }
 
 int64_t CudaDevice::kv_block_bytes(const KvLayerDesc& desc) const {
-  if (desc.kind == KvKind::kLatent) return desc.kv_block_size * desc.latent_width() * dtype_bytes(desc.dtype);
+  if (desc.kind == KvKind::kLatent) {
+    return desc.kv_block_size * padded_head_dim(desc.latent_width()) * dtype_bytes(desc.dtype);
+  }
   const int64_t rows = 2 * desc.num_kv_heads * desc.kv_block_size;
   if (desc.dtype == DType::kI8) {
     return rows * (padded_head_dim(desc.head_dim, true) + static_cast<int64_t>(sizeof(float)));

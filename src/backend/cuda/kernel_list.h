@@ -8,6 +8,9 @@
 
 #include "backend/cuda/kernel/attention/attention_prefill.h"
 #include "backend/cuda/kernel/linear/integer_weight.h"
+#include "backend/cuda/kernel/expert/expert_order.h"
+#include "backend/cuda/kernel/expert/expert_wgmma.h"
+#include "backend/cuda/kernel/latent/latent_wgmma.h"
 #include "backend/cuda/kernel/linear/linear.h"
 #include "backend/cuda/kernel/linear/linear_wgmma.h"
 #include "backend/cuda/kernel/sample/sample.h"
@@ -56,6 +59,32 @@ inline constexpr KernelInfo kKernels[] = {
     {"embedding/embedding_integer.cu", "embedding_int8_f32"},
     {"embedding/embedding_integer.cu", "embedding_int4_bf16"},
     {"embedding/embedding_integer.cu", "embedding_int4_f32"},
+    {"expert/expert_combine.cu", "expert_combine_bf16"},
+    {"expert/expert_combine.cu", "expert_combine_f32"},
+    {"expert/expert_order.cu", "expert_order", kOrderSharedBytes},
+    {"expert/expert_product.cu", "expert_product_bf16_bf16"},
+    {"expert/expert_product.cu", "expert_product_bf16_f32"},
+    {"expert/expert_product.cu", "expert_product_f32_bf16"},
+    {"expert/expert_product.cu", "expert_product_f32_f32"},
+    {"expert/expert_wgmma.cu", "expert_gate_up_n8", expert_shared_bytes(8), true},
+    {"expert/expert_wgmma.cu", "expert_gate_up_n16", expert_shared_bytes(16), true},
+    {"expert/expert_wgmma.cu", "expert_gate_up_n32", expert_shared_bytes(32), true},
+    {"expert/expert_wgmma.cu", "expert_gate_up_n64", expert_shared_bytes(64), true},
+    {"expert/expert_wgmma.cu", "expert_gate_up_n128", expert_shared_bytes(128), true},
+    {"expert/expert_wgmma.cu", "expert_gate_up_n256", expert_shared_bytes(256), true},
+    {"expert/expert_wgmma.cu", "expert_down_n8", expert_shared_bytes(8), true},
+    {"expert/expert_wgmma.cu", "expert_down_n16", expert_shared_bytes(16), true},
+    {"expert/expert_wgmma.cu", "expert_down_n32", expert_shared_bytes(32), true},
+    {"expert/expert_wgmma.cu", "expert_down_n64", expert_shared_bytes(64), true},
+    {"expert/expert_wgmma.cu", "expert_down_n128", expert_shared_bytes(128), true},
+    {"expert/expert_wgmma.cu", "expert_down_n256", expert_shared_bytes(256), true},
+    {"expert/expert_wgmma.cu", "head_product_n8", expert_shared_bytes(8), true},
+    {"expert/expert_wgmma.cu", "head_product_n16", expert_shared_bytes(16), true},
+    {"expert/expert_wgmma.cu", "head_product_n32", expert_shared_bytes(32), true},
+    {"expert/expert_wgmma.cu", "head_product_n64", expert_shared_bytes(64), true},
+    {"expert/expert_wgmma.cu", "head_product_n128", expert_shared_bytes(128), true},
+    {"expert/expert_wgmma.cu", "head_product_n256", expert_shared_bytes(256), true},
+    {"expert/route_experts.cu", "route_experts"},
     {"gather_rows/gather_rows.cu", "gather_rows_1"},
     {"gather_rows/gather_rows.cu", "gather_rows_2"},
     {"gather_rows/gather_rows.cu", "gather_rows_4"},
@@ -72,6 +101,14 @@ inline constexpr KernelInfo kKernels[] = {
     {"kv/qk_norm_rope_kv_write.cu", "qk_norm_rope_kv_write_f32_f32"},
     {"kv/qk_norm_rope_kv_write.cu", "qk_norm_rope_kv_write_bf16_int8"},
     {"kv/qk_norm_rope_kv_write.cu", "qk_norm_rope_kv_write_f32_int8"},
+    {"latent/attention_latent.cu", "attention_latent_bf16_bf16"},
+    {"latent/attention_latent.cu", "attention_latent_f32_bf16"},
+    {"latent/attention_latent.cu", "attention_latent_f32_f32"},
+    {"latent/latent_combine.cu", "latent_combine"},
+    {"latent/latent_wgmma.cu", "attention_latent_wgmma", kLatentSharedBytes, true},
+    {"latent/latent_write.cu", "latent_write_bf16_bf16"},
+    {"latent/latent_write.cu", "latent_write_f32_bf16"},
+    {"latent/latent_write.cu", "latent_write_f32_f32"},
     {"linear/linear.cu", "linear_mma"},
     {"linear/linear.cu", "linear_fma_bf16_f32"},
     {"linear/linear.cu", "linear_fma_f32_bf16"},

@@ -1,24 +1,33 @@
 #include "backend/cuda/tensor_map.h"
 
+#include <algorithm>
+
 #include "backend/cuda/launch.h"
 
 namespace spate::cuda {
 namespace {
 
 constexpr uint32_t kBoxRowBytes = 128;
+constexpr uint32_t kMaxRank = 5;
+
+TensorMap encode(const DriverApi& api, CUtensorMapDataType type, const void* data, uint32_t rank, const uint64_t* dims,
+                 const uint64_t* strides, const uint32_t* box) {
+  constexpr uint32_t kElementStrides[kMaxRank] = {1, 1, 1, 1, 1};
+  TensorMap map;
+  check_driver(api,
+               api.cuTensorMapEncodeTiled(&map, type, rank, const_cast<void*>(data), dims, strides, box,
+                                          kElementStrides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+               "cuTensorMapEncodeTiled");
+  return map;
+}
 
 TensorMap make_map(const DriverApi& api, CUtensorMapDataType type, uint32_t element_bytes, const void* data,
                    int64_t rows, int64_t columns, int64_t row_stride, int box_rows) {
   const uint64_t dims[] = {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows)};
   const uint64_t strides[] = {static_cast<uint64_t>(row_stride) * element_bytes};
-  const uint32_t box[] = {kBoxRowBytes / element_bytes, static_cast<uint32_t>(box_rows)}, element_strides[] = {1, 1};
-  TensorMap map;
-  check_driver(api,
-               api.cuTensorMapEncodeTiled(&map, type, 2, const_cast<void*>(data), dims, strides, box, element_strides,
-                                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-               "cuTensorMapEncodeTiled");
-  return map;
+  const uint32_t box[] = {kBoxRowBytes / element_bytes, static_cast<uint32_t>(box_rows)};
+  return encode(api, type, data, 2, dims, strides, box);
 }
 
 }  // namespace
@@ -31,6 +40,16 @@ TensorMap make_bf16_map(const DriverApi& api, const void* data, int64_t rows, in
 TensorMap make_byte_map(const DriverApi& api, const void* data, int64_t rows, int64_t columns, int64_t row_stride,
                         int box_rows) {
   return make_map(api, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, data, rows, columns, row_stride, box_rows);
+}
+
+TensorMap make_bf16_map_5d(const DriverApi& api, const void* data, const std::array<int64_t, 5>& dims,
+                           const std::array<int64_t, 4>& strides, const std::array<uint32_t, 5>& box) {
+  std::array<uint64_t, 5> unsigned_dims;
+  std::array<uint64_t, 4> unsigned_strides;
+  std::copy(dims.begin(), dims.end(), unsigned_dims.begin());
+  std::copy(strides.begin(), strides.end(), unsigned_strides.begin());
+  return encode(api, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, data, 5, unsigned_dims.data(), unsigned_strides.data(),
+                box.data());
 }
 
 }  // namespace spate::cuda

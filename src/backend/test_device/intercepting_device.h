@@ -44,6 +44,7 @@ class InterceptingDevice : public Device {
   int64_t op_workspace_bytes(const OpLimits& limits) const override { return inner_->op_workspace_bytes(limits); }
   int64_t activation_row_bytes(int64_t row_bytes) const override { return inner_->activation_row_bytes(row_bytes); }
   bool supports(const WeightSpec& spec) const override { return inner_->supports(spec); }
+  bool supports_experts(const WeightSpec& spec) const override { return inner_->supports_experts(spec); }
   bool supports_kv(const KvLayerDesc& desc) const override { return inner_->supports_kv(desc); }
   Result<PackedWeight> create_weight(const WeightDesc& desc) override { return inner_->create_weight(desc); }
   Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) override {

@@ -19,6 +19,11 @@ OpTable cuda_ops() {
   ops.logprobs = logprobs;
   ops.finish_step = finish_step;
   ops.kv_copy_blocks = kv_copy_blocks;
+  ops.route_experts = route_experts;
+  ops.expert_mlp = expert_mlp;
+  ops.latent_write = latent_write;
+  ops.attention_latent = attention_latent;
+  ops.linear_heads = linear_heads;
   ops.add_rms_norm = add_rms_norm;
   ops.qk_norm_rope_kv_write = qk_norm_rope_kv_write;
   return ops;

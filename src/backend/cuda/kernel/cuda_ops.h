@@ -22,11 +22,18 @@ void sample(Stream& stream, const SampleParams& p);
 void logprobs(Stream& stream, const LogprobsParams& p);
 void finish_step(Stream& stream, const FinishStepParams& p);
 void kv_copy_blocks(Stream& stream, const KvCopyBlocksParams& p);
+void route_experts(Stream& stream, const RouteExpertsParams& p);
+void expert_mlp(Stream& stream, const ExpertMlpParams& p);
+void latent_write(Stream& stream, const LatentWriteParams& p);
+void attention_latent(Stream& stream, const AttentionLatentParams& p);
+void linear_heads(Stream& stream, const LinearHeadsParams& p);
 void add_rms_norm(Stream& stream, const AddRmsNormParams& p);
 void qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p);
 
-// What sample() takes of the device's workspace.
+// What ops take of the device's workspace: sample(), expert_mlp() and attention_latent().
 int64_t sample_workspace_bytes(int64_t num_logits, int64_t vocab_size);
+int64_t expert_workspace_bytes(const OpLimits& limits);
+int64_t latent_workspace_bytes(int num_sms);
 
 // All of the above; linear_silu_and_mul stays null.
 OpTable cuda_ops();

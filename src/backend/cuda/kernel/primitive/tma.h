@@ -22,6 +22,12 @@ __device__ inline void arrive(uint32_t barrier) {
 __device__ inline void arrive_expecting(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
+// Arrives when this thread's copies by async_copy.h so far have arrived; one of the barrier's arrivals.
+__device__ inline void arrive_with_copies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+// What threads wrote to shared memory, seen before a barrier by this one, is seen by its wgmma and bulk copies.
+__device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Returns when the phase of this parity has ended; a new barrier counts as if phase 1 had.
 __device__ inline void wait_barrier(uint32_t barrier, uint32_t parity) {
   asm volatile(
@@ -40,6 +46,16 @@ __device__ inline void copy_box(uint32_t shared, const TensorMap& map, int colum
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
           shared),
       "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(row), "r"(barrier)
+      : "memory");
+}
+
+// The same of a matrix whose rows the map orders by four indices, the fastest first.
+__device__ inline void copy_box_5d(uint32_t shared, const TensorMap& map, int column, int i1, int i2, int i3, int i4,
+                                   uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, %6}], "
+      "[%7];" ::"r"(shared),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(i1), "r"(i2), "r"(i3), "r"(i4), "r"(barrier)
       : "memory");
 }
 

@@ -1,0 +1,361 @@
+#include <algorithm>
+#include <array>
+
+#include "backend/check_params.h"
+#include "backend/cuda/kernel/cuda_ops.h"
+#include "backend/cuda/kernel/expert/expert_product.h"
+#include "backend/cuda/kernel/expert/expert_wgmma.h"
+#include "backend/cuda/kernel/row_alignment.h"
+#include "backend/cuda/launch.h"
+#include "backend/cuda/tensor_map.h"
+
+namespace spate::cuda {
+namespace {
+
+constexpr int64_t round_up(int64_t a, int64_t unit) { return ceil_div(a, unit) * unit; }
+
+// One after the other in the workspace. Without memory it only counts.
+struct ScratchLayout {
+  char* base = nullptr;
+  int64_t bytes = 0;
+
+  template <typename T>
+  T* take(int64_t count) {
+    T* at = base == nullptr ? nullptr : reinterpret_cast<T*>(base + bytes);
+    bytes += round_up(count * static_cast<int64_t>(sizeof(T)), 256);
+    return at;
+  }
+};
+
+// What a call keeps in the workspace.
+struct ExpertScratch {
+  ExpertOrder order;
+  char* gate_up = nullptr;  // [pairs, 2 * intermediate_size] act, where silu is no part of the product
+  char* act = nullptr;      // [pairs, act_stride] act
+  float* y = nullptr;       // [pairs, y_stride]
+};
+
+int64_t act_stride(const ExpertMlpParams& p) { return round_up(p.down->desc().in_features, 16); }
+int64_t y_stride(const ExpertMlpParams& p) { return round_up(p.out.dim(1), 8); }
+
+ExpertScratch lay_out(const ExpertMlpParams& p, int64_t num_pairs, int64_t tile_rows, bool has_gate_up,
+                      ScratchLayout& layout) {
+  const int64_t element = dtype_bytes(p.x.dtype());
+  ExpertScratch scratch;
+  scratch.order.num_tiles = layout.take<int32_t>(1);
+  scratch.order.tiles =
+      layout.take<ExpertTile>(max_expert_tiles(num_pairs, p.gate_up->desc().num_matrices, tile_rows));
+  scratch.order.row_tokens = layout.take<int32_t>(num_pairs);
+  scratch.order.pair_rows = layout.take<int32_t>(num_pairs);
+  if (has_gate_up) scratch.gate_up = layout.take<char>(num_pairs * p.gate_up->desc().out_features * element);
+  scratch.act = layout.take<char>(num_pairs * act_stride(p) * element);
+  scratch.y = layout.take<float>(num_pairs * y_stride(p));
+  return scratch;
+}
+
+ExpertScratch take_scratch(CudaDevice& device, const ExpertMlpParams& p, int64_t tile_rows, bool has_gate_up) {
+  const int64_t num_pairs = p.x.dim(0) * p.expert_ids.dim(1);
+  ScratchLayout counted;
+  lay_out(p, num_pairs, tile_rows, has_gate_up, counted);
+  ScratchLayout layout{.base = static_cast<char*>(device.workspace(static_cast<size_t>(counted.bytes)))};
+  return lay_out(p, num_pairs, tile_rows, has_gate_up, layout);
+}
+
+void make_order(Stream& stream, const ExpertMlpParams& p, const ExpertOrder& order, int64_t tile_rows) {
+  const int64_t num_experts = p.gate_up->desc().num_matrices;
+  CHECK(num_experts <= kOrderMaxExperts, "expert_mlp: {} experts exceed {}", num_experts, kOrderMaxExperts);
+  const ExpertOrderKernelParams params{
+      .expert_ids = p.expert_ids.data<int32_t>(),
+      .ids_stride = p.expert_ids.stride(0),
+      .order = order,
+      .num_pairs = static_cast<int32_t>(p.x.dim(0) * p.expert_ids.dim(1)),
+      .num_experts_per_tok = static_cast<int32_t>(p.expert_ids.dim(1)),
+      .num_experts = static_cast<int32_t>(num_experts),
+      .tile_rows = static_cast<int32_t>(tile_rows),
+  };
+  launch(stream, kernel_id("expert_order"), {.num_threads = 32 * kOrderWarps}, params,
+         {{"num_pairs", params.num_pairs}, {"num_experts", num_experts}});
+}
+
+void combine(Stream& stream, const ExpertMlpParams& p, const ExpertScratch& scratch) {
+  const Tensor& shared = p.shared;
+  const bool has_gate = shared.defined() && p.shared_gate.defined();
+  const ExpertCombineKernelParams params{
+      .y = scratch.y,
+      .pair_rows = scratch.order.pair_rows,
+      .expert_weights = p.expert_weights.data<float>(),
+      .shared = shared.defined() ? shared.raw() : nullptr,
+      .shared_gate = has_gate ? p.shared_gate.data<float>() : nullptr,
+      .out = p.out.raw(),
+      .y_stride = y_stride(p),
+      .weights_stride = p.expert_weights.stride(0),
+      .shared_stride = shared.defined() ? shared.stride(0) : 0,
+      .shared_gate_stride = has_gate ? p.shared_gate.stride(0) : 0,
+      .out_stride = p.out.stride(0),
+      .num_experts_per_tok = static_cast<int32_t>(p.expert_ids.dim(1)),
+      .hidden_size = static_cast<int32_t>(p.out.dim(1)),
+      .is_aligned = are_rows_aligned({&p.out}) && (!shared.defined() || are_rows_aligned({&shared})),
+  };
+  constexpr int kThreads = 128, kPieceElems = 8;
+  static_assert(kThreads >= kMaxExpertsPerTok);
+  launch(stream, p.out.dtype() == DType::kF32 ? kernel_id("expert_combine_f32") : kernel_id("expert_combine_bf16"),
+         {.x = p.out.dim(0), .y = ceil_div(p.out.dim(1), kThreads * kPieceElems), .num_threads = kThreads}, params,
+         {{"num_tokens", p.out.dim(0)}, {"hidden_size", p.out.dim(1)}});
+}
+
+// --- any dtype and width -------------------------------------------------------------------------------------------
+
+KernelId product_kernel(DType act, Codes codes) {
+  if (act == DType::kBf16)
+    return codes == Codes::kBf16 ? kernel_id("expert_product_bf16_bf16") : kernel_id("expert_product_bf16_f32");
+  return codes == Codes::kBf16 ? kernel_id("expert_product_f32_bf16") : kernel_id("expert_product_f32_f32");
+}
+
+void run_any(Stream& stream, const ExpertMlpParams& p) {
+  CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  const ExpertScratch scratch = take_scratch(device, p, kProductTileM, true);
+  const WeightDesc &gate_up = p.gate_up->desc(), &down = p.down->desc();
+  const int64_t num_pairs = p.x.dim(0) * p.expert_ids.dim(1);
+  const int64_t max_tiles = max_expert_tiles(num_pairs, gate_up.num_matrices, kProductTileM);
+  const DType act = p.x.dtype();
+  make_order(stream, p, scratch.order, kProductTileM);
+  const auto multiply = [&](ExpertProductKernelParams params, const PackedWeight& weight) {
+    const WeightDesc& desc = weight.desc();
+    params.weight = weight.data();
+    params.order = scratch.order;
+    params.weight_stride = weight_row_stride(desc);
+    params.weight_matrix_stride = desc.out_features * params.weight_stride;
+    params.out_features = static_cast<int32_t>(desc.out_features);
+    params.in_features = static_cast<int32_t>(desc.in_features);
+    launch(stream, product_kernel(act, desc.spec.codes),
+           {.x = ceil_div(desc.out_features, kProductTileN), .y = max_tiles, .num_threads = kProductThreads}, params,
+           {{"num_pairs", num_pairs}, {"out_features", desc.out_features}, {"in_features", desc.in_features}});
+  };
+  multiply({.x = p.x.raw(),
+            .out = scratch.gate_up,
+            .x_stride = p.x.stride(0),
+            .out_stride = gate_up.out_features,
+            .gathers = true},
+           *p.gate_up);
+  silu_and_mul(stream,
+               {.gate_up = Tensor(scratch.gate_up, act, {num_pairs, gate_up.out_features}),
+                .out = Tensor(scratch.act, act, {num_pairs, act_stride(p)}).columns(0, down.in_features)});
+  multiply({.x = scratch.act, .out = scratch.y, .x_stride = act_stride(p), .out_stride = y_stride(p), .is_out_f32 = true},
+           *p.down);
+  combine(stream, p, scratch);
+}
+
+// --- bf16 on Hopper ------------------------------------------------------------------------------------------------
+
+bool is_bf16(const PackedWeight& weight) { return weight.desc().spec.codes == Codes::kBf16; }
+
+bool fits_wgmma(const CudaDevice& device, const ExpertMlpParams& p) {
+  return device.has(kernel_id("expert_gate_up_n8")) && p.x.dtype() == DType::kBf16 && is_bf16(*p.gate_up) &&
+         is_bf16(*p.down) && are_rows_aligned({&p.x}) && p.x.dim(1) % 8 == 0 && p.down->desc().in_features % 8 == 0;
+}
+
+struct TileKernels {
+  KernelId gate_up, down;
+  int tile_rows;
+};
+
+// The rows of an expert vary around their mean: a tile holds those of most experts, as far as that costs nothing. Up to
+// 64 rows the tensor core is faster than the memory.
+TileKernels choose_tile(int64_t num_tokens, int64_t rows_of_expert) {
+  static constexpr std::array kKernelIds = {
+      TileKernels{kernel_id("expert_gate_up_n8"), kernel_id("expert_down_n8"), 8},
+      TileKernels{kernel_id("expert_gate_up_n16"), kernel_id("expert_down_n16"), 16},
+      TileKernels{kernel_id("expert_gate_up_n32"), kernel_id("expert_down_n32"), 32},
+      TileKernels{kernel_id("expert_gate_up_n64"), kernel_id("expert_down_n64"), 64},
+      TileKernels{kernel_id("expert_gate_up_n128"), kernel_id("expert_down_n128"), 128},
+      TileKernels{kernel_id("expert_gate_up_n256"), kernel_id("expert_down_n256"), 256}};
+  const int64_t wanted = std::min(num_tokens, rows_of_expert < 128 ? 2 * rows_of_expert : int64_t{256});
+  size_t i = 0;
+  while (i + 1 < kKernelIds.size() && kKernelIds[i].tile_rows < wanted) ++i;
+  return kKernelIds[i];
+}
+
+// [expert][8 rows][gate, up][rows / 8], as expert_wgmma.h says.
+TensorMap gate_up_map(const DriverApi& api, const PackedWeight& weight) {
+  const WeightDesc& desc = weight.desc();
+  const int64_t row_bytes = weight_row_stride(desc) * 2, width = desc.out_features / 2;
+  return make_bf16_map_5d(api, weight.data(), {desc.in_features, 8, 2, width / 8, desc.num_matrices},
+                          {row_bytes, width * row_bytes, 8 * row_bytes, 2 * width * row_bytes}, {64, 8, 2, 8, 1});
+}
+
+TensorMap rows_map(const DriverApi& api, const PackedWeight& weight) {
+  const WeightDesc& desc = weight.desc();
+  return make_bf16_map(api, weight.data(), desc.num_matrices * desc.out_features, desc.in_features,
+                       weight_row_stride(desc), kExpertTileWeights);
+}
+
+void run_wgmma(Stream& stream, const ExpertMlpParams& p) {
+  CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  const WeightDesc &gate_up = p.gate_up->desc(), &down = p.down->desc();
+  const int64_t num_pairs = p.x.dim(0) * p.expert_ids.dim(1);
+  const int64_t rows_of_expert = ceil_div(num_pairs, gate_up.num_matrices);
+  const TileKernels kernels = choose_tile(p.x.dim(0), rows_of_expert);
+  const ExpertScratch scratch = take_scratch(device, p, kernels.tile_rows, false);
+  make_order(stream, p, scratch.order, kernels.tile_rows);
+  const auto multiply = [&](KernelId kernel, const ExpertWgmmaKernelParams& of_weight, int64_t weight_tiles) {
+    ExpertWgmmaKernelParams params = of_weight;
+    params.order = scratch.order;
+    params.partial = device.partial_sums();
+    params.arrived = device.partial_flags();
+    params.num_steps = static_cast<int32_t>(ceil_div(params.in_features, kExpertTileK));
+    params.num_weight_tiles = static_cast<int32_t>(weight_tiles);
+    params.is_whole = device.is_deterministic();
+    params.is_many = rows_of_expert > 64;
+    const int64_t max_tiles = weight_tiles * max_expert_tiles(num_pairs, gate_up.num_matrices, kernels.tile_rows);
+    const int64_t num_ctas =
+        std::min<int64_t>(device.num_sms(), params.is_whole ? max_tiles : max_tiles * params.num_steps);
+    launch(stream, kernel, {.x = num_ctas, .num_threads = kExpertThreads}, params,
+           {{"num_tokens", p.x.dim(0)}, {"num_pairs", num_pairs}, {"out_features", params.out_features},
+            {"in_features", params.in_features}, {"num_experts", gate_up.num_matrices}});
+  };
+  multiply(kernels.gate_up,
+           {.weight = gate_up_map(device.api(), *p.gate_up),
+            .x_rows = p.x.raw(),
+            .out = scratch.act,
+            .x_stride = p.x.stride(0),
+            .out_stride = act_stride(p),
+            .out_features = static_cast<int32_t>(down.in_features),
+            .in_features = static_cast<int32_t>(gate_up.in_features)},
+           ceil_div(down.in_features, kExpertTileWeights / 2));
+  multiply(kernels.down,
+           {.weight = rows_map(device.api(), *p.down),
+            .x = make_bf16_map(device.api(), scratch.act, num_pairs, down.in_features, act_stride(p),
+                               kernels.tile_rows),
+            .out = scratch.y,
+            .out_stride = y_stride(p),
+            .out_features = static_cast<int32_t>(down.out_features),
+            .in_features = static_cast<int32_t>(down.in_features)},
+           ceil_div(down.out_features, kExpertTileWeights));
+  combine(stream, p, scratch);
+}
+
+constexpr int64_t kMaxWorkspaceBytes = int64_t{512} << 20;  // more tokens are taken in chunks
+
+// Of the workspace: y, act and gate_up mostly, whose rows are padded by up to 8 and 16 elements.
+int64_t bytes_of_token(int64_t num_experts_per_tok, int64_t hidden_size, int64_t intermediate_size, int64_t element) {
+  return num_experts_per_tok * ((hidden_size + 8) * 4 + (3 * intermediate_size + 16) * element + 16);
+}
+
+}  // namespace
+
+int64_t expert_workspace_bytes(const OpLimits& limits) {
+  constexpr int64_t kOrderBytes = 1 << 20;
+  if (limits.max_num_tokens == 0) return 0;
+  const int64_t of_token =
+      bytes_of_token(limits.num_experts_per_tok, limits.hidden_size, limits.expert_intermediate_size, 4);
+  return std::min(kMaxWorkspaceBytes, limits.max_num_tokens * of_token) + kOrderBytes;
+}
+
+// Tokens are taken in chunks that bound the workspace: each reads its experts anew, which costs little where a chunk
+// gives each expert many rows.
+void expert_mlp(Stream& stream, const ExpertMlpParams& p) {
+  check_params(p);
+  const int64_t num_tokens = p.x.dim(0);
+  const int64_t of_token =
+      bytes_of_token(p.expert_ids.dim(1), p.out.dim(1), p.down->desc().in_features, dtype_bytes(p.x.dtype()));
+  const int64_t chunk = std::max<int64_t>(1, kMaxWorkspaceBytes / of_token);
+  const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  for (int64_t begin = 0; begin < num_tokens; begin += chunk) {
+    const auto rows = [&](const Tensor& tensor) {
+      return tensor.defined() ? tensor.rows(begin, std::min(begin + chunk, num_tokens)) : Tensor();
+    };
+    const ExpertMlpParams part{.x = rows(p.x),
+                               .expert_ids = rows(p.expert_ids),
+                               .expert_weights = rows(p.expert_weights),
+                               .gate_up = p.gate_up,
+                               .down = p.down,
+                               .shared = rows(p.shared),
+                               .shared_gate = rows(p.shared_gate),
+                               .out = rows(p.out)};
+    if (fits_wgmma(device, p)) {
+      run_wgmma(stream, part);
+    } else {
+      run_any(stream, part);
+    }
+  }
+}
+
+// --- linear_heads --------------------------------------------------------------------------------------------------
+
+namespace {
+
+bool fits_wgmma(const CudaDevice& device, const LinearHeadsParams& p) {
+  const WeightDesc& desc = p.weight->desc();
+  const auto is_aligned = [](const Tensor& rows, int64_t unit) {
+    return reinterpret_cast<uintptr_t>(rows.raw()) % (2 * static_cast<uintptr_t>(unit)) == 0 &&
+           rows.stride(0) % unit == 0 && rows.stride(1) % unit == 0;
+  };
+  return device.has(kernel_id("head_product_n8")) && p.x.dtype() == DType::kBf16 && is_bf16(*p.weight) &&
+         desc.in_features % kExpertTileK == 0 && desc.out_features % 2 == 0 && is_aligned(p.x, 8) &&
+         is_aligned(p.out, 2);
+}
+
+void run_heads_wgmma(Stream& stream, const LinearHeadsParams& p) {
+  static constexpr std::array kKernelIds = {kernel_id("head_product_n8"),   kernel_id("head_product_n16"),
+                                            kernel_id("head_product_n32"),  kernel_id("head_product_n64"),
+                                            kernel_id("head_product_n128"), kernel_id("head_product_n256")};
+  const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  const WeightDesc& desc = p.weight->desc();
+  const int64_t num_tokens = p.x.dim(0), num_heads = desc.num_matrices;
+  size_t i = 0;
+  while (i + 1 < kKernelIds.size() && kExpertTileRows[i] < num_tokens) ++i;
+  const int64_t weight_tiles = ceil_div(desc.out_features, kExpertTileWeights);
+  const int64_t num_tiles = weight_tiles * num_heads * ceil_div(num_tokens, kExpertTileRows[i]);
+  const ExpertWgmmaKernelParams params{
+      .weight = rows_map(device.api(), *p.weight),
+      .x = make_bf16_map(device.api(), p.x.raw(), num_tokens, (num_heads - 1) * p.x.stride(1) + desc.in_features,
+                         p.x.stride(0), kExpertTileRows[i]),
+      .out = p.out.raw(),
+      .out_stride = p.out.stride(0),
+      .out_matrix_stride = p.out.stride(1),
+      .x_matrix_columns = static_cast<int32_t>(p.x.stride(1)),
+      .num_rows = static_cast<int32_t>(num_tokens),
+      .num_matrices = static_cast<int32_t>(num_heads),
+      .out_features = static_cast<int32_t>(desc.out_features),
+      .in_features = static_cast<int32_t>(desc.in_features),
+      .num_steps = static_cast<int32_t>(desc.in_features / kExpertTileK),
+      .num_weight_tiles = static_cast<int32_t>(weight_tiles),
+      .is_whole = true,  // k is short
+  };
+  launch(stream, kKernelIds[i],
+         {.x = std::min<int64_t>(device.num_sms(), num_tiles), .num_threads = kExpertThreads}, params,
+         {{"num_tokens", num_tokens}, {"num_heads", num_heads}, {"out_features", desc.out_features},
+          {"in_features", desc.in_features}});
+}
+
+}  // namespace
+
+void linear_heads(Stream& stream, const LinearHeadsParams& p) {
+  check_params(p);
+  const WeightDesc& desc = p.weight->desc();
+  const int64_t num_tokens = p.x.dim(0), num_heads = desc.num_matrices;
+  if (num_tokens == 0) return;
+  if (fits_wgmma(static_cast<CudaStream&>(stream).cuda_device(), p)) return run_heads_wgmma(stream, p);
+  const ExpertProductKernelParams params{
+      .x = p.x.raw(),
+      .weight = p.weight->data(),
+      .out = p.out.raw(),
+      .order = {},
+      .x_stride = p.x.stride(0),
+      .x_matrix_stride = p.x.stride(1),
+      .weight_stride = weight_row_stride(desc),
+      .weight_matrix_stride = desc.out_features * weight_row_stride(desc),
+      .out_stride = p.out.stride(0),
+      .out_matrix_stride = p.out.stride(1),
+      .num_rows = static_cast<int32_t>(num_tokens),
+      .out_features = static_cast<int32_t>(desc.out_features),
+      .in_features = static_cast<int32_t>(desc.in_features),
+  };
+  launch(stream, product_kernel(p.x.dtype(), desc.spec.codes),
+         {.x = ceil_div(desc.out_features, kProductTileN),
+          .y = num_heads * ceil_div(num_tokens, kProductTileM),
+          .num_threads = kProductThreads},
+         params, {{"num_tokens", num_tokens}, {"num_heads", num_heads}, {"out_features", desc.out_features}});
+}
+
+}  // namespace spate::cuda

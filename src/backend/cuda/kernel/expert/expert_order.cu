@@ -1,0 +1,113 @@
+// WHAT       Sorts the pairs of token and expert by expert, stable, and cuts the rows of each expert into tiles.
+// SHAPES     expert_ids [num_tokens, num_experts_per_tok] i32; the rest as ExpertOrder says. An id outside
+//            [0, num_experts) is no row.
+// WORK       One CTA; a warp takes an equal run of pairs. Counts of each warp and expert, their sums over the warps,
+//            then each warp places its pairs: equal ids among 32 are found by match.any.
+// ROOFLINE   Latency: about 3 us for 1,024 pairs.
+// LIMITS     num_experts <= 1,024.
+// TESTS      spate-conformance --backend cuda --filter expert_mlp
+#include "backend/cuda/kernel/expert/expert_order.h"
+
+#include "backend/cuda/kernel/primitive/grid_dependency.h"
+#include "backend/cuda/kernel/primitive/reduce.h"
+
+namespace spate::cuda {
+
+constexpr int kOrderThreads = kOrderWarps * kWarpSize;
+
+// Exclusive sums over the CTA of two counts a thread; every thread calls it. `total` gets the sums of all.
+__device__ inline int2 scan_exclusive(int2 value, int2& total) {
+  __shared__ int2 of_warp[kOrderWarps];
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
+  int2 sum = value;
+#pragma unroll
+  for (int distance = 1; distance < kWarpSize; distance *= 2) {
+    const int x = __shfl_up_sync(0xffffffffu, sum.x, distance), y = __shfl_up_sync(0xffffffffu, sum.y, distance);
+    if (lane >= distance) {
+      sum.x += x;
+      sum.y += y;
+    }
+  }
+  __syncthreads();  // the sums before may still be read
+  if (lane == kWarpSize - 1) of_warp[warp] = sum;
+  __syncthreads();
+  int2 before = make_int2(0, 0);
+  total = make_int2(0, 0);
+#pragma unroll
+  for (int w = 0; w < kOrderWarps; ++w) {
+    if (w == warp) before = total;
+    total.x += of_warp[w].x;
+    total.y += of_warp[w].y;
+  }
+  return make_int2(before.x + sum.x - value.x, before.y + sum.y - value.y);
+}
+
+extern "C" __global__ void __launch_bounds__(kOrderThreads)
+    expert_order(const __grid_constant__ ExpertOrderKernelParams p) {
+  extern __shared__ int32_t smem[];
+  int32_t* counts = smem;  // [kOrderWarps][num_experts]: pairs of a warp, then the row of its next pair
+  let_dependents_launch();
+  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize, num_experts = p.num_experts;
+  for (int i = threadIdx.x; i < kOrderWarps * num_experts; i += kOrderThreads) counts[i] = 0;
+  __syncthreads();
+  wait_for_inputs();
+  const int pairs_of_warp = (p.num_pairs + kOrderThreads - 1) / kOrderThreads * kWarpSize;
+  const int begin = min(warp * pairs_of_warp, p.num_pairs), end = min(begin + pairs_of_warp, p.num_pairs);
+  int32_t* own = counts + warp * num_experts;
+  const auto expert_of = [&](int pair) {
+    const int k = p.num_experts_per_tok;
+    const int id = pair < end ? p.expert_ids[pair / k * p.ids_stride + pair % k] : -1;
+    return id < num_experts ? id : -1;
+  };
+
+  for (int pair = begin + lane; pair < end; pair += kWarpSize) {
+    const int expert = expert_of(pair);
+    if (expert >= 0) atomicAdd(own + expert, 1);
+  }
+  __syncthreads();
+
+  int2 before = make_int2(0, 0);  // rows and tiles of the experts before
+  for (int first = 0; first < num_experts; first += kOrderThreads) {
+    const int expert = first + static_cast<int>(threadIdx.x);
+    int num_rows = 0;
+    if (expert < num_experts) {
+      for (int w = 0; w < kOrderWarps; ++w) num_rows += counts[w * num_experts + expert];
+    }
+    const int num_tiles = (num_rows + p.tile_rows - 1) / p.tile_rows;
+    int2 total;
+    const int2 place = scan_exclusive(make_int2(num_rows, num_tiles), total);
+    const int first_row = before.x + place.x, first_tile = before.y + place.y;
+    if (expert < num_experts) {
+      int row = first_row;
+      for (int w = 0; w < kOrderWarps; ++w) {
+        const int count = counts[w * num_experts + expert];
+        counts[w * num_experts + expert] = row;
+        row += count;
+      }
+      for (int i = 0; i < num_tiles; ++i) {
+        p.order.tiles[first_tile + i] = {expert, first_row + i * p.tile_rows,
+                                         min(p.tile_rows, num_rows - i * p.tile_rows), static_cast<int16_t>(i),
+                                         static_cast<int16_t>(num_tiles)};
+      }
+    }
+    before.x += total.x;
+    before.y += total.y;
+  }
+  if (threadIdx.x == 0) *p.order.num_tiles = before.y;
+  __syncthreads();
+
+  for (int first = begin; first < end; first += kWarpSize) {
+    const int pair = first + lane, expert = expert_of(pair);
+    const uint32_t equal = __match_any_sync(0xffffffffu, expert);
+    const int rank = __popc(equal & ((1u << lane) - 1));
+    const int row = expert >= 0 ? own[expert] + rank : -1;
+    __syncwarp();
+    if (expert >= 0 && rank == 0) own[expert] += __popc(equal);
+    __syncwarp();
+    if (pair >= end) continue;
+    p.order.pair_rows[pair] = row;
+    if (row >= 0) p.order.row_tokens[row] = pair / p.num_experts_per_tok;
+  }
+}
+
+}  // namespace spate::cuda

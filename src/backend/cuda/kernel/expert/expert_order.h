@@ -1,0 +1,46 @@
+// The order in which experts are computed: made on the device from the ids of a call, read by the kernels behind it.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernel/primitive/host_device.h"
+
+namespace spate::cuda {
+
+constexpr int kOrderWarps = 16;
+constexpr int kOrderMaxExperts = 1024;
+constexpr int kOrderSharedBytes = (kOrderWarps + 1) * kOrderMaxExperts * 4;
+
+// Rows of one expert that a kernel takes at once. A call's rows are its pairs of token and expert, by rising expert,
+// those of an expert by rising token; a pair is token * num_experts_per_tok + i.
+struct alignas(16) ExpertTile {
+  int32_t expert;
+  int32_t first_row;
+  int32_t num_rows;
+  int16_t idx_of_expert;  // among the tiles of the expert, which follow each other
+  int16_t num_of_expert;
+};
+
+struct ExpertOrder {
+  int32_t* num_tiles;    // [1]
+  ExpertTile* tiles;     // [max_expert_tiles()]
+  int32_t* row_tokens;   // [num_pairs] of each row; only the pairs whose expert is here are rows
+  int32_t* pair_rows;    // [num_pairs] the row of each pair, -1 where the expert is not here
+};
+
+// No more tiles than this, whatever the ids are.
+SPATE_HOST_DEVICE constexpr int64_t max_expert_tiles(int64_t num_pairs, int64_t num_experts, int64_t tile_rows) {
+  return num_pairs / tile_rows + (num_pairs < num_experts ? num_pairs : num_experts);
+}
+
+struct ExpertOrderKernelParams {
+  const int32_t* expert_ids;  // [num_tokens, num_experts_per_tok]
+  int64_t ids_stride;
+  ExpertOrder order;
+  int32_t num_pairs;
+  int32_t num_experts_per_tok;
+  int32_t num_experts;
+  int32_t tile_rows;
+};
+
+}  // namespace spate::cuda

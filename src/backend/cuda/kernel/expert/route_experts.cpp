@@ -1,0 +1,38 @@
+#include "backend/cuda/kernel/expert/route_experts.h"
+
+#include "backend/check_params.h"
+#include "backend/cuda/kernel/cuda_ops.h"
+#include "backend/cuda/launch.h"
+
+namespace spate::cuda {
+
+void route_experts(Stream& stream, const RouteExpertsParams& p) {
+  check_params(p);
+  const int64_t num_tokens = p.logits.dim(0), num_experts = p.logits.dim(1);
+  if (num_tokens == 0) return;
+  CHECK(num_experts <= kRouteMaxExperts, "route_experts: {} experts exceed {}", num_experts, kRouteMaxExperts);
+  const RouteExpertsKernelParams params{
+      .logits = p.logits.data<float>(),
+      .bias = p.bias.defined() ? p.bias.data<float>() : nullptr,
+      .expert_ids = p.expert_ids.data<int32_t>(),
+      .expert_weights = p.expert_weights.data<float>(),
+      .logits_stride = p.logits.stride(0),
+      .ids_stride = p.expert_ids.stride(0),
+      .weights_stride = p.expert_weights.stride(0),
+      .num_tokens = static_cast<int32_t>(num_tokens),
+      .num_experts = static_cast<int32_t>(num_experts),
+      .num_experts_per_tok = static_cast<int32_t>(p.expert_ids.dim(1)),
+      .num_groups = static_cast<int32_t>(p.routing.num_groups),
+      .num_chosen_groups = static_cast<int32_t>(p.routing.num_chosen_groups),
+      .is_sigmoid = p.routing.scores == ExpertScores::kSigmoid,
+      .is_top2_sum = p.routing.group_scores == GroupScores::kTop2Sum,
+      .normalises = p.routing.normalises,
+      .min_sum = p.routing.min_sum,
+      .scale = p.routing.scale,
+  };
+  launch(stream, kernel_id("route_experts"),
+         {.x = ceil_div(num_tokens, kRouteWarps), .num_threads = 32 * kRouteWarps}, params,
+         {{"num_tokens", num_tokens}, {"num_experts", num_experts}, {"num_experts_per_tok", p.expert_ids.dim(1)}});
+}
+
+}  // namespace spate::cuda

@@ -1,0 +1,128 @@
+#include "backend/cuda/kernel/latent/latent.h"
+
+#include <numbers>
+
+#include "backend/check_params.h"
+#include "backend/cuda/kernel/cuda_ops.h"
+#include "backend/cuda/kernel/row_alignment.h"
+#include "backend/cuda/kernel/latent/latent_wgmma.h"
+#include "backend/cuda/launch.h"
+#include "backend/cuda/tensor_map.h"
+
+namespace spate::cuda {
+namespace {
+
+LatentLayout latent_layout(const KvView& kv) {
+  return {.data = kv.data,
+          .block_bytes = kv.block_bytes,
+          .kv_block_size = static_cast<int32_t>(kv.desc.kv_block_size),
+          .kv_lora_rank = static_cast<int32_t>(kv.desc.kv_lora_rank),
+          .width = static_cast<int32_t>(kv.desc.latent_width()),
+          .padded_width = padded_head_dim(kv.desc.latent_width())};
+}
+
+// Whether the kernel on wgmma can take it. How it splits keys depends on the step's lengths.
+bool fits_wgmma(const CudaDevice& device, const AttentionLatentParams& p) {
+  const KvLayerDesc& desc = p.kv.desc;
+  const auto is_aligned = [](const Tensor& rows) {
+    return reinterpret_cast<uintptr_t>(rows.raw()) % 16 == 0 && rows.stride(0) % 8 == 0 && rows.stride(1) % 8 == 0;
+  };
+  return device.has(kernel_id("attention_latent_wgmma")) && !device.is_deterministic() &&
+         p.q_latent.dtype() == DType::kBf16 && desc.dtype == DType::kBf16 && desc.kv_lora_rank == kLatentRank &&
+         desc.latent_width() == kLatentWidth && p.kv.block_bytes == desc.kv_block_size * kLatentWidth * 2 &&
+         is_aligned(p.q_latent) && is_aligned(p.q_rope) && is_aligned(p.out);
+}
+
+// Sequences with few query tokens are split along their keys. The items of prompts are many: each stays whole.
+void attend_wgmma(Stream& stream, const AttentionLatentParams& p, const AttentionLatentKernelParams& attention) {
+  constexpr int kMaxSplitQueryLen = 16;
+  CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  const int64_t num_ctas = device.num_sms(), num_seqs = p.seq_rows.dim(0), num_heads = p.q_latent.dim(1);
+  const bool splits = p.max_query_len <= kMaxSplitQueryLen;
+  const int64_t block_size = p.kv.desc.kv_block_size;
+  const int64_t box_keys = block_size % 64 == 0 ? 64 : block_size % 32 == 0 ? 32 : 16;
+  const int64_t num_rows = 2 * num_ctas * kLatentRows;
+  const int64_t sums_bytes = num_rows * kLatentRank * 4, stats_bytes = num_rows * 2 * 4;
+  char* scratch =
+      splits ? static_cast<char*>(device.workspace(static_cast<size_t>(sums_bytes + stats_bytes + (num_seqs + 1) * 4)))
+             : nullptr;
+  const LatentWgmmaKernelParams params{
+      .kv = make_bf16_map(device.api(), p.kv.data, p.kv.num_blocks * block_size, kLatentWidth, kLatentWidth,
+                          static_cast<int>(box_keys)),
+      .attention = attention,
+      .partial_sums = reinterpret_cast<float*>(scratch),
+      .partial_stats = reinterpret_cast<float*>(scratch + sums_bytes),
+      .first_unit = reinterpret_cast<int32_t*>(scratch + sums_bytes + stats_bytes),
+      .num_units = reinterpret_cast<int32_t*>(scratch + sums_bytes + stats_bytes) + num_seqs,
+      .box_keys = static_cast<int32_t>(box_keys),
+      .num_ctas = static_cast<int32_t>(num_ctas),
+      .splits = splits,
+  };
+  const std::initializer_list<NamedSize> sizes = {
+      {"num_tokens", p.q_latent.dim(0)}, {"num_seqs", num_seqs}, {"num_heads", num_heads}, {"max_seq_len", p.max_seq_len}};
+  launch(stream, kernel_id("attention_latent_wgmma"), {.x = num_ctas, .num_threads = kLatentThreads}, params, sizes);
+  if (!splits) return;
+  launch(stream, kernel_id("latent_combine"),
+         {.x = p.q_latent.dim(0), .y = ceil_div(num_heads, kLatentCombineWarps), .num_threads = 32 * kLatentCombineWarps},
+         params, sizes);
+}
+
+}  // namespace
+
+int64_t latent_workspace_bytes(int num_sms) { return 2 * int64_t{num_sms} * kLatentRows * (kLatentRank + 2) * 4; }
+
+void latent_write(Stream& stream, const LatentWriteParams& p) {
+  check_params(p);
+  const int64_t num_tokens = p.slot_mapping.dim(0);
+  if (num_tokens == 0) return;
+  const LatentWriteKernelParams params{.latent = p.latent.raw(),
+                                       .slot_mapping = p.slot_mapping.data<int32_t>(),
+                                       .latent_stride = p.latent.stride(0),
+                                       .kv = latent_layout(p.kv),
+                                       .is_aligned = are_rows_aligned({&p.latent})};
+  const KernelId kernel = p.latent.dtype() == DType::kBf16  ? kernel_id("latent_write_bf16_bf16")
+                          : p.kv.desc.dtype == DType::kBf16 ? kernel_id("latent_write_f32_bf16")
+                                                            : kernel_id("latent_write_f32_f32");
+  launch(stream, kernel, {.x = num_tokens, .num_threads = num_threads_for(params.kv.padded_width / kHeadDimUnit, 128)},
+         params, {{"num_tokens", num_tokens}, {"width", params.kv.width}});
+}
+
+void attention_latent(Stream& stream, const AttentionLatentParams& p) {
+  check_params(p);
+  const int64_t num_tokens = p.q_latent.dim(0), num_heads = p.q_latent.dim(1);
+  if (num_tokens == 0 || num_heads == 0) return;
+  const KvLayerDesc& desc = p.kv.desc;
+  CHECK(desc.kv_lora_rank <= kLatentMaxRank && desc.latent_width() <= kLatentMaxWidth,
+        "attention_latent: latent vectors of {} + {} exceed {} and {} together", desc.kv_lora_rank,
+        desc.qk_rope_head_dim, kLatentMaxRank, kLatentMaxWidth);
+  const AttentionLatentKernelParams params{
+      .q_latent = p.q_latent.raw(),
+      .q_rope = p.q_rope.raw(),
+      .out = p.out.raw(),
+      .block_table = p.block_table.data<int32_t>(),
+      .seq_rows = p.seq_rows.data<int32_t>(),
+      .cu_seqlens_q = p.cu_seqlens_q.data<int32_t>(),
+      .seq_lens = p.seq_lens.data<int32_t>(),
+      .q_latent_strides = {p.q_latent.stride(0), p.q_latent.stride(1)},
+      .q_rope_strides = {p.q_rope.stride(0), p.q_rope.stride(1)},
+      .out_strides = {p.out.stride(0), p.out.stride(1)},
+      .block_table_stride = p.block_table.stride(0),
+      .kv = latent_layout(p.kv),
+      .num_seqs = static_cast<int32_t>(p.seq_rows.dim(0)),
+      .num_heads = static_cast<int32_t>(num_heads),
+      .softmax_scale_log2e = p.softmax_scale * std::numbers::log2e_v<float>,
+  };
+  if (fits_wgmma(static_cast<CudaStream&>(stream).cuda_device(), p)) return attend_wgmma(stream, p, params);
+  const KernelId kernel = p.q_latent.dtype() == DType::kBf16 ? kernel_id("attention_latent_bf16_bf16")
+                          : desc.dtype == DType::kBf16       ? kernel_id("attention_latent_f32_bf16")
+                                                             : kernel_id("attention_latent_f32_f32");
+  launch(stream, kernel,
+         {.x = num_tokens, .y = ceil_div(num_heads, kLatentHeadTile), .num_threads = 32 * kLatentWarps}, params,
+         {{"num_tokens", num_tokens},
+          {"num_seqs", p.seq_rows.dim(0)},
+          {"num_heads", num_heads},
+          {"kv_lora_rank", desc.kv_lora_rank},
+          {"max_seq_len", p.max_seq_len}});
+}
+
+}  // namespace spate::cuda

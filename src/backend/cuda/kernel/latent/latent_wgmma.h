@@ -1,0 +1,39 @@
+// latent_wgmma.cu, for host and device.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernel/latent/latent.h"
+#include "backend/cuda/kernel/primitive/tensor_map.h"
+
+namespace spate::cuda {
+
+constexpr int kLatentRank = 512, kLatentWidth = 576;
+constexpr int kLatentRows = 64;  // pairs of query token and head that a CTA takes at once
+constexpr int kLatentKeys = 64;  // of a tile
+constexpr int kLatentParts = kLatentWidth / 64;
+constexpr int kLatentConsumers = 2;                           // warpgroups
+constexpr int kLatentThreads = 128 * (kLatentConsumers + 1);  // and one that loads
+constexpr int kLatentPartBytes = 64 * 128;                    // 64 rows or keys, 64 elements
+constexpr int kLatentTileBytes = kLatentParts * kLatentPartBytes;
+// At a multiple of 1,024 bytes q, two tiles of keys and the probabilities; then barriers, segments and row scales.
+constexpr int kLatentSharedBytes = 1024 + 3 * kLatentTileBytes + kLatentPartBytes + 512;
+constexpr int kLatentCombineWarps = 8;
+
+// Rows of a sequence are its pairs (query token, head), the heads innermost; 64 of them are an item. A unit is an item's
+// tile of keys. With `splits` all units, those of an item one behind the other, are cut into equal runs, a CTA each; an
+// item that several CTAs share leaves partial sums: slot 2 c + 1 if CTA c has its first tile, else 2 c. Without, CTA c
+// takes the whole items c, c + grid, ...
+struct LatentWgmmaKernelParams {
+  TensorMap kv;  // [blocks * kv_block_size, 576], boxes of box_keys x 64
+  AttentionLatentKernelParams attention;
+  float* partial_sums;   // [2 * grid][64][512]
+  float* partial_stats;  // [2 * grid][64][2] largest score and sum of 2^(score - largest)
+  int32_t* first_unit;   // [num_seqs] units of the sequences before it
+  int32_t* num_units;    // [1] of all
+  int32_t box_keys;      // 16, 32 or 64: divides kv_block_size
+  int32_t num_ctas;
+  int32_t splits;
+};
+
+}  // namespace spate::cuda

@@ -1,0 +1,31 @@
+// How the units of latent_wgmma.h are shared out: for the kernel that computes them and the one that combines.
+#pragma once
+
+#include "backend/cuda/kernel/latent/latent_wgmma.h"
+#include "backend/cuda/kernel/primitive/reduce.h"
+
+namespace spate::cuda {
+
+constexpr int kLatentMinUnits = 2;  // a CTA: fewer take longer to combine
+
+struct LatentSequence {
+  int first_token, query_len, seq_len;
+  int num_items, num_tiles;  // tiles of an item that sees all keys
+};
+
+__device__ inline LatentSequence latent_sequence(const AttentionLatentKernelParams& p, int seq) {
+  LatentSequence s;
+  s.first_token = p.cu_seqlens_q[seq];
+  s.query_len = p.cu_seqlens_q[seq + 1] - s.first_token;
+  s.seq_len = p.seq_lens[seq];
+  if (s.seq_len <= 0) s.query_len = s.seq_len = 0;
+  s.num_items = (s.query_len * p.num_heads + kLatentRows - 1) / kLatentRows;
+  s.num_tiles = (s.seq_len + kLatentKeys - 1) / kLatentKeys;
+  return s;
+}
+
+__device__ inline int units_of_cta(int num_units, int num_ctas) {
+  return max((num_units + num_ctas - 1) / num_ctas, kLatentMinUnits);
+}
+
+}  // namespace spate::cuda

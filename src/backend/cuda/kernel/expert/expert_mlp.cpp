@@ -31,6 +31,7 @@ struct ScratchLayout {
 struct ExpertScratch {
   ExpertOrder order;
   char* gate_up = nullptr;  // [pairs, 2 * intermediate_size] act, where silu is no part of the product
+  char* x = nullptr;        // [pairs, hidden_size] act, where rows are copied before the product
   char* act = nullptr;      // [pairs, act_stride] act
   float* y = nullptr;       // [pairs, y_stride]
 };
@@ -38,7 +39,10 @@ struct ExpertScratch {
 int64_t act_stride(const ExpertMlpParams& p) { return round_up(p.down->desc().in_features, 16); }
 int64_t y_stride(const ExpertMlpParams& p) { return round_up(p.out.dim(1), 8); }
 
-ExpertScratch lay_out(const ExpertMlpParams& p, int64_t num_pairs, int64_t tile_rows, bool has_gate_up,
+// What a way of computing needs beside the order, act and y.
+enum class Extra { kNone, kX, kGateUp };
+
+ExpertScratch lay_out(const ExpertMlpParams& p, int64_t num_pairs, int64_t tile_rows, Extra extra,
                       ScratchLayout& layout) {
   const int64_t element = dtype_bytes(p.x.dtype());
   ExpertScratch scratch;
@@ -47,18 +51,19 @@ ExpertScratch lay_out(const ExpertMlpParams& p, int64_t num_pairs, int64_t tile_
       layout.take<ExpertTile>(max_expert_tiles(num_pairs, p.gate_up->desc().num_matrices, tile_rows));
   scratch.order.row_tokens = layout.take<int32_t>(num_pairs);
   scratch.order.pair_rows = layout.take<int32_t>(num_pairs);
-  if (has_gate_up) scratch.gate_up = layout.take<char>(num_pairs * p.gate_up->desc().out_features * element);
+  if (extra == Extra::kX) scratch.x = layout.take<char>(num_pairs * p.x.dim(1) * element);
+  if (extra == Extra::kGateUp) scratch.gate_up = layout.take<char>(num_pairs * p.gate_up->desc().out_features * element);
   scratch.act = layout.take<char>(num_pairs * act_stride(p) * element);
   scratch.y = layout.take<float>(num_pairs * y_stride(p));
   return scratch;
 }
 
-ExpertScratch take_scratch(CudaDevice& device, const ExpertMlpParams& p, int64_t tile_rows, bool has_gate_up) {
+ExpertScratch take_scratch(CudaDevice& device, const ExpertMlpParams& p, int64_t tile_rows, Extra extra) {
   const int64_t num_pairs = p.x.dim(0) * p.expert_ids.dim(1);
   ScratchLayout counted;
-  lay_out(p, num_pairs, tile_rows, has_gate_up, counted);
+  lay_out(p, num_pairs, tile_rows, extra, counted);
   ScratchLayout layout{.base = static_cast<char*>(device.workspace(static_cast<size_t>(counted.bytes)))};
-  return lay_out(p, num_pairs, tile_rows, has_gate_up, layout);
+  return lay_out(p, num_pairs, tile_rows, extra, layout);
 }
 
 void make_order(Stream& stream, const ExpertMlpParams& p, const ExpertOrder& order, int64_t tile_rows) {
@@ -113,7 +118,7 @@ KernelId product_kernel(DType act, Codes codes) {
 
 void run_any(Stream& stream, const ExpertMlpParams& p) {
   CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
-  const ExpertScratch scratch = take_scratch(device, p, kProductTileM, true);
+  const ExpertScratch scratch = take_scratch(device, p, kProductTileM, Extra::kGateUp);
   const WeightDesc &gate_up = p.gate_up->desc(), &down = p.down->desc();
   const int64_t num_pairs = p.x.dim(0) * p.expert_ids.dim(1);
   const int64_t max_tiles = max_expert_tiles(num_pairs, gate_up.num_matrices, kProductTileM);
@@ -154,22 +159,26 @@ bool fits_wgmma(const CudaDevice& device, const ExpertMlpParams& p) {
          is_bf16(*p.down) && are_rows_aligned({&p.x}) && p.x.dim(1) % 8 == 0 && p.down->desc().in_features % 8 == 0;
 }
 
+constexpr int64_t kMaxGatheredRows = 64;  // of an expert: more are copied, their products take less time than the gather
+
 struct TileKernels {
   KernelId gate_up, down;
   int tile_rows;
 };
 
 // The rows of an expert vary around their mean: a tile holds those of most experts, as far as that costs nothing. Up to
-// 64 rows the tensor core is faster than the memory.
+// 64 rows the tensor core is faster than the memory, and 8 to 32 rows take as long.
 TileKernels choose_tile(int64_t num_tokens, int64_t rows_of_expert) {
   static constexpr std::array kKernelIds = {
       TileKernels{kernel_id("expert_gate_up_n8"), kernel_id("expert_down_n8"), 8},
-      TileKernels{kernel_id("expert_gate_up_n16"), kernel_id("expert_down_n16"), 16},
       TileKernels{kernel_id("expert_gate_up_n32"), kernel_id("expert_down_n32"), 32},
       TileKernels{kernel_id("expert_gate_up_n64"), kernel_id("expert_down_n64"), 64},
-      TileKernels{kernel_id("expert_gate_up_n128"), kernel_id("expert_down_n128"), 128},
-      TileKernels{kernel_id("expert_gate_up_n256"), kernel_id("expert_down_n256"), 256}};
-  const int64_t wanted = std::min(num_tokens, rows_of_expert < 128 ? 2 * rows_of_expert : int64_t{256});
+      TileKernels{kernel_id("expert_gate_up_n128"), kernel_id("expert_down_n128"), 128}};
+  if (rows_of_expert > kMaxGatheredRows) {
+    return rows_of_expert <= 160 ? TileKernels{kernel_id("expert_gate_up_dense_n128"), kernel_id("expert_down_n128"), 128}
+                                 : TileKernels{kernel_id("expert_gate_up_dense_n256"), kernel_id("expert_down_n256"), 256};
+  }
+  const int64_t wanted = std::min(num_tokens, 2 * rows_of_expert);
   size_t i = 0;
   while (i + 1 < kKernelIds.size() && kKernelIds[i].tile_rows < wanted) ++i;
   return kKernelIds[i];
@@ -195,7 +204,8 @@ void run_wgmma(Stream& stream, const ExpertMlpParams& p) {
   const int64_t num_pairs = p.x.dim(0) * p.expert_ids.dim(1);
   const int64_t rows_of_expert = ceil_div(num_pairs, gate_up.num_matrices);
   const TileKernels kernels = choose_tile(p.x.dim(0), rows_of_expert);
-  const ExpertScratch scratch = take_scratch(device, p, kernels.tile_rows, false);
+  const bool copies_x = rows_of_expert > kMaxGatheredRows;
+  const ExpertScratch scratch = take_scratch(device, p, kernels.tile_rows, copies_x ? Extra::kX : Extra::kNone);
   make_order(stream, p, scratch.order, kernels.tile_rows);
   const auto multiply = [&](KernelId kernel, const ExpertWgmmaKernelParams& of_weight, int64_t weight_tiles) {
     ExpertWgmmaKernelParams params = of_weight;
@@ -205,7 +215,7 @@ void run_wgmma(Stream& stream, const ExpertMlpParams& p) {
     params.num_steps = static_cast<int32_t>(ceil_div(params.in_features, kExpertTileK));
     params.num_weight_tiles = static_cast<int32_t>(weight_tiles);
     params.is_whole = device.is_deterministic();
-    params.is_many = rows_of_expert > 64;
+    params.is_many = copies_x;
     const int64_t max_tiles = weight_tiles * max_expert_tiles(num_pairs, gate_up.num_matrices, kernels.tile_rows);
     const int64_t num_ctas =
         std::min<int64_t>(device.num_sms(), params.is_whole ? max_tiles : max_tiles * params.num_steps);
@@ -213,8 +223,16 @@ void run_wgmma(Stream& stream, const ExpertMlpParams& p) {
            {{"num_tokens", p.x.dim(0)}, {"num_pairs", num_pairs}, {"out_features", params.out_features},
             {"in_features", params.in_features}, {"num_experts", gate_up.num_matrices}});
   };
+  TensorMap x_map{};
+  if (copies_x) {
+    gather_rows(stream, {.x = p.x,
+                         .row_ids = Tensor(scratch.order.row_tokens, DType::kI32, {num_pairs}),
+                         .out = Tensor(scratch.x, p.x.dtype(), {num_pairs, p.x.dim(1)})});
+    x_map = make_bf16_map(device.api(), scratch.x, num_pairs, p.x.dim(1), p.x.dim(1), kernels.tile_rows);
+  }
   multiply(kernels.gate_up,
            {.weight = gate_up_map(device.api(), *p.gate_up),
+            .x = x_map,
             .x_rows = p.x.raw(),
             .out = scratch.act,
             .x_stride = p.x.stride(0),
@@ -236,9 +254,10 @@ void run_wgmma(Stream& stream, const ExpertMlpParams& p) {
 
 constexpr int64_t kMaxWorkspaceBytes = int64_t{512} << 20;  // more tokens are taken in chunks
 
-// Of the workspace: y, act and gate_up mostly, whose rows are padded by up to 8 and 16 elements.
+// Of the workspace: y, act and x or gate_up mostly, whose rows are padded by up to 8 and 16 elements.
 int64_t bytes_of_token(int64_t num_experts_per_tok, int64_t hidden_size, int64_t intermediate_size, int64_t element) {
-  return num_experts_per_tok * ((hidden_size + 8) * 4 + (3 * intermediate_size + 16) * element + 16);
+  return num_experts_per_tok *
+         ((hidden_size + 8) * 4 + (intermediate_size + 16 + std::max(2 * intermediate_size, hidden_size)) * element + 16);
 }
 
 }  // namespace

@@ -94,6 +94,7 @@ extern "C" __global__ void __launch_bounds__(kOrderThreads)
     before.y += total.y;
   }
   if (threadIdx.x == 0) *p.order.num_tiles = before.y;
+  for (int row = before.x + threadIdx.x; row < p.num_pairs; row += kOrderThreads) p.order.row_tokens[row] = 0;
   __syncthreads();
 
   for (int first = begin; first < end; first += kWarpSize) {

@@ -24,7 +24,7 @@ struct alignas(16) ExpertTile {
 struct ExpertOrder {
   int32_t* num_tiles;    // [1]
   ExpertTile* tiles;     // [max_expert_tiles()]
-  int32_t* row_tokens;   // [num_pairs] of each row; only the pairs whose expert is here are rows
+  int32_t* row_tokens;   // [num_pairs] of each row; pairs whose expert is not here are no rows, the rest is 0
   int32_t* pair_rows;    // [num_pairs] the row of each pair, -1 where the expert is not here
 };
 

@@ -25,7 +25,9 @@
 
 namespace spate::cuda {
 
-enum class ExpertKind { kGateUp, kDown, kHeads };
+enum class ExpertKind { kGateUp, kGateUpDense, kDown, kHeads };
+
+constexpr bool has_silu(ExpertKind kind) { return kind == ExpertKind::kGateUp || kind == ExpertKind::kGateUpDense; }
 
 // A run of steps of k of one tile.
 struct Segment {
@@ -145,13 +147,15 @@ __device__ inline void load_stages(const ExpertWgmmaKernelParams& p, const Stage
       const uint32_t full = stages.full(place.stage), weight = stages.weight(place.stage);
       wait_barrier(stages.empty(place.stage), place.parity ^ 1);
       arrive_expecting(full, Stages<kRows>::kWeightBytes + (kGathers ? 0 : Stages<kRows>::kXBytes));
-      if constexpr (kGathers) {
+      if constexpr (has_silu(kKind)) {
         copy_box_5d(weight, p.weight, step * kExpertTileK, 0, 0, segment.weight_tile * kExpertTileWeights / 16,
                     segment.matrix, full);
       } else {
         const int row = segment.matrix * p.out_features + segment.weight_tile * kExpertTileWeights;
-        const int column = kKind == ExpertKind::kHeads ? segment.matrix * p.x_matrix_columns : 0;
         copy_box(weight, p.weight, step * kExpertTileK, row, full);
+      }
+      if constexpr (!kGathers) {
+        const int column = kKind == ExpertKind::kHeads ? segment.matrix * p.x_matrix_columns : 0;
         copy_box(stages.x(place.stage), p.x, column + step * kExpertTileK, segment.first_row, full);
       }
       place.advance();
@@ -270,18 +274,18 @@ __device__ inline float silu_times(float gate, float up) {
 }
 
 // The first rows of W of a warp: of gate_up 8 features, else 16 rows.
-template <ExpertKind kKind, int kRows>
-__device__ inline void store_tile(const ExpertWgmmaKernelParams& p, const float (&acc)[kRows / 2],
+template <ExpertKind kKind, int kColumns>
+__device__ inline void store_tile(const ExpertWgmmaKernelParams& p, const float (&acc)[kColumns / 2],
                                   const Segment& segment, int warp) {
   const int lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4;
   const int first = segment.weight_tile * kExpertTileWeights + warp * 16;
   Bf16* out = static_cast<Bf16*>(p.out) + segment.first_row * p.out_stride + segment.matrix * p.out_matrix_stride;
 #pragma unroll
-  for (int j = 0; j < kRows / 8; ++j) {
+  for (int j = 0; j < kColumns / 8; ++j) {
     if (8 * j >= segment.num_rows) break;
     const float* sums = acc + 4 * j;
     const int row = 8 * j + group;  // after a transposition
-    if constexpr (kKind == ExpertKind::kGateUp) {
+    if constexpr (has_silu(kKind)) {
       const int feature = first / 2 + 2 * pair;
       const uint32_t both =
           transpose_8x8(pack_bf16(silu_times(sums[0], sums[2]), silu_times(sums[1], sums[3])));
@@ -306,41 +310,53 @@ __device__ inline void store_tile(const ExpertWgmmaKernelParams& p, const float 
   }
 }
 
-template <ExpertKind kKind, int kRows>
-__device__ inline void multiply_stages(const ExpertWgmmaKernelParams& p, const Stages<kRows>& stages) {
-  constexpr int kCount = Stages<kRows>::kCount;
+// One segment, by a product of kColumns columns: as many as its rows need.
+template <ExpertKind kKind, int kRows, int kColumns>
+__device__ inline void multiply_segment(const ExpertWgmmaKernelParams& p, const Stages<kRows>& stages,
+                                        const Work<kKind>& work, const Segment& segment,
+                                        Place<Stages<kRows>::kCount>& place) {
   const int thread = static_cast<int>(threadIdx.x) - 128, consumer = thread / 128, lane = thread % 32;
   const uint32_t weight_offset = static_cast<uint32_t>(consumer) * 64 * kExpertTileK * 2;
+  float acc[kColumns / 2];
+#pragma unroll
+  for (int i = 0; i < kColumns / 2; ++i) acc[i] = 0.0f;
+  int last_stage = -1;
+  for (int step = segment.begin; step < segment.end; ++step) {
+    wait_barrier(stages.full(place.stage), place.parity);
+    if constexpr (kKind == ExpertKind::kGateUp) fence_async_proxy();  // x came by copies of threads
+    const uint64_t a = wgmma_descriptor(stages.weight(place.stage) + weight_offset),
+                   b = wgmma_descriptor(stages.x(place.stage));
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kExpertTileK / kWgmmaK; ++k) {
+      wgmma_bf16<kColumns>(acc, next_wgmma_k(a, k), next_wgmma_k(b, k));
+    }
+    wgmma_commit();
+    wgmma_wait<1>();  // the step before has been read
+    if (last_stage >= 0 && lane == 0) arrive(stages.empty(last_stage));
+    last_stage = place.stage;
+    place.advance();
+  }
+  wgmma_wait<0>();
+  if (lane == 0) arrive(stages.empty(last_stage));
+  if (segment.begin > 0) return leave_sums(p, acc, thread);
+  if (segment.end < p.num_steps) add_sums(p, work, acc, thread, p.num_steps - segment.end);
+  store_tile<kKind, kColumns>(p, acc, segment, thread / 32);
+}
+
+template <ExpertKind kKind, int kRows>
+__device__ inline void multiply_stages(const ExpertWgmmaKernelParams& p, const Stages<kRows>& stages) {
   Work<kKind> work(p, kRows);
   Segment segment;
-  Place<kCount> place;
-  float acc[kRows / 2];
+  Place<Stages<kRows>::kCount> place;
   while (work.next(segment)) {
-#pragma unroll
-    for (int i = 0; i < kRows / 2; ++i) acc[i] = 0.0f;
-    int last_stage = -1;
-    for (int step = segment.begin; step < segment.end; ++step) {
-      wait_barrier(stages.full(place.stage), place.parity);
-      if constexpr (kKind == ExpertKind::kGateUp) fence_async_proxy();  // x came by copies of threads
-      const uint64_t a = wgmma_descriptor(stages.weight(place.stage) + weight_offset),
-                     b = wgmma_descriptor(stages.x(place.stage));
-      wgmma_fence();
-#pragma unroll
-      for (int k = 0; k < kExpertTileK / kWgmmaK; ++k) wgmma_bf16<kRows>(acc, next_wgmma_k(a, k), next_wgmma_k(b, k));
-      wgmma_commit();
-      wgmma_wait<1>();  // the step before has been read
-      if (last_stage >= 0 && lane == 0) arrive(stages.empty(last_stage));
-      last_stage = place.stage;
-      place.advance();
+    if constexpr (kRows >= 128) {  // the last tile of an expert may have few rows
+      if (segment.num_rows <= kRows / 4) {
+        multiply_segment<kKind, kRows, kRows / 4>(p, stages, work, segment, place);
+        continue;
+      }
     }
-    wgmma_wait<0>();
-    if (lane == 0) arrive(stages.empty(last_stage));
-    if (segment.begin > 0) {
-      leave_sums(p, acc, thread);
-      continue;
-    }
-    if (segment.end < p.num_steps) add_sums(p, work, acc, thread, p.num_steps - segment.end);
-    store_tile<kKind, kRows>(p, acc, segment, thread / 32);
+    multiply_segment<kKind, kRows, kRows>(p, stages, work, segment, place);
   }
 }
 
@@ -373,24 +389,28 @@ __device__ inline void expert_wgmma(const ExpertWgmmaKernelParams& p) {
   }
 }
 
-#define SPATE_EXPERT_WGMMA_KERNELS(rows)                                            \
-  extern "C" __global__ void __launch_bounds__(kExpertThreads, 1)                   \
-      expert_gate_up_n##rows(const __grid_constant__ ExpertWgmmaKernelParams p) {   \
-    expert_wgmma<ExpertKind::kGateUp, rows>(p);                                     \
-  }                                                                                 \
-  extern "C" __global__ void __launch_bounds__(kExpertThreads, 1)                   \
-      expert_down_n##rows(const __grid_constant__ ExpertWgmmaKernelParams p) {      \
-    expert_wgmma<ExpertKind::kDown, rows>(p);                                       \
-  }                                                                                 \
-  extern "C" __global__ void __launch_bounds__(kExpertThreads, 1)                   \
-      head_product_n##rows(const __grid_constant__ ExpertWgmmaKernelParams p) {     \
-    expert_wgmma<ExpertKind::kHeads, rows>(p);                                      \
+#define SPATE_EXPERT_WGMMA_KERNEL(name, kind, rows)                \
+  extern "C" __global__ void __launch_bounds__(kExpertThreads, 1)  \
+      name##_n##rows(const __grid_constant__ ExpertWgmmaKernelParams p) { \
+    expert_wgmma<ExpertKind::kind, rows>(p);                       \
   }
-SPATE_EXPERT_WGMMA_KERNELS(8)
-SPATE_EXPERT_WGMMA_KERNELS(16)
-SPATE_EXPERT_WGMMA_KERNELS(32)
-SPATE_EXPERT_WGMMA_KERNELS(64)
-SPATE_EXPERT_WGMMA_KERNELS(128)
-SPATE_EXPERT_WGMMA_KERNELS(256)
+SPATE_EXPERT_WGMMA_KERNEL(expert_gate_up, kGateUp, 8)
+SPATE_EXPERT_WGMMA_KERNEL(expert_gate_up, kGateUp, 32)
+SPATE_EXPERT_WGMMA_KERNEL(expert_gate_up, kGateUp, 64)
+SPATE_EXPERT_WGMMA_KERNEL(expert_gate_up, kGateUp, 128)
+// Many rows: gathering them in the load takes longer than the products, so that they are copied before.
+SPATE_EXPERT_WGMMA_KERNEL(expert_gate_up_dense, kGateUpDense, 128)
+SPATE_EXPERT_WGMMA_KERNEL(expert_gate_up_dense, kGateUpDense, 256)
+SPATE_EXPERT_WGMMA_KERNEL(expert_down, kDown, 8)
+SPATE_EXPERT_WGMMA_KERNEL(expert_down, kDown, 32)
+SPATE_EXPERT_WGMMA_KERNEL(expert_down, kDown, 64)
+SPATE_EXPERT_WGMMA_KERNEL(expert_down, kDown, 128)
+SPATE_EXPERT_WGMMA_KERNEL(expert_down, kDown, 256)
+SPATE_EXPERT_WGMMA_KERNEL(head_product, kHeads, 8)
+SPATE_EXPERT_WGMMA_KERNEL(head_product, kHeads, 16)
+SPATE_EXPERT_WGMMA_KERNEL(head_product, kHeads, 32)
+SPATE_EXPERT_WGMMA_KERNEL(head_product, kHeads, 64)
+SPATE_EXPERT_WGMMA_KERNEL(head_product, kHeads, 128)
+SPATE_EXPERT_WGMMA_KERNEL(head_product, kHeads, 256)
 
 }  // namespace spate::cuda

@@ -23,6 +23,7 @@ Status validate_engine_config(const EngineConfig& config) {
   if (config.num_drafts < 0 || config.num_drafts > kMaxDrafts) {
     return invalid_argument("the number of draft tokens must be in [0, {}], got {}", kMaxDrafts, config.num_drafts);
   }
+  RETURN_IF_ERROR(validate_speculative_config(config.speculative));
   if (config.limits.max_num_batched_tokens < config.limits.max_num_seqs) {
     return invalid_argument(
         "--max-num-batched-tokens is {}, but each of the --max-num-seqs {} sequences needs one token of a step: "

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/status.h"
+#include "core/speculative_config.h"
 #include "core/step_limits.h"
 
 namespace spate {
@@ -14,6 +15,7 @@ namespace spate {
 enum class DraftSource : uint8_t {
   kRepeat,    // the newest token that the host knows, again and again: the plainest proposer, to test the machinery
   kExecutor,  // the executor proposes them behind each token that it samples
+  kProposer,  // EngineConfig::speculative says who proposes them
 };
 
 struct EngineConfig {
@@ -33,6 +35,7 @@ struct EngineConfig {
   // room.
   int num_drafts = 0;
   DraftSource draft_source = DraftSource::kRepeat;
+  SpeculativeConfig speculative;  // with kProposer; its num_speculative_tokens counts, not num_drafts
 
   int max_num_waiting = 1024;  // prompts submitted and not yet scheduled; beyond, requests are refused (429)
 

@@ -54,6 +54,9 @@ struct Request {
   int priority = 0;                       // smaller runs first
   std::string reuse_scope;                // prefix cache entries are shared inside one scope only (cache_salt)
   std::shared_ptr<TokenConstraint> constraint;  // null: every token is allowed
+  bool speculate = true;                        // false: no drafts, whatever the engine's proposer
+  // Texts that the answer may repeat in part; where empty, a proposer that wants some takes the prompt.
+  std::vector<std::vector<int32_t>> speculative_reference;
   std::shared_ptr<OutputSink> sink;
 };
 

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/status.h"
+#include "core/step_plan.h"
 
 namespace spate {
 
@@ -22,8 +23,12 @@ class ConstraintCursor {
   // mask_words_of(vocab_size) words; the end tokens' bits are not set. Valid, and at the same address only while it is
   // the same mask, until the next append().
   virtual std::span<const uint32_t> mask() const = 0;
+  // Whether a draft of this token is worth running: the mask's answer.
+  virtual bool may_draft(int32_t token_id) const { return mask_allows(mask().data(), token_id); }
   virtual bool may_end() const = 0;   // the text is complete
   virtual bool must_end() const = 0;  // and nothing can follow
+  // A cursor of its own at the same place, with the same mask: it may go on along tokens that only might come.
+  virtual std::unique_ptr<ConstraintCursor> clone() const = 0;
 };
 
 class TokenConstraint {

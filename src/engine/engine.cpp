@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "batch/plan_builder.h"
+#include "engine/drafting.h"
 #include "engine/inbox.h"
 #include "engine/plan_writer.h"
 #include "engine/request_life.h"
@@ -43,6 +44,7 @@ struct Engine::Impl {
         inbox(config.max_num_waiting),
         scheduler(config),
         seeds(random_seed()) {
+    if (config.draft_source == DraftSource::kProposer) drafting.emplace(config);
     stats.num_kv_blocks = config.num_kv_blocks;
     publish_stats(true);
   }
@@ -53,6 +55,8 @@ struct Engine::Impl {
   bool step_overlapped();
   bool submit_step();
   void collect_step();
+  void record_for_drafting(const ScheduledStep& step);
+  bool waits_for_tokens() { return drafting && drafting->speculator().waits_for_tokens(); }
   void run();
 
   // What other threads asked for.
@@ -65,6 +69,7 @@ struct Engine::Impl {
   // Results.
   void note_started(const ScheduledStep& step);
   void route_results(const ScheduledStep& step);
+  void count_drafts(int num_drafts, size_t num_accepted);
   void deliver_prompt_logprobs(const ScheduledStep& step, const ScheduledSeq& scheduled,
                                std::vector<TokenLogprobs>& logprobs);
   void deliver_tokens(const ScheduledStep& step, Sequence& seq, size_t first, size_t count);
@@ -82,6 +87,7 @@ struct Engine::Impl {
   const Clock clock;
   Inbox inbox;
   Scheduler scheduler;
+  std::optional<Drafting> drafting;  // with DraftSource::kProposer
   StepPlanBuilder builder;
   Outbox outbox;
 
@@ -89,6 +95,8 @@ struct Engine::Impl {
   int oldest_step = 0;
   int num_in_flight = 0;
   StepResult result;
+  bool host_runs_alone = false;     // the overlapped loop has collected a step before it planned the next
+  double last_collect_seconds = 0;  // with drafting
 
   std::unordered_map<RequestId, std::unique_ptr<SequenceGroup>> groups;
   std::vector<std::unique_ptr<SequenceGroup>> ended_groups;  // some of their rows may be in flight
@@ -125,9 +133,13 @@ bool Engine::Impl::step_plain() {
 // The host runs one step behind: step i+1 is scheduled and given to the device while step i runs.
 //
 // A sequence with a constraint sits out a step: its mask needs the token that is in flight. Where all have one, the step in
-// flight is collected first; then they stay together in one step, and nobody else waits.
+// flight is collected first; then they stay together in one step, and nobody else waits. The same while drafts pay: they
+// follow the newest token.
 bool Engine::Impl::step_overlapped() {
-  if (num_in_flight > 0 && scheduler.runs_constrained_only()) collect_step();
+  if (num_in_flight > 0 && (scheduler.runs_constrained_only() || waits_for_tokens())) {
+    collect_step();
+    host_runs_alone = true;
+  }
   if (closed) return true;
   const bool submitted = submit_step();
   if (num_in_flight == 0) return false;
@@ -137,6 +149,7 @@ bool Engine::Impl::step_overlapped() {
 
 bool Engine::Impl::submit_step() {
   ScheduledStep& scheduled = steps[(oldest_step + num_in_flight) % kMaxStepsInFlight];
+  if (drafting) drafting->propose(scheduler.running());
   scheduler.schedule_step(scheduled);
   if (scheduled.empty()) return false;
   executor.submit(write_plan(scheduled, config.draft_source, builder));
@@ -153,7 +166,20 @@ void Engine::Impl::collect_step() {
   --num_in_flight;
   stats.device_seconds += result.device_seconds;
   scheduler.retire_step(collected, result.num_accepted, result.device_seconds);
+  if (drafting) record_for_drafting(collected);
   route_results(collected);
+}
+
+// What steps of decoding sequences cost, and what it costs that the host lets the device wait.
+void Engine::Impl::record_for_drafting(const ScheduledStep& step) {
+  const double now = clock();
+  const bool decodes_only = std::ranges::all_of(
+      step.seqs, [](const ScheduledSeq& scheduled) { return scheduled.phase == SeqPhase::kDecode; });
+  if (decodes_only) drafting->speculator().record_step(step.num_tokens, result.device_seconds);
+  const double gap = now - std::exchange(last_collect_seconds, now) - result.device_seconds;
+  if (std::exchange(host_runs_alone, false) && decodes_only && gap > 0 && gap < result.device_seconds) {
+    drafting->speculator().record_gap(gap);
+  }
 }
 
 void Engine::Impl::run() {
@@ -233,6 +259,7 @@ void Engine::Impl::note_started(const ScheduledStep& step) {
 
 void Engine::Impl::route_results(const ScheduledStep& step) {
   size_t num_sampled = 0, num_tokens = 0, num_prompt_logprobs = 0;
+  bool step_has_drafts = false;
   for (const ScheduledSeq& scheduled : step.seqs) {
     Sequence& seq = *scheduled.seq;
     stats.num_wasted_rows += seq.state == SequenceState::kFinished;
@@ -242,15 +269,24 @@ void Engine::Impl::route_results(const ScheduledStep& step) {
     if (scheduled.sample) {
       const size_t num_accepted =
           result.num_accepted.empty() ? 0 : static_cast<size_t>(result.num_accepted.at(num_sampled));
-      stats.num_drafts += static_cast<uint64_t>(scheduled.num_drafts);
-      stats.num_drafts_accepted += num_accepted;
+      count_drafts(scheduled.num_drafts, num_accepted);
+      step_has_drafts |= scheduled.num_drafts > 0;
       deliver_tokens(step, seq, num_tokens, 1 + num_accepted);
       num_tokens += 1 + num_accepted;
       ++num_sampled;
     }
   }
+  if (step_has_drafts) stats.num_tokens_drafted_steps += num_tokens;
   CHECK(num_tokens == result.next_token_ids.size(), "step {}: {} tokens came, {} were expected", step.step_id,
         result.next_token_ids.size(), num_tokens);
+}
+
+void Engine::Impl::count_drafts(int num_drafts, size_t num_accepted) {
+  if (num_drafts == 0) return;
+  ++stats.num_drafted_rows;
+  stats.num_drafts += static_cast<uint64_t>(num_drafts);
+  stats.num_drafts_accepted += num_accepted;
+  for (size_t i = 0; i < num_accepted; ++i) ++stats.num_accepted_at[i];
 }
 
 void Engine::Impl::deliver_prompt_logprobs(const ScheduledStep& step, const ScheduledSeq& scheduled,
@@ -387,6 +423,7 @@ void Engine::Impl::publish_stats(bool wait) {
   stats.prefix_cache_queries = scheduler.stats().prefix_cache_queries;
   stats.prefix_cache_hits = scheduler.stats().prefix_cache_hits;
   stats.num_forks = scheduler.stats().num_forks;
+  if (drafting) stats.num_tokens_expected = drafting->speculator().num_tokens_expected();
   published = stats;
 }
 

@@ -43,6 +43,10 @@ struct EngineStats {
   uint64_t num_forks = 0;              // sequences that shared the prompt blocks of their request (n > 1)
   uint64_t num_drafts = 0;             // draft tokens that ran in collected steps
   uint64_t num_drafts_accepted = 0;    // of these, equal to what the model chose
+  uint64_t num_drafted_rows = 0;       // row-steps that had drafts
+  std::array<uint64_t, kMaxDrafts> num_accepted_at{};  // drafts accepted, by their place in the row-step
+  uint64_t num_tokens_drafted_steps = 0;  // that steps with drafts gave, of all their rows
+  double num_tokens_expected = 0;         // of these steps: what the controller of drafts had expected
   uint64_t num_nonfinite_rows = 0;     // sequences whose logits were not finite: their requests ended with an error
   uint64_t num_wasted_rows = 0;        // row-steps whose sequence had ended (the price of the overlapped loop)
   uint64_t num_refused = 0;            // submits refused for a full queue

@@ -26,13 +26,25 @@ class MaskWriter {
  public:
   explicit MaskWriter(StepPlanBuilder& builder) : builder_(builder) {}
 
-  int32_t add(const Sequence& seq) {
-    const std::span<const uint32_t> words = seq.cursor->mask();
-    const Request& request = seq.group->request;
-    const std::span<const int32_t> end_ids = seq.cursor->may_end() && !request.sampling.ignore_eos
+  // Of the sequence's next token and of those behind its drafts. The device wants them one behind the other, so with
+  // drafts nothing is shared.
+  int32_t add(const Sequence& seq, int num_drafts) {
+    if (num_drafts == 0) return add_one(seq.group->request, *seq.cursor, true);
+    const int32_t first = add_one(seq.group->request, *seq.cursor, false);
+    for (int i = 0; i < num_drafts; ++i) {
+      add_one(seq.group->request, *seq.draft_cursors[static_cast<size_t>(i)], false);
+    }
+    return first;
+  }
+
+ private:
+  int32_t add_one(const Request& request, const ConstraintCursor& cursor, bool may_share) {
+    const std::span<const uint32_t> words = cursor.mask();
+    const std::span<const int32_t> end_ids = cursor.may_end() && !request.sampling.ignore_eos
                                                  ? std::span<const int32_t>(request.eos_token_ids)
                                                  : std::span<const int32_t>();
     for (const Entry& entry : entries_) {
+      if (!may_share) break;
       if (entry.words == words.data() && std::ranges::equal(entry.end_ids, end_ids)) return entry.mask_idx;
     }
     with_end_ids_.assign(words.begin(), words.end());
@@ -45,7 +57,6 @@ class MaskWriter {
     return mask_idx;
   }
 
- private:
   struct Entry {
     const uint32_t* words;
     std::span<const int32_t> end_ids;
@@ -68,7 +79,11 @@ SeqStep seq_step(const ScheduledSeq& scheduled, DraftSource draft_source, StepPl
     seq.flags |= kDraftsInRow;
   } else if (seq.num_drafts > 0) {
     std::array<int32_t, kMaxDrafts> drafts;
-    drafts.fill(scheduled.seq->tokens().back());
+    if (draft_source == DraftSource::kProposer) {
+      std::copy_n(scheduled.seq->drafts.begin(), seq.num_drafts, drafts.begin());
+    } else {
+      drafts.fill(scheduled.seq->tokens().back());
+    }
     seq.drafts_begin = builder.add_drafts(std::span(drafts).first(seq.num_drafts));
   }
   return seq;
@@ -105,7 +120,7 @@ std::span<const std::byte> write_plan(const ScheduledStep& step, DraftSource dra
   for (const BlockCopy& copy : step.block_copies) builder.add_block_copy(copy.src_block_id, copy.dst_block_id);
   for (const ScheduledSeq& scheduled : step.seqs) {
     SeqStep seq = seq_step(scheduled, draft_source, builder);
-    if (scheduled.sample && scheduled.seq->cursor != nullptr) seq.first_mask = masks.add(*scheduled.seq);
+    if (scheduled.sample && scheduled.seq->cursor != nullptr) seq.first_mask = masks.add(*scheduled.seq, scheduled.num_drafts);
     builder.add_seq(seq);
   }
   return builder.finish();

@@ -114,12 +114,16 @@ TEST_CASE("a million events with drafts") {
 TEST_CASE("every combination of drafts, loop, chunks and prefix cache") {
   uint64_t seed = test_seed() + 2000;
   for (const int num_drafts : {1, 4, kMaxDrafts}) {
-    for (const DraftSource source : {DraftSource::kRepeat, DraftSource::kExecutor}) {
+    for (const DraftSource source : {DraftSource::kRepeat, DraftSource::kExecutor, DraftSource::kProposer}) {
       for (const bool async_scheduling : {false, true}) {
         for (const int choice : {0, 1, 2}) {
           EngineConfig config = small_config();
           config.num_drafts = num_drafts;
           config.draft_source = source;
+          config.speculative = {.method = choice == 0 ? SpeculativeMethod::kReference : SpeculativeMethod::kNgram,
+                                .num_speculative_tokens = num_drafts,
+                                .prompt_lookup_min = 1,
+                                .adaptive = false};
           config.async_scheduling = async_scheduling;
           config.enable_chunked_prefill = choice != 1;
           config.enable_prefix_caching = choice != 2;

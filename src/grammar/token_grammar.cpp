@@ -13,6 +13,9 @@ class TokenGrammar::Cursor final : public ConstraintCursor {
   explicit Cursor(TokenGrammar& owner) : owner_(owner), state_(owner.states_.initial()) {
     owner_.cursors_.push_back(this);
   }
+  Cursor(const Cursor& other) : owner_(other.owner_), state_(other.state_), mask_(other.mask_) {
+    owner_.cursors_.push_back(this);
+  }
   ~Cursor() override { std::erase(owner_.cursors_, this); }
 
   Status append(int32_t token_id) override {
@@ -41,6 +44,7 @@ class TokenGrammar::Cursor final : public ConstraintCursor {
   }
   bool may_end() const override { return owner_.states_.accepts(state_); }
   bool must_end() const override { return may_end() && !owner_.states_.has_next(state_); }
+  std::unique_ptr<ConstraintCursor> clone() const override { return std::make_unique<Cursor>(*this); }
   int32_t* state() { return &state_; }
 
  private:

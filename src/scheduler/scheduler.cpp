@@ -187,10 +187,10 @@ void Scheduler::schedule_decodes(ScheduledStep& step) {
     step.seqs.push_back({.seq = &seq, .query_len = 1, .phase = SeqPhase::kDecode});
     --budget_;
   }
-  if (config_.num_drafts == 0) return;
+  if (config_.num_drafts == 0 && config_.draft_source != DraftSource::kProposer) return;
   for (ScheduledSeq& scheduled : step.seqs) {
     Sequence& seq = *scheduled.seq;
-    scheduled.num_drafts = fitting_drafts(seq, std::min(config_.num_drafts, budget_));
+    scheduled.num_drafts = fitting_drafts(seq, std::min(num_wanted_drafts(seq), budget_));
     scheduled.query_len += scheduled.num_drafts;
     budget_ -= scheduled.num_drafts;
     const int num_missing = kv_cache_.blocks_for(seq.num_computed_tokens + scheduled.query_len) - seq.blocks.size();
@@ -198,10 +198,14 @@ void Scheduler::schedule_decodes(ScheduledStep& step) {
   }
 }
 
+int Scheduler::num_wanted_drafts(const Sequence& seq) const {
+  if (config_.draft_source != DraftSource::kProposer) return seq.cursor != nullptr ? 0 : config_.num_drafts;
+  return seq.max_pending_tokens > 0 ? 0 : static_cast<int>(seq.drafts.size());  // proposed behind its last token
+}
+
 // Drafts of a sequence that decodes: no more than its length and the available blocks allow. While others wait for
 // blocks, drafts fill those that the sequence has.
 int Scheduler::fitting_drafts(const Sequence& seq, int max_drafts) const {
-  if (seq.cursor != nullptr) return 0;  // the masks of drafts would have to be known
   if (config_.draft_source == DraftSource::kExecutor && !seq.row_has_sampled) return 0;
   const int num_slots =
       (seq.blocks.size() + (waiting_.empty() ? kv_cache_.num_available() : 0)) * config_.limits.kv_block_size;

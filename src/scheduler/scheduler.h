@@ -92,6 +92,7 @@ class Scheduler {
   // What the sequence has computed is not to be trusted: nobody finds its blocks by prefix any more.
   void forget_prefix(const Sequence& seq) { kv_cache_.forget_prefix(seq.tokens(), seq.group->request.reuse_scope); }
 
+  std::span<Sequence* const> running() const { return running_; }  // by key
   int num_running() const { return static_cast<int>(running_.size()); }
   int num_waiting() const { return static_cast<int>(waiting_.size()) + num_parked_; }
   // Every running sequence has a constraint, and one at least.
@@ -126,6 +127,7 @@ class Scheduler {
   void add_block_updates(Sequence& seq, ScheduledStep& step);
 
   // Memory.
+  int num_wanted_drafts(const Sequence& seq) const;
   int fitting_drafts(const Sequence& seq, int max_drafts) const;
   void take_back_drafts(Sequence& seq, int num_rejected);
   bool extend_blocks(Sequence& seq);

@@ -10,6 +10,7 @@
 
 #include "core/request.h"
 #include "kv_cache/kv_cache.h"
+#include "speculative/speculator.h"
 
 namespace spate {
 
@@ -51,6 +52,9 @@ struct Sequence {
   int row = -1;
   bool row_has_sampled = false;  // since it entered its row: the executor may have proposed drafts behind it
   std::unique_ptr<ConstraintCursor> cursor;  // of a request with a constraint; else null
+  SequenceSpeculation speculation;
+  std::vector<int32_t> drafts;  // DraftSource::kProposer: for the next step, as far as there is room
+  std::vector<std::unique_ptr<ConstraintCursor>> draft_cursors;  // with a cursor: where it would stand behind each draft
   int num_estimated_cached = 0;  // prompt tokens found by prefix when it arrived: a guess, for the order of prefills
   SequenceBlocks blocks;
 

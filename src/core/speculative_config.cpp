@@ -1,0 +1,33 @@
+#include "core/speculative_config.h"
+
+#include "core/step_plan.h"
+
+namespace spate {
+namespace {
+
+constexpr int kMaxLookup = 64;
+
+Status in_range(const char* field, int value, int lowest, int highest) {
+  if (value >= lowest && value <= highest) return ok_status();
+  return invalid_argument("--speculative-config: {} must be in [{}, {}], got {}", field, lowest, highest, value);
+}
+
+}  // namespace
+
+std::string_view speculative_method_name(SpeculativeMethod method) {
+  switch (method) {
+    case SpeculativeMethod::kNone: return "none";
+    case SpeculativeMethod::kNgram: return "ngram";
+    case SpeculativeMethod::kReference: return "reference";
+  }
+  return "";
+}
+
+Status validate_speculative_config(const SpeculativeConfig& config) {
+  if (config.method == SpeculativeMethod::kNone) return ok_status();
+  RETURN_IF_ERROR(in_range("num_speculative_tokens", config.num_speculative_tokens, 1, kMaxDrafts));
+  RETURN_IF_ERROR(in_range("prompt_lookup_max", config.prompt_lookup_max, 1, kMaxLookup));
+  return in_range("prompt_lookup_min", config.prompt_lookup_min, 1, config.prompt_lookup_max);
+}
+
+}  // namespace spate

@@ -1,0 +1,50 @@
+#include "engine/drafting.h"
+
+#include <algorithm>
+
+#include "core/step_plan.h"
+
+namespace spate {
+
+void Drafting::propose(std::span<Sequence* const> running) {
+  rows_.clear();
+  seqs_.clear();
+  int num_tokens = 0;
+  for (Sequence* seq : running) {
+    seq->drafts.clear();
+    seq->draft_cursors.clear();
+    const bool decodes = seq->num_output_tokens() > 0 && seq->num_tokens() - seq->num_computed_tokens <= 1;
+    if (!decodes) continue;
+    ++num_tokens;
+    if (!seq->group->request.speculate || seq->num_tokens() >= seq->max_len || seq->waits_for_token()) continue;
+    rows_.push_back({.speculation = &seq->speculation,
+                     .request = &seq->group->request,
+                     .seed = seq->seed,
+                     .token_ids = seq->tokens(),
+                     .knows_all = seq->max_pending_tokens == 0,
+                     .max_drafts = std::min(kMaxDrafts, seq->max_len - 1 - seq->num_tokens())});
+    seqs_.push_back(seq);
+  }
+  speculator_.propose(rows_, num_tokens, limits_.max_num_batched_tokens - static_cast<int>(running.size()));
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    Sequence& seq = *seqs_[i];
+    seq.drafts.assign(seq.speculation.proposed.begin(), seq.speculation.proposed.begin() + rows_[i].num_drafts);
+    if (seq.cursor != nullptr) keep_allowed_drafts(seq);
+  }
+}
+
+// Up to the first draft that the constraint does not allow, or behind which nothing may follow. draft_cursors[i] stands
+// behind draft i.
+void Drafting::keep_allowed_drafts(Sequence& seq) {
+  const ConstraintCursor* cursor = seq.cursor.get();
+  for (const int32_t draft : seq.drafts) {
+    if (draft < 0 || static_cast<size_t>(draft) / 32 >= cursor->mask().size() || !cursor->may_draft(draft)) break;
+    std::unique_ptr<ConstraintCursor> next = cursor->clone();
+    if (!next->append(draft).ok() || next->must_end() || !next->prepare_mask().ok()) break;
+    cursor = next.get();
+    seq.draft_cursors.push_back(std::move(next));
+  }
+  seq.drafts.resize(seq.draft_cursors.size());
+}
+
+}  // namespace spate

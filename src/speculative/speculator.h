@@ -1,0 +1,63 @@
+// Speculator: a proposer and the controller of how many of its drafts run. The engine asks it before each step.
+// Engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/request.h"
+#include "speculative/draft_controller.h"
+#include "speculative/proposer.h"
+
+namespace spate {
+
+// What speculation keeps of one sequence.
+struct SequenceSpeculation {
+  std::unique_ptr<ProposerState> state;
+  Acceptance acceptance;
+  std::vector<int32_t> proposed;  // the tokens behind the first num_known ones, by the latest proposal
+  int confidence = 0;
+  size_t num_known = 0;  // tokens that the latest proposal knew
+};
+
+class Speculator {
+ public:
+  explicit Speculator(const SpeculativeConfig& config);
+
+  // A sequence that decodes.
+  struct Row {
+    SequenceSpeculation* speculation = nullptr;
+    const Request* request = nullptr;
+    uint64_t seed = 0;
+    std::span<const int32_t> token_ids;  // that the host knows
+    bool knows_all = false;              // no token of it is in flight: drafts may run in the next step
+    int max_drafts = 0;                  // that there is room for
+    int num_drafts = 0;                  // out: so many of speculation->proposed are to run
+  };
+  // num_tokens: of the next step without drafts; max_drafts: of all rows together.
+  void propose(std::span<Row> rows, int num_tokens, int max_drafts);
+  // Drafts have paid lately: to know all tokens before a step is worth more than to plan it while one runs.
+  bool waits_for_tokens() const { return num_waiting_turns_ > 0; }
+
+  // A collected step in which sequences decoded, and nothing else.
+  void record_step(int num_tokens, double seconds) { controller_.record_step(num_tokens, seconds); }
+  void record_gap(double seconds) { controller_.record_gap(seconds); }
+
+  // Of the steps with drafts: the tokens that the controller expected them to give.
+  double num_tokens_expected() const { return num_tokens_expected_; }
+
+ private:
+  void learn(Row& row);
+
+  const SpeculativeConfig config_;
+  const std::unique_ptr<Proposer> proposer_;
+  DraftController controller_;
+  int num_waiting_turns_ = 0;
+  double num_tokens_expected_ = 0;
+  std::vector<DraftRow> draft_rows_;
+  std::vector<DraftController::Candidate> candidates_;
+};
+
+}  // namespace spate

@@ -7,6 +7,7 @@
 
 #include "backend/backend.h"
 #include "base/dtype.h"
+#include "core/speculative_config.h"
 #include "quant/quantization.h"
 
 namespace spate {
@@ -45,6 +46,7 @@ struct LlmConfig {
   bool enable_prefix_caching = true;
   bool enable_chunked_prefill = true;
   bool async_scheduling = true;
+  SpeculativeConfig speculative;
 };
 
 }  // namespace spate

@@ -96,6 +96,7 @@ Result<std::string> read_chat_template(const std::string& path_or_source) {
 
 Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std::function<void(double)>& progress) {
   auto model = std::make_unique<LoadedModel>();
+  RETURN_IF_ERROR(validate_speculative_config(llm.speculative));  // before weights are read
   const fs::path path = llm.model;
   std::error_code error;
   if (!fs::exists(path, error)) {
@@ -170,6 +171,8 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
   engine_config.long_prefill_token_threshold = llm.long_prefill_token_threshold;
   engine_config.max_prefill_stall_ms = llm.max_prefill_stall_ms >= 0 ? llm.max_prefill_stall_ms : defaults.max_prefill_stall_ms;
   engine_config.max_num_waiting = llm.max_num_waiting;
+  engine_config.speculative = llm.speculative;
+  if (llm.speculative.method != SpeculativeMethod::kNone) engine_config.draft_source = DraftSource::kProposer;
   RETURN_IF_ERROR(validate_engine_config(engine_config));
   ASSIGN_OR_RETURN(model->engine, Engine::create(engine_config, *model->ranks));
 
@@ -178,6 +181,12 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
   model->summary.push_back(fmt::format("Maximum concurrency for {} tokens per request: {:.2f}x", plan.max_model_len,
                                        static_cast<double>(engine_config.kv_cache_tokens()) /
                                            static_cast<double>(plan.max_model_len)));
+  if (llm.speculative.method != SpeculativeMethod::kNone) {
+    model->summary.push_back(fmt::format("speculation: {}, at most {} drafts a sequence and step{}",
+                                         speculative_method_name(llm.speculative.method),
+                                         llm.speculative.num_speculative_tokens,
+                                         llm.speculative.adaptive ? "" : ", always as many as are proposed"));
+  }
   if (plan.max_model_len_reduced) {
     model->summary.push_back(fmt::format("max_model_len is {} of the model's {}: that is what the KV cache holds "
                                          "(--kv-cache-memory)",

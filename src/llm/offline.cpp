@@ -92,6 +92,9 @@ Result<std::vector<std::vector<OfflineResult>>> run_offline(Engine& engine, cons
     request.prompt_token_ids = std::move(requests[num_submitted].prompt_token_ids);
     request.sampling = std::move(requests[num_submitted].sampling);
     request.eos_token_ids = eos_token_ids;
+    request.constraint = std::move(requests[num_submitted].constraint);
+    request.speculate = requests[num_submitted].speculate;
+    request.speculative_reference = std::move(requests[num_submitted].speculative_reference);
     request.sink = sink;
     refused = engine.submit(std::move(request));
     if (!refused.ok()) break;

@@ -51,6 +51,8 @@ struct ApiRequest {
   std::string cache_salt;
   std::string request_id;                                     // the body's request_id; empty = from the header
   std::shared_ptr<const StructuredOutput> structured_output;  // null: any text
+  bool speculate = true;
+  std::vector<std::string> speculative_reference;
   std::vector<std::string> unknown_fields;
   std::vector<std::string> no_effect_fields;
 };

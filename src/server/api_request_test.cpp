@@ -57,7 +57,8 @@ TEST_CASE("chat request: every field arrives") {
     "include_stop_str_in_output":true,"skip_special_tokens":false,"stream":true,"stream_options":{"include_usage":true},
     "priority":-4,"cache_salt":"s","request_id":"r","return_token_ids":true,"return_tokens_as_token_ids":true,
     "chat_template_kwargs":{"enable_thinking":false},"reasoning_effort":"low","add_special_tokens":true,
-    "include_reasoning":false,"parallel_tool_calls":false,"echo":true,"user":"u","max_tokens2":1)");
+    "include_reasoning":false,"parallel_tool_calls":false,"echo":true,"user":"u","max_tokens2":1,
+    "speculate":false,"speculative_reference":["x","y"])");
   REQUIRE(request.ok());
   const SamplingParams& sampling = request->sampling;
   CHECK(request->max_tokens == 7);
@@ -73,6 +74,8 @@ TEST_CASE("chat request: every field arrives") {
   CHECK(request->include_usage);
   CHECK(request->priority == -4);
   CHECK(request->cache_salt == "s");
+  CHECK(!request->speculate);
+  CHECK(request->speculative_reference == std::vector<std::string>{"x", "y"});
   CHECK((*request->template_kwargs)["enable_thinking"] == false);
   CHECK((*request->template_kwargs)["reasoning_effort"] == "low");
   CHECK(request->unknown_fields == std::vector<std::string>{"max_tokens2"});
@@ -92,6 +95,9 @@ TEST_CASE("chat request: wrong types and values name the field, the value and th
   CHECK(refusal(chat(R"("stop":[1])")) == "stop|invalid_type|400");
   CHECK(refusal(chat(R"("logit_bias":{"x":1})")) == "logit_bias|invalid_value|400");
   CHECK(refusal(chat(R"("logit_bias":{"1000":1})")) == "logit_bias|invalid_value|400");
+  CHECK(message(R"("speculative_reference":[1])") ==
+        "speculative_reference must be a string or an array of strings, got an array");
+  CHECK(refusal(chat(R"("speculate":1)")) == "speculate|invalid_type|400");
   CHECK(refusal(chat(R"("stop_token_ids":[-1])")) == "stop_token_ids|invalid_type|400");
   CHECK(refusal(chat(R"("stream_options":{"include_usage":true})")) == "stream_options|invalid_value|400");
   CHECK(refusal(chat(R"("stream":"yes")")) == "stream|invalid_type|400");

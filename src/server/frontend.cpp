@@ -286,7 +286,8 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
                                .eos_token_ids = model_.eos_token_ids,
                                .priority = request.priority,
                                .reuse_scope = request.cache_salt,
-                               .stream_interval = request.stream_interval};
+                               .stream_interval = request.stream_interval,
+                               .speculate = request.speculate};
   const int limit = max_model_len();
   for (std::vector<int32_t>& prompt : prompts) {
     truncate(request, limit, prompt);
@@ -317,6 +318,16 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
     auto constraint = structured_outputs_.compile(output);
     if (!constraint.ok()) return constraint.error();
     generation.constraint = *constraint;
+  }
+  // Texts of together more than a context are cut: an answer is no longer.
+  size_t reference_room = model_.engine->config().speculative.method == SpeculativeMethod::kReference ? static_cast<size_t>(limit) : 0;
+  for (const std::string& text : request.speculative_reference) {
+    if (reference_room == 0) break;
+    const std::string_view piece = std::string_view(text).substr(0, reference_room * longest_token_bytes_);
+    std::vector<int32_t> token_ids = model_.tokenizer->encode(piece, {.add_special_tokens = false});
+    if (token_ids.size() > reference_room) token_ids.resize(reference_room);
+    reference_room -= token_ids.size();
+    generation.speculative_reference.push_back(std::move(token_ids));
   }
   generation.prompts = std::move(prompts);
   const RequestId first_id = next_id_.fetch_add(generation.prompts.size());

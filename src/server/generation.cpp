@@ -31,6 +31,8 @@ Status Generation::submit() {
                     .priority = request_.priority,
                     .reuse_scope = request_.reuse_scope,
                     .constraint = request_.constraint,
+                    .speculate = request_.speculate,
+                    .speculative_reference = request_.speculative_reference,
                     .sink = shared_from_this()};
     request.sampling.max_tokens = request_.max_tokens[i];
     requests.push_back(std::move(request));

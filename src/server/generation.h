@@ -62,6 +62,8 @@ struct GenerationRequest {
   std::string reuse_scope;
   int stream_interval = 1;  // tokens between deltas, after the first; the last comes whenever it comes
   std::shared_ptr<TokenConstraint> constraint;  // null: any text
+  bool speculate = true;
+  std::vector<std::vector<int32_t>> speculative_reference;
   std::chrono::steady_clock::time_point arrival = std::chrono::steady_clock::now();
 };
 

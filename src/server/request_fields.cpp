@@ -1,5 +1,6 @@
 #include "server/request_fields.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -14,6 +15,7 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kMaxStopStrings = 64;
 constexpr size_t kMaxStopBytes = 1024;
 constexpr int kMaxNamedKeys = 8;  // of a logit_bias, in its message
+constexpr size_t kMaxReferences = 64;
 
 void read_float(FieldReader& fields, std::string_view name, float& out) {
   const std::optional<double> value = fields.number(name);
@@ -103,6 +105,24 @@ void read_truncation(FieldReader& fields, ApiRequest& request) {
   request.truncates_end = side == "right";
 }
 
+// speculate turns drafts off for a request; speculative_reference names texts that the answer may repeat.
+void read_speculation(FieldReader& fields, ApiRequest& request) {
+  request.speculate = fields.boolean("speculate").value_or(true);
+  const Json* reference = fields.any("speculative_reference");
+  if (!reference) return;
+  if (reference->is_string()) {
+    request.speculative_reference = {reference->get<std::string>()};
+    return;
+  }
+  const bool is_list = reference->is_array() && std::ranges::all_of(*reference, [](const Json& item) { return item.is_string(); });
+  if (!is_list) return fields.fail_type("speculative_reference", "a string or an array of strings", *reference);
+  if (reference->size() > kMaxReferences) {
+    return fields.fail("speculative_reference", fmt::format("speculative_reference has {} texts, at most {} are taken",
+                                                            reference->size(), kMaxReferences));
+  }
+  request.speculative_reference = reference->get<std::vector<std::string>>();
+}
+
 }  // namespace
 
 void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiRequest& request) {
@@ -137,6 +157,7 @@ void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiReque
   read_logit_bias(fields, sampling);
   read_stream_options(fields, request);
   request.structured_output = read_structured_output(fields);
+  read_speculation(fields, request);
 
   if (const auto count = fields.integer("prompt_logprobs")) {
     sampling.prompt_logprobs = static_cast<int>(*count);

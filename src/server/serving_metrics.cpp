@@ -120,9 +120,28 @@ void ServingMetrics::render_engine(MetricsWriter& out, const EngineStats& stats,
               count(stats.num_wasted_rows));
   out.counter("spate:engine_nonfinite_logits_total", "Requests ended because their logits were not finite.", labels,
               count(stats.num_nonfinite_rows));
+  render_speculation(out, stats, labels);
   out.counter("spate:requests_refused_total", "Requests refused because the queue was full.", labels,
               count(stats.num_refused));
   out.counter("spate:device_seconds_total", "Seconds the device worked.", labels, stats.device_seconds);
+}
+
+void ServingMetrics::render_speculation(MetricsWriter& out, const EngineStats& stats, const MetricLabels& labels) const {
+  const auto count = [](uint64_t value) { return static_cast<double>(value); };
+  out.counter("vllm:spec_decode_num_drafts_total", "Row-steps that had drafts.", labels, count(stats.num_drafted_rows));
+  out.counter("vllm:spec_decode_num_draft_tokens_total", "Draft tokens that ran.", labels, count(stats.num_drafts));
+  out.counter("vllm:spec_decode_num_accepted_tokens_total", "Draft tokens that the model chose too.", labels,
+              count(stats.num_drafts_accepted));
+  out.family("vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter",
+             "Draft tokens accepted, by their place among the drafts of a row-step.");
+  for (size_t i = 0; i < stats.num_accepted_at.size(); ++i) {
+    out.sample("vllm:spec_decode_num_accepted_tokens_per_pos_total", with(labels, "position", std::to_string(i)),
+               count(stats.num_accepted_at[i]));
+  }
+  out.counter("spate:spec_decode_step_tokens_total", "Tokens that steps with drafts gave.", labels,
+              count(stats.num_tokens_drafted_steps));
+  out.counter("spate:spec_decode_expected_step_tokens_total", "Of these steps: what the controller of drafts expected.",
+              labels, stats.num_tokens_expected);
 }
 
 void ServingMetrics::render_requests(MetricsWriter& out, const MetricLabels& labels) const {

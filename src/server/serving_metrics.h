@@ -48,6 +48,7 @@ class ServingMetrics {
 
  private:
   void render_engine(MetricsWriter& out, const EngineStats& stats, const ModelLabels& labels) const;
+  void render_speculation(MetricsWriter& out, const EngineStats& stats, const MetricLabels& labels) const;
   void render_requests(MetricsWriter& out, const MetricLabels& labels) const;
   void render_http(MetricsWriter& out) const;
 

@@ -46,6 +46,7 @@ struct ModelArguments {
   bool enable_chunked_prefill = true;
   bool async_scheduling = true;
   bool deterministic = false;
+  std::string speculative_config;      // JSON (cli/speculative_argument.h); empty: none
 };
 
 struct ServeArguments {
@@ -113,6 +114,7 @@ struct BenchArguments {
   int num_iters = 10;
   int n = 1;
   std::string output_json;
+  std::string task = "edit";  // speculation: edit, prose
   std::vector<std::string> configs;  // table
   std::vector<std::string> formats = {"bf16", "int8", "int4-g64"};  // table: of the weights, as --quantization
   std::string filter;                                               // kernel: rows whose name contains it

@@ -5,6 +5,7 @@
 
 #include "base/test_support.h"
 #include "cli/arguments.h"
+#include "cli/speculative_argument.h"
 #include "cli/eval_data.h"
 #include "cli/sse_client.h"
 #include "base/test.h"
@@ -132,6 +133,43 @@ TEST_CASE("arguments: --config is below the command line, knows sections, names 
   const std::string broken = write_file(dir, "broken.yaml", "port: [1\n");
   CHECK(parse({"serve", "m", "--config", broken.c_str()}).status().message().find("broken.yaml:") != std::string::npos);
   CHECK(parse({"serve", "m", "--config", "/no/such/file"}).status().message().find("cannot be read") != std::string::npos);
+}
+
+TEST_CASE("arguments: --speculative-config is JSON, or YAML in the file") {
+  const auto args = parse({"serve", "m", "--speculative-config", R"({"method": "ngram", "num_speculative_tokens": 5})"});
+  REQUIRE(args.ok());
+  const SpeculativeConfig ngram = parse_speculative_config(args->model.speculative_config).value();
+  CHECK(ngram.method == SpeculativeMethod::kNgram);
+  CHECK(ngram.num_speculative_tokens == 5);
+
+  const TempDir dir;
+  const std::string file = write_file(
+      dir, "spec.yaml", "speculative-config:\n  method: reference\n  prompt_lookup_max: 1\nport: 8123\n");
+  const auto from_file = parse({"serve", "m", "--config", file.c_str()});
+  REQUIRE_MESSAGE(from_file.ok(), from_file.status().message());
+  CHECK(from_file->serve.port == 8123);
+  const SpeculativeConfig reference = parse_speculative_config(from_file->model.speculative_config).value();
+  CHECK(reference.method == SpeculativeMethod::kReference);
+  CHECK(reference.prompt_lookup_min == 1);
+  CHECK(reference.prompt_lookup_max == 1);
+
+  CHECK(parse_speculative_config("")->method == SpeculativeMethod::kNone);
+
+  const auto message = [](const std::string& text) {
+    return std::string(parse_speculative_config(text).status().message());
+  };
+  CHECK(message("{}") == "--speculative-config needs the field method: ngram or reference");
+  CHECK(message(R"({"method": "ngarm"})") ==
+        "--speculative-config: method must be ngram or reference, got 'ngarm'");
+  CHECK(message(R"({"method": "mtp"})") ==
+        "--speculative-config: method mtp is not built; there are ngram and reference");
+  CHECK(message(R"({"method": "ngram", "num_speculative_tokens": 0})") ==
+        "--speculative-config: num_speculative_tokens must be in [1, 16], got 0");
+  CHECK(message(R"({"method": "ngram", "num_speculative_tokens": "many"})") ==
+        "--speculative-config: num_speculative_tokens must be a whole number, got 'many'");
+  CHECK(message(R"({"method": "ngram", "ngram_size": 2})").find("unknown field 'ngram_size'") != std::string::npos);
+  CHECK(message("ngram").find("must be an object") != std::string::npos);
+  CHECK(message("{").find("--speculative-config: ") == 0);
 }
 
 TEST_CASE("arguments: keys are not shown") {

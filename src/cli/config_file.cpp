@@ -18,7 +18,7 @@ Status flatten(const YAML::Node& node, const std::string& file, const CLI::App& 
     std::string key = entry.first.as<std::string>();
     std::replace(key.begin(), key.end(), '_', '-');
     const YAML::Node& value = entry.second;
-    if (value.IsMap()) {
+    if (value.IsMap() && app.get_option_no_throw("--" + key) == nullptr) {
       RETURN_IF_ERROR(flatten(value, file, app, sources, args));
       continue;
     }
@@ -28,7 +28,12 @@ Status flatten(const YAML::Node& node, const std::string& file, const CLI::App& 
       return invalid_argument("{}: unknown key '{}'; the nearest is '{}'", place, key, nearest_flag(app, key));
     }
     const auto add = [&](const YAML::Node& scalar) { args.push_back(fmt::format("--{}={}", key, scalar.as<std::string>())); };
-    if (value.IsSequence()) {
+    if (value.IsMap()) {  // of a flag that takes JSON
+      YAML::Emitter json;
+      json.SetMapFormat(YAML::Flow);
+      json << value;
+      args.push_back(fmt::format("--{}={}", key, json.c_str()));
+    } else if (value.IsSequence()) {
       for (const auto& item : value) add(item);
     } else if (!value.IsNull()) {
       add(value);

@@ -148,6 +148,8 @@ void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required) {
   add_switch(app, "--async-scheduling,!--no-async-scheduling", m.async_scheduling,
                 "Schedule the next step while one runs");
   add_switch(app, "--deterministic", m.deterministic, "Batch-invariant kernels: the same bits whatever runs beside a request");
+  app->add_option("--speculative-config", m.speculative_config,
+                  "Drafts, as JSON: {\"method\": \"ngram\"}; methods and fields: docs/speculation.md");
 }
 
 void add_serve_flags(CLI::App* app, ServeArguments& s) {

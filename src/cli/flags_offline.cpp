@@ -110,6 +110,16 @@ void add_bench_flags(CLI::App* bench, Arguments& arguments) {
       ->delimiter(',')
       ->capture_default_str();
   table->add_option("--output-json", b.output_json, "File for the rows");
+  CLI::App* speculation =
+      bench->add_subcommand("speculation", "Tokens a second with drafts and without, and what was accepted");
+  add_model_flags(speculation, arguments.model);
+  speculation->add_option("--task", b.task, "edit: answers that repeat most of the prompt; prose: hardly anything repeats")
+      ->check(CLI::IsMember({"edit", "prose"}));
+  add_count(speculation, "--batch-size", b.batch_size, "Sequences in the batch");
+  add_count(speculation, "--output-len", b.output_len, "prose: output tokens; 0: 128");
+  speculation->add_option("--num-iters-warmup", b.num_iters_warmup, "Turns before the measurement");
+  speculation->add_option("--num-iters", b.num_iters, "Turns measured");
+  speculation->add_option("--output-json", b.output_json, "File for the rows");
   CLI::App* kernel =
       bench->add_subcommand("kernel", "Each op at the sizes of a model, beside the limits of this machine");
   add_model_flags(kernel, arguments.model);

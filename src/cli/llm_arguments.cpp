@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/log.h"
+#include "cli/speculative_argument.h"
 
 namespace spate {
 
@@ -32,6 +33,7 @@ Result<Quantization> quantization_of(const ModelArguments& arguments) {
 
 Result<LlmConfig> llm_config(const ModelArguments& arguments) {
   ASSIGN_OR_RETURN(const Quantization quantization, quantization_of(arguments));
+  ASSIGN_OR_RETURN(SpeculativeConfig speculative, parse_speculative_config(arguments.speculative_config));
   return LlmConfig{.model = arguments.model,
                    .tokenizer = arguments.tokenizer,
                    .chat_template = arguments.chat_template,
@@ -57,7 +59,8 @@ Result<LlmConfig> llm_config(const ModelArguments& arguments) {
                    .max_prefill_stall_ms = arguments.max_prefill_stall_ms,
                    .enable_prefix_caching = arguments.enable_prefix_caching,
                    .enable_chunked_prefill = arguments.enable_chunked_prefill,
-                   .async_scheduling = arguments.async_scheduling};
+                   .async_scheduling = arguments.async_scheduling,
+                   .speculative = std::move(speculative)};
 }
 
 Result<std::unique_ptr<LoadedModel>> load_model(const ModelArguments& arguments,

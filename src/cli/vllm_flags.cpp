@@ -50,7 +50,6 @@ constexpr VllmFlag kVllmFlags[] = {
     {"--lora-modules", true, "", "there are no adapters"},
     {"--enable-expert-parallel", false, "", "experts are split by --tensor-parallel-size"},
     {"--enable-sleep-mode", false, "", "stop the server instead: it starts in seconds"},
-    {"--speculative-config", true, "", "there is no draft model"},
     {"--kv-transfer-config", true, "", "prefill and decode run in one process"},
     {"--ssl-keyfile", true, "", "put a proxy with TLS in front"},
     {"--ssl-certfile", true, "", "put a proxy with TLS in front"},

@@ -1,0 +1,196 @@
+// spate bench speculation: tokens a second with and without drafts, in turns in one process, and what was accepted.
+//
+// The answers are given: each sequence's mask allows one token at a time, so that a model of random weights says what a real
+// one would say to the task. Drafts are not held against the masks before they run: wrong ones are paid for.
+//   edit    a list of records, 400 tokens, as the prompt; the answer repeats it with a field in five records changed, one
+//           record left out and one put in
+//   prose   tokens by Zipf's law, as words come: pairs repeat by chance, longer runs hardly ever
+#include <cmath>
+#include <cstdio>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "cli/bench_rows.h"
+#include "cli/bench_runs.h"
+#include "cli/commands.h"
+#include "cli/llm_arguments.h"
+#include "core/step_plan.h"
+#include "llm/offline.h"
+
+namespace spate {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+class GivenAnswer final : public TokenConstraint {
+ public:
+  GivenAnswer(Tokens answer, int64_t vocab_size) : answer_(std::move(answer)), vocab_size_(vocab_size) {}
+  std::unique_ptr<ConstraintCursor> start() override { return std::make_unique<Cursor>(*this); }
+
+ private:
+  class Cursor final : public ConstraintCursor {
+   public:
+    explicit Cursor(const GivenAnswer& owner)
+        : owner_(owner), words_(static_cast<size_t>(mask_words_of(owner.vocab_size_))) {
+      allow(0);
+    }
+    Status append(int32_t) override {
+      words_[word()] = 0;
+      allow(num_tokens_ + 1);
+      return ok_status();
+    }
+    Status prepare_mask() override { return ok_status(); }
+    std::span<const uint32_t> mask() const override { return words_; }
+    bool may_end() const override { return false; }
+    bool must_end() const override { return false; }
+    bool may_draft(int32_t) const override { return true; }
+    std::unique_ptr<ConstraintCursor> clone() const override { return std::make_unique<Cursor>(*this); }
+
+   private:
+    size_t word() const { return static_cast<size_t>(token_id_) / 32; }
+    void allow(size_t num_tokens) {
+      num_tokens_ = num_tokens;
+      token_id_ = owner_.answer_[std::min(num_tokens, owner_.answer_.size() - 1)];
+      words_[word()] = 1u << (token_id_ % 32);
+    }
+    const GivenAnswer& owner_;
+    std::vector<uint32_t> words_;
+    size_t num_tokens_ = 0;
+    int32_t token_id_ = 0;
+  };
+
+  const Tokens answer_;
+  const int64_t vocab_size_;
+};
+
+struct Task {
+  Tokens prompt, answer;
+};
+
+constexpr int kNumRecords = 20;
+constexpr int kRecordLen = 20;
+
+Tokens record(Rng& rng) {
+  Tokens tokens;
+  for (int i = 0; i < kRecordLen; ++i) {
+    // Names of fields and punctuation, the same in each record; every third token is of a value.
+    tokens.push_back(i % 3 == 2 ? static_cast<int32_t>(1000 + rng.below(800)) : static_cast<int32_t>(100 + i % 7 + i / 4));
+  }
+  return tokens;
+}
+
+Task edit_task(Rng& rng) {
+  Task task;
+  for (int i = 0; i < 16; ++i) task.prompt.push_back(static_cast<int32_t>(2000 + rng.below(100)));  // what is to be done
+  for (int r = 0; r < kNumRecords; ++r) {
+    const Tokens original = record(rng);
+    task.prompt.insert(task.prompt.end(), original.begin(), original.end());
+    if (r == 7) continue;
+    Tokens changed = original;
+    if (r % 4 == 1) changed[static_cast<size_t>(2 + 3 * rng.below(5))] = static_cast<int32_t>(1000 + rng.below(800));
+    task.answer.insert(task.answer.end(), changed.begin(), changed.end());
+    if (r != 12) continue;
+    const Tokens added = record(rng);
+    task.answer.insert(task.answer.end(), added.begin(), added.end());
+  }
+  return task;
+}
+
+Task prose_task(Rng& rng, int output_len) {
+  constexpr double kNumWords = 5000;
+  const auto word = [&] { return 100 + static_cast<int32_t>(std::pow(kNumWords, static_cast<double>(rng.uniform()))); };
+  Task task;
+  for (int i = 0; i < 64; ++i) task.prompt.push_back(word());
+  for (int i = 0; i < output_len; ++i) task.answer.push_back(word());
+  return task;
+}
+
+// Tokens a second from when all sequences have begun to the end of the last.
+Result<double> decode_rate(LoadedModel& model, const std::vector<Task>& tasks, bool speculate) {
+  std::vector<OfflineRequest> requests(tasks.size());
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    requests[i].prompt_token_ids = tasks[i].prompt;
+    requests[i].sampling.temperature = 0;
+    requests[i].sampling.max_tokens = static_cast<int>(tasks[i].answer.size());
+    requests[i].sampling.ignore_eos = true;
+    requests[i].constraint = std::make_shared<GivenAnswer>(tasks[i].answer, model.config.vocab_size);
+    requests[i].speculate = speculate;
+  }
+  struct Arrival {
+    double seconds;
+    size_t num_tokens;
+  };
+  std::vector<Arrival> arrivals;
+  std::vector<bool> begun(tasks.size(), false);
+  double all_begun = 0;
+  const auto results =
+      run_offline(*model.engine, model.eos_token_ids, std::move(requests), 0, [&](size_t i, const Output& output) {
+        const double now = now_s();
+        if (!begun[i]) all_begun = now;
+        begun[i] = true;
+        arrivals.push_back({now, output.token_ids.size()});
+      });
+  RETURN_IF_ERROR(results.status());
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    if ((*results)[i][0].token_ids != tasks[i].answer) return internal_error("bench: sequence {} gave another text", i);
+  }
+  double num_tokens = 0;
+  for (const Arrival& arrival : arrivals) num_tokens += arrival.seconds > all_begun ? static_cast<double>(arrival.num_tokens) : 0;
+  return num_tokens / (arrivals.back().seconds - all_begun);
+}
+
+}  // namespace
+
+Result<int> run_bench_speculation(const Arguments& arguments) {
+  const BenchArguments& bench = arguments.bench;
+  ModelArguments model_arguments = arguments.model;
+  model_arguments.enable_prefix_caching = false;  // the turns repeat their prompts
+  ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model, load_model(model_arguments, progress_bar("weights")));
+  for (const std::string& line : model->summary) log_info("bench", "{}", line);
+  const SpeculativeConfig& speculative = model->engine->config().speculative;
+  if (speculative.method == SpeculativeMethod::kNone) {
+    return invalid_argument("bench speculation needs --speculative-config: {{\"method\": \"ngram\"}}");
+  }
+  model->engine->start();
+  Rng rng(arguments.model.seed, 0x5bec);
+  std::vector<double> ratios, on_rates, off_rates;
+  const EngineStats before = model->engine->stats();
+  for (int i = 0; i < bench.num_iters_warmup + bench.num_iters; ++i) {
+    std::vector<Task> tasks;
+    for (int s = 0; s < bench.batch_size; ++s) {
+      tasks.push_back(bench.task == "edit" ? edit_task(rng) : prose_task(rng, bench.output_len > 0 ? bench.output_len : 128));
+    }
+    ASSIGN_OR_RETURN(const double off, decode_rate(*model, tasks, false));
+    ASSIGN_OR_RETURN(const double on, decode_rate(*model, tasks, true));
+    if (i < bench.num_iters_warmup) continue;
+    ratios.push_back(on / off);
+    on_rates.push_back(on);
+    off_rates.push_back(off);
+  }
+  const EngineStats stats = model->engine->stats();
+  const double num_rows = static_cast<double>(stats.num_drafted_rows - before.num_drafted_rows);
+  const double num_drafts = static_cast<double>(stats.num_drafts - before.num_drafts);
+  const double num_accepted = static_cast<double>(stats.num_drafts_accepted - before.num_drafts_accepted);
+  std::printf("%s, %s, batch %d: %.1f tokens/s with drafts, %.1f without; ratio %.2f (%.2f to %.2f in %d turns)\n",
+              std::string(speculative_method_name(speculative.method)).c_str(), bench.task.c_str(), bench.batch_size,
+              median(on_rates), median(off_rates), median(ratios), percentile(ratios, 0), percentile(ratios, 100),
+              bench.num_iters);
+  if (num_rows > 0) {
+    std::printf("acceptance length %.2f tokens, %.1f %% of %.0f drafts in %.0f row-steps; by position:", 1 + num_accepted / num_rows,
+                100 * num_accepted / num_drafts, num_drafts, num_rows);
+    for (size_t i = 0; i < static_cast<size_t>(speculative.num_speculative_tokens); ++i) {
+      std::printf(" %.2f", static_cast<double>(stats.num_accepted_at[i] - before.num_accepted_at[i]) / num_rows);
+    }
+    std::printf("\nsteps with drafts gave %.0f tokens, %.0f were expected\n",
+                static_cast<double>(stats.num_tokens_drafted_steps - before.num_tokens_drafted_steps),
+                stats.num_tokens_expected - before.num_tokens_expected);
+  }
+  model->engine->stop();
+  const std::string name = fmt::format("{}/{}/speculation/{}-{}/batch{}", model->back_end->name, model->name,
+                                       speculative_method_name(speculative.method), bench.task, bench.batch_size);
+  RETURN_IF_ERROR(write_rows(bench.output_json, {{.name = name, .value = median(ratios), .unit = "ratio"}}));
+  return 0;
+}
+
+}  // namespace spate

@@ -1,0 +1,77 @@
+#include "cli/speculative_argument.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+
+namespace spate {
+namespace {
+
+Result<SpeculativeMethod> parse_method(const std::string& name) {
+  if (name == "[ngram]") return SpeculativeMethod::kNgram;  // vLLM's older spelling
+  for (const SpeculativeMethod method : {SpeculativeMethod::kNgram, SpeculativeMethod::kReference}) {
+    if (name == speculative_method_name(method)) return method;
+  }
+  for (const char* known : {"draft_model", "mtp", "deepseek_mtp", "ernie_mtp", "eagle", "eagle3", "medusa", "mlp_speculator", "suffix"}) {
+    if (name != known) continue;
+    return unimplemented("--speculative-config: method {} is not built; there are ngram and reference", name);
+  }
+  return invalid_argument("--speculative-config: method must be ngram or reference, got '{}'", name);
+}
+
+template <typename T>
+Status read(const std::string& key, const YAML::Node& value, const char* type, T& out) {
+  try {
+    out = value.as<T>();
+    return ok_status();
+  } catch (const YAML::Exception&) {
+    return invalid_argument("--speculative-config: {} must be {}, got '{}'", key, type, YAML::Dump(value));
+  }
+}
+
+Status read_field(const std::string& key, const YAML::Node& value, SpeculativeConfig& config, bool& has_method) {
+  if (key == "method") {
+    std::string name;
+    RETURN_IF_ERROR(read(key, value, "a string", name));
+    ASSIGN_OR_RETURN(config.method, parse_method(name));
+    has_method = true;
+    return ok_status();
+  }
+  if (key == "num_speculative_tokens") return read(key, value, "a whole number", config.num_speculative_tokens);
+  if (key == "prompt_lookup_min") return read(key, value, "a whole number", config.prompt_lookup_min);
+  if (key == "prompt_lookup_max") return read(key, value, "a whole number", config.prompt_lookup_max);
+  if (key == "adaptive") return read(key, value, "true or false", config.adaptive);
+  return invalid_argument(
+      "--speculative-config: unknown field '{}'; there are method, num_speculative_tokens, prompt_lookup_min, "
+      "prompt_lookup_max, adaptive",
+      key);
+}
+
+}  // namespace
+
+Result<SpeculativeConfig> parse_speculative_config(const std::string& text) {
+  SpeculativeConfig config;
+  if (text.empty()) return config;
+  YAML::Node root;
+  try {
+    root = YAML::Load(text);  // JSON is YAML
+  } catch (const YAML::Exception& e) {
+    return invalid_argument("--speculative-config: {} at column {} of {}", e.msg, e.mark.column + 1, text);
+  }
+  if (!root.IsMap()) {
+    return invalid_argument("--speculative-config must be an object like {{\"method\": \"ngram\"}}, got {}", text);
+  }
+  bool has_method = false;
+  for (const auto& entry : root) {
+    RETURN_IF_ERROR(read_field(entry.first.as<std::string>(), entry.second, config, has_method));
+  }
+  if (!has_method) return invalid_argument("--speculative-config needs the field method: ngram or reference");
+  // One bound alone moves the other's default out of its way.
+  if (!root["prompt_lookup_min"]) config.prompt_lookup_min = std::min(config.prompt_lookup_min, config.prompt_lookup_max);
+  if (!root["prompt_lookup_max"]) config.prompt_lookup_max = std::max(config.prompt_lookup_min, config.prompt_lookup_max);
+  RETURN_IF_ERROR(validate_speculative_config(config));
+  return config;
+}
+
+}  // namespace spate

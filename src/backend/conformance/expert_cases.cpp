@@ -144,7 +144,7 @@ void add_expert_mlp(Report& report, Sides sides, DType act, const WeightSpec& sp
   const ExpertShape shapes[] = {
       {1, 32, 16, 4, 2, false, false}, {0, 32, 16, 4, 2, false, false},  {2, 33, 13, 3, 3, true, false},
       {9, 64, 48, 8, 2, true, true},   {40, 70, 24, 2, 1, false, false}, {70, 96, 32, 3, 2, true, true},
-      {20, 520, 264, 6, 3, true, false}, {130, 264, 136, 4, 2, false, false},
+      {20, 520, 264, 6, 3, true, false}, {130, 264, 136, 4, 2, false, false}, {280, 264, 136, 2, 1, false, false},
   };
   for (const ExpertShape& s : shapes) {
     for (const bool other_ranks : {false, true}) {

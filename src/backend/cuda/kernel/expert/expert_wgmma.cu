@@ -214,10 +214,16 @@ __device__ inline void store_release(uint32_t* address, uint32_t value) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
+// Where a CTA leaves sums, of a tile as large as the kernel has: products of fewer columns use a part of it.
+template <int kRows>
+__device__ inline float4* place_of_sums(const ExpertWgmmaKernelParams& p, int cta) {
+  return reinterpret_cast<float4*>(p.partial) + static_cast<int64_t>(cta) * (kRows / 8) * kConsumerThreads;
+}
+
 // Leaves the sums for the CTA that has the tile's first k.
-template <int kRegs>
+template <int kRows, int kRegs>
 __device__ inline void leave_sums(const ExpertWgmmaKernelParams& p, const float (&acc)[kRegs], int thread) {
-  float4* to = reinterpret_cast<float4*>(p.partial) + static_cast<int64_t>(blockIdx.x) * (kRegs / 4) * kConsumerThreads;
+  float4* to = place_of_sums<kRows>(p, static_cast<int>(blockIdx.x));
 #pragma unroll
   for (int i = 0; i < kRegs / 4; ++i) {
     __stcg(to + i * kConsumerThreads + thread, make_float4(acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3]));
@@ -230,7 +236,7 @@ __device__ inline void leave_sums(const ExpertWgmmaKernelParams& p, const float 
 }
 
 // Adds what the next CTAs have of the tile, `num_steps` steps of k.
-template <ExpertKind kKind, int kRegs>
+template <ExpertKind kKind, int kRows, int kRegs>
 __device__ inline void add_sums(const ExpertWgmmaKernelParams& p, const Work<kKind>& work, float (&acc)[kRegs],
                                 int thread, int num_steps) {
   const int first_cta = static_cast<int>(blockIdx.x) + 1;
@@ -244,9 +250,8 @@ __device__ inline void add_sums(const ExpertWgmmaKernelParams& p, const Work<kKi
     }
   }
   sync_consumers();
-  const float4* from = reinterpret_cast<const float4*>(p.partial) +
-                       static_cast<int64_t>(first_cta) * (kRegs / 4) * kConsumerThreads + thread;
-  for (int i = 0; i < num_ctas; ++i, from += (kRegs / 4) * kConsumerThreads) {
+  for (int i = 0; i < num_ctas; ++i) {
+    const float4* from = place_of_sums<kRows>(p, first_cta + i) + thread;
 #pragma unroll
     for (int j = 0; j < kRegs / 4; ++j) {
       const float4 more = __ldcg(from + j * kConsumerThreads);
@@ -339,8 +344,8 @@ __device__ inline void multiply_segment(const ExpertWgmmaKernelParams& p, const 
   }
   wgmma_wait<0>();
   if (lane == 0) arrive(stages.empty(last_stage));
-  if (segment.begin > 0) return leave_sums(p, acc, thread);
-  if (segment.end < p.num_steps) add_sums(p, work, acc, thread, p.num_steps - segment.end);
+  if (segment.begin > 0) return leave_sums<kRows>(p, acc, thread);
+  if (segment.end < p.num_steps) add_sums<kKind, kRows>(p, work, acc, thread, p.num_steps - segment.end);
   store_tile<kKind, kColumns>(p, acc, segment, thread / 32);
 }
 

@@ -5,8 +5,8 @@
 // words one by one, in order, in one accumulator, whatever the number of rows and n-blocks: batch-invariant.
 //
 // 12 rows by 2 n-blocks hold 24 sums, 2 vectors of weight and one of x in the 32 registers, and load 14 times for 24
-// products. The instructions are written as assembly: GCC 12 copies the accumulator of the intrinsics to other registers
-// and to the stack, which cost half of their speed.
+// products. The instructions are written as assembly, so that no compiler copies the accumulators: GCC 12 did with the
+// intrinsics in a loop over 12 row pointers. In a loop over a panel intrinsics were as fast (best of 15: 208 and 203 GOP/s).
 #pragma once
 
 #include "backend/cpu/kernel/int_simd.h"

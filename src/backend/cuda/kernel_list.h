@@ -27,9 +27,9 @@ struct KernelInfo {
 inline constexpr KernelInfo kKernels[] = {
     {"attention/attention_decode.cu", "attention_decode_d64"},
     {"attention/attention_decode.cu", "attention_decode_d128"},
-    {"attention/attention_decode.cu", "attention_decode_int8_d64"},
-    {"attention/attention_decode.cu", "attention_decode_int8_d128"},
     {"attention/attention_decode.cu", "attention_decode_combine"},
+    {"attention/attention_decode_int8.cu", "attention_decode_int8_d64"},
+    {"attention/attention_decode_int8.cu", "attention_decode_int8_d128"},
     {"attention/attention_prefill.cu", "attention_prefill_d64", prefill_shared_bytes(64)},
     {"attention/attention_prefill.cu", "attention_prefill_d128", prefill_shared_bytes(128)},
     {"attention/attention_paged.cu", "attention_paged_bf16_bf16_d64"},

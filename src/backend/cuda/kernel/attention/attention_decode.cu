@@ -1,7 +1,7 @@
 // WHAT       Attention of one query token a sequence over its paged cache, as attention_paged.cu, for decode: the keys
 // of a sequence are
 //            shared out over CTAs (attention_decode_*), then their results are merged (attention_decode_combine).
-// SHAPES     q, out [num_seqs, num_heads, head_dim] bf16, outer strides free; cache bf16 or int8, head_dim 64 or 128,
+// SHAPES     q, out [num_seqs, num_heads, head_dim] bf16, outer strides free; cache bf16, head_dim 64 or 128,
 // kv_block_size a power
 //            of two.
 // NUMERICS   Dots and sums in fp32 on the tensor core; probabilities are rounded to bf16, their sum is of the rounded
@@ -15,211 +15,17 @@
 //            nothing goes through shared memory. 16 loads of 16 bytes a lane are in flight.
 // ROOFLINE   Bytes of K and V over 4.65 TB/s.
 // TESTS      spate-conformance --backend cuda --filter attention_paged
-#include "backend/cuda/kernel/attention/attention_decode.h"
-
-#include "backend/cuda/kernel/primitive/bf16.h"
-#include "backend/cuda/kernel/primitive/grid_dependency.h"
-#include "backend/cuda/kernel/primitive/mma.h"
-#include "backend/cuda/kernel/primitive/reduce.h"
+#include "backend/cuda/kernel/attention/attention_decode_work.h"
 
 namespace spate::cuda {
-
-constexpr int kTile = kDecodeTileKeys, kHeads = kDecodeHeadTile;
 
 // {low half of a, low half of b} and {high half of a, high half of b}.
 __device__ inline uint32_t pair_low(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); }
 __device__ inline uint32_t pair_high(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
 
-// What a lane holds of a tile of 16 keys. With group = lane / 4 and pair = lane % 4: of keys `group` and `group` + 8
-// the columns q_column(c) to q_column(c) + 7; of the 4 keys value_key(i) some columns of v.
-__device__ inline int value_key(int i) { return 2 * (static_cast<int>(threadIdx.x) % 4) + i % 2 + i / 2 * 8; }
-
 template <int kHeadDim>
-struct Bf16Tile {
-  static constexpr bool kHasScales = false;
-  static constexpr int kChunks = kHeadDim / 32, kSets = kHeadDim / 64;  // of k of a product pair; of 64 columns of V
-  static constexpr int kRowBytes = kHeadDim * 2;
-
-  __device__ static int q_column(int c) { return 32 * c + 8 * (static_cast<int>(threadIdx.x) % 4); }
-  // The column of v that acc[s][j] has of operand B's column n.
-  __device__ static int v_column(int s, int n, int j) { return 64 * s + 8 * n + j; }
-
-  // rows: of k at the tile's first key; v `part_bytes` behind it.
-  template <typename IsSeen>
-  __device__ void load(const char* rows, int64_t part_bytes, IsSeen is_seen) {
-    const int group = threadIdx.x % kWarpSize / 4;
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) keys_[n][c] = load_quad(rows, 8 * n + group, q_column(c), is_seen);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-#pragma unroll
-      for (int s = 0; s < kSets; ++s) {
-        values_[i][s] = load_quad(rows + part_bytes, value_key(i), 64 * s + 8 * group, is_seen);
-      }
-    }
-  }
-  __device__ uint4 key(int n, int c) const { return keys_[n][c]; }
-  // Operand B of columns v_column(s, .., j).
-  __device__ void value(int s, int j, uint32_t (&b)[2]) const {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint32_t first = word(values_[2 * i][s], j / 2), second = word(values_[2 * i + 1][s], j / 2);
-      b[i] = j % 2 == 0 ? pair_low(first, second) : pair_high(first, second);
-    }
-  }
-
- private:
-  __device__ static uint32_t word(const uint4& quad, int i) {
-    return i == 0 ? quad.x : i == 1 ? quad.y : i == 2 ? quad.z : quad.w;
-  }
-  template <typename IsSeen>
-  __device__ static uint4 load_quad(const char* rows, int key, int column, IsSeen is_seen) {
-    return is_seen(key) ? *reinterpret_cast<const uint4*>(rows + key * kRowBytes + column * 2) : uint4{};
-  }
-  uint4 keys_[2][kChunks], values_[4][kSets];
-};
-
-// Codes, which become bf16 on their way to the tensor core, exactly: the low 7 bits behind the exponent of 128 are
-// 128 + low, the sign bit there is 128 or 256, and the difference is the code.
-__device__ inline uint32_t codes_to_bf16(uint32_t halves) {
-  const uint32_t low = (halves & 0x007f007fu) | 0x43004300u, high = (halves & 0x00800080u) | 0x43004300u;
-  uint32_t codes;
-  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(codes) : "r"(low), "r"(high));
-  return codes;
-}
-
-template <int kHeadDim>
-struct Int8Tile {
-  static constexpr bool kHasScales = true;
-  static constexpr int kChunks = kHeadDim / 32, kSets = kHeadDim / 64;
-  static constexpr int kRowBytes = kHeadDim;
-
-  __device__ static int q_column(int c) { return c / 2 * 64 + 16 * (static_cast<int>(threadIdx.x) % 4) + c % 2 * 8; }
-  __device__ static int v_column(int s, int n, int j) { return 8 * kSets * n + 8 * s + j; }
-
-  template <typename IsSeen>
-  __device__ void load(const char* rows, int64_t part_bytes, IsSeen is_seen) {
-    const int group = threadIdx.x % kWarpSize / 4;
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-#pragma unroll
-      for (int c = 0; c < kChunks; c += 2) {
-        const uint4 quad = is_seen(8 * n + group)
-                               ? *reinterpret_cast<const uint4*>(rows + (8 * n + group) * kRowBytes + q_column(c))
-                               : uint4{};
-        keys_[n][c] = make_uint2(quad.x, quad.y);
-        keys_[n][c + 1] = make_uint2(quad.z, quad.w);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const char* row = rows + part_bytes + value_key(i) * kRowBytes + v_column(0, group, 0);
-#pragma unroll
-      for (int s = 0; s < kSets; ++s) {
-        values_[i][s] = is_seen(value_key(i)) ? reinterpret_cast<const uint2*>(row)[s] : uint2{};
-      }
-    }
-  }
-  // scales: of k at the tile's first key; those of v `part_scales` behind them.
-  template <typename IsSeen>
-  __device__ void load_scales(const float* scales, int64_t part_scales, IsSeen is_seen) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      key_scales_[i] = is_seen(value_key(i)) ? scales[value_key(i)] : 0.0f;
-      value_scales_[i] = is_seen(value_key(i)) ? scales[part_scales + value_key(i)] : 0.0f;
-    }
-  }
-  __device__ float key_scale(int i) const { return key_scales_[i]; }  // of value_key(i)
-  __device__ float value_scale(int i) const { return value_scales_[i]; }
-  __device__ uint4 key(int n, int c) const {
-    const uint2 codes = keys_[n][c];
-    return {codes_to_bf16(__byte_perm(codes.x, 0, 0x4140)), codes_to_bf16(__byte_perm(codes.x, 0, 0x4342)),
-            codes_to_bf16(__byte_perm(codes.y, 0, 0x4140)), codes_to_bf16(__byte_perm(codes.y, 0, 0x4342))};
-  }
-  __device__ void value(int s, int j, uint32_t (&b)[2]) const {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint2 first = values_[2 * i][s], second = values_[2 * i + 1][s];
-      const uint32_t at = static_cast<uint32_t>(j % 4);  // bytes `at` of both, what is above them is masked
-      b[i] = codes_to_bf16(__byte_perm(j < 4 ? first.x : first.y, j < 4 ? second.x : second.y,
-                                       at | at << 4 | (at + 4) << 8 | (at + 4) << 12));
-    }
-  }
-
- private:
-  uint2 keys_[2][kChunks], values_[4][kSets];
-  float key_scales_[4], value_scales_[4];
-};
-
-// Keys that the query of a sequence sees: [begin, end), begin rounded down to a tile; none of a dummy.
-struct KeyRange {
-  int begin, end;
-};
-__device__ inline KeyRange seen_keys(const AttentionPagedKernelParams& p, int seq) {
-  const int seq_len = p.seq_lens[seq];
-  if (p.cu_seqlens_q[seq + 1] <= p.cu_seqlens_q[seq] || seq_len <= 0) return {};
-  const int begin = p.window > 0 ? max(0, seq_len - p.window) : 0;
-  return {begin / kTile * kTile, seq_len};
-}
-
-struct Item {
-  int seq;  // -1: none
-  int split;
-  int num_splits;
-};
-
-// What the CTA computes. All threads call it; every CTA of the grid counts alike.
-__device__ inline Item find_item(const AttentionDecodeKernelParams& params, int item) {
-  __shared__ Item found;
-  __shared__ int warp_items[kDecodeWarps];
-  const AttentionPagedKernelParams& p = params.attention;
-  const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-  int num_keys = 0;
-  for (int seq = threadIdx.x; seq < p.num_seqs; seq += blockDim.x) {
-    const KeyRange keys = seen_keys(p, seq);
-    num_keys += keys.end - keys.begin;
-  }
-  num_keys = block_reduce(num_keys, Sum());
-  const int split_keys = max(kDecodeSplitUnit, (num_keys + params.max_splits - 1) / params.max_splits);
-  if (threadIdx.x == 0) found.seq = -1;
-  int items_before = 0;
-  for (int first = 0; first < p.num_seqs; first += blockDim.x) {
-    const int seq = first + threadIdx.x;
-    int num_splits = 0;
-    if (seq < p.num_seqs) {
-      const KeyRange keys = seen_keys(p, seq);
-      num_splits = max(1, (keys.end - keys.begin + split_keys - 1) / split_keys);
-    }
-    int through = num_splits;  // items of the sequences up to this one, in the warp, then in the CTA
-#pragma unroll
-    for (int delta = 1; delta < kWarpSize; delta *= 2) {
-      const int lower = __shfl_up_sync(0xffffffffu, through, delta);
-      if (lane >= delta) through += lower;
-    }
-    __syncthreads();
-    if (lane == kWarpSize - 1) warp_items[warp] = through;
-    __syncthreads();
-    for (int w = 0; w < warp; ++w) through += warp_items[w];
-    const int first_item = items_before + through - num_splits;
-    if (seq < p.num_seqs && first_item <= item && item < first_item + num_splits) {
-      found = {seq, item - first_item, num_splits};
-      if (item == first_item && blockIdx.y == 0) {
-        params.first_item[seq] = first_item;
-        params.first_item[p.num_seqs + seq] = num_splits;
-      }
-    }
-    for (int w = 0; w < kDecodeWarps; ++w) items_before += warp_items[w];
-  }
-  __syncthreads();
-  return found;
-}
-
-template <int kHeadDim, typename Tile>
 __device__ inline void attention_decode(const AttentionDecodeKernelParams& params) {
-  constexpr int kChunks = Tile::kChunks, kSets = Tile::kSets, kRowBytes = Tile::kRowBytes;
+  constexpr int kChunks = kHeadDim / 32, kSets = kHeadDim / 64;  // of k of a product pair; of 64 columns of V
   __shared__ float warp_acc[kDecodeWarps][kHeads][kHeadDim];
   __shared__ float warp_max[kDecodeWarps][kHeads], warp_sum[kDecodeWarps][kHeads];
   let_dependents_launch();
@@ -250,12 +56,13 @@ __device__ inline void attention_decode(const AttentionDecodeKernelParams& param
   for (int c = 0; c < kChunks; ++c) {
     const Bf16* row = static_cast<const Bf16*>(p.q) + token * p.q_token_stride +
                       static_cast<int64_t>(first_head + group) * p.q_head_stride;
-    q[c] = exists && group < num_heads_here ? *reinterpret_cast<const uint4*>(row + Tile::q_column(c)) : uint4{};
+    q[c] = exists && group < num_heads_here ? *reinterpret_cast<const uint4*>(row + 32 * c + 8 * pair) : uint4{};
   }
 
   float acc[kSets][8][4] = {};
   float max_score = -kInfinity, sum = 0.0f;  // of head `group`; the sum of this lane's keys
   const int block_shift = 31 - __clz(p.kv.kv_block_size);
+  constexpr int kRowBytes = kHeadDim * static_cast<int>(sizeof(Bf16));
   const int64_t part_bytes = static_cast<int64_t>(p.kv.num_kv_heads) * p.kv.kv_block_size * kRowBytes;  // from k to v
   const char* head =
       static_cast<const char*>(p.kv.data) + static_cast<int64_t>(kv_head) * p.kv.kv_block_size * kRowBytes;
@@ -264,19 +71,25 @@ __device__ inline void attention_decode(const AttentionDecodeKernelParams& param
   int id = block_id(tile * kTile);
   for (; begin < end && tile * kTile < end; tile += kDecodeWarps) {
     const int first_key = tile * kTile;  // a tile lies in one block
-    const int block_of_tile = id;
     const char* rows = head + id * p.kv.block_bytes + (first_key & (p.kv.kv_block_size - 1)) * kRowBytes;
     id = block_id(first_key + kDecodeWarps * kTile);
     const auto is_seen = [&](int key_in_tile) {
       return first_key + key_in_tile >= begin && first_key + key_in_tile < end;
     };
-    Tile loaded;
-    loaded.load(rows, part_bytes, is_seen);
-    if constexpr (Tile::kHasScales) {
-      const int64_t first_scale =
-          static_cast<int64_t>(kv_head) * p.kv.kv_block_size + (first_key & (p.kv.kv_block_size - 1));
-      loaded.load_scales(p.kv.scales(block_of_tile) + first_scale,
-                         static_cast<int64_t>(p.kv.num_kv_heads) * p.kv.kv_block_size, is_seen);
+    const auto load = [&](int64_t part, int key_in_tile, int column) {
+      return is_seen(key_in_tile) ? *reinterpret_cast<const uint4*>(rows + part + key_in_tile * kRowBytes + column * 2)
+                                  : uint4{};
+    };
+    uint4 k[2][kChunks], v[4][kSets];
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) k[n][c] = load(0, 8 * n + group, 32 * c + 8 * pair);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {  // keys 2 pair, 2 pair + 1, 2 pair + 8, 2 pair + 9
+#pragma unroll
+      for (int s = 0; s < kSets; ++s) v[i][s] = load(part_bytes, 2 * pair + i % 2 + i / 2 * 8, 64 * s + 8 * group);
     }
 
     // Scores of keys 8 n + 2 pair and 8 n + 2 pair + 1.
@@ -287,45 +100,37 @@ __device__ inline void attention_decode(const AttentionDecodeKernelParams& param
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
         const uint32_t a0[4] = {q[c].x, 0, q[c].y, 0}, a1[4] = {q[c].z, 0, q[c].w, 0};
-        const uint4 key = loaded.key(n, c);
-        const uint32_t b0[2] = {key.x, key.y}, b1[2] = {key.z, key.w};
+        const uint32_t b0[2] = {k[n][c].x, k[n][c].y}, b1[2] = {k[n][c].z, k[n][c].w};
         mma_m16n8k16_bf16(dot, a0, b0);
         mma_m16n8k16_bf16(dot, a1, b1);
       }
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        if constexpr (Tile::kHasScales) dot[j] *= loaded.key_scale(2 * n + j);
+      for (int j = 0; j < 2; ++j)
         score[n][j] = is_seen(8 * n + 2 * pair + j) ? dot[j] * p.softmax_scale_log2e : -kInfinity;
-      }
     }
     float new_max = fmaxf(fmaxf(score[0][0], score[0][1]), fmaxf(score[1][0], score[1][1]));
     new_max = fmaxf(new_max, shuffle_xor(new_max, 1));
     new_max = fmaxf(max_score, fmaxf(new_max, shuffle_xor(new_max, 2)));
-    float prob[2][2];
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) prob[n][j] = exp2f(score[n][j] - new_max);
-    }
-    uint32_t a[4] = {pack_bf16(prob[0][0], prob[0][1]), 0, pack_bf16(prob[1][0], prob[1][1]), 0};
+    const uint32_t prob0 = pack_bf16(exp2f(score[0][0] - new_max), exp2f(score[0][1] - new_max));
+    const uint32_t prob1 = pack_bf16(exp2f(score[1][0] - new_max), exp2f(score[1][1] - new_max));
     const float shrink = exp2f(max_score - new_max);
-    sum = sum * shrink + (low_float(a[0]) + high_float(a[0])) + (low_float(a[2]) + high_float(a[2]));
+    sum = sum * shrink + (low_float(prob0) + high_float(prob0)) + (low_float(prob1) + high_float(prob1));
     max_score = new_max;
-    if constexpr (Tile::kHasScales) {
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {
-        a[2 * n] = pack_bf16(prob[n][0] * loaded.value_scale(2 * n), prob[n][1] * loaded.value_scale(2 * n + 1));
-      }
-    }
 
+    const uint32_t a[4] = {prob0, 0, prob1, 0};
 #pragma unroll
     for (int s = 0; s < kSets; ++s) {
+      const uint32_t words[4][4] = {{v[0][s].x, v[0][s].y, v[0][s].z, v[0][s].w},
+                                    {v[1][s].x, v[1][s].y, v[1][s].z, v[1][s].w},
+                                    {v[2][s].x, v[2][s].y, v[2][s].z, v[2][s].w},
+                                    {v[3][s].x, v[3][s].y, v[3][s].z, v[3][s].w}};
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
+      for (int j = 0; j < 8; ++j) {  // columns 64 s + 8 n + j, n = 0 .. 7
         acc[s][j][0] *= shrink;
         acc[s][j][1] *= shrink;
-        uint32_t b[2];
-        loaded.value(s, j, b);
+        const int w = j / 2;
+        const uint32_t b[2] = {j % 2 == 0 ? pair_low(words[0][w], words[1][w]) : pair_high(words[0][w], words[1][w]),
+                               j % 2 == 0 ? pair_low(words[2][w], words[3][w]) : pair_high(words[2][w], words[3][w])};
         mma_m16n8k16_bf16(acc[s][j], a, b);
       }
     }
@@ -341,8 +146,8 @@ __device__ inline void attention_decode(const AttentionDecodeKernelParams& param
   for (int s = 0; s < kSets; ++s) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      warp_acc[warp][group][Tile::v_column(s, 2 * pair, j)] = acc[s][j][0];
-      warp_acc[warp][group][Tile::v_column(s, 2 * pair + 1, j)] = acc[s][j][1];
+      warp_acc[warp][group][64 * s + 16 * pair + j] = acc[s][j][0];
+      warp_acc[warp][group][64 * s + 16 * pair + 8 + j] = acc[s][j][1];
     }
   }
   __syncthreads();
@@ -425,14 +230,13 @@ extern "C" __global__ void __launch_bounds__(kCombineWarps* kWarpSize)
 }
 
 // 2 CTAs an SM: 3 spill and are 2 to 30 % slower on an H200, but for 128 sequences and more (3 % faster).
-#define SPATE_DECODE_KERNEL(name, head_dim, Tile)                                      \
-  extern "C" __global__ void __launch_bounds__(kDecodeWarps* kWarpSize, 2)             \
-      attention_decode_##name(const __grid_constant__ AttentionDecodeKernelParams p) { \
-    attention_decode<head_dim, Tile<head_dim>>(p);                                     \
-  }
-SPATE_DECODE_KERNEL(d64, 64, Bf16Tile)
-SPATE_DECODE_KERNEL(d128, 128, Bf16Tile)
-SPATE_DECODE_KERNEL(int8_d64, 64, Int8Tile)
-SPATE_DECODE_KERNEL(int8_d128, 128, Int8Tile)
+extern "C" __global__ void __launch_bounds__(kDecodeWarps* kWarpSize, 2)
+    attention_decode_d64(const __grid_constant__ AttentionDecodeKernelParams p) {
+  attention_decode<64>(p);
+}
+extern "C" __global__ void __launch_bounds__(kDecodeWarps* kWarpSize, 2)
+    attention_decode_d128(const __grid_constant__ AttentionDecodeKernelParams p) {
+  attention_decode<128>(p);
+}
 
 }  // namespace spate::cuda

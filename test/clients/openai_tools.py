@@ -27,11 +27,12 @@ assert json.loads(streamed.function.arguments)["city"] in ("Paris", "Rome"), str
 
 
 class Person(pydantic.BaseModel):
-    age: int
+    age: int = pydantic.Field(ge=0, le=150)
     is_tall: bool
 
 
-parsed = client.chat.completions.parse(model=model, messages=messages, response_format=Person, max_tokens=200)
+parsed = client.chat.completions.parse(model=model, messages=messages, response_format=Person, max_tokens=300,
+                                       temperature=0)
 assert isinstance(parsed.choices[0].message.parsed, Person), parsed
 
 response = client.responses.create(model=model, input="Hello! Please say hello.", max_output_tokens=16, temperature=0)
@@ -51,7 +52,7 @@ called = client.responses.create(model=model, input="Hello!", max_output_tokens=
                                  tools=[{"type": "function", "name": "get_weather", "parameters": parameters}])
 call = called.output[-1]
 assert call.type == "function_call" and json.loads(call.arguments)["city"] in ("Paris", "Rome"), called
-parsed = client.responses.parse(model=model, input="Hello!", text_format=Person, max_output_tokens=200)
+parsed = client.responses.parse(model=model, input="Hello!", text_format=Person, max_output_tokens=300, temperature=0)
 assert isinstance(parsed.output_parsed, Person), parsed
 background = client.responses.create(model=model, input="Hello!", background=True, max_output_tokens=8)
 for _ in range(1000):

@@ -144,7 +144,6 @@ inline constexpr KernelInfo kKernels[] = {
     {"linear/quantize_rows.cu", "quantize_rows_bf16_2"},
     {"linear/quantize_rows.cu", "quantize_rows_bf16_wide"},
     {"linear/quantize_rows.cu", "quantize_rows_f32_1"},
-    {"linear/quantize_rows.cu", "quantize_rows_f32_2"},
     {"linear/quantize_rows.cu", "quantize_rows_f32_wide"},
     {"linear/pack_integer.cu", "pack_int8_f32"},
     {"linear/pack_integer.cu", "pack_int8_bf16"},

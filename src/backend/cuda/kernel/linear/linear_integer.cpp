@@ -43,10 +43,11 @@ void quantize_rows(Stream& stream, const Tensor& x, const IntegerLayout& layout,
   const int64_t num_pieces = layout.row_bytes() / kPieceElems;
   const int64_t pieces = ceil_div(num_pieces, kQuantizeMaxThreads);  // a thread
   const bool is_f32 = x.dtype() == DType::kF32;
-  const KernelId kernel = pieces == 1 ? (is_f32 ? kernel_id("quantize_rows_f32_1") : kernel_id("quantize_rows_bf16_1"))
-                          : pieces == 2
-                              ? (is_f32 ? kernel_id("quantize_rows_f32_2") : kernel_id("quantize_rows_bf16_2"))
-                              : (is_f32 ? kernel_id("quantize_rows_f32_wide") : kernel_id("quantize_rows_bf16_wide"));
+  const KernelId kernel = is_f32
+                              ? (pieces == 1 ? kernel_id("quantize_rows_f32_1") : kernel_id("quantize_rows_f32_wide"))
+                              : (pieces == 1   ? kernel_id("quantize_rows_bf16_1")
+                                 : pieces == 2 ? kernel_id("quantize_rows_bf16_2")
+                                               : kernel_id("quantize_rows_bf16_wide"));
   const auto wanted_threads = static_cast<uint64_t>(std::max<int64_t>(ceil_div(num_pieces, pieces), 32));
   const int num_threads = static_cast<int>(std::min<uint64_t>(std::bit_ceil(wanted_threads), kQuantizeMaxThreads));
   launch(stream, kernel, {.x = x.dim(0), .num_threads = num_threads}, params,

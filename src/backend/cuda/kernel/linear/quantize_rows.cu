@@ -2,7 +2,8 @@
 // SHAPES     x [num_tokens, width] act; codes [num_tokens, row_bytes], zeros behind the width.
 // NUMERICS   quant/outlier_rule.h, then quantize_activations() of quant/quantize.h, to the bit. A row with a NaN or an
 //            infinity has the scale NaN and codes of zero.
-// WORK       A CTA a row, which stays in registers, 1 or 2 pieces of 8 elements a thread; wider ones are read again. A
+// WORK       A CTA a row, which stays in registers, 1 or (bf16) 2 pieces of 8 elements a thread; wider ones are read
+// again. A
 //            reduction for the largest
 //            |x|, one for each round of outliers (a row of ordinary numbers: one), one for the sum of the codes.
 // ROOFLINE   Memory: 3 bytes an element in bf16: 2,048 rows of 4,096 are 25 MB, 6 us at 4.25 TB/s. One row: latency.
@@ -142,7 +143,6 @@ SPATE_QUANTIZE_ROWS(bf16_1, Bf16, 1)
 SPATE_QUANTIZE_ROWS(bf16_2, Bf16, 2)
 SPATE_QUANTIZE_ROWS(bf16_wide, Bf16, 0)
 SPATE_QUANTIZE_ROWS(f32_1, float, 1)
-SPATE_QUANTIZE_ROWS(f32_2, float, 2)
 SPATE_QUANTIZE_ROWS(f32_wide, float, 0)
 
 }  // namespace spate::cuda

@@ -65,15 +65,8 @@ __device__ inline T block_reduce(T value, Combine combine) {
   __syncthreads();  // the array may still be read for the reduction before this one
   if (threadIdx.x % kWarpSize == 0) of_warp[threadIdx.x / kWarpSize] = value;
   __syncthreads();
-  const int num_warps = static_cast<int>(blockDim.x) / kWarpSize;
-  if ((num_warps & (num_warps - 1)) == 0) {
-    value = of_warp[threadIdx.x % num_warps];
-    for (int lane_mask = num_warps / 2; lane_mask > 0; lane_mask /= 2)
-      value = combine(value, shuffle_xor(value, lane_mask));
-    return value;
-  }
   value = of_warp[0];
-  for (int warp = 1; warp < num_warps; ++warp) value = combine(value, of_warp[warp]);
+  for (int warp = 1; warp < static_cast<int>(blockDim.x) / kWarpSize; ++warp) value = combine(value, of_warp[warp]);
   return value;
 }
 

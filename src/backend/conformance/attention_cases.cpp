@@ -114,6 +114,18 @@ void add_attention(Report& report, Sides sides, DType act, DType kv_dtype) {
       longer.seqs = {{300, 300}, {2049, 40}, {1100, 1}, {70, 3}};
       check_attention(family, sides, longer);
     }
+    AttentionShape wide = base;  // several tiles of queries and of keys, the heads of a kv head in one tile
+    wide.num_kv_heads = 2;
+    wide.group_size = 4;
+    wide.head_dim = 128;
+    wide.kv_block_size = 16;
+    for (const int window : {0, 150}) {
+      wide.window = window;
+      wide.seqs = {{1, 1}, {390, 150}, {513, 9}, {129, 129}};
+      check_attention(family, sides, wide);
+      wide.seqs = {{300, 260}};
+      check_attention(family, sides, wide);
+    }
     AttentionShape empty = base;
     empty.seqs = {{5, 0}};
     check_attention(family, sides, empty);

@@ -151,7 +151,7 @@ Result<std::unique_ptr<Device>> CudaDevice::make(const DeviceOptions& options) {
   device->is_deterministic_ = options.deterministic;
   RETURN_IF_ERROR(device->describe(gpu));
   RETURN_IF_ERROR(device->load_kernels(options.kernel_dir));
-  RETURN_IF_ERROR(device->allocate_partial_sums());
+  RETURN_IF_ERROR(device->allocate_shared_state());
   device->ops_ = cuda_ops();
   return std::unique_ptr<Device>(std::move(device));
 }
@@ -213,14 +213,16 @@ Status CudaDevice::load_program(std::string_view program, const std::string& cub
   return {};
 }
 
-Status CudaDevice::allocate_partial_sums() {
+Status CudaDevice::allocate_shared_state() {
   if (!has(kernel_id("linear_wgmma_n8"))) return {};
   const size_t num_ctas = static_cast<size_t>(num_sms_);
   ASSIGN_OR_RETURN(partial_sums_,
                    allocate(num_ctas * kWgmmaMaxTileTokens * kWgmmaTileRows * sizeof(float), MemoryKind::kDevice));
   ASSIGN_OR_RETURN(partial_flags_, allocate(num_ctas * sizeof(uint32_t), MemoryKind::kDevice));
+  ASSIGN_OR_RETURN(work_counters_, allocate(2 * sizeof(uint32_t), MemoryKind::kDevice));
   const std::unique_ptr<Stream> stream = create_stream();
   fill_bytes(*stream, partial_flags_.data(), 0, partial_flags_.bytes());
+  fill_bytes(*stream, work_counters_.data(), 0, work_counters_.bytes());
   synchronize(*stream);
   return {};
 }
@@ -230,6 +232,7 @@ CudaDevice::~CudaDevice() {
   graphs_.clear();
   partial_sums_.reset();
   partial_flags_.reset();
+  work_counters_.reset();
   workspace_.reset();
   pack_buffer_.reset();
   pack_staging_.reset();

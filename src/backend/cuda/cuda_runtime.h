@@ -128,19 +128,21 @@ class CudaDevice final : public Device {
   uint32_t* partial_flags() const { return static_cast<uint32_t*>(partial_flags_.data()); }
   // Of products with integer weights; its places do not move once all weights are made.
   const IntegerScratch& integer_scratch() const { return integer_scratch_; }
+  // Two words, 0 between kernels, of a kernel whose CTAs take their work from a common list. Null as partial_sums().
+  uint32_t* work_counters() const { return static_cast<uint32_t*>(work_counters_.data()); }
 
  private:
   explicit CudaDevice(std::unique_ptr<Context> context) : context_(std::move(context)) {}
   Status describe(const GpuFacts& gpu);
   Status load_kernels(const std::string& kernel_dir);
   Status load_program(std::string_view program, const std::string& cubin);
-  Status allocate_partial_sums();
   Status reserve_integer_scratch(const IntegerLayout& layout);
   Status reserve_pack_buffers(int64_t bytes);
   Status reserve_pack_staging(int64_t bytes);
   Status pack_integer_rows(PackedWeight& weight, RowPlace place, const Tensor& rows);
   Status place_int8_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows);
   Status place_int4_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows);
+  Status allocate_shared_state();
 
   std::unique_ptr<Context> context_;
   std::string architecture_;
@@ -152,7 +154,7 @@ class CudaDevice final : public Device {
   std::array<CUfunction, kNumKernels> functions_{};
   OpTable ops_;
   Buffer workspace_;
-  Buffer partial_sums_, partial_flags_;
+  Buffer partial_sums_, partial_flags_, work_counters_;
   StepGraphs graphs_{*this};
   std::unique_ptr<CudaStream> pack_stream_;  // made by the first pack_rows, as its buffer
   Buffer pack_buffer_;

@@ -54,8 +54,8 @@ class Bench {
 };
 
 // The GPU, or null after saying that the test is skipped.
-std::unique_ptr<Bench> gpu_or_skip() {
-  Result<std::unique_ptr<Device>> device = make_cuda_device({});
+std::unique_ptr<Bench> gpu_or_skip(const DeviceOptions& options = {}) {
+  Result<std::unique_ptr<Device>> device = make_cuda_device(options);
   if (device.ok()) return std::make_unique<Bench>(*std::move(device));
   skip_test(device.status().message());
   return nullptr;
@@ -244,9 +244,9 @@ class PagedSequence {
   KvView kv_;
 };
 
-TEST_CASE("attention: a query has the same bits in a whole prompt, in chunks and alone") {
-  const std::unique_ptr<Bench> gpu = gpu_or_skip(), oracle = reference();
-  if (gpu == nullptr) return;
+TEST_CASE("attention: a whole prompt, chunks and single queries agree; on a deterministic device to the bit") {
+  const std::unique_ptr<Bench> gpu = gpu_or_skip({.deterministic = true}), fast = gpu_or_skip(), oracle = reference();
+  if (gpu == nullptr || fast == nullptr) return;
   const uint64_t seed = test_seed();
   INFO("seed ", seed);
   Rng rng(seed);
@@ -258,9 +258,12 @@ TEST_CASE("attention: a query has the same bits in a whole prompt, in chunks and
     const HostTensor q = random_tensor(rng, c.act, {seq_len, c.num_heads, c.head_dim});
     const HostTensor k = random_tensor(rng, c.act, {seq_len, c.num_kv_heads, c.head_dim});
     const HostTensor v = random_tensor(rng, c.act, {seq_len, c.num_kv_heads, c.head_dim});
-    PagedSequence on_gpu(*gpu, c, q, k, v), on_oracle(*oracle, c, q, k, v);
-    const HostTensor whole = on_gpu.attend(0, {203});
-    CHECK_TENSOR(close_to("out", whole, on_oracle.attend(0, {203}), tolerance_of(c.act)));
+    PagedSequence on_gpu(*gpu, c, q, k, v), on_fast(*fast, c, q, k, v), on_oracle(*oracle, c, q, k, v);
+    const HostTensor whole = on_gpu.attend(0, {203}), expected = on_oracle.attend(0, {203});
+    CHECK_TENSOR(close_to("out", whole, expected, tolerance_of(c.act)));
+    for (const std::vector<int32_t>& cuts : {std::vector<int32_t>{203}, {1, 37, 38, 128, 203}}) {
+      CHECK_TENSOR(close_to("out", on_fast.attend(0, cuts), expected, tolerance_of(c.act)));
+    }
     CHECK_TENSOR(equal_bits("out", on_gpu.attend(0, {1, 37, 38, 128, 203}), whole));
     CHECK_TENSOR(equal_bits("out", on_gpu.attend(202, {203}), whole.view().rows(202, 203)));
     CHECK_TENSOR(equal_bits("out", on_gpu.attend(30, {32, 33, 64}), whole.view().rows(30, 64)));

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "backend/cuda/kernel/attention/attention_prefill.h"
+#include "backend/cuda/kernel/attention/attention_prefill_wgmma.h"
 #include "backend/cuda/kernel/linear/integer_weight.h"
 #include "backend/cuda/kernel/expert/expert_order.h"
 #include "backend/cuda/kernel/expert/expert_wgmma.h"
@@ -32,6 +33,8 @@ inline constexpr KernelInfo kKernels[] = {
     {"attention/attention_decode_int8.cu", "attention_decode_int8_d128"},
     {"attention/attention_prefill.cu", "attention_prefill_d64", prefill_shared_bytes(64)},
     {"attention/attention_prefill.cu", "attention_prefill_d128", prefill_shared_bytes(128)},
+    {"attention/attention_prefill_wgmma.cu", "attention_prefill_wgmma_d64", prefill_wgmma_shared_bytes(64), true},
+    {"attention/attention_prefill_wgmma.cu", "attention_prefill_wgmma_d128", prefill_wgmma_shared_bytes(128), true},
     {"attention/attention_paged.cu", "attention_paged_bf16_bf16_d64"},
     {"attention/attention_paged.cu", "attention_paged_bf16_bf16_d128"},
     {"attention/attention_paged.cu", "attention_paged_bf16_bf16_d256"},

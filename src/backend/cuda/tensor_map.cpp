@@ -52,4 +52,22 @@ TensorMap make_bf16_map_5d(const DriverApi& api, const void* data, const std::ar
                 box.data());
 }
 
+TensorMap make_heads_map(const DriverApi& api, const HeadsMapParams& p) {
+  const uint64_t dims[] = {static_cast<uint64_t>(p.head_dim), static_cast<uint64_t>(p.num_heads),
+                           static_cast<uint64_t>(p.num_tokens)};
+  const uint64_t strides[] = {static_cast<uint64_t>(p.head_stride) * 2, static_cast<uint64_t>(p.token_stride) * 2};
+  const uint32_t box[] = {kBoxRowBytes / 2, static_cast<uint32_t>(p.box_heads), static_cast<uint32_t>(p.box_tokens)};
+  return encode(api, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, p.data, 3, dims, strides, box);
+}
+
+TensorMap make_kv_map(const DriverApi& api, const KvLayout& kv, int64_t num_blocks, int box_keys) {
+  constexpr int kAtomRows = 8, kAtomColumns = kBoxRowBytes / 2;
+  const int64_t slices = kv.head_dim / kAtomColumns, key_bytes = slices * kBoxRowBytes;
+  const int64_t block_rows = int64_t{2} * kv.num_kv_heads * kv.kv_block_size;
+  return make_bf16_map_5d(
+      api, kv.data, {kAtomColumns, kAtomRows, slices, block_rows / kAtomRows, num_blocks},
+      {key_bytes, kBoxRowBytes, kAtomRows * key_bytes, kv.block_bytes},
+      {kAtomColumns, kAtomRows, static_cast<uint32_t>(slices), static_cast<uint32_t>(box_keys / kAtomRows), 1});
+}
+
 }  // namespace spate::cuda

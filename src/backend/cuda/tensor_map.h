@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "backend/cuda/driver_api.h"
+#include "backend/cuda/kernel/kv/kv_layout.h"
 #include "backend/cuda/kernel/primitive/tensor_map.h"
 
 namespace spate::cuda {
@@ -21,5 +22,24 @@ TensorMap make_byte_map(const DriverApi& api, const void* data, int64_t rows, in
 // the fastest first; strides of the indices in bytes.
 TensorMap make_bf16_map_5d(const DriverApi& api, const void* data, const std::array<int64_t, 5>& dims,
                            const std::array<int64_t, 4>& strides, const std::array<uint32_t, 5>& box);
+
+// Heads of tokens, copied in boxes of box_tokens by box_heads rows of 64 columns: rows of one token follow each other.
+// `data` and the bytes of both strides are multiples of 16.
+struct HeadsMapParams {
+  const void* data;  // [num_tokens, num_heads, head_dim] bf16
+  int64_t num_tokens;
+  int64_t num_heads;
+  int64_t head_dim;
+  int64_t token_stride;  // elements
+  int64_t head_stride;
+  int box_tokens;
+  int box_heads;
+};
+TensorMap make_heads_map(const DriverApi& api, const HeadsMapParams& p);
+
+// A bf16 cache of which head_dim is a multiple of 64, as [num_blocks][rows of a block / 8][head_dim / 64][8][64]: a box
+// is box_keys whole keys of a block. In shared memory it is atoms of 8 keys by 64 columns, those of the same keys side
+// by side.
+TensorMap make_kv_map(const DriverApi& api, const KvLayout& kv, int64_t num_blocks, int box_keys);
 
 }  // namespace spate::cuda

@@ -48,7 +48,15 @@ __device__ inline void copy_box(uint32_t shared, const TensorMap& map, int colum
       "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(row), "r"(barrier)
       : "memory");
 }
-
+// Boxes of maps with more dimensions: `column` is of the first, the others follow.
+__device__ inline void copy_box_3d(uint32_t shared, const TensorMap& map, int column, int row, int plane,
+                                   uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
+          "r"(shared),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(row), "r"(plane), "r"(barrier)
+      : "memory");
+}
 // The same of a matrix whose rows the map orders by four indices, the fastest first.
 __device__ inline void copy_box_5d(uint32_t shared, const TensorMap& map, int column, int i1, int i2, int i3, int i4,
                                    uint32_t barrier) {

@@ -1,0 +1,32 @@
+// attention_prefill_wgmma.cu, for host and device.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernel/attention/attention_paged.h"
+#include "backend/cuda/kernel/primitive/tensor_map.h"
+
+namespace spate::cuda {
+
+constexpr int kPrefillWgmmaRows = 128;                                    // of a tile: a query token and a head each
+constexpr int kPrefillWgmmaKeys = 128;                                    // of a tile
+constexpr int kPrefillWgmmaBoxKeys = 16;                                  // of a copy; they lie in one block
+constexpr int kPrefillWgmmaStages = 2;                                    // of K, of V, and of Q
+constexpr int kPrefillWgmmaConsumers = 2;                                 // warpgroups, 64 rows each
+constexpr int kPrefillWgmmaThreads = 128 * (kPrefillWgmmaConsumers + 1);  // and one that loads
+
+// Stages at a multiple of 1,024 bytes, then their barriers.
+constexpr int prefill_wgmma_shared_bytes(int head_dim) {
+  return 1024 + kPrefillWgmmaStages * ((kPrefillWgmmaRows + 2 * kPrefillWgmmaKeys) * head_dim * 2 + 6 * 8);
+}
+
+struct AttentionPrefillWgmmaParams {
+  AttentionPagedKernelParams attention;
+  TensorMap q;              // make_heads_map: boxes of kPrefillWgmmaRows / packed_heads tokens by packed_heads
+  TensorMap kv;             // make_kv_map: boxes of kPrefillWgmmaBoxKeys
+  uint32_t* work_counters;  // [2] 0; the kernel leaves them so
+  int32_t packed_heads;     // heads of a kv head that share a tile: a power of two
+  int32_t num_head_tiles;   // num_heads / packed_heads
+};
+
+}  // namespace spate::cuda

@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/llm_arguments.h"
 #include "cli/version.h"
+#include "server/json_writer.h"
 #include "server/output_format.h"
 #include "server/server.h"
 
@@ -63,6 +64,31 @@ std::string describe_defaults(const SamplingDefaults& d) {
   return text.empty() ? "the API's" : text + " (generation_config.json)";
 }
 
+// What /config answers. The lines of --print-config are "name: value  # source".
+std::string about_json(const Arguments& arguments, const LoadedModel& model) {
+  JsonWriter json;
+  json.begin_object().key("settings").begin_array();
+  for (const std::string& line : arguments.config_lines) {
+    const size_t colon = line.find(": "), hash = line.rfind("  # ");
+    json.begin_object().field("name", line.substr(0, colon));
+    json.field("value", line.substr(colon + 2, hash - colon - 2)).field("source", line.substr(hash + 4)).end_object();
+  }
+  const ModelConfig& c = model.config;
+  json.end_array().key("model").begin_object();
+  json.field("name", model.name).field("path", arguments.model.model).field("architecture", c.architecture);
+  json.field("num_layers", c.num_layers).field("hidden_size", c.hidden_size);
+  json.field("intermediate_size", c.intermediate_size).field("num_heads", c.num_heads);
+  json.field("num_kv_heads", c.num_kv_heads).field("head_dim", c.head_dim).field("vocab_size", c.vocab_size);
+  json.field("max_position_embeddings", c.max_position_embeddings);
+  json.field("tie_word_embeddings", c.tie_word_embeddings).end_object();
+  json.key("memory").begin_object();
+  json.field("weights", model.ranks->weight_bytes()).field("kv_cache", model.ranks->memory_plan().kv_cache_bytes);
+  json.end_object().key("summary").begin_array();
+  for (const std::string& line : model.summary) json.value(line);
+  json.end_array().field("chat_template", model.chat_template_source).end_object();
+  return json.take();
+}
+
 ServingModel serving_model(const Arguments& arguments, LoadedModel& model) {
   ServingModel serving;
   serving.engine = model.engine;
@@ -82,6 +108,7 @@ ServingModel serving_model(const Arguments& arguments, LoadedModel& model) {
   for (const std::string& line : arguments.config_lines) settings += line + "\n";
   serving.system_fingerprint = fmt::format("spate-{}-{:08x}", kVersion, XXH32(settings.data(), settings.size(), 0));
   serving.dtype = arguments.model.dtype == "float32" ? "float32" : "bfloat16";
+  serving.about_json = about_json(arguments, model);
   return serving;
 }
 

@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <deque>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -65,6 +66,7 @@ struct Engine::Impl {
   void take_in(SubmitCommand& command);
   void take_in(const CancelCommand& command);
   void take_in(const CompleteTransferCommand& command);
+  void take_in(const InspectCommand& command);
 
   // Results.
   void note_started(const ScheduledStep& step);
@@ -97,6 +99,7 @@ struct Engine::Impl {
   StepResult result;
   bool host_runs_alone = false;     // the overlapped loop has collected a step before it planned the next
   double last_collect_seconds = 0;  // with drafting
+  std::deque<StepRecord> step_records;  // collected steps, oldest first
 
   std::unordered_map<RequestId, std::unique_ptr<SequenceGroup>> groups;
   std::vector<std::unique_ptr<SequenceGroup>> ended_groups;  // some of their rows may be in flight
@@ -167,6 +170,8 @@ void Engine::Impl::collect_step() {
   stats.device_seconds += result.device_seconds;
   scheduler.retire_step(collected, result.num_accepted, result.device_seconds);
   if (drafting) record_for_drafting(collected);
+  if (step_records.size() == kMaxStepRecords) step_records.pop_front();
+  step_records.push_back(record_step(collected, result.device_seconds));
   route_results(collected);
 }
 
@@ -223,6 +228,19 @@ void Engine::Impl::take_in(const CancelCommand& command) {
 }
 
 void Engine::Impl::take_in(const CompleteTransferCommand& command) { scheduler.complete_transfer({command.ticket}); }
+
+void Engine::Impl::take_in(const InspectCommand& command) {
+  std::vector<const Sequence*> seqs;
+  for (const auto& [id, group] : groups) {
+    for (const auto& seq : group->seqs) {
+      if (seq->state != SequenceState::kFinished) seqs.push_back(seq.get());
+    }
+  }
+  EngineInspection inspection;
+  inspect_sequences(std::move(seqs), scheduler.kv_cache().pool(), clock(), inspection);
+  inspection.steps.assign(step_records.begin(), step_records.end());
+  command.answer->set_value(std::move(inspection));
+}
 
 std::optional<BlockTransfer> Engine::Impl::open_transfer(RequestId id, int index) {
   const auto it = groups.find(id);
@@ -372,6 +390,7 @@ void Engine::Impl::end_all(const Status& error) {
   for (Command& command : commands) {
     if (auto* submitted = std::get_if<SubmitCommand>(&command)) take_in(*submitted);
     if (auto* completed = std::get_if<CompleteTransferCommand>(&command)) take_in(*completed);
+    if (auto* inspected = std::get_if<InspectCommand>(&command)) inspected->answer->set_value({});
   }
   std::vector<SequenceGroup*> unfinished;
   for (const auto& [id, group] : groups) unfinished.push_back(group.get());
@@ -466,6 +485,13 @@ EngineStats Engine::stats() const {
   stats.num_waiting += impl_->inbox.num_submitted();
   stats.num_refused = impl_->inbox.num_refused();
   return stats;
+}
+
+std::future<EngineInspection> Engine::inspect() {
+  auto answer = std::make_shared<std::promise<EngineInspection>>();
+  std::future<EngineInspection> inspection = answer->get_future();
+  impl_->inbox.inspect({.answer = std::move(answer)});
+  return inspection;
 }
 
 Status Engine::health() const { return impl_->inbox.health(); }

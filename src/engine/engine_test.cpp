@@ -527,5 +527,47 @@ TEST_CASE("stop ends what runs with an error, and what is submitted later is ref
   }
 }
 
+TEST_CASE("inspect: sequences, steps and the owner of every block") {
+  FakeExecutor executor(test_config());
+  const auto engine = create_engine(test_config(), executor);
+  const auto sink = std::make_shared<RecordingSink>();
+  Rng rng(3);
+  const std::vector<int32_t> prompt = random_prompt(rng, 40, 40);
+  REQUIRE(engine->submit(make_request(7, prompt, 50, sink)).ok());
+  REQUIRE(engine->submit(make_request(8, prompt, 50, sink)).ok());
+  for (int i = 0; i < 6; ++i) engine->step();
+  std::future<EngineInspection> future = engine->inspect();
+  engine->step();
+  const EngineInspection seen = future.get();
+  const EngineStats stats = engine->stats();
+  CHECK(seen.num_running + seen.num_waiting == static_cast<int>(seen.seqs.size()));
+  CHECK(seen.block_owners.size() == 128);
+  // Each sequence's blocks are found under its index or as shared ones.
+  std::vector<int> owned(seen.seqs.size());
+  int num_shared = 0, num_in_use = 0;
+  for (const int32_t owner : seen.block_owners) {
+    if (owner >= 0) ++owned[static_cast<size_t>(owner)];
+    num_shared += owner == EngineInspection::kSharedBlock;
+    num_in_use += owner >= 0 || owner == EngineInspection::kSharedBlock;
+  }
+  for (size_t i = 0; i < seen.seqs.size(); ++i) {
+    CHECK(seen.seqs[i].prompt_len == 40);
+    CHECK(seen.seqs[i].num_blocks >= owned[i]);
+    CHECK(seen.seqs[i].num_blocks <= owned[i] + num_shared);
+  }
+  CHECK(num_in_use > 0);
+  REQUIRE(!seen.steps.empty());
+  CHECK(seen.steps.size() <= stats.num_steps);
+  int num_prefill = 0, num_cached = 0;
+  for (const StepRecord& step : seen.steps) num_prefill += step.num_prefill_tokens, num_cached += step.num_cached_tokens;
+  CHECK(num_prefill + num_cached == 80);
+  run_until_idle(*engine);
+  future = engine->inspect();
+  engine->step();
+  CHECK(future.get().seqs.empty());
+  engine->stop();
+  CHECK(engine->inspect().get().block_owners.empty());  // nobody waits for an engine that has stopped
+}
+
 }  // namespace
 }  // namespace spate

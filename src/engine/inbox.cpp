@@ -44,6 +44,15 @@ void Inbox::complete_transfer(const CompleteTransferCommand& command) {
   work_.notify_one();
 }
 
+void Inbox::inspect(InspectCommand command) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!closed_.ok()) return command.answer->set_value({});
+    commands_.emplace_back(std::move(command));
+  }
+  work_.notify_one();
+}
+
 Status Inbox::health() const {
   const std::lock_guard lock(mutex_);
   return closed_;

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <future>
+#include <memory>
 #include <mutex>
 #include <unordered_set>
 #include <variant>
@@ -12,6 +14,7 @@
 
 #include "base/status.h"
 #include "core/request.h"
+#include "engine/inspection.h"
 
 namespace spate {
 
@@ -30,7 +33,11 @@ struct CompleteTransferCommand {
   uint64_t ticket = 0;
 };
 
-using Command = std::variant<SubmitCommand, CancelCommand, CompleteTransferCommand>;
+struct InspectCommand {
+  std::shared_ptr<std::promise<EngineInspection>> answer;
+};
+
+using Command = std::variant<SubmitCommand, CancelCommand, CompleteTransferCommand, InspectCommand>;
 
 class Inbox {
  public:
@@ -42,6 +49,7 @@ class Inbox {
   Status submit(std::vector<Request> requests, double arrival_seconds);
   void cancel(const CancelCommand& command);
   void complete_transfer(const CompleteTransferCommand& command);
+  void inspect(InspectCommand command);  // answered with an empty one when the inbox is closed
   Status health() const;
   int num_submitted() const;  // in the inbox
   uint64_t num_refused() const;

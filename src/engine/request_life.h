@@ -9,6 +9,8 @@
 
 #include "core/engine_config.h"
 #include "core/request.h"
+#include "engine/inspection.h"
+#include "scheduler/scheduler.h"
 #include "scheduler/sequence.h"
 
 namespace spate {
@@ -53,5 +55,10 @@ class Outbox {
   std::vector<Bundle> bundles_;
   std::unordered_map<OutputSink*, size_t> bundle_of_sink_;
 };
+
+// For Engine::inspect(): the sequences and the owner of each block. `seqs` have not ended.
+void inspect_sequences(std::vector<const Sequence*> seqs, const BlockPool& pool, double now, EngineInspection& out);
+// Before its results are routed: a sequence that has ended by then was computed in vain.
+StepRecord record_step(const ScheduledStep& step, double device_seconds);
 
 }  // namespace spate

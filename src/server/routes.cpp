@@ -32,6 +32,10 @@ constexpr Route kRoutes[] = {
     {"/load", "GET", Endpoint::kLoad, true, "Requests in flight."},
     {"/version", "GET", Endpoint::kServerVersion, false, "The server's version."},
     {"/openapi.json", "GET", Endpoint::kOpenApi, false, "This API as an OpenAPI document."},
+    {"/config", "GET", Endpoint::kConfig, true, "Every setting with its source; facts about the model."},
+    {"/debug/live", "GET", Endpoint::kLive, true, "Server-sent events: what runs, waits and lies in the KV cache, four times a second."},
+    {"/debug/steps", "GET", Endpoint::kSteps, true, "The last 300 steps, a line each."},
+    {"/debug/abort", "POST", Endpoint::kAbort, true, "Ends the request whose `id` of /debug/live the body has."},
     {"/metrics", "GET", Endpoint::kMetrics, false, "Prometheus metrics under vLLM's names."},
 };
 constexpr Route kWebPageRoute{"/ui/{file}", "GET", Endpoint::kWebPage, false, "Parts of the web page."};

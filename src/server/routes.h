@@ -31,6 +31,10 @@ enum class Endpoint {
   kServerVersion,
   kOpenApi,
   kMetrics,
+  kLive,
+  kSteps,
+  kAbort,
+  kConfig,
 };
 
 struct Route {

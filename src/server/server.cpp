@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <thread>
@@ -17,6 +18,8 @@
 #include "server/api_key.h"
 #include "server/api_response.h"
 #include "server/http_message.h"
+#include "server/json_parse.h"
+#include "server/live_feed.h"
 #include "server/openapi.h"
 #include "server/prepare_pools.h"
 #include "server/routes.h"
@@ -70,6 +73,7 @@ struct Server::Impl {
   const std::shared_ptr<ResponseStore> responses = std::make_shared<ResponseStore>();
   std::unique_ptr<PreparePools> prepare_pools;
   std::unique_ptr<HttpServer> http;
+  LiveFeed live_feed{metrics, [this] { return get_frontend(); }};
 
   explicit Impl(ServerConfig server_config) : config(std::move(server_config)) {}
 
@@ -153,6 +157,20 @@ struct Server::Impl {
       case Endpoint::kMetrics:
         responder->respond({.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = render_metrics()});
         return std::nullopt;
+      case Endpoint::kLive:
+        live_feed.watch(responder);
+        return std::nullopt;
+      case Endpoint::kSteps:
+        live_feed.tell_steps(responder);
+        return std::nullopt;
+      case Endpoint::kAbort:
+        return answer_abort(request, *responder);
+      case Endpoint::kConfig:
+        if (const std::shared_ptr<Frontend> ready = get_frontend()) {
+          responder->respond({.body = ready->model().about_json});
+          return std::nullopt;
+        }
+        return answer_unready(*responder);
       default:
         return prepare(route, std::move(request), responder);
     }
@@ -193,6 +211,24 @@ struct Server::Impl {
     if (ready && state != State::kDraining && !ready->model().engine->health().ok()) return answer_unready(responder);
     if (is_stuck) return unavailable_error("The engine makes no progress.", 0);
     responder.respond({.body = R"({"status":"alive"})"});
+    return std::nullopt;
+  }
+
+  std::optional<ApiError> answer_abort(const HttpRequest& request, HttpResponder& responder) {
+    const std::shared_ptr<Frontend> ready = get_frontend();
+    if (!ready) return answer_unready(responder);
+    // A page of another origin cannot send this type without asking first.
+    if (request.header("content-type").find("application/json") == std::string_view::npos) {
+      return bad_request("", "Content-Type must be application/json", "unsupported_media_type");
+    }
+    ApiResult<std::shared_ptr<const nlohmann::ordered_json>> body = parse_json(request.body);
+    if (!body.ok()) return body.error();
+    const nlohmann::ordered_json& json = **body;
+    if (!json.is_object() || !json.contains("id") || !json["id"].is_number_unsigned()) {
+      return bad_request("id", "id must be the number that /debug/live has for the request");
+    }
+    ready->model().engine->cancel(json["id"].get<RequestId>());
+    responder.respond({.body = "{}"});
     return std::nullopt;
   }
 
@@ -442,6 +478,7 @@ struct Server::Impl {
   void stop() {
     refuses_work = true;
     state = State::kDraining;
+    live_feed.stop();
     // The engine's stop() ends what runs with an error, which the listeners still write to their clients.
     if (const std::shared_ptr<Frontend> ready = get_frontend()) ready->model().engine->stop();
     // What has ended goes out before the sockets are cut.

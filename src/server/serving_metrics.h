@@ -39,6 +39,9 @@ class ServingMetrics {
   void count_http(const std::string& handler, const std::string& method, int status, double seconds);
   void count_unknown_field() { unknown_fields_.add(); }
 
+  const Histogram& time_to_first_token() const { return time_to_first_token_; }
+  const Histogram& inter_token_latency() const { return inter_token_latency_; }
+
   // The whole page. `stats` is null while there is no engine.
   struct ModelLabels {
     std::string model_name;

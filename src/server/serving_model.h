@@ -30,6 +30,7 @@ struct ServingModel {
   std::string system_fingerprint;  // version and a hash of the configuration
   std::string dtype = "bfloat16";  // for vllm:cache_config_info
   MetricLabels cache_config;       // more labels for it
+  std::string about_json = "{}";   // what /config answers: settings, facts about the model
 };
 
 }  // namespace spate

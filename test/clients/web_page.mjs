@@ -216,6 +216,88 @@ await test('every control has a name', async (page) => {
   check(!nameless.length, nameless.join('\n'));
 });
 
+// ---- the pages that watch the engine ----
+
+// Streams that run until they are cut, each with words of its own.
+async function withStreams(count, body) {
+  const controller = new AbortController();
+  const model = (await (await fetch(`${url}/v1/models`)).json()).data[0].id;
+  const runs = Array.from({ length: count }, async (_, i) => {
+    try {
+      const prompt = `Story number ${i}: ${'once upon a time there was a server, '.repeat(1 + (i % 5) * 3)}`;
+      const response = await fetch(`${url}/v1/completions`, { method: 'POST', signal: controller.signal, headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ model, prompt, max_tokens: 1500, ignore_eos: true, stream: true, temperature: 1.2 }) });
+      for await (const _chunk of response.body) if (controller.signal.aborted) return;
+    } catch { /* cut below, or aborted from the page */ }
+  });
+  try {
+    await body();
+  } finally {
+    controller.abort();
+    await Promise.all(runs);
+  }
+}
+const goTo = (page, name) => page.click(`.nav-link:has-text("${name}")`);
+
+await test('live: requests, steps and blocks; abort', async (page) => {
+  await withStreams(4, async () => {
+    await goTo(page, 'Live');
+    await page.waitForFunction(() => document.querySelectorAll('.requests tbody tr').length === 4);
+    await page.waitForSelector('.phase.decode');
+    const box = await page.locator('section[aria-label="KV cache"] canvas').boundingBox();
+    const seen = new Set();
+    for (let x = 4; x < box.width; x += 7) {
+      await page.mouse.move(box.x + x, box.y + 5);
+      seen.add((await page.textContent('[data-testid=whose]')).replace(/.*: /, '').replace(/\d+/, 'N'));
+    }
+    check(seen.has('request N') || seen.has('shared'), `hovering says ${[...seen]}`);
+    await page.mouse.move(2, 2);
+    await page.click('[title^="Abort request"] >> nth=0');
+    await page.waitForFunction(() => document.querySelectorAll('.requests tbody tr').length === 3);
+  });
+  await page.waitForSelector('text=Nothing runs');
+});
+
+await test('live: connects again when the stream is cut', async (page) => {
+  const stats = { num_running: 77, num_waiting: 0, kv_cache_usage: 0, num_preemptions: 0, prefix_cache_queries: 0, prefix_cache_hits: 0 };
+  const picture = { stats, num_blocks: 4, kv_block_size: 16, num_blocks_each: 1, num_seqs: 0, seqs: [], steps: [], cells: [0, 1, 2, 80], history: [] };
+  let count = 0;
+  // The first stream ends after one picture, the second is refused, the third is the server's.
+  await page.route('**/debug/live', (route) => (++count === 1 ? route.fulfill({ contentType: 'text/event-stream', body: `data: ${JSON.stringify(picture)}\n\n` }) : count === 2 ? route.abort() : route.continue()));
+  await goTo(page, 'Live');
+  await page.waitForSelector('.tile:has-text("77")');
+  await page.waitForSelector('text=Not connected');
+  await page.waitForFunction(() => !document.querySelector('.banner') && !document.querySelector('.tiles').textContent.includes('77'));
+  check(count === 3, `${count} connections`);
+});
+
+await test('metrics: the server keeps the history', async (page) => {
+  await goTo(page, 'Metrics');
+  await page.waitForSelector('.chart canvas');
+  check((await page.locator('.chart').count()) === 9, 'not all charts are there');
+  await page.reload();
+  await page.waitForSelector('.chart canvas');
+  check(!/^.*–.*$/.test(await page.textContent('.chart >> nth=0 >> .legend')), 'the first chart has no value after a reload');
+});
+
+await test('model: facts, settings with their sources, tokens', async (page) => {
+  await goTo(page, 'Model');
+  await page.waitForSelector('.facts');
+  check(/num_layers/.test(await page.textContent('.facts')), 'no architecture');
+  await page.fill('[aria-label="Filter"]', 'port');
+  check(/port.*0.*cli/.test(await page.textContent('.table-wrap')), 'the port has no source');
+  await page.fill('textarea', '<b>one</b> two');
+  await page.waitForFunction(() => document.querySelector('[data-testid=tokens]')?.textContent.includes('one</b> two'));
+});
+
+await test('playground: probabilities and alternatives', async (page) => {
+  await goTo(page, 'Playground');
+  await page.fill('#p-text', 'One, two, three,');
+  await page.click('button:has-text("Complete")');
+  await page.waitForFunction(() => document.querySelectorAll('.ptoken').length > 1);
+  await page.hover('.ptoken >> nth=1');
+  check((await page.locator('.alternatives li').count()) >= 5, 'no alternatives');
+});
+
 const sample = 'A **KV cache** keeps the keys and values of tokens that were computed before, so each step reads them instead of computing them again.\n\n' +
   'The memory it takes grows with the length of the sequence:\n\n$$M = 2 \\cdot L \\cdot n_{kv} \\cdot d_{head} \\cdot s \\cdot b$$\n\nwhere $L$ is the number of layers and $s$ the tokens.\n\n' +
   '```python\ndef kv_bytes(layers, kv_heads, head_dim, tokens, width=2):\n    """Bytes of keys and values."""\n    return 2 * layers * kv_heads * head_dim * tokens * width\n\nprint(kv_bytes(36, 8, 128, 32_768) / 2**30)  # 4.5 GiB\n```\n\n' +
@@ -230,6 +312,15 @@ if (shots) {
   await test('screenshot: chat', async (page) => { await shot(page, 'welcome'); await scene(page); await shot(page, 'chat'); await page.click('[title="Sampling"]'); await shot(page, 'sampling'); });
   await test('screenshot: dark', async (page) => { await scene(page); await page.evaluate(() => { document.querySelector('.messages').scrollTop = 0; }); await page.waitForTimeout(100); await shot(page, 'chat-dark'); }, { colorScheme: 'dark' });
   await test('screenshot: phone', async (page) => { await scene(page); await shot(page, 'chat-phone'); await page.click('[title="Menu"]'); await page.waitForTimeout(300); await shot(page, 'menu-phone'); }, { viewport: { width: 390, height: 780 }, deviceScaleFactor: 1, isMobile: true, hasTouch: true });
+  await withStreams(16, async () => {
+    const wait = (page) => page.waitForFunction(() => document.querySelectorAll('.requests tbody tr').length >= 10);
+    await test('screenshot: live', async (page) => { await goTo(page, 'Live'); await wait(page); await page.waitForTimeout(3000); await shot(page, 'live'); });
+    await test('screenshot: live, dark', async (page) => { await goTo(page, 'Live'); await wait(page); await page.waitForTimeout(300); await shot(page, 'live-dark'); }, { colorScheme: 'dark' });
+    await test('screenshot: live on a phone', async (page) => { await page.goto(`${url}/#live`); await wait(page); await shot(page, 'live-phone'); }, { viewport: { width: 390, height: 780 }, isMobile: true, hasTouch: true });
+    await test('screenshot: metrics', async (page) => { await goTo(page, 'Metrics'); await page.waitForSelector('.chart'); await page.waitForTimeout(300); await shot(page, 'metrics'); });
+  });
+  await test('screenshot: model', async (page) => { await goTo(page, 'Model'); await page.waitForSelector('[data-testid=tokens]'); await page.waitForTimeout(500); await shot(page, 'model'); });
+  await test('screenshot: playground', async (page) => { await goTo(page, 'Playground'); await page.click('button:has-text("Complete")'); await page.waitForFunction(() => document.querySelectorAll('.ptoken').length > 2); await page.hover('.ptoken >> nth=1'); await page.waitForTimeout(500); await shot(page, 'playground'); });
   await test('screenshot: Chinese', async (page) => { await shot(page, 'chinese'); }, { locale: 'zh-CN' });
 }
 

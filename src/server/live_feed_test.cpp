@@ -1,0 +1,109 @@
+// Goal    /debug/live shows what runs and what changed; /debug/steps tells the steps; /debug/abort ends a request.
+// Method  The whole server over a socket with a model that answers for ever (test_model.h).
+#include "server/live_feed.h"
+
+#include <nlohmann/json.hpp>
+
+#include "server/server.h"
+#include "server/test_client.h"
+#include "server/test_model.h"
+
+#include "base/test.h"
+
+namespace spate {
+namespace {
+
+using Json = nlohmann::json;
+
+struct LiveServer {
+  LiveServer() {
+    REQUIRE(server.listen().ok());
+    model.executor->step_milliseconds = 2;
+    server.set_ready(model.serving);
+  }
+  static ServerConfig config() {
+    ServerConfig config;
+    config.port = 0;
+    config.handle_signals = false;
+    config.uvicorn_log_level = "warning";
+    config.log_stats_interval = 0;
+    config.shutdown_timeout = 1;
+    return config;
+  }
+  TestModel model;
+  Server server{config()};
+};
+
+// The next event of a stream that was asked for.
+Json next_event(TestClient& client) {
+  const std::string text = client.receive_until("}\n\n");
+  const size_t begin = text.rfind("data: ");
+  REQUIRE(begin != std::string::npos);
+  const size_t end = text.find("\n\n", begin);
+  return Json::parse(text.substr(begin + 6, end - begin - 6));
+}
+
+constexpr const char* kForever =
+    "{\"prompt\":\"FOREVER and ever\",\"max_tokens\":400,\"temperature\":0,\"stream\":true}";
+constexpr const char* kLive = "GET /debug/live HTTP/1.1\r\nHost: x\r\n\r\n";
+
+std::string post_of(const std::string& path, const std::string& body) {
+  return "POST " + path +
+         " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
+         "\r\n\r\n" + body;
+}
+
+TEST_CASE("a watcher sees the request that runs, its blocks, steps, and its abort") {
+  LiveServer live;
+  TestClient runner(live.server.port()), watcher(live.server.port()), other(live.server.port());
+  REQUIRE(runner.send(post_of("/v1/completions", kForever)));
+  runner.receive_until("data: ");
+  REQUIRE(watcher.send(kLive));
+  const Json full = next_event(watcher);
+  REQUIRE(full["seqs"].size() == 1);
+  const Json seq = full["seqs"][0];
+  CHECK(seq["phase"] == "decode");
+  CHECK(seq["prompt"].get<int>() > 0);
+  CHECK(full["num_blocks"] == 512);
+  CHECK(full["cells"].size() == 512);
+  const int64_t cell = seq["id"].get<int64_t>() + 3;
+  CHECK(std::count(full["cells"].begin(), full["cells"].end(), Json(cell)) + 1 >= seq["blocks"].get<int>());
+  CHECK(!full["steps"].empty());
+  const Json delta = next_event(watcher);
+  CHECK(!delta.contains("cells"));
+  REQUIRE(!delta["steps"].empty());
+  CHECK(delta["steps"][0][0] > full["steps"].back()[0]);  // each step once
+
+  const TestResponse steps = other.get("/debug/steps");
+  CHECK(steps.status == 200);
+  CHECK(steps.body.find("1 sequences, 0 prefill and 1 decode tokens") != std::string::npos);
+
+  CHECK(other.post("/debug/abort", "{\"id\":\"x\"}").status == 400);
+  CHECK(other.post("/debug/abort", Json{{"id", seq["id"]}}.dump()).status == 200);
+  runner.receive_until("[DONE]");
+  for (int i = 0; i < 20 && !next_event(watcher)["seqs"].empty(); ++i) {
+  }
+  CHECK(live.model.engine->stats().num_running == 0);
+  CHECK(live.model.engine->stats().num_kv_blocks_used == 0);
+}
+
+TEST_CASE("a server that stops ends the streams of its watchers") {
+  auto live = std::make_unique<LiveServer>();
+  TestClient watcher(live->server.port());
+  REQUIRE(watcher.send(kLive));
+  CHECK(next_event(watcher)["seqs"].empty());
+  live.reset();
+  CHECK(watcher.is_closed_by_peer());
+}
+
+TEST_CASE("while the model loads there is nothing to watch") {
+  Server server(LiveServer::config());
+  REQUIRE(server.listen().ok());
+  TestClient client(server.port());
+  CHECK(client.get("/debug/steps").status == 503);
+  CHECK(client.get("/config").status == 503);
+  CHECK(client.get("/debug/live").body.empty());
+}
+
+}  // namespace
+}  // namespace spate

@@ -128,6 +128,9 @@ struct BenchArguments {
   double burstiness = 1.0;
   int max_concurrency = 0;      // 0 = unbounded
   int num_warmups = 0;
+  std::string dataset_name = "random";  // bench_dataset.h
+  std::string dataset_path;
+  int prefix_len = 256, suffix_len = 256, num_prefixes = 10;  // prefix_repetition
   double random_range_ratio = 0;
   int random_prefix_len = 0;
   double temperature = 0;

@@ -21,7 +21,7 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "base/rng.h"
+#include "cli/bench_dataset.h"
 #include "cli/bench_runs.h"
 #include "cli/commands.h"
 #include "cli/sse_client.h"
@@ -30,6 +30,8 @@ namespace spate {
 namespace {
 
 using nlohmann::ordered_json;
+
+constexpr auto kReplace = ordered_json::error_handler_t::replace;
 
 struct Sample {
   bool ok = false;
@@ -62,12 +64,6 @@ Result<ServerFacts> ask_server(const HttpTarget& target) {
   return facts;
 }
 
-int64_t drawn_length(Rng& rng, int64_t length, double ratio) {
-  const int64_t low = std::max<int64_t>(1, static_cast<int64_t>(std::floor(static_cast<double>(length) * (1 - ratio))));
-  const int64_t high = std::max(low, static_cast<int64_t>(std::ceil(static_cast<double>(length) * (1 + ratio))));
-  return low + static_cast<int64_t>(rng.below(static_cast<uint64_t>(high - low + 1)));
-}
-
 // Arrival times: gamma gaps of mean 1 / rate, rescaled so that the total is num / rate.
 std::vector<double> arrival_times(const BenchArguments& bench, int num, uint64_t seed) {
   std::vector<double> times(static_cast<size_t>(num), 0.0);
@@ -81,35 +77,37 @@ std::vector<double> arrival_times(const BenchArguments& bench, int num, uint64_t
   return times;
 }
 
-std::vector<Planned> plan_requests(const Arguments& arguments, const ServerFacts& facts, const std::string& model, int num,
-                                   uint64_t seed) {
+Result<std::vector<Planned>> plan_requests(const Arguments& arguments, const HttpTarget& target, const ServerFacts& facts,
+                                           const std::string& model, int num, uint64_t seed) {
   const BenchArguments& bench = arguments.bench;
   const bool is_chat = bench.endpoint.find("chat") != std::string::npos;
-  Rng rng(seed, 0x5e4e);
-  const auto random_id = [&] { return static_cast<int64_t>(rng.below(static_cast<uint64_t>(facts.vocab_size))); };
-  std::vector<int64_t> prefix;
-  for (int i = 0; i < bench.random_prefix_len; ++i) prefix.push_back(random_id());
+  const CountTokens count_tokens = [&](const std::string& text) -> Result<int64_t> {
+    const ordered_json body{{"prompt", text}, {"add_special_tokens", false}};
+    ASSIGN_OR_RETURN(const HttpReply reply, http_call(target, "/tokenize", body.dump(-1, ' ', false, kReplace)));
+    const ordered_json json = ordered_json::parse(reply.body, nullptr, false);
+    if (reply.status != 200 || !json.is_object()) return unavailable("POST /tokenize answers {}: {}", reply.status, reply.body);
+    return json.value("count", int64_t{0});
+  };
+  ASSIGN_OR_RETURN(const std::vector<BenchPrompt> prompts,
+                   make_bench_prompts(bench, is_chat, facts.vocab_size, num, seed, count_tokens));
   const std::vector<double> times = arrival_times(bench, num, seed);
   std::vector<Planned> plan;
-  for (int i = 0; i < num; ++i) {
-    const int64_t input_len = drawn_length(rng, bench.input_len > 0 ? bench.input_len : 1024, bench.random_range_ratio);
-    const int64_t output_len = drawn_length(rng, bench.output_len > 0 ? bench.output_len : 128, bench.random_range_ratio);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const BenchPrompt& prompt = prompts[i];
     ordered_json body{{"model", model},
-                      {"max_tokens", output_len},
+                      {"max_tokens", prompt.output_len},
                       {"temperature", bench.temperature},
                       {"stream", true},
                       {"stream_options", {{"include_usage", true}, {"continuous_usage_stats", true}}},
                       {"ignore_eos", bench.ignore_eos}};
     if (is_chat) {
-      std::string text;
-      for (int64_t t = 0; t < input_len; ++t) text += fmt::format("{} ", random_id() % 1000);
-      body["messages"] = ordered_json::array({{{"role", "user"}, {"content", text}}});
+      body["messages"] = ordered_json::array({{{"role", "user"}, {"content", prompt.text}}});
+    } else if (prompt.token_ids.empty()) {
+      body["prompt"] = prompt.text;
     } else {
-      std::vector<int64_t> ids = prefix;
-      for (int64_t t = 0; t < input_len; ++t) ids.push_back(random_id());
-      body["prompt"] = ids;
+      body["prompt"] = prompt.token_ids;
     }
-    plan.push_back({.at_s = times[static_cast<size_t>(i)], .body = body.dump()});
+    plan.push_back({.at_s = times[i], .body = body.dump(-1, ' ', false, kReplace)});
   }
   return plan;
 }
@@ -288,9 +286,12 @@ Result<int> run_bench_serve(const Arguments& arguments) {
   const std::string model = bench.served_model_name.empty() ? facts.model : bench.served_model_name;
   const uint64_t seed = arguments.model.seed;
   if (bench.num_warmups > 0) {
-    run_load(target, bench.endpoint, plan_requests(arguments, facts, model, bench.num_warmups, seed + 1), bench.max_concurrency);
+    ASSIGN_OR_RETURN(const std::vector<Planned> warm_up,
+                     plan_requests(arguments, target, facts, model, bench.num_warmups, seed + 1));
+    run_load(target, bench.endpoint, warm_up, bench.max_concurrency);
   }
-  const std::vector<Planned> plan = plan_requests(arguments, facts, model, bench.num_prompts, seed);
+  ASSIGN_OR_RETURN(const std::vector<Planned> plan,
+                   plan_requests(arguments, target, facts, model, bench.num_prompts, seed));
   const double start = now_s();
   const std::vector<Sample> samples = run_load(target, bench.endpoint, plan, bench.max_concurrency);
   const ordered_json json = report(arguments, model, samples, now_s() - start);

@@ -87,7 +87,15 @@ void add_bench_flags(CLI::App* bench, Arguments& arguments) {
   serve->add_option("--api-key", b.api_key, "Bearer token");
   add_count(serve, "--num-prompts", b.num_prompts, "Requests");
   add_count(serve, "--random-input-len,--input-len", b.input_len, "Prompt tokens; 0: 1024");
-  add_count(serve, "--random-output-len,--output-len", b.output_len, "Output tokens; 0: 128");
+  add_count(serve, "--random-output-len,--output-len,--sharegpt-output-len,--custom-output-len,--prefix-repetition-output-len",
+            b.output_len, "Output tokens; 0: those of the data set's answer, else 128");
+  serve->add_option("--dataset-name", b.dataset_name, "Where prompts come from")
+      ->check(CLI::IsMember({"random", "sharegpt", "custom", "prefix_repetition"}));
+  serve->add_option("--dataset-path", b.dataset_path,
+                    "sharegpt: JSON with conversations; custom: lines of {\"prompt\", \"output_tokens\"}");
+  add_count(serve, "--prefix-repetition-prefix-len", b.prefix_len, "Tokens of each repeated prefix");
+  add_count(serve, "--prefix-repetition-suffix-len", b.suffix_len, "Tokens behind it");
+  add_count(serve, "--prefix-repetition-num-prefixes", b.num_prefixes, "How many prefixes")->check(CLI::Range(1, 1 << 20));
   serve->add_option("--random-range-ratio", b.random_range_ratio, "Lengths are drawn from [len*(1-r), len*(1+r)]");
   add_count(serve, "--random-prefix-len", b.random_prefix_len, "Tokens that all prompts share");
   serve->add_option("--request-rate", b.request_rate, "Requests a second; 0: all at once");

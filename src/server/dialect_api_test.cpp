@@ -188,6 +188,9 @@ TEST_CASE("messages: tokens are counted, errors come in their envelope") {
     CHECK(error["type"] == "error");
     return error["error"]["type"].get<std::string>() + ": " + error["error"]["message"].get<std::string>();
   };
+  TestClient client(test.server.port());
+  client.send("POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
+  CHECK(Json::parse(client.receive().body)["type"] == "error");
   CHECK(error_of({{"max_tokens", 5}}, 400) == "invalid_request_error: messages is missing");
   CHECK(error_of(message("x", {{"model", "no"}}), 404).starts_with("not_found_error: "));
   CHECK(error_of(message("x", {{"max_tokens", 0}}), 400)

@@ -123,6 +123,13 @@ bool fits(const ReasoningFormat& format, std::string_view source) {
   return source.find(format.template_mark) != std::string_view::npos;
 }
 
+// "a b, c" to "a, b, c"
+std::string with_commas(const std::string& names) {
+  std::string text;
+  for (const char c : names) text += c == ' ' && !text.ends_with(',') ? ", " : std::string(1, c);
+  return text;
+}
+
 template <typename Format>
 Result<const Format*> find_format(std::span<const Format> formats, const char* flag, std::string_view name,
                                   std::string_view source) {
@@ -136,10 +143,11 @@ Result<const Format*> find_format(std::span<const Format> formats, const char* f
       named = &format;
       if (fits(format, source)) break;
     }
-    names += (names.empty() ? "" : " ") + std::string(format.names);
+    if (!is_auto && !names.ends_with(format.names)) names += (names.empty() ? "" : ", ") + std::string(format.names);
   }
   if (!is_auto && named == nullptr) {
-    return invalid_argument("{} {}: there is no such parser; use auto, none or one of: {}", flag, name, names);
+    return invalid_argument("{} {}: there is no such parser; use auto, none or one of: {}", flag, name,
+                            with_commas(names));
   }
   return named;
 }

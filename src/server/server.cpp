@@ -52,6 +52,10 @@ std::string printable(std::string_view text) {
   return out;
 }
 
+HttpResponse error_response(Endpoint endpoint, const ApiError& error) {
+  return is_messages(endpoint) ? messages_error_response(error) : http_response_of(error);
+}
+
 }  // namespace
 
 struct Server::Impl {
@@ -100,8 +104,9 @@ struct Server::Impl {
       return HttpResponse{.status = 204, .headers = {{"Allow", allowed_methods(*route)}}};
     const bool needs_key = route->needs_key || (route->endpoint == Endpoint::kMetrics && config.metrics_auth);
     if (needs_key && !config.api_key.empty() && !has_valid_api_key(request, config.api_key)) {
-      HttpResponse response = http_response_of(
-          http_error(401, "The API key is missing or wrong: send it as \"Authorization: Bearer KEY\"."));
+      HttpResponse response =
+          error_response(route->endpoint,
+                         http_error(401, "The API key is missing or wrong: send it as \"Authorization: Bearer KEY\"."));
       response.headers.emplace_back("WWW-Authenticate", "Bearer");
       return response;
     }
@@ -122,7 +127,7 @@ struct Server::Impl {
   void handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
     const Route& route = *find_route(request.path);
     if (std::optional<ApiError> error = answer(route, request, responder)) {
-      responder->respond(http_response_of(*error));
+      responder->respond(error_response(route.endpoint, *error));
     }
   }
 
@@ -365,8 +370,7 @@ struct Server::Impl {
     }
     for (const std::string& name : ignored.unknown) note_unknown_field(name);
     for (const std::string& name : ignored.no_effect) note_no_effect_field(name);
-    if (error)
-      call.responder->respond(is_messages(endpoint) ? messages_error_response(*error) : http_response_of(*error));
+    if (error) call.responder->respond(error_response(endpoint, *error));
   }
 
   bool is_logged_first_time(const std::string& shown) {

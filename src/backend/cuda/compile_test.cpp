@@ -89,7 +89,9 @@ void write_sources(const std::filesystem::path& folder) {
 Result<std::string> compile_with_nvcc(const std::filesystem::path& nvcc, const std::filesystem::path& folder,
                                       std::string_view program) {
   // The PTX stays beside the cubin as NAME.ptx.
-  std::string command = fmt::format("cd '{}' && '{}' -cubin -keep -I . -o out.cubin", folder.string(), nvcc.string());
+  // Headers that the host shares have constexpr functions without annotations (at run time: nvrtc_options()).
+  std::string command = fmt::format("cd '{}' && '{}' -cubin -keep -I . -o out.cubin --expt-relaxed-constexpr",
+                                    folder.string(), nvcc.string());
   for (const std::string& option : compile_options(kArchitecture)) command += " " + option;
   command += fmt::format(" '{}{}' 2>&1", kKernelFolder, program);
   FILE* pipe = popen(command.c_str(), "r");

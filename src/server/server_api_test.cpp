@@ -8,13 +8,13 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/test_support.h"
 #include "server/frontend.h"
 #include "server/server.h"
 #include "server/test_client.h"
 #include "server/test_model.h"
 
 #include "base/test.h"
-#include "base/test_support.h"
 
 namespace spate {
 namespace {

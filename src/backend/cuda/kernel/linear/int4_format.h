@@ -43,13 +43,18 @@ struct Int4Format {
     copy_bytes(shared, p.weight + p.layout.chunk_offset(row, step * kTileK), kWeightBytes, barrier);
   }
   __device__ static void take(Operand& operand, uint32_t weight, int consumer) {
-    const int lane = threadIdx.x % 32;
-    const uint32_t row = static_cast<uint32_t>(consumer * kWgmmaRows + threadIdx.x % 128 / 32 * 16 + lane / 4);
+    const int row = consumer * kWgmmaRows + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+    const auto own_row = [&](uint32_t r) { return static_cast<uint32_t>(row) + 8 * r; };
+    take_rows(operand, [&](uint32_t r) { return weight + own_row(r) * kInt4RowBytes; },
+              [&](uint32_t r) { return weight + kInt4CodeBytes + own_row(r) * kMultipliers; });
+  }
+  // The lane's two rows of a stage: where the codes and the multipliers of each stand.
+  template <typename CodesAt, typename MultipliersAt>
+  __device__ static void take_rows(Operand& operand, CodesAt codes_at, MultipliersAt multipliers_at) {
 #pragma unroll
     for (uint32_t r = 0; r < 2; ++r) {
-      const uint32_t own_row = row + 8 * r;
-      const uint4 quad = load_shared_quad(weight + own_row * kInt4RowBytes + lane % 4 * 16);
-      const uint32_t address = weight + kInt4CodeBytes + own_row * kMultipliers;
+      const uint4 quad = load_shared_quad(codes_at(r) + threadIdx.x % 4 * 16);
+      const uint32_t address = multipliers_at(r);
       const uint32_t multipliers = kMultipliers == 4 ? load_shared_word(address) : load_shared_half(address);
       const uint32_t words[kSteps] = {quad.x, quad.y, quad.z, quad.w};
 #pragma unroll

@@ -6,23 +6,19 @@
 namespace spate::cuda {
 
 // values[i] = x_scale * row_scale * (sums[i] - bias * code_sum) + the outliers of the token times this row of W.
-// weight_at(row, k): the code of W there, of rows below num_rows.
-template <int kTokens, typename WeightAt>
-__device__ inline void scale_sums(const LinearIntegerKernelParams& p, const int32_t (&sums)[kTokens / 2],
-                                  float (&values)[kTokens / 2], int row, int token, int bias, WeightAt weight_at) {
-  const int lane = threadIdx.x % 32, first_column = token + lane % 4 * 2;
-  const int own_rows[2] = {row + lane / 4, row + lane / 4 + 8};
-  const float* scales = reinterpret_cast<const float*>(p.weight + p.layout.scales_offset);
-  float scale[2];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) scale[r] = own_rows[r] < p.layout.num_rows ? scales[own_rows[r]] : 0.0f;
-  const int last_column = p.tiles.num_tokens - 1;
+// rows, outliers: of tokens, of which column n of the tile is that at token_at(n). scale: of the thread's two rows of W.
+// weight_at(r, k): the code there in the first or second of them; 0 where the matrix has no such row.
+template <int kTokens, typename TokenAt, typename WeightAt>
+__device__ inline void scale_sums_of(const QuantizedRow* rows, const Outlier* outliers, const float (&scale)[2],
+                                     const int32_t (&sums)[kTokens / 2], float (&values)[kTokens / 2], int bias,
+                                     TokenAt token_at, WeightAt weight_at) {
+  const int first_column = threadIdx.x % 32 % 4 * 2;
   int max_outliers = 0;
 #pragma unroll
   for (int i = 0; i < kTokens / 4; ++i) {  // tokens 8 j + c
     if (i % 8 == 0) asm volatile("" ::: "memory");
     const int j = i / 2, c = i % 2;
-    const QuantizedRow x = p.rows[min(first_column + 8 * j + c, last_column)];
+    const QuantizedRow x = rows[token_at(first_column + 8 * j + c)];
     max_outliers = max(max_outliers, x.num_outliers);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -39,20 +35,32 @@ __device__ inline void scale_sums(const LinearIntegerKernelParams& p, const int3
 #pragma unroll
     for (int i = 0; i < kTokens / 4; ++i) {
       if (i % 4 == 0) asm volatile("" : "+r"(column_here)::"memory");
-      const int j = i / 2, c = i % 2, column = min(column_here + 8 * j + c, last_column);
-      const Outlier outlier = p.outliers[static_cast<int64_t>(column) * kMaxOutliers + e];
-      if (e >= p.rows[column].num_outliers) continue;
+      const int j = i / 2, c = i % 2, token = token_at(column_here + 8 * j + c);
+      const Outlier outlier = outliers[static_cast<int64_t>(token) * kMaxOutliers + e];
+      if (e >= rows[token].num_outliers) continue;
       if (kept_k != outlier.k) {
         kept_k = outlier.k;
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          kept[r] = own_rows[r] < p.layout.num_rows ? scale[r] * static_cast<float>(weight_at(own_rows[r], kept_k)) : 0;
-        }
+        for (int r = 0; r < 2; ++r) kept[r] = scale[r] * static_cast<float>(weight_at(r, kept_k));
       }
 #pragma unroll
       for (int r = 0; r < 2; ++r) values[4 * j + 2 * r + c] += outlier.x * kept[r];
     }
   }
+}
+
+// The same of a product with one matrix. weight_at(row, k): the code of W there, of rows below num_rows.
+template <int kTokens, typename WeightAt>
+__device__ inline void scale_sums(const LinearIntegerKernelParams& p, const int32_t (&sums)[kTokens / 2],
+                                  float (&values)[kTokens / 2], int row, int token, int bias, WeightAt weight_at) {
+  const int own_row = row + static_cast<int>(threadIdx.x) % 32 / 4, last_token = p.tiles.num_tokens - 1;
+  const float* scales = reinterpret_cast<const float*>(p.weight + p.layout.scales_offset);
+  float scale[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) scale[r] = own_row + 8 * r < p.layout.num_rows ? scales[own_row + 8 * r] : 0.0f;
+  scale_sums_of<kTokens>(
+      p.rows, p.outliers, scale, sums, values, bias, [&](int column) { return min(token + column, last_token); },
+      [&](int r, int k) { return own_row + 8 * r < p.layout.num_rows ? weight_at(own_row + 8 * r, k) : 0; });
 }
 
 }  // namespace spate::cuda

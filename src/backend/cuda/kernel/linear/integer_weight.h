@@ -1,6 +1,7 @@
 // The layouts of integer weights on the device and what products with them take, for host and device.
 //
-// int8 (a scale a row): rows of codes, padded with zeros to 128 elements; then the scales, [rows] f32.
+// int8 (a scale a row): rows of codes, padded with zeros to 128 elements, as many as make a multiple of 16; then the
+// scales, [rows] f32.
 // int4 (two-level): chunks, [row tiles of 128][steps of 128 elements of k], one behind the other:
 //   codes        [128 rows][64 bytes]. Byte 16 p + 4 s + j of a row has k = 32 s + 4 p + j in its low half and the k
 //                that is 16 more in its high half, as code + 8: lane p of wgmma's rows finds what it needs of a row in
@@ -60,7 +61,7 @@ inline IntegerLayout make_integer_layout(int64_t num_rows, int64_t width, int64_
                                                               : 2,
                        .scales_offset = 0,
                        .matrix_bytes = 0};
-  layout.scales_offset = group_width == 0 ? num_rows * layout.row_bytes()
+  layout.scales_offset = group_width == 0 ? rounded_up(num_rows, 16) * layout.row_bytes()
                                           : rounded_up(num_rows, kWgmmaTileRows) / kWgmmaTileRows * layout.num_steps *
                                                 layout.chunk_bytes();
   layout.matrix_bytes = rounded_up(layout.scales_offset + num_rows * 4, 256);

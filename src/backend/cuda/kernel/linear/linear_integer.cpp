@@ -30,6 +30,8 @@ const KernelIds& kernels_of(const IntegerLayout& layout) {
   return layout.num_multipliers == 0 ? kInt8Ids : layout.num_multipliers == 2 ? kInt4Ids : kInt4Group32Ids;
 }
 
+}  // namespace
+
 void quantize_rows(Stream& stream, const Tensor& x, const IntegerLayout& layout, const IntegerScratch& scratch) {
   constexpr int64_t kPieceElems = 8;
   const QuantizeRowsKernelParams params{.x = x.raw(),
@@ -53,8 +55,6 @@ void quantize_rows(Stream& stream, const Tensor& x, const IntegerLayout& layout,
   launch(stream, kernel, {.x = x.dim(0), .num_threads = num_threads}, params,
          {{"num_tokens", x.dim(0)}, {"width", layout.width}});
 }
-
-}  // namespace
 
 void linear_integer(Stream& stream, const LinearParams& p) {
   CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();

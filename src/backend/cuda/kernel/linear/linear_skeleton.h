@@ -139,11 +139,18 @@ struct Four<int32_t> {
   using Type = int4;
 };
 
-// Leaves the sums for the CTA that has the tile's first k.
-template <typename T, int kRegs>
-__device__ inline void leave_sums(const LinearWgmmaKernelParams& p, const T (&acc)[kRegs], int thread) {
+// Where a CTA leaves sums, of a tile as large as the kernel has (kTileRegs numbers a thread): a smaller one uses a part.
+template <int kTileRegs, typename T>
+__device__ inline typename Four<T>::Type* place_of_sums(float* partial, int cta) {
+  return reinterpret_cast<typename Four<T>::Type*>(partial) +
+         static_cast<int64_t>(cta) * (kTileRegs / 4) * kConsumerThreads;
+}
+
+// Leaves the sums for the CTA that has the tile's first k. p: partial and arrived of the kernel's params.
+template <int kTileRegs, typename Params, typename T, int kRegs>
+__device__ inline void leave_sums(const Params& p, const T (&acc)[kRegs], int thread) {
   using Quad = typename Four<T>::Type;
-  Quad* to = reinterpret_cast<Quad*>(p.partial) + static_cast<int64_t>(blockIdx.x) * (kRegs / 4) * kConsumerThreads;
+  Quad* to = place_of_sums<kTileRegs, T>(p.partial, static_cast<int>(blockIdx.x));
 #pragma unroll
   for (int i = 0; i < kRegs / 4; ++i) {
     __stcg(to + i * kConsumerThreads + thread, Quad{acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3]});
@@ -155,26 +162,25 @@ __device__ inline void leave_sums(const LinearWgmmaKernelParams& p, const T (&ac
   }
 }
 
-// Adds what the next CTAs have of the tile, `num_steps` steps of k.
-template <typename T, int kRegs>
-__device__ inline void add_sums(const LinearWgmmaKernelParams& p, T (&acc)[kRegs], int thread, int num_steps) {
+// Adds what the next CTAs have of the tile, `num_steps` steps of k. first_step(cta): the first shared step of a CTA.
+template <int kTileRegs, typename Params, typename T, int kRegs, typename FirstStep>
+__device__ inline void add_sums(const Params& p, T (&acc)[kRegs], int thread, int num_steps, FirstStep first_step) {
   using Quad = typename Four<T>::Type;
   const int first_cta = static_cast<int>(blockIdx.x) + 1;
   int num_ctas = 0;
   for (; num_steps > 0; ++num_ctas) {
     const int cta = first_cta + num_ctas;
-    num_steps -= first_shared_step(p, cta + 1) - first_shared_step(p, cta);
+    num_steps -= first_step(cta + 1) - first_step(cta);
   }
   for (int i = thread; i < num_ctas; i += kConsumerThreads) {
     while (load_acquire(p.arrived + first_cta + i) == 0) {
     }
   }
   sync_consumers();
-  const Quad* from = reinterpret_cast<const Quad*>(p.partial) +
-                     static_cast<int64_t>(first_cta) * (kRegs / 4) * kConsumerThreads + thread;
+  const Quad* from = place_of_sums<kTileRegs, T>(p.partial, first_cta) + thread;
   constexpr int kUnroll = kRegs <= 16 ? 4 : 1;
 #pragma unroll kUnroll
-  for (int i = 0; i < num_ctas; ++i, from += (kRegs / 4) * kConsumerThreads) {
+  for (int i = 0; i < num_ctas; ++i, from += (kTileRegs / 4) * kConsumerThreads) {
 #pragma unroll
     for (int j = 0; j < kRegs / 4; ++j) {
       const Quad more = __ldcg(from + j * kConsumerThreads);
@@ -311,10 +317,13 @@ __device__ inline void multiply_stages(const typename Format::Params& p, const S
     wgmma_wait<0>();
     if (lane == 0) arrive(stages.empty(last_stage));
     if (segment.begin > 0) {
-      leave_sums(tiles, sums, thread);
+      leave_sums<kTokens / 2>(tiles, sums, thread);
       continue;
     }
-    if (segment.end < tiles.num_steps) add_sums(tiles, sums, thread, tiles.num_steps - segment.end);
+    if (segment.end < tiles.num_steps) {
+      add_sums<kTokens / 2>(tiles, sums, thread, tiles.num_steps - segment.end,
+                            [&](int cta) { return first_shared_step(tiles, cta); });
+    }
     const int row = segment.row + consumer * kWgmmaRows + thread % 128 / 32 * 16;
     float values[kTokens / 2];
     Format::template finish<kTokens>(p, sums, values, row, segment.token);

@@ -58,10 +58,11 @@ std::string format_plan(std::span<const std::byte> plan) {
   for (int i = 0; i < header.num_seqs; ++i) {
     const SeqStep& seq = plan_array<SeqStep>(plan.data(), header.seqs_offset)[i];
     const bool decodes = seq.phase == SeqPhase::kDecode;
-    fmt::format_to(out, "  run row {}: {} {}{} + {}{}{}", seq.row, decodes ? "decode" : "prefill",
+    fmt::format_to(out, "  run row {}: {} {}{} + {}{}{}{}", seq.row, decodes ? "decode" : "prefill",
                    decodes ? "at most " : "", seq.num_computed_tokens, seq.query_len,
                    (seq.flags & kSample) != 0 ? " sample" : "",
-                   (seq.flags & kPromptLogprobs) != 0 ? " prompt_logprobs" : "");
+                   (seq.flags & kPromptLogprobs) != 0 ? " prompt_logprobs" : "",
+                   (seq.flags & kPoolFlags) != 0 ? " hidden_state" : "");
     if ((seq.flags & kDraftsInRow) != 0) {
       fmt::format_to(out, " {} drafts in the row", seq.num_drafts);
     } else if (seq.num_drafts > 0) {

@@ -1,5 +1,6 @@
 #include "batch/plan_validate.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -145,6 +146,12 @@ Status check_drafts_and_masks(const PlanView& view, const SeqStep& seq, const St
   return check_in("first_mask", seq.first_mask, 0, int64_t{view.header.num_masks} - num_logits_of(seq));
 }
 
+// At most one of kPoolFlags, and then no sample.
+bool pools_once(uint32_t flags) {
+  const uint32_t pool = flags & kPoolFlags;
+  return pool == 0 || (std::has_single_bit(pool) && (flags & kSample) == 0);
+}
+
 Status check_seqs(const PlanView& view, const StepPlanLimits& limits) {
   std::vector<char> seen(limits.step.max_num_seqs, 0);
   int64_t num_tokens = 0, num_sampled = 0, num_logits = 0, num_prompt_logprobs = 0, max_query_len = 0, max_seq_len = 0;
@@ -156,7 +163,7 @@ Status check_seqs(const PlanView& view, const StepPlanLimits& limits) {
     const bool decodes = seq.phase == SeqPhase::kDecode;
     RETURN_IF_ERROR(check_in("phase", static_cast<int32_t>(seq.phase), 0, 1));
     if (decodes ? (seq.flags | kDraftsInRow) != (kSample | kDraftsInRow)
-                : (seq.flags & ~(kSample | kPromptLogprobs)) != 0) {
+                : (seq.flags & ~(kSample | kPromptLogprobs | kPoolFlags)) != 0 || !pools_once(seq.flags)) {
       return data_loss("step plan: flags {:#x} of a {} row", seq.flags, decodes ? "decode" : "prefill");
     }
     RETURN_IF_ERROR(check_drafts_and_masks(view, seq, limits));

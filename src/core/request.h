@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/pooling.h"
 #include "core/sampling_params.h"
 #include "core/step_executor.h"
 #include "core/token_constraint.h"
@@ -31,6 +32,7 @@ struct Output {
   std::vector<int32_t> token_ids;       // new since the last Output; the eos or stop id that ended it included
   std::vector<TokenLogprobs> logprobs;  // of these tokens, when asked
   std::vector<TokenLogprobs> prompt_logprobs;  // with the first Output of index 0, for prompt tokens 1 .. n-1, when asked
+  std::vector<float> hidden_state;  // [hidden_size], with the only Output of a request with a pooling
   FinishReason finish_reason = FinishReason::kNone;
   int32_t stop_token_id = -1;  // the stop_token_ids entry that ended it; -1 for eos and all else
   Status error;                // with kError
@@ -53,6 +55,7 @@ struct Request {
   std::vector<int32_t> eos_token_ids;     // of the model; ignored with ignore_eos
   int priority = 0;                       // smaller runs first
   std::string reuse_scope;                // prefix cache entries are shared inside one scope only (cache_salt)
+  Pooling pooling = Pooling::kNone;  // else nothing is generated: of `sampling` only n = 1 counts
   std::shared_ptr<TokenConstraint> constraint;  // null: every token is allowed
   bool speculate = true;                        // false: no drafts, whatever the engine's proposer
   // Texts that the answer may repeat in part; where empty, a proposer that wants some takes the prompt.

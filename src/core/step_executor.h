@@ -35,6 +35,8 @@ struct StepResult {
   // For each sequence with kPromptLogprobs: query token i's entry is for the prompt token after it (query_len entries;
   // the one for the first token after the prompt is left out).
   std::vector<std::vector<TokenLogprobs>> prompt_logprobs;
+  // For each sequence with one of kPoolFlags: [hidden_size].
+  std::vector<std::vector<float>> hidden_states;
   double device_seconds = 0;  // from the plan's copy to the ids
 };
 

@@ -19,7 +19,7 @@
 namespace spate {
 
 constexpr uint32_t kStepPlanMagic = 0x4e4c5053;  // "SPLN"
-constexpr uint32_t kStepPlanVersion = 2;
+constexpr uint32_t kStepPlanVersion = 3;
 constexpr int kMaxLogitBias = 1024;  // entries of logit_bias a request may have
 constexpr int kMaxStopIds = 64;      // eos and stop_token_ids together
 constexpr int kMaxLogprobs = 20;     // top_logprobs a request may ask for
@@ -105,7 +105,12 @@ enum SeqStepFlags : uint32_t {
   kSample = 1,          // the logits of the last query token (decode: of all of them) are sampled
   kPromptLogprobs = 2,  // prefill: log-probabilities of the prompt tokens that follow the query tokens are wanted
   kDraftsInRow = 4,     // the drafts are in the row already, behind its known tokens: the executor proposed them
+  // Prefill, instead of kSample, at most one: a hidden state after the final norm is wanted.
+  kPoolFirst = 8,   // that of the first query token
+  kPoolLast = 16,   // that of the last query token
+  kPoolSum = 32,    // the sum of those of all query tokens
 };
+constexpr uint32_t kPoolFlags = kPoolFirst | kPoolLast | kPoolSum;
 
 struct SeqStep {
   int32_t row = 0;

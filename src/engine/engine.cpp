@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -74,6 +75,7 @@ struct Engine::Impl {
   void count_drafts(int num_drafts, size_t num_accepted);
   void deliver_prompt_logprobs(const ScheduledStep& step, const ScheduledSeq& scheduled,
                                std::vector<TokenLogprobs>& logprobs);
+  void deliver_hidden_state(const ScheduledStep& step, const ScheduledSeq& scheduled, std::vector<float>& hidden_state);
   void deliver_tokens(const ScheduledStep& step, Sequence& seq, size_t first, size_t count);
   void end_nonfinite(const ScheduledStep& step, SequenceGroup& group);
   void end_sequence(Sequence& seq, Output output);
@@ -276,13 +278,16 @@ void Engine::Impl::note_started(const ScheduledStep& step) {
 }
 
 void Engine::Impl::route_results(const ScheduledStep& step) {
-  size_t num_sampled = 0, num_tokens = 0, num_prompt_logprobs = 0;
+  size_t num_sampled = 0, num_tokens = 0, num_prompt_logprobs = 0, num_hidden_states = 0;
   bool step_has_drafts = false;
   for (const ScheduledSeq& scheduled : step.seqs) {
     Sequence& seq = *scheduled.seq;
     stats.num_wasted_rows += seq.state == SequenceState::kFinished;
     if (scheduled.prompt_logprobs) {
       deliver_prompt_logprobs(step, scheduled, result.prompt_logprobs.at(num_prompt_logprobs++));
+    }
+    if (scheduled.pool_flag != 0) {
+      deliver_hidden_state(step, scheduled, result.hidden_states.at(num_hidden_states++));
     }
     if (scheduled.sample) {
       const size_t num_accepted =
@@ -314,6 +319,19 @@ void Engine::Impl::deliver_prompt_logprobs(const ScheduledStep& step, const Sche
   const auto is_nonfinite = [](const TokenLogprobs& entry) { return entry.rank == 0; };
   if (std::ranges::any_of(logprobs, is_nonfinite)) return end_nonfinite(step, *seq.group);
   collect_prompt_logprobs(seq, scheduled.num_computed_tokens, logprobs);
+}
+
+void Engine::Impl::deliver_hidden_state(const ScheduledStep& step, const ScheduledSeq& scheduled,
+                                        std::vector<float>& hidden_state) {
+  Sequence& seq = *scheduled.seq;
+  if (seq.state == SequenceState::kFinished) return;
+  const auto is_finite = [](float value) { return std::isfinite(value); };
+  if (!std::ranges::all_of(hidden_state, is_finite)) return end_nonfinite(step, *seq.group);
+  if (!collect_hidden_state(seq, scheduled, hidden_state)) return;
+  Output output = make_output(seq);
+  output.hidden_state = std::move(seq.hidden_sum);
+  output.finish_reason = FinishReason::kStop;
+  end_sequence(seq, std::move(output));
 }
 
 // The tokens result.next_token_ids[first .. + count) of a sequence, up to the one that ends it.

@@ -41,6 +41,23 @@ float fake_logprob(std::span<const int32_t> context, int32_t token_id) {
   return -static_cast<float>(mix(hash_tokens(context) + static_cast<uint64_t>(token_id)) % 1000) * 0.01f;
 }
 
+std::vector<float> fake_hidden_state(std::span<const int32_t> context) {
+  const uint64_t hash = hash_tokens(context);
+  return {static_cast<float>(hash % 1000), static_cast<float>(hash / 1000 % 1000)};
+}
+
+std::vector<float> fake_pooled(std::span<const int32_t> prompt, Pooling pooling) {
+  if (pooling == Pooling::kLast) return fake_hidden_state(prompt);
+  if (pooling == Pooling::kCls) return fake_hidden_state(prompt.first(1));
+  std::vector<float> mean(2);
+  for (size_t len = 1; len <= prompt.size(); ++len) {
+    const std::vector<float> state = fake_hidden_state(prompt.first(len));
+    for (size_t i = 0; i < mean.size(); ++i) mean[i] += state[i];
+  }
+  for (float& value : mean) value /= static_cast<float>(prompt.size());
+  return mean;
+}
+
 FakeAnswer fake_generate(const Request& request, int index, const EngineConfig& config) {
   const SamplingParams& params = request.sampling;
   const std::span<const int32_t> eos_ids =
@@ -116,6 +133,7 @@ Status FakeExecutor::collect(StepResult& result) {
   result.num_accepted.clear();
   result.logprobs.clear();
   result.prompt_logprobs.clear();
+  result.hidden_states.clear();
   result.device_seconds = step_seconds ? step_seconds(header) : 0;
 
   update_rows(plan, header);
@@ -142,6 +160,7 @@ Status FakeExecutor::collect(StepResult& result) {
         logprobs.push_back(std::move(entry));
       }
     }
+    if ((seq.flags & kPoolFlags) != 0) pool(seq, row, result);
     num_tokens_computed_ += seq.query_len;
     row.num_computed_tokens += seq.query_len - seq.num_drafts;
     if ((seq.flags & kSample) != 0) {
@@ -168,6 +187,7 @@ void FakeExecutor::update_rows(const void* plan, const StepPlanHeader& header) {
     row.num_tokens = update.num_tokens;
     row.num_computed_tokens = update.num_computed_tokens;
     row.num_prompt_logprobs = update.num_prompt_logprobs;
+    row.pools = false;
     row.sampling = update.sampling;
   }
   for (const BlockUpdate& update :
@@ -203,7 +223,8 @@ FakeExecutor::Slot& FakeExecutor::slot_at(const Row& row, int position) {
 }
 
 void FakeExecutor::write_tokens(const SeqStep& seq, uint64_t step_id) {
-  const Row& row = rows_[seq.row];
+  Row& row = rows_[seq.row];
+  row.pools |= (seq.flags & kPoolFlags) != 0;
   const bool decodes = seq.phase == SeqPhase::kDecode;
   CHECK(
       decodes ? row.num_computed_tokens <= seq.num_computed_tokens : row.num_computed_tokens == seq.num_computed_tokens,
@@ -211,7 +232,8 @@ void FakeExecutor::write_tokens(const SeqStep& seq, uint64_t step_id) {
       seq.num_computed_tokens);
   CHECK(row.num_computed_tokens + seq.query_len <= row.num_tokens + seq.num_drafts, "row {}: token {} is not known",
         seq.row, row.num_tokens);
-  CHECK(((seq.flags & kSample) != 0) == (row.num_computed_tokens + seq.query_len == row.num_tokens + seq.num_drafts));
+  const bool catches_up = row.num_computed_tokens + seq.query_len == row.num_tokens + seq.num_drafts;
+  CHECK(((seq.flags & kSample) != 0) == (catches_up && !row.pools));
   for (int position = row.num_computed_tokens; position < row.num_computed_tokens + seq.query_len; ++position) {
     Slot& slot = slot_at(row, position);
     CHECK(slot.step_id != step_id, "row {} and row {} write the same slot in step {}", slot.row, seq.row, step_id);
@@ -227,6 +249,16 @@ void FakeExecutor::read_context(const Row& row, int seq_len) {
           "key {} of {} holds token {} of position {}, expected token {}", position, seq_len, slot.token_id,
           slot.position, row.token_ids[position]);
     context_.push_back(slot.token_id);
+  }
+}
+
+void FakeExecutor::pool(const SeqStep& seq, const Row& row, StepResult& result) const {
+  const int first = row.num_computed_tokens, end = first + seq.query_len;
+  std::vector<float>& sum = result.hidden_states.emplace_back(2, 0.0f);
+  const int begin = (seq.flags & kPoolLast) != 0 ? end - 1 : first;
+  for (int position = begin; position < ((seq.flags & kPoolFirst) != 0 ? first + 1 : end); ++position) {
+    const std::vector<float> state = fake_hidden_state(std::span(context_).first(position + 1));
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += state[i];
   }
 }
 

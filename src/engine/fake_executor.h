@@ -27,6 +27,10 @@ constexpr int kFakeVocabSize = 64;
 // The token after `context`; never one of masked_ids.
 int32_t fake_next_token(std::span<const int32_t> context, uint64_t seed, std::span<const int32_t> masked_ids);
 float fake_logprob(std::span<const int32_t> context, int32_t token_id);
+// Of the last token of `context`: two whole numbers below 1000, so that sums of them are exact.
+std::vector<float> fake_hidden_state(std::span<const int32_t> context);
+// What a request with a pooling must get.
+std::vector<float> fake_pooled(std::span<const int32_t> prompt, Pooling pooling);
 
 // What the engine must answer to sequence `index` of a request (with a seed set), one token after the other.
 struct FakeAnswer {
@@ -73,6 +77,7 @@ class FakeExecutor : public StepExecutor {
     int num_tokens = 0;
     int num_computed_tokens = 0;
     int num_prompt_logprobs = -1;
+    bool pools = false;  // a hidden state was asked for: its sequence samples nothing
     RowSampling sampling;
   };
 
@@ -80,6 +85,7 @@ class FakeExecutor : public StepExecutor {
   void copy_blocks(const void* plan, const StepPlanHeader& header);
   void write_tokens(const SeqStep& seq, uint64_t step_id);
   void read_context(const Row& row, int seq_len);
+  void pool(const SeqStep& seq, const Row& row, StepResult& result) const;
   void sample(const SeqStep& seq, const uint32_t* mask, Row& row, StepResult& result);
   int32_t choose_token(const Row& row, std::span<const int32_t> context, const uint32_t* mask = nullptr) const;
   void propose_drafts(Row& row);

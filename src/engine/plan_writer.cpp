@@ -72,7 +72,7 @@ SeqStep seq_step(const ScheduledSeq& scheduled, DraftSource draft_source, StepPl
               .query_len = scheduled.query_len,
               .phase = scheduled.phase,
               .flags = (scheduled.sample ? uint32_t{kSample} : 0u) |
-                       (scheduled.prompt_logprobs ? uint32_t{kPromptLogprobs} : 0u),
+                       (scheduled.prompt_logprobs ? uint32_t{kPromptLogprobs} : 0u) | scheduled.pool_flag,
               .num_computed_tokens = scheduled.num_computed_tokens,
               .num_drafts = scheduled.num_drafts};
   if (seq.num_drafts > 0 && draft_source == DraftSource::kExecutor) {

@@ -18,6 +18,7 @@ class RecordingSink : public OutputSink {
   struct Answer {
     std::vector<int32_t> token_ids;
     std::vector<TokenLogprobs> logprobs, prompt_logprobs;
+    std::vector<float> hidden_state;
     FinishReason finish_reason = FinishReason::kNone;
     int32_t stop_token_id = -1;
     Status error;
@@ -34,6 +35,7 @@ class RecordingSink : public OutputSink {
       answer.token_ids.insert(answer.token_ids.end(), output.token_ids.begin(), output.token_ids.end());
       for (TokenLogprobs& entry : output.logprobs) answer.logprobs.push_back(std::move(entry));
       if (!output.prompt_logprobs.empty()) answer.prompt_logprobs = std::move(output.prompt_logprobs);
+      if (!output.hidden_state.empty()) answer.hidden_state = std::move(output.hidden_state);
       answer.finish_reason = output.finish_reason;
       answer.stop_token_id = output.stop_token_id;
       answer.error = output.error;

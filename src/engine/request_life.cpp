@@ -19,6 +19,16 @@ Status validate_request(const Request& request, const EngineConfig& config) {
                             num_stop_ids, kMaxStopIds);
   }
   const size_t prompt_len = request.prompt_token_ids.size();
+  if (request.pooling != Pooling::kNone) {
+    if (params.n != 1 || params.prompt_logprobs || request.constraint != nullptr) {
+      return invalid_argument("a request with a pooling has n = 1, no constraint and no prompt_logprobs, got n = {}",
+                              params.n);
+    }
+    if (prompt_len <= static_cast<size_t>(config.max_seq_len())) return ok_status();
+    return out_of_range("the prompt has {} tokens, but at most {} are taken: shorten it, or raise --max-model-len or "
+                        "--kv-cache-memory",
+                        prompt_len, config.max_seq_len());
+  }
   if (prompt_len >= static_cast<size_t>(config.limits.max_model_len)) {
     return out_of_range(
         "the prompt has {} tokens, but the model's context length is {} (--max-model-len) and at least one token of "
@@ -41,7 +51,9 @@ std::unique_ptr<SequenceGroup> create_group(Request request, const EngineConfig&
   auto group = std::make_unique<SequenceGroup>();
   const SamplingParams& params = request.sampling;
   const auto prompt_len = static_cast<int>(request.prompt_token_ids.size());
-  const int max_output = std::min(params.max_tokens, config.max_seq_len() - prompt_len);
+  const bool pools = request.pooling != Pooling::kNone;
+  // One that pools never gets a token, so it may fill the context.
+  const int max_output = pools ? 1 : std::min(params.max_tokens, config.max_seq_len() - prompt_len);
   for (int index = 0; index < params.n; ++index) {
     auto seq = std::make_unique<Sequence>();
     seq->group = group.get();
@@ -107,6 +119,21 @@ void collect_prompt_logprobs(Sequence& seq, int num_computed_tokens, std::vector
     seq.prompt_logprobs.push_back(std::move(logprobs[i]));
   }
   if (seq.prompt_logprobs.size() + 1 == static_cast<size_t>(seq.prompt_len)) seq.needs_prompt_logprobs = false;
+}
+
+bool collect_hidden_state(Sequence& seq, const ScheduledSeq& scheduled, std::vector<float>& hidden_state) {
+  if (scheduled.pool_flag != kPoolSum) {
+    seq.hidden_sum = std::move(hidden_state);
+    return true;
+  }
+  if (scheduled.num_computed_tokens == 0) {  // after a preemption it starts again
+    seq.hidden_sum = std::move(hidden_state);
+  } else {
+    for (size_t i = 0; i < hidden_state.size(); ++i) seq.hidden_sum[i] += hidden_state[i];
+  }
+  if (scheduled.num_computed_tokens + scheduled.query_len < seq.prompt_len) return false;
+  for (float& value : seq.hidden_sum) value /= static_cast<float>(seq.prompt_len);
+  return true;
 }
 
 void Outbox::add(OutputSink& sink, Output output) {

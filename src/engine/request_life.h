@@ -41,6 +41,9 @@ Output make_output(Sequence& seq);
 // a preemption some come twice: only the new ones are kept.
 void collect_prompt_logprobs(Sequence& seq, int num_computed_tokens, std::vector<TokenLogprobs>& logprobs);
 
+// A hidden state, or a sum of some, that a step gave. True: the request's vector is complete, in seq.hidden_sum.
+bool collect_hidden_state(Sequence& seq, const ScheduledSeq& scheduled, std::vector<float>& hidden_state);
+
 // Collects the Outputs of a step by sink and pushes each sink's together.
 class Outbox {
  public:

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <unordered_map>
 #include <utility>
@@ -25,6 +26,7 @@ struct Answer {
   struct Part {
     std::vector<int32_t> token_ids;
     FinishReason finish_reason = FinishReason::kNone;
+    std::vector<float> hidden_state;
     int32_t stop_token_id = -1;
     bool cancelled = false;  // asked for; it may have ended before
     bool has_first = false;
@@ -125,6 +127,13 @@ class Simulation {
     request.priority = chance(0.2) ? between(-1, 1) : 0;
     request.reuse_scope = chance(0.2) ? "tenant" : "";
     request.sink = sink_;
+    if (chance(options_.pooling_share)) {
+      request.pooling = std::array{Pooling::kLast, Pooling::kMean, Pooling::kCls}[rng_.below(3)];
+      params.n = 1;
+      params.prompt_logprobs.reset();
+      ++report_.num_pooled;
+      return request;
+    }
     if (chance(options_.nonfinite_share)) {
       nonfinite_from_[*params.seed] =
           static_cast<int>(request.prompt_token_ids.size()) + between(0, options_.max_tokens);
@@ -156,7 +165,7 @@ class Simulation {
 
   void check_refusals(const Request& good) {
     Request bad = good;
-    bad.prompt_token_ids = random_tokens(options_.config.max_seq_len());
+    bad.prompt_token_ids = random_tokens(options_.config.max_seq_len() + (bad.pooling != Pooling::kNone));
     CHECK(engine_->submit(bad).code() == StatusCode::kOutOfRange);
     bad.prompt_token_ids.clear();
     CHECK(engine_->submit(bad).code() == StatusCode::kInvalidArgument);
@@ -248,13 +257,23 @@ class Simulation {
     part.token_ids.insert(part.token_ids.end(), output.token_ids.begin(), output.token_ids.end());
     part.finish_reason = output.finish_reason;
     part.stop_token_id = output.stop_token_id;
+    part.hidden_state = std::move(output.hidden_state);
     if (output.finish_reason == FinishReason::kNone || --answer.num_unfinished > 0) return;
     verify(answer);
     std::erase(alive_ids_, output.request_id);
     answers_.erase(output.request_id);
   }
 
+  void verify_pooled(const Answer& answer) {
+    const Answer::Part& part = answer.parts[0];
+    CHECK(part.token_ids.empty() && (part.cancelled || part.finish_reason == FinishReason::kStop));
+    if (part.cancelled && part.hidden_state.empty()) return;
+    CHECK(part.hidden_state == fake_pooled(answer.request.prompt_token_ids, answer.request.pooling),
+          "request {}: another hidden state than the oracle's", answer.request.id);
+  }
+
   void verify(const Answer& answer) {
+    if (answer.request.pooling != Pooling::kNone) return verify_pooled(answer);
     for (int index = 0; index < answer.request.sampling.n; ++index) {
       const Answer::Part& part = answer.parts[index];
       const FakeAnswer expected = fake_generate(answer.request, index, options_.config);
@@ -347,10 +366,10 @@ std::string SimulationReport::to_string() const {
   return fmt::format(
       "{} events: {} requests, {} cancels, {} preemptions, {} prefix hits; {} forks, {} block copies, {} refused; {} "
       "steps, {} "
-      "tokens generated, {} computed, {} wasted rows, {} of {} drafts accepted, {} not finite; {} transfers, {} turns "
+      "tokens generated, {} computed, {} pooled, {} wasted rows, {} of {} drafts accepted, {} not finite; {} transfers, {} turns "
       "blocked by them",
       num_events(), num_requests, num_cancels, num_preemptions, num_prefix_hits, num_forks, num_blocks_copied,
-      num_refused, num_steps, num_tokens_generated, num_tokens_computed, num_wasted_rows, num_drafts_accepted,
+      num_refused, num_steps, num_tokens_generated, num_tokens_computed, num_pooled, num_wasted_rows, num_drafts_accepted,
       num_drafts, num_nonfinite, num_transfers, num_turns_blocked);
 }
 

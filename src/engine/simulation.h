@@ -16,6 +16,7 @@ struct SimulationOptions {
   EngineConfig config;
   double arrivals_per_step = 0.8;
   double cancel_share = 0.15;  // of the requests
+  double pooling_share = 0.1;  // of the requests: they want a hidden state and no tokens
   double nonfinite_share = 0;  // of the requests: their logits stop being finite somewhere
   double draft_hit_rate = 0.7;
   double transfers_per_step = 0.02;  // of the blocks of running sequences; each is open for some steps
@@ -35,6 +36,7 @@ struct SimulationReport {
   int64_t num_refused = 0;
   int64_t num_tokens_generated = 0;
   int64_t num_tokens_computed = 0;
+  int64_t num_pooled = 0;  // requests that wanted a hidden state
   int64_t num_wasted_rows = 0;
   int64_t num_drafts = 0;
   int64_t num_drafts_accepted = 0;

@@ -143,13 +143,18 @@ void Decoder::run_last_layer(const StepContext& ctx, const Tensor& residual, con
   ctx.ops.add(ctx.stream, {.a = out_residual, .b = out, .out = out_residual});
 }
 
+Tensor Decoder::compute_normed(const StepContext& ctx, const Tensor& hidden_states, const Tensor& row_ids) {
+  const int64_t num_rows = row_ids.dim(0);
+  CHECK(num_rows <= options_.limits.max_num_logits, "{} rows, at most {}", num_rows, options_.limits.max_num_logits);
+  const Tensor rows = workspace_.sampled.rows(0, num_rows);
+  ctx.ops.gather_rows(ctx.stream, {.x = hidden_states, .row_ids = row_ids, .out = rows});
+  parts_.norm.forward(ctx, rows, rows);
+  return rows;
+}
+
 Tensor Decoder::compute_logits(const StepContext& ctx, const Tensor& hidden_states, const Tensor& row_ids) {
   const int64_t num_logits = row_ids.dim(0);
-  CHECK(num_logits <= options_.limits.max_num_logits, "{} logits rows, at most {}", num_logits,
-        options_.limits.max_num_logits);
-  const Tensor sampled = workspace_.sampled.rows(0, num_logits);
-  ctx.ops.gather_rows(ctx.stream, {.x = hidden_states, .row_ids = row_ids, .out = sampled});
-  parts_.norm.forward(ctx, sampled, sampled);
+  const Tensor sampled = compute_normed(ctx, hidden_states, row_ids);
   return parts_.lm_head.forward(ctx, sampled, workspace_.logits_shard.rows(0, num_logits),
                                 workspace_.logits.defined() ? workspace_.logits.rows(0, num_logits) : Tensor());
 }

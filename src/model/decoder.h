@@ -53,6 +53,7 @@ class Decoder final : public Model {
   int64_t workspace_bytes() const override { return workspace_bytes_; }
   Tensor forward(const StepContext& ctx) override;
   Tensor hidden_states(const StepBatch& batch) const override;
+  Tensor compute_normed(const StepContext& ctx, const Tensor& hidden_states, const Tensor& row_ids) override;
   Tensor compute_logits(const StepContext& ctx, const Tensor& hidden_states, const Tensor& row_ids) override;
   void set_tap(Tap tap) override;
 

@@ -87,6 +87,9 @@ class Model {
   // The tensor that forward() returns for `batch`, without running it: its memory and shape depend on the sizes of the
   // batch alone. For a step whose forward() was replayed and not called.
   virtual Tensor hidden_states(const StepBatch& batch) const = 0;
+  // The final norm of the rows row_ids ([n] i32 on the device, n <= max_num_logits) of hidden_states: [n, hidden_size]
+  // act, contiguous, on every rank. Valid until the next compute_logits().
+  virtual Tensor compute_normed(const StepContext& ctx, const Tensor& hidden_states, const Tensor& row_ids) = 0;
   // Final norm and lm_head of the rows row_ids ([n] i32 on the device, n <= max_num_logits) of hidden_states.
   // Gives [n, vocab_size] f32, gathered over the ranks, on rank 0; an undefined tensor on the others. The row stride
   // exceeds vocab_size when tp.size does not divide it. Valid until the next compute_logits().

@@ -95,7 +95,7 @@ StepKey Rank::step_key(const StepInFlight& step) const {
                 .max_seq_len = plan.max_seq_len,
                 .num_top_logprobs = step.num_top_logprobs(),
                 .plan_generation = plan_generation_};
-  if (plan.num_prompt_logprobs == 0) {
+  if (plan.num_prompt_logprobs == 0 && step.pooled().empty()) {
     const bool one_of_each = plan.num_sampled == plan.num_seqs && plan.num_logits == plan.num_seqs;
     exact.outputs = one_of_each ? StepOutputs::kSampledAllSeqs : StepOutputs::kSampledTokens;
   }
@@ -173,14 +173,15 @@ void Rank::sample(const StepContext& ctx, const Tensor& hidden_states, const Ste
 }
 
 void Rank::read(const StepKey& key, StepInFlight& step) {
-  if (!step.prompts().empty()) {
+  if (!step.prompts().empty() || !step.pooled().empty()) {
     const StepBatch step_batch = batch(key);
-    read_prompt_logprobs({.stream = *stream_,
+    const StepContext ctx{.stream = *stream_,
                           .ops = bound_.ops,
                           .communicators = communicators_,
                           .batch = step_batch,
-                          .kv = kv_cache_.views()},
-                         step);
+                          .kv = kv_cache_.views()};
+    if (!step.prompts().empty()) read_prompt_logprobs(ctx, step);
+    if (communicator_->rank() == 0) read_hidden_states(ctx, step);
   }
   if (communicator_->rank() != 0) return;
   const StepPlanHeader& plan = step.header();
@@ -210,6 +211,25 @@ void Rank::read_prompt_logprobs(const StepContext& ctx, StepInFlight& step) {
     }
   }
   if (communicator_->rank() == 0) copy_logprobs(step, limits_.max_sampled_rows(), num_rows, most_top > 0);
+}
+
+// The host adds them up: it has the time, and the device needs no op for it.
+void Rank::read_hidden_states(const StepContext& ctx, StepInFlight& step) {
+  const Tensor hidden_states = model_->hidden_states(ctx.batch);
+  int num_rows = 0;
+  for (const StepInFlight::Pooled& pooled : step.pooled()) num_rows += pooled.count;
+  if (num_rows > 0) step.reserve_pooled_rows(*device_, num_rows, hidden_states.dtype(), model_->config().hidden_size);
+  num_rows = 0;
+  for (const StepInFlight::Pooled& pooled : step.pooled()) {
+    for (int begin = 0; begin < pooled.count; begin += limits_.max_num_logits) {
+      const int end = std::min(pooled.count, begin + limits_.max_num_logits);
+      const Tensor row_ids = state_.arange().rows(pooled.first_token + begin, pooled.first_token + end);
+      const Tensor rows = model_->compute_normed(ctx, hidden_states, row_ids);
+      device_->copy_to_host(*stream_, step.pooled_rows.rows(num_rows, num_rows + end - begin).raw(), rows.raw(),
+                            static_cast<size_t>(rows.num_bytes()));
+      num_rows += end - begin;
+    }
+  }
 }
 
 void Rank::compute_logprobs(const Tensor& logits, const Tensor& target_ids, int64_t first_output_row, int num_top) {

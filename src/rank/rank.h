@@ -58,6 +58,7 @@ class Rank {
   void sample(const StepContext& ctx, const Tensor& hidden_states, const StepKey& key);
   void read(const StepKey& key, StepInFlight& step);
   void read_prompt_logprobs(const StepContext& ctx, StepInFlight& step);
+  void read_hidden_states(const StepContext& ctx, StepInFlight& step);
   void compute_logprobs(const Tensor& logits, const Tensor& target_ids, int64_t first_output_row, int num_top);
   void copy_logprobs(StepInFlight& step, int64_t first_row, int64_t num_rows, bool with_top);
   void copy_rows(const Tensor& host, const Tensor& device, int64_t first_row, int64_t num_rows);

@@ -28,6 +28,7 @@ struct RankAnswer {
   std::vector<int32_t> token_ids;
   std::vector<TokenLogprobs> logprobs;
   std::vector<TokenLogprobs> prompt_logprobs;
+  std::vector<float> hidden_state;
   FinishReason finish_reason = FinishReason::kNone;
   Status error;
 };

@@ -19,6 +19,7 @@ class AnswerSink final : public OutputSink {
       answer.token_ids.insert(answer.token_ids.end(), output.token_ids.begin(), output.token_ids.end());
       for (TokenLogprobs& entry : output.logprobs) answer.logprobs.push_back(std::move(entry));
       for (TokenLogprobs& entry : output.prompt_logprobs) answer.prompt_logprobs.push_back(std::move(entry));
+      if (!output.hidden_state.empty()) answer.hidden_state = std::move(output.hidden_state);
       answer.finish_reason = output.finish_reason;
       answer.error = output.error;
     }

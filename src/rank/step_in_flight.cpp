@@ -27,6 +27,17 @@ void StepInFlight::take_plan(Device& device, std::span<const std::byte> plan, st
   std::memcpy(plan_.data(), plan.data(), plan.size());
   note_sampled(rows);
   note_prompts(rows);
+  note_pooled();
+}
+
+void StepInFlight::reserve_pooled_rows(Device& device, int64_t num_rows, DType dtype, int64_t hidden_size) {
+  const size_t bytes = static_cast<size_t>(num_rows * hidden_size * dtype_bytes(dtype));
+  if (pooled_storage_.bytes() < bytes) {
+    Result<Buffer> larger = device.allocate(bytes, MemoryKind::kPinnedHost);
+    CHECK(larger.ok(), "no memory for {} hidden states: {}", num_rows, larger.status().message());
+    pooled_storage_ = std::move(larger).value();
+  }
+  pooled_rows = pooled_storage_.tensor(dtype, {num_rows, hidden_size});
 }
 
 std::span<const SeqStep> StepInFlight::seqs() const {
@@ -62,9 +73,21 @@ void StepInFlight::note_prompts(std::span<const RowUpdate> rows) {
   }
 }
 
+void StepInFlight::note_pooled() {
+  pooled_.clear();
+  int first_token = 0;
+  for (const SeqStep& seq : seqs()) {
+    if (seq.flags & kPoolFirst) pooled_.push_back({.first_token = first_token, .count = 1});
+    if (seq.flags & kPoolLast) pooled_.push_back({.first_token = first_token + seq.query_len - 1, .count = 1});
+    if (seq.flags & kPoolSum) pooled_.push_back({.first_token = first_token, .count = seq.query_len});
+    first_token += seq.query_len;
+  }
+}
+
 void StepInFlight::read_result(StepResult& result) const {
   result.step_id = header().step_id;
   read_sampled(result);
+  read_pooled(result);
   result.prompt_logprobs.clear();
   int64_t prompt_row = 0;
   for (const PromptLogprobs& prompt : prompts_) {
@@ -92,6 +115,21 @@ void StepInFlight::read_sampled(StepResult& result) const {
     for (int32_t row = first_row; row <= first_row + num_accepted; ++row) {
       result.next_token_ids.push_back(next_token_ids[row]);
       if (num_top_logprobs_ >= 0) result.logprobs.push_back(logprobs_of(row, next_token_ids[row], num_top));
+    }
+  }
+}
+
+void StepInFlight::read_pooled(StepResult& result) const {
+  result.hidden_states.clear();
+  int64_t row = 0;
+  for (const Pooled& pooled : pooled_) {
+    std::vector<float>& sum = result.hidden_states.emplace_back(static_cast<size_t>(pooled_rows.dim(1)), 0.0f);
+    for (const int64_t end = row + pooled.count; row < end; ++row) {
+      for (size_t i = 0; i < sum.size(); ++i) {
+        const size_t at = static_cast<size_t>(row) * sum.size() + i;
+        sum[i] += pooled_rows.dtype() == DType::kF32 ? pooled_rows.data<float>()[at]
+                                                     : pooled_rows.data<Bf16>()[at].to_float();
+      }
     }
   }
 }

@@ -38,22 +38,35 @@ class StepInFlight {
     int num_top = 0;
   };
   std::span<const PromptLogprobs> prompts() const { return prompts_; }
+  // A sequence whose hidden states are wanted: the sum of those of `count` tokens of the step.
+  struct Pooled {
+    int first_token = 0;
+    int count = 0;
+  };
+  std::span<const Pooled> pooled() const { return pooled_; }
+  // Room for so many rows in pooled_rows. The step before it in this memory is done.
+  void reserve_pooled_rows(Device& device, int64_t num_rows, DType dtype, int64_t hidden_size);
 
   // Fills all but device_seconds.
   void read_result(StepResult& result) const;
 
   std::unique_ptr<Event> started, done;
   StepOutputArrays outputs;  // on the host
+  Tensor pooled_rows;        // [rows of pooled(), hidden_size] act, on the host; reserve_pooled_rows()
   Tensor prompt_target_ids;  // [max_num_batched_tokens] i32, on the host: of prompts(), one behind the other
 
  private:
   void note_sampled(std::span<const RowUpdate> rows);
   void note_prompts(std::span<const RowUpdate> rows);
+  void note_pooled();
+  void read_pooled(StepResult& result) const;
   void read_sampled(StepResult& result) const;
   TokenLogprobs logprobs_of(int64_t output_row, int32_t token_id, int num_top) const;
 
   Buffer plan_;
   Buffer storage_;
+  Buffer pooled_storage_;  // none before the first step that pools
+  std::vector<Pooled> pooled_;
   std::vector<int> sampled_num_top_;  // of each sampled sequence: -1 none wanted
   std::vector<PromptLogprobs> prompts_;
   int max_top_logprobs_ = 0;

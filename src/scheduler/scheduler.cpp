@@ -15,6 +15,21 @@ std::vector<int> all_rows(int max_num_seqs) {
   return rows;
 }
 
+// What a step of a sequence with this pooling gives, from StepPlan's kPoolFlags.
+uint32_t pool_flag_of(Pooling pooling, bool is_first, bool is_last) {
+  switch (pooling) {
+    case Pooling::kNone:
+      return 0;
+    case Pooling::kLast:
+      return is_last ? uint32_t{kPoolLast} : 0u;
+    case Pooling::kMean:
+      return kPoolSum;
+    case Pooling::kCls:
+      return is_first ? uint32_t{kPoolFirst} : 0u;
+  }
+  return 0;
+}
+
 }  // namespace
 
 void ScheduledStep::clear() {
@@ -47,7 +62,7 @@ Scheduler::~Scheduler() {
 void Scheduler::add(SequenceGroup& group) {
   const Sequence& first = *group.seqs[0];
   const int num_estimated_cached =
-      first.needs_prompt_logprobs ? 0
+      first.needs_whole_prompt() ? 0
                                   : config_.limits.kv_block_size *
                                         kv_cache_
                                             .find_cached_prefix(first.tokens(), group.request.reuse_scope,
@@ -183,7 +198,7 @@ bool Scheduler::runs_constrained_only() const {
 void Scheduler::schedule_decodes(ScheduledStep& step) {
   for (size_t i = 0; i < running_.size(); ++i) {  // preemption only removes behind i, or i itself as the last
     Sequence& seq = *running_[i];
-    if (seq.num_remaining() != 1 || !extend_blocks(seq)) continue;
+    if (!seq.decodes() || !extend_blocks(seq)) continue;
     step.seqs.push_back({.seq = &seq, .query_len = 1, .phase = SeqPhase::kDecode});
     --budget_;
   }
@@ -232,7 +247,7 @@ bool Scheduler::extend_blocks(Sequence& seq) {
 void Scheduler::collect_prefill_candidates() {
   candidates_.clear();
   for (Sequence* seq : running_) {
-    if (seq->num_remaining() > 1)
+    if (seq->num_remaining() > 0 && !seq->decodes())
       candidates_.push_back({.seq = seq, .num_remaining = seq->num_remaining(), .waiting = false});
   }
   if (admissions_closed_ || free_rows_.empty() || waiting_.empty()) return;
@@ -312,7 +327,9 @@ void Scheduler::commit_step(ScheduledStep& step) {
     scheduled.prompt_logprobs = seq.needs_prompt_logprobs && seq.num_computed_tokens < seq.prompt_len - 1;
     seq.num_computed_tokens += scheduled.query_len;
     CHECK(seq.num_computed_tokens <= seq.num_tokens() + scheduled.num_drafts);
-    scheduled.sample = seq.num_computed_tokens == seq.num_tokens() + scheduled.num_drafts;
+    const bool catches_up = seq.num_computed_tokens == seq.num_tokens() + scheduled.num_drafts;
+    scheduled.sample = catches_up && !seq.pools();
+    scheduled.pool_flag = pool_flag_of(seq.group->request.pooling, scheduled.num_computed_tokens == 0, catches_up);
     if (scheduled.sample) seq.max_pending_tokens += 1 + scheduled.num_drafts;
     seq.row_has_sampled |= scheduled.sample;
     ++seq.num_steps_in_flight;
@@ -367,7 +384,7 @@ int Scheduler::num_blocks_needed(const Sequence& seq) const {
   int num_shared = 0;
   if (can_fork(seq)) {
     num_shared = (seq.prompt_len - 1) / config_.limits.kv_block_size;
-  } else if (!seq.needs_prompt_logprobs) {
+  } else if (!seq.needs_whole_prompt()) {
     const PrefixMatch match = kv_cache_.find_cached_prefix(seq.tokens(), seq.group->request.reuse_scope,
                                                            (num_tokens - 1) / config_.limits.kv_block_size);
     num_shared = match.num_referenced;
@@ -403,7 +420,7 @@ bool Scheduler::try_admit(Sequence& seq, int max_query_len, ScheduledStep& step)
     num_cached_tokens = seq.prompt_len - 1;
     for (int i = 0; i < num_cached_tokens / config_.limits.kv_block_size; ++i)
       blocks.leases.push_back(group.fork_blocks[i].share());
-  } else if (!seq.needs_prompt_logprobs) {
+  } else if (!seq.needs_whole_prompt()) {
     // At least one token is computed: its logits are wanted.
     num_cached_tokens = config_.limits.kv_block_size *
                         kv_cache_.take_cached_prefix(seq.tokens(), group.request.reuse_scope,
@@ -431,7 +448,7 @@ bool Scheduler::try_admit(Sequence& seq, int max_query_len, ScheduledStep& step)
     seq.token_ids.assign(seq.tokens().begin(), seq.tokens().end());
     seq.has_started = true;
     seq.num_cached_tokens = fork ? 0 : num_cached_tokens;
-    if (config_.enable_prefix_caching && !fork && !seq.needs_prompt_logprobs) {
+    if (config_.enable_prefix_caching && !fork && !seq.needs_whole_prompt()) {
       stats_.prefix_cache_queries += seq.prompt_len;
       stats_.prefix_cache_hits += num_cached_tokens;
     }
@@ -484,7 +501,7 @@ void Scheduler::share_prompt(SequenceGroup& group) {
 }
 
 bool Scheduler::can_fork(const Sequence& seq) const {
-  return !seq.group->fork_blocks.empty() && !seq.has_started && !seq.needs_prompt_logprobs;
+  return !seq.group->fork_blocks.empty() && !seq.has_started && !seq.needs_whole_prompt();
 }
 
 void Scheduler::drop_unused_fork_blocks(SequenceGroup& group) {

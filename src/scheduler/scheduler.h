@@ -34,6 +34,7 @@ struct ScheduledSeq {
   int num_drafts = 0;
   bool sample = false;
   bool prompt_logprobs = false;
+  uint32_t pool_flag = 0;  // of kPoolFlags
 };
 
 // What runs in one step and what the device must be told for it. Reused; keeps its memory.

@@ -44,7 +44,7 @@ struct Sequence {
   SequenceState state = SequenceState::kWaiting;
   bool parked = false;                 // waits until the group's leader has computed the prompt
   bool has_started = false;            // has had a row before
-  bool needs_prompt_logprobs = false;  // must compute every prompt token: nothing may come from a cache
+  bool needs_prompt_logprobs = false;
   int num_computed_tokens = 0;
   int max_pending_tokens = 0;  // that steps in flight sample: 1 + num_drafts each
   int num_steps_in_flight = 0;
@@ -68,13 +68,19 @@ struct Sequence {
   double queue_seconds = -1;                   // arrival to first row; -1 before that
   bool has_reported = false;                   // the first Output is out
   std::vector<TokenLogprobs> prompt_logprobs;  // collected so far; of prompt tokens 1, 2 ...
+  std::vector<float> hidden_sum;               // Pooling::kMean: of the prompt tokens of collected steps
 
+  bool pools() const;  // a hidden state of the prompt is wanted, no tokens
+  // Every prompt token must be computed: nothing may come from a cache.
+  bool needs_whole_prompt() const;
   // The tokens that the host knows. A sequence that has not started reads its request's: n waiting ones cost one
   // prompt.
   inline std::span<const int32_t> tokens() const;
   int num_known_tokens() const { return has_started ? static_cast<int>(token_ids.size()) : prompt_len; }
   int num_tokens() const { return num_known_tokens() + max_pending_tokens; }
   int num_output_tokens() const { return num_known_tokens() - prompt_len; }
+  // One token is left to compute, and then the next is sampled.
+  bool decodes() const { return num_remaining() == 1 && !pools(); }
   // With a constraint the mask of the next token follows from the newest one: nothing is planned until that is known.
   bool waits_for_token() const { return cursor != nullptr && max_pending_tokens > 0; }
   // Tokens to compute now; 0 when steps in flight may end it.
@@ -101,6 +107,10 @@ struct SequenceGroup {
   ReleaseTicket fork_step;    // the latest step that writes or copies them
 };
 
+inline bool Sequence::pools() const { return group->request.pooling != Pooling::kNone; }
+inline bool Sequence::needs_whole_prompt() const {
+  return needs_prompt_logprobs || (pools() && group->request.pooling != Pooling::kLast);
+}
 inline std::span<const int32_t> Sequence::tokens() const {
   return has_started ? std::span<const int32_t>(token_ids) : std::span<const int32_t>(group->request.prompt_token_ids);
 }

@@ -46,6 +46,7 @@ struct ModelArguments {
   bool enable_chunked_prefill = true;
   bool async_scheduling = true;
   bool deterministic = false;
+  std::string pooler_config;           // JSON or a name (cli/pooling_argument.h); empty: as the model's files say
   std::string speculative_config;      // JSON (cli/speculative_argument.h); empty: none
 };
 

@@ -99,6 +99,8 @@ ServingModel serving_model(const Arguments& arguments, LoadedModel& model) {
   serving.root = arguments.model.model;
   serving.created = std::time(nullptr);
   serving.vocab_size = static_cast<int>(model.config.vocab_size);
+  serving.hidden_size = model.config.hidden_size;
+  serving.pooling = model.pooling;
   serving.eos_token_ids = model.eos_token_ids;
   serving.defaults = sampling_defaults(model.generation);
   serving.reasoning_parser = arguments.serve.reasoning_parser;

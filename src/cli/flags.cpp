@@ -148,6 +148,9 @@ void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required) {
   add_switch(app, "--async-scheduling,!--no-async-scheduling", m.async_scheduling,
                 "Schedule the next step while one runs");
   add_switch(app, "--deterministic", m.deterministic, "Batch-invariant kernels: the same bits whatever runs beside a request");
+  app->add_option("--pooler-config,--override-pooler-config,--pooling", m.pooler_config,
+                  "What makes an embedding, where the model's files do not say it: last, mean, cls, or JSON: "
+                  "{\"pooling_type\": \"LAST\", \"normalize\": true}");
   app->add_option("--speculative-config", m.speculative_config,
                   "Drafts, as JSON: {\"method\": \"ngram\"}; methods and fields: docs/speculation.md");
 }

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/log.h"
+#include "cli/pooling_argument.h"
 #include "cli/speculative_argument.h"
 
 namespace spate {
@@ -34,12 +35,14 @@ Result<Quantization> quantization_of(const ModelArguments& arguments) {
 Result<LlmConfig> llm_config(const ModelArguments& arguments) {
   ASSIGN_OR_RETURN(const Quantization quantization, quantization_of(arguments));
   ASSIGN_OR_RETURN(SpeculativeConfig speculative, parse_speculative_config(arguments.speculative_config));
+  ASSIGN_OR_RETURN(const PoolingOverride pooling, parse_pooler_config(arguments.pooler_config));
   return LlmConfig{.model = arguments.model,
                    .tokenizer = arguments.tokenizer,
                    .chat_template = arguments.chat_template,
                    .dummy_weights = arguments.load_format == "dummy",
                    .use_generation_config = arguments.generation_config != "vllm",
                    .seed = arguments.seed,
+                   .pooling = pooling,
                    .device = arguments.device,
                    .device_options = device_options(arguments),
                    .pin_threads = arguments.cpu_pin_threads,

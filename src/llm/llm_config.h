@@ -3,14 +3,21 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "backend/backend.h"
 #include "base/dtype.h"
+#include "core/pooling.h"
 #include "core/speculative_config.h"
 #include "quant/quantization.h"
 
 namespace spate {
+
+struct PoolingOverride {
+  std::optional<Pooling> pooling;
+  std::optional<bool> normalize;
+};
 
 struct LlmConfig {
   // The model. A directory in the layout of Hugging Face, or a *.gguf file.
@@ -20,6 +27,7 @@ struct LlmConfig {
   bool dummy_weights = false;         // seeded random weights from the config alone
   bool use_generation_config = true;  // false: generation_config.json gives eos ids only
   uint64_t seed = 0;                  // of dummy weights
+  PoolingOverride pooling;            // what the model's files do not say, or say otherwise
 
   // Where it runs, and in what numbers.
   std::string device = "auto";   // a name of backend/registry, or auto

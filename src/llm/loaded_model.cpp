@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "weights/gguf/gguf_path.h"
 #include "weights/open_weights.h"
+#include "weights/pooling_files.h"
 
 namespace spate {
 namespace {
@@ -108,6 +109,12 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
   model->name = model_name(llm.model);
   ASSIGN_OR_RETURN(model->config, load_model_config(path));
   ASSIGN_OR_RETURN(model->generation, load_generation_config(is_gguf ? path : dir));
+  ASSIGN_OR_RETURN(model->pooling, load_pooling_config(is_gguf ? path : dir));
+  if (llm.pooling.pooling) {
+    model->pooling.pooling = *llm.pooling.pooling;
+    model->pooling.source = "--pooler-config";
+  }
+  if (llm.pooling.normalize) model->pooling.normalize = *llm.pooling.normalize;
   model->eos_token_ids =
       model->generation.eos_token_ids.empty() ? model->config.eos_token_ids : model->generation.eos_token_ids;
   if (!llm.use_generation_config) model->generation = GenerationConfig();
@@ -186,6 +193,10 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
                                          speculative_method_name(llm.speculative.method),
                                          llm.speculative.num_speculative_tokens,
                                          llm.speculative.adaptive ? "" : ", always as many as are proposed"));
+  }
+  if (model->pooling.pooling != Pooling::kNone) {
+    model->summary.push_back(fmt::format("embeddings: pooling {} ({}){}", pooling_name(model->pooling.pooling),
+                                         model->pooling.source, model->pooling.normalize ? ", normalised" : ""));
   }
   if (plan.max_model_len_reduced) {
     model->summary.push_back(fmt::format("max_model_len is {} of the model's {}: that is what the KV cache holds "

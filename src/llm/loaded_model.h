@@ -10,6 +10,7 @@
 
 #include "backend/registry/registry.h"
 #include "base/status.h"
+#include "core/pooling.h"
 #include "engine/engine.h"
 #include "llm/llm_config.h"
 #include "rank/rank_group.h"
@@ -28,6 +29,7 @@ struct LoadedModel {
   std::shared_ptr<const Tokenizer> tokenizer;    // null with --load-format dummy and no tokenizer files
   std::shared_ptr<const ChatTemplate> chat_template;  // null: the model has none
   std::string chat_template_source;
+  PoolingConfig pooling;                         // of embeddings
   std::vector<int32_t> eos_token_ids;            // of generation_config.json, else config.json
   const BackEnd* back_end = nullptr;             // that it runs on
   std::unique_ptr<RankGroup> ranks;              // outlives the engine

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "server/api_response.h"
+#include "server/embedding.h"
 #include "server/http_message.h"
 #include "server/json_parse.h"
 #include "server/responses.h"
@@ -159,6 +160,23 @@ ApiOutcome handle_tokens_generate(ApiCall& call, IgnoredFields& ignored) {
   if (!request.ok()) return request.error();
   ignored = {request->unknown_fields, request->no_effect_fields};
   return run_completion_request(call, *request, "generate-tokens-", make_tokens_response);
+}
+
+ApiOutcome handle_embeddings(ApiCall& call, IgnoredFields& ignored) {
+  ApiResult<EmbeddingsRequest> request = parse_embeddings_request(call.request.body, call.frontend->parse_limits());
+  if (!request.ok()) return request.error();
+  ignored = {request->unknown_fields, request->no_effect_fields};
+  if (!call.frontend->serves(request->model)) return model_not_found(request->model);
+  if (call.responder->is_gone()) return std::nullopt;
+  auto on_done = [request = *request, info = response_info(call, *request, "embd-"),
+                  responder = call.responder](Embeddings embeddings) {
+    if (!embeddings.error.ok()) return responder->respond(http_response_of(api_error_of(embeddings.error)));
+    responder->respond({.body = embeddings_json(request, info, embeddings)});
+  };
+  ApiResult<std::shared_ptr<EmbeddingRun>> run = call.frontend->embed(*request, std::move(on_done));
+  if (!run.ok()) return run.error();
+  call.responder->on_disconnect([run = std::move(*run)] { run->cancel(); });
+  return std::nullopt;
 }
 
 ApiOutcome handle_invocations(ApiCall& call, IgnoredFields& ignored) {

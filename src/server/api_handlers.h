@@ -32,6 +32,7 @@ ApiOutcome handle_responses(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_response(ApiCall& call, const std::string& id);
 ApiOutcome handle_cancel_response(ApiCall& call, const std::string& id);
 ApiOutcome handle_tokens_generate(ApiCall& call, IgnoredFields& ignored);
+ApiOutcome handle_embeddings(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_invocations(ApiCall& call, IgnoredFields& ignored);  // a chat or a completion
 ApiOutcome handle_models(ApiCall& call);
 ApiOutcome handle_model(ApiCall& call, std::string_view id);

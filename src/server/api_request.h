@@ -73,10 +73,19 @@ struct ChatRequest : ApiRequest {
   bool include_reasoning = true;
 };
 
+using TextOrTokens = std::variant<std::string, std::vector<int32_t>>;
+
 struct CompletionRequest : ApiRequest {
-  std::vector<std::variant<std::string, std::vector<int32_t>>> prompts;  // at least one
+  std::vector<TextOrTokens> prompts;  // at least one
   bool echo = false;
   bool score_only = false;  // max_tokens 0 with echo: nothing is generated
+};
+
+struct EmbeddingsRequest : ApiRequest {
+  std::vector<TextOrTokens> inputs;  // at least one
+  bool as_base64 = false;
+  std::optional<int> dimensions;
+  std::optional<bool> normalize;  // absent: as the model is configured
 };
 
 struct TokenizeRequest {
@@ -102,6 +111,7 @@ ApiResult<ChatRequest> parse_messages_request(std::string_view body, const Parse
 ApiResult<CompletionRequest> parse_tokens_request(std::string_view body, const ParseLimits& limits);
 ApiResult<CompletionRequest> read_completion_request(const nlohmann::ordered_json& body, const ParseLimits& limits);
 ApiResult<CompletionRequest> parse_completion_request(std::string_view body, const ParseLimits& limits);
+ApiResult<EmbeddingsRequest> parse_embeddings_request(std::string_view body, const ParseLimits& limits);
 ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body, const ParseLimits& limits);
 ApiResult<DetokenizeRequest> parse_detokenize_request(std::string_view body, const ParseLimits& limits);
 

@@ -40,33 +40,38 @@ void read_prompts(FieldReader& fields, CompletionRequest& request) {
   if (!prompt) prompt = alias;
   if (fields.has_error()) return;
   if (!prompt) return fields.fail(bad_request("prompt", "prompt is missing", "missing_required_parameter"));
-  if (prompt->is_string()) {
-    request.prompts.emplace_back(prompt->get<std::string>());
+  read_texts_or_tokens(fields, name, *prompt, request.prompts);
+}
+
+}  // namespace
+
+void read_texts_or_tokens(FieldReader& fields, std::string_view name, const Json& value,
+                          std::vector<TextOrTokens>& out) {
+  if (value.is_string()) {
+    out.emplace_back(value.get<std::string>());
     return;
   }
-  if (!prompt->is_array()) {
-    return fields.fail_type(name, "a string, an array of strings, an array of token ids or an array of those", *prompt);
+  if (!value.is_array()) {
+    return fields.fail_type(name, "a string, an array of strings, an array of token ids or an array of those", value);
   }
-  if (prompt->empty()) return fields.fail(name, fmt::format("{} must not be empty", name));
-  if (prompt->front().is_number()) {
-    request.prompts.emplace_back(token_prompt(fields, name, *prompt));
+  if (value.empty()) return fields.fail(name, fmt::format("{} must not be empty", name));
+  if (value.front().is_number()) {
+    out.emplace_back(token_prompt(fields, name, value));
     return;
   }
-  if (prompt->size() > kMaxPrompts) {
-    return fields.fail(name, fmt::format("{} has {} prompts, at most {} are taken", name, prompt->size(), kMaxPrompts));
+  if (value.size() > kMaxPrompts) {
+    return fields.fail(name, fmt::format("{} has {} prompts, at most {} are taken", name, value.size(), kMaxPrompts));
   }
-  for (const Json& item : *prompt) {
+  for (const Json& item : value) {
     if (item.is_string()) {
-      request.prompts.emplace_back(item.get<std::string>());
+      out.emplace_back(item.get<std::string>());
     } else if (item.is_array()) {
-      request.prompts.emplace_back(token_prompt(fields, name, item));
+      out.emplace_back(token_prompt(fields, name, item));
     } else {
       return fields.fail_type(name, "a string, an array of strings, an array of token ids or an array of those", item);
     }
   }
 }
-
-}  // namespace
 
 ApiResult<CompletionRequest> parse_completion_request(std::string_view body, const ParseLimits& limits) {
   auto json = parse_json(body);

@@ -123,6 +123,26 @@ bool asks_for_strict(const Json& tools) {
 
 }  // namespace
 
+std::optional<ApiError> fit_prompt(const ApiRequest& request, int max_model_len, int vocab_size,
+                                   const std::string& param, std::vector<int32_t>& prompt) {
+  truncate(request, max_model_len, prompt);
+  if (prompt.empty()) return bad_request(param, fmt::format("{} has no tokens", param));
+  for (const int32_t id : prompt) {
+    if (id >= 0 && id < vocab_size) continue;
+    return bad_request(param, fmt::format("{} contains token id {}, the vocabulary has ids 0 to {}", param, id,
+                                          vocab_size - 1));
+  }
+  return std::nullopt;
+}
+
+ApiError submit_error(const Status& status) {
+  ApiError error = api_error_of(status);
+  if (status.code() == StatusCode::kResourceExhausted || status.code() == StatusCode::kUnavailable) {
+    error.retry_after_seconds = 1;
+  }
+  return error;
+}
+
 ApiError context_length_error(int max_model_len, int64_t num_output_tokens, int64_t num_prompt_tokens,
                               const std::string& param) {
   return bad_request(
@@ -290,14 +310,7 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
                                .speculate = request.speculate};
   const int limit = max_model_len();
   for (std::vector<int32_t>& prompt : prompts) {
-    truncate(request, limit, prompt);
-    if (prompt.empty()) return bad_request(prompt_param, fmt::format("{} has no tokens", prompt_param));
-    for (const int32_t id : prompt) {
-      if (id < 0 || id >= model_.vocab_size) {
-        return bad_request(prompt_param, fmt::format("{} contains token id {}, the vocabulary has ids 0 to {}",
-                                                     prompt_param, id, model_.vocab_size - 1));
-      }
-    }
+    if (auto error = fit_prompt(request, limit, model_.vocab_size, prompt_param, prompt)) return *error;
     const int64_t num_prompt_tokens = static_cast<int64_t>(prompt.size());
     const int64_t wanted = std::max(1, request.max_tokens.value_or(1));
     if (num_prompt_tokens + wanted > limit) {
@@ -336,11 +349,7 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
                                    std::move(generation), first_id, std::move(listener));
   const Status status = run->submit();
   if (status.ok()) return run;
-  ApiError error = api_error_of(status);
-  if (status.code() == StatusCode::kResourceExhausted || status.code() == StatusCode::kUnavailable) {
-    error.retry_after_seconds = 1;
-  }
-  return error;
+  return submit_error(status);
 }
 
 }  // namespace spate

@@ -11,7 +11,9 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,6 +49,9 @@ class ChatListener {
   virtual void on_done(const GenerationUsage& usage) = 0;
 };
 
+class EmbeddingRun;
+struct Embeddings;
+
 class Frontend {
  public:
   Frontend(ServingModel model, ServingMetrics* metrics);  // metrics may be null and outlive the front-end
@@ -67,6 +72,9 @@ class Frontend {
   ApiResult<std::shared_ptr<Generation>> chat(const ChatRequest& request, std::shared_ptr<ChatListener> listener);
   ApiResult<std::shared_ptr<Generation>> complete(const CompletionRequest& request,
                                                   std::shared_ptr<GenerationListener> listener);
+  // on_done is called once, on the output thread, with what embed() accepted.
+  ApiResult<std::shared_ptr<EmbeddingRun>> embed(const EmbeddingsRequest& request,
+                                                 std::function<void(Embeddings)> on_done);
   // Token ids in, for callers that have them. max_tokens absent: the rest of the context. reasoning_end: what
   // the request asks of its answer holds behind this text only; empty: from the first token.
   ApiResult<std::shared_ptr<Generation>> generate(const ApiRequest& request, std::vector<std::vector<int32_t>> prompts,
@@ -88,6 +96,10 @@ class Frontend {
   WorkPool output_pool_;
 };
 
+// Cuts a prompt as truncate_prompt_tokens says; an error where it is empty or has an id that the model lacks.
+std::optional<ApiError> fit_prompt(const ApiRequest& request, int max_model_len, int vocab_size,
+                                   const std::string& param, std::vector<int32_t>& prompt);
+ApiError submit_error(const Status& status);  // why the engine took nothing
 // The message that clients match to learn that a prompt is too long.
 ApiError context_length_error(int max_model_len, int64_t num_output_tokens, int64_t num_prompt_tokens,
                               const std::string& param);

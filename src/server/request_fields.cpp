@@ -95,16 +95,6 @@ void read_best_of(FieldReader& fields, const SamplingParams& sampling) {
                                            sampling.n, *best_of)));
 }
 
-void read_truncation(FieldReader& fields, ApiRequest& request) {
-  if (const auto count = fields.integer("truncate_prompt_tokens")) request.truncate_prompt_tokens = *count;
-  const std::string side = fields.string("truncation_side").value_or("left");
-  if (side != "left" && side != "right") {
-    fields.fail("truncation_side",
-                fmt::format("truncation_side must be left or right, got \"{}\"", side.substr(0, 40)));
-  }
-  request.truncates_end = side == "right";
-}
-
 // speculate turns drafts off for a request; speculative_reference names texts that the answer may repeat.
 void read_speculation(FieldReader& fields, ApiRequest& request) {
   request.speculate = fields.boolean("speculate").value_or(true);
@@ -165,12 +155,7 @@ void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiReque
   }
   request.return_token_ids = fields.boolean("return_token_ids").value_or(false);
   request.return_tokens_as_token_ids = fields.boolean("return_tokens_as_token_ids").value_or(false);
-  request.priority = static_cast<int>(fields.integer("priority").value_or(0));
-  request.cache_salt = fields.string("cache_salt").value_or("");
-  request.request_id = fields.string("request_id").value_or("");
-  if (request.request_id.size() > 128) {
-    fields.fail("request_id", fmt::format("request_id has {} bytes, at most 128 are taken", request.request_id.size()));
-  }
+  read_scheduling(fields, request);
   const auto interval = fields.integer("stream_interval");
   request.stream_interval =
       static_cast<int>(interval.value_or(fields.integer("max_streaming_response_tokens").value_or(1)));
@@ -178,6 +163,25 @@ void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiReque
   read_truncation(fields, request);
   // A model whose default is greedy still gives several answers to those who ask for them.
   if (sampling.n > 1 && sampling.temperature == 0 && !fields.any("temperature")) sampling.temperature = 1;
+}
+
+void read_truncation(FieldReader& fields, ApiRequest& request) {
+  if (const auto count = fields.integer("truncate_prompt_tokens")) request.truncate_prompt_tokens = *count;
+  const std::string side = fields.string("truncation_side").value_or("left");
+  if (side != "left" && side != "right") {
+    fields.fail("truncation_side",
+                fmt::format("truncation_side must be left or right, got \"{}\"", side.substr(0, 40)));
+  }
+  request.truncates_end = side == "right";
+}
+
+void read_scheduling(FieldReader& fields, ApiRequest& request) {
+  request.priority = static_cast<int>(fields.integer("priority").value_or(0));
+  request.cache_salt = fields.string("cache_salt").value_or("");
+  request.request_id = fields.string("request_id").value_or("");
+  if (request.request_id.size() > 128) {
+    fields.fail("request_id", fmt::format("request_id has {} bytes, at most 128 are taken", request.request_id.size()));
+  }
 }
 
 void check_sampling(FieldReader& fields, const ParseLimits& limits, ApiRequest& request) {

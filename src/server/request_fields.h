@@ -12,6 +12,12 @@ void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiReque
 void read_conversation(FieldReader& fields, ChatRequest& request);
 // Ranges (core/sampling_params.h), once max_tokens and logprobs are read.
 void check_sampling(FieldReader& fields, const ParseLimits& limits, ApiRequest& request);
+// `value` is a string, an array of strings, of token ids or of arrays of token ids: the field `name`.
+void read_texts_or_tokens(FieldReader& fields, std::string_view name, const nlohmann::ordered_json& value,
+                          std::vector<TextOrTokens>& out);
+// truncate_prompt_tokens and truncation_side; priority, cache_salt and request_id.
+void read_truncation(FieldReader& fields, ApiRequest& request);
+void read_scheduling(FieldReader& fields, ApiRequest& request);
 // Names for the log.
 void take_ignored_fields(const FieldReader& fields, ApiRequest& request);
 

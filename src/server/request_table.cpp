@@ -16,7 +16,7 @@ constexpr uint32_t kBoth = kGenerationRequests;
 constexpr uint32_t kConversation = kChatRequest | kTokenizeRequest;
 constexpr uint32_t kMessages = kMessagesRequest | kCountTokensRequest;
 constexpr uint32_t kAll =
-    kBoth | kTokenizeRequest | kDetokenizeRequest | kMessages | kResponsesRequest | kTokensRequest;
+    kBoth | kTokenizeRequest | kDetokenizeRequest | kMessages | kResponsesRequest | kTokensRequest | kEmbeddingsRequest;
 
 constexpr auto kNoEffect = FieldUse::kNoEffect;
 constexpr auto kUnsupported = FieldUse::kUnsupported;
@@ -47,7 +47,7 @@ const RequestField kFields[] = {
      "true"},
     {"continue_final_message", kConversation, kBoolean, kRead, "vLLM", "The prompt ends inside the last message.",
      "false"},
-    {"add_special_tokens", kBoth | kTokenizeRequest, kBoolean, kRead, "vLLM", "Add BOS as the tokenizer has it.",
+    {"add_special_tokens", kBoth | kTokenizeRequest | kEmbeddingsRequest, kBoolean, kRead, "vLLM", "Add BOS as the tokenizer has it.",
      "false for chats, true for texts"},
     {"add_special", kTokenizeRequest, kBoolean, kRead, "llama-server", "As `add_special_tokens`.", "false"},
     {"chat_template_kwargs", kConversation, kObject, kRead, "vLLM",
@@ -58,9 +58,9 @@ const RequestField kFields[] = {
      "The server's template is used; --chat-template sets it."},
     {"echo", kBoth, kBoolean, kRead, "OpenAI", "Repeat the prompt (chat: the last assistant message) in front.",
      "false"},
-    {"truncate_prompt_tokens", kBoth, kInteger, kRead, "vLLM",
+    {"truncate_prompt_tokens", kBoth | kEmbeddingsRequest, kInteger, kRead, "vLLM",
      "Keep so many tokens of the prompt; -1: as many as leave room for max_tokens.", "all", -1, INT32_MAX},
-    {"truncation_side", kBoth, kString, kRead, "vLLM", "`left` drops the beginning, `right` the end.", "left"},
+    {"truncation_side", kBoth | kEmbeddingsRequest, kString, kRead, "vLLM", "`left` drops the beginning, `right` the end.", "left"},
     // Tools.
     {"tools", kConversation | kMessages | kResponsesRequest, kArray, kRead, "OpenAI",
      "Functions that the model may call."},
@@ -223,10 +223,10 @@ const RequestField kFields[] = {
     {"return_token_offsets", kBoth, kBoolean, kUnsupported, "vLLM", "Completions with logprobs tell text_offset."},
     {"collect_metrics", kBoth, kBoolean, kNoEffect, "FastDeploy", "Times are in /metrics."},
     // Scheduling.
-    {"priority", kBoth | kTokensRequest, kInteger, kRead, "vLLM", "Smaller runs first.", "0", INT32_MIN, INT32_MAX},
-    {"cache_salt", kBoth | kTokensRequest, kString, kRead, "vLLM",
+    {"priority", kBoth | kTokensRequest | kEmbeddingsRequest, kInteger, kRead, "vLLM", "Smaller runs first.", "0", INT32_MIN, INT32_MAX},
+    {"cache_salt", kBoth | kTokensRequest | kEmbeddingsRequest, kString, kRead, "vLLM",
      "The prefix cache is shared among requests of one salt only."},
-    {"request_id", kBoth | kTokensRequest, kString, kRead, "vLLM", "At most 128 bytes; X-Request-Id wins.", "drawn"},
+    {"request_id", kBoth | kTokensRequest | kEmbeddingsRequest, kString, kRead, "vLLM", "At most 128 bytes; X-Request-Id wins.", "drawn"},
     {"kv_transfer_params", kBoth | kTokensRequest, kAny, kUnsupported, "vLLM",
      "Prefill and decode run in one process."},
     {"vllm_xargs", kBoth, kAny, kUnsupported, "vLLM", "Extra arguments of plug-ins; there are none."},
@@ -234,7 +234,7 @@ const RequestField kFields[] = {
     {"modalities", kChatRequest, kArray, kRead, "OpenAI", "[\"text\"]: models make text only."},
     {"audio", kChatRequest, kAny, kUnsupported, "OpenAI", "Models make text only."},
     // Matters of OpenAI's service.
-    {"user", kBoth | kResponsesRequest, kAny, kNoEffect, "OpenAI", "Nothing is kept by user."},
+    {"user", kBoth | kResponsesRequest | kEmbeddingsRequest, kAny, kNoEffect, "OpenAI", "Nothing is kept by user."},
     {"safety_identifier", kBoth | kResponsesRequest, kAny, kNoEffect, "OpenAI", "Nothing is kept by user."},
     {"service_tier", kBoth | kMessagesRequest | kResponsesRequest, kAny, kNoEffect, "OpenAI",
      "There is one tier; see `priority`."},
@@ -320,6 +320,24 @@ const RequestField kFields[] = {
     {"sampling_params", kTokensRequest, kObject, kRead, "vLLM",
      "Fields of completions by vLLM's names: temperature, max_tokens ..."},
     {"stream", kTokensRequest, kBoolean, kUnsupported, "vLLM", "Use /v1/completions with return_token_ids."},
+    // Embeddings.
+    {.name = "input",
+     .kinds = kEmbeddingsRequest,
+     .type = kAny,
+     .dialect = "OpenAI",
+     .help = "A string, an array of strings, of token ids, or of arrays of token ids; at most 2048.",
+     .required_by = kEmbeddingsRequest},
+    {"encoding_format", kEmbeddingsRequest, kString, kRead, "OpenAI",
+     "`float`, or `base64` of little-endian float32.", "float"},
+    {"dimensions", kEmbeddingsRequest, kInteger, kRead, "OpenAI",
+     "The first so many numbers of the vector, brought to length 1 again; at most the model's hidden size.", "all", 1,
+     INT32_MAX},
+    {"normalize", kEmbeddingsRequest, kBoolean, kRead, "vLLM", "Bring the vector to length 1.",
+     "as the model's files or --pooler-config say"},
+    {"use_activation", kEmbeddingsRequest, kBoolean, kRead, "vLLM", "As `normalize`.", "as `normalize`"},
+    {"messages", kEmbeddingsRequest, kArray, kUnsupported, "vLLM", "Use `input`; /tokenize makes token ids of a chat."},
+    {"embed_dtype", kEmbeddingsRequest, kString, kRead, "vLLM", "float32.", "float32"},
+    {"endianness", kEmbeddingsRequest, kString, kRead, "vLLM", "native or little.", "native"},
     {"session_id", kBoth, kAny, kNoEffect, "vLLM", "Equal beginnings are found without it."},
 };
 

@@ -28,6 +28,7 @@ enum RequestKind : uint32_t {
   kCountTokensRequest = 1 << 5,
   kResponsesRequest = 1 << 6,
   kTokensRequest = 1 << 7,  // /inference/v1/generate
+  kEmbeddingsRequest = 1 << 8,
 };
 constexpr uint32_t kGenerationRequests = kChatRequest | kCompletionRequest;
 

@@ -14,6 +14,8 @@ enum class Endpoint {
   kMessages,
   kResponses,
   kTokensGenerate,
+  kEmbeddings,
+  kScore,
   kInvocations,  // make answers
   kModels,
   kModel,

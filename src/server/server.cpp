@@ -343,6 +343,14 @@ struct Server::Impl {
         case Endpoint::kTokensGenerate:
           error = handle_tokens_generate(call, ignored);
           break;
+        case Endpoint::kEmbeddings:
+          error = handle_embeddings(call, ignored);
+          break;
+        case Endpoint::kScore:
+          error = not_supported("model",
+                                "No model here scores pairs of texts: cross-encoders are not built. Embed the texts "
+                                "with /v1/embeddings and compare the vectors.");
+          break;
         case Endpoint::kInvocations:
           error = handle_invocations(call, ignored);
           break;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/pooling.h"
 #include "engine/engine.h"
 #include "server/api_request.h"
 #include "server/metrics.h"
@@ -23,6 +24,8 @@ struct ServingModel {
   std::string root;                // the model's folder or id
   int64_t created = 0;             // seconds since 1970
   int vocab_size = 0;              // of the logits
+  int64_t hidden_size = 0;
+  PoolingConfig pooling;           // of embeddings
   std::vector<int32_t> eos_token_ids;
   SamplingDefaults defaults;       // of generation_config.json
   int max_logprobs = 20;           // --max-logprobs

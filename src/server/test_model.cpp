@@ -1,11 +1,29 @@
 #include "server/test_model.h"
 
+#include <limits>
 #include <thread>
 
 #include "base/check.h"
 #include "base/test_support.h"
 
 namespace spate {
+namespace {
+
+// What a sequence with one of kPoolFlags gets.
+std::vector<float> hidden_state_of(const std::vector<int32_t>& token_ids, const SeqStep& seq) {
+  const int first = seq.num_computed_tokens, end = first + seq.query_len;
+  std::vector<float> sum(4);
+  for (int position = (seq.flags & kPoolLast) ? end - 1 : first; position < end; ++position) {
+    sum[0] += static_cast<float>(token_ids[static_cast<size_t>(position)]);
+    sum[1] += static_cast<float>(position);
+    sum[2] += 1;
+    sum[3] += 2;
+    if (seq.flags & kPoolFirst) break;
+  }
+  return sum;
+}
+
+}  // namespace
 
 void EchoExecutor::submit(std::span<const std::byte> plan) {
   const auto& header = *reinterpret_cast<const StepPlanHeader*>(plan.data());
@@ -28,6 +46,10 @@ void EchoExecutor::submit(std::span<const std::byte> plan) {
         logprobs.push_back({.token_id = row.token_ids[static_cast<size_t>(pos)], .logprob = -0.25f, .rank = rank});
       }
       result.prompt_logprobs.push_back(std::move(logprobs));
+    }
+    if (seqs[i].flags & kPoolFlags) {
+      result.hidden_states.push_back(hidden_state_of(row.token_ids, seqs[i]));
+      if (is_broken(row)) result.hidden_states.back()[0] = std::numeric_limits<float>::quiet_NaN();
     }
     const auto* masks = plan_array<uint32_t>(plan.data(), header.masks_offset);
     const uint32_t* mask = seqs[i].first_mask < 0 ? nullptr : masks + seqs[i].first_mask * header.mask_words;
@@ -110,6 +132,8 @@ TestModel::TestModel() {
   serving.root = "models/mini-qwen3";
   serving.created = 1700000000;
   serving.vocab_size = tokenizer->vocab_size();
+  serving.hidden_size = 4;
+  serving.pooling = {.pooling = Pooling::kMean, .normalize = true, .source = "the test", .problem = {}};
   serving.eos_token_ids = {eos_token_id};
   serving.system_fingerprint = "spate-test";
 }

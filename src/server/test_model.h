@@ -5,7 +5,7 @@
 // token. A text that begins with "FOREVER" is repeated until max_tokens; behind one that begins with "BROKEN", and in a
 // prompt of it that is scored, logits are not finite. Where a mask forbids the answer's token, the first
 // allowed one comes. Log-probabilities are -0.5 for the answer's token, then -1.5, -2.5 ... for the ids 10, 11, 12 ...
-// .
+// The hidden state of a token is (id, position, 1, 2).
 #pragma once
 
 #include <atomic>

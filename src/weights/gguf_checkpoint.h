@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/pooling.h"
 #include "weights/generation_config.h"
 #include "weights/gguf/gguf.h"
 #include "weights/model_config.h"
@@ -34,6 +35,7 @@ class GgufCheckpoint final : public WeightSource {
   // Errors name the key of the metadata, or of the config.json that it stands for.
   Result<ModelConfig> model_config() const;
   Result<GenerationConfig> generation_config() const;
+  Result<PoolingConfig> pooling_config() const;
 
   const std::vector<TensorEntry>& entries() const override { return entries_; }
   const TensorEntry* find(std::string_view name) const override;

@@ -274,4 +274,20 @@ Result<GenerationConfig> GgufCheckpoint::generation_config() const {
   return parse_generation_config(json.object());
 }
 
+Result<PoolingConfig> GgufCheckpoint::pooling_config() const {
+  PoolingConfig config;
+  ASSIGN_OR_RETURN(const Architecture* architecture, find_architecture(files_[0]));
+  const Metadata metadata(files_[0], architecture->gguf);
+  if (!metadata.has("pooling_type")) return config;
+  ASSIGN_OR_RETURN(const int64_t type, metadata.get_int("pooling_type"));
+  constexpr Pooling kPoolings[] = {Pooling::kNone, Pooling::kMean, Pooling::kCls, Pooling::kLast};  // llama.cpp's order
+  config.source = fmt::format("{}.pooling_type", architecture->gguf);
+  if (type >= 0 && type < std::ssize(kPoolings)) {
+    config.pooling = kPoolings[type];
+  } else {
+    config.problem = fmt::format("{} is {}; 1 (mean), 2 (cls) and 3 (last) are built", config.source, type);
+  }
+  return config;
+}
+
 }  // namespace spate

@@ -47,5 +47,10 @@ const aborted = await client.chat.completions.create({ ...greedy, stream: true, 
 for await (const chunk of aborted) {
   if (chunk) break; // closes the connection
 }
+// The client asks for base64 and reads an array of floats as an empty vector.
+const embedded = await client.embeddings.create({ model, input: ['Hello', 'there'] });
+assert.equal(embedded.data.length, 2);
+assert.ok(embedded.data[0].embedding.length > 8);
+assert.ok(Math.abs(embedded.data[0].embedding.reduce((sum, x) => sum + x * x, 0) - 1) < 1e-5);
 const { version } = JSON.parse(readFileSync(new URL('node_modules/openai/package.json', import.meta.url)));
 console.log(`npm openai ${version}: ${JSON.stringify(text)}`);

@@ -27,6 +27,8 @@ class ConstraintCursor {
   virtual bool may_draft(int32_t token_id) const { return mask_allows(mask().data(), token_id); }
   virtual bool may_end() const = 0;   // the text is complete
   virtual bool must_end() const = 0;  // and nothing can follow
+  // From here on every token is allowed, and so is the end: the cursor may be dropped.
+  virtual bool is_done() const { return false; }
   // A cursor of its own at the same place, with the same mask: it may go on along tokens that only might come.
   virtual std::unique_ptr<ConstraintCursor> clone() const = 0;
 };

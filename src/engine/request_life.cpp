@@ -95,6 +95,10 @@ Status advance_constraint(Sequence& seq, EndCheck& end) {
     status = seq.cursor->prepare_mask();
   }
   if (!status.ok()) end = {FinishReason::kError, -1};
+  if (status.ok() && seq.cursor->is_done()) {  // so that it need not wait for its tokens any more
+    seq.draft_cursors.clear();
+    seq.cursor.reset();
+  }
   return status;
 }
 

@@ -71,6 +71,7 @@ struct ChatRequest : ApiRequest {
   bool continue_final_message = false;
   bool echo = false;
   bool include_reasoning = true;
+  std::optional<int> max_reasoning_tokens;
 };
 
 using TextOrTokens = std::variant<std::string, std::vector<int32_t>>;

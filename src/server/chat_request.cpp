@@ -272,6 +272,12 @@ ApiResult<ChatRequest> read_chat_request(const Json& body, const ParseLimits& li
   }
   request.include_reasoning = fields.boolean("include_reasoning").value_or(true);
 
+  for (const char* name : {"thinking_token_budget", "reasoning_max_tokens", "reasoning_budget_tokens"}) {
+    const auto budget = fields.integer(name);
+    if (!budget || request.max_reasoning_tokens) continue;
+    if (*budget >= 0) request.max_reasoning_tokens = static_cast<int>(*budget);
+  }
+
   // max_completion_tokens is the name of today and wins.
   auto max_tokens = fields.integer("max_completion_tokens");
   const auto old_max_tokens = fields.integer("max_tokens");

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "server/thinking_budget.h"
 
 namespace spate {
 namespace {
@@ -251,9 +252,15 @@ ApiResult<std::shared_ptr<Generation>> Frontend::chat(const ChatRequest& request
     adjusted.sampling.skip_special_tokens = false;
   }
   if (auto demanded = tool_output(request, output)) adjusted.structured_output = std::move(demanded);
-  const std::string reasoning_end(output.starts_in_reasoning ? reasoning_format_->end : "");
+  const bool may_reason = output.reasoning || output.starts_in_reasoning;
+  const ChatAnswerForm form{.reasoning = may_reason ? reasoning_format_ : nullptr,
+                            .starts_in_reasoning = output.starts_in_reasoning,
+                            .max_reasoning_tokens = request.max_reasoning_tokens};
+  if (form.max_reasoning_tokens && form.reasoning && form.reasoning->is_harmony) {
+    return not_supported("thinking_token_budget", "thinking_token_budget is not supported with harmony's channels");
+  }
   auto adapter = std::make_shared<ChatAdapter>(std::move(listener), *prompt, request.sampling.n);
-  return generate(adjusted, {std::move(prompt->token_ids)}, std::move(adapter), "messages", reasoning_end);
+  return generate(adjusted, {std::move(prompt->token_ids)}, std::move(adapter), "messages", form);
 }
 
 // The calls that the request demands, or those it allows where a tool is strict; null: none.
@@ -301,7 +308,7 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
                                                           std::vector<std::vector<int32_t>> prompts,
                                                           std::shared_ptr<GenerationListener> listener,
                                                           const std::string& prompt_param,
-                                                          const std::string& reasoning_end) {
+                                                          const ChatAnswerForm& form) {
   GenerationRequest generation{.sampling = request.sampling,
                                .eos_token_ids = model_.eos_token_ids,
                                .priority = request.priority,
@@ -327,10 +334,17 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
   }
   if (request.structured_output) {
     StructuredOutput output = *request.structured_output;
-    output.reasoning_end = reasoning_end;
+    if (form.starts_in_reasoning && form.reasoning) output.reasoning_end = form.reasoning->end;
     auto constraint = structured_outputs_.compile(output);
     if (!constraint.ok()) return constraint.error();
     generation.constraint = *constraint;
+  }
+  if (form.max_reasoning_tokens && form.reasoning) {
+    generation.constraint = limit_thinking({.max_tokens = *form.max_reasoning_tokens,
+                                            .begin = std::string(form.reasoning->begin),
+                                            .end = std::string(form.reasoning->end),
+                                            .has_begun = form.starts_in_reasoning},
+                                           *model_.tokenizer, model_.vocab_size, std::move(generation.constraint));
   }
   // Texts of together more than a context are cut: an answer is no longer.
   size_t reference_room = model_.engine->config().speculative.method == SpeculativeMethod::kReference ? static_cast<size_t>(limit) : 0;

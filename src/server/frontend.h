@@ -49,6 +49,13 @@ class ChatListener {
   virtual void on_done(const GenerationUsage& usage) = 0;
 };
 
+// What a chat's answer begins with, for generate().
+struct ChatAnswerForm {
+  const ReasoningFormat* reasoning = nullptr;  // that it may begin with; null: none
+  bool starts_in_reasoning = false;            // the prompt ends with its beginning
+  std::optional<int> max_reasoning_tokens;
+};
+
 class EmbeddingRun;
 struct Embeddings;
 
@@ -75,12 +82,12 @@ class Frontend {
   // on_done is called once, on the output thread, with what embed() accepted.
   ApiResult<std::shared_ptr<EmbeddingRun>> embed(const EmbeddingsRequest& request,
                                                  std::function<void(Embeddings)> on_done);
-  // Token ids in, for callers that have them. max_tokens absent: the rest of the context. reasoning_end: what
-  // the request asks of its answer holds behind this text only; empty: from the first token.
+  // Token ids in, for callers that have them. max_tokens absent: the rest of the context. form: of
+  // a chat; a structured output holds behind the reasoning that the prompt has begun.
   ApiResult<std::shared_ptr<Generation>> generate(const ApiRequest& request, std::vector<std::vector<int32_t>> prompts,
                                                   std::shared_ptr<GenerationListener> listener,
                                                   const std::string& prompt_param = "prompt",
-                                                  const std::string& reasoning_end = {});
+                                                  const ChatAnswerForm& form = {});
 
  private:
   std::shared_ptr<const StructuredOutput> tool_output(const ChatRequest& request, const ChatOutputOptions& output) const;

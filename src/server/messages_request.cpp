@@ -133,7 +133,9 @@ void translate_thinking(FieldReader& fields, Json& chat) {
     reader.fail("type",
                 fmt::format("thinking.type must be enabled, disabled or adaptive, got \"{}\"", type.substr(0, 40)));
   }
+  const auto budget = reader.integer("budget_tokens", 0, INT32_MAX);
   if (reader.has_error()) return fields.fail(reader.error());
+  if (budget && type == "enabled") chat["thinking_token_budget"] = *budget;
   if (type != "adaptive") {
     chat["chat_template_kwargs"] = {{"enable_thinking", type == "enabled"}, {"thinking", type == "enabled"}};
   }

@@ -5,9 +5,12 @@
 // Method   Tiny models under test/goldens/quantized (tools/goldens/make_quantized_goldens.py), one for each layout and
 //          its variants, with zero points at the ends of their range. Weights are compared row by row, to the bit where
 //          the format is ours. Logits twice: with the codes read as floats, which leaves the rounding of scales to a
-//          half, and with integer products, which adds 8-bit activations.
+//          half, and with integer products, which adds 8-bit activations. 8-bit floats also against a checkpoint of
+//          bf16 that holds their values: the same to the bit, quantised while loading or not.
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <iterator>
 
 #include "backend/cpu/cpu_device.h"
 #include "backend/reference/reference_device.h"
@@ -15,6 +18,7 @@
 #include "base/test_support.h"
 #include "model/golden_runner.h"
 #include "weights/open_weights.h"
+#include "weights/raw_tensors.h"
 #include "weights/safetensors.h"
 
 #include "base/test.h"
@@ -36,7 +40,7 @@ HostTensor row_of(const WeightSource& source, const TensorEntry& entry, int64_t 
 
 TEST_CASE("weights of quantised checkpoints are what their tools make of them") {
   const auto folders = quantized_folders();
-  REQUIRE(folders.size() == 14);
+  REQUIRE(folders.size() == 20);
   for (const auto& folder : folders) {
     CAPTURE(folder.filename().string());
     const auto source = open_weights(golden_model_path(folder));
@@ -66,6 +70,11 @@ TEST_CASE("weights of quantised checkpoints are what their tools make of them") 
   }
 }
 
+bool has_integers(const WeightSource& source) {
+  return std::any_of(source.entries().begin(), source.entries().end(),
+                     [](const TensorEntry& e) { return !!e.quantized; });
+}
+
 bool runs_integers(const Device& device, const WeightSource& source) {
   for (const TensorEntry& entry : source.entries()) {
     if (entry.quantized && !device.supports(*entry.quantized)) return false;
@@ -77,12 +86,15 @@ void check_goldens(DeviceFactory factory, bool integer_weights, int tensor_paral
                    ActivationDType activations = ActivationDType::kAuto) {
   for (const auto& folder : quantized_folders()) {
     CAPTURE(folder.filename().string());
+    const std::string name = folder.filename().string();
+    const auto source = open_weights(golden_model_path(folder)).value();
+    const bool runs_on_codes = integer_weights && has_integers(*source);
     // Groups of 64 in 64 columns cannot be shared out.
-    if (tensor_parallel_size > 1 && folder.filename().string().find("_g32") == std::string::npos) continue;
-    if (integer_weights) {
+    if (tensor_parallel_size > 1 && has_integers(*source) && name.find("_g32") == std::string::npos) continue;
+    if (runs_on_codes) {
       const auto device = factory({.num_threads = 1}).value();
-      if (!runs_integers(*device, *open_weights(golden_model_path(folder)).value())) {
-        skip_test(std::string(device->kind()) + " runs no integers of " + folder.filename().string());
+      if (!runs_integers(*device, *source)) {
+        skip_test(std::string(device->kind()) + " runs no integers of " + name);
         continue;
       }
     }
@@ -96,7 +108,47 @@ void check_goldens(DeviceFactory factory, bool integer_weights, int tensor_paral
       REQUIRE_MESSAGE(result.ok(), result.status().to_string());
       for (const std::string& failure : result->failures) FAIL_CHECK(failure);
       // 8-bit activations show: else the products did not run on integers.
-      if (integer_weights && activations == ActivationDType::kAuto) CHECK(result->logits_error > 1e-4);
+      if (runs_on_codes && activations == ActivationDType::kAuto) CHECK(result->logits_error > 1e-4);
+    }
+  }
+}
+
+// The same model with the values of its 8-bit floats as bf16.
+void write_bf16_twin(const std::filesystem::path& folder, const std::filesystem::path& twin) {
+  const auto source = open_weights(folder).value();
+  RawTensors tensors = read_tensors(folder);
+  for (const TensorEntry& entry : source->entries()) {
+    if (entry.dtype_name != "F8_E4M3") continue;
+    HostTensor scratch;
+    tensors[entry.name] = {"BF16", entry.shape, bytes_of(source->rows(entry, 0, entry.num_rows(), scratch).value())};
+  }
+  std::erase_if(tensors, [&](const auto& tensor) { return source->find(tensor.first) == nullptr; });
+  write_tensors(tensors, twin / "model.safetensors");
+  std::ifstream in(folder / "config.json");
+  std::string config((std::istreambuf_iterator<char>(in)), {});
+  config.replace(config.find("\"quantization_config\""), 21, "\"not_quantized\"");
+  std::ofstream(twin / "config.json") << config;
+  std::filesystem::copy(folder / "goldens.safetensors", twin / "goldens.safetensors");
+}
+
+TEST_CASE("a checkpoint of 8-bit floats gives the bits of one of bf16 with its values, also when it becomes integers") {
+  for (const auto& folder : quantized_folders()) {
+    const std::string name = folder.filename().string();
+    if (name.find("fp8") == std::string::npos) continue;
+    CAPTURE(name);
+    const TempDir dir;
+    const std::filesystem::path& twin = dir.path();
+    write_bf16_twin(folder, twin);
+    for (const char* quantization : {"none", "int8", "int4-g32"}) {
+      CAPTURE(quantization);
+      for (const DType dtype : {DType::kF32, DType::kBf16}) {
+        const GoldenRun run{.act_dtype = dtype, .quantization = parse_quantization(quantization).value()};
+        const GoldenResult of_fp8 = run_golden(folder, make_cpu_device, {.num_threads = 1}, run).value();
+        const GoldenResult of_bf16 = run_golden(twin, make_cpu_device, {.num_threads = 1}, run).value();
+        CHECK(of_fp8.hidden_error == of_bf16.hidden_error);
+        CHECK(of_fp8.logits_error == of_bf16.logits_error);
+        if (quantization != std::string("none")) CHECK(of_fp8.logits_error > 1e-4);
+      }
     }
   }
 }
@@ -104,6 +156,7 @@ void check_goldens(DeviceFactory factory, bool integer_weights, int tensor_paral
 TEST_CASE("quantised goldens, codes as floats, reference") { check_goldens(make_reference_device, false, 1); }
 TEST_CASE("quantised goldens, integers, reference") { check_goldens(make_reference_device, true, 1); }
 TEST_CASE("quantised goldens, integers, reference, two ranks") { check_goldens(make_reference_device, true, 2); }
+TEST_CASE("quantised goldens, codes as floats, CPU, two ranks") { check_goldens(make_cpu_device, false, 2); }
 TEST_CASE("quantised goldens, codes as floats, CPU") { check_goldens(make_cpu_device, false, 1); }
 TEST_CASE("quantised goldens, integers by activations as they are, reference") {
   check_goldens(make_reference_device, true, 1, ActivationDType::kModel);

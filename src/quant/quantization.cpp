@@ -60,7 +60,7 @@ Result<Quantization> parse_quantization(std::string_view text, ActivationDType a
     if (text == none) return quantization;
   }
   // A checkpoint's own layout is read from its files; naming it, as vLLM's users do, only checks it.
-  for (const std::string_view own : {"gptq", "awq", "compressed-tensors", "gguf"}) {
+  for (const std::string_view own : {"gptq", "awq", "compressed-tensors", "fp8", "gguf"}) {
     if (text != own) continue;
     quantization.layout = own;
     return quantization;

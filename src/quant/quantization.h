@@ -43,10 +43,10 @@ WeightSpec runnable_spec(const WeightSpec& wanted, const WeightSpec& plain, cons
 // Error: --quantization names a layout that the checkpoint, which is in `found` (empty: floats), does not have.
 Status check_layout(const Quantization& quantization, std::string_view found);
 
-// "none" (also "gptq", "awq", "compressed-tensors", "gguf": layouts that the files tell), "int8", "int8-g128", "int4"
-// (groups of 64 with two-level scales), "int4-g32", "int4-g64-f16scales", "int4-g64-asym", ...; the spellings wint8 and
-// wint4 mean the same. "-a16" at the end keeps activations, as ActivationDType::kModel does. Errors list what is
-// allowed.
+// "none" (also "gptq", "awq", "compressed-tensors", "fp8", "gguf": layouts that the files tell), "int8", "int8-g128",
+// "int4" (groups of 64 with two-level scales), "int4-g32", "int4-g64-f16scales", "int4-g64-asym", ...; the spellings
+// wint8 and wint4 mean the same. "-a16" at the end keeps activations, as ActivationDType::kModel does. Errors list what
+// is allowed.
 Result<Quantization> parse_quantization(std::string_view text, ActivationDType activations = ActivationDType::kAuto);
 
 }  // namespace spate

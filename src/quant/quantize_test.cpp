@@ -86,8 +86,8 @@ HostTensor uneven_row(Rng& rng, int64_t in_features, float size) {
   return row;
 }
 
-// With the largest multiplier that is tried nothing is clipped, so that each element is off by half a scale at most; what
-// is chosen instead has no larger squared error. One more row scale: the multiplier was rounded up.
+// With the largest multiplier that is tried nothing is clipped, so that each element is off by half a scale at most;
+// what is chosen instead has no larger squared error. One more row scale: the multiplier was rounded up.
 TEST_CASE("two-level scales: the squared error of a group, and scales that bf16 and f16 hold") {
   Rng rng(test_seed());
   for (const int64_t group_size : {32, 64, 128, 256}) {
@@ -282,7 +282,7 @@ TEST_CASE("common_spec") {
 }
 
 TEST_CASE("--quantization") {
-  for (const char* own : {"none", "gptq", "awq", "gguf"}) CHECK_FALSE(parse_quantization(own).value().enabled());
+  for (const char* own : {"none", "gptq", "awq", "fp8", "gguf"}) CHECK_FALSE(parse_quantization(own).value().enabled());
   CHECK(weight_spec_name(parse_quantization("int8").value().linear) == "int8");
   CHECK(weight_spec_name(parse_quantization("wint4").value().linear) == "int4-g64");
   CHECK(parse_quantization("int4-g32").value().linear == two_level(32));
@@ -290,7 +290,8 @@ TEST_CASE("--quantization") {
   CHECK(weight_spec_name(parse_quantization("int4-f16scales").value().linear) == "int4-g64-f16scales");
   CHECK_FALSE(parse_quantization("int4-f16scales").value().linear.two_level);
   CHECK(weight_spec_name(parse_quantization("int4").value().vocabulary) == "int8");
-  for (const char* bad : {"int5", "int4-g", "int4-g48", "int8-", "int4asym", "fp8", "int8-f16scales", "int4-asym-f16scales"}) {
+  for (const char* bad :
+       {"int5", "int4-g", "int4-g48", "int8-", "int4asym", "fp4", "int8-f16scales", "int4-asym-f16scales"}) {
     const Status status = parse_quantization(bad).status();
     CHECK(status.message().find("-g128") != std::string::npos);
   }

@@ -15,8 +15,7 @@
 #include "quantizer/packed_layout.h"
 #include "quantizer/safetensors_writer.h"
 #include "weights/file_text.h"
-#include "weights/quantization_config.h"
-#include "weights/safetensors.h"
+#include "weights/open_weights.h"
 
 namespace spate {
 namespace {
@@ -31,6 +30,14 @@ constexpr int64_t kMaxConfigBytes = 16 << 20;
 std::string module_of(const std::string& weight_name) { return weight_name.substr(0, weight_name.rfind('.')); }
 
 double relative(double squared_error, double squared) { return squared > 0 ? std::sqrt(squared_error / squared) : 0; }
+
+// What copy_tensor() writes of a tensor: 8-bit floats as BF16, all others as they are.
+PlannedTensor plan_copy(const TensorEntry& entry) {
+  if (entry.dtype != DType::kBf16) {
+    return {entry.name, entry.dtype_name, entry.shape, static_cast<int64_t>(entry.num_bytes)};
+  }
+  return {entry.name, "BF16", entry.shape, entry.num_elements() * dtype_bytes(DType::kBf16)};
+}
 
 // Everything of a run; lives on the stack of quantize_model().
 class Run {
@@ -96,7 +103,7 @@ class Run {
   ModelOutline outline_;
   std::set<std::string> linear_names_;  // of the weights of all products
   CodeFormat format_, vocabulary_format_;
-  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<WeightSource> checkpoint_;
   std::unique_ptr<SafetensorsWriter> writer_;
   std::vector<HiddenBatch> batches_;
   QuantizeReport report_;
@@ -116,13 +123,15 @@ Status Run::open() {
       for (const Product::Matrix& matrix : product.matrices) linear_names_.insert(matrix.name + ".weight");
     }
   }
-  ASSIGN_OR_RETURN(const auto quantization, load_quantization_config(model_dir_));
-  if (quantization) {
-    return invalid_argument("{} is quantised already; quantise the model of floats that it was made from",
-                            model_dir_.string());
+  ASSIGN_OR_RETURN(checkpoint_, open_weights(model_dir_));
+  // 8-bit floats are floats.
+  const std::vector<TensorEntry>& entries = checkpoint_->entries();
+  const bool has_codes =
+      std::any_of(entries.begin(), entries.end(), [](const TensorEntry& e) { return !!e.quantized; });
+  if (has_codes || checkpoint_->layout() == "gguf") {
+    return invalid_argument("{} is quantised already ({}); quantise the model of floats that it was made from",
+                            model_dir_.string(), checkpoint_->layout());
   }
-  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(model_dir_));
-  checkpoint_ = std::make_unique<Checkpoint>(std::move(checkpoint));
   RETURN_IF_ERROR(Model::verify(config_, *checkpoint_));
   format_ = {.spec = options_.spec, .scale_dtype = config_.torch_dtype == DType::kBf16 ? DType::kBf16 : DType::kF16};
   vocabulary_format_ = {.spec = integer_spec(Codes::kInt8), .scale_dtype = format_.scale_dtype};
@@ -146,7 +155,7 @@ Status Run::create_writer(const fs::path& dir) {
   for (const TensorEntry& entry : checkpoint_->entries()) {
     report_.bytes_before += static_cast<int64_t>(entry.num_bytes);
     if (!is_linear(entry.name) && !is_vocabulary(entry.name)) {
-      planned.push_back({entry.name, entry.dtype_name, entry.shape, static_cast<int64_t>(entry.num_bytes)});
+      planned.push_back(plan_copy(entry));
       continue;
     }
     const bool in_layer = is_linear(entry.name);
@@ -195,8 +204,7 @@ Status Run::copy_files(const fs::path& dir) {
 Status Run::copy_tensor(const TensorEntry& entry) {
   const int64_t num_rows = entry.shape.empty() ? 1 : entry.shape[0];
   if (entry.num_bytes == 0 || num_rows == 0) return ok_status();
-  const int64_t row_bytes = static_cast<int64_t>(entry.num_bytes) / num_rows,
-                piece = std::max<int64_t>(1, kCopyBytes / row_bytes);
+  const int64_t row_bytes = plan_copy(entry).num_bytes / num_rows, piece = std::max<int64_t>(1, kCopyBytes / row_bytes);
   HostTensor scratch;
   for (int64_t row = 0; row < num_rows; row += piece) {
     const int64_t end = std::min(num_rows, row + piece);

@@ -152,8 +152,8 @@ TEST_CASE("the layer that AWQ folded computes the same before rounding") {
       const HostTensor before = fixture.run();
       fixture.observe();
       const HostTensor samples = fixture.statistics[0].samples();
-      REQUIRE(
-          fold_awq_scales(format, fixture.products(), norm_dtype, fixture.layer, fixture.statistics, fixture.math).ok());
+      REQUIRE(fold_awq_scales(format, fixture.products(), norm_dtype, fixture.layer, fixture.statistics, fixture.math)
+                  .ok());
       CHECK(relative_l2(fixture.statistics[0].samples(), samples) > 0.01);  // it did something
       const HostTensor expected_down = fixture.statistics[3].samples();
       for (auto& [tensor_name, values] : fixture.layer) fixture.source.replace(tensor_name, std::move(values));
@@ -181,7 +181,8 @@ TEST_CASE("folding and clipping lose less than rounding where inputs differ in s
   const double gate = loss("mlp.gate_proj", false);
   CHECK(loss("mlp.gate_proj", true) < gate);
   const double q = loss("self_attn.q_proj", false);
-  REQUIRE(fold_awq_scales(format, fixture.products(), DType::kBf16, fixture.layer, fixture.statistics, fixture.math).ok());
+  REQUIRE(
+      fold_awq_scales(format, fixture.products(), DType::kBf16, fixture.layer, fixture.statistics, fixture.math).ok());
   CHECK(loss("self_attn.q_proj", false) < 0.8 * q);
 }
 
@@ -260,8 +261,8 @@ HostTensor hidden_states(const fs::path& dir, Device& device, const HiddenBatch&
 TEST_CASE("what was written computes nearly what its source does") {
   Rng rng(test_seed());
   const auto device = make_cpu_device({.num_threads = 2}).value();
-  // One with all kinds of biases, which AWQ divides; one with shared kv heads.
-  for (const char* name : {"ernie4_5_bias", "qwen3_tied_sharded"}) {
+  // One with all kinds of biases, which AWQ divides; one with shared kv heads; one of 8-bit floats.
+  for (const char* name : {"ernie4_5_bias", "qwen3_tied_sharded", "../quantized/fp8_block_qwen3"}) {
     const ModelCopy model(name);
     const ModelConfig config = load_model_config(model.path()).value();
     HiddenBatch inputs{.seq_lens = {40, 24},
@@ -317,6 +318,10 @@ TEST_CASE("what cannot be quantised is refused, and nothing is left") {
       std::string::npos);
   CHECK(error({.spec = integer_spec(Codes::kInt4, 64), .calibration = {{1, 99999999}}})
             .find("calibration token 99999999") != std::string::npos);
+  const ModelCopy of_codes("../quantized/gptq_int4_g32");
+  const auto again = quantize_model(of_codes.path(), dir.path() / "out", *device, {.spec = integer_spec(Codes::kInt8)});
+  CHECK(again.status().message().find("is quantised already (gptq)") != std::string::npos);
+  CHECK(fs::is_empty(dir.path()));
   for (const char* name : {"model.layers.1.mlp.down_proj.weight", "model.embed_tokens.weight"}) {
     const ModelCopy damaged("llama_plain");
     const fs::path weights = damaged.path() / "model.safetensors";

@@ -1,4 +1,5 @@
-// compressed-tensors (llm-compressor), integer weights. For a matrix [out, in] with P = 32 / bits codes in a word:
+// compressed-tensors (llm-compressor), integer weights (8-bit floats: fp8_matrix.h). For a matrix [out, in] with P = 32
+// / bits codes in a word:
 //
 //   pack-quantized   weight_packed      i32 [out, ceil(in / P)]   code (n, k) + 2^(bits - 1) in bits (k % P) * bits
 //                    weight_scale       [out, groups] or [1]
@@ -181,10 +182,14 @@ std::unique_ptr<PackedMatrix> read_matrix(const QuantizationConfig& config, Comp
 void find_compressed_tensors_matrices(const Checkpoint& checkpoint, const QuantizationConfig& config,
                                       PackedMatrices& found) {
   std::set<std::string> prefixes;
-  for (std::string& prefix : prefixes_with(checkpoint, kSuffixes)) prefixes.insert(std::move(prefix));
+  for (std::string& prefix : prefixes_with(checkpoint, kSuffixes)) {
+    const TensorEntry* weight = checkpoint.find(prefix + ".weight");
+    const bool is_fp8 = weight != nullptr && weight->dtype_name == "F8_E4M3";
+    if (!is_fp8 && !config.schemes.empty()) prefixes.insert(std::move(prefix));
+  }
   for (const TensorEntry& entry : checkpoint.entries()) {
     const std::string_view module = prefix_of(entry.name, "weight");
-    if (!module.empty() && entry.dtype == DType::kI8) prefixes.emplace(module);
+    if (!module.empty() && entry.dtype == DType::kI8 && !config.schemes.empty()) prefixes.emplace(module);
     for (const std::string_view suffix : kUnusedSuffixes) {
       if (!prefix_of(entry.name, suffix).empty()) found.hidden.push_back(entry.name);
     }

@@ -88,14 +88,46 @@ void read_block(JsonFields& weights, const std::string& group, QuantScheme& sche
   }
 }
 
+// Rows and columns of a block.
+bool read_block_size(JsonFields& fields, std::string_view key, Fp8Scheme& scheme) {
+  std::vector<int64_t> sizes;
+  fields.read_sizes(key, sizes);
+  if (sizes.size() != 2 || std::min(sizes[0], sizes[1]) < 1 || std::max(sizes[0], sizes[1]) > kMaxGroup) {
+    fields.problem(
+        fmt::format("{} is [{}], needs rows and columns of a block, as [128, 128]", key, fmt::join(sizes, ", ")));
+    return false;
+  }
+  scheme = {.block_rows = sizes[0], .block_columns = sizes[1]};
+  return true;
+}
+
+void read_float_scheme(JsonFields& weights, const std::string& group, int64_t bits, QuantizationConfig& config) {
+  if (bits != 8) return weights.problem(fmt::format("{}: weights are float of {} bits; 8 are read", group, bits));
+  std::string strategy = "tensor";
+  weights.read("strategy", strategy);
+  Fp8Scheme scheme;
+  if (strategy == "block") {
+    if (!read_block_size(weights, "block_structure", scheme)) return;
+  } else if (strategy == "channel") {
+    scheme.block_rows = 1;
+  } else if (strategy == "group") {
+    scheme = {.block_rows = 1, .block_columns = read_group_size(weights, "group_size", -1)};
+  } else if (strategy != "tensor") {
+    return weights.problem(
+        fmt::format("{}: strategy \"{}\"; tensor, channel, group and block are read", group, strategy));
+  }
+  config.fp8_schemes.push_back(scheme);
+}
+
 void read_weights_scheme(JsonFields& weights, const std::string& group, QuantizationConfig& config) {
   QuantScheme scheme;
   std::string type = "int", strategy;
   weights.read("num_bits", scheme.bits, 1, 32);
   weights.read("type", type);
+  if (type == "float") return read_float_scheme(weights, group, scheme.bits, config);
   if (type != "int") {
-    return weights.problem(fmt::format("{}: weights are {} of {} bits ({}); int of 4 and 8 bits are read", group, type,
-                                       scheme.bits, scheme.bits == 8 ? "fp8" : "fp4"));
+    return weights.problem(fmt::format("{}: weights are {} of {} bits; int of 4 and 8 bits and float of 8 are read",
+                                       group, type, scheme.bits));
   }
   scheme.symmetric = true;
   weights.read("symmetric", scheme.symmetric);
@@ -114,12 +146,13 @@ void read_weights_scheme(JsonFields& weights, const std::string& group, Quantiza
   config.schemes.push_back(scheme);
 }
 
-void require_integer_format(JsonFields& fields) {
-  require_one_of(fields, "format", {"pack-quantized", "int-quantized", "naive-quantized", "mixed-precision", "dense"});
+void require_known_format(JsonFields& fields) {
+  require_one_of(fields, "format",
+                 {"pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "mixed-precision", "dense"});
 }
 
 void read_compressed_tensors(JsonFields& fields, QuantizationConfig& config) {
-  require_integer_format(fields);
+  require_known_format(fields);
   if (const auto transforms = fields.object("transform_config"); transforms && !transforms->empty()) {
     fields.problem("transform_config: activations that are rotated between layers cannot be computed");
   }
@@ -130,7 +163,7 @@ void read_compressed_tensors(JsonFields& fields, QuantizationConfig& config) {
   for (const std::string& name : groups->keys()) {
     auto group = groups->object(name);
     if (!group) continue;
-    require_integer_format(*group);
+    require_known_format(*group);
     if (auto inputs = group->object("input_activations")) {
       bool dynamic = false;
       inputs->read("dynamic", dynamic);
@@ -139,14 +172,28 @@ void read_compressed_tensors(JsonFields& fields, QuantizationConfig& config) {
     auto weights = group->object("weights");
     if (weights) read_weights_scheme(*weights, name, config);
   }
-  if (config.schemes.empty()) fields.problem("config_groups name no weights");
+  if (config.schemes.empty() && config.fp8_schemes.empty()) fields.problem("config_groups name no weights");
   if (has_static_inputs) config.notes.push_back("scales of activations are not used: they are computed for each token");
   if (fields.has("kv_cache_scheme")) {
     config.notes.push_back("kv_cache_scheme is not used: --kv-cache-dtype says how the KV cache is kept");
   }
 }
 
-constexpr std::string_view kMethodNames[] = {"gptq", "awq", "compressed-tensors"};
+// DeepSeek's and Qwen's files have blocks, those for vLLM a scale a tensor or a row.
+void read_fp8(JsonFields& fields, QuantizationConfig& config) {
+  require_one_of(fields, "fmt", {"e4m3", "float8_e4m3fn"});
+  Fp8Scheme block;
+  if (!fields.has("weight_block_size")) {
+    config.fp8_schemes = {{}, {.block_rows = 1}};
+  } else if (read_block_size(fields, "weight_block_size", block)) {
+    config.fp8_schemes = {block};
+  }
+  if (lower_case(fields, "activation_scheme") == "static") {
+    config.notes.push_back("scales of activations are not used: activations stay as they are");
+  }
+}
+
+constexpr std::string_view kMethodNames[] = {"gptq", "awq", "compressed-tensors", "fp8"};
 
 std::optional<QuantMethod> find_method(std::string_view name) {
   for (size_t i = 0; i < std::size(kMethodNames); ++i) {
@@ -165,10 +212,11 @@ Result<QuantizationConfig> read_config(simdjson::dom::object root, std::optional
     return unimplemented("quantization_config.quant_method \"{}\" cannot be read; {} can", name,
                          fmt::join(kMethodNames, ", "));
   }
-  QuantizationConfig config{.method = *method, .schemes = {}, .notes = {}};
+  QuantizationConfig config{.method = *method, .schemes = {}, .fp8_schemes = {}, .notes = {}};
   if (*method == QuantMethod::kGptq) read_gptq(fields, config);
   if (*method == QuantMethod::kAwq) read_awq(fields, config);
   if (*method == QuantMethod::kCompressedTensors) read_compressed_tensors(fields, config);
+  if (*method == QuantMethod::kFp8) read_fp8(fields, config);
   RETURN_IF_ERROR(problems_status(problems));
   return config;
 }

@@ -1,5 +1,5 @@
-// What a checkpoint says about its integer weights: quantization_config of config.json, or the files that AutoGPTQ and
-// AutoAWQ wrote beside it before that (quantize_config.json, quant_config.json).
+// What a checkpoint says about its weights of integers and 8-bit floats: quantization_config of config.json, or the
+// files that AutoGPTQ and AutoAWQ wrote beside it before that (quantize_config.json, quant_config.json).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace spate {
 
-enum class QuantMethod : uint8_t { kGptq, kAwq, kCompressedTensors };
+enum class QuantMethod : uint8_t { kGptq, kAwq, kCompressedTensors, kFp8 };
 std::string_view quant_method_name(QuantMethod method);  // as config.json spells it
 
 // How the matrices of a checkpoint, or some of them, were quantised.
@@ -24,12 +24,19 @@ struct QuantScheme {
   bool symmetric = false;  // every zero point is the middle of the range
 };
 
+// The same of matrices of 8-bit floats: the elements that share a scale.
+struct Fp8Scheme {
+  int64_t block_rows = 0;     // 0: all, one scale a tensor
+  int64_t block_columns = 0;  // 0: all
+};
+
 struct QuantizationConfig {
   QuantMethod method = QuantMethod::kGptq;
   // One, or with compressed-tensors' groups several: the shapes of a matrix's tensors say which is its own.
   std::vector<QuantScheme> schemes;
-  bool zeros_minus_one = true;     // GPTQ: zero points are stored less one (checkpoint_format gptq, not gptq_v2)
-  std::vector<std::string> notes;  // what the file has and Spate does without
+  std::vector<Fp8Scheme> fp8_schemes;  // the same, of those that are 8-bit floats
+  bool zeros_minus_one = true;         // GPTQ: zero points are stored less one (checkpoint_format gptq, not gptq_v2)
+  std::vector<std::string> notes;      // what the file has and Spate does without
 };
 
 // Errors name the key, its value, and what can be read.

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/log.h"
+#include "weights/fp8_matrix.h"
 #include "weights/packed_matrix.h"
 
 namespace spate {
@@ -25,6 +26,8 @@ PackedMatrices find_matrices(const Checkpoint& checkpoint, const QuantizationCon
       break;
     case QuantMethod::kCompressedTensors:
       find_compressed_tensors_matrices(checkpoint, config, found);
+      break;
+    case QuantMethod::kFp8:
       break;
   }
   return found;
@@ -64,6 +67,7 @@ Result<std::unique_ptr<QuantizedCheckpoint>> QuantizedCheckpoint::open(Checkpoin
   // Matrices point into the checkpoint: it is at its last place before they are made.
   std::unique_ptr<QuantizedCheckpoint> self(new QuantizedCheckpoint(std::move(checkpoint), config.method));
   PackedMatrices found = find_matrices(self->checkpoint_, config);
+  self->fp8_matrices_ = find_fp8_matrices(self->checkpoint_, config, found);
   std::set<std::string_view> hidden(found.hidden.begin(), found.hidden.end());
   const std::set<std::string_view> unneeded(found.unneeded.begin(), found.unneeded.end());
   for (const auto& matrix : found.matrices) {
@@ -73,6 +77,12 @@ Result<std::unique_ptr<QuantizedCheckpoint>> QuantizedCheckpoint::open(Checkpoin
     self->matrix_of_[matrix->name()] = matrix.get();
     self->entries_.push_back(entry_of(*matrix));
   }
+  for (const auto& matrix : self->fp8_matrices_) {
+    hidden.insert(matrix->name());
+    hidden.insert(matrix->scale_name());
+    self->fp8_matrix_of_[matrix->name()] = matrix.get();
+    self->entries_.push_back(matrix->entry());
+  }
   for (const TensorEntry& entry : self->checkpoint_.entries()) {
     if (hidden.contains(entry.name)) continue;
     if (self->matrix_of_.contains(entry.name)) {
@@ -81,7 +91,8 @@ Result<std::unique_ptr<QuantizedCheckpoint>> QuantizedCheckpoint::open(Checkpoin
     self->entries_.push_back(entry);
     self->entries_.back().is_optional = unneeded.contains(entry.name);
   }
-  if (found.matrices.empty() && found.problems.empty()) found.problems.push_back("it holds no quantised matrix");
+  if (found.matrices.empty() && self->fp8_matrices_.empty() && found.problems.empty())
+    found.problems.push_back("it holds no quantised matrix");
   RETURN_IF_ERROR(problems_in_all(std::move(found.problems), config.method));
 
   std::sort(self->entries_.begin(), self->entries_.end(), [](const TensorEntry& a, const TensorEntry& b) {
@@ -90,6 +101,10 @@ Result<std::unique_ptr<QuantizedCheckpoint>> QuantizedCheckpoint::open(Checkpoin
   for (size_t i = 0; i < self->entries_.size(); ++i) self->index_[self->entries_[i].name] = i;
   self->matrices_ = std::move(found.matrices);
   for (const std::string& note : config.notes) log_info("weights", "{}: {}", quant_method_name(config.method), note);
+  if (!self->fp8_matrices_.empty()) {
+    log_info("weights", "{}: {} tensors of F8_E4M3 become bf16 while the model loads", quant_method_name(config.method),
+             self->fp8_matrices_.size());
+  }
   if (self->num_requantized_ > 0) {
     log_info("weights",
              "{}: the columns of {} of {} matrices are grouped out of order (act-order); they are quantised "
@@ -104,6 +119,13 @@ const TensorEntry* QuantizedCheckpoint::find(std::string_view name) const {
   return found == index_.end() ? nullptr : &entries_[found->second];
 }
 
+Result<Tensor> QuantizedCheckpoint::rows(const TensorEntry& entry, int64_t begin, int64_t end,
+                                         HostTensor& scratch) const {
+  const auto found = fp8_matrix_of_.find(entry.name);
+  return found == fp8_matrix_of_.end() ? checkpoint_.rows(entry, begin, end, scratch)
+                                       : found->second->rows(begin, end, scratch);
+}
+
 Result<QuantizedHostRows> QuantizedCheckpoint::quantized_rows(const TensorEntry& entry, int64_t begin,
                                                               int64_t end) const {
   const auto found = matrix_of_.find(entry.name);
@@ -113,8 +135,13 @@ Result<QuantizedHostRows> QuantizedCheckpoint::quantized_rows(const TensorEntry&
 }
 
 void QuantizedCheckpoint::release(const TensorEntry& entry, int64_t begin, int64_t end) const {
-  const auto found = matrix_of_.find(entry.name);
-  found == matrix_of_.end() ? checkpoint_.release(entry, begin, end) : found->second->release(begin, end);
+  if (const auto found = matrix_of_.find(entry.name); found != matrix_of_.end()) {
+    found->second->release(begin, end);
+  } else if (const auto fp8 = fp8_matrix_of_.find(entry.name); fp8 != fp8_matrix_of_.end()) {
+    fp8->second->release(begin, end);
+  } else {
+    checkpoint_.release(entry, begin, end);
+  }
 }
 
 }  // namespace spate

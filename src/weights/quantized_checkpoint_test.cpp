@@ -19,6 +19,7 @@
 #include "base/tensor_compare.h"
 #include "base/test_support.h"
 #include "weights/open_weights.h"
+#include "weights/raw_tensors.h"
 #include "weights/weight_loader.h"
 
 #include "base/test.h"
@@ -26,36 +27,7 @@
 namespace spate {
 namespace {
 
-struct RawTensor {
-  std::string dtype_name;
-  std::vector<int64_t> shape;
-  std::string bytes;
-};
-using RawTensors = std::map<std::string, RawTensor>;
-
 std::filesystem::path golden(const std::string& name) { return repo_root() / "test" / "goldens" / "quantized" / name; }
-
-RawTensors read_tensors(const std::filesystem::path& folder) {
-  const Checkpoint checkpoint = Checkpoint::open(folder).value();
-  RawTensors tensors;
-  for (const TensorEntry& entry : checkpoint.entries()) {
-    tensors[entry.name] = {entry.dtype_name, entry.shape, std::string(checkpoint.bytes(entry))};
-  }
-  return tensors;
-}
-
-void write_tensors(const RawTensors& tensors, const std::filesystem::path& file) {
-  std::string header = "{", data;
-  for (const auto& [name, tensor] : tensors) {
-    header += fmt::format(R"({}"{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
-                          header.size() > 1 ? "," : "", name, tensor.dtype_name, fmt::join(tensor.shape, ","),
-                          data.size(), data.size() + tensor.bytes.size());
-    data += tensor.bytes;
-  }
-  header += "}";
-  const uint64_t size = header.size();
-  std::ofstream(file, std::ios::binary) << std::string_view(reinterpret_cast<const char*>(&size), 8) << header << data;
-}
 
 void write_text(const std::filesystem::path& file, const std::string& text) { std::ofstream(file) << text; }
 
@@ -68,7 +40,11 @@ Status open_changed(const std::string& name, const std::function<void(RawTensors
   write_tensors(tensors, dir.path() / "model.safetensors");
   ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source, open_weights(dir.path()));
   for (const TensorEntry& entry : source->entries()) {
+    HostTensor scratch;
     if (entry.quantized) RETURN_IF_ERROR(source->quantized_rows(entry, 0, entry.shape[0]).status());
+    if (entry.dtype_name == "F8_E4M3" && entry.dtype) {
+      RETURN_IF_ERROR(source->rows(entry, 0, entry.num_rows(), scratch).status());
+    }
   }
   return ok_status();
 }
@@ -188,12 +164,9 @@ TEST_CASE("compressed-tensors: scales of blocks of rows and columns") {
   HostTensor codes(DType::kI8, {kRows, kColumns});
   for (int8_t& code : codes.span<int8_t>()) code = static_cast<int8_t>(static_cast<int>(rng.below(256)) - 128);
   const HostTensor scales = random_tensor(rng, DType::kF32, {2, kScaleColumns}, 0.01f);
-  const auto bytes = [](const Tensor& t) {
-    return std::string(static_cast<const char*>(t.raw()), static_cast<size_t>(t.num_bytes()));
-  };
   RawTensors tensors;
-  tensors["m.weight"] = {"I8", {kRows, kColumns}, bytes(codes)};
-  tensors["m.weight_scale"] = {"F32", {2, kScaleColumns}, bytes(scales)};
+  tensors["m.weight"] = {"I8", {kRows, kColumns}, bytes_of(codes)};
+  tensors["m.weight_scale"] = {"F32", {2, kScaleColumns}, bytes_of(scales)};
   write_tensors(tensors, dir.path() / "model.safetensors");
   const auto source = open_weights(dir.path()).value();
   const TensorEntry& entry = *source->find("m.weight");
@@ -298,6 +271,22 @@ TEST_CASE("damaged checkpoints are refused with the tensor's name") {
       {"compressed_w8a8", reshape(".weight_scale", {1, 64}), "up_proj.weight_scale is [1, 64], needs [64, 1]"},
       {"compressed_w8a8", poke(".weight_scale", 5, uint16_t{0x7f80}),
        "up_proj.weight_scale: the scale of row 5, group"},
+      {"fp8_block_deepseek_v3", drop(".weight_scale_inv"), "up_proj.weight_scale_inv is missing"},
+      {"fp8_block_deepseek_v3", drop(".weight"), "up_proj.weight is missing"},
+      {"fp8_block_deepseek_v3", reshape(".weight_scale_inv", {2, 1}),
+       "up_proj.weight_scale_inv is [2, 1], needs [1, 2], one for each block of 128 x 128; "},
+      {"fp8_block_deepseek_v3", reshape(".weight", {32, 2, 144}), "weight_scale_inv is [1, 2], needs [32, 1, 2]"},
+      {"fp8_block_deepseek_v3", reshape(".weight", {64 * 144}), "up_proj.weight is F8_E4M3 [9216], needs 2 or 3"},
+      {"fp8_block_deepseek_v3", retype(".weight", "F8_E5M2"), "up_proj.weight is F8_E5M2, needs F8_E4M3"},
+      {"fp8_block_deepseek_v3", retype(".weight_scale_inv", "I32"), "weight_scale_inv is I32, needs F32, BF16 or F16"},
+      {"fp8_block_deepseek_v3", poke(".weight", 144 * 3 + 7, uint8_t{0x7f}), "[3, 7] is the code 0x7f, which is NaN"},
+      {"fp8_block_deepseek_v3", poke(".weight", 144 * 63 + 143, uint8_t{0xff}), "[63, 143] is the code 0xff"},
+      {"fp8_block_deepseek_v3", poke(".weight_scale_inv", 1, std::numeric_limits<float>::quiet_NaN()),
+       "up_proj.weight_scale_inv: the scale of row 0, columns from 128 on, is nan"},
+      {"fp8_block_deepseek_v3", poke(".weight_scale_inv", 0, 1e36f), "columns from 0 on, is 1e+36; needs a number of"},
+      {"fp8_tensor", drop(".weight_scale"), "up_proj.weight_scale is missing"},
+      {"compressed_fp8_rows", reshape(".weight_scale", {32, 2}), "is [32, 2], needs [64, 1], one for each row"},
+      {"compressed_mixed_g32", drop(".weight_scale"), "up_proj.weight_scale is missing"},
   };
   for (const Case& one : cases) {
     const Status status = open_changed(one.golden, one.change);
@@ -323,14 +312,15 @@ TEST_CASE("random damage ends in a Status, never in a read outside of a tensor")
   INFO("seed ", seed);
   Rng rng(seed);
   int num_refused = 0, num_rounds = 0;
-  for (const char* name : {"gptq_int4_act_order", "awq_int4_g64", "compressed_int4_g64_asym", "compressed_w8a8"}) {
+  for (const char* name : {"gptq_int4_act_order", "awq_int4_g64", "compressed_int4_g64_asym", "compressed_w8a8",
+                           "compressed_mixed_g32", "fp8_block_deepseek_v3", "fp8_tensor"}) {
     for (int round = 0; round < 60; ++round, ++num_rounds) {
       const Status status = open_changed(name, [&](RawTensors& tensors) {
         for (uint64_t i = 0; i <= rng.below(3); ++i) {
           auto at = tensors.begin();
           std::advance(at, static_cast<std::ptrdiff_t>(rng.below(tensors.size())));
           RawTensor& tensor = at->second;
-          switch (rng.below(4)) {
+          switch (tensor.shape.empty() ? 3 : rng.below(4)) {
             case 0:
               tensors.erase(at);
               break;
@@ -372,7 +362,9 @@ TEST_CASE("what a quantization_config may say") {
   };
   const Case cases[] = {
       {R"({"quant_method":"bitsandbytes"})", "quant_method \"bitsandbytes\" cannot be read; gptq, awq"},
-      {R"({"quant_method":"fp8"})", "quant_method \"fp8\""},
+      {R"({"quant_method":"fp8","fmt":"e5m2"})", "fmt \"e5m2\" cannot be read; e4m3"},
+      {R"({"quant_method":"fp8","weight_block_size":[128]})", "weight_block_size is [128], needs rows and columns"},
+      {R"({"quant_method":"fp8","weight_block_size":[0,128]})", "weight_block_size is"},
       {R"({})", "quant_method \"\""},
       {R"([])", "not a JSON object"},
       {R"({"quant_method":"gptq","bits":3})", "3 bits; 4 and 8 are read"},
@@ -387,9 +379,9 @@ TEST_CASE("what a quantization_config may say") {
       {R"({"quant_method":"awq","bits":4,"backend":"llm-awq"})", "backend \"llm-awq\""},
       {R"({"quant_method":"awq","bits":8})", "awq with 8 bits"},
       {R"({"quant_method":"compressed-tensors"})", "config_groups is missing"},
-      {compressed("float-quantized", R"({"num_bits":8,"type":"float"})"), "format \"float-quantized\" cannot be read"},
-      {compressed("pack-quantized", R"({"num_bits":8,"type":"float"})"), "float of 8 bits (fp8)"},
-      {compressed("nvfp4-pack-quantized", R"({"num_bits":4,"type":"float"})"), "float of 4 bits (fp4)"},
+      {compressed("nvfp4-pack-quantized", R"({"num_bits":4,"type":"float"})"), "float of 4 bits; 8 are read"},
+      {compressed("float-quantized", R"({"num_bits":8,"type":"float","strategy":"block"})"), "block_structure is []"},
+      {compressed("float-quantized", R"({"num_bits":8,"type":"float","strategy":"token"})"), "strategy \"token\""},
       {compressed("pack-quantized", R"({"num_bits":8,"strategy":"block"})"), "strategy \"block\""},
       {compressed("int-quantized", R"({"num_bits":4,"strategy":"block","block_structure":[128,128]})"),
        "128 x 128 by 4 bits"},
@@ -415,8 +407,8 @@ TEST_CASE("what a quantization_config may say") {
   CHECK(two->notes.size() == 2);
 }
 
-// transformers 5 and GPTQModel write "format", those before them "checkpoint_format" and "version". Where both are there,
-// transformers takes the older one.
+// transformers 5 and GPTQModel write "format", those before them "checkpoint_format" and "version". Where both are
+// there, transformers takes the older one.
 TEST_CASE("both spellings of a quantization_config's format") {
   const auto zeros_minus_one = [](const std::string& keys) {
     return parse_quantization_config(R"({"quant_method":"gptq","bits":4,)" + keys + "}").value().zeros_minus_one;

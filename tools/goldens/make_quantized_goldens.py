@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Tiny quantised checkpoints in the layouts of other tools, and what transformers computes with their dequantised weights.
 
-    python tools/goldens/make_quantized_goldens.py [names...]     writes test/goldens/quantized/<name>/
-                                                                 and test/goldens/gguf/blocks.safetensors
+    python tools/goldens/make_quantized_goldens.py [names...]     writes test/goldens/quantized/<name>/,
+                                                                 test/goldens/gguf/blocks.safetensors
+                                                                 and test/goldens/fp8/codes.safetensors
 
 Needs torch, transformers, safetensors, gguf. A folder is a model folder as AutoGPTQ / GPTQModel, AutoAWQ or llm-compressor
 (compressed-tensors) writes it, or holds a GGUF file or the parts of one, written by llama.cpp's `gguf` package; beside it goldens.safetensors as
@@ -12,20 +13,22 @@ make_model_goldens.py makes it (a model that was given the dequantised weights r
     rows_tolerance [1]     of a dequantised weight, relative to the largest of its row; 0: to the bit
     rows.<tensor> [2, in]  the second and the last row, dequantised as the other tool does it
 
-The codes are packed here from the public descriptions of the layouts; nearest rounding is enough to fill them.
+Checkpoints of 8-bit floats (fp8_*) have the tensors of the model's own checkpoint, experts one by one; the model that runs has
+their bf16 values. The codes are packed here from the public descriptions of the layouts; nearest rounding is enough to fill them.
 """
 
 import json
 import shutil
 import sys
+import tempfile
 
 import gguf
 import numpy as np
 import torch
 from make_model_goldens import BASE, OUT, randomise, rope, run
-from safetensors.torch import save_file
-from transformers import (Ernie4_5Config, Ernie4_5ForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM,
-                          Qwen3Config, Qwen3ForCausalLM)
+from safetensors.torch import load_file, save_file
+from transformers import (DeepseekV3Config, DeepseekV3ForCausalLM, Ernie4_5Config, Ernie4_5ForCausalLM, LlamaConfig, LlamaForCausalLM,
+                          Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
 
 OUT = OUT.parent / "quantized"
 SMALL = BASE | dict(vocab_size=48, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2)
@@ -157,6 +160,81 @@ def write_safetensors(folder, model, method, method_config, options):
     return {name: value for name, value in restored.items() if name.removesuffix(".weight") in linear}
 
 
+# --- 8-bit floats -----------------------------------------------------------------------------------------------------
+
+def fp8(name, weight, block=None, rows=False, suffix="scale_inv", scale_dtype=torch.float32, input_scale=False):
+    """A scale a block, the last ones shorter; or a row; or the tensor."""
+    out_features, in_features = weight.shape
+    block_rows, block_columns = block or (1 if rows else out_features, in_features)
+    scales = torch.zeros(-(-out_features // block_rows), -(-in_features // block_columns))
+    codes, restored = torch.zeros_like(weight, dtype=torch.float8_e4m3fn), torch.zeros_like(weight)
+    for i in range(scales.shape[0]):
+        for j in range(scales.shape[1]):
+            at = slice(i * block_rows, (i + 1) * block_rows), slice(j * block_columns, (j + 1) * block_columns)
+            scale = (weight[at].abs().max() / 448).to(scale_dtype).float()
+            scales[i, j] = scale
+            codes[at] = (weight[at] / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
+            restored[at] = (codes[at].float() * scale).bfloat16().float()
+    scales = scales.to(scale_dtype)
+    tensors = {"weight": codes, f"weight_{suffix}": scales if block or rows else scales.reshape(())}
+    if input_scale:
+        tensors["input_scale"] = torch.tensor(0.01)
+    return {f"{name}.{key}": value for key, value in tensors.items()}, restored
+
+
+def fp8_config(block=None, input_scale=False, **_):
+    config = dict(quant_method="fp8", fmt="e4m3", activation_scheme="static" if input_scale else "dynamic")
+    return config | (dict(weight_block_size=list(block)) if block else {})
+
+
+def compressed_fp8_config(rows=False, **_):
+    weights = dict(num_bits=8, type="float", symmetric=True, strategy="channel" if rows else "tensor", dynamic=False)
+    inputs = dict(num_bits=8, type="float", symmetric=True, strategy="token", dynamic=True)
+    return dict(quant_method="compressed-tensors", format="float-quantized", ignore=["lm_head"], quantization_status="compressed",
+                config_groups=dict(group_0=dict(targets=["Linear"], weights=weights, input_activations=inputs, output_activations=None)))
+
+
+def mixed(name, weight):
+    """Attention in 8-bit floats, the rest in 4-bit integers."""
+    return fp8(name, weight, rows=True, suffix="scale", scale_dtype=torch.bfloat16) if "attn" in name else compressed(name, weight)
+
+
+def mixed_config():
+    config, attention = compressed_config(), compressed_fp8_config(rows=True)["config_groups"]["group_0"]
+    config["config_groups"]["group_1"] = attention | dict(targets=["re:.*self_attn.*"], format="float-quantized")
+    return config | dict(format="mixed-precision")
+
+
+def write_fp8(folder, model, method_config, options):
+    """Every matrix of the layers but a router. Experts are one tensor each, as in the files of others."""
+    with tempfile.TemporaryDirectory() as source:
+        model.save_pretrained(source)
+        original = load_file(source + "/model.safetensors")
+        tensors, restored = {}, {}
+        for name, value in original.items():
+            if name.endswith("_proj.weight") or name.endswith("_proj_with_mqa.weight"):
+                codes, restored[name] = fp8(name.removesuffix(".weight"), value, **options)
+                tensors |= codes
+            else:
+                tensors[name] = value.bfloat16()
+                restored[name] = tensors[name].float()
+        save_file(restored, source + "/model.safetensors", metadata={"format": "pt"})
+        exact = type(model).from_pretrained(source, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")
+    model.load_state_dict(exact.state_dict())
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads(model.config.to_json_string())
+    config["quantization_config"] = method_config(**options)
+    (folder / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
+    return {name: restored[name] for name in restored if name in tensors and tensors[name].dtype == torch.float8_e4m3fn}
+
+
+def make_fp8_codes():
+    """All 256 codes: test/goldens/fp8/codes.safetensors."""
+    (OUT.parent / "fp8").mkdir(exist_ok=True)
+    values = torch.arange(256).to(torch.uint8).view(torch.float8_e4m3fn).float()
+    save_file({"values": values}, OUT.parent / "fp8" / "codes.safetensors")
+
+
 # --- GGUF -------------------------------------------------------------------------------------------------------------
 
 T = gguf.GGMLQuantizationType
@@ -273,6 +351,10 @@ LLAMA = lambda **more: (LlamaForCausalLM, LlamaConfig(**SMALL | more))
 QWEN3 = lambda **more: (Qwen3ForCausalLM, Qwen3Config(**SMALL | dict(head_dim=16, tie_word_embeddings=True) | more))
 QWEN2 = lambda **more: (Qwen2ForCausalLM, Qwen2Config(**SMALL | more))
 ERNIE = lambda **more: (Ernie4_5ForCausalLM, Ernie4_5Config(**SMALL | dict(head_dim=16, tie_word_embeddings=True) | more))
+# Widths that 128 does not divide: the last blocks are shorter. kv_b_proj has 144 rows, so that a block ends within a head.
+FP8_SIZES = dict(hidden_size=160, intermediate_size=136)
+QWEN3_MOE = lambda **more: (Qwen3MoeForCausalLM, Qwen3MoeConfig(**SMALL | dict(head_dim=16) | more))
+DEEPSEEK = lambda **more: (DeepseekV3ForCausalLM, DeepseekV3Config(**SMALL | dict(num_key_value_heads=4) | more))
 WIDE = dict(hidden_size=256, intermediate_size=32, head_dim=16, num_attention_heads=2, num_key_value_heads=1)
 LEGACY = {"q_proj": T.Q4_0, "k_proj": T.Q4_1, "v_proj": T.Q5_0, "o_proj": T.Q5_1, "gate_proj": T.Q8_0, "up_proj": T.F16,
           "down_proj": T.BF16, "embed": T.Q8_0, "lm_head": T.F32}
@@ -289,6 +371,16 @@ MODELS = {
     "compressed_int4_g64_asym": (LLAMA(), (compressed, compressed_config, dict(group_size=64, symmetric=False)), F16_SCALES),
     "compressed_int8_packed_rows": (QWEN3(), (compressed, compressed_config, dict(bits=8, group_size=-1)), EXACT),
     "compressed_w8a8": (QWEN2(), (compressed, compressed_config, dict(bits=8, group_size=-1, packed=False)), EXACT),
+    "compressed_mixed_g32": (QWEN3(), (mixed, mixed_config, dict()), EXACT),
+    "compressed_fp8_rows": (QWEN2(), (write_fp8, compressed_fp8_config, dict(rows=True, suffix="scale", scale_dtype=torch.bfloat16)), EXACT),
+    "fp8_tensor": (LLAMA(), (write_fp8, fp8_config, dict(suffix="scale", input_scale=True)), EXACT),
+    "fp8_block_qwen3": (QWEN3(**FP8_SIZES), (write_fp8, fp8_config, dict(block=(128, 128), scale_dtype=torch.bfloat16)), EXACT),
+    "fp8_block_qwen3_moe": (QWEN3_MOE(hidden_size=144, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=40, norm_topk_prob=True),
+                            (write_fp8, fp8_config, dict(block=(128, 32))), EXACT),
+    "fp8_block_deepseek_v3": (DEEPSEEK(hidden_size=144, num_hidden_layers=2, q_lora_rank=20, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8,
+                                       v_head_dim=20, n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2,
+                                       moe_intermediate_size=16, first_k_dense_replace=1, n_group=2, topk_group=1, num_mtp_layers=0,
+                                       rope_parameters=rope()), (write_fp8, fp8_config, dict(block=(128, 128))), EXACT),
     "gguf_llama3": (LLAMA(rope_parameters=rope("llama3", 500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                                                original_max_position_embeddings=32)), ("llama", LEGACY), F16_SCALES),
     "gguf_qwen2_yarn": (QWEN2(rope_parameters=rope("yarn", 10000.0, factor=4.0, original_max_position_embeddings=32)),
@@ -311,7 +403,10 @@ def make(name, model_class, config, writer, rows_tolerance):
     model = model_class(config).eval()
     randomise(model, generator)
     with torch.no_grad():
-        weights = write_safetensors(folder, model, *writer) if callable(writer[0]) else write_gguf(folder, model, *writer)
+        if writer[0] is write_fp8:
+            weights = write_fp8(folder, model, *writer[1:])
+        else:
+            weights = write_safetensors(folder, model, *writer) if callable(writer[0]) else write_gguf(folder, model, *writer)
     token_ids = torch.randint(0, config.vocab_size, (6,), generator=generator).tolist()
     result = run(model, token_ids, 4, 0)
     rows = [0, 3, 5]
@@ -320,7 +415,7 @@ def make(name, model_class, config, writer, rows_tolerance):
         "seq0.token_ids": torch.tensor(token_ids, dtype=torch.float32), "seq0.prompt_len": torch.tensor([4.0]),
         "seq0.logit_rows": torch.tensor(rows, dtype=torch.float32), "seq0.logits": result["logits"][rows].contiguous(),
         "mid_layer": torch.tensor([0.0]), "max_model_len": torch.tensor([64.0]), "bf16_error": torch.tensor([0.0, 0.0]),
-        "tolerance": torch.tensor([float_tolerance, max(INT8_ACTIVATIONS, float_tolerance)]),
+        "tolerance": torch.tensor([float_tolerance, float_tolerance if writer[0] is write_fp8 else max(INT8_ACTIVATIONS, float_tolerance)]),
         "rows_tolerance": torch.tensor([rows_tolerance]),
     } | {f"seq0.hidden.{place}": result[place].contiguous() for place in ("embed", "first", "mid", "last")}
     for tensor, weight in weights.items():
@@ -346,6 +441,8 @@ def make_blocks():
 if __name__ == "__main__":
     if len(sys.argv) == 1 or "blocks" in sys.argv[1:]:
         make_blocks()
+    if len(sys.argv) == 1 or "codes" in sys.argv[1:]:
+        make_fp8_codes()
     for model_name, ((model_class, config), writer, rows_tolerance) in MODELS.items():
         if len(sys.argv) == 1 or model_name in sys.argv[1:]:
             make(model_name, model_class, config, writer, rows_tolerance)

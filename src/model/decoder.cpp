@@ -1,6 +1,7 @@
 #include "model/decoder.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "model/part_factory.h"
 
@@ -17,12 +18,18 @@ Result<std::unique_ptr<Decoder>> Decoder::create(const ModelFamily& family, cons
                                .supports = options.supports_weight});
   parameters.ignore("*.rotary_emb.inv_freq");  // a constant that old checkpoints store; it is computed here
   ASSIGN_OR_RETURN(model->parts_, family.make(PartFactory(config, parameters, options)));
-  for (const DecoderLayer& layer : model->parts_.layers) {
+  if (std::ssize(model->parts_.mtp) != options.num_mtp_layers) {
+    return unimplemented("{}: {} layers for multi-token prediction are wanted; config.json has {} that can be run",
+                         config.architecture, options.num_mtp_layers, model->parts_.mtp.size());
+  }
+  const auto add_kv_layer = [&](const DecoderLayer& layer) {
     KvLayerDesc kv_layer = layer.self_attn->kv_layer();
     kv_layer.kv_block_size = options.limits.kv_block_size;
     kv_layer.dtype = options.kv_dtype;
     model->kv_layers_.push_back(kv_layer);
-  }
+  };
+  for (const DecoderLayer& layer : model->parts_.layers) add_kv_layer(layer);
+  for (const MtpModule& module : model->parts_.mtp) add_kv_layer(module.layer);
   model->num_parameters_ = parameters.num_parameters();
   model->weight_bytes_ = parameters.weight_bytes();
   model->workspace_bytes_ = model->lay_out_workspace(nullptr, tp);
@@ -41,11 +48,18 @@ int64_t Decoder::lay_out_workspace(void* base, TensorParallel tp) {
   workspace_.x = tp.size > 1 ? arena.take_contiguous(config_.hidden_size) : arena.take_activations(config_.hidden_size);
   const int64_t shared = arena.used();
   int64_t end = shared;
-  for (const DecoderLayer& layer : parts_.layers) {
+  const auto take_of_layer = [&](const DecoderLayer& layer) {
     layer.self_attn->take_workspace(arena);
     end = std::max(end, arena.used());
     arena.rewind(shared);
     layer.mlp->take_workspace(arena);
+    end = std::max(end, arena.used());
+    arena.rewind(shared);
+  };
+  for (const DecoderLayer& layer : parts_.layers) take_of_layer(layer);
+  for (const MtpModule& module : parts_.mtp) take_of_layer(module.layer);
+  if (!parts_.mtp.empty()) {  // read before the layer runs
+    workspace_.joined = arena.take_activations(2 * config_.hidden_size);
     end = std::max(end, arena.used());
     arena.rewind(shared);
   }
@@ -96,24 +110,21 @@ Tensor Decoder::forward(const StepContext& ctx) {
   CHECK(loader_ == nullptr, "forward before load");
   const int64_t num_tokens = ctx.batch.num_tokens();
   const std::vector<DecoderLayer>& layers = parts_.layers;
-  CHECK(num_tokens <= options_.limits.max_num_batched_tokens && ctx.kv.size() == layers.size(),
+  CHECK(num_tokens <= options_.limits.max_num_batched_tokens && ctx.kv.size() == kv_layers_.size(),
         "{} tokens (at most {}), {} KV views", num_tokens, options_.limits.max_num_batched_tokens, ctx.kv.size());
   const Tensor residual = workspace_.residual.rows(0, num_tokens), x = workspace_.x.rows(0, num_tokens);
 
   parts_.embed_tokens.forward(ctx, ctx.batch.inputs.token_ids, residual);
   if (tap_) tap_(ctx, -1, residual);
   layers.front().input_layernorm.forward(ctx, residual, x);
-  for (size_t i = 0; i < layers.size(); ++i) {
-    if (i > 0) layers[i].input_layernorm.add_forward(ctx, x, residual, x);
-    if (i + 1 == layers.size() && few_outputs(ctx.batch)) {
-      run_last_layer(ctx, residual, x);
-      return hidden_states(ctx.batch);
-    }
-    run_layer(ctx, i, residual, x);
+  for (size_t i = 0; i + 1 < layers.size(); ++i) {
+    run_layer(ctx, layers[i], ctx.kv[i], residual, x);
     if (tap_) tap(ctx, static_cast<int64_t>(i), residual, x);
+    layers[i + 1].input_layernorm.add_forward(ctx, x, residual, x);
   }
-  ctx.ops.add(ctx.stream, {.a = residual, .b = x, .out = residual});
-  return hidden_states(ctx.batch);
+  const Tensor out = run_last_layer(ctx, layers.back(), ctx.kv[layers.size() - 1], residual, x);
+  if (tap_) tap_(ctx, static_cast<int64_t>(layers.size()) - 1, out);
+  return out;
 }
 
 // All tokens: the residual. A few: behind the rows of x that the last layer reuses for its output.
@@ -123,40 +134,87 @@ Tensor Decoder::hidden_states(const StepBatch& batch) const {
   return workspace_.x.rows(n, 2 * n);
 }
 
-void Decoder::run_layer(const StepContext& ctx, size_t i, const Tensor& residual, const Tensor& x) {
-  const DecoderLayer& layer = parts_.layers[i];
-  layer.self_attn->forward(ctx, ctx.kv[i], x, x);
+void Decoder::run_layer(const StepContext& ctx, const DecoderLayer& layer, const KvView& kv, const Tensor& residual,
+                        const Tensor& x) {
+  layer.self_attn->forward(ctx, kv, x, x);
   layer.post_attention_layernorm.add_forward(ctx, x, residual, x);
   layer.mlp->forward(ctx, x, x);
 }
 
-void Decoder::run_last_layer(const StepContext& ctx, const Tensor& residual, const Tensor& x) {
-  const DecoderLayer& layer = parts_.layers.back();
+Tensor Decoder::run_last_layer(const StepContext& ctx, const DecoderLayer& layer, const KvView& kv,
+                               const Tensor& residual, const Tensor& x) {
+  const Tensor all_or_few = hidden_states(ctx.batch);
+  if (!few_outputs(ctx.batch)) {
+    run_layer(ctx, layer, kv, residual, x);
+    ctx.ops.add(ctx.stream, {.a = residual, .b = x, .out = all_or_few});
+    return all_or_few;
+  }
   const int64_t n = ctx.batch.output_rows.dim(0);
   const Tensor out = x.rows(0, n);
-  layer.self_attn->forward_output_rows(ctx, ctx.kv.back(), x, out);
-  if (n == 0) return;
-  const Tensor out_residual = hidden_states(ctx.batch);  // rows of x: the attention has read them
-  ctx.ops.gather_rows(ctx.stream, {.x = residual, .row_ids = ctx.batch.output_rows, .out = out_residual});
-  layer.post_attention_layernorm.add_forward(ctx, out, out_residual, out);
+  layer.self_attn->forward_output_rows(ctx, kv, x, out);
+  if (n == 0) return all_or_few;
+  // Rows of x: the attention has read them.
+  ctx.ops.gather_rows(ctx.stream, {.x = residual, .row_ids = ctx.batch.output_rows, .out = all_or_few});
+  layer.post_attention_layernorm.add_forward(ctx, out, all_or_few, out);
   layer.mlp->forward(ctx, out, out);
-  ctx.ops.add(ctx.stream, {.a = out_residual, .b = out, .out = out_residual});
+  ctx.ops.add(ctx.stream, {.a = all_or_few, .b = out, .out = all_or_few});
+  return all_or_few;
 }
 
-Tensor Decoder::compute_normed(const StepContext& ctx, const Tensor& hidden_states, const Tensor& row_ids) {
+Tensor Decoder::mtp_forward(const StepContext& ctx, const MtpRun& run) {
+  const int64_t num_tokens = ctx.batch.num_tokens(), num_layers = std::ssize(parts_.layers),
+                num_modules = std::ssize(parts_.mtp);
+  CHECK(loader_ == nullptr && 0 <= run.mtp_idx && run.mtp_idx < num_modules && -1 <= run.source_idx &&
+            run.source_idx < num_modules,
+        "layer {} after {} of {}", run.mtp_idx, run.source_idx, num_modules);
+  CHECK(num_tokens <= options_.limits.max_num_batched_tokens && run.hidden_states.dim(0) == num_tokens &&
+            ctx.kv.size() == kv_layers_.size(),
+        "{} tokens (at most {}), {} hidden states, {} KV views", num_tokens, options_.limits.max_num_batched_tokens,
+        run.hidden_states.dim(0), ctx.kv.size());
+  const MtpModule& module = parts_.mtp[static_cast<size_t>(run.mtp_idx)];
+  const RmsNorm& source_norm = run.source_idx < 0 ? parts_.norm : parts_.mtp[static_cast<size_t>(run.source_idx)].norm;
+  const Tensor residual = workspace_.residual.rows(0, num_tokens), x = workspace_.x.rows(0, num_tokens);
+  const Tensor joined = workspace_.joined.rows(0, num_tokens);
+  const Tensor embedded = joined.columns(0, config_.hidden_size),
+               known = joined.columns(config_.hidden_size, 2 * config_.hidden_size);
+  // The hidden states may lie in the residual or behind the rows of x: they are read before either is written.
+  source_norm.forward(ctx, run.hidden_states, known);
+  module.hnorm.forward(ctx, known, known);
+  parts_.embed_tokens.forward(ctx, ctx.batch.inputs.token_ids, residual);
+  module.enorm.forward(ctx, residual, embedded);
+  module.eh_proj.forward(ctx, joined, residual);
+  module.layer.input_layernorm.forward(ctx, residual, x);
+  return run_last_layer(ctx, module.layer, ctx.kv[static_cast<size_t>(num_layers + run.mtp_idx)], residual, x);
+}
+
+Tensor Decoder::norm_rows(const StepContext& ctx, const RmsNorm& norm, const Tensor& hidden_states,
+                          const Tensor& row_ids) {
   const int64_t num_rows = row_ids.dim(0);
   CHECK(num_rows <= options_.limits.max_num_logits, "{} rows, at most {}", num_rows, options_.limits.max_num_logits);
   const Tensor rows = workspace_.sampled.rows(0, num_rows);
   ctx.ops.gather_rows(ctx.stream, {.x = hidden_states, .row_ids = row_ids, .out = rows});
-  parts_.norm.forward(ctx, rows, rows);
+  norm.forward(ctx, rows, rows);
   return rows;
 }
 
-Tensor Decoder::compute_logits(const StepContext& ctx, const Tensor& hidden_states, const Tensor& row_ids) {
-  const int64_t num_logits = row_ids.dim(0);
-  const Tensor sampled = compute_normed(ctx, hidden_states, row_ids);
-  return parts_.lm_head.forward(ctx, sampled, workspace_.logits_shard.rows(0, num_logits),
+Tensor Decoder::compute_normed(const StepContext& ctx, const Tensor& hidden_states, const Tensor& row_ids) {
+  return norm_rows(ctx, parts_.norm, hidden_states, row_ids);
+}
+
+Tensor Decoder::run_head(const StepContext& ctx, const Tensor& normed) {
+  const int64_t num_logits = normed.dim(0);
+  return parts_.lm_head.forward(ctx, normed, workspace_.logits_shard.rows(0, num_logits),
                                 workspace_.logits.defined() ? workspace_.logits.rows(0, num_logits) : Tensor());
+}
+
+Tensor Decoder::compute_logits(const StepContext& ctx, const Tensor& hidden_states, const Tensor& row_ids) {
+  return run_head(ctx, compute_normed(ctx, hidden_states, row_ids));
+}
+
+Tensor Decoder::compute_mtp_logits(const StepContext& ctx, int64_t mtp_idx, const Tensor& hidden_states,
+                                   const Tensor& row_ids) {
+  CHECK(0 <= mtp_idx && mtp_idx < std::ssize(parts_.mtp), "layer {} of {}", mtp_idx, parts_.mtp.size());
+  return run_head(ctx, norm_rows(ctx, parts_.mtp[static_cast<size_t>(mtp_idx)].norm, hidden_states, row_ids));
 }
 
 void Decoder::set_tap(Tap tap) {

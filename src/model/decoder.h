@@ -13,6 +13,7 @@
 
 #include "layer/attention.h"
 #include "layer/feed_forward.h"
+#include "layer/linear.h"
 #include "layer/rms_norm.h"
 #include "layer/vocabulary.h"
 #include "model/families.h"
@@ -28,11 +29,24 @@ struct DecoderLayer {
   std::unique_ptr<FeedForward> mlp;
 };
 
+// A layer for multi-token prediction. It shares embedding and lm_head with the model.
+//
+//   residual = eh_proj [enorm(embed_tokens(next token)) | hnorm(norm of the source (hidden state))]
+//   residual = layer(residual)
+//   logits   = lm_head(norm(residual))
+struct MtpModule {
+  RmsNorm enorm, hnorm;
+  Linear eh_proj;  // [hidden_size, 2 * hidden_size]
+  DecoderLayer layer;
+  RmsNorm norm;
+};
+
 struct DecoderParts {
   VocabEmbedding embed_tokens;
   std::vector<DecoderLayer> layers;
   RmsNorm norm;
   LmHead lm_head;
+  std::vector<MtpModule> mtp;
 };
 
 class Decoder final : public Model {
@@ -55,6 +69,9 @@ class Decoder final : public Model {
   Tensor hidden_states(const StepBatch& batch) const override;
   Tensor compute_normed(const StepContext& ctx, const Tensor& hidden_states, const Tensor& row_ids) override;
   Tensor compute_logits(const StepContext& ctx, const Tensor& hidden_states, const Tensor& row_ids) override;
+  Tensor mtp_forward(const StepContext& ctx, const MtpRun& run) override;
+  Tensor compute_mtp_logits(const StepContext& ctx, int64_t mtp_idx, const Tensor& hidden_states,
+                            const Tensor& row_ids) override;
   void set_tap(Tap tap) override;
 
  private:
@@ -62,6 +79,7 @@ class Decoder final : public Model {
   // Parts of layers take theirs in the same memory, one after the other.
   struct Workspace {
     Tensor residual, x;   // [T, hidden_size] act
+    Tensor joined;        // [T, 2 * hidden_size] act, with layers for multi-token prediction
     Tensor sampled;       // [L, hidden_size] act
     Tensor logits_shard;  // [L, shard_width] f32
     Tensor logits;        // [L, size * shard_width] f32, on rank 0 of several
@@ -70,10 +88,15 @@ class Decoder final : public Model {
   Decoder(const ModelConfig& config, Device* device, const ModelOptions& options)
       : config_(config), options_(options), device_(device) {}
   int64_t lay_out_workspace(void* base, TensorParallel tp);  // gives its bytes
-  // Layer i but its first norm, which gave x. Its output is residual + x.
-  void run_layer(const StepContext& ctx, size_t i, const Tensor& residual, const Tensor& x);
-  // The same of the last layer, for ctx.batch.output_rows alone. Leaves the sum where hidden_states() says.
-  void run_last_layer(const StepContext& ctx, const Tensor& residual, const Tensor& x);
+  // A layer but its first norm, which gave x. Its output is residual + x.
+  static void run_layer(const StepContext& ctx, const DecoderLayer& layer, const KvView& kv, const Tensor& residual,
+                        const Tensor& x);
+  // The same of the last layer, with what follows: leaves the sum, of ctx.batch.output_rows alone where these are
+  // wanted, in the tensor that it returns, hidden_states().
+  Tensor run_last_layer(const StepContext& ctx, const DecoderLayer& layer, const KvView& kv, const Tensor& residual,
+                        const Tensor& x);
+  Tensor norm_rows(const StepContext& ctx, const RmsNorm& norm, const Tensor& hidden_states, const Tensor& row_ids);
+  Tensor run_head(const StepContext& ctx, const Tensor& normed);
   bool few_outputs(const StepBatch& batch) const { return batch.output_rows.defined() && !tap_; }
   void tap(const StepContext& ctx, int64_t layer_idx, const Tensor& residual, const Tensor& x);
 

@@ -3,7 +3,8 @@
 // Special: latent attention, whose cache holds one short vector a token; RoPE of neighbouring elements, on a part of
 // each head; YaRN with mscale. The first layers are dense, the others have experts beside shared ones. V2: softmax, in
 // some models from the best groups alone. V3 and R1: sigmoid scores, a bias for the choice, groups by their two best
-// experts. The layers behind the last one, for multi-token prediction, are not used yet.
+// experts. Behind the last layer lie those for multi-token prediction, made where they are wanted; their copies of the
+// embedding and of lm_head are the model's own.
 //
 //   input_ids                     [num_tokens]
 //   embed_tokens               -> [num_tokens, hidden_size]
@@ -15,39 +16,74 @@
 // columns: two all-reduces a layer. q_a, kv_a, the latent cache and the router are on every rank.
 //
 // Reference: transformers, models/deepseek_v2 and models/deepseek_v3. Goldens: test/goldens/model/deepseek*.
+#include <algorithm>
+
 #include "model/decoder.h"
 #include "model/part_factory.h"
 
 namespace spate {
 namespace {
 
-// experts: of the layer's name.
-template <typename MakeExperts>
-Result<DecoderParts> make_deepseek(const PartFactory& make, bool interleaved, const MakeExperts& experts) {
+using Rotary = std::shared_ptr<const RotaryEmbedding>;
+using MakeExperts = MixtureOfExpertsSpec (*)(const std::string& name);  // of the layer's name
+
+Result<DecoderLayer> make_layer(const PartFactory& make, int64_t i, const Rotary& rotary, MakeExperts experts) {
   const ModelConfig& config = make.config();
-  for (int64_t i = 0; i < config.num_mtp_layers; ++i) {
-    make.parameters().ignore(fmt::format("model.layers.{}.*", config.num_layers + i));
+  const std::string name = fmt::format("model.layers.{}", i);
+  DecoderLayer layer;
+  layer.name = name;
+  ASSIGN_OR_RETURN(layer.input_layernorm, make.rms_norm(name + ".input_layernorm"));
+  ASSIGN_OR_RETURN(
+      layer.self_attn,
+      make.latent_attention({.name = name + ".self_attn", .rotary = rotary, .has_bias = config.attention_bias}));
+  ASSIGN_OR_RETURN(layer.post_attention_layernorm, make.rms_norm(name + ".post_attention_layernorm"));
+  // Layers for multi-token prediction are like the last one.
+  if (config.experts.in_layer(std::min(i, config.num_layers - 1))) {
+    ASSIGN_OR_RETURN(layer.mlp, make.experts(experts(name + ".mlp")));
+  } else {
+    ASSIGN_OR_RETURN(layer.mlp, make.mlp(name + ".mlp"));
   }
+  return layer;
+}
+
+Result<MtpModule> make_mtp_module(const PartFactory& make, int64_t i, const Rotary& rotary, MakeExperts experts) {
+  const int64_t hidden_size = make.config().hidden_size;
+  const std::string name = fmt::format("model.layers.{}", i);
+  ASSIGN_OR_RETURN(RmsNorm enorm, make.rms_norm(name + ".enorm"));
+  ASSIGN_OR_RETURN(RmsNorm hnorm, make.rms_norm(name + ".hnorm"));
+  ASSIGN_OR_RETURN(Linear eh_proj,
+                   Linear::whole(make.parameters(), name + ".eh_proj", hidden_size, 2 * hidden_size, false));
+  ASSIGN_OR_RETURN(DecoderLayer layer, make_layer(make, i, rotary, experts));
+  ASSIGN_OR_RETURN(RmsNorm norm, make.rms_norm(name + ".shared_head.norm"));
+  make.parameters().ignore(name + ".embed_tokens.weight");
+  make.parameters().ignore(name + ".shared_head.head.weight");
+  return MtpModule{.enorm = std::move(enorm),
+                   .hnorm = std::move(hnorm),
+                   .eh_proj = std::move(eh_proj),
+                   .layer = std::move(layer),
+                   .norm = std::move(norm)};
+}
+
+Result<DecoderParts> make_deepseek(const PartFactory& make, bool interleaved, MakeExperts experts) {
+  const ModelConfig& config = make.config();
   DecoderParts model;
   ASSIGN_OR_RETURN(model.embed_tokens, make.embedding("model.embed_tokens"));
-  ASSIGN_OR_RETURN(const auto rotary, make.rotary_embedding(interleaved));
+  ASSIGN_OR_RETURN(const Rotary rotary, make.rotary_embedding(interleaved));
   for (const int64_t i : make.layers()) {
-    const std::string name = fmt::format("model.layers.{}", i);
-    DecoderLayer& layer = model.layers.emplace_back();
-    layer.name = name;
-    ASSIGN_OR_RETURN(layer.input_layernorm, make.rms_norm(name + ".input_layernorm"));
-    ASSIGN_OR_RETURN(
-        layer.self_attn,
-        make.latent_attention({.name = name + ".self_attn", .rotary = rotary, .has_bias = config.attention_bias}));
-    ASSIGN_OR_RETURN(layer.post_attention_layernorm, make.rms_norm(name + ".post_attention_layernorm"));
-    if (config.experts.in_layer(i)) {
-      ASSIGN_OR_RETURN(layer.mlp, make.experts(experts(name + ".mlp")));
-    } else {
-      ASSIGN_OR_RETURN(layer.mlp, make.mlp(name + ".mlp"));
-    }
+    ASSIGN_OR_RETURN(DecoderLayer layer, make_layer(make, i, rotary, experts));
+    model.layers.push_back(std::move(layer));
   }
   ASSIGN_OR_RETURN(model.norm, make.rms_norm("model.norm"));
   ASSIGN_OR_RETURN(model.lm_head, make.lm_head("lm_head", model.embed_tokens));
+  for (int64_t i = 0; i < config.num_mtp_layers; ++i) {
+    const int64_t layer_idx = config.num_layers + i;
+    if (i < make.num_mtp_layers()) {
+      ASSIGN_OR_RETURN(MtpModule module, make_mtp_module(make, layer_idx, rotary, experts));
+      model.mtp.push_back(std::move(module));
+    } else {
+      make.parameters().ignore(fmt::format("model.layers.{}.*", layer_idx));
+    }
+  }
   return model;
 }
 

@@ -23,7 +23,7 @@ namespace spate {
 namespace {
 
 constexpr int kKvBlockSize = 16;
-constexpr int kMaxNumLogits = 13;  // below a prompt's length, so that logits come in several pieces
+constexpr int kMaxNumLogits = 13;    // below a prompt's length, so that logits come in several pieces
 constexpr double kTimeLimitS = 600;  // how long ranks wait for each other: the sanitizers are slow
 constexpr double kF32Tolerance = 1e-5;
 constexpr double kBf16Slack = 2.0;
@@ -38,6 +38,13 @@ struct GoldenSequence {
   std::vector<int64_t> logit_rows;
   HostTensor hidden[kNumPlaces];  // of kPlaces: [n, hidden_size] f32
   HostTensor logits;              // [logit_rows, vocab_size] f32
+  // With a layer for multi-token prediction:
+  int32_t next_token = -1;  // behind the last one
+  HostTensor mtp_hidden;    // [n, hidden_size] f32
+  HostTensor mtp_logits;    // [logit_rows, vocab_size] f32
+  HostTensor chain_logits;  // [1, vocab_size] f32, of a second draft at the last token
+
+  bool has_mtp() const { return next_token >= 0; }
 };
 
 struct Golden {
@@ -71,6 +78,12 @@ Result<GoldenSequence> read_sequence(const Checkpoint& file, const std::string& 
     ASSIGN_OR_RETURN(sequence.hidden[place], read_tensor(file, fmt::format("{}.hidden.{}", name, kPlaces[place])));
   }
   ASSIGN_OR_RETURN(sequence.logits, read_tensor(file, name + ".logits"));
+  if (file.find(name + ".mtp.next_token") == nullptr) return sequence;
+  ASSIGN_OR_RETURN(const HostTensor next_token, read_tensor(file, name + ".mtp.next_token"));
+  sequence.next_token = static_cast<int32_t>(next_token.span<float>()[0]);
+  ASSIGN_OR_RETURN(sequence.mtp_hidden, read_tensor(file, name + ".mtp.hidden"));
+  ASSIGN_OR_RETURN(sequence.mtp_logits, read_tensor(file, name + ".mtp.logits"));
+  ASSIGN_OR_RETURN(sequence.chain_logits, read_tensor(file, name + ".mtp.chain_logits"));
   return sequence;
 }
 
@@ -143,8 +156,9 @@ std::vector<Step> make_schedule(const std::vector<GoldenSequence>& sequences, Go
 
 // What a rank computed, as f32 on the host; NaN where nothing was written.
 struct GoldenOutput {
-  HostTensor hidden[kNumPlaces];  // [n, hidden_size]
-  HostTensor logits;              // [n, vocab_size]
+  HostTensor hidden[kNumPlaces];                    // [n, hidden_size]
+  HostTensor logits;                                // [n, vocab_size]
+  HostTensor mtp_hidden, mtp_logits, chain_logits;  // with a layer for multi-token prediction
 };
 
 HostTensor nan_tensor(int64_t rows, int64_t columns) {
@@ -169,6 +183,9 @@ class GoldenRank {
       GoldenOutput& output = outputs_.emplace_back();
       for (HostTensor& hidden : output.hidden) hidden = nan_tensor(n, golden_.config.hidden_size);
       output.logits = nan_tensor(n, golden_.config.vocab_size);
+      output.mtp_hidden = nan_tensor(n, golden_.config.hidden_size);
+      output.mtp_logits = nan_tensor(n, golden_.config.vocab_size);
+      output.chain_logits = nan_tensor(n, golden_.config.vocab_size);
     }
     const auto floats_only = [](const WeightSpec& spec) { return !spec.has_integer_codes(); };
     Quantization quantization = run_.quantization;
@@ -181,7 +198,8 @@ class GoldenRank {
                                .limits = {.max_model_len = static_cast<int>(golden_.max_model_len),
                                           .max_num_batched_tokens = static_cast<int>(max_tokens_),
                                           .max_num_logits = kMaxNumLogits,
-                                          .kv_block_size = kKvBlockSize}};
+                                          .kv_block_size = kKvBlockSize},
+                               .num_mtp_layers = has_mtp() ? 1 : 0};
     const TensorParallel tp{.rank = communicators_.tp->rank(), .size = communicators_.tp->size()};
     ASSIGN_OR_RETURN(model_, Model::create(golden_.config, *device_, tp, options));
     RETURN_IF_ERROR(model_->load(weights));
@@ -191,26 +209,101 @@ class GoldenRank {
     return create_kv_cache();
   }
 
+  bool has_mtp() const { return golden_.sequences[0].has_mtp(); }
+
   void run_step(const Step& step) {
     step_ = &step;
     const StepBatch batch = upload_batch(step);
-    const StepContext ctx{
-        .stream = *stream_, .ops = bound_.ops, .communicators = communicators_, .batch = batch, .kv = kv_.views()};
+    const StepContext ctx = context(batch);
     const Tensor hidden_states = model_->forward(ctx);
-    std::vector<int32_t> row_ids(static_cast<size_t>(batch.num_tokens()));
-    for (size_t i = 0; i < row_ids.size(); ++i) row_ids[i] = static_cast<int32_t>(i);
-    const Tensor rows = upload("row_ids", row_ids);
-    for (int64_t begin = 0; begin < batch.num_tokens(); begin += kMaxNumLogits) {
-      const int64_t end = std::min(batch.num_tokens(), begin + kMaxNumLogits);
-      const Tensor logits = model_->compute_logits(ctx, hidden_states, rows.rows(begin, end));
-      if (logits.defined()) scatter(begin, logits, [](GoldenOutput& output) -> HostTensor& { return output.logits; });
-    }
+    const auto compute = [&](const Tensor& row_ids) { return model_->compute_logits(ctx, hidden_states, row_ids); };
+    scatter_logits(batch.num_tokens(), compute, &GoldenOutput::logits);
+    if (has_mtp()) run_mtp(hidden_states, -1, &GoldenOutput::mtp_hidden, &GoldenOutput::mtp_logits);
     device_->synchronize(*stream_);
+  }
+
+  // A second draft at the last token of each sequence, on the layer's own output of the token before. Then all tokens
+  // once more, of which the last one's output alone is wanted: it takes the place of the first.
+  void run_chains() {
+    model_->set_tap({});
+    for (size_t i = 0; i < golden_.sequences.size(); ++i) {
+      const int64_t n = static_cast<int64_t>(golden_.sequences[i].token_ids.size());
+      const Tensor known = outputs_[i].hidden[kNumPlaces - 1];
+      const Step all{{i, 0, n}}, before_last{{i, n - 2, n - 1}}, last{{i, n - 1, n}};
+      step_ = &before_last;
+      const Tensor drafted =
+          run_mtp(upload_hidden(known.rows(n - 2, n - 1)), -1, &GoldenOutput::mtp_hidden, &GoldenOutput::mtp_logits);
+      step_ = &last;
+      run_mtp(drafted, 0, nullptr, &GoldenOutput::chain_logits);
+
+      StepBatch batch = upload_batch(all, 1);
+      batch.output_rows = upload("output_rows", {static_cast<int32_t>(n - 1)});
+      batch.outputs_all_seqs = true;
+      batch.arange = upload("arange", {0, 1});
+      run_mtp(batch, upload_hidden(known), -1, &GoldenOutput::mtp_hidden, &GoldenOutput::mtp_logits);
+      device_->synchronize(*stream_);
+    }
   }
 
   const std::vector<GoldenOutput>& outputs() const { return outputs_; }
 
  private:
+  StepContext context(const StepBatch& batch) const {
+    return {.stream = *stream_, .ops = bound_.ops, .communicators = communicators_, .batch = batch, .kv = kv_.views()};
+  }
+
+  // Logits of all rows of the step, in pieces.
+  template <typename Compute>
+  void scatter_logits(int64_t num_rows, const Compute& compute, HostTensor GoldenOutput::*out) {
+    std::vector<int32_t> row_ids(static_cast<size_t>(num_rows));
+    for (size_t i = 0; i < row_ids.size(); ++i) row_ids[i] = static_cast<int32_t>(i);
+    const Tensor rows = upload("row_ids", row_ids);
+    for (int64_t begin = 0; begin < num_rows; begin += kMaxNumLogits) {
+      const Tensor logits = compute(rows.rows(begin, std::min(num_rows, begin + kMaxNumLogits)));
+      if (logits.defined()) scatter(begin, logits, [out](GoldenOutput& output) -> HostTensor& { return output.*out; });
+    }
+  }
+
+  // The layer for multi-token prediction on the tokens of the step.
+  Tensor run_mtp(const Tensor& hidden_states, int64_t source_idx, HostTensor GoldenOutput::*hidden,
+                 HostTensor GoldenOutput::*logits) {
+    return run_mtp(upload_batch(*step_, 1), hidden_states, source_idx, hidden, logits);
+  }
+  // Its outputs are those of the step's tokens; `hidden` may be null.
+  Tensor run_mtp(const StepBatch& batch, const Tensor& hidden_states, int64_t source_idx,
+                 HostTensor GoldenOutput::*hidden, HostTensor GoldenOutput::*logits) {
+    const StepContext ctx = context(batch);
+    const Tensor out = model_->mtp_forward(ctx, {.hidden_states = hidden_states, .source_idx = source_idx});
+    const auto compute = [&](const Tensor& row_ids) { return model_->compute_mtp_logits(ctx, 0, out, row_ids); };
+    scatter_logits(out.dim(0), compute, logits);
+    if (hidden != nullptr) {
+      scatter(0, out, [hidden](GoldenOutput& output) -> HostTensor& { return output.*hidden; });
+    }
+    return out;
+  }
+
+  // Rows of f32 in the activations' dtype, of which they hold values.
+  Tensor upload_hidden(const Tensor& rows) {
+    HostTensor host(run_.act_dtype, {rows.dim(0), rows.dim(1)});
+    for (int64_t i = 0; i < rows.num_elements(); ++i) {
+      if (run_.act_dtype == DType::kF32)
+        host.span<float>()[static_cast<size_t>(i)] = rows.data<float>()[i];
+      else
+        host.span<Bf16>()[static_cast<size_t>(i)] = Bf16::from_float(rows.data<float>()[i]);
+    }
+    const size_t bytes = static_cast<size_t>(host.view().num_bytes());
+    hidden_buffer_ = device_->allocate(bytes, MemoryKind::kDevice).value();
+    device_->copy_to_device(*stream_, hidden_buffer_.data(), host.view().raw(), bytes);
+    device_->synchronize(*stream_);
+    return hidden_buffer_.tensor(run_.act_dtype, {rows.dim(0), rows.dim(1)});
+  }
+
+  // Of the sequence and what follows it.
+  static int32_t token_at(const GoldenSequence& sequence, int64_t position) {
+    const bool is_next = position == static_cast<int64_t>(sequence.token_ids.size());
+    return is_next ? sequence.next_token : sequence.token_ids[static_cast<size_t>(position)];
+  }
+
   int64_t blocks_of(const GoldenSequence& sequence) const {
     return (static_cast<int64_t>(sequence.token_ids.size()) + kKvBlockSize - 1) / kKvBlockSize;
   }
@@ -245,8 +338,9 @@ class GoldenRank {
     return buffer.tensor(DType::kI32, {static_cast<int64_t>(values.size())});
   }
 
-  // Sequence i lives in row num_seqs - 1 - i of the state, so that row and place in the step differ.
-  StepBatch upload_batch(const Step& step) {
+  // Sequence i lives in row num_seqs - 1 - i of the state, so that row and place in the step differ. shift 1: the ids
+  // are those of the tokens behind.
+  StepBatch upload_batch(const Step& step, int64_t shift = 0) {
     const size_t num_rows = golden_.sequences.size();
     std::vector<int32_t> token_ids, positions, slots, seq_rows, cu_seqlens{0}, seq_lens;
     std::vector<int32_t> block_table(num_rows * static_cast<size_t>(max_blocks_), -1);
@@ -257,7 +351,7 @@ class GoldenRank {
     StepBatch batch;
     for (const Chunk& chunk : step) {
       for (int64_t p = chunk.begin; p < chunk.end; ++p) {
-        token_ids.push_back(golden_.sequences[chunk.seq_idx].token_ids[static_cast<size_t>(p)]);
+        token_ids.push_back(token_at(golden_.sequences[chunk.seq_idx], p + shift));
         positions.push_back(static_cast<int32_t>(p));
         const int32_t block_id = blocks_[chunk.seq_idx][static_cast<size_t>(p / kKvBlockSize)];
         slots.push_back(static_cast<int32_t>(block_id * kKvBlockSize + p % kKvBlockSize));
@@ -319,6 +413,7 @@ class GoldenRank {
   std::vector<std::vector<int32_t>> blocks_;  // of each sequence
   KvStorage kv_;
   std::map<std::string, Buffer> index_buffers_;
+  Buffer hidden_buffer_;
   const Step* step_ = nullptr;
   std::vector<GoldenOutput> outputs_;
 };
@@ -356,6 +451,14 @@ GoldenResult compare(const Golden& golden, const GoldenRun& run, const std::vect
     }
     check(fmt::format("seq{} logits", i), select_rows(outputs[i].logits, sequence.logit_rows), sequence.logits,
           tolerance_of(golden.bf16_logits_error), result.logits_error);
+    if (!sequence.has_mtp()) continue;
+    check(fmt::format("seq{} mtp.hidden", i), outputs[i].mtp_hidden, sequence.mtp_hidden,
+          tolerance_of(golden.bf16_hidden_error), result.hidden_error);
+    check(fmt::format("seq{} mtp.logits", i), select_rows(outputs[i].mtp_logits, sequence.logit_rows),
+          sequence.mtp_logits, tolerance_of(golden.bf16_logits_error), result.logits_error);
+    const int64_t last = static_cast<int64_t>(sequence.token_ids.size()) - 1;
+    check(fmt::format("seq{} mtp.chain_logits", i), outputs[i].chain_logits.view().rows(last, last + 1),
+          sequence.chain_logits, tolerance_of(golden.bf16_logits_error), result.logits_error);
   }
   return result;
 }
@@ -413,6 +516,7 @@ Result<GoldenResult> run_golden(const std::filesystem::path& folder, DeviceFacto
     ready.arrive_and_wait();  // a rank that failed would leave the others waiting in a collective
     if (!all_ok) return;
     for (const Step& step : steps) ranks[r]->run_step(step);
+    if (ranks[r]->has_mtp()) ranks[r]->run_chains();
     statuses[r] = communicators[r].error();
   };
   std::vector<std::thread> threads;

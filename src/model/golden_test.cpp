@@ -1,7 +1,8 @@
 // golden_test.cpp
 //
 // Goal     Every family computes what transformers computes: hidden states of the embedding, the first, middle and
-//          last layer, and logits; whatever the schedule and the number of ranks.
+//          last layer, and logits; the same of a layer for multi-token prediction; whatever the schedule and the number
+//          of ranks.
 // Method   Tiny random models under test/goldens/model (tools/goldens/make_model_goldens.py), each chosen for a
 //          special: see its MODELS table. Each runs in three schedules, in f32 and in bf16, on one rank and on two;
 //          the KV cache and the outputs are filled with NaN first. Tolerances: golden_runner.h.
@@ -19,7 +20,7 @@ namespace {
 
 void check_goldens(DeviceFactory factory, DType act_dtype, int tensor_parallel_size) {
   const auto folders = golden_folders(repo_root() / "test" / "goldens" / "model");
-  REQUIRE(folders.size() == 26);
+  REQUIRE(folders.size() == 27);
   for (const auto& folder : folders) {
     for (const GoldenSchedule schedule :
          {GoldenSchedule::kOneByOne, GoldenSchedule::kBatched, GoldenSchedule::kChunked}) {

@@ -27,33 +27,44 @@
 namespace spate {
 
 struct ModelOptions {
-  DType act_dtype = DType::kBf16;  // kBf16: weights and activations in bf16; kF32: both in f32
-  DType kv_dtype = DType::kBf16;   // act_dtype, kBf16 or kI8
-  Quantization quantization;       // of matrices that the checkpoint has as floats
+  DType act_dtype = DType::kBf16;        // kBf16: weights and activations in bf16; kF32: both in f32
+  DType kv_dtype = DType::kBf16;         // act_dtype, kBf16 or kI8
+  Quantization quantization;             // of matrices that the checkpoint has as floats
   const WeightSource* source = nullptr;  // the checkpoint that load() will get: its codes stay codes; null: floats
   WeightSupport supports_weight;         // what the device computes with; empty: all. Other codes become floats
   StepLimits limits;                     // max_model_len: positions that may occur; 0: max_position_embeddings
-  Range layers;                           // the layers to make, under their own numbers; count 0: all
+  Range layers;                          // the layers to make, under their own numbers; count 0: all
+  int64_t num_mtp_layers = 0;            // layers for multi-token prediction to make beside them
 };
 
 // What a rank's model takes, computed without a device. A back-end's packing may add padding to the weights.
 struct ModelMemory {
-  int64_t num_parameters = 0;      // of the whole model, tied ones once
-  int64_t weight_bytes = 0;        // of this rank: matrices, vectors, rope table
-  int64_t workspace_bytes = 0;     // of this rank
-  std::vector<KvLayerDesc> kv_layers;  // of this rank, one a layer: the device says what their blocks take
+  int64_t num_parameters = 0;          // of the whole model, tied ones once
+  int64_t weight_bytes = 0;            // of this rank: matrices, vectors, rope table
+  int64_t workspace_bytes = 0;         // of this rank
+  std::vector<KvLayerDesc> kv_layers;  // of this rank, as Model::kv_layers(): the device says what their blocks take
 };
 
 // The weights of a model by the names of its checkpoint (without ".weight"), for tools that rewrite checkpoints.
 struct ModelOutline {
   struct Layer {
-    std::string name;  // "model.layers.3": all its weights lie below
+    std::string name;               // "model.layers.3": all its weights lie below
     std::vector<Product> products;  // in the order in which they run
   };
   std::string embed_tokens;
   std::vector<Layer> layers;
   std::string norm;
   std::string lm_head;
+};
+
+// A run of one layer for multi-token prediction: it joins what is known at a token with the token after it, and guesses
+// the one after that. The batch is of the tokens that are known: its token_ids alone are those of the tokens after
+// them. The layer's place in the KV cache is that of the token, so that block tables and slots are those of forward().
+struct MtpRun {
+  // [num_tokens, hidden_size] act. Of forward(), or to guess further, of mtp_forward(): may be what it returned last.
+  Tensor hidden_states;
+  int64_t mtp_idx = 0;      // the layer to run
+  int64_t source_idx = -1;  // the layer whose mtp_forward() gave hidden_states; -1: forward()
 };
 
 class Model {
@@ -73,7 +84,8 @@ class Model {
   virtual Status load_dummy(uint64_t seed, const LoadProgress& progress = {}) = 0;
 
   virtual ModelOutline outline() const = 0;  // of the layers it has
-  // What each layer stores for a token, of this rank: one KvView a layer goes into StepContext::kv.
+  // What each layer stores for a token, of this rank: one KvView a layer goes into StepContext::kv. Layers for
+  // multi-token prediction come last.
   virtual const std::vector<KvLayerDesc>& kv_layers() const = 0;
   virtual const ModelConfig& config() const = 0;
   virtual int64_t weight_bytes() const = 0;     // as allocated
@@ -94,6 +106,13 @@ class Model {
   // Gives [n, vocab_size] f32, gathered over the ranks, on rank 0; an undefined tensor on the others. The row stride
   // exceeds vocab_size when tp.size does not divide it. Valid until the next compute_logits().
   virtual Tensor compute_logits(const StepContext& ctx, const Tensor& hidden_states, const Tensor& row_ids) = 0;
+
+  // Needs ModelOptions::num_mtp_layers. Hidden states of the layer before the norm of its head: rows and lifetime are
+  // those of forward(), whose result they may replace.
+  virtual Tensor mtp_forward(const StepContext& ctx, const MtpRun& run) = 0;
+  // As compute_logits(), with the norm of layer mtp_idx and the model's lm_head.
+  virtual Tensor compute_mtp_logits(const StepContext& ctx, int64_t mtp_idx, const Tensor& hidden_states,
+                                    const Tensor& row_ids) = 0;
 
   // Called after the embedding (layer_idx -1) and after each layer with its output [num_tokens, hidden_size] act, as
   // output_hidden_states gives it. For tests: costs an addition a layer while set.

@@ -13,6 +13,7 @@
 #include "model/checkpoint_summary.h"
 #include "model/decoder.h"
 #include "model/part_factory.h"
+#include "weights/raw_tensors.h"
 #include "weights/safetensors.h"
 
 #include "base/test.h"
@@ -55,7 +56,8 @@ TEST_CASE("memory() of Qwen3-0.6B, one rank and four") {
 }
 
 TEST_CASE("create() takes what memory() says") {
-  for (const char* name : {"qwen3_tied_sharded", "llama3_bias_tied", "llama_linear_mha", "mixtral", "qwen2_moe", "deepseek_v3"}) {
+  for (const char* name :
+       {"qwen3_tied_sharded", "llama3_bias_tied", "llama_linear_mha", "mixtral", "qwen2_moe", "deepseek_v3"}) {
     CAPTURE(name);
     const auto device = make_reference_device({}).value();
     const ModelConfig config = load_model_config(golden(name)).value();
@@ -247,6 +249,41 @@ TEST_CASE("layers for multi-token prediction are left out by name") {
              "model.layers.2.input_layernorm.weight [48] in model.safetensors is not a parameter of this model"));
   config.num_mtp_layers = 1;
   CHECK(Model::verify(config, checkpoint).ok());
+}
+
+TEST_CASE("layers for multi-token prediction are made where they are wanted, and checked like the others") {
+  const ModelConfig config = load_model_config(golden("deepseek_v3_mtp")).value();
+  RawTensors tensors = read_tensors(golden("deepseek_v3_mtp"));
+  const auto load = [&] {
+    const TempDir dir;
+    write_tensors(tensors, dir.path() / "model.safetensors");
+    const Checkpoint checkpoint = Checkpoint::open(dir.path()).value();
+    const ModelOptions options{.source = &checkpoint, .num_mtp_layers = 1};
+    return Decoder::create(*find_family(config).value(), config, nullptr, {}, options).value()->verify(checkpoint);
+  };
+  CHECK(load().ok());
+  for (const char* name :
+       {"enorm", "hnorm", "eh_proj", "shared_head.norm", "mlp.experts.7.up_proj", "self_attn.o_proj"}) {
+    CAPTURE(name);
+    const std::string tensor = fmt::format("model.layers.2.{}.weight", name);
+    const auto kept = tensors.extract(tensor);
+    CHECK(says(load(), tensor + " ["));
+    CHECK(says(load(), "is missing"));
+    tensors[tensor] = kept.mapped();
+  }
+  tensors.erase("model.layers.2.embed_tokens.weight");  // copies of the model's own
+  tensors.erase("model.layers.2.shared_head.head.weight");
+  CHECK(load().ok());
+
+  const ModelMemory with = Model::memory(config, {}, {.num_mtp_layers = 1}).value(),
+                    without = Model::memory(config, {}, {}).value();
+  CHECK(with.kv_layers.size() == 3);
+  CHECK(without.kv_layers.size() == 2);
+  CHECK(with.num_parameters > without.num_parameters);
+  CHECK(says(Model::memory(config, {}, {.num_mtp_layers = 2}).status(),
+             "2 layers for multi-token prediction are wanted; config.json has 1"));
+  CHECK(says(Model::memory(load_model_config(golden("qwen3_moe")).value(), {}, {.num_mtp_layers = 1}).status(),
+             "config.json has 0"));
 }
 
 TEST_CASE("a latent cache is one vector a token, on every rank") {

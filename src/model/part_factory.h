@@ -4,6 +4,7 @@
 // Lives while a model is made; used by its thread only.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,6 +30,9 @@ class PartFactory {
 
   // Numbers of the layers to make: all, or those of ModelOptions::layers.
   std::vector<int64_t> layers() const;
+
+  // How many layers for multi-token prediction to make: ModelOptions::num_mtp_layers, but no more than there are.
+  int64_t num_mtp_layers() const { return std::min(options_.num_mtp_layers, config_.num_mtp_layers); }
 
   Result<VocabEmbedding> embedding(const std::string& name) const {
     return VocabEmbedding::create(parameters_, name, config_.vocab_size, config_.hidden_size);

@@ -15,6 +15,14 @@ versions give the same files. Each folder holds config.json, the weights, and go
                               layer (no final norm)
     seqN.logit_rows [k], seqN.logits [k, vocab_size]  of some positions
 
+With a layer for multi-token prediction, which guesses the token after the next one:
+
+    seqN.mtp.next_token [1]   the token behind the last one
+    seqN.mtp.hidden [n, hidden_size]  output of the layer, before the norm of its head
+    seqN.mtp.logits [k, vocab_size]   of the positions logit_rows
+    seqN.mtp.chain_logits [1, vocab_size]  of the last position, where the layer's own output of the position before stands for the
+                              model's hidden state, as when it drafts a second token
+
 The prompt is run whole, each decode token in a step of its own with transformers' cache. Everything is computed in f32 from
 the weights as they are stored.
 """
@@ -26,6 +34,7 @@ import sys
 
 import torch
 from safetensors.torch import load_file, save_file
+from transformers.modeling_layers import MtpModel
 from transformers import (AutoModelForCausalLM, Ernie4_5Config, Ernie4_5ForCausalLM, LlamaConfig, LlamaForCausalLM, MinistralConfig,
                           MinistralForCausalLM, MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen2Config, Qwen2ForCausalLM,
                           Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
@@ -46,7 +55,7 @@ def rope(rope_type="default", theta=10000.0, **more):
 
 # name -> (model class, config, options: dtype of the stored weights; old_style config.json; num_shards; max_model_len; seqs;
 #          changes of config.json; bare: tensors without the prefix "model."; fused: experts as transformers 5 keeps them in
-#          memory, one tensor for all of a layer; f32_routers)
+#          memory, one tensor for all of a layer; f32_routers; mtp: with one layer for multi-token prediction)
 MODELS = {
     # The plain decoder, f32 weights.
     "llama_plain": (LlamaForCausalLM, LlamaConfig(**BASE, rope_parameters=rope()), dict(dtype=torch.float32)),
@@ -136,6 +145,11 @@ MODELS = {
         moe_intermediate_size=16, first_k_dense_replace=1, n_group=4, topk_group=2, num_mtp_layers=0,
         rope_parameters=rope("yarn", 10000.0, factor=4.0, mscale=1.0, mscale_all_dim=0.7, beta_fast=32, beta_slow=1,
         original_max_position_embeddings=32)), dict(f32_routers=True)),
+    # V3 with its layer for multi-token prediction.
+    "deepseek_v3_mtp": (DeepseekV3ForCausalLM, DeepseekV3Config(**BASE | dict(num_key_value_heads=4, num_hidden_layers=2), q_lora_rank=20,
+        kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16, n_routed_experts=8, n_shared_experts=1,
+        num_experts_per_tok=2, moe_intermediate_size=16, first_k_dense_replace=1, n_group=2, topk_group=1, num_mtp_layers=1,
+        rope_parameters=rope()), dict(mtp=True)),
 }
 
 
@@ -182,6 +196,64 @@ def run(model, token_ids, prompt_len, mid_layer):
     return {place: torch.cat(parts) for place, parts in taps.items()} | {"logits": torch.cat(logits)}
 
 
+def add_mtp(folder, model, generator):
+    """A random layer for multi-token prediction beside the model in `folder`, under the names that DeepSeek's files have."""
+    layers = MtpModel(model, 1).layers
+    randomise(layers, generator)
+    tensors = load_file(folder / "model.safetensors")
+    prefix = f"model.layers.{model.config.num_hidden_layers}."
+    for name, value in layers.state_dict().items():
+        name, value = name.removeprefix("0.").removeprefix("mtp_block.").replace("post_norm", "shared_head.norm"), value.bfloat16()
+        if ".experts." not in name:
+            tensors[prefix + name] = value.contiguous()
+            continue
+        stem, _, matrix = name.rpartition(".")
+        for i, expert in enumerate(value):  # [num_experts, out_features, in_features]
+            parts = zip(("gate_proj", "up_proj"), expert.chunk(2)) if matrix == "gate_up_proj" else [(matrix, expert)]
+            for part, rows in parts:
+                tensors[f"{prefix}{stem}.{i}.{part}.weight"] = rows.contiguous()
+    tensors[prefix + "embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
+    tensors[prefix + "shared_head.head.weight"] = tensors["lm_head.weight"].clone()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def read_mtp(folder, model):
+    """The layer in `folder` for a model that was read from there."""
+    mtp, tensors = MtpModel(model, 1).eval(), load_file(folder / "model.safetensors")
+    prefix, state = f"model.layers.{model.config.num_hidden_layers}.", {}
+    for name, value in mtp.layers.state_dict().items():
+        stored = prefix + name.removeprefix("0.").removeprefix("mtp_block.")
+        if name.startswith("0.post_norm"):
+            stored = prefix + "shared_head.norm.weight"
+        stem, _, matrix = stored.rpartition(".")
+        if not stem.endswith(".experts"):
+            state[name] = tensors[stored]
+            continue
+        parts = ("gate_proj", "up_proj") if matrix == "gate_up_proj" else (matrix,)
+        state[name] = torch.stack([torch.cat([tensors[f"{stem}.{i}.{part}.weight"] for part in parts]) for i in range(len(value))])
+    mtp.layers.load_state_dict(state)
+    for parameter in mtp.layers.parameters():
+        parameter.data = parameter.data.to(model.dtype)
+    mtp.config._attn_implementation = mtp.config._experts_implementation = "eager"
+    return mtp
+
+
+def run_mtp(model, mtp, token_ids):
+    """Of all tokens but the last: output of the layer before its norm, and logits; and the logits of a second token."""
+    outputs = []
+    hook = mtp.layers[0].mtp_block.register_forward_hook(lambda module, args, output: outputs.append(output[0].float()))
+    ids, places = torch.tensor([token_ids]), torch.arange(len(token_ids) - 1)[None]
+    with torch.no_grad():
+        known = model.model(input_ids=ids[:, :-1]).last_hidden_state
+        normed = mtp.forward_layer(0, known, places, None, input_ids=ids[:, 1:])
+        if known.shape[1] > 1:
+            known[:, -1] = normed[:, -2]
+        chained = mtp.forward_layer(0, known, places, None, input_ids=ids[:, 1:])
+        logits, chain_logits = model.lm_head(normed)[0].float(), model.lm_head(chained[:, -1]).float()
+    hook.remove()
+    return {"mtp.hidden": outputs[0], "mtp.logits": logits, "mtp.chain_logits": chain_logits}
+
+
 class Unstable(Exception):
     """A choice of experts that rounding could change."""
 
@@ -197,10 +269,11 @@ def check_routing(module, args, output):
             raise Unstable
 
 
-def draw_tokens(model, count, generator):
+def draw_tokens(model, mtp, count, generator):
     """Random tokens; those whose routing is near a tie are drawn again."""
     vocab_size = model.config.vocab_size
-    hooks = [module.register_forward_hook(check_routing) for name, module in model.named_modules() if name.endswith("mlp.gate")]
+    modules = list(model.named_modules()) + (list(mtp.layers.named_modules()) if mtp else [])
+    hooks = [module.register_forward_hook(check_routing) for name, module in modules if name.endswith("mlp.gate")]
     if not hooks:
         return torch.randint(0, vocab_size, (count,), generator=generator).tolist()
     token_ids, cache = [], None
@@ -209,6 +282,8 @@ def draw_tokens(model, count, generator):
         try:
             with torch.no_grad():
                 model(input_ids=torch.tensor([token_ids + [token_id]]))
+            if mtp and token_ids:
+                run_mtp(model, mtp, token_ids + [token_id])
             token_ids.append(token_id)
         except Unstable:
             pass
@@ -250,6 +325,8 @@ def make(name, model_class, config, dtype=torch.bfloat16, num_shards=1, max_mode
                           save_original_format=not options.get("fused"))
     (folder / "generation_config.json").unlink(missing_ok=True)
     assert num_shards == len(list(folder.glob("*.safetensors"))), list(folder.iterdir())
+    if options.get("mtp"):
+        add_mtp(folder, model, generator)
     stored = json.loads((folder / "config.json").read_text())
     if options.get("old_style"):
         stored = old_style(stored)
@@ -267,8 +344,11 @@ def make(name, model_class, config, dtype=torch.bfloat16, num_shards=1, max_mode
     models = [AutoModelForCausalLM.from_pretrained(folder, dtype=run_dtype, attn_implementation="eager",
                                                    experts_implementation="eager").eval()
               for run_dtype in (torch.float32, torch.bfloat16)]
-    all_token_ids = [draw_tokens(models[0], prompt_len + num_decode, generator) for prompt_len, num_decode in seqs]
-    exact, rounded = [[run(read_back, ids, seq[0], mid_layer) for ids, seq in zip(all_token_ids, seqs)] for read_back in models]
+    mtps = [read_mtp(folder, read_back) if options.get("mtp") else None for read_back in models]
+    drawn = [draw_tokens(models[0], mtps[0], prompt_len + num_decode + bool(mtps[0]), generator) for prompt_len, num_decode in seqs]
+    all_token_ids = [ids[:-1] if mtps[0] else ids for ids in drawn]
+    exact, rounded = [[run(read_back, ids, seq[0], mid_layer) | (run_mtp(read_back, mtp, more_ids) if mtp else {})
+                       for ids, more_ids, seq in zip(all_token_ids, drawn, seqs)] for read_back, mtp in zip(models, mtps)]
     for i, ((prompt_len, _), token_ids) in enumerate(zip(seqs, all_token_ids)):
         errors["hidden"] += [relative_l2(rounded[i][place], exact[i][place]) for place in ("first", "mid", "last")]
         errors["logits"].append(relative_l2(rounded[i]["logits"], exact[i]["logits"]))
@@ -279,6 +359,15 @@ def make(name, model_class, config, dtype=torch.bfloat16, num_shards=1, max_mode
             f"seq{i}.logit_rows": torch.tensor(rows, dtype=torch.float32),
             f"seq{i}.logits": exact[i]["logits"][rows].contiguous(),
         } | {f"seq{i}.hidden.{place}": exact[i][place].contiguous() for place in ("embed", "first", "mid", "last")}
+        if mtps[0]:
+            errors["hidden"].append(relative_l2(rounded[i]["mtp.hidden"], exact[i]["mtp.hidden"]))
+            errors["logits"] += [relative_l2(rounded[i][key], exact[i][key]) for key in ("mtp.logits", "mtp.chain_logits")]
+            goldens |= {
+                f"seq{i}.mtp.next_token": torch.tensor([float(drawn[i][-1])]),
+                f"seq{i}.mtp.hidden": exact[i]["mtp.hidden"].contiguous(),
+                f"seq{i}.mtp.logits": exact[i]["mtp.logits"][rows].contiguous(),
+                f"seq{i}.mtp.chain_logits": exact[i]["mtp.chain_logits"].contiguous(),
+            }
     goldens["mid_layer"] = torch.tensor([float(mid_layer)])
     goldens["max_model_len"] = torch.tensor([float(max_model_len)])
     goldens["bf16_error"] = torch.tensor([max(errors["hidden"]), max(errors["logits"])])

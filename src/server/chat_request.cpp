@@ -9,8 +9,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMaxMessages = 65536;
-constexpr size_t kMaxTools = 1024;
 constexpr size_t kMaxMessageFields = 64;  // bounds what looks keys up one by one
 constexpr size_t kMaxTemplateKwargs = 256;
 
@@ -129,9 +127,7 @@ Json normalize_message(FieldReader& fields, const Json& message, const std::stri
 
 // Each tool is {"type":"function","function":{"name":...}}.
 bool check_tools(FieldReader& fields, const Json& tools) {
-  if (tools.size() > kMaxTools) {
-    fields.fail("tools", fmt::format("tools has {} entries, at most {} are taken", tools.size(), kMaxTools));
-  }
+  check_count(fields, "tools", tools, kMaxTools);
   for (size_t i = 0; i < tools.size() && !fields.has_error(); ++i) {
     const std::string path = fmt::format("tools[{}]", i);
     FieldReader tool(tools[i], path);
@@ -214,10 +210,8 @@ void read_conversation(FieldReader& fields, ChatRequest& request) {
   const Json* messages = fields.array("messages");
   if (fields.has_error()) return;
   if (messages->empty()) return fields.fail("messages", "messages must have at least one message, got 0");
-  if (messages->size() > kMaxMessages) {
-    return fields.fail("messages",
-                       fmt::format("messages has {} entries, at most {} are taken", messages->size(), kMaxMessages));
-  }
+  check_count(fields, "messages", *messages, kMaxMessages);
+  if (fields.has_error()) return;
   auto normalized = std::make_shared<Json>(Json::array());
   for (size_t i = 0; i < messages->size() && !fields.has_error(); ++i) {
     normalized->push_back(normalize_message(fields, (*messages)[i], fmt::format("messages[{}]", i)));

@@ -125,6 +125,29 @@ TEST_CASE("messages: a whole answer, blocks and system, stop sequences") {
   CHECK(blocks["content"][0]["text"] == "Thanks.");
 }
 
+TEST_CASE("messages, responses: time grows with the size of a request, too many entries are refused under their name") {
+  TestServer test;
+  std::string blocks;
+  for (int i = 0; i < 200000; ++i) blocks += R"({"type":"thinking","thinking":"abcdefgh"},)";
+  const std::string body =
+      R"({"max_tokens":1,"messages":[{"role":"assistant","content":[)" + blocks + R"({"type":"text","text":"x"}]}]})";
+  TestClient client(test.server.port());
+  const auto begin = std::chrono::steady_clock::now();
+  const TestResponse response = client.post("/v1/messages", body);
+  CHECK(response.status == 400);
+  CHECK(response.body.find("maximum context length") != std::string::npos);
+  // Some tenths of a second; while each block copied those before it, 14 s.
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(8));
+  const Json many(70000, Json::object()), tools(2000, Json{{"name", "f"}});
+  const Json input = test.post("/v1/responses", {{"input", many}}, 400);
+  CHECK(input["error"]["message"] == "input has 70000 entries, at most 65536 are taken");
+  CHECK(input["error"]["param"] == "input");
+  CHECK(test.post("/v1/messages", {{"max_tokens", 1}, {"messages", many}}, 400)["error"]["message"] ==
+        "messages has 70000 entries, at most 65536 are taken");
+  CHECK(test.post("/v1/messages", message("x", {{"tools", tools}}), 400)["error"]["message"] ==
+        "tools has 2000 entries, at most 1024 are taken");
+}
+
 TEST_CASE("messages: tools and their choice") {
   TestServer test;
   const Json called = test.post("/v1/messages", message(kCall, {{"tools", kAnthropicTools}}));

@@ -68,7 +68,9 @@ class MessageTranslator {
     if (type == "text") {
       ours["content"].push_back({{"type", "text"}, {"text", reader.string("text").value_or("")}});
     } else if (type == "thinking") {
-      ours["reasoning_content"] = ours.value("reasoning_content", "") + reader.string("thinking").value_or("");
+      Json& reasoning = ours["reasoning_content"];
+      if (reasoning.is_null()) reasoning = "";
+      reasoning.get_ref<std::string&>() += reader.string("thinking").value_or("");
     } else if (type == "tool_use") {
       const Json* input = reader.object("input");
       ours["tool_calls"].push_back(
@@ -93,7 +95,8 @@ class MessageTranslator {
 
 void translate_tools(FieldReader& fields, Json& chat) {
   const Json* tools = fields.array("tools");
-  for (size_t i = 0; tools && i < tools->size(); ++i) {
+  if (tools) check_count(fields, "tools", *tools, kMaxTools);
+  for (size_t i = 0; !fields.has_error() && tools && i < tools->size(); ++i) {
     const std::string path = fmt::format("tools[{}]", i);
     FieldReader tool((*tools)[i], path);
     const std::string type = tool.string("type").value_or("custom");
@@ -178,6 +181,7 @@ ApiResult<ChatRequest> parse_messages_request(std::string_view body, const Parse
   if (fields.has_error()) return fields.error();
   MessageTranslator translator(fields, messages);
   const Json& theirs = *fields.array("messages");
+  check_count(fields, "messages", theirs, kMaxMessages);
   for (size_t i = 0; i < theirs.size() && !fields.has_error(); ++i) {
     translator.translate(theirs[i], fmt::format("messages[{}]", i));
   }

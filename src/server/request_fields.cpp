@@ -115,6 +115,11 @@ void read_speculation(FieldReader& fields, ApiRequest& request) {
 
 }  // namespace
 
+void check_count(FieldReader& fields, std::string_view name, const Json& list, size_t max_count) {
+  if (list.size() <= max_count) return;
+  fields.fail(name, fmt::format("{} has {} entries, at most {} are taken", name, list.size(), max_count));
+}
+
 void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiRequest& request) {
   SamplingParams& sampling = request.sampling;
   const SamplingDefaults& defaults = limits.defaults;

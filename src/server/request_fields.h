@@ -6,6 +6,11 @@
 
 namespace spate {
 
+// Checked before a list is translated: what is made of an entry takes more memory than the entry.
+constexpr size_t kMaxMessages = 65536;
+constexpr size_t kMaxTools = 1024;
+void check_count(FieldReader& fields, std::string_view name, const nlohmann::ordered_json& list, size_t max_count);
+
 // Sampling, streaming, logprob-independent options. `request` gets the defaults first.
 void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiRequest& request);
 // messages, tools, template options; `request` is complete afterwards but for the common fields.

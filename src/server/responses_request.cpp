@@ -86,6 +86,7 @@ void translate_input(FieldReader& fields, Json& messages) {
     return;
   }
   if (!input.is_array()) return fields.fail_type("input", "a string or an array of items", input);
+  check_count(fields, "input", input, kMaxMessages);
   ItemTranslator translator(fields, messages);
   for (size_t i = 0; i < input.size() && !fields.has_error(); ++i) {
     translator.translate(input[i], fmt::format("input[{}]", i));
@@ -95,7 +96,8 @@ void translate_input(FieldReader& fields, Json& messages) {
 // {"type":"function","name":...} to {"type":"function","function":{"name":...}}
 void translate_tools(FieldReader& fields, Json& chat) {
   const Json* tools = fields.array("tools");
-  for (size_t i = 0; tools && i < tools->size(); ++i) {
+  if (tools) check_count(fields, "tools", *tools, kMaxTools);
+  for (size_t i = 0; !fields.has_error() && tools && i < tools->size(); ++i) {
     const std::string path = fmt::format("tools[{}]", i);
     FieldReader tool((*tools)[i], path);
     const std::string type = tool.string("type").value_or("");

@@ -56,6 +56,17 @@ TEST_CASE("arguments: wrong ones are refused by name") {
   CHECK_FALSE(parse({"fly"}).ok());
 }
 
+TEST_CASE("arguments: a count below its lowest is refused, not taken for a size") {
+  const auto message = [](std::vector<const char*> words) { return std::string(parse(std::move(words)).status().message()); };
+  CHECK(message({"bench", "serve", "--num-prompts", "-1"}) == "--num-prompts: must be at least 1, got -1");
+  CHECK(message({"bench", "latency", "m", "--batch-size", "0"}) == "--batch-size: must be at least 1, got 0");
+  CHECK(message({"bench", "serve", "--input-len=-4"}).find("must be at least 0, got -4") != std::string::npos);
+  CHECK(message({"serve", "m", "--max-model-len", "-5"}) == "--max-model-len: must be at least -1, got -5");
+  CHECK(message({"serve", "m", "--max-num-seqs", "-1k"}) == "--max-num-seqs: must be at least 0, got -1000");
+  CHECK(parse({"serve", "m", "--max-model-len", "-1"}).ok());
+  CHECK(parse({"serve", "m", "--kv-cache-memory", "400G"}).ok());
+}
+
 TEST_CASE("arguments: command lines of vLLM's users work, and say what has no effect") {
   const auto args = parse({"serve", "m", "--enforce-eager", "--trust-remote-code", "--enable-prompt-tokens-details",
                            "--enable-server-load-tracking", "--enable-request-id-headers",
@@ -136,6 +147,8 @@ TEST_CASE("arguments: --config is below the command line, knows sections, names 
   const std::string broken = write_file(dir, "broken.yaml", "port: [1\n");
   CHECK(parse({"serve", "m", "--config", broken.c_str()}).status().message().find("broken.yaml:") != std::string::npos);
   CHECK(parse({"serve", "m", "--config", "/no/such/file"}).status().message().find("cannot be read") != std::string::npos);
+  const std::string folder = dir.path().string();
+  CHECK(parse({"serve", "m", "--config", folder.c_str()}).status().message() == "--config " + folder + ": is a folder, not a file");
 }
 
 TEST_CASE("arguments: --speculative-config is JSON, or YAML in the file") {
@@ -172,6 +185,7 @@ TEST_CASE("arguments: --speculative-config is JSON, or YAML in the file") {
         "--speculative-config: num_speculative_tokens must be a whole number, got 'many'");
   CHECK(message(R"({"method": "ngram", "ngram_size": 2})").find("unknown field 'ngram_size'") != std::string::npos);
   CHECK(message("ngram").find("must be an object") != std::string::npos);
+  CHECK(message("{[a]: 1}") == "--speculative-config: a key must be a word, got [a]");
   CHECK(message("{").find("--speculative-config: ") == 0);
 }
 

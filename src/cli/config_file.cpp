@@ -47,6 +47,9 @@ Status flatten(const YAML::Node& node, const std::string& file, const CLI::App& 
 
 Status read_config_file(const std::string& path, const CLI::App& app, std::map<std::string, std::string>& sources,
                         std::vector<std::string>& args) {
+  // A folder can be opened and fails at the first byte, with an exception that is not of YAML.
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return invalid_argument("--config {}: is a folder, not a file", path);
   try {
     const YAML::Node root = YAML::LoadFile(path);
     if (!root.IsMap()) return invalid_argument("--config {}: needs keys and values at the top level", path);

@@ -34,6 +34,16 @@ const CLI::Validator& count_suffix() {
   return validator;
 }
 
+// What is no number at all is refused where it is converted.
+CLI::Validator not_below(int lowest) {
+  const auto check = [lowest](const std::string& text) {
+    int64_t number = 0;
+    const bool is_number = CLI::detail::lexical_cast(text, number);
+    return is_number && number < lowest ? fmt::format("must be at least {}, got {}", lowest, text) : std::string();
+  };
+  return {check, ""};
+}
+
 std::vector<std::string> device_names() {
   std::vector<std::string> names = {"auto"};
   for (const BackEnd& back_end : back_ends()) names.emplace_back(back_end.name);
@@ -72,11 +82,11 @@ std::string format_names(std::span<const Format> formats) {
 }  // namespace
 
 template <typename T>
-CLI::Option* add_count(CLI::App* app, const std::string& name, T& value, const std::string& help) {
-  return app->add_option(name, value, help)->transform(count_suffix())->type_name("N");
+CLI::Option* add_count(CLI::App* app, const std::string& name, T& value, const std::string& help, int lowest) {
+  return app->add_option(name, value, help)->transform(count_suffix())->check(not_below(lowest))->type_name("N");
 }
-template CLI::Option* add_count(CLI::App*, const std::string&, int&, const std::string&);
-template CLI::Option* add_count(CLI::App*, const std::string&, int64_t&, const std::string&);
+template CLI::Option* add_count(CLI::App*, const std::string&, int&, const std::string&, int);
+template CLI::Option* add_count(CLI::App*, const std::string&, int64_t&, const std::string&, int);
 
 CLI::Option* add_switch(CLI::App* app, const std::string& names, bool& value, const std::string& help) {
   return app->add_flag(names, value, help)->default_str(value ? "true" : "false");
@@ -123,7 +133,7 @@ void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required) {
                   "How long a rank waits for another before every request ends with an error")
       ->check(CLI::Range(1, 86400));
   begin_group(app, "Memory and scheduling");
-  add_count(app, "--max-model-len", m.max_model_len, "Tokens of prompt and output; 0 or -1: the largest that fits");
+  add_count(app, "--max-model-len", m.max_model_len, "Tokens of prompt and output; 0 or -1: the largest that fits", -1);
   add_count(app, "--max-num-seqs", m.max_num_seqs, "Sequences that run at once; 0: " + defaults_text(&BackEndDefaults::max_num_seqs));
   add_count(app, "--max-num-batched-tokens", m.max_num_batched_tokens, "Tokens of a step; 0: " + defaults_text(&BackEndDefaults::max_num_batched_tokens));
   app->add_option("--block-size", m.block_size, "Tokens in a KV block")->check(CLI::IsMember({16, 32, 64, 128}));

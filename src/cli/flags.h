@@ -31,7 +31,7 @@ std::vector<std::string> no_effect_notes(const CLI::App& app);
 
 // Declares a whole number that takes vLLM's suffixes: 2k = 2000, 2K = 2048, 1M, 4G.
 template <typename T>
-CLI::Option* add_count(CLI::App* app, const std::string& name, T& value, const std::string& help);
+CLI::Option* add_count(CLI::App* app, const std::string& name, T& value, const std::string& help, int lowest = 0);
 // Declares a flag without a value; its default is shown.
 CLI::Option* add_switch(CLI::App* app, const std::string& names, bool& value, const std::string& help);
 // The flags declared from here on belong to this group of --help.

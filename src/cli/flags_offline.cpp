@@ -70,11 +70,11 @@ void add_bench_flags(CLI::App* bench, Arguments& arguments) {
     add_count(app, "--output-len", b.output_len, "Output tokens; 0: 128");
     app->add_option("--output-json", b.output_json, "File for the result");
     if (std::string(name) == "latency") {
-      add_count(app, "--batch-size", b.batch_size, "Sequences in the batch");
+      add_count(app, "--batch-size", b.batch_size, "Sequences in the batch", 1);
       app->add_option("--num-iters-warmup", b.num_iters_warmup, "Iterations before the measurement");
       app->add_option("--num-iters", b.num_iters, "Iterations measured");
     } else {
-      add_count(app, "--num-prompts", b.num_prompts, "Requests");
+      add_count(app, "--num-prompts", b.num_prompts, "Requests", 1);
       app->add_option("--n", b.n, "Sequences a request");
     }
   }
@@ -85,7 +85,7 @@ void add_bench_flags(CLI::App* bench, Arguments& arguments) {
   serve->add_option("--endpoint", b.endpoint, "/v1/completions or /v1/chat/completions");
   serve->add_option("--model,--served-model-name", b.served_model_name, "Model name; default: the server's first");
   serve->add_option("--api-key", b.api_key, "Bearer token");
-  add_count(serve, "--num-prompts", b.num_prompts, "Requests");
+  add_count(serve, "--num-prompts", b.num_prompts, "Requests", 1);
   add_count(serve, "--random-input-len,--input-len", b.input_len, "Prompt tokens; 0: 1024");
   add_count(serve, "--random-output-len,--output-len,--sharegpt-output-len,--custom-output-len,--prefix-repetition-output-len",
             b.output_len, "Output tokens; 0: those of the data set's answer, else 128");
@@ -123,7 +123,7 @@ void add_bench_flags(CLI::App* bench, Arguments& arguments) {
   add_model_flags(speculation, arguments.model);
   speculation->add_option("--task", b.task, "edit: answers that repeat most of the prompt; prose: hardly anything repeats")
       ->check(CLI::IsMember({"edit", "prose"}));
-  add_count(speculation, "--batch-size", b.batch_size, "Sequences in the batch");
+  add_count(speculation, "--batch-size", b.batch_size, "Sequences in the batch", 1);
   add_count(speculation, "--output-len", b.output_len, "prose: output tokens; 0: 128");
   speculation->add_option("--num-iters-warmup", b.num_iters_warmup, "Turns before the measurement");
   speculation->add_option("--num-iters", b.num_iters, "Turns measured");

@@ -64,7 +64,10 @@ Result<SpeculativeConfig> parse_speculative_config(const std::string& text) {
   }
   bool has_method = false;
   for (const auto& entry : root) {
-    RETURN_IF_ERROR(read_field(entry.first.as<std::string>(), entry.second, config, has_method));
+    if (!entry.first.IsScalar()) {
+      return invalid_argument("--speculative-config: a key must be a word, got {}", YAML::Dump(entry.first));
+    }
+    RETURN_IF_ERROR(read_field(entry.first.Scalar(), entry.second, config, has_method));
   }
   if (!has_method) return invalid_argument("--speculative-config needs the field method: ngram or reference");
   // One bound alone moves the other's default out of its way.

@@ -1,5 +1,6 @@
 #include "server/call_reader.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -39,6 +40,7 @@ class JsonTracker {
       } else if (c == '"') {
         in_string_ = false;
       }
+      has_line_break_ |= c == '\n';
       return;
     }
     if (c == '"') in_string_ = true;
@@ -52,10 +54,12 @@ class JsonTracker {
   bool in_string() const { return in_string_; }
   bool is_escaped() const { return is_escaped_; }
   bool is_complete() const { return has_begun_ && depth_ <= 0 && !in_string_; }
+  // In a string that may be whole: one with a line break is no JSON, and where it ends nobody knows.
+  bool is_in_value() const { return in_string_ && !has_line_break_; }
 
  private:
   int depth_ = 0;
-  bool has_begun_ = false, in_string_ = false, is_escaped_ = false;
+  bool has_begun_ = false, in_string_ = false, is_escaped_ = false, has_line_break_ = false;
 };
 
 // {"name": "f", "arguments": {...}}, in either order; "parameters" is another word for arguments.
@@ -74,11 +78,15 @@ class ObjectReader final : public CallReader {
       if (!waiting_.empty()) sink.add_arguments(std::exchange(waiting_, {}));
     }
   }
-  void finish(CallSink&) override {}
+  void finish(CallSink& sink, bool is_cut) override {
+    if (is_told_ && !has_arguments_ && !is_cut) sink.add_arguments("{}");
+  }
   bool is_done() const override { return json_.is_complete(); }
+  bool is_in_value() const override { return json_.is_in_value(); }
 
  private:
   void add(char c, CallSink& sink) {
+    has_arguments_ = true;
     if (is_told_) {
       sink.add_arguments({&c, 1});
     } else {
@@ -108,7 +116,7 @@ class ObjectReader final : public CallReader {
 
   JsonTracker json_;
   bool is_value_ = false;  // at depth 1: after the colon
-  bool in_arguments_ = false, has_name_ = false, is_told_ = false;
+  bool in_arguments_ = false, has_arguments_ = false, has_name_ = false, is_told_ = false;
   std::string key_, string_;  // at depth 1, raw with escapes
   std::string name_;
   std::string waiting_;  // arguments before the name
@@ -133,10 +141,11 @@ class NamedReader final : public CallReader {
     json_.append(c);
     sink.add_arguments({&c, 1});
   }
-  void finish(CallSink& sink) override {
-    if (has_name_ && !has_arguments_) sink.add_arguments("{}");
+  void finish(CallSink& sink, bool is_cut) override {
+    if (has_name_ && !has_arguments_ && !is_cut) sink.add_arguments("{}");
   }
   bool is_done() const override { return json_.is_complete(); }
+  bool is_in_value() const override { return json_.is_in_value(); }
 
  private:
   void begin(CallSink& sink) {
@@ -190,14 +199,16 @@ class KeyValueReader final : public CallReader {
         return;
     }
   }
-  void finish(CallSink& sink) override {
+  void finish(CallSink& sink, bool is_cut) override {
     if (place_ == Place::kName) {
       if (!format_.name_begin.empty() || trimmed(text_).empty()) return;
       end_name("", sink);
     }
-    sink.add_arguments(num_values_ == 0 ? "{}" : "}");
+    if (num_values_ == 0) sink.add_arguments("{");
+    if (!is_cut) sink.add_arguments("}");
   }
   bool is_done() const override { return false; }
+  bool is_in_value() const override { return place_ == Place::kValue; }
 
  private:
   enum class Place { kName, kBetween, kKey, kBeforeValue, kValue };
@@ -211,17 +222,28 @@ class KeyValueReader final : public CallReader {
     enter(Place::kBetween);
     sink.begin_call(name_);
   }
-  bool is_string(const std::string& key) const {
-    if (tools_ == nullptr) return false;
+  // Of a value of the call, as the request's tools have it; null: they do not.
+  const Json* schema_of(const std::string& key) const {
+    if (tools_ == nullptr) return nullptr;
     for (const Json& tool : *tools_) {
       const Json* const function = member(tool, "function");
       const Json* const name = function ? member(*function, "name") : nullptr;
       if (name == nullptr || *name != name_) continue;
-      const Json* place = function;
-      for (const std::string& step : {std::string("parameters"), std::string("properties"), key, std::string("type")}) {
-        place = place ? member(*place, step) : nullptr;
-      }
-      return place != nullptr && *place == "string";
+      const Json* const parameters = member(*function, "parameters");
+      const Json* const properties = parameters ? member(*parameters, "properties") : nullptr;
+      return properties ? member(*properties, key) : nullptr;
+    }
+    return nullptr;
+  }
+  static bool may_be(const Json* schema, std::string_view type) {
+    if (schema == nullptr) return false;
+    if (const Json* types = member(*schema, "type")) {
+      if (*types == type || (types->is_array() && std::ranges::find(*types, type) != types->end())) return true;
+    }
+    for (const char* name : {"anyOf", "oneOf"}) {
+      const Json* const choices = member(*schema, name);
+      if (choices == nullptr || !choices->is_array()) continue;
+      if (std::ranges::any_of(*choices, [&](const Json& choice) { return may_be(&choice, type); })) return true;
     }
     return false;
   }
@@ -233,9 +255,19 @@ class KeyValueReader final : public CallReader {
   void add_value(std::string value, CallSink& sink) {
     if (value.starts_with('\n')) value.erase(0, 1);
     if (value.ends_with('\n')) value.pop_back();
-    const bool is_json = !is_string(key_) && Json::accept(value);
-    sink.add_arguments((num_values_++ == 0 ? "{" : ", ") + json_string(key_) + ": " +
-                       (is_json ? trimmed(value) : json_string(value)));
+    sink.add_arguments((num_values_++ == 0 ? "{" : ", ") + json_string(key_) + ": " + json_of(value));
+  }
+  // A text unless it reads as something else that may stand there. Templates show earlier calls with Python's True,
+  // None and dictionaries, and models write what they saw.
+  std::string json_of(const std::string& value) const {
+    const Json* const schema = schema_of(key_);
+    const bool is_null = trimmed(value) == "null" && may_be(schema, "null");
+    if (may_be(schema, "string") && !is_null) return json_string(value);
+    if (Json::accept(value)) return trimmed(value);
+    const bool may_be_python = std::ranges::any_of(std::initializer_list<const char*>{"boolean", "null", "object", "array"},
+                                                   [&](const char* type) { return may_be(schema, type); });
+    const std::string json = may_be_python ? json_of_python(value) : std::string();
+    return json.empty() ? json_string(value) : json;
   }
 
   const ToolFormat& format_;
@@ -289,8 +321,10 @@ class PythonReader final : public CallReader {
         return;
     }
   }
-  void finish(CallSink& sink) override {
-    if (place_ == Place::kValue || place_ == Place::kKey) {
+  void finish(CallSink& sink, bool is_cut) override {
+    if (is_cut && (place_ == Place::kValue || place_ == Place::kKey)) {
+      if (num_values_ == 0) sink.add_arguments("{");
+    } else if (place_ == Place::kValue || place_ == Place::kKey) {
       if (place_ == Place::kValue && !trimmed(text_).empty()) add_value(sink);
       end_call(sink);
     }

@@ -22,8 +22,10 @@ class CallReader {
  public:
   virtual ~CallReader() = default;
   virtual void append(char c, CallSink& sink) = 0;
-  virtual void finish(CallSink& sink) = 0;  // the call has ended, or the text has
-  virtual bool is_done() const = 0;         // further bytes do not belong to it
+  // The call has ended, or the text has; is_cut: at its limit, and what is open stays open.
+  virtual void finish(CallSink& sink, bool is_cut) = 0;
+  virtual bool is_done() const = 0;                    // further bytes do not belong to it
+  virtual bool is_in_value() const { return false; }  // a marker here is text
   virtual bool has_failed() const { return false; }
 };
 

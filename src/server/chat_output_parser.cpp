@@ -45,6 +45,7 @@ ChatOutputParser::ChatOutputParser(ChatOutputOptions options) : options_(std::mo
   if (is_harmony) {
     for (const std::string_view end : kMessageEnds) reasoning_markers_.push_back({end, State::kMessage});
     content_markers_ = reasoning_markers_;
+    call_ends_.assign(std::begin(kMessageEnds), std::end(kMessageEnds));
     state_ = State::kMessage;
     return;
   }
@@ -56,6 +57,7 @@ ChatOutputParser::ChatOutputParser(ChatOutputOptions options) : options_(std::mo
   }
   if (tools) {
     if (!tools->section_begin.empty()) content_markers_.push_back({tools->section_begin, State::kCalls});
+    if (!tools->call_end.empty()) call_ends_ = {tools->call_end};
     if (!tools->call_begin.empty()) content_markers_.push_back({tools->call_begin, State::kCall});
   }
   if (!reasoning) state_ = State::kContentStart;
@@ -72,8 +74,9 @@ void ChatOutputParser::append(std::string_view text, std::vector<ChatPart>& part
   }
 }
 
-void ChatOutputParser::finish(std::vector<ChatPart>& parts) {
+void ChatOutputParser::finish(std::vector<ChatPart>& parts, bool is_cut) {
   parts_ = &parts;
+  is_cut_ = is_cut;
   while (step(true)) {
   }
 }
@@ -198,28 +201,29 @@ bool ChatOutputParser::step_calls(bool is_end) {
 
 bool ChatOutputParser::step_call(bool is_end) {
   const ToolFormat& tools = *options_.tools;
-  const size_t pos = tools.call_end.empty() ? std::string::npos : text_.find(tools.call_end);
-  size_t num_taken = pos != std::string::npos ? pos : text_.size();
-  if (pos == std::string::npos && !is_end && !tools.call_end.empty()) num_taken -= overlap(text_, tools.call_end);
-  bool is_closed = pos != std::string::npos;
-  for (size_t i = 0; i < num_taken; ++i) {
-    if (!has_call_name_) raw_call_ += text_[i];
-    reader_->append(text_[i], *this);
-    const bool ends = tools.call_end.empty() && reader_->is_done();
-    if (ends || reader_->has_failed() || is_call_refused_) {
-      num_taken = i + 1;
-      is_closed = true;
+  size_t num_taken = 0;
+  bool is_closed = false, is_at_end = false;  // is_at_end: of call_ends_
+  while (num_taken < text_.size() && !is_closed) {
+    const std::string_view rest = std::string_view(text_).substr(num_taken);
+    if (!reader_->is_in_value()) {
+      is_closed = is_at_end = std::ranges::any_of(call_ends_, [&](auto end) { return rest.starts_with(end); });
+      const bool may_be_end = std::ranges::any_of(call_ends_, [&](auto end) { return is_beginning(rest, end); });
+      if (is_closed || (may_be_end && !is_end)) break;
     }
+    if (!has_call_name_) raw_call_ += text_[num_taken];
+    reader_->append(text_[num_taken++], *this);
+    const bool is_done = tools.call_end.empty() && reader_->is_done();
+    is_closed = is_done || reader_->has_failed() || is_call_refused_;
   }
   const bool is_no_call = tools.is_whole_answer && !has_call_name_;
   const bool is_refused = reader_->has_failed() || is_call_refused_ || is_no_call;
   text_.erase(0, num_taken);
   if (!is_closed && !is_end) return false;
-  if (pos != std::string::npos && !is_refused) {
+  if (is_at_end) {
     raw_call_ += has_call_name_ ? "" : tools.call_end;
     text_.erase(0, tools.call_end.size());
   }
-  close_call();
+  close_call(is_closed);
   const bool in_section = !tools.section_begin.empty() && !is_refused;
   state_ = in_section ? State::kCalls : State::kContent;
   skip_space_ = !is_refused && !tools.is_harmony;
@@ -233,8 +237,8 @@ void ChatOutputParser::open_call(std::string_view opener) {
   has_call_name_ = is_call_refused_ = false;
 }
 
-void ChatOutputParser::close_call() {
-  reader_->finish(*this);
+void ChatOutputParser::close_call(bool is_whole) {
+  reader_->finish(*this, is_cut_ && !is_whole);
   // No name: not a call after all. What the model wrote is given out as it is rather than lost.
   if (!has_call_name_) emit(Kind::kContent, raw_call_);
   raw_call_.clear();

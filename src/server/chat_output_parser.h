@@ -35,7 +35,7 @@ class ChatOutputParser final : private CallSink {
  public:
   explicit ChatOutputParser(ChatOutputOptions options);
   void append(std::string_view text, std::vector<ChatPart>& parts);
-  void finish(std::vector<ChatPart>& parts);
+  void finish(std::vector<ChatPart>& parts, bool is_cut = false);  // is_cut: at the limit of tokens
   int num_tool_calls() const { return num_tool_calls_; }
   bool is_in_reasoning() const { return state_ == State::kReasoning; }
   bool is_in_tool_call() const { return state_ == State::kCalls || state_ == State::kCall; }
@@ -56,7 +56,7 @@ class ChatOutputParser final : private CallSink {
   bool step_call(bool is_end);
   bool step_message(bool is_end);
   void open_call(std::string_view opener);
-  void close_call();
+  void close_call(bool is_whole);
   bool take_marker(std::string_view marker);
   void skip_space();
   void begin_call(std::string name) override;
@@ -67,12 +67,13 @@ class ChatOutputParser final : private CallSink {
   ChatOutputOptions options_;
   State state_;
   std::vector<Marker> reasoning_markers_, content_markers_;
+  std::vector<std::string_view> call_ends_;  // outside values
   bool skip_space_ = false;  // line breaks after a marker
   std::string text_;         // not yet given out
   std::vector<ChatPart>* parts_ = nullptr;
   std::unique_ptr<CallReader> reader_;
   std::string raw_call_;  // of a call whose function is not known yet
-  bool has_call_name_ = false, is_call_refused_ = false;
+  bool has_call_name_ = false, is_call_refused_ = false, is_cut_ = false;
   int num_tool_calls_ = 0;
 };
 

@@ -175,6 +175,81 @@ TEST_CASE("chat output: each family's calls, with text before them") {
       "R=Let me see. C=Hm. T=|0:add " + arguments);
 }
 
+TEST_CASE("chat output: what ends a call is text inside a value") {
+  const std::string text = "</tool_call> <|call|> [TOOL_CALLS] <|tool_call_end|> <|end|>";
+  const std::string arguments = R"({"note": ")" + text + R"("})";
+  const std::string expected = "R= C= T=|0:add " + arguments + "|1:now {}";
+  check_all_cuts(with_tools("hermes"),
+                 "<tool_call>\n{\"name\": \"add\", \"arguments\": " + arguments +
+                     "}\n</tool_call>\n<tool_call>\n{\"name\": \"now\"}\n</tool_call>",
+                 expected);
+  check_all_cuts(with_tools("qwen3_coder"),
+                 "<tool_call>\n<function=add>\n<parameter=note>\n" + text +
+                     "\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
+                 expected);
+  check_all_cuts(
+      with_tools("kimi_k2"),
+      "<|tool_calls_section_begin|><|tool_call_begin|>functions.add:0<|tool_call_argument_begin|>" + arguments +
+          "<|tool_call_end|><|tool_call_begin|>functions.now:1<|tool_call_argument_begin|><|tool_call_end|>"
+          "<|tool_calls_section_end|>",
+      expected);
+  check_all_cuts(with_tools("openai"),
+                 "<|channel|>commentary to=functions.add <|constrain|>json<|message|>" + arguments +
+                     "<|call|><|start|>assistant<|channel|>commentary to=functions.now <|message|><|call|>",
+                 expected);
+  // A line break in a string is no JSON: the marker behind it ends the call, and the next one is read.
+  check_all_cuts(with_tools("hermes"),
+                 "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"note\": \"a\"b\"}}\n</tool_call>\n"
+                 "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>",
+                 "R= C= T=|0:add {\"note\": \"a\"b\"}}\n|1:now {}");
+}
+
+TEST_CASE("chat output: Python's words where the schema has room for them, text where it has room for text") {
+  const auto functions = std::make_shared<nlohmann::ordered_json>(nlohmann::ordered_json::parse(R"([{"type": "function",
+      "function": {"name": "f", "parameters": {"properties": {
+          "yes": {"type": "boolean"}, "dict": {"type": "object"}, "text": {"type": "string"},
+          "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]}, "both": {"type": ["string", "null"]},
+          "count": {"type": "integer"}}}}}])"));
+  const auto check = [&](const std::string& key, const std::string& value, const std::string& json) {
+    check_all_cuts({.tools = tools("qwen3_coder"), .functions = functions},
+                   "<tool_call>\n<function=f>\n<parameter=" + key + ">\n" + value +
+                       "\n</parameter>\n</function>\n</tool_call>",
+                   "R= C= T=|0:f {\"" + key + "\": " + json + "}");
+  };
+  check("yes", "True", "true");
+  check("yes", "false", "false");
+  check("dict", "{'a': True, 'b': None}", R"({"a":true,"b":null})");
+  check("dict", R"({"a": 1})", R"({"a": 1})");
+  check("text", "True", R"("True")");
+  check("maybe", "12", R"("12")");
+  check("maybe", "null", "null");
+  check("both", "12", R"("12")");
+  check("count", "12", "12");
+  check("count", "many", R"("many")");
+  check("other", "True", R"("True")");
+  check("other", "1", "1");
+}
+
+TEST_CASE("chat output: a call cut at the limit of tokens stays open") {
+  const auto cut = [](const char* name, const std::string& text, bool is_cut) {
+    ChatOutputParser parser(with_tools(name));
+    std::vector<ChatPart> parts;
+    parser.append(text, parts);
+    parser.finish(parts, is_cut);
+    std::string arguments;
+    for (const ChatPart& part : parts) arguments += part.kind == ChatPart::Kind::kToolArguments ? part.text : "";
+    return arguments;
+  };
+  const std::string coder = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=note>\nhalf a no";
+  CHECK(cut("qwen3_coder", coder, true) == R"({"a": 1)");
+  CHECK(cut("qwen3_coder", coder, false) == R"({"a": 1})");
+  CHECK(cut("glm45", "<tool_call>add\n<arg_key>note</arg_key>\n<arg_value>half", true) == "{");
+  CHECK(cut("pythonic", "[add(a=1, note='half", true) == R"({"a": 1)");
+  CHECK(cut("hermes", "<tool_call>\n{\"name\": \"add\", \"argu", true).empty());
+  CHECK(cut("deepseek_v31", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>", true).empty());
+  CHECK(cut("deepseek_v31", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>", false) == "{}");
+}
+
 TEST_CASE("chat output: harmony without calls, and cut off") {
   check_all_cuts(
       with_tools("openai"),

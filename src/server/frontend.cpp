@@ -36,7 +36,9 @@ class ChatAdapter final : public GenerationListener {
     const bool was_reasoning = parser.is_in_reasoning();
     ChatDelta chat;
     parser.append(delta.text, chat.parts);
-    if (delta.finish_reason != FinishReason::kNone) parser.finish(chat.parts);
+    if (delta.finish_reason != FinishReason::kNone) {
+      parser.finish(chat.parts, delta.finish_reason == FinishReason::kLength);
+    }
     if (was_reasoning || parser.is_in_reasoning())
       num_reasoning_tokens_ += static_cast<int64_t>(delta.token_ids.size());
     delta.text.clear();

@@ -195,6 +195,7 @@ void add_expert_cases(Report& report, Sides sides) {
                               integer_spec(Codes::kInt8),
                               integer_spec(Codes::kInt8, 32, true),
                               int4,
+                              integer_spec(Codes::kInt4, 32, false, true),
                               integer_spec(Codes::kInt4, 32),
                               int4.with_activations(Activations::kAsIs)};
   add_expert_mlp(report, sides, DType::kF32, {.codes = Codes::kF32});

@@ -99,7 +99,6 @@ class CudaDevice final : public Device {
 
   Result<PackedWeight> create_weight(const WeightDesc& desc) override;
   bool supports(const WeightSpec& spec) const override;
-  bool supports_experts(const WeightSpec& spec) const override { return !spec.has_integer_codes(); }
   Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) override;
   Status pack_quantized_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows) override;
   bool supports_kv(const KvLayerDesc& desc) const override;

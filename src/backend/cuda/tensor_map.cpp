@@ -30,6 +30,16 @@ TensorMap make_map(const DriverApi& api, CUtensorMapDataType type, uint32_t elem
   return encode(api, type, data, 2, dims, strides, box);
 }
 
+TensorMap make_map_5d(const DriverApi& api, CUtensorMapDataType type, const void* data,
+                      const std::array<int64_t, 5>& dims, const std::array<int64_t, 4>& strides,
+                      const std::array<uint32_t, 5>& box) {
+  std::array<uint64_t, 5> unsigned_dims;
+  std::array<uint64_t, 4> unsigned_strides;
+  std::copy(dims.begin(), dims.end(), unsigned_dims.begin());
+  std::copy(strides.begin(), strides.end(), unsigned_strides.begin());
+  return encode(api, type, data, 5, unsigned_dims.data(), unsigned_strides.data(), box.data());
+}
+
 }  // namespace
 
 TensorMap make_bf16_map(const DriverApi& api, const void* data, int64_t rows, int64_t columns, int64_t row_stride,
@@ -44,12 +54,12 @@ TensorMap make_byte_map(const DriverApi& api, const void* data, int64_t rows, in
 
 TensorMap make_bf16_map_5d(const DriverApi& api, const void* data, const std::array<int64_t, 5>& dims,
                            const std::array<int64_t, 4>& strides, const std::array<uint32_t, 5>& box) {
-  std::array<uint64_t, 5> unsigned_dims;
-  std::array<uint64_t, 4> unsigned_strides;
-  std::copy(dims.begin(), dims.end(), unsigned_dims.begin());
-  std::copy(strides.begin(), strides.end(), unsigned_strides.begin());
-  return encode(api, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, data, 5, unsigned_dims.data(), unsigned_strides.data(),
-                box.data());
+  return make_map_5d(api, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, data, dims, strides, box);
+}
+
+TensorMap make_byte_map_5d(const DriverApi& api, const void* data, const std::array<int64_t, 5>& dims,
+                           const std::array<int64_t, 4>& strides, const std::array<uint32_t, 5>& box) {
+  return make_map_5d(api, CU_TENSOR_MAP_DATA_TYPE_UINT8, data, dims, strides, box);
 }
 
 TensorMap make_heads_map(const DriverApi& api, const HeadsMapParams& p) {

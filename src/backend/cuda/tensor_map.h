@@ -22,6 +22,9 @@ TensorMap make_byte_map(const DriverApi& api, const void* data, int64_t rows, in
 // the fastest first; strides of the indices in bytes.
 TensorMap make_bf16_map_5d(const DriverApi& api, const void* data, const std::array<int64_t, 5>& dims,
                            const std::array<int64_t, 4>& strides, const std::array<uint32_t, 5>& box);
+// The same of bytes, 128 columns in a box.
+TensorMap make_byte_map_5d(const DriverApi& api, const void* data, const std::array<int64_t, 5>& dims,
+                           const std::array<int64_t, 4>& strides, const std::array<uint32_t, 5>& box);
 
 // Heads of tokens, copied in boxes of box_tokens by box_heads rows of 64 columns: rows of one token follow each other.
 // `data` and the bytes of both strides are multiples of 16.

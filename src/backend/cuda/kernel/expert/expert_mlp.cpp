@@ -5,6 +5,7 @@
 #include "backend/cuda/kernel/cuda_ops.h"
 #include "backend/cuda/kernel/expert/expert_product.h"
 #include "backend/cuda/kernel/expert/expert_wgmma.h"
+#include "backend/cuda/kernel/linear/linear_integer.h"
 #include "backend/cuda/kernel/row_alignment.h"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/tensor_map.h"
@@ -30,16 +31,32 @@ struct ScratchLayout {
 // What a call keeps in the workspace.
 struct ExpertScratch {
   ExpertOrder order;
-  char* gate_up = nullptr;  // [pairs, 2 * intermediate_size] act, where silu is no part of the product
-  char* x = nullptr;        // [pairs, hidden_size] act, where rows are copied before the product
-  char* act = nullptr;      // [pairs, act_stride] act
-  float* y = nullptr;       // [pairs, y_stride]
+  IntegerScratch x_codes;    // [num_tokens], where gate_up is integer
+  IntegerScratch act_codes;  // [pairs], where down is integer
+  char* gate_up = nullptr;   // [pairs, 2 * intermediate_size] act, where silu is no part of the product
+  char* x = nullptr;         // [pairs, hidden_size] act or codes, where rows are copied before the product
+  char* act = nullptr;       // [pairs, act_stride] act
+  float* y = nullptr;        // [pairs, y_stride]
 };
 
+bool is_integer(const PackedWeight& weight) { return weight.desc().spec.has_integer_codes(); }
 int64_t act_stride(const ExpertMlpParams& p) { return round_up(p.down->desc().in_features, 16); }
 int64_t y_stride(const ExpertMlpParams& p) { return round_up(p.out.dim(1), 8); }
+// Of rows as a product with the weight takes them.
+int64_t input_row_bytes(const PackedWeight& weight, DType act) {
+  return is_integer(weight) ? integer_layout(weight.desc()).row_bytes() : weight.desc().in_features * dtype_bytes(act);
+}
 
-// What a way of computing needs beside the order, act and y.
+IntegerScratch take_codes(const PackedWeight& weight, int64_t num_rows, ScratchLayout& layout) {
+  if (!is_integer(weight)) return {};
+  IntegerScratch scratch;
+  scratch.codes = layout.take<int8_t>(num_rows * integer_layout(weight.desc()).row_bytes());
+  scratch.rows = layout.take<QuantizedRow>(num_rows);
+  scratch.outliers = layout.take<Outlier>(num_rows * kMaxOutliers);
+  return scratch;
+}
+
+// What a way of computing needs beside the order, codes, act and y.
 enum class Extra { kNone, kX, kGateUp };
 
 ExpertScratch lay_out(const ExpertMlpParams& p, int64_t num_pairs, int64_t tile_rows, Extra extra,
@@ -51,7 +68,9 @@ ExpertScratch lay_out(const ExpertMlpParams& p, int64_t num_pairs, int64_t tile_
       layout.take<ExpertTile>(max_expert_tiles(num_pairs, p.gate_up->desc().num_matrices, tile_rows));
   scratch.order.row_tokens = layout.take<int32_t>(num_pairs);
   scratch.order.pair_rows = layout.take<int32_t>(num_pairs);
-  if (extra == Extra::kX) scratch.x = layout.take<char>(num_pairs * p.x.dim(1) * element);
+  scratch.x_codes = take_codes(*p.gate_up, p.x.dim(0), layout);
+  scratch.act_codes = take_codes(*p.down, num_pairs, layout);
+  if (extra == Extra::kX) scratch.x = layout.take<char>(num_pairs * input_row_bytes(*p.gate_up, p.x.dtype()));
   if (extra == Extra::kGateUp) scratch.gate_up = layout.take<char>(num_pairs * p.gate_up->desc().out_features * element);
   scratch.act = layout.take<char>(num_pairs * act_stride(p) * element);
   scratch.y = layout.take<float>(num_pairs * y_stride(p));
@@ -150,13 +169,42 @@ void run_any(Stream& stream, const ExpertMlpParams& p) {
   combine(stream, p, scratch);
 }
 
-// --- bf16 on Hopper ------------------------------------------------------------------------------------------------
+// --- on Hopper: bf16, int8 and two-level int4 ----------------------------------------------------------------------
 
 bool is_bf16(const PackedWeight& weight) { return weight.desc().spec.codes == Codes::kBf16; }
 
 bool fits_wgmma(const CudaDevice& device, const ExpertMlpParams& p) {
-  return device.has(kernel_id("expert_gate_up_n8")) && p.x.dtype() == DType::kBf16 && is_bf16(*p.gate_up) &&
-         is_bf16(*p.down) && are_rows_aligned({&p.x}) && p.x.dim(1) % 8 == 0 && p.down->desc().in_features % 8 == 0;
+  if (!device.has(kernel_id("expert_gate_up_n8"))) return false;
+  if (is_integer(*p.gate_up) && is_integer(*p.down)) return true;
+  return p.x.dtype() == DType::kBf16 && is_bf16(*p.gate_up) && is_bf16(*p.down) && are_rows_aligned({&p.x}) &&
+         p.x.dim(1) % 8 == 0 && p.down->desc().in_features % 8 == 0;
+}
+
+// The kernels of a format, by the rows of their tiles.
+constexpr std::array kExpertTileRows = {8, 32, 64, 128};
+struct ExpertKernels {
+  std::array<KernelId, 4> gate_up, down;
+  KernelId gate_up_dense_n128;
+};
+
+#define SPATE_EXPERT_KERNEL_IDS(prefix)                                                                      \
+  {                                                                                                          \
+    .gate_up = {kernel_id(prefix "_gate_up_n8"), kernel_id(prefix "_gate_up_n32"),                           \
+                kernel_id(prefix "_gate_up_n64"), kernel_id(prefix "_gate_up_n128")},                        \
+    .down = {kernel_id(prefix "_down_n8"), kernel_id(prefix "_down_n32"), kernel_id(prefix "_down_n64"),     \
+             kernel_id(prefix "_down_n128")},                                                                \
+    .gate_up_dense_n128 = kernel_id(prefix "_gate_up_dense_n128")                                            \
+  }
+constexpr ExpertKernels kBf16Kernels = SPATE_EXPERT_KERNEL_IDS("expert");
+constexpr ExpertKernels kInt8Kernels = SPATE_EXPERT_KERNEL_IDS("expert_int8");
+constexpr ExpertKernels kInt4Kernels = SPATE_EXPERT_KERNEL_IDS("expert_int4");
+constexpr ExpertKernels kInt4Group32Kernels = SPATE_EXPERT_KERNEL_IDS("expert_int4_g32");
+#undef SPATE_EXPERT_KERNEL_IDS
+
+const ExpertKernels& kernels_of(const PackedWeight& weight) {
+  if (!is_integer(weight)) return kBf16Kernels;
+  const int num_multipliers = integer_layout(weight.desc()).num_multipliers;
+  return num_multipliers == 0 ? kInt8Kernels : num_multipliers == 2 ? kInt4Kernels : kInt4Group32Kernels;
 }
 
 constexpr int64_t kMaxGatheredRows = 64;  // of an expert: more are copied, their products take less time than the gather
@@ -164,100 +212,168 @@ constexpr int64_t kMaxGatheredRows = 64;  // of an expert: more are copied, thei
 struct TileKernels {
   KernelId gate_up, down;
   int tile_rows;
+  bool copies_x;
 };
 
 // The rows of an expert vary around their mean: a tile holds those of most experts, as far as that costs nothing. Up to
 // 64 rows the tensor core is faster than the memory, and 8 to 32 rows take as long.
-TileKernels choose_tile(int64_t num_tokens, int64_t rows_of_expert) {
-  static constexpr std::array kKernelIds = {
-      TileKernels{kernel_id("expert_gate_up_n8"), kernel_id("expert_down_n8"), 8},
-      TileKernels{kernel_id("expert_gate_up_n32"), kernel_id("expert_down_n32"), 32},
-      TileKernels{kernel_id("expert_gate_up_n64"), kernel_id("expert_down_n64"), 64},
-      TileKernels{kernel_id("expert_gate_up_n128"), kernel_id("expert_down_n128"), 128}};
+TileKernels choose_tile(const ExpertMlpParams& p) {
+  const ExpertKernels &gate_up = kernels_of(*p.gate_up), &down = kernels_of(*p.down);
+  const int64_t rows_of_expert =
+      ceil_div(p.x.dim(0) * p.expert_ids.dim(1), p.gate_up->desc().num_matrices);
   if (rows_of_expert > kMaxGatheredRows) {
-    return rows_of_expert <= 160 ? TileKernels{kernel_id("expert_gate_up_dense_n128"), kernel_id("expert_down_n128"), 128}
-                                 : TileKernels{kernel_id("expert_gate_up_dense_n256"), kernel_id("expert_down_n256"), 256};
+    if (rows_of_expert > 160 && is_bf16(*p.gate_up)) {
+      return {kernel_id("expert_gate_up_dense_n256"), kernel_id("expert_down_n256"), 256, true};
+    }
+    return {gate_up.gate_up_dense_n128, down.down.back(), 128, true};
   }
-  const int64_t wanted = std::min(num_tokens, 2 * rows_of_expert);
+  const int64_t wanted = std::min(p.x.dim(0), 2 * rows_of_expert);
   size_t i = 0;
-  while (i + 1 < kKernelIds.size() && kKernelIds[i].tile_rows < wanted) ++i;
-  return kKernelIds[i];
+  while (i + 1 < kExpertTileRows.size() && kExpertTileRows[i] < wanted) ++i;
+  return {gate_up.gate_up[i], down.down[i], kExpertTileRows[i], false};
 }
 
-// [expert][8 rows][gate, up][rows / 8], as expert_wgmma.h says.
+// [expert][8 rows][gate, up][rows / 8], as expert_wgmma.h says. The last rows of gate may have some of up behind them, and
+// those of up padding.
 TensorMap gate_up_map(const DriverApi& api, const PackedWeight& weight) {
   const WeightDesc& desc = weight.desc();
-  const int64_t row_bytes = weight_row_stride(desc) * 2, width = desc.out_features / 2;
-  return make_bf16_map_5d(api, weight.data(), {desc.in_features, 8, 2, width / 8, desc.num_matrices},
-                          {row_bytes, width * row_bytes, 8 * row_bytes, 2 * width * row_bytes}, {64, 8, 2, 8, 1});
+  const int64_t width = desc.out_features / 2, groups = ceil_div(width, 8);
+  const auto matrix_bytes = static_cast<int64_t>(weight.matrix_bytes());
+  if (!is_integer(weight)) {
+    const int64_t row_bytes = weight_row_stride(desc) * 2;
+    return make_bf16_map_5d(api, weight.data(), {desc.in_features, 8, 2, groups, desc.num_matrices},
+                            {row_bytes, width * row_bytes, 8 * row_bytes, matrix_bytes}, {64, 8, 2, 8, 1});
+  }
+  const int64_t row_bytes = integer_layout(desc).row_bytes();
+  return make_byte_map_5d(api, weight.data(), {row_bytes, 8, 2, groups, desc.num_matrices},
+                          {row_bytes, width * row_bytes, 8 * row_bytes, matrix_bytes}, {128, 8, 2, 8, 1});
 }
 
 TensorMap rows_map(const DriverApi& api, const PackedWeight& weight) {
   const WeightDesc& desc = weight.desc();
-  return make_bf16_map(api, weight.data(), desc.num_matrices * desc.out_features, desc.in_features,
-                       weight_row_stride(desc), kExpertTileWeights);
+  if (!is_integer(weight)) {
+    return make_bf16_map(api, weight.data(), desc.num_matrices * desc.out_features, desc.in_features,
+                         weight_row_stride(desc), kWgmmaTileRows);
+  }
+  const int64_t row_bytes = integer_layout(desc).row_bytes();
+  const auto matrix_bytes = static_cast<int64_t>(weight.matrix_bytes());
+  return make_byte_map_5d(api, weight.data(), {row_bytes, desc.out_features, 1, 1, desc.num_matrices},
+                          {row_bytes, matrix_bytes, matrix_bytes, matrix_bytes}, {128, kWgmmaTileRows, 1, 1, 1});
+}
+
+bool has_map(const PackedWeight& weight) {
+  return !is_integer(weight) || integer_layout(weight.desc()).num_multipliers == 0;
+}
+
+// Rows as a product with a weight takes them: as they are, or as codes.
+struct ProductInput {
+  const void* data;
+  int64_t stride_bytes;
+  int64_t row_bytes;
+  ExpertIntegerParams integer;
+};
+
+ProductInput make_input(Stream& stream, const Tensor& x, const PackedWeight& weight, const IntegerScratch& codes) {
+  if (!is_integer(weight)) {
+    return {.data = x.raw(), .stride_bytes = x.stride(0) * 2, .row_bytes = x.dim(1) * 2, .integer = {}};
+  }
+  const IntegerLayout layout = integer_layout(weight.desc());
+  quantize_rows(stream, x, layout, codes);
+  return {.data = codes.codes,
+          .stride_bytes = layout.row_bytes(),
+          .row_bytes = layout.row_bytes(),
+          .integer = {.weight = static_cast<const char*>(weight.data()),
+                      .layout = layout,
+                      .rows = codes.rows,
+                      .outliers = codes.outliers,
+                      .gathers = false}};
+}
+
+TensorMap input_map(const DriverApi& api, const ProductInput& input, bool is_codes, int64_t num_rows, int tile_rows) {
+  return is_codes ? make_byte_map(api, input.data, num_rows, input.row_bytes, input.stride_bytes, tile_rows)
+                  : make_bf16_map(api, input.data, num_rows, input.row_bytes / 2, input.stride_bytes / 2, tile_rows);
+}
+
+// The same rows, one behind the other in the order of experts.
+ProductInput copy_rows(Stream& stream, const ProductInput& input, const ExpertOrder& order, int64_t num_tokens,
+                       int64_t num_pairs, char* copies) {
+  gather_rows(stream, {.x = Tensor(const_cast<void*>(input.data), DType::kI8, {num_tokens, input.stride_bytes})
+                                .columns(0, input.row_bytes),
+                       .row_ids = Tensor(order.row_tokens, DType::kI32, {num_pairs}),
+                       .out = Tensor(copies, DType::kI8, {num_pairs, input.row_bytes})});
+  ProductInput copied = input;
+  copied.data = copies;
+  copied.stride_bytes = input.row_bytes;
+  return copied;
 }
 
 void run_wgmma(Stream& stream, const ExpertMlpParams& p) {
   CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  const DriverApi& api = device.api();
   const WeightDesc &gate_up = p.gate_up->desc(), &down = p.down->desc();
-  const int64_t num_pairs = p.x.dim(0) * p.expert_ids.dim(1);
-  const int64_t rows_of_expert = ceil_div(num_pairs, gate_up.num_matrices);
-  const TileKernels kernels = choose_tile(p.x.dim(0), rows_of_expert);
-  const bool copies_x = rows_of_expert > kMaxGatheredRows;
-  const ExpertScratch scratch = take_scratch(device, p, kernels.tile_rows, copies_x ? Extra::kX : Extra::kNone);
+  const int64_t num_tokens = p.x.dim(0), num_pairs = num_tokens * p.expert_ids.dim(1);
+  const TileKernels kernels = choose_tile(p);
+  const ExpertScratch scratch = take_scratch(device, p, kernels.tile_rows, kernels.copies_x ? Extra::kX : Extra::kNone);
+  const DType act = p.x.dtype();
   make_order(stream, p, scratch.order, kernels.tile_rows);
-  const auto multiply = [&](KernelId kernel, const ExpertWgmmaKernelParams& of_weight, int64_t weight_tiles) {
-    ExpertWgmmaKernelParams params = of_weight;
+  const auto multiply = [&](KernelId kernel, const PackedWeight& weight, const ExpertWgmmaKernelParams& of_product,
+                            int64_t weight_tiles) {
+    ExpertWgmmaKernelParams params = of_product;
+    const WeightDesc& desc = weight.desc();
     params.order = scratch.order;
     params.partial = device.partial_sums();
     params.arrived = device.partial_flags();
-    params.num_steps = static_cast<int32_t>(ceil_div(params.in_features, kExpertTileK));
+    params.num_steps = is_integer(weight) ? integer_layout(desc).num_steps
+                                          : static_cast<int32_t>(ceil_div(desc.in_features, kWgmmaTileK));
     params.num_weight_tiles = static_cast<int32_t>(weight_tiles);
-    params.is_whole = device.is_deterministic();
-    params.is_many = copies_x;
-    const int64_t max_tiles = weight_tiles * max_expert_tiles(num_pairs, gate_up.num_matrices, kernels.tile_rows);
+    params.is_act_f32 = act == DType::kF32;
+    params.is_whole = device.is_deterministic() && !is_integer(weight);
+    params.is_many = kernels.copies_x;
+    const int64_t max_tiles = weight_tiles * max_expert_tiles(num_pairs, desc.num_matrices, kernels.tile_rows);
     const int64_t num_ctas =
         std::min<int64_t>(device.num_sms(), params.is_whole ? max_tiles : max_tiles * params.num_steps);
-    launch(stream, kernel, {.x = num_ctas, .num_threads = kExpertThreads}, params,
-           {{"num_tokens", p.x.dim(0)}, {"num_pairs", num_pairs}, {"out_features", params.out_features},
-            {"in_features", params.in_features}, {"num_experts", gate_up.num_matrices}});
+    launch(stream, kernel, {.x = num_ctas, .num_threads = kWgmmaThreads}, params,
+           {{"num_tokens", num_tokens}, {"num_pairs", num_pairs}, {"out_features", params.out_features},
+            {"in_features", desc.in_features}, {"num_experts", desc.num_matrices}});
   };
-  TensorMap x_map{};
-  if (copies_x) {
-    gather_rows(stream, {.x = p.x,
-                         .row_ids = Tensor(scratch.order.row_tokens, DType::kI32, {num_pairs}),
-                         .out = Tensor(scratch.x, p.x.dtype(), {num_pairs, p.x.dim(1)})});
-    x_map = make_bf16_map(device.api(), scratch.x, num_pairs, p.x.dim(1), p.x.dim(1), kernels.tile_rows);
-  }
-  multiply(kernels.gate_up,
-           {.weight = gate_up_map(device.api(), *p.gate_up),
-            .x = x_map,
-            .x_rows = p.x.raw(),
+
+  ProductInput x = make_input(stream, p.x, *p.gate_up, scratch.x_codes);
+  if (kernels.copies_x) x = copy_rows(stream, x, scratch.order, num_tokens, num_pairs, scratch.x);
+  x.integer.gathers = true;
+  multiply(kernels.gate_up, *p.gate_up,
+           {.weight = has_map(*p.gate_up) ? gate_up_map(api, *p.gate_up) : TensorMap{},
+            .x = kernels.copies_x ? input_map(api, x, is_integer(*p.gate_up), num_pairs, kernels.tile_rows) : TensorMap{},
+            .x_rows = x.data,
             .out = scratch.act,
-            .x_stride = p.x.stride(0),
+            .integer = x.integer,
+            .x_stride_bytes = x.stride_bytes,
             .out_stride = act_stride(p),
-            .out_features = static_cast<int32_t>(down.in_features),
-            .in_features = static_cast<int32_t>(gate_up.in_features)},
-           ceil_div(down.in_features, kExpertTileWeights / 2));
-  multiply(kernels.down,
-           {.weight = rows_map(device.api(), *p.down),
-            .x = make_bf16_map(device.api(), scratch.act, num_pairs, down.in_features, act_stride(p),
-                               kernels.tile_rows),
+            .x_row_bytes = static_cast<int32_t>(x.row_bytes),
+            .out_features = static_cast<int32_t>(gate_up.out_features / 2)},
+           ceil_div(gate_up.out_features / 2, kWgmmaTileRows / 2));
+
+  const Tensor act_rows = Tensor(scratch.act, act, {num_pairs, act_stride(p)}).columns(0, down.in_features);
+  const ProductInput act_input = make_input(stream, act_rows, *p.down, scratch.act_codes);
+  multiply(kernels.down, *p.down,
+           {.weight = has_map(*p.down) ? rows_map(api, *p.down) : TensorMap{},
+            .x = input_map(api, act_input, is_integer(*p.down), num_pairs, kernels.tile_rows),
             .out = scratch.y,
+            .integer = act_input.integer,
             .out_stride = y_stride(p),
-            .out_features = static_cast<int32_t>(down.out_features),
-            .in_features = static_cast<int32_t>(down.in_features)},
-           ceil_div(down.out_features, kExpertTileWeights));
+            .out_features = static_cast<int32_t>(down.out_features)},
+           ceil_div(down.out_features, kWgmmaTileRows));
   combine(stream, p, scratch);
 }
 
 constexpr int64_t kMaxWorkspaceBytes = int64_t{512} << 20;  // more tokens are taken in chunks
 
-// Of the workspace: y, act and x or gate_up mostly, whose rows are padded by up to 8 and 16 elements.
+// Of the workspace: y, act, x or gate_up, and codes. Rows are padded by up to 8, 16 and 128 elements.
 int64_t bytes_of_token(int64_t num_experts_per_tok, int64_t hidden_size, int64_t intermediate_size, int64_t element) {
-  return num_experts_per_tok *
-         ((hidden_size + 8) * 4 + (intermediate_size + 16 + std::max(2 * intermediate_size, hidden_size)) * element + 16);
+  const int64_t of_codes = 128 + sizeof(QuantizedRow) + kMaxOutliers * sizeof(Outlier);
+  return num_experts_per_tok * ((hidden_size + 8) * 4 +
+                                (intermediate_size + 16 + std::max(2 * intermediate_size, hidden_size + 128)) * element +
+                                intermediate_size + of_codes + 16) +
+         hidden_size + of_codes;
 }
 
 }  // namespace
@@ -310,7 +426,7 @@ bool fits_wgmma(const CudaDevice& device, const LinearHeadsParams& p) {
            rows.stride(0) % unit == 0 && rows.stride(1) % unit == 0;
   };
   return device.has(kernel_id("head_product_n8")) && p.x.dtype() == DType::kBf16 && is_bf16(*p.weight) &&
-         desc.in_features % kExpertTileK == 0 && desc.out_features % 2 == 0 && is_aligned(p.x, 8) &&
+         desc.in_features % kWgmmaTileK == 0 && desc.out_features % 2 == 0 && is_aligned(p.x, 8) &&
          is_aligned(p.out, 2);
 }
 
@@ -322,13 +438,13 @@ void run_heads_wgmma(Stream& stream, const LinearHeadsParams& p) {
   const WeightDesc& desc = p.weight->desc();
   const int64_t num_tokens = p.x.dim(0), num_heads = desc.num_matrices;
   size_t i = 0;
-  while (i + 1 < kKernelIds.size() && kExpertTileRows[i] < num_tokens) ++i;
-  const int64_t weight_tiles = ceil_div(desc.out_features, kExpertTileWeights);
-  const int64_t num_tiles = weight_tiles * num_heads * ceil_div(num_tokens, kExpertTileRows[i]);
+  while (i + 1 < kKernelIds.size() && kWgmmaTileTokens[i] < num_tokens) ++i;
+  const int64_t weight_tiles = ceil_div(desc.out_features, kWgmmaTileRows);
+  const int64_t num_tiles = weight_tiles * num_heads * ceil_div(num_tokens, kWgmmaTileTokens[i]);
   const ExpertWgmmaKernelParams params{
       .weight = rows_map(device.api(), *p.weight),
       .x = make_bf16_map(device.api(), p.x.raw(), num_tokens, (num_heads - 1) * p.x.stride(1) + desc.in_features,
-                         p.x.stride(0), kExpertTileRows[i]),
+                         p.x.stride(0), kWgmmaTileTokens[i]),
       .out = p.out.raw(),
       .out_stride = p.out.stride(0),
       .out_matrix_stride = p.out.stride(1),
@@ -336,13 +452,12 @@ void run_heads_wgmma(Stream& stream, const LinearHeadsParams& p) {
       .num_rows = static_cast<int32_t>(num_tokens),
       .num_matrices = static_cast<int32_t>(num_heads),
       .out_features = static_cast<int32_t>(desc.out_features),
-      .in_features = static_cast<int32_t>(desc.in_features),
-      .num_steps = static_cast<int32_t>(desc.in_features / kExpertTileK),
+      .num_steps = static_cast<int32_t>(desc.in_features / kWgmmaTileK),
       .num_weight_tiles = static_cast<int32_t>(weight_tiles),
       .is_whole = true,  // k is short
   };
   launch(stream, kKernelIds[i],
-         {.x = std::min<int64_t>(device.num_sms(), num_tiles), .num_threads = kExpertThreads}, params,
+         {.x = std::min<int64_t>(device.num_sms(), num_tiles), .num_threads = kWgmmaThreads}, params,
          {{"num_tokens", num_tokens}, {"num_heads", num_heads}, {"out_features", desc.out_features},
           {"in_features", desc.in_features}});
 }

@@ -10,38 +10,9 @@
 // ROOFLINE   Few tokens: bytes of W over 4.65 TB/s. Many: 2 * num_tokens * in * out over 750 TFLOP/s.
 // LIMITS     sm_90a.
 // TESTS      spate-conformance --backend cuda --filter linear
-#include "backend/cuda/kernel/linear/linear_skeleton.h"
+#include "backend/cuda/kernel/linear/bf16_format.h"
 
 namespace spate::cuda {
-
-struct Bf16Format {
-  using Params = LinearWgmmaKernelParams;
-  using Sum = float;
-  struct Operand {};
-  static constexpr int kTileK = kWgmmaTileK;
-  static constexpr int kWeightBytes = kWgmmaTileRows * kWgmmaStageRowBytes, kStageWeightBytes = kWeightBytes;
-
-  __device__ static const LinearWgmmaKernelParams& tiles(const Params& p) { return p; }
-  __device__ static void load_weight(const Params& p, uint32_t shared, int row, int step, uint32_t barrier) {
-    copy_box(shared, p.weight, step * kTileK, row, barrier);
-    copy_box(shared + kWeightBytes / 2, p.weight, step * kTileK, row + kWgmmaTileRows / 2, barrier);
-  }
-  __device__ static void take(Operand&, uint32_t, int) {}
-  template <int kTokens>
-  __device__ static void multiply(float (&sums)[kTokens / 2], const Operand&, uint32_t weight, uint32_t x,
-                                  int consumer) {
-    const uint64_t a = wgmma_descriptor(weight + static_cast<uint32_t>(consumer) * kWgmmaRows * kWgmmaStageRowBytes),
-                   b = wgmma_descriptor(x);
-#pragma unroll
-    for (int k = 0; k < kTileK / kWgmmaK; ++k) wgmma_bf16<kTokens>(sums, next_wgmma_k(a, k), next_wgmma_k(b, k));
-  }
-  template <int kTokens>
-  __device__ static void finish(const Params&, const float (&sums)[kTokens / 2], float (&values)[kTokens / 2], int,
-                                int) {
-#pragma unroll
-    for (int i = 0; i < kTokens / 2; ++i) values[i] = sums[i];
-  }
-};
 
 SPATE_WGMMA_KERNELS(linear_wgmma, Bf16Format)
 

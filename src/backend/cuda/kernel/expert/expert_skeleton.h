@@ -1,0 +1,347 @@
+// Products of rows with one of several matrices on the skeleton of linear_skeleton.h: its ring of stages, its formats
+// of weights, its sums that several CTAs share. What is different here: tiles are those of an ExpertOrder, counted on
+// the device; rows of x may lie apart; what becomes of a tile is the kind's.
+//
+//   kGateUp       act[r] = silu(x[token of r] Wg_e^T) * (x[token of r] Wu_e^T), rows of x gathered in the load
+//   kGateUpDense  the same, rows of x copied before
+//   kDown         y[r] = act[r] Wd_e^T
+//   kHeads        out[t, h] = x[t, h] W_h^T
+//
+// A format beside what linear_skeleton.h asks of it:
+//
+//   static constexpr bool kHasWeightMap;                                       // else p.weight is none
+//   static uint32_t stage_weight_bytes<kKind>(p);                              // that load_weight copies
+//   static void load_weight<kKind>(p, shared, segment, step, barrier);
+//   static void take<kKind>(p, operand, weight, consumer);
+//   static void finish<kKind, kColumns>(p, sums, values, segment, first_row);  // values that are stored
+//
+// A stage of gate_up holds 64 rows of gate and the same of up such that a thread has both of a feature in neighbouring
+// registers, and silu needs no exchange: 8 rows of each by turns, or, where W goes through registers, wherever they lie.
+#pragma once
+
+#include "backend/cuda/kernel/expert/expert_wgmma.h"
+#include "backend/cuda/kernel/linear/linear_skeleton.h"
+
+namespace spate::cuda {
+
+enum class ExpertKind { kGateUp, kGateUpDense, kDown, kHeads };
+
+constexpr bool has_silu(ExpertKind kind) { return kind == ExpertKind::kGateUp || kind == ExpertKind::kGateUpDense; }
+
+// A run of steps of k of one tile.
+struct ExpertSegment {
+  int matrix;
+  int weight_tile;
+  int first_row, num_rows;
+  int begin, end;
+};
+
+// How the tiles of a call are shared out, from the number that the device counted.
+struct ExpertShares {
+  int num_whole;         // the first tiles, computed by one CTA each
+  int num_shared_steps;  // of k, of all other tiles one behind the other
+  int num_sharing_ctas;  // which have equal runs of them
+
+  __device__ ExpertShares(const ExpertWgmmaKernelParams& p, int num_row_tiles) {
+    constexpr int kMinSteps = 8;  // of k a CTA: fewer take longer to add than to multiply
+    const int num_ctas = static_cast<int>(gridDim.x), num_tiles = num_row_tiles * p.num_weight_tiles;
+    // A last round of tiles that leaves few SMs idle is not cut.
+    const int rest = num_tiles % num_ctas;
+    const bool is_rest_large = num_tiles >= num_ctas && 10 * rest > 7 * num_ctas;
+    num_whole = p.is_whole || (p.is_many && is_rest_large) ? num_tiles : p.is_many ? num_tiles - rest : 0;
+    num_shared_steps = (num_tiles - num_whole) * p.num_steps;
+    num_sharing_ctas = max(1, min(num_ctas, num_shared_steps / kMinSteps));
+  }
+  // A CTA has the shared steps from here to the next CTA's.
+  __device__ int first_step(int cta) const {
+    return static_cast<int>(static_cast<int64_t>(num_shared_steps) * min(cta, num_sharing_ctas) / num_sharing_ctas);
+  }
+};
+
+// The CTA's segments, in order; the warps that load and those that multiply walk through them alike. It keeps one number
+// and counts the rest anew for each segment: large tiles leave no registers for more.
+template <ExpertKind kKind>
+class ExpertWork {
+ public:
+  __device__ ExpertWork(const ExpertWgmmaKernelParams& p, int tile_rows) : p_(p), tile_rows_(tile_rows) {}
+
+  __device__ ExpertShares shares() const {
+    return {p_, kKind == ExpertKind::kHeads ? p_.num_matrices * ((p_.num_rows + tile_rows_ - 1) / tile_rows_)
+                                            : *p_.order.num_tiles};
+  }
+
+  __device__ bool next(ExpertSegment& segment) {
+    const ExpertShares all = shares();
+    const int cta = static_cast<int>(blockIdx.x), num_ctas = static_cast<int>(gridDim.x);
+    int tile = cta + num_done_ * num_ctas;
+    segment.begin = 0;
+    segment.end = p_.num_steps;
+    if (tile >= all.num_whole) {
+      const int begin = all.first_step(cta), end = all.first_step(cta + 1);
+      const int num_own_whole = max(0, (all.num_whole - cta + num_ctas - 1) / num_ctas);
+      const int shared_tile = begin / p_.num_steps + num_done_ - num_own_whole;
+      segment.begin = max(0, begin - shared_tile * p_.num_steps);
+      segment.end = min(p_.num_steps, end - shared_tile * p_.num_steps);
+      if (segment.begin >= segment.end) return false;
+      tile = all.num_whole + shared_tile;
+    }
+    ++num_done_;
+    if constexpr (kKind == ExpertKind::kHeads) {
+      const int tiles_of_rows = (p_.num_rows + tile_rows_ - 1) / tile_rows_;
+      const int tiles_of_matrix = tiles_of_rows * p_.num_weight_tiles, in_matrix = tile % tiles_of_matrix;
+      segment.matrix = tile / tiles_of_matrix;
+      segment.weight_tile = in_matrix / tiles_of_rows;
+      segment.first_row = in_matrix % tiles_of_rows * tile_rows_;
+      segment.num_rows = min(tile_rows_, p_.num_rows - segment.first_row);
+    } else {
+      // The tiles of an expert take num_of_expert * num_weight_tiles places from that of its first on.
+      const int place = tile / p_.num_weight_tiles;
+      const ExpertTile any = p_.order.tiles[place];
+      const int first = place - any.idx_of_expert, in_expert = tile - first * p_.num_weight_tiles;
+      const ExpertTile own = p_.order.tiles[first + in_expert % any.num_of_expert];
+      segment.matrix = own.expert;
+      segment.weight_tile = in_expert / any.num_of_expert;
+      segment.first_row = own.first_row;
+      segment.num_rows = own.num_rows;
+    }
+    return true;
+  }
+
+ private:
+  const ExpertWgmmaKernelParams& p_;
+  const int tile_rows_;
+  int num_done_ = 0;
+};
+
+template <typename Format, int kRows>
+struct ExpertStages : Stages<Format, kRows> {
+  using Base = Stages<Format, kRows>;
+  static constexpr uint32_t kXBytes = kRows * kWgmmaStageRowBytes;
+  __device__ uint32_t tokens() const { return this->base + Base::kCount * (Base::kBytes + 16); }
+};
+
+// --- the warps that load ---------------------------------------------------------------------------------------------
+
+// One thread: W, and x where its rows follow each other.
+template <typename Format, ExpertKind kKind, int kRows>
+__device__ inline void load_expert_stages(const ExpertWgmmaKernelParams& p, const ExpertStages<Format, kRows>& stages) {
+  constexpr bool kGathers = kKind == ExpertKind::kGateUp;
+  ExpertWork<kKind> work(p, kRows);
+  ExpertSegment segment;
+  Place<Stages<Format, kRows>::kCount> place;
+  const uint32_t stage_bytes =
+      Format::template stage_weight_bytes<kKind>(p) + (kGathers ? 0 : ExpertStages<Format, kRows>::kXBytes);
+  while (work.next(segment)) {
+    for (int step = segment.begin; step < segment.end; ++step) {
+      const uint32_t full = stages.full(place.stage);
+      wait_barrier(stages.empty(place.stage), place.parity ^ 1);
+      arrive_expecting(full, stage_bytes);
+      Format::template load_weight<kKind>(p, stages.weight(place.stage), segment, step, full);
+      if constexpr (!kGathers) {
+        const int column = kKind == ExpertKind::kHeads ? segment.matrix * p.x_matrix_columns : 0;
+        copy_box(stages.x(place.stage), p.x, column + step * Format::kTileK, segment.first_row, full);
+      }
+      place.advance();
+    }
+  }
+}
+
+__device__ inline void sync_gatherers() { asm volatile("bar.sync 2, %0;" ::"n"(kExpertGatherThreads) : "memory"); }
+
+// 96 threads: the rows of x of an expert's tokens. What the stage holds beyond num_rows makes columns that nobody reads.
+template <typename Format, int kRows>
+__device__ inline void gather_expert_stages(const ExpertWgmmaKernelParams& p,
+                                            const ExpertStages<Format, kRows>& stages, int thread) {
+  constexpr int kChunks = kWgmmaStageRowBytes / 16;
+  ExpertWork<ExpertKind::kGateUp> work(p, kRows);
+  ExpertSegment segment;
+  Place<Stages<Format, kRows>::kCount> place;
+  const int chunk = thread % kChunks, first_row = thread / kChunks;
+  const char* x = static_cast<const char*>(p.x_rows) + chunk * 16;
+  while (work.next(segment)) {
+    sync_gatherers();  // the tokens before have been read
+    for (int row = thread; row < segment.num_rows; row += kExpertGatherThreads) {
+      const int token = p.order.row_tokens[segment.first_row + row];
+      asm volatile("st.shared.u32 [%0], %1;" ::"r"(stages.tokens() + static_cast<uint32_t>(row) * 4), "r"(token));
+    }
+    sync_gatherers();
+    for (int step = segment.begin; step < segment.end; ++step) {
+      const int offset = step * kWgmmaStageRowBytes;
+      const bool exists = offset + chunk * 16 < p.x_row_bytes;
+      wait_barrier(stages.empty(place.stage), place.parity ^ 1);
+#pragma unroll 4
+      for (int row = first_row; row < segment.num_rows; row += kExpertGatherThreads / kChunks) {
+        int token;
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(token) : "r"(stages.tokens() + static_cast<uint32_t>(row) * 4));
+        const char* from = x + token * p.x_stride_bytes + (exists ? offset : 0);
+        const uint32_t to = stages.x(place.stage) + static_cast<uint32_t>(row * 128 + (chunk ^ row % 8) * 16);
+        copy_async_16(to, from, exists);
+      }
+      arrive_with_copies(stages.full(place.stage));
+      place.advance();
+    }
+  }
+}
+
+// --- the warps that multiply -----------------------------------------------------------------------------------------
+
+// gate, silu and up are rounded to the dtype of activations, as is their product when it is stored.
+template <typename Act>
+__device__ inline float silu_times(float gate, float up) {
+  gate = round_to<Act>(gate);
+  return round_to<Act>(gate / (1.0f + expf(-gate))) * round_to<Act>(up);
+}
+
+// values: as wgmma has them. first: the warp's first row of W in the matrix.
+template <ExpertKind kKind, int kColumns>
+__device__ inline void store_expert_tile(const ExpertWgmmaKernelParams& p, const float (&values)[kColumns / 2],
+                                         const ExpertSegment& segment, int first) {
+  const int lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4;
+  Bf16* out = static_cast<Bf16*>(p.out) + segment.first_row * p.out_stride + segment.matrix * p.out_matrix_stride;
+  float* out_f32 = static_cast<float*>(p.out) + segment.first_row * p.out_stride;
+#pragma unroll
+  for (int j = 0; j < kColumns / 8; ++j) {
+    if (8 * j >= segment.num_rows) break;
+    const float* own = values + 4 * j;
+    const int row = 8 * j + group, column = 8 * j + 2 * pair;  // after a transposition; without
+    if constexpr (has_silu(kKind)) {
+      if (p.is_act_f32) {
+        const int feature = first / 2 + group;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          if (column + i >= segment.num_rows || feature >= p.out_features) continue;
+          out_f32[(column + i) * p.out_stride + feature] = silu_times<float>(own[i], own[2 + i]);
+        }
+        continue;
+      }
+      const int feature = first / 2 + 2 * pair;
+      const uint32_t both =
+          transpose_8x8(pack_bf16(silu_times<Bf16>(own[0], own[2]), silu_times<Bf16>(own[1], own[3])));
+      if (row < segment.num_rows && feature < p.out_features) {
+        *reinterpret_cast<uint32_t*>(out + row * p.out_stride + feature) = both;
+      }
+    } else if constexpr (kKind == ExpertKind::kHeads) {
+      const uint32_t low = transpose_8x8(pack_bf16(own[0], own[1]));
+      const uint32_t high = transpose_8x8(pack_bf16(own[2], own[3]));
+      const int feature = first + 2 * pair;
+      if (row >= segment.num_rows) continue;
+      if (feature < p.out_features) *reinterpret_cast<uint32_t*>(out + row * p.out_stride + feature) = low;
+      if (feature + 8 < p.out_features) *reinterpret_cast<uint32_t*>(out + row * p.out_stride + feature + 8) = high;
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int feature = first + group + i / 2 * 8;
+        if (column + i % 2 >= segment.num_rows || feature >= p.out_features) continue;
+        out_f32[(column + i % 2) * p.out_stride + feature] = own[i];
+      }
+    }
+  }
+}
+
+template <typename Format, ExpertKind kKind, int kRows, int kColumns>
+__device__ inline void multiply_segment(const ExpertWgmmaKernelParams& p, const ExpertStages<Format, kRows>& stages,
+                                        const ExpertWork<kKind>& work, const ExpertSegment& segment,
+                                        Place<Stages<Format, kRows>::kCount>& place) {
+  const int thread = static_cast<int>(threadIdx.x) - 128, consumer = thread / 128, lane = thread % 32;
+  typename Format::Sum sums[kColumns / 2];
+#pragma unroll
+  for (int i = 0; i < kColumns / 2; ++i) sums[i] = 0;
+  int last_stage = -1, step = segment.begin;
+  const auto multiply_stage = [&](typename Format::Operand& operand) {
+    wait_barrier(stages.full(place.stage), place.parity);
+    if constexpr (kKind == ExpertKind::kGateUp) fence_async_proxy();  // x came by copies of threads
+    Format::template take<kKind>(p, operand, stages.weight(place.stage), consumer);
+    wgmma_fence();
+    Format::template multiply<kColumns>(sums, operand, stages.weight(place.stage), stages.x(place.stage), consumer);
+    wgmma_commit();
+    wgmma_wait<1>();  // the step before has been read
+    if (last_stage >= 0 && lane == 0) arrive(stages.empty(last_stage));
+    last_stage = place.stage;
+    place.advance();
+    return ++step < segment.end;
+  };
+  typename Format::Operand first, second;  // one is read while the other is filled
+  while (multiply_stage(first) && multiply_stage(second)) {
+  }
+  wgmma_wait<0>();
+  if (lane == 0) arrive(stages.empty(last_stage));
+  if (segment.begin > 0) return leave_sums<kRows / 2>(p, sums, thread);
+  if (segment.end < p.num_steps) {
+    const ExpertShares shares = work.shares();
+    add_sums<kRows / 2>(p, sums, thread, p.num_steps - segment.end, [&](int cta) { return shares.first_step(cta); });
+  }
+  const int first_row = segment.weight_tile * kWgmmaTileRows + thread / 32 * 16;
+  float values[kColumns / 2];
+  Format::template finish<kKind, kColumns>(p, sums, values, segment, first_row);
+  store_expert_tile<kKind, kColumns>(p, values, segment, first_row);
+}
+
+template <typename Format, ExpertKind kKind, int kRows>
+__device__ inline void multiply_expert_stages(const ExpertWgmmaKernelParams& p,
+                                              const ExpertStages<Format, kRows>& stages) {
+  ExpertWork<kKind> work(p, kRows);
+  ExpertSegment segment;
+  Place<Stages<Format, kRows>::kCount> place;
+  while (work.next(segment)) {
+    if constexpr (kRows >= 128) {  // the last tile of an expert may have few rows
+      if (segment.num_rows <= kRows / 4) {
+        multiply_segment<Format, kKind, kRows, kRows / 4>(p, stages, work, segment, place);
+        continue;
+      }
+    }
+    multiply_segment<Format, kKind, kRows, kRows>(p, stages, work, segment, place);
+  }
+}
+
+template <typename Format, ExpertKind kKind, int kRows>
+__device__ inline void expert_wgmma(const ExpertWgmmaKernelParams& p) {
+  extern __shared__ char smem[];
+  const ExpertStages<Format, kRows> stages{{(shared_address(smem) + 1023) / 1024 * 1024}};
+  constexpr int kLoaders = kKind == ExpertKind::kGateUp ? 1 + kExpertGatherThreads : 1;
+  let_dependents_launch();
+  if (threadIdx.x == 0) {
+    if constexpr (Format::kHasWeightMap) prefetch_map(p.weight);
+    if constexpr (kKind != ExpertKind::kGateUp) prefetch_map(p.x);
+    for (int stage = 0; stage < Stages<Format, kRows>::kCount; ++stage) {
+      init_barrier(stages.full(stage), kLoaders);
+      init_barrier(stages.empty(stage), kConsumerThreads / 32);
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+  wait_for_inputs();
+  if (threadIdx.x < 128) {
+    if constexpr (kRows == 128) asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
+    if constexpr (kRows > 128) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if (threadIdx.x == 0) load_expert_stages<Format, kKind, kRows>(p, stages);
+    if constexpr (kKind == ExpertKind::kGateUp) {
+      if (threadIdx.x >= 32) {
+        gather_expert_stages<Format, kRows>(p, stages, static_cast<int>(threadIdx.x) - 32);
+      }
+    }
+  } else {
+    if constexpr (kRows == 128) asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");
+    if constexpr (kRows > 128) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    multiply_expert_stages<Format, kKind, kRows>(p, stages);
+  }
+}
+
+#define SPATE_EXPERT_KERNEL(name, Format, kind, rows)                     \
+  extern "C" __global__ void __launch_bounds__(kWgmmaThreads, 1)          \
+      name##_n##rows(const __grid_constant__ ExpertWgmmaKernelParams p) { \
+    expert_wgmma<Format, ExpertKind::kind, rows>(p);                      \
+  }
+// Those of one format. Many rows: gathering them in the load takes longer than the products, so that they are copied
+// before. Tiles of 256 rows leave int4 no registers.
+#define SPATE_EXPERT_KERNELS(prefix, Format)                             \
+  SPATE_EXPERT_KERNEL(prefix##_gate_up, Format, kGateUp, 8)              \
+  SPATE_EXPERT_KERNEL(prefix##_gate_up, Format, kGateUp, 32)             \
+  SPATE_EXPERT_KERNEL(prefix##_gate_up, Format, kGateUp, 64)             \
+  SPATE_EXPERT_KERNEL(prefix##_gate_up, Format, kGateUp, 128)            \
+  SPATE_EXPERT_KERNEL(prefix##_gate_up_dense, Format, kGateUpDense, 128) \
+  SPATE_EXPERT_KERNEL(prefix##_down, Format, kDown, 8)                   \
+  SPATE_EXPERT_KERNEL(prefix##_down, Format, kDown, 32)                  \
+  SPATE_EXPERT_KERNEL(prefix##_down, Format, kDown, 64)                  \
+  SPATE_EXPERT_KERNEL(prefix##_down, Format, kDown, 128)
+
+}  // namespace spate::cuda

@@ -76,6 +76,7 @@ class CommandLine {
   CLI::App app{"Spate serves large language models on the CPU you have, on one GPU, or on several.", "spate"};
   std::vector<CLI::App*> leaves;
   CLI::App* bench = nullptr;
+  CLI::App* kernels = nullptr;
   CLI::App* serve = nullptr;
   std::string config_path;
 
@@ -108,10 +109,14 @@ CommandLine::CommandLine(Arguments& arguments) {
   add_quantize_flags(quantize, arguments);
   CLI::App* inspect = add_command("inspect", "Print architecture, tensors, memory need and whether it fits");
   add_model_flags(inspect, arguments.model);
+  kernels = add_command("kernels", "GPU kernels: compile them ahead of time, report what they use");
+  add_kernels_flags(kernels, arguments);
   bench = add_command("bench", "Measure: serve, throughput, latency, limits, kernel, table");
   add_bench_flags(bench, arguments);
   leaves = {serve, chat, generate, eval, quantize, inspect};
-  for (CLI::App* sub : bench->get_subcommands([](CLI::App*) { return true; })) leaves.push_back(sub);
+  for (CLI::App* parent : {kernels, bench}) {
+    for (CLI::App* sub : parent->get_subcommands([](CLI::App*) { return true; })) leaves.push_back(sub);
+  }
   for (CLI::App* command : leaves) {
     add_common_flags(command, arguments, config_path);
     if (command == serve) add_vllm_flags(command);
@@ -234,8 +239,9 @@ Result<Arguments> parse_arguments(int argc, const char* const* argv) {
   }
   for (CLI::App* leaf : line.leaves) {
     if (!leaf->parsed()) continue;
-    arguments.command = leaf->get_parent() == line.bench ? "bench" : leaf->get_name();
+    arguments.command = leaf->get_parent() == &line.app ? leaf->get_name() : leaf->get_parent()->get_name();
     if (leaf->get_parent() == line.bench) arguments.bench.what = leaf->get_name();
+    if (leaf->get_parent() == line.kernels) arguments.kernels.what = leaf->get_name();
     describe(*leaf, file_sources, cli_args, arguments);
   }
   ModelArguments& model = arguments.model;

@@ -104,6 +104,12 @@ struct QuantizeArguments {
   int max_questions = 0;        // of each skill; 0 = all
 };
 
+struct KernelsArguments {
+  std::string what;  // compile, report
+  std::string architecture = "sm_90a";
+  std::string out;  // folder of compile
+};
+
 struct BenchArguments {
   std::string what;  // serve, throughput, latency, limits, table, kernel
   // throughput, latency, serve
@@ -143,12 +149,13 @@ struct BenchArguments {
 };
 
 struct Arguments {
-  std::string command;   // serve, chat, generate, eval, quantize, inspect, bench; empty: help or version was printed
+  std::string command;   // serve, chat, generate, eval, quantize, inspect, kernels, bench; empty: help or version was printed
   ModelArguments model;
   ServeArguments serve;
   GenerateArguments generate;
   EvalArguments eval;
   QuantizeArguments quantize;
+  KernelsArguments kernels;
   BenchArguments bench;
   std::string log_level = "info";
   std::string log_format = "text";

@@ -20,6 +20,7 @@ void add_serve_flags(CLI::App* app, ServeArguments& s);
 void add_generate_flags(CLI::App* app, GenerateArguments& g, bool chat);
 void add_eval_flags(CLI::App* app, EvalArguments& e);
 void add_quantize_flags(CLI::App* app, Arguments& arguments);
+void add_kernels_flags(CLI::App* kernels, Arguments& arguments);
 void add_bench_flags(CLI::App* bench, Arguments& arguments);
 // --config, --print-config, --log-level, --log-format: of every command.
 void add_common_flags(CLI::App* app, Arguments& arguments, std::string& config_path);

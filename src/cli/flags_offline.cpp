@@ -58,6 +58,18 @@ void add_quantize_flags(CLI::App* app, Arguments& arguments) {
   app->add_option("-t,--threads", m.threads, "CPU threads; 0: all cores")->check(CLI::Range(0, 4096));
 }
 
+void add_kernels_flags(CLI::App* kernels, Arguments& arguments) {
+  kernels->require_subcommand(1);
+  CLI::App* compile = kernels->add_subcommand(
+      "compile", "Compile the GPU kernels ahead of time; a server started with SPATE_KERNEL_CACHE=DIR needs no compiler");
+  compile->add_option("--out", arguments.kernels.out, "Folder for them; it may have those of other architectures")->required();
+  CLI::App* report = kernels->add_subcommand("report", "Registers, shared memory, stack and spills of each GPU kernel");
+  for (CLI::App* app : {compile, report}) {
+    app->add_option("--arch", arguments.kernels.architecture, "Architecture: sm_80, sm_90a, sm_100, ...");
+    app->add_option("--kernel-dir", arguments.model.kernel_dir, "Read kernel sources from this folder");
+  }
+}
+
 void add_bench_flags(CLI::App* bench, Arguments& arguments) {
   BenchArguments& b = arguments.bench;
   bench->require_subcommand(1);

@@ -9,64 +9,25 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <map>
-#include <set>
 #include <sstream>
 
 #include "backend/cuda/kernel_compiler.h"
 #include "backend/cuda/kernel_list.h"
 #include "backend/cuda/ptx_check.h"
+#include "backend/cuda/ptxas_log.h"
 #include "base/test.h"
 #include "base/test_support.h"
 
 namespace spate::cuda {
 namespace {
 
-constexpr const char* kArchitecture = "sm_90a";
-
-std::set<std::string_view> all_programs() {
-  std::set<std::string_view> programs;
-  for (const KernelInfo& kernel : kKernels) programs.insert(kernel.program);
-  return programs;
-}
+constexpr const char* kAmpere = "sm_80";
 
 void check_waits(std::string_view program, const std::string& ptx) {
   for (const KernelInfo& kernel : kKernels) {
     INFO(std::string(kernel.function));
     if (kernel.program == program) CHECK(access_before_wait(ptx, kernel.function) == "");
   }
-}
-
-struct KernelUsage {
-  int registers = -1;
-  int stack_bytes = -1;
-  int spill_bytes = -1;
-};
-
-// ptxas -v: "Compiling entry function 'f' for 'sm_90a'", then "N bytes stack frame, N bytes spill stores, N bytes spill
-// loads", then "Used N registers, ...", each after a prefix.
-std::map<std::string, KernelUsage> parse_ptxas_log(const std::string& log) {
-  std::map<std::string, KernelUsage> usages;
-  std::istringstream lines(log);
-  std::string line, function;
-  while (std::getline(lines, line)) {
-    char name[256];
-    int stack = 0, stores = 0, loads = 0, registers = 0;
-    if (const size_t entry = line.find("Compiling entry function"); entry != std::string::npos) {
-      if (std::sscanf(line.c_str() + entry, "Compiling entry function '%255[^']'", name) == 1) function = name;
-    } else if (const size_t frame = line.find(" bytes stack frame"); frame != std::string::npos) {
-      const size_t number = line.find_last_not_of("0123456789", frame - 1) + 1;
-      if (std::sscanf(line.c_str() + number, "%d bytes stack frame, %d bytes spill stores, %d bytes spill loads",
-                      &stack, &stores, &loads) == 3) {
-        usages[function].stack_bytes = stack;
-        usages[function].spill_bytes = stores + loads;
-      }
-    } else if (const size_t used = line.find("Used "); used != std::string::npos) {
-      if (std::sscanf(line.c_str() + used, "Used %d registers", &registers) == 1)
-        usages[function].registers = registers;
-    }
-  }
-  return usages;
 }
 
 std::filesystem::path find_nvcc() {
@@ -87,12 +48,12 @@ void write_sources(const std::filesystem::path& folder) {
 }
 
 Result<std::string> compile_with_nvcc(const std::filesystem::path& nvcc, const std::filesystem::path& folder,
-                                      std::string_view program) {
+                                      std::string_view program, std::string_view architecture) {
   // The PTX stays beside the cubin as NAME.ptx.
   // Headers that the host shares have constexpr functions without annotations (at run time: nvrtc_options()).
   std::string command = fmt::format("cd '{}' && '{}' -cubin -keep -I . -o out.cubin --expt-relaxed-constexpr",
                                     folder.string(), nvcc.string());
-  for (const std::string& option : compile_options(kArchitecture)) command += " " + option;
+  for (const std::string& option : compile_options(architecture)) command += " " + option;
   command += fmt::format(" '{}{}' 2>&1", kKernelFolder, program);
   FILE* pipe = popen(command.c_str(), "r");
   std::string log;
@@ -122,32 +83,36 @@ void check_usage(std::string_view program, const std::string& log) {
   }
 }
 
-TEST_CASE("every kernel compiles for sm_90a without spills or local memory") {
-  Result<const NvrtcApi*> nvrtc = nvrtc_api();
-  if (nvrtc.ok()) {
-    const KernelSources sources = KernelSources::load("").value();
-    for (const std::string_view program : all_programs()) {
-      const Result<CompiledProgram> compiled =
-          compile_program(**nvrtc, sources, program, kArchitecture, /*with_log=*/true);
-      REQUIRE_MESSAGE(compiled.ok(), compiled.status().message());
-      CHECK(compiled->cubin.substr(1, 3) == "ELF");
-      check_usage(program, compiled->log);
-      check_waits(program, compiled->ptx);
-    }
-    return;
-  }
+// Only Hopper and later start a kernel before the one before it has ended.
+void check_programs(std::string_view architecture) {
+  const Result<const NvrtcApi*> nvrtc = nvrtc_api();
   const std::filesystem::path nvcc = find_nvcc();
-  if (nvcc.empty()) return skip_test("NVRTC is not installed, nor nvcc: " + nvrtc.status().message());
+  if (!nvrtc.ok() && nvcc.empty()) return skip_test("NVRTC is not installed, nor nvcc: " + nvrtc.status().message());
+  const KernelSources sources = KernelSources::load("").value();
   const TempDir folder;
   write_sources(folder.path());
-  for (const std::string_view program : all_programs()) {
-    const Result<std::string> log = compile_with_nvcc(nvcc, folder.path(), program);
-    REQUIRE_MESSAGE(log.ok(), log.status().message());
-    check_usage(program, *log);
-    const std::string name = std::filesystem::path(program).stem().string();
-    check_waits(program, read_file_or_die(folder.path() / (name + ".ptx")));
+  for (const std::string_view program : programs_for(architecture)) {
+    std::string log, ptx;
+    if (nvrtc.ok()) {
+      const Result<CompiledProgram> compiled =
+          compile_program(**nvrtc, sources, program, architecture, /*with_log=*/true);
+      REQUIRE_MESSAGE(compiled.ok(), compiled.status().message());
+      CHECK(compiled->cubin.substr(1, 3) == "ELF");
+      log = compiled->log;
+      ptx = compiled->ptx;
+    } else {
+      const Result<std::string> compiled = compile_with_nvcc(nvcc, folder.path(), program, architecture);
+      REQUIRE_MESSAGE(compiled.ok(), compiled.status().message());
+      log = *compiled;
+      ptx = read_file_or_die(folder.path() / (std::filesystem::path(program).stem().string() + ".ptx"));
+    }
+    check_usage(program, log);
+    if (architecture == kHopper) check_waits(program, ptx);
   }
 }
+
+TEST_CASE("every kernel compiles for sm_90a without spills or local memory, and waits") { check_programs(kHopper); }
+TEST_CASE("every kernel that Ampere has compiles for it without spills or local memory") { check_programs(kAmpere); }
 
 TEST_CASE("a path that reads, writes or ends before it waits is found") {
   const auto kernel = [](std::string_view body) {
@@ -180,7 +145,7 @@ TEST_CASE("a program that does not compile says where") {
   const TempDir folder;
   std::ofstream(folder.path() / "broken.cu") << "__global__ void broken() { undeclared = 1; }\n";
   const KernelSources sources = KernelSources::load(folder.path().string()).value();
-  const Result<CompiledProgram> compiled = compile_program(**nvrtc, sources, "broken.cu", kArchitecture);
+  const Result<CompiledProgram> compiled = compile_program(**nvrtc, sources, "broken.cu", kHopper);
   REQUIRE(!compiled.ok());
   CHECK(compiled.status().message().find("undeclared") != std::string::npos);
 }

@@ -30,6 +30,7 @@ struct FileHeader {
 }  // namespace
 
 std::filesystem::path CubinCache::default_folder() {
+  if (const char* folder = std::getenv("SPATE_KERNEL_CACHE"); folder != nullptr && folder[0] == '/') return folder;
   if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && cache[0] == '/') {
     return std::filesystem::path(cache) / "spate" / "kernels";
   }

@@ -17,7 +17,7 @@ class CubinCache {
   // An empty folder: nothing is found, nothing is kept.
   explicit CubinCache(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
-  // $XDG_CACHE_HOME/spate/kernels, else ~/.cache/spate/kernels, else empty.
+  // $SPATE_KERNEL_CACHE, else $XDG_CACHE_HOME/spate/kernels, else ~/.cache/spate/kernels, else empty.
   static std::filesystem::path default_folder();
 
   std::optional<std::string> find(std::string_view key) const;

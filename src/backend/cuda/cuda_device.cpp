@@ -16,6 +16,39 @@
 
 namespace spate {
 
+namespace cuda {
+namespace {
+
+// From the cache; compiles what it lacks. nvrtc: null where there is none.
+Result<std::string> cubin_of(const Result<const NvrtcApi*>& nvrtc, const KernelSources& sources,
+                             std::string_view program, std::string_view architecture) {
+  const CubinCache cache(CubinCache::default_folder());
+  ASSIGN_OR_RETURN(const std::string key_ahead_of_time, program_key(kAheadOfTime, sources, program, architecture));
+  if (std::optional<std::string> cubin = cache.find(key_ahead_of_time)) return *std::move(cubin);
+  if (!nvrtc.ok()) return nvrtc.status();
+  ASSIGN_OR_RETURN(const std::string key, program_key(compiler_name(**nvrtc), sources, program, architecture));
+  if (std::optional<std::string> cubin = cache.find(key)) return *std::move(cubin);
+  ASSIGN_OR_RETURN(CompiledProgram compiled, compile_program(**nvrtc, sources, program, architecture));
+  cache.store(key, compiled.cubin);
+  return std::move(compiled.cubin);
+}
+
+bool is_ahead_of_time(const KernelSources& sources, std::string_view program, std::string_view architecture) {
+  const Result<std::string> key = program_key(kAheadOfTime, sources, program, architecture);
+  return key.ok() && CubinCache(CubinCache::default_folder()).find(*key).has_value();
+}
+
+bool has_all_ahead_of_time(const GpuFacts& gpu, const std::string& kernel_dir) {
+  const Result<KernelSources> sources = KernelSources::load(kernel_dir);
+  const std::string architecture = architecture_name(gpu.capability_major, gpu.capability_minor);
+  return sources.ok() && std::ranges::all_of(programs_for(architecture), [&](std::string_view program) {
+           return is_ahead_of_time(*sources, program, architecture);
+         });
+}
+
+}  // namespace
+}  // namespace cuda
+
 Result<std::unique_ptr<Device>> make_cuda_device(const DeviceOptions& options) {
   return cuda::CudaDevice::make(options);
 }
@@ -24,8 +57,9 @@ std::optional<int> run_cuda_worker(int argc, char** argv) { return cuda::run_ker
 
 Status probe_cuda_device(const DeviceOptions& options) {
   ASSIGN_OR_RETURN(const cuda::DriverApi* api, cuda::driver_api());
-  RETURN_IF_ERROR(cuda::find_gpu(*api, options.device_idx).status());
-  return cuda::nvrtc_api().status();
+  ASSIGN_OR_RETURN(const cuda::GpuFacts gpu, cuda::find_gpu(*api, options.device_idx));
+  const Status compiler = cuda::nvrtc_api().status();
+  return compiler.ok() || cuda::has_all_ahead_of_time(gpu, options.kernel_dir) ? ok_status() : compiler;
 }
 
 namespace cuda {
@@ -37,17 +71,6 @@ constexpr int64_t kMib = 1 << 20;
 CUdeviceptr address_of(const void* data) { return reinterpret_cast<CUdeviceptr>(data); }
 
 CUstream handle_of(Stream& stream) { return static_cast<CudaStream&>(stream).handle(); }
-
-// From the cache; compiles what it lacks.
-Result<std::string> cubin_of(const NvrtcApi& nvrtc, const KernelSources& sources, std::string_view program,
-                             std::string_view architecture) {
-  const CubinCache cache(CubinCache::default_folder());
-  ASSIGN_OR_RETURN(const std::string key, program_key(nvrtc, sources, program, architecture));
-  if (std::optional<std::string> cubin = cache.find(key)) return *std::move(cubin);
-  ASSIGN_OR_RETURN(CompiledProgram compiled, compile_program(nvrtc, sources, program, architecture));
-  cache.store(key, compiled.cubin);
-  return std::move(compiled.cubin);
-}
 
 }  // namespace
 
@@ -167,25 +190,27 @@ Status CudaDevice::describe(const GpuFacts& gpu) {
 
 Status CudaDevice::load_kernels(const std::string& kernel_dir) {
   const auto start = std::chrono::steady_clock::now();
-  ASSIGN_OR_RETURN(const NvrtcApi* nvrtc, nvrtc_api());
+  const Result<const NvrtcApi*> nvrtc = nvrtc_api();
   ASSIGN_OR_RETURN(const KernelSources sources, KernelSources::load(kernel_dir));
-  std::vector<std::string_view> programs;  // kKernels lists the kernels of a program together
-  for (const KernelInfo& kernel : kKernels) {
-    if (!programs.empty() && kernel.program == programs.back()) continue;
-    if (kernel.is_for_hopper && (architecture_ != "sm_90a" || api().cuTensorMapEncodeTiled == nullptr)) continue;
-    programs.push_back(kernel.program);
-  }
+  // A driver before 12.0 has no tensor maps: the programs that every architecture has.
+  const bool has_tensor_maps = api().cuTensorMapEncodeTiled != nullptr;
+  const std::vector<std::string_view> programs = programs_for(has_tensor_maps ? architecture_ : "");
+  std::vector<std::string_view> to_compile;
+  std::ranges::copy_if(programs, std::back_inserter(to_compile),
+                       [&](std::string_view program) { return !is_ahead_of_time(sources, program, architecture_); });
   // One rank of the process compiles; those that wait find its work in the cache.
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  compile_in_workers(programs, architecture_, kernel_dir);
+  compile_in_workers(to_compile,
+                     {.architecture = architecture_, .kernel_dir = kernel_dir, .folder = CubinCache::default_folder()});
   for (const std::string_view program : programs) {
-    ASSIGN_OR_RETURN(const std::string cubin, cubin_of(*nvrtc, sources, program, architecture_));
+    ASSIGN_OR_RETURN(const std::string cubin, cubin_of(nvrtc, sources, program, architecture_));
     RETURN_IF_ERROR(load_program(program, cubin));
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  log_info("cuda", "{} kernels for {} ready in {:.2f} s (NVRTC {}.{}, {})", kNumKernels, architecture_, seconds.count(),
-           nvrtc->version_major, nvrtc->version_minor, nvrtc->path);
+  log_info(
+      "cuda", "{} kernels for {} ready in {:.2f} s ({})", kNumKernels, architecture_, seconds.count(),
+      to_compile.empty() ? "compiled ahead of time" : fmt::format("{}, {}", compiler_name(**nvrtc), (*nvrtc)->path));
   return {};
 }
 

@@ -12,7 +12,9 @@
 #include "backend/cuda/kernel/kv/kv_layout.h"
 #include "backend/cuda/kernel_compiler.h"
 #include "backend/cuda/kernel_list.h"
+#include "backend/cuda/kernel_worker.h"
 #include "backend/cuda/launch.h"
+#include "backend/cuda/ptxas_log.h"
 #include "base/test.h"
 #include "base/test_support.h"
 
@@ -93,15 +95,41 @@ TEST_CASE("a cache that cannot be written finds nothing and does not fail") {
 
 TEST_CASE("the key of a program changes with each thing that decides its cubin") {
   const KernelSources sources = KernelSources::load("").value();
-  NvrtcApi nvrtc{};
-  nvrtc.version_major = 13;
-  const std::string key = program_key(nvrtc, sources, "rope/rope.cu", "sm_90a").value();
-  CHECK(key == program_key(nvrtc, sources, "rope/rope.cu", "sm_90a").value());
-  CHECK(key != program_key(nvrtc, sources, "rope/rope.cu", "sm_80").value());
-  CHECK(key != program_key(nvrtc, sources, "kv/kv.cu", "sm_90a").value());
-  nvrtc.version_minor = 1;
-  CHECK(key != program_key(nvrtc, sources, "rope/rope.cu", "sm_90a").value());
-  CHECK(!program_key(nvrtc, sources, "no/such.cu", "sm_90a").ok());
+  const std::string key = program_key("NVRTC 13.0", sources, "rope/rope.cu", "sm_90a").value();
+  CHECK(key == program_key("NVRTC 13.0", sources, "rope/rope.cu", "sm_90a").value());
+  CHECK(key != program_key("NVRTC 13.0", sources, "rope/rope.cu", "sm_80").value());
+  CHECK(key != program_key("NVRTC 13.0", sources, "kv/kv.cu", "sm_90a").value());
+  CHECK(key != program_key("NVRTC 13.1", sources, "rope/rope.cu", "sm_90a").value());
+  CHECK(key != program_key(kAheadOfTime, sources, "rope/rope.cu", "sm_90a").value());
+  CHECK(!program_key("NVRTC 13.0", sources, "no/such.cu", "sm_90a").ok());
+}
+
+TEST_CASE("a folder of kernels compiled ahead of time reports what ptxas said, and is found again") {
+  const Result<const NvrtcApi*> nvrtc = nvrtc_api();
+  if (!nvrtc.ok()) return skip_test(nvrtc.status().message());
+  const TempDir folder;
+  const CompileJob job{.architecture = "sm_80", .kernel_dir = "", .folder = folder.path(), .is_ahead_of_time = true};
+  REQUIRE(compile_into_cache("rope/rope.cu", job).ok());
+  const KernelSources sources = KernelSources::load("").value();
+  const std::string key = program_key(kAheadOfTime, sources, "rope/rope.cu", "sm_80").value();
+  CHECK(CubinCache(folder.path()).find(key).value().substr(1, 3) == "ELF");
+  const std::string log = CubinCache(folder.path()).find(log_key(key)).value();
+  CHECK(parse_ptxas_log(log).at("rope_bf16").registers > 0);
+  CHECK(!compile_into_cache("no/such.cu", job).ok());
+}
+
+TEST_CASE("the log of ptxas: registers, stack, spills and shared memory of each kernel") {
+  const std::map<std::string, KernelUsage> usages = parse_ptxas_log(
+      "ptxas info    : Compiling entry function 'f' for 'sm_90a'\n"
+      "ptxas info    : Function properties for f\n"
+      "    16 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads\n"
+      "ptxas info    : Used 168 registers, used 1 barriers, 16 bytes cumulative stack size, 1088 bytes smem\n"
+      "ptxas info    : Compiling entry function 'g' for 'sm_90a'\n"
+      "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+      "ptxas info    : Used 24 registers, used 0 barriers, 400 bytes cmem[0]\n");
+  const KernelUsage f = usages.at("f"), g = usages.at("g");
+  CHECK(std::tuple(f.registers, f.stack_bytes, f.spill_bytes, f.shared_bytes) == std::tuple(168, 16, 20, 1088));
+  CHECK(std::tuple(g.registers, g.stack_bytes, g.spill_bytes, g.shared_bytes) == std::tuple(24, 0, 0, 0));
 }
 
 TEST_CASE("architecture names: only Hopper gets its own instructions") {

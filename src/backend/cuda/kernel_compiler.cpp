@@ -1,5 +1,7 @@
 #include "backend/cuda/kernel_compiler.h"
 
+#include "backend/cuda/kernel_list.h"
+
 namespace spate::cuda {
 namespace {
 
@@ -100,10 +102,23 @@ Result<CompiledProgram> compile_program(const NvrtcApi& nvrtc, const KernelSourc
   return compiled;
 }
 
-Result<std::string> program_key(const NvrtcApi& nvrtc, const KernelSources& sources, std::string_view program,
+std::string compiler_name(const NvrtcApi& nvrtc) {
+  return fmt::format("NVRTC {}.{}", nvrtc.version_major, nvrtc.version_minor);
+}
+
+std::vector<std::string_view> programs_for(std::string_view architecture) {
+  std::vector<std::string_view> programs;  // kKernels lists the kernels of a program together
+  for (const KernelInfo& kernel : kKernels) {
+    if (!programs.empty() && kernel.program == programs.back()) continue;
+    if (!kernel.is_for_hopper || architecture == kHopper) programs.push_back(kernel.program);
+  }
+  return programs;
+}
+
+Result<std::string> program_key(std::string_view compiler, const KernelSources& sources, std::string_view program,
                                 std::string_view architecture) {
   ASSIGN_OR_RETURN(const std::string* text, program_text(sources, program));
-  std::string key = fmt::format("NVRTC {}.{}", nvrtc.version_major, nvrtc.version_minor);
+  std::string key(compiler);
   for (const std::string& option : nvrtc_options(architecture)) key += "\n" + option;
   key += fmt::format("\n{}\n{}", program, *text);
   for (const auto& [name, header] : sources.headers()) key += fmt::format("\n{}\n{}", name, header);

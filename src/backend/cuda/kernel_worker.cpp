@@ -16,26 +16,26 @@
 namespace spate::cuda {
 namespace {
 
-constexpr const char* kFlag = "--compile-cuda-kernels";  // then architecture, kernel_dir, program
-constexpr int kNumArguments = 5;
+constexpr const char* kFlag = "--compile-cuda-kernels";  // then architecture, kernel_dir, folder, kind, program
+constexpr int kNumArguments = 7;
+constexpr const char* kAheadOfTimeKind = "ahead-of-time";
 constexpr const char* kThisProgram = "/proc/self/exe";
 
 std::atomic<bool> may_start_workers = false;
 
-// Whether the program is in the cache now.
-bool compile_into_cache(const std::string& architecture, const std::string& kernel_dir, const std::string& program) {
-  const Result<const NvrtcApi*> nvrtc = nvrtc_api();
-  const Result<KernelSources> sources = KernelSources::load(kernel_dir);
-  if (!nvrtc.ok() || !sources.ok()) return false;
-  const Result<std::string> key = program_key(**nvrtc, *sources, program, architecture);
-  const Result<CompiledProgram> compiled = compile_program(**nvrtc, *sources, program, architecture);
-  if (!key.ok() || !compiled.ok()) return false;
-  CubinCache(CubinCache::default_folder()).store(*key, compiled->cubin);
-  return true;
+Result<std::string> key_of(const NvrtcApi& nvrtc, const KernelSources& sources, std::string_view program,
+                           const CompileJob& job) {
+  return program_key(job.is_ahead_of_time ? kAheadOfTime : compiler_name(nvrtc), sources, program, job.architecture);
 }
 
-void run_worker(std::string_view architecture, const std::string& kernel_dir, std::string_view program) {
-  std::string arguments[] = {"spate", kFlag, std::string(architecture), kernel_dir, std::string(program)};
+void run_worker(const CompileJob& job, std::string_view program) {
+  std::string arguments[] = {"spate",
+                             kFlag,
+                             job.architecture,
+                             job.kernel_dir,
+                             job.folder.string(),
+                             job.is_ahead_of_time ? kAheadOfTimeKind : "",
+                             std::string(program)};
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
@@ -52,29 +52,49 @@ std::optional<int> run_kernel_worker(int argc, char** argv) {
     may_start_workers = true;
     return std::nullopt;
   }
-  return compile_into_cache(argv[2], argv[3], argv[4]) ? 0 : 1;
+  const CompileJob job{.architecture = argv[2],
+                       .kernel_dir = argv[3],
+                       .folder = argv[4],
+                       .is_ahead_of_time = std::string_view(argv[5]) == kAheadOfTimeKind};
+  return compile_into_cache(argv[6], job).ok() ? 0 : 1;
 }
 
-void compile_in_workers(std::span<const std::string_view> programs, std::string_view architecture,
-                        const std::string& kernel_dir) {
+std::string log_key(const std::string& program_key) { return program_key + "\nlog"; }
+
+Status compile_into_cache(std::string_view program, const CompileJob& job) {
+  ASSIGN_OR_RETURN(const NvrtcApi* nvrtc, nvrtc_api());
+  ASSIGN_OR_RETURN(const KernelSources sources, KernelSources::load(job.kernel_dir));
+  ASSIGN_OR_RETURN(const std::string key, key_of(*nvrtc, sources, program, job));
+  // NVRTC's own cache keeps no log.
+  ASSIGN_OR_RETURN(const CompiledProgram compiled,
+                   compile_program(*nvrtc, sources, program, job.architecture, job.is_ahead_of_time));
+  const CubinCache cache(job.folder);
+  cache.store(key, compiled.cubin);
+  if (job.is_ahead_of_time) cache.store(log_key(key), compiled.log);
+  return ok_status();
+}
+
+void compile_in_workers(std::span<const std::string_view> programs, const CompileJob& job) {
   const Result<const NvrtcApi*> nvrtc = nvrtc_api();
-  const Result<KernelSources> sources = KernelSources::load(kernel_dir);
-  const std::filesystem::path folder = CubinCache::default_folder();
-  if (!may_start_workers || folder.empty() || !nvrtc.ok() || !sources.ok()) return;
+  const Result<KernelSources> sources = KernelSources::load(job.kernel_dir);
+  if (!may_start_workers || job.folder.empty() || !nvrtc.ok() || !sources.ok()) return;
+  const CubinCache cache(job.folder);
   std::vector<std::string_view> missing;
   for (const std::string_view program : programs) {
-    const Result<std::string> key = program_key(**nvrtc, *sources, program, architecture);
-    if (key.ok() && !CubinCache(folder).find(*key)) missing.push_back(program);
+    const Result<std::string> key = key_of(**nvrtc, *sources, program, job);
+    if (key.ok() && !(cache.find(*key) && (!job.is_ahead_of_time || cache.find(log_key(*key))))) {
+      missing.push_back(program);
+    }
   }
   if (missing.size() < 2) return;
   const size_t num_workers = std::min<size_t>(missing.size(), std::max(1u, std::thread::hardware_concurrency()));
   log_info("cuda", "compiling {} programs of kernels for {} in {} processes; later starts find them in {}",
-           missing.size(), architecture, num_workers, folder.string());
+           missing.size(), job.architecture, num_workers, job.folder.string());
   std::atomic<size_t> next = 0;
   std::vector<std::thread> threads;
   for (size_t i = 0; i < num_workers; ++i) {
     threads.emplace_back([&] {
-      for (size_t at = next++; at < missing.size(); at = next++) run_worker(architecture, kernel_dir, missing[at]);
+      for (size_t at = next++; at < missing.size(); at = next++) run_worker(job, missing[at]);
     });
   }
   for (std::thread& thread : threads) thread.join();

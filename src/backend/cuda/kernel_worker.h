@@ -2,19 +2,35 @@
 // program started again with other arguments; it compiles one program of kernels into the cache and ends.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+
+#include "base/status.h"
 
 namespace spate::cuda {
 
 // For main(), before anything else: the exit code if this process is a worker. Only programs that call it get workers.
 std::optional<int> run_kernel_worker(int argc, char** argv);
 
+struct CompileJob {
+  std::string architecture;
+  std::string kernel_dir;        // sources; empty: the embedded ones
+  std::filesystem::path folder;  // of the cache
+  // Into a folder for other machines: known without a compiler's name, and with the compiler's log (log_key).
+  bool is_ahead_of_time = false;
+};
+
+// What a cache knows the compiler's log of a cubin by.
+std::string log_key(const std::string& program_key);
+
 // Fills the cache with the programs that it lacks, as many at once as the process has cores. What does not compile, and
 // everything where there are no workers or no cache, stays missing.
-void compile_in_workers(std::span<const std::string_view> programs, std::string_view architecture,
-                        const std::string& kernel_dir);
+void compile_in_workers(std::span<const std::string_view> programs, const CompileJob& job);
+
+// Compiles one program into the cache, in this process.
+Status compile_into_cache(std::string_view program, const CompileJob& job);
 
 }  // namespace spate::cuda

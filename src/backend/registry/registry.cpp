@@ -7,6 +7,7 @@
 #include "backend/cpu/cpu_device.h"
 #include "backend/cpu/limits.h"
 #include "backend/cuda/cuda_device.h"
+#include "backend/cuda/kernel_report.h"
 #include "backend/reference/reference_device.h"
 #include "base/log.h"
 
@@ -33,6 +34,7 @@ constexpr std::array<BackEnd, 3> kBackEnds = {{
      .make_group = nullptr,
      .instruction_sets = {},
      .run_worker = run_cuda_worker,
+     .compile_kernels = compile_cuda_kernels,
      .measure_limits = nullptr},
     {.name = "cpu",
      .hardware = "CPU",
@@ -49,6 +51,7 @@ constexpr std::array<BackEnd, 3> kBackEnds = {{
      .make_group = make_in_process_group,
      .instruction_sets = kCpuInstructionSets,
      .run_worker = nullptr,
+     .compile_kernels = nullptr,
      .measure_limits = measure_cpu_machine_limits},
     {.name = "reference",
      .hardware = "reference",
@@ -65,6 +68,7 @@ constexpr std::array<BackEnd, 3> kBackEnds = {{
      .make_group = make_in_process_group,
      .instruction_sets = {},
      .run_worker = nullptr,
+     .compile_kernels = nullptr,
      .measure_limits = nullptr},
 }};
 

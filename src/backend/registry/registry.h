@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "backend/backend.h"
+#include "backend/kernel_resources.h"
 #include "backend/machine_limits.h"
 #include "parallel/communicator.h"
 
@@ -40,6 +41,8 @@ struct BackEnd {
   // For processes that the back-end starts of this program: does a worker's work and returns its exit code. nullopt:
   // the process is no worker, and may have some.
   std::optional<int> (*run_worker)(int argc, char** argv) = nullptr;
+  // Compiles its kernels ahead of time. nullptr: they are part of the program.
+  Result<std::vector<KernelResources>> (*compile_kernels)(const KernelCompileOptions& options) = nullptr;
   // The limits of `num_threads` compute threads. nullptr: they are not measured; benches print no shares.
   MachineLimits (*measure_limits)(int num_threads) = nullptr;
 };

@@ -123,14 +123,18 @@ class Qwen3(nn.Module):
         inv_freq = config.rope_theta ** (-torch.arange(0, config.head_dim, 2).float() / config.head_dim)
         self.register_buffer("angles", torch.outer(torch.arange(config.max_seq_len).float(), inv_freq), persistent=False)
 
-    def forward(self, token_ids, positions, cu_seqlens, loss_idx, targets):
-        """Loss of each target, [max_targets] float32. Logits are made for the tokens of loss_idx only."""
+    def logits(self, token_ids, positions, cu_seqlens, loss_idx):
+        """[max_targets, vocab_size] bfloat16, of the tokens of loss_idx only."""
         angles = self.angles[positions].unsqueeze(1)
         cos, sin = angles.cos(), angles.sin()
         x = self.embed_tokens(token_ids).bfloat16()
         for layer in self.layers:
             x = layer(x, cos, sin, cu_seqlens)
-        logits = F.linear(self.norm(x[loss_idx]), self.embed_tokens.weight.bfloat16())
+        return F.linear(self.norm(x[loss_idx]), self.embed_tokens.weight.bfloat16())
+
+    def forward(self, token_ids, positions, cu_seqlens, loss_idx, targets):
+        """Loss of each target, [max_targets] float32."""
+        logits = self.logits(token_ids, positions, cu_seqlens, loss_idx)
         return F.cross_entropy(logits.float(), targets, reduction="none")
 
 

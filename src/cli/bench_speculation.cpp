@@ -5,6 +5,8 @@
 //   edit    a list of records, 400 tokens, as the prompt; the answer repeats it with a field in five records changed, one
 //           record left out and one put in
 //   prose   tokens by Zipf's law, as words come: pairs repeat by chance, longer runs hardly ever
+// A model that drafts would draft by these masks. So it is measured where the model answers itself:
+//   questions  of its eval/ folder, drawn at random; greedy
 #include <cmath>
 #include <cstdio>
 
@@ -14,6 +16,7 @@
 #include "cli/bench_rows.h"
 #include "cli/bench_runs.h"
 #include "cli/commands.h"
+#include "cli/eval_data.h"
 #include "cli/llm_arguments.h"
 #include "core/step_plan.h"
 #include "llm/offline.h"
@@ -65,7 +68,9 @@ class GivenAnswer final : public TokenConstraint {
 };
 
 struct Task {
-  Tokens prompt, answer;
+  Tokens prompt;
+  Tokens answer;         // empty: the model's own
+  int max_tokens = 0;    // of its own
 };
 
 constexpr int kNumRecords = 20;
@@ -106,16 +111,35 @@ Task prose_task(Rng& rng, int output_len) {
   return task;
 }
 
-// Tokens a second from when all sequences have begun to the end of the last.
-Result<double> decode_rate(LoadedModel& model, const std::vector<Task>& tasks, bool speculate) {
+Result<std::vector<Task>> question_tasks(const LoadedModel& model, const std::filesystem::path& model_dir) {
+  ASSIGN_OR_RETURN(const std::vector<EvalQuestion> questions, load_eval_questions(model_dir / "eval" / "questions.jsonl"));
+  if (!model.tokenizer || !model.chat_template) {
+    return not_found("{}: --task questions needs a tokenizer and a chat template", model_dir.string());
+  }
+  std::vector<Task> tasks;
+  for (const EvalQuestion& question : questions) {
+    ASSIGN_OR_RETURN(const std::string prompt,
+                     model.chat_template->render({.messages = &question.messages,
+                                                  .tools = question.tools.is_null() ? nullptr : &question.tools,
+                                                  .kwargs = &question.kwargs,
+                                                  .add_generation_prompt = true}));
+    tasks.push_back({.prompt = model.tokenizer->encode(prompt), .answer = {}, .max_tokens = question.max_tokens});
+  }
+  return tasks;
+}
+
+// Tokens a second from when the first batch_size sequences have begun to the end of the last.
+Result<double> decode_rate(LoadedModel& model, const std::vector<Task>& tasks, int batch_size, bool speculate) {
   std::vector<OfflineRequest> requests(tasks.size());
   for (size_t i = 0; i < tasks.size(); ++i) {
     requests[i].prompt_token_ids = tasks[i].prompt;
     requests[i].sampling.temperature = 0;
+    requests[i].speculate = speculate;
+    requests[i].sampling.max_tokens = tasks[i].max_tokens;
+    if (tasks[i].answer.empty()) continue;
     requests[i].sampling.max_tokens = static_cast<int>(tasks[i].answer.size());
     requests[i].sampling.ignore_eos = true;
     requests[i].constraint = std::make_shared<GivenAnswer>(tasks[i].answer, model.config.vocab_size);
-    requests[i].speculate = speculate;
   }
   struct Arrival {
     double seconds;
@@ -125,15 +149,16 @@ Result<double> decode_rate(LoadedModel& model, const std::vector<Task>& tasks, b
   std::vector<bool> begun(tasks.size(), false);
   double all_begun = 0;
   const auto results =
-      run_offline(*model.engine, model.eos_token_ids, std::move(requests), 0, [&](size_t i, const Output& output) {
+      run_offline(*model.engine, model.eos_token_ids, std::move(requests), batch_size, [&](size_t i, const Output& output) {
         const double now = now_s();
-        if (!begun[i]) all_begun = now;
+        if (!begun[i] && (static_cast<int>(i) < batch_size)) all_begun = now;
         begun[i] = true;
         arrivals.push_back({now, output.token_ids.size()});
       });
   RETURN_IF_ERROR(results.status());
   for (size_t i = 0; i < tasks.size(); ++i) {
-    if ((*results)[i][0].token_ids != tasks[i].answer) return internal_error("bench: sequence {} gave another text", i);
+    if (tasks[i].answer.empty() || (*results)[i][0].token_ids == tasks[i].answer) continue;
+    return internal_error("bench: sequence {} gave another text", i);
   }
   double num_tokens = 0;
   for (const Arrival& arrival : arrivals) num_tokens += arrival.seconds > all_begun ? static_cast<double>(arrival.num_tokens) : 0;
@@ -152,17 +177,30 @@ Result<int> run_bench_speculation(const Arguments& arguments) {
   if (speculative.method == SpeculativeMethod::kNone) {
     return invalid_argument("bench speculation needs --speculative-config: {{\"method\": \"ngram\"}}");
   }
+  std::vector<Task> questions;
+  if (bench.task == "questions") {
+    ASSIGN_OR_RETURN(questions, question_tasks(*model, arguments.model.model));
+  } else if (speculative.method == SpeculativeMethod::kDraftModel) {
+    return invalid_argument(
+        "bench speculation: method {} drafts by the masks that give the answers of --task {}; use --task questions",
+        speculative_method_name(speculative.method), bench.task);
+  }
   model->engine->start();
   Rng rng(arguments.model.seed, 0x5bec);
   std::vector<double> ratios, on_rates, off_rates;
   const EngineStats before = model->engine->stats();
   for (int i = 0; i < bench.num_iters_warmup + bench.num_iters; ++i) {
     std::vector<Task> tasks;
-    for (int s = 0; s < bench.batch_size; ++s) {
+    // Answers differ in length: of questions enough for the batch to stay full most of the time.
+    constexpr int kQuestionsASequence = 8;
+    for (int s = 0; s < kQuestionsASequence * bench.batch_size && !questions.empty(); ++s) {
+      tasks.push_back(questions[rng.below(questions.size())]);
+    }
+    for (int s = 0; s < bench.batch_size && questions.empty(); ++s) {
       tasks.push_back(bench.task == "edit" ? edit_task(rng) : prose_task(rng, bench.output_len > 0 ? bench.output_len : 128));
     }
-    ASSIGN_OR_RETURN(const double off, decode_rate(*model, tasks, false));
-    ASSIGN_OR_RETURN(const double on, decode_rate(*model, tasks, true));
+    ASSIGN_OR_RETURN(const double off, decode_rate(*model, tasks, bench.batch_size, false));
+    ASSIGN_OR_RETURN(const double on, decode_rate(*model, tasks, bench.batch_size, true));
     if (i < bench.num_iters_warmup) continue;
     ratios.push_back(on / off);
     on_rates.push_back(on);

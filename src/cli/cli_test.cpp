@@ -174,11 +174,11 @@ TEST_CASE("arguments: --speculative-config is JSON, or YAML in the file") {
   const auto message = [](const std::string& text) {
     return std::string(parse_speculative_config(text).status().message());
   };
-  CHECK(message("{}") == "--speculative-config needs the field method: ngram or reference");
+  CHECK(message("{}") == "--speculative-config needs the field method: ngram, reference or draft_model");
   CHECK(message(R"({"method": "ngarm"})") ==
-        "--speculative-config: method must be ngram or reference, got 'ngarm'");
+        "--speculative-config: method must be ngram, reference or draft_model, got 'ngarm'");
   CHECK(message(R"({"method": "mtp"})") ==
-        "--speculative-config: method mtp is not built; there are ngram and reference");
+        "--speculative-config: method mtp is not built; there are ngram, reference and draft_model");
   CHECK(message(R"({"method": "ngram", "num_speculative_tokens": 0})") ==
         "--speculative-config: num_speculative_tokens must be in [1, 16], got 0");
   CHECK(message(R"({"method": "ngram", "num_speculative_tokens": "many"})") ==

@@ -133,8 +133,11 @@ void add_bench_flags(CLI::App* bench, Arguments& arguments) {
   CLI::App* speculation =
       bench->add_subcommand("speculation", "Tokens a second with drafts and without, and what was accepted");
   add_model_flags(speculation, arguments.model);
-  speculation->add_option("--task", b.task, "edit: answers that repeat most of the prompt; prose: hardly anything repeats")
-      ->check(CLI::IsMember({"edit", "prose"}));
+  speculation
+      ->add_option("--task", b.task,
+                   "edit: answers that repeat most of the prompt; prose: hardly anything repeats; questions: of the model's "
+                   "eval/ folder, answered by the model itself")
+      ->check(CLI::IsMember({"edit", "prose", "questions"}));
   add_count(speculation, "--batch-size", b.batch_size, "Sequences in the batch", 1);
   add_count(speculation, "--output-len", b.output_len, "prose: output tokens; 0: 128");
   speculation->add_option("--num-iters-warmup", b.num_iters_warmup, "Turns before the measurement");

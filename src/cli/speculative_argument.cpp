@@ -10,14 +10,15 @@ namespace {
 
 Result<SpeculativeMethod> parse_method(const std::string& name) {
   if (name == "[ngram]") return SpeculativeMethod::kNgram;  // vLLM's older spelling
-  for (const SpeculativeMethod method : {SpeculativeMethod::kNgram, SpeculativeMethod::kReference}) {
+  for (const SpeculativeMethod method :
+       {SpeculativeMethod::kNgram, SpeculativeMethod::kReference, SpeculativeMethod::kDraftModel}) {
     if (name == speculative_method_name(method)) return method;
   }
-  for (const char* known : {"draft_model", "mtp", "deepseek_mtp", "ernie_mtp", "eagle", "eagle3", "medusa", "mlp_speculator", "suffix"}) {
+  for (const char* known : {"mtp", "deepseek_mtp", "ernie_mtp", "eagle", "eagle3", "medusa", "mlp_speculator", "suffix"}) {
     if (name != known) continue;
-    return unimplemented("--speculative-config: method {} is not built; there are ngram and reference", name);
+    return unimplemented("--speculative-config: method {} is not built; there are ngram, reference and draft_model", name);
   }
-  return invalid_argument("--speculative-config: method must be ngram or reference, got '{}'", name);
+  return invalid_argument("--speculative-config: method must be ngram, reference or draft_model, got '{}'", name);
 }
 
 template <typename T>
@@ -39,12 +40,13 @@ Status read_field(const std::string& key, const YAML::Node& value, SpeculativeCo
     return ok_status();
   }
   if (key == "num_speculative_tokens") return read(key, value, "a whole number", config.num_speculative_tokens);
+  if (key == "model") return read(key, value, "a string", config.model);
   if (key == "prompt_lookup_min") return read(key, value, "a whole number", config.prompt_lookup_min);
   if (key == "prompt_lookup_max") return read(key, value, "a whole number", config.prompt_lookup_max);
   if (key == "adaptive") return read(key, value, "true or false", config.adaptive);
   return invalid_argument(
-      "--speculative-config: unknown field '{}'; there are method, num_speculative_tokens, prompt_lookup_min, "
-      "prompt_lookup_max, adaptive",
+      "--speculative-config: unknown field '{}'; there are method, num_speculative_tokens, model, "
+      "prompt_lookup_min, prompt_lookup_max, adaptive",
       key);
 }
 
@@ -69,7 +71,7 @@ Result<SpeculativeConfig> parse_speculative_config(const std::string& text) {
     }
     RETURN_IF_ERROR(read_field(entry.first.Scalar(), entry.second, config, has_method));
   }
-  if (!has_method) return invalid_argument("--speculative-config needs the field method: ngram or reference");
+  if (!has_method) return invalid_argument("--speculative-config needs the field method: ngram, reference or draft_model");
   // One bound alone moves the other's default out of its way.
   if (!root["prompt_lookup_min"]) config.prompt_lookup_min = std::min(config.prompt_lookup_min, config.prompt_lookup_max);
   if (!root["prompt_lookup_max"]) config.prompt_lookup_max = std::max(config.prompt_lookup_min, config.prompt_lookup_max);

@@ -19,6 +19,7 @@ std::string_view speculative_method_name(SpeculativeMethod method) {
     case SpeculativeMethod::kNone: return "none";
     case SpeculativeMethod::kNgram: return "ngram";
     case SpeculativeMethod::kReference: return "reference";
+    case SpeculativeMethod::kDraftModel: return "draft_model";
   }
   return "";
 }
@@ -26,6 +27,14 @@ std::string_view speculative_method_name(SpeculativeMethod method) {
 Status validate_speculative_config(const SpeculativeConfig& config) {
   if (config.method == SpeculativeMethod::kNone) return ok_status();
   RETURN_IF_ERROR(in_range("num_speculative_tokens", config.num_speculative_tokens, 1, kMaxDrafts));
+  const bool has_model = config.method == SpeculativeMethod::kDraftModel;
+  if (has_model && config.model.empty()) {
+    return invalid_argument("--speculative-config: method draft_model needs the field model: a folder, or a *.gguf file");
+  }
+  if (!has_model && !config.model.empty()) {
+    return invalid_argument("--speculative-config: model is a field of method draft_model, got it with {}",
+                            speculative_method_name(config.method));
+  }
   RETURN_IF_ERROR(in_range("prompt_lookup_max", config.prompt_lookup_max, 1, kMaxLookup));
   return in_range("prompt_lookup_min", config.prompt_lookup_min, 1, config.prompt_lookup_max);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "base/status.h"
@@ -12,6 +13,7 @@ enum class SpeculativeMethod : uint8_t {
   kNone,
   kNgram,       // the longest suffix of the row's tokens that occurs earlier in the row
   kReference,   // the longest suffix that occurs in texts that come with the request, or in its prompt
+  kDraftModel,  // a smaller model of the same vocabulary
 };
 std::string_view speculative_method_name(SpeculativeMethod method);  // "ngram"
 
@@ -20,8 +22,14 @@ struct SpeculativeConfig {
   int num_speculative_tokens = 8;  // the most drafts of a row in a step, 1 .. kMaxDrafts; a controller chooses how many
   int prompt_lookup_min = 2;       // ngram, reference: tokens that must match before a text is followed
   int prompt_lookup_max = 16;      // the most that are compared: longer matches count as so long
+  std::string model;               // draft_model: its folder, or a *.gguf file
   bool adaptive = true;            // false: always as many drafts as are proposed, for tests and measurements
 };
+
+// Drafts are computed before their places have blocks: a row of the draft model has so many blocks of its own for them.
+constexpr int scratch_blocks_per_row(const SpeculativeConfig& config, int kv_block_size) {
+  return (config.num_speculative_tokens + kv_block_size - 1) / kv_block_size;
+}
 
 // Names the field, its value and the bound.
 Status validate_speculative_config(const SpeculativeConfig& config);

@@ -2,11 +2,37 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "core/step_plan.h"
+#include "speculative/model_proposer.h"
 
 namespace spate {
 
-void Drafting::propose(std::span<Sequence* const> running) {
+namespace {
+
+std::unique_ptr<Proposer> proposer_of(const EngineConfig& config, StepExecutor* draft_executor,
+                                      const std::function<double()>& clock) {
+  std::unique_ptr<Proposer> proposer;
+  if (config.speculative.method == SpeculativeMethod::kDraftModel) {
+    CHECK(draft_executor != nullptr, "method draft_model without an executor of the draft model");
+    proposer = make_model_proposer({.config = config.speculative,
+                                    .limits = config.limits,
+                                    .num_kv_blocks = config.num_kv_blocks,
+                                    .clock = clock},
+                                   *draft_executor);
+  } else {
+    proposer = make_proposer(config.speculative);
+  }
+  CHECK(proposer != nullptr, "speculation without a method");
+  return proposer;
+}
+
+}  // namespace
+
+Drafting::Drafting(const EngineConfig& config, StepExecutor* draft_executor, const std::function<double()>& clock)
+    : limits_(config.limits), speculator_(config.speculative, proposer_of(config, draft_executor, clock)) {}
+
+Status Drafting::propose(std::span<Sequence* const> running, bool steps_in_flight) {
   rows_.clear();
   seqs_.clear();
   int num_tokens = 0;
@@ -20,16 +46,30 @@ void Drafting::propose(std::span<Sequence* const> running) {
     rows_.push_back({.speculation = &seq->speculation,
                      .request = &seq->group->request,
                      .seed = seq->seed,
+                     .device_row = seq->row,
+                     .cursor = seq->cursor.get(),
                      .token_ids = seq->tokens(),
                      .knows_all = seq->max_pending_tokens == 0,
                      .max_drafts = std::min(kMaxDrafts, seq->max_len - 1 - seq->num_tokens())});
     seqs_.push_back(seq);
   }
-  speculator_.propose(rows_, num_tokens, limits_.max_num_batched_tokens - static_cast<int>(running.size()));
+  if (speculator_.runs_a_model()) list_blocks();
+  RETURN_IF_ERROR(speculator_.propose(rows_, num_tokens, limits_.max_num_batched_tokens - static_cast<int>(running.size()),
+                                      steps_in_flight));
   for (size_t i = 0; i < rows_.size(); ++i) {
     Sequence& seq = *seqs_[i];
     seq.drafts.assign(seq.speculation.proposed.begin(), seq.speculation.proposed.begin() + rows_[i].num_drafts);
     if (seq.cursor != nullptr) keep_allowed_drafts(seq);
+  }
+  return ok_status();
+}
+
+void Drafting::list_blocks() {
+  block_ids_.resize(std::max(block_ids_.size(), rows_.size()));
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    block_ids_[i].clear();
+    for (const BlockLease& lease : seqs_[i]->blocks.leases) block_ids_[i].push_back(lease.block_id());
+    rows_[i].block_ids = block_ids_[i];
   }
 }
 

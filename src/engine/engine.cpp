@@ -39,14 +39,14 @@ uint64_t random_seed() {
 }  // namespace
 
 struct Engine::Impl {
-  Impl(const EngineConfig& engine_config, StepExecutor& step_executor, Clock engine_clock)
+  Impl(const EngineConfig& engine_config, StepExecutor& step_executor, StepExecutor* draft_executor, Clock engine_clock)
       : config(engine_config),
         executor(step_executor),
         clock(engine_clock ? std::move(engine_clock) : Clock(steady_seconds)),
         inbox(config.max_num_waiting),
         scheduler(config),
         seeds(random_seed()) {
-    if (config.draft_source == DraftSource::kProposer) drafting.emplace(config);
+    if (config.draft_source == DraftSource::kProposer) drafting.emplace(config, draft_executor, clock);
     stats.num_kv_blocks = config.num_kv_blocks;
     publish_stats(true);
   }
@@ -154,7 +154,12 @@ bool Engine::Impl::step_overlapped() {
 
 bool Engine::Impl::submit_step() {
   ScheduledStep& scheduled = steps[(oldest_step + num_in_flight) % kMaxStepsInFlight];
-  if (drafting) drafting->propose(scheduler.running());
+  if (drafting) {
+    if (const Status status = drafting->propose(scheduler.running(), num_in_flight > 0); !status.ok()) {
+      fail(status);
+      return false;
+    }
+  }
   scheduler.schedule_step(scheduled);
   if (scheduled.empty()) return false;
   executor.submit(write_plan(scheduled, config.draft_source, builder));
@@ -183,10 +188,22 @@ void Engine::Impl::record_for_drafting(const ScheduledStep& step) {
   const bool decodes_only = std::ranges::all_of(
       step.seqs, [](const ScheduledSeq& scheduled) { return scheduled.phase == SeqPhase::kDecode; });
   if (decodes_only) drafting->speculator().record_step(step.num_tokens, result.device_seconds);
-  const double gap = now - std::exchange(last_collect_seconds, now) - result.device_seconds;
+  const double drafting_seconds = drafting->speculator().drafting_seconds();
+  const double gap = now - std::exchange(last_collect_seconds, now) - result.device_seconds - drafting_seconds;
   if (std::exchange(host_runs_alone, false) && decodes_only && gap > 0 && gap < result.device_seconds) {
     drafting->speculator().record_gap(gap);
   }
+  DraftController::Outcome outcome{.step_seconds = result.device_seconds, .decodes_only = decodes_only};
+  size_t num_sampled = 0;
+  for (const ScheduledSeq& scheduled : step.seqs) {
+    const size_t sampled_idx = num_sampled;
+    num_sampled += scheduled.sample ? 1 : 0;
+    if (scheduled.phase != SeqPhase::kDecode || !scheduled.sample) continue;
+    ++outcome.num_rows;
+    outcome.num_drafts += scheduled.num_drafts;
+    outcome.num_tokens += 1 + (result.num_accepted.empty() ? 0 : result.num_accepted.at(sampled_idx));
+  }
+  if (outcome.num_rows > 0) drafting->speculator().settle(outcome);
 }
 
 void Engine::Impl::run() {
@@ -469,9 +486,10 @@ void Engine::Impl::publish_stats(bool wait) {
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() { stop(); }
 
-Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config, StepExecutor& executor, Clock clock) {
+Result<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config, StepExecutor& executor, Clock clock,
+                                               StepExecutor* draft_executor) {
   RETURN_IF_ERROR(validate_engine_config(config));
-  return std::unique_ptr<Engine>(new Engine(std::make_unique<Impl>(config, executor, std::move(clock))));
+  return std::unique_ptr<Engine>(new Engine(std::make_unique<Impl>(config, executor, draft_executor, std::move(clock))));
 }
 
 Status Engine::submit(Request request) {

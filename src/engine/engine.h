@@ -75,8 +75,10 @@ class Engine {
  public:
   using Clock = std::function<double()>;  // seconds, never falling; called by any thread
 
-  // The executor outlives the engine and is called by the engine thread only. `clock` is replaced in simulations.
-  static Result<std::unique_ptr<Engine>> create(const EngineConfig& config, StepExecutor& executor, Clock clock = {});
+  // The executors outlive the engine and are called by the engine thread only. `clock` is replaced in simulations.
+  // draft_executor: runs the model of SpeculativeMethod::kDraftModel (speculative/model_proposer.h).
+  static Result<std::unique_ptr<Engine>> create(const EngineConfig& config, StepExecutor& executor, Clock clock = {},
+                                                StepExecutor* draft_executor = nullptr);
   ~Engine();  // stop()
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;

@@ -277,7 +277,10 @@ void FakeExecutor::sample(const SeqStep& seq, const uint32_t* mask, Row& row, St
   while (true) {
     const int num_tokens = row.num_tokens;
     const std::span<const int32_t> context = std::span(context_).first(num_tokens);
-    const int32_t token_id = choose_token(row, context, mask);
+    int32_t token_id = choose_token(row, context, mask);
+    if (miss_rate > 0 && rng_.uniform() < static_cast<float>(miss_rate)) {
+      token_id = fake_next_token(context, rng_.next_u64(), {});
+    }
     TokenLogprobs entry{.token_id = token_id, .logprob = 0, .rank = 1, .top = {}};
     if (row.sampling.num_logprobs >= 0) {
       entry.logprob = fake_logprob(context, token_id);

@@ -51,6 +51,8 @@ class FakeExecutor : public StepExecutor {
   // Called with each plan's header when the step runs; gives the step's seconds (a cost model). Default: 0.
   std::function<double(const StepPlanHeader&)> step_seconds;
   double draft_hit_rate = 0.7;
+  // As the executor of a draft model: the share of its tokens that are not the oracle's.
+  double miss_rate = 0;
   // True: the logits behind the row's first num_tokens tokens are not finite.
   std::function<bool(const RowSampling&, int num_tokens)> is_nonfinite;
   // collect() of this step and all later ones fails; 0 = never.

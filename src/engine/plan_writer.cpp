@@ -6,21 +6,6 @@
 namespace spate {
 namespace {
 
-RowSampling row_sampling(const Sequence& seq) {
-  const SamplingParams& params = seq.group->request.sampling;
-  return {.seed = seq.seed,
-          .temperature = params.temperature,
-          .top_p = params.top_p,
-          .min_p = params.min_p,
-          .repetition_penalty = params.repetition_penalty,
-          .presence_penalty = params.presence_penalty,
-          .frequency_penalty = params.frequency_penalty,
-          .sampling_top_k = std::max(0, params.sampling_top_k),
-          .prompt_len = seq.prompt_len,
-          .min_tokens_until = params.min_tokens > 0 ? seq.prompt_len + params.min_tokens : 0,
-          .num_logprobs = params.logprobs.value_or(-1)};
-}
-
 // The masks of a step. Sequences at the same place of the same constraint share one.
 class MaskWriter {
  public:
@@ -40,18 +25,12 @@ class MaskWriter {
  private:
   int32_t add_one(const Request& request, const ConstraintCursor& cursor, bool may_share) {
     const std::span<const uint32_t> words = cursor.mask();
-    const std::span<const int32_t> end_ids = cursor.may_end() && !request.sampling.ignore_eos
-                                                 ? std::span<const int32_t>(request.eos_token_ids)
-                                                 : std::span<const int32_t>();
+    const std::span<const int32_t> end_ids = end_ids_at(request, cursor);
     for (const Entry& entry : entries_) {
       if (!may_share) break;
       if (entry.words == words.data() && std::ranges::equal(entry.end_ids, end_ids)) return entry.mask_idx;
     }
-    with_end_ids_.assign(words.begin(), words.end());
-    for (const int32_t id : end_ids) {
-      if (id >= 0 && static_cast<size_t>(id) / 32 < words.size())
-        with_end_ids_[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
-    }
+    write_mask(cursor, end_ids, with_end_ids_);
     const int32_t mask_idx = builder_.add_mask(with_end_ids_);
     entries_.push_back({words.data(), end_ids, mask_idx});
     return mask_idx;
@@ -91,14 +70,6 @@ SeqStep seq_step(const ScheduledSeq& scheduled, DraftSource draft_source, StepPl
 
 }  // namespace
 
-std::vector<int32_t> all_stop_ids(const Request& request) {
-  std::vector<int32_t> ids = request.sampling.stop_token_ids;
-  if (!request.sampling.ignore_eos) ids.insert(ids.end(), request.eos_token_ids.begin(), request.eos_token_ids.end());
-  std::ranges::sort(ids);
-  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
-  return ids;
-}
-
 std::span<const std::byte> write_plan(const ScheduledStep& step, DraftSource draft_source, StepPlanBuilder& builder) {
   builder.begin(step.step_id);
   MaskWriter masks(builder);
@@ -108,7 +79,7 @@ std::span<const std::byte> write_plan(const ScheduledStep& step, DraftSource dra
     builder.add_row({.row = seq.row,
                      .num_computed_tokens = entered.num_computed_tokens,
                      .num_prompt_logprobs = seq.needs_prompt_logprobs ? params.prompt_logprobs.value_or(-1) : -1,
-                     .sampling = row_sampling(seq),
+                     .sampling = row_sampling(seq.group->request, seq.seed),
                      .token_ids = seq.tokens(),
                      .logit_bias = params.logit_bias,
                      .stop_ids = seq.group->stop_ids});

@@ -37,11 +37,25 @@ struct Answer {
   int num_unfinished = 0;
 };
 
+// The cache of a draft model: the target's blocks, and those of drafts that have none.
+EngineConfig draft_config(EngineConfig config) {
+  config.num_kv_blocks += config.limits.max_num_seqs * scratch_blocks_per_row(config.speculative, config.limits.kv_block_size);
+  config.draft_source = DraftSource::kRepeat;
+  return config;
+}
+
 class Simulation {
  public:
   explicit Simulation(const SimulationOptions& options)
-      : options_(options), rng_(options.seed), executor_(options.config), sink_(std::make_shared<Sink>(*this)) {
+      : options_(options), rng_(options.seed), executor_(options.config),
+        draft_executor_(draft_config(options.config)), sink_(std::make_shared<Sink>(*this)) {
     executor_.draft_hit_rate = options.draft_hit_rate;
+    draft_executor_.miss_rate = 1 - options.draft_hit_rate;
+    draft_executor_.step_seconds = [this](const StepPlanHeader& header) {
+      const double seconds = 0.0001 + 1e-6 * header.num_tokens;
+      now_ += seconds;
+      return seconds;
+    };
     executor_.is_nonfinite = [this](const RowSampling& sampling, int num_tokens) {
       const auto it = nonfinite_from_.find(sampling.seed);
       return it != nonfinite_from_.end() && num_tokens >= it->second;
@@ -51,7 +65,7 @@ class Simulation {
       now_ += seconds;
       return seconds;
     };
-    Result<std::unique_ptr<Engine>> engine = Engine::create(options.config, executor_, [this] { return now_; });
+    Result<std::unique_ptr<Engine>> engine = Engine::create(options.config, executor_, [this] { return now_; }, &draft_executor_);
     CHECK(engine.ok(), "{}", engine.status().to_string());
     engine_ = std::move(engine).value();
     for (auto& prompt : system_prompts_) prompt = random_tokens(options.max_prompt_len);
@@ -347,6 +361,7 @@ class Simulation {
   Rng rng_;
   double now_ = 0;
   FakeExecutor executor_;
+  FakeExecutor draft_executor_;  // of SpeculativeMethod::kDraftModel
   std::shared_ptr<Sink> sink_;
   std::unique_ptr<Engine> engine_;
   std::vector<int32_t> system_prompts_[kNumSystemPrompts];

@@ -111,6 +111,44 @@ TEST_CASE("a million events with drafts") {
   CHECK(report.num_nonfinite > kNumEvents / 200);
 }
 
+// A draft model beside the target: its cache is checked slot by slot as the target's is.
+TEST_CASE("a million events with a draft model") {
+  EngineConfig config = small_config();
+  config.draft_source = DraftSource::kProposer;
+  config.speculative = {.method = SpeculativeMethod::kDraftModel, .num_speculative_tokens = 5, .model = "fake"};
+  const SimulationReport report = simulate(test_seed() + 1500, kNumEvents, config, 0.05);
+  CHECK(report.num_events() >= kNumEvents);
+  CHECK(report.num_preemptions > kNumEvents / 250);
+  CHECK(report.num_prefix_hits > kNumEvents / 50);
+  CHECK(report.num_forks > kNumEvents / 200);
+  CHECK(report.num_drafts > kNumEvents / 10);
+  CHECK(report.num_drafts_accepted > report.num_drafts / 4);
+  CHECK(report.num_drafts_accepted < report.num_drafts * 9 / 10);
+}
+
+TEST_CASE("every combination of a draft model, its drafts, loop, chunks and prefix cache") {
+  uint64_t seed = test_seed() + 2500;
+  for (const int num_drafts : {1, 4, kMaxDrafts}) {
+    for (const bool adaptive : {false, true}) {
+      for (const bool async_scheduling : {false, true}) {
+        for (const int choice : {0, 1, 2}) {
+          EngineConfig config = small_config();
+          config.draft_source = DraftSource::kProposer;
+          config.speculative = {.method = SpeculativeMethod::kDraftModel,
+                                .num_speculative_tokens = num_drafts,
+                                .model = "fake",
+                                .adaptive = adaptive};
+          config.async_scheduling = async_scheduling;
+          config.enable_chunked_prefill = choice != 1;
+          config.enable_prefix_caching = choice != 2;
+          if (choice == 1) config.limits.max_num_batched_tokens = config.limits.max_model_len;
+          CHECK(simulate(++seed, kNumEvents / 200, config, 0.02).num_drafts > 0);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("every combination of drafts, loop, chunks and prefix cache") {
   uint64_t seed = test_seed() + 2000;
   for (const int num_drafts : {1, 4, kMaxDrafts}) {

@@ -81,6 +81,58 @@ void add_warnings(LoadedModel& model) {
   for (const std::string& warning : model.warnings) log_warning("model", "{}: {}", model.name, warning);
 }
 
+// The draft model of --speculative-config.
+struct DraftFiles {
+  ModelConfig config;
+  std::unique_ptr<const Tokenizer> tokenizer;  // null: it has none
+  std::unique_ptr<WeightSource> weights;       // null with dummy weights
+};
+
+Result<DraftFiles> open_draft(const LlmConfig& llm, const ModelConfig& target) {
+  const fs::path path = llm.speculative.model;
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    return not_found("--speculative-config: model '{}' does not exist; give the folder that holds config.json, or a *.gguf file",
+                     path.string());
+  }
+  const std::string where = fmt::format("--speculative-config: model {}", path.string());
+  DraftFiles draft;
+  Result<ModelConfig> config = load_model_config(path);
+  if (!config.ok()) return config.status().with_context(where);
+  draft.config = std::move(config).value();
+  if (draft.config.vocab_size != target.vocab_size) {
+    return invalid_argument("{}: its vocab_size is {}, the model's is {}; drafts must be tokens of the same vocabulary", where,
+                            draft.config.vocab_size, target.vocab_size);
+  }
+  const bool has_tokenizer = is_gguf_path(path) || fs::exists(path / "tokenizer.json", error);
+  if (has_tokenizer) {
+    Result<std::unique_ptr<const Tokenizer>> tokenizer = Tokenizer::load(path);
+    if (!tokenizer.ok()) return tokenizer.status().with_context(where);
+    draft.tokenizer = std::move(tokenizer).value();
+  } else if (!llm.dummy_weights) {
+    return not_found("{}: it has no tokenizer.json, so its vocabulary cannot be compared with the model's", where);
+  }
+  if (llm.dummy_weights) return draft;
+  Result<std::unique_ptr<WeightSource>> weights = open_weights(path);
+  if (!weights.ok()) return weights.status().with_context(where);
+  draft.weights = std::move(weights).value();
+  return draft;
+}
+
+// Token for token the same.
+Status check_vocabulary(const std::string& draft_path, const Tokenizer& draft, const Tokenizer& target) {
+  const int32_t num_ids = std::max(draft.vocab_size(), target.vocab_size());
+  for (int32_t id = 0; id < num_ids; ++id) {
+    const std::string_view ours = id < target.vocab_size() ? target.token_text(id) : "";
+    const std::string_view theirs = id < draft.vocab_size() ? draft.token_text(id) : "";
+    if (ours == theirs) continue;
+    return invalid_argument(
+        "--speculative-config: model {} has another vocabulary: its token {} is '{}', the model's is '{}'", draft_path, id,
+        theirs, ours);
+  }
+  return ok_status();
+}
+
 }  // namespace
 
 Result<std::string> read_chat_template(const std::string& path_or_source) {
@@ -126,6 +178,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
   Status text_status;
   std::thread text_thread([&] { text_status = load_text(llm, is_gguf ? path : dir, *model); });
   std::unique_ptr<WeightSource> weights;
+  DraftFiles draft;
   RankGroupConfig config{
       .model = model->config,
       .weights = nullptr,
@@ -154,6 +207,12 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
       ASSIGN_OR_RETURN(weights, open_weights(path));
       config.weights = weights.get();
     }
+    if (llm.speculative.method == SpeculativeMethod::kDraftModel) {
+      ASSIGN_OR_RETURN(draft, open_draft(llm, model->config));
+      config.draft = {.model = draft.config,
+                      .weights = draft.weights.get(),
+                      .scratch_blocks_per_row = scratch_blocks_per_row(llm.speculative, llm.kv_block_size)};
+    }
     RETURN_IF_ERROR(check_layout(llm.quantization, weights != nullptr ? weights->layout() : std::string_view()));
     ASSIGN_OR_RETURN(model->ranks, RankGroup::create(config, [&](int64_t done, int64_t total) {
                        if (progress) progress(total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1.0);
@@ -164,6 +223,9 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
   text_thread.join();
   RETURN_IF_ERROR(load_status);
   RETURN_IF_ERROR(text_status);
+  if (draft.tokenizer != nullptr && model->tokenizer != nullptr) {
+    RETURN_IF_ERROR(check_vocabulary(llm.speculative.model, *draft.tokenizer, *model->tokenizer));
+  }
   if (progress) progress(1.0);
   add_warnings(*model);
 
@@ -181,7 +243,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
   engine_config.speculative = llm.speculative;
   if (llm.speculative.method != SpeculativeMethod::kNone) engine_config.draft_source = DraftSource::kProposer;
   RETURN_IF_ERROR(validate_engine_config(engine_config));
-  ASSIGN_OR_RETURN(model->engine, Engine::create(engine_config, *model->ranks));
+  ASSIGN_OR_RETURN(model->engine, Engine::create(engine_config, *model->ranks, {}, model->ranks->draft_executor()));
 
   model->summary = model->ranks->summary();
   model->summary.insert(model->summary.begin(), fmt::format("model {}, {}", model->name, model->config.architecture));

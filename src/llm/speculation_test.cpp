@@ -4,6 +4,8 @@
 //         row of a covering array: all pairs of a proposer, its settings, the loop, chunks, the size of the cache (too
 //         small for all: sequences are preempted), prefix caching and ranks.
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
 
@@ -239,9 +241,26 @@ LlmConfig mini_model() {
   return llm;
 }
 
+std::string draft_model() { return (repo_root() / "models" / "mini-qwen3-draft").string(); }
+
+// 16 blocks of 16 tokens: one sequence of the longest length. With a draft model a block has a place in two caches.
+int64_t small_cache_bytes(const LlmConfig& llm) {
+  static std::map<std::pair<int, bool>, int64_t> bytes;
+  const bool drafts = llm.speculative.method == SpeculativeMethod::kDraftModel;
+  int64_t& known = bytes[{llm.tensor_parallel_size, drafts}];
+  if (known == 0) {
+    const auto model = load_model(llm);
+    REQUIRE_MESSAGE(model.ok(), model.status().message());
+    const MemoryPlan& plan = (*model)->ranks->memory_plan();
+    known = 16 * (plan.kv_cache_bytes / plan.num_kv_blocks);
+  }
+  return known;
+}
+
 TEST_CASE("speculation changes no answer, over all pairs of settings") {
   enum Factor { kMethod, kDrafts, kAdaptive, kLoop, kChunks, kCache, kPrefix, kRanks };
-  const SpeculativeMethod methods[] = {SpeculativeMethod::kNgram, SpeculativeMethod::kReference};
+  const SpeculativeMethod methods[] = {SpeculativeMethod::kNgram, SpeculativeMethod::kReference,
+                                       SpeculativeMethod::kDraftModel};
   const int drafts[] = {1, 4, 16};
   std::map<int, Run> expected;  // by the number of ranks
   for (const int tp : {1, 2}) {
@@ -254,15 +273,17 @@ TEST_CASE("speculation changes no answer, over all pairs of settings") {
     INFO("the first answer: " << answers[0][0].text << "; with a stop string: " << answers[9][0].text);
     CHECK(std::ranges::any_of(answers, has_stop));
   }
-  for (const std::vector<int>& row : covering_array({2, 3, 2, 2, 2, 2, 2, 2})) {
+  std::set<SpeculativeMethod> preempted_with;
+  for (const std::vector<int>& row : covering_array({3, 3, 2, 2, 2, 2, 2, 2})) {
     LlmConfig llm = mini_model();
     llm.speculative.method = methods[row[kMethod]];
+    if (llm.speculative.method == SpeculativeMethod::kDraftModel) llm.speculative.model = draft_model();
     llm.speculative.num_speculative_tokens = drafts[row[kDrafts]];
     llm.speculative.adaptive = row[kAdaptive] == 1;
     llm.speculative.prompt_lookup_min = 1;  // short matches are wrong often
     llm.async_scheduling = row[kLoop] == 1;
     if (row[kChunks] == 1) llm.max_num_batched_tokens = 48;
-    if (row[kCache] == 1) llm.kv_cache_bytes = row[kRanks] == 1 ? 1'650'000 : 2'088'960;  // 16 blocks of 16 tokens
+    if (row[kCache] == 1) llm.kv_cache_bytes = small_cache_bytes(llm);
     llm.enable_prefix_caching = row[kPrefix] == 1;
     llm.tensor_parallel_size = 1 + row[kRanks];
     INFO("method " << speculative_method_name(llm.speculative.method) << ", drafts "
@@ -271,7 +292,8 @@ TEST_CASE("speculation changes no answer, over all pairs of settings") {
                    << row[kPrefix] << ", ranks " << 1 + row[kRanks]);
     const Run run = run_all(llm);
     check_equal(run, expected.at(llm.tensor_parallel_size));
-    CHECK((run.stats.num_preemptions > 0) == (row[kCache] == 1));
+    CHECK((run.stats.num_preemptions == 0 || row[kCache] == 1));
+    if (run.stats.num_preemptions > 0) preempted_with.insert(llm.speculative.method);
     CHECK((run.stats.prefix_cache_hits > 0) == (row[kPrefix] == 1));
     if (llm.speculative.adaptive) continue;
     CHECK(run.stats.num_drafts_accepted > 0);
@@ -279,6 +301,7 @@ TEST_CASE("speculation changes no answer, over all pairs of settings") {
     CHECK(run.stats.num_drafted_rows <= run.stats.num_drafts);
     CHECK(run.stats.num_accepted_at[0] <= run.stats.num_drafted_rows);
   }
+  CHECK(preempted_with.size() == std::size(methods));
 }
 
 TEST_CASE("a request may turn speculation off, and a text that it brings is followed") {
@@ -312,6 +335,61 @@ TEST_CASE("a request may turn speculation off, and a text that it brings is foll
   CHECK(run.answers[1][0].token_ids == text);
   CHECK(ask(2, false, {text}) == 0);
   CHECK(run.answers[2][0].token_ids == text);
+}
+
+TEST_CASE("a draft model that cannot draft is refused by name") {
+  const TempDir dir;
+  const auto message = [](LlmConfig llm, const std::string& model) {
+    llm.speculative.method = SpeculativeMethod::kDraftModel;
+    llm.speculative.model = model;
+    const auto loaded = load_model(llm);
+    return loaded.ok() ? std::string() : loaded.status().message();
+  };
+  const auto copy_of_draft = [&](const char* name, const char* file, const std::string& from, const std::string& to) {
+    const std::filesystem::path copy = dir.path() / name;
+    std::filesystem::copy(draft_model(), copy);
+    std::string text = read_file_or_die(copy / file);
+    REQUIRE(text.find(from) != std::string::npos);
+    text.replace(text.find(from), from.size(), to);
+    std::ofstream(copy / file) << text;
+    return copy.string();
+  };
+  CHECK(message(mini_model(), "") == "--speculative-config: method draft_model needs the field model: a folder, or a *.gguf file");
+  CHECK(message(mini_model(), "nowhere") ==
+        "--speculative-config: model 'nowhere' does not exist; give the folder that holds config.json, or a *.gguf file");
+  const std::string other_size = copy_of_draft("size", "config.json", "\"vocab_size\": 8192", "\"vocab_size\": 8191");
+  CHECK(message(mini_model(), other_size) ==
+        "--speculative-config: model " + other_size +
+            ": its vocab_size is 8191, the model's is 8192; drafts must be tokens of the same vocabulary");
+  const std::string other_token = copy_of_draft("token", "tokenizer.json", "<|im_end|>", "<|im_over|>");
+  CHECK(message(mini_model(), other_token) == "--speculative-config: model " + other_token +
+                                                  " has another vocabulary: its token 8185 is '<|im_over|>', the model's is "
+                                                  "'<|im_end|>'");
+  const std::string other_model = copy_of_draft("model", "config.json", "Qwen3ForCausalLM", "BertForMaskedLM");
+  CHECK(message(mini_model(), other_model).find("--speculative-config: model " + other_model) == 0);
+  const std::string no_tokenizer = copy_of_draft("no tokenizer", "config.json", "8192", "8192");
+  std::filesystem::remove(std::filesystem::path(no_tokenizer) / "tokenizer.json");
+  CHECK(message(mini_model(), no_tokenizer).find("it has no tokenizer.json") != std::string::npos);
+  const std::string no_embedding = copy_of_draft("no embedding", "model.safetensors", "embed_tokens", "embed_tokenz");
+  CHECK(message(mini_model(), no_embedding).find("embed_tokens") != std::string::npos);
+  const std::string short_draft =
+      copy_of_draft("short", "config.json", "\"max_position_embeddings\": 4096", "\"max_position_embeddings\": 128");
+  CHECK(message(mini_model(), short_draft) ==
+        "--speculative-config: model: --max-model-len 256: the model has 128 positions; use at most that");
+  LlmConfig longest = mini_model();
+  longest.max_model_len = 0;
+  longest.kv_cache_bytes = int64_t{256} << 20;
+  CHECK(message(longest, short_draft) ==
+        "--speculative-config: model reaches 128 positions, sequences up to 4096: use --max-model-len 128, or another draft");
+}
+
+TEST_CASE("a draft model that is the target itself is always right") {
+  LlmConfig llm = mini_model();
+  llm.speculative = {.method = SpeculativeMethod::kDraftModel, .num_speculative_tokens = 4, .model = llm.model, .adaptive = false};
+  const Run run = run_all(llm);
+  // The same weights, the same noise, the same masks: only batches of other sizes round otherwise, and not under --deterministic.
+  CHECK(run.stats.num_drafts_accepted > 0);
+  CHECK(run.stats.num_drafts_accepted * 100 >= run.stats.num_drafts * 97);
 }
 
 }  // namespace

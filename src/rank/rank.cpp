@@ -4,9 +4,15 @@
 
 namespace spate {
 
-Result<std::unique_ptr<Rank>> Rank::create(std::unique_ptr<Device> device, Communicators communicators,
+namespace {
+
+constexpr int kMaxPlanGenerations = 1 << 20;  // of one rank: plans double in size from one to the next
+
+}  // namespace
+
+Result<std::unique_ptr<Rank>> Rank::create(std::shared_ptr<Device> device, Communicators communicators,
                                            const ModelConfig& config, const ModelOptions& options,
-                                           const StepLimits& limits) {
+                                           const StepLimits& limits, int rank_of_device) {
   std::unique_ptr<Rank> rank(new Rank());
   rank->device_ = std::move(device);
   rank->stream_ = rank->device_->create_stream();
@@ -14,6 +20,7 @@ Result<std::unique_ptr<Rank>> Rank::create(std::unique_ptr<Device> device, Commu
   rank->communicator_ = rank->communicators_.tp.get();
   rank->bound_ = bind_ops(rank->device_->ops());
   rank->limits_ = limits;
+  rank->plan_generation_ = rank_of_device * kMaxPlanGenerations;
   const TensorParallel tp{.rank = rank->communicator_->rank(), .size = rank->communicator_->size()};
   ASSIGN_OR_RETURN(rank->model_, Model::create(config, *rank->device_, tp, options));
   RETURN_IF_ERROR(rank->allocate());
@@ -99,6 +106,7 @@ StepKey Rank::step_key(const StepInFlight& step) const {
     const bool one_of_each = plan.num_sampled == plan.num_seqs && plan.num_logits == plan.num_seqs;
     exact.outputs = one_of_each ? StepOutputs::kSampledAllSeqs : StepOutputs::kSampledTokens;
   }
+  if (follower_ != nullptr && follower_->needs_all_tokens()) exact.outputs = StepOutputs::kAllTokens;
   const StepKey largest = largest_step(limits_);
   StepKey key = device_->padded_step(exact, largest);
   if (key.outputs == StepOutputs::kSampledAllSeqs) key.num_logits = key.num_seqs;
@@ -143,6 +151,7 @@ void Rank::forward_and_sample(const StepKey& key) {
   const StepContext ctx{
       .stream = *stream_, .ops = ops, .communicators = communicators_, .batch = step_batch, .kv = kv_cache_.views()};
   const Tensor hidden_states = model_->forward(ctx);
+  if (follower_ != nullptr) follower_->follow(ctx, hidden_states);
   if (key.num_logits > 0) sample(ctx, hidden_states, key);
   ops.finish_step(*stream_, {.plan = plan,
                              .state = state_.rows(),

@@ -22,14 +22,26 @@
 
 namespace spate {
 
+// Runs inside the steps of a rank.
+class StepFollower {
+ public:
+  virtual ~StepFollower() = default;
+  // False: hidden_states may be of the sampled tokens alone.
+  virtual bool needs_all_tokens() const { return false; }
+  // Behind the model's forward pass. Puts on ctx.stream what it keeps of the step; like the pass itself it may be replayed for
+  // another step of the same StepKey. hidden_states: what Model::forward gave.
+  virtual void follow(const StepContext& /*ctx*/, const Tensor& /*hidden_states*/) {}
+};
+
 class Rank {
  public:
   static constexpr int kMaxInFlight = 2;  // steps launched and not finished
 
-  // Makes the model's parts on `device`, without reading weights.
-  static Result<std::unique_ptr<Rank>> create(std::unique_ptr<Device> device,
+  // Makes the model's parts on `device`, without reading weights. Ranks that share a device are told apart by rank_of_device
+  // (0, 1 ...): a step of one is never replayed for another.
+  static Result<std::unique_ptr<Rank>> create(std::shared_ptr<Device> device,
                                               Communicators communicators, const ModelConfig& config,
-                                              const ModelOptions& options, const StepLimits& limits);
+                                              const ModelOptions& options, const StepLimits& limits, int rank_of_device = 0);
   ~Rank();
 
   Model& model() { return *model_; }
@@ -38,6 +50,8 @@ class Rank {
   // Of one block of every layer.
   int64_t kv_block_bytes() const { return spate::kv_block_bytes(*device_, model_->kv_layers()); }
   Status allocate_kv_cache(int64_t num_blocks);
+  // Outlives the rank. Before the first step.
+  void set_follower(StepFollower* follower) { follower_ = follower; }
 
   // Gives a step to the device. Does not wait for it, nor for the step before it. `plan` is copied.
   void launch(std::span<const std::byte> plan);
@@ -63,12 +77,13 @@ class Rank {
   void copy_logprobs(StepInFlight& step, int64_t first_row, int64_t num_rows, bool with_top);
   void copy_rows(const Tensor& host, const Tensor& device, int64_t first_row, int64_t num_rows);
 
-  std::unique_ptr<Device> device_;
+  std::shared_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   Communicators communicators_;
   Communicator* communicator_ = nullptr;  // communicators_.tp
   BoundOps bound_;
   std::unique_ptr<Model> model_;
+  StepFollower* follower_ = nullptr;
   StepLimits limits_;
   RunningState state_;
   KvStorage kv_cache_;  // a view a layer

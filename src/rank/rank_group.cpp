@@ -14,6 +14,7 @@
 #include "base/cpu_cores.h"
 #include "base/log.h"
 #include "parallel/communicators.h"
+#include "rank/drafter.h"
 
 namespace spate {
 
@@ -24,6 +25,10 @@ struct RankGroup::Slot {
   std::condition_variable all_launched;
   int num_launching = 0;  // ranks that have not launched it
 
+  void launched() {
+    const std::lock_guard lock(mutex);
+    if (--num_launching == 0) all_launched.notify_all();
+  }
   void wait_until_launched() {
     std::unique_lock lock(mutex);
     all_launched.wait(lock, [this] { return num_launching == 0; });
@@ -55,7 +60,8 @@ class RankGroup::Worker {
   }
 
   // Used by the thread's tasks only.
-  std::unique_ptr<Device> device;
+  std::shared_ptr<Device> device;
+  std::unique_ptr<ModelDrafter> drafter;  // outlives the rank, which it follows
   std::unique_ptr<Rank> rank;
 
  private:
@@ -71,6 +77,7 @@ class RankGroup::Worker {
       task();
     }
     rank.reset();
+    drafter.reset();
     device.reset();
   }
 
@@ -79,6 +86,38 @@ class RankGroup::Worker {
   std::deque<std::function<void()>> tasks_;
   bool stopping_ = false;
   std::thread thread_;
+};
+
+// One plan at a time, on the ranks' own threads.
+class RankGroup::DraftExecutor final : public StepExecutor {
+ public:
+  explicit DraftExecutor(const std::vector<std::unique_ptr<Worker>>& workers) : workers_(workers) { slot_.plans.resize(1); }
+  ~DraftExecutor() override { slot_.wait_until_launched(); }
+
+  void submit(std::span<const std::byte> plan) override {
+    CHECK(num_in_flight_ == 0, "a step of the draft model is in flight already");
+    ++num_in_flight_;
+    slot_.plans[0].assign(plan.begin(), plan.end());
+    slot_.num_launching = static_cast<int>(workers_.size());
+    for (const auto& worker : workers_) {
+      worker->post([this, drafter = worker->drafter.get()] {
+        drafter->launch(slot_.plans[0]);
+        slot_.launched();
+      });
+    }
+  }
+  Status collect(StepResult& result) override {
+    CHECK(num_in_flight_ == 1, "no step of the draft model is in flight");
+    --num_in_flight_;
+    slot_.wait_until_launched();
+    return workers_[0]->drafter->finish(result);
+  }
+  int num_in_flight() const override { return num_in_flight_; }
+
+ private:
+  const std::vector<std::unique_ptr<Worker>>& workers_;  // of the group, which owns this
+  Slot slot_;
+  int num_in_flight_ = 0;
 };
 
 namespace {
@@ -139,6 +178,38 @@ Status check_kv_layers(const Device& device, const std::vector<KvLayerDesc>& gro
   return ok_status();
 }
 
+OpLimits op_limits(const ModelConfig& model, const StepLimits& limits) {
+  return {.max_num_logits = limits.max_num_logits,
+          .vocab_size = model.vocab_size,
+          .max_num_tokens = model.experts.num_experts > 0 ? limits.max_num_batched_tokens : 0,
+          .num_experts_per_tok = model.experts.num_experts_per_tok,
+          .hidden_size = model.hidden_size,
+          .expert_intermediate_size = model.experts.intermediate_size,
+          .has_latent_attention = model.latent.kv_lora_rank > 0};
+}
+
+// What a draft model takes of one rank's memory.
+struct DraftMemory {
+  int64_t weight_bytes = 0, workspace_bytes = 0, scratch_bytes = 0, kv_block_bytes = 0;
+};
+
+int64_t num_scratch_blocks(const DraftModelConfig& draft, const StepLimits& limits) {
+  return int64_t{limits.max_num_seqs} * draft.scratch_blocks_per_row;
+}
+
+Result<DraftMemory> memory_of_draft(const RankGroupConfig& config, const TensorParallel& tp, const ModelOptions& options,
+                                    const StepLimits& limits, const Device& device) {
+  Result<ModelMemory> memory = Model::memory(config.draft->model, tp, options);
+  if (!memory.ok()) return memory.status().with_context("--speculative-config: model");
+  const Status cache = check_kv_layers(device, memory->kv_layers);
+  if (!cache.ok()) return cache.with_context("--speculative-config: model");
+  DraftMemory draft{.weight_bytes = memory->weight_bytes,
+                    .workspace_bytes = memory->workspace_bytes + RunningState::num_bytes(limits),
+                    .kv_block_bytes = kv_block_bytes(device, memory->kv_layers)};
+  draft.scratch_bytes = num_scratch_blocks(*config.draft, limits) * draft.kv_block_bytes;
+  return draft;
+}
+
 // All ranks' statuses; the first error wins.
 Status wait_all(std::vector<std::future<Status>>& futures) {
   Status first;
@@ -156,6 +227,7 @@ RankGroup::RankGroup() {
 }
 
 RankGroup::~RankGroup() {
+  draft_executor_.reset();
   for (const auto& slot : slots_) slot->wait_until_launched();
 }
 
@@ -166,6 +238,10 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
   if (size > config.back_end->max_ranks) {
     return unimplemented("--tensor-parallel-size {}: the {} back-end runs at most {}; use that, or --device {}", size,
                          config.back_end->name, config.back_end->max_ranks, host_back_end().name);
+  }
+  if (config.draft && sizes.dp > 1) {
+    return unimplemented("--speculative-config: method draft_model runs beside one copy of the model, not --data-parallel-size {}",
+                         sizes.dp);
   }
   std::unique_ptr<RankGroup> group(new RankGroup());
   group->sizes_ = sizes;
@@ -200,9 +276,12 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
 
   // The ranks' devices are of one kind.
   const bool has_experts = config.model.experts.num_experts > 0;
-  const WeightSupport supports = [&first_device, has_experts](const WeightSpec& spec) {
-    return first_device.supports(spec) && (!has_experts || first_device.supports_experts(spec));
+  const auto support_for = [&first_device](bool experts) -> WeightSupport {
+    return [&first_device, experts](const WeightSpec& spec) {
+      return first_device.supports(spec) && (!experts || first_device.supports_experts(spec));
+    };
   };
+  const WeightSupport supports = support_for(has_experts);
 
   const Quantization& quantization = config.quantization;
   for (const WeightSpec& spec : {quantization.linear, quantization.vocabulary}) {
@@ -228,14 +307,16 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
                              .kv_cache_bytes = config.kv_cache_bytes,
                              .max_kv_cache_bytes = config.max_kv_cache_bytes,
                              .memory_fraction = config.memory_fraction};
-  const int64_t op_workspace_bytes = first_device.op_workspace_bytes(
-      {.max_num_logits = config.limits.max_num_logits,
-       .vocab_size = config.model.vocab_size,
-       .max_num_tokens = has_experts ? config.limits.max_num_batched_tokens : 0,
-       .num_experts_per_tok = config.model.experts.num_experts_per_tok,
-       .hidden_size = config.model.hidden_size,
-       .expert_intermediate_size = config.model.experts.intermediate_size,
-       .has_latent_attention = config.model.latent.kv_lora_rank > 0});
+  int64_t op_workspace_bytes = first_device.op_workspace_bytes(op_limits(config.model, config.limits));
+  ModelOptions draft_options = options;
+  if (config.draft) {
+    op_workspace_bytes =
+        std::max(op_workspace_bytes, first_device.op_workspace_bytes(op_limits(config.draft->model, config.limits)));
+    draft_options.quantization = {};  // a small model: as its checkpoint has it
+    draft_options.source = config.draft->weights;
+    draft_options.supports_weight = support_for(config.draft->model.experts.num_experts > 0);
+  }
+  std::vector<DraftMemory> draft_memory(static_cast<size_t>(size));
   for (int r = 0; r < size; ++r) {
     ASSIGN_OR_RETURN(const ModelMemory model_memory, Model::memory(config.model, place_of(r, sizes).tp, options));
     RETURN_IF_ERROR(check_kv_layers(first_device, model_memory.kv_layers));
@@ -244,19 +325,45 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
          .weight_bytes = model_memory.weight_bytes,
          .workspace_bytes = model_memory.workspace_bytes + op_workspace_bytes + RunningState::num_bytes(limits),
          .kv_block_bytes = kv_block_bytes(first_device, model_memory.kv_layers)});
+    if (!config.draft) continue;
+    DraftMemory& draft = draft_memory[static_cast<size_t>(r)];
+    ASSIGN_OR_RETURN(draft, memory_of_draft(config, place_of(r, sizes).tp, draft_options, limits, first_device));
+    plan_input.ranks.back().weight_bytes += draft.weight_bytes;
+    plan_input.ranks.back().workspace_bytes += draft.workspace_bytes + draft.scratch_bytes;
+    plan_input.ranks.back().kv_block_bytes += draft.kv_block_bytes;
   }
   ASSIGN_OR_RETURN(group->memory_plan_, plan_memory(plan_input));
   limits.max_model_len = static_cast<int>(group->memory_plan_.max_model_len);
   options.limits = limits;
+  draft_options.limits = limits;
+  if (config.draft && config.draft->model.max_position_embeddings < limits.max_model_len) {
+    return invalid_argument(
+        "--speculative-config: model reaches {} positions, sequences up to {}: use --max-model-len {}, or another draft",
+        config.draft->model.max_position_embeddings, limits.max_model_len, config.draft->model.max_position_embeddings);
+  }
 
   // 3. Models and weights.
   std::vector<Device*> devices;
   for (const auto& worker : group->workers_) devices.push_back(worker->device.get());
   ASSIGN_OR_RETURN(std::vector<Communicators> communicators,
                    make_communicators(config.back_end->make_group, sizes, config.collective_time_limit_s, devices));
+  std::vector<Communicators> draft_communicators;
+  if (config.draft) {
+    ASSIGN_OR_RETURN(draft_communicators,
+                     make_communicators(config.back_end->make_group, sizes, config.collective_time_limit_s, devices));
+  }
   const Status loaded = on_all_ranks([&](int r, Worker& worker) -> Status {
-    ASSIGN_OR_RETURN(worker.rank, Rank::create(std::move(worker.device), std::move(communicators[static_cast<size_t>(r)]),
+    ASSIGN_OR_RETURN(worker.rank, Rank::create(worker.device, std::move(communicators[static_cast<size_t>(r)]),
                                                config.model, options, limits));
+    if (config.draft) {
+      ASSIGN_OR_RETURN(std::unique_ptr<Rank> draft,
+                       Rank::create(worker.device, std::move(draft_communicators[static_cast<size_t>(r)]),
+                                    config.draft->model, draft_options, limits, 1));
+      RETURN_IF_ERROR(config.draft->weights != nullptr ? draft->model().load(*config.draft->weights, {})
+                                                       : draft->model().load_dummy(config.dummy_seed, {}));
+      worker.drafter = std::make_unique<ModelDrafter>(std::move(draft));
+      worker.rank->set_follower(worker.drafter.get());
+    }
     const LoadProgress report = r == 0 ? progress : LoadProgress();
     Model& model = worker.rank->model();
     RETURN_IF_ERROR(config.weights != nullptr ? model.load(*config.weights, report)
@@ -268,10 +375,15 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
   // 4. KV cache.
   const MemoryPlan& plan = group->memory_plan_;
   RETURN_IF_ERROR(on_all_ranks([&](int r, Worker& worker) {
-    const int64_t block_bytes = worker.rank->kv_block_bytes(), planned = plan_input.ranks[static_cast<size_t>(r)].kv_block_bytes;
+    const int64_t planned = plan_input.ranks[static_cast<size_t>(r)].kv_block_bytes;
+    int64_t block_bytes = worker.rank->kv_block_bytes();
+    if (config.draft) block_bytes += worker.drafter->rank().kv_block_bytes();
     CHECK(block_bytes == planned, "rank {}: a KV block of {} bytes, {} planned", r, block_bytes, planned);
-    return worker.rank->allocate_kv_cache(plan.num_kv_blocks);
+    const Status status = worker.rank->allocate_kv_cache(plan.num_kv_blocks);
+    if (!config.draft || !status.ok()) return status;
+    return worker.drafter->rank().allocate_kv_cache(plan.num_kv_blocks + num_scratch_blocks(*config.draft, limits));
   }));
+  if (config.draft) group->draft_executor_ = std::make_unique<DraftExecutor>(group->workers_);
 
   Rank& rank = *group->workers_[0]->rank;
   const std::map<std::string, CodesOnDevice> codes = codes_of_checkpoint(config, supports);
@@ -284,6 +396,13 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
       fmt::format("KV cache {} = {} tokens in {} blocks", format_bytes(plan.kv_cache_bytes),
                   plan.num_kv_blocks * config.limits.kv_block_size, plan.num_kv_blocks),
   };
+  if (config.draft) {
+    const DraftMemory& draft = draft_memory[0];
+    group->summary_.push_back(fmt::format(
+        "draft model {}: weights {}, workspace and state {}, {} of each KV block and {} of its own for drafts, a rank",
+        config.draft->model.architecture, format_bytes(draft.weight_bytes), format_bytes(draft.workspace_bytes),
+        format_bytes(draft.kv_block_bytes), format_bytes(draft.scratch_bytes)));
+  }
   for (std::string& line : checkpoint_lines(config, codes)) group->summary_.push_back(std::move(line));
   std::string decomposed;
   for (const std::string& op : rank.decomposed_ops()) decomposed += (decomposed.empty() ? "" : ", ") + op;
@@ -304,8 +423,7 @@ void RankGroup::submit(std::span<const std::span<const std::byte>> plans) {
     const auto dp_rank = static_cast<size_t>(place_of(static_cast<int>(r), sizes_).dp.rank);
     workers_[r]->post([&slot, dp_rank, rank = workers_[r]->rank.get()] {
       rank->launch(slot.plans[dp_rank]);
-      const std::lock_guard lock(slot.mutex);
-      if (--slot.num_launching == 0) slot.all_launched.notify_all();
+      slot.launched();
     });
   }
 }

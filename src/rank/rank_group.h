@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,13 @@
 #include "weights/weight_source.h"
 
 namespace spate {
+
+// A model that drafts for another, beside it on the same devices.
+struct DraftModelConfig {
+  ModelConfig model;
+  const WeightSource* weights = nullptr;  // nullptr: seeded random weights
+  int scratch_blocks_per_row = 1;         // blocks of its cache alone, behind those that it shares with the target
+};
 
 struct RankGroupConfig {
   ModelConfig model;
@@ -40,6 +48,7 @@ struct RankGroupConfig {
   int64_t kv_cache_bytes = 0;             // of all ranks together; 0 = computed
   int64_t max_kv_cache_bytes = 0;         // of all ranks together, where it is computed; 0 = no such limit
   double memory_fraction = 0.9;
+  std::optional<DraftModelConfig> draft;
 };
 
 class RankGroup final : public StepExecutor {
@@ -53,7 +62,9 @@ class RankGroup final : public StepExecutor {
   // Lines for the start-up summary: device, weights, KV, decomposed ops.
   const std::vector<std::string>& summary() const { return summary_; }
   const std::string& device_description() const { return device_description_; }
-  int64_t weight_bytes() const { return weight_bytes_; }  // of all ranks
+  int64_t weight_bytes() const { return weight_bytes_; }  // of all ranks, without a draft model's
+  // Runs the draft model between this executor's steps; null without one.
+  StepExecutor* draft_executor() const { return draft_executor_.get(); }
 
   void submit(std::span<const std::byte> plan) override;
   Status collect(StepResult& result) override;
@@ -64,6 +75,7 @@ class RankGroup final : public StepExecutor {
 
  private:
   class Worker;
+  class DraftExecutor;
   static constexpr int kMaxInFlight = Rank::kMaxInFlight;
   struct Slot;
 
@@ -71,6 +83,7 @@ class RankGroup final : public StepExecutor {
   std::vector<std::unique_ptr<Worker>> workers_;  // by rank
   ParallelSizes sizes_;
   std::vector<std::unique_ptr<Slot>> slots_;
+  std::unique_ptr<StepExecutor> draft_executor_;
   MemoryPlan memory_plan_;
   std::vector<std::string> summary_;
   std::string device_description_;

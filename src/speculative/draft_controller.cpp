@@ -12,6 +12,9 @@ constexpr double kFirstGuess = 0.5;    // before any experience, as two drafts
 constexpr double kLeastGain = 1.03;    // of tokens a second: less is not worth the spread of the measurements
 constexpr double kTimeMemory = 0.1;    // of a new time in the mean
 constexpr int kMaxPoints = 512;
+constexpr double kCreditSteps = 8;   // what drafts of a model may lose at once, in steps
+constexpr int kProbeTurns = 256;     // choices without a draft after which some are tried
+constexpr int kProbeRows = 4, kProbeDrafts = 2;
 
 }  // namespace
 
@@ -91,10 +94,46 @@ double DraftController::probability(const Acceptance& sequence, int confidence) 
   return (kPriorWeight * prior + row.num_accepted) / (kPriorWeight + row.num_tried);
 }
 
+void DraftController::settle(const Outcome& outcome) {
+  if (!pays_for_drafts_ || outcome.num_rows == 0) return;
+  if (outcome.num_drafts > 0) num_idle_turns_ = 0;
+  const double plain_seconds = times_.likely_seconds(outcome.num_rows);
+  double won = 0;
+  if (outcome.num_drafts > 0 || outcome.drafting_seconds > 0) {
+    const int num_more = outcome.num_tokens - outcome.num_rows;
+    // Of a step that also prefills only the drafting is known to cost.
+    const double more_seconds = outcome.decodes_only ? outcome.step_seconds + gap_seconds_ - plain_seconds : 0;
+    won = plain_seconds * num_more / outcome.num_rows - more_seconds - outcome.drafting_seconds;
+  }
+  credit_seconds_ = std::min(kCreditSteps * plain_seconds, credit_seconds_ + kMaxLoss * outcome.step_seconds + won);
+}
+
+// Of the step that computes the place-th draft of num_rows rows. The first one also computes what was accepted since.
+double DraftController::drafting_seconds(int place, int num_rows) const {
+  if (num_rows == 0) return 0;
+  return drafting_times_.likely_seconds(place == 0 ? 2 * num_rows : num_rows);
+}
+
+DraftController::Choice DraftController::probe(std::span<Candidate> candidates, int num_tokens, int max_drafts) const {
+  Choice choice{.gain = 1, .expected_tokens = static_cast<double>(num_tokens)};
+  int num_rows = 0;
+  for (Candidate& candidate : candidates) {
+    const int num_drafts = std::min({candidate.num_proposed, max_drafts, kProbeDrafts});
+    if (num_drafts == 0 || num_rows == kProbeRows) continue;
+    ++num_rows;
+    max_drafts -= num_drafts;
+    candidate.num_drafts = num_drafts;
+    choice.gain = kLeastGain;
+    choice.expected_tokens += probability(*candidate.acceptance, candidate.confidence);
+  }
+  return choice;
+}
+
 // The drafts enter in the order of the probability that they count; the best of these prefixes is chosen.
 DraftController::Choice DraftController::choose(std::span<Candidate> candidates, int num_tokens, int max_drafts) {
   heap_.clear();
   order_.clear();
+  num_rows_at_.clear();
   int num_proposed = 0;
   for (size_t i = 0; i < candidates.size(); ++i) {
     candidates[i].num_drafts = 0;
@@ -111,19 +150,28 @@ DraftController::Choice DraftController::choose(std::span<Candidate> candidates,
     return num_proposed > 0 ? Choice{kLeastGain, 0} : Choice{};
   }
   const double plain_seconds = times_.likely_seconds(num_tokens);
-  if (plain_seconds == 0) return {};  // nothing is known yet; the next steps tell
+  if (plain_seconds == 0 || !in_credit()) return {};  // nothing is known yet, the next steps tell; or too much is lost
+  if (pays_for_drafts_ && num_idle_turns_ > kProbeTurns) return probe(candidates, num_tokens, max_drafts);
   const bool may_try = lost_seconds_ <= kMaxLoss * total_seconds_;
   tried_num_tokens_ = 0;
   const auto less = [](const Gain& a, const Gain& b) { return a.probability < b.probability; };
   std::ranges::make_heap(heap_, less);
   double sum = num_tokens, best_gain = kLeastGain, best_sum = num_tokens;
   size_t best_count = 0;
+  double all_drafting_seconds = 0;
   while (std::ssize(order_) < max_drafts) {
     std::ranges::pop_heap(heap_, less);
     Gain& gain = heap_.back();
     Candidate& candidate = candidates[gain.candidate];
     sum += gain.probability;
     order_.push_back(gain.candidate);
+    if (pays_for_drafts_) {
+      const auto place = static_cast<size_t>(candidate.num_drafts);
+      if (place == num_rows_at_.size()) num_rows_at_.push_back(0);
+      const int num_rows = ++num_rows_at_[place];
+      all_drafting_seconds +=
+          drafting_seconds(candidate.num_drafts, num_rows) - drafting_seconds(candidate.num_drafts, num_rows - 1);
+    }
     if (++candidate.num_drafts < candidate.num_proposed) {
       gain.probability *= probability(*candidate.acceptance, candidate.confidence);
       std::ranges::push_heap(heap_, less);
@@ -132,13 +180,14 @@ DraftController::Choice DraftController::choose(std::span<Candidate> candidates,
     }
     const int total = num_tokens + static_cast<int>(order_.size());
     const double step_seconds = may_try ? times_.hopeful_seconds(total) : times_.likely_seconds(total);
-    const double tokens_gain = (sum / num_tokens) * (plain_seconds / (step_seconds + gap_seconds_));
+    const double tokens_gain = (sum / num_tokens) * (plain_seconds / (step_seconds + all_drafting_seconds + gap_seconds_));
     if (tokens_gain <= best_gain) continue;
     best_gain = tokens_gain;
     best_sum = sum;
     best_count = order_.size();
   }
   for (size_t i = best_count; i < order_.size(); ++i) --candidates[order_[i]].num_drafts;
+  num_idle_turns_ = best_count == 0 ? num_idle_turns_ + 1 : 0;
   if (best_count == 0) return {};
   const int total = num_tokens + static_cast<int>(best_count);
   if (!times_.is_known(total)) {

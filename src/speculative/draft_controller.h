@@ -3,7 +3,12 @@
 // It knows the measured time of a step of n tokens (StepTimes) and, for each sequence, how often drafts were what the
 // model chose (Acceptance). Drafts that did not run count too: they are compared with the tokens that came. So nothing is
 // spent to find out whether drafts are right. What steps of other sizes cost must be tried: that may lose kMaxLoss of the
-// time. Engine thread only.
+// time.
+//
+// Drafts that a model computes have a price of their own. Then the controller adds the measured time of the drafting steps,
+// and keeps an account: what drafts won or lost against steps without them. Empty, it allows none; it fills by kMaxLoss of
+// the time. So the loss is bounded whatever the predictions are worth. After kProbeTurns without drafts a few rows draft, to
+// see whether texts or times have changed. Engine thread only.
 #pragma once
 
 #include <array>
@@ -54,10 +59,23 @@ class DraftController {
  public:
   static constexpr double kMaxLoss = 0.005;
 
-  explicit DraftController(bool adaptive) : adaptive_(adaptive) {}
+  explicit DraftController(bool adaptive, bool pays_for_drafts = false)
+      : adaptive_(adaptive), pays_for_drafts_(pays_for_drafts) {}
 
   // A collected step of decoding sequences alone.
   void record_step(int num_tokens, double seconds);
+  // A step of the model that drafts.
+  void record_drafting(int num_tokens, double seconds) { drafting_times_.record(num_tokens, seconds); }
+  // What a collected step took, its drafting included, and gave.
+  struct Outcome {
+    int num_rows = 0;    // that decode
+    int num_drafts = 0;
+    int num_tokens = 0;  // that came, of these rows
+    double step_seconds = 0;
+    double drafting_seconds = 0;
+    bool decodes_only = true;
+  };
+  void settle(const Outcome& outcome);
   // Seconds that a step costs beyond its own time when the host must know the tokens before it.
   void record_gap(double seconds) { gap_seconds_ += 0.05 * (seconds - gap_seconds_); }
   // Of the drafts of a class, so many were compared with tokens, and the first num_accepted were equal.
@@ -79,12 +97,17 @@ class DraftController {
   double probability(const Acceptance& sequence, int confidence) const;
 
  private:
+  double drafting_seconds(int place, int num_rows) const;
+  bool in_credit() const { return !pays_for_drafts_ || credit_seconds_ > 0; }
+  Choice probe(std::span<Candidate> candidates, int num_tokens, int max_drafts) const;
   struct Gain {
     double probability;  // that this draft is accepted: all before it are too
     size_t candidate;
   };
-  const bool adaptive_;
-  StepTimes times_;
+  const bool adaptive_, pays_for_drafts_;
+  StepTimes times_, drafting_times_;
+  double credit_seconds_ = 1;  // more than any start needs; at most kCreditSteps steps once their time is known
+  int num_idle_turns_ = 0;     // choices without a draft
   double gap_seconds_ = 0;
   // Of choices whose step's time was not known: what they lost against steps without drafts. Old times fade.
   double lost_seconds_ = 0, total_seconds_ = 0;
@@ -93,6 +116,7 @@ class DraftController {
   Acceptance all_;
   std::vector<Gain> heap_;
   std::vector<size_t> order_;
+  std::vector<int> num_rows_at_;  // by place among a row's drafts: rows that draft so many at least
 };
 
 }  // namespace spate

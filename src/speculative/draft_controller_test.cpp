@@ -2,6 +2,7 @@
 // Method  Steps of known times, drafts of known acceptance, on a virtual clock.
 #include "speculative/draft_controller.h"
 
+#include <algorithm>
 #include <functional>
 
 #include "base/rng.h"
@@ -134,6 +135,60 @@ TEST_CASE("a first slow step of a size is forgotten") {
   for (int i = 0; i < 600; ++i) times.record(1, 0.01);
   CHECK(times.hopeful_seconds(4) == doctest::Approx(0.01));  // forgotten
   CHECK(times.likely_seconds(4) == doctest::Approx(0.012));
+}
+
+// Tokens a second with drafts of a model, as a share of the rate without. Its steps take draft_share of a target's.
+double rate_by_model(const Machine& machine, double draft_share, int num_steps, Rng& rng) {
+  DraftController controller(true, true);
+  std::vector<Acceptance> seqs(static_cast<size_t>(machine.num_seqs));
+  std::vector<DraftController::Candidate> candidates(seqs.size());
+  double seconds = 0, tokens = 0;
+  for (int step = 0; step < num_steps; ++step) {
+    for (size_t i = 0; i < seqs.size(); ++i) candidates[i] = {.acceptance = &seqs[i], .num_proposed = 8};
+    controller.choose(candidates, machine.num_seqs, 256);
+    DraftController::Outcome outcome{.num_rows = machine.num_seqs};
+    for (int place = 0; place < 8; ++place) {
+      const auto drafts = [&](const auto& candidate) { return candidate.num_drafts > place; };
+      const auto num_rows = static_cast<int>(std::ranges::count_if(candidates, drafts));
+      if (num_rows == 0) break;
+      const int num_tokens = place == 0 ? 2 * num_rows : num_rows;
+      const double draft_seconds = draft_share * machine.seconds(num_tokens);
+      controller.record_drafting(num_tokens, draft_seconds);
+      outcome.drafting_seconds += draft_seconds;
+      outcome.num_drafts += num_rows;
+    }
+    const int num_tokens = machine.num_seqs + outcome.num_drafts;
+    outcome.step_seconds = machine.seconds(num_tokens);
+    controller.record_step(num_tokens, outcome.step_seconds);
+    for (size_t i = 0; i < seqs.size(); ++i) {
+      int num_accepted = 0;
+      while (num_accepted < candidates[i].num_drafts && rng.uniform() < static_cast<float>(machine.acceptance)) ++num_accepted;
+      outcome.num_tokens += 1 + num_accepted;
+      if (candidates[i].num_drafts == 0) continue;
+      controller.record_drafts(seqs[i], 0, num_accepted, num_accepted == candidates[i].num_drafts);
+    }
+    controller.settle(outcome);
+    seconds += outcome.step_seconds + outcome.drafting_seconds;
+    tokens += outcome.num_tokens;
+  }
+  return (tokens / seconds) / (machine.num_seqs / machine.seconds(machine.num_seqs));
+}
+
+TEST_CASE("drafts of a model pay where they can and never lose 2 %, from the first step on") {
+  Rng rng(test_seed());
+  for (const auto& seconds : {bandwidth_bound, compute_bound, tiled}) {
+    for (const int num_seqs : {1, 16, 32}) {
+      for (const double acceptance : {0.0, 0.5, 0.95}) {
+        for (const double draft_share : {0.05, 0.3, 1.0}) {
+          INFO("sequences " << num_seqs << ", acceptance " << acceptance << ", a draft costs " << draft_share);
+          const Machine machine{.seconds = seconds, .acceptance = acceptance, .num_seqs = num_seqs};
+          CHECK(rate_by_model(machine, draft_share, 2000, rng) >= 0.98);
+        }
+      }
+    }
+  }
+  CHECK(rate_by_model({.seconds = bandwidth_bound, .acceptance = 0.95}, 0.05, 2000, rng) > 3);
+  CHECK(rate_by_model({.seconds = bandwidth_bound, .acceptance = 0.8}, 0.1, 2000, rng) > 1.8);
 }
 
 }  // namespace

@@ -92,8 +92,9 @@ class NgramProposer final : public Proposer {
   std::unique_ptr<ProposerState> start(const Request&, uint64_t) override {
     return std::make_unique<NgramState>(config_.prompt_lookup_min, config_.prompt_lookup_max);
   }
-  void propose(std::span<DraftRow> rows) override {
+  Status propose(std::span<DraftRow> rows) override {
     for (DraftRow& row : rows) static_cast<NgramState*>(row.state)->propose(row);
+    return ok_status();
   }
 
  private:

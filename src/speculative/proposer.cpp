@@ -7,6 +7,7 @@ std::unique_ptr<Proposer> make_proposer(const SpeculativeConfig& config) {
     case SpeculativeMethod::kNone: return nullptr;
     case SpeculativeMethod::kNgram: return make_ngram_proposer(config);
     case SpeculativeMethod::kReference: return make_text_proposer(config);
+    case SpeculativeMethod::kDraftModel: return nullptr;
   }
   return nullptr;
 }

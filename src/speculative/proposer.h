@@ -23,6 +23,14 @@ class ProposerState {
 
 // One sequence that drafts are wanted for.
 struct DraftRow {
+  // What a proposer that runs a model needs beside the tokens: the row on the device and its sampling, its blocks of the
+  // cache, and where its constraint stands, if it has one.
+  const Request* request = nullptr;
+  int32_t row = -1;
+  std::span<const int32_t> block_ids;
+  const ConstraintCursor* cursor = nullptr;
+
+
   ProposerState* state = nullptr;      // that start() gave
   std::span<const int32_t> token_ids;  // all that the host knows, prompt first; the last call's are a prefix of them
   int max_drafts = 0;
@@ -35,13 +43,23 @@ class Proposer {
   static constexpr int kNumConfidences = 4;  // classes: 0 .. 3
 
   virtual ~Proposer() = default;
-  // Proposing costs so little that it is done where no draft will run, to learn what would have been accepted.
+  // Proposing costs so little that it is done where no draft will run, to learn what would have been accepted. Else
+  // propose() is called for the drafts that will run alone, while no step of the target is in flight, and step_times()
+  // says what it has cost.
   virtual bool is_cheap() const = 0;
   virtual std::unique_ptr<ProposerState> start(const Request& request, uint64_t seed) = 0;
-  virtual void propose(std::span<DraftRow> rows) = 0;
+  // An error is final: the device that proposes is lost.
+  virtual Status propose(std::span<DraftRow> rows) = 0;
+
+  struct StepTime {
+    int num_tokens;
+    double seconds;
+  };
+  // Of the latest propose(): the steps of its model, one behind the other.
+  virtual std::span<const StepTime> step_times() const { return {}; }
 };
 
-// By config.method; null for kNone.
+// By config.method; null for kNone, and for methods that run a model: these have makers of their own.
 std::unique_ptr<Proposer> make_proposer(const SpeculativeConfig& config);
 
 std::unique_ptr<Proposer> make_ngram_proposer(const SpeculativeConfig& config);

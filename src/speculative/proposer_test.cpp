@@ -17,7 +17,7 @@ using Tokens = std::vector<int32_t>;
 Tokens propose(Proposer& proposer, ProposerState& state, const Tokens& tokens, int max_drafts) {
   Tokens drafts;
   DraftRow row{.state = &state, .token_ids = tokens, .max_drafts = max_drafts, .drafts = &drafts};
-  proposer.propose(std::span(&row, 1));
+  CHECK(proposer.propose(std::span(&row, 1)).ok());
   return drafts;
 }
 

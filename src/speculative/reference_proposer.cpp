@@ -79,8 +79,9 @@ class ReferenceProposer final : public Proposer {
     }
     return std::make_unique<ReferenceState>(std::move(automaton), config_, request.prompt_token_ids.size());
   }
-  void propose(std::span<DraftRow> rows) override {
+  Status propose(std::span<DraftRow> rows) override {
     for (DraftRow& row : rows) static_cast<ReferenceState*>(row.state)->propose(row);
+    return ok_status();
   }
 
  private:

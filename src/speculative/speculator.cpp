@@ -1,8 +1,7 @@
 #include "speculative/speculator.h"
 
 #include <algorithm>
-
-#include "base/check.h"
+#include <utility>
 
 namespace spate {
 namespace {
@@ -11,29 +10,40 @@ constexpr int kWaitingTurns = 8;  // turns without a draft until steps are plann
 
 }  // namespace
 
-Speculator::Speculator(const SpeculativeConfig& config)
-    : config_(config), proposer_(make_proposer(config)), controller_(config.adaptive) {
-  CHECK(proposer_ != nullptr, "speculation without a method");
-}
+Speculator::Speculator(const SpeculativeConfig& config, std::unique_ptr<Proposer> proposer)
+    : config_(config), proposer_(std::move(proposer)), controller_(config.adaptive, !proposer_->is_cheap()) {}
 
-void Speculator::propose(std::span<Row> rows, int num_tokens, int max_drafts) {
+Status Speculator::propose(std::span<Row> rows, int num_tokens, int max_drafts, bool steps_in_flight) {
   draft_rows_.clear();
   candidates_.clear();
-  bool know_all = true;
   for (Row& row : rows) {
     SequenceSpeculation& speculation = *row.speculation;
     row.num_drafts = 0;
-    know_all &= row.knows_all;
     if (speculation.state == nullptr) speculation.state = proposer_->start(*row.request, row.seed);
     learn(row);
     speculation.num_known = row.token_ids.size();
     speculation.proposed.clear();
-    draft_rows_.push_back({.state = speculation.state.get(),
-                           .token_ids = row.token_ids,
-                           .max_drafts = std::max(0, std::min(row.max_drafts, config_.num_speculative_tokens)),
-                           .drafts = &speculation.proposed});
   }
-  proposer_->propose(draft_rows_);
+  return proposer_->is_cheap() ? propose_by_look_up(rows, num_tokens, max_drafts)
+                               : propose_by_model(rows, num_tokens, max_drafts, steps_in_flight);
+}
+
+DraftRow Speculator::draft_row(const Row& row, int max_drafts) const {
+  SequenceSpeculation& speculation = *row.speculation;
+  return {.request = row.request,
+          .row = row.device_row,
+          .block_ids = row.block_ids,
+          .cursor = row.cursor,
+          .state = speculation.state.get(),
+          .token_ids = row.token_ids,
+          .max_drafts = std::max(0, std::min(max_drafts, config_.num_speculative_tokens)),
+          .drafts = &speculation.proposed};
+}
+
+// All rows propose, and some of what they propose runs.
+Status Speculator::propose_by_look_up(std::span<Row> rows, int num_tokens, int max_drafts) {
+  for (const Row& row : rows) draft_rows_.push_back(draft_row(row, row.max_drafts));
+  RETURN_IF_ERROR(proposer_->propose(draft_rows_));
   for (size_t i = 0; i < rows.size(); ++i) {
     SequenceSpeculation& speculation = *rows[i].speculation;
     speculation.confidence = draft_rows_[i].confidence;
@@ -43,9 +53,42 @@ void Speculator::propose(std::span<Row> rows, int num_tokens, int max_drafts) {
   }
   const DraftController::Choice choice = controller_.choose(candidates_, num_tokens, max_drafts);
   num_waiting_turns_ = choice.gain > 1 ? kWaitingTurns : std::max(0, num_waiting_turns_ - 1);
-  if (choice.gain <= 1 || !know_all) return;
+  if (choice.gain <= 1 || !std::ranges::all_of(rows, &Row::knows_all)) return ok_status();
   num_tokens_expected_ += choice.expected_tokens;
   for (size_t i = 0; i < rows.size(); ++i) rows[i].num_drafts = candidates_[i].num_drafts;
+  return ok_status();
+}
+
+// How many drafts are worth it is decided before they are computed; all that are computed run.
+Status Speculator::propose_by_model(std::span<Row> rows, int num_tokens, int max_drafts, bool steps_in_flight) {
+  for (const Row& row : rows) {
+    candidates_.push_back({.acceptance = &row.speculation->acceptance, .num_proposed = draft_row(row, row.max_drafts).max_drafts});
+  }
+  const DraftController::Choice choice = controller_.choose(candidates_, num_tokens, max_drafts);
+  num_waiting_turns_ = choice.gain > 1 ? kWaitingTurns : std::max(0, num_waiting_turns_ - 1);
+  if (choice.gain <= 1 || steps_in_flight || !std::ranges::all_of(rows, &Row::knows_all)) return ok_status();
+  for (size_t i = 0; i < rows.size(); ++i) draft_rows_.push_back(draft_row(rows[i], candidates_[i].num_drafts));
+  RETURN_IF_ERROR(proposer_->propose(draft_rows_));
+  for (const Proposer::StepTime& step : proposer_->step_times()) {
+    controller_.record_drafting(step.num_tokens, step.seconds);
+    drafting_seconds_ += step.seconds;
+  }
+  // Fewer than were chosen where a draft ends the text.
+  num_tokens_expected_ += num_tokens;
+  for (Row& row : rows) {
+    row.num_drafts = static_cast<int>(row.speculation->proposed.size());
+    double all_accepted = 1;
+    for (int i = 0; i < row.num_drafts; ++i) {
+      all_accepted *= controller_.probability(row.speculation->acceptance, row.speculation->confidence);
+      num_tokens_expected_ += all_accepted;
+    }
+  }
+  return ok_status();
+}
+
+void Speculator::settle(DraftController::Outcome outcome) {
+  outcome.drafting_seconds = std::exchange(drafting_seconds_, 0);
+  controller_.settle(outcome);
 }
 
 // Compares the latest proposal with the tokens that have come since.

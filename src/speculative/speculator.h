@@ -24,25 +24,34 @@ struct SequenceSpeculation {
 
 class Speculator {
  public:
-  explicit Speculator(const SpeculativeConfig& config);
+  Speculator(const SpeculativeConfig& config, std::unique_ptr<Proposer> proposer);
 
   // A sequence that decodes.
   struct Row {
     SequenceSpeculation* speculation = nullptr;
     const Request* request = nullptr;
     uint64_t seed = 0;
+    int32_t device_row = -1;
+    const ConstraintCursor* cursor = nullptr;  // behind the newest token
+    std::span<const int32_t> block_ids;
     std::span<const int32_t> token_ids;  // that the host knows
     bool knows_all = false;              // no token of it is in flight: drafts may run in the next step
     int max_drafts = 0;                  // that there is room for
     int num_drafts = 0;                  // out: so many of speculation->proposed are to run
   };
-  // num_tokens: of the next step without drafts; max_drafts: of all rows together.
-  void propose(std::span<Row> rows, int num_tokens, int max_drafts);
+  // num_tokens: of the next step without drafts; max_drafts: of all rows together; steps_in_flight: of the target. An error
+  // is final.
+  Status propose(std::span<Row> rows, int num_tokens, int max_drafts, bool steps_in_flight);
+  bool runs_a_model() const { return !proposer_->is_cheap(); }
   // Drafts have paid lately: to know all tokens before a step is worth more than to plan it while one runs.
   bool waits_for_tokens() const { return num_waiting_turns_ > 0; }
 
   // A collected step in which sequences decoded, and nothing else.
   void record_step(int num_tokens, double seconds) { controller_.record_step(num_tokens, seconds); }
+  // What it took and gave: of every collected step in which sequences decoded.
+  void settle(DraftController::Outcome outcome);
+  // Of the proposals since the last settle().
+  double drafting_seconds() const { return drafting_seconds_; }
   void record_gap(double seconds) { controller_.record_gap(seconds); }
 
   // Of the steps with drafts: the tokens that the controller expected them to give.
@@ -50,12 +59,16 @@ class Speculator {
 
  private:
   void learn(Row& row);
+  Status propose_by_look_up(std::span<Row> rows, int num_tokens, int max_drafts);
+  Status propose_by_model(std::span<Row> rows, int num_tokens, int max_drafts, bool steps_in_flight);
+  DraftRow draft_row(const Row& row, int max_drafts) const;
 
   const SpeculativeConfig config_;
   const std::unique_ptr<Proposer> proposer_;
   DraftController controller_;
   int num_waiting_turns_ = 0;
   double num_tokens_expected_ = 0;
+  double drafting_seconds_ = 0;
   std::vector<DraftRow> draft_rows_;
   std::vector<DraftController::Candidate> candidates_;
 };

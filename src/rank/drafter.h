@@ -1,0 +1,39 @@
+// Drafter: what proposes drafts inside a rank, by running a model on the rank's device.
+//
+// The engine's proposer (speculative/model_proposer.h) gives it StepPlans of its own, whose rows are the target's; it
+// answers with the tokens that its model chooses. They run between the target's steps, while none is in flight. What a
+// drafter needs of the target's steps it takes in follow(): a model of its own needs nothing, a module that continues
+// the target's hidden states (MTP, EAGLE) keeps those of the rows' newest tokens. Every rank of a group has one, and
+// all get the same plans.
+//
+// Made and used by the rank's thread, but finish().
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "core/step_executor.h"
+#include "rank/rank.h"
+
+namespace spate {
+
+class Drafter : public StepFollower {
+ public:
+  virtual void launch(std::span<const std::byte> plan) = 0;
+  virtual Status finish(StepResult& result) = 0;  // rank 0, the collecting thread
+};
+
+// A model of its own, with its own state and cache.
+class ModelDrafter final : public Drafter {
+ public:
+  explicit ModelDrafter(std::unique_ptr<Rank> rank) : rank_(std::move(rank)) {}
+  Rank& rank() { return *rank_; }
+  void launch(std::span<const std::byte> plan) override { rank_->launch(plan); }
+  Status finish(StepResult& result) override { return rank_->finish(result); }
+
+ private:
+  const std::unique_ptr<Rank> rank_;
+};
+
+}  // namespace spate

@@ -6,17 +6,10 @@
 #include "backend/registry/registry.h"
 #include "base/log.h"
 #include "cli/commands.h"
+#include "cli/serving.h"
 
 namespace spate {
 namespace {
-
-LogLevel parse_log_level(const std::string& name) {
-  if (name == "debug") return LogLevel::kDebug;
-  if (name == "warning") return LogLevel::kWarning;
-  if (name == "error") return LogLevel::kError;
-  if (name == "off") return LogLevel::kOff;
-  return LogLevel::kInfo;
-}
 
 Result<int> dispatch(const Arguments& arguments) {
   if (arguments.command == "serve") return run_serve(arguments);

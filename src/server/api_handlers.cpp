@@ -84,6 +84,49 @@ void write_special_token(JsonWriter& json, const char* name, const std::optional
 
 }  // namespace
 
+ApiOutcome run_api_call(Endpoint endpoint, ApiCall& call, IgnoredFields& ignored) {
+  switch (endpoint) {
+    case Endpoint::kChat:
+      return handle_chat_completions(call, ignored);
+    case Endpoint::kCompletions:
+      return handle_completions(call, ignored);
+    case Endpoint::kMessages:
+      return handle_messages(call, ignored);
+    case Endpoint::kCountTokens:
+      return handle_count_tokens(call, ignored);
+    case Endpoint::kResponses:
+      return handle_responses(call, ignored);
+    case Endpoint::kResponse:
+      return handle_response(call, call.request.path.substr(kResponsePrefix.size()));
+    case Endpoint::kCancelResponse:
+      return handle_cancel_response(
+          call, call.request.path.substr(kResponsePrefix.size(),
+                                         call.request.path.size() - kResponsePrefix.size() - kCancelSuffix.size()));
+    case Endpoint::kTokensGenerate:
+      return handle_tokens_generate(call, ignored);
+    case Endpoint::kEmbeddings:
+      return handle_embeddings(call, ignored);
+    case Endpoint::kScore:
+      return not_supported("model",
+                            "No model here scores pairs of texts: cross-encoders are not built. Embed the texts "
+                            "with /v1/embeddings and compare the vectors.");
+    case Endpoint::kInvocations:
+      return handle_invocations(call, ignored);
+    case Endpoint::kModels:
+      return handle_models(call);
+    case Endpoint::kModel:
+      return handle_model(call, call.request.path.substr(kModelPrefix.size()));
+    case Endpoint::kTokenize:
+      return handle_tokenize(call);
+    case Endpoint::kDetokenize:
+      return handle_detokenize(call);
+    case Endpoint::kTokenizerInfo:
+      return handle_tokenizer_info(call);
+    default:
+      return http_error(500, "Internal error.");
+  }
+}
+
 ApiOutcome handle_chat_completions(ApiCall& call, IgnoredFields& ignored) {
   ApiResult<ChatRequest> request = parse_chat_request(call.request.body, call.frontend->parse_limits());
   if (!request.ok()) return request.error();

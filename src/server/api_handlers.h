@@ -6,6 +6,7 @@
 #include "server/frontend.h"
 #include "server/http_server.h"
 #include "server/response_store.h"
+#include "server/routes.h"
 
 namespace spate {
 
@@ -24,6 +25,7 @@ struct IgnoredFields {
 
 // Errors are answered by the caller. Nothing: the answer is given or on its way.
 using ApiOutcome = std::optional<ApiError>;
+ApiOutcome run_api_call(Endpoint endpoint, ApiCall& call, IgnoredFields& ignored);  // one of the following
 ApiOutcome handle_chat_completions(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_completions(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_messages(ApiCall& call, IgnoredFields& ignored);

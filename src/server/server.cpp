@@ -316,62 +316,7 @@ struct Server::Impl {
     ApiOutcome error;
     IgnoredFields ignored;
     try {
-      switch (endpoint) {
-        case Endpoint::kChat:
-          error = handle_chat_completions(call, ignored);
-          break;
-        case Endpoint::kCompletions:
-          error = handle_completions(call, ignored);
-          break;
-        case Endpoint::kMessages:
-          error = handle_messages(call, ignored);
-          break;
-        case Endpoint::kCountTokens:
-          error = handle_count_tokens(call, ignored);
-          break;
-        case Endpoint::kResponses:
-          error = handle_responses(call, ignored);
-          break;
-        case Endpoint::kResponse:
-          error = handle_response(call, call.request.path.substr(kResponsePrefix.size()));
-          break;
-        case Endpoint::kCancelResponse:
-          error = handle_cancel_response(
-              call, call.request.path.substr(kResponsePrefix.size(),
-                                             call.request.path.size() - kResponsePrefix.size() - kCancelSuffix.size()));
-          break;
-        case Endpoint::kTokensGenerate:
-          error = handle_tokens_generate(call, ignored);
-          break;
-        case Endpoint::kEmbeddings:
-          error = handle_embeddings(call, ignored);
-          break;
-        case Endpoint::kScore:
-          error = not_supported("model",
-                                "No model here scores pairs of texts: cross-encoders are not built. Embed the texts "
-                                "with /v1/embeddings and compare the vectors.");
-          break;
-        case Endpoint::kInvocations:
-          error = handle_invocations(call, ignored);
-          break;
-        case Endpoint::kModels:
-          error = handle_models(call);
-          break;
-        case Endpoint::kModel:
-          error = handle_model(call, call.request.path.substr(kModelPrefix.size()));
-          break;
-        case Endpoint::kTokenize:
-          error = handle_tokenize(call);
-          break;
-        case Endpoint::kDetokenize:
-          error = handle_detokenize(call);
-          break;
-        case Endpoint::kTokenizerInfo:
-          error = handle_tokenizer_info(call);
-          break;
-        default:
-          error = http_error(500, "Internal error.");
-      }
+      error = run_api_call(endpoint, call, ignored);
     } catch (const std::exception& e) {
       log_error("server", "{} {}: {}", call.request.method, printable(call.request.path), e.what());
       error = http_error(500, "Internal error.");

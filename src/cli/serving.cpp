@@ -1,0 +1,102 @@
+#include "cli/serving.h"
+
+#include <ctime>
+
+#include <xxhash.h>
+
+#include "cli/version.h"
+#include "server/json_writer.h"
+#include "server/output_format.h"
+
+namespace spate {
+namespace {
+
+SamplingDefaults sampling_defaults(const GenerationConfig& generation) {
+  SamplingDefaults defaults;
+  if (generation.do_sample.has_value() && !*generation.do_sample) {
+    defaults.temperature = 0.0f;
+  } else if (generation.temperature) {
+    defaults.temperature = static_cast<float>(*generation.temperature);
+  }
+  if (generation.top_p) defaults.top_p = static_cast<float>(*generation.top_p);
+  if (generation.min_p) defaults.min_p = static_cast<float>(*generation.min_p);
+  if (generation.repetition_penalty) defaults.repetition_penalty = static_cast<float>(*generation.repetition_penalty);
+  if (generation.top_k) defaults.sampling_top_k = static_cast<int>(*generation.top_k);
+  if (generation.max_new_tokens) defaults.max_tokens = static_cast<int>(*generation.max_new_tokens);
+  return defaults;
+}
+
+// What /config answers. The lines of --print-config are "name: value  # source".
+std::string about_json(const Arguments& arguments, const LoadedModel& model) {
+  JsonWriter json;
+  json.begin_object().key("settings").begin_array();
+  for (const std::string& line : arguments.config_lines) {
+    const size_t colon = line.find(": "), hash = line.rfind("  # ");
+    json.begin_object().field("name", line.substr(0, colon));
+    json.field("value", line.substr(colon + 2, hash - colon - 2)).field("source", line.substr(hash + 4)).end_object();
+  }
+  const ModelConfig& c = model.config;
+  json.end_array().key("model").begin_object();
+  json.field("name", model.name).field("path", arguments.model.model).field("architecture", c.architecture);
+  json.field("num_layers", c.num_layers).field("hidden_size", c.hidden_size);
+  json.field("intermediate_size", c.intermediate_size).field("num_heads", c.num_heads);
+  json.field("num_kv_heads", c.num_kv_heads).field("head_dim", c.head_dim).field("vocab_size", c.vocab_size);
+  json.field("max_position_embeddings", c.max_position_embeddings);
+  json.field("tie_word_embeddings", c.tie_word_embeddings).end_object();
+  json.key("memory").begin_object();
+  json.field("weights", model.ranks->weight_bytes()).field("kv_cache", model.ranks->memory_plan().kv_cache_bytes);
+  json.end_object().key("summary").begin_array();
+  for (const std::string& line : model.summary) json.value(line);
+  json.end_array().field("chat_template", model.chat_template_source).end_object();
+  return json.take();
+}
+
+Status check_chat_template(const std::string& chat_template) {
+  if (chat_template.empty()) return ok_status();
+  ASSIGN_OR_RETURN(std::string source, read_chat_template(chat_template));
+  const Result<ChatTemplate> parsed = ChatTemplate::parse(std::move(source), {});
+  return parsed.ok() ? ok_status() : parsed.status().with_context("--chat-template");
+}
+
+}  // namespace
+
+Status check_serving(const Arguments& arguments) {
+  RETURN_IF_ERROR(check_chat_template(arguments.model.chat_template));
+  RETURN_IF_ERROR(find_reasoning_format(arguments.serve.reasoning_parser, "").status());
+  return find_tool_format(arguments.serve.tool_call_parser, "").status();
+}
+
+ServingModel serving_model(const Arguments& arguments, LoadedModel& model) {
+  ServingModel serving;
+  serving.engine = model.engine;
+  serving.tokenizer = model.tokenizer;
+  serving.chat_template = model.chat_template;
+  serving.names = arguments.serve.served_model_names;
+  if (serving.names.empty()) serving.names = {model.name};
+  serving.root = arguments.model.model;
+  serving.created = std::time(nullptr);
+  serving.vocab_size = static_cast<int>(model.config.vocab_size);
+  serving.hidden_size = model.config.hidden_size;
+  serving.pooling = model.pooling;
+  serving.eos_token_ids = model.eos_token_ids;
+  serving.defaults = sampling_defaults(model.generation);
+  serving.reasoning_parser = arguments.serve.reasoning_parser;
+  serving.tool_call_parser = arguments.serve.tool_call_parser;
+  serving.max_logprobs = arguments.model.max_logprobs;
+  std::string settings;
+  for (const std::string& line : arguments.config_lines) settings += line + "\n";
+  serving.system_fingerprint = fmt::format("spate-{}-{:08x}", kVersion, XXH32(settings.data(), settings.size(), 0));
+  serving.dtype = arguments.model.dtype == "float32" ? "float32" : "bfloat16";
+  serving.about_json = about_json(arguments, model);
+  return serving;
+}
+
+LogLevel parse_log_level(const std::string& name) {
+  if (name == "debug") return LogLevel::kDebug;
+  if (name == "warning") return LogLevel::kWarning;
+  if (name == "error") return LogLevel::kError;
+  if (name == "off") return LogLevel::kOff;
+  return LogLevel::kInfo;
+}
+
+}  // namespace spate

@@ -6,6 +6,7 @@
 
 #include "backend/cuda/integer_scratch.h"
 #include "backend/cuda/kernel/linear/integer_weight.h"
+#include "backend/cuda/kernel/linear/linear_codes.h"
 #include "backend/cuda/kernel/linear/wgmma_plan.h"
 #include "backend/cuda/kernel/row_alignment.h"
 #include "backend/cuda/launch.h"
@@ -28,6 +29,42 @@ constexpr KernelIds kInt4Group32Ids = {kernel_id("linear_int4_g32_n8"),   kernel
 
 const KernelIds& kernels_of(const IntegerLayout& layout) {
   return layout.num_multipliers == 0 ? kInt8Ids : layout.num_multipliers == 2 ? kInt4Ids : kInt4Group32Ids;
+}
+
+// --- up to kCodesTokens tokens ---------------------------------------------------------------------------------------
+
+KernelId codes_kernel_of(const IntegerLayout& layout) {
+  return layout.num_multipliers == 0   ? kernel_id("linear_int8_stream")
+         : layout.num_multipliers == 2 ? kernel_id("linear_int4_stream")
+                                       : kernel_id("linear_int4_g32_stream");
+}
+
+// As many tokens as it was faster for than the skeleton.
+bool fits_linear_codes(int64_t num_tokens, const IntegerLayout& layout) {
+  const bool is_int8 = layout.num_multipliers == 0;
+  return num_tokens <= (is_int8 ? kCodesTokens : kCodesTokens / 2) && layout.num_steps >= kCodesWarps;
+}
+
+// x has been quantised into `scratch`.
+void linear_codes(Stream& stream, const LinearParams& p, const IntegerLayout& layout, const IntegerScratch& scratch) {
+  constexpr int kCtasPerSm = 2;
+  const int64_t num_tokens = p.x.dim(0), num_groups = ceil_div(layout.num_rows, kCodesRows);
+  const LinearCodesKernelParams params{.x = scratch.codes,
+                                       .weight = p.weight->matrix(p.matrix_idx),
+                                       .layout = layout,
+                                       .rows = scratch.rows,
+                                       .outliers = scratch.outliers,
+                                       .bias = p.bias.defined() ? p.bias.raw() : nullptr,
+                                       .out = p.out.raw(),
+                                       .out_stride = p.out.stride(0),
+                                       .num_tokens = static_cast<int32_t>(num_tokens),
+                                       .num_groups = static_cast<int32_t>(num_groups),
+                                       .is_bias_f32 = p.bias.defined() && p.bias.dtype() == DType::kF32,
+                                       .is_out_f32 = p.out.dtype() == DType::kF32};
+  const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  const int64_t num_ctas = std::min<int64_t>(num_groups, kCtasPerSm * device.num_sms());
+  launch(stream, codes_kernel_of(layout), {.x = num_ctas, .num_threads = 32 * kCodesWarps}, params,
+         {{"num_tokens", num_tokens}, {"out_features", layout.num_rows}, {"in_features", layout.width}});
 }
 
 }  // namespace
@@ -62,6 +99,11 @@ void linear_integer(Stream& stream, const LinearParams& p) {
   const IntegerScratch scratch = device.integer_scratch();
   const char* matrix = p.weight->matrix(p.matrix_idx);
   if (layout.num_rows == 0) return;
+  if (fits_linear_codes(p.x.dim(0), layout)) {
+    quantize_rows(stream, p.x, layout, scratch);
+    linear_codes(stream, p, layout, scratch);
+    return;
+  }
   for (int64_t begin = 0; begin < p.x.dim(0); begin += kIntegerTokensAtOnce) {
     const int64_t num_tokens = std::min(kIntegerTokensAtOnce, p.x.dim(0) - begin);
     quantize_rows(stream, p.x.rows(begin, begin + num_tokens), layout, scratch);

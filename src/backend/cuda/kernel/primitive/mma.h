@@ -1,4 +1,4 @@
-// The tensor core's bf16 product of a 16x16 and a 16x8 tile, one instruction (sm_80 and later).
+// The tensor core's products of a warp, one instruction each (sm_80 and later).
 #pragma once
 
 #include <cstdint>
@@ -16,5 +16,18 @@ __device__ inline void mma_m16n8k16_bf16(float (&acc)[4], const uint32_t (&a)[4]
       : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+
+// acc[16][8] += a[16][32] b[32][8] of 8-bit codes, exact. A register holds four neighbours along k, the first in the
+// lowest byte: where above it is 2 pair and 2 pair + 8, here it is 4 pair and 4 pair + 16.
+#define SPATE_MMA_INT8(name, a_type)                                                                                 \
+  __device__ inline void mma_m16n8k32_##name(int32_t(&acc)[4], const uint32_t(&a)[4], const uint32_t(&b)[2]) {       \
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." a_type ".s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "   \
+                 "{%0,%1,%2,%3};"                                                                                    \
+                 : "+r"(acc[0]), "+r"(acc[1]), "+r"(acc[2]), "+r"(acc[3])                                            \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                                \
+  }
+SPATE_MMA_INT8(s8, "s8")
+SPATE_MMA_INT8(u8_s8, "u8")
+#undef SPATE_MMA_INT8
 
 }  // namespace spate::cuda

@@ -75,11 +75,12 @@ struct ExpertInt4 : Int4Format<kMultipliers> {
         [&](uint32_t r) { return weight + kMultipliersAt + r * (kHalfMultiplierBytes + shift) + own_row * kMultipliers; });
   }
   template <ExpertKind kKind, int kColumns>
-  __device__ static void finish(const ExpertWgmmaKernelParams& p, const int32_t (&sums)[kColumns / 2],
+  __device__ static void finish(const ExpertWgmmaKernelParams& p, const ExpertOrder& order,
+                                const int32_t (&sums)[kColumns / 2],
                                 float (&values)[kColumns / 2], const ExpertSegment& segment, int first_row) {
     const IntegerLayout& layout = p.integer.layout;
     finish_integer<kKind, kColumns>(
-        p, sums, values, segment, first_row, Base::kBias, [&](const char* weight, int row, int k) {
+        p, order, sums, values, segment, first_row, Base::kBias, [&](const char* weight, int row, int k) {
           const int byte = static_cast<unsigned char>(weight[layout.code_offset(row, k)]);
           const int code = (IntegerLayout::is_high(k) ? byte >> 4 : byte & 15) - 8;
           return code * weight[layout.multiplier_offset(row, k)];

@@ -33,9 +33,10 @@ struct ExpertInt8 : Int8Format {
   template <ExpertKind kKind>
   __device__ static void take(const ExpertWgmmaKernelParams&, Operand&, uint32_t, int) {}
   template <ExpertKind kKind, int kColumns>
-  __device__ static void finish(const ExpertWgmmaKernelParams& p, const int32_t (&sums)[kColumns / 2],
+  __device__ static void finish(const ExpertWgmmaKernelParams& p, const ExpertOrder& order,
+                                const int32_t (&sums)[kColumns / 2],
                                 float (&values)[kColumns / 2], const ExpertSegment& segment, int first_row) {
-    finish_integer<kKind, kColumns>(p, sums, values, segment, first_row, 0, [&](const char* weight, int row, int k) {
+    finish_integer<kKind, kColumns>(p, order, sums, values, segment, first_row, 0, [&](const char* weight, int row, int k) {
       return static_cast<int>(reinterpret_cast<const int8_t*>(weight)[row * p.integer.layout.row_bytes() + k]);
     });
   }

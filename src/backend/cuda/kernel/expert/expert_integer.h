@@ -12,7 +12,8 @@ __device__ inline const char* expert_matrix(const ExpertWgmmaKernelParams& p, in
 
 // Values of a tile, the outliers of x included. first_row: of the warp. code_at(weight, row, k): the code of a matrix there.
 template <ExpertKind kKind, int kColumns, typename CodeAt>
-__device__ inline void finish_integer(const ExpertWgmmaKernelParams& p, const int32_t (&sums)[kColumns / 2],
+__device__ inline void finish_integer(const ExpertWgmmaKernelParams& p, const ExpertOrder& order,
+                                const int32_t (&sums)[kColumns / 2],
                                       float (&values)[kColumns / 2], const ExpertSegment& segment, int first_row,
                                       int bias, CodeAt code_at) {
   const char* weight = expert_matrix(p, segment.matrix);
@@ -30,7 +31,7 @@ __device__ inline void finish_integer(const ExpertWgmmaKernelParams& p, const in
       p.integer.rows, p.integer.outliers, scale, sums, values, bias,
       [&](int column) {
         const int row = segment.first_row + min(column, last_column);
-        return gathers ? p.order.row_tokens[row] : row;
+        return gathers ? order.row_tokens[row] : row;
       },
       [&](int r, int k) { return exists[r] ? code_at(weight, own_rows[r], k) : 0; });
 }

@@ -315,7 +315,8 @@ void run_wgmma(Stream& stream, const ExpertMlpParams& p) {
   const TileKernels kernels = choose_tile(p);
   const ExpertScratch scratch = take_scratch(device, p, kernels.tile_rows, kernels.copies_x ? Extra::kX : Extra::kNone);
   const DType act = p.x.dtype();
-  make_order(stream, p, scratch.order, kernels.tile_rows);
+  const bool is_small = num_pairs <= kSmallOrderPairs && num_tokens <= kSmallOrderTileRows;
+  if (!is_small) make_order(stream, p, scratch.order, kernels.tile_rows);
   const auto multiply = [&](KernelId kernel, const PackedWeight& weight, const ExpertWgmmaKernelParams& of_product,
                             int64_t weight_tiles) {
     ExpertWgmmaKernelParams params = of_product;
@@ -345,10 +346,15 @@ void run_wgmma(Stream& stream, const ExpertMlpParams& p) {
             .x = kernels.copies_x ? input_map(api, x, is_integer(*p.gate_up), num_pairs, kernels.tile_rows) : TensorMap{},
             .x_rows = x.data,
             .out = scratch.act,
+            .expert_ids = is_small ? p.expert_ids.data<int32_t>() : nullptr,
             .integer = x.integer,
+            .ids_stride = p.expert_ids.stride(0),
             .x_stride_bytes = x.stride_bytes,
             .out_stride = act_stride(p),
             .x_row_bytes = static_cast<int32_t>(x.row_bytes),
+            .num_matrices = static_cast<int32_t>(gate_up.num_matrices),
+            .num_pairs = static_cast<int32_t>(num_pairs),
+            .num_experts_per_tok = static_cast<int32_t>(p.expert_ids.dim(1)),
             .out_features = static_cast<int32_t>(gate_up.out_features / 2)},
            ceil_div(gate_up.out_features / 2, kWgmmaTileRows / 2));
 

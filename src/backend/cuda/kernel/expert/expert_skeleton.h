@@ -13,7 +13,7 @@
 //   static uint32_t stage_weight_bytes<kKind>(p);                              // that load_weight copies
 //   static void load_weight<kKind>(p, shared, segment, step, barrier);
 //   static void take<kKind>(p, operand, weight, consumer);
-//   static void finish<kKind, kColumns>(p, sums, values, segment, first_row);  // values that are stored
+//   static void finish<kKind, kColumns>(p, order, sums, values, segment, first_row);  // values that are stored
 //
 // A stage of gate_up holds 64 rows of gate and the same of up such that a thread has both of a feature in neighbouring
 // registers, and silu needs no exchange: 8 rows of each by turns, or, where W goes through registers, wherever they lie.
@@ -63,11 +63,12 @@ struct ExpertShares {
 template <ExpertKind kKind>
 class ExpertWork {
  public:
-  __device__ ExpertWork(const ExpertWgmmaKernelParams& p, int tile_rows) : p_(p), tile_rows_(tile_rows) {}
+  __device__ ExpertWork(const ExpertWgmmaKernelParams& p, const ExpertOrder& order, int tile_rows)
+      : p_(p), order_(order), tile_rows_(tile_rows) {}
 
   __device__ ExpertShares shares() const {
     return {p_, kKind == ExpertKind::kHeads ? p_.num_matrices * ((p_.num_rows + tile_rows_ - 1) / tile_rows_)
-                                            : *p_.order.num_tiles};
+                                            : *order_.num_tiles};
   }
 
   __device__ bool next(ExpertSegment& segment) {
@@ -96,9 +97,9 @@ class ExpertWork {
     } else {
       // The tiles of an expert take num_of_expert * num_weight_tiles places from that of its first on.
       const int place = tile / p_.num_weight_tiles;
-      const ExpertTile any = p_.order.tiles[place];
+      const ExpertTile any = order_.tiles[place];
       const int first = place - any.idx_of_expert, in_expert = tile - first * p_.num_weight_tiles;
-      const ExpertTile own = p_.order.tiles[first + in_expert % any.num_of_expert];
+      const ExpertTile own = order_.tiles[first + in_expert % any.num_of_expert];
       segment.matrix = own.expert;
       segment.weight_tile = in_expert / any.num_of_expert;
       segment.first_row = own.first_row;
@@ -109,6 +110,7 @@ class ExpertWork {
 
  private:
   const ExpertWgmmaKernelParams& p_;
+  const ExpertOrder& order_;
   const int tile_rows_;
   int num_done_ = 0;
 };
@@ -124,9 +126,10 @@ struct ExpertStages : Stages<Format, kRows> {
 
 // One thread: W, and x where its rows follow each other.
 template <typename Format, ExpertKind kKind, int kRows>
-__device__ inline void load_expert_stages(const ExpertWgmmaKernelParams& p, const ExpertStages<Format, kRows>& stages) {
+__device__ inline void load_expert_stages(const ExpertWgmmaKernelParams& p, const ExpertOrder& order,
+                                          const ExpertStages<Format, kRows>& stages) {
   constexpr bool kGathers = kKind == ExpertKind::kGateUp;
-  ExpertWork<kKind> work(p, kRows);
+  ExpertWork<kKind> work(p, order, kRows);
   ExpertSegment segment;
   Place<Stages<Format, kRows>::kCount> place;
   const uint32_t stage_bytes =
@@ -150,10 +153,10 @@ __device__ inline void sync_gatherers() { asm volatile("bar.sync 2, %0;" ::"n"(k
 
 // 96 threads: the rows of x of an expert's tokens. What the stage holds beyond num_rows makes columns that nobody reads.
 template <typename Format, int kRows>
-__device__ inline void gather_expert_stages(const ExpertWgmmaKernelParams& p,
+__device__ inline void gather_expert_stages(const ExpertWgmmaKernelParams& p, const ExpertOrder& order,
                                             const ExpertStages<Format, kRows>& stages, int thread) {
   constexpr int kChunks = kWgmmaStageRowBytes / 16;
-  ExpertWork<ExpertKind::kGateUp> work(p, kRows);
+  ExpertWork<ExpertKind::kGateUp> work(p, order, kRows);
   ExpertSegment segment;
   Place<Stages<Format, kRows>::kCount> place;
   const int chunk = thread % kChunks, first_row = thread / kChunks;
@@ -161,7 +164,7 @@ __device__ inline void gather_expert_stages(const ExpertWgmmaKernelParams& p,
   while (work.next(segment)) {
     sync_gatherers();  // the tokens before have been read
     for (int row = thread; row < segment.num_rows; row += kExpertGatherThreads) {
-      const int token = p.order.row_tokens[segment.first_row + row];
+      const int token = order.row_tokens[segment.first_row + row];
       asm volatile("st.shared.u32 [%0], %1;" ::"r"(stages.tokens() + static_cast<uint32_t>(row) * 4), "r"(token));
     }
     sync_gatherers();
@@ -239,7 +242,8 @@ __device__ inline void store_expert_tile(const ExpertWgmmaKernelParams& p, const
 }
 
 template <typename Format, ExpertKind kKind, int kRows, int kColumns>
-__device__ inline void multiply_segment(const ExpertWgmmaKernelParams& p, const ExpertStages<Format, kRows>& stages,
+__device__ inline void multiply_segment(const ExpertWgmmaKernelParams& p, const ExpertOrder& order,
+                                        const ExpertStages<Format, kRows>& stages,
                                         const ExpertWork<kKind>& work, const ExpertSegment& segment,
                                         Place<Stages<Format, kRows>::kCount>& place) {
   const int thread = static_cast<int>(threadIdx.x) - 128, consumer = thread / 128, lane = thread % 32;
@@ -272,24 +276,99 @@ __device__ inline void multiply_segment(const ExpertWgmmaKernelParams& p, const 
   }
   const int first_row = segment.weight_tile * kWgmmaTileRows + thread / 32 * 16;
   float values[kColumns / 2];
-  Format::template finish<kKind, kColumns>(p, sums, values, segment, first_row);
+  Format::template finish<kKind, kColumns>(p, order, sums, values, segment, first_row);
   store_expert_tile<kKind, kColumns>(p, values, segment, first_row);
 }
 
 template <typename Format, ExpertKind kKind, int kRows>
-__device__ inline void multiply_expert_stages(const ExpertWgmmaKernelParams& p,
+__device__ inline void multiply_expert_stages(const ExpertWgmmaKernelParams& p, const ExpertOrder& order,
                                               const ExpertStages<Format, kRows>& stages) {
-  ExpertWork<kKind> work(p, kRows);
+  ExpertWork<kKind> work(p, order, kRows);
   ExpertSegment segment;
   Place<Stages<Format, kRows>::kCount> place;
   while (work.next(segment)) {
     if constexpr (kRows >= 128) {  // the last tile of an expert may have few rows
       if (segment.num_rows <= kRows / 4) {
-        multiply_segment<Format, kKind, kRows, kRows / 4>(p, stages, work, segment, place);
+        multiply_segment<Format, kKind, kRows, kRows / 4>(p, order, stages, work, segment, place);
         continue;
       }
     }
-    multiply_segment<Format, kKind, kRows, kRows>(p, stages, work, segment, place);
+    multiply_segment<Format, kKind, kRows, kRows>(p, order, stages, work, segment, place);
+  }
+}
+
+// --- the order of few pairs ------------------------------------------------------------------------------------------
+
+// Of up to kSmallOrderPairs pairs of at most tile_rows tokens, so that each expert that is used is one tile: made by every
+// CTA for itself, which takes less time than a kernel, and by the first one for the kernels behind.
+struct SmallOrder {
+  ExpertOrder order;  // of the arrays below
+  ExpertTile tiles[kSmallOrderPairs];
+  int32_t experts[kSmallOrderPairs];  // of pairs; -1: no row
+  int32_t firsts[kSmallOrderPairs];   // no pair before has the same expert
+  int32_t row_tokens[kSmallOrderPairs];
+  int32_t num_tiles;
+};
+
+// All threads of the CTA, which sync afterwards.
+__device__ inline void make_small_order(const ExpertWgmmaKernelParams& p, SmallOrder& small) {
+  const int pair = static_cast<int>(threadIdx.x), k = p.num_experts_per_tok;
+  int expert = -1;
+  if (pair < p.num_pairs) {
+    const int id = p.expert_ids[pair / k * p.ids_stride + pair % k];
+    expert = id < p.num_matrices ? id : -1;
+    small.experts[pair] = expert;
+    small.row_tokens[pair] = 0;
+  }
+  if (pair == 0) {
+    small.order = {&small.num_tiles, small.tiles, small.row_tokens, nullptr};
+    small.num_tiles = 0;
+  }
+  __syncthreads();
+  int first_row = 0, rank = 0, num_rows = 0;  // pairs of experts before, own ones before, own ones
+  if (expert >= 0) {
+    for (int other = 0; other < p.num_pairs; ++other) {
+      const int its = small.experts[other];
+      first_row += its >= 0 && its < expert;
+      num_rows += its == expert;
+      rank += its == expert && other < pair;
+    }
+  }
+  if (pair < p.num_pairs) small.firsts[pair] = expert >= 0 && rank == 0;
+  __syncthreads();
+  if (expert >= 0) {
+    int tile = 0;
+    for (int other = 0; other < p.num_pairs; ++other) tile += small.firsts[other] && small.experts[other] < expert;
+    small.row_tokens[first_row + rank] = pair / k;
+    if (rank == 0) {
+      small.tiles[tile] = {expert, first_row, num_rows, 0, 1};
+      atomicAdd(&small.num_tiles, 1);
+    }
+  }
+  __syncthreads();
+  if (blockIdx.x > 0 || pair >= p.num_pairs) return;
+  if (pair == 0) *p.order.num_tiles = small.num_tiles;
+  if (pair < small.num_tiles) p.order.tiles[pair] = small.tiles[pair];
+  p.order.row_tokens[pair] = small.row_tokens[pair];
+  p.order.pair_rows[pair] = expert >= 0 ? first_row + rank : -1;
+}
+
+template <typename Format, ExpertKind kKind, int kRows>
+__device__ inline void run_expert_warps(const ExpertWgmmaKernelParams& p, const ExpertOrder& order,
+                                        const ExpertStages<Format, kRows>& stages) {
+  if (threadIdx.x < 128) {
+    if constexpr (kRows == 128) asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
+    if constexpr (kRows > 128) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if (threadIdx.x == 0) load_expert_stages<Format, kKind, kRows>(p, order, stages);
+    if constexpr (kKind == ExpertKind::kGateUp) {
+      if (threadIdx.x >= 32) {
+        gather_expert_stages<Format, kRows>(p, order, stages, static_cast<int>(threadIdx.x) - 32);
+      }
+    }
+  } else {
+    if constexpr (kRows == 128) asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");
+    if constexpr (kRows > 128) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    multiply_expert_stages<Format, kKind, kRows>(p, order, stages);
   }
 }
 
@@ -310,20 +389,14 @@ __device__ inline void expert_wgmma(const ExpertWgmmaKernelParams& p) {
   }
   __syncthreads();
   wait_for_inputs();
-  if (threadIdx.x < 128) {
-    if constexpr (kRows == 128) asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
-    if constexpr (kRows > 128) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (threadIdx.x == 0) load_expert_stages<Format, kKind, kRows>(p, stages);
-    if constexpr (kKind == ExpertKind::kGateUp) {
-      if (threadIdx.x >= 32) {
-        gather_expert_stages<Format, kRows>(p, stages, static_cast<int>(threadIdx.x) - 32);
-      }
+  if constexpr (kKind == ExpertKind::kGateUp && kRows == kSmallOrderTileRows) {
+    __shared__ SmallOrder small;
+    if (p.expert_ids != nullptr) {
+      make_small_order(p, small);
+      return run_expert_warps<Format, kKind, kRows>(p, small.order, stages);
     }
-  } else {
-    if constexpr (kRows == 128) asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");
-    if constexpr (kRows > 128) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    multiply_expert_stages<Format, kKind, kRows>(p, stages);
   }
+  run_expert_warps<Format, kKind, kRows>(p, p.order, stages);
 }
 
 #define SPATE_EXPERT_KERNEL(name, Format, kind, rows)                     \

@@ -35,7 +35,7 @@ struct ExpertBf16 : Bf16Format {
   template <ExpertKind kKind>
   __device__ static void take(const ExpertWgmmaKernelParams&, Operand&, uint32_t, int) {}
   template <ExpertKind kKind, int kColumns>
-  __device__ static void finish(const ExpertWgmmaKernelParams&, const float (&sums)[kColumns / 2],
+  __device__ static void finish(const ExpertWgmmaKernelParams&, const ExpertOrder&, const float (&sums)[kColumns / 2],
                                 float (&values)[kColumns / 2], const ExpertSegment&, int) {
 #pragma unroll
     for (int i = 0; i < kColumns / 2; ++i) values[i] = sums[i];

@@ -10,6 +10,9 @@
 
 namespace spate::cuda {
 
+// Up to so many pairs of at most so many tokens need no expert_order.
+constexpr int kSmallOrderPairs = 64, kSmallOrderTileRows = 8;
+
 constexpr int kExpertGatherThreads = 96;  // of those that load: rows of x that lie apart
 
 // wgmma_shared_bytes(), then the token of each row.
@@ -36,16 +39,20 @@ struct ExpertWgmmaKernelParams {
   const void* x_rows;         // gathered: rows at multiples of 16 bytes
   void* out;                  // of gate_up: activations; of down: f32; of heads: bf16
   ExpertOrder order;          // of experts; of heads tiles is null: each matrix has all rows
+  const int32_t* expert_ids;  // of gate_up of few pairs: makes the order from them; else null
   ExpertIntegerParams integer;
   float* partial;             // [grid, tile_rows * 128] sums of a part of k
   uint32_t* arrived;          // [grid] 0; 1 while the CTA's partial sums wait to be added
+  int64_t ids_stride;         // of expert_ids
   int64_t x_stride_bytes;     // gathered
   int64_t out_stride;         // elements
   int64_t out_matrix_stride;  // of heads
   int32_t x_row_bytes;        // gathered: a multiple of 16
   int32_t x_matrix_columns;   // of heads: from the columns of one to those of the next
   int32_t num_rows;           // of heads
-  int32_t num_matrices;       // of heads
+  int32_t num_matrices;       // of heads, and with expert_ids
+  int32_t num_pairs;          // with expert_ids
+  int32_t num_experts_per_tok;
   int32_t out_features;       // of a matrix; of gate_up the rows of gate
   int32_t num_steps;          // of 128 bytes of x along k
   int32_t num_weight_tiles;   // of a matrix

@@ -58,35 +58,37 @@ struct ExpertShares {
   }
 };
 
-// The CTA's segments, in order; the warps that load and those that multiply walk through them alike. It keeps one number
-// and counts the rest anew for each segment: large tiles leave no registers for more.
+// The CTA's segments, in order; the warps that load and those that multiply walk through them alike.
 template <ExpertKind kKind>
 class ExpertWork {
  public:
   __device__ ExpertWork(const ExpertWgmmaKernelParams& p, const ExpertOrder& order, int tile_rows)
-      : p_(p), order_(order), tile_rows_(tile_rows) {}
-
-  __device__ ExpertShares shares() const {
-    return {p_, kKind == ExpertKind::kHeads ? p_.num_matrices * ((p_.num_rows + tile_rows_ - 1) / tile_rows_)
-                                            : *order_.num_tiles};
+      : p_(p),
+        order_(order),
+        tile_rows_(tile_rows),
+        shares_(p, kKind == ExpertKind::kHeads ? p.num_matrices * ((p.num_rows + tile_rows - 1) / tile_rows)
+                                               : *order.num_tiles) {
+    tile_ = static_cast<int>(blockIdx.x);
+    step_ = shares_.first_step(tile_);
+    end_ = shares_.first_step(tile_ + 1);
   }
 
+  __device__ const ExpertShares& shares() const { return shares_; }
+
   __device__ bool next(ExpertSegment& segment) {
-    const ExpertShares all = shares();
-    const int cta = static_cast<int>(blockIdx.x), num_ctas = static_cast<int>(gridDim.x);
-    int tile = cta + num_done_ * num_ctas;
-    segment.begin = 0;
-    segment.end = p_.num_steps;
-    if (tile >= all.num_whole) {
-      const int begin = all.first_step(cta), end = all.first_step(cta + 1);
-      const int num_own_whole = max(0, (all.num_whole - cta + num_ctas - 1) / num_ctas);
-      const int shared_tile = begin / p_.num_steps + num_done_ - num_own_whole;
-      segment.begin = max(0, begin - shared_tile * p_.num_steps);
-      segment.end = min(p_.num_steps, end - shared_tile * p_.num_steps);
-      if (segment.begin >= segment.end) return false;
-      tile = all.num_whole + shared_tile;
+    int tile = tile_;
+    if (tile < shares_.num_whole) {
+      segment.begin = 0;
+      segment.end = p_.num_steps;
+      tile_ += static_cast<int>(gridDim.x);
+    } else if (step_ < end_) {
+      tile = shares_.num_whole + step_ / p_.num_steps;
+      segment.begin = step_ % p_.num_steps;
+      segment.end = min(p_.num_steps, segment.begin + end_ - step_);
+      step_ += segment.end - segment.begin;
+    } else {
+      return false;
     }
-    ++num_done_;
     if constexpr (kKind == ExpertKind::kHeads) {
       const int tiles_of_rows = (p_.num_rows + tile_rows_ - 1) / tile_rows_;
       const int tiles_of_matrix = tiles_of_rows * p_.num_weight_tiles, in_matrix = tile % tiles_of_matrix;
@@ -112,7 +114,9 @@ class ExpertWork {
   const ExpertWgmmaKernelParams& p_;
   const ExpertOrder& order_;
   const int tile_rows_;
-  int num_done_ = 0;
+  const ExpertShares shares_;
+  int tile_;        // of the whole ones
+  int step_, end_;  // of all steps of the shared ones
 };
 
 template <typename Format, int kRows>
@@ -271,7 +275,7 @@ __device__ inline void multiply_segment(const ExpertWgmmaKernelParams& p, const 
   if (lane == 0) arrive(stages.empty(last_stage));
   if (segment.begin > 0) return leave_sums<kRows / 2>(p, sums, thread);
   if (segment.end < p.num_steps) {
-    const ExpertShares shares = work.shares();
+    const ExpertShares& shares = work.shares();
     add_sums<kRows / 2>(p, sums, thread, p.num_steps - segment.end, [&](int cta) { return shares.first_step(cta); });
   }
   const int first_row = segment.weight_tile * kWgmmaTileRows + thread / 32 * 16;

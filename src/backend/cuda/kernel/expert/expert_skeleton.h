@@ -44,11 +44,15 @@ struct ExpertShares {
 
   __device__ ExpertShares(const ExpertWgmmaKernelParams& p, int num_row_tiles) {
     constexpr int kMinSteps = 8;  // of k a CTA: fewer take longer to add than to multiply
+    constexpr int kSumSteps = 4;  // that could be loaded while CTAs pass sums on
     const int num_ctas = static_cast<int>(gridDim.x), num_tiles = num_row_tiles * p.num_weight_tiles;
-    // A last round of tiles that leaves few SMs idle is not cut.
-    const int rest = num_tiles % num_ctas;
+    // A last round of tiles that leaves few SMs idle is not cut, nor one that leaves them idle for a short time.
+    const int rest = num_tiles % num_ctas, num_idle = rest > 0 ? num_ctas - rest : 0;
     const bool is_rest_large = num_tiles >= num_ctas && 10 * rest > 7 * num_ctas;
-    num_whole = p.is_whole || (p.is_many && is_rest_large) ? num_tiles : p.is_many ? num_tiles - rest : 0;
+    const bool is_idle_short = num_idle * p.num_steps <= kSumSteps * num_ctas;
+    num_whole = p.is_whole || is_idle_short || (p.is_many && is_rest_large) ? num_tiles
+                : p.is_many                                                ? num_tiles - rest
+                                                                           : 0;
     num_shared_steps = (num_tiles - num_whole) * p.num_steps;
     num_sharing_ctas = max(1, min(num_ctas, num_shared_steps / kMinSteps));
   }

@@ -59,6 +59,7 @@ ticks = []
 stop = threading.Event()
 ticker = threading.Thread(target=lambda: [ticks.append(1) or time.sleep(0.005) for _ in iter(stop.is_set, True)])
 ticker.start()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what a script starts in the background
 long_run = SamplingParams(temperature=0, max_tokens=900, ignore_eos=True)
 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 start = time.monotonic()

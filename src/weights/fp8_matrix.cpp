@@ -107,7 +107,7 @@ Status Fp8Matrix::read_row(int64_t row, Bf16* out) const {
   const auto* codes = reinterpret_cast<const uint8_t*>(checkpoint_.bytes(codes_).data()) + row * columns();
   if (is_nan_e4m3(largest_magnitude(codes, columns()))) {
     const auto* nan = std::find_if(codes, codes + columns(), is_nan_e4m3);
-    return data_loss("{}[{}, {}] is the code 0x{:02x}, which is NaN; needs a number", name(), row, nan - codes, *nan);
+    return data_loss("{}[{}, {}] is the code {:#04x}, which is NaN; needs a number", name(), row, nan - codes, *nan);
   }
   const int64_t matrix = row / rows_of_matrix(), block = row % rows_of_matrix() / block_rows_;
   const int64_t blocks = ceil_div(rows_of_matrix(), block_rows_), groups = ceil_div(columns(), block_columns_);

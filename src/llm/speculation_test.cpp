@@ -9,13 +9,13 @@
 #include <map>
 #include <set>
 
-#include "base/test.h"
 #include "base/test_support.h"
 #include "grammar/compile_budget.h"
 #include "grammar/ebnf.h"
 #include "grammar/token_grammar.h"
 #include "llm/loaded_model.h"
 #include "text/text_stream.h"
+#include "base/test.h"
 
 namespace spate {
 namespace {

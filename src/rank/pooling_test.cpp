@@ -8,11 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "backend/registry/registry.h"
-#include "base/test.h"
 #include "base/test_support.h"
 #include "rank/rank_group.h"
 #include "rank/rank_rig.h"
 #include "weights/safetensors.h"
+#include "base/test.h"
 
 namespace spate {
 namespace {

@@ -7,12 +7,12 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "base/test.h"
 #include "base/test_support.h"
 #include "server/embedding.h"
 #include "server/server.h"
 #include "server/test_client.h"
 #include "server/test_model.h"
+#include "base/test.h"
 
 namespace spate {
 namespace {

@@ -6,11 +6,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/test.h"
 #include "base/test_support.h"
 #include "server/server.h"
 #include "server/test_client.h"
 #include "server/test_model.h"
+#include "base/test.h"
 
 namespace spate {
 namespace {

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "base/rng.h"
-#include "base/test.h"
 #include "base/test_support.h"
 #include "speculative/suffix_automaton.h"
+#include "base/test.h"
 
 namespace spate {
 namespace {

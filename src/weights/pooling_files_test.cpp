@@ -3,8 +3,8 @@
 
 #include <fstream>
 
-#include "base/test.h"
 #include "base/test_support.h"
+#include "base/test.h"
 
 namespace spate {
 namespace {

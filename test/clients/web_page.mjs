@@ -79,10 +79,20 @@ await test('chat: stop ends the answer, and the server too', async (page) => {
   await page.waitForFunction(async () => /num_requests_running\{[^}]*\} 0\b/.test(await (await fetch('metrics')).text()));
 });
 
+// The page writes to IndexedDB after it shows an answer.
+const stored = (page, text) => page.waitForFunction((wanted) => new Promise((resolve) => {
+  const opening = indexedDB.open('spate', 1);
+  opening.onsuccess = () => {
+    const all = opening.result.transaction('conversations').objectStore('conversations').getAll();
+    all.onsuccess = () => { opening.result.close(); resolve(JSON.stringify(all.result).includes(wanted)); };
+  };
+}), text);
+
 await test('chat: conversations survive a reload', async (page) => {
   await answerWith(page, [{ role: 'assistant', content: '' }, { content: 'It is **kept**.' }]);
   await send(page, 'Remember this');
   await finished(page, 1);
+  await stored(page, 'It is **kept**.');
   await page.reload();
   await page.waitForSelector('.message.assistant strong');
   check((await page.textContent('.message.user')).includes('Remember this'), 'the question is gone');

@@ -714,7 +714,7 @@ size_t resident_bytes() {
 //         than one large one takes when they shared a thread.
 TEST_CASE("api: small requests do not wait for large ones; their memory goes back") {
   TestServer test;
-  const size_t num_bytes = kIsSanitized ? 5'000'000 : 15'000'000;
+  const size_t num_bytes = kIsSanitized ? 2'000'000 : 15'000'000;
   std::string large = R"({"prompt":"a","max_tokens":1,"metadata":[)";
   while (large.size() < num_bytes) large += R"({"a":"b"},)";
   large += "0]}";

@@ -24,20 +24,21 @@ std::string check_message(fmt::format_string<Args...> format, Args&&... args) {
 }  // namespace detail
 
 // CHECK(a == b, "a is {}, b is {}", a, b);  the message is optional.
-#define CHECK(condition, ...)                                                                    \
-  do {                                                                                           \
-    if (!(condition)) [[unlikely]] {                                                             \
-      ::spate::check_failed(__FILE__, __LINE__, #condition, ::spate::detail::check_message(__VA_ARGS__)); \
-    }                                                                                            \
+#define SPATE_CHECK(condition, text, ...)                                                           \
+  do {                                                                                              \
+    if (!(condition)) [[unlikely]] {                                                                \
+      ::spate::check_failed(__FILE__, __LINE__, text, ::spate::detail::check_message(__VA_ARGS__)); \
+    }                                                                                               \
   } while (false)
+#define CHECK(condition, ...) SPATE_CHECK(condition, #condition, __VA_ARGS__)
 
-// Only in debug and sanitizer builds: for inner loops.
+// Only in debug and sanitizer builds, for inner loops. It holds also where doctest's CHECK took the other's name.
 #ifdef NDEBUG
 #define DCHECK(condition, ...) \
   do {                         \
   } while (false)
 #else
-#define DCHECK(condition, ...) CHECK(condition, __VA_ARGS__)
+#define DCHECK(condition, ...) SPATE_CHECK(condition, #condition, __VA_ARGS__)
 #endif
 
 }  // namespace spate

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "c_api/local_responder.h"
 #include "cli/arguments.h"
+#include "cli/find_models.h"
 #include "cli/llm_arguments.h"
 #include "cli/serving.h"
 #include "cli/version.h"
@@ -43,10 +44,11 @@ char* copy_of(std::string_view text) {
 Result<std::unique_ptr<spate_engine>> open_engine(const char* const* flags, size_t num_flags) {
   std::vector<const char*> argv{"spate", "serve"};
   argv.insert(argv.end(), flags, flags + num_flags);
-  ASSIGN_OR_RETURN(const Arguments arguments, parse_arguments(static_cast<int>(argv.size()), argv.data()));
+  ASSIGN_OR_RETURN(Arguments arguments, parse_arguments(static_cast<int>(argv.size()), argv.data()));
   if (arguments.command != "serve") return invalid_argument("spate_open: the flags must name a model and be those of serve");
   RETURN_IF_ERROR(check_serving(arguments));
   set_log_level(parse_log_level(arguments.log_level));
+  RETURN_IF_ERROR(find_models(arguments.model));
   auto engine = std::make_unique<spate_engine>();
   ASSIGN_OR_RETURN(engine->model, load_model(arguments.model));
   if (!engine->model->tokenizer) {

@@ -15,7 +15,8 @@ namespace spate {
 
 // What loads and runs a model: all commands but `inspect` and `bench serve` take these.
 struct ModelArguments {
-  std::string model;
+  std::string model;                   // path, or a name that find_models() turns into one
+  std::string hub_name;                // of a model found by its name in the Hugging Face cache
   std::string tokenizer;               // folder of tokenizer files; empty: the model's
   std::string load_format = "auto";    // auto, safetensors, dummy
   std::string dtype = "auto";          // auto, bfloat16, float32

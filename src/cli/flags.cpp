@@ -96,7 +96,7 @@ void begin_group(CLI::App* app, const std::string& group) { app->option_defaults
 
 void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required) {
   begin_group(app, "Model");
-  auto* model = app->add_option("model,--model", m.model, "Model directory (Hugging Face layout), or a *.gguf file");
+  auto* model = app->add_option("model,--model", m.model, "Model directory (Hugging Face layout), a *.gguf file, or a name that the local Hugging Face cache has");
   if (model_required) model->required();
   app->add_option("--tokenizer", m.tokenizer, "Folder with the tokenizer files, or a *.gguf file; default: the model's");
   app->add_option("--load-format", m.load_format, "dummy: seeded random weights from config.json alone")

@@ -34,7 +34,7 @@ void add_eval_flags(CLI::App* app, EvalArguments& e) {
 void add_quantize_flags(CLI::App* app, Arguments& arguments) {
   ModelArguments& m = arguments.model;
   QuantizeArguments& q = arguments.quantize;
-  app->add_option("model,--model", m.model, "Model directory (Hugging Face layout) of floats")->required();
+  app->add_option("model,--model", m.model, "Model directory (Hugging Face layout) of floats, or its name in the local Hugging Face cache")->required();
   app->add_option("--out", q.out, "Directory to make; it appears when it is complete")->required();
   app->add_option("--to", q.to, "Weights of the layers")->check(CLI::IsMember({"int4", "int8"}));
   app->add_option("--group-size", q.group_size, "Weights that share a scale; 0: a row; default: 64 (int4), 0 (int8)")

@@ -37,6 +37,7 @@ Result<LlmConfig> llm_config(const ModelArguments& arguments) {
   ASSIGN_OR_RETURN(SpeculativeConfig speculative, parse_speculative_config(arguments.speculative_config));
   ASSIGN_OR_RETURN(const PoolingOverride pooling, parse_pooler_config(arguments.pooler_config));
   return LlmConfig{.model = arguments.model,
+                   .name = arguments.hub_name,
                    .tokenizer = arguments.tokenizer,
                    .chat_template = arguments.chat_template,
                    .dummy_weights = arguments.load_format == "dummy",

@@ -6,12 +6,14 @@
 #include "backend/registry/registry.h"
 #include "base/log.h"
 #include "cli/commands.h"
+#include "cli/find_models.h"
 #include "cli/serving.h"
 
 namespace spate {
 namespace {
 
-Result<int> dispatch(const Arguments& arguments) {
+Result<int> dispatch(Arguments& arguments) {
+  RETURN_IF_ERROR(find_models(arguments.model));
   if (arguments.command == "serve") return run_serve(arguments);
   if (arguments.command == "chat") return run_chat(arguments);
   if (arguments.command == "generate") return run_generate(arguments);

@@ -22,6 +22,7 @@ struct PoolingOverride {
 struct LlmConfig {
   // The model. A directory in the layout of Hugging Face, or a *.gguf file.
   std::string model;
+  std::string name;                   // in answers and the log; empty: the last component of `model`
   std::string tokenizer;              // folder of tokenizer files or *.gguf; empty: the model's
   std::string chat_template;          // file that replaces the model's template, or the template itself; empty: the model's
   bool dummy_weights = false;         // seeded random weights from the config alone

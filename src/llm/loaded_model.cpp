@@ -158,7 +158,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
   }
   const bool is_gguf = is_gguf_path(path);
   const fs::path dir = fs::is_directory(path, error) ? path : path.parent_path();
-  model->name = model_name(llm.model);
+  model->name = llm.name.empty() ? model_name(llm.model) : llm.name;
   ASSIGN_OR_RETURN(model->config, load_model_config(path));
   ASSIGN_OR_RETURN(model->generation, load_generation_config(is_gguf ? path : dir));
   ASSIGN_OR_RETURN(model->pooling, load_pooling_config(is_gguf ? path : dir));

@@ -23,7 +23,7 @@
 namespace spate {
 
 struct LoadedModel {
-  std::string name;  // the directory's last component, or the GGUF file's name
+  std::string name;  // LlmConfig::name, else the directory's last component or the GGUF file's name
   ModelConfig config;
   GenerationConfig generation;                   // empty with --generation-config vllm
   std::shared_ptr<const Tokenizer> tokenizer;    // null with --load-format dummy and no tokenizer files

@@ -1,0 +1,57 @@
+#include "cli/find_models.h"
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+#include "llm/hub_cache.h"
+
+namespace spate {
+namespace {
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string() : value;
+}
+
+// The draft model's name inside --speculative-config; what is no JSON is refused where it is read.
+Status find_draft_model(std::string& speculative_config) {
+  nlohmann::ordered_json config = nlohmann::ordered_json::parse(speculative_config, nullptr, false);
+  if (!config.is_object() || !config.contains("model") || !config["model"].is_string()) return ok_status();
+  Result<FoundModel> found = find_model(config["model"].get<std::string>(), hub_cache_folder());
+  if (!found.ok()) return found.status().with_context("--speculative-config");
+  if (found->hub_name.empty()) return ok_status();
+  config["model"] = found->path.string();
+  speculative_config = config.dump();
+  return ok_status();
+}
+
+}  // namespace
+
+std::string hub_cache_folder() {
+  for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
+    if (std::string folder = environment(name); !folder.empty()) return folder;
+  }
+  if (const std::string home = environment("HF_HOME"); !home.empty()) return home + "/hub";
+  if (const std::string cache = environment("XDG_CACHE_HOME"); !cache.empty()) return cache + "/huggingface/hub";
+  return environment("HOME") + "/.cache/huggingface/hub";
+}
+
+Status find_models(ModelArguments& model) {
+  if (!model.model.empty()) {
+    ASSIGN_OR_RETURN(const FoundModel found, find_model(model.model, hub_cache_folder()));
+    if (!found.hub_name.empty()) {
+      log_info("model", "{} is {}", found.hub_name, found.path.string());
+      model.hub_name = found.hub_name;
+      model.model = found.path.string();
+    }
+  }
+  if (!model.tokenizer.empty()) {
+    Result<FoundModel> found = find_model(model.tokenizer, hub_cache_folder());
+    if (!found.ok()) return found.status().with_context("--tokenizer");
+    model.tokenizer = found->path.string();
+  }
+  return model.speculative_config.empty() ? ok_status() : find_draft_model(model.speculative_config);
+}
+
+}  // namespace spate

@@ -165,7 +165,8 @@ class NamedReader final : public CallReader {
   bool has_name_ = false, has_arguments_ = false;
 };
 
-// NAME <key_begin>k<key_end> <value_begin>v<value_end> ...
+// NAME <key_begin>k<key_end> <value_begin>v<value_end> ... <body_end>, where a format has body_end; then another NAME
+// begins another call. A value whose end the model forgot ends at a line that begins with the next key or with body_end.
 class KeyValueReader final : public CallReader {
  public:
   KeyValueReader(const ToolFormat& format, const Json* tools) : format_(format), tools_(tools) {}
@@ -182,7 +183,10 @@ class KeyValueReader final : public CallReader {
         }
         return;
       case Place::kBetween:
-        if (text_.ends_with(format_.key_begin)) enter(Place::kKey);
+        if (!is_closed_ && text_.ends_with(format_.key_begin)) return enter(Place::kKey);
+        if (format_.body_end.empty()) return;
+        if (text_.ends_with(format_.body_end)) close_arguments(sink);
+        if (text_.ends_with(format_.name_begin)) begin_next(sink);
         return;
       case Place::kKey:
         if (!text_.ends_with(format_.key_end)) return;
@@ -193,9 +197,14 @@ class KeyValueReader final : public CallReader {
         if (text_.ends_with(format_.value_begin)) enter(Place::kValue);
         return;
       case Place::kValue:
-        if (!text_.ends_with(format_.value_end)) return;
-        add_value(without(format_.value_end), sink);
-        enter(Place::kBetween);
+        if (text_.ends_with(format_.value_end)) {
+          end_value(format_.value_end, Place::kBetween, sink);
+        } else if (begins_line(format_.body_end)) {
+          end_value(format_.body_end, Place::kBetween, sink);
+          close_arguments(sink);
+        } else if (begins_line(format_.key_begin)) {
+          end_value(format_.key_begin, Place::kKey, sink);
+        }
         return;
     }
   }
@@ -204,10 +213,13 @@ class KeyValueReader final : public CallReader {
       if (!format_.name_begin.empty() || trimmed(text_).empty()) return;
       end_name("", sink);
     }
-    if (num_values_ == 0) sink.add_arguments("{");
-    if (!is_cut) sink.add_arguments("}");
+    if (!is_cut) {
+      close_arguments(sink);
+    } else if (num_values_ == 0 && !is_closed_) {
+      sink.add_arguments("{");
+    }
   }
-  bool is_done() const override { return false; }
+  bool is_done() const override { return is_closed_; }
   bool is_in_value() const override { return place_ == Place::kValue; }
 
  private:
@@ -217,10 +229,29 @@ class KeyValueReader final : public CallReader {
     text_.clear();
   }
   std::string without(std::string_view end) const { return text_.substr(0, text_.size() - end.size()); }
+  // The last line is `marker`. Only formats with body_end tell forgotten ends of values from text.
+  bool begins_line(std::string_view marker) const {
+    return !format_.body_end.empty() && text_.ends_with(marker) && text_.size() > marker.size() &&
+           text_[text_.size() - marker.size() - 1] == '\n';
+  }
   void end_name(std::string_view end, CallSink& sink) {
     name_ = trimmed(without(end));
     enter(Place::kBetween);
     sink.begin_call(name_);
+  }
+  void end_value(std::string_view end, Place next, CallSink& sink) {
+    add_value(without(end), sink);
+    enter(next);
+  }
+  void close_arguments(CallSink& sink) {
+    if (!is_closed_) sink.add_arguments(num_values_ == 0 ? "{}" : "}");
+    is_closed_ = true;
+  }
+  void begin_next(CallSink& sink) {
+    close_arguments(sink);
+    is_closed_ = false;
+    num_values_ = 0;
+    enter(Place::kName);
   }
   // Of a value of the call, as the request's tools have it; null: they do not.
   const Json* schema_of(const std::string& key) const {
@@ -275,6 +306,43 @@ class KeyValueReader final : public CallReader {
   Place place_ = Place::kName;
   std::string text_, name_, key_;
   int num_values_ = 0;
+  bool is_closed_ = false;  // the arguments are whole
+};
+
+// Knows which bytes of Python text stand in a string: 'x', "x", '''x''', """x""".
+class QuoteTracker {
+ public:
+  // Whether `c` belongs to a string, its quotes included.
+  bool append(char c) {
+    if (num_open_ == 2 && c != quote_) num_open_ = 0;  // two quotes and no third: an empty string
+    if (num_open_ == 0) {
+      if (c != '"' && c != '\'') return false;
+      quote_ = c;
+      num_open_ = 1;
+      num_close_ = 0;
+      is_empty_ = true;
+    } else if (num_open_ == 1 && is_empty_ && c == quote_) {
+      num_open_ = 2;
+    } else if (num_open_ == 2) {
+      num_open_ = 3;
+    } else {
+      append_inside(c);
+    }
+    return true;
+  }
+
+ private:
+  void append_inside(char c) {
+    is_empty_ = false;
+    const bool was_escaped = std::exchange(is_escaped_, !is_escaped_ && c == '\\');
+    num_close_ = c == quote_ && !was_escaped ? num_close_ + 1 : 0;
+    if (num_close_ == num_open_) num_open_ = 0;
+  }
+
+  char quote_ = 0;
+  int num_open_ = 0;   // quotes that opened the string: 0 outside, 1, 3; 2 where it may become either
+  int num_close_ = 0;  // quotes at its end so far
+  bool is_empty_ = false, is_escaped_ = false;
 };
 
 // [f(a=1, b="x"), g()]
@@ -335,15 +403,8 @@ class PythonReader final : public CallReader {
  private:
   enum class Place { kList, kName, kKey, kValue, kNext, kEnd };
   void append_value(char c, CallSink& sink) {
-    if (quote_ != 0) {
+    if (quotes_.append(c)) {
       text_ += c;
-      if (is_escaped_) {
-        is_escaped_ = false;
-      } else if (c == '\\') {
-        is_escaped_ = true;
-      } else if (c == quote_) {
-        quote_ = 0;
-      }
       return;
     }
     if (depth_ == 0 && (c == ',' || c == ')')) {
@@ -353,7 +414,6 @@ class PythonReader final : public CallReader {
       return;
     }
     text_ += c;
-    if (c == '"' || c == '\'') quote_ = c;
     if (c == '(' || c == '[' || c == '{') ++depth_;
     if (c == ')' || c == ']' || c == '}') --depth_;
   }
@@ -363,7 +423,7 @@ class PythonReader final : public CallReader {
     if (json.empty()) json = json_string(literal);
     sink.add_arguments((num_values_++ == 0 ? "{" : ", ") + json_string(key_) + ": " + json);
     depth_ = 0;
-    quote_ = 0;
+    quotes_ = {};
   }
   void end_call(CallSink& sink) {
     sink.add_arguments(num_values_ == 0 ? "{}" : "}");
@@ -374,8 +434,8 @@ class PythonReader final : public CallReader {
   Place place_ = Place::kList;
   std::string text_, key_;
   int num_values_ = 0, depth_ = 0;
-  char quote_ = 0;
-  bool is_escaped_ = false, has_failed_ = false;
+  QuoteTracker quotes_;
+  bool has_failed_ = false;
 };
 
 }  // namespace

@@ -59,6 +59,7 @@ ChatOutputParser::ChatOutputParser(ChatOutputOptions options) : options_(std::mo
     if (!tools->section_begin.empty()) content_markers_.push_back({tools->section_begin, State::kCalls});
     if (!tools->call_end.empty()) call_ends_ = {tools->call_end};
     if (!tools->call_begin.empty()) content_markers_.push_back({tools->call_begin, State::kCall});
+    if (!tools->body_end.empty()) content_markers_.push_back({tools->name_begin, State::kCall});
   }
   if (!reasoning) state_ = State::kContentStart;
   if (reasoning && options_.starts_in_reasoning) {
@@ -96,6 +97,8 @@ bool ChatOutputParser::step(bool is_end) {
       return step_calls(is_end);
     case State::kCall:
       return step_call(is_end);
+    case State::kCallTail:
+      return step_call_tail(is_end);
     case State::kMessage:
       return step_message(is_end);
   }
@@ -135,7 +138,10 @@ bool ChatOutputParser::step_until(const std::vector<Marker>& markers, Kind kind,
   }
   if (found) {
     const std::string_view before = std::string_view(text_).substr(0, pos);
-    emit(kind, before.substr(0, before.size() - std::min(trailing_space(before), kMaxHeldSpace)));
+    const size_t num_space = std::min(trailing_space(before), kMaxHeldSpace);
+    emit(kind, before.substr(0, before.size() - num_space));
+    if (!space_after_.empty()) space_before_ = std::exchange(space_after_, {});
+    if (kind == Kind::kContent && num_space > 0) space_before_ = before.substr(before.size() - num_space);
     text_.erase(0, pos + found->text.size());
     skip_space_ = true;
     state_ = found->next;
@@ -207,16 +213,20 @@ bool ChatOutputParser::step_call(bool is_end) {
     const std::string_view rest = std::string_view(text_).substr(num_taken);
     if (!reader_->is_in_value()) {
       is_closed = is_at_end = std::ranges::any_of(call_ends_, [&](auto end) { return rest.starts_with(end); });
-      const bool may_be_end = std::ranges::any_of(call_ends_, [&](auto end) { return is_beginning(rest, end); });
+      bool may_be_end = std::ranges::any_of(call_ends_, [&](auto end) { return is_beginning(rest, end); });
+      // The next call begins: the model forgot to close this one.
+      if (has_call_name_ && !tools.call_begin.empty()) {
+        is_closed |= rest.starts_with(tools.call_begin);
+        may_be_end |= is_beginning(rest, tools.call_begin);
+      }
       if (is_closed || (may_be_end && !is_end)) break;
     }
     if (!has_call_name_) raw_call_ += text_[num_taken];
     reader_->append(text_[num_taken++], *this);
-    const bool is_done = tools.call_end.empty() && reader_->is_done();
+    const bool is_done = (tools.call_end.empty() || is_bare_call_) && reader_->is_done();
     is_closed = is_done || reader_->has_failed() || is_call_refused_;
   }
-  const bool is_no_call = tools.is_whole_answer && !has_call_name_;
-  const bool is_refused = reader_->has_failed() || is_call_refused_ || is_no_call;
+  const bool is_refused = reader_->has_failed() || is_call_refused_ || !has_call_name_;
   text_.erase(0, num_taken);
   if (!is_closed && !is_end) return false;
   if (is_at_end) {
@@ -227,14 +237,28 @@ bool ChatOutputParser::step_call(bool is_end) {
   const bool in_section = !tools.section_begin.empty() && !is_refused;
   state_ = in_section ? State::kCalls : State::kContent;
   skip_space_ = !is_refused && !tools.is_harmony;
+  if (is_bare_call_ && !is_refused) state_ = State::kCallTail;
   if (tools.is_harmony) state_ = State::kMessage;
   return is_closed || !text_.empty();
 }
 
+// Models that leave out the opening marker often write the closing one.
+bool ChatOutputParser::step_call_tail(bool is_end) {
+  skip_space();
+  if (text_.empty() || (!is_end && is_beginning(text_, options_.tools->call_end))) return false;
+  take_marker(options_.tools->call_end);
+  state_ = State::kContent;
+  return true;
+}
+
 void ChatOutputParser::open_call(std::string_view opener) {
-  reader_ = make_call_reader(*options_.tools, options_.functions.get());
+  const ToolFormat& tools = *options_.tools;
+  reader_ = make_call_reader(tools, options_.functions.get());
   raw_call_ += opener;
   has_call_name_ = is_call_refused_ = false;
+  is_bare_call_ = !tools.body_end.empty() && opener == tools.name_begin;
+  if (!is_bare_call_) return;
+  for (const char c : opener) reader_->append(c, *this);
 }
 
 void ChatOutputParser::close_call(bool is_whole) {
@@ -252,8 +276,9 @@ bool ChatOutputParser::take_marker(std::string_view marker) {
 }
 
 void ChatOutputParser::skip_space() {
-  const size_t first = text_.find_first_not_of(kSpace);
-  text_.erase(0, first == std::string::npos ? text_.size() : first);
+  const size_t num_space = std::min(text_.find_first_not_of(kSpace), text_.size());
+  space_after_ += std::string_view(text_).substr(0, std::min(num_space, kMaxHeldSpace - space_after_.size()));
+  text_.erase(0, num_space);
 }
 
 // Harmony: the head of a message says what its text is.
@@ -296,7 +321,8 @@ bool ChatOutputParser::step_message(bool is_end) {
 
 void ChatOutputParser::begin_call(std::string name) {
   has_call_name_ = true;
-  if (options_.tools->is_whole_answer && num_tool_calls_ == 0 && !knows_function(name)) {
+  const bool must_be_known = is_bare_call_ || (options_.tools->is_whole_answer && num_tool_calls_ == 0);
+  if (must_be_known && !knows_function(name)) {
     has_call_name_ = false;
     is_call_refused_ = true;
     return;
@@ -318,6 +344,17 @@ bool ChatOutputParser::knows_function(std::string_view name) const {
 
 void ChatOutputParser::emit(Kind kind, std::string_view text, int tool_idx) {
   if (text.empty()) return;
+  if (kind == Kind::kContent) {
+    std::string& space = space_after_.empty() ? space_before_ : space_after_;
+    if (has_content_ && !space.empty()) append_part(kind, space, tool_idx);
+    has_content_ = true;
+    space_before_.clear();
+    space_after_.clear();
+  }
+  append_part(kind, text, tool_idx);
+}
+
+void ChatOutputParser::append_part(Kind kind, std::string_view text, int tool_idx) {
   const bool goes_on =
       !parts_->empty() && kind != Kind::kToolName && parts_->back().kind == kind && parts_->back().tool_idx == tool_idx;
   if (goes_on) {

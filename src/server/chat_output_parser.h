@@ -2,7 +2,8 @@
 // declarations of output_format.h.
 //
 // Whatever way the text is cut into pieces, the parts add up to the same. Markers that the model writes are taken out,
-// line breaks around them too. Held back: what may become a marker, and white space before one.
+// white space around them too; between two pieces of content it stays once. Held back: what may become a marker, and
+// white space before one.
 #pragma once
 
 #include <memory>
@@ -41,8 +42,9 @@ class ChatOutputParser final : private CallSink {
   bool is_in_tool_call() const { return state_ == State::kCalls || state_ == State::kCall; }
 
  private:
-  // kMessage: harmony, between messages and in their heads. kCalls: between calls of a section.
-  enum class State { kStart, kReasoning, kContentStart, kContent, kCalls, kCall, kMessage };
+  // kMessage: harmony, between messages and in their heads. kCalls: between calls of a section. kCallTail: behind a call
+  // that had no opening marker, where a closing one may follow.
+  enum class State { kStart, kReasoning, kContentStart, kContent, kCalls, kCall, kCallTail, kMessage };
   struct Marker {
     std::string_view text;
     State next;
@@ -54,6 +56,7 @@ class ChatOutputParser final : private CallSink {
   bool step_content_start(bool is_end);
   bool step_calls(bool is_end);
   bool step_call(bool is_end);
+  bool step_call_tail(bool is_end);
   bool step_message(bool is_end);
   void open_call(std::string_view opener);
   void close_call(bool is_whole);
@@ -63,17 +66,21 @@ class ChatOutputParser final : private CallSink {
   void add_arguments(std::string_view json) override;
   bool knows_function(std::string_view name) const;
   void emit(ChatPart::Kind kind, std::string_view text, int tool_idx = -1);
+  void append_part(ChatPart::Kind kind, std::string_view text, int tool_idx);
 
   ChatOutputOptions options_;
   State state_;
   std::vector<Marker> reasoning_markers_, content_markers_;
   std::vector<std::string_view> call_ends_;  // outside values
-  bool skip_space_ = false;  // line breaks after a marker
+  bool skip_space_ = false;  // after a marker
+  std::string space_before_, space_after_;  // the markers since the last content; written when more content comes
   std::string text_;         // not yet given out
   std::vector<ChatPart>* parts_ = nullptr;
   std::unique_ptr<CallReader> reader_;
   std::string raw_call_;  // of a call whose function is not known yet
   bool has_call_name_ = false, is_call_refused_ = false, is_cut_ = false;
+  bool is_bare_call_ = false;  // without call_begin
+  bool has_content_ = false;
   int num_tool_calls_ = 0;
 };
 

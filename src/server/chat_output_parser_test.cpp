@@ -204,6 +204,59 @@ TEST_CASE("chat output: what ends a call is text inside a value") {
                  "R= C= T=|0:add {\"note\": \"a\"b\"}}\n|1:now {}");
 }
 
+TEST_CASE("chat output: qwen3_coder as models really write it") {
+  const std::string add = "<function=add>\n<parameter=a>\n1\n</parameter>\n</function>";
+  const std::string now = "<function=now>\n</function>";
+  const ChatOutputOptions coder = with_tools("qwen3_coder");
+  const std::string two = "R= C=Hm. T=|0:add {\"a\": 1}|1:now {}";
+  // Without the opening marker, with the closing one and without; a function that is not known is text.
+  check_all_cuts(coder, "Hm.\n" + add + "\n</tool_call>\n" + now + "\n", two);
+  check_all_cuts(coder, add + "\n</tool_call>\nDone.", "R= C=Done. T=|0:add {\"a\": 1}");
+  check_all_cuts(coder, "Write <function=f> here.", "R= C=Write <function=f> here. T=");
+  check_all_cuts(coder, "Write <function=ad", "R= C=Write <function=ad T=");
+  // Two functions in one call.
+  check_all_cuts(coder, "Hm.\n<tool_call>\n" + add + "\n" + now + "\n</tool_call>", two);
+  // A value, then a function, whose ends are forgotten.
+  check_all_cuts(coder,
+                 "<tool_call>\n<function=add>\n<parameter=a>\n1\n<parameter=note>\nx <parameter=y> </function>z\n"
+                 "</function>\n</tool_call>\n<tool_call>\n" + now + "\n</tool_call>",
+                 "R= C= T=|0:add {\"a\": 1, \"note\": \"x <parameter=y> </function>z\"}|1:now {}");
+}
+
+TEST_CASE("chat output: a call that the next one closes") {
+  const std::string add = R"({"name": "add", "arguments": {"note": "<tool_call>"}})", now = R"({"name": "now"})";
+  check_all_cuts(with_tools("hermes"), "<tool_call>\n" + add + "\n<tool_call>\n" + now + "\n</tool_call>",
+                 "R= C= T=|0:add {\"note\": \"<tool_call>\"}|1:now {}");
+  check_all_cuts(with_tools("hermes"), "<tool_call><tool_call>" + now + "</tool_call>", "R= C= T=|0:now {}");
+  check_all_cuts(with_tools("glm45"),
+                 "<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n<tool_call>now\n</tool_call>",
+                 "R= C= T=|0:add {\"a\": 1}|1:now {}");
+}
+
+TEST_CASE("chat output: white space between two pieces of content stays once") {
+  const std::string call = R"(<tool_call>{"name": "now"}</tool_call>)";
+  check_all_cuts(kBoth, "Sure. " + call + " done", "R= C=Sure. done T=|0:now {}");
+  check_all_cuts(kBoth, "Sure.\n" + call + "done " + call + "\n\n" + call + "\n", "R= C=Sure.\ndone T=|0:now {}|1:now {}|2:now {}");
+  check_all_cuts(kBoth, "<think>a</think> " + call + "\nSure.", "R=a C=Sure. T=|0:now {}");
+  check_all_cuts(kBoth, "Is <tool_call>hello</tool_call> after", "R= C=Is <tool_call>hello</tool_call> after T=");
+}
+
+TEST_CASE("chat output: Python's strings") {
+  const auto check = [](const std::string& literal, const std::string& json) {
+    CHECK(json_of_python(literal) == json);
+    check_all_cuts(with_tools("pythonic"), "[now(x=" + literal + ", y=1)]",
+                   "R= C= T=|0:now {\"x\": " + json + ", \"y\": 1}");
+  };
+  check(R"('\x41\u00e9\U0001F600\101\'\"\t\q')", R"("Aé😀A'\"\t\\q")");
+  check(R"('\ud83d\ude00 \ud83d')", "\"😀 \xEF\xBF\xBD\"");
+  check(R"('\x4')", R"("\\x4")");
+  check(R"('a' "b" 'c')", R"("abc")");
+  check(R"py("""a "b", 'c')""" )py", R"js("a \"b\", 'c')")js");
+  check("'''two\nlines'''", R"("two\nlines")");
+  check(R"py(['', "", '))'])py", R"js(["","","))"])js");
+  check(R"({'k': 'it\'s'})", R"({"k":"it's"})");
+}
+
 TEST_CASE("chat output: Python's words where the schema has room for them, text where it has room for text") {
   const auto functions = std::make_shared<nlohmann::ordered_json>(nlohmann::ordered_json::parse(R"([{"type": "function",
       "function": {"name": "f", "parameters": {"properties": {

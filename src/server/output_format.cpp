@@ -83,6 +83,7 @@ constexpr ToolFormat kToolFormats[] = {
      .key_begin = "<parameter=",
      .key_end = ">",
      .value_end = "</parameter>",
+     .body_end = "</function>",
      .template_marks = {"<function=", "<parameter="}},
     {.names = "hermes qwen ernie45",
      .call_begin = "<tool_call>",

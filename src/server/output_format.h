@@ -24,7 +24,7 @@ struct ReasoningFormat {
 enum class CallBody : uint8_t {
   kJsonObject,  // {"name": "f", "arguments": {...}}; "parameters" is read too
   kNamedJson,   // f<name_end>{...}
-  kKeyValues,   // f<key_begin>k<key_end>...v<value_end>...
+  kKeyValues,   // f<key_begin>k<key_end>...v<value_end>...<body_end>
   kPython,      // [f(a=1), g(b="x")]: all calls in one
 };
 
@@ -39,6 +39,8 @@ struct ToolFormat {
   std::string_view name_begin, name_suffix, name_end;           // kNamedJson: name_suffix (":0") is written and cut
   std::string_view arguments_end;                               // kNamedJson, written
   std::string_view key_begin, key_end, value_begin, value_end;  // kKeyValues
+  // kKeyValues: closes what name_begin opened. A call may then stand without call_begin, if its function is known.
+  std::string_view body_end;
   bool is_harmony = false;
   std::string_view template_marks[2] = {};  // a template with all of them has the format
 };

@@ -1,8 +1,10 @@
 // Python literals to JSON, for models that write tool calls as Python.
 #include <cctype>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "grammar/code_points.h"
 #include "server/call_reader.h"
 
 namespace spate {
@@ -76,33 +78,74 @@ class LiteralParser {
     }
     return dict;
   }
+  // 'x' "x" '''x''' """x""", and several behind each other, which are one text.
   std::optional<Json> parse_string() {
-    const char quote = text_[pos_++];
-    std::string json = "\"";  // with JSON's escapes
-    while (pos_ < text_.size() && text_[pos_] != quote) {
+    std::string value;
+    do {
+      if (!append_string(value)) return std::nullopt;
+      skip_space();
+    } while (pos_ < text_.size() && (text_[pos_] == '"' || text_[pos_] == '\''));
+    return Json(std::move(value));
+  }
+  bool append_string(std::string& value) {
+    const std::string triple(3, text_[pos_]);
+    const std::string_view quotes = std::string_view(triple).substr(0, text_.substr(pos_).starts_with(triple) ? 3 : 1);
+    pos_ += quotes.size();
+    while (pos_ < text_.size()) {
+      if (text_.substr(pos_).starts_with(quotes)) {
+        pos_ += quotes.size();
+        return true;
+      }
       const char c = text_[pos_++];
       if (c == '\\' && pos_ < text_.size()) {
-        const char escaped = text_[pos_++];
-        if (escaped == '\'') {
-          json += '\'';
-        } else if (std::string_view("\"\\/bfnrtu").find(escaped) != std::string_view::npos) {
-          json += {'\\', escaped};
-        } else {
-          json += {'\\', '\\', escaped};
-        }
-      } else if (c == '"') {
-        json += "\\\"";
-      } else if (static_cast<unsigned char>(c) < 0x20) {
-        json += Json(std::string(1, c)).dump().substr(1);
-        json.pop_back();
+        append_escape(value);
       } else {
-        json += c;
+        value += c;
       }
     }
-    if (pos_ >= text_.size()) return std::nullopt;
-    ++pos_;
-    Json value = Json::parse(json + '"', nullptr, false);
-    return value.is_string() ? std::optional<Json>(std::move(value)) : std::nullopt;
+    return false;
+  }
+  // Python's escapes, and JSON's \/, of which models are fond. An unknown one stands for itself, as in Python.
+  void append_escape(std::string& value) {
+    constexpr std::string_view kLetters = "\\'\"/abfnrtv\n", kMeanings = "\\'\"/\a\b\f\n\r\t\v";
+    const char escaped = text_[pos_++];
+    if (const size_t i = kLetters.find(escaped); i != std::string_view::npos) {
+      if (escaped != '\n') value += kMeanings[i];
+      return;
+    }
+    if (escaped >= '0' && escaped <= '7') {
+      --pos_;
+      return append_code_point(read_digits(1, 3, 8), value);
+    }
+    const size_t num_digits = escaped == 'x' ? 2 : escaped == 'u' ? 4 : escaped == 'U' ? 8 : 0;
+    const std::optional<char32_t> code_point = num_digits > 0 ? read_digits(num_digits, num_digits, 16) : std::nullopt;
+    if (code_point) return append_code_point(code_point, value);
+    value += {'\\', escaped};
+  }
+  std::optional<char32_t> read_digits(size_t min_digits, size_t max_digits, int base) {
+    uint32_t number = 0;
+    const std::string_view digits = text_.substr(pos_, max_digits);
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number, base);
+    const auto num_read = static_cast<size_t>(end - digits.data());
+    if (error != std::errc() || num_read < min_digits) return std::nullopt;
+    pos_ += num_read;
+    return number;
+  }
+  // A pair of surrogates, as JSON writes what lies above U+FFFF, is one character.
+  void append_code_point(std::optional<char32_t> code_point, std::string& value) {
+    char32_t c = code_point.value_or(0xFFFD);
+    if (c >= 0xD800 && c < 0xDC00 && text_.substr(pos_).starts_with("\\u")) {
+      const size_t before = pos_;
+      pos_ += 2;
+      const std::optional<char32_t> low = read_digits(4, 4, 16);
+      if (low && *low >= 0xDC00 && *low < 0xE000) {
+        c = 0x10000 + ((c - 0xD800) << 10) + (*low - 0xDC00);
+      } else {
+        pos_ = before;
+      }
+    }
+    const bool is_character = c <= 0x10FFFF && (c < 0xD800 || c >= 0xE000);
+    append_utf8_char(is_character ? c : 0xFFFD, value);
   }
 
   std::string_view text_;

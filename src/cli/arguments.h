@@ -85,6 +85,10 @@ struct GenerateArguments {
 
 struct EvalArguments {
   bool json = false;
+  bool graded = false;          // graded.jsonl in place of questions.jsonl
+  std::string data;             // folder of questions and text; empty: the model's eval/
+  std::string write_reference;  // file for this run's predictions
+  std::string reference;        // file of another run's
   int max_questions = 0;        // of each skill; 0 = all
   int batch_size = 64;          // questions in flight
   std::string outputs;          // file that gets every answer, a JSON object a line

@@ -1,4 +1,5 @@
-// spate eval: exact match per skill on the model's held-out questions, perplexity on its held-out text. Greedy.
+// spate eval: exact match per skill on the model's held-out questions, perplexity on its held-out text, divergence from a reference
+// run. Greedy.
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -13,8 +14,14 @@ void print_report(const EvalReport& report, bool json) {
   if (json) {
     nlohmann::ordered_json skills = nlohmann::ordered_json::object();
     for (const auto& [name, skill] : report.skills) skills[name] = skill.score();
-    const nlohmann::ordered_json object{
+    nlohmann::ordered_json object{
         {"average", report.average()}, {"skills", skills}, {"perplexity", report.perplexity}, {"preemptions", report.num_preemptions}};
+    for (const auto& [kind, divergence] : report.divergences) {
+      object["divergence"][kind] = {{"kl", divergence.kl},
+                                    {"kl_error", divergence.kl_error},
+                                    {"equal_tops", divergence.equal_tops},
+                                    {"tokens", divergence.num_tokens}};
+    }
     std::printf("%s\n", object.dump().c_str());
     return;
   }
@@ -25,6 +32,10 @@ void print_report(const EvalReport& report, bool json) {
   if (report.num_text_tokens > 0) {
     std::printf("%-14s               %.4f  (%lld tokens)\n", "perplexity", report.perplexity,
                 static_cast<long long>(report.num_text_tokens));
+  }
+  for (const auto& [kind, divergence] : report.divergences) {
+    std::printf("%-14s               %.6f  +- %.6f nats from the reference, equal tops %.4f  (%lld tokens)\n", ("KL " + kind).c_str(),
+                divergence.kl, divergence.kl_error, divergence.equal_tops, static_cast<long long>(divergence.num_tokens));
   }
   std::printf("%lld output tokens in %.1f s: %.0f tokens/s, %llu preemptions\n", static_cast<long long>(report.num_output_tokens),
               report.seconds, static_cast<double>(report.num_output_tokens) / report.seconds,
@@ -38,7 +49,7 @@ Result<int> run_eval(const Arguments& arguments) {
   std::filesystem::path model_dir = arguments.model.model;
   std::error_code error;
   if (!std::filesystem::is_directory(model_dir, error)) model_dir = model_dir.parent_path();
-  const std::filesystem::path eval_dir = model_dir / "eval";
+  const std::filesystem::path eval_dir = arguments.eval.data.empty() ? model_dir / "eval" : std::filesystem::path(arguments.eval.data);
   ASSIGN_OR_RETURN(const EvalReport report, evaluate(arguments.model, arguments.eval, eval_dir));
   print_report(report, arguments.eval.json);
   return 0;

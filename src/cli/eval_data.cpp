@@ -1,6 +1,7 @@
 #include "cli/eval_data.h"
 
 #include <fstream>
+#include <map>
 
 namespace spate {
 namespace {
@@ -17,7 +18,8 @@ std::string stripped(std::string_view text) {
 Result<std::vector<EvalQuestion>> load_eval_questions(const std::filesystem::path& file) {
   std::ifstream in(file);
   if (!in) {
-    return not_found("{}: cannot be read; `spate eval` needs a model with questions in its eval/ folder", file.string());
+    return not_found("{}: cannot be read; `spate eval` needs a model with such questions in its eval/ folder, or --data FOLDER",
+                     file.string());
   }
   std::vector<EvalQuestion> questions;
   std::string line;
@@ -27,6 +29,7 @@ Result<std::vector<EvalQuestion>> load_eval_questions(const std::filesystem::pat
       const auto json = nlohmann::ordered_json::parse(line);
       EvalQuestion question;
       question.skill = json.at("skill").get<std::string>();
+      if (json.contains("grade")) question.skill += fmt::format(" {}", json["grade"].get<int>());
       question.messages = json.at("messages");
       question.tools = json.value("tools", nlohmann::ordered_json());
       question.kwargs = nlohmann::ordered_json::object();
@@ -38,6 +41,13 @@ Result<std::vector<EvalQuestion>> load_eval_questions(const std::filesystem::pat
       return data_loss("{}:{}: {}", file.string(), line_number, e.what());
     }
   }
+  return questions;
+}
+
+std::vector<EvalQuestion> first_of_each_skill(std::vector<EvalQuestion> questions, int max_questions) {
+  if (max_questions <= 0) return questions;
+  std::map<std::string, int> taken;
+  std::erase_if(questions, [&](const EvalQuestion& q) { return ++taken[q.skill] > max_questions; });
   return questions;
 }
 
@@ -66,5 +76,7 @@ std::string final_answer(std::string_view output) {
   const size_t end = output.rfind(kEnd);
   return stripped(end == std::string_view::npos ? output : output.substr(end + kEnd.size()));
 }
+
+bool is_right(const EvalQuestion& question, std::string_view output) { return final_answer(output) == question.answer; }
 
 }  // namespace spate

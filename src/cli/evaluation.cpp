@@ -13,15 +13,9 @@
 namespace spate {
 namespace {
 
-std::vector<EvalQuestion> first_of_each_skill(std::vector<EvalQuestion> questions, int max_questions) {
-  if (max_questions <= 0) return questions;
-  std::map<std::string, int> taken;
-  std::erase_if(questions, [&](const EvalQuestion& q) { return ++taken[q.skill] > max_questions; });
-  return questions;
-}
+constexpr int kReferenceQuestions = 5;  // of each skill and grade, in a reference
 
-Status ask_questions(LoadedModel& model, const EvalArguments& arguments, const std::vector<EvalQuestion>& questions,
-                     EvalReport& report) {
+Result<std::vector<OfflineRequest>> requests_of(const LoadedModel& model, const std::vector<EvalQuestion>& questions) {
   std::vector<OfflineRequest> requests;
   for (const EvalQuestion& question : questions) {
     ASSIGN_OR_RETURN(const std::string prompt,
@@ -35,6 +29,12 @@ Status ask_questions(LoadedModel& model, const EvalArguments& arguments, const s
     request.sampling.max_tokens = question.max_tokens;
     requests.push_back(std::move(request));
   }
+  return requests;
+}
+
+Status ask_questions(LoadedModel& model, const EvalArguments& arguments, const std::vector<EvalQuestion>& questions,
+                     EvalReport& report) {
+  ASSIGN_OR_RETURN(std::vector<OfflineRequest> requests, requests_of(model, questions));
   const auto start = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(const auto results,
                    run_offline(*model.engine, model.eos_token_ids, std::move(requests), arguments.batch_size));
@@ -45,7 +45,7 @@ Status ask_questions(LoadedModel& model, const EvalArguments& arguments, const s
   for (size_t i = 0; i < questions.size(); ++i) {
     const OfflineResult& result = results[i].front();
     const std::string text = model.tokenizer->decode(result.token_ids);
-    const bool right = final_answer(text) == questions[i].answer;
+    const bool right = is_right(questions[i], text);
     SkillScore& skill = report.skills[questions[i].skill];
     skill.num_right += right;
     ++skill.num_asked;
@@ -94,22 +94,48 @@ Status measure_perplexity(LoadedModel& model, const std::vector<std::string>& te
   return ok_status();
 }
 
+// On the texts and the first questions of all files in eval_dir, whichever of them were asked.
+Status write_reference_run(LoadedModel& model, const std::filesystem::path& eval_dir, const std::vector<std::string>& texts,
+                           const std::string& file) {
+  std::vector<EvalQuestion> questions;
+  for (const char* name : {"questions.jsonl", "graded.jsonl"}) {
+    std::error_code error;
+    if (!std::filesystem::exists(eval_dir / name, error)) continue;
+    ASSIGN_OR_RETURN(std::vector<EvalQuestion> more, load_eval_questions(eval_dir / name));
+    for (EvalQuestion& question : first_of_each_skill(std::move(more), kReferenceQuestions)) questions.push_back(std::move(question));
+  }
+  ASSIGN_OR_RETURN(std::vector<OfflineRequest> requests, requests_of(model, questions));
+  ASSIGN_OR_RETURN(const ReferenceRun run, run_reference(model, std::move(requests), texts));
+  return write_reference(file, run);
+}
+
 }  // namespace
 
 Result<EvalReport> evaluate(const ModelArguments& model_arguments, const EvalArguments& arguments,
                             const std::filesystem::path& eval_dir) {
-  ASSIGN_OR_RETURN(std::vector<EvalQuestion> questions, load_eval_questions(eval_dir / "questions.jsonl"));
+  ASSIGN_OR_RETURN(std::vector<EvalQuestion> questions, load_eval_questions(eval_dir / (arguments.graded ? "graded.jsonl" : "questions.jsonl")));
   ASSIGN_OR_RETURN(const std::vector<std::string> texts, load_eval_texts(eval_dir / "text.txt"));
   questions = first_of_each_skill(std::move(questions), arguments.max_questions);
   ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model, load_model(model_arguments));
   if (!model->tokenizer || !model->chat_template) {
     return not_found("{}: eval needs a tokenizer and a chat template", model_arguments.model);
   }
+  ReferenceRun reference;
+  if (!arguments.reference.empty()) {
+    ASSIGN_OR_RETURN(reference, read_reference(arguments.reference, static_cast<int>(model->config.vocab_size),
+                                               tokenizer_hash(*model->tokenizer)));
+  }
   for (const std::string& line : model->summary) log_info("eval", "{}", line);
   model->engine->start();
   EvalReport report;
   RETURN_IF_ERROR(ask_questions(*model, arguments, questions, report));
   RETURN_IF_ERROR(measure_perplexity(*model, texts, report));
+  if (!arguments.write_reference.empty()) {
+    RETURN_IF_ERROR(write_reference_run(*model, eval_dir, texts, arguments.write_reference));
+  }
+  if (!arguments.reference.empty()) {
+    ASSIGN_OR_RETURN(report.divergences, measure_divergence(*model, reference));
+  }
   model->engine->stop();
   report.num_preemptions = model->engine->stats().num_preemptions;
   return report;

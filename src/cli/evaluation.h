@@ -1,4 +1,5 @@
-// evaluation: exact match per skill on a model's held-out questions, perplexity on its held-out text. Greedy.
+// evaluation: exact match per skill on a model's held-out questions, perplexity on its held-out text, divergence from a
+// reference run. Greedy.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 
 #include "base/status.h"
 #include "cli/arguments.h"
+#include "cli/divergence.h"
 
 namespace spate {
 
@@ -21,6 +23,7 @@ struct EvalReport {
   std::map<std::string, SkillScore> skills;
   double perplexity = 0;  // of a token; 0 without text
   int64_t num_text_tokens = 0;
+  std::map<std::string, Divergence> divergences;  // from --reference, of text and answers; else empty
   int64_t num_output_tokens = 0;
   double seconds = 0;  // of the questions
   uint64_t num_preemptions = 0;
@@ -32,7 +35,8 @@ struct EvalReport {
   }
 };
 
-// Loads the model, asks the questions of eval_dir (cli/eval_data.h) and lets the model go again.
+// Loads the model, asks the questions of eval_dir (cli/eval_data.h), does what --write-reference and --reference ask, and lets
+// the model go again.
 Result<EvalReport> evaluate(const ModelArguments& model, const EvalArguments& arguments,
                             const std::filesystem::path& eval_dir);
 

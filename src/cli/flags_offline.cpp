@@ -25,10 +25,16 @@ std::vector<std::string> instruction_sets() {
 
 void add_eval_flags(CLI::App* app, EvalArguments& e) {
   begin_group(app, "Evaluation");
-  add_switch(app, "--json", e.json, "One JSON object: average, skills, perplexity");
+  add_switch(app, "--json", e.json, "One JSON object: average, skills, perplexity, divergence");
+  add_switch(app, "--graded", e.graded, "Ask the questions of graded.jsonl, some of which the model fails");
+  app->add_option("--data", e.data, "Folder of questions.jsonl, graded.jsonl, text.txt; default: the model's eval/");
   app->add_option("--max-questions", e.max_questions, "Of each skill; 0: all");
   app->add_option("--batch-size", e.batch_size, "Questions in flight")->check(CLI::Range(1, 4096));
   app->add_option("--outputs", e.outputs, "File for every answer, a JSON object a line");
+  app->add_option("--write-reference", e.write_reference, "File for this run's predictions, to compare others with");
+  app->add_option("--reference", e.reference,
+                  "File that --write-reference made: print the mean divergence from it, in nats a token, and the share of equal "
+                  "most probable tokens");
 }
 
 void add_quantize_flags(CLI::App* app, Arguments& arguments) {

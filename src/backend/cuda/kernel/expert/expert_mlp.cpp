@@ -70,10 +70,15 @@ ExpertScratch lay_out(const ExpertMlpParams& p, int64_t num_pairs, int64_t tile_
   scratch.order.pair_rows = layout.take<int32_t>(num_pairs);
   scratch.x_codes = take_codes(*p.gate_up, p.x.dim(0), layout);
   scratch.act_codes = take_codes(*p.down, num_pairs, layout);
-  if (extra == Extra::kX) scratch.x = layout.take<char>(num_pairs * input_row_bytes(*p.gate_up, p.x.dtype()));
-  if (extra == Extra::kGateUp) scratch.gate_up = layout.take<char>(num_pairs * p.gate_up->desc().out_features * element);
   scratch.act = layout.take<char>(num_pairs * act_stride(p) * element);
+  // x and gate_up are read before y is written: they share its place.
+  ScratchLayout before_y = layout;
+  if (extra == Extra::kX) scratch.x = before_y.take<char>(num_pairs * input_row_bytes(*p.gate_up, p.x.dtype()));
+  if (extra == Extra::kGateUp) {
+    scratch.gate_up = before_y.take<char>(num_pairs * p.gate_up->desc().out_features * element);
+  }
   scratch.y = layout.take<float>(num_pairs * y_stride(p));
+  layout.bytes = std::max(layout.bytes, before_y.bytes);
   return scratch;
 }
 
@@ -290,8 +295,9 @@ ProductInput make_input(Stream& stream, const Tensor& x, const PackedWeight& wei
 }
 
 TensorMap input_map(const DriverApi& api, const ProductInput& input, bool is_codes, int64_t num_rows, int tile_rows) {
-  return is_codes ? make_byte_map(api, input.data, num_rows, input.row_bytes, input.stride_bytes, tile_rows)
-                  : make_bf16_map(api, input.data, num_rows, input.row_bytes / 2, input.stride_bytes / 2, tile_rows);
+  const int box_rows = expert_box_rows(tile_rows);
+  return is_codes ? make_byte_map(api, input.data, num_rows, input.row_bytes, input.stride_bytes, box_rows)
+                  : make_bf16_map(api, input.data, num_rows, input.row_bytes / 2, input.stride_bytes / 2, box_rows);
 }
 
 // The same rows, one behind the other in the order of experts.
@@ -371,14 +377,13 @@ void run_wgmma(Stream& stream, const ExpertMlpParams& p) {
   combine(stream, p, scratch);
 }
 
-constexpr int64_t kMaxWorkspaceBytes = int64_t{512} << 20;  // more tokens are taken in chunks
+constexpr int64_t kMaxWorkspaceBytes = int64_t{768} << 20;  // more tokens are taken in chunks
 
-// Of the workspace: y, act, x or gate_up, and codes. Rows are padded by up to 8, 16 and 128 elements.
+// Of the workspace: act, codes, and in one place y, x or gate_up. Rows are padded by up to 8, 16 and 128 elements.
 int64_t bytes_of_token(int64_t num_experts_per_tok, int64_t hidden_size, int64_t intermediate_size, int64_t element) {
   const int64_t of_codes = 128 + sizeof(QuantizedRow) + kMaxOutliers * sizeof(Outlier);
-  return num_experts_per_tok * ((hidden_size + 8) * 4 +
-                                (intermediate_size + 16 + std::max(2 * intermediate_size, hidden_size + 128)) * element +
-                                intermediate_size + of_codes + 16) +
+  const int64_t of_y = std::max((hidden_size + 8) * 4, std::max(2 * intermediate_size, hidden_size + 128) * element);
+  return num_experts_per_tok * (of_y + (intermediate_size + 16) * element + intermediate_size + of_codes + 16) +
          hidden_size + of_codes;
 }
 
@@ -450,7 +455,7 @@ void run_heads_wgmma(Stream& stream, const LinearHeadsParams& p) {
   const ExpertWgmmaKernelParams params{
       .weight = rows_map(device.api(), *p.weight),
       .x = make_bf16_map(device.api(), p.x.raw(), num_tokens, (num_heads - 1) * p.x.stride(1) + desc.in_features,
-                         p.x.stride(0), kWgmmaTileTokens[i]),
+                         p.x.stride(0), expert_box_rows(kWgmmaTileTokens[i])),
       .out = p.out.raw(),
       .out_stride = p.out.stride(0),
       .out_matrix_stride = p.out.stride(1),

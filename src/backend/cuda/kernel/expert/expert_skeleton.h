@@ -124,9 +124,8 @@ class ExpertWork {
 };
 
 template <typename Format, int kRows>
-struct ExpertStages : Stages<Format, kRows> {
-  using Base = Stages<Format, kRows>;
-  static constexpr uint32_t kXBytes = kRows * kWgmmaStageRowBytes;
+struct ExpertStages : Stages<Format, kRows, expert_ring_bytes(kRows)> {
+  using Base = Stages<Format, kRows, expert_ring_bytes(kRows)>;
   __device__ uint32_t tokens() const { return this->base + Base::kCount * (Base::kBytes + 16); }
 };
 
@@ -139,18 +138,24 @@ __device__ inline void load_expert_stages(const ExpertWgmmaKernelParams& p, cons
   constexpr bool kGathers = kKind == ExpertKind::kGateUp;
   ExpertWork<kKind> work(p, order, kRows);
   ExpertSegment segment;
-  Place<Stages<Format, kRows>::kCount> place;
-  const uint32_t stage_bytes =
-      Format::template stage_weight_bytes<kKind>(p) + (kGathers ? 0 : ExpertStages<Format, kRows>::kXBytes);
+  Place<ExpertStages<Format, kRows>::kCount> place;
+  constexpr int kBoxRows = expert_box_rows(kRows);
+  constexpr uint32_t kBoxBytes = kBoxRows * kWgmmaStageRowBytes;
+  const uint32_t weight_bytes = Format::template stage_weight_bytes<kKind>(p);
   while (work.next(segment)) {
+    const int num_boxes = kGathers ? 0 : (segment.num_rows + kBoxRows - 1) / kBoxRows;
+    const uint32_t stage_bytes = weight_bytes + static_cast<uint32_t>(num_boxes) * kBoxBytes;
     for (int step = segment.begin; step < segment.end; ++step) {
       const uint32_t full = stages.full(place.stage);
       wait_barrier(stages.empty(place.stage), place.parity ^ 1);
       arrive_expecting(full, stage_bytes);
       Format::template load_weight<kKind>(p, stages.weight(place.stage), segment, step, full);
       if constexpr (!kGathers) {
-        const int column = kKind == ExpertKind::kHeads ? segment.matrix * p.x_matrix_columns : 0;
-        copy_box(stages.x(place.stage), p.x, column + step * Format::kTileK, segment.first_row, full);
+        const int column = (kKind == ExpertKind::kHeads ? segment.matrix * p.x_matrix_columns : 0) + step * Format::kTileK;
+        for (int box = 0; box < num_boxes; ++box) {
+          copy_box(stages.x(place.stage) + static_cast<uint32_t>(box) * kBoxBytes, p.x, column,
+                   segment.first_row + box * kBoxRows, full);
+        }
       }
       place.advance();
     }
@@ -166,7 +171,7 @@ __device__ inline void gather_expert_stages(const ExpertWgmmaKernelParams& p, co
   constexpr int kChunks = kWgmmaStageRowBytes / 16;
   ExpertWork<ExpertKind::kGateUp> work(p, order, kRows);
   ExpertSegment segment;
-  Place<Stages<Format, kRows>::kCount> place;
+  Place<ExpertStages<Format, kRows>::kCount> place;
   const int chunk = thread % kChunks, first_row = thread / kChunks;
   const char* x = static_cast<const char*>(p.x_rows) + chunk * 16;
   while (work.next(segment)) {
@@ -253,7 +258,7 @@ template <typename Format, ExpertKind kKind, int kRows, int kColumns>
 __device__ inline void multiply_segment(const ExpertWgmmaKernelParams& p, const ExpertOrder& order,
                                         const ExpertStages<Format, kRows>& stages,
                                         const ExpertWork<kKind>& work, const ExpertSegment& segment,
-                                        Place<Stages<Format, kRows>::kCount>& place) {
+                                        Place<ExpertStages<Format, kRows>::kCount>& place) {
   const int thread = static_cast<int>(threadIdx.x) - 128, consumer = thread / 128, lane = thread % 32;
   typename Format::Sum sums[kColumns / 2];
 #pragma unroll
@@ -293,7 +298,7 @@ __device__ inline void multiply_expert_stages(const ExpertWgmmaKernelParams& p, 
                                               const ExpertStages<Format, kRows>& stages) {
   ExpertWork<kKind> work(p, order, kRows);
   ExpertSegment segment;
-  Place<Stages<Format, kRows>::kCount> place;
+  Place<ExpertStages<Format, kRows>::kCount> place;
   while (work.next(segment)) {
     if constexpr (kRows >= 128) {  // the last tile of an expert may have few rows
       if (segment.num_rows <= kRows / 4) {
@@ -389,7 +394,7 @@ __device__ inline void expert_wgmma(const ExpertWgmmaKernelParams& p) {
   if (threadIdx.x == 0) {
     if constexpr (Format::kHasWeightMap) prefetch_map(p.weight);
     if constexpr (kKind != ExpertKind::kGateUp) prefetch_map(p.x);
-    for (int stage = 0; stage < Stages<Format, kRows>::kCount; ++stage) {
+    for (int stage = 0; stage < ExpertStages<Format, kRows>::kCount; ++stage) {
       init_barrier(stages.full(stage), kLoaders);
       init_barrier(stages.empty(stage), kConsumerThreads / 32);
     }

@@ -15,9 +15,14 @@ constexpr int kSmallOrderPairs = 64, kSmallOrderTileRows = 8;
 
 constexpr int kExpertGatherThreads = 96;  // of those that load: rows of x that lie apart
 
+// Of few rows the stages take more than half of an SM's shared memory: no two CTAs of a grid share an SM while another has
+// none, and beside them is room for a CTA of linear_wgmma.
+constexpr int expert_ring_bytes(int tile_rows) { return tile_rows <= 64 ? 120 * 1024 : wgmma_ring_bytes(tile_rows); }
+// Rows of x that one copy by TMA brings: a tile with few rows loads no others.
+constexpr int expert_box_rows(int tile_rows) { return tile_rows < 64 ? tile_rows : 64; }
 // wgmma_shared_bytes(), then the token of each row.
 constexpr int expert_shared_bytes(int stage_weight_bytes, int tile_rows) {
-  return wgmma_shared_bytes(stage_weight_bytes, tile_rows) + tile_rows * 4;
+  return wgmma_shared_bytes(stage_weight_bytes, tile_rows, expert_ring_bytes(tile_rows)) + tile_rows * 4;
 }
 
 // What products with integer weights take beside the rest.
@@ -35,7 +40,7 @@ struct ExpertWgmmaKernelParams {
   //                   same 8 of up; int4: none
   //   down, of heads  [matrices * out_features, in_features]; int8: [matrix][1][1][row]; int4: none
   TensorMap weight;
-  TensorMap x;                // not gathered: boxes of tile_rows x 128 bytes
+  TensorMap x;                // not gathered: boxes of expert_box_rows() x 128 bytes
   const void* x_rows;         // gathered: rows at multiples of 16 bytes
   void* out;                  // of gate_up: activations; of down: f32; of heads: bf16
   ExpertOrder order;          // of experts; of heads tiles is null: each matrix has all rows

@@ -86,10 +86,10 @@ class Work {
 
 // --- the ring of stages ----------------------------------------------------------------------------------------------
 
-template <typename Format, int kTokens>
+template <typename Format, int kTokens, int kRingBytes = wgmma_ring_bytes(kTokens)>
 struct Stages {
   static constexpr uint32_t kBytes = Format::kStageWeightBytes + kTokens * kWgmmaStageRowBytes;
-  static constexpr int kCount = wgmma_num_stages(kBytes, kTokens);
+  static constexpr int kCount = kRingBytes / kBytes;
   static constexpr uint32_t kLoadedBytes = Format::kWeightBytes + kTokens * kWgmmaStageRowBytes;
 
   uint32_t base;  // of shared memory

@@ -18,14 +18,18 @@ constexpr int kWgmmaMaxTileTokens = 256;
 
 constexpr int kWgmmaStageRowBytes = 128;  // of W and of x in a stage
 
-// Few tokens: as much as lets the next kernel's CTA stand beside this one, so that its weights are on their way early.
-constexpr int wgmma_num_stages(int stage_bytes, int tile_tokens) {
-  return (tile_tokens <= 64 ? 104 : tile_tokens <= 128 ? 192 : 196) * 1024 / stage_bytes;
+// What the stages take at most. Few tokens: as much as lets the next kernel's CTA stand beside this one, so that its
+// weights are on their way early.
+constexpr int wgmma_ring_bytes(int tile_tokens) {
+  return (tile_tokens <= 64 ? 104 : tile_tokens <= 128 ? 192 : 196) * 1024;
 }
 // Stages at a multiple of 1,024 bytes, then their barriers. stage_weight_bytes: Format::kStageWeightBytes.
-constexpr int wgmma_shared_bytes(int stage_weight_bytes, int tile_tokens) {
+constexpr int wgmma_shared_bytes(int stage_weight_bytes, int tile_tokens, int ring_bytes) {
   const int stage_bytes = stage_weight_bytes + tile_tokens * kWgmmaStageRowBytes;
-  return 1024 + wgmma_num_stages(stage_bytes, tile_tokens) * (stage_bytes + 16);
+  return 1024 + ring_bytes / stage_bytes * (stage_bytes + 16);
+}
+constexpr int wgmma_shared_bytes(int stage_weight_bytes, int tile_tokens) {
+  return wgmma_shared_bytes(stage_weight_bytes, tile_tokens, wgmma_ring_bytes(tile_tokens));
 }
 constexpr int kBf16StageWeightBytes = kWgmmaTileRows * kWgmmaStageRowBytes;
 

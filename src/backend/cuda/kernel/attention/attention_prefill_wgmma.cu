@@ -7,520 +7,81 @@
 //            softmax over tiles of 128 keys, the last first, cut from the first seen key rounded down to 16. Its base
 //            moves only when the maximum grows by 2^8. A row's result does not depend on other rows, but on how its
 //            sequence is cut into steps, so a deterministic device does not use this kernel.
-// WORK       An item is 128 rows of a sequence: heads of one kv head times query tokens. One CTA an SM takes items from
-//            a list that the lengths on the device define. One warp loads; two warpgroups have 64 rows each and take
-//            turns: while one multiplies, the other computes its softmax. Each starts the scores of its next tile, of
-//            the next item too, beside the values of the last.
+// WORK       attention_prefill_skeleton.h; an item is heads of one kv head times query tokens.
 // ROOFLINE   4 * head_dim operations a query and key over 750 TFLOP/s.
 // LIMITS     sm_90a.
 // TESTS      spate-conformance --backend cuda --filter attention_paged
-#include "backend/cuda/kernel/attention/attention_prefill_wgmma.h"
-
-#include "backend/cuda/kernel/primitive/async_copy.h"
-#include "backend/cuda/kernel/primitive/bf16.h"
-#include "backend/cuda/kernel/primitive/grid_dependency.h"
-#include "backend/cuda/kernel/primitive/reduce.h"
-#include "backend/cuda/kernel/primitive/tma.h"
-#include "backend/cuda/kernel/primitive/wgmma_attention.h"
+#include "backend/cuda/kernel/attention/attention_prefill_skeleton.h"
 
 namespace spate::cuda {
 
-constexpr int kConsumerWarps = 4 * kPrefillWgmmaConsumers;
-// Probabilities may exceed 1 by as much before all sums are scaled down: most tiles spare themselves that.
-constexpr float kBaseSlackLog2 = 8.0f;
-
-// 128 rows: what the warpgroups that multiply must know of them. The warp that loads leaves it in shared memory.
-struct AttentionItem {
-  int first_token;  // of the step
-  int num_queries;
-  int first_head;
-  int first_position;
-  int begin_key, end_key;  // that any of its queries sees, half-open
-  int first_key;           // of the first tile of keys
-  int num_tiles;           // of keys; 0: no more work
-};
-
-__device__ inline int tile_first_key(const AttentionItem& item, int tile) {
-  return item.first_key + tile * kPrefillWgmmaKeys;
-}
-
-// Stages of Q, K and V, then a barrier for each that says it is full and one that it is empty.
+// Tiles of a paged cache. Keys and values of a kv head lie in blocks; a copy brings 16 of them, lane i of the warp the
+// i-th ones of a tile.
 template <int kHeadDim>
-struct AttentionShared {
-  static constexpr int kHalves = kHeadDim / 64;
-  static constexpr uint32_t kQBytes = kPrefillWgmmaRows * kHeadDim * 2, kTileBytes = kPrefillWgmmaKeys * kHeadDim * 2,
-                            kBoxBytes = kPrefillWgmmaBoxKeys * kHeadDim * 2;
-  uint32_t base;
-
-  __device__ uint32_t q(int stage) const { return base + static_cast<uint32_t>(stage) * kQBytes; }
-  __device__ uint32_t k(int stage) const { return q(kPrefillWgmmaStages) + static_cast<uint32_t>(stage) * kTileBytes; }
-  __device__ uint32_t v(int stage) const { return k(kPrefillWgmmaStages + stage); }
-  __device__ uint32_t q_full(int stage) const { return barrier(0, stage); }
-  __device__ uint32_t q_empty(int stage) const { return barrier(1, stage); }
-  __device__ uint32_t k_full(int stage) const { return barrier(2, stage); }
-  __device__ uint32_t k_empty(int stage) const { return barrier(3, stage); }
-  __device__ uint32_t v_full(int stage) const { return barrier(4, stage); }
-  __device__ uint32_t v_empty(int stage) const { return barrier(5, stage); }
-
- private:
-  __device__ uint32_t barrier(int kind, int stage) const {
-    return v(kPrefillWgmmaStages) + static_cast<uint32_t>(kind * kPrefillWgmmaStages + stage) * 8;
-  }
-};
-
-// A place in a ring of stages.
-struct RingPlace {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void advance() {
-    if (++stage < kPrefillWgmmaStages) return;
-    stage = 0;
-    parity ^= 1;
-  }
-};
-
-__device__ inline float exp2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-// --- the warp that loads ---------------------------------------------------------------------------------------------
-
-// The items of the CTA. Sequence by sequence, the last queries, which have the most keys, first.
-class AttentionWork {
+class PagedTiles {
  public:
-  __device__ explicit AttentionWork(const AttentionPrefillWgmmaParams& p) : p_(p), next_(static_cast<int>(blockIdx.x)) {
-    tile_queries_ = kPrefillWgmmaRows / p.packed_heads;
-    enter_sequence();
+  using Params = AttentionPrefillWgmmaParams;
+  static constexpr int kKeyDim = kHeadDim, kValueDim = kHeadDim, kQStages = kPrefillWgmmaStages;
+  static constexpr int kPartBytes = 1024, kKeyGroupBytes = 1024 * (kHeadDim / 64), kValueGroupBytes = kKeyGroupBytes;
+
+  struct Place {
+    int tile, head_tile;
+  };
+  __device__ static Place place_of(const Params& p, int item, int num_items) {
+    return {(num_items - 1 - item) / p.num_head_tiles, item % p.num_head_tiles};
   }
-  // False: none left.
-  __device__ bool next(AttentionItem& item) {
-    const AttentionPagedKernelParams& p = p_.attention;
-    const int idx = next_ = __shfl_sync(0xffffffffu, next_, 0);
-    while (seq_ < p.num_seqs && idx >= first_item_ + num_items_) {
-      first_item_ += num_items_;
-      ++seq_;
-      enter_sequence();
-    }
-    if (seq_ == p.num_seqs) return false;
-    if (threadIdx.x % kWarpSize == 0) next_ = static_cast<int>(gridDim.x + atomicAdd(p_.work_counters, 1u));
-    const int in_seq = idx - first_item_;
-    const int tile = (num_items_ - 1 - in_seq) / p_.num_head_tiles, head_tile = in_seq % p_.num_head_tiles;
-    const int first_query = tile * tile_queries_;
-    item.first_token = first_token_ + first_query;
-    item.num_queries = min(tile_queries_, query_len_ - first_query);
-    item.first_head = head_tile * p_.packed_heads;
-    item.first_position = p.seq_lens[seq_] - query_len_ + first_query;
-    item.end_key = item.first_position + item.num_queries;
-    item.begin_key = p.window > 0 ? max(0, item.first_position - p.window + 1) : 0;
-    item.first_key = item.begin_key / kPrefillWgmmaBoxKeys * kPrefillWgmmaBoxKeys;
-    item.num_tiles = (item.end_key - item.first_key + kPrefillWgmmaKeys - 1) / kPrefillWgmmaKeys;
-    blocks_ = p.block_table + p.seq_rows[seq_] * p.block_table_stride;
-    return true;
+  __device__ static void prefetch(const Params& p) { prefetch_map(p.kv); }
+
+  __device__ PagedTiles(const Params& params, const AttentionWork<PagedTiles>& work, const AttentionItem& item)
+      : params_(params), item_(item), lane_(threadIdx.x % kWarpSize) {
+    const AttentionPagedKernelParams& p = params.attention;
+    block_shift_ = 31 - __clz(p.kv.kv_block_size);
+    k_row_ = item.first_head / p.heads_per_kv_head * p.kv.kv_block_size;
+    v_row_ = k_row_ + p.kv.num_kv_heads * p.kv.kv_block_size;
+    blocks_ = p.block_table + p.seq_rows[work.seq()] * p.block_table_stride;
   }
-  __device__ const int32_t* blocks() const { return blocks_; }
+
+  // The block of this lane's keys.
+  __device__ int find(int tile) const {
+    const int key = first_key(tile);
+    return lane_ < kBoxes && tile >= 0 && key < item_.end_key ? blocks_[key >> block_shift_] : -1;
+  }
+  __device__ void load_keys(int tile, int block, uint32_t shared, uint32_t full) const {
+    load(tile, block, k_row_, shared, full);
+  }
+  __device__ void load_values(int tile, int block, uint32_t shared, uint32_t full) const {
+    load(tile, block, v_row_, shared, full);
+  }
 
  private:
-  __device__ void enter_sequence() {
-    const AttentionPagedKernelParams& p = p_.attention;
-    if (seq_ == p.num_seqs) return;
-    first_token_ = p.cu_seqlens_q[seq_];
-    query_len_ = p.cu_seqlens_q[seq_ + 1] - first_token_;
-    if (p.seq_lens[seq_] <= 0) query_len_ = 0;
-    num_items_ = (query_len_ + tile_queries_ - 1) / tile_queries_ * p_.num_head_tiles;
+  static constexpr int kBoxes = kPrefillWgmmaKeys / kPrefillWgmmaBoxKeys;
+  static constexpr uint32_t kBoxBytes = kPrefillWgmmaBoxKeys * kHeadDim * 2;
+
+  __device__ int first_key(int tile) const { return tile_first_key(item_, tile) + lane_ * kPrefillWgmmaBoxKeys; }
+  __device__ void load(int tile, int block, int row, uint32_t shared, uint32_t full) const {
+    const int num_boxes =
+        min(kBoxes, (item_.end_key - tile_first_key(item_, tile) + kPrefillWgmmaBoxKeys - 1) / kPrefillWgmmaBoxKeys);
+    if (lane_ == 0) arrive_expecting(full, static_cast<uint32_t>(num_boxes) * kBoxBytes);
+    __syncwarp();
+    if (lane_ < num_boxes) {
+      copy_box_5d(shared + static_cast<uint32_t>(lane_) * kBoxBytes, params_.kv, 0, 0, 0,
+                  (row + (first_key(tile) & (params_.attention.kv.kv_block_size - 1))) / 8, block, full);
+    }
   }
 
-  const AttentionPrefillWgmmaParams& p_;
-  const int32_t* blocks_ = nullptr;
-  int next_, tile_queries_;
-  int seq_ = 0, first_item_ = 0, num_items_ = 0;
-  int first_token_ = 0, query_len_ = 0;
+  const Params& params_;
+  const AttentionItem& item_;
+  const int32_t* blocks_;
+  int lane_, block_shift_, k_row_, v_row_;
 };
-
-template <int kHeadDim>
-__device__ inline void load_tiles(const AttentionPrefillWgmmaParams& params, const AttentionShared<kHeadDim>& shared,
-                                  AttentionItem* slots) {
-  using Shared = AttentionShared<kHeadDim>;
-  constexpr int kBoxes = kPrefillWgmmaKeys / kPrefillWgmmaBoxKeys;
-  const AttentionPagedKernelParams& p = params.attention;
-  const int lane = threadIdx.x % kWarpSize;
-  const int block_shift = 31 - __clz(p.kv.kv_block_size);
-  AttentionWork work(params);
-  AttentionItem item;
-  RingPlace q_place, k_place, v_place;
-  while (work.next(item)) {
-    const auto load_q = [&] {
-      wait_barrier(shared.q_empty(q_place.stage), q_place.parity ^ 1);
-      if (lane == 0) {
-        const uint32_t full = shared.q_full(q_place.stage);
-        slots[q_place.stage] = item;
-        arrive_expecting(full, Shared::kQBytes);
-#pragma unroll
-        for (int half = 0; half < Shared::kHalves; ++half) {
-          copy_box_3d(shared.q(q_place.stage) + half * (kPrefillWgmmaRows * 128), params.q, 64 * half, item.first_head,
-                     item.first_token, full);
-        }
-      }
-      q_place.advance();
-    };
-    const int kv_head = item.first_head / p.heads_per_kv_head;
-    const int k_row = kv_head * p.kv.kv_block_size, v_row = k_row + p.kv.num_kv_heads * p.kv.kv_block_size;
-    const int32_t* blocks = work.blocks();
-    // Lane i has box i of a tile.
-    const auto find_block = [&](int tile) {
-      const int key = tile_first_key(item, tile) + lane * kPrefillWgmmaBoxKeys;
-      return lane < kBoxes && tile >= 0 && key < item.end_key ? blocks[key >> block_shift] : -1;
-    };
-    const auto load = [&](int tile, int block, int row, uint32_t to, uint32_t full) {
-      const int key = tile_first_key(item, tile) + lane * kPrefillWgmmaBoxKeys;
-      const int num_boxes =
-          min(kBoxes, (item.end_key - tile_first_key(item, tile) + kPrefillWgmmaBoxKeys - 1) / kPrefillWgmmaBoxKeys);
-      if (lane == 0) arrive_expecting(full, static_cast<uint32_t>(num_boxes) * Shared::kBoxBytes);
-      __syncwarp();
-      if (lane < num_boxes) {
-        copy_box_5d(to + static_cast<uint32_t>(lane) * Shared::kBoxBytes, params.kv, 0, 0, 0,
-                    (row + (key & (p.kv.kv_block_size - 1))) / 8, block, full);
-      }
-    };
-    int block = find_block(item.num_tiles - 1), last_block = -1;
-    for (int tile = item.num_tiles - 1; tile >= -1; --tile) {
-      const int next_block = find_block(tile - 1);
-      if (tile >= 0) {
-        wait_barrier(shared.k_empty(k_place.stage), k_place.parity ^ 1);
-        load(tile, block, k_row, shared.k(k_place.stage), shared.k_full(k_place.stage));
-        k_place.advance();
-        if (tile == item.num_tiles - 1) load_q();
-      }
-      if (tile + 1 < item.num_tiles) {
-        wait_barrier(shared.v_empty(v_place.stage), v_place.parity ^ 1);
-        load(tile + 1, last_block, v_row, shared.v(v_place.stage), shared.v_full(v_place.stage));
-        v_place.advance();
-      }
-      last_block = block;
-      block = next_block;
-    }
-  }
-  wait_barrier(shared.q_empty(q_place.stage), q_place.parity ^ 1);
-  if (lane == 0) {
-    slots[q_place.stage].num_tiles = 0;
-    arrive(shared.q_full(q_place.stage));
-    // The last CTA to find no more work resets the counters for the next launch.
-    if (atomicAdd(params.work_counters + 1, 1u) == gridDim.x - 1) {
-      params.work_counters[0] = 0;
-      params.work_counters[1] = 0;
-    }
-  }
-}
-
-// --- the warpgroups that multiply -------------------------------------------------------------------------------------
-
-// Named barriers: one a warpgroup for its turn to multiply, then one a warpgroup for its own threads.
-__device__ inline void wait_for_turn(int group) { asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory"); }
-__device__ inline void give_turn(int group) { asm volatile("bar.arrive %0, 256;" ::"r"(1 + group) : "memory"); }
-__device__ inline void sync_group(int group) { asm volatile("bar.sync %0, 128;" ::"r"(3 + group) : "memory"); }
-
-template <int kHeadDim>
-struct Consumer {
-  using Shared = AttentionShared<kHeadDim>;
-  static constexpr int kHalves = Shared::kHalves, kGroupBytes = 1024 * kHalves;  // 8 keys
-
-  const AttentionPrefillWgmmaParams& params;
-  const Shared& shared;
-  const AttentionItem* slots;
-  int group_idx, thread, head_shift;
-  RingPlace q_place, k_place, v_place;
-  float s[kPrefillWgmmaKeys / 2], o[kHeadDim / 2];
-  float base[2], sum[2];  // of two rows: probabilities are 2^(score - base); this thread's part of their sum
-  uint32_t prob[kPrefillWgmmaKeys / 16][4];
-
-  __device__ int lane() const { return thread % kWarpSize; }
-  __device__ int row() const { return 64 * group_idx + thread / kWarpSize * 16 + lane() / 4; }
-
-  template <int kCount>
-  __device__ static void clear(float (&values)[kCount]) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) values[i] = 0.0f;
-  }
-
-  __device__ void multiply_scores() {
-    const uint32_t q = shared.q(q_place.stage) + static_cast<uint32_t>(group_idx) * 64 * 128;
-    const uint32_t tile = shared.k(k_place.stage);
-    fence_registers(s);
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < kHeadDim / kWgmmaK; ++k) {
-      const uint32_t half = static_cast<uint32_t>(k / 4), offset = static_cast<uint32_t>(k % 4) * 32;
-      wgmma_scores<kPrefillWgmmaKeys>(s, wgmma_rows(q + half * kPrefillWgmmaRows * 128 + offset, 1024),
-                                      wgmma_rows(tile + half * 1024 + offset, kGroupBytes), k > 0);
-    }
-    wgmma_commit();
-  }
-  __device__ void multiply_values() {
-    const uint32_t tile = shared.v(v_place.stage);
-    fence_registers(o);
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < kPrefillWgmmaKeys / kWgmmaK; ++k) {
-      wgmma_values_from_registers<kHeadDim>(
-          o, prob[k], wgmma_columns(tile + static_cast<uint32_t>(k) * 2 * kGroupBytes, 1024, kGroupBytes));
-    }
-    wgmma_commit();
-  }
-  __device__ void release(uint32_t empty) const {
-    if (lane() == 0) arrive(empty);
-  }
-
-  // Scores of keys that a row does not see.
-  __device__ void mask(const AttentionItem& item, int first_key) {
-    const int column = 2 * (lane() % 4), window = params.attention.window;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int position = item.first_position + ((row() + 8 * half) >> head_shift);
-      const int last = position - first_key - column, before = window > 0 ? last - window : -1024;
-#pragma unroll
-      for (int n = 0; n < kPrefillWgmmaKeys / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          float& value = s[4 * n + 2 * half + i];
-          if (8 * n + i > last || 8 * n + i <= before) value = -kInfinity;
-        }
-      }
-    }
-  }
-  // s becomes 2^(scores - base) of each row; `shrink` is what its sums so far must be multiplied with.
-  __device__ void softmax(float (&shrink)[2]) {
-    constexpr int kChains = 4;  // of maxima and of sums: what one has to wait for is a quarter
-    const float scale = params.attention.softmax_scale_log2e;
-    float minus_base[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float chain[kChains];
-#pragma unroll
-      for (int i = 0; i < kPrefillWgmmaKeys / 4; ++i) {
-        const float value = s[i / 2 * 4 + 2 * half + i % 2];
-        chain[i % kChains] = i < kChains ? value : fmaxf(chain[i % kChains], value);
-      }
-      float largest = fmaxf(fmaxf(chain[0], chain[1]), fmaxf(chain[2], chain[3]));
-      largest = fmaxf(largest, shuffle_xor(largest, 1));
-      largest = scale * fmaxf(largest, shuffle_xor(largest, 2));
-      const float old = base[half];
-      if (largest > old + kBaseSlackLog2) base[half] = largest;
-      minus_base[half] = base[half] == -kInfinity ? 0.0f : -base[half];  // a row that has seen no key yet
-      shrink[half] = exp2_approx(old + minus_base[half]);
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float chain[kChains] = {};
-#pragma unroll
-      for (int i = 0; i < kPrefillWgmmaKeys / 4; ++i) {
-        float& value = s[i / 2 * 4 + 2 * half + i % 2];
-        value = exp2_approx(__fmaf_rn(value, scale, minus_base[half]));
-        chain[i % kChains] += value;
-      }
-      sum[half] = __fmaf_rn(sum[half], shrink[half], (chain[0] + chain[1]) + (chain[2] + chain[3]));
-    }
-  }
-  __device__ void pack_probabilities() {
-#pragma unroll
-    for (int k = 0; k < kPrefillWgmmaKeys / 16; ++k) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) prob[k][i] = pack_bf16(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
-    }
-  }
-
-  // Rows of V without a key that is seen may hold anything: zeros, since 0 times infinity is not 0.
-  __device__ void clear_unseen_values(const AttentionItem& item, int tile) {
-    const int first_key = tile_first_key(item, tile);
-    if (first_key >= item.begin_key && first_key + kPrefillWgmmaKeys <= item.end_key) return;
-    wait_barrier(shared.v_full(v_place.stage), v_place.parity);
-    for (int i = thread; i < kPrefillWgmmaKeys * kHalves * 8; i += 128) {
-      const int row = i / (8 * kHalves), chunk = i % (8 * kHalves);
-      if (first_key + row >= item.begin_key && first_key + row < item.end_key) continue;
-      const uint32_t to = shared.v(v_place.stage) + static_cast<uint32_t>(row / 8 * kGroupBytes + chunk / 8 * 1024 +
-                                                                  row % 8 * 128 + chunk % 8 * 16);
-      asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
-    }
-    fence_async_proxy();
-    sync_group(group_idx);
-  }
-
-  __device__ void store(const AttentionItem& item, const float (&parts)[2]) {
-    const AttentionPagedKernelParams& p = params.attention;
-    const int pair = lane() % 4;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float total = parts[half] + shuffle_xor(parts[half], 1);
-      total += shuffle_xor(total, 2);
-      const float factor = 1.0f / total;
-      const int own_row = row() + 8 * half, query = own_row >> head_shift;
-      const int head = item.first_head + (own_row & ((1 << head_shift) - 1));
-      Bf16* out =
-          static_cast<Bf16*>(p.out) + (item.first_token + query) * p.out_token_stride + head * p.out_head_stride;
-#pragma unroll
-      for (int i = 0; i < kHeadDim / 32; ++i) {
-        uint32_t w[4];
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const float* value = &o[4 * (4 * i + j) + 2 * half];
-          w[j] = pack_bf16(value[0] * factor, value[1] * factor);
-        }
-        // A transpose over the 4 lanes of a row: lane `pair` gets columns 32 i + 8 pair .. + 7.
-#pragma unroll
-        for (int j = 0; j < 4; j += 2) {
-          const uint32_t other = shuffle_xor(pair & 1 ? w[j] : w[j + 1], 1);
-          if (pair & 1) {
-            w[j] = other;
-          } else {
-            w[j + 1] = other;
-          }
-        }
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const uint32_t other = shuffle_xor(pair & 2 ? w[j] : w[j + 2], 2);
-          if (pair & 2) {
-            w[j] = other;
-          } else {
-            w[j + 2] = other;
-          }
-        }
-        if (query < item.num_queries) {
-          *reinterpret_cast<uint4*>(out + 32 * i + 8 * pair) = make_uint4(w[0], w[1], w[2], w[3]);
-        }
-      }
-    }
-  }
-
-  __device__ void next_item(AttentionItem& item) const {
-    wait_barrier(shared.q_full(q_place.stage), q_place.parity);
-    item = slots[q_place.stage];
-  }
-  __device__ void start_rows() {
-    base[0] = base[1] = -kInfinity;
-    sum[0] = sum[1] = 0.0f;
-  }
-  // The scores are there: their operands are free, and what rows do not see becomes -infinity.
-  __device__ void finish_scores(const AttentionItem& item, int tile) {
-    fence_registers(s);
-    release(shared.k_empty(k_place.stage));
-    k_place.advance();
-    if (tile == 0) {
-      release(shared.q_empty(q_place.stage));
-      q_place.advance();
-    }
-    const int first_key = tile_first_key(item, tile), window = params.attention.window;
-    if (first_key + kPrefillWgmmaKeys > item.first_position + 1 || (window > 0 && first_key < item.end_key - window)) {
-      mask(item, first_key);
-    }
-  }
-  __device__ void finish_values() {
-    wgmma_wait<0>();
-    fence_registers(o);
-    release(shared.v_empty(v_place.stage));
-    v_place.advance();
-  }
-  // Starts the next tile's scores and the values of the one that `prob` is of; leaves when the scores are there.
-  __device__ void start_products() {
-    wait_barrier(shared.k_full(k_place.stage), k_place.parity);
-    wait_for_turn(group_idx);
-    multiply_scores();
-    wait_barrier(shared.v_full(v_place.stage), v_place.parity);
-    multiply_values();
-    give_turn(1 - group_idx);
-    wgmma_wait<1>();
-  }
-
-  __device__ void run() {
-    AttentionItem item;
-    next_item(item);
-    if (item.num_tiles == 0) return;
-    if (group_idx == 1) give_turn(0);
-    float shrink[2];
-    start_rows();
-    clear(o);
-    wait_barrier(shared.k_full(k_place.stage), k_place.parity);
-    multiply_scores();
-    wgmma_wait<0>();
-    finish_scores(item, item.num_tiles - 1);
-    softmax(shrink);
-    pack_probabilities();
-    for (;;) {
-      clear_unseen_values(item, item.num_tiles - 1);
-#pragma unroll 1
-      for (int tile = item.num_tiles - 2; tile >= 0; --tile) {
-        start_products();
-        finish_scores(item, tile);
-        softmax(shrink);
-        finish_values();
-        pack_probabilities();
-        if (__any_sync(0xffffffffu, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
-#pragma unroll
-          for (int i = 0; i < kHeadDim / 2; ++i) o[i] *= shrink[i / 2 % 2];
-        }
-      }
-      if (item.num_tiles > 1) clear_unseen_values(item, 0);
-      // The scores of the next item's first tile are computed beside the values of this one's last.
-      AttentionItem next;
-      next_item(next);
-      if (next.num_tiles == 0) break;
-      start_products();
-      finish_scores(next, next.num_tiles - 1);
-      const float last_sum[2] = {sum[0], sum[1]};
-      start_rows();
-      softmax(shrink);
-      finish_values();
-      pack_probabilities();
-      store(item, last_sum);
-      clear(o);
-      item = next;
-    }
-    wait_barrier(shared.v_full(v_place.stage), v_place.parity);
-    multiply_values();
-    wgmma_wait<0>();
-    fence_registers(o);
-    store(item, sum);
-  }
-};
-
-template <int kHeadDim>
-__device__ inline void attention_prefill_wgmma(const AttentionPrefillWgmmaParams& params) {
-  extern __shared__ char smem[];
-  __shared__ AttentionItem slots[kPrefillWgmmaStages];
-  const AttentionShared<kHeadDim> shared{(shared_address(smem) + 1023) / 1024 * 1024};
-  let_dependents_launch();
-  if (threadIdx.x == 0) {
-    prefetch_map(params.q);
-    prefetch_map(params.kv);
-    for (int stage = 0; stage < kPrefillWgmmaStages; ++stage) {
-      init_barrier(shared.q_full(stage), 1);
-      init_barrier(shared.k_full(stage), 1);
-      init_barrier(shared.v_full(stage), 1);
-      init_barrier(shared.q_empty(stage), kConsumerWarps);
-      init_barrier(shared.k_empty(stage), kConsumerWarps);
-      init_barrier(shared.v_empty(stage), kConsumerWarps);
-    }
-    fence_barrier_init();
-  }
-  __syncthreads();
-  wait_for_inputs();
-  if (threadIdx.x < 128) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (threadIdx.x < kWarpSize) load_tiles<kHeadDim>(params, shared, slots);
-  } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    const int thread = static_cast<int>(threadIdx.x) - 128;
-    Consumer<kHeadDim> consumer{params, shared, slots, thread / 128, thread % 128, 31 - __clz(params.packed_heads)};
-    consumer.run();
-  }
-}
 
 extern "C" __global__ void __launch_bounds__(kPrefillWgmmaThreads, 1)
     attention_prefill_wgmma_d64(const __grid_constant__ AttentionPrefillWgmmaParams p) {
-  attention_prefill_wgmma<64>(p);
+  attention_prefill_wgmma<PagedTiles<64>>(p);
 }
 extern "C" __global__ void __launch_bounds__(kPrefillWgmmaThreads, 1)
     attention_prefill_wgmma_d128(const __grid_constant__ AttentionPrefillWgmmaParams p) {
-  attention_prefill_wgmma<128>(p);
+  attention_prefill_wgmma<PagedTiles<128>>(p);
 }
 
 }  // namespace spate::cuda

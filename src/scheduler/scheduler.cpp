@@ -1,6 +1,7 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "base/check.h"
 
@@ -172,6 +173,11 @@ void Scheduler::schedule_step(ScheduledStep& step) {
   } else {
     schedule_whole_prompts(step);
   }
+  // The longest prefills last: devices may have another way for them (LongPrompts).
+  const auto first_prefill = std::ranges::find(step.seqs, SeqPhase::kPrefill, &ScheduledSeq::phase);
+  std::sort(first_prefill, step.seqs.end(), [](const ScheduledSeq& a, const ScheduledSeq& b) {
+    return std::tie(a.query_len, a.seq->key) < std::tie(b.query_len, b.seq->key);
+  });
   if (step.empty()) return kv_cache_.drop(step.ticket);
   commit_step(step);
 }

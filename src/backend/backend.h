@@ -202,6 +202,24 @@ enum class StepOutputs : uint8_t {
   kSampledAllSeqs,  // the last token of every sequence
 };
 
+// The sizes that latent attention depends on.
+struct LatentShape {
+  int64_t kv_lora_rank = 0;
+  int64_t qk_nope_head_dim = 0, qk_rope_head_dim = 0, v_head_dim = 0;
+  DType act_dtype = DType::kBf16;
+};
+
+// The prompts of a step whose new tokens are so many that work for each of their known tokens pays
+// (Device::min_expanded_query_len): its last sequences and tokens, but for dummies behind them.
+struct LongPrompts {
+  int first_seq = 0, num_seqs = 0;
+  int first_token = 0, num_tokens = 0;
+  int num_keys = 0;              // the sum of their seq_lens
+  int max_query_len_before = 0;  // of the sequences before them
+  auto operator<=>(const LongPrompts&) const = default;
+};
+constexpr int kMaxLongKeys = 1 << 18;  // LongPrompts::num_keys, so that what is made of keys stays bounded
+
 // Everything that the launches of a step's forward pass and sampling depend on: equal keys mean equal launches, down to
 // pointers and scalars. Counts are those of the launches, not below what the plan has (Device::padded_step); the plan's own
 // counts are read on the device, from its header.
@@ -214,6 +232,7 @@ struct StepKey {
   StepOutputs outputs = StepOutputs::kAllTokens;
   int num_top_logprobs = -1;  // of the sampled tokens: -1 no log-probabilities, 0 only the token's own
   int plan_generation = 0;    // counts the plan buffers of the rank: a larger plan than ever before moves it
+  LongPrompts long_prompts;   // none where the device has no use for them
   auto operator<=>(const StepKey&) const = default;
 };
 
@@ -227,6 +246,7 @@ struct OpLimits {
   int64_t hidden_size = 0;
   int64_t expert_intermediate_size = 0;
   bool has_latent_attention = false;
+  int64_t max_long_keys = 0;  // of attention_latent_expanded
 };
 
 class Device {
@@ -267,6 +287,10 @@ class Device {
   virtual Result<PackedWeight> create_weight(const WeightDesc& desc) = 0;
   virtual Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) = 0;
   virtual Status pack_quantized_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows);
+  // From so many new tokens of a sequence on attention_latent_expanded is faster than the absorbed form. 0: it never
+  // runs, be it that the op is null, that it does not take this shape, or that the device is deterministic: a sequence
+  // must not change its form with how its prompt is cut.
+  virtual int min_expanded_query_len(const LatentShape& /*shape*/) const { return 0; }
   // Of one block of one layer, padding included. Also where supports_kv() says no.
   virtual int64_t kv_block_bytes(const KvLayerDesc& desc) const = 0;
 

@@ -297,6 +297,27 @@ void check_params(const AttentionLatentParams& p) {
   check.tensor("cu_seqlens_q", p.cu_seqlens_q, DType::kI32, {p.seq_rows.dim(0) + 1});
 }
 
+void check_params(const AttentionLatentExpandedParams& p) {
+  const char* op = "attention_latent_expanded";
+  ShapeCheck check(op);
+  const DType act = act_dtype(op, p.q);
+  const Dim num_tokens = check.dim("num_tokens"), num_heads = check.dim("num_heads"), num_seqs = check.dim("num_seqs");
+  check_latent(op, p.kv, act);
+  CHECK(p.q.rank() == 3 && p.out.rank() == 3 && p.qk_nope_head_dim() > 0, "{}: heads of {} and {}", op,
+        p.q.shape_string(), p.out.shape_string());
+  check_heads(check, "q", p.q, act, num_tokens, num_heads, p.q.dim(2));
+  check_heads(check, "out", p.out, act, num_tokens, num_heads, p.v_head_dim());
+  const WeightDesc& up = p.kv_up->desc();
+  const int64_t rows = p.q.dim(1) * (p.qk_nope_head_dim() + p.v_head_dim());
+  CHECK(up.out_features == rows && up.in_features == p.kv.desc.kv_lora_rank && !up.spec.has_integer_codes(),
+        "{}: kv_up [{}, {}] of {}, not floats [{}, {}]", op, up.out_features, up.in_features, weight_spec_name(up.spec),
+        rows, p.kv.desc.kv_lora_rank);
+  check.tensor("block_table", p.block_table, DType::kI32, {check.dim("max_num_seqs"), check.dim("max_blocks_per_seq")});
+  check.tensor("seq_rows", p.seq_rows, DType::kI32, {num_seqs});
+  check.tensor("seq_lens", p.seq_lens, DType::kI32, {num_seqs});
+  check.tensor("cu_seqlens_q", p.cu_seqlens_q, DType::kI32, {p.seq_rows.dim(0) + 1});
+}
+
 void check_params(const LinearHeadsParams& p) {
   ShapeCheck check("linear_heads");
   const DType act = act_dtype("linear_heads", p.x);

@@ -26,6 +26,7 @@ void check_params(const RouteExpertsParams& p);
 void check_params(const ExpertMlpParams& p);
 void check_params(const LatentWriteParams& p);
 void check_params(const AttentionLatentParams& p);
+void check_params(const AttentionLatentExpandedParams& p);
 void check_params(const LinearHeadsParams& p);
 void check_params(const AddRmsNormParams& p);
 void check_params(const QkNormRopeKvWriteParams& p);

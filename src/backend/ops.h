@@ -301,6 +301,29 @@ struct AttentionLatentParams {
   Tensor out;  // [num_tokens, num_heads, kv_lora_rank] act; outer strides free; not q_latent
 };
 
+// The same attention in the expanded form: each head has keys and values of its own, made of the latent vectors. With
+// W_uk[h] and W_uv[h] the rows of head h of kv_up, and q = [q_nope, q_rope],
+//   k[h] = [W_uk[h] c, r]    v[h] = W_uv[h] c
+//   out[h] = sum over keys of softmax(softmax_scale * q[h] . k[h]) * v[h]
+// k and v may be rounded to act. A pair of query and key costs a third of the absorbed form, but each key a product: for
+// prompts. Tokens before cu_seqlens_q[0] belong to no sequence; their rows of `out` stay as they are.
+// Null where Device::min_expanded_query_len() is always 0.
+struct AttentionLatentExpandedParams {
+  Tensor q;                   // [num_tokens, num_heads, qk_nope_head_dim + qk_rope_head_dim] act; outer strides free
+  const PackedWeight* kv_up;  // [num_heads * (qk_nope_head_dim + v_head_dim), kv_lora_rank] floats, as kv_b_proj
+  KvView kv;
+  Tensor block_table;
+  Tensor seq_rows;
+  Tensor cu_seqlens_q;
+  Tensor seq_lens;
+  int num_keys = 0;  // the sum of seq_lens
+  float softmax_scale = 1;
+  Tensor out;  // [num_tokens, num_heads, v_head_dim] act; outer strides free; not q
+
+  int64_t v_head_dim() const { return out.dim(2); }
+  int64_t qk_nope_head_dim() const { return q.dim(2) - kv.desc.qk_rope_head_dim; }
+};
+
 // out[t, h] = x[t, h] W_h^T: linear, with a matrix for each head.
 struct LinearHeadsParams {
   Tensor x;                    // [num_tokens, num_heads, in_features] act; outer strides free
@@ -368,6 +391,7 @@ struct OpTable {
   Op<LatentWriteParams> latent_write = nullptr;
   Op<AttentionLatentParams> attention_latent = nullptr;
   Op<LinearHeadsParams> linear_heads = nullptr;
+  Op<AttentionLatentExpandedParams> attention_latent_expanded = nullptr;
   // Fused.
   Op<AddRmsNormParams> add_rms_norm = nullptr;
   Op<QkNormRopeKvWriteParams> qk_norm_rope_kv_write = nullptr;

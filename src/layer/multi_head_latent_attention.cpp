@@ -62,6 +62,16 @@ Status MultiHeadLatentAttention::make_kv_b(ParameterFactory& factory, Range head
     slice.is_transposed = false;
     factory.declare(slice);
   }
+  if (spec_.expands) {
+    ASSIGN_OR_RETURN(kv_up_, factory.matrix(kRole, names, heads.count * rows_of_head, rank));
+    factory.declare(WeightLoader::MatrixSlice{.name = names[0],
+                                              .full_rows = spec_.num_heads * rows_of_head,
+                                              .full_columns = rank,
+                                              .rows = {heads.begin * rows_of_head, heads.count * rows_of_head},
+                                              .columns = {0, rank},
+                                              .weight = kv_up_.get(),
+                                              .shares_tensor = true});
+  }
   factory.count_parameters(spec_.num_heads * rows_of_head * rank);
   return ok_status();
 }
@@ -108,10 +118,41 @@ Tensor MultiHeadLatentAttention::project(const StepContext& ctx, const KvView& k
   return q;
 }
 
-Tensor MultiHeadLatentAttention::attend(const StepContext& ctx, const KvView& kv, const Tensor& q,
-                                        const Tensor& cu_seqlens_q, int max_query_len) const {
-  const int64_t n = q.dim(0), nope = spec_.qk_nope_head_dim;
-  const Tensor by_head = q.split_last(num_heads_, spec_.qk_head_dim());
+Tensor MultiHeadLatentAttention::attend(const StepContext& ctx, const KvView& kv, const Tensor& q) const {
+  const StepBatch& batch = ctx.batch;
+  const LongPrompts& prompts = batch.long_prompts;
+  if (kv_up_ == nullptr || prompts.num_seqs == 0) {
+    return attend_absorbed(ctx, kv, {q, batch.inputs.cu_seqlens_q, batch.max_query_len});
+  }
+  attend_long_prompts(ctx, kv, q);
+  if (prompts.first_seq > 0) {
+    attend_absorbed(ctx, kv, {q.rows(0, prompts.first_token), batch.inputs.cu_seqlens_q.rows(0, prompts.first_seq + 1),
+                              prompts.max_query_len_before});
+  }
+  return heads_.rows(0, q.dim(0));
+}
+
+void MultiHeadLatentAttention::attend_long_prompts(const StepContext& ctx, const KvView& kv, const Tensor& q) const {
+  const StepInputs& inputs = ctx.batch.inputs;
+  const LongPrompts& prompts = ctx.batch.long_prompts;
+  const int64_t begin = prompts.first_seq, end = begin + prompts.num_seqs, n = q.dim(0);
+  ctx.ops.attention_latent_expanded(ctx.stream,
+                                    {.q = q.split_last(num_heads_, spec_.qk_head_dim()),
+                                     .kv_up = kv_up_.get(),
+                                     .kv = kv,
+                                     .block_table = ctx.batch.block_table,
+                                     .seq_rows = inputs.seq_rows.rows(begin, end),
+                                     .cu_seqlens_q = inputs.cu_seqlens_q.rows(begin, end + 1),
+                                     .seq_lens = inputs.seq_lens.rows(begin, end),
+                                     .num_keys = prompts.num_keys,
+                                     .softmax_scale = spec_.softmax_scale,
+                                     .out = heads_.rows(0, n).split_last(num_heads_, spec_.v_head_dim)});
+}
+
+Tensor MultiHeadLatentAttention::attend_absorbed(const StepContext& ctx, const KvView& kv,
+                                                 const Queries& queries) const {
+  const int64_t n = queries.q.dim(0), nope = spec_.qk_nope_head_dim, num_seqs = queries.num_seqs();
+  const Tensor by_head = queries.q.split_last(num_heads_, spec_.qk_head_dim());
   const Tensor q_latent = q_latent_.rows(0, n).split_last(num_heads_, spec_.kv_lora_rank);
   const Tensor out_latent = out_latent_.rows(0, n).split_last(num_heads_, spec_.kv_lora_rank);
   const Tensor heads = heads_.rows(0, n);
@@ -120,10 +161,10 @@ Tensor MultiHeadLatentAttention::attend(const StepContext& ctx, const KvView& kv
                                         .q_rope = by_head.columns(nope, spec_.qk_head_dim()),
                                         .kv = kv,
                                         .block_table = ctx.batch.block_table,
-                                        .seq_rows = ctx.batch.inputs.seq_rows,
-                                        .cu_seqlens_q = cu_seqlens_q,
-                                        .seq_lens = ctx.batch.inputs.seq_lens,
-                                        .max_query_len = max_query_len,
+                                        .seq_rows = ctx.batch.inputs.seq_rows.rows(0, num_seqs),
+                                        .cu_seqlens_q = queries.cu_seqlens_q,
+                                        .seq_lens = ctx.batch.inputs.seq_lens.rows(0, num_seqs),
+                                        .max_query_len = queries.max_query_len,
                                         .max_seq_len = ctx.batch.max_seq_len,
                                         .softmax_scale = spec_.softmax_scale,
                                         .out = out_latent});
@@ -135,7 +176,7 @@ Tensor MultiHeadLatentAttention::attend(const StepContext& ctx, const KvView& kv
 void MultiHeadLatentAttention::forward(const StepContext& ctx, const KvView& kv, const Tensor& x,
                                        const Tensor& out) const {
   const Tensor q = project(ctx, kv, x);
-  o_proj_.forward(ctx, attend(ctx, kv, q, ctx.batch.inputs.cu_seqlens_q, ctx.batch.max_query_len), out);
+  o_proj_.forward(ctx, attend(ctx, kv, q), out);
 }
 
 void MultiHeadLatentAttention::forward_output_rows(const StepContext& ctx, const KvView& kv, const Tensor& x,
@@ -150,10 +191,10 @@ void MultiHeadLatentAttention::forward_output_rows(const StepContext& ctx, const
   };
   if (ctx.batch.outputs_all_seqs) {  // one query a sequence, its last token
     const Tensor last = gather(q, Tensor(rows_.raw(), q.dtype(), {n, q.dim(1)}));
-    o_proj_.forward(ctx, attend(ctx, kv, last, ctx.batch.arange.rows(0, n + 1), 1), out);
+    o_proj_.forward(ctx, attend_absorbed(ctx, kv, {last, ctx.batch.arange.rows(0, n + 1), 1}), out);
     return;
   }
-  const Tensor all = attend(ctx, kv, q, ctx.batch.inputs.cu_seqlens_q, ctx.batch.max_query_len);
+  const Tensor all = attend(ctx, kv, q);
   o_proj_.forward(ctx, gather(all, Tensor(rows_.raw(), all.dtype(), {n, all.dim(1)})), out);
 }
 

@@ -7,6 +7,10 @@
 // The absorbed form: with k = W_uk c and v = W_uv c, q . k = (W_uk^T q) . c, and the sum of v is W_uv (sum of c). So
 // each head's query goes through W_uk, attention reads the latent vectors, and the result goes through W_uv. Both are
 // parts of kv_b_proj, kept as floats: a quantised W_uk would show in scores.
+//
+// The expanded form computes k and v of every known token of a sequence first. Then a pair of query and key costs a
+// third, so long prompts run so where the device can (StepBatch::long_prompts), and the other sequences of the step
+// absorbed. Both read the same cache; they differ by roundings.
 #pragma once
 
 #include <memory>
@@ -31,6 +35,7 @@ struct MultiHeadLatentAttentionSpec {
   int64_t qk_nope_head_dim = 0, qk_rope_head_dim = 0, v_head_dim = 0;
   float softmax_scale = 1;
   bool has_bias = false;  // of q_a_proj, kv_a_proj_with_mqa and o_proj
+  bool expands = false;   // the device runs the expanded form: kv_b_proj is kept as it is too
 
   int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   int64_t latent_width() const { return kv_lora_rank + qk_rope_head_dim; }
@@ -60,10 +65,18 @@ class MultiHeadLatentAttention final : public Attention {
 
   // What the cache stores of x goes there; gives q [num_tokens, num_heads * qk_head_dim], rotated.
   Tensor project(const StepContext& ctx, const KvView& kv, const Tensor& x) const;
-  // q [num_queries, ...] as project() gives it, of sequence s the rows from cu_seqlens_q[s] on. Gives [num_queries,
-  // num_heads * v_head_dim].
-  Tensor attend(const StepContext& ctx, const KvView& kv, const Tensor& q, const Tensor& cu_seqlens_q,
-                int max_query_len) const;
+  // The first sequences of the step; of sequence s the rows of q from cu_seqlens_q[s] on.
+  struct Queries {
+    Tensor q;             // [num_queries, ...] as project() gives it
+    Tensor cu_seqlens_q;  // [num_seqs + 1]
+    int max_query_len = 0;
+
+    int64_t num_seqs() const { return cu_seqlens_q.dim(0) - 1; }
+  };
+  // All of the step, each in the form that suits it. These give [num_queries, num_heads * v_head_dim].
+  Tensor attend(const StepContext& ctx, const KvView& kv, const Tensor& q) const;
+  Tensor attend_absorbed(const StepContext& ctx, const KvView& kv, const Queries& queries) const;
+  void attend_long_prompts(const StepContext& ctx, const KvView& kv, const Tensor& q) const;
 
   const MultiHeadLatentAttentionSpec spec_;
   std::optional<Linear> q_a_proj_;
@@ -74,6 +87,7 @@ class MultiHeadLatentAttention final : public Attention {
   Linear o_proj_;
   std::unique_ptr<PackedWeight> k_up_;  // W_uk^T, a matrix [kv_lora_rank, qk_nope_head_dim] for each head of this rank
   std::unique_ptr<PackedWeight> v_up_;  // W_uv, [v_head_dim, kv_lora_rank]
+  std::unique_ptr<PackedWeight> kv_up_;  // W_uk and W_uv of each head, one below the other; null: never expanded
   int64_t num_heads_ = 0;               // of this rank
   // Scratch of [max_num_tokens, ...] act.
   Tensor q_a_;         // [.., q_lora_rank]

@@ -16,6 +16,7 @@ struct StepBatch {
   Tensor block_table;  // [max_num_seqs, max_blocks_per_seq]
   int max_query_len = 0;
   int max_seq_len = 0;
+  LongPrompts long_prompts;
   // Tokens whose hidden states are wanted after the last layer, [num_outputs], half of all at most: the last ones of
   // some sequences, in their order. Undefined: all tokens.
   Tensor output_rows;
@@ -25,6 +26,10 @@ struct StepBatch {
   int64_t num_tokens() const { return inputs.token_ids.dim(0); }
   int64_t num_seqs() const { return inputs.seq_rows.dim(0); }
 };
+
+// The last sequences of a step, as far as all are prefills of min_query_len tokens or more; none if it is 0. The
+// scheduler puts prefills with the most tokens last.
+LongPrompts long_prompts_of(std::span<const SeqStep> seqs, int min_query_len);
 
 // The inputs of a step launched under `key`, whose counts they have.
 StepBatch step_batch(const StepInputs& inputs, const RowState& state, const StepKey& key);

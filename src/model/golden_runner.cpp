@@ -199,7 +199,8 @@ class GoldenRank {
                                           .max_num_batched_tokens = static_cast<int>(max_tokens_),
                                           .max_num_logits = kMaxNumLogits,
                                           .kv_block_size = kKvBlockSize},
-                               .num_mtp_layers = has_mtp() ? 1 : 0};
+                               .num_mtp_layers = has_mtp() ? 1 : 0,
+                               .min_expanded_query_len = min_expanded_query_len()};
     const TensorParallel tp{.rank = communicators_.tp->rank(), .size = communicators_.tp->size()};
     ASSIGN_OR_RETURN(model_, Model::create(golden_.config, *device_, tp, options));
     RETURN_IF_ERROR(model_->load(weights));
@@ -210,6 +211,11 @@ class GoldenRank {
   }
 
   bool has_mtp() const { return golden_.sequences[0].has_mtp(); }
+  // Goldens of latent attention run both forms where the device does.
+  int min_expanded_query_len() const {
+    if (golden_.config.latent.kv_lora_rank == 0) return 0;
+    return device_->min_expanded_query_len(latent_shape(golden_.config, run_.act_dtype));
+  }
 
   void run_step(const Step& step) {
     step_ = &step;
@@ -343,6 +349,7 @@ class GoldenRank {
   StepBatch upload_batch(const Step& step, int64_t shift = 0) {
     const size_t num_rows = golden_.sequences.size();
     std::vector<int32_t> token_ids, positions, slots, seq_rows, cu_seqlens{0}, seq_lens;
+    std::vector<SeqStep> seqs;
     std::vector<int32_t> block_table(num_rows * static_cast<size_t>(max_blocks_), -1);
     for (size_t i = 0; i < num_rows; ++i) {
       std::copy(blocks_[i].begin(), blocks_[i].end(),
@@ -359,9 +366,12 @@ class GoldenRank {
       seq_rows.push_back(static_cast<int32_t>(num_rows - 1 - chunk.seq_idx));
       cu_seqlens.push_back(static_cast<int32_t>(token_ids.size()));
       seq_lens.push_back(static_cast<int32_t>(chunk.end));
+      seqs.push_back({.query_len = static_cast<int32_t>(chunk.end - chunk.begin),
+                      .num_computed_tokens = static_cast<int32_t>(chunk.begin)});
       batch.max_query_len = std::max(batch.max_query_len, static_cast<int>(chunk.end - chunk.begin));
       batch.max_seq_len = std::max(batch.max_seq_len, static_cast<int>(chunk.end));
     }
+    batch.long_prompts = long_prompts_of(seqs, min_expanded_query_len());
     batch.inputs.token_ids = upload("token_ids", token_ids);
     batch.inputs.positions = upload("positions", positions);
     batch.inputs.slot_mapping = upload("slot_mapping", slots);

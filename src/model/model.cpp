@@ -96,6 +96,14 @@ Result<std::unique_ptr<Model>> Model::create(const ModelConfig& config, Device& 
   return std::unique_ptr<Model>(std::move(model));
 }
 
+LatentShape latent_shape(const ModelConfig& config, DType act_dtype) {
+  return {.kv_lora_rank = config.latent.kv_lora_rank,
+          .qk_nope_head_dim = config.latent.qk_nope_head_dim,
+          .qk_rope_head_dim = config.latent.qk_rope_head_dim,
+          .v_head_dim = config.latent.v_head_dim,
+          .act_dtype = act_dtype};
+}
+
 Result<ModelMemory> Model::memory(const ModelConfig& config, TensorParallel tp, const ModelOptions& options) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Decoder> model, make_decoder(config, nullptr, tp, options));
   return model->memory();

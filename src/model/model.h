@@ -35,7 +35,11 @@ struct ModelOptions {
   StepLimits limits;                     // max_model_len: positions that may occur; 0: max_position_embeddings
   Range layers;                          // the layers to make, under their own numbers; count 0: all
   int64_t num_mtp_layers = 0;            // layers for multi-token prediction to make beside them
+  int min_expanded_query_len = 0;        // Device::min_expanded_query_len() of latent_shape()
 };
+
+// Of a model with latent attention.
+LatentShape latent_shape(const ModelConfig& config, DType act_dtype);
 
 // What a rank's model takes, computed without a device. A back-end's packing may add padding to the weights.
 struct ModelMemory {

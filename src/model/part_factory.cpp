@@ -40,6 +40,7 @@ Result<std::unique_ptr<Attention>> PartFactory::latent_attention(MultiHeadLatent
   spec.qk_nope_head_dim = latent.qk_nope_head_dim;
   spec.qk_rope_head_dim = latent.qk_rope_head_dim;
   spec.v_head_dim = latent.v_head_dim;
+  spec.expands = options_.min_expanded_query_len > 0;
   double mscale = 1;
   if (rope.type != RopeType::kDefault && rope.mscale_all_dim > 0 && rope.factor > 1) {
     mscale = 0.1 * rope.mscale_all_dim * std::log(rope.factor) + 1;

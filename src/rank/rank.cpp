@@ -20,6 +20,7 @@ Result<std::unique_ptr<Rank>> Rank::create(std::shared_ptr<Device> device, Commu
   rank->communicator_ = rank->communicators_.tp.get();
   rank->bound_ = bind_ops(rank->device_->ops());
   rank->limits_ = limits;
+  rank->min_expanded_query_len_ = options.min_expanded_query_len;
   rank->plan_generation_ = rank_of_device * kMaxPlanGenerations;
   const TensorParallel tp{.rank = rank->communicator_->rank(), .size = rank->communicator_->size()};
   ASSIGN_OR_RETURN(rank->model_, Model::create(config, *rank->device_, tp, options));
@@ -101,7 +102,8 @@ StepKey Rank::step_key(const StepInFlight& step) const {
                 .max_query_len = plan.max_query_len,
                 .max_seq_len = plan.max_seq_len,
                 .num_top_logprobs = step.num_top_logprobs(),
-                .plan_generation = plan_generation_};
+                .plan_generation = plan_generation_,
+                .long_prompts = long_prompts_of(step.seqs(), min_expanded_query_len_)};
   if (plan.num_prompt_logprobs == 0 && step.pooled().empty()) {
     const bool one_of_each = plan.num_sampled == plan.num_seqs && plan.num_logits == plan.num_seqs;
     exact.outputs = one_of_each ? StepOutputs::kSampledAllSeqs : StepOutputs::kSampledTokens;

@@ -85,6 +85,7 @@ class Rank {
   std::unique_ptr<Model> model_;
   StepFollower* follower_ = nullptr;
   StepLimits limits_;
+  int min_expanded_query_len_ = 0;  // of the model on the device; 0: no long prompts
   RunningState state_;
   KvStorage kv_cache_;  // a view a layer
   Buffer plan_device_;  // one for all steps, so that a replayed step finds its plan; grows to the largest seen

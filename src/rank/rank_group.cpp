@@ -178,14 +178,26 @@ Status check_kv_layers(const Device& device, const std::vector<KvLayerDesc>& gro
   return ok_status();
 }
 
-OpLimits op_limits(const ModelConfig& model, const StepLimits& limits) {
+// 0 without latent attention.
+int min_expanded_query_len(const RankGroupConfig& config, const ModelConfig& model, const Device& device) {
+  return model.latent.kv_lora_rank > 0 ? device.min_expanded_query_len(latent_shape(model, config.act_dtype)) : 0;
+}
+
+OpLimits op_limits(const ModelConfig& model, const StepLimits& limits, int min_expanded_query_len) {
+  int64_t max_long_keys = 0;
+  if (min_expanded_query_len > 0) {
+    const int64_t max_model_len = limits.max_model_len > 0 ? limits.max_model_len : model.max_position_embeddings;
+    const int64_t max_seqs = std::min(limits.max_num_seqs, limits.max_num_batched_tokens / min_expanded_query_len);
+    max_long_keys = std::min<int64_t>(kMaxLongKeys, max_seqs * max_model_len);
+  }
   return {.max_num_logits = limits.max_num_logits,
           .vocab_size = model.vocab_size,
           .max_num_tokens = model.experts.num_experts > 0 ? limits.max_num_batched_tokens : 0,
           .num_experts_per_tok = model.experts.num_experts_per_tok,
           .hidden_size = model.hidden_size,
           .expert_intermediate_size = model.experts.intermediate_size,
-          .has_latent_attention = model.latent.kv_lora_rank > 0};
+          .has_latent_attention = model.latent.kv_lora_rank > 0,
+          .max_long_keys = max_long_keys};
 }
 
 // What a draft model takes of one rank's memory.
@@ -298,7 +310,8 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
                        .quantization = quantization,
                        .source = config.weights,
                        .supports_weight = supports,
-                       .limits = config.limits};
+                       .limits = config.limits,
+                       .min_expanded_query_len = min_expanded_query_len(config, config.model, first_device)};
   StepLimits limits = config.limits;
   if (limits.max_model_len == 0) limits.max_model_len = static_cast<int>(config.model.max_position_embeddings);
   MemoryPlanInput plan_input{.shares_memory = config.back_end->shares_host_memory,
@@ -307,11 +320,14 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
                              .kv_cache_bytes = config.kv_cache_bytes,
                              .max_kv_cache_bytes = config.max_kv_cache_bytes,
                              .memory_fraction = config.memory_fraction};
-  int64_t op_workspace_bytes = first_device.op_workspace_bytes(op_limits(config.model, config.limits));
+  int64_t op_workspace_bytes =
+      first_device.op_workspace_bytes(op_limits(config.model, config.limits, options.min_expanded_query_len));
   ModelOptions draft_options = options;
   if (config.draft) {
-    op_workspace_bytes =
-        std::max(op_workspace_bytes, first_device.op_workspace_bytes(op_limits(config.draft->model, config.limits)));
+    draft_options.min_expanded_query_len = min_expanded_query_len(config, config.draft->model, first_device);
+    op_workspace_bytes = std::max(op_workspace_bytes,
+                                  first_device.op_workspace_bytes(op_limits(config.draft->model, config.limits,
+                                                                            draft_options.min_expanded_query_len)));
     draft_options.quantization = {};  // a small model: as its checkpoint has it
     draft_options.source = config.draft->weights;
     draft_options.supports_weight = support_for(config.draft->model.experts.num_experts > 0);

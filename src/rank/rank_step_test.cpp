@@ -26,7 +26,12 @@ namespace {
 
 constexpr int kMaxModelLen = 64, kMaxNumSeqs = 8;
 
-std::filesystem::path model_dir() { return repo_root() / "test" / "goldens" / "model" / "qwen3_tied_sharded"; }
+// The model of the tests, and one with latent attention.
+constexpr const char *kModel = "qwen3_tied_sharded", *kLatentModel = "deepseek_v2_lite";
+
+std::filesystem::path model_dir(const char* model = kModel) {
+  return repo_root() / "test" / "goldens" / "model" / model;
+}
 
 // Factories are plain functions: this is what the one below puts around the reference device.
 std::function<std::unique_ptr<Device>(std::unique_ptr<Device>)> wrap;
@@ -37,14 +42,14 @@ Result<std::unique_ptr<Device>> make_wrapped_device(const DeviceOptions& options
 }
 
 std::unique_ptr<RankGroup> make_ranks(std::function<std::unique_ptr<Device>(std::unique_ptr<Device>)> wrapper,
-                                      int tp = 1) {
+                                      int tp = 1, const char* model = kModel) {
   wrap = std::move(wrapper);
   static BackEnd back_end;
   back_end = oracle_back_end();
   back_end.make_device = make_wrapped_device;
-  const Checkpoint weights = Checkpoint::open(model_dir()).value();
+  const Checkpoint weights = Checkpoint::open(model_dir(model)).value();
   RankGroupConfig config;
-  config.model = load_model_config(model_dir()).value();
+  config.model = load_model_config(model_dir(model)).value();
   config.weights = &weights;
   config.back_end = &back_end;
   config.tensor_parallel_size = tp;
@@ -115,14 +120,14 @@ std::vector<Request> random_requests(int count, int64_t vocab_size) {
   return requests;
 }
 
-std::vector<std::string> run(StepExecutor& ranks, int num_requests) {
+std::vector<std::string> run(StepExecutor& ranks, int num_requests, const char* model = kModel) {
   EngineConfig config;
   config.limits.max_model_len = kMaxModelLen;
   config.limits.max_num_seqs = kMaxNumSeqs;
   config.limits.max_num_batched_tokens = 48;
   config.num_kv_blocks = 40;
   auto engine = Engine::create(config, ranks).value();
-  std::vector<Request> requests = random_requests(num_requests, load_model_config(model_dir()).value().vocab_size);
+  std::vector<Request> requests = random_requests(num_requests, load_model_config(model_dir(model)).value().vocab_size);
   const auto sink = std::make_shared<TextSink>(requests.size());
   size_t num_sequences = 0;
   for (Request& request : requests) {
@@ -139,31 +144,32 @@ std::vector<std::string> run(StepExecutor& ranks, int num_requests) {
   return sink->texts;
 }
 
-std::vector<std::string> run_recorded(const RecordingOptions& options, int num_requests) {
-  const auto ranks =
-      make_ranks([&](std::unique_ptr<Device> device) { return make_recording_device(std::move(device), options); });
-  return run(*ranks, num_requests);
+std::vector<std::string> run_recorded(const RecordingOptions& options, int num_requests, const char* model = kModel) {
+  const auto wrapper = [&](std::unique_ptr<Device> device) { return make_recording_device(std::move(device), options); };
+  return run(*make_ranks(wrapper, 1, model), num_requests, model);
 }
 
-std::vector<std::string> run_plain(int num_requests) {
-  const auto ranks = make_ranks([](std::unique_ptr<Device> device) { return device; });
-  return run(*ranks, num_requests);
+std::vector<std::string> run_plain(int num_requests, const char* model = kModel) {
+  return run(*make_ranks([](std::unique_ptr<Device> device) { return device; }, 1, model), num_requests, model);
 }
 
 constexpr int kNumRequests = 60;
 
 TEST_CASE("steps of equal keys launch the same, and what a ladder adds to a step changes nothing") {
-  const std::vector<std::string> plain = run_plain(kNumRequests);
-  for (const bool replay : {false, true}) {
-    for (const bool padded : {false, true}) {
-      CAPTURE(replay);
-      CAPTURE(padded);
-      RecordingLog log;
-      RecordingOptions options{.log = &log, .replay = replay};
-      if (padded) options.padded_step = power_of_two_step;
-      CHECK(run_recorded(options, kNumRequests) == plain);
-      CHECK(log.mismatches == std::vector<std::string>());
-      CHECK(log.num_repeated >= (padded ? log.num_steps / 4 : 1));
+  for (const auto& [model, num_requests] : {std::pair{kModel, kNumRequests}, {kLatentModel, kNumRequests / 4}}) {
+    const std::vector<std::string> plain = run_plain(num_requests, model);
+    for (const bool replay : {false, true}) {
+      for (const bool padded : {false, true}) {
+        CAPTURE(std::string(model));
+        CAPTURE(replay);
+        CAPTURE(padded);
+        RecordingLog log;
+        RecordingOptions options{.log = &log, .replay = replay};
+        if (padded) options.padded_step = power_of_two_step;
+        CHECK(run_recorded(options, num_requests, model) == plain);
+        CHECK(log.mismatches == std::vector<std::string>());
+        if (model == kModel) CHECK(log.num_repeated >= (padded ? log.num_steps / 4 : 1));
+      }
     }
   }
 }
@@ -211,6 +217,7 @@ struct KeyCase {
   const char* field;
   void (*forget)(StepKey&);
   std::vector<std::vector<SeqOfStep>> steps;
+  const char* model = kModel;
 };
 
 // One case at least for each field of StepKey.
@@ -238,15 +245,20 @@ std::vector<KeyCase> key_cases() {
       {"num_top_logprobs: none, some", forget_num_top, {{sampled, idle}, {with_logprobs, idle}}},
       {"num_top_logprobs: some, more", forget_num_top, {{with_logprobs, idle}, {with_top, idle}}},
       {"plan_generation", [](StepKey& key) { key.plan_generation = 0; }, {{sampled, idle}, large, {sampled, idle}}},
+      {"long_prompts",
+       [](StepKey& key) { key.long_prompts.num_keys = 0; },
+       {{sampled, late, idle}, {sampled, late, late}},
+       kLatentModel},
   };
 }
 
-RecordingLog run_steps(const std::vector<std::vector<SeqOfStep>>& steps,
-                       std::function<StepKey(const StepKey&)> identity) {
+RecordingLog run_steps(const KeyCase& key_case, std::function<StepKey(const StepKey&)> identity) {
   RecordingLog log;
-  const auto ranks = make_ranks([&](std::unique_ptr<Device> device) {
+  const auto wrapper = [&](std::unique_ptr<Device> device) {
     return make_recording_device(std::move(device), {.log = &log, .identity = identity});
-  });
+  };
+  const auto ranks = make_ranks(wrapper, 1, key_case.model);
+  const std::vector<std::vector<SeqOfStep>>& steps = key_case.steps;
   StepPlanBuilder builder;
   StepResult result;
   for (size_t i = 0; i < steps.size(); ++i) {
@@ -258,12 +270,12 @@ RecordingLog run_steps(const std::vector<std::vector<SeqOfStep>>& steps,
 
 TEST_CASE("every field of a step's key is necessary") {
   [[maybe_unused]] const auto& [num_seqs, num_tokens, num_logits, max_query_len, max_seq_len, outputs, num_top_logprobs,
-                                plan_generation] = StepKey();  // a new field does not compile: it needs a case
+                                plan_generation, long_prompts] = StepKey();  // a new field does not compile: it needs a case
   for (const KeyCase& key_case : key_cases()) {
     CAPTURE(std::string(key_case.field));
-    const RecordingLog with_key = run_steps(key_case.steps, {});
+    const RecordingLog with_key = run_steps(key_case, {});
     CHECK(with_key.num_repeated == 0);
-    const RecordingLog with_less = run_steps(key_case.steps, [&](StepKey key) {
+    const RecordingLog with_less = run_steps(key_case, [&](StepKey key) {
       key_case.forget(key);
       return key;
     });

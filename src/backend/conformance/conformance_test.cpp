@@ -25,9 +25,10 @@ void check_device(Device& device, Device& deterministic, const std::string& filt
   CHECK(result.failed == 0);
 }
 
-TEST_CASE("the reference: fused ops equal their decompositions") {
+TEST_CASE("the reference: fused ops equal their decompositions, the forms of latent attention each other") {
   const auto device = make_reference_device({}).value();
-  for (const char* filter : {"linear_silu_and_mul", "add_rms_norm", "qk_norm_rope_kv_write", "kv_copy_blocks"}) {
+  for (const char* filter : {"linear_silu_and_mul", "add_rms_norm", "qk_norm_rope_kv_write", "kv_copy_blocks",
+                              "attention_latent_expanded"}) {
     check_device(*device, *device, filter);
   }
 }

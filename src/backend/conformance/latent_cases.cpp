@@ -8,7 +8,7 @@
 namespace spate::conformance {
 namespace {
 
-struct LatentShape {
+struct LatentBatch {
   DType act, kv_dtype;
   int64_t num_heads, kv_lora_rank, qk_rope_head_dim, kv_block_size;
   std::vector<std::pair<int64_t, int64_t>> seqs;  // seq_len, query_len; seq_len 0: a dummy
@@ -28,12 +28,14 @@ Tensor put_ints(Side& side, const std::vector<int32_t>& values) {
   return side.put(host);
 }
 
-constexpr int64_t kTogether = 0;
+struct LatentCache {
+  KvView kv;
+  Tensor block_table;  // of sequence i row num_seqs - 1 - i
+};
 
-// The latent vectors of all sequences are written, one sequence a call; then the last query_len tokens of each attend,
-// in steps of at most `chunk`, or those of all sequences in one call (kTogether). Blocks lie in falling order, the rows
-// of the table too.
-HostTensor attend(Side& side, const LatentShape& s, int64_t chunk) {
+// The latent vectors of all sequences, written one sequence a call. Blocks lie in falling order, the rows of the table
+// too.
+LatentCache put_cache(Side& side, const LatentBatch& s, Rng& rng) {
   const auto num_seqs = static_cast<int64_t>(s.seqs.size());
   int64_t max_blocks = 1, num_blocks = 1;
   for (const auto& [seq_len, query_len] : s.seqs) {
@@ -47,7 +49,6 @@ HostTensor attend(Side& side, const LatentShape& s, int64_t chunk) {
                                  .kv_block_size = s.kv_block_size,
                                  .dtype = s.kv_dtype},
                                 num_blocks);
-  Rng rng(test_seed(), static_cast<uint64_t>(s.num_heads * 100 + s.kv_lora_rank));
   HostTensor table(DType::kI32, {num_seqs, max_blocks});
   int32_t next_block = static_cast<int32_t>(num_blocks) - 1;
   for (int64_t i = 0; i < num_seqs; ++i) {
@@ -63,11 +64,21 @@ HostTensor attend(Side& side, const LatentShape& s, int64_t chunk) {
     side.ops().latent_write(
         side.stream(), {.latent = side.put_padded(latent, 8, 0).view, .slot_mapping = put_ints(side, slots), .kv = kv});
   }
+  return {kv, side.put(table)};
+}
+
+constexpr int64_t kTogether = 0;
+
+// The last query_len tokens of each sequence attend, in steps of at most `chunk`, or those of all sequences in one call
+// (kTogether).
+HostTensor attend(Side& side, const LatentBatch& s, int64_t chunk) {
+  const auto num_seqs = static_cast<int64_t>(s.seqs.size());
+  Rng rng(test_seed(), static_cast<uint64_t>(s.num_heads * 100 + s.kv_lora_rank));
+  const auto [kv, block_table] = put_cache(side, s, rng);
   const int64_t n = s.num_queries();
   const float size = s.q_magnitude / std::sqrt(static_cast<float>(s.width()));
   const HostTensor q = random_tensor(rng, s.act, {n, s.num_heads * s.width()}, size);
   const Tensor all_q = side.put(q), out = side.put(poisoned_tensor(s.act, {n, s.num_heads * s.kv_lora_rank}));
-  const Tensor block_table = side.put(table);
   const auto run = [&](int64_t begin, const std::vector<int32_t>& rows, const std::vector<int32_t>& cu_seqlens_q,
                        const std::vector<int32_t>& seq_lens) {
     const Tensor queries = all_q.rows(begin, begin + cu_seqlens_q.back()).split_last(s.num_heads, s.width());
@@ -118,7 +129,7 @@ HostTensor attend(Side& side, const LatentShape& s, int64_t chunk) {
 void add_attention(Report& report, Sides sides, DType act, DType kv_dtype) {
   Family family(report, fmt::format("attention_latent {} over {}", act_name(act), dtype_name(kv_dtype)));
   if (!family.selected()) return;
-  const LatentShape shapes[] = {
+  const LatentBatch shapes[] = {
       {act, kv_dtype, 1, 16, 2, 16, {{1, 1}}},
       {act, kv_dtype, 5, 20, 8, 16, {{17, 17}, {0, 3}, {40, 1}, {33, 5}}},
       {act, kv_dtype, 16, 64, 16, 32, {{65, 3}, {15, 15}}, 24},
@@ -128,7 +139,7 @@ void add_attention(Report& report, Sides sides, DType act, DType kv_dtype) {
       {act, kv_dtype, 40, 512, 64, 64, {{130, 4}, {70, 2}}},
       {act, kv_dtype, 20, 512, 64, 16, {{90, 30}, {33, 33}, {0, 2}}},
   };
-  for (const LatentShape& shape : shapes) {
+  for (const LatentBatch& shape : shapes) {
     const std::string label = fmt::format("{} heads of {} + {}, {} sequences", shape.num_heads, shape.kv_lora_rank,
                                           shape.qk_rope_head_dim, shape.seqs.size());
     family.compare(sides.actual, sides.expected, label, [&](Side& side) -> Outputs {
@@ -149,10 +160,183 @@ void add_attention(Report& report, Sides sides, DType act, DType kv_dtype) {
   }
 }
 
+Codes codes_of(DType act) { return act == DType::kF32 ? Codes::kF32 : Codes::kBf16; }
+
+// --- the expanded form ---
+
+// Heads over a LatentBatch of tokens in one call. The first sequences of the step are not the op's.
+struct ExpandedBatch {
+  LatentBatch latent;
+  int64_t qk_nope_head_dim, v_head_dim;
+  int32_t num_tokens_before = 0;
+
+  int64_t qk_head_dim() const { return qk_nope_head_dim + latent.qk_rope_head_dim; }
+  int64_t rows_of_head() const { return qk_nope_head_dim + v_head_dim; }
+  std::string label() const {
+    return fmt::format("{} heads of {} + {} and {}, {} sequences, the first of {} with {} new", latent.num_heads,
+                       qk_nope_head_dim, latent.qk_rope_head_dim, v_head_dim, latent.seqs.size(),
+                       latent.seqs[0].first, latent.seqs[0].second);
+  }
+  // Scores move by the rounding of k, a probability by as much of itself; v and the probabilities are rounded too.
+  Tolerance tolerance() const {
+    if (latent.act == DType::kF32) return {.rel = ulp_of(latent.act), .abs = 0x1p-14};
+    return {.rel = ulp_of(latent.act), .abs = (1 + latent.q_magnitude) * 0x1p-8 * 3.5};
+  }
+};
+
+// W_uk and W_uv of all heads, [num_heads * rows_of_head, kv_lora_rank].
+HostTensor up_projection(const ExpandedBatch& s) {
+  Rng rng(test_seed(), static_cast<uint64_t>(s.latent.num_heads * 10 + s.v_head_dim));
+  return random_tensor(rng, s.latent.act, {s.latent.num_heads * s.rows_of_head(), s.latent.kv_lora_rank},
+                       1 / std::sqrt(static_cast<float>(s.latent.kv_lora_rank)));
+}
+
+HostTensor random_queries(const ExpandedBatch& s) {
+  Rng rng(test_seed(), static_cast<uint64_t>(s.latent.num_heads * 100 + s.v_head_dim));
+  return random_tensor(rng, s.latent.act, {s.latent.num_queries(), s.latent.num_heads * s.qk_head_dim()},
+                       s.latent.q_magnitude / std::sqrt(static_cast<float>(s.qk_head_dim())));
+}
+
+// Tokens of no sequence stand before the others; their rows of the output must keep what they hold.
+HostTensor attend_expanded(Side& side, const ExpandedBatch& s) {
+  const LatentBatch& latent = s.latent;
+  Rng rng(test_seed(), 7);
+  const auto [kv, block_table] = put_cache(side, latent, rng);
+  const HostTensor q = random_queries(s);
+  const int64_t n = latent.num_queries(), before = s.num_tokens_before, width = q.view().dim(1);
+  HostTensor padded_q(latent.act, {before + n, width});
+  std::memset(padded_q.view().raw(), 0, static_cast<size_t>(padded_q.view().num_bytes()));
+  std::memcpy(padded_q.view().rows(before, before + n).raw(), q.view().raw(), static_cast<size_t>(q.view().num_bytes()));
+  HostTensor out(latent.act, {before + n, latent.num_heads * s.v_head_dim});
+  std::memset(out.view().raw(), 0, static_cast<size_t>(out.view().num_bytes()));
+  const Tensor out_device = side.put(out);
+  std::vector<int32_t> rows, cu_seqlens_q = {s.num_tokens_before}, seq_lens;
+  int32_t num_keys = 0;
+  for (const auto& [seq_len, query_len] : latent.seqs) {
+    rows.push_back(static_cast<int32_t>(latent.seqs.size() - 1 - rows.size()));
+    cu_seqlens_q.push_back(cu_seqlens_q.back() + static_cast<int32_t>(query_len));
+    seq_lens.push_back(static_cast<int32_t>(seq_len));
+    num_keys += static_cast<int32_t>(seq_len);
+  }
+  side.ops().attention_latent_expanded(
+      side.stream(), {.q = side.put(padded_q).split_last(latent.num_heads, s.qk_head_dim()),
+                      .kv_up = &side.put_weight(up_projection(s), codes_of(latent.act)),
+                      .kv = kv,
+                      .block_table = block_table,
+                      .seq_rows = put_ints(side, rows),
+                      .cu_seqlens_q = put_ints(side, cu_seqlens_q),
+                      .seq_lens = put_ints(side, seq_lens),
+                      .num_keys = num_keys,
+                      .softmax_scale = 1.0f,
+                      .out = out_device.split_last(latent.num_heads, s.v_head_dim)});
+  return side.get(out_device);
+}
+
+// The same by linear_heads and attention_latent.
+HostTensor attend_absorbed(Side& side, const ExpandedBatch& s) {
+  const LatentBatch& latent = s.latent;
+  const int64_t n = latent.num_queries(), num_heads = latent.num_heads, rank = latent.kv_lora_rank;
+  Rng rng(test_seed(), 7);
+  const auto [kv, block_table] = put_cache(side, latent, rng);
+  const HostTensor up = up_projection(s);
+  HostTensor k_up(latent.act, {num_heads * rank, s.qk_nope_head_dim}), v_up(latent.act, {num_heads * s.v_head_dim, rank});
+  const int64_t bytes = dtype_bytes(latent.act);
+  const auto copy = [bytes](const HostTensor& to, int64_t i, const HostTensor& from, int64_t j, int64_t count) {
+    std::memcpy(static_cast<char*>(to.view().raw()) + i * bytes, static_cast<const char*>(from.view().raw()) + j * bytes,
+                static_cast<size_t>(count * bytes));
+  };
+  for (int64_t h = 0; h < num_heads; ++h) {
+    const int64_t first = h * s.rows_of_head();
+    for (int64_t r = 0; r < s.qk_nope_head_dim; ++r) {
+      for (int64_t d = 0; d < rank; ++d) copy(k_up, (h * rank + d) * s.qk_nope_head_dim + r, up, (first + r) * rank + d, 1);
+    }
+    copy(v_up, h * s.v_head_dim * rank, up, (first + s.qk_nope_head_dim) * rank, s.v_head_dim * rank);
+  }
+  const Tensor q = side.put(random_queries(s)).split_last(num_heads, s.qk_head_dim());
+  const Tensor q_latent = side.put(HostTensor(latent.act, {n, num_heads * rank})).split_last(num_heads, rank);
+  const Tensor out_latent = side.put(HostTensor(latent.act, {n, num_heads * rank})).split_last(num_heads, rank);
+  const Tensor out = side.put(HostTensor(latent.act, {n, num_heads * s.v_head_dim}));
+  const WeightSpec spec{.codes = codes_of(latent.act)};
+  std::vector<int32_t> rows, cu_seqlens_q = {0}, seq_lens;
+  for (const auto& [seq_len, query_len] : latent.seqs) {
+    rows.push_back(static_cast<int32_t>(latent.seqs.size() - 1 - rows.size()));
+    cu_seqlens_q.push_back(cu_seqlens_q.back() + static_cast<int32_t>(query_len));
+    seq_lens.push_back(static_cast<int32_t>(seq_len));
+  }
+  side.ops().linear_heads(side.stream(), {.x = q.columns(0, s.qk_nope_head_dim),
+                                          .weight = &side.put_matrices(k_up, spec, num_heads),
+                                          .out = q_latent});
+  side.ops().attention_latent(side.stream(), {.q_latent = q_latent,
+                                              .q_rope = q.columns(s.qk_nope_head_dim, s.qk_head_dim()),
+                                              .kv = kv,
+                                              .block_table = block_table,
+                                              .seq_rows = put_ints(side, rows),
+                                              .cu_seqlens_q = put_ints(side, cu_seqlens_q),
+                                              .seq_lens = put_ints(side, seq_lens),
+                                              .max_query_len = static_cast<int>(n),
+                                              .max_seq_len = *std::max_element(seq_lens.begin(), seq_lens.end()),
+                                              .softmax_scale = 1.0f,
+                                              .out = out_latent});
+  side.ops().linear_heads(side.stream(), {.x = out_latent,
+                                          .weight = &side.put_matrices(v_up, spec, num_heads),
+                                          .out = out.split_last(num_heads, s.v_head_dim)});
+  return side.get(out);
+}
+
+void add_expanded(Report& report, Sides sides, DType act) {
+  const bool is_scalar = sides.actual.device().kind() == sides.expected.device().kind();
+  const auto outputs = [](HostTensor out, const ExpandedBatch& batch) {
+    Outputs all;
+    all.push_back({"out", std::move(out), batch.tolerance()});
+    return all;
+  };
+  const ExpandedBatch small[] = {
+      {{act, act, 3, 20, 4, 16, {{1, 1}, {17, 17}, {0, 0}, {40, 9}, {0, 2}}}, 12, 10, 5},
+      {{act, act, 2, 512, 64, 16, {{150, 140}}}, 128, 128},
+      {{act, act, 2, 512, 64, 64, {{131, 131}, {70, 20}, {0, 0}, {270, 3}}, 4}, 128, 128, 70},
+  };
+  // What is compared with the other form alone: heads in parts, whose keys and values are made one part after the
+  // other; heads in sections.
+  const ExpandedBatch large[] = {
+      {{act, act, 9, 512, 64, 64, {{66000, 300}}}, 128, 128},
+      {{act, act, 16, 512, 64, 32, {{17011, 17000}}, 4}, 128, 128, 3},
+      {{act, act, 16, 512, 64, 64, {{3000, 3000}, {1290, 640}, {257, 257}}, 4}, 128, 128, 40},
+  };
+  const auto fits = [&](const ExpandedBatch& batch) {
+    return sides.actual.device().min_expanded_query_len({.kv_lora_rank = batch.latent.kv_lora_rank,
+                                                         .qk_nope_head_dim = batch.qk_nope_head_dim,
+                                                         .qk_rope_head_dim = batch.latent.qk_rope_head_dim,
+                                                         .v_head_dim = batch.v_head_dim,
+                                                         .act_dtype = act}) > 0;
+  };
+  if (!fits(small[1])) return;
+  Family family(report, fmt::format("attention_latent_expanded {}", act_name(act)));
+  if (!family.selected()) return;
+  for (const ExpandedBatch& batch : small) {
+    if (!fits(batch) || (is_scalar && batch.latent.kv_lora_rank > 100)) continue;
+    family.compare(sides.actual, sides.expected, batch.label(),
+                   [&](Side& side) { return outputs(attend_expanded(side, batch), batch); });
+  }
+  const auto compare_forms = [&](const ExpandedBatch& batch) {
+    const auto expanded = [&](Side& side) {
+      const HostTensor all = attend_expanded(side, batch);
+      const Tensor rows = all.view().rows(batch.num_tokens_before, all.view().dim(0));
+      HostTensor out(act, {rows.dim(0), rows.dim(1)});
+      std::memcpy(out.view().raw(), rows.raw(), static_cast<size_t>(rows.num_bytes()));
+      return outputs(std::move(out), batch);
+    };
+    family.compare(sides.actual, batch.label() + ", absorbed", expanded,
+                   [&](Side& side) { return outputs(attend_absorbed(side, batch), batch); });
+  };
+  compare_forms(is_scalar ? ExpandedBatch{{act, act, 2, 16, 4, 16, {{30, 30}, {19, 7}}}, 8, 6, 3} : small[1]);
+  if (is_scalar) return;
+  for (const ExpandedBatch& batch : large) compare_forms(batch);
+}
+
 void add_linear_heads(Report& report, Sides sides, DType act) {
   Family family(report, fmt::format("linear_heads {}", act_name(act)));
   if (!family.selected()) return;
-  const WeightSpec spec{.codes = act == DType::kF32 ? Codes::kF32 : Codes::kBf16};
+  const WeightSpec spec{.codes = codes_of(act)};
   for (const auto& [num_tokens, num_heads, n, k] :
        {std::tuple{0, 2, 16, 32}, {1, 1, 7, 5}, {3, 5, 20, 12}, {17, 4, 128, 64}, {40, 3, 33, 70}, {70, 3, 136, 128}}) {
     Rng rng(test_seed(), static_cast<uint64_t>(num_heads * 1000 + n));
@@ -181,6 +365,8 @@ void add_latent_cases(Report& report, Sides sides) {
   add_attention(report, sides, DType::kF32, DType::kBf16);
   add_attention(report, sides, DType::kBf16, DType::kBf16);
   for (const DType act : kActs) add_linear_heads(report, sides, act);
+  if (sides.actual.ops().attention_latent_expanded == nullptr) return;
+  for (const DType act : kActs) add_expanded(report, sides, act);
 }
 
 }  // namespace spate::conformance

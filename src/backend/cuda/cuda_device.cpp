@@ -8,6 +8,7 @@
 #include "backend/cuda/cuda_runtime.h"
 #include "backend/cuda/kernel/cuda_ops.h"
 #include "backend/cuda/kernel/kv/kv_layout.h"
+#include "backend/cuda/kernel/latent/latent_expanded.h"
 #include "backend/cuda/kernel/linear/linear_wgmma.h"
 #include "backend/cuda/kernel_compiler.h"
 #include "backend/cuda/kernel_worker.h"
@@ -351,7 +352,15 @@ void CudaDevice::run_step(Stream& stream, const StepKey& key, const std::functio
 
 int64_t CudaDevice::op_workspace_bytes(const OpLimits& limits) const {
   return std::max({sample_workspace_bytes(limits.max_num_logits, limits.vocab_size), expert_workspace_bytes(limits),
-                   limits.has_latent_attention ? latent_workspace_bytes(num_sms_) : 0});
+                   limits.has_latent_attention ? latent_workspace_bytes(num_sms_) : 0,
+                   limits.max_long_keys > 0 ? expanded_workspace_bytes(limits.max_long_keys) : 0});
+}
+
+int CudaDevice::min_expanded_query_len(const LatentShape& shape) const {
+  const bool fits = shape.kv_lora_rank == kLatentRank && shape.qk_nope_head_dim == kExpandedNopeDim &&
+                    shape.qk_rope_head_dim == kExpandedRopeDim && shape.v_head_dim == kExpandedValueDim &&
+                    shape.act_dtype == DType::kBf16;
+  return fits && !is_deterministic_ && has(kernel_id("attention_latent_expanded_wgmma")) ? kExpandedMinQueryLen : 0;
 }
 
 bool CudaDevice::supports_kv(const KvLayerDesc& desc) const {

@@ -103,6 +103,7 @@ class CudaDevice final : public Device {
   Status pack_quantized_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows) override;
   bool supports_kv(const KvLayerDesc& desc) const override;
   int64_t kv_block_bytes(const KvLayerDesc& desc) const override;
+  int min_expanded_query_len(const LatentShape& shape) const override;
   void run_step(Stream& stream, const StepKey& key, const std::function<void()>& step) override;
   StepKey padded_step(const StepKey& exact, const StepKey& largest) const override {
     return padded_decode_step(exact, largest);

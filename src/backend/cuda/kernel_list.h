@@ -11,6 +11,7 @@
 #include "backend/cuda/kernel/linear/integer_weight.h"
 #include "backend/cuda/kernel/expert/expert_order.h"
 #include "backend/cuda/kernel/expert/expert_wgmma.h"
+#include "backend/cuda/kernel/latent/latent_expanded.h"
 #include "backend/cuda/kernel/latent/latent_wgmma.h"
 #include "backend/cuda/kernel/linear/linear.h"
 #include "backend/cuda/kernel/linear/linear_wgmma.h"
@@ -134,6 +135,8 @@ inline constexpr KernelInfo kKernels[] = {
     {"latent/attention_latent.cu", "attention_latent_f32_bf16"},
     {"latent/attention_latent.cu", "attention_latent_f32_f32"},
     {"latent/latent_combine.cu", "latent_combine"},
+    {"latent/latent_expanded_wgmma.cu", "attention_latent_expanded_wgmma", kLatentExpandedSharedBytes, true},
+    {"latent/latent_gather.cu", "latent_gather"},
     {"latent/latent_wgmma.cu", "attention_latent_wgmma", kLatentSharedBytes, true},
     {"latent/latent_write.cu", "latent_write_bf16_bf16"},
     {"latent/latent_write.cu", "latent_write_f32_bf16"},

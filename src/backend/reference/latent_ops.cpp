@@ -44,6 +44,60 @@ void attend(const AttentionLatentParams& p, int64_t token, int64_t head, const i
   }
 }
 
+// Keys and values of one head of one sequence, for the expanded form.
+struct HeadKeys {
+  int64_t key_dim, value_dim;
+  std::vector<double> keys, values;  // [seq_len, key_dim], [seq_len, value_dim]
+};
+
+HeadKeys expand(const AttentionLatentExpandedParams& p, int64_t head, const int32_t* blocks, int64_t seq_len) {
+  const KvLayerDesc& desc = p.kv.desc;
+  const int64_t nope = p.qk_nope_head_dim(), rank = desc.kv_lora_rank, width = desc.latent_width();
+  HeadKeys made{.key_dim = p.q.dim(2), .value_dim = p.v_head_dim(), .keys = {}, .values = {}};
+  const int64_t first_row = head * (nope + made.value_dim);
+  const DType up_dtype = value_dtype(p.kv_up->desc().spec);
+  std::vector<double> latent(static_cast<size_t>(width));
+  for (int64_t position = 0; position < seq_len; ++position) {
+    const void* block = block_data(p.kv, blocks[position / desc.kv_block_size]);
+    for (int64_t d = 0; d < width; ++d) {
+      latent[static_cast<size_t>(d)] = load(block, desc.dtype, position % desc.kv_block_size * width + d);
+    }
+    const auto product = [&](int64_t row) {
+      double sum = 0;
+      for (int64_t d = 0; d < rank; ++d) {
+        sum += latent[static_cast<size_t>(d)] * load(p.kv_up->matrix(0), up_dtype, (first_row + row) * rank + d);
+      }
+      return sum;
+    };
+    for (int64_t i = 0; i < nope; ++i) made.keys.push_back(product(i));
+    made.keys.insert(made.keys.end(), latent.begin() + rank, latent.end());
+    for (int64_t i = 0; i < made.value_dim; ++i) made.values.push_back(product(nope + i));
+  }
+  return made;
+}
+
+// One query row over keys [0, end).
+void attend(const AttentionLatentExpandedParams& p, int64_t token, int64_t head, const HeadKeys& made, int64_t end) {
+  std::vector<double> probs(static_cast<size_t>(end));
+  for (int64_t i = 0; i < end; ++i) {
+    double dot = 0;
+    for (int64_t d = 0; d < made.key_dim; ++d) {
+      dot += load(p.q, token, head, d) * made.keys[static_cast<size_t>(i * made.key_dim + d)];
+    }
+    probs[static_cast<size_t>(i)] = dot * double{p.softmax_scale};
+  }
+  const double largest = *std::max_element(probs.begin(), probs.end());
+  double denominator = 0;
+  for (double& prob : probs) denominator += prob = std::exp(prob - largest);
+  for (int64_t d = 0; d < made.value_dim; ++d) {
+    double sum = 0;
+    for (int64_t i = 0; i < end; ++i) {
+      sum += probs[static_cast<size_t>(i)] * made.values[static_cast<size_t>(i * made.value_dim + d)];
+    }
+    store(p.out, token, head, d, sum / denominator);
+  }
+}
+
 }  // namespace
 
 void latent_write(Stream&, const LatentWriteParams& p) {
@@ -69,6 +123,21 @@ void attention_latent(Stream&, const AttentionLatentParams& p) {
     const int32_t* blocks = p.block_table.data<int32_t>() + p.seq_rows.data<int32_t>()[s] * p.block_table.stride(0);
     for (int64_t i = 0; i < query_len; ++i) {
       for (int64_t h = 0; h < p.q_latent.dim(1); ++h) attend(p, first + i, h, blocks, seq_len - query_len + i + 1);
+    }
+  }
+}
+
+void attention_latent_expanded(Stream&, const AttentionLatentExpandedParams& p) {
+  check_params(p);
+  for (int64_t s = 0; s < p.seq_rows.dim(0); ++s) {
+    const int64_t first = p.cu_seqlens_q.data<int32_t>()[s];
+    const int64_t query_len = p.cu_seqlens_q.data<int32_t>()[s + 1] - first;
+    const int64_t seq_len = p.seq_lens.data<int32_t>()[s];
+    if (seq_len == 0) continue;
+    const int32_t* blocks = p.block_table.data<int32_t>() + p.seq_rows.data<int32_t>()[s] * p.block_table.stride(0);
+    for (int64_t h = 0; h < p.q.dim(1); ++h) {
+      const HeadKeys made = expand(p, h, blocks, seq_len);
+      for (int64_t i = 0; i < query_len; ++i) attend(p, first + i, h, made, seq_len - query_len + i + 1);
     }
   }
 }

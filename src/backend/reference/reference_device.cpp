@@ -34,6 +34,7 @@ OpTable reference_ops() {
   ops.latent_write = reference::latent_write;
   ops.attention_latent = reference::attention_latent;
   ops.linear_heads = reference::linear_heads;
+  ops.attention_latent_expanded = reference::attention_latent_expanded;
   ops.add_rms_norm = reference::add_rms_norm;
   ops.qk_norm_rope_kv_write = reference::qk_norm_rope_kv_write;
   ops.linear_silu_and_mul = reference::linear_silu_and_mul;
@@ -42,6 +43,8 @@ OpTable reference_ops() {
 
 class ReferenceDevice final : public Device {
  public:
+  explicit ReferenceDevice(bool is_deterministic) : is_deterministic_(is_deterministic) {}
+
   std::string_view kind() const override { return "reference"; }
   std::string description() const override { return "reference, scalar, fp64 sums, 1 thread"; }
 
@@ -67,6 +70,8 @@ class ReferenceDevice final : public Device {
     if (bytes > 0) std::memset(dst, byte, bytes);
   }
   void synchronize(Stream&) override {}
+  // Small, so that tests with short prompts reach both forms.
+  int min_expanded_query_len(const LatentShape&) const override { return is_deterministic_ ? 0 : 4; }
 
   const OpTable& ops() const override { return ops_; }
 
@@ -124,13 +129,14 @@ class ReferenceDevice final : public Device {
   }
 
  private:
+  const bool is_deterministic_;
   OpTable ops_ = reference_ops();
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Device>> make_reference_device(const DeviceOptions&) {
-  return std::unique_ptr<Device>(std::make_unique<ReferenceDevice>());
+Result<std::unique_ptr<Device>> make_reference_device(const DeviceOptions& options) {
+  return std::unique_ptr<Device>(std::make_unique<ReferenceDevice>(options.deterministic));
 }
 
 }  // namespace spate

@@ -32,6 +32,7 @@ void qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p);
 // latent_ops.cpp
 void latent_write(Stream& stream, const LatentWriteParams& p);
 void attention_latent(Stream& stream, const AttentionLatentParams& p);
+void attention_latent_expanded(Stream& stream, const AttentionLatentExpandedParams& p);
 void linear_heads(Stream& stream, const LinearHeadsParams& p);
 
 // step_ops.cpp

@@ -46,6 +46,7 @@ class InterceptingDevice : public Device {
   bool supports(const WeightSpec& spec) const override { return inner_->supports(spec); }
   bool supports_experts(const WeightSpec& spec) const override { return inner_->supports_experts(spec); }
   bool supports_kv(const KvLayerDesc& desc) const override { return inner_->supports_kv(desc); }
+  int min_expanded_query_len(const LatentShape& shape) const override { return inner_->min_expanded_query_len(shape); }
   Result<PackedWeight> create_weight(const WeightDesc& desc) override { return inner_->create_weight(desc); }
   Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) override {
     return inner_->pack_rows(weight, place, rows);

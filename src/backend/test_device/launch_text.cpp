@@ -34,6 +34,7 @@ std::string text_of(const KvView& kv);
 std::string text_of(const RowState& state);
 std::string text_of(const StepInputs& inputs);
 std::string text_of(const ExpertRouting& routing);
+std::string text_of(const LongPrompts& prompts);
 
 // "op(a: 1, b: 2)"; `names` is "a, b".
 template <typename... Fields>
@@ -65,6 +66,9 @@ std::string text_of(const RowState& state) {
 }
 std::string text_of(const ExpertRouting& routing) {
   SPATE_TEXT("", routing, scores, group_scores, num_groups, num_chosen_groups, normalises, min_sum, scale);
+}
+std::string text_of(const LongPrompts& prompts) {
+  SPATE_TEXT("", prompts, first_seq, num_seqs, first_token, num_tokens, num_keys, max_query_len_before);
 }
 std::string text_of(const StepInputs& inputs) {
   SPATE_TEXT("", inputs, token_ids, positions, slot_mapping, seq_rows, cu_seqlens_q, seq_lens, sample_token_idxs,
@@ -108,6 +112,10 @@ std::string launch_text(const AttentionLatentParams& p) {
   SPATE_TEXT("attention_latent", p, q_latent, q_rope, kv, block_table, seq_rows, cu_seqlens_q, seq_lens, max_query_len,
              max_seq_len, softmax_scale, out);
 }
+std::string launch_text(const AttentionLatentExpandedParams& p) {
+  SPATE_TEXT("attention_latent_expanded", p, q, kv_up, kv, block_table, seq_rows, cu_seqlens_q, seq_lens, num_keys,
+             softmax_scale, out);
+}
 std::string launch_text(const LinearHeadsParams& p) { SPATE_TEXT("linear_heads", p, x, weight, out); }
 std::string launch_text(const AddRmsNormParams& p) { SPATE_TEXT("add_rms_norm", p, x, residual, weight, eps, out); }
 std::string launch_text(const QkNormRopeKvWriteParams& p) {
@@ -119,7 +127,7 @@ std::string launch_text(const LinearSiluAndMulParams& p) {
 }
 std::string launch_text(const StepKey& key) {
   SPATE_TEXT("key", key, num_seqs, num_tokens, num_logits, max_query_len, max_seq_len, outputs, num_top_logprobs,
-             plan_generation);
+             plan_generation, long_prompts);
 }
 
 }  // namespace spate

@@ -29,6 +29,7 @@ std::string launch_text(const RouteExpertsParams& p);
 std::string launch_text(const ExpertMlpParams& p);
 std::string launch_text(const LatentWriteParams& p);
 std::string launch_text(const AttentionLatentParams& p);
+std::string launch_text(const AttentionLatentExpandedParams& p);
 std::string launch_text(const LinearHeadsParams& p);
 std::string launch_text(const AddRmsNormParams& p);
 std::string launch_text(const QkNormRopeKvWriteParams& p);

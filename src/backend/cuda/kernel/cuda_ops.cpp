@@ -24,6 +24,7 @@ OpTable cuda_ops() {
   ops.latent_write = latent_write;
   ops.attention_latent = attention_latent;
   ops.linear_heads = linear_heads;
+  ops.attention_latent_expanded = attention_latent_expanded;
   ops.add_rms_norm = add_rms_norm;
   ops.qk_norm_rope_kv_write = qk_norm_rope_kv_write;
   return ops;

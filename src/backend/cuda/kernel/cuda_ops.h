@@ -26,19 +26,23 @@ void route_experts(Stream& stream, const RouteExpertsParams& p);
 void expert_mlp(Stream& stream, const ExpertMlpParams& p);
 void latent_write(Stream& stream, const LatentWriteParams& p);
 void attention_latent(Stream& stream, const AttentionLatentParams& p);
+void attention_latent_expanded(Stream& stream, const AttentionLatentExpandedParams& p);
 void linear_heads(Stream& stream, const LinearHeadsParams& p);
 void add_rms_norm(Stream& stream, const AddRmsNormParams& p);
 void qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p);
 
-// What ops take of the device's workspace: sample(), expert_mlp() and attention_latent().
+// What ops take of the device's workspace: sample(), expert_mlp() and latent attention.
 int64_t sample_workspace_bytes(int64_t num_logits, int64_t vocab_size);
 int64_t expert_workspace_bytes(const OpLimits& limits);
 int64_t latent_workspace_bytes(int num_sms);
+int64_t expanded_workspace_bytes(int64_t max_num_keys);
 
 // All of the above; linear_silu_and_mul stays null.
 OpTable cuda_ops();
 
 KvLayout kv_layout(const KvView& kv);
+struct LatentLayout;
+LatentLayout latent_layout(const KvView& kv);
 
 // Of kernels in which a head is a power of two of lanes with 8 elements each.
 int32_t lanes_per_head(int64_t head_dim);

@@ -12,15 +12,6 @@
 namespace spate::cuda {
 namespace {
 
-LatentLayout latent_layout(const KvView& kv) {
-  return {.data = kv.data,
-          .block_bytes = kv.block_bytes,
-          .kv_block_size = static_cast<int32_t>(kv.desc.kv_block_size),
-          .kv_lora_rank = static_cast<int32_t>(kv.desc.kv_lora_rank),
-          .width = static_cast<int32_t>(kv.desc.latent_width()),
-          .padded_width = padded_head_dim(kv.desc.latent_width())};
-}
-
 // Whether the kernel on wgmma can take it. How it splits keys depends on the step's lengths.
 bool fits_wgmma(const CudaDevice& device, const AttentionLatentParams& p) {
   const KvLayerDesc& desc = p.kv.desc;
@@ -68,6 +59,15 @@ void attend_wgmma(Stream& stream, const AttentionLatentParams& p, const Attentio
 }
 
 }  // namespace
+
+LatentLayout latent_layout(const KvView& kv) {
+  return {.data = kv.data,
+          .block_bytes = kv.block_bytes,
+          .kv_block_size = static_cast<int32_t>(kv.desc.kv_block_size),
+          .kv_lora_rank = static_cast<int32_t>(kv.desc.kv_lora_rank),
+          .width = static_cast<int32_t>(kv.desc.latent_width()),
+          .padded_width = padded_head_dim(kv.desc.latent_width())};
+}
 
 int64_t latent_workspace_bytes(int num_sms) { return 2 * int64_t{num_sms} * kLatentRows * (kLatentRank + 2) * 4; }
 

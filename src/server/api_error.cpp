@@ -1,5 +1,7 @@
 #include "server/api_error.h"
 
+#include <cctype>
+
 #include "server/json_writer.h"
 
 namespace spate {
@@ -113,6 +115,20 @@ ApiError api_error_of(const Status& status, std::string param) {
   ApiError error = http_error(http_status, status.message());
   if (http_status == 400) error.code = "invalid_value";
   error.param = std::move(param);
+  return error;
+}
+
+ApiError with_field_name(ApiError error, std::string_view ours, std::string_view theirs) {
+  const auto is_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+  const auto ends_at = [&](const std::string& text, size_t end) { return end == text.size() || !is_word(text[end]); };
+  if (!error.param.starts_with(ours) || !ends_at(error.param, ours.size())) return error;
+  error.param.replace(0, ours.size(), theirs);
+  std::string& text = error.message;
+  for (size_t at = text.find(ours); at != std::string::npos; at = text.find(ours, at)) {
+    const bool is_name = (at == 0 || !is_word(text[at - 1])) && ends_at(text, at + ours.size());
+    if (is_name) text.replace(at, ours.size(), theirs);
+    at += is_name ? theirs.size() : ours.size();
+  }
   return error;
 }
 

@@ -28,6 +28,10 @@ ApiError unavailable_error(std::string message, int retry_after_seconds);  // 50
 ApiError http_error(int http_status, std::string message);                 // type and code follow from the status
 ApiError api_error_of(const Status& status, std::string param = {});
 
+// The same error by the name that the client gave the field: `ours` becomes `theirs` in param and message. An error of
+// another field stays as it is.
+ApiError with_field_name(ApiError error, std::string_view ours, std::string_view theirs);
+
 std::string error_json(const ApiError& error);  // the envelope
 
 // A T or the ApiError that says why there is none.

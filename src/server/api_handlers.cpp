@@ -98,6 +98,8 @@ ApiOutcome run_api_call(Endpoint endpoint, ApiCall& call, IgnoredFields& ignored
       return handle_responses(call, ignored);
     case Endpoint::kResponse:
       return handle_response(call, call.request.path.substr(kResponsePrefix.size()));
+    case Endpoint::kDeleteResponse:
+      return handle_delete_response(call, call.request.path.substr(kResponsePrefix.size()));
     case Endpoint::kCancelResponse:
       return handle_cancel_response(
           call, call.request.path.substr(kResponsePrefix.size(),
@@ -165,13 +167,14 @@ ApiOutcome handle_responses(ApiCall& call, IgnoredFields& ignored) {
   if (!request.ok()) return request.error();
   ignored = {request->chat.unknown_fields, request->chat.no_effect_fields};
   const ChatRequest chat = request->chat;
+  const std::vector<std::string> places = request->places;
   const bool is_background = request->is_background;
   if (!call.frontend->serves(chat.model)) return model_not_found(chat.model);
   if (call.responder->is_gone()) return std::nullopt;
   auto answer =
       make_responses_answer(std::move(*request), response_info(call, chat, "resp_"), call.responder, call.responses);
   ApiResult<std::shared_ptr<Generation>> run = call.frontend->chat(chat, answer);
-  if (!run.ok()) return run.error();
+  if (!run.ok()) return by_their_names(run.error(), places);
   if (is_background) {
     answer->set_cancel([run = *run] { run->cancel(); });
   } else {
@@ -183,7 +186,20 @@ ApiOutcome handle_responses(ApiCall& call, IgnoredFields& ignored) {
 ApiOutcome handle_response(ApiCall& call, const std::string& id) {
   const std::optional<StoredResponse> found = call.responses->find(id);
   if (!found) return http_error(404, fmt::format("There is no response \"{}\" here.", id.substr(0, 100)));
+  if (call.request.query.find("stream=true") != std::string::npos) {
+    return not_supported("stream", "A stored response is not streamed: ask for it without stream.");
+  }
   call.responder->respond({.body = found->response_json});
+  return std::nullopt;
+}
+
+ApiOutcome handle_delete_response(ApiCall& call, const std::string& id) {
+  const std::optional<StoredResponse> found = call.responses->find(id);
+  if (found && found->cancel) return bad_request("", "This response still runs: cancel it before it is deleted.");
+  if (!found || !call.responses->erase(id)) {
+    return http_error(404, fmt::format("There is no response \"{}\" here.", id.substr(0, 100)));
+  }
+  call.responder->respond({.body = nlohmann::ordered_json{{"id", id}, {"object", "response"}, {"deleted", true}}.dump()});
   return std::nullopt;
 }
 
@@ -202,7 +218,8 @@ ApiOutcome handle_tokens_generate(ApiCall& call, IgnoredFields& ignored) {
   ApiResult<CompletionRequest> request = parse_tokens_request(call.request.body, call.frontend->parse_limits());
   if (!request.ok()) return request.error();
   ignored = {request->unknown_fields, request->no_effect_fields};
-  return run_completion_request(call, *request, "generate-tokens-", make_tokens_response);
+  ApiOutcome error = run_completion_request(call, *request, "generate-tokens-", make_tokens_response);
+  return error ? with_field_name(std::move(*error), "prompt", "token_ids") : error;
 }
 
 ApiOutcome handle_embeddings(ApiCall& call, IgnoredFields& ignored) {

@@ -38,6 +38,7 @@ struct ApiRequest {
   std::string model;        // as requested; empty = the served one
   SamplingParams sampling;  // max_tokens is 1 until the front-end resolves max_tokens below
   std::optional<int> max_tokens;
+  bool caps_max_tokens = false;  // to the room that the prompt leaves, instead of an error
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;

@@ -3,7 +3,9 @@
 //         compared.
 #include "server/chat_output_parser.h"
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/rng.h"
 #include "base/test_support.h"
@@ -338,7 +340,9 @@ TEST_CASE("output formats: seen from the templates of the models") {
   CHECK(find_tool_format("hermse", "").status().message().find("use auto, none or one of: ") != std::string::npos);
   CHECK(*find_tool_format("none", "<tool_call>") == nullptr);
   if (shared_data().empty()) return skip_test("no shared data: the real chat templates are not here");
-  const auto names = [](const std::string& file) {
+  std::set<std::string> seen;
+  const auto names = [&](const std::string& file) {
+    seen.insert(file + ".jinja");
     const std::string source = read_file_or_die(shared_data() / "chat_templates" / (file + ".jinja"));
     const ReasoningFormat* reasoning_format = *find_reasoning_format("auto", source);
     const ToolFormat* tool_format = *find_tool_format("auto", source);
@@ -353,6 +357,10 @@ TEST_CASE("output formats: seen from the templates of the models") {
   CHECK(names("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B") == "qwen3 deepseek_v3");
   CHECK(names("deepseek-ai-DeepSeek-V3.1") == "qwen3 deepseek_v31");
   CHECK(names("microsoft-Phi-3.5-mini-instruct") == "none none");
+  for (const auto& entry : std::filesystem::directory_iterator(shared_data() / "chat_templates")) {
+    INFO(entry.path().filename().string());
+    CHECK(seen.contains(entry.path().filename().string()));
+  }
 }
 
 }  // namespace spate

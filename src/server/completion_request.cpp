@@ -92,7 +92,7 @@ ApiResult<CompletionRequest> parse_tokens_request(std::string_view body, const P
     if (const Json* value = fields.any(name)) completion[name] = *value;
   }
   ApiResult<CompletionRequest> request = read_completion_request(completion, limits);
-  if (!request.ok()) return request;
+  if (!request.ok()) return with_field_name(request.error(), "prompt", "token_ids");
   if (!std::holds_alternative<std::vector<int32_t>>(request->prompts.front()) || request->prompts.size() != 1) {
     return bad_request("token_ids", "token_ids must be an array of token ids, at least one");
   }

@@ -257,6 +257,60 @@ TEST_CASE("responses: a whole answer, stored, continued") {
   const Json cut = test.post("/v1/responses", {{"input", "one two three four five"}, {"max_output_tokens", 2}});
   CHECK(cut["status"] == "incomplete");
   CHECK(cut["incomplete_details"]["reason"] == "max_output_tokens");
+  CHECK(cut["output"][0]["status"] == "incomplete");
+  CHECK(answer["output"][1]["status"] == "completed");
+}
+
+TEST_CASE("responses: deleted ones are forgotten; paths that are not built are not taken for ids") {
+  TestServer test;
+  const std::string id = test.post("/v1/responses", {{"input", "Hello!"}})["id"];
+  TestClient client(test.server.port());
+  const auto send = [&](const std::string& method, const std::string& path) {
+    client.send(method + " " + path + " HTTP/1.1\r\nHost: x\r\n\r\n");
+    return client.receive(method == "HEAD");
+  };
+  const std::string path = "/v1/responses/" + id;
+  CHECK(test.get(path + "?stream=true", 400)["error"]["param"] == "stream");
+  CHECK(Json::parse(send("DELETE", path).body) == Json({{"id", id}, {"object", "response"}, {"deleted", true}}));
+  CHECK(send("DELETE", path).status == 404);
+  CHECK(test.get(path, 404)["error"]["code"] == "not_found");
+  const TestResponse put = send("PUT", path);
+  CHECK(put.status == 405);
+  CHECK(put.header("allow") == "GET, HEAD, DELETE, OPTIONS");
+  CHECK(put.body.find("takes GET and DELETE, not PUT") != std::string::npos);
+  CHECK(test.get(path + "/input_items", 404)["error"]["message"] == "There is no " + path + "/input_items here.");
+  CHECK(send("POST", "/v1/responses/input_tokens").status == 404);
+  test.model.executor->step_milliseconds = 5;
+  const std::string running = test.post("/v1/responses", {{"input", "FOREVER"}, {"background", true}})["id"];
+  CHECK(send("DELETE", "/v1/responses/" + running).status == 400);
+  test.post("/v1/responses/" + running + "/cancel", Json::object());
+}
+
+TEST_CASE("responses, tokens: errors name the fields that the client sent") {
+  TestServer test;
+  const auto error_of = [&](const std::string& path, const Json& body) {
+    const Json error = test.post(path, body, 400)["error"];
+    return error["param"].get<std::string>() + ": " + error["message"].get<std::string>();
+  };
+  const auto input = [&](const Json& items) { return error_of("/v1/responses", {{"input", items}, {"instructions", "x"}}); };
+  CHECK(input({{{"role", "user"}, {"content", "a"}}, {{"role", "robot"}, {"content", "b"}}}).starts_with("input[1].role: input[1].role"));
+  CHECK(input({{{"role", "user"}, {"content", {{{"type", "input_image"}}}}}}).starts_with("input[0].content[0]"));
+  CHECK(error_of("/v1/responses", {{"input", Json::array()}}).starts_with("input: input must have at least one"));
+  CHECK(error_of("/v1/responses", {{"input", "x"}, {"max_output_tokens", 0}}).starts_with("max_output_tokens: max_output_tokens"));
+  const auto tokens = [&](const Json& ids) { return error_of("/inference/v1/generate", {{"token_ids", ids}}); };
+  CHECK(tokens(Json::array()) == "token_ids: token_ids must not be empty");
+  CHECK(tokens({-1}).starts_with("token_ids: token_ids"));
+  CHECK(tokens({99999999}).starts_with("token_ids: token_ids"));
+}
+
+TEST_CASE("messages: max_tokens above the context is cut to the room that is left") {
+  TestServer test;
+  const Json answer = test.post("/v1/messages", message("Hello!", {{"max_tokens", 32000}}));
+  CHECK(answer["stop_reason"] == "end_turn");
+  CHECK(answer["content"][0]["text"] == "Hello!");
+  const Json longest = test.post("/v1/messages", message("FOREVER", {{"max_tokens", 32000}}));
+  CHECK(longest["stop_reason"] == "max_tokens");
+  CHECK(longest["usage"]["input_tokens"].get<int>() + longest["usage"]["output_tokens"].get<int>() == 512);
 }
 
 TEST_CASE("responses: events have no gaps and end with the whole response") {

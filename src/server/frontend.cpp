@@ -321,7 +321,9 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
   for (std::vector<int32_t>& prompt : prompts) {
     if (auto error = fit_prompt(request, limit, model_.vocab_size, prompt_param, prompt)) return *error;
     const int64_t num_prompt_tokens = static_cast<int64_t>(prompt.size());
-    const int64_t wanted = std::max(1, request.max_tokens.value_or(1));
+    const int64_t room_or_one = std::max<int64_t>(1, limit - num_prompt_tokens);
+    int64_t wanted = std::max(1, request.max_tokens.value_or(1));
+    if (request.caps_max_tokens) wanted = std::min(wanted, room_or_one);
     if (num_prompt_tokens + wanted > limit) {
       return context_length_error(limit, wanted, num_prompt_tokens, prompt_param);
     }

@@ -55,7 +55,7 @@ void HttpExchange::write(std::string_view bytes) {
 void HttpExchange::end_stream() {
   const std::lock_guard lock(mutex_);
   if (state_ != State::kStreaming) return;
-  if (!is_http_1_0_) pending_ += "0\r\n\r\n";
+  if (!is_http_1_0_ && !is_head_) pending_ += "0\r\n\r\n";
   end(lock);
 }
 

@@ -163,7 +163,7 @@ void add_cors_headers(const HttpRequest& request, const std::vector<std::string>
     headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id");
     if (allowed != "*") headers.emplace_back("Vary", "Origin");
     if (request.method == "OPTIONS") {
-      headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, HEAD, OPTIONS");
+      headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, DELETE, HEAD, OPTIONS");
       const std::string_view asked = request.header("access-control-request-headers");
       headers.emplace_back("Access-Control-Allow-Headers",
                            asked.empty() ? "Authorization, Content-Type, X-Request-Id" : std::string(asked));

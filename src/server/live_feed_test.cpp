@@ -53,6 +53,14 @@ std::string post_of(const std::string& path, const std::string& body) {
          "\r\n\r\n" + body;
 }
 
+TEST_CASE("HEAD of the stream has a head and no watcher") {
+  LiveServer live;
+  TestClient client(live.server.port());
+  client.send("HEAD /debug/live HTTP/1.1\r\nHost: x\r\n\r\n");
+  CHECK(client.receive(true).header("content-type") == "text/event-stream; charset=utf-8");
+  CHECK(client.get("/livez").status == 200);  // the connection goes on
+}
+
 TEST_CASE("a watcher sees the request that runs, its blocks, steps, and its abort") {
   LiveServer live;
   TestClient runner(live.server.port()), watcher(live.server.port()), other(live.server.port());

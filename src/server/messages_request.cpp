@@ -205,7 +205,10 @@ ApiResult<ChatRequest> parse_messages_request(std::string_view body, const Parse
     }
   }
   ApiResult<ChatRequest> request = read_chat_request(chat, limits);
-  if (request.ok()) take_ignored_fields(fields, *request);
+  if (!request.ok()) return request;
+  take_ignored_fields(fields, *request);
+  // Clients of this API must send max_tokens and send what Anthropic's models can: 32,000 and more.
+  request->caps_max_tokens = true;
   return request;
 }
 

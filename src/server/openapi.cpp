@@ -102,6 +102,11 @@ bool has_fields(uint32_t kind, FieldUse use) {
   return false;
 }
 
+std::string lower_case(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
 }  // namespace
 
 std::string openapi_json(std::string_view version) {
@@ -109,12 +114,12 @@ std::string openapi_json(std::string_view version) {
   std::string summary;
   for (const Route& route : routes()) {
     if (route.help[0] != '\0') summary = route.help;
-    std::string method = route.method == std::string_view("GET") ? "get" : "post";
+    const std::string method = lower_case(route.method);
     paths[route.path][method] = operation_of(route, summary);
   }
   const Json id{{"name", "id"}, {"in", "path"}, {"required", true}, {"schema", {{"type", "string"}}}};
   for (const Route& route : id_routes()) {
-    std::string method = route.method == std::string_view("GET") ? "get" : "post";
+    const std::string method = lower_case(route.method);
     paths[route.path][method] = operation_of(route, route.help);
     paths[route.path][method]["parameters"] = Json::array({id});
   }

@@ -31,6 +31,16 @@ std::optional<StoredResponse> ResponseStore::find(const std::string& id) {
   return place->second->response;
 }
 
+bool ResponseStore::erase(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  const auto place = places_.find(id);
+  if (place == places_.end()) return false;
+  num_bytes_ -= place->second->num_bytes;
+  entries_.erase(place->second);
+  places_.erase(place);
+  return true;
+}
+
 size_t ResponseStore::num_bytes() const {
   const std::lock_guard lock(mutex_);
   return num_bytes_;

@@ -28,6 +28,7 @@ class ResponseStore {
 
   void put(const std::string& id, StoredResponse response);  // replaces
   std::optional<StoredResponse> find(const std::string& id);
+  bool erase(const std::string& id);  // false: it is not here
   size_t num_bytes() const;
 
  private:

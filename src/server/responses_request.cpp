@@ -79,17 +79,22 @@ class ItemTranslator {
   Json& messages_;
 };
 
-void translate_input(FieldReader& fields, Json& messages) {
+// `places`: for each of the messages, what of the request it was made from.
+void translate_input(FieldReader& fields, Json& messages, std::vector<std::string>& places) {
+  places.assign(messages.size(), "previous_response_id");
   const Json& input = *fields.any("input");
   if (input.is_string()) {
     messages.push_back({{"role", "user"}, {"content", input}});
+    places.emplace_back("input");
     return;
   }
   if (!input.is_array()) return fields.fail_type("input", "a string or an array of items", input);
   check_count(fields, "input", input, kMaxMessages);
   ItemTranslator translator(fields, messages);
   for (size_t i = 0; i < input.size() && !fields.has_error(); ++i) {
-    translator.translate(input[i], fmt::format("input[{}]", i));
+    const std::string place = fmt::format("input[{}]", i);
+    translator.translate(input[i], place);
+    places.resize(messages.size(), place);
   }
 }
 
@@ -171,6 +176,14 @@ void check_options(FieldReader& fields, ResponsesRequest& request) {
 
 }  // namespace
 
+ApiError by_their_names(ApiError error, const std::vector<std::string>& places) {
+  for (size_t i = 0; i < places.size(); ++i) {
+    error = with_field_name(std::move(error), fmt::format("messages[{}]", i), places[i]);
+  }
+  error = with_field_name(std::move(error), "max_tokens", "max_output_tokens");
+  return with_field_name(std::move(error), "messages", "input");
+}
+
 ApiResult<ResponsesRequest> parse_responses_request(std::string_view body, const ParseLimits& limits,
                                                     ResponseStore& store) {
   auto json = parse_json(body);
@@ -191,7 +204,8 @@ ApiResult<ResponsesRequest> parse_responses_request(std::string_view body, const
     }
     messages = *found->messages;
   }
-  translate_input(fields, messages);
+  std::vector<std::string>& places = request.places;
+  translate_input(fields, messages, places);
   translate_tools(fields, chat);
   translate_text(fields, chat);
   if (const Json* reasoning = fields.object("reasoning")) {
@@ -203,6 +217,7 @@ ApiResult<ResponsesRequest> parse_responses_request(std::string_view body, const
   request.messages = std::make_shared<const Json>(messages);
   if (const auto instructions = fields.string("instructions"); instructions && !instructions->empty()) {
     messages.insert(messages.begin(), Json{{"role", "system"}, {"content", *instructions}});
+    places.insert(places.begin(), "instructions");
   }
   chat["messages"] = std::move(messages);
   for (const auto& [name, ours] : {std::pair{"model", "model"},
@@ -214,7 +229,7 @@ ApiResult<ResponsesRequest> parse_responses_request(std::string_view body, const
     if (const Json* value = fields.any(name)) chat[ours] = *value;
   }
   ApiResult<ChatRequest> translated = read_chat_request(chat, limits);
-  if (!translated.ok()) return translated.error();
+  if (!translated.ok()) return by_their_names(translated.error(), places);
   request.chat = std::move(*translated);
   take_ignored_fields(fields, request.chat);
   request.told = std::make_shared<const Json>(told_fields(fields));

@@ -56,11 +56,11 @@ class ResponsesListener final : public ResponsesAnswer {
   }
 
   void on_done(const GenerationUsage& usage) override {
-    close_item();
-    const std::lock_guard lock(mutex_);
-    has_ended_ = true;
     const bool has_failed = is_failure(end_.finish_reason);
     const bool is_cut = end_.finish_reason == FinishReason::kLength;
+    close_item(is_cut || has_failed || *is_cancelled_ ? "incomplete" : "completed");
+    const std::lock_guard lock(mutex_);
+    has_ended_ = true;
     const char* status = *is_cancelled_ ? "cancelled" : has_failed ? "failed" : is_cut ? "incomplete" : "completed";
     Json final = response(status, output_);
     if (has_failed && !*is_cancelled_) {
@@ -125,7 +125,7 @@ class ResponsesListener final : public ResponsesAnswer {
   }
 
   void open_item(Kind kind, const ChatPart& part) {
-    close_item();
+    close_item("completed");
     is_open_ = true;
     kind_ = kind;
     text_.clear();
@@ -139,12 +139,12 @@ class ResponsesListener final : public ResponsesAnswer {
     send("response.content_part.added", std::move(fields));
   }
 
-  void close_item() {
+  void close_item(const std::string& status) {
     if (!is_open_) return;
     is_open_ = false;
     Json fields = place();
     if (kind_ == Kind::kToolName) {
-      if (text_.empty()) text_ = "{}";
+      if (text_.empty() && status == "completed") text_ = "{}";
       fields["arguments"] = text_;
       fields["name"] = name_;
       send("response.function_call_arguments.done", std::move(fields));
@@ -156,7 +156,7 @@ class ResponsesListener final : public ResponsesAnswer {
       part_fields["part"] = content_part();
       send("response.content_part.done", std::move(part_fields));
     }
-    Json done = item("completed", true);
+    Json done = item(status.c_str(), true);
     send("response.output_item.done", {{"output_index", output_.size()}, {"item", done}});
     output_.push_back(std::move(done));
     texts_.push_back({kind_, text_});

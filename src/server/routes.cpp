@@ -52,15 +52,20 @@ constexpr Route kWebPageRoute{"/ui/{file}", "GET", Endpoint::kWebPage, false, "P
 constexpr Route kIdRoutes[] = {
     {"/v1/models/{id}", "GET", Endpoint::kModel, true, "One served name; it may contain slashes."},
     {"/v1/responses/{id}", "GET", Endpoint::kResponse, true, "A stored response."},
+    {"/v1/responses/{id}", "DELETE", Endpoint::kDeleteResponse, true, "Forgets a stored response."},
     {"/v1/responses/{id}/cancel", "POST", Endpoint::kCancelResponse, true, "Ends a response in the background."},
 };
+
+bool is_response(const Route& route) {
+  return route.endpoint == Endpoint::kResponse || route.endpoint == Endpoint::kDeleteResponse;
+}
 
 }  // namespace
 
 std::span<const Route> routes() { return kRoutes; }
 std::span<const Route> id_routes() { return kIdRoutes; }
 
-const Route* find_route(std::string_view path) {
+const Route* find_route(std::string_view path, std::string_view method) {
   for (const Route& route : kRoutes) {
     if (path == route.path) return &route;
   }
@@ -68,7 +73,11 @@ const Route* find_route(std::string_view path) {
   const auto has_id = [&](std::string_view prefix) { return path.starts_with(prefix) && path.size() > prefix.size(); };
   if (has_id(kModelPrefix)) return &kIdRoutes[0];
   if (!has_id(kResponsePrefix)) return nullptr;
-  return &kIdRoutes[path.ends_with(kCancelSuffix) ? 2 : 1];
+  if (path.ends_with(kCancelSuffix)) return &kIdRoutes[3];
+  // What OpenAI has there beside ids: /input_items, /input_tokens, /compact.
+  const std::string_view id = path.substr(kResponsePrefix.size());
+  if (id.find('/') != std::string_view::npos || id == "input_tokens" || id == "compact") return nullptr;
+  return &kIdRoutes[method == "DELETE" ? 2 : 1];
 }
 
 bool takes_method(const Route& route, std::string_view method) {
@@ -76,7 +85,12 @@ bool takes_method(const Route& route, std::string_view method) {
 }
 
 std::string allowed_methods(const Route& route) {
+  if (is_response(route)) return "GET, HEAD, DELETE, OPTIONS";
   return std::string_view(route.method) == "GET" ? "GET, HEAD, OPTIONS" : "POST, OPTIONS";
+}
+
+std::string taken_methods(const Route& route) {
+  return is_response(route) ? "GET and DELETE" : route.method;
 }
 
 }  // namespace spate

@@ -24,6 +24,7 @@ enum class Endpoint {
   kTokenizerInfo,
   kCountTokens,
   kResponse,
+  kDeleteResponse,
   kCancelResponse,  // need a model
   kRoot,
   kWebPage,
@@ -51,13 +52,15 @@ struct Route {
 std::span<const Route> routes();
 std::span<const Route> id_routes();  // those with {id} in their path
 // Null: there is no such path. A path under "/v1/models/" is the route of one model, whose id may contain slashes; one
-// under "/v1/responses/" that of a stored response, one under "/ui/" the route of the page's files.
-const Route* find_route(std::string_view path);
+// under "/v1/responses/" that of a stored response, one under "/ui/" the route of the page's files. Where a path takes
+// several methods, the route is that of `method`, or the first.
+const Route* find_route(std::string_view path, std::string_view method = {});
 constexpr std::string_view kModelPrefix = "/v1/models/", kResponsePrefix = "/v1/responses/", kCancelSuffix = "/cancel";
 constexpr std::string_view kWebPagePrefix = "/ui/";
 
 bool takes_method(const Route& route, std::string_view method);
-std::string allowed_methods(const Route& route);
+std::string allowed_methods(const Route& route);  // for the header Allow
+std::string taken_methods(const Route& route);    // for people: "GET and DELETE"
 inline bool needs_model(Endpoint endpoint) { return endpoint < Endpoint::kRoot; }
 inline bool is_messages(Endpoint endpoint) {
   return endpoint == Endpoint::kMessages || endpoint == Endpoint::kCountTokens;

@@ -96,7 +96,7 @@ struct Server::Impl {
       request.path.erase(0, root.size());
       if (request.path.empty()) request.path = "/";
     }
-    const Route* route = find_route(request.path);
+    const Route* route = find_route(request.path, request.method);
     if (!route) {
       return http_response_of(http_error(404, fmt::format("There is no {} here.", printable(request.path))));
     }
@@ -112,7 +112,7 @@ struct Server::Impl {
     }
     if (!takes_method(*route, request.method)) {
       HttpResponse response = http_response_of(
-          http_error(405, fmt::format("{} takes {}, not {}.", route->path, route->method, printable(request.method))));
+          http_error(405, fmt::format("{} takes {}, not {}.", route->path, taken_methods(*route), printable(request.method))));
       response.headers.emplace_back("Allow", allowed_methods(*route));
       return response;
     }
@@ -125,7 +125,7 @@ struct Server::Impl {
   }
 
   void handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
-    const Route& route = *find_route(request.path);
+    const Route& route = *find_route(request.path, request.method);
     if (std::optional<ApiError> error = answer(route, request, responder)) {
       responder->respond(error_response(route.endpoint, *error));
     }
@@ -163,7 +163,12 @@ struct Server::Impl {
         responder->respond({.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = render_metrics()});
         return std::nullopt;
       case Endpoint::kLive:
-        live_feed.watch(responder);
+        if (request.method == "HEAD") {
+          responder->begin_stream({});
+          responder->end_stream();
+        } else {
+          live_feed.watch(responder);
+        }
         return std::nullopt;
       case Endpoint::kSteps:
         live_feed.tell_steps(responder);

@@ -23,7 +23,8 @@ struct ModelArguments {
   std::string quantization = "none";   // quant/quantization.h
   std::string activation_dtype = "auto";  // the same
   std::string kv_cache_dtype = "auto";  // auto: dtype; bfloat16, float32, int8
-  std::string device = "auto";         // auto, or a name of backend/registry
+  std::string device = "auto";         // auto, a name of backend/registry, or mock
+  std::string mock_script;             // file of device mock (cli/mock_argument.h); empty: prompts are echoed
   std::string isa;                     // cap on the instruction set of a CPU
   std::string kernel_dir;              // GPU kernel sources from this folder
   std::string generation_config = "auto";  // auto: the model's generation_config.json; vllm: ignore it

@@ -67,7 +67,7 @@ Result<ServerFacts> ask_server(const HttpTarget& target) {
 // Arrival times: gamma gaps of mean 1 / rate, rescaled so that the total is num / rate.
 std::vector<double> arrival_times(const BenchArguments& bench, int num, uint64_t seed) {
   std::vector<double> times(static_cast<size_t>(num), 0.0);
-  if (bench.request_rate <= 0) return times;
+  if (bench.request_rate <= 0 || std::isinf(bench.request_rate)) return times;
   std::mt19937_64 engine(seed);
   std::gamma_distribution<double> gap(bench.burstiness, 1.0 / (bench.request_rate * bench.burstiness));
   double at = 0;
@@ -236,7 +236,7 @@ ordered_json report(const Arguments& arguments, const std::string& model, const 
                     {"model_id", model},
                     {"tokenizer_id", model},
                     {"num_prompts", samples.size()},
-                    {"request_rate", bench.request_rate > 0 ? ordered_json(bench.request_rate) : ordered_json("inf")},
+                    {"request_rate", bench.request_rate > 0 && std::isfinite(bench.request_rate) ? ordered_json(bench.request_rate) : ordered_json("inf")},
                     {"burstiness", bench.burstiness},
                     {"max_concurrency", bench.max_concurrency > 0 ? ordered_json(bench.max_concurrency) : ordered_json()},
                     {"duration", duration},
@@ -273,10 +273,19 @@ ordered_json report(const Arguments& arguments, const std::string& model, const 
   return json;
 }
 
+// The file for the result, empty when none is wanted. Opened before the load runs: whoever cannot write it hears of it now.
+Result<std::string> open_result_file(const BenchArguments& bench) {
+  if (!bench.save_result && bench.result_filename.empty()) return std::string();
+  std::string path = bench.result_filename.empty() ? "bench_serve.json" : bench.result_filename;
+  if (!std::ofstream(path, std::ios::app)) return invalid_argument("--result-filename: {} cannot be written", path);
+  return path;
+}
+
 }  // namespace
 
 Result<int> run_bench_serve(const Arguments& arguments) {
   const BenchArguments& bench = arguments.bench;
+  ASSIGN_OR_RETURN(const std::string result_path, open_result_file(bench));
   HttpTarget target{.host = bench.host, .port = bench.port};
   if (!bench.base_url.empty()) {
     ASSIGN_OR_RETURN(target, parse_base_url(bench.base_url));
@@ -300,11 +309,10 @@ Result<int> run_bench_serve(const Arguments& arguments) {
     std::fprintf(stderr, "first error: %s\n", sample.error.c_str());
     break;
   }
-  if (bench.save_result || !bench.result_filename.empty()) {
-    const std::string path = bench.result_filename.empty() ? "bench_serve.json" : bench.result_filename;
-    std::ofstream out(path);
+  if (!result_path.empty()) {
+    std::ofstream out(result_path);
     out << json.dump(2) << "\n";
-    if (!out) return invalid_argument("--result-filename: {} cannot be written", path);
+    if (!out) return invalid_argument("--result-filename: {} cannot be written", result_path);
   }
   return json["failed"] == 0 ? 0 : 1;
 }

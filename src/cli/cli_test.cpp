@@ -7,6 +7,8 @@
 #include "base/test_support.h"
 #include "cli/arguments.h"
 #include "cli/bench_dataset.h"
+#include "cli/llm_arguments.h"
+#include "cli/mock_argument.h"
 #include "cli/pooling_argument.h"
 #include "cli/speculative_argument.h"
 #include "cli/eval_data.h"
@@ -65,6 +67,67 @@ TEST_CASE("arguments: a count below its lowest is refused, not taken for a size"
   CHECK(message({"serve", "m", "--max-num-seqs", "-1k"}) == "--max-num-seqs: must be at least 0, got -1000");
   CHECK(parse({"serve", "m", "--max-model-len", "-1"}).ok());
   CHECK(parse({"serve", "m", "--kv-cache-memory", "400G"}).ok());
+}
+
+TEST_CASE("arguments: a number that is none, or outside its bounds, is refused") {
+  const auto is_refused = [](std::vector<const char*> words, const char* flag) {
+    const Status status = parse(std::move(words)).status();
+    INFO(flag, ": ", status.message());
+    CHECK(status.message().starts_with(flag));
+  };
+  is_refused({"serve", "m", "--sse-ping-interval", "nan"}, "--sse-ping-interval: ");
+  is_refused({"serve", "m", "--gpu-memory-utilization", "nan"}, "--gpu-memory-utilization: ");
+  is_refused({"serve", "m", "--seed=-1"}, "--seed: must be a whole number in [0, 18446744073709551615], got -1");
+  is_refused({"serve", "m", "--seed", "99999999999999999999999"}, "--seed: ");
+  is_refused({"generate", "m", "--temperature", "nan"}, "--temperature: ");
+  is_refused({"generate", "m", "--temperature=-2"}, "--temperature: must be a number in [0, 2], got -2");
+  is_refused({"generate", "m", "--top-k=-9"}, "--top-k: ");
+  is_refused({"bench", "serve", "--random-range-ratio", "5"}, "--random-range-ratio: ");
+  is_refused({"bench", "serve", "--random-range-ratio", "nan"}, "--random-range-ratio: ");
+  is_refused({"bench", "serve", "--burstiness", "0"}, "--burstiness: ");
+  is_refused({"bench", "serve", "--request-rate", "nan"}, "--request-rate: ");
+  is_refused({"bench", "serve", "--metric-percentiles", "50,abc"}, "--metric-percentiles: ");
+  is_refused({"bench", "serve", "--metric-percentiles", "200"}, "--metric-percentiles: ");
+  is_refused({"bench", "serve", "--num-warmups=-1"}, "--num-warmups: ");
+  is_refused({"bench", "serve", "--max-concurrency=-1"}, "--max-concurrency: ");
+  CHECK(parse({"bench", "serve", "--request-rate", "inf"}).ok());
+  CHECK(parse({"serve", "m", "--seed", "18446744073709551615"}).ok());
+}
+
+TEST_CASE("arguments: the script of --device mock") {
+  const TempDir dir;
+  const auto read = [&](const std::string& text) { return read_mock_script(write_file(dir, "mock.yaml", text)); };
+  const auto script = read("load_ms: 5\nstep_ms: 2.5\nanswers:\n  - when: sun\n    text: warm\n  - ends: nonfinite\n"
+                           "faults: [{step: 7, kind: hang, ms: 40}]\n");
+  REQUIRE_MESSAGE(script.ok(), script.status().message());
+  CHECK(script->load_seconds == 0.005);
+  CHECK(script->step_seconds == 0.0025);
+  REQUIRE(script->answers.size() == 2);
+  CHECK(script->answers[0].when == "sun");
+  CHECK(script->answers[0].text == "warm");
+  CHECK(script->answers[1].echoes);
+  CHECK(script->answers[1].ends_nonfinite);
+  REQUIRE(script->faults.size() == 1);
+  CHECK(script->faults[0].kind == MockFault::Kind::kHang);
+  CHECK(script->faults[0].seconds == 0.04);
+  CHECK(read(R"({"answers": [{"text": "JSON"}]})")->answers[0].text == "JSON");
+  const auto has_error = [&](const std::string& text, const std::string& expected) {
+    const std::string message = read(text).status().message();
+    INFO(message);
+    CHECK(message.find(expected) != std::string::npos);
+  };
+  has_error("step_ms: 1\nspeed: 2\n", "mock.yaml:2: the script has no field 'speed'; there are answers, faults, load_ms");
+  has_error("step_ms: -1\n", "mock.yaml:1: step_ms: must be a number from 0 to 3.6e+06, got -1");
+  has_error("step_ms: .nan\n", "step_ms: must be a number");
+  has_error("step_ms: 1\nstep_ms: 2\n", "'step_ms' comes twice");
+  has_error("answers:\n  - text: [1]\n", "text: must be a text");
+  has_error("answers:\n  - ends: soon\n", "must be eos or nonfinite, got soon");
+  has_error("faults:\n  - step: 0\n", "whole number from 1 on");
+  has_error("faults:\n  - {step: 1, kind: burn}\n", "must be fail, nonfinite or hang, got burn");
+  has_error("faults:\n  - {step: 1, kind: hang}\n", "kind hang needs ms");
+  has_error("[", "mock.yaml:");
+  CHECK(read_mock_script("/no/such/file").status().message().find("cannot be read") != std::string::npos);
+  CHECK(llm_config({.model = "m", .mock_script = "x"}).status().message().find("needs --device mock") != std::string::npos);
 }
 
 TEST_CASE("arguments: command lines of vLLM's users work, and say what has no effect") {
@@ -144,6 +207,13 @@ TEST_CASE("arguments: --config is below the command line, knows sections, names 
   const std::string bad = write_file(dir, "bad.yaml", "port: 1\nmax-modellen: 5\n");
   const std::string message = parse({"serve", "m", "--config", bad.c_str()}).status().message();
   CHECK(message == "bad.yaml:2: unknown key 'max-modellen'; the nearest is 'max-model-len'");
+  const auto message_of = [&](const char* text) {
+    const std::string file = write_file(dir, "twice.yaml", text);
+    return std::string(parse({"serve", "m", "--config", file.c_str()}).status().message());
+  };
+  CHECK(message_of("port: 1\nserver:\n  port: 2\n") == "twice.yaml:3: 'port' stands at twice.yaml:1 already");
+  CHECK(message_of("port: [1, 2]\n") == "twice.yaml:1: 'port' takes one value, got [1, 2]");
+  CHECK(message_of("config: x\n") == "twice.yaml:1: 'config' belongs on the command line");
   const std::string broken = write_file(dir, "broken.yaml", "port: [1\n");
   CHECK(parse({"serve", "m", "--config", broken.c_str()}).status().message().find("broken.yaml:") != std::string::npos);
   CHECK(parse({"serve", "m", "--config", "/no/such/file"}).status().message().find("cannot be read") != std::string::npos);
@@ -174,6 +244,7 @@ TEST_CASE("arguments: --speculative-config is JSON, or YAML in the file") {
   const auto message = [](const std::string& text) {
     return std::string(parse_speculative_config(text).status().message());
   };
+  CHECK(message("{method: ngram, method: reference}") == "--speculative-config: the field method comes twice");
   CHECK(message("{}") == "--speculative-config needs the field method: ngram, reference or draft_model");
   CHECK(message(R"({"method": "ngarm"})") ==
         "--speculative-config: method must be ngram, reference or draft_model, got 'ngarm'");

@@ -11,22 +11,35 @@
 namespace spate {
 namespace {
 
+// A key that stands once where it may stand once, with one value where the flag takes one.
+Status check_entry(const std::string& place, const std::string& key, const YAML::Node& value, const CLI::Option& option,
+                   std::map<const CLI::Option*, std::string>& seen) {
+  const auto [first, is_new] = seen.emplace(&option, place);
+  if (!is_new) return invalid_argument("{}: '{}' stands at {} already", place, key, first->second);
+  if (value.IsSequence() && option.get_items_expected_max() <= 1) {
+    return invalid_argument("{}: '{}' takes one value, got {}", place, key, YAML::Dump(value));
+  }
+  return ok_status();
+}
+
 // Leaves of the document as "--key=value" arguments, sections flattened away.
 Status flatten(const YAML::Node& node, const std::string& file, const CLI::App& app, std::map<std::string, std::string>& sources,
-               std::vector<std::string>& args) {
+               std::map<const CLI::Option*, std::string>& seen, std::vector<std::string>& args) {
   for (const auto& entry : node) {
     std::string key = entry.first.as<std::string>();
     std::replace(key.begin(), key.end(), '_', '-');
     const YAML::Node& value = entry.second;
     if (value.IsMap() && app.get_option_no_throw("--" + key) == nullptr) {
-      RETURN_IF_ERROR(flatten(value, file, app, sources, args));
+      RETURN_IF_ERROR(flatten(value, file, app, sources, seen, args));
       continue;
     }
     const std::string place = fmt::format("{}:{}", file, entry.first.Mark().line + 1);
     const CLI::Option* option = app.get_option_no_throw("--" + key);
-    if (option == nullptr || key == "config" || key == "help") {
+    if (key == "config" || key == "help") return invalid_argument("{}: '{}' belongs on the command line", place, key);
+    if (option == nullptr) {
       return invalid_argument("{}: unknown key '{}'; the nearest is '{}'", place, key, nearest_flag(app, key));
     }
+    RETURN_IF_ERROR(check_entry(place, key, value, *option, seen));
     const auto add = [&](const YAML::Node& scalar) { args.push_back(fmt::format("--{}={}", key, scalar.as<std::string>())); };
     if (value.IsMap()) {  // of a flag that takes JSON
       YAML::Emitter json;
@@ -53,7 +66,8 @@ Status read_config_file(const std::string& path, const CLI::App& app, std::map<s
   try {
     const YAML::Node root = YAML::LoadFile(path);
     if (!root.IsMap()) return invalid_argument("--config {}: needs keys and values at the top level", path);
-    return flatten(root, std::filesystem::path(path).filename().string(), app, sources, args);
+    std::map<const CLI::Option*, std::string> seen;
+    return flatten(root, std::filesystem::path(path).filename().string(), app, sources, seen, args);
   } catch (const YAML::BadFile&) {
     return not_found("--config {}: cannot be read", path);
   } catch (const YAML::Exception& e) {

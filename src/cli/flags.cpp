@@ -1,11 +1,13 @@
 #include "cli/flags.h"
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <map>
 
 #include "backend/registry/registry.h"
+#include "mock/mock_script.h"
 #include "server/output_format.h"
 
 namespace spate {
@@ -88,6 +90,26 @@ CLI::Option* add_count(CLI::App* app, const std::string& name, T& value, const s
 template CLI::Option* add_count(CLI::App*, const std::string&, int&, const std::string&, int);
 template CLI::Option* add_count(CLI::App*, const std::string&, int64_t&, const std::string&, int);
 
+CLI::Validator number_in(double lowest, double highest) {
+  const auto check = [lowest, highest](std::string& text) {
+    double number = 0;
+    const bool is_number = CLI::detail::lexical_cast(text, number);
+    const bool is_in = is_number && number >= lowest && number <= highest;  // NaN is not
+    return is_in ? std::string() : fmt::format("must be a number in [{:g}, {:g}], got {}", lowest, highest, text);
+  };
+  return {check, fmt::format("FLOAT in [{:g} - {:g}]", lowest, highest)};
+}
+
+CLI::Validator seed_number() {
+  const auto check = [](std::string& text) {
+    uint64_t seed = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+    const bool is_seed = error == std::errc() && end == text.data() + text.size();
+    return is_seed ? std::string() : fmt::format("must be a whole number in [0, {}], got {}", UINT64_MAX, text);
+  };
+  return {check, ""};
+}
+
 CLI::Option* add_switch(CLI::App* app, const std::string& names, bool& value, const std::string& help) {
   return app->add_flag(names, value, help)->default_str(value ? "true" : "false");
 }
@@ -104,8 +126,12 @@ void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required) {
   app->add_option("--dtype", m.dtype, "Weights and activations; half and float16 compute in bfloat16")
       ->check(CLI::IsMember({"auto", "bfloat16", "float32", "half", "float16", "float"}));
   begin_group(app, "Device");
-  app->add_option("--device", m.device, "auto: a GPU when there is one, else the CPU")
-      ->check(CLI::IsMember(device_names()));
+  std::vector<std::string> devices = device_names();
+  devices.emplace_back(kMockDevice);
+  app->add_option("--device", m.device,
+                  "auto: a GPU when there is one, else the CPU; mock: no model, scripted answers (docs/mock.md)")
+      ->check(CLI::IsMember(devices));
+  app->add_option("--mock-script", m.mock_script, "File with the answers, delays and faults of --device mock; default: prompts are echoed");
   app->add_option("--isa", m.isa, "CPU: use at most this instruction set")->check(CLI::IsMember(instruction_sets()));
   app->add_option("--kernel-dir", m.kernel_dir, "GPU: read kernel sources from this folder");
   begin_group(app, "Model");
@@ -139,7 +165,7 @@ void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required) {
   app->add_option("--block-size", m.block_size, "Tokens in a KV block")->check(CLI::IsMember({16, 32, 64, 128}));
   add_count(app, "--kv-cache-memory,--kv-cache-memory-bytes", m.kv_cache_memory, "Bytes of KV cache (4G, 512M); 0: computed");
   app->add_option("--gpu-memory-utilization", m.gpu_memory_utilization, "Share of the GPU's free memory to use; 0: the back-end's default")
-      ->check(CLI::Range(0.0, 0.0) | CLI::Range(0.05, 1.0));
+      ->check(number_in(0.0, 0.0) | number_in(0.05, 1.0));
   add_count(app, "--max-num-waiting", m.max_num_waiting,
             "Prompts that may wait; beyond, requests are answered 429. A request is taken with all its prompts or refused");
   add_count(app, "--long-prefill-token-threshold", m.long_prefill_token_threshold,
@@ -150,7 +176,8 @@ void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required) {
       ->check(CLI::Range(-1, 60000));
   app->add_option("--max-logprobs", m.max_logprobs, "Most logprobs a request may ask for; -1 or more than 20: 20")
       ->check(CLI::Range(-1, INT32_MAX));
-  app->add_option("--seed", m.seed, "Seed of requests that bring none, and of dummy weights");
+  app->add_option("--seed", m.seed, "Seed of requests that bring none, and of dummy weights")
+      ->check(seed_number());
   add_switch(app, "--enable-prefix-caching,!--no-enable-prefix-caching", m.enable_prefix_caching,
                 "Reuse the KV cache of equal prompt beginnings");
   add_switch(app, "--enable-chunked-prefill,!--no-enable-chunked-prefill", m.enable_chunked_prefill,
@@ -188,11 +215,11 @@ void add_serve_flags(CLI::App* app, ServeArguments& s) {
   add_switch(app, "--disable-log-stats", s.disable_log_stats, "No line on throughput and load every ten seconds");
   add_switch(app, "--enable-force-include-usage", s.enable_force_include_usage, "Usage in every chunk of every stream, as with continuous_usage_stats");
   app->add_option("--sse-ping-interval", s.sse_ping_interval, "Seconds between keep-alive comments of a silent stream")
-      ->check(CLI::Range(0.0, 3600.0));
+      ->check(number_in(0.0, 3600.0));
   app->add_option("--drain-delay", s.drain_delay, "Seconds after SIGTERM in which requests are still accepted")
-      ->check(CLI::Range(0.0, 3600.0));
+      ->check(number_in(0.0, 3600.0));
   app->add_option("--shutdown-timeout", s.shutdown_timeout, "Seconds that running requests get after SIGTERM")
-      ->check(CLI::Range(0.0, 86400.0));
+      ->check(number_in(0.0, 86400.0));
 }
 
 void add_generate_flags(CLI::App* app, GenerateArguments& g, bool chat) {
@@ -201,9 +228,10 @@ void add_generate_flags(CLI::App* app, GenerateArguments& g, bool chat) {
   if (!chat) add_switch(app, "--raw", g.raw, "Send the prompt as it is, without the chat template");
   if (!chat) add_switch(app, "--ignore-eos", g.ignore_eos, "Go on after the end-of-sequence token");
   app->add_option("--system", g.system, "System message");
-  app->add_option("--temperature", g.temperature, "0: greedy; default: the model's");
-  app->add_option("--top-p", g.top_p, "Nucleus; default: the model's");
-  app->add_option("--top-k", g.top_k, "Most probable tokens kept; default: the model's");
+  app->add_option("--temperature", g.temperature, "0: greedy; default: the model's")->check(number_in(0, 2));
+  app->add_option("--top-p", g.top_p, "Nucleus; default: the model's")->check(number_in(0, 1));
+  app->add_option("--top-k", g.top_k, "Most probable tokens kept; 0: all; -1: as the model says")
+      ->check(CLI::Range(-1, INT32_MAX));
   add_count(app, "--max-tokens", g.max_tokens, "Most tokens of an answer")->check(CLI::Range(1, 1 << 30));
   add_switch(app, "--no-thinking", g.no_thinking, "Chat template variable enable_thinking = false");
 }

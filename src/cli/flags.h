@@ -11,6 +11,7 @@
 namespace CLI {
 class App;
 class Option;
+class Validator;
 }  // namespace CLI
 
 namespace spate {
@@ -33,6 +34,9 @@ std::vector<std::string> no_effect_notes(const CLI::App& app);
 // Declares a whole number that takes vLLM's suffixes: 2k = 2000, 2K = 2048, 1M, 4G.
 template <typename T>
 CLI::Option* add_count(CLI::App* app, const std::string& name, T& value, const std::string& help, int lowest = 0);
+// For CLI::Option::check. A number, not NaN, in [lowest, highest]; a seed in [0, 2^64).
+CLI::Validator number_in(double lowest, double highest);
+CLI::Validator seed_number();
 // Declares a flag without a value; its default is shown.
 CLI::Option* add_switch(CLI::App* app, const std::string& names, bool& value, const std::string& help);
 // The flags declared from here on belong to this group of --help.

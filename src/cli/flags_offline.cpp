@@ -1,5 +1,6 @@
 // Flags of the commands that measure, score and quantise.
 #include <CLI/CLI.hpp>
+#include <limits>
 
 #include "cli/flags.h"
 #include "backend/registry/registry.h"
@@ -19,6 +20,19 @@ std::vector<std::string> instruction_sets() {
     for (const std::string_view isa : back_end.instruction_sets) names.emplace_back(isa);
   }
   return names;
+}
+
+// Numbers in [0, 100], separated by commas.
+CLI::Validator percentile_list() {
+  const auto check = [](std::string& text) {
+    for (const std::string& item : CLI::detail::split(text, ',')) {
+      double number = -1;
+      if (CLI::detail::lexical_cast(item, number) && number >= 0 && number <= 100) continue;
+      return fmt::format("must be numbers in [0, 100] with commas between, got {}", text);
+    }
+    return std::string();
+  };
+  return {check, ""};
 }
 
 }  // namespace
@@ -114,16 +128,18 @@ void add_bench_flags(CLI::App* bench, Arguments& arguments) {
   add_count(serve, "--prefix-repetition-prefix-len", b.prefix_len, "Tokens of each repeated prefix");
   add_count(serve, "--prefix-repetition-suffix-len", b.suffix_len, "Tokens behind it");
   add_count(serve, "--prefix-repetition-num-prefixes", b.num_prefixes, "How many prefixes")->check(CLI::Range(1, 1 << 20));
-  serve->add_option("--random-range-ratio", b.random_range_ratio, "Lengths are drawn from [len*(1-r), len*(1+r)]");
+  serve->add_option("--random-range-ratio", b.random_range_ratio, "Lengths are drawn from [len*(1-r), len*(1+r)]")
+      ->check(number_in(0, 1));
   add_count(serve, "--random-prefix-len", b.random_prefix_len, "Tokens that all prompts share");
-  serve->add_option("--request-rate", b.request_rate, "Requests a second; 0: all at once");
-  serve->add_option("--burstiness", b.burstiness, "Gamma shape of arrivals; 1: Poisson");
-  serve->add_option("--max-concurrency", b.max_concurrency, "Requests in flight; 0: unbounded");
-  serve->add_option("--num-warmups", b.num_warmups, "Requests before the measurement");
-  serve->add_option("--temperature", b.temperature, "Of the requests");
+  serve->add_option("--request-rate", b.request_rate, "Requests a second; 0 or inf: all at once")
+      ->check(number_in(0, std::numeric_limits<double>::infinity()));
+  serve->add_option("--burstiness", b.burstiness, "Gamma shape of arrivals; 1: Poisson")->check(number_in(1e-3, 1e6));
+  serve->add_option("--max-concurrency", b.max_concurrency, "Requests in flight; 0: unbounded")->check(CLI::Range(0, 1 << 20));
+  serve->add_option("--num-warmups", b.num_warmups, "Requests before the measurement")->check(CLI::Range(0, 1 << 20));
+  serve->add_option("--temperature", b.temperature, "Of the requests")->check(number_in(0, 2));
   add_switch(serve, "--ignore-eos,!--no-ignore-eos", b.ignore_eos, "Always the full output length");
-  serve->add_option("--metric-percentiles", b.metric_percentiles, "Percentiles to print: 50,99");
-  serve->add_option("--seed", arguments.model.seed, "Of prompts and arrivals");
+  serve->add_option("--metric-percentiles", b.metric_percentiles, "Percentiles to print: 50,99")->check(percentile_list());
+  serve->add_option("--seed", arguments.model.seed, "Of prompts and arrivals")->check(seed_number());
   add_switch(serve, "--save-result", b.save_result, "Write the JSON result");
   serve->add_option("--result-filename,--output-json", b.result_filename, "File for the result");
   CLI::App* limits = bench->add_subcommand("limits", "The physical limits of this machine: memory bandwidth, arithmetic");

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/log.h"
+#include "cli/mock_argument.h"
 #include "cli/pooling_argument.h"
 #include "cli/speculative_argument.h"
 
@@ -36,6 +37,10 @@ Result<LlmConfig> llm_config(const ModelArguments& arguments) {
   ASSIGN_OR_RETURN(const Quantization quantization, quantization_of(arguments));
   ASSIGN_OR_RETURN(SpeculativeConfig speculative, parse_speculative_config(arguments.speculative_config));
   ASSIGN_OR_RETURN(const PoolingOverride pooling, parse_pooler_config(arguments.pooler_config));
+  if (!arguments.mock_script.empty() && arguments.device != kMockDevice) {
+    return invalid_argument("--mock-script needs --device {}, got --device {}", kMockDevice, arguments.device);
+  }
+  ASSIGN_OR_RETURN(MockScript mock, read_mock_script(arguments.mock_script));
   return LlmConfig{.model = arguments.model,
                    .name = arguments.hub_name,
                    .tokenizer = arguments.tokenizer,
@@ -46,6 +51,7 @@ Result<LlmConfig> llm_config(const ModelArguments& arguments) {
                    .pooling = pooling,
                    .device = arguments.device,
                    .device_options = device_options(arguments),
+                   .mock = std::move(mock),
                    .pin_threads = arguments.cpu_pin_threads,
                    .tensor_parallel_size = arguments.tensor_parallel_size,
                    .collective_time_limit_s = static_cast<double>(arguments.distributed_timeout_seconds),

@@ -44,7 +44,7 @@ std::string about_json(const Arguments& arguments, const LoadedModel& model) {
   json.field("max_position_embeddings", c.max_position_embeddings);
   json.field("tie_word_embeddings", c.tie_word_embeddings).end_object();
   json.key("memory").begin_object();
-  json.field("weights", model.ranks->weight_bytes()).field("kv_cache", model.ranks->memory_plan().kv_cache_bytes);
+  json.field("weights", model.weight_bytes).field("kv_cache", model.memory_plan.kv_cache_bytes);
   json.end_object().key("summary").begin_array();
   for (const std::string& line : model.summary) json.value(line);
   json.end_array().field("chat_template", model.chat_template_source).end_object();

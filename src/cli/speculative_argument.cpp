@@ -4,6 +4,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <set>
 
 namespace spate {
 namespace {
@@ -65,9 +66,13 @@ Result<SpeculativeConfig> parse_speculative_config(const std::string& text) {
     return invalid_argument("--speculative-config must be an object like {{\"method\": \"ngram\"}}, got {}", text);
   }
   bool has_method = false;
+  std::set<std::string> seen;
   for (const auto& entry : root) {
     if (!entry.first.IsScalar()) {
       return invalid_argument("--speculative-config: a key must be a word, got {}", YAML::Dump(entry.first));
+    }
+    if (!seen.insert(entry.first.Scalar()).second) {
+      return invalid_argument("--speculative-config: the field {} comes twice", entry.first.Scalar());
     }
     RETURN_IF_ERROR(read_field(entry.first.Scalar(), entry.second, config, has_method));
   }

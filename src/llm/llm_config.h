@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "core/pooling.h"
 #include "core/speculative_config.h"
+#include "mock/mock_script.h"
 #include "quant/quantization.h"
 
 namespace spate {
@@ -31,8 +32,9 @@ struct LlmConfig {
   PoolingOverride pooling;            // what the model's files do not say, or say otherwise
 
   // Where it runs, and in what numbers.
-  std::string device = "auto";   // a name of backend/registry, or auto
+  std::string device = "auto";   // a name of backend/registry, auto, or mock
   DeviceOptions device_options;  // num_threads is of all ranks together
+  MockScript mock;               // of device mock
   bool pin_threads = false;
   int tensor_parallel_size = 1;
   double collective_time_limit_s = 60;  // how long a rank waits for another

@@ -11,6 +11,8 @@
 #include <thread>
 
 #include "base/log.h"
+#include "mock/mock_executor.h"
+#include "model/model.h"
 #include "weights/gguf/gguf_path.h"
 #include "weights/open_weights.h"
 #include "weights/pooling_files.h"
@@ -133,6 +135,42 @@ Status check_vocabulary(const std::string& draft_path, const Tokenizer& draft, c
   return ok_status();
 }
 
+// In place of ranks. Its KV cache is accounted for as the host's back-end would store it, and takes no memory.
+Result<MemoryPlan> plan_mock_memory(const RankGroupConfig& config) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<Device> device, config.back_end->make_device({.num_threads = 1}));
+  ASSIGN_OR_RETURN(const ModelMemory memory,
+                   Model::memory(config.model, {}, {.act_dtype = config.act_dtype, .kv_dtype = config.kv_dtype, .limits = config.limits}));
+  constexpr int64_t kAnySize = int64_t{1} << 50;
+  return plan_memory({.ranks = {{.free_bytes = kAnySize, .kv_block_bytes = kv_block_bytes(*device, memory.kv_layers)}},
+                      .limits = config.limits,
+                      .model_max_len = config.model.max_position_embeddings,
+                      .kv_cache_bytes = config.kv_cache_bytes,
+                      .max_kv_cache_bytes = int64_t{4} << 30});
+}
+
+Status check_mock(const LlmConfig& llm) {
+  const auto refused = [](std::string_view flag) {
+    return invalid_argument("{}: --device mock runs no model, so there is nothing that it could change; leave it out", flag);
+  };
+  if (llm.tensor_parallel_size > 1) return refused("--tensor-parallel-size");
+  if (llm.quantization.enabled()) return refused("--quantization");
+  if (llm.speculative.method == SpeculativeMethod::kDraftModel) return refused("--speculative-config: method draft_model");
+  return ok_status();
+}
+
+std::unique_ptr<StepExecutor> make_mock(const LlmConfig& llm, const StepLimits& limits, const LoadedModel& model) {
+  MockExecutorConfig config{.script = llm.mock,
+                            .eos_token_ids = model.eos_token_ids,
+                            .max_num_seqs = limits.max_num_seqs,
+                            .vocab_size = static_cast<int>(model.config.vocab_size),
+                            .hidden_size = model.config.hidden_size,
+                            .time_limit_s = llm.collective_time_limit_s};
+  config.encode = [tokenizer = model.tokenizer](std::string_view text) { return tokenizer->encode(text); };
+  config.decode = [tokenizer = model.tokenizer](std::span<const int32_t> ids) { return tokenizer->decode(ids, false); };
+  std::this_thread::sleep_for(std::chrono::duration<double>(llm.mock.load_seconds));
+  return std::make_unique<MockExecutor>(std::move(config));
+}
+
 }  // namespace
 
 Result<std::string> read_chat_template(const std::string& path_or_source) {
@@ -170,7 +208,13 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
   model->eos_token_ids =
       model->generation.eos_token_ids.empty() ? model->config.eos_token_ids : model->generation.eos_token_ids;
   if (!llm.use_generation_config) model->generation = GenerationConfig();
-  ASSIGN_OR_RETURN(model->back_end, choose_back_end(llm.device, llm.device_options));
+  const bool is_mock = llm.device == kMockDevice;
+  if (is_mock) {
+    RETURN_IF_ERROR(check_mock(llm));
+    model->back_end = &host_back_end();
+  } else {
+    ASSIGN_OR_RETURN(model->back_end, choose_back_end(llm.device, llm.device_options));
+  }
   const BackEnd& back_end = *model->back_end;
   const BackEndDefaults& defaults = back_end.defaults;
 
@@ -203,6 +247,10 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
           llm.device_memory_share > 0 && !back_end.shares_host_memory ? llm.device_memory_share : defaults.memory_share,
   };
   const auto load = [&]() -> Status {
+    if (is_mock) {
+      ASSIGN_OR_RETURN(model->memory_plan, plan_mock_memory(config));
+      return ok_status();
+    }
     if (!llm.dummy_weights) {
       ASSIGN_OR_RETURN(weights, open_weights(path));
       config.weights = weights.get();
@@ -217,6 +265,8 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
     ASSIGN_OR_RETURN(model->ranks, RankGroup::create(config, [&](int64_t done, int64_t total) {
                        if (progress) progress(total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1.0);
                      }));
+    model->memory_plan = model->ranks->memory_plan();
+    model->weight_bytes = model->ranks->weight_bytes();
     return ok_status();
   };
   const Status load_status = load();
@@ -229,7 +279,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
   if (progress) progress(1.0);
   add_warnings(*model);
 
-  const MemoryPlan& plan = model->ranks->memory_plan();
+  const MemoryPlan& plan = model->memory_plan;
   EngineConfig engine_config;
   engine_config.limits = config.limits;
   engine_config.limits.max_model_len = static_cast<int>(plan.max_model_len);
@@ -243,9 +293,18 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
   engine_config.speculative = llm.speculative;
   if (llm.speculative.method != SpeculativeMethod::kNone) engine_config.draft_source = DraftSource::kProposer;
   RETURN_IF_ERROR(validate_engine_config(engine_config));
-  ASSIGN_OR_RETURN(model->engine, Engine::create(engine_config, *model->ranks, {}, model->ranks->draft_executor()));
-
-  model->summary = model->ranks->summary();
+  if (is_mock) {
+    if (model->tokenizer == nullptr) {
+      return not_found("--device mock: {} has no tokenizer.json; use --tokenizer with a folder that has one", llm.model);
+    }
+    model->mock = make_mock(llm, engine_config.limits, *model);
+    ASSIGN_OR_RETURN(model->engine, Engine::create(engine_config, *model->mock));
+    model->summary = {fmt::format("device mock: no model runs, answers are scripted; KV cache of {} tokens",
+                                  engine_config.kv_cache_tokens())};
+  } else {
+    ASSIGN_OR_RETURN(model->engine, Engine::create(engine_config, *model->ranks, {}, model->ranks->draft_executor()));
+    model->summary = model->ranks->summary();
+  }
   model->summary.insert(model->summary.begin(), fmt::format("model {}, {}", model->name, model->config.architecture));
   model->summary.push_back(fmt::format("Maximum concurrency for {} tokens per request: {:.2f}x", plan.max_model_len,
                                        static_cast<double>(engine_config.kv_cache_tokens()) /

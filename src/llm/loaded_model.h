@@ -32,7 +32,10 @@ struct LoadedModel {
   PoolingConfig pooling;                         // of embeddings
   std::vector<int32_t> eos_token_ids;            // of generation_config.json, else config.json
   const BackEnd* back_end = nullptr;             // that it runs on
-  std::unique_ptr<RankGroup> ranks;              // outlives the engine
+  std::unique_ptr<RankGroup> ranks;              // outlives the engine; null with --device mock
+  std::unique_ptr<StepExecutor> mock;            // outlives the engine; null with any other device
+  MemoryPlan memory_plan;
+  int64_t weight_bytes = 0;                      // of all ranks, without a draft model's
   std::shared_ptr<Engine> engine;                // not started
   std::vector<std::string> warnings;             // what the model's files get wrong; logged by load_model
   std::vector<std::string> summary;              // lines for the start-up log

@@ -106,10 +106,10 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& in) {
   if (capacity < wanted_len) {
     if (in.limits.max_model_len > 0 || capacity < 2) {
       return resource_exhausted(
-          "kv cache: {} hold {} tokens; one sequence of max_model_len {} needs {} ({} a token). Use "
-          "--max-model-len {} or --kv-cache-memory {}",
+          "kv cache: {} hold {} tokens; one sequence of max_model_len {} needs {} ({} a token). Use {}--kv-cache-memory {}",
           format_bytes(plan.kv_cache_bytes), capacity, wanted_len, format_bytes(blocks_for(wanted_len) * block_bytes),
-          format_bytes(block_bytes / in.limits.kv_block_size), std::max<int64_t>(2, capacity),
+          format_bytes(block_bytes / in.limits.kv_block_size),
+          capacity < 2 ? std::string() : fmt::format("--max-model-len {} or ", capacity),
           blocks_for(wanted_len) * block_bytes);
     }
     plan.max_model_len = capacity;

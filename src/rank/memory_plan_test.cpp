@@ -40,6 +40,15 @@ TEST_CASE("memory plan: no more KV than every sequence at full length can use") 
   CHECK(plan->kv_cache_bytes == 4 * 63 * 16 * 64 * 1024);
 }
 
+TEST_CASE("memory plan: a KV cache that holds nothing is not told to hold a shorter sequence") {
+  MemoryPlanInput input = small_model();
+  input.kv_cache_bytes = 1;
+  const std::string message = plan_memory(input).status().message();
+  CHECK(message.find("--max-model-len") == std::string::npos);
+  input.kv_cache_bytes = number_behind(message, "--kv-cache-memory ");
+  CHECK(plan_memory(input).ok());
+}
+
 TEST_CASE("memory plan: the share of the device that is left bounds the KV cache") {
   MemoryPlanInput input = small_model();
   input.model_max_len = 100000;

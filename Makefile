@@ -3,10 +3,11 @@
 # make sanitize   the unit tests under ASan+UBSan and under TSan
 # make bench   the table of speeds against their physical limits; writes build/bench.json
 # make gpu-test   everything that needs a GPU, on a machine that has one
+# make package    build/packages: a Debian package and a Python wheel
 # make format  clang-format over our sources
 JOBS ?= $(shell nproc)
 
-.PHONY: build demo test sanitize bench gpu-test format setup
+.PHONY: build demo test sanitize bench gpu-test package format setup
 build: setup
 	@cmake --preset release >/dev/null
 	@cmake --build build -j$(JOBS)
@@ -36,6 +37,9 @@ bench: build
 
 gpu-test: build
 	@tools/gpu_test
+
+package: build
+	@tools/package build
 
 format:
 	@git ls-files 'src/**/*.cpp' 'src/**/*.h' | xargs clang-format-14 -i

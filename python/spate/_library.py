@@ -24,7 +24,7 @@ class SpateError(Exception):
 
 
 def _load() -> ctypes.CDLL:
-    path = os.environ.get("SPATE_LIBRARY") or str(pathlib.Path(__file__).with_name("libspate.so"))
+    path = os.environ.get("SPATE_LIBRARY") or str(pathlib.Path(__file__).parent / "_native" / "lib" / "libspate.so")
     library = ctypes.CDLL(path)
     pointer, text = ctypes.c_void_p, ctypes.c_char_p
     for name, result, arguments in (

@@ -1,34 +1,28 @@
-// What include/spate.h declares: the handlers of the server, called without a socket.
+// What include/spate.h declares, on LocalApi: the handlers of the server, called without a socket.
 #include "spate.h"
 
 #include <fmt/format.h>
 
-#include <atomic>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/log.h"
-#include "c_api/local_responder.h"
 #include "cli/arguments.h"
 #include "cli/find_models.h"
 #include "cli/llm_arguments.h"
 #include "cli/serving.h"
 #include "cli/version.h"
-#include "server/api_handlers.h"
-#include "server/routes.h"
+#include "server/local_api.h"
 
 struct spate_engine {
   std::unique_ptr<spate::LoadedModel> model;
-  std::shared_ptr<spate::Frontend> frontend;
-  std::shared_ptr<spate::ResponseStore> responses = std::make_shared<spate::ResponseStore>();
-  std::atomic<uint64_t> num_requests = 0;
+  std::unique_ptr<spate::LocalApi> api;
 };
 
 struct spate_request {
-  std::shared_ptr<spate::LocalResponder> responder = std::make_shared<spate::LocalResponder>();
+  std::shared_ptr<spate::LocalResponder> responder;
 };
 
 namespace spate {
@@ -56,25 +50,8 @@ Result<std::unique_ptr<spate_engine>> open_engine(const char* const* flags, size
   }
   ServingModel serving = serving_model(arguments, *engine->model);
   engine->model->engine->start();
-  engine->frontend = std::make_shared<Frontend>(std::move(serving), nullptr);
+  engine->api = std::make_unique<LocalApi>(std::make_shared<Frontend>(std::move(serving), nullptr));
   return engine;
-}
-
-void start(spate_engine& engine, const char* path, const char* body, const std::shared_ptr<LocalResponder>& responder) {
-  const Route* route = find_route(path);
-  if (route == nullptr || !needs_model(route->endpoint)) {
-    return responder->respond(http_response_of(http_error(404, fmt::format("There is no {} here.", path))));
-  }
-  ApiCall call{.frontend = engine.frontend,
-               .request = {.method = route->method, .path = path, .body = body},
-               .responder = responder,
-               .force_include_usage = false,
-               .responses = engine.responses};
-  call.request.request_id = fmt::format("local-{}", ++engine.num_requests);
-  IgnoredFields ignored;
-  const ApiOutcome error = run_api_call(route->endpoint, call, ignored);
-  for (const std::string& name : ignored.unknown) log_warning("spate", "the field \"{}\" is not known and is ignored", name);
-  if (error) responder->respond(http_response_of(*error));
 }
 
 }  // namespace
@@ -101,13 +78,7 @@ void spate_close(spate_engine* engine) {
 }
 
 spate_request* spate_start(spate_engine* engine, const char* path, const char* body) {
-  auto* request = new spate_request;
-  try {
-    spate::start(*engine, path, body, request->responder);
-  } catch (const std::exception& e) {  // of a JSON library: no exception leaves a C function
-    request->responder->respond(spate::http_response_of(spate::http_error(500, e.what())));
-  }
-  return request;
+  return new spate_request{engine->api->start(path, body)};
 }
 
 int spate_next(spate_request* request, double timeout_seconds, char** json) {

@@ -1,4 +1,4 @@
-#include "c_api/local_responder.h"
+#include "server/local_responder.h"
 
 #include <utility>
 

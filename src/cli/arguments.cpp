@@ -96,9 +96,10 @@ CommandLine::CommandLine(Arguments& arguments) {
   serve = add_command("serve", "Serve a model over the OpenAI protocol");
   add_model_flags(serve, arguments.model);
   add_serve_flags(serve, arguments.serve);
-  CLI::App* chat = add_command("chat", "Talk to a model in the terminal");
-  add_model_flags(chat, arguments.model);
+  CLI::App* chat = add_command("chat", "Talk to a model in the terminal, in this process or on a server");
+  add_model_flags(chat, arguments.model, false);
   add_generate_flags(chat, arguments.generate, true);
+  add_chat_flags(chat, arguments.chat);
   CLI::App* generate = add_command("generate", "Answer prompts given on the command line or stdin");
   add_model_flags(generate, arguments.model);
   add_generate_flags(generate, arguments.generate, false);

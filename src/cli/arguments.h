@@ -78,10 +78,17 @@ struct GenerateArguments {
   double temperature = -1;  // below 0: the model's default
   double top_p = -1;
   int top_k = -1;
-  int max_tokens = 256;
+  int max_tokens = 0;        // 0: 256 (generate), what is left of the context (chat)
   bool ignore_eos = false;
   bool raw = false;          // generate: the prompt goes in as it is, without the chat template
   bool no_thinking = false;  // chat template variable enable_thinking = false
+  bool hide_thinking = false;
+};
+
+struct ChatArguments {
+  std::string url;           // of a running server; empty: the model runs in this process
+  std::string api_key_file;  // its first line is the key
+  bool no_history = false;
 };
 
 struct EvalArguments {
@@ -159,6 +166,7 @@ struct Arguments {
   ModelArguments model;
   ServeArguments serve;
   GenerateArguments generate;
+  ChatArguments chat;
   EvalArguments eval;
   QuantizeArguments quantize;
   KernelsArguments kernels;

@@ -288,7 +288,9 @@ Result<int> run_bench_serve(const Arguments& arguments) {
   ASSIGN_OR_RETURN(const std::string result_path, open_result_file(bench));
   HttpTarget target{.host = bench.host, .port = bench.port};
   if (!bench.base_url.empty()) {
-    ASSIGN_OR_RETURN(target, parse_base_url(bench.base_url));
+    Result<HttpTarget> parsed = parse_base_url(bench.base_url);
+    if (!parsed.ok()) return parsed.status().with_context("--base-url");
+    target = std::move(parsed).value();
   }
   target.api_key = bench.api_key;
   ASSIGN_OR_RETURN(const ServerFacts facts, ask_server(target));

@@ -357,6 +357,12 @@ TEST_CASE("bench serve: prompts of the data sets") {
 
 TEST_CASE("bench serve: base urls") {
   CHECK(parse_base_url("http://10.0.0.1:81/v1")->port == 81);
+  CHECK(parse_base_url("http://10.0.0.1:81/v1")->path_prefix.empty());
+  CHECK(parse_base_url("http://host/llm/v1/")->path_prefix == "/llm");
+  CHECK(parse_base_url("http://[::1]:81/")->host == "::1");
+  CHECK(parse_base_url("http://[::1]:81/")->port == 81);
+  CHECK(parse_base_url("http://[::1]")->port == 80);
+  CHECK_FALSE(parse_base_url("http://:81").ok());
   CHECK(parse_base_url("http://host")->port == 80);
   CHECK_FALSE(parse_base_url("https://host").ok());
   CHECK_FALSE(parse_base_url("http://host:x").ok());

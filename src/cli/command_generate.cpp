@@ -1,128 +1,85 @@
-// spate generate and spate chat: a model's answers in the terminal, streamed.
-#include <unistd.h>
-
+// spate generate: answers to prompts, streamed, one after the other.
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "base/log.h"
+#include "cli/chat_connection.h"
 #include "cli/commands.h"
-#include "cli/llm_arguments.h"
-#include "llm/offline.h"
+#include "cli/terminal_io.h"
 
 namespace spate {
 namespace {
 
-SamplingParams sampling_of(const GenerateArguments& arguments, const GenerationConfig& defaults) {
-  const bool greedy_default = defaults.do_sample.has_value() && !*defaults.do_sample;
-  SamplingParams sampling;
-  sampling.temperature = arguments.temperature >= 0 ? static_cast<float>(arguments.temperature)
-                         : greedy_default           ? 0.0f
-                                                    : static_cast<float>(defaults.temperature.value_or(1.0));
-  sampling.top_p = static_cast<float>(arguments.top_p >= 0 ? arguments.top_p : defaults.top_p.value_or(1.0));
-  sampling.sampling_top_k = arguments.top_k >= 0 ? arguments.top_k : static_cast<int>(defaults.top_k.value_or(0));
-  sampling.min_p = static_cast<float>(defaults.min_p.value_or(0.0));
-  sampling.repetition_penalty = static_cast<float>(defaults.repetition_penalty.value_or(1.0));
-  sampling.max_tokens = arguments.max_tokens;
-  sampling.ignore_eos = arguments.ignore_eos;
-  return sampling;
-}
+using Json = nlohmann::ordered_json;
 
-Result<std::string> render(const LoadedModel& model, const nlohmann::ordered_json& messages, bool no_thinking) {
-  if (!model.chat_template) {
-    return not_found("{} has no chat template; give one with --chat-template, or send text as it is with --raw", model.name);
+constexpr int kDefaultMaxTokens = 256;
+constexpr size_t kHeadingBytes = 60;
+constexpr int kInterruptedCode = 130;
+
+// --prompt, else the lines of stdin.
+Result<std::vector<std::string>> read_prompts(const GenerateArguments& arguments) {
+  std::vector<std::string> prompts = arguments.prompts;
+  const bool is_stdin = prompts.empty();
+  if (is_stdin) {
+    for (std::string line; std::getline(std::cin, line);) prompts.push_back(line);
   }
-  nlohmann::ordered_json kwargs = nlohmann::ordered_json::object();
-  if (no_thinking) kwargs["enable_thinking"] = false;
-  return model.chat_template->render({.messages = &messages, .kwargs = &kwargs, .add_generation_prompt = true});
+  if (prompts.empty()) return invalid_argument("there is no prompt: give --prompt, or lines on stdin");
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if (!prompts[i].empty()) continue;
+    return invalid_argument("prompt {} of {} is empty ({})", i + 1, prompts.size(),
+                            is_stdin ? "a line of stdin is a prompt" : "--prompt");
+  }
+  return prompts;
 }
 
-// Generates after `prompt` and writes the text to stdout as it comes; gives the whole text.
-Result<std::string> stream_answer(LoadedModel& model, const std::string& prompt, bool add_special_tokens,
-                                  const SamplingParams& sampling) {
-  std::vector<OfflineRequest> requests(1);
-  requests[0].prompt_token_ids = model.tokenizer->encode(prompt, {.add_special_tokens = add_special_tokens});
-  requests[0].sampling = sampling;
-  RETURN_IF_ERROR(validate_sampling_params(sampling, static_cast<int>(model.config.vocab_size), kMaxLogprobs));
-  IncrementalDecoder decoder(*model.tokenizer, {}, requests[0].prompt_token_ids);
-  std::string answer;
-  const auto show = [&](const std::string& text) {
-    answer += text;
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
-  };
-  ASSIGN_OR_RETURN(const auto results, run_offline(*model.engine, model.eos_token_ids, std::move(requests), 0,
-                                                   [&](size_t, const Output& output) {
-                                                     for (const int32_t id : output.token_ids) show(decoder.append(id));
-                                                   }));
-  show(decoder.finish());
-  std::printf("\n");
-  return answer;
+std::string request_body(const GenerateArguments& g, const std::string& model, const std::string& prompt) {
+  Json body = {{"model", model}, {"stream", true}, {"stream_options", {{"include_usage", true}}}};
+  if (g.raw) {
+    body["prompt"] = prompt;
+  } else {
+    Json messages = Json::array();
+    if (!g.system.empty()) messages.push_back({{"role", "system"}, {"content", g.system}});
+    messages.push_back({{"role", "user"}, {"content", prompt}});
+    body["messages"] = std::move(messages);
+    if (g.no_thinking) body["chat_template_kwargs"] = {{"enable_thinking", false}};
+  }
+  body["max_tokens"] = g.max_tokens > 0 ? g.max_tokens : kDefaultMaxTokens;
+  if (g.temperature >= 0) body["temperature"] = g.temperature;
+  if (g.top_p >= 0) body["top_p"] = g.top_p;
+  if (g.top_k >= 0) body["top_k"] = g.top_k;
+  if (g.ignore_eos) body["ignore_eos"] = true;
+  return body.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-Result<std::unique_ptr<LoadedModel>> load_for_text(const Arguments& arguments) {
-  ASSIGN_OR_RETURN(std::unique_ptr<LoadedModel> model, load_model(arguments.model, progress_bar("weights")));
-  if (!model->tokenizer) return not_found("{}: no tokenizer.json; use --tokenizer", arguments.model.model);
-  for (const std::string& line : model->summary) log_info("model", "{}", line);
-  model->engine->start();
-  return model;
+// Between the answers to several prompts: whose the next one is.
+std::string heading(size_t idx, const std::vector<std::string>& prompts) {
+  std::string first_line = prompts[idx].substr(0, prompts[idx].find('\n'));
+  if (first_line.size() > kHeadingBytes) {
+    size_t end = kHeadingBytes;
+    while (end > 0 && (static_cast<unsigned char>(first_line[end]) & 0xc0) == 0x80) --end;  // not inside a character
+    first_line = first_line.substr(0, end) + "...";
+  }
+  return fmt::format("{}--- {} of {}: {}\n", idx == 0 ? "" : "\n", idx + 1, prompts.size(), visible_text(first_line));
 }
 
 }  // namespace
 
 Result<int> run_generate(const Arguments& arguments) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model, load_for_text(arguments));
-  std::vector<std::string> prompts = arguments.generate.prompts;
-  if (prompts.empty()) {
-    for (std::string line; std::getline(std::cin, line);) prompts.push_back(line);
-  }
-  const SamplingParams sampling = sampling_of(arguments.generate, model->generation);
-  for (const std::string& prompt : prompts) {
-    std::string text = prompt;
-    if (!arguments.generate.raw) {
-      nlohmann::ordered_json messages = nlohmann::ordered_json::array();
-      if (!arguments.generate.system.empty()) messages.push_back({{"role", "system"}, {"content", arguments.generate.system}});
-      messages.push_back({{"role", "user"}, {"content", prompt}});
-      ASSIGN_OR_RETURN(text, render(*model, messages, arguments.generate.no_thinking));
-    }
-    ASSIGN_OR_RETURN(const std::string answer, stream_answer(*model, text, arguments.generate.raw, sampling));
-  }
-  return 0;
-}
-
-Result<int> run_chat(const Arguments& arguments) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model, load_for_text(arguments));
-  const bool is_terminal = ::isatty(STDIN_FILENO) != 0;
-  const SamplingParams sampling = sampling_of(arguments.generate, model->generation);
-  nlohmann::ordered_json messages = nlohmann::ordered_json::array();
-  const auto reset = [&] {
-    messages.clear();
-    if (!arguments.generate.system.empty()) messages.push_back({{"role", "system"}, {"content", arguments.generate.system}});
-  };
-  reset();
-  if (is_terminal) std::printf("Talking to %s. /new begins again, /exit or Ctrl-D ends.\n", model->name.c_str());
-  while (true) {
-    if (is_terminal) {
-      std::printf("> ");
-      std::fflush(stdout);
-    }
-    std::string line;
-    if (!std::getline(std::cin, line) || line == "/exit") break;
-    if (line.empty()) continue;
-    if (line == "/new") {
-      reset();
-      continue;
-    }
-    messages.push_back({{"role", "user"}, {"content", line}});
-    ASSIGN_OR_RETURN(const std::string prompt, render(*model, messages, arguments.generate.no_thinking));
-    Result<std::string> answer = stream_answer(*model, prompt, false, sampling);
-    if (!answer.ok()) {
-      // A conversation that has outgrown the model ends; the program goes on.
-      std::printf("%s\nThe conversation begins again.\n", answer.status().message().c_str());
-      reset();
-      continue;
-    }
-    messages.push_back({{"role", "assistant"}, {"content", *answer}});
+  const GenerateArguments& generate = arguments.generate;
+  ASSIGN_OR_RETURN(const std::vector<std::string> prompts, read_prompts(generate));
+  ASSIGN_OR_RETURN(const std::unique_ptr<ChatConnection> connection, open_local_chat(arguments));
+  ScreenOptions options = screen_options();
+  options.hides_thinking = generate.hide_thinking;
+  options.renders_markdown = false;
+  options.keeps_bytes = !options.is_terminal;
+  const InterruptGuard guard;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if (prompts.size() > 1) write_stdout(heading(i, prompts));
+    AnswerScreen screen(options, write_stdout);
+    ASSIGN_OR_RETURN(const StreamedAnswer answer,
+                     stream_answer(*connection, generate.raw ? "/v1/completions" : "/v1/chat/completions",
+                                   request_body(generate, connection->model().name, prompts[i]), screen));
+    if (answer.is_interrupted) return kInterruptedCode;
   }
   return 0;
 }

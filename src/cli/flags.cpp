@@ -232,8 +232,18 @@ void add_generate_flags(CLI::App* app, GenerateArguments& g, bool chat) {
   app->add_option("--top-p", g.top_p, "Nucleus; default: the model's")->check(number_in(0, 1));
   app->add_option("--top-k", g.top_k, "Most probable tokens kept; 0: all; -1: as the model says")
       ->check(CLI::Range(-1, INT32_MAX));
-  add_count(app, "--max-tokens", g.max_tokens, "Most tokens of an answer")->check(CLI::Range(1, 1 << 30));
+  add_count(app, "--max-tokens", g.max_tokens, chat ? "Most tokens of an answer; 0: what is left of the context" : "Most tokens of an answer; 0: 256")
+      ->check(CLI::Range(0, 1 << 30));
   add_switch(app, "--no-thinking", g.no_thinking, "Chat template variable enable_thinking = false");
+  add_switch(app, "--hide-thinking", g.hide_thinking, "Show the answer without the reasoning before it");
+}
+
+void add_chat_flags(CLI::App* app, ChatArguments& c) {
+  begin_group(app, "Server");
+  app->add_option("--url", c.url, "Talk to a running server, http://host:port, instead of loading a model; MODEL is then a name of its list");
+  app->add_option("--api-key-file", c.api_key_file, "File whose first line is the server's key; default: SPATE_API_KEY");
+  begin_group(app, "Generation");
+  add_switch(app, "--no-history", c.no_history, "Keep what is typed in memory only, not in ~/.local/state/spate/chat_history");
 }
 
 void add_common_flags(CLI::App* app, Arguments& arguments, std::string& config_path) {

@@ -19,6 +19,7 @@ namespace spate {
 void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required = true);
 void add_serve_flags(CLI::App* app, ServeArguments& s);
 void add_generate_flags(CLI::App* app, GenerateArguments& g, bool chat);
+void add_chat_flags(CLI::App* app, ChatArguments& c);
 void add_eval_flags(CLI::App* app, EvalArguments& e);
 void add_quantize_flags(CLI::App* app, Arguments& arguments);
 void add_kernels_flags(CLI::App* kernels, Arguments& arguments);

@@ -3,6 +3,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,6 +15,8 @@
 
 namespace spate {
 namespace {
+
+constexpr int kStopPollMs = 100;
 
 class Socket {
  public:
@@ -56,7 +59,7 @@ Result<int> connect_to(const HttpTarget& target) {
 // Reads the reply as it comes: header, then body pieces with the chunk framing taken off.
 class ReplyReader {
  public:
-  explicit ReplyReader(int fd) : fd_(fd) {}
+  ReplyReader(int fd, const std::function<bool()>& should_stop) : fd_(fd), should_stop_(should_stop) {}
 
   Status read_header(HttpReply& reply) {
     size_t end;
@@ -101,6 +104,10 @@ class ReplyReader {
  private:
   Status more(const char* what) {
     char bytes[16384];
+    pollfd waiting{.fd = fd_, .events = POLLIN, .revents = 0};
+    while (should_stop_ && ::poll(&waiting, 1, kStopPollMs) <= 0) {
+      if (should_stop_()) return cancelled("stopped");
+    }
     const ssize_t n = ::recv(fd_, bytes, sizeof bytes, 0);
     if (n <= 0) return data_loss("the connection ended inside {}", what);
     buffer_.append(bytes, static_cast<size_t>(n));
@@ -108,6 +115,7 @@ class ReplyReader {
   }
 
   int fd_;
+  const std::function<bool()>& should_stop_;
   std::string buffer_;
   bool is_event_stream_ = false;
   bool is_chunked_ = false;
@@ -119,22 +127,29 @@ class ReplyReader {
 Result<HttpTarget> parse_base_url(const std::string& url) {
   HttpTarget target;
   constexpr std::string_view kScheme = "http://";
-  if (url.rfind(kScheme, 0) != 0) return invalid_argument("--base-url must be http://host:port, got '{}'", url);
-  std::string rest = url.substr(kScheme.size());
-  rest = rest.substr(0, rest.find('/'));
-  const size_t colon = rest.rfind(':');
-  target.host = rest.substr(0, colon);
-  target.port = colon == std::string::npos ? 80 : std::atoi(rest.c_str() + colon + 1);
-  if (target.port <= 0 || target.port > 65535) return invalid_argument("--base-url: no port in '{}'", url);
+  if (url.rfind(kScheme, 0) != 0) return invalid_argument("a server is given as http://host:port, got '{}'", url);
+  std::string_view rest = std::string_view(url).substr(kScheme.size());
+  const size_t slash = std::min(rest.find('/'), rest.size());
+  target.path_prefix = rest.substr(slash);
+  while (target.path_prefix.ends_with('/')) target.path_prefix.pop_back();
+  if (target.path_prefix.ends_with("/v1")) target.path_prefix.resize(target.path_prefix.size() - 3);
+  rest = rest.substr(0, slash);
+  const size_t bracket = rest.starts_with('[') ? rest.find(']') : std::string_view::npos;
+  const size_t colon = bracket == std::string_view::npos ? rest.rfind(':') : rest.find(':', bracket);
+  target.host = bracket == std::string_view::npos ? rest.substr(0, colon) : rest.substr(1, bracket - 1);
+  target.port = colon == std::string_view::npos ? 80 : std::atoi(std::string(rest.substr(colon + 1)).c_str());
+  if (target.host.empty()) return invalid_argument("no host in '{}'", url);
+  if (target.port <= 0 || target.port > 65535) return invalid_argument("no port in '{}'", url);
   return target;
 }
 
 Result<HttpReply> http_call(const HttpTarget& target, const std::string& path, const std::string& body,
-                            const std::function<bool(std::string_view)>& on_event) {
+                            const std::function<bool(std::string_view)>& on_event, const std::function<bool()>& should_stop) {
   ASSIGN_OR_RETURN(const int fd, connect_to(target));
   const Socket socket(fd);
-  std::string request = fmt::format("{} {} HTTP/1.1\r\nHost: {}:{}\r\nConnection: close\r\n", body.empty() ? "GET" : "POST", path,
-                                    target.host, target.port);
+  const bool is_ipv6 = target.host.find(':') != std::string::npos;
+  std::string request = fmt::format("{} {}{} HTTP/1.1\r\nHost: {}{}{}:{}\r\nConnection: close\r\n", body.empty() ? "GET" : "POST",
+                                    target.path_prefix, path, is_ipv6 ? "[" : "", target.host, is_ipv6 ? "]" : "", target.port);
   if (!target.api_key.empty()) request += fmt::format("Authorization: Bearer {}\r\n", target.api_key);
   if (!body.empty()) request += fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n", body.size());
   request += "\r\n" + body;
@@ -145,7 +160,7 @@ Result<HttpReply> http_call(const HttpTarget& target, const std::string& path, c
   }
 
   HttpReply reply;
-  ReplyReader reader(fd);
+  ReplyReader reader(fd, should_stop);
   RETURN_IF_ERROR(reader.read_header(reply));
   std::string pending;  // an event that has not ended
   while (true) {

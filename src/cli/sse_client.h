@@ -1,4 +1,4 @@
-// A small blocking HTTP/1.1 client for the load generator: one connection a request, server-sent events or a whole body.
+// A small blocking HTTP/1.1 client for the load generator and the terminal: one connection a request, server-sent events or a whole body.
 #pragma once
 
 #include <functional>
@@ -12,10 +12,12 @@ namespace spate {
 struct HttpTarget {
   std::string host = "127.0.0.1";
   int port = 8000;
+  std::string path_prefix;  // of all paths: "/llm"; empty: none
   std::string api_key;
 };
 
-// "http://host:port" without a path.
+// "http://host:port", an IPv6 address in brackets. A path in it becomes the prefix, without "/v1" at its end: clients of OpenAI's
+// API write it, our paths have it.
 Result<HttpTarget> parse_base_url(const std::string& url);
 
 struct HttpReply {
@@ -24,8 +26,10 @@ struct HttpReply {
 };
 
 // An empty `body` is a GET. on_event hears of each `data:` line of a text/event-stream reply as it arrives, until it returns
-// false. Errors: unavailable (no connection), data_loss (a broken reply).
+// false. should_stop is asked ten times a second while nothing comes. Errors: unavailable (no connection), data_loss (a broken
+// reply), cancelled (should_stop said so).
 Result<HttpReply> http_call(const HttpTarget& target, const std::string& path, const std::string& body,
-                            const std::function<bool(std::string_view)>& on_event = {});
+                            const std::function<bool(std::string_view)>& on_event = {},
+                            const std::function<bool()>& should_stop = {});
 
 }  // namespace spate

@@ -2,6 +2,8 @@
 
 #include <histedit.h>
 #include <langinfo.h>
+#include <termios.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <clocale>
@@ -20,6 +22,26 @@ void use_utf8() {
   std::setlocale(LC_CTYPE, "");
   if (std::strcmp(::nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
 }
+
+// While one lives, Ctrl-C is a key and no signal: libedit takes the terminal's characters over from here.
+class InterruptKey {
+ public:
+  InterruptKey() : has_settings_(::tcgetattr(STDIN_FILENO, &settings_) == 0) {
+    if (!has_settings_) return;
+    termios changed = settings_;
+    changed.c_cc[VINTR] = _POSIX_VDISABLE;
+    ::tcsetattr(STDIN_FILENO, TCSADRAIN, &changed);
+  }
+  ~InterruptKey() {
+    if (has_settings_) ::tcsetattr(STDIN_FILENO, TCSADRAIN, &settings_);
+  }
+  InterruptKey(const InterruptKey&) = delete;
+  InterruptKey& operator=(const InterruptKey&) = delete;
+
+ private:
+  termios settings_{};
+  const bool has_settings_;
+};
 
 // What is pasted must not steer the editor: of control characters only newline and tab are taken.
 std::string typed_form(const std::string& pasted) {
@@ -94,7 +116,6 @@ LineEditor::LineEditor(std::string history_file) : impl_(std::make_unique<Impl>(
   el_set(self.edit, EL_ADDFN, "spate-interrupt", "give the line up", &Impl::interrupt);
   el_set(self.edit, EL_ADDFN, "spate-paste", "take what is pasted", &Impl::paste);
   el_source(self.edit, nullptr);
-  el_set(self.edit, EL_SETTY, "-d", "intr=", nullptr);
   for (const auto& [key, function] : {std::pair{"^C", "spate-interrupt"}, {"\\e[200~", "spate-paste"}, {"^R", "em-inc-search-prev"},
                                       {"\\e[1~", "ed-move-to-beg"}, {"\\e[4~", "ed-move-to-end"}, {"\\e[3~", "ed-delete-next-char"},
                                       {"\\e[1;5C", "em-next-word"}, {"\\e[1;5D", "ed-prev-word"}}) {
@@ -114,6 +135,7 @@ LineEditor::Input LineEditor::read(const std::string& prompt) {
   std::fputs("\x1b[?2004h", stdout);  // bracketed paste on
   std::fflush(stdout);
   int length = 0;
+  const InterruptKey key;
   errno = 0;
   const char* line = el_gets(self.edit, &length);
   const bool was_signal = line == nullptr && errno == EINTR;

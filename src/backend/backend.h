@@ -233,6 +233,7 @@ struct StepKey {
   int num_top_logprobs = -1;  // of the sampled tokens: -1 no log-probabilities, 0 only the token's own
   int plan_generation = 0;    // counts the plan buffers of the rank: a larger plan than ever before moves it
   LongPrompts long_prompts;   // none where the device has no use for them
+  bool decodes_only = false;  // every sequence decodes; only where the rank's model must know (StepBatch::decodes_only)
   auto operator<=>(const StepKey&) const = default;
 };
 

@@ -132,6 +132,14 @@ void check_params(const GatherRowsParams& p) {
   check.tensor("out", p.out, p.x.dtype(), {n, width});
 }
 
+void check_params(const ScatterRowsParams& p) {
+  ShapeCheck check("scatter_rows");
+  const Dim n = check.dim("n"), width = check.dim("width");
+  check.tensor("x", p.x, p.x.dtype(), {n, width});
+  check.tensor("row_ids", p.row_ids, DType::kI32, {n});
+  check.tensor("out", p.out, p.x.dtype(), {check.dim("num_rows"), width});
+}
+
 namespace {
 
 void check_state(ShapeCheck& check, const RowState& s) {

@@ -16,6 +16,7 @@ void check_params(const RopeParams& p);
 void check_params(const KvWriteParams& p);
 void check_params(const AttentionPagedParams& p);
 void check_params(const GatherRowsParams& p);
+void check_params(const ScatterRowsParams& p);
 void check_params(const ApplyUpdatesParams& p);
 void check_params(const BeginStepParams& p);
 void check_params(const SampleParams& p);

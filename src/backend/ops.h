@@ -98,11 +98,18 @@ struct AttentionPagedParams {
   Tensor out;            // [num_tokens, num_heads, head_dim] act; contiguous or outer strides free
 };
 
-// out[i, :] = x[row_ids[i], :]
+// out[i, :] = x[row_ids[i], :], zeros where row_ids[i] is -1
 struct GatherRowsParams {
   Tensor x;        // [num_rows, width] any dtype
   Tensor row_ids;  // [n] i32
   Tensor out;      // [n, width]
+};
+
+// out[row_ids[i], :] = x[i, :]. A row id of -1 is skipped; no other occurs twice. Other rows of out stay.
+struct ScatterRowsParams {
+  Tensor x;        // [n, width] any dtype
+  Tensor row_ids;  // [n] i32
+  Tensor out;      // [num_rows, width], in-out
 };
 
 // The state of running sequences, on the device (core/step_plan.h says who writes what). All i32 unless said.
@@ -378,6 +385,7 @@ struct OpTable {
   Op<KvWriteParams> kv_write = nullptr;
   Op<AttentionPagedParams> attention_paged = nullptr;
   Op<GatherRowsParams> gather_rows = nullptr;
+  Op<ScatterRowsParams> scatter_rows = nullptr;
   Op<ApplyUpdatesParams> apply_updates = nullptr;
   Op<BeginStepParams> begin_step = nullptr;
   Op<SampleParams> sample = nullptr;

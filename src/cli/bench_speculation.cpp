@@ -180,7 +180,7 @@ Result<int> run_bench_speculation(const Arguments& arguments) {
   std::vector<Task> questions;
   if (bench.task == "questions") {
     ASSIGN_OR_RETURN(questions, question_tasks(*model, arguments.model.model));
-  } else if (speculative.method == SpeculativeMethod::kDraftModel) {
+  } else if (runs_a_model(speculative.method)) {
     return invalid_argument(
         "bench speculation: method {} drafts by the masks that give the answers of --task {}; use --task questions",
         speculative_method_name(speculative.method), bench.task);

@@ -245,11 +245,17 @@ TEST_CASE("arguments: --speculative-config is JSON, or YAML in the file") {
     return std::string(parse_speculative_config(text).status().message());
   };
   CHECK(message("{method: ngram, method: reference}") == "--speculative-config: the field method comes twice");
-  CHECK(message("{}") == "--speculative-config needs the field method: ngram, reference or draft_model");
+  CHECK(message("{}") == "--speculative-config needs the field method: ngram, reference, draft_model or mtp");
   CHECK(message(R"({"method": "ngarm"})") ==
-        "--speculative-config: method must be ngram, reference or draft_model, got 'ngarm'");
-  CHECK(message(R"({"method": "mtp"})") ==
-        "--speculative-config: method mtp is not built; there are ngram, reference and draft_model");
+        "--speculative-config: method must be ngram, reference, draft_model or mtp, got 'ngarm'");
+  CHECK(parse_speculative_config(R"({"method": "mtp", "num_speculative_tokens": 2})")->method == SpeculativeMethod::kMtp);
+  CHECK(parse_speculative_config(R"({"method": "deepseek_mtp"})")->method == SpeculativeMethod::kMtp);
+  CHECK(message(R"({"method": "ernie_mtp"})") ==
+        "--speculative-config: method ernie_mtp is not built; there are ngram, reference, draft_model and mtp");
+  CHECK(message(R"({"method": "mtp", "num_speculative_tokens": 100})") ==
+        "--speculative-config: num_speculative_tokens must be in [1, 16], got 100");
+  CHECK(message(R"({"method": "mtp", "model": "m"})") ==
+        "--speculative-config: model is a field of method draft_model, got it with mtp");
   CHECK(message(R"({"method": "ngram", "num_speculative_tokens": 0})") ==
         "--speculative-config: num_speculative_tokens must be in [1, 16], got 0");
   CHECK(message(R"({"method": "ngram", "num_speculative_tokens": "many"})") ==

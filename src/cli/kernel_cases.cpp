@@ -290,7 +290,7 @@ Status Cases::run_rows() {
   for (const RowOp& op :
        {RowOp{"rms_norm", width, width, 2 * row_bytes}, RowOp{"add_rms_norm", width, width, 4 * row_bytes},
         RowOp{"add", width, width, 3 * row_bytes}, RowOp{"silu_and_mul", 2 * inner, inner, 3 * act_bytes(m * inner)},
-        RowOp{"gather_rows", width, width, 2 * row_bytes}}) {
+        RowOp{"gather_rows", width, width, 2 * row_bytes}, RowOp{"scatter_rows", width, width, 2 * row_bytes}}) {
     KernelCase one{.name = fmt::format("{}/{}/{}/m{}", op.name, act_name(), op.out_width, m), .bytes = op.bytes};
     if (!wants(one.name)) continue;
     one.num_copies = num_copies_of(static_cast<int64_t>(op.bytes));
@@ -308,6 +308,7 @@ Status Cases::run_rows() {
       }
       if (name == "add") ops_.add(stream_, {.a = x[i], .b = other[i], .out = out[i]});
       if (name == "silu_and_mul") ops_.silu_and_mul(stream_, {.gate_up = x[i], .out = out[i]});
+      if (name == "scatter_rows") ops_.scatter_rows(stream_, {.x = x[i], .row_ids = row_ids, .out = out[i]});
       if (name == "gather_rows") ops_.gather_rows(stream_, {.x = x[i], .row_ids = row_ids, .out = out[i]});
     };
     give(one);

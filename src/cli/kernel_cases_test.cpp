@@ -31,7 +31,7 @@ TEST_CASE("kernel cases: every op of the catalogue, at sizes that it takes") {
     CHECK(ops == std::set<std::string>{"add", "add_rms_norm", "apply_updates", "attention_paged", "begin_step", "embedding",
                                        "finish_step", "gather_rows", "kv_copy_blocks", "kv_write", "linear",
                                        "linear_silu_and_mul", "logprobs", "qk_norm_rope_kv_write", "rms_norm", "rope",
-                                       "sample", "silu_and_mul"});
+                                       "sample", "scatter_rows", "silu_and_mul"});
     const int64_t element = dtype_bytes(act_dtype);
     const std::string format = act_dtype == DType::kF32 ? "f32" : "bf16";
     const int64_t in_features = config.num_heads * config.head_dim;

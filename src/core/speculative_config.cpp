@@ -20,6 +20,7 @@ std::string_view speculative_method_name(SpeculativeMethod method) {
     case SpeculativeMethod::kNgram: return "ngram";
     case SpeculativeMethod::kReference: return "reference";
     case SpeculativeMethod::kDraftModel: return "draft_model";
+    case SpeculativeMethod::kMtp: return "mtp";
   }
   return "";
 }

@@ -14,6 +14,7 @@ enum class SpeculativeMethod : uint8_t {
   kNgram,       // the longest suffix of the row's tokens that occurs earlier in the row
   kReference,   // the longest suffix that occurs in texts that come with the request, or in its prompt
   kDraftModel,  // a smaller model of the same vocabulary
+  kMtp,         // the model's own layer for multi-token prediction, run once a draft
 };
 std::string_view speculative_method_name(SpeculativeMethod method);  // "ngram"
 
@@ -29,6 +30,11 @@ struct SpeculativeConfig {
 // Drafts are computed before their places have blocks: a row of the draft model has so many blocks of its own for them.
 constexpr int scratch_blocks_per_row(const SpeculativeConfig& config, int kv_block_size) {
   return (config.num_speculative_tokens + kv_block_size - 1) / kv_block_size;
+}
+
+// Proposals come from an executor of their own, not from the host's look-ups.
+constexpr bool runs_a_model(SpeculativeMethod method) {
+  return method == SpeculativeMethod::kDraftModel || method == SpeculativeMethod::kMtp;
 }
 
 // Names the field, its value and the bound.

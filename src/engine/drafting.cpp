@@ -13,8 +13,9 @@ namespace {
 std::unique_ptr<Proposer> proposer_of(const EngineConfig& config, StepExecutor* draft_executor,
                                       const std::function<double()>& clock) {
   std::unique_ptr<Proposer> proposer;
-  if (config.speculative.method == SpeculativeMethod::kDraftModel) {
-    CHECK(draft_executor != nullptr, "method draft_model without an executor of the draft model");
+  if (runs_a_model(config.speculative.method)) {
+    CHECK(draft_executor != nullptr, "method {} without an executor of drafts",
+          speculative_method_name(config.speculative.method));
     proposer = make_model_proposer({.config = config.speculative,
                                     .limits = config.limits,
                                     .num_kv_blocks = config.num_kv_blocks,

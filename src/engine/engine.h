@@ -76,7 +76,7 @@ class Engine {
   using Clock = std::function<double()>;  // seconds, never falling; called by any thread
 
   // The executors outlive the engine and are called by the engine thread only. `clock` is replaced in simulations.
-  // draft_executor: runs the model of SpeculativeMethod::kDraftModel (speculative/model_proposer.h).
+  // draft_executor: runs the model that drafts (speculative/model_proposer.h), where runs_a_model(method).
   static Result<std::unique_ptr<Engine>> create(const EngineConfig& config, StepExecutor& executor, Clock clock = {},
                                                 StepExecutor* draft_executor = nullptr);
   ~Engine();  // stop()

@@ -34,6 +34,8 @@ StepBatch step_batch(const StepInputs& inputs, const RowState& state, const Step
       .long_prompts = key.long_prompts,
       .output_rows = key.outputs == StepOutputs::kAllTokens ? Tensor() : inputs.sample_token_idxs,
       .outputs_all_seqs = key.outputs == StepOutputs::kSampledAllSeqs,
+      .arange = {},
+      .decodes_only = key.decodes_only,
   };
 }
 

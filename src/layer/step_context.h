@@ -22,6 +22,7 @@ struct StepBatch {
   Tensor output_rows;
   bool outputs_all_seqs = false;  // output_rows has one token of every sequence
   Tensor arange;                  // [num_outputs + 1] at least: 0, 1, 2, ...; with output_rows
+  bool decodes_only = false;      // every sequence decodes; said only where StepModel::reads_next_tokens()
 
   int64_t num_tokens() const { return inputs.token_ids.dim(0); }
   int64_t num_seqs() const { return inputs.seq_rows.dim(0); }
@@ -41,7 +42,7 @@ struct StepContext {
   const OpTable& ops;                  // bound: every op is set
   const Communicators& communicators;  // the groups of the rank's Place: tp, ep, dp, pp
   const StepBatch& batch;
-  std::span<const KvView> kv;  // one a layer, in the order of Model::kv_layers()
+  std::span<const KvView> kv;  // one a layer, in the order of StepModel::kv_layers()
 };
 
 }  // namespace spate

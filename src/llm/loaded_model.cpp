@@ -261,6 +261,9 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
                       .weights = draft.weights.get(),
                       .scratch_blocks_per_row = scratch_blocks_per_row(llm.speculative, llm.kv_block_size)};
     }
+    if (llm.speculative.method == SpeculativeMethod::kMtp) {
+      config.mtp_draft = {.scratch_blocks_per_row = scratch_blocks_per_row(llm.speculative, llm.kv_block_size)};
+    }
     RETURN_IF_ERROR(check_layout(llm.quantization, weights != nullptr ? weights->layout() : std::string_view()));
     ASSIGN_OR_RETURN(model->ranks, RankGroup::create(config, [&](int64_t done, int64_t total) {
                        if (progress) progress(total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1.0);

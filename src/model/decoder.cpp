@@ -22,14 +22,14 @@ Result<std::unique_ptr<Decoder>> Decoder::create(const ModelFamily& family, cons
     return unimplemented("{}: {} layers for multi-token prediction are wanted; config.json has {} that can be run",
                          config.architecture, options.num_mtp_layers, model->parts_.mtp.size());
   }
-  const auto add_kv_layer = [&](const DecoderLayer& layer) {
+  const auto kv_layer_of = [&](const DecoderLayer& layer) {
     KvLayerDesc kv_layer = layer.self_attn->kv_layer();
     kv_layer.kv_block_size = options.limits.kv_block_size;
     kv_layer.dtype = options.kv_dtype;
-    model->kv_layers_.push_back(kv_layer);
+    return kv_layer;
   };
-  for (const DecoderLayer& layer : model->parts_.layers) add_kv_layer(layer);
-  for (const MtpModule& module : model->parts_.mtp) add_kv_layer(module.layer);
+  for (const DecoderLayer& layer : model->parts_.layers) model->kv_layers_.push_back(kv_layer_of(layer));
+  for (const MtpModule& module : model->parts_.mtp) model->mtp_kv_layers_.push_back(kv_layer_of(module.layer));
   model->num_parameters_ = parameters.num_parameters();
   model->weight_bytes_ = parameters.weight_bytes();
   model->workspace_bytes_ = model->lay_out_workspace(nullptr, tp);
@@ -75,7 +75,8 @@ ModelMemory Decoder::memory() const {
   return {.num_parameters = num_parameters_,
           .weight_bytes = weight_bytes_,
           .workspace_bytes = workspace_bytes_,
-          .kv_layers = kv_layers_};
+          .kv_layers = kv_layers_,
+          .mtp_kv_layers = mtp_kv_layers_};
 }
 
 ModelOutline Decoder::outline() const {
@@ -162,13 +163,12 @@ Tensor Decoder::run_last_layer(const StepContext& ctx, const DecoderLayer& layer
 }
 
 Tensor Decoder::mtp_forward(const StepContext& ctx, const MtpRun& run) {
-  const int64_t num_tokens = ctx.batch.num_tokens(), num_layers = std::ssize(parts_.layers),
-                num_modules = std::ssize(parts_.mtp);
+  const int64_t num_tokens = ctx.batch.num_tokens(), num_modules = std::ssize(parts_.mtp);
   CHECK(loader_ == nullptr && 0 <= run.mtp_idx && run.mtp_idx < num_modules && -1 <= run.source_idx &&
             run.source_idx < num_modules,
         "layer {} after {} of {}", run.mtp_idx, run.source_idx, num_modules);
   CHECK(num_tokens <= options_.limits.max_num_batched_tokens && run.hidden_states.dim(0) == num_tokens &&
-            ctx.kv.size() == kv_layers_.size(),
+            ctx.kv.size() == mtp_kv_layers_.size(),
         "{} tokens (at most {}), {} hidden states, {} KV views", num_tokens, options_.limits.max_num_batched_tokens,
         run.hidden_states.dim(0), ctx.kv.size());
   const MtpModule& module = parts_.mtp[static_cast<size_t>(run.mtp_idx)];
@@ -184,7 +184,7 @@ Tensor Decoder::mtp_forward(const StepContext& ctx, const MtpRun& run) {
   module.enorm.forward(ctx, residual, embedded);
   module.eh_proj.forward(ctx, joined, residual);
   module.layer.input_layernorm.forward(ctx, residual, x);
-  return run_last_layer(ctx, module.layer, ctx.kv[static_cast<size_t>(num_layers + run.mtp_idx)], residual, x);
+  return run_last_layer(ctx, module.layer, ctx.kv[static_cast<size_t>(run.mtp_idx)], residual, x);
 }
 
 Tensor Decoder::norm_rows(const StepContext& ctx, const RmsNorm& norm, const Tensor& hidden_states,

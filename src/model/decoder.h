@@ -61,6 +61,7 @@ class Decoder final : public Model {
   Status load(const WeightSource& source, const LoadProgress& progress) override;
   Status load_dummy(uint64_t seed, const LoadProgress& progress) override;
   const std::vector<KvLayerDesc>& kv_layers() const override { return kv_layers_; }
+  const std::vector<KvLayerDesc>& mtp_kv_layers() const override { return mtp_kv_layers_; }
   ModelOutline outline() const override;
   const ModelConfig& config() const override { return config_; }
   int64_t weight_bytes() const override { return weight_bytes_; }
@@ -104,7 +105,7 @@ class Decoder final : public Model {
   const ModelOptions options_;
   Device* const device_;
   std::unique_ptr<WeightLoader> loader_;  // until the weights are filled
-  std::vector<KvLayerDesc> kv_layers_;
+  std::vector<KvLayerDesc> kv_layers_, mtp_kv_layers_;
   int64_t num_parameters_ = 0, weight_bytes_ = 0, workspace_bytes_ = 0;
 
   DecoderParts parts_;

@@ -254,8 +254,9 @@ class GoldenRank {
   const std::vector<GoldenOutput>& outputs() const { return outputs_; }
 
  private:
-  StepContext context(const StepBatch& batch) const {
-    return {.stream = *stream_, .ops = bound_.ops, .communicators = communicators_, .batch = batch, .kv = kv_.views()};
+  StepContext context(const StepBatch& batch) const { return context(batch, kv_); }
+  StepContext context(const StepBatch& batch, const KvStorage& kv) const {
+    return {.stream = *stream_, .ops = bound_.ops, .communicators = communicators_, .batch = batch, .kv = kv.views()};
   }
 
   // Logits of all rows of the step, in pieces.
@@ -278,7 +279,7 @@ class GoldenRank {
   // Its outputs are those of the step's tokens; `hidden` may be null.
   Tensor run_mtp(const StepBatch& batch, const Tensor& hidden_states, int64_t source_idx,
                  HostTensor GoldenOutput::*hidden, HostTensor GoldenOutput::*logits) {
-    const StepContext ctx = context(batch);
+    const StepContext ctx = context(batch, mtp_kv_);
     const Tensor out = model_->mtp_forward(ctx, {.hidden_states = hidden_states, .source_idx = source_idx});
     const auto compute = [&](const Tensor& row_ids) { return model_->compute_mtp_logits(ctx, 0, out, row_ids); };
     scatter_logits(out.dim(0), compute, logits);
@@ -330,7 +331,10 @@ class GoldenRank {
       block_ids.resize(block_ids.size() - static_cast<size_t>(blocks_of(sequence)));
     }
     ASSIGN_OR_RETURN(kv_, KvStorage::create(*device_, model_->kv_layers(), num_blocks));
-    device_->fill_bytes(*stream_, kv_.buffer().data(), 0xff, kv_.buffer().bytes());
+    ASSIGN_OR_RETURN(mtp_kv_, KvStorage::create(*device_, model_->mtp_kv_layers(), num_blocks));
+    for (const KvStorage* kv : {&kv_, &mtp_kv_}) {
+      device_->fill_bytes(*stream_, kv->buffer().data(), 0xff, kv->buffer().bytes());
+    }
     device_->synchronize(*stream_);
     return ok_status();
   }
@@ -421,7 +425,7 @@ class GoldenRank {
   std::unique_ptr<Model> model_;
   int64_t max_tokens_ = 0, max_blocks_ = 0;
   std::vector<std::vector<int32_t>> blocks_;  // of each sequence
-  KvStorage kv_;
+  KvStorage kv_, mtp_kv_;
   std::map<std::string, Buffer> index_buffers_;
   Buffer hidden_buffer_;
   const Step* step_ = nullptr;

@@ -46,7 +46,8 @@ struct ModelMemory {
   int64_t num_parameters = 0;          // of the whole model, tied ones once
   int64_t weight_bytes = 0;            // of this rank: matrices, vectors, rope table
   int64_t workspace_bytes = 0;         // of this rank
-  std::vector<KvLayerDesc> kv_layers;  // of this rank, as Model::kv_layers(): the device says what their blocks take
+  // Of this rank, as Model::kv_layers() and mtp_kv_layers(): the device says what their blocks take.
+  std::vector<KvLayerDesc> kv_layers, mtp_kv_layers;
 };
 
 // The weights of a model by the names of its checkpoint (without ".weight"), for tools that rewrite checkpoints.
@@ -71,29 +72,16 @@ struct MtpRun {
   int64_t source_idx = -1;  // the layer whose mtp_forward() gave hidden_states; -1: forward()
 };
 
-class Model {
+// What a rank runs in its steps: a model, or the layer of one that drafts for it (rank/mtp_drafter.h).
+class StepModel {
  public:
-  // Allocates weights (unfilled) and workspace. Errors: a config this family cannot run, sizes that do not divide by
-  // tp.size (named, with sizes that do), memory.
-  static Result<std::unique_ptr<Model>> create(const ModelConfig& config, Device& device, TensorParallel tp,
-                                               const ModelOptions& options);
-  static Result<ModelMemory> memory(const ModelConfig& config, TensorParallel tp, const ModelOptions& options);
-  // Whether a checkpoint fits the config, without a device and without reading weights: all problems at once.
-  static Status verify(const ModelConfig& config, const WeightSource& source);
-  static Result<ModelOutline> outline(const ModelConfig& config);  // of all layers; Product::weight is null
-  virtual ~Model() = default;
+  virtual ~StepModel() = default;
 
-  // Exactly one of these, once. load() lists all problems of the checkpoint at once.
-  virtual Status load(const WeightSource& source, const LoadProgress& progress = {}) = 0;
-  virtual Status load_dummy(uint64_t seed, const LoadProgress& progress = {}) = 0;
-
-  virtual ModelOutline outline() const = 0;  // of the layers it has
-  // What each layer stores for a token, of this rank: one KvView a layer goes into StepContext::kv. Layers for
-  // multi-token prediction come last.
+  // What each layer stores for a token, of this rank: one KvView a layer goes into StepContext::kv.
   virtual const std::vector<KvLayerDesc>& kv_layers() const = 0;
   virtual const ModelConfig& config() const = 0;
-  virtual int64_t weight_bytes() const = 0;     // as allocated
-  virtual int64_t workspace_bytes() const = 0;  // as allocated
+  // True: batch.inputs.token_ids are to be those of the tokens behind the step's own, and batch.decodes_only is to be set.
+  virtual bool reads_next_tokens() const { return false; }
 
   // Hidden states after the last layer, before the final norm. [num_outputs, hidden_size] act of batch.output_rows
   // where they are defined; the last layer then runs for these rows alone. Without them, or with a tap: a row for every
@@ -103,15 +91,36 @@ class Model {
   // The tensor that forward() returns for `batch`, without running it: its memory and shape depend on the sizes of the
   // batch alone. For a step whose forward() was replayed and not called.
   virtual Tensor hidden_states(const StepBatch& batch) const = 0;
-  // The final norm of the rows row_ids ([n] i32 on the device, n <= max_num_logits) of hidden_states: [n, hidden_size]
-  // act, contiguous, on every rank. Valid until the next compute_logits().
-  virtual Tensor compute_normed(const StepContext& ctx, const Tensor& hidden_states, const Tensor& row_ids) = 0;
   // Final norm and lm_head of the rows row_ids ([n] i32 on the device, n <= max_num_logits) of hidden_states.
   // Gives [n, vocab_size] f32, gathered over the ranks, on rank 0; an undefined tensor on the others. The row stride
   // exceeds vocab_size when tp.size does not divide it. Valid until the next compute_logits().
   virtual Tensor compute_logits(const StepContext& ctx, const Tensor& hidden_states, const Tensor& row_ids) = 0;
+};
 
-  // Needs ModelOptions::num_mtp_layers. Hidden states of the layer before the norm of its head: rows and lifetime are
+class Model : public StepModel {
+ public:
+  // Allocates weights (unfilled) and workspace. Errors: a config this family cannot run, sizes that do not divide by
+  // tp.size (named, with sizes that do), memory.
+  static Result<std::unique_ptr<Model>> create(const ModelConfig& config, Device& device, TensorParallel tp,
+                                               const ModelOptions& options);
+  static Result<ModelMemory> memory(const ModelConfig& config, TensorParallel tp, const ModelOptions& options);
+  // Whether a checkpoint fits the config, without a device and without reading weights: all problems at once.
+  static Status verify(const ModelConfig& config, const WeightSource& source);
+  static Result<ModelOutline> outline(const ModelConfig& config);  // of all layers; Product::weight is null
+
+  // Exactly one of these, once. load() lists all problems of the checkpoint at once.
+  virtual Status load(const WeightSource& source, const LoadProgress& progress = {}) = 0;
+  virtual Status load_dummy(uint64_t seed, const LoadProgress& progress = {}) = 0;
+
+  virtual ModelOutline outline() const = 0;  // of the layers it has
+  virtual const std::vector<KvLayerDesc>& mtp_kv_layers() const = 0;  // of layers for multi-token prediction
+  virtual int64_t weight_bytes() const = 0;     // as allocated
+  virtual int64_t workspace_bytes() const = 0;  // as allocated
+
+  // The final norm of the rows row_ids ([n] i32 on the device, n <= max_num_logits) of hidden_states: [n, hidden_size]
+  // act, contiguous, on every rank. Valid until the next compute_logits().
+  virtual Tensor compute_normed(const StepContext& ctx, const Tensor& hidden_states, const Tensor& row_ids) = 0;
+  // Needs ModelOptions::num_mtp_layers. ctx.kv: a view of each of mtp_kv_layers(). Hidden states of the layer before the norm of its head: rows and lifetime are
   // those of forward(), whose result they may replace.
   virtual Tensor mtp_forward(const StepContext& ctx, const MtpRun& run) = 0;
   // As compute_logits(), with the norm of layer mtp_idx and the model's lm_head.

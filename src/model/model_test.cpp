@@ -277,8 +277,10 @@ TEST_CASE("layers for multi-token prediction are made where they are wanted, and
 
   const ModelMemory with = Model::memory(config, {}, {.num_mtp_layers = 1}).value(),
                     without = Model::memory(config, {}, {}).value();
-  CHECK(with.kv_layers.size() == 3);
+  CHECK(with.kv_layers.size() == 2);
+  CHECK(with.mtp_kv_layers.size() == 1);
   CHECK(without.kv_layers.size() == 2);
+  CHECK(without.mtp_kv_layers.empty());
   CHECK(with.num_parameters > without.num_parameters);
   CHECK(says(Model::memory(config, {}, {.num_mtp_layers = 2}).status(),
              "2 layers for multi-token prediction are wanted; config.json has 1"));

@@ -20,6 +20,9 @@ namespace spate {
 
 class Drafter : public StepFollower {
  public:
+  virtual int64_t kv_block_bytes() const = 0;  // that each block of the target's takes beside it
+  // A place for each of the target's blocks, and num_scratch blocks behind them.
+  virtual Status allocate_kv_cache(int64_t num_blocks, int64_t num_scratch) = 0;
   virtual void launch(std::span<const std::byte> plan) = 0;
   virtual Status finish(StepResult& result) = 0;  // rank 0, the collecting thread
 };
@@ -28,7 +31,10 @@ class Drafter : public StepFollower {
 class ModelDrafter final : public Drafter {
  public:
   explicit ModelDrafter(std::unique_ptr<Rank> rank) : rank_(std::move(rank)) {}
-  Rank& rank() { return *rank_; }
+  int64_t kv_block_bytes() const override { return rank_->kv_block_bytes(); }
+  Status allocate_kv_cache(int64_t num_blocks, int64_t num_scratch) override {
+    return rank_->allocate_kv_cache(num_blocks + num_scratch);
+  }
   void launch(std::span<const std::byte> plan) override { rank_->launch(plan); }
   Status finish(StepResult& result) override { return rank_->finish(result); }
 

@@ -1,13 +1,14 @@
 // Goal    Drafts never change an answer: tokens, log-probabilities and finish reasons are the same with and without
 //         them.
-// Method  The plainest proposer (DraftSource::kRepeat) over real ranks. A bias makes one token likely, so that repeated
-//         tokens are drafts of which some are accepted and some are not. The bundled model on the host back-end with
+// Method  The plainest proposer (DraftSource::kRepeat) over real ranks, and a layer for multi-token prediction of random
+//         weights. A bias makes one token likely, so that of the drafts some are accepted and some are not. The bundled model on the host back-end with
 //         batch-invariant kernels, and a tiny one on the oracle; greedy and every way to sample; both loops; one rank
 //         and two; prompts that begin alike and come in chunks; memory so tight that sequences are preempted. Token
 //         masks come with plans written by hand, whose drafts are partly right.
 #include <algorithm>
 #include <functional>
 #include <initializer_list>
+#include <utility>
 
 #include "backend/registry/registry.h"
 #include "base/test.h"
@@ -105,12 +106,16 @@ struct Variant {
 };
 
 void check_drafts(RankRig rig, const std::vector<Request>& requests, std::initializer_list<Variant> variants) {
+  const SpeculativeConfig speculative = std::exchange(rig.engine.speculative, {});
   const RankRun expected = run_requests(rig, requests);
   CHECK(expected.num_drafts == 0);
+  rig.engine.speculative = speculative;
+  if (speculative.method != SpeculativeMethod::kNone) rig.engine.draft_source = DraftSource::kProposer;
   for (const Variant& variant : variants) {
     CAPTURE(variant.num_drafts);
     CAPTURE(variant.async_scheduling);
     rig.engine.num_drafts = variant.num_drafts;
+    rig.engine.speculative.num_speculative_tokens = variant.num_drafts;
     rig.engine.async_scheduling = variant.async_scheduling;
     rig.engine.num_kv_blocks = variant.num_kv_blocks;
     const RankRun run = run_requests(rig, requests);
@@ -142,6 +147,20 @@ TEST_CASE("drafts change no answer: the bundled model on the host back-end") {
   const std::filesystem::path dir = repo_root() / "models" / "mini-qwen3";
   const Checkpoint weights = Checkpoint::open(dir).value();
   check_all({.model_dir = dir, .weights = &weights, .back_end = &host_back_end(), .dtype = DType::kBf16}, 8.0f);
+}
+
+TEST_CASE("drafts change no answer: a layer for multi-token prediction, on the oracle and the host back-end") {
+  const std::filesystem::path dir = repo_root() / "test" / "goldens" / "model" / "deepseek_v3_mtp";
+  const Checkpoint weights = Checkpoint::open(dir).value();
+  RankRig rig{.model_dir = dir, .weights = &weights};
+  rig.engine.speculative = {.method = SpeculativeMethod::kMtp, .adaptive = false};
+  SUBCASE("oracle") { rig.back_end = &oracle_back_end(); }
+  SUBCASE("host") { rig.back_end = &host_back_end(); }
+  SUBCASE("host, bf16") {
+    rig.back_end = &host_back_end();
+    rig.dtype = DType::kBf16;
+  }
+  check_all(rig, 3.0f);
 }
 
 // --- token masks ---

@@ -23,7 +23,24 @@ Result<std::unique_ptr<Rank>> Rank::create(std::shared_ptr<Device> device, Commu
   rank->min_expanded_query_len_ = options.min_expanded_query_len;
   rank->plan_generation_ = rank_of_device * kMaxPlanGenerations;
   const TensorParallel tp{.rank = rank->communicator_->rank(), .size = rank->communicator_->size()};
-  ASSIGN_OR_RETURN(rank->model_, Model::create(config, *rank->device_, tp, options));
+  ASSIGN_OR_RETURN(rank->whole_model_, Model::create(config, *rank->device_, tp, options));
+  rank->model_ = rank->whole_model_.get();
+  RETURN_IF_ERROR(rank->allocate());
+  return rank;
+}
+
+Result<std::unique_ptr<Rank>> Rank::create_beside(const Rank& other, StepModel& model, Communicators communicators,
+                                                  int rank_of_device) {
+  std::unique_ptr<Rank> rank(new Rank());
+  rank->device_ = other.device_;
+  rank->stream_ = other.stream_;
+  rank->communicators_ = std::move(communicators);
+  rank->communicator_ = rank->communicators_.tp.get();
+  rank->bound_ = other.bound_;
+  rank->limits_ = other.limits_;
+  rank->min_expanded_query_len_ = other.min_expanded_query_len_;
+  rank->plan_generation_ = rank_of_device * kMaxPlanGenerations;
+  rank->model_ = &model;
   RETURN_IF_ERROR(rank->allocate());
   return rank;
 }
@@ -109,6 +126,9 @@ StepKey Rank::step_key(const StepInFlight& step) const {
     exact.outputs = one_of_each ? StepOutputs::kSampledAllSeqs : StepOutputs::kSampledTokens;
   }
   if (follower_ != nullptr && follower_->needs_all_tokens()) exact.outputs = StepOutputs::kAllTokens;
+  if (model_->reads_next_tokens()) {
+    exact.decodes_only = std::ranges::all_of(step.seqs(), [](const SeqStep& seq) { return seq.phase == SeqPhase::kDecode; });
+  }
   const StepKey largest = largest_step(limits_);
   StepKey key = device_->padded_step(exact, largest);
   if (key.outputs == StepOutputs::kSampledAllSeqs) key.num_logits = key.num_seqs;
@@ -132,6 +152,7 @@ void Rank::apply(const StepInFlight& step) {
     const Tensor src_dst(static_cast<char*>(plan_device_.data()) + plan.block_copies_offset, DType::kI32,
                          {plan.num_block_copies, 2});
     for (const KvView& kv : kv_cache_.views()) bound_.ops.kv_copy_blocks(*stream_, {.kv = kv, .src_dst = src_dst});
+    if (follower_ != nullptr) follower_->copy_blocks(*stream_, bound_.ops, src_dst);
   }
   bound_.ops.apply_updates(*stream_, {.plan_host = &plan, .plan = plan_device_.data(), .state = state_.rows()});
 }
@@ -142,13 +163,20 @@ StepBatch Rank::batch(const StepKey& key) const {
   return batch;
 }
 
+// Shifted by a token where the model wants the tokens behind those of the step: a row's tokens are one array.
+RowState Rank::read_rows() const {
+  RowState rows = state_.rows();
+  if (model_->reads_next_tokens()) rows.token_ids = rows.token_ids.columns(1, rows.token_ids.dim(1));
+  return rows;
+}
+
 // Nothing here may depend on the plan: a device may replay it for another one of the same key.
 void Rank::forward_and_sample(const StepKey& key) {
   const OpTable& ops = bound_.ops;
   const void* plan = plan_device_.data();
   ops.begin_step(
       *stream_,
-      {.plan = plan, .state = state_.rows(), .inputs = state_.inputs(key), .kv_block_size = limits_.kv_block_size});
+      {.plan = plan, .state = read_rows(), .inputs = state_.inputs(key), .kv_block_size = limits_.kv_block_size});
   const StepBatch step_batch = batch(key);
   const StepContext ctx{
       .stream = *stream_, .ops = ops, .communicators = communicators_, .batch = step_batch, .kv = kv_cache_.views()};
@@ -235,7 +263,7 @@ void Rank::read_hidden_states(const StepContext& ctx, StepInFlight& step) {
     for (int begin = 0; begin < pooled.count; begin += limits_.max_num_logits) {
       const int end = std::min(pooled.count, begin + limits_.max_num_logits);
       const Tensor row_ids = state_.arange().rows(pooled.first_token + begin, pooled.first_token + end);
-      const Tensor rows = model_->compute_normed(ctx, hidden_states, row_ids);
+      const Tensor rows = whole_model_->compute_normed(ctx, hidden_states, row_ids);
       device_->copy_to_host(*stream_, step.pooled_rows.rows(num_rows, num_rows + end - begin).raw(), rows.raw(),
                             static_cast<size_t>(rows.num_bytes()));
       num_rows += end - begin;

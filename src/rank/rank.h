@@ -31,6 +31,8 @@ class StepFollower {
   // Behind the model's forward pass. Puts on ctx.stream what it keeps of the step; like the pass itself it may be replayed for
   // another step of the same StepKey. hidden_states: what Model::forward gave.
   virtual void follow(const StepContext& /*ctx*/, const Tensor& /*hidden_states*/) {}
+  // Before the step, where blocks of the cache are copied: src_dst is that of KvCopyBlocksParams. Never replayed.
+  virtual void copy_blocks(Stream& /*stream*/, const OpTable& /*ops*/, const Tensor& /*src_dst*/) {}
 };
 
 class Rank {
@@ -42,9 +44,13 @@ class Rank {
   static Result<std::unique_ptr<Rank>> create(std::shared_ptr<Device> device,
                                               Communicators communicators, const ModelConfig& config,
                                               const ModelOptions& options, const StepLimits& limits, int rank_of_device = 0);
+  // Runs `model`, which belongs to somebody else, beside another rank: on its device and stream. So neither's steps overlap
+  // the other's, and they may share memory.
+  static Result<std::unique_ptr<Rank>> create_beside(const Rank& other, StepModel& model, Communicators communicators,
+                                                     int rank_of_device);
   ~Rank();
 
-  Model& model() { return *model_; }
+  Model& model() { return *whole_model_; }  // not of create_beside()
   Device& device() { return *device_; }
   const std::vector<std::string>& decomposed_ops() const { return bound_.decomposed; }
   // Of one block of every layer.
@@ -64,6 +70,7 @@ class Rank {
   int max_top_logprobs() const;  // kMaxLogprobs, or the size of a smaller vocabulary
   StepKey step_key(const StepInFlight& step) const;
   StepBatch batch(const StepKey& key) const;
+  RowState read_rows() const;  // the state as begin_step reads it
 
   // The parts of a step. What depends on more than the key is outside forward_and_sample().
   void copy_plan(std::span<const std::byte> plan, StepInFlight& step);
@@ -78,11 +85,12 @@ class Rank {
   void copy_rows(const Tensor& host, const Tensor& device, int64_t first_row, int64_t num_rows);
 
   std::shared_ptr<Device> device_;
-  std::unique_ptr<Stream> stream_;
+  std::shared_ptr<Stream> stream_;
   Communicators communicators_;
   Communicator* communicator_ = nullptr;  // communicators_.tp
   BoundOps bound_;
-  std::unique_ptr<Model> model_;
+  std::unique_ptr<Model> whole_model_;
+  StepModel* model_ = nullptr;  // whole_model_, or somebody else's
   StepFollower* follower_ = nullptr;
   StepLimits limits_;
   int min_expanded_query_len_ = 0;  // of the model on the device; 0: no long prompts

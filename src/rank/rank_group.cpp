@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "parallel/communicators.h"
 #include "rank/drafter.h"
+#include "rank/mtp_drafter.h"
 
 namespace spate {
 
@@ -61,7 +62,7 @@ class RankGroup::Worker {
 
   // Used by the thread's tasks only.
   std::shared_ptr<Device> device;
-  std::unique_ptr<ModelDrafter> drafter;  // outlives the rank, which it follows
+  std::unique_ptr<Drafter> drafter;  // outlives the rank, which it follows
   std::unique_ptr<Rank> rank;
 
  private:
@@ -95,7 +96,7 @@ class RankGroup::DraftExecutor final : public StepExecutor {
   ~DraftExecutor() override { slot_.wait_until_launched(); }
 
   void submit(std::span<const std::byte> plan) override {
-    CHECK(num_in_flight_ == 0, "a step of the draft model is in flight already");
+    CHECK(num_in_flight_ == 0, "a step of the drafter is in flight already");
     ++num_in_flight_;
     slot_.plans[0].assign(plan.begin(), plan.end());
     slot_.num_launching = static_cast<int>(workers_.size());
@@ -107,7 +108,7 @@ class RankGroup::DraftExecutor final : public StepExecutor {
     }
   }
   Status collect(StepResult& result) override {
-    CHECK(num_in_flight_ == 1, "no step of the draft model is in flight");
+    CHECK(num_in_flight_ == 1, "no step of the drafter is in flight");
     --num_in_flight_;
     slot_.wait_until_launched();
     return workers_[0]->drafter->finish(result);
@@ -200,13 +201,33 @@ OpLimits op_limits(const ModelConfig& model, const StepLimits& limits, int min_e
           .max_long_keys = max_long_keys};
 }
 
-// What a draft model takes of one rank's memory.
+// What a drafter takes of one rank's memory.
 struct DraftMemory {
   int64_t weight_bytes = 0, workspace_bytes = 0, scratch_bytes = 0, kv_block_bytes = 0;
 };
 
-int64_t num_scratch_blocks(const DraftModelConfig& draft, const StepLimits& limits) {
-  return int64_t{limits.max_num_seqs} * draft.scratch_blocks_per_row;
+bool has_drafter(const RankGroupConfig& config) { return config.draft || config.mtp_draft; }
+
+int64_t num_scratch_blocks(const RankGroupConfig& config, const StepLimits& limits) {
+  return int64_t{limits.max_num_seqs} *
+         (config.draft ? config.draft->scratch_blocks_per_row : config.mtp_draft->scratch_blocks_per_row);
+}
+
+Status check_mtp_layer(const ModelConfig& model) {
+  if (model.num_mtp_layers > 0) return ok_status();
+  return invalid_argument(
+      "--speculative-config: method mtp needs a layer for multi-token prediction: config.json of {} has no "
+      "num_nextn_predict_layers",
+      model.architecture);
+}
+
+// The layer's weights are among the model's.
+DraftMemory memory_of_mtp(const RankGroupConfig& config, const ModelMemory& model, const ModelOptions& options,
+                          const Device& device) {
+  const MtpDrafter::Memory memory = MtpDrafter::memory(device, config.model, model, options);
+  return {.workspace_bytes = memory.workspace_bytes,
+          .scratch_bytes = num_scratch_blocks(config, options.limits) * memory.scratch_block_bytes,
+          .kv_block_bytes = memory.kv_block_bytes};
 }
 
 Result<DraftMemory> memory_of_draft(const RankGroupConfig& config, const TensorParallel& tp, const ModelOptions& options,
@@ -218,7 +239,7 @@ Result<DraftMemory> memory_of_draft(const RankGroupConfig& config, const TensorP
   DraftMemory draft{.weight_bytes = memory->weight_bytes,
                     .workspace_bytes = memory->workspace_bytes + RunningState::num_bytes(limits),
                     .kv_block_bytes = kv_block_bytes(device, memory->kv_layers)};
-  draft.scratch_bytes = num_scratch_blocks(*config.draft, limits) * draft.kv_block_bytes;
+  draft.scratch_bytes = num_scratch_blocks(config, limits) * draft.kv_block_bytes;
   return draft;
 }
 
@@ -251,10 +272,11 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
     return unimplemented("--tensor-parallel-size {}: the {} back-end runs at most {}; use that, or --device {}", size,
                          config.back_end->name, config.back_end->max_ranks, host_back_end().name);
   }
-  if (config.draft && sizes.dp > 1) {
-    return unimplemented("--speculative-config: method draft_model runs beside one copy of the model, not --data-parallel-size {}",
-                         sizes.dp);
+  if (has_drafter(config) && sizes.dp > 1) {
+    return unimplemented("--speculative-config: method {} runs beside one copy of the model, not --data-parallel-size {}",
+                         config.draft ? "draft_model" : "mtp", sizes.dp);
   }
+  if (config.mtp_draft) RETURN_IF_ERROR(check_mtp_layer(config.model));
   std::unique_ptr<RankGroup> group(new RankGroup());
   group->sizes_ = sizes;
   for (int r = 0; r < size; ++r) group->workers_.push_back(std::make_unique<Worker>());
@@ -311,6 +333,7 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
                        .source = config.weights,
                        .supports_weight = supports,
                        .limits = config.limits,
+                       .num_mtp_layers = config.mtp_draft ? 1 : 0,
                        .min_expanded_query_len = min_expanded_query_len(config, config.model, first_device)};
   StepLimits limits = config.limits;
   if (limits.max_model_len == 0) limits.max_model_len = static_cast<int>(config.model.max_position_embeddings);
@@ -324,6 +347,7 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
       first_device.op_workspace_bytes(op_limits(config.model, config.limits, options.min_expanded_query_len));
   ModelOptions draft_options = options;
   if (config.draft) {
+    draft_options.num_mtp_layers = 0;
     draft_options.min_expanded_query_len = min_expanded_query_len(config, config.draft->model, first_device);
     op_workspace_bytes = std::max(op_workspace_bytes,
                                   first_device.op_workspace_bytes(op_limits(config.draft->model, config.limits,
@@ -334,16 +358,26 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
   }
   std::vector<DraftMemory> draft_memory(static_cast<size_t>(size));
   for (int r = 0; r < size; ++r) {
-    ASSIGN_OR_RETURN(const ModelMemory model_memory, Model::memory(config.model, place_of(r, sizes).tp, options));
+    Result<ModelMemory> memory_of_model = Model::memory(config.model, place_of(r, sizes).tp, options);
+    if (!memory_of_model.ok() && config.mtp_draft) {
+      return memory_of_model.status().with_context("--speculative-config: method mtp");
+    }
+    ASSIGN_OR_RETURN(const ModelMemory model_memory, std::move(memory_of_model));
     RETURN_IF_ERROR(check_kv_layers(first_device, model_memory.kv_layers));
     plan_input.ranks.push_back(
         {.free_bytes = memory[static_cast<size_t>(r)].free_bytes,
          .weight_bytes = model_memory.weight_bytes,
          .workspace_bytes = model_memory.workspace_bytes + op_workspace_bytes + RunningState::num_bytes(limits),
          .kv_block_bytes = kv_block_bytes(first_device, model_memory.kv_layers)});
-    if (!config.draft) continue;
+    if (!has_drafter(config)) continue;
     DraftMemory& draft = draft_memory[static_cast<size_t>(r)];
-    ASSIGN_OR_RETURN(draft, memory_of_draft(config, place_of(r, sizes).tp, draft_options, limits, first_device));
+    if (config.draft) {
+      ASSIGN_OR_RETURN(draft, memory_of_draft(config, place_of(r, sizes).tp, draft_options, limits, first_device));
+    } else {
+      ModelOptions limited = options;
+      limited.limits = limits;
+      draft = memory_of_mtp(config, model_memory, limited, first_device);
+    }
     plan_input.ranks.back().weight_bytes += draft.weight_bytes;
     plan_input.ranks.back().workspace_bytes += draft.workspace_bytes + draft.scratch_bytes;
     plan_input.ranks.back().kv_block_bytes += draft.kv_block_bytes;
@@ -364,7 +398,7 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
   ASSIGN_OR_RETURN(std::vector<Communicators> communicators,
                    make_communicators(config.back_end->make_group, sizes, config.collective_time_limit_s, devices));
   std::vector<Communicators> draft_communicators;
-  if (config.draft) {
+  if (has_drafter(config)) {
     ASSIGN_OR_RETURN(draft_communicators,
                      make_communicators(config.back_end->make_group, sizes, config.collective_time_limit_s, devices));
   }
@@ -378,8 +412,11 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
       RETURN_IF_ERROR(config.draft->weights != nullptr ? draft->model().load(*config.draft->weights, {})
                                                        : draft->model().load_dummy(config.dummy_seed, {}));
       worker.drafter = std::make_unique<ModelDrafter>(std::move(draft));
-      worker.rank->set_follower(worker.drafter.get());
+    } else if (config.mtp_draft) {
+      ASSIGN_OR_RETURN(worker.drafter, MtpDrafter::create(*worker.rank, std::move(draft_communicators[static_cast<size_t>(r)]),
+                                                          options));
     }
+    worker.rank->set_follower(worker.drafter.get());
     const LoadProgress report = r == 0 ? progress : LoadProgress();
     Model& model = worker.rank->model();
     RETURN_IF_ERROR(config.weights != nullptr ? model.load(*config.weights, report)
@@ -393,13 +430,13 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
   RETURN_IF_ERROR(on_all_ranks([&](int r, Worker& worker) {
     const int64_t planned = plan_input.ranks[static_cast<size_t>(r)].kv_block_bytes;
     int64_t block_bytes = worker.rank->kv_block_bytes();
-    if (config.draft) block_bytes += worker.drafter->rank().kv_block_bytes();
+    if (worker.drafter != nullptr) block_bytes += worker.drafter->kv_block_bytes();
     CHECK(block_bytes == planned, "rank {}: a KV block of {} bytes, {} planned", r, block_bytes, planned);
     const Status status = worker.rank->allocate_kv_cache(plan.num_kv_blocks);
-    if (!config.draft || !status.ok()) return status;
-    return worker.drafter->rank().allocate_kv_cache(plan.num_kv_blocks + num_scratch_blocks(*config.draft, limits));
+    if (worker.drafter == nullptr || !status.ok()) return status;
+    return worker.drafter->allocate_kv_cache(plan.num_kv_blocks, num_scratch_blocks(config, limits));
   }));
-  if (config.draft) group->draft_executor_ = std::make_unique<DraftExecutor>(group->workers_);
+  if (has_drafter(config)) group->draft_executor_ = std::make_unique<DraftExecutor>(group->workers_);
 
   Rank& rank = *group->workers_[0]->rank;
   const std::map<std::string, CodesOnDevice> codes = codes_of_checkpoint(config, supports);
@@ -418,6 +455,12 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
         "draft model {}: weights {}, workspace and state {}, {} of each KV block and {} of its own for drafts, a rank",
         config.draft->model.architecture, format_bytes(draft.weight_bytes), format_bytes(draft.workspace_bytes),
         format_bytes(draft.kv_block_bytes), format_bytes(draft.scratch_bytes)));
+  }
+  if (config.mtp_draft) {
+    const DraftMemory& draft = draft_memory[0];
+    group->summary_.push_back(fmt::format(
+        "multi-token prediction: the model's own layer; state {}, {} of each KV block and {} of its own for drafts, a rank",
+        format_bytes(draft.workspace_bytes), format_bytes(draft.kv_block_bytes), format_bytes(draft.scratch_bytes)));
   }
   for (std::string& line : checkpoint_lines(config, codes)) group->summary_.push_back(std::move(line));
   std::string decomposed;

@@ -31,6 +31,11 @@ struct DraftModelConfig {
   int scratch_blocks_per_row = 1;         // blocks of its cache alone, behind those that it shares with the target
 };
 
+// The model's own layer for multi-token prediction drafts (rank/mtp_drafter.h).
+struct MtpDraftConfig {
+  int scratch_blocks_per_row = 1;  // as in DraftModelConfig
+};
+
 struct RankGroupConfig {
   ModelConfig model;
   const WeightSource* weights = nullptr;  // nullptr: seeded random weights (--load-format dummy)
@@ -48,7 +53,8 @@ struct RankGroupConfig {
   int64_t kv_cache_bytes = 0;             // of all ranks together; 0 = computed
   int64_t max_kv_cache_bytes = 0;         // of all ranks together, where it is computed; 0 = no such limit
   double memory_fraction = 0.9;
-  std::optional<DraftModelConfig> draft;
+  std::optional<DraftModelConfig> draft;  // one of these at most
+  std::optional<MtpDraftConfig> mtp_draft;
 };
 
 class RankGroup final : public StepExecutor {
@@ -63,7 +69,7 @@ class RankGroup final : public StepExecutor {
   const std::vector<std::string>& summary() const { return summary_; }
   const std::string& device_description() const { return device_description_; }
   int64_t weight_bytes() const { return weight_bytes_; }  // of all ranks, without a draft model's
-  // Runs the draft model between this executor's steps; null without one.
+  // Runs what drafts between this executor's steps; null where nothing does.
   StepExecutor* draft_executor() const { return draft_executor_.get(); }
 
   void submit(std::span<const std::byte> plan) override;

@@ -39,6 +39,7 @@ struct RankRun {
   uint64_t num_nonfinite_rows = 0;
   uint64_t num_drafts = 0;
   uint64_t num_drafts_accepted = 0;
+  std::vector<uint64_t> num_accepted_at;  // by place among a row's drafts
   uint64_t num_preemptions = 0;
   uint64_t prefix_cache_hits = 0;
 };

@@ -42,12 +42,16 @@ RankRun run_requests(const RankRig& rig, std::vector<Request> requests) {
   config.kv_dtype = rig.dtype;
   config.limits = rig.engine.limits;
   config.kv_cache_bytes = int64_t{1} << 26;
+  if (rig.engine.speculative.method == SpeculativeMethod::kMtp) {
+    config.mtp_draft = {.scratch_blocks_per_row =
+                            scratch_blocks_per_row(rig.engine.speculative, rig.engine.limits.kv_block_size)};
+  }
   auto ranks = RankGroup::create(config).value();
   CHECK(ranks->memory_plan().num_kv_blocks >= rig.engine.num_kv_blocks, "a cache of {} blocks",
         ranks->memory_plan().num_kv_blocks);
 
   RankRun run;
-  auto engine = Engine::create(rig.engine, *ranks).value();
+  auto engine = Engine::create(rig.engine, *ranks, {}, ranks->draft_executor()).value();
   const auto sink = std::make_shared<AnswerSink>(run);
   for (size_t i = 0; i < requests.size(); ++i) {
     run.answers.emplace_back(static_cast<size_t>(requests[i].sampling.n));
@@ -64,6 +68,7 @@ RankRun run_requests(const RankRig& rig, std::vector<Request> requests) {
   run.num_nonfinite_rows = stats.num_nonfinite_rows;
   run.num_drafts = stats.num_drafts;
   run.num_drafts_accepted = stats.num_drafts_accepted;
+  run.num_accepted_at.assign(std::begin(stats.num_accepted_at), std::end(stats.num_accepted_at));
   run.num_preemptions = stats.num_preemptions;
   run.prefix_cache_hits = stats.prefix_cache_hits;
   return run;

@@ -31,8 +31,9 @@ void TokenChain::extend_hashes() {
   }
 }
 
-DraftKvMap::DraftKvMap(int num_blocks, int kv_block_size)
+DraftKvMap::DraftKvMap(int num_blocks, int kv_block_size, bool reads_next_tokens)
     : kv_block_size_(kv_block_size),
+      reads_next_tokens_(reads_next_tokens),
       blocks_(static_cast<size_t>(num_blocks)),
       token_ids_(static_cast<size_t>(num_blocks) * static_cast<size_t>(kv_block_size)) {}
 
@@ -44,7 +45,10 @@ int DraftKvMap::num_held(const TokenChain& chain, std::span<const int32_t> block
     if (block.num_tokens == 0 || block.hash_before != chain.hash_before_block(i)) break;
     const int32_t* held = token_ids_.data() + block_id * static_cast<size_t>(kv_block_size_);
     const int end = std::min(chain.size(), i * kv_block_size_ + block.num_tokens);
-    while (num_held < end && held[num_held - i * kv_block_size_] == chain[num_held]) ++num_held;
+    const auto is_held = [&](int offset) {
+      return held[offset] == chain[num_held] || (reads_next_tokens_ && offset == kv_block_size_ - 1);
+    };
+    while (num_held < end && is_held(num_held - i * kv_block_size_)) ++num_held;
     if (num_held < (i + 1) * kv_block_size_) break;
   }
   return num_held;
@@ -60,6 +64,13 @@ void DraftKvMap::write(const TokenChain& chain, std::span<const int32_t> block_i
     block.num_tokens = offset + 1;
     token_ids_[block_id * static_cast<size_t>(kv_block_size_) + static_cast<size_t>(offset)] = chain[position];
   }
+}
+
+void DraftKvMap::forget(std::span<const int32_t> block_ids, int position) {
+  const int block_idx = position / kv_block_size_;
+  if (block_idx >= std::ssize(block_ids)) return;
+  Block& block = blocks_[static_cast<size_t>(block_ids[static_cast<size_t>(block_idx)])];
+  block.num_tokens = std::min(block.num_tokens, position % kv_block_size_);
 }
 
 }  // namespace spate

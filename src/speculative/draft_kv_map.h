@@ -31,14 +31,21 @@ class TokenChain {
   std::vector<uint64_t> hashes_{0x243f6a8885a308d3u};  // of the tokens before block i, for all blocks that are begun
 };
 
+//
+// With reads_next_tokens a place holds the keys and values of its token joined with the token behind it (multi-token
+// prediction): the chain is then of the tokens behind the places, the row's without the first. The last place of a block
+// depends on the first token of the next block, in which sequences that share the block may differ. There any token counts
+// as held: a wrong one costs less than to write the block again and again.
 class DraftKvMap {
  public:
-  DraftKvMap(int num_blocks, int kv_block_size);
+  DraftKvMap(int num_blocks, int kv_block_size, bool reads_next_tokens = false);
   // How many tokens from the chain's start on are in these blocks.
   int num_held(const TokenChain& chain, std::span<const int32_t> block_ids) const;
   // Tokens [begin, end) of the chain are written to its blocks, all before them are held. Positions that have no block
   // in block_ids are passed over: they are written elsewhere.
   void write(const TokenChain& chain, std::span<const int32_t> block_ids, int begin, int end);
+  // Something that is not to be held was written at this position.
+  void forget(std::span<const int32_t> block_ids, int position);
 
  private:
   struct Block {
@@ -46,6 +53,7 @@ class DraftKvMap {
     int num_tokens = 0;
   };
   const int kv_block_size_;
+  const bool reads_next_tokens_;
   std::vector<Block> blocks_;
   std::vector<int32_t> token_ids_;  // [num_blocks, kv_block_size]
 };

@@ -54,6 +54,31 @@ TEST_CASE("a prefix is held for every sequence that has its blocks, and for no o
   CHECK(map.num_held(chain_of(prompt), Tokens{0, 1, 2}) == 4);
 }
 
+TEST_CASE("what is written and not to be held ends what is held") {
+  DraftKvMap map(8, kBlock);
+  const Tokens tokens = {1, 2, 3, 4, 5, 6}, block_ids = {3, 4};
+  map.write(chain_of(tokens), block_ids, 0, 6);
+  map.forget(block_ids, 5);
+  CHECK(map.num_held(chain_of(tokens), block_ids) == 5);
+  map.forget(block_ids, 2);
+  CHECK(map.num_held(chain_of(tokens), block_ids) == 2);
+  map.forget(block_ids, 8);  // has no block
+  CHECK(map.num_held(chain_of(tokens), block_ids) == 2);
+}
+
+TEST_CASE("places that need the next token: sequences may part behind a block that they share") {
+  const Tokens one = {1, 2, 3, 4, 5, 6}, other = {1, 2, 3, 9, 8, 7};  // behind places 0 to 5
+  for (const bool reads_next_tokens : {false, true}) {
+    DraftKvMap map(8, kBlock, reads_next_tokens);
+    map.write(chain_of(one), Tokens{0, 1}, 0, 6);
+    CHECK(map.num_held(chain_of(other), Tokens{0, 2}) == (reads_next_tokens ? 4 : 3));
+    map.write(chain_of(other), Tokens{0, 2}, reads_next_tokens ? 4 : 3, 6);
+    CHECK(map.num_held(chain_of(one), Tokens{0, 1}) == (reads_next_tokens ? 6 : 3));
+    CHECK(map.num_held(chain_of(other), Tokens{0, 2}) == 6);
+    CHECK(map.num_held(chain_of({1, 2, 9, 4, 5, 6}), Tokens{0, 1}) == 2);
+  }
+}
+
 TEST_CASE("random owners of random blocks") {
   Rng rng(test_seed());
   constexpr int kNumBlocks = 12;

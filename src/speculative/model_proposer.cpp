@@ -25,7 +25,7 @@ struct ModelState final : ProposerState {
 struct Turn {
   DraftRow* row;
   ModelState* state;
-  int num_known;
+  int num_places;  // of the cache that the known tokens fill
   int num_computed =
       -1;             // tokens that the device's row has in the cache; -1: it holds another sequence, or an older state
   int query_len = 0;  // in the step at hand; 0: it sits out
@@ -42,8 +42,9 @@ class ModelProposer final : public Proposer {
   ModelProposer(const ModelProposerOptions& options, StepExecutor& executor)
       : options_(options),
         executor_(executor),
+        reads_next_tokens_(options.config.method == SpeculativeMethod::kMtp),
         num_scratch_blocks_(scratch_blocks_per_row(options.config, options.limits.kv_block_size)),
-        map_(options.num_kv_blocks, options.limits.kv_block_size),
+        map_(options.num_kv_blocks, options.limits.kv_block_size, reads_next_tokens_),
         claimed_by_step_(static_cast<size_t>(options.num_kv_blocks)) {}
 
   bool is_cheap() const override { return false; }
@@ -58,8 +59,9 @@ class ModelProposer final : public Proposer {
     for (DraftRow& row : rows) {
       if (row.max_drafts == 0) continue;
       auto* state = static_cast<ModelState*>(row.state);
-      state->chain.set_known(row.token_ids);
-      turns_.push_back({.row = &row, .state = state, .num_known = static_cast<int>(row.token_ids.size())});
+      const std::span<const int32_t> places = row.token_ids.subspan(reads_next_tokens_ ? 1 : 0);
+      state->chain.set_known(places);
+      turns_.push_back({.row = &row, .state = state, .num_places = static_cast<int>(places.size())});
       if (row.cursor != nullptr) turns_.back().cursor = row.cursor->clone();
     }
     const auto is_behind = [](const Turn& turn) { return turn.num_drafts() == 0 && !turn.ended; };
@@ -76,7 +78,7 @@ class ModelProposer final : public Proposer {
     for (Turn& turn : turns_) turn.query_len = 0;
     builder_.begin(++step_id_);
     const int num_tokens = plan();
-    CHECK(num_tokens > 0, "the draft model has nothing to run");
+    CHECK(num_tokens > 0, "what drafts has nothing to run");
     executor_.submit(builder_.finish());
     RETURN_IF_ERROR(executor_.collect(result_));
     take_results();
@@ -91,12 +93,12 @@ class ModelProposer final : public Proposer {
     int budget = options_.limits.max_num_batched_tokens;
     for (Turn& turn : turns_) {
       if (turn.num_drafts() > 0 || turn.ended || budget == 0) continue;
-      const int num_held = std::min(map_.num_held(turn.state->chain, turn.row->block_ids), turn.num_known - 1);
-      const int end = unclaimed_end(turn, num_held, std::min(turn.num_known, num_held + budget));
+      const int num_held = std::min(map_.num_held(turn.state->chain, turn.row->block_ids), turn.num_places - 1);
+      const int end = unclaimed_end(turn, num_held, std::min(turn.num_places, num_held + budget));
       if (end == num_held) continue;
       if (turn.num_computed != num_held) enter_row(turn, num_held);
       turn.query_len = end - num_held;
-      turn.samples = end == turn.num_known;
+      turn.samples = end == turn.num_places;
       budget -= turn.query_len;
       add_seq(turn, SeqPhase::kPrefill);
     }
@@ -137,10 +139,10 @@ class ModelProposer final : public Proposer {
                       .stop_ids = turn.state->stop_ids});
     const int block_size = options_.limits.kv_block_size;
     // The last draft is not computed itself.
-    const int num_blocks = (turn.num_known + row.max_drafts - 1 + block_size - 1) / block_size;
+    const int num_blocks = (turn.num_places + row.max_drafts - 1 + block_size - 1) / block_size;
     const int num_own = std::min(num_blocks, static_cast<int>(row.block_ids.size()));
-    CHECK(num_blocks - num_own <= num_scratch_blocks_, "row {}: {} blocks for {} tokens and {} drafts", row.row,
-          num_own, turn.num_known, row.max_drafts);
+    CHECK(num_blocks - num_own <= num_scratch_blocks_, "row {}: {} blocks for {} places and {} drafts", row.row,
+          num_own, turn.num_places, row.max_drafts);
     const std::span<int32_t> ids = builder_.add_blocks(row.row, 0, num_blocks);
     std::copy_n(row.block_ids.begin(), num_own, ids.begin());
     for (int i = num_own; i < num_blocks; ++i) {
@@ -166,7 +168,12 @@ class ModelProposer final : public Proposer {
     for (Turn& turn : turns_) {
       if (turn.query_len == 0) continue;
       const int end = turn.num_computed + turn.query_len;
-      map_.write(turn.state->chain, turn.row->block_ids, turn.num_computed, end);
+      if (reads_next_tokens_ && turn.num_drafts() > 0) {
+        // Of a draft's own hidden state: computed again with the model's, if the draft was right.
+        map_.forget(turn.row->block_ids, turn.num_computed);
+      } else {
+        map_.write(turn.state->chain, turn.row->block_ids, turn.num_computed, end);
+      }
       turn.num_computed = end;
       if (turn.samples) take_draft(turn, result_.next_token_ids.at(num_sampled++));
     }
@@ -186,6 +193,7 @@ class ModelProposer final : public Proposer {
 
   const ModelProposerOptions options_;
   StepExecutor& executor_;
+  const bool reads_next_tokens_;  // a place needs the token behind its own: the newest token fills none
   const int num_scratch_blocks_;  // of a row
   DraftKvMap map_;
   StepPlanBuilder builder_;

@@ -8,6 +8,7 @@ std::unique_ptr<Proposer> make_proposer(const SpeculativeConfig& config) {
     case SpeculativeMethod::kNgram: return make_ngram_proposer(config);
     case SpeculativeMethod::kReference: return make_text_proposer(config);
     case SpeculativeMethod::kDraftModel: return nullptr;
+    case SpeculativeMethod::kMtp: return nullptr;
   }
   return nullptr;
 }

@@ -1,4 +1,4 @@
-// Goal    gather_rows, kv_copy_blocks, begin_step and finish_step do what backend/ops.h says.
+// Goal    gather_rows, scatter_rows, kv_copy_blocks, begin_step and finish_step do what backend/ops.h says.
 // Method  The CPU takes these four from the reference, so that conformance compares the reference with itself. Here the
 //         expected arrays are written down by hand, from the contract alone.
 #include <cstring>
@@ -34,15 +34,28 @@ void for_each_device(const std::function<void(Side& side)>& body) {
   }
 }
 
-TEST_CASE("gather_rows: row i of the result is row row_ids[i] of x") {
+TEST_CASE("gather_rows: row i of the result is row row_ids[i] of x, zeros for -1") {
   for_each_device([](Side& side) {
     HostTensor x(DType::kI32, {4, 3}), row_ids(DType::kI32, {5});
     std::iota(x.span<int32_t>().begin(), x.span<int32_t>().end(), 0);
-    const Ints ids = {3, 0, 0, 2, 3};
+    const Ints ids = {3, 0, -1, 2, 3};
     std::copy(ids.begin(), ids.end(), row_ids.span<int32_t>().begin());
     const Tensor out = side.put(poisoned_tensor(DType::kI32, {5, 3}));
     side.ops().gather_rows(side.stream(), {.x = side.put(x), .row_ids = side.put(row_ids), .out = out});
-    CHECK(ints(side, out) == Ints{9, 10, 11, 0, 1, 2, 0, 1, 2, 6, 7, 8, 9, 10, 11});
+    CHECK(ints(side, out) == Ints{9, 10, 11, 0, 1, 2, 0, 0, 0, 6, 7, 8, 9, 10, 11});
+  });
+}
+
+TEST_CASE("scatter_rows: row row_ids[i] of the result is row i of x, the others stay, -1 is skipped") {
+  for_each_device([](Side& side) {
+    HostTensor x(DType::kI32, {3, 2}), row_ids(DType::kI32, {3}), before(DType::kI32, {4, 2});
+    std::iota(x.span<int32_t>().begin(), x.span<int32_t>().end(), 0);
+    std::iota(before.span<int32_t>().begin(), before.span<int32_t>().end(), 10);
+    const Ints ids = {3, -1, 0};
+    std::copy(ids.begin(), ids.end(), row_ids.span<int32_t>().begin());
+    const Tensor out = side.put(before);
+    side.ops().scatter_rows(side.stream(), {.x = side.put(x), .row_ids = side.put(row_ids), .out = out});
+    CHECK(ints(side, out) == Ints{4, 5, 12, 13, 14, 15, 0, 1});
   });
 }
 

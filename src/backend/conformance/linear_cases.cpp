@@ -92,11 +92,32 @@ void add_gather_rows(Report& report, Sides sides) {
         for (int32_t& value : x.span<int32_t>()) value = static_cast<int32_t>(rng.next_u32());
       }
       HostTensor ids(DType::kI32, {n});
-      for (int32_t& id : ids.span<int32_t>()) id = static_cast<int32_t>(rng.below(static_cast<uint64_t>(rows)));
+      for (int32_t& id : ids.span<int32_t>()) id = static_cast<int32_t>(rng.below(static_cast<uint64_t>(rows + 1))) - 1;
       family.compare(sides.actual, sides.expected, fmt::format("{} of {} [{}, {}]", n, dtype_name(dtype), rows, width),
                      [&](Side& side) -> Outputs {
                        const Tensor out = side.put(poisoned_tensor(dtype, {n, width}));
                        side.ops().gather_rows(side.stream(), {.x = side.put_padded(x, 8, 0).view, .row_ids = side.put(ids), .out = out});
+                       Outputs outputs;
+                       outputs.push_back({"out", side.get(out), {}});
+                       return outputs;
+                     });
+    }
+  }
+}
+
+void add_scatter_rows(Report& report, Sides sides) {
+  Family family(report, "scatter_rows");
+  if (!family.selected()) return;
+  for (const DType dtype : {DType::kBf16, DType::kF32}) {
+    for (const auto& [n, width, rows] : {std::tuple{1, 1, 1}, std::tuple{17, 33, 40}, std::tuple{3, 1030, 5}, std::tuple{9, 48, 9}, std::tuple{0, 8, 4}}) {
+      Rng rng(test_seed(), static_cast<uint64_t>(rows * 19 + width));
+      const HostTensor x = random_tensor(rng, dtype, {n, width}), before = random_tensor(rng, dtype, {rows, width});
+      HostTensor ids(DType::kI32, {n});
+      for (int i = 0; i < n; ++i) ids.span<int32_t>()[static_cast<size_t>(i)] = i % 4 == 2 ? -1 : rows - 1 - i;
+      family.compare(sides.actual, sides.expected, fmt::format("{} of {} [{}, {}]", n, dtype_name(dtype), rows, width),
+                     [&](Side& side) -> Outputs {
+                       const Tensor out = side.put(before);
+                       side.ops().scatter_rows(side.stream(), {.x = side.put_padded(x, 8, 0).view, .row_ids = side.put(ids), .out = out});
                        Outputs outputs;
                        outputs.push_back({"out", side.get(out), {}});
                        return outputs;
@@ -117,6 +138,7 @@ void add_linear_cases(Report& report, Sides sides) {
   add_embedding(report, sides, DType::kF32, Codes::kF32);
   add_embedding(report, sides, DType::kF32, Codes::kBf16);
   add_gather_rows(report, sides);
+  add_scatter_rows(report, sides);
 }
 
 }  // namespace spate::conformance

@@ -24,6 +24,7 @@ OpTable cpu_ops() {
   ops.kv_write = kv_write;
   ops.attention_paged = attention_paged;
   ops.gather_rows = reference::gather_rows;
+  ops.scatter_rows = reference::scatter_rows;
   ops.apply_updates = reference::apply_updates;
   ops.begin_step = reference::begin_step;
   ops.sample = sample;

@@ -62,9 +62,26 @@ void gather_rows(Stream&, const GatherRowsParams& p) {
   const int64_t bytes = dtype_bytes(p.x.dtype());
   for (int64_t i = 0; i < p.row_ids.dim(0); ++i) {
     const int64_t row = p.row_ids.data<int32_t>()[i];
-    CHECK(row >= 0 && row < p.x.dim(0), "gather_rows: row {} of {}", row, p.x.dim(0));
-    std::memcpy(static_cast<char*>(p.out.raw()) + i * p.out.stride(0) * bytes,
-                static_cast<const char*>(p.x.raw()) + row * p.x.stride(0) * bytes,
+    CHECK(row >= -1 && row < p.x.dim(0), "gather_rows: row {} of {}", row, p.x.dim(0));
+    char* out = static_cast<char*>(p.out.raw()) + i * p.out.stride(0) * bytes;
+    const auto row_bytes = static_cast<size_t>(p.x.dim(1) * bytes);
+    if (row < 0) {
+      std::memset(out, 0, row_bytes);
+    } else {
+      std::memcpy(out, static_cast<const char*>(p.x.raw()) + row * p.x.stride(0) * bytes, row_bytes);
+    }
+  }
+}
+
+void scatter_rows(Stream&, const ScatterRowsParams& p) {
+  check_params(p);
+  const int64_t bytes = dtype_bytes(p.x.dtype());
+  for (int64_t i = 0; i < p.row_ids.dim(0); ++i) {
+    const int64_t row = p.row_ids.data<int32_t>()[i];
+    CHECK(row >= -1 && row < p.out.dim(0), "scatter_rows: row {} of {}", row, p.out.dim(0));
+    if (row < 0) continue;
+    std::memcpy(static_cast<char*>(p.out.raw()) + row * p.out.stride(0) * bytes,
+                static_cast<const char*>(p.x.raw()) + i * p.x.stride(0) * bytes,
                 static_cast<size_t>(p.x.dim(1) * bytes));
   }
 }

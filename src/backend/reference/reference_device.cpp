@@ -23,6 +23,7 @@ OpTable reference_ops() {
   ops.kv_write = reference::kv_write;
   ops.attention_paged = reference::attention_paged;
   ops.gather_rows = reference::gather_rows;
+  ops.scatter_rows = reference::scatter_rows;
   ops.apply_updates = reference::apply_updates;
   ops.begin_step = reference::begin_step;
   ops.sample = reference::sample;

@@ -11,6 +11,7 @@ void embedding(Stream& stream, const EmbeddingParams& p);
 void linear(Stream& stream, const LinearParams& p);
 void linear_silu_and_mul(Stream& stream, const LinearSiluAndMulParams& p);
 void gather_rows(Stream& stream, const GatherRowsParams& p);
+void scatter_rows(Stream& stream, const ScatterRowsParams& p);
 
 // expert_ops.cpp
 void route_experts(Stream& stream, const RouteExpertsParams& p);

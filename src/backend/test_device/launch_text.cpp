@@ -89,6 +89,7 @@ std::string launch_text(const AttentionPagedParams& p) {
              softmax_scale, window, out);
 }
 std::string launch_text(const GatherRowsParams& p) { SPATE_TEXT("gather_rows", p, x, row_ids, out); }
+std::string launch_text(const ScatterRowsParams& p) { SPATE_TEXT("scatter_rows", p, x, row_ids, out); }
 std::string launch_text(const ApplyUpdatesParams& p) { SPATE_TEXT("apply_updates", p, plan_host, plan, state); }
 std::string launch_text(const BeginStepParams& p) { SPATE_TEXT("begin_step", p, plan, state, inputs, kv_block_size); }
 std::string launch_text(const SampleParams& p) {
@@ -127,7 +128,7 @@ std::string launch_text(const LinearSiluAndMulParams& p) {
 }
 std::string launch_text(const StepKey& key) {
   SPATE_TEXT("key", key, num_seqs, num_tokens, num_logits, max_query_len, max_seq_len, outputs, num_top_logprobs,
-             plan_generation, long_prompts);
+             plan_generation, long_prompts, decodes_only);
 }
 
 }  // namespace spate

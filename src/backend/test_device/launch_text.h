@@ -19,6 +19,7 @@ std::string launch_text(const RopeParams& p);
 std::string launch_text(const KvWriteParams& p);
 std::string launch_text(const AttentionPagedParams& p);
 std::string launch_text(const GatherRowsParams& p);
+std::string launch_text(const ScatterRowsParams& p);
 std::string launch_text(const ApplyUpdatesParams& p);
 std::string launch_text(const BeginStepParams& p);
 std::string launch_text(const SampleParams& p);

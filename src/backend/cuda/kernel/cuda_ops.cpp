@@ -13,6 +13,7 @@ OpTable cuda_ops() {
   ops.kv_write = kv_write;
   ops.attention_paged = attention_paged;
   ops.gather_rows = gather_rows;
+  ops.scatter_rows = scatter_rows;
   ops.apply_updates = apply_updates;
   ops.begin_step = begin_step;
   ops.sample = sample;

@@ -16,6 +16,7 @@ void rope(Stream& stream, const RopeParams& p);
 void kv_write(Stream& stream, const KvWriteParams& p);
 void attention_paged(Stream& stream, const AttentionPagedParams& p);
 void gather_rows(Stream& stream, const GatherRowsParams& p);
+void scatter_rows(Stream& stream, const ScatterRowsParams& p);
 void apply_updates(Stream& stream, const ApplyUpdatesParams& p);
 void begin_step(Stream& stream, const BeginStepParams& p);
 void sample(Stream& stream, const SampleParams& p);

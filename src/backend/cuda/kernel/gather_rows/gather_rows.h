@@ -4,6 +4,7 @@
 
 namespace spate::cuda {
 
+// Of scatter_rows too: x [n, width], out [num_rows, width].
 struct GatherRowsKernelParams {
   const void* x;           // [num_rows, width]
   const int32_t* row_ids;  // [n]

@@ -1,0 +1,340 @@
+// Goal    The drafts are exactly what the layer for multi-token prediction says of the whole text so far; a layer that is
+//         right is believed; its steps can be replayed.
+// Method  A tiny DeepSeek-V3 in f32 on the oracle. What the engine drafted and accepted, against a loop that knows no
+//         cache, no batch and no proposer: it runs the model and the layer over all tokens again for each draft. Weights
+//         made so that layer and model say the same. RecordingDevice. drafts_test.cpp compares answers.
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "backend/kv_storage.h"
+#include "backend/registry/registry.h"
+#include "backend/test_device/recording_device.h"
+#include "base/test.h"
+#include "base/test_support.h"
+#include "batch/plan_builder.h"
+#include "rank/rank_group.h"
+#include "rank/rank_rig.h"
+#include "weights/safetensors.h"
+
+namespace spate {
+namespace {
+
+std::filesystem::path model_dir() { return repo_root() / "test" / "goldens" / "model" / "deepseek_v3_mtp"; }
+
+// --- the plain loop ---
+
+class PlainDrafts {
+ public:
+  explicit PlainDrafts(const WeightSource& weights) : config_(load_model_config(model_dir()).value()) {
+    device_ = oracle_back_end().make_device({.deterministic = true}).value();
+    stream_ = device_->create_stream();
+    bound_ = bind_ops(device_->ops());
+    const ModelOptions options{.act_dtype = DType::kF32,
+                               .kv_dtype = DType::kF32,
+                               .limits = {.max_model_len = kMaxLen, .max_num_batched_tokens = kMaxLen},
+                               .num_mtp_layers = 1};
+    model_ = Model::create(config_, *device_, {}, options).value();
+    CHECK(model_->load(weights).ok());
+    kv_ = KvStorage::create(*device_, model_->kv_layers(), kNumBlocks).value();
+    mtp_kv_ = KvStorage::create(*device_, model_->mtp_kv_layers(), kNumBlocks).value();
+  }
+
+  // The k tokens that are drafted behind `text`, greedily, with `bias` on some ids.
+  std::vector<int32_t> behind(const std::vector<int32_t>& text, int k, const std::vector<std::pair<int32_t, float>>& bias) {
+    const int n = static_cast<int>(text.size()) - 1;
+    Inputs known(0, std::vector<int32_t>(text.begin(), text.end() - 1)), next(0, {text.begin() + 1, text.end()});
+    HostTensor hidden_states = copy(model_->forward(known.context(*this, kv_)));
+    std::vector<int32_t> drafts;
+    for (int source_idx = -1; static_cast<int>(drafts.size()) < k; source_idx = 0) {
+      Inputs chained(n - 1 + static_cast<int>(drafts.size()), drafts.empty() ? drafts : std::vector{drafts.back()});
+      Inputs& inputs = drafts.empty() ? next : chained;
+      const StepContext ctx = inputs.context(*this, mtp_kv_);
+      const Tensor out = model_->mtp_forward(ctx, {.hidden_states = hidden_states.view(), .source_idx = source_idx});
+      HostTensor newest = copy(out.rows(out.dim(0) - 1, out.dim(0)));
+      HostTensor first(DType::kI32, {1});
+      first.span<int32_t>()[0] = 0;
+      HostTensor logits = copy(model_->compute_mtp_logits(ctx, 0, newest.view(), first.view()));
+      for (const auto& [id, value] : bias) logits.span<float>()[static_cast<size_t>(id)] += value;
+      drafts.push_back(static_cast<int32_t>(std::ranges::max_element(logits.span<float>()) - logits.span<float>().begin()));
+      hidden_states = std::move(newest);
+    }
+    return drafts;
+  }
+
+ private:
+  static constexpr int kMaxLen = 128, kBlockSize = 16, kNumBlocks = kMaxLen / kBlockSize;
+
+  // Of one sequence's tokens from a position on.
+  struct Inputs {
+    Inputs(int begin, const std::vector<int32_t>& ids)
+        : token_ids(ints(ids)), positions(iota(begin, std::ssize(ids))), blocks(iota(0, kNumBlocks)), row(ints({0})),
+          cu_seqlens_q(ints({0, static_cast<int32_t>(ids.size())})),
+          seq_lens(ints({begin + static_cast<int32_t>(ids.size())})) {
+      batch = {.inputs = {.token_ids = token_ids.view(),
+                          .positions = positions.view(),
+                          .slot_mapping = positions.view(),
+                          .seq_rows = row.view(),
+                          .cu_seqlens_q = cu_seqlens_q.view(),
+                          .seq_lens = seq_lens.view()},
+               .block_table = blocks.view().reshaped({1, kNumBlocks}),
+               .max_query_len = static_cast<int>(ids.size()),
+               .max_seq_len = begin + static_cast<int>(ids.size())};
+    }
+    StepContext context(const PlainDrafts& of, const KvStorage& kv) const {
+      return {.stream = *of.stream_, .ops = of.bound_.ops, .communicators = of.communicators_, .batch = batch, .kv = kv.views()};
+    }
+    HostTensor token_ids, positions, blocks, row, cu_seqlens_q, seq_lens;
+    StepBatch batch;
+  };
+
+  static HostTensor ints(const std::vector<int32_t>& values) {
+    HostTensor tensor(DType::kI32, {std::ssize(values)});
+    std::ranges::copy(values, tensor.span<int32_t>().begin());
+    return tensor;
+  }
+  static HostTensor iota(int begin, int64_t count) {
+    HostTensor tensor(DType::kI32, {count});
+    std::iota(tensor.span<int32_t>().begin(), tensor.span<int32_t>().end(), begin);
+    return tensor;
+  }
+  static HostTensor copy(const Tensor& rows) {  // the oracle computes in the host's memory
+    HostTensor out(DType::kF32, {rows.dim(0), rows.dim(1)});
+    for (int64_t i = 0; i < rows.dim(0); ++i) {
+      std::copy_n(rows.data<float>() + i * rows.stride(0), rows.dim(1), out.span<float>().begin() + i * rows.dim(1));
+    }
+    return out;
+  }
+
+  const ModelConfig config_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  BoundOps bound_;
+  const Communicators communicators_ = make_single_communicators();
+  std::unique_ptr<Model> model_;
+  KvStorage kv_, mtp_kv_;
+};
+
+RankRig rig_of(const WeightSource& weights, int num_drafts) {
+  RankRig rig{.model_dir = model_dir(), .weights = &weights, .back_end = &oracle_back_end()};
+  rig.engine.limits.max_model_len = 128;
+  rig.engine.draft_source = DraftSource::kProposer;
+  rig.engine.speculative = {.method = SpeculativeMethod::kMtp, .num_speculative_tokens = num_drafts, .adaptive = false};
+  rig.engine.async_scheduling = false;
+  return rig;
+}
+
+// Few ids are likely, so that random weights agree now and then.
+std::vector<Request> requests_of(const std::vector<int>& prompt_lens) {
+  std::vector<Request> requests;
+  for (const int len : prompt_lens) {
+    Request& request = requests.emplace_back();
+    for (int i = 0; i < len; ++i) request.prompt_token_ids.push_back((7 * i + len + i * i) % 150);
+    request.sampling = {.temperature = 0, .logit_bias = {{9, 8.0f}, {10, 8.0f}, {11, 8.0f}}, .max_tokens = 30, .ignore_eos = true};
+  }
+  return requests;
+}
+
+struct Counts {
+  uint64_t num_drafts = 0, num_accepted = 0;
+  std::vector<uint64_t> accepted_at = std::vector<uint64_t>(kMaxDrafts, 0);
+};
+
+// What drafts of `plain` give where `tokens` are the answers.
+Counts expected_counts(PlainDrafts& plain, const std::vector<Request>& requests, const RankRun& answers, int num_drafts) {
+  Counts counts;
+  for (size_t r = 0; r < requests.size(); ++r) {
+    std::vector<int32_t> all = requests[r].prompt_token_ids;
+    const std::vector<int32_t>& answer = answers.answers[r][0].token_ids;
+    size_t num_known = all.size() + 1;
+    all.insert(all.end(), answer.begin(), answer.end());
+    while (num_known < all.size()) {
+      const int room = std::min(num_drafts, static_cast<int>(all.size() - 1 - num_known));
+      const std::vector<int32_t> drafts =
+          plain.behind({all.begin(), all.begin() + static_cast<ptrdiff_t>(num_known)}, room, requests[r].sampling.logit_bias);
+      size_t num_accepted = 0;
+      while (num_accepted < drafts.size() && drafts[num_accepted] == all[num_known + num_accepted]) {
+        ++counts.accepted_at[num_accepted++];
+      }
+      counts.num_drafts += drafts.size();
+      counts.num_accepted += num_accepted;
+      num_known += num_accepted + 1;
+    }
+  }
+  return counts;
+}
+
+TEST_CASE("the drafts are those of a plain loop over the whole text") {
+  const Checkpoint weights = Checkpoint::open(model_dir()).value();
+  PlainDrafts plain(weights);
+  const std::vector<Request> requests = requests_of({3, 32, 47, 65});
+  for (const int num_drafts : {1, 8}) {
+    CAPTURE(num_drafts);
+    RankRig rig = rig_of(weights, num_drafts);
+    rig.engine.limits.max_num_batched_tokens = 40;  // prompts in chunks, and what the layer catches up with
+    for (const int tp : {1, 2}) {
+      rig.tensor_parallel_size = tp;
+      const RankRun run = run_requests(rig, requests);
+      const Counts expected = expected_counts(plain, requests, run, num_drafts);
+      CHECK(run.num_drafts == expected.num_drafts);
+      CHECK(run.num_drafts_accepted == expected.num_accepted);
+      for (size_t i = 0; i < expected.accepted_at.size(); ++i) CHECK(run.num_accepted_at[i] == expected.accepted_at[i]);
+      CHECK(expected.accepted_at[0] > 4);
+    }
+  }
+}
+
+// --- a layer that is right ---
+
+class EditedWeights final : public WeightSource {
+ public:
+  using Edit = std::function<void(const std::string& name, int64_t first_row, HostTensor& rows)>;
+  EditedWeights(const WeightSource& inner, Edit edit) : inner_(inner), edit_(std::move(edit)) {}
+  const std::vector<TensorEntry>& entries() const override { return inner_.entries(); }
+  const TensorEntry* find(std::string_view name) const override { return inner_.find(name); }
+  const std::string& file_name(int file_idx) const override { return inner_.file_name(file_idx); }
+  Result<Tensor> rows(const TensorEntry& entry, int64_t begin, int64_t end, HostTensor& scratch) const override {
+    ASSIGN_OR_RETURN(const Tensor rows, inner_.rows(entry, begin, end, scratch));
+    HostTensor copy(rows.dtype(), rows.dims());
+    std::memcpy(copy.view().raw(), rows.raw(), static_cast<size_t>(rows.num_bytes()));
+    edit_(entry.name, begin, copy);
+    scratch = std::move(copy);
+    return scratch.view();
+  }
+  void release(const TensorEntry& entry, int64_t begin, int64_t end) const override { inner_.release(entry, begin, end); }
+
+ private:
+  const WeightSource& inner_;
+  const Edit edit_;
+};
+
+bool ends_with(const std::string& name, std::string_view end) { return name.ends_with(end); }
+
+// Attention and experts add nothing: what follows a token is a function of the token alone. The layer passes the
+// embedding of the token that it gets on: what it says of that token is what the model will say.
+void repeat_the_model(const std::string& name, int64_t first_row, HostTensor& rows) {
+  const auto values = rows.span<Bf16>();
+  if (ends_with(name, "o_proj.weight") || ends_with(name, "down_proj.weight")) {
+    std::ranges::fill(values, Bf16::from_float(0));
+  } else if (name == "model.norm.weight" || ends_with(name, "enorm.weight") || ends_with(name, "shared_head.norm.weight")) {
+    std::ranges::fill(values, Bf16::from_float(1));
+  } else if (ends_with(name, "eh_proj.weight")) {
+    const int64_t num_rows = rows.view().dim(0), width = rows.view().dim(1);
+    std::ranges::fill(values, Bf16::from_float(0));
+    for (int64_t i = 0; i < num_rows; ++i) values[static_cast<size_t>(i * width + first_row + i)] = Bf16::from_float(1);
+  }
+}
+
+TEST_CASE("all drafts of a layer that says what the model says are accepted, sampled ones too") {
+  const Checkpoint checkpoint = Checkpoint::open(model_dir()).value();
+  const EditedWeights weights(checkpoint, repeat_the_model);
+  std::vector<Request> requests = requests_of({3, 20, 47});
+  for (Request& request : requests) request.sampling.logit_bias.clear();
+  const RankRun greedy = run_requests(rig_of(weights, 4), requests);
+  CHECK(greedy.num_drafts > 60);
+  CHECK(greedy.num_drafts_accepted == greedy.num_drafts);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].sampling = {.temperature = 0.9f,
+                            .top_p = 0.95f,
+                            .presence_penalty = 0.4f,
+                            .seed = 3 + i,
+                            .max_tokens = 40,
+                            .min_tokens = 30,
+                            .ignore_eos = true,
+                            .logprobs = 1};
+  }
+  const RankRun sampled = run_requests(rig_of(weights, 4), requests);
+  CHECK(sampled.num_drafts > 60);
+  CHECK(sampled.num_drafts_accepted * 100 >= sampled.num_drafts * 95);  // norms of a norm round
+}
+
+// --- replay ---
+
+RecordingOptions recording;
+
+Result<std::unique_ptr<Device>> make_recorded_device(const DeviceOptions& options) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Device> device, oracle_back_end().make_device(options));
+  return make_recording_device(std::move(device), recording);
+}
+
+BackEnd recorded_back_end(RecordingOptions options) {
+  recording = std::move(options);
+  BackEnd back_end = oracle_back_end();
+  back_end.make_device = make_recorded_device;
+  return back_end;
+}
+
+TEST_CASE("steps of the model and of the layer can be replayed") {
+  const Checkpoint weights = Checkpoint::open(model_dir()).value();
+  const std::vector<Request> requests = requests_of({3, 20, 32, 47, 65});
+  RankRig rig = rig_of(weights, 3);
+  const RankRun plain = run_requests(rig, requests);
+  for (const bool replay : {false, true}) {
+    RecordingLog log;
+    const BackEnd back_end =
+        recorded_back_end({.log = &log, .replay = replay, .padded_step = power_of_two_step, .identity = {}});
+    rig.back_end = &back_end;
+    const RankRun run = run_requests(rig, requests);
+    CHECK(log.mismatches.empty());
+    CHECK(log.num_repeated > 20);
+    CHECK(run.num_drafts == plain.num_drafts);
+    CHECK(run.num_drafts_accepted == plain.num_drafts_accepted);
+    for (size_t i = 0; i < requests.size(); ++i) CHECK(run.answers[i][0].token_ids == plain.answers[i][0].token_ids);
+  }
+}
+
+// The layer's first and second step of a text of two tokens have the same counts.
+TEST_CASE("a key says whether all sequences decode") {
+  const Checkpoint weights = Checkpoint::open(model_dir()).value();
+  for (const bool forget : {false, true}) {
+    CAPTURE(forget);
+    RecordingLog log;
+    const BackEnd back_end = recorded_back_end({.log = &log, .identity = [forget](StepKey key) {
+                                                  if (forget) key.decodes_only = false;
+                                                  key.max_seq_len = 0;
+                                                  return key;
+                                                }});
+    RankGroupConfig config{.model = load_model_config(model_dir()).value(), .weights = &weights, .back_end = &back_end};
+    config.act_dtype = config.kv_dtype = DType::kF32;
+    config.limits = {.max_model_len = 32, .max_num_seqs = 2, .max_num_batched_tokens = 16, .max_num_logits = 4};
+    config.kv_cache_bytes = 1 << 22;
+    config.mtp_draft.emplace();
+    const auto ranks = RankGroup::create(config).value();
+    const std::vector<int32_t> text = {5, 6};
+    StepPlanBuilder builder;
+    StepResult result;
+    for (const SeqPhase phase : {SeqPhase::kPrefill, SeqPhase::kDecode}) {
+      const int step = phase == SeqPhase::kDecode ? 1 : 0;
+      builder.begin(static_cast<uint64_t>(1 + step));
+      if (step == 0) {
+        builder.add_row({.row = 0, .sampling = {.prompt_len = 2}, .token_ids = text, .logit_bias = {}, .stop_ids = {}});
+        builder.add_blocks(0, 0, 1)[0] = 0;
+      }
+      builder.add_seq({.row = 0, .query_len = 1, .phase = phase, .flags = kSample, .num_computed_tokens = step});
+      ranks->draft_executor()->submit(builder.finish());
+      REQUIRE(ranks->draft_executor()->collect(result).ok());
+    }
+    CHECK(log.num_repeated == (forget ? 1 : 0));
+    CHECK(log.mismatches.size() == (forget ? 1u : 0u));
+  }
+}
+
+// --- refusals ---
+
+TEST_CASE("a model without such a layer is refused") {
+  RankGroupConfig config{.model = load_model_config(repo_root() / "test/goldens/model/qwen3_tied_sharded").value(),
+                         .back_end = &oracle_back_end()};
+  config.mtp_draft.emplace();
+  CHECK(RankGroup::create(config).status().message() ==
+        "--speculative-config: method mtp needs a layer for multi-token prediction: config.json of Qwen3ForCausalLM has no "
+        "num_nextn_predict_layers");
+  config.model.num_mtp_layers = 1;  // of an architecture whose layers are not built
+  const std::string unknown = RankGroup::create(config).status().message();
+  CHECK(unknown.find("--speculative-config: method mtp: Qwen3ForCausalLM: 1 layers") == 0);
+  config.model = load_model_config(model_dir()).value();
+  config.data_parallel_size = 2;
+  CHECK(RankGroup::create(config).status().message().find("method mtp runs beside one copy of the model") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace spate

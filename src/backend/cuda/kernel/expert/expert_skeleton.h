@@ -208,6 +208,29 @@ __device__ inline float silu_times(float gate, float up) {
   return round_to<Act>(gate / (1.0f + expf(-gate))) * round_to<Act>(up);
 }
 
+// Of 16 features and 8 columns as wgmma has them (a lane: feature group and group + 8 of columns 2 pair and 2 pair + 1):
+// four neighbouring features of one column, by exchanges with the lanes of group ^ 1 and group ^ 2.
+struct FourFeatures {
+  int feature, column;  // column: of the lane's two
+  float4 values;
+
+  __device__ FourFeatures(const float* own, int group) {
+    const bool is_odd = group % 2 != 0, is_high = group / 2 % 2 != 0;
+    float2 pairs[2];  // features group - group % 2 and the next, of the low 8 and of the high 8
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float even = own[2 * i], odd = own[2 * i + 1];
+      const float got = __shfl_xor_sync(0xffffffffu, is_odd ? even : odd, 4);
+      pairs[i] = is_odd ? make_float2(got, odd) : make_float2(even, got);
+    }
+    const float2 kept = is_high ? pairs[1] : pairs[0], sent = is_high ? pairs[0] : pairs[1];
+    const float2 got = make_float2(__shfl_xor_sync(0xffffffffu, sent.x, 8), __shfl_xor_sync(0xffffffffu, sent.y, 8));
+    values = is_high ? make_float4(got.x, got.y, kept.x, kept.y) : make_float4(kept.x, kept.y, got.x, got.y);
+    column = is_odd;
+    feature = 8 * is_high + group / 4 * 4;
+  }
+};
+
 // values: as wgmma has them. first: the warp's first row of W in the matrix.
 template <ExpertKind kKind, int kColumns>
 __device__ inline void store_expert_tile(const ExpertWgmmaKernelParams& p, const float (&values)[kColumns / 2],
@@ -244,11 +267,10 @@ __device__ inline void store_expert_tile(const ExpertWgmmaKernelParams& p, const
       if (feature < p.out_features) *reinterpret_cast<uint32_t*>(out + row * p.out_stride + feature) = low;
       if (feature + 8 < p.out_features) *reinterpret_cast<uint32_t*>(out + row * p.out_stride + feature + 8) = high;
     } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int feature = first + group + i / 2 * 8;
-        if (column + i % 2 >= segment.num_rows || feature >= p.out_features) continue;
-        out_f32[(column + i % 2) * p.out_stride + feature] = own[i];
+      const FourFeatures four(own, group);
+      const int own_column = 8 * j + 2 * pair + four.column, feature = first + four.feature;
+      if (own_column < segment.num_rows && feature < p.out_features) {
+        *reinterpret_cast<float4*>(out_f32 + own_column * p.out_stride + feature) = four.values;
       }
     }
   }

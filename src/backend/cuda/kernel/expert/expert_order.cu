@@ -60,9 +60,19 @@ extern "C" __global__ void __launch_bounds__(kOrderThreads)
     return id < num_experts ? id : -1;
   };
 
-  for (int pair = begin + lane; pair < end; pair += kWarpSize) {
-    const int expert = expert_of(pair);
-    if (expert >= 0) atomicAdd(own + expert, 1);
+  // Of many pairs a warp has many rounds: the ids of several are read at once.
+  constexpr int kRounds = 8;
+  const auto read_ids = [&](int first, int (&experts)[kRounds]) {
+#pragma unroll
+    for (int i = 0; i < kRounds; ++i) experts[i] = expert_of(first + i * kWarpSize + lane);
+  };
+  for (int first = begin; first < end; first += kRounds * kWarpSize) {
+    int experts[kRounds];
+    read_ids(first, experts);
+#pragma unroll
+    for (int i = 0; i < kRounds; ++i) {
+      if (experts[i] >= 0) atomicAdd(own + experts[i], 1);
+    }
   }
   __syncthreads();
 
@@ -97,17 +107,23 @@ extern "C" __global__ void __launch_bounds__(kOrderThreads)
   for (int row = before.x + threadIdx.x; row < p.num_pairs; row += kOrderThreads) p.order.row_tokens[row] = 0;
   __syncthreads();
 
-  for (int first = begin; first < end; first += kWarpSize) {
-    const int pair = first + lane, expert = expert_of(pair);
-    const uint32_t equal = __match_any_sync(0xffffffffu, expert);
-    const int rank = __popc(equal & ((1u << lane) - 1));
-    const int row = expert >= 0 ? own[expert] + rank : -1;
-    __syncwarp();
-    if (expert >= 0 && rank == 0) own[expert] += __popc(equal);
-    __syncwarp();
-    if (pair >= end) continue;
-    p.order.pair_rows[pair] = row;
-    if (row >= 0) p.order.row_tokens[row] = pair / p.num_experts_per_tok;
+  for (int first = begin; first < end; first += kRounds * kWarpSize) {
+    int experts[kRounds];
+    read_ids(first, experts);
+#pragma unroll
+    for (int i = 0; i < kRounds; ++i) {
+      const int pair = first + i * kWarpSize + lane, expert = experts[i];
+      if (pair - lane >= end) break;
+      const uint32_t equal = __match_any_sync(0xffffffffu, expert);
+      const int rank = __popc(equal & ((1u << lane) - 1));
+      const int row = expert >= 0 ? own[expert] + rank : -1;
+      __syncwarp();
+      if (expert >= 0 && rank == 0) own[expert] += __popc(equal);
+      __syncwarp();
+      if (pair >= end) continue;
+      p.order.pair_rows[pair] = row;
+      if (row >= 0) p.order.row_tokens[row] = pair / p.num_experts_per_tok;
+    }
   }
 }
 

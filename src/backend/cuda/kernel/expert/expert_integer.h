@@ -10,6 +10,51 @@ __device__ inline const char* expert_matrix(const ExpertWgmmaKernelParams& p, in
   return p.integer.weight + matrix * p.integer.layout.matrix_bytes;
 }
 
+// The outliers of one column after the other, of those that have any: bit i of `columns` for column i of the thread.
+template <int kColumns, typename RowAt, typename WeightAt>
+__device__ inline void add_outliers_by_column(const ExpertIntegerParams& p, const float (&scale)[2], uint32_t columns,
+                                              float (&values)[kColumns / 2], RowAt row_at, WeightAt weight_at) {
+  static_assert(kColumns / 4 <= 32);
+  constexpr int kAtOnce = 4;  // that are read before the first is added
+  for (; columns != 0; columns &= columns - 1) {
+    const int own = __ffs(static_cast<int>(columns)) - 1;
+    float sums[2] = {};
+#pragma unroll
+    for (int i = 0; i < kColumns / 4; ++i) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) sums[r] = i == own ? values[4 * (i / 2) + 2 * r + i % 2] : sums[r];
+    }
+    const int row = row_at(static_cast<int>(threadIdx.x) % 4 * 2 + 8 * (own / 2) + own % 2);
+    const Outlier* outliers = p.outliers + static_cast<int64_t>(row) * kMaxOutliers;
+    const int num_outliers = p.rows[row].num_outliers;
+#pragma unroll 1
+    for (int first = 0; first < num_outliers; first += kAtOnce) {
+      float x[kAtOnce], weights[kAtOnce][2];
+#pragma unroll
+      for (int e = 0; e < kAtOnce; ++e) {
+        const Outlier outlier = outliers[min(first + e, num_outliers - 1)];
+        x[e] = outlier.x;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) weights[e][r] = scale[r] * static_cast<float>(weight_at(r, outlier.k));
+      }
+#pragma unroll
+      for (int e = 0; e < kAtOnce; ++e) {
+        if (first + e >= num_outliers) break;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) sums[r] += x[e] * weights[e][r];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kColumns / 4; ++i) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float& value = values[4 * (i / 2) + 2 * r + i % 2];
+        value = i == own ? sums[r] : value;
+      }
+    }
+  }
+}
+
 // Values of a tile, the outliers of x included. first_row: of the warp. code_at(weight, row, k): the code of a matrix there.
 template <ExpertKind kKind, int kColumns, typename CodeAt>
 __device__ inline void finish_integer(const ExpertWgmmaKernelParams& p, const ExpertOrder& order,
@@ -27,13 +72,27 @@ __device__ inline void finish_integer(const ExpertWgmmaKernelParams& p, const Ex
   for (int r = 0; r < 2; ++r) scale[r] = exists[r] ? scales[own_rows[r]] : 0.0f;
   const int last_column = segment.num_rows - 1;
   const bool gathers = p.integer.gathers;
-  scale_sums_of<kColumns>(
-      p.integer.rows, p.integer.outliers, scale, sums, values, bias,
-      [&](int column) {
-        const int row = segment.first_row + min(column, last_column);
-        return gathers ? order.row_tokens[row] : row;
-      },
-      [&](int r, int k) { return exists[r] ? code_at(weight, own_rows[r], k) : 0; });
+  const auto row_at = [&](int column) {
+    const int row = segment.first_row + min(column, last_column);
+    return gathers ? order.row_tokens[row] : row;
+  };
+  const auto weight_at = [&](int r, int k) { return exists[r] ? code_at(weight, own_rows[r], k) : 0; };
+  const int first_column = threadIdx.x % 4 * 2;
+  uint32_t columns = 0;  // of the thread, that have outliers
+  int max_outliers = 0;
+  scale_sums_of<kColumns>(p.integer.rows, scale, sums, values, bias, row_at, [&](int i, int num_outliers) {
+    if (first_column + 8 * (i / 2) + i % 2 > last_column) return;
+    max_outliers = max(max_outliers, num_outliers);
+    columns |= static_cast<uint32_t>(num_outliers > 0) << i;
+  });
+  if (max_outliers == 0) return;
+  // Activations between gate_up and down: one row in hundreds has outliers, and it has tens of them. (Kernels of small
+  // tiles leave the registers to the CTAs beside them.)
+  if (kKind == ExpertKind::kDown && kColumns >= 128 && 2 * __popc(columns) <= max_outliers * kColumns / 16) {
+    add_outliers_by_column<kColumns>(p.integer, scale, columns, values, row_at, weight_at);
+  } else {
+    add_outliers_of<kColumns>(p.integer.rows, p.integer.outliers, scale, max_outliers, values, row_at, weight_at);
+  }
 }
 
 }  // namespace spate::cuda

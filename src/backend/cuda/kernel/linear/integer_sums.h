@@ -5,27 +5,33 @@
 
 namespace spate::cuda {
 
-// values[i] = x_scale * row_scale * (sums[i] - bias * code_sum) + the outliers of the token times this row of W.
-// rows, outliers: of tokens, of which column n of the tile is that at token_at(n). scale: of the thread's two rows of W.
-// weight_at(r, k): the code there in the first or second of them; 0 where the matrix has no such row.
-template <int kTokens, typename TokenAt, typename WeightAt>
-__device__ inline void scale_sums_of(const QuantizedRow* rows, const Outlier* outliers, const float (&scale)[2],
-                                     const int32_t (&sums)[kTokens / 2], float (&values)[kTokens / 2], int bias,
-                                     TokenAt token_at, WeightAt weight_at) {
+// values[i] = x_scale * row_scale * (sums[i] - bias * code_sum). rows: of tokens, of which column n of the tile is that at
+// token_at(n). scale: of the thread's two rows of W. seen(i, num_outliers): the outliers of the thread's column i.
+template <int kTokens, typename TokenAt, typename Seen>
+__device__ inline void scale_sums_of(const QuantizedRow* rows, const float (&scale)[2], const int32_t (&sums)[kTokens / 2],
+                                     float (&values)[kTokens / 2], int bias, TokenAt token_at, Seen seen) {
   const int first_column = threadIdx.x % 32 % 4 * 2;
-  int max_outliers = 0;
 #pragma unroll
   for (int i = 0; i < kTokens / 4; ++i) {  // tokens 8 j + c
     if (i % 8 == 0) asm volatile("" ::: "memory");
     const int j = i / 2, c = i % 2;
     const QuantizedRow x = rows[token_at(first_column + 8 * j + c)];
-    max_outliers = max(max_outliers, x.num_outliers);
+    seen(i, x.num_outliers);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int at = 4 * j + 2 * r + c;
       values[at] = x.scale * (scale[r] * static_cast<float>(sums[at] - bias * x.code_sum));
     }
   }
+}
+
+// values[i] += the outliers of the token times this row of W; max_outliers of a token. weight_at(r, k): the code there in
+// the first or second row; 0 where the matrix has no such row.
+template <int kTokens, typename TokenAt, typename WeightAt>
+__device__ inline void add_outliers_of(const QuantizedRow* rows, const Outlier* outliers, const float (&scale)[2],
+                                       int max_outliers, float (&values)[kTokens / 2], TokenAt token_at,
+                                       WeightAt weight_at) {
+  const int first_column = threadIdx.x % 32 % 4 * 2;
   // Tokens have their outliers in the same few places: the weights there are kept from one token to the next.
   int kept_k = -1;
   float kept[2] = {};
@@ -58,8 +64,12 @@ __device__ inline void scale_sums(const LinearIntegerKernelParams& p, const int3
   float scale[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) scale[r] = own_row + 8 * r < p.layout.num_rows ? scales[own_row + 8 * r] : 0.0f;
-  scale_sums_of<kTokens>(
-      p.rows, p.outliers, scale, sums, values, bias, [&](int column) { return min(token + column, last_token); },
+  const auto token_at = [&](int column) { return min(token + column, last_token); };
+  int max_outliers = 0;
+  scale_sums_of<kTokens>(p.rows, scale, sums, values, bias, token_at,
+                         [&](int, int num_outliers) { max_outliers = max(max_outliers, num_outliers); });
+  add_outliers_of<kTokens>(
+      p.rows, p.outliers, scale, max_outliers, values, token_at,
       [&](int r, int k) { return own_row + 8 * r < p.layout.num_rows ? weight_at(own_row + 8 * r, k) : 0; });
 }
 

@@ -1,6 +1,6 @@
-"""Trains the model on one GPU for a given time and writes it in the format of transformers.
+"""Trains a model on one GPU for a given time and writes it in the format of transformers.
 
-    python train.py --seconds 420 --out DIR
+    python train.py --model mini-qwen3 --seconds 485 --out DIR
 
 Worker processes make the data while the GPU trains. Matrices learn with Muon, embeddings and norms with AdamW.
 The learning rate is warmed up over steps and then follows the clock: constant, then linearly down to zero at the
@@ -15,7 +15,11 @@ from pathlib import Path
 import torch
 
 import generate
+import moe
 from model import Config, Qwen3, export
+
+MODELS = {"mini-qwen3": lambda: Qwen3(Config()), "mini-ernie": lambda: moe.Ernie(moe.ErnieConfig()),
+          "mini-deepseek": lambda: moe.DeepSeek(moe.DeepSeekConfig())}
 
 WARMUP_STEPS = 200
 DECAY_FROM = 0.4         # share of the time after which the learning rate falls
@@ -54,13 +58,15 @@ def orthogonalise(updates):
 
 
 class Muon:
-    """Momentum whose update is made orthogonal; matrices of one shape are handled together."""
+    """Momentum whose update is made orthogonal; matrices of one shape are handled together, each of a stack by itself."""
 
     def __init__(self, params):
         shapes = {}
         for param in params:
             shapes.setdefault(param.shape, []).append(param)
-        self.groups = [(group, torch.zeros(len(group), *shape, device=group[0].device)) for shape, group in shapes.items()]
+        self.groups = [(group, torch.zeros(len(group) * shape[:-2].numel(), *shape[-2:], device=group[0].device))
+                       for shape, group in shapes.items()]
+        torch._dynamo.config.recompile_limit = max(8, len(shapes))  # direction() is compiled for each shape
         self.direction = torch.compile(self.direction, disable=not torch.cuda.is_available(), dynamic=False)
 
     @staticmethod
@@ -72,9 +78,18 @@ class Muon:
     @torch.no_grad()
     def step(self, lr):
         for params, momentum in self.groups:
-            update = self.direction(torch.stack([param.grad for param in params]), momentum)
+            grads = torch.stack([param.grad for param in params])
+            update = self.direction(grads.view_as(momentum), momentum).float().view_as(grads)
             torch._foreach_mul_(params, 1 - lr * MUON_WEIGHT_DECAY)
-            torch._foreach_add_(params, list(update.float().unbind()), alpha=-lr)
+            torch._foreach_add_(params, list(update.unbind()), alpha=-lr)
+
+
+def optimisers(model):
+    """Muon for matrices, AdamW for what is looked up, norms and routers."""
+    is_matrix = {name: param.ndim >= 2 and not name.endswith(("embed_tokens.weight", ".router")) for name, param in model.named_parameters()}
+    muon = Muon([param for name, param in model.named_parameters() if is_matrix[name]])
+    others = [param for name, param in model.named_parameters() if not is_matrix[name]]
+    return muon, torch.optim.AdamW(others, lr=0.0, betas=ADAM_BETAS, weight_decay=0.0, fused=torch.cuda.is_available())
 
 
 def lr_scale(step, progress):
@@ -82,9 +97,13 @@ def lr_scale(step, progress):
 
 
 def main():
+    program_start = time.time()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=420, help="training time, compilation not counted")
+    parser.add_argument("--model", choices=MODELS, default="mini-qwen3")
+    parser.add_argument("--seconds", type=float, default=485, help="from the start of the program, compilation included")
+    parser.add_argument("--steps", type=int, default=0, help="stop after so many")
+    parser.add_argument("--lr-scale", type=float, default=1.0, help="times both learning rates")
     parser.add_argument("--tokens-per-batch", type=int, default=131072)
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--seed", type=int, default=1)
@@ -93,11 +112,8 @@ def main():
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(args.seed)
     torch.set_float32_matmul_precision("high")
-    model = Qwen3(Config()).to(device)
-    matrices = [param for name, param in model.named_parameters() if param.ndim == 2 and "embed" not in name]
-    others = [param for name, param in model.named_parameters() if param.ndim != 2 or "embed" in name]
-    muon = Muon(matrices)
-    adam = torch.optim.AdamW(others, lr=0.0, betas=ADAM_BETAS, weight_decay=0.0, fused=device == "cuda")
+    model = MODELS[args.model]().to(device)
+    muon, adam = optimisers(model)
     losses_of = torch.compile(model, disable=device == "cpu", dynamic=False)
 
     maker = generate.BatchMaker(generate.MODEL_DIR / "tokenizer.json", args.tokens_per_batch, args.seed)
@@ -105,29 +121,32 @@ def main():
                                          prefetch_factor=6 if args.workers else None, pin_memory=device == "cuda")
     print(f"{sum(param.numel() for param in model.parameters())} parameters on {device}", flush=True)
 
-    started, warm_up_s = time.time(), 0.0
+    started, warm_up_s = program_start, 0.0
     for step, batch in enumerate(loader):
         if step == 5:  # compiled and warm: the clock starts
-            started, warm_up_s = time.time(), time.time() - started
-        progress = (time.time() - started) / args.seconds if step >= 5 else 0.0
-        if progress >= 1:
+            started, warm_up_s = time.time(), time.time() - program_start
+        progress = (time.time() - started) / max(1.0, args.seconds - warm_up_s) if step >= 5 else 0.0
+        if progress >= 1 or (args.steps and step == args.steps):
             break
         batch = {name: array.to(device, non_blocking=True) for name, array in batch.items()}
-        losses = losses_of(batch["token_ids"], batch["positions"], batch["cu_seqlens"], batch["loss_idx"], batch["targets"])
+        losses, mtp_losses = losses_of(batch["token_ids"], batch["positions"], batch["cu_seqlens"], batch["loss_idx"], batch["targets"])
         loss = (losses * batch["weights"]).sum() / batch["weights"].sum()
-        loss.backward()
-        scale = lr_scale(step, progress)
+        mtp_loss = 0.0 if mtp_losses is None else (mtp_losses * batch["weights"]).sum() / batch["weights"].sum()
+        (loss + moe.MTP_LOSS_WEIGHT * mtp_loss).backward()
+        scale = args.lr_scale * lr_scale(step, progress)
         muon.step(MUON_LR * scale)
         for group in adam.param_groups:
             group["lr"] = ADAM_LR * scale
         adam.step()
+        model.after_step()
         for param in model.parameters():
             param.grad = None
         if step % 200 == 0 or step < 3:
             report(step, progress, time.time() - started, losses.detach(), batch, args.tokens_per_batch)
+            moe.report_load(model, float(mtp_loss))
     seconds = time.time() - started
-    summary = {"steps": step, "tokens": step * args.tokens_per_batch, "seconds": round(seconds), "warm_up_seconds": round(warm_up_s),
-               "loss": round(loss.item(), 4), "mix": generate.MIX, "seed": args.seed}
+    summary = {"model": args.model, "steps": step, "tokens": step * args.tokens_per_batch, "seconds": round(seconds), "warm_up_seconds": round(warm_up_s),
+               "loss": round(loss.item(), 4), "mtp_loss": round(float(mtp_loss), 4), "mix": generate.MIX, "seed": args.seed}
     args.out.mkdir(parents=True, exist_ok=True)
     export(model, generate.MODEL_DIR, args.out)
     (args.out / "train.json").write_text(json.dumps(summary, indent=2) + "\n")

@@ -49,10 +49,7 @@ def run_training(args, program_start):
     torch.set_float32_matmul_precision("high")
     target = load_target(generate.MODEL_DIR, device)
     draft = Qwen3(DRAFT).to(device)
-    matrices = [param for name, param in draft.named_parameters() if param.ndim == 2 and "embed" not in name]
-    others = [param for name, param in draft.named_parameters() if param.ndim != 2 or "embed" in name]
-    muon = train.Muon(matrices)
-    adam = torch.optim.AdamW(others, lr=0.0, betas=train.ADAM_BETAS, weight_decay=0.0, fused=device == "cuda")
+    muon, adam = train.optimisers(draft)
     divergence_of = torch.compile(divergence, disable=device == "cpu", dynamic=False)
     maker = generate.BatchMaker(generate.MODEL_DIR / "tokenizer.json", args.tokens_per_batch, args.seed)
     loader = torch.utils.data.DataLoader(train.Batches(maker), batch_size=None, num_workers=args.workers,

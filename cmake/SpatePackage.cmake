@@ -13,6 +13,14 @@ install(RUNTIME_DEPENDENCY_SET libraries
   LIBRARY DESTINATION lib/spate COMPONENT native)
 install(FILES include/spate.h DESTINATION include COMPONENT native)
 
+# The licences of the code of others in these files, libraries of headers and archives among them.
+foreach(library IN ITEMS libfmt libsimdjson libpcre2 libutf8proc libxxhash libyaml-cpp libedit libbsd libmd libncurses libboost1.81
+                         nlohmann-json3 libcli11)
+  if(EXISTS /usr/share/doc/${library}-dev/copyright)
+    install(FILES /usr/share/doc/${library}-dev/copyright DESTINATION share/doc/spate/licences RENAME ${library} COMPONENT native)
+  endif()
+endforeach()
+
 # The Debian package: the same tree under /usr, and a systemd unit that nobody has enabled yet.
 install(FILES deploy/systemd/spate.service DESTINATION lib/systemd/system COMPONENT system)
 install(FILES deploy/systemd/serve.yaml DESTINATION /etc/spate COMPONENT system)

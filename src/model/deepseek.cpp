@@ -18,8 +18,7 @@
 // Reference: transformers, models/deepseek_v2 and models/deepseek_v3. Goldens: test/goldens/model/deepseek*.
 #include <algorithm>
 
-#include "model/decoder.h"
-#include "model/part_factory.h"
+#include "model/mtp_modules.h"
 
 namespace spate {
 namespace {
@@ -46,26 +45,7 @@ Result<DecoderLayer> make_layer(const PartFactory& make, int64_t i, const Rotary
   return layer;
 }
 
-Result<MtpModule> make_mtp_module(const PartFactory& make, int64_t i, const Rotary& rotary, MakeExperts experts) {
-  const int64_t hidden_size = make.config().hidden_size;
-  const std::string name = fmt::format("model.layers.{}", i);
-  ASSIGN_OR_RETURN(RmsNorm enorm, make.rms_norm(name + ".enorm"));
-  ASSIGN_OR_RETURN(RmsNorm hnorm, make.rms_norm(name + ".hnorm"));
-  ASSIGN_OR_RETURN(Linear eh_proj,
-                   Linear::whole(make.parameters(), name + ".eh_proj", hidden_size, 2 * hidden_size, false));
-  ASSIGN_OR_RETURN(DecoderLayer layer, make_layer(make, i, rotary, experts));
-  ASSIGN_OR_RETURN(RmsNorm norm, make.rms_norm(name + ".shared_head.norm"));
-  make.parameters().ignore(name + ".embed_tokens.weight");
-  make.parameters().ignore(name + ".shared_head.head.weight");
-  return MtpModule{.enorm = std::move(enorm),
-                   .hnorm = std::move(hnorm),
-                   .eh_proj = std::move(eh_proj),
-                   .layer = std::move(layer),
-                   .norm = std::move(norm)};
-}
-
 Result<DecoderParts> make_deepseek(const PartFactory& make, bool interleaved, MakeExperts experts) {
-  const ModelConfig& config = make.config();
   DecoderParts model;
   ASSIGN_OR_RETURN(model.embed_tokens, make.embedding("model.embed_tokens"));
   ASSIGN_OR_RETURN(const Rotary rotary, make.rotary_embedding(interleaved));
@@ -75,15 +55,8 @@ Result<DecoderParts> make_deepseek(const PartFactory& make, bool interleaved, Ma
   }
   ASSIGN_OR_RETURN(model.norm, make.rms_norm("model.norm"));
   ASSIGN_OR_RETURN(model.lm_head, make.lm_head("lm_head", model.embed_tokens));
-  for (int64_t i = 0; i < config.num_mtp_layers; ++i) {
-    const int64_t layer_idx = config.num_layers + i;
-    if (i < make.num_mtp_layers()) {
-      ASSIGN_OR_RETURN(MtpModule module, make_mtp_module(make, layer_idx, rotary, experts));
-      model.mtp.push_back(std::move(module));
-    } else {
-      make.parameters().ignore(fmt::format("model.layers.{}.*", layer_idx));
-    }
-  }
+  ASSIGN_OR_RETURN(model.mtp,
+                   make_mtp_modules(make, [&](int64_t i) { return make_layer(make, i, rotary, experts); }));
   return model;
 }
 

@@ -15,6 +15,7 @@ constexpr ModelFamily kFamilies[] = {
     {"Ernie4_5ForCausalLM", make_ernie4_5},
     {"Ernie4_5_ForCausalLM", make_ernie4_5},  // as Baidu's own repositories spell it
     {"Ernie4_5_MoeForCausalLM", make_ernie4_5_moe},
+    {"Glm4MoeForCausalLM", make_glm4_moe},
     {"LlamaForCausalLM", make_llama},
     {"MistralForCausalLM", make_mistral},
     {"MixtralForCausalLM", make_mixtral},

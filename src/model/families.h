@@ -19,6 +19,7 @@ Result<DecoderParts> make_deepseek_v2(const PartFactory& make);
 Result<DecoderParts> make_deepseek_v3(const PartFactory& make);
 Result<DecoderParts> make_ernie4_5(const PartFactory& make);
 Result<DecoderParts> make_ernie4_5_moe(const PartFactory& make);
+Result<DecoderParts> make_glm4_moe(const PartFactory& make);
 Result<DecoderParts> make_llama(const PartFactory& make);
 Result<DecoderParts> make_mistral(const PartFactory& make);
 Result<DecoderParts> make_mixtral(const PartFactory& make);

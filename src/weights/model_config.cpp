@@ -39,6 +39,7 @@ struct FamilyClass {
   ExpertKeys expert_keys = ExpertKeys::kNone;
   ExpertConfig experts;
   LatentConfig latent;
+  double partial_rotary_factor = 0;  // 0: heads are rotated whole, and config.json may not say otherwise
 };
 const FamilyClass kFamilyClasses[] = {
     {.model_type = "llama", .architecture = "LlamaForCausalLM", .nullable = "num_key_value_heads head_dim"},
@@ -149,6 +150,24 @@ const FamilyClass kFamilyClasses[] = {
                  .intermediate_size = 1536,
                  .norm_topk_prob = true,
                  .norm_min = 1e-12}},
+    {.model_type = "glm4_moe",
+     .architecture = "Glm4MoeForCausalLM",
+     .vocab_size = 151552,
+     .intermediate_size = 10944,
+     .num_layers = 46,
+     .num_heads = 96,
+     .num_kv_heads = 8,
+     .max_position_embeddings = 131072,
+     .rms_norm_eps = 1e-5,
+     .bos_token_id = -1,
+     .eos_token_id = -1,
+     .expert_keys = ExpertKeys::kDeepseekV3,
+     .experts = {.num_experts = 128,
+                 .num_experts_per_tok = 8,
+                 .intermediate_size = 1408,
+                 .norm_topk_prob = true,
+                 .norm_min = 1e-20},
+     .partial_rotary_factor = 0.5},
     {.model_type = "deepseek_v2",
      .architecture = "DeepseekV2ForCausalLM",
      .vocab_size = 102400,
@@ -243,6 +262,7 @@ void set_defaults(const FamilyClass& family, ModelConfig& config) {
   config.rms_norm_eps = family.rms_norm_eps;
   config.rope.theta = family.rope_theta;
   config.tie_word_embeddings = family.tie_word_embeddings;
+  if (family.partial_rotary_factor > 0) config.rope.partial_rotary_factor = family.partial_rotary_factor;
 }
 
 void refuse_nulls(JsonFields& fields, const FamilyClass& family) {
@@ -328,7 +348,7 @@ std::optional<JsonFields> rope_object(JsonFields& fields) {
   return std::nullopt;
 }
 
-void read_rope(JsonFields& fields, ModelConfig& config) {
+void read_rope(JsonFields& fields, const FamilyClass& family, ModelConfig& config) {
   RopeConfig& rope = config.rope;
   fields.read("rope_theta", rope.theta, 1.001, 1e12);
   fields.read("partial_rotary_factor", rope.partial_rotary_factor, 0.01, 1.0);
@@ -343,7 +363,7 @@ void read_rope(JsonFields& fields, ModelConfig& config) {
   if ((object && object->is_null("rope_theta")) || (!has_own_theta && fields.is_null("rope_theta"))) {
     fields.problem("rope_theta is null, needs a number");
   }
-  if (rope.partial_rotary_factor != 1.0) {
+  if (rope.partial_rotary_factor != 1.0 && family.partial_rotary_factor == 0) {
     // With plain RoPE the classes of these families rotate the whole head nevertheless, with scaled RoPE they fail.
     fields.problem(fmt::format("partial_rotary_factor is {}, needs 1: {} in transformers has no partial rotation",
                                rope.partial_rotary_factor, config.architecture));
@@ -450,8 +470,9 @@ void read_groups(JsonFields& fields, ExpertConfig& experts) {
   }
 }
 
-void read_deepseek_experts(JsonFields& fields, bool is_v3, const ModelConfig& config, ExpertConfig& experts) {
-  int64_t num_shared = is_v3 ? 1 : 2, num_dense = is_v3 ? 3 : 0, frequency = 1;
+void read_deepseek_experts(JsonFields& fields, bool is_v3, ModelConfig& config, ExpertConfig& experts) {
+  const bool is_glm = config.model_type == "glm4_moe";
+  int64_t num_shared = is_v3 ? 1 : 2, num_dense = is_glm ? 1 : is_v3 ? 3 : 0, frequency = 1;
   fields.read("moe_intermediate_size", experts.intermediate_size, 1, 1 << 24);
   fields.read("n_shared_experts", num_shared, 1, 1024);
   fields.read("first_k_dense_replace", num_dense, 0, 4096);
@@ -464,6 +485,8 @@ void read_deepseek_experts(JsonFields& fields, bool is_v3, const ModelConfig& co
     fields.problem(fmt::format("moe_layer_freq is {}, needs 1: {} in transformers knows no other", frequency,
                                config.architecture));
   }
+  fields.read("num_nextn_predict_layers", config.num_mtp_layers, 0, 64);
+  fields.read("num_mtp_layers", config.num_mtp_layers, 0, 64);
   require_text(fields, "scoring_func", is_v3 ? "sigmoid" : "softmax", config.architecture);
   if (is_v3) {
     require_text(fields, "topk_method", "noaux_tc", config.architecture);
@@ -496,8 +519,6 @@ void read_latent(JsonFields& fields, const FamilyClass& family, ModelConfig& con
   fields.read("qk_rope_head_dim", latent.qk_rope_head_dim, 2, 1 << 12);
   fields.read("v_head_dim", latent.v_head_dim, 1, 1 << 12);
   fields.read("rope_interleave", config.rope_interleave);
-  fields.read("num_nextn_predict_layers", config.num_mtp_layers, 0, 64);
-  fields.read("num_mtp_layers", config.num_mtp_layers, 0, 64);
   if (config.num_kv_heads != 0 && config.num_kv_heads != config.num_heads) {
     fields.problem(fmt::format("num_key_value_heads is {}, needs num_attention_heads = {}: latent attention has no other",
                                config.num_kv_heads, config.num_heads));
@@ -634,6 +655,7 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
   fields.read("mlp_bias", config.mlp_bias);
   fields.read("use_bias", config.use_bias);
   fields.read("qkv_bias", config.qkv_bias);
+  fields.read("use_qk_norm", config.use_qk_norm);
   read_window(fields, family, config);
   read_experts(fields, family, config);
   read_latent(fields, family, config);
@@ -642,7 +664,7 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
   fields.read_ids("eos_token_id", config.eos_token_ids);
   fields.read_ids("bos_token_id", config.bos_token_ids);
   read_dtype(fields, config);
-  read_rope(fields, config);
+  read_rope(fields, family, config);
   check_sizes(fields, config);
   RETURN_IF_ERROR(problems_status(problems));
   return config;

@@ -83,6 +83,7 @@ struct ModelConfig {
   int64_t max_window_layers = 0;         // Qwen: the first layer that slides
   std::vector<std::string> layer_types;  // "full_attention", "sliding_attention"; empty when config.json has none
   bool qkv_bias = true;                  // Qwen2-MoE
+  bool use_qk_norm = false;              // GLM-4.5
   ExpertConfig experts;
   LatentConfig latent;
   bool rope_interleave = true;  // DeepSeek-V3

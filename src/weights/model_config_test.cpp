@@ -217,6 +217,22 @@ TEST_CASE("experts: every family's keys, and which layers have them") {
   CHECK(deepseek.num_chosen_groups == 2);
   CHECK(deepseek.routed_scaling_factor == 2.5);
   CHECK(deepseek.shared_intermediate_size == 2048);
+  const ExpertConfig glm = parse("glm4_moe", "");
+  CHECK(glm.layers == std::vector<bool>{false, true, true, true});
+  CHECK(glm.num_experts == 128);
+  CHECK(glm.routed_scaling_factor == 1.0);
+}
+
+TEST_CASE("GLM-4.5 rotates a half of each head, or what its config.json says") {
+  const auto parse = [](std::string_view more) { return parse_model_config(expert_config("glm4_moe", more)).value(); };
+  CHECK(parse(R"(, "head_dim": 128)").rotary_dim() == 64);
+  CHECK(parse(R"(, "head_dim": 128, "partial_rotary_factor": 0.25)").rotary_dim() == 32);
+  const ModelConfig air = parse(R"(, "head_dim": 128, "num_nextn_predict_layers": 1, "use_qk_norm": true,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1000000, "partial_rotary_factor": 0.5})");
+  CHECK(air.rotary_dim() == 64);
+  CHECK(air.rope.theta == 1000000);
+  CHECK(air.num_mtp_layers == 1);
+  CHECK(air.use_qk_norm);
 }
 
 TEST_CASE("experts that cannot be served are refused by key and reason") {

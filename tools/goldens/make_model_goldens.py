@@ -39,7 +39,7 @@ from transformers import (AutoModelForCausalLM, Ernie4_5Config, Ernie4_5ForCausa
                           MinistralForCausalLM, MistralConfig, MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen2Config, Qwen2ForCausalLM,
                           Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
                           Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM, DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config,
-                          DeepseekV3ForCausalLM)
+                          DeepseekV3ForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM)
 
 OUT = pathlib.Path(__file__).resolve().parents[2] / "test" / "goldens" / "model"
 PROMPT_LENS = (5, 18, 33)  # below, across and beyond a KV block of 16
@@ -150,6 +150,14 @@ MODELS = {
         kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16, n_routed_experts=8, n_shared_experts=1,
         num_experts_per_tok=2, moe_intermediate_size=16, first_k_dense_replace=1, n_group=2, topk_group=1, num_mtp_layers=1,
         rope_parameters=rope()), dict(mtp=True)),
+    # Half of each head is rotated; q, k and v have a bias; experts as DeepSeek-V3 has them, without groups.
+    "glm4_moe": (Glm4MoeForCausalLM, Glm4MoeConfig(**BASE, head_dim=16, attention_bias=True, n_routed_experts=9, n_shared_experts=1,
+        num_experts_per_tok=3, moe_intermediate_size=24, first_k_dense_replace=1, routed_scaling_factor=1.5, num_mtp_layers=0,
+        rope_parameters=rope(theta=1e6, partial_rotary_factor=0.5)), dict(old_style=True, f32_routers=True)),
+    # Norms of q and k, a head of which 10 of 20 elements are rotated, and the layer for multi-token prediction.
+    "glm4_moe_mtp": (Glm4MoeForCausalLM, Glm4MoeConfig(**BASE | dict(num_hidden_layers=2), head_dim=20, attention_bias=True, use_qk_norm=True,
+        n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=16, first_k_dense_replace=1,
+        num_mtp_layers=1, rope_parameters=rope(partial_rotary_factor=0.5)), dict(mtp=True)),
 }
 
 

@@ -110,11 +110,13 @@ CommandLine::CommandLine(Arguments& arguments) {
   add_quantize_flags(quantize, arguments);
   CLI::App* inspect = add_command("inspect", "Print architecture, tensors, memory need and whether it fits");
   add_model_flags(inspect, arguments.model);
+  CLI::App* self_test = add_command("self-test", "Check this machine: its devices, its speed, and what its devices compute");
+  add_self_test_flags(self_test, arguments.model);
   kernels = add_command("kernels", "GPU kernels: compile them ahead of time, report what they use");
   add_kernels_flags(kernels, arguments);
   bench = add_command("bench", "Measure: serve, throughput, latency, limits, kernel, table");
   add_bench_flags(bench, arguments);
-  leaves = {serve, chat, generate, eval, quantize, inspect};
+  leaves = {serve, chat, generate, eval, quantize, inspect, self_test};
   for (CLI::App* parent : {kernels, bench}) {
     for (CLI::App* sub : parent->get_subcommands([](CLI::App*) { return true; })) leaves.push_back(sub);
   }

@@ -12,6 +12,7 @@ Result<int> run_generate(const Arguments& arguments);
 Result<int> run_eval(const Arguments& arguments);
 Result<int> run_quantize(const Arguments& arguments);
 Result<int> run_inspect(const Arguments& arguments);
+Result<int> run_self_test(const Arguments& arguments);
 Result<int> run_kernels(const Arguments& arguments);
 Result<int> run_bench(const Arguments& arguments);
 

@@ -21,6 +21,7 @@ void add_serve_flags(CLI::App* app, ServeArguments& s);
 void add_generate_flags(CLI::App* app, GenerateArguments& g, bool chat);
 void add_chat_flags(CLI::App* app, ChatArguments& c);
 void add_eval_flags(CLI::App* app, EvalArguments& e);
+void add_self_test_flags(CLI::App* app, ModelArguments& m);
 void add_quantize_flags(CLI::App* app, Arguments& arguments);
 void add_kernels_flags(CLI::App* kernels, Arguments& arguments);
 void add_bench_flags(CLI::App* bench, Arguments& arguments);

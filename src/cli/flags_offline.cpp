@@ -51,6 +51,13 @@ void add_eval_flags(CLI::App* app, EvalArguments& e) {
                   "most probable tokens");
 }
 
+void add_self_test_flags(CLI::App* app, ModelArguments& m) {
+  app->add_option("--device", m.device, "The device to check; auto: all that this machine has")
+      ->check(CLI::IsMember(device_names()));
+  app->add_option("--isa", m.isa, "CPU: this instruction set alone")->check(CLI::IsMember(instruction_sets()));
+  app->add_option("-t,--threads", m.threads, "Compute threads; 0: all cores");
+}
+
 void add_quantize_flags(CLI::App* app, Arguments& arguments) {
   ModelArguments& m = arguments.model;
   QuantizeArguments& q = arguments.quantize;

@@ -20,6 +20,7 @@ Result<int> dispatch(Arguments& arguments) {
   if (arguments.command == "eval") return run_eval(arguments);
   if (arguments.command == "quantize") return run_quantize(arguments);
   if (arguments.command == "inspect") return run_inspect(arguments);
+  if (arguments.command == "self-test") return run_self_test(arguments);
   if (arguments.command == "kernels") return run_kernels(arguments);
   return run_bench(arguments);
 }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -131,10 +132,14 @@ class PackedWeight {
  public:
   PackedWeight() = default;
   PackedWeight(WeightDesc desc, Buffer storage) : desc_(desc), storage_(std::move(storage)) {}
+  // A constant weight in memory of somebody else, which `owner` keeps: `packed` is what a weight of the same desc held
+  // after it was filled, on a device of the same packed_layout().
+  PackedWeight(WeightDesc desc, std::span<const char> packed, std::shared_ptr<const void> owner)
+      : desc_(desc), packed_(packed), owner_(std::move(owner)) {}
   const WeightDesc& desc() const { return desc_; }
-  const void* data() const { return storage_.data(); }
-  void* mutable_data() { return storage_.data(); }
-  size_t bytes() const { return storage_.bytes(); }
+  const void* data() const { return owner_ ? packed_.data() : storage_.data(); }
+  void* mutable_data() { return storage_.data(); }  // null where somebody else owns the bytes
+  size_t bytes() const { return owner_ ? packed_.size() : storage_.bytes(); }
   // For back-ends: all lay the matrices one behind the other, each in as many bytes.
   size_t matrix_bytes() const { return bytes() / static_cast<size_t>(desc_.num_matrices); }
   const char* matrix(int64_t i) const {
@@ -148,6 +153,8 @@ class PackedWeight {
  private:
   WeightDesc desc_;
   Buffer storage_;
+  std::span<const char> packed_;
+  std::shared_ptr<const void> owner_;  // of packed_
 };
 
 // What a layer stores of a token.
@@ -288,6 +295,9 @@ class Device {
   virtual Result<PackedWeight> create_weight(const WeightDesc& desc) = 0;
   virtual Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) = 0;
   virtual Status pack_quantized_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows);
+  // The layout of filled weights and its version, where ops can read them in any host memory that is aligned to 64
+  // bytes. The same answer in another process means the same bytes. Empty: they cannot be kept (weights/weight_cache.h).
+  virtual std::string_view packed_layout() const { return {}; }
   // From so many new tokens of a sequence on attention_latent_expanded is faster than the absorbed form. 0: it never
   // runs, be it that the op is null, that it does not take this shape, or that the device is deterministic: a sequence
   // must not change its form with how its prompt is cut.

@@ -31,6 +31,8 @@ struct ModelArguments {
   std::string chat_template;           // file that replaces the model's template, or the template itself
   int threads = 0;                     // cpu compute threads of all ranks; 0 = all cores
   bool cpu_pin_threads = false;        // bind them to cores
+  std::string weight_cache;            // folder of packed weights; empty: none are kept
+  int64_t weight_cache_limit = int64_t{64} << 30;  // bytes
   int tensor_parallel_size = 1;
   int distributed_timeout_seconds = 60;  // how long a rank waits for another
   int64_t max_model_len = 0;           // 0 = the largest that fits

@@ -153,6 +153,10 @@ void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required) {
   add_switch(app, "--cpu-pin-threads", m.cpu_pin_threads,
              "Bind each CPU compute thread to a core of its own. For a machine with one server; off because two servers "
              "would choose the same cores, unless taskset or a cpuset gives each its own");
+  app->add_option("--weight-cache", m.weight_cache,
+                  "CPU: folder that keeps packed weights; a later start of the same model maps them and packs nothing");
+  add_count(app, "--weight-cache-limit", m.weight_cache_limit,
+            "Bytes that --weight-cache may take; the least recently used model goes first", 1);
   app->add_option("--tensor-parallel-size,--tp", m.tensor_parallel_size, "Ranks that share a model")
       ->check(CLI::Range(1, 64));
   app->add_option("--distributed-timeout-seconds", m.distributed_timeout_seconds,

@@ -58,6 +58,7 @@ Result<LlmConfig> llm_config(const ModelArguments& arguments) {
                    .act_dtype = act_dtype_of(arguments),
                    .kv_dtype = kv_dtype_of(arguments),
                    .quantization = quantization,
+                   .weight_cache = {.dir = arguments.weight_cache, .max_bytes = arguments.weight_cache_limit},
                    .max_model_len = arguments.max_model_len,
                    .max_num_seqs = arguments.max_num_seqs,
                    .max_num_batched_tokens = arguments.max_num_batched_tokens,

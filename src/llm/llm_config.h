@@ -12,6 +12,7 @@
 #include "core/speculative_config.h"
 #include "mock/mock_script.h"
 #include "quant/quantization.h"
+#include "weights/weight_cache.h"
 
 namespace spate {
 
@@ -41,6 +42,7 @@ struct LlmConfig {
   DType act_dtype = DType::kBf16;
   DType kv_dtype = DType::kBf16;
   Quantization quantization;
+  WeightCacheOptions weight_cache;  // packed weights that outlive the process
 
   // Limits. 0: the back-end's default, or what fits.
   int64_t max_model_len = 0;

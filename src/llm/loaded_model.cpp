@@ -235,6 +235,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
       .act_dtype = llm.act_dtype,
       .kv_dtype = llm.kv_dtype,
       .quantization = llm.quantization,
+      .weight_cache = llm.weight_cache,
       .limits = {.max_model_len = static_cast<int>(llm.max_model_len),
                  .max_num_seqs = llm.max_num_seqs > 0 ? llm.max_num_seqs : defaults.max_num_seqs,
                  .max_num_batched_tokens =

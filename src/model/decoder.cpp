@@ -95,7 +95,7 @@ ModelOutline Decoder::outline() const {
 
 Status Decoder::load(const WeightSource& source, const LoadProgress& progress) {
   CHECK(loader_ != nullptr, "the weights are loaded already");
-  RETURN_IF_ERROR(loader_->load(source, progress));
+  RETURN_IF_ERROR(loader_->load(source, progress, options_.weight_cache));
   loader_.reset();
   return ok_status();
 }

@@ -35,6 +35,7 @@ struct ModelOptions {
   StepLimits limits;                     // max_model_len: positions that may occur; 0: max_position_embeddings
   Range layers;                          // the layers to make, under their own numbers; count 0: all
   int64_t num_mtp_layers = 0;            // layers for multi-token prediction to make beside them
+  WeightCacheOptions weight_cache;       // where load() finds and keeps packed weights
   int min_expanded_query_len = 0;        // Device::min_expanded_query_len() of latent_shape()
 };
 

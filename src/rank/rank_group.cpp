@@ -334,6 +334,7 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
                        .supports_weight = supports,
                        .limits = config.limits,
                        .num_mtp_layers = config.mtp_draft ? 1 : 0,
+                       .weight_cache = config.weight_cache,
                        .min_expanded_query_len = min_expanded_query_len(config, config.model, first_device)};
   StepLimits limits = config.limits;
   if (limits.max_model_len == 0) limits.max_model_len = static_cast<int>(config.model.max_position_embeddings);

@@ -20,6 +20,7 @@
 #include "rank/memory_plan.h"
 #include "rank/rank.h"
 #include "weights/model_config.h"
+#include "weights/weight_cache.h"
 #include "weights/weight_source.h"
 
 namespace spate {
@@ -49,6 +50,7 @@ struct RankGroupConfig {
   DType act_dtype = DType::kBf16;
   DType kv_dtype = DType::kBf16;
   Quantization quantization;
+  WeightCacheOptions weight_cache;
   StepLimits limits;                      // max_model_len 0 = the largest that fits, at most the model's
   int64_t kv_cache_bytes = 0;             // of all ranks together; 0 = computed
   int64_t max_kv_cache_bytes = 0;         // of all ranks together, where it is computed; 0 = no such limit

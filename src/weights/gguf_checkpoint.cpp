@@ -106,6 +106,7 @@ Result<std::unique_ptr<GgufCheckpoint>> GgufCheckpoint::open(const std::filesyst
     Result<GgufFile> parsed = GgufFile::parse(mapping.bytes());
     if (!parsed.ok()) return parsed.status().with_context(file.string());
     self->bytes_.push_back(mapping.bytes());
+    self->source_files_.push_back({file, mapping.stamp()});
     self->mappings_.push_back(std::move(mapping));
     self->files_.push_back(std::move(parsed).value());
     self->file_names_.push_back(file.filename().string());

@@ -41,6 +41,7 @@ class GgufCheckpoint final : public WeightSource {
   const TensorEntry* find(std::string_view name) const override;
   const std::string& file_name(int file_idx) const override { return file_names_[static_cast<size_t>(file_idx)]; }
   std::string_view layout() const override { return "gguf"; }
+  std::vector<SourceFile> files() const override { return source_files_; }
   Result<Tensor> rows(const TensorEntry& entry, int64_t begin, int64_t end, HostTensor& scratch) const override;
   Result<QuantizedHostRows> quantized_rows(const TensorEntry& entry, int64_t begin, int64_t end) const override;
   void release(const TensorEntry& entry, int64_t begin, int64_t end) const override;
@@ -60,6 +61,7 @@ class GgufCheckpoint final : public WeightSource {
 
   std::vector<MappedFile> mappings_;     // empty after parse()
   std::vector<std::string_view> bytes_;  // of each file
+  std::vector<SourceFile> source_files_;  // empty after parse()
   std::vector<GgufFile> files_;
   std::vector<std::string> file_names_;
   std::vector<TensorEntry> entries_;

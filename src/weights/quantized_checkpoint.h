@@ -31,6 +31,7 @@ class QuantizedCheckpoint final : public WeightSource {
   const std::vector<TensorEntry>& entries() const override { return entries_; }
   const TensorEntry* find(std::string_view name) const override;
   const std::string& file_name(int file_idx) const override { return checkpoint_.file_name(file_idx); }
+  std::vector<SourceFile> files() const override { return checkpoint_.files(); }
   std::string_view layout() const override { return quant_method_name(method_); }
   Result<Tensor> rows(const TensorEntry& entry, int64_t begin, int64_t end, HostTensor& scratch) const override;
   Result<QuantizedHostRows> quantized_rows(const TensorEntry& entry, int64_t begin, int64_t end) const override;

@@ -216,6 +216,24 @@ Result<std::vector<TensorEntry>> parse_safetensors_header(std::string_view file_
   return entries;
 }
 
+namespace {
+
+int64_t nanoseconds(const timespec& time) { return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec; }
+
+FileStamp stamp_of(const struct stat& info) {
+  return {.inode = info.st_ino,
+          .size = static_cast<uint64_t>(info.st_size),
+          .modified_ns = nanoseconds(info.st_mtim),
+          .changed_ns = nanoseconds(info.st_ctim)};
+}
+
+}  // namespace
+
+FileStamp FileStamp::of(const std::filesystem::path& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 ? stamp_of(info) : FileStamp();
+}
+
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return not_found("{}: {}", path.string(), std::strerror(errno));
@@ -233,6 +251,7 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
     } else {
       file.data_ = static_cast<const char*>(data);
       file.size_ = static_cast<size_t>(info.st_size);
+      file.stamp_ = stamp_of(info);
       ::madvise(data, file.size_, MADV_SEQUENTIAL);
     }
   }
@@ -242,11 +261,12 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), stamp_(other.stamp_) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(stamp_, other.stamp_);
   return *this;
 }
 
@@ -289,8 +309,13 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& path) {
       entry.file_idx = static_cast<int>(checkpoint.files_.size());
       checkpoint.entries_.push_back(std::move(entry));
     }
+    checkpoint.source_files_.push_back({dir / name, file.stamp()});
     checkpoint.files_.push_back(std::move(file));
     checkpoint.file_names_.push_back(name);
+  }
+  // They say how codes are read (weights/quantization_config.h).
+  for (const char* name : {"config.json", "quantize_config.json", "quant_config.json"}) {
+    checkpoint.source_files_.push_back({dir / name, FileStamp::of(dir / name)});
   }
   const bool adds_prefix = is_bare_decoder(checkpoint.entries_);
   if (adds_prefix) add_prefix(checkpoint.entries_);

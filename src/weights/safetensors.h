@@ -34,6 +34,7 @@ class MappedFile {
   ~MappedFile();
 
   std::string_view bytes() const { return {data_, size_}; }
+  const FileStamp& stamp() const { return stamp_; }  // when it was opened
   void prefetch(uint64_t begin, uint64_t end) const;    // starts reading, does not wait
   void drop_pages(uint64_t begin, uint64_t end) const;  // whole pages inside [begin, end)
 
@@ -41,6 +42,7 @@ class MappedFile {
   MappedFile() = default;
   const char* data_ = nullptr;
   size_t size_ = 0;
+  FileStamp stamp_;
 };
 
 // All safetensors files of a directory: those that model.safetensors.index.json lists, else model.safetensors, else
@@ -56,6 +58,7 @@ class Checkpoint final : public WeightSource {
   const std::string& file_name(int file_idx) const override { return file_names_[static_cast<size_t>(file_idx)]; }
   Result<Tensor> rows(const TensorEntry& entry, int64_t begin, int64_t end, HostTensor& scratch) const override;
   void release(const TensorEntry& entry, int64_t begin, int64_t end) const override;
+  std::vector<SourceFile> files() const override { return source_files_; }
   // Of any dtype, as the file has them; perhaps unaligned.
   std::string_view bytes(const TensorEntry& entry) const {
     return files_[static_cast<size_t>(entry.file_idx)].bytes().substr(entry.offset, entry.num_bytes);
@@ -65,6 +68,7 @@ class Checkpoint final : public WeightSource {
   Checkpoint() = default;
   std::vector<std::string> file_names_;
   std::vector<MappedFile> files_;
+  std::vector<SourceFile> source_files_;
   std::vector<TensorEntry> entries_;
   std::map<std::string, size_t, std::less<>> index_;  // name -> entries_
 };

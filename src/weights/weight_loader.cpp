@@ -332,9 +332,72 @@ void WeightLoader::log_skipped(const WeightSource& source) const {
   }
 }
 
-Status WeightLoader::load(const WeightSource& source, const LoadProgress& progress) {
+std::vector<PackedWeight*> WeightLoader::weights() const {
+  std::vector<PackedWeight*> all;
+  std::set<PackedWeight*> seen;
+  for (const MatrixSlice& slice : matrices_) {
+    if (seen.insert(slice.weight).second) all.push_back(slice.weight);
+  }
+  return all;
+}
+
+// Whatever decides a bit of a packed weight stands here.
+std::string WeightLoader::cache_key(const WeightSource& source, const std::vector<PackedWeight*>& weights) const {
+  if (device_->packed_layout().empty()) return {};
+  std::string key = WeightCache::source_key(source);
+  if (key.empty()) return {};
+  key += fmt::format("device {}\n", device_->packed_layout());
+  std::map<const PackedWeight*, size_t> number;
+  for (const PackedWeight* weight : weights) {
+    const WeightDesc& desc = weight->desc();
+    key += fmt::format("weight {} [{}, {}] x {} {}\n", number.size(), desc.out_features, desc.in_features,
+                       desc.num_matrices, weight_spec_name(desc.spec));
+    number.emplace(weight, number.size());
+  }
+  for (const MatrixSlice& slice : matrices_) {
+    const TensorEntry* entry = source.find(slice.name);
+    key += fmt::format("slice {} {} {} of {}: {} x [{}, {}], matrix {}, rows {}+{}, columns {}+{}{} to {} row {} matrix {}\n",
+                       slice.name, entry->dtype_name, entry->quantized ? weight_spec_name(*entry->quantized) : "-",
+                       entry->offset, slice.full_matrices, slice.full_rows, slice.full_columns, slice.src_matrix,
+                       slice.rows.begin, slice.rows.count, slice.columns.begin, slice.columns.count,
+                       slice.is_transposed ? " transposed" : "", number.at(slice.weight), slice.dst_row,
+                       slice.dst_matrix);
+  }
+  for (const ZeroRows& zero : zero_rows_) {
+    key += fmt::format("zeros {} row {}+{}\n", number.at(zero.weight), zero.rows.begin, zero.rows.count);
+  }
+  return key;
+}
+
+bool WeightLoader::map_kept(const WeightCache& cache, const std::string& key,
+                            const std::vector<PackedWeight*>& weights) {
+  std::vector<size_t> region_bytes;
+  for (const PackedWeight* weight : weights) region_bytes.push_back(weight->bytes());
+  const std::shared_ptr<const PackedFile> kept = cache.find(key, region_bytes);
+  if (kept == nullptr) return false;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    *weights[i] = PackedWeight(weights[i]->desc(), kept->region(i), kept);
+  }
+  return true;
+}
+
+Status WeightLoader::load(const WeightSource& source, const LoadProgress& progress, const WeightCacheOptions& options) {
   RETURN_IF_ERROR(verify(source));
   log_skipped(source);
+  const std::vector<PackedWeight*> all = weights();
+  const std::string key = options.dir.empty() ? std::string() : cache_key(source, all);
+  if (key.empty()) return fill_all(source, true, progress);
+  const WeightCache cache(options);
+  if (map_kept(cache, key, all)) return fill_all(source, false, progress);
+  RETURN_IF_ERROR(fill_all(source, true, progress));
+  if (!WeightCache::is_unchanged(source)) return ok_status();  // while it was read
+  std::vector<Region> regions;
+  for (const PackedWeight* weight : all) regions.emplace_back(static_cast<const char*>(weight->data()), weight->bytes());
+  cache.store(key, regions);
+  return ok_status();
+}
+
+Status WeightLoader::fill_all(const WeightSource& source, bool has_matrices, const LoadProgress& progress) {
   struct Work {
     const TensorEntry* entry;
     int64_t bytes;
@@ -344,6 +407,7 @@ Status WeightLoader::load(const WeightSource& source, const LoadProgress& progre
   std::vector<Work> work;
   int64_t bytes_total = 0, bytes_done = 0;
   for (const MatrixSlice& slice : matrices_) {
+    if (!has_matrices) break;
     const TensorEntry* entry = source.find(slice.name);
     const int64_t elements = slice.rows.count * slice.columns.count;
     const int64_t bytes = entry->quantized ? weight_bytes(*entry->quantized, slice.rows.count, slice.columns.count)
@@ -365,7 +429,7 @@ Status WeightLoader::load(const WeightSource& source, const LoadProgress& progre
     bytes_done += one.bytes;
     if (progress) progress(bytes_done, bytes_total);
   }
-  return pack_zero_rows();
+  return has_matrices ? pack_zero_rows() : ok_status();
 }
 
 Status WeightLoader::load_dummy(uint64_t seed, const LoadProgress& progress) {

@@ -17,6 +17,7 @@
 #include "backend/backend.h"
 #include "base/status.h"
 #include "core/place.h"
+#include "weights/weight_cache.h"
 #include "weights/weight_source.h"
 
 namespace spate {
@@ -73,7 +74,9 @@ class WeightLoader {
 
   // All problems in one message, or ok.
   Status verify(const WeightSource& source) const;
-  Status load(const WeightSource& source, const LoadProgress& progress = {});
+  // Where cache.dir is set and the device has a packed_layout(): weights that were kept are mapped and only vectors are
+  // read; others are kept afterwards.
+  Status load(const WeightSource& source, const LoadProgress& progress = {}, const WeightCacheOptions& cache = {});
   // Seeded random matrices, quantised where the weight is integer (standard deviation 0.02, the usual initializer_range); the same values for any
   // tensor-parallel size. About the speed of pack_rows: values are windows into one random block, so rows may repeat.
   Status load_dummy(uint64_t seed, const LoadProgress& progress = {});
@@ -83,6 +86,10 @@ class WeightLoader {
   std::vector<std::string> coverage_problems() const;
   void log_skipped(const WeightSource& source) const;
   Status pack_zero_rows();
+  Status fill_all(const WeightSource& source, bool has_matrices, const LoadProgress& progress);
+  std::vector<PackedWeight*> weights() const;  // each once
+  std::string cache_key(const WeightSource& source, const std::vector<PackedWeight*>& weights) const;
+  static bool map_kept(const WeightCache& cache, const std::string& key, const std::vector<PackedWeight*>& weights);
   std::optional<std::string> cut_group(const TensorEntry& entry, const MatrixSlice& slice) const;
   Status fill(const WeightSource& source, const TensorEntry& entry, const MatrixSlice& slice);
   Status fill_transposed(const WeightSource& source, const TensorEntry& entry, const MatrixSlice& slice);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -39,6 +40,21 @@ struct TensorEntry {
   std::string shape_string() const;
 };
 
+// What tells that a file has changed: its place, size and times.
+struct FileStamp {
+  uint64_t inode = 0, size = 0;
+  int64_t modified_ns = 0, changed_ns = 0;  // mtime and ctime, since 1970
+  bool operator==(const FileStamp&) const = default;
+
+  static FileStamp of(const std::filesystem::path& path);  // zeros: there is no such file
+};
+
+// A file that the tensors come from, or that says how they are read, as it was when the source was opened.
+struct SourceFile {
+  std::filesystem::path path;
+  FileStamp stamp;
+};
+
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
@@ -50,6 +66,9 @@ class WeightSource {
   virtual const std::string& file_name(int file_idx) const = 0;
   // How matrices of codes are laid out, as --quantization spells it: "gptq", "gguf"; empty: all are floats.
   virtual std::string_view layout() const { return {}; }
+
+  // All files that decide what rows() and quantized_rows() give. Empty: not known, so that nothing may be kept of it.
+  virtual std::vector<SourceFile> files() const { return {}; }
 
   // Rows [begin, end) of a tensor of rank 1 (elements), 2 or 3, in one of kF32, kF16, kBf16. Reads in place when the
   // file's layout allows, else through `scratch`, which must live as long as the result is used.

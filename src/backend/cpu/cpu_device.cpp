@@ -163,6 +163,9 @@ class CpuDevice final : public Device {
   }
   Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) override;
   Status pack_quantized_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows) override;
+  // Of all instruction sets: they share one layout. Whoever changes the bytes that a weight is packed to changes the
+  // number (a test holds hashes of them).
+  std::string_view packed_layout() const override { return "cpu 1"; }
   bool supports_kv(const KvLayerDesc& desc) const override {
     if (desc.kind == KvKind::kLatent) return desc.dtype == DType::kF32 || desc.dtype == DType::kBf16;
     return Device::supports_kv(desc) || desc.dtype == DType::kI8;
@@ -188,24 +191,40 @@ float element(const Src& x) {
   }
 }
 
-// One row of the source into its column of an n-block.
+// Rows of the source, one after the other in the columns of an n-block from first_column on. A word of the block holds
+// one f32 or two bf16 of k; the words of a k are written together, so that stores fill whole cache lines.
 template <typename Src>
-void pack_row(const Src* row, int64_t in_features, Elem elem, char* n_block, int64_t column) {
+void pack_columns(const char* rows, int64_t row_bytes, int64_t num_rows, int64_t in_features, Elem elem, char* n_block,
+                  int64_t first_column) {
+  const auto value_at = [&](int64_t row, int64_t k) {
+    return reinterpret_cast<const Src*>(rows + row * row_bytes)[k];
+  };
   if (elem == Elem::kF32) {
     for (int64_t k = 0; k < in_features; ++k) {
-      const float value = element(row[k]);
-      std::memcpy(n_block + n_block_offset(Elem::kF32, k, column), &value, 4);
+      for (int64_t row = 0; row < num_rows; ++row) {
+        const float value = element(value_at(row, k));
+        std::memcpy(n_block + n_block_offset(Elem::kF32, k, first_column + row), &value, 4);
+      }
     }
     return;
   }
-  for (int64_t k = 0; k < in_features; ++k) {
-    Bf16 value;
+  const auto bf16_at = [&](int64_t row, int64_t k) {
     if constexpr (std::is_same_v<Src, Bf16>) {
-      value = row[k];
+      return value_at(row, k);
     } else {
-      value = Bf16::from_float(element(row[k]));
+      return Bf16::from_float(element(value_at(row, k)));
     }
-    std::memcpy(n_block + n_block_offset(Elem::kBf16, k, column), &value, 2);
+  };
+  const int64_t whole_pairs = in_features / 2 * 2;
+  for (int64_t k = 0; k < whole_pairs; k += 2) {
+    for (int64_t row = 0; row < num_rows; ++row) {
+      const Bf16 pair[2] = {bf16_at(row, k), bf16_at(row, k + 1)};
+      std::memcpy(n_block + n_block_offset(Elem::kBf16, k, first_column + row), pair, 4);
+    }
+  }
+  for (int64_t row = 0; row < num_rows && whole_pairs < in_features; ++row) {
+    const Bf16 value = bf16_at(row, whole_pairs);
+    std::memcpy(n_block + n_block_offset(Elem::kBf16, whole_pairs, first_column + row), &value, 2);
   }
 }
 
@@ -222,22 +241,17 @@ Status CpuDevice::pack_rows(PackedWeight& weight, RowPlace place, const Tensor& 
   char* matrix = weight.mutable_matrix(place.matrix_idx);
   const Elem elem = elem_of(desc.spec.codes);
   const int64_t block_bytes = n_block_bytes(elem, round_up(desc.in_features, kKStep));
-  const auto pack = [&](int64_t i) {
-    const int64_t n = first_row + i;
-    char* n_block = matrix + n / kNBlock * block_bytes;
-    const char* row = address(rows, i * rows.stride(0));
-    switch (dtype) {
-      case DType::kF32: return pack_row(reinterpret_cast<const float*>(row), desc.in_features, elem, n_block, n % kNBlock);
-      case DType::kF16: return pack_row(reinterpret_cast<const F16*>(row), desc.in_features, elem, n_block, n % kNBlock);
-      default: return pack_row(reinterpret_cast<const Bf16*>(row), desc.in_features, elem, n_block, n % kNBlock);
-    }
-  };
+  const int64_t row_bytes = rows.stride(0) * dtype_bytes(dtype);
+  const auto pack = dtype == DType::kF32   ? pack_columns<float>
+                    : dtype == DType::kF16 ? pack_columns<F16>
+                                           : pack_columns<Bf16>;
   // Items are whole n-blocks: a thread writes whole cache lines.
   const int64_t end_row = first_row + rows.dim(0), first_block = first_row / kNBlock;
   context_.pool.parallel_for(ceil_div(end_row, kNBlock) - first_block, [&](int, int64_t item) {
     const int64_t begin = std::max(first_row, (first_block + item) * kNBlock);
     const int64_t end = std::min(end_row, (first_block + item + 1) * kNBlock);
-    for (int64_t n = begin; n < end; ++n) pack(n - first_row);
+    pack(address(rows, (begin - first_row) * rows.stride(0)), row_bytes, end - begin, desc.in_features, elem,
+         matrix + begin / kNBlock * block_bytes, begin % kNBlock);
   });
   return {};
 }

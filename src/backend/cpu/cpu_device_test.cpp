@@ -42,5 +42,38 @@ TEST_CASE("rows of activations are an odd number of cache lines apart, and no mo
   }
 }
 
+// Kept files hold these bytes (Device::packed_layout). Numbers that change need a new number of the layout too.
+TEST_CASE("the bytes of packed weights belong to layout cpu 1") {
+  struct Case {
+    WeightSpec spec;
+    uint64_t hash;
+  };
+  constexpr int64_t kRows = 35, kColumns = 97;  // padding both ways
+  HostTensor rows(DType::kF32, {kRows, kColumns});
+  for (int64_t i = 0; i < kRows * kColumns; ++i) {
+    rows.span<float>()[static_cast<size_t>(i)] = static_cast<float>((i * 7919) % 1009 - 504) / 512.0f;
+  }
+  for (const Case& one : {Case{{.codes = Codes::kF32}, 0xe581118d17ce3b80}, Case{{}, 0x6f8d6ea56f0cef03},
+                          Case{integer_spec(Codes::kInt8), 0xc918fbd07afdb587},
+                          Case{integer_spec(Codes::kInt8, 32), 0x2cb179ee6e4cd98e},
+                          Case{integer_spec(Codes::kInt4, 32), 0x6262f9c88b0f343b},
+                          Case{integer_spec(Codes::kInt4, 64, false, true), 0xfbfb4cde6fbaa144}}) {
+    for (const char* isa : {"avx2", ""}) {
+      const auto device = make_cpu_device({.num_threads = 2, .isa = isa}).value();
+      CHECK(device->packed_layout() == "cpu 1");
+      PackedWeight weight =
+          device->create_weight({.out_features = kRows, .in_features = kColumns, .spec = one.spec}).value();
+      // In two calls that meet inside a block of 16.
+      REQUIRE(device->pack_rows(weight, {.row = 21}, rows.view().rows(21, kRows)).ok());
+      REQUIRE(device->pack_rows(weight, {.row = 0}, rows.view().rows(0, 21)).ok());
+      uint64_t hash = 1469598103934665603ull;
+      const auto* bytes = static_cast<const uint8_t*>(weight.data());
+      for (size_t i = 0; i < weight.bytes(); ++i) hash = (hash ^ bytes[i]) * 1099511628211ull;
+      CAPTURE(weight_spec_name(one.spec));
+      CHECK(fmt::format("{:016x}", hash) == fmt::format("{:016x}", one.hash));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace spate::cpu

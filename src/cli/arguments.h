@@ -136,6 +136,7 @@ struct BenchArguments {
   int num_iters = 10;
   int n = 1;
   std::string output_json;
+  std::string plot;  // table, kernel: an SVG file
   std::string task = "edit";  // speculation: edit, prose, questions
   std::vector<std::string> configs;  // table
   std::vector<std::string> formats = {"bf16", "int8", "int4-g64"};  // table: of the weights, as --quantization

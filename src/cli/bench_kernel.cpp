@@ -7,6 +7,7 @@
 #include "backend/ops.h"
 #include "base/cpu_cores.h"
 #include "base/log.h"
+#include "cli/bench_plot.h"
 #include "cli/bench_rows.h"
 #include "cli/bench_runs.h"
 #include "cli/commands.h"
@@ -114,6 +115,7 @@ Result<int> run_bench_kernel(const Arguments& arguments) {
   }));
   if (num_measured == 0) return invalid_argument("--filter: no op's row contains '{}'", arguments.bench.filter);
   RETURN_IF_ERROR(write_rows(arguments.bench.output_json, rows));
+  RETURN_IF_ERROR(write_plot(arguments.bench.plot, "Share of the limits of this machine: " + command, rows));
   return 0;
 }
 

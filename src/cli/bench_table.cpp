@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "cli/bench_plot.h"
 #include "cli/bench_rows.h"
 #include "cli/bench_runs.h"
 #include "cli/commands.h"
@@ -138,6 +139,7 @@ Result<int> run_bench_table(const Arguments& arguments) {
       RETURN_IF_ERROR(measure_model(arguments, config, format, rows));
     }
   }
+  RETURN_IF_ERROR(write_plot(arguments.bench.plot, "Share of the limits of this machine", rows));
   return 0;
 }
 

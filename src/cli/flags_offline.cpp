@@ -159,6 +159,7 @@ void add_bench_flags(CLI::App* bench, Arguments& arguments) {
       ->delimiter(',')
       ->capture_default_str();
   table->add_option("--output-json", b.output_json, "File for the rows");
+  table->add_option("--plot", b.plot, "SVG file for the share of its limit that each row reaches");
   CLI::App* speculation =
       bench->add_subcommand("speculation", "Tokens a second with drafts and without, and what was accepted");
   add_model_flags(speculation, arguments.model);
@@ -177,6 +178,7 @@ void add_bench_flags(CLI::App* bench, Arguments& arguments) {
   add_model_flags(kernel, arguments.model);
   kernel->add_option("--filter", b.filter, "Only rows whose name contains this text");
   kernel->add_option("--output-json", b.output_json, "File for the rows");
+  kernel->add_option("--plot", b.plot, "SVG file for the share of its limit that each row reaches");
 }
 
 }  // namespace spate

@@ -1,5 +1,7 @@
 #include "server/api_error.h"
 
+#include <fmt/ranges.h>
+
 #include <cctype>
 
 #include "server/json_writer.h"
@@ -14,12 +16,13 @@ ApiError not_supported(std::string param, std::string message) {
   return bad_request(std::move(param), std::move(message), "unsupported_parameter");
 }
 
-ApiError model_not_found(std::string_view model) {
+ApiError model_not_found(std::string_view model, std::span<const std::string> names) {
   return {.http_status = 404,
           .type = "not_found_error",
           .code = "model_not_found",
           .param = "model",
-          .message = fmt::format("The model `{}` does not exist.", model)};
+          .message = fmt::format("The model `{}` does not exist. There {} `{}`.", model, names.size() == 1 ? "is" : "are",
+                                  fmt::join(names, "`, `"))};
 }
 
 ApiError unavailable_error(std::string message, int retry_after_seconds) {
@@ -47,6 +50,9 @@ ApiError http_error(int http_status, std::string message) {
       break;
     case 405:
       error.code = "method_not_allowed";
+      break;
+    case 409:
+      error.code = "conflict";
       break;
     case 408:
       error.code = "request_timeout";

@@ -3,6 +3,7 @@
 // Clients of OpenAI's API show nothing at all for any other shape.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,7 +24,7 @@ struct ApiError {
 
 ApiError bad_request(std::string param, std::string message, std::string code = "invalid_value");
 ApiError not_supported(std::string param, std::string message);            // 400: known, refused rather than ignored
-ApiError model_not_found(std::string_view model);                          // 404
+ApiError model_not_found(std::string_view model, std::span<const std::string> names);  // 404; names: those there are
 ApiError unavailable_error(std::string message, int retry_after_seconds);  // 503
 ApiError http_error(int http_status, std::string message);                 // type and code follow from the status
 ApiError api_error_of(const Status& status, std::string param = {});

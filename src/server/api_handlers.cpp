@@ -39,7 +39,7 @@ using MakeListener = std::shared_ptr<GenerationListener> (*)(const CompletionReq
                                                              std::shared_ptr<HttpResponder>);
 
 ApiOutcome run_chat_request(ApiCall& call, const ChatRequest& request, std::string_view prefix, MakeChatListener make) {
-  if (!call.frontend->serves(request.model)) return model_not_found(request.model);
+  if (!call.frontend->serves(request.model)) return model_not_found(request.model, call.frontend->model().names);
   if (call.responder->is_gone()) return std::nullopt;
   auto listener = make(request, response_info(call, request, prefix), call.responder);
   ApiResult<std::shared_ptr<Generation>> run = call.frontend->chat(request, std::move(listener));
@@ -50,7 +50,7 @@ ApiOutcome run_chat_request(ApiCall& call, const ChatRequest& request, std::stri
 
 ApiOutcome run_completion_request(ApiCall& call, const CompletionRequest& request, std::string_view prefix,
                                   MakeListener make) {
-  if (!call.frontend->serves(request.model)) return model_not_found(request.model);
+  if (!call.frontend->serves(request.model)) return model_not_found(request.model, call.frontend->model().names);
   if (call.responder->is_gone()) return std::nullopt;
   auto listener = make(request, response_info(call, request, prefix), call.responder);
   ApiResult<std::shared_ptr<Generation>> run = call.frontend->complete(request, std::move(listener));
@@ -154,7 +154,7 @@ ApiOutcome handle_count_tokens(ApiCall& call, IgnoredFields& ignored) {
   ApiResult<ChatRequest> request = parse_messages_request(call.request.body, call.frontend->parse_limits(), true);
   if (!request.ok()) return request.error();
   ignored = {request->unknown_fields, request->no_effect_fields};
-  if (!call.frontend->serves(request->model)) return model_not_found(request->model);
+  if (!call.frontend->serves(request->model)) return model_not_found(request->model, call.frontend->model().names);
   ApiResult<ChatPrompt> prompt = call.frontend->prepare_chat(*request);
   if (!prompt.ok()) return prompt.error();
   call.responder->respond({.body = fmt::format(R"({{"input_tokens":{}}})", prompt->token_ids.size())});
@@ -169,7 +169,7 @@ ApiOutcome handle_responses(ApiCall& call, IgnoredFields& ignored) {
   const ChatRequest chat = request->chat;
   const std::vector<std::string> places = request->places;
   const bool is_background = request->is_background;
-  if (!call.frontend->serves(chat.model)) return model_not_found(chat.model);
+  if (!call.frontend->serves(chat.model)) return model_not_found(chat.model, call.frontend->model().names);
   if (call.responder->is_gone()) return std::nullopt;
   auto answer =
       make_responses_answer(std::move(*request), response_info(call, chat, "resp_"), call.responder, call.responses);
@@ -226,7 +226,7 @@ ApiOutcome handle_embeddings(ApiCall& call, IgnoredFields& ignored) {
   ApiResult<EmbeddingsRequest> request = parse_embeddings_request(call.request.body, call.frontend->parse_limits());
   if (!request.ok()) return request.error();
   ignored = {request->unknown_fields, request->no_effect_fields};
-  if (!call.frontend->serves(request->model)) return model_not_found(request->model);
+  if (!call.frontend->serves(request->model)) return model_not_found(request->model, call.frontend->model().names);
   if (call.responder->is_gone()) return std::nullopt;
   auto on_done = [request = *request, info = response_info(call, *request, "embd-"),
                   responder = call.responder](Embeddings embeddings) {
@@ -249,24 +249,32 @@ ApiOutcome handle_invocations(ApiCall& call, IgnoredFields& ignored) {
 ApiOutcome handle_models(ApiCall& call) {
   JsonWriter json;
   json.begin_object().field("object", "list").key("data").begin_array();
-  const ServingModel& model = call.frontend->model();
-  for (const std::string& name : model.names) write_model(json, model, name, call.frontend->max_model_len());
+  for (const auto& frontend : call.all_models) {
+    const ServingModel& model = frontend->model();
+    for (const std::string& name : model.names) write_model(json, model, name, frontend->max_model_len());
+  }
   call.responder->respond({.body = json.end_array().end_object().take()});
   return std::nullopt;
 }
 
 ApiOutcome handle_model(ApiCall& call, std::string_view id) {
-  if (id.empty() || !call.frontend->serves(id)) return model_not_found(id);
-  JsonWriter json;
-  write_model(json, call.frontend->model(), std::string(id), call.frontend->max_model_len());
-  call.responder->respond({.body = json.take()});
-  return std::nullopt;
+  std::vector<std::string> names;
+  for (const auto& frontend : call.all_models) {
+    const ServingModel& model = frontend->model();
+    names.insert(names.end(), model.names.begin(), model.names.end());
+    if (id.empty() || !frontend->serves(id)) continue;
+    JsonWriter json;
+    write_model(json, model, std::string(id), frontend->max_model_len());
+    call.responder->respond({.body = json.take()});
+    return std::nullopt;
+  }
+  return model_not_found(id, names);
 }
 
 ApiOutcome handle_tokenize(ApiCall& call) {
   ApiResult<TokenizeRequest> request = parse_tokenize_request(call.request.body, call.frontend->parse_limits());
   if (!request.ok()) return request.error();
-  if (!call.frontend->serves(request->model)) return model_not_found(request->model);
+  if (!call.frontend->serves(request->model)) return model_not_found(request->model, call.frontend->model().names);
   std::string text;
   if (request->prompt) {
     text = std::move(*request->prompt);
@@ -300,7 +308,7 @@ ApiOutcome handle_tokenize(ApiCall& call) {
 ApiOutcome handle_detokenize(ApiCall& call) {
   ApiResult<DetokenizeRequest> request = parse_detokenize_request(call.request.body, call.frontend->parse_limits());
   if (!request.ok()) return request.error();
-  if (!call.frontend->serves(request->model)) return model_not_found(request->model);
+  if (!call.frontend->serves(request->model)) return model_not_found(request->model, call.frontend->model().names);
   const std::string text = call.frontend->model().tokenizer->decode(request->token_ids, false);
   JsonWriter json;
   // llama-server's clients read "content", vLLM's "prompt".

@@ -11,11 +11,12 @@
 namespace spate {
 
 struct ApiCall {
-  std::shared_ptr<Frontend> frontend;
+  std::shared_ptr<Frontend> frontend;  // of the model that the request names; null where names_model() is false
   HttpRequest request;
   std::shared_ptr<HttpResponder> responder;
   bool force_include_usage = false;
   std::shared_ptr<ResponseStore> responses;
+  std::vector<std::shared_ptr<Frontend>> all_models;  // that are ready, for the list of models
 };
 
 // Names of a request's fields, for the log.

@@ -37,11 +37,11 @@ Status EmbeddingRun::submit() {
     requests[i].reuse_scope = prompts_.reuse_scope;
     requests[i].sink = shared_from_this();
   }
-  return context_.engine.submit_all(std::move(requests));
+  return context_.engine->submit_all(std::move(requests));
 }
 
 void EmbeddingRun::cancel() {
-  for (size_t i = 0; i < count_; ++i) context_.engine.cancel(first_id_ + i);
+  for (size_t i = 0; i < count_; ++i) context_.engine->cancel(first_id_ + i);
 }
 
 void EmbeddingRun::push(std::vector<Output> outputs) {
@@ -113,7 +113,7 @@ ApiResult<std::shared_ptr<EmbeddingRun>> Frontend::embed(const EmbeddingsRequest
     prompts.token_ids.push_back(std::move(prompt));
   }
   const RequestId first_id = next_id_.fetch_add(prompts.token_ids.size());
-  auto run = std::make_shared<EmbeddingRun>(EmbeddingRun::Context{*model_.engine, output_pool_, metrics_},
+  auto run = std::make_shared<EmbeddingRun>(EmbeddingRun::Context{model_.engine, output_pool_, metrics_},
                                             std::move(prompts), first_id, std::move(on_done));
   const Status status = run->submit();
   if (status.ok()) return run;

@@ -26,9 +26,9 @@ struct Embeddings {
 
 class EmbeddingRun final : public OutputSink, public std::enable_shared_from_this<EmbeddingRun> {
  public:
-  struct Context {  // outlive the run
-    Engine& engine;
-    WorkPool& output_pool;
+  struct Context {
+    std::shared_ptr<Engine> engine;  // also of a run that has ended and is asked to cancel
+    WorkPool& output_pool;           // outlives the run, as do the following
     ServingMetrics* metrics;  // may be null
   };
   struct Prompts {

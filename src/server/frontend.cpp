@@ -363,7 +363,7 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
   generation.prompts = std::move(prompts);
   const RequestId first_id = next_id_.fetch_add(generation.prompts.size());
   auto run =
-      std::make_shared<Generation>(Generation::Context{*model_.engine, *model_.tokenizer, output_pool_, metrics_},
+      std::make_shared<Generation>(Generation::Context{model_.engine, *model_.tokenizer, output_pool_, metrics_},
                                    std::move(generation), first_id, std::move(listener));
   const Status status = run->submit();
   if (status.ok()) return run;

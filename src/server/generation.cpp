@@ -37,7 +37,7 @@ Status Generation::submit() {
     request.sampling.max_tokens = request_.max_tokens[i];
     requests.push_back(std::move(request));
   }
-  RETURN_IF_ERROR(context_.engine.submit_all(std::move(requests)));
+  RETURN_IF_ERROR(context_.engine->submit_all(std::move(requests)));
   listener_->on_admitted(request_);
   const std::lock_guard lock(mutex_);
   is_open_ = true;
@@ -49,7 +49,7 @@ Status Generation::submit() {
 }
 
 void Generation::cancel() {
-  for (size_t i = 0; i < request_.prompts.size(); ++i) context_.engine.cancel(first_id_ + i);
+  for (size_t i = 0; i < request_.prompts.size(); ++i) context_.engine->cancel(first_id_ + i);
 }
 
 void Generation::push(std::vector<Output> outputs) {
@@ -98,7 +98,7 @@ void Generation::take(Output output, TimePoint time) {
   if (choice.text->is_stopped()) {
     delta.stop_string = choice.text->stop_string();
     if (output.finish_reason == FinishReason::kNone) {
-      context_.engine.cancel(output.request_id, output.index, FinishReason::kStop);
+      context_.engine->cancel(output.request_id, output.index, FinishReason::kStop);
     }
     delta.finish_reason = FinishReason::kStop;
     finish_choice(choice, std::move(delta), time);

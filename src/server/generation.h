@@ -69,9 +69,9 @@ struct GenerationRequest {
 
 class Generation final : public OutputSink, public std::enable_shared_from_this<Generation> {
  public:
-  struct Context {  // outlive the generation
-    Engine& engine;
-    const Tokenizer& tokenizer;
+  struct Context {
+    std::shared_ptr<Engine> engine;  // also of a generation that has ended and is asked to cancel
+    const Tokenizer& tokenizer;      // outlives the generation, as do the following
     WorkPool& output_pool;    // of one thread
     ServingMetrics* metrics;  // may be null
   };

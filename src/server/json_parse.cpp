@@ -123,6 +123,38 @@ class Builder final : public nlohmann::json_sax<Json> {
   size_t num_bytes_ = 0;  // of the values so far
 };
 
+// Stops the parser at the value of the outermost object's key "model".
+class ModelFinder final : public nlohmann::json_sax<Json> {
+ public:
+  std::string model;
+
+  bool null() override { return pass(); }
+  bool boolean(bool) override { return pass(); }
+  bool number_integer(number_integer_t) override { return pass(); }
+  bool number_unsigned(number_unsigned_t) override { return pass(); }
+  bool number_float(number_float_t, const string_t&) override { return pass(); }
+  bool string(string_t& text) override {
+    if (is_next_) model = std::move(text);
+    return pass();
+  }
+  bool binary(binary_t&) override { return false; }  // not in JSON text
+  bool start_object(std::size_t) override { return open(); }
+  bool start_array(std::size_t) override { return open(); }
+  bool end_object() override { return --depth_, true; }
+  bool end_array() override { return --depth_, true; }
+  bool key(string_t& name) override {
+    is_next_ = depth_ == 1 && name == "model";
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+
+ private:
+  bool pass() const { return !is_next_; }
+  bool open() { return !is_next_ && ++depth_ <= kMaxJsonDepth; }
+  bool is_next_ = false;
+  int depth_ = 0;
+};
+
 // "[json.exception.parse_error.101] parse error at line 1, column 5: ..." without the library's name.
 std::string readable(const std::string& error) {
   const size_t close = error.find("] ");
@@ -144,6 +176,12 @@ ApiResult<std::shared_ptr<const Json>> parse_json(std::string_view text) {
     return bad_request("", "The request body is not valid JSON: " + readable(builder.error), "json_parse_error");
   }
   return std::shared_ptr<const Json>(std::make_shared<Json>(std::move(builder.root)));
+}
+
+std::string find_model_field(std::string_view text) {
+  ModelFinder finder;
+  Json::sax_parse(text, &finder);  // false, as the finder stops it
+  return std::move(finder.model);
 }
 
 }  // namespace spate

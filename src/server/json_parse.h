@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <string_view>
 
 #include "server/api_error.h"
@@ -18,5 +19,8 @@ constexpr size_t kMaxJsonValueBytes = size_t{256} << 20;
 // the text, whatever it holds. Of a key that comes twice in an object, the last counts. An error says line, column and
 // what was expected.
 ApiResult<std::shared_ptr<const nlohmann::ordered_json>> parse_json(std::string_view text);
+// The text of the first "model" of the object; empty where there is none, or what comes before it is not JSON. Reads no
+// further and keeps nothing.
+std::string find_model_field(std::string_view text);
 
 }  // namespace spate

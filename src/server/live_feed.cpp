@@ -78,6 +78,7 @@ void LiveFeed::tell_steps(std::shared_ptr<HttpResponder> responder) {
 }
 
 void LiveFeed::stop() {
+  const std::lock_guard stop_lock(stop_mutex_);
   {
     const std::lock_guard lock(mutex_);
     is_stopping_ = true;

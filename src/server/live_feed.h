@@ -65,7 +65,8 @@ class LiveFeed {
   std::vector<std::shared_ptr<HttpResponder>> new_watchers_, step_askers_;
   bool is_stopping_ = false;
 
-  std::thread thread_;  // last: it uses all of the above
+  std::mutex stop_mutex_;  // of stop(), which several threads may call
+  std::thread thread_;     // last: it uses all of the above
 };
 
 }  // namespace spate

@@ -25,7 +25,8 @@ void LocalApi::run(std::string_view path, std::string body, const std::shared_pt
                .request = {.method = route->method, .path = std::string(path), .body = std::move(body)},
                .responder = responder,
                .force_include_usage = false,
-               .responses = responses_};
+               .responses = responses_,
+               .all_models = {frontend_}};
   call.request.request_id = fmt::format("local-{}", ++num_requests_);
   IgnoredFields ignored;
   const ApiOutcome error = run_api_call(route->endpoint, call, ignored);

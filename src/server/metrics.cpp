@@ -60,26 +60,35 @@ std::vector<double> one_two_five_bounds(double max_value) {
 }
 
 void MetricsWriter::family(std::string_view name, std::string_view type, std::string_view help) {
-  fmt::format_to(std::back_inserter(out_), "# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
+  const auto [place, is_new] = places_.try_emplace(std::string(name), families_.size());
+  family_ = place->second;
+  if (is_new) families_.push_back(fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type));
+}
+
+std::string MetricsWriter::take() {
+  std::string out;
+  for (const std::string& family : families_) out += family;
+  return out;
 }
 
 void MetricsWriter::sample(std::string_view name, const MetricLabels& labels, double value) {
-  out_ += name;
+  std::string& out = families_[family_];
+  out += name;
   if (!labels.empty()) {
     char separator = '{';
     for (const auto& [label, label_value] : labels) {
-      out_ += separator;
-      out_ += label;
-      out_ += "=\"";
-      append_label_value(label_value, out_);
-      out_ += '"';
+      out += separator;
+      out += label;
+      out += "=\"";
+      append_label_value(label_value, out);
+      out += '"';
       separator = ',';
     }
-    out_ += '}';
+    out += '}';
   }
-  out_ += ' ';
-  out_ += number(value);
-  out_ += '\n';
+  out += ' ';
+  out += number(value);
+  out += '\n';
 }
 
 void MetricsWriter::counter(std::string_view name, std::string_view help, const MetricLabels& labels, double value) {

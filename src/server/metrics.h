@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -40,7 +41,8 @@ std::vector<double> one_two_five_bounds(double max_value);
 
 using MetricLabels = std::vector<std::pair<std::string, std::string>>;
 
-// Prometheus' text format 0.0.4: a family's head, then its samples.
+// Prometheus' text format 0.0.4: a family's head, then its samples. A family that comes again, of another model, keeps its
+// place and its first head: the format wants all samples of a family together.
 class MetricsWriter {
  public:
   void family(std::string_view name, std::string_view type, std::string_view help);
@@ -53,10 +55,12 @@ class MetricsWriter {
   void histogram(std::string_view name, std::string_view help, const MetricLabels& labels, const Histogram& histogram) {
     this->histogram(name, help, labels, histogram.upper_bounds(), histogram.counts(), histogram.sum());
   }
-  std::string take() { return std::move(out_); }
+  std::string take();
 
  private:
-  std::string out_;
+  std::vector<std::string> families_;            // head and samples, in the order of their first coming
+  std::map<std::string, size_t, std::less<>> places_;  // by name
+  size_t family_ = 0;                            // that samples go to
 };
 
 }  // namespace spate

@@ -63,7 +63,7 @@ Page parse_page(const std::string& text) {
 std::string histogram_problem(const Page& page, const std::string& name, const std::string& labels) {
   std::map<double, double> buckets;  // by upper bound
   for (const auto& [series, value] : page.samples) {
-    if (!series.starts_with(name + "_bucket{")) continue;
+    if (!series.starts_with(name + "_bucket" + labels.substr(0, labels.size() - 1))) continue;
     const size_t le = series.find("le=\"");
     if (le == std::string::npos) return "a bucket without le: " + series;
     const std::string bound = series.substr(le + 4, series.find('"', le + 4) - le - 4);
@@ -94,18 +94,24 @@ TEST_CASE("metrics: the page is valid and has the names that dashboards and auto
                             .max_tokens = 16,
                             .n = 2,
                             .finish_reason = FinishReason::kStop});
-  metrics.count_http("/v1/models", "GET", 200, 0.01);
+  HttpMetrics http;
+  http.count("/v1/models", "GET", 200, 0.01);
   EngineStats stats;
   stats.num_running = 3;
   stats.kv_cache_usage = 0.25;
   stats.iteration_tokens[1] = 5;
   stats.iteration_tokens_sum = 20;
-  const Page page =
-      parse_page(metrics.render(&stats, {.model_name = "a\"b\\c\nd", .cache_config = {{"block_size", "16"}}}));
+  MetricsWriter out;
+  metrics.render(out, stats, {.model_name = "a\"b\\c\nd", .cache_config = {{"block_size", "16"}}});
+  ServingMetrics().render(out, EngineStats{}, {.model_name = "second", .cache_config = {}});
+  http.render(out);
+  render_process_metrics(out);
+  const Page page = parse_page(out.take());
   CHECK(page.problem == "");
 
   const std::string labels = R"({model_name="a\"b\\c\nd",engine="0"})";
   CHECK(page.samples.at("vllm:num_requests_running" + labels) == 3);
+  CHECK(page.samples.at(R"(vllm:num_requests_running{model_name="second",engine="0"})") == 0);
   CHECK(page.samples.at("vllm:kv_cache_usage_perc" + labels) == 0.25);
   CHECK(page.samples.at("vllm:request_success_total" + labels.substr(0, labels.size() - 1) +
                         R"(,finished_reason="stop"})") == 1);
@@ -149,8 +155,11 @@ TEST_CASE("metrics: a histogram whose buckets fall, or whose count is another, i
   CHECK(problem_after("t_bucket{le=\"+Inf\"} 3\n", "").find("+Inf") != std::string::npos);
 }
 
-TEST_CASE("metrics: without an engine the page is valid too") {
-  const Page page = parse_page(ServingMetrics().render(nullptr, {}));
+TEST_CASE("metrics: without a model the page is valid too") {
+  MetricsWriter out;
+  HttpMetrics().render(out);
+  render_process_metrics(out);
+  const Page page = parse_page(out.take());
   CHECK(page.problem == "");
   CHECK(page.types.count("vllm:num_requests_running") == 0);
 }

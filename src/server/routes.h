@@ -38,6 +38,9 @@ enum class Endpoint {
   kSteps,
   kAbort,
   kConfig,
+  kAdminModels,
+  kAdminLoad,
+  kAdminUnload,  // ask for --enable-admin
 };
 
 struct Route {
@@ -64,6 +67,12 @@ std::string taken_methods(const Route& route);    // for people: "GET and DELETE
 inline bool needs_model(Endpoint endpoint) { return endpoint < Endpoint::kRoot; }
 inline bool is_messages(Endpoint endpoint) {
   return endpoint == Endpoint::kMessages || endpoint == Endpoint::kCountTokens;
+}
+inline bool is_admin(Endpoint endpoint) { return endpoint >= Endpoint::kAdminModels; }
+// Whose request says which model it wants: in its body, or with ?model= where it has none.
+inline bool names_model(Endpoint endpoint) {
+  return (endpoint < Endpoint::kModels && endpoint != Endpoint::kScore) ||
+         (endpoint >= Endpoint::kTokenize && endpoint <= Endpoint::kCountTokens);
 }
 inline bool is_generation(Endpoint endpoint) { return endpoint < Endpoint::kModels; }
 

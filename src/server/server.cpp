@@ -7,19 +7,22 @@
 #include <condition_variable>
 #include <csignal>
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <thread>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "server/api_handlers.h"
 #include "server/api_key.h"
 #include "server/api_response.h"
 #include "server/http_message.h"
 #include "server/json_parse.h"
-#include "server/live_feed.h"
+#include "server/model_admin.h"
+#include "server/model_registry.h"
 #include "server/openapi.h"
 #include "server/prepare_pools.h"
 #include "server/routes.h"
@@ -45,6 +48,19 @@ std::chrono::milliseconds milliseconds_of(double num_seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(std::ceil(num_seconds * 1000)));
 }
 
+// The value of a key in a query, percent-decoded; empty: there is none.
+std::string query_value(std::string_view query, std::string_view key) {
+  while (!query.empty()) {
+    const std::string_view pair = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(query.size(), pair.size() + 1));
+    if (!pair.starts_with(key) || pair.size() <= key.size() || pair[key.size()] != '=') continue;
+    HttpRequest decoded;
+    const bool is_valid = !take_target("/" + std::string(pair.substr(key.size() + 1)), decoded);
+    return is_valid ? decoded.path.substr(1) : std::string();
+  }
+  return {};
+}
+
 // A path or a method of a client, for the log: no control characters, no end.
 std::string printable(std::string_view text) {
   std::string out;
@@ -60,7 +76,9 @@ HttpResponse error_response(Endpoint endpoint, const ApiError& error) {
 
 struct Server::Impl {
   const ServerConfig config;
-  ServingMetrics metrics;
+  HttpMetrics metrics;
+  ModelRegistry models;
+  std::unique_ptr<ModelAdmin> admin;
   std::atomic<State> state{State::kLoading};
   std::atomic<double> progress{0};
   std::atomic<bool> refuses_work{false};
@@ -70,21 +88,14 @@ struct Server::Impl {
 
   std::mutex mutex;  // guards what follows
   std::condition_variable changed;
-  std::shared_ptr<Frontend> frontend;
   int num_shutdown_requests = 0;
   std::set<std::string> logged_fields;
 
   const std::shared_ptr<ResponseStore> responses = std::make_shared<ResponseStore>();
   std::unique_ptr<PreparePools> prepare_pools;
   std::unique_ptr<HttpServer> http;
-  LiveFeed live_feed{metrics, [this] { return get_frontend(); }};
 
   explicit Impl(ServerConfig server_config) : config(std::move(server_config)) {}
-
-  std::shared_ptr<Frontend> get_frontend() {
-    const std::lock_guard lock(mutex);
-    return frontend;
-  }
 
   // ---- requests, on an I/O thread ----
 
@@ -102,6 +113,10 @@ struct Server::Impl {
     }
     if (request.method == "OPTIONS")
       return HttpResponse{.status = 204, .headers = {{"Allow", allowed_methods(*route)}}};
+    if (is_admin(route->endpoint) && (!config.enable_admin || config.api_key.empty())) {
+      return http_response_of(
+          http_error(403, "Models are not loaded and unloaded here: that needs --enable-admin and --api-key."));
+    }
     const bool needs_key = route->needs_key || (route->endpoint == Endpoint::kMetrics && config.metrics_auth);
     if (needs_key && !config.api_key.empty() && !has_valid_api_key(request, config.api_key)) {
       HttpResponse response =
@@ -163,41 +178,89 @@ struct Server::Impl {
         responder->respond({.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = render_metrics()});
         return std::nullopt;
       case Endpoint::kLive:
-        if (request.method == "HEAD") {
-          responder->begin_stream({});
-          responder->end_stream();
-        } else {
-          live_feed.watch(responder);
-        }
-        return std::nullopt;
       case Endpoint::kSteps:
-        live_feed.tell_steps(responder);
-        return std::nullopt;
       case Endpoint::kAbort:
-        return answer_abort(request, *responder);
       case Endpoint::kConfig:
-        if (const std::shared_ptr<Frontend> ready = get_frontend()) {
-          responder->respond({.body = ready->model().about_json});
-          return std::nullopt;
-        }
-        return answer_unready(*responder);
+        return answer_about_model(route.endpoint, request, responder);
+      case Endpoint::kAdminModels:
+        return admin->list(*responder);
+      case Endpoint::kAdminLoad:
+      case Endpoint::kAdminUnload:
+        return answer_admin(route.endpoint, request, responder);
       default:
         return prepare(route, std::move(request), responder);
     }
   }
 
-  // Not ready: the status says why, in the envelope and beside it, where probes of several engines look.
-  std::optional<ApiError> answer_unready(HttpResponder& responder) {
+  std::optional<ApiError> answer_about_model(Endpoint endpoint, const HttpRequest& request,
+                                             const std::shared_ptr<HttpResponder>& responder) {
+    const std::string name = query_value(request.query, "model");
+    const std::shared_ptr<ServedModel> model = models.find(name);
+    if (!model && !name.empty() && state != State::kLoading) return model_not_found(name, models.names());
+    const std::shared_ptr<Frontend> frontend = model ? model->frontend() : nullptr;
+    if (!frontend && endpoint != Endpoint::kLive) return answer_unready(model.get(), *responder);
+    if (endpoint == Endpoint::kAbort) return answer_abort(*frontend, request, *responder);
+    if (endpoint == Endpoint::kConfig) {
+      responder->respond({.body = frontend->model().about_json});
+    } else if (endpoint == Endpoint::kSteps) {
+      model->live_feed().tell_steps(responder);
+    } else if (!frontend || request.method == "HEAD") {  // nothing to see yet: the page asks again
+      responder->begin_stream({});
+      responder->end_stream();
+    } else {
+      model->live_feed().watch(responder);
+    }
+    return std::nullopt;
+  }
+
+  std::optional<ApiError> answer_admin(Endpoint endpoint, const HttpRequest& request,
+                                       const std::shared_ptr<HttpResponder>& responder) {
+    if (state != State::kReady) return answer_unready(nullptr, *responder);
+    if (std::optional<ApiError> error = check_json_type(request)) return error;
+    return endpoint == Endpoint::kAdminLoad ? admin->load(request.body, responder)
+                                            : admin->unload(request.body, responder);
+  }
+
+  static Status health_of(const ServedModel& model) {
+    const std::shared_ptr<Frontend> frontend = model.frontend();
+    if (!frontend || model.state() != ModelState::kReady) return ok_status();  // one that is unloaded has stopped
+    return frontend->model().engine->health();
+  }
+
+  // The first failure of an engine; of one model where it is named.
+  Status health(const ServedModel* named = nullptr) const {
+    if (named != nullptr) return health_of(*named);
+    const auto all = models.all();
+    for (const auto& model : all) {
+      const Status status = health_of(*model);
+      if (status.ok()) continue;
+      return all.size() == 1 ? status : status.with_context(model->names().front());
+    }
+    return ok_status();
+  }
+
+  // Not ready: the status says why, in the envelope and beside it, where probes of several engines look. `model`: that the
+  // request wants; null: any, or none is there.
+  std::optional<ApiError> answer_unready(const ServedModel* model, HttpResponder& responder) {
     ApiError error = unavailable_error("The model is loading.", 5);
     std::string extra = fmt::format(R"("status":"loading","progress":{:.3f})", progress.load());
-    const std::shared_ptr<Frontend> ready = get_frontend();
-    const Status health = ready ? ready->model().engine->health() : ok_status();
+    const Status engines = health(model);
     if (state == State::kDraining) {
       error = unavailable_error("The server is shutting down.", 5);
       extra = R"("status":"draining")";
-    } else if (!health.ok()) {
-      error = unavailable_error(fmt::format("The engine has failed: {}", health.message()), 0);
+    } else if (!engines.ok()) {
+      error = unavailable_error(fmt::format("The engine has failed: {}", engines.message()), 0);
       extra = R"("status":"dead")";
+    } else if (state == State::kReady && model == nullptr) {
+      error = unavailable_error("No model is loaded.", 5);
+      extra = R"("status":"empty")";
+    } else if (model != nullptr && model->state() == ModelState::kUnloading) {
+      error = unavailable_error(fmt::format("The model {} is being unloaded.", model->names().front()), 5);
+      extra = R"("status":"unloading")";
+    } else if (model != nullptr) {
+      const double share = model->progress();
+      error = unavailable_error(fmt::format("The model {} is loading: {:.0f} %.", model->names().front(), share * 100), 5);
+      extra = fmt::format(R"("status":"loading","progress":{:.3f})", share);
     }
     HttpResponse response = http_response_of(error);
     response.body.insert(response.body.size() - 1, "," + extra);
@@ -205,28 +268,21 @@ struct Server::Impl {
     return std::nullopt;
   }
 
-  bool is_serving() {
-    const std::shared_ptr<Frontend> ready = get_frontend();
-    return state == State::kReady && ready && ready->model().engine->health().ok();
-  }
-
+  // A model that comes or goes while the server runs does not change the server's health; one whose engine has failed does.
   std::optional<ApiError> answer_health(HttpResponder& responder) {
-    if (!is_serving()) return answer_unready(responder);
+    if (state != State::kReady || !health().ok()) return answer_unready(nullptr, responder);
     responder.respond({.body = R"({"status":"ok"})"});
     return std::nullopt;
   }
 
   std::optional<ApiError> answer_livez(HttpResponder& responder) {
-    const std::shared_ptr<Frontend> ready = get_frontend();
-    if (ready && state != State::kDraining && !ready->model().engine->health().ok()) return answer_unready(responder);
+    if (state == State::kReady && !health().ok()) return answer_unready(nullptr, responder);
     if (is_stuck) return unavailable_error("The engine makes no progress.", 0);
     responder.respond({.body = R"({"status":"alive"})"});
     return std::nullopt;
   }
 
-  std::optional<ApiError> answer_abort(const HttpRequest& request, HttpResponder& responder) {
-    const std::shared_ptr<Frontend> ready = get_frontend();
-    if (!ready) return answer_unready(responder);
+  std::optional<ApiError> answer_abort(const Frontend& frontend, const HttpRequest& request, HttpResponder& responder) {
     // A page of another origin cannot send this type without asking first.
     if (request.header("content-type").find("application/json") == std::string_view::npos) {
       return bad_request("", "Content-Type must be application/json", "unsupported_media_type");
@@ -237,60 +293,88 @@ struct Server::Impl {
     if (!json.is_object() || !json.contains("id") || !json["id"].is_number_unsigned()) {
       return bad_request("id", "id must be the number that /debug/live has for the request");
     }
-    ready->model().engine->cancel(json["id"].get<RequestId>());
+    frontend.model().engine->cancel(json["id"].get<RequestId>());
     responder.respond({.body = "{}"});
     return std::nullopt;
   }
 
   std::string render_metrics() {
-    const std::shared_ptr<Frontend> ready = get_frontend();
-    if (!ready) return metrics.render(nullptr, {});
-    const ServingModel& model = ready->model();
-    const EngineConfig& engine = model.engine->config();
-    const EngineStats stats = model.engine->stats();
-    MetricLabels cache{
-        {"block_size", std::to_string(engine.limits.kv_block_size)},
-        {"num_gpu_blocks", std::to_string(engine.num_kv_blocks)},
-        {"kv_cache_size_tokens", std::to_string(engine.kv_cache_tokens())},
-        {"kv_cache_max_concurrency", fmt::format("{:.2f}", static_cast<double>(engine.kv_cache_tokens()) /
-                                                               static_cast<double>(std::max(1, engine.max_seq_len())))},
-        {"cache_dtype", model.dtype},
-        {"enable_prefix_caching", engine.enable_prefix_caching ? "True" : "False"}};
-    cache.insert(cache.end(), model.cache_config.begin(), model.cache_config.end());
-    return metrics.render(&stats, {.model_name = model.names.front(), .cache_config = std::move(cache)});
+    MetricsWriter out;
+    for (const auto& model : models.all()) model->render_metrics(out);
+    metrics.render(out);
+    render_process_metrics(out);
+    return out.take();
   }
 
   // ---- requests that need the model: the work happens on a prepare thread ----
 
+  static std::optional<ApiError> check_json_type(const HttpRequest& request) {
+    const std::string_view type = request.header("content-type");
+    if (!type.empty() && type.find("json") == std::string_view::npos) {
+      return bad_request("", fmt::format("Content-Type must be application/json, got {}", printable(type)),
+                         "unsupported_media_type");
+    }
+    if (const std::string_view encoding = request.header("content-encoding");
+        !encoding.empty() && encoding != "identity") {
+      return http_error(
+          415, fmt::format("Content-Encoding {} is not read here: send the body as it is.", printable(encoding)));
+    }
+    return std::nullopt;
+  }
+
   std::optional<ApiError> prepare(const Route& route, HttpRequest request,
                                   const std::shared_ptr<HttpResponder>& responder) {
-    if (state == State::kLoading || refuses_work || !(state == State::kDraining || is_serving())) {
-      return answer_unready(*responder);
-    }
+    if (state == State::kLoading || refuses_work) return answer_unready(models.find({}).get(), *responder);
     if (std::string_view(route.method) == "POST") {
-      const std::string_view type = request.header("content-type");
-      if (!type.empty() && type.find("json") == std::string_view::npos) {
-        return bad_request("", fmt::format("Content-Type must be application/json, got {}", printable(type)),
-                           "unsupported_media_type");
-      }
-      if (const std::string_view encoding = request.header("content-encoding");
-          !encoding.empty() && encoding != "identity") {
-        return http_error(
-            415, fmt::format("Content-Encoding {} is not read here: send the body as it is.", printable(encoding)));
-      }
+      if (std::optional<ApiError> error = check_json_type(request)) return error;
     }
     const size_t num_body_bytes = request.body.size();
     prepare_pools->post(
         num_body_bytes,
         [this, endpoint = route.endpoint,
          call = std::make_shared<ApiCall>(
-             ApiCall{get_frontend(), std::move(request), responder, config.enable_force_include_usage, responses}),
+             ApiCall{nullptr, std::move(request), responder, config.enable_force_include_usage, responses, {}}),
          active = is_generation(route.endpoint) ? std::make_shared<ActiveCount>(num_active) : nullptr]() mutable {
-          if (active)
+          if (is_stopping) return;
+          std::shared_ptr<void> hold;
+          if (!find_model(endpoint, *call, hold)) return;
+          if (active) {
+            active->hold = hold;
             call->responder = std::make_shared<CountedResponder>(std::move(call->responder), std::move(active));
-          if (!is_stopping) run_call(endpoint, *call);
+          }
+          run_call(endpoint, *call);
+          call->frontend = nullptr;  // before the hold is let go
         });
     return std::nullopt;
+  }
+
+  // The front-end of the model that the request names, and a hold on it. False: there is none, which is answered.
+  bool find_model(Endpoint endpoint, ApiCall& call, std::shared_ptr<void>& hold) {
+    const std::vector<std::shared_ptr<ServedModel>> all = models.all();
+    if (!names_model(endpoint)) {
+      for (const auto& model : all) {
+        if (model->state() == ModelState::kReady) call.all_models.push_back(model->frontend());
+      }
+      std::erase(call.all_models, nullptr);
+      return true;
+    }
+    // With one model the handler reads the name, with everything else.
+    std::string name;
+    if (all.size() > 1) {
+      name = call.request.method == "POST" ? find_model_field(call.request.body) : query_value(call.request.query, "model");
+    }
+    ModelUse use = models.use(name);
+    if (use.frontend && health_of(*use.model).ok()) {
+      call.frontend = std::move(use.frontend);
+      hold = std::move(use.hold);
+      return true;
+    }
+    if (!use.model && !name.empty()) {
+      call.responder->respond(error_response(endpoint, model_not_found(name, models.names())));
+    } else {
+      answer_unready(use.model.get(), *call.responder);
+    }
+    return false;
   }
 
   // Counts a generation from its request to the end of its answer, when the last holder of the responder lets go.
@@ -300,6 +384,7 @@ struct Server::Impl {
     ActiveCount(const ActiveCount&) = delete;
     ActiveCount& operator=(const ActiveCount&) = delete;
     std::atomic<int>& count;
+    std::shared_ptr<void> hold;  // on the model
   };
   class CountedResponder final : public HttpResponder {
    public:
@@ -354,7 +439,7 @@ struct Server::Impl {
 
   void on_request_done(const HttpSummary& summary) {
     const Route* route = find_route(summary.path);
-    metrics.count_http(route ? route->path : "none", summary.method.size() <= 7 ? summary.method : "other",
+    metrics.count(route ? route->path : "none", summary.method.size() <= 7 ? summary.method : "other",
                        summary.status, summary.seconds);
     const bool is_logged = config.uvicorn_log_level == "info" || config.uvicorn_log_level == "debug" ||
                            config.uvicorn_log_level == "trace";
@@ -370,28 +455,38 @@ struct Server::Impl {
     SteadyClock::time_point last_step = SteadyClock::now();
   };
 
-  // The line people grep in vLLM's logs; nothing while nothing happens.
-  void log_stats(StatsLog& last) {
-    const std::shared_ptr<Frontend> ready = get_frontend();
-    if (!ready) return;
-    const EngineStats stats = ready->model().engine->stats();
+  // The line people grep in vLLM's logs; nothing while nothing happens. `title`: "Engine 000". True: the engine is stuck.
+  static bool log_stats(const std::string& title, const EngineStats& stats, StatsLog& last) {
     const auto now = SteadyClock::now();
     const double elapsed = std::chrono::duration<double>(now - last.time).count();
     const auto rate = [&](uint64_t then, uint64_t later) { return static_cast<double>(later - then) / elapsed; };
     if (stats.num_steps != last.stats.num_steps || stats.num_running + stats.num_waiting > 0) {
       const double queries = static_cast<double>(stats.prefix_cache_queries);
       log_info("engine",
-               "Engine 000: Avg prompt throughput: {:.1f} tokens/s, Avg generation throughput: {:.1f} tokens/s, "
+               "{}: Avg prompt throughput: {:.1f} tokens/s, Avg generation throughput: {:.1f} tokens/s, "
                "Running: {} reqs, Waiting: {} reqs, GPU KV cache usage: {:.1f}%, Prefix cache hit rate: {:.1f}%",
-               rate(last.stats.prompt_tokens, stats.prompt_tokens),
+               title, rate(last.stats.prompt_tokens, stats.prompt_tokens),
                rate(last.stats.generation_tokens, stats.generation_tokens), stats.num_running, stats.num_waiting,
                stats.kv_cache_usage * 100,
                queries > 0 ? 100 * static_cast<double>(stats.prefix_cache_hits) / queries : 0.0);
     }
     if (stats.num_steps != last.stats.num_steps || stats.num_running == 0) last.last_step = now;
-    is_stuck = now - last.last_step > kStuckTimeout;
     last.time = now;
     last.stats = stats;
+    return now - last.last_step > kStuckTimeout;
+  }
+
+  void log_stats(std::map<std::shared_ptr<ServedModel>, StatsLog>& last) {
+    const auto all = models.all();
+    std::erase_if(last, [&](const auto& entry) { return std::find(all.begin(), all.end(), entry.first) == all.end(); });
+    bool has_stuck = false;
+    for (size_t i = 0; i < all.size(); ++i) {
+      const std::shared_ptr<Frontend> frontend = all[i]->frontend();
+      if (!frontend) continue;
+      const std::string title = fmt::format("Engine {:03}{}", i, all.size() > 1 ? " (" + all[i]->names().front() + ")" : "");
+      has_stuck |= log_stats(title, frontend->model().engine->stats(), last[all[i]]);
+    }
+    is_stuck = has_stuck;
   }
 
   // ---- the end ----
@@ -428,9 +523,14 @@ struct Server::Impl {
     while (num_active > 0 && SteadyClock::now() < end) {
       if (SteadyClock::now() >= next_log) {
         next_log += seconds(5);
-        const std::shared_ptr<Frontend> ready = get_frontend();
-        const EngineStats stats = ready ? ready->model().engine->stats() : EngineStats{};
-        log_info("server", "draining: {} running, {} waiting, {} s left", stats.num_running, stats.num_waiting,
+        int num_running = 0, num_waiting = 0;
+        for (const auto& model : models.all()) {
+          const std::shared_ptr<Frontend> frontend = model->frontend();
+          const EngineStats stats = frontend ? frontend->model().engine->stats() : EngineStats{};
+          num_running += stats.num_running;
+          num_waiting += stats.num_waiting;
+        }
+        log_info("server", "draining: {} running, {} waiting, {} s left", num_running, num_waiting,
                  std::chrono::duration_cast<seconds>(end - SteadyClock::now()).count());
       }
       if (wait_for_shutdown(2, std::chrono::milliseconds(20))) break;
@@ -440,9 +540,8 @@ struct Server::Impl {
   void stop() {
     refuses_work = true;
     state = State::kDraining;
-    live_feed.stop();
-    // The engine's stop() ends what runs with an error, which the listeners still write to their clients.
-    if (const std::shared_ptr<Frontend> ready = get_frontend()) ready->model().engine->stop();
+    // An engine's stop() ends what runs with an error, which the listeners still write to their clients.
+    models.stop();
     // What has ended goes out before the sockets are cut.
     http->begin_drain();
     const auto end = SteadyClock::now() + kFlushTimeout;
@@ -452,8 +551,8 @@ struct Server::Impl {
     http->stop();
     is_stopping = true;  // nobody hears what is still to be prepared
     prepare_pools.reset();
-    const std::lock_guard lock(mutex);
-    frontend.reset();
+    admin.reset();  // a model that came meanwhile is stopped with the others
+    models.clear();
   }
 };
 
@@ -472,6 +571,7 @@ Server::Server(ServerConfig config) : impl_(std::make_unique<Impl>(std::move(con
                       .allowed_origins = flags.allowed_origins,
                       .on_head = [impl](HttpRequest& head) { return impl->check_head(head); },
                       .on_done = [impl](const HttpSummary& summary) { impl->on_request_done(summary); }};
+  impl->admin = std::make_unique<ModelAdmin>(impl->models, ModelLoader{}, milliseconds_of(flags.shutdown_timeout));
   impl->prepare_pools = std::make_unique<PreparePools>(flags.num_prepare_threads);
   impl->http = std::make_unique<HttpServer>(std::move(options),
                                             [impl](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
@@ -508,24 +608,44 @@ void Server::set_loading(double progress) { impl_->progress = progress; }
 void Server::shutdown() { impl_->request_shutdown(); }
 bool Server::is_shutdown_requested() const { return impl_->shutdown_requests() > 0; }
 
-void Server::set_ready(ServingModel model) {
-  if (!impl_->config.served_model_name.empty()) model.names = impl_->config.served_model_name;
-  auto frontend = std::make_shared<Frontend>(std::move(model), &impl_->metrics);
-  {
-    const std::lock_guard lock(impl_->mutex);
-    impl_->frontend = std::move(frontend);
-  }
+Status Server::add_model(ServingModel model) {
+  const bool is_first = impl_->models.all().empty();
+  if (is_first && !impl_->config.served_model_name.empty()) model.names = impl_->config.served_model_name;
+  ASSIGN_OR_RETURN(const std::shared_ptr<ServedModel> added, impl_->models.add(model.names));
+  impl_->models.set_ready(*added, std::move(model));
+  return ok_status();
+}
+
+void Server::set_ready() {
   impl_->progress = 1;
   impl_->state = State::kReady;
 }
 
+void Server::set_ready(ServingModel model) {
+  const Status status = add_model(std::move(model));
+  CHECK(status.ok(), "{}", status.message());
+  set_ready();
+}
+
+void Server::set_loader(ModelLoader loader) {
+  impl_->admin = std::make_unique<ModelAdmin>(impl_->models, std::move(loader),
+                                              milliseconds_of(impl_->config.shutdown_timeout));
+}
+
 int Server::run() {
-  Impl::StatsLog stats_log;
+  std::map<std::shared_ptr<ServedModel>, Impl::StatsLog> stats_logs;
   const int interval = impl_->config.log_stats_interval;
   while (!impl_->wait_for_shutdown(1, seconds(interval > 0 ? interval : 10))) {
-    if (interval > 0) impl_->log_stats(stats_log);
+    if (interval > 0) impl_->log_stats(stats_logs);
   }
+  stats_logs.clear();
   impl_->drain();
+  // A model that is being loaded has no requests, and its loader does not look at signals.
+  const bool is_loading = impl_->admin->is_loading();
+  if (is_loading && impl_->config.handle_signals) {
+    log_info("server", "stopped while a model was being loaded");
+    std::_Exit(0);
+  }
   impl_->stop();
   log_info("server", "stopped");
   return 0;

@@ -3,7 +3,7 @@
 //   Server server(config);
 //   RETURN_IF_ERROR(server.listen());      // before the weights are read: a port in use is said at once; from here on
 //   ... server.set_loading(0.42) ...       // clients get 503 with the progress
-//   server.set_ready(std::move(model));
+//   server.set_ready(std::move(model));    // the first is the default; server.add_model() before it adds others
 //   return server.run();                   // until SIGTERM or shutdown(); drains
 //
 // Owned by the program; listen(), set_ready() and run() from one thread, the others from any.
@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "base/status.h"
+#include "server/model_loader.h"
 #include "server/server_config.h"
 #include "server/serving_model.h"
 
@@ -26,8 +27,13 @@ class Server {
 
   Status listen();
   int port() const;
-  void set_loading(double progress);  // 0 to 1
+  void set_loading(double progress);  // 0 to 1, of all models together
+  // A model that is loaded. Its names are its own; the first model's may be replaced by served_model_name. An error
+  // (invalid_argument) names the name that another has.
+  Status add_model(ServingModel model);
+  void set_ready();  // requests are taken from now on
   void set_ready(ServingModel model);
+  void set_loader(ModelLoader loader);  // before set_ready(); for /admin/models/load
   // Serves until shutdown is asked for, then drains: new work is refused with 503, what runs may end within
   // shutdown_timeout, the rest is aborted with an error. Returns the exit code, 0.
   int run();

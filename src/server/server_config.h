@@ -14,6 +14,7 @@ struct ServerConfig {
   std::string root_path;  // prefix that is taken off paths which begin with it
 
   std::vector<std::string> api_key;            // any of them opens the API; none: no key is asked for
+  bool enable_admin = false;                   // /admin: models come and go; needs an api_key
   bool metrics_auth = false;                   // /metrics asks for the key too
   std::vector<std::string> served_model_name;  // replaces the model's own names
   std::vector<std::string> allowed_origins;    // CORS; empty = none, "*" = all

@@ -42,8 +42,7 @@ ServingMetrics::ServingMetrics()
       max_generation_tokens_(one_two_five_bounds(kMaxTokens)),
       params_max_tokens_(one_two_five_bounds(kMaxTokens)),
       prefill_computed_(one_two_five_bounds(kMaxTokens)),
-      params_n_({1, 2, 5, 10, 20}),
-      http_duration_(kHttpBounds) {}
+      params_n_({1, 2, 5, 10, 20}) {}
 
 void ServingMetrics::observe_finished(const RequestTimes& times) {
   finished_[static_cast<size_t>(times.finish_reason)].add();
@@ -67,21 +66,9 @@ void ServingMetrics::observe_finished(const RequestTimes& times) {
   params_n_.observe(times.n);
 }
 
-void ServingMetrics::count_http(const std::string& handler, const std::string& method, int status, double seconds) {
-  http_duration_.observe(seconds);
-  const std::lock_guard lock(http_mutex_);
-  ++http_requests_[{handler, method, status}];
-}
-
-std::string ServingMetrics::render(const EngineStats* stats, const ModelLabels& labels) const {
-  MetricsWriter out;
-  if (stats) {
-    render_engine(out, *stats, labels);
-    render_requests(out, {{"model_name", labels.model_name}, {"engine", "0"}});
-  }
-  render_http(out);
-  render_process_metrics(out);
-  return out.take();
+void ServingMetrics::render(MetricsWriter& out, const EngineStats& stats, const ModelLabels& labels) const {
+  render_engine(out, stats, labels);
+  render_requests(out, {{"model_name", labels.model_name}, {"engine", "0"}});
 }
 
 void ServingMetrics::render_engine(MetricsWriter& out, const EngineStats& stats, const ModelLabels& model) const {
@@ -170,18 +157,26 @@ void ServingMetrics::render_requests(MetricsWriter& out, const MetricLabels& lab
   out.histogram("vllm:request_params_n", "n of requests.", labels, params_n_);
 }
 
-void ServingMetrics::render_http(MetricsWriter& out) const {
+HttpMetrics::HttpMetrics() : duration_(kHttpBounds) {}
+
+void HttpMetrics::count(const std::string& handler, const std::string& method, int status, double seconds) {
+  duration_.observe(seconds);
+  const std::lock_guard lock(mutex_);
+  ++requests_[{handler, method, status}];
+}
+
+void HttpMetrics::render(MetricsWriter& out) const {
   out.family("http_requests_total", "counter", "HTTP requests answered.");
   {
-    const std::lock_guard lock(http_mutex_);
-    for (const auto& [key, count] : http_requests_) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, count] : requests_) {
       const auto& [handler, method, status] = key;
       out.sample("http_requests_total", {{"handler", handler}, {"method", method}, {"status", std::to_string(status)}},
                  static_cast<double>(count));
     }
   }
   out.histogram("http_request_duration_seconds", "From a request's first byte to the end of its answer.", {},
-                http_duration_);
+                duration_);
   out.counter("spate:unknown_request_fields_total", "Request fields that are not known and were ignored.", {},
               static_cast<double>(unknown_fields_.value()));
 }

@@ -28,7 +28,7 @@ struct RequestTimes {
   FinishReason finish_reason = FinishReason::kNone;
 };
 
-// Filled by the front-end and the HTTP server, from any thread.
+// Of one model. Filled by its front-end, from any thread.
 class ServingMetrics {
  public:
   ServingMetrics();
@@ -36,34 +36,41 @@ class ServingMetrics {
   void observe_first_token(double seconds) { time_to_first_token_.observe(seconds); }
   void observe_inter_token(double seconds) { inter_token_latency_.observe(seconds); }
   void observe_finished(const RequestTimes& times);
-  void count_http(const std::string& handler, const std::string& method, int status, double seconds);
-  void count_unknown_field() { unknown_fields_.add(); }
 
   const Histogram& time_to_first_token() const { return time_to_first_token_; }
   const Histogram& inter_token_latency() const { return inter_token_latency_; }
 
-  // The whole page. `stats` is null while there is no engine.
   struct ModelLabels {
     std::string model_name;
     MetricLabels cache_config;  // labels of vllm:cache_config_info
   };
-  std::string render(const EngineStats* stats, const ModelLabels& labels) const;
+  void render(MetricsWriter& out, const EngineStats& stats, const ModelLabels& labels) const;
 
  private:
   void render_engine(MetricsWriter& out, const EngineStats& stats, const ModelLabels& labels) const;
   void render_speculation(MetricsWriter& out, const EngineStats& stats, const MetricLabels& labels) const;
   void render_requests(MetricsWriter& out, const MetricLabels& labels) const;
-  void render_http(MetricsWriter& out) const;
 
   std::array<Counter, 5> finished_;  // by FinishReason
-  Counter unknown_fields_;
   Histogram time_to_first_token_, inter_token_latency_, time_per_output_token_;
   Histogram e2e_latency_, queue_time_, inference_time_, prefill_time_, decode_time_;
   Histogram prompt_tokens_, generation_tokens_, max_generation_tokens_, params_max_tokens_, prefill_computed_,
       params_n_;
-  Histogram http_duration_;
-  mutable std::mutex http_mutex_;  // guards http_requests_
-  std::map<std::tuple<std::string, std::string, int>, uint64_t> http_requests_;
+};
+
+// Of the server, whatever the model. Filled by the HTTP server, from any thread.
+class HttpMetrics {
+ public:
+  HttpMetrics();
+  void count(const std::string& handler, const std::string& method, int status, double seconds);
+  void count_unknown_field() { unknown_fields_.add(); }
+  void render(MetricsWriter& out) const;
+
+ private:
+  Counter unknown_fields_;
+  Histogram duration_;
+  mutable std::mutex mutex_;  // guards requests_
+  std::map<std::tuple<std::string, std::string, int>, uint64_t> requests_;
 };
 
 // process_resident_memory_bytes and its like, from /proc/self.

@@ -1,0 +1,39 @@
+// ModelAdmin: what /admin/models does: loads models beside those that serve, unloads them, tells their states.
+//
+// Thread-safe. The work is done on two threads of its own: one loads, one unloads, each one model after the other.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+
+#include "server/http_server.h"
+#include "server/model_loader.h"
+#include "server/model_registry.h"
+#include "server/work_pool.h"
+
+namespace spate {
+
+class ModelAdmin {
+ public:
+  ModelAdmin(ModelRegistry& registry, ModelLoader loader, std::chrono::milliseconds unload_timeout)
+      : registry_(registry), loader_(std::move(loader)), unload_timeout_(unload_timeout) {}
+
+  // An error is for the caller to answer; else the answer is given, or comes when the work is done.
+  std::optional<ApiError> list(HttpResponder& responder) const;
+  std::optional<ApiError> load(std::string_view body, std::shared_ptr<HttpResponder> responder);
+  std::optional<ApiError> unload(std::string_view body, std::shared_ptr<HttpResponder> responder);
+
+  bool is_loading() const { return num_loads_ > 0; }
+
+ private:
+  void run_load(const ModelSpec& spec, const std::shared_ptr<ServedModel>& model, HttpResponder& responder);
+
+  ModelRegistry& registry_;
+  const ModelLoader loader_;
+  const std::chrono::milliseconds unload_timeout_;
+  std::atomic<int> num_loads_{0};
+  WorkPool load_pool_{1}, unload_pool_{1};  // last: their tasks use all of the above
+};
+
+}  // namespace spate

@@ -40,6 +40,9 @@ Result<std::unique_ptr<spate_engine>> open_engine(const char* const* flags, size
   argv.insert(argv.end(), flags, flags + num_flags);
   ASSIGN_OR_RETURN(Arguments arguments, parse_arguments(static_cast<int>(argv.size()), argv.data()));
   if (arguments.command != "serve") return invalid_argument("spate_open: the flags must name a model and be those of serve");
+  if (!arguments.serve.specs.empty()) {
+    return invalid_argument("spate_open: one engine has one model; --model NAME=PATH is for the server");
+  }
   RETURN_IF_ERROR(check_serving(arguments));
   set_log_level(parse_log_level(arguments.log_level));
   RETURN_IF_ERROR(find_models(arguments.model));

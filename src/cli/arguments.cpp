@@ -3,11 +3,14 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <map>
+#include <set>
 
 #include "cli/config_file.h"
 #include "cli/flag_help.h"
 #include "cli/flags.h"
+#include "cli/model_spec.h"
 #include "cli/version.h"
 #include "core/step_plan.h"
 #include "server/openapi.h"
@@ -94,7 +97,7 @@ CommandLine::CommandLine(Arguments& arguments) {
   app.option_defaults()->always_capture_default();
   app.footer("spate help COMMAND, spate COMMAND --help=WORD, spate help flags, spate help api");
   serve = add_command("serve", "Serve a model over the OpenAI protocol");
-  add_model_flags(serve, arguments.model);
+  add_model_flags(serve, arguments.model, true, &arguments.serve.models);
   add_serve_flags(serve, arguments.serve);
   CLI::App* chat = add_command("chat", "Talk to a model in the terminal, in this process or on a server");
   add_model_flags(chat, arguments.model, false);
@@ -127,7 +130,7 @@ CommandLine::CommandLine(Arguments& arguments) {
       // Lists take all their values; everything else takes the last, so that the command line wins over the file.
       const std::string name = option->get_lnames().empty() ? "" : option->get_lnames().front();
       const bool is_list = name == "api-key" || name == "served-model-name" || name == "allowed-origins" ||
-                           name == "prompt" || name == "configs";
+                           name == "prompt" || name == "configs" || (name == "model" && command == serve);
       if (!is_list && name != "help") option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     }
   }
@@ -196,6 +199,57 @@ Status check_names(CommandLine& line, const std::vector<std::string>& args) {
   return ok_status();
 }
 
+// Values that mean another one.
+void normalize(ModelArguments& model, std::vector<std::string>& notes) {
+  model.max_model_len = std::max<int64_t>(model.max_model_len, 0);
+  if (model.dtype == "half" || model.dtype == "float16") {
+    notes.push_back(fmt::format("--dtype {}: there are no float16 activations; bfloat16 is used", model.dtype));
+    model.dtype = "bfloat16";
+  }
+  if (model.dtype == "float") model.dtype = "float32";
+  if (model.max_logprobs < 0 || model.max_logprobs > kMaxLogprobs) {
+    notes.push_back(fmt::format("--max-logprobs {}: a step keeps {} for each token, requests may ask for so many",
+                                          model.max_logprobs, kMaxLogprobs));
+    model.max_logprobs = kMaxLogprobs;
+  }
+}
+
+// Of what --model says, the paths without a name.
+std::vector<std::string> bare_models(const std::vector<std::string>& models) {
+  std::vector<std::string> bare;
+  std::copy_if(models.begin(), models.end(), std::back_inserter(bare), [](const auto& text) { return !is_model_spec(text); });
+  return bare;
+}
+
+// What --model says: the last path is the model of the other flags; the rest are models beside it.
+// `from_file` is one that the command line replaces.
+Status split_models(Arguments& arguments, bool from_file) {
+  ServeArguments& serve = arguments.serve;
+  const std::vector<std::string> bare = bare_models(serve.models);
+  if (bare.size() > (from_file ? 2 : 1)) {
+    return invalid_argument("--model: {} and {} are two models; give the second as NAME={}", bare[0], bare[1], bare[1]);
+  }
+  std::set<std::string> names(serve.served_model_names.begin(), serve.served_model_names.end());
+  for (const std::string& text : serve.models) {
+    if (!is_model_spec(text)) {
+      arguments.model.model = text;
+      continue;
+    }
+    ASSIGN_OR_RETURN(ModelSpec spec, parse_model_spec(text));
+    std::vector<std::string> own = spec.aliases;
+    own.push_back(spec.name);
+    for (const std::string& name : own) {
+      if (!names.insert(name).second) return invalid_argument("--model {}: another model has the name {}", text, name);
+    }
+    RETURN_IF_ERROR(arguments_of_model(spec, arguments).status());
+    serve.specs.push_back(std::move(spec));
+  }
+  if (arguments.model.model.empty() && !serve.served_model_names.empty()) {
+    return invalid_argument("--served-model-name names the model that --model gives without NAME=, and there is none");
+  }
+  return ok_status();
+}
+
 std::string config_file_of(const std::vector<std::string>& args) {
   std::string path;
   for (size_t i = 0; i < args.size(); ++i) {
@@ -210,6 +264,58 @@ std::string config_file_of(const std::vector<std::string>& args) {
 std::string flags_page() {
   Arguments arguments;
   return flags_markdown(*CommandLine(arguments).serve);
+}
+
+Result<Arguments> arguments_of_model(const ModelSpec& spec, const Arguments& common) {
+  const ModelArguments& c = common.model;
+  Arguments arguments = common;
+  arguments.config_lines.clear();
+  arguments.serve.specs.clear();
+  arguments.serve.served_model_names = spec.aliases;
+  arguments.serve.served_model_names.insert(arguments.serve.served_model_names.begin(), spec.name);
+  arguments.serve.reasoning_parser = arguments.serve.tool_call_parser = "auto";
+  arguments.model = ModelArguments{.dtype = c.dtype,
+                                   .device = c.device,
+                                   .mock_script = c.mock_script,
+                                   .isa = c.isa,
+                                   .kernel_dir = c.kernel_dir,
+                                   .threads = c.threads,
+                                   .cpu_pin_threads = c.cpu_pin_threads,
+                                   .weight_cache = c.weight_cache,
+                                   .weight_cache_limit = c.weight_cache_limit,
+                                   .distributed_timeout_seconds = c.distributed_timeout_seconds,
+                                   .max_num_waiting = c.max_num_waiting,
+                                   .max_logprobs = c.max_logprobs,
+                                   .seed = c.seed,
+                                   .deterministic = c.deterministic};
+  CLI::App app;
+  app.option_defaults()->always_capture_default();
+  add_model_flags(&app, arguments.model, false);
+  add_parser_flags(&app, arguments.serve);
+  const std::string place = "--model " + spec.name;
+  std::vector<std::string> args{"--model=" + spec.path};
+  std::map<std::string, std::string> sources{{"model", place}};
+  for (const auto& [given, value] : spec.settings) {
+    std::string key = given;
+    std::replace(key.begin(), key.end(), '_', '-');
+    const CLI::Option* option = app.get_option_no_throw("--" + key);
+    if (option == nullptr || key == "model" || key == "help") {
+      return invalid_argument("{}: a model has no setting '{}'; the nearest is '{}'", place, given, nearest_flag(app, key));
+    }
+    if (!sources.emplace(option->get_lnames().front(), place).second) {
+      return invalid_argument("{}: '{}' comes twice", place, given);
+    }
+    args.push_back(fmt::format("--{}={}", key, value));
+  }
+  try {
+    std::reverse(args.begin(), args.end());  // CLI11 takes them from the back
+    app.parse(args);
+  } catch (const CLI::ParseError& e) {
+    return invalid_argument("{}: {}", place, e.what());
+  }
+  describe(app, sources, {}, arguments);
+  normalize(arguments.model, arguments.notes);
+  return arguments;
 }
 
 Result<Arguments> parse_arguments(int argc, const char* const* argv) {
@@ -247,18 +353,8 @@ Result<Arguments> parse_arguments(int argc, const char* const* argv) {
     if (leaf->get_parent() == line.kernels) arguments.kernels.what = leaf->get_name();
     describe(*leaf, file_sources, cli_args, arguments);
   }
-  ModelArguments& model = arguments.model;
-  model.max_model_len = std::max<int64_t>(model.max_model_len, 0);
-  if (model.dtype == "half" || model.dtype == "float16") {
-    arguments.notes.push_back(fmt::format("--dtype {}: there are no float16 activations; bfloat16 is used", model.dtype));
-    model.dtype = "bfloat16";
-  }
-  if (model.dtype == "float") model.dtype = "float32";
-  if (model.max_logprobs < 0 || model.max_logprobs > kMaxLogprobs) {
-    arguments.notes.push_back(fmt::format("--max-logprobs {}: a step keeps {} for each token, requests may ask for so many",
-                                          model.max_logprobs, kMaxLogprobs));
-    model.max_logprobs = kMaxLogprobs;
-  }
+  normalize(arguments.model, arguments.notes);
+  RETURN_IF_ERROR(split_models(arguments, file_sources.contains("model")));
   return arguments;
 }
 

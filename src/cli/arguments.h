@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "server/model_loader.h"
 
 namespace spate {
 
@@ -61,6 +62,9 @@ struct ServeArguments {
   std::string root_path;  // prefix of all paths; empty: none
   std::vector<std::string> api_keys;
   std::vector<std::string> served_model_names;
+  std::vector<std::string> models;  // --model as given: one path, and models beside it
+  std::vector<ModelSpec> specs;     // of the latter; ModelArguments::model is empty where there are only such
+  bool enable_admin = false;        // models may be loaded and unloaded while the server runs
   std::vector<std::string> allowed_origins;
   std::string reasoning_parser = "auto", tool_call_parser = "auto";  // server/output_format.h
   bool ui = true;
@@ -185,6 +189,10 @@ struct Arguments {
 
 // docs/flags.md
 std::string flags_page();
+
+// Those of the model that `spec` describes, beside the others of a server: what concerns the machine is as in `common`, what
+// concerns one model (its files, formats, lengths, KV cache, parsers) is the default, then come the settings.
+Result<Arguments> arguments_of_model(const ModelSpec& spec, const Arguments& common);
 
 // Prints help or the version itself. Errors are invalid_argument with the text to show.
 Result<Arguments> parse_arguments(int argc, const char* const* argv);

@@ -49,6 +49,35 @@ TEST_CASE("arguments: vLLM's spellings") {
   CHECK(args->serve.served_model_names == std::vector<std::string>{"a", "b"});
 }
 
+TEST_CASE("arguments: several models, on the command line and in the file") {
+  const auto args = parse({"serve", "m", "--max-num-seqs", "3", "--dtype", "float32", "--model",
+                           "b=path/b,quantization=int8,kv_cache_memory=2G,alias=x,alias=y,speculative-config={\"method\": \"ngram\", \"a\": 1}"});
+  REQUIRE_MESSAGE(args.ok(), args.status().message());
+  CHECK(args->model.model == "m");
+  REQUIRE(args->serve.specs.size() == 1);
+  const auto b = arguments_of_model(args->serve.specs[0], *args);
+  REQUIRE(b.ok());
+  CHECK(b->model.model == "path/b");
+  CHECK(b->model.quantization == "int8");
+  CHECK(b->model.kv_cache_memory == int64_t{2} << 30);
+  CHECK(b->model.max_num_seqs == 0);  // of the first model alone
+  CHECK(b->model.dtype == "float32");
+  CHECK(b->model.speculative_config == "{\"method\": \"ngram\", \"a\": 1}");
+  CHECK(b->serve.served_model_names == std::vector<std::string>{"b", "x", "y"});
+  const TempDir dir;
+  const std::string file = write_file(dir, "c.yaml", "model:\n  - m\n  - {name: b, path: p, max-num-seqs: 4, alias: [x, y]}\n");
+  const auto from_file = parse({"serve", "other", "--config", file.c_str()});
+  REQUIRE_MESSAGE(from_file.ok(), from_file.status().message());
+  CHECK(from_file->model.model == "other");
+  CHECK(from_file->serve.specs[0].aliases == std::vector<std::string>{"x", "y"});
+  const auto message = [](std::vector<const char*> words) { return std::string(parse(std::move(words)).status().message()); };
+  CHECK(message({"serve", "m", "n"}) == "--model: m and n are two models; give the second as NAME=n");
+  CHECK(message({"serve", "m", "--model", "b=p,seqs=1"}).starts_with("--model b: a model has no setting 'seqs'; the nearest is"));
+  CHECK(message({"serve", "m", "--model", "b=p,max-num-seqs=-1"}).starts_with("--model b: --max-num-seqs: must be at least 0"));
+  CHECK(message({"serve", "m", "--model", "b="}) == "--model b=: must be NAME=PATH[,key=value...], got 'b='");
+  CHECK(message({"serve", "m", "--model", "b=p", "--model", "c=q,alias=b"}) == "--model c=q,alias=b: another model has the name b");
+}
+
 TEST_CASE("arguments: wrong ones are refused by name") {
   CHECK(parse({"serve"}).status().message().find("model") != std::string::npos);
   CHECK(parse({"serve", "m", "--max-num-sequences", "4"}).status().message().find("--max-num-sequences") != std::string::npos);

@@ -4,9 +4,8 @@
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/llm_arguments.h"
-#include "cli/serving.h"
+#include "cli/serving_plan.h"
 #include "cli/version.h"
-#include "server/output_format.h"
 #include "server/server.h"
 
 namespace spate {
@@ -20,7 +19,7 @@ ServerConfig server_config(const Arguments& arguments) {
   config.uds = s.uds;
   config.root_path = s.root_path;
   config.api_key = s.api_keys;
-  config.served_model_name = s.served_model_names;
+  config.enable_admin = s.enable_admin;
   config.allowed_origins = s.allowed_origins;
   config.ui = s.ui;
   config.enable_force_include_usage = s.enable_force_include_usage;
@@ -30,29 +29,6 @@ ServerConfig server_config(const Arguments& arguments) {
   config.drain_delay = s.drain_delay;
   config.shutdown_timeout = s.shutdown_timeout;
   return config;
-}
-
-std::string describe_defaults(const SamplingDefaults& d) {
-  std::string text;
-  const auto add = [&](const char* name, const auto& value) {
-    if (value) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, *value);
-  };
-  add("temperature", d.temperature);
-  add("top_p", d.top_p);
-  add("top_k", d.sampling_top_k);
-  add("min_p", d.min_p);
-  add("repetition_penalty", d.repetition_penalty);
-  add("max_tokens", d.max_tokens);
-  return text.empty() ? "the API's" : text + " (generation_config.json)";
-}
-
-// "reasoning qwen3, tool calls hermes"
-std::string describe_parsers(const ServingModel& serving) {
-  const std::string source = serving.chat_template ? serving.chat_template->source() : "";
-  const auto reasoning = find_reasoning_format(serving.reasoning_parser, source);
-  const auto tools = find_tool_format(serving.tool_call_parser, source);
-  const auto name_of = [](const auto& found) { return found.ok() && *found ? first_name((*found)->names) : "none"; };
-  return fmt::format("reasoning {}, tool calls {}", name_of(reasoning), name_of(tools));
 }
 
 std::string address_of(const ServeArguments& serve, int port) {
@@ -65,29 +41,28 @@ std::string address_of(const ServeArguments& serve, int port) {
 
 Result<int> run_serve(const Arguments& arguments) {
   const auto start = std::chrono::steady_clock::now();
-  RETURN_IF_ERROR(check_serving(arguments));
+  if (arguments.serve.enable_admin && arguments.serve.api_keys.empty()) {
+    return invalid_argument("--enable-admin needs --api-key: who may load models may read the files of this machine");
+  }
+  ASSIGN_OR_RETURN(const ServingPlan plan, plan_serving(arguments));
   Server server(server_config(arguments));
   RETURN_IF_ERROR(server.listen());
   log_info("serve", "spate {}, non-default args: {}", kVersion, arguments.non_default_args);
+  for (const std::string& line : plan.lines) log_info("serve", "{}", line);
   const auto bar = progress_bar("weights");
-  ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model, load_model(arguments.model, [&](double share) {
-                     server.set_loading(share);
-                     bar(share);
-                   }));
-  if (!model->tokenizer) {
-    return not_found("{}: serve needs a tokenizer.json; use --tokenizer with a folder that has one", arguments.model.model);
+  for (size_t i = 0; i < plan.models.size(); ++i) {
+    ASSIGN_OR_RETURN(ServingModel model, load_serving_model(plan.models[i], plan.kv_cache_bytes[i], [&](double share) {
+                       const double of_all = (static_cast<double>(i) + share) / static_cast<double>(plan.models.size());
+                       server.set_loading(of_all);
+                       bar(of_all);
+                     }));
+    RETURN_IF_ERROR(server.add_model(std::move(model)));
   }
-  for (const std::string& line : model->summary) log_info("serve", "{}", line);
-  model->engine->start();
-  ServingModel serving = serving_model(arguments, *model);
-  log_info("serve", "parsers: {}", describe_parsers(serving));
-  log_info("serve", "sampling defaults: {}", describe_defaults(serving.defaults));
-  server.set_ready(std::move(serving));
+  server.set_loader(model_loader(arguments));
+  server.set_ready();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   log_info("serve", "ready after {:.3f} s, listening on {}", seconds, address_of(arguments.serve, server.port()));
-  const int code = server.run();
-  model->engine->stop();
-  return code;
+  return server.run();
 }
 
 }  // namespace spate

@@ -16,10 +16,37 @@ Status check_entry(const std::string& place, const std::string& key, const YAML:
                    std::map<const CLI::Option*, std::string>& seen) {
   const auto [first, is_new] = seen.emplace(&option, place);
   if (!is_new) return invalid_argument("{}: '{}' stands at {} already", place, key, first->second);
-  if (value.IsSequence() && option.get_items_expected_max() <= 1) {
+  const bool may_repeat = option.get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll;
+  if (value.IsSequence() && option.get_items_expected_max() <= 1 && !may_repeat) {
     return invalid_argument("{}: '{}' takes one value, got {}", place, key, YAML::Dump(value));
   }
   return ok_status();
+}
+
+// A model of the list "model", {name: b, path: models/b, quantization: int8}, as --model takes it.
+Result<std::string> model_spec_of(const YAML::Node& node, const std::string& file) {
+  const std::string place = fmt::format("{}:{}", file, node.Mark().line + 1);
+  if (!node["name"] || !node["path"]) return invalid_argument("{}: a model of several needs name and path", place);
+  std::string text = fmt::format("{}={}", node["name"].as<std::string>(), node["path"].as<std::string>());
+  for (const auto& entry : node) {
+    const std::string key = entry.first.as<std::string>();
+    if (key == "name" || key == "path") continue;
+    const YAML::Node& value = entry.second;
+    if (value.IsSequence() && key != "alias") {
+      return invalid_argument("{}: '{}' takes one value, got {}", place, key, YAML::Dump(value));
+    }
+    if (value.IsMap()) {
+      YAML::Emitter json;
+      json.SetMapFormat(YAML::Flow);
+      json << value;
+      text += fmt::format(",{}={}", key, json.c_str());
+    } else if (value.IsSequence()) {
+      for (const auto& item : value) text += fmt::format(",{}={}", key, item.as<std::string>());
+    } else if (!value.IsNull()) {
+      text += fmt::format(",{}={}", key, value.as<std::string>());
+    }
+  }
+  return text;
 }
 
 // Leaves of the document as "--key=value" arguments, sections flattened away.
@@ -47,7 +74,14 @@ Status flatten(const YAML::Node& node, const std::string& file, const CLI::App& 
       json << value;
       args.push_back(fmt::format("--{}={}", key, json.c_str()));
     } else if (value.IsSequence()) {
-      for (const auto& item : value) add(item);
+      for (const auto& item : value) {
+        if (item.IsMap() && key == "model") {
+          ASSIGN_OR_RETURN(const std::string spec, model_spec_of(item, file));
+          args.push_back("--model=" + spec);
+        } else {
+          add(item);
+        }
+      }
     } else if (!value.IsNull()) {
       add(value);
     }

@@ -116,9 +116,17 @@ CLI::Option* add_switch(CLI::App* app, const std::string& names, bool& value, co
 
 void begin_group(CLI::App* app, const std::string& group) { app->option_defaults()->group(group); }
 
-void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required) {
+void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required, std::vector<std::string>* models) {
   begin_group(app, "Model");
-  auto* model = app->add_option("model,--model", m.model, "Model directory (Hugging Face layout), a *.gguf file, or a name that the local Hugging Face cache has");
+  const std::string help = "Model directory (Hugging Face layout), a *.gguf file, or a name that the local Hugging Face cache has";
+  CLI::Option* const model =
+      models == nullptr
+          ? app->add_option("model,--model", m.model, help)
+          : app->add_option("model,--model", *models,
+                            help + ". NAME=PATH[,key=value...] serves a model beside it, as often as it is given; keys are the "
+                                   "flags of the groups Model, Device and Memory without dashes, the two parsers, and alias")
+                ->expected(1)
+                ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   if (model_required) model->required();
   app->add_option("--tokenizer", m.tokenizer, "Folder with the tokenizer files, or a *.gguf file; default: the model's");
   app->add_option("--load-format", m.load_format, "dummy: seeded random weights from config.json alone")
@@ -196,6 +204,15 @@ void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required) {
                   "Drafts, as JSON: {\"method\": \"ngram\"}; methods and fields: docs/speculation.md");
 }
 
+void add_parser_flags(CLI::App* app, ServeArguments& s) {
+  app->add_option("--reasoning-parser", s.reasoning_parser,
+                  "How the model writes its reasoning: auto (seen from the chat template), none, or " +
+                      format_names(reasoning_formats()));
+  app->add_option("--tool-call-parser", s.tool_call_parser,
+                  "How the model writes tool calls: auto (seen from the chat template), none, or " +
+                      format_names(tool_formats()));
+}
+
 void add_serve_flags(CLI::App* app, ServeArguments& s) {
   begin_group(app, "Server");
   app->add_option("--host", s.host, "Address to listen on");
@@ -204,14 +221,11 @@ void add_serve_flags(CLI::App* app, ServeArguments& s) {
   app->add_option("--root-path", s.root_path, "Prefix of all paths, where a proxy passes it on")
       ->check(CLI::Validator([](std::string& path) { return path.starts_with('/') ? "" : "must begin with /"; }, ""));
   app->add_option("--api-key", s.api_keys, "Keys that requests must bring as a bearer token");
-  app->add_option("--served-model-name", s.served_model_names, "Names of the model in the API");
+  add_switch(app, "--enable-admin", s.enable_admin,
+             "/admin/models: load and unload models while the server runs, any path that it can read; needs --api-key");
+  app->add_option("--served-model-name", s.served_model_names, "Names of the model in the API; of the one without NAME=");
   app->add_option("--allowed-origins", s.allowed_origins, "Origins that browsers may call from");
-  app->add_option("--reasoning-parser", s.reasoning_parser,
-                  "How the model writes its reasoning: auto (seen from the chat template), none, or " +
-                      format_names(reasoning_formats()));
-  app->add_option("--tool-call-parser", s.tool_call_parser,
-                  "How the model writes tool calls: auto (seen from the chat template), none, or " +
-                      format_names(tool_formats()));
+  add_parser_flags(app, s);
   add_switch(app, "--ui,!--no-ui", s.ui, "The web page at /");
   add_switch(app, "--disable-access-log,--disable-uvicorn-access-log", s.disable_access_log, "No log line a request");
   app->add_option("--uvicorn-log-level", s.uvicorn_log_level, "warning and above: no log line a request")

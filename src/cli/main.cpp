@@ -13,8 +13,8 @@ namespace spate {
 namespace {
 
 Result<int> dispatch(Arguments& arguments) {
-  if (arguments.chat.url.empty()) RETURN_IF_ERROR(find_models(arguments.model));
   if (arguments.command == "serve") return run_serve(arguments);
+  if (arguments.chat.url.empty()) RETURN_IF_ERROR(find_models(arguments.model));
   if (arguments.command == "chat") return run_chat(arguments);
   if (arguments.command == "generate") return run_generate(arguments);
   if (arguments.command == "eval") return run_eval(arguments);

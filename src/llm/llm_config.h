@@ -50,6 +50,7 @@ struct LlmConfig {
   int max_num_batched_tokens = 0;
   int kv_block_size = 16;
   int64_t kv_cache_bytes = 0;      // of all ranks together
+  int64_t max_kv_cache_bytes = 0;  // the same, where it is computed: a share beside other models; 0: no such limit
   double device_memory_share = 0;  // of the free memory of a device that has memory of its own
 
   // The scheduler (core/engine_config.h).

@@ -243,7 +243,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
                  .max_num_logits = defaults.max_num_logits,
                  .kv_block_size = llm.kv_block_size},
       .kv_cache_bytes = llm.kv_cache_bytes,
-      .max_kv_cache_bytes = max_kv_cache_bytes(back_end),
+      .max_kv_cache_bytes = llm.max_kv_cache_bytes > 0 ? llm.max_kv_cache_bytes : max_kv_cache_bytes(back_end),
       .memory_fraction =
           llm.device_memory_share > 0 && !back_end.shares_host_memory ? llm.device_memory_share : defaults.memory_share,
   };

@@ -33,11 +33,12 @@ WeightSpec spec_of(const QuantizeArguments& arguments) {
 }
 
 // The texts as token ids, cut to calibration_tokens in all. A model that brings a calibration.txt is calibrated on it.
-Result<std::vector<std::vector<int32_t>>> calibration_tokens(const fs::path& model_dir,
+Result<std::vector<std::vector<int32_t>>> calibration_tokens(const fs::path& model_dir, const ModelConfig& config,
                                                              const QuantizeArguments& arguments) {
   fs::path file = arguments.calibration_text;
-  if (file.empty()) file = model_dir / "calibration.txt";
   std::vector<std::vector<int32_t>> sequences;
+  if (file.empty() && config.experts.num_experts > 0) return sequences;  // quantize_model() takes none
+  if (file.empty()) file = model_dir / "calibration.txt";
   std::error_code error;
   if (!fs::exists(file, error)) {
     if (!arguments.calibration_text.empty()) return not_found("--calibration-text {}: does not exist", file.string());
@@ -115,7 +116,8 @@ Result<int> run_quantize(const Arguments& arguments) {
   fs::path model_dir = arguments.model.model;
   std::error_code error;
   if (!fs::is_directory(model_dir, error)) model_dir = model_dir.parent_path();
-  ASSIGN_OR_RETURN(auto calibration, calibration_tokens(model_dir, quantize));
+  ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(model_dir));
+  ASSIGN_OR_RETURN(auto calibration, calibration_tokens(model_dir, config, quantize));
   ASSIGN_OR_RETURN(const BackEnd* back_end, choose_back_end(arguments.model.device, device_options(arguments.model)));
   const int all_cores = static_cast<int>(usable_cores().size());
   const int num_threads = arguments.model.threads > 0 ? arguments.model.threads : all_cores;
@@ -128,11 +130,12 @@ Result<int> run_quantize(const Arguments& arguments) {
                                 .num_threads = num_threads,
                                 .calibration = std::move(calibration)};
   if (const int64_t group = options.spec.tile.columns; group > 0) {
-    ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(model_dir));
-    if (config.hidden_size % group != 0 || config.intermediate_size % group != 0) {
+    const int64_t of_expert = config.experts.intermediate_size;
+    if (config.hidden_size % group != 0 || config.intermediate_size % group != 0 || of_expert % group != 0) {
       log_warning("quantize",
-                  "groups of {} do not divide hidden_size {} and intermediate_size {}: vLLM does not load this", group,
-                  config.hidden_size, config.intermediate_size);
+                  "groups of {} do not divide hidden_size {} and intermediate_size {}{}: vLLM does not load this",
+                  group, config.hidden_size, config.intermediate_size,
+                  of_expert > 0 ? fmt::format(" and {} of experts", of_expert) : "");
     }
   }
   std::optional<QuantizeReport> report;

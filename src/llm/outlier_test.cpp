@@ -7,17 +7,12 @@
 // BF16
 //          it must compute the same bits as before, and the files must really hold large channels: else nothing is
 //          tested.
-#include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "base/test_support.h"
-#include "llm/loaded_model.h"
-#include "llm/offline.h"
-#include "quant/quantization.h"
+#include "llm/story_perplexity.h"
 #include "quantizer/outlier_model.h"
 #include "weights/safetensors.h"
 
@@ -30,55 +25,8 @@ namespace fs = std::filesystem;
 
 fs::path mini() { return repo_root() / "models" / "mini-qwen3"; }
 
-// The first stories of the model's evaluation, each without its end.
-std::vector<std::string> stories(size_t count) {
-  std::ifstream in(mini() / "eval" / "text.txt");
-  std::vector<std::string> texts;
-  std::string text;
-  for (std::string line; texts.size() < count && std::getline(in, line);) {
-    if (line != "<|endoftext|>") {
-      text += (text.empty() ? "" : "\n") + line;
-    } else {
-      texts.push_back(std::exchange(text, {}));
-    }
-  }
-  REQUIRE(texts.size() == count);
-  return texts;
-}
-
-// Of a token of these stories.
-double perplexity(const fs::path& dir, const std::string& quantization, size_t num_stories) {
-  LlmConfig llm;
-  llm.model = dir.string();
-  llm.device = "cpu";
-  llm.quantization = parse_quantization(quantization).value();
-  llm.max_num_seqs = 16;
-  llm.kv_cache_bytes = 64 << 20;
-  const auto loaded = load_model(llm);
-  REQUIRE_MESSAGE(loaded.ok(), loaded.status().to_string());
-  LoadedModel& model = **loaded;
-  std::vector<OfflineRequest> requests;
-  for (const std::string& story : stories(num_stories)) {
-    OfflineRequest& request = requests.emplace_back();
-    request.prompt_token_ids = model.tokenizer->encode(story);
-    request.sampling.temperature = 0;
-    request.sampling.max_tokens = 1;
-    request.sampling.prompt_logprobs = 0;
-  }
-  model.engine->start();
-  const auto results = run_offline(*model.engine, model.eos_token_ids, std::move(requests));
-  model.engine->stop();
-  REQUIRE_MESSAGE(results.ok(), results.status().to_string());
-  double nll = 0;
-  int num_tokens = 0;
-  for (const auto& result : *results) {
-    for (const TokenLogprobs& token : result.front().prompt_logprobs) {
-      nll -= token.logprob;
-      ++num_tokens;
-    }
-  }
-  REQUIRE(num_tokens > 1000);
-  return std::exp(nll / num_tokens);
+LlmConfig on_cpu(const fs::path& dir, const std::string& quantization) {
+  return story_config("cpu", dir, quantization);
 }
 
 // How many rows (of one element in a vector) of a tensor are `factor` times what they were, but for at most
@@ -117,14 +65,14 @@ TEST_CASE("models with large channels compute the same function") {
   }
   CHECK(rows_times(before, after, "model.layers.2.self_attn.k_norm.weight", 256) == 10);
   CHECK(rows_times(before, after, "model.layers.2.self_attn.q_norm.weight", 1.0f / 256) == 10);
-  CHECK(perplexity(out, "none", 12) == perplexity(mini(), "none", 12));
+  CHECK(story_perplexity(on_cpu(out, "none"), 12) == story_perplexity(on_cpu(mini(), "none"), 12));
   CHECK(write_outlier_model(mini(), {}, out).message().find("exists already") != std::string::npos);
   CHECK_FALSE(write_outlier_model(mini(), {.strength = 3}, dir.path() / "other").ok());
   CHECK_FALSE(write_outlier_model(mini(), {.channels = 0}, dir.path() / "other").ok());
 }
 
 TEST_CASE("8- and 4-bit models keep their perplexity with large channels") {
-  const double bf16 = perplexity(mini(), "none", 16);
+  const double bf16 = story_perplexity(on_cpu(mini(), "none"), 16);
   const OutlierOptions cases[] = {{16, 4, 1}, {64, 2, 2}, {256, 1, 3}, {256, 3, 4}, {256, 8, 5}};
   for (const OutlierOptions& options : cases) {
     TempDir dir;
@@ -134,7 +82,7 @@ TEST_CASE("8- and 4-bit models keep their perplexity with large channels") {
       CAPTURE(options.strength);
       CAPTURE(options.channels);
       CAPTURE(std::string(quantization));
-      CHECK(perplexity(out, quantization, 16) < bf16 * (1 + allowed));
+      CHECK(story_perplexity(on_cpu(out, quantization), 16) < bf16 * (1 + allowed));
     }
   }
 }

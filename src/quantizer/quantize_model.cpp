@@ -64,6 +64,7 @@ class Run {
 
  private:
   Status open();
+  Status find_experts();
   Status create_writer(const fs::path& dir);
   Status copy_files(const fs::path& dir);
   Status write_outside_layers();
@@ -80,6 +81,8 @@ class Run {
     return stop_ && stop_() ? cancelled("quantize: interrupted; nothing is kept") : ok_status();
   }
 
+  // "model.layers.3.mlp.experts.7.up_proj.weight". No product lists it: an expert sees some rows of its layer's input.
+  static bool is_expert(std::string_view name) { return name.find(".experts.") != std::string_view::npos; }
   bool is_linear(const std::string& name) const { return linear_names_.contains(name); }
   bool is_vocabulary(const std::string& name) const;  // to be quantised
   bool is_in_layer(const std::string& name) const;
@@ -101,7 +104,9 @@ class Run {
 
   ModelConfig config_;
   ModelOutline outline_;
-  std::set<std::string> linear_names_;  // of the weights of all products
+  std::set<std::string> linear_names_;  // of the weights of all products and experts
+  // Layer -> the matrices of its experts, without ".weight".
+  std::map<std::string, std::vector<std::string>> expert_names_;
   CodeFormat format_, vocabulary_format_;
   std::unique_ptr<WeightSource> checkpoint_;
   std::unique_ptr<SafetensorsWriter> writer_;
@@ -111,10 +116,9 @@ class Run {
 
 Status Run::open() {
   ASSIGN_OR_RETURN(config_, load_model_config(model_dir_));
-  if (config_.experts.num_experts > 0) {
+  if (config_.experts.num_experts > 0 && (options_.method != QuantizeMethod::kRtn || !options_.calibration.empty())) {
     return unimplemented(
-        "{} has layers of experts, which are not calibrated yet; --quantization int8 or int4 quantises "
-        "them while the model loads",
+        "{} has experts, which are not calibrated yet; --method rtn without calibration text rounds them",
         config_.architecture);
   }
   ASSIGN_OR_RETURN(outline_, Model::outline(config_));
@@ -124,6 +128,7 @@ Status Run::open() {
     }
   }
   ASSIGN_OR_RETURN(checkpoint_, open_weights(model_dir_));
+  RETURN_IF_ERROR(find_experts());
   // 8-bit floats are floats.
   const std::vector<TensorEntry>& entries = checkpoint_->entries();
   const bool has_codes =
@@ -135,6 +140,22 @@ Status Run::open() {
   RETURN_IF_ERROR(Model::verify(config_, *checkpoint_));
   format_ = {.spec = options_.spec, .scale_dtype = config_.torch_dtype == DType::kBf16 ? DType::kBf16 : DType::kF16};
   vocabulary_format_ = {.spec = integer_spec(Codes::kInt8), .scale_dtype = format_.scale_dtype};
+  return ok_status();
+}
+
+Status Run::find_experts() {
+  for (const TensorEntry& entry : checkpoint_->entries()) {
+    const auto layer =
+        std::find_if(outline_.layers.begin(), outline_.layers.end(),
+                     [&](const ModelOutline::Layer& one) { return entry.name.starts_with(one.name + "."); });
+    if (!is_expert(entry.name) || layer == outline_.layers.end()) continue;
+    if (entry.shape.size() == 3) {
+      return unimplemented("{} holds all experts of its layer; quantize needs a tensor for each expert", entry.name);
+    }
+    if (entry.shape.size() != 2 || !entry.name.ends_with(".weight")) continue;
+    linear_names_.insert(entry.name);
+    expert_names_[layer->name].push_back(module_of(entry.name));
+  }
   return ok_status();
 }
 
@@ -171,7 +192,16 @@ Status Run::create_writer(const fs::path& dir) {
 
   ASSIGN_OR_RETURN(const std::string config_json, read_text_file(model_dir_ / "config.json", kMaxConfigBytes));
   std::vector<PackedGroup> groups = {std::move(linear)};
+  // Readers take every matrix but the embedding table for codes. Here are those that stay floats: routers, kv_b_proj of
+  // latent attention, and layers for multi-token prediction.
   std::vector<std::string> ignore;
+  for (const TensorEntry& entry : checkpoint_->entries()) {
+    const std::string module = module_of(entry.name);
+    const bool is_matrix = entry.shape.size() == 2 && entry.name.ends_with(".weight");
+    if (is_matrix && !is_linear(entry.name) && module != outline_.embed_tokens && module != outline_.lm_head) {
+      ignore.push_back(module);
+    }
+  }
   if (vocabulary.targets.empty()) {
     ignore.push_back(outline_.lm_head);
   } else {
@@ -277,6 +307,7 @@ Result<LayerTensors> Run::read_layer(const LayerSource& source) const {
   LayerTensors tensors;
   for (const TensorEntry& entry : source.entries()) {
     if (!entry.name.starts_with(layer_of(source).name + ".") || entry.name.ends_with("rotary_emb.inv_freq")) continue;
+    if (is_expert(entry.name)) continue;  // run_layer() reads them one by one
     ASSIGN_OR_RETURN(tensors[entry.name], source.read(entry.name));
   }
   return tensors;
@@ -379,6 +410,14 @@ Status Run::run_layer(int64_t layer_idx) {
       RETURN_IF_ERROR(report(matrix.name, w, decoded, statistics[i]));
       w = std::move(decoded);
     }
+  }
+  for (const std::string& name : expert_names_[layer_of(source).name]) {
+    RETURN_IF_ERROR(check_stop());
+    ASSIGN_OR_RETURN(const HostTensor w, source.read(name + ".weight"));
+    RETURN_IF_ERROR(check_finite(w, name + ".weight"));
+    const CodedMatrix coded = round_to_nearest(format_, w);
+    RETURN_IF_ERROR(write_packed_matrix(*writer_, name, coded));
+    RETURN_IF_ERROR(report(name, w, decode(coded), InputStatistics(0, 1, false)));
   }
   advance(0.8);
   if (layer_idx + 1 == config_.num_layers || batches_.empty()) return ok_status();

@@ -4,6 +4,9 @@
 // the next layer is calibrated on what that gives, so that later layers make good for the errors of earlier ones. One
 // layer is in memory at a time, and the hidden states of the calibration tokens.
 //
+// Experts need a tensor each, and are rounded to nearest without calibration. Matrices that no product reads stay
+// floats: routers, kv_b_proj of latent attention, layers for multi-token prediction.
+//
 // The output appears at once under its name when all of it is on the disk; whatever ends the run before leaves nothing.
 //
 // Belongs to the calling thread.
@@ -28,8 +31,8 @@ struct QuantizeOptions {
   bool act_order = false;            // GPTQ
   bool quantize_vocabulary = false;  // embedding table and lm_head to int8, one scale a row; else they stay as they are
   int num_threads = 1;               // of the algorithms; the device has its own
-  // Token ids of texts like those that the model is to see. AWQ and GPTQ need them; for RTN they serve the report.
-  // Longer sequences than kMaxCalibrationLen are cut off.
+  // Token ids of texts like those that the model is to see. AWQ and GPTQ need them; for RTN they serve the report;
+  // models with experts take none. Longer sequences than kMaxCalibrationLen are cut off.
   std::vector<std::vector<int32_t>> calibration;
 };
 constexpr int64_t kMaxCalibrationLen = 2048;

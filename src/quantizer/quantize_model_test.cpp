@@ -286,6 +286,70 @@ TEST_CASE("what was written computes nearly what its source does") {
   }
 }
 
+TEST_CASE("experts are rounded to nearest; routers and layers for multi-token prediction stay floats") {
+  const auto device = make_reference_device({}).value();
+  for (const char* name : {"qwen3_moe", "deepseek_v2_lite", "ernie4_5_moe", "glm4_moe_mtp"}) {
+    CAPTURE(name);
+    const ModelCopy model(name);
+    const ModelConfig config = load_model_config(model.path()).value();
+    const Checkpoint before = Checkpoint::open(model.path()).value();
+    for (const WeightSpec& spec : {integer_spec(Codes::kInt8), integer_spec(Codes::kInt4, 32, false, true)}) {
+      const TempDir dir;
+      const fs::path out = dir.path() / "out";
+      const auto report = quantize_model(model.path(), out, *device, {.spec = spec});
+      REQUIRE_MESSAGE(report.ok(), report.status().message());
+      CHECK(report->bytes_after < report->bytes_before);
+      const auto after = open_weights(out).value();
+      CHECK(Model::verify(load_model_config(out).value(), *after).ok());
+      std::ifstream config_file(out / "config.json");
+      const std::string config_json((std::istreambuf_iterator<char>(config_file)), std::istreambuf_iterator<char>());
+      const std::string mtp_layer = fmt::format("model.layers.{}.", config.num_layers);
+      int num_experts = 0, num_routers = 0, num_mtp = 0;
+      for (const TensorEntry& entry : before.entries()) {
+        if (entry.name.find("layers.") == std::string::npos || entry.shape.size() != 2) continue;
+        CAPTURE(entry.name);
+        const TensorEntry* written = after->find(entry.name);
+        REQUIRE(written != nullptr);
+        const bool is_mtp = entry.name.starts_with(mtp_layer), is_router = entry.name.ends_with(".gate.weight");
+        const bool is_expert = entry.name.find(".experts.") != std::string::npos;
+        num_experts += is_expert && !is_mtp;
+        num_routers += is_router && !is_mtp;
+        num_mtp += is_mtp;
+        if (is_mtp || is_router) {
+          CHECK_FALSE(written->quantized);
+          CHECK(config_json.find("\"" + entry.name.substr(0, entry.name.rfind('.')) + "\"") != std::string::npos);
+        }
+        if (is_mtp || !is_expert) continue;
+        REQUIRE(written->quantized);
+        const double error = relative_l2(dequantize_rows(after->quantized_rows(*written, 0, entry.shape[0]).value()),
+                                         read(before, entry.name));
+        CHECK(error > 0);
+        CHECK(error < (spec.codes == Codes::kInt8 ? 0.01 : 0.15));
+      }
+      CHECK(num_experts > 0);
+      CHECK(num_routers > 0);
+      CHECK((num_mtp > 0) == (config.num_mtp_layers > 0));
+    }
+  }
+}
+
+TEST_CASE("experts: methods that calibrate, and experts in one tensor, are refused") {
+  const auto device = make_reference_device({}).value();
+  const TempDir dir;
+  const auto error = [&](const char* name, QuantizeMethod method, std::vector<std::vector<int32_t>> calibration = {}) {
+    const ModelCopy model(name);
+    const QuantizeOptions options{
+        .spec = integer_spec(Codes::kInt8), .method = method, .calibration = std::move(calibration)};
+    const auto report = quantize_model(model.path(), dir.path() / "out", *device, options);
+    REQUIRE(!report.ok());
+    CHECK(fs::is_empty(dir.path()));
+    return report.status().message();
+  };
+  CHECK(error("qwen3_moe", QuantizeMethod::kGptq).find("not calibrated yet; --method rtn") != std::string::npos);
+  CHECK(error("qwen3_moe", QuantizeMethod::kRtn, {{1, 2}}).find("without calibration text") != std::string::npos);
+  CHECK(error("qwen3_moe_fused", QuantizeMethod::kRtn).find("holds all experts of its layer") != std::string::npos);
+}
+
 TEST_CASE("a run that is stopped, at any of its questions, leaves nothing") {
   const auto device = make_reference_device({}).value();
   const ModelCopy model("qwen3_tied_sharded");

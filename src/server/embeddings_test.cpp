@@ -202,7 +202,10 @@ TEST_CASE("embeddings: they run beside generation, and a client that goes away t
     const Json body{{"input", std::vector<std::vector<int>>(60, std::vector<int>(400, 3))}};
     CHECK(client.send(fmt::format("POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}",
                                   body.dump().size(), body.dump())));
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    // A client that goes before its body is read has nothing to take along.
+    const auto has_work = [&] { return s.model.engine->stats().num_running + s.model.engine->stats().num_waiting > 0; };
+    for (int i = 0; i < 2000 && !has_work(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    REQUIRE(has_work());
   }
   for (int i = 0; i < 1000 && s.model.engine->stats().finished[static_cast<size_t>(FinishReason::kAbort)] == 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));

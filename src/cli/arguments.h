@@ -68,6 +68,7 @@ struct ServeArguments {
   std::vector<std::string> allowed_origins;
   std::string reasoning_parser = "auto", tool_call_parser = "auto";  // server/output_format.h
   bool ui = true;
+  std::string otlp_traces_endpoint;  // empty: no traces
   bool disable_access_log = false;
   bool disable_log_stats = false;
   std::string uvicorn_log_level = "info";

@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "cli/llm_arguments.h"
 #include "cli/serving_plan.h"
+#include "cli/trace_export.h"
 #include "cli/version.h"
 #include "server/server.h"
 
@@ -31,6 +32,17 @@ ServerConfig server_config(const Arguments& arguments) {
   return config;
 }
 
+// The loader of models that come later, whose requests are traced too.
+ModelLoader traced(ModelLoader loader, std::shared_ptr<Tracer> tracer) {
+  loader.load = [load = std::move(loader.load), tracer = std::move(tracer)](
+                    const ModelSpec& spec, const std::function<void(double)>& progress) -> Result<ServingModel> {
+    ASSIGN_OR_RETURN(ServingModel model, load(spec, progress));
+    model.tracer = tracer;
+    return model;
+  };
+  return loader;
+}
+
 std::string address_of(const ServeArguments& serve, int port) {
   if (!serve.uds.empty()) return "unix:" + serve.uds;
   const bool is_ipv6 = serve.host.find(':') != std::string::npos;
@@ -44,6 +56,10 @@ Result<int> run_serve(const Arguments& arguments) {
   if (arguments.serve.enable_admin && arguments.serve.api_keys.empty()) {
     return invalid_argument("--enable-admin needs --api-key: who may load models may read the files of this machine");
   }
+  std::shared_ptr<Tracer> tracer;
+  if (!arguments.serve.otlp_traces_endpoint.empty()) {
+    ASSIGN_OR_RETURN(tracer, make_tracer(arguments.serve.otlp_traces_endpoint));
+  }
   ASSIGN_OR_RETURN(const ServingPlan plan, plan_serving(arguments));
   Server server(server_config(arguments));
   RETURN_IF_ERROR(server.listen());
@@ -56,9 +72,10 @@ Result<int> run_serve(const Arguments& arguments) {
                        server.set_loading(of_all);
                        bar(of_all);
                      }));
+    model.tracer = tracer;
     RETURN_IF_ERROR(server.add_model(std::move(model)));
   }
-  server.set_loader(model_loader(arguments));
+  server.set_loader(traced(model_loader(arguments), tracer));
   server.set_ready();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   log_info("serve", "ready after {:.3f} s, listening on {}", seconds, address_of(arguments.serve, server.port()));

@@ -230,6 +230,9 @@ void add_serve_flags(CLI::App* app, ServeArguments& s) {
   add_switch(app, "--disable-access-log,--disable-uvicorn-access-log", s.disable_access_log, "No log line a request");
   app->add_option("--uvicorn-log-level", s.uvicorn_log_level, "warning and above: no log line a request")
       ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "critical"}));
+  app->add_option("--otlp-traces-endpoint", s.otlp_traces_endpoint,
+                  "Collector that gets a trace of each request: http://host:4318/v1/traces (OTLP over HTTP, JSON). The environment's "
+                  "OTEL_SERVICE_NAME and OTEL_EXPORTER_OTLP_HEADERS hold");
   add_switch(app, "--disable-log-stats", s.disable_log_stats, "No line on throughput and load every ten seconds");
   add_switch(app, "--enable-force-include-usage", s.enable_force_include_usage, "Usage in every chunk of every stream, as with continuous_usage_stats");
   app->add_option("--sse-ping-interval", s.sse_ping_interval, "Seconds between keep-alive comments of a silent stream")

@@ -1,5 +1,6 @@
 #include "cli/sse_client.h"
 
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -32,7 +33,29 @@ class Socket {
   int fd_;
 };
 
-Result<int> connect_to(const HttpTarget& target) {
+// As connect(), which would wait for minutes where nothing answers: until should_stop says so, where there is one.
+bool connect_socket(int fd, const addrinfo& address, const std::function<bool()>& should_stop) {
+  if (!should_stop) return ::connect(fd, address.ai_addr, address.ai_addrlen) == 0;
+  const int flags = ::fcntl(fd, F_GETFL);
+  ::fcntl(fd, F_SETFL, flags | O_NONBLOCK);
+  int error = ::connect(fd, address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
+  if (error == EINPROGRESS) {
+    pollfd waiting{.fd = fd, .events = POLLOUT, .revents = 0};
+    int num_ready = 0;
+    while (num_ready <= 0 && !should_stop()) num_ready = ::poll(&waiting, 1, kStopPollMs);
+    socklen_t size = sizeof error;
+    if (num_ready <= 0) {
+      error = ETIMEDOUT;
+    } else {
+      ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+    }
+  }
+  ::fcntl(fd, F_SETFL, flags);
+  errno = error;
+  return error == 0;
+}
+
+Result<int> connect_to(const HttpTarget& target, const std::function<bool()>& should_stop) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
@@ -45,8 +68,10 @@ Result<int> connect_to(const HttpTarget& target) {
   for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
     fd = ::socket(address->ai_family, address->ai_socktype, address->ai_protocol);
     if (fd < 0) continue;
-    if (::connect(fd, address->ai_addr, address->ai_addrlen) == 0) break;
+    if (connect_socket(fd, *address, should_stop)) break;
+    const int error = errno;
     ::close(fd);
+    errno = error;
     fd = -1;
   }
   ::freeaddrinfo(found);
@@ -145,12 +170,13 @@ Result<HttpTarget> parse_base_url(const std::string& url) {
 
 Result<HttpReply> http_call(const HttpTarget& target, const std::string& path, const std::string& body,
                             const std::function<bool(std::string_view)>& on_event, const std::function<bool()>& should_stop) {
-  ASSIGN_OR_RETURN(const int fd, connect_to(target));
+  ASSIGN_OR_RETURN(const int fd, connect_to(target, should_stop));
   const Socket socket(fd);
   const bool is_ipv6 = target.host.find(':') != std::string::npos;
   std::string request = fmt::format("{} {}{} HTTP/1.1\r\nHost: {}{}{}:{}\r\nConnection: close\r\n", body.empty() ? "GET" : "POST",
                                     target.path_prefix, path, is_ipv6 ? "[" : "", target.host, is_ipv6 ? "]" : "", target.port);
   if (!target.api_key.empty()) request += fmt::format("Authorization: Bearer {}\r\n", target.api_key);
+  for (const auto& [name, value] : target.headers) request += fmt::format("{}: {}\r\n", name, value);
   if (!body.empty()) request += fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n", body.size());
   request += "\r\n" + body;
   for (size_t sent = 0; sent < request.size();) {

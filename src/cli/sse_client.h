@@ -4,6 +4,8 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
 
@@ -14,6 +16,7 @@ struct HttpTarget {
   int port = 8000;
   std::string path_prefix;  // of all paths: "/llm"; empty: none
   std::string api_key;
+  std::vector<std::pair<std::string, std::string>> headers;  // more of them; without line breaks
 };
 
 // "http://host:port", an IPv6 address in brackets. A path in it becomes the prefix, without "/v1" at its end: clients of OpenAI's
@@ -26,7 +29,7 @@ struct HttpReply {
 };
 
 // An empty `body` is a GET. on_event hears of each `data:` line of a text/event-stream reply as it arrives, until it returns
-// false. should_stop is asked ten times a second while nothing comes. Errors: unavailable (no connection), data_loss (a broken
+// false. should_stop is asked ten times a second while nothing comes, and while a connection is made. Errors: unavailable (no connection), data_loss (a broken
 // reply), cancelled (should_stop said so).
 Result<HttpReply> http_call(const HttpTarget& target, const std::string& path, const std::string& body,
                             const std::function<bool(std::string_view)>& on_event = {},

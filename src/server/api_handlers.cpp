@@ -16,11 +16,15 @@ int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+// What the head says of the request: its id, which wins over the body's, and the trace that it is part of.
+void take_head(const ApiCall& call, ApiRequest& request) {
+  if (call.request.has_client_request_id || request.request_id.empty()) request.request_id = call.request.request_id;
+  request.trace_parent = parse_traceparent(call.request.header("traceparent"));
+}
+
 ResponseInfo response_info(const ApiCall& call, const ApiRequest& request, std::string_view prefix) {
   const ServingModel& model = call.frontend->model();
-  std::string id =
-      call.request.has_client_request_id || request.request_id.empty() ? call.request.request_id : request.request_id;
-  return {.id = std::string(prefix) + std::move(id),
+  return {.id = std::string(prefix) + request.request_id,
           .created = unix_seconds(),
           .model = request.model.empty() ? model.names.front() : request.model,
           .system_fingerprint = model.system_fingerprint,
@@ -38,9 +42,10 @@ using MakeChatListener = std::shared_ptr<ChatListener> (*)(const ChatRequest&, R
 using MakeListener = std::shared_ptr<GenerationListener> (*)(const CompletionRequest&, ResponseInfo,
                                                              std::shared_ptr<HttpResponder>);
 
-ApiOutcome run_chat_request(ApiCall& call, const ChatRequest& request, std::string_view prefix, MakeChatListener make) {
+ApiOutcome run_chat_request(ApiCall& call, ChatRequest& request, std::string_view prefix, MakeChatListener make) {
   if (!call.frontend->serves(request.model)) return model_not_found(request.model, call.frontend->model().names);
   if (call.responder->is_gone()) return std::nullopt;
+  take_head(call, request);
   auto listener = make(request, response_info(call, request, prefix), call.responder);
   ApiResult<std::shared_ptr<Generation>> run = call.frontend->chat(request, std::move(listener));
   if (!run.ok()) return run.error();
@@ -48,10 +53,11 @@ ApiOutcome run_chat_request(ApiCall& call, const ChatRequest& request, std::stri
   return std::nullopt;
 }
 
-ApiOutcome run_completion_request(ApiCall& call, const CompletionRequest& request, std::string_view prefix,
+ApiOutcome run_completion_request(ApiCall& call, CompletionRequest& request, std::string_view prefix,
                                   MakeListener make) {
   if (!call.frontend->serves(request.model)) return model_not_found(request.model, call.frontend->model().names);
   if (call.responder->is_gone()) return std::nullopt;
+  take_head(call, request);
   auto listener = make(request, response_info(call, request, prefix), call.responder);
   ApiResult<std::shared_ptr<Generation>> run = call.frontend->complete(request, std::move(listener));
   if (!run.ok()) return run.error();
@@ -166,6 +172,7 @@ ApiOutcome handle_responses(ApiCall& call, IgnoredFields& ignored) {
       parse_responses_request(call.request.body, call.frontend->parse_limits(), *call.responses);
   if (!request.ok()) return request.error();
   ignored = {request->chat.unknown_fields, request->chat.no_effect_fields};
+  take_head(call, request->chat);
   const ChatRequest chat = request->chat;
   const std::vector<std::string> places = request->places;
   const bool is_background = request->is_background;
@@ -228,6 +235,7 @@ ApiOutcome handle_embeddings(ApiCall& call, IgnoredFields& ignored) {
   ignored = {request->unknown_fields, request->no_effect_fields};
   if (!call.frontend->serves(request->model)) return model_not_found(request->model, call.frontend->model().names);
   if (call.responder->is_gone()) return std::nullopt;
+  take_head(call, *request);
   auto on_done = [request = *request, info = response_info(call, *request, "embd-"),
                   responder = call.responder](Embeddings embeddings) {
     if (!embeddings.error.ok()) return responder->respond(http_response_of(api_error_of(embeddings.error)));

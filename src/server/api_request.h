@@ -16,6 +16,7 @@
 #include "core/sampling_params.h"
 #include "server/api_error.h"
 #include "server/structured_output.h"
+#include "server/trace_context.h"
 
 namespace spate {
 
@@ -51,6 +52,7 @@ struct ApiRequest {
   int priority = 0;
   std::string cache_salt;
   std::string request_id;                                     // the body's request_id; empty = from the header
+  std::optional<TraceContext> trace_parent;                   // of the header traceparent
   std::shared_ptr<const StructuredOutput> structured_output;  // null: any text
   bool speculate = true;
   std::vector<std::string> speculative_reference;

@@ -316,7 +316,9 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
                                .priority = request.priority,
                                .reuse_scope = request.cache_salt,
                                .stream_interval = request.stream_interval,
-                               .speculate = request.speculate};
+                               .speculate = request.speculate,
+                               .request_id = request.request_id,
+                               .trace_parent = request.trace_parent};
   const int limit = max_model_len();
   for (std::vector<int32_t>& prompt : prompts) {
     if (auto error = fit_prompt(request, limit, model_.vocab_size, prompt_param, prompt)) return *error;
@@ -363,7 +365,12 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
   generation.prompts = std::move(prompts);
   const RequestId first_id = next_id_.fetch_add(generation.prompts.size());
   auto run =
-      std::make_shared<Generation>(Generation::Context{model_.engine, *model_.tokenizer, output_pool_, metrics_},
+      std::make_shared<Generation>(Generation::Context{.engine = model_.engine,
+                                                       .tokenizer = *model_.tokenizer,
+                                                       .output_pool = output_pool_,
+                                                       .metrics = metrics_,
+                                                       .tracer = model_.tracer,
+                                                       .model_name = model_.names.front()},
                                    std::move(generation), first_id, std::move(listener));
   const Status status = run->submit();
   if (status.ok()) return run;

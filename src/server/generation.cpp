@@ -158,6 +158,8 @@ void Generation::finish_choice(Choice& choice, ChoiceDelta delta, TimePoint time
   const FinishReason reason = delta.finish_reason;
   choice.is_finished = true;
   choice.text.reset();
+  if (choice_idx == 0) finish_reason_ = reason;
+  if (error_.empty() && !delta.error.ok()) error_ = delta.error.message();
   tell(choice, std::move(delta));
   if (context_.metrics) {
     const int prompt_idx = choice_idx / n();
@@ -176,6 +178,35 @@ void Generation::finish_choice(Choice& choice, ChoiceDelta delta, TimePoint time
   if (--num_unfinished_ > 0) return;
   listener_->on_done(usage_);
   listener_.reset();
+  if (context_.tracer) record_trace();
+}
+
+// One trace of all choices: the queue ends with the first that was scheduled, the prefill with the first token of any.
+void Generation::record_trace() {
+  RequestTrace trace{.parent = request_.trace_parent,
+                     .request_id = request_.request_id,
+                     .model = context_.model_name,
+                     .arrival = request_.arrival,
+                     .end = std::chrono::steady_clock::now(),
+                     .n = n(),
+                     .max_tokens = request_.max_tokens.front(),
+                     .temperature = request_.sampling.temperature,
+                     .top_p = request_.sampling.top_p,
+                     .num_prompt_tokens = usage_.num_prompt_tokens,
+                     .num_cached_tokens = usage_.num_cached_tokens,
+                     .num_completion_tokens = usage_.num_completion_tokens,
+                     .finish_reason = std::string(finish_reason_name(finish_reason_)),
+                     .error = error_};
+  double queue_seconds = choices_.front().queue_seconds;
+  for (const Choice& choice : choices_) {
+    queue_seconds = std::min(queue_seconds, choice.queue_seconds);
+    if (choice.num_tokens == 0) continue;
+    trace.first_token = std::min(trace.first_token.value_or(choice.first_token), choice.first_token);
+    trace.last_token = std::max(trace.last_token.value_or(choice.last_token), choice.last_token);
+  }
+  const auto queued = std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(queue_seconds));
+  trace.scheduled = std::min(trace.arrival + queued, trace.first_token.value_or(trace.end));
+  context_.tracer->record(std::move(trace));
 }
 
 void Generation::observe_tokens(Choice& choice, const Output& output, TimePoint time) {

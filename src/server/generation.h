@@ -14,6 +14,7 @@
 #include "core/request.h"
 #include "engine/engine.h"
 #include "server/serving_metrics.h"
+#include "server/tracer.h"
 #include "server/work_pool.h"
 #include "text/text_stream.h"
 #include "text/tokenizer.h"
@@ -65,6 +66,8 @@ struct GenerationRequest {
   bool speculate = true;
   std::vector<std::vector<int32_t>> speculative_reference;
   std::chrono::steady_clock::time_point arrival = std::chrono::steady_clock::now();
+  std::string request_id;  // for its trace, as the following
+  std::optional<TraceContext> trace_parent;
 };
 
 class Generation final : public OutputSink, public std::enable_shared_from_this<Generation> {
@@ -74,6 +77,8 @@ class Generation final : public OutputSink, public std::enable_shared_from_this<
     const Tokenizer& tokenizer;      // outlives the generation, as do the following
     WorkPool& output_pool;    // of one thread
     ServingMetrics* metrics;  // may be null
+    std::shared_ptr<Tracer> tracer;  // the same
+    std::string model_name;          // for the trace
   };
   Generation(Context context, GenerationRequest request, RequestId first_id,
              std::shared_ptr<GenerationListener> listener);
@@ -109,6 +114,7 @@ class Generation final : public OutputSink, public std::enable_shared_from_this<
   void tell(Choice& choice, ChoiceDelta delta);
   void finish_choice(Choice& choice, ChoiceDelta delta, TimePoint time);
   void observe_tokens(Choice& choice, const Output& output, TimePoint time);
+  void record_trace();
 
   const Context context_;
   const GenerationRequest request_;
@@ -117,6 +123,8 @@ class Generation final : public OutputSink, public std::enable_shared_from_this<
   std::vector<Choice> choices_;
   GenerationUsage usage_;
   int num_unfinished_ = 0;
+  std::string error_;  // of the first choice that had one
+  FinishReason finish_reason_ = FinishReason::kNone;  // of the first choice
 
   std::mutex mutex_;  // guards what follows
   std::vector<Batch> inbox_;

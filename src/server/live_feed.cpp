@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "base/log.h"
+#include "server/state_report.h"
 
 namespace spate {
 namespace {
@@ -46,11 +47,6 @@ double quantile(double q, const std::vector<double>& bounds, const std::vector<u
     below += count;
   }
   return total > 0 ? bounds.back() : std::numeric_limits<double>::quiet_NaN();
-}
-
-std::string_view phase_name(SequenceInspection::Phase phase) {
-  using Phase = SequenceInspection::Phase;
-  return phase == Phase::kWaiting ? "waiting" : phase == Phase::kPrefill ? "prefill" : "decode";
 }
 
 std::string event_of(JsonWriter& json) { return "data: " + json.take() + "\n\n"; }
@@ -176,12 +172,7 @@ void LiveFeed::look(const Frontend& frontend) {
   const EngineInspection seen = future.get();
   for (const auto& asker : askers) {
     std::string text;
-    for (const StepRecord& step : seen.steps) {
-      text += fmt::format(
-          "step {}: {} sequences, {} prefill and {} decode tokens, {} from the prefix cache, {} wasted, {:.3f} ms\n",
-          step.step_id, step.num_seqs, step.num_prefill_tokens, step.num_decode_tokens, step.num_cached_tokens,
-          step.num_wasted_tokens, step.device_seconds * 1e3);
-    }
+    for (const StepRecord& step : seen.steps) text += describe_step(step) + "\n";
     asker->respond({.content_type = "text/plain; charset=utf-8", .body = std::move(text)});
   }
 

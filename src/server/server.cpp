@@ -27,6 +27,7 @@
 #include "server/prepare_pools.h"
 #include "server/routes.h"
 #include "server/serving_metrics.h"
+#include "server/state_report.h"
 #include "server/web_page.h"
 
 namespace spate {
@@ -38,6 +39,7 @@ using std::chrono::seconds;
 constexpr const char* kVersion = "0.1.0";
 constexpr size_t kMaxLoggedFields = 256;          // names of unknown fields
 constexpr auto kStuckTimeout = seconds(300);      // sequences run and no step ends for so long: /livez fails
+constexpr auto kInspectTimeout = seconds(5);      // of an engine in a long step
 constexpr size_t kMaxUnusedBodyBytes = 64 << 10;  // of a GET
 constexpr auto kFlushTimeout = std::chrono::milliseconds(2000);  // for clients to take the end of their answers
 
@@ -89,6 +91,7 @@ struct Server::Impl {
   std::mutex mutex;  // guards what follows
   std::condition_variable changed;
   int num_shutdown_requests = 0;
+  bool wants_state = false;  // SIGUSR1 has come
   std::set<std::string> logged_fields;
 
   const std::shared_ptr<ResponseStore> responses = std::make_shared<ResponseStore>();
@@ -489,6 +492,39 @@ struct Server::Impl {
     is_stuck = has_stuck;
   }
 
+  // On an I/O thread. The engines are asked by run()'s thread, which may wait for them.
+  void request_state() {
+    if (state == State::kLoading) {
+      log_info("state", "loading: {:.0f} %", progress * 100);
+      return;
+    }
+    {
+      const std::lock_guard lock(mutex);
+      wants_state = true;
+    }
+    changed.notify_all();
+  }
+
+  void log_state_if_asked() {
+    {
+      const std::lock_guard lock(mutex);
+      if (!std::exchange(wants_state, false)) return;
+    }
+    log_info("state", "{} requests in flight, {} connections", num_active.load(), http->num_connections());
+    for (const auto& model : models.all()) {
+      const std::string& name = model->names().front();
+      log_info("state", "{}: {}, {:.0f} % loaded", name, model_state_name(model->state()), model->progress() * 100);
+      const std::shared_ptr<Frontend> frontend = model->frontend();
+      if (!frontend) continue;
+      std::future<EngineInspection> future = frontend->model().engine->inspect();
+      std::optional<EngineInspection> seen;
+      if (future.wait_for(kInspectTimeout) == std::future_status::ready) seen = future.get();
+      for (const std::string& line : describe_state(frontend->model().engine->stats(), seen ? &*seen : nullptr)) {
+        log_info("state", "{}: {}", name, line);
+      }
+    }
+  }
+
   // ---- the end ----
 
   void request_shutdown() {
@@ -504,10 +540,11 @@ struct Server::Impl {
     const std::lock_guard lock(mutex);
     return num_shutdown_requests;
   }
-  // Until the time is over or shutdown is asked for `count` times; true in the latter case.
+  // Until the time is over, the state is asked for, or shutdown `count` times; true in the last case.
   bool wait_for_shutdown(int count, std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex);
-    return changed.wait_for(lock, timeout, [&] { return num_shutdown_requests >= count; });
+    changed.wait_for(lock, timeout, [&] { return wants_state || num_shutdown_requests >= count; });
+    return num_shutdown_requests >= count;
   }
 
   void drain() {
@@ -515,7 +552,11 @@ struct Server::Impl {
     log_info(
         "server", "shutting down: new requests are {}",
         config.drain_delay > 0 ? fmt::format("taken for {:g} s more", config.drain_delay) : std::string("refused"));
-    if (config.drain_delay > 0) wait_for_shutdown(2, milliseconds_of(config.drain_delay));
+    const auto end_of_delay = SteadyClock::now() + milliseconds_of(config.drain_delay);
+    while (SteadyClock::now() < end_of_delay) {
+      if (wait_for_shutdown(2, std::chrono::duration_cast<std::chrono::milliseconds>(end_of_delay - SteadyClock::now()))) break;
+      log_state_if_asked();
+    }
     refuses_work = true;
     http->begin_drain();
     const auto end = SteadyClock::now() + milliseconds_of(config.shutdown_timeout);
@@ -534,6 +575,7 @@ struct Server::Impl {
                  std::chrono::duration_cast<seconds>(end - SteadyClock::now()).count());
       }
       if (wait_for_shutdown(2, std::chrono::milliseconds(20))) break;
+      log_state_if_asked();
     }
   }
 
@@ -593,7 +635,8 @@ Status Server::listen() {
                 port());
   }
   if (impl_->config.handle_signals) {
-    impl_->http->on_signals({SIGINT, SIGTERM}, [impl = impl_.get()](int) {
+    impl_->http->on_signals({SIGINT, SIGTERM, SIGUSR1}, [impl = impl_.get()](int number) {
+      if (number == SIGUSR1) return impl->request_state();
       // Nothing runs yet that could be lost, and the loader does not look at signals.
       if (impl->state == State::kLoading) std::_Exit(0);
       impl->request_shutdown();
@@ -635,8 +678,12 @@ void Server::set_loader(ModelLoader loader) {
 int Server::run() {
   std::map<std::shared_ptr<ServedModel>, Impl::StatsLog> stats_logs;
   const int interval = impl_->config.log_stats_interval;
-  while (!impl_->wait_for_shutdown(1, seconds(interval > 0 ? interval : 10))) {
-    if (interval > 0) impl_->log_stats(stats_logs);
+  auto next_stats = SteadyClock::now() + seconds(interval);
+  while (!impl_->wait_for_shutdown(1, std::chrono::milliseconds(1000))) {
+    impl_->log_state_if_asked();
+    if (interval == 0 || SteadyClock::now() < next_stats) continue;
+    impl_->log_stats(stats_logs);
+    next_stats += seconds(interval);
   }
   stats_logs.clear();
   impl_->drain();

@@ -40,7 +40,7 @@ struct ServerConfig {
   int num_reserve_connections = 64;  // beyond them, for health and metrics alone
   int num_io_threads = 1;
   int num_prepare_threads = 1;  // parse, render and tokenise; large requests have threads of their own
-  bool handle_signals = true;   // SIGINT and SIGTERM drain; a second one aborts
+  bool handle_signals = true;   // SIGINT and SIGTERM drain, a second one aborts; SIGUSR1 logs the state
 };
 
 }  // namespace spate

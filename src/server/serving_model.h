@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "server/api_request.h"
 #include "server/metrics.h"
+#include "server/tracer.h"
 #include "text/jinja/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -34,6 +35,7 @@ struct ServingModel {
   std::string dtype = "bfloat16";  // for vllm:cache_config_info
   MetricLabels cache_config;       // more labels for it
   std::string about_json = "{}";   // what /config answers: settings, facts about the model
+  std::shared_ptr<Tracer> tracer;  // null: no traces
 };
 
 }  // namespace spate

@@ -454,7 +454,7 @@ void Engine::Impl::fail(const Status& error) {
 
 void Engine::Impl::shut_down() {
   if (closed) return;
-  end_all(unavailable("the server is shutting down"));
+  end_all(inbox.stop_reason());
   while (num_in_flight > 0) collect_step();
   finish_turn(false);
 }
@@ -547,8 +547,9 @@ bool Engine::drain(std::chrono::milliseconds timeout) {
   return impl_->inbox.wait_until_idle(timeout);
 }
 
-void Engine::stop() {
-  impl_->inbox.request_stop();
+void Engine::stop() { stop(unavailable("the server is shutting down")); }
+void Engine::stop(Status reason) {
+  impl_->inbox.request_stop(std::move(reason));
   if (impl_->thread.joinable()) {
     impl_->thread.join();
   } else {

@@ -122,8 +122,10 @@ class Engine {
   // Refuses new requests from now on and waits until the running ones have ended; false: some still run after
   // `timeout`.
   bool drain(std::chrono::milliseconds timeout);
-  // Ends all requests with an error, collects the steps in flight, joins the thread. Further calls do nothing.
+  // Ends all requests with an error (`reason`; else that the server shuts down), collects the steps in flight, joins the
+  // thread. Further calls do nothing.
   void stop();
+  void stop(Status reason);
 
   // --- Without start(): simulations, offline use ---
 

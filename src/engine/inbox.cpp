@@ -8,7 +8,8 @@ Status Inbox::submit(std::vector<Request> requests, double arrival_seconds) {
   {
     const std::lock_guard lock(mutex_);
     if (!closed_.ok()) return closed_;
-    if (draining_ || stopping_) return unavailable("the server is shutting down and takes no new requests");
+    if (stopping_) return stop_reason_;
+    if (draining_) return unavailable("the server is shutting down and takes no new requests");
     if (num_queued_ >= max_num_waiting_) {
       ++num_refused_;
       return resource_exhausted("{} requests wait already (--max-num-waiting {}): try again later", num_queued_,
@@ -73,9 +74,10 @@ void Inbox::refuse_new() {
   draining_ = true;
 }
 
-void Inbox::request_stop() {
+void Inbox::request_stop(Status reason) {
   {
     const std::lock_guard lock(mutex_);
+    if (!stopping_) stop_reason_ = std::move(reason);
     stopping_ = true;
   }
   work_.notify_one();
@@ -104,6 +106,11 @@ void Inbox::wait_for_work() {
 bool Inbox::stop_requested() const {
   const std::lock_guard lock(mutex_);
   return stopping_;
+}
+
+Status Inbox::stop_reason() const {
+  const std::lock_guard lock(mutex_);
+  return stop_reason_;
 }
 
 bool Inbox::may_sleep() const {

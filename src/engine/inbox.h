@@ -56,7 +56,7 @@ class Inbox {
 
   // --- The owner's thread ---
   void refuse_new();  // drain
-  void request_stop();
+  void request_stop(Status reason);  // the first reason holds
   // Until nothing is alive and the engine thread rests. False after the timeout.
   bool wait_until_idle(std::chrono::milliseconds timeout);
 
@@ -66,6 +66,7 @@ class Inbox {
   // Sleeps until there is a command or a stop.
   void wait_for_work();
   bool stop_requested() const;
+  Status stop_reason() const;
   bool may_sleep() const;  // no command, no stop
   void request_started();  // it leaves the queue that max_num_waiting bounds
   void request_ended(RequestId id, bool had_started);
@@ -84,6 +85,7 @@ class Inbox {
   uint64_t num_refused_ = 0;
   bool draining_ = false;
   bool stopping_ = false;
+  Status stop_reason_;
   bool resting_ = true;  // the engine thread has nothing to do, or there is none
   Status closed_;
 };

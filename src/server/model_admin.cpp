@@ -1,6 +1,7 @@
 #include "server/model_admin.h"
 
 #include <chrono>
+#include <new>
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
@@ -79,6 +80,17 @@ ApiError load_error(const Status& status) {
   return api_error_of(status);
 }
 
+// Nothing that a model's files can provoke ends the server, which answers for others.
+Result<ServingModel> load_or_error(const ModelLoader& loader, const ModelSpec& spec, const std::function<void(double)>& progress) {
+  try {
+    return loader.load(spec, progress);
+  } catch (const std::bad_alloc&) {
+    return resource_exhausted("{}: the memory of this machine does not suffice for the model", spec.path);
+  } catch (const std::exception& e) {
+    return internal_error("{}: {}", spec.path, e.what());
+  }
+}
+
 }  // namespace
 
 std::optional<ApiError> ModelAdmin::list(HttpResponder& responder) const {
@@ -103,7 +115,8 @@ std::optional<ApiError> ModelAdmin::load(std::string_view body, std::shared_ptr<
   if (const Status status = loader_.check(*spec); !status.ok()) return load_error(status);
   std::vector<std::string> names{spec->name};
   names.insert(names.end(), spec->aliases.begin(), spec->aliases.end());
-  Result<std::shared_ptr<ServedModel>> model = registry_.add(std::move(names));
+  if (const Status status = check_model_names(names); !status.ok()) return bad_request("name", status.message());
+  Result<std::shared_ptr<ServedModel>> model = registry_.add(names);
   if (!model.ok()) return http_error(409, model.status().message());
   ++num_loads_;
   load_pool_.post([this, spec = std::move(*spec), model = *model, responder = std::move(responder)] {
@@ -116,7 +129,7 @@ std::optional<ApiError> ModelAdmin::load(std::string_view body, std::shared_ptr<
 void ModelAdmin::run_load(const ModelSpec& spec, const std::shared_ptr<ServedModel>& model, HttpResponder& responder) {
   const auto start = SteadyClock::now();
   log_info("admin", "loading the model {} from {}", spec.name, spec.path);
-  Result<ServingModel> serving = loader_.load(spec, [&](double progress) { model->set_progress(progress); });
+  Result<ServingModel> serving = load_or_error(loader_, spec, [&](double progress) { model->set_progress(progress); });
   if (!serving.ok()) {
     registry_.remove(*model);
     log_error("admin", "the model {} was not loaded: {}", spec.name, serving.status().message());

@@ -16,8 +16,11 @@ namespace spate {
 
 class ModelAdmin {
  public:
-  ModelAdmin(ModelRegistry& registry, ModelLoader loader, std::chrono::milliseconds unload_timeout)
-      : registry_(registry), loader_(std::move(loader)), unload_timeout_(unload_timeout) {}
+  ModelAdmin(ModelRegistry& registry, std::chrono::milliseconds unload_timeout)
+      : registry_(registry), unload_timeout_(unload_timeout) {}
+
+  // Before the server is ready: list() may run already, load() may not.
+  void set_loader(ModelLoader loader) { loader_ = std::move(loader); }
 
   // An error is for the caller to answer; else the answer is given, or comes when the work is done.
   std::optional<ApiError> list(HttpResponder& responder) const;
@@ -30,7 +33,7 @@ class ModelAdmin {
   void run_load(const ModelSpec& spec, const std::shared_ptr<ServedModel>& model, HttpResponder& responder);
 
   ModelRegistry& registry_;
-  const ModelLoader loader_;
+  ModelLoader loader_;
   const std::chrono::milliseconds unload_timeout_;
   std::atomic<int> num_loads_{0};
   WorkPool load_pool_{1}, unload_pool_{1};  // last: their tasks use all of the above

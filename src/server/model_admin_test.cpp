@@ -5,7 +5,9 @@
 
 #include <atomic>
 #include <functional>
+#include <new>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <thread>
 
 #include "server/json_parse.h"
@@ -62,6 +64,8 @@ struct ModelServer {
   Result<ServingModel> load(const ModelSpec& spec, const std::function<void(double)>& progress) {
     progress(0.25);
     wait_until([this] { return may_load.load(); });
+    if (spec.path == "throws") throw std::runtime_error("read error at byte 7");
+    if (spec.path == "exhausts") throw std::bad_alloc();
     if (spec.path == "huge") return resource_exhausted("it needs 9 GiB, 1 GiB is free: lower --kv-cache-memory of a");
     return make({spec.name});
   }
@@ -253,7 +257,7 @@ TEST_CASE("models: what is unloaded ends its requests first; what is left after 
   CHECK(answer.body.find("\"finish_reason\":\"length\"") != std::string::npos);
   REQUIRE(test.load_model("b").status == 200);
   run_and_unload(0);
-  CHECK(answer.body.find("\"error\"") != std::string::npos);
+  CHECK(answer.body.find("\"message\":\"the model b was unloaded\"") != std::string::npos);
   CHECK(test.state_of("b").empty());
   CHECK(test.chat("a", "x").status == 200);
 }
@@ -301,11 +305,40 @@ TEST_CASE("models: bad input of the admin endpoints is refused by name") {
   refused("load", {{"name", "a"}, {"path", "x"}}, 409, "the name a is taken: the model a has it, which is ready");
   refused("load", {{"name", "c"}, {"path", "x"}, {"alias", "first"}}, 409, "the name first is taken: the model a has it");
   refused("load", {{"name", "c"}, {"path", "huge"}}, 409, "it needs 9 GiB, 1 GiB is free: lower --kv-cache-memory of a");
+  refused("load", {{"name", "c\nINFO"}, {"path", "x"}}, 400, "the name of a model has no control characters, got byte 10 at 1");
+  refused("load", {{"name", "c"}, {"path", "x"}, {"alias", std::string(257, 'a')}}, 400, "has 1 to 256 bytes, got 257");
   refused("unload", {{"name", "c"}}, 404, "There are `a`, `first`, `b`.");
   refused("unload", {{"name", "b"}, {"timeout", -1}}, 400, "timeout must be a number of seconds in [0, 86400], got -1");
   refused("unload", {{"name", "b"}, {"time", 1}}, 400, "unload takes name and timeout, got time");
   CHECK(test.state_of("c").empty());  // what failed leaves nothing behind
   CHECK(test.chat("b", "x").status == 200);
+}
+
+TEST_CASE("models: a loader that throws ends the load, not the server") {
+  ModelServer test;
+  const auto load = [&](const char* path) {
+    return test.post("/admin/models/load", {{"name", "c"}, {"path", path}});
+  };
+  for (int i = 0; i < 2; ++i) {  // the name is free again
+    const TestResponse failed = load("throws");
+    CHECK(failed.status == 500);
+    CHECK(Json::parse(failed.body)["error"]["message"] == "throws: read error at byte 7");
+    const TestResponse full = load("exhausts");
+    CHECK(full.status == 409);
+    CHECK(Json::parse(full.body)["error"]["code"] == "does_not_fit");
+    CHECK(test.chat("a", "x").status == 200);
+  }
+  CHECK(load("x").status == 200);
+}
+
+TEST_CASE("models: an alias that comes twice is listed once") {
+  ModelServer test;
+  const Json body{{"name", "c"}, {"path", "x"}, {"alias", {"d", "c", "d"}}};
+  REQUIRE(test.post("/admin/models/load", body).status == 200);
+  std::vector<std::string> names;
+  const Json listed = Json::parse(test.get("/v1/models").body);
+  for (const Json& model : listed["data"]) names.push_back(model["id"]);
+  CHECK(names == std::vector<std::string>{"a", "first", "b", "c", "d"});
 }
 
 TEST_CASE("models: the admin endpoints need their flag and a key") {

@@ -11,6 +11,7 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
+constexpr size_t kMaxModelNameBytes = 256;
 constexpr auto kLetGoTimeout = milliseconds(10'000);  // for requests to end once their engine has
 
 // True when nothing uses it any more.
@@ -27,7 +28,29 @@ bool has_name(const ServedModel& model, std::string_view name) {
   return std::find(model.names().begin(), model.names().end(), name) != model.names().end();
 }
 
+std::vector<std::string> without_repeats(const std::vector<std::string>& names) {
+  std::vector<std::string> kept;
+  for (const std::string& name : names) {
+    if (std::ranges::find(kept, name) == kept.end()) kept.push_back(name);
+  }
+  return kept;
+}
+
 }  // namespace
+
+Status check_model_names(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (name.empty() || name.size() > kMaxModelNameBytes) {
+      return invalid_argument("the name of a model has 1 to {} bytes, got {}", kMaxModelNameBytes, name.size());
+    }
+    const auto is_control = [](char c) { return (c >= 0 && c < ' ') || c == 0x7F; };
+    const auto found = std::ranges::find_if(name, is_control);
+    if (found == name.end()) continue;
+    return invalid_argument("the name of a model has no control characters, got byte {} at {}", static_cast<int>(*found),
+                            found - name.begin());
+  }
+  return ok_status();
+}
 
 std::string_view model_state_name(ModelState state) {
   return state == ModelState::kLoading ? "loading" : state == ModelState::kReady ? "ready" : "unloading";
@@ -55,15 +78,15 @@ void ServedModel::render_metrics(MetricsWriter& out) const {
   metrics_.render(out, model.engine->stats(), {.model_name = names_.front(), .cache_config = std::move(cache)});
 }
 
-void ServedModel::stop() {
+void ServedModel::stop(const Status& reason) {
   const std::lock_guard lock(stop_mutex_);
   live_feed_.stop();
-  if (const std::shared_ptr<Frontend> ready = frontend()) ready->model().engine->stop();
+  if (const std::shared_ptr<Frontend> ready = frontend()) ready->model().engine->stop(reason);
 }
 
 ModelRegistry::~ModelRegistry() { clear(); }
 
-Result<std::shared_ptr<ServedModel>> ModelRegistry::add(std::vector<std::string> names) {
+Result<std::shared_ptr<ServedModel>> ModelRegistry::add(const std::vector<std::string>& names) {
   const std::lock_guard lock(mutex_);
   for (const auto& model : models_) {
     for (const std::string& name : names) {
@@ -73,7 +96,7 @@ Result<std::shared_ptr<ServedModel>> ModelRegistry::add(std::vector<std::string>
       }
     }
   }
-  models_.push_back(std::make_shared<ServedModel>(std::move(names)));
+  models_.push_back(std::make_shared<ServedModel>(without_repeats(names)));
   return models_.back();
 }
 
@@ -146,7 +169,7 @@ Result<std::shared_ptr<ServedModel>> ModelRegistry::begin_unload(std::string_vie
 Result<int> ModelRegistry::finish_unload(const std::shared_ptr<ServedModel>& model, milliseconds timeout) {
   const bool has_ended = wait_for_uses(*model, timeout);
   const int num_aborted = has_ended ? 0 : model->num_uses();
-  model->stop();
+  model->stop(unavailable("the model {} was unloaded", model->names().front()));
   if (!has_ended && !wait_for_uses(*model, kLetGoTimeout)) {
     return internal_error("{} requests still hold the model {}: its memory stays until the server ends", model->num_uses(),
                           model->names().front());
@@ -161,7 +184,7 @@ Result<int> ModelRegistry::finish_unload(const std::shared_ptr<ServedModel>& mod
 }
 
 void ModelRegistry::stop() {
-  for (const auto& model : all()) model->stop();
+  for (const auto& model : all()) model->stop(unavailable("the server is shutting down"));
 }
 
 void ModelRegistry::clear() {

@@ -46,7 +46,7 @@ class ServedModel {
 
  private:
   friend class ModelRegistry;
-  void stop();  // the feed, then the engine
+  void stop(const Status& reason);  // the feed, then the engine, whose requests end with `reason`
   const std::vector<std::string> names_;  // the first is in answers
   ServingMetrics metrics_;
   std::atomic<ModelState> state_{ModelState::kLoading};
@@ -66,13 +66,17 @@ struct ModelUse {
   std::shared_ptr<void> hold;
 };
 
+// Of the names of one model: each is text of one line and at most 256 bytes.
+Status check_model_names(const std::vector<std::string>& names);
+
 class ModelRegistry {
  public:
   ModelRegistry() = default;
   ~ModelRegistry();  // clear()
 
-  // Behind those there are. An error (invalid_argument) names the name that another model has.
-  Result<std::shared_ptr<ServedModel>> add(std::vector<std::string> names);
+  // Behind those there are; a name that comes twice counts once. An error (invalid_argument) names the name that another
+  // model has.
+  Result<std::shared_ptr<ServedModel>> add(const std::vector<std::string>& names);
   void set_ready(ServedModel& model, ServingModel serving);  // serving.names are the model's
   void remove(const ServedModel& model);                     // one that did not load
 

@@ -613,7 +613,7 @@ Server::Server(ServerConfig config) : impl_(std::make_unique<Impl>(std::move(con
                       .allowed_origins = flags.allowed_origins,
                       .on_head = [impl](HttpRequest& head) { return impl->check_head(head); },
                       .on_done = [impl](const HttpSummary& summary) { impl->on_request_done(summary); }};
-  impl->admin = std::make_unique<ModelAdmin>(impl->models, ModelLoader{}, milliseconds_of(flags.shutdown_timeout));
+  impl->admin = std::make_unique<ModelAdmin>(impl->models, milliseconds_of(flags.shutdown_timeout));
   impl->prepare_pools = std::make_unique<PreparePools>(flags.num_prepare_threads);
   impl->http = std::make_unique<HttpServer>(std::move(options),
                                             [impl](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
@@ -670,10 +670,7 @@ void Server::set_ready(ServingModel model) {
   set_ready();
 }
 
-void Server::set_loader(ModelLoader loader) {
-  impl_->admin = std::make_unique<ModelAdmin>(impl_->models, std::move(loader),
-                                              milliseconds_of(impl_->config.shutdown_timeout));
-}
+void Server::set_loader(ModelLoader loader) { impl_->admin->set_loader(std::move(loader)); }
 
 int Server::run() {
   std::map<std::shared_ptr<ServedModel>, Impl::StatsLog> stats_logs;

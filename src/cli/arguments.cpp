@@ -239,7 +239,7 @@ Status split_models(Arguments& arguments, bool from_file) {
     std::vector<std::string> own = spec.aliases;
     own.push_back(spec.name);
     for (const std::string& name : own) {
-      if (!names.insert(name).second) return invalid_argument("--model {}: another model has the name {}", text, name);
+      if (!names.insert(name).second) return invalid_argument("--model {}: the name {} comes twice", text, name);
     }
     RETURN_IF_ERROR(arguments_of_model(spec, arguments).status());
     serve.specs.push_back(std::move(spec));

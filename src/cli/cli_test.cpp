@@ -10,6 +10,7 @@
 #include "cli/llm_arguments.h"
 #include "cli/mock_argument.h"
 #include "cli/pooling_argument.h"
+#include "cli/serving_plan.h"
 #include "cli/speculative_argument.h"
 #include "cli/eval_data.h"
 #include "cli/sse_client.h"
@@ -75,7 +76,7 @@ TEST_CASE("arguments: several models, on the command line and in the file") {
   CHECK(message({"serve", "m", "--model", "b=p,seqs=1"}).starts_with("--model b: a model has no setting 'seqs'; the nearest is"));
   CHECK(message({"serve", "m", "--model", "b=p,max-num-seqs=-1"}).starts_with("--model b: --max-num-seqs: must be at least 0"));
   CHECK(message({"serve", "m", "--model", "b="}) == "--model b=: must be NAME=PATH[,key=value...], got 'b='");
-  CHECK(message({"serve", "m", "--model", "b=p", "--model", "c=q,alias=b"}) == "--model c=q,alias=b: another model has the name b");
+  CHECK(message({"serve", "m", "--model", "b=p", "--model", "c=q,alias=b"}) == "--model c=q,alias=b: the name b comes twice");
 }
 
 TEST_CASE("arguments: wrong ones are refused by name") {
@@ -85,6 +86,30 @@ TEST_CASE("arguments: wrong ones are refused by name") {
   CHECK(parse({"serve", "m", "--max-model-len", "4x"}).status().message().find("--max-model-len") != std::string::npos);
   CHECK(parse({"serve", "m", "--dtype", "int4"}).status().message().find("--dtype") != std::string::npos);
   CHECK_FALSE(parse({"fly"}).ok());
+}
+
+TEST_CASE("plan: a name that two models have is refused before weights are read") {
+  const std::string first = (repo_root() / "models/mini-qwen3").string(), second = (repo_root() / "models/mini-ernie").string();
+  const auto plan_of = [&](const char* name, const char* flag) {
+    const std::string spec = std::string(name) + "=" + second;
+    return plan_serving(parse({"serve", first.c_str(), "--device", "cpu", "--model", spec.c_str(), flag}).value());
+  };
+  CHECK(plan_of("b", "--kv-cache-memory=1M").ok());
+  CHECK(plan_of("mini-qwen3", "--served-model-name=a").ok());
+  CHECK(plan_of("mini-qwen3", "--kv-cache-memory=1M").status().message() ==
+        fmt::format("--model: {} and {} are both named mini-qwen3; --served-model-name names the first, NAME=PATH the others", first,
+                    second));
+  CHECK(plan_of("b\n", "--kv-cache-memory=1M").status().message().find("no control characters") != std::string::npos);
+}
+
+TEST_CASE("arguments: threads that no device has are refused, also for commands without a model") {
+  for (const std::vector<const char*>& words : {std::vector<const char*>{"self-test"}, {"bench", "limits"}, {"generate", "m"}}) {
+    for (const char* threads : {"--threads=-1", "--threads=5000"}) {
+      std::vector<const char*> all = words;
+      all.push_back(threads);
+      CHECK(parse(all).status().message().find("not in range 0 to 1024") != std::string::npos);
+    }
+  }
 }
 
 TEST_CASE("arguments: a count below its lowest is refused, not taken for a size") {
@@ -121,6 +146,11 @@ TEST_CASE("arguments: a number that is none, or outside its bounds, is refused")
   is_refused({"bench", "serve", "--max-concurrency=-1"}, "--max-concurrency: ");
   CHECK(parse({"bench", "serve", "--request-rate", "inf"}).ok());
   CHECK(parse({"serve", "m", "--seed", "18446744073709551615"}).ok());
+}
+
+TEST_CASE("arguments: bytes beyond 63 bits are refused, not taken for negative ones") {
+  const auto status = parse({"serve", "m", "--kv-cache-memory", "99999999999999999999G"}).status();
+  CHECK(status.message().find("'99999999999999999999G' is too large") != std::string::npos);
 }
 
 TEST_CASE("arguments: the script of --device mock") {

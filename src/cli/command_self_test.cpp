@@ -77,7 +77,7 @@ Result<int> run_self_test(const Arguments& arguments) {
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   std::printf("%d passed, %d failed, %.1f s\n", count.passed, count.failed, seconds.count());
-  return count.failed == 0 ? 0 : 1;
+  return count.failed == 0 && count.passed > 0 ? 0 : 1;  // a machine on which nothing could be checked does not pass
 }
 
 }  // namespace spate

@@ -24,6 +24,7 @@ std::string expand_count_suffix(std::string& text) {
     size_t used = 0;
     const double number = std::stod(text, &used);
     if (used + 1 != text.size()) return "'" + text + "' is not a number";
+    if (!(std::abs(number) * static_cast<double>(factor->second) < 9e18)) return "'" + text + "' is too large";
     text = std::to_string(static_cast<int64_t>(std::llround(number * static_cast<double>(factor->second))));
   } catch (const std::exception&) {
     return "'" + text + "' is not a number";
@@ -157,7 +158,7 @@ void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required, std:
   app->add_option("--kv-cache-dtype", m.kv_cache_dtype, "Elements of the KV cache; auto: as --dtype")
       ->check(CLI::IsMember({"auto", "bfloat16", "float32", "int8"}));
   begin_group(app, "Device");
-  app->add_option("-t,--threads", m.threads, "CPU compute threads; 0: all cores")->check(CLI::Range(0, 4096));
+  app->add_option("-t,--threads", m.threads, "CPU compute threads; 0: all cores")->check(CLI::Range(0, 1024));
   add_switch(app, "--cpu-pin-threads", m.cpu_pin_threads,
              "Bind each CPU compute thread to a core of its own. For a machine with one server; off because two servers "
              "would choose the same cores, unless taskset or a cpuset gives each its own");

@@ -2,6 +2,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
+#include <new>
 
 #include "backend/registry/registry.h"
 #include "base/log.h"
@@ -55,5 +57,12 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   if (const std::optional<int> code = spate::run_back_end_worker(argc, argv)) return *code;
-  return spate::run(argc, argv);
+  try {
+    return spate::run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "spate: out of memory\n");
+  } catch (const std::exception& e) {  // of the standard library: a file that fails while it is read
+    std::fprintf(stderr, "spate: %s\n", e.what());
+  }
+  return 1;
 }

@@ -1,10 +1,14 @@
 #include "cli/serving_plan.h"
 
+#include <map>
+
 #include "base/log.h"
 #include "cli/find_models.h"
 #include "cli/llm_arguments.h"
 #include "cli/serving.h"
+#include "llm/loaded_model.h"
 #include "llm/memory_share.h"
+#include "server/model_registry.h"
 #include "server/output_format.h"
 
 namespace spate {
@@ -33,8 +37,26 @@ std::string describe_parsers(const ServingModel& serving) {
   return fmt::format("reasoning {}, tool calls {}", name_of(reasoning), name_of(tools));
 }
 
-std::string name_of(const Arguments& arguments) {
-  return arguments.serve.served_model_names.empty() ? arguments.model.model : arguments.serve.served_model_names.front();
+// As load_model() names it where nobody else does.
+std::vector<std::string> names_of(const Arguments& arguments) {
+  if (!arguments.serve.served_model_names.empty()) return arguments.serve.served_model_names;
+  return {arguments.model.hub_name.empty() ? model_name(arguments.model.model) : arguments.model.hub_name};
+}
+std::string name_of(const Arguments& arguments) { return names_of(arguments).front(); }
+
+// Before any weights are read, which may take minutes.
+Status check_names(const std::vector<Arguments>& models) {
+  std::map<std::string, const Arguments*> owners;
+  for (const Arguments& arguments : models) {
+    RETURN_IF_ERROR(check_model_names(names_of(arguments)));
+    for (const std::string& name : names_of(arguments)) {
+      const auto [found, is_new] = owners.emplace(name, &arguments);
+      if (is_new || found->second == &arguments) continue;
+      return invalid_argument("--model: {} and {} are both named {}; --served-model-name names the first, NAME=PATH the others",
+                              found->second->model.model, arguments.model.model, name);
+    }
+  }
+  return ok_status();
 }
 
 Result<MemoryShares> share_memory_of(const std::vector<Arguments>& models) {
@@ -64,6 +86,7 @@ Result<ServingPlan> plan_serving(const Arguments& arguments) {
       return plan.models.size() > 1 ? status.with_context("--model " + name) : status;
     }
   }
+  RETURN_IF_ERROR(check_names(plan.models));
   plan.kv_cache_bytes.resize(plan.models.size());
   if (plan.models.size() == 1) return plan;
   ASSIGN_OR_RETURN(MemoryShares shares, share_memory_of(plan.models));

@@ -7,7 +7,6 @@
 #include <fstream>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <thread>
 
 #include "base/log.h"
@@ -22,19 +21,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr size_t kMaxChatTemplateBytes = 4 << 20;  // the longest known have 30 KB
+
 // A KV cache in main memory shares it with everything else: at most 4 GiB, at most 30 % of what is free. 0: as much as
 // the device's share of memory allows.
 int64_t max_kv_cache_bytes(const BackEnd& back_end) {
   if (!back_end.shares_host_memory) return 0;
   const int64_t free_bytes = static_cast<int64_t>(::sysconf(_SC_AVPHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
   return std::min(int64_t{4} << 30, free_bytes * 3 / 10);
-}
-
-std::string model_name(const std::string& path) {
-  fs::path p = fs::path(path).lexically_normal();
-  if (!p.has_filename()) p = p.parent_path();
-  if (p.filename() == "config.json") p = p.parent_path();
-  return is_gguf_path(p) ? p.stem().string() : p.filename().string();
 }
 
 std::map<std::string, std::string> special_token_texts(const Tokenizer& tokenizer) {
@@ -173,6 +167,13 @@ std::unique_ptr<StepExecutor> make_mock(const LlmConfig& llm, const StepLimits& 
 
 }  // namespace
 
+std::string model_name(const std::string& path) {
+  fs::path p = fs::path(path).lexically_normal();
+  if (!p.has_filename()) p = p.parent_path();
+  if (p.filename() == "config.json") p = p.parent_path();
+  return is_gguf_path(p) ? p.stem().string() : p.filename().string();
+}
+
 Result<std::string> read_chat_template(const std::string& path_or_source) {
   if (path_or_source.find_first_of("{}\n") != std::string::npos) return path_or_source;
   std::ifstream in(path_or_source, std::ios::binary);
@@ -180,9 +181,15 @@ Result<std::string> read_chat_template(const std::string& path_or_source) {
   if (!in || fs::is_directory(path_or_source, error)) {
     return not_found("--chat-template {}: no file that can be read, and no template: that has braces", path_or_source);
   }
-  std::ostringstream text;
-  text << in.rdbuf();
-  return std::move(text).str();
+  std::string text(kMaxChatTemplateBytes + 1, '\0');  // no size is asked for: it may be a pipe
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (in.bad()) return data_loss("--chat-template {}: cannot be read", path_or_source);
+  text.resize(static_cast<size_t>(in.gcount()));
+  if (text.size() > kMaxChatTemplateBytes) {
+    return invalid_argument("--chat-template {}: has more than {} bytes", path_or_source, kMaxChatTemplateBytes);
+  }
+  if (text.empty()) return invalid_argument("--chat-template {}: is empty", path_or_source);
+  return text;
 }
 
 Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std::function<void(double)>& progress) {

@@ -41,6 +41,9 @@ struct LoadedModel {
   std::vector<std::string> summary;              // lines for the start-up log
 };
 
+// The name of a model that has no other: that of its directory, or of its GGUF file without the ending.
+std::string model_name(const std::string& path);
+
 // The template that --chat-template names or is: a value with braces or line breaks is the template itself.
 Result<std::string> read_chat_template(const std::string& path_or_source);
 

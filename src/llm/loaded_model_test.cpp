@@ -25,6 +25,17 @@ LlmConfig reference_model(const std::string& golden) {
   return llm;
 }
 
+TEST_CASE("--chat-template: an empty file, one that cannot be read and one without an end are refused") {
+  const TempDir dir;
+  const auto message_of = [](const std::string& path) { return std::string(read_chat_template(path).status().message()); };
+  std::ofstream(dir.path() / "good") << "{{ x }}";
+  std::ofstream(dir.path() / "empty").close();
+  CHECK(read_chat_template((dir.path() / "good").string()).value() == "{{ x }}");
+  CHECK(message_of((dir.path() / "empty").string()).ends_with("is empty"));
+  CHECK(message_of(dir.path().string()).find("no file that can be read") != std::string::npos);
+  CHECK(message_of("/dev/zero").ends_with("has more than 4194304 bytes"));
+}
+
 TEST_CASE("a GGUF file is a whole model") {
   const auto loaded = load_model(reference_model("gguf_llama3/model.gguf"));
   REQUIRE_MESSAGE(loaded.ok(), loaded.status().to_string());

@@ -8,9 +8,10 @@ namespace fs = std::filesystem;
 
 Result<OutputDirectory> OutputDirectory::create(const fs::path& path) {
   OutputDirectory directory;
-  const fs::path normal = fs::absolute(path).lexically_normal();
-  const fs::path final_path = normal.has_filename() ? normal : normal.parent_path();
   std::error_code error;
+  const fs::path normal = fs::absolute(path, error).lexically_normal();
+  if (path.empty() || error) return invalid_argument("'{}' names no directory that could be made; name a new one", path.string());
+  const fs::path final_path = normal.has_filename() ? normal : normal.parent_path();
   if (fs::exists(final_path, error))
     return invalid_argument("{} exists already; name a new directory", final_path.string());
   fs::path temporary = final_path;

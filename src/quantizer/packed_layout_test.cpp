@@ -175,6 +175,7 @@ TEST_CASE("an output directory is there after commit() only") {
   CHECK(!std::filesystem::exists(path / "old"));
   CHECK(!std::filesystem::exists(temporary));
   CHECK(OutputDirectory::create(path).status().message().find("exists already") != std::string::npos);
+  CHECK(OutputDirectory::create("").status().message().find("names no directory") != std::string::npos);
 }
 
 }  // namespace

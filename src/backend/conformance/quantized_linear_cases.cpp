@@ -96,6 +96,9 @@ void add_linear(Report& report, Sides sides, const WeightSpec& spec, DType act) 
   check_linear(family, sides, spec, false, {70, 33, 4128, act, DType::kF32, false, true});
   check_linear(family, sides, spec, false, {310, 80, 4128, act, act, false, false});
   check_linear(family, sides, spec, true, {1, 530, 3072, act, act, true, false});
+  // A row of x that takes a CTA many registers.
+  check_linear(family, sides, spec, false, {1, 40, 8232, act, act, true, false});
+  check_linear(family, sides, spec, false, {2, 40, 4128, act, act, true, false});
   // Logits of several rows: no cache would keep them.
   check_linear(family, sides, spec, false, {18, 70000, 4, act, DType::kF32, false, false});
 }
@@ -233,8 +236,8 @@ void add_outliers(Report& report, Sides sides, const WeightSpec& spec, DType act
 void add_linear_silu_and_mul(Report& report, Sides sides, const WeightSpec& spec, DType act) {
   Family family(report, fmt::format("linear_silu_and_mul {} by {}", act_name(act), weight_spec_name(spec)));
   if (!family.selected()) return;
-  for (const int64_t m : {1, 3, 16, 17, 33, 129}) {
-    for (const auto& [n, k] : {std::pair{16, 32}, std::pair{13, 40}, std::pair{80, 576}}) {
+  for (const int64_t m : {1, 3, 8, 16, 17, 33, 129}) {
+    for (const auto& [n, k] : {std::pair{16, 32}, std::pair{13, 40}, std::pair{80, 576}, std::pair{136, 1056}}) {
       Rng rng(test_seed(), static_cast<uint64_t>(n * 31 + k));
       const QuantizedHostRows rows = random_rows(rng, spec, 2 * n, k);
       // As for float weights (linear_cases.cpp): the last bit of the gate, then two more roundings.

@@ -27,6 +27,7 @@ OpTable cuda_ops() {
   ops.linear_heads = linear_heads;
   ops.attention_latent_expanded = attention_latent_expanded;
   ops.add_rms_norm = add_rms_norm;
+  ops.linear_silu_and_mul = linear_silu_and_mul;
   ops.qk_norm_rope_kv_write = qk_norm_rope_kv_write;
   return ops;
 }

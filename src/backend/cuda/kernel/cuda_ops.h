@@ -30,6 +30,7 @@ void attention_latent(Stream& stream, const AttentionLatentParams& p);
 void attention_latent_expanded(Stream& stream, const AttentionLatentExpandedParams& p);
 void linear_heads(Stream& stream, const LinearHeadsParams& p);
 void add_rms_norm(Stream& stream, const AddRmsNormParams& p);
+void linear_silu_and_mul(Stream& stream, const LinearSiluAndMulParams& p);
 void qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p);
 
 // What ops take of the device's workspace: sample(), expert_mlp() and latent attention.
@@ -38,7 +39,7 @@ int64_t expert_workspace_bytes(const OpLimits& limits);
 int64_t latent_workspace_bytes(int num_sms);
 int64_t expanded_workspace_bytes(int64_t max_num_keys);
 
-// All of the above; linear_silu_and_mul stays null.
+// All of the above.
 OpTable cuda_ops();
 
 KvLayout kv_layout(const KvView& kv);

@@ -111,4 +111,10 @@ void linear(Stream& stream, const LinearParams& p) {
          {{"num_tokens", num_tokens}, {"out_features", out_features}, {"in_features", in_features}});
 }
 
+void linear_silu_and_mul(Stream& stream, const LinearSiluAndMulParams& p) {
+  check_params(p);
+  if (p.weight->desc().spec.has_integer_codes() && linear_silu_and_mul_integer(stream, p)) return;
+  decompositions().linear_silu_and_mul(stream, p);
+}
+
 }  // namespace spate::cuda

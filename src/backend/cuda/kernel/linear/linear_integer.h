@@ -12,5 +12,7 @@ void quantize_rows(Stream& stream, const Tensor& x, const IntegerLayout& layout,
 
 // weight: int8 with a scale a row or two-level int4, Activations::kInt8PerToken.
 void linear_integer(Stream& stream, const LinearParams& p);
+// In one kernel, for bf16 and a few tokens; false: it has done nothing.
+bool linear_silu_and_mul_integer(Stream& stream, const LinearSiluAndMulParams& p);
 
 }  // namespace spate::cuda

@@ -1,5 +1,7 @@
 #include "server/api_handlers.h"
 
+#include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <nlohmann/json.hpp>
 
@@ -11,6 +13,8 @@
 
 namespace spate {
 namespace {
+
+constexpr size_t kDefaultInputItems = 20, kMaxInputItems = 100;  // of a list, as OpenAI's
 
 int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -110,6 +114,10 @@ ApiOutcome run_api_call(Endpoint endpoint, ApiCall& call, IgnoredFields& ignored
       return handle_cancel_response(
           call, call.request.path.substr(kResponsePrefix.size(),
                                          call.request.path.size() - kResponsePrefix.size() - kCancelSuffix.size()));
+    case Endpoint::kInputItems:
+      return handle_input_items(
+          call, call.request.path.substr(kResponsePrefix.size(),
+                                         call.request.path.size() - kResponsePrefix.size() - kInputItemsSuffix.size()));
     case Endpoint::kTokensGenerate:
       return handle_tokens_generate(call, ignored);
     case Endpoint::kEmbeddings:
@@ -197,6 +205,39 @@ ApiOutcome handle_response(ApiCall& call, const std::string& id) {
     return not_supported("stream", "A stored response is not streamed: ask for it without stream.");
   }
   call.responder->respond({.body = found->response_json});
+  return std::nullopt;
+}
+
+ApiOutcome handle_input_items(ApiCall& call, const std::string& id) {
+  const std::optional<StoredResponse> found = call.responses->find(id);
+  if (!found) return http_error(404, fmt::format("There is no response \"{}\" here.", id.substr(0, 100)));
+  const std::string limit = query_value(call.request.query, "limit"), order = query_value(call.request.query, "order");
+  size_t most = kDefaultInputItems;
+  if (!limit.empty()) {
+    const auto [end, error] = std::from_chars(limit.data(), limit.data() + limit.size(), most);
+    const bool is_number = error == std::errc() && end == limit.data() + limit.size();
+    if (!is_number || most < 1 || most > kMaxInputItems) {
+      return bad_request("limit", fmt::format("limit must be in [1, {}], got {}", kMaxInputItems, limit.substr(0, 100)));
+    }
+  }
+  if (!order.empty() && order != "asc" && order != "desc") {
+    return bad_request("order", fmt::format("order must be asc or desc, got {}", order.substr(0, 100)));
+  }
+  std::vector<nlohmann::ordered_json> items(found->input_items->begin(), found->input_items->end());
+  if (order != "asc") std::ranges::reverse(items);
+  if (const std::string after = query_value(call.request.query, "after"); !after.empty()) {
+    const auto last = std::ranges::find_if(items, [&](const auto& item) { return item["id"] == after; });
+    if (last == items.end()) return bad_request("after", fmt::format("after names no item: {}", after.substr(0, 100)));
+    items.erase(items.begin(), last + 1);
+  }
+  const bool has_more = items.size() > most;
+  items.resize(std::min(items.size(), most));
+  nlohmann::ordered_json list{{"object", "list"}, {"data", items}, {"first_id", nullptr}, {"last_id", nullptr}, {"has_more", has_more}};
+  if (!items.empty()) {
+    list["first_id"] = items.front()["id"];
+    list["last_id"] = items.back()["id"];
+  }
+  call.responder->respond({.body = list.dump()});
   return std::nullopt;
 }
 

@@ -33,6 +33,7 @@ ApiOutcome handle_messages(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_count_tokens(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_responses(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_response(ApiCall& call, const std::string& id);
+ApiOutcome handle_input_items(ApiCall& call, const std::string& id);
 ApiOutcome handle_delete_response(ApiCall& call, const std::string& id);
 ApiOutcome handle_cancel_response(ApiCall& call, const std::string& id);
 ApiOutcome handle_tokens_generate(ApiCall& call, IgnoredFields& ignored);

@@ -261,6 +261,41 @@ TEST_CASE("responses: a whole answer, stored, continued") {
   CHECK(answer["output"][1]["status"] == "completed");
 }
 
+TEST_CASE("responses: the items of a request are listed with ids, in pages") {
+  TestServer test;
+  const Json items = Json::array({{{"role", "user"}, {"content", "one"}},
+                                  {{"id", "fc_mine"}, {"type", "function_call"}, {"call_id", "c"}, {"name", "f"}, {"arguments", "{}"}},
+                                  {{"type", "function_call_output"}, {"call_id", "c"}, {"output", "5"}},
+                                  {{"type", nullptr}, {"role", "assistant"}, {"content", "two"}}});
+  const Json answer = test.post("/v1/responses", {{"input", items}});
+  CHECK(answer["user"].is_null());
+  CHECK(answer["usage"]["input_tokens_details"]["cache_write_tokens"] == 0);
+  const std::string path = "/v1/responses/" + answer["id"].get<std::string>() + "/input_items";
+  const Json all = test.get(path + "?order=asc");
+  CHECK(all["object"] == "list");
+  CHECK(all["has_more"] == false);
+  REQUIRE(all["data"].size() == 4);
+  CHECK(all["data"][0]["type"] == "message");
+  CHECK(all["data"][0]["content"] == Json::array({{{"type", "input_text"}, {"text", "one"}}}));
+  CHECK(all["data"][0]["id"].get<std::string>().starts_with("msg_"));
+  CHECK(all["data"][1]["id"] == "fc_mine");
+  CHECK(all["data"][2]["output"] == "5");
+  CHECK(all["data"][3]["content"][0]["type"] == "output_text");
+  CHECK(all["first_id"] == all["data"][0]["id"]);
+  CHECK(all["last_id"] == all["data"][3]["id"]);
+  const Json page = test.get(path + "?limit=2");  // the last first
+  CHECK(page["data"] == Json::array({all["data"][3], all["data"][2]}));
+  CHECK(page["has_more"] == true);
+  const Json rest = test.get(path + "?limit=2&after=" + page["last_id"].get<std::string>());
+  CHECK(rest["data"] == Json::array({all["data"][1], all["data"][0]}));
+  CHECK(rest["has_more"] == false);
+  for (const char* limit : {"0", "101", "x", "2x", "-1"}) CHECK(test.get(path + "?limit=" + limit, 400)["error"]["param"] == "limit");
+  CHECK(test.get(path + "?order=up", 400)["error"]["param"] == "order");
+  CHECK(test.get(path + "?after=msg_no", 400)["error"]["param"] == "after");
+  const std::string text_id = test.post("/v1/responses", {{"input", "x"}})["id"];
+  CHECK(test.get("/v1/responses/" + text_id + "/input_items")["data"][0]["content"][0]["text"] == "x");
+}
+
 TEST_CASE("responses: deleted ones are forgotten; paths that are not built are not taken for ids") {
   TestServer test;
   const std::string id = test.post("/v1/responses", {{"input", "Hello!"}})["id"];
@@ -278,7 +313,7 @@ TEST_CASE("responses: deleted ones are forgotten; paths that are not built are n
   CHECK(put.status == 405);
   CHECK(put.header("allow") == "GET, HEAD, DELETE, OPTIONS");
   CHECK(put.body.find("takes GET and DELETE, not PUT") != std::string::npos);
-  CHECK(test.get(path + "/input_items", 404)["error"]["message"] == "There is no " + path + "/input_items here.");
+  CHECK(test.get(path + "/input_items", 404)["error"]["message"] == "There is no response \"" + id + "\" here.");
   CHECK(send("POST", "/v1/responses/input_tokens").status == 404);
   test.model.executor->step_milliseconds = 5;
   const std::string running = test.post("/v1/responses", {{"input", "FOREVER"}, {"background", true}})["id"];
@@ -384,7 +419,7 @@ TEST_CASE("responses: in the background, found by id, cancelled") {
 TEST_CASE("response store: bounded by count and bytes, the last used stay") {
   ResponseStore store(3, 1000);
   const auto put = [&](const std::string& id, size_t size) {
-    store.put(id, {.response_json = std::string(size, 'x'), .messages = nullptr, .cancel = {}});
+    store.put(id, {.response_json = std::string(size, 'x'), .messages = nullptr, .input_items = nullptr, .cancel = {}});
   };
   for (const char* id : {"a", "b", "c"}) put(id, 10);
   CHECK(store.find("a"));

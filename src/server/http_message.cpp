@@ -184,4 +184,16 @@ std::optional<ApiError> take_target(std::string_view target, HttpRequest& reques
   return std::nullopt;
 }
 
+std::string query_value(std::string_view query, std::string_view key) {
+  while (!query.empty()) {
+    const std::string_view pair = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(query.size(), pair.size() + 1));
+    if (!pair.starts_with(key) || pair.size() <= key.size() || pair[key.size()] != '=') continue;
+    HttpRequest decoded;
+    const bool is_valid = !take_target("/" + std::string(pair.substr(key.size() + 1)), decoded);
+    return is_valid ? decoded.path.substr(1) : std::string();
+  }
+  return {};
+}
+
 }  // namespace spate

@@ -34,5 +34,7 @@ std::optional<ApiError> take_target(std::string_view target, HttpRequest& reques
 // What a browser needs to let a page of another origin read the answer; nothing when the origin is not allowed.
 void add_cors_headers(const HttpRequest& request, const std::vector<std::string>& allowed_origins,
                       HttpHeaders& headers);
+// The value of a key in a query, percent-decoded; empty: there is none.
+std::string query_value(std::string_view query, std::string_view key);
 
 }  // namespace spate

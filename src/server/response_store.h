@@ -18,6 +18,7 @@ struct StoredResponse {
   std::string response_json;  // the response object, as it stands
   std::shared_ptr<const nlohmann::ordered_json>
       messages;                  // the conversation with the answer, as chat messages; null while it runs
+  std::shared_ptr<const nlohmann::ordered_json> input_items;  // of the request, each with an id; never null
   std::function<void()> cancel;  // of a background response that runs; else empty
 };
 

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "server/http_message.h"
 #include "server/json_parse.h"
 #include "server/request_fields.h"
 
@@ -98,6 +99,32 @@ void translate_input(FieldReader& fields, Json& messages, std::vector<std::strin
   }
 }
 
+// `input` as OpenAI lists it: a text is a message, each item has a type, an id and a status.
+Json items_of(const Json& input) {
+  const Json given = input.is_array() ? input : Json::array({{{"role", "user"}, {"content", input}}});
+  Json items = Json::array();
+  for (const Json& item : given) {
+    const auto given_type = item.find("type");
+    const std::string type = given_type != item.end() && given_type->is_string() ? given_type->get<std::string>() : "message";
+    const std::string_view prefix = type == "message"         ? "msg_"
+                                    : type == "reasoning"     ? "rs_"
+                                    : type == "function_call" ? "fc_"
+                                                              : "fco_";
+    Json listed{{"id", std::string(prefix) + random_hex(24)}, {"type", type}, {"status", "completed"}};
+    for (const auto& [key, value] : item.items()) {
+      if (!value.is_null()) listed[key] = value;
+    }
+    if (type == "message" && listed["content"].is_string()) {
+      const bool is_answer = listed["role"] == "assistant";
+      Json part{{"type", is_answer ? "output_text" : "input_text"}, {"text", listed["content"]}};
+      if (is_answer) part["annotations"] = Json::array();
+      listed["content"] = Json::array({std::move(part)});
+    }
+    items.push_back(std::move(listed));
+  }
+  return items;
+}
+
 // {"type":"function","name":...} to {"type":"function","function":{"name":...}}
 void translate_tools(FieldReader& fields, Json& chat) {
   const Json* tools = fields.array("tools");
@@ -159,6 +186,7 @@ Json told_fields(FieldReader& fields) {
   add("top_p", nullptr);
   add("truncation", "disabled");
   add("background", false);
+  add("user", nullptr);
   return told;
 }
 
@@ -232,6 +260,7 @@ ApiResult<ResponsesRequest> parse_responses_request(std::string_view body, const
   if (!translated.ok()) return by_their_names(translated.error(), places);
   request.chat = std::move(*translated);
   take_ignored_fields(fields, request.chat);
+  request.input_items = std::make_shared<const Json>(items_of(*fields.any("input")));
   request.told = std::make_shared<const Json>(told_fields(fields));
   return request;
 }

@@ -9,6 +9,7 @@ namespace spate {
 struct ResponsesRequest {
   ChatRequest chat;
   std::shared_ptr<const nlohmann::ordered_json> messages;  // the conversation up to here, without the instructions
+  std::shared_ptr<const nlohmann::ordered_json> input_items;  // of `input`, as items with ids
   std::shared_ptr<const nlohmann::ordered_json> told;      // fields of the response object that repeat the request
   bool is_stored = true;
   bool is_background = false;

@@ -32,7 +32,7 @@ class ResponsesListener final : public ResponsesAnswer {
     }
     if (request_.is_background) {
       const std::string json = text_of(response("in_progress", {}));
-      store_->put(info_.id, {.response_json = json, .messages = nullptr, .cancel = {}});
+      store_->put(info_.id, {.response_json = json, .messages = nullptr, .input_items = request_.input_items, .cancel = {}});
       responder_->respond({.body = json});
     }
   }
@@ -43,6 +43,7 @@ class ResponsesListener final : public ResponsesAnswer {
     if (has_ended_ || !request_.is_background) return;
     store_->put(info_.id, {.response_json = text_of(response("in_progress", {})),
                            .messages = nullptr,
+                           .input_items = request_.input_items,
                            .cancel = [cancel = std::move(cancel), cancelled = is_cancelled_] {
                              *cancelled = true;
                              cancel();
@@ -68,13 +69,16 @@ class ResponsesListener final : public ResponsesAnswer {
     }
     if (is_cut) final["incomplete_details"] = {{"reason", "max_output_tokens"}};
     final["usage"] = {{"input_tokens", usage.num_prompt_tokens},
-                      {"input_tokens_details", {{"cached_tokens", usage.num_cached_tokens}}},
+                      {"input_tokens_details", {{"cached_tokens", usage.num_cached_tokens}, {"cache_write_tokens", 0}}},
                       {"output_tokens", usage.num_completion_tokens},
                       {"output_tokens_details", {{"reasoning_tokens", num_reasoning_tokens_}}},
                       {"total_tokens", usage.num_prompt_tokens + usage.num_completion_tokens}};
     const std::string json = text_of(final);
     if (request_.is_stored && (!has_failed || request_.is_background)) {
-      store_->put(info_.id, {.response_json = json, .messages = conversation(), .cancel = {}});
+      store_->put(info_.id, {.response_json = json,
+                             .messages = conversation(),
+                             .input_items = request_.input_items,
+                             .cancel = {}});
     }
     if (is_stream_) {
       send(std::string("response.") + status, {{"response", std::move(final)}});

@@ -62,6 +62,8 @@ constexpr Route kIdRoutes[] = {
     {"/v1/responses/{id}", "GET", Endpoint::kResponse, true, "A stored response."},
     {"/v1/responses/{id}", "DELETE", Endpoint::kDeleteResponse, true, "Forgets a stored response."},
     {"/v1/responses/{id}/cancel", "POST", Endpoint::kCancelResponse, true, "Ends a response in the background."},
+    {"/v1/responses/{id}/input_items", "GET", Endpoint::kInputItems, true,
+     "The items that the request of a stored response brought; `limit`, `order` (asc, desc), `after`."},
 };
 
 bool is_response(const Route& route) {
@@ -82,7 +84,8 @@ const Route* find_route(std::string_view path, std::string_view method) {
   if (has_id(kModelPrefix)) return &kIdRoutes[0];
   if (!has_id(kResponsePrefix)) return nullptr;
   if (path.ends_with(kCancelSuffix)) return &kIdRoutes[3];
-  // What OpenAI has there beside ids: /input_items, /input_tokens, /compact.
+  if (path.ends_with(kInputItemsSuffix)) return &kIdRoutes[4];
+  // What OpenAI has there beside ids: /input_tokens, /compact.
   const std::string_view id = path.substr(kResponsePrefix.size());
   if (id.find('/') != std::string_view::npos || id == "input_tokens" || id == "compact") return nullptr;
   return &kIdRoutes[method == "DELETE" ? 2 : 1];

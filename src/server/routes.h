@@ -25,6 +25,7 @@ enum class Endpoint {
   kCountTokens,
   kResponse,
   kDeleteResponse,
+  kInputItems,
   kCancelResponse,  // need a model
   kRoot,
   kWebPage,
@@ -58,7 +59,8 @@ std::span<const Route> id_routes();  // those with {id} in their path
 // under "/v1/responses/" that of a stored response, one under "/ui/" the route of the page's files. Where a path takes
 // several methods, the route is that of `method`, or the first.
 const Route* find_route(std::string_view path, std::string_view method = {});
-constexpr std::string_view kModelPrefix = "/v1/models/", kResponsePrefix = "/v1/responses/", kCancelSuffix = "/cancel";
+constexpr std::string_view kModelPrefix = "/v1/models/", kResponsePrefix = "/v1/responses/", kCancelSuffix = "/cancel",
+                           kInputItemsSuffix = "/input_items";
 constexpr std::string_view kWebPagePrefix = "/ui/";
 
 bool takes_method(const Route& route, std::string_view method);

@@ -50,19 +50,6 @@ std::chrono::milliseconds milliseconds_of(double num_seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(std::ceil(num_seconds * 1000)));
 }
 
-// The value of a key in a query, percent-decoded; empty: there is none.
-std::string query_value(std::string_view query, std::string_view key) {
-  while (!query.empty()) {
-    const std::string_view pair = query.substr(0, query.find('&'));
-    query.remove_prefix(std::min(query.size(), pair.size() + 1));
-    if (!pair.starts_with(key) || pair.size() <= key.size() || pair[key.size()] != '=') continue;
-    HttpRequest decoded;
-    const bool is_valid = !take_target("/" + std::string(pair.substr(key.size() + 1)), decoded);
-    return is_valid ? decoded.path.substr(1) : std::string();
-  }
-  return {};
-}
-
 // A path or a method of a client, for the log: no control characters, no end.
 std::string printable(std::string_view text) {
   std::string out;

@@ -39,6 +39,9 @@ response = client.responses.create(model=model, input="Hello! Please say hello."
 assert response.status in ("completed", "incomplete") and response.usage.output_tokens <= 16, response
 text = response.output_text
 assert client.responses.retrieve(response.id).output_text == text
+items = list(client.responses.input_items.list(response.id, limit=1))
+assert [item.content[0].type for item in items] == ["input_text"], items
+type(response).model_validate_json(client.responses.with_raw_response.retrieve(response.id).text)  # no field is missing
 events = list(client.responses.create(model=model, input="Hello! Please say hello.", max_output_tokens=16, temperature=0,
                                       stream=True))
 assert [event.sequence_number for event in events] == list(range(len(events)))

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "backend/cuda/kernel/attention/attention_decode_ring_params.h"
 #include "backend/cuda/kernel/attention/attention_prefill.h"
 #include "backend/cuda/kernel/attention/attention_prefill_wgmma.h"
 #include "backend/cuda/kernel/linear/integer_weight.h"
@@ -32,6 +33,14 @@ inline constexpr KernelInfo kKernels[] = {
     {"attention/attention_decode.cu", "attention_decode_combine"},
     {"attention/attention_decode_int8.cu", "attention_decode_int8_d64"},
     {"attention/attention_decode_int8.cu", "attention_decode_int8_d128"},
+    {"attention/attention_decode_ring.cu", "attention_decode_ring_d64", decode_ring_shared_bytes(64), true},
+    {"attention/attention_decode_ring.cu", "attention_decode_ring_d128", decode_ring_shared_bytes(128), true},
+    {"attention/attention_decode_ring_int8.cu", "attention_decode_ring_int8_d64", decode_ring_int8_shared_bytes(64),
+     true},
+    {"attention/attention_decode_ring_int8.cu", "attention_decode_ring_int8_d128", decode_ring_int8_shared_bytes(128),
+     true},
+    {"attention/attention_decode_ring_int8.cu", "attention_decode_ring_int8_d128_many",
+     decode_ring_int8_shared_bytes(128, true), true},
     {"attention/attention_prefill.cu", "attention_prefill_d64", prefill_shared_bytes(64)},
     {"attention/attention_prefill.cu", "attention_prefill_d128", prefill_shared_bytes(128)},
     {"attention/attention_prefill_wgmma.cu", "attention_prefill_wgmma_d64", prefill_wgmma_shared_bytes(64), true},

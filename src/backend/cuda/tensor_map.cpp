@@ -11,13 +11,15 @@ constexpr uint32_t kBoxRowBytes = 128;
 constexpr uint32_t kMaxRank = 5;
 
 TensorMap encode(const DriverApi& api, CUtensorMapDataType type, const void* data, uint32_t rank, const uint64_t* dims,
-                 const uint64_t* strides, const uint32_t* box) {
+                 const uint64_t* strides, const uint32_t* box, L2Promotion promotion = L2Promotion::k256Bytes) {
   constexpr uint32_t kElementStrides[kMaxRank] = {1, 1, 1, 1, 1};
   TensorMap map;
   check_driver(api,
                api.cuTensorMapEncodeTiled(&map, type, rank, const_cast<void*>(data), dims, strides, box,
                                           kElementStrides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+                                          promotion == L2Promotion::kNone ? CU_TENSOR_MAP_L2_PROMOTION_NONE
+                                                                          : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
                "cuTensorMapEncodeTiled");
   return map;
 }
@@ -32,12 +34,12 @@ TensorMap make_map(const DriverApi& api, CUtensorMapDataType type, uint32_t elem
 
 TensorMap make_map_5d(const DriverApi& api, CUtensorMapDataType type, const void* data,
                       const std::array<int64_t, 5>& dims, const std::array<int64_t, 4>& strides,
-                      const std::array<uint32_t, 5>& box) {
+                      const std::array<uint32_t, 5>& box, L2Promotion promotion) {
   std::array<uint64_t, 5> unsigned_dims;
   std::array<uint64_t, 4> unsigned_strides;
   std::copy(dims.begin(), dims.end(), unsigned_dims.begin());
   std::copy(strides.begin(), strides.end(), unsigned_strides.begin());
-  return encode(api, type, data, 5, unsigned_dims.data(), unsigned_strides.data(), box.data());
+  return encode(api, type, data, 5, unsigned_dims.data(), unsigned_strides.data(), box.data(), promotion);
 }
 
 }  // namespace
@@ -53,13 +55,15 @@ TensorMap make_byte_map(const DriverApi& api, const void* data, int64_t rows, in
 }
 
 TensorMap make_bf16_map_5d(const DriverApi& api, const void* data, const std::array<int64_t, 5>& dims,
-                           const std::array<int64_t, 4>& strides, const std::array<uint32_t, 5>& box) {
-  return make_map_5d(api, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, data, dims, strides, box);
+                           const std::array<int64_t, 4>& strides, const std::array<uint32_t, 5>& box,
+                           L2Promotion promotion) {
+  return make_map_5d(api, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, data, dims, strides, box, promotion);
 }
 
 TensorMap make_byte_map_5d(const DriverApi& api, const void* data, const std::array<int64_t, 5>& dims,
-                           const std::array<int64_t, 4>& strides, const std::array<uint32_t, 5>& box) {
-  return make_map_5d(api, CU_TENSOR_MAP_DATA_TYPE_UINT8, data, dims, strides, box);
+                           const std::array<int64_t, 4>& strides, const std::array<uint32_t, 5>& box,
+                           L2Promotion promotion) {
+  return make_map_5d(api, CU_TENSOR_MAP_DATA_TYPE_UINT8, data, dims, strides, box, promotion);
 }
 
 TensorMap make_heads_map(const DriverApi& api, const HeadsMapParams& p) {
@@ -70,14 +74,24 @@ TensorMap make_heads_map(const DriverApi& api, const HeadsMapParams& p) {
   return encode(api, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, p.data, 3, dims, strides, box);
 }
 
-TensorMap make_kv_map(const DriverApi& api, const KvLayout& kv, int64_t num_blocks, int box_keys) {
+TensorMap make_kv_map(const DriverApi& api, const KvLayout& kv, int64_t num_blocks, int box_keys,
+                      L2Promotion promotion) {
   constexpr int kAtomRows = 8, kAtomColumns = kBoxRowBytes / 2;
   const int64_t slices = kv.head_dim / kAtomColumns, key_bytes = slices * kBoxRowBytes;
   const int64_t block_rows = int64_t{2} * kv.num_kv_heads * kv.kv_block_size;
   return make_bf16_map_5d(
       api, kv.data, {kAtomColumns, kAtomRows, slices, block_rows / kAtomRows, num_blocks},
       {key_bytes, kBoxRowBytes, kAtomRows * key_bytes, kv.block_bytes},
-      {kAtomColumns, kAtomRows, static_cast<uint32_t>(slices), static_cast<uint32_t>(box_keys / kAtomRows), 1});
+      {kAtomColumns, kAtomRows, static_cast<uint32_t>(slices), static_cast<uint32_t>(box_keys / kAtomRows), 1},
+      promotion);
+}
+
+TensorMap make_kv_codes_map(const DriverApi& api, const KvLayout& kv, int64_t num_blocks, int box_keys) {
+  const int64_t block_rows = kv.row_offset(2, 0, 0) / kBoxRowBytes;
+  return make_byte_map_5d(api, kv.data, {kBoxRowBytes, block_rows, num_blocks, 1, 1},
+                          {kBoxRowBytes, kv.block_bytes, kv.block_bytes, kv.block_bytes},
+                          {kBoxRowBytes, static_cast<uint32_t>(box_keys * kv.head_dim) / kBoxRowBytes, 1, 1, 1},
+                          L2Promotion::kNone);
 }
 
 }  // namespace spate::cuda

@@ -16,16 +16,6 @@ namespace spate::cuda {
 // the columns q_column(c) to q_column(c) + 7; of the 4 keys value_key(i) some columns of v.
 __device__ inline int value_key(int i) { return 2 * (static_cast<int>(threadIdx.x) % 4) + i % 2 + i / 2 * 8; }
 
-// Codes, which become bf16 on their way to the tensor core, exactly: the low 7 bits behind the exponent of 128 are
-// 128 + low, the sign bit there is 128 or 256, and the difference is the code. As 1 * a - b: Ampere cannot subtract.
-__device__ inline uint32_t codes_to_bf16(uint32_t halves) {
-  const uint32_t low = (halves & 0x007f007fu) | 0x43004300u, minus_high = (halves & 0x00800080u) | 0xc300c300u;
-  constexpr uint32_t kOnes = 0x3f803f80u;
-  uint32_t codes;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(codes) : "r"(low), "r"(kOnes), "r"(minus_high));
-  return codes;
-}
-
 template <int kHeadDim>
 struct Int8Tile {
   static constexpr int kChunks = kHeadDim / 32, kSets = kHeadDim / 64;

@@ -6,6 +6,7 @@
 
 #include "backend/check_params.h"
 #include "backend/cuda/kernel/attention/attention_decode.h"
+#include "backend/cuda/kernel/attention/attention_decode_ring_params.h"
 #include "backend/cuda/kernel/attention/attention_prefill.h"
 #include "backend/cuda/kernel/attention/attention_prefill_wgmma.h"
 #include "backend/cuda/kernel/cuda_ops.h"
@@ -35,6 +36,23 @@ KernelId kernel_for(DType act, DType kv, int64_t head_dim) {
   if (kv == DType::kI8) return act == DType::kBf16 ? kBf16Int8[width] : kF32Int8[width];
   if (act == DType::kBf16) return kBf16Bf16[width];
   return kv == DType::kBf16 ? kF32Bf16[width] : kF32F32[width];
+}
+
+struct DecodeRing {
+  KernelId kernel;
+  int num_warps;
+};
+
+DecodeRing decode_ring_for(const KvLayerDesc& desc, int num_seqs) {
+  if (desc.dtype == DType::kI8) {
+    const bool is_many = desc.head_dim == 128 && num_seqs > kDecodeRingFewSeqs;
+    return {is_many               ? kernel_id("attention_decode_ring_int8_d128_many")
+            : desc.head_dim == 64 ? kernel_id("attention_decode_ring_int8_d64")
+                                  : kernel_id("attention_decode_ring_int8_d128"),
+            decode_ring_int8_warps(is_many)};
+  }
+  return {desc.head_dim == 64 ? kernel_id("attention_decode_ring_d64") : kernel_id("attention_decode_ring_d128"),
+          decode_ring_warps(static_cast<int>(desc.head_dim))};
 }
 
 // Whether the kernels on the tensor core can take it. Their order of sums differs between few and many query tokens.
@@ -88,6 +106,20 @@ void attention_prefill_wgmma(Stream& stream, KernelId kernel, const AttentionPag
           {"num_heads", num_heads},
           {"max_query_len", p.max_query_len},
           {"max_seq_len", p.max_seq_len}});
+}
+
+void attention_decode_ring(Stream& stream, const DecodeRing& ring, const AttentionPagedParams& p,
+                           const AttentionPagedKernelParams& attention) {
+  const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  const bool is_int8 = p.kv.desc.dtype == DType::kI8;
+  const AttentionDecodeRingParams params{
+      .attention = attention,
+      .kv = is_int8 ? make_kv_codes_map(device.api(), attention.kv, p.kv.num_blocks, kDecodeTileKeys)
+                    : make_kv_map(device.api(), attention.kv, p.kv.num_blocks, kDecodeTileKeys, L2Promotion::kNone),
+      .partial = device.partial_sums(),
+      .num_done = device.partial_flags()};
+  launch(stream, ring.kernel, {.x = device.num_sms(), .num_threads = 32 * ring.num_warps}, params,
+         {{"num_seqs", attention.num_seqs}, {"num_heads", p.q.dim(1)}, {"max_seq_len", p.max_seq_len}});
 }
 
 // Keys are cut so that the CTAs fill the device about twice; more, shorter splits cost more to merge than they balance.
@@ -149,7 +181,14 @@ void attention_paged(Stream& stream, const AttentionPagedParams& p) {
   };
   const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
   if (fits_tensor_core(device, p)) {
-    if (p.max_query_len == 1) return attention_decode(stream, p, params);
+    if (p.max_query_len == 1) {
+      const DecodeRing ring = decode_ring_for(desc, params.num_seqs);
+      // INT8 of head_dim 64 has so many operations a byte that the registers of attention_decode serve it better.
+      const bool is_bound_by_operations =
+          desc.dtype == DType::kI8 && desc.head_dim == 64 && params.num_seqs > kDecodeRingFewSeqs;
+      if (device.has(ring.kernel) && !is_bound_by_operations) return attention_decode_ring(stream, ring, p, params);
+      return attention_decode(stream, p, params);
+    }
     const KernelId wgmma =
         desc.head_dim == 64 ? kernel_id("attention_prefill_wgmma_d64") : kernel_id("attention_prefill_wgmma_d128");
     if (desc.dtype == DType::kBf16 && device.has(wgmma)) return attention_prefill_wgmma(stream, wgmma, p, params);

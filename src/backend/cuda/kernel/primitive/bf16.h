@@ -43,6 +43,16 @@ __device__ inline uint32_t pack_bf16(float a, float b) {
 __device__ inline float low_float(uint32_t packed) { return __uint_as_float(packed << 16); }
 __device__ inline float high_float(uint32_t packed) { return __uint_as_float(packed & 0xffff0000u); }
 
+// The lower bytes of both halves, codes, as bf16, exactly: the low 7 bits behind the exponent of 128 are
+// 128 + low, the sign bit there is 128 or 256, and the difference is the code. As 1 * a - b: Ampere cannot subtract.
+__device__ inline uint32_t codes_to_bf16(uint32_t halves) {
+  const uint32_t low = (halves & 0x007f007fu) | 0x43004300u, minus_high = (halves & 0x00800080u) | 0xc300c300u;
+  constexpr uint32_t kOnes = 0x3f803f80u;
+  uint32_t codes;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(codes) : "r"(low), "r"(kOnes), "r"(minus_high));
+  return codes;
+}
+
 // kCount neighbours that are read in one access; the address is a multiple of min(16, sizeof).
 template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Vec {

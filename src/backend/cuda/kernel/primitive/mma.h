@@ -17,6 +17,13 @@ __device__ inline void mma_m16n8k16_bf16(float (&acc)[4], const uint32_t (&a)[4]
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// An 8x8 matrix of which lane l has row l / 4, columns 2 (l % 4) and the next: the same of the transposed one.
+__device__ inline uint32_t transpose_8x8(uint32_t row) {
+  uint32_t column;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(column) : "r"(row));
+  return column;
+}
+
 // acc[16][8] += a[16][32] b[32][8] of 8-bit codes, exact. A register holds four neighbours along k, the first in the
 // lowest byte: where above it is 2 pair and 2 pair + 8, here it is 4 pair and 4 pair + 16.
 #define SPATE_MMA_INT8(name, a_type)                                                                                 \

@@ -1,0 +1,68 @@
+// WHAT       Attention of one query token a sequence over its paged cache, as attention_decode.cu, through a ring in
+//            shared memory.
+// SHAPES     q, out [num_seqs, num_heads, head_dim] bf16, outer strides free; cache bf16, head_dim 64 or 128,
+//            kv_block_size a power of two and a multiple of 16.
+// LAYOUT     A tile is atoms of 8 keys by 64 columns, swizzled. Keys are rows of operand A of the scores, columns of v
+//            those of the sums; query heads are the 8 columns of operand B.
+// NUMERICS   As attention_decode.cu, but the base of a warp's softmax moves only when a maximum grows by 2^8. The order
+//            of sums depends on the step's sizes, so a deterministic device does not use this kernel.
+// WORK       One CTA an SM has an equal run of the tiles of all sequences and kv heads, dealt by turns to 4 warps (8 at
+//            head_dim 64), each with a ring of 2 that its copies fill in advance, over the ends of sequences too. What
+//            CTAs share the last of them adds up.
+// ROOFLINE   Bytes of K and V over 4.65 TB/s.
+// LIMITS     sm_90a.
+// TESTS      spate-conformance --backend cuda --filter attention_paged
+#include "backend/cuda/kernel/attention/attention_decode_ring.h"
+
+namespace spate::cuda {
+
+template <int kDim>
+struct Bf16Ring {
+  static constexpr int kHeadDim = kDim, kWarps = decode_ring_warps(kDim), kStages = kDecodeRingStages;
+  static constexpr int kSlices = kDim / 64, kKeysAtOnce = 1, kValuesAtOnce = 1;
+  static constexpr bool kHasScales = false;
+  struct alignas(1024) Stage {
+    char keys[kTile * kDim * 2], values[kTile * kDim * 2];  // [2][kSlices][8 keys][64] each
+  };
+  static constexpr uint32_t kBytes = sizeof(Stage);
+
+  __device__ static void copy(const AttentionDecodeRingParams& params, const TilePlace& place, uint32_t at,
+                              uint32_t bar) {
+    const KvLayout& kv = params.attention.kv;
+    const int row = place.kv_head * kv.kv_block_size + place.token_in_block;
+    copy_box_5d(at, params.kv, 0, 0, 0, row / 8, place.block_id, bar);
+    copy_box_5d(at + kBytes / 2, params.kv, 0, 0, 0, (row + kv.num_kv_heads * kv.kv_block_size) / 8, place.block_id,
+                bar);
+  }
+  __device__ static int q_column(int c, int i) { return 16 * c + 8 * i + 2 * (static_cast<int>(threadIdx.x) % 4); }
+  __device__ static int out_column(int m, int i) {
+    return 16 * m + 8 * i + static_cast<int>(threadIdx.x) % kWarpSize / 4;
+  }
+  __device__ static void keys(const Stage& stage, int c, uint32_t (&a)[1][4]) {
+    const int lane = threadIdx.x % kWarpSize;
+    load_matrices(a[0], at(stage.keys, lane / 8 % 2, c, lane / 16));
+  }
+  __device__ static void values(const Stage& stage, int m, uint32_t (&a)[1][4]) {
+    const int lane = threadIdx.x % kWarpSize;
+    load_matrices_transposed(a[0], at(stage.values, lane / 16, m, lane / 8 % 2));
+  }
+
+ private:
+  // Of key 8 octet + lane % 8 the columns 16 c + 8 half to + 7.
+  __device__ static uint32_t at(const char* rows, int octet, int c, int half) {
+    const uint32_t atoms = static_cast<uint32_t>(__cvta_generic_to_shared(rows));
+    return swizzled(atoms + static_cast<uint32_t>(octet * kSlices + c / 4) * 1024, static_cast<int>(threadIdx.x) % 8,
+                    c % 4 * 2 + half);
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(decode_ring_warps(64) * kWarpSize, 1)
+    attention_decode_ring_d64(const __grid_constant__ AttentionDecodeRingParams p) {
+  attention_decode_ring<Bf16Ring<64>>(p);
+}
+extern "C" __global__ void __launch_bounds__(decode_ring_warps(128) * kWarpSize, 1)
+    attention_decode_ring_d128(const __grid_constant__ AttentionDecodeRingParams p) {
+  attention_decode_ring<Bf16Ring<128>>(p);
+}
+
+}  // namespace spate::cuda

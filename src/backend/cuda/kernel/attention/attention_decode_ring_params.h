@@ -1,0 +1,42 @@
+// attention_decode_ring*.cu, for host and device.
+#pragma once
+
+#include <cstdint>
+
+#include "backend/cuda/kernel/attention/attention_decode.h"
+#include "backend/cuda/kernel/primitive/tensor_map.h"
+
+namespace spate::cuda {
+
+constexpr int kDecodeRingStages = 2;
+constexpr int kDecodeRingMinTiles = 8;  // of a CTA: fewer cost more to merge than they balance
+
+// More bytes in flight are slower; INT8 takes the warps for its arithmetic. 12 of them leave the next product's CTA no
+// registers beside them: for steps of more than kDecodeRingFewSeqs sequences only.
+constexpr int kDecodeRingFewSeqs = 16;
+constexpr int decode_ring_warps(int head_dim) { return 512 / head_dim; }
+constexpr int decode_ring_int8_warps(bool is_many) { return is_many ? 12 : 8; }
+
+// Stages at a multiple of 1,024 bytes, the sums of the warps, barriers.
+constexpr int decode_ring_stage_bytes(int head_dim, bool is_int8) {
+  return 2 * kDecodeTileKeys * head_dim * (is_int8 ? 1 : 2) + (is_int8 ? 1024 : 0);
+}
+constexpr int decode_ring_shared_bytes(int head_dim, bool is_int8, int num_warps) {
+  const int ring_bytes = kDecodeRingStages * (decode_ring_stage_bytes(head_dim, is_int8) + 8);
+  return 1024 + num_warps * (ring_bytes + kDecodeHeadTile * (head_dim + 4 + 2) * 4) + 1024;
+}
+constexpr int decode_ring_shared_bytes(int head_dim) {
+  return decode_ring_shared_bytes(head_dim, false, decode_ring_warps(head_dim));
+}
+constexpr int decode_ring_int8_shared_bytes(int head_dim, bool is_many = false) {
+  return decode_ring_shared_bytes(head_dim, true, decode_ring_int8_warps(is_many));
+}
+
+struct AttentionDecodeRingParams {
+  AttentionPagedKernelParams attention;
+  TensorMap kv;        // make_kv_map or make_kv_codes_map: boxes of kDecodeTileKeys
+  float* partial;      // [2 * grid][8][head_dim] sums, then [2 * grid][8][2] largest score and sum of 2^
+  uint32_t* num_done;  // [grid] 0; the kernel leaves them so
+};
+
+}  // namespace spate::cuda

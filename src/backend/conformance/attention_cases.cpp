@@ -131,6 +131,37 @@ void add_attention(Report& report, Sides sides, DType act, DType kv_dtype) {
     check_attention(family, sides, empty);
   }
   {
+    Family family(report, "attention_paged decode " + suffix);
+    std::vector<SeqShape> ragged;  // which a kernel that deals keys to CTAs cuts anywhere
+    for (int64_t i = 0; i < 60; ++i) ragged.push_back({1 + i * 7919 % 700, i % 9 == 4 ? 0 : 1});
+    for (const int64_t head_dim : {64, 128}) {
+      for (const int64_t group_size : {1, 4, 7, 12}) {
+        AttentionShape shape = base;
+        shape.num_kv_heads = 3;
+        shape.group_size = group_size;
+        shape.head_dim = head_dim;
+        shape.seqs = {{5, 1}, {333, 1}, {1, 1}, {2049, 1}, {64, 0}, {77, 1}};
+        check_attention(family, sides, shape);
+        shape.kv_block_size = 64;
+        shape.window = 100;
+        check_attention(family, sides, shape);
+      }
+      AttentionShape shape = base;
+      shape.num_kv_heads = 2;
+      shape.group_size = 4;
+      shape.head_dim = head_dim;
+      shape.seqs = ragged;
+      check_attention(family, sides, shape);
+      shape.seqs = {{5000, 1}};
+      check_attention(family, sides, shape);
+      if (act == DType::kBf16) {
+        shape.q_magnitude = 24;
+        shape.seqs = {{2049, 1}, {300, 1}};
+        check_attention(family, sides, shape);
+      }
+    }
+  }
+  {
     Family family(report, "attention_paged window " + suffix);
     for (const int window : {1, 7, 16, 64, 100, 1000}) {
       AttentionShape shape = base;

@@ -196,11 +196,49 @@ TEST_CASE("decode steps are padded to sizes that recur, others stay as they are"
     CHECK(padded_decode_step(key, largest).num_top_logprobs == padded);
   }
   StepKey prefill = decode(3, 17);
-  prefill.num_tokens = prefill.max_query_len = 9;
+  prefill.num_tokens = 20;
+  prefill.max_query_len = 18;
   CHECK(padded_decode_step(prefill, largest) == prefill);
   StepKey not_all_sampled = decode(3, 17);
   not_all_sampled.num_logits = 2;
   CHECK(padded_decode_step(not_all_sampled, largest) == not_all_sampled);
+}
+
+TEST_CASE("steps with drafts are padded to sizes that recur") {
+  const StepKey largest{
+      .num_seqs = 100, .num_tokens = 4096, .num_logits = 1700, .max_query_len = 4096, .max_seq_len = 5000};
+  std::set<StepKey> keys;
+  for (int num_seqs = 1; num_seqs <= 16; ++num_seqs) {
+    for (int num_drafts = 1; num_drafts <= 16; ++num_drafts) {
+      for (int num_drafted = 1; num_drafted <= num_seqs; ++num_drafted) {
+        const int num_tokens = num_seqs + num_drafted * num_drafts;
+        const StepKey exact{.num_seqs = num_seqs,
+                            .num_tokens = num_tokens,
+                            .num_logits = num_tokens,
+                            .max_query_len = 1 + num_drafts,
+                            .max_seq_len = 300 + num_tokens};
+        const StepKey key = padded_decode_step(exact, largest);
+        if (num_tokens > 256) {
+          CHECK(key == exact);
+          continue;
+        }
+        CHECK(key == padded_decode_step(key, largest));
+        CHECK(key.num_seqs >= num_seqs);
+        CHECK(key.num_tokens >= std::max(num_tokens, key.num_seqs));
+        CHECK(key.num_logits >= num_tokens);
+        CHECK(key.num_logits <= key.num_tokens);
+        CHECK(key.max_query_len >= 1 + num_drafts);
+        CHECK(key.max_query_len <= key.num_tokens);
+        CHECK(key.max_seq_len >= exact.max_seq_len);
+        keys.insert(key);
+      }
+    }
+  }
+  CHECK(keys.size() < 256);  // of 512 graphs
+  // What was accepted is read where drafts are wanted: a token or two a row.
+  const StepKey catching_up{.num_seqs = 5, .num_tokens = 7, .num_logits = 5, .max_query_len = 2, .max_seq_len = 300};
+  const StepKey padded{.num_seqs = 8, .num_tokens = 8, .num_logits = 8, .max_query_len = 2, .max_seq_len = 512};
+  CHECK(padded_decode_step(catching_up, largest) == padded);
 }
 
 TEST_CASE("thread counts are whole warps within the limit") {

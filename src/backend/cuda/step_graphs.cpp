@@ -5,6 +5,7 @@
 
 #include "backend/cuda/cuda_runtime.h"
 #include "backend/cuda/launch.h"
+#include "core/step_plan.h"
 
 namespace spate::cuda {
 namespace {
@@ -17,16 +18,35 @@ int padded_num_seqs(int num_seqs) {
   return (num_seqs + unit - 1) / unit * unit;
 }
 
+bool is_decode(const StepKey& key) { return key.max_query_len == 1 && key.num_seqs == key.num_tokens; }
+
+// Drafts run as tokens of their row: such a step, or one in which a drafter reads what was accepted. num_tokens and
+// num_logits are padded as num_seqs.
+constexpr int kMaxDraftedTokens = 256;
+bool may_have_drafts(const StepKey& key) {
+  return key.max_query_len >= 2 && key.max_query_len <= 1 + kMaxDrafts && key.num_tokens <= kMaxDraftedTokens &&
+         key.num_logits > 0 && key.long_prompts == LongPrompts{};
+}
+
 // Prefills differ from each other in their sizes, and take longer than their launches.
-bool recurs(const StepKey& key) { return key.max_query_len == 1 && key.num_seqs == key.num_tokens; }
+bool recurs(const StepKey& key) { return is_decode(key) || may_have_drafts(key); }
+
+// Of rows with drafts: 2, 3, 5, 9, 17.
+int padded_query_len(int query_len) { return 1 + static_cast<int>(std::bit_ceil(static_cast<unsigned>(query_len - 1))); }
 
 }  // namespace
 
 StepKey padded_decode_step(const StepKey& exact, const StepKey& largest) {
-  if (!recurs(exact) || exact.num_logits != exact.num_seqs) return exact;
+  if (!recurs(exact) || (is_decode(exact) && exact.num_logits != exact.num_seqs)) return exact;
   StepKey key = exact;
   key.num_seqs = std::min({padded_num_seqs(exact.num_seqs), largest.num_seqs, largest.num_tokens, largest.num_logits});
-  key.num_tokens = key.num_logits = key.num_seqs;
+  if (is_decode(exact)) {
+    key.num_tokens = key.num_logits = key.num_seqs;
+  } else {
+    key.num_tokens = std::min(std::max(key.num_seqs, padded_num_seqs(exact.num_tokens)), largest.num_tokens);
+    key.num_logits = std::min({padded_num_seqs(exact.num_logits), key.num_tokens, largest.num_logits});
+    key.max_query_len = std::min(padded_query_len(exact.max_query_len), key.num_tokens);
+  }
   const int seq_len = std::max(exact.max_seq_len, kShortestSeqLen);
   key.max_seq_len = std::min(static_cast<int>(std::bit_ceil(static_cast<unsigned>(seq_len))), largest.max_seq_len);
   for (const int num_top : {0, 5, 20}) {

@@ -245,9 +245,8 @@ std::string draft_model() { return (repo_root() / "models" / "mini-qwen3-draft")
 
 // 16 blocks of 16 tokens: one sequence of the longest length. With a draft model a block has a place in two caches.
 int64_t small_cache_bytes(const LlmConfig& llm) {
-  static std::map<std::pair<int, bool>, int64_t> bytes;
-  const bool drafts = llm.speculative.method == SpeculativeMethod::kDraftModel;
-  int64_t& known = bytes[{llm.tensor_parallel_size, drafts}];
+  static std::map<std::pair<int, SpeculativeMethod>, int64_t> bytes;
+  int64_t& known = bytes[{llm.tensor_parallel_size, llm.speculative.method}];
   if (known == 0) {
     const auto model = load_model(llm);
     REQUIRE_MESSAGE(model.ok(), model.status().message());
@@ -302,6 +301,41 @@ TEST_CASE("speculation changes no answer, over all pairs of settings") {
     CHECK(run.stats.num_accepted_at[0] <= run.stats.num_drafted_rows);
   }
   CHECK(preempted_with.size() == std::size(methods));
+}
+
+TEST_CASE("the model's own layer changes no answer, over all pairs of settings") {
+  enum Factor { kDrafts, kAdaptive, kLoop, kChunks, kCache, kPrefix, kRanks };
+  const int drafts[] = {1, 2, 5};
+  const auto mini_deepseek = [](int tp) {
+    LlmConfig llm = mini_model();
+    llm.model = (repo_root() / "models" / "mini-deepseek").string();
+    llm.tensor_parallel_size = tp;
+    return llm;
+  };
+  std::map<int, Run> expected;  // by the number of ranks
+  for (const int tp : {1, 2}) expected.emplace(tp, run_all(mini_deepseek(tp)));
+  int64_t num_preemptions = 0;
+  for (const std::vector<int>& row : covering_array({3, 2, 2, 2, 2, 2, 2})) {
+    LlmConfig llm = mini_deepseek(1 + row[kRanks]);
+    llm.speculative = {.method = SpeculativeMethod::kMtp,
+                       .num_speculative_tokens = drafts[row[kDrafts]],
+                       .adaptive = row[kAdaptive] == 1};
+    llm.async_scheduling = row[kLoop] == 1;
+    if (row[kChunks] == 1) llm.max_num_batched_tokens = 48;
+    if (row[kCache] == 1) llm.kv_cache_bytes = small_cache_bytes(llm);
+    llm.enable_prefix_caching = row[kPrefix] == 1;
+    INFO("drafts " << llm.speculative.num_speculative_tokens << ", adaptive " << row[kAdaptive] << ", overlapped "
+                   << row[kLoop] << ", chunks " << row[kChunks] << ", small cache " << row[kCache] << ", prefix "
+                   << row[kPrefix] << ", ranks " << 1 + row[kRanks]);
+    const Run run = run_all(llm);
+    check_equal(run, expected.at(llm.tensor_parallel_size));
+    num_preemptions += static_cast<int64_t>(run.stats.num_preemptions);
+    CHECK((run.stats.prefix_cache_hits > 0) == (row[kPrefix] == 1));
+    if (llm.speculative.adaptive) continue;
+    CHECK(run.stats.num_drafts_accepted > 0);
+    CHECK(run.stats.num_drafts_accepted < run.stats.num_drafts);
+  }
+  CHECK(num_preemptions > 0);
 }
 
 TEST_CASE("a request may turn speculation off, and a text that it brings is followed") {

@@ -99,6 +99,8 @@ CommandLine::CommandLine(Arguments& arguments) {
   serve = add_command("serve", "Serve a model over the OpenAI protocol");
   add_model_flags(serve, arguments.model, true, &arguments.serve.models);
   add_serve_flags(serve, arguments.serve);
+  CLI::App* run = add_command("run", "Start the engines of a file, keep them running, serve graphs of steps over them");
+  add_run_flags(run, arguments.run);
   CLI::App* chat = add_command("chat", "Talk to a model in the terminal, in this process or on a server");
   add_model_flags(chat, arguments.model, false);
   add_generate_flags(chat, arguments.generate, true);
@@ -119,7 +121,7 @@ CommandLine::CommandLine(Arguments& arguments) {
   add_kernels_flags(kernels, arguments);
   bench = add_command("bench", "Measure: serve, throughput, latency, limits, kernel, table");
   add_bench_flags(bench, arguments);
-  leaves = {serve, chat, generate, eval, quantize, inspect, self_test};
+  leaves = {serve, run, chat, generate, eval, quantize, inspect, self_test};
   for (CLI::App* parent : {kernels, bench}) {
     for (CLI::App* sub : parent->get_subcommands([](CLI::App*) { return true; })) leaves.push_back(sub);
   }

@@ -78,6 +78,11 @@ struct ServeArguments {
   double shutdown_timeout = 30;   // seconds
 };
 
+struct RunArguments {
+  std::string file;
+  bool dry_run = false;
+};
+
 // chat and generate.
 struct GenerateArguments {
   std::vector<std::string> prompts;
@@ -173,6 +178,7 @@ struct Arguments {
   std::string command;   // serve, chat, generate, eval, quantize, inspect, kernels, bench; empty: help or version was printed
   ModelArguments model;
   ServeArguments serve;
+  RunArguments run;
   GenerateArguments generate;
   ChatArguments chat;
   EvalArguments eval;

@@ -7,6 +7,7 @@
 namespace spate {
 
 Result<int> run_serve(const Arguments& arguments);
+Result<int> run_deployment(const Arguments& arguments);
 Result<int> run_chat(const Arguments& arguments);
 Result<int> run_generate(const Arguments& arguments);
 Result<int> run_eval(const Arguments& arguments);

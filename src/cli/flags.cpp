@@ -244,6 +244,12 @@ void add_serve_flags(CLI::App* app, ServeArguments& s) {
       ->check(number_in(0.0, 86400.0));
 }
 
+void add_run_flags(CLI::App* app, RunArguments& r) {
+  begin_group(app, "Deployment");
+  app->add_option("file,--file", r.file, "YAML file of engines and graphs (docs/deployment.md)")->required();
+  add_switch(app, "--dry-run", r.dry_run, "Check the file, print what would be started, and end");
+}
+
 void add_generate_flags(CLI::App* app, GenerateArguments& g, bool chat) {
   begin_group(app, "Generation");
   if (!chat) app->add_option("-p,--prompt", g.prompts, "Prompt; may be given several times; default: lines of stdin");

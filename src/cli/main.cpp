@@ -16,6 +16,7 @@ namespace {
 
 Result<int> dispatch(Arguments& arguments) {
   if (arguments.command == "serve") return run_serve(arguments);
+  if (arguments.command == "run") return run_deployment(arguments);
   if (arguments.chat.url.empty()) RETURN_IF_ERROR(find_models(arguments.model));
   if (arguments.command == "chat") return run_chat(arguments);
   if (arguments.command == "generate") return run_generate(arguments);

@@ -255,6 +255,10 @@ struct OpLimits {
   int64_t expert_intermediate_size = 0;
   bool has_latent_attention = false;
   int64_t max_long_keys = 0;  // of attention_latent_expanded
+  // Of attention_paged over an INT8 cache; no such cache: zeros.
+  int64_t max_num_seqs = 0;
+  int64_t max_seq_len = 0;
+  KvLayerDesc int8_kv = {};  // its layer with the largest blocks
 };
 
 class Device {
@@ -278,7 +282,7 @@ class Device {
   // (b) Ops. Every primitive is set; a fused op may be null (backend/ops.h binds its decomposition).
   virtual const OpTable& ops() const = 0;
   // What ops take for themselves beside the tensors they are given, for the memory plan. Counts what grows with the
-  // vocabulary, with tokens and experts, and latent attention; the rest is a few MB.
+  // vocabulary, with tokens and experts, latent attention and prompts over an INT8 cache; the rest is a few MB.
   virtual int64_t op_workspace_bytes(const OpLimits& /*limits*/) const { return 0; }
 
   // (c) Layouts. Activations of row_bytes a row are written and read fastest with this many bytes from row to row, row_bytes

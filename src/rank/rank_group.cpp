@@ -184,13 +184,20 @@ int min_expanded_query_len(const RankGroupConfig& config, const ModelConfig& mod
   return model.latent.kv_lora_rank > 0 ? device.min_expanded_query_len(latent_shape(model, config.act_dtype)) : 0;
 }
 
-OpLimits op_limits(const ModelConfig& model, const StepLimits& limits, int min_expanded_query_len) {
+OpLimits op_limits(const ModelConfig& model, const StepLimits& limits, int min_expanded_query_len,
+                   const std::vector<KvLayerDesc>& kv_layers) {
   int64_t max_long_keys = 0;
   if (min_expanded_query_len > 0) {
     const int64_t max_model_len = limits.max_model_len > 0 ? limits.max_model_len : model.max_position_embeddings;
     const int64_t max_seqs = std::min(limits.max_num_seqs, limits.max_num_batched_tokens / min_expanded_query_len);
     max_long_keys = std::min<int64_t>(kMaxLongKeys, max_seqs * max_model_len);
   }
+  KvLayerDesc int8_kv;
+  for (const KvLayerDesc& layer : kv_layers) {
+    const bool is_larger = layer.num_kv_heads * layer.head_dim > int8_kv.num_kv_heads * int8_kv.head_dim;
+    if (layer.dtype == DType::kI8 && is_larger) int8_kv = layer;
+  }
+  const bool has_int8_kv = int8_kv.num_kv_heads > 0;
   return {.max_num_logits = limits.max_num_logits,
           .vocab_size = model.vocab_size,
           .max_num_tokens = model.experts.num_experts > 0 ? limits.max_num_batched_tokens : 0,
@@ -198,12 +205,15 @@ OpLimits op_limits(const ModelConfig& model, const StepLimits& limits, int min_e
           .hidden_size = model.hidden_size,
           .expert_intermediate_size = model.experts.intermediate_size,
           .has_latent_attention = model.latent.kv_lora_rank > 0,
-          .max_long_keys = max_long_keys};
+          .max_long_keys = max_long_keys,
+          .max_num_seqs = has_int8_kv ? limits.max_num_seqs : 0,
+          .max_seq_len = has_int8_kv ? limits.max_model_len : 0,
+          .int8_kv = int8_kv};
 }
 
 // What a drafter takes of one rank's memory.
 struct DraftMemory {
-  int64_t weight_bytes = 0, workspace_bytes = 0, scratch_bytes = 0, kv_block_bytes = 0;
+  int64_t weight_bytes = 0, workspace_bytes = 0, op_workspace_bytes = 0, scratch_bytes = 0, kv_block_bytes = 0;
 };
 
 bool has_drafter(const RankGroupConfig& config) { return config.draft || config.mtp_draft; }
@@ -238,6 +248,9 @@ Result<DraftMemory> memory_of_draft(const RankGroupConfig& config, const TensorP
   if (!cache.ok()) return cache.with_context("--speculative-config: model");
   DraftMemory draft{.weight_bytes = memory->weight_bytes,
                     .workspace_bytes = memory->workspace_bytes + RunningState::num_bytes(limits),
+                    .op_workspace_bytes =
+                        device.op_workspace_bytes(op_limits(config.draft->model, limits, options.min_expanded_query_len,
+                                                            memory->kv_layers)),
                     .kv_block_bytes = kv_block_bytes(device, memory->kv_layers)};
   draft.scratch_bytes = num_scratch_blocks(config, limits) * draft.kv_block_bytes;
   return draft;
@@ -344,20 +357,16 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
                              .kv_cache_bytes = config.kv_cache_bytes,
                              .max_kv_cache_bytes = config.max_kv_cache_bytes,
                              .memory_fraction = config.memory_fraction};
-  int64_t op_workspace_bytes =
-      first_device.op_workspace_bytes(op_limits(config.model, config.limits, options.min_expanded_query_len));
   ModelOptions draft_options = options;
   if (config.draft) {
     draft_options.num_mtp_layers = 0;
     draft_options.min_expanded_query_len = min_expanded_query_len(config, config.draft->model, first_device);
-    op_workspace_bytes = std::max(op_workspace_bytes,
-                                  first_device.op_workspace_bytes(op_limits(config.draft->model, config.limits,
-                                                                            draft_options.min_expanded_query_len)));
     draft_options.quantization = {};  // a small model: as its checkpoint has it
     draft_options.source = config.draft->weights;
     draft_options.supports_weight = support_for(config.draft->model.experts.num_experts > 0);
   }
-  std::vector<DraftMemory> draft_memory(static_cast<size_t>(size));
+  std::vector<DraftMemory> draft_memory(static_cast<size_t>(size));  // zeros without drafts
+  int64_t op_workspace_bytes = 0;                                    // a device's ops share it, whichever model runs
   for (int r = 0; r < size; ++r) {
     Result<ModelMemory> memory_of_model = Model::memory(config.model, place_of(r, sizes).tp, options);
     if (!memory_of_model.ok() && config.mtp_draft) {
@@ -365,20 +374,23 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
     }
     ASSIGN_OR_RETURN(const ModelMemory model_memory, std::move(memory_of_model));
     RETURN_IF_ERROR(check_kv_layers(first_device, model_memory.kv_layers));
+    DraftMemory& draft = draft_memory[static_cast<size_t>(r)];
+    if (config.draft) {
+      ASSIGN_OR_RETURN(draft, memory_of_draft(config, place_of(r, sizes).tp, draft_options, limits, first_device));
+    } else if (config.mtp_draft) {
+      ModelOptions limited = options;
+      limited.limits = limits;
+      draft = memory_of_mtp(config, model_memory, limited, first_device);
+    }
+    op_workspace_bytes =
+        std::max({op_workspace_bytes, draft.op_workspace_bytes,
+                  first_device.op_workspace_bytes(
+                      op_limits(config.model, limits, options.min_expanded_query_len, model_memory.kv_layers))});
     plan_input.ranks.push_back(
         {.free_bytes = memory[static_cast<size_t>(r)].free_bytes,
          .weight_bytes = model_memory.weight_bytes,
          .workspace_bytes = model_memory.workspace_bytes + op_workspace_bytes + RunningState::num_bytes(limits),
          .kv_block_bytes = kv_block_bytes(first_device, model_memory.kv_layers)});
-    if (!has_drafter(config)) continue;
-    DraftMemory& draft = draft_memory[static_cast<size_t>(r)];
-    if (config.draft) {
-      ASSIGN_OR_RETURN(draft, memory_of_draft(config, place_of(r, sizes).tp, draft_options, limits, first_device));
-    } else {
-      ModelOptions limited = options;
-      limited.limits = limits;
-      draft = memory_of_mtp(config, model_memory, limited, first_device);
-    }
     plan_input.ranks.back().weight_bytes += draft.weight_bytes;
     plan_input.ranks.back().workspace_bytes += draft.workspace_bytes + draft.scratch_bytes;
     plan_input.ranks.back().kv_block_bytes += draft.kv_block_bytes;

@@ -351,9 +351,11 @@ void CudaDevice::run_step(Stream& stream, const StepKey& key, const std::functio
 }
 
 int64_t CudaDevice::op_workspace_bytes(const OpLimits& limits) const {
+  const bool may_expand_kv = !is_deterministic_ && has(kernel_id("attention_prefill_wgmma_int8_d128"));
   return std::max({sample_workspace_bytes(limits.max_num_logits, limits.vocab_size), expert_workspace_bytes(limits),
                    limits.has_latent_attention ? latent_workspace_bytes(num_sms_) : 0,
-                   limits.max_long_keys > 0 ? expanded_workspace_bytes(limits.max_long_keys) : 0});
+                   limits.max_long_keys > 0 ? expanded_workspace_bytes(limits.max_long_keys) : 0,
+                   may_expand_kv ? prefill_workspace_bytes(limits) : 0});
 }
 
 int CudaDevice::min_expanded_query_len(const LatentShape& shape) const {

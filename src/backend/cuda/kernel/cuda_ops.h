@@ -33,11 +33,13 @@ void add_rms_norm(Stream& stream, const AddRmsNormParams& p);
 void linear_silu_and_mul(Stream& stream, const LinearSiluAndMulParams& p);
 void qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p);
 
-// What ops take of the device's workspace: sample(), expert_mlp() and latent attention.
+// What ops take of the device's workspace: sample(), expert_mlp(), latent attention, and attention_paged() of
+// prompts over an INT8 cache.
 int64_t sample_workspace_bytes(int64_t num_logits, int64_t vocab_size);
 int64_t expert_workspace_bytes(const OpLimits& limits);
 int64_t latent_workspace_bytes(int num_sms);
 int64_t expanded_workspace_bytes(int64_t max_num_keys);
+int64_t prefill_workspace_bytes(const OpLimits& limits);
 
 // All of the above.
 OpTable cuda_ops();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <numbers>
 
 #include "backend/check_params.h"
@@ -9,6 +10,7 @@
 #include "backend/cuda/kernel/attention/attention_decode_ring_params.h"
 #include "backend/cuda/kernel/attention/attention_prefill.h"
 #include "backend/cuda/kernel/attention/attention_prefill_wgmma.h"
+#include "backend/cuda/kernel/attention/expand_kv.h"
 #include "backend/cuda/kernel/cuda_ops.h"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/tensor_map.h"
@@ -77,8 +79,9 @@ void attention_prefill(Stream& stream, KernelId kernel, const AttentionPagedPara
          params, {{"num_seqs", p.seq_rows.dim(0)}, {"num_heads", p.q.dim(1)}, {"max_query_len", p.max_query_len}});
 }
 
+// `attention` may be over other blocks than p.kv: num_blocks of them.
 void attention_prefill_wgmma(Stream& stream, KernelId kernel, const AttentionPagedParams& p,
-                             const AttentionPagedKernelParams& attention) {
+                             const AttentionPagedKernelParams& attention, int64_t num_blocks) {
   const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
   const int64_t num_tokens = p.q.dim(0), num_heads = p.q.dim(1), head_dim = p.kv.desc.head_dim;
   // Few query tokens a sequence: the heads of a kv head fill a tile, as many as the largest power of two that divides
@@ -96,7 +99,7 @@ void attention_prefill_wgmma(Stream& stream, KernelId kernel, const AttentionPag
                                          .head_stride = attention.q_head_stride,
                                          .box_tokens = kPrefillWgmmaRows / packed_heads,
                                          .box_heads = packed_heads}),
-      .kv = make_kv_map(device.api(), attention.kv, p.kv.num_blocks, kPrefillWgmmaBoxKeys),
+      .kv = make_kv_map(device.api(), attention.kv, num_blocks, kPrefillWgmmaBoxKeys),
       .work_counters = device.work_counters(),
       .packed_heads = packed_heads,
       .num_head_tiles = static_cast<int32_t>(num_heads / packed_heads)};
@@ -120,6 +123,75 @@ void attention_decode_ring(Stream& stream, const DecodeRing& ring, const Attenti
       .num_done = device.partial_flags()};
   launch(stream, ring.kernel, {.x = device.num_sms(), .num_threads = 32 * ring.num_warps}, params,
          {{"num_seqs", attention.num_seqs}, {"num_heads", p.q.dim(1)}, {"max_seq_len", p.max_seq_len}});
+}
+
+// The blocks that expand_kv.cu makes of a step's INT8 cache blocks. They never take more memory than this: a step whose
+// sequences do not fit is attended to in passes.
+constexpr int64_t kMaxExpandedBytes = int64_t{512} << 20;
+
+KvLayout expanded_layout(const KvLayerDesc& desc) {
+  KvLayout kv{.num_kv_heads = static_cast<int32_t>(desc.num_kv_heads),
+              .kv_block_size = static_cast<int32_t>(desc.kv_block_size),
+              .head_dim = static_cast<int32_t>(desc.head_dim),
+              .padded_head_dim = static_cast<int32_t>(desc.head_dim)};
+  kv.block_bytes = expanded_block_bytes(kv);
+  return kv;
+}
+
+int64_t max_expanded_blocks(const KvLayout& kv) { return kMaxExpandedBytes / kv.block_bytes; }
+
+// For `wanted` blocks. Powers of two, so that the workspace grows seldom while a prompt does.
+int64_t num_expanded_blocks(const KvLayout& kv, int64_t wanted) {
+  return std::min(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(wanted))), max_expanded_blocks(kv));
+}
+
+// Of one sequence, at most.
+int64_t seen_blocks(const AttentionPagedParams& p) {
+  const int64_t all = ceil_div(p.max_seq_len, p.kv.desc.kv_block_size);
+  if (p.window == 0) return all;
+  return std::min(all, ceil_div(int64_t{p.window} + p.max_query_len, p.kv.desc.kv_block_size) + 1);
+}
+
+bool fits_expanded(const AttentionPagedParams& p) {
+  return seen_blocks(p) <= max_expanded_blocks(expanded_layout(p.kv.desc));
+}
+
+void attention_prefill_int8(Stream& stream, KernelId wgmma, const AttentionPagedParams& p,
+                            const AttentionPagedKernelParams& attention) {
+  CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  const int64_t num_seqs = attention.num_seqs, table_width = ceil_div(p.max_seq_len, p.kv.desc.kv_block_size);
+  const int64_t blocks_of_seq = seen_blocks(p), wanted_blocks = num_seqs * blocks_of_seq;
+  KvLayout expanded = expanded_layout(p.kv.desc);
+  const int64_t num_blocks = num_expanded_blocks(expanded, wanted_blocks);
+  // A pass ends where the next sequence does not fit: but for the last, each fills all blocks but blocks_of_seq - 1.
+  const int64_t num_passes =
+      wanted_blocks <= num_blocks ? 1 : std::min(num_seqs, ceil_div(wanted_blocks, num_blocks - blocks_of_seq + 1));
+
+  const int64_t block_bytes = num_blocks * expanded.block_bytes;
+  char* scratch = static_cast<char*>(
+      device.workspace(static_cast<size_t>(block_bytes + num_seqs * (table_width + 2) * int64_t{sizeof(int32_t)})));
+  expanded.data = scratch;
+  int32_t* seq_rows = reinterpret_cast<int32_t*>(scratch + block_bytes);
+  ExpandKvParams expand{.attention = attention,
+                        .expanded = expanded,
+                        .block_table = seq_rows + 2 * num_seqs,
+                        .seq_rows = seq_rows,
+                        .seq_lens = seq_rows + num_seqs,
+                        .block_table_stride = static_cast<int32_t>(table_width),
+                        .num_blocks = static_cast<int32_t>(num_blocks)};
+  AttentionPagedKernelParams over_expanded = attention;
+  over_expanded.kv = expanded;
+  over_expanded.block_table = expand.block_table;
+  over_expanded.seq_rows = expand.seq_rows;
+  over_expanded.seq_lens = expand.seq_lens;
+  over_expanded.block_table_stride = table_width;
+  const KernelId expand_kernel = p.kv.desc.head_dim == 64 ? kernel_id("expand_kv_d64") : kernel_id("expand_kv_d128");
+  for (int64_t pass = 0; pass < num_passes; ++pass) {
+    expand.pass_idx = static_cast<int32_t>(pass);
+    launch(stream, expand_kernel, {.x = int64_t{2} * device.num_sms(), .num_threads = 32 * kExpandWarps}, expand,
+           {{"num_seqs", num_seqs}, {"max_seq_len", p.max_seq_len}, {"pass", pass}});
+    attention_prefill_wgmma(stream, wgmma, p, over_expanded, num_blocks);
+  }
 }
 
 // Keys are cut so that the CTAs fill the device about twice; more, shorter splits cost more to merge than they balance.
@@ -153,6 +225,15 @@ void attention_decode(Stream& stream, const AttentionPagedParams& p, const Atten
 }
 
 }  // namespace
+
+int64_t prefill_workspace_bytes(const OpLimits& limits) {
+  const KvLayerDesc& desc = limits.int8_kv;
+  if (desc.head_dim != 64 && desc.head_dim != 128) return 0;
+  const KvLayout kv = expanded_layout(desc);
+  const int64_t table_width = ceil_div(limits.max_seq_len, desc.kv_block_size);
+  return num_expanded_blocks(kv, limits.max_num_seqs * table_width) * kv.block_bytes +
+         limits.max_num_seqs * (table_width + 2) * int64_t{sizeof(int32_t)};
+}
 
 void attention_paged(Stream& stream, const AttentionPagedParams& p) {
   check_params(p);
@@ -191,7 +272,14 @@ void attention_paged(Stream& stream, const AttentionPagedParams& p) {
     }
     const KernelId wgmma =
         desc.head_dim == 64 ? kernel_id("attention_prefill_wgmma_d64") : kernel_id("attention_prefill_wgmma_d128");
-    if (desc.dtype == DType::kBf16 && device.has(wgmma)) return attention_prefill_wgmma(stream, wgmma, p, params);
+    if (desc.dtype == DType::kBf16 && device.has(wgmma)) {
+      return attention_prefill_wgmma(stream, wgmma, p, params, p.kv.num_blocks);
+    }
+    const KernelId wgmma_int8 = desc.head_dim == 64 ? kernel_id("attention_prefill_wgmma_int8_d64")
+                                                    : kernel_id("attention_prefill_wgmma_int8_d128");
+    if (desc.dtype == DType::kI8 && device.has(wgmma_int8) && fits_expanded(p)) {
+      return attention_prefill_int8(stream, wgmma_int8, p, params);
+    }
     const KernelId prefill =
         desc.head_dim == 64 ? kernel_id("attention_prefill_d64") : kernel_id("attention_prefill_d128");
     if (desc.dtype == DType::kBf16 && device.has(prefill)) return attention_prefill(stream, prefill, p, params);

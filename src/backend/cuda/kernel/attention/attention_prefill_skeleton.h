@@ -17,6 +17,7 @@
 //   Tiles(params, work, item)      for the warp that loads
 //   find(tile)                     what must be known to load a tile; asked a tile ahead
 //   load_keys(tile, found, shared, barrier), load_values(...)
+//   load_key_scales(...)           optional: factors of the keys' scores, f32; load_keys expects their bytes too
 #pragma once
 
 #include "backend/cuda/kernel/attention/attention_prefill_wgmma.h"
@@ -32,6 +33,9 @@ namespace spate::cuda {
 constexpr int kConsumerWarps = 4 * kPrefillWgmmaConsumers;
 // Probabilities may exceed 1 by as much before all sums are scaled down: most tiles spare themselves that.
 constexpr float kBaseSlackLog2 = 8.0f;
+
+template <class Tiles>
+constexpr bool kHasKeyScales = requires(const Tiles& tiles) { &Tiles::load_key_scales; };
 
 // 128 rows: what the warpgroups that multiply must know of them. The warp that loads leaves it in shared memory.
 struct AttentionItem {
@@ -67,6 +71,9 @@ struct AttentionShared {
   __device__ uint32_t k_empty(int stage) const { return barrier(3, stage); }
   __device__ uint32_t v_full(int stage) const { return barrier(4, stage); }
   __device__ uint32_t v_empty(int stage) const { return barrier(5, stage); }
+  __device__ uint32_t key_scales(int stage) const {
+    return barrier(6, 0) + static_cast<uint32_t>(stage) * kPrefillWgmmaKeys * 4;
+  }
 
  private:
   __device__ uint32_t barrier(int kind, int stage) const {
@@ -179,6 +186,9 @@ __device__ inline void load_tiles(const typename Tiles::Params& params, const At
       if (tile >= 0) {
         wait_barrier(shared.k_empty(k_place.stage), k_place.parity ^ 1);
         tiles.load_keys(tile, place, shared.k(k_place.stage), shared.k_full(k_place.stage));
+        if constexpr (kHasKeyScales<Tiles>) {
+          tiles.load_key_scales(tile, place, shared.key_scales(k_place.stage), shared.k_full(k_place.stage));
+        }
         k_place.advance();
         if (tile == item.num_tiles - 1) load_q();
       }
@@ -264,6 +274,20 @@ struct Consumer {
     if (lane() == 0) arrive(empty);
   }
 
+  __device__ void scale_scores() {
+    const uint32_t scales = shared.key_scales(k_place.stage) + static_cast<uint32_t>(lane() % 4) * 8;
+#pragma unroll
+    for (int n = 0; n < kPrefillWgmmaKeys / 8; ++n) {
+      float scale[2];
+      asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                   : "=f"(scale[0]), "=f"(scale[1])
+                   : "r"(scales + 32 * n)
+                   : "memory");
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[4 * n + i] *= scale[i % 2];
+    }
+    __syncwarp();  // all lanes have read them before the stage is released
+  }
   // Scores of keys that a row does not see.
   __device__ void mask(const AttentionItem& item, int first_key) {
     const int column = 2 * (lane() % 4), window = params.attention.window;
@@ -397,6 +421,7 @@ struct Consumer {
   // The scores are there: their operands are free, and what rows do not see becomes -infinity.
   __device__ void finish_scores(const AttentionItem& item, int tile) {
     fence_registers(s);
+    if constexpr (kHasKeyScales<Tiles>) scale_scores();
     release(shared.k_empty(k_place.stage));
     k_place.advance();
     if (tile == 0) {

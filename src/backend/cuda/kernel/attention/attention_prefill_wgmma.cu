@@ -3,6 +3,8 @@
 //            128, kv_block_size a power of two and a multiple of 16.
 // LAYOUT     A tile of keys is atoms of 8 keys by 64 columns, swizzled; a copy brings 16 keys of a block. Scores read K
 //            along head_dim, values read V across it, so both stay as they lie in the cache.
+//            The kernels named int8: the blocks that expand_kv.cu makes of an INT8 cache, each with the scales of its
+//            keys, which multiply the scores.
 // NUMERICS   Dots and sums in fp32 on the tensor core; probabilities are rounded to bf16 for the product with V. Online
 //            softmax over tiles of 128 keys, the last first, cut from the first seen key rounded down to 16. Its base
 //            moves only when the maximum grows by 2^8. A row's result does not depend on other rows, but on how its
@@ -33,12 +35,14 @@ class PagedTiles {
   __device__ static void prefetch(const Params& p) { prefetch_map(p.kv); }
 
   __device__ PagedTiles(const Params& params, const AttentionWork<PagedTiles>& work, const AttentionItem& item)
+      : PagedTiles(params, work.seq(), item) {}
+  __device__ PagedTiles(const Params& params, int seq, const AttentionItem& item)
       : params_(params), item_(item), lane_(threadIdx.x % kWarpSize) {
     const AttentionPagedKernelParams& p = params.attention;
     block_shift_ = 31 - __clz(p.kv.kv_block_size);
     k_row_ = item.first_head / p.heads_per_kv_head * p.kv.kv_block_size;
     v_row_ = k_row_ + p.kv.num_kv_heads * p.kv.kv_block_size;
-    blocks_ = p.block_table + p.seq_rows[work.seq()] * p.block_table_stride;
+    blocks_ = p.block_table + p.seq_rows[seq] * p.block_table_stride;
   }
 
   // The block of this lane's keys.
@@ -53,19 +57,26 @@ class PagedTiles {
     load(tile, block, v_row_, shared, full);
   }
 
- private:
+ protected:
   static constexpr int kBoxes = kPrefillWgmmaKeys / kPrefillWgmmaBoxKeys;
   static constexpr uint32_t kBoxBytes = kPrefillWgmmaBoxKeys * kHeadDim * 2;
 
   __device__ int first_key(int tile) const { return tile_first_key(item_, tile) + lane_ * kPrefillWgmmaBoxKeys; }
-  __device__ void load(int tile, int block, int row, uint32_t shared, uint32_t full) const {
-    const int num_boxes =
-        min(kBoxes, (item_.end_key - tile_first_key(item_, tile) + kPrefillWgmmaBoxKeys - 1) / kPrefillWgmmaBoxKeys);
-    if (lane_ == 0) arrive_expecting(full, static_cast<uint32_t>(num_boxes) * kBoxBytes);
+  __device__ int row_in_block(int tile, int row) const {
+    return row + (first_key(tile) & (params_.attention.kv.kv_block_size - 1));
+  }
+  __device__ int num_boxes(int tile) const {
+    return min(kBoxes,
+               (item_.end_key - tile_first_key(item_, tile) + kPrefillWgmmaBoxKeys - 1) / kPrefillWgmmaBoxKeys);
+  }
+  // extra_bytes: of each box, for copies that the caller makes.
+  __device__ void load(int tile, int block, int row, uint32_t shared, uint32_t full, uint32_t extra_bytes = 0) const {
+    const int boxes = num_boxes(tile);
+    if (lane_ == 0) arrive_expecting(full, static_cast<uint32_t>(boxes) * (kBoxBytes + extra_bytes));
     __syncwarp();
-    if (lane_ < num_boxes) {
-      copy_box_5d(shared + static_cast<uint32_t>(lane_) * kBoxBytes, params_.kv, 0, 0, 0,
-                  (row + (first_key(tile) & (params_.attention.kv.kv_block_size - 1))) / 8, block, full);
+    if (lane_ < boxes) {
+      copy_box_5d(shared + static_cast<uint32_t>(lane_) * kBoxBytes, params_.kv, 0, 0, 0, row_in_block(tile, row) / 8,
+                  block, full);
     }
   }
 
@@ -75,6 +86,29 @@ class PagedTiles {
   int lane_, block_shift_, k_row_, v_row_;
 };
 
+// Of an INT8 cache.
+template <int kHeadDim>
+class ExpandedPagedTiles : public PagedTiles<kHeadDim> {
+ public:
+  __device__ ExpandedPagedTiles(const AttentionPrefillWgmmaParams& params,
+                                const AttentionWork<ExpandedPagedTiles>& work, const AttentionItem& item)
+      : PagedTiles<kHeadDim>(params, work.seq(), item) {}
+
+  __device__ void load_keys(int tile, int block, uint32_t shared, uint32_t full) const {
+    this->load(tile, block, this->k_row_, shared, full, kBoxScaleBytes);
+  }
+  __device__ void load_key_scales(int tile, int block, uint32_t shared, uint32_t full) const {
+    if (this->lane_ >= this->num_boxes(tile)) return;
+    const KvLayout& kv = this->params_.attention.kv;
+    const char* scales = static_cast<const char*>(kv.data) + block * kv.block_bytes + expanded_scales_offset(kv) +
+                         this->row_in_block(tile, this->k_row_) * 4;
+    copy_bytes(shared + static_cast<uint32_t>(this->lane_) * kBoxScaleBytes, scales, kBoxScaleBytes, full);
+  }
+
+ private:
+  static constexpr uint32_t kBoxScaleBytes = kPrefillWgmmaBoxKeys * 4;
+};
+
 extern "C" __global__ void __launch_bounds__(kPrefillWgmmaThreads, 1)
     attention_prefill_wgmma_d64(const __grid_constant__ AttentionPrefillWgmmaParams p) {
   attention_prefill_wgmma<PagedTiles<64>>(p);
@@ -82,6 +116,14 @@ extern "C" __global__ void __launch_bounds__(kPrefillWgmmaThreads, 1)
 extern "C" __global__ void __launch_bounds__(kPrefillWgmmaThreads, 1)
     attention_prefill_wgmma_d128(const __grid_constant__ AttentionPrefillWgmmaParams p) {
   attention_prefill_wgmma<PagedTiles<128>>(p);
+}
+extern "C" __global__ void __launch_bounds__(kPrefillWgmmaThreads, 1)
+    attention_prefill_wgmma_int8_d64(const __grid_constant__ AttentionPrefillWgmmaParams p) {
+  attention_prefill_wgmma<ExpandedPagedTiles<64>>(p);
+}
+extern "C" __global__ void __launch_bounds__(kPrefillWgmmaThreads, 1)
+    attention_prefill_wgmma_int8_d128(const __grid_constant__ AttentionPrefillWgmmaParams p) {
+  attention_prefill_wgmma<ExpandedPagedTiles<128>>(p);
 }
 
 }  // namespace spate::cuda

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "backend/cuda/kernel/attention/attention_paged.h"
+#include "backend/cuda/kernel/attention/expand_kv.h"
 #include "backend/cuda/kernel/primitive/tensor_map.h"
 
 namespace spate::cuda {
@@ -15,13 +15,14 @@ constexpr int kPrefillWgmmaStages = 2;                                    // of 
 constexpr int kPrefillWgmmaConsumers = 2;                                 // warpgroups, 64 rows each
 constexpr int kPrefillWgmmaThreads = 128 * (kPrefillWgmmaConsumers + 1);  // and one that loads
 
-// Stages at a multiple of 1,024 bytes, then their barriers.
-constexpr int prefill_wgmma_shared_bytes(int head_dim) {
-  return 1024 + kPrefillWgmmaStages * ((kPrefillWgmmaRows + 2 * kPrefillWgmmaKeys) * head_dim * 2 + 6 * 8);
+// Stages at a multiple of 1,024 bytes, then their barriers, then scales of a stage's keys.
+constexpr int prefill_wgmma_shared_bytes(int head_dim, bool has_key_scales = false) {
+  return 1024 + kPrefillWgmmaStages * ((kPrefillWgmmaRows + 2 * kPrefillWgmmaKeys) * head_dim * 2 + 6 * 8 +
+                                       (has_key_scales ? kPrefillWgmmaKeys * 4 : 0));
 }
 
 struct AttentionPrefillWgmmaParams {
-  AttentionPagedKernelParams attention;
+  AttentionPagedKernelParams attention;  // over a bf16 cache, or over what expand_kv.cu made of an INT8 cache
   TensorMap q;              // make_heads_map: boxes of kPrefillWgmmaRows / packed_heads tokens by packed_heads
   TensorMap kv;             // make_kv_map: boxes of kPrefillWgmmaBoxKeys
   uint32_t* work_counters;  // [2] 0; the kernel leaves them so

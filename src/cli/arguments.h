@@ -147,7 +147,8 @@ struct BenchArguments {
   int n = 1;
   std::string output_json;
   std::string plot;  // table, kernel: an SVG file
-  std::string task = "edit";  // speculation: edit, prose, questions
+  std::string task = "edit";             // speculation: edit, prose, questions, random
+  double speculative_accept_rate = 0.8;  // speculation, random: of drafts, simulated
   std::vector<std::string> configs;  // table
   std::vector<std::string> formats = {"bf16", "int8", "int4-g64"};  // table: of the weights, as --quantization
   std::string filter;                                               // kernel: rows whose name contains it

@@ -7,6 +7,11 @@
 //   prose   tokens by Zipf's law, as words come: pairs repeat by chance, longer runs hardly ever
 // A model that drafts would draft by these masks. So it is measured where the model answers itself:
 //   questions  of its eval/ folder, drawn at random; greedy
+// or, to know what drafts are worth that come true so often, with simulated acceptance:
+//   random  prompts and answers of random tokens. The masks by which the model drafts differ from those of the answer: each
+//           lets the answer's token through with probability --speculative-accept-rate, else another. All work is done: the
+//           layer drafts, drafts run, wrong ones are paid for. Sequences with masks do not overlap steps, so the rate without
+//           drafts is measured with these masks and, as a server would run, without any.
 #include <cmath>
 #include <cstdio>
 
@@ -28,15 +33,17 @@ using Tokens = std::vector<int32_t>;
 
 class GivenAnswer final : public TokenConstraint {
  public:
-  GivenAnswer(Tokens answer, int64_t vocab_size) : answer_(std::move(answer)), vocab_size_(vocab_size) {}
-  std::unique_ptr<ConstraintCursor> start() override { return std::make_unique<Cursor>(*this); }
+  // drafts: what a model that drafts by masks proposes at each place; empty: the answer.
+  GivenAnswer(Tokens answer, Tokens drafts, int64_t vocab_size)
+      : answer_(std::move(answer)), drafts_(std::move(drafts)), vocab_size_(vocab_size) {}
+  std::unique_ptr<ConstraintCursor> start() override { return std::make_unique<Cursor>(*this, answer_, 0); }
 
  private:
   class Cursor final : public ConstraintCursor {
    public:
-    explicit Cursor(const GivenAnswer& owner)
-        : owner_(owner), words_(static_cast<size_t>(mask_words_of(owner.vocab_size_))) {
-      allow(0);
+    Cursor(const GivenAnswer& owner, const Tokens& text, size_t num_tokens)
+        : owner_(owner), text_(text), words_(static_cast<size_t>(mask_words_of(owner.vocab_size_))) {
+      allow(num_tokens);
     }
     Status append(int32_t) override {
       words_[word()] = 0;
@@ -49,27 +56,32 @@ class GivenAnswer final : public TokenConstraint {
     bool must_end() const override { return false; }
     bool may_draft(int32_t) const override { return true; }
     std::unique_ptr<ConstraintCursor> clone() const override { return std::make_unique<Cursor>(*this); }
+    std::unique_ptr<ConstraintCursor> clone_to_draft() const override {
+      return std::make_unique<Cursor>(owner_, owner_.drafts_.empty() ? text_ : owner_.drafts_, num_tokens_);
+    }
 
    private:
     size_t word() const { return static_cast<size_t>(token_id_) / 32; }
     void allow(size_t num_tokens) {
       num_tokens_ = num_tokens;
-      token_id_ = owner_.answer_[std::min(num_tokens, owner_.answer_.size() - 1)];
+      token_id_ = text_[std::min(num_tokens, text_.size() - 1)];
       words_[word()] = 1u << (token_id_ % 32);
     }
     const GivenAnswer& owner_;
+    const Tokens& text_;
     std::vector<uint32_t> words_;
     size_t num_tokens_ = 0;
     int32_t token_id_ = 0;
   };
 
-  const Tokens answer_;
+  const Tokens answer_, drafts_;
   const int64_t vocab_size_;
 };
 
 struct Task {
   Tokens prompt;
   Tokens answer;         // empty: the model's own
+  Tokens drafts;         // simulated: by place
   int max_tokens = 0;    // of its own
 };
 
@@ -111,6 +123,19 @@ Task prose_task(Rng& rng, int output_len) {
   return task;
 }
 
+Task random_task(Rng& rng, const BenchArguments& bench, int64_t vocab_size) {
+  const auto word = [&] { return static_cast<int32_t>(rng.below(static_cast<uint64_t>(vocab_size))); };
+  Task task;
+  for (int i = 0; i < (bench.input_len > 0 ? bench.input_len : 128); ++i) task.prompt.push_back(word());
+  for (int i = 0; i < (bench.output_len > 0 ? bench.output_len : 128); ++i) {
+    const int32_t token = word();
+    const bool comes_true = static_cast<double>(rng.uniform()) < bench.speculative_accept_rate;
+    task.answer.push_back(token);
+    task.drafts.push_back(comes_true ? token : static_cast<int32_t>((token + 1) % vocab_size));
+  }
+  return task;
+}
+
 Result<std::vector<Task>> question_tasks(const LoadedModel& model, const std::filesystem::path& model_dir) {
   ASSIGN_OR_RETURN(const std::vector<EvalQuestion> questions, load_eval_questions(model_dir / "eval" / "questions.jsonl"));
   if (!model.tokenizer || !model.chat_template) {
@@ -128,18 +153,26 @@ Result<std::vector<Task>> question_tasks(const LoadedModel& model, const std::fi
   return tasks;
 }
 
+struct RunOptions {
+  int batch_size;
+  bool speculate = false;
+  bool gives_answers = true;  // of tasks that have some
+};
+
 // Tokens a second from when the first batch_size sequences have begun to the end of the last.
-Result<double> decode_rate(LoadedModel& model, const std::vector<Task>& tasks, int batch_size, bool speculate) {
+Result<double> decode_rate(LoadedModel& model, const std::vector<Task>& tasks, const RunOptions& options) {
+  const int batch_size = options.batch_size;
   std::vector<OfflineRequest> requests(tasks.size());
   for (size_t i = 0; i < tasks.size(); ++i) {
     requests[i].prompt_token_ids = tasks[i].prompt;
     requests[i].sampling.temperature = 0;
-    requests[i].speculate = speculate;
+    requests[i].speculate = options.speculate;
     requests[i].sampling.max_tokens = tasks[i].max_tokens;
     if (tasks[i].answer.empty()) continue;
     requests[i].sampling.max_tokens = static_cast<int>(tasks[i].answer.size());
     requests[i].sampling.ignore_eos = true;
-    requests[i].constraint = std::make_shared<GivenAnswer>(tasks[i].answer, model.config.vocab_size);
+    if (!options.gives_answers) continue;
+    requests[i].constraint = std::make_shared<GivenAnswer>(tasks[i].answer, tasks[i].drafts, model.config.vocab_size);
   }
   struct Arrival {
     double seconds;
@@ -157,7 +190,7 @@ Result<double> decode_rate(LoadedModel& model, const std::vector<Task>& tasks, i
       });
   RETURN_IF_ERROR(results.status());
   for (size_t i = 0; i < tasks.size(); ++i) {
-    if (tasks[i].answer.empty() || (*results)[i][0].token_ids == tasks[i].answer) continue;
+    if (tasks[i].answer.empty() || !options.gives_answers || (*results)[i][0].token_ids == tasks[i].answer) continue;
     return internal_error("bench: sequence {} gave another text", i);
   }
   double num_tokens = 0;
@@ -180,14 +213,19 @@ Result<int> run_bench_speculation(const Arguments& arguments) {
   std::vector<Task> questions;
   if (bench.task == "questions") {
     ASSIGN_OR_RETURN(questions, question_tasks(*model, arguments.model.model));
+  } else if (bench.task == "random") {
+    if (!runs_a_model(speculative.method)) {
+      return invalid_argument("bench speculation: --task random simulates drafts of a model (draft_model, mtp), not of {}",
+                              speculative_method_name(speculative.method));
+    }
   } else if (runs_a_model(speculative.method)) {
     return invalid_argument(
-        "bench speculation: method {} drafts by the masks that give the answers of --task {}; use --task questions",
+        "bench speculation: method {} drafts by the masks that give the answers of --task {}; use --task questions or random",
         speculative_method_name(speculative.method), bench.task);
   }
   model->engine->start();
   Rng rng(arguments.model.seed, 0x5bec);
-  std::vector<double> ratios, on_rates, off_rates;
+  std::vector<double> ratios, on_rates, off_rates, free_ratios;
   const EngineStats before = model->engine->stats();
   for (int i = 0; i < bench.num_iters_warmup + bench.num_iters; ++i) {
     std::vector<Task> tasks;
@@ -197,11 +235,18 @@ Result<int> run_bench_speculation(const Arguments& arguments) {
       tasks.push_back(questions[rng.below(questions.size())]);
     }
     for (int s = 0; s < bench.batch_size && questions.empty(); ++s) {
-      tasks.push_back(bench.task == "edit" ? edit_task(rng) : prose_task(rng, bench.output_len > 0 ? bench.output_len : 128));
+      tasks.push_back(bench.task == "random" ? random_task(rng, bench, model->config.vocab_size)
+                      : bench.task == "edit" ? edit_task(rng)
+                                             : prose_task(rng, bench.output_len > 0 ? bench.output_len : 128));
     }
-    ASSIGN_OR_RETURN(const double off, decode_rate(*model, tasks, bench.batch_size, false));
-    ASSIGN_OR_RETURN(const double on, decode_rate(*model, tasks, bench.batch_size, true));
+    ASSIGN_OR_RETURN(const double off, decode_rate(*model, tasks, {.batch_size = bench.batch_size}));
+    ASSIGN_OR_RETURN(const double on, decode_rate(*model, tasks, {.batch_size = bench.batch_size, .speculate = true}));
+    double free = 0;
+    if (bench.task == "random") {
+      ASSIGN_OR_RETURN(free, decode_rate(*model, tasks, {.batch_size = bench.batch_size, .gives_answers = false}));
+    }
     if (i < bench.num_iters_warmup) continue;
+    if (free > 0) free_ratios.push_back(on / free);
     ratios.push_back(on / off);
     on_rates.push_back(on);
     off_rates.push_back(off);
@@ -214,6 +259,10 @@ Result<int> run_bench_speculation(const Arguments& arguments) {
               std::string(speculative_method_name(speculative.method)).c_str(), bench.task.c_str(), bench.batch_size,
               median(on_rates), median(off_rates), median(ratios), percentile(ratios, 0), percentile(ratios, 100),
               bench.num_iters);
+  if (!free_ratios.empty()) {
+    std::printf("acceptance simulated at %.2f; ratio to steps that overlap and have no masks %.2f\n",
+                bench.speculative_accept_rate, median(free_ratios));
+  }
   if (num_rows > 0) {
     std::printf("acceptance length %.2f tokens, %.1f %% of %.0f drafts in %.0f row-steps; by position:", 1 + num_accepted / num_rows,
                 100 * num_accepted / num_drafts, num_drafts, num_rows);

@@ -166,10 +166,17 @@ void add_bench_flags(CLI::App* bench, Arguments& arguments) {
   speculation
       ->add_option("--task", b.task,
                    "edit: answers that repeat most of the prompt; prose: hardly anything repeats; questions: of the model's "
-                   "eval/ folder, answered by the model itself")
-      ->check(CLI::IsMember({"edit", "prose", "questions"}));
+                   "eval/ folder, answered by the model itself; random: prompts and answers of random tokens, with drafts that "
+                   "come true as often as --speculative-accept-rate says")
+      ->check(CLI::IsMember({"edit", "prose", "questions", "random"}));
+  speculation
+      ->add_option("--speculative-accept-rate", b.speculative_accept_rate,
+                   "random: simulated probability that a draft is accepted when those before it were")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  add_count(speculation, "--input-len", b.input_len, "random: prompt tokens; 0: 128");
   add_count(speculation, "--batch-size", b.batch_size, "Sequences in the batch", 1);
-  add_count(speculation, "--output-len", b.output_len, "prose: output tokens; 0: 128");
+  add_count(speculation, "--output-len", b.output_len, "prose, random: output tokens; 0: 128");
   speculation->add_option("--num-iters-warmup", b.num_iters_warmup, "Turns before the measurement");
   speculation->add_option("--num-iters", b.num_iters, "Turns measured");
   speculation->add_option("--output-json", b.output_json, "File for the rows");

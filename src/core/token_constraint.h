@@ -31,6 +31,8 @@ class ConstraintCursor {
   virtual bool is_done() const { return false; }
   // A cursor of its own at the same place, with the same mask: it may go on along tokens that only might come.
   virtual std::unique_ptr<ConstraintCursor> clone() const = 0;
+  // The same for a model that drafts by the mask.
+  virtual std::unique_ptr<ConstraintCursor> clone_to_draft() const { return clone(); }
 };
 
 class TokenConstraint {

@@ -62,7 +62,7 @@ class ModelProposer final : public Proposer {
       const std::span<const int32_t> places = row.token_ids.subspan(reads_next_tokens_ ? 1 : 0);
       state->chain.set_known(places);
       turns_.push_back({.row = &row, .state = state, .num_places = static_cast<int>(places.size())});
-      if (row.cursor != nullptr) turns_.back().cursor = row.cursor->clone();
+      if (row.cursor != nullptr) turns_.back().cursor = row.cursor->clone_to_draft();
     }
     const auto is_behind = [](const Turn& turn) { return turn.num_drafts() == 0 && !turn.ended; };
     while (std::ranges::any_of(turns_, is_behind)) RETURN_IF_ERROR(run_step([&] { return plan_catching_up(); }));

@@ -1,7 +1,7 @@
 #include <utility>
 
 #include "server/api_response.h"
-#include "server/http_message.h"
+#include "server/random_hex.h"
 
 namespace spate {
 namespace {

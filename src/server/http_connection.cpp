@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "server/http_framing.h"
 #include "server/http_message.h"
+#include "server/random_hex.h"
 
 namespace spate {
 

@@ -1,7 +1,5 @@
 #include "server/http_message.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <ctime>
 
@@ -117,19 +115,6 @@ std::string format_http_chunk(std::string_view bytes) {
   std::string out = fmt::format("{:x}\r\n", bytes.size());
   out += bytes;
   return out + "\r\n";
-}
-
-std::string random_hex(int num_digits) {
-  std::string bytes(static_cast<size_t>(num_digits + 1) / 2, '\0');
-  size_t filled = 0;
-  while (filled < bytes.size()) {
-    const auto got = ::getrandom(bytes.data() + filled, bytes.size() - filled, 0);
-    if (got > 0) filled += static_cast<size_t>(got);
-  }
-  std::string out;
-  for (const char byte : bytes) out += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  out.resize(static_cast<size_t>(num_digits));
-  return out;
 }
 
 bool is_valid_request_id(std::string_view id) {

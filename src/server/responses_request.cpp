@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "server/http_message.h"
 #include "server/json_parse.h"
+#include "server/random_hex.h"
 #include "server/request_fields.h"
 
 namespace spate {

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "server/http_message.h"
+#include "server/random_hex.h"
 #include "server/responses.h"
 
 namespace spate {

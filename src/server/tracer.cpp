@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "server/http_message.h"
 #include "server/json_writer.h"
+#include "server/random_hex.h"
 
 namespace spate {
 namespace {

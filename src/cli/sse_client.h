@@ -29,8 +29,8 @@ struct HttpReply {
 };
 
 // An empty `body` is a GET. on_event hears of each `data:` line of a text/event-stream reply as it arrives, until it returns
-// false. should_stop is asked ten times a second while nothing comes, and while a connection is made. Errors: unavailable (no connection), data_loss (a broken
-// reply), cancelled (should_stop said so).
+// false. should_stop is asked ten times a second while nothing comes, and while a connection is made. Errors: unavailable (no
+// connection), data_loss (a broken reply), cancelled (should_stop said so).
 Result<HttpReply> http_call(const HttpTarget& target, const std::string& path, const std::string& body,
                             const std::function<bool(std::string_view)>& on_event = {},
                             const std::function<bool()>& should_stop = {});

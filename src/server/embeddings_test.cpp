@@ -20,18 +20,10 @@ namespace {
 using Json = nlohmann::json;
 
 struct EmbeddingServer {
-  explicit EmbeddingServer(PoolingConfig pooling = {.pooling = Pooling::kMean}) : server(config()) {
+  explicit EmbeddingServer(PoolingConfig pooling = {.pooling = Pooling::kMean}) : server(test_server_config()) {
     REQUIRE(server.listen().ok());
     model.serving.pooling = std::move(pooling);
     server.set_ready(model.serving);
-  }
-  static ServerConfig config() {
-    ServerConfig config;
-    config.port = 0;
-    config.handle_signals = false;
-    config.uvicorn_log_level = "warning";
-    config.log_stats_interval = 0;
-    return config;
   }
   Json post(const Json& body, int expected_status = 200, const std::string& path = "/v1/embeddings") {
     TestClient client(server.port());

@@ -22,11 +22,7 @@ struct LiveServer {
     server.set_ready(model.serving);
   }
   static ServerConfig config() {
-    ServerConfig config;
-    config.port = 0;
-    config.handle_signals = false;
-    config.uvicorn_log_level = "warning";
-    config.log_stats_interval = 0;
+    ServerConfig config = test_server_config();
     config.shutdown_timeout = 1;
     return config;
   }

@@ -26,11 +26,7 @@ using std::chrono::milliseconds;
 constexpr const char* kKey = "Authorization: Bearer secret\r\n";
 
 ServerConfig test_config() {
-  ServerConfig config;
-  config.port = 0;
-  config.handle_signals = false;
-  config.uvicorn_log_level = "warning";
-  config.log_stats_interval = 0;
+  ServerConfig config = test_server_config();
   config.shutdown_timeout = 5;
   config.api_key = {"secret"};
   config.enable_admin = true;

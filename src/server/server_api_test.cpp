@@ -23,11 +23,7 @@ using Json = nlohmann::json;
 using std::chrono::milliseconds;
 
 ServerConfig test_config() {
-  ServerConfig config;
-  config.port = 0;
-  config.handle_signals = false;
-  config.uvicorn_log_level = "warning";
-  config.log_stats_interval = 0;
+  ServerConfig config = test_server_config();
   config.shutdown_timeout = 5;
   return config;
 }

@@ -138,6 +138,15 @@ TestModel::TestModel() {
   serving.system_fingerprint = "spate-test";
 }
 
+ServerConfig test_server_config() {
+  ServerConfig config;
+  config.port = 0;
+  config.handle_signals = false;
+  config.uvicorn_log_level = "warning";
+  config.log_stats_interval = 0;
+  return config;
+}
+
 TestModel::~TestModel() { engine->stop(); }
 
 }  // namespace spate

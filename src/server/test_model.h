@@ -17,6 +17,7 @@
 
 #include "core/step_executor.h"
 #include "core/step_plan.h"
+#include "server/server_config.h"
 #include "server/serving_model.h"
 
 namespace spate {
@@ -57,5 +58,8 @@ struct TestModel {
   std::shared_ptr<Engine> engine;
   ServingModel serving;
 };
+
+// Of a server in a test: a free port, no signals, no log lines of requests and throughput.
+ServerConfig test_server_config();
 
 }  // namespace spate

@@ -77,17 +77,9 @@ TEST_CASE("a thinking budget forces the end marker, of one token or of several")
 }
 
 struct BudgetServer {
-  BudgetServer() : server(config()) {
+  BudgetServer() : server(test_server_config()) {
     REQUIRE(server.listen().ok());
     server.set_ready(model.serving);
-  }
-  static ServerConfig config() {
-    ServerConfig config;
-    config.port = 0;
-    config.handle_signals = false;
-    config.uvicorn_log_level = "warning";
-    config.log_stats_interval = 0;
-    return config;
   }
   Json post(const std::string& path, Json body, int expected_status = 200) {
     TestClient client(server.port());

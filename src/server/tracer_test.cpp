@@ -63,20 +63,12 @@ struct TracedServer {
     REQUIRE(server.listen().ok());
     server.set_ready(model.serving);
   }
-  static ServerConfig config() {
-    ServerConfig config;
-    config.port = 0;
-    config.handle_signals = false;
-    config.uvicorn_log_level = "warning";
-    config.log_stats_interval = 0;
-    return config;
-  }
   TestResponse complete(const std::string& body, const std::string& headers = {}) {
     return TestClient(server.port()).post("/v1/completions", body, headers);
   }
   TestModel model;
   std::shared_ptr<Tracer> tracer;
-  Server server{config()};
+  Server server{test_server_config()};
 };
 
 RequestTrace some_trace() {

@@ -4,6 +4,7 @@
 
 #include "server/server.h"
 #include "server/test_client.h"
+#include "server/test_model.h"
 
 #include "base/test.h"
 
@@ -13,11 +14,7 @@ namespace {
 constexpr const char* kBrowser = "Accept: text/html,*/*\r\nAccept-Encoding: gzip, br\r\n";
 
 ServerConfig page_config(bool ui) {
-  ServerConfig config;
-  config.port = 0;
-  config.handle_signals = false;
-  config.uvicorn_log_level = "warning";
-  config.log_stats_interval = 0;
+  ServerConfig config = test_server_config();
   config.api_key = {"secret"};
   config.ui = ui;
   return config;

@@ -17,16 +17,7 @@ import time
 import urllib.error
 import urllib.request
 
-root = pathlib.Path(__file__).resolve().parents[2]
-program = str(pathlib.Path(sys.argv[1]).resolve() / "spate")
-failed = False
-
-
-def report(name, problem=""):
-    global failed
-    failed |= bool(problem)
-    print(f"FAILED {name}: {problem}" if problem else f"ok {name}", flush=True)
-
+from checks import check, exit_code, program, root, wait_for
 
 def free_ports(count):
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
@@ -46,13 +37,6 @@ def call(path, body=None, timeout=60):
         return error.code, error.read().decode()
     except urllib.error.URLError as error:
         return 0, str(error)
-
-
-def wait_for(condition, seconds=30):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and not condition():
-        time.sleep(0.05)
-    return condition()
 
 
 def ask(model, text, **fields):
@@ -76,15 +60,19 @@ graphs:
   - name: sums
     steps:
       - {{id: first, engine: small, prompt: "{{{{ input }}}}", request: {{temperature: 0, max_tokens: 64}}}}
-      - {{id: each, engine: experts, map: "[2, 3, 4]", prompt: "What is {{{{ item }}}} + 3?", max_parallel: 2, request: {{temperature: 0, max_tokens: 64}}}}
+      - {{id: each, engine: experts, map: "[2, 3, 4]", prompt: "What is {{{{ item }}}} + 3?", max_parallel: 2,
+         request: {{temperature: 0, max_tokens: 64}}}}
       - {{id: other, engine: small, after: each, when: steps.first.text == "", prompt: "never asked"}}
-      - {{id: answer, engine: small, after: each, prompt: "Reverse the word: {{{{ steps.each.texts | length }}}}", request: {{max_tokens: 64}}}}
+      - {{id: answer, engine: small, after: each, prompt: "Reverse the word: {{{{ steps.each.texts | length }}}}",
+         request: {{max_tokens: 64}}}}
 """
 folder = tempfile.TemporaryDirectory()
 file = pathlib.Path(folder.name) / "deploy.yaml"
 file.write_text(text)
 dry = subprocess.run([program, "run", str(file), "--dry-run"], cwd=root, capture_output=True, text=True)
-report("--dry-run prints the plan", "" if dry.returncode == 0 and "engine small" in dry.stdout and "each on experts, after first" in dry.stdout else dry.stdout + dry.stderr)
+check("--dry-run prints the plan",
+      dry.returncode == 0 and "engine small" in dry.stdout and "each on experts, after first" in dry.stdout,
+      dry.stdout + dry.stderr)
 for name, old, new, wanted in [
     ("an unknown key", "restart:", "restrat:", ":7: a deployment has no key 'restrat'; the nearest is 'restart'"),
     ("an unknown flag", "max_model_len", "max_modell_len", ":2: there is no flag --max-modell-len; the nearest is --max-model-len"),
@@ -97,32 +85,40 @@ for name, old, new, wanted in [
 ]:
     file.write_text(text.replace(old, new, 1))
     bad = subprocess.run([program, "run", str(file), "--dry-run"], cwd=root, capture_output=True, text=True)
-    report(f"{name} is named with its place", "" if bad.returncode != 0 and "deploy.yaml:" in bad.stderr and wanted in bad.stderr else bad.stderr)
+    check(f"{name} is named with its place",
+          bad.returncode != 0 and "deploy.yaml:" in bad.stderr and wanted in bad.stderr,
+          bad.stderr)
 file.write_text(text)
 
 log = []
 run = subprocess.Popen([program, "run", str(file)], cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 try:
     threading.Thread(target=lambda: log.extend(run.stderr), daemon=True).start()
-    report("the engines become ready", "" if wait_for(lambda: call("/health")[0] == 200, 60) else "".join(log))
+    check("the engines become ready", wait_for(lambda: call("/health")[0] == 200, 60), "".join(log))
     names = [model["id"] for model in json.loads(call("/v1/models")[1])["data"]]
-    report("graph and engines are models", "" if names == ["sums", "small", "experts"] else str(names))
+    check("graph and engines are models", names == ["sums", "small", "experts"], str(names))
     answer = ask("small", "What is 2 + 3?")
-    report("an engine is reached by its name", "" if "5" in text_of(answer) else text_of(answer))
+    check("an engine is reached by its name", "5" in text_of(answer), text_of(answer))
     answer = ask("sums", "What is 2 + 3?")
     body = json.loads(answer[1])
-    report("a graph of three steps over two models answers", "" if answer[0] == 200 and text_of(answer) and body["model"] == "sums" else str(answer))
-    report("its tokens are the sum of its steps", "" if body["usage"]["prompt_tokens"] > 60 else str(body["usage"]))
+    check("a graph of three steps over two models answers",
+          answer[0] == 200 and text_of(answer) and body["model"] == "sums",
+          str(answer))
+    check("its tokens are the sum of its steps", body["usage"]["prompt_tokens"] > 60, str(body["usage"]))
     alone = ask("small", "Reverse the word: 3", max_tokens=64)
-    report("its last step is the same question alone", "" if text_of(alone) == text_of(answer) else f"{text_of(alone)} != {text_of(answer)}")
+    check("its last step is the same question alone",
+          text_of(alone) == text_of(answer),
+          f"{text_of(alone)} != {text_of(answer)}")
     streamed = ask("sums", "What is 2 + 3?", stream=True, stream_options={"include_usage": True})[1]
     chunks = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: {")]
     joined = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks if c["choices"])
-    report("streamed it is the same", "" if joined == text_of(answer) and chunks[-1]["usage"] == body["usage"] and len(chunks) > 3 else streamed)
+    check("streamed it is the same",
+          joined == text_of(answer) and chunks[-1]["usage"] == body["usage"] and len(chunks) > 3,
+          streamed)
     wrong = ask("nothing", "hi")
-    report("an unknown model is a 404 with the names", "" if wrong[0] == 404 and "sums" in wrong[1] else str(wrong))
+    check("an unknown model is a 404 with the names", wrong[0] == 404 and "sums" in wrong[1], str(wrong))
     wrong = call("/v1/chat/completions", {"model": "sums", "messages": [{"role": 1}]})
-    report("messages of another type are a 400", "" if wrong[0] == 400 and "messages" in wrong[1] else str(wrong))
+    check("messages of another type are a 400", wrong[0] == 400 and "messages" in wrong[1], str(wrong))
     try:
         import openai
     except ImportError:
@@ -130,9 +126,12 @@ try:
     else:
         client = openai.OpenAI(base_url=url + "/v1", api_key="none")
         seen = client.chat.completions.create(model="sums", messages=[{"role": "user", "content": "What is 2 + 3?"}], temperature=0)
-        stream = client.chat.completions.create(model="sums", messages=[{"role": "user", "content": "What is 2 + 3?"}], temperature=0, stream=True)
+        stream = client.chat.completions.create(model="sums", messages=[{"role": "user", "content": "What is 2 + 3?"}],
+                                                temperature=0, stream=True)
         parts = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
-        report("through the OpenAI client, whole and streamed", "" if seen.choices[0].message.content == parts == text_of(answer) else f"{seen} {parts}")
+        check("through the OpenAI client, whole and streamed",
+              seen.choices[0].message.content == parts == text_of(answer),
+              f"{seen} {parts}")
 
     pid = int(re.search(r"experts: process (\d+)", "".join(log)).group(1))
     os.kill(pid, signal.SIGKILL)
@@ -140,9 +139,11 @@ try:
     during = ask("sums", "What is 2 + 3?")
     back = wait_for(lambda: call("/health")[0] == 200)
     states = json.loads(call("/engines")[1])["engines"]
-    report("an engine that is killed comes back", "" if back and states[1]["restarts"] == 1 and states[0]["restarts"] == 0 else f"{states}")
-    report("meanwhile its graph says why it fails, or waits", "" if during[0] in (200, 503) else str(during))
-    report("and the graph answers again", "" if text_of(ask("sums", "What is 2 + 3?")) == text_of(answer) else "another answer")
+    check("an engine that is killed comes back",
+          back and states[1]["restarts"] == 1 and states[0]["restarts"] == 0,
+          f"{states}")
+    check("meanwhile its graph says why it fails, or waits", during[0] in (200, 503), str(during))
+    check("and the graph answers again", text_of(ask("sums", "What is 2 + 3?")) == text_of(answer), "another answer")
 
     last = []
     running = threading.Thread(target=lambda: last.append(ask("small", "Sort: 5 3 8 1", max_tokens=700, ignore_eos=True)))
@@ -151,13 +152,14 @@ try:
     run.send_signal(signal.SIGTERM)
     code = run.wait(60)
     running.join(60)
-    report("SIGTERM drains: what runs ends first", "" if code == 0 and last and last[0][0] == 200 else f"code {code}, {last}")
+    check("SIGTERM drains: what runs ends first", code == 0 and last and last[0][0] == 200, f"code {code}, {last}")
     ends = [line for line in log if "ended with code" in line]
-    report("and the engines end in the reverse order", "" if len(ends) == 2 and "experts" in ends[0] and "small" in ends[1] and
-           all("code 0" in end for end in ends) else "".join(ends))
+    check("and the engines end in the reverse order",
+          len(ends) == 2 and "experts" in ends[0] and "small" in ends[1] and all("code 0" in end for end in ends),
+          "".join(ends))
     alive = [p for p in re.findall(r"process (\d+)", "".join(log)) if pathlib.Path(f"/proc/{p}").exists()]
-    report("no process is left", "" if not alive else str(alive))
+    check("no process is left", not alive, str(alive))
 finally:
     if run.poll() is None:
         run.kill()
-sys.exit(1 if failed else 0)
+sys.exit(exit_code())

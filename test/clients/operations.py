@@ -6,25 +6,14 @@ operations.py BUILD_DIR     starts a collector and a server of its own on free p
 import http.server
 import json
 import os
-import pathlib
 import re
 import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 
-root = pathlib.Path(__file__).resolve().parents[2]
-program = str(pathlib.Path(sys.argv[1]).resolve() / "spate")
-failed = False
-
-
-def report(name, problem=""):
-    global failed
-    failed |= bool(problem)
-    print(f"FAILED {name}: {problem}" if problem else f"ok {name}", flush=True)
-
+from checks import check, exit_code, program, report, root, wait_for
 
 class Collector(http.server.BaseHTTPRequestHandler):
     received = []  # path, headers, body
@@ -39,13 +28,6 @@ class Collector(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
-
-
-def wait_for(condition, seconds=20):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and not condition():
-        time.sleep(0.02)
-    return condition()
 
 
 def call(path, body=None, headers={}):
@@ -74,18 +56,23 @@ try:
     trace_id, span_id = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
     question = {"model": "mini-qwen3", "max_tokens": 24, "temperature": 0, "messages": [{"role": "user", "content": "What is 2 + 3?"}]}
     call("/v1/chat/completions", question, {"traceparent": f"00-{trace_id}-{span_id}-01"})
-    report("a trace comes to the collector", "" if wait_for(lambda: Collector.received) else "none came in 20 s")
+    check("a trace comes to the collector", wait_for(lambda: Collector.received), "none came")
     path, headers, body = Collector.received[0]
-    report("path and headers are the collector's", "" if (path, headers.get("x-tenant"), headers.get("x-more")) == ("/v1/traces", "a", "b=c")
-           else f"{path} {headers}")
+    check("path and headers are the collector's",
+          (path, headers.get("x-tenant"), headers.get("x-more")) == ("/v1/traces", "a", "b=c"),
+          f"{path} {headers}")
     spans = body["resourceSpans"][0]["scopeSpans"][0]["spans"]
     names = [span["name"] for span in spans]
-    report("the spans are the request's phases", "" if names == ["llm_request", "queue", "prefill", "decode", "detokenize"] else str(names))
-    report("the caller's trace goes on", "" if {span["traceId"] for span in spans} == {trace_id} and spans[0]["parentSpanId"] == span_id
-           else str(spans[0]))
+    check("the spans are the request's phases",
+          names == ["llm_request", "queue", "prefill", "decode", "detokenize"],
+          str(names))
+    check("the caller's trace goes on",
+          {span["traceId"] for span in spans} == {trace_id} and spans[0]["parentSpanId"] == span_id,
+          str(spans[0]))
     resource = body["resourceSpans"][0]["resource"]["attributes"]
-    report("the service is named by the environment",
-           "" if {"key": "service.name", "value": {"stringValue": "arithmetic"}} in resource else str(resource))
+    check("the service is named by the environment",
+          {"key": "service.name", "value": {"stringValue": "arithmetic"}} in resource,
+          str(resource))
     try:
         from google.protobuf import json_format
         from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
@@ -107,17 +94,22 @@ try:
     server.send_signal(signal.SIGUSR1)
     wait_for(lambda: sum("[state]" in line and "request " in line for line in log) >= 3)
     told = "".join(line for line in log if "[state]" in line)
-    missing = [part for part in ("requests in flight", "mini-qwen3: ready", "KV cache: ", "step ", "decode for", "generated") if part not in told]
+    wanted = ("requests in flight", "mini-qwen3: ready", "KV cache: ", "step ", "decode for", "generated")
+    missing = [part for part in wanted if part not in told]
     report("SIGUSR1 writes the state", f"without {missing}: {told}" if missing else "")
     for stream in streams:
         stream.join(60)
-    report("and the streams go on", "" if not any(stream.is_alive() for stream in streams) and call("/health")[0] == 200 else "they hang")
+    check("and the streams go on",
+          not any(stream.is_alive() for stream in streams) and call("/health")[0] == 200,
+          "they hang")
     num_before = sum(len(r[2]["resourceSpans"][0]["scopeSpans"][0]["spans"]) for r in Collector.received)
     server.send_signal(signal.SIGTERM)
     code = server.wait(30)
     num_after = sum(len(r[2]["resourceSpans"][0]["scopeSpans"][0]["spans"]) for r in Collector.received)
-    report("what waits is sent at the end", "" if code == 0 and num_after == 20 and num_after >= num_before else f"code {code}, {num_after} spans")
+    check("what waits is sent at the end",
+          code == 0 and num_after == 20 and num_after >= num_before,
+          f"code {code}, {num_after} spans")
 finally:
     if server.poll() is None:
         server.kill()
-sys.exit(1 if failed else 0)
+sys.exit(exit_code())

@@ -5,7 +5,6 @@ several_models.py BUILD_DIR     starts its own server on a free port of loopback
 """
 import concurrent.futures
 import json
-import pathlib
 import re
 import signal
 import subprocess
@@ -15,16 +14,7 @@ import time
 import urllib.error
 import urllib.request
 
-root = pathlib.Path(__file__).resolve().parents[2]
-program = str(pathlib.Path(sys.argv[1]).resolve() / "spate")
-failed = False
-
-
-def report(name, problem=""):
-    global failed
-    failed |= bool(problem)
-    print(f"FAILED {name}: {problem}" if problem else f"ok {name}", flush=True)
-
+from checks import exit_code, program, report, root
 
 def call(path, body=None, key="secret", timeout=60):
     """Status and text of an answer; a body makes it a POST."""
@@ -116,4 +106,4 @@ try:
     report("SIGTERM ends it with 0", "" if code == 0 else f"code {code}: {''.join(log[-5:])}")
 finally:
     server.kill()
-sys.exit(failed)
+sys.exit(exit_code())

@@ -56,8 +56,7 @@ Result<int> run_deployment(const Arguments& arguments) {
   std::vector<std::unique_ptr<EngineProcess>> engines;
   std::vector<const EngineProcess*> seen;
   for (const EngineSpec& spec : deployment.engines) {
-    engines.push_back(
-        std::make_unique<EngineProcess>(spec, deployment.restart, deployment.shutdown_timeout, program, [] {}));
+    engines.push_back(std::make_unique<EngineProcess>(spec, deployment.restart, deployment.shutdown_timeout, program));
     seen.push_back(engines.back().get());
   }
   std::unique_ptr<Gateway> gateway;

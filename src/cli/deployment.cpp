@@ -202,7 +202,6 @@ Status check_flags(const EngineSpec& engine, const std::map<std::string, Flag>& 
     }
     return arguments.status().with_context(engine.place);
   }
-  std::vector<std::pair<std::string, std::string>> models;  // path, place
   if (!arguments->model.model.empty()) {
     RETURN_IF_ERROR(find_models(arguments->model).with_context(flags.at("model").place));
   }

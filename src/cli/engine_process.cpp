@@ -138,12 +138,8 @@ std::string_view engine_state_name(EngineState state) {
 }
 
 EngineProcess::EngineProcess(const EngineSpec& spec, const RestartPolicy& policy, double shutdown_timeout,
-                             std::string program, std::function<void()> on_change)
-    : spec_(spec),
-      policy_(policy),
-      shutdown_timeout_(shutdown_timeout),
-      program_(std::move(program)),
-      on_change_(std::move(on_change)) {
+                             std::string program)
+    : spec_(spec), policy_(policy), shutdown_timeout_(shutdown_timeout), program_(std::move(program)) {
   // An address that means "all of this machine" is reached at its loopback.
   target_.host = spec.host == "0.0.0.0" ? "127.0.0.1" : spec.host == "::" ? "::1" : spec.host;
   target_.port = spec.port;
@@ -171,15 +167,11 @@ bool EngineProcess::wait(double seconds) {
   return changed_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return is_stopping_.load(); });
 }
 
-void EngineProcess::set_state(EngineState state) {
-  if (state_.exchange(state) != state) on_change_();
-}
-
 void EngineProcess::run() {
   double delay = policy_.first_delay;
   int num_in_row = 0;
   while (!is_stopping_) {
-    set_state(EngineState::kStarting);
+    state_ = EngineState::kStarting;
     run_process();
     if (is_stopping_) break;
     if (healthy_seconds_ >= policy_.max_delay) {
@@ -188,17 +180,17 @@ void EngineProcess::run() {
     }
     if (num_in_row >= policy_.max_restarts) {
       log_error("run", "{}: started {} times in a row, given up", spec_.serve_id, num_in_row + 1);
-      set_state(EngineState::kGivenUp);
+      state_ = EngineState::kGivenUp;
       return;
     }
     log_warning("run", "{}: starts again in {:g} s", spec_.serve_id, delay);
-    set_state(EngineState::kBackingOff);
+    state_ = EngineState::kBackingOff;
     if (wait(delay)) break;
     ++num_in_row;
     ++num_restarts_;
     delay = std::min(2 * delay, policy_.max_delay);
   }
-  set_state(EngineState::kStopped);
+  state_ = EngineState::kStopped;
 }
 
 // From the start of the process to its end.
@@ -246,7 +238,7 @@ void EngineProcess::run_process() {
       if (state_ == EngineState::kReady) continue;
       ready_since = SteadyClock::now();
       log_info("run", "{}: ready after {:.1f} s", spec_.serve_id, seconds_since(start));
-      set_state(EngineState::kReady);
+      state_ = EngineState::kReady;
     } else if (state_ == EngineState::kReady && ++num_failures >= policy_.max_failures) {
       log_error("run", "{}: {} calls of its health in a row have failed, it is ended", spec_.serve_id, num_failures);
       end_process(SIGTERM);

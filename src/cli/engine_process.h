@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -20,9 +19,8 @@ std::string_view engine_state_name(EngineState state);  // "starting"
 
 class EngineProcess {
  public:
-  // `program`: its path. `on_change` is called on the process' thread after each change of state.
-  EngineProcess(const EngineSpec& spec, const RestartPolicy& policy, double shutdown_timeout, std::string program,
-                std::function<void()> on_change);
+  // `program`: its path.
+  EngineProcess(const EngineSpec& spec, const RestartPolicy& policy, double shutdown_timeout, std::string program);
   ~EngineProcess();  // stop()
   EngineProcess(const EngineProcess&) = delete;
   EngineProcess& operator=(const EngineProcess&) = delete;
@@ -38,13 +36,11 @@ class EngineProcess {
   void run();
   void run_process();
   bool wait(double seconds);  // true: stop() has been called
-  void set_state(EngineState state);
 
   const EngineSpec spec_;
   const RestartPolicy policy_;
   const double shutdown_timeout_;
   const std::string program_;
-  const std::function<void()> on_change_;
   HttpTarget target_;
   std::atomic<EngineState> state_{EngineState::kStarting};
   std::atomic<int> num_restarts_{0};

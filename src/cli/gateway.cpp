@@ -306,7 +306,7 @@ void Gateway::pass_on(const EngineProcess& engine, const HttpRequest& request, H
   if (!reply.ok())
     return responder.respond(
         http_response_of(unavailable_error(reply.status().with_context(engine.spec().serve_id).message(), 1)));
-  responder.respond({.status = reply->status, .body = reply->body});
+  responder.respond({.status = reply->status, .content_type = reply->content_type, .body = reply->body});
 }
 
 Result<StepAnswer> Gateway::call_engine(const StepCall& call) const {

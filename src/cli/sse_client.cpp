@@ -18,6 +18,7 @@ namespace spate {
 namespace {
 
 constexpr int kStopPollMs = 100;
+constexpr std::string_view kEventStream = "text/event-stream";
 
 class Socket {
  public:
@@ -93,8 +94,15 @@ class ReplyReader {
     buffer_.erase(0, end + 4);
     if (header.rfind("HTTP/1.", 0) != 0 || header.size() < 12) return data_loss("not an HTTP reply");
     reply.status = std::atoi(header.c_str() + 9);
+    const std::string as_written = header;
     std::transform(header.begin(), header.end(), header.begin(), [](unsigned char c) { return std::tolower(c); });
-    is_event_stream_ = header.find("content-type: text/event-stream") != std::string::npos;
+    constexpr std::string_view kContentType = "\r\ncontent-type:";
+    if (const size_t at = header.find(kContentType); at != std::string::npos) {
+      const size_t end_of_line = header.find("\r\n", at + kContentType.size());
+      const size_t begin = std::min(header.find_first_not_of(" \t", at + kContentType.size()), end_of_line);
+      reply.content_type = as_written.substr(begin, end_of_line - begin);
+      is_event_stream_ = header.compare(begin, kEventStream.size(), kEventStream) == 0;
+    }
     is_chunked_ = header.find("transfer-encoding: chunked") != std::string::npos;
     if (const size_t at = header.find("content-length: "); at != std::string::npos) {
       remaining_ = std::atoll(header.c_str() + at + 16);

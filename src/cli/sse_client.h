@@ -25,7 +25,8 @@ Result<HttpTarget> parse_base_url(const std::string& url);
 
 struct HttpReply {
   int status = 0;
-  std::string body;  // empty when events were delivered
+  std::string content_type;  // as the server wrote it; empty: it named none
+  std::string body;          // empty when events were delivered
 };
 
 // An empty `body` is a GET. on_event hears of each `data:` line of a text/event-stream reply as it arrives, until it returns

@@ -98,9 +98,9 @@ Result<int> run_bench_kernel(const Arguments& arguments) {
   std::string command = fmt::format("spate bench kernel {}", arguments.model.model);
   if (options.quantization.enabled()) command += " --quantization " + arguments.model.quantization;
   if (options.kv_dtype != options.act_dtype) command += " --kv-cache-dtype " + arguments.model.kv_cache_dtype;
-  if (back_end->measure_limits != nullptr) command += fmt::format(" --threads {}", compute_threads(arguments.model));
+  if (back_end->shares_host_memory) command += fmt::format(" --threads {}", compute_threads(arguments.model));
 
-  const MachineLimits limits = measure_limits(*back_end, compute_threads(arguments.model));
+  const MachineLimits limits = measure_limits(*back_end, arguments.model);
   std::vector<BenchRow> rows = limit_rows(*back_end, limits, command);
   for (const BenchRow& row : rows) print_row(row);
   const std::unique_ptr<Stream> stream = device->create_stream();

@@ -43,7 +43,7 @@ Result<BenchModel> load_for_bench(const Arguments& arguments) {
       model_cost(model.loaded->config, act_dtype_of(arguments.model), kv_dtype_of(arguments.model), quantization);
   model.has_limits = model.loaded->back_end->measure_limits != nullptr;
   if (model.has_limits) {
-    const MachineLimits limits = measure_limits(*model.loaded->back_end, compute_threads(arguments.model));
+    const MachineLimits limits = measure_limits(*model.loaded->back_end, arguments.model);
     model.bytes_per_s = limits.memory_bytes_per_s;
     model.flops_per_s = matmul_flops(limits, quantization);
   }

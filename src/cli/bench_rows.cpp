@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/cpu_cores.h"
+#include "cli/llm_arguments.h"
 
 namespace spate {
 namespace {
@@ -48,8 +49,11 @@ Status write_rows(const std::string& path, const std::vector<BenchRow>& rows) {
   return ok_status();
 }
 
-MachineLimits measure_limits(const BackEnd& back_end, int num_threads) {
-  return back_end.measure_limits != nullptr ? back_end.measure_limits(num_threads) : MachineLimits();
+MachineLimits measure_limits(const BackEnd& back_end, const ModelArguments& arguments) {
+  if (back_end.measure_limits == nullptr) return {};
+  DeviceOptions options = device_options(arguments);
+  options.num_threads = compute_threads(arguments);
+  return back_end.measure_limits(options);
 }
 
 std::vector<BenchRow> limit_rows(const BackEnd& back_end, const MachineLimits& limits, const std::string& command) {

@@ -27,7 +27,7 @@ void print_row(const BenchRow& row);
 Status write_rows(const std::string& path, const std::vector<BenchRow>& rows);
 
 // Empty where the back-end measures no limits.
-MachineLimits measure_limits(const BackEnd& back_end, int num_threads);
+MachineLimits measure_limits(const BackEnd& back_end, const ModelArguments& arguments);
 std::vector<BenchRow> limit_rows(const BackEnd& back_end, const MachineLimits& limits, const std::string& command);
 int compute_threads(const ModelArguments& arguments);  // --threads, or all cores
 

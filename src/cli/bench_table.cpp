@@ -18,7 +18,8 @@ namespace {
 struct Goals {
   double prefill_512_share = 0, prefill_8192 = 0, decode_share = 0, decode_32_share = 0;
 };
-Goals goals_of(const Quantization& quantization) {
+Goals goals_of(const BackEnd& back_end, const Quantization& quantization) {
+  if (&back_end != &host_back_end()) return {};
   if (!quantization.enabled()) return {.prefill_512_share = 0.45, .prefill_8192 = 1200, .decode_share = 0.88, .decode_32_share = 0.60};
   if (quantization.linear.codes == Codes::kInt8) {
     return {.prefill_512_share = 0.40, .prefill_8192 = 1600, .decode_share = 0.88, .decode_32_share = 0.63};
@@ -47,7 +48,7 @@ Status measure_model(const Arguments& arguments, const std::string& config_dir, 
   const BackEnd& back_end = *model->back_end;
   const bool has_limits = back_end.measure_limits != nullptr;
   const ModelCost cost = model_cost(model->config, act_dtype_of(run.model), kv_dtype_of(run.model), quantization);
-  const Goals goals = goals_of(quantization);
+  const Goals goals = goals_of(back_end, quantization);
   const std::string prefix = fmt::format("{}/{}/{}", back_end.name, model->name, format);
   const std::string command =
       fmt::format("spate bench table --configs {} --formats {} --threads {}", config_dir, format, threads);
@@ -66,7 +67,7 @@ Status measure_model(const Arguments& arguments, const std::string& config_dir, 
     }
     return median(values);
   };
-  const auto limits_now = [&] { return measure_limits(back_end, threads); };
+  const auto limits_now = [&] { return measure_limits(back_end, run.model); };
   MachineLimits before = limits_now();
   // The limits of a row: what the machine showed before or after it, whichever is more. On a busy host single readings dip.
   const auto limits_of_row = [&] {
@@ -116,14 +117,22 @@ Status measure_model(const Arguments& arguments, const std::string& config_dir, 
   return ok_status();
 }
 
-std::vector<BenchRow> rows_of_limits(const BackEnd& back_end, int threads) {
-  return limit_rows(back_end, measure_limits(back_end, threads), fmt::format("spate bench limits --threads {}", threads));
+std::string device_flags(const BackEnd& back_end, const ModelArguments& arguments) {
+  return back_end.shares_host_memory
+             ? fmt::format("--device {} --threads {}", back_end.name, compute_threads(arguments))
+             : fmt::format("--device {}", back_end.name);
+}
+
+std::vector<BenchRow> rows_of_limits(const BackEnd& back_end, const ModelArguments& arguments) {
+  return limit_rows(back_end, measure_limits(back_end, arguments),
+                    "spate bench limits " + device_flags(back_end, arguments));
 }
 
 }  // namespace
 
 Result<int> run_bench_limits(const Arguments& arguments) {
-  const std::vector<BenchRow> rows = rows_of_limits(host_back_end(), compute_threads(arguments.model));
+  ASSIGN_OR_RETURN(const BackEnd* back_end, choose_back_end(arguments.model.device, device_options(arguments.model)));
+  const std::vector<BenchRow> rows = rows_of_limits(*back_end, arguments.model);
   for (const BenchRow& row : rows) print_row(row);
   RETURN_IF_ERROR(write_rows(arguments.bench.output_json, rows));
   return 0;
@@ -131,7 +140,7 @@ Result<int> run_bench_limits(const Arguments& arguments) {
 
 Result<int> run_bench_table(const Arguments& arguments) {
   ASSIGN_OR_RETURN(const BackEnd* back_end, choose_back_end(arguments.model.device, device_options(arguments.model)));
-  std::vector<BenchRow> rows = rows_of_limits(*back_end, compute_threads(arguments.model));
+  std::vector<BenchRow> rows = rows_of_limits(*back_end, arguments.model);
   for (const BenchRow& row : rows) print_row(row);
   RETURN_IF_ERROR(write_rows(arguments.bench.output_json, rows));
   for (const std::string& config : arguments.bench.configs) {

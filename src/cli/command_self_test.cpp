@@ -33,10 +33,13 @@ void test_device(SelfTest& test, const BackEnd& back_end, const DeviceOptions& d
   }
 }
 
-void print_limits(const BackEnd& back_end, int num_threads) {
+void print_limits(const BackEnd& back_end, const ModelArguments& arguments) {
   if (back_end.measure_limits == nullptr) return;
-  std::printf("%s limits, %d thread%s:", std::string(back_end.name).c_str(), num_threads, num_threads == 1 ? "" : "s");
-  for (const MachineLimits::Rate& rate : back_end.measure_limits(num_threads).rates) {
+  std::printf("%s limits", std::string(back_end.name).c_str());
+  const int num_threads = compute_threads(arguments);
+  if (back_end.shares_host_memory) std::printf(", %d thread%s", num_threads, num_threads == 1 ? "" : "s");
+  std::printf(":");
+  for (const MachineLimits::Rate& rate : measure_limits(back_end, arguments).rates) {
     if (rate.per_s > 0) std::printf(" %s %.0f %s;", rate.name.c_str(), rate.per_s / 1e9, rate.giga_unit.c_str());
   }
   std::printf("\n");
@@ -59,7 +62,7 @@ Result<int> run_self_test(const Arguments& arguments) {
       if (m.device != "auto") ++count.failed;
       continue;
     }
-    print_limits(back_end, compute_threads(m));
+    print_limits(back_end, m);
     std::vector<std::string> isas(back_end.instruction_sets.begin(), back_end.instruction_sets.end());
     if (isas.empty()) isas.emplace_back();
     for (const std::string& isa : isas) {

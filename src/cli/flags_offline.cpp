@@ -150,6 +150,9 @@ void add_bench_flags(CLI::App* bench, Arguments& arguments) {
   add_switch(serve, "--save-result", b.save_result, "Write the JSON result");
   serve->add_option("--result-filename,--output-json", b.result_filename, "File for the result");
   CLI::App* limits = bench->add_subcommand("limits", "The physical limits of this machine: memory bandwidth, arithmetic");
+  limits
+      ->add_option("--device", arguments.model.device, "Whose limits; auto: a GPU's when there is one, else the CPU's")
+      ->check(CLI::IsMember(device_names()));
   limits->add_option("-t,--threads", arguments.model.threads, "Compute threads; 0: all cores")->check(CLI::Range(0, 1024));
   limits->add_option("--output-json", b.output_json, "File for the result");
   CLI::App* table = bench->add_subcommand("table", "Prefill and decode of model shapes beside the limits of this machine");

@@ -108,8 +108,8 @@ CpuLimits measure_cpu_limits(int num_threads) {
   return limits;
 }
 
-MachineLimits measure_cpu_machine_limits(int num_threads) {
-  const CpuLimits limits = measure_cpu_limits(num_threads);
+MachineLimits measure_cpu_machine_limits(const DeviceOptions& options) {
+  const CpuLimits limits = measure_cpu_limits(options.num_threads);
   MachineLimits machine{.memory_bytes_per_s = limits.memory_bytes_per_s,
                         .float_flops_per_s = std::max({limits.amx_bf16_flops_per_s, limits.vector_bf16_flops_per_s,
                                                        limits.fp32_flops_per_s})};

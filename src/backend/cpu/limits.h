@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "backend/backend.h"
 #include "backend/machine_limits.h"
 
 namespace spate {
@@ -27,6 +28,6 @@ struct CpuLimits {
 CpuLimits measure_cpu_limits(int num_threads);
 
 // The same figures as every back-end gives them.
-MachineLimits measure_cpu_machine_limits(int num_threads);
+MachineLimits measure_cpu_machine_limits(const DeviceOptions& options);
 
 }  // namespace spate

@@ -8,6 +8,7 @@
 #include "backend/cpu/limits.h"
 #include "backend/cuda/cuda_device.h"
 #include "backend/cuda/kernel_report.h"
+#include "backend/cuda/limits.h"
 #include "backend/reference/reference_device.h"
 #include "base/log.h"
 
@@ -35,7 +36,7 @@ constexpr std::array<BackEnd, 3> kBackEnds = {{
      .instruction_sets = {},
      .run_worker = run_cuda_worker,
      .compile_kernels = compile_cuda_kernels,
-     .measure_limits = nullptr},
+     .measure_limits = measure_cuda_machine_limits},
     {.name = "cpu",
      .hardware = "CPU",
      .probe = probe_nothing,

@@ -43,8 +43,8 @@ struct BackEnd {
   std::optional<int> (*run_worker)(int argc, char** argv) = nullptr;
   // Compiles its kernels ahead of time. nullptr: they are part of the program.
   Result<std::vector<KernelResources>> (*compile_kernels)(const KernelCompileOptions& options) = nullptr;
-  // The limits of `num_threads` compute threads. nullptr: they are not measured; benches print no shares.
-  MachineLimits (*measure_limits)(int num_threads) = nullptr;
+  // The limits of a device made with these options. nullptr: they are not measured; benches print no shares.
+  MachineLimits (*measure_limits)(const DeviceOptions& options) = nullptr;
 };
 
 // The fastest first.

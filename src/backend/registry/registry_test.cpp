@@ -57,6 +57,24 @@ TEST_CASE("registry: an unknown name is refused with those that there are") {
   CHECK(refused.message() == "--device abacus: there is auto, " + back_end_names(", "));
 }
 
+TEST_CASE("machine limits: what a back-end measures, or nothing where it cannot run here") {
+  for (const BackEnd& back_end : back_ends()) {
+    if (back_end.measure_limits == nullptr) continue;
+    INFO(std::string(back_end.name));
+    const MachineLimits limits = back_end.measure_limits({.num_threads = 1});
+    if (!back_end.probe({}).ok()) {
+      CHECK(limits.rates.empty());
+      CHECK(limits.memory_bytes_per_s == 0);
+      continue;
+    }
+    CHECK(limits.memory_bytes_per_s > 1e9);
+    CHECK(limits.float_flops_per_s > 1e9);
+    CHECK(limits.int8_ops_per_s >= limits.float_flops_per_s);
+    CHECK(limits.rates[0].name == "memory-read");
+    CHECK(limits.rates[0].per_s == limits.memory_bytes_per_s);
+  }
+}
+
 TEST_CASE("machine limits: the larger of each figure") {
   const MachineLimits a{.memory_bytes_per_s = 2,
                         .float_flops_per_s = 5,

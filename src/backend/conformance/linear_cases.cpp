@@ -47,6 +47,14 @@ void add_linear(Report& report, Sides sides, const char* name, DType act, Codes 
   // k shared out over several workers, whose last has fewer; and many whole tiles with a small rest.
   check_linear(family, sides, codes, {40, 1000, 1056, act, act, true, false});
   check_linear(family, sides, codes, {257, 17024, 64, act, act, false, false});
+  // Few tokens by rows enough for every CTA of a GPU: groups of 16 and of 8 rows, a rest of rows, k that warps share
+  // unequally.
+  for (const int64_t m : {1, 2}) {
+    check_linear(family, sides, codes, {m, 2117, 1088, act, act, m % 2 != 0, false});
+    check_linear(family, sides, codes, {m, 4219, 512, act, m == 2 ? DType::kF32 : act, m == 2, false});
+  }
+  for (const int64_t m : {5, 8}) check_linear(family, sides, codes, {m, 2117, 4160, act, act, m == 5, false});
+  check_linear(family, sides, codes, {3, 6144, 4096, act, act, false, false});
   // Logits of several rows: no cache would keep them.
   for (const int64_t m : {16, 18}) check_linear(family, sides, codes, {m, 70000, 4, act, DType::kF32, false, false});
 }
@@ -56,7 +64,8 @@ void add_linear_silu_and_mul(Report& report, Sides sides, DType act) {
   if (!family.selected()) return;
   const Codes codes = act == DType::kF32 ? Codes::kF32 : Codes::kBf16;
   for (const int64_t m : {0, 1, 3, 16, 17, 33, 129}) {
-    for (const auto& [n, k] : {std::pair{16, 32}, std::pair{13, 40}, std::pair{48, 100}, std::pair{80, 576}}) {
+    for (const auto& [n, k] :
+         {std::pair{16, 32}, std::pair{13, 40}, std::pair{48, 100}, std::pair{80, 576}, std::pair{1064, 1088}}) {
       const HostTensor w = random_weight(act, 2 * n, k);
       // The gate may be off by its last bit, which moves silu by up to 1 + |gate| of them (|gate| <= 5 here with the bias); then two
       // more roundings. Where the gate is near zero its fp32 sum error counts.

@@ -168,6 +168,8 @@ inline constexpr KernelInfo kKernels[] = {
     {"linear/linear.cu", "linear_fma_bf16_f32"},
     {"linear/linear.cu", "linear_fma_f32_bf16"},
     {"linear/linear.cu", "linear_fma_f32_f32"},
+    {"linear/linear_rows.cu", "linear_rows_8", 0, true},
+    {"linear/linear_rows.cu", "linear_rows_16", 0, true},
     {"linear/linear_stream.cu", "linear_stream_m8"},
     {"linear/linear_stream.cu", "linear_stream_m16"},
     {"linear/linear_tile.cu", "linear_tile_large", linear_tile_shared_bytes(kLinearTileLargeM, kLinearTileLargeN)},

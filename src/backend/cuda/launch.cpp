@@ -55,7 +55,7 @@ void launch_kernel(Stream& stream, KernelId kernel, const LaunchGrid& grid, cons
   const auto num_threads = static_cast<unsigned>(grid.num_threads);
   const auto shared_bytes = static_cast<unsigned>(kKernels[kernel.idx].shared_bytes);
   CUresult result = CUDA_SUCCESS;
-  if (device.launches_early()) {
+  if (device.launches_early() && grid.is_early) {
     CUlaunchAttribute early{.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, .padding = {}, .value = {}};
     early.value.programmaticStreamSerializationAllowed = 1;
     const CUlaunchConfig config{.gridDimX = x,

@@ -14,6 +14,9 @@ struct LaunchGrid {
   int64_t y = 1;
   int64_t z = 1;
   int num_threads = 0;  // a CTA
+  // Its CTAs may stand on the SMs before the kernel ahead has ended, where the device can do that. Kernels that fill
+  // the SMs lose by it: they take the room of those ahead that still have CTAs to place.
+  bool is_early = true;
 };
 
 // A size that the record names: {"num_tokens", 17}. `name` is a literal.

@@ -111,6 +111,9 @@ void attention_prefill_wgmma(Stream& stream, KernelId kernel, const AttentionPag
           {"max_seq_len", p.max_seq_len}});
 }
 
+// Measured in eight layers of Llama-3.1-8B and of Qwen3-30B-A3B (docs/kernels/cuda.md).
+bool launches_ring_early(bool is_int8, int64_t num_seqs) { return num_seqs <= 2 || (is_int8 && num_seqs > 64); }
+
 void attention_decode_ring(Stream& stream, const DecodeRing& ring, const AttentionPagedParams& p,
                            const AttentionPagedKernelParams& attention) {
   const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
@@ -121,8 +124,11 @@ void attention_decode_ring(Stream& stream, const DecodeRing& ring, const Attenti
                     : make_kv_map(device.api(), attention.kv, p.kv.num_blocks, kDecodeTileKeys, L2Promotion::kNone),
       .partial = device.partial_sums(),
       .num_done = device.partial_flags()};
-  launch(stream, ring.kernel, {.x = device.num_sms(), .num_threads = 32 * ring.num_warps}, params,
-         {{"num_seqs", attention.num_seqs}, {"num_heads", p.q.dim(1)}, {"max_seq_len", p.max_seq_len}});
+  launch(stream, ring.kernel,
+         {.x = device.num_sms(),
+          .num_threads = 32 * ring.num_warps,
+          .is_early = launches_ring_early(is_int8, attention.num_seqs)},
+         params, {{"num_seqs", attention.num_seqs}, {"num_heads", p.q.dim(1)}, {"max_seq_len", p.max_seq_len}});
 }
 
 // The blocks that expand_kv.cu makes of a step's INT8 cache blocks. They never take more memory than this: a step whose

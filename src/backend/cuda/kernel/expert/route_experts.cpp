@@ -6,6 +6,8 @@
 
 namespace spate::cuda {
 
+constexpr int64_t kEarlyTokens = 64;  // above it waiting CTAs cost decode of 128 sequences 1.7 %
+
 void route_experts(Stream& stream, const RouteExpertsParams& p) {
   check_params(p);
   const int64_t num_tokens = p.logits.dim(0), num_experts = p.logits.dim(1);
@@ -30,9 +32,10 @@ void route_experts(Stream& stream, const RouteExpertsParams& p) {
       .min_sum = p.routing.min_sum,
       .scale = p.routing.scale,
   };
-  launch(stream, kernel_id("route_experts"),
-         {.x = ceil_div(num_tokens, kRouteWarps), .num_threads = 32 * kRouteWarps}, params,
-         {{"num_tokens", num_tokens}, {"num_experts", num_experts}, {"num_experts_per_tok", p.expert_ids.dim(1)}});
+  launch(
+      stream, kernel_id("route_experts"),
+      {.x = ceil_div(num_tokens, kRouteWarps), .num_threads = 32 * kRouteWarps, .is_early = num_tokens <= kEarlyTokens},
+      params, {{"num_tokens", num_tokens}, {"num_experts", num_experts}, {"num_experts_per_tok", p.expert_ids.dim(1)}});
 }
 
 }  // namespace spate::cuda

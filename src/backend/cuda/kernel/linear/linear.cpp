@@ -1,10 +1,12 @@
 #include "backend/cuda/kernel/linear/linear.h"
 
+#include <algorithm>
 #include <array>
 
 #include "backend/check_params.h"
 #include "backend/cuda/kernel/cuda_ops.h"
 #include "backend/cuda/kernel/linear/linear_integer.h"
+#include "backend/cuda/kernel/linear/linear_rows.h"
 #include "backend/cuda/kernel/linear/wgmma_plan.h"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/tensor_map.h"
@@ -80,6 +82,85 @@ void launch_wgmma(Stream& stream, const LinearKernelParams& p) {
          {{"num_tokens", p.num_tokens}, {"out_features", p.out_features}, {"in_features", p.in_features}});
 }
 
+// --- up to kRowsTokens tokens ------------------------------------------------------------------------------------
+
+constexpr int kRowsLongK = 4096, kRowsFewTokens = 2;
+
+// Where linear_rows runs instead of linear_wgmma. A row's sum has another order there than in whole tiles.
+// Fewer rows than a group of 8 for every CTA would leave SMs without work, where linear_wgmma cuts k. Of more than two
+// tokens it needs a long k: 8 sequences of Qwen3-0.6B (k = 1,024) lose 3 %.
+bool fits_rows(const CudaDevice& device, const LinearParams& p, const LinearKernelParams& params) {
+  return fits_wgmma(device, p, params) && device.has(kernel_id("linear_rows_8")) && !device.is_deterministic() &&
+         params.num_tokens <= (params.in_features < kRowsLongK ? kRowsFewTokens : kRowsTokens) &&
+         params.out_features >= int64_t{8} * 2 * device.num_sms() && params.in_features % kRowsTileK == 0 &&
+         params.in_features >= kRowsWarps * kRowsTileK;
+}
+
+// Groups of 8 rows where those of 16 give some CTA over a tenth more than its share, and 8 share out better.
+bool wants_small_groups(int64_t out_features, int64_t max_ctas) {
+  const auto most = [&](int64_t rows) { return ceil_div(ceil_div(out_features, rows), max_ctas) * rows; };
+  return 10 * most(16) * max_ctas > 11 * out_features && most(8) < most(16);
+}
+
+// has_silu: out is silu(gate) * up, the rows of the weight are gates, then ups.
+void launch_rows(Stream& stream, const LinearKernelParams& p, bool has_silu) {
+  constexpr int kCtasPerSm = 2, kGroupRows = 16;
+  const int64_t max_ctas = kCtasPerSm * static_cast<CudaStream&>(stream).cuda_device().num_sms();
+  const bool is_small = !has_silu && wants_small_groups(p.out_features, max_ctas);
+  const int rows = is_small ? kGroupRows / 2 : kGroupRows;
+  const int64_t num_groups = ceil_div(p.out_features, rows);
+  const LinearRowsKernelParams params{.x = p.x,
+                                      .weight = static_cast<const char*>(p.weight),
+                                      .bias = p.bias,
+                                      .out = p.out,
+                                      .x_stride = p.x_stride,
+                                      .weight_stride = p.weight_stride,
+                                      .out_stride = p.out_stride,
+                                      .num_tokens = p.num_tokens,
+                                      .out_features = p.out_features,
+                                      .num_steps = p.in_features / kRowsTileK,
+                                      .num_groups = static_cast<int32_t>(num_groups),
+                                      .group_step = has_silu ? kGroupRows / 2 : rows,
+                                      .pair_step = has_silu ? p.out_features / 2 : kGroupRows / 2,
+                                      .has_silu = has_silu,
+                                      .is_out_f32 = p.is_out_f32};
+  launch(stream, is_small ? kernel_id("linear_rows_8") : kernel_id("linear_rows_16"),
+         {.x = std::min(num_groups, max_ctas), .num_threads = 32 * kRowsWarps}, params,
+         {{"num_tokens", p.num_tokens}, {"out_features", p.out_features}, {"in_features", p.in_features}});
+}
+
+LinearKernelParams kernel_params(const LinearParams& p) {
+  const WeightDesc& desc = p.weight->desc();
+  const int64_t x_bytes = p.x.stride(0) * dtype_bytes(p.x.dtype());
+  return {
+      .x = p.x.raw(),
+      .weight = p.weight->matrix(p.matrix_idx),
+      .bias = p.bias.defined() ? p.bias.raw() : nullptr,
+      .out = p.out.raw(),
+      .x_stride = p.x.stride(0),
+      .weight_stride = weight_row_stride(desc),
+      .out_stride = p.out.stride(0),
+      .num_tokens = static_cast<int32_t>(p.x.dim(0)),
+      .out_features = static_cast<int32_t>(desc.out_features),
+      .in_features = static_cast<int32_t>(desc.in_features),
+      .is_x_aligned = reinterpret_cast<uintptr_t>(p.x.raw()) % 16 == 0 && x_bytes % 16 == 0,
+      .is_out_f32 = p.out.dtype() == DType::kF32,
+      .is_out_paired = reinterpret_cast<uintptr_t>(p.out.raw()) % 4 == 0 && p.out.stride(0) % 2 == 0,
+  };
+}
+
+// False: the decomposition has to do it.
+bool linear_silu_and_mul_rows(Stream& stream, const LinearSiluAndMulParams& p) {
+  const LinearParams product{.x = p.x, .weight = p.weight, .bias = p.bias, .out = p.out, .matrix_idx = p.matrix_idx};
+  const LinearKernelParams params = kernel_params(product);
+  if (params.num_tokens == 0 || params.out_features == 0 || params.out_features % 16 != 0 ||
+      !fits_rows(static_cast<CudaStream&>(stream).cuda_device(), product, params)) {
+    return false;
+  }
+  launch_rows(stream, params, true);
+  return true;
+}
+
 }  // namespace
 
 void linear(Stream& stream, const LinearParams& p) {
@@ -88,23 +169,9 @@ void linear(Stream& stream, const LinearParams& p) {
   if (desc.spec.has_integer_codes()) return linear_integer(stream, p);
   const int64_t num_tokens = p.x.dim(0), out_features = desc.out_features, in_features = desc.in_features;
   if (num_tokens == 0 || out_features == 0) return;
-  const int64_t x_bytes = p.x.stride(0) * dtype_bytes(p.x.dtype());
-  const LinearKernelParams params{
-      .x = p.x.raw(),
-      .weight = p.weight->matrix(p.matrix_idx),
-      .bias = p.bias.defined() ? p.bias.raw() : nullptr,
-      .out = p.out.raw(),
-      .x_stride = p.x.stride(0),
-      .weight_stride = weight_row_stride(desc),
-      .out_stride = p.out.stride(0),
-      .num_tokens = static_cast<int32_t>(num_tokens),
-      .out_features = static_cast<int32_t>(out_features),
-      .in_features = static_cast<int32_t>(in_features),
-      .is_x_aligned = reinterpret_cast<uintptr_t>(p.x.raw()) % 16 == 0 && x_bytes % 16 == 0,
-      .is_out_f32 = p.out.dtype() == DType::kF32,
-      .is_out_paired = reinterpret_cast<uintptr_t>(p.out.raw()) % 4 == 0 && p.out.stride(0) % 2 == 0,
-  };
+  const LinearKernelParams params = kernel_params(p);
   const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  if (fits_rows(device, p, params)) return launch_rows(stream, params, false);
   if (fits_wgmma(device, p, params)) return launch_wgmma(stream, params);
   const LinearChoice choice = choose_kernel(device, p.x.dtype(), desc.spec.codes, params);
   launch(stream, choice.kernel, choice.grid, params,
@@ -114,6 +181,7 @@ void linear(Stream& stream, const LinearParams& p) {
 void linear_silu_and_mul(Stream& stream, const LinearSiluAndMulParams& p) {
   check_params(p);
   if (p.weight->desc().spec.has_integer_codes() && linear_silu_and_mul_integer(stream, p)) return;
+  if (!p.weight->desc().spec.has_integer_codes() && linear_silu_and_mul_rows(stream, p)) return;
   decompositions().linear_silu_and_mul(stream, p);
 }
 

@@ -41,9 +41,9 @@ Result<BenchModel> load_for_bench(const Arguments& arguments) {
   ASSIGN_OR_RETURN(const Quantization quantization, quantization_of(arguments.model));
   model.cost =
       model_cost(model.loaded->config, act_dtype_of(arguments.model), kv_dtype_of(arguments.model), quantization);
-  model.has_limits = model.loaded->back_end->measure_limits != nullptr;
-  if (model.has_limits) {
+  if (model.loaded->back_end->measure_limits != nullptr) {
     const MachineLimits limits = measure_limits(*model.loaded->back_end, arguments.model);
+    model.has_limits = limits.memory_bytes_per_s > 0;
     model.bytes_per_s = limits.memory_bytes_per_s;
     model.flops_per_s = matmul_flops(limits, quantization);
   }

@@ -16,6 +16,22 @@ namespace {
 constexpr int64_t kNumTokens = 512;  // of the ops on rows of activations
 constexpr int64_t kNumSeqs = 32;     // of the ops on rows of logits and on the running state
 
+// Makes some values of each row of x outliers (quant/outlier_rule.h), as large models have them: channels that all rows
+// share, and places of the row's own.
+void add_outliers(Tensor x) {
+  constexpr int64_t kShared = 8, kOwn = 4;
+  constexpr float kSize = 100;
+  const int64_t width = x.dim(1);
+  Rng rng(11);
+  const auto enlarge = [&](int64_t row, int64_t column) {
+    x.data<Bf16>()[row * width + column] = Bf16::from_float(kSize * (1 + static_cast<float>(column % 3)));
+  };
+  for (int64_t row = 0; row < x.dim(0); ++row) {
+    for (int64_t i = 0; i < kShared; ++i) enlarge(row, (i + 1) * 977 % width);
+    for (int64_t i = 0; i < kOwn; ++i) enlarge(row, static_cast<int64_t>(rng.below(static_cast<uint64_t>(width))));
+  }
+}
+
 class Cases {
  public:
   Cases(Device& device, Stream& stream, const ModelConfig& config, const KernelCaseOptions& options,
@@ -173,20 +189,30 @@ Status Cases::run_linear() {
       {"down", c.hidden_size, c.intermediate_size, false, false},
       {"lm_head", c.vocab_size, c.hidden_size, false, true},
   };
+  struct Input {
+    int64_t num_tokens;
+    bool has_outliers;
+  };
+  constexpr Input kInputs[] = {
+      {1, false}, {kNumSeqs, false}, {kNumSeqs, true}, {kNumTokens, false}, {kNumTokens, true}};
   for (const Product& p : products) {
     const WeightDesc desc{.out_features = p.out_features,
                           .in_features = p.in_features,
                           .spec = p.is_vocabulary ? vocabulary_spec() : linear_spec()};
     const int64_t weight_size = weight_bytes(desc.spec, p.out_features, p.in_features);
-    for (const int64_t m : {int64_t{1}, int64_t{32}, kNumTokens}) {
+    for (const auto& [m, has_outliers] : kInputs) {
       if (p.is_vocabulary && m > kNumSeqs) continue;
-      KernelCase one{.name = fmt::format("{}/{}/{}-{}x{}/m{}", p.has_silu ? "linear_silu_and_mul" : "linear",
-                                         weight_spec_name(desc.spec), p.name, p.out_features, p.in_features, m)};
+      if (has_outliers && (!desc.spec.quantizes_activations() || act_ != DType::kBf16)) continue;
+      KernelCase one{.name = fmt::format("{}/{}/{}-{}x{}/m{}{}", p.has_silu ? "linear_silu_and_mul" : "linear",
+                                         weight_spec_name(desc.spec), p.name, p.out_features, p.in_features, m,
+                                         has_outliers ? "-outliers" : "")};
       if (!wants(one.name)) continue;
       one.num_copies = num_copies_of(weight_size);
       RETURN_IF_ERROR(add_weights(one.num_copies, desc));
       const int64_t width = p.has_silu ? p.out_features / 2 : p.out_features;
-      ASSIGN_OR_RETURN(const Tensor x, random(act_, {m, p.in_features}));
+      HostTensor values = random_host(act_, {m, p.in_features});
+      if (has_outliers) add_outliers(values.view());
+      ASSIGN_OR_RETURN(const Tensor x, upload(values));
       ASSIGN_OR_RETURN(const Tensor out, empty(p.is_vocabulary ? DType::kF32 : act_, {m, width}));
       Tensor gate_up;
       if (p.has_silu) {

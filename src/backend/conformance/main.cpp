@@ -1,5 +1,5 @@
-// spate-conformance --backend NAME [--isa NAME] [--threads N] [--filter TEXT]: a back-end of the registry against the
-// oracle.
+// spate-conformance --backend NAME [--isa NAME] [--threads N] [--filter TEXT] [--kernel-dir DIR]: a back-end of the
+// registry against the oracle.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -19,12 +19,14 @@ int main(int argc, char** argv) {
     if (flag == "--backend") backend = value;
     if (flag == "--isa") device_options.isa = value;
     if (flag == "--threads") device_options.num_threads = std::atoi(value.c_str());
+    if (flag == "--kernel-dir") device_options.kernel_dir = value;
     if (flag == "--filter") options.filter = value;
   }
   const spate::BackEnd* back_end = spate::find_back_end(backend);
   if (back_end == nullptr || argc % 2 == 0) {
-    std::fprintf(stderr, "usage: spate-conformance --backend %s [--isa NAME] [--threads N] [--filter TEXT]\n",
-                 spate::back_end_names("|").c_str());
+    std::fprintf(
+        stderr, "usage: spate-conformance --backend %s [--isa NAME] [--threads N] [--filter TEXT] [--kernel-dir DIR]\n",
+        spate::back_end_names("|").c_str());
     return 2;
   }
   auto device = back_end->make_device(device_options);

@@ -263,6 +263,7 @@ CudaDevice::~CudaDevice() {
   pack_buffer_.reset();
   pack_staging_.reset();
   integer_scratch_buffer_.reset();
+  outlier_scratch_buffer_.reset();
   pack_stream_.reset();
   for (CUmodule module : modules_) api().cuModuleUnload(module);
 }

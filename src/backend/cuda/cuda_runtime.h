@@ -137,6 +137,7 @@ class CudaDevice final : public Device {
   Status load_kernels(const std::string& kernel_dir);
   Status load_program(std::string_view program, const std::string& cubin);
   Status reserve_integer_scratch(const IntegerLayout& layout);
+  Status reserve_outlier_scratch();
   Status reserve_pack_buffers(int64_t bytes);
   Status reserve_pack_staging(int64_t bytes);
   Status pack_integer_rows(PackedWeight& weight, RowPlace place, const Tensor& rows);
@@ -159,7 +160,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<CudaStream> pack_stream_;  // made by the first pack_rows, as its buffer
   Buffer pack_buffer_;
   Buffer pack_staging_;  // on the device, as large: rows that a kernel packs
-  Buffer integer_scratch_buffer_;
+  Buffer integer_scratch_buffer_, outlier_scratch_buffer_;
   IntegerScratch integer_scratch_;
 };
 

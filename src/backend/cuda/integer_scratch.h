@@ -13,6 +13,10 @@ struct IntegerScratch {
   int8_t* codes = nullptr;  // [kIntegerTokensAtOnce, row_bytes] of the widest weight
   QuantizedRow* rows = nullptr;
   Outlier* outliers = nullptr;
+  // Of kernel/linear/outlier_columns.h; null for experts, which take outliers from the list.
+  OutlierColumns* outlier_columns = nullptr;
+  uint16_t* outlier_values = nullptr;   // [kIntegerTokensAtOnce, kMaxOutlierColumns] bf16
+  uint16_t* outlier_weights = nullptr;  // kOutlierWeightBytes
 };
 
 IntegerLayout integer_layout(const WeightDesc& desc);

@@ -76,6 +76,22 @@ Status CudaDevice::reserve_integer_scratch(const IntegerLayout& layout) {
   integer_scratch_.codes = reinterpret_cast<int8_t*>(data);
   integer_scratch_.rows = reinterpret_cast<QuantizedRow*>(data + codes_bytes);
   integer_scratch_.outliers = reinterpret_cast<Outlier*>(integer_scratch_.rows + kIntegerTokensAtOnce);
+  return reserve_outlier_scratch();
+}
+
+Status CudaDevice::reserve_outlier_scratch() {
+  if (outlier_scratch_buffer_.bytes() > 0) return {};
+  constexpr int64_t kColumnsBytes = (sizeof(OutlierColumns) + 255) / 256 * 256;
+  constexpr int64_t kValueBytes = kIntegerTokensAtOnce * kMaxOutlierColumns * 2;
+  constexpr auto kBytes = static_cast<size_t>(kColumnsBytes + kValueBytes + kOutlierWeightBytes);
+  ASSIGN_OR_RETURN(outlier_scratch_buffer_, allocate(kBytes, MemoryKind::kDevice));
+  char* data = static_cast<char*>(outlier_scratch_buffer_.data());
+  integer_scratch_.outlier_columns = reinterpret_cast<OutlierColumns*>(data);
+  integer_scratch_.outlier_values = reinterpret_cast<uint16_t*>(data + kColumnsBytes);
+  integer_scratch_.outlier_weights = reinterpret_cast<uint16_t*>(data + kColumnsBytes + kValueBytes);
+  const std::unique_ptr<Stream> stream = create_stream();
+  fill_bytes(*stream, data, 0, kColumnsBytes);
+  synchronize(*stream);
   return {};
 }
 

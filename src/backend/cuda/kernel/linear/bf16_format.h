@@ -9,7 +9,7 @@ struct Bf16Format {
   using Params = LinearWgmmaKernelParams;
   using Sum = float;
   struct Operand {};
-  static constexpr int kTileK = kWgmmaTileK;
+  static constexpr int kTileK = kWgmmaTileK, kOutlierRows = 0;
   static constexpr int kWeightBytes = kWgmmaTileRows * kWgmmaStageRowBytes, kStageWeightBytes = kWeightBytes;
 
   __device__ static const LinearWgmmaKernelParams& tiles(const Params& p) { return p; }
@@ -26,9 +26,9 @@ struct Bf16Format {
 #pragma unroll
     for (int k = 0; k < kTileK / kWgmmaK; ++k) wgmma_bf16<kTokens>(sums, next_wgmma_k(a, k), next_wgmma_k(b, k));
   }
-  template <int kTokens>
-  __device__ static void finish(const Params&, const float (&sums)[kTokens / 2], float (&values)[kTokens / 2], int,
-                                int) {
+  template <int kTokens, typename OutlierSteps>
+  __device__ static void finish(const Params&, const float (&sums)[kTokens / 2], float (&values)[kTokens / 2], int, int,
+                                OutlierSteps) {
 #pragma unroll
     for (int i = 0; i < kTokens / 2; ++i) values[i] = sums[i];
   }

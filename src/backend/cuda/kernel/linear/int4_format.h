@@ -32,6 +32,7 @@ struct Int4Format {
   using Params = LinearIntegerKernelParams;
   using Sum = int32_t;
   static constexpr int kTileK = kIntegerTileK, kSteps = kTileK / 32, kBias = 128;
+  static constexpr int kOutlierRows = kWgmmaRows;  // a stage has no room for more
   static constexpr int kWeightBytes = kInt4CodeBytes + kWgmmaTileRows * kMultipliers,
                        kStageWeightBytes = kInt4StageWeightBytes;
   struct Operand {
@@ -65,6 +66,7 @@ struct Int4Format {
         operand.rows[s].words[2 + r] = (words[s] >> 4 & 0x0f0f0f0fu) * multiplier + offset;
       }
     }
+    __syncwarp();  // all lanes have read before one gives the stage back
   }
   template <int kTokens>
   __device__ static void multiply(int32_t (&sums)[kTokens / 2], const Operand& operand, uint32_t, uint32_t x, int) {
@@ -72,14 +74,22 @@ struct Int4Format {
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) wgmma_u8_s8<kTokens>(sums, operand.rows[s], next_wgmma_k(b, s));
   }
-  template <int kTokens>
+  template <int kTokens, typename OutlierSteps>
   __device__ static void finish(const Params& p, const int32_t (&sums)[kTokens / 2], float (&values)[kTokens / 2],
-                                int row, int token) {
-    scale_sums<kTokens>(p, sums, values, row, token, kBias, [&](int n, int k) {
-      const int byte = static_cast<unsigned char>(p.weight[p.layout.code_offset(n, k)]);
-      const int code = (IntegerLayout::is_high(k) ? byte >> 4 : byte & 15) - 8;
-      return code * p.weight[p.layout.multiplier_offset(n, k)];
+                                int row, int token, OutlierSteps outlier_steps) {
+    scale_sums<kTokens>(p, sums, values, row, token, kBias, outlier_steps, [&](int n, int k) {
+      return value_of(p.weight[p.layout.code_offset(n, k)], p.weight[p.layout.multiplier_offset(n, k)], k);
     });
+  }
+  __device__ static void load_two_rows(const Params& p, int row, int k, int (&values)[2]) {
+    const char *codes = p.weight + p.layout.code_offset(row, k),
+               *multipliers = p.weight + p.layout.multiplier_offset(row, k);
+    values[0] = value_of(codes[0], multipliers[0], k);
+    values[1] = value_of(codes[kInt4RowBytes], multipliers[kMultipliers], k);
+  }
+  __device__ static int value_of(char codes, char multiplier, int k) {
+    const int byte = static_cast<unsigned char>(codes);
+    return ((IntegerLayout::is_high(k) ? byte >> 4 : byte & 15) - 8) * multiplier;
   }
 };
 

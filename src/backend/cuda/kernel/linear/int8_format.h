@@ -11,7 +11,7 @@ struct Int8Format {
   using Params = LinearIntegerKernelParams;
   using Sum = int32_t;
   struct Operand {};
-  static constexpr int kTileK = kIntegerTileK;
+  static constexpr int kTileK = kIntegerTileK, kBias = 0, kOutlierRows = kWgmmaTileRows;
   static constexpr int kWeightBytes = kInt8StageWeightBytes, kStageWeightBytes = kInt8StageWeightBytes;
 
   __device__ static const LinearWgmmaKernelParams& tiles(const Params& p) { return p.tiles; }
@@ -28,12 +28,17 @@ struct Int8Format {
 #pragma unroll
     for (int k = 0; k < kTileK / 32; ++k) wgmma_s8<kTokens>(sums, next_wgmma_k(a, k), next_wgmma_k(b, k));
   }
-  template <int kTokens>
+  template <int kTokens, typename OutlierSteps>
   __device__ static void finish(const Params& p, const int32_t (&sums)[kTokens / 2], float (&values)[kTokens / 2],
-                                int row, int token) {
-    scale_sums<kTokens>(p, sums, values, row, token, 0, [&](int n, int k) {
+                                int row, int token, OutlierSteps outlier_steps) {
+    scale_sums<kTokens>(p, sums, values, row, token, kBias, outlier_steps, [&](int n, int k) {
       return reinterpret_cast<const int8_t*>(p.weight)[n * p.layout.row_bytes() + k];
     });
+  }
+  __device__ static void load_two_rows(const Params& p, int row, int k, int (&values)[2]) {
+    const int8_t* first = reinterpret_cast<const int8_t*>(p.weight) + row * p.layout.row_bytes() + k;
+    values[0] = first[0];
+    values[1] = first[p.layout.row_bytes()];
   }
 };
 

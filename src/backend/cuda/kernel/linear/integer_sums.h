@@ -56,18 +56,32 @@ __device__ inline void add_outliers_of(const QuantizedRow* rows, const Outlier* 
 }
 
 // The same of a product with one matrix. weight_at(row, k): the code of W there, of rows below num_rows.
-template <int kTokens, typename WeightAt>
+// outlier_steps: of linear_skeleton.h; they take values without the scales of W.
+template <int kTokens, typename OutlierSteps, typename WeightAt>
 __device__ inline void scale_sums(const LinearIntegerKernelParams& p, const int32_t (&sums)[kTokens / 2],
-                                  float (&values)[kTokens / 2], int row, int token, int bias, WeightAt weight_at) {
+                                  float (&values)[kTokens / 2], int row, int token, int bias,
+                                  OutlierSteps outlier_steps, WeightAt weight_at) {
   const int own_row = row + static_cast<int>(threadIdx.x) % 32 / 4, last_token = p.tiles.num_tokens - 1;
   const float* scales = reinterpret_cast<const float*>(p.weight + p.layout.scales_offset);
   float scale[2];
+  const auto load_scales = [&] {
 #pragma unroll
-  for (int r = 0; r < 2; ++r) scale[r] = own_row + 8 * r < p.layout.num_rows ? scales[own_row + 8 * r] : 0.0f;
+    for (int r = 0; r < 2; ++r) scale[r] = own_row + 8 * r < p.layout.num_rows ? scales[own_row + 8 * r] : 0.0f;
+  };
+  load_scales();
+  const bool has_steps = outlier_steps.count() > 0;
+  if (has_steps) scale[0] = scale[1] = 1.0f;
   const auto token_at = [&](int column) { return min(token + column, last_token); };
   int max_outliers = 0;
   scale_sums_of<kTokens>(p.rows, scale, sums, values, bias, token_at,
                          [&](int, int num_outliers) { max_outliers = max(max_outliers, num_outliers); });
+  if (has_steps) {
+    outlier_steps.add(values, static_cast<int>(threadIdx.x) / 128 - 1);
+    load_scales();
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; ++i) values[i] *= scale[i / 2 % 2];
+    max_outliers = outlier_steps.has_more() ? static_cast<int>(kMaxOutliers) : 0;
+  }
   add_outliers_of<kTokens>(
       p.rows, p.outliers, scale, max_outliers, values, token_at,
       [&](int r, int k) { return own_row + 8 * r < p.layout.num_rows ? weight_at(own_row + 8 * r, k) : 0; });

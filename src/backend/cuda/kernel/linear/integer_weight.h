@@ -70,6 +70,9 @@ inline IntegerLayout make_integer_layout(int64_t num_rows, int64_t width, int64_
 
 // --- activations as codes --------------------------------------------------------------------------------------------
 
+// Elements of a row of x: as many products of at most 255 * 127 fit a sum of 32 bits.
+constexpr int64_t kMaxIntegerWidth = 65536;
+
 struct QuantizedRow {
   float scale;
   int32_t code_sum;
@@ -77,27 +80,52 @@ struct QuantizedRow {
   int32_t padding;
 };
 
+// Of outlier_columns.h: columns of W that outliers of any token meet. marks and num_arrived are zero between products.
+constexpr int kOutlierStepColumns = 64;                      // of an outlier step of linear_skeleton.h
+constexpr int kMaxOutlierColumns = 4096;                     // of a product
+constexpr int64_t kOutlierWeightBytes = int64_t{128} << 20;  // of what is gathered from a weight, at most
+
+struct OutlierColumns {
+  uint32_t marks[kMaxIntegerWidth / 32];   // bit k % 32 of word k / 32
+  uint16_t before[kMaxIntegerWidth / 32];  // marks of the words before
+  uint16_t ks[kMaxOutlierColumns];
+  uint32_t num_arrived;  // CTAs that have gathered their share
+  uint32_t is_gathered;  // 1 when all have; quantize_rows sets it back
+};
+
+// How many columns of a weight of num_rows rows are gathered at most: a multiple of kOutlierStepColumns, or 0.
+inline int outlier_capacity(int64_t num_rows) {
+  const int64_t fits = kOutlierWeightBytes / (2 * num_rows) / kOutlierStepColumns * kOutlierStepColumns;
+  return static_cast<int>(fits < kMaxOutlierColumns ? fits : kMaxOutlierColumns);
+}
+
 struct QuantizeRowsKernelParams {
   const void* x;       // [num_tokens, width] act
   int8_t* codes;       // [num_tokens, row_bytes]; zeros behind the width
   QuantizedRow* rows;  // [num_tokens]
   Outlier* outliers;   // [num_tokens, kMaxOutliers], in the order of k
   int64_t x_stride;    // elements
+  OutlierColumns* outlier_columns;  // or null: gets marks
   int64_t row_bytes;   // a multiple of 128
   int32_t width;
   int32_t is_x_aligned;  // rows of x start at multiples of 16 bytes
 };
 
 constexpr int kQuantizeMaxThreads = 1024;
-// Elements of a row of x: as many products of at most 255 * 127 fit a sum of 32 bits.
-constexpr int64_t kMaxIntegerWidth = 65536;
 
 struct LinearIntegerKernelParams {
   LinearWgmmaKernelParams tiles;  // x: the codes, boxes of tile_tokens x 128; weight: of int8, boxes of 64 x 128
   const char* weight;             // the matrix
   IntegerLayout layout;
-  const QuantizedRow* rows;  // [num_tokens]
-  const Outlier* outliers;   // [num_tokens, kMaxOutliers]
+  QuantizedRow* rows;  // [num_tokens]
+  Outlier* outliers;   // [num_tokens, kMaxOutliers]; those that are gathered leave it
+  // Where outliers are gathered; else outlier_columns is null.
+  TensorMap outlier_values_map;   // boxes of tile_tokens x 64
+  TensorMap outlier_weights_map;  // boxes of 64 x 64
+  OutlierColumns* outlier_columns;
+  uint16_t* outlier_values;   // [num_tokens, outlier_capacity] bf16
+  uint16_t* outlier_weights;  // [num_rows, outlier_capacity] bf16: columns of W
+  int32_t outlier_capacity;   // outlier_capacity(num_rows)
 };
 
 constexpr int kInt8StageWeightBytes = kWgmmaTileRows * kWgmmaStageRowBytes;

@@ -97,15 +97,27 @@ void linear_codes(Stream& stream, const LinearParams& p, const IntegerLayout& la
          {{"num_tokens", num_tokens}, {"out_features", layout.num_rows}, {"in_features", layout.width}});
 }
 
+// --- more tokens -----------------------------------------------------------------------------------------------------
+
+// The outliers of so few tokens are added one by one.
+constexpr int64_t kMinColumnTokens = 16;
+
+bool gathers_outliers(const CudaDevice& device, const LinearParams& p, const IntegerLayout& layout) {
+  return !device.is_deterministic() && p.x.dtype() == DType::kBf16 && p.x.dim(0) >= kMinColumnTokens &&
+         outlier_capacity(layout.num_rows) > 0;
+}
+
 }  // namespace
 
-void quantize_rows(Stream& stream, const Tensor& x, const IntegerLayout& layout, const IntegerScratch& scratch) {
+void quantize_rows(Stream& stream, const Tensor& x, const IntegerLayout& layout, const IntegerScratch& scratch,
+                   OutlierColumns* columns) {
   constexpr int64_t kPieceElems = 8;
   const QuantizeRowsKernelParams params{.x = x.raw(),
                                         .codes = scratch.codes,
                                         .rows = scratch.rows,
                                         .outliers = scratch.outliers,
                                         .x_stride = x.stride(0),
+                                        .outlier_columns = columns,
                                         .row_bytes = layout.row_bytes(),
                                         .width = layout.width,
                                         .is_x_aligned = are_rows_aligned({&x})};
@@ -132,11 +144,29 @@ void linear_integer(Stream& stream, const LinearParams& p) {
   if (fits_linear_codes(p.x.dim(0), layout)) return linear_codes(stream, p, layout, false);
   for (int64_t begin = 0; begin < p.x.dim(0); begin += kIntegerTokensAtOnce) {
     const int64_t num_tokens = std::min(kIntegerTokensAtOnce, p.x.dim(0) - begin);
-    quantize_rows(stream, p.x.rows(begin, begin + num_tokens), layout, scratch);
+    const bool gathers = gathers_outliers(device, p, layout);
+    quantize_rows(stream, p.x.rows(begin, begin + num_tokens), layout, scratch,
+                  gathers ? scratch.outlier_columns : nullptr);
     const Tensor out = p.out.rows(begin, begin + num_tokens);
     const WgmmaPlan plan = plan_wgmma(device, num_tokens, layout.num_rows, layout.num_steps, {.are_sums_exact = true});
-    LinearIntegerKernelParams params{
-        .tiles = plan.params, .weight = matrix, .layout = layout, .rows = scratch.rows, .outliers = scratch.outliers};
+    LinearIntegerKernelParams params{.tiles = plan.params,
+                                     .weight = matrix,
+                                     .layout = layout,
+                                     .rows = scratch.rows,
+                                     .outliers = scratch.outliers,
+                                     .outlier_values_map = {},
+                                     .outlier_weights_map = {},
+                                     .outlier_columns = gathers ? scratch.outlier_columns : nullptr,
+                                     .outlier_values = scratch.outlier_values,
+                                     .outlier_weights = scratch.outlier_weights,
+                                     .outlier_capacity = outlier_capacity(layout.num_rows)};
+    if (gathers) {
+      const int64_t columns = params.outlier_capacity;
+      params.outlier_values_map =
+          make_bf16_map(device.api(), scratch.outlier_values, num_tokens, columns, columns, plan.tile_tokens);
+      params.outlier_weights_map =
+          make_bf16_map(device.api(), scratch.outlier_weights, layout.num_rows, columns, columns, kWgmmaRows);
+    }
     params.tiles.x = make_byte_map(device.api(), scratch.codes, num_tokens, layout.row_bytes(), layout.row_bytes(),
                                    plan.tile_tokens);
     if (layout.num_multipliers == 0) {

@@ -11,8 +11,14 @@
 //     static void load_weight(p, shared, row, step, barrier);   // starts copies of kWeightBytes
 //     static void take(operand, weight, consumer);              // from shared memory
 //     template <int kTokens> static void multiply(sums, operand, weight, x, consumer);
-//     template <int kTokens> static void finish(p, sums, values, row, token);  // values that are stored, without bias
+//     // Values that are stored, without bias; outlier_steps.add(values, consumer), where there are any.
+//     template <int kTokens> static void finish(p, sums, values, row, token, outlier_steps);
+//     static constexpr int kOutlierRows;        // of W in a stage of an outlier step; 0: the format has none
+//     static void load_two_rows(p, row, k, values);  // of W, without the scales of rows; where kOutlierRows > 0
 //   };
+//
+// Outlier steps: the idle warps gather the outliers of x and the columns of W that they meet, both as bf16
+// (outlier_columns.h), and the CTA that finishes a tile adds their product after the last k, 64 columns a step.
 //
 // Operands are swapped: rows of W are the 64 rows of wgmma, tokens its columns, so that few tokens waste nothing. A
 // CTA: one warp that loads stages of 128 rows of W and the tokens, 128 bytes of k each; two warpgroups that multiply,
@@ -21,9 +27,12 @@
 // are loaded before the grid waits for the kernels before it: weights depend on nothing.
 #pragma once
 
+#include "backend/cuda/kernel/linear/integer_weight.h"
 #include "backend/cuda/kernel/linear/linear_wgmma.h"
+#include "backend/cuda/kernel/linear/outlier_columns.h"
 #include "backend/cuda/kernel/primitive/async_copy.h"
 #include "backend/cuda/kernel/primitive/bf16.h"
+#include "backend/cuda/kernel/primitive/flag.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/tma.h"
 #include "backend/cuda/kernel/primitive/wgmma.h"
@@ -98,6 +107,8 @@ struct Stages {
   __device__ uint32_t x(int stage) const { return weight(stage) + Format::kStageWeightBytes; }
   __device__ uint32_t full(int stage) const { return base + kCount * kBytes + static_cast<uint32_t>(stage) * 16; }
   __device__ uint32_t empty(int stage) const { return full(stage) + 8; }
+  // Ends a phase when the columns with outliers have been counted; the number stands behind it.
+  __device__ uint32_t counted() const { return full(kCount); }
 };
 
 // A place in the ring of stages.
@@ -117,15 +128,6 @@ struct Place {
 constexpr int kConsumerThreads = 128 * kWgmmaConsumers;
 
 __device__ inline void sync_consumers() { asm volatile("bar.sync 1, %0;" ::"n"(kConsumerThreads) : "memory"); }
-
-__device__ inline uint32_t load_acquire(const uint32_t* address) {
-  uint32_t value;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
-  return value;
-}
-__device__ inline void store_release(uint32_t* address, uint32_t value) {
-  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
-}
 
 // Sums are floats or 32-bit integers.
 template <typename T>
@@ -248,6 +250,84 @@ __device__ inline void store_tile(const LinearWgmmaKernelParams& p, const float 
   }
 }
 
+// --- outlier steps ---------------------------------------------------------------------------------------------------
+
+template <typename Format>
+__device__ inline bool may_have_outlier_steps(const typename Format::Params& p) {
+  if constexpr (Format::kOutlierRows > 0) return p.outlier_columns != nullptr;
+  return false;
+}
+
+// Waits until the columns with outliers have been counted.
+template <typename Format, typename Ring>
+__device__ inline int count_outlier_columns(const typename Format::Params& p, const Ring& stages) {
+  if (!may_have_outlier_steps<Format>(p)) return 0;
+  wait_barrier(stages.counted(), 0);
+  int count;
+  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(count) : "r"(stages.counted() + 8) : "memory");
+  return count;
+}
+
+// The outlier steps of a tile, for all warps.
+template <typename Format, int kTokens>
+struct OutlierSteps {
+  const typename Format::Params& p;
+  const Stages<Format, kTokens>& stages;
+  Place<Stages<Format, kTokens>::kCount>& place;
+
+  __device__ int count() const {
+    return (min(count_outlier_columns<Format>(p, stages), p.outlier_capacity) + kOutlierStepColumns - 1) /
+           kOutlierStepColumns;
+  }
+  __device__ bool has_more() const { return count_outlier_columns<Format>(p, stages) > p.outlier_capacity; }
+  // The thread that loads.
+  __device__ void load(const Segment& segment) const {
+    const int num_steps = count();
+    if (num_steps == 0) return;
+    while (load_acquire(&p.outlier_columns->is_gathered) == 0) {
+    }
+    fence_async_proxy_global();
+    constexpr uint32_t kBoxBytes = kWgmmaRows * kWgmmaStageRowBytes;
+    for (int column = 0; column < num_steps * kOutlierStepColumns; column += kOutlierStepColumns) {
+      for (int first = 0; first < kWgmmaTileRows; first += Format::kOutlierRows) {
+        const uint32_t full = stages.full(place.stage);
+        wait_barrier(stages.empty(place.stage), place.parity ^ 1);
+        arrive_expecting(full, (Format::kOutlierRows + kTokens) * kWgmmaStageRowBytes);
+        for (int box = 0; box < Format::kOutlierRows / kWgmmaRows; ++box) {
+          copy_box(stages.weight(place.stage) + static_cast<uint32_t>(box) * kBoxBytes, p.outlier_weights_map, column,
+                   segment.row + first + box * kWgmmaRows, full);
+        }
+        copy_box(stages.x(place.stage), p.outlier_values_map, column, segment.token, full);
+        place.advance();
+      }
+    }
+  }
+
+  // A consumer: values += their products.
+  __device__ void add(float (&values)[kTokens / 2], int consumer) const {
+    for (int step = count(); step > 0; --step) {
+      for (int first = 0; first < kWgmmaTileRows; first += Format::kOutlierRows) {
+        wait_barrier(stages.full(place.stage), place.parity);
+        const int row = consumer * kWgmmaRows - first;
+        if (row >= 0 && row < Format::kOutlierRows) {
+          const uint64_t a = wgmma_descriptor(stages.weight(place.stage) +
+                                              static_cast<uint32_t>(row) * kWgmmaStageRowBytes),
+                         b = wgmma_descriptor(stages.x(place.stage));
+          wgmma_fence();
+#pragma unroll 1  // registers
+          for (int k = 0; k < kOutlierStepColumns / kWgmmaK; ++k) {
+            wgmma_bf16<kTokens>(values, next_wgmma_k(a, k), next_wgmma_k(b, k));
+          }
+          wgmma_commit();
+          wgmma_wait<0>();
+        }
+        if (threadIdx.x % 32 == 0) arrive(stages.empty(place.stage));
+        place.advance();
+      }
+    }
+  }
+};
+
 // One thread.
 template <typename Format, int kTokens>
 __device__ inline void load_stages(const typename Format::Params& p, const Stages<Format, kTokens>& stages) {
@@ -267,6 +347,7 @@ __device__ inline void load_stages(const typename Format::Params& p, const Stage
     for (int step = segment.begin; step < segment.end && num_loaded < kCount; ++step) {
       load_weight(num_loaded++, segment, step);
     }
+    if (may_have_outlier_steps<Format>(p)) break;  // they come between this segment and the next
   }
   wait_for_inputs();
   Work work(tiles, kTokens);
@@ -281,6 +362,9 @@ __device__ inline void load_stages(const typename Format::Params& p, const Stage
       }
       load_x(place.stage, segment, step);
       place.advance();
+    }
+    if constexpr (Format::kOutlierRows > 0) {
+      if (segment.begin == 0) OutlierSteps<Format, kTokens>{p, stages, place}.load(segment);
     }
   }
 }
@@ -326,9 +410,22 @@ __device__ inline void multiply_stages(const typename Format::Params& p, const S
     }
     const int row = segment.row + consumer * kWgmmaRows + thread % 128 / 32 * 16;
     float values[kTokens / 2];
-    Format::template finish<kTokens>(p, sums, values, row, segment.token);
+    const OutlierSteps<Format, kTokens> outlier_steps{p, stages, place};
+    Format::template finish<kTokens>(p, sums, values, row, segment.token, outlier_steps);
     store_tile<kTokens>(tiles, values, row, segment.token);
   }
+}
+
+// The warps that neither load nor multiply.
+template <typename Format, typename Ring>
+__device__ inline void gather_beside(const typename Format::Params& p, const Ring& stages) {
+  const int thread = static_cast<int>(threadIdx.x) - 32, count = rank_columns(p, thread);
+  if (thread == 0) {
+    asm volatile("st.shared.s32 [%0], %1;" ::"r"(stages.counted() + 8), "r"(count) : "memory");
+    arrive(stages.counted());
+  }
+  if (count == 0) return;
+  gather_outliers<Format>(p, min(count, p.outlier_capacity), thread);
 }
 
 template <typename Format, int kTokens>
@@ -343,15 +440,20 @@ __device__ inline void linear_wgmma(const typename Format::Params& p) {
       init_barrier(stages.full(stage), 1);
       init_barrier(stages.empty(stage), kConsumerThreads / 32);
     }
+    init_barrier(stages.counted(), 1);
     fence_barrier_init();
   }
   __syncthreads();
   if (threadIdx.x < 128) {
-    if constexpr (kTokens > 128) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    // What the loading warps give up must cover what the others take, or those wait for ever.
+    if constexpr (kTokens > 64) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (threadIdx.x == 0) return load_stages<Format, kTokens>(p, stages);
     wait_for_inputs();
+    if constexpr (Format::kOutlierRows > 0) {
+      if (threadIdx.x >= 32 && may_have_outlier_steps<Format>(p)) gather_beside<Format>(p, stages);
+    }
   } else {
-    if constexpr (kTokens > 128) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    if constexpr (kTokens > 64) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     multiply_stages<Format, kTokens>(p, stages);
   }
 }

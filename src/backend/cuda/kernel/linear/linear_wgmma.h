@@ -23,10 +23,11 @@ constexpr int kWgmmaStageRowBytes = 128;  // of W and of x in a stage
 constexpr int wgmma_ring_bytes(int tile_tokens) {
   return (tile_tokens <= 64 ? 104 : tile_tokens <= 128 ? 192 : 196) * 1024;
 }
-// Stages at a multiple of 1,024 bytes, then their barriers. stage_weight_bytes: Format::kStageWeightBytes.
+// Stages at a multiple of 1,024 bytes, then their barriers, then a barrier and a number for outlier steps.
+// stage_weight_bytes: Format::kStageWeightBytes.
 constexpr int wgmma_shared_bytes(int stage_weight_bytes, int tile_tokens, int ring_bytes) {
   const int stage_bytes = stage_weight_bytes + tile_tokens * kWgmmaStageRowBytes;
-  return 1024 + ring_bytes / stage_bytes * (stage_bytes + 16);
+  return 1024 + ring_bytes / stage_bytes * (stage_bytes + 16) + 16;
 }
 constexpr int wgmma_shared_bytes(int stage_weight_bytes, int tile_tokens) {
   return wgmma_shared_bytes(stage_weight_bytes, tile_tokens, wgmma_ring_bytes(tile_tokens));

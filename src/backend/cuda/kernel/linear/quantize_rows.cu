@@ -126,11 +126,17 @@ __device__ inline void quantize_rows(const QuantizeRowsKernelParams& p) {
   code_sum = block_reduce(code_sum, Sum());
   const int count = num_found;
   if (threadIdx.x == 0) p.rows[token] = {scale.scale, code_sum, count, 0};
+  if (threadIdx.x == 0 && token == 0 && p.outlier_columns != nullptr) p.outlier_columns->is_gathered = 0;
   if (threadIdx.x < count) {
     const Outlier own = found[threadIdx.x];
     int rank = 0;
     for (int i = 0; i < count; ++i) rank += found[i].k < own.k;
     p.outliers[token * kMaxOutliers + rank] = own;
+    const uint32_t bit = 1u << own.k % 32;
+    if (p.outlier_columns != nullptr) {
+      uint32_t* word = p.outlier_columns->marks + own.k / 32;
+      if ((__ldcg(word) & bit) == 0) atomicOr(word, bit);
+    }
   }
 }
 

@@ -28,6 +28,8 @@ __device__ inline void arrive_with_copies(uint32_t barrier) {
 }
 // What threads wrote to shared memory, seen before a barrier by this one, is seen by its wgmma and bulk copies.
 __device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// The same of global memory: around the exchange that tells another CTA of it.
+__device__ inline void fence_async_proxy_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 // Returns when the phase of this parity has ended; a new barrier counts as if phase 1 had.
 __device__ inline void wait_barrier(uint32_t barrier, uint32_t parity) {
   asm volatile(

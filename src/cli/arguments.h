@@ -146,7 +146,7 @@ struct BenchArguments {
   int num_iters = 10;
   int n = 1;
   std::string output_json;
-  std::string plot;  // table, kernel: an SVG file
+  std::string plot;                      // table, kernel, serve: an SVG file
   std::string task = "edit";             // speculation: edit, prose, questions, random
   double speculative_accept_rate = 0.8;  // speculation, random: of drafts, simulated
   std::vector<std::string> configs;  // table
@@ -158,9 +158,9 @@ struct BenchArguments {
   int port = 8000;
   std::string endpoint = "/v1/completions";
   std::string served_model_name;
-  double request_rate = 0;      // requests/s; 0 = all at once
+  std::vector<double> request_rates = {0};  // requests/s; 0 = all at once; several are run one after another
   double burstiness = 1.0;
-  int max_concurrency = 0;      // 0 = unbounded
+  std::vector<int> max_concurrencies = {0};  // 0 = unbounded; likewise, where there is one request rate
   int num_warmups = 0;
   std::string dataset_name = "random";  // bench_dataset.h
   std::string dataset_path;

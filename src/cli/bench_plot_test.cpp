@@ -1,7 +1,7 @@
 // bench_plot_test.cpp
 //
-// Goal     A table of shares becomes a picture that any XML reader takes, and no row can leave it or break it.
-// Method   Rows at the edges; the text is read back by its elements.
+// Goal     A table of shares, and latencies over load, become pictures that any XML reader takes; no row can leave or
+// break them. Method   Rows at the edges; the text is read back by its elements.
 #include "cli/bench_plot.h"
 
 #include <cmath>
@@ -40,6 +40,62 @@ TEST_CASE("names are text, and figures beyond the limit stay in the picture") {
   CHECK(svg.find('\x01') == std::string::npos);
   CHECK(svg.find("width=\"400.0\"") != std::string::npos);
   CHECK(svg.find("nan") == std::string::npos);
+  CHECK(count(svg, "<text") == count(svg, "</text>"));
+}
+
+// The numbers of `name` in the elements of `svg` that begin with `element`.
+std::vector<double> attributes(const std::string& svg, const std::string& element, const std::string& name) {
+  std::vector<double> values;
+  for (size_t at = svg.find(element); at != std::string::npos; at = svg.find(element, at + 1)) {
+    const size_t value = svg.find(name + "=\"", at);
+    REQUIRE(value != std::string::npos);
+    values.push_back(std::stod(svg.substr(value + name.size() + 2)));
+  }
+  return values;
+}
+
+TEST_CASE("latency over load: equal ratios are equal distances, higher latency is higher up, p99 is above the median") {
+  const std::string svg = plot_latency("m", {{.load = "1/s",
+                                              .output_throughput = 40,
+                                              .ttft_ms_median = 10,
+                                              .ttft_ms_p99 = 20,
+                                              .itl_ms_median = 3,
+                                              .itl_ms_p99 = 4},
+                                             {.load = "2/s",
+                                              .output_throughput = 80,
+                                              .ttft_ms_median = 20,
+                                              .ttft_ms_p99 = 40,
+                                              .itl_ms_median = 3,
+                                              .itl_ms_p99 = 5},
+                                             {.load = "4/s",
+                                              .output_throughput = 90,
+                                              .ttft_ms_median = 80,
+                                              .ttft_ms_p99 = 900,
+                                              .itl_ms_median = 6,
+                                              .itl_ms_p99 = 70}});
+  const std::vector<double> median = attributes(svg, "<circle class=\"median\"", "cy"),
+                            p99 = attributes(svg, "<circle class=\"p99\"", "cy");
+  REQUIRE(median.size() == 6);  // three of TTFT, three of ITL
+  REQUIRE(p99.size() == 6);
+  CHECK(median[0] - median[1] == doctest::Approx((median[1] - median[2]) / 2).epsilon(0.01));
+  CHECK(p99[0] == median[1]);  // 20 ms both
+  for (size_t i = 0; i < 6; ++i) CHECK(p99[i] < median[i]);
+  CHECK(median[0] - p99[2] < 180);  // inside a panel
+  CHECK(count(svg, "<polyline") == 4);
+  CHECK(svg.find(">10 ms<") != std::string::npos);
+  CHECK(svg.find(">1000 ms<") != std::string::npos);
+  CHECK(svg.find("TTFT p99 900.0 ms") != std::string::npos);
+  CHECK(svg.find(">90 tok/s<") != std::string::npos);
+}
+
+TEST_CASE("latency over load: runs that measured nothing have no point, names are text") {
+  const std::string svg = plot_latency("<m>", {{.load = "<1", .ttft_ms_median = 0.004, .ttft_ms_p99 = 0.004},
+                                               {.load = "2", .ttft_ms_median = std::nan(""), .ttft_ms_p99 = 0}});
+  CHECK(count(svg, "<circle") == 2);
+  CHECK(svg.find("nothing was measured") != std::string::npos);  // of ITL
+  CHECK(svg.find("nan") == std::string::npos);
+  CHECK(svg.find("inf") == std::string::npos);
+  CHECK(svg.find("&lt;1") != std::string::npos);
   CHECK(count(svg, "<text") == count(svg, "</text>"));
 }
 

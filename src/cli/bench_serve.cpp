@@ -6,6 +6,8 @@
 //   ITL    gaps between such events; an event that only tells the role or the end is not one
 //   TPOT   (latency - TTFT) / (output tokens - 1); latency is send to last token
 //   Output tokens come from usage.completion_tokens of the last event.
+//
+// Several values of --request-rate or of --max-concurrency are several runs; --plot draws latency over them.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -22,6 +24,7 @@
 
 #include "base/clock.h"
 #include "cli/bench_dataset.h"
+#include "cli/bench_plot.h"
 #include "cli/bench_runs.h"
 #include "cli/commands.h"
 #include "cli/sse_client.h"
@@ -39,6 +42,12 @@ struct Sample {
   double start = 0, ttft = 0, latency = 0;
   std::vector<double> itl;
   int64_t input_tokens = 0, output_tokens = 0;
+};
+
+struct Load {
+  double request_rate = 0;  // requests/s; 0 or inf: all at once
+  int max_concurrency = 0;  // 0: unbounded
+  bool has_rate() const { return request_rate > 0 && std::isfinite(request_rate); }
 };
 
 // A request that waits for its turn: when it is sent and what it says.
@@ -65,20 +74,21 @@ Result<ServerFacts> ask_server(const HttpTarget& target) {
 }
 
 // Arrival times: gamma gaps of mean 1 / rate, rescaled so that the total is num / rate.
-std::vector<double> arrival_times(const BenchArguments& bench, int num, uint64_t seed) {
+std::vector<double> arrival_times(const Load& load, double burstiness, int num, uint64_t seed) {
   std::vector<double> times(static_cast<size_t>(num), 0.0);
-  if (bench.request_rate <= 0 || std::isinf(bench.request_rate)) return times;
+  if (!load.has_rate()) return times;
   std::mt19937_64 engine(seed);
-  std::gamma_distribution<double> gap(bench.burstiness, 1.0 / (bench.request_rate * bench.burstiness));
+  std::gamma_distribution<double> gap(burstiness, 1.0 / (load.request_rate * burstiness));
   double at = 0;
   for (double& time : times) time = at += gap(engine);
-  const double scale = at > 0 ? num / bench.request_rate / at : 1;
+  const double scale = at > 0 ? num / load.request_rate / at : 1;
   for (double& time : times) time *= scale;
   return times;
 }
 
-Result<std::vector<Planned>> plan_requests(const Arguments& arguments, const HttpTarget& target, const ServerFacts& facts,
-                                           const std::string& model, int num, uint64_t seed) {
+Result<std::vector<Planned>> plan_requests(const Arguments& arguments, const HttpTarget& target,
+                                           const ServerFacts& facts, const std::string& model, const Load& load,
+                                           int num, uint64_t seed) {
   const BenchArguments& bench = arguments.bench;
   const bool is_chat = bench.endpoint.find("chat") != std::string::npos;
   const CountTokens count_tokens = [&](const std::string& text) -> Result<int64_t> {
@@ -90,7 +100,7 @@ Result<std::vector<Planned>> plan_requests(const Arguments& arguments, const Htt
   };
   ASSIGN_OR_RETURN(const std::vector<BenchPrompt> prompts,
                    make_bench_prompts(bench, is_chat, facts.vocab_size, num, seed, count_tokens));
-  const std::vector<double> times = arrival_times(bench, num, seed);
+  const std::vector<double> times = arrival_times(load, bench.burstiness, num, seed);
   std::vector<Planned> plan;
   for (size_t i = 0; i < prompts.size(); ++i) {
     const BenchPrompt& prompt = prompts[i];
@@ -198,8 +208,8 @@ void report_latency(const char* key, const char* title, const std::vector<double
   put("max", seconds.empty() ? 0 : *std::max_element(seconds.begin(), seconds.end()));
 }
 
-ordered_json report(const Arguments& arguments, const std::string& model, const std::vector<Sample>& samples, double duration) {
-  const BenchArguments& bench = arguments.bench;
+ordered_json report(const BenchArguments& bench, const Load& load, const std::string& model,
+                    const std::vector<Sample>& samples, double duration) {
   int64_t completed = 0, input_tokens = 0, output_tokens = 0;
   std::vector<double> ttft, tpot, itl, e2el;
   std::map<int64_t, double> tokens_of_second;
@@ -236,9 +246,9 @@ ordered_json report(const Arguments& arguments, const std::string& model, const 
                     {"model_id", model},
                     {"tokenizer_id", model},
                     {"num_prompts", samples.size()},
-                    {"request_rate", bench.request_rate > 0 && std::isfinite(bench.request_rate) ? ordered_json(bench.request_rate) : ordered_json("inf")},
+                    {"request_rate", load.has_rate() ? ordered_json(load.request_rate) : ordered_json("inf")},
                     {"burstiness", bench.burstiness},
-                    {"max_concurrency", bench.max_concurrency > 0 ? ordered_json(bench.max_concurrency) : ordered_json()},
+                    {"max_concurrency", load.max_concurrency > 0 ? ordered_json(load.max_concurrency) : ordered_json()},
                     {"duration", duration},
                     {"completed", completed},
                     {"failed", static_cast<int64_t>(samples.size()) - completed},
@@ -255,6 +265,8 @@ ordered_json report(const Arguments& arguments, const std::string& model, const 
     std::printf(format, value);
     std::printf("\n");
   };
+  if (load.has_rate()) line("Request rate configured (RPS):", load.request_rate, "%10.2f");
+  if (load.max_concurrency > 0) line("Maximum request concurrency:", load.max_concurrency, "%10.0f");
   line("Successful requests:", static_cast<double>(completed), "%10.0f");
   line("Failed requests:", static_cast<double>(samples.size()) - static_cast<double>(completed), "%10.0f");
   line("Benchmark duration (s):", duration, "%10.2f");
@@ -281,11 +293,52 @@ Result<std::string> open_result_file(const BenchArguments& bench) {
   return path;
 }
 
+// What the runs differ in, each with its value; one run where nothing has several values.
+Result<std::vector<Load>> loads_of(const BenchArguments& bench) {
+  if (bench.request_rates.size() > 1 && bench.max_concurrencies.size() > 1) {
+    return invalid_argument("give several values of --request-rate or of --max-concurrency, not of both");
+  }
+  std::vector<Load> loads;
+  for (const double rate : bench.request_rates) {
+    for (const int concurrency : bench.max_concurrencies)
+      loads.push_back({.request_rate = rate, .max_concurrency = concurrency});
+  }
+  if (!bench.plot.empty() && loads.size() < 2) {
+    return invalid_argument(
+        "--plot draws latency over load: give several values, --request-rate 1,2,4 or --max-concurrency 1,4,16");
+  }
+  return loads;
+}
+
+std::string name_of(const Load& load, bool by_rate) {
+  if (by_rate) return load.has_rate() ? fmt::format("{:g}/s", load.request_rate) : "all at once";
+  return load.max_concurrency > 0 ? fmt::format("{}", load.max_concurrency) : "unbounded";
+}
+
+LatencyPoint latency_point(const std::string& load, const std::vector<Sample>& samples, double output_throughput) {
+  std::vector<double> ttft, itl;
+  for (const Sample& sample : samples) {
+    if (!sample.ok) continue;
+    ttft.push_back(sample.ttft * 1000);
+    for (const double gap : sample.itl) itl.push_back(gap * 1000);
+  }
+  return {.load = load,
+          .output_throughput = output_throughput,
+          .ttft_ms_median = percentile(ttft, 50),
+          .ttft_ms_p99 = percentile(ttft, 99),
+          .itl_ms_median = percentile(itl, 50),
+          .itl_ms_p99 = percentile(itl, 99)};
+}
+
 }  // namespace
 
 Result<int> run_bench_serve(const Arguments& arguments) {
   const BenchArguments& bench = arguments.bench;
+  ASSIGN_OR_RETURN(const std::vector<Load> loads, loads_of(bench));
   ASSIGN_OR_RETURN(const std::string result_path, open_result_file(bench));
+  if (!bench.plot.empty() && !std::ofstream(bench.plot, std::ios::app)) {
+    return invalid_argument("--plot: {} cannot be written", bench.plot);
+  }
   HttpTarget target{.host = bench.host, .port = bench.port};
   if (!bench.base_url.empty()) {
     Result<HttpTarget> parsed = parse_base_url(bench.base_url);
@@ -298,25 +351,39 @@ Result<int> run_bench_serve(const Arguments& arguments) {
   const uint64_t seed = arguments.model.seed;
   if (bench.num_warmups > 0) {
     ASSIGN_OR_RETURN(const std::vector<Planned> warm_up,
-                     plan_requests(arguments, target, facts, model, bench.num_warmups, seed + 1));
-    run_load(target, bench.endpoint, warm_up, bench.max_concurrency);
+                     plan_requests(arguments, target, facts, model, loads[0], bench.num_warmups, seed + 1));
+    run_load(target, bench.endpoint, warm_up, loads[0].max_concurrency);
   }
-  ASSIGN_OR_RETURN(const std::vector<Planned> plan,
-                   plan_requests(arguments, target, facts, model, bench.num_prompts, seed));
-  const double start = now_s();
-  const std::vector<Sample> samples = run_load(target, bench.endpoint, plan, bench.max_concurrency);
-  const ordered_json json = report(arguments, model, samples, now_s() - start);
-  for (const Sample& sample : samples) {
-    if (sample.ok) continue;
-    std::fprintf(stderr, "first error: %s\n", sample.error.c_str());
-    break;
+  const bool over_rate = bench.request_rates.size() > 1;
+  ordered_json results = ordered_json::array();
+  std::vector<LatencyPoint> points;
+  bool all_ok = true;
+  for (size_t i = 0; i < loads.size(); ++i) {
+    const Load& load = loads[i];
+    // Prompts of its own for each run: equal ones would lie in the prefix cache.
+    const uint64_t run_seed = i == 0 ? seed : seed + 1 + i;
+    ASSIGN_OR_RETURN(const std::vector<Planned> plan,
+                     plan_requests(arguments, target, facts, model, load, bench.num_prompts, run_seed));
+    const double start = now_s();
+    const std::vector<Sample> samples = run_load(target, bench.endpoint, plan, load.max_concurrency);
+    results.push_back(report(bench, load, model, samples, now_s() - start));
+    const auto failed = std::find_if(samples.begin(), samples.end(), [](const Sample& sample) { return !sample.ok; });
+    if (failed != samples.end()) {
+      std::fprintf(stderr, "first error: %s\n", failed->error.c_str());
+      all_ok = false;
+    }
+    points.push_back(latency_point(name_of(load, over_rate), samples, results.back()["output_throughput"]));
   }
   if (!result_path.empty()) {
     std::ofstream out(result_path);
-    out << json.dump(2) << "\n";
+    out << (results.size() == 1 ? results[0] : results).dump(2) << "\n";
     if (!out) return invalid_argument("--result-filename: {} cannot be written", result_path);
   }
-  return json["failed"] == 0 ? 0 : 1;
+  if (!bench.plot.empty()) {
+    const char* load_name = over_rate ? "request rate" : "requests in flight";
+    RETURN_IF_ERROR(write_svg(bench.plot, plot_latency(fmt::format("{}: latency over {}", model, load_name), points)));
+  }
+  return all_ok ? 0 : 1;
 }
 
 }  // namespace spate

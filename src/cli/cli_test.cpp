@@ -145,6 +145,10 @@ TEST_CASE("arguments: a number that is none, or outside its bounds, is refused")
   is_refused({"bench", "serve", "--num-warmups=-1"}, "--num-warmups: ");
   is_refused({"bench", "serve", "--max-concurrency=-1"}, "--max-concurrency: ");
   CHECK(parse({"bench", "serve", "--request-rate", "inf"}).ok());
+  is_refused({"bench", "serve", "--request-rate", "1,-2"}, "--request-rate: ");
+  CHECK(parse({"bench", "serve", "--request-rate", "1,2.5,inf"})->bench.request_rates ==
+        std::vector<double>{1, 2.5, INFINITY});
+  CHECK(parse({"bench", "serve", "--max-concurrency", "1,16"})->bench.max_concurrencies == std::vector<int>{1, 16});
   CHECK(parse({"serve", "m", "--seed", "18446744073709551615"}).ok());
 }
 

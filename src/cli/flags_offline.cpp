@@ -138,17 +138,26 @@ void add_bench_flags(CLI::App* bench, Arguments& arguments) {
   serve->add_option("--random-range-ratio", b.random_range_ratio, "Lengths are drawn from [len*(1-r), len*(1+r)]")
       ->check(number_in(0, 1));
   add_count(serve, "--random-prefix-len", b.random_prefix_len, "Tokens that all prompts share");
-  serve->add_option("--request-rate", b.request_rate, "Requests a second; 0 or inf: all at once")
+  serve
+      ->add_option("--request-rate", b.request_rates,
+                   "Requests a second; 0 or inf: all at once; several with commas between: one run each")
+      ->delimiter(',')
       ->check(number_in(0, std::numeric_limits<double>::infinity()));
   serve->add_option("--burstiness", b.burstiness, "Gamma shape of arrivals; 1: Poisson")->check(number_in(1e-3, 1e6));
-  serve->add_option("--max-concurrency", b.max_concurrency, "Requests in flight; 0: unbounded")->check(CLI::Range(0, 1 << 20));
+  serve
+      ->add_option("--max-concurrency", b.max_concurrencies,
+                   "Requests in flight; 0: unbounded; several with commas between: one run each")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 1 << 20));
   serve->add_option("--num-warmups", b.num_warmups, "Requests before the measurement")->check(CLI::Range(0, 1 << 20));
   serve->add_option("--temperature", b.temperature, "Of the requests")->check(number_in(0, 2));
   add_switch(serve, "--ignore-eos,!--no-ignore-eos", b.ignore_eos, "Always the full output length");
   serve->add_option("--metric-percentiles", b.metric_percentiles, "Percentiles to print: 50,99")->check(percentile_list());
   serve->add_option("--seed", arguments.model.seed, "Of prompts and arrivals")->check(seed_number());
   add_switch(serve, "--save-result", b.save_result, "Write the JSON result");
-  serve->add_option("--result-filename,--output-json", b.result_filename, "File for the result");
+  serve->add_option("--result-filename,--output-json", b.result_filename,
+                    "File for the result; of several runs an array");
+  serve->add_option("--plot", b.plot, "SVG file for TTFT and ITL, median and p99, over the loads of several runs");
   CLI::App* limits = bench->add_subcommand("limits", "The physical limits of this machine: memory bandwidth, arithmetic");
   limits
       ->add_option("--device", arguments.model.device, "Whose limits; auto: a GPU's when there is one, else the CPU's")

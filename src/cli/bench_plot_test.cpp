@@ -1,7 +1,8 @@
 // bench_plot_test.cpp
 //
 // Goal     A table of shares, and latencies over load, become pictures that any XML reader takes; no row can leave or
-// break them. Method   Rows at the edges; the text is read back by its elements.
+//          break them.
+// Method   Rows at the edges; the text is read back by its elements.
 #include "cli/bench_plot.h"
 
 #include <cmath>

@@ -149,7 +149,7 @@ Status FakeExecutor::collect(StepResult& result) {
   bool any_logprobs = false;
   for (const SeqStep& seq : seqs) {
     Row& row = rows_[seq.row];
-    read_context(row, row.num_computed_tokens + seq.query_len);
+    read_context(row, seq);
     if ((seq.flags & kPromptLogprobs) != 0) {
       std::vector<TokenLogprobs>& logprobs = result.prompt_logprobs.emplace_back();
       for (int p = row.num_computed_tokens;
@@ -230,24 +230,32 @@ void FakeExecutor::write_tokens(const SeqStep& seq, uint64_t step_id) {
       decodes ? row.num_computed_tokens <= seq.num_computed_tokens : row.num_computed_tokens == seq.num_computed_tokens,
       "row {}: the device has computed {} tokens, the host believes {}", seq.row, row.num_computed_tokens,
       seq.num_computed_tokens);
-  CHECK(row.num_computed_tokens + seq.query_len <= row.num_tokens + seq.num_drafts, "row {}: token {} is not known",
+  CHECK(row.num_computed_tokens + seq.query_len <= num_places(row) + seq.num_drafts, "row {}: token {} is not known",
         seq.row, row.num_tokens);
-  const bool catches_up = row.num_computed_tokens + seq.query_len == row.num_tokens + seq.num_drafts;
+  const bool catches_up = row.num_computed_tokens + seq.query_len == num_places(row) + seq.num_drafts;
   CHECK(((seq.flags & kSample) != 0) == (catches_up && !row.pools));
   for (int position = row.num_computed_tokens; position < row.num_computed_tokens + seq.query_len; ++position) {
     Slot& slot = slot_at(row, position);
     CHECK(slot.step_id != step_id, "row {} and row {} write the same slot in step {}", slot.row, seq.row, step_id);
-    slot = {.token_id = row.token_ids[position], .position = position, .step_id = step_id, .row = seq.row};
+    slot = {.token_id = token_of_place(row, position),
+            .position = position,
+            .step_id = step_id,
+            .row = seq.row,
+            .is_of_draft = reads_next_tokens && decodes};
   }
 }
 
-void FakeExecutor::read_context(const Row& row, int seq_len) {
+void FakeExecutor::read_context(const Row& row, const SeqStep& seq) {
+  const int seq_len = row.num_computed_tokens + seq.query_len;
   context_.clear();
+  if (reads_next_tokens) context_.push_back(row.token_ids[0]);
   for (int position = 0; position < seq_len; ++position) {
     const Slot& slot = slot_at(row, position);
-    CHECK(slot.position == position && slot.token_id == row.token_ids[position],
+    const bool may_differ = reads_next_tokens && (position + 1) % config_.limits.kv_block_size == 0;
+    CHECK(slot.position == position && (may_differ || slot.token_id == token_of_place(row, position)),
           "key {} of {} holds token {} of position {}, expected token {}", position, seq_len, slot.token_id,
-          slot.position, row.token_ids[position]);
+          slot.position, token_of_place(row, position));
+    CHECK(!slot.is_of_draft || seq.phase == SeqPhase::kDecode, "key {} of {} is that of a draft", position, seq_len);
     context_.push_back(slot.token_id);
   }
 }

@@ -53,6 +53,9 @@ class FakeExecutor : public StepExecutor {
   double draft_hit_rate = 0.7;
   // As the executor of a draft model: the share of its tokens that are not the oracle's.
   double miss_rate = 0;
+  // As that of a layer which joins each token with the one behind it (DraftKvMap): places hold the tokens behind
+  // theirs, the newest token has none, and the last place of a block may hold any token.
+  bool reads_next_tokens = false;
   // True: the logits behind the row's first num_tokens tokens are not finite.
   std::function<bool(const RowSampling&, int num_tokens)> is_nonfinite;
   // collect() of this step and all later ones fails; 0 = never.
@@ -71,6 +74,8 @@ class FakeExecutor : public StepExecutor {
     int32_t position = -1;
     uint64_t step_id = 0;  // that wrote it
     int32_t row = -1;
+    bool is_of_draft =
+        false;  // with reads_next_tokens: made from a hidden state of the layer's own, for this chain alone
   };
   struct Row {
     std::vector<int32_t> token_ids;  // [max_model_len]
@@ -86,12 +91,17 @@ class FakeExecutor : public StepExecutor {
   void update_rows(const void* plan, const StepPlanHeader& header);
   void copy_blocks(const void* plan, const StepPlanHeader& header);
   void write_tokens(const SeqStep& seq, uint64_t step_id);
-  void read_context(const Row& row, int seq_len);
+  void read_context(const Row& row, const SeqStep& seq);
   void pool(const SeqStep& seq, const Row& row, StepResult& result) const;
   void sample(const SeqStep& seq, const uint32_t* mask, Row& row, StepResult& result);
   int32_t choose_token(const Row& row, std::span<const int32_t> context, const uint32_t* mask = nullptr) const;
   void propose_drafts(Row& row);
   Slot& slot_at(const Row& row, int position);
+  int32_t token_of_place(const Row& row, int position) const {
+    return row.token_ids[position + (reads_next_tokens ? 1 : 0)];
+  }
+  // Of a row's tokens, how many have a place.
+  int num_places(const Row& row) const { return row.num_tokens - (reads_next_tokens ? 1 : 0); }
 
   const EngineConfig config_;
   std::deque<std::vector<uint64_t>> plans_;

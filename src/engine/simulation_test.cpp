@@ -112,12 +112,12 @@ TEST_CASE("a million events with drafts") {
   CHECK(report.num_nonfinite > kNumEvents / 200);
 }
 
-// A draft model beside the target: its cache is checked slot by slot as the target's is.
-TEST_CASE("a million events with a draft model") {
+// A draft model beside the target, or a layer of it that drafts: its cache is checked slot by slot as the target's is.
+void simulate_drafting(const SpeculativeConfig& speculative, uint64_t seed) {
   EngineConfig config = small_config();
   config.draft_source = DraftSource::kProposer;
-  config.speculative = {.method = SpeculativeMethod::kDraftModel, .num_speculative_tokens = 5, .model = "fake"};
-  const SimulationReport report = simulate(test_seed() + 1500, kNumEvents, config, 0.05);
+  config.speculative = speculative;
+  const SimulationReport report = simulate(seed, kNumEvents, config, 0.05);
   CHECK(report.num_events() >= kNumEvents);
   CHECK(report.num_preemptions > kNumEvents / 500);
   CHECK(report.num_prefix_hits > kNumEvents / 50);
@@ -127,25 +127,36 @@ TEST_CASE("a million events with a draft model") {
   CHECK(report.num_drafts_accepted < report.num_drafts * 9 / 10);
 }
 
-TEST_CASE("every combination of a draft model, its drafts, loop, chunks and prefix cache") {
+TEST_CASE("a million events with a draft model") {
+  simulate_drafting({.method = SpeculativeMethod::kDraftModel, .num_speculative_tokens = 5, .model = "fake"},
+                    test_seed() + 1500);
+}
+
+TEST_CASE("a million events with a layer that drafts") {
+  simulate_drafting({.method = SpeculativeMethod::kMtp, .num_speculative_tokens = 3}, test_seed() + 1700);
+}
+
+TEST_CASE("every combination of what drafts, its drafts, loop, chunks and prefix cache") {
   constexpr int64_t kEnoughForDrafts = 1000;  // an adaptive controller may need some hundred events to draft
   uint64_t seed = test_seed() + 2500;
-  for (const int num_drafts : {1, 4, kMaxDrafts}) {
-    for (const bool adaptive : {false, true}) {
-      for (const bool async_scheduling : {false, true}) {
-        for (const int choice : {0, 1, 2}) {
-          EngineConfig config = small_config();
-          config.draft_source = DraftSource::kProposer;
-          config.speculative = {.method = SpeculativeMethod::kDraftModel,
-                                .num_speculative_tokens = num_drafts,
-                                .model = "fake",
-                                .adaptive = adaptive};
-          config.async_scheduling = async_scheduling;
-          config.enable_chunked_prefill = choice != 1;
-          config.enable_prefix_caching = choice != 2;
-          if (choice == 1) config.limits.max_num_batched_tokens = config.limits.max_model_len;
-          const int64_t num_events = std::max(kNumEvents / 200, kEnoughForDrafts);
-          CHECK(simulate(++seed, num_events, config, 0.02).num_drafts > 0);
+  for (const SpeculativeMethod method : {SpeculativeMethod::kDraftModel, SpeculativeMethod::kMtp}) {
+    for (const int num_drafts : {1, 4, kMaxDrafts}) {
+      for (const bool adaptive : {false, true}) {
+        for (const bool async_scheduling : {false, true}) {
+          for (const int choice : {0, 1, 2}) {
+            EngineConfig config = small_config();
+            config.draft_source = DraftSource::kProposer;
+            config.speculative = {.method = method,
+                                  .num_speculative_tokens = num_drafts,
+                                  .model = method == SpeculativeMethod::kMtp ? "" : "fake",
+                                  .adaptive = adaptive};
+            config.async_scheduling = async_scheduling;
+            config.enable_chunked_prefill = choice != 1;
+            config.enable_prefix_caching = choice != 2;
+            if (choice == 1) config.limits.max_num_batched_tokens = config.limits.max_model_len;
+            const int64_t num_events = std::max(kNumEvents / 200, kEnoughForDrafts);
+            CHECK(simulate(++seed, num_events, config, 0.02).num_drafts > 0);
+          }
         }
       }
     }

@@ -10,6 +10,7 @@
 #include <simdjson.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 
 #include "backend/conformance/state_rig.h"
@@ -74,8 +75,8 @@ T* row_of(HostTensor& matrix, int64_t row) {
                               row * matrix.view().stride(0) * dtype_bytes(matrix.view().dtype()));
 }
 
-// How often each token is drawn, over kNumDraws seeds.
-std::vector<int> draw(const GoldenCase& c, Device& device) {
+// The tokens that are drawn with kNumDraws seeds, the same for every case.
+std::vector<int32_t> draw_tokens(const GoldenCase& c, Device& device) {
   const StateSizes sizes{.max_num_seqs = kDrawsACall, .max_model_len = 16, .max_blocks_per_seq = 1};
   const auto vocab_size = static_cast<int64_t>(c.logits.size());
   HostState state = poisoned_state(sizes);
@@ -92,7 +93,7 @@ std::vector<int> draw(const GoldenCase& c, Device& device) {
       row_of<float>(state.bias_values, i)[b] = c.bias[b].second;
     }
   }
-  std::vector<int> counts(c.logits.size());
+  std::vector<int32_t> drawn_ids;
   Rng rng(test_seed(), 99);
   for (int drawn = 0; drawn < kNumDraws; drawn += kDrawsACall) {
     for (int64_t i = 0; i < kDrawsACall; ++i) {
@@ -107,8 +108,15 @@ std::vector<int> draw(const GoldenCase& c, Device& device) {
                                       .state = put_state(side, state),
                                       .next_token_ids = next});
     const HostTensor ids = side.get(next);
-    for (const int32_t id : ids.span<int32_t>()) ++counts.at(static_cast<size_t>(id));  // throws beyond the vocabulary
+    drawn_ids.insert(drawn_ids.end(), ids.span<int32_t>().begin(), ids.span<int32_t>().end());
   }
+  return drawn_ids;
+}
+
+// How often each token is drawn.
+std::vector<int> draw(const GoldenCase& c, Device& device) {
+  std::vector<int> counts(c.logits.size());
+  for (const int32_t id : draw_tokens(c, device)) ++counts.at(static_cast<size_t>(id));  // throws beyond the vocabulary
   return counts;
 }
 
@@ -173,6 +181,56 @@ TEST_CASE("chi-square tells a distribution that is a little wrong") {
   wrong = c.probs;
   wrong[likely] = 0;
   CHECK(fit_of(counts, wrong).drew_a_cut_token);
+}
+
+std::vector<double> softmax(const std::vector<float>& logits) {
+  std::vector<double> probs;
+  double sum = 0;
+  for (const float logit : logits) sum += probs.emplace_back(std::exp(static_cast<double>(logit)));
+  for (double& prob : probs) prob /= sum;
+  return probs;
+}
+
+// What o, the overlap of two distributions, is to any lossless rule: the most that it can accept.
+double overlap(const std::vector<double>& p, const std::vector<double>& q) {
+  double sum = 0;
+  for (size_t i = 0; i < p.size(); ++i) sum += std::min(p[i], q[i]);
+  return sum;
+}
+
+// How often the largest of log p + noise and of log q + the same noise are one token, where the noise is Gumbel's.
+double coupled(const std::vector<double>& p, const std::vector<double>& q) {
+  double sum = 0;
+  for (size_t i = 0; i < p.size(); ++i) {
+    double others = 0;
+    for (size_t j = 0; j < p.size(); ++j) others += std::max(p[j] / p[i], q[j] / q[i]);
+    sum += 1 / others;
+  }
+  return sum;
+}
+
+// What a model that drafts is worth when it samples (docs/design/0006-speculation.md).
+TEST_CASE("two models that draw with the same noise agree as often as their distributions let them") {
+  const auto device = make_reference_device({}).value();
+  Rng rng(test_seed(), 7);
+  for (const double distance : {0.1, 0.5, 1.0, 2.0, 4.0}) {
+    GoldenCase target, draft;
+    target.sampling.temperature = draft.sampling.temperature = 1;
+    for (int i = 0; i < 500; ++i) {
+      target.logits.push_back(3 * rng.gaussian());
+      draft.logits.push_back(target.logits.back() + static_cast<float>(distance) * rng.gaussian());
+    }
+    const std::vector<double> p = softmax(target.logits), q = softmax(draft.logits);
+    const double o = overlap(p, q), expected = coupled(p, q);
+    const std::vector<int32_t> chosen = draw_tokens(target, *device), drafted = draw_tokens(draft, *device);
+    int num_equal = 0;
+    for (size_t i = 0; i < chosen.size(); ++i) num_equal += chosen[i] == drafted[i];
+    const double accepted = static_cast<double>(num_equal) / kNumDraws;
+    std::printf("logits %.1f apart: overlap %.4f, coupled %.4f, accepted %.4f\n", distance, o, expected, accepted);
+    CHECK(std::abs(accepted - expected) < 5 * std::sqrt(expected * (1 - expected) / kNumDraws));
+    CHECK(expected >= o / (2 - o));
+    CHECK(expected <= o);
+  }
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // spate serve: listen first, then read the weights, then answer until SIGTERM.
 #include <chrono>
 
+#include <nlohmann/json.hpp>
+
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/llm_arguments.h"
@@ -49,6 +51,25 @@ std::string address_of(const ServeArguments& serve, int port) {
   return fmt::format("http://{}{}{}:{}{}", is_ipv6 ? "[" : "", serve.host, is_ipv6 ? "]" : "", port, serve.root_path);
 }
 
+// In single quotes for a shell.
+std::string quoted(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? "'\\''" : std::string(1, c);
+  return out + "'";
+}
+
+// A command that asks this server, as the log shows it. The key itself is not shown.
+std::string curl_command(const ServeArguments& serve, int port, const std::string& model) {
+  const bool has_uds = !serve.uds.empty(), is_any_host = serve.host == "0.0.0.0" || serve.host == "::";
+  ServeArguments reached = serve;
+  if (is_any_host) reached.host = "127.0.0.1";
+  const nlohmann::ordered_json body = {{"model", model}, {"messages", {{{"role", "user"}, {"content", "Hello!"}}}}};
+  return fmt::format("curl {}{}/v1/chat/completions -H 'Content-Type: application/json'{} -d {}",
+                     has_uds ? "--unix-socket " + quoted(serve.uds) + " http://localhost" + serve.root_path : "",
+                     has_uds ? "" : address_of(reached, port),
+                     serve.api_keys.empty() ? "" : " -H 'Authorization: Bearer YOUR_KEY'", quoted(body.dump()));
+}
+
 }  // namespace
 
 Result<int> run_serve(const Arguments& arguments) {
@@ -66,6 +87,7 @@ Result<int> run_serve(const Arguments& arguments) {
   log_info("serve", "spate {}, non-default args: {}", kVersion, arguments.non_default_args);
   for (const std::string& line : plan.lines) log_info("serve", "{}", line);
   const auto bar = progress_bar("weights");
+  std::string first_name;
   for (size_t i = 0; i < plan.models.size(); ++i) {
     ASSIGN_OR_RETURN(ServingModel model, load_serving_model(plan.models[i], plan.kv_cache_bytes[i], [&](double share) {
                        const double of_all = (static_cast<double>(i) + share) / static_cast<double>(plan.models.size());
@@ -73,12 +95,14 @@ Result<int> run_serve(const Arguments& arguments) {
                        bar(of_all);
                      }));
     model.tracer = tracer;
+    if (first_name.empty()) first_name = model.names.front();
     RETURN_IF_ERROR(server.add_model(std::move(model)));
   }
   server.set_loader(traced(model_loader(arguments), tracer));
   server.set_ready();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   log_info("serve", "ready after {:.3f} s, listening on {}", seconds, address_of(arguments.serve, server.port()));
+  log_info("serve", "try: {}", curl_command(arguments.serve, server.port(), first_name));
   return server.run();
 }
 

@@ -445,6 +445,11 @@ struct Server::Impl {
     SteadyClock::time_point last_step = SteadyClock::now();
   };
 
+  struct StatsLogs {
+    std::map<std::shared_ptr<ServedModel>, StatsLog> of_models;
+    SteadyClock::time_point latest = SteadyClock::now();  // when they were written last
+  };
+
   // The line people grep in vLLM's logs; nothing while nothing happens. `title`: "Engine 000". True: the engine is stuck.
   static bool log_stats(const std::string& title, const EngineStats& stats, StatsLog& last) {
     const auto now = SteadyClock::now();
@@ -466,16 +471,20 @@ struct Server::Impl {
     return now - last.last_step > kStuckTimeout;
   }
 
-  void log_stats(std::map<std::shared_ptr<ServedModel>, StatsLog>& last) {
+  void log_stats(StatsLogs& logs) {
     const auto all = models.all();
-    std::erase_if(last, [&](const auto& entry) { return std::find(all.begin(), all.end(), entry.first) == all.end(); });
+    std::erase_if(logs.of_models,
+                  [&](const auto& entry) { return std::find(all.begin(), all.end(), entry.first) == all.end(); });
     bool has_stuck = false;
     for (size_t i = 0; i < all.size(); ++i) {
       const std::shared_ptr<Frontend> frontend = all[i]->frontend();
       if (!frontend) continue;
       const std::string title = fmt::format("Engine {:03}{}", i, all.size() > 1 ? " (" + all[i]->names().front() + ")" : "");
-      has_stuck |= log_stats(title, frontend->model().engine->stats(), last[all[i]]);
+      const auto [last, is_new] = logs.of_models.try_emplace(all[i]);
+      if (is_new) last->second.time = logs.latest;  // it came since then
+      has_stuck |= log_stats(title, frontend->model().engine->stats(), last->second);
     }
+    logs.latest = SteadyClock::now();
     is_stuck = has_stuck;
   }
 
@@ -660,7 +669,7 @@ void Server::set_ready(ServingModel model) {
 void Server::set_loader(ModelLoader loader) { impl_->admin->set_loader(std::move(loader)); }
 
 int Server::run() {
-  std::map<std::shared_ptr<ServedModel>, Impl::StatsLog> stats_logs;
+  Impl::StatsLogs stats_logs;
   const int interval = impl_->config.log_stats_interval;
   auto next_stats = SteadyClock::now() + seconds(interval);
   while (!impl_->wait_for_shutdown(1, std::chrono::milliseconds(1000))) {
@@ -669,7 +678,7 @@ int Server::run() {
     impl_->log_stats(stats_logs);
     next_stats += seconds(interval);
   }
-  stats_logs.clear();
+  stats_logs.of_models.clear();
   impl_->drain();
   // A model that is being loaded has no requests, and its loader does not look at signals.
   const bool is_loading = impl_->admin->is_loading();

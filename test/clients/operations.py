@@ -102,12 +102,17 @@ try:
     check("and the streams go on",
           not any(stream.is_alive() for stream in streams) and call("/health")[0] == 200,
           "they hang")
+    curl = wait_for(lambda: [line.partition("try: ")[2] for line in log if "try: curl " in line])
+    shown = subprocess.run(curl[0], shell=True, capture_output=True, text=True, timeout=60, check=False)
+    check("the log's curl asks the model", '"assistant"' in shown.stdout, f"{curl}: {shown}")
+    rates = wait_for(lambda: re.findall(r"throughput: ([0-9.]+) tokens/s", "".join(log)))
+    check("the log's rates are of the time since the start", rates and all(float(rate) < 1e5 for rate in rates), rates)
     num_before = sum(len(r[2]["resourceSpans"][0]["scopeSpans"][0]["spans"]) for r in Collector.received)
     server.send_signal(signal.SIGTERM)
     code = server.wait(30)
     num_after = sum(len(r[2]["resourceSpans"][0]["scopeSpans"][0]["spans"]) for r in Collector.received)
     check("what waits is sent at the end",
-          code == 0 and num_after == 20 and num_after >= num_before,
+          code == 0 and num_after == 25 and num_after >= num_before,
           f"code {code}, {num_after} spans")
 finally:
     if server.poll() is None:

@@ -123,7 +123,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   size_t num_bytes_ = 0;  // of the values so far
 };
 
-// Stops the parser at the value of the outermost object's key "model".
+// Keeps the text of the outermost object's last key "model", as Builder does.
 class ModelFinder final : public nlohmann::json_sax<Json> {
  public:
   std::string model;
@@ -140,17 +140,28 @@ class ModelFinder final : public nlohmann::json_sax<Json> {
   bool binary(binary_t&) override { return false; }  // not in JSON text
   bool start_object(std::size_t) override { return open(); }
   bool start_array(std::size_t) override { return open(); }
-  bool end_object() override { return --depth_, true; }
-  bool end_array() override { return --depth_, true; }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
   bool key(string_t& name) override {
     is_next_ = depth_ == 1 && name == "model";
+    if (is_next_) model.clear();  // also where the value is no text
     return true;
   }
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
 
  private:
-  bool pass() const { return !is_next_; }
-  bool open() { return !is_next_ && ++depth_ <= kMaxJsonDepth; }
+  bool pass() {
+    is_next_ = false;
+    return true;
+  }
+  bool open() {
+    is_next_ = false;
+    return ++depth_ <= kMaxJsonDepth;
+  }
+  bool close() {
+    --depth_;
+    return true;
+  }
   bool is_next_ = false;
   int depth_ = 0;
 };
@@ -180,7 +191,7 @@ ApiResult<std::shared_ptr<const Json>> parse_json(std::string_view text) {
 
 std::string find_model_field(std::string_view text) {
   ModelFinder finder;
-  Json::sax_parse(text, &finder);  // false, as the finder stops it
+  Json::sax_parse(text, &finder);  // false where the text is not JSON; whoever parses it says so
   return std::move(finder.model);
 }
 

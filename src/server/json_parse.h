@@ -19,8 +19,8 @@ constexpr size_t kMaxJsonValueBytes = size_t{256} << 20;
 // the text, whatever it holds. Of a key that comes twice in an object, the last counts. An error says line, column and
 // what was expected.
 ApiResult<std::shared_ptr<const nlohmann::ordered_json>> parse_json(std::string_view text);
-// The text of the first "model" of the object; empty where there is none, or what comes before it is not JSON. Reads no
-// further and keeps nothing.
+// The text of the last "model" of the object, as parse_json takes it; empty where there is none. Of a text that is not
+// JSON, the last before the error. Keeps nothing else.
 std::string find_model_field(std::string_view text);
 
 }  // namespace spate

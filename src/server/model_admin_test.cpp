@@ -172,6 +172,13 @@ TEST_CASE("models: the field model is found wherever it stands, and only the out
   CHECK(find_model_field(R"({"model": "b"})") == "b");
   CHECK(find_model_field(R"({"messages": [{"model": "x", "content": "\"model\": \"y\""}], "n": 1, "model": "b"})") == "b");
   CHECK(find_model_field(R"({"model": "b", "broken)") == "b");
+  CHECK(find_model_field(R"({"model": "a", "model": "b", "x": {"model": "c"}, "y": ["d"]})") == "b");
+  CHECK(find_model_field(R"({"model": "a", "model": null})").empty());
+  // What routes the request and what answers it read the same name.
+  for (const char* body :
+       {R"({"model": "a", "model": "b"})", R"({"model": "b", "x": [{"model": "a"}], "model": "c"})"}) {
+    CHECK(find_model_field(body) == (**parse_json(body))["model"].get<std::string>());
+  }
   CHECK(find_model_field(R"({"model": 7, "x": "b"})").empty());
   CHECK(find_model_field(R"({"model": {"model": "b"}})").empty());
   CHECK(find_model_field(R"(["model", "b"])").empty());

@@ -42,7 +42,7 @@ class SchemaCompiler {
 
  private:
   Status define_common_rules() {
-    Expr spaces = expr_repeat(expr_chars({{'\t', '\n'}, {'\r', '\r'}, {' ', ' '}}), 0, kMaxSpaces);
+    Expr spaces = ordinary_spaces();
     if (options_.whitespace_pattern) {
       ASSIGN_OR_RETURN(spaces, parse_regex(*options_.whitespace_pattern, RegexMatch::kWhole));
     }
@@ -53,6 +53,13 @@ class SchemaCompiler {
     any_char_ = define("character", json_any_char());
     any_string_ = define("string", quoted(expr_repeat(any_char_, 0)));
     return ok_status();
+  }
+  // Blanks on one line, or one line end and an indentation; a blank may stand before the line end.
+  static Expr ordinary_spaces() {
+    const Expr blank = expr_chars({{'\t', '\t'}, {' ', ' '}});
+    const Expr line_end = expr_sequence({expr_optional(blank), expr_optional(expr_bytes("\r")), expr_bytes("\n"),
+                                         expr_repeat(blank, 0, kMaxIndentation)});
+    return expr_choice({expr_repeat(blank, 0, kMaxBlanks), line_end});
   }
   Expr define(std::string name, Expr expr) {
     const uint32_t rule = builder_.declare_rule(std::move(name));

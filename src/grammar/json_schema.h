@@ -3,7 +3,8 @@
 // Every valid value has a text in the grammar, and every text of the grammar is valid. Of the texts of a value some are
 // left out: members stand in the order in which the schema declares them, those that it does not name come last; keys,
 // enum values and strings under a pattern or format have one spelling (json_string_chars); numbers with bounds have no
-// exponent, integers no point; white space is at most kMaxSpaces characters in a row and never around the whole.
+// exponent, integers no point; white space is what ordinary texts have (kMaxBlanks, kMaxIndentation) and never around
+// the whole.
 //
 // A keyword is in full effect or refused by name, with its place. Refused: contains, uniqueItems (with more than one
 // item), unevaluated* beside other schemas, dependentSchemas, $dynamicRef, remote $ref, minProperties that undeclared
@@ -21,11 +22,14 @@
 
 namespace spate {
 
-// A line end and eight levels of indentation by four, less one. Small models like to fill what is left of max_tokens with it.
-constexpr int kMaxSpaces = 32;
+// A gap between two parts of a JSON text holds up to kMaxBlanks spaces or tabs, or one line end with up to
+// kMaxIndentation of them behind it (eight levels by four). Models in doubt like to fill what is left of max_tokens
+// with line ends.
+constexpr int kMaxBlanks = 8;
+constexpr int kMaxIndentation = 32;
 
 struct JsonGrammarOptions {
-  bool any_whitespace = true;                     // false: one space behind , and : and no other
+  bool any_whitespace = true;                     // as above; false: one space behind , and : and no other
   std::optional<std::string> whitespace_pattern;  // a regex, instead
   bool default_additional_properties = true;      // where a schema with `properties` does not say
 };

@@ -472,6 +472,21 @@ TEST_CASE("json schema: choices and references") {
               {R"({"x":null})"}, {R"({"x":1})"});
 }
 
+TEST_CASE("json schema: ordinary white space, which no model can fill its tokens with") {
+  Checker any("true");
+  for (const Json& value :
+       {Json::parse(R"({"a":[1,{"b":[]},[[{"c":{}}]]],"d":"x"})"), Json::parse("[[[[[[[[1]]]]]]]]")}) {
+    for (const int indent : {-1, 0, 1, 2, 4}) CHECK(any.accepts(value.dump(indent)));
+    CHECK(any.accepts(value.dump(1, '\t')));
+  }
+  for (const char* text : {"[ 1 , 2 ]", "[1,\r\n  2\r\n]", "{\"a\": 1, \n  \"b\"   :        2\n}", "[1\n, 2\n]"})
+    CHECK(any.accepts(text));
+  for (const char* text : {"[\n\n1]", "[1,\n \n2]", "[1\r2]", "[\r\r\n1]", "[         1]", "[   \n1]"})
+    CHECK_FALSE(any.accepts(text));
+  CHECK(any.accepts("[\n" + std::string(kMaxIndentation, ' ') + "1]"));
+  CHECK_FALSE(any.accepts("[\n" + std::string(kMaxIndentation + 1, ' ') + "1]"));
+}
+
 TEST_CASE("json schema: white space options") {
   const char* schema =
       R"({"type":"object","properties":{"a":{},"b":{}},"required":["a","b"],"additionalProperties":false})";

@@ -9,12 +9,14 @@
 #include "server/embedding.h"
 #include "server/http_message.h"
 #include "server/json_parse.h"
+#include "server/response_events.h"
 #include "server/responses.h"
 
 namespace spate {
 namespace {
 
 constexpr size_t kDefaultInputItems = 20, kMaxInputItems = 100;  // of a list, as OpenAI's
+constexpr int64_t kMaxSequenceNumber = INT32_MAX;
 
 int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -201,10 +203,27 @@ ApiOutcome handle_responses(ApiCall& call, IgnoredFields& ignored) {
 ApiOutcome handle_response(ApiCall& call, const std::string& id) {
   const std::optional<StoredResponse> found = call.responses->find(id);
   if (!found) return http_error(404, fmt::format("There is no response \"{}\" here.", id.substr(0, 100)));
-  if (call.request.query.find("stream=true") != std::string::npos) {
-    return not_supported("stream", "A stored response is not streamed: ask for it without stream.");
+  const std::string stream = query_value(call.request.query, "stream");
+  const std::string starting_after = query_value(call.request.query, "starting_after");
+  const bool is_stream = stream == "true" || stream == "1";
+  if (!is_stream && !stream.empty() && stream != "false" && stream != "0") {
+    return bad_request("stream", fmt::format("stream must be true or false, got {}", stream.substr(0, 100)));
   }
-  call.responder->respond({.body = found->response_json});
+  if (!is_stream && !starting_after.empty()) return bad_request("starting_after", "starting_after needs stream=true");
+  int64_t after = -1;
+  if (!starting_after.empty()) {
+    const char* end = starting_after.data() + starting_after.size();
+    const auto [read, error] = std::from_chars(starting_after.data(), end, after);
+    if (error != std::errc() || read != end || after < 0 || after > kMaxSequenceNumber) {
+      return bad_request("starting_after", fmt::format("starting_after must be an integer in [0, {}], got {}",
+                                                       kMaxSequenceNumber, starting_after.substr(0, 100)));
+    }
+  }
+  if (is_stream && call.request.method != "HEAD") {
+    found->events->follow(call.responder, after);
+  } else {
+    call.responder->respond({.body = found->response_json});
+  }
   return std::nullopt;
 }
 

@@ -39,7 +39,13 @@ struct TestServer {
   std::vector<Json> stream(const std::string& path, Json body) {
     body["stream"] = true;
     TestClient client(server.port());
-    const TestResponse response = client.post(path, body.dump());
+    return events_of(client.post(path, body.dump()));
+  }
+  std::vector<Json> stream_of(const std::string& path) {
+    TestClient client(server.port());
+    return events_of(client.get(path));
+  }
+  static std::vector<Json> events_of(const TestResponse& response) {
     CHECK(response.status == 200);
     std::vector<Json> events;
     for (size_t pos = 0; pos < response.body.size();) {
@@ -297,7 +303,6 @@ TEST_CASE("responses: deleted ones are forgotten; paths that are not built are n
     return client.receive(method == "HEAD");
   };
   const std::string path = "/v1/responses/" + id;
-  CHECK(test.get(path + "?stream=true", 400)["error"]["param"] == "stream");
   CHECK(Json::parse(send("DELETE", path).body) == Json({{"id", id}, {"object", "response"}, {"deleted", true}}));
   CHECK(send("DELETE", path).status == 404);
   CHECK(test.get(path, 404)["error"]["code"] == "not_found");
@@ -408,10 +413,97 @@ TEST_CASE("responses: in the background, found by id, cancelled") {
         "background");
 }
 
+TEST_CASE("responses: the events of a stored response stream again, from any number on") {
+  TestServer test;
+  const auto events = test.stream("/v1/responses", {{"input", "Hello there!"}});
+  const std::string path = "/v1/responses/" + events[0]["response"]["id"].get<std::string>() + "?stream=true";
+  CHECK(test.stream_of(path) == events);
+  for (size_t after = 0; after < events.size(); ++after) {
+    const auto rest = test.stream_of(path + "&starting_after=" + std::to_string(after));
+    CHECK(rest == std::vector<Json>(events.begin() + static_cast<std::ptrdiff_t>(after) + 1, events.end()));
+  }
+  CHECK(test.stream_of(path + "&starting_after=100000").empty());
+  // Calls and reasoning have deltas of their own; a response that was not streamed has events too.
+  const Json tools = {{{"type", "function"}, {"name", "add"}, {"parameters", {{"type", "object"}}}}};
+  const auto call = test.stream("/v1/responses", {{"input", kCall}, {"tools", tools}});
+  CHECK(test.stream_of("/v1/responses/" + call[0]["response"]["id"].get<std::string>() + "?stream=true") == call);
+  const Json whole = test.post("/v1/responses", {{"input", "Hello!"}});
+  const auto later = test.stream_of("/v1/responses/" + whole["id"].get<std::string>() + "?stream=1");
+  CHECK(later.back()["response"] == whole);
+  CHECK(test.get("/v1/responses/" + whole["id"].get<std::string>() + "?stream=false") == whole);
+
+  for (const auto& [query, param] :
+       std::map<std::string, std::string>{{"stream=maybe", "stream"},
+                                          {"starting_after=1", "starting_after"},
+                                          {"stream=true&starting_after=-1", "starting_after"},
+                                          {"stream=true&starting_after=x", "starting_after"},
+                                          {"stream=true&starting_after=1e3", "starting_after"}}) {
+    CHECK(test.get("/v1/responses/" + whole["id"].get<std::string>() + "?" + query, 400)["error"]["param"] == param);
+  }
+  TestClient client(test.server.port());
+  client.send("HEAD " + path + " HTTP/1.1\r\nHost: x\r\n\r\n");
+  CHECK(client.receive(true).header("content-type") == "application/json");
+}
+
+TEST_CASE("responses: a stream of one that runs in the background goes on after its client has left") {
+  TestServer test;
+  test.model.executor->step_milliseconds = 2;
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += "word" + std::to_string(i) + " ";
+  std::string id;
+  {
+    TestClient client(test.server.port());
+    const std::string body =
+        Json{{"input", text}, {"background", true}, {"stream", true}, {"max_output_tokens", 300}}.dump();
+    client.send(fmt::format(
+        "POST /v1/responses HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
+        body.size(), body));
+    const std::string head = client.receive_until("output_text.delta");
+    const size_t at = head.find("\"id\":\"resp_");
+    REQUIRE(at != std::string::npos);
+    id = head.substr(at + 6, head.find('"', at + 6) - at - 6);
+  }
+  CHECK(test.get("/v1/responses/" + id)["status"] == "in_progress");
+  std::vector<std::vector<Json>> followed(4);
+  std::vector<std::thread> clients;
+  for (size_t i = 0; i < followed.size(); ++i) {
+    clients.emplace_back([&, i] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20 * i));
+      followed[i] = test.stream_of("/v1/responses/" + id + "?stream=true&starting_after=" + std::to_string(i));
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  const auto all = test.stream_of("/v1/responses/" + id + "?stream=true");
+  CHECK(all.back()["type"] == "response.completed");
+  std::string told;
+  for (size_t i = 0; i < all.size(); ++i) {
+    CHECK(all[i]["sequence_number"] == i);
+    if (all[i]["type"] == "response.output_text.delta") told += all[i]["delta"].get<std::string>();
+  }
+  CHECK(told == all.back()["response"]["output"][0]["content"][0]["text"].get<std::string>());
+  CHECK(all.back()["response"] == test.get("/v1/responses/" + id));
+  for (size_t i = 0; i < followed.size(); ++i) {
+    CHECK(followed[i] == std::vector<Json>(all.begin() + static_cast<std::ptrdiff_t>(i) + 1, all.end()));
+  }
+  // A cancel ends the streams that follow.
+  const std::string endless = test.post("/v1/responses", {{"input", "FOREVER"}, {"background", true}})["id"];
+  std::vector<Json> cut;
+  std::thread follower([&] { cut = test.stream_of("/v1/responses/" + endless + "?stream=true"); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  test.post("/v1/responses/" + endless + "/cancel", Json::object());
+  follower.join();
+  CHECK(cut.back()["type"] == "response.cancelled");
+  CHECK(cut.back()["response"]["status"] == "cancelled");
+}
+
 TEST_CASE("response store: bounded by count and bytes, the last used stay") {
   ResponseStore store(3, 1000);
   const auto put = [&](const std::string& id, size_t size) {
-    store.put(id, {.response_json = std::string(size, 'x'), .messages = nullptr, .input_items = nullptr, .cancel = {}});
+    store.put(id, {.response_json = std::string(size, 'x'),
+                   .messages = nullptr,
+                   .input_items = nullptr,
+                   .cancel = {},
+                   .events = nullptr});
   };
   for (const char* id : {"a", "b", "c"}) put(id, 10);
   CHECK(store.find("a"));

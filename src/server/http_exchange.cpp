@@ -45,7 +45,7 @@ void HttpExchange::write(std::string_view bytes) {
   {
     const std::lock_guard lock(mutex_);
     if (state_ != State::kStreaming || bytes.empty()) return;
-    is_too_slow_ = pending_.size() + bytes.size() > max_buffer_bytes_;
+    is_too_slow_ = pending_.size() > max_buffer_bytes_;  // one write may be larger
     if (!is_too_slow_) append_chunk(bytes);
     wake(lock);
   }

@@ -82,7 +82,7 @@ struct HttpOptions {
   // to is destroyed. Beyond, they are refused with 429.
   size_t large_body_bytes = 64 << 10;
   size_t max_total_large_body_bytes = size_t{256} << 20;
-  size_t max_stream_buffer_bytes = 1 << 20;  // a stream's unsent bytes; beyond, the client is cut off
+  size_t max_stream_buffer_bytes = 1 << 20;  // a stream's unsent bytes; who leaves more is cut off at the next write
   // When all are taken, the one that has waited longest for a request's head is closed for the next. When none waits,
   // num_reserve_connections more are taken; each serves one request without a body, which on_head may refuse.
   int max_connections = 4096;

@@ -2,12 +2,15 @@
 
 #include <nlohmann/json.hpp>
 
+#include "server/response_events.h"
+
 namespace spate {
 
 void ResponseStore::put(const std::string& id, StoredResponse response) {
   size_t num_bytes = id.size() + response.response_json.size();
   if (response.messages) num_bytes += response.messages->dump().size();
   if (response.input_items) num_bytes += response.input_items->dump().size();
+  if (response.events) num_bytes += response.events->num_bytes();
   const std::lock_guard lock(mutex_);
   if (const auto place = places_.find(id); place != places_.end()) {
     num_bytes_ -= place->second->num_bytes;

@@ -14,12 +14,15 @@
 
 namespace spate {
 
+class ResponseEvents;
+
 struct StoredResponse {
   std::string response_json;  // the response object, as it stands
   std::shared_ptr<const nlohmann::ordered_json>
       messages;                  // the conversation with the answer, as chat messages; null while it runs
   std::shared_ptr<const nlohmann::ordered_json> input_items;  // of the request, each with an id; never null
   std::function<void()> cancel;  // of a background response that runs; else empty
+  std::shared_ptr<ResponseEvents> events;  // never null, but in tests
 };
 
 class ResponseStore {

@@ -194,9 +194,6 @@ void check_options(FieldReader& fields, ResponsesRequest& request) {
   request.is_stored = fields.boolean("store").value_or(true);
   request.is_background = fields.boolean("background").value_or(false);
   if (request.is_background && !request.is_stored) fields.fail("background", "background needs store to be true");
-  if (request.is_background && fields.boolean("stream").value_or(false)) {
-    fields.fail(not_supported("background", "background and stream together are not supported by this server"));
-  }
   if (fields.string("truncation").value_or("disabled") != "disabled") {
     fields.fail(not_supported("truncation", "truncation must be disabled: input is taken as it is"));
   }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/random_hex.h"
+#include "server/response_events.h"
 #include "server/responses.h"
 
 namespace spate {
@@ -22,18 +23,16 @@ class ResponsesListener final : public ResponsesAnswer {
         info_(std::move(info)),
         responder_(std::move(responder)),
         store_(std::move(store)),
-        is_stream_(request_.chat.stream) {}
+        is_stream_(request_.chat.stream),
+        events_(std::make_shared<ResponseEvents>(request_.is_stored)) {}
 
   void on_admitted(const GenerationRequest&) override {
-    if (is_stream_) {
-      responder_->begin_stream({});
-      send("response.created", {{"response", response("in_progress", {})}});
-      send("response.in_progress", {{"response", response("in_progress", {})}});
-    }
+    if (is_stream_) responder_->begin_stream({});
+    send("response.created", {{"response", response("in_progress", {})}});
+    send("response.in_progress", {{"response", response("in_progress", {})}});
     if (request_.is_background) {
-      const std::string json = text_of(response("in_progress", {}));
-      store_->put(info_.id, {.response_json = json, .messages = nullptr, .input_items = request_.input_items, .cancel = {}});
-      responder_->respond({.body = json});
+      store_running({});
+      if (!is_stream_) responder_->respond({.body = text_of(response("in_progress", {}))});
     }
   }
 
@@ -41,13 +40,10 @@ class ResponsesListener final : public ResponsesAnswer {
   void set_cancel(std::function<void()> cancel) override {
     const std::lock_guard lock(mutex_);
     if (has_ended_ || !request_.is_background) return;
-    store_->put(info_.id, {.response_json = text_of(response("in_progress", {})),
-                           .messages = nullptr,
-                           .input_items = request_.input_items,
-                           .cancel = [cancel = std::move(cancel), cancelled = is_cancelled_] {
-                             *cancelled = true;
-                             cancel();
-                           }});
+    store_running([cancel = std::move(cancel), cancelled = is_cancelled_] {
+      *cancelled = true;
+      cancel();
+    });
   }
 
   void on_delta(ChatDelta chat, const GenerationUsage&) override {
@@ -74,14 +70,16 @@ class ResponsesListener final : public ResponsesAnswer {
                       {"output_tokens_details", {{"reasoning_tokens", num_reasoning_tokens_}}},
                       {"total_tokens", usage.num_prompt_tokens + usage.num_completion_tokens}};
     const std::string json = text_of(final);
+    send(std::string("response.") + status, {{"response", std::move(final)}});
     if (request_.is_stored && (!has_failed || request_.is_background)) {
       store_->put(info_.id, {.response_json = json,
                              .messages = conversation(),
                              .input_items = request_.input_items,
-                             .cancel = {}});
+                             .cancel = {},
+                             .events = events_});
     }
+    events_->end();
     if (is_stream_) {
-      send(std::string("response.") + status, {{"response", std::move(final)}});
       responder_->end_stream();
     } else if (!request_.is_background) {
       responder_->respond(has_failed ? http_response_of(error_of_delta(end_)) : HttpResponse{.body = json});
@@ -105,11 +103,21 @@ class ResponsesListener final : public ResponsesAnswer {
     return json;
   }
 
-  void send(const std::string& type, Json fields) {
-    if (!is_stream_ || responder_->is_gone()) return;
-    Json event{{"type", type}, {"sequence_number", sequence_number_++}};
-    event.update(fields);
-    responder_->write(fmt::format("event: {}\ndata: {}\n\n", type, text_of(event)));
+  // Of a background response: it can be found from here on.
+  void store_running(std::function<void()> cancel) {
+    store_->put(info_.id, {.response_json = text_of(response("in_progress", {})),
+                           .messages = nullptr,
+                           .input_items = request_.input_items,
+                           .cancel = std::move(cancel),
+                           .events = events_});
+  }
+
+  bool has_events() const { return request_.is_stored || is_stream_; }
+  void write(const std::string& event) {
+    if (is_stream_) responder_->write(event);
+  }
+  void send(const std::string& type, const Json& fields) {
+    if (has_events()) write(events_->add(type, fields));
   }
 
   // ---- the item that is being written; kToolName stands for a call ----
@@ -119,13 +127,7 @@ class ResponsesListener final : public ResponsesAnswer {
     if (!is_open_ || part.kind == Kind::kToolName || kind != kind_) open_item(kind, part);
     if (part.kind == Kind::kToolName) return;
     text_ += part.text;
-    Json fields = place();
-    fields["delta"] = part.text;
-    if (kind == Kind::kContent) fields["logprobs"] = Json::array();
-    send(kind == Kind::kToolName    ? "response.function_call_arguments.delta"
-         : kind == Kind::kReasoning ? "response.reasoning_text.delta"
-                                    : "response.output_text.delta",
-         std::move(fields));
+    if (has_events()) write(events_->add_delta(part.text));
   }
 
   void open_item(Kind kind, const ChatPart& part) {
@@ -137,10 +139,15 @@ class ResponsesListener final : public ResponsesAnswer {
     name_ = kind == Kind::kToolName ? part.text : "";
     call_id_ = "call_" + random_hex(24);
     send("response.output_item.added", {{"output_index", output_.size()}, {"item", item("in_progress", false)}});
-    if (kind == Kind::kToolName) return;
-    Json fields = place();
-    fields["part"] = content_part();
-    send("response.content_part.added", std::move(fields));
+    if (kind != Kind::kToolName) {
+      Json fields = place();
+      fields["part"] = content_part();
+      send("response.content_part.added", fields);
+    }
+    events_->begin_deltas(kind == Kind::kToolName    ? "response.function_call_arguments.delta"
+                          : kind == Kind::kReasoning ? "response.reasoning_text.delta"
+                                                     : "response.output_text.delta",
+                          place(), kind == Kind::kContent ? Json{{"logprobs", Json::array()}} : Json::object());
   }
 
   void close_item(const std::string& status) {
@@ -151,11 +158,11 @@ class ResponsesListener final : public ResponsesAnswer {
       if (text_.empty() && status == "completed") text_ = "{}";
       fields["arguments"] = text_;
       fields["name"] = name_;
-      send("response.function_call_arguments.done", std::move(fields));
+      send("response.function_call_arguments.done", fields);
     } else {
       fields["text"] = text_;
       if (kind_ == Kind::kContent) fields["logprobs"] = Json::array();
-      send(kind_ == Kind::kReasoning ? "response.reasoning_text.done" : "response.output_text.done", std::move(fields));
+      send(kind_ == Kind::kReasoning ? "response.reasoning_text.done" : "response.output_text.done", fields);
       Json part_fields = place();
       part_fields["part"] = content_part();
       send("response.content_part.done", std::move(part_fields));
@@ -216,6 +223,7 @@ class ResponsesListener final : public ResponsesAnswer {
   const std::shared_ptr<HttpResponder> responder_;  // held to the end: the server waits for background answers too
   const std::shared_ptr<ResponseStore> store_;
   const bool is_stream_;
+  const std::shared_ptr<ResponseEvents> events_;
   const std::shared_ptr<std::atomic<bool>> is_cancelled_ = std::make_shared<std::atomic<bool>>(false);
   std::mutex mutex_;  // guards has_ended_ and the order of what is stored
   bool has_ended_ = false;
@@ -225,7 +233,7 @@ class ResponsesListener final : public ResponsesAnswer {
   bool is_open_ = false;
   std::string item_id_, call_id_, name_, text_;
   ChoiceDelta end_;
-  int64_t sequence_number_ = 0, num_reasoning_tokens_ = 0;
+  int64_t num_reasoning_tokens_ = 0;
 };
 
 }  // namespace

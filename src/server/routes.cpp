@@ -59,7 +59,8 @@ constexpr Route kWebPageRoute{"/ui/{file}", "GET", Endpoint::kWebPage, false, "P
 // Paths with an id in them.
 constexpr Route kIdRoutes[] = {
     {"/v1/models/{id}", "GET", Endpoint::kModel, true, "One served name; it may contain slashes."},
-    {"/v1/responses/{id}", "GET", Endpoint::kResponse, true, "A stored response."},
+    {"/v1/responses/{id}", "GET", Endpoint::kResponse, true,
+     "A stored response; with `stream=true` its events, with `starting_after=N` those behind number N."},
     {"/v1/responses/{id}", "DELETE", Endpoint::kDeleteResponse, true, "Forgets a stored response."},
     {"/v1/responses/{id}/cancel", "POST", Endpoint::kCancelResponse, true, "Ends a response in the background."},
     {"/v1/responses/{id}/input_items", "GET", Endpoint::kInputItems, true,

@@ -64,4 +64,14 @@ for _ in range(1000):
         break
     time.sleep(0.01)
 assert background.status in ("completed", "incomplete"), background
+
+# A stream in the background goes on where its client left it, while it runs and later.
+stream = client.responses.create(model=model, input="Hello! Please say hello.", background=True, stream=True, max_output_tokens=16,
+                                 temperature=0)
+first = [event for event, _ in zip(stream, range(3))]
+stream.close()
+rest = list(client.responses.retrieve(first[0].response.id, stream=True, starting_after=first[-1].sequence_number))
+assert [event.sequence_number for event in first + rest] == list(range(len(first) + len(rest))), rest
+assert "".join(event.delta for event in first + rest if event.type == "response.output_text.delta") == text
+assert rest[-1].response.output_text == text
 print(f"python openai {openai.__version__}, tools and responses: {text!r}")

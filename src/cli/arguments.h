@@ -52,6 +52,7 @@ struct ModelArguments {
   bool async_scheduling = true;
   bool deterministic = false;
   std::string pooler_config;           // JSON or a name (cli/pooling_argument.h); empty: as the model's files say
+  std::string repetition_detection;    // JSON; empty: off
   std::string speculative_config;      // JSON (cli/speculative_argument.h); empty: none
 };
 

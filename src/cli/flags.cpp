@@ -201,6 +201,9 @@ void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required, std:
   app->add_option("--pooler-config,--override-pooler-config,--pooling", m.pooler_config,
                   "What makes an embedding, where the model's files do not say it: last, mean, cls, or JSON: "
                   "{\"pooling_type\": \"LAST\", \"normalize\": true}");
+  app->add_option("--repetition-detection", m.repetition_detection,
+                  "Where requests do not say it, ends answers that repeat a pattern of tokens: "
+                  "{\"max_pattern_size\": 32, \"min_pattern_size\": 1, \"min_count\": 4}; off by default");
   app->add_option("--speculative-config", m.speculative_config,
                   "Drafts, as JSON: {\"method\": \"ngram\"}; methods and fields: docs/speculation.md");
 }

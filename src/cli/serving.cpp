@@ -58,9 +58,17 @@ Status check_chat_template(const std::string& chat_template) {
   return parsed.ok() ? ok_status() : parsed.status().with_context("--chat-template");
 }
 
+Result<RepetitionDetection> repetition_detection_of(const ModelArguments& model) {
+  if (model.repetition_detection.empty()) return RepetitionDetection{};
+  Result<RepetitionDetection> detection = parse_repetition_detection(model.repetition_detection);
+  if (!detection.ok()) return detection.status().with_context("--repetition-detection");
+  return detection;
+}
+
 }  // namespace
 
 Status check_serving(const Arguments& arguments) {
+  RETURN_IF_ERROR(repetition_detection_of(arguments.model).status());
   RETURN_IF_ERROR(check_chat_template(arguments.model.chat_template));
   RETURN_IF_ERROR(find_reasoning_format(arguments.serve.reasoning_parser, "").status());
   return find_tool_format(arguments.serve.tool_call_parser, "").status();
@@ -80,6 +88,8 @@ ServingModel serving_model(const Arguments& arguments, LoadedModel& model) {
   serving.pooling = model.pooling;
   serving.eos_token_ids = model.eos_token_ids;
   serving.defaults = sampling_defaults(model.generation);
+  serving.defaults.repetition_detection =
+      repetition_detection_of(arguments.model).value();  // check_serving() has seen it
   serving.reasoning_parser = arguments.serve.reasoning_parser;
   serving.tool_call_parser = arguments.serve.tool_call_parser;
   serving.max_logprobs = arguments.model.max_logprobs;

@@ -21,14 +21,16 @@ struct VllmFlag {
 };
 
 constexpr VllmFlag kVllmFlags[] = {
-    {"--enforce-eager,!--no-enforce-eager", false, nullptr, "steps are captured while they run; capture costs no start-up time"},
+    {"--enforce-eager,!--no-enforce-eager", false, nullptr,
+     "steps are captured while they run; capture costs no start-up time"},
     {"--trust-remote-code,!--no-trust-remote-code", false, nullptr, "no code of a model's folder is run"},
     {"--enable-auto-tool-choice", false, nullptr, "calls are read whenever a request has tools"},
     {"--enable-prompt-tokens-details", false, nullptr, "usage always has them"},
     {"--enable-server-load-tracking", false, nullptr, "/load always counts"},
     {"--enable-request-id-headers", false, nullptr, "X-Request-Id is always sent"},
     {"--enable-tokenizer-info-endpoint", false, nullptr, "/tokenizer_info is always there"},
-    {"--enable-log-requests,!--no-enable-log-requests", false, nullptr, "the access log has a line a request, without its text"},
+    {"--enable-log-requests,!--no-enable-log-requests", false, nullptr,
+     "the access log has a line a request, without its text"},
     {"--disable-log-requests", false, nullptr, "the text of requests is never logged"},
     {"--disable-frontend-multiprocessing", false, nullptr, "there is one process"},
     {"--disable-custom-all-reduce", false, nullptr, "there is one all-reduce"},
@@ -50,6 +52,8 @@ constexpr VllmFlag kVllmFlags[] = {
     {"--pipeline-parallel-size,--pp", true, "1", "layers are not split over ranks; use --tensor-parallel-size"},
     {"--data-parallel-size,--dp", true, "1", "start one server for each replica"},
     {"--cpu-offload-gb", true, "0", "weights stay where they are computed; --quantization makes them smaller"},
+    {"--enable-early-stop", false, "", "FastDeploy's rule by probability is not built; use --repetition-detection"},
+    {"--early-stop-config", true, "", "FastDeploy's rule by probability is not built; use --repetition-detection"},
     {"--enable-lora", false, "", "there are no adapters"},
     {"--lora-modules", true, "", "there are no adapters"},
     {"--enable-expert-parallel", false, "", "experts are split by --tensor-parallel-size"},

@@ -9,6 +9,8 @@ std::string_view finish_reason_name(FinishReason reason) {
     case FinishReason::kLength: return "length";
     case FinishReason::kAbort: return "abort";
     case FinishReason::kError: return "error";
+    case FinishReason::kRepetition:
+      return "repetition";
   }
   return "unknown";
 }

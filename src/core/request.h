@@ -17,13 +17,15 @@ namespace spate {
 using RequestId = uint64_t;  // given by the front-end, unique while the engine lives
 
 enum class FinishReason : uint8_t {
-  kNone,    // still running
-  kStop,    // eos, a stop id, or a stop string found by the front-end
-  kLength,  // max_tokens or the model's length
-  kAbort,   // cancelled
-  kError,   // Output::error says why
+  kNone,        // still running
+  kStop,        // eos, a stop id, or a stop string found by the front-end
+  kLength,      // max_tokens or the model's length
+  kAbort,       // cancelled
+  kError,       // Output::error says why
+  kRepetition,  // SamplingParams::repetition_detection
 };
-std::string_view finish_reason_name(FinishReason reason);  // "stop", "length", "abort", "error"
+constexpr size_t kNumFinishReasons = 6;
+std::string_view finish_reason_name(FinishReason reason);  // "stop", "length", "abort", "error", "repetition"
 
 // A part of one sequence's result. The engine sends one a step and sequence that has news, in order.
 struct Output {

@@ -7,6 +7,8 @@
 namespace spate {
 namespace {
 
+constexpr int kMaxPatternSize = 1024, kMaxPatternCount = 1024;
+
 Status in_range(const char* field, double value, double low, double high) {
   if (std::isfinite(value) && value >= low && value <= high) return ok_status();
   return invalid_argument("{} must be in [{:g}, {:g}], got {:g}", field, low, high, value);
@@ -55,6 +57,13 @@ Status validate_sampling_params(const SamplingParams& params, int vocab_size, in
                             kMaxStopIds / 2);
   }
   for (const int32_t id : params.stop_token_ids) RETURN_IF_ERROR(validate_ids("stop_token_ids", id, vocab_size));
+  const RepetitionDetection& repetition = params.repetition_detection;
+  RETURN_IF_ERROR(in_range("repetition_detection.max_pattern_size", repetition.max_pattern_size, 0, kMaxPatternSize));
+  if (repetition.max_pattern_size > 0) {
+    RETURN_IF_ERROR(
+        in_range("repetition_detection.min_pattern_size", repetition.min_pattern_size, 1, repetition.max_pattern_size));
+    RETURN_IF_ERROR(in_range("repetition_detection.min_count", repetition.min_count, 2, kMaxPatternCount));
+  }
   for (const std::string& stop : params.stop) {
     if (stop.empty()) return invalid_argument("stop cannot contain an empty string");
   }

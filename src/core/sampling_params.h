@@ -11,6 +11,14 @@
 
 namespace spate {
 
+// Ends an answer that repeats itself: its last tokens are one pattern of min_pattern_size to max_pattern_size tokens,
+// min_count times in a row. vLLM's names.
+struct RepetitionDetection {
+  int max_pattern_size = 0;  // 0: off
+  int min_pattern_size = 1;
+  int min_count = 2;  // at least 2
+};
+
 struct SamplingParams {
   int n = 1;
   float temperature = 1.0f;  // 0 = greedy
@@ -27,6 +35,7 @@ struct SamplingParams {
   int min_tokens = 0;
   bool ignore_eos = false;
   std::vector<int32_t> stop_token_ids;  // besides the model's eos ids; together at most kMaxStopIds
+  RepetitionDetection repetition_detection;
   std::optional<int> logprobs;          // 0 = the sampled token's only
   std::optional<int> prompt_logprobs;
 

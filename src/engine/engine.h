@@ -52,7 +52,7 @@ struct EngineStats {
   uint64_t num_nonfinite_rows = 0;     // sequences whose logits were not finite: their requests ended with an error
   uint64_t num_wasted_rows = 0;        // row-steps whose sequence had ended (the price of the overlapped loop)
   uint64_t num_refused = 0;            // submits refused for a full queue
-  std::array<uint64_t, 5> finished{};  // sequences ended, by FinishReason
+  std::array<uint64_t, kNumFinishReasons> finished{};  // sequences ended, by FinishReason
 
   // Tokens a step ran: bucket i counts steps with at most kIterationTokenBuckets[i] tokens (not cumulative), the last
   // the rest.

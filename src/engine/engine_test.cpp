@@ -14,6 +14,7 @@
 #include "base/test_support.h"
 #include "engine/fake_executor.h"
 #include "engine/recording_sink.h"
+#include "engine/request_life.h"
 #include "grammar/regex.h"
 #include "grammar/token_grammar.h"
 
@@ -132,6 +133,49 @@ TEST_CASE("the same answers with any loop, chunks on or off, prefix cache on or 
       }
     }
   }
+}
+
+// The definition, for one pattern size after the other.
+bool repeats(const std::vector<int32_t>& output, const RepetitionDetection& detection) {
+  for (int size = detection.min_pattern_size; size <= detection.max_pattern_size; ++size) {
+    const int count = size * detection.min_count, len = static_cast<int>(output.size());
+    bool equal = len >= count;
+    for (int i = len - count; equal && i + size < len; ++i)
+      equal = output[static_cast<size_t>(i)] == output[static_cast<size_t>(i + size)];
+    if (equal) return true;
+  }
+  return false;
+}
+
+TEST_CASE("an answer that repeats itself ends where the definition says") {
+  Rng rng(test_seed());
+  int num_found = 0;
+  for (int round = 0; round < 3000; ++round) {
+    SequenceGroup group;
+    RepetitionDetection& detection = group.request.sampling.repetition_detection;
+    detection.max_pattern_size = static_cast<int>(rng.below(6));
+    detection.min_pattern_size = 1 + static_cast<int>(rng.below(3));
+    detection.min_count = 2 + static_cast<int>(rng.below(3));
+    group.request.sampling.min_tokens = static_cast<int>(rng.below(6));
+    Sequence seq;
+    seq.group = &group;
+    seq.has_started = true;
+    seq.max_len = 1000;
+    seq.prompt_len = static_cast<int>(rng.below(20));
+    for (int i = 0; i < seq.prompt_len; ++i) seq.token_ids.push_back(5);  // the prompt does not count
+    std::vector<int32_t> output;
+    for (int i = 0; i < 24; ++i) {
+      const auto period = 1 + rng.below(4);
+      const bool copies = output.size() >= period && rng.below(8) != 0;
+      output.push_back(copies ? output[output.size() - period] : static_cast<int32_t>(1 + rng.below(3)));
+      seq.token_ids.push_back(output.back());
+      const bool expected =
+          static_cast<int>(output.size()) > group.request.sampling.min_tokens && repeats(output, detection);
+      CHECK((check_end(seq).reason == FinishReason::kRepetition) == expected);
+      num_found += expected;
+    }
+  }
+  CHECK(num_found > 1000);
 }
 
 TEST_CASE("a sequence without a constraint gets a token every step, whoever runs beside it") {

@@ -71,6 +71,23 @@ std::unique_ptr<SequenceGroup> create_group(Request request, const EngineConfig&
   return group;
 }
 
+namespace {
+
+// Whether the last tokens are one pattern, min_count times. A pattern of p tokens repeats where each token equals the
+// one p before it.
+bool repeats_itself(std::span<const int32_t> output, const RepetitionDetection& detection) {
+  for (int size = detection.min_pattern_size; size <= detection.max_pattern_size; ++size) {
+    const auto period = static_cast<size_t>(size);
+    const size_t num_equal = period * static_cast<size_t>(detection.min_count - 1);
+    if (output.size() < period + num_equal) return false;
+    const auto last = output.last(num_equal), before = output.last(period + num_equal).first(num_equal);
+    if (std::equal(last.rbegin(), last.rend(), before.rbegin())) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 EndCheck check_end(const Sequence& seq) {
   const Request& request = seq.group->request;
   const int32_t token_id = seq.token_ids.back();
@@ -81,6 +98,11 @@ EndCheck check_end(const Sequence& seq) {
     }
     const std::vector<int32_t>& stop_ids = request.sampling.stop_token_ids;
     if (std::ranges::find(stop_ids, token_id) != stop_ids.end()) return {FinishReason::kStop, token_id};
+  }
+  const RepetitionDetection& detection = request.sampling.repetition_detection;
+  if (detection.max_pattern_size > 0 && seq.num_output_tokens() > request.sampling.min_tokens &&
+      repeats_itself(std::span(seq.token_ids).subspan(static_cast<size_t>(seq.prompt_len)), detection)) {
+    return {FinishReason::kRepetition, -1};
   }
   if (static_cast<int>(seq.token_ids.size()) >= seq.max_len) return {FinishReason::kLength, -1};
   return {};

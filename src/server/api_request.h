@@ -24,8 +24,12 @@ namespace spate {
 struct SamplingDefaults {
   std::optional<float> temperature, top_p, min_p, repetition_penalty;
   std::optional<int> sampling_top_k;
+  RepetitionDetection repetition_detection;  // of --repetition-detection
   std::optional<int> max_tokens;  // max_new_tokens: also an upper bound of an absent max_tokens
 };
+
+// {"max_pattern_size": 32, "min_pattern_size": 1, "min_count": 4}, for the server's default. Errors name the field.
+Result<RepetitionDetection> parse_repetition_detection(std::string_view json);
 
 struct ParseLimits {
   SamplingDefaults defaults;

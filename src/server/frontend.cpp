@@ -37,7 +37,9 @@ class ChatAdapter final : public GenerationListener {
     ChatDelta chat;
     parser.append(delta.text, chat.parts);
     if (delta.finish_reason != FinishReason::kNone) {
-      parser.finish(chat.parts, delta.finish_reason == FinishReason::kLength);
+      const bool is_cut =
+          delta.finish_reason == FinishReason::kLength || delta.finish_reason == FinishReason::kRepetition;
+      parser.finish(chat.parts, is_cut);
     }
     if (was_reasoning || parser.is_in_reasoning())
       num_reasoning_tokens_ += static_cast<int64_t>(delta.token_ids.size());

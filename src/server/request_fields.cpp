@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/step_plan.h"
+#include "server/json_parse.h"
 
 namespace spate {
 namespace {
@@ -115,6 +116,39 @@ void read_speculation(FieldReader& fields, ApiRequest& request) {
 
 }  // namespace
 
+namespace {
+
+// A field that is absent is 0, in vLLM too; min_pattern_size 0 is 1.
+void read_repetition_detection(FieldReader& fields, RepetitionDetection& detection) {
+  const Json* given = fields.object("repetition_detection");
+  if (!given) return;
+  FieldReader reader(*given, "repetition_detection");
+  const auto read = [&](const char* name) { return static_cast<int>(reader.integer(name, 0, INT32_MAX).value_or(0)); };
+  detection.max_pattern_size = read("max_pattern_size");
+  detection.min_pattern_size = std::max(1, read("min_pattern_size"));
+  detection.min_count = read("min_count");
+  const std::vector<std::string> unknown = reader.unknown_fields();
+  if (reader.has_error()) return fields.fail(reader.error());
+  if (unknown.empty()) return;
+  fields.fail("repetition_detection", fmt::format("repetition_detection.{} is not known; there are max_pattern_size, "
+                                                  "min_pattern_size and min_count",
+                                                  unknown.front()));
+}
+
+}  // namespace
+
+Result<RepetitionDetection> parse_repetition_detection(std::string_view json) {
+  auto parsed = parse_json(json);
+  if (!parsed.ok()) return invalid_argument("{}", parsed.error().message);
+  const Json request{{"repetition_detection", **parsed}};
+  FieldReader fields(request);
+  SamplingParams params;
+  read_repetition_detection(fields, params.repetition_detection);
+  if (fields.has_error()) return invalid_argument("{}", fields.error().message);
+  RETURN_IF_ERROR(validate_sampling_params(params, 1, 0));
+  return params.repetition_detection;
+}
+
 void check_count(FieldReader& fields, std::string_view name, const Json& list, size_t max_count) {
   if (list.size() <= max_count) return;
   fields.fail(name, fmt::format("{} has {} entries, at most {} are taken", name, list.size(), max_count));
@@ -149,6 +183,8 @@ void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiReque
   sampling.spaces_between_special_tokens = fields.boolean("spaces_between_special_tokens").value_or(true);
   sampling.stop_token_ids = fields.token_ids("stop_token_ids", kMaxStopIds / 2);
   read_stop(fields, sampling);
+  sampling.repetition_detection = defaults.repetition_detection;
+  read_repetition_detection(fields, sampling.repetition_detection);
   read_logit_bias(fields, sampling);
   read_stream_options(fields, request);
   request.structured_output = read_structured_output(fields);

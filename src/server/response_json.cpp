@@ -31,6 +31,8 @@ void write_stop_reason(JsonWriter& json, const ChoiceDelta& delta) {
     json.field("stop_reason", delta.stop_string);
   } else if (delta.stop_token_id >= 0) {
     json.field("stop_reason", delta.stop_token_id);
+  } else if (delta.finish_reason == FinishReason::kRepetition) {
+    json.field("stop_reason", "repetition_detected");
   } else {
     json.null_field("stop_reason");
   }

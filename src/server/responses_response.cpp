@@ -54,7 +54,8 @@ class ResponsesListener final : public ResponsesAnswer {
 
   void on_done(const GenerationUsage& usage) override {
     const bool has_failed = is_failure(end_.finish_reason);
-    const bool is_cut = end_.finish_reason == FinishReason::kLength;
+    const bool has_repeated = end_.finish_reason == FinishReason::kRepetition;
+    const bool is_cut = end_.finish_reason == FinishReason::kLength || has_repeated;
     close_item(is_cut || has_failed || *is_cancelled_ ? "incomplete" : "completed");
     const std::lock_guard lock(mutex_);
     has_ended_ = true;
@@ -63,7 +64,7 @@ class ResponsesListener final : public ResponsesAnswer {
     if (has_failed && !*is_cancelled_) {
       final["error"] = {{"code", "server_error"}, {"message", error_of_delta(end_).message}};
     }
-    if (is_cut) final["incomplete_details"] = {{"reason", "max_output_tokens"}};
+    if (is_cut) final["incomplete_details"] = {{"reason", has_repeated ? "repetition_detected" : "max_output_tokens"}};
     final["usage"] = {{"input_tokens", usage.num_prompt_tokens},
                       {"input_tokens_details", {{"cached_tokens", usage.num_cached_tokens}, {"cache_write_tokens", 0}}},
                       {"output_tokens", usage.num_completion_tokens},

@@ -347,6 +347,40 @@ TEST_CASE("api: stop strings, stop tokens and max_tokens end an answer as told")
 }
 
 // Goal    A stop string ends an answer only when a token after the first min_tokens completes it, as in vLLM.
+TEST_CASE("api: an answer that repeats itself is ended on demand") {
+  TestServer test;
+  const Json detection{{"max_pattern_size", 32}, {"min_count", 3}};
+  const Json body{{"prompt", "FOREVER and a day, "}, {"max_tokens", 300}, {"repetition_detection", detection}};
+  const Json answer = test.post("/v1/completions", body);
+  CHECK(answer["choices"][0]["finish_reason"] == "stop");
+  CHECK(answer["choices"][0]["stop_reason"] == "repetition_detected");
+  const int num_tokens = answer["usage"]["completion_tokens"];
+  CHECK(num_tokens % 3 == 0);
+  CHECK(num_tokens <= 96);
+  const Json chat =
+      test.post("/v1/chat/completions", chat_body("FOREVER and a day, ", {{"repetition_detection", detection}}));
+  CHECK(chat["choices"][0]["stop_reason"] == "repetition_detected");
+  // Off: by default, with null, with a pattern of no token. The server's default counts where the request says nothing.
+  for (const Json& off : {Json(), Json(nullptr), Json::object(), Json{{"max_pattern_size", 0}}}) {
+    Json other = body;
+    other["repetition_detection"] = off;
+    CHECK(test.post("/v1/completions", other)["choices"][0]["finish_reason"] == "length");
+  }
+  const auto refusal = [&](const Json& bad) {
+    Json other = body;
+    other["repetition_detection"] = bad;
+    return test.post("/v1/completions", other, 400)["error"]["message"].get<std::string>();
+  };
+  CHECK(refusal({{"max_pattern_size", 4}}) == "repetition_detection.min_count must be in [2, 1024], got 0");
+  CHECK(refusal({{"max_pattern_size", 4}, {"min_pattern_size", 5}, {"min_count", 2}}) ==
+        "repetition_detection.min_pattern_size must be in [1, 4], got 5");
+  CHECK(refusal({{"max_pattern_size", 1 << 20}, {"min_count", 2}}).find("[0, 1024]") != std::string::npos);
+  CHECK(refusal({{"max_size", 4}}).find("repetition_detection.max_size is not known") == 0);
+  CHECK(parse_repetition_detection(R"({"max_pattern_size": 32, "min_count": 4})")->min_pattern_size == 1);
+  CHECK(parse_repetition_detection("{").status().message().find("valid JSON") != std::string::npos);
+  CHECK_FALSE(parse_repetition_detection(R"({"max_pattern_size": 32})").ok());
+}
+
 TEST_CASE("api: stop strings respect min_tokens") {
   TestServer test;
   const std::vector<int32_t> ids = test.model.tokenizer->encode("one two one two one two");

@@ -133,8 +133,8 @@ void ServingMetrics::render_speculation(MetricsWriter& out, const EngineStats& s
 
 void ServingMetrics::render_requests(MetricsWriter& out, const MetricLabels& labels) const {
   out.family("vllm:request_success_total", "counter", "Sequences finished, by reason.");
-  for (const FinishReason reason :
-       {FinishReason::kStop, FinishReason::kLength, FinishReason::kAbort, FinishReason::kError}) {
+  for (const FinishReason reason : {FinishReason::kStop, FinishReason::kLength, FinishReason::kAbort,
+                                    FinishReason::kError, FinishReason::kRepetition}) {
     out.sample("vllm:request_success_total", with(labels, "finished_reason", std::string(finish_reason_name(reason))),
                static_cast<double>(finished_[static_cast<size_t>(reason)].value()));
   }

@@ -51,7 +51,7 @@ class ServingMetrics {
   void render_speculation(MetricsWriter& out, const EngineStats& stats, const MetricLabels& labels) const;
   void render_requests(MetricsWriter& out, const MetricLabels& labels) const;
 
-  std::array<Counter, 5> finished_;  // by FinishReason
+  std::array<Counter, kNumFinishReasons> finished_;  // by FinishReason
   Histogram time_to_first_token_, inter_token_latency_, time_per_output_token_;
   Histogram e2e_latency_, queue_time_, inference_time_, prefill_time_, decode_time_;
   Histogram prompt_tokens_, generation_tokens_, max_generation_tokens_, params_max_tokens_, prefill_computed_,

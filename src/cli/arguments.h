@@ -53,6 +53,7 @@ struct ModelArguments {
   bool deterministic = false;
   std::string pooler_config;           // JSON or a name (cli/pooling_argument.h); empty: as the model's files say
   std::string repetition_detection;    // JSON; empty: off
+  bool jump_forward = true;
   std::string speculative_config;      // JSON (cli/speculative_argument.h); empty: none
 };
 

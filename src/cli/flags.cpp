@@ -204,6 +204,8 @@ void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required, std:
   app->add_option("--repetition-detection", m.repetition_detection,
                   "Where requests do not say it, ends answers that repeat a pattern of tokens: "
                   "{\"max_pattern_size\": 32, \"min_pattern_size\": 1, \"min_count\": 4}; off by default");
+  add_switch(app, "--jump-forward,!--no-jump-forward", m.jump_forward,
+             "Draft the tokens that a grammar leaves no choice about: one step for several");
   app->add_option("--speculative-config", m.speculative_config,
                   "Drafts, as JSON: {\"method\": \"ngram\"}; methods and fields: docs/speculation.md");
 }

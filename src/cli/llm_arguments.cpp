@@ -36,6 +36,7 @@ Result<Quantization> quantization_of(const ModelArguments& arguments) {
 Result<LlmConfig> llm_config(const ModelArguments& arguments) {
   ASSIGN_OR_RETURN(const Quantization quantization, quantization_of(arguments));
   ASSIGN_OR_RETURN(SpeculativeConfig speculative, parse_speculative_config(arguments.speculative_config));
+  speculative.jump_forward = arguments.jump_forward;
   ASSIGN_OR_RETURN(const PoolingOverride pooling, parse_pooler_config(arguments.pooler_config));
   if (!arguments.mock_script.empty() && arguments.device != kMockDevice) {
     return invalid_argument("--mock-script needs --device {}, got --device {}", kMockDevice, arguments.device);

@@ -10,7 +10,7 @@
 namespace spate {
 
 enum class SpeculativeMethod : uint8_t {
-  kNone,
+  kNone,        // with jump_forward: what grammars force, and nothing else
   kNgram,       // the longest suffix of the row's tokens that occurs earlier in the row
   kReference,   // the longest suffix that occurs in texts that come with the request, or in its prompt
   kDraftModel,  // a smaller model of the same vocabulary
@@ -24,6 +24,7 @@ struct SpeculativeConfig {
   int prompt_lookup_min = 2;       // ngram, reference: tokens that must match before a text is followed
   int prompt_lookup_max = 16;      // the most that are compared: longer matches count as so long
   std::string model;               // draft_model: its folder, or a *.gguf file
+  bool jump_forward = true;        // also drafts what a grammar leaves no choice about
   bool adaptive = true;            // false: always as many drafts as are proposed, for tests and measurements
 };
 

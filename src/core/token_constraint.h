@@ -25,6 +25,9 @@ class ConstraintCursor {
   virtual std::span<const uint32_t> mask() const = 0;
   // Whether a draft of this token is worth running: the mask's answer.
   virtual bool may_draft(int32_t token_id) const { return mask_allows(mask().data(), token_id); }
+  // A token that the text surely or probably goes on with, as its form leaves one way only; -1: it leaves more. Worth a
+  // draft. May be asked without prepare_mask(); the mask need not allow it.
+  virtual int32_t forced_token() const { return -1; }
   virtual bool may_end() const = 0;   // the text is complete
   virtual bool must_end() const = 0;  // and nothing can follow
   // From here on every token is allowed, and so is the end: the cursor may be dropped.

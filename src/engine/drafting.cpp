@@ -22,20 +22,29 @@ std::unique_ptr<Proposer> proposer_of(const EngineConfig& config, StepExecutor* 
                                     .clock = clock},
                                    *draft_executor);
   } else {
-    proposer = make_proposer(config.speculative);
+    proposer = make_proposer(config.speculative);  // null with kNone
   }
-  CHECK(proposer != nullptr, "speculation without a method");
   return proposer;
 }
 
 }  // namespace
 
 Drafting::Drafting(const EngineConfig& config, StepExecutor* draft_executor, const std::function<double()>& clock)
-    : limits_(config.limits), speculator_(config.speculative, proposer_of(config, draft_executor, clock)) {}
+    : limits_(config.limits),
+      drafts_forced_tokens_only_(config.speculative.method == SpeculativeMethod::kNone),
+      speculator_(config.speculative, proposer_of(config, draft_executor, clock)) {}
 
 Status Drafting::propose(std::span<Sequence* const> running, bool steps_in_flight) {
   rows_.clear();
   seqs_.clear();
+  const auto is_free = [](const Sequence* seq) { return seq->cursor == nullptr; };
+  if (drafts_forced_tokens_only_ && std::ranges::all_of(running, is_free)) {
+    for (Sequence* seq : running) {
+      seq->drafts.clear();
+      seq->draft_cursors.clear();
+    }
+    return ok_status();
+  }
   int num_tokens = 0;
   for (Sequence* seq : running) {
     seq->drafts.clear();

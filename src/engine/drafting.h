@@ -27,6 +27,7 @@ class Drafting {
   void keep_allowed_drafts(Sequence& seq);
 
   const StepLimits limits_;
+  const bool drafts_forced_tokens_only_;
   Speculator speculator_;
   std::vector<Speculator::Row> rows_;
   std::vector<Sequence*> seqs_;  // of rows_

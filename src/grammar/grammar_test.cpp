@@ -382,6 +382,27 @@ TEST_CASE("ebnf: errors name line and column") {
   }
 }
 
+TEST_CASE("grammar: the token that must come is the longest one, where there is one way only") {
+  const std::vector<std::string> texts{"", "a", "b", "ab", "abc", "c", "d", "cd", "xy", "x"};
+  const auto trie = std::make_shared<const TokenTrie>(texts, static_cast<int>(texts.size()));
+  CompileBudget budget;
+  auto grammar = compile_ebnf(R"(root ::= "abcd" ("x" | "ab") [a-d] "xy"?)", budget);
+  const auto constraint =
+      TokenGrammar::create(std::make_shared<const Grammar>(std::move(grammar).value()), trie).value();
+  const auto cursor = constraint->start();
+  std::vector<int32_t> forced;
+  for (const int32_t id : {4, 6, 9, 1}) {  // "abc" "d" "x" "a"
+    forced.push_back(cursor->forced_token());
+    if (forced.back() >= 0) CHECK(mask_allows(cursor->mask().data(), forced.back()));
+    CHECK(cursor->append(id).ok());
+    CHECK(cursor->prepare_mask().ok());
+  }
+  CHECK(forced == std::vector<int32_t>{4, 6, -1, -1});
+  CHECK(cursor->forced_token() == -1);  // the text may end
+  CHECK(cursor->append(9).ok());        // "x"
+  CHECK(cursor->forced_token() == -1);  // no token is "y"
+}
+
 TEST_CASE("grammar: what costs too much is refused, by count and not by time") {
   CHECK(ebnf_error("root ::= (([a-z]{0,1000}){0,1000}){0,1000}").find("too large") != std::string::npos);
   CHECK(dfa_of("(a|b)*a(a|b){30}").status().message().find("too large") != std::string::npos);

@@ -60,6 +60,19 @@ int32_t ParseStates::find_next(int32_t from, uint8_t byte) {
   return found;
 }
 
+int ParseStates::forced_byte(int32_t id) const {
+  const State& state = states_[static_cast<size_t>(id)];
+  if (state.accepts) return -1;
+  int forced = -1;
+  for (const Pair item : state.items) {
+    for (const Grammar::ByteEdge& edge : grammar_->byte_edges(first_of(item))) {
+      if (edge.first != edge.last || (forced >= 0 && forced != edge.first)) return -1;
+      forced = edge.first;
+    }
+  }
+  return forced;
+}
+
 void ParseStates::add_place(uint32_t place_id, uint32_t ret, PairSet& key) {
   const Grammar::Place& place = grammar_->place(place_id);
   add_states(place, ret, key);

@@ -37,6 +37,9 @@ class ParseStates {
   bool accepts(int32_t state) const { return states_[static_cast<size_t>(state)].accepts; }  // the text is complete
   bool has_next(int32_t state) const { return !states_[static_cast<size_t>(state)].items.empty(); }
 
+  // The only byte that the text can go on with; -1: it may end, or there are several.
+  int forced_byte(int32_t state) const;
+
   // A situation from which the same texts of up to kLookAheadBytes lead on.
   int32_t alike(int32_t state);
 

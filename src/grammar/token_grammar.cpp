@@ -42,6 +42,7 @@ class TokenGrammar::Cursor final : public ConstraintCursor {
     CHECK(mask_ != nullptr, "prepare_mask() comes first");
     return mask_->words;
   }
+  int32_t forced_token() const override { return owner_.forced_token(state_); }
   bool may_end() const override { return owner_.states_.accepts(state_); }
   bool must_end() const override { return may_end() && !owner_.states_.has_next(state_); }
   std::unique_ptr<ConstraintCursor> clone() const override { return std::make_unique<Cursor>(*this); }
@@ -84,6 +85,24 @@ int32_t TokenGrammar::advance(int32_t state, std::string_view bytes) {
     if (state == ParseStates::kDead) break;
   }
   return state;
+}
+
+// The longest token of the text that must come: models mostly write it so. Several tokens may be allowed.
+int32_t TokenGrammar::forced_token(int32_t state) {
+  states_.set_work_limit(INT64_MAX);
+  const TokenTrie::Tree& tree = trie_->short_tokens();
+  int32_t longest = -1;
+  size_t i = 0, end = tree.nodes.size();
+  for (int byte = states_.forced_byte(state); byte >= 0; byte = states_.forced_byte(state)) {
+    while (i < end && tree.nodes[i].byte != byte) i = tree.nodes[i].subtree_end;
+    if (i >= end) break;
+    const TokenTrie::Node& node = tree.nodes[i];
+    if (node.num_tokens > 0) longest = tree.tokens_of(node).front();
+    state = states_.next(state, static_cast<uint8_t>(byte));
+    end = node.subtree_end;
+    ++i;
+  }
+  return longest;
 }
 
 bool TokenGrammar::has_room_for_mask() const {

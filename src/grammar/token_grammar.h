@@ -50,6 +50,7 @@ class TokenGrammar final : public TokenConstraint {
   std::shared_ptr<const Mask> with_long_tokens(const Mask& mask, std::vector<int32_t> long_token_ids);
   std::vector<int32_t> allowed_tokens(int32_t state, const TokenTrie::Tree& tree);
   bool has_room_for_mask() const;
+  int32_t forced_token(int32_t state);
   int32_t advance(int32_t state, std::string_view bytes);
   void forget_unused();
 

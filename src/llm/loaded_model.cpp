@@ -302,7 +302,8 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
   engine_config.max_prefill_stall_ms = llm.max_prefill_stall_ms >= 0 ? llm.max_prefill_stall_ms : defaults.max_prefill_stall_ms;
   engine_config.max_num_waiting = llm.max_num_waiting;
   engine_config.speculative = llm.speculative;
-  if (llm.speculative.method != SpeculativeMethod::kNone) engine_config.draft_source = DraftSource::kProposer;
+  if (llm.speculative.method != SpeculativeMethod::kNone || llm.speculative.jump_forward)
+    engine_config.draft_source = DraftSource::kProposer;
   RETURN_IF_ERROR(validate_engine_config(engine_config));
   if (is_mock) {
     if (model->tokenizer == nullptr) {

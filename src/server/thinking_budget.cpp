@@ -71,6 +71,10 @@ class Cursor final : public ConstraintCursor {
     if (state_ == State::kForced || inner_ == nullptr) return mask_allows(mask().data(), token_id);
     return inner_->may_draft(token_id);
   }
+  int32_t forced_token() const override {
+    if (state_ == State::kForced) return shared_->end_token_ids[num_forced_];
+    return inner_ != nullptr ? inner_->forced_token() : -1;
+  }
   bool may_end() const override { return state_ != State::kForced && (inner_ == nullptr || inner_->may_end()); }
   bool must_end() const override { return state_ != State::kForced && inner_ != nullptr && inner_->must_end(); }
   bool is_done() const override { return state_ == State::kDone && inner_ == nullptr; }

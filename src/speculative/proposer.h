@@ -40,7 +40,8 @@ struct DraftRow {
 
 class Proposer {
  public:
-  static constexpr int kNumConfidences = 4;  // classes: 0 .. 3
+  static constexpr int kForced = 4;          // tokens that a grammar forces (Speculator)
+  static constexpr int kNumConfidences = 5;  // classes: 0 .. 3, and that
 
   virtual ~Proposer() = default;
   // Proposing costs so little that it is done where no draft will run, to learn what would have been accepted. Else

@@ -11,7 +11,7 @@ constexpr int kWaitingTurns = 8;  // turns without a draft until steps are plann
 }  // namespace
 
 Speculator::Speculator(const SpeculativeConfig& config, std::unique_ptr<Proposer> proposer)
-    : config_(config), proposer_(std::move(proposer)), controller_(config.adaptive, !proposer_->is_cheap()) {}
+    : config_(config), proposer_(std::move(proposer)), controller_(config.adaptive, runs_a_model()) {}
 
 Status Speculator::propose(std::span<Row> rows, int num_tokens, int max_drafts, bool steps_in_flight) {
   draft_rows_.clear();
@@ -19,13 +19,14 @@ Status Speculator::propose(std::span<Row> rows, int num_tokens, int max_drafts, 
   for (Row& row : rows) {
     SequenceSpeculation& speculation = *row.speculation;
     row.num_drafts = 0;
-    if (speculation.state == nullptr) speculation.state = proposer_->start(*row.request, row.seed);
+    if (proposer_ != nullptr && speculation.state == nullptr)
+      speculation.state = proposer_->start(*row.request, row.seed);
     learn(row);
     speculation.num_known = row.token_ids.size();
     speculation.proposed.clear();
   }
-  return proposer_->is_cheap() ? propose_by_look_up(rows, num_tokens, max_drafts)
-                               : propose_by_model(rows, num_tokens, max_drafts, steps_in_flight);
+  return runs_a_model() ? propose_by_model(rows, num_tokens, max_drafts, steps_in_flight)
+                        : propose_by_look_up(rows, num_tokens, max_drafts);
 }
 
 DraftRow Speculator::draft_row(const Row& row, int max_drafts) const {
@@ -43,20 +44,42 @@ DraftRow Speculator::draft_row(const Row& row, int max_drafts) const {
 // All rows propose, and some of what they propose runs.
 Status Speculator::propose_by_look_up(std::span<Row> rows, int num_tokens, int max_drafts) {
   for (const Row& row : rows) draft_rows_.push_back(draft_row(row, row.max_drafts));
-  RETURN_IF_ERROR(proposer_->propose(draft_rows_));
+  if (proposer_ != nullptr) RETURN_IF_ERROR(proposer_->propose(draft_rows_));
   for (size_t i = 0; i < rows.size(); ++i) {
     SequenceSpeculation& speculation = *rows[i].speculation;
     speculation.confidence = draft_rows_[i].confidence;
+    if (config_.jump_forward && rows[i].cursor != nullptr) propose_forced_tokens(rows[i]);
     candidates_.push_back({.acceptance = &speculation.acceptance,
                            .confidence = speculation.confidence,
                            .num_proposed = static_cast<int>(speculation.proposed.size())});
   }
   const DraftController::Choice choice = controller_.choose(candidates_, num_tokens, max_drafts);
-  num_waiting_turns_ = choice.gain > 1 ? kWaitingTurns : std::max(0, num_waiting_turns_ - 1);
-  if (choice.gain <= 1 || !std::ranges::all_of(rows, &Row::knows_all)) return ok_status();
+  // A sequence with a constraint waits for its tokens anyway, and nobody waits for its drafts.
+  const bool can_wait = choice.gain > 1 && proposer_ != nullptr;
+  num_waiting_turns_ = can_wait ? kWaitingTurns : std::max(0, num_waiting_turns_ - 1);
+  if (choice.gain <= 1) return ok_status();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (candidates_[i].num_drafts > 0 && !rows[i].knows_all) return ok_status();
+  }
   num_tokens_expected_ += choice.expected_tokens;
   for (size_t i = 0; i < rows.size(); ++i) rows[i].num_drafts = candidates_[i].num_drafts;
   return ok_status();
+}
+
+// Tokens that the form of the text leaves no choice about. There may be several ways to divide the text into tokens:
+// the model decides, as with any draft.
+void Speculator::propose_forced_tokens(Row& row) const {
+  int32_t token_id = row.cursor->forced_token();
+  if (token_id < 0) return;
+  SequenceSpeculation& speculation = *row.speculation;
+  speculation.confidence = Proposer::kForced;
+  speculation.proposed.clear();
+  const std::unique_ptr<ConstraintCursor> cursor = row.cursor->clone();
+  while (token_id >= 0 && static_cast<int>(speculation.proposed.size()) < row.max_drafts) {
+    speculation.proposed.push_back(token_id);
+    if (!cursor->append(token_id).ok()) break;
+    token_id = cursor->forced_token();
+  }
 }
 
 // How many drafts are worth it is decided before they are computed; all that are computed run.

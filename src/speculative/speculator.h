@@ -1,4 +1,5 @@
-// Speculator: a proposer and the controller of how many of its drafts run. The engine asks it before each step.
+// Speculator: a proposer and the controller of how many of its drafts run. The engine asks it before each step. What a
+// row's grammar forces goes before what a look-up finds.
 // Engine thread only.
 #pragma once
 
@@ -42,7 +43,7 @@ class Speculator {
   // num_tokens: of the next step without drafts; max_drafts: of all rows together; steps_in_flight: of the target. An error
   // is final.
   Status propose(std::span<Row> rows, int num_tokens, int max_drafts, bool steps_in_flight);
-  bool runs_a_model() const { return !proposer_->is_cheap(); }
+  bool runs_a_model() const { return proposer_ != nullptr && !proposer_->is_cheap(); }
   // Drafts have paid lately: to know all tokens before a step is worth more than to plan it while one runs.
   bool waits_for_tokens() const { return num_waiting_turns_ > 0; }
 
@@ -62,9 +63,10 @@ class Speculator {
   Status propose_by_look_up(std::span<Row> rows, int num_tokens, int max_drafts);
   Status propose_by_model(std::span<Row> rows, int num_tokens, int max_drafts, bool steps_in_flight);
   DraftRow draft_row(const Row& row, int max_drafts) const;
+  void propose_forced_tokens(Row& row) const;
 
   const SpeculativeConfig config_;
-  const std::unique_ptr<Proposer> proposer_;
+  const std::unique_ptr<Proposer> proposer_;  // null: with kNone
   DraftController controller_;
   int num_waiting_turns_ = 0;
   double num_tokens_expected_ = 0;

@@ -1,6 +1,6 @@
-// libFuzzer target: any bytes as a regex, an EBNF grammar or a JSON schema end in a grammar or in a Status, within the
-// budget; the grammar runs over some text and never dies in a place that it said leads on. The first byte chooses.
-// Seeds: test/fuzz/grammar.  fuzz/grammar_fuzz -max_len=4096 <corpus> test/fuzz/grammar
+// libFuzzer target: any bytes as a regex, an EBNF grammar, a JSON schema or a structural tag end in a grammar or in a
+// Status, within the budget; the grammar runs over some text and never dies in a place that it said leads on. The first
+// byte chooses. Seeds: test/fuzz/grammar.  fuzz/grammar_fuzz -max_len=4096 <corpus> test/fuzz/grammar
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -12,6 +12,7 @@
 #include "grammar/json_schema.h"
 #include "grammar/parse_states.h"
 #include "grammar/regex.h"
+#include "grammar/structural_tag.h"
 
 namespace {
 
@@ -43,10 +44,11 @@ void run(spate::Result<spate::Grammar> grammar) {
 
 spate::Result<spate::Grammar> compile(uint8_t kind, std::string_view text, spate::CompileBudget& budget) {
   if (kind == 0) return spate::compile_ebnf(text, budget);
-  if (kind == 1) {
+  if (kind == 1 || kind == 4) {
     const nlohmann::ordered_json schema = nlohmann::ordered_json::parse(text, nullptr, false);
     if (schema.is_discarded()) return spate::invalid_argument("no JSON");
-    return spate::compile_json_schema(schema, {}, budget);
+    return kind == 1 ? spate::compile_json_schema(schema, {}, budget)
+                     : spate::compile_structural_tag(schema, {}, budget);
   }
   const auto match = kind == 2 ? spate::RegexMatch::kWhole : spate::RegexMatch::kAnywhere;
   ASSIGN_OR_RETURN(spate::Expr expr, spate::parse_regex(text, match));
@@ -62,6 +64,6 @@ spate::Result<spate::Grammar> compile(uint8_t kind, std::string_view text, spate
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   spate::CompileBudget budget(kUnits);
-  run(compile(data[0] % 4, {reinterpret_cast<const char*>(data) + 1, size - 1}, budget));
+  run(compile(data[0] % 5, {reinterpret_cast<const char*>(data) + 1, size - 1}, budget));
   return 0;
 }

@@ -155,10 +155,11 @@ TEST_CASE("chat request: the form of the answer, under all its names") {
 TEST_CASE("chat request: what is not built is refused with 400, never ignored") {
   CHECK(refusal(chat(R"("response_format":{"type":"text"})")) == "ok");
   CHECK(refusal(chat(R"("response_format":{"type":"poem"})")) == "response_format.type|invalid_value|400");
-  CHECK(refusal(chat(R"("response_format":{"type":"structural_tag"})")) == "response_format|unsupported_parameter|400");
-  CHECK(refusal(chat(R"("structured_outputs":{"structural_tag":{}})")) ==
-        "structured_outputs|unsupported_parameter|400");
-  CHECK(refusal(chat(R"("structural_tag":{"x":1})")) == "structural_tag|unsupported_parameter|400");
+  CHECK(refusal(chat(R"("structured_outputs":{"structural_tag":7})")) ==
+        "structured_outputs.structural_tag|invalid_value|400");
+  CHECK(refusal(chat(R"("structured_outputs":{"structural_tag":"{"})")) ==
+        "structured_outputs.structural_tag|invalid_value|400");
+  CHECK(refusal(chat(R"("structural_tag":{"x":1},"guided_json":{})")) == "guided_json|invalid_value|400");
   CHECK(refusal(chat(R"("tool_choice":"required","tools":[])")) == "tool_choice|invalid_value|400");
   CHECK(refusal(chat(R"("tool_choice":{"type":"function","function":{"name":"f"}})")) ==
         "tool_choice|invalid_value|400");

@@ -343,6 +343,12 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
   if (request.structured_output) {
     StructuredOutput output = *request.structured_output;
     if (form.starts_in_reasoning && form.reasoning) output.reasoning_end = form.reasoning->end;
+    // Tags stand in free text, so the model may also reason before it.
+    const bool may_open_reasoning = form.reasoning && !form.starts_in_reasoning && !form.reasoning->is_harmony;
+    if (output.kind == StructuredOutput::Kind::kStructuralTag && may_open_reasoning) {
+      output.reasoning_begin = form.reasoning->begin;
+      output.reasoning_end = form.reasoning->end;
+    }
     auto constraint = structured_outputs_.compile(output);
     if (!constraint.ok()) return constraint.error();
     generation.constraint = *constraint;

@@ -222,6 +222,68 @@ TEST_CASE("api: structured outputs hold whatever the model wants to say") {
   CHECK(test.is_idle());
 }
 
+TEST_CASE("api: structural tags: free text, then a tag that is held to its schema; with tools, reasoning and streams") {
+  TestServer test;
+  const Json schema = Json::parse(
+      R"({"type":"object","properties":{"city":{"enum":["Paris","Rome"]}},"required":["city"],"additionalProperties":false})");
+  const Json call_schema =
+      Json::parse(R"({"type":"object","properties":{"name":{"const":"get_weather"},"arguments":{"type":"object",
+      "properties":{"city":{"enum":["Paris","Rome"]}},"required":["city"],"additionalProperties":false}},"required":["name","arguments"],
+      "additionalProperties":false})");
+  const Json structures{{"structures", {{{"begin", "<f=weather>"}, {"schema", schema}, {"end", "</f>"}}}},
+                        {"triggers", {"<f="}}};
+  const Json tagged{
+      {"type", "triggered_tags"},
+      {"triggers", {"<f="}},
+      {"tags",
+       {{{"begin", "<f=weather>"}, {"content", {{"type", "json_schema"}, {"json_schema", schema}}}, {"end", "</f>"}}}}};
+  const auto with_type = [](Json json) { return json["type"] = "structural_tag", json; };
+  const std::string right = "I look. <f=weather>{\"city\": \"Rome\"}</f> Done.",
+                    wrong = "I look. <f=weather>{\"town\": 7}</f>";
+  for (const Json& fields :
+       {Json{{"response_format", with_type(structures)}}, Json{{"response_format", with_type({{"format", tagged}})}},
+        Json{{"structured_outputs", {{"structural_tag", structures.dump()}}}},
+        Json{{"structured_outputs", {{"structural_tag", {{"format", tagged}}}}}},
+        Json{{"structural_tag", structures}}}) {
+    Json answer = test.post("/v1/chat/completions", chat_body(right, fields));
+    CHECK(answer["choices"][0]["message"]["content"] == right);
+    Json limited = fields;
+    limited["max_tokens"] = 60;
+    const std::string held =
+        test.post("/v1/chat/completions", chat_body(wrong, limited))["choices"][0]["message"]["content"];
+    CHECK(held.starts_with("I look. <f=weather>{"));
+    CHECK(held.find("\"city\"") != std::string::npos);
+    CHECK(held.find("town") == std::string::npos);
+    Json stream_fields = fields;
+    stream_fields["stream"] = true;
+    CHECK(joined(test.stream("/v1/chat/completions", chat_body(right, stream_fields)), "content") == right);
+    // The tag holds behind the reasoning, which is free and may name the trigger.
+    const std::string thinking = "<think>\nShould I write <f=nothing>?\n</think>\n\n" + right;
+    answer = test.post("/v1/chat/completions", chat_body(thinking, fields));
+    CHECK(answer["choices"][0]["message"]["content"].get<std::string>() == right);
+  }
+  // A tag around what the model's own calls look like: they are read as calls.
+  const Json call_tag{
+      {"structures", {{{"begin", "<tool_call>\n"}, {"schema", call_schema}, {"end", "\n</tool_call>"}}}},
+      {"triggers", {"<tool_call>"}}};
+  const Json tools = {{{"type", "function"}, {"function", {{"name", "get_weather"}, {"parameters", schema}}}}};
+  const Json fields{{"structured_outputs", {{"structural_tag", call_tag}}}, {"tools", tools}, {"max_tokens", 100}};
+  const Json called = test.post(
+      "/v1/chat/completions",
+      chat_body("<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>", fields));
+  REQUIRE(called["choices"][0]["message"]["tool_calls"].size() >= 1);
+  const Json arguments =
+      Json::parse(called["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"].get<std::string>());
+  CHECK((arguments["city"] == "Paris" || arguments["city"] == "Rome"));
+  const Json refused = test.post(
+      "/v1/chat/completions",
+      chat_body("x", {{"response_format", {{"type", "structural_tag"}, {"format", {{"type", "poem"}}}}}}), 400);
+  CHECK(refused["error"]["param"] == "response_format");
+  CHECK(refused["error"]["message"].get<std::string>().find("the format \"poem\" is not supported") !=
+        std::string::npos);
+  CHECK(test.is_idle());
+}
+
 TEST_CASE("api: tool_choice required and named are held to the tools' schemas") {
   TestServer test;
   const Json tools = Json::parse(R"([

@@ -3,7 +3,9 @@
 #include <nlohmann/json.hpp>
 
 #include "grammar/ebnf.h"
+#include "grammar/free_text.h"
 #include "grammar/regex.h"
+#include "grammar/structural_tag.h"
 #include "grammar/token_grammar.h"
 #include "server/json_parse.h"
 
@@ -31,6 +33,16 @@ class OutputReader {
     auto parsed = parse_json(schema.get_ref<const std::string&>());
     if (!parsed.ok()) return fail(fmt::format("{} is not valid JSON: {}", param, parsed.error().message));
     output_->schema = *parsed;
+  }
+  // An object, or its text as vLLM has it in structured_outputs.
+  void set_structural_tag(const std::string& param, const Json& tag) {
+    set_schema(param, tag);
+    if (!output_ || output_->param != param || !output_->schema) return;
+    output_->kind = Kind::kStructuralTag;
+    if (!output_->schema->is_object()) {
+      fail(fmt::format("{} must be an object with format, or with structures and triggers, got {}", param,
+                       json_excerpt(tag)));
+    }
   }
   void set_any_object(const std::string& param) { set_schema(param, Json{{"type", "object"}}); }
   void set_text(const std::string& param, Kind kind, const Json& text) {
@@ -81,12 +93,12 @@ class OutputReader {
       }
       set_schema("response_format.json_schema.schema", *schema);
     } else if (type == "structural_tag") {
-      fields_.fail(
-          not_supported("response_format", "response_format of type structural_tag is not supported by this server"));
+      set_structural_tag("response_format", *format);
     } else if (type != "text") {
-      fields_.fail(
-          bad_request("response_format.type",
-                      fmt::format("response_format.type must be text, json_object or json_schema, got \"{}\"", type)));
+      fields_.fail(bad_request(
+          "response_format.type",
+          fmt::format("response_format.type must be text, json_object, json_schema or structural_tag, got \"{}\"",
+                      type)));
     }
   }
 
@@ -99,17 +111,15 @@ class OutputReader {
     options_.any_whitespace = !reader.boolean("disable_any_whitespace").value_or(false);
     options_.default_additional_properties = !reader.boolean("disable_additional_properties").value_or(false);
     reader.ignore({"disable_fallback", "backend"});
-    if (const Json* tag = reader.any("structural_tag"); tag && !tag->is_null()) {
-      fields_.fail(
-          not_supported("structured_outputs", "structured_outputs.structural_tag is not supported by this server"));
-    }
+    if (const Json* tag = reader.any("structural_tag")) set_structural_tag("structured_outputs.structural_tag", *tag);
     const std::vector<std::string> unknown = reader.unknown_fields();
     if (reader.has_error()) return fields_.fail(reader.error());
     if (!unknown.empty()) {
-      fail(fmt::format("structured_outputs.{} is not known; use json, regex, choice, grammar or json_object",
-                       unknown.front()));
+      fail(fmt::format(
+          "structured_outputs.{} is not known; use json, regex, choice, grammar, json_object or structural_tag",
+          unknown.front()));
     } else if (!output_) {
-      fail("structured_outputs must have one of json, regex, choice, grammar and json_object");
+      fail("structured_outputs must have one of json, regex, choice, grammar, json_object and structural_tag");
     }
   }
 
@@ -117,6 +127,8 @@ class OutputReader {
     read_group(fields_, "", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_json_object",
                "guided_whitespace_pattern");
     if (const Json* schema = fields_.any("json_schema"); schema && is_set(*schema)) set_schema("json_schema", *schema);
+    if (const Json* tag = fields_.any("structural_tag"); tag && is_set(*tag))
+      set_structural_tag("structural_tag", *tag);
     if (const Json* grammar = fields_.any("grammar"); grammar && is_set(*grammar))
       set_text("grammar", Kind::kGrammar, *grammar);
   }
@@ -157,21 +169,23 @@ class OutputReader {
 };
 
 // Any text up to the end of the reasoning, and the line ends behind it.
-Result<Expr> reasoning_prefix(const std::string& reasoning_end, CompileBudget& budget) {
-  ASSIGN_OR_RETURN(const Expr reasoning, text_up_to(reasoning_end, budget));
-  return expr_sequence({reasoning, expr_repeat(expr_bytes("\n"), 0, 2)});
+Result<Expr> reasoning_prefix(const StructuredOutput& output, CompileBudget& budget) {
+  ASSIGN_OR_RETURN(const Expr reasoning, text_up_to(output.reasoning_end, budget));
+  Expr prefix = expr_sequence({expr_bytes(output.reasoning_begin), reasoning, expr_repeat(expr_bytes("\n"), 0, 2)});
+  return output.reasoning_begin.empty() ? prefix : expr_optional(std::move(prefix));
 }
 
 Result<Grammar> compile_grammar(const StructuredOutput& output) {
   CompileBudget budget;
   Expr prefix;
   if (!output.reasoning_end.empty()) {
-    ASSIGN_OR_RETURN(prefix, reasoning_prefix(output.reasoning_end, budget));
+    ASSIGN_OR_RETURN(prefix, reasoning_prefix(output, budget));
   }
   if (output.kind == Kind::kTools) {
     return compile_tool_grammar(*output.schema, *output.tool_format, output.tools, budget, prefix);
   }
   if (output.kind == Kind::kJsonSchema) return compile_json_schema(*output.schema, output.json, budget, prefix);
+  if (output.kind == Kind::kStructuralTag) return compile_structural_tag(*output.schema, output.json, budget, prefix);
   if (output.kind == Kind::kGrammar) return compile_ebnf(output.text, budget, prefix);
   GrammarBuilder builder;
   builder.set_prefix(prefix);
@@ -188,9 +202,9 @@ Result<Grammar> compile_grammar(const StructuredOutput& output) {
 }  // namespace
 
 std::string StructuredOutput::cache_key() const {
-  return Json::array({static_cast<int>(kind), reasoning_end, schema ? *schema : Json(), json.any_whitespace,
-                      tool_format ? tool_format - tool_formats().data() : -1, tools.is_required, tools.allows_many,
-                      json.whitespace_pattern.value_or(""), json.whitespace_pattern.has_value(),
+  return Json::array({static_cast<int>(kind), reasoning_begin, reasoning_end, schema ? *schema : Json(),
+                      json.any_whitespace, tool_format ? tool_format - tool_formats().data() : -1, tools.is_required,
+                      tools.allows_many, json.whitespace_pattern.value_or(""), json.whitespace_pattern.has_value(),
                       json.default_additional_properties, text, choices})
       .dump();
 }

@@ -1,7 +1,7 @@
 // StructuredOutput: what form a request wants its answer to have, and the TokenConstraint that sees to it.
 //
-// The fields are those of OpenAI (response_format), of vLLM (structured_outputs, and guided_* of before) and of
-// llama-server (grammar, json_schema). One of them at most; all mean the same thing here.
+// The fields are those of OpenAI (response_format), of vLLM (structured_outputs, structural_tag, and guided_* of
+// before) and of llama-server (grammar, json_schema). One of them at most; all mean the same thing here.
 #pragma once
 
 #include <cstdint>
@@ -24,16 +24,18 @@
 namespace spate {
 
 struct StructuredOutput {
-  enum class Kind : uint8_t { kJsonSchema, kRegex, kChoice, kGrammar, kTools };
+  enum class Kind : uint8_t { kJsonSchema, kRegex, kChoice, kGrammar, kTools, kStructuralTag };
   Kind kind = Kind::kJsonSchema;
   std::string param;                                     // the field, for messages
-  std::shared_ptr<const nlohmann::ordered_json> schema;  // kTools: the tools that may be called
+  std::shared_ptr<const nlohmann::ordered_json>
+      schema;  // kTools: the tools that may be called; kStructuralTag: the tag
   JsonGrammarOptions json;
   std::string text;                         // the regex or the grammar
   std::vector<std::string> choices;         // at least one
   const ToolFormat* tool_format = nullptr;  // kTools
   ToolGrammarOptions tools;                 // kTools
-  std::string reasoning_end;  // the answer begins with reasoning up to this, which is free; empty: it does not
+  std::string reasoning_begin;  // the answer may open reasoning with this; empty: it may not, or the prompt has
+  std::string reasoning_end;    // the reasoning, which is free, goes up to this; empty: there is none
 
   std::string cache_key() const;
 };

@@ -4,21 +4,12 @@
 
 #include <nlohmann/json.hpp>
 
-#include "grammar/byte_dfa.h"
+#include "grammar/free_text.h"
 
 namespace spate {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Expr any_text() { return expr_repeat(expr_chars(CodePointSet::all()), 0); }
-
-Result<Expr> difference(const Expr& texts, const Expr& others, CompileBudget& budget) {
-  ASSIGN_OR_RETURN(const ByteDfa a, ByteDfa::of_expr(texts, budget));
-  ASSIGN_OR_RETURN(const ByteDfa b, ByteDfa::of_expr(others, budget));
-  ASSIGN_OR_RETURN(ByteDfa rest, ByteDfa::difference(a, b, budget));
-  return expr_dfa(std::make_shared<const ByteDfa>(std::move(rest)));
-}
 
 class ToolGrammarCompiler {
  public:
@@ -103,13 +94,6 @@ class ToolGrammarCompiler {
 };
 
 }  // namespace
-
-Result<Expr> text_up_to(std::string_view marker, CompileBudget& budget) {
-  const Expr any_char = expr_chars(CodePointSet::all());
-  const Expr upto = expr_sequence({any_text(), expr_bytes(marker)});
-  const Expr beyond = expr_sequence({any_text(), expr_bytes(marker), expr_repeat(any_char, 1)});
-  return difference(upto, beyond, budget);
-}
 
 Result<Grammar> compile_tool_grammar(const Json& tools, const ToolFormat& format, const ToolGrammarOptions& options,
                                      CompileBudget& budget, const Expr& prefix) {

@@ -17,7 +17,4 @@ struct ToolGrammarOptions {
 Result<Grammar> compile_tool_grammar(const nlohmann::ordered_json& tools, const ToolFormat& format,
                                      const ToolGrammarOptions& options, CompileBudget& budget, const Expr& prefix);
 
-// Any text up to the first `marker`, that included.
-Result<Expr> text_up_to(std::string_view marker, CompileBudget& budget);
-
 }  // namespace spate

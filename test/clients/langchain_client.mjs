@@ -29,6 +29,12 @@ for (const choice of ['any', 'required', 'get_weather']) {
   assert.equal(call.name, 'get_weather');
   assert.ok(['Paris', 'Rome'].includes(call.args.city));
 }
+const free = await short.bindTools([getWeather], { tool_choice: 'auto' }).invoke(question);  // it need not call
+assert.ok(free.content.length > 0 || free.tool_calls.length > 0);
+let joined;
+for await (const chunk of await short.bindTools([getWeather], { tool_choice: 'auto' }).stream(question)) joined = joined ? joined.concat(chunk) : chunk;
+assert.equal(joined.content, free.content);
+assert.deepEqual(joined.tool_calls.map((call) => call.args), free.tool_calls.map((call) => call.args));
 assert.equal((await chat.bindTools([getWeather], { tool_choice: 'none' }).invoke(question)).tool_calls.length, 0);
 
 const schema = z.object({ age: z.number().int().min(0).max(150), is_tall: z.boolean() });
@@ -36,6 +42,9 @@ for (const method of ['jsonSchema', 'functionCalling']) {
   const person = await chat.withStructuredOutput(schema, { name: 'person', method }).invoke(question);
   assert.ok(person.age >= 0 && person.age <= 150 && typeof person.is_tall === 'boolean', method);
 }
+// JSON of any shape: what comes parses; the model is too small to fill the schema by itself.
+const json = await chat.withConfig({ response_format: { type: 'json_object' } }).invoke(question);
+assert.equal(typeof JSON.parse(json.content), 'object');
 assert.equal((await new OpenAIEmbeddings(place).embedDocuments(['Hello', 'there'])).length, 2);
 await assert.rejects(new ChatOpenAI({ ...place, temperature: 9 }).invoke(question), /temperature must be in \[0, 2\], got 9/);
 const { version } = JSON.parse(readFileSync(new URL('node_modules/@langchain/openai/package.json', import.meta.url)));

@@ -39,6 +39,17 @@ for (const model of [compatible(name), openai.chat(name), openai.responses(name)
     const calls = await streamText({ ...greedy, maxOutputTokens: 200, tools, toolChoice }).toolCalls;
     assert.deepEqual(calls[0].input, called.toolCalls[0].input);
   }
+  // The model decides, and need not call: what comes, whole or streamed, is the same.
+  const free = await generateText({ ...greedy, maxOutputTokens: 16, tools, toolChoice: 'auto' });
+  const parts = [];
+  const freeStream = streamText({ ...greedy, maxOutputTokens: 16, tools, toolChoice: 'auto', onError: ({ error }) => { throw error; } });
+  for await (const part of freeStream.fullStream) parts.push(part);
+  assert.equal(parts.filter((part) => part.type === 'text-delta').map((part) => part.text).join(''), free.text);
+  assert.ok(free.text.length > 0 || free.toolCalls.length > 0);
+  assert.equal(parts.at(-1).type, 'finish');
+  assert.equal(parts.at(-1).finishReason, free.finishReason);
+  const { object: anything } = await generateObject({ ...greedy, output: 'no-schema', maxOutputTokens: 300 });
+  assert.ok(anything !== null && typeof anything === 'object');
   const { object } = await generateObject({ ...greedy, schema, maxOutputTokens: 300 });
   assert.ok(object.age >= 0 && object.age <= 150 && typeof object.isTall === 'boolean');
   let partial;

@@ -58,6 +58,7 @@ struct ApiRequest {
   std::string request_id;                                     // the body's request_id; empty = from the header
   std::optional<TraceContext> trace_parent;                   // of the header traceparent
   std::shared_ptr<const StructuredOutput> structured_output;  // null: any text
+  std::vector<int32_t> allowed_token_ids;                     // empty: all
   bool speculate = true;
   std::vector<std::string> speculative_reference;
   std::vector<std::string> unknown_fields;

@@ -163,6 +163,9 @@ TEST_CASE("chat request: what is not built is refused with 400, never ignored") 
   CHECK(refusal(chat(R"("tool_choice":"required","tools":[])")) == "tool_choice|invalid_value|400");
   CHECK(refusal(chat(R"("tool_choice":{"type":"function","function":{"name":"f"}})")) ==
         "tool_choice|invalid_value|400");
+  CHECK(refusal(chat(R"("allowed_token_ids":[])")) == "allowed_token_ids|invalid_value|400");
+  CHECK(refusal(chat(R"("allowed_token_ids":["a"])")) == "allowed_token_ids|invalid_type|400");
+  CHECK(refusal(chat(R"("allowed_token_ids":[1],"guided_regex":"a")")) == "allowed_token_ids|invalid_value|400");
   CHECK(refusal(chat(R"("bad_words":["x"])")) == "bad_words|unsupported_parameter|400");
   CHECK(refusal(chat(R"("bad_words":[],"use_beam_search":false)")) == "ok");
   CHECK(refusal(chat(R"("length_penalty":1.0,"typical_p":1)")) == "ok");

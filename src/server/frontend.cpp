@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "server/allowed_tokens.h"
 #include "server/thinking_budget.h"
 
 namespace spate {
@@ -308,6 +309,27 @@ ApiResult<std::shared_ptr<Generation>> Frontend::complete(const CompletionReques
   return generate(request, std::move(prompts), std::move(listener));
 }
 
+// An error where no allowed token may come: there is a form that the tools ask for, or all of them end the answer too
+// early.
+std::optional<ApiError> Frontend::allow_some_tokens(const ApiRequest& request, GenerationRequest& generation) const {
+  if (generation.constraint) {
+    return bad_request("allowed_token_ids", "allowed_token_ids and the tools' form of the answer do not go together");
+  }
+  const auto may_come = [&](int32_t id) {
+    const auto is_in = [id](const std::vector<int32_t>& ids) { return std::ranges::find(ids, id) != ids.end(); };
+    const bool ends = is_in(model_.eos_token_ids);
+    if (ends && request.sampling.ignore_eos) return false;
+    return request.sampling.min_tokens == 0 || !(ends || is_in(request.sampling.stop_token_ids));
+  };
+  if (std::ranges::none_of(request.allowed_token_ids, may_come)) {
+    return bad_request("allowed_token_ids",
+                       "allowed_token_ids must have a token that does not end the answer: min_tokens or ignore_eos "
+                       "ask for more");
+  }
+  generation.constraint = allow_tokens(request.allowed_token_ids, model_.eos_token_ids, model_.vocab_size);
+  return std::nullopt;
+}
+
 ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& request,
                                                           std::vector<std::vector<int32_t>> prompts,
                                                           std::shared_ptr<GenerationListener> listener,
@@ -352,6 +374,9 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
     auto constraint = structured_outputs_.compile(output);
     if (!constraint.ok()) return constraint.error();
     generation.constraint = *constraint;
+  }
+  if (!request.allowed_token_ids.empty()) {
+    if (auto error = allow_some_tokens(request, generation)) return *error;
   }
   if (form.max_reasoning_tokens && form.reasoning) {
     generation.constraint = limit_thinking({.max_tokens = *form.max_reasoning_tokens,

@@ -91,6 +91,7 @@ class Frontend {
 
  private:
   std::shared_ptr<const StructuredOutput> tool_output(const ChatRequest& request, const ChatOutputOptions& output) const;
+  std::optional<ApiError> allow_some_tokens(const ApiRequest& request, GenerationRequest& generation) const;
 
   const ServingModel model_;
   ServingMetrics* const metrics_;

@@ -118,6 +118,25 @@ void read_speculation(FieldReader& fields, ApiRequest& request) {
 
 namespace {
 
+void read_allowed_tokens(FieldReader& fields, const ParseLimits& limits, ApiRequest& request) {
+  const Json* given = fields.any("allowed_token_ids");
+  if (!given) return;
+  request.allowed_token_ids = fields.token_ids("allowed_token_ids", static_cast<size_t>(limits.vocab_size));
+  if (given->is_array() && given->empty())
+    fields.fail("allowed_token_ids", "allowed_token_ids must have at least one id");
+  for (const int32_t id : request.allowed_token_ids) {
+    if (id < limits.vocab_size) continue;
+    return fields.fail("allowed_token_ids",
+                       fmt::format("allowed_token_ids contains token id {}, the vocabulary has ids 0 to {}", id,
+                                   limits.vocab_size - 1));
+  }
+  if (request.structured_output && !request.allowed_token_ids.empty()) {
+    fields.fail("allowed_token_ids",
+                fmt::format("allowed_token_ids and {} both say what the answer must look like; give one of them",
+                            request.structured_output->param));
+  }
+}
+
 // A field that is absent is 0, in vLLM too; min_pattern_size 0 is 1.
 void read_repetition_detection(FieldReader& fields, RepetitionDetection& detection) {
   const Json* given = fields.object("repetition_detection");
@@ -188,6 +207,7 @@ void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiReque
   read_logit_bias(fields, sampling);
   read_stream_options(fields, request);
   request.structured_output = read_structured_output(fields);
+  read_allowed_tokens(fields, limits, request);
   read_speculation(fields, request);
 
   if (const auto count = fields.integer("prompt_logprobs")) {

@@ -222,6 +222,37 @@ TEST_CASE("api: structured outputs hold whatever the model wants to say") {
   CHECK(test.is_idle());
 }
 
+TEST_CASE("api: allowed_token_ids: no other token comes, the end included") {
+  TestServer test;
+  const auto ids_of = [&](const std::string& text) {
+    return test.post("/tokenize", {{"prompt", text}, {"add_special_tokens", false}})["tokens"];
+  };
+  const Json word = ids_of("yes");
+  const int eos = *test.model.serving.eos_token_ids.begin();
+  const Json body{{"prompt", "no yes no"}, {"max_tokens", 9}, {"return_token_ids", true}, {"allowed_token_ids", word}};
+  const auto ids_in = [&](const Json& answer) { return answer["choices"][0]["token_ids"].get<std::vector<int>>(); };
+  const std::vector<int> allowed = word;
+  const Json endless = test.post("/v1/completions", body);
+  CHECK(endless["choices"][0]["finish_reason"] == "length");
+  CHECK(ids_in(endless).size() == 9);
+  for (const int id : ids_in(endless)) CHECK(std::ranges::find(allowed, id) != allowed.end());
+  Json ended = body;
+  ended["allowed_token_ids"].push_back(eos);
+  const Json answer = test.post("/v1/completions", ended);
+  CHECK(answer["choices"][0]["finish_reason"] == "stop");
+  CHECK(ids_in(answer).size() < 9);
+  ended["allowed_token_ids"] = {eos};
+  CHECK(test.post("/v1/completions", ended)["usage"]["completion_tokens"] == 1);
+  for (const char* field : {"min_tokens", "ignore_eos"}) {
+    Json impossible = ended;
+    impossible[field] = std::string_view(field) == "min_tokens" ? Json(2) : Json(true);
+    CHECK(test.post("/v1/completions", impossible, 400)["error"]["param"] == "allowed_token_ids");
+  }
+  CHECK(test.post("/v1/completions", {{"prompt", "x"}, {"allowed_token_ids", {1 << 30}}}, 400)["error"]["param"] ==
+        "allowed_token_ids");
+  CHECK(test.is_idle());
+}
+
 TEST_CASE("api: structural tags: free text, then a tag that is held to its schema; with tools, reasoning and streams") {
   TestServer test;
   const Json schema = Json::parse(

@@ -294,6 +294,7 @@ Result<Arguments> arguments_of_model(const ModelSpec& spec, const Arguments& com
   app.option_defaults()->always_capture_default();
   add_model_flags(&app, arguments.model, false);
   add_parser_flags(&app, arguments.serve);
+  add_idle_flag(&app, arguments.serve);
   const std::string place = "--model " + spec.name;
   std::vector<std::string> args{"--model=" + spec.path};
   std::map<std::string, std::string> sources{{"model", place}};

@@ -67,6 +67,7 @@ struct ServeArguments {
   std::vector<std::string> models;  // --model as given: one path, and models beside it
   std::vector<ModelSpec> specs;     // of the latter; ModelArguments::model is empty where there are only such
   bool enable_admin = false;        // models may be loaded and unloaded while the server runs
+  double idle_unload_seconds = 0;   // a model that is not used for so long is unloaded; 0: never
   std::vector<std::string> allowed_origins;
   std::string reasoning_parser = "auto", tool_call_parser = "auto";  // server/output_format.h
   bool ui = true;

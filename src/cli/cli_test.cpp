@@ -75,6 +75,13 @@ TEST_CASE("arguments: several models, on the command line and in the file") {
   CHECK(message({"serve", "m", "n"}) == "--model: m and n are two models; give the second as NAME=n");
   CHECK(message({"serve", "m", "--model", "b=p,seqs=1"}).starts_with("--model b: a model has no setting 'seqs'; the nearest is"));
   CHECK(message({"serve", "m", "--model", "b=p,max-num-seqs=-1"}).starts_with("--model b: --max-num-seqs: must be at least 0"));
+  CHECK(message({"serve", "m", "--model", "b=p,idle-unload-seconds=nan"}).find("got nan") != std::string::npos);
+  const auto idle =
+      parse({"serve", "m", "--idle-unload-seconds", "5", "--model", "b=p,idle_unload_seconds=0.5", "--model", "c=p"});
+  REQUIRE_MESSAGE(idle.ok(), idle.status().message());
+  CHECK(idle->serve.idle_unload_seconds == 5);
+  CHECK(arguments_of_model(idle->serve.specs[0], *idle)->serve.idle_unload_seconds == 0.5);
+  CHECK(arguments_of_model(idle->serve.specs[1], *idle)->serve.idle_unload_seconds == 5);
   CHECK(message({"serve", "m", "--model", "b="}) == "--model b=: must be NAME=PATH[,key=value...], got 'b='");
   CHECK(message({"serve", "m", "--model", "b=p", "--model", "c=q,alias=b"}) == "--model c=q,alias=b: the name b comes twice");
 }

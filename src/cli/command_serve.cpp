@@ -34,17 +34,6 @@ ServerConfig server_config(const Arguments& arguments) {
   return config;
 }
 
-// The loader of models that come later, whose requests are traced too.
-ModelLoader traced(ModelLoader loader, std::shared_ptr<Tracer> tracer) {
-  loader.load = [load = std::move(loader.load), tracer = std::move(tracer)](
-                    const ModelSpec& spec, const std::function<void(double)>& progress) -> Result<ServingModel> {
-    ASSIGN_OR_RETURN(ServingModel model, load(spec, progress));
-    model.tracer = tracer;
-    return model;
-  };
-  return loader;
-}
-
 std::string address_of(const ServeArguments& serve, int port) {
   if (!serve.uds.empty()) return "unix:" + serve.uds;
   const bool is_ipv6 = serve.host.find(':') != std::string::npos;
@@ -89,16 +78,16 @@ Result<int> run_serve(const Arguments& arguments) {
   const auto bar = progress_bar("weights");
   std::string first_name;
   for (size_t i = 0; i < plan.models.size(); ++i) {
-    ASSIGN_OR_RETURN(ServingModel model, load_serving_model(plan.models[i], plan.kv_cache_bytes[i], [&](double share) {
+    ASSIGN_OR_RETURN(ServingModel model,
+                     load_serving_model(plan.models[i], plan.kv_cache_bytes[i], tracer, [&](double share) {
                        const double of_all = (static_cast<double>(i) + share) / static_cast<double>(plan.models.size());
                        server.set_loading(of_all);
                        bar(of_all);
                      }));
-    model.tracer = tracer;
     if (first_name.empty()) first_name = model.names.front();
     RETURN_IF_ERROR(server.add_model(std::move(model)));
   }
-  server.set_loader(traced(model_loader(arguments), tracer));
+  server.set_loader(model_loader(arguments, tracer));
   server.set_ready();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   log_info("serve", "ready after {:.3f} s, listening on {}", seconds, address_of(arguments.serve, server.port()));

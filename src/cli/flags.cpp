@@ -13,6 +13,8 @@
 namespace spate {
 namespace {
 
+constexpr double kMaxIdleSeconds = 7 * 86400;
+
 // "2k" = 2000, "2K" = 2048, "1M", "4G" as powers of 1024: vLLM's spelling of whole numbers.
 std::string expand_count_suffix(std::string& text) {
   if (text.empty()) return {};
@@ -123,9 +125,12 @@ void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required, std:
   CLI::Option* const model =
       models == nullptr
           ? app->add_option("model,--model", m.model, help)
-          : app->add_option("model,--model", *models,
-                            help + ". NAME=PATH[,key=value...] serves a model beside it, as often as it is given; keys are the "
-                                   "flags of the groups Model, Device and Memory without dashes, the two parsers, and alias")
+          : app->add_option(
+                   "model,--model", *models,
+                   help +
+                       ". NAME=PATH[,key=value...] serves a model beside it, as often as it is given; keys are the "
+                       "flags of the groups Model, Device and Memory without dashes, the two parsers, "
+                       "idle-unload-seconds, and alias")
                 ->expected(1)
                 ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   if (model_required) model->required();
@@ -219,6 +224,14 @@ void add_parser_flags(CLI::App* app, ServeArguments& s) {
                       format_names(tool_formats()));
 }
 
+void add_idle_flag(CLI::App* app, ServeArguments& s) {
+  app->add_option("--idle-unload-seconds", s.idle_unload_seconds,
+                  "Unload a model, and free its memory, when no request has used it for so long; the next request "
+                  "waits until it is "
+                  "loaded again. 0: never")
+      ->check(number_in(0.0, kMaxIdleSeconds));
+}
+
 void add_serve_flags(CLI::App* app, ServeArguments& s) {
   begin_group(app, "Server");
   app->add_option("--host", s.host, "Address to listen on");
@@ -229,6 +242,7 @@ void add_serve_flags(CLI::App* app, ServeArguments& s) {
   app->add_option("--api-key", s.api_keys, "Keys that requests must bring as a bearer token");
   add_switch(app, "--enable-admin", s.enable_admin,
              "/admin/models: load and unload models while the server runs, any path that it can read; needs --api-key");
+  add_idle_flag(app, s);
   app->add_option("--served-model-name", s.served_model_names, "Names of the model in the API; of the one without NAME=");
   app->add_option("--allowed-origins", s.allowed_origins, "Origins that browsers may call from");
   add_parser_flags(app, s);

@@ -19,6 +19,7 @@ namespace spate {
 // models: takes what --model says, as often as it comes; null: the last counts.
 void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required = true, std::vector<std::string>* models = nullptr);
 void add_parser_flags(CLI::App* app, ServeArguments& s);  // of serve, for each model
+void add_idle_flag(CLI::App* app, ServeArguments& s);     // the same
 void add_run_flags(CLI::App* app, RunArguments& r);
 void add_serve_flags(CLI::App* app, ServeArguments& s);
 void add_generate_flags(CLI::App* app, GenerateArguments& g, bool chat);

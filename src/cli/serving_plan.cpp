@@ -96,7 +96,7 @@ Result<ServingPlan> plan_serving(const Arguments& arguments) {
 }
 
 Result<ServingModel> load_serving_model(const Arguments& arguments, int64_t max_kv_cache_bytes,
-                                        const std::function<void(double)>& progress) {
+                                        std::shared_ptr<Tracer> tracer, const std::function<void(double)>& progress) {
   ASSIGN_OR_RETURN(LlmConfig llm, llm_config(arguments.model));
   llm.max_kv_cache_bytes = max_kv_cache_bytes;
   ASSIGN_OR_RETURN(std::shared_ptr<LoadedModel> model, load_model(llm, progress));
@@ -107,12 +107,21 @@ Result<ServingModel> load_serving_model(const Arguments& arguments, int64_t max_
   model->engine->start();
   ServingModel serving = serving_model(arguments, *model);
   serving.engine = std::shared_ptr<Engine>(model, model->engine.get());
+  serving.tracer = tracer;
+  serving.idle_unload_seconds = arguments.serve.idle_unload_seconds;
+  if (serving.idle_unload_seconds > 0) {
+    serving.reload = [arguments, max_kv_cache_bytes, tracer](const std::function<void(double)>& reload_progress) {
+      return load_serving_model(arguments, max_kv_cache_bytes, tracer, reload_progress);
+    };
+    log_info("serve", "{} is unloaded after {:g} s without a request, and loaded again by the next one",
+             serving.names.front(), serving.idle_unload_seconds);
+  }
   log_info("serve", "parsers: {}", describe_parsers(serving));
   log_info("serve", "sampling defaults: {}", describe_defaults(serving.defaults));
   return serving;
 }
 
-ModelLoader model_loader(const Arguments& common) {
+ModelLoader model_loader(const Arguments& common, std::shared_ptr<Tracer> tracer) {
   const auto arguments_of = [common](const ModelSpec& spec) -> Result<Arguments> {
     ASSIGN_OR_RETURN(Arguments arguments, arguments_of_model(spec, common));
     RETURN_IF_ERROR(check_serving(arguments));
@@ -120,13 +129,14 @@ ModelLoader model_loader(const Arguments& common) {
     return arguments;
   };
   return {.check = [arguments_of](const ModelSpec& spec) { return arguments_of(spec).status(); },
-          .load = [arguments_of](const ModelSpec& spec, const std::function<void(double)>& progress) -> Result<ServingModel> {
+          .load = [arguments_of, tracer = std::move(tracer)](
+                      const ModelSpec& spec, const std::function<void(double)>& progress) -> Result<ServingModel> {
             ASSIGN_OR_RETURN(const Arguments arguments, arguments_of(spec));
             // What the others have is not free any more, so it is shared with nobody.
             const Result<MemoryShares> shares = share_memory_of({arguments});
             if (!shares.ok()) return shares.status();
             for (const std::string& line : shares->lines) log_info("serve", "{}", line);
-            return load_serving_model(arguments, shares->kv_cache_bytes.front(), progress);
+            return load_serving_model(arguments, shares->kv_cache_bytes.front(), tracer, progress);
           }};
 }
 

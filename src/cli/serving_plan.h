@@ -19,11 +19,12 @@ struct ServingPlan {
 // Before any weights are read. Errors name the flag, and what is free, needed and to lower where a model does not fit.
 Result<ServingPlan> plan_serving(const Arguments& arguments);
 
-// Loads a model and starts its engine, which then owns all of it.
+// Loads a model and starts its engine, which then owns all of it. `tracer` gets its traces; null: none. Where the model
+// may be unloaded in between, ServingModel::reload does the same again.
 Result<ServingModel> load_serving_model(const Arguments& arguments, int64_t max_kv_cache_bytes,
-                                        const std::function<void(double)>& progress);
+                                        std::shared_ptr<Tracer> tracer, const std::function<void(double)>& progress);
 
 // For /admin/models/load. What concerns the machine is as in `common`.
-ModelLoader model_loader(const Arguments& common);
+ModelLoader model_loader(const Arguments& common, std::shared_ptr<Tracer> tracer);
 
 }  // namespace spate

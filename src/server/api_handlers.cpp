@@ -71,7 +71,7 @@ ApiOutcome run_completion_request(ApiCall& call, CompletionRequest& request, std
   return std::nullopt;
 }
 
-void write_model(JsonWriter& json, const ServingModel& model, const std::string& name, int max_model_len) {
+void write_model(JsonWriter& json, const ModelCard& model, std::string_view name) {
   json.begin_object()
       .field("id", name)
       .field("object", "model")
@@ -79,7 +79,7 @@ void write_model(JsonWriter& json, const ServingModel& model, const std::string&
       .field("owned_by", "spate")
       .field("root", model.root)
       .null_field("parent")
-      .field("max_model_len", max_model_len)
+      .field("max_model_len", model.max_model_len)
       .key("permission")
       .begin_array()
       .end_array()
@@ -317,9 +317,8 @@ ApiOutcome handle_invocations(ApiCall& call, IgnoredFields& ignored) {
 ApiOutcome handle_models(ApiCall& call) {
   JsonWriter json;
   json.begin_object().field("object", "list").key("data").begin_array();
-  for (const auto& frontend : call.all_models) {
-    const ServingModel& model = frontend->model();
-    for (const std::string& name : model.names) write_model(json, model, name, frontend->max_model_len());
+  for (const ModelCard& model : call.all_models) {
+    for (const std::string& name : model.names) write_model(json, model, name);
   }
   call.responder->respond({.body = json.end_array().end_object().take()});
   return std::nullopt;
@@ -327,12 +326,11 @@ ApiOutcome handle_models(ApiCall& call) {
 
 ApiOutcome handle_model(ApiCall& call, std::string_view id) {
   std::vector<std::string> names;
-  for (const auto& frontend : call.all_models) {
-    const ServingModel& model = frontend->model();
+  for (const ModelCard& model : call.all_models) {
     names.insert(names.end(), model.names.begin(), model.names.end());
-    if (id.empty() || !frontend->serves(id)) continue;
+    if (std::ranges::find(model.names, id) == model.names.end()) continue;
     JsonWriter json;
-    write_model(json, model, std::string(id), frontend->max_model_len());
+    write_model(json, model, id);
     call.responder->respond({.body = json.take()});
     return std::nullopt;
   }

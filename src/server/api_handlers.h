@@ -5,6 +5,7 @@
 
 #include "server/frontend.h"
 #include "server/http_server.h"
+#include "server/model_registry.h"
 #include "server/response_store.h"
 #include "server/routes.h"
 
@@ -16,7 +17,7 @@ struct ApiCall {
   std::shared_ptr<HttpResponder> responder;
   bool force_include_usage = false;
   std::shared_ptr<ResponseStore> responses;
-  std::vector<std::shared_ptr<Frontend>> all_models;  // that are ready, for the list of models
+  std::vector<ModelCard> all_models;  // for the list of models
 };
 
 // Names of a request's fields, for the log.

@@ -93,21 +93,10 @@ void LiveFeed::run() {
       if (is_stopping_) break;
     }
     const auto now = SteadyClock::now();
-    const std::shared_ptr<Frontend> frontend = find_frontend_();
-    if (now >= next_history) {
-      next_history = std::max(next_history + kHistoryInterval, now);
-      if (frontend) add_history(*frontend);
-    }
-    if (frontend) look(*frontend);
+    const bool is_history_due = now >= next_history;
+    if (is_history_due) next_history = std::max(next_history + kHistoryInterval, now);
+    look_at_frontend(is_history_due);
     next_look = now + kLookInterval;
-    if (frontend) continue;
-    const std::lock_guard lock(mutex_);  // nothing to see yet: the page asks again
-    for (const auto& watcher : new_watchers_) watcher->end_stream();
-    for (const auto& asker : step_askers_) {
-      asker->respond(http_response_of(unavailable_error("The model is loading.", 5)));
-    }
-    new_watchers_.clear();
-    step_askers_.clear();
   }
   for (const auto& watcher : watchers_) watcher->end_stream();
   for (const auto& watcher : new_watchers_) watcher->end_stream();
@@ -116,12 +105,43 @@ void LiveFeed::run() {
   }
 }
 
-void LiveFeed::add_history(const Frontend& frontend) {
+void LiveFeed::look_at_frontend(bool is_history_due) {
+  const std::lock_guard lock(frontend_mutex_);
+  const std::shared_ptr<Frontend> frontend = find_frontend_();
+  if (!frontend) return end_watches();
+  if (is_history_due) add_history(frontend);
+  if (seen_frontend_.lock() != frontend) {  // steps and blocks begin anew
+    last_step_told_ = 0;
+    seen_frontend_ = frontend;
+  }
+  look(*frontend);
+}
+
+// Nothing is there to see: the page asks again.
+void LiveFeed::end_watches() {
+  for (const auto& watcher : watchers_) watcher->end_stream();
+  watchers_.clear();
+  const std::lock_guard lock(mutex_);
+  for (const auto& watcher : new_watchers_) watcher->end_stream();
+  for (const auto& asker : step_askers_) {
+    asker->respond(http_response_of(unavailable_error("The model is not loaded.", 5)));
+  }
+  new_watchers_.clear();
+  step_askers_.clear();
+}
+
+void LiveFeed::without_frontend(const std::function<void()>& take) {
+  const std::lock_guard lock(frontend_mutex_);
+  take();
+}
+
+void LiveFeed::add_history(const std::shared_ptr<Frontend>& frontend) {
   Counts now{.seconds = seconds_now(),
-             .stats = frontend.model().engine->stats(),
+             .frontend = frontend,
+             .stats = frontend->model().engine->stats(),
              .first_token = metrics_.time_to_first_token().counts(),
              .inter_token = metrics_.inter_token_latency().counts()};
-  if (last_.seconds > 0) {
+  if (last_.frontend.lock() == frontend) {
     const double elapsed = now.seconds - last_.seconds;
     const auto rate = [&](uint64_t then, uint64_t later) { return static_cast<double>(later - then) / elapsed; };
     const uint64_t num_steps = now.stats.num_steps - last_.stats.num_steps;

@@ -32,16 +32,22 @@ class LiveFeed {
   // Answers with a line a step, newest last. Any thread.
   void tell_steps(std::shared_ptr<HttpResponder> responder);
   void stop();  // ends the streams
+  // Runs `take` while the feed does not use the front-end: what find_frontend gave until now may be let go in it.
+  // Watchers of a model that has none hear the end of their stream. Any thread.
+  void without_frontend(const std::function<void()>& take);
 
  private:
   // Counters at one moment; the history is made of their differences.
   struct Counts {
     double seconds = 0;
+    std::weak_ptr<const Frontend> frontend;  // whose they are: those of another begin at 0
     EngineStats stats;
     std::vector<uint64_t> first_token, inter_token;  // buckets
   };
   void run();
-  void add_history(const Frontend& frontend);
+  void add_history(const std::shared_ptr<Frontend>& frontend);
+  void look_at_frontend(bool is_history_due);
+  void end_watches();
   void look(const Frontend& frontend);
   void write_head(JsonWriter& json, const Frontend& frontend) const;
   void write_sequences(JsonWriter& json, const EngineInspection& seen) const;
@@ -58,6 +64,7 @@ class LiveFeed {
   size_t num_history_made_ = 0;
   std::vector<std::shared_ptr<HttpResponder>> watchers_;
   std::vector<int64_t> cells_;  // as the watchers have them
+  std::weak_ptr<const Frontend> seen_frontend_;  // of the last look
   uint64_t last_step_told_ = 0;
 
   std::mutex mutex_;  // guards what follows
@@ -65,7 +72,8 @@ class LiveFeed {
   std::vector<std::shared_ptr<HttpResponder>> new_watchers_, step_askers_;
   bool is_stopping_ = false;
 
-  std::mutex stop_mutex_;  // of stop(), which several threads may call
+  std::mutex frontend_mutex_;  // held while the thread uses the front-end
+  std::mutex stop_mutex_;      // of stop(), which several threads may call
   std::thread thread_;     // last: it uses all of the above
 };
 

@@ -26,7 +26,7 @@ void LocalApi::run(std::string_view path, std::string body, const std::shared_pt
                .responder = responder,
                .force_include_usage = false,
                .responses = responses_,
-               .all_models = {frontend_}};
+               .all_models = {card_of(*frontend_)}};
   call.request.request_id = fmt::format("local-{}", ++num_requests_);
   IgnoredFields ignored;
   const ApiOutcome error = run_api_call(route->endpoint, call, ignored);

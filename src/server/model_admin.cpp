@@ -1,7 +1,6 @@
 #include "server/model_admin.h"
 
 #include <chrono>
-#include <new>
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
@@ -80,17 +79,6 @@ ApiError load_error(const Status& status) {
   return api_error_of(status);
 }
 
-// Nothing that a model's files can provoke ends the server, which answers for others.
-Result<ServingModel> load_or_error(const ModelLoader& loader, const ModelSpec& spec, const std::function<void(double)>& progress) {
-  try {
-    return loader.load(spec, progress);
-  } catch (const std::bad_alloc&) {
-    return resource_exhausted("{}: the memory of this machine does not suffice for the model", spec.path);
-  } catch (const std::exception& e) {
-    return internal_error("{}: {}", spec.path, e.what());
-  }
-}
-
 }  // namespace
 
 std::optional<ApiError> ModelAdmin::list(HttpResponder& responder) const {
@@ -100,7 +88,10 @@ std::optional<ApiError> ModelAdmin::list(HttpResponder& responder) const {
     json.begin_object().field("name", model->names().front()).field("state", model_state_name(model->state()));
     json.key("aliases").begin_array();
     for (size_t i = 1; i < model->names().size(); ++i) json.value(model->names()[i]);
-    json.end_array().field("progress", model->progress()).field("num_requests", model->num_uses()).end_object();
+    json.end_array().field("progress", model->progress()).field("num_requests", model->num_uses());
+    json.field("idle_unload_seconds", model->idle_unload_seconds())
+        .field("num_waiting", model->num_waiters())
+        .end_object();
   }
   responder.respond({.body = json.end_array().end_object().take()});
   return std::nullopt;
@@ -118,22 +109,33 @@ std::optional<ApiError> ModelAdmin::load(std::string_view body, std::shared_ptr<
   if (const Status status = check_model_names(names); !status.ok()) return bad_request("name", status.message());
   Result<std::shared_ptr<ServedModel>> model = registry_.add(names);
   if (!model.ok()) return http_error(409, model.status().message());
-  ++num_loads_;
-  load_pool_.post([this, spec = std::move(*spec), model = *model, responder = std::move(responder)] {
+  post_load([this, spec = std::move(*spec), model = *model, responder = std::move(responder)] {
     run_load(spec, model, *responder);
-    --num_loads_;
   });
   return std::nullopt;
+}
+
+void ModelAdmin::post_load(std::function<void()> task) {
+  ++num_loads_;
+  load_pool_.post([this, task = std::move(task)] {
+    task();
+    --num_loads_;
+  });
 }
 
 void ModelAdmin::run_load(const ModelSpec& spec, const std::shared_ptr<ServedModel>& model, HttpResponder& responder) {
   const auto start = SteadyClock::now();
   log_info("admin", "loading the model {} from {}", spec.name, spec.path);
-  Result<ServingModel> serving = load_or_error(loader_, spec, [&](double progress) { model->set_progress(progress); });
+  Result<ServingModel> serving = load_or_error(
+      spec.path, [&] { return loader_.load(spec, [&](double progress) { model->set_progress(progress); }); });
   if (!serving.ok()) {
     registry_.remove(*model);
     log_error("admin", "the model {} was not loaded: {}", spec.name, serving.status().message());
     return responder.respond(http_response_of(load_error(serving.status())));
+  }
+  if (const Status status = check_idle_unload(*serving); !status.ok()) {
+    registry_.remove(*model);
+    return responder.respond(http_response_of(load_error(status)));
   }
   registry_.set_ready(*model, std::move(serving).value());
   const double seconds = seconds_since(start);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -27,6 +28,8 @@ class ModelAdmin {
   std::optional<ApiError> load(std::string_view body, std::shared_ptr<HttpResponder> responder);
   std::optional<ApiError> unload(std::string_view body, std::shared_ptr<HttpResponder> responder);
 
+  // Behind the loads that were asked for; counts as one.
+  void post_load(std::function<void()> task);
   bool is_loading() const { return num_loads_ > 0; }
 
  private:

@@ -27,4 +27,8 @@ struct ModelLoader {
   std::function<Result<ServingModel>(const ModelSpec& spec, const std::function<void(double)>& progress)> load;
 };
 
+// What `load` gives. Nothing that a model's files can provoke ends the server, which answers for others: an exception
+// is an error that names `what`.
+Result<ServingModel> load_or_error(const std::string& what, const std::function<Result<ServingModel>()>& load);
+
 }  // namespace spate

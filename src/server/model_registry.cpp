@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "server/model_loader.h"
+
 namespace spate {
 namespace {
 
@@ -52,8 +54,32 @@ Status check_model_names(const std::vector<std::string>& names) {
   return ok_status();
 }
 
+Status check_idle_unload(const ServingModel& model) {
+  if (model.idle_unload_seconds <= 0 || model.reload) return ok_status();
+  return invalid_argument("idle-unload-seconds {:g}: this program cannot load the model {} again",
+                          model.idle_unload_seconds, model.names.empty() ? model.root : model.names.front());
+}
+
 std::string_view model_state_name(ModelState state) {
-  return state == ModelState::kLoading ? "loading" : state == ModelState::kReady ? "ready" : "unloading";
+  switch (state) {
+    case ModelState::kLoading:
+    case ModelState::kWaking:
+      return "loading";
+    case ModelState::kReady:
+      return "ready";
+    case ModelState::kUnloading:
+    case ModelState::kFallingIdle:
+      return "unloading";
+    case ModelState::kIdle:
+      return "idle";
+  }
+  return "";
+}
+
+ModelCard card_of(const Frontend& frontend) {
+  const ServingModel& model = frontend.model();
+  return {
+      .names = model.names, .root = model.root, .created = model.created, .max_model_len = frontend.max_model_len()};
 }
 
 std::shared_ptr<Frontend> ServedModel::frontend() const {
@@ -61,10 +87,9 @@ std::shared_ptr<Frontend> ServedModel::frontend() const {
   return frontend_;
 }
 
-void ServedModel::render_metrics(MetricsWriter& out) const {
-  const std::shared_ptr<Frontend> ready = frontend();
-  if (!ready) return;
-  const ServingModel& model = ready->model();
+namespace {
+
+ServingMetrics::ModelLabels labels_of(const ServingModel& model) {
   const EngineConfig& engine = model.engine->config();
   MetricLabels cache{
       {"block_size", std::to_string(engine.limits.kv_block_size)},
@@ -75,7 +100,28 @@ void ServedModel::render_metrics(MetricsWriter& out) const {
       {"cache_dtype", model.dtype},
       {"enable_prefix_caching", engine.enable_prefix_caching ? "True" : "False"}};
   cache.insert(cache.end(), model.cache_config.begin(), model.cache_config.end());
-  metrics_.render(out, model.engine->stats(), {.model_name = names_.front(), .cache_config = std::move(cache)});
+  return {.model_name = model.names.front(), .cache_config = std::move(cache)};
+}
+
+}  // namespace
+
+void ServedModel::render_metrics(MetricsWriter& out) const {
+  const std::string& name = names_.front();
+  out.family("spate:model_state", "gauge", "1 for the state that the model is in.");
+  for (const char* state : {"loading", "ready", "unloading", "idle"}) {
+    out.sample("spate:model_state", {{"model_name", name}, {"state", state}},
+               model_state_name(this->state()) == state ? 1 : 0);
+  }
+  out.counter("spate:model_loads_total", "Times that the model was loaded.", {{"model_name", name}}, num_loads_);
+  out.counter("spate:model_idle_unloads_total", "Times that it was unloaded because nobody used it.",
+              {{"model_name", name}}, num_idle_unloads_);
+  out.counter("spate:model_failed_reloads_total", "Times that a request wanted it and it could not be loaded.",
+              {{"model_name", name}}, num_failed_reloads_);
+  out.gauge("spate:model_load_waiters", "Requests that wait for it to be loaded.", {{"model_name", name}},
+            num_waiters_);
+  const std::lock_guard lock(mutex_);
+  if (!card_) return;
+  metrics_.render(out, frontend_ ? frontend_->model().engine->stats() : EngineStats{}, labels_);
 }
 
 void ServedModel::stop(const Status& reason) {
@@ -103,12 +149,19 @@ Result<std::shared_ptr<ServedModel>> ModelRegistry::add(const std::vector<std::s
 void ModelRegistry::set_ready(ServedModel& model, ServingModel serving) {
   serving.names = model.names();
   auto frontend = std::make_shared<Frontend>(std::move(serving), &model.metrics_);
+  const ServingModel& loaded = frontend->model();
   {
     const std::lock_guard lock(model.mutex_);
+    model.card_ = card_of(*frontend);
+    model.labels_ = labels_of(loaded);
+    model.reload_ = loaded.reload;
+    model.idle_unload_seconds_ = loaded.idle_unload_seconds;
     model.frontend_ = std::move(frontend);
   }
   model.progress_ = 1;
+  ++model.num_loads_;
   const std::lock_guard lock(mutex_);
+  model.uses_->last_end = SteadyClock::now().time_since_epoch().count();
   model.state_ = ModelState::kReady;
 }
 
@@ -142,25 +195,129 @@ ModelUse ModelRegistry::use(std::string_view name) const {
   ModelUse use{.model = find_locked(name), .frontend = nullptr, .hold = nullptr};
   if (!use.model || use.model->state() != ModelState::kReady) return use;
   use.frontend = use.model->frontend();
-  ++*use.model->num_uses_;
-  use.hold = std::shared_ptr<void>(nullptr, [count = use.model->num_uses_](void*) { --*count; });
+  ++use.model->uses_->count;
+  use.hold = std::shared_ptr<void>(nullptr, [uses = use.model->uses_](void*) {
+    uses->last_end = SteadyClock::now().time_since_epoch().count();
+    --uses->count;
+  });
   return use;
 }
 
 std::vector<std::string> ModelRegistry::names() const {
   std::vector<std::string> names;
-  for (const auto& model : all()) {
-    if (model->state() == ModelState::kReady) names.insert(names.end(), model->names().begin(), model->names().end());
-  }
+  for (const ModelCard& card : cards()) names.insert(names.end(), card.names.begin(), card.names.end());
   return names;
+}
+
+std::vector<ModelCard> ModelRegistry::cards() const {
+  std::vector<ModelCard> cards;
+  for (const auto& model : all()) {
+    if (model->state() != ModelState::kReady && !model->comes_back()) continue;
+    const std::lock_guard lock(model->mutex_);
+    if (model->card_) cards.push_back(*model->card_);
+  }
+  return cards;
+}
+
+bool ModelRegistry::begin_idle(ServedModel& model, SteadyClock::time_point now) {
+  const double idle_seconds = model.idle_unload_seconds_;
+  if (idle_seconds <= 0) return false;
+  const std::shared_ptr<Frontend> frontend = model.frontend();
+  // One whose engine has failed stays, so that everybody hears of it.
+  if (!frontend || !frontend->model().engine->health().ok()) return false;
+  const std::lock_guard lock(mutex_);
+  if (model.state_ != ModelState::kReady || model.uses_->count > 0) return false;
+  const SteadyClock::time_point last_end{SteadyClock::duration(model.uses_->last_end)};
+  if (std::chrono::duration<double>(now - last_end).count() < idle_seconds) return false;
+  model.state_ = ModelState::kFallingIdle;
+  return true;
+}
+
+bool ModelRegistry::finish_idle(ServedModel& model) {
+  std::shared_ptr<Frontend> frontend;
+  {
+    // The server may end meanwhile, and stops each engine that it finds.
+    const std::lock_guard stop_lock(model.stop_mutex_);
+    model.live_feed_.without_frontend([&] {
+      const std::lock_guard lock(model.mutex_);
+      frontend = std::move(model.frontend_);
+      if (frontend) model.metrics_.end_engine(frontend->model().engine->stats());
+    });
+    if (frontend) frontend->model().engine->stop(unavailable("the model {} was unloaded", model.names().front()));
+  }
+  frontend = nullptr;
+  ++model.num_idle_unloads_;
+  const std::lock_guard lock(mutex_);
+  model.state_ = model.waiters_.empty() ? ModelState::kIdle : ModelState::kWaking;
+  model.progress_ = 0;
+  return model.state_ == ModelState::kWaking;
+}
+
+ModelRegistry::Wait ModelRegistry::wait_for(ServedModel& model, ModelWaiter waiter) {
+  const std::lock_guard lock(mutex_);
+  if (model.state_ == ModelState::kReady) return Wait::kRetry;
+  if (!model.comes_back() || has_ended_waits_ || model.waiters_.size() >= kMaxModelWaiters) return Wait::kRefused;
+  const bool is_idle = model.state_ == ModelState::kIdle;
+  if (is_idle && SteadyClock::now() < model.retry_at_) return Wait::kRefused;
+  model.waiters_.push_back(std::move(waiter));
+  ++model.num_waiters_;
+  if (is_idle) model.state_ = ModelState::kWaking;
+  return is_idle ? Wait::kWake : Wait::kWaits;
+}
+
+Status ModelRegistry::wake(ServedModel& model) {
+  std::function<Result<ServingModel>(const std::function<void(double)>&)> reload;
+  {
+    const std::lock_guard lock(model.mutex_);
+    reload = model.reload_;
+  }
+  Result<ServingModel> serving = load_or_error(
+      model.names().front(), [&] { return reload([&](double progress) { model.set_progress(progress); }); });
+  const Status status = serving.status();
+  if (status.ok()) {
+    set_ready(model, std::move(serving).value());
+  } else {
+    ++model.num_failed_reloads_;
+    const std::lock_guard lock(mutex_);
+    model.state_ = ModelState::kIdle;
+    model.last_failure_ = status;
+    model.retry_at_ = SteadyClock::now() + kReloadDelay;
+  }
+  end_waits_of(model, status);
+  return status;
+}
+
+std::optional<Status> ModelRegistry::recent_failure(const ServedModel& model) const {
+  const std::lock_guard lock(mutex_);
+  if (model.state_ != ModelState::kIdle || SteadyClock::now() >= model.retry_at_) return std::nullopt;
+  return model.last_failure_;
+}
+
+void ModelRegistry::end_waits_of(ServedModel& model, const Status& status) {
+  std::vector<ModelWaiter> waiters;  // called outside the lock
+  {
+    const std::lock_guard lock(mutex_);
+    waiters.swap(model.waiters_);
+    model.num_waiters_ = 0;
+  }
+  for (const ModelWaiter& waiter : waiters) waiter(status);
+}
+
+void ModelRegistry::end_waits(const Status& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    has_ended_waits_ = true;
+  }
+  for (const auto& model : all()) end_waits_of(*model, reason);
 }
 
 Result<std::shared_ptr<ServedModel>> ModelRegistry::begin_unload(std::string_view name) {
   const std::lock_guard lock(mutex_);
   std::shared_ptr<ServedModel> model = find_locked(name);
   if (!model) return not_found("there is no model {}", name);
-  if (model->state() != ModelState::kReady) {
-    return unavailable("the model {} is {}: it can be unloaded when it is ready", name, model_state_name(model->state()));
+  if (model->state() != ModelState::kReady && model->state() != ModelState::kIdle) {
+    return unavailable("the model {} is {}: it can be unloaded when it is ready or idle", name,
+                       model_state_name(model->state()));
   }
   model->state_ = ModelState::kUnloading;
   return model;

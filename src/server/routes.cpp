@@ -41,14 +41,19 @@ constexpr Route kRoutes[] = {
     {"/load", "GET", Endpoint::kLoad, true, "Requests in flight."},
     {"/version", "GET", Endpoint::kServerVersion, false, "The server's version."},
     {"/openapi.json", "GET", Endpoint::kOpenApi, false, "This API as an OpenAPI document."},
-    {"/config", "GET", Endpoint::kConfig, true, "Every setting with its source; facts about the model. This and /debug take ?model=; default: the first."},
-    {"/debug/live", "GET", Endpoint::kLive, true, "Server-sent events: what runs, waits and lies in the KV cache, four times a second."},
+    {"/config", "GET", Endpoint::kConfig, true,
+     "Every setting with its source; facts about the model. This and /debug take ?model=; default: the first."},
+    {"/debug/live", "GET", Endpoint::kLive, true,
+     "Server-sent events: what runs, waits and lies in the KV cache, four times a second."},
     {"/debug/steps", "GET", Endpoint::kSteps, true, "The last 300 steps, a line each."},
     {"/debug/abort", "POST", Endpoint::kAbort, true, "Ends the request whose `id` of /debug/live the body has."},
     {"/admin/models", "GET", Endpoint::kAdminModels, true,
-     "Every model with its state: loading and how far, ready, unloading. 403 without `--enable-admin`, as the next two."},
+     "Every model with its state: loading and how far, ready, unloading, idle; the requests that it has and that wait "
+     "for it. 403 "
+     "without `--enable-admin`, as the next two."},
     {"/admin/models/load", "POST", Endpoint::kAdminLoad, true,
-     "Loads a model beside the others: `name`, `path`, `alias` (one or a list), and the keys of `--model`. Answers when it is "
+     "Loads a model beside the others: `name`, `path`, `alias` (one or a list), and the keys of `--model`. Answers "
+     "when it is "
      "ready, or why it is not."},
     {"/admin/models/unload", "POST", Endpoint::kAdminUnload, true,
      "Ends the model `name` and frees its memory. Its requests may end first, within `timeout` seconds (default: "

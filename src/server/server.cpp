@@ -20,6 +20,7 @@
 #include "server/api_key.h"
 #include "server/api_response.h"
 #include "server/http_message.h"
+#include "server/idle_models.h"
 #include "server/json_parse.h"
 #include "server/model_admin.h"
 #include "server/model_registry.h"
@@ -68,6 +69,7 @@ struct Server::Impl {
   HttpMetrics metrics;
   ModelRegistry models;
   std::unique_ptr<ModelAdmin> admin;
+  std::unique_ptr<IdleModels> idle_models;
   std::atomic<State> state{State::kLoading};
   std::atomic<double> progress{0};
   std::atomic<bool> refuses_work{false};
@@ -244,7 +246,19 @@ struct Server::Impl {
     } else if (state == State::kReady && model == nullptr) {
       error = unavailable_error("No model is loaded.", 5);
       extra = R"("status":"empty")";
-    } else if (model != nullptr && model->state() == ModelState::kUnloading) {
+    } else if (const auto failure = model != nullptr ? models.recent_failure(*model) : std::nullopt) {
+      const auto delay = std::chrono::duration_cast<seconds>(kReloadDelay).count();
+      error = unavailable_error(
+          fmt::format("The model {} could not be loaded again: {}", model->names().front(), failure->message()),
+          static_cast<int>(delay));
+      extra = R"("status":"idle")";
+    } else if (model != nullptr && model->state() == ModelState::kIdle) {
+      error = unavailable_error(
+          fmt::format("The model {} is unloaded, as nobody used it: the next request for an answer loads it.",
+                      model->names().front()),
+          5);
+      extra = R"("status":"idle")";
+    } else if (model != nullptr && model_state_name(model->state()) == "unloading") {
       error = unavailable_error(fmt::format("The model {} is being unloaded.", model->names().front()), 5);
       extra = R"("status":"unloading")";
     } else if (model != nullptr) {
@@ -318,39 +332,62 @@ struct Server::Impl {
     if (std::string_view(route.method) == "POST") {
       if (std::optional<ApiError> error = check_json_type(request)) return error;
     }
-    const size_t num_body_bytes = request.body.size();
-    prepare_pools->post(
-        num_body_bytes,
-        [this, endpoint = route.endpoint,
-         call = std::make_shared<ApiCall>(
-             ApiCall{nullptr, std::move(request), responder, config.enable_force_include_usage, responses, {}}),
-         active = is_generation(route.endpoint) ? std::make_shared<ActiveCount>(num_active) : nullptr]() mutable {
-          if (is_stopping) return;
-          std::shared_ptr<void> hold;
-          if (!find_model(endpoint, *call, hold)) return;
-          if (active) {
-            active->hold = hold;
-            call->responder = std::make_shared<CountedResponder>(std::move(call->responder), std::move(active));
-          }
-          run_call(endpoint, *call);
-          call->frontend = nullptr;  // before the hold is let go
-        });
+    auto call = std::make_shared<PreparedCall>(
+        PreparedCall{.endpoint = route.endpoint,
+                     .call = {nullptr, std::move(request), responder, config.enable_force_include_usage, responses, {}},
+                     .active = is_generation(route.endpoint) ? std::make_shared<ActiveCount>(num_active) : nullptr});
+    post(std::move(call));
     return std::nullopt;
   }
 
-  // The front-end of the model that the request names, and a hold on it. False: there is none, which is answered.
-  bool find_model(Endpoint endpoint, ApiCall& call, std::shared_ptr<void>& hold) {
-    const std::vector<std::shared_ptr<ServedModel>> all = models.all();
+  struct ActiveCount;
+  struct PreparedCall {
+    Endpoint endpoint;
+    ApiCall call;
+    std::shared_ptr<ActiveCount> active;  // null where it does not generate
+  };
+
+  // The task is the last owner of the request, whose memory is counted as free when the task has run.
+  void post(std::shared_ptr<PreparedCall> prepared) {
+    const size_t num_body_bytes = prepared->call.request.body.size();
+    prepare_pools->post(num_body_bytes, [this, prepared = std::move(prepared)] { run_prepared(prepared); });
+  }
+
+  void run_prepared(const std::shared_ptr<PreparedCall>& prepared) {
+    if (is_stopping) return;
+    std::shared_ptr<void> hold;
+    ApiCall& call = prepared->call;
+    if (!find_model(prepared, hold)) return;
+    if (prepared->active) {
+      prepared->active->hold = hold;
+      call.responder = std::make_shared<CountedResponder>(std::move(call.responder), std::move(prepared->active));
+    }
+    run_call(prepared->endpoint, call);
+    call.frontend = nullptr;  // before the hold is let go
+  }
+
+  // A model that comes back: the call runs when it is there.
+  bool wait_for_model(const std::shared_ptr<ServedModel>& model, const std::shared_ptr<PreparedCall>& prepared) {
+    return idle_models->wait_for(model, [this, prepared](const Status& status) {
+      if (status.ok()) return post(prepared);
+      prepared->call.responder->respond(error_response(prepared->endpoint, unavailable_error(status.message(), 5)));
+      prepared->active = nullptr;
+    });
+  }
+
+  // The front-end of the model that the request names, and a hold on it. False: there is none, which is answered; or
+  // none yet, and the call will run later.
+  bool find_model(const std::shared_ptr<PreparedCall>& prepared, std::shared_ptr<void>& hold) {
+    const Endpoint endpoint = prepared->endpoint;
+    ApiCall& call = prepared->call;
     if (!names_model(endpoint)) {
-      for (const auto& model : all) {
-        if (model->state() == ModelState::kReady) call.all_models.push_back(model->frontend());
-      }
-      std::erase(call.all_models, nullptr);
+      call.all_models = models.cards();
       return true;
     }
-    // With one model the handler reads the name, with everything else.
+    // With one model that is ready the handler reads the name, with everything else.
+    const std::vector<std::shared_ptr<ServedModel>> all = models.all();
     std::string name;
-    if (all.size() > 1) {
+    if (all.size() > 1 || (all.size() == 1 && all.front()->comes_back())) {
       name = call.request.method == "POST" ? find_model_field(call.request.body) : query_value(call.request.query, "model");
     }
     ModelUse use = models.use(name);
@@ -359,6 +396,7 @@ struct Server::Impl {
       hold = std::move(use.hold);
       return true;
     }
+    if (use.model && !use.frontend && use.model->comes_back() && wait_for_model(use.model, prepared)) return false;
     if (!use.model && !name.empty()) {
       call.responder->respond(error_response(endpoint, model_not_found(name, models.names())));
     } else {
@@ -441,6 +479,7 @@ struct Server::Impl {
 
   struct StatsLog {
     SteadyClock::time_point time = SteadyClock::now();
+    std::weak_ptr<Frontend> frontend;  // whose counters they are: those of another begin at 0
     EngineStats stats;
     SteadyClock::time_point last_step = SteadyClock::now();
   };
@@ -482,6 +521,11 @@ struct Server::Impl {
       const std::string title = fmt::format("Engine {:03}{}", i, all.size() > 1 ? " (" + all[i]->names().front() + ")" : "");
       const auto [last, is_new] = logs.of_models.try_emplace(all[i]);
       if (is_new) last->second.time = logs.latest;  // it came since then
+      if (last->second.frontend.lock() != frontend) {
+        last->second.frontend = frontend;
+        last->second.stats = {};
+        last->second.last_step = SteadyClock::now();
+      }
       has_stuck |= log_stats(title, frontend->model().engine->stats(), last->second);
     }
     logs.latest = SteadyClock::now();
@@ -509,7 +553,9 @@ struct Server::Impl {
     log_info("state", "{} requests in flight, {} connections", num_active.load(), http->num_connections());
     for (const auto& model : models.all()) {
       const std::string& name = model->names().front();
-      log_info("state", "{}: {}, {:.0f} % loaded", name, model_state_name(model->state()), model->progress() * 100);
+      log_info(
+          "state", "{}: {}, {:.0f} % loaded{}", name, model_state_name(model->state()), model->progress() * 100,
+          model->num_waiters() > 0 ? fmt::format(", {} requests wait for it", model->num_waiters()) : std::string());
       const std::shared_ptr<Frontend> frontend = model->frontend();
       if (!frontend) continue;
       std::future<EngineInspection> future = frontend->model().engine->inspect();
@@ -575,21 +621,27 @@ struct Server::Impl {
     }
   }
 
-  void stop() {
-    refuses_work = true;
-    state = State::kDraining;
-    // An engine's stop() ends what runs with an error, which the listeners still write to their clients.
-    models.stop();
-    // What has ended goes out before the sockets are cut.
+  // What has ended goes out before the sockets are cut.
+  void flush() {
     http->begin_drain();
     const auto end = SteadyClock::now() + kFlushTimeout;
     while ((num_active > 0 || http->num_connections() > 0) && SteadyClock::now() < end) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
+  }
+
+  void stop() {
+    refuses_work = true;
+    state = State::kDraining;
+    idle_models->stop();
+    models.end_waits(unavailable("The server is shutting down."));
+    // An engine's stop() ends what runs with an error, which the listeners still write to their clients.
+    models.stop();
+    flush();
     http->stop();
     is_stopping = true;  // nobody hears what is still to be prepared
+    admin.reset();       // a model that came meanwhile is stopped with the others
     prepare_pools.reset();
-    admin.reset();  // a model that came meanwhile is stopped with the others
     models.clear();
   }
 };
@@ -610,6 +662,8 @@ Server::Server(ServerConfig config) : impl_(std::make_unique<Impl>(std::move(con
                       .on_head = [impl](HttpRequest& head) { return impl->check_head(head); },
                       .on_done = [impl](const HttpSummary& summary) { impl->on_request_done(summary); }};
   impl->admin = std::make_unique<ModelAdmin>(impl->models, milliseconds_of(flags.shutdown_timeout));
+  impl->idle_models = std::make_unique<IdleModels>(
+      impl->models, [impl](std::function<void()> task) { impl->admin->post_load(std::move(task)); });
   impl->prepare_pools = std::make_unique<PreparePools>(flags.num_prepare_threads);
   impl->http = std::make_unique<HttpServer>(std::move(options),
                                             [impl](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
@@ -650,6 +704,7 @@ bool Server::is_shutdown_requested() const { return impl_->shutdown_requests() >
 Status Server::add_model(ServingModel model) {
   const bool is_first = impl_->models.all().empty();
   if (is_first && !impl_->config.served_model_name.empty()) model.names = impl_->config.served_model_name;
+  RETURN_IF_ERROR(check_idle_unload(model));
   ASSIGN_OR_RETURN(const std::shared_ptr<ServedModel> added, impl_->models.add(model.names));
   impl_->models.set_ready(*added, std::move(model));
   return ok_status();
@@ -683,6 +738,8 @@ int Server::run() {
   // A model that is being loaded has no requests, and its loader does not look at signals.
   const bool is_loading = impl_->admin->is_loading();
   if (is_loading && impl_->config.handle_signals) {
+    impl_->models.end_waits(unavailable("The server is shutting down."));  // a model that comes back may have some
+    impl_->flush();
     log_info("server", "stopped while a model was being loaded");
     std::_Exit(0);
   }

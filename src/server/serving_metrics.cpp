@@ -26,6 +26,36 @@ MetricLabels with(MetricLabels labels, std::string name, std::string value) {
   return labels;
 }
 
+template <typename T, size_t n>
+void add_each(std::array<T, n>& to, const std::array<T, n>& from) {
+  for (size_t i = 0; i < n; ++i) to[i] += from[i];
+}
+
+// The counters; gauges stay as they are.
+void add_counters(EngineStats& to, const EngineStats& from) {
+  to.num_steps += from.num_steps;
+  to.num_preemptions += from.num_preemptions;
+  to.prefix_cache_queries += from.prefix_cache_queries;
+  to.prefix_cache_hits += from.prefix_cache_hits;
+  to.prompt_tokens += from.prompt_tokens;
+  to.prompt_tokens_cached += from.prompt_tokens_cached;
+  to.generation_tokens += from.generation_tokens;
+  to.num_forks += from.num_forks;
+  to.num_drafts += from.num_drafts;
+  to.num_drafts_accepted += from.num_drafts_accepted;
+  to.num_drafted_rows += from.num_drafted_rows;
+  add_each(to.num_accepted_at, from.num_accepted_at);
+  to.num_tokens_drafted_steps += from.num_tokens_drafted_steps;
+  to.num_tokens_expected += from.num_tokens_expected;
+  to.num_nonfinite_rows += from.num_nonfinite_rows;
+  to.num_wasted_rows += from.num_wasted_rows;
+  to.num_refused += from.num_refused;
+  add_each(to.finished, from.finished);
+  add_each(to.iteration_tokens, from.iteration_tokens);
+  to.iteration_tokens_sum += from.iteration_tokens_sum;
+  to.device_seconds += from.device_seconds;
+}
+
 }  // namespace
 
 ServingMetrics::ServingMetrics()
@@ -67,8 +97,18 @@ void ServingMetrics::observe_finished(const RequestTimes& times) {
 }
 
 void ServingMetrics::render(MetricsWriter& out, const EngineStats& stats, const ModelLabels& labels) const {
-  render_engine(out, stats, labels);
+  EngineStats all = stats;
+  {
+    const std::lock_guard lock(mutex_);
+    add_counters(all, past_);
+  }
+  render_engine(out, all, labels);
   render_requests(out, {{"model_name", labels.model_name}, {"engine", "0"}});
+}
+
+void ServingMetrics::end_engine(const EngineStats& last) {
+  const std::lock_guard lock(mutex_);
+  add_counters(past_, last);
 }
 
 void ServingMetrics::render_engine(MetricsWriter& out, const EngineStats& stats, const ModelLabels& model) const {

@@ -45,12 +45,16 @@ class ServingMetrics {
     MetricLabels cache_config;  // labels of vllm:cache_config_info
   };
   void render(MetricsWriter& out, const EngineStats& stats, const ModelLabels& labels) const;
+  // The engine ends and another one will follow: its counters are added to those of the next.
+  void end_engine(const EngineStats& last);
 
  private:
   void render_engine(MetricsWriter& out, const EngineStats& stats, const ModelLabels& labels) const;
   void render_speculation(MetricsWriter& out, const EngineStats& stats, const MetricLabels& labels) const;
   void render_requests(MetricsWriter& out, const MetricLabels& labels) const;
 
+  mutable std::mutex mutex_;                         // guards past_
+  EngineStats past_;                                 // counters of engines that have ended
   std::array<Counter, kNumFinishReasons> finished_;  // by FinishReason
   Histogram time_to_first_token_, inter_token_latency_, time_per_output_token_;
   Histogram e2e_latency_, queue_time_, inference_time_, prefill_time_, decode_time_;

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/status.h"
 #include "core/pooling.h"
 #include "engine/engine.h"
 #include "server/api_request.h"
@@ -36,6 +38,12 @@ struct ServingModel {
   MetricLabels cache_config;       // more labels for it
   std::string about_json = "{}";   // what /config answers: settings, facts about the model
   std::shared_ptr<Tracer> tracer;  // null: no traces
+
+  // Above 0: the model is unloaded when no request has used it for so long, and loaded again by the next one.
+  double idle_unload_seconds = 0;
+  // Loads the same again, on the memory that is free then. One thread at a time; may be called as often as needed. Null
+  // where the model stays.
+  std::function<Result<ServingModel>(const std::function<void(double)>& progress)> reload;
 };
 
 }  // namespace spate

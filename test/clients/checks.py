@@ -15,7 +15,7 @@ def report(name, problem=""):
     print(f"FAILED {name}: {problem}" if problem else f"ok {name}", flush=True)
 
 
-def check(name, is_right, seen):
+def check(name, is_right, seen=""):
     """One case, with what was seen where it is wrong."""
     report(name, "" if is_right else str(seen) or "it is not so")
 

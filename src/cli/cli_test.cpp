@@ -441,7 +441,10 @@ TEST_CASE("bench serve: base urls") {
   CHECK_FALSE(parse_base_url("http://:81").ok());
   CHECK(parse_base_url("http://host")->port == 80);
   CHECK_FALSE(parse_base_url("https://host").ok());
-  CHECK_FALSE(parse_base_url("http://host:x").ok());
+  for (const char* url : {"http://host:x", "http://host:80x", "http://host:99999999999", "http://me@host:1",
+                          "http://ho st:1", "http://host:1/a\r\nX: y"}) {
+    CHECK_FALSE(parse_base_url(url).ok());
+  }
 }
 
 }  // namespace spate

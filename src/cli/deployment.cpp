@@ -14,6 +14,8 @@
 #include "cli/flag_help.h"
 #include "cli/graph.h"
 #include "cli/model_spec.h"
+#include "server/model_registry.h"
+#include "weights/model_config.h"
 
 namespace spate {
 namespace {
@@ -21,6 +23,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kFirstPort = 8001;  // of engines that name none
+constexpr int kMaxNodes = 100'000, kMaxDepth = 64;  // of a file, aliases followed
 
 std::string dashed(std::string key) {
   std::replace(key.begin(), key.end(), '_', '-');
@@ -45,6 +48,45 @@ Json json_of(const YAML::Node& node) {
   if (text == "true" || text == "false") return text == "true";
   const Json number = Json::parse(text, nullptr, false);
   return number.is_number() ? number : Json(text);
+}
+
+// What the code below may rely on: keys are texts, no text has a NUL, and the nodes that it walks have an end. An alias
+// is counted as what it stands for, so neither a cycle of them nor one that grows tenfold with each line gets further.
+class FileCheck {
+ public:
+  explicit FileCheck(std::string file) : file_(std::move(file)) {}
+  Status check(const YAML::Node& node, int depth = 0) {
+    if (++num_nodes_ > kMaxNodes) {
+      return invalid_argument("{}: the file has more than {} values, those that aliases repeat included", place(node),
+                              kMaxNodes);
+    }
+    if (depth > kMaxDepth)
+      return invalid_argument("{}: nested deeper than {} levels, or an alias of itself", place(node), kMaxDepth);
+    if (node.IsScalar() && node.Scalar().find('\0') != std::string::npos) {
+      return invalid_argument("{}: a text with a NUL character", place(node));
+    }
+    if (node.IsSequence()) {
+      for (const auto& item : node) RETURN_IF_ERROR(check(item, depth + 1));
+    }
+    if (!node.IsMap()) return ok_status();
+    for (const auto& entry : node) {
+      if (!entry.first.IsScalar()) return invalid_argument("{}: a key must be a text", place(entry.first));
+      RETURN_IF_ERROR(check(entry.first, depth + 1));
+      RETURN_IF_ERROR(check(entry.second, depth + 1));
+    }
+    return ok_status();
+  }
+
+ private:
+  std::string place(const YAML::Node& node) const { return fmt::format("{}:{}", file_, node.Mark().line + 1); }
+  const std::string file_;
+  int num_nodes_ = 0;
+};
+
+// Of an engine, a graph or a step: it is in lines of the log, and in answers.
+Status check_name(const std::string& name, const std::string& place) {
+  const Status status = check_model_names({name});
+  return status.ok() ? status : invalid_argument("{}: {}", place, status.message());
 }
 
 // A mapping of the file, whose keys are checked and whose errors say where.
@@ -144,7 +186,7 @@ Result<std::vector<int>> parse_cores(const std::string& text) {
     for (int core = first; core <= last; ++core) {
       if (!CPU_ISSET(static_cast<size_t>(core), &allowed))
         return invalid_argument("'cores': this machine lends no core {}", core);
-      cores.push_back(core);
+      if (std::find(cores.begin(), cores.end(), core) == cores.end()) cores.push_back(core);
     }
   }
   if (cores.empty()) return invalid_argument("'cores' takes a list like 0-3,8, got nothing");
@@ -165,6 +207,7 @@ std::vector<std::string> values_of(const YAML::Node& node) {
 }
 
 const std::vector<std::string> kEngineKeys = {"serve_id", "cores", "environment"};
+constexpr std::string_view kFlagCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
 
 // Flags of a section, by name, with the place of each; the later section wins.
 struct Flag {
@@ -177,13 +220,25 @@ Status read_flags(const Section& section, std::map<std::string, Flag>& flags) {
     const std::string given = entry.first.as<std::string>();
     if (std::find(kEngineKeys.begin(), kEngineKeys.end(), given) != kEngineKeys.end()) continue;
     const std::string place = section.place(entry.first), key = dashed(given);
+    if (key.empty() || key.find_first_not_of(kFlagCharacters) != std::string::npos) {
+      return invalid_argument("{}: '{}' is no name of a flag", place, given);
+    }
     if (key == "config" || key == "print-config" || key == "help")
       return invalid_argument("{}: '{}' belongs on the command line", place, given);
     if (key == "uds") return invalid_argument("{}: engines are reached by host and port, not by 'uds'", place);
     if (!seen.insert(key).second) return invalid_argument("{}: '{}' stands there twice", place, given);
     flags[key] = {values_of(entry.second), place};
+    for (const std::string& value : flags[key].values) {
+      if (value.empty()) return invalid_argument("{}: '{}' has an empty value", place, given);
+    }
   }
   return ok_status();
+}
+
+// There is one, of a family that can be run.
+Status check_model(ModelArguments& model) {
+  RETURN_IF_ERROR(find_models(model));
+  return load_model_config(model.model).status();
 }
 
 // As the command line of `spate serve` would be checked, with the place of the flag at fault.
@@ -196,18 +251,18 @@ Status check_flags(const EngineSpec& engine, const std::map<std::string, Flag>& 
   Result<Arguments> arguments = parse(engine.flags);
   if (!arguments.ok()) {
     for (const auto& [key, flag] : flags) {  // the first that is wrong alone
+      if (key == "model") continue;
       std::vector<std::string> alone = {"--model=any"};
       for (const std::string& value : flag.values) alone.push_back(fmt::format("--{}={}", key, value));
       if (const Result<Arguments> one = parse(alone); !one.ok()) return one.status().with_context(flag.place);
     }
-    return arguments.status().with_context(engine.place);
+    return arguments.status().with_context(flags.contains("model") ? flags.at("model").place : engine.place);
   }
-  if (!arguments->model.model.empty()) {
-    RETURN_IF_ERROR(find_models(arguments->model).with_context(flags.at("model").place));
-  }
+  const std::string& place = flags.at("model").place;
+  if (!arguments->model.model.empty()) RETURN_IF_ERROR(check_model(arguments->model).with_context(place));
   for (const ModelSpec& spec : arguments->serve.specs) {
     ASSIGN_OR_RETURN(Arguments of_model, arguments_of_model(spec, *arguments));
-    RETURN_IF_ERROR(find_models(of_model.model).with_context(flags.at("model").place));
+    RETURN_IF_ERROR(check_model(of_model.model).with_context(place));
   }
   return ok_status();
 }
@@ -221,6 +276,7 @@ Result<EngineSpec> read_engine(const Section& section, const Section* common, in
   RETURN_IF_ERROR(read_flags(section, flags));
   if (!flags.contains("model")) return invalid_argument("{}: an engine needs a model", engine.place);
   RETURN_IF_ERROR(section.read("serve_id", engine.serve_id));
+  if (section.has("serve_id")) RETURN_IF_ERROR(check_name(engine.serve_id, section.place_of("serve_id")));
   if (engine.serve_id.empty()) {
     const std::vector<std::string>& models = flags["model"].values;
     engine.serve_id = models.empty() ? "" : std::filesystem::path(models.front()).filename().string();
@@ -231,7 +287,9 @@ Result<EngineSpec> read_engine(const Section& section, const Section* common, in
   flags.try_emplace("host", Flag{{engine.host}, engine.place});
   flags["port"] = {{std::to_string(engine.port)}, flags.contains("port") ? flags["port"].place : engine.place};
   if (section.has("cores")) {
-    Result<std::vector<int>> cores = parse_cores(section.at("cores").as<std::string>());
+    std::string text;
+    RETURN_IF_ERROR(section.read("cores", text));
+    Result<std::vector<int>> cores = parse_cores(text);
     if (!cores.ok()) return cores.status().with_context(section.place_of("cores"));
     engine.cores = std::move(*cores);
   }
@@ -239,7 +297,13 @@ Result<EngineSpec> read_engine(const Section& section, const Section* common, in
     const Section environment(section.at("environment"), section.file(), "environment");
     RETURN_IF_ERROR(environment.check({}));
     for (const auto& entry : environment.node()) {
-      engine.environment.emplace_back(entry.first.as<std::string>(), entry.second.as<std::string>(""));
+      const std::string name = entry.first.as<std::string>(), place = environment.place(entry.first);
+      if (name.empty() || name.find('=') != std::string::npos) {
+        return invalid_argument("{}: '{}' is no name of a variable", place, name);
+      }
+      if (!entry.second.IsScalar() && !entry.second.IsNull())
+        return invalid_argument("{}: '{}' takes a text", place, name);
+      engine.environment.emplace_back(name, entry.second.as<std::string>(""));
     }
   }
   for (const auto& [key, flag] : flags) {
@@ -265,6 +329,7 @@ Result<GraphStep> read_step(const Section& section, const std::vector<std::strin
   }
   if (step.id.empty() || step.prompt.empty())
     return invalid_argument("{}: a step needs an id and a prompt", step.place);
+  RETURN_IF_ERROR(check_name(step.id, section.place_of("id")));
   if (step.engine.empty() && engines.size() == 1) step.engine = engines.front();
   if (std::find(engines.begin(), engines.end(), step.engine) == engines.end()) {
     return invalid_argument("{}: step '{}' wants the engine '{}', which is not there; the nearest is '{}'",
@@ -299,6 +364,7 @@ Result<GraphSpec> read_graph(const Section& section, const std::vector<std::stri
   RETURN_IF_ERROR(section.read("name", graph.name));
   RETURN_IF_ERROR(section.read("timeout", 0.001, 86400.0, graph.timeout));
   if (graph.name.empty()) return invalid_argument("{}: a graph needs a name", graph.place);
+  RETURN_IF_ERROR(check_name(graph.name, section.place_of("name")));
   if (!section.has("steps") || !section.at("steps").IsSequence() || section.at("steps").size() == 0) {
     return invalid_argument("{}: graph '{}' needs a list of steps", graph.place, graph.name);
   }
@@ -345,18 +411,25 @@ Result<Deployment> read_root(const Section& root) {
   if (root.has("restart")) {
     const Section restart(root.at("restart"), root.file(), "restart");
     RestartPolicy& policy = deployment.restart;
-    RETURN_IF_ERROR(restart.check({"first_delay", "max_delay", "max_restarts", "health_interval", "max_failures"}));
+    RETURN_IF_ERROR(restart.check(
+        {"first_delay", "max_delay", "max_restarts", "health_interval", "max_failures", "start_timeout"}));
     RETURN_IF_ERROR(restart.read("first_delay", 0.0, 3600.0, policy.first_delay));
     RETURN_IF_ERROR(restart.read("max_delay", 0.0, 3600.0, policy.max_delay));
     RETURN_IF_ERROR(restart.read("max_restarts", 0, 1000000, policy.max_restarts));
     RETURN_IF_ERROR(restart.read("health_interval", 0.01, 3600.0, policy.health_interval));
     RETURN_IF_ERROR(restart.read("max_failures", 1, 1000, policy.max_failures));
+    RETURN_IF_ERROR(restart.read("start_timeout", 1.0, 604800.0, policy.start_timeout));
   }
   Unique unique;
   std::optional<Section> common;
   if (root.has("common")) {
     common.emplace(root.at("common"), root.file(), "common");
     RETURN_IF_ERROR(common->check({}));
+    for (const char* key : {"serve_id", "port", "cores", "environment"}) {
+      if (common->at(key).IsDefined()) {
+        return invalid_argument("{}: '{}' belongs to each engine, not to common", common->place_of(key), key);
+      }
+    }
   }
   std::vector<std::string> ids;
   for (const auto& node : root.at("engines")) {
@@ -375,6 +448,11 @@ Result<Deployment> read_root(const Section& root) {
     RETURN_IF_ERROR(gateway.read("host", deployment.gateway_host));
     RETURN_IF_ERROR(gateway.read("port", 0, 65535, deployment.gateway_port));
     RETURN_IF_ERROR(gateway.read("api_key", deployment.gateway_api_keys));
+    const std::vector<std::string>& keys = deployment.gateway_api_keys;
+    const bool has_keys = !keys.empty() && std::find(keys.begin(), keys.end(), "") == keys.end();
+    if (gateway.at("api_key").IsDefined() && !has_keys) {  // the gateway would be open
+      return invalid_argument("{}: 'api_key' is empty", gateway.place_of("api_key"));
+    }
     if (deployment.gateway_port != 0)
       RETURN_IF_ERROR(unique.add("port", std::to_string(deployment.gateway_port), gateway.place_of("port")));
   } else if (deployment.has_gateway) {
@@ -419,7 +497,14 @@ Result<Deployment> read_deployment(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return invalid_argument("{}: is a folder, not a file", path);
   try {
-    return read_root(Section(YAML::LoadFile(path), std::filesystem::path(path).filename().string(), "a deployment"));
+    const std::vector<YAML::Node> documents = YAML::LoadAllFromFile(path);
+    const std::string file = std::filesystem::path(path).filename().string();
+    if (documents.size() > 1) {
+      return invalid_argument("{}:{}: a second document in the file", file, documents[1].Mark().line + 1);
+    }
+    const YAML::Node root = documents.empty() ? YAML::Node() : documents.front();
+    RETURN_IF_ERROR(FileCheck(file).check(root));
+    return read_root(Section(root, file, "a deployment"));
   } catch (const YAML::BadFile&) {
     return not_found("{}: cannot be read", path);
   } catch (const YAML::Exception& e) {

@@ -39,6 +39,7 @@ struct RestartPolicy {
   int max_restarts = 10;                   // in a row; then the deployment ends with an error
   double health_interval = 2;              // seconds between calls of /livez
   int max_failures = 3;                    // in a row; then the process is ended
+  double start_timeout = 3600;             // seconds to become ready; then the process is ended
 };
 
 // A chat with an engine. Templates are Jinja, over: messages (of the client), input (the text of its last user

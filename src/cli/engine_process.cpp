@@ -95,6 +95,13 @@ class LogPipe {
     pass();
     if ((waiting.revents & POLLHUP) != 0) ::poll(nullptr, 0, milliseconds);  // it has closed its log and still runs
   }
+  // Of a process that has ended: a last line may lack its end.
+  void pass_rest() {
+    pass();
+    if (line_.empty()) return;
+    const std::string out = prefix_ + std::exchange(line_, {}) + "\n";
+    (void)!::write(STDERR_FILENO, out.data(), out.size());
+  }
   void pass() {
     char bytes[16384];
     for (ssize_t n; fd_ >= 0 && (n = ::read(fd_, bytes, sizeof bytes)) > 0;) {
@@ -242,9 +249,12 @@ void EngineProcess::run_process() {
     } else if (state_ == EngineState::kReady && ++num_failures >= policy_.max_failures) {
       log_error("run", "{}: {} calls of its health in a row have failed, it is ended", spec_.serve_id, num_failures);
       end_process(SIGTERM);
+    } else if (state_ != EngineState::kReady && seconds_since(start) > policy_.start_timeout) {
+      log_error("run", "{}: not ready after {:g} s, it is ended", spec_.serve_id, policy_.start_timeout);
+      end_process(SIGTERM);
     }
   }
-  log.pass();
+  log.pass_rest();
   if (ready_since != SteadyClock::time_point()) healthy_seconds_ = seconds_since(ready_since);
   if (is_stopping_) {
     log_info("run", "{}: {}", spec_.serve_id, describe_end(status));

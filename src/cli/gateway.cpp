@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <system_error>
 #include <thread>
 
 #include "base/log.h"
@@ -17,26 +18,46 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kMaxRunning = 256;
+constexpr size_t kMaxAnswerBytes = size_t{16} << 20;             // of a step
 constexpr auto kFlushTimeout = std::chrono::milliseconds(2000);  // for clients to take the end of their answers
 constexpr auto kFlushPoll = std::chrono::milliseconds(5);
 constexpr std::string_view kChatPath = "/v1/chat/completions";
+
+// What an engine answers may be of any type: null where it is no object or has no such key.
+const Json& member(const Json& json, const char* key) {
+  static const Json kNull;
+  const auto found = json.is_object() ? json.find(key) : json.end();
+  return json.is_object() && found != json.end() ? *found : kNull;
+}
+int64_t count_in(const Json& json, const char* key) {
+  const Json& value = member(json, key);
+  return value.is_number_integer() ? std::max<int64_t>(0, value.get<int64_t>()) : 0;
+}
+std::string message_of(const Json& error, const char* otherwise) {
+  const Json& message = member(error, "message");
+  return message.is_string() ? message.get<std::string>() : otherwise;
+}
 
 // The part of a chunk's text that is the answer; an error of the stream.
 Status take_chunk(std::string_view event, const std::function<void(std::string_view)>& on_text, StepAnswer& answer) {
   const Json chunk = Json::parse(event, nullptr, false);
   if (!chunk.is_object())
     return event == "[DONE]" ? ok_status() : internal_error("the engine sent a chunk that is not JSON");
-  if (chunk.contains("error")) return internal_error("{}", chunk["error"].value("message", "the engine failed"));
-  if (chunk.contains("usage") && chunk["usage"].is_object()) {
-    answer.num_prompt_tokens = chunk["usage"].value("prompt_tokens", int64_t{0});
-    answer.num_completion_tokens = chunk["usage"].value("completion_tokens", int64_t{0});
+  if (chunk.contains("error")) return internal_error("{}", message_of(chunk["error"], "the engine failed"));
+  if (const Json& usage = member(chunk, "usage"); usage.is_object()) {
+    answer.num_prompt_tokens = count_in(usage, "prompt_tokens");
+    answer.num_completion_tokens = count_in(usage, "completion_tokens");
   }
-  for (const Json& choice : chunk.value("choices", Json::array())) {
-    if (choice.contains("finish_reason") && choice["finish_reason"].is_string())
-      answer.finish_reason = choice["finish_reason"];
-    const Json delta = choice.value("delta", Json::object());
-    if (!delta.contains("content") || !delta["content"].is_string()) continue;
-    const std::string text = delta["content"];
+  const Json& choices = member(chunk, "choices");
+  if (!choices.is_array()) return ok_status();
+  for (const Json& choice : choices) {
+    if (const Json& reason = member(choice, "finish_reason"); reason.is_string()) answer.finish_reason = reason;
+    const Json& content = member(member(choice, "delta"), "content");
+    if (!content.is_string()) continue;
+    const std::string text = content;
+    if (answer.text.size() + text.size() > kMaxAnswerBytes) {
+      return data_loss("an answer of more than {} bytes", kMaxAnswerBytes);
+    }
     answer.text += text;
     if (on_text && !text.empty()) on_text(text);
   }
@@ -46,8 +67,7 @@ Status take_chunk(std::string_view event, const std::function<void(std::string_v
 Status error_of(const HttpReply& reply) {
   const Json body = Json::parse(reply.body, nullptr, false);
   std::string message = fmt::format("the engine answered {}", reply.status);
-  if (body.is_object() && body.contains("error") && body["error"].is_object())
-    message += ": " + body["error"].value("message", "");
+  if (const std::string text = message_of(member(body, "error"), ""); !text.empty()) message += ": " + text;
   if (reply.status == 429) return resource_exhausted("{}", message);
   return reply.status >= 500 ? unavailable("{}", message) : invalid_argument("{}", message);
 }
@@ -203,7 +223,7 @@ void Gateway::handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
     }
     ++num_running_;
   }
-  std::thread([this, request = std::move(request), responder = std::move(responder)]() mutable {
+  const auto run = [this, request = std::move(request), responder]() mutable {
     try {
       answer(request, *responder);
     } catch (const std::exception& e) {
@@ -214,7 +234,15 @@ void Gateway::handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
     const std::lock_guard lock(mutex_);
     --num_running_;
     changed_.notify_all();
-  }).detach();
+  };
+  try {
+    std::thread(run).detach();
+  } catch (const std::system_error&) {
+    responder->respond(http_response_of(unavailable_error("This machine lends no more threads.", 1)));
+    const std::lock_guard lock(mutex_);
+    --num_running_;
+    changed_.notify_all();
+  }
 }
 
 void Gateway::answer(const HttpRequest& request, HttpResponder& responder) {
@@ -291,16 +319,20 @@ void Gateway::pass_on(const EngineProcess& engine, const HttpRequest& request, H
   if (const std::string_view trace = request.header("traceparent"); !trace.empty())
     target.headers.emplace_back("traceparent", trace);
   bool has_begun = false;
-  const Result<HttpReply> reply = http_call(
-      target, request.path, body.dump(),
-      [&](std::string_view event) {
-        if (!std::exchange(has_begun, true)) responder.begin_stream({});
-        responder.write(fmt::format("data: {}\n\n", event));
-        return !responder.is_gone();
-      },
-      [&] { return is_stopping_ || responder.is_gone(); });
-  if (has_begun) {
-    if (!reply.ok()) responder.write("data: " + http_response_of(api_error_of(reply.status())).body + "\n\n");
+  // Events of all kinds, byte for byte; other replies whole.
+  const auto takes_pieces = [&](const HttpReply& head) {
+    has_begun = head.status == 200 && is_event_stream(head);
+    if (has_begun) responder.begin_stream({{"Content-Type", head.content_type}});
+    return has_begun;
+  };
+  const auto on_piece = [&](std::string_view piece) {
+    responder.write(piece);
+    return !responder.is_gone();
+  };
+  const Result<HttpReply> reply = http_pass(target, request.path, body.dump(), takes_pieces, on_piece,
+                                            [&] { return is_stopping_ || responder.is_gone(); });
+  if (has_begun) {  // the last event may be cut: an empty line ends it
+    if (!reply.ok()) responder.write("\n\ndata: " + http_response_of(api_error_of(reply.status())).body + "\n\n");
     return responder.end_stream();
   }
   if (!reply.ok())

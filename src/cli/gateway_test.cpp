@@ -1,9 +1,23 @@
-// Goal    What an engine answers goes through the gateway with its status and its content type; an error of the gateway itself is
+// Goal    What an engine answers goes through the gateway with its status and its content type; an error of the gateway
+// itself is
 //         JSON.
-// Method  An HTTP server of the test stands where the engine listens; the engine's own process ends at once.
+//         Engines that answer nonsense, break off or never end harm nobody but their own request.
+// Method  An HTTP server of the test, or a socket that sends any bytes, stands where the engine listens; the engine's
+// own process ends
+//         at once, or sleeps.
 #include "cli/gateway.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <thread>
+
 #include "base/test.h"
+#include "base/test_support.h"
 #include "cli/engine_process.h"
 
 namespace spate {
@@ -20,6 +34,92 @@ void answer_as_engine(const HttpRequest& request, const std::shared_ptr<HttpResp
   }
   responder->respond({.status = 400, .body = R"({"error":{}})"});
 }
+
+using SteadyClock = std::chrono::steady_clock;
+
+// A listener that sends `head` to whoever connects and has asked, then `flood` again and again until the other side
+// leaves.
+class RawServer {
+ public:
+  explicit RawServer(std::string head, std::string flood = "", bool reads = true)
+      : head_(std::move(head)),
+        flood_(std::move(flood)),
+        reads_(reads),
+        fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    REQUIRE(::bind(fd_, any, size) == 0);
+    REQUIRE(::listen(fd_, 16) == 0);
+    ::getsockname(fd_, any, &size);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this] { run(); });
+  }
+  ~RawServer() {
+    ::shutdown(fd_, SHUT_RDWR);
+    thread_.join();
+    ::close(fd_);
+  }
+  int port() const { return port_; }
+
+ private:
+  void run() {
+    for (int fd; (fd = ::accept(fd_, nullptr, nullptr)) >= 0; ::close(fd)) {
+      char bytes[65536];
+      if (reads_) (void)!::recv(fd, bytes, sizeof bytes, 0);
+      const auto send = [fd](const std::string& text) {
+        return ::send(fd, text.data(), text.size(), MSG_NOSIGNAL) > 0;
+      };
+      bool is_there = !head_.empty() && send(head_);
+      while (is_there && !flood_.empty()) is_there = send(flood_);
+      if (!reads_) std::this_thread::sleep_for(std::chrono::seconds(3));
+    }
+  }
+  const std::string head_, flood_;
+  const bool reads_;
+  const int fd_;
+  int port_ = 0;
+  std::thread thread_;
+};
+
+// An engine at `port`, ready as soon as it answers, whose process does nothing; a gateway with the graph "g" of two
+// steps over it.
+struct Deployed {
+  explicit Deployed(int port) : spec{.serve_id = "e", .port = port} {
+    const std::string program = (dir.path() / "engine").string();
+    std::ofstream(program) << "#!/bin/sh\nexec sleep 60\n";
+    ::chmod(program.c_str(), 0700);
+    engine = std::make_unique<EngineProcess>(spec, RestartPolicy{.health_interval = 0.05}, 1, program);
+    deployment.engines = {spec};
+    deployment.gateway_port = 0;
+    deployment.graphs = {{.name = "g",
+                          .timeout = 5,
+                          .steps = {{.id = "s", .engine = "e", .map = "[1, 2]", .prompt = "x"},
+                                    {.id = "t", .engine = "e", .after = {"s"}, .prompt = "{{ input }}"}}}};
+    gateway = std::make_unique<Gateway>(deployment, std::vector<const EngineProcess*>{engine.get()});
+    REQUIRE(gateway->listen().ok());
+    gateway->start();
+    target.port = gateway->port();
+  }
+  Result<HttpReply> ask_graph(bool is_streamed) {
+    return http_call(
+        target, "/v1/chat/completions",
+        fmt::format(R"({{"model":"g","stream":{},"messages":[{{"role":"user","content":"hi"}}]}})", is_streamed));
+  }
+  bool is_ready() {
+    for (int i = 0; i < 200 && engine->state() != EngineState::kReady; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    return engine->state() == EngineState::kReady;
+  }
+  TempDir dir;
+  EngineSpec spec;
+  std::unique_ptr<EngineProcess> engine;
+  Deployment deployment;
+  std::unique_ptr<Gateway> gateway;
+  HttpTarget target;
+};
 
 }  // namespace
 
@@ -67,6 +167,127 @@ TEST_CASE("gateway: a reply keeps its status and its content type") {
   CHECK(unknown->content_type == "application/json");
   gateway.stop(0);
   stub.stop();
+}
+
+TEST_CASE("gateway: events of every kind are passed on byte for byte, with the engine's own content type") {
+  const std::string events = "event: message_start\ndata: {\"a\":1}\n\n: ping\n\nid: 7\r\ndata: x\ndata: y\n\n";
+  const RawServer stub("HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream; charset=x\r\n\r\n" + events);
+  Deployed deployed(stub.port());
+  std::string type, seen;
+  const Result<HttpReply> reply = http_pass(
+      deployed.target, "/v1/messages", R"({"model": "e", "stream": true})",
+      [&](const HttpReply& head) {
+        type = head.content_type;
+        return true;
+      },
+      [&](std::string_view piece) {
+        seen += piece;
+        return true;
+      },
+      {});
+  REQUIRE(reply.ok());
+  CHECK(type == "Text/Event-Stream; charset=x");
+  CHECK(seen == events);
+}
+
+TEST_CASE("gateway: an engine that answers nonsense fails its request and nothing else") {
+  const auto events = [](const std::string& text) {
+    return "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + text;
+  };
+  const std::vector<std::string> replies = {
+      "",
+      "SSH-2.0-x\r\n\r\n",
+      "HTTP/1.1 99999 x\r\n\r\n",
+      "HTTP/1.1 200 OK\r\nContent-Type: a\x01b\r\n\r\n",
+      "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+      "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx",
+      "HTTP/1.1 500 x\r\n\r\n{\"error\":{\"message\":null}}",
+      "HTTP/1.1 400 x\r\n\r\n{\"error\":5}",
+      "HTTP/1.1 200 OK\r\n\r\n[]",
+      events("data: \xff\n\n"),
+      events("data: 5\n\n"),
+      events("data: {\"error\":\"text\"}\n\n"),
+      events("data: {\"error\":null}\n\n"),
+      events("data: {\"choices\":5}\n\n"),
+      events("data: {\"choices\":[5,null,\"x\",[]]}\n\n"),
+      events("data: {\"choices\":[{\"delta\":5,\"finish_reason\":[]}]}\n\n"),
+      events("data: {\"usage\":{\"prompt_tokens\":\"many\",\"completion_tokens\":-1e300}}\n\n"),
+      events("data: {\"choices\":[{\"delta\":{\"content\":\"cut"),
+      events("data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n")};
+  for (const std::string& bytes : replies) {
+    INFO(bytes);
+    const RawServer stub(bytes);
+    Deployed deployed(stub.port());
+    deployed.engine->stop();  // its state does not matter to what is passed on
+    for (const bool is_streamed : {false, true}) {
+      const Result<HttpReply> graph = deployed.ask_graph(is_streamed);
+      REQUIRE(graph.ok());
+      CHECK(graph->status == 503);  // the engine is stopped
+    }
+    const Result<HttpReply> passed = http_call(deployed.target, "/v1/x", R"({"model": "e"})");
+    CHECK((!passed.ok() || passed->status >= 200));
+    CHECK(http_call(deployed.target, "/engines", "")->status == 200);
+  }
+}
+
+TEST_CASE("gateway: chunks of any type end a graph with an error that names the step") {
+  for (const char* chunk :
+       {"5", "{\"error\":\"text\"}", "{\"error\":{\"message\":5}}", "{\"choices\":5}", "{\"choices\":[5]}",
+        "{\"choices\":[{\"delta\":5}]}", "{\"usage\":{\"prompt_tokens\":\"x\"}}", "\xff"}) {
+    INFO(chunk);
+    // To a GET, the health, it is a reply of 200 too.
+    const RawServer stub(std::string("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: ") + chunk +
+                         "\n\n");
+    Deployed deployed(stub.port());
+    REQUIRE(deployed.is_ready());
+    for (const bool is_streamed : {false, true}) {
+      const Result<HttpReply> reply = deployed.ask_graph(is_streamed);
+      REQUIRE(reply.ok());
+      CHECK(reply->status >= 500);
+      CHECK(reply->body.find("graph g, step s") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("gateway: a stream that breaks off ends with an error behind what had come") {
+  const RawServer stub(
+      "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\nb\r\ndata: one\n\n\r\n");
+  Deployed deployed(stub.port());
+  std::vector<std::string> events;
+  const Result<HttpReply> reply = http_call(deployed.target, "/v1/x", R"({"model": "e"})", [&](std::string_view event) {
+    events.emplace_back(event);
+    return true;
+  });
+  REQUIRE(reply.ok());
+  REQUIRE(events.size() == 2);
+  CHECK(events[0] == "one");
+  CHECK(events[1].find("the connection ended inside a chunk") != std::string::npos);
+}
+
+TEST_CASE("http client: a peer that never pauses, never takes or never ends holds nobody up") {
+  const std::string many(1 << 16, 'x');
+  struct Case {
+    const char* what;
+    std::string head, flood;
+    bool reads = true;
+  };
+  for (const Case& each :
+       {Case{"a head without end", "HTTP/1.1 200 OK\r\n", many},
+        Case{"a body without end", "HTTP/1.1 200 OK\r\n\r\n", many},
+        Case{"a chunk's size without end", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", many},
+        Case{"comments without end", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n", ": ping\n\n"},
+        Case{"one event without end", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: ", many},
+        Case{"who takes nothing", "", "", false}}) {
+    INFO(each.what);
+    const RawServer server(each.head, each.flood, each.reads);
+    const auto start = SteadyClock::now();
+    const auto should_stop = [&] { return SteadyClock::now() - start > std::chrono::milliseconds(500); };
+    const std::string body(each.reads ? 10 : 64 << 20, 'y');
+    const Result<HttpReply> reply = http_call(
+        {.port = server.port()}, "/", body, [](std::string_view) { return true; }, should_stop);
+    CHECK_FALSE(reply.ok());
+    CHECK(SteadyClock::now() - start < std::chrono::seconds(2));
+  }
 }
 
 }  // namespace spate

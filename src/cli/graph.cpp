@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <system_error>
 #include <thread>
 
 #include "text/jinja/jinja_json.h"
@@ -96,6 +97,7 @@ class GraphRun {
   // A last step waits for those in front of it in the file, since the first that is not skipped gives the answer.
   bool is_ready(size_t i) const;
   void run_step(const GraphStep& step);
+  Status run_step_or_error(const GraphStep& step);
   Status run_step_once(const GraphStep& step);
   Result<StepAnswer> run_part(const GraphStep& step, Json context,
                               const std::function<void(std::string_view)>& on_text);
@@ -152,7 +154,13 @@ Result<StepAnswer> GraphRun::run() {
       for (size_t i = 0; i < graph_.steps.size(); ++i) {
         if (!is_ready(i)) continue;
         states_[graph_.steps[i].id] = State::kRunning;
-        threads.emplace_back([this, i] { run_step(graph_.steps[i]); });
+        try {
+          threads.emplace_back([this, i] { run_step(graph_.steps[i]); });
+        } catch (const std::system_error&) {
+          states_[graph_.steps[i].id] = State::kWaiting;
+          failure_ = resource_exhausted("graph {}: this machine lends no more threads", graph_.name);
+          break;
+        }
       }
       const bool is_running = std::any_of(states_.begin(), states_.end(),
                                           [](const auto& entry) { return entry.second == State::kRunning; });
@@ -160,7 +168,7 @@ Result<StepAnswer> GraphRun::run() {
         failure_ = invalid_argument("graph {}: all its last steps were skipped, so there is no answer", graph_.name);
         break;
       }
-      changed_.wait(lock);
+      if (!has_answer_ && failure_.ok()) changed_.wait(lock);
     }
     has_failed_ = true;  // what still runs is not needed
   }
@@ -169,8 +177,17 @@ Result<StepAnswer> GraphRun::run() {
   return failure_;
 }
 
+// An exception would end the process: it becomes an error of the step.
+Status GraphRun::run_step_or_error(const GraphStep& step) {
+  try {
+    return run_step_once(step);
+  } catch (const std::exception& e) {
+    return internal_error("{}", e.what());
+  }
+}
+
 void GraphRun::run_step(const GraphStep& step) {
-  Status status = run_step_once(step);
+  Status status = run_step_or_error(step);
   if (status.ok()) return;
   if (SteadyClock::now() >= end_) status = unavailable("the graph's {:g} s are over", graph_.timeout);
   const std::lock_guard lock(mutex_);
@@ -212,7 +229,12 @@ Status GraphRun::run_map(const GraphStep& step) {
       Json own = shared;
       own["item"] = items[i];
       own["index"] = i;
-      Result<StepAnswer> answer = run_part(step, std::move(own), nullptr);
+      Result<StepAnswer> answer = internal_error("");
+      try {
+        answer = run_part(step, std::move(own), nullptr);
+      } catch (const std::exception& e) {
+        answer = internal_error("{}", e.what());
+      }
       if (answer.ok()) {
         answers[i] = std::move(*answer);
         continue;
@@ -222,8 +244,13 @@ Status GraphRun::run_map(const GraphStep& step) {
     }
   };
   std::vector<std::thread> threads;
-  for (size_t i = 1; i < std::min(items.size(), static_cast<size_t>(step.max_parallel)); ++i)
-    threads.emplace_back(work);
+  for (size_t i = 1; i < std::min(items.size(), static_cast<size_t>(step.max_parallel)); ++i) {
+    try {
+      threads.emplace_back(work);
+    } catch (const std::system_error&) {  // fewer at once then
+      break;
+    }
+  }
   work();
   for (std::thread& thread : threads) thread.join();
   RETURN_IF_ERROR(failure);

@@ -19,6 +19,9 @@ namespace {
 
 constexpr int kStopPollMs = 100;
 constexpr std::string_view kEventStream = "text/event-stream";
+// Of a peer that sends without end.
+constexpr size_t kMaxHeaderBytes = 64 << 10, kMaxChunkLine = 1 << 10, kMaxEventBytes = size_t{64} << 20,
+                 kMaxBodyBytes = size_t{256} << 20;
 
 class Socket {
  public:
@@ -89,11 +92,15 @@ class ReplyReader {
 
   Status read_header(HttpReply& reply) {
     size_t end;
-    while ((end = buffer_.find("\r\n\r\n")) == std::string::npos) RETURN_IF_ERROR(more("the header"));
+    while ((end = buffer_.find("\r\n\r\n")) == std::string::npos) {
+      if (buffer_.size() > kMaxHeaderBytes) return data_loss("a header of more than {} bytes", kMaxHeaderBytes);
+      RETURN_IF_ERROR(more("the header"));
+    }
     std::string header = buffer_.substr(0, end + 2);
     buffer_.erase(0, end + 4);
     if (header.rfind("HTTP/1.", 0) != 0 || header.size() < 12) return data_loss("not an HTTP reply");
     reply.status = std::atoi(header.c_str() + 9);
+    if (reply.status < 200 || reply.status > 599) return data_loss("a reply of status {}", header.substr(9, 3));
     const std::string as_written = header;
     std::transform(header.begin(), header.end(), header.begin(), [](unsigned char c) { return std::tolower(c); });
     constexpr std::string_view kContentType = "\r\ncontent-type:";
@@ -101,7 +108,9 @@ class ReplyReader {
       const size_t end_of_line = header.find("\r\n", at + kContentType.size());
       const size_t begin = std::min(header.find_first_not_of(" \t", at + kContentType.size()), end_of_line);
       reply.content_type = as_written.substr(begin, end_of_line - begin);
-      is_event_stream_ = header.compare(begin, kEventStream.size(), kEventStream) == 0;
+      const auto is_control = [](unsigned char c) { return c < ' ' || c == 0x7F; };
+      if (std::ranges::any_of(reply.content_type, is_control))
+        return data_loss("a content type with control characters");
     }
     is_chunked_ = header.find("transfer-encoding: chunked") != std::string::npos;
     if (const size_t at = header.find("content-length: "); at != std::string::npos) {
@@ -109,7 +118,6 @@ class ReplyReader {
     }
     return ok_status();
   }
-  bool is_event_stream() const { return is_event_stream_; }
 
   // The next piece of the body; empty at its end.
   Result<std::string> next() {
@@ -117,17 +125,24 @@ class ReplyReader {
       if (remaining_ == 0) return std::string();
       if (buffer_.empty()) {
         const Status status = more("the body");
-        if (!status.ok()) return remaining_ < 0 ? Result<std::string>(std::string()) : Result<std::string>(status);
+        if (!status.ok() && (remaining_ >= 0 || status.code() == StatusCode::kCancelled)) return status;
+        if (!status.ok()) return std::string();
       }
       std::string piece = std::exchange(buffer_, {});
-      if (remaining_ > 0) remaining_ -= static_cast<int64_t>(std::min<size_t>(piece.size(), static_cast<size_t>(remaining_)));
+      if (remaining_ > 0) {
+        piece.resize(std::min<size_t>(piece.size(), static_cast<size_t>(remaining_)));
+        remaining_ -= static_cast<int64_t>(piece.size());
+      }
       return piece;
     }
     size_t line_end;
-    while ((line_end = buffer_.find("\r\n")) == std::string::npos) RETURN_IF_ERROR(more("a chunk"));
+    while ((line_end = buffer_.find("\r\n")) == std::string::npos) {
+      if (buffer_.size() > kMaxChunkLine) return data_loss("a broken chunk size");
+      RETURN_IF_ERROR(more("a chunk"));
+    }
     size_t size = 0;
     const auto [p, error] = std::from_chars(buffer_.data(), buffer_.data() + line_end, size, 16);
-    if (error != std::errc() || size > (size_t{1} << 30)) return data_loss("a broken chunk size");
+    if (error != std::errc() || size > kMaxBodyBytes) return data_loss("a broken chunk size");
     while (buffer_.size() < line_end + 2 + size + 2) RETURN_IF_ERROR(more("a chunk"));
     std::string piece = buffer_.substr(line_end + 2, size);
     buffer_.erase(0, line_end + 2 + size + 2);
@@ -138,6 +153,8 @@ class ReplyReader {
   Status more(const char* what) {
     char bytes[16384];
     pollfd waiting{.fd = fd_, .events = POLLIN, .revents = 0};
+    // Asked also of a peer that never pauses.
+    if (should_stop_ && should_stop_()) return cancelled("stopped");
     while (should_stop_ && ::poll(&waiting, 1, kStopPollMs) <= 0) {
       if (should_stop_()) return cancelled("stopped");
     }
@@ -150,10 +167,26 @@ class ReplyReader {
   int fd_;
   const std::function<bool()>& should_stop_;
   std::string buffer_;
-  bool is_event_stream_ = false;
   bool is_chunked_ = false;
-  int64_t remaining_ = -1;  // of a body with a length; -1: until the connection ends
+  int64_t remaining_ = -1;  // of a body with a length; below 0: until the connection ends
 };
+
+// A peer that takes nothing holds nobody up for longer than should_stop wants.
+Status send_all(int fd, const HttpTarget& target, const std::string& request,
+                const std::function<bool()>& should_stop) {
+  for (size_t sent = 0; sent < request.size();) {
+    pollfd waiting{.fd = fd, .events = POLLOUT, .revents = 0};
+    while (should_stop && ::poll(&waiting, 1, kStopPollMs) <= 0) {
+      if (should_stop()) return cancelled("stopped");
+    }
+    const ssize_t n =
+        ::send(fd, request.data() + sent, request.size() - sent, MSG_NOSIGNAL | (should_stop ? MSG_DONTWAIT : 0));
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) continue;
+    if (n <= 0) return unavailable("sending to {}:{}: {}", target.host, target.port, std::strerror(errno));
+    sent += static_cast<size_t>(n);
+  }
+  return ok_status();
+}
 
 }  // namespace
 
@@ -170,14 +203,31 @@ Result<HttpTarget> parse_base_url(const std::string& url) {
   const size_t bracket = rest.starts_with('[') ? rest.find(']') : std::string_view::npos;
   const size_t colon = bracket == std::string_view::npos ? rest.rfind(':') : rest.find(':', bracket);
   target.host = bracket == std::string_view::npos ? rest.substr(0, colon) : rest.substr(1, bracket - 1);
-  target.port = colon == std::string_view::npos ? 80 : std::atoi(std::string(rest.substr(colon + 1)).c_str());
+  target.port = 80;
+  if (colon != std::string_view::npos) {
+    const std::string_view port = rest.substr(colon + 1);
+    const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), target.port);
+    if (error != std::errc() || end != port.data() + port.size()) target.port = 0;
+  }
+  // They are written into the head of a request.
+  const auto is_wrong = [](unsigned char c) { return c <= ' ' || c >= 0x7F || c == '@'; };
+  if (std::ranges::any_of(url, is_wrong))
+    return invalid_argument("a space, '@' or a character beyond ASCII in '{}'", url);
   if (target.host.empty()) return invalid_argument("no host in '{}'", url);
   if (target.port <= 0 || target.port > 65535) return invalid_argument("no port in '{}'", url);
   return target;
 }
 
-Result<HttpReply> http_call(const HttpTarget& target, const std::string& path, const std::string& body,
-                            const std::function<bool(std::string_view)>& on_event, const std::function<bool()>& should_stop) {
+bool is_event_stream(const HttpReply& head) {
+  std::string type = head.content_type.substr(0, kEventStream.size());
+  std::transform(type.begin(), type.end(), type.begin(), [](unsigned char c) { return std::tolower(c); });
+  return type == kEventStream;
+}
+
+Result<HttpReply> http_pass(const HttpTarget& target, const std::string& path, const std::string& body,
+                            const std::function<bool(const HttpReply& head)>& takes_pieces,
+                            const std::function<bool(std::string_view)>& on_piece,
+                            const std::function<bool()>& should_stop) {
   ASSIGN_OR_RETURN(const int fd, connect_to(target, should_stop));
   const Socket socket(fd);
   const bool is_ipv6 = target.host.find(':') != std::string::npos;
@@ -187,31 +237,47 @@ Result<HttpReply> http_call(const HttpTarget& target, const std::string& path, c
   for (const auto& [name, value] : target.headers) request += fmt::format("{}: {}\r\n", name, value);
   if (!body.empty()) request += fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n", body.size());
   request += "\r\n" + body;
-  for (size_t sent = 0; sent < request.size();) {
-    const ssize_t n = ::send(fd, request.data() + sent, request.size() - sent, MSG_NOSIGNAL);
-    if (n <= 0) return unavailable("sending to {}:{}: {}", target.host, target.port, std::strerror(errno));
-    sent += static_cast<size_t>(n);
-  }
+  RETURN_IF_ERROR(send_all(fd, target, request, should_stop));
 
   HttpReply reply;
   ReplyReader reader(fd, should_stop);
   RETURN_IF_ERROR(reader.read_header(reply));
-  std::string pending;  // an event that has not ended
+  const bool is_taken = takes_pieces && takes_pieces(reply);
   while (true) {
     ASSIGN_OR_RETURN(const std::string piece, reader.next());
     if (piece.empty()) return reply;
-    if (!on_event || !reader.is_event_stream()) {
-      reply.body += piece;
+    if (is_taken) {
+      if (!on_piece(piece)) return reply;
       continue;
     }
+    if (reply.body.size() + piece.size() > kMaxBodyBytes)
+      return data_loss("a body of more than {} bytes", kMaxBodyBytes);
+    reply.body += piece;
+  }
+}
+
+Result<HttpReply> http_call(const HttpTarget& target, const std::string& path, const std::string& body,
+                            const std::function<bool(std::string_view)>& on_event,
+                            const std::function<bool()>& should_stop) {
+  std::string pending;  // an event that has not ended
+  Status failure;
+  const auto on_piece = [&](std::string_view piece) {
+    size_t end, seen = pending.empty() ? 0 : pending.size() - 1;
     pending += piece;
-    size_t end;
-    while ((end = pending.find("\n\n")) != std::string::npos) {
+    while ((end = pending.find("\n\n", seen)) != std::string::npos) {
       const std::string event = pending.substr(0, end);
       pending.erase(0, end + 2);
-      if (event.rfind("data: ", 0) == 0 && !on_event(std::string_view(event).substr(6))) return reply;
+      seen = 0;
+      if (event.rfind("data: ", 0) == 0 && !on_event(std::string_view(event).substr(6))) return false;
     }
-  }
+    if (pending.size() > kMaxEventBytes) failure = data_loss("an event of more than {} bytes", kMaxEventBytes);
+    return failure.ok();
+  };
+  Result<HttpReply> reply = http_pass(
+      target, path, body, [&](const HttpReply& head) { return on_event && is_event_stream(head); }, on_piece,
+      should_stop);
+  RETURN_IF_ERROR(failure);
+  return reply;
 }
 
 }  // namespace spate

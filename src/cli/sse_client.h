@@ -24,16 +24,25 @@ struct HttpTarget {
 Result<HttpTarget> parse_base_url(const std::string& url);
 
 struct HttpReply {
-  int status = 0;
+  int status = 0;            // 200 to 599
   std::string content_type;  // as the server wrote it; empty: it named none
   std::string body;          // empty when events were delivered
 };
 
-// An empty `body` is a GET. on_event hears of each `data:` line of a text/event-stream reply as it arrives, until it returns
-// false. should_stop is asked ten times a second while nothing comes, and while a connection is made. Errors: unavailable (no
-// connection), data_loss (a broken reply), cancelled (should_stop said so).
+// An empty `body` is a GET. on_event hears of each `data:` line of a text/event-stream reply as it arrives, until it
+// returns false. should_stop is asked before each read, and ten times a second while nothing comes or goes. Errors:
+// unavailable (no connection), data_loss (a broken reply, or one beyond the limits of sse_client.cpp), cancelled
+// (should_stop said so).
 Result<HttpReply> http_call(const HttpTarget& target, const std::string& path, const std::string& body,
                             const std::function<bool(std::string_view)>& on_event = {},
                             const std::function<bool()>& should_stop = {});
+
+// The same for who passes a reply on: takes_pieces hears of its head, then on_piece has the bytes of its body as they
+// come, until it returns false. Where takes_pieces returns false, the body is in the reply.
+Result<HttpReply> http_pass(const HttpTarget& target, const std::string& path, const std::string& body,
+                            const std::function<bool(const HttpReply& head)>& takes_pieces,
+                            const std::function<bool(std::string_view)>& on_piece,
+                            const std::function<bool()>& should_stop);
+bool is_event_stream(const HttpReply& head);
 
 }  // namespace spate

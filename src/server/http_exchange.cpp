@@ -35,9 +35,11 @@ void HttpExchange::begin_stream(HttpHeaders headers) {
   headers_.insert(headers_.end(), headers.begin(), headers.end());
   headers_.emplace_back("Cache-Control", "no-cache");
   headers_.emplace_back("X-Accel-Buffering", "no");
-  pending_ += format_http_head(
-      {.content_type = "text/event-stream; charset=utf-8", .keep_alive = keep_alive_, .is_http_1_0 = is_http_1_0_},
-      headers_);
+  const bool has_type = std::ranges::any_of(headers, [](const auto& header) { return header.first == "Content-Type"; });
+  pending_ += format_http_head({.content_type = has_type ? std::string_view() : "text/event-stream; charset=utf-8",
+                                .keep_alive = keep_alive_,
+                                .is_http_1_0 = is_http_1_0_},
+                               headers_);
   wake(lock);
 }
 

@@ -5,8 +5,8 @@
 
 Starts its own server. Decode runs all the time; the tokens are counted by the server (vllm:generation_tokens_total). --pin: the server on
 the first core with one thread, the readers and clients on the last, so that the readers themselves cost the server nothing.
-Prints the median of the rounds' ratios and their quartiles, of tokens per second and of the server's CPU time per token. The second
-hardly feels what else runs on the machine; with --pin it is what decode loses, as all of the server shares one core.
+Prints medians and quartiles of the rounds: the ratio of tokens per second, and the CPU time that the server's threads other than those that
+compute take more. The second hardly feels what else runs on the machine; with --pin it is what decode loses, as the threads share a core.
 Only Python's standard library is needed.
 """
 import argparse
@@ -69,16 +69,17 @@ def num_tokens():
 
 
 def cpu_seconds():
-    """Of all the server's threads, to the nanosecond."""
-    total = 0
+    """Of each thread of the server, to the nanosecond."""
+    times = {}
     for task in pathlib.Path(f"/proc/{server.pid}/task").iterdir():
         try:
-            total += int((task / "schedstat").read_text().split()[0])
+            times[task.name] = int((task / "schedstat").read_text().split()[0]) / 1e9
         except FileNotFoundError:  # it has ended
             pass
-    return total / 1e9
+    return times
 
 
+num_computing = 1 if args.pin else len(cores)  # threads
 is_over = threading.Event()
 
 
@@ -123,7 +124,7 @@ class Pages:
 
 
 def measure(num_pages):
-    """Tokens per second of a round, CPU microseconds of the server per token, bytes that a page got."""
+    """Tokens per second of a round; CPU seconds per second of the server's threads but the one that computes; bytes that a page got."""
     pages = Pages(num_pages)
     pages.read(0.3)  # the full pictures are no part of it
     before, start, cpu = *num_tokens(), cpu_seconds()
@@ -132,11 +133,11 @@ def measure(num_pages):
     else:
         time.sleep(args.seconds)
     after, end = num_tokens()
-    used = cpu_seconds() - cpu
+    used = sorted(time_ - cpu.get(thread, 0) for thread, time_ in cpu_seconds().items())[:-num_computing]
     pages.close()
     if num_pages and min(pages.num_events) < 2 * args.seconds:
         raise SystemExit(f"a page got {min(pages.num_events)} events in {args.seconds} s")
-    return (after - before) / (end - start), 1e6 * used / (after - before), pages.num_bytes / max(1, num_pages)
+    return (after - before) / (end - start), sum(used) / (end - start), pages.num_bytes / max(1, num_pages)
 
 
 try:
@@ -145,22 +146,23 @@ try:
     while not re.search(r"^vllm:num_requests_running\{[^}]*\} " + str(args.streams) + "$", get("/metrics"), re.MULTILINE):
         time.sleep(0.1)
     measure(args.pages)
-    ratios, cpu_ratios, off_rates, off_pairs = [], [], [], []
+    ratios, cpu_more, off_rates, off_pairs = [], [], [], []
     for round_idx in range(args.rounds):  # off, on, on, off: a drift of the machine counts on both sides alike
         first_off, on, on_again, last_off = (measure(n) for n in (0, args.pages, args.pages, 0))
         off_rate = (first_off[0] + last_off[0]) / 2
         ratios.append((on[0] + on_again[0]) / 2 / off_rate)
-        cpu_ratios.append((on[1] + on_again[1]) / (first_off[1] + last_off[1]))
+        # What these threads do for a token is no cost of the pages.
+        cpu_more.append((on[1] + on_again[1] - (first_off[1] + last_off[1]) * (on[0] + on_again[0]) / (2 * off_rate)) / 2)
         off_pairs.append(last_off[0] / first_off[0])
         off_rates.append(off_rate)
-    def change(values):
-        low, middle, high = (100 * (q - 1) for q in statistics.quantiles(values, n=4))
+    def change(values, base=1):
+        low, middle, high = (100 * (q - base) for q in statistics.quantiles(values, n=4))
         return f"{middle:+.2f} % (quartiles {low:+.2f} to {high:+.2f} %)"
 
     print(f"{args.model}, {args.streams} streams, {args.pages} pages, {args.rounds} rounds of 4 x {args.seconds:g} s: "
           f"{statistics.median(off_rates):.0f} tokens/s without pages")
     print(f"tokens/s with pages: {change(ratios)}; noise, the last against the first without pages: {change(off_pairs)}")
-    print(f"CPU time of the server per token with pages: {change(cpu_ratios)}")
+    print(f"CPU time of the threads that do not compute, more with pages: {change(cpu_more, 0)} of a core")
     print(f"a page got {on_again[2] / 1e3 / args.seconds:.1f} kB/s")
 finally:
     is_over.set()

@@ -315,17 +315,24 @@ TEST_CASE("arguments: --speculative-config is JSON, or YAML in the file") {
     return std::string(parse_speculative_config(text).status().message());
   };
   CHECK(message("{method: ngram, method: reference}") == "--speculative-config: the field method comes twice");
-  CHECK(message("{}") == "--speculative-config needs the field method: ngram, reference, draft_model or mtp");
+  CHECK(message("{}") == "--speculative-config needs the field method: ngram, reference, draft_model, mtp or eagle");
   CHECK(message(R"({"method": "ngarm"})") ==
-        "--speculative-config: method must be ngram, reference, draft_model or mtp, got 'ngarm'");
+        "--speculative-config: method must be ngram, reference, draft_model, mtp or eagle, got 'ngarm'");
   CHECK(parse_speculative_config(R"({"method": "mtp", "num_speculative_tokens": 2})")->method == SpeculativeMethod::kMtp);
   CHECK(parse_speculative_config(R"({"method": "deepseek_mtp"})")->method == SpeculativeMethod::kMtp);
-  CHECK(message(R"({"method": "ernie_mtp"})") ==
-        "--speculative-config: method ernie_mtp is not built; there are ngram, reference, draft_model and mtp");
+  CHECK(parse_speculative_config(R"({"method": "ernie_mtp"})")->method == SpeculativeMethod::kMtp);
+  const SpeculativeConfig eagle = parse_speculative_config(R"({"method": "eagle3", "model": "head"})").value();
+  CHECK(eagle.method == SpeculativeMethod::kEagle);
+  CHECK(eagle.model == "head");
+  CHECK(message(R"({"method": "eagle"})") == "--speculative-config: method eagle needs the field model: a folder");
+  CHECK(message(R"({"method": "eagle", "model": "head", "num_speculative_tokens": 17})") ==
+        "--speculative-config: num_speculative_tokens must be in [1, 16], got 17");
+  CHECK(message(R"({"method": "medusa"})") ==
+        "--speculative-config: method medusa is not built; there are ngram, reference, draft_model, mtp and eagle");
   CHECK(message(R"({"method": "mtp", "num_speculative_tokens": 100})") ==
         "--speculative-config: num_speculative_tokens must be in [1, 16], got 100");
   CHECK(message(R"({"method": "mtp", "model": "m"})") ==
-        "--speculative-config: model is a field of method draft_model, got it with mtp");
+        "--speculative-config: model is a field of the methods draft_model and eagle, got it with mtp");
   CHECK(message(R"({"method": "ngram", "num_speculative_tokens": 0})") ==
         "--speculative-config: num_speculative_tokens must be in [1, 16], got 0");
   CHECK(message(R"({"method": "ngram", "num_speculative_tokens": "many"})") ==

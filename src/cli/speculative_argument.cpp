@@ -11,16 +11,20 @@ namespace {
 
 Result<SpeculativeMethod> parse_method(const std::string& name) {
   if (name == "[ngram]") return SpeculativeMethod::kNgram;  // vLLM's older spellings
-  if (name == "deepseek_mtp") return SpeculativeMethod::kMtp;
-  for (const SpeculativeMethod method : {SpeculativeMethod::kNgram, SpeculativeMethod::kReference,
-                                         SpeculativeMethod::kDraftModel, SpeculativeMethod::kMtp}) {
+  if (name == "deepseek_mtp" || name == "ernie_mtp") return SpeculativeMethod::kMtp;
+  if (name == "eagle3") return SpeculativeMethod::kEagle;
+  for (const SpeculativeMethod method :
+       {SpeculativeMethod::kNgram, SpeculativeMethod::kReference, SpeculativeMethod::kDraftModel,
+        SpeculativeMethod::kMtp, SpeculativeMethod::kEagle}) {
     if (name == speculative_method_name(method)) return method;
   }
-  for (const char* known : {"ernie_mtp", "eagle", "eagle3", "medusa", "mlp_speculator", "suffix"}) {
+  for (const char* known : {"medusa", "mlp_speculator", "suffix"}) {
     if (name != known) continue;
-    return unimplemented("--speculative-config: method {} is not built; there are ngram, reference, draft_model and mtp", name);
+    return unimplemented(
+        "--speculative-config: method {} is not built; there are ngram, reference, draft_model, mtp and eagle", name);
   }
-  return invalid_argument("--speculative-config: method must be ngram, reference, draft_model or mtp, got '{}'", name);
+  return invalid_argument("--speculative-config: method must be ngram, reference, draft_model, mtp or eagle, got '{}'",
+                          name);
 }
 
 template <typename T>
@@ -77,7 +81,8 @@ Result<SpeculativeConfig> parse_speculative_config(const std::string& text) {
     }
     RETURN_IF_ERROR(read_field(entry.first.Scalar(), entry.second, config, has_method));
   }
-  if (!has_method) return invalid_argument("--speculative-config needs the field method: ngram, reference, draft_model or mtp");
+  if (!has_method)
+    return invalid_argument("--speculative-config needs the field method: ngram, reference, draft_model, mtp or eagle");
   // One bound alone moves the other's default out of its way.
   if (!root["prompt_lookup_min"]) config.prompt_lookup_min = std::min(config.prompt_lookup_min, config.prompt_lookup_max);
   if (!root["prompt_lookup_max"]) config.prompt_lookup_max = std::max(config.prompt_lookup_min, config.prompt_lookup_max);

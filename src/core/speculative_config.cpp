@@ -21,6 +21,8 @@ std::string_view speculative_method_name(SpeculativeMethod method) {
     case SpeculativeMethod::kReference: return "reference";
     case SpeculativeMethod::kDraftModel: return "draft_model";
     case SpeculativeMethod::kMtp: return "mtp";
+    case SpeculativeMethod::kEagle:
+      return "eagle";
   }
   return "";
 }
@@ -28,13 +30,16 @@ std::string_view speculative_method_name(SpeculativeMethod method) {
 Status validate_speculative_config(const SpeculativeConfig& config) {
   if (config.method == SpeculativeMethod::kNone) return ok_status();
   RETURN_IF_ERROR(in_range("num_speculative_tokens", config.num_speculative_tokens, 1, kMaxDrafts));
-  const bool has_model = config.method == SpeculativeMethod::kDraftModel;
+  const bool is_eagle = config.method == SpeculativeMethod::kEagle;
+  const bool has_model = is_eagle || config.method == SpeculativeMethod::kDraftModel;
   if (has_model && config.model.empty()) {
-    return invalid_argument("--speculative-config: method draft_model needs the field model: a folder, or a *.gguf file");
+    return invalid_argument("--speculative-config: method {} needs the field model: a folder{}",
+                            speculative_method_name(config.method), is_eagle ? "" : ", or a *.gguf file");
   }
   if (!has_model && !config.model.empty()) {
-    return invalid_argument("--speculative-config: model is a field of method draft_model, got it with {}",
-                            speculative_method_name(config.method));
+    return invalid_argument(
+        "--speculative-config: model is a field of the methods draft_model and eagle, got it with {}",
+        speculative_method_name(config.method));
   }
   RETURN_IF_ERROR(in_range("prompt_lookup_max", config.prompt_lookup_max, 1, kMaxLookup));
   return in_range("prompt_lookup_min", config.prompt_lookup_min, 1, config.prompt_lookup_max);

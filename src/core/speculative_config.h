@@ -15,6 +15,7 @@ enum class SpeculativeMethod : uint8_t {
   kReference,   // the longest suffix that occurs in texts that come with the request, or in its prompt
   kDraftModel,  // a smaller model of the same vocabulary
   kMtp,         // the model's own layer for multi-token prediction, run once a draft
+  kEagle,       // an EAGLE-3 head: one layer on the hidden states of three of the model's
 };
 std::string_view speculative_method_name(SpeculativeMethod method);  // "ngram"
 
@@ -23,7 +24,7 @@ struct SpeculativeConfig {
   int num_speculative_tokens = 8;  // the most drafts of a row in a step, 1 .. kMaxDrafts; a controller chooses how many
   int prompt_lookup_min = 2;       // ngram, reference: tokens that must match before a text is followed
   int prompt_lookup_max = 16;      // the most that are compared: longer matches count as so long
-  std::string model;               // draft_model: its folder, or a *.gguf file
+  std::string model;               // draft_model: its folder, or a *.gguf file; eagle: its folder
   bool jump_forward = true;        // also drafts what a grammar leaves no choice about
   bool adaptive = true;            // false: always as many drafts as are proposed, for tests and measurements
 };
@@ -33,9 +34,14 @@ constexpr int scratch_blocks_per_row(const SpeculativeConfig& config, int kv_blo
   return (config.num_speculative_tokens + kv_block_size - 1) / kv_block_size;
 }
 
+// A layer that continues the model's hidden states: a place of its cache needs the token behind its own.
+constexpr bool reads_next_tokens(SpeculativeMethod method) {
+  return method == SpeculativeMethod::kMtp || method == SpeculativeMethod::kEagle;
+}
+
 // Proposals come from an executor of their own, not from the host's look-ups.
 constexpr bool runs_a_model(SpeculativeMethod method) {
-  return method == SpeculativeMethod::kDraftModel || method == SpeculativeMethod::kMtp;
+  return method == SpeculativeMethod::kDraftModel || reads_next_tokens(method);
 }
 
 // Names the field, its value and the bound.

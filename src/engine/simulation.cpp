@@ -51,7 +51,7 @@ class Simulation {
         draft_executor_(draft_config(options.config)), sink_(std::make_shared<Sink>(*this)) {
     executor_.draft_hit_rate = options.draft_hit_rate;
     draft_executor_.miss_rate = 1 - options.draft_hit_rate;
-    draft_executor_.reads_next_tokens = options.config.speculative.method == SpeculativeMethod::kMtp;
+    draft_executor_.reads_next_tokens = reads_next_tokens(options.config.speculative.method);
     draft_executor_.step_seconds = [this](const StepPlanHeader& header) {
       const double seconds = 0.0001 + 1e-6 * header.num_tokens;
       now_ += seconds;

@@ -15,7 +15,8 @@ Result<std::unique_ptr<Attention>> GroupedQueryAttention::create(ParameterFactor
   };
   const LinearPart parts[] = {part(".q_proj", spec.num_heads, heads), part(".k_proj", spec.num_kv_heads, kv_heads),
                               part(".v_proj", spec.num_kv_heads, kv_heads)};
-  ASSIGN_OR_RETURN(Linear qkv_proj, Linear::column_parallel(factory, parts, spec.hidden_size, spec.qkv_bias));
+  const int64_t input_size = spec.input_size > 0 ? spec.input_size : spec.hidden_size;
+  ASSIGN_OR_RETURN(Linear qkv_proj, Linear::column_parallel(factory, parts, input_size, spec.qkv_bias));
   ASSIGN_OR_RETURN(Linear o_proj, Linear::row_parallel(factory, spec.name + ".o_proj", spec.hidden_size,
                                                        spec.num_heads * spec.head_dim, spec.o_bias));
   std::unique_ptr<GroupedQueryAttention> attention(

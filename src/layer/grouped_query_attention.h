@@ -19,6 +19,7 @@ struct GroupedQueryAttentionSpec {
   std::string name;  // "model.layers.0.self_attn"; q_proj, k_proj, v_proj, o_proj, q_norm, k_norm lie below it
   std::shared_ptr<const RotaryEmbedding> rotary;
   int64_t hidden_size = 0;
+  int64_t input_size = 0;  // columns of x; 0: hidden_size
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;

@@ -115,6 +115,19 @@ Result<DraftFiles> open_draft(const LlmConfig& llm, const ModelConfig& target) {
   return draft;
 }
 
+Result<EagleFiles> open_eagle_head(const LlmConfig& llm, const ModelConfig& target) {
+  const fs::path path = llm.speculative.model;
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    return not_found(
+        "--speculative-config: model '{}' does not exist; give the folder that holds the head's config.json",
+        path.string());
+  }
+  Result<EagleFiles> files = open_eagle(path, target, llm.dummy_weights);
+  if (!files.ok()) return files.status().with_context(fmt::format("--speculative-config: model {}", path.string()));
+  return files;
+}
+
 // Token for token the same.
 Status check_vocabulary(const std::string& draft_path, const Tokenizer& draft, const Tokenizer& target) {
   const int32_t num_ids = std::max(draft.vocab_size(), target.vocab_size());
@@ -148,7 +161,9 @@ Status check_mock(const LlmConfig& llm) {
   };
   if (llm.tensor_parallel_size > 1) return refused("--tensor-parallel-size");
   if (llm.quantization.enabled()) return refused("--quantization");
-  if (llm.speculative.method == SpeculativeMethod::kDraftModel) return refused("--speculative-config: method draft_model");
+  if (runs_a_model(llm.speculative.method)) {
+    return refused(fmt::format("--speculative-config: method {}", speculative_method_name(llm.speculative.method)));
+  }
   return ok_status();
 }
 
@@ -230,6 +245,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
   std::thread text_thread([&] { text_status = load_text(llm, is_gguf ? path : dir, *model); });
   std::unique_ptr<WeightSource> weights;
   DraftFiles draft;
+  EagleFiles eagle;
   RankGroupConfig config{
       .model = model->config,
       .weights = nullptr,
@@ -271,6 +287,12 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
     }
     if (llm.speculative.method == SpeculativeMethod::kMtp) {
       config.mtp_draft = {.scratch_blocks_per_row = scratch_blocks_per_row(llm.speculative, llm.kv_block_size)};
+    }
+    if (llm.speculative.method == SpeculativeMethod::kEagle) {
+      ASSIGN_OR_RETURN(eagle, open_eagle_head(llm, model->config));
+      config.eagle_draft = {.head = eagle.config,
+                            .weights = eagle.weights.get(),
+                            .scratch_blocks_per_row = scratch_blocks_per_row(llm.speculative, llm.kv_block_size)};
     }
     RETURN_IF_ERROR(check_layout(llm.quantization, weights != nullptr ? weights->layout() : std::string_view()));
     ASSIGN_OR_RETURN(model->ranks, RankGroup::create(config, [&](int64_t done, int64_t total) {

@@ -117,11 +117,13 @@ Tensor Decoder::forward(const StepContext& ctx) {
 
   parts_.embed_tokens.forward(ctx, ctx.batch.inputs.token_ids, residual);
   if (tap_) tap_(ctx, -1, residual);
+  if (input_follower_) input_follower_(ctx, 0, residual);
   layers.front().input_layernorm.forward(ctx, residual, x);
   for (size_t i = 0; i + 1 < layers.size(); ++i) {
     run_layer(ctx, layers[i], ctx.kv[i], residual, x);
     if (tap_) tap(ctx, static_cast<int64_t>(i), residual, x);
     layers[i + 1].input_layernorm.add_forward(ctx, x, residual, x);
+    if (input_follower_) input_follower_(ctx, static_cast<int64_t>(i) + 1, residual);
   }
   const Tensor out = run_last_layer(ctx, layers.back(), ctx.kv[layers.size() - 1], residual, x);
   if (tap_) tap_(ctx, static_cast<int64_t>(layers.size()) - 1, out);
@@ -172,13 +174,12 @@ Tensor Decoder::mtp_forward(const StepContext& ctx, const MtpRun& run) {
         "{} tokens (at most {}), {} hidden states, {} KV views", num_tokens, options_.limits.max_num_batched_tokens,
         run.hidden_states.dim(0), ctx.kv.size());
   const MtpModule& module = parts_.mtp[static_cast<size_t>(run.mtp_idx)];
-  const RmsNorm& source_norm = run.source_idx < 0 ? parts_.norm : parts_.mtp[static_cast<size_t>(run.source_idx)].norm;
   const Tensor residual = workspace_.residual.rows(0, num_tokens), x = workspace_.x.rows(0, num_tokens);
   const Tensor joined = workspace_.joined.rows(0, num_tokens);
   const Tensor embedded = joined.columns(0, config_.hidden_size),
                known = joined.columns(config_.hidden_size, 2 * config_.hidden_size);
   // The hidden states may lie in the residual or behind the rows of x: they are read before either is written.
-  source_norm.forward(ctx, run.hidden_states, known);
+  norm_of(run.source_idx).forward(ctx, run.hidden_states, known);
   module.hnorm.forward(ctx, known, known);
   parts_.embed_tokens.forward(ctx, ctx.batch.inputs.token_ids, residual);
   module.enorm.forward(ctx, residual, embedded);
@@ -214,7 +215,7 @@ Tensor Decoder::compute_logits(const StepContext& ctx, const Tensor& hidden_stat
 Tensor Decoder::compute_mtp_logits(const StepContext& ctx, int64_t mtp_idx, const Tensor& hidden_states,
                                    const Tensor& row_ids) {
   CHECK(0 <= mtp_idx && mtp_idx < std::ssize(parts_.mtp), "layer {} of {}", mtp_idx, parts_.mtp.size());
-  return run_head(ctx, norm_rows(ctx, parts_.mtp[static_cast<size_t>(mtp_idx)].norm, hidden_states, row_ids));
+  return run_head(ctx, norm_rows(ctx, norm_of(mtp_idx), hidden_states, row_ids));
 }
 
 void Decoder::set_tap(Tap tap) {

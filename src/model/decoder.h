@@ -8,7 +8,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "layer/attention.h"
@@ -33,12 +35,12 @@ struct DecoderLayer {
 //
 //   residual = eh_proj [enorm(embed_tokens(next token)) | hnorm(norm of the source (hidden state))]
 //   residual = layer(residual)
-//   logits   = lm_head(norm(residual))
+//   logits   = lm_head(norm(residual)), with the model's own norm where the layer has none
 struct MtpModule {
   RmsNorm enorm, hnorm;
   Linear eh_proj;  // [hidden_size, 2 * hidden_size]
   DecoderLayer layer;
-  RmsNorm norm;
+  std::optional<RmsNorm> norm;
 };
 
 struct DecoderParts {
@@ -73,6 +75,10 @@ class Decoder final : public Model {
   Tensor mtp_forward(const StepContext& ctx, const MtpRun& run) override;
   Tensor compute_mtp_logits(const StepContext& ctx, int64_t mtp_idx, const Tensor& hidden_states,
                             const Tensor& row_ids) override;
+  void embed(const StepContext& ctx, const Tensor& out) override {
+    parts_.embed_tokens.forward(ctx, ctx.batch.inputs.token_ids, out);
+  }
+  void set_input_follower(InputFollower follower) override { input_follower_ = std::move(follower); }
   void set_tap(Tap tap) override;
 
  private:
@@ -96,6 +102,12 @@ class Decoder final : public Model {
   // wanted, in the tensor that it returns, hidden_states().
   Tensor run_last_layer(const StepContext& ctx, const DecoderLayer& layer, const KvView& kv, const Tensor& residual,
                         const Tensor& x);
+  // Of what a layer for multi-token prediction gives; -1: the model's.
+  const RmsNorm& norm_of(int64_t mtp_idx) const {
+    if (mtp_idx < 0) return parts_.norm;
+    const std::optional<RmsNorm>& norm = parts_.mtp[static_cast<size_t>(mtp_idx)].norm;
+    return norm ? *norm : parts_.norm;
+  }
   Tensor norm_rows(const StepContext& ctx, const RmsNorm& norm, const Tensor& hidden_states, const Tensor& row_ids);
   Tensor run_head(const StepContext& ctx, const Tensor& normed);
   bool few_outputs(const StepBatch& batch) const { return batch.output_rows.defined() && !tap_; }
@@ -111,6 +123,7 @@ class Decoder final : public Model {
   DecoderParts parts_;
   Buffer workspace_buffer_;
   Workspace workspace_;
+  InputFollower input_follower_;
   Tap tap_;
   Buffer tap_buffer_;
 };

@@ -128,6 +128,13 @@ class Model : public StepModel {
   virtual Tensor compute_mtp_logits(const StepContext& ctx, int64_t mtp_idx, const Tensor& hidden_states,
                                     const Tensor& row_ids) = 0;
 
+  // Embeddings of the step's token ids -> out [num_tokens, hidden_size] act.
+  virtual void embed(const StepContext& ctx, const Tensor& out) = 0;
+  // Called in forward() with what each layer takes, [num_tokens, hidden_size] act, all tokens of the step. Puts its
+  // work on ctx.stream, where it may be replayed with the pass.
+  using InputFollower = std::function<void(const StepContext& ctx, int64_t layer_idx, const Tensor& layer_input)>;
+  virtual void set_input_follower(InputFollower follower) = 0;
+
   // Called after the embedding (layer_idx -1) and after each layer with its output [num_tokens, hidden_size] act, as
   // output_hidden_states gives it. For tests: costs an addition a layer while set.
   using Tap = std::function<void(const StepContext& ctx, int64_t layer_idx, const Tensor& hidden_states)>;

@@ -164,6 +164,20 @@ TEST_CASE("drafts change no answer: a layer for multi-token prediction, on the o
   check_all(rig, 3.0f);
 }
 
+TEST_CASE("drafts change no answer: an EAGLE head, on the oracle and the host back-end") {
+  const std::filesystem::path dir = repo_root() / "test" / "goldens" / "eagle";
+  const Checkpoint weights = Checkpoint::open(dir / "target").value();
+  RankRig rig{.model_dir = dir / "target", .weights = &weights, .back_end = &oracle_back_end()};
+  rig.engine.speculative = {
+      .method = SpeculativeMethod::kEagle, .model = (dir / "head_all_tokens").string(), .adaptive = false};
+  SUBCASE("host") { rig.back_end = &host_back_end(); }
+  SUBCASE("host, bf16") {
+    rig.back_end = &host_back_end();
+    rig.dtype = DType::kBf16;
+  }
+  check_all(rig, 3.0f);
+}
+
 // --- token masks ---
 
 constexpr int kMaskedLen = 40;

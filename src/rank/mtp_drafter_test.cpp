@@ -5,17 +5,17 @@
 //         made so that layer and model say the same. RecordingDevice. drafts_test.cpp compares answers.
 #include <algorithm>
 #include <functional>
-#include <numeric>
 
 #include "backend/kv_storage.h"
-#include "backend/registry/registry.h"
 #include "backend/test_device/recording_device.h"
-#include "base/test.h"
 #include "base/test_support.h"
 #include "batch/plan_builder.h"
+#include "rank/plain_drafts.h"
 #include "rank/rank_group.h"
 #include "rank/rank_rig.h"
 #include "weights/safetensors.h"
+
+#include "base/test.h"
 
 namespace spate {
 namespace {
@@ -27,34 +27,31 @@ std::filesystem::path model_dir() { return repo_root() / "test" / "goldens" / "m
 class PlainDrafts {
  public:
   explicit PlainDrafts(const WeightSource& weights) : config_(load_model_config(model_dir()).value()) {
-    device_ = oracle_back_end().make_device({.deterministic = true}).value();
-    stream_ = device_->create_stream();
-    bound_ = bind_ops(device_->ops());
     const ModelOptions options{.act_dtype = DType::kF32,
                                .kv_dtype = DType::kF32,
-                               .limits = {.max_model_len = kMaxLen, .max_num_batched_tokens = kMaxLen},
+                               .limits = {.max_model_len = kPlainLen, .max_num_batched_tokens = kPlainLen},
                                .num_mtp_layers = 1};
-    model_ = Model::create(config_, *device_, {}, options).value();
+    model_ = Model::create(config_, *device_.device, {}, options).value();
     CHECK(model_->load(weights).ok());
-    kv_ = KvStorage::create(*device_, model_->kv_layers(), kNumBlocks).value();
-    mtp_kv_ = KvStorage::create(*device_, model_->mtp_kv_layers(), kNumBlocks).value();
+    kv_ = KvStorage::create(*device_.device, model_->kv_layers(), kPlainBlocks).value();
+    mtp_kv_ = KvStorage::create(*device_.device, model_->mtp_kv_layers(), kPlainBlocks).value();
   }
 
   // The k tokens that are drafted behind `text`, greedily, with `bias` on some ids.
   std::vector<int32_t> behind(const std::vector<int32_t>& text, int k, const std::vector<std::pair<int32_t, float>>& bias) {
     const int n = static_cast<int>(text.size()) - 1;
-    Inputs known(0, std::vector<int32_t>(text.begin(), text.end() - 1)), next(0, {text.begin() + 1, text.end()});
-    HostTensor hidden_states = copy(model_->forward(known.context(*this, kv_)));
+    PlainStep known(0, std::vector<int32_t>(text.begin(), text.end() - 1)), next(0, {text.begin() + 1, text.end()});
+    HostTensor hidden_states = copy_rows(model_->forward(known.context(device_, kv_)));
     std::vector<int32_t> drafts;
     for (int source_idx = -1; static_cast<int>(drafts.size()) < k; source_idx = 0) {
-      Inputs chained(n - 1 + static_cast<int>(drafts.size()), drafts.empty() ? drafts : std::vector{drafts.back()});
-      Inputs& inputs = drafts.empty() ? next : chained;
-      const StepContext ctx = inputs.context(*this, mtp_kv_);
+      PlainStep chained(n - 1 + static_cast<int>(drafts.size()), drafts.empty() ? drafts : std::vector{drafts.back()});
+      PlainStep& inputs = drafts.empty() ? next : chained;
+      const StepContext ctx = inputs.context(device_, mtp_kv_);
       const Tensor out = model_->mtp_forward(ctx, {.hidden_states = hidden_states.view(), .source_idx = source_idx});
-      HostTensor newest = copy(out.rows(out.dim(0) - 1, out.dim(0)));
+      HostTensor newest = copy_rows(out.rows(out.dim(0) - 1, out.dim(0)));
       HostTensor first(DType::kI32, {1});
       first.span<int32_t>()[0] = 0;
-      HostTensor logits = copy(model_->compute_mtp_logits(ctx, 0, newest.view(), first.view()));
+      HostTensor logits = copy_rows(model_->compute_mtp_logits(ctx, 0, newest.view(), first.view()));
       for (const auto& [id, value] : bias) logits.span<float>()[static_cast<size_t>(id)] += value;
       drafts.push_back(static_cast<int32_t>(std::ranges::max_element(logits.span<float>()) - logits.span<float>().begin()));
       hidden_states = std::move(newest);
@@ -63,54 +60,8 @@ class PlainDrafts {
   }
 
  private:
-  static constexpr int kMaxLen = 128, kBlockSize = 16, kNumBlocks = kMaxLen / kBlockSize;
-
-  // Of one sequence's tokens from a position on.
-  struct Inputs {
-    Inputs(int begin, const std::vector<int32_t>& ids)
-        : token_ids(ints(ids)), positions(iota(begin, std::ssize(ids))), blocks(iota(0, kNumBlocks)), row(ints({0})),
-          cu_seqlens_q(ints({0, static_cast<int32_t>(ids.size())})),
-          seq_lens(ints({begin + static_cast<int32_t>(ids.size())})) {
-      batch = {.inputs = {.token_ids = token_ids.view(),
-                          .positions = positions.view(),
-                          .slot_mapping = positions.view(),
-                          .seq_rows = row.view(),
-                          .cu_seqlens_q = cu_seqlens_q.view(),
-                          .seq_lens = seq_lens.view()},
-               .block_table = blocks.view().reshaped({1, kNumBlocks}),
-               .max_query_len = static_cast<int>(ids.size()),
-               .max_seq_len = begin + static_cast<int>(ids.size())};
-    }
-    StepContext context(const PlainDrafts& of, const KvStorage& kv) const {
-      return {.stream = *of.stream_, .ops = of.bound_.ops, .communicators = of.communicators_, .batch = batch, .kv = kv.views()};
-    }
-    HostTensor token_ids, positions, blocks, row, cu_seqlens_q, seq_lens;
-    StepBatch batch;
-  };
-
-  static HostTensor ints(const std::vector<int32_t>& values) {
-    HostTensor tensor(DType::kI32, {std::ssize(values)});
-    std::ranges::copy(values, tensor.span<int32_t>().begin());
-    return tensor;
-  }
-  static HostTensor iota(int begin, int64_t count) {
-    HostTensor tensor(DType::kI32, {count});
-    std::iota(tensor.span<int32_t>().begin(), tensor.span<int32_t>().end(), begin);
-    return tensor;
-  }
-  static HostTensor copy(const Tensor& rows) {  // the oracle computes in the host's memory
-    HostTensor out(DType::kF32, {rows.dim(0), rows.dim(1)});
-    for (int64_t i = 0; i < rows.dim(0); ++i) {
-      std::copy_n(rows.data<float>() + i * rows.stride(0), rows.dim(1), out.span<float>().begin() + i * rows.dim(1));
-    }
-    return out;
-  }
-
   const ModelConfig config_;
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Stream> stream_;
-  BoundOps bound_;
-  const Communicators communicators_ = make_single_communicators();
+  PlainDevice device_;
   std::unique_ptr<Model> model_;
   KvStorage kv_, mtp_kv_;
 };
@@ -124,50 +75,10 @@ RankRig rig_of(const WeightSource& weights, int num_drafts) {
   return rig;
 }
 
-// Few ids are likely, so that random weights agree now and then.
-std::vector<Request> requests_of(const std::vector<int>& prompt_lens) {
-  std::vector<Request> requests;
-  for (const int len : prompt_lens) {
-    Request& request = requests.emplace_back();
-    for (int i = 0; i < len; ++i) request.prompt_token_ids.push_back((7 * i + len + i * i) % 150);
-    request.sampling = {.temperature = 0, .logit_bias = {{9, 8.0f}, {10, 8.0f}, {11, 8.0f}}, .max_tokens = 30, .ignore_eos = true};
-  }
-  return requests;
-}
-
-struct Counts {
-  uint64_t num_drafts = 0, num_accepted = 0;
-  std::vector<uint64_t> accepted_at = std::vector<uint64_t>(kMaxDrafts, 0);
-};
-
-// What drafts of `plain` give where `tokens` are the answers.
-Counts expected_counts(PlainDrafts& plain, const std::vector<Request>& requests, const RankRun& answers, int num_drafts) {
-  Counts counts;
-  for (size_t r = 0; r < requests.size(); ++r) {
-    std::vector<int32_t> all = requests[r].prompt_token_ids;
-    const std::vector<int32_t>& answer = answers.answers[r][0].token_ids;
-    size_t num_known = all.size() + 1;
-    all.insert(all.end(), answer.begin(), answer.end());
-    while (num_known < all.size()) {
-      const int room = std::min(num_drafts, static_cast<int>(all.size() - 1 - num_known));
-      const std::vector<int32_t> drafts =
-          plain.behind({all.begin(), all.begin() + static_cast<ptrdiff_t>(num_known)}, room, requests[r].sampling.logit_bias);
-      size_t num_accepted = 0;
-      while (num_accepted < drafts.size() && drafts[num_accepted] == all[num_known + num_accepted]) {
-        ++counts.accepted_at[num_accepted++];
-      }
-      counts.num_drafts += drafts.size();
-      counts.num_accepted += num_accepted;
-      num_known += num_accepted + 1;
-    }
-  }
-  return counts;
-}
-
 TEST_CASE("the drafts are those of a plain loop over the whole text") {
   const Checkpoint weights = Checkpoint::open(model_dir()).value();
   PlainDrafts plain(weights);
-  const std::vector<Request> requests = requests_of({3, 32, 47, 65});
+  const std::vector<Request> requests = requests_of({3, 32, 47, 65}, {9, 10, 11});
   for (const int num_drafts : {1, 8}) {
     CAPTURE(num_drafts);
     RankRig rig = rig_of(weights, num_drafts);
@@ -175,7 +86,8 @@ TEST_CASE("the drafts are those of a plain loop over the whole text") {
     for (const int tp : {1, 2}) {
       rig.tensor_parallel_size = tp;
       const RankRun run = run_requests(rig, requests);
-      const Counts expected = expected_counts(plain, requests, run, num_drafts);
+      const DraftCounts expected = expected_counts(
+          [&plain](const auto&... arguments) { return plain.behind(arguments...); }, requests, run, num_drafts);
       CHECK(run.num_drafts == expected.num_drafts);
       CHECK(run.num_drafts_accepted == expected.num_accepted);
       for (size_t i = 0; i < expected.accepted_at.size(); ++i) CHECK(run.num_accepted_at[i] == expected.accepted_at[i]);
@@ -228,7 +140,7 @@ void repeat_the_model(const std::string& name, int64_t first_row, HostTensor& ro
 TEST_CASE("all drafts of a layer that says what the model says are accepted, sampled ones too") {
   const Checkpoint checkpoint = Checkpoint::open(model_dir()).value();
   const EditedWeights weights(checkpoint, repeat_the_model);
-  std::vector<Request> requests = requests_of({3, 20, 47});
+  std::vector<Request> requests = requests_of({3, 20, 47}, {9, 10, 11});
   for (Request& request : requests) request.sampling.logit_bias.clear();
   const RankRun greedy = run_requests(rig_of(weights, 4), requests);
   CHECK(greedy.num_drafts > 60);
@@ -266,7 +178,7 @@ BackEnd recorded_back_end(RecordingOptions options) {
 
 TEST_CASE("steps of the model and of the layer can be replayed") {
   const Checkpoint weights = Checkpoint::open(model_dir()).value();
-  const std::vector<Request> requests = requests_of({3, 20, 32, 47, 65});
+  const std::vector<Request> requests = requests_of({3, 20, 32, 47, 65}, {9, 10, 11});
   RankRig rig = rig_of(weights, 3);
   const RankRun plain = run_requests(rig, requests);
   for (const bool replay : {false, true}) {

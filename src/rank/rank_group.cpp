@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "parallel/communicators.h"
 #include "rank/drafter.h"
+#include "rank/eagle_drafter.h"
 #include "rank/mtp_drafter.h"
 
 namespace spate {
@@ -216,11 +217,13 @@ struct DraftMemory {
   int64_t weight_bytes = 0, workspace_bytes = 0, op_workspace_bytes = 0, scratch_bytes = 0, kv_block_bytes = 0;
 };
 
-bool has_drafter(const RankGroupConfig& config) { return config.draft || config.mtp_draft; }
+bool has_drafter(const RankGroupConfig& config) { return config.draft || config.mtp_draft || config.eagle_draft; }
 
 int64_t num_scratch_blocks(const RankGroupConfig& config, const StepLimits& limits) {
-  return int64_t{limits.max_num_seqs} *
-         (config.draft ? config.draft->scratch_blocks_per_row : config.mtp_draft->scratch_blocks_per_row);
+  const int blocks_per_row = config.draft       ? config.draft->scratch_blocks_per_row
+                             : config.mtp_draft ? config.mtp_draft->scratch_blocks_per_row
+                                                : config.eagle_draft->scratch_blocks_per_row;
+  return int64_t{limits.max_num_seqs} * blocks_per_row;
 }
 
 Status check_mtp_layer(const ModelConfig& model) {
@@ -234,10 +237,24 @@ Status check_mtp_layer(const ModelConfig& model) {
 // The layer's weights are among the model's.
 DraftMemory memory_of_mtp(const RankGroupConfig& config, const ModelMemory& model, const ModelOptions& options,
                           const Device& device) {
-  const MtpDrafter::Memory memory = MtpDrafter::memory(device, config.model, model, options);
+  const HiddenStateDrafter::Memory memory = mtp_drafter_memory(device, config.model, model, options);
   return {.workspace_bytes = memory.workspace_bytes,
           .scratch_bytes = num_scratch_blocks(config, options.limits) * memory.scratch_block_bytes,
           .kv_block_bytes = memory.kv_block_bytes};
+}
+
+Result<DraftMemory> memory_of_eagle(const RankGroupConfig& config, const TensorParallel& tp,
+                                    const ModelOptions& options, const Device& device) {
+  const EagleConfig& head = config.eagle_draft->head;
+  Result<ModelMemory> head_memory = EagleHead::memory(head, tp, options);
+  if (!head_memory.ok()) return head_memory.status().with_context("--speculative-config: model");
+  const HiddenStateDrafter::Memory memory = eagle_drafter_memory(device, head, *head_memory, options);
+  return DraftMemory{
+      .weight_bytes = head_memory->weight_bytes,
+      .workspace_bytes = memory.workspace_bytes,
+      .op_workspace_bytes = device.op_workspace_bytes(op_limits(head.layer, options.limits, 0, head_memory->kv_layers)),
+      .scratch_bytes = num_scratch_blocks(config, options.limits) * memory.scratch_block_bytes,
+      .kv_block_bytes = memory.kv_block_bytes};
 }
 
 Result<DraftMemory> memory_of_draft(const RankGroupConfig& config, const TensorParallel& tp, const ModelOptions& options,
@@ -286,8 +303,12 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
                          config.back_end->name, config.back_end->max_ranks, host_back_end().name);
   }
   if (has_drafter(config) && sizes.dp > 1) {
-    return unimplemented("--speculative-config: method {} runs beside one copy of the model, not --data-parallel-size {}",
-                         config.draft ? "draft_model" : "mtp", sizes.dp);
+    return unimplemented(
+        "--speculative-config: method {} runs beside one copy of the model, not --data-parallel-size {}",
+        config.draft       ? "draft_model"
+        : config.mtp_draft ? "mtp"
+                           : "eagle",
+        sizes.dp);
   }
   if (config.mtp_draft) RETURN_IF_ERROR(check_mtp_layer(config.model));
   std::unique_ptr<RankGroup> group(new RankGroup());
@@ -365,6 +386,13 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
     draft_options.source = config.draft->weights;
     draft_options.supports_weight = support_for(config.draft->model.experts.num_experts > 0);
   }
+  if (config.eagle_draft) {
+    draft_options.min_expanded_query_len = 0;
+    draft_options.quantization = {};  // as its checkpoint has it
+    draft_options.source = config.eagle_draft->weights;
+    draft_options.supports_weight = support_for(false);
+    draft_options.weight_cache = {};
+  }
   std::vector<DraftMemory> draft_memory(static_cast<size_t>(size));  // zeros without drafts
   int64_t op_workspace_bytes = 0;                                    // a device's ops share it, whichever model runs
   for (int r = 0; r < size; ++r) {
@@ -381,6 +409,10 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
       ModelOptions limited = options;
       limited.limits = limits;
       draft = memory_of_mtp(config, model_memory, limited, first_device);
+    } else if (config.eagle_draft) {
+      ModelOptions limited = draft_options;
+      limited.limits = limits;
+      ASSIGN_OR_RETURN(draft, memory_of_eagle(config, place_of(r, sizes).tp, limited, first_device));
     }
     op_workspace_bytes =
         std::max({op_workspace_bytes, draft.op_workspace_bytes,
@@ -426,8 +458,14 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
                                                        : draft->model().load_dummy(config.dummy_seed, {}));
       worker.drafter = std::make_unique<ModelDrafter>(std::move(draft));
     } else if (config.mtp_draft) {
-      ASSIGN_OR_RETURN(worker.drafter, MtpDrafter::create(*worker.rank, std::move(draft_communicators[static_cast<size_t>(r)]),
-                                                          options));
+      ASSIGN_OR_RETURN(worker.drafter,
+                       make_mtp_drafter(*worker.rank, std::move(draft_communicators[static_cast<size_t>(r)]), options));
+    } else if (config.eagle_draft) {
+      Result<std::unique_ptr<Drafter>> drafter =
+          make_eagle_drafter(*worker.rank, config.eagle_draft->head,
+                             std::move(draft_communicators[static_cast<size_t>(r)]), draft_options, config.dummy_seed);
+      if (!drafter.ok()) return drafter.status().with_context("--speculative-config: model");
+      worker.drafter = std::move(drafter).value();
     }
     worker.rank->set_follower(worker.drafter.get());
     const LoadProgress report = r == 0 ? progress : LoadProgress();
@@ -473,6 +511,14 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
     const DraftMemory& draft = draft_memory[0];
     group->summary_.push_back(fmt::format(
         "multi-token prediction: the model's own layer; state {}, {} of each KV block and {} of its own for drafts, a rank",
+        format_bytes(draft.workspace_bytes), format_bytes(draft.kv_block_bytes), format_bytes(draft.scratch_bytes)));
+  }
+  if (config.eagle_draft) {
+    const DraftMemory& draft = draft_memory[0];
+    group->summary_.push_back(fmt::format(
+        "EAGLE head of {} tokens: weights {}, workspace and state {}, {} of each KV block and {} of its own for "
+        "drafts, a rank",
+        config.eagle_draft->head.draft_vocab_size, format_bytes(draft.weight_bytes),
         format_bytes(draft.workspace_bytes), format_bytes(draft.kv_block_bytes), format_bytes(draft.scratch_bytes)));
   }
   for (std::string& line : checkpoint_lines(config, codes)) group->summary_.push_back(std::move(line));

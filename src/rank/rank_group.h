@@ -19,6 +19,7 @@
 #include "core/step_executor.h"
 #include "rank/memory_plan.h"
 #include "rank/rank.h"
+#include "weights/eagle_config.h"
 #include "weights/model_config.h"
 #include "weights/weight_cache.h"
 #include "weights/weight_source.h"
@@ -35,6 +36,13 @@ struct DraftModelConfig {
 // The model's own layer for multi-token prediction drafts (rank/mtp_drafter.h).
 struct MtpDraftConfig {
   int scratch_blocks_per_row = 1;  // as in DraftModelConfig
+};
+
+// An EAGLE head drafts (rank/eagle_drafter.h).
+struct EagleDraftConfig {
+  EagleConfig head;
+  const WeightSource* weights = nullptr;  // as in DraftModelConfig
+  int scratch_blocks_per_row = 1;         // likewise
 };
 
 struct RankGroupConfig {
@@ -57,6 +65,7 @@ struct RankGroupConfig {
   double memory_fraction = 0.9;
   std::optional<DraftModelConfig> draft;  // one of these at most
   std::optional<MtpDraftConfig> mtp_draft;
+  std::optional<EagleDraftConfig> eagle_draft;
 };
 
 class RankGroup final : public StepExecutor {

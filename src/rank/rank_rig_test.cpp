@@ -46,6 +46,14 @@ RankRun run_requests(const RankRig& rig, std::vector<Request> requests) {
     config.mtp_draft = {.scratch_blocks_per_row =
                             scratch_blocks_per_row(rig.engine.speculative, rig.engine.limits.kv_block_size)};
   }
+  EagleFiles eagle;
+  if (rig.engine.speculative.method == SpeculativeMethod::kEagle) {
+    eagle = open_eagle(rig.engine.speculative.model, config.model, false).value();
+    config.eagle_draft = {
+        .head = eagle.config,
+        .weights = eagle.weights.get(),
+        .scratch_blocks_per_row = scratch_blocks_per_row(rig.engine.speculative, rig.engine.limits.kv_block_size)};
+  }
   auto ranks = RankGroup::create(config).value();
   CHECK(ranks->memory_plan().num_kv_blocks >= rig.engine.num_kv_blocks, "a cache of {} blocks",
         ranks->memory_plan().num_kv_blocks);

@@ -42,7 +42,7 @@ class ModelProposer final : public Proposer {
   ModelProposer(const ModelProposerOptions& options, StepExecutor& executor)
       : options_(options),
         executor_(executor),
-        reads_next_tokens_(options.config.method == SpeculativeMethod::kMtp),
+        reads_next_tokens_(reads_next_tokens(options.config.method)),
         num_scratch_blocks_(scratch_blocks_per_row(options.config, options.limits.kv_block_size)),
         map_(options.num_kv_blocks, options.limits.kv_block_size, reads_next_tokens_),
         claimed_by_step_(static_cast<size_t>(options.num_kv_blocks)) {}

@@ -9,6 +9,8 @@ std::unique_ptr<Proposer> make_proposer(const SpeculativeConfig& config) {
     case SpeculativeMethod::kReference: return make_text_proposer(config);
     case SpeculativeMethod::kDraftModel: return nullptr;
     case SpeculativeMethod::kMtp: return nullptr;
+    case SpeculativeMethod::kEagle:
+      return nullptr;
   }
   return nullptr;
 }

@@ -217,7 +217,13 @@ bool has_architecture(const FamilyClass& family, std::string_view architecture) 
 
 // The class that transformers would choose: model_type says which. Null for a family that is not known here; the
 // families themselves refuse it by its architecture.
-const FamilyClass* read_family(JsonFields& fields, ModelConfig& config) {
+const FamilyClass* read_family(JsonFields& fields, std::string_view read_as, ModelConfig& config) {
+  for (const FamilyClass& family : kFamilyClasses) {
+    if (read_as != family.architecture) continue;
+    config.architecture = family.architecture;
+    config.model_type = family.model_type;
+    return &family;
+  }
   std::vector<std::string> architectures;
   fields.read_strings("architectures", architectures);
   if (architectures.size() > 1) {
@@ -435,7 +441,7 @@ void read_qwen_experts(JsonFields& fields, const ModelConfig& config, ExpertConf
   }
 }
 
-void read_ernie_experts(JsonFields& fields, const ModelConfig& config, ExpertConfig& experts) {
+void read_ernie_experts(JsonFields& fields, ModelConfig& config, ExpertConfig& experts) {
   int64_t num_shared = 2, first = 1, last = -1, interval = 1;
   fields.read("moe_intermediate_size", experts.intermediate_size, 1, 1 << 24);
   fields.read("moe_num_shared_experts", num_shared, 0, 1024);
@@ -443,6 +449,7 @@ void read_ernie_experts(JsonFields& fields, const ModelConfig& config, ExpertCon
   fields.read("moe_layer_end_index", last, -1, 4096);
   fields.read("moe_layer_interval", interval, 1, 4096);
   fields.read("moe_norm_min", experts.norm_min, 0.0, 1.0);
+  fields.read("num_nextn_predict_layers", config.num_mtp_layers, 0, 64);
   experts.shared_intermediate_size = num_shared * experts.intermediate_size;
   if (config.use_bias) fields.problem("use_bias is true, which is not served for Ernie4_5_MoeForCausalLM: needs false");
   for (int64_t i = 0; i < config.num_layers; ++i) {
@@ -621,7 +628,7 @@ bool has_own_lm_head(const std::filesystem::path& dir) {
 
 std::string_view rope_type_name(RopeType type) { return kRopeTypeNames[static_cast<size_t>(type)]; }
 
-Result<ModelConfig> parse_model_config(std::string_view json) {
+Result<ModelConfig> parse_model_config(std::string_view json, std::string_view read_as) {
   simdjson::dom::parser parser;
   simdjson::dom::object root;
   if (const auto error = parser.parse(json.data(), json.size()).get(root); error != simdjson::SUCCESS) {
@@ -632,7 +639,7 @@ Result<ModelConfig> parse_model_config(std::string_view json) {
   fields.refuse_repeated_keys();
   ModelConfig config;
 
-  const FamilyClass* known = read_family(fields, config);
+  const FamilyClass* known = read_family(fields, read_as, config);
   const FamilyClass& family = known != nullptr ? *known : kFamilyClasses[0];
   set_defaults(family, config);
   refuse_nulls(fields, family);

@@ -99,7 +99,8 @@ struct ModelConfig {
 };
 
 // Errors name the key, its value and what is allowed. Keys that no supported family reads are not looked at.
-Result<ModelConfig> parse_model_config(std::string_view json);
+// `read_as`: the architecture whose keys it has, whatever it calls itself.
+Result<ModelConfig> parse_model_config(std::string_view json, std::string_view read_as = {});
 // `path`: a model directory, a config.json or a *.gguf file. If the directory holds an lm_head.weight that differs from
 // the embedding table, tie_word_embeddings is false, whatever config.json says.
 Result<ModelConfig> load_model_config(const std::filesystem::path& path);

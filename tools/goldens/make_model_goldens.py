@@ -129,6 +129,10 @@ MODELS = {
     "ernie4_5_moe_one_layer": (Ernie4_5_MoeForCausalLM, Ernie4_5_MoeConfig(**BASE, head_dim=20, moe_num_experts=6, moe_k=2,
         moe_intermediate_size=32, moe_num_shared_experts=0, moe_layer_start_index=1, moe_layer_end_index=1,
         tie_word_embeddings=False, rope_parameters=rope(theta=500000.0)), {}),
+    # The layer for multi-token prediction of ERNIE 4.5: dense, under names of its own.
+    "ernie4_5_moe_mtp": (Ernie4_5_MoeForCausalLM, Ernie4_5_MoeConfig(**BASE | dict(num_hidden_layers=2), head_dim=16, moe_num_experts=8, moe_k=2,
+        moe_intermediate_size=16, moe_num_shared_experts=1, rope_parameters=rope(theta=500000.0)),
+        dict(mtp=True, f32_routers=True, changes=dict(num_nextn_predict_layers=1))),
     # V2-Lite: queries are one product; YaRN with mscale; a first dense layer. Rank and widths are no multiples of 16.
     "deepseek_v2_lite": (DeepseekV2ForCausalLM, DeepseekV2Config(**BASE | dict(num_key_value_heads=4), q_lora_rank=None, kv_lora_rank=20,
         qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=14, n_routed_experts=8, n_shared_experts=2, num_experts_per_tok=3,
@@ -204,8 +208,47 @@ def run(model, token_ids, prompt_len, mid_layer):
     return {place: torch.cat(parts) for place, parts in taps.items()} | {"logits": torch.cat(logits)}
 
 
+class ErnieMtp(torch.nn.Module):
+    """ERNIE 4.5's layer for multi-token prediction, which transformers lacks; used as an MtpModel. Written from the checkpoints' names
+    and FastDeploy's order of parts: the model's normed hidden state, the embedding first, the model's own norm before the head."""
+
+    NAMES = {"0.emb_norm.": "model.mtp_emb_norm.0.", "0.hidden_norm.": "model.mtp_hidden_norm.0.",
+             "0.linear_proj.": "model.mtp_linear_proj.0.", "0.mtp_block.": "model.mtp_block.0."}
+
+    def __init__(self, model):
+        super().__init__()
+        config, norm = model.config, type(model.model.norm)
+        layer = torch.nn.Module()
+        layer.emb_norm, layer.hidden_norm = (norm(config.hidden_size, config.rms_norm_eps) for _ in range(2))
+        layer.linear_proj = torch.nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
+        layer.mtp_block = type(model.model.layers[0])(config, 0)  # layer 0 is dense
+        self.layers, self.model, self.config = torch.nn.ModuleList([layer]), [model.model], config
+
+    def stored_name(self, name):
+        return next(stored + name.removeprefix(prefix) for prefix, stored in self.NAMES.items() if name.startswith(prefix))
+
+    def forward_layer(self, layer_idx, known, places, cache, input_ids):
+        model, layer, n = self.model[0], self.layers[layer_idx], input_ids.shape[1]
+        x = layer.linear_proj(torch.cat([layer.emb_norm(model.embed_tokens(input_ids)), layer.hidden_norm(known)], -1))
+        mask = torch.full((1, 1, n, n), torch.finfo(x.dtype).min, dtype=x.dtype).triu(1)
+        x = layer.mtp_block(x, attention_mask=mask, position_ids=places, position_embeddings=model.rotary_emb(x, places))
+        return model.norm(x[0] if isinstance(x, tuple) else x)
+
+
+def add_ernie_mtp(folder, model, generator):
+    mtp = ErnieMtp(model)
+    randomise_layers = mtp.layers
+    randomise_layers.config = model.config
+    randomise(randomise_layers, generator)
+    tensors = load_file(folder / "model.safetensors")
+    tensors |= {mtp.stored_name(name): value.bfloat16().contiguous() for name, value in mtp.layers.state_dict().items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 def add_mtp(folder, model, generator):
     """A random layer for multi-token prediction beside the model in `folder`, under the names that DeepSeek's files have."""
+    if model.config.model_type == "ernie4_5_moe":
+        return add_ernie_mtp(folder, model, generator)
     layers = MtpModel(model, 1).layers
     randomise(layers, generator)
     tensors = load_file(folder / "model.safetensors")
@@ -227,6 +270,12 @@ def add_mtp(folder, model, generator):
 
 def read_mtp(folder, model):
     """The layer in `folder` for a model that was read from there."""
+    if model.config.model_type == "ernie4_5_moe":
+        tensors, mtp = load_file(folder / "model.safetensors"), ErnieMtp(model).eval()
+        mtp.layers.load_state_dict({name: tensors[mtp.stored_name(name)] for name in mtp.layers.state_dict()})
+        mtp.layers.to(model.dtype)
+        mtp.config._attn_implementation = "eager"
+        return mtp
     mtp, tensors = MtpModel(model, 1).eval(), load_file(folder / "model.safetensors")
     prefix, state = f"model.layers.{model.config.num_hidden_layers}.", {}
     for name, value in mtp.layers.state_dict().items():

@@ -1,11 +1,13 @@
-// Goal    Speculation changes no answer: token ids, log-probabilities, finish reasons and stops are bit-identical with and
-//         without it.
-// Method  The bundled model with batch-invariant kernels, whole engines. Every way to ask for an answer runs under each
-//         row of a covering array: all pairs of a proposer, its settings, the loop, chunks, the size of the cache (too
-//         small for all: sequences are preempted), prefix caching and ranks.
+// Goal    Speculation changes no answer: token ids, log-probabilities, finish reasons and stops are bit-identical with
+//         and without it.
+// Method  The bundled model with batch-invariant kernels, whole engines. Requests with all pairs of temperature, top-k,
+//         top-p or min-p, penalties, logit_bias, logprobs, n, stop strings, min_tokens, a grammar and prompt logprobs run
+//         under each row of a covering array: all pairs of a proposer, its settings, the loop, chunks, the size of the
+//         cache (too small for all: sequences are preempted), prefix caching and ranks.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <set>
 
@@ -14,43 +16,115 @@
 #include "grammar/ebnf.h"
 #include "grammar/token_grammar.h"
 #include "llm/loaded_model.h"
+#include "quantizer/safetensors_writer.h"
 #include "text/text_stream.h"
+#include "weights/open_weights.h"
+
 #include "base/test.h"
 
 namespace spate {
 namespace {
 
+// --- the covering array ---
+
+// Rows such that each pair of levels of each pair of factors comes in one at least: row by row, the level of each
+// factor that covers most pairs that are still open.
+std::vector<std::vector<int>> covering_array(const std::vector<int>& num_levels) {
+  const size_t num_factors = num_levels.size();
+  std::set<std::array<size_t, 4>> open;  // factor, level, later factor, its level
+  for (size_t a = 0; a < num_factors; ++a) {
+    for (size_t b = a + 1; b < num_factors; ++b) {
+      for (int i = 0; i < num_levels[a]; ++i) {
+        for (int k = 0; k < num_levels[b]; ++k) open.insert({a, static_cast<size_t>(i), b, static_cast<size_t>(k)});
+      }
+    }
+  }
+  std::vector<std::vector<int>> rows;
+  while (!open.empty()) {
+    std::vector<int> row(num_factors, -1);
+    const std::array<size_t, 4> first = *open.begin();
+    row[first[0]] = static_cast<int>(first[1]);
+    row[first[2]] = static_cast<int>(first[3]);
+    for (size_t f = 0; f < num_factors; ++f) {
+      if (row[f] >= 0) continue;
+      int best = -1;
+      for (int level = 0; level < num_levels[f]; ++level) {
+        int gain = 0;
+        for (size_t g = 0; g < num_factors; ++g) {
+          if (g == f || row[g] < 0) continue;
+          const auto l = static_cast<size_t>(level), m = static_cast<size_t>(row[g]);
+          gain += f < g ? open.contains({f, l, g, m}) : open.contains({g, m, f, l});
+        }
+        if (gain <= best) continue;
+        best = gain;
+        row[f] = level;
+      }
+    }
+    for (size_t a = 0; a < num_factors; ++a) {
+      for (size_t b = a + 1; b < num_factors; ++b) {
+        open.erase({a, static_cast<size_t>(row[a]), b, static_cast<size_t>(row[b])});
+      }
+    }
+    rows.push_back(row);
+  }
+  return rows;
+}
+
 // --- what is asked ---
 
 struct Ask {
-  const char* name;
+  std::string name;
   SamplingParams sampling;
   bool constrained = false;
 };
 
+// Of a request: all pairs of levels come in one of all_asks() at least.
+enum AskFactor {
+  kTemperature,
+  kFilter,
+  kPenalties,
+  kBias,
+  kLogprobs,
+  kNumChoices,
+  kStop,
+  kMinTokens,
+  kGrammar,
+  kPromptLogprobs
+};
+const std::vector<int> kAskLevels = {2, 4, 2, 2, 3, 2, 2, 2, 2, 2};
+
+Ask make_ask(const std::vector<int>& row) {
+  Ask ask{.name = "", .sampling = {.temperature = row[kTemperature] == 1 ? 0.8f : 0, .max_tokens = 30}};
+  SamplingParams& sampling = ask.sampling;
+  if (row[kFilter] == 1) sampling.sampling_top_k = 5;
+  if (row[kFilter] == 2) sampling.top_p = 0.8f;
+  if (row[kFilter] == 3) sampling.min_p = 0.05f;
+  if (row[kPenalties] == 1) {
+    sampling.repetition_penalty = 1.05f;
+    sampling.presence_penalty = 0.2f;
+    sampling.frequency_penalty = 0.1f;
+  }
+  if (row[kBias] == 1) sampling.logit_bias = {{300, 6.0f}, {301, -100.0f}};
+  if (row[kLogprobs] > 0) sampling.logprobs = row[kLogprobs] == 1 ? 0 : 3;
+  if (row[kNumChoices] == 1) sampling.n = 3;
+  if (row[kStop] == 1) sampling.stop = {"2 2 3", "8 8"};
+  if (row[kMinTokens] == 1) sampling.min_tokens = 16;
+  ask.constrained = row[kGrammar] == 1;
+  if (row[kPromptLogprobs] == 1) sampling.prompt_logprobs = 1;
+  for (const int level : row) ask.name += std::to_string(level);
+  return ask;
+}
+
 std::vector<Ask> all_asks() {
-  return {
+  // Of these some reach the stop string.
+  std::vector<Ask> asks = {
       {"greedy", {.temperature = 0, .max_tokens = 40}},
-      {"greedy, log-probabilities", {.temperature = 0, .max_tokens = 30, .logprobs = 3}},
-      {"temperature", {.temperature = 0.8f, .max_tokens = 30, .logprobs = 0}},
-      {"top-k", {.sampling_top_k = 5, .max_tokens = 30}},
-      {"top-p, min_tokens", {.temperature = 0.7f, .top_p = 0.8f, .max_tokens = 30, .min_tokens = 20}},
-      {"min-p", {.temperature = 1.2f, .min_p = 0.05f, .max_tokens = 30}},
-      {"penalties",
-       {.temperature = 0.6f,
-        .repetition_penalty = 1.05f,
-        .presence_penalty = 0.2f,
-        .frequency_penalty = 0.1f,
-        .max_tokens = 30,
-        .logprobs = 1}},
-      {"logit_bias", {.temperature = 0, .logit_bias = {{300, 6.0f}, {301, -100.0f}}, .max_tokens = 30}},
-      {"n", {.n = 3, .temperature = 0.7f, .max_tokens = 24}},
-      {"stop string", {.temperature = 0, .max_tokens = 40, .stop = {"1 1 2"}}},
-      {"stop string, min_tokens", {.temperature = 0, .max_tokens = 40, .min_tokens = 16, .stop = {"1 1 2"}}},
-      {"prompt log-probabilities", {.temperature = 0, .max_tokens = 12, .prompt_logprobs = 1}},
+      {"stop string", {.temperature = 0, .max_tokens = 40, .stop = {"2 2 3", "8 8"}}},
+      {"stop string, min_tokens", {.temperature = 0, .max_tokens = 40, .min_tokens = 16, .stop = {"2 2 3", "8 8"}}},
       {"grammar, greedy", {.temperature = 0, .max_tokens = 40, .logprobs = 1}, true},
-      {"grammar, sampled", {.n = 2, .temperature = 0.9f, .max_tokens = 30}, true},
   };
+  for (const std::vector<int>& row : covering_array(kAskLevels)) asks.push_back(make_ask(row));
+  return asks;
 }
 
 // A task that the model knows: the answer repeats the prompt.
@@ -187,50 +261,7 @@ void check_equal(const Run& actual, const Run& expected) {
   }
 }
 
-// --- the covering array ---
-
-// Rows such that each pair of levels of each pair of factors comes in one at least: row by row, the level of each factor
-// that covers most pairs that are still open.
-std::vector<std::vector<int>> covering_array(const std::vector<int>& num_levels) {
-  const size_t num_factors = num_levels.size();
-  std::set<std::array<size_t, 4>> open;  // factor, level, later factor, its level
-  for (size_t a = 0; a < num_factors; ++a) {
-    for (size_t b = a + 1; b < num_factors; ++b) {
-      for (int i = 0; i < num_levels[a]; ++i) {
-        for (int k = 0; k < num_levels[b]; ++k) open.insert({a, static_cast<size_t>(i), b, static_cast<size_t>(k)});
-      }
-    }
-  }
-  std::vector<std::vector<int>> rows;
-  while (!open.empty()) {
-    std::vector<int> row(num_factors, -1);
-    const std::array<size_t, 4> first = *open.begin();
-    row[first[0]] = static_cast<int>(first[1]);
-    row[first[2]] = static_cast<int>(first[3]);
-    for (size_t f = 0; f < num_factors; ++f) {
-      if (row[f] >= 0) continue;
-      int best = -1;
-      for (int level = 0; level < num_levels[f]; ++level) {
-        int gain = 0;
-        for (size_t g = 0; g < num_factors; ++g) {
-          if (g == f || row[g] < 0) continue;
-          const auto l = static_cast<size_t>(level), m = static_cast<size_t>(row[g]);
-          gain += f < g ? open.contains({f, l, g, m}) : open.contains({g, m, f, l});
-        }
-        if (gain <= best) continue;
-        best = gain;
-        row[f] = level;
-      }
-    }
-    for (size_t a = 0; a < num_factors; ++a) {
-      for (size_t b = a + 1; b < num_factors; ++b) {
-        open.erase({a, static_cast<size_t>(row[a]), b, static_cast<size_t>(row[b])});
-      }
-    }
-    rows.push_back(row);
-  }
-  return rows;
-}
+// --- the settings ---
 
 LlmConfig mini_model() {
   LlmConfig llm;
@@ -258,10 +289,148 @@ int64_t small_cache_bytes(const LlmConfig& llm) {
   return known;
 }
 
+// An EAGLE head for the bundled model, of its own weights: it looks at what the last layer takes, adds a little of a
+// random attention, and says what the model's last norm and head make of it. So it is right now and then.
+class EagleOfMini {
+ public:
+  static constexpr int kNumDrafted = 3096, kFirstPart = 3000, kGap = 2000;
+
+  EagleOfMini() {
+    const std::filesystem::path model = mini_model().model;
+    const auto weights = open_weights(model).value();
+    const TensorEntry &table = *weights->find("model.embed_tokens.weight"), &norm = *weights->find("model.norm.weight");
+    REQUIRE(table.dtype_name == "BF16");
+    constexpr int64_t kHidden = 320, kHeads = 8, kKvHeads = 4, kHeadDim = 64, kMlp = 64;
+    const std::pair<std::string, std::vector<int64_t>> shapes[] = {
+        {"fc.weight", {kHidden, 3 * kHidden}},
+        {"midlayer.hidden_norm.weight", {kHidden}},
+        {"midlayer.input_layernorm.weight", {kHidden}},
+        {"midlayer.post_attention_layernorm.weight", {kHidden}},
+        {"midlayer.self_attn.q_proj.weight", {kHeads * kHeadDim, 2 * kHidden}},
+        {"midlayer.self_attn.k_proj.weight", {kKvHeads * kHeadDim, 2 * kHidden}},
+        {"midlayer.self_attn.v_proj.weight", {kKvHeads * kHeadDim, 2 * kHidden}},
+        {"midlayer.self_attn.o_proj.weight", {kHidden, kHeads * kHeadDim}},
+        {"midlayer.mlp.gate_proj.weight", {kMlp, kHidden}},
+        {"midlayer.mlp.up_proj.weight", {kMlp, kHidden}},
+        {"midlayer.mlp.down_proj.weight", {kHidden, kMlp}},
+        {"norm.weight", {kHidden}},
+        {"lm_head.weight", {kNumDrafted, kHidden}},
+        {"d2t", {kNumDrafted}},
+        {"t2d", {8192}},
+    };
+    std::vector<PlannedTensor> planned;
+    for (const auto& [name, shape] : shapes) {
+      const std::string dtype = name == "d2t" ? "I64" : name == "t2d" ? "BOOL" : "BF16";
+      const int64_t num_elements = shape[0] * (shape.size() == 2 ? shape[1] : 1);
+      planned.push_back({name, dtype, shape, num_elements * (dtype == "I64" ? 8 : dtype == "BOOL" ? 1 : 2)});
+    }
+    SafetensorsWriter writer = SafetensorsWriter::create(dir_.path(), planned).value();
+    Rng rng(5);
+    for (const PlannedTensor& tensor : planned) {
+      std::string bytes(static_cast<size_t>(tensor.num_bytes), '\0');
+      const auto value = [&](size_t i) -> float {
+        const auto row = static_cast<int64_t>(i) / tensor.shape.back(),
+                   column = static_cast<int64_t>(i) % tensor.shape.back();
+        if (tensor.name == "fc.weight") return column == 2 * kHidden + row ? 1.0f : 0.0f;
+        if (tensor.name.find("norm") != std::string::npos) return 1;
+        return rng.gaussian() * (tensor.name.find("o_proj") != std::string::npos ? 0.05f : 0.03f);
+      };
+      if (tensor.name == "norm.weight") {
+        HostTensor scratch;
+        std::memcpy(bytes.data(), weights->rows(norm, 0, kHidden, scratch).value().raw(), bytes.size());
+      } else if (tensor.name == "lm_head.weight") {
+        for (int i = 0; i < kNumDrafted; ++i) {
+          HostTensor scratch;
+          const Tensor row = weights->rows(table, target_id(i), target_id(i) + 1, scratch).value();
+          std::memcpy(bytes.data() + i * row.num_bytes(), row.raw(), static_cast<size_t>(row.num_bytes()));
+        }
+      } else if (tensor.name == "d2t") {
+        for (int64_t i = 0; i < kNumDrafted; ++i) {
+          const int64_t offset = target_id(static_cast<int>(i)) - i;
+          std::memcpy(bytes.data() + 8 * i, &offset, 8);
+        }
+      } else if (tensor.name == "t2d") {
+        for (int i = 0; i < kNumDrafted; ++i) bytes[static_cast<size_t>(target_id(i))] = 1;
+      } else {
+        for (size_t i = 0; 2 * i < bytes.size(); ++i) {
+          const Bf16 element = Bf16::from_float(value(i));
+          std::memcpy(bytes.data() + 2 * i, &element, 2);
+        }
+      }
+      REQUIRE(writer.write(tensor.name, 0, bytes.data(), std::ssize(bytes)).ok());
+    }
+    REQUIRE(writer.finish().ok());
+    std::ofstream(dir_.path() / "config.json")
+        << R"({"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama",
+      "hidden_size": 320, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 8, "num_key_value_heads": 4,
+      "head_dim": 64, "vocab_size": 8192, "draft_vocab_size": 3096, "max_position_embeddings": 128, "rms_norm_eps": 1e-6,
+      "eagle_aux_hidden_state_layer_ids": [1, 3, 5]})";
+  }
+  std::string path() const { return dir_.path().string(); }
+
+ private:
+  static int target_id(int draft_id) { return draft_id < kFirstPart ? draft_id : draft_id + kGap; }
+  const TempDir dir_;
+};
+
+// Method, drafts, adaptive, overlapped loop, chunked prefill, small cache (preemption), prefix caching, ranks.
+const std::vector<int> kSettingLevels = {4, 3, 2, 2, 2, 2, 2, 2};
+// The same of one method.
+const std::vector<int> kLayerSettingLevels = {3, 2, 2, 2, 2, 2, 2};
+
+// Counted anew, not by what covering_array() itself keeps of open pairs. All requests run under every row of settings,
+// so pairs of a setting and a way to ask are covered too.
+TEST_CASE("requests and settings cover all pairs of their levels") {
+  for (const std::vector<int>& num_levels : {kAskLevels, kSettingLevels, kLayerSettingLevels}) {
+    const std::vector<std::vector<int>> rows = covering_array(num_levels);
+    CAPTURE(rows.size());
+    CHECK(rows.size() <= 24);  // far from all combinations
+    for (size_t a = 0; a < num_levels.size(); ++a) {
+      for (size_t b = a + 1; b < num_levels.size(); ++b) {
+        std::set<std::pair<int, int>> seen;
+        for (const std::vector<int>& row : rows) {
+          CHECK(row.size() == num_levels.size());
+          seen.insert({row[a], row[b]});
+        }
+        CHECK(static_cast<int>(seen.size()) == num_levels[a] * num_levels[b]);
+      }
+    }
+  }
+  // The rows become requests that differ in what their levels say.
+  const std::vector<Ask> asks = all_asks();
+  const auto num_with = [&](const std::function<bool(const Ask&)>& has) { return std::ranges::count_if(asks, has); };
+  const std::function<bool(const Ask&)> options[] = {
+      [](const Ask& ask) { return ask.sampling.temperature == 0; },
+      [](const Ask& ask) { return ask.sampling.temperature > 0; },
+      [](const Ask& ask) { return ask.sampling.sampling_top_k > 0; },
+      [](const Ask& ask) { return ask.sampling.top_p < 1; },
+      [](const Ask& ask) { return ask.sampling.min_p > 0; },
+      [](const Ask& ask) { return ask.sampling.repetition_penalty != 1 && ask.sampling.presence_penalty != 0; },
+      [](const Ask& ask) { return !ask.sampling.logit_bias.empty(); },
+      [](const Ask& ask) { return ask.sampling.logprobs.has_value(); },
+      [](const Ask& ask) { return ask.sampling.n > 1; },
+      [](const Ask& ask) { return !ask.sampling.stop.empty(); },
+      [](const Ask& ask) { return ask.sampling.min_tokens > 0; },
+      [](const Ask& ask) { return ask.constrained; },
+  };
+  for (size_t a = 0; a < std::size(options); ++a) {
+    CAPTURE(a);
+    CHECK(num_with(options[a]) > 0);
+    for (size_t b = a + 1; b < std::size(options); ++b) {
+      const bool excludes = a == 0 && b == 1;        // greedy is no temperature
+      const bool is_filter_pair = a >= 2 && b <= 4;  // a request of the array has one filter
+      if (excludes || is_filter_pair) continue;
+      CAPTURE(b);
+      CHECK(num_with([&](const Ask& ask) { return options[a](ask) && options[b](ask); }) > 0);
+    }
+  }
+}
+
 TEST_CASE("speculation changes no answer, over all pairs of settings") {
   enum Factor { kMethod, kDrafts, kAdaptive, kLoop, kChunks, kCache, kPrefix, kRanks };
   const SpeculativeMethod methods[] = {SpeculativeMethod::kNgram, SpeculativeMethod::kReference,
-                                       SpeculativeMethod::kDraftModel};
+                                       SpeculativeMethod::kDraftModel, SpeculativeMethod::kEagle};
+  const EagleOfMini eagle;
   const int drafts[] = {1, 4, 16};
   std::map<int, Run> expected;  // by the number of ranks
   for (const int tp : {1, 2}) {
@@ -271,14 +440,16 @@ TEST_CASE("speculation changes no answer, over all pairs of settings") {
     CHECK(expected.at(tp).stats.num_drafts == 0);
     const auto& answers = expected.at(tp).answers;
     const auto has_stop = [](const auto& choices) { return !choices[0].stop_string.empty(); };
-    INFO("the first answer: " << answers[0][0].text << "; with a stop string: " << answers[9][0].text);
+    INFO("the first answer: " << answers[0][0].text << "; with a stop string: " << answers[1][0].text);
     CHECK(std::ranges::any_of(answers, has_stop));
   }
   std::set<SpeculativeMethod> preempted_with;
-  for (const std::vector<int>& row : covering_array({3, 3, 2, 2, 2, 2, 2, 2})) {
+  for (const std::vector<int>& row : covering_array(kSettingLevels)) {
     LlmConfig llm = mini_model();
+    llm.tensor_parallel_size = 1 + row[kRanks];
     llm.speculative.method = methods[row[kMethod]];
     if (llm.speculative.method == SpeculativeMethod::kDraftModel) llm.speculative.model = draft_model();
+    if (llm.speculative.method == SpeculativeMethod::kEagle) llm.speculative.model = eagle.path();
     llm.speculative.num_speculative_tokens = drafts[row[kDrafts]];
     llm.speculative.adaptive = row[kAdaptive] == 1;
     llm.speculative.prompt_lookup_min = 1;  // short matches are wrong often
@@ -286,7 +457,6 @@ TEST_CASE("speculation changes no answer, over all pairs of settings") {
     if (row[kChunks] == 1) llm.max_num_batched_tokens = 48;
     if (row[kCache] == 1) llm.kv_cache_bytes = small_cache_bytes(llm);
     llm.enable_prefix_caching = row[kPrefix] == 1;
-    llm.tensor_parallel_size = 1 + row[kRanks];
     INFO("method " << speculative_method_name(llm.speculative.method) << ", drafts "
                    << llm.speculative.num_speculative_tokens << ", adaptive " << row[kAdaptive] << ", overlapped "
                    << row[kLoop] << ", chunks " << row[kChunks] << ", small cache " << row[kCache] << ", prefix "
@@ -317,7 +487,7 @@ TEST_CASE("the model's own layer changes no answer, over all pairs of settings")
   std::map<int, Run> expected;  // by the number of ranks
   for (const int tp : {1, 2}) expected.emplace(tp, run_all(mini_deepseek(tp)));
   int64_t num_preemptions = 0;
-  for (const std::vector<int>& row : covering_array({3, 2, 2, 2, 2, 2, 2})) {
+  for (const std::vector<int>& row : covering_array(kLayerSettingLevels)) {
     LlmConfig llm = mini_deepseek(1 + row[kRanks]);
     llm.speculative = {.method = SpeculativeMethod::kMtp,
                        .num_speculative_tokens = drafts[row[kDrafts]],
@@ -444,6 +614,38 @@ TEST_CASE("a draft model that cannot draft is refused by name") {
   longest.kv_cache_bytes = int64_t{256} << 20;
   CHECK(message(longest, short_draft) ==
         "--speculative-config: model reaches 128 positions, sequences up to 4096: use --max-model-len 128, or another draft");
+}
+
+TEST_CASE("what cannot speculate is refused before weights are read, by field and bound") {
+  const auto message = [](const SpeculativeConfig& speculative) {
+    LlmConfig llm = mini_model();
+    llm.speculative = speculative;
+    const auto loaded = load_model(llm);
+    return loaded.ok() ? std::string() : std::string(loaded.status().message());
+  };
+  for (const SpeculativeMethod method : {SpeculativeMethod::kNgram, SpeculativeMethod::kReference, SpeculativeMethod::kDraftModel,
+                                         SpeculativeMethod::kMtp, SpeculativeMethod::kEagle}) {
+    for (const int k : {-1, 0, 17, 100}) {
+      CHECK(message({.method = method, .num_speculative_tokens = k, .model = runs_a_model(method) ? draft_model() : ""}) ==
+            "--speculative-config: num_speculative_tokens must be in [1, 16], got " + std::to_string(k));
+    }
+  }
+  CHECK(message({.method = SpeculativeMethod::kMtp}) ==
+        "--speculative-config: method mtp needs a layer for multi-token prediction: config.json of Qwen3ForCausalLM has no "
+        "num_nextn_predict_layers");
+  CHECK(message({.method = SpeculativeMethod::kEagle}) ==
+        "--speculative-config: method eagle needs the field model: a folder");
+  CHECK(message({.method = SpeculativeMethod::kEagle, .model = "nowhere"}) ==
+        "--speculative-config: model 'nowhere' does not exist; give the folder that holds the head's config.json");
+  const std::string other = (repo_root() / "test" / "goldens" / "eagle" / "head").string();
+  const std::string refused = message({.method = SpeculativeMethod::kEagle, .model = other});
+  INFO(refused);
+  CHECK(refused.find("--speculative-config: model " + other + ": config.json: ") == 0);
+  CHECK(refused.find("hidden_size is 48, needs 320: the head belongs to a model of that size") != std::string::npos);
+  CHECK(refused.find("vocab_size is 160, needs 8192: drafts must be tokens of the same vocabulary") != std::string::npos);
+  CHECK(message({.method = SpeculativeMethod::kEagle, .model = draft_model()}) ==
+        "--speculative-config: model " + draft_model() +
+            ": config.json: architectures is [Qwen3ForCausalLM], needs LlamaForCausalLMEagle3: an EAGLE-3 head");
 }
 
 TEST_CASE("a draft model that is the target itself is always right") {

@@ -7,7 +7,9 @@
 #include "backend/kv_storage.h"
 #include "backend/registry/registry.h"
 #include "model/model.h"
+#include "rank/eagle_drafter.h"
 #include "rank/memory_plan.h"
+#include "rank/mtp_drafter.h"
 #include "weights/open_weights.h"
 
 namespace spate {
@@ -113,10 +115,29 @@ Result<ModelNeed> model_need(const std::string& name, const LlmConfig& llm) {
   ASSIGN_OR_RETURN(const MemoryInfo free, device->memory_info());
   const int num_ranks = llm.tensor_parallel_size;
   int64_t block_bytes = 0;
+  const bool has_mtp = llm.speculative.method == SpeculativeMethod::kMtp && config.num_mtp_layers > 0;
+  options.num_mtp_layers = has_mtp ? 1 : 0;
+  EagleFiles eagle;
+  if (llm.speculative.method == SpeculativeMethod::kEagle) {
+    ASSIGN_OR_RETURN(eagle, open_eagle(llm.speculative.model, config, llm.dummy_weights));
+  }
+  const auto add_drafter = [&](const HiddenStateDrafter::Memory& memory) {
+    need.fixed_bytes += memory.workspace_bytes;
+    block_bytes += memory.kv_block_bytes;
+  };
   for (int rank = 0; rank < num_ranks; ++rank) {
     ASSIGN_OR_RETURN(const ModelMemory memory, Model::memory(config, {.rank = rank, .size = num_ranks}, options));
     need.fixed_bytes += memory.weight_bytes + memory.workspace_bytes;
     block_bytes += kv_block_bytes(*device, memory.kv_layers);
+    if (has_mtp) add_drafter(mtp_drafter_memory(*device, config, memory, options));
+    if (llm.speculative.method != SpeculativeMethod::kEagle) continue;
+    ModelOptions head_options = options;
+    head_options.quantization = {};
+    head_options.source = eagle.weights.get();
+    ASSIGN_OR_RETURN(const ModelMemory head,
+                     EagleHead::memory(eagle.config, {.rank = rank, .size = num_ranks}, head_options));
+    need.fixed_bytes += head.weight_bytes;
+    add_drafter(eagle_drafter_memory(*device, eagle.config, head, head_options));
   }
   const int64_t blocks_a_seq = (max_model_len + llm.kv_block_size - 1) / llm.kv_block_size;
   need.memory = back_end->name;

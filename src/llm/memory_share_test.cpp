@@ -83,4 +83,29 @@ TEST_CASE("memory share: the need of a model is seen without reading its weights
   CHECK(limited->least_kv_bytes == 4 * alone->least_kv_bytes);  // blocks of 16
 }
 
+TEST_CASE("memory share: what drafts by the model's hidden states is counted") {
+  const auto need_of = [](const LlmConfig& llm) {
+    const auto need = model_need("m", llm);
+    REQUIRE_MESSAGE(need.ok(), need.status().message());
+    return *need;
+  };
+  const std::string eagle = repo_root() / "test/goldens/eagle";
+  LlmConfig llm{.model = eagle + "/target", .device = "cpu"};
+  const ModelNeed alone = need_of(llm);
+  llm.speculative.method = SpeculativeMethod::kEagle;
+  llm.speculative.model = eagle + "/head";
+  const ModelNeed with_head = need_of(llm);
+  // Of a block of 16 tokens three hidden states of 48 elements in bf16 each; and one more layer.
+  CHECK(with_head.least_kv_bytes - alone.least_kv_bytes >= 16 * 3 * 48 * 2 + alone.least_kv_bytes / 6);
+  CHECK(with_head.fixed_bytes > alone.fixed_bytes + 56 * 48 * 2);
+  llm.speculative.model = eagle + "/target";
+  CHECK(model_need("m", llm).status().message().find("needs LlamaForCausalLMEagle3") != std::string::npos);
+
+  llm = {.model = repo_root() / "models/mini-deepseek", .device = "cpu"};
+  const ModelNeed deepseek = need_of(llm);
+  llm.speculative.method = SpeculativeMethod::kMtp;
+  CHECK(need_of(llm).fixed_bytes > deepseek.fixed_bytes);
+  CHECK(need_of(llm).least_kv_bytes > deepseek.least_kv_bytes);
+}
+
 }  // namespace spate

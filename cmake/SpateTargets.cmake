@@ -5,13 +5,19 @@ if(SPATE_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${SPATE_CCACHE})
 endif()
 find_program(SPATE_MOLD mold)
-if(SPATE_MOLD)
+if(SPATE_MOLD AND NOT CMAKE_CROSSCOMPILING)  # a cross compiler looks for one of its own
   add_link_options(-fuse-ld=mold)
 endif()
 
-# The baseline of everything but the CPU kernels, which are built once per instruction set and chosen by cpuid.
+# The baseline of everything but the CPU kernels, which are built once per instruction set and chosen at run time. char has a
+# sign on every machine.
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
+  set(SPATE_BASELINE -march=armv8-a -fsigned-char)
+else()
+  set(SPATE_BASELINE -march=x86-64-v3)
+endif()
 # Contraction stays off: a*b+c must give the same bits in every folder that computes it.
-add_compile_options(-march=x86-64-v3 -ffp-contract=off -Wall -Wextra -Wpedantic -Wshadow -Werror
+add_compile_options(${SPATE_BASELINE} -ffp-contract=off -Wall -Wextra -Wpedantic -Wshadow -Werror
                     $<$<CXX_COMPILER_ID:GNU>:-Wno-missing-field-initializers>
                     $<$<CXX_COMPILER_ID:Clang>:-Wno-missing-field-initializers>)
 string(REPLACE "-O3" "-O2" CMAKE_CXX_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")

@@ -1,6 +1,6 @@
 // spate-goldens: the golden tests of the models on any back-end, for machines that the unit tests do not run on.
 //
-//   spate-goldens [--backend NAME] [--goldens DIR] [--verbose]
+//   spate-goldens [--backend NAME] [--isa NAME] [--goldens DIR] [--verbose]
 //
 // Prints a line a failure and "N passed, M failed"; the exit code is 1 when something failed or nothing ran.
 #include <fmt/core.h>
@@ -18,12 +18,13 @@ namespace {
 
 struct GoldensArguments {
   std::string backend{oracle_back_end().name};
+  std::string isa;  // DeviceOptions::isa
   std::string goldens = "test/goldens/model";
   bool verbose = false;
 };
 
 int usage() {
-  std::fprintf(stderr, "usage: spate-goldens [--backend %s] [--goldens DIR] [--verbose]\n",
+  std::fprintf(stderr, "usage: spate-goldens [--backend %s] [--isa NAME] [--goldens DIR] [--verbose]\n",
                back_end_names("|").c_str());
   return 2;
 }
@@ -38,7 +39,7 @@ int run_all(const GoldensArguments& arguments, const BackEnd& back_end) {
              {GoldenSchedule::kOneByOne, GoldenSchedule::kBatched, GoldenSchedule::kChunked}) {
           const std::string name = fmt::format("{} {} tp{} {}", folder.filename().string(), dtype_name(act_dtype),
                                                ranks, golden_schedule_name(schedule));
-          const auto result = run_golden(folder, back_end.make_device, {.num_threads = 1},
+          const auto result = run_golden(folder, back_end.make_device, {.num_threads = 1, .isa = arguments.isa},
                                          {.act_dtype = act_dtype, .tensor_parallel_size = ranks, .schedule = schedule});
           if (!result.ok() && result.status().code() == StatusCode::kUnimplemented) {
             if (num_refused++ == 0 || arguments.verbose)
@@ -68,6 +69,8 @@ int run_program(int argc, char** argv) {
     const std::string_view flag = argv[i];
     if (flag == "--backend" && i + 1 < argc)
       arguments.backend = argv[++i];
+    else if (flag == "--isa" && i + 1 < argc)
+      arguments.isa = argv[++i];
     else if (flag == "--goldens" && i + 1 < argc)
       arguments.goldens = argv[++i];
     else if (flag == "--verbose")
@@ -77,7 +80,7 @@ int run_program(int argc, char** argv) {
   }
   const BackEnd* back_end = find_back_end(arguments.backend);
   if (back_end == nullptr) return usage();
-  if (const auto device = back_end->make_device({}); !device.ok()) {
+  if (const auto device = back_end->make_device({.isa = arguments.isa}); !device.ok()) {
     std::printf("%s\n", device.status().to_string().c_str());
     return 1;
   }

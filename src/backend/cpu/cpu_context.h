@@ -67,9 +67,9 @@ struct ExpertOrder {
 };
 
 struct CpuContext {
-  CpuContext(Isa chosen_isa, int num_threads, std::vector<int> core_ids)
+  CpuContext(const Isa& chosen_isa, int num_threads, std::vector<int> core_ids)
       : isa(chosen_isa),
-        kernels(kernels_of(chosen_isa)),
+        kernels(chosen_isa.kernels()),
         pool(num_threads, std::move(core_ids)),
         thread_scratch(static_cast<size_t>(num_threads)) {}
 
@@ -78,7 +78,7 @@ struct CpuContext {
     for (Scratch& scratch : thread_scratch) scratch.reserve(bytes);
   }
 
-  Isa isa;
+  const Isa& isa;
   const KernelTable& kernels;
   ThreadPool pool;
   std::vector<Scratch> thread_scratch;  // one a thread

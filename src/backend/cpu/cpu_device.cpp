@@ -89,14 +89,15 @@ int64_t available_bytes() {
 
 class CpuDevice final : public Device {
  public:
-  CpuDevice(Isa isa, int num_threads, std::vector<int> core_ids) : context_(isa, num_threads, std::move(core_ids)) {}
+  CpuDevice(const Isa& isa, int num_threads, std::vector<int> core_ids)
+      : context_(isa, num_threads, std::move(core_ids)) {}
   CpuContext& context() { return context_; }
 
   std::string_view kind() const override { return "cpu"; }
   std::string description() const override {
     std::string cores;
     for (const int id : context_.pool.core_ids()) cores += fmt::format("{}{}", cores.empty() ? " on core " : ",", id);
-    return fmt::format("{}, {} thread{}{}", isa_description(context_.isa), context_.pool.num_threads(),
+    return fmt::format("{}, {} thread{}{}", context_.isa.description, context_.pool.num_threads(),
                        context_.pool.num_threads() == 1 ? "" : "s", cores);
   }
 
@@ -272,7 +273,7 @@ CpuContext& context_of(Stream& stream) { return static_cast<CpuDevice&>(stream.d
 }  // namespace cpu
 
 Result<std::unique_ptr<Device>> make_cpu_device(const DeviceOptions& options) {
-  ASSIGN_OR_RETURN(const cpu::Isa isa, cpu::choose_isa(options.isa));
+  ASSIGN_OR_RETURN(const cpu::Isa* isa, cpu::choose_isa(options.isa));
   if (options.num_threads < 0 || options.num_threads > 1024) {
     return invalid_argument("{} compute threads: use 1 to 1024, or 0 for all cores", options.num_threads);
   }
@@ -280,7 +281,7 @@ Result<std::unique_ptr<Device>> make_cpu_device(const DeviceOptions& options) {
   if (!options.core_ids.empty() && static_cast<int>(options.core_ids.size()) != num_threads) {
     return invalid_argument("{} cores for {} compute threads", options.core_ids.size(), num_threads);
   }
-  return std::unique_ptr<Device>(std::make_unique<cpu::CpuDevice>(isa, num_threads, options.core_ids));
+  return std::unique_ptr<Device>(std::make_unique<cpu::CpuDevice>(*isa, num_threads, options.core_ids));
 }
 
 }  // namespace spate

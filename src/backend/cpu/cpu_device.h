@@ -1,15 +1,24 @@
-// The CPU back-end: bf16, f32, int8 or int4 weights, fp32 sums (i32 inside a group of an integer weight), AVX2, AVX-512 with
-// VNNI or AMX by cpuid, threads of its own.
+// The CPU back-end: bf16, f32, int8 or int4 weights, fp32 sums (i32 inside a group of an integer weight), the best
+// instruction set of the machine, threads of its own.
 //
-// Every op is batch-invariant: a row's bits depend on that row and the instruction set alone, not on the batch, the number of
-// threads or the cut of a prompt into chunks; DeviceOptions::deterministic changes nothing. Ops run before their call returns.
+// Every op is batch-invariant: a row's bits depend on that row and the instruction set alone, not on the batch, the
+// number of threads or the cut of a prompt into chunks; DeviceOptions::deterministic changes nothing. Ops run before
+// their call returns.
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "backend/backend.h"
 
 namespace spate {
+
+// What DeviceOptions::isa may be, each with all of the one before it. The first is the baseline of the program.
+#ifdef __aarch64__
+inline constexpr std::string_view kCpuInstructionSets[] = {"neon"};
+#else
+inline constexpr std::string_view kCpuInstructionSets[] = {"avx2", "avx512", "avx512bf16", "amx"};
+#endif
 
 // num_threads 0: as many as the cores that this process may use. isa: a cap, "" for the best.
 Result<std::unique_ptr<Device>> make_cpu_device(const DeviceOptions& options);

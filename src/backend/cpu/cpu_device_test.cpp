@@ -58,8 +58,8 @@ TEST_CASE("the bytes of packed weights belong to layout cpu 1") {
                           Case{integer_spec(Codes::kInt8, 32), 0x2cb179ee6e4cd98e},
                           Case{integer_spec(Codes::kInt4, 32), 0x6262f9c88b0f343b},
                           Case{integer_spec(Codes::kInt4, 64, false, true), 0xfbfb4cde6fbaa144}}) {
-    for (const char* isa : {"avx2", ""}) {
-      const auto device = make_cpu_device({.num_threads = 2, .isa = isa}).value();
+    for (const std::string_view isa : {kCpuInstructionSets[0], std::string_view()}) {
+      const auto device = make_cpu_device({.num_threads = 2, .isa = std::string(isa)}).value();
       CHECK(device->packed_layout() == "cpu 1");
       PackedWeight weight =
           device->create_weight({.out_features = kRows, .in_features = kColumns, .spec = one.spec}).value();

@@ -1,6 +1,7 @@
-// Which instruction set the CPU kernels use: found by cpuid, capped by an option.
+// Which instruction set the CPU kernels use: the best that this machine has, capped by an option.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -9,16 +10,21 @@
 
 namespace spate::cpu {
 
-enum class Isa { kAvx2, kAvx512, kAvx512Bf16, kAmx };
+struct Isa {
+  std::string_view name;         // "avx2": what --isa takes
+  std::string_view description;  // "AVX-512 + AMX"
+  const KernelTable& (*kernels)();
+  bool (*is_present)();  // on this machine
+};
 
-std::string_view isa_name(Isa isa);         // "avx2": what --isa takes
-std::string_view isa_description(Isa isa);  // "AVX-512 + AMX"
+// Of the architecture that the program is built for, each with all of the one before it (isa_x86.cpp, isa_arm.cpp).
+// Their names are kCpuInstructionSets. The first is there on every machine.
+std::span<const Isa> all_isas();
 
-// The best of this machine. Asks the kernel for the AMX tile registers, which a process must do once before it uses them.
-Isa best_isa();
+// The best of this machine. The first call asks the kernel for what a process must ask for once, such as AMX tile
+// registers.
+const Isa& best_isa();
 // `cap` is "" or a name; an unknown name or one that this machine lacks is an error that names what there is.
-Result<Isa> choose_isa(const std::string& cap);
-
-const KernelTable& kernels_of(Isa isa);
+Result<const Isa*> choose_isa(const std::string& cap);
 
 }  // namespace spate::cpu

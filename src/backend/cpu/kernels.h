@@ -1,8 +1,8 @@
-// The table of CPU kernels: compiled once per instruction set (kernel/*.cpp), chosen by cpuid at run time.
+// The table of CPU kernels: compiled once per instruction set (kernel/*.cpp), chosen at run time.
 //
-// Kernels run on one thread over the part of an op that they are given; the op files (linear_op.cpp, ...) divide the work. They take plain pointers:
-// no header with inline functions of ours or of the standard library may be used in a kernel file, since the linker
-// would keep one instruction set's copy for all.
+// Kernels run on one thread over the part of an op that they are given; the op files (linear_op.cpp, ...) divide the
+// work. They take plain pointers: no header with inline functions of ours or of the standard library may be used in a
+// kernel file, since the linker would keep one instruction set's copy for all.
 //
 // Every row's arithmetic is the same whatever rows are beside it, so all ops here are batch-invariant.
 #pragma once
@@ -215,9 +215,11 @@ struct KernelTable {
   double (*amx_int8_register_ops)(int64_t iterations);
 };
 
+// Those of the architecture that the program is built for.
 const KernelTable& avx2_kernels();
 const KernelTable& avx512_kernels();
 const KernelTable& avx512bf16_kernels();
 const KernelTable& amx_kernels();
+const KernelTable& neon_kernels();
 
 }  // namespace spate::cpu

@@ -63,7 +63,7 @@ class RateMeter {
 CpuLimits measure_cpu_limits(int num_threads) {
   CpuLimits limits;
   limits.num_threads = num_threads > 0 ? num_threads : static_cast<int>(usable_cores().size());
-  const cpu::KernelTable& kernels = cpu::kernels_of(cpu::best_isa());
+  const cpu::KernelTable& kernels = cpu::best_isa().kernels();
   limits.isa = kernels.name;
 
   cpu::ThreadPool pool(limits.num_threads);

@@ -1,7 +1,9 @@
 #include "backend/cpu/thread_pool.h"
 
-#include <immintrin.h>
 #include <sched.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +12,15 @@
 
 namespace spate::cpu {
 namespace {
+
+// Leaves the core's units to its other thread, or to nobody, for some 40 cycles.
+void pause() {
+#ifdef __x86_64__
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");  // YIELD does nothing on cores without a second thread
+#endif
+}
 
 constexpr uint32_t kParticipantBits = 12;
 constexpr uint32_t kParticipantMask = (1u << kParticipantBits) - 1;
@@ -44,7 +55,7 @@ void ThreadPool::wait_until(const std::atomic<Value>& word, const Done& done) {
   for (;;) {
     for (int i = 0; i < kPausesPerLook; ++i) {
       if (done(word.load(std::memory_order_acquire))) return;
-      _mm_pause();
+      pause();
     }
     const auto waited = Clock::now() - start;
     if (waited < kSpinTime) continue;

@@ -17,8 +17,6 @@ namespace {
 
 Status probe_nothing(const DeviceOptions&) { return ok_status(); }
 
-constexpr std::string_view kCpuInstructionSets[] = {"avx2", "avx512", "avx512bf16", "amx"};
-
 constexpr std::array<BackEnd, 3> kBackEnds = {{
     {.name = "cuda",
      .hardware = "GPU",

@@ -22,30 +22,19 @@ SPATE_INLINE FourK signed_bytes(const char* row) {
   load_codes(row, in_kv_order);
   return {{in_kv_order[0], in_kv_order[2], in_kv_order[1], in_kv_order[3]}};
 }
-#ifdef __AVX512F__
 template <bool kHigh>
 SPATE_INLINE FourK nibbles(const char* row) {
   const I words = int_load(row), mask = int_set1(15), eight = int_set1(8);
   constexpr int kFirst = kHigh ? 4 : 0;
-  return {{to_float(_mm512_sub_epi32(int_and(_mm512_srli_epi32(words, kFirst), mask), eight)),
-           to_float(_mm512_sub_epi32(int_and(_mm512_srli_epi32(words, kFirst + 8), mask), eight)),
-           to_float(_mm512_sub_epi32(int_and(_mm512_srli_epi32(words, kFirst + 16), mask), eight)),
-           to_float(_mm512_sub_epi32(int_and(_mm512_srli_epi32(words, kFirst + 24), mask), eight))}};
+  return {{to_float(int_sub(int_and(int_shift_right<kFirst>(words), mask), eight)),
+           to_float(int_sub(int_and(int_shift_right<kFirst + 8>(words), mask), eight)),
+           to_float(int_sub(int_and(int_shift_right<kFirst + 16>(words), mask), eight)),
+           to_float(int_sub(int_and(int_shift_right<kFirst + 24>(words), mask), eight))}};
 }
-#else
-template <bool kHigh>
-SPATE_INLINE FourK nibbles(const char* row) {
-  const I words = int_load(row), mask = int_set1(15), eight = int_set1(8);
-  constexpr int kFirst = kHigh ? 4 : 0;
-  return {{to_float(_mm256_sub_epi32(int_and(_mm256_srli_epi32(words, kFirst), mask), eight)),
-           to_float(_mm256_sub_epi32(int_and(_mm256_srli_epi32(words, kFirst + 8), mask), eight)),
-           to_float(_mm256_sub_epi32(int_and(_mm256_srli_epi32(words, kFirst + 16), mask), eight)),
-           to_float(_mm256_sub_epi32(int_and(_mm256_srli_epi32(words, kFirst + 24), mask), eight))}};
-}
-#endif
 
 // kLanes columns of a row of two k of bf16: element 2 i is the even k of column i. No value is a NaN whose bits are all
 // ones: rounding would carry it away.
+#ifdef __x86_64__
 SPATE_INLINE void store_two_k(char* row, F even, F odd) {
 #ifdef __AVX512BF16__
   int_store(row, _mm512_permutexvar_epi16(_mm512_load_si512(kSplitOrders.undo[1]), round_pair(even, odd)));
@@ -63,6 +52,7 @@ SPATE_INLINE void store_two_k(char* row, F even, F odd) {
   int_store(row, _mm256_blend_epi16(_mm256_srli_epi32(rounded(even), 16), rounded(odd), 0xaa));
 #endif
 }
+#endif
 
 struct ScaleAndOffset {
   F scale[kVecs], offset[kVecs];
@@ -112,7 +102,7 @@ static void dequantize_codes(const IntLayout& w, const char* n_block, int64_t be
   for (int64_t k = begin; k < begin + num_k; k += kIntHalfStep, out += n_block_bytes(kTo, kIntHalfStep)) {
     const ScaleAndOffset by = scales_at(w, n_block, k);
     const char* rows = n_block + k / (kCodes == CodeType::kInt8 ? kIntHalfStep : kIntKStep) * 512;
-    for (int line = 0; line < 8; ++line) _mm_prefetch(rows + kIntAhead + line * 64, _MM_HINT_T0);
+    for (int line = 0; line < 8; ++line) prefetch(rows + kIntAhead + line * 64);
     if (kCodes == CodeType::kInt4 && k % kIntKStep != 0) {
       dequantize_half_step<kCodes, true, kTo>(rows, by, out);
     } else {

@@ -144,7 +144,7 @@ static void gemm_item(const GemmParams& p, [[maybe_unused]] const GemmPlan& plan
 void gemm(const GemmParams& p, const GemmPlan& plan, int64_t first_row, int64_t num_rows, int64_t first_n_block,
           int64_t num_n_blocks, char* scratch) {
   gemm_item(p, plan, first_row, num_rows, first_n_block, num_n_blocks, scratch);
-  if (plan.stream_out || streams_floats(p)) _mm_sfence();
+  if (plan.stream_out || streams_floats(p)) stream_fence();
 }
 
 }  // namespace spate::cpu::SPATE_ISA

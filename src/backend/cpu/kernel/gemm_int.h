@@ -1,4 +1,4 @@
-// Products with integer weights on the vector units: VNNI, or multiply-add of bytes on AVX2.
+// Products with integer weights on the vector units: VNNI, SDOT, or multiply-add of bytes.
 //
 // The codes of a group are multiplied and summed as integers, exactly, and each group's dot is added to the f32 sum of
 // its element in the order of groups (add_group): so the bits are the same for all instruction sets and batch sizes.
@@ -89,6 +89,23 @@ SPATE_INLINE void half_step(const int8_t* const* x, const char* const* rows, boo
 
 #elif defined(__AVX512F__)
 #error "the AVX-512 kernels need VNNI"
+#elif defined(__aarch64__)
+
+template <CodeType kCodes, int kRows, int kBlocks>
+SPATE_INLINE void half_step(const int8_t* const* x, const char* const* rows, bool high, Dots<kRows, kBlocks>& dots) {
+  for (int r = 0; r < 8; ++r) {
+    I four[kRows];
+    for (int i = 0; i < kRows; ++i) four[i] = int_set1(four_x(x[i] + r * 4));
+    for (int j = 0; j < kBlocks; ++j) {
+      for (int v = 0; v < kVecs; ++v) {
+        I w = int_load(rows[j] + r * 64 + v * 32);
+        if constexpr (kCodes == CodeType::kInt4) w = high ? half_bytes<true>(w) : half_bytes<false>(w);
+        for (int i = 0; i < kRows; ++i) dots[i][j][v] = add_dots(dots[i][j][v], w, four[i]);
+      }
+    }
+  }
+}
+
 #else
 
 template <CodeType kCodes, int kRows, int kBlocks>
@@ -145,12 +162,11 @@ SPATE_INLINE void prefetch_half_step(const IntLayout& w, const IntBlocks& blocks
   if (behind) offset -= w.codes_bytes;
   for (int j = 0; j < kBlocks; ++j) {
     const char* from = (behind ? blocks.next : blocks.block)[first + j];
-    for (int line = 0; line < 8; ++line) _mm_prefetch(from + offset + line * 64, _MM_HINT_T0);
+    for (int line = 0; line < 8; ++line) prefetch(from + offset + line * 64);
     const int64_t of_group = w.two_level() ? w.multipliers_offset() + g * kNBlock
                                            : w.scales_offset() + g * kNBlock * w.scale_bytes;
-    _mm_prefetch(blocks.next[first + j] + of_group, _MM_HINT_T0);
-    if (w.has_offsets)
-      _mm_prefetch(blocks.next[first + j] + w.offsets_offset() + g * kNBlock * w.scale_bytes, _MM_HINT_T0);
+    prefetch(blocks.next[first + j] + of_group);
+    if (w.has_offsets) prefetch(blocks.next[first + j] + w.offsets_offset() + g * kNBlock * w.scale_bytes);
   }
 }
 

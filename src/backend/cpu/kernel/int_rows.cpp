@@ -98,7 +98,7 @@ void quantize_rows_of(const IntLayout& layout, const T* row, int64_t width, int8
     const int64_t begin = g * layout.group_k, n = min_of(layout.group_k, width - begin);
     float scale = largest_magnitude(row + begin, n) / limit;
     if (layout.scale_bytes == 2) {
-      scale = _cvtsh_ss(_cvtss_sh(scale < kMaxHalf ? scale : kMaxHalf, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+      scale = half_to_float(float_to_half(scale < kMaxHalf ? scale : kMaxHalf));
     }
     scales[g] = scale;
     code_group(row + begin, n, scale, set1(-limit), set1(limit), codes + begin);
@@ -107,7 +107,7 @@ void quantize_rows_of(const IntLayout& layout, const T* row, int64_t width, int8
 
 SPATE_INLINE float scale_at(const char* scales, int64_t bytes, int64_t idx) {
   if (bytes == 4) return reinterpret_cast<const float*>(scales)[idx];
-  return _cvtsh_ss(reinterpret_cast<const uint16_t*>(scales)[idx]);
+  return half_to_float(reinterpret_cast<const uint16_t*>(scales)[idx]);
 }
 
 SPATE_INLINE void put(float* out, float x) { *out = x; }

@@ -2,6 +2,9 @@
 #pragma once
 
 #include "backend/cpu/kernel/simd.h"
+#ifdef __aarch64__
+#include "backend/cpu/kernel/neon/int_simd.h"
+#endif
 
 namespace spate::cpu::SPATE_ISA {
 
@@ -14,6 +17,7 @@ SPATE_INLINE I int_set1(int32_t x) { return _mm512_set1_epi32(x); }
 SPATE_INLINE I int_load(const void* p) { return _mm512_loadu_si512(p); }
 SPATE_INLINE void int_store(void* p, I x) { _mm512_storeu_si512(p, x); }
 SPATE_INLINE I int_add(I a, I b) { return _mm512_add_epi32(a, b); }
+SPATE_INLINE I int_sub(I a, I b) { return _mm512_sub_epi32(a, b); }
 SPATE_INLINE I int_mul(I a, I b) { return _mm512_mullo_epi32(a, b); }
 SPATE_INLINE I int_max(I a, I b) { return _mm512_max_epi32(a, b); }
 SPATE_INLINE I int_and(I a, I b) { return _mm512_and_si512(a, b); }
@@ -41,7 +45,7 @@ SPATE_INLINE void store_codes(int8_t* p, I x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x));
 }
 
-#else
+#elif defined(__AVX2__)
 
 using I = __m256i;
 
@@ -50,6 +54,7 @@ SPATE_INLINE I int_set1(int32_t x) { return _mm256_set1_epi32(x); }
 SPATE_INLINE I int_load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 SPATE_INLINE void int_store(void* p, I x) { _mm256_storeu_si256(static_cast<__m256i*>(p), x); }
 SPATE_INLINE I int_add(I a, I b) { return _mm256_add_epi32(a, b); }
+SPATE_INLINE I int_sub(I a, I b) { return _mm256_sub_epi32(a, b); }
 SPATE_INLINE I int_mul(I a, I b) { return _mm256_mullo_epi32(a, b); }
 SPATE_INLINE I int_max(I a, I b) { return _mm256_max_epi32(a, b); }
 SPATE_INLINE I int_and(I a, I b) { return _mm256_and_si256(a, b); }

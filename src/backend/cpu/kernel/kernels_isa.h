@@ -1,5 +1,6 @@
-// The kernels of one instruction set, SPATE_ISA (avx2, avx512, avx512bf16 or amx): declared once, compiled by CMakeLists.txt once per
-// instruction set into its own namespace; kernel/table.cpp puts them into the KernelTable, which says what they do.
+// The kernels of one instruction set, SPATE_ISA (avx2, avx512, amx, neon, ...): declared once, compiled by
+// CMakeLists.txt once per instruction set into its own namespace; kernel/table.cpp puts them into the KernelTable,
+// which says what they do.
 #pragma once
 
 #include "backend/cpu/kernels.h"

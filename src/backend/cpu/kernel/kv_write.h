@@ -4,7 +4,7 @@
 // Elements of a row that are not there are zero: the cache is not cleared, and 0 times its old contents might be NaN.
 #pragma once
 
-#include "backend/cpu/kernel/simd.h"
+#include "backend/cpu/kernel/int_simd.h"
 #include "backend/cpu/kernels.h"
 
 namespace spate::cpu::SPATE_ISA {
@@ -39,15 +39,7 @@ SPATE_INLINE void load_head_row(const Act* x, int64_t head_dim, int64_t padded, 
   for (int64_t d = head_dim; d < padded; ++d) row.values[d] = 0;
 }
 
-SPATE_INLINE void store_codes(int8_t* codes, F scaled) {
-#ifdef __AVX512F__
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(codes), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(scaled)));
-#else
-  const __m256i words = _mm256_cvtps_epi32(scaled);
-  const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(codes), _mm_packs_epi16(halves, halves));
-#endif
-}
+SPATE_INLINE void store_codes(int8_t* codes, F scaled) { store_codes(codes, to_int(scaled)); }
 
 // As quantize_activations() (quant/quantize.h) with one group: scale max|x| / 127, codes round(x * (127 / max|x|)),
 // ties to even.
@@ -81,11 +73,16 @@ constexpr Elem cache_elem() {
 
 // Codes of a key in the order that they have in their rows.
 SPATE_INLINE void order_key_codes(int8_t* codes, int64_t padded) {
+#ifdef __aarch64__
+  constexpr uint8_t kOrder[16] = {0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15};
+  for (int64_t d = 0; d < padded; d += 16) vst1q_s8(codes + d, vqtbl1q_s8(vld1q_s8(codes + d), vld1q_u8(kOrder)));
+#else
   const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
   for (int64_t d = 0; d < padded; d += 16) {
     __m128i* const quads = reinterpret_cast<__m128i*>(codes + d);
     _mm_storeu_si128(quads, _mm_shuffle_epi8(_mm_loadu_si128(quads), order));
   }
+#endif
 }
 
 template <typename Act, typename T>
@@ -162,6 +159,18 @@ SPATE_INLINE void write_keys(const HeadRows<T>& rows, int64_t first, int64_t cou
 }
 
 // 16 elements of the tokens that share a row.
+#ifdef __aarch64__
+SPATE_INLINE void interleave(const bf16_t* const* rows, int64_t d, char* out) {
+  for (int64_t c = 0; c < kNBlock; c += 8) {
+    vst2q_u16(reinterpret_cast<uint16_t*>(out + c * 4),
+              uint16x8x2_t{vld1q_u16(rows[0] + d + c), vld1q_u16(rows[1] + d + c)});
+  }
+}
+SPATE_INLINE void interleave(const int8_t* const* rows, int64_t d, char* out) {
+  const auto of = [&](int i) { return vld1q_s8(rows[i] + d); };
+  vst4q_s8(reinterpret_cast<int8_t*>(out), int8x16x4_t{of(0), of(2), of(1), of(3)});
+}
+#else
 SPATE_INLINE void interleave(const bf16_t* const* rows, int64_t d, char* out) {
 #ifdef __AVX512F__
   const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[0] + d)));
@@ -187,6 +196,7 @@ SPATE_INLINE void interleave(const int8_t* const* rows, int64_t d, char* out) {
   _mm_storeu_si128(to + 2, _mm_unpacklo_epi16(even_high, odd_high));
   _mm_storeu_si128(to + 3, _mm_unpackhi_epi16(even_high, odd_high));
 }
+#endif
 SPATE_INLINE void interleave(const float* const* rows, int64_t d, char* out) {
   __builtin_memcpy(out, rows[0] + d, 64);
 }
@@ -240,7 +250,7 @@ SPATE_INLINE void write_values(const HeadRows<T>& rows, int64_t first, int64_t c
 static void prefetch_head_run(const KvWriteRun& run) {
   const KvLayout& layout = run.layout;
   const auto prefetch = [](const char* begin, int64_t bytes) {
-    for (int64_t i = 0; i < bytes; i += 64) asm volatile("prefetchw %0" : : "m"(begin[i]));
+    for (int64_t i = 0; i < bytes; i += 64) prefetch_to_write(begin + i);
   };
   prefetch(run.head + run.token_in_block / kNBlock * layout.k_group_bytes, layout.k_group_bytes);
   const int64_t row_tokens = row_k(layout.elem), v_begin = run.token_in_block / row_tokens * 64,

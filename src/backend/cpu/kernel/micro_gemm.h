@@ -49,7 +49,7 @@ SPATE_INLINE void micro_tile(const float* a, int64_t a_stride, const char* const
       }
     }
     for (int j = 0; j < kBlocks; ++j) {
-      if constexpr (kPrefetch > 0) _mm_prefetch(rows[j] + kPrefetch, _MM_HINT_T0);
+      if constexpr (kPrefetch > 0) prefetch(rows[j] + kPrefetch);
       rows[j] += W::kRowBytes;
     }
   }
@@ -74,8 +74,8 @@ static void micro_row_tile(const float* a, int64_t a_stride, const char* const* 
   }
 }
 
-// All rows. The tile heights fill the registers: 16 of AVX2, 32 of AVX-512. Few rows take several n-blocks at once: enough
-// independent chains for the FMA latency, and up to four streams of memory.
+// All rows. The tile heights fill the registers: 16 of AVX2, 32 of AVX-512 and NEON. Few rows take several n-blocks at
+// once: enough independent chains for the FMA latency, and up to four streams of memory.
 template <typename W>
 static void micro_gemm(const float* a, int64_t a_stride, int64_t num_rows, const char* const* b, int64_t num_blocks,
                        int64_t num_k, float* c, int64_t c_stride) {

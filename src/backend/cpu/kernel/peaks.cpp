@@ -4,10 +4,13 @@
 #include "backend/cpu/kernel/simd.h"
 #ifdef __AMX_BF16__
 #include "backend/cpu/kernel/amx.h"
+#elif defined(__aarch64__)
+#include "backend/cpu/kernel/neon/peaks.h"
 #endif
 
 namespace spate::cpu::SPATE_ISA {
 
+#ifdef __x86_64__
 // Four streams side by side, each 1 KB ahead of what is read: the fastest way of four that were measured (a single stream per
 // thread leaves 15 % of the bandwidth).
 uint64_t read_memory(const char* data, int64_t bytes) {
@@ -36,6 +39,7 @@ void write_memory(char* data, int64_t bytes) {
   }
   _mm_sfence();
 }
+#endif
 
 // Ten chains: more than latency times ports.
 double fma_flops(int64_t iterations) {
@@ -45,7 +49,7 @@ double fma_flops(int64_t iterations) {
   for (int64_t n = 0; n < iterations; ++n) {
     for (int i = 0; i < 10; ++i) {
       sums[i] = fma(sums[i], a, b);
-      asm volatile("" : "+v"(sums[i]));
+      forget(sums[i]);
     }
   }
   return static_cast<double>(iterations) * 10 * kLanes * 2;
@@ -67,6 +71,7 @@ double vector_bf16_flops(int64_t iterations) {
 }
 #endif
 
+#ifdef __x86_64__
 // Products of 8-bit codes summed in 32 bits: one instruction with VNNI, else multiply, widen, add.
 double vector_int8_ops(int64_t iterations) {
 #ifdef __AVX512VNNI__
@@ -90,6 +95,7 @@ double vector_int8_ops(int64_t iterations) {
   }
   return static_cast<double>(iterations) * 10 * sizeof(Ints) * 2;
 }
+#endif
 
 #ifdef __AMX_BF16__
 // Tiles of numbers, not of zeros: those let the clock rise. As bf16 their magnitude is 1 to 2.

@@ -1,8 +1,11 @@
-// A thin layer over AVX2 and AVX-512: vectors of kLanes floats, bf16 in memory. Included only by kernel/*.cpp; all static.
+// A thin layer over AVX2, AVX-512 and NEON: vectors of kLanes floats, bf16 in memory. Included only by kernel/*.cpp;
+// all static.
 #pragma once
 
-#include <immintrin.h>
 #include <stdint.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 namespace spate::cpu::SPATE_ISA {
 
@@ -12,6 +15,25 @@ using bf16_t = uint16_t;
 
 SPATE_INLINE int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 SPATE_INLINE int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
+
+}  // namespace spate::cpu::SPATE_ISA
+
+#ifdef __aarch64__
+#include "backend/cpu/kernel/neon/simd.h"
+#endif
+
+namespace spate::cpu::SPATE_ISA {
+
+#ifdef __x86_64__
+SPATE_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+SPATE_INLINE void prefetch_to_l2(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+SPATE_INLINE void prefetch_to_write(const void* p) {
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(p)));
+}
+SPATE_INLINE void stream_fence() { _mm_sfence(); }  // behind stream()
+SPATE_INLINE float half_to_float(uint16_t bits) { return _cvtsh_ss(bits); }
+SPATE_INLINE uint16_t float_to_half(float x) { return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+#endif
 
 #ifdef __AVX512F__
 
@@ -112,7 +134,7 @@ SPATE_INLINE F pow2(F n) {
 }
 SPATE_INLINE F round_int(F x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
-#else
+#elif defined(__AVX2__)
 
 static constexpr int64_t kLanes = 8;
 using F = __m256;
@@ -222,6 +244,10 @@ SPATE_INLINE F pow2(F n) {
 }
 SPATE_INLINE F round_int(F x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
+#endif
+
+#ifdef __x86_64__
+SPATE_INLINE void forget(F& x) { asm volatile("" : "+v"(x)); }  // makes the compiler take x for anything
 #endif
 
 static constexpr int64_t kVecs = 16 / kLanes;  // vectors of an n-block row

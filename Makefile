@@ -3,11 +3,13 @@
 # make sanitize   the unit tests under ASan+UBSan and under TSan
 # make bench   the table of speeds against their physical limits; writes build/bench.json
 # make gpu-test   everything that needs a GPU, on a machine that has one
+# make arm64   cross-compile spate and its tests for aarch64 into build/arm64
+# make test-arm   run them by QEMU at every instruction set of ARM
 # make package    build/packages: a Debian package and a Python wheel
 # make format  clang-format over our sources
 JOBS ?= $(shell nproc)
 
-.PHONY: build demo test sanitize bench gpu-test package format setup
+.PHONY: build demo test sanitize bench gpu-test arm64 test-arm package format setup
 build: setup
 	@cmake --preset release >/dev/null
 	@cmake --build build -j$(JOBS)
@@ -37,6 +39,15 @@ bench: build
 
 gpu-test: build
 	@tools/gpu_test
+
+ARM_PROGRAMS = spate spate-conformance spate-goldens backend_cpu_test
+arm64:
+	@tools/setup_arm64
+	@cmake --preset arm64 >/dev/null
+	@cmake --build build/arm64 -j$(JOBS) --target $(ARM_PROGRAMS)
+
+test-arm: arm64
+	@tools/test_arm build/arm64
 
 package: build
 	@tools/package build

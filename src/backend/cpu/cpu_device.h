@@ -15,7 +15,7 @@ namespace spate {
 
 // What DeviceOptions::isa may be, each with all of the one before it. The first is the baseline of the program.
 #ifdef __aarch64__
-inline constexpr std::string_view kCpuInstructionSets[] = {"neon"};
+inline constexpr std::string_view kCpuInstructionSets[] = {"neon", "neondot", "neoni8mm", "neonbf16"};
 #else
 inline constexpr std::string_view kCpuInstructionSets[] = {"avx2", "avx512", "avx512bf16", "amx"};
 #endif

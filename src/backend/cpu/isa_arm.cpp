@@ -1,4 +1,6 @@
-// The instruction sets of ARM, as the kernel tells them (Linux: HWCAP).
+// The instruction sets of ARM, as Linux tells them.
+#include <sys/auxv.h>
+
 #include "backend/cpu/isa.h"
 
 namespace spate::cpu {
@@ -6,7 +8,16 @@ namespace {
 
 bool has_neon() { return true; }  // the baseline of the program
 
-constexpr Isa kIsas[] = {{"neon", "NEON", neon_kernels, has_neon}};
+constexpr unsigned long kDotProd = 1ul << 20, kI8mm = 1ul << 13,
+                        kBf16 = 1ul << 14;  // HWCAP_ASIMDDP, HWCAP2_*: asm/hwcap.h
+bool has_dotprod() { return (getauxval(AT_HWCAP) & kDotProd) != 0; }
+bool has_i8mm() { return has_dotprod() && (getauxval(AT_HWCAP2) & kI8mm) != 0; }
+bool has_bf16() { return has_i8mm() && (getauxval(AT_HWCAP2) & kBf16) != 0; }
+
+constexpr Isa kIsas[] = {{"neon", "NEON", neon_kernels, has_neon},
+                         {"neondot", "NEON + dot products", neondot_kernels, has_dotprod},
+                         {"neoni8mm", "NEON + I8MM", neoni8mm_kernels, has_i8mm},
+                         {"neonbf16", "NEON + I8MM + BF16", neonbf16_kernels, has_bf16}};
 
 }  // namespace
 

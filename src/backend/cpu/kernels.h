@@ -207,8 +207,9 @@ struct KernelTable {
   uint64_t (*read_memory)(const char* data, int64_t bytes);  // data is 64-byte aligned; returns a checksum
   void (*write_memory)(char* data, int64_t bytes);  // the same alignment
   double (*fma_flops)(int64_t iterations);
-  double (*vector_bf16_flops)(int64_t iterations);  // null without VDPBF16PS
+  double (*vector_bf16_flops)(int64_t iterations);  // null without VDPBF16PS or BFMMLA
   double (*vector_int8_ops)(int64_t iterations);
+  const char* vector_int8_name;  // as limits are listed: "vnni-int8"
   double (*amx_bf16_flops)(int64_t iterations);  // tiles from L1; null without AMX, as the next three
   double (*amx_int8_ops)(int64_t iterations);
   double (*amx_bf16_register_flops)(int64_t iterations);  // tiles that stay in registers
@@ -221,5 +222,8 @@ const KernelTable& avx512_kernels();
 const KernelTable& avx512bf16_kernels();
 const KernelTable& amx_kernels();
 const KernelTable& neon_kernels();
+const KernelTable& neondot_kernels();
+const KernelTable& neoni8mm_kernels();
+const KernelTable& neonbf16_kernels();
 
 }  // namespace spate::cpu

@@ -1,4 +1,4 @@
-// How the CPU back-end lays out weights and KV blocks: one layout for GEMV, AVX2, AVX-512 and AMX.
+// How the CPU back-end lays out weights and KV blocks: one layout for GEMV, AVX2, AVX-512, AMX and NEON.
 //
 // Everything that is multiplied is stored as blocks of 16 columns, all of K contiguous ("n-blocks"):
 //   bf16  [N/16][K/2][16][2]   32 k of an n-block are 1 KB: exactly one AMX tile in VNNI order

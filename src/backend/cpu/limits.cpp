@@ -65,6 +65,7 @@ CpuLimits measure_cpu_limits(int num_threads) {
   limits.num_threads = num_threads > 0 ? num_threads : static_cast<int>(usable_cores().size());
   const cpu::KernelTable& kernels = cpu::best_isa().kernels();
   limits.isa = kernels.name;
+  limits.vector_int8_name = kernels.vector_int8_name;
 
   cpu::ThreadPool pool(limits.num_threads);
   const auto device = make_cpu_device({.num_threads = 1}).value();
@@ -118,7 +119,7 @@ MachineLimits measure_cpu_machine_limits(const DeviceOptions& options) {
                    {"memory-write", limits.memory_write_bytes_per_s, "GB/s"},
                    {"fma-f32", limits.fp32_flops_per_s, "GFLOP/s"},
                    {"vector-bf16", limits.vector_bf16_flops_per_s, "GFLOP/s"},
-                   {limits.isa == "avx2" ? "vector-int8" : "vnni-int8", limits.vector_int8_ops_per_s, "GOP/s"},
+                   {limits.vector_int8_name, limits.vector_int8_ops_per_s, "GOP/s"},
                    {"amx-bf16", limits.amx_bf16_flops_per_s, "GFLOP/s"},
                    {"amx-int8", limits.amx_int8_ops_per_s, "GOP/s"},
                    {"amx-bf16-registers", limits.amx_bf16_register_flops_per_s, "GFLOP/s"},

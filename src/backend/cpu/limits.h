@@ -11,12 +11,13 @@ namespace spate {
 
 struct CpuLimits {
   int num_threads = 0;
-  std::string isa;                 // "avx2", "avx512", "avx512bf16" or "amx"
+  std::string isa;                 // one of kCpuInstructionSets
+  std::string vector_int8_name;    // "vnni-int8": what the rate of 8-bit products is listed as
   double memory_bytes_per_s = 0;   // reading 1 GiB in 2 MB pages, four streams a thread
   double memory_write_bytes_per_s = 0;  // writing it past the caches
   double fp32_flops_per_s = 0;     // fused multiply-add of the widest vectors
-  double vector_bf16_flops_per_s = 0;  // VDPBF16PS; 0 without it
-  double vector_int8_ops_per_s = 0;  // 8-bit products summed in 32 bits: AVX-512 VNNI, else AVX2's multiply, widen, add
+  double vector_bf16_flops_per_s = 0;  // VDPBF16PS or BFMMLA; 0 without them
+  double vector_int8_ops_per_s = 0;  // 8-bit products summed in 32 bits: VNNI, SMMLA, SDOT, else multiply, widen, add
   double amx_bf16_flops_per_s = 0;  // 2 x 2 tiles of numbers that come from L1, without which there is no product; 0 without AMX
   double amx_int8_ops_per_s = 0;
   double amx_bf16_register_flops_per_s = 0;  // the same tiles again and again; busy neighbours slow it down less

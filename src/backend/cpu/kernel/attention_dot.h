@@ -1,5 +1,6 @@
-// Attention of bf16 over bf16 and int8 caches by VDPBF16PS (dot_tile.h), for AVX-512 without AMX. As on tiles, queries
-// and probabilities are bf16 and sums f32; codes of an int8 cache become bf16, exactly, once for all rows of an item.
+// Attention of bf16 over bf16 and int8 caches by VDPBF16PS or BFMMLA (dot_tile.h), for AVX-512 without AMX and for ARM.
+// As on tiles, queries and probabilities are bf16 and sums f32; codes of an int8 cache become bf16, exactly, once for
+// all rows of an item.
 //
 // Rows of queries and of scores are kDotRowBytes apart, known at compile time, so that a tile reads all its rows by one
 // pointer. A row's probabilities take the place of the first half of its scores.
@@ -51,6 +52,7 @@ static DotScratch cut_dot_scratch(char* scratch, int64_t padded_rows, int64_t he
 
 // --- codes as bf16 ---------------------------------------------------------------------------------------------------
 
+#ifdef __x86_64__
 // The bytes of the bf16 numbers 0 to 127.
 struct Bf16Bytes {
   alignas(64) uint8_t low[128] = {}, high[128] = {};
@@ -80,6 +82,24 @@ static void codes_to_bf16(const char* codes, int64_t num_lines, char* out) {
     int_store(out + 64, _mm512_ternarylogic_epi32(lower_bytes, _mm512_srli_epi16(lows, 8), highs, kSelect));
   }
 }
+
+#else
+// num_lines lines of codes as twice as many of bf16; their magnitude is 128 at most, so that bf16 holds the upper half
+// of a float.
+static void codes_to_bf16(const char* codes, int64_t num_lines, char* out) {
+  const auto bf16_of = [](int16x8_t code) __attribute__((always_inline)) {
+    const float32x4_t low = vcvtq_f32_s32(vmovl_s16(vget_low_s16(code))), high = vcvtq_f32_s32(vmovl_high_s16(code));
+    return vuzp2q_u16(vreinterpretq_u16_f32(low), vreinterpretq_u16_f32(high));
+  };
+  for (int64_t line = 0; line < num_lines; ++line, codes += 64, out += 128) {
+    for (int64_t i = 0; i < 64; i += 16) {
+      const int16x8_t words = vreinterpretq_s16_s8(vld1q_s8(reinterpret_cast<const int8_t*>(codes + i)));
+      vst1q_u16(reinterpret_cast<uint16_t*>(out + i), bf16_of(vshrq_n_s16(vshlq_n_s16(words, 8), 8)));
+      vst1q_u16(reinterpret_cast<uint16_t*>(out + 64 + i), bf16_of(vshrq_n_s16(words, 8)));
+    }
+  }
+}
+#endif
 
 // --- one item --------------------------------------------------------------------------------------------------------
 
@@ -112,6 +132,17 @@ class DotAttention {
   }
 
  private:
+  // Up to kKStep elements, and zeros behind them.
+  static inline __attribute__((always_inline)) void load_q_step(const char* from, int64_t count, char* to) {
+#ifdef __x86_64__
+    const auto lanes = static_cast<__mmask32>(count >= kKStep ? ~0u : (1u << count) - 1);
+    int_store(to, _mm512_maskz_loadu_epi16(lanes, from));
+#else
+    if (count < kKStep) __builtin_memset(to + count * 2, 0, static_cast<size_t>(kKStep - count) * 2);
+    __builtin_memcpy(to, from, static_cast<size_t>(count) * 2);
+#endif
+  }
+
   void load_q() const {
     const int64_t head_dim = item_.layout.head_dim;
     for (int64_t r = 0; r < padded_dot_rows(rows_); ++r) {
@@ -119,8 +150,7 @@ class DotAttention {
       const char* from = static_cast<const char*>(item_.q) + (r < rows_ ? q_offset(item_, r) * 2 : 0);
       for (int64_t d = 0; d < q_words_ * 2; d += kKStep) {
         const int64_t count = r < rows_ ? min_of(kKStep, head_dim - d) : 0;
-        const auto lanes = static_cast<__mmask32>(count >= kKStep ? ~0u : (1u << count) - 1);
-        int_store(to + d * 2, _mm512_maskz_loadu_epi16(lanes, from + d * 2));
+        load_q_step(from + d * 2, max_of(0, count), to + d * 2);
       }
     }
   }
@@ -134,7 +164,7 @@ class DotAttention {
     }
   }
   void multiply_rows(const DotTile& tile, int64_t num_blocks, int64_t stride) const {
-#define SPATE_PANEL(n) multiply_blocks<Words::kBf16, n, kDotRowBytes, 4, false>(tile, num_blocks, stride)
+#define SPATE_PANEL(n) multiply_blocks<Words::kBf16, n, kDotRowBytes, kUnitBytes, false>(tile, num_blocks, stride)
     SPATE_FOR_PANEL_ROWS(panels_.rows, SPATE_PANEL)
 #undef SPATE_PANEL
   }
@@ -178,7 +208,8 @@ class DotAttention {
       for (int64_t word = 0; word < kGroupWords; ++word) {
         const int64_t keys = written - 2 * word;
         const I keep = int_set1(keys >= 2 ? -1 : keys == 1 ? 0xffff : 0);
-        int_store(s_.v + (d * kGroupWords + word) * 64, int_and(int_load(from + word * 64), keep));
+        char* to = s_.v + (d * kGroupWords + word) * 64;
+        for (int64_t i = 0; i < 64; i += kLanes * 4) int_store(to + i, int_and(int_load(from + word * 64 + i), keep));
       }
     }
   }

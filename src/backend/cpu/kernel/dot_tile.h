@@ -1,55 +1,52 @@
 // Sums of products by the instructions that multiply four bytes of k at a time and add to 32 bits: two bf16 (VDPBF16PS)
-// or four codes (VPDPBUSD). For AVX-512 without tiles.
+// or four codes (VPDPBUSD, SDOT); ARM's SMMLA and BFMMLA take two words at once. For AVX-512 without tiles and for ARM.
 //
-// A word is four bytes of k: a row of 64 bytes of an n-block holds one for each of its 16 columns. Every element adds its
-// words one by one, in order, in one accumulator, whatever the number of rows and n-blocks: batch-invariant.
+// A word is four bytes of k: a row of 64 bytes of an n-block holds one for each of its 16 columns. Every element adds
+// its words one by one, in order, in one accumulator, whatever the number of rows and n-blocks: batch-invariant.
 //
-// 12 rows by 2 n-blocks hold 24 sums, 2 vectors of weight and one of x in the 32 registers, and load 14 times for 24
-// products. The instructions are written as assembly, so that no compiler copies the accumulators: GCC 12 did with the
-// intrinsics in a loop over 12 row pointers. In a loop over a panel intrinsics were as fast (best of 15: 208 and 203 GOP/s).
+// AVX-512: 12 rows by 2 n-blocks hold 24 sums, 2 vectors of weight and one of x in the 32 registers, and load 14 times
+// for 24 products. The instructions are written as assembly, so that no compiler copies the accumulators: GCC 12 did
+// with the intrinsics in a loop over 12 row pointers. In a loop over a panel intrinsics were as fast (best of 15: 208
+// and 203 GOP/s).
 #pragma once
 
 #include "backend/cpu/kernel/int_simd.h"
 #include "backend/cpu/layout.h"
 
-#ifdef __AVX512VNNI__
+#if defined(__AVX512VNNI__) || defined(__ARM_FEATURE_DOTPROD)
+#define SPATE_DOTS  // of codes
+#endif
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define SPATE_BF16_DOTS
+#endif
+
+#ifdef SPATE_DOTS
 namespace spate::cpu::SPATE_ISA {
 
 enum class Words { kBf16, kCodes };
 
-SPATE_INLINE void add_unsigned_by_signed(I& sums, I unsigned_codes, I codes) {
-  asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(unsigned_codes), "v"(codes));
-}
-
-// Rows of x are worked on in panels of equal height.
-constexpr int64_t kMaxPanelRows = 12, kFewPanelRows = 6;
+// Rows of x are worked on in panels of equal height, a multiple of kRowsTogether, and units of kUnitWords words.
+// kUnsignedWeight: a product takes codes of the weight as 128 more than they are.
+#ifdef __AVX512VNNI__
+constexpr int64_t kMaxPanelRows = 12, kFewPanelRows = 6, kRowsTogether = 1, kUnitWords = 1;
+constexpr bool kUnsignedWeight = true;
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+constexpr int64_t kMaxPanelRows = 12, kFewPanelRows = 0, kRowsTogether = 2, kUnitWords = 2;
+constexpr bool kUnsignedWeight = false;
+#else
+constexpr int64_t kMaxPanelRows = 6, kFewPanelRows = 0, kRowsTogether = 1, kUnitWords = 1;
+constexpr bool kUnsignedWeight = false;
+#endif
+constexpr int64_t kUnitBytes = kUnitWords * 4;
 struct Panels {
   int64_t count, rows;  // rows of each
 };
 SPATE_INLINE Panels panels_of(int64_t m) {
   const int64_t count = ceil_div(m, kMaxPanelRows);
-  return {count, ceil_div(m, count)};
+  return {count, round_up(ceil_div(m, count), kRowsTogether)};
 }
 // n-blocks that a tile of so many rows takes.
 SPATE_INLINE constexpr int64_t blocks_at_once(int64_t panel_rows) { return panel_rows <= kFewPanelRows ? 4 : 2; }
-
-// w: of an n-block, of codes 128 more than they are; x: a word in all lanes.
-template <Words kWords>
-SPATE_INLINE void add_products(I& sums, I w, I x) {
-  if constexpr (kWords == Words::kCodes) {
-    add_unsigned_by_signed(sums, w, x);
-  } else {
-#ifdef __AVX512BF16__
-    asm("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(w), "v"(x));
-#endif
-  }
-}
-
-template <Words kWords>
-SPATE_INLINE I load_row(const char* row) {
-  if constexpr (kWords == Words::kBf16) return int_load(row);
-  return int_xor(int_load(row), _mm512_set1_epi8(static_cast<char>(0x80)));
-}
 
 constexpr int kMaxTileBlocks = 4;
 constexpr int64_t kTileStride = kMaxTileBlocks * kNBlock;  // of sums, from row to row
@@ -71,6 +68,36 @@ struct DotTile {
   bool accumulate;    // else the sums begin at zero
   LinesAhead ahead;
 };
+
+}  // namespace spate::cpu::SPATE_ISA
+#endif
+
+#if defined(__ARM_FEATURE_DOTPROD)
+#include "backend/cpu/kernel/neon/dot_tile.h"
+#elif defined(__AVX512VNNI__)
+namespace spate::cpu::SPATE_ISA {
+
+SPATE_INLINE void add_unsigned_by_signed(I& sums, I unsigned_codes, I codes) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(unsigned_codes), "v"(codes));
+}
+
+// w: of an n-block, of codes 128 more than they are; x: a word in all lanes.
+template <Words kWords>
+SPATE_INLINE void add_products(I& sums, I w, I x) {
+  if constexpr (kWords == Words::kCodes) {
+    add_unsigned_by_signed(sums, w, x);
+  } else {
+#ifdef __AVX512BF16__
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(w), "v"(x));
+#endif
+  }
+}
+
+template <Words kWords>
+SPATE_INLINE I load_row(const char* row) {
+  if constexpr (kWords == Words::kBf16) return int_load(row);
+  return int_xor(int_load(row), _mm512_set1_epi8(static_cast<char>(0x80)));
+}
 
 // kRows rows of x, whose words are kRowStride bytes apart from row to row and kWordStride from word to word, times
 // kBlocks n-blocks.

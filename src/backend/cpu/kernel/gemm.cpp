@@ -1,5 +1,6 @@
-// linear and linear_silu_and_mul. bf16 by bf16 goes to the AMX tiles where they are (gemm_amx.h), else to VDPBF16PS where
-// that is (gemm_dot.h); codes by codes to gemm_int.h, many rows of them to the tiles or to gemm_dot.h; everything else to FMA. Integer weights by x as it is become floats on the way (dequantize.h).
+// linear and linear_silu_and_mul. bf16 by bf16 goes to the AMX tiles where they are (gemm_amx.h), else to VDPBF16PS or
+// BFMMLA where that is (gemm_dot.h); codes by codes to gemm_int.h, many rows of them to the tiles or to gemm_dot.h;
+// everything else to FMA. Integer weights by x as it is become floats on the way (dequantize.h).
 #include "backend/cpu/kernel/dequantize.h"
 #include "backend/cpu/kernel/gemm_epilogue.h"
 #include "backend/cpu/kernel/gemm_int.h"
@@ -8,7 +9,7 @@
 #ifdef __AMX_BF16__
 #include "backend/cpu/kernel/gemm_dequantizing_amx.h"
 #include "backend/cpu/kernel/gemm_int_amx.h"
-#elif defined(__AVX512F__)
+#elif defined(SPATE_DOTS)
 #include "backend/cpu/kernel/gemm_dot.h"
 #endif
 
@@ -102,7 +103,7 @@ GemmPlan gemm_plan(const GemmParams& p, int num_threads) {
 #ifdef __AMX_BF16__
   if (is_int(p)) return int_amx_plan(p, num_threads);
   if (amx_takes(p)) return dequantizes(p) ? dequantizing_amx_plan(p, num_threads) : amx_plan(p, num_threads);
-#elif defined(__AVX512F__)
+#elif defined(SPATE_DOTS)
   if (dots_take(p)) return dot_plan(p, num_threads);
 #endif
   return is_int(p) ? int_plan(p, num_threads) : fma_plan(p, num_threads);
@@ -112,7 +113,7 @@ void pack_x(const GemmParams& p, int64_t first_row, int64_t num_rows) {
 #ifdef __AMX_BF16__
   if (is_int(p)) return int_amx_pack(p, first_row, num_rows);
   if (amx_takes(p)) return amx_pack_rows(p, first_row, num_rows);
-#elif defined(__AVX512F__)
+#elif defined(SPATE_DOTS)
   if (dots_take(p)) return dot_pack_rows(p, first_row, num_rows);
 #endif
   if (is_int(p)) return int_pack_rows(p, first_row, num_rows);
@@ -127,9 +128,9 @@ static void gemm_item(const GemmParams& p, [[maybe_unused]] const GemmPlan& plan
     const auto run = dequantizes(p) ? dequantizing_gemm_amx : gemm_amx;
     return run(p, plan, first_row, num_rows, first_n_block, num_n_blocks, scratch);
   }
-#elif defined(__AVX512F__)
+#elif defined(SPATE_DOTS)
   if (dots_take_codes(p)) return gemm_dot<Words::kCodes>(p, first_row, num_rows, first_n_block, num_n_blocks, scratch);
-#ifdef __AVX512BF16__
+#ifdef SPATE_BF16_DOTS
   if (dots_take_bf16(p)) return gemm_dot<Words::kBf16>(p, first_row, num_rows, first_n_block, num_n_blocks, scratch);
 #endif
 #endif

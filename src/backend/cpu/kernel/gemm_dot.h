@@ -1,10 +1,11 @@
 // linear by dot products of words (dot_tile.h): bf16 by bf16, and rows of int8 codes by int8 or two-level int4 weights.
-// For AVX-512 without AMX.
+// For AVX-512 without AMX, and for ARM.
 //
-// x is packed into panels of up to 12 rows, word by word: [panels][words][rows of a panel]. Panels are equally high, so
+// x is packed into panels of up to 12 rows, word by word: [panels][units][rows of a panel]. Panels are equally high, so
 // that 16 rows are two of 8 and 32 rows three of 11. For 2 n-blocks (4 of up to 6 rows), kWordsAtOnce words at a time,
-// all panels of a chunk pass by from L2, while the weight that comes next is asked for. So weight comes from memory at the pace of
-// the products, few rows are limited by memory and more by arithmetic, and nothing is tuned to a number of rows.
+// all panels of a chunk pass by from L2, while the weight that comes next is asked for. So weight comes from memory at
+// the pace of the products, few rows are limited by memory and more by arithmetic, and nothing is tuned to a number of
+// rows.
 //
 // Weights that are no words yet become some in scratch, once for all rows of a chunk: two-level int4 becomes int8
 // (int4_multiply.h), and codes whose x stays as it is become bf16 (dequantize.h).
@@ -21,7 +22,7 @@ constexpr int64_t kWordsAtOnce = 512;    // 64 KB of two n-blocks
 constexpr int64_t kLeastIntPanelRows = 5;  // fewer rows of codes are limited by memory and go to gemm_int.h
 constexpr int64_t kDotItemsPerThread = 8, kMaxBlocksPerItem = 8;
 
-#ifdef __AVX512BF16__
+#ifdef SPATE_BF16_DOTS
 SPATE_INLINE bool dots_take_bf16(const GemmParams& p) {
   return !is_int(p) && p.x_elem == Elem::kBf16 && p.weight_elem == Elem::kBf16;
 }
@@ -39,7 +40,9 @@ SPATE_INLINE int64_t num_words(const GemmParams& p) {
   return is_int(p) ? p.weight_ints.k_padded / 4 : round_up(p.k, kKStep) / 2;
 }
 // One row that needs no padding is a panel as it lies.
-SPATE_INLINE bool dots_read_x_in_place(const GemmParams& p) { return !is_int(p) && p.m == 1 && p.k % kKStep == 0; }
+SPATE_INLINE bool dots_read_x_in_place(const GemmParams& p) {
+  return kRowsTogether == 1 && !is_int(p) && p.m == 1 && p.k % kKStep == 0;
+}
 // Codes first lie as gemm_int.h would read them, with their scales and outliers behind.
 SPATE_INLINE int64_t bytes_before_panels(const GemmParams& p) {
   return is_int(p) ? round_up(int_x_bytes(p.m, p.weight_ints), 64) : 0;
@@ -71,17 +74,18 @@ static GemmPlan dot_plan(const GemmParams& p, int num_threads) {
   return plan;
 }
 
-// num_bytes at src as words kStride apart, and zeros up to num_words of them.
+// num_bytes at src as units `stride` apart, and zeros up to num_words words.
 SPATE_INLINE void spread_words(const char* src, int64_t num_bytes, int64_t num_words, int64_t stride, char* out) {
   int64_t word = 0;
-  for (; word < num_bytes / 4; ++word) __builtin_memcpy(out + word * stride, src + word * 4, 4);
+  for (; word + kUnitWords <= num_bytes / 4; word += kUnitWords) {
+    __builtin_memcpy(out + word / kUnitWords * stride, src + word * 4, kUnitBytes);
+  }
   for (; word < num_words; ++word) {
     uint32_t last = 0;
-    for (int64_t i = word * 4; i < num_bytes; ++i) {
+    for (int64_t i = word * 4; i < min_of(num_bytes, word * 4 + 4); ++i) {
       last |= static_cast<uint32_t>(static_cast<uint8_t>(src[i])) << (i % 4 * 8);
     }
-    __builtin_memcpy(out + word * stride, &last, 4);
-    num_bytes = 0;
+    __builtin_memcpy(out + word / kUnitWords * stride + word % kUnitWords * 4, &last, 4);
   }
 }
 
@@ -93,16 +97,16 @@ SPATE_INLINE void join_starts(const GemmParams& p, const IntX& x, int64_t row) {
   int32_t* starts = x.starts + int_row_idx(row, count);
   int32_t total = 0;
   for (int64_t g = 0; g < count; ++g) total += starts[g * 16];
-  starts[0] = total * 16;
+  starts[0] = kUnsignedWeight ? total * 16 : 0;
 }
 
 static void dot_pack_rows(const GemmParams& p, int64_t first_row, int64_t num_rows) {
   const Panels panels = panels_of(p.m);
-  const int64_t words = num_words(p), stride = panels.rows * 4;
+  const int64_t words = num_words(p), stride = panels.rows * kUnitBytes;
   const int64_t end_row = first_row + num_rows == p.m ? panels.count * panels.rows : first_row + num_rows;
   char* packed = p.packed_x + bytes_before_panels(p);
   for (int64_t r = first_row; r < end_row; ++r) {
-    char* out = packed + r / panels.rows * words * stride + r % panels.rows * 4;
+    char* out = packed + r / panels.rows * words * panels.rows * 4 + r % panels.rows * kUnitBytes;
     if (r >= p.m) {
       spread_words(nullptr, 0, words, stride, out);
     } else if (is_int(p)) {
@@ -128,7 +132,7 @@ struct DotBlocks {
 
 template <Words kWords>
 static void multiply_panel(int64_t rows, const DotTile& tile, int64_t num_blocks) {
-#define SPATE_PANEL(n) multiply_blocks<kWords, n, 4, n * 4, true>(tile, num_blocks, kTileStride)
+#define SPATE_PANEL(n) multiply_blocks<kWords, n, kUnitBytes, n * kUnitBytes, true>(tile, num_blocks, kTileStride)
   SPATE_FOR_PANEL_ROWS(rows, SPATE_PANEL)
 #undef SPATE_PANEL
 }
@@ -157,18 +161,19 @@ static void make_words(const GemmParams& p, const char* n_block, int64_t first, 
 static void dots_to_sums(const GemmParams& p, const DotBlocks& blocks, int64_t first_row, int64_t num_rows, float* sums) {
   const IntLayout& w = p.weight_ints;
   const IntX x = int_x(p);
-  F scales[kMaxTileBlocks], offsets[kMaxTileBlocks];
-  for (int64_t j = 0; j < blocks.count; ++j) {
-    scales[j] = load(reinterpret_cast<const float*>(blocks.at[j] + w.scales_offset()));
-    offsets[j] = w.has_offsets ? load(reinterpret_cast<const float*>(blocks.at[j] + w.offsets_offset())) : zero();
+  F scales[kMaxTileBlocks * kVecs], offsets[kMaxTileBlocks * kVecs];
+  for (int64_t i = 0; i < blocks.count * kVecs; ++i) {
+    const char* n_block = blocks.at[i / kVecs] + i % kVecs * kLanes * 4;
+    scales[i] = load(reinterpret_cast<const float*>(n_block + w.scales_offset()));
+    offsets[i] = w.has_offsets ? load(reinterpret_cast<const float*>(n_block + w.offsets_offset())) : zero();
   }
   for (int64_t row = first_row; row < first_row + num_rows; ++row, sums += kTileStride) {
     const I start = int_set1(x.starts[int_row_idx(row, int_num_starts(w))]);
     const F x_scale = set1(x.scales[row]), x_sum = set1(x.sums[row]);
-    for (int64_t j = 0; j < blocks.count; ++j) {
-      float* at = sums + j * kNBlock;
-      const F sum = add_group(zero(), int_add(int_load(at), start), x_scale, scales[j]);
-      store(at, w.has_offsets ? fma(x_sum, offsets[j], sum) : sum);
+    for (int64_t i = 0; i < blocks.count * kVecs; ++i) {
+      float* at = sums + i * kLanes;
+      const F sum = add_group(zero(), int_add(int_load(at), start), x_scale, scales[i]);
+      store(at, w.has_offsets ? fma(x_sum, offsets[i], sum) : sum);
     }
     add_outliers(p, x, row, blocks.at, blocks.count, sums);
   }

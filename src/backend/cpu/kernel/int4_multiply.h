@@ -8,6 +8,10 @@
 #include "backend/cpu/kernel/int_simd.h"
 #include "backend/cpu/weight_layout.h"
 
+#ifdef __aarch64__
+#include "backend/cpu/kernel/neon/int4_multiply.h"
+#else
+
 namespace spate::cpu::SPATE_ISA {
 
 // The multipliers of 16 columns, ready for the four codes that each has in a row of a tile.
@@ -45,3 +49,4 @@ SPATE_INLINE void unpack_two_level_step(const IntLayout& w, const char* n_block,
 }
 
 }  // namespace spate::cpu::SPATE_ISA
+#endif

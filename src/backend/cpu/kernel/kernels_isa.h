@@ -52,7 +52,7 @@ void philox_words(uint64_t seed, uint64_t stream, uint64_t first_counter, int64_
 uint64_t read_memory(const char* data, int64_t bytes);
 void write_memory(char* data, int64_t bytes);
 double fma_flops(int64_t iterations);
-double vector_bf16_flops(int64_t iterations);  // only where the instruction set has VDPBF16PS
+double vector_bf16_flops(int64_t iterations);  // only where the instruction set has VDPBF16PS or BFMMLA
 double vector_int8_ops(int64_t iterations);
 double amx_bf16_flops(int64_t iterations);  // only where the instruction set has AMX
 double amx_int8_ops(int64_t iterations);

@@ -6,6 +6,16 @@
 #define SPATE_TABLE_NAME_INNER(isa) isa##_kernels
 #define SPATE_TABLE_NAME(isa) SPATE_TABLE_NAME_INNER(isa)
 
+#if defined(__AVX512VNNI__)
+#define SPATE_INT8_NAME "vnni-int8"
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+#define SPATE_INT8_NAME "i8mm-int8"
+#elif defined(__ARM_FEATURE_DOTPROD)
+#define SPATE_INT8_NAME "dot-int8"
+#else
+#define SPATE_INT8_NAME "vector-int8"
+#endif
+
 namespace spate::cpu {
 
 const KernelTable& SPATE_TABLE_NAME(SPATE_ISA)() {
@@ -20,7 +30,7 @@ const KernelTable& SPATE_TABLE_NAME(SPATE_ISA)() {
       .int_embedding_row = int_embedding_row,
 #ifdef __AMX_BF16__
       .max_attention_rows = 512,
-#elif defined(__AVX512BF16__)
+#elif defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
       .max_attention_rows = 96,  // eight panels
 #else
       .max_attention_rows = 64,
@@ -50,12 +60,13 @@ const KernelTable& SPATE_TABLE_NAME(SPATE_ISA)() {
       .read_memory = read_memory,
       .write_memory = write_memory,
       .fma_flops = fma_flops,
-#ifdef __AVX512BF16__
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
       .vector_bf16_flops = vector_bf16_flops,
 #else
       .vector_bf16_flops = nullptr,
 #endif
       .vector_int8_ops = vector_int8_ops,
+      .vector_int8_name = SPATE_INT8_NAME,
 #ifdef __AMX_BF16__
       .amx_bf16_flops = amx_bf16_flops,
       .amx_int8_ops = amx_int8_ops,

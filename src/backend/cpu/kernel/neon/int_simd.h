@@ -26,11 +26,15 @@ SPATE_INLINE I int_mul(I a, I b) { return {vmulq_s32(a.low, b.low), vmulq_s32(a.
 SPATE_INLINE I int_max(I a, I b) { return {vmaxq_s32(a.low, b.low), vmaxq_s32(a.high, b.high)}; }
 SPATE_INLINE I int_and(I a, I b) { return {vandq_s32(a.low, b.low), vandq_s32(a.high, b.high)}; }
 SPATE_INLINE I int_xor(I a, I b) { return {veorq_s32(a.low, b.low), veorq_s32(a.high, b.high)}; }
-SPATE_INLINE I int_shift_left(I x, int n) { return {vshlq_s32(x.low, vdupq_n_s32(n)), vshlq_s32(x.high, vdupq_n_s32(n))}; }
+SPATE_INLINE I int_shift_left(I x, int n) {
+  return {vshlq_s32(x.low, vdupq_n_s32(n)), vshlq_s32(x.high, vdupq_n_s32(n))};
+}
 template <int kBits>
 SPATE_INLINE I int_shift_right(I x) {  // with its sign
-  if constexpr (kBits == 0) return x;
-  else return {vshrq_n_s32(x.low, kBits), vshrq_n_s32(x.high, kBits)};
+  if constexpr (kBits == 0)
+    return x;
+  else
+    return {vshrq_n_s32(x.low, kBits), vshrq_n_s32(x.high, kBits)};
 }
 SPATE_INLINE int32_t int_sum(I x) { return vaddvq_s32(vaddq_s32(x.low, x.high)); }
 SPATE_INLINE int32_t int_max_lane(I x) { return vmaxvq_s32(vmaxq_s32(x.low, x.high)); }
@@ -45,7 +49,8 @@ SPATE_INLINE F load_halves(const void* p) {
 // kLanes bytes, each 0 .. 255.
 SPATE_INLINE I load_bytes(const void* p) {
   const uint16x8_t words = vmovl_u8(vld1_u8(static_cast<const uint8_t*>(p)));
-  return {vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(words))), vreinterpretq_s32_u32(vmovl_u16(vget_high_u16(words)))};
+  return {vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(words))),
+          vreinterpretq_s32_u32(vmovl_u16(vget_high_u16(words)))};
 }
 // kLanes values in [-128, 127] as bytes.
 SPATE_INLINE void store_codes(int8_t* p, I x) {
@@ -61,7 +66,8 @@ SPATE_INLINE void store_two_k(char* row, F even, F odd) {
   vst1q_u8(reinterpret_cast<uint8_t*>(row + 16), pairs(even.high, odd.high));
 }
 
-// Adds to each lane the products of its four codes with those of x. Without SDOT two products of 127 by 128 fit 16 bits.
+// Adds to each lane the products of its four codes with those of x. Without SDOT two products of 127 by 128 fit 16
+// bits.
 SPATE_INLINE int32x4_t add_dots4(int32x4_t sums, int8x16_t w, int8x16_t x) {
 #ifdef __ARM_FEATURE_DOTPROD
   return vdotq_s32(sums, w, x);

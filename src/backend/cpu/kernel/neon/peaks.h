@@ -1,7 +1,7 @@
 // The loops of peaks.cpp on ARM.
 #pragma once
 
-#include "backend/cpu/kernel/int_simd.h"
+#include "backend/cpu/kernel/dot_tile.h"
 
 namespace spate::cpu::SPATE_ISA {
 
@@ -29,21 +29,39 @@ void write_memory(char* data, int64_t bytes) {
   }
 }
 
-// 32-bit sums of products of codes, in as many chains as cover the latency.
-double vector_int8_ops(int64_t iterations) {
+// Products in as many chains of `add` as cover the latency, `products` in each: multiplications and additions.
+template <typename Add>
+SPATE_INLINE double vector_ops(int64_t iterations, int8_t a_bytes, int8_t b_bytes, int64_t products, const Add& add) {
   constexpr int kChains = 20;
-  int8x16_t a = vdupq_n_s8(3), b = vdupq_n_s8(-5);
+  int8x16_t a = vdupq_n_s8(a_bytes), b = vdupq_n_s8(b_bytes);
   int32x4_t sums[kChains];
   for (int32x4_t& sum : sums) sum = vdupq_n_s32(0);
   for (int64_t n = 0; n < iterations; ++n) {
 #pragma GCC unroll 20
     for (int32x4_t& sum : sums) {
       asm volatile("" : "+w"(a), "+w"(b));  // else one product serves all chains
-      sum = add_dots4(sum, a, b);
+      sum = add(sum, a, b);
       asm volatile("" : "+w"(sum));
     }
   }
-  return static_cast<double>(iterations) * kChains * 16 * 2;
+  return static_cast<double>(iterations) * kChains * static_cast<double>(products) * 2;
 }
+
+// Products of 8-bit codes summed in 32 bits: by SMMLA, SDOT, or multiply, add, widen.
+double vector_int8_ops(int64_t iterations) {
+#ifdef __ARM_FEATURE_MATMUL_INT8
+  return vector_ops(iterations, 3, -5, 32,
+                    [](int32x4_t sum, int8x16_t a, int8x16_t b) { return vmmlaq_s32(sum, a, b); });
+#else
+  return vector_ops(iterations, 3, -5, 16,
+                    [](int32x4_t sum, int8x16_t a, int8x16_t b) { return add_dots4(sum, a, b); });
+#endif
+}
+
+#ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+double vector_bf16_flops(int64_t iterations) {  // by BFMMLA, of numbers near 0.0024
+  return vector_ops(iterations, 0x3b, 0x3b, 16, add_products<Words::kBf16>);
+}
+#endif
 
 }  // namespace spate::cpu::SPATE_ISA

@@ -1,5 +1,5 @@
-// The vectors of simd.h on ARM: eight floats in two registers. Lanes, and the order in which they are added, are those of AVX2, so that
-// every kernel that both run gives the same bits.
+// The vectors of simd.h on ARM: eight floats in two registers. Lanes, and the order in which they are added, are those
+// of AVX2, so that every kernel that both run gives the same bits.
 #pragma once
 
 #include <arm_neon.h>
@@ -49,8 +49,10 @@ SPATE_INLINE float max_lane(F x) {
 SPATE_INLINE F sums(const F* rows) {
   float32x4_t pairs[4];
   for (int i = 0; i < 4; ++i) {
-    const float32x4_t a = vaddq_f32(rows[2 * i].low, rows[2 * i].high), b = vaddq_f32(rows[2 * i + 1].low, rows[2 * i + 1].high);
-    pairs[i] = vaddq_f32(vcombine_f32(vget_low_f32(a), vget_low_f32(b)), vcombine_f32(vget_high_f32(a), vget_high_f32(b)));
+    const float32x4_t a = vaddq_f32(rows[2 * i].low, rows[2 * i].high),
+                      b = vaddq_f32(rows[2 * i + 1].low, rows[2 * i + 1].high);
+    pairs[i] =
+        vaddq_f32(vcombine_f32(vget_low_f32(a), vget_low_f32(b)), vcombine_f32(vget_high_f32(a), vget_high_f32(b)));
   }
   return {vpaddq_f32(pairs[0], pairs[1]), vpaddq_f32(pairs[2], pairs[3])};
 }
@@ -58,7 +60,7 @@ SPATE_INLINE F sums(const F* rows) {
 SPATE_INLINE float32x4_t bf16_to_f32(uint16x4_t bits) { return vreinterpretq_f32_u32(vshll_n_u16(bits, 16)); }
 // Round to nearest even; NaN stays NaN.
 SPATE_INLINE uint16x4_t f32_to_bf16(float32x4_t x) {
-#ifdef __ARM_FEATURE_BF16
+#ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
   return vreinterpret_u16_bf16(vcvt_bf16_f32(x));
 #else
   const uint32x4_t u = vreinterpretq_u32_f32(x);
@@ -115,10 +117,14 @@ SPATE_INLINE bool all_less_equal(F a, F b) {
 }
 // Bit i set where a[i] > b[i] (or >=).
 SPATE_INLINE uint32_t greater_bits(F a, F b) { return bits_in({vcgtq_f32(a.low, b.low), vcgtq_f32(a.high, b.high)}); }
-SPATE_INLINE uint32_t greater_equal_bits(F a, F b) { return bits_in({vcgeq_f32(a.low, b.low), vcgeq_f32(a.high, b.high)}); }
+SPATE_INLINE uint32_t greater_equal_bits(F a, F b) {
+  return bits_in({vcgeq_f32(a.low, b.low), vcgeq_f32(a.high, b.high)});
+}
 
 // The two k of kLanes columns of a bf16 n-block row: element 2 i is the even k of column i.
-SPATE_INLINE uint32x4_t four_words(const char* p) { return vreinterpretq_u32_u8(vld1q_u8(reinterpret_cast<const uint8_t*>(p))); }
+SPATE_INLINE uint32x4_t four_words(const char* p) {
+  return vreinterpretq_u32_u8(vld1q_u8(reinterpret_cast<const uint8_t*>(p)));
+}
 SPATE_INLINE float32x4_t even_of(uint32x4_t pairs) { return vreinterpretq_f32_u32(vshlq_n_u32(pairs, 16)); }
 SPATE_INLINE float32x4_t odd_of(uint32x4_t pairs) {
   return vreinterpretq_f32_u32(vandq_u32(pairs, vdupq_n_u32(0xffff0000u)));

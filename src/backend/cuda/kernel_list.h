@@ -9,12 +9,13 @@
 #include "backend/cuda/kernel/attention/attention_decode_ring_params.h"
 #include "backend/cuda/kernel/attention/attention_prefill.h"
 #include "backend/cuda/kernel/attention/attention_prefill_wgmma.h"
-#include "backend/cuda/kernel/linear/integer_weight.h"
 #include "backend/cuda/kernel/expert/expert_order.h"
 #include "backend/cuda/kernel/expert/expert_wgmma.h"
 #include "backend/cuda/kernel/latent/latent_expanded.h"
 #include "backend/cuda/kernel/latent/latent_wgmma.h"
+#include "backend/cuda/kernel/linear/integer_weight.h"
 #include "backend/cuda/kernel/linear/linear.h"
+#include "backend/cuda/kernel/linear/linear_split.h"
 #include "backend/cuda/kernel/linear/linear_wgmma.h"
 #include "backend/cuda/kernel/sample/sample.h"
 
@@ -45,8 +46,10 @@ inline constexpr KernelInfo kKernels[] = {
     {"attention/attention_prefill.cu", "attention_prefill_d128", prefill_shared_bytes(128)},
     {"attention/attention_prefill_wgmma.cu", "attention_prefill_wgmma_d64", prefill_wgmma_shared_bytes(64), true},
     {"attention/attention_prefill_wgmma.cu", "attention_prefill_wgmma_d128", prefill_wgmma_shared_bytes(128), true},
-    {"attention/attention_prefill_wgmma.cu", "attention_prefill_wgmma_int8_d64", prefill_wgmma_shared_bytes(64, true), true},
-    {"attention/attention_prefill_wgmma.cu", "attention_prefill_wgmma_int8_d128", prefill_wgmma_shared_bytes(128, true), true},
+    {"attention/attention_prefill_wgmma.cu", "attention_prefill_wgmma_int8_d64", prefill_wgmma_shared_bytes(64, true),
+     true},
+    {"attention/attention_prefill_wgmma.cu", "attention_prefill_wgmma_int8_d128", prefill_wgmma_shared_bytes(128, true),
+     true},
     {"attention/attention_paged.cu", "attention_paged_bf16_bf16_d64"},
     {"attention/attention_paged.cu", "attention_paged_bf16_bf16_d128"},
     {"attention/attention_paged.cu", "attention_paged_bf16_bf16_d256"},
@@ -121,8 +124,10 @@ inline constexpr KernelInfo kKernels[] = {
     {"expert/expert_int4_g32.cu", "expert_int4_g32_gate_up_n8", expert_shared_bytes(kInt4StageWeightBytes, 8), true},
     {"expert/expert_int4_g32.cu", "expert_int4_g32_gate_up_n32", expert_shared_bytes(kInt4StageWeightBytes, 32), true},
     {"expert/expert_int4_g32.cu", "expert_int4_g32_gate_up_n64", expert_shared_bytes(kInt4StageWeightBytes, 64), true},
-    {"expert/expert_int4_g32.cu", "expert_int4_g32_gate_up_n128", expert_shared_bytes(kInt4StageWeightBytes, 128), true},
-    {"expert/expert_int4_g32.cu", "expert_int4_g32_gate_up_dense_n128", expert_shared_bytes(kInt4StageWeightBytes, 128), true},
+    {"expert/expert_int4_g32.cu", "expert_int4_g32_gate_up_n128", expert_shared_bytes(kInt4StageWeightBytes, 128),
+     true},
+    {"expert/expert_int4_g32.cu", "expert_int4_g32_gate_up_dense_n128", expert_shared_bytes(kInt4StageWeightBytes, 128),
+     true},
     {"expert/expert_int4_g32.cu", "expert_int4_g32_down_n8", expert_shared_bytes(kInt4StageWeightBytes, 8), true},
     {"expert/expert_int4_g32.cu", "expert_int4_g32_down_n32", expert_shared_bytes(kInt4StageWeightBytes, 32), true},
     {"expert/expert_int4_g32.cu", "expert_int4_g32_down_n64", expert_shared_bytes(kInt4StageWeightBytes, 64), true},
@@ -174,6 +179,11 @@ inline constexpr KernelInfo kKernels[] = {
     {"linear/linear_stream.cu", "linear_stream_m16"},
     {"linear/linear_tile.cu", "linear_tile_large", linear_tile_shared_bytes(kLinearTileLargeM, kLinearTileLargeN)},
     {"linear/linear_tile.cu", "linear_tile_small", linear_tile_shared_bytes(kLinearTileSmallM, kLinearTileSmallN)},
+    {"linear/linear_split.cu", "linear_split_n16", split_shared_bytes(16), true},
+    {"linear/linear_split.cu", "linear_split_n32", split_shared_bytes(32), true},
+    {"linear/linear_split.cu", "linear_split_n64", split_shared_bytes(64), true},
+    {"linear/linear_split.cu", "linear_split_n128", split_shared_bytes(128), true},
+    {"linear/linear_split.cu", "linear_split_n256", split_shared_bytes(256), true},
     {"linear/linear_wgmma.cu", "linear_wgmma_n8", wgmma_shared_bytes(kBf16StageWeightBytes, 8), true},
     {"linear/linear_wgmma.cu", "linear_wgmma_n16", wgmma_shared_bytes(kBf16StageWeightBytes, 16), true},
     {"linear/linear_wgmma.cu", "linear_wgmma_n32", wgmma_shared_bytes(kBf16StageWeightBytes, 32), true},

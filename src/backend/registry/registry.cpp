@@ -24,7 +24,7 @@ constexpr std::array<BackEnd, 3> kBackEnds = {{
      .make_device = make_cuda_device,
      .defaults = {.max_num_seqs = 256,
                   .max_num_batched_tokens = 8192,
-                  .max_num_logits = 64,
+                  .max_num_logits = 256,
                   .max_prefill_stall_ms = 0,
                   .memory_share = 0.92},
      .is_automatic = true,

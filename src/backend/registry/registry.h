@@ -20,7 +20,7 @@ namespace spate {
 struct BackEndDefaults {
   int max_num_seqs = 0;
   int max_num_batched_tokens = 0;
-  int max_num_logits = 0;        // rows of logits at once: 64 x 151,936 x 4 bytes = 37 MiB
+  int max_num_logits = 0;        // rows of logits at once: 256 x 151,936 x 4 bytes = 148 MiB
   int max_prefill_stall_ms = 0;  // 0: no limit
   double memory_share = 0;       // of the device's free memory, for weights, workspace and KV cache
 };

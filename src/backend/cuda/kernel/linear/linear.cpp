@@ -7,6 +7,7 @@
 #include "backend/cuda/kernel/cuda_ops.h"
 #include "backend/cuda/kernel/linear/linear_integer.h"
 #include "backend/cuda/kernel/linear/linear_rows.h"
+#include "backend/cuda/kernel/linear/linear_split.h"
 #include "backend/cuda/kernel/linear/wgmma_plan.h"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/tensor_map.h"
@@ -63,6 +64,43 @@ bool fits_wgmma(const CudaDevice& device, const LinearParams& p, const LinearKer
          p.weight->desc().spec.codes == Codes::kBf16 && params.is_x_aligned;
 }
 
+// The maps, the bias and the output.
+void set_tensors(LinearWgmmaKernelParams& params, const CudaDevice& device, const LinearKernelParams& p,
+                 int tile_tokens) {
+  params.x = make_bf16_map(device.api(), p.x, p.num_tokens, p.in_features, p.x_stride, tile_tokens);
+  params.weight = make_bf16_map(device.api(), p.weight, p.out_features, p.in_features, p.weight_stride, kWgmmaRows);
+  params.bias = p.bias;
+  params.out = p.out;
+  params.out_stride = p.out_stride;
+  params.is_out_f32 = p.is_out_f32;
+  params.is_out_paired = p.is_out_paired;
+}
+
+// Few rows of W, at least two steps of k for every CTA of a cluster. Half of the SMs at most: clusters find no room
+// where the SMs of a GPC do not divide by 8.
+bool fits_split(const CudaDevice& device, const LinearKernelParams& p) {
+  return device.has(kernel_id("linear_split_n16")) && !device.is_deterministic() &&
+         p.num_tokens > kWgmmaTileTokens[0] && p.num_tokens <= kWgmmaMaxTileTokens &&
+         ceil_div(p.out_features, kWgmmaTileRows) * kSplitCtas * 2 <= device.num_sms() &&
+         ceil_div(p.in_features, kWgmmaTileK) >= 2 * kSplitCtas;
+}
+
+void launch_split(Stream& stream, const LinearKernelParams& p) {
+  static constexpr std::array kKernelIds = {kernel_id("linear_split_n16"), kernel_id("linear_split_n32"),
+                                            kernel_id("linear_split_n64"), kernel_id("linear_split_n128"),
+                                            kernel_id("linear_split_n256")};
+  const size_t idx = wgmma_kernel_idx(p.num_tokens);
+  const int64_t num_tiles = ceil_div(p.out_features, kWgmmaTileRows);
+  LinearWgmmaKernelParams params{};
+  set_tensors(params, static_cast<CudaStream&>(stream).cuda_device(), p, kWgmmaTileTokens[idx]);
+  params.num_tokens = p.num_tokens;
+  params.out_features = p.out_features;
+  params.num_steps = static_cast<int32_t>(ceil_div(p.in_features, kWgmmaTileK));
+  params.num_row_tiles = params.num_tiles = static_cast<int32_t>(num_tiles);
+  launch(stream, kKernelIds[idx - 1], {.x = num_tiles * kSplitCtas, .num_threads = kWgmmaThreads}, params,
+         {{"num_tokens", p.num_tokens}, {"out_features", p.out_features}, {"in_features", p.in_features}});
+}
+
 void launch_wgmma(Stream& stream, const LinearKernelParams& p) {
   static constexpr std::array kKernelIds = {kernel_id("linear_wgmma_n8"),   kernel_id("linear_wgmma_n16"),
                                             kernel_id("linear_wgmma_n32"),  kernel_id("linear_wgmma_n64"),
@@ -71,13 +109,7 @@ void launch_wgmma(Stream& stream, const LinearKernelParams& p) {
   const WgmmaPlan plan =
       plan_wgmma(device, p.num_tokens, p.out_features, ceil_div(p.in_features, kWgmmaTileK), {.are_sums_exact = false});
   LinearWgmmaKernelParams params = plan.params;
-  params.x = make_bf16_map(device.api(), p.x, p.num_tokens, p.in_features, p.x_stride, plan.tile_tokens);
-  params.weight = make_bf16_map(device.api(), p.weight, p.out_features, p.in_features, p.weight_stride, kWgmmaRows);
-  params.bias = p.bias;
-  params.out = p.out;
-  params.out_stride = p.out_stride;
-  params.is_out_f32 = p.is_out_f32;
-  params.is_out_paired = p.is_out_paired;
+  set_tensors(params, device, p, plan.tile_tokens);
   launch(stream, kKernelIds[plan.kernel_idx], {.x = plan.num_ctas, .num_threads = kWgmmaThreads}, params,
          {{"num_tokens", p.num_tokens}, {"out_features", p.out_features}, {"in_features", p.in_features}});
 }
@@ -87,12 +119,12 @@ void launch_wgmma(Stream& stream, const LinearKernelParams& p) {
 constexpr int kRowsLongK = 4096, kRowsFewTokens = 2;
 
 // Where linear_rows runs instead of linear_wgmma. A row's sum has another order there than in whole tiles.
-// Fewer rows than a group of 8 for every CTA would leave SMs without work, where linear_wgmma cuts k. Of more than two
-// tokens it needs a long k: 8 sequences of Qwen3-0.6B (k = 1,024) lose 3 %.
+// Of more than two tokens it needs a long k (8 sequences of Qwen3-0.6B, k = 1,024, lose 3 %), and a group of 8 rows for
+// every CTA: linear_wgmma cuts k.
 bool fits_rows(const CudaDevice& device, const LinearParams& p, const LinearKernelParams& params) {
+  const bool is_long = params.in_features >= kRowsLongK && params.out_features >= int64_t{8} * 2 * device.num_sms();
   return fits_wgmma(device, p, params) && device.has(kernel_id("linear_rows_8")) && !device.is_deterministic() &&
-         params.num_tokens <= (params.in_features < kRowsLongK ? kRowsFewTokens : kRowsTokens) &&
-         params.out_features >= int64_t{8} * 2 * device.num_sms() && params.in_features % kRowsTileK == 0 &&
+         params.num_tokens <= (is_long ? kRowsTokens : kRowsFewTokens) && params.in_features % kRowsTileK == 0 &&
          params.in_features >= kRowsWarps * kRowsTileK;
 }
 
@@ -172,7 +204,8 @@ void linear(Stream& stream, const LinearParams& p) {
   const LinearKernelParams params = kernel_params(p);
   const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
   if (fits_rows(device, p, params)) return launch_rows(stream, params, false);
-  if (fits_wgmma(device, p, params)) return launch_wgmma(stream, params);
+  if (fits_wgmma(device, p, params))
+    return fits_split(device, params) ? launch_split(stream, params) : launch_wgmma(stream, params);
   const LinearChoice choice = choose_kernel(device, p.x.dtype(), desc.spec.codes, params);
   launch(stream, choice.kernel, choice.grid, params,
          {{"num_tokens", num_tokens}, {"out_features", out_features}, {"in_features", in_features}});

@@ -8,12 +8,15 @@
 //            belongs to warp s % 8, and one of them, by turns, finishes the group. W goes from global memory to
 //            registers, kDepth steps ahead, the first ones before the wait for the kernel before. What a lane holds is
 //            operand A of mma.sync as it is: k is permuted, and x is read the same way. A group is 16 rows, or 8,
-//            where 16 leave CTAs with unequal work: then the lower half of the operand is zeros.
+//            where 16 leave CTAs with unequal work: then the lower half of the operand is zeros. Groups of 8 are
+//            walked as row_groups.h does it, those of 16 with a barrier after each: without it they take 120 registers,
+//            and the small kernels around them no longer find room beside two CTAs.
 // ROOFLINE   Bytes of W over 4.65 TB/s.
 // LIMITS     sm_90a; below Hopper the older kernels stay.
 // TESTS      spate-conformance --backend cuda --filter "linear bf16"
 #include "backend/cuda/kernel/linear/linear_rows.h"
 
+#include "backend/cuda/kernel/linear/row_groups.h"
 #include "backend/cuda/kernel/primitive/bf16.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/mma.h"
@@ -144,13 +147,35 @@ __device__ inline void linear_rows(const LinearRowsKernelParams& p) {
   }
 }
 
+// The same by row_groups.h: no warp waits for the others at the end of a group.
+template <int kPair, int kDepth>
+__device__ inline void linear_rows_apart(const LinearRowsKernelParams& p) {
+  __shared__ GroupSums<kRowsWarps> shared;
+  let_dependents_launch();
+  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+  RowGroups<RowStep<kPair>, kDepth, kRowsWarps> groups(p.num_groups, p.num_steps);
+  const auto load = [&](RowStep<kPair>& step, int group, int k) { step.load(p, group * p.group_step, k); };
+  groups.fill(load);
+  shared.init();
+  wait_for_inputs();
+  const Bf16* x = lane / 4 < p.num_tokens
+                      ? static_cast<const Bf16*>(p.x) + lane / 4 * p.x_stride + warp * kRowsTileK
+                      : nullptr;
+  groups.run(
+      shared, load,
+      [&](const RowStep<kPair>& step, float(&sums)[4], int i) {
+        step.multiply(sums, x == nullptr ? nullptr : x + i * (kRowsWarps * kRowsTileK));
+      },
+      [&](int group, const float(&totals)[4]) { finish_rows<kPair>(p, totals, group * p.group_step); });
+}
+
 // 2 CTAs an SM.
-#define SPATE_LINEAR_ROWS_KERNEL(name, pair, depth)                   \
+#define SPATE_LINEAR_ROWS_KERNEL(name, walk, pair, depth)             \
   extern "C" __global__ void __launch_bounds__(kRowsWarps* kLanes, 2) \
       name(const __grid_constant__ LinearRowsKernelParams p) {        \
-    linear_rows<pair, depth>(p);                                      \
+    walk<pair, depth>(p);                                             \
   }
-SPATE_LINEAR_ROWS_KERNEL(linear_rows_8, 1, 8)
-SPATE_LINEAR_ROWS_KERNEL(linear_rows_16, 2, 4)
+SPATE_LINEAR_ROWS_KERNEL(linear_rows_8, linear_rows_apart, 1, 8)
+SPATE_LINEAR_ROWS_KERNEL(linear_rows_16, linear_rows, 2, 4)
 
 }  // namespace spate::cuda

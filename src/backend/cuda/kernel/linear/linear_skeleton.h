@@ -204,49 +204,62 @@ __device__ inline uint32_t transpose_8x8(uint32_t pair) {
   return transposed;
 }
 
-template <int kTokens>
-__device__ inline void store_tile(const LinearWgmmaKernelParams& p, const float (&acc)[kTokens / 2], int row,
-                                  int token) {
-  const int lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4;
-  const int num_tokens = min(kTokens, p.num_tokens - token);
-  float bias[2] = {};
-  if (p.bias != nullptr) {
+// The 16 rows of W from `row` on of which a warp stores sums, and their bias.
+class TileRows {
+ public:
+  __device__ TileRows(const LinearWgmmaKernelParams& p, int row) : p_(p), row_(row) {
+    is_whole_ = row + 16 <= p.out_features;
+    if (p.bias == nullptr) return;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int feature = row + group + 8 * i;
+      const int feature = row + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * i;
       if (feature >= p.out_features) continue;
-      bias[i] = p.is_bias_f32 ? static_cast<const float*>(p.bias)[feature]
-                              : to_float(static_cast<const Bf16*>(p.bias)[feature]);
+      bias_[i] = p.is_bias_f32 ? static_cast<const float*>(p.bias)[feature]
+                               : to_float(static_cast<const Bf16*>(p.bias)[feature]);
     }
   }
-  const bool is_whole = row + 16 <= p.out_features;
-#pragma unroll
-  for (int j = 0; j < kTokens / 8; ++j) {
-    if (8 * j >= num_tokens) break;
-    const float low[2] = {acc[4 * j] + bias[0], acc[4 * j + 1] + bias[0]};
-    const float high[2] = {acc[4 * j + 2] + bias[1], acc[4 * j + 3] + bias[1]};
-    if (!p.is_out_f32 && p.is_out_paired && is_whole) {
-      const uint32_t first = transpose_8x8(pack_bf16(low[0], low[1]));
-      const uint32_t second = transpose_8x8(pack_bf16(high[0], high[1]));
-      if (8 * j + group < num_tokens) {
-        Bf16* out = static_cast<Bf16*>(p.out) + (token + 8 * j + group) * p.out_stride + row + 2 * pair;
+  // Sums of the tokens from `token` to + 7, as wgmma leaves them.
+  __device__ void store(int token, float a, float b, float c, float d) const {
+    if (token >= p_.num_tokens) return;
+    const int lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4;
+    const float values[4] = {a + bias_[0], b + bias_[0], c + bias_[1], d + bias_[1]};
+    if (!p_.is_out_f32 && p_.is_out_paired && is_whole_) {
+      const uint32_t first = transpose_8x8(pack_bf16(values[0], values[1]));
+      const uint32_t second = transpose_8x8(pack_bf16(values[2], values[3]));
+      if (token + group < p_.num_tokens) {
+        Bf16* out = static_cast<Bf16*>(p_.out) + (token + group) * p_.out_stride + row_ + 2 * pair;
         *reinterpret_cast<uint32_t*>(out) = first;
         *reinterpret_cast<uint32_t*>(out + 8) = second;
       }
-      continue;
+      return;
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int column = 8 * j + 2 * pair + i % 2, feature = row + group + i / 2 * 8;
-      if (column >= num_tokens || feature >= p.out_features) continue;
-      const float value = i < 2 ? low[i] : high[i - 2];
-      const int64_t offset = (token + column) * p.out_stride + feature;
-      if (p.is_out_f32) {
-        static_cast<float*>(p.out)[offset] = value;
+      const int column = token + 2 * pair + i % 2, feature = row_ + group + i / 2 * 8;
+      if (column >= p_.num_tokens || feature >= p_.out_features) continue;
+      const int64_t offset = column * p_.out_stride + feature;
+      if (p_.is_out_f32) {
+        static_cast<float*>(p_.out)[offset] = values[i];
       } else {
-        static_cast<Bf16*>(p.out)[offset] = from_float<Bf16>(value);
+        static_cast<Bf16*>(p_.out)[offset] = from_float<Bf16>(values[i]);
       }
     }
+  }
+
+ private:
+  const LinearWgmmaKernelParams& p_;
+  int row_;
+  bool is_whole_;
+  float bias_[2] = {};
+};
+
+template <int kTokens>
+__device__ inline void store_tile(const LinearWgmmaKernelParams& p, const float (&acc)[kTokens / 2], int row,
+                                  int token) {
+  const TileRows rows(p, row);
+#pragma unroll
+  for (int j = 0; j < kTokens / 8; ++j) {
+    rows.store(token + 8 * j, acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]);
   }
 }
 

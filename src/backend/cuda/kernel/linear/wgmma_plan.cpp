@@ -18,13 +18,17 @@ int64_t num_whole_tiles(const CudaDevice& device, int64_t num_tiles, int64_t num
 
 }  // namespace
 
+size_t wgmma_kernel_idx(int64_t num_tokens) {
+  size_t idx = 0;
+  while (idx + 1 < std::size(kWgmmaTileTokens) && kWgmmaTileTokens[idx] < num_tokens) ++idx;
+  return idx;
+}
+
 WgmmaPlan plan_wgmma(const CudaDevice& device, int64_t num_tokens, int64_t out_features, int64_t num_steps,
                      WgmmaPlanOptions options) {
   constexpr int64_t kMinSteps = 8;  // of k a CTA: fewer take longer to add than to multiply
   WgmmaPlan plan{};
-  while (plan.kernel_idx + 1 < std::size(kWgmmaTileTokens) && kWgmmaTileTokens[plan.kernel_idx] < num_tokens) {
-    ++plan.kernel_idx;
-  }
+  plan.kernel_idx = wgmma_kernel_idx(num_tokens);
   plan.tile_tokens = kWgmmaTileTokens[plan.kernel_idx];
   const int64_t num_row_tiles = ceil_div(out_features, kWgmmaTileRows);
   const int64_t num_tiles = num_row_tiles * ceil_div(num_tokens, plan.tile_tokens);

@@ -22,4 +22,7 @@ struct WgmmaPlanOptions {
 WgmmaPlan plan_wgmma(const CudaDevice& device, int64_t num_tokens, int64_t out_features, int64_t num_steps,
                      WgmmaPlanOptions options);
 
+// Into kWgmmaTileTokens: the smallest tile that has all tokens, or the largest one.
+size_t wgmma_kernel_idx(int64_t num_tokens);
+
 }  // namespace spate::cuda

@@ -27,6 +27,12 @@ void check_matrix(const char* op, const PackedWeight& weight, int64_t matrix_idx
         weight.desc().num_matrices);
 }
 
+void check_reader(const char* op, const PackedWeight* reader, const Tensor& out) {
+  if (reader == nullptr) return;
+  CHECK(reader->desc().in_features == out.dim(1), "{}: a reader of {} features for {}", op, reader->desc().in_features,
+        out.shape_string());
+}
+
 void check_heads(ShapeCheck& check, const char* name, const Tensor& x, DType act, Dim num_tokens, Dim num_heads,
                  Dim head_dim) {
   check.tensor(name, x, act, {num_tokens, num_heads, head_dim});
@@ -85,6 +91,7 @@ void check_params(const SiluAndMulParams& p) {
   const Dim num_tokens = check.dim("num_tokens");
   check.tensor("out", p.out, act, {num_tokens, check.dim("intermediate_size")});
   check.tensor("gate_up", p.gate_up, act, {num_tokens, 2 * p.out.dim(1)});
+  check_reader("silu_and_mul", p.reader, p.out);
 }
 
 void check_params(const RopeParams& p) {
@@ -343,6 +350,7 @@ void check_params(const AddRmsNormParams& p) {
   check.tensor("residual", p.residual, act, {num_tokens, hidden_size});
   check.tensor("out", p.out, act, {num_tokens, hidden_size});
   check.tensor("weight", p.weight, act, {hidden_size});
+  check_reader("add_rms_norm", p.reader, p.out);
 }
 
 void check_params(const QkNormRopeKvWriteParams& p) {
@@ -374,6 +382,7 @@ void check_params(const LinearSiluAndMulParams& p) {
   check.tensor("x", p.x, act, {num_tokens, desc.in_features});
   if (p.bias.defined()) check.tensor("bias", p.bias, act, {desc.out_features});
   check.tensor("out", p.out, act, {num_tokens, desc.out_features / 2});
+  check_reader("linear_silu_and_mul", p.reader, p.out);
 }
 
 }  // namespace spate

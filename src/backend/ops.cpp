@@ -23,7 +23,7 @@ void decomposed_qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWritePar
 void decomposed_linear_silu_and_mul(Stream& stream, const LinearSiluAndMulParams& p) {
   ops_of(stream).linear(stream,
                         {.x = p.x, .weight = p.weight, .bias = p.bias, .out = p.gate_up, .matrix_idx = p.matrix_idx});
-  ops_of(stream).silu_and_mul(stream, {.gate_up = p.gate_up, .out = p.out});
+  ops_of(stream).silu_and_mul(stream, {.gate_up = p.gate_up, .out = p.out, .reader = p.reader});
 }
 
 }  // namespace

@@ -1,13 +1,18 @@
 // The op catalogue: what a back-end computes. Params structs state shapes, dtypes and aliasing; `act` below means the
 // activation dtype, kBf16 or kF32, the same for all activation tensors of a model.
 //
-// Primitives must be set in a back-end's OpTable, those for experts and latent attention only where it runs models that have them. Fused ops
-// may be null: bind_ops() puts the decomposition in their place and lists it, so that a fallback is visible. The
-// reference back-end is the oracle of both.
+// Primitives must be set in a back-end's OpTable, those for experts and latent attention only where it runs models that
+// have them. Fused ops may be null: bind_ops() puts the decomposition in their place and lists it, so that a fallback
+// is visible. The reference back-end is the oracle of both.
 //
 // Numerics, the same in all back-ends: sums in fp32 (reference: fp64); each op's result is rounded once to its output
 // dtype, fused ops round where their decomposition would. A row's result must not depend on the other rows of the batch
 // when the device is made with deterministic = true.
+//
+// `reader` of an op is a promise of the caller: nothing but one linear or linear_silu_and_mul with this weight reads
+// `out`, with matrix_idx 0, all its rows and before it is written again; and it is the next product or expert_mlp that
+// runs. The op may then leave `out` unspecified and hand the product its x in another form, such as the 8-bit codes of
+// its rows. The product's result is the same bits. Null: no such promise.
 //
 // Zero rows are legal everywhere and do nothing. Index tensors are kI32.
 #pragma once
@@ -60,6 +65,7 @@ struct AddParams {
 struct SiluAndMulParams {
   Tensor gate_up;  // [num_tokens, 2 * intermediate_size] act
   Tensor out;      // [num_tokens, intermediate_size] act
+  const PackedWeight* reader = nullptr;  // [.., intermediate_size]
 };
 
 // Rotates the first rotary_dim elements of every head in place.
@@ -347,6 +353,7 @@ struct AddRmsNormParams {
   Tensor weight;    // [hidden_size] act
   float eps;
   Tensor out;       // same; may be x
+  const PackedWeight* reader = nullptr;  // [.., hidden_size]
 };
 
 // On the columns of one qkv row: rms_norm of each q head and k head (when the weights are defined), rope of both, then k and v
@@ -369,6 +376,7 @@ struct LinearSiluAndMulParams {
   Tensor gate_up;              // [num_tokens, 2 * intermediate_size] act, scratch for the decomposition
   Tensor out;                  // [num_tokens, intermediate_size] act
   int64_t matrix_idx = 0;      // of the weight's matrices
+  const PackedWeight* reader = nullptr;  // [.., intermediate_size]
 };
 
 template <typename Params>

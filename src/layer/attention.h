@@ -22,6 +22,8 @@ class Attention {
   virtual void take_workspace(Arena& arena) = 0;
   // `norm`: the name of the norm that gives x.
   virtual void list_products(const std::string& norm, std::vector<Product>& products) const = 0;
+  // The weight of the one product that reads x, the first that runs; null where there are more.
+  virtual const PackedWeight* x_reader() const { return nullptr; }
 
   // x [num_tokens, hidden_size] -> out [num_tokens, hidden_size], summed over the ranks; out may be x. Writes what the
   // cache stores of the step's tokens to `kv` first.

@@ -19,6 +19,7 @@ class FeedForward {
   // As Attention's.
   virtual void take_workspace(Arena& arena) = 0;
   virtual void list_products(const std::string& norm, std::vector<Product>& products) const = 0;
+  virtual const PackedWeight* x_reader() const { return nullptr; }
   // x [n, hidden_size] -> out [n, hidden_size], summed over the ranks; out may be x. Any rows of a step.
   virtual void forward(const StepContext& ctx, const Tensor& x, const Tensor& out) const = 0;
 };

@@ -38,6 +38,7 @@ class GroupedQueryAttention final : public Attention {
   KvLayerDesc kv_layer() const override;
   void take_workspace(Arena& arena) override;
   void list_products(const std::string& norm, std::vector<Product>& products) const override;
+  const PackedWeight* x_reader() const override { return &qkv_proj_.weight(); }
   void forward(const StepContext& ctx, const KvView& kv, const Tensor& x, const Tensor& out) const override;
   void forward_output_rows(const StepContext& ctx, const KvView& kv, const Tensor& x, const Tensor& out) const override;
 

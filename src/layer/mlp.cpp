@@ -39,7 +39,8 @@ Tensor Mlp::activations(const StepContext& ctx, const Tensor& x) const {
                                            .weight = &gate_up_proj_.weight(),
                                            .bias = gate_up_proj_.bias(),
                                            .gate_up = gate_up_.rows(0, x.dim(0)),
-                                           .out = act});
+                                           .out = act,
+                                           .reader = &down_proj_.weight()});
   return act;
 }
 

@@ -19,6 +19,7 @@ class Mlp final : public FeedForward {
 
   void take_workspace(Arena& arena) override;
   void list_products(const std::string& norm, std::vector<Product>& products) const override;
+  const PackedWeight* x_reader() const override { return &gate_up_proj_.weight(); }
   void forward(const StepContext& ctx, const Tensor& x, const Tensor& out) const override;
   // The same without the sum over the ranks, which is the caller's to take.
   void forward_of_rank(const StepContext& ctx, const Tensor& x, const Tensor& out) const;

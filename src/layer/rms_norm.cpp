@@ -20,8 +20,10 @@ void RmsNorm::forward(const StepContext& ctx, const Tensor& x, const Tensor& out
   ctx.ops.rms_norm(ctx.stream, {.x = x, .weight = weight_.view, .eps = eps_, .out = out});
 }
 
-void RmsNorm::add_forward(const StepContext& ctx, const Tensor& x, const Tensor& residual, const Tensor& out) const {
-  ctx.ops.add_rms_norm(ctx.stream, {.x = x, .residual = residual, .weight = weight_.view, .eps = eps_, .out = out});
+void RmsNorm::add_forward(const StepContext& ctx, const Tensor& x, const Tensor& residual, const Tensor& out,
+                          const PackedWeight* reader) const {
+  ctx.ops.add_rms_norm(
+      ctx.stream, {.x = x, .residual = residual, .weight = weight_.view, .eps = eps_, .out = out, .reader = reader});
 }
 
 }  // namespace spate

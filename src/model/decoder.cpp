@@ -122,7 +122,7 @@ Tensor Decoder::forward(const StepContext& ctx) {
   for (size_t i = 0; i + 1 < layers.size(); ++i) {
     run_layer(ctx, layers[i], ctx.kv[i], residual, x);
     if (tap_) tap(ctx, static_cast<int64_t>(i), residual, x);
-    layers[i + 1].input_layernorm.add_forward(ctx, x, residual, x);
+    layers[i + 1].input_layernorm.add_forward(ctx, x, residual, x, layers[i + 1].self_attn->x_reader());
     if (input_follower_) input_follower_(ctx, static_cast<int64_t>(i) + 1, residual);
   }
   const Tensor out = run_last_layer(ctx, layers.back(), ctx.kv[layers.size() - 1], residual, x);
@@ -140,7 +140,7 @@ Tensor Decoder::hidden_states(const StepBatch& batch) const {
 void Decoder::run_layer(const StepContext& ctx, const DecoderLayer& layer, const KvView& kv, const Tensor& residual,
                         const Tensor& x) {
   layer.self_attn->forward(ctx, kv, x, x);
-  layer.post_attention_layernorm.add_forward(ctx, x, residual, x);
+  layer.post_attention_layernorm.add_forward(ctx, x, residual, x, layer.mlp->x_reader());
   layer.mlp->forward(ctx, x, x);
 }
 
@@ -158,7 +158,7 @@ Tensor Decoder::run_last_layer(const StepContext& ctx, const DecoderLayer& layer
   if (n == 0) return all_or_few;
   // Rows of x: the attention has read them.
   ctx.ops.gather_rows(ctx.stream, {.x = residual, .row_ids = ctx.batch.output_rows, .out = all_or_few});
-  layer.post_attention_layernorm.add_forward(ctx, out, all_or_few, out);
+  layer.post_attention_layernorm.add_forward(ctx, out, all_or_few, out, layer.mlp->x_reader());
   layer.mlp->forward(ctx, out, out);
   ctx.ops.add(ctx.stream, {.a = all_or_few, .b = out, .out = all_or_few});
   return all_or_few;

@@ -144,7 +144,7 @@ Tensor EagleHead::forward(const StepContext& ctx, const Tensor& known, bool is_o
   const Tensor out = hidden_states(ctx.batch);
   if (!ctx.batch.output_rows.defined()) {
     self_attn_->forward(ctx, ctx.kv[0], joined, x);
-    post_attention_layernorm_.add_forward(ctx, x, residual, x);
+    post_attention_layernorm_.add_forward(ctx, x, residual, x, mlp_->x_reader());
     mlp_->forward(ctx, x, x);
     ctx.ops.add(ctx.stream, {.a = residual, .b = x, .out = out});
     return out;
@@ -154,7 +154,7 @@ Tensor EagleHead::forward(const StepContext& ctx, const Tensor& known, bool is_o
   self_attn_->forward_output_rows(ctx, ctx.kv[0], joined, few);
   if (n == 0) return out;
   ctx.ops.gather_rows(ctx.stream, {.x = residual, .row_ids = ctx.batch.output_rows, .out = out});
-  post_attention_layernorm_.add_forward(ctx, few, out, few);
+  post_attention_layernorm_.add_forward(ctx, few, out, few, mlp_->x_reader());
   mlp_->forward(ctx, few, few);
   ctx.ops.add(ctx.stream, {.a = out, .b = few, .out = out});
   return out;

@@ -4,6 +4,7 @@
 // bit.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "backend/conformance/linear_rig.h"
@@ -249,6 +250,87 @@ void add_linear_silu_and_mul(Report& report, Sides sides, const WeightSpec& spec
   }
 }
 
+// An op that is told which product reads its result (backend/ops.h, `reader`), and that product: the bits of the two
+// without the promise.
+void add_handed(Report& report, Sides sides, const WeightSpec& spec, DType act) {
+  Family family(report, fmt::format("{} handed to linear by {}", act_name(act), weight_spec_name(spec)));
+  if (!family.selected()) return;
+  const OpTable ops = bind_ops(sides.actual.ops()).ops;
+  struct Case {
+    int64_t m, n, k;  // of the product
+  };
+  std::vector<Case> cases;
+  for (const int64_t m : {1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 70, 129}) {
+    for (const auto& [n, k] : {std::pair{48, 70}, std::pair{33, 300}, std::pair{64, 1056}}) cases.push_back({m, n, k});
+  }
+  // Rows that one CTA or several hold, with few and many pieces a thread.
+  for (const int64_t m : {1, 3, 40}) {
+    for (const int64_t k : {4128, 5003, 14336}) cases.push_back({m, 32, k});
+  }
+  cases.push_back({300, 32, 4096});
+  cases.push_back({140, 32, 16392});
+  cases.push_back({2100, 40, 520});  // more than become codes at once
+  cases.push_back({2100, 40, 301});  // the same, of rows at odd places
+  for (const auto& [m, n, k] : cases) {
+    Rng rng(test_seed(), static_cast<uint64_t>(m * 1000003 + n * 1009 + k));
+    const QuantizedHostRows rows = random_rows(rng, spec, n, k);
+    const HostTensor x = rows_with_outliers(rng, act, m, k), norm = random_tensor(rng, act, {k});
+    const HostTensor residual = random_tensor(rng, act, {m, k}), gates = random_tensor(rng, act, {m, k});
+    HostTensor gate_up(act, {m, 2 * k});
+    const auto bytes = static_cast<size_t>(k * dtype_bytes(act));
+    for (int64_t i = 0; i < m; ++i) {
+      const Tensor row = gate_up.view().rows(i, i + 1);
+      std::memcpy(row.raw(), gates.view().rows(i, i + 1).raw(), bytes);
+      std::memcpy(row.columns(k, 2 * k).raw(), x.view().rows(i, i + 1).raw(), bytes);
+    }
+    if (m > 8) multiply_at(x.view(), 7 * k + k / 2, INFINITY);
+    const auto run_norm = [&](Side& side, bool is_promised, bool has_silu) -> Outputs {
+      const PackedWeight& weight = side.put_quantized(rows);
+      const Tensor normed = side.put_activations(x), sum = side.put(residual);
+      const Tensor gates_and_ups = side.put(poisoned_tensor(act, {m, n}));
+      const Tensor out = side.put(poisoned_tensor(act, {m, has_silu ? n / 2 : n}));
+      ops.add_rms_norm(side.stream(), {.x = normed,
+                                       .residual = sum,
+                                       .weight = side.put(norm),
+                                       .eps = 1e-6f,
+                                       .out = normed,
+                                       .reader = is_promised ? &weight : nullptr});
+      if (has_silu) {
+        ops.linear_silu_and_mul(
+            side.stream(), {.x = normed, .weight = &weight, .bias = Tensor(), .gate_up = gates_and_ups, .out = out});
+      } else {
+        ops.linear(side.stream(), {.x = normed, .weight = &weight, .bias = Tensor(), .out = out});
+      }
+      Outputs outputs;
+      outputs.push_back({"out", side.get(out), {}});
+      outputs.push_back({"residual", side.get(sum), {}});
+      return outputs;
+    };
+    const auto run_silu = [&](Side& side, bool is_promised) -> Outputs {
+      const PackedWeight& weight = side.put_quantized(rows);
+      const Tensor act_rows = side.put_activations(poisoned_tensor(act, {m, k}));
+      const Tensor out = side.put(poisoned_tensor(act, {m, n}));
+      ops.silu_and_mul(side.stream(),
+                       {.gate_up = side.put(gate_up), .out = act_rows, .reader = is_promised ? &weight : nullptr});
+      ops.linear(side.stream(), {.x = act_rows, .weight = &weight, .bias = Tensor(), .out = out});
+      Outputs outputs;
+      outputs.push_back({"out", side.get(out), {}});
+      return outputs;
+    };
+    const std::string label = fmt::format("m {} n {} k {}", m, n, k);
+    for (const bool has_silu : {false, true}) {
+      if (has_silu && n % 2 != 0) continue;
+      family.compare(
+          sides.actual, label + (has_silu ? " norm, with silu" : " norm"),
+          [&](Side& side) { return run_norm(side, true, has_silu); },
+          [&](Side& side) { return run_norm(side, false, has_silu); });
+    }
+    family.compare(
+        sides.actual, label + " silu_and_mul", [&](Side& side) { return run_silu(side, true); },
+        [&](Side& side) { return run_silu(side, false); });
+  }
+}
+
 // Exact: so it also proves that pack_rows gives the codes and scales of quantize_row().
 void add_embedding(Report& report, Sides sides, const WeightSpec& spec) {
   Family family(report, fmt::format("embedding from {}", weight_spec_name(spec)));
@@ -379,6 +461,12 @@ void add_quantized_linear_cases(Report& report, Sides sides) {
       add_as_floats(report, sides, spec, act);
     }
     add_extremes(report, sides, spec);
+  }
+  for (const WeightSpec& spec :
+       {integer_spec(kInt8, 0), integer_spec(kInt4, 32, false, true), integer_spec(kInt4, 64, false, true)}) {
+    for (const DType act : kActs) {
+      if (sides.actual.device().supports(spec)) add_handed(report, sides, spec, act);
+    }
   }
   for (const WeightSpec& spec : {WeightSpec{}, integer_spec(kInt8, 32), integer_spec(kInt4, 64, false, true)}) {
     if (sides.actual.device().supports(spec)) add_matrices(report, sides, spec);

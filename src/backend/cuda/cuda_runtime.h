@@ -128,6 +128,9 @@ class CudaDevice final : public Device {
   uint32_t* partial_flags() const { return static_cast<uint32_t*>(partial_flags_.data()); }
   // Of products with integer weights; its places do not move once all weights are made.
   const IntegerScratch& integer_scratch() const { return integer_scratch_; }
+  // Between the op that wrote them and the product that reads them; both are given to the device one after the other,
+  // in a capture too.
+  HandedCodes& handed_codes() { return handed_codes_; }
   // Two words, 0 between kernels, of a kernel whose CTAs take their work from a common list. Null as partial_sums().
   uint32_t* work_counters() const { return static_cast<uint32_t*>(work_counters_.data()); }
 
@@ -162,6 +165,7 @@ class CudaDevice final : public Device {
   Buffer pack_staging_;  // on the device, as large: rows that a kernel packs
   Buffer integer_scratch_buffer_, outlier_scratch_buffer_;
   IntegerScratch integer_scratch_;
+  HandedCodes handed_codes_;
 };
 
 // Elements of a packed weight from one row to the next: in_features rounded up to 16, the padding is zero.

@@ -55,9 +55,19 @@ void launch_kernel(Stream& stream, KernelId kernel, const LaunchGrid& grid, cons
   const auto num_threads = static_cast<unsigned>(grid.num_threads);
   const auto shared_bytes = static_cast<unsigned>(kKernels[kernel.idx].shared_bytes);
   CUresult result = CUDA_SUCCESS;
+  std::array<CUlaunchAttribute, 2> attributes{};
+  unsigned num_attributes = 0;
   if (device.launches_early() && grid.is_early) {
-    CUlaunchAttribute early{.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, .padding = {}, .value = {}};
+    CUlaunchAttribute& early = attributes[num_attributes++];
+    early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
     early.value.programmaticStreamSerializationAllowed = 1;
+  }
+  if (grid.cluster > 1) {
+    CUlaunchAttribute& cluster = attributes[num_attributes++];
+    cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    cluster.value.clusterDim = {static_cast<unsigned>(grid.cluster), 1, 1};
+  }
+  if (num_attributes > 0) {
     const CUlaunchConfig config{.gridDimX = x,
                                 .gridDimY = y,
                                 .gridDimZ = z,
@@ -66,8 +76,8 @@ void launch_kernel(Stream& stream, KernelId kernel, const LaunchGrid& grid, cons
                                 .blockDimZ = 1,
                                 .sharedMemBytes = shared_bytes,
                                 .hStream = cuda_stream.handle(),
-                                .attrs = &early,
-                                .numAttrs = 1};
+                                .attrs = attributes.data(),
+                                .numAttrs = num_attributes};
     result = device.api().cuLaunchKernelEx(&config, handle, kernel_params, nullptr);
   } else {
     result = device.api().cuLaunchKernel(handle, x, y, z, num_threads, 1, 1, shared_bytes, cuda_stream.handle(),

@@ -17,6 +17,9 @@ struct LaunchGrid {
   // Its CTAs may stand on the SMs before the kernel ahead has ended, where the device can do that. Kernels that fill
   // the SMs lose by it: they take the room of those ahead that still have CTAs to place.
   bool is_early = true;
+  // So many CTAs along x run at once and reach each other's shared memory (kernel/primitive/cluster.h); x is a
+  // multiple. More than 1 only where CudaDevice::launches_early().
+  int cluster = 1;
 };
 
 // A size that the record names: {"num_tokens", 17}. `name` is a literal.

@@ -69,19 +69,19 @@ Status CudaDevice::reserve_integer_scratch(const IntegerLayout& layout) {
   }
   const int64_t codes_bytes = kIntegerTokensAtOnce * layout.row_bytes();
   const int64_t bytes =
-      codes_bytes + kIntegerTokensAtOnce * static_cast<int64_t>(sizeof(QuantizedRow) + kMaxOutliers * sizeof(Outlier));
+      codes_bytes + kHandedTokens * static_cast<int64_t>(sizeof(QuantizedRow) + kMaxOutliers * sizeof(Outlier));
   if (static_cast<int64_t>(integer_scratch_buffer_.bytes()) >= bytes) return {};
   ASSIGN_OR_RETURN(integer_scratch_buffer_, allocate(static_cast<size_t>(bytes), MemoryKind::kDevice));
   char* data = static_cast<char*>(integer_scratch_buffer_.data());
   integer_scratch_.codes = reinterpret_cast<int8_t*>(data);
   integer_scratch_.rows = reinterpret_cast<QuantizedRow*>(data + codes_bytes);
-  integer_scratch_.outliers = reinterpret_cast<Outlier*>(integer_scratch_.rows + kIntegerTokensAtOnce);
+  integer_scratch_.outliers = reinterpret_cast<Outlier*>(integer_scratch_.rows + kHandedTokens);
   return reserve_outlier_scratch();
 }
 
 Status CudaDevice::reserve_outlier_scratch() {
   if (outlier_scratch_buffer_.bytes() > 0) return {};
-  constexpr int64_t kColumnsBytes = (sizeof(OutlierColumns) + 255) / 256 * 256;
+  constexpr int64_t kColumnsBytes = (kHandedTokens / kIntegerTokensAtOnce * sizeof(OutlierColumns) + 255) / 256 * 256;
   constexpr int64_t kValueBytes = kIntegerTokensAtOnce * kMaxOutlierColumns * 2;
   constexpr auto kBytes = static_cast<size_t>(kColumnsBytes + kValueBytes + kOutlierWeightBytes);
   ASSIGN_OR_RETURN(outlier_scratch_buffer_, allocate(kBytes, MemoryKind::kDevice));

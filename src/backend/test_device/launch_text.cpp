@@ -81,7 +81,7 @@ std::string launch_text(const EmbeddingParams& p) { SPATE_TEXT("embedding", p, t
 std::string launch_text(const LinearParams& p) { SPATE_TEXT("linear", p, x, weight, bias, out, matrix_idx); }
 std::string launch_text(const RmsNormParams& p) { SPATE_TEXT("rms_norm", p, x, weight, eps, out); }
 std::string launch_text(const AddParams& p) { SPATE_TEXT("add", p, a, b, out); }
-std::string launch_text(const SiluAndMulParams& p) { SPATE_TEXT("silu_and_mul", p, gate_up, out); }
+std::string launch_text(const SiluAndMulParams& p) { SPATE_TEXT("silu_and_mul", p, gate_up, out, reader); }
 std::string launch_text(const RopeParams& p) { SPATE_TEXT("rope", p, positions, cos_sin, x, interleaved); }
 std::string launch_text(const KvWriteParams& p) { SPATE_TEXT("kv_write", p, k, v, slot_mapping, kv); }
 std::string launch_text(const AttentionPagedParams& p) {
@@ -118,13 +118,15 @@ std::string launch_text(const AttentionLatentExpandedParams& p) {
              softmax_scale, out);
 }
 std::string launch_text(const LinearHeadsParams& p) { SPATE_TEXT("linear_heads", p, x, weight, out); }
-std::string launch_text(const AddRmsNormParams& p) { SPATE_TEXT("add_rms_norm", p, x, residual, weight, eps, out); }
+std::string launch_text(const AddRmsNormParams& p) {
+  SPATE_TEXT("add_rms_norm", p, x, residual, weight, eps, out, reader);
+}
 std::string launch_text(const QkNormRopeKvWriteParams& p) {
   SPATE_TEXT("qk_norm_rope_kv_write", p, q, k, v, q_norm, k_norm, eps, positions, cos_sin, interleaved, slot_mapping,
              kv);
 }
 std::string launch_text(const LinearSiluAndMulParams& p) {
-  SPATE_TEXT("linear_silu_and_mul", p, x, weight, bias, gate_up, out, matrix_idx);
+  SPATE_TEXT("linear_silu_and_mul", p, x, weight, bias, gate_up, out, matrix_idx, reader);
 }
 std::string launch_text(const StepKey& key) {
   SPATE_TEXT("key", key, num_seqs, num_tokens, num_logits, max_query_len, max_seq_len, outputs, num_top_logprobs,

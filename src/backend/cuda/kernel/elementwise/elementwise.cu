@@ -11,6 +11,7 @@
 // TESTS      spate-conformance --backend cuda --filter add, --filter silu_and_mul
 #include "backend/cuda/kernel/elementwise/elementwise.h"
 
+#include "backend/cuda/kernel/elementwise/silu.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/piece.h"
 
@@ -41,13 +42,7 @@ __device__ inline void silu_and_mul(const SiluAndMulKernelParams& p) {
   const Act* row = static_cast<const Act*>(p.gate_up) + token * p.gate_up_stride;
   const Piece<Act> gate = load_piece(row, first, width, p.is_aligned);
   const Piece<Act> up = load_piece(row + width, first, width, p.is_aligned);
-  float product[kPieceElems];
-#pragma unroll
-  for (int i = 0; i < kPieceElems; ++i) {
-    const float g = value_of(gate, i);
-    product[i] = round_to<Act>(g / (1.0f + expf(-g))) * value_of(up, i);
-  }
-  store_piece(static_cast<Act*>(p.out) + token * p.out_stride, first, width, p.is_aligned, to_piece<Act>(product));
+  store_piece(static_cast<Act*>(p.out) + token * p.out_stride, first, width, p.is_aligned, silu_and_mul_of(gate, up));
 }
 
 extern "C" __global__ void add_bf16(const __grid_constant__ AddKernelParams p) { add<Bf16>(p); }

@@ -99,19 +99,32 @@ inline int outlier_capacity(int64_t num_rows) {
   return static_cast<int>(fits < kMaxOutlierColumns ? fits : kMaxOutlierColumns);
 }
 
-struct QuantizeRowsKernelParams {
-  const void* x;       // [num_tokens, width] act
-  int8_t* codes;       // [num_tokens, row_bytes]; zeros behind the width
-  QuantizedRow* rows;  // [num_tokens]
-  Outlier* outliers;   // [num_tokens, kMaxOutliers], in the order of k
-  int64_t x_stride;    // elements
-  OutlierColumns* outlier_columns;  // or null: gets marks
-  int64_t row_bytes;   // a multiple of 128
+// Products take codes of so many tokens at a time.
+constexpr int64_t kIntegerTokensAtOnce = 2048;
+
+// Where rows of activations go as codes.
+struct RowCodes {
+  int8_t* codes;        // [num_tokens, row_bytes]; zeros behind the width
+  int64_t codes_bytes;  // from row to row, a multiple of 8
+  QuantizedRow* rows;   // [num_tokens]
+  Outlier* outliers;    // [num_tokens, kMaxOutliers], in the order of k
+  // Or null: one for each kIntegerTokensAtOnce tokens, gets marks.
+  OutlierColumns* outlier_columns;
+  int32_t row_bytes;  // a multiple of 128
   int32_t width;
+  int32_t num_ctas;  // that share a row, a cluster
+};
+
+struct QuantizeRowsKernelParams {
+  const void* x;     // [num_tokens, width] act
+  int64_t x_stride;  // elements
+  RowCodes out;
   int32_t is_x_aligned;  // rows of x start at multiples of 16 bytes
 };
 
-constexpr int kQuantizeMaxThreads = 1024;
+constexpr int kQuantizeMaxThreads = 512, kQuantizeMaxPieces = 4;  // of a CTA; of 8 elements, of a thread
+constexpr int kQuantizeMaxCtas = 8;                               // that share a row
+static_assert(int64_t{8} * kQuantizeMaxPieces * kQuantizeMaxThreads * kQuantizeMaxCtas >= kMaxIntegerWidth);
 
 struct LinearIntegerKernelParams {
   LinearWgmmaKernelParams tiles;  // x: the codes, boxes of tile_tokens x 128; weight: of int8, boxes of 64 x 128

@@ -1,17 +1,28 @@
 // Thread-block clusters (sm_90): CTAs that run at the same time and read each other's shared memory. Kernels that use
-// them carry __cluster_dims__; below sm_90 they compile to nothing useful and are not launched.
+// them carry __cluster_dims__, or are launched with LaunchGrid::cluster; below sm_90 they compile to nothing useful and
+// are not launched.
 #pragma once
 
 #include <cstdint>
 
 namespace spate::cuda {
 
-// All threads of all CTAs of the cluster have come here, and what they wrote before is visible to all.
-__device__ inline void cluster_barrier() {
+// The two halves of cluster_barrier().
+__device__ inline void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+__device__ inline void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
+}
+
+// All threads of all CTAs of the cluster have come here, and what they wrote before is visible to all.
+__device__ inline void cluster_barrier() {
+  cluster_arrive();
+  cluster_wait();
 }
 
 __device__ inline int cluster_rank() {
@@ -24,12 +35,12 @@ __device__ inline int cluster_rank() {
 
 // The same variable of shared memory in another CTA of the cluster.
 template <typename T>
-__device__ inline const T* of_cluster_cta(const T* own, int rank) {
+__device__ inline T* of_cluster_cta(T* own, int rank) {
   uint64_t address = reinterpret_cast<uint64_t>(own);
 #if __CUDA_ARCH__ >= 900
   asm("mapa.u64 %0, %1, %2;" : "=l"(address) : "l"(address), "r"(rank));
 #endif
-  return reinterpret_cast<const T*>(address);
+  return reinterpret_cast<T*>(address);
 }
 
 }  // namespace spate::cuda

@@ -2,6 +2,8 @@
 
 #include "backend/check_params.h"
 #include "backend/cuda/kernel/cuda_ops.h"
+#include "backend/cuda/kernel/linear/linear_integer.h"
+#include "backend/cuda/kernel/rms_norm/add_rms_norm_codes.h"
 #include "backend/cuda/kernel/row_alignment.h"
 #include "backend/cuda/launch.h"
 
@@ -33,6 +35,8 @@ constexpr KernelId kNormF32[] = {kernel_id("rms_norm_f32_1"), kernel_id("rms_nor
                                  kernel_id("rms_norm_f32_wide")};
 constexpr KernelId kAddNormBf16[] = {kernel_id("add_rms_norm_bf16_1"), kernel_id("add_rms_norm_bf16_2"),
                                      kernel_id("add_rms_norm_bf16_4"), kernel_id("add_rms_norm_bf16_wide")};
+constexpr KernelId kAddNormCodes[] = {kernel_id("add_rms_norm_codes_1"), kernel_id("add_rms_norm_codes_2"),
+                                      kernel_id("add_rms_norm_codes_4")};
 constexpr KernelId kAddNormF32[] = {kernel_id("add_rms_norm_f32_1"), kernel_id("add_rms_norm_f32_2"),
                                     kernel_id("add_rms_norm_f32_4"), kernel_id("add_rms_norm_f32_wide")};
 
@@ -82,9 +86,15 @@ void add_rms_norm(Stream& stream, const AddRmsNormParams& p) {
   if (params.norm.num_rows == 0) return;
   params.norm.is_aligned = params.norm.is_aligned && are_rows_aligned({&p.residual});
   const WideNorm wide = wide_norm_for(params.norm.width);
-  launch(stream, (p.x.dtype() == DType::kF32 ? kAddNormF32 : kAddNormBf16)[wide.kernel_idx],
-         {.x = params.norm.num_rows, .num_threads = wide.num_threads}, params,
-         {{"num_tokens", p.x.dim(0)}, {"hidden_size", params.norm.width}});
+  const LaunchGrid grid{.x = params.norm.num_rows, .num_threads = wide.num_threads};
+  const std::initializer_list<NamedSize> sizes = {{"num_tokens", p.x.dim(0)}, {"hidden_size", params.norm.width}};
+  if (wide.kernel_idx < static_cast<int>(std::size(kAddNormCodes))) {
+    if (const std::optional<RowCodes> codes = hand_codes(stream, p.reader, p.out)) {
+      const AddRmsNormCodesKernelParams with_codes{.add = params, .out = *codes};
+      return launch(stream, kAddNormCodes[wide.kernel_idx], grid, with_codes, sizes);
+    }
+  }
+  launch(stream, (p.x.dtype() == DType::kF32 ? kAddNormF32 : kAddNormBf16)[wide.kernel_idx], grid, params, sizes);
 }
 
 }  // namespace spate::cuda

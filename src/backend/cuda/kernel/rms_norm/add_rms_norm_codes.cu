@@ -1,0 +1,51 @@
+// WHAT       add_rms_norm whose `out` is not stored but becomes 8-bit codes for the product that reads it.
+// SHAPES     x, residual [num_tokens, width] bf16, weight [width]; codes as quantize_rows.cu.
+// NUMERICS   The bits of add_rms_norm (rms_norm.cu), whose order of the sum it has, then of quantize_rows.cu.
+// WORK       A CTA a row, which stays in registers, 1, 2 or 4 pieces a thread.
+// ROOFLINE   Memory: 7 bytes an element: 8,192 rows of 4,096 are 235 MB, 55 us at 4.25 TB/s. One row: latency.
+// LIMITS     256 < width <= 16,384. Hopper.
+// TESTS      spate-conformance --backend cuda --filter handed
+#include "backend/cuda/kernel/rms_norm/add_rms_norm_codes.h"
+
+#include "backend/cuda/kernel/linear/quantize_row.h"
+#include "backend/cuda/kernel/primitive/grid_dependency.h"
+#include "backend/cuda/kernel/rms_norm/norm_row.h"
+#include "backend/cuda/kernel/rms_norm/normalize.h"
+
+namespace spate::cuda {
+
+template <int kPieces>
+__device__ inline void add_rms_norm_codes(const AddRmsNormCodesKernelParams& p) {
+  let_dependents_launch();
+  __shared__ RowShared shared;
+  RowTeam team(shared, 1);
+  const RmsNormKernelParams& norm = p.add.norm;
+  Piece<Bf16> weight[kPieces], pieces[kPieces];
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    weight[i] =
+        load_constant_piece(static_cast<const Bf16*>(norm.weight), team.first_of(i), norm.width, norm.is_aligned);
+  }
+  wait_for_inputs();
+  const auto row = row_of_cta<Bf16, true>(norm, p.add.residual, p.add.residual_stride);
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) pieces[i] = row.take(team.first_of(i));
+  float sum_of_squares = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) sum_of_squares = add_squares(pieces[i], sum_of_squares);
+  const float inv_rms = inv_rms_of(block_reduce(sum_of_squares, Sum()), norm.width, norm.eps);
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) pieces[i] = normalized(pieces[i], weight[i], inv_rms);
+  quantize_row(p.out, blockIdx.x, pieces, shared, team);
+}
+
+#define SPATE_ADD_RMS_NORM_CODES(pieces)                                                   \
+  extern "C" __global__ void __launch_bounds__(kNormMaxThreads)                            \
+      add_rms_norm_codes_##pieces(const __grid_constant__ AddRmsNormCodesKernelParams p) { \
+    add_rms_norm_codes<pieces>(p);                                                         \
+  }
+SPATE_ADD_RMS_NORM_CODES(1)
+SPATE_ADD_RMS_NORM_CODES(2)
+SPATE_ADD_RMS_NORM_CODES(4)
+
+}  // namespace spate::cuda

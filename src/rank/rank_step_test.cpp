@@ -12,6 +12,7 @@
 
 #include "backend/registry/registry.h"
 #include "backend/test_device/deferred_device.h"
+#include "backend/test_device/intercepting_device.h"
 #include "backend/test_device/recording_device.h"
 #include "base/rng.h"
 #include "base/test.h"
@@ -154,6 +155,62 @@ std::vector<std::string> run_plain(int num_requests, const char* model = kModel)
 }
 
 constexpr int kNumRequests = 60;
+
+// Checks what ops are promised of their readers (backend/ops.h) where the rank keeps to it or not: in what it launches.
+class PromiseDevice final : public InterceptingDevice {
+ public:
+  PromiseDevice(std::unique_ptr<Device> inner, int* num_promises)
+      : InterceptingDevice(std::move(inner)), num_promises_(num_promises) {}
+
+  void on_launch(Launch launch) override {
+    const std::string& text = launch.text;
+    if (!reader_.empty() && (text.starts_with("linear") || text.starts_with("expert_mlp"))) {
+      INFO(text, " after a promise of ", reader_, " with ", out_);
+      CHECK(text.find("(x: " + out_ + ",") != text.npos);
+      CHECK(text.find(" weight: " + reader_ + ",") != text.npos);
+      reader_.clear();
+    }
+    if (!reader_.empty()) {
+      INFO(text, " reads or writes ", out_, " before the product");
+      CHECK(text.find(out_.substr(0, out_.find(' ')) + " ") == text.npos);
+    }
+    if (const std::string reader = field(text, "reader"); reader.starts_with("0x") && reader != "0x0") {
+      CHECK(reader_.empty());
+      reader_ = reader;
+      out_ = field(text, "out");
+      ++*num_promises_;
+    }
+    launch.run();
+  }
+
+ private:
+  // What stands behind "NAME: ", up to the next field.
+  static std::string field(const std::string& text, const std::string& name) {
+    const size_t at = text.find(", " + name + ": ");
+    if (at == text.npos) return "";
+    const size_t begin = at + name.size() + 4;
+    size_t end = begin;
+    for (int depth = 0; end < text.size() && (depth > 0 || (text[end] != ',' && text[end] != ')')); ++end) {
+      depth += (text[end] == '[') - (text[end] == ']');
+    }
+    return text.substr(begin, end - begin);
+  }
+
+  int* num_promises_;
+  std::string reader_, out_;  // of the promise that is not kept yet
+};
+
+TEST_CASE("what is promised to one product is read by that product alone") {
+  for (const char* model : {kModel, kLatentModel}) {
+    CAPTURE(std::string(model));
+    int num_promises = 0;
+    const auto wrapper = [&](std::unique_ptr<Device> device) {
+      return std::make_unique<PromiseDevice>(std::move(device), &num_promises);
+    };
+    CHECK(run(*make_ranks(wrapper, 1, model), 12, model) == run_plain(12, model));
+    CHECK(num_promises > 12);
+  }
+}
 
 TEST_CASE("steps of equal keys launch the same, and what a ladder adds to a step changes nothing") {
   for (const auto& [model, num_requests] : {std::pair{kModel, kNumRequests}, {kLatentModel, kNumRequests / 4}}) {

@@ -156,7 +156,7 @@ std::vector<std::string> run_plain(int num_requests, const char* model = kModel)
 
 constexpr int kNumRequests = 60;
 
-// Checks what ops are promised of their readers (backend/ops.h) where the rank keeps to it or not: in what it launches.
+// Checks that what ops are promised of their readers (backend/ops.h) is kept, in what a rank launches.
 class PromiseDevice final : public InterceptingDevice {
  public:
   PromiseDevice(std::unique_ptr<Device> inner, int* num_promises)

@@ -10,6 +10,7 @@
 #include "backend/cuda/cuda_device.h"
 #include "backend/cuda/cuda_runtime.h"
 #include "backend/cuda/kernel/kv/kv_layout.h"
+#include "backend/cuda/kernel/linear/linear_integer.h"
 #include "backend/cuda/kernel_compiler.h"
 #include "backend/cuda/kernel_list.h"
 #include "backend/cuda/kernel_worker.h"
@@ -130,6 +131,32 @@ TEST_CASE("the log of ptxas: registers, stack, spills and shared memory of each 
   const KernelUsage f = usages.at("f"), g = usages.at("g");
   CHECK(std::tuple(f.registers, f.stack_bytes, f.spill_bytes, f.shared_bytes) == std::tuple(168, 16, 20, 1088));
   CHECK(std::tuple(g.registers, g.stack_bytes, g.spill_bytes, g.shared_bytes) == std::tuple(24, 0, 0, 0));
+}
+
+TEST_CASE("rows that become codes are covered by their threads, whatever their number and width") {
+  for (const int num_sms : {1, 78, 132}) {
+    for (const int64_t num_tokens : {1, 2, 16, 33, 66, 132, 133, 300, 2048, 16384}) {
+      for (int64_t row_bytes = kIntegerTileK; row_bytes <= kMaxIntegerWidth; row_bytes += kIntegerTileK) {
+        const RowShape shape = row_shape(num_sms, num_tokens, row_bytes);
+        const int64_t elems = int64_t{8} * shape.num_ctas * shape.num_threads << shape.kernel_idx;
+        CAPTURE(num_tokens);
+        CAPTURE(row_bytes);
+        REQUIRE(elems >= row_bytes);
+        REQUIRE(shape.num_ctas <= kQuantizeMaxCtas);
+        REQUIRE(shape.num_threads <= kQuantizeMaxThreads);
+        REQUIRE(shape.num_threads % 32 == 0);
+        // A thread more a CTA, and not all of them would be needed.
+        REQUIRE(elems - (int64_t{8} * 32 * shape.num_ctas << shape.kernel_idx) < row_bytes);
+      }
+    }
+  }
+  // Few rows are shared by as many CTAs as there are SMs for.
+  CHECK(row_shape(132, 1, 14336).num_ctas == 4);
+  CHECK(row_shape(132, 32, 14336).num_ctas == 4);
+  CHECK(row_shape(132, 33, 14336).num_ctas == 4);
+  CHECK(row_shape(132, 34, 14336).num_ctas == 2);
+  CHECK(row_shape(132, 128, 14336).num_ctas == 1);
+  CHECK(row_shape(132, 1, 4096).num_ctas == 1);
 }
 
 TEST_CASE("architecture names: only Hopper gets its own instructions") {

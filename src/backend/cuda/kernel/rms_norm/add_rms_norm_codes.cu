@@ -33,7 +33,7 @@ __device__ inline void add_rms_norm_codes(const AddRmsNormCodesKernelParams& p) 
   float sum_of_squares = 0.0f;
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) sum_of_squares = add_squares(pieces[i], sum_of_squares);
-  const float inv_rms = inv_rms_of(block_reduce(sum_of_squares, Sum()), norm.width, norm.eps);
+  const float inv_rms = inv_rms_of(sum_of_cta(sum_of_squares), norm.width, norm.eps);
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) pieces[i] = normalized(pieces[i], weight[i], inv_rms);
   quantize_row(p.out, blockIdx.x, pieces, shared, team);

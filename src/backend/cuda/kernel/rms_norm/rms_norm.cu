@@ -59,7 +59,7 @@ __device__ inline void norm_row(const RmsNormKernelParams& p, void* residual, in
   float sum_of_squares = 0.0f;
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) sum_of_squares = add_squares(pieces[i], sum_of_squares);
-  const float inv_rms = inv_rms_of(block_reduce(sum_of_squares, Sum()), p.width, p.eps);
+  const float inv_rms = inv_rms_of(sum_of_cta(sum_of_squares), p.width, p.eps);
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
     store_piece(row.out, first_of(i), p.width, p.is_aligned, normalized(pieces[i], weight[i], inv_rms));
@@ -75,7 +75,7 @@ __device__ inline void norm_wide_row(const RmsNormKernelParams& p, void* residua
   const int begin = static_cast<int>(threadIdx.x) * kPieceElems, step = static_cast<int>(blockDim.x) * kPieceElems;
   float sum_of_squares = 0.0f;
   for (int first = begin; first < p.width; first += step) sum_of_squares = add_squares(row.take(first), sum_of_squares);
-  const float inv_rms = inv_rms_of(block_reduce(sum_of_squares, Sum()), p.width, p.eps);
+  const float inv_rms = inv_rms_of(sum_of_cta(sum_of_squares), p.width, p.eps);
   for (int first = begin; first < p.width; first += step) {
     const Piece<Act> weight = load_constant_piece(static_cast<const Act*>(p.weight), first, p.width, p.is_aligned);
     store_piece(row.out, first, p.width, p.is_aligned, normalized(row.take_again(first), weight, inv_rms));

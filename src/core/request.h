@@ -40,6 +40,7 @@ struct Output {
   Status error;                // with kError
   int num_cached_tokens = 0;   // prompt tokens taken from the prefix cache
   double queue_seconds = 0;    // arrival to first scheduled, with the first Output
+  int num_preemptions = 0;     // of this sequence so far
 };
 
 // Where a request's Outputs go. push() is called by the engine thread: it must not block, and may be called until the Output

@@ -128,6 +128,7 @@ Output make_output(Sequence& seq) {
   Output output;
   output.request_id = seq.group->request.id;
   output.index = seq.key.index;
+  output.num_preemptions = seq.num_preemptions;
   if (!std::exchange(seq.has_reported, true)) {
     output.num_cached_tokens = seq.num_cached_tokens;
     output.queue_seconds = std::max(0.0, seq.queue_seconds);

@@ -30,6 +30,7 @@ struct Answer {
     int32_t stop_token_id = -1;
     bool cancelled = false;  // asked for; it may have ended before
     bool has_first = false;
+    int num_preemptions = 0;
   };
   Request request;
   std::vector<Part> parts;
@@ -270,6 +271,9 @@ class Simulation {
       CHECK(output.logprobs[i].top.size() == static_cast<size_t>(*answer.request.sampling.logprobs));
     }
     part.token_ids.insert(part.token_ids.end(), output.token_ids.begin(), output.token_ids.end());
+    CHECK(output.num_preemptions >= part.num_preemptions);
+    num_told_preemptions_ += output.num_preemptions - part.num_preemptions;
+    part.num_preemptions = output.num_preemptions;
     part.finish_reason = output.finish_reason;
     part.stop_token_id = output.stop_token_id;
     part.hidden_state = std::move(output.hidden_state);
@@ -344,6 +348,8 @@ class Simulation {
   void finish_report() {
     const EngineStats stats = engine_->stats();
     report_.num_preemptions = static_cast<int64_t>(stats.num_preemptions);
+    CHECK(num_told_preemptions_ == report_.num_preemptions, "sequences tell of {} preemptions, the engine of {}",
+          num_told_preemptions_, report_.num_preemptions);
     report_.num_steps = static_cast<int64_t>(stats.num_steps);
     report_.num_wasted_rows = static_cast<int64_t>(stats.num_wasted_rows);
     report_.num_forks = static_cast<int64_t>(stats.num_forks);
@@ -372,6 +378,7 @@ class Simulation {
   std::unordered_map<uint64_t, int> nonfinite_from_;  // seed of a request: tokens behind which logits are not finite
   std::vector<Transfer> transfers_;                   // open
   int64_t num_turns_ = 0;
+  int64_t num_told_preemptions_ = 0;  // by the sequences
   RequestId next_id_ = 1;
   SimulationReport report_;
 };

@@ -113,6 +113,7 @@ void Scheduler::preempt(Sequence& seq) {
   seq.state = SequenceState::kWaiting;
   seq.num_estimated_cached = 0;
   waiting_.insert(&seq);
+  ++seq.num_preemptions;
   ++stats_.num_preemptions;
 }
 

@@ -66,6 +66,7 @@ struct Sequence {
   // Results.
   int num_cached_tokens = 0;                   // prompt tokens that the prefix cache had when it started
   double queue_seconds = -1;                   // arrival to first row; -1 before that
+  int num_preemptions = 0;
   bool has_reported = false;                   // the first Output is out
   std::vector<TokenLogprobs> prompt_logprobs;  // collected so far; of prompt tokens 1, 2 ...
   std::vector<float> hidden_sum;               // Pooling::kMean: of the prompt tokens of collected steps

@@ -91,6 +91,7 @@ void Generation::take(Output output, TimePoint time) {
     choice.num_cached_tokens = output.num_cached_tokens;
     if (output.index == 0) usage_.num_cached_tokens += output.num_cached_tokens;
   }
+  choice.num_preemptions = output.num_preemptions;
   if (!output.prompt_logprobs.empty()) listener_->on_prompt_logprobs(prompt_idx, std::move(output.prompt_logprobs));
   observe_tokens(choice, output, time);
   ChoiceDelta delta{.choice = choice_idx};
@@ -170,6 +171,7 @@ void Generation::finish_choice(Choice& choice, ChoiceDelta delta, TimePoint time
          .num_prompt_tokens = static_cast<int>(request_.prompts[static_cast<size_t>(prompt_idx)].size()),
          .num_cached_tokens = choice.num_cached_tokens,
          .num_generation_tokens = choice.num_tokens,
+         .num_preemptions = choice.num_preemptions,
          .max_tokens = request_.max_tokens[static_cast<size_t>(prompt_idx)],
          .n = n(),
          .is_first_choice = choice_idx % n() == 0,

@@ -99,6 +99,7 @@ class Generation final : public OutputSink, public std::enable_shared_from_this<
     TimePoint first_token, last_token;
     double queue_seconds = 0;
     int num_cached_tokens = 0;
+    int num_preemptions = 0;
     ChoiceDelta held;  // by stream_interval
     int num_told_tokens = 0;
   };

@@ -91,6 +91,7 @@ TEST_CASE("metrics: the page is valid and has the names that dashboards and auto
                             .num_prompt_tokens = 7,
                             .num_cached_tokens = 3,
                             .num_generation_tokens = 11,
+                            .num_preemptions = 2,
                             .max_tokens = 16,
                             .n = 2,
                             .finish_reason = FinishReason::kStop});
@@ -101,6 +102,7 @@ TEST_CASE("metrics: the page is valid and has the names that dashboards and auto
   stats.kv_cache_usage = 0.25;
   stats.iteration_tokens[1] = 5;
   stats.iteration_tokens_sum = 20;
+  stats.num_refused = 4;
   MetricsWriter out;
   metrics.render(out, stats, {.model_name = "a\"b\\c\nd", .cache_config = {{"block_size", "16"}}});
   ServingMetrics().render(out, EngineStats{}, {.model_name = "second", .cache_config = {}});
@@ -116,6 +118,9 @@ TEST_CASE("metrics: the page is valid and has the names that dashboards and auto
   CHECK(page.samples.at("vllm:request_success_total" + labels.substr(0, labels.size() - 1) +
                         R"(,finished_reason="stop"})") == 1);
   CHECK(page.samples.at("vllm:e2e_request_latency_seconds_sum" + labels) == 1.2);
+  CHECK(page.samples.at("vllm:request_num_preemptions_sum" + labels) == 2);
+  CHECK(page.samples.at("vllm:admission_rejections_total" + labels.substr(0, labels.size() - 1) +
+                        R"(,reason="max_num_queued_reqs"})") == 4);
   CHECK(page.samples.at("vllm:request_prefill_kv_computed_tokens_sum" + labels) == 4);
   CHECK(page.samples.at("vllm:iteration_tokens_total_count" + labels) == 5);
   CHECK(page.samples.at(R"(http_requests_total{handler="/v1/models",method="GET",status="200"})") == 1);
@@ -126,7 +131,8 @@ TEST_CASE("metrics: the page is valid and has the names that dashboards and auto
        {"vllm:e2e_request_latency_seconds", "vllm:inter_token_latency_seconds", "vllm:time_to_first_token_seconds",
         "vllm:request_decode_time_seconds", "vllm:request_prefill_time_seconds", "vllm:request_queue_time_seconds",
         "vllm:request_generation_tokens", "vllm:request_prompt_tokens", "vllm:request_max_num_generation_tokens",
-        "vllm:iteration_tokens_total", "vllm:request_params_n", "vllm:request_params_max_tokens"}) {
+        "vllm:iteration_tokens_total", "vllm:request_params_n", "vllm:request_params_max_tokens",
+        "vllm:request_num_preemptions"}) {
     INFO(name);
     CHECK(page.types.at(name) == "histogram");
     CHECK(histogram_problem(page, name, labels) == "");

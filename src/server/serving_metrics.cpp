@@ -72,11 +72,13 @@ ServingMetrics::ServingMetrics()
       max_generation_tokens_(one_two_five_bounds(kMaxTokens)),
       params_max_tokens_(one_two_five_bounds(kMaxTokens)),
       prefill_computed_(one_two_five_bounds(kMaxTokens)),
-      params_n_({1, 2, 5, 10, 20}) {}
+      params_n_({1, 2, 5, 10, 20}),
+      num_preemptions_({1, 2, 3, 4, 5, 10, 20}) {}
 
 void ServingMetrics::observe_finished(const RequestTimes& times) {
   finished_[static_cast<size_t>(times.finish_reason)].add();
   generation_tokens_.observe(times.num_generation_tokens);
+  num_preemptions_.observe(times.num_preemptions);
   e2e_latency_.observe(times.e2e_seconds);
   queue_time_.observe(times.queue_seconds);
   inference_time_.observe(times.e2e_seconds - times.queue_seconds);
@@ -157,6 +159,10 @@ void ServingMetrics::render_engine(MetricsWriter& out, const EngineStats& stats,
   out.counter("spate:engine_nonfinite_logits_total", "Requests ended because their logits were not finite.", labels,
               count(stats.num_nonfinite_rows));
   render_speculation(out, stats, labels);
+  out.family("vllm:admission_rejections_total", "counter",
+             "Requests refused because the queue was full, by its bound.");
+  out.sample("vllm:admission_rejections_total", with(labels, "reason", "max_num_queued_reqs"),
+             count(stats.num_refused));
   out.counter("spate:requests_refused_total", "Requests refused because the queue was full.", labels,
               count(stats.num_refused));
   out.counter("spate:device_seconds_total", "Seconds the device worked.", labels, stats.device_seconds);
@@ -203,6 +209,7 @@ void ServingMetrics::render_requests(MetricsWriter& out, const MetricLabels& lab
   out.histogram("vllm:request_params_max_tokens", "max_tokens of requests.", labels, params_max_tokens_);
   out.histogram("vllm:request_prefill_kv_computed_tokens", "Prompt tokens computed, the cached ones left out.", labels,
                 prefill_computed_);
+  out.histogram("vllm:request_num_preemptions", "Preemptions of a sequence.", labels, num_preemptions_);
   out.histogram("vllm:request_params_n", "n of requests.", labels, params_n_);
 }
 

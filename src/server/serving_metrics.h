@@ -22,6 +22,7 @@ struct RequestTimes {
   int num_prompt_tokens = 0;
   int num_cached_tokens = 0;
   int num_generation_tokens = 0;
+  int num_preemptions = 0;
   int max_tokens = 0;
   int n = 1;
   bool is_first_choice = true;  // counts the prompt once
@@ -59,7 +60,7 @@ class ServingMetrics {
   Histogram time_to_first_token_, inter_token_latency_, time_per_output_token_;
   Histogram e2e_latency_, queue_time_, inference_time_, prefill_time_, decode_time_;
   Histogram prompt_tokens_, generation_tokens_, max_generation_tokens_, params_max_tokens_, prefill_computed_,
-      params_n_;
+      params_n_, num_preemptions_;
 };
 
 // Of the server, whatever the model. Filled by the HTTP server, from any thread.

@@ -59,6 +59,8 @@ struct ApiRequest {
   std::optional<TraceContext> trace_parent;                   // of the header traceparent
   std::shared_ptr<const StructuredOutput> structured_output;  // null: any text
   std::vector<int32_t> allowed_token_ids;                     // empty: all
+  std::vector<std::string> bad_words;                         // none is empty or white space only
+  std::vector<int32_t> bad_token_ids;                         // never chosen
   bool speculate = true;
   std::vector<std::string> speculative_reference;
   std::vector<std::string> unknown_fields;

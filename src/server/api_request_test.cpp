@@ -166,7 +166,15 @@ TEST_CASE("chat request: what is not built is refused with 400, never ignored") 
   CHECK(refusal(chat(R"("allowed_token_ids":[])")) == "allowed_token_ids|invalid_value|400");
   CHECK(refusal(chat(R"("allowed_token_ids":["a"])")) == "allowed_token_ids|invalid_type|400");
   CHECK(refusal(chat(R"("allowed_token_ids":[1],"guided_regex":"a")")) == "allowed_token_ids|invalid_value|400");
-  CHECK(refusal(chat(R"("bad_words":["x"])")) == "bad_words|unsupported_parameter|400");
+  CHECK(refusal(chat(R"("bad_words":["x"," y"],"bad_words_token_ids":[3])")) == "ok");
+  CHECK(refusal(chat(R"("bad_words":["x",1])")) == "bad_words|invalid_type|400");
+  CHECK(refusal(chat(R"("bad_words":["x"," "])")) == "bad_words|invalid_value|400");
+  CHECK(refusal(chat(R"("bad_words":[")" + std::string(1025, 'x') + R"("])")) == "bad_words|invalid_value|400");
+  CHECK(refusal(chat(R"("bad_words_token_ids":[1000000000])")) == "bad_words_token_ids|invalid_value|400");
+  CHECK(refusal(chat(R"("use_beam_search":true)")) == "use_beam_search|unsupported_parameter|400");
+  CHECK(refusal(chat(R"("logprob_token_ids":[1])")) == "logprob_token_ids|unsupported_parameter|400");
+  CHECK(refusal(chat(R"("kv_transfer_params":{"do_remote_decode":true})")) ==
+        "kv_transfer_params|unsupported_parameter|400");
   CHECK(refusal(chat(R"("bad_words":[],"use_beam_search":false)")) == "ok");
   CHECK(refusal(chat(R"("length_penalty":1.0,"typical_p":1)")) == "ok");
   CHECK(refusal(chat(R"("length_penalty":0.8)")) == "length_penalty|unsupported_parameter|400");
@@ -343,7 +351,7 @@ TEST_CASE("openapi: the document and the page come from the tables") {
       document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"];
   CHECK(schema["required"] == nlohmann::json::array({"messages"}));
   CHECK(schema["properties"]["temperature"]["maximum"] == 2);
-  CHECK(!schema["properties"].contains("bad_words"));
+  CHECK(!schema["properties"].contains("logprob_token_ids"));
   std::ifstream file(repo_root() / "docs/api.md");
   const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   INFO("spate help api > docs/api.md");

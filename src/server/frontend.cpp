@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "server/allowed_tokens.h"
+#include "server/bad_words.h"
 #include "server/thinking_budget.h"
 
 namespace spate {
@@ -377,6 +378,14 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
   }
   if (!request.allowed_token_ids.empty()) {
     if (auto error = allow_some_tokens(request, generation)) return *error;
+  }
+  if (!request.bad_words.empty() || !request.bad_token_ids.empty()) {
+    std::vector<std::vector<int32_t>> sequences = bad_sequences(request.bad_words, *model_.tokenizer);
+    for (const int32_t id : request.bad_token_ids) sequences.push_back({id});
+    const bool may_end = !request.sampling.ignore_eos;
+    generation.constraint =
+        forbid_sequences(std::move(sequences), may_end ? model_.eos_token_ids : std::vector<int32_t>(),
+                         model_.vocab_size, std::move(generation.constraint));
   }
   if (form.max_reasoning_tokens && form.reasoning) {
     generation.constraint = limit_thinking({.max_tokens = *form.max_reasoning_tokens,

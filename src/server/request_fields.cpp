@@ -14,7 +14,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxStopStrings = 64;
-constexpr size_t kMaxStopBytes = 1024;
+constexpr size_t kMaxStopBytes = 1024;  // of a stop string, and of one of bad_words
+constexpr size_t kMaxBadWords = 1024;
 constexpr int kMaxNamedKeys = 8;  // of a logit_bias, in its message
 constexpr size_t kMaxReferences = 64;
 
@@ -137,6 +138,32 @@ void read_allowed_tokens(FieldReader& fields, const ParseLimits& limits, ApiRequ
   }
 }
 
+void read_bad_words(FieldReader& fields, const ParseLimits& limits, ApiRequest& request) {
+  request.bad_token_ids = fields.token_ids("bad_words_token_ids", static_cast<size_t>(limits.vocab_size));
+  for (const int32_t id : request.bad_token_ids) {
+    if (id < limits.vocab_size) continue;
+    return fields.fail("bad_words_token_ids",
+                       fmt::format("bad_words_token_ids contains token id {}, the vocabulary has ids 0 to {}", id,
+                                   limits.vocab_size - 1));
+  }
+  const Json* words = fields.array("bad_words");
+  if (!words) return;
+  check_count(fields, "bad_words", *words, kMaxBadWords);
+  for (const Json& word : *words) {
+    if (fields.has_error()) return;
+    if (!word.is_string()) return fields.fail_type("bad_words", "an array of strings", word);
+    const std::string& text = word.get_ref<const std::string&>();
+    if (text.find_first_not_of(" \t\r\n\f\v") == std::string::npos) {
+      return fields.fail("bad_words", "bad_words cannot contain an empty string or one of white space only");
+    }
+    if (text.size() > kMaxStopBytes) {
+      return fields.fail(
+          "bad_words", fmt::format("one of bad_words has {} bytes, at most {} are taken", text.size(), kMaxStopBytes));
+    }
+    request.bad_words.push_back(text);
+  }
+}
+
 // A field that is absent is 0, in vLLM too; min_pattern_size 0 is 1.
 void read_repetition_detection(FieldReader& fields, RepetitionDetection& detection) {
   const Json* given = fields.object("repetition_detection");
@@ -208,6 +235,7 @@ void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiReque
   read_stream_options(fields, request);
   request.structured_output = read_structured_output(fields);
   read_allowed_tokens(fields, limits, request);
+  read_bad_words(fields, limits, request);
   read_speculation(fields, request);
 
   if (const auto count = fields.integer("prompt_logprobs")) {

@@ -98,8 +98,10 @@ const RequestField kFields[] = {
      .dialect = "vLLM",
      .help = "There is no beam search.",
      .neutral = 1},
-    {"bad_words", kBoth, kArray, kUnsupported, "vLLM", "Use `logit_bias`, or a grammar."},
-    {"bad_words_token_ids", kBoth, kArray, kUnsupported, "FastDeploy", "Use `logit_bias`."},
+    {"bad_words", kBoth, kArray, kRead, "vLLM",
+     "Up to 1024 texts whose tokens never come one behind the other, with or without a space before them; other tokens "
+     "of the same text may."},
+    {"bad_words_token_ids", kBoth, kTokenIds, kRead, "FastDeploy", "Ids that never come."},
     {"allowed_token_ids", kBoth, kTokenIds, kRead, "vLLM",
      "The answer has no other tokens, the end token included; not together with a form that the answer must have."},
     {"logits_processors", kBoth, kArray, kUnsupported, "vLLM", "No code of a request is run."},

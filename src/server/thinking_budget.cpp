@@ -58,7 +58,7 @@ class Cursor final : public ConstraintCursor {
     if (inner_ == nullptr) return ok_status();
     RETURN_IF_ERROR(inner_->prepare_mask());
     if (state_ == State::kForced && !mask_allows(inner_->mask().data(), shared_->end_token_ids[num_forced_])) {
-      return internal_error("the request's grammar does not allow the end of the reasoning");
+      return invalid_argument("the request's grammar or its bad_words do not allow the end of the reasoning");
     }
     return ok_status();
   }

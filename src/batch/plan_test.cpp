@@ -8,6 +8,7 @@
 #include "base/test_support.h"
 #include "batch/plan_builder.h"
 #include "batch/plan_validate.h"
+#include "batch/request_row.h"
 
 #include "base/test.h"
 
@@ -101,6 +102,16 @@ TEST_CASE("a plan is read back as it was written") {
   CHECK(mask_allows(masks, 99));
   CHECK_FALSE(mask_allows(masks, 40));
   CHECK(mask_allows(masks + 2 * header.mask_words, 0));
+}
+
+TEST_CASE("a temperature so low that logits over it would be infinite is greedy") {
+  const auto temperature_of = [](float asked) {
+    return row_sampling({.sampling = {.temperature = asked}}, 0).temperature;
+  };
+  CHECK(temperature_of(1e-40f) == 0);
+  CHECK(temperature_of(9e-6f) == 0);
+  CHECK(temperature_of(1e-5f) == 1e-5f);
+  CHECK(temperature_of(0.7f) == 0.7f);
 }
 
 TEST_CASE("an empty plan is valid") {

@@ -8,7 +8,7 @@ RowSampling row_sampling(const Request& request, uint64_t seed) {
   const SamplingParams& params = request.sampling;
   const auto prompt_len = static_cast<int32_t>(request.prompt_token_ids.size());
   return {.seed = seed,
-          .temperature = params.temperature,
+          .temperature = params.temperature < kMinTemperature ? 0 : params.temperature,
           .top_p = params.top_p,
           .min_p = params.min_p,
           .repetition_penalty = params.repetition_penalty,

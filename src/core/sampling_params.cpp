@@ -8,6 +8,7 @@ namespace spate {
 namespace {
 
 constexpr int kMaxPatternSize = 1024, kMaxPatternCount = 1024;
+constexpr float kMinRepetitionPenalty = 1e-4f, kMaxRepetitionPenalty = 1e4f;
 
 Status in_range(const char* field, double value, double low, double high) {
   if (std::isfinite(value) && value >= low && value <= high) return ok_status();
@@ -28,13 +29,12 @@ Status validate_sampling_params(const SamplingParams& params, int vocab_size, in
   RETURN_IF_ERROR(in_range("min_p", params.min_p, 0, 1));
   RETURN_IF_ERROR(in_range("presence_penalty", params.presence_penalty, -2, 2));
   RETURN_IF_ERROR(in_range("frequency_penalty", params.frequency_penalty, -2, 2));
-  if (!std::isfinite(params.repetition_penalty) || params.repetition_penalty <= 0) {
-    return invalid_argument("repetition_penalty must be greater than 0, got {:g}", params.repetition_penalty);
-  }
+  RETURN_IF_ERROR(
+      in_range("repetition_penalty", params.repetition_penalty, kMinRepetitionPenalty, kMaxRepetitionPenalty));
   if (params.sampling_top_k < -1) {
     return invalid_argument("top_k must be -1 or 0 (off), or at least 1, got {}", params.sampling_top_k);
   }
-  if (params.n > 1 && params.temperature == 0) {
+  if (params.n > 1 && params.temperature < kMinTemperature) {
     return invalid_argument("n must be 1 when using greedy sampling, got {}: set temperature above 0", params.n);
   }
   if (params.max_tokens < 1) return invalid_argument("max_tokens must be at least 1, got {}", params.max_tokens);

@@ -19,13 +19,16 @@ struct RepetitionDetection {
   int min_count = 2;  // at least 2
 };
 
+// Lower temperatures are greedy: logits over them would leave the range of float. vLLM's bound.
+constexpr float kMinTemperature = 1e-5f;
+
 struct SamplingParams {
   int n = 1;
-  float temperature = 1.0f;  // 0 = greedy
+  float temperature = 1.0f;  // 0 and all below kMinTemperature = greedy
   float top_p = 1.0f;
   float min_p = 0.0f;
   int sampling_top_k = 0;  // the API's top_k; 0 or -1 = all
-  float repetition_penalty = 1.0f;
+  float repetition_penalty = 1.0f;  // in [1e-4, 1e4]: logits times or over it stay finite
   float presence_penalty = 0.0f;
   float frequency_penalty = 0.0f;
   std::optional<uint64_t> seed;

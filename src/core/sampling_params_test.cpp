@@ -19,6 +19,8 @@ TEST_CASE("sampling params: the defaults and the edges are accepted") {
   CHECK(refusal([](auto&) {}).empty());
   CHECK(refusal([](auto& p) { p.temperature = 2; }).empty());
   CHECK(refusal([](auto& p) { p.top_p = 0; }).empty());
+  CHECK(refusal([](auto& p) { p.temperature = 1e-40f; }).empty());
+  CHECK(refusal([](auto& p) { p.repetition_penalty = 1e-4f; }).empty());
   CHECK(refusal([](auto& p) { p.sampling_top_k = -1; }).empty());
   CHECK(refusal([](auto& p) { p.logit_bias = {{99, -100}}; }).empty());
 }
@@ -29,10 +31,14 @@ TEST_CASE("sampling params: beyond a limit, the message names field, value and l
   CHECK(refusal([](auto& p) { p.top_p = 1.01f; }).find("top_p") == 0);
   CHECK(refusal([](auto& p) { p.min_p = -1; }).find("min_p") == 0);
   CHECK(refusal([](auto& p) { p.repetition_penalty = 0; }).find("repetition_penalty") == 0);
+  CHECK(refusal([](auto& p) { p.repetition_penalty = 1e-5f; }).find("repetition_penalty must be in [0.0001, 10000]") ==
+        0);
+  CHECK(refusal([](auto& p) { p.repetition_penalty = 1e38f; }).find("repetition_penalty") == 0);
   CHECK(refusal([](auto& p) { p.presence_penalty = 3; }).find("presence_penalty") == 0);
   CHECK(refusal([](auto& p) { p.sampling_top_k = -2; }).find("top_k") == 0);
   CHECK(refusal([](auto& p) { p.n = 0; }).find("n must") == 0);
   CHECK(refusal([](auto& p) { p.n = 2, p.temperature = 0; }).find("greedy") != std::string::npos);
+  CHECK(refusal([](auto& p) { p.n = 2, p.temperature = 1e-6f; }).find("greedy") != std::string::npos);
   CHECK(refusal([](auto& p) { p.max_tokens = 0; }).find("max_tokens") == 0);
   CHECK(refusal([](auto& p) { p.min_tokens = 17; }).find("min_tokens") == 0);
   CHECK(refusal([](auto& p) { p.logprobs = 21; }) == "logprobs must be in [0, 20], got 21");

@@ -403,6 +403,21 @@ TEST_CASE("json schema: strings") {
   check_cases(R"({"type":"string","format":"ipv4"})", {"\"192.168.0.255\""}, {"\"256.1.1.1\"", "\"1.1.1\""});
   check_cases(R"({"type":"string","format":"ipv6"})", {"\"::1\"", "\"fe80::1:2\"", "\"::\""},
               {"\"1::2::3\"", "\":::\""});
+  check_cases(R"({"type":"string","format":"ipv6"})",
+              {"\"::ffff:192.168.0.1\"", "\"1:2::192.168.0.1\"", "\"1:2:3:4:5:6:1.2.3.4\"", "\"1:2:3:4:5:6:7:8\"",
+               "\"1:2:3:4:5:6:7::\"", "\"::2:3:4:5:6:7:8\"", "\"1::8\"", "\"1:2:3:4:5:6::8\""},
+              {"\"1:2:3:4:5:6:7\"", "\"1:2:3:4:5:6:7:8:9\"", "\"1:2:3:4:5:6:7:1.2.3.4\"", "\"::1.2.3\"",
+               "\"::256.1.1.1\"", "\"1.2.3.4::\"", "\"12345::\"", "\"1:2:3:4::5:6:7:8:9\""});
+  check_cases(R"({"type":"string","format":"uri"})",
+              {"\"http://a.org\"", "\"http://u:p@a.org:80/b//c?d=/?#e/?\"", "\"mailto:a@b.org\"", "\"urn:a:b\"",
+               "\"file:///etc/x\"", "\"tel:+1-2\"", "\"a:\""},
+              {"\"a.org\"", "\"//a.org\"", "\"http://a.org:abc/p\"", "\"http://a@b@c/\"", "\"http://[1::2\"",
+               "\"http://a b\"", "\":a\"", "\"http://a/%zz\"", "\"a:b#c#d\"", "\"\""});
+  check_cases(R"({"type":"string","format":"uri","maxLength":500})", {"\"http://a.org\""}, {"\"http://a.org:abc/p\""});
+  check_cases(R"({"type":"string","format":"uri-reference"})",
+              {"\"\"", "\"a\"", "\"./1:b\"", "\"../a?b#c\"", "\"//a.org:8/b\"", "\"http://a.org\"", "\"#a\"", "\"?a\"",
+               "\"/a/b\""},
+              {"\"1:b\"", "\"//a.org:abc/p\"", "\"//a@b@c/\"", "\"a b\"", "\"\\\\a\""});
   check_cases(R"({"type":"string","format":"email"})", {"\"a.b+c@example.org\""}, {"\"a@\"", "\"@b\""});
 }
 
@@ -468,6 +483,13 @@ TEST_CASE("json schema: choices and references") {
       R"({"$ref":"#/$defs/tree","$defs":{"tree":{"type":"object","properties":{"v":{"type":"integer"},"kids":{"type":"array","items":{"$ref":"#/$defs/tree"}}},"required":["v"],"additionalProperties":false}}})",
       {R"({"v":1})", R"({"v":1,"kids":[{"v":2,"kids":[]},{"v":3}]})"}, {R"({"v":1,"kids":[{}]})", R"({"kids":[]})"});
   check_cases(R"({"$ref":"#item","$defs":{"a/b":{"$anchor":"item","type":"null"}}})", {"null"}, {"1"});
+  // A value is no schema, whatever its keys; a property may have a keyword's name.
+  check_cases(R"({"$ref":"#item","$defs":{"a":{"enum":[{"$anchor":"item","type":"null"}]},
+                  "b":{"const":{"$anchor":"item","type":"null"}},"c":{"$anchor":"item","type":"string"}}})",
+              {"\"x\""}, {"null", "1"});
+  check_cases(R"({"$ref":"urn:item","$defs":{"a":{"enum":[{"$id":"urn:item","type":"null"}]},
+                  "enum":{"$id":"urn:item","type":"string"}}})",
+              {"\"x\""}, {"null"});
   check_cases(R"({"properties":{"x":{"$ref":"#/$defs/a~1b"}},"$defs":{"a/b":{"type":"null"}},"type":"object"})",
               {R"({"x":null})"}, {R"({"x":1})"});
 }

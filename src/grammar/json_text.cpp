@@ -340,7 +340,29 @@ Expr json_integer() {
 #define SPATE_TIME "([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,9})?(Z|[+\\-]([01]\\d|2[0-3]):[0-5]\\d)"
 #define SPATE_HOST "[a-zA-Z0-9]([a-zA-Z0-9\\-]{0,61}[a-zA-Z0-9])?"
 #define SPATE_OCTET "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
-#define SPATE_URI_CHAR "([a-zA-Z0-9\\-._~!$&'()*+,;=:@/?]|%[0-9a-fA-F]{2})"
+#define SPATE_IPV4 SPATE_OCTET "(\\." SPATE_OCTET "){3}"
+#define SPATE_HEX "[0-9a-fA-F]{1,4}"
+// The last of groups are two of hex digits or an IPv4 address.
+#define SPATE_IPV6_END "(" SPATE_HEX ":" SPATE_HEX "|" SPATE_IPV4 ")"
+#define SPATE_IPV6                                                                                                    \
+  "((" SPATE_HEX ":){6}" SPATE_IPV6_END "|::(" SPATE_HEX ":){5}" SPATE_IPV6_END "|(" SPATE_HEX ")?::(" SPATE_HEX      \
+  ":){4}" SPATE_IPV6_END "|((" SPATE_HEX ":){0,1}" SPATE_HEX ")?::(" SPATE_HEX ":){3}" SPATE_IPV6_END "|((" SPATE_HEX \
+  ":){0,2}" SPATE_HEX ")?::(" SPATE_HEX ":){2}" SPATE_IPV6_END "|((" SPATE_HEX ":){0,3}" SPATE_HEX ")?::" SPATE_HEX   \
+  ":" SPATE_IPV6_END "|((" SPATE_HEX ":){0,4}" SPATE_HEX ")?::" SPATE_IPV6_END "|((" SPATE_HEX ":){0,5}" SPATE_HEX    \
+  ")?::" SPATE_HEX "|((" SPATE_HEX ":){0,6}" SPATE_HEX ")?::)"
+// RFC 3986, by its names, without addresses in brackets: their states would be multiplied by those of a maxLength.
+#define SPATE_URI_NAME "([a-zA-Z0-9\\-._~!$&'()*+,;=]|%[0-9a-fA-F]{2})"
+#define SPATE_PCHAR "([a-zA-Z0-9\\-._~!$&'()*+,;=:@]|%[0-9a-fA-F]{2})"
+#define SPATE_AUTHORITY "(([a-zA-Z0-9\\-._~!$&'()*+,;=:]|%[0-9a-fA-F]{2})*@)?" SPATE_URI_NAME "*(:[0-9]*)?"
+#define SPATE_PATH_REST "(/" SPATE_PCHAR "*)*"
+#define SPATE_ROOTED "//" SPATE_AUTHORITY SPATE_PATH_REST "|/(" SPATE_PCHAR "+" SPATE_PATH_REST ")?"
+#define SPATE_QUERY_FRAGMENT \
+  "(\\?([a-zA-Z0-9\\-._~!$&'()*+,;=:@/?]|%[0-9a-fA-F]{2})*)?(#([a-zA-Z0-9\\-._~!$&'()*+,;=:@/?]|%[0-9a-fA-F]{2})*)?"
+#define SPATE_URI \
+  "[a-zA-Z][a-zA-Z0-9+.\\-]*:(" SPATE_ROOTED "|" SPATE_PCHAR "+" SPATE_PATH_REST ")?" SPATE_QUERY_FRAGMENT
+// The first segment has no colon: it would be a scheme.
+#define SPATE_RELATIVE \
+  "(" SPATE_ROOTED "|([a-zA-Z0-9\\-._~!$&'()*+,;=@]|%[0-9a-fA-F]{2})+" SPATE_PATH_REST ")?" SPATE_QUERY_FRAGMENT
 #define SPATE_POINTER "(/([^/~]|~[01])*)*"
 
 std::optional<std::string_view> format_regex(std::string_view format) {
@@ -354,15 +376,11 @@ std::optional<std::string_view> format_regex(std::string_view format) {
       {"email", "[a-zA-Z0-9!#$%&'*+/=?\\^_`{|}~\\-]+(\\.[a-zA-Z0-9!#$%&'*+/=?\\^_`{|}~\\-]+)*@" SPATE_HOST
                 "(\\." SPATE_HOST ")*"},
       {"hostname", SPATE_HOST "(\\." SPATE_HOST ")*"},
-      {"ipv4", SPATE_OCTET "(\\." SPATE_OCTET "){3}"},
-      {"ipv6",
-       "([0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}|([0-9a-fA-F]{1,4}:){1,7}:|([0-9a-fA-F]{1,4}:){1,6}:[0-9a-fA-F]{1,4}|"
-       "([0-9a-fA-F]{1,4}:){1,5}(:[0-9a-fA-F]{1,4}){1,2}|([0-9a-fA-F]{1,4}:){1,4}(:[0-9a-fA-F]{1,4}){1,3}|"
-       "([0-9a-fA-F]{1,4}:){1,3}(:[0-9a-fA-F]{1,4}){1,4}|([0-9a-fA-F]{1,4}:){1,2}(:[0-9a-fA-F]{1,4}){1,5}|"
-       "[0-9a-fA-F]{1,4}:(:[0-9a-fA-F]{1,4}){1,6}|:((:[0-9a-fA-F]{1,4}){1,7}|:)"},
+      {"ipv4", SPATE_IPV4},
+      {"ipv6", SPATE_IPV6},
       {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
-      {"uri", "[a-zA-Z][a-zA-Z0-9+.\\-]*:" SPATE_URI_CHAR "+(#" SPATE_URI_CHAR "*)?"},
-      {"uri-reference", SPATE_URI_CHAR "*(#" SPATE_URI_CHAR "*)?"},
+      {"uri", SPATE_URI},
+      {"uri-reference", SPATE_URI "|" SPATE_RELATIVE},
       {"json-pointer", SPATE_POINTER},
       {"relative-json-pointer", "(0|[1-9]\\d*)(#|" SPATE_POINTER ")"},
   };

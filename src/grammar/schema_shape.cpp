@@ -109,13 +109,23 @@ bool find_place(const SchemaJson& node, const SchemaJson* target, std::string& p
 }
 
 // Null also when the budget is spent.
-const SchemaJson* find_named(const SchemaJson& node, const char* keyword, std::string_view name,
-                             CompileBudget& budget) {
+// The schema that `keyword` names so. names_schemas: the keys of `node` are names that the schema gives, no keywords.
+// What stands in values (enum, const, default, examples) names nothing.
+const SchemaJson* find_named(const SchemaJson& node, const char* keyword, std::string_view name, CompileBudget& budget,
+                             bool names_schemas = false) {
   if (!node.is_structured() || !budget.spend(1 + static_cast<int64_t>(node.size()))) return nullptr;
-  if (const SchemaJson* found = find(node, keyword); found && found->is_string() && *found == std::string(name))
+  static constexpr std::string_view kValues[] = {"enum", "const", "default", "examples"};
+  static constexpr std::string_view kMaps[] = {"properties", "patternProperties", "$defs", "definitions",
+                                               "dependentSchemas"};
+  const bool is_schema = node.is_object() && !names_schemas;
+  if (const SchemaJson* found = is_schema ? find(node, keyword) : nullptr;
+      found && found->is_string() && *found == std::string(name)) {
     return &node;
+  }
   for (const auto& [key, child] : node.items()) {
-    if (const SchemaJson* found = find_named(child, keyword, name, budget)) return found;
+    if (is_schema && std::ranges::find(kValues, key) != std::end(kValues)) continue;
+    const bool is_map = is_schema && std::ranges::find(kMaps, key) != std::end(kMaps);
+    if (const SchemaJson* found = find_named(child, keyword, name, budget, is_map)) return found;
   }
   return nullptr;
 }

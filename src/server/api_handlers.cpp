@@ -11,6 +11,7 @@
 #include "server/json_parse.h"
 #include "server/response_events.h"
 #include "server/responses.h"
+#include "text/unicode.h"
 
 namespace spate {
 namespace {
@@ -94,6 +95,24 @@ void write_special_token(JsonWriter& json, const char* name, const std::optional
   }
 }
 
+// llama-server's form: a piece that is no text by itself, half a character, is told by its bytes.
+void write_pieces(JsonWriter& json, const Tokenizer& tokenizer, const std::vector<int32_t>& token_ids) {
+  json.key("tokens").begin_array();
+  for (const int32_t id : token_ids) {
+    const std::string bytes = tokenizer.token_bytes(id);
+    json.begin_object().field("id", id);
+    if (is_valid_utf8(bytes)) {
+      json.field("piece", bytes);
+    } else {
+      json.key("piece").begin_array();
+      for (const char byte : bytes) json.value(static_cast<int>(static_cast<unsigned char>(byte)));
+      json.end_array();
+    }
+    json.end_object();
+  }
+  json.end_array();
+}
+
 }  // namespace
 
 ApiOutcome run_api_call(Endpoint endpoint, ApiCall& call, IgnoredFields& ignored) {
@@ -135,9 +154,9 @@ ApiOutcome run_api_call(Endpoint endpoint, ApiCall& call, IgnoredFields& ignored
     case Endpoint::kModel:
       return handle_model(call, call.request.path.substr(kModelPrefix.size()));
     case Endpoint::kTokenize:
-      return handle_tokenize(call);
+      return handle_tokenize(call, ignored);
     case Endpoint::kDetokenize:
-      return handle_detokenize(call);
+      return handle_detokenize(call, ignored);
     case Endpoint::kTokenizerInfo:
       return handle_tokenizer_info(call);
     default:
@@ -337,9 +356,10 @@ ApiOutcome handle_model(ApiCall& call, std::string_view id) {
   return model_not_found(id, names);
 }
 
-ApiOutcome handle_tokenize(ApiCall& call) {
+ApiOutcome handle_tokenize(ApiCall& call, IgnoredFields& ignored) {
   ApiResult<TokenizeRequest> request = parse_tokenize_request(call.request.body, call.frontend->parse_limits());
   if (!request.ok()) return request.error();
+  ignored.unknown = request->unknown_fields;
   if (!call.frontend->serves(request->model)) return model_not_found(request->model, call.frontend->model().names);
   std::string text;
   if (request->prompt) {
@@ -356,7 +376,11 @@ ApiOutcome handle_tokenize(ApiCall& call) {
   if (!request->content_dialect) {
     json.field("count", static_cast<int64_t>(token_ids.size())).field("max_model_len", call.frontend->max_model_len());
   }
-  write_token_ids(json, "tokens", token_ids);
+  if (request->with_pieces) {
+    write_pieces(json, tokenizer, token_ids);
+  } else {
+    write_token_ids(json, "tokens", token_ids);
+  }
   if (!request->content_dialect) {
     json.key("token_strs");
     if (request->return_token_strs) {
@@ -371,9 +395,10 @@ ApiOutcome handle_tokenize(ApiCall& call) {
   return std::nullopt;
 }
 
-ApiOutcome handle_detokenize(ApiCall& call) {
+ApiOutcome handle_detokenize(ApiCall& call, IgnoredFields& ignored) {
   ApiResult<DetokenizeRequest> request = parse_detokenize_request(call.request.body, call.frontend->parse_limits());
   if (!request.ok()) return request.error();
+  ignored.unknown = request->unknown_fields;
   if (!call.frontend->serves(request->model)) return model_not_found(request->model, call.frontend->model().names);
   const std::string text = call.frontend->model().tokenizer->decode(request->token_ids, false);
   JsonWriter json;

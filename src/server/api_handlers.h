@@ -42,8 +42,8 @@ ApiOutcome handle_embeddings(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_invocations(ApiCall& call, IgnoredFields& ignored);  // a chat or a completion
 ApiOutcome handle_models(ApiCall& call);
 ApiOutcome handle_model(ApiCall& call, std::string_view id);
-ApiOutcome handle_tokenize(ApiCall& call);
-ApiOutcome handle_detokenize(ApiCall& call);
+ApiOutcome handle_tokenize(ApiCall& call, IgnoredFields& ignored);
+ApiOutcome handle_detokenize(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_tokenizer_info(ApiCall& call);
 
 }  // namespace spate

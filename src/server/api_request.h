@@ -105,13 +105,16 @@ struct TokenizeRequest {
   ChatRequest chat;
   bool add_special_tokens = true;
   bool return_token_strs = false;
+  bool with_pieces = false;      // each token with its text
   bool content_dialect = false;  // llama-server's {"content"}: the answer has tokens only
+  std::vector<std::string> unknown_fields;
 };
 
 struct DetokenizeRequest {
   std::string model;
   std::vector<int32_t> token_ids;
   bool content_dialect = false;
+  std::vector<std::string> unknown_fields;
 };
 
 ApiResult<ChatRequest> parse_chat_request(std::string_view body, const ParseLimits& limits);

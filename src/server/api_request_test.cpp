@@ -209,6 +209,20 @@ TEST_CASE("chat request: messages") {
   CHECK((*calls->messages)[0]["reasoning_content"] == "r");
 }
 
+TEST_CASE("requests: JSON inside a field is not called the request body") {
+  const std::string call = R"({"id":"1","type":"function","function":{"name":"f","arguments":"{bad"}})";
+  for (const auto& parsed :
+       {chat(R"("guided_json":"{")"),
+        parse_chat_request(
+            R"({"messages":[{"role":"user","content":"x"},{"role":"assistant","tool_calls":[)" + call + "]}]}",
+            kLimits)}) {
+    REQUIRE_FALSE(parsed.ok());
+    INFO(parsed.error().message);
+    CHECK(parsed.error().message.find("is not valid JSON: at line 1, column") != std::string::npos);
+    CHECK(parsed.error().message.find("request body") == std::string::npos);
+  }
+}
+
 TEST_CASE("chat request: tools") {
   CHECK(!chat(R"("tools":[])")->tools);
   auto request = chat(R"("tools":[{"type":"function","function":{"name":"f","parameters":{}}}])");
@@ -288,6 +302,10 @@ TEST_CASE("completion request: max_tokens is 16 unless told, 0 only with echo; s
 TEST_CASE("tokenize and detokenize take both dialects") {
   CHECK(*parse_tokenize_request(R"({"prompt":"a"})", kLimits)->prompt == "a");
   CHECK(parse_tokenize_request(R"({"content":"a"})", kLimits)->content_dialect);
+  const std::vector<std::string> unknown{"nonsense"};
+  CHECK(parse_tokenize_request(R"({"content":"a","with_pieces":true,"nonsense":1})", kLimits)->unknown_fields ==
+        unknown);
+  CHECK(parse_detokenize_request(R"({"tokens":[1],"nonsense":1})", kLimits)->unknown_fields == unknown);
   CHECK(!parse_tokenize_request(R"({"messages":[{"role":"user","content":"x"}]})", kLimits)->prompt);
   CHECK(refusal(parse_tokenize_request("{}", kLimits)) == "prompt|missing_required_parameter|400");
   CHECK(refusal(parse_detokenize_request(R"({"tokens":[1000]})", kLimits)) == "tokens|invalid_value|400");

@@ -69,7 +69,7 @@ Json normalize_tool_calls(FieldReader& message, const Json& calls) {
     Json& arguments = copy["function"]["arguments"];
     if (arguments.is_string()) {
       const std::string text = arguments.get<std::string>();
-      ApiResult<std::shared_ptr<const Json>> parsed = parse_json(text.empty() ? "{}" : text);
+      ApiResult<std::shared_ptr<const Json>> parsed = parse_json(text.empty() ? "{}" : text, "");
       if (!parsed.ok()) {
         message.fail(bad_request(
             path, fmt::format("{}.function.arguments is not valid JSON: {}", path, parsed.error().message)));

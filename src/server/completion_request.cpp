@@ -83,6 +83,7 @@ ApiResult<CompletionRequest> parse_tokens_request(std::string_view body, const P
   auto json = parse_json(body);
   if (!json.ok()) return json.error();
   FieldReader fields(**json, kTokensRequest, limits);
+  fields.token_ids("token_ids", kMaxPromptTokens);  // no texts, no lists of lists
   if (fields.has_error()) return fields.error();
   const Json* sampling = fields.object("sampling_params");
   Json completion = sampling ? *sampling : Json::object();
@@ -93,9 +94,6 @@ ApiResult<CompletionRequest> parse_tokens_request(std::string_view body, const P
   }
   ApiResult<CompletionRequest> request = read_completion_request(completion, limits);
   if (!request.ok()) return with_field_name(request.error(), "prompt", "token_ids");
-  if (!std::holds_alternative<std::vector<int32_t>>(request->prompts.front()) || request->prompts.size() != 1) {
-    return bad_request("token_ids", "token_ids must be an array of token ids, at least one");
-  }
   if (request->stream || request->echo) {
     return not_supported("sampling_params", "sampling_params takes no stream and no echo; use /v1/completions");
   }
@@ -162,6 +160,12 @@ ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body, const P
   if (!add_special) add_special = fields.boolean("add_special");
   request.add_special_tokens = add_special.value_or(default_special);
   request.return_token_strs = fields.boolean("return_token_strs").value_or(false);
+  request.with_pieces = fields.boolean("with_pieces").value_or(false);
+  if (!fields.boolean("parse_special").value_or(true)) {
+    fields.fail(
+        not_supported("parse_special", "parse_special must be true: special tokens in a text are read as such"));
+  }
+  request.unknown_fields = fields.unknown_fields();
   if (fields.has_error()) return fields.error();
   return request;
 }
@@ -174,6 +178,7 @@ ApiResult<DetokenizeRequest> parse_detokenize_request(std::string_view body, con
   request.model = fields.string("model").value_or("");
   request.content_dialect = fields.any("model") == nullptr && fields.any("content") != nullptr;
   request.token_ids = fields.token_ids("tokens", kMaxPromptTokens);
+  request.unknown_fields = fields.unknown_fields();
   if (fields.has_error()) return fields.error();
   if (!fields.any("tokens")) return bad_request("tokens", "tokens is missing", "missing_required_parameter");
   for (const int32_t id : request.token_ids) {

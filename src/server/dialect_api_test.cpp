@@ -532,7 +532,9 @@ TEST_CASE("tokens in, tokens out; invocations") {
   CHECK(answer["choices"][0]["logprobs"]["content"][0]["token"] == "token_id:" + std::to_string(ids[0]));
   CHECK(test.post("/inference/v1/generate", {{"sampling_params", Json::object()}}, 400)["error"]["param"] ==
         "token_ids");
-  CHECK(test.post("/inference/v1/generate", {{"token_ids", {"a"}}}, 400)["error"]["param"] == "token_ids");
+  for (const Json& wrong : {Json({"a"}), Json::array({ids}), Json::array(), Json({1, -1}), Json("a")}) {
+    CHECK(test.post("/inference/v1/generate", {{"token_ids", wrong}}, 400)["error"]["param"] == "token_ids");
+  }
   CHECK(test.post("/inference/v1/generate", {{"token_ids", ids}, {"sampling_params", {{"temperature", 9}}}},
                   400)["error"]["param"] == "temperature");
   CHECK(test.post("/invocations", {{"prompt", "Hello"}})["object"] == "text_completion");

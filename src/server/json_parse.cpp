@@ -180,11 +180,11 @@ std::string readable(const std::string& error) {
 
 }  // namespace
 
-ApiResult<std::shared_ptr<const Json>> parse_json(std::string_view text) {
+ApiResult<std::shared_ptr<const Json>> parse_json(std::string_view text, std::string_view problem) {
   Builder builder;
   if (!Json::sax_parse(text, &builder)) {
     if (builder.refusal) return *builder.refusal;
-    return bad_request("", "The request body is not valid JSON: " + readable(builder.error), "json_parse_error");
+    return bad_request("", std::string(problem) + readable(builder.error), "json_parse_error");
   }
   return std::shared_ptr<const Json>(std::make_shared<Json>(std::move(builder.root)));
 }

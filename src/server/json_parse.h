@@ -17,8 +17,9 @@ constexpr size_t kMaxJsonValueBytes = size_t{256} << 20;
 
 // Strict JSON in valid UTF-8, at most kMaxJsonDepth deep and kMaxJsonValueBytes large. At most n log n in the size of
 // the text, whatever it holds. Of a key that comes twice in an object, the last counts. An error says line, column and
-// what was expected.
-ApiResult<std::shared_ptr<const nlohmann::ordered_json>> parse_json(std::string_view text);
+// what was expected, behind `problem`.
+ApiResult<std::shared_ptr<const nlohmann::ordered_json>> parse_json(
+    std::string_view text, std::string_view problem = "The request body is not valid JSON: ");
 // The text of the last "model" of the object, as parse_json takes it; empty where there is none. Of a text that is not
 // JSON, the last before the error. Keeps nothing else.
 std::string find_model_field(std::string_view text);

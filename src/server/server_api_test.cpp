@@ -742,6 +742,21 @@ TEST_CASE("api: models, tokenize, detokenize, tokenizer_info, version, load, liv
   const Json chat_tokens = test.post("/tokenize", chat_body("Hello"));
   CHECK(chat_tokens["count"].get<int>() > tokens["count"].get<int>());
   CHECK(test.post("/tokenize", {{"content", "Hello"}}).size() == 1);
+  const Json pieces = test.post("/tokenize", {{"content", "Hi \U0001F9A5"}, {"with_pieces", true}})["tokens"];
+  std::string joined_pieces;
+  bool has_bytes = false;
+  for (const Json& token : pieces) {
+    CHECK(token["id"].is_number());
+    if (token["piece"].is_string()) {
+      joined_pieces += token["piece"].get<std::string>();
+    } else {
+      has_bytes = true;
+      for (const Json& byte : token["piece"]) joined_pieces += static_cast<char>(byte.get<int>());
+    }
+  }
+  CHECK(has_bytes);  // the sloth is not in the vocabulary
+  CHECK(joined_pieces == "Hi \U0001F9A5");
+  CHECK(test.post("/tokenize", {{"content", "x"}, {"parse_special", false}}, 400)["error"]["param"] == "parse_special");
   CHECK(Json::parse(client.get("/tokenizer_info").body)["eos_token"] == "<|im_end|>");
   CHECK(Json::parse(client.get("/version").body)["version"].is_string());
   CHECK(client.get("/load").body == R"({"server_load":0})");

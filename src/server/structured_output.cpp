@@ -30,7 +30,7 @@ class OutputReader {
       output_->schema = std::make_shared<const Json>(schema);
       return;
     }
-    auto parsed = parse_json(schema.get_ref<const std::string&>());
+    auto parsed = parse_json(schema.get_ref<const std::string&>(), "");
     if (!parsed.ok()) return fail(fmt::format("{} is not valid JSON: {}", param, parsed.error().message));
     output_->schema = *parsed;
   }

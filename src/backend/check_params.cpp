@@ -187,6 +187,7 @@ void check_params(const BeginStepParams& p) {
   check.tensor("inputs.sample_state_rows", in.sample_state_rows, DType::kI32, {num_logits});
   check.tensor("inputs.sample_offsets", in.sample_offsets, DType::kI32, {num_logits});
   check.tensor("inputs.sample_masks", in.sample_masks, DType::kI32, {num_logits});
+  check.tensor("inputs.sample_drafts", in.sample_drafts, DType::kI32, {num_logits});
   CHECK(p.kv_block_size > 0, "begin_step: kv_block_size {}", p.kv_block_size);
 }
 
@@ -202,6 +203,9 @@ void check_params(const SampleParams& p) {
     CHECK(p.plan != nullptr, "sample: masks without a plan");
   }
   check.tensor("next_token_ids", p.next_token_ids, DType::kI32, {num_logits});
+  if (!p.sample_drafts.defined()) return;
+  check.tensor("sample_drafts", p.sample_drafts, DType::kI32, {num_logits});
+  check.tensor("is_relaxed", p.is_relaxed, DType::kI32, {num_logits});
 }
 
 void check_params(const LogprobsParams& p) {

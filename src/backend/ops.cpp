@@ -41,6 +41,7 @@ SamplePlace sample_place(const SampleParams& p, int64_t logits_row) {
   if (place.row < 0) return place;
   place.num_tokens = p.state.num_tokens.data<int32_t>()[place.row];
   if (p.sample_offsets.defined()) place.num_tokens += p.sample_offsets.data<int32_t>()[logits_row];
+  if (p.sample_drafts.defined()) place.draft = p.sample_drafts.data<int32_t>()[logits_row];
   const int32_t mask_idx = p.sample_masks.defined() ? p.sample_masks.data<int32_t>()[logits_row] : -1;
   if (mask_idx < 0) return place;
   const auto& plan = *static_cast<const StepPlanHeader*>(p.plan);

@@ -143,6 +143,7 @@ struct StepInputs {
   Tensor sample_state_rows;  // [num_logits]  row of the running state
   Tensor sample_offsets;  // [num_logits]  drafts before it in its row: 0 .. num_drafts
   Tensor sample_masks;    // [num_logits]  index of its token mask in the plan, -1 none
+  Tensor sample_drafts;   // [num_logits]  the draft in its place where relaxed acceptance may keep it, else -1
 };
 
 // Applies the plan's row and block updates to the state. Runs before the step and is never replayed: its sizes vary freely.
@@ -158,12 +159,12 @@ struct ApplyUpdatesParams {
 // p % kv_block_size. seq_lens[s] = c + query_len. Drafts of the plan are first written behind the row's known tokens:
 // token_ids[r, num_tokens[r] .. + num_drafts), where those of kDraftsInRow are already. An id below 0, a missing token,
 // becomes input token 0. Sampled sequences (flag kSample) are listed in plan order in sample_token_idxs,
-// sample_state_rows, sample_offsets and sample_masks. cu_seqlens_q[0] = 0 is written also when no sequence runs: a step
-// may carry nothing but updates and block copies.
+// sample_state_rows, sample_offsets, sample_masks and sample_drafts: the last has the first num_relaxed drafts, else
+// -1. cu_seqlens_q[0] = 0 is written also when no sequence runs: a step may carry nothing but updates and block copies.
 //
 // The plan's counts are read on the device. Inputs beyond them are dummies: tokens with id 0, position 0, slot -1,
 // which belong to no sequence; sequences with row 0, seq_len 0, query_len 0; sampled ones with token 0, row -1, offset
-// 0, mask -1.
+// 0, mask -1, draft -1.
 struct BeginStepParams {
   const void* plan;  // on the device
   RowState state;
@@ -171,23 +172,33 @@ struct BeginStepParams {
   int64_t kv_block_size;
 };
 
-// Chooses one token per logits row, as the token after the row's num_tokens[row] + offset first ones: with drafts, known
-// tokens and `offset` drafts. Call that number n. In this order: logit_bias added; tokens that the mask does not allow set
-// to -inf, and stop_ids while n < min_tokens_until; repetition penalty (tokens of prompt and output: logit > 0 ? logit / p : logit * p),
-// then frequency_penalty * count and presence_penalty * (count > 0), both over output tokens, subtracted.
-// temperature 0: the largest logit, the smallest id among equals. Else: logits / temperature; drop tokens with
-// probability < min_p * the largest probability; keep the top_k largest (ties kept by smaller id); of these, renormalised,
-// the shortest prefix in descending order whose probability sum reaches top_p (at least one token). The chosen token
-// maximises logit + gumbel(id), gumbel = -log(-log(u)), u = uniform_open(philox4x32(seed, n, id / 4)[id % 4]).
-// A row whose logits hold a NaN or +inf, or in which bias and masks leave no finite one, gets kNoToken.
+// Chooses one token per logits row, as the token after the row's num_tokens[row] + offset first ones: with drafts,
+// known tokens and `offset` drafts. Call that number n. In this order: logit_bias added; tokens that the mask does not
+// allow set to -inf, and stop_ids while n < min_tokens_until; repetition penalty (tokens of prompt and output: logit >
+// 0 ? logit / p : logit * p), then frequency_penalty * count and presence_penalty * (count > 0), both over output
+// tokens, subtracted. temperature 0: the largest logit, the smallest id among equals. Else: logits / temperature; drop
+// tokens with probability < min_p * the largest probability; keep the top_k largest (ties kept by smaller id); of
+// these, renormalised, the shortest prefix in descending order whose probability sum reaches top_p (at least one
+// token). The chosen token maximises logit + gumbel(id), gumbel = -log(-log(u)), u = uniform_open(philox4x32(seed, n,
+// id / 4)[id % 4]). A row whose logits hold a NaN or +inf, or in which bias and masks leave no finite one, gets
+// kNoToken.
+//
+// Relaxed acceptance: a draft d >= 0 of sample_drafts takes the place of the chosen token c where all of this holds,
+// with logits as adjusted, and divided by the temperature unless that is 0:
+//   c is none of the row's stop_ids and not its relaxed_end_id;
+//   the logit of d is finite, and min_p, top_k and top_p keep d (temperature 0: they drop nothing);
+//   fewer than relaxed_top_k tokens come before d in descending order, equal ones by id;
+//   largest probability - probability of d <= relaxed_delta, of the softmax over all tokens.
 struct SampleParams {
   Tensor logits;       // [num_logits, vocab_size] f32, unchanged
   Tensor sample_state_rows;  // [num_logits] i32: row of the state; -1: a dummy, its next token is 0
   Tensor sample_offsets;  // [num_logits] i32, or undefined: all 0
   Tensor sample_masks;    // [num_logits] i32: index of a mask of `plan`, -1 none; or undefined: none
+  Tensor sample_drafts;   // [num_logits] i32: as in StepInputs; or undefined: none
   const void* plan = nullptr;  // on the device, with sample_masks
   RowState state;
   Tensor next_token_ids;  // [num_logits] i32 out; kNoToken where the logits are not finite
+  Tensor is_relaxed;  // [num_logits] i32 out, with sample_drafts: 1 where a draft took the chosen token's place, else 0
 };
 
 // Where a row of logits stands, read on the host: for back-ends in its memory.
@@ -195,6 +206,7 @@ struct SamplePlace {
   int64_t row = -1;                // of the state; -1: a dummy
   int32_t num_tokens = 0;          // before the token that is chosen, drafts included
   const uint32_t* mask = nullptr;  // of the tokens that are allowed; nullptr: all
+  int32_t draft = -1;              // that relaxed acceptance may keep; -1: none
 };
 SamplePlace sample_place(const SampleParams& p, int64_t logits_row);
 

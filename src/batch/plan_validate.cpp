@@ -81,7 +81,7 @@ Status mark_once(const char* what, int32_t id, std::vector<char>& seen) {
 Status check_sampling(const PlanView& view, const RowUpdate& update, const StepPlanLimits& limits) {
   const RowSampling& sampling = update.sampling;
   for (const float value : {sampling.temperature, sampling.top_p, sampling.min_p, sampling.repetition_penalty,
-                            sampling.presence_penalty, sampling.frequency_penalty}) {
+                            sampling.presence_penalty, sampling.frequency_penalty, sampling.relaxed_delta}) {
     if (!std::isfinite(value))
       return data_loss("step plan: row {} has a sampling parameter that is not finite", update.row);
   }
@@ -142,6 +142,9 @@ Status check_drafts_and_masks(const PlanView& view, const SeqStep& seq, const St
   if ((seq.flags & kDraftsInRow) == 0) {
     RETURN_IF_ERROR(check_ids(view, "drafts", seq.drafts_begin, seq.num_drafts, limits.vocab_size));
   }
+  // Those of the row are unknown to whoever writes the plan.
+  const bool may_relax = (seq.flags & kDraftsInRow) == 0;
+  RETURN_IF_ERROR(check_in("num_relaxed", seq.num_relaxed, 0, may_relax ? seq.num_drafts : 0));
   if (seq.first_mask == -1) return ok_status();
   return check_in("first_mask", seq.first_mask, 0, int64_t{view.header.num_masks} - num_logits_of(seq));
 }

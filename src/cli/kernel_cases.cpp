@@ -518,7 +518,7 @@ Status Cases::run_state() {
     ASSIGN_OR_RETURN(state.stop_ids, empty(DType::kI32, {kNumSeqs, kMaxStopIds}));
     for (Tensor* tensor : {&inputs.token_ids, &inputs.positions, &inputs.slot_mapping, &inputs.seq_rows,
                            &inputs.seq_lens, &inputs.sample_token_idxs, &inputs.sample_state_rows,
-                           &inputs.sample_offsets, &inputs.sample_masks, &inputs.cu_seqlens_q}) {
+                           &inputs.sample_offsets, &inputs.sample_masks, &inputs.sample_drafts, &inputs.cu_seqlens_q}) {
       ASSIGN_OR_RETURN(*tensor, zeros(kNumSeqs + (tensor == &inputs.cu_seqlens_q ? 1 : 0)));
     }
     ASSIGN_OR_RETURN(const Tensor next_token_ids, zeros(kNumSeqs));

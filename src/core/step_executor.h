@@ -31,6 +31,8 @@ struct StepResult {
   // kNoToken comes last, in place of a token whose logits are not finite.
   std::vector<int32_t> next_token_ids;
   std::vector<int32_t> num_accepted;    // [num_sampled] drafts; empty when no row of the step had any
+  // [num_sampled] of these, kept by relaxed acceptance; empty when no draft of the step might be.
+  std::vector<int32_t> num_relaxed;
   std::vector<TokenLogprobs> logprobs;  // as next_token_ids, or empty when no row of the step asked
   // For each sequence with kPromptLogprobs: query token i's entry is for the prompt token after it (query_len entries;
   // the one for the first token after the prompt is left out).

@@ -11,7 +11,8 @@
 // A decode row with k drafts runs 1 + k tokens: its newest known token and the drafts. The device compares each draft
 // with the token that the model chooses in its place, keeps the longest prefix of equal ones and one chosen token more,
 // and moves num_computed_tokens on by accepted + 1. The host learns the count with the result, after it has planned the
-// next step: its num_computed_tokens of a decode row is an upper bound, the device's is exact.
+// next step: its num_computed_tokens of a decode row is an upper bound, the device's is exact. Of the first num_relaxed
+// drafts also one that the model nearly chose is kept (relaxed acceptance, SampleParams in backend/ops.h).
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@
 namespace spate {
 
 constexpr uint32_t kStepPlanMagic = 0x4e4c5053;  // "SPLN"
-constexpr uint32_t kStepPlanVersion = 3;
+constexpr uint32_t kStepPlanVersion = 4;
 constexpr int kMaxLogitBias = 1024;  // entries of logit_bias a request may have
 constexpr int kMaxStopIds = 64;      // eos and stop_token_ids together
 constexpr int kMaxLogprobs = 20;     // top_logprobs a request may ask for
@@ -67,6 +68,11 @@ struct RowSampling {
   int32_t num_bias = 0;
   int32_t num_stop_ids = 0;
   int32_t num_logprobs = -1;  // -1 none; else so many top ones beside the sampled one's
+  // Of drafts that relaxed acceptance may keep (SeqStep::num_relaxed).
+  int32_t relaxed_top_k = 0;
+  float relaxed_delta = 0;
+  int32_t relaxed_end_id = -1;  // where the model chooses this token or one of stop_ids, that stands
+  int32_t unused = 0;
 };
 
 // A sequence enters a row (new, resumed after preemption, forked). Its tokens are data[tokens_begin .. + num_tokens).
@@ -121,10 +127,11 @@ struct SeqStep {
   int32_t num_drafts = 0;           // 0 .. kMaxDrafts
   uint32_t drafts_begin = 0;        // index into data, unless kDraftsInRow
   int32_t first_mask = -1;  // the masks of its logits rows are first_mask .. + num_drafts; -1: every token is allowed
+  int32_t num_relaxed = 0;  // drafts that may stand though the model chose another token: so many of the first ones
 };
 
-static_assert(sizeof(StepPlanHeader) == 96 && sizeof(RowSampling) == 56 && sizeof(RowUpdate) == 88 &&
-              sizeof(BlockUpdate) == 16 && sizeof(BlockCopy) == 8 && sizeof(SeqStep) == 32);
+static_assert(sizeof(StepPlanHeader) == 96 && sizeof(RowSampling) == 72 && sizeof(RowUpdate) == 104 &&
+              sizeof(BlockUpdate) == 16 && sizeof(BlockCopy) == 8 && sizeof(SeqStep) == 36);
 
 // Rows of logits that a sequence gives to the sampler.
 constexpr int32_t num_logits_of(const SeqStep& seq) { return (seq.flags & kSample) != 0 ? 1 + seq.num_drafts : 0; }

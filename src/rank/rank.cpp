@@ -203,9 +203,11 @@ void Rank::sample(const StepContext& ctx, const Tensor& hidden_states, const Ste
                               .sample_state_rows = inputs.sample_state_rows.rows(begin, end),
                               .sample_offsets = inputs.sample_offsets.rows(begin, end),
                               .sample_masks = inputs.sample_masks.rows(begin, end),
+                              .sample_drafts = inputs.sample_drafts.rows(begin, end),
                               .plan = plan_device_.data(),
                               .state = state_.rows(),
-                              .next_token_ids = next_token_ids});
+                              .next_token_ids = next_token_ids,
+                              .is_relaxed = state_.outputs().is_relaxed.rows(begin, end)});
     if (key.num_top_logprobs >= 0) compute_logprobs(logits, next_token_ids, begin, key.num_top_logprobs);
   }
   static_cast<void>(communicator_->broadcast(*stream_, state_.outputs().next_token_ids.rows(0, key.num_logits)));
@@ -226,6 +228,7 @@ void Rank::read(const StepKey& key, StepInFlight& step) {
   const StepPlanHeader& plan = step.header();
   copy_rows(step.outputs.next_token_ids, state_.outputs().next_token_ids, 0, plan.num_logits);
   if (step.has_drafts()) copy_rows(step.outputs.num_accepted, state_.outputs().num_accepted, 0, plan.num_seqs);
+  if (step.has_relaxed()) copy_rows(step.outputs.is_relaxed, state_.outputs().is_relaxed, 0, plan.num_logits);
   if (key.num_top_logprobs >= 0) copy_logprobs(step, 0, plan.num_logits, key.num_top_logprobs > 0);
 }
 

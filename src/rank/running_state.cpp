@@ -55,6 +55,7 @@ std::vector<ArraySpec> state_specs(const StepLimits& limits, RowState& rows, Ste
       {&inputs.sample_state_rows, DType::kI32, limits.max_sampled_rows(), 0},
       {&inputs.sample_offsets, DType::kI32, limits.max_sampled_rows(), 0},
       {&inputs.sample_masks, DType::kI32, limits.max_sampled_rows(), 0},
+      {&inputs.sample_drafts, DType::kI32, limits.max_sampled_rows(), 0},
       {&arange, DType::kI32, tokens + 1, 0},
   };
 }
@@ -63,6 +64,7 @@ std::vector<ArraySpec> output_specs(const StepLimits& limits, StepOutputArrays& 
   const int64_t rows = limits.max_logprobs_rows();
   return {
       {&outputs.next_token_ids, DType::kI32, limits.max_sampled_rows(), 0},
+      {&outputs.is_relaxed, DType::kI32, limits.max_sampled_rows(), 0},
       {&outputs.num_accepted, DType::kI32, limits.max_num_seqs, 0},
       {&outputs.target_logprob, DType::kF32, rows, 0},
       {&outputs.target_rank, DType::kI32, rows, 0},
@@ -133,6 +135,7 @@ StepInputs RunningState::inputs(const StepKey& key) const {
       .sample_state_rows = inputs_.sample_state_rows.rows(0, key.num_logits),
       .sample_offsets = inputs_.sample_offsets.rows(0, key.num_logits),
       .sample_masks = inputs_.sample_masks.rows(0, key.num_logits),
+      .sample_drafts = inputs_.sample_drafts.rows(0, key.num_logits),
   };
 }
 

@@ -14,6 +14,7 @@ StepKey largest_step(const StepLimits& limits);
 // log-probabilities: sampled tokens from row 0, prompt tokens from row max_sampled_rows.
 struct StepOutputArrays {
   Tensor next_token_ids;  // [max_sampled_rows] i32
+  Tensor is_relaxed;      // [max_sampled_rows] i32: 1 where a draft stands in place of the chosen token
   Tensor num_accepted;    // [max_num_seqs] i32: drafts of each sequence of the plan
   Tensor target_logprob;  // [max_logprobs_rows] f32
   Tensor target_rank;     // [max_logprobs_rows] i32

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace spate {
 
@@ -47,7 +48,9 @@ std::span<const SeqStep> StepInFlight::seqs() const {
 void StepInFlight::note_sampled(std::span<const RowUpdate> rows) {
   sampled_num_top_.clear();
   num_top_logprobs_ = -1;
+  has_relaxed_ = false;
   for (const SeqStep& seq : seqs()) {
+    has_relaxed_ |= seq.num_relaxed > 0;
     if ((seq.flags & kSample) == 0) continue;
     const RowSampling& sampling = rows[static_cast<size_t>(seq.row)].sampling;
     sampled_num_top_.push_back(std::min(sampling.num_logprobs, max_top_logprobs_));
@@ -103,6 +106,7 @@ void StepInFlight::read_result(StepResult& result) const {
 void StepInFlight::read_sampled(StepResult& result) const {
   result.next_token_ids.clear();
   result.num_accepted.clear();
+  result.num_relaxed.clear();
   result.logprobs.clear();
   const int32_t* next_token_ids = outputs.next_token_ids.data<int32_t>();
   int32_t first_row = 0;
@@ -112,6 +116,10 @@ void StepInFlight::read_sampled(StepResult& result) const {
     const int num_top = sampled_num_top_[sampled_idx++];
     const int32_t num_accepted = has_drafts() ? outputs.num_accepted.data<int32_t>()[s] : 0;
     if (has_drafts()) result.num_accepted.push_back(num_accepted);
+    if (has_relaxed_) {
+      const int32_t* const is_relaxed = outputs.is_relaxed.data<int32_t>() + first_row;
+      result.num_relaxed.push_back(std::accumulate(is_relaxed, is_relaxed + num_accepted, 0));
+    }
     for (int32_t row = first_row; row <= first_row + num_accepted; ++row) {
       result.next_token_ids.push_back(next_token_ids[row]);
       if (num_top_logprobs_ >= 0) result.logprobs.push_back(logprobs_of(row, next_token_ids[row], num_top));

@@ -27,6 +27,7 @@ class StepInFlight {
   const void* plan() const { return plan_.data(); }
   std::span<const SeqStep> seqs() const;
   bool has_drafts() const { return header().num_logits > header().num_sampled; }
+  bool has_relaxed() const { return has_relaxed_; }  // drafts that relaxed acceptance may keep
 
   // The largest number of top log-probabilities that a sampled sequence asks for; -1: none wants log-probabilities.
   int num_top_logprobs() const { return num_top_logprobs_; }
@@ -71,6 +72,7 @@ class StepInFlight {
   std::vector<PromptLogprobs> prompts_;
   int max_top_logprobs_ = 0;
   int num_top_logprobs_ = -1;
+  bool has_relaxed_ = false;
 };
 
 }  // namespace spate

@@ -104,7 +104,8 @@ TEST_CASE("begin_step and finish_step: two sequences over two steps") {
                         .sample_token_idxs = input(3),
                         .sample_state_rows = input(3),
                         .sample_offsets = input(3),
-                        .sample_masks = input(3)};
+                        .sample_masks = input(3),
+                        .sample_drafts = input(3)};
     const auto run = [&](const PlanParts& parts, const Ints& next_token_ids) {
       const std::vector<uint64_t> image = parts.image();
       const auto& header = *reinterpret_cast<const StepPlanHeader*>(image.data());

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "backend/conformance/state_rig.h"
 
@@ -48,6 +49,7 @@ struct SampleCase {
   const char* name;
   RowSampling sampling;
   int mask_one_of = 0;  // a mask allows one of so many tokens; 0: no mask
+  bool has_drafts() const { return sampling.relaxed_top_k > 0; }
 };
 
 std::vector<SampleCase> sample_cases() {
@@ -88,6 +90,30 @@ std::vector<SampleCase> sample_cases() {
   cases.back().mask_one_of = 2;
   add("mask of nothing", [](S) {});
   cases.back().mask_one_of = 1 << 30;
+  const auto add_relaxed = [&](const char* name, auto change) {
+    add(name, [&](S s) {
+      s.relaxed_top_k = 5, s.relaxed_delta = 0.3f;
+      change(s);
+    });
+  };
+  add_relaxed("relaxed greedy", [](S s) { s.temperature = 0; });
+  add_relaxed("relaxed greedy, delta 1", [](S s) { s.temperature = 0, s.relaxed_delta = 1; });
+  add_relaxed("relaxed greedy, delta 0", [](S s) { s.temperature = 0, s.relaxed_delta = 0; });
+  add_relaxed("relaxed greedy, any rank",
+              [](S s) { s.temperature = 0, s.relaxed_top_k = 1 << 20, s.relaxed_delta = 0.1f; });
+  add_relaxed("relaxed greedy, penalties",
+              [](S s) { s.temperature = 0, s.frequency_penalty = 1, s.relaxed_delta = 1; });
+  add_relaxed("relaxed greedy, stop ids", [](S s) { s.temperature = 0, s.num_stop_ids = 4, s.relaxed_delta = 1; });
+  add_relaxed("relaxed min_tokens", [](S s) { s.num_stop_ids = 4, s.min_tokens_until = 1000, s.relaxed_delta = 1; });
+  add_relaxed("relaxed temperature", [](S) {});
+  add_relaxed("relaxed hot", [](S s) { s.temperature = 3.0f; });
+  add_relaxed("relaxed top_k", [](S s) { s.sampling_top_k = 3, s.relaxed_delta = 1; });
+  add_relaxed("relaxed top_p", [](S s) { s.top_p = 0.6f, s.relaxed_delta = 1; });
+  add_relaxed("relaxed min_p", [](S s) { s.min_p = 0.4f, s.relaxed_delta = 1; });
+  add_relaxed("relaxed top_k top_p min_p bias",
+              [](S s) { s.sampling_top_k = 4, s.top_p = 0.8f, s.min_p = 0.1f, s.num_bias = 7; });
+  add_relaxed("relaxed mask greedy", [](S s) { s.temperature = 0, s.relaxed_delta = 1; });
+  cases.back().mask_one_of = 3;
   return cases;
 }
 
@@ -118,7 +144,7 @@ void add_samples(Report& report, Sides sides, int64_t vocab_size, Logits kind) {
     const StateSizes sizes{.max_num_seqs = num_rows + 1, .max_model_len = 40, .max_blocks_per_seq = 1};
     HostState state = poisoned_state(sizes);
     HostTensor sample_state_rows(DType::kI32, {num_rows}), offsets(DType::kI32, {num_rows}),
-        mask_ids(DType::kI32, {num_rows});
+        mask_ids(DType::kI32, {num_rows}), drafts(DType::kI32, {num_rows});
     PlanParts plan;  // for its masks
     plan.mask_words = mask_words_of(vocab_size);
     const auto token = [&] { return static_cast<int32_t>(rng.below(static_cast<uint64_t>(vocab_size))); };
@@ -146,6 +172,15 @@ void add_samples(Report& report, Sides sides, int64_t vocab_size, Logits kind) {
         row_of<float>(state.bias_values, row)[b] = 20 * rng.gaussian();
       }
       for (int32_t b = 0; b < sampling.num_stop_ids; ++b) row_of<int32_t>(state.stop_ids, row)[b] = b == 0 ? likely : token();
+      // A draft near the top, mostly.
+      std::vector<int32_t> by_logit(static_cast<size_t>(vocab_size));
+      std::iota(by_logit.begin(), by_logit.end(), 0);
+      std::stable_sort(by_logit.begin(), by_logit.end(),
+                       [&](int32_t a, int32_t b) { return row_logits[a] > row_logits[b]; });
+      const size_t rank = rng.below(static_cast<uint64_t>(std::min<int64_t>(vocab_size, 8)));
+      int32_t& draft = drafts.span<int32_t>()[static_cast<size_t>(i)];
+      draft = i % 6 == 5 ? -1 : i % 4 == 3 ? token() : by_logit[rank];
+      if (i % 5 == 4) sampling.relaxed_end_id = likely;
       // One bias an id: the sum of several depends on their order on a parallel machine.
       int32_t* ids = row_of<int32_t>(state.bias_ids, row);
       std::sort(ids, ids + sampling.num_bias);
@@ -158,15 +193,19 @@ void add_samples(Report& report, Sides sides, int64_t vocab_size, Logits kind) {
     std::memcpy(plan_tensor.view().raw(), image.data(), image.size() * 8);
     family.compare(sides.actual, sides.expected, c.name, [&](Side& side) -> Outputs {
       const Tensor logits_device = side.put(logits), next = side.put(poisoned_tensor(DType::kI32, {num_rows}));
+      const Tensor is_relaxed = side.put(poisoned_tensor(DType::kI32, {num_rows}));
       side.ops().sample(side.stream(), {.logits = logits_device,
                                         .sample_state_rows = side.put(sample_state_rows),
                                         .sample_offsets = side.put(offsets),
                                         .sample_masks = side.put(mask_ids),
+                                        .sample_drafts = c.has_drafts() ? side.put(drafts) : Tensor(),
                                         .plan = side.put(plan_tensor).raw(),
                                         .state = put_state(side, state),
-                                        .next_token_ids = next});
+                                        .next_token_ids = next,
+                                        .is_relaxed = c.has_drafts() ? is_relaxed : Tensor()});
       Outputs outputs;
       outputs.push_back({"next_token_ids", side.get(next), {}});
+      if (c.has_drafts()) outputs.push_back({"is_relaxed", side.get(is_relaxed), {}});
       outputs.push_back({"logits", side.get(logits_device), {}});  // unchanged
       return outputs;
     });

@@ -72,6 +72,9 @@ class PlanMaker {
     update.sampling.temperature = rng_.uniform();
     update.sampling.top_p = rng_.uniform();
     update.sampling.prompt_len = r.num_tokens;
+    update.sampling.relaxed_top_k = random_int(20);
+    update.sampling.relaxed_delta = rng_.uniform();
+    update.sampling.relaxed_end_id = random_int(100000);
     update.sampling.num_bias = random_int(3) == 0 ? kMaxLogitBias : random_int(5);
     update.sampling.num_stop_ids = random_int(3) == 0 ? kMaxStopIds : random_int(5);
     r.token_ids = random_ints(r.num_tokens);
@@ -124,6 +127,7 @@ class PlanMaker {
       seq.num_drafts = std::min(seq.num_drafts, num_left);
     } else {
       seq.drafts_begin = plan.add_data(random_ints(seq.num_drafts));
+      seq.num_relaxed = random_int(static_cast<uint64_t>(seq.num_drafts) + 1);
     }
     seq.query_len = 1 + seq.num_drafts;
   }
@@ -179,7 +183,8 @@ StepInputs put_inputs(Side& side, const LaunchCounts& counts) {
           .sample_token_idxs = ints(counts.num_logits),
           .sample_state_rows = ints(counts.num_logits),
           .sample_offsets = ints(counts.num_logits),
-          .sample_masks = ints(counts.num_logits)};
+          .sample_masks = ints(counts.num_logits),
+          .sample_drafts = ints(counts.num_logits)};
 }
 
 void read_inputs(Side& side, const StepInputs& in, Outputs& outputs) {
@@ -194,6 +199,7 @@ void read_inputs(Side& side, const StepInputs& in, Outputs& outputs) {
   add("inputs.sample_state_rows", in.sample_state_rows);
   add("inputs.sample_offsets", in.sample_offsets);
   add("inputs.sample_masks", in.sample_masks);
+  add("inputs.sample_drafts", in.sample_drafts);
 }
 
 }  // namespace

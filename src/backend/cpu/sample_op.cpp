@@ -50,6 +50,7 @@ struct Row {
   RowSampling sampling;
   int32_t num_tokens;    // drafts before this place included
   const uint32_t* mask;  // of the tokens that are allowed; nullptr: all
+  int32_t draft;         // that relaxed acceptance may keep; -1: none
   int64_t vocab_size;
   RowScratch scratch;
 
@@ -229,27 +230,61 @@ int32_t draw_from_all(const Row& r, const float* logits, float max_logit, float 
   return std::max(best.id, 0);
 }
 
-int32_t sample_row(const Row& r, const float* raw_logits) {
-  if (r.kernels.has_nan_or_inf(raw_logits, r.vocab_size)) return kNoToken;
+// Whether the draft takes the place of `chosen`, a token that stands before the draft or was drawn. `logits` are
+// adjusted and scaled; the cuts have kept the draft.
+bool relaxes(const Row& r, const float* logits, float max_logit, int32_t chosen) {
+  if (!r.in_vocab(r.draft) || r.draft == chosen || chosen == r.sampling.relaxed_end_id) return false;
+  const int32_t* stop_ids = r.state.stop_ids.data<int32_t>() + r.row * r.state.stop_ids.stride(0);
+  const int32_t* stop_ids_end = stop_ids + r.sampling.num_stop_ids;
+  if (std::find(stop_ids, stop_ids_end, chosen) != stop_ids_end) return false;
+  const float logit = logits[r.draft];
+  if (logit == -INFINITY) return false;
+  int64_t num_before = r.kernels.count_greater(logits, r.vocab_size, logit);
+  for (int32_t id = 0; id < r.draft && num_before < r.sampling.relaxed_top_k; ++id) num_before += logits[id] == logit;
+  if (num_before >= r.sampling.relaxed_top_k) return false;
+  const double sum = r.kernels.sum_exp(logits, r.vocab_size, max_logit, 1.0f);
+  return (1 - relative_prob(logit, max_logit)) / sum <= r.sampling.relaxed_delta;
+}
+
+struct Choice {
+  int32_t token_id;
+  bool is_relaxed = false;
+};
+
+Choice sample_row(const Row& r, const float* raw_logits) {
+  if (r.kernels.has_nan_or_inf(raw_logits, r.vocab_size)) return {kNoToken};
   const float* adjusted = adjusted_logits(r, raw_logits);
   const RowSampling& sampling = r.sampling;
   const MaxAndId first = r.kernels.max_logit(adjusted, r.vocab_size);
-  if (first.value == -INFINITY) return kNoToken;
-  if (sampling.temperature == 0) return first.id;
+  if (first.value == -INFINITY) return {kNoToken};
+  const auto choice_of = [&r](int32_t chosen, const float* logits, float max_logit, auto keeps) -> Choice {
+    if (r.draft >= 0 && keeps() && relaxes(r, logits, max_logit, chosen)) return {r.draft, true};
+    return {chosen};
+  };
+  if (sampling.temperature == 0) return choice_of(first.id, adjusted, first.value, [] { return true; });
 
   float* logits = r.scratch.logits;
   r.kernels.divide(adjusted, r.vocab_size, sampling.temperature, logits);
   const float max_logit = first.value / sampling.temperature;
   // Slightly low: the exact test follows.
   const float bound = sampling.min_p > 0 ? max_logit + std::log(sampling.min_p) - 1e-3f : -INFINITY;
+  const auto is_listed = [&r](int64_t count) {
+    return std::find(r.scratch.ids, r.scratch.ids + count, r.draft) != r.scratch.ids + count;
+  };
   if (sampling.sampling_top_k > 0 && sampling.sampling_top_k < r.vocab_size) {
     int64_t count = find_top(r.kernels, logits, r.vocab_size, sampling.sampling_top_k, r.scratch);
     while (count > 1 && relative_prob(logits[r.scratch.ids[count - 1]], max_logit) < sampling.min_p) --count;
     if (sampling.top_p < 1) count = top_p_prefix(logits, r.scratch.ids, count, max_logit, sampling.top_p);
-    return draw_from(r, logits, count);
+    return choice_of(draw_from(r, logits, count), logits, max_logit, [&] { return is_listed(count); });
   }
-  if (sampling.top_p >= 1) return draw_from_all(r, logits, max_logit, bound);
-  return draw_from(r, logits, top_p_of_all(r, logits, max_logit, bound));
+  if (sampling.top_p >= 1) {
+    const auto reaches_min_p = [&] {
+      return r.in_vocab(r.draft) && relative_prob(logits[r.draft], max_logit) >= sampling.min_p;
+    };
+    return choice_of(draw_from_all(r, logits, max_logit, bound), logits, max_logit, reaches_min_p);
+  }
+  const int64_t count = top_p_of_all(r, logits, max_logit, bound);
+  return choice_of(draw_from(r, logits, count), logits, max_logit, [&] { return is_listed(count); });
 }
 
 void write_no_logprobs(const LogprobsParams& p, int64_t i) {
@@ -274,20 +309,23 @@ void sample(Stream& stream, const SampleParams& p) {
   context.reserve_thread_scratch(row_scratch_bytes(vocab_size));
   context.pool.parallel_for(p.logits.dim(0), [&](int thread_idx, int64_t i) {
     const SamplePlace place = sample_place(p, i);
-    int32_t& next_token_id = p.next_token_ids.data<int32_t>()[i];
-    next_token_id = 0;
-    if (place.row < 0) return;
+    const auto write = [&](Choice choice) {
+      p.next_token_ids.data<int32_t>()[i] = choice.token_id;
+      if (p.is_relaxed.defined()) p.is_relaxed.data<int32_t>()[i] = choice.is_relaxed ? 1 : 0;
+    };
+    if (place.row < 0) return write({0});
     Row row{.kernels = context.kernels,
             .state = p.state,
             .row = place.row,
             .sampling = {},
             .num_tokens = place.num_tokens,
             .mask = place.mask,
+            .draft = place.draft,
             .vocab_size = vocab_size,
             .scratch = cut_scratch(context.scratch_of(thread_idx), vocab_size)};
     std::memcpy(&row.sampling, p.state.sampling.data<uint8_t>() + place.row * p.state.sampling.stride(0),
                 sizeof row.sampling);
-    next_token_id = sample_row(row, p.logits.data<float>() + i * p.logits.stride(0));
+    write(sample_row(row, p.logits.data<float>() + i * p.logits.stride(0)));
   });
 }
 

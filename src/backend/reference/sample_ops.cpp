@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "backend/check_params.h"
@@ -16,7 +17,9 @@ namespace {
 // Penalties are float arithmetic in the order that ops.h gives, without contraction: greedy ties depend on the bits.
 void adjust_logits(std::vector<float>& logits, const RowState& state, const RowSampling& sampling,
                    const SamplePlace& place) {
-  const auto& [row, num_tokens, mask] = place;
+  const int64_t row = place.row;
+  const int32_t num_tokens = place.num_tokens;
+  const uint32_t* const mask = place.mask;
   const auto vocab_size = static_cast<int32_t>(logits.size());
   const auto in_vocab = [&](int32_t id) { return id >= 0 && id < vocab_size; };
   const int32_t* bias_ids = state.bias_ids.data<int32_t>() + row * state.bias_ids.stride(0);
@@ -92,28 +95,59 @@ double gumbel(const RowSampling& sampling, int32_t num_tokens, int32_t id) {
   return -std::log(-std::log(static_cast<double>(uniform_open(bits[static_cast<size_t>(id % 4)]))));
 }
 
-int32_t sample_row(const float* raw_logits, int64_t vocab_size, const RowState& state, const SamplePlace& place) {
+bool contains(std::span<const int32_t> ids, int32_t id) { return std::ranges::find(ids, id) != ids.end(); }
+
+// Whether the draft takes the chosen token's place. `logits` are adjusted and scaled, `kept` what the cuts leave.
+bool relaxes(const std::vector<float>& logits, const RowState& state, const RowSampling& sampling,
+             const SamplePlace& place, std::span<const int32_t> kept, int32_t chosen) {
+  const int32_t draft = place.draft;
+  if (draft < 0 || static_cast<size_t>(draft) >= logits.size() || draft == chosen) return false;
+  const int32_t* stop_ids = state.stop_ids.data<int32_t>() + place.row * state.stop_ids.stride(0);
+  const bool ends = chosen == sampling.relaxed_end_id ||
+                    contains(std::span(stop_ids, static_cast<size_t>(sampling.num_stop_ids)), chosen);
+  const float logit = logits[static_cast<size_t>(draft)];
+  if (ends || logit == -INFINITY || !contains(kept, draft)) return false;
+  const std::vector<int32_t> ids = descending_ids(logits.data(), static_cast<int64_t>(logits.size()));
+  if (std::ranges::find(ids, draft) - ids.begin() >= sampling.relaxed_top_k) return false;
+  const double max_logit = logits[static_cast<size_t>(ids[0])];
+  double sum = 0;
+  for (const float each : logits) sum += std::exp(each - max_logit);
+  return (1 - std::exp(logit - max_logit)) / sum <= sampling.relaxed_delta;
+}
+
+struct Choice {
+  int32_t token_id;
+  bool is_relaxed = false;
+};
+
+Choice sample_row(const float* raw_logits, int64_t vocab_size, const RowState& state, const SamplePlace& place) {
   const int64_t row = place.row;
   RowSampling sampling;
   std::memcpy(&sampling, state.sampling.data<uint8_t>() + row * state.sampling.stride(0), sizeof sampling);
-  if (!is_usable(raw_logits, vocab_size)) return kNoToken;
+  if (!is_usable(raw_logits, vocab_size)) return {kNoToken};
   std::vector<float> logits(raw_logits, raw_logits + vocab_size);
   adjust_logits(logits, state, sampling, place);
-  if (!is_usable(logits.data(), vocab_size)) return kNoToken;
+  if (!is_usable(logits.data(), vocab_size)) return {kNoToken};
+  const auto choice_of = [&](int32_t chosen, std::span<const int32_t> kept) -> Choice {
+    if (relaxes(logits, state, sampling, place, kept, chosen)) return {place.draft, true};
+    return {chosen};
+  };
   if (sampling.temperature == 0) {
-    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    const std::vector<int32_t> all = descending_ids(logits.data(), vocab_size);
+    return choice_of(all.front(), all);
   }
   for (float& logit : logits) logit /= sampling.temperature;
   int32_t best_id = -1;
   double best_score = -INFINITY;
-  for (const int32_t id : kept_ids(logits, sampling)) {
+  const std::vector<int32_t> kept = kept_ids(logits, sampling);
+  for (const int32_t id : kept) {
     const double score = logits[static_cast<size_t>(id)] + gumbel(sampling, place.num_tokens, id);
     if (best_id < 0 || score > best_score || (score == best_score && id < best_id)) {
       best_id = id;
       best_score = score;
     }
   }
-  return best_id;
+  return choice_of(best_id, kept);
 }
 
 }  // namespace
@@ -122,8 +156,12 @@ void sample(Stream&, const SampleParams& p) {
   check_params(p);
   for (int64_t i = 0; i < p.logits.dim(0); ++i) {
     const SamplePlace place = sample_place(p, i);
-    p.next_token_ids.data<int32_t>()[i] =
-        place.row < 0 ? 0 : sample_row(p.logits.data<float>() + i * p.logits.stride(0), p.logits.dim(1), p.state, place);
+    Choice choice{0};
+    if (place.row >= 0) {
+      choice = sample_row(p.logits.data<float>() + i * p.logits.stride(0), p.logits.dim(1), p.state, place);
+    }
+    p.next_token_ids.data<int32_t>()[i] = choice.token_id;
+    if (p.is_relaxed.defined()) p.is_relaxed.data<int32_t>()[i] = choice.is_relaxed ? 1 : 0;
   }
 }
 

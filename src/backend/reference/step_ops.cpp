@@ -96,6 +96,8 @@ void begin_step(Stream&, const BeginStepParams& p) {
       in.sample_state_rows.data<int32_t>()[sampled] = seq.row;
       in.sample_offsets.data<int32_t>()[sampled] = offset;
       in.sample_masks.data<int32_t>()[sampled] = seq.first_mask < 0 ? -1 : seq.first_mask + offset;
+      const int32_t num_tokens = p.state.num_tokens.data<int32_t>()[seq.row];
+      in.sample_drafts.data<int32_t>()[sampled] = offset < seq.num_relaxed ? token_ids[num_tokens + offset] : -1;
     }
   }
   CHECK(token == plan.num_tokens && sampled == plan.num_logits,
@@ -111,6 +113,7 @@ void begin_step(Stream&, const BeginStepParams& p) {
   fill_rest(in.sample_state_rows, sampled, -1);
   fill_rest(in.sample_offsets, sampled, 0);
   fill_rest(in.sample_masks, sampled, -1);
+  fill_rest(in.sample_drafts, sampled, -1);
 }
 
 void finish_step(Stream&, const FinishStepParams& p) {

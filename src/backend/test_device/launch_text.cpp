@@ -72,7 +72,7 @@ std::string text_of(const LongPrompts& prompts) {
 }
 std::string text_of(const StepInputs& inputs) {
   SPATE_TEXT("", inputs, token_ids, positions, slot_mapping, seq_rows, cu_seqlens_q, seq_lens, sample_token_idxs,
-             sample_state_rows, sample_offsets, sample_masks);
+             sample_state_rows, sample_offsets, sample_masks, sample_drafts);
 }
 
 }  // namespace
@@ -93,7 +93,8 @@ std::string launch_text(const ScatterRowsParams& p) { SPATE_TEXT("scatter_rows",
 std::string launch_text(const ApplyUpdatesParams& p) { SPATE_TEXT("apply_updates", p, plan_host, plan, state); }
 std::string launch_text(const BeginStepParams& p) { SPATE_TEXT("begin_step", p, plan, state, inputs, kv_block_size); }
 std::string launch_text(const SampleParams& p) {
-  SPATE_TEXT("sample", p, logits, sample_state_rows, sample_offsets, sample_masks, plan, state, next_token_ids);
+  SPATE_TEXT("sample", p, logits, sample_state_rows, sample_offsets, sample_masks, sample_drafts, plan, state,
+             next_token_ids, is_relaxed);
 }
 std::string launch_text(const LogprobsParams& p) {
   SPATE_TEXT("logprobs", p, logits, target_ids, target_logprob, target_rank, top_ids, top_logprobs);

@@ -77,9 +77,11 @@ void sample(Stream& stream, const SampleParams& p) {
       .sample_state_rows = p.sample_state_rows.data<int32_t>(),
       .sample_offsets = p.sample_offsets.defined() ? p.sample_offsets.data<int32_t>() : nullptr,
       .sample_masks = p.sample_masks.defined() ? p.sample_masks.data<int32_t>() : nullptr,
+      .sample_drafts = p.sample_drafts.defined() ? p.sample_drafts.data<int32_t>() : nullptr,
       .plan = static_cast<const char*>(p.plan),
       .values = values_for(stream, choice, rows_at_once, vocab_size),
       .next_token_ids = p.next_token_ids.data<int32_t>(),
+      .is_relaxed = p.is_relaxed.defined() ? p.is_relaxed.data<int32_t>() : nullptr,
       .token_ids = state.token_ids.data<int32_t>(),
       .num_tokens = state.num_tokens.data<int32_t>(),
       .sampling = static_cast<const char*>(state.sampling.raw()),
@@ -103,6 +105,8 @@ void sample(Stream& stream, const SampleParams& p) {
     params.sample_state_rows += num_rows;
     if (params.sample_offsets != nullptr) params.sample_offsets += num_rows;
     if (params.sample_masks != nullptr) params.sample_masks += num_rows;
+    if (params.sample_drafts != nullptr) params.sample_drafts += num_rows;
+    if (params.is_relaxed != nullptr) params.is_relaxed += num_rows;
     params.next_token_ids += num_rows;
   }
 }

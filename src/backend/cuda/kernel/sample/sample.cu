@@ -1,5 +1,6 @@
 // WHAT       One token a logits row: bias, masked stop ids, penalties, temperature, min_p, top_k, top_p, then the
-//            largest logit + gumbel (temperature 0: the largest logit). backend/ops.h SampleParams has the exact order.
+//            largest logit + gumbel (temperature 0: the largest logit), or a draft that relaxed acceptance keeps in its
+//            place. backend/ops.h SampleParams has the exact order.
 // SHAPES     logits [num_logits, vocab_size] f32, unchanged; the running state as in RowState.
 // LAYOUT     Row-major.
 // NUMERICS   Adjusted logits in fp32 without contraction, in the order of ops.h, so greedy ties are those of every
@@ -53,6 +54,7 @@ struct Row {
   RowSampling sampling;
   int num_tokens;        // drafts before this place included
   const uint32_t* mask;  // of the tokens that are allowed, or null
+  int draft;             // that relaxed acceptance may keep, or -1
   int vocab_size;
   const int32_t* token_ids;
   const int32_t* bias_ids;
@@ -309,9 +311,42 @@ __device__ inline const uint32_t* mask_of(const SampleKernelParams& p, int64_t l
   return masks + static_cast<int64_t>(mask_idx) * plan.mask_words;
 }
 
+// Whether the draft takes the place of `chosen`. The slice has all values; `first` and `cut` are the keys of the largest
+// value and of the last token that is kept. The same in all threads of all CTAs of the row.
+template <int kCtas>
+__device__ inline bool relaxes(RowTeam<kCtas>& team, const Row& row, const Slice& slice, uint64_t first, uint64_t cut,
+                               int32_t chosen) {
+  const RowSampling& s = row.sampling;
+  if (row.draft < 0 || row.draft >= row.vocab_size || row.draft == chosen || chosen == s.relaxed_end_id) return false;
+  for (int i = 0; i < s.num_stop_ids; ++i) {
+    if (row.stop_ids[i] == chosen) return false;
+  }
+  const int place = row.draft - slice.begin;
+  const bool is_owner = threadIdx.x == 0 && place >= 0 && place < slice.count;
+  const uint64_t key = team.reduce(is_owner ? token_key(slice.values[place], row.draft) : uint64_t{0}, Max());
+  if (key < cut || logit_of_key(key) == -kInfinity) return false;
+  const double max_value = logit_of_key(first);
+  const auto prob = [&](float value) { return exp(value - max_value); };
+  int num_before = 0;
+  uint64_t sum = 0;
+  for_values(slice, [&](int id, float value) {
+    num_before += token_key(value, id) > key;
+    sum += static_cast<uint64_t>(prob(value) * kProbUnits);
+  });
+  num_before = team.reduce(num_before, Sum());
+  sum = team.reduce(sum, Sum());
+  if (num_before >= s.relaxed_top_k) return false;
+  return (1.0 - prob(logit_of_key(key))) * kProbUnits <= s.relaxed_delta * static_cast<double>(sum);
+}
+
+struct Choice {
+  int32_t token_id;
+  bool is_relaxed;
+};
+
 // The same in all threads of all CTAs of the row.
 template <int kCtas>
-__device__ inline int32_t choose(RowTeam<kCtas>& team, SampleMemory& memory, const Row& row, const Slice& slice) {
+__device__ inline Choice choose(RowTeam<kCtas>& team, SampleMemory& memory, const Row& row, const Slice& slice) {
   const float temperature = row.sampling.temperature;
   const bool is_greedy = temperature == 0.0f;
   bool is_spoiled = false;
@@ -328,19 +363,28 @@ __device__ inline int32_t choose(RowTeam<kCtas>& team, SampleMemory& memory, con
         best_logit = logit;
         best_id = slice.begin + i;
       }
-      if (!is_greedy) slice.values[i] = logit / temperature;
+      if (!is_greedy) {
+        slice.values[i] = logit / temperature;
+      } else if (row.draft >= 0) {
+        slice.values[i] = logit;
+      }
     });
     if (best_id >= 0) best = token_key(best_logit, best_id);
   }
   best = team.reduce(is_spoiled ? kSpoiledKey : best, Max());
-  if (best == kSpoiledKey || best == 0 || logit_of_key(best) == -kInfinity) return kNoToken;
-  if (is_greedy) return token_of_key(best);
+  if (best == kSpoiledKey || best == 0 || logit_of_key(best) == -kInfinity) return {kNoToken, false};
+  const auto choice_of = [&](int32_t chosen, uint64_t first, uint64_t cut) -> Choice {
+    const bool is_relaxed = relaxes(team, row, slice, first, cut, chosen);
+    return {is_relaxed ? row.draft : chosen, is_relaxed};
+  };
+  if (is_greedy) return choice_of(token_of_key(best), best, 0);
   if (needs_adjusting(row)) {
     for (int i = threadIdx.x; i < slice.count; i += kSampleThreads) slice.values[i] /= temperature;
     __syncthreads();
   }
   const uint64_t first = token_key(logit_of_key(best) / temperature, token_of_key(best));
-  return draw(team, row, slice, find_cut(team, memory, row, slice, first));
+  const uint64_t cut = find_cut(team, memory, row, slice, first);
+  return choice_of(draw(team, row, slice, cut), first, cut);
 }
 
 // shared_slice: null where the values lie in the workspace.
@@ -354,6 +398,7 @@ __device__ inline void sample_row(const SampleKernelParams& p, float* shared_sli
   const bool is_writer = blockIdx.x % kCtas == 0 && threadIdx.x == 0;
   if (state_row < 0) {  // a dummy
     if (is_writer) p.next_token_ids[logits_row] = 0;
+    if (is_writer && p.is_relaxed != nullptr) p.is_relaxed[logits_row] = 0;
     return;
   }
   const Row row{
@@ -361,6 +406,7 @@ __device__ inline void sample_row(const SampleKernelParams& p, float* shared_sli
       .sampling = *reinterpret_cast<const RowSampling*>(p.sampling + state_row * p.sampling_stride),
       .num_tokens = p.num_tokens[state_row] + (p.sample_offsets != nullptr ? p.sample_offsets[logits_row] : 0),
       .mask = mask_of(p, logits_row),
+      .draft = p.sample_drafts != nullptr ? p.sample_drafts[logits_row] : -1,
       .vocab_size = p.vocab_size,
       .token_ids = p.token_ids + state_row * p.token_ids_stride,
       .bias_ids = p.bias_ids + state_row * p.bias_ids_stride,
@@ -369,12 +415,13 @@ __device__ inline void sample_row(const SampleKernelParams& p, float* shared_sli
   Slice slice = slice_of<kCtas>(row.logits, p.vocab_size, shared_slice);
   if (shared_slice == nullptr) slice.values = p.values + logits_row * p.values_stride + slice.begin;
   RowTeam<kCtas> team(memory.team);
-  const int32_t token = choose(team, memory, row, slice);
-  if (is_writer) p.next_token_ids[logits_row] = token;
+  const Choice choice = choose(team, memory, row, slice);
+  if (is_writer) p.next_token_ids[logits_row] = choice.token_id;
+  if (is_writer && p.is_relaxed != nullptr) p.is_relaxed[logits_row] = choice.is_relaxed ? 1 : 0;
   team.leave();
 }
 
-extern "C" __global__ void __launch_bounds__(kSampleThreads) sample(const __grid_constant__ SampleKernelParams p) {
+extern "C" __global__ void __launch_bounds__(kSampleThreads, 1) sample(const __grid_constant__ SampleKernelParams p) {
   sample_row<1>(p, nullptr);
 }
 extern "C" __global__ void __launch_bounds__(kSampleThreads, 1) SPATE_CLUSTER

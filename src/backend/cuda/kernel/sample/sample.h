@@ -25,9 +25,11 @@ struct SampleKernelParams {
   const int32_t* sample_state_rows;  // [num_logits]
   const int32_t* sample_offsets;     // [num_logits] or null
   const int32_t* sample_masks;       // [num_logits] or null
+  const int32_t* sample_drafts;      // [num_logits] or null
   const char* plan;                  // that has the masks
   float* values;                     // [num_logits, values_stride] scratch of kernels without a slice in shared memory
   int32_t* next_token_ids;           // [num_logits]
+  int32_t* is_relaxed;               // [num_logits] or null
   // The running state; strides in elements (bytes for sampling).
   const int32_t* token_ids;
   const int32_t* num_tokens;

@@ -50,6 +50,7 @@ BeginStepKernelParams begin_step_params(const BeginStepParams& p) {
           .sample_state_rows = in.sample_state_rows.data<int32_t>(),
           .sample_offsets = in.sample_offsets.data<int32_t>(),
           .sample_masks = in.sample_masks.data<int32_t>(),
+          .sample_drafts = in.sample_drafts.data<int32_t>(),
           .num_tokens = static_cast<int32_t>(in.token_ids.dim(0)),
           .num_seqs = static_cast<int32_t>(in.seq_rows.dim(0)),
           .num_logits = static_cast<int32_t>(in.sample_state_rows.dim(0)),

@@ -83,6 +83,7 @@ __device__ inline void fill_dummies(const BeginStepKernelParams& p, const StepPl
     p.sample_state_rows[i] = -1;
     p.sample_offsets[i] = 0;
     p.sample_masks[i] = -1;
+    p.sample_drafts[i] = -1;
   }
 }
 
@@ -132,6 +133,7 @@ extern "C" __global__ void begin_step(const __grid_constant__ BeginStepKernelPar
     p.sample_state_rows[logits_before + i] = seq.row;
     p.sample_offsets[logits_before + i] = i;
     p.sample_masks[logits_before + i] = seq.first_mask < 0 ? -1 : seq.first_mask + i;
+    p.sample_drafts[logits_before + i] = i < seq.num_relaxed ? drafts[i] : -1;
   }
   if (threadIdx.x != 0) return;
   p.cu_seqlens_q[seq_idx + 1] = tokens_before + seq.query_len;

@@ -46,6 +46,7 @@ struct BeginStepKernelParams {
   int32_t* sample_state_rows;
   int32_t* sample_offsets;
   int32_t* sample_masks;
+  int32_t* sample_drafts;
   int32_t num_tokens;
   int32_t num_seqs;
   int32_t num_logits;

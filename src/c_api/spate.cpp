@@ -51,7 +51,7 @@ Result<std::unique_ptr<spate_engine>> open_engine(const char* const* flags, size
   if (!engine->model->tokenizer) {
     return not_found("{}: a tokenizer.json is needed; use --tokenizer with a folder that has one", arguments.model.model);
   }
-  ServingModel serving = serving_model(arguments, *engine->model);
+  ASSIGN_OR_RETURN(ServingModel serving, serving_model(arguments, *engine->model));
   engine->model->engine->start();
   engine->api = std::make_unique<LocalApi>(std::make_shared<Frontend>(std::move(serving), nullptr));
   return engine;

@@ -142,7 +142,7 @@ Result<std::unique_ptr<ChatConnection>> open_local_chat(const Arguments& argumen
   ASSIGN_OR_RETURN(std::unique_ptr<LoadedModel> model, load_model(arguments.model, progress_bar("weights")));
   if (!model->tokenizer) return not_found("{}: no tokenizer.json; use --tokenizer", arguments.model.model);
   for (const std::string& line : model->summary) log_info("model", "{}", line);
-  ServingModel serving = serving_model(arguments, *model);
+  ASSIGN_OR_RETURN(ServingModel serving, serving_model(arguments, *model));
   model->engine->start();
   return std::unique_ptr<ChatConnection>(
       std::make_unique<LocalChat>(std::move(model), std::move(serving), arguments.model.model));

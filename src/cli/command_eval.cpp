@@ -22,6 +22,12 @@ void print_report(const EvalReport& report, bool json) {
                                     {"equal_tops", divergence.equal_tops},
                                     {"tokens", divergence.num_tokens}};
     }
+    if (report.num_drafts > 0) {
+      object["drafts"] = {{"run", report.num_drafts},
+                          {"accepted", report.num_drafts_accepted},
+                          {"relaxed", report.num_drafts_relaxed},
+                          {"row_steps", report.num_drafted_rows}};
+    }
     std::printf("%s\n", object.dump().c_str());
     return;
   }
@@ -36,6 +42,14 @@ void print_report(const EvalReport& report, bool json) {
   for (const auto& [kind, divergence] : report.divergences) {
     std::printf("%-14s               %.6f  +- %.6f nats from the reference, equal tops %.4f  (%lld tokens)\n", ("KL " + kind).c_str(),
                 divergence.kl, divergence.kl_error, divergence.equal_tops, static_cast<long long>(divergence.num_tokens));
+  }
+  if (report.num_drafts > 0) {
+    std::printf(
+        "%llu drafts in %llu row-steps: %.1f %% kept, of these %llu by relaxed acceptance; acceptance length %.2f\n",
+        static_cast<unsigned long long>(report.num_drafts), static_cast<unsigned long long>(report.num_drafted_rows),
+        100 * static_cast<double>(report.num_drafts_accepted) / static_cast<double>(report.num_drafts),
+        static_cast<unsigned long long>(report.num_drafts_relaxed),
+        1 + static_cast<double>(report.num_drafts_accepted) / static_cast<double>(report.num_drafted_rows));
   }
   std::printf("%lld output tokens in %.1f s: %.0f tokens/s, %llu preemptions\n", static_cast<long long>(report.num_output_tokens),
               report.seconds, static_cast<double>(report.num_output_tokens) / report.seconds,

@@ -9,13 +9,29 @@
 #include "cli/eval_data.h"
 #include "cli/llm_arguments.h"
 #include "llm/offline.h"
+#include "server/relaxed_acceptance.h"
 
 namespace spate {
 namespace {
 
 constexpr int kReferenceQuestions = 5;  // of each skill and grade, in a reference
 
-Result<std::vector<OfflineRequest>> requests_of(const LoadedModel& model, const std::vector<EvalQuestion>& questions) {
+// What relaxed acceptance is for the model; top_k 0 where it is off.
+struct RelaxedModel {
+  RelaxedAcceptance relaxed;
+  const ReasoningFormat* reasoning = nullptr;
+};
+
+Result<RelaxedModel> relaxed_model(const LoadedModel& model) {
+  RelaxedModel result;
+  ASSIGN_OR_RETURN(result.reasoning, find_reasoning_format("auto", model.chat_template->source()));
+  ASSIGN_OR_RETURN(result.relaxed,
+                   relaxed_acceptance(model.engine->config().speculative, result.reasoning, model.tokenizer.get()));
+  return result;
+}
+
+Result<std::vector<OfflineRequest>> requests_of(const LoadedModel& model, const std::vector<EvalQuestion>& questions,
+                                                const RelaxedModel& relaxed) {
   std::vector<OfflineRequest> requests;
   for (const EvalQuestion& question : questions) {
     ASSIGN_OR_RETURN(const std::string prompt,
@@ -27,6 +43,7 @@ Result<std::vector<OfflineRequest>> requests_of(const LoadedModel& model, const 
     request.prompt_token_ids = model.tokenizer->encode(prompt);
     request.sampling.temperature = 0;
     request.sampling.max_tokens = question.max_tokens;
+    if (relaxed.reasoning != nullptr) request.relaxed = relaxed_after(relaxed.relaxed, *relaxed.reasoning, prompt);
     requests.push_back(std::move(request));
   }
   return requests;
@@ -34,11 +51,17 @@ Result<std::vector<OfflineRequest>> requests_of(const LoadedModel& model, const 
 
 Status ask_questions(LoadedModel& model, const EvalArguments& arguments, const std::vector<EvalQuestion>& questions,
                      EvalReport& report) {
-  ASSIGN_OR_RETURN(std::vector<OfflineRequest> requests, requests_of(model, questions));
+  ASSIGN_OR_RETURN(const RelaxedModel relaxed, relaxed_model(model));
+  ASSIGN_OR_RETURN(std::vector<OfflineRequest> requests, requests_of(model, questions, relaxed));
   const auto start = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(const auto results,
                    run_offline(*model.engine, model.eos_token_ids, std::move(requests), arguments.batch_size));
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const EngineStats stats = model.engine->stats();
+  report.num_drafts = stats.num_drafts;
+  report.num_drafts_accepted = stats.num_drafts_accepted;
+  report.num_drafts_relaxed = stats.num_drafts_relaxed;
+  report.num_drafted_rows = stats.num_drafted_rows;
 
   std::ofstream outputs;
   if (!arguments.outputs.empty()) outputs.open(arguments.outputs);
@@ -104,7 +127,7 @@ Status write_reference_run(LoadedModel& model, const std::filesystem::path& eval
     ASSIGN_OR_RETURN(std::vector<EvalQuestion> more, load_eval_questions(eval_dir / name));
     for (EvalQuestion& question : first_of_each_skill(std::move(more), kReferenceQuestions)) questions.push_back(std::move(question));
   }
-  ASSIGN_OR_RETURN(std::vector<OfflineRequest> requests, requests_of(model, questions));
+  ASSIGN_OR_RETURN(std::vector<OfflineRequest> requests, requests_of(model, questions, {}));
   ASSIGN_OR_RETURN(const ReferenceRun run, run_reference(model, std::move(requests), texts));
   return write_reference(file, run);
 }

@@ -27,6 +27,8 @@ struct EvalReport {
   int64_t num_output_tokens = 0;
   double seconds = 0;  // of the questions
   uint64_t num_preemptions = 0;
+  // Of the questions: drafts that ran, that were kept, and of these by relaxed acceptance.
+  uint64_t num_drafts = 0, num_drafts_accepted = 0, num_drafts_relaxed = 0, num_drafted_rows = 0;
 
   double average() const {
     double sum = 0;

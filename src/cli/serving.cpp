@@ -7,6 +7,7 @@
 #include "cli/version.h"
 #include "server/json_writer.h"
 #include "server/output_format.h"
+#include "server/relaxed_acceptance.h"
 
 namespace spate {
 namespace {
@@ -74,7 +75,7 @@ Status check_serving(const Arguments& arguments) {
   return find_tool_format(arguments.serve.tool_call_parser, "").status();
 }
 
-ServingModel serving_model(const Arguments& arguments, LoadedModel& model) {
+Result<ServingModel> serving_model(const Arguments& arguments, LoadedModel& model) {
   ServingModel serving;
   serving.engine = model.engine;
   serving.tokenizer = model.tokenizer;
@@ -92,6 +93,11 @@ ServingModel serving_model(const Arguments& arguments, LoadedModel& model) {
       repetition_detection_of(arguments.model).value();  // check_serving() has seen it
   serving.reasoning_parser = arguments.serve.reasoning_parser;
   serving.tool_call_parser = arguments.serve.tool_call_parser;
+  ASSIGN_OR_RETURN(
+      const ReasoningFormat* reasoning,
+      find_reasoning_format(serving.reasoning_parser, model.chat_template ? model.chat_template->source() : ""));
+  ASSIGN_OR_RETURN(serving.relaxed,
+                   relaxed_acceptance(model.engine->config().speculative, reasoning, model.tokenizer.get()));
   serving.max_logprobs = arguments.model.max_logprobs;
   std::string settings;
   for (const std::string& line : arguments.config_lines) settings += line + "\n";

@@ -11,7 +11,7 @@ namespace spate {
 // Before the weights are read: a mistyped template, path or parser is said at once.
 Status check_serving(const Arguments& arguments);
 // The model has a tokenizer; its engine is started by the caller.
-ServingModel serving_model(const Arguments& arguments, LoadedModel& model);
+Result<ServingModel> serving_model(const Arguments& arguments, LoadedModel& model);
 LogLevel parse_log_level(const std::string& name);  // checked before: an unknown one is info
 
 }  // namespace spate

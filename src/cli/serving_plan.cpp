@@ -105,7 +105,7 @@ Result<ServingModel> load_serving_model(const Arguments& arguments, int64_t max_
   }
   for (const std::string& line : model->summary) log_info("serve", "{}", line);
   model->engine->start();
-  ServingModel serving = serving_model(arguments, *model);
+  ASSIGN_OR_RETURN(ServingModel serving, serving_model(arguments, *model));
   serving.engine = std::shared_ptr<Engine>(model, model->engine.get());
   serving.tracer = tracer;
   serving.idle_unload_seconds = arguments.serve.idle_unload_seconds;

@@ -50,9 +50,17 @@ Status read_field(const std::string& key, const YAML::Node& value, SpeculativeCo
   if (key == "prompt_lookup_min") return read(key, value, "a whole number", config.prompt_lookup_min);
   if (key == "prompt_lookup_max") return read(key, value, "a whole number", config.prompt_lookup_max);
   if (key == "adaptive") return read(key, value, "true or false", config.adaptive);
+  if (key == "use_relaxed_acceptance_for_thinking") {
+    return read(key, value, "true or false", config.use_relaxed_acceptance_for_thinking);
+  }
+  if (key == "relaxed_topk") return read(key, value, "a whole number", config.relaxed_topk);
+  if (key == "relaxed_delta") return read(key, value, "a number", config.relaxed_delta);
+  if (key == "relaxed_by_default") return read(key, value, "true or false", config.relaxed_by_default);
   return invalid_argument(
       "--speculative-config: unknown field '{}'; there are method, num_speculative_tokens, model, "
-      "prompt_lookup_min, prompt_lookup_max, adaptive",
+      "prompt_lookup_min, prompt_lookup_max, adaptive, use_relaxed_acceptance_for_thinking, relaxed_topk, "
+      "relaxed_delta, "
+      "relaxed_by_default",
       key);
 }
 

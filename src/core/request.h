@@ -51,6 +51,15 @@ class OutputSink {
   virtual void push(std::vector<Output> outputs) = 0;  // one step's news for this sink
 };
 
+// Drafts that stand though the model chose another token (SampleParams in backend/ops.h), in the reasoning of an answer
+// alone: from the prompt's end, or an answer's first token begin_id, to end_id. Never where a constraint counts.
+struct RelaxedAcceptance {
+  int top_k = 0;  // 0: none
+  float delta = 0;
+  int32_t begin_id = -1, end_id = -1;
+  bool has_begun = false;  // the prompt ends inside the reasoning
+};
+
 struct Request {
   RequestId id = 0;
   std::vector<int32_t> prompt_token_ids;  // at least one
@@ -63,6 +72,7 @@ struct Request {
   bool speculate = true;                        // false: no drafts, whatever the engine's proposer
   // Texts that the answer may repeat in part; where empty, a proposer that wants some takes the prompt.
   std::vector<std::vector<int32_t>> speculative_reference;
+  RelaxedAcceptance relaxed;
   std::shared_ptr<OutputSink> sink;
 };
 

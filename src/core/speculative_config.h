@@ -27,7 +27,16 @@ struct SpeculativeConfig {
   std::string model;               // draft_model: its folder, or a *.gguf file; eagle: its folder
   bool jump_forward = true;        // also drafts what a grammar leaves no choice about
   bool adaptive = true;            // false: always as many drafts as are proposed, for tests and measurements
+  // Relaxed acceptance: while an answer reasons, a draft stands also where it is only one of the relaxed_topk most
+  // probable tokens, less probable than the first by relaxed_delta at most. It changes answers, and with the drafts
+  // that run they depend on load. Names as of TensorRT-LLM.
+  bool use_relaxed_acceptance_for_thinking = false;
+  int relaxed_topk = 1;            // with it: 2 .. kMaxRelaxedTopk
+  float relaxed_delta = 0;         // with it: above 0, at most 1
+  bool relaxed_by_default = true;  // false: for requests alone that ask for it
 };
+
+constexpr int kMaxRelaxedTopk = 64;
 
 // Drafts are computed before their places have blocks: a row of the draft model has so many blocks of its own for them.
 constexpr int scratch_blocks_per_row(const SpeculativeConfig& config, int kv_block_size) {

@@ -30,6 +30,9 @@ class ConstraintCursor {
   virtual int32_t forced_token() const { return -1; }
   virtual bool may_end() const = 0;   // the text is complete
   virtual bool must_end() const = 0;  // and nothing can follow
+  // Any text may come here, in the reasoning of an answer: relaxed acceptance may keep a draft that the model only
+  // nearly chose.
+  virtual bool may_relax() const { return false; }
   // From here on every token is allowed, and so is the end: the cursor may be dropped.
   virtual bool is_done() const { return false; }
   // A cursor of its own at the same place, with the same mask: it may go on along tokens that only might come.

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "core/step_plan.h"
+#include "engine/relaxed_drafts.h"
 #include "speculative/model_proposer.h"
 
 namespace spate {
@@ -42,6 +43,7 @@ Status Drafting::propose(std::span<Sequence* const> running, bool steps_in_fligh
     for (Sequence* seq : running) {
       seq->drafts.clear();
       seq->draft_cursors.clear();
+      seq->num_relaxed_drafts = 0;
     }
     return ok_status();
   }
@@ -49,6 +51,7 @@ Status Drafting::propose(std::span<Sequence* const> running, bool steps_in_fligh
   for (Sequence* seq : running) {
     seq->drafts.clear();
     seq->draft_cursors.clear();
+    seq->num_relaxed_drafts = 0;
     const bool decodes = seq->num_output_tokens() > 0 && seq->num_tokens() - seq->num_computed_tokens <= 1;
     if (!decodes) continue;
     ++num_tokens;
@@ -70,6 +73,7 @@ Status Drafting::propose(std::span<Sequence* const> running, bool steps_in_fligh
     Sequence& seq = *seqs_[i];
     seq.drafts.assign(seq.speculation.proposed.begin(), seq.speculation.proposed.begin() + rows_[i].num_drafts);
     if (seq.cursor != nullptr) keep_allowed_drafts(seq);
+    seq.num_relaxed_drafts = num_relaxable_drafts(seq);
   }
   return ok_status();
 }

@@ -310,6 +310,8 @@ void Engine::Impl::route_results(const ScheduledStep& step) {
       const size_t num_accepted =
           result.num_accepted.empty() ? 0 : static_cast<size_t>(result.num_accepted.at(num_sampled));
       count_drafts(scheduled.num_drafts, num_accepted);
+      if (!result.num_relaxed.empty())
+        stats.num_drafts_relaxed += static_cast<uint64_t>(result.num_relaxed.at(num_sampled));
       step_has_drafts |= scheduled.num_drafts > 0;
       deliver_tokens(step, seq, num_tokens, 1 + num_accepted);
       num_tokens += 1 + num_accepted;

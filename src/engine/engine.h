@@ -44,7 +44,8 @@ struct EngineStats {
   uint64_t generation_tokens = 0;      // sent in Outputs
   uint64_t num_forks = 0;              // sequences that shared the prompt blocks of their request (n > 1)
   uint64_t num_drafts = 0;             // draft tokens that ran in collected steps
-  uint64_t num_drafts_accepted = 0;    // of these, equal to what the model chose
+  uint64_t num_drafts_accepted = 0;    // of these, kept
+  uint64_t num_drafts_relaxed = 0;     // of these, kept by relaxed acceptance: the model chose another token
   uint64_t num_drafted_rows = 0;       // row-steps that had drafts
   std::array<uint64_t, kMaxDrafts> num_accepted_at{};  // drafts accepted, by their place in the row-step
   uint64_t num_tokens_drafted_steps = 0;  // that steps with drafts gave, of all their rows

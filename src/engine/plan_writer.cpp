@@ -64,6 +64,9 @@ SeqStep seq_step(const ScheduledSeq& scheduled, DraftSource draft_source, StepPl
       drafts.fill(scheduled.seq->tokens().back());
     }
     seq.drafts_begin = builder.add_drafts(std::span(drafts).first(seq.num_drafts));
+    if (draft_source == DraftSource::kProposer) {
+      seq.num_relaxed = std::min(scheduled.seq->num_relaxed_drafts, scheduled.num_drafts);
+    }
   }
   return seq;
 }

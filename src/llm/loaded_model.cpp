@@ -161,10 +161,21 @@ Status check_mock(const LlmConfig& llm) {
   };
   if (llm.tensor_parallel_size > 1) return refused("--tensor-parallel-size");
   if (llm.quantization.enabled()) return refused("--quantization");
+  if (llm.speculative.use_relaxed_acceptance_for_thinking) {
+    return refused("--speculative-config: use_relaxed_acceptance_for_thinking");
+  }
   if (runs_a_model(llm.speculative.method)) {
     return refused(fmt::format("--speculative-config: method {}", speculative_method_name(llm.speculative.method)));
   }
   return ok_status();
+}
+
+// Which drafts run depends on what else runs, and on measured times.
+Status check_relaxed_acceptance(const LlmConfig& llm) {
+  if (!llm.speculative.use_relaxed_acceptance_for_thinking || !llm.device_options.deterministic) return ok_status();
+  return invalid_argument(
+      "--speculative-config: use_relaxed_acceptance_for_thinking makes answers depend on load, which --deterministic "
+      "forbids; leave one of them out");
 }
 
 std::unique_ptr<StepExecutor> make_mock(const LlmConfig& llm, const StepLimits& limits, const LoadedModel& model) {
@@ -210,6 +221,7 @@ Result<std::string> read_chat_template(const std::string& path_or_source) {
 Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std::function<void(double)>& progress) {
   auto model = std::make_unique<LoadedModel>();
   RETURN_IF_ERROR(validate_speculative_config(llm.speculative));  // before weights are read
+  RETURN_IF_ERROR(check_relaxed_acceptance(llm));
   const fs::path path = llm.model;
   std::error_code error;
   if (!fs::exists(path, error)) {
@@ -348,6 +360,12 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
                                          speculative_method_name(llm.speculative.method),
                                          llm.speculative.num_speculative_tokens,
                                          llm.speculative.adaptive ? "" : ", always as many as are proposed"));
+    if (llm.speculative.use_relaxed_acceptance_for_thinking) {
+      model->summary.push_back(
+          fmt::format("relaxed acceptance changes answers: while they reason, drafts stand that are among the {} most "
+                      "probable tokens and within {} of the first",
+                      llm.speculative.relaxed_topk, llm.speculative.relaxed_delta));
+    }
   }
   if (model->pooling.pooling != Pooling::kNone) {
     model->summary.push_back(fmt::format("embeddings: pooling {} ({}){}", pooling_name(model->pooling.pooling),

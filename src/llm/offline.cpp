@@ -95,6 +95,7 @@ Result<std::vector<std::vector<OfflineResult>>> run_offline(Engine& engine, cons
     request.constraint = std::move(requests[num_submitted].constraint);
     request.speculate = requests[num_submitted].speculate;
     request.speculative_reference = std::move(requests[num_submitted].speculative_reference);
+    request.relaxed = requests[num_submitted].relaxed;
     request.sink = sink;
     refused = engine.submit(std::move(request));
     if (!refused.ok()) break;

@@ -24,6 +24,7 @@ struct OfflineRequest {
   std::shared_ptr<TokenConstraint> constraint;  // this and the following as in Request
   bool speculate = true;
   std::vector<std::vector<int32_t>> speculative_reference;
+  RelaxedAcceptance relaxed;
 };
 
 // Runs the requests on a started engine, at most max_in_flight at once (0: all), in order of submission. Result i belongs to

@@ -55,6 +55,10 @@ struct Sequence {
   SequenceSpeculation speculation;
   std::vector<int32_t> drafts;  // DraftSource::kProposer: for the next step, as far as there is room
   std::vector<std::unique_ptr<ConstraintCursor>> draft_cursors;  // with a cursor: where it would stand behind each draft
+  int num_relaxed_drafts = 0;  // that relaxed acceptance may keep: so many of the first ones
+  // Relaxed acceptance: whether the next token is one of the reasoning, by the tokens before num_tokens_read.
+  bool reasons = false;
+  int num_tokens_read = 0;
   int num_estimated_cached = 0;  // prompt tokens found by prefix when it arrived: a guess, for the order of prefills
   SequenceBlocks blocks;
 

@@ -62,6 +62,7 @@ struct ApiRequest {
   std::vector<std::string> bad_words;                         // none is empty or white space only
   std::vector<int32_t> bad_token_ids;                         // never chosen
   bool speculate = true;
+  std::optional<bool> relaxed_acceptance;  // nullopt: as the server does
   std::vector<std::string> speculative_reference;
   std::vector<std::string> unknown_fields;
   std::vector<std::string> no_effect_fields;

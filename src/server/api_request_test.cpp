@@ -75,6 +75,7 @@ TEST_CASE("chat request: every field arrives") {
   CHECK(request->priority == -4);
   CHECK(request->cache_salt == "s");
   CHECK(!request->speculate);
+  CHECK(!request->relaxed_acceptance);
   CHECK(request->speculative_reference == std::vector<std::string>{"x", "y"});
   CHECK((*request->template_kwargs)["enable_thinking"] == false);
   CHECK((*request->template_kwargs)["reasoning_effort"] == "low");
@@ -98,6 +99,7 @@ TEST_CASE("chat request: wrong types and values name the field, the value and th
   CHECK(message(R"("speculative_reference":[1])") ==
         "speculative_reference must be a string or an array of strings, got an array");
   CHECK(refusal(chat(R"("speculate":1)")) == "speculate|invalid_type|400");
+  CHECK(refusal(chat(R"("relaxed_acceptance":"yes")")) == "relaxed_acceptance|invalid_type|400");
   CHECK(refusal(chat(R"("stop_token_ids":[-1])")) == "stop_token_ids|invalid_type|400");
   CHECK(refusal(chat(R"("stream_options":{"include_usage":true})")) == "stream_options|invalid_value|400");
   CHECK(refusal(chat(R"("stream":"yes")")) == "stream|invalid_type|400");

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "server/allowed_tokens.h"
 #include "server/bad_words.h"
+#include "server/relaxed_acceptance.h"
 #include "server/thinking_budget.h"
 
 namespace spate {
@@ -60,11 +61,6 @@ class ChatAdapter final : public GenerationListener {
   const std::string echo_;
   int64_t num_reasoning_tokens_ = 0;
 };
-
-bool ends_with_tag(std::string_view text, std::string_view tag) {
-  const size_t last = text.find_last_not_of(" \t\r\n");
-  return last != std::string_view::npos && text.substr(0, last + 1).ends_with(tag);
-}
 
 // What a format's text is marked with; special tokens are parts of these.
 std::vector<std::string_view> markers_of(const ReasoningFormat* reasoning, const ToolFormat* tools) {
@@ -393,6 +389,18 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
                                             .end = std::string(form.reasoning->end),
                                             .has_begun = form.starts_in_reasoning},
                                            *model_.tokenizer, model_.vocab_size, std::move(generation.constraint));
+  }
+  const bool may_relax = model_.relaxed.top_k > 0;
+  if (request.relaxed_acceptance.value_or(false) && !may_relax) {
+    return not_supported("relaxed_acceptance",
+                         "relaxed_acceptance must be false: this server was not started with "
+                         "use_relaxed_acceptance_for_thinking in --speculative-config");
+  }
+  const bool relaxes =
+      may_relax && request.relaxed_acceptance.value_or(model_.engine->config().speculative.relaxed_by_default);
+  if (relaxes && form.reasoning) {
+    generation.relaxed = model_.relaxed;
+    generation.relaxed.has_begun = form.starts_in_reasoning;
   }
   // Texts of together more than a context are cut: an answer is no longer.
   size_t reference_room = model_.engine->config().speculative.method == SpeculativeMethod::kReference ? static_cast<size_t>(limit) : 0;

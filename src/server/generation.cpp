@@ -33,6 +33,7 @@ Status Generation::submit() {
                     .constraint = request_.constraint,
                     .speculate = request_.speculate,
                     .speculative_reference = request_.speculative_reference,
+                    .relaxed = request_.relaxed,
                     .sink = shared_from_this()};
     request.sampling.max_tokens = request_.max_tokens[i];
     requests.push_back(std::move(request));

@@ -65,6 +65,7 @@ struct GenerationRequest {
   std::shared_ptr<TokenConstraint> constraint;  // null: any text
   bool speculate = true;
   std::vector<std::vector<int32_t>> speculative_reference;
+  RelaxedAcceptance relaxed;
   std::chrono::steady_clock::time_point arrival = std::chrono::steady_clock::now();
   std::string request_id;  // for its trace, as the following
   std::optional<TraceContext> trace_parent;

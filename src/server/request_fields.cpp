@@ -97,9 +97,11 @@ void read_best_of(FieldReader& fields, const SamplingParams& sampling) {
                                            sampling.n, *best_of)));
 }
 
-// speculate turns drafts off for a request; speculative_reference names texts that the answer may repeat.
+// speculate turns drafts off for a request; speculative_reference names texts that the answer may repeat;
+// relaxed_acceptance says whether drafts that the model only nearly chose may stand in its reasoning.
 void read_speculation(FieldReader& fields, ApiRequest& request) {
   request.speculate = fields.boolean("speculate").value_or(true);
+  request.relaxed_acceptance = fields.boolean("relaxed_acceptance");
   const Json* reference = fields.any("speculative_reference");
   if (!reference) return;
   if (reference->is_string()) {

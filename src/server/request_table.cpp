@@ -201,6 +201,10 @@ const RequestField kFields[] = {
     {"json_schema", kBoth, kAny, kRead, "llama-server", "As structured_outputs.json."},
     {"grammar", kBoth, kString, kRead, "llama-server", "As structured_outputs.grammar."},
     {"speculate", kBoth, kBoolean, kRead, "Spate", "false: no drafts, whatever `--speculative-config` says.", "true"},
+    {"relaxed_acceptance", kBoth, kBoolean, kRead, "Spate",
+     "Whether drafts that the model only nearly chose may stand in the reasoning; true where `--speculative-config` "
+     "allows it.",
+     "as `--speculative-config` says"},
     {"speculative_reference", kBoth, kStrings, kRead, "Spate",
      "Texts that the answer may repeat; for the method `reference`.", "the prompt"},
     {"skip_special_tokens", kBoth, kBoolean, kRead, "vLLM", "Special tokens have no text.", "true"},

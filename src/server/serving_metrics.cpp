@@ -43,6 +43,7 @@ void add_counters(EngineStats& to, const EngineStats& from) {
   to.num_forks += from.num_forks;
   to.num_drafts += from.num_drafts;
   to.num_drafts_accepted += from.num_drafts_accepted;
+  to.num_drafts_relaxed += from.num_drafts_relaxed;
   to.num_drafted_rows += from.num_drafted_rows;
   add_each(to.num_accepted_at, from.num_accepted_at);
   to.num_tokens_drafted_steps += from.num_tokens_drafted_steps;
@@ -172,8 +173,11 @@ void ServingMetrics::render_speculation(MetricsWriter& out, const EngineStats& s
   const auto count = [](uint64_t value) { return static_cast<double>(value); };
   out.counter("vllm:spec_decode_num_drafts_total", "Row-steps that had drafts.", labels, count(stats.num_drafted_rows));
   out.counter("vllm:spec_decode_num_draft_tokens_total", "Draft tokens that ran.", labels, count(stats.num_drafts));
-  out.counter("vllm:spec_decode_num_accepted_tokens_total", "Draft tokens that the model chose too.", labels,
+  out.counter("vllm:spec_decode_num_accepted_tokens_total", "Draft tokens that were kept.", labels,
               count(stats.num_drafts_accepted));
+  out.counter("spate:spec_decode_num_relaxed_tokens_total",
+              "Of these, tokens that the model did not choose: relaxed acceptance.", labels,
+              count(stats.num_drafts_relaxed));
   out.family("vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter",
              "Draft tokens accepted, by their place among the drafts of a row-step.");
   for (size_t i = 0; i < stats.num_accepted_at.size(); ++i) {

@@ -33,6 +33,7 @@ struct ServingModel {
   SamplingDefaults defaults;       // of generation_config.json
   int max_logprobs = 20;           // --max-logprobs
   std::string reasoning_parser = "auto", tool_call_parser = "auto";  // names of output_format.h, checked
+  RelaxedAcceptance relaxed;       // what requests get that do not say otherwise; top_k 0: none may have it
   std::string system_fingerprint;  // version and a hash of the configuration
   std::string dtype = "bfloat16";  // for vllm:cache_config_info
   MetricLabels cache_config;       // more labels for it

@@ -77,6 +77,7 @@ class Cursor final : public ConstraintCursor {
   }
   bool may_end() const override { return state_ != State::kForced && (inner_ == nullptr || inner_->may_end()); }
   bool must_end() const override { return state_ != State::kForced && inner_ != nullptr && inner_->must_end(); }
+  bool may_relax() const override { return state_ == State::kThinking && inner_ == nullptr; }
   bool is_done() const override { return state_ == State::kDone && inner_ == nullptr; }
   std::unique_ptr<ConstraintCursor> clone() const override {
     auto copy = std::make_unique<Cursor>(shared_, inner_ != nullptr ? inner_->clone() : nullptr);

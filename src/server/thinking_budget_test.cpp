@@ -118,6 +118,9 @@ TEST_CASE("a thinking budget in a chat, by every name; usage tells the reasoning
   CHECK(s.chat("x", {{"thinking_token_budget", -2}}, 400)["error"]["param"] == "thinking_token_budget");
   CHECK(s.chat("x", {{"thinking_token_budget", "many"}}, 400)["error"]["param"] == "thinking_token_budget");
   s.post("/v1/completions", {{"prompt", "x"}, {"thinking_token_budget", 3}}, 400);
+  // A server without relaxed acceptance gives it to nobody.
+  CHECK(s.chat("x", {{"relaxed_acceptance", true}}, 400)["error"]["param"] == "relaxed_acceptance");
+  CHECK(s.chat("x", {{"relaxed_acceptance", false}})["choices"][0]["message"]["content"] == "x");
 }
 
 TEST_CASE("a thinking budget beside n, a grammar, and in Anthropic's Messages") {

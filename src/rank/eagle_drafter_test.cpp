@@ -220,6 +220,28 @@ TEST_CASE("a folder that is no EAGLE head for the model is refused by name") {
         "the model's 6");
   CHECK(message("config.json", "\"hidden_size\"", "\"eagle_aux_hidden_state_layer_ids\": [1, 3], \"hidden_size\"") ==
         "config.json: eagle_aux_hidden_state_layer_ids has 2 entries, needs 3");
+  for (const std::string key :
+       {"norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "parallel_drafting"}) {
+    CHECK(message("config.json", "\"hidden_size\"", "\"" + key + "\": true, \"hidden_size\"") ==
+          "config.json: " + key + " is true, needs false: such heads are not served");
+    CHECK(message("config.json", "\"hidden_size\"", "\"" + key + "\": false, \"hidden_size\"").empty());
+    CHECK(message("config.json", "\"hidden_size\"", "\"" + key + "\": null, \"hidden_size\"").empty());
+    CHECK(message("config.json", "\"hidden_size\"", "\"" + key + "\": \"yes\", \"hidden_size\"").find(key) !=
+          std::string::npos);
+  }
+  CHECK(message("config.json", "\"hidden_size\"", "\"sliding_window\": 512, \"hidden_size\"") ==
+        "config.json: sliding_window is 512, needs null: a head that sees all tokens is served");
+  for (const char* window : {"null", "512, \"use_sliding_window\": false", "null, \"use_sliding_window\": null"}) {
+    CHECK(message("config.json", "\"hidden_size\"", std::string("\"sliding_window\": ") + window + ", \"hidden_size\"")
+              .empty());
+  }
+  // As of other makers' tools.
+  for (const char* architecture :
+       {"Eagle3LlamaForCausalLM", "Eagle3Speculator", "Eagle3DraftModel", "EagleLlamaForCausalLM"}) {
+    CHECK(message("config.json", "LlamaForCausalLMEagle3", architecture) ==
+          std::string("config.json: architectures is [") + architecture +
+              "], needs LlamaForCausalLMEagle3: an EAGLE-3 head");
+  }
   CHECK(message("model.safetensors", "\"d2t\"", "\"d3t\"").find("no tensor d2t: it says which") == 0);
   CHECK(message("model.safetensors", "\"t2d\"", "\"t3d\"").find("no tensor t2d: it says which") == 0);
 }

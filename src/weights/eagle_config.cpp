@@ -35,6 +35,22 @@ void set_layer_idxs(JsonFields& fields, const ModelConfig& target, EagleConfig& 
   }
 }
 
+// Heads of other makers say here what they do otherwise than the first ones. Unread, they would draft nonsense.
+void refuse_variants(JsonFields& fields) {
+  for (const char* key : {"norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "parallel_drafting"}) {
+    bool is_on = false;
+    if (!fields.is_null(key)) fields.read(key, is_on);
+    if (is_on) fields.problem(fmt::format("{} is true, needs false: such heads are not served", key));
+  }
+  int64_t window = 0;
+  bool has_window = true;
+  if (!fields.is_null("sliding_window")) fields.read("sliding_window", window, 0, INT32_MAX);
+  if (!fields.is_null("use_sliding_window")) fields.read("use_sliding_window", has_window);
+  if (window > 0 && has_window) {
+    fields.problem(fmt::format("sliding_window is {}, needs null: a head that sees all tokens is served", window));
+  }
+}
+
 Status check_tensor(const Checkpoint& file, std::string_view name, std::string_view dtype_name, int64_t size) {
   const TensorEntry* entry = file.find(name);
   if (entry == nullptr) {
@@ -99,9 +115,7 @@ Result<EagleConfig> parse_eagle_config(std::string_view json, const ModelConfig&
   needs("target_hidden_size", target_hidden_size, layer.hidden_size, "a head as wide as its model is served");
   needs("vocab_size", layer.vocab_size, target.vocab_size, "drafts must be tokens of the same vocabulary");
   needs("num_hidden_layers", layer.num_layers, 1, "an EAGLE-3 head is one layer");
-  bool norm_before_residual = false;
-  fields.read("norm_before_residual", norm_before_residual);
-  if (norm_before_residual) fields.problem("norm_before_residual is true, needs false");
+  refuse_variants(fields);
   eagle.draft_vocab_size = layer.vocab_size;
   fields.read("draft_vocab_size", eagle.draft_vocab_size, 1, layer.vocab_size);
   set_layer_idxs(fields, target, eagle);

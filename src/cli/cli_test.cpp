@@ -338,6 +338,57 @@ TEST_CASE("arguments: --speculative-config is JSON, or YAML in the file") {
   CHECK(message(R"({"method": "ngram", "num_speculative_tokens": "many"})") ==
         "--speculative-config: num_speculative_tokens must be a whole number, got 'many'");
   CHECK(message(R"({"method": "ngram", "ngram_size": 2})").find("unknown field 'ngram_size'") != std::string::npos);
+  // What vLLM and TensorRT-LLM publish: it works, or is refused with the field and the reason.
+  CHECK(parse_speculative_config(R"({"method": "ngram_gpu", "num_speculative_tokens": 5, "prompt_lookup_max": 4})")
+            ->method == SpeculativeMethod::kNgram);
+  CHECK(parse_speculative_config(R"({"method": "[ngram]", "num_speculative_tokens": 5})")->method ==
+        SpeculativeMethod::kNgram);
+  CHECK(parse_speculative_config(R"({"method": "glm4_moe_mtp", "num_speculative_tokens": 1})")->method ==
+        SpeculativeMethod::kMtp);
+  for (const char* method :
+       {"suffix", "mlp_speculator", "dflash", "mimo_mtp", "qwen3_next_mtp", "extract_hidden_states"}) {
+    CHECK(message(fmt::format(R"({{"method": "{}", "num_speculative_tokens": 3}})", method)) ==
+          fmt::format(
+              "--speculative-config: method {} is not built; there are ngram, reference, draft_model, mtp and eagle",
+              method));
+  }
+  CHECK(message(R"({"model": "facebook/opt-125m", "num_speculative_tokens": 5})") ==
+        "--speculative-config needs the field method: ngram, reference, draft_model, mtp or eagle");
+  CHECK(
+      message(
+          R"({"model": "yuhuili/EAGLE-LLaMA3-Instruct-8B", "draft_tensor_parallel_size": 1, "num_speculative_tokens": 2,
+                    "method": "eagle"})") ==
+      "--speculative-config: draft_tensor_parallel_size is not a field: a draft model is sharded as the model is");
+  CHECK(message(R"({"method": "ngram", "disable_by_batch_size": 4})") ==
+        "--speculative-config: disable_by_batch_size is not a field: a controller runs as many drafts as pay, at any "
+        "batch");
+  CHECK(message(R"({"decoding_type": "MTP", "max_draft_len": 3})") ==
+        "--speculative-config: decoding_type is not a field: it is method here");
+  for (const char* number : {"3.5", "null", "[3]", "{}", "99999999999", "\"three\"", "true"}) {
+    CHECK(message(fmt::format(R"({{"method": "ngram", "num_speculative_tokens": {}}})", number))
+              .find("num_speculative_tokens must be a whole number") != std::string::npos);
+  }
+  CHECK(message(R"({"method": "ngram", "num_speculative_tokens": -1})") ==
+        "--speculative-config: num_speculative_tokens must be in [1, 16], got -1");
+  CHECK(parse_speculative_config(R"({"method": "ngram", "num_speculative_tokens": "3"})")->num_speculative_tokens == 3);
+  const SpeculativeConfig relaxed =
+      parse_speculative_config(R"({"method": "mtp", "use_relaxed_acceptance_for_thinking": true, "relaxed_topk": 10,
+                                   "relaxed_delta": 0.6, "relaxed_by_default": false})")
+          .value();
+  CHECK(relaxed.use_relaxed_acceptance_for_thinking);
+  CHECK(relaxed.relaxed_topk == 10);
+  CHECK(relaxed.relaxed_delta == 0.6f);
+  CHECK_FALSE(relaxed.relaxed_by_default);
+  CHECK(message(R"({"method": "mtp", "relaxed_top_n": 10})") ==
+        "--speculative-config: relaxed_top_n is not a field: it is relaxed_topk here");
+  CHECK(
+      message(
+          R"({"method": "mtp", "use_relaxed_acceptance_for_thinking": true, "relaxed_topk": 10, "relaxed_delta": ".nan"})") ==
+      "--speculative-config: relaxed_delta must be above 0 and at most 1, got nan");
+  for (const char* text : {"[]", "null", "1", "\"ngram\"", "{", "{\"method\":", "\x01", "{\"method\": null}",
+                           "{\"method\": [\"ngram\"]}"}) {
+    CHECK(message(text).find("--speculative-config") == 0);
+  }
   CHECK(message("ngram").find("must be an object") != std::string::npos);
   CHECK(message("{[a]: 1}") == "--speculative-config: a key must be a word, got [a]");
   CHECK(message("{").find("--speculative-config: ") == 0);

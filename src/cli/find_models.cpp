@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
+#include "cli/speculative_argument.h"
 #include "llm/hub_cache.h"
 
 namespace spate {
@@ -14,8 +15,10 @@ std::string environment(const char* name) {
   return value == nullptr ? std::string() : value;
 }
 
-// The draft model's name inside --speculative-config; what is no JSON is refused where it is read.
+// The draft model's name inside --speculative-config. What is wrong with the rest is said first: a model may take hours
+// to get. YAML that is no JSON names a folder.
 Status find_draft_model(std::string& speculative_config) {
+  RETURN_IF_ERROR(parse_speculative_config(speculative_config).status());
   nlohmann::ordered_json config = nlohmann::ordered_json::parse(speculative_config, nullptr, false);
   if (!config.is_object() || !config.contains("model") || !config["model"].is_string()) return ok_status();
   Result<FoundModel> found = find_model(config["model"].get<std::string>(), hub_cache_folder());

@@ -1,6 +1,7 @@
 // Goal    The OpenAI protocol end to end over a real socket: answers, streams, errors, disconnects, the server's life.
 // Method  The whole server over the real tokenizer, template and engine, and an executor that answers what the request
 //         says (test_model.h).
+#include <malloc.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -846,10 +847,18 @@ size_t resident_bytes() {
   return resident_pages * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
 }
 
+// Of all that malloc has given out and nobody has freed.
+size_t allocated_bytes() {
+  const struct mallinfo2 info = ::mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
 // Goal    Small requests do not wait for large ones that are prepared, and the memory of those goes back.
 // Method  Three bodies of many small values at once; while they are prepared, small requests one after the other. Times
 //         are compared with each other, so that a loaded machine does not matter: the slowest small request took more
-//         than one large one takes when they shared a thread.
+//         than one large one takes when they shared a thread. What is allocated is back where it was. Resident memory
+//         is not quite: malloc_trim() leaves the free end of each thread's heap alone, up to 64 MB of it, and how much
+//         that is depends on which heaps earlier tests have grown. Untrimmed, 260 to 330 MB stay.
 TEST_CASE("api: small requests do not wait for large ones; their memory goes back") {
   TestServer test;
   const size_t num_bytes = kIsSanitized ? 2'000'000 : 15'000'000;
@@ -858,7 +867,7 @@ TEST_CASE("api: small requests do not wait for large ones; their memory goes bac
   large += "0]}";
   const std::string small = R"({"prompt":"a","max_tokens":1})";
   CHECK(TestClient(test.server.port()).post("/v1/completions", small).status == 200);
-  const size_t bytes_before = resident_bytes();
+  const size_t allocated_before = allocated_bytes(), resident_before = resident_bytes();
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   std::atomic<int> num_left{3};
@@ -885,13 +894,15 @@ TEST_CASE("api: small requests do not wait for large ones; their memory goes bac
        std::chrono::duration<double>(whole).count(), " s");
   CHECK(slowest < whole / 4);
   if (kIsSanitized) return;
-  size_t bytes_after = resident_bytes();
-  for (int i = 0; i < 400 && bytes_after > bytes_before + large.size(); ++i) {
-    std::this_thread::sleep_for(milliseconds(10));
-    bytes_after = resident_bytes();
-  }
-  INFO(bytes_before, " bytes before, ", bytes_after, " after");
-  CHECK(bytes_after < bytes_before + large.size());
+  // An answer may come a moment before its request is destroyed.
+  const auto has_ended = [&] {
+    return allocated_bytes() < allocated_before + large.size() / 4 &&
+           resident_bytes() < resident_before + 8 * large.size();
+  };
+  for (int i = 0; i < 400 && !has_ended(); ++i) std::this_thread::sleep_for(milliseconds(10));
+  INFO(allocated_before, " bytes allocated before, ", allocated_bytes(), " after; resident ", resident_before, " and ",
+       resident_bytes());
+  CHECK(has_ended());
 }
 
 TEST_CASE("api: a bound on the bytes of large requests") {

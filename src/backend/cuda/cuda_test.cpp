@@ -152,10 +152,10 @@ TEST_CASE("rows that become codes are covered by their threads, whatever their n
   }
   // Few rows are shared by as many CTAs as there are SMs for.
   CHECK(row_shape(132, 1, 14336).num_ctas == 4);
-  CHECK(row_shape(132, 32, 14336).num_ctas == 4);
-  CHECK(row_shape(132, 33, 14336).num_ctas == 4);
-  CHECK(row_shape(132, 34, 14336).num_ctas == 2);
-  CHECK(row_shape(132, 128, 14336).num_ctas == 1);
+  CHECK(row_shape(132, 132, 14336).num_ctas == 4);
+  CHECK(row_shape(132, 133, 14336).num_ctas == 2);
+  CHECK(row_shape(132, 264, 14336).num_ctas == 2);
+  CHECK(row_shape(132, 265, 14336).num_ctas == 1);
   CHECK(row_shape(132, 1, 4096).num_ctas == 1);
 }
 

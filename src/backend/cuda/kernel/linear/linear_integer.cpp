@@ -123,17 +123,19 @@ bool gathers_outliers(const CudaDevice& device, const Tensor& x, const IntegerLa
 
 RowShape row_shape(int num_sms, int64_t num_tokens, int64_t row_bytes) {
   // Below so many pieces a CTA a cluster's barriers cost what it saves.
-  constexpr int64_t kMinPieces = 320;
+  constexpr int64_t kMinPieces = 320, kCtasPerSm = 4;
   constexpr int kMaxIdx = 2;
   static_assert(kQuantizeMaxPieces == 1 << kMaxIdx);
   const int64_t num_pieces = row_bytes / kPieceElems;
   int num_ctas = 1;
   const auto pieces_of_cta = [&] { return ceil_div(num_pieces, num_ctas); };
   while (pieces_of_cta() > kQuantizeMaxPieces * kQuantizeMaxThreads) num_ctas *= 2;
-  while (2 * num_ctas <= kQuantizeMaxCtas && 2 * num_ctas * num_tokens <= num_sms && pieces_of_cta() >= 2 * kMinPieces)
+  while (2 * num_ctas <= kQuantizeMaxCtas && 2 * num_ctas * num_tokens <= kCtasPerSm * num_sms &&
+         pieces_of_cta() >= 2 * kMinPieces) {
     num_ctas *= 2;
+  }
   // Many tokens fill the SMs with several rows each: few threads a row, which join faster.
-  int idx = num_tokens * num_ctas > 2 * num_sms ? kMaxIdx : 0;
+  int idx = num_tokens * num_ctas > kCtasPerSm * num_sms ? kMaxIdx : 0;
   while (idx < kMaxIdx && pieces_of_cta() > int64_t{kQuantizeMaxThreads} << idx) ++idx;
   return {num_ctas, idx, num_threads_for(ceil_div(pieces_of_cta(), int64_t{1} << idx), kQuantizeMaxThreads)};
 }

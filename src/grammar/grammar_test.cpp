@@ -327,6 +327,11 @@ TEST_CASE("regex: what is refused, and where") {
   CHECK(regex_error("(a)\\1") == "regex: at 4: back references are not supported");
   CHECK(regex_error("\\bword") == "regex: at 0: word boundary \\b is not supported");
   CHECK(regex_error("\\p{L}").find("Unicode properties") != std::string::npos);
+  CHECK(regex_error("a[[:alpha:]_]+") ==
+        "regex: at 2: POSIX class [:alpha:] is not supported; write a class of ranges");
+  CHECK(regex_error("[^[:space:]]").find("POSIX class [:space:]") != std::string::npos);
+  CHECK(matches("[[:]+", "[:["));
+  CHECK(matches("[[:a]+[:]]", "[:a:]"));
   CHECK(regex_error("a(^b)") == "regex: at 2: ^ inside a group is not supported");
   CHECK(regex_error("(?i)a").find("flags are not supported") != std::string::npos);
   CHECK(regex_error("a$b").find("end of an alternative") != std::string::npos);

@@ -307,6 +307,14 @@ class RegexParser {
         fail("[ without ]");
         return {};
       }
+      // Elsewhere a class of its own; by the letter the class of these characters, which nobody wants.
+      if (const size_t end = pattern_.find(":]", pos_);
+          pattern_.substr(pos_, 2) == "[:" && end != pattern_.npos &&
+          pattern_.find_first_not_of("abcdefghijklmnopqrstuvwxyz^", pos_ + 2) == end) {
+        fail(fmt::format("POSIX class {} is not supported; write a class of ranges",
+                         pattern_.substr(pos_, end + 2 - pos_)));
+        return {};
+      }
       const char32_t c = next_utf8_char(pattern_, pos_);
       return {{c, c}};
     }

@@ -9,11 +9,11 @@
 #include "backend/cuda/kernel/attention/attention_decode_ring_params.h"
 #include "backend/cuda/kernel/attention/attention_prefill.h"
 #include "backend/cuda/kernel/attention/attention_prefill_wgmma.h"
+#include "backend/cuda/kernel/linear/integer_weight.h"
 #include "backend/cuda/kernel/expert/expert_order.h"
 #include "backend/cuda/kernel/expert/expert_wgmma.h"
 #include "backend/cuda/kernel/latent/latent_expanded.h"
 #include "backend/cuda/kernel/latent/latent_wgmma.h"
-#include "backend/cuda/kernel/linear/integer_weight.h"
 #include "backend/cuda/kernel/linear/linear.h"
 #include "backend/cuda/kernel/linear/linear_split.h"
 #include "backend/cuda/kernel/linear/linear_wgmma.h"
@@ -46,10 +46,8 @@ inline constexpr KernelInfo kKernels[] = {
     {"attention/attention_prefill.cu", "attention_prefill_d128", prefill_shared_bytes(128)},
     {"attention/attention_prefill_wgmma.cu", "attention_prefill_wgmma_d64", prefill_wgmma_shared_bytes(64), true},
     {"attention/attention_prefill_wgmma.cu", "attention_prefill_wgmma_d128", prefill_wgmma_shared_bytes(128), true},
-    {"attention/attention_prefill_wgmma.cu", "attention_prefill_wgmma_int8_d64", prefill_wgmma_shared_bytes(64, true),
-     true},
-    {"attention/attention_prefill_wgmma.cu", "attention_prefill_wgmma_int8_d128", prefill_wgmma_shared_bytes(128, true),
-     true},
+    {"attention/attention_prefill_wgmma.cu", "attention_prefill_wgmma_int8_d64", prefill_wgmma_shared_bytes(64, true), true},
+    {"attention/attention_prefill_wgmma.cu", "attention_prefill_wgmma_int8_d128", prefill_wgmma_shared_bytes(128, true), true},
     {"attention/attention_paged.cu", "attention_paged_bf16_bf16_d64"},
     {"attention/attention_paged.cu", "attention_paged_bf16_bf16_d128"},
     {"attention/attention_paged.cu", "attention_paged_bf16_bf16_d256"},
@@ -127,10 +125,8 @@ inline constexpr KernelInfo kKernels[] = {
     {"expert/expert_int4_g32.cu", "expert_int4_g32_gate_up_n8", expert_shared_bytes(kInt4StageWeightBytes, 8), true},
     {"expert/expert_int4_g32.cu", "expert_int4_g32_gate_up_n32", expert_shared_bytes(kInt4StageWeightBytes, 32), true},
     {"expert/expert_int4_g32.cu", "expert_int4_g32_gate_up_n64", expert_shared_bytes(kInt4StageWeightBytes, 64), true},
-    {"expert/expert_int4_g32.cu", "expert_int4_g32_gate_up_n128", expert_shared_bytes(kInt4StageWeightBytes, 128),
-     true},
-    {"expert/expert_int4_g32.cu", "expert_int4_g32_gate_up_dense_n128", expert_shared_bytes(kInt4StageWeightBytes, 128),
-     true},
+    {"expert/expert_int4_g32.cu", "expert_int4_g32_gate_up_n128", expert_shared_bytes(kInt4StageWeightBytes, 128), true},
+    {"expert/expert_int4_g32.cu", "expert_int4_g32_gate_up_dense_n128", expert_shared_bytes(kInt4StageWeightBytes, 128), true},
     {"expert/expert_int4_g32.cu", "expert_int4_g32_down_n8", expert_shared_bytes(kInt4StageWeightBytes, 8), true},
     {"expert/expert_int4_g32.cu", "expert_int4_g32_down_n32", expert_shared_bytes(kInt4StageWeightBytes, 32), true},
     {"expert/expert_int4_g32.cu", "expert_int4_g32_down_n64", expert_shared_bytes(kInt4StageWeightBytes, 64), true},

@@ -1,4 +1,7 @@
 // spate: the command line. Flags -> Arguments -> one command.
+#include <poll.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -28,6 +31,13 @@ Result<int> dispatch(Arguments& arguments) {
   return run_bench(arguments);
 }
 
+// All of stdout is written, or nobody reads it any more (`| head`), or there is none (`>&-`).
+bool stdout_is_whole() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return true;
+  pollfd descriptor{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  return ::poll(&descriptor, 1, 0) == 1 && (descriptor.revents & (POLLERR | POLLNVAL)) != 0;
+}
+
 int run(int argc, char** argv) {
   Result<Arguments> parsed = parse_arguments(argc, argv);
   if (!parsed.ok()) {
@@ -48,6 +58,11 @@ int run(int argc, char** argv) {
   for (const std::string& note : arguments.notes) log_info("cli", "{}", note);
   std::signal(SIGPIPE, SIG_IGN);
   const Result<int> code = dispatch(arguments);
+  const bool has_result = arguments.command != "serve" && arguments.command != "run";
+  if (code.ok() && *code == 0 && has_result && !stdout_is_whole()) {
+    std::fprintf(stderr, "spate: the output is not complete: stdout cannot be written (is the disk full?)\n");
+    return 1;
+  }
   if (code.ok()) return *code;
   std::fprintf(stderr, "spate: %s\n", code.status().message().c_str());
   return 1;

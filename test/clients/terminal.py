@@ -356,4 +356,18 @@ def pipe():
     assert run.returncode == 1 and "no key" in run.stderr, run
 
 
+@test
+def full_disk():
+    """an answer that cannot be written is an error; a reader that goes away is none"""
+    command = [spate, "generate", "models/mini-qwen3", "--device", "cpu", "--prompt", "Hello!"]
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=environment, cwd=root)
+    assert run.returncode == 1 and "the output is not complete" in run.stderr, run
+    reading, writing = os.pipe()
+    os.close(reading)
+    run = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, env=environment, cwd=root)
+    os.close(writing)
+    assert run.returncode == 0 and "not complete" not in run.stderr, run
+
+
 sys.exit(failed)

@@ -154,6 +154,18 @@ void add_attention(Report& report, Sides sides, DType act, DType kv_dtype) {
       check_attention(family, sides, shape);
       shape.seqs = {{5000, 1}};
       check_attention(family, sides, shape);
+      shape.seqs = {{9001, 1}};  // cut over more CTAs than a cluster has
+      check_attention(family, sides, shape);
+      for (const int64_t group_size : {1, 7, 12}) {  // few enough for a cluster each
+        AttentionShape few = base;
+        few.num_kv_heads = 2;
+        few.group_size = group_size;
+        few.head_dim = head_dim;
+        few.seqs = {{1, 1}, {64, 0}, {2049, 1}};
+        check_attention(family, sides, few);
+        few.window = 500;
+        check_attention(family, sides, few);
+      }
       if (act == DType::kBf16) {
         shape.q_magnitude = 24;
         shape.seqs = {{2049, 1}, {300, 1}};

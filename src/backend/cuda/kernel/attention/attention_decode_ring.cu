@@ -4,11 +4,15 @@
 //            kv_block_size a power of two and a multiple of 16.
 // LAYOUT     A tile is atoms of 8 keys by 64 columns, swizzled. Keys are rows of operand A of the scores, columns of v
 //            those of the sums; query heads are the 8 columns of operand B.
-// NUMERICS   As attention_decode.cu, but the base of a warp's softmax moves only when a maximum grows by 2^8. The order
-//            of sums depends on the step's sizes, so a deterministic device does not use this kernel.
-// WORK       One CTA an SM has an equal run of the tiles of all sequences and kv heads, dealt by turns to 4 warps (8 at
-//            head_dim 64), each with a ring of 2 that its copies fill in advance, over the ends of sequences too. What
-//            CTAs share the last of them adds up.
+// NUMERICS   As attention_decode.cu, but the base of a warp's softmax moves only when a maximum grows by 2^8; powers of 2
+//            are within 2 ulp, those below 2^-126 are 0; a quotient is the product with a reciprocal within 2 ulp. The
+//            order of sums depends on the step's sizes, so a deterministic device does not use these kernels.
+// WORK       *_ring_*: one CTA an SM has an equal run of the tiles of all sequences and kv heads, at least 16, with cuts
+//            16 tiles from the ends of a head tile, dealt by turns to 4 warps (8 at head_dim 64), each with a ring of 2
+//            that its copies fill in advance, over the ends of sequences too. One more warp adds their sums while they go
+//            on with the next head tile. What CTAs share the last of them adds up.
+//            *_cluster_*: few head tiles of sequences that are not long. A cluster of 8 CTAs has one, dealt by turns to
+//            the warps of all, with rings of 3; CTA i adds the sums of query head i in its shared memory.
 // ROOFLINE   Bytes of K and V over 4.65 TB/s.
 // LIMITS     sm_90a.
 // TESTS      spate-conformance --backend cuda --filter attention_paged
@@ -16,11 +20,11 @@
 
 namespace spate::cuda {
 
-template <int kDim>
+template <int kDim, int kNumStages = kDecodeRingStages>
 struct Bf16Ring {
-  static constexpr int kHeadDim = kDim, kWarps = decode_ring_warps(kDim), kStages = kDecodeRingStages;
+  static constexpr int kHeadDim = kDim, kWarps = decode_ring_warps(kDim), kStages = kNumStages;
   static constexpr int kSlices = kDim / 64, kKeysAtOnce = 1, kValuesAtOnce = 1;
-  static constexpr bool kHasScales = false;
+  static constexpr bool kHasScales = false, kHasMerger = true;
   struct alignas(1024) Stage {
     char keys[kTile * kDim * 2], values[kTile * kDim * 2];  // [2][kSlices][8 keys][64] each
   };
@@ -34,35 +38,49 @@ struct Bf16Ring {
     copy_box_5d(at + kBytes / 2, params.kv, 0, 0, 0, (row + kv.num_kv_heads * kv.kv_block_size) / 8, place.block_id,
                 bar);
   }
-  __device__ static int q_column(int c, int i) { return 16 * c + 8 * i + 2 * (static_cast<int>(threadIdx.x) % 4); }
+  __device__ static int q_column(int c, int i) { return 16 * c + 8 * i + 2 * static_cast<int>(threadIdx.x % 4); }
   __device__ static int out_column(int m, int i) {
-    return 16 * m + 8 * i + static_cast<int>(threadIdx.x) % kWarpSize / 4;
+    return 16 * m + 8 * i + static_cast<int>(threadIdx.x % kWarpSize / 4);
   }
   __device__ static void keys(const Stage& stage, int c, uint32_t (&a)[1][4]) {
-    const int lane = threadIdx.x % kWarpSize;
-    load_matrices(a[0], at(stage.keys, lane / 8 % 2, c, lane / 16));
+    const uint32_t lane = threadIdx.x % kWarpSize;
+    load_matrices(a[0], at(stage.keys, static_cast<int>(lane / 8 % 2), c, static_cast<int>(lane / 16)));
   }
   __device__ static void values(const Stage& stage, int m, uint32_t (&a)[1][4]) {
-    const int lane = threadIdx.x % kWarpSize;
-    load_matrices_transposed(a[0], at(stage.values, lane / 16, m, lane / 8 % 2));
+    const uint32_t lane = threadIdx.x % kWarpSize;
+    load_matrices_transposed(a[0], at(stage.values, static_cast<int>(lane / 16), m, static_cast<int>(lane / 8 % 2)));
+  }
+  __device__ static void clear_value(Stage& stage, int key) {
+    const int slice = static_cast<int>(threadIdx.x % kWarpSize / 8), chunk = static_cast<int>(threadIdx.x % 8);
+    char* atom = stage.values + (key / 8 * kSlices + slice) * 1024;
+    if (slice < kSlices) *reinterpret_cast<uint4*>(atom + key % 8 * 128 + chunk * 16) = make_uint4(0, 0, 0, 0);
   }
 
  private:
   // Of key 8 octet + lane % 8 the columns 16 c + 8 half to + 7.
   __device__ static uint32_t at(const char* rows, int octet, int c, int half) {
     const uint32_t atoms = static_cast<uint32_t>(__cvta_generic_to_shared(rows));
-    return swizzled(atoms + static_cast<uint32_t>(octet * kSlices + c / 4) * 1024, static_cast<int>(threadIdx.x) % 8,
+    return swizzled(atoms + static_cast<uint32_t>(octet * kSlices + c / 4) * 1024, static_cast<int>(threadIdx.x % 8),
                     c % 4 * 2 + half);
   }
 };
 
-extern "C" __global__ void __launch_bounds__(decode_ring_warps(64) * kWarpSize, 1)
+extern "C" __global__ void __launch_bounds__((decode_ring_warps(64) + 1) * kWarpSize, 1)
     attention_decode_ring_d64(const __grid_constant__ AttentionDecodeRingParams p) {
   attention_decode_ring<Bf16Ring<64>>(p);
 }
-extern "C" __global__ void __launch_bounds__(decode_ring_warps(128) * kWarpSize, 1)
+extern "C" __global__ void __launch_bounds__((decode_ring_warps(128) + 1) * kWarpSize, 1)
     attention_decode_ring_d128(const __grid_constant__ AttentionDecodeRingParams p) {
   attention_decode_ring<Bf16Ring<128>>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(decode_cluster_warps(64, false) * kWarpSize, 1) __cluster_dims__(kDecodeClusterCtas, 1, 1)
+    attention_decode_cluster_d64(const __grid_constant__ AttentionDecodeRingParams p) {
+  attention_decode_cluster<Bf16Ring<64, decode_cluster_stages(false)>>(p);
+}
+extern "C" __global__ void __launch_bounds__(decode_cluster_warps(128, false) * kWarpSize, 1) __cluster_dims__(kDecodeClusterCtas, 1, 1)
+    attention_decode_cluster_d128(const __grid_constant__ AttentionDecodeRingParams p) {
+  attention_decode_cluster<Bf16Ring<128, decode_cluster_stages(false)>>(p);
 }
 
 }  // namespace spate::cuda

@@ -6,7 +6,8 @@
 //            two keys, which are rows group and group + 8.
 // NUMERICS   As attention_decode_ring.cu: the codes become bf16 exactly. A key's scale meets its fp32 dot, a value's
 //            its probability before that is rounded to bf16.
-// WORK       As attention_decode_ring.cu, with 8 warps, or 12 in steps of many sequences.
+// WORK       As attention_decode_ring.cu, with 8 warps, or at head_dim 128 in steps of many sequences 12; only these have
+//            a merging warp, others stop at the end of a head tile to add. Rings of clusters too are of 2.
 // ROOFLINE   Bytes of K and V over 4.65 TB/s.
 // LIMITS     sm_90a.
 // TESTS      spate-conformance --backend cuda --filter attention_paged
@@ -18,7 +19,7 @@ template <int kDim, bool kIsMany>
 struct Int8Ring {
   static constexpr int kHeadDim = kDim, kWarps = decode_ring_int8_warps(kIsMany), kStages = kDecodeRingStages;
   static constexpr int kKeysAtOnce = 2, kValuesAtOnce = 2;
-  static constexpr bool kHasScales = true;
+  static constexpr bool kHasScales = true, kHasMerger = kIsMany;
   struct alignas(1024) Stage {
     char keys[kTile * kDim], values[kTile * kDim];
     float key_scales[kTile], value_scales[kTile];
@@ -36,9 +37,9 @@ struct Int8Ring {
     copy_bytes(at + 2 * kTile * kDim, scales + row, kScalesBytes, bar);
     copy_bytes(at + 2 * kTile * kDim + kScalesBytes, scales + value_row, kScalesBytes, bar);
   }
-  __device__ static int q_column(int c, int i) { return 16 * c + 4 * (static_cast<int>(threadIdx.x) % 4) + 2 * i; }
+  __device__ static int q_column(int c, int i) { return 16 * c + 4 * static_cast<int>(threadIdx.x % 4) + 2 * i; }
   __device__ static int out_column(int m, int i) {
-    return 16 * m + 2 * (static_cast<int>(threadIdx.x) % kWarpSize / 4) + i;
+    return 16 * m + 2 * static_cast<int>(threadIdx.x % kWarpSize / 4) + i;
   }
   __device__ static void keys(const Stage& stage, int c, uint32_t (&a)[2][4]) {
     uint32_t codes[4];  // keys group and group + 8 of chunk c, then of c + 1
@@ -64,9 +65,10 @@ struct Int8Ring {
  private:
   // Lane l: of key 8 (l / 8 % 2) + l % 8 the 16 codes of chunk c + l / 16.
   __device__ static uint32_t at(const char* rows, int c) {
-    const int lane = threadIdx.x % kWarpSize;
-    const int byte = (lane / 8 % 2 * 8 + lane % 8) * kDim + (c + lane / 16) * 16;
-    return swizzled(static_cast<uint32_t>(__cvta_generic_to_shared(rows)), byte / 128, byte % 128 / 16);
+    const uint32_t lane = threadIdx.x % kWarpSize;
+    const uint32_t byte = lane % 16 * kDim + (static_cast<uint32_t>(c) + lane / 16) * 16;
+    return swizzled(static_cast<uint32_t>(__cvta_generic_to_shared(rows)), static_cast<int>(byte / 128),
+                    static_cast<int>(byte % 128 / 16));
   }
 };
 
@@ -78,9 +80,18 @@ extern "C" __global__ void __launch_bounds__(decode_ring_int8_warps(false) * kWa
     attention_decode_ring_int8_d128(const __grid_constant__ AttentionDecodeRingParams p) {
   attention_decode_ring<Int8Ring<128, false>>(p);
 }
-extern "C" __global__ void __launch_bounds__(decode_ring_int8_warps(true) * kWarpSize, 1)
+extern "C" __global__ void __launch_bounds__((decode_ring_int8_warps(true) + 1) * kWarpSize, 1)
     attention_decode_ring_int8_d128_many(const __grid_constant__ AttentionDecodeRingParams p) {
   attention_decode_ring<Int8Ring<128, true>>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(decode_ring_int8_warps(false) * kWarpSize, 2) __cluster_dims__(kDecodeClusterCtas, 1, 1)
+    attention_decode_cluster_int8_d64(const __grid_constant__ AttentionDecodeRingParams p) {
+  attention_decode_cluster<Int8Ring<64, false>>(p);
+}
+extern "C" __global__ void __launch_bounds__(decode_ring_int8_warps(false) * kWarpSize, 2) __cluster_dims__(kDecodeClusterCtas, 1, 1)
+    attention_decode_cluster_int8_d128(const __grid_constant__ AttentionDecodeRingParams p) {
+  attention_decode_cluster<Int8Ring<128, false>>(p);
 }
 
 }  // namespace spate::cuda

@@ -9,7 +9,8 @@
 namespace spate::cuda {
 
 constexpr int kDecodeRingStages = 2;
-constexpr int kDecodeRingMinTiles = 8;  // of a CTA: fewer cost more to merge than they balance
+constexpr int kDecodeRingMinRun = 16;  // tiles of a CTA at least: fewer cost more to merge than they balance
+constexpr int kDecodeRingMinCut = 16;  // tiles of a head tile on both sides of a cut between CTAs
 
 // More bytes in flight are slower; INT8 takes the warps for its arithmetic. 12 of them leave the next product's CTA no
 // registers beside them: for steps of more than kDecodeRingFewSeqs sequences only.
@@ -21,8 +22,8 @@ constexpr int decode_ring_int8_warps(bool is_many) { return is_many ? 12 : 8; }
 constexpr int decode_ring_stage_bytes(int head_dim, bool is_int8) {
   return 2 * kDecodeTileKeys * head_dim * (is_int8 ? 1 : 2) + (is_int8 ? 1024 : 0);
 }
-constexpr int decode_ring_shared_bytes(int head_dim, bool is_int8, int num_warps) {
-  const int ring_bytes = kDecodeRingStages * (decode_ring_stage_bytes(head_dim, is_int8) + 8);
+constexpr int decode_ring_shared_bytes(int head_dim, bool is_int8, int num_warps, int num_stages = kDecodeRingStages) {
+  const int ring_bytes = num_stages * (decode_ring_stage_bytes(head_dim, is_int8) + 8);
   return 1024 + num_warps * (ring_bytes + kDecodeHeadTile * (head_dim + 4 + 2) * 4) + 1024;
 }
 constexpr int decode_ring_shared_bytes(int head_dim) {
@@ -32,11 +33,26 @@ constexpr int decode_ring_int8_shared_bytes(int head_dim, bool is_many = false) 
   return decode_ring_shared_bytes(head_dim, true, decode_ring_int8_warps(is_many));
 }
 
+// Steps of few head tiles: a cluster each. One CTA takes an SM, and a cluster lies in one GPC, so of 132 SMs not all
+// can be had: an H200 was seen to hold 15 clusters of 8 at once. More would be right, but wait for a second turn.
+constexpr int kDecodeClusterCtas = 8;
+constexpr int kDecodeMaxClusters = 14;
+constexpr int kDecodeClusterMaxKeys = 8192;  // a sequence has more: its head tiles are cut over all SMs
+constexpr int decode_cluster_stages(bool is_int8) { return is_int8 ? 2 : 3; }
+constexpr int decode_cluster_warps(int head_dim, bool is_int8) {
+  return is_int8 ? decode_ring_int8_warps(false) : decode_ring_warps(head_dim);
+}
+constexpr int decode_cluster_shared_bytes(int head_dim, bool is_int8) {
+  return decode_ring_shared_bytes(head_dim, is_int8, decode_cluster_warps(head_dim, is_int8),
+                                  decode_cluster_stages(is_int8)) +
+         kDecodeClusterCtas * (head_dim + 2) * 4;
+}
+
 struct AttentionDecodeRingParams {
   AttentionPagedKernelParams attention;
   TensorMap kv;        // make_kv_map or make_kv_codes_map: boxes of kDecodeTileKeys
-  float* partial;      // [2 * grid][8][head_dim] sums, then [2 * grid][8][2] largest score and sum of 2^
-  uint32_t* num_done;  // [grid] 0; the kernel leaves them so
+  float* partial;      // of the ring: [2 * grid][8][head_dim] sums, then [2 * grid][8][2] largest score and sum of 2^
+  uint32_t* num_done;  // of the ring: [grid] 0; the kernel leaves them so
 };
 
 }  // namespace spate::cuda

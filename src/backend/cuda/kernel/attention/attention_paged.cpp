@@ -51,10 +51,18 @@ DecodeRing decode_ring_for(const KvLayerDesc& desc, int num_seqs) {
     return {is_many               ? kernel_id("attention_decode_ring_int8_d128_many")
             : desc.head_dim == 64 ? kernel_id("attention_decode_ring_int8_d64")
                                   : kernel_id("attention_decode_ring_int8_d128"),
-            decode_ring_int8_warps(is_many)};
+            decode_ring_int8_warps(is_many) + (is_many ? 1 : 0)};
   }
   return {desc.head_dim == 64 ? kernel_id("attention_decode_ring_d64") : kernel_id("attention_decode_ring_d128"),
-          decode_ring_warps(static_cast<int>(desc.head_dim))};
+          decode_ring_warps(static_cast<int>(desc.head_dim)) + 1};
+}
+
+KernelId decode_cluster_for(const KvLayerDesc& desc) {
+  if (desc.dtype == DType::kI8) {
+    return desc.head_dim == 64 ? kernel_id("attention_decode_cluster_int8_d64")
+                               : kernel_id("attention_decode_cluster_int8_d128");
+  }
+  return desc.head_dim == 64 ? kernel_id("attention_decode_cluster_d64") : kernel_id("attention_decode_cluster_d128");
 }
 
 // Whether the kernels on the tensor core can take it. Their order of sums differs between few and many query tokens.
@@ -124,11 +132,26 @@ void attention_decode_ring(Stream& stream, const DecodeRing& ring, const Attenti
                     : make_kv_map(device.api(), attention.kv, p.kv.num_blocks, kDecodeTileKeys, L2Promotion::kNone),
       .partial = device.partial_sums(),
       .num_done = device.partial_flags()};
-  launch(stream, ring.kernel,
-         {.x = device.num_sms(),
-          .num_threads = 32 * ring.num_warps,
-          .is_early = launches_ring_early(is_int8, attention.num_seqs)},
-         params, {{"num_seqs", attention.num_seqs}, {"num_heads", p.q.dim(1)}, {"max_seq_len", p.max_seq_len}});
+  const KvLayerDesc& desc = p.kv.desc;
+  const bool is_early = launches_ring_early(is_int8, attention.num_seqs);
+  const int64_t tiles_per_kv_head = ceil_div(attention.heads_per_kv_head, kDecodeHeadTile);
+  const int64_t num_clusters = attention.num_seqs * desc.num_kv_heads * tiles_per_kv_head;
+  const int64_t max_keys = p.window > 0 ? std::min(p.window, p.max_seq_len) : p.max_seq_len;
+  const KernelId cluster = decode_cluster_for(desc);
+  if (num_clusters <= kDecodeMaxClusters && num_clusters * kDecodeClusterCtas <= device.num_sms() &&
+      max_keys <= kDecodeClusterMaxKeys && device.has(cluster)) {
+    const int num_warps = decode_cluster_warps(static_cast<int>(desc.head_dim), is_int8);
+    launch(stream, cluster,
+           {.x = kDecodeClusterCtas * tiles_per_kv_head,
+            .y = desc.num_kv_heads,
+            .z = attention.num_seqs,
+            .num_threads = 32 * num_warps,
+            .is_early = is_early},
+           params, {{"num_seqs", attention.num_seqs}, {"num_heads", p.q.dim(1)}, {"max_seq_len", p.max_seq_len}});
+    return;
+  }
+  launch(stream, ring.kernel, {.x = device.num_sms(), .num_threads = 32 * ring.num_warps, .is_early = is_early}, params,
+         {{"num_seqs", attention.num_seqs}, {"num_heads", p.q.dim(1)}, {"max_seq_len", p.max_seq_len}});
 }
 
 // The blocks that expand_kv.cu makes of a step's INT8 cache blocks. They never take more memory than this: a step whose

@@ -7,7 +7,7 @@
 //   every
 //      path, also on one that returns early. A grid in which no CTA waits ends before its predecessor does, and then
 //      its successor would not wait for that predecessor.
-//   3. Before the wait a thread may read what no kernel writes: packed weights.
+//   3. Before the wait a thread may read what no kernel writes: packed weights. A prefetch to L2 reads no value.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -18,32 +19,50 @@ uint64_t test_seed() {
 
 HostTensor random_tensor(Rng& rng, DType dtype, std::initializer_list<int64_t> dims, float scale) {
   HostTensor tensor(dtype, dims);
-  for (int64_t i = 0; i < tensor.view().num_elements(); ++i) {
-    const float value = rng.gaussian() * scale;
-    switch (dtype) {
-      case DType::kF32: tensor.span<float>()[static_cast<size_t>(i)] = value; break;
-      case DType::kBf16: tensor.span<Bf16>()[static_cast<size_t>(i)] = Bf16::from_float(value); break;
-      case DType::kF16: tensor.span<F16>()[static_cast<size_t>(i)] = F16::from_float(value); break;
-      default: CHECK(false, "random_tensor of {}", dtype_name(dtype));
-    }
+  const auto next = [&] { return rng.gaussian() * scale; };
+  switch (dtype) {
+    case DType::kF32:
+      std::ranges::generate(tensor.span<float>(), next);
+      break;
+    case DType::kBf16:
+      std::ranges::generate(tensor.span<Bf16>(), [&] { return Bf16::from_float(next()); });
+      break;
+    case DType::kF16:
+      std::ranges::generate(tensor.span<F16>(), [&] { return F16::from_float(next()); });
+      break;
+    default:
+      CHECK(false, "random_tensor of {}", dtype_name(dtype));
   }
   return tensor;
 }
 
 HostTensor poisoned_tensor(DType dtype, std::initializer_list<int64_t> dims) {
   HostTensor tensor(dtype, dims);
-  for (int64_t i = 0; i < tensor.view().num_elements(); ++i) {
-    const auto idx = static_cast<size_t>(i);
-    switch (dtype) {
-      case DType::kF32: tensor.span<float>()[idx] = std::nanf(""); break;
-      case DType::kF64: tensor.span<double>()[idx] = std::nan(""); break;
-      case DType::kBf16: tensor.span<Bf16>()[idx] = Bf16{0x7fc0}; break;
-      case DType::kF16: tensor.span<F16>()[idx] = F16{0x7e00}; break;
-      case DType::kI8: tensor.span<int8_t>()[idx] = std::numeric_limits<int8_t>::min(); break;
-      case DType::kU8: tensor.span<uint8_t>()[idx] = 0xee; break;
-      case DType::kI32: tensor.span<int32_t>()[idx] = std::numeric_limits<int32_t>::min(); break;
-      case DType::kI64: tensor.span<int64_t>()[idx] = std::numeric_limits<int64_t>::min(); break;
-    }
+  switch (dtype) {
+    case DType::kF32:
+      std::ranges::fill(tensor.span<float>(), std::nanf(""));
+      break;
+    case DType::kF64:
+      std::ranges::fill(tensor.span<double>(), std::nan(""));
+      break;
+    case DType::kBf16:
+      std::ranges::fill(tensor.span<Bf16>(), Bf16{0x7fc0});
+      break;
+    case DType::kF16:
+      std::ranges::fill(tensor.span<F16>(), F16{0x7e00});
+      break;
+    case DType::kI8:
+      std::ranges::fill(tensor.span<int8_t>(), std::numeric_limits<int8_t>::min());
+      break;
+    case DType::kU8:
+      std::ranges::fill(tensor.span<uint8_t>(), uint8_t{0xee});
+      break;
+    case DType::kI32:
+      std::ranges::fill(tensor.span<int32_t>(), std::numeric_limits<int32_t>::min());
+      break;
+    case DType::kI64:
+      std::ranges::fill(tensor.span<int64_t>(), std::numeric_limits<int64_t>::min());
+      break;
   }
   return tensor;
 }

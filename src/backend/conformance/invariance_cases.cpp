@@ -46,59 +46,76 @@ void add_wide_linear_invariance(Report& report, Sides sides) {
 void add_norm_invariance(Report& report, Sides sides, DType act) {
   Family family(report, fmt::format("batch invariance of rms_norm {}", act_name(act)));
   if (!family.selected()) return;
-  Side& side = sides.deterministic;
   for (const int64_t width : {100, 1024, 5120}) {
     Rng rng(test_seed(), static_cast<uint64_t>(width));
     const HostTensor x = random_tensor(rng, act, {200, width}), weight = random_tensor(rng, act, {width});
-    const auto rows = [&](int64_t begin, int64_t end) {
+    const auto rows = [&](Side& side, int64_t begin, int64_t end) {
       const Tensor out = side.put(poisoned_tensor(act, {end - begin, width}));
-      side.ops().rms_norm(side.stream(), {.x = side.put(x.view().rows(begin, end)), .weight = side.put(weight), .eps = 1e-6f, .out = out});
+      side.ops().rms_norm(
+          side.stream(),
+          {.x = side.put(x.view().rows(begin, end)), .weight = side.put(weight), .eps = 1e-6f, .out = out});
       HostTensor result = side.get(out);
       side.clear();
       return result;
     };
-    const HostTensor whole = rows(0, 200);
-    for (const int64_t i : {0, 1, 63, 199}) {
-      family.check(fmt::format("row {} of width {}", i, width), equal_bits("out", rows(i, i + 1), whole.view().rows(i, i + 1)));
+    for (Side* side : sides.deterministic.all()) {
+      const HostTensor whole = rows(*side, 0, 200);
+      for (const int64_t i : {0, 1, 63, 199}) {
+        family.check(side->name_case(fmt::format("row {} of width {}", i, width)),
+                     equal_bits("out", rows(*side, i, i + 1), whole.view().rows(i, i + 1)));
+      }
+    }
+  }
+}
+
+void check_chunks(Family& family, Side& sides, const AttentionData& data, std::initializer_list<int64_t> chunks,
+                  const std::string& label) {
+  for (Side* side : sides.all()) {
+    const HostTensor whole = run_attention(*side, data);
+    side->clear();
+    for (const int64_t chunk : chunks) {
+      family.check(side->name_case(fmt::format("chunks of {}, {}", chunk, label)),
+                   equal_bits("out", run_attention(*side, data, chunk), whole));
+      side->clear();
     }
   }
 }
 
 void add_attention_invariance(Report& report, Sides sides, DType act, DType kv_dtype) {
-  Family family(report, fmt::format("batch invariance of attention_paged {} over {}", act_name(act), dtype_name(kv_dtype)));
+  Family family(report,
+                fmt::format("batch invariance of attention_paged {} over {}", act_name(act), dtype_name(kv_dtype)));
   if (!family.selected()) return;
-  Side& side = sides.deterministic;
   struct Case {
     int window;
     int64_t kv_block_size;
     float q_magnitude, k_magnitude = 1, v_magnitude = 1;
   };
-  // Maxima that hardly move, and that do; probabilities that are denormal; then products of an int8 cache that are, whose
-  // factors kernels scale in different ways: of scores, and of values.
-  for (const auto& [window, kv_block_size, q_magnitude, k_magnitude, v_magnitude] :
-       {Case{0, 16, 1}, {50, 16, 1}, {0, 32, 24}, {50, 32, 24}, {0, 32, 400}, {0, 16, 1e-7f, 1e7f}, {0, 32, 24, 1, 1e-33f}}) {
-    AttentionShape shape{.act = act, .kv_dtype = kv_dtype, .num_kv_heads = 2, .group_size = 3, .head_dim = 64,
-                         .kv_block_size = kv_block_size, .window = window, .seqs = {{300, 300}, {141, 70}, {131, 3}},
-                         .q_magnitude = q_magnitude, .k_magnitude = k_magnitude, .v_magnitude = v_magnitude};
+  // Maxima that hardly move, and that do; probabilities that are denormal; then products of an int8 cache that are,
+  // whose factors kernels scale in different ways: of scores, and of values.
+  for (const auto& [window, kv_block_size, q_magnitude, k_magnitude, v_magnitude] : {Case{0, 16, 1},
+                                                                                     {50, 16, 1},
+                                                                                     {0, 32, 24},
+                                                                                     {50, 32, 24},
+                                                                                     {0, 32, 400},
+                                                                                     {0, 16, 1e-7f, 1e7f},
+                                                                                     {0, 32, 24, 1, 1e-33f}}) {
+    AttentionShape shape{.act = act,
+                         .kv_dtype = kv_dtype,
+                         .num_kv_heads = 2,
+                         .group_size = 3,
+                         .head_dim = 64,
+                         .kv_block_size = kv_block_size,
+                         .window = window,
+                         .seqs = {{300, 300}, {141, 70}, {131, 3}},
+                         .q_magnitude = q_magnitude,
+                         .k_magnitude = k_magnitude,
+                         .v_magnitude = v_magnitude};
     const std::string label = fmt::format("window {}, blocks of {}, q, k, v times {}, {}, {}", window, kv_block_size,
                                           q_magnitude, k_magnitude, v_magnitude);
-    const AttentionData data = make_attention_data(shape, 11);
-    const HostTensor whole = run_attention(side, data);
-    side.clear();
-    for (const int64_t chunk : {1, 5, 16, 100, 128}) {
-      family.check(fmt::format("chunks of {}, {}", chunk, label), equal_bits("out", run_attention(side, data, chunk), whole));
-      side.clear();
-    }
+    check_chunks(family, sides.deterministic, make_attention_data(shape, 11), {1, 5, 16, 100, 128}, label);
     // Long sequences, whose sums may be cut among threads when there is little else to do.
     shape.seqs = {{2100, 45}, {1030, 20}};
-    const AttentionData longer = make_attention_data(shape, 12);
-    const HostTensor whole_longer = run_attention(side, longer);
-    side.clear();
-    for (const int64_t chunk : {1, 4, 17}) {
-      family.check(fmt::format("long sequences in chunks of {}, {}", chunk, label),
-                   equal_bits("out", run_attention(side, longer, chunk), whole_longer));
-      side.clear();
-    }
+    check_chunks(family, sides.deterministic, make_attention_data(shape, 12), {1, 4, 17}, "long sequences, " + label);
   }
 }
 
@@ -110,7 +127,8 @@ void add_invariance_cases(Report& report, Sides sides) {
     if (act == DType::kBf16) add_wide_linear_invariance(report, sides);
     add_norm_invariance(report, sides, act);
     add_attention_invariance(report, sides, act, act);
-    if (sides.deterministic.device().supports_kv({.dtype = DType::kI8})) add_attention_invariance(report, sides, act, DType::kI8);
+    if (sides.deterministic.device().supports_kv({.dtype = DType::kI8}))
+      add_attention_invariance(report, sides, act, DType::kI8);
   }
 }
 

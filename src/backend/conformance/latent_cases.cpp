@@ -86,18 +86,17 @@ HostTensor attend(Side& side, const LatentBatch& s, int64_t chunk) {
     for (size_t i = 0; i < rows.size(); ++i)
       max_query_len = std::max(max_query_len, cu_seqlens_q[i + 1] - cu_seqlens_q[i]);
     side.ops().attention_latent(
-        side.stream(),
-        {.q_latent = queries.columns(0, s.kv_lora_rank),
-         .q_rope = queries.columns(s.kv_lora_rank, s.width()),
-         .kv = kv,
-         .block_table = block_table,
-         .seq_rows = put_ints(side, rows),
-         .cu_seqlens_q = put_ints(side, cu_seqlens_q),
-         .seq_lens = put_ints(side, seq_lens),
-         .max_query_len = max_query_len,
-         .max_seq_len = *std::max_element(seq_lens.begin(), seq_lens.end()),
-         .softmax_scale = 1.0f,
-         .out = out.rows(begin, begin + cu_seqlens_q.back()).split_last(s.num_heads, s.kv_lora_rank)});
+        side.stream(), {.q_latent = queries.columns(0, s.kv_lora_rank),
+                        .q_rope = queries.columns(s.kv_lora_rank, s.width()),
+                        .kv = kv,
+                        .block_table = block_table,
+                        .seq_rows = put_ints(side, rows),
+                        .cu_seqlens_q = put_ints(side, cu_seqlens_q),
+                        .seq_lens = put_ints(side, seq_lens),
+                        .max_query_len = max_query_len,
+                        .max_seq_len = *std::max_element(seq_lens.begin(), seq_lens.end()),
+                        .softmax_scale = 1.0f,
+                        .out = out.rows(begin, begin + cu_seqlens_q.back()).split_last(s.num_heads, s.kv_lora_rank)});
   };
   int64_t first = 0;
   std::vector<int32_t> all_rows, all_cu_seqlens_q = {0}, all_seq_lens;
@@ -146,16 +145,19 @@ void add_attention(Report& report, Sides sides, DType act, DType kv_dtype) {
       Outputs outputs;
       // Sums of products of values of size 1, whose weights add up to 1; scores are off by some roundings of f32.
       // bf16: a back-end may round the weights to bf16 for the product with the vectors.
-      outputs.push_back(
-          {"out", attend(side, shape, kTogether), {.rel = ulp_of(act), .abs = act == DType::kBf16 ? 0x1p-9 * 3.5 : 0x1p-14}});
+      outputs.push_back({"out",
+                         attend(side, shape, kTogether),
+                         {.rel = ulp_of(act), .abs = act == DType::kBf16 ? 0x1p-9 * 3.5 : 0x1p-14}});
       return outputs;
     });
-    const HostTensor whole = attend(sides.deterministic, shape, 1000);
-    sides.deterministic.clear();
-    for (const int64_t chunk : {1, 2, 7}) {
-      family.check(fmt::format("{}, chunks of {}", label, chunk),
-                   equal_bits("out", attend(sides.deterministic, shape, chunk), whole));
-      sides.deterministic.clear();
+    for (Side* side : sides.deterministic.all()) {
+      const HostTensor whole = attend(*side, shape, 1000);
+      side->clear();
+      for (const int64_t chunk : {1, 2, 7}) {
+        family.check(side->name_case(fmt::format("{}, chunks of {}", label, chunk)),
+                     equal_bits("out", attend(*side, shape, chunk), whole));
+        side->clear();
+      }
     }
   }
 }
@@ -174,8 +176,8 @@ struct ExpandedBatch {
   int64_t rows_of_head() const { return qk_nope_head_dim + v_head_dim; }
   std::string label() const {
     return fmt::format("{} heads of {} + {} and {}, {} sequences, the first of {} with {} new", latent.num_heads,
-                       qk_nope_head_dim, latent.qk_rope_head_dim, v_head_dim, latent.seqs.size(),
-                       latent.seqs[0].first, latent.seqs[0].second);
+                       qk_nope_head_dim, latent.qk_rope_head_dim, v_head_dim, latent.seqs.size(), latent.seqs[0].first,
+                       latent.seqs[0].second);
   }
   // Scores move by the rounding of k, a probability by as much of itself; v and the probabilities are rounded too.
   Tolerance tolerance() const {
@@ -206,7 +208,8 @@ HostTensor attend_expanded(Side& side, const ExpandedBatch& s) {
   const int64_t n = latent.num_queries(), before = s.num_tokens_before, width = q.view().dim(1);
   HostTensor padded_q(latent.act, {before + n, width});
   std::memset(padded_q.view().raw(), 0, static_cast<size_t>(padded_q.view().num_bytes()));
-  std::memcpy(padded_q.view().rows(before, before + n).raw(), q.view().raw(), static_cast<size_t>(q.view().num_bytes()));
+  std::memcpy(padded_q.view().rows(before, before + n).raw(), q.view().raw(),
+              static_cast<size_t>(q.view().num_bytes()));
   HostTensor out(latent.act, {before + n, latent.num_heads * s.v_head_dim});
   std::memset(out.view().raw(), 0, static_cast<size_t>(out.view().num_bytes()));
   const Tensor out_device = side.put(out);
@@ -218,17 +221,17 @@ HostTensor attend_expanded(Side& side, const ExpandedBatch& s) {
     seq_lens.push_back(static_cast<int32_t>(seq_len));
     num_keys += static_cast<int32_t>(seq_len);
   }
-  side.ops().attention_latent_expanded(
-      side.stream(), {.q = side.put(padded_q).split_last(latent.num_heads, s.qk_head_dim()),
-                      .kv_up = &side.put_weight(up_projection(s), codes_of(latent.act)),
-                      .kv = kv,
-                      .block_table = block_table,
-                      .seq_rows = put_ints(side, rows),
-                      .cu_seqlens_q = put_ints(side, cu_seqlens_q),
-                      .seq_lens = put_ints(side, seq_lens),
-                      .num_keys = num_keys,
-                      .softmax_scale = 1.0f,
-                      .out = out_device.split_last(latent.num_heads, s.v_head_dim)});
+  side.ops().attention_latent_expanded(side.stream(),
+                                       {.q = side.put(padded_q).split_last(latent.num_heads, s.qk_head_dim()),
+                                        .kv_up = &side.put_weight(up_projection(s), codes_of(latent.act)),
+                                        .kv = kv,
+                                        .block_table = block_table,
+                                        .seq_rows = put_ints(side, rows),
+                                        .cu_seqlens_q = put_ints(side, cu_seqlens_q),
+                                        .seq_lens = put_ints(side, seq_lens),
+                                        .num_keys = num_keys,
+                                        .softmax_scale = 1.0f,
+                                        .out = out_device.split_last(latent.num_heads, s.v_head_dim)});
   return side.get(out_device);
 }
 
@@ -239,16 +242,18 @@ HostTensor attend_absorbed(Side& side, const ExpandedBatch& s) {
   Rng rng(test_seed(), 7);
   const auto [kv, block_table] = put_cache(side, latent, rng);
   const HostTensor up = up_projection(s);
-  HostTensor k_up(latent.act, {num_heads * rank, s.qk_nope_head_dim}), v_up(latent.act, {num_heads * s.v_head_dim, rank});
+  HostTensor k_up(latent.act, {num_heads * rank, s.qk_nope_head_dim}),
+      v_up(latent.act, {num_heads * s.v_head_dim, rank});
   const int64_t bytes = dtype_bytes(latent.act);
   const auto copy = [bytes](const HostTensor& to, int64_t i, const HostTensor& from, int64_t j, int64_t count) {
-    std::memcpy(static_cast<char*>(to.view().raw()) + i * bytes, static_cast<const char*>(from.view().raw()) + j * bytes,
-                static_cast<size_t>(count * bytes));
+    std::memcpy(static_cast<char*>(to.view().raw()) + i * bytes,
+                static_cast<const char*>(from.view().raw()) + j * bytes, static_cast<size_t>(count * bytes));
   };
   for (int64_t h = 0; h < num_heads; ++h) {
     const int64_t first = h * s.rows_of_head();
     for (int64_t r = 0; r < s.qk_nope_head_dim; ++r) {
-      for (int64_t d = 0; d < rank; ++d) copy(k_up, (h * rank + d) * s.qk_nope_head_dim + r, up, (first + r) * rank + d, 1);
+      for (int64_t d = 0; d < rank; ++d)
+        copy(k_up, (h * rank + d) * s.qk_nope_head_dim + r, up, (first + r) * rank + d, 1);
     }
     copy(v_up, h * s.v_head_dim * rank, up, (first + s.qk_nope_head_dim) * rank, s.v_head_dim * rank);
   }
@@ -263,9 +268,9 @@ HostTensor attend_absorbed(Side& side, const ExpandedBatch& s) {
     cu_seqlens_q.push_back(cu_seqlens_q.back() + static_cast<int32_t>(query_len));
     seq_lens.push_back(static_cast<int32_t>(seq_len));
   }
-  side.ops().linear_heads(side.stream(), {.x = q.columns(0, s.qk_nope_head_dim),
-                                          .weight = &side.put_matrices(k_up, spec, num_heads),
-                                          .out = q_latent});
+  side.ops().linear_heads(
+      side.stream(),
+      {.x = q.columns(0, s.qk_nope_head_dim), .weight = &side.put_matrices(k_up, spec, num_heads), .out = q_latent});
   side.ops().attention_latent(side.stream(), {.q_latent = q_latent,
                                               .q_rope = q.columns(s.qk_nope_head_dim, s.qk_head_dim()),
                                               .kv = kv,

@@ -12,10 +12,9 @@ void compare_linear(Family& family, Sides sides, const LinearCase& c, const std:
     const int64_t pad = c.strided ? 8 : 0;
     const auto x_padded = side.put_padded(x, pad, pad);
     const auto out = side.put_padded(poisoned_tensor(c.out, {c.m, c.n}), pad, pad);
-    side.ops().linear(side.stream(), {.x = x_padded.view,
-                                      .weight = &weight(side),
-                                      .bias = c.bias ? side.put(bias) : Tensor(),
-                                      .out = out.view});
+    side.ops().linear(
+        side.stream(),
+        {.x = x_padded.view, .weight = &weight(side), .bias = c.bias ? side.put(bias) : Tensor(), .out = out.view});
     Outputs outputs;
     outputs.push_back({"out", side.get(out.whole), tolerance});
     return outputs;
@@ -54,18 +53,19 @@ void compare_embedding(Family& family, Sides sides, const std::string& label, DT
   for (int32_t& id : ids.span<int32_t>()) id = static_cast<int32_t>(rng.below(static_cast<uint64_t>(rows * 2)));
   family.compare(sides.actual, sides.expected, label, [&](Side& side) -> Outputs {
     const Tensor out = side.put(poisoned_tensor(act, {num_tokens, width}));
-    side.ops().embedding(side.stream(), {.token_ids = side.put(ids),
-                                         .table = &table(side),
-                                         .first_row = static_cast<int32_t>(rows / 2),
-                                         .out = out});
+    side.ops().embedding(
+        side.stream(),
+        {.token_ids = side.put(ids), .table = &table(side), .first_row = static_cast<int32_t>(rows / 2), .out = out});
     Outputs outputs;
     outputs.push_back({"out", side.get(out), {}});
     return outputs;
   });
 }
 
-void check_linear_invariance(Family& family, Side& side, const Tensor& x, int64_t n, bool silu,
-                             const PutWeight& weight, std::span<const int64_t> sizes) {
+namespace {
+
+void check_invariance_on(Family& family, Side& side, const Tensor& x, int64_t n, bool silu, const PutWeight& weight,
+                         std::span<const int64_t> sizes) {
   const OpTable ops = bind_ops(side.ops()).ops;
   const int64_t max_m = x.dim(0), k = x.dim(1);
   const auto rows = [&](int64_t begin, int64_t end) {
@@ -86,10 +86,19 @@ void check_linear_invariance(Family& family, Side& side, const Tensor& x, int64_
   const HostTensor whole = rows(0, max_m);
   for (const int64_t m : sizes) {
     for (const int64_t begin : {int64_t{0}, int64_t{7}, max_m - m}) {
-      family.check(fmt::format("rows {} to {} of {}, n {} k {}{}", begin, begin + m, max_m, n, k, silu ? " silu" : ""),
+      const std::string label =
+          fmt::format("rows {} to {} of {}, n {} k {}{}", begin, begin + m, max_m, n, k, silu ? " silu" : "");
+      family.check(side.name_case(label),
                    equal_bits("out", rows(begin, begin + m), whole.view().rows(begin, begin + m)));
     }
   }
+}
+
+}  // namespace
+
+void check_linear_invariance(Family& family, Side& sides, const Tensor& x, int64_t n, bool silu,
+                             const PutWeight& weight, std::span<const int64_t> sizes) {
+  for (Side* side : sides.all()) check_invariance_on(family, *side, x, n, silu, weight, sizes);
 }
 
 }  // namespace spate::conformance

@@ -255,7 +255,6 @@ void add_linear_silu_and_mul(Report& report, Sides sides, const WeightSpec& spec
 void add_handed(Report& report, Sides sides, const WeightSpec& spec, DType act) {
   Family family(report, fmt::format("{} handed to linear by {}", act_name(act), weight_spec_name(spec)));
   if (!family.selected()) return;
-  const OpTable ops = bind_ops(sides.actual.ops()).ops;
   struct Case {
     int64_t m, n, k;  // of the product
   };
@@ -285,6 +284,7 @@ void add_handed(Report& report, Sides sides, const WeightSpec& spec, DType act) 
     }
     if (m > 8) multiply_at(x.view(), 7 * k + k / 2, INFINITY);
     const auto run_norm = [&](Side& side, bool is_promised, bool has_silu) -> Outputs {
+      const OpTable ops = bind_ops(side.ops()).ops;
       const PackedWeight& weight = side.put_quantized(rows);
       const Tensor normed = side.put_activations(x), sum = side.put(residual);
       const Tensor gates_and_ups = side.put(poisoned_tensor(act, {m, n}));
@@ -307,6 +307,7 @@ void add_handed(Report& report, Sides sides, const WeightSpec& spec, DType act) 
       return outputs;
     };
     const auto run_silu = [&](Side& side, bool is_promised) -> Outputs {
+      const OpTable ops = bind_ops(side.ops()).ops;
       const PackedWeight& weight = side.put_quantized(rows);
       const Tensor act_rows = side.put_activations(poisoned_tensor(act, {m, k}));
       const Tensor out = side.put(poisoned_tensor(act, {m, n}));
@@ -380,17 +381,19 @@ void add_as_floats(Report& report, Sides sides, const WeightSpec& spec, DType ac
     const HostTensor floats = dequantize_rows(rows);
     for (const int64_t m : {1, 4, 16, 17, 70}) {
       const HostTensor x = random_tensor(rng, act, {m, k});
-      Side& side = sides.actual;
-      const auto product = [&](const PackedWeight& weight) {
+      const auto product = [&](Side& side, const PackedWeight& weight) {
         const Tensor out = side.put(poisoned_tensor(act, {m, n}));
         side.ops().linear(side.stream(), {.x = side.put(x), .weight = &weight, .bias = Tensor(), .out = out});
         HostTensor result = side.get(out);
         side.clear();
         return result;
       };
-      const HostTensor of_codes = product(side.put_quantized(rows));
-      const HostTensor of_floats = product(side.put_weight(floats, act == DType::kF32 ? Codes::kF32 : Codes::kBf16));
-      family.check(fmt::format("m {} n {} k {}", m, n, k), equal_bits("out", of_codes, of_floats));
+      for (Side* side : sides.actual.all()) {
+        const HostTensor of_codes = product(*side, side->put_quantized(rows));
+        const HostTensor of_floats =
+            product(*side, side->put_weight(floats, act == DType::kF32 ? Codes::kF32 : Codes::kBf16));
+        family.check(side->name_case(fmt::format("m {} n {} k {}", m, n, k)), equal_bits("out", of_codes, of_floats));
+      }
     }
   }
 }

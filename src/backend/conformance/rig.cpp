@@ -19,6 +19,21 @@ int64_t span_elements(const Tensor& t) {
 
 }  // namespace
 
+void Side::add_sibling(Side& sibling) {
+  siblings_.push_back(&sibling);
+  names_device_ = sibling.names_device_ = true;
+}
+
+std::vector<Side*> Side::all() {
+  std::vector<Side*> sides{this};
+  sides.insert(sides.end(), siblings_.begin(), siblings_.end());
+  return sides;
+}
+
+std::string Side::name_case(const std::string& label) const {
+  return names_device_ ? fmt::format("{}, {}", label, device_.description()) : label;
+}
+
 Tensor Side::put(const Tensor& host) {
   const HostTensor contiguous = copy_tensor(host);
   const auto bytes = static_cast<size_t>(host.num_bytes());
@@ -123,9 +138,9 @@ Family::~Family() {
   if (!selected()) return;
   ++(num_failed_ == 0 ? report_.result.passed : report_.result.failed);
   if (!report_.options.print) return;
-  report_.options.print(num_failed_ == 0
-                            ? fmt::format("ok      {} ({} cases)", name_, num_cases_)
-                            : fmt::format("FAILED  {}: {} of {} cases, first {}", name_, num_failed_, num_cases_, first_failure_));
+  report_.options.print(num_failed_ == 0 ? fmt::format("ok      {} ({} cases)", name_, num_cases_)
+                                         : fmt::format("FAILED  {}: {} of {} cases, first {}", name_, num_failed_,
+                                                       num_cases_, first_failure_));
 }
 
 void Family::check(const std::string& label, const std::string& difference) {
@@ -149,20 +164,24 @@ std::string difference_of(const Outputs& actual, const Outputs& expected) {
 
 void Family::compare(Side& actual, Side& expected, const std::string& label, const CaseBody& body) {
   if (!selected()) return;
-  const Outputs actual_outputs = body(actual);
   const Outputs expected_outputs = body(expected);
-  check(label, difference_of(actual_outputs, expected_outputs));
-  actual.clear();
   expected.clear();
+  for (Side* side : actual.all()) {
+    const Outputs actual_outputs = body(*side);
+    side->clear();
+    check(side->name_case(label), difference_of(actual_outputs, expected_outputs));
+  }
 }
 
 void Family::compare(Side& side, const std::string& label, const CaseBody& actual, const CaseBody& expected) {
   if (!selected()) return;
-  const Outputs actual_outputs = actual(side);
-  side.clear();
-  const Outputs expected_outputs = expected(side);
-  side.clear();
-  check(label, difference_of(actual_outputs, expected_outputs));
+  for (Side* one : side.all()) {
+    const Outputs actual_outputs = actual(*one);
+    one->clear();
+    const Outputs expected_outputs = expected(*one);
+    one->clear();
+    check(one->name_case(label), difference_of(actual_outputs, expected_outputs));
+  }
 }
 
 }  // namespace spate::conformance
@@ -173,6 +192,13 @@ ConformanceResult run_conformance(Device& device, Device& deterministic, const C
   using namespace conformance;
   const std::unique_ptr<Device> reference = make_reference_device({}).value();
   Side actual(device), expected(*reference), deterministic_side(deterministic);
+  std::vector<std::unique_ptr<Side>> siblings;
+  for (Device* sibling : options.siblings) {
+    siblings.push_back(std::make_unique<Side>(*sibling));
+    actual.add_sibling(*siblings.back());
+    siblings.push_back(std::make_unique<Side>(*sibling));
+    deterministic_side.add_sibling(*siblings.back());
+  }
   Report report{.options = options, .result = {}};
   const Sides sides{actual, expected, deterministic_side};
   add_linear_cases(report, sides);

@@ -19,18 +19,22 @@ class Side {
  public:
   explicit Side(Device& device) : device_(device), stream_(device.create_stream()) {}
 
+  void add_sibling(Side& sibling);
+  std::vector<Side*> all();                               // this side and its siblings (ConformanceOptions::siblings)
+  std::string name_case(const std::string& label) const;  // the label, and the device where it has siblings
+
   Device& device() { return device_; }
   Stream& stream() { return *stream_; }
   const OpTable& ops() { return device_.ops(); }
 
   Tensor put(const Tensor& host);  // a contiguous copy
-  // The columns [left, left + width) of a wider matrix, whose other elements hold poison; `whole` is all of it, so that a write beside
-  // the view shows.
+  // The columns [left, left + width) of a wider matrix, whose other elements hold poison; `whole` is all of it, so that
+  // a write beside the view shows.
   struct Padded {
     Tensor view, whole;
   };
   Padded put_padded(const Tensor& host, int64_t left, int64_t right);
-  Tensor put_activations(const Tensor& host);  // rows as far apart as the model lays them out on this device
+  Tensor put_activations(const Tensor& host);   // rows as far apart as the model lays them out on this device
   HostTensor get(const Tensor& device_tensor);  // contiguous
   const PackedWeight& put_weight(const Tensor& rows, const WeightSpec& spec);
   const PackedWeight& put_weight(const Tensor& rows, Codes codes) { return put_weight(rows, {.codes = codes}); }
@@ -48,6 +52,8 @@ class Side {
 
   Device& device_;
   std::unique_ptr<Stream> stream_;
+  std::vector<Side*> siblings_;
+  bool names_device_ = false;
   std::vector<Buffer> buffers_;
   std::vector<KvStorage> caches_;
   std::vector<std::unique_ptr<PackedWeight>> weights_;
@@ -75,9 +81,10 @@ class Family {
   Family& operator=(const Family&) = delete;
 
   bool selected() const { return name_.find(report_.options.filter) != std::string::npos; }
-  // Runs the body on both sides; the outputs must agree within the tolerances that the actual side gives.
+  // Runs the body on both sides; the outputs must agree within the tolerances that the actual side gives. Of a side
+  // with siblings all are compared.
   void compare(Side& actual, Side& expected, const std::string& label, const CaseBody& body);
-  // Runs two bodies on one side.
+  // Runs two bodies on one side and on each sibling.
   void compare(Side& side, const std::string& label, const CaseBody& actual, const CaseBody& expected);
   void check(const std::string& label, const std::string& difference);  // an empty difference passes
 
@@ -90,11 +97,12 @@ class Family {
 
 struct Sides {
   Side& actual;
-  Side& expected;       // the reference
+  Side& expected;  // the reference
   Side& deterministic;
 };
 
-// bf16 has 8 bits of precision: two roundings of almost the same number differ by at most one unit in the last place, 2^-7 of it.
+// bf16 has 8 bits of precision: two roundings of almost the same number differ by at most one unit in the last place,
+// 2^-7 of it.
 constexpr double kBf16Ulp = 0x1p-7;
 inline double ulp_of(DType act) { return act == DType::kBf16 ? kBf16Ulp : 0x1p-22; }
 inline const char* act_name(DType act) { return act == DType::kBf16 ? "bf16" : "f32"; }

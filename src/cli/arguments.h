@@ -69,6 +69,7 @@ struct ServeArguments {
   bool enable_admin = false;        // models may be loaded and unloaded while the server runs
   double idle_unload_seconds = 0;   // a model that is not used for so long is unloaded; 0: never
   std::vector<std::string> allowed_origins;
+  std::string metrics_compat = "vllm";
   std::string reasoning_parser = "auto", tool_call_parser = "auto";  // server/output_format.h
   bool ui = true;
   std::string otlp_traces_endpoint;  // empty: no traces

@@ -9,6 +9,7 @@
 #include "cli/serving_plan.h"
 #include "cli/trace_export.h"
 #include "cli/version.h"
+#include "server/metrics_compat.h"
 #include "server/server.h"
 
 namespace spate {
@@ -24,6 +25,7 @@ ServerConfig server_config(const Arguments& arguments) {
   config.api_key = s.api_keys;
   config.enable_admin = s.enable_admin;
   config.allowed_origins = s.allowed_origins;
+  config.metrics_compat = parse_metric_dialects(s.metrics_compat).value();  // the flag's check has seen it
   config.ui = s.ui;
   config.enable_force_include_usage = s.enable_force_include_usage;
   config.uvicorn_log_level = s.disable_access_log ? "warning" : s.uvicorn_log_level;

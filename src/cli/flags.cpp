@@ -8,6 +8,7 @@
 
 #include "backend/registry/registry.h"
 #include "mock/mock_script.h"
+#include "server/metrics_compat.h"
 #include "server/output_format.h"
 
 namespace spate {
@@ -250,6 +251,15 @@ void add_serve_flags(CLI::App* app, ServeArguments& s) {
   add_switch(app, "--disable-access-log,--disable-uvicorn-access-log", s.disable_access_log, "No log line a request");
   app->add_option("--uvicorn-log-level", s.uvicorn_log_level, "warning and above: no log line a request")
       ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "critical"}));
+  app->add_option("--metrics-compat", s.metrics_compat,
+                  "Whose names /metrics has besides vLLM's: legacy (vLLM's of before V1), sglang, fastdeploy, several "
+                  "with commas")
+      ->check(CLI::Validator(
+          [](std::string& text) {
+            const Result<std::vector<std::string>> dialects = parse_metric_dialects(text);
+            return dialects.ok() ? "" : dialects.status().message();
+          },
+          ""));
   app->add_option("--otlp-traces-endpoint", s.otlp_traces_endpoint,
                   "Collector that gets a trace of each request: http://host:4318/v1/traces (OTLP over HTTP, JSON). The environment's "
                   "OTEL_SERVICE_NAME and OTEL_EXPORTER_OTLP_HEADERS hold");

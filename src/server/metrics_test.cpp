@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "server/json_writer.h"
+#include "server/metrics_compat.h"
 
 #include "base/test.h"
 
@@ -159,6 +160,41 @@ TEST_CASE("metrics: a histogram whose buckets fall, or whose count is another, i
   CHECK(problem_after("le=\"+Inf\"} 3", "le=\"+Inf\"} 1").find("falls") != std::string::npos);
   CHECK(problem_after("t_count{} 3", "t_count{} 4").find("count") != std::string::npos);
   CHECK(problem_after("t_bucket{le=\"+Inf\"} 3\n", "").find("+Inf") != std::string::npos);
+}
+
+TEST_CASE("metrics: the names of other engines beside ours, the same samples") {
+  EngineStats stats;
+  stats.num_running = 3;
+  stats.prefix_cache_queries = 40;
+  stats.prefix_cache_hits = 10;
+  MetricsWriter out;
+  ServingMetrics metrics;
+  metrics.render(out, stats, {.model_name = "# HELP vllm:num_requests_running x", .cache_config = {}});
+  const std::string text = out.take();
+  CHECK(with_metric_aliases(text, {}) == text);
+  CHECK(with_metric_aliases(text, {"vllm"}) == text);
+  const Page ours = parse_page(text), all = parse_page(with_metric_aliases(text, {"sglang", "legacy", "fastdeploy"}));
+  CHECK(all.problem == "");
+  size_t num_samples = ours.samples.size();
+  for (const MetricAlias& alias : metric_aliases()) {
+    INFO(alias.alias);
+    const std::string name(alias.name), other(alias.alias);
+    REQUIRE(ours.types.count(name) == 1);
+    REQUIRE(all.types.count(other) == 1);
+    CHECK(all.types.at(other) == ours.types.at(name));
+    for (const auto& [series, value] : ours.samples) {
+      if (family_of(ours, series.substr(0, series.find('{'))) != name) continue;
+      ++num_samples;
+      CHECK(all.samples.at(other + series.substr(name.size())) == value);
+    }
+  }
+  CHECK(all.samples.size() == num_samples);
+  const std::string labels = "{model_name=\"# HELP vllm:num_requests_running x\",engine=\"0\"}";
+  CHECK(all.samples.at("sglang:num_running_reqs" + labels) == 3);
+  CHECK(all.samples.at("vllm:gpu_prefix_cache_hit_rate" + labels) == 0.25);
+  CHECK(parse_metric_dialects("sglang,legacy").value() == std::vector<std::string>{"sglang", "legacy"});
+  CHECK(parse_metric_dialects("sglang,").status().message().find("got ''") != std::string::npos);
+  CHECK(parse_metric_dialects("tgi").status().message().find("got 'tgi'") != std::string::npos);
 }
 
 TEST_CASE("metrics: without a model the page is valid too") {

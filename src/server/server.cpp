@@ -22,6 +22,7 @@
 #include "server/http_message.h"
 #include "server/idle_models.h"
 #include "server/json_parse.h"
+#include "server/metrics_compat.h"
 #include "server/model_admin.h"
 #include "server/model_registry.h"
 #include "server/openapi.h"
@@ -307,7 +308,7 @@ struct Server::Impl {
     for (const auto& model : models.all()) model->render_metrics(out);
     metrics.render(out);
     render_process_metrics(out);
-    return out.take();
+    return with_metric_aliases(out.take(), config.metrics_compat);
   }
 
   // ---- requests that need the model: the work happens on a prepare thread ----

@@ -15,6 +15,7 @@ struct ServerConfig {
 
   std::vector<std::string> api_key;            // any of them opens the API; none: no key is asked for
   bool enable_admin = false;                   // /admin: models come and go; needs an api_key
+  std::vector<std::string> metrics_compat;     // whose names /metrics has too; see metrics_compat.h
   bool metrics_auth = false;                   // /metrics asks for the key too
   std::vector<std::string> served_model_name;  // replaces the model's own names
   std::vector<std::string> allowed_origins;    // CORS; empty = none, "*" = all

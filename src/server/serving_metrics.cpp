@@ -139,6 +139,9 @@ void ServingMetrics::render_engine(MetricsWriter& out, const EngineStats& stats,
               count(stats.prefix_cache_queries));
   out.counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", labels,
               count(stats.prefix_cache_hits));
+  const double num_queries = count(stats.prefix_cache_queries);
+  out.gauge("spate:prefix_cache_hit_rate", "Share of the prompt tokens looked up that were found, since the start.",
+            labels, num_queries > 0 ? count(stats.prefix_cache_hits) / num_queries : 0);
   out.counter("vllm:num_preemptions_total", "Sequences preempted.", labels, count(stats.num_preemptions));
   out.counter("vllm:prompt_tokens_total", "Prompt tokens processed.", labels, count(stats.prompt_tokens));
   out.counter("vllm:generation_tokens_total", "Tokens generated.", labels, count(stats.generation_tokens));

@@ -28,7 +28,7 @@ SamplingDefaults sampling_defaults(const GenerationConfig& generation) {
 }
 
 // What /config answers. The lines of --print-config are "name: value  # source".
-std::string about_json(const Arguments& arguments, const LoadedModel& model) {
+std::string about_json(const Arguments& arguments, const LoadedModel& model, const std::string& name) {
   JsonWriter json;
   json.begin_object().key("settings").begin_array();
   for (const std::string& line : arguments.config_lines) {
@@ -38,7 +38,8 @@ std::string about_json(const Arguments& arguments, const LoadedModel& model) {
   }
   const ModelConfig& c = model.config;
   json.end_array().key("model").begin_object();
-  json.field("name", model.name).field("path", arguments.model.model).field("architecture", c.architecture);
+  json.field("name", name).field("path", arguments.model.model).field("architecture", c.architecture);
+  json.field("num_parameters", model.num_parameters);
   json.field("num_layers", c.num_layers).field("hidden_size", c.hidden_size);
   json.field("intermediate_size", c.intermediate_size).field("num_heads", c.num_heads);
   json.field("num_kv_heads", c.num_kv_heads).field("head_dim", c.head_dim).field("vocab_size", c.vocab_size);
@@ -103,7 +104,7 @@ Result<ServingModel> serving_model(const Arguments& arguments, LoadedModel& mode
   for (const std::string& line : arguments.config_lines) settings += line + "\n";
   serving.system_fingerprint = fmt::format("spate-{}-{:08x}", kVersion, XXH32(settings.data(), settings.size(), 0));
   serving.dtype = arguments.model.dtype == "float32" ? "float32" : "bfloat16";
-  serving.about_json = about_json(arguments, model);
+  serving.about_json = about_json(arguments, model, serving.names.front());
   return serving;
 }
 

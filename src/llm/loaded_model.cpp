@@ -323,6 +323,9 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
   }
   if (progress) progress(1.0);
   add_warnings(*model);
+  ASSIGN_OR_RETURN(const ModelMemory whole,
+                   Model::memory(config.model, {}, {.act_dtype = config.act_dtype, .limits = config.limits}));
+  model->num_parameters = whole.num_parameters;
 
   const MemoryPlan& plan = model->memory_plan;
   EngineConfig engine_config;

@@ -36,6 +36,7 @@ struct LoadedModel {
   std::unique_ptr<StepExecutor> mock;            // outlives the engine; null with any other device
   MemoryPlan memory_plan;
   int64_t weight_bytes = 0;                      // of all ranks, without a draft model's
+  int64_t num_parameters = 0;                    // the same, tied ones once
   std::shared_ptr<Engine> engine;                // not started
   std::vector<std::string> warnings;             // what the model's files get wrong; logged by load_model
   std::vector<std::string> summary;              // lines for the start-up log

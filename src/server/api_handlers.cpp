@@ -159,6 +159,8 @@ ApiOutcome run_api_call(Endpoint endpoint, ApiCall& call, IgnoredFields& ignored
       return handle_detokenize(call, ignored);
     case Endpoint::kTokenizerInfo:
       return handle_tokenizer_info(call);
+    case Endpoint::kAllowedTokens:
+      return handle_allowed_tokens(call, ignored);
     default:
       return http_error(500, "Internal error.");
   }
@@ -423,6 +425,21 @@ ApiOutcome handle_tokenizer_info(ApiCall& call) {
   } else {
     json.null_field("chat_template");
   }
+  call.responder->respond({.body = json.end_object().take()});
+  return std::nullopt;
+}
+
+ApiOutcome handle_allowed_tokens(ApiCall& call, IgnoredFields& ignored) {
+  ApiResult<AllowedTokensRequest> request =
+      parse_allowed_tokens_request(call.request.body, call.frontend->parse_limits());
+  if (!request.ok()) return request.error();
+  ignored.unknown = request->unknown_fields;
+  if (!call.frontend->serves(request->model)) return model_not_found(request->model, call.frontend->model().names);
+  ApiResult<AllowedTokens> allowed = call.frontend->allowed_tokens(*request->structured_output, request->token_ids);
+  if (!allowed.ok()) return allowed.error();
+  JsonWriter json;
+  json.begin_object().field("num_allowed", allowed->num_allowed).field("may_end", allowed->may_end);
+  write_pieces(json, *call.frontend->model().tokenizer, allowed->first_ids);
   call.responder->respond({.body = json.end_object().take()});
   return std::nullopt;
 }

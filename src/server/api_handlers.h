@@ -45,5 +45,6 @@ ApiOutcome handle_model(ApiCall& call, std::string_view id);
 ApiOutcome handle_tokenize(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_detokenize(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_tokenizer_info(ApiCall& call);
+ApiOutcome handle_allowed_tokens(ApiCall& call, IgnoredFields& ignored);
 
 }  // namespace spate

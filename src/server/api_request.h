@@ -118,6 +118,13 @@ struct DetokenizeRequest {
   std::vector<std::string> unknown_fields;
 };
 
+struct AllowedTokensRequest {
+  std::string model;
+  std::shared_ptr<const StructuredOutput> structured_output;
+  std::vector<int32_t> token_ids;  // of the answer so far
+  std::vector<std::string> unknown_fields;
+};
+
 ApiResult<ChatRequest> parse_chat_request(std::string_view body, const ParseLimits& limits);
 ApiResult<ChatRequest> read_chat_request(const nlohmann::ordered_json& body, const ParseLimits& limits);
 // Anthropic's /v1/messages, translated to a chat; counts_only: /v1/messages/count_tokens.
@@ -129,5 +136,6 @@ ApiResult<CompletionRequest> parse_completion_request(std::string_view body, con
 ApiResult<EmbeddingsRequest> parse_embeddings_request(std::string_view body, const ParseLimits& limits);
 ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body, const ParseLimits& limits);
 ApiResult<DetokenizeRequest> parse_detokenize_request(std::string_view body, const ParseLimits& limits);
+ApiResult<AllowedTokensRequest> parse_allowed_tokens_request(std::string_view body, const ParseLimits& limits);
 
 }  // namespace spate

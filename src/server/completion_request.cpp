@@ -33,6 +33,16 @@ std::vector<int32_t> token_prompt(FieldReader& fields, std::string_view name, co
   return token_ids;
 }
 
+std::optional<ApiError> check_token_ids(const std::vector<int32_t>& token_ids, const ParseLimits& limits) {
+  for (const int32_t id : token_ids) {
+    if (id >= limits.vocab_size) {
+      return bad_request("tokens", fmt::format("tokens contains token id {}, the vocabulary has ids 0 to {}", id,
+                                               limits.vocab_size - 1));
+    }
+  }
+  return std::nullopt;
+}
+
 void read_prompts(FieldReader& fields, CompletionRequest& request) {
   const Json* prompt = fields.any("prompt");
   const Json* alias = fields.any("prompt_token_ids");
@@ -181,12 +191,26 @@ ApiResult<DetokenizeRequest> parse_detokenize_request(std::string_view body, con
   request.unknown_fields = fields.unknown_fields();
   if (fields.has_error()) return fields.error();
   if (!fields.any("tokens")) return bad_request("tokens", "tokens is missing", "missing_required_parameter");
-  for (const int32_t id : request.token_ids) {
-    if (id >= limits.vocab_size) {
-      return bad_request("tokens", fmt::format("tokens contains token id {}, the vocabulary has ids 0 to {}", id,
-                                               limits.vocab_size - 1));
-    }
+  if (auto error = check_token_ids(request.token_ids, limits)) return *error;
+  return request;
+}
+
+ApiResult<AllowedTokensRequest> parse_allowed_tokens_request(std::string_view body, const ParseLimits& limits) {
+  auto json = parse_json(body);
+  if (!json.ok()) return json.error();
+  FieldReader fields(**json, kAllowedTokensRequest, limits);
+  AllowedTokensRequest request;
+  request.model = fields.string("model").value_or("");
+  request.token_ids = fields.token_ids("tokens", kMaxPromptTokens);
+  request.structured_output = read_structured_output(fields);
+  request.unknown_fields = fields.unknown_fields();
+  if (fields.has_error()) return fields.error();
+  if (!request.structured_output) {
+    return bad_request("structured_outputs",
+                       "structured_outputs, or another field that says what the answer must look like, is missing",
+                       "missing_required_parameter");
   }
+  if (auto error = check_token_ids(request.token_ids, limits)) return *error;
   return request;
 }
 

@@ -15,6 +15,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr size_t kMaxAllowedTold = 200;
+
 // Runs a chat's text through the parser of each choice.
 class ChatAdapter final : public GenerationListener {
  public:
@@ -325,6 +327,28 @@ std::optional<ApiError> Frontend::allow_some_tokens(const ApiRequest& request, G
   }
   generation.constraint = allow_tokens(request.allowed_token_ids, model_.eos_token_ids, model_.vocab_size);
   return std::nullopt;
+}
+
+ApiResult<AllowedTokens> Frontend::allowed_tokens(const StructuredOutput& output,
+                                                  const std::vector<int32_t>& token_ids) {
+  ApiResult<std::shared_ptr<TokenConstraint>> constraint = structured_outputs_.compile_apart(output);
+  if (!constraint.ok()) return constraint.error();
+  const std::unique_ptr<ConstraintCursor> cursor = (*constraint)->start();
+  for (size_t i = 0; i < token_ids.size(); ++i) {
+    if (cursor->append(token_ids[i]).ok()) continue;
+    return bad_request("tokens",
+                       fmt::format("the structured output does not allow tokens[{}], id {}", i, token_ids[i]));
+  }
+  AllowedTokens allowed{.may_end = cursor->may_end()};
+  if (cursor->must_end()) return allowed;
+  if (const Status status = cursor->prepare_mask(); !status.ok()) return bad_request(output.param, status.message());
+  const std::span<const uint32_t> mask = cursor->mask();
+  for (int32_t id = 0; id < model_.vocab_size; ++id) {
+    if (!mask_allows(mask.data(), id)) continue;
+    ++allowed.num_allowed;
+    if (allowed.first_ids.size() < kMaxAllowedTold) allowed.first_ids.push_back(id);
+  }
+  return allowed;
 }
 
 ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& request,

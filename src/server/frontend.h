@@ -56,6 +56,13 @@ struct ChatAnswerForm {
   std::optional<int> max_reasoning_tokens;
 };
 
+// What a structured output lets follow.
+struct AllowedTokens {
+  int64_t num_allowed = 0;
+  std::vector<int32_t> first_ids;  // of them, ascending
+  bool may_end = false;
+};
+
 class EmbeddingRun;
 struct Embeddings;
 
@@ -82,6 +89,7 @@ class Frontend {
   // on_done is called once, on the output thread, with what embed() accepted.
   ApiResult<std::shared_ptr<EmbeddingRun>> embed(const EmbeddingsRequest& request,
                                                  std::function<void(Embeddings)> on_done);
+  ApiResult<AllowedTokens> allowed_tokens(const StructuredOutput& output, const std::vector<int32_t>& token_ids);
   // Token ids in, for callers that have them. max_tokens absent: the rest of the context. form: of
   // a chat; a structured output holds behind the reasoning that the prompt has begun.
   ApiResult<std::shared_ptr<Generation>> generate(const ApiRequest& request, std::vector<std::vector<int32_t>> prompts,

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/log.h"
 #include "server/server.h"
 #include "server/test_client.h"
 #include "server/test_model.h"
@@ -55,6 +56,41 @@ TEST_CASE("HEAD of the stream has a head and no watcher") {
   client.send("HEAD /debug/live HTTP/1.1\r\nHost: x\r\n\r\n");
   CHECK(client.receive(true).header("content-type") == "text/event-stream; charset=utf-8");
   CHECK(client.get("/livez").status == 200);  // the connection goes on
+}
+
+TEST_CASE("/debug/log has the last lines, by level and behind a number") {
+  LiveServer live;
+  TestClient client(live.server.port());
+  const auto lines_of = [&](const std::string& query) {
+    const TestResponse response = client.get("/debug/log" + query);
+    INFO(response.body);
+    REQUIRE(response.status == 200);
+    return Json::parse(response.body)["lines"];
+  };
+  const LogLevel level = log_level();
+  set_log_level(LogLevel::kInfo);
+  log_info("test", "a line with \"quotes\" and \xff");
+  log_warning("test", "{}", std::string(5000, 'w'));
+  const Json all = lines_of("");
+  REQUIRE(all.size() >= 2);
+  const Json warning = all.back(), info = all[all.size() - 2];
+  CHECK(info["level"] == "INFO");
+  CHECK(info["component"] == "test");
+  CHECK(info["message"] == "a line with \"quotes\" and \uFFFD");
+  CHECK(info["time"].get<double>() > 1.7e9);
+  CHECK(warning["message"].get<std::string>() == std::string(4000, 'w'));
+  CHECK(warning["number"] == info["number"].get<int>() + 1);
+  const std::string number = std::to_string(info["number"].get<int>());
+  CHECK(lines_of("?after=" + number) == Json::array({warning}));
+  for (const Json& line : lines_of("?level=warning")) CHECK(line["level"] != "INFO");
+  CHECK(lines_of("?level=warning&after=" + number) == Json::array({warning}));
+  CHECK(lines_of("?level=error&after=" + number).empty());
+  for (const char* query : {"?level=loud", "?after=x", "?after=-1", "?after=99999999999999999999"}) {
+    CHECK(client.get(std::string("/debug/log") + query).status == 400);
+  }
+  for (int i = 0; i < 1100; ++i) log_debug("test", "more");  // below the level of the log: not kept
+  CHECK(lines_of("").size() == all.size());
+  set_log_level(level);
 }
 
 TEST_CASE("a watcher sees the request that runs, its blocks, steps, and its abort") {

@@ -15,8 +15,9 @@ using enum FieldType;
 constexpr uint32_t kBoth = kGenerationRequests;
 constexpr uint32_t kConversation = kChatRequest | kTokenizeRequest;
 constexpr uint32_t kMessages = kMessagesRequest | kCountTokensRequest;
-constexpr uint32_t kAll =
-    kBoth | kTokenizeRequest | kDetokenizeRequest | kMessages | kResponsesRequest | kTokensRequest | kEmbeddingsRequest;
+constexpr uint32_t kAll = kBoth | kTokenizeRequest | kDetokenizeRequest | kMessages | kResponsesRequest |
+                          kTokensRequest | kEmbeddingsRequest | kAllowedTokensRequest;
+constexpr uint32_t kFormed = kBoth | kAllowedTokensRequest;  // may say what form an answer has
 
 constexpr auto kNoEffect = FieldUse::kNoEffect;
 constexpr auto kUnsupported = FieldUse::kUnsupported;
@@ -38,6 +39,7 @@ const RequestField kFields[] = {
     {"content", kTokenizeRequest | kDetokenizeRequest, kAny, kRead, "llama-server",
      "As `prompt`; the answer is llama-server's."},
     {"tokens", kDetokenizeRequest, kTokenIds, kRead, "vLLM", "The ids to turn into text."},
+    {"tokens", kAllowedTokensRequest, kTokenIds, kRead, "Spate", "The answer so far.", "none"},
     {"prompt_embeds", kBoth, kAny, kUnsupported, "vLLM", "Prompts are text or token ids."},
     {"suffix", kCompletionRequest, kAny, kRead, "OpenAI",
      "A text is refused: no model here fills in. FastDeploy's object of extra parameters has no effect."},
@@ -187,19 +189,19 @@ const RequestField kFields[] = {
      "A text has no reasoning; use a chat."},
     {"response_max_tokens", kBoth, kAny, kUnsupported, "FastDeploy", "Use `max_tokens`."},
     // The form of the answer.
-    {"response_format", kBoth, kObject, kRead, "OpenAI", "text, json_object, json_schema or structural_tag."},
-    {"structured_outputs", kBoth, kObject, kRead, "vLLM",
+    {"response_format", kFormed, kObject, kRead, "OpenAI", "text, json_object, json_schema or structural_tag."},
+    {"structured_outputs", kFormed, kObject, kRead, "vLLM",
      "One of json, regex, choice, grammar, json_object, structural_tag."},
-    {"structural_tag", kBoth, kAny, kRead, "FastDeploy", "As structured_outputs.structural_tag."},
-    {"guided_json", kBoth, kAny, kRead, "FastDeploy", "As structured_outputs.json."},
-    {"guided_regex", kBoth, kString, kRead, "FastDeploy", "As structured_outputs.regex."},
-    {"guided_choice", kBoth, kAny, kRead, "FastDeploy", "As structured_outputs.choice."},
-    {"guided_grammar", kBoth, kString, kRead, "FastDeploy", "As structured_outputs.grammar."},
-    {"guided_json_object", kBoth, kBoolean, kRead, "FastDeploy", "As structured_outputs.json_object."},
-    {"guided_whitespace_pattern", kBoth, kString, kRead, "vLLM", "As structured_outputs.whitespace_pattern."},
+    {"structural_tag", kFormed, kAny, kRead, "FastDeploy", "As structured_outputs.structural_tag."},
+    {"guided_json", kFormed, kAny, kRead, "FastDeploy", "As structured_outputs.json."},
+    {"guided_regex", kFormed, kString, kRead, "FastDeploy", "As structured_outputs.regex."},
+    {"guided_choice", kFormed, kAny, kRead, "FastDeploy", "As structured_outputs.choice."},
+    {"guided_grammar", kFormed, kString, kRead, "FastDeploy", "As structured_outputs.grammar."},
+    {"guided_json_object", kFormed, kBoolean, kRead, "FastDeploy", "As structured_outputs.json_object."},
+    {"guided_whitespace_pattern", kFormed, kString, kRead, "vLLM", "As structured_outputs.whitespace_pattern."},
     {"guided_decoding_backend", kBoth, kString, kNoEffect, "vLLM", "There is one engine for structured output."},
-    {"json_schema", kBoth, kAny, kRead, "llama-server", "As structured_outputs.json."},
-    {"grammar", kBoth, kString, kRead, "llama-server", "As structured_outputs.grammar."},
+    {"json_schema", kFormed, kAny, kRead, "llama-server", "As structured_outputs.json."},
+    {"grammar", kFormed, kString, kRead, "llama-server", "As structured_outputs.grammar."},
     {"speculate", kBoth, kBoolean, kRead, "Spate", "false: no drafts, whatever `--speculative-config` says.", "true"},
     {"relaxed_acceptance", kBoth, kBoolean, kRead, "Spate",
      "Whether drafts that the model only nearly chose may stand in the reasoning; true where `--speculative-config` "

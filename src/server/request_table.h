@@ -29,6 +29,7 @@ enum RequestKind : uint32_t {
   kResponsesRequest = 1 << 6,
   kTokensRequest = 1 << 7,  // /inference/v1/generate
   kEmbeddingsRequest = 1 << 8,
+  kAllowedTokensRequest = 1 << 9,
 };
 constexpr uint32_t kGenerationRequests = kChatRequest | kCompletionRequest;
 

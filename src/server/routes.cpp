@@ -46,6 +46,13 @@ constexpr Route kRoutes[] = {
     {"/debug/live", "GET", Endpoint::kLive, true,
      "Server-sent events: what runs, waits and lies in the KV cache, four times a second."},
     {"/debug/steps", "GET", Endpoint::kSteps, true, "The last 300 steps, a line each."},
+    {"/debug/log", "GET", Endpoint::kLog, true,
+     "The last 1,000 lines of the log; `after=N` those behind number N, `level` info, warning or error and above."},
+    {"/debug/allowed_tokens", "POST", Endpoint::kAllowedTokens, true,
+     "The tokens that a structured output allows after those of an answer so far: `num_allowed`, the first 200 with "
+     "their "
+     "text, and `may_end`.",
+     kAllowedTokensRequest},
     {"/debug/abort", "POST", Endpoint::kAbort, true, "Ends the request whose `id` of /debug/live the body has."},
     {"/admin/models", "GET", Endpoint::kAdminModels, true,
      "Every model with its state: loading and how far, ready, unloading, idle; the requests that it has and that wait "

@@ -16,12 +16,14 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/log_fields.h"
 #include "server/api_handlers.h"
 #include "server/api_key.h"
 #include "server/api_response.h"
 #include "server/http_message.h"
 #include "server/idle_models.h"
 #include "server/json_parse.h"
+#include "server/log_api.h"
 #include "server/metrics_compat.h"
 #include "server/model_admin.h"
 #include "server/model_registry.h"
@@ -170,6 +172,8 @@ struct Server::Impl {
       case Endpoint::kMetrics:
         responder->respond({.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = render_metrics()});
         return std::nullopt;
+      case Endpoint::kLog:
+        return answer_log(request, *responder);
       case Endpoint::kLive:
       case Endpoint::kSteps:
       case Endpoint::kAbort:
@@ -474,8 +478,18 @@ struct Server::Impl {
                            config.uvicorn_log_level == "trace";
     const auto& silent = config.disable_access_log_for_endpoints;
     if (!is_logged || std::find(silent.begin(), silent.end(), summary.path) != silent.end()) return;
-    log_info("http", "{} - \"{} {} HTTP/1.1\" {} {} {:.3f} s", summary.peer, printable(summary.method),
-             printable(summary.path), summary.status, http_status_text(summary.status), summary.seconds);
+    if (log_level() > LogLevel::kInfo) return;
+    const std::string method = printable(summary.method), path = printable(summary.path);
+    log_line(LogLevel::kInfo, "http",
+             fmt::format("{} - \"{} {} HTTP/1.1\" {} {} {:.3f} s{}", summary.peer, method, path, summary.status,
+                         http_status_text(summary.status), summary.seconds,
+                         summary.request_id.empty() ? "" : ", id " + summary.request_id),
+             {{"peer", summary.peer},
+              {"method", method},
+              {"path", path},
+              {"status", std::to_string(summary.status), true},
+              {"seconds", fmt::format("{:.6f}", summary.seconds), true},
+              {"request_id", summary.request_id}});
   }
 
   struct StatsLog {

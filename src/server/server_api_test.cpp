@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "base/test_support.h"
@@ -127,6 +128,41 @@ TEST_CASE("api: a chat stream is role, content, finish, usage, [DONE]") {
   }
   const auto plain = test.stream("/v1/chat/completions", chat_body("x", {{"stream", true}}));
   for (const Json& chunk : plain) CHECK(!chunk.contains("usage"));
+}
+
+TEST_CASE("api: /debug/allowed_tokens tells what a structured output lets follow") {
+  TestServer test;
+  const auto ask = [&](const Json& tokens, const Json& form, int status = 200) {
+    Json body = form;
+    body["tokens"] = tokens;
+    return test.post("/debug/allowed_tokens", body, status);
+  };
+  const Json choice = {{"structured_outputs", {{"choice", {"yes", "yesterday", "no"}}}}};
+  const Json first = ask(Json::array(), choice);
+  CHECK(first["may_end"] == false);
+  CHECK(first["num_allowed"] == first["tokens"].size());
+  std::set<std::string> pieces;
+  for (const Json& token : first["tokens"]) pieces.insert(token["piece"].get<std::string>());
+  CHECK(pieces.contains("y"));
+  CHECK(pieces.contains("n"));
+  for (const std::string& piece : pieces) {
+    INFO(piece);
+    CHECK((std::string("yesterday").starts_with(piece) || std::string("no").starts_with(piece)));
+  }
+  const Json yes = ask(test.model.tokenizer->encode("yes"), choice);
+  CHECK(yes["may_end"] == true);
+  CHECK(yes["num_allowed"].get<int>() >= 1);
+  CHECK(ask(test.model.tokenizer->encode("no"), choice) ==
+        Json({{"num_allowed", 0}, {"may_end", true}, {"tokens", Json::array()}}));
+  const Json free = ask(Json::array(), {{"structured_outputs", {{"regex", ".*"}}}});
+  CHECK(free["tokens"].size() == 200);
+  CHECK(free["num_allowed"].get<int>() > 200);
+
+  CHECK(ask(test.model.tokenizer->encode("maybe"), choice, 400)["error"]["message"].get<std::string>().starts_with(
+      "the structured output does not allow tokens[0], id "));
+  CHECK(ask({1 << 30}, choice, 400)["error"]["param"] == "tokens");
+  CHECK(ask(Json::array(), Json::object(), 400)["error"]["param"] == "structured_outputs");
+  CHECK(ask(Json::array(), {{"guided_regex", "("}}, 400)["error"]["param"] == "guided_regex");
 }
 
 TEST_CASE("api: stream_interval gathers tokens, the first comes at once, nothing is lost") {

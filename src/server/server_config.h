@@ -24,7 +24,8 @@ struct ServerConfig {
 
   // The access log is written at "info" and below ("debug", "trace"), as uvicorn has it.
   std::string uvicorn_log_level = "info";
-  std::vector<std::string> disable_access_log_for_endpoints = {"/health", "/livez", "/ping", "/metrics", "/load"};
+  std::vector<std::string> disable_access_log_for_endpoints = {"/health",  "/livez", "/ping",
+                                                               "/metrics", "/load",  "/debug/log"};
   int log_stats_interval = 10;  // seconds between the engine's log lines; 0 = never
 
   // Seconds, with their fractions.

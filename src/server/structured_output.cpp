@@ -231,12 +231,8 @@ ApiResult<std::shared_ptr<TokenConstraint>> StructuredOutputCompiler::compile(co
       return it->second->constraint;
     }
   }
-  Result<Grammar> grammar = compile_grammar(output);
-  if (!grammar.ok()) return bad_request(output.param, fmt::format("{}: {}", output.param, grammar.status().message()));
-  Result<std::shared_ptr<TokenGrammar>> constraint =
-      TokenGrammar::create(std::make_shared<const Grammar>(std::move(*grammar)), trie());
-  if (!constraint.ok())
-    return bad_request(output.param, fmt::format("{}: {}", output.param, constraint.status().message()));
+  ApiResult<std::shared_ptr<TokenConstraint>> constraint = compile_apart(output);
+  if (!constraint.ok()) return constraint;
   const std::lock_guard lock(mutex_);
   if (places_.find(key) == places_.end()) {
     entries_.push_front({key, *constraint});
@@ -246,6 +242,16 @@ ApiResult<std::shared_ptr<TokenConstraint>> StructuredOutputCompiler::compile(co
       entries_.pop_back();
     }
   }
+  return constraint;
+}
+
+ApiResult<std::shared_ptr<TokenConstraint>> StructuredOutputCompiler::compile_apart(const StructuredOutput& output) {
+  Result<Grammar> grammar = compile_grammar(output);
+  if (!grammar.ok()) return bad_request(output.param, fmt::format("{}: {}", output.param, grammar.status().message()));
+  Result<std::shared_ptr<TokenGrammar>> constraint =
+      TokenGrammar::create(std::make_shared<const Grammar>(std::move(*grammar)), trie());
+  if (!constraint.ok())
+    return bad_request(output.param, fmt::format("{}: {}", output.param, constraint.status().message()));
   return std::shared_ptr<TokenConstraint>(*constraint);
 }
 

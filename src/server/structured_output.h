@@ -52,6 +52,8 @@ class StructuredOutputCompiler {
       : token_bytes_(std::move(token_bytes)), vocab_size_(vocab_size) {}
 
   ApiResult<std::shared_ptr<TokenConstraint>> compile(const StructuredOutput& output);
+  // The same, not kept and of the calling thread: what compile() gives belongs to the engine's.
+  ApiResult<std::shared_ptr<TokenConstraint>> compile_apart(const StructuredOutput& output);
 
  private:
   std::shared_ptr<const TokenTrie> trie();

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 
 from checks import check, exit_code, program, report, root, wait_for
@@ -117,4 +118,36 @@ try:
 finally:
     if server.poll() is None:
         server.kill()
+
+# ---- logs for machines ----
+
+server = subprocess.Popen([program, "serve", "models/mini-qwen3", "--device", "mock", "--port", "0", "--log-format", "json"], cwd=root,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+try:
+    log = []
+    for line in server.stderr:
+        log.append(line)
+        found = re.search(r"listening on (http://127\.0\.0\.1:\d+)", line)
+        if found:
+            url = found.group(1)
+            break
+    reader = threading.Thread(target=lambda: log.extend(server.stderr), daemon=True)
+    reader.start()
+    call("/v1/completions", {"prompt": "hi", "max_tokens": 2}, {"X-Request-Id": 'from-"there"'})
+    try:
+        call("/nowhere", headers={"X-Request-Id": "lost"})
+    except urllib.error.HTTPError:
+        pass
+    server.send_signal(signal.SIGTERM)
+    server.wait(30)
+    reader.join(5)
+    lines = [json.loads(line) for line in log]
+    stamp = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+    check("--log-format json: each line is an object, with the time of UTC",
+          all({"level", "time", "component", "message"} <= line.keys() and stamp.fullmatch(line["time"]) for line in lines), lines)
+    seen = {line["request_id"]: (line["method"], line["path"], line["status"]) for line in lines if line["component"] == "http"}
+    check("its access log has the caller's request ids", seen == {'from-"there"': ("POST", "/v1/completions", 200), "lost": ("GET", "/nowhere", 404)},
+          seen)
+finally:
+    server.kill()
 sys.exit(exit_code())

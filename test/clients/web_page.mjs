@@ -2,26 +2,27 @@
 //
 //   node web_page.mjs URL CHROMIUM [SCREENSHOT_FOLDER]
 //
-// Prints "ok <case>" or "FAILED <case>" for each case. Answers that a model would not give on demand (hostile texts,
+// With SPATE_PROGRAM that program is started too: with a key, to be restarted, with several models. Prints "ok <case>" or "FAILED <case>" for each case. Answers that a model would not give on demand (hostile texts,
 // tool calls) are put in the server's place.
 import { chromium } from 'playwright-core';
+import { spawn } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 
 const [url, executablePath, shots] = process.argv.slice(2);
 const browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
 let failed = 0;
 
-async function test(name, body, { violatesPolicy = false, ...options } = {}) {
+async function test(name, body, { violatesPolicy = false, base = url, isReady = true, ...options } = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 820 }, locale: 'en-US', ...options });
   const page = await context.newPage();
   page.setDefaultTimeout(15000);
   const problems = [];
   page.on('pageerror', (error) => problems.push(`error on the page: ${error.message}`));
   page.on('console', (message) => /Content.Security.Policy|Refused to/i.test(message.text()) && !violatesPolicy && problems.push(message.text()));
-  page.on('request', (request) => { if (!request.url().startsWith(url) && !request.url().startsWith('blob:')) problems.push(`a request to ${request.url()}`); });
+  page.on('request', (request) => { if (!request.url().startsWith(base) && !request.url().startsWith('blob:')) problems.push(`a request to ${request.url()}`); });
   try {
-    await page.goto(`${url}/`);
-    await page.waitForSelector('.model-chip.ready');
+    await page.goto(`${base}/`);
+    if (isReady) await page.waitForSelector('.model-chip.ready');
     await body(page, context);
     if (problems.length) throw new Error(problems.join('; '));
     console.log(`ok web page: ${name}`);
@@ -278,7 +279,7 @@ await test('live: connects again when the stream is cut', async (page) => {
   const picture = { stats, num_blocks: 4, kv_block_size: 16, num_blocks_each: 1, num_seqs: 0, seqs: [], steps: [], cells: [0, 1, 2, 80], history: [] };
   let count = 0;
   // The first stream ends after one picture, the second is refused, the third is the server's.
-  await page.route('**/debug/live', (route) => (++count === 1 ? route.fulfill({ contentType: 'text/event-stream', body: `data: ${JSON.stringify(picture)}\n\n` }) : count === 2 ? route.abort() : route.continue()));
+  await page.route('**/debug/live*', (route) => (++count === 1 ? route.fulfill({ contentType: 'text/event-stream', body: `data: ${JSON.stringify(picture)}\n\n` }) : count === 2 ? route.abort() : route.continue()));
   await goTo(page, 'Live');
   await page.waitForSelector('.tile:has-text("77")');
   await page.waitForSelector('text=Not connected');
@@ -303,6 +304,11 @@ await test('model: facts, settings with their sources, tokens', async (page) => 
   check(/port.*0.*cli/.test(await page.textContent('.table-wrap')), 'the port has no source');
   await page.fill('textarea', '<b>one</b> two');
   await page.waitForFunction(() => document.querySelector('[data-testid=tokens]')?.textContent.includes('one</b> two'));
+  await page.fill('textarea', '\u{1F9EC}');  // a character of several tokens
+  await page.waitForFunction(() => document.querySelector('[data-testid=tokens]')?.textContent === '⟨F0⟩⟨9F⟩⟨A7⟩⟨AC⟩');
+  await page.fill('[aria-label="Prompt"]', 'A <b>question</b>');
+  await page.waitForFunction(() => /user\nA <b>question<\/b>/.test(document.querySelector('.snippet')?.textContent));
+  check(/num_parameters11\.\d+M/.test(await page.textContent('.facts')), 'no number of parameters');
 });
 
 await test('playground: probabilities and alternatives', async (page) => {
@@ -313,6 +319,143 @@ await test('playground: probabilities and alternatives', async (page) => {
   await page.hover('.ptoken >> nth=1');
   check((await page.locator('.alternatives li').count()) >= 5, 'no alternatives');
 });
+
+const withSchema = async (page, prompt, schema) => {
+  await page.fill('#p-text', prompt);
+  await page.click('summary:has-text("JSON schema")');
+  await page.fill('[aria-label="JSON schema"]', JSON.stringify(schema));
+  await page.click('button:has-text("Complete")');
+  await page.waitForSelector('button:has-text("Complete")');  // it ran to its end
+  await page.waitForFunction(() => document.querySelectorAll('.ptoken').length > 2);
+};
+
+await test('playground: a schema, and the tokens that it allows', async (page) => {
+  await goTo(page, 'Playground');
+  await withSchema(page, 'Red or green?', { enum: ['red', 'green'] });
+  const text = (await page.locator('.ptoken').allTextContents()).join('');
+  check(/^"(red|green)"/.test(text), `the answer is ${text}`);
+  await page.hover('.ptoken >> nth=0');
+  await page.waitForFunction(() => /allows/.test(document.querySelector('[data-testid=allowed]')?.textContent));
+  const first = await page.locator('[data-testid=allowed] code').allTextContents();
+  check(first.includes('"') && first.every((each) => ['"red"', '"green"'].some((whole) => whole.startsWith(each))), `it allows ${first}`);
+  check((await page.locator('.alternatives .is-forbidden').count()) > 0, 'no alternative is struck out');
+});
+
+await test('log: lines come as they are written, by level and by words', async (page) => {
+  await goTo(page, 'Log');
+  await page.waitForSelector('.log-lines li');
+  await page.evaluate(() => fetch('v1/models/none-of-that-name'));
+  await page.waitForSelector('.log-lines li:has-text("none-of-that-name")');
+  await page.fill('[aria-label="Filter"]', 'none-of-that-name');
+  check((await page.locator('.log-lines li').count()) === 1, 'the filter lets others through');
+  await page.selectOption('select', 'error');
+  await page.waitForFunction(() => !document.querySelector('.log-lines li'));
+});
+
+await test('the keyboard is enough', async (page) => {
+  await page.keyboard.press('Alt+Digit5');
+  await page.waitForSelector('#p-text');
+  await page.keyboard.press('Alt+Digit1');
+  await page.waitForSelector('.composer');
+  await page.evaluate(() => document.activeElement.blur());
+  await page.keyboard.press('?');
+  await page.waitForSelector('dialog[open] .keys');
+  await page.keyboard.press('Escape');
+  await answerWith(page, [{ content: 'yes' }]);
+  await page.keyboard.press('/');
+  await page.keyboard.type('Is this typed?');
+  await page.keyboard.press('Enter');
+  await finished(page, 1);
+  await page.keyboard.press('ArrowUp');
+  await page.waitForFunction(() => document.activeElement.closest('.editor') && document.activeElement.value === 'Is this typed?');
+  await page.keyboard.press('Escape');
+  await page.keyboard.press('Alt+KeyN');
+  await page.waitForSelector('.welcome');
+});
+
+await test('Chinese: by the browser, by the button, for the next visit', async (page) => {
+  check((await page.textContent('.welcome h2')) === '想问点什么？', 'a Chinese browser gets English');
+  for (const name of ['实时', '指标', '模型', '实验场', '日志', '对话']) await goTo(page, name);
+  await page.click('[title="English"]');
+  check((await page.textContent('.welcome h2')) === 'What would you like to ask?', 'the button does nothing');
+  await page.reload();
+  await page.waitForSelector('text=What would you like to ask?');
+}, { locale: 'zh-CN' });
+
+// ---- servers of its own ----
+
+// {url, end}: a server that listens; `port` 0: any.
+function serve(flags, port = 0) {
+  const server = spawn(process.env.SPATE_PROGRAM, ['serve', ...flags, '--device', 'cpu', '--host', '127.0.0.1', '--port', `${port}`], { stdio: ['ignore', 'ignore', 'pipe'] });
+  const ended = new Promise((resolve) => server.once('exit', resolve));
+  return new Promise((resolve, reject) => {
+    let log = '';
+    server.stderr.on('data', (part) => {
+      log += part;
+      const [, found] = /listening on (http:\/\/127\.0\.0\.1:\d+)/.exec(log) || [];
+      if (found) resolve({ url: found, end: () => { server.kill('SIGKILL'); return ended; } });
+    });
+    ended.then(() => reject(new Error(`the server ended: ${log}`)));
+  });
+}
+
+if (process.env.SPATE_PROGRAM) {
+  const model = process.env.SPATE_MODEL || 'models/mini-qwen3';
+  const locked = await serve([model, '--api-key', 'right']);
+  await test('a page without its key says so and asks', async (page) => {
+    await page.waitForSelector('dialog[open]:has-text("This server asks for a key.")');
+    await page.fill('dialog input', 'wrong');
+    await page.keyboard.press('Enter');
+    await page.waitForSelector('dialog[open]:has-text("did not accept this key")');
+    check(!(await page.isEnabled('.composer .send')), 'it would send');
+    await page.fill('dialog input', 'right');
+    await page.keyboard.press('Enter');
+    await page.waitForSelector('.model-chip.ready');
+    check(!(await page.isVisible('dialog')), 'it still asks');
+    await goTo(page, 'Live');
+    await page.waitForSelector('.tiles');
+  }, { base: locked.url, isReady: false });
+  await locked.end();
+
+  let server = await serve([model]);
+  await test('a server that starts again: the page says so, waits and goes on', async (page) => {
+    await limit(page, 16);
+    await page.reload();
+    await page.waitForSelector('.model-chip.ready');
+    await send(page, 'What is 2 + 3?');
+    await finished(page, 1);
+    await server.end();
+    await page.click('[title="Regenerate"]');
+    await page.waitForSelector('.error[role=alert]');
+    await page.waitForSelector('.banner:has-text("does not answer")');
+    server = await serve([model], Number(new URL(server.url).port));
+    await page.waitForSelector('.model-chip.ready');
+    await page.waitForFunction(() => !document.querySelector('.banner'));
+    await page.click('button:has-text("Try again")');
+    await page.waitForFunction(() => /TTFT/.test([...document.querySelectorAll('[data-testid=stats]')].pop()?.textContent));
+  }, { base: server.url });
+  await server.end();
+
+  const two = await serve([model, '--model', `second=${model},kv-cache-memory=32M`, '--kv-cache-memory', '32M']);
+  await test('of several models one is chosen, on every page', async (page) => {
+    const asked = [];
+    page.on('request', (request) => asked.push(`${new URL(request.url()).pathname}${new URL(request.url()).search} ${request.postData() || ''}`));
+    await page.selectOption('.model-chip select', 'second');
+    await page.reload();
+    await page.waitForSelector('.model-chip.ready');
+    check((await page.inputValue('.model-chip select')) === 'second', 'the choice is forgotten');
+    await limit(page, 4);
+    await send(page, 'hi');
+    await finished(page, 1);
+    check(asked.some((each) => each.startsWith('/v1/chat/completions') && JSON.parse(each.slice(21)).model === 'second'), 'the chat asks another model');
+    await goTo(page, 'Model');
+    await page.waitForFunction(() => /namesecond/.test(document.querySelector('.facts')?.textContent));
+    await goTo(page, 'Live');
+    await page.waitForSelector('.tiles');
+    check(asked.some((each) => each.startsWith('/debug/live?model=second')), 'Live shows another model');
+  }, { base: two.url });
+  await two.end();
+}
 
 const sample = 'A **KV cache** keeps the keys and values of tokens that were computed before, so each step reads them instead of computing them again.\n\n' +
   'The memory it takes grows with the length of the sequence:\n\n$$M = 2 \\cdot L \\cdot n_{kv} \\cdot d_{head} \\cdot s \\cdot b$$\n\nwhere $L$ is the number of layers and $s$ the tokens.\n\n' +
@@ -336,7 +479,18 @@ if (shots) {
     await test('screenshot: metrics', async (page) => { await goTo(page, 'Metrics'); await page.waitForSelector('.chart'); await page.waitForTimeout(300); await shot(page, 'metrics'); });
   });
   await test('screenshot: model', async (page) => { await goTo(page, 'Model'); await page.waitForSelector('[data-testid=tokens]'); await page.waitForTimeout(500); await shot(page, 'model'); });
-  await test('screenshot: playground', async (page) => { await goTo(page, 'Playground'); await page.click('button:has-text("Complete")'); await page.waitForFunction(() => document.querySelectorAll('.ptoken').length > 2); await page.hover('.ptoken >> nth=1'); await page.waitForTimeout(500); await shot(page, 'playground'); });
+  await test('screenshot: playground', async (page) => {
+    await page.evaluate(() => localStorage.setItem('spate.sampling', JSON.stringify({ temperature: 1, seed: 5 })));
+    await goTo(page, 'Playground');
+    const ask = '<|im_start|>user\nReturn a JSON object with quantity, price, item, buyer.\nOrder: cow, quantity 80, unit price 313, for Anna.<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n';
+    const animals = { enum: ['cat', 'cow', 'crane', 'dog'] }, names = { enum: ['Anna', 'Ben'] }, number = { type: 'integer' };
+    await withSchema(page, ask, { type: 'object', properties: { quantity: number, price: number, item: animals, buyer: names }, required: ['quantity', 'price', 'item', 'buyer'] });
+    await page.hover('.ptoken:has-text("c") >> nth=-1');
+    await page.waitForSelector('[data-testid=allowed]');
+    await page.waitForTimeout(300);
+    await shot(page, 'playground');
+  });
+  await test('screenshot: log', async (page) => { await goTo(page, 'Log'); await page.waitForSelector('.log-lines li'); await shot(page, 'log'); });
   await test('screenshot: Chinese', async (page) => { await shot(page, 'chinese'); }, { locale: 'zh-CN' });
 }
 

@@ -41,6 +41,9 @@ async function request(path, options = {}) {
   throw new ApiError(message, response.status);
 }
 
+// The path of what a server of several models tells of one.
+export const ofModel = (path, model) => (model ? `${path}?model=${encodeURIComponent(model)}` : path);
+
 export async function getJson(path, signal) {
   return (await request(path, { signal })).json();
 }

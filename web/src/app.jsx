@@ -13,10 +13,11 @@ const pageOf = () => {
   return pages.some((page) => page.name === name) ? name : 'chat';
 };
 
-// {state: 'loading' | 'ready' | 'offline' | 'draining', progress, model, maxLength}
+// {state: 'loading' | 'ready' | 'offline' | 'draining' | 'locked', progress, models, model, maxLength}
 function useServer() {
   const [server, setServer] = useState({ state: 'loading', progress: null });
   const [attempt, setAttempt] = useState(0);
+  const [wanted, setWanted] = useState(() => localStorage.getItem('spate.model'));
   useEffect(() => {
     let timer;
     let ended = false;
@@ -26,8 +27,7 @@ function useServer() {
         const response = await fetch('health', { cache: 'no-store' });
         const health = await response.json();
         if (response.ok) {
-          const model = (await getJson('v1/models')).data[0];
-          next = { state: 'ready', model: model.id, maxLength: model.max_model_len };
+          next = { state: 'ready', models: (await getJson('v1/models')).data };
         } else {
           next = { state: health.status === 'loading' ? 'loading' : 'draining', progress: health.progress };
         }
@@ -35,13 +35,16 @@ function useServer() {
         next = { state: error.status === 401 ? 'locked' : 'offline' };
       }
       if (ended) return;
-      setServer((old) => ({ model: old.model, maxLength: old.maxLength, ...next }));
+      setServer((old) => ({ models: old.models, ...next }));
       timer = setTimeout(look, next.state === 'ready' ? 10000 : 1000);
     }
     look();
     return () => { ended = true; clearTimeout(timer); };
   }, [attempt]);
-  return [server, () => setAttempt((n) => n + 1)];
+  const models = server.models || [];
+  const model = models.find((each) => each.id === wanted) || models[0];
+  const choose = (name) => { localStorage.setItem('spate.model', name); setWanted(name); };
+  return [{ ...server, models, model: model?.id, maxLength: model?.max_model_len }, () => setAttempt((n) => n + 1), choose];
 }
 
 function KeyDialog({ wasWrong, onDone }) {
@@ -71,6 +74,17 @@ function KeyboardDialog({ onClose }) {
   );
 }
 
+function ModelChip({ server, onChoose }) {
+  return (
+    <span class={`model-chip ${server.state}`} title={server.model || ''}>
+      <i aria-hidden="true" />
+      {server.models.length > 1
+        ? <select aria-label={t('model')} value={server.model} onChange={(event) => onChoose(event.currentTarget.value)}>{server.models.map(({ id }) => <option value={id}>{id}</option>)}</select>
+        : server.model || '…'}
+    </span>
+  );
+}
+
 function ServerBanner({ server }) {
   if (server.state === 'ready' || server.state === 'locked') return null;
   if (server.state === 'loading' && server.progress === null) return null;
@@ -86,7 +100,7 @@ function ServerBanner({ server }) {
 
 export function App() {
   const [page, setPage] = useState(pageOf);
-  const [server, lookAgain] = useServer();
+  const [server, lookAgain, chooseModel] = useServer();
   const [conversations, setConversations] = useState([]);
   const [current, setCurrent] = useState(newConversation);
   const [query, setQuery] = useState('');
@@ -216,7 +230,7 @@ export function App() {
         <header class="top">
           <IconButton icon="menu" kind="only-small" label={t('menu')} aria-controls="sidebar" aria-expanded={isMenuOpen} onClick={() => setMenuOpen(true)} />
           <h1>{page === 'chat' ? current.title || t('untitled') : t(page)}</h1>
-          <span class={`model-chip ${server.state}`} title={server.model || ''}><i aria-hidden="true" />{server.model || '…'}</span>
+          <ModelChip server={server} onChoose={chooseModel} />
         </header>
         <ServerBanner server={server} />
         {page === 'chat' ? <Chat key={current.id} conversation={current} server={server} onChange={change} /> : <Page server={server} />}

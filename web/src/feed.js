@@ -1,6 +1,6 @@
 // The server's live feed while a page shows it: one stream, its deltas folded into one picture; connects again when cut.
 import { useEffect, useState } from 'preact/hooks';
-import { streamJson } from './api.js';
+import { ofModel, streamJson } from './api.js';
 
 const kMaxSteps = 300;
 const kMaxHistory = 900;
@@ -16,15 +16,16 @@ function fold(picture, event) {
   };
 }
 
-export function useFeed() {
+export function useFeed(model) {
   const [picture, setPicture] = useState(null);
   useEffect(() => {
     const controller = new AbortController();
     let timer;
+    setPicture(null);
     async function connect() {
       let current = null;
       try {
-        for await (const event of streamJson('debug/live', null, controller.signal)) {
+        for await (const event of streamJson(ofModel('debug/live', model), null, controller.signal)) {
           if (!current && !event.cells) continue;
           current = fold(current || {}, event);
           setPicture(current);
@@ -38,6 +39,6 @@ export function useFeed() {
     }
     connect();
     return () => { controller.abort(); clearTimeout(timer); };
-  }, []);
+  }, [model]);
   return picture;
 }

@@ -1,7 +1,7 @@
 // The page's words in English and Chinese. t('key', {name: value}) fills {name}.
 
 const texts = {
-  chat: ['Chat', '对话'], live: ['Live', '实时'], metrics: ['Metrics', '指标'], model: ['Model', '模型'], playground: ['Playground', '实验场'],
+  chat: ['Chat', '对话'], live: ['Live', '实时'], metrics: ['Metrics', '指标'], model: ['Model', '模型'], playground: ['Playground', '实验场'], log: ['Log', '日志'], leastLevel: ['At least', '最低级别'],
   newChat: ['New chat', '新对话'], conversations: ['Conversations', '对话列表'], untitled: ['New chat', '新对话'], search: ['Search chats', '搜索对话'],
   askAnything: ['Ask anything…', '输入消息…'], send: ['Send', '发送'], stop: ['Stop', '停止'], stopped: ['Stopped', '已停止'], lengthReached: ['Cut at the token limit', '达到长度上限'],
   copy: ['Copy', '复制'], copied: ['Copied', '已复制'], edit: ['Edit', '编辑'], regenerate: ['Regenerate', '重新生成'], remove: ['Delete', '删除'], cancel: ['Cancel', '取消'], save: ['Save', '保存'], saveAndSend: ['Save and send', '保存并发送'],
@@ -22,6 +22,7 @@ const texts = {
   last15: ['The last 15 minutes, kept by the server', '最近 15 分钟，由服务器保存'], throughput: ['Throughput', '吞吐量'], ttft: ['Time to first token', '首 token 时间'], itl: ['Time between tokens', 'token 间隔'], queue: ['Requests', '请求'], stepTime: ['Step time', '每步时间'], memory: ['Memory', '内存'], hitRate: ['Prefix cache hit rate', '前缀缓存命中率'], process: ['process', '进程'],
   architecture: ['Architecture', '架构'], memorySplit: ['Memory', '内存分配'], configuration: ['Configuration', '配置'], value: ['Value', '值'], source: ['Source', '来源'], name: ['Name', '名称'], chatTemplate: ['Chat template', '对话模板'], templatePreview: ['Prompt preview', '提示预览'], tokenizer: ['Tokenizer', '分词器'], tokenizerHint: ['Type a text to see its tokens', '输入文本查看 token'], weights: ['weights', '权重'], kvCache: ['KV cache', 'KV 缓存'], filter: ['Filter', '筛选'], count: ['{n} tokens, {m} characters', '{n} 个 token，{m} 个字符'],
   complete: ['Complete', '补全'], promptText: ['Text to continue', '待补全文本'], probabilities: ['Colours: probability of each token. Hover or focus one for its alternatives.', '颜色表示每个 token 的概率，悬停或聚焦可查看候选。'], schema: ['JSON schema', 'JSON 模式'], schemaHint: ['The answer must match this schema; empty: free text', '输出必须符合该模式；留空则不限'], alternatives: ['Alternatives', '候选'],
+  allowedHere: ['The schema allows {n} tokens here', '模式在此处允许 {n} 个 token'], allowedOne: ['The schema allows one token here', '模式在此处只允许一个 token'], mayEnd: ['the end', '结束'],
   keySend: ['Send', '发送'], keyLine: ['New line', '换行'], keyStop: ['Stop the answer', '停止回答'], keyNew: ['New chat', '新对话'], keyFocus: ['Go to the message box', '跳到输入框'], keyEdit: ['Edit the last message (in the empty box)', '编辑上一条消息（输入框为空时）'], keyPages: ['Pages', '切换页面'], keyHelp: ['This list', '显示此列表'],
 };
 

@@ -1,6 +1,6 @@
 // The Live page: what the engine does now.
 import { useState } from 'preact/hooks';
-import { postJson } from './api.js';
+import { ofModel, postJson } from './api.js';
 import { Canvas } from './canvas.jsx';
 import { useFeed } from './feed.js';
 import { t } from './i18n.js';
@@ -23,21 +23,26 @@ function Legend({ entries }) {
   return <ul class="legend">{entries.map(([name, text]) => <li><i class={`dot-${name}`} />{text}</li>)}</ul>;
 }
 
+// A bar of a pixel or two says nothing: a narrow chart has fewer steps.
+const numStepsShown = (width) => Math.min(kMaxSteps, Math.floor(width / 3));
+
 function Steps({ steps }) {
   const [hover, setHover] = useState(null);
   const draw = (g, width, height, colour) => {
-    const tallest = Math.max(1, ...steps.map((step) => step[2] + step[3] + step[4] + step[5]));
+    const numShown = numStepsShown(width);
+    const shown = steps.slice(-numShown);
+    const tallest = Math.max(1, ...shown.map((step) => step[2] + step[3] + step[4] + step[5]));
     // Decode steps of a few tokens stay visible beside prompts of thousands.
     const scale = (tokens) => (height - 4) * Math.sqrt(tokens / tallest);
-    const each = width / kMaxSteps;
-    steps.forEach((step, i) => {
-      const left = Math.round(width - (steps.length - i) * each), right = Math.round(width - (steps.length - i - 1) * each);
+    const each = width / numShown;
+    shown.forEach((step, i) => {
+      const left = Math.round(width - (shown.length - i) * each), right = Math.round(width - (shown.length - i - 1) * each);
       const total = step[2] + step[3] + step[4] + step[5];
       let y = height - scale(total);
       for (const [name, column] of parts) {
         const tall = total ? (scale(total) * step[column]) / total : 0;
         g.fillStyle = colour(name);
-        g.fillRect(left, y, Math.max(1, right - left - (each >= 3 ? 1 : 0)), tall);
+        g.fillRect(left, y, Math.max(1, right - left - 1), tall);
         y += tall;
       }
     });
@@ -49,7 +54,7 @@ function Steps({ steps }) {
     <section class="panel" aria-label={t('steps', { n: steps.length })}>
       <header><h2>{t('steps', { n: steps.length })}</h2><Legend entries={['prefill', 'decode', 'cached', 'wasted'].map((name) => [name, t(name).toLowerCase()])} /></header>
       <Canvas draw={draw} height={130} label={t('stepsHint')} onLeave={() => setHover(null)}
-        onMove={(x, y, width) => { const i = steps.length - Math.ceil(((width - x) / width) * kMaxSteps); setHover(i >= 0 && i < steps.length ? i : null); }} />
+        onMove={(x, y, width) => { const i = steps.length - Math.ceil(((width - x) / width) * numStepsShown(width)); setHover(i >= 0 && i < steps.length ? i : null); }} />
       <p class="hover-line" role="status">{step ? `#${step[0]} · ${step[1]} × · ${t('prefill')} ${step[2]} · ${t('decode')} ${step[3]} · ${t('cached')} ${step[4]} · ${t('wasted')} ${step[5]} · ${step[6].toFixed(2)} ms` : t('stepsHint')}</p>
     </section>
   );
@@ -98,7 +103,7 @@ function KvMap({ picture, marked, onMark }) {
   );
 }
 
-function Requests({ picture, marked, onMark }) {
+function Requests({ picture, model, marked, onMark }) {
   const { seqs, num_seqs: numSeqs } = picture;
   const isDark = isDarkNow();
   const progress = (seq) => Math.min(1, seq.computed / Math.max(1, seq.prompt));
@@ -119,7 +124,7 @@ function Requests({ picture, marked, onMark }) {
                   <td class="align-right">{formatCount(seq.cached)}</td>
                   <td class="align-right">{formatCount(seq.output)}</td>
                   <td class="align-right">{formatCount(seq.blocks)}</td>
-                  <td class="align-right"><IconButton icon="close" label={t('abortRequest', { id: seq.id })} onClick={() => postJson('debug/abort', { id: seq.id }).catch(() => {})} /></td>
+                  <td class="align-right"><IconButton icon="close" label={t('abortRequest', { id: seq.id })} onClick={() => postJson(ofModel('debug/abort', model), { id: seq.id }).catch(() => {})} /></td>
                 </tr>
               ))}
             </tbody>
@@ -131,8 +136,8 @@ function Requests({ picture, marked, onMark }) {
   );
 }
 
-export function Live() {
-  const picture = useFeed();
+export function Live({ server }) {
+  const picture = useFeed(server.model);
   const [marked, setMarked] = useState(null);
   if (!picture) return <div class="page"><p class="dim" role="status">{t('paused')}</p></div>;
   const { stats, history } = picture;
@@ -147,13 +152,13 @@ export function Live() {
         <Tile label={t('waiting')} value={stats.num_waiting} />
         <Tile label={t('tokensOut')} value={rate(last?.[2] || 0)} />
         <Tile label={t('tokensIn')} value={rate(last?.[1] || 0)} />
-        <Tile label={t('kvInUse')} value={`${(stats.kv_cache_usage * 100).toFixed(1)} %`} />
+        <Tile label={t('kvCache')} value={`${(stats.kv_cache_usage * 100).toFixed(1)} %`} />
         <Tile label={t('prefixHits')} value={`${(hits * 100).toFixed(0)} %`} />
         <Tile label={t('preemptions')} value={formatCount(stats.num_preemptions)} />
       </div>
       <Steps steps={picture.steps} />
       <KvMap picture={picture} marked={marked} onMark={setMarked} />
-      <Requests picture={picture} marked={marked} onMark={setMarked} />
+      <Requests picture={picture} model={server.model} marked={marked} onMark={setMarked} />
     </div>
   );
 }

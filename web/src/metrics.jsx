@@ -72,8 +72,8 @@ function Chart({ chart, history }) {
   );
 }
 
-export function Metrics() {
-  const picture = useFeed();
+export function Metrics({ server }) {
+  const picture = useFeed(server.model);
   if (!picture) return <div class="page"><p class="dim" role="status">{t('paused')}</p></div>;
   return (
     <div class="page">

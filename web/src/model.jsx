@@ -1,8 +1,8 @@
 // The Model page: what was loaded, where the memory goes, every setting with its source, the prompt that a chat becomes.
 import { useEffect, useState } from 'preact/hooks';
-import { getJson, postJson } from './api.js';
+import { getJson, ofModel, postJson } from './api.js';
 import { t } from './i18n.js';
-import { formatBytes } from './widgets.jsx';
+import { formatBytes, formatCount, pieceText } from './widgets.jsx';
 
 // Waits for the last change, then asks; an older answer never replaces a newer one.
 function useAnswer(ask, key) {
@@ -21,45 +21,33 @@ function useAnswer(ask, key) {
   return answer;
 }
 
-// Byte-level BPE spells each byte as a visible character, SentencePiece a space as U+2581.
-const byteOf = new Map();
-for (let byte = 0, next = 256; byte < 256; ++byte) {
-  const isVisible = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
-  byteOf.set(String.fromCodePoint(isVisible ? byte : next++), byte);
-}
-
-function textsOf(strings) {
-  const isByteLevel = strings.some((each) => /[\u0100-\u0143]/.test(each));
-  if (!isByteLevel) return strings.map((each) => each.replaceAll('\u2581', ' '));
-  return strings.map((each) => ([...each].every((c) => byteOf.has(c)) ? new TextDecoder().decode(Uint8Array.from([...each], (c) => byteOf.get(c))) : each));
-}
-
-export function Tokens({ strings, ids }) {
+// A token that is a part of a character is told by its bytes.
+export function Tokens({ tokens }) {
   return (
     <div class="tokens" data-testid="tokens">
-      {textsOf(strings).map((text, i) => <span class={`token hue-${i % 6}`} title={`${ids[i]}`}>{text.replace(/\n/g, '↵\n') || '∅'}</span>)}
+      {tokens.map(({ id, piece }, i) => <span class={`token hue-${i % 6}`} title={`${id}`}>{pieceText(piece).replace(/\n/g, '↵\n') || '∅'}</span>)}
     </div>
   );
 }
 
-function Tokenizer() {
+function Tokenizer({ model }) {
   const [text, setText] = useState('The quick brown fox 你好，世界');
-  const { value, error } = useAnswer((signal) => postJson('tokenize', { prompt: text, add_special_tokens: false, return_token_strs: true }, signal), text);
+  const { value, error } = useAnswer((signal) => postJson('tokenize', { model, prompt: text, add_special_tokens: false, with_pieces: true }, signal), `${model} ${text}`);
   return (
     <section class="panel">
       <header><h2>{t('tokenizer')}</h2>{value && <span class="dim">{t('count', { n: value.count, m: [...text].length })}</span>}</header>
       <textarea class="text-input" rows={2} value={text} aria-label={t('tokenizerHint')} onInput={(event) => setText(event.currentTarget.value)} />
-      {error ? <p class="field-error">{error}</p> : value && <Tokens strings={value.token_strs || value.tokens.map(String)} ids={value.tokens} />}
+      {error ? <p class="field-error">{error}</p> : value && <Tokens tokens={value.tokens} />}
     </section>
   );
 }
 
-function Template({ source }) {
+function Template({ model, source }) {
   const [text, setText] = useState('Hello');
   const { value, error } = useAnswer(async (signal) => {
-    const { tokens, count } = await postJson('tokenize', { messages: [{ role: 'user', content: text }] }, signal);
-    return { count, prompt: (await postJson('detokenize', { tokens }, signal)).prompt };
-  }, text);
+    const { tokens, count } = await postJson('tokenize', { model, messages: [{ role: 'user', content: text }] }, signal);
+    return { count, prompt: (await postJson('detokenize', { model, tokens }, signal)).prompt };
+  }, `${model} ${text}`);
   return (
     <section class="panel">
       <header><h2>{t('chatTemplate')}</h2>{value && <span class="dim">{t('tokens', { n: value.count })}</span>}</header>
@@ -85,7 +73,7 @@ function Memory({ memory }) {
 }
 
 export function Model({ server }) {
-  const { value: config, error } = useAnswer((signal) => getJson('config', signal), server.state);
+  const { value: config, error } = useAnswer((signal) => getJson(ofModel('config', server.model), signal), `${server.state} ${server.model}`);
   const [filter, setFilter] = useState('');
   if (!config) return <div class="page"><p class="dim" role="status">{error || '…'}</p></div>;
   const matching = (config.settings || []).filter(({ name, value, source }) => `${name} ${value} ${source}`.toLowerCase().includes(filter.toLowerCase()));
@@ -94,15 +82,15 @@ export function Model({ server }) {
       <div class="halves">
         <section class="panel">
           <header><h2>{t('architecture')}</h2></header>
-          <dl class="facts">{Object.entries(config.model || {}).map(([name, value]) => <div><dt>{name}</dt><dd>{String(value)}</dd></div>)}</dl>
+          <dl class="facts">{Object.entries(config.model || {}).map(([name, value]) => <div><dt>{name}</dt><dd>{name === 'num_parameters' ? formatCount(value) : String(value)}</dd></div>)}</dl>
         </section>
         <div>
           {config.memory && <Memory memory={config.memory} />}
           <section class="panel"><ul class="lines">{(config.summary || []).map((line) => <li>{line}</li>)}</ul></section>
         </div>
       </div>
-      <Tokenizer />
-      <Template source={config.chat_template} />
+      <Tokenizer model={server.model} />
+      <Template model={server.model} source={config.chat_template} />
       <section class="panel">
         <header><h2>{t('configuration')}</h2><input type="search" class="text-input filter" placeholder={t('filter')} aria-label={t('filter')} value={filter} onInput={(event) => setFilter(event.currentTarget.value)} /></header>
         <div class="table-wrap plain" tabIndex={0}>

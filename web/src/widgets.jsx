@@ -4,7 +4,7 @@ import { t } from './i18n.js';
 
 const paths = {
   chat: 'M4 5h16v11H9l-5 4z', live: 'M3 12h4l3-8 4 16 3-8h4', metrics: 'M4 20V4M4 20h16M8 16v-4M12 16V8M16 16v-6',
-  model: 'M12 3l8 4.5v9L12 21l-8-4.5v-9zM12 12l8-4.5M12 12v9M12 12L4 7.5', playground: 'M5 4h14M9 4v6l-5 9h16l-5-9V4',
+  model: 'M12 3l8 4.5v9L12 21l-8-4.5v-9zM12 12l8-4.5M12 12v9M12 12L4 7.5', playground: 'M5 4h14M9 4v6l-5 9h16l-5-9V4', log: 'M4 6h16M4 10h10M4 14h16M4 18h7',
   plus: 'M12 5v14M5 12h14', send: 'M12 19V5M6 11l6-6 6 6', stop: 'M7 7h10v10H7z', copy: 'M9 9h11v11H9zM5 15H4V4h11v1', check: 'M5 12l5 5L20 7',
   edit: 'M4 20h4L19 9l-4-4L4 16zM13 7l4 4', retry: 'M20 11a8 8 0 10-2.3 6M20 5v6h-6', trash: 'M5 7h14M10 7V4h4v3M7 7l1 13h8l1-13', left: 'M15 5l-7 7 7 7',
   right: 'M9 5l7 7-7 7', sliders: 'M4 7h10M18 7h2M4 17h2M10 17h10M16 5v4M8 15v4', code: 'M8 7l-5 5 5 5M16 7l5 5-5 5', menu: 'M4 6h16M4 12h16M4 18h16',
@@ -52,6 +52,9 @@ export function Dialog({ title, onClose, children, kind = '' }) {
     </dialog>
   );
 }
+
+// A token's text, or its bytes where they are a part of a character.
+export const pieceText = (piece) => (typeof piece === 'string' ? piece : piece.map((byte) => `⟨${byte.toString(16).toUpperCase().padStart(2, '0')}⟩`).join(''));
 
 export const formatCount = (n) => (n >= 1e9 ? `${(n / 1e9).toFixed(2)}B` : n >= 1e6 ? `${(n / 1e6).toFixed(2)}M` : n >= 1e4 ? `${(n / 1e3).toFixed(1)}k` : String(n));
 export const formatBytes = (n) => (n >= 2 ** 30 ? `${(n / 2 ** 30).toFixed(2)} GiB` : n >= 2 ** 20 ? `${(n / 2 ** 20).toFixed(1)} MiB` : `${(n / 1024).toFixed(1)} KiB`);

@@ -1,6 +1,6 @@
 // linear and linear_silu_and_mul. bf16 by bf16 goes to the AMX tiles where they are (gemm_amx.h), else to VDPBF16PS or
-// BFMMLA where that is (gemm_dot.h); codes by codes to gemm_int.h, many rows of them to the tiles or to gemm_dot.h;
-// everything else to FMA. Integer weights by x as it is become floats on the way (dequantize.h).
+// BFMMLA where that is (gemm_dot.h); codes by codes to gemm_int.h, many rows of them to the tiles, to gemm_dot.h or to
+// gemm_int_panels.h; everything else to FMA. Integer weights by x as it is become floats on the way (dequantize.h).
 #include "backend/cpu/kernel/dequantize.h"
 #include "backend/cpu/kernel/gemm_epilogue.h"
 #include "backend/cpu/kernel/gemm_int.h"
@@ -11,6 +11,8 @@
 #include "backend/cpu/kernel/gemm_int_amx.h"
 #elif defined(SPATE_DOTS)
 #include "backend/cpu/kernel/gemm_dot.h"
+#else
+#include "backend/cpu/kernel/gemm_int_panels.h"
 #endif
 
 namespace spate::cpu::SPATE_ISA {
@@ -106,6 +108,9 @@ GemmPlan gemm_plan(const GemmParams& p, int num_threads) {
 #elif defined(SPATE_DOTS)
   if (dots_take(p)) return dot_plan(p, num_threads);
 #endif
+#ifdef SPATE_INT_PANELS
+  if (panels_take(p)) return panel_plan(p, num_threads);
+#endif
   return is_int(p) ? int_plan(p, num_threads) : fma_plan(p, num_threads);
 }
 
@@ -115,6 +120,9 @@ void pack_x(const GemmParams& p, int64_t first_row, int64_t num_rows) {
   if (amx_takes(p)) return amx_pack_rows(p, first_row, num_rows);
 #elif defined(SPATE_DOTS)
   if (dots_take(p)) return dot_pack_rows(p, first_row, num_rows);
+#endif
+#ifdef SPATE_INT_PANELS
+  if (panels_take(p)) return panel_pack_rows(p, first_row, num_rows);
 #endif
   if (is_int(p)) return int_pack_rows(p, first_row, num_rows);
   p.x_elem == Elem::kF32 ? widen_rows<float>(p, first_row, num_rows) : widen_rows<bf16_t>(p, first_row, num_rows);
@@ -133,6 +141,9 @@ static void gemm_item(const GemmParams& p, [[maybe_unused]] const GemmPlan& plan
 #ifdef SPATE_BF16_DOTS
   if (dots_take_bf16(p)) return gemm_dot<Words::kBf16>(p, first_row, num_rows, first_n_block, num_n_blocks, scratch);
 #endif
+#endif
+#ifdef SPATE_INT_PANELS
+  if (panels_take(p)) return gemm_panels(p, first_row, num_rows, first_n_block, num_n_blocks, scratch);
 #endif
   float* sums = reinterpret_cast<float*>(scratch);
   if (is_int(p)) return gemm_int(p, first_row, num_rows, first_n_block, num_n_blocks, sums);

@@ -157,28 +157,6 @@ static void make_words(const GemmParams& p, const char* n_block, int64_t first, 
   }
 }
 
-// Complete dots of rows of codes become sums: gemm_int.h's, to the bit.
-static void dots_to_sums(const GemmParams& p, const DotBlocks& blocks, int64_t first_row, int64_t num_rows, float* sums) {
-  const IntLayout& w = p.weight_ints;
-  const IntX x = int_x(p);
-  F scales[kMaxTileBlocks * kVecs], offsets[kMaxTileBlocks * kVecs];
-  for (int64_t i = 0; i < blocks.count * kVecs; ++i) {
-    const char* n_block = blocks.at[i / kVecs] + i % kVecs * kLanes * 4;
-    scales[i] = load(reinterpret_cast<const float*>(n_block + w.scales_offset()));
-    offsets[i] = w.has_offsets ? load(reinterpret_cast<const float*>(n_block + w.offsets_offset())) : zero();
-  }
-  for (int64_t row = first_row; row < first_row + num_rows; ++row, sums += kTileStride) {
-    const I start = int_set1(x.starts[int_row_idx(row, int_num_starts(w))]);
-    const F x_scale = set1(x.scales[row]), x_sum = set1(x.sums[row]);
-    for (int64_t i = 0; i < blocks.count * kVecs; ++i) {
-      float* at = sums + i * kLanes;
-      const F sum = add_group(zero(), int_add(int_load(at), start), x_scale, scales[i]);
-      store(at, w.has_offsets ? fma(x_sum, offsets[i], sum) : sum);
-    }
-    add_outliers(p, x, row, blocks.at, blocks.count, sums);
-  }
-}
-
 template <Words kWords>
 static void multiply_dot_blocks(const GemmParams& p, const DotBlocks& blocks, int64_t first_row, int64_t num_rows,
                                 char* scratch) {
@@ -214,7 +192,7 @@ static void multiply_dot_blocks(const GemmParams& p, const DotBlocks& blocks, in
       if (next < words) continue;
       const int64_t row = first_row + i * panels.rows, rows = min_of(panels.rows, num_rows - i * panels.rows);
       float* of_panel = sums + i * panel_sums;
-      if constexpr (kWords == Words::kCodes) dots_to_sums(p, blocks, row, rows, of_panel);
+      if constexpr (kWords == Words::kCodes) dots_to_sums(p, blocks.at, blocks.count, row, rows, of_panel, kTileStride);
       finish_n_blocks(p, row, row + rows, blocks.n_block, blocks.num_out, of_panel, of_panel + blocks.num_out * kNBlock,
                       kTileStride);
     }

@@ -354,6 +354,30 @@ SPATE_INLINE void add_outliers(const GemmParams& p, const IntX& x, int64_t row, 
   }
 }
 
+// Complete dots of rows of codes by weights with one scale a row become sums, `stride` floats apart. A row's first
+// start joins them: panels set it.
+SPATE_INLINE void dots_to_sums(const GemmParams& p, const char* const* n_blocks, int64_t num_blocks, int64_t first_row,
+                               int64_t num_rows, float* sums, int64_t stride) {
+  const IntLayout& w = p.weight_ints;
+  const IntX x = int_x(p);
+  F scales[kIntGroup * kVecs], offsets[kIntGroup * kVecs];
+  for (int64_t i = 0; i < num_blocks * kVecs; ++i) {
+    const char* n_block = n_blocks[i / kVecs] + i % kVecs * kLanes * 4;
+    scales[i] = load(reinterpret_cast<const float*>(n_block + w.scales_offset()));
+    offsets[i] = w.has_offsets ? load(reinterpret_cast<const float*>(n_block + w.offsets_offset())) : zero();
+  }
+  for (int64_t row = first_row; row < first_row + num_rows; ++row, sums += stride) {
+    const I start = int_set1(x.starts[int_row_idx(row, int_num_starts(w))]);
+    const F x_scale = set1(x.scales[row]), x_sum = set1(x.sums[row]);
+    for (int64_t i = 0; i < num_blocks * kVecs; ++i) {
+      float* at = sums + i * kLanes;
+      const F sum = add_group(zero(), int_add(int_load(at), start), x_scale, scales[i]);
+      store(at, w.has_offsets ? fma(x_sum, offsets[i], sum) : sum);
+    }
+    add_outliers(p, x, row, n_blocks, num_blocks, sums);
+  }
+}
+
 static void gemm_int(const GemmParams& p, int64_t first_row, int64_t num_rows, int64_t first_n_block,
                      int64_t num_n_blocks, float* sums) {
   const IntX x = int_x(p);

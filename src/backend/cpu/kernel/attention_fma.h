@@ -1,5 +1,5 @@
 // Paged attention by fused multiply-add, in f32: every combination of activations and cache that the AMX tiles do not
-// take.
+// take. On AVX2 codes of a kI8 cache become floats in registers where rows are few, else in memory, once for all rows.
 #pragma once
 
 #include "backend/cpu/kernel/attention_common.h"
@@ -77,6 +77,12 @@ static void score_keys(const AttentionItem& item, const KeyTile& tile, int64_t r
     micro_gemm<W>(s.q, q_width, rows, blocks, groups, q_width, s.scores, kKvTile);
     return;
   }
+#ifdef SPATE_CODE_TILES
+  if (rows <= kFewCodeRows) {
+    for (int64_t g = 0; g < groups; ++g) blocks[g] = k_group(item, tile.begin + g * kNBlock);
+    return multiply_codes(s.q, q_width, rows, blocks, groups, q_width, s.scores, kKvTile);
+  }
+#endif
   for (int64_t first = 0; first < groups; first += kWidenedGroups) {
     const int64_t count = min_of(kWidenedGroups, groups - first);
     for (int64_t g = 0; g < count; ++g) {
@@ -94,13 +100,26 @@ static void add_values(const AttentionItem& item, const KeyTile& tile, int64_t r
                        float* accumulator) {
   const int64_t value_blocks = ceil_div(item.layout.head_dim, kNBlock), kv_block_size = item.layout.kv_block_size;
   const bool codes = item.layout.elem == Elem::kI8;
+#ifdef SPATE_CODE_TILES
+  const bool in_registers = rows <= kFewCodeRows;
+#else
+  constexpr bool in_registers = false;
+#endif
   const char* blocks[kMaxValueBlocks];
   for (int64_t key = 0; key < tile.num_keys;) {
     const int64_t position = tile.begin + key;
     int64_t in_block = min_of(tile.num_keys - key, kv_block_size - position % kv_block_size);
-    if (codes) in_block = min_of(in_block, kWidenedKeys);
+    if (codes && !in_registers) in_block = min_of(in_block, kWidenedKeys);
     const char* v = v_at(item, position);
     for (int64_t d = 0; d < value_blocks; ++d) blocks[d] = v + d * item.layout.v_n_block_bytes;
+#ifdef SPATE_CODE_TILES
+    if (codes && in_registers) {
+      multiply_codes(s.scores + key, kKvTile, rows, blocks, value_blocks, round_up(in_block, 4), accumulator,
+                     value_blocks * kNBlock);
+      key += in_block;
+      continue;
+    }
+#endif
     if (codes) {
       for (int64_t d = 0; d < value_blocks; ++d) {
         float* out = reinterpret_cast<float*>(s.widened) + d * kWidenedKeys * kNBlock;

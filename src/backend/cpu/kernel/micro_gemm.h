@@ -74,6 +74,68 @@ static void micro_row_tile(const float* a, int64_t a_stride, const char* const* 
   }
 }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+#define SPATE_CODE_TILES
+// kRows rows times kBlocks n-blocks of codes of a kI8 cache, which become floats in registers; else as micro_tile.
+template <int kRows, int kBlocks>
+SPATE_INLINE void code_tile(const float* a, int64_t a_stride, const char* const* b, int64_t num_k, float* c,
+                            int64_t c_stride) {
+  constexpr int kAhead = 1024;
+  F acc[kRows][kBlocks][kVecs];
+  for (int r = 0; r < kRows; ++r) {
+    for (int j = 0; j < kBlocks; ++j) {
+      for (int v = 0; v < kVecs; ++v) acc[r][j][v] = load(c + r * c_stride + j * kNBlock + v * kLanes);
+    }
+  }
+  const auto multiply = [&](int64_t k, auto load_two) __attribute__((always_inline)) {
+    F x[kRows][2];
+    for (int r = 0; r < kRows; ++r) {
+      for (int i = 0; i < 2; ++i) x[r][i] = set1(a[r * a_stride + k + i]);
+    }
+    for (int j = 0; j < kBlocks; ++j) {
+      for (int v = 0; v < kVecs; ++v) {
+        F w[2];
+        load_two(j, v, w);
+        for (int i = 0; i < 2; ++i) {
+          for (int r = 0; r < kRows; ++r) acc[r][j][v] = fma(x[r][i], w[i], acc[r][j][v]);
+        }
+      }
+    }
+  };
+  for (int64_t k = 0; k < num_k; k += 4) {
+    const int64_t row = k / 4 * 64;
+    for (int j = 0; j < kBlocks; ++j) prefetch(b[j] + row + kAhead);
+    multiply(
+        k, [&](int j, int v, F* w) __attribute__((always_inline)) { load_two_codes<false>(b[j] + row + v * 32, w); });
+    multiply(
+        k + 2, [&](int j, int v, F* w)
+                   __attribute__((always_inline)) { load_two_codes<true>(b[j] + row + v * 32, w); });
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int j = 0; j < kBlocks; ++j) {
+      for (int v = 0; v < kVecs; ++v) store(c + r * c_stride + j * kNBlock + v * kLanes, acc[r][j][v]);
+    }
+  }
+}
+template <int kRows, int kBlocks>
+static void code_row_tile(const float* a, int64_t a_stride, const char* const* b, int64_t num_blocks, int64_t num_k,
+                          float* c, int64_t c_stride) {
+  int64_t j = 0;
+  for (; j + kBlocks <= num_blocks; j += kBlocks)
+    code_tile<kRows, kBlocks>(a, a_stride, b + j, num_k, c + j * kNBlock, c_stride);
+  for (; j < num_blocks; ++j) code_tile<kRows, 1>(a, a_stride, b + j, num_k, c + j * kNBlock, c_stride);
+}
+// Up to kFewCodeRows rows.
+constexpr int64_t kFewCodeRows = 4;
+SPATE_INLINE void multiply_codes(const float* a, int64_t a_stride, int64_t num_rows, const char* const* b,
+                                 int64_t num_blocks, int64_t num_k, float* c, int64_t c_stride) {
+  for (; num_rows >= 2; num_rows -= 2, a += 2 * a_stride, c += 2 * c_stride) {
+    code_row_tile<2, 2>(a, a_stride, b, num_blocks, num_k, c, c_stride);
+  }
+  if (num_rows == 1) code_row_tile<1, 2>(a, a_stride, b, num_blocks, num_k, c, c_stride);
+}
+#endif
+
 // All rows. The tile heights fill the registers: 16 of AVX2, 32 of AVX-512 and NEON. Few rows take several n-blocks at
 // once: enough independent chains for the FMA latency, and up to four streams of memory.
 template <typename W>

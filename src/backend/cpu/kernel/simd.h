@@ -238,6 +238,16 @@ SPATE_INLINE void load_codes(const char* p, F* k) {
   k[2] = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(words, 16), 24));
   k[3] = _mm256_cvtepi32_ps(_mm256_srai_epi32(words, 24));
 }
+// The first two of them, or the others: kLanes columns each.
+template <bool kOthers>
+SPATE_INLINE void load_two_codes(const char* p, F* k) {
+  const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  const auto as_float = [](__m256i high) __attribute__((always_inline)) {
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(high, 24));
+  };
+  k[0] = as_float(_mm256_slli_epi32(words, kOthers ? 16 : 24));
+  k[1] = as_float(kOthers ? words : _mm256_slli_epi32(words, 8));
+}
 
 SPATE_INLINE F pow2(F n) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));

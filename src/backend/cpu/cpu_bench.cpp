@@ -1,9 +1,10 @@
-// spate-cpu-bench [--threads N] [--isa avx2|avx512|avx512bf16|amx] [--layers N] [--kv bf16|i8] [--filter TEXT]
+// spate-cpu-bench [--threads N] [--isa avx2|avxvnni|avx512|avx512bf16|amx] [--layers N] [--kv bf16|i8] [--filter TEXT]
 //                 [--quantization int8|int4|...]
 //
-// The ops of a Qwen3-0.6B step on dummy weights, without engine and model code around them: decode of 1 to 64 sequences at 160
-// tokens, prefill of 512 and 2048, single products, attention; each next to the limit that it should reach. Parts: "steps", "profile" (each op's
-// time and share of a step; only when named), "attention", "products"; --filter names one. With few --layers the profile takes seconds.
+// The ops of a Qwen3-0.6B step on dummy weights, without engine and model code around them: decode of 1 to 64 sequences
+// at 160 tokens, prefill of 512 and 2048, single products, attention; each next to the limit that it should reach.
+// Parts: "steps", "profile" (each op's time and share of a step; only when named), "attention", "products"; --filter
+// names one. With few --layers the profile takes seconds.
 #include <algorithm>
 #include <chrono>
 #include <cmath>

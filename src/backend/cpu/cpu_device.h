@@ -13,11 +13,11 @@
 
 namespace spate {
 
-// What DeviceOptions::isa may be, each with all of the one before it. The first is the baseline of the program.
+// What DeviceOptions::isa may be, the better behind the others. The first is the baseline of the program.
 #ifdef __aarch64__
 inline constexpr std::string_view kCpuInstructionSets[] = {"neon", "neondot", "neoni8mm", "neonbf16"};
 #else
-inline constexpr std::string_view kCpuInstructionSets[] = {"avx2", "avx512", "avx512bf16", "amx"};
+inline constexpr std::string_view kCpuInstructionSets[] = {"avx2", "avxvnni", "avx512", "avx512bf16", "amx"};
 #endif
 
 // num_threads 0: as many as the cores that this process may use. isa: a cap, "" for the best.

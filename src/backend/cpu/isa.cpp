@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <vector>
+
 #include "backend/cpu/cpu_device.h"
 
 namespace spate::cpu {
@@ -9,8 +11,8 @@ namespace {
 
 size_t find_best() {
   const std::span<const Isa> isas = all_isas();
-  size_t best = 0;
-  while (best + 1 < isas.size() && isas[best + 1].is_present()) ++best;
+  size_t best = isas.size() - 1;
+  while (best > 0 && !isas[best].is_present()) --best;
   return best;
 }
 
@@ -27,8 +29,12 @@ Result<const Isa*> choose_isa(const std::string& cap) {
   if (cap.empty()) return &best_isa();
   for (size_t i = 0; i < all_isas().size(); ++i) {
     if (cap != all_isas()[i].name) continue;
-    if (i <= best_index()) return &all_isas()[i];
-    return invalid_argument("instruction set {}: this machine has only {}", cap, best_isa().name);
+    if (i == best_index() || all_isas()[i].is_present()) return &all_isas()[i];
+    std::vector<std::string_view> present;
+    for (const Isa& isa : all_isas()) {
+      if (isa.is_present()) present.push_back(isa.name);
+    }
+    return invalid_argument("instruction set {}: this machine has only {}", cap, fmt::join(present, ", "));
   }
   return invalid_argument("instruction set '{}' is unknown: use one of {}", cap, fmt::join(kCpuInstructionSets, ", "));
 }

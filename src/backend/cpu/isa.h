@@ -17,8 +17,9 @@ struct Isa {
   bool (*is_present)();  // on this machine
 };
 
-// Of the architecture that the program is built for, each with all of the one before it (isa_x86.cpp, isa_arm.cpp).
-// Their names are kCpuInstructionSets. The first is there on every machine.
+// Of the architecture that the program is built for, the better behind the others (isa_x86.cpp, isa_arm.cpp): a machine
+// may lack one and have a better one, as servers with AVX-512 lack AVX-VNNI. Their names are kCpuInstructionSets. The
+// first is there on every machine.
 std::span<const Isa> all_isas();
 
 // The best of this machine. The first call asks the kernel for what a process must ask for once, such as AMX tile

@@ -10,6 +10,12 @@ namespace {
 
 bool has_avx2() { return true; }  // the baseline of the program
 
+bool has_avx_vnni() {
+  constexpr unsigned kAvxVnni = 1u << 4;  // leaf 7.1, eax
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & kAvxVnni);
+}
+
 bool has_avx512() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
@@ -34,6 +40,7 @@ bool has_amx() {
 }
 
 constexpr Isa kIsas[] = {{"avx2", "AVX2", avx2_kernels, has_avx2},
+                         {"avxvnni", "AVX2 + VNNI", avxvnni_kernels, has_avx_vnni},
                          {"avx512", "AVX-512", avx512_kernels, has_avx512},
                          {"avx512bf16", "AVX-512 + BF16", avx512bf16_kernels, has_avx512_bf16},
                          {"amx", "AVX-512 + AMX", amx_kernels, has_amx}};

@@ -218,6 +218,7 @@ struct KernelTable {
 
 // Those of the architecture that the program is built for.
 const KernelTable& avx2_kernels();
+const KernelTable& avxvnni_kernels();
 const KernelTable& avx512_kernels();
 const KernelTable& avx512bf16_kernels();
 const KernelTable& amx_kernels();

@@ -1,5 +1,6 @@
 // Sums of products by the instructions that multiply four bytes of k at a time and add to 32 bits: two bf16 (VDPBF16PS)
-// or four codes (VPDPBUSD, SDOT); ARM's SMMLA and BFMMLA take two words at once. For AVX-512 without tiles and for ARM.
+// or four codes (VPDPBUSD, SDOT); ARM's SMMLA and BFMMLA take two words at once. For AVX-512 without tiles, for
+// AVX-VNNI and for ARM.
 //
 // A word is four bytes of k: a row of 64 bytes of an n-block holds one for each of its 16 columns. Every element adds
 // its words one by one, in order, in one accumulator, whatever the number of rows and n-blocks: batch-invariant.
@@ -13,7 +14,7 @@
 #include "backend/cpu/kernel/int_simd.h"
 #include "backend/cpu/layout.h"
 
-#if defined(__AVX512VNNI__) || defined(__ARM_FEATURE_DOTPROD)
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_DOTPROD)
 #define SPATE_DOTS  // of codes
 #endif
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
@@ -29,6 +30,9 @@ enum class Words { kBf16, kCodes };
 // kUnsignedWeight: a product takes codes of the weight as 128 more than they are.
 #ifdef __AVX512VNNI__
 constexpr int64_t kMaxPanelRows = 12, kFewPanelRows = 6, kRowsTogether = 1, kUnitWords = 1;
+constexpr bool kUnsignedWeight = true;
+#elif defined(__AVXVNNI__)
+constexpr int64_t kMaxPanelRows = 6, kFewPanelRows = 0, kRowsTogether = 1, kUnitWords = 1;
 constexpr bool kUnsignedWeight = true;
 #elif defined(__ARM_FEATURE_MATMUL_INT8)
 constexpr int64_t kMaxPanelRows = 12, kFewPanelRows = 0, kRowsTogether = 2, kUnitWords = 2;
@@ -74,6 +78,78 @@ struct DotTile {
 
 #if defined(__ARM_FEATURE_DOTPROD)
 #include "backend/cpu/kernel/neon/dot_tile.h"
+#elif defined(__AVXVNNI__)
+namespace spate::cpu::SPATE_ISA {
+
+// The form without EVEX, which the assembler would choose.
+SPATE_INLINE void add_unsigned_by_signed(I& sums, I unsigned_codes, I codes) {
+  asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sums) : "x"(unsigned_codes), "x"(codes));
+}
+SPATE_INLINE I unsigned_of(I codes) { return int_xor(codes, _mm256_set1_epi8(static_cast<char>(0x80))); }
+
+// Up to 6 rows by one n-block: 12 sums, 2 vectors of weight and one of x in 16 registers.
+template <int kRows, int64_t kRowStride, int64_t kWordStride, bool kAhead>
+SPATE_INLINE void multiply_n_block(const DotTile& tile, int64_t j, int64_t sum_stride) {
+  I sums[kRows][kVecs];
+  float* out = tile.sums + j * kNBlock;
+#pragma GCC unroll 6
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVecs; ++v) {
+      sums[r][v] = tile.accumulate ? int_load(out + r * sum_stride + v * kLanes) : int_zero();
+    }
+  }
+  const char* x = tile.x;
+  [[maybe_unused]] const char* ahead = tile.ahead.first[j];
+  for (int64_t segment = 0; segment < tile.num_segments; ++segment) {
+    const char* row = tile.blocks[segment][j];
+    for (int64_t word = 0; word < tile.num_words; ++word, x += kWordStride, row += 64) {
+      if constexpr (kAhead) {
+        prefetch_to_l2(ahead);
+        ahead += tile.ahead.bytes_a_word;
+      }
+      const I w[kVecs] = {unsigned_of(int_load(row)), unsigned_of(int_load(row + 32))};
+#pragma GCC unroll 6
+      for (int r = 0; r < kRows; ++r) {
+        int32_t word_of_row;
+        __builtin_memcpy(&word_of_row, x + r * kRowStride, 4);
+        const I all = int_set1(word_of_row);
+#pragma GCC unroll 2
+        for (int v = 0; v < kVecs; ++v) add_unsigned_by_signed(sums[r][v], w[v], all);
+      }
+    }
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVecs; ++v) int_store(out + r * sum_stride + v * kLanes, sums[r][v]);
+  }
+}
+
+template <Words kWords, int kRows, int64_t kRowStride, int64_t kWordStride, bool kAhead>
+static void multiply_blocks(const DotTile& tile, int64_t num_blocks, int64_t sum_stride) {
+  static_assert(kWords == Words::kCodes, "bf16 is multiplied by FMA");
+  for (int64_t j = 0; j < num_blocks; ++j)
+    multiply_n_block<kRows, kRowStride, kWordStride, kAhead>(tile, j, sum_stride);
+}
+
+#define SPATE_FOR_PANEL_ROWS(rows, call) \
+  switch (rows) {                        \
+    case 1:                              \
+      return call(1);                    \
+    case 2:                              \
+      return call(2);                    \
+    case 3:                              \
+      return call(3);                    \
+    case 4:                              \
+      return call(4);                    \
+    case 5:                              \
+      return call(5);                    \
+    default:                             \
+      return call(6);                    \
+  }
+
+}  // namespace spate::cpu::SPATE_ISA
 #elif defined(__AVX512VNNI__)
 namespace spate::cpu::SPATE_ISA {
 

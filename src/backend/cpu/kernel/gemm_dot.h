@@ -1,5 +1,5 @@
 // linear by dot products of words (dot_tile.h): bf16 by bf16, and rows of int8 codes by int8 or two-level int4 weights.
-// For AVX-512 without AMX, and for ARM.
+// For AVX-512 without AMX, for AVX-VNNI, and for ARM.
 //
 // x is packed into panels of up to 12 rows, word by word: [panels][units][rows of a panel]. Panels are equally high, so
 // that 16 rows are two of 8 and 32 rows three of 11. For 2 n-blocks (4 of up to 6 rows), kWordsAtOnce words at a time,
@@ -18,7 +18,11 @@
 namespace spate::cpu::SPATE_ISA {
 
 constexpr int64_t kMaxPanels = 22;       // of a chunk: 264 rows x 2 KB = 540 KB, half of L2
+#ifdef __AVXVNNI__
+constexpr int64_t kWordsAtOnce = 256;  // 16 KB of an n-block
+#else
 constexpr int64_t kWordsAtOnce = 512;    // 64 KB of two n-blocks
+#endif
 constexpr int64_t kLeastIntPanelRows = 5;  // fewer rows of codes are limited by memory and go to gemm_int.h
 constexpr int64_t kDotItemsPerThread = 8, kMaxBlocksPerItem = 8;
 

@@ -89,6 +89,27 @@ SPATE_INLINE void half_step(const int8_t* const* x, const char* const* rows, boo
 
 #elif defined(__AVX512F__)
 #error "the AVX-512 kernels need VNNI"
+#elif defined(__AVXVNNI__)
+
+template <CodeType kCodes, int kRows, int kBlocks>
+SPATE_INLINE void half_step(const int8_t* const* x, const char* const* rows, bool high, Dots<kRows, kBlocks>& dots) {
+  for (int r = 0; r < 8; ++r) {
+    I four[kRows];
+    for (int i = 0; i < kRows; ++i) four[i] = int_set1(four_x(x[i] + r * 4));
+    for (int j = 0; j < kBlocks; ++j) {
+      for (int v = 0; v < kVecs; ++v) {
+        I w = int_load(rows[j] + r * 64 + v * 32);
+        if constexpr (kCodes == CodeType::kInt8) {
+          w = unsigned_of(w);
+        } else {
+          w = int_and(high ? _mm256_srli_epi16(w, 4) : w, _mm256_set1_epi8(15));
+        }
+        for (int i = 0; i < kRows; ++i) add_unsigned_by_signed(dots[i][j][v], w, four[i]);
+      }
+    }
+  }
+}
+
 #elif defined(__aarch64__)
 
 template <CodeType kCodes, int kRows, int kBlocks>

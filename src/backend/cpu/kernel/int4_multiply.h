@@ -10,7 +10,7 @@
 
 #ifdef __aarch64__
 #include "backend/cpu/kernel/neon/int4_multiply.h"
-#else
+#elif defined(__AVX512F__)
 
 namespace spate::cpu::SPATE_ISA {
 
@@ -46,6 +46,33 @@ SPATE_INLINE void unpack_two_level_rows(const IntLayout& w, const char* n_block,
 }
 SPATE_INLINE void unpack_two_level_step(const IntLayout& w, const char* n_block, int64_t step, char* tile) {
   unpack_two_level_rows(w, n_block, step, 0, 8, tile);
+}
+
+}  // namespace spate::cpu::SPATE_ISA
+#else
+
+namespace spate::cpu::SPATE_ISA {
+
+// The same, 8 columns after the others.
+SPATE_INLINE void unpack_two_level_step(const IntLayout& w, const char* n_block, int64_t step, char* tile) {
+  const I low_bits = _mm256_set1_epi8(15);
+  const auto multiplied = [&](I nibbles, I words) __attribute__((always_inline)) {
+    const I eight_times = _mm256_or_si256(_mm256_slli_epi32(words, 3), _mm256_slli_epi32(words, 11));
+    return _mm256_sub_epi8(_mm256_mullo_epi16(int_and(nibbles, low_bits), words), eight_times);
+  };
+  const char* packed = n_block + step * 512;
+  const int64_t group = w.multiplier_of(step * kIntKStep), to_high = w.multiplier_k == kIntHalfStep ? kNBlock : 0;
+  for (int64_t column = 0; column < kNBlock; column += kLanes) {
+    const char* multipliers = n_block + w.multipliers_offset() + group * kNBlock + column;
+    const I low = load_bytes(multipliers), high = load_bytes(multipliers + to_high);
+    const I low_words = _mm256_or_si256(low, _mm256_slli_epi32(low, 16));
+    const I high_words = _mm256_or_si256(high, _mm256_slli_epi32(high, 16));
+    for (int64_t row = 0; row < 8; ++row) {
+      const I codes = int_load(packed + row * 64 + column * 4);
+      int_store(tile + row * 64 + column * 4, multiplied(codes, low_words));
+      int_store(tile + (row + 8) * 64 + column * 4, multiplied(_mm256_srli_epi16(codes, 4), high_words));
+    }
+  }
 }
 
 }  // namespace spate::cpu::SPATE_ISA

@@ -345,7 +345,7 @@ SPATE_INLINE void quantize_whole_rows(const bf16_t* x, int64_t stride, int64_t f
 // weight goes to x, which is never -128.
 static constexpr int32_t int_start_factor(CodeType codes) {
   if (codes == CodeType::kInt4) return -8;
-#ifdef __AVX512VNNI__
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
   return -128;
 #else
   return 0;

@@ -6,7 +6,7 @@
 #define SPATE_TABLE_NAME_INNER(isa) isa##_kernels
 #define SPATE_TABLE_NAME(isa) SPATE_TABLE_NAME_INNER(isa)
 
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 #define SPATE_INT8_NAME "vnni-int8"
 #elif defined(__ARM_FEATURE_MATMUL_INT8)
 #define SPATE_INT8_NAME "i8mm-int8"

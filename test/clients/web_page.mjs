@@ -455,6 +455,19 @@ if (process.env.SPATE_PROGRAM) {
     check(asked.some((each) => each.startsWith('/debug/live?model=second')), 'Live shows another model');
   }, { base: two.url });
   await two.end();
+
+  const idle = await serve([model, '--model', `second=${model},kv-cache-memory=32M,idle-unload-seconds=0.3`, '--kv-cache-memory', '32M']);
+  await test('a model that fell idle is told as such, and loaded for a question', async (page) => {
+    await page.selectOption('.model-chip select', 'second');
+    await goTo(page, 'Live');
+    await page.waitForSelector('[role=status]:has-text("unloaded, as nobody used it")');
+    await page.keyboard.press('Alt+Digit1');
+    await limit(page, 4);
+    await send(page, 'hi');
+    await finished(page, 1);
+    check(!(await page.isVisible('.message .error')), 'the answer is an error');
+  }, { base: idle.url });
+  await idle.end();
 }
 
 const sample = 'A **KV cache** keeps the keys and values of tokens that were computed before, so each step reads them instead of computing them again.\n\n' +

@@ -1,6 +1,6 @@
 // The server's live feed while a page shows it: one stream, its deltas folded into one picture; connects again when cut.
 import { useEffect, useState } from 'preact/hooks';
-import { ofModel, streamJson } from './api.js';
+import { getJson, ofModel, streamJson } from './api.js';
 
 const kMaxSteps = 300;
 const kMaxHistory = 900;
@@ -16,8 +16,10 @@ function fold(picture, event) {
   };
 }
 
+// {picture, reason}: null while there is none, and what the server says of it.
 export function useFeed(model) {
   const [picture, setPicture] = useState(null);
+  const [reason, setReason] = useState(null);
   useEffect(() => {
     const controller = new AbortController();
     let timer;
@@ -27,6 +29,7 @@ export function useFeed(model) {
       try {
         for await (const event of streamJson(ofModel('debug/live', model), null, controller.signal)) {
           if (!current && !event.cells) continue;
+          if (!current) setReason(null);
           current = fold(current || {}, event);
           setPicture(current);
         }
@@ -35,10 +38,13 @@ export function useFeed(model) {
       }
       if (controller.signal.aborted) return;
       setPicture((old) => old && { ...old, isConnected: false });
+      // A model that is not loaded has an empty stream.
+      if (!current) await getJson(ofModel('config', model), controller.signal).then(() => setReason(null), (error) => error.status && setReason(error.message));
+      if (controller.signal.aborted) return;
       timer = setTimeout(connect, 1000);
     }
     connect();
     return () => { controller.abort(); clearTimeout(timer); };
   }, [model]);
-  return picture;
+  return { picture, reason };
 }

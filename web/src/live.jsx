@@ -137,16 +137,16 @@ function Requests({ picture, model, marked, onMark }) {
 }
 
 export function Live({ server }) {
-  const picture = useFeed(server.model);
+  const { picture, reason } = useFeed(server.model);
   const [marked, setMarked] = useState(null);
-  if (!picture) return <div class="page"><p class="dim" role="status">{t('paused')}</p></div>;
+  if (!picture) return <div class="page"><p class="dim" role="status">{reason || t('paused')}</p></div>;
   const { stats, history } = picture;
   const last = history[history.length - 1];
   const rate = (value) => (value >= 100 ? formatCount(Math.round(value)) : value.toFixed(1));
   const hits = stats.prefix_cache_queries ? stats.prefix_cache_hits / stats.prefix_cache_queries : 0;
   return (
     <div class="page">
-      {!picture.isConnected && <div class="banner in-page" role="status">{t('paused')}</div>}
+      {!picture.isConnected && <div class="banner in-page" role="status">{reason || t('paused')}</div>}
       <div class="tiles">
         <Tile label={t('running')} value={stats.num_running} />
         <Tile label={t('waiting')} value={stats.num_waiting} />

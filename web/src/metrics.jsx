@@ -73,11 +73,11 @@ function Chart({ chart, history }) {
 }
 
 export function Metrics({ server }) {
-  const picture = useFeed(server.model);
-  if (!picture) return <div class="page"><p class="dim" role="status">{t('paused')}</p></div>;
+  const { picture, reason } = useFeed(server.model);
+  if (!picture) return <div class="page"><p class="dim" role="status">{reason || t('paused')}</p></div>;
   return (
     <div class="page">
-      {!picture.isConnected && <div class="banner in-page" role="status">{t('paused')}</div>}
+      {!picture.isConnected && <div class="banner in-page" role="status">{reason || t('paused')}</div>}
       <p class="dim">{t('last15')} · <a href="metrics" target="_blank" rel="noopener">/metrics</a></p>
       <div class="charts">{charts().map((chart) => <Chart key={chart.title} chart={chart} history={picture.history} />)}</div>
     </div>

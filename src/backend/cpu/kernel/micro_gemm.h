@@ -155,9 +155,9 @@ static void micro_gemm(const float* a, int64_t a_stride, int64_t num_rows, const
   if (num_rows >= 2) tile(micro_row_tile<W, 2, 4, kAhead>, 2);
   if (num_rows >= 1) tile(micro_row_tile<W, 1, 4, kAhead>, 1);
 #else
-  while (num_rows >= 6) tile(micro_row_tile<W, 6, 1, 0>, 6);
-  if (num_rows >= 4) tile(micro_row_tile<W, 4, 1, 0>, 4);
-  if (num_rows == 3) tile(micro_row_tile<W, 3, 1, 0>, 3);
+  while (num_rows >= 6) tile(micro_row_tile<W, 6, 1, 2 * kAhead>, 6);
+  if (num_rows >= 4) tile(micro_row_tile<W, 4, 1, 2 * kAhead>, 4);
+  if (num_rows == 3) tile(micro_row_tile<W, 3, 1, 2 * kAhead>, 3);
   if (num_rows >= 2) tile(micro_row_tile<W, 2, 2, kAhead>, 2);
   if (num_rows >= 1) tile(micro_row_tile<W, 1, 4, kAhead>, 1);
 #endif

@@ -1,11 +1,62 @@
 #include "layer/multi_head_latent_attention.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace spate {
 namespace {
 
 constexpr double kLatentNormEps = 1e-6;  // of both norms inside, whatever rms_norm_eps is
+
+// Where W_uk [qk_nope_head_dim, kv_lora_rank] and W_uv [v_head_dim, kv_lora_rank] of a head lie in the checkpoint: one
+// below the other in kv_b_proj, or, as GGUF has them, each in a tensor of its own, W_uk transposed.
+class KvUpTensors {
+ public:
+  KvUpTensors(const MultiHeadLatentAttentionSpec& spec, const ParameterFactory& factory)
+      : spec_(spec), is_split_(factory.checkpoint_has(spec.name + ".k_b_proj.0.weight")) {}
+
+  bool is_split() const { return is_split_; }
+  WeightLoader::MatrixSlice k(int64_t head) const {
+    if (!is_split_) return of_kv_b({head * rows_of_head(), spec_.qk_nope_head_dim});
+    WeightLoader::MatrixSlice slice = whole("k_b_proj", head, spec_.kv_lora_rank, spec_.qk_nope_head_dim);
+    slice.is_transposed = true;
+    return slice;
+  }
+  WeightLoader::MatrixSlice v(int64_t head) const {
+    if (is_split_) return whole("v_b_proj", head, spec_.v_head_dim, spec_.kv_lora_rank);
+    return of_kv_b({head * rows_of_head() + spec_.qk_nope_head_dim, spec_.v_head_dim});
+  }
+  WeightLoader::MatrixSlice of_kv_b(Range rows) const {
+    return {.name = spec_.name + ".kv_b_proj.weight",
+            .full_rows = spec_.num_heads * rows_of_head(),
+            .full_columns = spec_.kv_lora_rank,
+            .rows = rows,
+            .columns = {0, spec_.kv_lora_rank},
+            .shares_tensor = true};
+  }
+
+ private:
+  int64_t rows_of_head() const { return spec_.qk_nope_head_dim + spec_.v_head_dim; }
+  WeightLoader::MatrixSlice whole(std::string_view module, int64_t head, int64_t rows, int64_t columns) const {
+    return {.name = fmt::format("{}.{}.{}.weight", spec_.name, module, head),
+            .full_rows = rows,
+            .full_columns = columns,
+            .rows = {0, rows},
+            .columns = {0, columns},
+            .shares_tensor = true};
+  }
+
+  const MultiHeadLatentAttentionSpec& spec_;
+  const bool is_split_;
+};
+
+void declare(ParameterFactory& factory, WeightLoader::MatrixSlice slice, PackedWeight* weight, int64_t dst_row,
+             int64_t dst_matrix) {
+  slice.weight = weight;
+  slice.dst_row = dst_row;
+  slice.dst_matrix = dst_matrix;
+  factory.declare(std::move(slice));
+}
 
 }  // namespace
 
@@ -41,36 +92,26 @@ Result<std::unique_ptr<Attention>> MultiHeadLatentAttention::create(ParameterFac
 
 Status MultiHeadLatentAttention::make_kv_b(ParameterFactory& factory, Range heads) {
   const int64_t rank = spec_.kv_lora_rank, nope = spec_.qk_nope_head_dim, rows_of_head = nope + spec_.v_head_dim;
-  const std::string names[] = {spec_.name + ".kv_b_proj.weight"};
+  const KvUpTensors tensors(spec_, factory);
+  const std::string names[] = {tensors.k(heads.begin).name, tensors.v(heads.begin).name};
   constexpr auto kRole = ParameterFactory::Role::kFloats;
   ASSIGN_OR_RETURN(k_up_, factory.matrix(kRole, names, rank, nope, heads.count));
   ASSIGN_OR_RETURN(v_up_, factory.matrix(kRole, names, spec_.v_head_dim, rank, heads.count));
   for (int64_t h = 0; h < heads.count; ++h) {
-    const int64_t first_row = (heads.begin + h) * rows_of_head;
-    WeightLoader::MatrixSlice slice{.name = names[0],
-                                    .full_rows = spec_.num_heads * rows_of_head,
-                                    .full_columns = rank,
-                                    .rows = {first_row, nope},
-                                    .columns = {0, rank},
-                                    .weight = k_up_.get(),
-                                    .dst_matrix = h,
-                                    .is_transposed = true,
-                                    .shares_tensor = true};
-    factory.declare(slice);
-    slice.rows = {first_row + nope, spec_.v_head_dim};
-    slice.weight = v_up_.get();
-    slice.is_transposed = false;
-    factory.declare(slice);
+    WeightLoader::MatrixSlice k = tensors.k(heads.begin + h);
+    k.is_transposed = !k.is_transposed;  // k_up_ is W_uk^T
+    declare(factory, std::move(k), k_up_.get(), 0, h);
+    declare(factory, tensors.v(heads.begin + h), v_up_.get(), 0, h);
   }
   if (spec_.expands) {
     ASSIGN_OR_RETURN(kv_up_, factory.matrix(kRole, names, heads.count * rows_of_head, rank));
-    factory.declare(WeightLoader::MatrixSlice{.name = names[0],
-                                              .full_rows = spec_.num_heads * rows_of_head,
-                                              .full_columns = rank,
-                                              .rows = {heads.begin * rows_of_head, heads.count * rows_of_head},
-                                              .columns = {0, rank},
-                                              .weight = kv_up_.get(),
-                                              .shares_tensor = true});
+    if (!tensors.is_split()) {
+      declare(factory, tensors.of_kv_b({heads.begin * rows_of_head, heads.count * rows_of_head}), kv_up_.get(), 0, 0);
+    }
+    for (int64_t h = 0; tensors.is_split() && h < heads.count; ++h) {
+      declare(factory, tensors.k(heads.begin + h), kv_up_.get(), h * rows_of_head, 0);
+      declare(factory, tensors.v(heads.begin + h), kv_up_.get(), h * rows_of_head + nope, 0);
+    }
   }
   factory.count_parameters(spec_.num_heads * rows_of_head * rank);
   return ok_status();
@@ -126,8 +167,9 @@ Tensor MultiHeadLatentAttention::attend(const StepContext& ctx, const KvView& kv
   }
   attend_long_prompts(ctx, kv, q);
   if (prompts.first_seq > 0) {
-    attend_absorbed(ctx, kv, {q.rows(0, prompts.first_token), batch.inputs.cu_seqlens_q.rows(0, prompts.first_seq + 1),
-                              prompts.max_query_len_before});
+    attend_absorbed(ctx, kv,
+                    {q.rows(0, prompts.first_token), batch.inputs.cu_seqlens_q.rows(0, prompts.first_seq + 1),
+                     prompts.max_query_len_before});
   }
   return heads_.rows(0, q.dim(0));
 }
@@ -136,17 +178,16 @@ void MultiHeadLatentAttention::attend_long_prompts(const StepContext& ctx, const
   const StepInputs& inputs = ctx.batch.inputs;
   const LongPrompts& prompts = ctx.batch.long_prompts;
   const int64_t begin = prompts.first_seq, end = begin + prompts.num_seqs, n = q.dim(0);
-  ctx.ops.attention_latent_expanded(ctx.stream,
-                                    {.q = q.split_last(num_heads_, spec_.qk_head_dim()),
-                                     .kv_up = kv_up_.get(),
-                                     .kv = kv,
-                                     .block_table = ctx.batch.block_table,
-                                     .seq_rows = inputs.seq_rows.rows(begin, end),
-                                     .cu_seqlens_q = inputs.cu_seqlens_q.rows(begin, end + 1),
-                                     .seq_lens = inputs.seq_lens.rows(begin, end),
-                                     .num_keys = prompts.num_keys,
-                                     .softmax_scale = spec_.softmax_scale,
-                                     .out = heads_.rows(0, n).split_last(num_heads_, spec_.v_head_dim)});
+  ctx.ops.attention_latent_expanded(ctx.stream, {.q = q.split_last(num_heads_, spec_.qk_head_dim()),
+                                                 .kv_up = kv_up_.get(),
+                                                 .kv = kv,
+                                                 .block_table = ctx.batch.block_table,
+                                                 .seq_rows = inputs.seq_rows.rows(begin, end),
+                                                 .cu_seqlens_q = inputs.cu_seqlens_q.rows(begin, end + 1),
+                                                 .seq_lens = inputs.seq_lens.rows(begin, end),
+                                                 .num_keys = prompts.num_keys,
+                                                 .softmax_scale = spec_.softmax_scale,
+                                                 .out = heads_.rows(0, n).split_last(num_heads_, spec_.v_head_dim)});
 }
 
 Tensor MultiHeadLatentAttention::attend_absorbed(const StepContext& ctx, const KvView& kv,

@@ -40,7 +40,7 @@ HostTensor row_of(const WeightSource& source, const TensorEntry& entry, int64_t 
 
 TEST_CASE("weights of quantised checkpoints are what their tools make of them") {
   const auto folders = quantized_folders();
-  REQUIRE(folders.size() == 20);
+  REQUIRE(folders.size() == 32);
   for (const auto& folder : folders) {
     CAPTURE(folder.filename().string());
     const auto source = open_weights(golden_model_path(folder));
@@ -150,6 +150,39 @@ TEST_CASE("a checkpoint of 8-bit floats gives the bits of one of bf16 with its v
         if (quantization != std::string("none")) CHECK(of_fp8.logits_error > 1e-4);
       }
     }
+  }
+}
+
+void copy_folder(const std::filesystem::path& from, const std::filesystem::path& to) {
+  std::filesystem::copy(from, to, std::filesystem::copy_options::recursive);
+}
+
+TEST_CASE("a missing expert is named") {
+  const auto root = repo_root() / "test" / "goldens" / "quantized";
+  const auto message = [](const std::filesystem::path& folder) {
+    return run_golden(folder, make_cpu_device, {.num_threads = 1}, {}).status().message();
+  };
+  const TempDir dir;
+  copy_folder(root / "fp8_block_qwen3_moe", dir.path() / "fp8");
+  RawTensors tensors = read_tensors(dir.path() / "fp8");
+  REQUIRE(tensors.erase("model.layers.0.mlp.experts.2.up_proj.weight") == 1);
+  REQUIRE(tensors.erase("model.layers.0.mlp.experts.2.up_proj.weight_scale_inv") == 1);
+  write_tensors(tensors, dir.path() / "fp8" / "model.safetensors");
+  const std::string of_fp8 = message(dir.path() / "fp8");
+  CHECK_MESSAGE(of_fp8.find("model.layers.0.mlp.experts.2.up_proj.weight [40, 144] is missing") != std::string::npos,
+                of_fp8);
+  // A GGUF file whose metadata promises one more than its tensors hold.
+  copy_folder(root / "gguf_qwen3moe_g32", dir.path() / "gguf");
+  std::string bytes = read_file_or_die(dir.path() / "gguf" / "model.gguf");
+  const std::string key = "qwen3moe.expert_count";
+  const size_t at = bytes.find(key);
+  REQUIRE(at != std::string::npos);
+  bytes[at + key.size() + 4] = 7;
+  std::ofstream(dir.path() / "gguf" / "model.gguf", std::ios::binary) << bytes;
+  const std::string of_gguf = message(dir.path() / "gguf");
+  for (const char* matrix : {"gate_proj", "up_proj", "down_proj"}) {
+    const std::string needed = std::string("model.layers.0.mlp.experts.6.") + matrix + ".weight [64, 64] is missing";
+    CHECK_MESSAGE(of_gguf.find(needed) != std::string::npos, of_gguf);
   }
 }
 

@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <optional>
-#include <span>
 #include <tuple>
 
 #include "weights/gguf/gguf_blocks.h"
 #include "weights/gguf/gguf_path.h"
+#include "weights/gguf_names.h"
 
 namespace spate {
 namespace {
@@ -18,45 +17,7 @@ namespace {
 constexpr size_t kMaxListedProblems = 60;
 constexpr uint64_t kMaxElements = uint64_t{1} << 40;
 
-struct NamePair {
-  std::string_view gguf, hugging_face;
-};
-constexpr NamePair kModuleNames[] = {
-    {"token_embd", "model.embed_tokens"},
-    {"output_norm", "model.norm"},
-    {"output", "lm_head"},
-};
-constexpr NamePair kLayerNames[] = {
-    {"attn_norm", "input_layernorm"},    {"ffn_norm", "post_attention_layernorm"},
-    {"attn_q", "self_attn.q_proj"},      {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},      {"attn_output", "self_attn.o_proj"},
-    {"attn_q_norm", "self_attn.q_norm"}, {"attn_k_norm", "self_attn.k_norm"},
-    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"},
-};
-
-std::optional<std::string_view> look_up(std::span<const NamePair> names, std::string_view gguf) {
-  for (const NamePair& pair : names) {
-    if (pair.gguf == gguf) return pair.hugging_face;
-  }
-  return {};
-}
-
-// "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj.weight"; a name that is not known stays.
-std::string hugging_face_name(std::string_view name) {
-  const size_t dot = name.rfind('.');
-  if (dot == std::string_view::npos) return std::string(name);
-  const std::string_view kind = name.substr(dot);  // ".weight", ".bias"
-  std::string_view module = name.substr(0, dot);
-  if (!module.starts_with("blk.")) {
-    const auto known = look_up(kModuleNames, module);
-    return known ? fmt::format("{}{}", *known, kind) : std::string(name);
-  }
-  module.remove_prefix(4);
-  const size_t after = module.find('.');
-  const auto known = after == std::string_view::npos ? std::nullopt : look_up(kLayerNames, module.substr(after + 1));
-  return known ? fmt::format("model.layers.{}.{}{}", module.substr(0, after), *known, kind) : std::string(name);
-}
+constexpr uint64_t kMaxMatrices = 1 << 16;  // of a stack
 
 // The tensors of a file lie in the order of its table, each at the first aligned byte behind the one before, and the
 // last one ends the file. A type, a shape or an offset that was changed breaks this order, mostly without leaving the
@@ -130,11 +91,14 @@ Result<std::unique_ptr<GgufCheckpoint>> GgufCheckpoint::parse(const std::vector<
 Status GgufCheckpoint::read_tensors() {
   std::vector<std::string> problems;
   std::vector<std::pair<TensorEntry, Place>> found;
+  const Result<std::string_view> named = files_[0].get_string("general.architecture");
+  const std::string_view architecture = named.ok() ? *named : "";
   for (size_t i = 0; i < files_.size(); ++i) {
     TableCheck table(files_[i], bytes_[i].size());
     for (const GgufTensorInfo& info : files_[i].tensors()) {
       Place place;
-      Result<TensorEntry> entry = read_tensor(info, static_cast<int>(i), place);
+      const GgufTensorName name = hugging_face_name(info.name, architecture);
+      Result<TensorEntry> entry = read_tensor(info, static_cast<int>(i), name, place);
       if (entry.ok()) table.add(info, entry->num_bytes, problems);
       if (!entry.ok()) {
         problems.push_back(entry.status().message());
@@ -145,7 +109,7 @@ Status GgufCheckpoint::read_tensors() {
         else
           std::memcpy(rope_factors_.data(), bytes_[i].data() + entry->offset, entry->num_bytes);
       } else {
-        found.emplace_back(std::move(entry).value(), place);
+        add_shown(*entry, name, place, found);
       }
       if (!problems.empty()) table.stop();
     }
@@ -170,16 +134,18 @@ Status GgufCheckpoint::read_tensors() {
                    fmt::join(problems, "\n  "));
 }
 
-Result<TensorEntry> GgufCheckpoint::read_tensor(const GgufTensorInfo& info, int file_idx, Place& place) const {
-  TensorEntry entry{.name = hugging_face_name(info.name), .dtype_name = gguf_format_name(info.ggml_type)};
+// As the file has it, under the first of its names.
+Result<TensorEntry> GgufCheckpoint::read_tensor(const GgufTensorInfo& info, int file_idx, const GgufTensorName& name,
+                                                Place& place) const {
+  TensorEntry entry{.name = name.names[0], .dtype_name = gguf_format_name(info.ggml_type)};
   place.format = find_gguf_format(info.ggml_type);
   if (place.format == nullptr || place.format->block_bytes == 0) {
     return unimplemented("{} is {}; read are {}", info.name, entry.dtype_name, readable_gguf_formats());
   }
   entry.dtype = place.format->dtype;
   entry.quantized = place.format->spec;
-  if (info.dims.empty() || info.dims.size() > 2) {
-    return data_loss("{} has {} dimensions, needs 1 or 2", info.name, info.dims.size());
+  if (name.is_stack ? info.dims.size() != 3 : info.dims.empty() || info.dims.size() > 2) {
+    return data_loss("{} has {} dimensions, needs {}", info.name, info.dims.size(), name.is_stack ? "3" : "1 or 2");
   }
   uint64_t elements = 1;
   for (const uint64_t dim : info.dims) {
@@ -188,17 +154,21 @@ Result<TensorEntry> GgufCheckpoint::read_tensor(const GgufTensorInfo& info, int 
     }
   }
   entry.shape.assign(info.dims.rbegin(), info.dims.rend());  // GGUF has the innermost first
+  if (name.is_stack && (info.dims[2] > kMaxMatrices || info.dims[1] % name.names.size() != 0)) {
+    return data_loss("{} is [{}]: no {} matrices of {}", info.name, fmt::join(info.dims, ", "), info.dims[2],
+                     name.names.size() == 1 ? "whole rows" : "two equal parts");
+  }
   if (entry.quantized && entry.shape.size() == 1) {
     return data_loss("{} is a vector of {}, needs F32, F16 or BF16", info.name, entry.dtype_name);
   }
-  const int64_t width = entry.quantized || entry.shape.size() == 2 ? entry.shape.back() : 1;
+  const int64_t width = entry.shape.size() > 1 ? entry.shape.back() : 1;
   if (width % place.format->block_size != 0) {
     return data_loss("{}: rows of {} are no whole blocks of {} ({})", info.name, width, place.format->block_size,
                      entry.dtype_name);
   }
   place.row_bytes = width / place.format->block_size * place.format->block_bytes;
   entry.file_idx = file_idx;
-  entry.num_bytes = static_cast<uint64_t>(entry.shape[0] * place.row_bytes);
+  entry.num_bytes = static_cast<uint64_t>(entry.num_rows() * place.row_bytes);
   const GgufFile& file = files_[static_cast<size_t>(file_idx)];
   const uint64_t file_bytes = bytes_[static_cast<size_t>(file_idx)].size();
   entry.offset = file.data_start() + info.offset;  // no overflow: GgufFile has checked that it is in the file
@@ -218,6 +188,31 @@ Result<TensorEntry> GgufCheckpoint::read_tensor(const GgufTensorInfo& info, int 
     }
   }
   return entry;
+}
+
+// A tensor that was read, or each matrix of a stack.
+void GgufCheckpoint::add_shown(const TensorEntry& whole, const GgufTensorName& name, Place place,
+                               std::vector<std::pair<TensorEntry, Place>>& shown) {
+  TensorEntry entry = whole;
+  if (!name.is_stack) {
+    if (name.is_row && entry.shape.size() == 1) {
+      place.row_bytes *= entry.shape[0];
+      entry.shape.insert(entry.shape.begin(), 1);
+    }
+    shown.emplace_back(std::move(entry), place);
+    return;
+  }
+  const int64_t rows = whole.shape[1] / static_cast<int64_t>(name.names.size());
+  entry.shape = {rows, whole.shape[2]};
+  entry.is_optional = name.is_of_heads;
+  entry.num_bytes = static_cast<uint64_t>(rows * place.row_bytes);
+  for (int64_t i = 0; i < whole.shape[0]; ++i) {
+    for (const std::string& pattern : name.names) {
+      entry.name = name_of_matrix(pattern, i);
+      shown.emplace_back(entry, place);
+      entry.offset += entry.num_bytes;
+    }
+  }
 }
 
 const TensorEntry* GgufCheckpoint::find(std::string_view name) const {

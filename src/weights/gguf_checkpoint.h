@@ -1,7 +1,8 @@
 // GGUF files as a model: its tensors under the names that Hugging Face gives them, its config from the metadata.
 //
 // A large model may be split: <name>-00001-of-00003.gguf and so on; any one of them names the model. The architectures
-// are llama (also Mistral), qwen2, qwen3 and ernie4_5.
+// are llama (also Mistral and Mixtral), qwen2, qwen2moe, qwen3, qwen3moe, ernie4_5, ernie4_5-moe, deepseek2 (V2, V3)
+// and glm4moe. Experts, which lie in one tensor a layer, are shown one by one (weights/gguf_names.h).
 //
 // llama.cpp keeps q and k of Llama with the two halves of each head interleaved; rows come back in the order of Hugging
 // Face. Types: weights/gguf/gguf_blocks.h. Threads: as WeightSource.
@@ -12,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/pooling.h"
@@ -23,6 +25,7 @@
 namespace spate {
 
 struct GgufFormat;
+struct GgufTensorName;
 
 class GgufCheckpoint final : public WeightSource {
  public:
@@ -54,13 +57,16 @@ class GgufCheckpoint final : public WeightSource {
   };
   GgufCheckpoint() = default;
   Status read_tensors();
-  Result<TensorEntry> read_tensor(const GgufTensorInfo& info, int file_idx, Place& place) const;
+  Result<TensorEntry> read_tensor(const GgufTensorInfo& info, int file_idx, const GgufTensorName& name,
+                                  Place& place) const;
+  static void add_shown(const TensorEntry& whole, const GgufTensorName& name, Place place,
+                        std::vector<std::pair<TensorEntry, Place>>& shown);
   // Where a row lies.
   const char* row_data(const TensorEntry& entry, const Place& place, int64_t row) const;
   const Place& place_of(const TensorEntry& entry) const;
 
-  std::vector<MappedFile> mappings_;     // empty after parse()
-  std::vector<std::string_view> bytes_;  // of each file
+  std::vector<MappedFile> mappings_;      // empty after parse()
+  std::vector<std::string_view> bytes_;   // of each file
   std::vector<SourceFile> source_files_;  // empty after parse()
   std::vector<GgufFile> files_;
   std::vector<std::string> file_names_;

@@ -16,6 +16,7 @@
 #include "base/test_support.h"
 #include "weights/gguf/gguf_blocks.h"
 #include "weights/gguf/gguf_path.h"
+#include "weights/gguf_names.h"
 #include "weights/open_weights.h"
 
 #include "base/test.h"
@@ -132,6 +133,11 @@ class MetadataFile {
   MetadataFile& own_integer(const std::string& key, uint32_t value) { return integer(prefix_ + key, value); }
   MetadataFile& own_number(const std::string& key, float value) { return number(prefix_ + key, value); }
   MetadataFile& own_text(const std::string& key, const std::string& value) { return text(prefix_ + key, value); }
+  MetadataFile& own_flag(const std::string& key, bool value) {
+    begin(prefix_ + key, GgufType::kBool);
+    append(uint8_t{value});
+    return *this;
+  }
 
   Result<ModelConfig> config() const {
     std::string bytes = "GGUF";
@@ -243,6 +249,124 @@ TEST_CASE("metadata that the goldens do not have") {
   CHECK(says(MetadataFile("gemma3").config().status(), "general.architecture is 'gemma3'"));
 }
 
+// `num_experts` 0: says nothing of them.
+MetadataFile expert_file(const std::string& architecture, uint32_t num_experts = 4) {
+  MetadataFile file(architecture);
+  if (num_experts > 0) file.own_integer("expert_count", num_experts);
+  file.own_integer("expert_used_count", 2).own_integer("expert_shared_count", 1);
+  if (architecture == "deepseek2") {
+    file.own_integer("attention.kv_lora_rank", 32).own_integer("rope.dimension_count", 8);
+    file.own_integer("attention.key_length", 24).own_integer("attention.value_length", 16);
+  }
+  return file;
+}
+
+TEST_CASE("metadata of experts") {
+  const ModelConfig mixtral = expert_file("llama").config().value();
+  CHECK(mixtral.architecture == "MixtralForCausalLM");
+  CHECK(mixtral.experts.num_experts == 4);
+  CHECK(mixtral.experts.intermediate_size == 64);
+  CHECK(mixtral.experts.norm_topk_prob);
+  CHECK(expert_file("llama", 0).config()->architecture == "LlamaForCausalLM");
+  const ModelConfig qwen2 = expert_file("qwen2moe").config().value();
+  CHECK(qwen2.experts.intermediate_size == 32);  // the oldest files: 64 of the two that a token uses
+  CHECK(qwen2.experts.shared_intermediate_size == 64);
+  CHECK_FALSE(qwen2.experts.norm_topk_prob);
+  CHECK(expert_file("qwen3moe").config()->experts.norm_topk_prob);
+  CHECK_FALSE(expert_file("qwen3moe").own_flag("expert_weights_norm", false).config()->experts.norm_topk_prob);
+  const ModelConfig ernie = expert_file("ernie4_5-moe")
+                                .own_integer("expert_feed_forward_length", 16)
+                                .own_integer("expert_shared_feed_forward_length", 1234)
+                                .own_integer("leading_dense_block_count", 1)
+                                .config()
+                                .value();
+  CHECK(ernie.experts.shared_intermediate_size == 16);
+  CHECK(ernie.experts.layers == std::vector<bool>{false, true});
+  const ModelConfig v2 = expert_file("deepseek2").own_integer("expert_feed_forward_length", 16).config().value();
+  CHECK(v2.architecture == "DeepseekV2ForCausalLM");
+  CHECK(v2.latent.q_lora_rank == 0);
+  CHECK(v2.latent.qk_nope_head_dim == 16);
+  CHECK(v2.experts.routed_scaling_factor == 1);
+  const ModelConfig v3 = expert_file("deepseek2")
+                             .own_integer("expert_feed_forward_length", 16)
+                             .own_integer("expert_gating_func", 2)
+                             .own_flag("expert_weights_norm", true)
+                             .own_number("expert_weights_scale", 2.5f)
+                             .own_integer("expert_group_count", 2)
+                             .own_integer("attention.key_length_mla", 20)
+                             .own_integer("attention.value_length_mla", 12)
+                             .own_text("rope.scaling.type", "yarn")
+                             .own_number("rope.scaling.factor", 4)
+                             .own_number("rope.scaling.yarn_log_multiplier", 0.0707f)
+                             .config()
+                             .value();
+  CHECK(v3.architecture == "DeepseekV3ForCausalLM");
+  CHECK(v3.latent.qk_nope_head_dim == 12);
+  CHECK(v3.latent.v_head_dim == 12);
+  CHECK(v3.experts.norm_topk_prob);
+  CHECK(v3.experts.routed_scaling_factor == 2.5);
+  CHECK(v3.experts.num_groups == 2);
+  CHECK(v3.rope.mscale == doctest::Approx(0.707));
+  CHECK(v3.rope.mscale_all_dim == doctest::Approx(0.707));
+  const auto glm_file = [] {
+    MetadataFile file = expert_file("glm4moe");
+    file.own_integer("expert_feed_forward_length", 16).own_integer("expert_gating_func", 2);
+    return file;
+  };
+  const ModelConfig glm = glm_file().own_integer("nextn_predict_layers", 1).config().value();
+  CHECK(glm.num_layers == 1);
+  CHECK(glm.num_mtp_layers == 1);
+  CHECK(glm.rotary_dim() == 8);
+  CHECK(glm_file().own_integer("rope.dimension_count", 16).config()->rotary_dim() == 16);
+}
+
+TEST_CASE("metadata of experts that is not served is refused with its key") {
+  const auto refused = [](MetadataFile& file, const char* needed) {
+    const Status status = file.config().status();
+    CHECK_MESSAGE(says(status, needed), status.to_string(), "\n  should say ", needed);
+  };
+  for (const char* architecture : {"qwen2moe", "qwen3moe", "ernie4_5-moe", "deepseek2", "glm4moe"}) {
+    MetadataFile file = expert_file(architecture, 0);
+    refused(file, (std::string(architecture) + ".expert_count").c_str());
+  }
+  MetadataFile other_function = expert_file("deepseek2");
+  refused(other_function.own_integer("expert_gating_func", 3),
+          "deepseek2.expert_gating_func is 3; 1 (softmax) and 2 (sigmoid) are read");
+  MetadataFile sigmoid = expert_file("qwen3moe");
+  refused(sigmoid.own_integer("expert_gating_func", 2), "qwen3moe.expert_gating_func is 2, needs 1 (softmax)");
+  MetadataFile softmax = expert_file("glm4moe");
+  refused(softmax.own_integer("expert_gating_func", 1), "glm4moe.expert_gating_func is 1, needs 2 (sigmoid)");
+  MetadataFile scaled = expert_file("qwen2moe");
+  refused(scaled.own_number("expert_weights_scale", 2.5f), "qwen2moe.expert_weights_scale is 2.5, needs 1");
+  MetadataFile normed_v2 = expert_file("deepseek2");
+  refused(normed_v2.own_integer("expert_feed_forward_length", 16).own_flag("expert_weights_norm", true),
+          "norm_topk_prob is true, needs false: DeepseekV2ForCausalLM");
+  MetadataFile narrow = expert_file("deepseek2");
+  refused(narrow.own_integer("attention.key_length_mla", 8),
+          "deepseek2.attention.key_length_mla is 8, needs more than");
+  MetadataFile many = expert_file("qwen3moe", 1);
+  refused(many, "num_experts_per_tok is 2, more than num_experts = 1");
+}
+
+TEST_CASE("matrices of a stack are tensors of their own") {
+  const auto gguf = GgufCheckpoint::open(golden("gguf_qwen3moe_g32") / "model.gguf").value();
+  const TensorEntry* last = gguf->find("model.layers.0.mlp.experts.5.gate_proj.weight");
+  REQUIRE(last != nullptr);
+  CHECK(last->shape == std::vector<int64_t>{64, 64});
+  CHECK(last->dtype_name == "Q4_0");
+  CHECK(gguf->find("model.layers.0.mlp.experts.6.gate_proj.weight") == nullptr);
+  CHECK(gguf->find("blk.0.ffn_gate_exps.weight") == nullptr);
+  CHECK(gguf->find("model.layers.0.mlp.experts.0.up_proj.weight")->dtype == DType::kBf16);
+  gguf->release(*last, 0, 64);
+  const auto latent = GgufCheckpoint::open(golden("gguf_deepseek_v3_g32") / "model.gguf").value();
+  CHECK(latent->find("model.layers.1.self_attn.k_b_proj.3.weight")->shape == std::vector<int64_t>{32, 32});
+  CHECK(latent->find("model.layers.1.self_attn.v_b_proj.3.weight")->shape == std::vector<int64_t>{16, 32});
+  const GgufTensorName both = hugging_face_name("blk.7.ffn_gate_up_exps.weight", "qwen3moe");
+  REQUIRE(both.names.size() == 2);
+  CHECK(name_of_matrix(both.names[1], 12) == "model.layers.7.mlp.experts.12.up_proj.weight");
+  CHECK(hugging_face_name("blk.7.ffn_gate_exps.bias", "qwen3moe").names[0] == "blk.7.ffn_gate_exps.bias");
+}
+
 TEST_CASE("any part of interleaved rows gives the same rows") {
   const auto gguf = GgufCheckpoint::open(golden("gguf_llama3") / "model.gguf").value();
   const TensorEntry& q = *gguf->find("model.layers.0.self_attn.q_proj.weight");
@@ -318,7 +442,7 @@ uint64_t bytes_in(const GgufFormat& format, const GgufTensorInfo& info) {
 
 TEST_CASE("a changed type or offset is refused with the tensor's name") {
   int num_types = 0, num_offsets = 0;
-  for (const char* name : {"gguf_qwen2_yarn", "gguf_qwen3_k", "gguf_llama3"}) {
+  for (const char* name : {"gguf_qwen2_yarn", "gguf_qwen3_k", "gguf_llama3", "gguf_qwen3moe_g32"}) {
     CAPTURE(name);
     const std::string sample = golden_bytes(name);
     const GgufFile file = GgufFile::parse(sample).value();
@@ -383,6 +507,9 @@ TEST_CASE("metadata that does not fit is refused with its key") {
   has(message("qwen2.attention.value_length", kValue, uint32_t{8}), "keys of 16 and values of 8");
   has(message("qwen2.attention.layer_norm_rms_epsilon", kValue, 0x7fc00000u), "layer_norm_rms_epsilon");
   has(message("token_embd.weight", -size_t{11}, 'x'), "token_embd.weight is missing");
+  std::string stack = golden_bytes("gguf_qwen3moe_g32");
+  patch(stack, "blk.0.ffn_up_exps.weight", -size_t{11}, 'x');
+  has(read_all(stack).message(), "blk.0.ffn_up_xxps.weight has 3 dimensions, needs 1 or 2");
   std::string llama = golden_bytes("gguf_llama3");
   patch(llama, "llama.attention.head_count", kValue, uint32_t{3});
   has(read_all(llama).message(), "blk.0.attn_q.weight: 64 rows are no 3 heads of even width");
@@ -426,11 +553,12 @@ TEST_CASE("random damage ends in a Status or in readable rows") {
   const uint64_t seed = test_seed();
   INFO("seed ", seed);
   Rng rng(seed);
-  const std::string samples[] = {golden_bytes("gguf_llama3"), golden_bytes("gguf_qwen3_k")};
+  const std::string samples[] = {golden_bytes("gguf_llama3"), golden_bytes("gguf_qwen3_k"),
+                                 golden_bytes("gguf_deepseek_v3_g32")};
   int num_refused = 0;
   constexpr int kRounds = 600;
   for (int round = 0; round < kRounds; ++round) {
-    std::string bytes = samples[round % 2];
+    std::string bytes = samples[round % 3];
     // Most of it in the header, which is the first 5,000 bytes.
     for (uint64_t i = 0; i <= rng.below(6); ++i) {
       bytes[rng.below(rng.below(4) > 0 ? 5000 : bytes.size())] = static_cast<char>(rng.next_u32());

@@ -6,18 +6,18 @@
 #include <cmath>
 
 #include "weights/gguf_checkpoint.h"
+#include "weights/gguf_metadata.h"
 
 namespace spate {
 namespace {
 
 struct Architecture {
-  std::string_view gguf, hugging_face, model_type;
+  std::string_view gguf, model_type;
 };
 constexpr Architecture kArchitectures[] = {
-    {"llama", "LlamaForCausalLM", "llama"},
-    {"qwen2", "Qwen2ForCausalLM", "qwen2"},
-    {"qwen3", "Qwen3ForCausalLM", "qwen3"},
-    {"ernie4_5", "Ernie4_5ForCausalLM", "ernie4_5"},
+    {"llama", "llama"},        {"qwen2", "qwen2"},       {"qwen2moe", "qwen2_moe"},        {"qwen3", "qwen3"},
+    {"qwen3moe", "qwen3_moe"}, {"ernie4_5", "ernie4_5"}, {"ernie4_5-moe", "ernie4_5_moe"}, {"deepseek2", "deepseek_v2"},
+    {"glm4moe", "glm4_moe"},
 };
 
 // Tokens that end an answer where eos_token_id does not say it: files name one end, models have several.
@@ -36,57 +36,32 @@ Result<const Architecture*> find_architecture(const GgufFile& file) {
   return unimplemented("general.architecture is '{}'; this build runs {}", name, known);
 }
 
-// Collects "key":value of config.json.
-class ConfigJson {
- public:
-  template <typename T>
-  void add(std::string_view key, const T& value) {
-    text_ += fmt::format(R"({}"{}":{})", text_.empty() ? "" : ",", key, value);
+// Files of one architecture may be of several families.
+Result<std::string_view> model_type_of(const Architecture& architecture, const GgufMetadata& metadata) {
+  std::string_view type = architecture.model_type;
+  if (type == "llama") {
+    ASSIGN_OR_RETURN(const int64_t num_experts, metadata.get_int("expert_count", 0));
+    // Llama's own models have no window: a file that has one is of Mistral.
+    ASSIGN_OR_RETURN(const int64_t window, metadata.get_int("attention.sliding_window", 0));
+    type = num_experts > 0 ? "mixtral" : window > 0 ? "mistral" : type;
+  } else if (type == "deepseek_v2") {
+    ASSIGN_OR_RETURN(const bool is_sigmoid, has_sigmoid_experts(metadata));
+    if (is_sigmoid) type = "deepseek_v3";
   }
-  void add_string(std::string_view key, std::string_view value) { add(key, fmt::format(R"("{}")", value)); }
-  bool empty() const { return text_.empty(); }
-  std::string object() const { return "{" + text_ + "}"; }
-
- private:
-  std::string text_;
-};
-
-// Typed reading of "<architecture>.<key>".
-class Metadata {
- public:
-  Metadata(const GgufFile& file, std::string_view architecture)
-      : file_(file), prefix_(fmt::format("{}.", architecture)) {}
-
-  bool has(std::string_view key) const { return file_.find(prefix_ + std::string(key)) != nullptr; }
-  Result<int64_t> get_int(std::string_view key) const { return file_.get_int(prefix_ + std::string(key)); }
-  Result<double> get_number(std::string_view key) const {
-    const GgufValue* value = file_.find(prefix_ + std::string(key));
-    if (value != nullptr && std::holds_alternative<double>(*value)) {
-      if (const double number = std::get<double>(*value); std::isfinite(number)) return number;
-    }
-    ASSIGN_OR_RETURN(const int64_t number, get_int(key));
-    return static_cast<double>(number);
-  }
-  Status copy_int(std::string_view key, std::string_view json_key, ConfigJson& json) const {
-    ASSIGN_OR_RETURN(const int64_t value, get_int(key));
-    json.add(json_key, value);
-    return ok_status();
-  }
-  Status copy_number(std::string_view key, std::string_view json_key, ConfigJson& json) const {
-    ASSIGN_OR_RETURN(const double value, get_number(key));
-    json.add(json_key, value);
-    return ok_status();
-  }
-  const GgufFile& file() const { return file_; }
-
- private:
-  const GgufFile& file_;
-  std::string prefix_;
-};
+  return type;
+}
 
 // What cos and sin are multiplied with. Converters write config.json's attention_factor as yarn_attn_factor: it
 // replaces YaRN's own factor. attn_factor multiplies the result.
-Status read_yarn_attention(const Metadata& metadata, double factor, ConfigJson& scaling) {
+Status read_yarn_attention(const GgufMetadata& metadata, double factor, ConfigJson& scaling) {
+  if (metadata.architecture() == "deepseek2" && metadata.has("rope.scaling.yarn_log_multiplier")) {
+    // A tenth of mscale_all_dim. mscale, which no key has, is the same in all of DeepSeek's models.
+    ASSIGN_OR_RETURN(const double multiplier, metadata.get_number("rope.scaling.yarn_log_multiplier"));
+    const double mscale = std::round(multiplier * 1e7) / 1e6;
+    scaling.add("mscale", mscale);
+    scaling.add("mscale_all_dim", mscale);
+    return ok_status();
+  }
   double attention_factor = factor > 1 ? 0.1 * std::log(factor) + 1 : 1;
   bool is_given = false;
   if (metadata.has("rope.scaling.yarn_attn_factor")) {
@@ -109,13 +84,12 @@ Status read_yarn_attention(const Metadata& metadata, double factor, ConfigJson& 
   return ok_status();
 }
 
-Status read_rope(const Metadata& metadata, ConfigJson& json) {
+Status read_rope(const GgufMetadata& metadata, ConfigJson& json) {
   if (metadata.has("rope.freq_base")) RETURN_IF_ERROR(metadata.copy_number("rope.freq_base", "rope_theta", json));
   ConfigJson scaling;
   std::string type = "none";
   if (metadata.has("rope.scaling.type")) {
-    ASSIGN_OR_RETURN(const Architecture* architecture, find_architecture(metadata.file()));
-    ASSIGN_OR_RETURN(type, metadata.file().get_string(fmt::format("{}.rope.scaling.type", architecture->gguf)));
+    ASSIGN_OR_RETURN(type, metadata.file().get_string(fmt::format("{}.rope.scaling.type", metadata.architecture())));
   }
   if (type == "none" && metadata.has("rope.scale_linear")) {  // the oldest files
     scaling.add_string("rope_type", "linear");
@@ -141,19 +115,27 @@ Status read_rope(const Metadata& metadata, ConfigJson& json) {
 }
 
 // vocab_size: the rows of the embedding table; tokens may be fewer.
-Status read_sizes(const Metadata& metadata, ConfigJson& json) {
+Status read_sizes(const GgufMetadata& metadata, ConfigJson& json) {
   for (const auto& [key, json_key] : {std::pair{"embedding_length", "hidden_size"},
                                       {"feed_forward_length", "intermediate_size"},
-                                      {"block_count", "num_hidden_layers"},
                                       {"attention.head_count", "num_attention_heads"},
                                       {"context_length", "max_position_embeddings"}}) {
     RETURN_IF_ERROR(metadata.copy_int(key, json_key, json));
   }
+  // Layers for multi-token prediction are counted with the others.
+  ASSIGN_OR_RETURN(const int64_t num_blocks, metadata.get_int("block_count"));
+  ASSIGN_OR_RETURN(const int64_t num_mtp_layers, metadata.get_int("nextn_predict_layers", 0));
+  json.add("num_hidden_layers", num_blocks - num_mtp_layers);
+  if (num_mtp_layers > 0) json.add("num_nextn_predict_layers", num_mtp_layers);
+  RETURN_IF_ERROR(metadata.copy_number("attention.layer_norm_rms_epsilon", "rms_norm_eps", json));
+  return ok_status();
+}
+
+Status read_heads(const GgufMetadata& metadata, ConfigJson& json) {
   // Families differ in what they assume: a file that is silent means as many as heads.
   const bool has_kv_heads = metadata.has("attention.head_count_kv");
   RETURN_IF_ERROR(metadata.copy_int(has_kv_heads ? "attention.head_count_kv" : "attention.head_count",
                                     "num_key_value_heads", json));
-  RETURN_IF_ERROR(metadata.copy_number("attention.layer_norm_rms_epsilon", "rms_norm_eps", json));
   // The same holds for the width of a head: width / heads.
   ASSIGN_OR_RETURN(const int64_t width, metadata.get_int("embedding_length"));
   ASSIGN_OR_RETURN(const int64_t heads, metadata.get_int("attention.head_count"));
@@ -170,9 +152,10 @@ Status read_sizes(const Metadata& metadata, ConfigJson& json) {
 }
 
 // A part of each head may rotate, which no config.json of these families can say. llama.cpp refuses it for Llama.
-Status read_rotary_dim(const Metadata& metadata, ModelConfig& config) {
+Status read_rotary_dim(const GgufMetadata& metadata, ModelConfig& config) {
   if (!metadata.has("rope.dimension_count")) return ok_status();
   ASSIGN_OR_RETURN(const int64_t rotary_dim, metadata.get_int("rope.dimension_count"));
+  config.rope.partial_rotary_factor = 1;
   if (rotary_dim == config.head_dim) return ok_status();
   ASSIGN_OR_RETURN(const std::string_view architecture, metadata.file().get_string("general.architecture"));
   if (architecture == "llama") {
@@ -217,18 +200,17 @@ Result<std::vector<int64_t>> end_token_ids(const GgufFile& file) {
 Result<ModelConfig> GgufCheckpoint::model_config() const {
   const GgufFile& file = files_[0];
   ASSIGN_OR_RETURN(const Architecture* architecture, find_architecture(file));
-  const Metadata metadata(file, architecture->gguf);
+  const GgufMetadata metadata(file, architecture->gguf);
+  ASSIGN_OR_RETURN(const std::string_view model_type, model_type_of(*architecture, metadata));
   ConfigJson json;
-  // Llama's own models have no window: a file that has one is of Mistral.
-  bool is_mistral = false;
-  if (architecture->gguf == "llama" && metadata.has("attention.sliding_window")) {
-    ASSIGN_OR_RETURN(const int64_t window, metadata.get_int("attention.sliding_window"));
-    is_mistral = window > 0;
-    if (is_mistral) json.add("sliding_window", window);
+  json.add_string("model_type", model_type);
+  if (model_type == "mistral" || model_type == "mixtral") {
+    ASSIGN_OR_RETURN(const int64_t window, metadata.get_int("attention.sliding_window", 0));
+    json.add("sliding_window", window > 0 ? fmt::to_string(window) : "null");
   }
-  json.add("architectures", fmt::format(R"(["{}"])", is_mistral ? "MistralForCausalLM" : architecture->hugging_face));
-  json.add_string("model_type", is_mistral ? "mistral" : architecture->model_type);
   RETURN_IF_ERROR(read_sizes(metadata, json));
+  RETURN_IF_ERROR(architecture->gguf == "deepseek2" ? read_gguf_latent(metadata, json) : read_heads(metadata, json));
+  RETURN_IF_ERROR(read_gguf_experts(metadata, model_type, json));
   RETURN_IF_ERROR(read_rope(metadata, json));
   const TensorEntry* embedding = find("model.embed_tokens.weight");
   if (embedding == nullptr) return data_loss("token_embd.weight is missing");
@@ -239,6 +221,8 @@ Result<ModelConfig> GgufCheckpoint::model_config() const {
   json.add("attention_bias", has_qkv_bias);
   json.add("mlp_bias", has_mlp_bias);
   json.add("use_bias", has_qkv_bias);
+  json.add("qkv_bias", has_qkv_bias);
+  json.add("use_qk_norm", find("model.layers.0.self_attn.q_norm.weight") != nullptr);
   ASSIGN_OR_RETURN(const std::vector<int64_t> ends, end_token_ids(file));
   json.add("eos_token_id", ends.empty() ? "null" : fmt::format("[{}]", fmt::join(ends, ",")));
   if (file.find("tokenizer.ggml.bos_token_id") != nullptr) {
@@ -262,7 +246,7 @@ Result<ModelConfig> GgufCheckpoint::model_config() const {
 }
 
 Result<GenerationConfig> GgufCheckpoint::generation_config() const {
-  const Metadata sampling(files_[0], "general.sampling");
+  const GgufMetadata sampling(files_[0], "general.sampling");
   ConfigJson json;
   for (const auto& [key, json_key] : {std::pair{"temp", "temperature"},
                                       {"top_p", "top_p"},
@@ -277,7 +261,7 @@ Result<GenerationConfig> GgufCheckpoint::generation_config() const {
 Result<PoolingConfig> GgufCheckpoint::pooling_config() const {
   PoolingConfig config;
   ASSIGN_OR_RETURN(const Architecture* architecture, find_architecture(files_[0]));
-  const Metadata metadata(files_[0], architecture->gguf);
+  const GgufMetadata metadata(files_[0], architecture->gguf);
   if (!metadata.has("pooling_type")) return config;
   ASSIGN_OR_RETURN(const int64_t type, metadata.get_int("pooling_type"));
   constexpr Pooling kPoolings[] = {Pooling::kNone, Pooling::kMean, Pooling::kCls, Pooling::kLast};  // llama.cpp's order

@@ -25,10 +25,12 @@ import tempfile
 import gguf
 import numpy as np
 import torch
-from make_model_goldens import BASE, OUT, randomise, rope, run
+from make_model_goldens import BASE, OUT, draw_tokens, randomise, rope, run
 from safetensors.torch import load_file, save_file
-from transformers import (DeepseekV3Config, DeepseekV3ForCausalLM, Ernie4_5Config, Ernie4_5ForCausalLM, LlamaConfig, LlamaForCausalLM,
-                          Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
+from transformers import (DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config, DeepseekV3ForCausalLM, Ernie4_5Config, Ernie4_5ForCausalLM,
+                          Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM, LlamaConfig, LlamaForCausalLM,
+                          MixtralConfig, MixtralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config,
+                          Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM)
 
 OUT = OUT.parent / "quantized"
 SMALL = BASE | dict(vocab_size=48, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2)
@@ -111,7 +113,7 @@ def awq_config(group_size=32):
     return dict(quant_method="awq", bits=4, group_size=group_size, zero_point=True, version="gemm", modules_to_not_convert=["lm_head"])
 
 
-def compressed(name, weight, bits=4, group_size=32, symmetric=True, packed=True):
+def compressed(name, weight, bits=4, group_size=32, symmetric=True, packed=True, ignore=()):
     codes, zeros, scales, restored = quantise(weight, bits, symmetric, group_of_columns(weight.shape[1], group_size), torch.bfloat16)
     if packed:
         tensors = {"weight_packed": pack(codes, bits, 1), "weight_shape": torch.tensor(weight.shape, dtype=torch.int64)}
@@ -125,11 +127,11 @@ def compressed(name, weight, bits=4, group_size=32, symmetric=True, packed=True)
     return {f"{name}.{key}": value for key, value in tensors.items()}, restored
 
 
-def compressed_config(bits=4, group_size=32, symmetric=True, packed=True):
+def compressed_config(bits=4, group_size=32, symmetric=True, packed=True, ignore=()):
     weights = dict(num_bits=bits, type="int", symmetric=symmetric, strategy="group" if group_size > 0 else "channel",
                    group_size=group_size if group_size > 0 else None, dynamic=False, observer="minmax")
     inputs = None if packed else dict(num_bits=8, type="int", symmetric=True, strategy="token", dynamic=True)
-    return dict(quant_method="compressed-tensors", format="pack-quantized" if packed else "int-quantized", ignore=["lm_head"],
+    return dict(quant_method="compressed-tensors", format="pack-quantized" if packed else "int-quantized", ignore=["lm_head", *ignore],
                 quantization_status="compressed", kv_cache_scheme=None,
                 config_groups=dict(group_0=dict(targets=["Linear"], weights=weights, input_activations=inputs, output_activations=None)))
 
@@ -137,27 +139,33 @@ def compressed_config(bits=4, group_size=32, symmetric=True, packed=True):
 # --- safetensors ------------------------------------------------------------------------------------------------------
 
 def write_safetensors(folder, model, method, method_config, options):
-    """Every linear layer but lm_head becomes codes; the model gets the dequantised weights."""
-    tensors, restored = {}, {}
-    linear = {name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and name != "lm_head"}
-    for name, value in model.state_dict().items():
-        module = name.removesuffix(".weight")
-        if module not in linear or name == module:
-            if not (name == "lm_head.weight" and model.config.tie_word_embeddings):
-                tensors[name] = value.half()
-                restored[name] = tensors[name].float()
+    """Every linear layer but lm_head and routers becomes codes, each expert by itself; the model gets the dequantised weights."""
+    tensors, restored, checked = {}, {}, {}
+    linear = {name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)} - {"lm_head"}
+    for name, value in as_in_file(model, False).items():
+        is_linear = name.removesuffix(".weight") in linear and name.endswith(".weight") and not name.endswith("shared_expert_gate.weight")
+        if not is_linear and value.dim() < 3:
+            tensors[name] = value.half()
+            restored[name] = tensors[name].float()
             continue
-        # Zero points at both ends of their range.
-        value[1] = value[1].abs() + 0.1 / value.shape[1] ** 0.5
-        value[2] = -value[1]
-        codes, restored[name] = method(module, value, **options)
-        tensors |= codes
+        parts = {}
+        for part, matrix in matrices_of(name, value, "llama" if model.config.model_type == "mixtral" else "").items():
+            # Zero points at both ends of their range.
+            matrix[1] = matrix[1].abs() + 0.1 / matrix.shape[1] ** 0.5
+            matrix[2] = -matrix[1]
+            codes, parts[part] = method(part.removesuffix(".weight"), matrix, **options)
+            tensors |= codes
+        restored[name] = torch.stack(list(parts.values())) if value.dim() > 2 else parts[name]
+        checked |= parts
+    if model.config.model_type == "mixtral":
+        tensors = {name.replace(".mlp.gate.", ".block_sparse_moe.gate."): value for name, value in tensors.items()}
+    tensors = {name.replace(".gate.moe_statics.", ".moe_statics."): value for name, value in tensors.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    model.load_state_dict(restored, strict=False)
+    model.load_state_dict(as_in_model(restored), strict=False)
     config = json.loads(model.config.to_json_string())
     config["quantization_config"] = method_config(**options)
     (folder / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
-    return {name: value for name, value in restored.items() if name.removesuffix(".weight") in linear}
+    return checked
 
 
 # --- 8-bit floats -----------------------------------------------------------------------------------------------------
@@ -241,14 +249,79 @@ T = gguf.GGMLQuantizationType
 GGUF_NAMES = {"embed_tokens": "token_embd", "lm_head": "output", "model.norm": "output_norm", "input_layernorm": "attn_norm",
               "post_attention_layernorm": "ffn_norm", "q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v",
               "o_proj": "attn_output", "q_norm": "attn_q_norm", "k_norm": "attn_k_norm", "gate_proj": "ffn_gate",
-              "up_proj": "ffn_up", "down_proj": "ffn_down"}
+              "up_proj": "ffn_up", "down_proj": "ffn_down", "q_a_proj": "attn_q_a", "q_a_layernorm": "attn_q_a_norm",
+              "q_b_proj": "attn_q_b", "kv_a_proj_with_mqa": "attn_kv_a_mqa", "kv_a_layernorm": "attn_kv_a_norm",
+              "kv_b_proj": "attn_kv_b", "k_b_proj": "attn_k_b", "v_b_proj": "attn_v_b", "gate": "ffn_gate_inp",
+              "shared_expert_gate": "ffn_gate_inp_shexp"}
 
 
-def gguf_name(name):
+def gguf_name(name, arch):
     parts = name.split(".")
-    kind = parts[-1]
+    kind, below = parts[-1], parts[-3] if len(parts) > 2 else ""
+    if kind == "e_score_correction_bias":
+        return f"blk.{parts[2]}.exp_probs_b.bias"
     module = GGUF_NAMES.get(".".join(parts[:-1]), GGUF_NAMES.get(parts[-2]))
+    if arch == "glm4moe" and module == "ffn_norm":
+        module = "post_attention_norm"
+    module += {"experts": "_exps", "shared_experts": "_shexp", "shared_expert": "_shexp"}.get(below, "")
     return f"blk.{parts[2]}.{module}.{kind}" if "layers" in parts else f"{module}.{kind}"
+
+
+def split_kv_b(weight, config):
+    """kv_b_proj as newer files have it: W_uk of each head, transposed, and W_uv."""
+    nope, value = config.qk_nope_head_dim, config.v_head_dim
+    by_head = weight.reshape(config.num_attention_heads, nope + value, -1)
+    return by_head[:, :nope].transpose(1, 2).contiguous(), by_head[:, nope:].contiguous()
+
+
+def join_kv_b(k, v):
+    return torch.cat([k.transpose(1, 2), v], 1).flatten(0, 1)
+
+
+def as_in_file(model, split_kv):
+    """The tensors of a model, experts as three of [num_experts, out, in] a layer."""
+    tensors = {}
+    for name, value in model.state_dict().items():
+        if name.endswith(".experts.gate_up_proj"):
+            stem = name.removesuffix("gate_up_proj")
+            tensors[stem + "gate_proj.weight"], tensors[stem + "up_proj.weight"] = value.chunk(2, 1)
+        elif name.endswith(".experts.down_proj"):
+            tensors[name + ".weight"] = value
+        elif name.endswith(".kv_b_proj.weight") and split_kv:
+            stem = name.removesuffix("kv_b_proj.weight")
+            tensors[stem + "k_b_proj.weight"], tensors[stem + "v_b_proj.weight"] = split_kv_b(value, model.config)
+        elif not (name == "lm_head.weight" and model.config.tie_word_embeddings):
+            tensors[name] = value
+    return tensors
+
+
+def as_in_model(tensors):
+    state = {}
+    for name, value in tensors.items():
+        if ".experts." in name and name.endswith("gate_proj.weight"):
+            up = tensors[name.replace("gate_proj", "up_proj")]
+            state[name.replace("gate_proj.weight", "gate_up_proj")] = torch.cat([value, up], 1)
+        elif ".experts." in name:
+            if "down_proj" in name:
+                state[name.removesuffix(".weight")] = value
+        elif name.endswith("k_b_proj.weight"):
+            state[name.replace("k_b_proj", "kv_b_proj")] = join_kv_b(value, tensors[name.replace("k_b_proj", "v_b_proj")])
+        elif not name.endswith(".v_b_proj.weight"):
+            state[name] = value
+    return state
+
+
+def matrices_of(name, value, arch):
+    """What Hugging Face calls the tensor, or the matrices in it."""
+    if value.dim() < 3:
+        return {name: value}
+    mixtral = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+    stem, matrix, _ = name.rsplit(".", 2)
+    if matrix in ("k_b_proj", "v_b_proj"):
+        return {f"{stem}.{matrix}.{i}.weight": part for i, part in enumerate(value)}
+    if arch == "llama":
+        stem, matrix = stem.replace("mlp", "block_sparse_moe"), mixtral[matrix]
+    return {f"{stem}.{i}.{matrix}.weight": part for i, part in enumerate(value)}
 
 
 def permute(weight, num_heads):
@@ -270,7 +343,56 @@ def random_blocks(shape, type_, generator):
     return blocks.reshape(shape[0], -1)
 
 
-def write_gguf(folder, model, arch, types, tensors_per_file=0):
+def add_experts(writer, config, arch):
+    def get(*names, default=None):
+        return next((getattr(config, name) for name in names if getattr(config, name, None) is not None), default)
+
+    writer.add_expert_count(get("num_local_experts", "moe_num_experts", "n_routed_experts", "num_experts"))
+    writer.add_expert_used_count(get("num_experts_per_tok", "moe_k"))
+    if arch == "llama":
+        return
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if arch == "qwen2moe":
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    if arch == "ernie4_5-moe":
+        writer.add_expert_shared_count(config.moe_num_shared_experts)
+        writer.add_expert_shared_feed_forward_length(config.intermediate_size // config.num_key_value_heads)  # as the converter does
+        writer.add_leading_dense_block_count(config.moe_layer_start_index)
+        writer.add_interleave_moe_layer_step(config.moe_layer_interval)
+    if arch in ("deepseek2", "glm4moe"):
+        writer.add_expert_shared_count(config.n_shared_experts)
+        writer.add_leading_dense_block_count(config.first_k_dense_replace)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+        if config.norm_topk_prob:
+            writer.add_expert_weights_norm(True)
+        is_sigmoid = config.model_type != "deepseek_v2"
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if is_sigmoid else gguf.ExpertGatingFuncType.SOFTMAX)
+        if config.n_group is not None and config.n_group > 1:
+            writer.add_expert_group_count(config.n_group)
+            writer.add_expert_group_used_count(config.topk_group)
+
+
+def add_latent(writer, config, split_kv):
+    if config.q_lora_rank is not None:
+        writer.add_q_lora_rank(config.q_lora_rank)
+    writer.add_kv_lora_rank(config.kv_lora_rank)
+    width = config.qk_nope_head_dim + config.qk_rope_head_dim
+    if split_kv:
+        writer.add_head_count_kv(1)
+        writer.add_key_length(config.kv_lora_rank + config.qk_rope_head_dim)
+        writer.add_value_length(config.kv_lora_rank)
+        writer.add_key_length_mla(width)
+        writer.add_value_length_mla(config.v_head_dim)
+    else:
+        writer.add_head_count_kv(config.num_attention_heads)
+        writer.add_key_length(width)
+        writer.add_value_length(config.v_head_dim)
+    writer.add_rope_dimension_count(config.qk_rope_head_dim)
+    if (mscale := config.rope_parameters.get("mscale_all_dim")) is not None:
+        writer.add_rope_scaling_yarn_log_mul(0.1 * mscale)
+
+
+def write_gguf(folder, model, arch, types, tensors_per_file=0, split_kv=True):
     config = model.config
     writer = gguf.GGUFWriter(folder / "model.gguf", arch, split_max_tensors=tensors_per_file)
     writer.add_context_length(config.max_position_embeddings)
@@ -278,13 +400,18 @@ def write_gguf(folder, model, arch, types, tensors_per_file=0):
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
-    writer.add_rope_dimension_count(head_dim)
     parameters = config.rope_parameters
+    if arch == "deepseek2":
+        add_latent(writer, config, split_kv)
+    else:
+        writer.add_head_count_kv(config.num_key_value_heads)
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+        writer.add_rope_dimension_count(int(head_dim * parameters.get("partial_rotary_factor", 1)))
+    if arch in ("qwen2moe", "qwen3moe", "ernie4_5-moe", "deepseek2", "glm4moe") or config.model_type == "mixtral":
+        add_experts(writer, config, arch)
     writer.add_rope_freq_base(parameters["rope_theta"])
     if parameters["rope_type"] == "yarn":
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
@@ -301,33 +428,33 @@ def write_gguf(folder, model, arch, types, tensors_per_file=0):
         writer.add_uint32("general.sampling.top_k", 20)
     add_vocabulary(writer, config.vocab_size)
 
-    restored, checked = {}, []
+    restored, checked = {}, {}
     generator = np.random.default_rng(5)
-    for name, value in model.state_dict().items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            continue
+    for name, value in as_in_file(model, split_kv).items():
         heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
         permuted = arch == "llama" and heads is not None
         if permuted:
             value = permute(value, heads)
-        type_ = next(type_ for key, type_ in types.items() if key in name) if value.dim() == 2 else T.F32
+        is_float = value.dim() < 2 or name.endswith((".gate.weight", "shared_expert_gate.weight", "e_score_correction_bias"))
+        type_ = T.F32 if is_float else next(type_ for key, type_ in types.items() if key in name)
         if type_ in (T.Q4_K, T.Q5_K, T.Q6_K):
             data = random_blocks(value.shape, type_, generator)
         else:
             data = gguf.quants.quantize(value.float().numpy(), type_)
-        writer.add_tensor(gguf_name(name), data, raw_dtype=type_)
+        in_file = data.squeeze(0) if is_float and data.ndim == 2 and data.shape[0] == 1 else data
+        writer.add_tensor(gguf_name(name, arch), in_file, raw_dtype=type_)
         weight = torch.from_numpy(gguf.quants.dequantize(data, type_).copy()).reshape(value.shape)
         if permuted:
             weight = weight.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(weight.shape)
         restored[name] = weight
-        if value.dim() == 2:
-            checked.append(name)
-    model.load_state_dict(restored, strict=False)
+        if value.dim() > 1 and not is_float:
+            checked |= matrices_of(name, weight, arch)
+    model.load_state_dict(as_in_model(restored), strict=False)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return {name: restored[name] for name in checked}
+    return checked
 
 
 def add_vocabulary(writer, vocab_size):
@@ -355,6 +482,11 @@ ERNIE = lambda **more: (Ernie4_5ForCausalLM, Ernie4_5Config(**SMALL | dict(head_
 FP8_SIZES = dict(hidden_size=160, intermediate_size=136)
 QWEN3_MOE = lambda **more: (Qwen3MoeForCausalLM, Qwen3MoeConfig(**SMALL | dict(head_dim=16) | more))
 DEEPSEEK = lambda **more: (DeepseekV3ForCausalLM, DeepseekV3Config(**SMALL | dict(num_key_value_heads=4) | more))
+DEEPSEEK_V2 = lambda **more: (DeepseekV2ForCausalLM, DeepseekV2Config(**SMALL | dict(num_key_value_heads=4) | more))
+MIXTRAL = lambda **more: (MixtralForCausalLM, MixtralConfig(**SMALL | more))
+QWEN2_MOE = lambda **more: (Qwen2MoeForCausalLM, Qwen2MoeConfig(**SMALL | more))
+ERNIE_MOE = lambda **more: (Ernie4_5_MoeForCausalLM, Ernie4_5_MoeConfig(**SMALL | dict(head_dim=16) | more))
+GLM = lambda **more: (Glm4MoeForCausalLM, Glm4MoeConfig(**SMALL | dict(head_dim=16) | more))
 WIDE = dict(hidden_size=256, intermediate_size=32, head_dim=16, num_attention_heads=2, num_key_value_heads=1)
 LEGACY = {"q_proj": T.Q4_0, "k_proj": T.Q4_1, "v_proj": T.Q5_0, "o_proj": T.Q5_1, "gate_proj": T.Q8_0, "up_proj": T.F16,
           "down_proj": T.BF16, "embed": T.Q8_0, "lm_head": T.F32}
@@ -373,6 +505,21 @@ MODELS = {
     "compressed_w8a8": (QWEN2(), (compressed, compressed_config, dict(bits=8, group_size=-1, packed=False)), EXACT),
     "compressed_mixed_g32": (QWEN3(), (mixed, mixed_config, dict()), EXACT),
     "compressed_fp8_rows": (QWEN2(), (write_fp8, compressed_fp8_config, dict(rows=True, suffix="scale", scale_dtype=torch.bfloat16)), EXACT),
+    # A tensor for each matrix of an expert; routers stay floats.
+    "gptq_int4_qwen3_moe_g32": (QWEN3_MOE(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=64, norm_topk_prob=True),
+                                (gptq, gptq_config, dict()), EXACT),
+    "gptq_int8_rows_ernie4_5_moe": (ERNIE_MOE(num_hidden_layers=2, moe_num_experts=4, moe_k=2, moe_intermediate_size=24, moe_num_shared_experts=2,
+                                              moe_layer_start_index=1), (gptq, gptq_config, dict(bits=8, group_size=-1)), EXACT),
+    # kv_b_proj as codes, from which each head takes its part.
+    "awq_int4_deepseek_v3": (DEEPSEEK(num_hidden_layers=2, q_lora_rank=32, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16,
+                                      n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=32,
+                                      first_k_dense_replace=1, n_group=2, topk_group=1, num_mtp_layers=0, rope_parameters=rope()),
+                             (awq, awq_config, dict()), F16_SCALES),
+    "compressed_int4_mixtral_g32": (MIXTRAL(num_local_experts=4, num_experts_per_tok=2),
+                                    (compressed, compressed_config, dict(ignore=("re:.*block_sparse_moe.gate$",))), EXACT),
+    "compressed_w8a8_qwen2_moe": (QWEN2_MOE(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=40, shared_expert_intermediate_size=48),
+                                  (compressed, compressed_config, dict(bits=8, group_size=-1, packed=False,
+                                                                       ignore=("re:.*mlp.gate$", "re:.*shared_expert_gate$"))), EXACT),
     "fp8_tensor": (LLAMA(), (write_fp8, fp8_config, dict(suffix="scale", input_scale=True)), EXACT),
     "fp8_block_qwen3": (QWEN3(**FP8_SIZES), (write_fp8, fp8_config, dict(block=(128, 128), scale_dtype=torch.bfloat16)), EXACT),
     "fp8_block_qwen3_moe": (QWEN3_MOE(hidden_size=144, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=40, norm_topk_prob=True),
@@ -389,6 +536,30 @@ MODELS = {
                                                "gate_proj": T.Q4_K, "up_proj": T.Q4_K, "down_proj": T.Q4_0, "embed": T.Q6_K}),
                      REQUANTISED),
     "gguf_ernie4_5": (ERNIE(rope_parameters=rope("linear", 500000.0, factor=2.0)), ("ernie4_5", {"": T.Q8_0}, 5), EXACT),
+    "gguf_mixtral_g32": (MIXTRAL(num_local_experts=3, num_experts_per_tok=2), ("llama", {"": T.Q4_0}), EXACT),
+    "gguf_qwen2moe": (QWEN2_MOE(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=96),
+                      ("qwen2moe", {"experts.down": T.Q5_1, "": T.Q4_1}), F16_SCALES),
+    "gguf_qwen3moe_g32": (QWEN3_MOE(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=64, norm_topk_prob=True,
+                                    rope_parameters=rope("yarn", 10000.0, factor=4.0, original_max_position_embeddings=32)),
+                          ("qwen3moe", {"experts.up": T.BF16, "experts.down": T.Q8_0, "": T.Q4_0}), EXACT),
+    "gguf_ernie4_5_moe": (ERNIE_MOE(num_hidden_layers=2, moe_num_experts=4, moe_k=2, moe_intermediate_size=32, moe_num_shared_experts=2,
+                                    moe_layer_start_index=1), ("ernie4_5-moe", {"": T.Q8_0}), EXACT),
+    # V2-Lite with W_uk and W_uv in one tensor, as files before April 2025; YaRN with mscale.
+    "gguf_deepseek_v2_lite": (DEEPSEEK_V2(q_lora_rank=None, kv_lora_rank=32, qk_nope_head_dim=24, qk_rope_head_dim=8, v_head_dim=16,
+                                          n_routed_experts=6, n_shared_experts=2, num_experts_per_tok=3, moe_intermediate_size=32,
+                                          num_hidden_layers=2, first_k_dense_replace=1, rope_parameters=rope("yarn", 10000.0, factor=4.0,
+                                          mscale=0.707, mscale_all_dim=0.707, beta_fast=32, beta_slow=1, original_max_position_embeddings=32)),
+                              ("deepseek2", {"kv_b": T.F16, "": T.Q8_0}, 0, False), EXACT),
+    # V3: each of W_uk and W_uv a tensor of its own, codes too.
+    "gguf_deepseek_v3_g32": (DEEPSEEK(num_hidden_layers=2, q_lora_rank=32, kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=8, v_head_dim=16,
+                                  n_routed_experts=6, n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=64,
+                                  first_k_dense_replace=1, n_group=2, topk_group=1, num_mtp_layers=0, routed_scaling_factor=1.5,
+                                  rope_parameters=rope("yarn", 10000.0, factor=4.0, mscale=1.0, mscale_all_dim=1.0, beta_fast=32, beta_slow=1,
+                                                       original_max_position_embeddings=32)),
+                         ("deepseek2", {"experts.down": T.Q5_0, "": T.Q8_0}), EXACT),
+    "gguf_glm4moe": (GLM(n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=32, first_k_dense_replace=0,
+                         attention_bias=True, use_qk_norm=True, routed_scaling_factor=1.5, num_mtp_layers=0,
+                         rope_parameters=rope(theta=1e6, partial_rotary_factor=0.5)), ("glm4moe", {"": T.Q8_0}), EXACT),
 }
 
 
@@ -407,7 +578,10 @@ def make(name, model_class, config, writer, rows_tolerance):
             weights = write_fp8(folder, model, *writer[1:])
         else:
             weights = write_safetensors(folder, model, *writer) if callable(writer[0]) else write_gguf(folder, model, *writer)
-    token_ids = torch.randint(0, config.vocab_size, (6,), generator=generator).tolist()
+    if writer[0] is write_fp8:
+        token_ids = torch.randint(0, config.vocab_size, (6,), generator=generator).tolist()
+    else:  # no choice of experts that 8-bit activations could change
+        token_ids = draw_tokens(model, None, 6, generator)
     result = run(model, token_ids, 4, 0)
     rows = [0, 3, 5]
     float_tolerance = max(1e-5, 3 * rows_tolerance)

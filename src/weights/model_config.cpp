@@ -422,6 +422,42 @@ std::string_view spelling(const JsonFields& fields, std::string_view key, std::s
 
 constexpr int64_t kMaxExperts = 4096, kMaxExpertsPerTok = 64;
 
+// Null where a number or a switch must be, for any of the families: the classes then fail, or take it for 0.
+constexpr const char* kExpertKeys[] = {"num_local_experts",
+                                       "num_experts",
+                                       "moe_num_experts",
+                                       "n_routed_experts",
+                                       "num_experts_per_tok",
+                                       "moe_k",
+                                       "moe_intermediate_size",
+                                       "shared_expert_intermediate_size",
+                                       "moe_num_shared_experts",
+                                       "n_shared_experts",
+                                       "decoder_sparse_step",
+                                       "first_k_dense_replace",
+                                       "moe_layer_start_index",
+                                       "moe_layer_interval",
+                                       "norm_topk_prob",
+                                       "routed_scaling_factor",
+                                       "moe_norm_min"};
+
+// Parts that other models of these shapes have, and this family's class has not: it would leave them out in silence.
+void refuse_foreign_parts(JsonFields& fields, const FamilyClass& family) {
+  int64_t shared_width = 0, num_selected = 0;
+  if (family.expert_keys != ExpertKeys::kQwen || family.experts.shared_intermediate_size == 0) {
+    fields.read("shared_expert_intermediate_size", shared_width, 0, 1 << 24);
+    if (shared_width > 0) {
+      fields.problem(fmt::format("shared_expert_intermediate_size is {}, but {} has no such expert", shared_width,
+                                 family.architecture));
+    }
+  }
+  fields.read("index_topk", num_selected, 0, 1 << 24);
+  if (num_selected > 0) {
+    fields.problem(fmt::format("index_topk is {}: sparse attention is not served, {} has none", num_selected,
+                               family.architecture));
+  }
+}
+
 void read_qwen_experts(JsonFields& fields, const ModelConfig& config, ExpertConfig& experts) {
   int64_t step = 1;
   std::vector<int32_t> dense_layers;
@@ -441,6 +477,14 @@ void read_qwen_experts(JsonFields& fields, const ModelConfig& config, ExpertConf
   }
 }
 
+// Refuses another value than what the family's class computes.
+void require_text(JsonFields& fields, std::string_view key, std::string_view needed, std::string_view architecture) {
+  std::string value(needed);
+  fields.read(key, value);
+  if (value == needed) return;
+  fields.problem(fmt::format("{} is \"{}\", needs \"{}\" for {}", key, value, needed, architecture));
+}
+
 void read_ernie_experts(JsonFields& fields, ModelConfig& config, ExpertConfig& experts) {
   int64_t num_shared = 2, first = 1, last = -1, interval = 1;
   fields.read("moe_intermediate_size", experts.intermediate_size, 1, 1 << 24);
@@ -449,20 +493,13 @@ void read_ernie_experts(JsonFields& fields, ModelConfig& config, ExpertConfig& e
   fields.read("moe_layer_end_index", last, -1, 4096);
   fields.read("moe_layer_interval", interval, 1, 4096);
   fields.read("moe_norm_min", experts.norm_min, 0.0, 1.0);
+  require_text(fields, "moe_gate_act", "softmax", config.architecture);
   fields.read("num_nextn_predict_layers", config.num_mtp_layers, 0, 64);
   experts.shared_intermediate_size = num_shared * experts.intermediate_size;
   if (config.use_bias) fields.problem("use_bias is true, which is not served for Ernie4_5_MoeForCausalLM: needs false");
   for (int64_t i = 0; i < config.num_layers; ++i) {
     experts.layers[static_cast<size_t>(i)] = (i + 1) % interval == 0 && i >= first && (last == -1 || i <= last);
   }
-}
-
-// Refuses another value than what the family's class computes.
-void require_text(JsonFields& fields, std::string_view key, std::string_view needed, std::string_view architecture) {
-  std::string value(needed);
-  fields.read(key, value);
-  if (value == needed) return;
-  fields.problem(fmt::format("{} is \"{}\", needs \"{}\" for {}", key, value, needed, architecture));
 }
 
 void read_groups(JsonFields& fields, ExpertConfig& experts) {
@@ -507,6 +544,12 @@ void read_deepseek_experts(JsonFields& fields, bool is_v3, ModelConfig& config, 
   std::string method = "greedy";
   fields.read("topk_method", method);
   if (method == "group_limited_greedy") {
+    for (const char* key : {"n_group", "topk_group"}) {
+      if (!fields.has(key)) {
+        fields.problem(fmt::format("topk_method is \"group_limited_greedy\", but {} is {}", key,
+                                   fields.is_null(key) ? "null" : "missing"));
+      }
+    }
     read_groups(fields, experts);
   } else if (method != "greedy") {
     fields.problem(fmt::format("topk_method is \"{}\", needs greedy or group_limited_greedy", method));
@@ -543,6 +586,10 @@ void read_experts(JsonFields& fields, const FamilyClass& family, ModelConfig& co
                                  : is_deepseek ? spelling(fields, "n_routed_experts", "num_local_experts")
                                                : spelling(fields, "num_experts", "num_local_experts");
   const std::string_view chosen = is_ernie ? spelling(fields, "moe_k", "num_experts_per_tok") : "num_experts_per_tok";
+  for (const char* key : kExpertKeys) {
+    if (fields.is_null(key)) fields.problem(fmt::format("{} is null, needs a value", key));
+  }
+  refuse_foreign_parts(fields, family);
   fields.read(count, experts.num_experts, 1, kMaxExperts);
   fields.read(chosen, experts.num_experts_per_tok, 1, kMaxExpertsPerTok);
   if (experts.num_experts_per_tok == 0) fields.problem(fmt::format("{} is missing", chosen));

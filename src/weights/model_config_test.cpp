@@ -2,11 +2,14 @@
 //
 // Goal     The real config.json of served models gives their facts, in the spelling of transformers 4 and 5; nonsense
 //          is refused with key, value and what is allowed, all at once.
-// Method   The shapes under bench/configs are published facts; each bad document differs from a small good one in one
-//          key.
+// Method   The shapes under bench/configs are published facts; each bad document differs from a small good one, or from
+//          that of a released model with experts, in one key.
 #include "weights/model_config.h"
 
+#include <algorithm>
+#include <cstring>
 #include <fstream>
+#include <map>
 
 #include "base/test_support.h"
 #include "weights/generation_config.h"
@@ -233,6 +236,148 @@ TEST_CASE("GLM-4.5 rotates a half of each head, or what its config.json says") {
   CHECK(air.rope.theta == 1000000);
   CHECK(air.num_mtp_layers == 1);
   CHECK(air.use_qk_norm);
+}
+
+// What the config.json of released models says, without what no one reads.
+struct Released {
+  const char *name, *json;
+};
+constexpr Released kReleased[] = {
+    {"Mixtral-8x7B", R"({"architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1,
+      "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336,
+      "max_position_embeddings": 32768, "model_type": "mixtral", "num_attention_heads": 32, "num_experts_per_tok": 2,
+      "num_hidden_layers": 32, "num_key_value_heads": 8, "num_local_experts": 8, "output_router_logits": false,
+      "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02, "sliding_window": null,
+      "tie_word_embeddings": false, "torch_dtype": "bfloat16", "vocab_size": 32000})"},
+    {"Qwen2-57B-A14B", R"({"architectures": ["Qwen2MoeForCausalLM"], "bos_token_id": 151643, "decoder_sparse_step": 1,
+      "eos_token_id": 151643, "hidden_act": "silu", "hidden_size": 3584, "intermediate_size": 18944,
+      "max_position_embeddings": 131072, "max_window_layers": 28, "model_type": "qwen2_moe",
+      "moe_intermediate_size": 2560, "norm_topk_prob": false, "num_attention_heads": 28, "num_experts": 64,
+      "num_experts_per_tok": 8, "num_hidden_layers": 28, "num_key_value_heads": 4, "rms_norm_eps": 1e-06,
+      "rope_theta": 1000000.0, "shared_expert_intermediate_size": 20480, "sliding_window": 65536,
+      "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_sliding_window": false, "vocab_size": 151936})"},
+    {"Qwen3-235B-A22B", R"({"architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false, "bos_token_id": 151643,
+      "decoder_sparse_step": 1, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096,
+      "intermediate_size": 12288, "max_position_embeddings": 40960, "max_window_layers": 94, "mlp_only_layers": [],
+      "model_type": "qwen3_moe", "moe_intermediate_size": 1536, "norm_topk_prob": true, "num_attention_heads": 64,
+      "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 94, "num_key_value_heads": 4,
+      "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000.0, "sliding_window": null,
+      "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_sliding_window": false, "vocab_size": 151936})"},
+    {"ERNIE-4.5-300B-A47B", R"({"architectures": ["Ernie4_5_MoeForCausalLM"], "bos_token_id": 1, "eos_token_id": 2,
+      "hidden_act": "silu", "hidden_size": 8192, "intermediate_size": 28672, "max_position_embeddings": 131072,
+      "model_type": "ernie4_5_moe", "num_attention_heads": 64, "num_key_value_heads": 8, "num_hidden_layers": 54,
+      "pad_token_id": 0, "rms_norm_eps": 1e-05, "use_cache": false, "vocab_size": 103424, "rope_theta": 500000,
+      "use_rmsnorm": true, "use_bias": false, "moe_num_experts": 64, "moe_num_shared_experts": 0,
+      "moe_layer_start_index": 3, "moe_layer_end_index": 53, "moe_intermediate_size": 3584, "moe_capacity": [64, 64, 64],
+      "moe_gate": "topk", "moe_k": 8, "moe_layer_interval": 1, "moe_use_aux_free": true, "num_nextn_predict_layers": 1,
+      "tie_word_embeddings": false, "torch_dtype": "bfloat16"})"},
+    {"DeepSeek-V2", R"({"architectures": ["DeepseekV2ForCausalLM"], "attention_bias": false, "aux_loss_alpha": 0.001,
+      "bos_token_id": 100000, "eos_token_id": 100001, "first_k_dense_replace": 1, "hidden_act": "silu",
+      "hidden_size": 5120, "intermediate_size": 12288, "kv_lora_rank": 512, "max_position_embeddings": 163840,
+      "model_type": "deepseek_v2", "moe_intermediate_size": 1536, "moe_layer_freq": 1, "n_group": 8,
+      "n_routed_experts": 160, "n_shared_experts": 2, "norm_topk_prob": false, "num_attention_heads": 128,
+      "num_experts_per_tok": 6, "num_hidden_layers": 60, "num_key_value_heads": 128, "pretraining_tp": 1,
+      "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06,
+      "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 0.707, "mscale_all_dim": 0.707,
+      "original_max_position_embeddings": 4096, "type": "yarn"}, "rope_theta": 10000, "routed_scaling_factor": 16.0,
+      "scoring_func": "softmax", "seq_aux": true, "tie_word_embeddings": false, "topk_group": 3,
+      "topk_method": "group_limited_greedy", "torch_dtype": "bfloat16", "v_head_dim": 128, "vocab_size": 102400})"},
+    {"DeepSeek-R1", R"({"architectures": ["DeepseekV3ForCausalLM"], "attention_bias": false, "bos_token_id": 0,
+      "eos_token_id": 1, "ep_size": 1, "first_k_dense_replace": 3, "hidden_act": "silu", "hidden_size": 7168,
+      "intermediate_size": 18432, "kv_lora_rank": 512, "max_position_embeddings": 163840, "model_type": "deepseek_v3",
+      "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 8, "n_routed_experts": 256, "n_shared_experts": 1,
+      "norm_topk_prob": true, "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61,
+      "num_key_value_heads": 128, "num_nextn_predict_layers": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
+      "qk_rope_head_dim": 64, "quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3",
+      "quant_method": "fp8", "weight_block_size": [128, 128]}, "rms_norm_eps": 1e-06, "rope_scaling": {"beta_fast": 32,
+      "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096,
+      "type": "yarn"}, "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
+      "tie_word_embeddings": false, "topk_group": 4, "topk_method": "noaux_tc", "torch_dtype": "bfloat16",
+      "v_head_dim": 128, "vocab_size": 129280})"},
+    {"GLM-4.5", R"({"architectures": ["Glm4MoeForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,
+      "pad_token_id": 151329, "eos_token_id": [151329, 151336, 151338], "head_dim": 128, "hidden_act": "silu",
+      "hidden_size": 5120, "partial_rotary_factor": 0.5, "intermediate_size": 12288, "max_position_embeddings": 131072,
+      "model_type": "glm4_moe", "moe_intermediate_size": 1536, "norm_topk_prob": true, "num_attention_heads": 96,
+      "n_group": 1, "topk_group": 1, "n_routed_experts": 160, "n_shared_experts": 1, "routed_scaling_factor": 2.5,
+      "num_experts_per_tok": 8, "first_k_dense_replace": 3, "num_hidden_layers": 92, "num_key_value_heads": 8,
+      "num_nextn_predict_layers": 1, "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 1000000,
+      "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_cache": true, "use_qk_norm": true,
+      "vocab_size": 151552})"},
+};
+
+TEST_CASE("config.json of released models with experts") {
+  std::map<std::string, ModelConfig> configs;
+  for (const Released& model : kReleased) {
+    CAPTURE(model.name);
+    Result<ModelConfig> config = parse_model_config(model.json);
+    REQUIRE_MESSAGE(config.ok(), config.status().message());
+    configs[model.name] = std::move(config).value();
+  }
+  CHECK(configs["Mixtral-8x7B"].experts.intermediate_size == 14336);
+  CHECK(configs["Mixtral-8x7B"].sliding_window == 0);
+  CHECK(configs["Qwen2-57B-A14B"].experts.shared_intermediate_size == 20480);
+  CHECK(configs["Qwen2-57B-A14B"].sliding_window == 0);
+  CHECK(configs["Qwen3-235B-A22B"].experts.in_all_layers());
+  const ExpertConfig& ernie = configs["ERNIE-4.5-300B-A47B"].experts;
+  CHECK(ernie.shared_intermediate_size == 0);
+  CHECK_FALSE(ernie.in_layer(2));
+  CHECK(ernie.in_layer(53));
+  const ModelConfig& v2 = configs["DeepSeek-V2"];
+  CHECK(v2.experts.num_groups == 8);
+  CHECK(v2.experts.num_chosen_groups == 3);
+  CHECK(v2.experts.shared_intermediate_size == 3072);
+  CHECK(v2.rope.mscale_all_dim == 0.707);
+  CHECK(configs["DeepSeek-R1"].latent.q_lora_rank == 1536);
+  CHECK(configs["DeepSeek-R1"].num_mtp_layers == 1);
+  CHECK(configs["GLM-4.5"].rotary_dim() == 64);
+}
+
+TEST_CASE("a released config.json that was changed into what is not served is refused by key") {
+  struct Change {
+    const char *name, *from, *to, *says;
+  };
+  const Change changes[] = {
+      {"Mixtral-8x7B", R"("num_local_experts": 8)", R"("num_local_experts": null)", "num_local_experts is null"},
+      {"Mixtral-8x7B", R"("hidden_act": "silu")", R"("hidden_act": "gelu")", "hidden_act is \"gelu\""},
+      {"Qwen2-57B-A14B", R"("shared_expert_intermediate_size": 20480)", R"("shared_expert_intermediate_size": 0)",
+       "shared_expert_intermediate_size is 0, needs a whole number"},
+      {"Qwen3-235B-A22B", R"("norm_topk_prob": true)", R"("shared_expert_intermediate_size": 768)",
+       "shared_expert_intermediate_size is 768, but Qwen3MoeForCausalLM has no such expert"},
+      {"Qwen3-235B-A22B", R"("rope_scaling": null)", R"("rope_scaling": {"rope_type": "longrope", "factor": 4.0})",
+       "rope type \"longrope\" is not one of"},
+      {"ERNIE-4.5-300B-A47B", R"("moe_gate": "topk")", R"("moe_gate_act": "sigmoid")",
+       "moe_gate_act is \"sigmoid\", needs \"softmax\""},
+      {"ERNIE-4.5-300B-A47B", R"("moe_num_experts": 64)", R"("moe_num_experts": [64, 64])",
+       "moe_num_experts is [64,64], needs a whole number"},
+      {"DeepSeek-V2", R"("n_group": 8)", R"("n_group": null)",
+       "topk_method is \"group_limited_greedy\", but n_group is null"},
+      {"DeepSeek-V2", R"("moe_layer_freq": 1)", R"("moe_layer_freq": 2)", "moe_layer_freq is 2, needs 1"},
+      {"DeepSeek-V2", R"("scoring_func": "softmax")", R"("scoring_func": "sigmoid")",
+       "scoring_func is \"sigmoid\", needs \"softmax\""},
+      {"DeepSeek-R1", R"("topk_method": "noaux_tc")", R"("topk_method": "greedy")",
+       "topk_method is \"greedy\", needs \"noaux_tc\""},
+      {"DeepSeek-R1", R"("ep_size": 1)", R"("index_topk": 2048)",
+       "index_topk is 2048: sparse attention is not served, DeepseekV3ForCausalLM has none"},
+      {"DeepSeek-R1", R"("n_shared_experts": 1)", R"("n_shared_experts": null)", "n_shared_experts is null"},
+      {"DeepSeek-R1", R"("num_key_value_heads": 128)", R"("num_key_value_heads": 1)",
+       "num_key_value_heads is 1, needs num_attention_heads = 128"},
+      {"DeepSeek-R1", R"("factor": 40)", R"("factor": 0.5)", "rope_scaling.factor is 0.5, needs a number"},
+      {"GLM-4.5", R"("partial_rotary_factor": 0.5)", R"("partial_rotary_factor": 0.12)", "rotated elements"},
+      {"GLM-4.5", R"("topk_group": 1)", R"("topk_group": 2)", "topk_group 2 of n_group 1"},
+      {"GLM-4.5", R"("model_type": "glm4_moe")", R"("model_type": "deepseek_v3")",
+       "model_type is \"deepseek_v3\", but"},
+  };
+  for (const Change& change : changes) {
+    CAPTURE(change.name);
+    const auto model = std::find_if(std::begin(kReleased), std::end(kReleased),
+                                    [&](const Released& one) { return std::string(one.name) == change.name; });
+    std::string json = model->json;
+    const size_t at = json.find(change.from);
+    REQUIRE_MESSAGE(at != std::string::npos, change.from);
+    const Status status = parse_model_config(json.replace(at, std::strlen(change.from), change.to)).status();
+    CHECK_MESSAGE(status.message().find(change.says) != std::string::npos, status.message(), "\n  should say ",
+                  change.says);
+  }
 }
 
 TEST_CASE("experts that cannot be served are refused by key and reason") {

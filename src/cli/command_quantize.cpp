@@ -37,7 +37,8 @@ Result<std::vector<std::vector<int32_t>>> calibration_tokens(const fs::path& mod
                                                              const QuantizeArguments& arguments) {
   fs::path file = arguments.calibration_text;
   std::vector<std::vector<int32_t>> sequences;
-  if (file.empty() && config.experts.num_experts > 0) return sequences;  // quantize_model() takes none
+  // A report on experts alone is not worth the memory of a layer of floats.
+  if (file.empty() && config.experts.num_experts > 0 && arguments.method == "rtn") return sequences;
   if (file.empty()) file = model_dir / "calibration.txt";
   std::error_code error;
   if (!fs::exists(file, error)) {
@@ -65,7 +66,15 @@ void print_report(const QuantizeReport& report) {
               static_cast<long long>(report.num_calibration_tokens));
   for (const MatrixReport& matrix : report.matrices) {
     std::printf("%-44s %9.3f", matrix.name.c_str(), matrix.weight_error * 100);
-    std::printf(matrix.output_error < 0 ? "\n" : "%9.3f\n", matrix.output_error * 100);
+    std::printf(matrix.output_error < 0 ? "" : "%9.3f", matrix.output_error * 100);
+    std::printf(matrix.num_expert_tokens < 0 ? "\n" : "  of %lld tokens\n",
+                static_cast<long long>(matrix.num_expert_tokens));
+  }
+  const auto unseen = std::count_if(report.matrices.begin(), report.matrices.end(),
+                                    [](const MatrixReport& matrix) { return matrix.num_expert_tokens == 0; });
+  if (unseen > 0) {
+    std::printf("%lld matrices are of experts that saw no calibration token; they are rounded to nearest\n",
+                static_cast<long long>(unseen));
   }
   const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   std::printf("%.1f MiB -> %.1f MiB\n", mib(report.bytes_before), mib(report.bytes_after));
@@ -83,7 +92,8 @@ Json to_json(const QuantizeReport& report) {
     matrices.push_back({{"name", matrix.name},
                         {"shape", {matrix.num_rows, matrix.in_features}},
                         {"weight_error", matrix.weight_error},
-                        {"output_error", matrix.output_error < 0 ? Json() : Json(matrix.output_error)}});
+                        {"output_error", matrix.output_error < 0 ? Json() : Json(matrix.output_error)},
+                        {"expert_tokens", matrix.num_expert_tokens < 0 ? Json() : Json(matrix.num_expert_tokens)}});
   }
   return {{"num_calibration_tokens", report.num_calibration_tokens},
           {"bytes_before", report.bytes_before},

@@ -67,7 +67,7 @@ void add_quantize_flags(CLI::App* app, Arguments& arguments) {
   app->add_option("--group-size", q.group_size, "Weights that share a scale; 0: a row; default: 64 (int4), 0 (int8)")
       ->check(CLI::IsMember({-1, 0, 32, 64, 128}));
   add_switch(app, "--asymmetric", q.asymmetric, "A zero point for each group");
-  app->add_option("--method", q.method, "rtn: round to nearest; awq, gptq: with the help of calibration text, models without experts")
+  app->add_option("--method", q.method, "rtn: round to nearest; awq, gptq: with the help of calibration text")
       ->check(CLI::IsMember({"rtn", "awq", "gptq"}));
   add_switch(app, "--act-order", q.act_order, "gptq: columns of large inputs first");
   app->add_option("--calibration-text", q.calibration_text,

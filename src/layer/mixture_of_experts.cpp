@@ -117,7 +117,23 @@ void MixtureOfExperts::take_workspace(Arena& arena) {
 }
 
 void MixtureOfExperts::list_products(const std::string& norm, std::vector<Product>& products) const {
+  const size_t first = products.size();
   if (shared_) shared_->list_products(norm, products);
+  for (int64_t e = 0; e < spec_.num_experts; ++e) {
+    const std::string name = fmt::format("{}.experts.{}.", spec_.name, e);
+    products.push_back({.matrices = {{name + spec_.gate_proj}, {name + spec_.up_proj}},
+                        .weight = gate_up_.get(),
+                        .expert = e,
+                        .source = norm,
+                        .source_is_norm = true});
+    products.push_back(
+        {.matrices = {{name + spec_.down_proj}}, .weight = down_.get(), .expert = e, .source = name + spec_.up_proj});
+  }
+  // The norm feeds the router and all experts.
+  for (size_t i = first; i < products.size(); ++i) {
+    if (products[i].source_is_norm) products[i].source.clear();
+    products[i].source_is_norm = false;
+  }
 }
 
 void MixtureOfExperts::forward(const StepContext& ctx, const Tensor& x, const Tensor& out) const {

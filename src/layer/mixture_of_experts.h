@@ -42,7 +42,7 @@ class MixtureOfExperts final : public FeedForward {
   static Result<std::unique_ptr<FeedForward>> create(ParameterFactory& factory, const MixtureOfExpertsSpec& spec);
 
   void take_workspace(Arena& arena) override;
-  // Those of the shared expert. Experts see other rows than the layer, and are not listed yet.
+  // Those of the shared expert and of each other, by the names of a checkpoint with a tensor a matrix.
   void list_products(const std::string& norm, std::vector<Product>& products) const override;
   void forward(const StepContext& ctx, const Tensor& x, const Tensor& out) const override;
 

@@ -132,6 +132,7 @@ Status fold_awq_scales(const CodeFormat& format, const std::vector<Product>& pro
   for (size_t i = 0; i < products.size(); ++i) {
     const Product& product = products[i];
     InputStatistics& input = statistics[i];
+    if (product.source.empty() || input.in_features() == 0) continue;
     std::vector<const Tensor*> matrices;
     for (const Product::Matrix& matrix : product.matrices)
       matrices.push_back(&layer.at(matrix.name + ".weight").view());

@@ -7,7 +7,8 @@
 //   post_attention_layernorm  -> gate_proj, up_proj
 //   rows of up_proj           -> down_proj
 //
-// Product::source says so for each product of a layer.
+// Product::source says so for each product of a layer; where it is empty, as with experts, the columns stay. The same
+// holds of an expert by itself: rows of its up_proj -> its down_proj.
 //
 // A norm's weight is stored in 16 bits: the factor of the columns is what its rounded weight really became smaller by,
 // so that the folded layer computes the same. Biases of v_proj and up_proj are divided and rounded.

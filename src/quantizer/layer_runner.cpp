@@ -53,18 +53,27 @@ Tensor LayerRunner::upload(Buffer& buffer, const std::vector<int32_t>& values) {
   return buffer.tensor(DType::kI32, {static_cast<int64_t>(values.size())});
 }
 
+// [n, columns] of four bytes each.
+HostTensor LayerRunner::download(const Tensor& rows) {
+  HostTensor host(rows.dtype(), {rows.dim(0), rows.dim(1)});
+  for (int64_t i = 0; i < rows.dim(0); ++i) {
+    device_.copy_to_host(*stream_, host.view().rows(i, i + 1).raw(), rows.rows(i, i + 1).raw(),
+                         static_cast<size_t>(rows.dim(1) * 4));
+  }
+  device_.synchronize(*stream_);
+  return host;
+}
+
+// Products that no layer lists stay floats: routers, those of latent attention.
 void LayerRunner::show(const PackedWeight* weight, const Tensor& x) {
   if (!*tap_) return;
   const auto product =
       std::find_if(products_.begin(), products_.end(), [weight](const Product& one) { return one.weight == weight; });
-  CHECK(product != products_.end(), "a product of {} that the layer does not list", x.shape_string());
-  HostTensor host(DType::kF32, {x.dim(0), x.dim(1)});
-  for (int64_t i = 0; i < x.dim(0); ++i) {
-    device_.copy_to_host(*stream_, host.view().rows(i, i + 1).raw(), x.rows(i, i + 1).raw(),
-                         static_cast<size_t>(x.dim(1) * 4));
-  }
-  device_.synchronize(*stream_);
-  (*tap_)(static_cast<size_t>(product - products_.begin()), host);
+  if (product != products_.end()) (*tap_)(static_cast<size_t>(product - products_.begin()), download(x));
+}
+
+void LayerRunner::show_experts(const ExpertMlpParams& p) {
+  if (*expert_tap_) (*expert_tap_)(download(p.x), download(p.expert_ids));
 }
 
 OpTable LayerRunner::tapped_ops(const OpTable& ops) {
@@ -83,10 +92,14 @@ OpTable LayerRunner::tapped_ops(const OpTable& ops) {
     running->show(p.weight, p.x);
     running->ops_.linear_silu_and_mul(stream, p);
   };
+  tapped.expert_mlp = [](Stream& stream, const ExpertMlpParams& p) {
+    running->show_experts(p);
+    running->ops_.expert_mlp(stream, p);
+  };
   return tapped;
 }
 
-HostTensor LayerRunner::run(const HiddenBatch& batch, const Tap& tap) {
+HostTensor LayerRunner::run(const HiddenBatch& batch, const Tap& tap, const ExpertTap& expert_tap) {
   const int64_t num_tokens = batch.hidden_states.view().dim(0), num_seqs = static_cast<int64_t>(batch.seq_lens.size());
   CHECK(num_seqs <= kMaxSeqs, "{} sequences", num_seqs);
   std::vector<int32_t> positions, slots, seq_rows, cu_seqlens{0}, seq_lens;
@@ -120,6 +133,7 @@ HostTensor LayerRunner::run(const HiddenBatch& batch, const Tap& tap) {
   running = this;
   batch_ = &batch;
   tap_ = &tap;
+  expert_tap_ = &expert_tap;
   const Tensor hidden = model_->forward(ctx);
   running = nullptr;
   HostTensor out(DType::kF32, {num_tokens, config_.hidden_size});

@@ -34,8 +34,11 @@ class LayerRunner {
   // Of the layer's products, as ModelOutline lists them: x [num_tokens, in_features] f32 on the host, valid for the
   // call.
   using Tap = std::function<void(size_t product_idx, const Tensor& x)>;
+  // Of the layer's experts: x [num_tokens, hidden_size] f32, and which of them each token is sent to, [num_tokens,
+  // num_experts_per_tok] i32.
+  using ExpertTap = std::function<void(HostTensor x, HostTensor expert_ids)>;
   // The hidden states behind the layer, [num_tokens, hidden_size] f32.
-  HostTensor run(const HiddenBatch& batch, const Tap& tap = {});
+  HostTensor run(const HiddenBatch& batch, const Tap& tap = {}, const ExpertTap& expert_tap = {});
 
  private:
   LayerRunner(Device& device, const ModelConfig& config)
@@ -45,7 +48,9 @@ class LayerRunner {
         communicators_(make_single_communicators()) {}
   Status allocate(int64_t max_tokens, int64_t max_seq_len);
   Tensor upload(Buffer& buffer, const std::vector<int32_t>& values);
+  HostTensor download(const Tensor& rows);
   void show(const PackedWeight* weight, const Tensor& x);
+  void show_experts(const ExpertMlpParams& p);
 
   static OpTable tapped_ops(const OpTable& ops);
 
@@ -62,6 +67,7 @@ class LayerRunner {
   // Of the run in progress.
   const HiddenBatch* batch_ = nullptr;
   const Tap* tap_ = nullptr;
+  const ExpertTap* expert_tap_ = nullptr;
 };
 
 }  // namespace spate

@@ -39,6 +39,30 @@ PlannedTensor plan_copy(const TensorEntry& entry) {
   return {entry.name, "BF16", entry.shape, entry.num_elements() * dtype_bytes(DType::kBf16)};
 }
 
+// What the experts of a layer are given for all calibration tokens.
+struct ExpertInputs {
+  std::vector<HostTensor> x;           // of each batch: [num_tokens, hidden_size] f32
+  std::vector<HostTensor> expert_ids;  // [num_tokens, num_experts_per_tok] i32
+
+  // Rows of the tokens that are sent to it, [n, hidden_size].
+  HostTensor of_expert(int64_t expert, int64_t hidden_size) const {
+    std::vector<const float*> rows;
+    for (size_t b = 0; b < x.size(); ++b) {
+      const Tensor& ids = expert_ids[b];
+      for (int64_t t = 0; t < ids.dim(0); ++t) {
+        const int32_t* chosen = ids.data<int32_t>() + t * ids.dim(1);
+        if (std::find(chosen, chosen + ids.dim(1), static_cast<int32_t>(expert)) == chosen + ids.dim(1)) continue;
+        rows.push_back(x[b].view().data<float>() + t * hidden_size);
+      }
+    }
+    HostTensor gathered(DType::kF32, {static_cast<int64_t>(rows.size()), hidden_size});
+    for (size_t i = 0; i < rows.size(); ++i) {
+      std::copy_n(rows[i], hidden_size, gathered.view().data<float>() + static_cast<int64_t>(i) * hidden_size);
+    }
+    return gathered;
+  }
+};
+
 // Everything of a run; lives on the stack of quantize_model().
 class Run {
  public:
@@ -64,24 +88,31 @@ class Run {
 
  private:
   Status open();
-  Status find_experts();
+  Status check_experts() const;
   Status create_writer(const fs::path& dir);
   Status copy_files(const fs::path& dir);
   Status write_outside_layers();
   Status embed_calibration();
   Status run_layer(int64_t layer_idx);
   Result<LayerTensors> read_layer(const LayerSource& source) const;
-  Result<std::vector<InputStatistics>> observe(const LayerSource& source);
+  Result<std::vector<InputStatistics>> observe(const LayerSource& source, ExpertInputs& expert_inputs);
+  InputStatistics statistics_for(int64_t num_tokens) const;
+  Status fold(const LayerSource& source, const std::vector<Product>& products, LayerTensors& layer,
+              std::vector<InputStatistics>& statistics);
+  Status quantize_products(const std::vector<Product>& products, LayerTensors& layer,
+                           const std::vector<InputStatistics>& statistics, int64_t num_expert_tokens);
+  Status quantize_expert(LayerSource& source, const std::vector<Product>& products, const ExpertInputs& inputs);
   Result<CodedMatrix> quantize(const Product::Matrix& matrix, const Tensor& w, const InputStatistics& input,
                                const GptqFactor* factor) const;
-  Status report(const std::string& name, const Tensor& w, const Tensor& decoded, const InputStatistics& input);
+  Status report(const std::string& name, const Tensor& w, const Tensor& decoded, const InputStatistics& input,
+                int64_t num_expert_tokens = -1);
   Status copy_tensor(const TensorEntry& entry);
   Status write_vector(const std::string& name, const TensorEntry& entry, const Tensor& values);
   Status check_stop() const {
     return stop_ && stop_() ? cancelled("quantize: interrupted; nothing is kept") : ok_status();
   }
 
-  // "model.layers.3.mlp.experts.7.up_proj.weight". No product lists it: an expert sees some rows of its layer's input.
+  // "model.layers.3.mlp.experts.7.up_proj.weight"
   static bool is_expert(std::string_view name) { return name.find(".experts.") != std::string_view::npos; }
   bool is_linear(const std::string& name) const { return linear_names_.contains(name); }
   bool is_vocabulary(const std::string& name) const;  // to be quantised
@@ -104,9 +135,7 @@ class Run {
 
   ModelConfig config_;
   ModelOutline outline_;
-  std::set<std::string> linear_names_;  // of the weights of all products and experts
-  // Layer -> the matrices of its experts, without ".weight".
-  std::map<std::string, std::vector<std::string>> expert_names_;
+  std::set<std::string> linear_names_;  // of the weights of all products
   CodeFormat format_, vocabulary_format_;
   std::unique_ptr<WeightSource> checkpoint_;
   std::unique_ptr<SafetensorsWriter> writer_;
@@ -116,11 +145,6 @@ class Run {
 
 Status Run::open() {
   ASSIGN_OR_RETURN(config_, load_model_config(model_dir_));
-  if (config_.experts.num_experts > 0 && (options_.method != QuantizeMethod::kRtn || !options_.calibration.empty())) {
-    return unimplemented(
-        "{} has experts, which are not calibrated yet; --method rtn without calibration text rounds them",
-        config_.architecture);
-  }
   ASSIGN_OR_RETURN(outline_, Model::outline(config_));
   for (const ModelOutline::Layer& layer : outline_.layers) {
     for (const Product& product : layer.products) {
@@ -128,7 +152,7 @@ Status Run::open() {
     }
   }
   ASSIGN_OR_RETURN(checkpoint_, open_weights(model_dir_));
-  RETURN_IF_ERROR(find_experts());
+  RETURN_IF_ERROR(check_experts());
   // 8-bit floats are floats.
   const std::vector<TensorEntry>& entries = checkpoint_->entries();
   const bool has_codes =
@@ -143,18 +167,11 @@ Status Run::open() {
   return ok_status();
 }
 
-Status Run::find_experts() {
+Status Run::check_experts() const {
   for (const TensorEntry& entry : checkpoint_->entries()) {
-    const auto layer =
-        std::find_if(outline_.layers.begin(), outline_.layers.end(),
-                     [&](const ModelOutline::Layer& one) { return entry.name.starts_with(one.name + "."); });
-    if (!is_expert(entry.name) || layer == outline_.layers.end()) continue;
-    if (entry.shape.size() == 3) {
+    if (is_expert(entry.name) && entry.shape.size() == 3 && is_in_layer(entry.name)) {
       return unimplemented("{} holds all experts of its layer; quantize needs a tensor for each expert", entry.name);
     }
-    if (entry.shape.size() != 2 || !entry.name.ends_with(".weight")) continue;
-    linear_names_.insert(entry.name);
-    expert_names_[layer->name].push_back(module_of(entry.name));
   }
   return ok_status();
 }
@@ -313,11 +330,14 @@ Result<LayerTensors> Run::read_layer(const LayerSource& source) const {
   return tensors;
 }
 
-Result<std::vector<InputStatistics>> Run::observe(const LayerSource& source) {
+InputStatistics Run::statistics_for(int64_t num_tokens) const {
+  return InputStatistics(num_tokens, kMaxSamples, options_.method == QuantizeMethod::kGptq);
+}
+
+Result<std::vector<InputStatistics>> Run::observe(const LayerSource& source, ExpertInputs& expert_inputs) {
   std::vector<InputStatistics> statistics;
-  const bool with_moments = options_.method == QuantizeMethod::kGptq;
   for (size_t i = 0; i < layer_of(source).products.size(); ++i)
-    statistics.emplace_back(num_calibration_tokens(), kMaxSamples, with_moments);
+    statistics.push_back(statistics_for(num_calibration_tokens()));
   if (batches_.empty()) return statistics;
   ASSIGN_OR_RETURN(const auto runner,
                    LayerRunner::create(device_, config_, source, kBatchTokens,
@@ -325,9 +345,15 @@ Result<std::vector<InputStatistics>> Run::observe(const LayerSource& source) {
   Status status;
   for (const HiddenBatch& batch : batches_) {
     RETURN_IF_ERROR(check_stop());
-    runner->run(batch, [&](size_t product_idx, const Tensor& x) {
-      if (status.ok()) status = statistics[product_idx].add(x, math_);
-    });
+    runner->run(
+        batch,
+        [&](size_t product_idx, const Tensor& x) {
+          if (status.ok()) status = statistics[product_idx].add(x, math_);
+        },
+        [&](HostTensor x, HostTensor expert_ids) {
+          expert_inputs.x.push_back(std::move(x));
+          expert_inputs.expert_ids.push_back(std::move(expert_ids));
+        });
     RETURN_IF_ERROR(status);
   }
   return statistics;
@@ -337,13 +363,17 @@ Result<CodedMatrix> Run::quantize(const Product::Matrix& matrix, const Tensor& w
                                   const GptqFactor* factor) const {
   RETURN_IF_ERROR(check_finite(w, matrix.name + ".weight"));
   if (factor != nullptr) return factor->quantize(format_, w);
-  // Clipping is chosen by the loss of one matrix, which does not show what it does to scores.
-  if (options_.method == QuantizeMethod::kRtn || matrix.feeds_scores) return round_to_nearest(format_, w);
+  // Clipping is chosen by the loss of one matrix, which does not show what it does to scores. An expert that saw no
+  // token has no inputs.
+  if (options_.method == QuantizeMethod::kRtn || matrix.feeds_scores || input.in_features() == 0) {
+    return round_to_nearest(format_, w);
+  }
   return round_clipped(format_, w, input.samples(), options_.num_threads);
 }
 
-Status Run::report(const std::string& name, const Tensor& w, const Tensor& decoded, const InputStatistics& input) {
-  MatrixReport one{.name = name, .num_rows = w.dim(0), .in_features = w.dim(1)};
+Status Run::report(const std::string& name, const Tensor& w, const Tensor& decoded, const InputStatistics& input,
+                   int64_t num_expert_tokens) {
+  MatrixReport one{.name = name, .num_rows = w.dim(0), .in_features = w.dim(1), .num_expert_tokens = num_expert_tokens};
   HostTensor difference(DType::kF32, {w.dim(0), w.dim(1)});
   double squared = 0, squared_error = 0;
   for (int64_t i = 0; i < w.num_elements(); ++i) {
@@ -374,28 +404,20 @@ Status Run::write_vector(const std::string& name, const TensorEntry& entry, cons
   return writer_->write(name, 0, rounded.data(), n * 2);
 }
 
-Status Run::run_layer(int64_t layer_idx) {
-  const double share = 1.0 / static_cast<double>(config_.num_layers);
-  const auto advance = [&](double of_layer) {
-    if (progress_) progress_(share * (static_cast<double>(layer_idx) + of_layer) * 0.999);
-  };
-  LayerSource source(*checkpoint_, outline_, layer_idx, config_.hidden_size);
-  const std::vector<Product>& products = layer_of(source).products;
-  ASSIGN_OR_RETURN(LayerTensors layer, read_layer(source));
-  ASSIGN_OR_RETURN(std::vector<InputStatistics> statistics, observe(source));
-  advance(0.4);
-  if (options_.method == QuantizeMethod::kAwq) {
-    const auto norm = std::find_if(products.begin(), products.end(), [](const Product& p) { return p.source_is_norm; });
-    CHECK(norm != products.end(), "layer {}: no product of a norm", layer_idx);
-    const DType norm_dtype = source.find(norm->source + ".weight")->dtype.value_or(DType::kBf16);
-    RETURN_IF_ERROR(fold_awq_scales(format_, products, norm_dtype, layer, statistics, math_));
-    for (auto& [name, values] : layer) {
-      if (!is_linear(name)) RETURN_IF_ERROR(write_vector(name, *source.find(name), values));
-    }
-  }
+Status Run::fold(const LayerSource& source, const std::vector<Product>& products, LayerTensors& layer,
+                 std::vector<InputStatistics>& statistics) {
+  const auto norm = std::find_if(products.begin(), products.end(), [](const Product& p) { return p.source_is_norm; });
+  const DType norm_dtype = norm == products.end() ? config_.torch_dtype
+                                                  : source.find(norm->source + ".weight")->dtype.value_or(DType::kBf16);
+  return fold_awq_scales(format_, products, norm_dtype, layer, statistics, math_);
+}
+
+// The matrices in `layer` become what they are as codes.
+Status Run::quantize_products(const std::vector<Product>& products, LayerTensors& layer,
+                              const std::vector<InputStatistics>& statistics, int64_t num_expert_tokens) {
   for (size_t i = 0; i < products.size(); ++i) {
     std::unique_ptr<GptqFactor> factor;
-    if (options_.method == QuantizeMethod::kGptq) {
+    if (options_.method == QuantizeMethod::kGptq && statistics[i].in_features() > 0) {
       ASSIGN_OR_RETURN(GptqFactor made,
                        GptqFactor::create(statistics[i].moments(),
                                           {.act_order = options_.act_order, .num_threads = options_.num_threads}));
@@ -407,17 +429,67 @@ Status Run::run_layer(int64_t layer_idx) {
       ASSIGN_OR_RETURN(const CodedMatrix coded, quantize(matrix, w, statistics[i], factor.get()));
       RETURN_IF_ERROR(write_packed_matrix(*writer_, matrix.name, coded));
       HostTensor decoded = decode(coded);
-      RETURN_IF_ERROR(report(matrix.name, w, decoded, statistics[i]));
+      RETURN_IF_ERROR(report(matrix.name, w, decoded, statistics[i], num_expert_tokens));
       w = std::move(decoded);
     }
   }
-  for (const std::string& name : expert_names_[layer_of(source).name]) {
-    RETURN_IF_ERROR(check_stop());
-    ASSIGN_OR_RETURN(const HostTensor w, source.read(name + ".weight"));
-    RETURN_IF_ERROR(check_finite(w, name + ".weight"));
-    const CodedMatrix coded = round_to_nearest(format_, w);
-    RETURN_IF_ERROR(write_packed_matrix(*writer_, name, coded));
-    RETURN_IF_ERROR(report(name, w, decode(coded), InputStatistics(0, 1, false)));
+  return ok_status();
+}
+
+// Gate and up, which read the same rows, and down. Read, quantised and forgotten, unless a later layer is calibrated on
+// what they give.
+Status Run::quantize_expert(LayerSource& source, const std::vector<Product>& products, const ExpertInputs& inputs) {
+  LayerTensors tensors;
+  for (const Product& product : products) {
+    for (const Product::Matrix& matrix : product.matrices) {
+      ASSIGN_OR_RETURN(tensors[matrix.name + ".weight"], source.read(matrix.name + ".weight"));
+    }
+  }
+  const HostTensor x = inputs.of_expert(products[0].expert, config_.hidden_size);
+  const int64_t n = x.view().dim(0);
+  std::vector<InputStatistics> statistics;
+  for (int i = 0; i < 2; ++i) statistics.push_back(statistics_for(n));
+  if (n > 0) {
+    const auto output = [&](size_t i) {
+      return math_.product(x, tensors.at(products[0].matrices[i].name + ".weight").view());
+    };
+    ASSIGN_OR_RETURN(HostTensor activations, output(0));
+    ASSIGN_OR_RETURN(const HostTensor up, output(1));
+    const auto values = activations.span<float>();
+    for (size_t i = 0; i < values.size(); ++i) values[i] *= up.span<float>()[i] / (1 + std::exp(-values[i]));
+    RETURN_IF_ERROR(statistics[0].add(x, math_));
+    RETURN_IF_ERROR(statistics[1].add(activations, math_));
+    if (options_.method == QuantizeMethod::kAwq) RETURN_IF_ERROR(fold(source, products, tensors, statistics));
+  }
+  RETURN_IF_ERROR(quantize_products(products, tensors, statistics, batches_.empty() ? -1 : n));
+  if (batches_.empty()) return ok_status();
+  for (auto& [name, values] : tensors) source.replace(name, std::move(values));
+  return ok_status();
+}
+
+Status Run::run_layer(int64_t layer_idx) {
+  const double share = 1.0 / static_cast<double>(config_.num_layers);
+  const auto advance = [&](double of_layer) {
+    if (progress_) progress_(share * (static_cast<double>(layer_idx) + of_layer) * 0.999);
+  };
+  LayerSource source(*checkpoint_, outline_, layer_idx, config_.hidden_size);
+  const std::vector<Product>& all = layer_of(source).products;
+  const auto experts = std::find_if(all.begin(), all.end(), [](const Product& p) { return p.expert >= 0; });
+  const std::vector<Product> products(all.begin(), experts);
+  ASSIGN_OR_RETURN(LayerTensors layer, read_layer(source));
+  ExpertInputs expert_inputs;
+  ASSIGN_OR_RETURN(std::vector<InputStatistics> statistics, observe(source, expert_inputs));
+  statistics.erase(statistics.begin() + std::ssize(products), statistics.end());
+  advance(0.4);
+  if (options_.method == QuantizeMethod::kAwq) {
+    RETURN_IF_ERROR(fold(source, products, layer, statistics));
+    for (auto& [name, values] : layer) {
+      if (!is_linear(name)) RETURN_IF_ERROR(write_vector(name, *source.find(name), values));
+    }
+  }
+  RETURN_IF_ERROR(quantize_products(products, layer, statistics, -1));
+  for (auto expert = experts; expert != all.end(); expert += 2) {
+    RETURN_IF_ERROR(quantize_expert(source, {expert[0], expert[1]}, expert_inputs));
   }
   advance(0.8);
   if (layer_idx + 1 == config_.num_layers || batches_.empty()) return ok_status();

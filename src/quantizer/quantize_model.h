@@ -4,8 +4,9 @@
 // the next layer is calibrated on what that gives, so that later layers make good for the errors of earlier ones. One
 // layer is in memory at a time, and the hidden states of the calibration tokens.
 //
-// Experts need a tensor each, and are rounded to nearest without calibration. Matrices that no product reads stay
-// floats: routers, kv_b_proj of latent attention, layers for multi-token prediction.
+// Experts need a tensor each. One is calibrated on the tokens that its layer's router sends to it; without any it is
+// rounded to nearest. Matrices that no product reads stay floats: routers, latent attention, layers for multi-token
+// prediction.
 //
 // The output appears at once under its name when all of it is on the disk; whatever ends the run before leaves nothing.
 //
@@ -31,8 +32,8 @@ struct QuantizeOptions {
   bool act_order = false;            // GPTQ
   bool quantize_vocabulary = false;  // embedding table and lm_head to int8, one scale a row; else they stay as they are
   int num_threads = 1;               // of the algorithms; the device has its own
-  // Token ids of texts like those that the model is to see. AWQ and GPTQ need them; for RTN they serve the report;
-  // models with experts take none. Longer sequences than kMaxCalibrationLen are cut off.
+  // Token ids of texts like those that the model is to see. AWQ and GPTQ need them; for RTN they serve the report. With
+  // experts their inputs and a layer of floats are in memory too. Longer sequences than kMaxCalibrationLen are cut off.
   std::vector<std::vector<int32_t>> calibration;
 };
 constexpr int64_t kMaxCalibrationLen = 2048;
@@ -40,8 +41,9 @@ constexpr int64_t kMaxCalibrationLen = 2048;
 struct MatrixReport {
   std::string name;  // "model.layers.0.mlp.up_proj"
   int64_t num_rows = 0, in_features = 0;
-  double weight_error = 0;   // |W' - W| / |W|, of the matrix as it was to be rounded
-  double output_error = -1;  // |x W'^T - x W^T| / |x W^T| over calibration inputs; -1 without
+  double weight_error = 0;         // |W' - W| / |W|, of the matrix as it was to be rounded
+  double output_error = -1;        // |x W'^T - x W^T| / |x W^T| over calibration inputs; -1 without
+  int64_t num_expert_tokens = -1;  // of a matrix of an expert: calibration tokens that it saw; -1: another, or no text
 };
 
 struct QuantizeReport {

@@ -262,7 +262,8 @@ TEST_CASE("what was written computes nearly what its source does") {
   Rng rng(test_seed());
   const auto device = make_cpu_device({.num_threads = 2}).value();
   // One with all kinds of biases, which AWQ divides; one with shared kv heads; one of 8-bit floats.
-  for (const char* name : {"ernie4_5_bias", "qwen3_tied_sharded", "../quantized/fp8_block_qwen3"}) {
+  // One with experts and a shared one.
+  for (const char* name : {"ernie4_5_bias", "qwen3_tied_sharded", "../quantized/fp8_block_qwen3", "qwen2_moe"}) {
     const ModelCopy model(name);
     const ModelConfig config = load_model_config(model.path()).value();
     HiddenBatch inputs{.seq_lens = {40, 24},
@@ -280,7 +281,9 @@ TEST_CASE("what was written computes nearly what its source does") {
       const auto report = quantize_model(model.path(), out, *device, options);
       REQUIRE_MESSAGE(report.ok(), report.status().message());
       const double error = relative_l2(hidden_states(out, *device, inputs), expected);
-      CHECK_MESSAGE(error < limit, name, " ", out.filename().string(), ": ", error);
+      // A token near a tie may be sent to another expert.
+      const double slack = config.experts.num_experts > 0 ? 3 : 1;
+      CHECK_MESSAGE(error < slack * limit, name, " ", out.filename().string(), ": ", error);
       CHECK(error > 1e-4);
     }
   }
@@ -333,21 +336,80 @@ TEST_CASE("experts are rounded to nearest; routers and layers for multi-token pr
   }
 }
 
-TEST_CASE("experts: methods that calibrate, and experts in one tensor, are refused") {
+TEST_CASE("an expert is calibrated on the tokens that its router sends to it") {
+  const auto device = make_cpu_device({.num_threads = 2}).value();
+  for (const char* name : {"qwen3_moe", "qwen2_moe", "mixtral", "deepseek_v2_lite"}) {
+    CAPTURE(name);
+    const ModelCopy model(name);
+    const ModelConfig config = load_model_config(model.path()).value();
+    const WeightSpec spec = integer_spec(Codes::kInt4, 32, false, true);
+    const auto loss = [&](QuantizeMethod method, int num_sequences) {
+      const TempDir dir;
+      const auto report =
+          quantize_model(model.path(), dir.path() / "out", *device,
+                         {.spec = spec, .method = method, .calibration = some_tokens(config, num_sequences)});
+      REQUIRE_MESSAGE(report.ok(), report.status().message());
+      CHECK(
+          Model::verify(load_model_config(dir.path() / "out").value(), *open_weights(dir.path() / "out").value()).ok());
+      const int64_t num_layers = std::count(config.experts.layers.begin(), config.experts.layers.end(), true);
+      int64_t num_tokens = 0, num_matrices = 0;
+      double squared = 0;
+      for (const MatrixReport& matrix : report->matrices) {
+        CAPTURE(matrix.name);
+        const bool is_expert = matrix.name.find(".experts.") != std::string::npos;
+        CHECK((matrix.num_expert_tokens >= 0) == is_expert);
+        CHECK((matrix.output_error > 0) == (matrix.num_expert_tokens != 0));
+        CHECK(matrix.weight_error > 0);
+        CHECK(matrix.weight_error < 0.3);
+        num_tokens += is_expert ? matrix.num_expert_tokens : 0;
+        num_matrices += is_expert ? 1 : 0;
+        if (is_expert && matrix.output_error > 0) squared += matrix.output_error * matrix.output_error;
+      }
+      CHECK(num_matrices == 3 * num_layers * config.experts.num_experts);
+      CHECK(num_tokens == 3 * num_layers * config.experts.num_experts_per_tok * report->num_calibration_tokens);
+      return squared;
+    };
+    const double rounded = loss(QuantizeMethod::kRtn, 6);
+    CHECK(loss(QuantizeMethod::kGptq, 6) < 0.95 * rounded);
+    CHECK(loss(QuantizeMethod::kAwq, 6) < rounded);
+  }
+}
+
+TEST_CASE("an expert without calibration tokens is rounded to nearest, and reported") {
+  const auto device = make_reference_device({}).value();
+  const ModelCopy model("qwen3_moe");  // 12 experts, of which a token uses 4
+  const TempDir dir;
+  const WeightSpec spec = integer_spec(Codes::kInt8);
+  REQUIRE(quantize_model(model.path(), dir.path() / "rtn", *device, {.spec = spec}).ok());
+  for (const QuantizeMethod method : {QuantizeMethod::kGptq, QuantizeMethod::kAwq}) {
+    const fs::path out = dir.path() / std::to_string(static_cast<int>(method));
+    const auto report =
+        quantize_model(model.path(), out, *device, {.spec = spec, .method = method, .calibration = {{17}}});
+    REQUIRE_MESSAGE(report.ok(), report.status().message());
+    int num_unseen = 0;
+    for (const MatrixReport& matrix : report->matrices) {
+      if (matrix.num_expert_tokens != 0) continue;
+      ++num_unseen;
+      CHECK(matrix.output_error < 0);
+      const auto codes = [&](const fs::path& of) {
+        const auto weights = open_weights(of).value();
+        const TensorEntry& entry = *weights->find(matrix.name + ".weight");
+        return dequantize_rows(weights->quantized_rows(entry, 0, entry.shape[0]).value());
+      };
+      CHECK_TENSOR(equal_bits("codes", codes(out), codes(dir.path() / "rtn")));
+    }
+    CHECK(num_unseen == 3 * 3 * (12 - 4));
+  }
+}
+
+TEST_CASE("experts in one tensor are refused") {
   const auto device = make_reference_device({}).value();
   const TempDir dir;
-  const auto error = [&](const char* name, QuantizeMethod method, std::vector<std::vector<int32_t>> calibration = {}) {
-    const ModelCopy model(name);
-    const QuantizeOptions options{
-        .spec = integer_spec(Codes::kInt8), .method = method, .calibration = std::move(calibration)};
-    const auto report = quantize_model(model.path(), dir.path() / "out", *device, options);
-    REQUIRE(!report.ok());
-    CHECK(fs::is_empty(dir.path()));
-    return report.status().message();
-  };
-  CHECK(error("qwen3_moe", QuantizeMethod::kGptq).find("not calibrated yet; --method rtn") != std::string::npos);
-  CHECK(error("qwen3_moe", QuantizeMethod::kRtn, {{1, 2}}).find("without calibration text") != std::string::npos);
-  CHECK(error("qwen3_moe_fused", QuantizeMethod::kRtn).find("holds all experts of its layer") != std::string::npos);
+  const ModelCopy model("qwen3_moe_fused");
+  const auto report = quantize_model(model.path(), dir.path() / "out", *device, {.spec = integer_spec(Codes::kInt8)});
+  REQUIRE(!report.ok());
+  CHECK(report.status().message().find("holds all experts of its layer") != std::string::npos);
+  CHECK(fs::is_empty(dir.path()));
 }
 
 TEST_CASE("a run that is stopped, at any of its questions, leaves nothing") {

@@ -8,6 +8,7 @@
 #include "cli/bench_runs.h"
 #include "cli/commands.h"
 #include "cli/llm_arguments.h"
+#include "cli/model_cost.h"
 
 namespace spate {
 namespace {
@@ -99,7 +100,9 @@ Result<int> run_bench_latency(const Arguments& arguments) {
   nlohmann::ordered_json json{{"avg_latency", average}, {"latencies", latencies}, {"percentiles", percentiles}};
   const ModelCost& cost = model.cost;
   print_share(model, "prefill", median(prefill_rates), bench.batch_size * input_len,
-              model.roofline(cost.weight_bytes, bench.batch_size * prefill_flops(cost, input_len)), json);
+              model.roofline(step_weight_bytes(cost, int64_t{bench.batch_size} * input_len),
+                             bench.batch_size * prefill_flops(cost, input_len)),
+              json);
   if (!decode_rates.empty()) {
     const int64_t seq_len = input_len + output_len / 2;
     print_share(model, "decode", median(decode_rates), bench.batch_size,

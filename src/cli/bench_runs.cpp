@@ -65,43 +65,4 @@ double percentile(std::vector<double> values, double percent) {
   return values[below] + (values[above] - values[below]) * (position - static_cast<double>(below));
 }
 
-double prefill_flops(const ModelCost& cost, int64_t len) {
-  const auto tokens = static_cast<double>(len);
-  return tokens * cost.linear_flops_per_token + 0.5 * tokens * tokens * cost.attention_flops_per_pair +
-         cost.lm_head_flops;
-}
-
-double decode_step_bytes(const ModelCost& cost, int64_t num_seqs, int64_t seq_len) {
-  return cost.weight_bytes + static_cast<double>(num_seqs * seq_len) * cost.kv_bytes_per_token;
-}
-
-double decode_step_flops(const ModelCost& cost, int64_t num_seqs, int64_t seq_len) {
-  return static_cast<double>(num_seqs) * (cost.linear_flops_per_token + cost.lm_head_flops +
-                                          static_cast<double>(seq_len) * cost.attention_flops_per_pair);
-}
-
-ModelCost model_cost(const ModelConfig& c, DType act_dtype, DType kv_dtype, const Quantization& quantization) {
-  const WeightSpec plain{.codes = act_dtype == DType::kF32 ? Codes::kF32 : Codes::kBf16};
-  const WeightSpec linear = quantization.enabled() ? quantization.linear : plain;
-  const WeightSpec vocabulary = quantization.enabled() ? quantization.vocabulary : plain;
-  const int64_t qkv_width = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
-  const std::pair<int64_t, int64_t> shapes[] = {{qkv_width, c.hidden_size},
-                                                {c.hidden_size, c.num_heads * c.head_dim},
-                                                {2 * c.intermediate_size, c.hidden_size},
-                                                {c.hidden_size, c.intermediate_size}};
-  int64_t layer_bytes = 0, layer_weights = 0;
-  for (const auto& [out_features, in_features] : shapes) {
-    layer_bytes += weight_bytes(linear, out_features, in_features);
-    layer_weights += out_features * in_features;
-  }
-  const auto layers = static_cast<double>(c.num_layers), head = static_cast<double>(c.head_dim);
-  const double kv_element = head * static_cast<double>(dtype_bytes(kv_dtype)) + (kv_dtype == DType::kI8 ? 4 : 0);
-  return {.weight_bytes = layers * static_cast<double>(layer_bytes) +
-                          static_cast<double>(weight_bytes(vocabulary, c.vocab_size, c.hidden_size)),
-          .linear_flops_per_token = 2 * layers * static_cast<double>(layer_weights),
-          .kv_bytes_per_token = 2 * layers * static_cast<double>(c.num_kv_heads) * kv_element,
-          .lm_head_flops = 2 * static_cast<double>(c.vocab_size * c.hidden_size),
-          .attention_flops_per_pair = 4 * layers * static_cast<double>(c.num_heads) * head};
-}
-
 }  // namespace spate

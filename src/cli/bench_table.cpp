@@ -10,6 +10,7 @@
 #include "cli/bench_runs.h"
 #include "cli/commands.h"
 #include "cli/llm_arguments.h"
+#include "cli/model_cost.h"
 
 namespace spate {
 namespace {
@@ -96,7 +97,7 @@ Status measure_model(const Arguments& arguments, const std::string& config_dir, 
                              .goal = len == 512 && has_limits ? goals.prefill_512_share * limit : has_8192_goal ? goals.prefill_8192 : 0,
                              .command = command}));
   }
-  // Decode: every step reads the weights once and the keys and values of each sequence.
+  // Decode: a step reads the weights once, of experts those that are used, and the keys and values of each sequence.
   for (const int num_seqs : {1, 4, 16, 32}) {
     const int input_len = num_seqs == 1 ? 16 : 128;
     const int output_len = 64;

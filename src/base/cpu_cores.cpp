@@ -5,6 +5,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <sstream>
 #include <thread>
 
 #include "base/log.h"
@@ -21,6 +25,28 @@ int physical_core_of(int core_id) {
     std::fclose(file);
   }
   return first;
+}
+
+int count_physical_cores(const std::vector<int>& core_ids) {
+  std::set<int> cores;
+  for (const int id : core_ids) cores.insert(physical_core_of(id));
+  return static_cast<int>(cores.size());
+}
+
+std::string read_text(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Of one group: its quota over its period; 0: none. v2 has both in cpu.max, "max" for none; v1 a file each, -1 for
+// none.
+double quota_of_group(const std::string& folder) {
+  double quota = 0, period = 0;
+  if (std::istringstream v2(read_text(folder + "/cpu.max")); v2 >> quota >> period && period > 0) return quota / period;
+  std::istringstream v1_quota(read_text(folder + "/cpu.cfs_quota_us")),
+      v1_period(read_text(folder + "/cpu.cfs_period_us"));
+  if (v1_quota >> quota && v1_period >> period && quota > 0 && period > 0) return quota / period;
+  return 0;
 }
 
 bool set_allowed_cores(const std::vector<int>& core_ids) {
@@ -55,6 +81,39 @@ const std::vector<int>& usable_cores() {
     return ids;
   }();
   return core_ids;
+}
+
+int default_num_threads(int num_physical_cores, double cpu_quota) {
+  if (cpu_quota <= 0) return std::max(1, num_physical_cores);
+  return std::clamp(static_cast<int>(cpu_quota), 1, std::max(1, num_physical_cores));
+}
+
+int default_num_threads() {
+  static const int count = default_num_threads(count_physical_cores(usable_cores()),
+                                               cpu_quota(read_text("/proc/self/cgroup"), "/sys/fs/cgroup"));
+  return count;
+}
+
+double cpu_quota(const std::string& membership, const std::string& root) {
+  double least = 0;
+  std::istringstream lines(membership);
+  for (std::string line; std::getline(lines, line);) {  // id:controllers:group
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    if (!controllers.empty() && ("," + controllers + ",").find(",cpu,") == std::string::npos) continue;
+    const std::string mounted = controllers.empty() ? root : root + "/cpu";
+    // The group and all above it. In a container without a namespace the path is the host's, and only the last of these
+    // exists.
+    for (std::string group = line.substr(second + 1);;) {
+      while (!group.empty() && group.back() == '/') group.pop_back();
+      const double quota = quota_of_group(mounted + group);
+      if (quota > 0 && (least == 0 || quota < least)) least = quota;
+      if (group.empty()) break;
+      group.resize(group.rfind('/') == std::string::npos ? 0 : group.rfind('/'));
+    }
+  }
+  return least;
 }
 
 std::vector<int> one_of_each_group_first(const std::vector<int>& core_ids, const std::function<int(int)>& group_of) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 namespace spate {
@@ -12,6 +13,16 @@ namespace spate {
 // cpuset), read once, so that threads that are bound later do not change it. One hardware thread of each physical core
 // comes first, their siblings behind. Never empty.
 const std::vector<int>& usable_cores();
+
+// Threads that compute unless an option says how many: one for each physical core among usable_cores(), and no more
+// whole ones than the CPU time that control groups allow this process (docker --cpus, limits.cpu of Kubernetes).
+// Threads wait for each other: one too many and all are stopped until the next period.
+int default_num_threads();
+int default_num_threads(int num_physical_cores, double cpu_quota);
+
+// CPUs' worth of time that control groups allow, 0: all. `membership` reads as /proc/self/cgroup; `root` is where
+// the groups of cgroup v2, or the folders of v1's controllers, are mounted.
+double cpu_quota(const std::string& membership, const std::string& root);
 
 // `core_ids` with the first of each group (physical core) in front, else in their order.
 std::vector<int> one_of_each_group_first(const std::vector<int>& core_ids, const std::function<int(int)>& group_of);

@@ -30,7 +30,7 @@ struct ModelArguments {
   std::string kernel_dir;              // GPU kernel sources from this folder
   std::string generation_config = "auto";  // auto: the model's generation_config.json; vllm: ignore it
   std::string chat_template;           // file that replaces the model's template, or the template itself
-  int threads = 0;                     // cpu compute threads of all ranks; 0 = all cores
+  int threads = 0;                     // cpu compute threads of all ranks; 0 = as many as the device takes
   bool cpu_pin_threads = false;        // bind them to cores
   std::string weight_cache;            // folder of packed weights; empty: none are kept
   int64_t weight_cache_limit = int64_t{64} << 30;  // bytes

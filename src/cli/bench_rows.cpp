@@ -69,8 +69,7 @@ std::vector<BenchRow> limit_rows(const BackEnd& back_end, const MachineLimits& l
 }
 
 int compute_threads(const ModelArguments& arguments) {
-  if (arguments.threads > 0) return arguments.threads;
-  return static_cast<int>(usable_cores().size());
+  return arguments.threads > 0 ? arguments.threads : default_num_threads();
 }
 
 double matmul_flops(const MachineLimits& limits, const Quantization& quantization) {

@@ -29,7 +29,7 @@ Status write_rows(const std::string& path, const std::vector<BenchRow>& rows);
 // Empty where the back-end measures no limits.
 MachineLimits measure_limits(const BackEnd& back_end, const ModelArguments& arguments);
 std::vector<BenchRow> limit_rows(const BackEnd& back_end, const MachineLimits& limits, const std::string& command);
-int compute_threads(const ModelArguments& arguments);  // --threads, or all cores
+int compute_threads(const ModelArguments& arguments);  // --threads, or as many as the device takes
 
 // The arithmetic that products of a model's weights can use at best.
 double matmul_flops(const MachineLimits& limits, const Quantization& quantization);

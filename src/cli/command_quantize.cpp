@@ -129,8 +129,7 @@ Result<int> run_quantize(const Arguments& arguments) {
   ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(model_dir));
   ASSIGN_OR_RETURN(auto calibration, calibration_tokens(model_dir, config, quantize));
   ASSIGN_OR_RETURN(const BackEnd* back_end, choose_back_end(arguments.model.device, device_options(arguments.model)));
-  const int all_cores = static_cast<int>(usable_cores().size());
-  const int num_threads = arguments.model.threads > 0 ? arguments.model.threads : all_cores;
+  const int num_threads = arguments.model.threads > 0 ? arguments.model.threads : default_num_threads();
   const QuantizeOptions options{.spec = spec_of(quantize),
                                 .method = quantize.method == "awq"    ? QuantizeMethod::kAwq
                                           : quantize.method == "gptq" ? QuantizeMethod::kGptq

@@ -164,7 +164,9 @@ void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required, std:
   app->add_option("--kv-cache-dtype", m.kv_cache_dtype, "Elements of the KV cache; auto: as --dtype")
       ->check(CLI::IsMember({"auto", "bfloat16", "float32", "int8"}));
   begin_group(app, "Device");
-  app->add_option("-t,--threads", m.threads, "CPU compute threads; 0: all cores")->check(CLI::Range(0, 1024));
+  app->add_option("-t,--threads", m.threads,
+                  "CPU compute threads; 0: one for each physical core, within the quota of the control group")
+      ->check(CLI::Range(0, 1024));
   add_switch(app, "--cpu-pin-threads", m.cpu_pin_threads,
              "Bind each CPU compute thread to a core of its own. For a machine with one server; off because two servers "
              "would choose the same cores, unless taskset or a cpuset gives each its own");

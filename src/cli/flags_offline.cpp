@@ -55,7 +55,9 @@ void add_self_test_flags(CLI::App* app, ModelArguments& m) {
   app->add_option("--device", m.device, "The device to check; auto: all that this machine has")
       ->check(CLI::IsMember(device_names()));
   app->add_option("--isa", m.isa, "CPU: this instruction set alone")->check(CLI::IsMember(instruction_sets()));
-  app->add_option("-t,--threads", m.threads, "Compute threads; 0: all cores")->check(CLI::Range(0, 1024));
+  app->add_option("-t,--threads", m.threads,
+                  "Compute threads; 0: one for each physical core, within the quota of the control group")
+      ->check(CLI::Range(0, 1024));
 }
 
 void add_quantize_flags(CLI::App* app, Arguments& arguments) {
@@ -82,7 +84,9 @@ void add_quantize_flags(CLI::App* app, Arguments& arguments) {
   app->add_option("--device", m.device, "Where calibration runs; auto: a GPU when there is one, else the CPU")
       ->check(CLI::IsMember(device_names()));
   app->add_option("--isa", m.isa, "CPU: use at most this instruction set")->check(CLI::IsMember(instruction_sets()));
-  app->add_option("-t,--threads", m.threads, "CPU threads; 0: all cores")->check(CLI::Range(0, 1024));
+  app->add_option("-t,--threads", m.threads,
+                  "CPU threads; 0: one for each physical core, within the quota of the control group")
+      ->check(CLI::Range(0, 1024));
 }
 
 void add_kernels_flags(CLI::App* kernels, Arguments& arguments) {
@@ -162,7 +166,10 @@ void add_bench_flags(CLI::App* bench, Arguments& arguments) {
   limits
       ->add_option("--device", arguments.model.device, "Whose limits; auto: a GPU's when there is one, else the CPU's")
       ->check(CLI::IsMember(device_names()));
-  limits->add_option("-t,--threads", arguments.model.threads, "Compute threads; 0: all cores")->check(CLI::Range(0, 1024));
+  limits
+      ->add_option("-t,--threads", arguments.model.threads,
+                   "Compute threads; 0: one for each physical core, within the quota of the control group")
+      ->check(CLI::Range(0, 1024));
   limits->add_option("--output-json", b.output_json, "File for the result");
   CLI::App* table = bench->add_subcommand("table", "Prefill and decode of model shapes beside the limits of this machine");
   add_model_flags(table, arguments.model, false);

@@ -326,7 +326,8 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
   // 1. Devices.
   std::vector<MemoryInfo> memory(static_cast<size_t>(size));
   const int num_cores = static_cast<int>(usable_cores().size());
-  const int num_threads = std::max(1, (config.device.num_threads > 0 ? config.device.num_threads : num_cores) / size);
+  const int num_threads =
+      std::max(1, (config.device.num_threads > 0 ? config.device.num_threads : default_num_threads()) / size);
   if (config.pin_threads && num_threads * size > num_cores) {
     log_warning("rank", "compute threads are not bound: {} of them, {} cores", num_threads * size, num_cores);
   }

@@ -193,7 +193,7 @@ TEST_CASE("rank group: threads of ranks are bound to cores of their own, or not 
     REQUIRE(asked.size() == 2);
     std::set<int> core_ids;
     for (const DeviceOptions& options : asked) {
-      CHECK(options.num_threads == std::max(1, (num_threads > 0 ? num_threads : num_cores) / 2));
+      CHECK(options.num_threads == std::max(1, (num_threads > 0 ? num_threads : default_num_threads()) / 2));
       const bool fits = 2 * options.num_threads <= num_cores;
       CHECK(options.core_ids.size() == static_cast<size_t>(pins && fits ? options.num_threads : 0));
       for (const int id : options.core_ids) CHECK(core_ids.insert(id).second);

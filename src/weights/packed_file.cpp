@@ -84,7 +84,7 @@ std::vector<uint64_t> checksums(const std::vector<Region>& regions) {
       *chunks[i].sum = checksum(chunks[i].bytes);
     }
   };
-  const int num_threads = std::min(kMaxHashThreads, static_cast<int>(usable_cores().size()));
+  const int num_threads = std::min(kMaxHashThreads, default_num_threads());
   std::vector<std::thread> threads;
   for (int i = 1; i < num_threads; ++i) threads.emplace_back(work);
   work();

@@ -275,9 +275,9 @@ CpuContext& context_of(Stream& stream) { return static_cast<CpuDevice&>(stream.d
 Result<std::unique_ptr<Device>> make_cpu_device(const DeviceOptions& options) {
   ASSIGN_OR_RETURN(const cpu::Isa* isa, cpu::choose_isa(options.isa));
   if (options.num_threads < 0 || options.num_threads > 1024) {
-    return invalid_argument("{} compute threads: use 1 to 1024, or 0 for all cores", options.num_threads);
+    return invalid_argument("{} compute threads: use 1 to 1024, or 0 for all physical cores", options.num_threads);
   }
-  const int num_threads = options.num_threads > 0 ? options.num_threads : static_cast<int>(usable_cores().size());
+  const int num_threads = options.num_threads > 0 ? options.num_threads : default_num_threads();
   if (!options.core_ids.empty() && static_cast<int>(options.core_ids.size()) != num_threads) {
     return invalid_argument("{} cores for {} compute threads", options.core_ids.size(), num_threads);
   }

@@ -20,7 +20,7 @@ inline constexpr std::string_view kCpuInstructionSets[] = {"neon", "neondot", "n
 inline constexpr std::string_view kCpuInstructionSets[] = {"avx2", "avxvnni", "avx512", "avx512bf16", "amx"};
 #endif
 
-// num_threads 0: as many as the cores that this process may use. isa: a cap, "" for the best.
+// num_threads 0: default_num_threads() (base/cpu_cores.h). isa: a cap, "" for the best.
 Result<std::unique_ptr<Device>> make_cpu_device(const DeviceOptions& options);
 
 }  // namespace spate

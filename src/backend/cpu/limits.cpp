@@ -62,7 +62,7 @@ class RateMeter {
 
 CpuLimits measure_cpu_limits(int num_threads) {
   CpuLimits limits;
-  limits.num_threads = num_threads > 0 ? num_threads : static_cast<int>(usable_cores().size());
+  limits.num_threads = num_threads > 0 ? num_threads : default_num_threads();
   const cpu::KernelTable& kernels = cpu::best_isa().kernels();
   limits.isa = kernels.name;
   limits.vector_int8_name = kernels.vector_int8_name;

@@ -172,8 +172,8 @@ struct KvLayerDesc {
   int64_t kv_lora_rank = 0;      // kLatent
   int64_t qk_rope_head_dim = 0;  // kLatent
   int64_t kv_block_size = 0;     // tokens in a block; a multiple of 16
-  // kBf16, kF32, or kI8: codes with one f32 scale for each token, head and part (k, v): max|x| / 127, rounding as in
-  // quantize_activations(). No kI8 with kLatent yet.
+  // kBf16, kF32, or kI8: codes with one f32 scale for each token, head and part (k, v; with kLatent the compressed
+  // elements, the rotated ones): max|x| / 127, rounding as in quantize_activations().
   DType dtype = DType::kBf16;
 
   int64_t latent_width() const { return kv_lora_rank + qk_rope_head_dim; }

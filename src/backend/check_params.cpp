@@ -283,8 +283,8 @@ namespace {
 void check_latent(const char* op, const KvView& kv, DType act) {
   const DType dtype = kv.desc.dtype;
   CHECK(kv.desc.kind == KvKind::kLatent, "{}: the cache is not latent", op);
-  CHECK(dtype == act || (dtype == DType::kBf16 && act == DType::kF32), "{}: a cache of {} beside activations of {}", op,
-        dtype_name(dtype), dtype_name(act));
+  CHECK(dtype == act || dtype == DType::kI8 || (dtype == DType::kBf16 && act == DType::kF32),
+        "{}: a cache of {} beside activations of {}", op, dtype_name(dtype), dtype_name(act));
   CHECK(kv.desc.kv_block_size > 0 && kv.desc.kv_block_size % 16 == 0, "{}: kv_block_size {} is no multiple of 16", op,
         kv.desc.kv_block_size);
   CHECK(kv.desc.kv_lora_rank > 0 && kv.desc.qk_rope_head_dim > 0 && kv.block_bytes > 0, "{}: an empty cache", op);

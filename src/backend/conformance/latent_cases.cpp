@@ -369,6 +369,11 @@ void add_latent_cases(Report& report, Sides sides) {
   add_attention(report, sides, DType::kF32, DType::kF32);
   add_attention(report, sides, DType::kF32, DType::kBf16);
   add_attention(report, sides, DType::kBf16, DType::kBf16);
+  const KvLayerDesc codes{
+      .kind = KvKind::kLatent, .kv_lora_rank = 512, .qk_rope_head_dim = 64, .kv_block_size = 16, .dtype = DType::kI8};
+  for (const DType act : kActs) {
+    if (sides.actual.device().supports_kv(codes)) add_attention(report, sides, act, DType::kI8);
+  }
   for (const DType act : kActs) add_linear_heads(report, sides, act);
   if (sides.actual.ops().attention_latent_expanded == nullptr) return;
   for (const DType act : kActs) add_expanded(report, sides, act);

@@ -43,13 +43,15 @@ OpTable cpu_ops() {
 }
 
 KvLayout kv_layout_of(const KvLayerDesc& desc) {
-  if (desc.kind == KvKind::kLatent) {  // as one head; each token's vector begins on a cache line
-    const int64_t token_bytes = round_up(desc.latent_width() * dtype_bytes(desc.dtype), 64);
+  if (desc.kind == KvKind::kLatent) {  // as one head; each token's vector begins on a cache line, scales come last
+    const int64_t vector_bytes = desc.kv_block_size * latent_token_bytes(elem_of(desc.dtype), desc.latent_width());
+    const int64_t scale_bytes = desc.dtype == DType::kI8 ? desc.kv_block_size * 8 : 0;
     return {.elem = elem_of(desc.dtype),
             .num_kv_heads = 1,
             .head_dim = desc.latent_width(),
             .kv_block_size = desc.kv_block_size,
-            .head_bytes = desc.kv_block_size * token_bytes};
+            .k_scales_offset = vector_bytes,
+            .head_bytes = vector_bytes + scale_bytes};
   }
   return make_kv_layout(elem_of(desc.dtype), desc.num_kv_heads, desc.head_dim, desc.kv_block_size);
 }
@@ -168,8 +170,7 @@ class CpuDevice final : public Device {
   // number (a test holds hashes of them).
   std::string_view packed_layout() const override { return "cpu 1"; }
   bool supports_kv(const KvLayerDesc& desc) const override {
-    if (desc.kind == KvKind::kLatent) return desc.dtype == DType::kF32 || desc.dtype == DType::kBf16;
-    return Device::supports_kv(desc) || desc.dtype == DType::kI8;
+    return desc.dtype == DType::kF32 || desc.dtype == DType::kBf16 || desc.dtype == DType::kI8;
   }
   int64_t kv_block_bytes(const KvLayerDesc& desc) const override { return kv_block_stride(kv_layout_of(desc)); }
   void run_step(Stream&, const StepKey&, const std::function<void()>& step) override {

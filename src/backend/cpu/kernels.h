@@ -138,7 +138,18 @@ struct LatentItem {
   const int32_t* block_table;  // of the sequence
   const char* kv;              // the layer's blocks
   int64_t block_bytes, token_bytes, kv_block_size;
-  Elem elem;  // of the cache
+  Elem elem;              // of the cache
+  int64_t scales_offset;  // of kI8, in a block
+};
+
+// A token's latent vector on its way into the cache.
+struct LatentRow {
+  const void* x;
+  Elem act;
+  void* out;
+  float* scales;  // [2], of kI8
+  Elem elem;      // of the cache
+  int64_t rank, rope_dim;
 };
 
 static constexpr int64_t kMaxLatentHeads = 8;
@@ -177,8 +188,7 @@ struct KernelTable {
   // The partial results of an item's spans in order, `stride` floats apart, become its output.
   void (*merge_attention)(const AttentionItem& item, const float* partials, int64_t num_partials, int64_t stride, char* scratch);
   void (*attention_latent)(const LatentItem& item, char* scratch);  // latent_scratch_bytes()
-  // From act to the elements of a cache.
-  void (*latent_row)(const void* x, Elem act, void* out, Elem elem, int64_t width);
+  void (*latent_row)(const LatentRow& row);
   void (*kv_prefetch_head)(const KvWriteRun& run);  // the lines that kv_write_head will write; k and v are not read
   void (*kv_write_head)(const KvWriteRun& run);
 

@@ -9,7 +9,7 @@
 namespace spate::cpu {
 namespace {
 
-int64_t token_bytes_of(const KvLayerDesc& desc) { return kv_layout_of(desc).head_bytes / desc.kv_block_size; }
+int64_t token_bytes_of(const KvLayerDesc& desc) { return latent_token_bytes(elem_of(desc.dtype), desc.latent_width()); }
 
 char* block_data(const KvView& kv, int64_t block_id) {
   CHECK(block_id >= 0 && block_id < kv.num_blocks, "block {} of {}", block_id, kv.num_blocks);
@@ -37,12 +37,19 @@ void latent_write(Stream& stream, const LatentWriteParams& p) {
   CpuContext& context = context_of(stream);
   const KvLayerDesc& desc = p.kv.desc;
   const int64_t width = desc.latent_width(), token_bytes = token_bytes_of(desc);
+  const int64_t scales_offset = kv_layout_of(desc).k_scales_offset;
   for_rows(context, p.slot_mapping.dim(0), width, [&](int64_t i) {
     const int64_t slot = p.slot_mapping.data<int32_t>()[i];
     if (slot == -1) return;
-    char* out = block_data(p.kv, slot / desc.kv_block_size) + slot % desc.kv_block_size * token_bytes;
-    context.kernels.latent_row(address(p.latent, i * p.latent.stride(0)), elem_of(p.latent.dtype()), out,
-                               elem_of(desc.dtype), width);
+    char* block = block_data(p.kv, slot / desc.kv_block_size);
+    const int64_t token = slot % desc.kv_block_size;
+    context.kernels.latent_row({.x = address(p.latent, i * p.latent.stride(0)),
+                                .act = elem_of(p.latent.dtype()),
+                                .out = block + token * token_bytes,
+                                .scales = reinterpret_cast<float*>(block + scales_offset) + 2 * token,
+                                .elem = elem_of(desc.dtype),
+                                .rank = desc.kv_lora_rank,
+                                .rope_dim = desc.qk_rope_head_dim});
   });
 }
 
@@ -80,7 +87,8 @@ void attention_latent(Stream& stream, const AttentionLatentParams& p) {
          .block_bytes = p.kv.block_bytes,
          .token_bytes = token_bytes_of(desc),
          .kv_block_size = desc.kv_block_size,
-         .elem = elem_of(desc.dtype)},
+         .elem = elem_of(desc.dtype),
+         .scales_offset = kv_layout_of(desc).k_scales_offset},
         context.scratch_of(thread_idx));
   });
 }

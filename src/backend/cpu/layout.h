@@ -10,6 +10,8 @@
 //   K  [kv_block_size/16 groups of 16 tokens] n-blocks over K = head_dim padded to 32    (columns are tokens)
 //   V  [head_dim padded to 16 / 16]           n-blocks over K = the block's tokens       (columns are head elements)
 //   of i8 then the scales of K and the scales of V, f32 [kv_block_size] each
+// Latent KV: the vector of each token, from a cache line on
+//   of i8 then f32 [kv_block_size][2], the scales of its compressed and of its rotated elements
 //
 // Used by kernels that are compiled once per instruction set: everything here is static, so that the linker cannot give
 // one instruction set's code to another.
@@ -69,6 +71,9 @@ static constexpr KvLayout make_kv_layout(Elem elem, int64_t num_kv_heads, int64_
   }
   return layout;
 }
+
+// Of a token's vector in a latent cache.
+static constexpr int64_t latent_token_bytes(Elem elem, int64_t width) { return round_up(width * elem_bytes(elem), 64); }
 
 // Bytes from block to block. Heads of a power of two times a power of two bytes would put one head's part of every block into the same few sets
 // of a cache (L2 ways of 128 KB): 4 KB and a line more spread them.

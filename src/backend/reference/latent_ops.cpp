@@ -16,14 +16,27 @@ void* block_data(const KvView& kv, int64_t block_id) {
   return static_cast<char*>(kv.data) + block_id * kv.block_bytes;
 }
 
+// Scales of the compressed and of the rotated elements of a token in a kI8 cache: after all codes of the block.
+float* scales_in_block(const KvLayerDesc& desc, void* block, int64_t token_in_block) {
+  return reinterpret_cast<float*>(static_cast<char*>(block) + desc.kv_block_size * desc.latent_width()) +
+         2 * token_in_block;
+}
+
+// Element d of the vector at a position of a sequence with these blocks.
+double element_at(const KvView& kv, const int32_t* blocks, int64_t position, int64_t d) {
+  const KvLayerDesc& desc = kv.desc;
+  void* block = block_data(kv, blocks[position / desc.kv_block_size]);
+  const int64_t token = position % desc.kv_block_size, at = token * desc.latent_width() + d;
+  if (desc.dtype != DType::kI8) return load(block, desc.dtype, at);
+  const float scale = scales_in_block(desc, block, token)[d < desc.kv_lora_rank ? 0 : 1];
+  return double{scale} * static_cast<double>(static_cast<const int8_t*>(block)[at]);
+}
+
 // One query row of one head over keys [0, end).
 void attend(const AttentionLatentParams& p, int64_t token, int64_t head, const int32_t* blocks, int64_t end) {
   const KvLayerDesc& desc = p.kv.desc;
   const int64_t rank = desc.kv_lora_rank;
-  const auto key_at = [&](int64_t position, int64_t d) {
-    const int64_t in_block = position % desc.kv_block_size * desc.latent_width() + d;
-    return load(block_data(p.kv, blocks[position / desc.kv_block_size]), desc.dtype, in_block);
-  };
+  const auto key_at = [&](int64_t position, int64_t d) { return element_at(p.kv, blocks, position, d); };
   std::vector<double> probs(static_cast<size_t>(end));
   for (int64_t position = 0; position < end; ++position) {
     double dot = 0;
@@ -58,10 +71,7 @@ HeadKeys expand(const AttentionLatentExpandedParams& p, int64_t head, const int3
   const DType up_dtype = value_dtype(p.kv_up->desc().spec);
   std::vector<double> latent(static_cast<size_t>(width));
   for (int64_t position = 0; position < seq_len; ++position) {
-    const void* block = block_data(p.kv, blocks[position / desc.kv_block_size]);
-    for (int64_t d = 0; d < width; ++d) {
-      latent[static_cast<size_t>(d)] = load(block, desc.dtype, position % desc.kv_block_size * width + d);
-    }
+    for (int64_t d = 0; d < width; ++d) latent[static_cast<size_t>(d)] = element_at(p.kv, blocks, position, d);
     const auto product = [&](int64_t row) {
       double sum = 0;
       for (int64_t d = 0; d < rank; ++d) {
@@ -107,9 +117,18 @@ void latent_write(Stream&, const LatentWriteParams& p) {
     const int64_t slot = p.slot_mapping.data<int32_t>()[i];
     if (slot == -1) continue;
     void* block = block_data(p.kv, slot / desc.kv_block_size);
-    for (int64_t d = 0; d < desc.latent_width(); ++d) {
-      store(block, desc.dtype, slot % desc.kv_block_size * desc.latent_width() + d, load(p.latent, i, d));
+    const int64_t token = slot % desc.kv_block_size, first = token * desc.latent_width(), rank = desc.kv_lora_rank;
+    if (desc.dtype == DType::kI8) {
+      std::vector<float> values;
+      for (int64_t d = 0; d < desc.latent_width(); ++d) values.push_back(static_cast<float>(load(p.latent, i, d)));
+      int8_t* codes = static_cast<int8_t*>(block) + first;
+      float* scales = scales_in_block(desc, block, token);
+      quantize_activations(values.data(), rank, rank, codes, scales);
+      quantize_activations(values.data() + rank, desc.qk_rope_head_dim, desc.qk_rope_head_dim, codes + rank,
+                           scales + 1);
+      continue;
     }
+    for (int64_t d = 0; d < desc.latent_width(); ++d) store(block, desc.dtype, first + d, load(p.latent, i, d));
   }
 }
 

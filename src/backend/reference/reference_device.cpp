@@ -77,9 +77,7 @@ class ReferenceDevice final : public Device {
   const OpTable& ops() const override { return ops_; }
 
   bool supports(const WeightSpec&) const override { return true; }
-  bool supports_kv(const KvLayerDesc& desc) const override {
-    return desc.kind != KvKind::kLatent || desc.dtype != DType::kI8;
-  }
+  bool supports_kv(const KvLayerDesc&) const override { return true; }
   Result<PackedWeight> create_weight(const WeightDesc& desc) override {
     ASSIGN_OR_RETURN(Buffer storage, allocate(static_cast<size_t>(desc.num_matrices * reference::storage_bytes(desc)),
                                               MemoryKind::kDevice));
@@ -124,8 +122,10 @@ class ReferenceDevice final : public Device {
     return {};
   }
   int64_t kv_block_bytes(const KvLayerDesc& desc) const override {
-    if (desc.kind == KvKind::kLatent) return desc.kv_block_size * desc.latent_width() * dtype_bytes(desc.dtype);
     const int64_t scale_bytes = desc.dtype == DType::kI8 ? 4 : 0;
+    if (desc.kind == KvKind::kLatent) {
+      return desc.kv_block_size * (desc.latent_width() * dtype_bytes(desc.dtype) + 2 * scale_bytes);
+    }
     return 2 * desc.kv_block_size * desc.num_kv_heads * (desc.head_dim * dtype_bytes(desc.dtype) + scale_bytes);
   }
 

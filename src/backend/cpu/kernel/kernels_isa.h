@@ -27,7 +27,7 @@ void kv_write_head(const KvWriteRun& run);
 
 // latent.cpp
 void attention_latent(const LatentItem& item, char* scratch);
-void latent_row(const void* x, Elem act, void* out, Elem elem, int64_t width);
+void latent_row(const LatentRow& row);
 
 // elementwise.cpp
 void rms_norm_rows(const RmsNormRows& p, Elem act);

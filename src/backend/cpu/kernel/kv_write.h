@@ -4,7 +4,7 @@
 // Elements of a row that are not there are zero: the cache is not cleared, and 0 times its old contents might be NaN.
 #pragma once
 
-#include "backend/cpu/kernel/int_simd.h"
+#include "backend/cpu/kernel/code_scale.h"
 #include "backend/cpu/kernels.h"
 
 namespace spate::cpu::SPATE_ISA {
@@ -41,27 +41,15 @@ SPATE_INLINE void load_head_row(const Act* x, int64_t head_dim, int64_t padded, 
 
 SPATE_INLINE void store_codes(int8_t* codes, F scaled) { store_codes(codes, to_int(scaled)); }
 
-// As quantize_activations() (quant/quantize.h) with one group: scale max|x| / 127, codes round(x * (127 / max|x|)),
-// ties to even.
 template <typename Act>
 SPATE_INLINE void load_head_row(const Act* x, int64_t head_dim, int64_t padded, HeadRow<int8_t>& row) {
-  F largest = zero();
-  uint32_t not_finite = 0;
-  const F infinity = set1(__builtin_inff());
-  SPATE_FOR_LANES(d, count, head_dim) {
-    const F value = load_up_to(x + d, count), magnitude = max(value, sub(zero(), value));
-    largest = max(largest, magnitude);
-    not_finite |= ~greater_bits(infinity, magnitude);  // NaN is not less than infinity either
-  }
-  constexpr uint32_t kAllLanes = kLanes == 16 ? 0xffffu : 0xffu;
-  const float max_abs = max_lane(largest);
-  if ((not_finite & kAllLanes) != 0 || max_abs < 0x1p-120f) {
-    row.scale = (not_finite & kAllLanes) != 0 ? __builtin_nanf("") : 0.0f;
+  const CodeScale scale = code_scale(x, head_dim);
+  row.scale = scale.scale;
+  if (scale.inverse == 0) {
     for (int64_t d = 0; d < padded; ++d) row.values[d] = 0;
     return;
   }
-  row.scale = max_abs / 127.0f;
-  const F inverse = set1(127.0f / max_abs);
+  const F inverse = set1(scale.inverse);
   SPATE_FOR_LANES(d, count, head_dim) { store_codes(row.values + d, mul(load_up_to(x + d, count), inverse)); }
   for (int64_t d = head_dim; d < padded; ++d) row.values[d] = 0;
 }

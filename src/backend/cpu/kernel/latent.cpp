@@ -2,8 +2,8 @@
 //
 // Keys pass in tiles of 16 from position 0, whatever else the step holds, so that a query's bits do not depend on it.
 // A tile of 16 x 576 floats is 36 KB: it stays in L2, and with 8 heads each of its lines is read 16 times.
+#include "backend/cpu/kernel/code_scale.h"
 #include "backend/cpu/kernel/kernels_isa.h"
-#include "backend/cpu/kernel/simd.h"
 
 namespace spate::cpu::SPATE_ISA {
 namespace {
@@ -25,7 +25,36 @@ SPATE_INLINE void widen(Elem elem, const void* x, int64_t width, float scale, fl
                      : widen(static_cast<const bf16_t*>(x), width, scale, out);
 }
 
-SPATE_INLINE int64_t element_bytes(Elem elem) { return elem == Elem::kF32 ? 4 : 2; }
+// Codes as floats.
+SPATE_INLINE void widen(const int8_t* x, int64_t width, float scale, float* out) {
+  const I sign = int_set1(128);
+  const auto from_bytes = [&](const int8_t* codes) {
+    return mul(to_float(int_sub(int_xor(load_bytes(codes), sign), sign)), set1(scale));
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) store(out + i, from_bytes(x + i));
+  if (i < width) {
+    int8_t lanes[kLanes] = {};
+    for (int64_t j = i; j < width; ++j) lanes[j - i] = x[j];
+    store(out + i, from_bytes(lanes));
+    i += kLanes;
+  }
+  for (; i < round_up(width, 16); i += kLanes) store(out + i, zero());
+}
+
+// The vector of a token.
+SPATE_INLINE void widen_key(const LatentItem& item, const char* block, int64_t token, float* latent, float* rope) {
+  const char* key = block + token * item.token_bytes;
+  if (item.elem != Elem::kI8) {
+    widen(item.elem, key, item.rank, 1.0f, latent);
+    widen(item.elem, key + item.rank * elem_bytes(item.elem), item.rope_dim, 1.0f, rope);
+    return;
+  }
+  const float* scales = reinterpret_cast<const float*>(block + item.scales_offset) + 2 * token;
+  const int8_t* codes = reinterpret_cast<const int8_t*>(key);
+  widen(codes, item.rank, scales[0], latent);
+  widen(codes + item.rank, item.rope_dim, scales[1], rope);
+}
 
 SPATE_INLINE float exp2_of(float x) {
   alignas(64) float lanes[16];
@@ -89,7 +118,7 @@ void attention_latent(const LatentItem& item, char* scratch) {
   float* queries = keys + kLatentKeys * width;      // [heads, width]
   float* sums = queries + kMaxLatentHeads * width;  // [heads, rank]
   HeadState states[kMaxLatentHeads];
-  const int64_t act_bytes = element_bytes(item.act), key_bytes = element_bytes(item.elem);
+  const int64_t act_bytes = elem_bytes(item.act);
   for (int64_t h = 0; h < item.num_heads; ++h) {
     const char* latent = static_cast<const char*>(item.q_latent) + h * item.q_latent_stride * act_bytes;
     const char* rope = static_cast<const char*>(item.q_rope) + h * item.q_rope_stride * act_bytes;
@@ -102,9 +131,7 @@ void attention_latent(const LatentItem& item, char* scratch) {
     const int64_t num_keys = min_of(kLatentKeys, item.num_keys - first);
     const char* block = item.kv + item.block_table[first / item.kv_block_size] * item.block_bytes;
     for (int64_t k = 0; k < num_keys; ++k) {
-      const char* key = block + (first % item.kv_block_size + k) * item.token_bytes;
-      widen(item.elem, key, item.rank, 1.0f, keys + k * width);
-      widen(item.elem, key + item.rank * key_bytes, item.rope_dim, 1.0f, keys + k * width + rank);
+      widen_key(item, block, first % item.kv_block_size + k, keys + k * width, keys + k * width + rank);
     }
     for (int64_t h = 0; h < item.num_heads; ++h) {
       float scores[kLatentKeys];
@@ -125,10 +152,31 @@ static void convert(const From* x, To* out, int64_t width) {
   SPATE_FOR_LANES(i, count, width) { store_up_to(out + i, load_up_to(x + i, count), count); }
 }
 
-void latent_row(const void* x, Elem act, void* out, Elem elem, int64_t width) {
-  if (act == Elem::kBf16) return convert(static_cast<const bf16_t*>(x), static_cast<bf16_t*>(out), width);
-  const float* from = static_cast<const float*>(x);
-  elem == Elem::kF32 ? convert(from, static_cast<float*>(out), width) : convert(from, static_cast<bf16_t*>(out), width);
+template <typename From>
+static float to_codes(const From* x, int8_t* out, int64_t width) {
+  const CodeScale scale = code_scale(x, width);
+  SPATE_FOR_LANES(i, count, width) {
+    const I codes = scale.inverse == 0 ? int_zero() : to_int(mul(load_up_to(x + i, count), set1(scale.inverse)));
+    store_codes_up_to(out + i, codes, count);
+  }
+  return scale.scale;
 }
+
+template <typename From>
+static void write_row(const LatentRow& row) {
+  const From* x = static_cast<const From*>(row.x);
+  const int64_t width = row.rank + row.rope_dim;
+  switch (row.elem) {
+    case Elem::kF32:
+      return convert(x, static_cast<float*>(row.out), width);
+    case Elem::kBf16:
+      return convert(x, static_cast<bf16_t*>(row.out), width);
+    case Elem::kI8:
+      row.scales[0] = to_codes(x, static_cast<int8_t*>(row.out), row.rank);
+      row.scales[1] = to_codes(x + row.rank, static_cast<int8_t*>(row.out) + row.rank, row.rope_dim);
+  }
+}
+
+void latent_row(const LatentRow& row) { row.act == Elem::kF32 ? write_row<float>(row) : write_row<bf16_t>(row); }
 
 }  // namespace spate::cpu::SPATE_ISA

@@ -92,9 +92,11 @@ void attention_prefill_wgmma(Stream& stream, KernelId kernel, const AttentionPag
                              const AttentionPagedKernelParams& attention, int64_t num_blocks) {
   const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
   const int64_t num_tokens = p.q.dim(0), num_heads = p.q.dim(1), head_dim = p.kv.desc.head_dim;
-  // Few query tokens a sequence: the heads of a kv head fill a tile, as many as the largest power of two that divides
-  // their number. Many: tiles of one head are 2 % faster.
-  const bool is_short = num_tokens < kPrefillWgmmaRows * int64_t{attention.num_seqs};
+  // Few query tokens a sequence, or in some of them: the heads of a kv head fill a tile, as many as the largest power
+  // of two that divides their number, and a sequence that decodes beside prompts reads its keys once. Many in all:
+  // tiles of one head are 2 % faster.
+  const int64_t num_seqs = attention.num_seqs;
+  const bool is_short = num_tokens < kPrefillWgmmaRows * num_seqs || 2 * num_tokens < p.max_query_len * num_seqs;
   const int32_t packed_heads =
       is_short ? std::min(attention.heads_per_kv_head & -attention.heads_per_kv_head, kPrefillWgmmaRows) : 1;
   const AttentionPrefillWgmmaParams params{

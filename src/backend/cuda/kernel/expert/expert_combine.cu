@@ -23,13 +23,17 @@ __device__ inline void expert_combine(const ExpertCombineKernelParams& p) {
   const int64_t token = blockIdx.x;
   const int k = p.num_experts_per_tok, pair = static_cast<int>(threadIdx.x);
   int row = -1;
-  if (pair < k) unsorted[pair] = row = p.pair_rows[token * k + pair];
+  float weight = 0;
+  if (pair < k) {
+    unsorted[pair] = row = p.pair_rows[token * k + pair];
+    weight = p.expert_weights[token * p.weights_stride + pair];
+  }
   int num_rows = __syncthreads_count(row >= 0);
   if (row >= 0) {
     int rank = 0;
     for (int i = 0; i < k; ++i) rank += unsorted[i] >= 0 && unsorted[i] < row;
     rows[rank] = row;
-    weights[rank] = p.expert_weights[token * p.weights_stride + pair];
+    weights[rank] = weight;
   }
   __syncthreads();
   const int first = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * kPieceElems, width = p.hidden_size;
@@ -43,7 +47,7 @@ __device__ inline void expert_combine(const ExpertCombineKernelParams& p) {
 #pragma unroll
     for (int i = 0; i < kPieceElems; ++i) sums[i] = factor * value_of(piece, i);
   }
-#pragma unroll 4
+#pragma unroll 8
   for (int r = 0; r < num_rows; ++r) {
     const Piece<float> piece = load_piece(p.y + rows[r] * p.y_stride, first, width, true);
 #pragma unroll

@@ -28,11 +28,15 @@ WgmmaPlan plan_wgmma(const CudaDevice& device, int64_t num_tokens, int64_t out_f
                      WgmmaPlanOptions options) {
   constexpr int64_t kMinSteps = 8;  // of k a CTA: fewer take longer to add than to multiply
   WgmmaPlan plan{};
-  plan.kernel_idx = wgmma_kernel_idx(num_tokens);
-  plan.tile_tokens = kWgmmaTileTokens[plan.kernel_idx];
   const int64_t num_row_tiles = ceil_div(out_features, kWgmmaTileRows);
-  const int64_t num_tiles = num_row_tiles * ceil_div(num_tokens, plan.tile_tokens);
   const bool may_cut = options.are_sums_exact || !device.is_deterministic();
+  plan.kernel_idx = wgmma_kernel_idx(num_tokens);
+  // So few tiles that 8 CTAs share one: of half as many tokens, whose sums one CTA adds in a quarter of the time.
+  if (may_cut && num_tokens > 64 && num_tokens <= kWgmmaMaxTileTokens && 8 * num_row_tiles <= device.num_sms()) {
+    --plan.kernel_idx;
+  }
+  plan.tile_tokens = kWgmmaTileTokens[plan.kernel_idx];
+  const int64_t num_tiles = num_row_tiles * ceil_div(num_tokens, plan.tile_tokens);
   const int64_t num_whole = may_cut ? num_whole_tiles(device, num_tiles, num_tokens) : num_tiles;
   const int64_t num_shared_steps = (num_tiles - num_whole) * num_steps;
   const int64_t num_sharing = std::clamp<int64_t>(num_shared_steps / kMinSteps, 1, device.num_sms());

@@ -137,6 +137,10 @@ TEST_CASE("a path that reads, writes or ends before it waits is found") {
         "atom.global.add.u32 %r1, [%rd1], 1");
   CHECK(access_before_wait(kernel(fmt::format("\tcall.uni f, (a);\n{}\tret;\n", wait)), "k") == "call.uni f, (a)");
   CHECK(access_before_wait(kernel(good), "absent") == "no kernel absent");
+  // Copies of five dimensions: of keys; of weights in the one kernel that has them so.
+  const std::string copy =
+      "\tcp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1], [%r2];\n";
+  CHECK(access_before_wait(kernel(copy + wait + "\tret;\n"), "k") != "");
 }
 
 TEST_CASE("a program that does not compile says where") {

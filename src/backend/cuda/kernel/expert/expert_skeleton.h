@@ -201,13 +201,6 @@ __device__ inline void gather_expert_stages(const ExpertWgmmaKernelParams& p, co
 
 // --- the warps that multiply -----------------------------------------------------------------------------------------
 
-// gate, silu and up are rounded to the dtype of activations, as is their product when it is stored.
-template <typename Act>
-__device__ inline float silu_times(float gate, float up) {
-  gate = round_to<Act>(gate);
-  return round_to<Act>(gate / (1.0f + expf(-gate))) * round_to<Act>(up);
-}
-
 // Of 16 features and 8 columns as wgmma has them (a lane: feature group and group + 8 of columns 2 pair and 2 pair + 1):
 // four neighbouring features of one column, by exchanges with the lanes of group ^ 1 and group ^ 2.
 struct FourFeatures {
@@ -254,8 +247,7 @@ __device__ inline void store_expert_tile(const ExpertWgmmaKernelParams& p, const
         continue;
       }
       const int feature = first / 2 + 2 * pair;
-      const uint32_t both =
-          transpose_8x8(pack_bf16(silu_times<Bf16>(own[0], own[2]), silu_times<Bf16>(own[1], own[3])));
+      const uint32_t both = silu_of_8x8(own);
       if (row < segment.num_rows && feature < p.out_features) {
         *reinterpret_cast<uint32_t*>(out + row * p.out_stride + feature) = both;
       }

@@ -9,7 +9,9 @@ struct Bf16Format {
   using Params = LinearWgmmaKernelParams;
   using Sum = float;
   struct Operand {};
+  static constexpr bool kHasSilu = false;
   static constexpr int kTileK = kWgmmaTileK, kOutlierRows = 0;
+  static constexpr int ring_bytes(int tokens) { return bf16_ring_bytes(tokens); }
   static constexpr int kWeightBytes = kWgmmaTileRows * kWgmmaStageRowBytes, kStageWeightBytes = kWeightBytes;
 
   __device__ static const LinearWgmmaKernelParams& tiles(const Params& p) { return p; }

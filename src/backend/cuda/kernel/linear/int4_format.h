@@ -31,8 +31,10 @@ template <int kMultipliers>
 struct Int4Format {
   using Params = LinearIntegerKernelParams;
   using Sum = int32_t;
+  static constexpr bool kHasSilu = false;
   static constexpr int kTileK = kIntegerTileK, kSteps = kTileK / 32, kBias = 128;
   static constexpr int kOutlierRows = kWgmmaRows;  // a stage has no room for more
+  static constexpr int ring_bytes(int tokens) { return wgmma_ring_bytes(tokens); }
   static constexpr int kWeightBytes = kInt4CodeBytes + kWgmmaTileRows * kMultipliers,
                        kStageWeightBytes = kInt4StageWeightBytes;
   struct Operand {

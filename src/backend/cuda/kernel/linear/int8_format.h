@@ -11,7 +11,9 @@ struct Int8Format {
   using Params = LinearIntegerKernelParams;
   using Sum = int32_t;
   struct Operand {};
+  static constexpr bool kHasSilu = false;
   static constexpr int kTileK = kIntegerTileK, kBias = 0, kOutlierRows = kWgmmaTileRows;
+  static constexpr int ring_bytes(int tokens) { return wgmma_ring_bytes(tokens); }
   static constexpr int kWeightBytes = kInt8StageWeightBytes, kStageWeightBytes = kInt8StageWeightBytes;
 
   __device__ static const LinearWgmmaKernelParams& tiles(const Params& p) { return p.tiles; }

@@ -101,17 +101,30 @@ void launch_split(Stream& stream, const LinearKernelParams& p) {
          {{"num_tokens", p.num_tokens}, {"out_features", p.out_features}, {"in_features", p.in_features}});
 }
 
-void launch_wgmma(Stream& stream, const LinearKernelParams& p) {
-  static constexpr std::array kKernelIds = {kernel_id("linear_wgmma_n8"),   kernel_id("linear_wgmma_n16"),
-                                            kernel_id("linear_wgmma_n32"),  kernel_id("linear_wgmma_n64"),
-                                            kernel_id("linear_wgmma_n128"), kernel_id("linear_wgmma_n256")};
+// Of a weight of gates, then ups: 8 rows of each by turns.
+TensorMap make_gate_up_map(const DriverApi& api, const LinearKernelParams& p) {
+  const int64_t row_bytes = p.weight_stride * 2, width = p.out_features / 2;
+  return make_bf16_map_5d(api, p.weight, {p.in_features, 8, 2, width / 8, 1},
+                          {row_bytes, width * row_bytes, 8 * row_bytes, 2 * width * row_bytes}, {64, 8, 2, 8, 1});
+}
+
+// has_silu: out is silu(gate) * up, the rows of the weight are gates, then ups.
+void launch_wgmma(Stream& stream, const LinearKernelParams& p, bool has_silu) {
+  using Ids = std::array<KernelId, std::size(kWgmmaTileTokens)>;
+  static constexpr Ids kPlain = {kernel_id("linear_wgmma_n8"),   kernel_id("linear_wgmma_n16"),
+                                 kernel_id("linear_wgmma_n32"),  kernel_id("linear_wgmma_n64"),
+                                 kernel_id("linear_wgmma_n128"), kernel_id("linear_wgmma_n256")};
+  static constexpr Ids kSilu = {kernel_id("linear_silu_wgmma_n8"),   kernel_id("linear_silu_wgmma_n16"),
+                                kernel_id("linear_silu_wgmma_n32"),  kernel_id("linear_silu_wgmma_n64"),
+                                kernel_id("linear_silu_wgmma_n128"), kernel_id("linear_silu_wgmma_n256")};
   const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
   const WgmmaPlan plan =
       plan_wgmma(device, p.num_tokens, p.out_features, ceil_div(p.in_features, kWgmmaTileK), {.are_sums_exact = false});
   LinearWgmmaKernelParams params = plan.params;
   set_tensors(params, device, p, plan.tile_tokens);
-  launch(stream, kKernelIds[plan.kernel_idx], {.x = plan.num_ctas, .num_threads = kWgmmaThreads}, params,
-         {{"num_tokens", p.num_tokens}, {"out_features", p.out_features}, {"in_features", p.in_features}});
+  if (has_silu) params.weight = make_gate_up_map(device.api(), p);
+  launch(stream, (has_silu ? kSilu : kPlain)[plan.kernel_idx], {.x = plan.num_ctas, .num_threads = kWgmmaThreads},
+         params, {{"num_tokens", p.num_tokens}, {"out_features", p.out_features}, {"in_features", p.in_features}});
 }
 
 // --- up to kRowsTokens tokens ------------------------------------------------------------------------------------
@@ -182,14 +195,20 @@ LinearKernelParams kernel_params(const LinearParams& p) {
 }
 
 // False: the decomposition has to do it.
-bool linear_silu_and_mul_rows(Stream& stream, const LinearSiluAndMulParams& p) {
+bool linear_silu_and_mul_bf16(Stream& stream, const LinearSiluAndMulParams& p) {
+  const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
   const LinearParams product{.x = p.x, .weight = p.weight, .bias = p.bias, .out = p.out, .matrix_idx = p.matrix_idx};
   const LinearKernelParams params = kernel_params(product);
-  if (params.num_tokens == 0 || params.out_features == 0 || params.out_features % 16 != 0 ||
-      !fits_rows(static_cast<CudaStream&>(stream).cuda_device(), product, params)) {
+  if (params.num_tokens == 0 || params.out_features == 0 || params.out_features % 16 != 0) return false;
+  if (fits_rows(device, product, params)) {
+    launch_rows(stream, params, true);
+    return true;
+  }
+  if (!fits_wgmma(device, product, params) || fits_split(device, params) || params.bias != nullptr ||
+      !params.is_out_paired) {
     return false;
   }
-  launch_rows(stream, params, true);
+  launch_wgmma(stream, params, true);
   return true;
 }
 
@@ -205,7 +224,7 @@ void linear(Stream& stream, const LinearParams& p) {
   const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
   if (fits_rows(device, p, params)) return launch_rows(stream, params, false);
   if (fits_wgmma(device, p, params))
-    return fits_split(device, params) ? launch_split(stream, params) : launch_wgmma(stream, params);
+    return fits_split(device, params) ? launch_split(stream, params) : launch_wgmma(stream, params, false);
   const LinearChoice choice = choose_kernel(device, p.x.dtype(), desc.spec.codes, params);
   launch(stream, choice.kernel, choice.grid, params,
          {{"num_tokens", num_tokens}, {"out_features", out_features}, {"in_features", in_features}});
@@ -214,7 +233,7 @@ void linear(Stream& stream, const LinearParams& p) {
 void linear_silu_and_mul(Stream& stream, const LinearSiluAndMulParams& p) {
   check_params(p);
   if (p.weight->desc().spec.has_integer_codes() && linear_silu_and_mul_integer(stream, p)) return;
-  if (!p.weight->desc().spec.has_integer_codes() && linear_silu_and_mul_rows(stream, p)) return;
+  if (!p.weight->desc().spec.has_integer_codes() && linear_silu_and_mul_bf16(stream, p)) return;
   decompositions().linear_silu_and_mul(stream, p);
 }
 

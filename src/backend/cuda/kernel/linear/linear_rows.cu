@@ -16,6 +16,7 @@
 // TESTS      spate-conformance --backend cuda --filter "linear bf16"
 #include "backend/cuda/kernel/linear/linear_rows.h"
 
+#include "backend/cuda/kernel/elementwise/silu.h"
 #include "backend/cuda/kernel/linear/row_groups.h"
 #include "backend/cuda/kernel/primitive/bf16.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
@@ -91,7 +92,7 @@ __device__ inline void finish_rows(const LinearRowsKernelParams& p, const float 
     if (kPair == 2 && p.has_silu) {
       const float gate = round_to<Bf16>(values[0]), up = round_to<Bf16>(values[1]);
       static_cast<Bf16*>(p.out)[token * p.out_stride + first_row + lane / 4] =
-          from_float<Bf16>(round_to<Bf16>(gate / (1.0f + expf(-gate))) * up);
+          from_float<Bf16>(silu_times<Bf16>(gate, up));
     }
   }
 }

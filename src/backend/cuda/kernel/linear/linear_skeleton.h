@@ -13,6 +13,8 @@
 //     template <int kTokens> static void multiply(sums, operand, weight, x, consumer);
 //     // Values that are stored, without bias; outlier_steps.add(values, consumer), where there are any.
 //     template <int kTokens> static void finish(p, sums, values, row, token, outlier_steps);
+//     static constexpr bool kHasSilu;    // a stage is 8 gates and their 8 ups by turns; silu(gate) * up is stored
+//     static constexpr int ring_bytes(int tokens);  // of all stages, at most
 //     static constexpr int kOutlierRows;        // of W in a stage of an outlier step; 0: the format has none
 //     static void load_two_rows(p, row, k, values);  // of W, without the scales of rows; where kOutlierRows > 0
 //   };
@@ -27,6 +29,7 @@
 // are loaded before the grid waits for the kernels before it: weights depend on nothing.
 #pragma once
 
+#include "backend/cuda/kernel/elementwise/silu.h"
 #include "backend/cuda/kernel/linear/integer_weight.h"
 #include "backend/cuda/kernel/linear/linear_wgmma.h"
 #include "backend/cuda/kernel/linear/outlier_columns.h"
@@ -95,7 +98,7 @@ class Work {
 
 // --- the ring of stages ----------------------------------------------------------------------------------------------
 
-template <typename Format, int kTokens, int kRingBytes = wgmma_ring_bytes(kTokens)>
+template <typename Format, int kTokens, int kRingBytes = Format::ring_bytes(kTokens)>
 struct Stages {
   static constexpr uint32_t kBytes = Format::kStageWeightBytes + kTokens * kWgmmaStageRowBytes;
   static constexpr int kCount = kRingBytes / kBytes;
@@ -204,6 +207,12 @@ __device__ inline uint32_t transpose_8x8(uint32_t pair) {
   return transposed;
 }
 
+// Of 8 gates, their 8 ups and 8 columns as wgmma has them: act(act(silu(act(gate))) * act(up)), transposed.
+__device__ inline uint32_t silu_of_8x8(const float* own) {
+  const auto product = [&](int i) { return silu_times<Bf16>(round_to<Bf16>(own[i]), round_to<Bf16>(own[2 + i])); };
+  return transpose_8x8(pack_bf16(product(0), product(1)));
+}
+
 // The 16 rows of W from `row` on of which a warp stores sums, and their bias.
 class TileRows {
  public:
@@ -260,6 +269,21 @@ __device__ inline void store_tile(const LinearWgmmaKernelParams& p, const float 
 #pragma unroll
   for (int j = 0; j < kTokens / 8; ++j) {
     rows.store(token + 8 * j, acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]);
+  }
+}
+
+// Of gates and ups by turns, `row` the first of the warp's 16 among both.
+template <int kTokens>
+__device__ inline void store_silu_tile(const LinearWgmmaKernelParams& p, const float (&acc)[kTokens / 2], int row,
+                                       int token) {
+  if (row >= p.out_features) return;
+  const int lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4;
+  Bf16* out = static_cast<Bf16*>(p.out) + (token + group) * p.out_stride + row / 2 + 2 * pair;
+#pragma unroll
+  for (int j = 0; j < kTokens / 8; ++j) {
+    if (token + 8 * j >= p.num_tokens) break;
+    const uint32_t both = silu_of_8x8(acc + 4 * j);
+    if (token + 8 * j + group < p.num_tokens) *reinterpret_cast<uint32_t*>(out + 8 * j * p.out_stride) = both;
   }
 }
 
@@ -425,7 +449,11 @@ __device__ inline void multiply_stages(const typename Format::Params& p, const S
     float values[kTokens / 2];
     const OutlierSteps<Format, kTokens> outlier_steps{p, stages, place};
     Format::template finish<kTokens>(p, sums, values, row, segment.token, outlier_steps);
-    store_tile<kTokens>(tiles, values, row, segment.token);
+    if constexpr (Format::kHasSilu) {
+      store_silu_tile<kTokens>(tiles, values, row, segment.token);
+    } else {
+      store_tile<kTokens>(tiles, values, row, segment.token);
+    }
   }
 }
 

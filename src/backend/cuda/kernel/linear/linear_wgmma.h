@@ -23,6 +23,8 @@ constexpr int kWgmmaStageRowBytes = 128;  // of W and of x in a stage
 constexpr int wgmma_ring_bytes(int tile_tokens) {
   return (tile_tokens <= 64 ? 104 : tile_tokens <= 128 ? 192 : 196) * 1024;
 }
+// Of bf16: 64 tokens take registers that leave no room beside them anyway.
+constexpr int bf16_ring_bytes(int tile_tokens) { return wgmma_ring_bytes(tile_tokens == 64 ? 128 : tile_tokens); }
 // Stages at a multiple of 1,024 bytes, then their barriers, then a barrier and a number for outlier steps.
 // stage_weight_bytes: Format::kStageWeightBytes.
 constexpr int wgmma_shared_bytes(int stage_weight_bytes, int tile_tokens, int ring_bytes) {

@@ -71,6 +71,7 @@ struct ServeArguments {
   std::vector<std::string> allowed_origins;
   std::string metrics_compat = "vllm";
   std::string reasoning_parser = "auto", tool_call_parser = "auto";  // server/output_format.h
+  bool trust_request_chat_template = false;                          // chat_template of requests
   bool ui = true;
   std::string otlp_traces_endpoint;  // empty: no traces
   bool disable_access_log = false;

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <map>
 
+#include "base/rng.h"
 #include "base/test_support.h"
 #include "cli/arguments.h"
 #include "cli/bench_dataset.h"
@@ -289,6 +290,34 @@ TEST_CASE("arguments: --config is below the command line, knows sections, names 
   CHECK(parse({"serve", "m", "--config", "/no/such/file"}).status().message().find("cannot be read") != std::string::npos);
   const std::string folder = dir.path().string();
   CHECK(parse({"serve", "m", "--config", folder.c_str()}).status().message() == "--config " + folder + ": is a folder, not a file");
+}
+
+TEST_CASE("arguments: a damaged --config ends in arguments or in one line of an error, whatever the damage") {
+  const TempDir dir;
+  const std::string whole =
+      "server: {port: 8123, api_key: [a, b]}\nmodel:\n  - models/a\n  - {name: b, path: models/b, alias: [x, y]}\n"
+      "speculative-config: {method: ngram, num_speculative_tokens: 3}\nmax_model_len: 4k\n";
+  const uint64_t seed = test_seed();
+  Rng rng(seed);
+  const std::string_view pieces = "{}[]:,-&*!|>'\"%@\n\t #\\0~?<";
+  for (int round = 0; round < 300; ++round) {
+    std::string text = whole;
+    for (uint64_t i = 0; i <= rng.below(4); ++i) {
+      const size_t at = rng.below(text.size());
+      const char piece = rng.below(4) == 0 ? static_cast<char>(rng.below(256)) : pieces[rng.below(pieces.size())];
+      if (rng.below(3) == 0) {
+        text.erase(at, 1 + rng.below(8));
+      } else if (rng.below(2) == 0) {
+        text.insert(at, 1 + rng.below(3), piece);
+      } else {
+        text[at] = piece;
+      }
+    }
+    const std::string path = write_file(dir, "damaged.yaml", text);
+    INFO("seed ", seed, " round ", round, ": ", text);
+    const auto args = parse({"serve", "--config", path.c_str()});
+    if (!args.ok()) CHECK(!args.status().message().empty());
+  }
 }
 
 TEST_CASE("arguments: --speculative-config is JSON, or YAML in the file") {

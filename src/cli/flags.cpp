@@ -249,6 +249,8 @@ void add_serve_flags(CLI::App* app, ServeArguments& s) {
   app->add_option("--served-model-name", s.served_model_names, "Names of the model in the API; of the one without NAME=");
   app->add_option("--allowed-origins", s.allowed_origins, "Origins that browsers may call from");
   add_parser_flags(app, s);
+  add_switch(app, "--trust-request-chat-template", s.trust_request_chat_template,
+             "Render chats with the `chat_template` that their request brings");
   add_switch(app, "--ui,!--no-ui", s.ui, "The web page at /");
   add_switch(app, "--disable-access-log,--disable-uvicorn-access-log", s.disable_access_log, "No log line a request");
   app->add_option("--uvicorn-log-level", s.uvicorn_log_level, "warning and above: no log line a request")

@@ -81,6 +81,7 @@ Result<ServingModel> serving_model(const Arguments& arguments, LoadedModel& mode
   serving.engine = model.engine;
   serving.tokenizer = model.tokenizer;
   serving.chat_template = model.chat_template;
+  serving.trust_request_chat_template = arguments.serve.trust_request_chat_template;
   serving.names = arguments.serve.served_model_names;
   if (serving.names.empty()) serving.names = {model.name};
   serving.root = arguments.model.model;

@@ -109,10 +109,12 @@ Result<ServingModel> load_serving_model(const Arguments& arguments, int64_t max_
   serving.engine = std::shared_ptr<Engine>(model, model->engine.get());
   serving.tracer = tracer;
   serving.idle_unload_seconds = arguments.serve.idle_unload_seconds;
-  if (serving.idle_unload_seconds > 0) {
+  if (serving.idle_unload_seconds > 0 || arguments.serve.enable_admin) {
     serving.reload = [arguments, max_kv_cache_bytes, tracer](const std::function<void(double)>& reload_progress) {
       return load_serving_model(arguments, max_kv_cache_bytes, tracer, reload_progress);
     };
+  }
+  if (serving.idle_unload_seconds > 0) {
     log_info("serve", "{} is unloaded after {:g} s without a request, and loaded again by the next one",
              serving.names.front(), serving.idle_unload_seconds);
   }

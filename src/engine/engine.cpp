@@ -68,6 +68,7 @@ struct Engine::Impl {
   void take_in(const CancelCommand& command);
   void take_in(const CompleteTransferCommand& command);
   void take_in(const InspectCommand& command);
+  void take_in(const ForgetPrefixesCommand& command);
 
   // Results.
   void note_started(const ScheduledStep& step);
@@ -261,6 +262,10 @@ void Engine::Impl::take_in(const InspectCommand& command) {
   command.answer->set_value(std::move(inspection));
 }
 
+void Engine::Impl::take_in(const ForgetPrefixesCommand& command) {
+  command.answer->set_value(scheduler.forget_all_prefixes());
+}
+
 std::optional<BlockTransfer> Engine::Impl::open_transfer(RequestId id, int index) {
   const auto it = groups.find(id);
   if (it == groups.end()) return std::nullopt;
@@ -428,6 +433,7 @@ void Engine::Impl::end_all(const Status& error) {
     if (auto* submitted = std::get_if<SubmitCommand>(&command)) take_in(*submitted);
     if (auto* completed = std::get_if<CompleteTransferCommand>(&command)) take_in(*completed);
     if (auto* inspected = std::get_if<InspectCommand>(&command)) inspected->answer->set_value({});
+    if (auto* forgotten = std::get_if<ForgetPrefixesCommand>(&command)) forgotten->answer->set_value(0);
   }
   std::vector<SequenceGroup*> unfinished;
   for (const auto& [id, group] : groups) unfinished.push_back(group.get());
@@ -523,6 +529,13 @@ EngineStats Engine::stats() const {
   stats.num_waiting += impl_->inbox.num_submitted();
   stats.num_refused = impl_->inbox.num_refused();
   return stats;
+}
+
+std::future<int> Engine::forget_prefixes() {
+  auto answer = std::make_shared<std::promise<int>>();
+  std::future<int> num_blocks = answer->get_future();
+  impl_->inbox.forget_prefixes({.answer = std::move(answer)});
+  return num_blocks;
 }
 
 std::future<EngineInspection> Engine::inspect() {

@@ -107,6 +107,9 @@ class Engine {
   // What runs, waits and lies in the KV cache: made by the engine thread between two steps, so at a few hertz it costs
   // nothing that is measured. Empty once the engine has stopped.
   std::future<EngineInspection> inspect();
+  // From now on nothing is found by its prefix, until it has been computed again; what runs keeps its blocks. How many
+  // blocks could be found before. 0 once the engine has stopped.
+  std::future<int> forget_prefixes();
   // Ok, or why no request will run any more (the executor's failure, stop()).
   Status health() const;
   const EngineConfig& config() const;

@@ -54,6 +54,15 @@ void Inbox::inspect(InspectCommand command) {
   work_.notify_one();
 }
 
+void Inbox::forget_prefixes(ForgetPrefixesCommand command) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!closed_.ok()) return command.answer->set_value(0);
+    commands_.emplace_back(std::move(command));
+  }
+  work_.notify_one();
+}
+
 Status Inbox::health() const {
   const std::lock_guard lock(mutex_);
   return closed_;

@@ -37,7 +37,12 @@ struct InspectCommand {
   std::shared_ptr<std::promise<EngineInspection>> answer;
 };
 
-using Command = std::variant<SubmitCommand, CancelCommand, CompleteTransferCommand, InspectCommand>;
+struct ForgetPrefixesCommand {
+  std::shared_ptr<std::promise<int>> answer;
+};
+
+using Command =
+    std::variant<SubmitCommand, CancelCommand, CompleteTransferCommand, InspectCommand, ForgetPrefixesCommand>;
 
 class Inbox {
  public:
@@ -50,6 +55,7 @@ class Inbox {
   void cancel(const CancelCommand& command);
   void complete_transfer(const CompleteTransferCommand& command);
   void inspect(InspectCommand command);  // answered with an empty one when the inbox is closed
+  void forget_prefixes(ForgetPrefixesCommand command);  // answered with 0 when the inbox is closed
   Status health() const;
   int num_submitted() const;  // in the inbox
   uint64_t num_refused() const;

@@ -109,6 +109,18 @@ void KvCache::forget_prefix(std::span<const int32_t> token_ids, std::string_view
   }
 }
 
+int KvCache::forget_all() {
+  const int num_findable = index_.size();
+  for (int32_t first = 0; first < pool_.num_blocks(); ++first) {
+    if (!index_.contains(first) || index_.parent(first) != kNoBlock) continue;
+    for (const int32_t block_id : index_.subtree(first)) {
+      index_.erase(block_id);
+      pool_.forget(block_id);
+    }
+  }
+  return num_findable;
+}
+
 ReleaseTicket KvCache::open_transfer(const SequenceBlocks& blocks, int num_blocks) {
   CHECK(num_blocks <= blocks.size(), "a transfer of {} blocks, the sequence holds {}", num_blocks, blocks.size());
   std::vector<BlockLease> leases;

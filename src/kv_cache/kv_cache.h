@@ -70,6 +70,7 @@ class KvCache {
   // The contents of blocks that spell the beginning of token_ids are not to be trusted: none of them is found any more,
   // nor any block that continues them. Sequences that hold such blocks keep them.
   void forget_prefix(std::span<const int32_t> token_ids, std::string_view reuse_scope);
+  int forget_all();  // the same of every block; how many could be found before
 
   // A step that is submitted. Blocks that it uses are kept with its ticket when a sequence gives them up.
   ReleaseTicket open_step() { return tickets_.open(ReleaseTickets::Kind::kStep); }

@@ -189,6 +189,27 @@ TEST_CASE("a forgotten prefix and what continues it is not found, and who holds 
   CHECK(kv_cache.find_cached_prefix(Tokens{1, 2, 5, 6, 7, 8}, "", 3).num_blocks == 3);
 }
 
+TEST_CASE("all is forgotten: nothing is found in any scope, what is held stays and may come back") {
+  KvCache kv_cache(8, 2, true);
+  SequenceBlocks a, b, other;
+  compute(kv_cache, a, {1, 2, 3, 4}, "");
+  compute(kv_cache, b, {1, 2, 5, 6}, "");
+  compute(kv_cache, other, {1, 2}, "scope");
+  b.clear();
+  other.clear();
+  CHECK(kv_cache.forget_all() == 4);
+  kv_cache.check_integrity();
+  CHECK(kv_cache.pool().num_cached() == 0);
+  CHECK(kv_cache.pool().num_referenced() == 2);
+  CHECK(kv_cache.find_cached_prefix(Tokens{1, 2, 3, 4}, "", 2).num_blocks == 0);
+  CHECK(kv_cache.find_cached_prefix(Tokens{1, 2}, "scope", 1).num_blocks == 0);
+  CHECK(kv_cache.forget_all() == 0);
+  std::vector<ReplacedBlock> replaced;
+  kv_cache.make_findable(a, Tokens{1, 2, 3, 4}, 4, "", replaced);
+  kv_cache.check_integrity();
+  CHECK(kv_cache.find_cached_prefix(Tokens{1, 2, 3, 4}, "", 2).num_blocks == 2);
+}
+
 TEST_CASE("random sequences: what is found was written, and everything comes back") {
   const uint64_t seed = test_seed();
   INFO("seed ", seed);

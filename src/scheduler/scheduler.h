@@ -92,6 +92,7 @@ class Scheduler {
   void complete_transfer(ReleaseTicket ticket) { kv_cache_.drop(ticket); }
   // What the sequence has computed is not to be trusted: nobody finds its blocks by prefix any more.
   void forget_prefix(const Sequence& seq) { kv_cache_.forget_prefix(seq.tokens(), seq.group->request.reuse_scope); }
+  int forget_all_prefixes() { return kv_cache_.forget_all(); }  // how many blocks could be found before
 
   std::span<Sequence* const> running() const { return running_; }  // by key
   int num_running() const { return static_cast<int>(running_.size()); }

@@ -43,6 +43,7 @@ class [[nodiscard]] ApiResult {
   ApiResult(ApiError error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT: implicit on purpose
   bool ok() const { return state_.index() == 0; }
   T& operator*() { return std::get<0>(state_); }
+  const T& operator*() const { return std::get<0>(state_); }
   T* operator->() { return &std::get<0>(state_); }
   const ApiError& error() const { return std::get<1>(state_); }
 

@@ -72,6 +72,25 @@ ApiOutcome run_completion_request(ApiCall& call, CompletionRequest& request, std
   return std::nullopt;
 }
 
+// `to_json` makes the answer of the request's vectors.
+template <typename Request>
+ApiOutcome run_embeddings_request(ApiCall& call, IgnoredFields& ignored, Request& request, std::string_view prefix,
+                                  std::string (*to_json)(const Request&, const ResponseInfo&, const Embeddings&)) {
+  ignored = {request.unknown_fields, request.no_effect_fields};
+  if (!call.frontend->serves(request.model)) return model_not_found(request.model, call.frontend->model().names);
+  if (call.responder->is_gone()) return std::nullopt;
+  take_head(call, request);
+  auto on_done = [request, info = response_info(call, request, prefix), responder = call.responder,
+                  to_json](const Embeddings& embeddings) {
+    if (!embeddings.error.ok()) return responder->respond(http_response_of(api_error_of(embeddings.error)));
+    responder->respond({.body = to_json(request, info, embeddings)});
+  };
+  ApiResult<std::shared_ptr<EmbeddingRun>> run = call.frontend->embed(request, std::move(on_done));
+  if (!run.ok()) return run.error();
+  call.responder->on_disconnect([run = std::move(*run)] { run->cancel(); });
+  return std::nullopt;
+}
+
 void write_model(JsonWriter& json, const ModelCard& model, std::string_view name) {
   json.begin_object()
       .field("id", name)
@@ -144,9 +163,9 @@ ApiOutcome run_api_call(Endpoint endpoint, ApiCall& call, IgnoredFields& ignored
     case Endpoint::kEmbeddings:
       return handle_embeddings(call, ignored);
     case Endpoint::kScore:
-      return not_supported("model",
-                            "No model here scores pairs of texts: cross-encoders are not built. Embed the texts "
-                            "with /v1/embeddings and compare the vectors.");
+      return handle_score(call, ignored);
+    case Endpoint::kRerank:
+      return handle_rerank(call, ignored);
     case Endpoint::kInvocations:
       return handle_invocations(call, ignored);
     case Endpoint::kModels:
@@ -161,6 +180,10 @@ ApiOutcome run_api_call(Endpoint endpoint, ApiCall& call, IgnoredFields& ignored
       return handle_tokenizer_info(call);
     case Endpoint::kAllowedTokens:
       return handle_allowed_tokens(call, ignored);
+    case Endpoint::kRenderChat:
+      return handle_render_chat(call, ignored);
+    case Endpoint::kRenderCompletion:
+      return handle_render_completion(call, ignored);
     default:
       return http_error(500, "Internal error.");
   }
@@ -313,19 +336,19 @@ ApiOutcome handle_tokens_generate(ApiCall& call, IgnoredFields& ignored) {
 ApiOutcome handle_embeddings(ApiCall& call, IgnoredFields& ignored) {
   ApiResult<EmbeddingsRequest> request = parse_embeddings_request(call.request.body, call.frontend->parse_limits());
   if (!request.ok()) return request.error();
-  ignored = {request->unknown_fields, request->no_effect_fields};
-  if (!call.frontend->serves(request->model)) return model_not_found(request->model, call.frontend->model().names);
-  if (call.responder->is_gone()) return std::nullopt;
-  take_head(call, *request);
-  auto on_done = [request = *request, info = response_info(call, *request, "embd-"),
-                  responder = call.responder](Embeddings embeddings) {
-    if (!embeddings.error.ok()) return responder->respond(http_response_of(api_error_of(embeddings.error)));
-    responder->respond({.body = embeddings_json(request, info, embeddings)});
-  };
-  ApiResult<std::shared_ptr<EmbeddingRun>> run = call.frontend->embed(*request, std::move(on_done));
-  if (!run.ok()) return run.error();
-  call.responder->on_disconnect([run = std::move(*run)] { run->cancel(); });
-  return std::nullopt;
+  return run_embeddings_request(call, ignored, *request, "embd-", embeddings_json);
+}
+
+ApiOutcome handle_score(ApiCall& call, IgnoredFields& ignored) {
+  ApiResult<ScoreRequest> request = parse_score_request(call.request.body, call.frontend->parse_limits());
+  if (!request.ok()) return request.error();
+  return run_embeddings_request(call, ignored, *request, "score-", score_json);
+}
+
+ApiOutcome handle_rerank(ApiCall& call, IgnoredFields& ignored) {
+  ApiResult<ScoreRequest> request = parse_rerank_request(call.request.body, call.frontend->parse_limits());
+  if (!request.ok()) return request.error();
+  return run_embeddings_request(call, ignored, *request, "rerank-", rerank_json);
 }
 
 ApiOutcome handle_invocations(ApiCall& call, IgnoredFields& ignored) {

@@ -39,6 +39,8 @@ ApiOutcome handle_delete_response(ApiCall& call, const std::string& id);
 ApiOutcome handle_cancel_response(ApiCall& call, const std::string& id);
 ApiOutcome handle_tokens_generate(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_embeddings(ApiCall& call, IgnoredFields& ignored);
+ApiOutcome handle_score(ApiCall& call, IgnoredFields& ignored);
+ApiOutcome handle_rerank(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_invocations(ApiCall& call, IgnoredFields& ignored);  // a chat or a completion
 ApiOutcome handle_models(ApiCall& call);
 ApiOutcome handle_model(ApiCall& call, std::string_view id);
@@ -46,5 +48,7 @@ ApiOutcome handle_tokenize(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_detokenize(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_tokenizer_info(ApiCall& call);
 ApiOutcome handle_allowed_tokens(ApiCall& call, IgnoredFields& ignored);
+ApiOutcome handle_render_chat(ApiCall& call, IgnoredFields& ignored);
+ApiOutcome handle_render_completion(ApiCall& call, IgnoredFields& ignored);
 
 }  // namespace spate

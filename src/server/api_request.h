@@ -75,6 +75,7 @@ struct ChatRequest : ApiRequest {
   std::shared_ptr<const nlohmann::ordered_json> tools;     // null when there are none
   std::shared_ptr<const nlohmann::ordered_json> documents;        // null when there are none
   std::shared_ptr<const nlohmann::ordered_json> template_kwargs;  // never null; an object
+  std::optional<std::string> chat_template;                       // in place of the server's
   ToolChoice tool_choice = ToolChoice::kNone;                     // other than kNone only with tools
   std::string named_function;                                     // kNamed
   bool parallel_tool_calls = true;
@@ -94,10 +95,23 @@ struct CompletionRequest : ApiRequest {
 };
 
 struct EmbeddingsRequest : ApiRequest {
-  std::vector<TextOrTokens> inputs;  // at least one
+  std::vector<TextOrTokens> inputs;      // at least one
+  std::vector<std::string> input_names;  // in errors; empty: as /v1/embeddings calls them
   bool as_base64 = false;
   std::optional<int> dimensions;
   std::optional<bool> normalize;  // absent: as the model is configured
+};
+
+// /score and /rerank: `inputs` are the queries, then the documents.
+struct ScoreRequest : EmbeddingsRequest {
+  size_t num_queries = 1;  // 1, or one for each document
+  size_t top_n = 0;        // rerank: results, best first; 0: all
+  bool return_documents = true;
+};
+
+struct AbortRequest {
+  std::vector<std::string> request_ids;
+  bool is_all = false;
 };
 
 struct TokenizeRequest {
@@ -134,6 +148,9 @@ ApiResult<CompletionRequest> parse_tokens_request(std::string_view body, const P
 ApiResult<CompletionRequest> read_completion_request(const nlohmann::ordered_json& body, const ParseLimits& limits);
 ApiResult<CompletionRequest> parse_completion_request(std::string_view body, const ParseLimits& limits);
 ApiResult<EmbeddingsRequest> parse_embeddings_request(std::string_view body, const ParseLimits& limits);
+ApiResult<ScoreRequest> parse_score_request(std::string_view body, const ParseLimits& limits);
+ApiResult<ScoreRequest> parse_rerank_request(std::string_view body, const ParseLimits& limits);
+ApiResult<AbortRequest> parse_abort_request(std::string_view body);
 ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body, const ParseLimits& limits);
 ApiResult<DetokenizeRequest> parse_detokenize_request(std::string_view body, const ParseLimits& limits);
 ApiResult<AllowedTokensRequest> parse_allowed_tokens_request(std::string_view body, const ParseLimits& limits);

@@ -314,6 +314,38 @@ TEST_CASE("tokenize and detokenize take both dialects") {
   CHECK(refusal(parse_detokenize_request("{}", kLimits)) == "tokens|missing_required_parameter|400");
 }
 
+TEST_CASE(
+    "request table: a field that is not supported is refused when it asks for something, and not with its default") {
+  int num_refused = 0;
+  for (const RequestField& field : request_fields()) {
+    if (field.use != FieldUse::kUnsupported) continue;
+    for (const auto& [kind, base] : {std::pair{kChatRequest, R"("messages":[{"role":"user","content":"x"}])"},
+                                     std::pair{kCompletionRequest, R"("prompt":"x")"}}) {
+      if ((field.kinds & kind) == 0) continue;
+      const auto parse = [&, chat = kind == kChatRequest](const std::string& value) {
+        const std::string body = fmt::format(R"({{{},"{}":{}}})", base, field.name, value);
+        return chat ? refusal(parse_chat_request(body, kLimits)) : refusal(parse_completion_request(body, kLimits));
+      };
+      INFO(std::string(field.name));
+      const std::string refused = std::string(field.name) + "|unsupported_parameter|400";
+      const bool is_number = field.type == FieldType::kNumber || field.type == FieldType::kInteger;
+      const bool is_true_neutral = field.type == FieldType::kBoolean && field.neutral == 1;
+      CHECK(parse(is_number                           ? "77"
+                  : is_true_neutral                   ? "false"
+                  : field.type == FieldType::kBoolean ? "true"
+                                                      : "\"x\"") == refused);
+      for (const char* nothing : {"null", "\"\"", "[]", "{}"}) CHECK(parse(nothing) == "ok");
+      if (!std::isnan(field.neutral)) {
+        CHECK(parse(is_true_neutral ? "true" : fmt::format("{:g}", field.neutral)) == "ok");
+      } else if (field.type == FieldType::kBoolean) {
+        CHECK(parse("false") == "ok");
+      }
+      ++num_refused;
+    }
+  }
+  CHECK(num_refused > 100);
+}
+
 // Goal    Each field of the table is checked by its type and its bounds, and every parser reads what the table lists.
 TEST_CASE("request table: types and bounds are checked for every field") {
   for (const RequestField& field : request_fields()) {

@@ -234,6 +234,8 @@ void read_conversation(FieldReader& fields, ChatRequest& request) {
     (*kwargs)["reasoning_effort"] = *effort;
     if (*effort == "none") (*kwargs)["enable_thinking"] = false;
   }
+  if (const auto enable_thinking = fields.boolean("enable_thinking")) (*kwargs)["enable_thinking"] = *enable_thinking;
+  request.chat_template = fields.string("chat_template");
   if (const Json* documents = fields.array("documents")) request.documents = std::make_shared<Json>(*documents);
   if (const Json* given = fields.object("chat_template_kwargs")) {
     if (given->size() > kMaxTemplateKwargs) {

@@ -9,7 +9,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMaxPrompts = 2048;
 constexpr size_t kMaxPromptTokens = size_t{1} << 24;  // of one prompt on the wire; the context length is checked later
 
 bool is_token_id(const Json& value) {

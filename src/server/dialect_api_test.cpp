@@ -541,4 +541,111 @@ TEST_CASE("tokens in, tokens out; invocations") {
   CHECK(test.post("/invocations", message("Hello"))["object"] == "chat.completion");
 }
 
+TEST_CASE("render: a request as tokens, which answer as the request itself does") {
+  TestServer test;
+  const Json chat =
+      message("Hello there!", {{"temperature", 0.5}, {"stop", {"x"}}, {"cache_salt", "s"}, {"priority", 3}});
+  Json rendered = test.post("/v1/chat/completions/render", chat);
+  const Json tokens = test.post("/tokenize", {{"messages", chat["messages"]}})["tokens"];
+  CHECK(rendered["token_ids"] == tokens);
+  CHECK(rendered["sampling_params"]["temperature"] == 0.5);
+  CHECK(rendered["sampling_params"]["stop"] == Json({"x"}));
+  CHECK(rendered["sampling_params"]["max_tokens"] == 200);
+  CHECK(!rendered["sampling_params"].contains("messages"));
+  CHECK(rendered["cache_salt"] == "s");
+  CHECK(rendered["priority"] == 3);
+  CHECK(rendered["model"] == "test-model");
+  CHECK(rendered["request_id"].get<std::string>().size() == 32);
+  CHECK(!test.post("/inference/v1/generate", rendered)["choices"][0]["token_ids"].empty());
+  const Json unbounded = test.post("/v1/chat/completions/render", {{"messages", chat["messages"]}});
+  CHECK(unbounded["sampling_params"]["max_tokens"] == 512 - tokens.size());
+
+  const Json many =
+      test.post("/v1/completions/render",
+                {{"prompt", {"Hello", "Hello there"}}, {"guided_regex", "[a-z]+"}, {"request_id", "mine"}});
+  REQUIRE(many.size() == 2);
+  CHECK(many[1]["token_ids"] == test.post("/tokenize", {{"prompt", "Hello there"}})["tokens"]);
+  CHECK(many[0]["sampling_params"]["guided_regex"] == "[a-z]+");
+  CHECK(many[0]["sampling_params"]["max_tokens"] == 16);
+  CHECK(many[0]["request_id"] == "mine");
+  const Json answer = test.post("/inference/v1/generate", many[0])["choices"][0]["token_ids"];
+  const std::string word = test.post("/detokenize", {{"tokens", answer}})["prompt"];
+  CHECK(std::islower(static_cast<unsigned char>(word.at(0))));
+
+  CHECK(test.post("/v1/completions/render", {{"prompt", "x"}, {"max_tokens", 9999}}, 400)["error"]["code"] ==
+        "context_length_exceeded");
+  CHECK(test.post("/v1/chat/completions/render", {{"model", "none"}, {"messages", chat["messages"]}},
+                  404)["error"]["code"] == "model_not_found");
+  CHECK(test.post("/v1/chat/completions/render", Json::object(), 400)["error"]["message"] == "messages is missing");
+}
+
+TEST_CASE("chat_template of a request: taken where the server trusts it, within the interpreter's limits") {
+  TestServer test;
+  const Json body = message("Hello there!", {{"chat_template", "{{ messages[0].content }} and {{ eos_token }}more"}});
+  const Json refused = test.post("/v1/chat/completions", body, 400);
+  CHECK(refused["error"]["param"] == "chat_template");
+  CHECK(refused["error"]["message"].get<std::string>().find("--trust-request-chat-template") != std::string::npos);
+  TestModel model;
+  model.serving.trust_request_chat_template = true;
+  Server trusting(test_server_config());
+  REQUIRE(trusting.listen().ok());
+  trusting.set_ready(model.serving);
+  const auto post = [&](const Json& request) {
+    return Json::parse(TestClient(trusting.port()).post("/v1/chat/completions/render", request.dump()).body);
+  };
+  const std::string end = model.tokenizer->eos_token()->text;
+  const std::vector<int32_t> expected =
+      model.tokenizer->encode("Hello there! and " + end + "more", {.add_special_tokens = false});
+  CHECK(post(body)["token_ids"] == Json(expected));
+  Json wrong = body;
+  wrong["chat_template"] = "{% for";
+  CHECK(post(wrong)["error"]["param"] == "chat_template");
+  wrong["chat_template"] = "{% for i in range(1000000000) %}{% for j in range(1000000000) %}x{% endfor %}{% endfor %}";
+  CHECK(post(wrong)["error"]["type"] == "invalid_request_error");
+  wrong["chat_template"] = std::string(300000, 'x');
+  CHECK(post(wrong)["error"]["param"] == "chat_template");
+  CHECK(post(message("x", {{"enable_thinking", false}, {"chat_template", "{{ enable_thinking }}"}}))["token_ids"] ==
+        Json(model.tokenizer->encode("False", {.add_special_tokens = false})));
+}
+
+TEST_CASE("abort_requests: by the id of the request or of its answer, or all; others go on") {
+  TestServer test;
+  test.model.executor->step_milliseconds = 2;
+  const Json endless{{"prompt", "FOREVER"}, {"max_tokens", 480}};
+  std::vector<TestResponse> answers(4);
+  std::vector<std::thread> clients;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    clients.emplace_back([&, i] {
+      Json body = endless;
+      body["request_id"] = fmt::format("r{}", i);
+      answers[i] = TestClient(test.server.port()).post("/v1/completions", body.dump());
+    });
+  }
+  for (int i = 0; i < 2000 && test.model.engine->stats().num_running < 4; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const Json some = test.post("/abort_requests", {{"request_ids", {"r0", "cmpl-r1", "r9"}}});
+  CHECK(some["aborted"] == Json({"r0", "cmpl-r1"}));
+  CHECK(some["not_found"] == Json({"r9"}));
+  clients[0].join();
+  clients[1].join();
+  for (int i = 0; i < 2000 && test.model.engine->stats().num_running != 2; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  CHECK(test.model.engine->stats().num_running == 2);
+  for (size_t i = 0; i < 2; ++i) {
+    CHECK(answers[i].status >= 500);
+    CHECK(answers[i].body.find("abort") != std::string::npos);
+  }
+  const Json all = test.post("/v1/abort_requests", {{"abort_all", true}});
+  CHECK(all["aborted"].size() == 2);
+  clients[2].join();
+  clients[3].join();
+  CHECK(test.post("/abort_requests", {{"req_ids", {"r0"}}})["not_found"] == Json({"r0"}));  // it has ended
+  CHECK(test.post("/abort_requests", {{"request_ids", Json::array()}})["aborted"].empty());
+  CHECK(test.post("/abort_requests", Json::object(), 400)["error"]["message"] == "request_ids is missing");
+  CHECK(test.post("/abort_requests", {{"request_ids", {7}}}, 400)["error"]["param"] == "request_ids");
+  CHECK(test.post("/abort_requests", Json::array(), 400)["error"]["type"] == "invalid_request_error");
+}
+
 }  // namespace spate

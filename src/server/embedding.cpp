@@ -96,7 +96,9 @@ ApiResult<std::shared_ptr<EmbeddingRun>> Frontend::embed(const EmbeddingsRequest
   // Nothing is generated: a prompt may fill the context, and -1 keeps as much as that.
   const int limit = max_model_len();
   for (size_t i = 0; i < request.inputs.size(); ++i) {
-    const std::string param = request.inputs.size() == 1 ? "input" : fmt::format("input[{}]", i);
+    const std::string param = !request.input_names.empty() ? request.input_names[i]
+                              : request.inputs.size() == 1 ? "input"
+                                                           : fmt::format("input[{}]", i);
     std::vector<int32_t> prompt;
     if (const auto* text = std::get_if<std::string>(&request.inputs[i])) {
       ApiResult<std::vector<int32_t>> token_ids =

@@ -63,7 +63,9 @@ class EmbeddingRun final : public OutputSink, public std::enable_shared_from_thi
 // The first `dimensions` numbers (0: all), brought to length 1 when asked; a vector of zeros stays one.
 void shape_embedding(std::vector<float>& vector, int64_t dimensions, bool normalize);
 
-// The answer of /v1/embeddings.
+// The answers of /v1/embeddings, /score and /rerank.
 std::string embeddings_json(const EmbeddingsRequest& request, const ResponseInfo& info, const Embeddings& embeddings);
+std::string score_json(const ScoreRequest& request, const ResponseInfo& info, const Embeddings& embeddings);
+std::string rerank_json(const ScoreRequest& request, const ResponseInfo& info, const Embeddings& embeddings);
 
 }  // namespace spate

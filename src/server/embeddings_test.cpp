@@ -168,9 +168,80 @@ TEST_CASE("embeddings: bad requests name the field") {
   CHECK(s.error_of({{"input", "x"}, {"embed_dtype", "float16"}}) == "embed_dtype must be float32, got \"float16\"");
   CHECK(s.error_of({{"input", "x"}, {"messages", {{{"role", "user"}}}}}).find("messages") != std::string::npos);
   CHECK(s.post({{"input", "x"}, {"model", "other"}}, 404)["error"]["code"] == "model_not_found");
-  for (const char* path : {"/rerank", "/v1/rerank", "/v2/rerank", "/score", "/v1/score"}) {
-    CHECK(s.error_of({{"query", "x"}}, path).find("cross-encoders are not built") != std::string::npos);
+}
+
+TEST_CASE("score: the cosine of each pair, one query against all documents or pair by pair") {
+  EmbeddingServer s;
+  const auto vector_of = [&](const std::string& text) {
+    return s.post({{"input", text}})["data"][0]["embedding"].get<std::vector<double>>();
+  };
+  const auto cosine = [&](const std::string& a, const std::string& b) {
+    const std::vector<double> x = vector_of(a), y = vector_of(b);
+    double sum = 0;
+    for (size_t i = 0; i < x.size(); ++i) sum += x[i] * y[i];
+    return sum;
+  };
+  for (const char* path : {"/score", "/v1/score"}) {
+    const Json answer = s.post({{"text_1", "A cat"}, {"text_2", {"A dog sleeps", "A cat"}}}, 200, path);
+    CHECK(answer["object"] == "list");
+    CHECK(answer["id"].get<std::string>().starts_with("score-"));
+    REQUIRE(answer["data"].size() == 2);
+    CHECK(answer["data"][0]["object"] == "score");
+    CHECK(answer["data"][1]["index"] == 1);
+    CHECK(answer["data"][0]["score"].get<double>() == doctest::Approx(cosine("A cat", "A dog sleeps")).epsilon(1e-6));
+    CHECK(answer["data"][1]["score"].get<double>() == doctest::Approx(1).epsilon(1e-6));
+    CHECK(answer["usage"]["prompt_tokens"].get<int>() > 3);
   }
+  const Json pairs =
+      s.post({{"queries", {"A cat", "Two"}}, {"documents", {"A dog sleeps", "Two words"}}}, 200, "/score");
+  REQUIRE(pairs["data"].size() == 2);
+  CHECK(pairs["data"][1]["score"].get<double>() == doctest::Approx(cosine("Two", "Two words")).epsilon(1e-6));
+  CHECK(s.post({{"data_1", "x"}, {"data_2", "y"}}, 200, "/score")["data"].size() == 1);
+
+  CHECK(s.error_of({{"text_2", "x"}}, "/score") == "text_1 is missing");
+  CHECK(s.error_of({{"text_1", "x"}}, "/score") == "text_2 is missing");
+  CHECK(s.error_of({{"text_1", {"x", "y"}}, {"text_2", "z"}}, "/score") ==
+        "text_1 must be one text or as many as text_2, got 2 and 1");
+  CHECK(s.error_of({{"text_1", "x"}, {"queries", "y"}, {"text_2", "z"}}, "/score") ==
+        "text_1 and queries are the same field; give one");
+  CHECK(s.error_of({{"text_1", "x"}, {"text_2", {"y", 3}}}, "/score").find("text_2 must be an array of texts") == 0);
+  CHECK(s.error_of({{"text_1", "x"}, {"text_2", Json::array()}}, "/score") == "text_2 must not be empty");
+  CHECK(s.error_of({{"text_1", "x"}, {"text_2", {"y", ""}}}, "/score").find("text_2[1] has no tokens") == 0);
+  EmbeddingServer without({.pooling = Pooling::kNone});
+  CHECK(without.error_of({{"text_1", "x"}, {"text_2", "y"}}, "/score").find("--pooler-config") != std::string::npos);
+}
+
+TEST_CASE("rerank: documents by score, best first") {
+  EmbeddingServer s;
+  const Json documents{"A dog sleeps in the sun", "A cat", {{"text", "A cat sat"}}, "Zero"};
+  const Json scores = s.post(
+      {{"text_1", "A cat"}, {"text_2", {"A dog sleeps in the sun", "A cat", "A cat sat", "Zero"}}}, 200, "/score");
+  for (const char* path : {"/rerank", "/v1/rerank", "/v2/rerank"}) {
+    const Json answer = s.post({{"query", "A cat"}, {"documents", documents}}, 200, path);
+    REQUIRE(answer["results"].size() == 4);
+    CHECK(answer["results"][0]["index"] == 1);
+    CHECK(answer["results"][0]["document"]["text"] == "A cat");
+    double last = 2;
+    for (const Json& result : answer["results"]) {
+      const double score = result["relevance_score"];
+      CHECK(score <= last);
+      last = score;
+      CHECK(score == scores["data"][result["index"].get<size_t>()]["score"].get<double>());
+    }
+    CHECK(answer["usage"]["total_tokens"] == answer["usage"]["prompt_tokens"]);
+  }
+  const Json two =
+      s.post({{"query", "A cat"}, {"documents", documents}, {"top_n", 2}, {"return_documents", false}}, 200, "/rerank");
+  REQUIRE(two["results"].size() == 2);
+  CHECK(!two["results"][0].contains("document"));
+  CHECK(s.error_of({{"documents", documents}}, "/rerank") == "query is missing");
+  CHECK(s.error_of({{"query", "x"}, {"documents", {"a", {{"image", 1}}}}}, "/rerank")
+            .find("documents must be an array of texts") == 0);
+  CHECK(s.error_of({{"query", "x"}, {"documents", {"a"}}, {"top_n", -1}}, "/rerank").find("top_n") == 0);
+  CHECK(s.error_of({{"query", "x"}, {"documents", {"a"}}, {"max_tokens_per_doc", 9}}, "/rerank")
+            .find("truncate_prompt_tokens") != std::string::npos);
+  const Json refused = s.post({{"query", "x"}, {"documents", {"a", std::string(4000, 'z')}}}, 400, "/rerank");
+  CHECK(refused["error"]["param"] == "documents[1]");
 }
 
 TEST_CASE("embeddings: what is not finite is an error of its request") {

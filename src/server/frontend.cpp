@@ -16,6 +16,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxAllowedTold = 200;
+constexpr size_t kMaxTemplateBytes = 256 << 10;  // of a request
 
 // Runs a chat's text through the parser of each choice.
 class ChatAdapter final : public GenerationListener {
@@ -189,24 +190,51 @@ bool Frontend::serves(std::string_view model_name) const {
   return model_name.empty() || std::find(model_.names.begin(), model_.names.end(), model_name) != model_.names.end();
 }
 
+ApiResult<std::shared_ptr<const ChatTemplate>> Frontend::template_of(const ChatRequest& request) const {
+  if (!request.chat_template) return model_.chat_template;
+  if (!model_.trust_request_chat_template) {
+    return not_supported(
+        "chat_template",
+        "chat_template is not taken from requests: start the server with --trust-request-chat-template");
+  }
+  if (request.chat_template->size() > kMaxTemplateBytes) {
+    return bad_request("chat_template", fmt::format("chat_template has {} bytes, at most {} are taken",
+                                                    request.chat_template->size(), kMaxTemplateBytes));
+  }
+  SpecialTokens special_tokens;
+  const auto add = [&](const char* name, const std::optional<SpecialToken>& token) {
+    if (token) special_tokens[name] = token->text;
+  };
+  add("bos_token", model_.tokenizer->bos_token());
+  add("eos_token", model_.tokenizer->eos_token());
+  add("unk_token", model_.tokenizer->unk_token());
+  add("pad_token", model_.tokenizer->pad_token());
+  Result<ChatTemplate> parsed = ChatTemplate::parse(*request.chat_template, std::move(special_tokens));
+  if (!parsed.ok()) return bad_request("chat_template", parsed.status().message(), "template_error");
+  return std::make_shared<const ChatTemplate>(std::move(parsed).value());
+}
+
 ApiResult<std::string> Frontend::render_chat(const ChatRequest& request) const {
-  if (!model_.chat_template) {
+  const ApiResult<std::shared_ptr<const ChatTemplate>> found = template_of(request);
+  if (!found.ok()) return found.error();
+  const std::shared_ptr<const ChatTemplate>& chat_template = *found;
+  if (!chat_template) {
     return bad_request("messages",
                        "This model has no chat template; use /v1/completions, or start with --chat-template.");
   }
   Json messages = *request.messages;
-  if (model_.chat_template->source().find("developer") == std::string::npos) {
+  if (chat_template->source().find("developer") == std::string::npos) {
     for (Json& message : messages) {
       if (message["role"] == "developer") message["role"] = "system";
     }
   }
   const Result<std::string> rendered =
-      model_.chat_template->render({.messages = &messages,
-                                    .tools = request.tools.get(),
-                                    .documents = request.documents.get(),
-                                    .kwargs = request.template_kwargs.get(),
-                                    .add_generation_prompt = request.add_generation_prompt,
-                                    .continue_final_message = request.continue_final_message});
+      chat_template->render({.messages = &messages,
+                             .tools = request.tools.get(),
+                             .documents = request.documents.get(),
+                             .kwargs = request.template_kwargs.get(),
+                             .add_generation_prompt = request.add_generation_prompt,
+                             .continue_final_message = request.continue_final_message});
   if (!rendered.ok()) return bad_request("messages", rendered.status().message(), "template_error");
   return *rendered;
 }
@@ -292,8 +320,7 @@ std::shared_ptr<const StructuredOutput> Frontend::tool_output(const ChatRequest&
   return demanded;
 }
 
-ApiResult<std::shared_ptr<Generation>> Frontend::complete(const CompletionRequest& request,
-                                                          std::shared_ptr<GenerationListener> listener) {
+ApiResult<std::vector<std::vector<int32_t>>> Frontend::encode_prompts(const CompletionRequest& request) const {
   std::vector<std::vector<int32_t>> prompts;
   for (const auto& prompt : request.prompts) {
     if (const auto* text = std::get_if<std::string>(&prompt)) {
@@ -305,7 +332,14 @@ ApiResult<std::shared_ptr<Generation>> Frontend::complete(const CompletionReques
       prompts.push_back(std::get<std::vector<int32_t>>(prompt));
     }
   }
-  return generate(request, std::move(prompts), std::move(listener));
+  return prompts;
+}
+
+ApiResult<std::shared_ptr<Generation>> Frontend::complete(const CompletionRequest& request,
+                                                          std::shared_ptr<GenerationListener> listener) {
+  ApiResult<std::vector<std::vector<int32_t>>> prompts = encode_prompts(request);
+  if (!prompts.ok()) return prompts.error();
+  return generate(request, std::move(*prompts), std::move(listener));
 }
 
 // An error where no allowed token may come: there is a form that the tools ask for, or all of them end the answer too
@@ -351,19 +385,9 @@ ApiResult<AllowedTokens> Frontend::allowed_tokens(const StructuredOutput& output
   return allowed;
 }
 
-ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& request,
-                                                          std::vector<std::vector<int32_t>> prompts,
-                                                          std::shared_ptr<GenerationListener> listener,
-                                                          const std::string& prompt_param,
-                                                          const ChatAnswerForm& form) {
-  GenerationRequest generation{.sampling = request.sampling,
-                               .eos_token_ids = model_.eos_token_ids,
-                               .priority = request.priority,
-                               .reuse_scope = request.cache_salt,
-                               .stream_interval = request.stream_interval,
-                               .speculate = request.speculate,
-                               .request_id = request.request_id,
-                               .trace_parent = request.trace_parent};
+ApiResult<std::vector<int>> Frontend::fit_prompts(const ApiRequest& request, std::vector<std::vector<int32_t>>& prompts,
+                                                  const std::string& prompt_param) const {
+  std::vector<int> all_max_tokens;
   const int limit = max_model_len();
   for (std::vector<int32_t>& prompt : prompts) {
     if (auto error = fit_prompt(request, limit, model_.vocab_size, prompt_param, prompt)) return *error;
@@ -381,8 +405,72 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
       return bad_request("min_tokens", fmt::format("min_tokens must be in [0, max_tokens = {}], got {}", max_tokens,
                                                    request.sampling.min_tokens));
     }
-    generation.max_tokens.push_back(max_tokens);
+    all_max_tokens.push_back(max_tokens);
   }
+  return all_max_tokens;
+}
+
+// Requests that have ended are dropped when their number may have doubled, so each costs a constant time.
+void Frontend::note_running(const std::string& request_id, const std::shared_ptr<Generation>& run) {
+  if (request_id.empty()) return;
+  const std::lock_guard lock(running_mutex_);
+  running_.emplace(request_id, run);
+  if (running_.size() < running_limit_) return;
+  std::erase_if(running_, [](const auto& entry) {
+    const std::shared_ptr<Generation> each = entry.second.lock();
+    return !each || each->has_ended();
+  });
+  running_limit_ = std::max<size_t>(256, 2 * running_.size());
+}
+
+bool Frontend::abort(std::string_view request_id) {
+  std::vector<std::shared_ptr<Generation>> found;  // cancelled, and perhaps destroyed, outside the lock
+  {
+    const std::lock_guard lock(running_mutex_);
+    for (const std::string_view prefix : {"", "chatcmpl-", "cmpl-", "generate-tokens-", "msg_", "resp_"}) {
+      if (!request_id.starts_with(prefix)) continue;
+      const auto [first, last] = running_.equal_range(std::string(request_id.substr(prefix.size())));
+      for (auto it = first; it != last; ++it) {
+        if (auto run = it->second.lock(); run && !run->has_ended()) found.push_back(std::move(run));
+      }
+    }
+  }
+  for (const auto& run : found) run->cancel();
+  return !found.empty();
+}
+
+std::vector<std::string> Frontend::abort_all() {
+  std::vector<std::pair<std::string, std::shared_ptr<Generation>>> found;
+  {
+    const std::lock_guard lock(running_mutex_);
+    for (const auto& [id, weak] : running_) {
+      if (auto run = weak.lock(); run && !run->has_ended()) found.emplace_back(id, std::move(run));
+    }
+  }
+  std::vector<std::string> ids;
+  for (auto& [id, run] : found) {
+    run->cancel();
+    ids.push_back(std::move(id));
+  }
+  return ids;
+}
+
+ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& request,
+                                                          std::vector<std::vector<int32_t>> prompts,
+                                                          std::shared_ptr<GenerationListener> listener,
+                                                          const std::string& prompt_param, const ChatAnswerForm& form) {
+  GenerationRequest generation{.sampling = request.sampling,
+                               .eos_token_ids = model_.eos_token_ids,
+                               .priority = request.priority,
+                               .reuse_scope = request.cache_salt,
+                               .stream_interval = request.stream_interval,
+                               .speculate = request.speculate,
+                               .request_id = request.request_id,
+                               .trace_parent = request.trace_parent};
+  const int limit = max_model_len();
+  ApiResult<std::vector<int>> max_tokens = fit_prompts(request, prompts, prompt_param);
+  if (!max_tokens.ok()) return max_tokens.error();
+  generation.max_tokens = std::move(*max_tokens);
   if (request.structured_output) {
     StructuredOutput output = *request.structured_output;
     if (form.starts_in_reasoning && form.reasoning) output.reasoning_end = form.reasoning->end;
@@ -447,8 +535,9 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
                                                        .model_name = model_.names.front()},
                                    std::move(generation), first_id, std::move(listener));
   const Status status = run->submit();
-  if (status.ok()) return run;
-  return submit_error(status);
+  if (!status.ok()) return submit_error(status);
+  note_running(request.request_id, run);
+  return run;
 }
 
 }  // namespace spate

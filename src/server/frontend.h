@@ -13,8 +13,11 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "server/api_error.h"
@@ -83,9 +86,18 @@ class Frontend {
   ApiResult<std::vector<int32_t>> encode_prompt(const std::string& text, bool add_special_tokens,
                                                 const std::string& param, bool is_truncated = false) const;
 
+  // Cuts the prompts as the request says; how many tokens each may generate. An error where one does not fit.
+  ApiResult<std::vector<int>> fit_prompts(const ApiRequest& request, std::vector<std::vector<int32_t>>& prompts,
+                                          const std::string& prompt_param) const;
+  ApiResult<std::vector<std::vector<int32_t>>> encode_prompts(const CompletionRequest& request) const;
+
   ApiResult<std::shared_ptr<Generation>> chat(const ChatRequest& request, std::shared_ptr<ChatListener> listener);
   ApiResult<std::shared_ptr<Generation>> complete(const CompletionRequest& request,
                                                   std::shared_ptr<GenerationListener> listener);
+  // Ends the generations whose request has this id; it may begin with what the answer's id begins with ("chatcmpl-").
+  // False: none runs.
+  bool abort(std::string_view request_id);
+  std::vector<std::string> abort_all();  // their ids
   // on_done is called once, on the output thread, with what embed() accepted.
   ApiResult<std::shared_ptr<EmbeddingRun>> embed(const EmbeddingsRequest& request,
                                                  std::function<void(Embeddings)> on_done);
@@ -98,8 +110,10 @@ class Frontend {
                                                   const ChatAnswerForm& form = {});
 
  private:
+  ApiResult<std::shared_ptr<const ChatTemplate>> template_of(const ChatRequest& request) const;  // null: there is none
   std::shared_ptr<const StructuredOutput> tool_output(const ChatRequest& request, const ChatOutputOptions& output) const;
   std::optional<ApiError> allow_some_tokens(const ApiRequest& request, GenerationRequest& generation) const;
+  void note_running(const std::string& request_id, const std::shared_ptr<Generation>& run);
 
   const ServingModel model_;
   ServingMetrics* const metrics_;
@@ -109,6 +123,9 @@ class Frontend {
   size_t longest_token_bytes_ = 1;
   StructuredOutputCompiler structured_outputs_;
   std::atomic<RequestId> next_id_{1};
+  std::mutex running_mutex_;                                                 // guards what follows
+  std::unordered_multimap<std::string, std::weak_ptr<Generation>> running_;  // by request id; some have ended
+  size_t running_limit_ = 256;                                               // then those that have ended go
   WorkPool output_pool_;
 };
 

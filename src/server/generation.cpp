@@ -179,6 +179,7 @@ void Generation::finish_choice(Choice& choice, ChoiceDelta delta, TimePoint time
          .finish_reason = reason});
   }
   if (--num_unfinished_ > 0) return;
+  has_ended_ = true;
   listener_->on_done(usage_);
   listener_.reset();
   if (context_.tracer) record_trace();

@@ -87,6 +87,7 @@ class Generation final : public OutputSink, public std::enable_shared_from_this<
   // Gives the prompts to the engine, all or none. On an error the listener is not called.
   Status submit();
   void cancel();  // any thread: what still runs is ended with kAbort, the listener hears of it
+  bool has_ended() const { return has_ended_; }  // any thread
 
   const GenerationRequest& request() const { return request_; }
   void push(std::vector<Output> outputs) override;  // engine thread
@@ -125,6 +126,7 @@ class Generation final : public OutputSink, public std::enable_shared_from_this<
   std::vector<Choice> choices_;
   GenerationUsage usage_;
   int num_unfinished_ = 0;
+  std::atomic<bool> has_ended_{false};
   std::string error_;  // of the first choice that had one
   FinishReason finish_reason_ = FinishReason::kNone;  // of the first choice
 

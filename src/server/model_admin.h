@@ -1,4 +1,5 @@
-// ModelAdmin: what /admin/models does: loads models beside those that serve, unloads them, tells their states.
+// ModelAdmin: what /admin/models does: loads models beside those that serve, unloads them, tells their states; and what
+// vLLM has for those who train: sleep, wake up, forget cached prefixes.
 //
 // Thread-safe. The work is done on two threads of its own: one loads, one unloads, each one model after the other.
 #pragma once
@@ -28,11 +29,20 @@ class ModelAdmin {
   std::optional<ApiError> load(std::string_view body, std::shared_ptr<HttpResponder> responder);
   std::optional<ApiError> unload(std::string_view body, std::shared_ptr<HttpResponder> responder);
 
+  // Of `model`, or of all where it is empty. They change nothing where none has the name, or one cannot sleep.
+  std::optional<ApiError> reset_prefix_cache(std::string_view model, std::shared_ptr<HttpResponder> responder);
+  std::optional<ApiError> sleep(std::string_view model, std::string_view query,
+                                std::shared_ptr<HttpResponder> responder);
+  std::optional<ApiError> wake_up(std::string_view model, std::string_view query,
+                                  std::shared_ptr<HttpResponder> responder);
+  std::optional<ApiError> is_sleeping(std::string_view model, HttpResponder& responder) const;
+
   // Behind the loads that were asked for; counts as one.
   void post_load(std::function<void()> task);
   bool is_loading() const { return num_loads_ > 0; }
 
  private:
+  ApiResult<std::vector<std::shared_ptr<ServedModel>>> models_of(std::string_view name) const;
   void run_load(const ModelSpec& spec, const std::shared_ptr<ServedModel>& model, HttpResponder& responder);
 
   ModelRegistry& registry_;

@@ -121,7 +121,9 @@ void ServedModel::render_metrics(MetricsWriter& out) const {
             num_waiters_);
   const std::lock_guard lock(mutex_);
   if (!card_) return;
-  metrics_.render(out, frontend_ ? frontend_->model().engine->stats() : EngineStats{}, labels_);
+  ServingMetrics::ModelLabels labels = labels_;
+  labels.is_asleep = is_asleep_;
+  metrics_.render(out, frontend_ ? frontend_->model().engine->stats() : EngineStats{}, labels);
 }
 
 void ServedModel::stop(const Status& reason) {
@@ -162,6 +164,7 @@ void ModelRegistry::set_ready(ServedModel& model, ServingModel serving) {
   ++model.num_loads_;
   const std::lock_guard lock(mutex_);
   model.uses_->last_end = SteadyClock::now().time_since_epoch().count();
+  model.is_asleep_ = false;
   model.state_ = ModelState::kReady;
 }
 
@@ -233,6 +236,47 @@ bool ModelRegistry::begin_idle(ServedModel& model, SteadyClock::time_point now) 
   return true;
 }
 
+Status ModelRegistry::begin_sleep(ServedModel& model) {
+  const std::string& name = model.names().front();
+  {
+    const std::lock_guard lock(model.mutex_);
+    if (!model.reload_) return invalid_argument("this program cannot load the model {} again", name);
+  }
+  const std::lock_guard lock(mutex_);
+  if (model.state_ != ModelState::kReady && model.state_ != ModelState::kIdle) {
+    return unavailable("the model {} is {}: it can sleep when it is ready or idle", name,
+                       model_state_name(model.state()));
+  }
+  if (model.state_ == ModelState::kReady) model.state_ = ModelState::kFallingIdle;
+  model.is_asleep_ = true;
+  return ok_status();
+}
+
+Status ModelRegistry::finish_sleep(ServedModel& model, milliseconds timeout) {
+  const std::string& name = model.names().front();
+  if (model.state_ == ModelState::kIdle) return ok_status();
+  const Status reason = unavailable("the model {} was put to sleep", name);
+  if (!wait_for_uses(model, timeout)) {
+    {
+      const std::lock_guard stop_lock(model.stop_mutex_);
+      if (const std::shared_ptr<Frontend> ready = model.frontend()) ready->model().engine->stop(reason);
+    }
+    if (!wait_for_uses(model, kLetGoTimeout)) {
+      return internal_error("{} requests still hold the model {}: its memory stays until the server ends",
+                            model.num_uses(), name);
+    }
+  }
+  finish_idle(model);
+  return ok_status();
+}
+
+bool ModelRegistry::begin_wake_up(ServedModel& model) {
+  const std::lock_guard lock(mutex_);
+  if (!model.is_asleep_ || model.state_ != ModelState::kIdle) return false;
+  model.state_ = ModelState::kWaking;
+  return true;
+}
+
 bool ModelRegistry::finish_idle(ServedModel& model) {
   std::shared_ptr<Frontend> frontend;
   {
@@ -246,7 +290,7 @@ bool ModelRegistry::finish_idle(ServedModel& model) {
     if (frontend) frontend->model().engine->stop(unavailable("the model {} was unloaded", model.names().front()));
   }
   frontend = nullptr;
-  ++model.num_idle_unloads_;
+  if (!model.is_asleep_) ++model.num_idle_unloads_;
   const std::lock_guard lock(mutex_);
   model.state_ = model.waiters_.empty() ? ModelState::kIdle : ModelState::kWaking;
   model.progress_ = 0;
@@ -256,6 +300,7 @@ bool ModelRegistry::finish_idle(ServedModel& model) {
 ModelRegistry::Wait ModelRegistry::wait_for(ServedModel& model, ModelWaiter waiter) {
   const std::lock_guard lock(mutex_);
   if (model.state_ == ModelState::kReady) return Wait::kRetry;
+  if (model.is_asleep_ && model.state_ != ModelState::kWaking) return Wait::kRefused;
   if (!model.comes_back() || has_ended_waits_ || model.waiters_.size() >= kMaxModelWaiters) return Wait::kRefused;
   const bool is_idle = model.state_ == ModelState::kIdle;
   if (is_idle && SteadyClock::now() < model.retry_at_) return Wait::kRefused;

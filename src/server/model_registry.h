@@ -30,7 +30,8 @@
 
 namespace spate {
 
-// From kReady a model goes by kUnloading to its end; or by kFallingIdle to kIdle, and by kWaking to kReady again.
+// From kReady a model goes by kUnloading to its end; or by kFallingIdle to kIdle, and by kWaking to kReady again. One
+// that is put to sleep goes the same way, and is_asleep() until it is told to wake up.
 enum class ModelState : uint8_t { kLoading, kReady, kUnloading, kFallingIdle, kIdle, kWaking };
 constexpr int kNumModelStates = 6;
 std::string_view model_state_name(ModelState state);  // "loading"; of the last three "unloading", "idle", "loading"
@@ -62,6 +63,7 @@ class ServedModel {
     const ModelState state = state_;
     return state == ModelState::kFallingIdle || state == ModelState::kIdle || state == ModelState::kWaking;
   }
+  bool is_asleep() const { return is_asleep_; }                        // unloaded by /sleep: no request brings it back
   double idle_unload_seconds() const { return idle_unload_seconds_; }  // 0: it stays
   double progress() const { return progress_; }
   void set_progress(double progress) { progress_ = progress; }  // 0 to 1
@@ -84,6 +86,7 @@ class ServedModel {
   ServingMetrics metrics_;
   std::atomic<ModelState> state_{ModelState::kLoading};
   std::atomic<double> progress_{0};
+  std::atomic<bool> is_asleep_{false};
   std::atomic<double> idle_unload_seconds_{0};
   std::atomic<int> num_loads_{0}, num_idle_unloads_{0}, num_failed_reloads_{0}, num_waiters_{0};
   mutable std::mutex mutex_;  // guards frontend_ and what is known of it, which stays when it goes
@@ -135,6 +138,11 @@ class ModelRegistry {
   bool begin_idle(ServedModel& model, std::chrono::steady_clock::time_point now);
   // Frees its memory. True: a request waits by now, and wake() is due.
   bool finish_idle(ServedModel& model);
+  // Ready or idle: from now on use() finds it not ready and wait_for() refuses. finish_sleep() then ends its requests
+  // with an error, after `timeout`, and frees its memory; an error: some still hold it. Those that wait are refused.
+  Status begin_sleep(ServedModel& model);
+  Status finish_sleep(ServedModel& model, std::chrono::milliseconds timeout);
+  bool begin_wake_up(ServedModel& model);  // true: it slept, and wake() is due
   // kRetry: it is ready by now. kRefused: it does not come back, too many wait, or it could not be loaded a moment ago.
   // kWake: the waiter waits, and wake() is due.
   enum class Wait : uint8_t { kWaits, kWake, kRetry, kRefused };

@@ -20,6 +20,7 @@ void check_sampling(FieldReader& fields, const ParseLimits& limits, ApiRequest& 
 // `value` is a string, an array of strings, of token ids or of arrays of token ids: the field `name`.
 void read_texts_or_tokens(FieldReader& fields, std::string_view name, const nlohmann::ordered_json& value,
                           std::vector<TextOrTokens>& out);
+constexpr size_t kMaxPrompts = 2048;  // of a request
 // truncate_prompt_tokens and truncation_side; priority, cache_salt and request_id.
 void read_truncation(FieldReader& fields, ApiRequest& request);
 void read_scheduling(FieldReader& fields, ApiRequest& request);

@@ -30,6 +30,9 @@ enum RequestKind : uint32_t {
   kTokensRequest = 1 << 7,  // /inference/v1/generate
   kEmbeddingsRequest = 1 << 8,
   kAllowedTokensRequest = 1 << 9,
+  kScoreRequest = 1 << 10,
+  kRerankRequest = 1 << 11,
+  kAbortRequest = 1 << 12,
 };
 constexpr uint32_t kGenerationRequests = kChatRequest | kCompletionRequest;
 
@@ -48,7 +51,7 @@ enum class FieldType : uint8_t {
 enum class FieldUse : uint8_t {
   kRead,
   kNoEffect,     // accepted; `help` says why nothing changes
-  kUnsupported,  // 400 unless it is null, false, empty or `neutral`
+  kUnsupported,  // 400 unless it is null, empty, false or 0, or `neutral` where that is given (1: true)
 };
 
 struct RequestField {

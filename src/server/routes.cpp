@@ -19,12 +19,13 @@ constexpr Route kRoutes[] = {
     {"/v1/embeddings", "POST", Endpoint::kEmbeddings, true, "Vectors of texts, from the model's hidden states.",
      kEmbeddingsRequest},
     {"/embeddings", "POST", Endpoint::kEmbeddings, true, "", kEmbeddingsRequest},
-    {"/v1/rerank", "POST", Endpoint::kScore, true,
-     "Refused with 400, as the next ones: no model here scores pairs of texts."},
-    {"/v2/rerank", "POST", Endpoint::kScore, true, ""},
-    {"/rerank", "POST", Endpoint::kScore, true, ""},
-    {"/v1/score", "POST", Endpoint::kScore, true, ""},
-    {"/score", "POST", Endpoint::kScore, true, ""},
+    {"/v1/score", "POST", Endpoint::kScore, true, "The cosine of the embeddings of two texts, for each pair.",
+     kScoreRequest},
+    {"/score", "POST", Endpoint::kScore, true, "", kScoreRequest},
+    {"/v1/rerank", "POST", Endpoint::kRerank, true,
+     "Documents by the cosine of their embeddings and a query's, best first.", kRerankRequest},
+    {"/v2/rerank", "POST", Endpoint::kRerank, true, "", kRerankRequest},
+    {"/rerank", "POST", Endpoint::kRerank, true, "", kRerankRequest},
     {"/invocations", "POST", Endpoint::kInvocations, true, "A chat or a completion, by its fields; SageMaker's path."},
     {"/v1/models", "GET", Endpoint::kModels, true, "The served names."},
     {"/models", "GET", Endpoint::kModels, true, ""},
@@ -33,6 +34,16 @@ constexpr Route kRoutes[] = {
     {"/detokenize", "POST", Endpoint::kDetokenize, true, "The text of token ids.", kDetokenizeRequest},
     {"/v1/detokenize", "POST", Endpoint::kDetokenize, true, "", kDetokenizeRequest},
     {"/tokenizer_info", "GET", Endpoint::kTokenizerInfo, true, "Special tokens and the chat template."},
+    {"/v1/chat/completions/render", "POST", Endpoint::kRenderChat, true,
+     "The token ids of a chat's prompt and its `sampling_params`, as /inference/v1/generate takes them. What `tools` "
+     "and "
+     "a thinking budget demand is not among them.",
+     kChatRequest},
+    {"/v1/completions/render", "POST", Endpoint::kRenderCompletion, true, "The same of each prompt of a completion.",
+     kCompletionRequest},
+    {"/abort_requests", "POST", Endpoint::kAbortRequests, true, "Ends requests that generate, by their ids.",
+     kAbortRequest},
+    {"/v1/abort_requests", "POST", Endpoint::kAbortRequests, true, "", kAbortRequest},
     {"/", "GET", Endpoint::kRoot, false,
      "The web page; a line of text for clients that do not ask for HTML, and with --no-ui."},
     {"/health", "GET", Endpoint::kHealth, false, "200 when ready; 503 while loading, draining or dead."},
@@ -57,7 +68,7 @@ constexpr Route kRoutes[] = {
     {"/admin/models", "GET", Endpoint::kAdminModels, true,
      "Every model with its state: loading and how far, ready, unloading, idle; the requests that it has and that wait "
      "for it. 403 "
-     "without `--enable-admin`, as the next two."},
+     "without `--enable-admin`, as the next ones."},
     {"/admin/models/load", "POST", Endpoint::kAdminLoad, true,
      "Loads a model beside the others: `name`, `path`, `alias` (one or a list), and the keys of `--model`. Answers "
      "when it is "
@@ -65,6 +76,15 @@ constexpr Route kRoutes[] = {
     {"/admin/models/unload", "POST", Endpoint::kAdminUnload, true,
      "Ends the model `name` and frees its memory. Its requests may end first, within `timeout` seconds (default: "
      "`--shutdown-timeout`)."},
+    {"/reset_prefix_cache", "POST", Endpoint::kResetPrefixCache, true,
+     "Forgets every cached prompt beginning. This and the next three ask for `--enable-admin`, and take ?model=; "
+     "default: all."},
+    {"/sleep", "POST", Endpoint::kSleep, true,
+     "Frees the memory of the model until /wake_up. Its requests end with an error; with ?mode=wait they may end "
+     "first, "
+     "within `--shutdown-timeout`."},
+    {"/wake_up", "POST", Endpoint::kWakeUp, true, "Loads it again; answers when it is ready."},
+    {"/is_sleeping", "GET", Endpoint::kIsSleeping, true, "Whether any sleeps."},
     {"/metrics", "GET", Endpoint::kMetrics, false, "Prometheus metrics under vLLM's names."},
 };
 constexpr Route kWebPageRoute{"/ui/{file}", "GET", Endpoint::kWebPage, false, "Parts of the web page."};

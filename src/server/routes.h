@@ -16,6 +16,7 @@ enum class Endpoint {
   kTokensGenerate,
   kEmbeddings,
   kScore,
+  kRerank,
   kInvocations,  // make answers
   kModels,
   kModel,
@@ -23,6 +24,8 @@ enum class Endpoint {
   kDetokenize,
   kTokenizerInfo,
   kAllowedTokens,
+  kRenderChat,
+  kRenderCompletion,
   kCountTokens,
   kResponse,
   kDeleteResponse,
@@ -40,10 +43,15 @@ enum class Endpoint {
   kSteps,
   kLog,
   kAbort,
+  kAbortRequests,
   kConfig,
   kAdminModels,
   kAdminLoad,
-  kAdminUnload,  // ask for --enable-admin
+  kAdminUnload,
+  kResetPrefixCache,
+  kSleep,
+  kWakeUp,
+  kIsSleeping,  // ask for --enable-admin
 };
 
 struct Route {
@@ -75,8 +83,7 @@ inline bool is_messages(Endpoint endpoint) {
 inline bool is_admin(Endpoint endpoint) { return endpoint >= Endpoint::kAdminModels; }
 // Whose request says which model it wants: in its body, or with ?model= where it has none.
 inline bool names_model(Endpoint endpoint) {
-  return (endpoint < Endpoint::kModels && endpoint != Endpoint::kScore) ||
-         (endpoint >= Endpoint::kTokenize && endpoint <= Endpoint::kCountTokens);
+  return endpoint < Endpoint::kModels || (endpoint >= Endpoint::kTokenize && endpoint <= Endpoint::kCountTokens);
 }
 inline bool is_generation(Endpoint endpoint) { return endpoint < Endpoint::kModels; }
 

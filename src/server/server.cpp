@@ -181,8 +181,15 @@ struct Server::Impl {
         return answer_about_model(route.endpoint, request, responder);
       case Endpoint::kAdminModels:
         return admin->list(*responder);
+      case Endpoint::kIsSleeping:
+        return admin->is_sleeping(query_value(request.query, "model"), *responder);
+      case Endpoint::kAbortRequests:
+        return answer_abort_requests(request, *responder);
       case Endpoint::kAdminLoad:
       case Endpoint::kAdminUnload:
+      case Endpoint::kResetPrefixCache:
+      case Endpoint::kSleep:
+      case Endpoint::kWakeUp:
         return answer_admin(route.endpoint, request, responder);
       default:
         return prepare(route, std::move(request), responder);
@@ -214,8 +221,19 @@ struct Server::Impl {
                                        const std::shared_ptr<HttpResponder>& responder) {
     if (state != State::kReady) return answer_unready(nullptr, *responder);
     if (std::optional<ApiError> error = check_json_type(request)) return error;
-    return endpoint == Endpoint::kAdminLoad ? admin->load(request.body, responder)
-                                            : admin->unload(request.body, responder);
+    const std::string name = query_value(request.query, "model");
+    switch (endpoint) {
+      case Endpoint::kAdminLoad:
+        return admin->load(request.body, responder);
+      case Endpoint::kAdminUnload:
+        return admin->unload(request.body, responder);
+      case Endpoint::kSleep:
+        return admin->sleep(name, request.query, responder);
+      case Endpoint::kWakeUp:
+        return admin->wake_up(name, request.query, responder);
+      default:
+        return admin->reset_prefix_cache(name, responder);
+    }
   }
 
   static Status health_of(const ServedModel& model) {
@@ -251,6 +269,9 @@ struct Server::Impl {
     } else if (state == State::kReady && model == nullptr) {
       error = unavailable_error("No model is loaded.", 5);
       extra = R"("status":"empty")";
+    } else if (model != nullptr && model->is_asleep()) {
+      error = unavailable_error(fmt::format("The model {} sleeps until POST /wake_up.", model->names().front()), 5);
+      extra = R"("status":"asleep")";
     } else if (const auto failure = model != nullptr ? models.recent_failure(*model) : std::nullopt) {
       const auto delay = std::chrono::duration_cast<seconds>(kReloadDelay).count();
       error = unavailable_error(
@@ -304,6 +325,29 @@ struct Server::Impl {
     }
     frontend.model().engine->cancel(json["id"].get<RequestId>());
     responder.respond({.body = "{}"});
+    return std::nullopt;
+  }
+
+  std::optional<ApiError> answer_abort_requests(const HttpRequest& request, HttpResponder& responder) {
+    if (std::optional<ApiError> error = check_json_type(request)) return error;
+    ApiResult<AbortRequest> abort = parse_abort_request(request.body);
+    if (!abort.ok()) return abort.error();
+    nlohmann::ordered_json aborted = nlohmann::ordered_json::array(), not_found = aborted;
+    for (const auto& model : models.all()) {
+      const std::shared_ptr<Frontend> frontend = abort->is_all ? model->frontend() : nullptr;
+      for (std::string& id : frontend ? frontend->abort_all() : std::vector<std::string>())
+        aborted.push_back(std::move(id));
+    }
+    for (const std::string& id : abort->is_all ? std::vector<std::string>() : abort->request_ids) {
+      bool is_found = false;
+      for (const auto& model : models.all()) {
+        const std::shared_ptr<Frontend> frontend = model->frontend();
+        is_found |= frontend && frontend->abort(id);
+      }
+      (is_found ? aborted : not_found).push_back(id);
+    }
+    const nlohmann::ordered_json answer{{"aborted", std::move(aborted)}, {"not_found", std::move(not_found)}};
+    responder.respond({.body = answer.dump()});
     return std::nullopt;
   }
 

@@ -160,4 +160,74 @@ TEST_CASE("idle models: a server that ends lets those who wait for a load hear o
   CHECK((answer.status == 200 || answer.status == 503));
 }
 
+TEST_CASE("sleep: a model gives its memory back until it is told to wake up; no request does") {
+  IdleServer test(3600);
+  CHECK(test.get("/is_sleeping").body == R"({"is_sleeping":false})");
+  CHECK(test.post("/sleep?model=a", {}).status == 409);  // nobody can load it again
+  CHECK(test.post("/sleep?model=c", {}).status == 404);
+  CHECK(test.post("/sleep?level=3&model=b", {}).status == 400);
+  CHECK(test.post("/sleep?mode=keep&model=b", {}).status == 400);
+  TestResponse cut;
+  std::thread client([&] {
+    cut = test.post("/v1/completions", {{"prompt", "FOREVER"}, {"max_tokens", 400}, {"model", "b"}});
+  });
+  CHECK(wait_until([&] { return metric(test, "vllm:num_requests_running{model_name=\"b\",engine=\"0\"}") == 1; }));
+  CHECK(test.post("/sleep?level=1&model=b", {}).status == 200);
+  client.join();
+  CHECK(cut.status == 503);
+  CHECK(cut.body.find("was put to sleep") != std::string::npos);
+  CHECK(wait_until([&] { return test.b.expired(); }));  // its memory is free
+  CHECK(test.get("/is_sleeping").body == R"({"is_sleeping":true})");
+  CHECK(test.get("/is_sleeping?model=a").body == R"({"is_sleeping":false})");
+  const TestResponse refused = test.chat("b", "x");
+  CHECK(refused.status == 503);
+  CHECK(Json::parse(refused.body)["error"]["message"] == "The model b sleeps until POST /wake_up.");
+  CHECK(Json::parse(refused.body)["status"] == "asleep");
+  CHECK(test.chat("a", "x").status == 200);
+  CHECK(test.get("/health").status == 200);
+  CHECK(metric(test, "vllm:engine_sleep_state{model_name=\"b\",engine=\"0\",sleep_state=\"discard_all\"}") == 1);
+  CHECK(metric(test, "vllm:engine_sleep_state{model_name=\"a\",engine=\"0\",sleep_state=\"awake\"}") == 1);
+  CHECK(test.post("/sleep?model=b", {}).status == 200);  // it does
+  CHECK(test.post("/wake_up?tags=weights", {}).status == 400);
+  test.reload_fails = true;
+  CHECK(test.post("/wake_up", {}).status >= 400);
+  test.reload_fails = false;
+  CHECK(test.num_reloads == 1);
+  CHECK(wait_until([&] { return test.post("/wake_up", {}).status == 200 && test.chat("b", "hello").status == 200; }));
+  CHECK(test.get("/is_sleeping").body == R"({"is_sleeping":false})");
+  CHECK(test.post("/wake_up", {}).status == 200);  // nothing sleeps
+
+  std::thread waited([&] {
+    cut = test.post("/v1/completions", {{"prompt", "FOREVER"}, {"max_tokens", 100}, {"model", "b"}});
+  });
+  CHECK(wait_until([&] { return metric(test, "vllm:num_requests_running{model_name=\"b\",engine=\"0\"}") == 1; }));
+  CHECK(test.post("/sleep?mode=wait&model=b", {}).status == 200);
+  waited.join();
+  CHECK(cut.status == 200);
+}
+
+TEST_CASE("reset_prefix_cache: a prompt's beginning is computed again; admin only") {
+  ModelServer test;
+  const Json body{
+      {"prompt", std::string(600, 'y')}, {"max_tokens", 1}, {"model", "b"}, {"truncate_prompt_tokens", 100}};
+  const auto num_cached = [&] {
+    return Json::parse(test.post("/v1/completions", body).body)["usage"]["prompt_tokens_details"]["cached_tokens"]
+        .get<int>();
+  };
+  CHECK(num_cached() == 0);
+  CHECK(num_cached() > 0);
+  const TestResponse reset = test.post("/reset_prefix_cache?model=a", {});
+  CHECK(reset.body == R"({"success":true,"num_blocks":0})");
+  CHECK(num_cached() > 0);
+  CHECK(Json::parse(test.post("/reset_prefix_cache", {}).body)["num_blocks"].get<int>() > 0);
+  CHECK(num_cached() == 0);
+  CHECK(test.post("/reset_prefix_cache?model=c", {}).status == 404);
+  ServerConfig config = test_config();
+  config.enable_admin = false;
+  ModelServer closed(false, config);
+  for (const char* path : {"/reset_prefix_cache", "/sleep", "/wake_up"}) CHECK(closed.post(path, {}).status == 403);
+  CHECK(closed.get("/is_sleeping").status == 403);
+  CHECK(TestClient(test.server.port()).post("/sleep", "{}").status == 401);
+}
+
 }  // namespace spate

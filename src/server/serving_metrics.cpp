@@ -126,11 +126,11 @@ void ServingMetrics::render_engine(MetricsWriter& out, const EngineStats& stats,
   MetricLabels cache = model.cache_config;
   cache.insert(cache.begin(), labels.begin(), labels.end());
   out.gauge("vllm:cache_config_info", "The KV cache's configuration, as labels.", cache, 1);
-  // What it has for routers that read it: the server never sleeps, and there are no adapters.
+  // For routers that read it. A model that sleeps keeps nothing of its weights; there are no adapters.
   out.family("vllm:engine_sleep_state", "gauge", "1 where the engine is in that state.");
   for (const char* state : {"awake", "weights_offloaded", "discard_all"}) {
     out.sample("vllm:engine_sleep_state", with(labels, "sleep_state", state),
-               std::string_view(state) == "awake" ? 1 : 0);
+               std::string_view(state) == (model.is_asleep ? "discard_all" : "awake") ? 1 : 0);
   }
   MetricLabels adapters = labels;
   adapters.insert(adapters.end(), {{"max_lora", "0"}, {"running_lora_adapters", ""}, {"waiting_lora_adapters", ""}});

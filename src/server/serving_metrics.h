@@ -44,6 +44,7 @@ class ServingMetrics {
   struct ModelLabels {
     std::string model_name;
     MetricLabels cache_config;  // labels of vllm:cache_config_info
+    bool is_asleep = false;
   };
   void render(MetricsWriter& out, const EngineStats& stats, const ModelLabels& labels) const;
   // The engine ends and another one will follow: its counters are added to those of the next.

@@ -22,6 +22,7 @@ struct ServingModel {
   std::shared_ptr<Engine> engine;  // started
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const ChatTemplate> chat_template;  // null: chat requests are refused
+  bool trust_request_chat_template = false;           // a request may bring its own
 
   std::vector<std::string> names;  // --served-model-name, at least one; the first is in answers
   std::string root;                // the model's folder or id

@@ -15,7 +15,7 @@ install(FILES include/spate.h DESTINATION include COMPONENT native)
 
 # The licences of the code of others in these files, libraries of headers and archives among them.
 foreach(library IN ITEMS libfmt libsimdjson libpcre2 libutf8proc libxxhash libyaml-cpp libedit libbsd libmd libncurses libboost1.81
-                         nlohmann-json3 libcli11)
+                         nlohmann-json3 libcli11 libssl)
   if(EXISTS /usr/share/doc/${library}-dev/copyright)
     install(FILES /usr/share/doc/${library}-dev/copyright DESTINATION share/doc/spate/licences RENAME ${library} COMPONENT native)
   endif()

@@ -11,6 +11,7 @@
 #include "cli/flag_help.h"
 #include "cli/flags.h"
 #include "cli/model_spec.h"
+#include "cli/shell_completion.h"
 #include "cli/version.h"
 #include "core/step_plan.h"
 #include "server/openapi.h"
@@ -121,6 +122,9 @@ CommandLine::CommandLine(Arguments& arguments) {
   add_kernels_flags(kernels, arguments);
   bench = add_command("bench", "Measure: serve, throughput, latency, limits, kernel, table");
   add_bench_flags(bench, arguments);
+  add_command("completion", "Print a script that lets a shell complete commands and flags: bash, zsh, fish")
+      ->add_option("shell", arguments.completion_shell, "bash, zsh or fish")
+      ->required();
   leaves = {serve, run, chat, generate, eval, quantize, inspect, self_test};
   for (CLI::App* parent : {kernels, bench}) {
     for (CLI::App* sub : parent->get_subcommands([](CLI::App*) { return true; })) leaves.push_back(sub);
@@ -175,6 +179,11 @@ Result<bool> print_help(CommandLine& line, const std::vector<std::string>& args)
       if (num_words < words.size()) return unknown_command(*command, words[num_words]);
       std::printf("%s", command->help().c_str());
     }
+    return true;
+  }
+  if (args.size() == 2 && args[0] == "completion" && args[1][0] != '-') {
+    ASSIGN_OR_RETURN(const std::string script, completion_script(args[1], line.app, line.leaves));
+    std::printf("%s", script.c_str());
     return true;
   }
   for (const std::string& arg : args) {

@@ -63,6 +63,8 @@ struct ServeArguments {
   std::string uds;        // path of a Unix domain socket; empty: host and port
   std::string root_path;  // prefix of all paths; empty: none
   std::vector<std::string> api_keys;
+  std::string api_key_file;               // of hashes; empty: none
+  std::string ssl_certfile, ssl_keyfile;  // PEM; empty: plain HTTP
   std::vector<std::string> served_model_names;
   std::vector<std::string> models;  // --model as given: one path, and models beside it
   std::vector<ModelSpec> specs;     // of the latter; ModelArguments::model is empty where there are only such
@@ -191,6 +193,7 @@ struct Arguments {
   QuantizeArguments quantize;
   KernelsArguments kernels;
   BenchArguments bench;
+  std::string completion_shell;
   std::string log_level = "info";
   std::string log_format = "text";
   bool print_config = false;

@@ -231,6 +231,9 @@ TEST_CASE("arguments: typos get the nearest name") {
   CHECK(parse({"serve", "m", "--prot=4"}).status().message() == "there is no flag --prot; the nearest is --port");
   CHECK(parse({"serv", "m"}).status().message() == "there is no command 'serv'; the nearest is 'serve'");
   CHECK(parse({"bench", "latncy"}).status().message() == "there is no command 'latncy'; the nearest is 'latency'");
+  CHECK(parse({"completion", "bahs"}).status().message() ==
+        "completion takes bash, zsh or fish, got 'bahs'; the nearest is 'bash'");
+  CHECK_FALSE(parse({"completion"}).ok());
   CHECK(parse({"help"})->command.empty());
   CHECK(parse({"help", "serve"})->command.empty());
   CHECK(parse({"serve", "--help=cache"})->command.empty());

@@ -9,6 +9,7 @@
 #include "cli/serving_plan.h"
 #include "cli/trace_export.h"
 #include "cli/version.h"
+#include "server/api_key.h"
 #include "server/metrics_compat.h"
 #include "server/server.h"
 
@@ -23,6 +24,8 @@ ServerConfig server_config(const Arguments& arguments) {
   config.uds = s.uds;
   config.root_path = s.root_path;
   config.api_key = s.api_keys;
+  config.ssl_certfile = s.ssl_certfile;
+  config.ssl_keyfile = s.ssl_keyfile.empty() ? s.ssl_certfile : s.ssl_keyfile;
   config.enable_admin = s.enable_admin;
   config.allowed_origins = s.allowed_origins;
   config.metrics_compat = parse_metric_dialects(s.metrics_compat).value();  // the flag's check has seen it
@@ -39,7 +42,8 @@ ServerConfig server_config(const Arguments& arguments) {
 std::string address_of(const ServeArguments& serve, int port) {
   if (!serve.uds.empty()) return "unix:" + serve.uds;
   const bool is_ipv6 = serve.host.find(':') != std::string::npos;
-  return fmt::format("http://{}{}{}:{}{}", is_ipv6 ? "[" : "", serve.host, is_ipv6 ? "]" : "", port, serve.root_path);
+  return fmt::format("{}://{}{}{}:{}{}", serve.ssl_certfile.empty() ? "http" : "https", is_ipv6 ? "[" : "", serve.host,
+                     is_ipv6 ? "]" : "", port, serve.root_path);
 }
 
 // In single quotes for a shell.
@@ -58,14 +62,25 @@ std::string curl_command(const ServeArguments& serve, int port, const std::strin
   return fmt::format("curl {}{}/v1/chat/completions -H 'Content-Type: application/json'{} -d {}",
                      has_uds ? "--unix-socket " + quoted(serve.uds) + " http://localhost" + serve.root_path : "",
                      has_uds ? "" : address_of(reached, port),
-                     serve.api_keys.empty() ? "" : " -H 'Authorization: Bearer YOUR_KEY'", quoted(body.dump()));
+                     serve.api_keys.empty() && serve.api_key_file.empty() ? "" : " -H 'Authorization: Bearer YOUR_KEY'",
+                     quoted(body.dump()));
 }
 
 }  // namespace
 
 Result<int> run_serve(const Arguments& arguments) {
   const auto start = std::chrono::steady_clock::now();
-  if (arguments.serve.enable_admin && arguments.serve.api_keys.empty()) {
+  ServerConfig config = server_config(arguments);
+  if (!arguments.serve.api_key_file.empty()) {
+    ASSIGN_OR_RETURN(config.api_key_hashes, read_api_key_file(arguments.serve.api_key_file));
+  }
+  if (config.ssl_certfile.empty() && !arguments.serve.ssl_keyfile.empty()) {
+    return invalid_argument("--ssl-keyfile needs --ssl-certfile");
+  }
+  if (!config.ssl_certfile.empty() && !config.uds.empty()) {
+    return invalid_argument("--ssl-certfile and --uds do not go together: a Unix socket speaks plain HTTP");
+  }
+  if (config.enable_admin && !config.asks_for_key()) {
     return invalid_argument("--enable-admin needs --api-key: who may load models may read the files of this machine");
   }
   std::shared_ptr<Tracer> tracer;
@@ -73,7 +88,7 @@ Result<int> run_serve(const Arguments& arguments) {
     ASSIGN_OR_RETURN(tracer, make_tracer(arguments.serve.otlp_traces_endpoint));
   }
   ASSIGN_OR_RETURN(const ServingPlan plan, plan_serving(arguments));
-  Server server(server_config(arguments));
+  Server server(std::move(config));
   RETURN_IF_ERROR(server.listen());
   log_info("serve", "spate {}, non-default args: {}", kVersion, arguments.non_default_args);
   for (const std::string& line : plan.lines) log_info("serve", "{}", line);

@@ -243,6 +243,10 @@ void add_serve_flags(CLI::App* app, ServeArguments& s) {
   app->add_option("--root-path", s.root_path, "Prefix of all paths, where a proxy passes it on")
       ->check(CLI::Validator([](std::string& path) { return path.starts_with('/') ? "" : "must begin with /"; }, ""));
   app->add_option("--api-key", s.api_keys, "Keys that requests must bring as a bearer token");
+  app->add_option("--api-key-file", s.api_key_file, "File of more keys, a SHA-256 a line: printf %s KEY | sha256sum");
+  app->add_option("--ssl-certfile", s.ssl_certfile,
+                  "PEM file with the certificate and its chain: HTTPS instead of HTTP");
+  app->add_option("--ssl-keyfile", s.ssl_keyfile, "PEM file with its key; default: --ssl-certfile has it too");
   add_switch(app, "--enable-admin", s.enable_admin,
              "/admin/models: load and unload models while the server runs, any path that it can read; needs --api-key");
   add_idle_flag(app, s);

@@ -59,8 +59,9 @@ constexpr VllmFlag kVllmFlags[] = {
     {"--lora-modules", true, "", "there are no adapters"},
     {"--enable-expert-parallel", false, "", "experts are split by --tensor-parallel-size"},
     {"--kv-transfer-config", true, "", "prefill and decode run in one process"},
-    {"--ssl-keyfile", true, "", "put a proxy with TLS in front"},
-    {"--ssl-certfile", true, "", "put a proxy with TLS in front"},
+    {"--ssl-ca-certs", true, "", "certificates of clients are not asked for"},
+    {"--ssl-cert-reqs", true, "0", "certificates of clients are not asked for"},
+    {"--enable-ssl-refresh", false, "", "start the server again when the certificate has changed"},
     {"--middleware", true, "", "no code of others is run"},
 };
 

@@ -19,6 +19,7 @@
 #include "server/http_connection.h"
 #include "server/http_message.h"
 #include "server/port_owner.h"
+#include "server/tls_bridge.h"
 
 namespace spate {
 namespace {
@@ -59,6 +60,7 @@ struct HttpServer::Impl {
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work;
   std::vector<std::thread> threads;
   int port = 0;
+  std::unique_ptr<TlsBridge> tls;  // null: plain HTTP
 
   Status bind(const asio::ip::tcp::endpoint& endpoint, const std::string& host) {
     Acceptor acceptor(io.get_executor());
@@ -133,9 +135,21 @@ struct HttpServer::Impl {
     const auto endpoint = socket.remote_endpoint(ec);
     if (ec) return;
     set_options(socket.native_handle());
+    if (tls) return serve_tls(socket, endpoint.protocol().family(), peer_name(endpoint));
     serve_or_refuse(socket, endpoint.protocol().family(), peer_name(endpoint));
   }
   void serve(asio::local::stream_protocol::socket socket) { serve_or_refuse(socket, AF_UNIX, "local"); }
+
+  // What the bridge makes of the connection is served as one over a local socket.
+  void serve_tls(asio::ip::tcp::socket& socket, int family, std::string peer) {
+    const Place place = find_place();
+    if (place == Place::kNone) return;  // a refusal would cost a handshake
+    error_code ec;
+    const auto fd = socket.release(ec);
+    if (ec) return;
+    const int plain_fd = tls->connect(io, fd, family);
+    if (plain_fd >= 0) start_connection(plain_fd, AF_UNIX, std::move(peer), place == Place::kReserve);
+  }
 
   template <typename AnySocket>
   void serve_or_refuse(AnySocket& socket, int family, std::string peer) {
@@ -248,6 +262,11 @@ Status HttpServer::listen(const std::string& host, int port) {
 
 Status HttpServer::listen_unix(const std::string& path) { return impl_->bind_unix(path); }
 
+Status HttpServer::use_tls(const std::string& certfile, const std::string& keyfile) {
+  ASSIGN_OR_RETURN(impl_->tls, TlsBridge::create(certfile, keyfile));
+  return ok_status();
+}
+
 int HttpServer::port() const { return impl_->port; }
 
 bool HttpServer::is_loopback() const {
@@ -271,10 +290,10 @@ void HttpServer::adopt(int fd) { impl_->start_connection(fd, AF_UNIX, "local", f
 void HttpServer::start() {
   HttpOptions& options = impl_->shared.options;
   const size_t num_others = kNumOtherDescriptors + static_cast<size_t>(options.num_reserve_connections);
-  const size_t wanted = static_cast<size_t>(options.max_connections) + num_others;
+  const size_t num_each = impl_->tls ? 3 : 1;  // of a connection
+  const size_t wanted = num_each * static_cast<size_t>(options.max_connections) + num_others;
   if (const size_t limit = raise_descriptor_limit(wanted); limit < wanted) {
-    options.max_connections =
-        limit > 2 * num_others ? static_cast<int>(limit - num_others) : static_cast<int>(limit / 2);
+    options.max_connections = static_cast<int>((limit > 2 * num_others ? limit - num_others : limit / 2) / num_each);
     log_warning("http", "at most {} connections: the limit of open files is {} (ulimit -n), {} are wanted",
                 options.max_connections, limit, wanted);
   }
@@ -304,6 +323,7 @@ void HttpServer::stop() {
     }
     if (impl->signals) impl->signals->cancel();
     impl->close_connections(false);
+    if (impl->tls) impl->tls->stop();
     impl->work.reset();  // run() returns when the last connection has ended
   });
   for (auto& thread : impl_->threads) thread.join();

@@ -110,6 +110,9 @@ class HttpServer {
   Status listen(const std::string& host, int port);
   // Instead of a port: a Unix domain socket. A file that a dead server left is replaced; the file goes with the server.
   Status listen_unix(const std::string& path);
+  // Before listen(): connections over TCP speak TLS 1.2 or 1.3, with the certificate chain and the key of PEM files.
+  // unavailable where this program is built without TLS.
+  Status use_tls(const std::string& certfile, const std::string& keyfile);
   int port() const;
   void start();
   // From now on answers carry "Connection: close"; idle connections are closed. New ones are still taken, so that their

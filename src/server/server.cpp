@@ -108,12 +108,12 @@ struct Server::Impl {
     }
     if (request.method == "OPTIONS")
       return HttpResponse{.status = 204, .headers = {{"Allow", allowed_methods(*route)}}};
-    if (is_admin(route->endpoint) && (!config.enable_admin || config.api_key.empty())) {
+    if (is_admin(route->endpoint) && (!config.enable_admin || !config.asks_for_key())) {
       return http_response_of(
           http_error(403, "Models are not loaded and unloaded here: that needs --enable-admin and --api-key."));
     }
     const bool needs_key = route->needs_key || (route->endpoint == Endpoint::kMetrics && config.metrics_auth);
-    if (needs_key && !config.api_key.empty() && !has_valid_api_key(request, config.api_key)) {
+    if (needs_key && config.asks_for_key() && !has_valid_api_key(request, config.api_key, config.api_key_hashes)) {
       HttpResponse response =
           error_response(route->endpoint,
                          http_error(401, "The API key is missing or wrong: send it as \"Authorization: Bearer KEY\"."));
@@ -734,12 +734,13 @@ Server::~Server() { impl_->stop(); }
 
 Status Server::listen() {
   const ServerConfig& config = impl_->config;
+  if (!config.ssl_certfile.empty()) RETURN_IF_ERROR(impl_->http->use_tls(config.ssl_certfile, config.ssl_keyfile));
   if (config.uds.empty()) {
     RETURN_IF_ERROR(impl_->http->listen(config.host, config.port));
   } else {
     RETURN_IF_ERROR(impl_->http->listen_unix(config.uds));
   }
-  if (config.api_key.empty() && !impl_->http->is_loopback()) {
+  if (!config.asks_for_key() && !impl_->http->is_loopback()) {
     log_warning("server", "--host {} without --api-key: whoever reaches port {} may use the model", config.host,
                 port());
   }

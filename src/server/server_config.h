@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "server/sha256.h"
+
 namespace spate {
 
 struct ServerConfig {
@@ -14,6 +16,9 @@ struct ServerConfig {
   std::string root_path;  // prefix that is taken off paths which begin with it
 
   std::vector<std::string> api_key;            // any of them opens the API; none: no key is asked for
+  std::vector<Sha256> api_key_hashes;          // as api_key, kept as hashes
+  bool asks_for_key() const { return !api_key.empty() || !api_key_hashes.empty(); }
+  std::string ssl_certfile, ssl_keyfile;       // PEM files: HTTPS instead of HTTP; empty: none
   bool enable_admin = false;                   // /admin: models come and go; needs an api_key
   std::vector<std::string> metrics_compat;     // whose names /metrics has too; see metrics_compat.h
   bool metrics_auth = false;                   // /metrics asks for the key too

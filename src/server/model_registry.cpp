@@ -236,19 +236,24 @@ bool ModelRegistry::begin_idle(ServedModel& model, SteadyClock::time_point now) 
   return true;
 }
 
-Status ModelRegistry::begin_sleep(ServedModel& model) {
-  const std::string& name = model.names().front();
-  {
-    const std::lock_guard lock(model.mutex_);
-    if (!model.reload_) return invalid_argument("this program cannot load the model {} again", name);
+Status ModelRegistry::begin_sleep(std::span<const std::shared_ptr<ServedModel>> models) {
+  for (const auto& model : models) {
+    const std::lock_guard lock(model->mutex_);
+    if (!model->reload_) {
+      return invalid_argument("this program cannot load the model {} again", model->names().front());
+    }
   }
   const std::lock_guard lock(mutex_);
-  if (model.state_ != ModelState::kReady && model.state_ != ModelState::kIdle) {
-    return unavailable("the model {} is {}: it can sleep when it is ready or idle", name,
-                       model_state_name(model.state()));
+  for (const auto& model : models) {
+    if (model->state_ != ModelState::kReady && model->state_ != ModelState::kIdle) {
+      return unavailable("the model {} is {}: it can sleep when it is ready or idle", model->names().front(),
+                         model_state_name(model->state()));
+    }
   }
-  if (model.state_ == ModelState::kReady) model.state_ = ModelState::kFallingIdle;
-  model.is_asleep_ = true;
+  for (const auto& model : models) {
+    if (model->state_ == ModelState::kReady) model->state_ = ModelState::kFallingIdle;
+    model->is_asleep_ = true;
+  }
   return ok_status();
 }
 

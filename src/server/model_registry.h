@@ -18,6 +18,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -138,9 +139,10 @@ class ModelRegistry {
   bool begin_idle(ServedModel& model, std::chrono::steady_clock::time_point now);
   // Frees its memory. True: a request waits by now, and wake() is due.
   bool finish_idle(ServedModel& model);
-  // Ready or idle: from now on use() finds it not ready and wait_for() refuses. finish_sleep() then ends its requests
-  // with an error, after `timeout`, and frees its memory; an error: some still hold it. Those that wait are refused.
-  Status begin_sleep(ServedModel& model);
+  // Ready or idle: from now on use() finds them not ready and wait_for() refuses. An error: one cannot sleep, and none
+  // does. finish_sleep() then ends the requests of one with an error, after `timeout`, and frees its memory; an error:
+  // some still hold it. Those that wait are refused.
+  Status begin_sleep(std::span<const std::shared_ptr<ServedModel>> models);
   Status finish_sleep(ServedModel& model, std::chrono::milliseconds timeout);
   bool begin_wake_up(ServedModel& model);  // true: it slept, and wake() is due
   // kRetry: it is ready by now. kRefused: it does not come back, too many wait, or it could not be loaded a moment ago.

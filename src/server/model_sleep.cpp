@@ -56,10 +56,8 @@ std::optional<ApiError> ModelAdmin::sleep(std::string_view name, std::string_vie
   ApiResult<std::vector<std::shared_ptr<ServedModel>>> models = models_of(name);
   if (!models.ok()) return models.error();
   std::erase_if(*models, [](const auto& model) { return model->is_asleep(); });
-  for (const auto& model : *models) {
-    const Status status = registry_.begin_sleep(*model);
-    if (!status.ok()) return http_error(409, status.message());
-  }
+  const Status begun = registry_.begin_sleep(*models);
+  if (!begun.ok()) return http_error(409, begun.message());
   const auto timeout = mode == "wait" ? unload_timeout_ : std::chrono::milliseconds(0);
   unload_pool_.post([this, models = std::move(*models), timeout, responder = std::move(responder)] {
     for (const auto& model : models) {

@@ -206,6 +206,21 @@ TEST_CASE("sleep: a model gives its memory back until it is told to wake up; no 
   CHECK(cut.status == 200);
 }
 
+TEST_CASE("sleep: of several models all sleep, or none") {
+  IdleServer test(3600);
+  test.idle_seconds = 0;
+  test.add({"c"});  // nobody can load it again; b, before it, could be
+  CHECK(test.post("/admin/models/unload", {{"name", "a"}}).status == 200);
+  const TestResponse refused = test.post("/sleep", {});
+  CHECK(refused.status == 409);
+  CHECK(refused.body.find("the model c") != std::string::npos);
+  CHECK(test.get("/is_sleeping").body == R"({"is_sleeping":false})");
+  for (const char* name : {"b", "c"}) CHECK(test.chat(name, "hello").status == 200);
+  CHECK(test.post("/admin/models/unload", {{"name", "c"}}).status == 200);
+  CHECK(test.post("/sleep", {}).status == 200);
+  CHECK(test.get("/is_sleeping").body == R"({"is_sleeping":true})");
+}
+
 TEST_CASE("reset_prefix_cache: a prompt's beginning is computed again; admin only") {
   ModelServer test;
   const Json body{

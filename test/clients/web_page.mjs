@@ -159,6 +159,25 @@ await test('hostile outputs stay text', async (page) => {
   check(!found.elements.length && !found.links.length && !found.handlers.length, JSON.stringify(found));
 });
 
+// Each took the square of its length or more, for as long as it was shown.
+const slow = [
+  `${'~'.repeat(20000)}\``, `\`\`\`${' '.repeat(100000)}\``, `# x${' '.repeat(100000)}x`, `a | b\n${' '.repeat(100000)}-x`, `- a${'\n'.repeat(50000)}  b`, `$$\n${'a\n'.repeat(50000)}`,
+  `${'|'.repeat(3000)}\n${'|-'.repeat(3000)}|\n${'|\n'.repeat(3000)}`, `$${'{'.repeat(1900)}x${'}'.repeat(1900)}$ $${'\\sqrt{'.repeat(600)}x${'}'.repeat(600)}$`,
+];
+await test('long hostile outputs do not stop the page', async (page) => {
+  await send(page, 'warm up');
+  await finished(page, 1);
+  const start = Date.now();
+  for (const [i, text] of slow.entries()) {
+    await page.unroute('**/v1/chat/completions');
+    await answerWith(page, [{ role: 'assistant', content: '' }, { content: text }]);
+    await send(page, `text ${i}`);
+    await finished(page, i + 2);
+    check(await page.evaluate(() => document.querySelector('.message.assistant:last-of-type .markdown').textContent.length > 0), `text ${i} is not shown`);
+  }
+  check(Date.now() - start < 12000, `they took ${Date.now() - start} ms`);
+});
+
 await test('the policy stops inline script even where it is injected', async (page) => {
   const ran = await page.evaluate(() => {
     document.body.insertAdjacentHTML('beforeend', '<img src="ui/none" onerror="window.ran = 1">');
@@ -203,6 +222,45 @@ await test('export and import', async (page) => {
   await page.setInputFiles('input[type=file]', await download.path());
   await page.click('.conversation:has-text("Take me along")');
   await page.waitForSelector('text=exported');
+});
+
+await test('an import keeps no field of another type', async (page) => {
+  const nodes = {
+    a: { id: '__proto__', role: 'user', content: 'a question of a file', parent: 'constructor' },
+    b: { id: 'toString', role: 'assistant', content: { text: 1 }, reasoning: 7, parent: '__proto__', toolCalls: [{}, null, { function: { name: ['x'], arguments: {} } }], stats: { tokensPerSecond: 'fast', firstToken: {} } },
+    c: null,
+  };
+  await page.setInputFiles('input[type=file]', { name: 'x.json', mimeType: 'application/json', buffer: Buffer.from(JSON.stringify({ conversations: [{ title: 'From a file', leaf: 'toString', nodes }] })) });
+  await page.click('.conversation:has-text("From a file")');
+  await page.waitForSelector('.message.user:has-text("a question of a file")');
+  await page.waitForSelector('.message.assistant');
+});
+
+await test('a browser that keeps nothing still shows the page', async (page) => {
+  await page.addInitScript(() => {
+    for (const name of ['localStorage', 'sessionStorage', 'indexedDB']) Object.defineProperty(window, name, { get() { throw new DOMException('blocked', 'SecurityError'); } });
+  });
+  await page.reload();
+  await page.waitForSelector('.model-chip.ready');
+  await page.click('[title="Light or dark"]');
+  await answerWith(page, [{ content: 'without storage' }]);
+  await send(page, 'hi');
+  await page.waitForSelector('text=without storage');
+});
+
+await test('copies where the browser lends no clipboard, from a dialog too', async (page) => {
+  await page.addInitScript(() => {
+    Object.defineProperty(navigator, 'clipboard', { value: undefined });
+    addEventListener('copy', () => { window.copied = document.activeElement.value; });
+  });
+  await page.reload();
+  await page.waitForSelector('.model-chip.ready');
+  await answerWith(page, [{ content: 'x' }]);
+  await send(page, 'hi');
+  await finished(page, 1);
+  await page.click('[title="Copy as code"]');
+  await page.click('dialog .tabs [title="Copy"]');
+  await page.waitForFunction(() => window.copied?.startsWith('curl '));
 });
 
 await test('the key goes into a header, not into an address', async (page) => {

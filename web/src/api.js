@@ -1,15 +1,17 @@
 // Calls to the server that served this page. Paths are relative, so that a proxy's prefix is kept. The key lives in
 // sessionStorage and in the Authorization header, never in a URL.
 
+import { session } from './storage.js';
+
 const listeners = new Set();
 
 export function apiKey() {
-  return sessionStorage.getItem('spate.key') || '';
+  return session.getItem('spate.key') || '';
 }
 
 export function setApiKey(key) {
-  if (key) sessionStorage.setItem('spate.key', key);
-  else sessionStorage.removeItem('spate.key');
+  if (key) session.setItem('spate.key', key);
+  else session.removeItem('spate.key');
 }
 
 // Called when the server asks for a key.

@@ -6,6 +6,7 @@ import { newConversation, readExport } from './conversation.js';
 import { deleteConversation, loadConversation, loadConversations, onOtherTab, saveConversation } from './db.js';
 import { currentLanguage, setLanguage, t } from './i18n.js';
 import { pages } from './pages.jsx';
+import { local } from './storage.js';
 import { Dialog, Icon, IconButton } from './widgets.jsx';
 
 const pageOf = () => {
@@ -17,7 +18,7 @@ const pageOf = () => {
 function useServer() {
   const [server, setServer] = useState({ state: 'loading', progress: null });
   const [attempt, setAttempt] = useState(0);
-  const [wanted, setWanted] = useState(() => localStorage.getItem('spate.model'));
+  const [wanted, setWanted] = useState(() => local.getItem('spate.model'));
   useEffect(() => {
     let timer;
     let ended = false;
@@ -43,7 +44,7 @@ function useServer() {
   }, [attempt]);
   const models = server.models || [];
   const model = models.find((each) => each.id === wanted) || models[0];
-  const choose = (name) => { localStorage.setItem('spate.model', name); setWanted(name); };
+  const choose = (name) => { local.setItem('spate.model', name); setWanted(name); };
   return [{ ...server, models, model: model?.id, maxLength: model?.max_model_len }, () => setAttempt((n) => n + 1), choose];
 }
 
@@ -187,7 +188,7 @@ export function App() {
   const cycleTheme = () => {
     const isDark = getComputedStyle(document.documentElement).colorScheme === 'dark';
     document.documentElement.dataset.theme = isDark ? 'light' : 'dark';
-    localStorage.setItem('spate.theme', isDark ? 'light' : 'dark');
+    local.setItem('spate.theme', isDark ? 'light' : 'dark');
     redraw((n) => n + 1);
   };
   const switchLanguage = () => { setLanguage(currentLanguage() === 'zh' ? 'en' : 'zh'); redraw((n) => n + 1); };

@@ -11,6 +11,9 @@ import { CopyButton, Dialog, formatSeconds, Icon, IconButton } from './widgets.j
 
 const kSaveIntervalMs = 500;  // while an answer grows
 
+// Safari says that a composition has ended before the Enter that ends it.
+const isComposing = (event) => event.isComposing || event.keyCode === 229;
+
 function addToolCalls(calls, deltas) {
   const next = calls.map((call) => ({ ...call, function: { ...call.function } }));
   for (const delta of deltas) {
@@ -69,7 +72,7 @@ function Editor({ text, onSave, onCancel }) {
   useEffect(() => { ref.current.focus(); grow(ref.current); }, []);
   const onKeyDown = (event) => {
     if (event.key === 'Escape') { event.stopPropagation(); onCancel(); }
-    if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) { event.preventDefault(); if (value.trim()) onSave(value); }
+    if (event.key === 'Enter' && !event.shiftKey && !isComposing(event)) { event.preventDefault(); if (value.trim()) onSave(value); }
   };
   return (
     <div class="editor">
@@ -228,7 +231,7 @@ export function Chat({ conversation, server, onChange }) {
     requestAnimationFrame(() => grow(box.current));
   };
   const onKeyDown = (event) => {
-    if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(); }
+    if (event.key === 'Enter' && !event.shiftKey && !isComposing(event)) { event.preventDefault(); send(); }
     if (event.key === 'ArrowUp' && !draft && !streaming) {
       const mine = path.filter((node) => node.role === 'user').pop();
       if (mine) { event.preventDefault(); setEditing(mine.id); }

@@ -51,28 +51,45 @@ export function messagesFor(conversation, parentId) {
   return messages;
 }
 
-// Conversations of a file that a user chose: only what we know, each field of its type.
+const textOf = (value) => (typeof value === 'string' ? value : '');
+
+function readToolCalls(calls) {
+  if (!Array.isArray(calls)) return [];
+  return calls.map((call) => ({ id: textOf(call?.id), type: 'function', function: { name: textOf(call?.function?.name), arguments: textOf(call?.function?.arguments) } }));
+}
+
+function readStats(stats) {
+  if (!stats || typeof stats !== 'object') return null;
+  const names = ['firstToken', 'promptTokens', 'completionTokens', 'cachedTokens', 'tokensPerSecond'];
+  return Object.fromEntries(names.filter((name) => Number.isFinite(stats[name])).map((name) => [name, stats[name]]));
+}
+
+// Conversations of a file that a user chose: only what we know, each field of its type. Nodes get ids of ours: a file's
+// own may be names that every object has.
 export function readExport(text) {
   const list = JSON.parse(text).conversations;
   if (!Array.isArray(list)) throw new Error('conversations');
   return list.map((each) => {
+    const known = Object.values(each.nodes || {}).filter((node) => ['user', 'assistant', 'tool'].includes(node?.role));
+    const ids = new Map(known.map((node) => [String(node.id), newId()]));
     const nodes = {};
-    for (const node of Object.values(each.nodes || {})) {
-      if (!['user', 'assistant', 'tool'].includes(node.role)) continue;
-      nodes[String(node.id)] = {
-        id: String(node.id),
-        parent: node.parent === null || node.parent === undefined ? null : String(node.parent),
+    for (const node of known) {
+      const id = ids.get(String(node.id));
+      nodes[id] = {
+        id,
+        parent: ids.get(String(node.parent)) ?? null,
         role: node.role,
-        content: String(node.content ?? ''),
-        reasoning: String(node.reasoning ?? ''),
-        toolCalls: Array.isArray(node.toolCalls) ? node.toolCalls : [],
-        stats: node.stats && typeof node.stats === 'object' ? node.stats : null,
+        content: textOf(node.content),
+        reasoning: textOf(node.reasoning),
+        toolCalls: readToolCalls(node.toolCalls),
+        stats: readStats(node.stats),
       };
+      if (node.role === 'tool') nodes[id].toolCallId = textOf(node.toolCallId);
     }
     if (hasCycle(nodes)) throw new Error('cycle');
-    const leaf = nodes[each.leaf] ? String(each.leaf) : Object.keys(nodes).pop() || null;
+    const leaf = ids.get(String(each.leaf)) ?? Object.keys(nodes).pop() ?? null;
     return {
-      id: newId(), title: String(each.title ?? ''), system: String(each.system ?? ''), leaf,
+      id: newId(), title: textOf(each.title), system: textOf(each.system), leaf,
       updated: Number(each.updated) || Date.now(), nodes,
     };
   });

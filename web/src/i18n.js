@@ -1,5 +1,7 @@
 // The page's words in English and Chinese. t('key', {name: value}) fills {name}.
 
+import { local } from './storage.js';
+
 const texts = {
   chat: ['Chat', '对话'], live: ['Live', '实时'], metrics: ['Metrics', '指标'], model: ['Model', '模型'], playground: ['Playground', '实验场'], log: ['Log', '日志'], leastLevel: ['At least', '最低级别'],
   newChat: ['New chat', '新对话'], conversations: ['Conversations', '对话列表'], untitled: ['New chat', '新对话'], search: ['Search chats', '搜索对话'],
@@ -26,7 +28,7 @@ const texts = {
   keySend: ['Send', '发送'], keyLine: ['New line', '换行'], keyStop: ['Stop the answer', '停止回答'], keyNew: ['New chat', '新对话'], keyFocus: ['Go to the message box', '跳到输入框'], keyEdit: ['Edit the last message (in the empty box)', '编辑上一条消息（输入框为空时）'], keyPages: ['Pages', '切换页面'], keyHelp: ['This list', '显示此列表'],
 };
 
-let language = localStorage.getItem('spate.language') || (navigator.language.startsWith('zh') ? 'zh' : 'en');
+let language = local.getItem('spate.language') || (navigator.language.startsWith('zh') ? 'zh' : 'en');
 
 export function t(key, values) {
   const text = texts[key][language === 'zh' ? 1 : 0];
@@ -37,6 +39,6 @@ export const currentLanguage = () => language;
 
 export function setLanguage(value) {
   language = value;
-  localStorage.setItem('spate.language', value);
+  local.setItem('spate.language', value);
   document.documentElement.lang = value;
 }

@@ -6,6 +6,7 @@ import { Tex } from './math.jsx';
 import { CopyButton } from './widgets.jsx';
 
 const kMaxDepth = 12;  // of quotes and lists
+const kMaxColumns = 100, kMaxCells = 10000;  // of a table; what is larger is text
 
 function safeUrl(url) {
   try {
@@ -83,11 +84,15 @@ export function inline(text, depth = 0) {
 
 // ---- blocks ----
 
-const kFence = /^ {0,3}(`{3,}|~{3,})\s*([^\s`]*)[^`]*$/;
-const kHeading = /^ {0,3}(#{1,6})\s+(.*?)\s*#*$/;
+// Every rule reads a line once, whatever stands in it: two repeats that may share characters would take the square of its
+// length.
+const kFence = /^ {0,3}(`{3,}(?=[^`]*$)|~{3,}(?=[^~]|$))\s*([^\s`]*)/;
+const kHeading = /^ {0,3}(#{1,6})\s+(.*)/;
 const kRule = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
 const kItem = /^(\s*)([-*+]|\d{1,9}[.)])(\s+|$)(.*)$/;
-const kTableRule = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
+const kTableRule = /^\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?$/;  // of a trimmed line
+const isTable = (line, rule) => line.includes('|') && rule.includes('-') && kTableRule.test(rule.trim()) && cells(rule).length <= kMaxColumns;
+const headingText = (text) => text.trimEnd().replace(/(^|\s)#+$/, '').trimEnd();
 
 const startsBlock = (line) => kFence.test(line) || kHeading.test(line) || kRule.test(line) || /^ {0,3}>/.test(line) ||
   /^\s*([-*+]|\d{1,9}[.)])\s+\S/.test(line) || /^\s*(\$\$|\\\[)/.test(line);
@@ -110,14 +115,14 @@ export function parseBlocks(text, depth = 0) {
     } else if ((match = /^\s*(\$\$|\\\[)/.exec(line))) {
       const end = match[1] === '$$' ? '$$' : '\\]';
       const begin = i;
-      const isWhole = (to) => lines.slice(begin, to + 1).join('\n').trim().slice(2).includes(end);
-      while (i < lines.length && !isWhole(i)) ++i;
+      const hasEnd = (at) => (at === begin ? lines[at].trimStart().slice(2) : lines[at]).includes(end);
+      while (i < lines.length && !hasEnd(i)) ++i;
       const source = lines.slice(begin, i + 1).join('\n').trim();
       const inner = /^(?:\$\$|\\\[)([^]*?)(?:\$\$|\\\])$/.exec(source);
       blocks.push(inner ? { type: 'math', tex: inner[1].trim() } : { type: 'text', text: source });
       ++i;
     } else if ((match = kHeading.exec(line))) {
-      blocks.push({ type: 'heading', level: match[1].length, text: match[2] });
+      blocks.push({ type: 'heading', level: match[1].length, text: headingText(match[2]) });
       ++i;
     } else if (kRule.test(line)) {
       blocks.push({ type: 'rule' });
@@ -129,11 +134,13 @@ export function parseBlocks(text, depth = 0) {
       blocks.push({ type: 'quote', blocks: parseBlocks(inner, depth + 1) });
     } else if ((match = kItem.exec(line)) && depth < kMaxDepth) {
       i = parseList(lines, i, match, depth, blocks);
-    } else if (line.includes('|') && i + 1 < lines.length && kTableRule.test(lines[i + 1]) && lines[i + 1].includes('-')) {
+    } else if (i + 1 < lines.length && isTable(line, lines[i + 1])) {
       const begin = i;
+      const align = cells(lines[begin + 1]).map(alignment);
+      const end = begin + 2 + Math.floor(kMaxCells / align.length);
       i += 2;
-      while (i < lines.length && lines[i].trim() && lines[i].includes('|')) ++i;
-      blocks.push({ type: 'table', rows: [lines[begin], ...lines.slice(begin + 2, i)].map(cells), align: cells(lines[begin + 1]).map(alignment) });
+      while (i < Math.min(end, lines.length) && lines[i].trim() && lines[i].includes('|')) ++i;
+      blocks.push({ type: 'table', rows: [lines[begin], ...lines.slice(begin + 2, i)].map(cells), align });
     } else {
       const begin = i++;
       while (i < lines.length && lines[i].trim() && !startsBlock(lines[i])) ++i;
@@ -155,9 +162,11 @@ function parseList(lines, i, first, depth, blocks) {
     for (++i; i < lines.length; ++i) {
       const lead = /^\s*/.exec(lines[i])[0].length;
       if (!lines[i].trim()) {
-        // A blank line stays inside when what follows is indented.
-        const next = lines.slice(i + 1).find((each) => each.trim());
-        if (next === undefined || /^\s*/.exec(next)[0].length < Math.min(width, indent + 2)) break;
+        // Blank lines stay inside when what follows is indented.
+        let next = i;
+        while (next < lines.length && !lines[next].trim()) ++next;
+        if (next === lines.length || /^\s*/.exec(lines[next])[0].length < Math.min(width, indent + 2)) break;
+        for (; i + 1 < next; ++i) inner.push('');
         inner.push('');
       } else if (lead >= Math.min(width, indent + 2)) {
         inner.push(lines[i].slice(Math.min(lead, width)));

@@ -1,6 +1,7 @@
 // The drawer of sampling settings. An empty field is not sent: the model's default holds.
 import { useState } from 'preact/hooks';
 import { t } from './i18n.js';
+import { local } from './storage.js';
 import { IconButton } from './widgets.jsx';
 
 const numbers = [
@@ -10,13 +11,13 @@ const numbers = [
 
 export function loadSampling() {
   try {
-    return JSON.parse(localStorage.getItem('spate.sampling')) || {};
+    return JSON.parse(local.getItem('spate.sampling')) || {};
   } catch {
     return {};
   }
 }
 
-export const saveSampling = (sampling) => localStorage.setItem('spate.sampling', JSON.stringify(sampling));
+export const saveSampling = (sampling) => local.setItem('spate.sampling', JSON.stringify(sampling));
 
 export function samplingFields(sampling) {
   const fields = {};

@@ -31,12 +31,13 @@ export function CopyButton({ text, label }) {
   return <IconButton icon={done ? 'check' : 'copy'} label={done ? t('copied') : label || t('copy')} onClick={copy} />;
 }
 
-// navigator.clipboard is absent on pages of plain HTTP that are not on localhost.
+// navigator.clipboard is absent on pages of plain HTTP that are not on localhost. What is outside of an open dialog
+// cannot be selected.
 export async function copyText(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
   const area = document.createElement('textarea');
   area.value = text;
-  document.body.append(area);
+  (document.querySelector('dialog[open]') || document.body).append(area);
   area.select();
   document.execCommand('copy');
   area.remove();

@@ -42,7 +42,7 @@ bool has_valid_api_key(const HttpRequest& request, const std::vector<std::string
   }
   bool is_valid = false;
   for (const std::string& key : keys) is_valid |= !key.empty() && equal_in_constant_time(given, key);
-  if (hashes.empty()) return is_valid;
+  if (hashes.empty() || given.empty()) return is_valid;
   const Sha256 hash = sha256(given);
   for (const Sha256& each : hashes) {
     unsigned difference = 0;
@@ -63,6 +63,10 @@ Result<std::vector<Sha256>> read_api_key_file(const std::string& path) {
     std::string_view text = std::string_view(line).substr(first);
     if (text.starts_with("sha256:")) text.remove_prefix(7);
     const std::optional<Sha256> hash = hash_of_hex(text.substr(0, text.find_first_of(" \t\r")));
+    if (hash == sha256("")) {
+      return invalid_argument(
+          "--api-key-file {} line {}: is the SHA-256 of nothing, which every request without a key has", path, number);
+    }
     if (!hash) {
       return invalid_argument(
           "--api-key-file {} line {}: must be the SHA-256 of a key in 64 hexadecimal digits, not the key; make it "

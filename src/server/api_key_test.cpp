@@ -49,6 +49,7 @@ TEST_CASE("api key: by itself or by its hash") {
   }
   CHECK(!opens("x-api-key", "plain", {}, hashes));
   CHECK(!has_valid_api_key({}, {}, hashes));
+  CHECK(!has_valid_api_key({}, {}, {{sha256("")}}));
 }
 
 TEST_CASE("api key file: hashes as sha256sum writes them; anything else is refused by its line, without a word of it") {
@@ -69,6 +70,9 @@ TEST_CASE("api key file: hashes as sha256sum writes them; anything else is refus
     CHECK(refused.status().message().find("line 2") != std::string::npos);
     CHECK(refused.status().message().find("secret") == std::string::npos);
   }
+  const auto nothing = read(one + "\n" + hex(sha256("")) + "  -\n");
+  REQUIRE(!nothing.ok());
+  CHECK(nothing.status().message().find("line 2: is the SHA-256 of nothing") != std::string::npos);
   CHECK(!read("").ok());
   CHECK(!read("# nothing\n").ok());
   CHECK(!read_api_key_file(path + "x").ok());

@@ -275,8 +275,11 @@ Status ModelRegistry::finish_sleep(ServedModel& model, milliseconds timeout) {
   return ok_status();
 }
 
-bool ModelRegistry::begin_wake_up(ServedModel& model) {
+Result<bool> ModelRegistry::begin_wake_up(ServedModel& model) {
   const std::lock_guard lock(mutex_);
+  if (model.is_asleep_ && model.state_ == ModelState::kFallingIdle) {
+    return unavailable("the model {} is about to sleep: wake it up once it does", model.names().front());
+  }
   if (!model.is_asleep_ || model.state_ != ModelState::kIdle) return false;
   model.state_ = ModelState::kWaking;
   return true;

@@ -144,7 +144,8 @@ class ModelRegistry {
   // some still hold it. Those that wait are refused.
   Status begin_sleep(std::span<const std::shared_ptr<ServedModel>> models);
   Status finish_sleep(ServedModel& model, std::chrono::milliseconds timeout);
-  bool begin_wake_up(ServedModel& model);  // true: it slept, and wake() is due
+  // True: it slept, and wake() is due; false: it is awake. An error: it is about to sleep.
+  Result<bool> begin_wake_up(ServedModel& model);
   // kRetry: it is ready by now. kRefused: it does not come back, too many wait, or it could not be loaded a moment ago.
   // kWake: the waiter waits, and wake() is due.
   enum class Wait : uint8_t { kWaits, kWake, kRetry, kRefused };

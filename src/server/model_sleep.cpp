@@ -60,12 +60,14 @@ std::optional<ApiError> ModelAdmin::sleep(std::string_view name, std::string_vie
   if (!begun.ok()) return http_error(409, begun.message());
   const auto timeout = mode == "wait" ? unload_timeout_ : std::chrono::milliseconds(0);
   unload_pool_.post([this, models = std::move(*models), timeout, responder = std::move(responder)] {
-    for (const auto& model : models) {
+    Status failure;
+    for (const auto& model : models) {  // all of them: what has begun to sleep serves no more
       const Status status = registry_.finish_sleep(*model, timeout);
-      if (!status.ok()) return responder->respond(http_response_of(api_error_of(status)));
-      log_info("admin", "the model {} sleeps", model->names().front());
+      if (status.ok()) log_info("admin", "the model {} sleeps", model->names().front());
+      if (failure.ok()) failure = status;
     }
     ::malloc_trim(0);  // what malloc keeps of them goes back to the system
+    if (!failure.ok()) return responder->respond(http_response_of(api_error_of(failure)));
     responder->respond({.body = "{}"});
   });
   return std::nullopt;
@@ -80,7 +82,9 @@ std::optional<ApiError> ModelAdmin::wake_up(std::string_view name, std::string_v
   if (!models.ok()) return models.error();
   post_load([this, models = std::move(*models), responder = std::move(responder)] {
     for (const auto& model : models) {
-      if (!registry_.begin_wake_up(*model)) continue;
+      const Result<bool> sleeps = registry_.begin_wake_up(*model);
+      if (!sleeps.ok()) return responder->respond(http_response_of(http_error(409, sleeps.status().message())));
+      if (!*sleeps) continue;
       log_info("admin", "the model {} wakes up", model->names().front());
       const Status status = registry_.wake(*model);
       if (!status.ok()) return responder->respond(http_response_of(api_error_of(status)));

@@ -198,12 +198,18 @@ TEST_CASE("sleep: a model gives its memory back until it is told to wake up; no 
   CHECK(test.post("/wake_up", {}).status == 200);  // nothing sleeps
 
   std::thread waited([&] {
-    cut = test.post("/v1/completions", {{"prompt", "FOREVER"}, {"max_tokens", 100}, {"model", "b"}});
+    cut = test.post("/v1/completions", {{"prompt", "FOREVER"}, {"max_tokens", 400}, {"model", "b"}});
   });
   CHECK(wait_until([&] { return metric(test, "vllm:num_requests_running{model_name=\"b\",engine=\"0\"}") == 1; }));
-  CHECK(test.post("/sleep?mode=wait&model=b", {}).status == 200);
+  TestResponse slept;
+  std::thread sleeper([&] { slept = test.post("/sleep?mode=wait&model=b", {}); });
+  CHECK(wait_until([&] { return test.get("/is_sleeping").body == R"({"is_sleeping":true})"; }));
+  const TestResponse early = test.post("/wake_up", {});  // it waits for its request, so it does not sleep yet
+  CHECK((early.status == 409 || test.chat("b", "hello").status == 200));
   waited.join();
+  sleeper.join();
   CHECK(cut.status == 200);
+  CHECK(slept.status == 200);
 }
 
 TEST_CASE("sleep: of several models all sleep, or none") {

@@ -264,6 +264,32 @@ TEST_CASE("gateway: a stream that breaks off ends with an error behind what had 
   CHECK(events[1].find("the connection ended inside a chunk") != std::string::npos);
 }
 
+// As collectors and proxies write them: fields in any case, with any space, beside others that look alike; a reply
+// without a body, over a connection that stays.
+TEST_CASE("http client: the head of a reply") {
+  struct Case {
+    std::string head, body;
+  };
+  for (const Case& each :
+       {Case{"HTTP/1.1 200 OK\r\nX-Content-Length: 1\r\nCONTENT-LENGTH:5\r\n\r\nwhole", "whole"},
+        Case{"HTTP/1.1 200 OK\r\nContent-Length: \t5 \r\n\r\nwhole of it", "whole"},
+        Case{"HTTP/1.1 200 OK\r\ntransfer-encoding:\tgzip, Chunked\r\n\r\n5\r\nwhole\r\n0\r\n\r\n", "whole"},
+        Case{"HTTP/1.1 204 No Content\r\nConnection: keep-alive\r\n\r\n", ""},
+        Case{"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n", ""}}) {
+    INFO(each.head);
+    const RawServer server(each.head, "", false);  // keeps the connection for 3 s
+    const auto start = SteadyClock::now();
+    const Result<HttpReply> reply = http_call({.port = server.port()}, "/", "{}");
+    REQUIRE(reply.ok());
+    CHECK(reply->body == each.body);
+    CHECK(SteadyClock::now() - start < std::chrono::seconds(2));
+  }
+  for (const char* length : {"-5", "5x", "99999999999999999999", "5, 5"}) {
+    const RawServer server(std::string("HTTP/1.1 200 OK\r\nContent-Length: ") + length + "\r\n\r\nwhole");
+    CHECK_FALSE(http_call({.port = server.port()}, "/", "{}").ok());
+  }
+}
+
 TEST_CASE("http client: a peer that never pauses, never takes or never ends holds nobody up") {
   const std::string many(1 << 16, 'x');
   struct Case {

@@ -101,20 +101,18 @@ class ReplyReader {
     if (header.rfind("HTTP/1.", 0) != 0 || header.size() < 12) return data_loss("not an HTTP reply");
     reply.status = std::atoi(header.c_str() + 9);
     if (reply.status < 200 || reply.status > 599) return data_loss("a reply of status {}", header.substr(9, 3));
-    const std::string as_written = header;
-    std::transform(header.begin(), header.end(), header.begin(), [](unsigned char c) { return std::tolower(c); });
-    constexpr std::string_view kContentType = "\r\ncontent-type:";
-    if (const size_t at = header.find(kContentType); at != std::string::npos) {
-      const size_t end_of_line = header.find("\r\n", at + kContentType.size());
-      const size_t begin = std::min(header.find_first_not_of(" \t", at + kContentType.size()), end_of_line);
-      reply.content_type = as_written.substr(begin, end_of_line - begin);
-      const auto is_control = [](unsigned char c) { return c < ' ' || c == 0x7F; };
-      if (std::ranges::any_of(reply.content_type, is_control))
-        return data_loss("a content type with control characters");
+    reply.content_type = field(header, "content-type");
+    const auto is_control = [](unsigned char c) { return c < ' ' || c == 0x7F; };
+    if (std::ranges::any_of(reply.content_type, is_control)) return data_loss("a content type with control characters");
+    is_chunked_ = lower(field(header, "transfer-encoding")).ends_with("chunked");
+    if (const std::string length = field(header, "content-length"); !length.empty()) {
+      const char* const last = length.data() + length.size();
+      const auto [end_of_number, error] = std::from_chars(length.data(), last, remaining_);
+      if (error != std::errc() || end_of_number != last || remaining_ < 0) return data_loss("a broken content length");
     }
-    is_chunked_ = header.find("transfer-encoding: chunked") != std::string::npos;
-    if (const size_t at = header.find("content-length: "); at != std::string::npos) {
-      remaining_ = std::atoll(header.c_str() + at + 16);
+    if (reply.status == 204 || reply.status == 304) {  // they have no body, and may keep the connection
+      is_chunked_ = false;
+      remaining_ = 0;
     }
     return ok_status();
   }
@@ -150,6 +148,22 @@ class ReplyReader {
   }
 
  private:
+  static std::string lower(std::string text) {
+    std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+    return text;
+  }
+
+  // The value of a field of the head, whose lines each end with CRLF; empty: there is none. `name` in lower case.
+  static std::string field(const std::string& header, const std::string& name) {
+    constexpr std::string_view kSpace = " \t";
+    const size_t at = lower(header).find("\r\n" + name + ":");
+    if (at == std::string::npos) return {};
+    const size_t begin = at + 2 + name.size() + 1, end = header.find("\r\n", begin);
+    const std::string value = header.substr(begin, end - begin);
+    const size_t first = value.find_first_not_of(kSpace);
+    return first == std::string::npos ? std::string() : value.substr(first, value.find_last_not_of(kSpace) + 1 - first);
+  }
+
   Status more(const char* what) {
     char bytes[16384];
     pollfd waiting{.fd = fd_, .events = POLLIN, .revents = 0};

@@ -16,23 +16,33 @@
 namespace spate {
 namespace {
 
-constexpr int kSignals[] = {SIGINT, SIGTERM};
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+
+// Whoever started the process wants this: nohup does.
+bool is_ignored(int number) {
+  struct sigaction action {};
+  return ::sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
 
 // Signals reach sigtimedwait() below and no thread that is started from now on.
 sigset_t block_signals() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int number : kSignals) sigaddset(&set, number);
+  for (const int number : kSignals) {
+    if (!is_ignored(number)) sigaddset(&set, number);
+  }
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   return set;
 }
 
-// Until a signal comes (true) or an engine is given up (false).
+// Until a signal asks for the end (true) or an engine is given up (false). SIGUSR1 is passed on.
 bool wait_for_signal(const sigset_t& signals, const std::vector<std::unique_ptr<EngineProcess>>& engines) {
   while (true) {
     const timespec interval{.tv_sec = 0, .tv_nsec = 100'000'000};
-    if (sigtimedwait(&signals, nullptr, &interval) > 0) return true;
+    const int number = sigtimedwait(&signals, nullptr, &interval);
+    if (number > 0 && number != SIGUSR1) return true;
     for (const auto& engine : engines) {
+      if (number == SIGUSR1) engine->request_state();
       if (engine->state() == EngineState::kGivenUp) return false;
     }
   }
@@ -41,7 +51,9 @@ bool wait_for_signal(const sigset_t& signals, const std::vector<std::unique_ptr<
 }  // namespace
 
 Result<int> run_deployment(const Arguments& arguments) {
-  ASSIGN_OR_RETURN(const Deployment deployment, read_deployment(arguments.run.file));
+  ASSIGN_OR_RETURN(Deployment deployment, read_deployment(arguments.run.file));
+  const std::vector<std::string>& keys = arguments.serve.api_keys;  // $SPATE_API_KEY
+  RETURN_IF_ERROR(use_environment_key(deployment, keys.empty() ? "" : keys.front()));
   const std::vector<std::string> lines = describe_deployment(deployment);
   if (arguments.run.dry_run) {
     for (const std::string& line : lines) std::printf("%s\n", line.c_str());

@@ -1,5 +1,7 @@
 // spate serve: listen first, then read the weights, then answer until SIGTERM.
+#include <algorithm>
 #include <chrono>
+#include <csignal>
 
 #include <nlohmann/json.hpp>
 
@@ -70,6 +72,7 @@ std::string curl_command(const ServeArguments& serve, int port, const std::strin
 
 Result<int> run_serve(const Arguments& arguments) {
   const auto start = std::chrono::steady_clock::now();
+  std::signal(SIGUSR1, SIG_IGN);  // until the server has a state to write
   ServerConfig config = server_config(arguments);
   if (!arguments.serve.api_key_file.empty()) {
     ASSIGN_OR_RETURN(config.api_key_hashes, read_api_key_file(arguments.serve.api_key_file));
@@ -79,6 +82,10 @@ Result<int> run_serve(const Arguments& arguments) {
   }
   if (!config.ssl_certfile.empty() && !config.uds.empty()) {
     return invalid_argument("--ssl-certfile and --uds do not go together: a Unix socket speaks plain HTTP");
+  }
+  if (std::ranges::find(config.api_key, "") != config.api_key.end()) {
+    return invalid_argument(
+        "--api-key or SPATE_API_KEY is empty, so no request could come in: give a key, or leave it out");
   }
   if (config.enable_admin && !config.asks_for_key()) {
     return invalid_argument("--enable-admin needs --api-key: who may load models may read the files of this machine");

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "cli/flag_help.h"
+#include "cli/yaml_file.h"
 
 namespace spate {
 namespace {
@@ -98,7 +99,7 @@ Status read_config_file(const std::string& path, const CLI::App& app, std::map<s
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return invalid_argument("--config {}: is a folder, not a file", path);
   try {
-    const YAML::Node root = YAML::LoadFile(path);
+    ASSIGN_OR_RETURN(const YAML::Node root, load_yaml(path));
     if (!root.IsMap()) return invalid_argument("--config {}: needs keys and values at the top level", path);
     std::map<const CLI::Option*, std::string> seen;
     return flatten(root, std::filesystem::path(path).filename().string(), app, sources, seen, args);

@@ -14,6 +14,7 @@
 #include "cli/flag_help.h"
 #include "cli/graph.h"
 #include "cli/model_spec.h"
+#include "cli/yaml_file.h"
 #include "server/model_registry.h"
 #include "weights/model_config.h"
 
@@ -23,7 +24,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kFirstPort = 8001;  // of engines that name none
-constexpr int kMaxNodes = 100'000, kMaxDepth = 64;  // of a file, aliases followed
+constexpr std::string_view kKeyVariable = "SPATE_API_KEY", kKeyFileFlag = "--api-key-file=";
 
 std::string dashed(std::string key) {
   std::replace(key.begin(), key.end(), '_', '-');
@@ -49,39 +50,6 @@ Json json_of(const YAML::Node& node) {
   const Json number = Json::parse(text, nullptr, false);
   return number.is_number() ? number : Json(text);
 }
-
-// What the code below may rely on: keys are texts, no text has a NUL, and the nodes that it walks have an end. An alias
-// is counted as what it stands for, so neither a cycle of them nor one that grows tenfold with each line gets further.
-class FileCheck {
- public:
-  explicit FileCheck(std::string file) : file_(std::move(file)) {}
-  Status check(const YAML::Node& node, int depth = 0) {
-    if (++num_nodes_ > kMaxNodes) {
-      return invalid_argument("{}: the file has more than {} values, those that aliases repeat included", place(node),
-                              kMaxNodes);
-    }
-    if (depth > kMaxDepth)
-      return invalid_argument("{}: nested deeper than {} levels, or an alias of itself", place(node), kMaxDepth);
-    if (node.IsScalar() && node.Scalar().find('\0') != std::string::npos) {
-      return invalid_argument("{}: a text with a NUL character", place(node));
-    }
-    if (node.IsSequence()) {
-      for (const auto& item : node) RETURN_IF_ERROR(check(item, depth + 1));
-    }
-    if (!node.IsMap()) return ok_status();
-    for (const auto& entry : node) {
-      if (!entry.first.IsScalar()) return invalid_argument("{}: a key must be a text", place(entry.first));
-      RETURN_IF_ERROR(check(entry.first, depth + 1));
-      RETURN_IF_ERROR(check(entry.second, depth + 1));
-    }
-    return ok_status();
-  }
-
- private:
-  std::string place(const YAML::Node& node) const { return fmt::format("{}:{}", file_, node.Mark().line + 1); }
-  const std::string file_;
-  int num_nodes_ = 0;
-};
 
 // Of an engine, a graph or a step: it is in lines of the log, and in answers.
 Status check_name(const std::string& name, const std::string& place) {
@@ -226,6 +194,10 @@ Status read_flags(const Section& section, std::map<std::string, Flag>& flags) {
     if (key == "config" || key == "print-config" || key == "help")
       return invalid_argument("{}: '{}' belongs on the command line", place, given);
     if (key == "uds") return invalid_argument("{}: engines are reached by host and port, not by 'uds'", place);
+    if (key == "ssl-certfile" || key == "ssl-keyfile") {
+      return invalid_argument("{}: engines are reached by plain HTTP, not by '{}'; put a proxy with TLS before them",
+                              place, given);
+    }
     if (!seen.insert(key).second) return invalid_argument("{}: '{}' stands there twice", place, given);
     flags[key] = {values_of(entry.second), place};
     for (const std::string& value : flags[key].values) {
@@ -233,6 +205,13 @@ Status read_flags(const Section& section, std::map<std::string, Flag>& flags) {
     }
   }
   return ok_status();
+}
+
+// "m" of "m=models/a,alias=b", "a" of "models/a/".
+std::string name_of_model(const std::string& text) {
+  if (is_model_spec(text)) return text.substr(0, text.find('='));
+  const std::string path = text.substr(0, text.find_last_not_of('/') + 1);
+  return std::filesystem::path(path).filename().string();
 }
 
 // There is one, of a family that can be run.
@@ -278,8 +257,9 @@ Result<EngineSpec> read_engine(const Section& section, const Section* common, in
   RETURN_IF_ERROR(section.read("serve_id", engine.serve_id));
   if (section.has("serve_id")) RETURN_IF_ERROR(check_name(engine.serve_id, section.place_of("serve_id")));
   if (engine.serve_id.empty()) {
-    const std::vector<std::string>& models = flags["model"].values;
-    engine.serve_id = models.empty() ? "" : std::filesystem::path(models.front()).filename().string();
+    const Flag& model = flags["model"];
+    engine.serve_id = model.values.empty() ? "" : name_of_model(model.values.front());
+    RETURN_IF_ERROR(check_name(engine.serve_id, model.place));
   }
   if (flags.contains("host") && !flags["host"].values.empty()) engine.host = flags["host"].values.front();
   engine.port = default_port;
@@ -309,6 +289,10 @@ Result<EngineSpec> read_engine(const Section& section, const Section* common, in
   for (const auto& [key, flag] : flags) {
     for (const std::string& value : flag.values) engine.flags.push_back(fmt::format("--{}={}", key, value));
   }
+  for (const auto& [name, value] : engine.environment) {
+    if (name == kKeyVariable) engine.api_key = value;
+  }
+  if (flags.contains("api-key") && !flags["api-key"].values.empty()) engine.api_key = flags["api-key"].values.front();
   RETURN_IF_ERROR(check_flags(engine, flags));
   return engine;
 }
@@ -468,6 +452,15 @@ Result<Deployment> read_root(const Section& root) {
   return deployment;
 }
 
+// What is printed, and written to the log, of a variable.
+std::string shown_value(std::string name, const std::string& value) {
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
+  for (const char* secret : {"KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "HEADERS"}) {
+    if (name.find(secret) != std::string::npos) return "(set)";
+  }
+  return value;
+}
+
 }  // namespace
 
 Result<std::vector<size_t>> order_of_steps(const std::vector<GraphStep>& steps) {
@@ -497,14 +490,8 @@ Result<Deployment> read_deployment(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) return invalid_argument("{}: is a folder, not a file", path);
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAllFromFile(path);
-    const std::string file = std::filesystem::path(path).filename().string();
-    if (documents.size() > 1) {
-      return invalid_argument("{}:{}: a second document in the file", file, documents[1].Mark().line + 1);
-    }
-    const YAML::Node root = documents.empty() ? YAML::Node() : documents.front();
-    RETURN_IF_ERROR(FileCheck(file).check(root));
-    return read_root(Section(root, file, "a deployment"));
+    ASSIGN_OR_RETURN(const YAML::Node root, load_yaml(path));
+    return read_root(Section(root, std::filesystem::path(path).filename().string(), "a deployment"));
   } catch (const YAML::BadFile&) {
     return not_found("{}: cannot be read", path);
   } catch (const YAML::Exception& e) {
@@ -512,11 +499,29 @@ Result<Deployment> read_deployment(const std::string& path) {
   }
 }
 
+Status use_environment_key(Deployment& deployment, const std::string& key) {
+  for (EngineSpec& engine : deployment.engines) {
+    const bool is_unset =
+        std::ranges::any_of(engine.environment, [](const auto& own) { return own.first == kKeyVariable; });
+    if (engine.api_key.empty() && !is_unset) engine.api_key = key;
+    const bool has_hashes =
+        std::ranges::any_of(engine.flags, [](const std::string& flag) { return flag.starts_with(kKeyFileFlag); });
+    if (deployment.has_gateway && has_hashes && engine.api_key.empty()) {
+      return invalid_argument(
+          "{}: the gateway cannot ask engine {}: 'api_key_file' has hashes only; give it an 'api_key' too",
+          engine.place, engine.serve_id);
+    }
+  }
+  if (deployment.has_gateway && deployment.gateway_api_keys.empty() && !key.empty())
+    deployment.gateway_api_keys = {key};
+  return ok_status();
+}
+
 std::vector<std::string> describe_deployment(const Deployment& deployment) {
   std::vector<std::string> lines;
   for (const EngineSpec& engine : deployment.engines) {
     std::string line = fmt::format("engine {} on {}:{}:", engine.serve_id, engine.host, engine.port);
-    for (const auto& [key, value] : engine.environment) line += fmt::format(" {}={}", key, value);
+    for (const auto& [key, value] : engine.environment) line += fmt::format(" {}={}", key, shown_value(key, value));
     line += " spate serve";
     for (const std::string& flag : engine.flags)
       line += " " + (flag.starts_with("--api-key=") ? "--api-key=(set)" : flag);

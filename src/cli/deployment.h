@@ -28,6 +28,7 @@ struct EngineSpec {
   std::string host = "127.0.0.1";
   int port = 0;
   std::vector<std::string> flags;  // of `spate serve`, each "--name=value"; host and port among them
+  std::string api_key;             // that opens the engine; empty: it asks for none
   std::vector<int> cores;          // that the process may run on; empty: all
   std::vector<std::pair<std::string, std::string>> environment;  // added to ours
 };
@@ -82,6 +83,10 @@ struct Deployment {
 // Checks all that can be known before anything is started: keys (with the nearest valid one), flags of engines, that
 // models exist, ports and names that come twice, templates, cycles. Errors begin with "FILE:LINE: ".
 Result<Deployment> read_deployment(const std::string& path);
+
+// The key of the environment, empty: none. It closes engines, and the gateway, that have no key of their own.
+// invalid_argument where the gateway has no key for an engine that asks for one.
+Status use_environment_key(Deployment& deployment, const std::string& key);
 
 // What `spate run --dry-run` prints: what will be started, a line each.
 std::vector<std::string> describe_deployment(const Deployment& deployment);

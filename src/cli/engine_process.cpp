@@ -58,6 +58,13 @@ struct Child {
     has_cores = !spec.cores.empty();
   }
 
+  // What the supervisor has open, the gateway's port and its clients among it, is not the engine's to hold.
+  static void close_all_others() {
+    constexpr int kFirst = STDERR_FILENO + 1, kMostWithoutCloseRange = 4096;
+    if (::close_range(kFirst, ~0U, 0) == 0) return;
+    for (int fd = kFirst; fd < kMostWithoutCloseRange; ++fd) ::close(fd);  // Linux before 5.9
+  }
+
   [[noreturn]] void exec(int log_fd, pid_t parent) {
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // a supervisor that is killed leaves no engine behind
     if (::getppid() != parent) ::_exit(1);
@@ -65,6 +72,7 @@ struct Child {
     if (has_cores) ::sched_setaffinity(0, sizeof cores, &cores);
     ::dup2(log_fd, STDOUT_FILENO);
     ::dup2(log_fd, STDERR_FILENO);
+    close_all_others();
     sigset_t none;
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -150,8 +158,8 @@ EngineProcess::EngineProcess(const EngineSpec& spec, const RestartPolicy& policy
   // An address that means "all of this machine" is reached at its loopback.
   target_.host = spec.host == "0.0.0.0" ? "127.0.0.1" : spec.host == "::" ? "::1" : spec.host;
   target_.port = spec.port;
+  target_.api_key = spec.api_key;
   for (const std::string& flag : spec.flags) {
-    if (target_.api_key.empty() && flag.starts_with("--api-key=")) target_.api_key = flag.substr(10);
     if (flag.starts_with("--root-path=")) target_.path_prefix = flag.substr(12);
   }
   thread_ = std::thread([this] { run(); });
@@ -230,6 +238,8 @@ void EngineProcess::run_process() {
     log.wait_and_pass(kPollMs);
     const auto now = SteadyClock::now();
     if (is_stopping_ && !is_ending) end_process(SIGTERM);
+    // Before that the signal could meet a process without its handler, and end it.
+    if (wants_state_.exchange(false) && state_ == EngineState::kReady) ::kill(pid, SIGUSR1);
     if (now >= kill_at) {
       log_warning("run", "{}: has not ended within {:g} s and is killed", spec_.serve_id, shutdown_timeout_);
       kill_at = SteadyClock::time_point::max();

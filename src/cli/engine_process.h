@@ -29,6 +29,8 @@ class EngineProcess {
   EngineState state() const { return state_; }
   int num_restarts() const { return num_restarts_; }  // since the start
   const HttpTarget& target() const { return target_; }
+  // The engine writes its state to the log, soon and if it is ready.
+  void request_state() { wants_state_ = true; }
   // SIGTERM; killed when it has not ended within shutdown_timeout. Waits for its end.
   void stop();
 
@@ -44,7 +46,7 @@ class EngineProcess {
   HttpTarget target_;
   std::atomic<EngineState> state_{EngineState::kStarting};
   std::atomic<int> num_restarts_{0};
-  std::atomic<bool> is_stopping_{false};
+  std::atomic<bool> is_stopping_{false}, wants_state_{false};
   double healthy_seconds_ = 0;  // of the process that ran last; the thread's own
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -72,6 +72,9 @@ for name, text, wanted in [
     ("a port beyond all numbers", deployment("model: models/mini-qwen3, port: 1e400"), "from 1 to 65535, got 1e400"),
     ("a time-out that is no number", graph("timeout: .nan"), "'timeout' takes a number"),
     ("braces without end", "engines: " + "{a: [" * 20000, "deploy.yaml:1: "),
+    ("TLS, which the gateway does not speak", deployment("model: models/mini-qwen3, ssl_certfile: a.pem"), ":2: engines are reached by plain HTTP"),
+    ("a model's folder without a name", deployment("model: ///").replace("serve_id: a, ", ""), ":2: the name of a model has 1 to"),
+    ("keys that the gateway does not have", deployment("model: models/mini-qwen3, api_key_file: keys"), ":2: the gateway cannot ask engine a"),
     ("parentheses without end", graph("when: '" + "(" * 20000 + "'"), "when: "),
 ]:
     file.write_text(text)
@@ -88,9 +91,10 @@ for name, text, wanted in [
 
 # ---- processes ----
 
-def start(text):
+def start(text, **variables):
     file.write_text(text)
-    run = subprocess.Popen([program, "run", str(file)], cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    run = subprocess.Popen([program, "run", str(file)], cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                           env={**os.environ, **variables})
     run.log = []
     run.reader = threading.Thread(target=lambda: run.log.extend(run.stderr), daemon=True)
     run.reader.start()
@@ -104,9 +108,9 @@ def leftovers(run):
     return [pid for pid in pids if pathlib.Path(f"/proc/{pid}").exists()]
 
 
-def call(port, path, body=None, timeout=60):
+def call(port, path, body=None, timeout=60, key=None):
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=None if body is None else json.dumps(body).encode(),
-                                     headers={"Content-Type": "application/json"})
+                                     headers={"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})})
     try:
         with urllib.request.urlopen(request, timeout=timeout) as answer:
             return answer.status, answer.read().decode()
@@ -138,6 +142,51 @@ for _ in range(8):
 # Before its signals are its own, a signal ends it as it ends any program.
 check("a signal at any moment ends it, with 0 once it has begun, and no process is left",
       not left and all(c in (0, -signal.SIGTERM, -signal.SIGINT) for c in codes) and codes.count(0) >= 4, f"{codes} {left}")
+
+def sockets_of(pid):
+    """The inodes of a process's sockets."""
+    links = []
+    for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            links.append(os.readlink(link))
+        except OSError:  # closed meanwhile
+            pass
+    return {link for link in links if link.startswith("socket:")}
+
+
+run = start(text.replace("engines:", "restart: {first_delay: 0.05, health_interval: 0.05}\nengines:").replace(
+    "serve_id: b,", "serve_id: b, environment: {SPATE_API_KEY: of-b, MY_TOKEN: hush},"), SPATE_API_KEY="of-all")
+try:
+    wait_for(lambda: call(port, "/health")[0] == 200)
+    ask = lambda model, key: call(port, "/v1/completions", {"model": model, "prompt": "x", "max_tokens": 2}, key=key)[0]
+    seen = [ask(model, key) for model in "ab" for key in ("of-all", "of-b", None)]
+    check("the environment's key closes gateway and engines, an engine may have its own", seen == [200, 401, 401] * 2, seen)
+    log = "".join(run.log)
+    check("keys are not in the log", "SPATE_API_KEY=(set)" in log and not any(word in log for word in ("of-all", "of-b", "hush")), log)
+    client = socket.create_connection(("127.0.0.1", port))
+    pids = lambda: re.findall(r"b: process (\d+)", "".join(run.log))
+    os.kill(int(pids()[0]), signal.SIGKILL)
+    wait_for(lambda: len(pids()) == 2 and call(port, "/health")[0] == 200)
+    shared = sockets_of(run.pid) & sockets_of(pids()[1])
+    check("an engine that is started again holds no socket of the gateway", not shared, shared)
+    client.close()
+    for _ in range(50):
+        run.send_signal(signal.SIGUSR1)
+    told = lambda: {line[1] for line in run.log if "[state]" in line and line[0] == "["}
+    check("SIGUSR1 is passed on to the engines", wait_for(lambda: told() == {"a", "b"}, 10) and run.poll() is None, told())
+    run.send_signal(signal.SIGHUP)
+    check("SIGHUP drains as SIGTERM does", run.wait(30) == 0 and not leftovers(run), "".join(run.log[-5:]))
+finally:
+    run.kill()
+hung_up = subprocess.Popen(["nohup", program, "run", str(file)], cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+for line in hung_up.stderr:
+    if "gateway listening" in line:
+        break
+hung_up.send_signal(signal.SIGHUP)
+time.sleep(0.5)
+is_there = hung_up.poll() is None
+hung_up.send_signal(signal.SIGTERM)
+check("under nohup SIGHUP is ignored", is_there and hung_up.communicate(timeout=30) and hung_up.returncode == 0, hung_up.returncode)
 
 text += """graphs:
   - name: g

@@ -15,6 +15,8 @@ namespace spate {
 
 struct ConformanceOptions {
   std::string filter;                                  // only families whose name contains it
+  // Of all families every num_shards-th, from shard_idx on: programs that run side by side share the work.
+  int shard_idx = 0, num_shards = 1;
   std::function<void(const std::string& line)> print;  // may be empty
   // Devices of the same kind with the same ops, other instruction sets say: each runs every case beside `device`,
   // against the same results of the reference, which take most of the time. They are deterministic, too. A failure

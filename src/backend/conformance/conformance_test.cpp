@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "backend/cpu/cpu_device.h"
@@ -48,6 +49,25 @@ TEST_CASE("the CPU at every instruction set of this machine") {
   std::vector<Device*> siblings;
   for (size_t i = 1; i < devices.size(); ++i) siblings.push_back(devices[i].get());
   check_device(*devices.front(), "", siblings);
+}
+
+TEST_CASE("shards share the families, each has its own") {
+  const auto device = make_reference_device({}).value();
+  const auto lines_of = [&](int shard_idx, int num_shards) {
+    std::vector<std::string> lines;
+    ConformanceOptions options{.filter = "rms_norm f32", .shard_idx = shard_idx, .num_shards = num_shards};
+    options.print = [&](const std::string& line) { lines.push_back(line); };
+    CHECK(run_conformance(*device, *device, options).failed == 0);
+    return lines;
+  };
+  std::vector<std::string> all = lines_of(0, 1), of_shards;
+  CHECK(all.size() >= 3);
+  for (const int shard_idx : {0, 1, 2}) {
+    for (std::string& line : lines_of(shard_idx, 3)) of_shards.push_back(std::move(line));
+  }
+  std::ranges::sort(all);
+  std::ranges::sort(of_shards);
+  CHECK(of_shards == all);
 }
 
 // The number of threads must not show in any bit: families that compare bits run with another number.

@@ -1,5 +1,6 @@
-// spate-conformance --backend NAME [--isa NAME] [--threads N] [--filter TEXT] [--kernel-dir DIR]: a back-end of the
-// registry against the oracle.
+// spate-conformance --backend NAME [--isa NAME] [--threads N] [--filter TEXT] [--shard I/N] [--kernel-dir DIR]: a
+// back-end of the registry against the oracle. The oracle runs on one core, so N programs with the shards 1/N to N/N
+// take a part of the time.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -13,6 +14,8 @@ int main(int argc, char** argv) {
   std::string backend;
   spate::DeviceOptions device_options;
   spate::ConformanceOptions options;
+  int shard = 1;
+  bool understood = argc % 2 == 1;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string_view flag = argv[i];
     const std::string value = argv[i + 1];
@@ -21,14 +24,17 @@ int main(int argc, char** argv) {
     if (flag == "--threads") device_options.num_threads = std::atoi(value.c_str());
     if (flag == "--kernel-dir") device_options.kernel_dir = value;
     if (flag == "--filter") options.filter = value;
+    if (flag == "--shard") understood &= std::sscanf(value.c_str(), "%d/%d", &shard, &options.num_shards) == 2;
   }
   const spate::BackEnd* back_end = spate::find_back_end(backend);
-  if (back_end == nullptr || argc % 2 == 0) {
-    std::fprintf(
-        stderr, "usage: spate-conformance --backend %s [--isa NAME] [--threads N] [--filter TEXT] [--kernel-dir DIR]\n",
-        spate::back_end_names("|").c_str());
+  if (back_end == nullptr || !understood || shard < 1 || shard > options.num_shards) {
+    std::fprintf(stderr,
+                 "usage: spate-conformance --backend %s [--isa NAME] [--threads N] [--filter TEXT] [--shard I/N] "
+                 "[--kernel-dir DIR]\n",
+                 spate::back_end_names("|").c_str());
     return 2;
   }
+  options.shard_idx = shard - 1;
   auto device = back_end->make_device(device_options);
   device_options.deterministic = true;
   auto deterministic = back_end->make_device(device_options);

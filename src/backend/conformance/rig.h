@@ -70,17 +70,22 @@ using CaseBody = std::function<Outputs(Side& side)>;
 struct Report {
   const ConformanceOptions& options;
   ConformanceResult result;
+  int num_families = 0;  // selected or not
 };
 
 // One line of the report; ends with its scope.
 class Family {
  public:
-  Family(Report& report, std::string name) : report_(report), name_(std::move(name)) {}
+  Family(Report& report, std::string name)
+      : report_(report), name_(std::move(name)), family_idx_(report.num_families++) {}
   ~Family();
   Family(const Family&) = delete;
   Family& operator=(const Family&) = delete;
 
-  bool selected() const { return name_.find(report_.options.filter) != std::string::npos; }
+  bool selected() const {
+    const ConformanceOptions& options = report_.options;
+    return family_idx_ % options.num_shards == options.shard_idx && name_.find(options.filter) != std::string::npos;
+  }
   // Runs the body on both sides; the outputs must agree within the tolerances that the actual side gives. Of a side
   // with siblings all are compared.
   void compare(Side& actual, Side& expected, const std::string& label, const CaseBody& body);
@@ -91,6 +96,7 @@ class Family {
  private:
   Report& report_;
   std::string name_;
+  int family_idx_;
   int num_cases_ = 0, num_failed_ = 0;
   std::string first_failure_;
 };

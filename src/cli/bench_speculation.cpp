@@ -159,8 +159,15 @@ struct RunOptions {
   bool gives_answers = true;  // of tasks that have some
 };
 
-// Tokens a second from when the first batch_size sequences have begun to the end of the last.
-Result<double> decode_rate(LoadedModel& model, const std::vector<Task>& tasks, const RunOptions& options) {
+// From when the first batch_size sequences have begun to the end of the last.
+struct Run {
+  double tokens_per_s = 0;
+  double num_steps = 0;
+  double seconds = 0;         // all: of the wall
+  double device_seconds = 0;  // of the model's steps, verification included, drafting not
+};
+
+Result<Run> run_tasks(LoadedModel& model, const std::vector<Task>& tasks, const RunOptions& options) {
   const int batch_size = options.batch_size;
   std::vector<OfflineRequest> requests(tasks.size());
   for (size_t i = 0; i < tasks.size(); ++i) {
@@ -181,10 +188,14 @@ Result<double> decode_rate(LoadedModel& model, const std::vector<Task>& tasks, c
   std::vector<Arrival> arrivals;
   std::vector<bool> begun(tasks.size(), false);
   double all_begun = 0;
+  EngineStats stats_then;
   const auto results =
       run_offline(*model.engine, model.eos_token_ids, std::move(requests), batch_size, [&](size_t i, const Output& output) {
         const double now = now_s();
-        if (!begun[i] && (static_cast<int>(i) < batch_size)) all_begun = now;
+        if (!begun[i] && (static_cast<int>(i) < batch_size)) {
+          all_begun = now;
+          stats_then = model.engine->stats();
+        }
         begun[i] = true;
         arrivals.push_back({now, output.token_ids.size()});
       });
@@ -195,7 +206,30 @@ Result<double> decode_rate(LoadedModel& model, const std::vector<Task>& tasks, c
   }
   double num_tokens = 0;
   for (const Arrival& arrival : arrivals) num_tokens += arrival.seconds > all_begun ? static_cast<double>(arrival.num_tokens) : 0;
-  return num_tokens / (arrivals.back().seconds - all_begun);
+  const EngineStats stats_now = model.engine->stats();
+  const double seconds = arrivals.back().seconds - all_begun;
+  return Run{.tokens_per_s = num_tokens / seconds,
+             .num_steps = static_cast<double>(stats_now.num_steps - stats_then.num_steps),
+             .seconds = seconds,
+             .device_seconds = stats_now.device_seconds - stats_then.device_seconds};
+}
+
+// Milliseconds of a step, over the runs: of the wall, of the device for the model.
+std::string describe_steps(const std::vector<Run>& runs) {
+  double num_steps = 0, seconds = 0, device_seconds = 0;
+  for (const Run& run : runs) {
+    num_steps += run.num_steps;
+    seconds += run.seconds;
+    device_seconds += run.device_seconds;
+  }
+  return fmt::format("{:.3f} ms, {:.3f} of them for the model on the device", 1e3 * seconds / num_steps,
+                     1e3 * device_seconds / num_steps);
+}
+
+double median_rate(const std::vector<Run>& runs) {
+  std::vector<double> rates;
+  for (const Run& run : runs) rates.push_back(run.tokens_per_s);
+  return median(std::move(rates));
 }
 
 }  // namespace
@@ -225,7 +259,8 @@ Result<int> run_bench_speculation(const Arguments& arguments) {
   }
   model->engine->start();
   Rng rng(arguments.model.seed, 0x5bec);
-  std::vector<double> ratios, on_rates, off_rates, free_ratios;
+  std::vector<double> ratios, free_ratios;
+  std::vector<Run> on_runs, off_runs;
   const EngineStats before = model->engine->stats();
   for (int i = 0; i < bench.num_iters_warmup + bench.num_iters; ++i) {
     std::vector<Task> tasks;
@@ -239,17 +274,17 @@ Result<int> run_bench_speculation(const Arguments& arguments) {
                       : bench.task == "edit" ? edit_task(rng)
                                              : prose_task(rng, bench.output_len > 0 ? bench.output_len : 128));
     }
-    ASSIGN_OR_RETURN(const double off, decode_rate(*model, tasks, {.batch_size = bench.batch_size}));
-    ASSIGN_OR_RETURN(const double on, decode_rate(*model, tasks, {.batch_size = bench.batch_size, .speculate = true}));
-    double free = 0;
+    ASSIGN_OR_RETURN(const Run off, run_tasks(*model, tasks, {.batch_size = bench.batch_size}));
+    ASSIGN_OR_RETURN(const Run on, run_tasks(*model, tasks, {.batch_size = bench.batch_size, .speculate = true}));
+    Run free;
     if (bench.task == "random") {
-      ASSIGN_OR_RETURN(free, decode_rate(*model, tasks, {.batch_size = bench.batch_size, .gives_answers = false}));
+      ASSIGN_OR_RETURN(free, run_tasks(*model, tasks, {.batch_size = bench.batch_size, .gives_answers = false}));
     }
     if (i < bench.num_iters_warmup) continue;
-    if (free > 0) free_ratios.push_back(on / free);
-    ratios.push_back(on / off);
-    on_rates.push_back(on);
-    off_rates.push_back(off);
+    if (free.tokens_per_s > 0) free_ratios.push_back(on.tokens_per_s / free.tokens_per_s);
+    ratios.push_back(on.tokens_per_s / off.tokens_per_s);
+    on_runs.push_back(on);
+    off_runs.push_back(off);
   }
   const EngineStats stats = model->engine->stats();
   const double num_rows = static_cast<double>(stats.num_drafted_rows - before.num_drafted_rows);
@@ -257,8 +292,9 @@ Result<int> run_bench_speculation(const Arguments& arguments) {
   const double num_accepted = static_cast<double>(stats.num_drafts_accepted - before.num_drafts_accepted);
   std::printf("%s, %s, batch %d: %.1f tokens/s with drafts, %.1f without; ratio %.2f (%.2f to %.2f in %d turns)\n",
               std::string(speculative_method_name(speculative.method)).c_str(), bench.task.c_str(), bench.batch_size,
-              median(on_rates), median(off_rates), median(ratios), percentile(ratios, 0), percentile(ratios, 100),
-              bench.num_iters);
+              median_rate(on_runs), median_rate(off_runs), median(ratios), percentile(ratios, 0),
+              percentile(ratios, 100), bench.num_iters);
+  std::printf("a step took %s; without drafts %s\n", describe_steps(on_runs).c_str(), describe_steps(off_runs).c_str());
   if (!free_ratios.empty()) {
     std::printf("acceptance simulated at %.2f; ratio to steps that overlap and have no masks %.2f\n",
                 bench.speculative_accept_rate, median(free_ratios));

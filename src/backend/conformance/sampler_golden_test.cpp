@@ -198,15 +198,27 @@ double overlap(const std::vector<double>& p, const std::vector<double>& q) {
   return sum;
 }
 
-// How often the largest of log p + noise and of log q + the same noise are one token, where the noise is Gumbel's.
-double coupled(const std::vector<double>& p, const std::vector<double>& q) {
+// The probability of each token to be the largest of log p + noise and of log q + the same noise, where the noise is
+// Gumbel's; last the probability that these two differ.
+std::vector<double> coupled(const std::vector<double>& p, const std::vector<double>& q) {
+  std::vector<double> probs;
   double sum = 0;
   for (size_t i = 0; i < p.size(); ++i) {
     double others = 0;
     for (size_t j = 0; j < p.size(); ++j) others += std::max(p[j] / p[i], q[j] / q[i]);
-    sum += 1 / others;
+    sum += probs.emplace_back(1 / others);
   }
-  return sum;
+  probs.push_back(1 - sum);
+  return probs;
+}
+
+// What two samplers whose noise has nothing in common would give, in the same form.
+std::vector<double> independent(const std::vector<double>& p, const std::vector<double>& q) {
+  std::vector<double> probs;
+  double sum = 0;
+  for (size_t i = 0; i < p.size(); ++i) sum += probs.emplace_back(p[i] * q[i]);
+  probs.push_back(1 - sum);
+  return probs;
 }
 
 // What a model that drafts is worth when it samples (docs/design/0006-speculation.md).
@@ -221,12 +233,25 @@ TEST_CASE("two models that draw with the same noise agree as often as their dist
       draft.logits.push_back(target.logits.back() + static_cast<float>(distance) * rng.gaussian());
     }
     const std::vector<double> p = softmax(target.logits), q = softmax(draft.logits);
-    const double o = overlap(p, q), expected = coupled(p, q);
+    const std::vector<double> both = coupled(p, q);
+    const double o = overlap(p, q), expected = 1 - both.back();
     const std::vector<int32_t> chosen = draw_tokens(target, *device), drafted = draw_tokens(draft, *device);
-    int num_equal = 0;
-    for (size_t i = 0; i < chosen.size(); ++i) num_equal += chosen[i] == drafted[i];
-    const double accepted = static_cast<double>(num_equal) / kNumDraws;
+    std::vector<int> num_chosen(p.size()), num_drafted(p.size()), num_both(p.size() + 1);
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      const auto token = static_cast<size_t>(chosen[i]), guess = static_cast<size_t>(drafted[i]);
+      ++num_chosen.at(token);
+      ++num_drafted.at(guess);
+      ++num_both.at(token == guess ? token : p.size());
+    }
+    const double accepted = 1 - static_cast<double>(num_both.back()) / kNumDraws;
     std::printf("logits %.1f apart: overlap %.4f, coupled %.4f, accepted %.4f\n", distance, o, expected, accepted);
+    // Each model draws its own distribution, and which tokens are accepted is as the coupling says, not only how many.
+    for (const Fit& fit : {fit_of(num_chosen, p), fit_of(num_drafted, q), fit_of(num_both, both)}) {
+      CHECK(fit.degrees > 10);
+      CHECK(fit.chi_square < chi_square_bound(fit.degrees));
+    }
+    const Fit wrong = fit_of(num_both, independent(p, q));
+    CHECK(wrong.chi_square > chi_square_bound(wrong.degrees));
     CHECK(std::abs(accepted - expected) < 5 * std::sqrt(expected * (1 - expected) / kNumDraws));
     CHECK(expected >= o / (2 - o));
     CHECK(expected <= o);

@@ -4,7 +4,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <set>
@@ -15,23 +14,6 @@
 
 namespace spate {
 namespace {
-
-// The smallest id of the hardware threads that share a core with this one.
-int physical_core_of(int core_id) {
-  const std::string path = fmt::format("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", core_id);
-  int first = core_id;
-  if (std::FILE* file = std::fopen(path.c_str(), "r")) {
-    if (std::fscanf(file, "%d", &first) != 1) first = core_id;
-    std::fclose(file);
-  }
-  return first;
-}
-
-int count_physical_cores(const std::vector<int>& core_ids) {
-  std::set<int> cores;
-  for (const int id : core_ids) cores.insert(physical_core_of(id));
-  return static_cast<int>(cores.size());
-}
 
 std::string read_text(const std::string& path) {
   std::ifstream file(path);
@@ -71,14 +53,24 @@ std::vector<int> allowed_cores() {
   return core_ids;
 }
 
-const std::vector<int>& usable_cores() {
-  static const std::vector<int> core_ids = [] {
-    std::vector<int> ids = one_of_each_group_first(allowed_cores(), physical_core_of);
+const Topology& usable_topology() {
+  static const Topology topology = [] {
+    std::vector<int> ids = allowed_cores();
     // More than a cpu_set_t holds, or a kernel that does not tell.
     for (unsigned id = 0; ids.empty() && id < std::max(1u, std::thread::hardware_concurrency()); ++id) {
       ids.push_back(static_cast<int>(id));
     }
-    return ids;
+    return read_topology(ids);
+  }();
+  return topology;
+}
+
+const std::vector<int>& usable_cores() {
+  static const std::vector<int> core_ids = [] {
+    const Topology& topology = usable_topology();
+    std::vector<int> ids;
+    for (const HardwareThread& thread : topology.threads) ids.push_back(thread.id);
+    return one_of_each_group_first(ids, [&](int id) { return topology.find(id)->core; });
   }();
   return core_ids;
 }
@@ -89,8 +81,12 @@ int default_num_threads(int num_physical_cores, double cpu_quota) {
 }
 
 int default_num_threads() {
-  static const int count = default_num_threads(count_physical_cores(usable_cores()),
-                                               cpu_quota(read_text("/proc/self/cgroup"), "/sys/fs/cgroup"));
+  static const int count = [] {
+    std::set<int> cores;
+    for (const HardwareThread& thread : usable_topology().threads) cores.insert(thread.core);
+    return default_num_threads(static_cast<int>(cores.size()),
+                               cpu_quota(read_text("/proc/self/cgroup"), "/sys/fs/cgroup"));
+  }();
   return count;
 }
 
@@ -129,15 +125,12 @@ std::vector<int> one_of_each_group_first(const std::vector<int>& core_ids, const
 }
 
 std::vector<int> cores_of_rank(int rank, int num_ranks, int num_threads) {
-  const std::vector<int>& all = usable_cores();
-  if (static_cast<int64_t>(num_ranks) * num_threads > static_cast<int64_t>(all.size())) return {};
-  const auto begin = all.begin() + static_cast<int64_t>(rank) * num_threads;
-  return {begin, begin + num_threads};
+  return choose_cores(usable_topology(), rank, num_ranks, num_threads);
 }
 
-CoreBinding::CoreBinding(int core_id) {
+CoreBinding::CoreBinding(const std::vector<int>& core_ids) {
   std::vector<int> former = allowed_cores();
-  if (!former.empty() && set_allowed_cores({core_id})) former_core_ids_ = std::move(former);
+  if (!former.empty() && set_allowed_cores(core_ids)) former_core_ids_ = std::move(former);
 }
 
 CoreBinding::~CoreBinding() {

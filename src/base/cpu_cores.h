@@ -7,12 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "base/topology.h"
+
 namespace spate {
 
 // Ids of the cores that this process may use: the affinity mask that it was started with (taskset, a container's
 // cpuset), read once, so that threads that are bound later do not change it. One hardware thread of each physical core
 // comes first, their siblings behind. Never empty.
 const std::vector<int>& usable_cores();
+// What the kernel tells of them, read once.
+const Topology& usable_topology();
 
 // Threads that compute unless an option says how many: one for each physical core among usable_cores(), and no more
 // whole ones than the CPU time that control groups allow this process (docker --cpus, limits.cpu of Kubernetes).
@@ -27,15 +31,15 @@ double cpu_quota(const std::string& membership, const std::string& root);
 // `core_ids` with the first of each group (physical core) in front, else in their order.
 std::vector<int> one_of_each_group_first(const std::vector<int>& core_ids, const std::function<int(int)>& group_of);
 
-// The cores of one of `num_ranks` ranks with `num_threads` threads each, a part of usable_cores() that no other rank
-// gets. Empty when there are fewer cores than threads.
+// choose_cores() of usable_topology().
 std::vector<int> cores_of_rank(int rank, int num_ranks, int num_threads);
 
-// Binds the calling thread to a core for its lifetime; gives the thread its former cores back when it ends, which must
-// be on the same thread. Binding to a core that the kernel does not allow does nothing.
+// Binds the calling thread to a core, or to some, for its lifetime; gives the thread its former cores back when it
+// ends, which must be on the same thread. Binding to cores that the kernel does not allow, or to none, does nothing.
 class CoreBinding {
  public:
-  explicit CoreBinding(int core_id);
+  explicit CoreBinding(int core_id) : CoreBinding(std::vector<int>{core_id}) {}
+  explicit CoreBinding(const std::vector<int>& core_ids);
   ~CoreBinding();
   CoreBinding(const CoreBinding&) = delete;
   CoreBinding& operator=(const CoreBinding&) = delete;

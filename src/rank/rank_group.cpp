@@ -8,6 +8,7 @@
 #include <future>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -62,6 +63,7 @@ class RankGroup::Worker {
   }
 
   // Used by the thread's tasks only.
+  std::optional<CoreBinding> binding;
   std::shared_ptr<Device> device;
   std::unique_ptr<Drafter> drafter;  // outlives the rank, which it follows
   std::unique_ptr<Rank> rank;
@@ -81,6 +83,7 @@ class RankGroup::Worker {
     rank.reset();
     drafter.reset();
     device.reset();
+    binding.reset();
   }
 
   std::mutex mutex_;
@@ -335,7 +338,12 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
     DeviceOptions options = config.device;
     options.device_idx += r;
     options.num_threads = num_threads;
-    if (config.pin_threads) options.core_ids = cores_of_rank(r, size, num_threads);
+    if (config.pin_threads) {
+      options.core_ids = cores_of_rank(r, size, num_threads);
+    } else if (config.back_end->shares_host_memory) {
+      // A rank's memory lies where its threads run.
+      worker.binding.emplace(cores_near_rank(usable_topology(), r, size));
+    }
     ASSIGN_OR_RETURN(worker.device, config.back_end->make_device(options));
     ASSIGN_OR_RETURN(memory[static_cast<size_t>(r)], worker.device->memory_info());
     return ok_status();

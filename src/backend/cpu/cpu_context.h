@@ -67,10 +67,10 @@ struct ExpertOrder {
 };
 
 struct CpuContext {
-  CpuContext(const Isa& chosen_isa, int num_threads, std::vector<int> core_ids)
+  CpuContext(const Isa& chosen_isa, int num_threads, std::vector<ThreadHome> homes)
       : isa(chosen_isa),
         kernels(chosen_isa.kernels()),
-        pool(num_threads, std::move(core_ids)),
+        pool(num_threads, std::move(homes)),
         thread_scratch(static_cast<size_t>(num_threads)) {}
 
   char* scratch_of(int thread_idx) const { return thread_scratch[static_cast<size_t>(thread_idx)].data(); }

@@ -1,6 +1,7 @@
 #include "backend/cpu/cpu_device.h"
 
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -9,6 +10,7 @@
 
 #include "backend/cpu/cpu_context.h"
 #include "backend/reference/reference_ops.h"
+#include "base/cpu_cores.h"
 
 namespace spate {
 namespace cpu {
@@ -59,6 +61,7 @@ KvLayout kv_layout_of(const KvLayerDesc& desc) {
 namespace {
 
 constexpr size_t kHugePageBytes = size_t{2} << 20;
+constexpr int64_t kPageBytes = 4096;
 
 // Large buffers come from the kernel in 2 MB pages (4 KB pages cost about a tenth of the memory bandwidth) and untouched, so that a KV
 // cache takes memory as it fills.
@@ -76,6 +79,18 @@ void* map_huge(size_t bytes) {
 
 bool is_mapped(size_t bytes) { return bytes >= 2 * kHugePageBytes; }
 
+// Pages that nobody has touched will lie on all nodes in turn. A hint: containers may forbid the call.
+void interleave(void* data, size_t bytes, const std::vector<ThreadHome>& homes) {
+  constexpr int kInterleave = 3;  // MPOL_INTERLEAVE
+  constexpr size_t kMaxNodes = 1024, kBits = 8 * sizeof(unsigned long);
+  unsigned long nodes[kMaxNodes / kBits] = {};
+  for (const ThreadHome& home : homes) {
+    const auto node = static_cast<size_t>(home.node);
+    if (node < kMaxNodes) nodes[node / kBits] |= 1ul << node % kBits;
+  }
+  syscall(SYS_mbind, data, bytes, kInterleave, nodes, kMaxNodes, 0);
+}
+
 int64_t available_bytes() {
   int64_t kib = -1;
   if (std::FILE* file = std::fopen("/proc/meminfo", "r")) {
@@ -91,16 +106,20 @@ int64_t available_bytes() {
 
 class CpuDevice final : public Device {
  public:
-  CpuDevice(const Isa& isa, int num_threads, std::vector<int> core_ids)
-      : context_(isa, num_threads, std::move(core_ids)) {}
+  CpuDevice(const Isa& isa, int num_threads, std::vector<ThreadHome> homes)
+      : context_(isa, num_threads, std::move(homes)) {}
   CpuContext& context() { return context_; }
 
   std::string_view kind() const override { return "cpu"; }
   std::string description() const override {
     std::string cores;
-    for (const int id : context_.pool.core_ids()) cores += fmt::format("{}{}", cores.empty() ? " on core " : ",", id);
-    return fmt::format("{}, {} thread{}{}", context_.isa.description, context_.pool.num_threads(),
-                       context_.pool.num_threads() == 1 ? "" : "s", cores);
+    for (const ThreadHome& home : context_.pool.homes()) {
+      if (home.core_ids.size() == 1) cores += fmt::format("{}{}", cores.empty() ? " on core " : ",", home.core_ids[0]);
+    }
+    const int num_nodes = context_.pool.num_nodes();
+    return fmt::format("{}, {} thread{}{}{}", context_.isa.description, context_.pool.num_threads(),
+                       context_.pool.num_threads() == 1 ? "" : "s", cores,
+                       num_nodes == 1 ? "" : fmt::format(", {} nodes", num_nodes));
   }
 
   Result<MemoryInfo> memory_info() override {
@@ -109,9 +128,9 @@ class CpuDevice final : public Device {
   }
   Result<Buffer> allocate(size_t bytes, MemoryKind kind) override {
     if (bytes == 0) return Buffer(nullptr, 0, kind, this);
-    void* data = is_mapped(bytes) ? map_huge(bytes) : std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-    if (data == nullptr) return resource_exhausted("cannot allocate {} bytes of host memory", bytes);
-    return Buffer(data, bytes, kind, this);
+    ASSIGN_OR_RETURN(Buffer buffer, allocate_untouched(bytes, kind));
+    if (is_mapped(bytes) && context_.pool.num_nodes() > 1) interleave(buffer.data(), bytes, context_.pool.homes());
+    return buffer;
   }
   void deallocate(void* data, size_t bytes, MemoryKind) noexcept override {
     if (is_mapped(bytes)) {
@@ -148,7 +167,11 @@ class CpuDevice final : public Device {
                                     ? int_layout_of(desc).block_bytes
                                     : n_block_bytes(elem_of(desc.spec.codes), round_up(desc.in_features, kKStep));
     const int64_t bytes = desc.num_matrices * ceil_div(desc.out_features, kNBlock) * block_bytes;
-    ASSIGN_OR_RETURN(Buffer storage, allocate(static_cast<size_t>(bytes), MemoryKind::kDevice));
+    // Any thread may run any of several matrices (experts).
+    const bool has_owners = desc.num_matrices == 1 && is_mapped(static_cast<size_t>(bytes)) && context_.pool.num_nodes() > 1;
+    ASSIGN_OR_RETURN(Buffer storage, has_owners ? allocate_untouched(static_cast<size_t>(bytes), MemoryKind::kDevice)
+                                                : allocate(static_cast<size_t>(bytes), MemoryKind::kDevice));
+    if (has_owners) touch_by_owners(static_cast<char*>(storage.data()), ceil_div(desc.out_features, kNBlock), block_bytes);
     PackedWeight weight(desc, std::move(storage));
     // Padding must be zero; pages from the kernel are.
     const bool padded = is_integer || desc.in_features % kKStep != 0 || desc.out_features % kNBlock != 0;
@@ -180,6 +203,22 @@ class CpuDevice final : public Device {
   }
 
  private:
+  Result<Buffer> allocate_untouched(size_t bytes, MemoryKind kind) {
+    void* data = is_mapped(bytes) ? map_huge(bytes) : std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (data == nullptr) return resource_exhausted("cannot allocate {} bytes of host memory", bytes);
+    return Buffer(data, bytes, kind, this);
+  }
+  // The kernel puts a page on the node of the thread that touches it first: the one that starts with its n-blocks when a
+  // product of few rows divides them.
+  void touch_by_owners(char* data, int64_t num_n_blocks, int64_t block_bytes) {
+    context_.pool.on_each_thread([&](int thread_idx) {
+      const auto first_page = [&](int thread) {
+        return ceil_div(context_.pool.first_item(num_n_blocks, thread) * block_bytes, kPageBytes);
+      };
+      for (int64_t page = first_page(thread_idx); page < first_page(thread_idx + 1); ++page) data[page * kPageBytes] = 0;
+    });
+  }
+
   CpuContext context_;
   OpTable ops_ = cpu_ops();
 };
@@ -274,6 +313,10 @@ CpuContext& context_of(Stream& stream) { return static_cast<CpuDevice&>(stream.d
 }  // namespace cpu
 
 Result<std::unique_ptr<Device>> make_cpu_device(const DeviceOptions& options) {
+  return make_cpu_device_on(options.core_ids.empty() ? usable_topology().within(allowed_cores()) : usable_topology(), options);
+}
+
+Result<std::unique_ptr<Device>> make_cpu_device_on(const Topology& topology, const DeviceOptions& options) {
   ASSIGN_OR_RETURN(const cpu::Isa* isa, cpu::choose_isa(options.isa));
   if (options.num_threads < 0 || options.num_threads > 1024) {
     return invalid_argument("{} compute threads: use 1 to 1024, or 0 for all physical cores", options.num_threads);
@@ -282,7 +325,9 @@ Result<std::unique_ptr<Device>> make_cpu_device(const DeviceOptions& options) {
   if (!options.core_ids.empty() && static_cast<int>(options.core_ids.size()) != num_threads) {
     return invalid_argument("{} cores for {} compute threads", options.core_ids.size(), num_threads);
   }
-  return std::unique_ptr<Device>(std::make_unique<cpu::CpuDevice>(*isa, num_threads, options.core_ids));
+  return std::unique_ptr<Device>(std::make_unique<cpu::CpuDevice>(
+      *isa, num_threads,
+      options.core_ids.empty() ? homes_on_nodes(topology, num_threads) : homes_on_cores(topology, options.core_ids)));
 }
 
 }  // namespace spate

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "backend/backend.h"
+#include "base/topology.h"
 
 namespace spate {
 
@@ -21,6 +22,10 @@ inline constexpr std::string_view kCpuInstructionSets[] = {"avx2", "avxvnni", "a
 #endif
 
 // num_threads 0: default_num_threads() (base/cpu_cores.h). isa: a cap, "" for the best.
+// On several nodes of memory threads stay on the nodes of the calling thread's cores even if core_ids is empty, and
+// weights lie where the threads that decode read them.
 Result<std::unique_ptr<Device>> make_cpu_device(const DeviceOptions& options);
+// On a part of the machine, or for tests on another one.
+Result<std::unique_ptr<Device>> make_cpu_device_on(const Topology& topology, const DeviceOptions& options);
 
 }  // namespace spate

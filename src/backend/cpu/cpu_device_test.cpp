@@ -1,7 +1,12 @@
-// Goal    What the CPU device says of itself for the memory plan is what its ops take; rows lie as its caches like them.
-// Method  The op with the largest appetite runs at the stated size; then the scratch that the threads hold is added up.
+// Goal    What the CPU device says of itself for the memory plan is what its ops take; rows lie as its caches like
+// them. Method  The op with the largest appetite runs at the stated size; then the scratch that the threads hold is
+// added up.
 //         What ops compute is the business of spate-conformance.
 #include "backend/cpu/cpu_device.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
 
 #include "backend/cpu/cpu_context.h"
 #include "base/test.h"
@@ -53,11 +58,11 @@ TEST_CASE("the bytes of packed weights belong to layout cpu 1") {
   for (int64_t i = 0; i < kRows * kColumns; ++i) {
     rows.span<float>()[static_cast<size_t>(i)] = static_cast<float>((i * 7919) % 1009 - 504) / 512.0f;
   }
-  for (const Case& one : {Case{{.codes = Codes::kF32}, 0xe581118d17ce3b80}, Case{{}, 0x6f8d6ea56f0cef03},
-                          Case{integer_spec(Codes::kInt8), 0xc918fbd07afdb587},
-                          Case{integer_spec(Codes::kInt8, 32), 0x2cb179ee6e4cd98e},
-                          Case{integer_spec(Codes::kInt4, 32), 0x6262f9c88b0f343b},
-                          Case{integer_spec(Codes::kInt4, 64, false, true), 0xfbfb4cde6fbaa144}}) {
+  for (const Case& one :
+       {Case{{.codes = Codes::kF32}, 0xe581118d17ce3b80}, Case{{}, 0x6f8d6ea56f0cef03},
+        Case{integer_spec(Codes::kInt8), 0xc918fbd07afdb587}, Case{integer_spec(Codes::kInt8, 32), 0x2cb179ee6e4cd98e},
+        Case{integer_spec(Codes::kInt4, 32), 0x6262f9c88b0f343b},
+        Case{integer_spec(Codes::kInt4, 64, false, true), 0xfbfb4cde6fbaa144}}) {
     for (const std::string_view isa : {kCpuInstructionSets[0], std::string_view()}) {
       const auto device = make_cpu_device({.num_threads = 2, .isa = std::string(isa)}).value();
       CHECK(device->packed_layout() == "cpu 1");
@@ -73,6 +78,44 @@ TEST_CASE("the bytes of packed weights belong to layout cpu 1") {
       CHECK(fmt::format("{:016x}", hash) == fmt::format("{:016x}", one.hash));
     }
   }
+}
+
+// An invented machine: what can be seen on any is that weights are in memory before they are packed, and that nothing
+// else changes.
+TEST_CASE("two nodes: large weights are touched by their owners, and products are bit-identical to one node's") {
+  constexpr int64_t kRows = 4096, kColumns = 1024;  // 8 MB
+  const Topology two_nodes{.threads = {{.id = 0, .core = 0, .node = 0}, {.id = 1, .core = 1, .node = 1}}};
+  const HostTensor rows(DType::kBf16, {kRows, kColumns});
+  for (int64_t i = 0; i < kRows * kColumns; ++i) {
+    rows.view().data<Bf16>()[i] = Bf16::from_float(static_cast<float>((i * 7919) % 1009 - 504) / 4096.0f);
+  }
+  const auto run = [&](Device& device, bool touches, int64_t num_tokens) {
+    PackedWeight weight = device.create_weight({.out_features = kRows, .in_features = kColumns}).value();
+    std::vector<unsigned char> in_core(weight.bytes() / 4096);
+    REQUIRE(mincore(weight.mutable_data(), weight.bytes(), in_core.data()) == 0);
+    for (const unsigned char page : in_core) REQUIRE((page & 1) == (touches ? 1 : 0));
+    REQUIRE(device.pack_rows(weight, {}, rows.view()).ok());
+    const auto stream = device.create_stream();
+    const HostTensor out(DType::kBf16, {num_tokens, kRows}), silu(DType::kBf16, {num_tokens, kRows / 2});
+    const Tensor x = rows.view().rows(0, num_tokens);
+    device.ops().linear(*stream, {.x = x, .weight = &weight, .bias = Tensor(), .out = out.view()});
+    device.ops().linear_silu_and_mul(
+        *stream, {.x = x, .weight = &weight, .bias = Tensor(), .gate_up = Tensor(), .out = silu.view()});
+    std::vector<uint16_t> outputs(static_cast<size_t>(num_tokens * (kRows + kRows / 2)));
+    std::memcpy(outputs.data(), out.view().raw(), static_cast<size_t>(num_tokens * kRows * 2));
+    std::memcpy(outputs.data() + num_tokens * kRows, silu.view().raw(), static_cast<size_t>(num_tokens * kRows));
+    return outputs;
+  };
+  const auto device = make_cpu_device_on(two_nodes, {.num_threads = 2}).value();
+  CHECK(device->description().ends_with(", 2 threads on core 0,1, 2 nodes"));
+  const auto one_node = make_cpu_device_on({.threads = {{.id = 0}, {.id = 1, .core = 1}}}, {.num_threads = 2}).value();
+  CHECK(one_node->description().ends_with(", 2 threads"));
+  for (const int64_t num_tokens : {1, 20}) CHECK(run(*device, true, num_tokens) == run(*one_node, false, num_tokens));
+  // Other large buffers stay untouched.
+  const Buffer buffer = device->allocate(size_t{8} << 20, MemoryKind::kDevice).value();
+  unsigned char in_core = 1;
+  REQUIRE(mincore(buffer.data(), 4096, &in_core) == 0);
+  CHECK((in_core & 1) == 0);
 }
 
 }  // namespace

@@ -67,14 +67,14 @@ CpuLimits measure_cpu_limits(int num_threads) {
   limits.isa = kernels.name;
   limits.vector_int8_name = kernels.vector_int8_name;
 
-  cpu::ThreadPool pool(limits.num_threads);
+  cpu::ThreadPool pool(limits.num_threads, homes_on_nodes(usable_topology(), limits.num_threads));
   const auto device = make_cpu_device({.num_threads = 1}).value();
   const MemoryInfo memory = device->memory_info().value();
   const int64_t bytes = std::min(kBufferBytes, memory.free_bytes / 4) / 4096 / limits.num_threads * limits.num_threads * 4096;
   const Buffer buffer = device->allocate(static_cast<size_t>(bytes), MemoryKind::kDevice).value();
   const int64_t part = bytes / limits.num_threads;
   char* data = static_cast<char*>(buffer.data());
-  pool.parallel_for(limits.num_threads, [&](int, int64_t t) { std::memset(data + t * part, 1, static_cast<size_t>(part)); });
+  pool.on_each_thread([&](int t) { std::memset(data + t * part, 1, static_cast<size_t>(part)); });
 
   std::atomic<uint64_t> checksum{0};  // keeps the reads alive
   std::vector<double> memory_samples, write_samples;
@@ -83,10 +83,10 @@ CpuLimits measure_cpu_limits(int num_threads) {
       bf16_registers(pool, kernels.amx_bf16_register_flops), int8_registers(pool, kernels.amx_int8_register_ops);
   for (int i = 0; i < kSamples; ++i) {
     const auto start = Clock::now();
-    pool.parallel_for(limits.num_threads, [&](int, int64_t t) { checksum += kernels.read_memory(data + t * part, part); });
+    pool.on_each_thread([&](int t) { checksum += kernels.read_memory(data + t * part, part); });
     memory_samples.push_back(static_cast<double>(bytes) / seconds_since(start));
     const auto write_start = Clock::now();
-    pool.parallel_for(limits.num_threads, [&](int, int64_t t) { kernels.write_memory(data + t * part, part); });
+    pool.on_each_thread([&](int t) { kernels.write_memory(data + t * part, part); });
     write_samples.push_back(static_cast<double>(bytes) / seconds_since(write_start));
     fma.sample();
     vector_bf16.sample();

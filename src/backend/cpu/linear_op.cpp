@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kInlinePackElements = 32 * 1024;  // x up to this size is packed by the calling thread
 constexpr int64_t kInlineWeightBytes = 32 * 1024;   // a product this small is not worth a fork
+constexpr int64_t kFewRows = 16;                    // limited by the memory that weights come from
 
 void run_gemm(CpuContext& context, GemmParams p) {
   if (p.m == 0) return;
@@ -151,14 +152,17 @@ void linear_silu_and_mul(Stream& stream, const LinearSiluAndMulParams& p) {
   check_params(p);
   CpuContext& context = context_of(stream);
   const int64_t num_tokens = p.x.dim(0), intermediate_size = p.out.dim(1);
-  if (intermediate_size % kNBlock == 0) {
+  // On several nodes few rows must be read where they lie: a fused product would take gate rows from one node and up rows
+  // from another.
+  const bool reads_by_owner = context.pool.num_nodes() > 1 && num_tokens <= kFewRows;
+  if (intermediate_size % kNBlock == 0 && !reads_by_owner) {
     GemmParams gemm = gemm_params(p);
     gemm.silu_and_mul = true;
     gemm.up_blocks = intermediate_size / kNBlock;
     run_gemm(context, gemm);
     return;
   }
-  // The up rows begin inside an n-block: two ops, the same bits.
+  // Two ops, the same bits: also where the up rows begin inside an n-block.
   const Tensor gate_up(
       context.gate_up_scratch.reserve(std::max<int64_t>(1, num_tokens * 2 * intermediate_size * dtype_bytes(p.x.dtype()))),
       p.x.dtype(), {num_tokens, 2 * intermediate_size});

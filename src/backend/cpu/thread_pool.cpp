@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 
 #include "base/check.h"
 
@@ -32,13 +33,20 @@ constexpr std::chrono::microseconds kStepIdleTime{500};  // ... inside a step: l
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads, std::vector<int> core_ids)
-    : cursors_(static_cast<size_t>(num_threads)), core_ids_(std::move(core_ids)) {
+ThreadPool::ThreadPool(int num_threads, std::vector<ThreadHome> homes)
+    : cursors_(static_cast<size_t>(num_threads)), homes_(std::move(homes)) {
   CHECK(num_threads >= 1 && num_threads < static_cast<int>(kParticipantMask), "{} compute threads", num_threads);
-  CHECK(core_ids_.empty() || static_cast<int>(core_ids_.size()) == num_threads, "{} threads, {} cores", num_threads,
-        core_ids_.size());
+  CHECK(homes_.empty() || static_cast<int>(homes_.size()) == num_threads, "{} threads, {} homes", num_threads,
+        homes_.size());
+  speed_before_.push_back(0);
+  std::set<int> nodes;
+  for (int i = 0; i < num_threads; ++i) {
+    speed_before_.push_back(speed_before_.back() + (homes_.empty() ? 1 : homes_[static_cast<size_t>(i)].speed));
+    nodes.insert(node_of(i));
+  }
+  num_nodes_ = static_cast<int>(nodes.size());
   for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { worker_loop(i); });
-  if (!core_ids_.empty()) caller_binding_.emplace(core_ids_[0]);  // behind the workers, who would inherit it
+  if (!homes_.empty()) caller_binding_.emplace(homes_[0].core_ids);  // behind the workers, who would inherit it
 }
 
 ThreadPool::~ThreadPool() {
@@ -73,8 +81,9 @@ void ThreadPool::run(int64_t num_items, Invoke invoke_item, const void* fn) {
   fn_ = fn;
   for (int t = 0; t < participants; ++t) {
     Cursor& cursor = cursors_[static_cast<size_t>(t)];
-    cursor.next.store(num_items * t / participants, std::memory_order_relaxed);
-    cursor.end = num_items * (t + 1) / participants;
+    // Without taking over, one item a thread.
+    cursor.next.store(takes_over_ ? first_item(num_items, t, participants) : t, std::memory_order_relaxed);
+    cursor.end = takes_over_ ? first_item(num_items, t + 1, participants) : t + 1;
   }
   num_running_.store(participants - 1, std::memory_order_relaxed);
   const uint32_t job = (job_word_.load(std::memory_order_relaxed) >> kParticipantBits) + 1;
@@ -84,21 +93,37 @@ void ThreadPool::run(int64_t num_items, Invoke invoke_item, const void* fn) {
   wait_until(num_running_, [](int32_t running) { return running == 0; });
 }
 
-void ThreadPool::work(int thread_idx, int num_participants) {
-  for (int i = 0; i < num_participants; ++i) {
-    Cursor& cursor = cursors_[static_cast<size_t>((thread_idx + i) % num_participants)];
-    if (i > 0 && cursor.next.load(std::memory_order_relaxed) >= cursor.end) continue;
-    for (;;) {
-      const int64_t item = cursor.next.fetch_add(1, std::memory_order_relaxed);
-      if (item >= cursor.end) break;
-      invoke_(fn_, thread_idx, item);
-    }
+int64_t ThreadPool::first_item(int64_t num_items, int thread_idx, int num_participants) const {
+  return num_items * speed_before_[static_cast<size_t>(thread_idx)] / speed_before_[static_cast<size_t>(num_participants)];
+}
+
+void ThreadPool::run_items(int thread_idx, Cursor& cursor) {
+  for (;;) {
+    const int64_t item = cursor.next.fetch_add(1, std::memory_order_relaxed);
+    if (item >= cursor.end) return;
+    invoke_(fn_, thread_idx, item);
   }
+}
+
+void ThreadPool::take_over(int thread_idx, int num_participants, bool on_same_node) {
+  for (int i = 1; i < num_participants; ++i) {
+    const int other = (thread_idx + i) % num_participants;
+    if ((node_of(other) == node_of(thread_idx)) != on_same_node) continue;
+    Cursor& cursor = cursors_[static_cast<size_t>(other)];
+    if (cursor.next.load(std::memory_order_relaxed) < cursor.end) run_items(thread_idx, cursor);
+  }
+}
+
+void ThreadPool::work(int thread_idx, int num_participants) {
+  run_items(thread_idx, cursors_[static_cast<size_t>(thread_idx)]);
+  if (!takes_over_) return;
+  take_over(thread_idx, num_participants, true);
+  if (num_nodes_ > 1) take_over(thread_idx, num_participants, false);
 }
 
 void ThreadPool::worker_loop(int thread_idx) {
   std::optional<CoreBinding> binding;
-  if (!core_ids_.empty()) binding.emplace(core_ids_[static_cast<size_t>(thread_idx)]);
+  if (!homes_.empty()) binding.emplace(homes_[static_cast<size_t>(thread_idx)].core_ids);
   uint32_t seen = 0;
   for (;;) {
     wait_until(job_word_, [&](uint32_t word) { return word != seen; });

@@ -1,4 +1,6 @@
-// Goal    Every item is run once, by a thread that is bound where it should be; without cores nothing is bound.
+// Goal    Every item is run once, by a thread that is bound where it should be; without homes nothing is bound. Threads
+// begin
+//         with items as their speeds are to each other.
 // Method  Counters per item over many sizes; each thread asks the kernel for its own mask.
 #include "backend/cpu/thread_pool.h"
 
@@ -47,13 +49,38 @@ TEST_CASE("thread pool: threads are bound to the cores given, the caller only wh
   const std::vector<int> before = allowed_cores();
   const std::vector<int>& usable = usable_cores();
   {
-    ThreadPool pool(static_cast<int>(usable.size()), usable);
+    ThreadPool pool(static_cast<int>(usable.size()), homes_on_cores(usable_topology(), usable));
     const auto masks = masks_of(pool);
     for (size_t i = 0; i < masks.size(); ++i) CHECK(masks[i] == std::vector<int>{usable[i]});
   }
   CHECK(allowed_cores() == before);
   ThreadPool free_pool(2);
   for (const auto& mask : masks_of(free_pool)) CHECK(mask == before);
+}
+
+TEST_CASE("thread pool: shares as speeds, of equal ones as ever; once on each thread") {
+  const std::vector<int> all = allowed_cores();
+  ThreadPool pool(3, {{.core_ids = all, .node = 0, .speed = 1024},
+                      {.core_ids = all, .node = 1, .speed = 512},
+                      {.core_ids = all, .node = 1, .speed = 512}});
+  CHECK(pool.num_nodes() == 2);
+  CHECK(pool.first_item(100, 0) == 0);
+  CHECK(pool.first_item(100, 1) == 50);
+  CHECK(pool.first_item(100, 2) == 75);
+  CHECK(pool.first_item(100, 3) == 100);
+  ThreadPool equal(3);
+  CHECK(equal.num_nodes() == 1);
+  for (int64_t num_items = 0; num_items < 20; ++num_items) {
+    for (int i = 0; i <= 3; ++i) CHECK(equal.first_item(num_items, i) == num_items * i / 3);
+  }
+  for (int round = 0; round < 50; ++round) {
+    std::vector<int> counts(3);
+    pool.on_each_thread([&](int thread_idx) { ++counts[static_cast<size_t>(thread_idx)]; });
+    CHECK(counts == std::vector<int>{1, 1, 1});
+    std::vector<std::atomic<int>> items(40);
+    pool.parallel_for(40, [&](int, int64_t item) { ++items[static_cast<size_t>(item)]; });
+    for (const auto& count : items) CHECK(count == 1);
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <system_error>
 
 #include "backend/registry/registry.h"
 #include "base/log.h"
@@ -77,6 +78,13 @@ int main(int argc, char** argv) {
     return spate::run(argc, argv);
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "spate: out of memory\n");
+  } catch (const std::system_error& e) {
+    const bool is_thread = e.code() == std::errc::resource_unavailable_try_again;
+    std::fprintf(stderr, "spate: %s%s\n", e.what(),
+                 is_thread
+                     ? ": the system lends no more threads (ulimit -u, TasksMax of systemd, pids of a container), or "
+                       "no memory for their stacks"
+                     : "");
   } catch (const std::exception& e) {  // of the standard library: a file that fails while it is read
     std::fprintf(stderr, "spate: %s\n", e.what());
   }

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <future>
 #include <fstream>
 #include <map>
 #include <optional>
-#include <thread>
 
 #include "base/log.h"
 #include "mock/mock_executor.h"
@@ -252,9 +252,10 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
   const BackEnd& back_end = *model->back_end;
   const BackEndDefaults& defaults = back_end.defaults;
 
-  // The tokenizer is read beside the weights: both take a second for a large model.
-  Status text_status;
-  std::thread text_thread([&] { text_status = load_text(llm, is_gguf ? path : dir, *model); });
+  // The tokenizer is read beside the weights: both take a second for a large model. What either throws comes out here,
+  // once both have ended.
+  std::future<Status> text =
+      std::async(std::launch::async, [&] { return load_text(llm, is_gguf ? path : dir, *model); });
   std::unique_ptr<WeightSource> weights;
   DraftFiles draft;
   EagleFiles eagle;
@@ -315,7 +316,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
     return ok_status();
   };
   const Status load_status = load();
-  text_thread.join();
+  const Status text_status = text.get();
   RETURN_IF_ERROR(load_status);
   RETURN_IF_ERROR(text_status);
   if (draft.tokenizer != nullptr && model->tokenizer != nullptr) {

@@ -3,12 +3,20 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <system_error>
 #include <utility>
 
 namespace spate {
 
 WorkPool::WorkPool(int num_threads, int nice) {
-  for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this, nice] { run(nice); });
+  for (int i = 0; i < num_threads; ++i) {
+    try {
+      threads_.emplace_back([this, nice] { run(nice); });
+    } catch (const std::system_error&) {  // the system lends no more
+      if (i == 0) throw;
+      break;  // fewer do the same work
+    }
+  }
 }
 
 WorkPool::~WorkPool() {

@@ -7,6 +7,7 @@ import http.server
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -70,10 +71,10 @@ try:
     check("the caller's trace goes on",
           {span["traceId"] for span in spans} == {trace_id} and spans[0]["parentSpanId"] == span_id,
           str(spans[0]))
-    resource = body["resourceSpans"][0]["resource"]["attributes"]
+    of_resource = body["resourceSpans"][0]["resource"]["attributes"]
     check("the service is named by the environment",
-          {"key": "service.name", "value": {"stringValue": "arithmetic"}} in resource,
-          str(resource))
+          {"key": "service.name", "value": {"stringValue": "arithmetic"}} in of_resource,
+          str(of_resource))
     try:
         from google.protobuf import json_format
         from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
@@ -150,4 +151,16 @@ try:
           seen)
 finally:
     server.kill()
+
+# ---- a system that lends no threads ----
+
+def two_stacks():
+    resource.setrlimit(resource.RLIMIT_STACK, (2 << 30, 2 << 30))  # of each thread
+    resource.setrlimit(resource.RLIMIT_AS, (7 << 29, 7 << 29))  # one more fits
+
+
+for command in (["generate", "models/mini-qwen3", "-p", "hi"], ["serve", "models/mini-qwen3", "--port", "0"]):
+    ended = subprocess.run([program, *command, "--device", "cpu"], cwd=root, capture_output=True, text=True, timeout=60, preexec_fn=two_stacks)
+    check(f"spate {command[0]} without threads ends with a message", ended.returncode == 1 and "lends no more threads" in ended.stderr,
+          f"{ended.returncode} {ended.stderr[-300:]}")
 sys.exit(exit_code())

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <set>
+#include <system_error>
 
 #include "base/check.h"
 
@@ -31,6 +32,13 @@ constexpr std::chrono::microseconds kSpinTime{30};      // pure spinning
 constexpr std::chrono::microseconds kIdleTime{60};      // then yielding, outside a step
 constexpr std::chrono::microseconds kStepIdleTime{500};  // ... inside a step: longer than any serial part of it
 
+void end_workers(std::atomic<bool>& stopping, std::atomic<uint32_t>& job_word, std::vector<std::thread>& workers) {
+  stopping.store(true, std::memory_order_relaxed);
+  job_word.fetch_add(1u << kParticipantBits, std::memory_order_release);
+  job_word.notify_all();
+  for (std::thread& worker : workers) worker.join();
+}
+
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads, std::vector<ThreadHome> homes)
@@ -45,16 +53,16 @@ ThreadPool::ThreadPool(int num_threads, std::vector<ThreadHome> homes)
     nodes.insert(node_of(i));
   }
   num_nodes_ = static_cast<int>(nodes.size());
-  for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { worker_loop(i); });
+  try {
+    for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { worker_loop(i); });
+  } catch (const std::system_error&) {  // the system lends no more threads: whoever wants the pool hears of it
+    end_workers(stopping_, job_word_, workers_);
+    throw;
+  }
   if (!homes_.empty()) caller_binding_.emplace(homes_[0].core_ids);  // behind the workers, who would inherit it
 }
 
-ThreadPool::~ThreadPool() {
-  stopping_.store(true, std::memory_order_relaxed);
-  job_word_.fetch_add(1u << kParticipantBits, std::memory_order_release);
-  job_word_.notify_all();
-  for (std::thread& worker : workers_) worker.join();
-}
+ThreadPool::~ThreadPool() { end_workers(stopping_, job_word_, workers_); }
 
 template <typename Value, typename Done>
 void ThreadPool::wait_until(const std::atomic<Value>& word, const Done& done) {

@@ -80,7 +80,9 @@ TEST_CASE("the suffix automaton knows the longest suffix that occurs, and where"
   for (const uint64_t num_ids : {2, 3, 20}) {
     Tokens text;
     for (int i = 0; i < 400; ++i) text.push_back(static_cast<int32_t>(rng.below(num_ids)));
-    const SuffixAutomaton automaton(text);
+    SuffixAutomaton automaton(text);
+    while (automaton.extend(1 + rng.below(30)) > 0) CHECK(automaton.extend(0) == 0);
+    REQUIRE(automaton.is_complete());
     SuffixAutomaton::Match match;
     Tokens read;
     for (int i = 0; i < 400; ++i) {
@@ -129,6 +131,42 @@ TEST_CASE("reference takes the prompt where the request brings no text, and sequ
   const auto first = proposer->start(request, 0), second = proposer->start(request, 1);
   CHECK(propose(*proposer, *first, {5, 6, 7, 8, 9, 1, 6}, 2) == Tokens{7, 8});
   CHECK(propose(*proposer, *second, {5, 6, 7, 8, 9, 1, 8}, 9) == Tokens{9, 1});
+}
+
+TEST_CASE("a long text is taken in over several turns, of all rows together a bounded part each") {
+  const SpeculativeConfig config{.method = SpeculativeMethod::kReference, .prompt_lookup_min = 2};
+  const auto proposer = make_proposer(config);
+  std::vector<Tokens> texts, drafts(2);
+  std::vector<std::unique_ptr<ProposerState>> states;
+  Rng rng(test_seed());
+  for (RequestId id = 0; id < 2; ++id) {
+    Request request{.id = id, .prompt_token_ids = {1}};
+    Tokens& text = texts.emplace_back();
+    for (int i = 0; i < 6000; ++i) text.push_back(static_cast<int32_t>(rng.below(100000)));
+    request.speculative_reference = {text};
+    states.push_back(proposer->start(request, 0));
+  }
+  // The answers copy from the end of their texts.
+  std::vector<int> first_turn = {0, 0};
+  for (int turn = 1; turn <= 4; ++turn) {
+    std::vector<Tokens> answers;
+    std::vector<DraftRow> rows;
+    for (const Tokens& text : texts) {
+      answers.push_back({1});
+      answers.back().insert(answers.back().end(), text.begin() + 5000, text.begin() + 5000 + turn);
+    }
+    for (size_t i = 0; i < 2; ++i) {
+      drafts[i].clear();
+      rows.push_back({.state = states[i].get(), .token_ids = answers[i], .max_drafts = 3, .drafts = &drafts[i]});
+    }
+    REQUIRE(proposer->propose(rows).ok());
+    for (size_t i = 0; i < 2; ++i) {
+      if (drafts[i].empty()) continue;
+      if (first_turn[i] == 0) first_turn[i] = turn;
+      CHECK(drafts[i] == Tokens(texts[i].begin() + 5000 + turn, texts[i].begin() + 5003 + turn));
+    }
+  }
+  CHECK(first_turn == std::vector<int>{2, 3});  // 4,096 tokens a turn of 6,000 each
 }
 
 }  // namespace

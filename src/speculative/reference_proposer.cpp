@@ -11,17 +11,23 @@ namespace spate {
 namespace {
 
 constexpr int32_t kEndOfText = -1;   // between texts; no token, so no draft goes beyond it
+constexpr size_t kMaxExtension =
+    4096;                            // tokens of texts that a turn takes in: 0.3 to 0.9 ms, whatever texts are brought
 constexpr int32_t kNearTokens = 64;  // how far behind the last copied token an occurrence is preferred
 
 class ReferenceState final : public ProposerState {
  public:
-  ReferenceState(std::shared_ptr<const SuffixAutomaton> automaton, const SpeculativeConfig& config, size_t prompt_len)
+  ReferenceState(std::shared_ptr<SuffixAutomaton> automaton, const SpeculativeConfig& config, size_t prompt_len)
       : automaton_(std::move(automaton)),
         min_match_(config.prompt_lookup_min),
         // Of the prompt only what leads into the answer is read.
         num_read_(prompt_len - std::min(prompt_len, static_cast<size_t>(config.prompt_lookup_min))) {}
 
-  void propose(DraftRow& row) {
+  // Nothing before the text is known as a whole. max_extension: tokens that may be taken in; those that were are taken
+  // off.
+  void propose(DraftRow& row, size_t& max_extension) {
+    max_extension -= automaton_->extend(max_extension);
+    if (!automaton_->is_complete()) return;
     const std::span<const int32_t> tokens = row.token_ids;
     for (; num_read_ < tokens.size(); ++num_read_) {
       automaton_->read(match_, tokens[num_read_]);
@@ -56,7 +62,7 @@ class ReferenceState final : public ProposerState {
     last_copied_ = position_;
   }
 
-  const std::shared_ptr<const SuffixAutomaton> automaton_;
+  const std::shared_ptr<SuffixAutomaton> automaton_;
   const int min_match_;
   size_t num_read_;
   SuffixAutomaton::Match match_;
@@ -71,16 +77,17 @@ class ReferenceProposer final : public Proposer {
 
   std::unique_ptr<ProposerState> start(const Request& request, uint64_t) override {
     // The n sequences of a request start one behind the other and share one.
-    std::shared_ptr<const SuffixAutomaton> automaton = latest_request_ == request.id ? latest_.lock() : nullptr;
+    std::shared_ptr<SuffixAutomaton> automaton = latest_request_ == request.id ? latest_.lock() : nullptr;
     if (automaton == nullptr) {
-      automaton = std::make_shared<const SuffixAutomaton>(reference_of(request));
+      automaton = std::make_shared<SuffixAutomaton>(reference_of(request));
       latest_ = automaton;
       latest_request_ = request.id;
     }
     return std::make_unique<ReferenceState>(std::move(automaton), config_, request.prompt_token_ids.size());
   }
   Status propose(std::span<DraftRow> rows) override {
-    for (DraftRow& row : rows) static_cast<ReferenceState*>(row.state)->propose(row);
+    size_t max_extension = kMaxExtension;
+    for (DraftRow& row : rows) static_cast<ReferenceState*>(row.state)->propose(row, max_extension);
     return ok_status();
   }
 
@@ -96,7 +103,7 @@ class ReferenceProposer final : public Proposer {
 
   const SpeculativeConfig config_;
   RequestId latest_request_ = 0;
-  std::weak_ptr<const SuffixAutomaton> latest_;
+  std::weak_ptr<SuffixAutomaton> latest_;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "speculative/suffix_automaton.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -11,7 +12,12 @@ SuffixAutomaton::SuffixAutomaton(std::vector<int32_t> text) : text_(std::move(te
   edges_.reserve(3 * text_.size() + 1);
   table_.assign(std::bit_ceil(6 * text_.size() + 2), -1);
   states_.push_back({});
-  for (const int32_t token_id : text_) append(token_id);
+}
+
+size_t SuffixAutomaton::extend(size_t max_tokens) {
+  const size_t count = std::min(max_tokens, text_.size() - num_known_);
+  for (size_t i = 0; i < count; ++i) append(text_[num_known_++]);
+  return count;
 }
 
 void SuffixAutomaton::read(Match& match, int32_t token_id) const {

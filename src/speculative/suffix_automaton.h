@@ -1,7 +1,7 @@
-// SuffixAutomaton: of a text of token ids. It reads another text token by token and knows, after each, the longest suffix of
-// what it read that occurs in its own text, and where. Both are O(1) a token, amortised.
+// SuffixAutomaton: of a text of token ids. It reads another text token by token and knows, after each, the longest
+// suffix of what it read that occurs in its own text, and where. Both are O(1) a token, amortised.
 //
-// Immutable once made: sequences share one and have a Match each.
+// It may be made in parts. Once complete it does not change: sequences share one and have a Match each.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,10 @@ namespace spate {
 
 class SuffixAutomaton {
  public:
-  explicit SuffixAutomaton(std::vector<int32_t> text);
+  explicit SuffixAutomaton(std::vector<int32_t> text);  // knows nothing of the text before extend()
+  // Takes in the next tokens of the text, max_tokens at most; returns how many.
+  size_t extend(size_t max_tokens);
+  bool is_complete() const { return num_known_ == text_.size(); }
 
   // The longest suffix of the tokens read so far that occurs in the text.
   struct Match {
@@ -46,6 +49,7 @@ class SuffixAutomaton {
   size_t slot(int32_t state, int32_t token_id) const;
 
   std::vector<int32_t> text_;
+  size_t num_known_ = 0;  // tokens of the text
   std::vector<State> states_;
   std::vector<Edge> edges_;
   std::vector<int32_t> table_;  // of edges, by hash of (from, token_id), open addressing; -1 free

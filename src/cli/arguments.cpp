@@ -120,7 +120,7 @@ CommandLine::CommandLine(Arguments& arguments) {
   add_self_test_flags(self_test, arguments.model);
   kernels = add_command("kernels", "GPU kernels: compile them ahead of time, report what they use");
   add_kernels_flags(kernels, arguments);
-  bench = add_command("bench", "Measure: serve, throughput, latency, limits, kernel, table");
+  bench = add_command("bench", "Measure: serve, throughput, latency, limits, kernel, table, grammar");
   add_bench_flags(bench, arguments);
   add_command("completion", "Print a script that lets a shell complete commands and flags: bash, zsh, fish")
       ->add_option("shell", arguments.completion_shell, "bash, zsh or fish")

@@ -158,6 +158,7 @@ struct BenchArguments {
   double speculative_accept_rate = 0.8;  // speculation, random: of drafts, simulated
   std::vector<std::string> configs;  // table
   std::vector<std::string> formats = {"bf16", "int8", "int4-g64"};  // table: of the weights, as --quantization
+  int num_rows = 256;                                               // grammar
   std::string filter;                                               // kernel: rows whose name contains it
   // serve
   std::string base_url;

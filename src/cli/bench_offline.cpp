@@ -150,6 +150,7 @@ Result<int> run_bench(const Arguments& arguments) {
   if (what == "latency") return run_bench_latency(arguments);
   if (what == "throughput") return run_bench_throughput(arguments);
   if (what == "limits") return run_bench_limits(arguments);
+  if (what == "grammar") return run_bench_grammar(arguments);
   if (what == "speculation") return run_bench_speculation(arguments);
   if (what == "table") return run_bench_table(arguments);
   if (what == "kernel") return run_bench_kernel(arguments);

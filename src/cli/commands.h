@@ -21,6 +21,7 @@ Result<int> run_bench(const Arguments& arguments);
 Result<int> run_bench_latency(const Arguments& arguments);
 Result<int> run_bench_throughput(const Arguments& arguments);
 Result<int> run_bench_limits(const Arguments& arguments);
+Result<int> run_bench_grammar(const Arguments& arguments);
 Result<int> run_bench_speculation(const Arguments& arguments);
 Result<int> run_bench_table(const Arguments& arguments);
 Result<int> run_bench_kernel(const Arguments& arguments);

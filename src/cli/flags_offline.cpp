@@ -199,6 +199,12 @@ void add_bench_flags(CLI::App* bench, Arguments& arguments) {
   speculation->add_option("--num-iters-warmup", b.num_iters_warmup, "Turns before the measurement");
   speculation->add_option("--num-iters", b.num_iters, "Turns measured");
   speculation->add_option("--output-json", b.output_json, "File for the rows");
+  CLI::App* grammar = bench->add_subcommand(
+      "grammar", "What structured output costs the host: compiling ordinary grammars, the masks of one step");
+  grammar->add_option("model,--model", arguments.model.model, "Model whose tokenizer is used")->required();
+  add_count(grammar, "--num-rows", b.num_rows, "Sequences in the step", 1);
+  grammar->add_option("--seed", arguments.model.seed, "Of the random texts")->check(seed_number());
+  grammar->add_option("--output-json", b.output_json, "File for the result");
   CLI::App* kernel =
       bench->add_subcommand("kernel", "Each op at the sizes of a model, beside the limits of this machine");
   add_model_flags(kernel, arguments.model);

@@ -3,8 +3,8 @@
 // Every valid value has a text in the grammar, and every text of the grammar is valid. Of the texts of a value some are
 // left out: members stand in the order in which the schema declares them, those that it does not name come last; keys,
 // enum values and strings under a pattern or format have one spelling (json_string_chars); numbers with bounds have no
-// exponent, integers no point; white space is what ordinary texts have (kMaxBlanks, kMaxIndentation) and never around
-// the whole.
+// exponent, integers no point; dates begin with the year 1; white space is what ordinary texts have (kMaxBlanks,
+// kMaxIndentation) and never around the whole.
 //
 // A keyword is in full effect or refused by name, with its place. Refused: contains, uniqueItems (with more than one
 // item), unevaluated* beside other schemas, dependentSchemas, $dynamicRef, remote $ref, minProperties that undeclared

@@ -266,6 +266,8 @@ TEST_CASE("steps with drafts are padded to sizes that recur") {
   const StepKey catching_up{.num_seqs = 5, .num_tokens = 7, .num_logits = 5, .max_query_len = 2, .max_seq_len = 300};
   const StepKey padded{.num_seqs = 8, .num_tokens = 8, .num_logits = 8, .max_query_len = 2, .max_seq_len = 512};
   CHECK(padded_decode_step(catching_up, largest) == padded);
+  const StepKey two_drafts{.num_seqs = 1, .num_tokens = 3, .num_logits = 3, .max_query_len = 3, .max_seq_len = 512};
+  CHECK(padded_decode_step(two_drafts, largest) == two_drafts);  // no dummy
 }
 
 TEST_CASE("thread counts are whole warps within the limit") {

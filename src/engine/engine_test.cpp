@@ -613,5 +613,41 @@ TEST_CASE("inspect: sequences, steps and the owner of every block") {
   CHECK(engine->inspect().get().block_owners.empty());  // nobody waits for an engine that has stopped
 }
 
+TEST_CASE("inspect: the drafts that ran and those accepted, of each step and each sequence") {
+  EngineConfig config = test_config();
+  config.num_drafts = 3;
+  config.draft_source = DraftSource::kExecutor;
+  FakeExecutor executor(config);
+  executor.draft_hit_rate = 0.7;
+  const auto engine = create_engine(config, executor);
+  const auto sink = std::make_shared<RecordingSink>();
+  for (RequestId id = 1; id <= 2; ++id) {
+    Request request = make_request(id, {1, 2, 3}, 60, sink);
+    request.sampling.ignore_eos = true;
+    REQUIRE(engine->submit(std::move(request)).ok());
+  }
+  for (int i = 0; i < 10; ++i) engine->step();
+  const EngineStats stats = engine->stats();
+  std::future<EngineInspection> future = engine->inspect();
+  engine->step();
+  const EngineInspection seen = future.get();
+  CHECK(stats.num_drafts_accepted > 0);
+  CHECK(stats.num_drafts_accepted < stats.num_drafts);
+  REQUIRE(seen.seqs.size() == 2);
+  uint64_t of_steps = 0, of_seqs = 0, accepted_of_steps = 0, accepted_of_seqs = 0;
+  for (const StepRecord& step : seen.steps) {
+    of_steps += static_cast<uint64_t>(step.num_drafts);
+    accepted_of_steps += static_cast<uint64_t>(step.num_drafts_accepted);
+  }
+  for (const SequenceInspection& seq : seen.seqs) {
+    of_seqs += static_cast<uint64_t>(seq.num_drafts);
+    accepted_of_seqs += static_cast<uint64_t>(seq.num_drafts_accepted);
+  }
+  CHECK(of_steps == stats.num_drafts);
+  CHECK(of_seqs == stats.num_drafts);
+  CHECK(accepted_of_steps == stats.num_drafts_accepted);
+  CHECK(accepted_of_seqs == stats.num_drafts_accepted);
+}
+
 }  // namespace
 }  // namespace spate

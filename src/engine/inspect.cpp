@@ -18,7 +18,9 @@ SequenceInspection inspect_sequence(const Sequence& seq, double now) {
           .num_cached_tokens = seq.num_cached_tokens,
           .num_computed_tokens = seq.num_computed_tokens,
           .num_output_tokens = seq.num_output_tokens(),
-          .num_blocks = seq.blocks.size()};
+          .num_blocks = seq.blocks.size(),
+          .num_drafts = seq.num_drafts_run,
+          .num_drafts_accepted = seq.num_drafts_accepted};
 }
 
 }  // namespace
@@ -52,15 +54,17 @@ void inspect_sequences(std::vector<const Sequence*> seqs, const BlockPool& pool,
   }
 }
 
-StepRecord record_step(const ScheduledStep& step, double device_seconds) {
+StepRecord record_step(const ScheduledStep& step, const StepResult& result) {
   StepRecord record{
-      .step_id = step.step_id, .num_seqs = static_cast<int>(step.seqs.size()), .device_seconds = device_seconds};
+      .step_id = step.step_id, .num_seqs = static_cast<int>(step.seqs.size()), .device_seconds = result.device_seconds};
   for (const ScheduledSeq& scheduled : step.seqs) {
     int& count = scheduled.seq->state == SequenceState::kFinished ? record.num_wasted_tokens
                  : scheduled.phase == SeqPhase::kPrefill          ? record.num_prefill_tokens
                                                                   : record.num_decode_tokens;
     count += scheduled.query_len;
+    record.num_drafts += scheduled.num_drafts;
   }
+  for (const int32_t num_accepted : result.num_accepted) record.num_drafts_accepted += num_accepted;
   for (const ScheduledSeq& entered : step.new_rows) record.num_cached_tokens += entered.num_computed_tokens;
   return record;
 }

@@ -19,6 +19,7 @@ struct SequenceInspection {
   int num_computed_tokens = 0;  // in the KV cache once the steps in flight have run
   int num_output_tokens = 0;
   int num_blocks = 0;
+  int num_drafts = 0, num_drafts_accepted = 0;  // that ran in collected steps
 };
 
 // A step that was collected: its tokens by what they were for.
@@ -27,6 +28,7 @@ struct StepRecord {
   int num_seqs = 0;
   int num_prefill_tokens = 0;
   int num_decode_tokens = 0;  // drafts included
+  int num_drafts = 0, num_drafts_accepted = 0;
   int num_cached_tokens = 0;  // that sequences which entered with it brought from the prefix cache: not computed
   int num_wasted_tokens = 0;  // of sequences that had ended before the step was collected
   double device_seconds = 0;  // 0: not known

@@ -9,6 +9,7 @@
 
 #include "core/engine_config.h"
 #include "core/request.h"
+#include "core/step_executor.h"
 #include "engine/inspection.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/sequence.h"
@@ -62,6 +63,6 @@ class Outbox {
 // For Engine::inspect(): the sequences and the owner of each block. `seqs` have not ended.
 void inspect_sequences(std::vector<const Sequence*> seqs, const BlockPool& pool, double now, EngineInspection& out);
 // Before its results are routed: a sequence that has ended by then was computed in vain.
-StepRecord record_step(const ScheduledStep& step, double device_seconds);
+StepRecord record_step(const ScheduledStep& step, const StepResult& result);
 
 }  // namespace spate

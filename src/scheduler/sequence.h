@@ -71,6 +71,7 @@ struct Sequence {
   int num_cached_tokens = 0;                   // prompt tokens that the prefix cache had when it started
   double queue_seconds = -1;                   // arrival to first row; -1 before that
   int num_preemptions = 0;
+  int num_drafts_run = 0, num_drafts_accepted = 0;
   bool has_reported = false;                   // the first Output is out
   std::vector<TokenLogprobs> prompt_logprobs;  // collected so far; of prompt tokens 1, 2 ...
   std::vector<float> hidden_sum;               // Pooling::kMean: of the prompt tokens of collected steps

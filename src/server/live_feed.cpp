@@ -261,18 +261,19 @@ void LiveFeed::write_sequences(JsonWriter& json, const EngineInspection& seen) c
     json.begin_object().field("id", seq.id).field("index", seq.index).field("phase", phase_name(seq.phase));
     json.field("age", seq.age_seconds).field("prompt", seq.prompt_len).field("cached", seq.num_cached_tokens);
     json.field("computed", seq.num_computed_tokens).field("output", seq.num_output_tokens);
-    json.field("blocks", seq.num_blocks).end_object();
+    json.field("blocks", seq.num_blocks);
+    json.field("drafts", seq.num_drafts).field("accepted", seq.num_drafts_accepted).end_object();
   }
   json.end_array();
 }
 
 void LiveFeed::write_steps(JsonWriter& json, const EngineInspection& seen, uint64_t after) const {
-  json.key("steps").begin_array();  // [id, sequences, prefill, decode, cached, wasted, ms]
+  json.key("steps").begin_array();  // [id, sequences, prefill, decode, cached, wasted, ms, drafts, accepted]
   for (const StepRecord& step : seen.steps) {
     if (step.step_id <= after) continue;
     json.begin_array().value(step.step_id).value(step.num_seqs).value(step.num_prefill_tokens);
     json.value(step.num_decode_tokens).value(step.num_cached_tokens).value(step.num_wasted_tokens);
-    json.value(step.device_seconds * 1e3).end_array();
+    json.value(step.device_seconds * 1e3).value(step.num_drafts).value(step.num_drafts_accepted).end_array();
   }
   json.end_array();
 }

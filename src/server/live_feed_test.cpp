@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "server/server.h"
+#include "server/state_report.h"
 #include "server/test_client.h"
 #include "server/test_model.h"
 
@@ -108,7 +109,9 @@ TEST_CASE("a watcher sees the request that runs, its blocks, steps, and its abor
   CHECK(full["cells"].size() == 512);
   const int64_t cell = seq["id"].get<int64_t>() + 3;
   CHECK(std::count(full["cells"].begin(), full["cells"].end(), Json(cell)) + 1 >= seq["blocks"].get<int>());
-  CHECK(!full["steps"].empty());
+  REQUIRE(!full["steps"].empty());
+  CHECK(full["steps"][0].size() == 9);
+  CHECK(seq["drafts"] == 0);
   const Json delta = next_event(watcher);
   CHECK(!delta.contains("cells"));
   REQUIRE(!delta["steps"].empty());
@@ -125,6 +128,17 @@ TEST_CASE("a watcher sees the request that runs, its blocks, steps, and its abor
   }
   CHECK(live.model.engine->stats().num_running == 0);
   CHECK(live.model.engine->stats().num_kv_blocks_used == 0);
+}
+
+TEST_CASE("steps and sequences tell of drafts where some ran") {
+  StepRecord step{.step_id = 7, .num_seqs = 2, .num_decode_tokens = 6};
+  CHECK(describe_step(step).find("drafts") == std::string::npos);
+  step.num_drafts = 4;
+  step.num_drafts_accepted = 3;
+  CHECK(describe_step(step).find("6 decode tokens, 3 of 4 drafts accepted, 0 from") != std::string::npos);
+  EngineInspection seen{.num_running = 1};
+  seen.seqs.push_back({.id = 5, .num_output_tokens = 9, .num_drafts = 8, .num_drafts_accepted = 6});
+  CHECK(describe_state({}, &seen).back().find("9 generated, 6 of 8 drafts accepted, ") != std::string::npos);
 }
 
 TEST_CASE("a server that stops ends the streams of its watchers") {

@@ -562,11 +562,32 @@ struct Server::Impl {
                rate(last.stats.generation_tokens, stats.generation_tokens), stats.num_running, stats.num_waiting,
                stats.kv_cache_usage * 100,
                queries > 0 ? 100 * static_cast<double>(stats.prefix_cache_hits) / queries : 0.0);
+      log_drafts(title, stats, last.stats, elapsed);
     }
     if (stats.num_steps != last.stats.num_steps || stats.num_running == 0) last.last_step = now;
     last.time = now;
     last.stats = stats;
     return now - last.last_step > kStuckTimeout;
+  }
+
+  // Likewise vLLM's; nothing where no drafts ran.
+  static void log_drafts(const std::string& title, const EngineStats& stats, const EngineStats& last, double elapsed) {
+    const auto num_rows = static_cast<double>(stats.num_drafted_rows - last.num_drafted_rows);
+    const auto num_drafts = static_cast<double>(stats.num_drafts - last.num_drafts);
+    const auto num_accepted = static_cast<double>(stats.num_drafts_accepted - last.num_drafts_accepted);
+    if (num_drafts <= 0) return;
+    std::string by_position;
+    for (size_t i = 0; i < stats.num_accepted_at.size(); ++i) {
+      const uint64_t count = stats.num_accepted_at[i] - last.num_accepted_at[i];
+      if (count == 0) break;
+      by_position += fmt::format("{}{:.3f}", i == 0 ? "" : ", ", static_cast<double>(count) / num_rows);
+    }
+    log_info("engine",
+             "{}: SpecDecoding metrics: Mean acceptance length: {:.2f}, Accepted throughput: {:.2f} tokens/s, "
+             "Drafted throughput: {:.2f} tokens/s, Accepted: {:.0f} tokens, Drafted: {:.0f} tokens, "
+             "Per-position acceptance rate: {}, Avg Draft acceptance rate: {:.1f}%",
+             title, 1 + num_accepted / num_rows, num_accepted / elapsed, num_drafts / elapsed, num_accepted, num_drafts,
+             by_position.empty() ? "0" : by_position, 100 * num_accepted / num_drafts);
   }
 
   void log_stats(StatsLogs& logs) {

@@ -17,6 +17,11 @@ std::string describe_blocks(const std::vector<int32_t>& owners) {
                      owners.size(), num_own, num_shared, num_cached, num_free);
 }
 
+// "" of none: a server without speculation tells nothing of it.
+std::string describe_drafts(int num_drafts, int num_accepted) {
+  return num_drafts == 0 ? std::string() : fmt::format(", {} of {} drafts accepted", num_accepted, num_drafts);
+}
+
 }  // namespace
 
 std::string_view phase_name(SequenceInspection::Phase phase) {
@@ -26,9 +31,10 @@ std::string_view phase_name(SequenceInspection::Phase phase) {
 
 std::string describe_step(const StepRecord& step) {
   return fmt::format(
-      "step {}: {} sequences, {} prefill and {} decode tokens, {} from the prefix cache, {} wasted, {:.3f} ms",
-      step.step_id, step.num_seqs, step.num_prefill_tokens, step.num_decode_tokens, step.num_cached_tokens,
-      step.num_wasted_tokens, step.device_seconds * 1e3);
+      "step {}: {} sequences, {} prefill and {} decode tokens{}, {} from the prefix cache, {} wasted, {:.3f} ms",
+      step.step_id, step.num_seqs, step.num_prefill_tokens, step.num_decode_tokens,
+      describe_drafts(step.num_drafts, step.num_drafts_accepted), step.num_cached_tokens, step.num_wasted_tokens,
+      step.device_seconds * 1e3);
 }
 
 std::vector<std::string> describe_state(const EngineStats& stats, const EngineInspection* seen) {
@@ -47,9 +53,10 @@ std::vector<std::string> describe_state(const EngineStats& stats, const EngineIn
   }
   for (const SequenceInspection& seq : seen->seqs) {
     lines.push_back(fmt::format(
-        "request {}.{}: {} for {:.1f} s, {} of {} prompt tokens cached, {} computed, {} generated, {} blocks", seq.id,
+        "request {}.{}: {} for {:.1f} s, {} of {} prompt tokens cached, {} computed, {} generated{}, {} blocks", seq.id,
         seq.index, phase_name(seq.phase), seq.age_seconds, seq.num_cached_tokens, seq.prompt_len,
-        seq.num_computed_tokens, seq.num_output_tokens, seq.num_blocks));
+        seq.num_computed_tokens, seq.num_output_tokens, describe_drafts(seq.num_drafts, seq.num_drafts_accepted),
+        seq.num_blocks));
   }
   const int num_untold = seen->num_running + seen->num_waiting - static_cast<int>(seen->seqs.size());
   if (num_untold > 0) lines.push_back(fmt::format("{} more wait", num_untold));

@@ -39,16 +39,24 @@ class ChatAdapter final : public GenerationListener {
   }
   void on_delta(ChoiceDelta delta, const GenerationUsage& usage) override {
     ChatOutputParser& parser = parsers_[static_cast<size_t>(delta.choice)];
-    const bool was_reasoning = parser.is_in_reasoning();
     ChatDelta chat;
-    parser.append(delta.text, chat.parts);
+    // Token by token: several come at once with drafts or stream_interval, and some may be reasoning, others not.
+    std::string_view text = delta.text;
+    size_t num_read = 0;
+    for (size_t i = 0; i + 1 < delta.token_ids.size(); ++i) {
+      const bool was_reasoning = parser.is_in_reasoning();
+      parser.append(text.substr(num_read, delta.text_ends[i] - num_read), chat.parts);
+      num_read = delta.text_ends[i];
+      num_reasoning_tokens_ += was_reasoning || parser.is_in_reasoning() ? 1 : 0;
+    }
+    const bool was_reasoning = parser.is_in_reasoning();
+    parser.append(text.substr(num_read), chat.parts);
     if (delta.finish_reason != FinishReason::kNone) {
       const bool is_cut =
           delta.finish_reason == FinishReason::kLength || delta.finish_reason == FinishReason::kRepetition;
       parser.finish(chat.parts, is_cut);
     }
-    if (was_reasoning || parser.is_in_reasoning())
-      num_reasoning_tokens_ += static_cast<int64_t>(delta.token_ids.size());
+    if (!delta.token_ids.empty() && (was_reasoning || parser.is_in_reasoning())) ++num_reasoning_tokens_;
     delta.text.clear();
     chat.delta = std::move(delta);
     chat.has_tool_calls = parser.num_tool_calls() > 0;

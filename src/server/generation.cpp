@@ -124,6 +124,8 @@ void Generation::tell(Choice& choice, ChoiceDelta delta) {
   if (choice.held.token_ids.empty()) {
     choice.held = std::move(delta);
   } else {
+    for (size_t& end : delta.text_ends) end += choice.held.text.size();
+    delta.text_ends.insert(delta.text_ends.begin(), choice.held.text_ends.begin(), choice.held.text_ends.end());
     delta.text.insert(0, choice.held.text);
     delta.token_ids.insert(delta.token_ids.begin(), choice.held.token_ids.begin(), choice.held.token_ids.end());
     delta.logprobs.insert(delta.logprobs.begin(), std::make_move_iterator(choice.held.logprobs.begin()),
@@ -152,6 +154,7 @@ void Generation::take_tokens(Choice& choice, Output& output, ChoiceDelta& delta)
         output.finish_reason == FinishReason::kStop && i + 1 == output.token_ids.size() && is_end_token;
     const bool is_shown = !is_stopper || (request_.sampling.include_stop_str_in_output && output.stop_token_id >= 0);
     if (is_shown) choice.text->append(output.token_ids[i], delta.text);
+    delta.text_ends.push_back(delta.text.size());
   }
 }
 

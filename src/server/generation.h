@@ -28,6 +28,7 @@ struct ChoiceDelta {
   int choice = 0;  // prompt_idx * n + index
   std::string text;
   std::vector<int32_t> token_ids;
+  std::vector<size_t> text_ends;  // of each token: so much of `text` was out behind it; the rest belongs to the last
   std::vector<TokenLogprobs> logprobs;               // of these tokens, when asked
   FinishReason finish_reason = FinishReason::kNone;  // else the last delta of this choice
   std::string stop_string;                           // that ended it

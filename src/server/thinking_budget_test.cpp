@@ -106,6 +106,10 @@ TEST_CASE("a thinking budget in a chat, by every name; usage tells the reasoning
     CHECK(answer["choices"][0]["finish_reason"] == "stop");
     CHECK(answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == 6);  // and the two markers
   }
+  for (const int interval : {1, 3, 100}) {  // tokens that come together are counted one by one
+    const Json fields = {{"stream_interval", interval}, {"thinking_token_budget", 4}};
+    CHECK(s.chat(long_thought, fields)["usage"]["completion_tokens_details"]["reasoning_tokens"] == 6);
+  }
   const Json first_wins = s.chat(long_thought, {{"thinking_token_budget", 2}, {"reasoning_max_tokens", 5}});
   CHECK(first_wins["choices"][0]["message"]["reasoning_content"] == "12");
   for (const int budget : {-1, 10, 1000}) {

@@ -47,6 +47,7 @@ struct ApiRequest {
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
+  bool collect_metrics = false;
   bool return_token_ids = false;
   bool return_tokens_as_token_ids = false;
   bool add_special_tokens = false;

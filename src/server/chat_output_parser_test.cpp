@@ -9,6 +9,9 @@
 
 #include "base/rng.h"
 #include "base/test_support.h"
+#include "grammar/parse_states.h"
+#include "grammar/structural_tag.h"
+#include "server/tool_grammar.h"
 
 #include "base/test.h"
 
@@ -334,6 +337,54 @@ TEST_CASE("chat output: long white space goes out, the same whatever the cut") {
   check_all_cuts(kBoth, "a" + space + "b", "R= C=a" + space + "b T=");
   check_all_cuts(kBoth, "a" + space + "<tool_call>{\"name\":\"now\",\"arguments\":{}}</tool_call>",
                  "R= C=a" + std::string(344, '\n') + " T=|0:now {}");
+}
+
+// Along random texts of the one: the other allows the same next bytes, and ends where it ends.
+void check_same_texts(const Grammar& first, const Grammar& second, Rng& rng) {
+  ParseStates a(std::make_shared<const Grammar>(first)), b(std::make_shared<const Grammar>(second));
+  for (int round = 0; round < 20; ++round) {
+    int32_t at = a.initial(), other = b.initial();
+    for (int i = 0; i < 150 && at != ParseStates::kDead; ++i) {
+      REQUIRE(a.accepts(at) == b.accepts(other));
+      std::vector<uint8_t> bytes;
+      for (int byte = 0; byte < 256; ++byte) {
+        const bool goes_on = a.next(at, static_cast<uint8_t>(byte)) != ParseStates::kDead;
+        REQUIRE(goes_on == (b.next(other, static_cast<uint8_t>(byte)) != ParseStates::kDead));
+        if (goes_on) bytes.push_back(static_cast<uint8_t>(byte));
+      }
+      if (bytes.empty()) break;
+      const uint8_t byte = bytes[rng.below(bytes.size())];
+      at = a.next(at, byte);
+      other = b.next(other, byte);
+    }
+  }
+}
+
+TEST_CASE("tool grammar: a structural tag says the same") {
+  const std::shared_ptr<const nlohmann::ordered_json> tools = functions();
+  Rng rng(test_seed());
+  for (const ToolFormat& format : tool_formats()) {
+    if (&writable_format(format) != &format) continue;
+    for (int kind = 0; kind < 4; ++kind) {
+      const ToolGrammarOptions options{.is_required = kind % 2 == 0, .allows_many = kind / 2 == 0};
+      CAPTURE(format.names);
+      CAPTURE(kind);
+      CompileBudget budget;
+      const Result<Grammar> grammar = compile_tool_grammar(*tools, format, options, budget, nullptr);
+      REQUIRE(grammar.ok());
+      const auto tag = tool_structural_tag(*tools, format, options, "");
+      if (!options.is_required && format.is_whole_answer) {
+        CHECK(tag.status().code() == StatusCode::kUnimplemented);
+        continue;
+      }
+      REQUIRE(tag.ok());
+      CompileBudget tag_budget;
+      const Result<Grammar> of_tag = compile_structural_tag(*tag, {}, tag_budget);
+      INFO(tag->dump());
+      REQUIRE(of_tag.ok());
+      check_same_texts(*grammar, *of_tag, rng);
+    }
+  }
 }
 
 TEST_CASE("output formats: seen from the templates of the models") {

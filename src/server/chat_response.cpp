@@ -13,6 +13,7 @@ struct ChatOptions {
   bool return_token_ids = false;
   bool include_usage = false;
   bool continuous_usage = false;
+  bool collect_metrics = false;
   bool include_reasoning = true;
   bool is_named_choice = false;  // a demanded function ends with "stop", as at OpenAI
 };
@@ -23,6 +24,7 @@ ChatOptions options_of(const ChatRequest& request, const ResponseInfo& info) {
           .return_token_ids = request.return_token_ids,
           .include_usage = request.include_usage || info.force_include_usage,
           .continuous_usage = request.continuous_usage || info.force_include_usage,
+          .collect_metrics = request.collect_metrics,
           .include_reasoning = request.include_reasoning,
           .is_named_choice = request.tool_choice == ToolChoice::kNamed};
 }
@@ -73,12 +75,13 @@ class ChatStream final : public ChatListener {
 
   void on_done(const GenerationUsage& usage) override {
     if (has_failed_) return;
-    if (options_.include_usage) {
+    if (options_.include_usage || options_.collect_metrics) {
       JsonWriter json;
       json.begin_object();
       write_head(json, info_, "chat.completion.chunk");
-      json.field("system_fingerprint", info_.system_fingerprint).key("choices").begin_array().end_array().key("usage");
-      write_usage(json, usage, num_reasoning_tokens_);
+      json.field("system_fingerprint", info_.system_fingerprint).key("choices").begin_array().end_array();
+      if (options_.include_usage) write_usage(json.key("usage"), usage, num_reasoning_tokens_);
+      if (options_.collect_metrics) write_metrics(json, usage);
       responder_->write("data: " + json.end_object().take() + "\n\n");
     }
     responder_->write("data: [DONE]\n\n");
@@ -276,6 +279,7 @@ class ChatWhole final : public ChatListener {
     for (size_t i = 0; i < choices_.size(); ++i) write_choice(json, static_cast<int>(i), choices_[i]);
     json.end_array().key("usage");
     write_usage(json, usage, num_reasoning_tokens_);
+    if (options_.collect_metrics) write_metrics(json, usage);
     json.field("system_fingerprint", info_.system_fingerprint).key("prompt_logprobs");
     if (wants_prompt_logprobs_) {
       write_prompt_logprobs(json, *info_.tokenizer, prompt_logprobs_);

@@ -18,6 +18,7 @@ class CompletionResponse final : public GenerationListener {
         wants_prompt_logprobs_(request.sampling.prompt_logprobs.has_value()),
         include_usage_(request.include_usage || info.force_include_usage),
         continuous_usage_(request.continuous_usage || info.force_include_usage),
+        collect_metrics_(request.collect_metrics),
         n_(request.sampling.n),
         info_(std::move(info)),
         responder_(std::move(responder)) {
@@ -73,11 +74,12 @@ class CompletionResponse final : public GenerationListener {
     for (size_t i = 0; !is_stream_ && i < choices_.size(); ++i) {
       write_choice(json, choices_[i], static_cast<int>(i), &choices_[i].end);
     }
-    json.end_array().key("usage");
-    write_usage(json, told(usage), -1);
+    json.end_array();
+    if (!is_stream_ || include_usage_) write_usage(json.key("usage"), told(usage), -1);
+    if (collect_metrics_) write_metrics(json, usage);
     json.end_object();
     if (!is_stream_) return responder_->respond({.body = json.take()});
-    if (include_usage_) responder_->write("data: " + json.take() + "\n\n");
+    if (include_usage_ || collect_metrics_) responder_->write("data: " + json.take() + "\n\n");
     responder_->write("data: [DONE]\n\n");
     responder_->end_stream();
   }
@@ -166,7 +168,7 @@ class CompletionResponse final : public GenerationListener {
   }
 
   const bool is_stream_, logprobs_, echo_, score_only_, as_token_ids_, return_token_ids_, wants_prompt_logprobs_;
-  const bool include_usage_, continuous_usage_;
+  const bool include_usage_, continuous_usage_, collect_metrics_;
   const int n_;
   const ResponseInfo info_;
   const std::shared_ptr<HttpResponder> responder_;

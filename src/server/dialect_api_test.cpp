@@ -579,6 +579,65 @@ TEST_CASE("render: a request as tokens, which answer as the request itself does"
   CHECK(test.post("/v1/chat/completions/render", Json::object(), 400)["error"]["message"] == "messages is missing");
 }
 
+TEST_CASE("render: what tools demand of the answer is a structural tag") {
+  TestServer test;
+  const Json tool = {
+      {"type", "function"},
+      {"function",
+       {{"name", "weather"},
+        {"parameters",
+         {{"type", "object"}, {"properties", {{"city", {{"const", "Rome"}}}}}, {"required", {"city"}}}}}}};
+  const Json named = {{"type", "function"}, {"function", {{"name", "weather"}}}};
+  for (const Json& choice : {Json("required"), named}) {
+    const Json chat = message("Hello", {{"tools", {tool}},
+                                        {"tool_choice", choice},
+                                        {"response_format", {{"type", "json_object"}}},
+                                        {"max_tokens", 100}});
+    const Json rendered = test.post("/v1/chat/completions/render", chat);
+    const Json& params = rendered["sampling_params"];
+    CHECK(!params.contains("response_format"));
+    CHECK(params["structured_outputs"]["structural_tag"]["type"] == "structural_tag");
+    const Json ids = test.post("/inference/v1/generate", rendered)["choices"][0]["token_ids"];
+    const std::string text = test.post("/detokenize", {{"tokens", ids}})["prompt"];
+    CHECK(text.find(R"({"name": "weather", "arguments": {)") != std::string::npos);
+  }
+  const Json free = test.post("/v1/chat/completions/render", message("Hello", {{"tools", {tool}}}));
+  CHECK(!free["sampling_params"].contains("structured_outputs"));
+  Json strict = tool;
+  strict["function"]["strict"] = true;
+  const Json format = test.post(
+      "/v1/chat/completions/render",
+      message("Hello", {{"tools", {strict}}}))["sampling_params"]["structured_outputs"]["structural_tag"]["format"];
+  CHECK(format["elements"].back()["type"] == "triggered_tags");
+  CHECK(test.post("/v1/chat/completions/render", message("Hello", {{"thinking_token_budget", 5}}),
+                  400)["error"]["param"] == "thinking_token_budget");
+}
+
+TEST_CASE("metrics of a request: told on demand, in the last chunk of a stream") {
+  TestServer test;
+  for (const char* path : {"/v1/chat/completions", "/v1/completions"}) {
+    const bool is_chat = std::string_view(path) == "/v1/chat/completions";
+    Json body = is_chat ? message("Hello there!", {}) : Json{{"prompt", "Hello there!"}};
+    body["max_tokens"] = 4;
+    CHECK(!test.post(path, body).contains("metrics"));
+    body["collect_metrics"] = true;
+    const Json whole = test.post(path, body)["metrics"];
+    for (const char* name : {"time_to_first_token_ms", "generation_time_ms", "queue_time_ms"}) {
+      CHECK(whole[name].get<double>() >= 0);
+    }
+    CHECK(whole.contains("mean_itl_ms"));
+    CHECK(whole.contains("tokens_per_second"));
+    body["stream"] = true;
+    const std::vector<std::string> events = sse_events(TestClient(test.server.port()).post(path, body.dump()).body);
+    REQUIRE(events.size() >= 3);
+    const Json last = Json::parse(events[events.size() - 2]);
+    CHECK(last["choices"].empty());
+    CHECK(last["metrics"]["time_to_first_token_ms"].get<double>() > 0);
+    CHECK(!last.contains("usage"));
+    CHECK(!Json::parse(events[0]).contains("metrics"));
+  }
+}
+
 TEST_CASE("chat_template of a request: taken where the server trusts it, within the interpreter's limits") {
   TestServer test;
   const Json body = message("Hello there!", {{"chat_template", "{{ messages[0].content }} and {{ eos_token }}more"}});

@@ -328,6 +328,16 @@ std::shared_ptr<const StructuredOutput> Frontend::tool_output(const ChatRequest&
   return demanded;
 }
 
+ApiResult<std::shared_ptr<const Json>> Frontend::tool_tag(const ChatRequest& request, const ChatPrompt& prompt) const {
+  const std::shared_ptr<const StructuredOutput> demanded = tool_output(request, prompt.output);
+  if (!demanded) return std::shared_ptr<const Json>();
+  const bool is_reasoning = prompt.output.starts_in_reasoning && reasoning_format_;
+  Result<Json> tag = tool_structural_tag(*demanded->schema, *demanded->tool_format, demanded->tools,
+                                         is_reasoning ? reasoning_format_->end : std::string_view());
+  if (!tag.ok()) return not_supported("tools", fmt::format("tools: {}", tag.status().message()));
+  return std::make_shared<const Json>(std::move(*tag));
+}
+
 ApiResult<std::vector<std::vector<int32_t>>> Frontend::encode_prompts(const CompletionRequest& request) const {
   std::vector<std::vector<int32_t>> prompts;
   for (const auto& prompt : request.prompts) {

@@ -83,6 +83,9 @@ class Frontend {
   // Text only.
   ApiResult<std::string> render_chat(const ChatRequest& request) const;
   ApiResult<ChatPrompt> prepare_chat(const ChatRequest& request) const;
+  // The calls that the answer must or may be, as a structural tag; null: the tools say nothing about its form.
+  ApiResult<std::shared_ptr<const nlohmann::ordered_json>> tool_tag(const ChatRequest& request,
+                                                                    const ChatPrompt& prompt) const;
   ApiResult<std::vector<int32_t>> encode_prompt(const std::string& text, bool add_special_tokens,
                                                 const std::string& param, bool is_truncated = false) const;
 

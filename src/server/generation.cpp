@@ -183,9 +183,26 @@ void Generation::finish_choice(Choice& choice, ChoiceDelta delta, TimePoint time
   }
   if (--num_unfinished_ > 0) return;
   has_ended_ = true;
+  sum_times();
   listener_->on_done(usage_);
   listener_.reset();
   if (context_.tracer) record_trace();
+}
+
+void Generation::sum_times() {
+  std::optional<TimePoint> first, last;
+  usage_.queue_seconds = choices_.front().queue_seconds;
+  for (const Choice& choice : choices_) {
+    usage_.queue_seconds = std::min(usage_.queue_seconds, choice.queue_seconds);
+    if (choice.num_tokens == 0) continue;
+    first = std::min(first.value_or(choice.first_token), choice.first_token);
+    last = std::max(last.value_or(choice.last_token), choice.last_token);
+    usage_.num_intervals += choice.num_tokens - 1;
+    usage_.interval_seconds += seconds_between(choice.first_token, choice.last_token);
+  }
+  if (!first) return;
+  usage_.first_token_seconds = seconds_between(request_.arrival, *first);
+  usage_.generation_seconds = seconds_between(*first, *last);
 }
 
 // One trace of all choices: the queue ends with the first that was scheduled, the prefill with the first token of any.

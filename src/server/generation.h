@@ -40,6 +40,12 @@ struct GenerationUsage {
   int64_t num_prompt_tokens = 0;
   int64_t num_completion_tokens = 0;
   int64_t num_cached_tokens = 0;
+  // At the end, of all choices together.
+  double queue_seconds = 0;        // until the first was scheduled
+  double first_token_seconds = 0;  // from the arrival
+  double generation_seconds = 0;   // from the first token to the last
+  int64_t num_intervals = 0;       // between tokens of a choice
+  double interval_seconds = 0;     // their sum
 };
 
 struct GenerationRequest;
@@ -118,6 +124,7 @@ class Generation final : public OutputSink, public std::enable_shared_from_this<
   void tell(Choice& choice, ChoiceDelta delta);
   void finish_choice(Choice& choice, ChoiceDelta delta, TimePoint time);
   void observe_tokens(Choice& choice, const Output& output, TimePoint time);
+  void sum_times();
   void record_trace();
 
   const Context context_;

@@ -20,6 +20,7 @@ constexpr std::string_view kLeftOut[] = {"model",
                                          "add_special_tokens",
                                          "stream",
                                          "stream_options",
+                                         "collect_metrics",
                                          "stream_interval",
                                          "max_streaming_response_tokens",
                                          "priority",
@@ -55,6 +56,16 @@ Json sampling_params_of(const Json& body, const ApiRequest& request, int max_tok
   return params;
 }
 
+// In place of what the request says about the form of its answer.
+void set_tag(const Json& tag, Json& params) {
+  for (const RequestField& field : request_fields()) {
+    if (field.kinds & kAllowedTokensRequest && find_request_field(field.name, kCompletionRequest) == &field) {
+      params.erase(std::string(field.name));
+    }
+  }
+  params["structured_outputs"] = {{"structural_tag", tag}};
+}
+
 Json rendered(const ApiCall& call, const Json& body, const ApiRequest& request, const std::vector<int32_t>& token_ids,
               int max_tokens) {
   const bool has_own_id = call.request.has_client_request_id || request.request_id.empty();
@@ -79,11 +90,18 @@ ApiOutcome handle_render_chat(ApiCall& call, IgnoredFields& ignored) {
   if (!call.frontend->serves(request->model)) return model_not_found(request->model, call.frontend->model().names);
   ApiResult<ChatPrompt> prompt = call.frontend->prepare_chat(*request);
   if (!prompt.ok()) return prompt.error();
+  if (request->max_reasoning_tokens) {
+    return not_supported("thinking_token_budget", "thinking_token_budget has no place in a rendered request");
+  }
+  const ApiResult<std::shared_ptr<const Json>> tag = call.frontend->tool_tag(*request, *prompt);
+  if (!tag.ok()) return tag.error();
   std::vector<std::vector<int32_t>> prompts{std::move(prompt->token_ids)};
   const ApiResult<std::vector<int>> max_tokens = call.frontend->fit_prompts(*request, prompts, "messages");
   if (!max_tokens.ok()) return max_tokens.error();
   auto body = parse_json(call.request.body);
-  call.responder->respond({.body = rendered(call, **body, *request, prompts[0], (*max_tokens)[0]).dump()});
+  Json answer = rendered(call, **body, *request, prompts[0], (*max_tokens)[0]);
+  if (*tag) set_tag(**tag, answer["sampling_params"]);
+  call.responder->respond({.body = answer.dump()});
   return std::nullopt;
 }
 

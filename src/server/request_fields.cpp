@@ -245,6 +245,7 @@ void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiReque
     if (request.stream) fields.fail("prompt_logprobs", "prompt_logprobs are not available when stream is true");
   }
   request.return_token_ids = fields.boolean("return_token_ids").value_or(false);
+  request.collect_metrics = fields.boolean("collect_metrics").value_or(false);
   request.return_tokens_as_token_ids = fields.boolean("return_tokens_as_token_ids").value_or(false);
   read_scheduling(fields, request);
   const auto interval = fields.integer("stream_interval");

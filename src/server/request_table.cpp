@@ -249,7 +249,8 @@ const RequestField kFields[] = {
     {"return_token_strs", kTokenizeRequest, kBoolean, kRead, "vLLM", "Also the text of each token.", "false"},
     {"return_prompt_text", kBoth, kBoolean, kUnsupported, "vLLM", "Use /detokenize, or `echo`."},
     {"return_token_offsets", kBoth, kBoolean, kUnsupported, "vLLM", "Completions with logprobs tell text_offset."},
-    {"collect_metrics", kBoth, kBoolean, kNoEffect, "FastDeploy", "Times are in /metrics."},
+    {"collect_metrics", kBoth, kBoolean, kRead, "FastDeploy",
+     "The answer, or the last chunk of a stream, tells its times in `metrics`, by vLLM's names.", "false"},
     // Scheduling.
     {"priority", kBoth | kTokensRequest | kVectors, kInteger, kRead, "vLLM", "Smaller runs first.", "0", INT32_MIN,
      INT32_MAX},
@@ -384,7 +385,7 @@ const RequestField kFields[] = {
     {"response_fields", kBoth, kAny, kUnsupported, "llama-server", "Answers have one form."},
     {"return_progress", kBoth, kBoolean, kUnsupported, "llama-server", "Streams begin with the first token."},
     {"return_tokens", kBoth, kBoolean, kUnsupported, "llama-server", "Use `return_token_ids`."},
-    {"timings_per_token", kBoth, kBoolean, kUnsupported, "llama-server", "Times are in /metrics."},
+    {"timings_per_token", kBoth, kBoolean, kUnsupported, "llama-server", "Use `collect_metrics`."},
     {.name = "parse_tool_calls",
      .kinds = kBoth,
      .type = kBoolean,

@@ -56,6 +56,22 @@ void write_usage(JsonWriter& json, const GenerationUsage& usage, int64_t num_rea
   json.end_object();
 }
 
+void write_metrics(JsonWriter& json, const GenerationUsage& usage) {
+  json.key("metrics")
+      .begin_object()
+      .field("time_to_first_token_ms", 1e3 * usage.first_token_seconds)
+      .field("generation_time_ms", 1e3 * usage.generation_seconds)
+      .field("queue_time_ms", 1e3 * usage.queue_seconds);
+  const auto count = static_cast<double>(usage.num_intervals);
+  if (usage.num_intervals > 0 && usage.generation_seconds > 0) {
+    json.field("mean_itl_ms", 1e3 * usage.interval_seconds / count)
+        .field("tokens_per_second", count / usage.generation_seconds);
+  } else {
+    json.null_field("mean_itl_ms").null_field("tokens_per_second");
+  }
+  json.end_object();
+}
+
 void write_prompt_logprobs(JsonWriter& json, const Tokenizer& tokenizer, const std::vector<TokenLogprobs>& logprobs) {
   json.begin_array().null();
   for (const TokenLogprobs& token : logprobs) {

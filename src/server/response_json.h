@@ -36,6 +36,8 @@ void write_stop_reason(JsonWriter& json, const ChoiceDelta& delta);
 void write_token_ids(JsonWriter& json, std::string_view name, const std::vector<int32_t>& token_ids);
 // {"prompt_tokens":..}; reasoning tokens below zero are left out.
 void write_usage(JsonWriter& json, const GenerationUsage& usage, int64_t num_reasoning_tokens);
+// "metrics":{"time_to_first_token_ms":..}, by vLLM's names; null where there was one token.
+void write_metrics(JsonWriter& json, const GenerationUsage& usage);
 // vLLM's form: [null, {"17": {"logprob":..,"rank":..,"decoded_token":..}, ...}, ...]
 void write_prompt_logprobs(JsonWriter& json, const Tokenizer& tokenizer, const std::vector<TokenLogprobs>& logprobs);
 // One entry of chat's logprobs.content.

@@ -11,6 +11,7 @@ class TokensWhole final : public GenerationListener {
   TokensWhole(const CompletionRequest& request, ResponseInfo info, std::shared_ptr<HttpResponder> responder)
       : has_logprobs_(request.sampling.logprobs.has_value()),
         has_prompt_logprobs_(request.sampling.prompt_logprobs.has_value()),
+        collect_metrics_(request.collect_metrics),
         info_(std::move(info)),
         responder_(std::move(responder)) {
     choices_.resize(static_cast<size_t>(request.sampling.n));
@@ -58,6 +59,7 @@ class TokensWhole final : public GenerationListener {
     }
     json.key("usage");
     write_usage(json, usage, -1);
+    if (collect_metrics_) write_metrics(json, usage);
     responder_->respond({.body = json.end_object().take()});
   }
 
@@ -67,7 +69,7 @@ class TokensWhole final : public GenerationListener {
     std::vector<TokenLogprobs> logprobs;
     ChoiceDelta end;
   };
-  const bool has_logprobs_, has_prompt_logprobs_;
+  const bool has_logprobs_, has_prompt_logprobs_, collect_metrics_;
   const ResponseInfo info_;
   const std::shared_ptr<HttpResponder> responder_;
   std::vector<Choice> choices_;

@@ -1,9 +1,12 @@
 #include "batch/plan_validate.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <vector>
+
+#include "core/step_executor.h"
 
 namespace spate {
 namespace {
@@ -87,8 +90,11 @@ Status check_sampling(const PlanView& view, const RowUpdate& update, const StepP
   }
   RETURN_IF_ERROR(check_in("num_bias", sampling.num_bias, 0, kMaxLogitBias));
   RETURN_IF_ERROR(check_in("num_stop_ids", sampling.num_stop_ids, 0, kMaxStopIds));
-  RETURN_IF_ERROR(check_in("num_logprobs", sampling.num_logprobs, -1, kMaxLogprobs));
-  RETURN_IF_ERROR(check_in("num_prompt_logprobs", update.num_prompt_logprobs, -1, kMaxLogprobs));
+  const int64_t max_logprobs = std::max<int64_t>(kMaxLogprobs, limits.vocab_size);
+  if (sampling.num_logprobs != kLogprobsById) {
+    RETURN_IF_ERROR(check_in("num_logprobs", sampling.num_logprobs, -1, max_logprobs));
+  }
+  RETURN_IF_ERROR(check_in("num_prompt_logprobs", update.num_prompt_logprobs, -1, max_logprobs));
   RETURN_IF_ERROR(check_in("prompt_len", sampling.prompt_len, 1, update.num_tokens));
   RETURN_IF_ERROR(check_ids(view, "bias ids", update.bias_ids_begin, sampling.num_bias, limits.vocab_size));
   RETURN_IF_ERROR(check_ids(view, "stop ids", update.stop_ids_begin, sampling.num_stop_ids, limits.vocab_size));

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/step_executor.h"
+
 namespace spate {
 
 RowSampling row_sampling(const Request& request, uint64_t seed) {
@@ -17,7 +19,8 @@ RowSampling row_sampling(const Request& request, uint64_t seed) {
           .sampling_top_k = std::max(0, params.sampling_top_k),
           .prompt_len = prompt_len,
           .min_tokens_until = params.min_tokens > 0 ? prompt_len + params.min_tokens : 0,
-          .num_logprobs = params.logprobs.value_or(-1),
+          .num_logprobs =
+              params.logprob_token_ids.empty() || !params.logprobs ? params.logprobs.value_or(-1) : kLogprobsById,
           .relaxed_top_k = request.relaxed.top_k,
           .relaxed_delta = request.relaxed.delta,
           .relaxed_end_id = request.relaxed.end_id};

@@ -218,11 +218,6 @@ void normalize(ModelArguments& model, std::vector<std::string>& notes) {
     model.dtype = "bfloat16";
   }
   if (model.dtype == "float") model.dtype = "float32";
-  if (model.max_logprobs < 0 || model.max_logprobs > kMaxLogprobs) {
-    notes.push_back(fmt::format("--max-logprobs {}: a step keeps {} for each token, requests may ask for so many",
-                                          model.max_logprobs, kMaxLogprobs));
-    model.max_logprobs = kMaxLogprobs;
-  }
 }
 
 // Of what --model says, the paths without a name.

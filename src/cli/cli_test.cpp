@@ -213,10 +213,10 @@ TEST_CASE("arguments: command lines of vLLM's users work, and say what has no ef
   CHECK(args->serve.root_path == "/v");
   CHECK(args->serve.disable_log_stats);
   CHECK(args->model.dtype == "bfloat16");
-  CHECK(args->model.max_logprobs == 20);
+  CHECK(args->model.max_logprobs == -1);
   CHECK(args->model.max_model_len == 4000);
   CHECK(args->model.tensor_parallel_size == 2);
-  CHECK(args->notes.size() == 10);
+  CHECK(args->notes.size() == 9);
   const auto has_note = [&](const std::string& note) { return std::find(args->notes.begin(), args->notes.end(), note) != args->notes.end(); };
   CHECK(has_note("--trust-remote-code has no effect here: no code of a model's folder is run"));
   const std::string refused = parse({"serve", "m", "--pipeline-parallel-size", "2"}).status().message();

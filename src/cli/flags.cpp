@@ -195,7 +195,9 @@ void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required, std:
                   "Most milliseconds that prompts hold up running streams a step; 0: no limit; -1: " +
                       defaults_text(&BackEndDefaults::max_prefill_stall_ms))
       ->check(CLI::Range(-1, 60000));
-  app->add_option("--max-logprobs", m.max_logprobs, "Most logprobs a request may ask for; -1 or more than 20: 20")
+  app->add_option("--max-logprobs", m.max_logprobs,
+                  "Most logprobs a request may ask for; -1: the whole vocabulary. More than 20 cost the device a wait "
+                  "in each step")
       ->check(CLI::Range(-1, INT32_MAX));
   app->add_option("--seed", m.seed, "Seed of requests that bring none, and of dummy weights")
       ->check(seed_number());

@@ -100,7 +100,9 @@ Result<ServingModel> serving_model(const Arguments& arguments, LoadedModel& mode
       find_reasoning_format(serving.reasoning_parser, model.chat_template ? model.chat_template->source() : ""));
   ASSIGN_OR_RETURN(serving.relaxed,
                    relaxed_acceptance(model.engine->config().speculative, reasoning, model.tokenizer.get()));
-  serving.max_logprobs = arguments.model.max_logprobs;
+  const auto vocab_size = static_cast<int>(model.config.vocab_size);
+  const int asked = arguments.model.max_logprobs;
+  serving.max_logprobs = asked < 0 ? std::max(asked, vocab_size) : std::min(asked, std::max(kMaxLogprobs, vocab_size));
   std::string settings;
   for (const std::string& line : arguments.config_lines) settings += line + "\n";
   serving.system_fingerprint = fmt::format("spate-{}-{:08x}", kVersion, XXH32(settings.data(), settings.size(), 0));

@@ -45,6 +45,11 @@ Status validate_sampling_params(const SamplingParams& params, int vocab_size, in
     const char* name = field == &params.logprobs ? "logprobs" : "prompt_logprobs";
     if (field->has_value()) RETURN_IF_ERROR(in_range(name, **field, 0, max_logprobs));
   }
+  if (params.logprob_token_ids.size() > kMaxLogprobTokenIds) {
+    return invalid_argument("logprob_token_ids has {} entries, at most {} are taken", params.logprob_token_ids.size(),
+                            kMaxLogprobTokenIds);
+  }
+  for (const int32_t id : params.logprob_token_ids) RETURN_IF_ERROR(validate_ids("logprob_token_ids", id, vocab_size));
   if (params.logit_bias.size() > kMaxLogitBias) {
     return invalid_argument("logit_bias has {} entries, at most {} are taken", params.logit_bias.size(), kMaxLogitBias);
   }

@@ -41,6 +41,7 @@ struct SamplingParams {
   RepetitionDetection repetition_detection;
   std::optional<int> logprobs;          // 0 = the sampled token's only
   std::optional<int> prompt_logprobs;
+  std::vector<int32_t> logprob_token_ids;  // with logprobs: these instead of the most probable ones
 
   // Text matters, decided in the front-end, which then cancels the sequence.
   std::vector<std::string> stop;
@@ -48,6 +49,8 @@ struct SamplingParams {
   bool skip_special_tokens = true;
   bool spaces_between_special_tokens = true;
 };
+
+constexpr size_t kMaxLogprobTokenIds = 1024;
 
 // Ranges of api.md 1.3; the message names field, value and limit. vocab_size bounds ids; max_logprobs is --max-logprobs.
 Status validate_sampling_params(const SamplingParams& params, int vocab_size, int max_logprobs);

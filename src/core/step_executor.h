@@ -12,6 +12,10 @@
 
 namespace spate {
 
+// RowSampling::num_logprobs, and num_prompt_logprobs of a RowUpdate, go up to kMaxLogprobs on the device. For more, up
+// to the size of the vocabulary, the whole row of logits comes to the host. This one asks for every token, by id.
+constexpr int32_t kLogprobsById = INT32_MAX;
+
 // Log-probability of one token and of the most probable alternatives, from the model's raw distribution.
 struct TokenLogprobs {
   int32_t token_id = 0;
@@ -21,7 +25,7 @@ struct TokenLogprobs {
     int32_t token_id;
     float logprob;
   };
-  std::vector<Top> top;  // descending
+  std::vector<Top> top;  // descending, ties by id; with kLogprobsById top[id]
 };
 
 // What one step gave. Arrays are in the plan's order of the sequences that asked.

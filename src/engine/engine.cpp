@@ -378,7 +378,9 @@ void Engine::Impl::deliver_tokens(const ScheduledStep& step, Sequence& seq, size
     output.token_ids.push_back(token_id);
     if (const std::optional<int> num_top = group.request.sampling.logprobs) {
       TokenLogprobs& logprobs = result.logprobs.at(i);
-      if (logprobs.top.size() > static_cast<size_t>(*num_top)) logprobs.top.resize(static_cast<size_t>(*num_top));
+      pick_logprobs(group.request.sampling.logprob_token_ids, logprobs);
+      if (group.request.sampling.logprob_token_ids.empty() && logprobs.top.size() > static_cast<size_t>(*num_top))
+        logprobs.top.resize(static_cast<size_t>(*num_top));
       output.logprobs.push_back(std::move(logprobs));
     }
   }

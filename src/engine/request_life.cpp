@@ -137,6 +137,13 @@ Output make_output(Sequence& seq) {
   return output;
 }
 
+void pick_logprobs(const std::vector<int32_t>& token_ids, TokenLogprobs& logprobs) {
+  if (token_ids.empty()) return;
+  std::vector<TokenLogprobs::Top> picked;
+  for (const int32_t id : token_ids) picked.push_back(logprobs.top.at(static_cast<size_t>(id)));
+  logprobs.top = std::move(picked);
+}
+
 void collect_prompt_logprobs(Sequence& seq, int num_computed_tokens, std::vector<TokenLogprobs>& logprobs) {
   const auto max_top = static_cast<size_t>(seq.group->request.sampling.prompt_logprobs.value_or(0));
   for (size_t i = 0; i < logprobs.size(); ++i) {

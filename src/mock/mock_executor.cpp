@@ -168,6 +168,7 @@ TokenLogprobs MockExecutor::logprobs_of(int32_t token_id, int num_top) const {
   for (int i = 0; i < std::min(num_top, config_.vocab_size); ++i) {
     logprobs.top.push_back({(token_id + i) % config_.vocab_size, i == 0 ? 0.0f : -20.0f - static_cast<float>(i)});
   }
+  if (num_top == kLogprobsById) std::ranges::sort(logprobs.top, {}, &TokenLogprobs::Top::token_id);
   return logprobs;
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "rank/host_logprobs.h"
+
 namespace spate {
 
 namespace {
@@ -121,7 +123,7 @@ StepKey Rank::step_key(const StepInFlight& step) const {
                 .num_top_logprobs = step.num_top_logprobs(),
                 .plan_generation = plan_generation_,
                 .long_prompts = long_prompts_of(step.seqs(), min_expanded_query_len_)};
-  if (plan.num_prompt_logprobs == 0 && step.pooled().empty()) {
+  if (plan.num_prompt_logprobs == 0 && step.pooled().empty() && step.wide_rows().empty()) {
     const bool one_of_each = plan.num_sampled == plan.num_seqs && plan.num_logits == plan.num_seqs;
     exact.outputs = one_of_each ? StepOutputs::kSampledAllSeqs : StepOutputs::kSampledTokens;
   }
@@ -214,7 +216,7 @@ void Rank::sample(const StepContext& ctx, const Tensor& hidden_states, const Ste
 }
 
 void Rank::read(const StepKey& key, StepInFlight& step) {
-  if (!step.prompts().empty() || !step.pooled().empty()) {
+  if (!step.prompts().empty() || !step.pooled().empty() || !step.wide_rows().empty()) {
     const StepBatch step_batch = batch(key);
     const StepContext ctx{.stream = *stream_,
                           .ops = bound_.ops,
@@ -222,6 +224,7 @@ void Rank::read(const StepKey& key, StepInFlight& step) {
                           .batch = step_batch,
                           .kv = kv_cache_.views()};
     if (!step.prompts().empty()) read_prompt_logprobs(ctx, step);
+    if (!step.wide_rows().empty()) read_wide_logprobs(ctx, key, step);
     if (communicator_->rank() == 0) read_hidden_states(ctx, step);
   }
   if (communicator_->rank() != 0) return;
@@ -245,14 +248,53 @@ void Rank::read_prompt_logprobs(const StepContext& ctx, StepInFlight& step) {
       if (communicator_->rank() != 0) continue;
       const int first_target = seq.num_computed_tokens + 1 + begin, count = end - begin;
       const Tensor targets = prompt_ids.columns(first_target, first_target + count).reshaped({count});
-      compute_logprobs(logits, targets, limits_.max_sampled_rows() + num_rows, prompt.num_top);
+      const bool is_wide = step.is_wide(prompt.num_top);
+      if (is_wide) wait_for_logprobs(logits, targets, prompt.num_top, step.wide_prompt_logprobs);
+      if (!is_wide) compute_logprobs(logits, targets, limits_.max_sampled_rows() + num_rows, prompt.num_top);
       device_->copy_to_host(*stream_, step.prompt_target_ids.rows(num_rows, num_rows + count).raw(), targets.raw(),
                             static_cast<size_t>(targets.num_bytes()));
       num_rows += count;
-      most_top = std::max(most_top, prompt.num_top);
+      if (!is_wide) most_top = std::max(most_top, prompt.num_top);
     }
   }
   if (communicator_->rank() == 0) copy_logprobs(step, limits_.max_sampled_rows(), num_rows, most_top > 0);
+}
+
+// The logits are computed again: those of the step may be gone, and a replayed step copies nothing to the host.
+void Rank::read_wide_logprobs(const StepContext& ctx, const StepKey& key, StepInFlight& step) {
+  const Tensor hidden_states = model_->hidden_states(ctx.batch);
+  const StepInputs inputs = state_.inputs(key);
+  for (const StepInFlight::WideRows& wide : step.wide_rows()) {
+    for (int begin = wide.first_row; begin < wide.first_row + wide.count; begin += limits_.max_num_logits) {
+      const int end = std::min(wide.first_row + wide.count, begin + limits_.max_num_logits);
+      const Tensor logits = model_->compute_logits(ctx, hidden_states, inputs.sample_token_idxs.rows(begin, end));
+      if (communicator_->rank() != 0) continue;
+      wait_for_logprobs(logits, state_.outputs().next_token_ids.rows(begin, end), wide.num_top, step.wide_logprobs);
+    }
+  }
+}
+
+// The device stands still meanwhile. Only requests for more than kMaxLogprobs cost that, and no memory is held for
+// them.
+void Rank::wait_for_logprobs(const Tensor& logits, const Tensor& target_ids, int num_top,
+                             std::vector<TokenLogprobs>& out) {
+  const int64_t count = logits.dim(0), vocab_size = model_->config().vocab_size, stride = logits.stride(0);
+  const size_t logits_bytes = static_cast<size_t>((count - 1) * stride + vocab_size) * sizeof(float);
+  const size_t target_bytes = static_cast<size_t>(count) * sizeof(int32_t);
+  if (wide_logits_.bytes() < logits_bytes + target_bytes) {
+    Result<Buffer> larger = device_->allocate(logits_bytes + target_bytes, MemoryKind::kPinnedHost);
+    CHECK(larger.ok(), "no memory for {} rows of logits: {}", count, larger.status().message());
+    wide_logits_ = std::move(larger).value();
+  }
+  auto* const rows = static_cast<float*>(wide_logits_.data());
+  auto* const ids = reinterpret_cast<int32_t*>(static_cast<char*>(wide_logits_.data()) + logits_bytes);
+  device_->copy_to_host(*stream_, rows, logits.raw(), logits_bytes);
+  device_->copy_to_host(*stream_, ids, target_ids.raw(), target_bytes);
+  device_->synchronize(*stream_);
+  for (int64_t i = 0; i < count; ++i) {
+    const std::span row(rows + i * stride, static_cast<size_t>(vocab_size));
+    out.push_back(logprobs_of_logits(row, ids[i], num_top));
+  }
 }
 
 // The host adds them up: it has the time, and the device needs no op for it.

@@ -79,6 +79,8 @@ class Rank {
   void sample(const StepContext& ctx, const Tensor& hidden_states, const StepKey& key);
   void read(const StepKey& key, StepInFlight& step);
   void read_prompt_logprobs(const StepContext& ctx, StepInFlight& step);
+  void read_wide_logprobs(const StepContext& ctx, const StepKey& key, StepInFlight& step);
+  void wait_for_logprobs(const Tensor& logits, const Tensor& target_ids, int num_top, std::vector<TokenLogprobs>& out);
   void read_hidden_states(const StepContext& ctx, StepInFlight& step);
   void compute_logprobs(const Tensor& logits, const Tensor& target_ids, int64_t first_output_row, int num_top);
   void copy_logprobs(StepInFlight& step, int64_t first_row, int64_t num_rows, bool with_top);
@@ -98,6 +100,7 @@ class Rank {
   KvStorage kv_cache_;  // a view a layer
   Buffer plan_device_;  // one for all steps, so that a replayed step finds its plan; grows to the largest seen
   int plan_generation_ = 0;
+  Buffer wide_logits_;  // on the host, for wait_for_logprobs(); none before the first step that needs it
   std::vector<RowUpdate> row_updates_;  // the last one of each row: what the host must know of it
   std::array<StepInFlight, kMaxInFlight> steps_;
   uint64_t num_launched_ = 0;  // the rank's thread's

@@ -5,6 +5,8 @@
 //         one token at a time, each request alone on a fresh prompt.
 #include "rank/rank_group.h"
 
+#include <algorithm>
+#include <cmath>
 #include <condition_variable>
 #include <mutex>
 #include <set>
@@ -291,6 +293,51 @@ TEST_CASE("rank group: as many top log-probabilities are computed as were asked 
         run({}, prompts, 2, {.temperature = 0, .logprobs = num_top, .prompt_logprobs = kMaxLogprobs - num_top});
     CHECK(got->num_top == std::set<size_t>{static_cast<size_t>(num_top)});
     CHECK(got->num_prompt_top == std::set<size_t>{static_cast<size_t>(kMaxLogprobs - num_top)});
+  }
+}
+
+TEST_CASE("rank group: log-probabilities of the whole vocabulary agree with the few that the device finds") {
+  const auto prompts = make_prompts();
+  const auto vocab_size = static_cast<int>(load_model_config(model_dir()).value().vocab_size);
+  REQUIRE(vocab_size > kMaxLogprobs);
+  for (const Variant& variant : {Variant{}, Variant{.max_num_batched_tokens = 9}, Variant{.tensor_parallel_size = 2}}) {
+    CAPTURE(variant.max_num_batched_tokens);
+    CAPTURE(variant.tensor_parallel_size);
+    const auto few = run(variant, prompts, 4, {.temperature = 0, .logprobs = 3, .prompt_logprobs = 3});
+    const auto all =
+        run(variant, prompts, 4, {.temperature = 0, .logprobs = vocab_size, .prompt_logprobs = vocab_size});
+    const auto picked = run(variant, prompts, 4, {.temperature = 0, .logprobs = 0, .logprob_token_ids = {7, 1}});
+    const auto check = [&](const TokenLogprobs& some, const TokenLogprobs& whole) {
+      REQUIRE(whole.top.size() == static_cast<size_t>(vocab_size));
+      CHECK(whole.token_id == some.token_id);
+      CHECK(whole.rank == some.rank);
+      CHECK(whole.logprob == doctest::Approx(some.logprob).epsilon(1e-4));
+      for (size_t k = 0; k < 3; ++k) {
+        CHECK(whole.top[k].token_id == some.top[k].token_id);
+        CHECK(whole.top[k].logprob == doctest::Approx(some.top[k].logprob).epsilon(1e-4));
+      }
+      double sum = 0;
+      for (const TokenLogprobs::Top& top : whole.top) sum += std::exp(static_cast<double>(top.logprob));
+      CHECK(sum == doctest::Approx(1).epsilon(1e-4));
+      CHECK(std::ranges::is_sorted(whole.top, std::ranges::greater(), &TokenLogprobs::Top::logprob));
+    };
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      CHECK(all->tokens[i] == few->tokens[i]);
+      REQUIRE(all->prompt_logprobs[i].size() == few->prompt_logprobs[i].size());
+      for (size_t t = 0; t < few->prompt_logprobs[i].size(); ++t) {
+        check(few->prompt_logprobs[i][t], all->prompt_logprobs[i][t]);
+      }
+      for (size_t t = 0; t < 4; ++t) {
+        check(few->logprobs[i][t], all->logprobs[i][t]);
+        const auto& top = picked->logprobs[i][t].top;
+        REQUIRE(top.size() == 2);
+        for (size_t k = 0; k < 2; ++k) {
+          CHECK(top[k].token_id == (k == 0 ? 7 : 1));
+          const auto same = std::ranges::find(all->logprobs[i][t].top, top[k].token_id, &TokenLogprobs::Top::token_id);
+          CHECK(same->logprob == top[k].logprob);
+        }
+      }
+    }
   }
 }
 

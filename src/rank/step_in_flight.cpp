@@ -49,18 +49,26 @@ void StepInFlight::note_sampled(std::span<const RowUpdate> rows) {
   sampled_num_top_.clear();
   num_top_logprobs_ = -1;
   has_relaxed_ = false;
+  wide_rows_.clear();
+  wide_logprobs.clear();
+  int first_row = 0;
   for (const SeqStep& seq : seqs()) {
     has_relaxed_ |= seq.num_relaxed > 0;
     if ((seq.flags & kSample) == 0) continue;
     const RowSampling& sampling = rows[static_cast<size_t>(seq.row)].sampling;
-    sampled_num_top_.push_back(std::min(sampling.num_logprobs, max_top_logprobs_));
-    num_top_logprobs_ = std::max(num_top_logprobs_, sampled_num_top_.back());
+    const bool wide = is_wide(sampling.num_logprobs);
+    sampled_num_top_.push_back(wide ? sampling.num_logprobs : std::min(sampling.num_logprobs, max_top_logprobs_));
+    num_top_logprobs_ = std::max(num_top_logprobs_, wide ? 0 : sampled_num_top_.back());
+    const int num_rows = num_logits_of(seq);
+    if (wide) wide_rows_.push_back({.first_row = first_row, .count = num_rows, .num_top = sampling.num_logprobs});
+    first_row += num_rows;
   }
 }
 
 // Query token j of a sequence stands at position c + j; its logits speak of the prompt token at c + j + 1.
 void StepInFlight::note_prompts(std::span<const RowUpdate> rows) {
   prompts_.clear();
+  wide_prompt_logprobs.clear();
   int first_token = 0;
   for (int i = 0; i < header().num_seqs; ++i) {
     const SeqStep& seq = seqs()[static_cast<size_t>(i)];
@@ -70,7 +78,9 @@ void StepInFlight::note_prompts(std::span<const RowUpdate> rows) {
       prompts_.push_back({.seq_idx = i,
                           .first_token = first_token,
                           .count = std::max(num_followed, 0),
-                          .num_top = std::clamp(row.num_prompt_logprobs, 0, max_top_logprobs_)});
+                          .num_top = is_wide(row.num_prompt_logprobs)
+                                         ? row.num_prompt_logprobs
+                                         : std::clamp(row.num_prompt_logprobs, 0, max_top_logprobs_)});
     }
     first_token += seq.query_len;
   }
@@ -93,9 +103,14 @@ void StepInFlight::read_result(StepResult& result) const {
   read_pooled(result);
   result.prompt_logprobs.clear();
   int64_t prompt_row = 0;
+  size_t wide_idx = 0;
   for (const PromptLogprobs& prompt : prompts_) {
     std::vector<TokenLogprobs>& out = result.prompt_logprobs.emplace_back();
     for (int i = 0; i < prompt.count; ++i, ++prompt_row) {
+      if (is_wide(prompt.num_top)) {
+        out.push_back(wide_prompt_logprobs[wide_idx++]);
+        continue;
+      }
       const int32_t token_id = prompt_target_ids.data<int32_t>()[prompt_row];
       out.push_back(logprobs_of(outputs.next_token_ids.dim(0) + prompt_row, token_id, prompt.num_top));
     }
@@ -110,7 +125,7 @@ void StepInFlight::read_sampled(StepResult& result) const {
   result.logprobs.clear();
   const int32_t* next_token_ids = outputs.next_token_ids.data<int32_t>();
   int32_t first_row = 0;
-  size_t sampled_idx = 0;
+  size_t sampled_idx = 0, wide_idx = 0;
   for (size_t s = 0; s < seqs().size(); first_row += num_logits_of(seqs()[s++])) {
     if ((seqs()[s].flags & kSample) == 0) continue;
     const int num_top = sampled_num_top_[sampled_idx++];
@@ -122,8 +137,12 @@ void StepInFlight::read_sampled(StepResult& result) const {
     }
     for (int32_t row = first_row; row <= first_row + num_accepted; ++row) {
       result.next_token_ids.push_back(next_token_ids[row]);
-      if (num_top_logprobs_ >= 0) result.logprobs.push_back(logprobs_of(row, next_token_ids[row], num_top));
+      if (num_top_logprobs_ < 0) continue;
+      const size_t offset = static_cast<size_t>(row - first_row);
+      result.logprobs.push_back(is_wide(num_top) ? wide_logprobs[wide_idx + offset]
+                                                 : logprobs_of(row, next_token_ids[row], num_top));
     }
+    if (is_wide(num_top)) wide_idx += static_cast<size_t>(num_logits_of(seqs()[s]));
   }
 }
 

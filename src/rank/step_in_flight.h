@@ -39,6 +39,15 @@ class StepInFlight {
     int num_top = 0;
   };
   std::span<const PromptLogprobs> prompts() const { return prompts_; }
+  // More log-probabilities than the device finds: the host makes them of whole rows of logits.
+  bool is_wide(int num_top) const { return num_top > kMaxLogprobs; }
+  // Rows of logits of a sampled sequence that asks for so many.
+  struct WideRows {
+    int first_row = 0;
+    int count = 0;
+    int num_top = 0;
+  };
+  std::span<const WideRows> wide_rows() const { return wide_rows_; }
   // A sequence whose hidden states are wanted: the sum of those of `count` tokens of the step.
   struct Pooled {
     int first_token = 0;
@@ -54,6 +63,8 @@ class StepInFlight {
   std::unique_ptr<Event> started, done;
   StepOutputArrays outputs;  // on the host
   Tensor pooled_rows;        // [rows of pooled(), hidden_size] act, on the host; reserve_pooled_rows()
+  std::vector<TokenLogprobs> wide_logprobs;         // of wide_rows(), one behind the other
+  std::vector<TokenLogprobs> wide_prompt_logprobs;  // of those prompts() that are wide
   Tensor prompt_target_ids;  // [max_num_batched_tokens] i32, on the host: of prompts(), one behind the other
 
  private:
@@ -70,6 +81,7 @@ class StepInFlight {
   std::vector<Pooled> pooled_;
   std::vector<int> sampled_num_top_;  // of each sampled sequence: -1 none wanted
   std::vector<PromptLogprobs> prompts_;
+  std::vector<WideRows> wide_rows_;
   int max_top_logprobs_ = 0;
   int num_top_logprobs_ = -1;
   bool has_relaxed_ = false;

@@ -92,6 +92,13 @@ TEST_CASE("chat request: wrong types and values name the field, the value and th
   CHECK(refusal(chat(R"("n":2,"temperature":0)")) == "n|invalid_value|400");
   CHECK(refusal(chat(R"("top_logprobs":2)")) == "top_logprobs|invalid_value|400");
   CHECK(refusal(chat(R"("logprobs":true,"top_logprobs":21)")) == "top_logprobs|invalid_value|400");
+  CHECK(refusal(chat(R"("logprobs":true,"top_logprobs":-1)")) == "top_logprobs|invalid_value|400");
+  CHECK(refusal(chat(R"("prompt_logprobs":-1)")) == "prompt_logprobs|invalid_value|400");
+  CHECK(refusal(chat(R"("logprob_token_ids":[1])")) == "logprob_token_ids|invalid_value|400");
+  CHECK(refusal(chat(R"("logprobs":true,"top_logprobs":1,"logprob_token_ids":[1])")) ==
+        "logprob_token_ids|invalid_value|400");
+  CHECK(refusal(chat(R"("logprobs":true,"logprob_token_ids":[1000000])")) == "logprob_token_ids|invalid_value|400");
+  CHECK(refusal(chat(R"("logprobs":true,"logprob_token_ids":[1,2])")) == "ok");
   CHECK(refusal(chat(R"("stop":[""])")) == "stop|invalid_value|400");
   CHECK(refusal(chat(R"("stop":[1])")) == "stop|invalid_type|400");
   CHECK(refusal(chat(R"("logit_bias":{"x":1})")) == "logit_bias|invalid_value|400");
@@ -174,7 +181,6 @@ TEST_CASE("chat request: what is not built is refused with 400, never ignored") 
   CHECK(refusal(chat(R"("bad_words":[")" + std::string(1025, 'x') + R"("])")) == "bad_words|invalid_value|400");
   CHECK(refusal(chat(R"("bad_words_token_ids":[1000000000])")) == "bad_words_token_ids|invalid_value|400");
   CHECK(refusal(chat(R"("use_beam_search":true)")) == "use_beam_search|unsupported_parameter|400");
-  CHECK(refusal(chat(R"("logprob_token_ids":[1])")) == "logprob_token_ids|unsupported_parameter|400");
   CHECK(refusal(chat(R"("kv_transfer_params":{"do_remote_decode":true})")) ==
         "kv_transfer_params|unsupported_parameter|400");
   CHECK(refusal(chat(R"("bad_words":[],"use_beam_search":false)")) == "ok");
@@ -397,13 +403,31 @@ TEST_CASE("request: a model that is greedy by default still gives n answers") {
   CHECK(!parse_chat_request(R"({"messages":[{"role":"user","content":"x"}],"n":2,"temperature":0})", limits).ok());
 }
 
+TEST_CASE("requests: -1 log-probabilities are the whole vocabulary, where the server allows it") {
+  ParseLimits limits = kLimits;
+  limits.max_logprobs = limits.vocab_size;
+  auto chat_request = parse_chat_request(
+      R"({"messages":[{"role":"user","content":"x"}],"logprobs":true,"top_logprobs":-1,"prompt_logprobs":-1})", limits);
+  REQUIRE(chat_request.ok());
+  CHECK(chat_request->sampling.logprobs == limits.vocab_size);
+  CHECK(chat_request->sampling.prompt_logprobs == limits.vocab_size);
+  auto completion = parse_completion_request(R"({"prompt":"x","logprobs":-1,"echo":true})", limits);
+  REQUIRE(completion.ok());
+  CHECK(completion->sampling.logprobs == limits.vocab_size);
+  CHECK(completion->sampling.prompt_logprobs == limits.vocab_size);
+  auto picked = parse_completion_request(R"({"prompt":"x","logprob_token_ids":[3,1]})", kLimits);
+  REQUIRE(picked.ok());
+  CHECK(picked->sampling.logprobs == 0);
+  CHECK(picked->sampling.logprob_token_ids == std::vector<int32_t>{3, 1});
+}
+
 TEST_CASE("openapi: the document and the page come from the tables") {
   const auto document = nlohmann::json::parse(openapi_json("1"));
   const auto& schema =
       document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"];
   CHECK(schema["required"] == nlohmann::json::array({"messages"}));
   CHECK(schema["properties"]["temperature"]["maximum"] == 2);
-  CHECK(!schema["properties"].contains("logprob_token_ids"));
+  CHECK(!schema["properties"].contains("use_beam_search"));
   std::ifstream file(repo_root() / "docs/api.md");
   const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   INFO("spate help api > docs/api.md");

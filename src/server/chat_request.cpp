@@ -281,11 +281,14 @@ ApiResult<ChatRequest> read_chat_request(const Json& body, const ParseLimits& li
   if (max_tokens) request.max_tokens = static_cast<int>(*max_tokens);
 
   const bool logprobs = fields.boolean("logprobs").value_or(false);
-  const auto top_logprobs = fields.integer("top_logprobs");
+  const auto top_logprobs = read_logprobs_count(fields, "top_logprobs", limits);
   if (top_logprobs.value_or(0) > 0 && !logprobs) {
     fields.fail("top_logprobs", "top_logprobs can only be set when logprobs is true");
   }
-  if (logprobs) request.sampling.logprobs = static_cast<int>(top_logprobs.value_or(0));
+  if (logprobs) request.sampling.logprobs = top_logprobs.value_or(0);
+  if (!request.sampling.logprob_token_ids.empty() && (!logprobs || top_logprobs.value_or(0) != 0)) {
+    fields.fail("logprob_token_ids", "logprob_token_ids needs logprobs to be true, and no top_logprobs");
+  }
   check_sampling(fields, limits, request);
   if (fields.has_error()) return fields.error();
   take_ignored_fields(fields, request);

@@ -131,11 +131,13 @@ ApiResult<CompletionRequest> read_completion_request(const Json& body, const Par
   if (request.score_only && !request.echo) {
     fields.fail("max_tokens", "max_tokens must be at least 1 when echo is false, got 0");
   }
-  if (const auto logprobs = fields.integer("logprobs", 0, limits.max_logprobs)) {
-    request.sampling.logprobs = static_cast<int>(*logprobs);
+  fields.integer("logprobs", -1, limits.max_logprobs);
+  auto logprobs = read_logprobs_count(fields, "logprobs", limits);
+  if (!request.sampling.logprob_token_ids.empty() && !logprobs) logprobs = 0;
+  if (logprobs) {
+    request.sampling.logprobs = *logprobs;
     if (request.echo) {
-      request.sampling.prompt_logprobs =
-          std::max<int>(static_cast<int>(*logprobs), request.sampling.prompt_logprobs.value_or(0));
+      request.sampling.prompt_logprobs = std::max(*logprobs, request.sampling.prompt_logprobs.value_or(0));
     }
   }
   check_sampling(fields, limits, request);

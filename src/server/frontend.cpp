@@ -16,6 +16,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxAllowedTold = 200;
+constexpr int64_t kMaxWideLogprobs = 16 << 20;   // held for one answer: about 1 GB of text
 constexpr size_t kMaxTemplateBytes = 256 << 10;  // of a request
 
 // Runs a chat's text through the parser of each choice.
@@ -129,6 +130,26 @@ template <typename Format>
 const Format* format_of(const Result<const Format*>& found) {
   CHECK(found.ok(), "{}", found.status().message());
   return *found;
+}
+
+// What is told of each token may be a whole vocabulary.
+std::optional<ApiError> check_logprobs(const ApiRequest& request, const std::vector<std::vector<int32_t>>& prompts,
+                                       const std::vector<int>& max_tokens) {
+  int64_t num_prompt_tokens = 0, num_tokens = 0;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    num_prompt_tokens += static_cast<int64_t>(prompts[i].size());
+    num_tokens += int64_t{request.sampling.n} * max_tokens[i];
+  }
+  const auto check = [](const char* name, int64_t count, int64_t num_top) -> std::optional<ApiError> {
+    if (num_top <= kMaxLogprobs || count <= kMaxWideLogprobs / num_top) return std::nullopt;
+    return bad_request(name, fmt::format("{} of {} tokens are more than {} in one answer: ask for fewer, or use "
+                                         "max_tokens, logprob_token_ids or a stream",
+                                         num_top, count, kMaxWideLogprobs));
+  };
+  if (auto error = check("prompt_logprobs", num_prompt_tokens, request.sampling.prompt_logprobs.value_or(0)))
+    return error;
+  if (request.stream) return std::nullopt;
+  return check("logprobs", num_tokens, request.sampling.logprobs.value_or(0));
 }
 
 bool asks_for_strict(const Json& tools) {
@@ -488,6 +509,7 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
   const int limit = max_model_len();
   ApiResult<std::vector<int>> max_tokens = fit_prompts(request, prompts, prompt_param);
   if (!max_tokens.ok()) return max_tokens.error();
+  if (auto error = check_logprobs(request, prompts, *max_tokens)) return *error;
   generation.max_tokens = std::move(*max_tokens);
   if (request.structured_output) {
     StructuredOutput output = *request.structured_output;

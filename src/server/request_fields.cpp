@@ -240,12 +240,13 @@ void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiReque
   read_bad_words(fields, limits, request);
   read_speculation(fields, request);
 
-  if (const auto count = fields.integer("prompt_logprobs")) {
-    sampling.prompt_logprobs = static_cast<int>(*count);
+  sampling.logprob_token_ids = fields.token_ids("logprob_token_ids", kMaxLogprobTokenIds);
+  if (const auto count = read_logprobs_count(fields, "prompt_logprobs", limits)) {
+    sampling.prompt_logprobs = *count;
     if (request.stream) fields.fail("prompt_logprobs", "prompt_logprobs are not available when stream is true");
   }
-  request.return_token_ids = fields.boolean("return_token_ids").value_or(false);
   request.collect_metrics = fields.boolean("collect_metrics").value_or(false);
+  request.return_token_ids = fields.boolean("return_token_ids").value_or(false);
   request.return_tokens_as_token_ids = fields.boolean("return_tokens_as_token_ids").value_or(false);
   read_scheduling(fields, request);
   const auto interval = fields.integer("stream_interval");
@@ -255,6 +256,16 @@ void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiReque
   read_truncation(fields, request);
   // A model whose default is greedy still gives several answers to those who ask for them.
   if (sampling.n > 1 && sampling.temperature == 0 && !fields.any("temperature")) sampling.temperature = 1;
+}
+
+std::optional<int> read_logprobs_count(FieldReader& fields, std::string_view name, const ParseLimits& limits) {
+  const auto count = fields.integer(name);
+  if (!count || *count >= 0) return count ? std::optional<int>(static_cast<int>(*count)) : std::nullopt;
+  if (limits.max_logprobs < limits.vocab_size) {
+    fields.fail(name, fmt::format("{} must be in [0, {}], got {}: the whole vocabulary is told with --max-logprobs -1",
+                                  name, limits.max_logprobs, *count));
+  }
+  return limits.vocab_size;
 }
 
 void read_truncation(FieldReader& fields, ApiRequest& request) {

@@ -15,6 +15,8 @@ void check_count(FieldReader& fields, std::string_view name, const nlohmann::ord
 void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiRequest& request);
 // messages, tools, template options; `request` is complete afterwards but for the common fields.
 void read_conversation(FieldReader& fields, ChatRequest& request);
+// -1 is the size of the vocabulary, where the server allows it.
+std::optional<int> read_logprobs_count(FieldReader& fields, std::string_view name, const ParseLimits& limits);
 // Ranges (core/sampling_params.h), once max_tokens and logprobs are read.
 void check_sampling(FieldReader& fields, const ParseLimits& limits, ApiRequest& request);
 // `value` is a string, an array of strings, of token ids or of arrays of token ids: the field `name`.

@@ -290,6 +290,7 @@ TEST_CASE("arguments: --config is below the command line, knows sections, names 
   CHECK(message_of("config: x\n") == "twice.yaml:1: 'config' belongs on the command line");
   CHECK(message_of("server: &a\n  more: *a\n") == "twice.yaml:2: nested deeper than 64 levels, or an alias of itself");
   CHECK(message_of("port: 1\n---\nport: 2\n") == "twice.yaml:3: a second document in the file");
+  CHECK(message_of("\"a\"\"\"b\n") == "twice.yaml:1: a second document in the file");
   CHECK(message_of("? [a]\n: 1\n") == "twice.yaml:1: a key must be a text");
   CHECK(message_of("port: \"1\\02\"\n") == "twice.yaml:1: a text with a NUL character");
   const std::string broken = write_file(dir, "broken.yaml", "port: [1\n");

@@ -49,7 +49,11 @@ Result<PoolingOverride> parse_pooler_config(const std::string& text) {
     return invalid_argument(
         "--pooler-config must be last, mean, cls or an object like {{\"pooling_type\": \"LAST\"}}, got {}", text);
   }
-  for (const auto& entry : root) RETURN_IF_ERROR(read_field(entry.first.as<std::string>(), entry.second, pooling));
+  for (const auto& entry : root) {
+    const YAML::Node& key = entry.first;
+    if (!key.IsScalar()) return invalid_argument("--pooler-config: a key must be a word, got {}", YAML::Dump(key));
+    RETURN_IF_ERROR(read_field(key.Scalar(), entry.second, pooling));
+  }
   return pooling;
 }
 

@@ -1,8 +1,10 @@
 #include "cli/yaml_file.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <filesystem>
+#include <fstream>
 
 namespace spate {
 namespace {
@@ -41,15 +43,44 @@ class FileCheck {
   int num_nodes_ = 0;
 };
 
+// Where a document's first node stands.
+class FirstMark final : public YAML::EventHandler {
+ public:
+  int line() const { return line_; }  // 0: the document has no node
+  void OnDocumentStart(const YAML::Mark&) override { line_ = 0; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t) override { note(mark); }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { note(mark); }
+  void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t, const std::string&) override { note(mark); }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+    note(mark);
+  }
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+    note(mark);
+  }
+  void OnMapEnd() override {}
+
+ private:
+  void note(const YAML::Mark& mark) {
+    if (line_ == 0) line_ = mark.line + 1;
+  }
+  int line_ = 0;
+};
+
 }  // namespace
 
+// Not by YAML::LoadAll(): version 0.7 never ends on texts like `"a"""b`, which it takes for documents without number.
 Result<YAML::Node> load_yaml(const std::string& path) {
-  const std::vector<YAML::Node> documents = YAML::LoadAllFromFile(path);
+  std::ifstream stream(path);
+  if (!stream) throw YAML::BadFile(path);
   const std::string file = std::filesystem::path(path).filename().string();
-  if (documents.size() > 1) {
-    return invalid_argument("{}:{}: a second document in the file", file, documents[1].Mark().line + 1);
+  YAML::Parser parser(stream);
+  FirstMark mark;
+  if (parser.HandleNextDocument(mark) && parser.HandleNextDocument(mark)) {
+    return invalid_argument("{}:{}: a second document in the file", file, mark.line());
   }
-  YAML::Node root = documents.empty() ? YAML::Node() : documents.front();
+  YAML::Node root = YAML::LoadFile(path);
   RETURN_IF_ERROR(FileCheck(file).check(root));
   return root;
 }

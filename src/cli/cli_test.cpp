@@ -1,8 +1,11 @@
 // Goal    What a user types means what vLLM's users expect: suffixes, file below command line, errors that name the key.
 //         The eval files are read as documented, and only the final answer counts.
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <thread>
 
 #include "base/rng.h"
 #include "base/test_support.h"
@@ -293,6 +296,14 @@ TEST_CASE("arguments: --config is below the command line, knows sections, names 
   CHECK(message_of("\"a\"\"\"b\n") == "twice.yaml:1: a second document in the file");
   CHECK(message_of("? [a]\n: 1\n") == "twice.yaml:1: a key must be a text");
   CHECK(message_of("port: \"1\\02\"\n") == "twice.yaml:1: a text with a NUL character");
+  CHECK(message_of(std::string(5 << 20, '#').c_str()) == "twice.yaml:1: the file has more than 4194304 bytes");
+  const std::string pipe = dir.path() / "pipe.yaml";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  std::thread writer([&] { std::ofstream(pipe) << "port: 7\n"; });
+  const Result<Arguments> piped = parse({"serve", "m", "--config", pipe.c_str()});
+  writer.join();
+  REQUIRE(piped.ok());
+  CHECK(piped->serve.port == 7);
   const std::string broken = write_file(dir, "broken.yaml", "port: [1\n");
   CHECK(parse({"serve", "m", "--config", broken.c_str()}).status().message().find("broken.yaml:") != std::string::npos);
   CHECK(parse({"serve", "m", "--config", "/no/such/file"}).status().message().find("cannot be read") != std::string::npos);

@@ -5,11 +5,13 @@
 
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 namespace spate {
 namespace {
 
 constexpr int kMaxNodes = 100'000, kMaxDepth = 64;  // of a file, aliases followed
+constexpr size_t kMaxBytes = size_t{4} << 20;
 
 // An alias is counted as what it stands for.
 class FileCheck {
@@ -72,15 +74,20 @@ class FirstMark final : public YAML::EventHandler {
 
 // Not by YAML::LoadAll(): version 0.7 never ends on texts like `"a"""b`, which it takes for documents without number.
 Result<YAML::Node> load_yaml(const std::string& path) {
-  std::ifstream stream(path);
-  if (!stream) throw YAML::BadFile(path);
   const std::string file = std::filesystem::path(path).filename().string();
+  std::ifstream from(path, std::ios::binary);  // read once: it may be a pipe
+  if (!from) throw YAML::BadFile(path);
+  std::string text(kMaxBytes + 1, '\0');
+  from.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(from.gcount()));
+  if (text.size() > kMaxBytes) return invalid_argument("{}:1: the file has more than {} bytes", file, kMaxBytes);
+  std::istringstream stream(text);
   YAML::Parser parser(stream);
   FirstMark mark;
   if (parser.HandleNextDocument(mark) && parser.HandleNextDocument(mark)) {
     return invalid_argument("{}:{}: a second document in the file", file, mark.line());
   }
-  YAML::Node root = YAML::LoadFile(path);
+  YAML::Node root = YAML::Load(text);
   RETURN_IF_ERROR(FileCheck(file).check(root));
   return root;
 }

@@ -38,10 +38,11 @@ Status advance_constraint(Sequence& seq, EndCheck& end);
 // The Output of a sequence with the facts that go with its first one.
 Output make_output(Sequence& seq);
 
-// Log-probabilities of prompt tokens that a step computed, for query tokens from position num_computed_tokens on. After
-// a preemption some come twice: only the new ones are kept.
 // Of all tokens, by id, those that the request wants to know of; no ids: `logprobs` stays.
 void pick_logprobs(const std::vector<int32_t>& token_ids, TokenLogprobs& logprobs);
+
+// Log-probabilities of prompt tokens that a step computed, for query tokens from position num_computed_tokens on. After
+// a preemption some come twice: only the new ones are kept.
 void collect_prompt_logprobs(Sequence& seq, int num_computed_tokens, std::vector<TokenLogprobs>& logprobs);
 
 // A hidden state, or a sum of some, that a step gave. True: the request's vector is complete, in seq.hidden_sum.

@@ -274,26 +274,30 @@ void Rank::read_wide_logprobs(const StepContext& ctx, const StepKey& key, StepIn
   }
 }
 
-// The device stands still meanwhile. Only requests for more than kMaxLogprobs cost that, and no memory is held for
-// them.
+// The device stands still meanwhile. Only requests for more than kMaxLogprobs cost that, and the memory of some rows.
 void Rank::wait_for_logprobs(const Tensor& logits, const Tensor& target_ids, int num_top,
                              std::vector<TokenLogprobs>& out) {
-  const int64_t count = logits.dim(0), vocab_size = model_->config().vocab_size, stride = logits.stride(0);
-  const size_t logits_bytes = static_cast<size_t>((count - 1) * stride + vocab_size) * sizeof(float);
-  const size_t target_bytes = static_cast<size_t>(count) * sizeof(int32_t);
-  if (wide_logits_.bytes() < logits_bytes + target_bytes) {
-    Result<Buffer> larger = device_->allocate(logits_bytes + target_bytes, MemoryKind::kPinnedHost);
-    CHECK(larger.ok(), "no memory for {} rows of logits: {}", count, larger.status().message());
-    wide_logits_ = std::move(larger).value();
+  constexpr int64_t kRowsAtOnce = 8;
+  const int64_t vocab_size = model_->config().vocab_size, stride = logits.stride(0);
+  const size_t ids_offset = static_cast<size_t>(kRowsAtOnce * stride) * sizeof(float);
+  if (wide_logits_.bytes() == 0) {
+    Result<Buffer> buffer = device_->allocate(ids_offset + kRowsAtOnce * sizeof(int32_t), MemoryKind::kPinnedHost);
+    CHECK(buffer.ok(), "no memory for {} rows of logits: {}", kRowsAtOnce, buffer.status().message());
+    wide_logits_ = std::move(buffer).value();
   }
   auto* const rows = static_cast<float*>(wide_logits_.data());
-  auto* const ids = reinterpret_cast<int32_t*>(static_cast<char*>(wide_logits_.data()) + logits_bytes);
-  device_->copy_to_host(*stream_, rows, logits.raw(), logits_bytes);
-  device_->copy_to_host(*stream_, ids, target_ids.raw(), target_bytes);
-  device_->synchronize(*stream_);
-  for (int64_t i = 0; i < count; ++i) {
-    const std::span row(rows + i * stride, static_cast<size_t>(vocab_size));
-    out.push_back(logprobs_of_logits(row, ids[i], num_top));
+  auto* const ids = reinterpret_cast<int32_t*>(static_cast<char*>(wide_logits_.data()) + ids_offset);
+  for (int64_t begin = 0; begin < logits.dim(0); begin += kRowsAtOnce) {
+    const int64_t count = std::min(kRowsAtOnce, logits.dim(0) - begin);
+    device_->copy_to_host(*stream_, rows, logits.rows(begin, begin + count).raw(),
+                          static_cast<size_t>((count - 1) * stride + vocab_size) * sizeof(float));
+    device_->copy_to_host(*stream_, ids, target_ids.rows(begin, begin + count).raw(),
+                          static_cast<size_t>(count) * sizeof(int32_t));
+    device_->synchronize(*stream_);
+    for (int64_t i = 0; i < count; ++i) {
+      const std::span row(rows + i * stride, static_cast<size_t>(vocab_size));
+      out.push_back(logprobs_of_logits(row, ids[i], num_top));
+    }
   }
 }
 

@@ -18,10 +18,11 @@ namespace {
 
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
-// Whoever started the process wants this: nohup does.
-bool is_ignored(int number) {
+// nohup wants this. (A script that starts a program in the background has it ignore SIGINT, which is obeyed all the
+// same, as by `spate serve`.)
+bool is_hangup_ignored() {
   struct sigaction action {};
-  return ::sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+  return ::sigaction(SIGHUP, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
 // Signals reach sigtimedwait() below and no thread that is started from now on.
@@ -29,7 +30,7 @@ sigset_t block_signals() {
   sigset_t set;
   sigemptyset(&set);
   for (const int number : kSignals) {
-    if (!is_ignored(number)) sigaddset(&set, number);
+    if (number != SIGHUP || !is_hangup_ignored()) sigaddset(&set, number);
   }
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   return set;

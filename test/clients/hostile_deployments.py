@@ -94,7 +94,8 @@ for name, text, wanted in [
 def start(text, **variables):
     file.write_text(text)
     run = subprocess.Popen([program, "run", str(file)], cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                           env={**os.environ, **variables})
+                           env={**os.environ, **variables},
+                           preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))  # nohup, which started this, ignores it
     run.log = []
     run.reader = threading.Thread(target=lambda: run.log.extend(run.stderr), daemon=True)
     run.reader.start()

@@ -154,8 +154,8 @@ void Bench::print_profile() {
     double sum = 0;
     for (const double time : op.samples) sum += time;
     std::sort(op.samples.begin(), op.samples.end());
-    std::printf("    %-22s median %9.1f us, tenth %9.1f us, least %9.1f us, %4.1f %% of the step\n", op.name, op.samples[op.samples.size() / 2] * 1e6,
-                op.samples[op.samples.size() / 10] * 1e6, op.samples.front() * 1e6, 100 * sum / all);
+    std::printf("    %-22s median %9.1f us, tenth %9.1f us, least %9.1f us, %4.1f %% of the step\n", op.name,
+                op.samples[op.samples.size() / 2] * 1e6, op.samples[op.samples.size() / 10] * 1e6, op.samples.front() * 1e6, 100 * sum / all);
   }
   op_times_.clear();
 }

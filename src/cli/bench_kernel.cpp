@@ -83,6 +83,7 @@ Result<int> run_bench_kernel(const Arguments& arguments) {
   KernelCaseOptions options{.act_dtype = act_dtype_of(arguments.model),
                             .kv_dtype = kv_dtype_of(arguments.model),
                             .kv_block_size = arguments.model.block_size,
+                            .has_large_sizes = !back_end->shares_host_memory,
                             .filter = arguments.bench.filter};
   ASSIGN_OR_RETURN(options.quantization, quantization_of(arguments.model));
   for (const WeightSpec& spec : {options.quantization.linear, options.quantization.vocabulary}) {

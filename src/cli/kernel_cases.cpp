@@ -193,14 +193,16 @@ Status Cases::run_linear() {
     int64_t num_tokens;
     bool has_outliers;
   };
-  constexpr Input kInputs[] = {
-      {1, false}, {kNumSeqs, false}, {kNumSeqs, true}, {kNumTokens, false}, {kNumTokens, true}};
+  std::vector<Input> inputs{{1, false}, {kNumSeqs, false}, {kNumSeqs, true}, {kNumTokens, false}, {kNumTokens, true}};
+  if (options_.has_large_sizes) {
+    for (const int64_t m : {16, 64, 128, 2048, 8192}) inputs.push_back({m, false});
+  }
   for (const Product& p : products) {
     const WeightDesc desc{.out_features = p.out_features,
                           .in_features = p.in_features,
                           .spec = p.is_vocabulary ? vocabulary_spec() : linear_spec()};
     const int64_t weight_size = weight_bytes(desc.spec, p.out_features, p.in_features);
-    for (const auto& [m, has_outliers] : kInputs) {
+    for (const auto& [m, has_outliers] : inputs) {
       if (p.is_vocabulary && m > kNumSeqs) continue;
       if (has_outliers && (!desc.spec.quantizes_activations() || act_ != DType::kBf16)) continue;
       KernelCase one{.name = fmt::format("{}/{}/{}-{}x{}/m{}{}", p.has_silu ? "linear_silu_and_mul" : "linear",
@@ -265,8 +267,12 @@ Status Cases::run_attention() {
   struct Shape {
     int64_t num_seqs, query_len, seq_len;
   };
-  for (const auto& [num_seqs, query_len, seq_len] :
-       {Shape{1, 1, 2048}, Shape{32, 1, 160}, Shape{1, 512, 512}, Shape{1, 512, 4096}}) {
+  std::vector<Shape> shapes{{1, 1, 2048}, {32, 1, 160}, {1, 512, 512}, {1, 512, 4096}};
+  if (options_.has_large_sizes) {
+    shapes.insert(shapes.end(), {{32, 1, 2048}, {64, 1, 8192}, {128, 1, 2048}, {1, 1, 65536}});
+    shapes.insert(shapes.end(), {{1, 2048, 2048}, {1, 8192, 8192}, {1, 32768, 32768}});
+  }
+  for (const auto& [num_seqs, query_len, seq_len] : shapes) {
     const std::string what = query_len == 1 ? fmt::format("decode-{}/batch{}", seq_len, num_seqs)
                                             : fmt::format("prefill-{}/{}", seq_len, query_len);
     KernelCase one{.name = fmt::format("attention_paged/{}/{}", dtype_name(options_.kv_dtype), what)};

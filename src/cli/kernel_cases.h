@@ -26,6 +26,7 @@ struct KernelCaseOptions {
   Quantization quantization;
   int64_t kv_block_size = 16;
   int64_t cold_bytes = int64_t{256} << 20;  // operands of a case: more than the caches of the machines we know
+  bool has_large_sizes = false;             // steps of a GPU too: more tokens, more and longer sequences
   std::string filter;                       // what "<device>/<name>" must contain
 };
 

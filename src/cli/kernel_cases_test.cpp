@@ -60,6 +60,10 @@ TEST_CASE("kernel cases: the filter chooses by name, copies fill the asked bytes
             for (int64_t i = 0; i < one.num_copies; ++i) one.call(i);
           }).ok());
   CHECK(num_cases == 3);
+  num_cases = 0;
+  const KernelCaseOptions large{.cold_bytes = 0, .has_large_sizes = true, .filter = "/down-"};
+  REQUIRE(for_each_kernel_case(*device, *stream, config, large, [&](const KernelCase&) { ++num_cases; }).ok());
+  CHECK(num_cases == 8);
 }
 
 }  // namespace spate

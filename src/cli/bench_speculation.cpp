@@ -6,6 +6,7 @@
 //           record left out and one put in
 //   prose   tokens by Zipf's law, as words come: pairs repeat by chance, longer runs hardly ever
 // A model that drafts would draft by these masks. So it is measured where the model answers itself:
+//   prose      to the prompts of that task, at temperature 1, so that texts hardly repeat and drafts are worth what they are
 //   questions  of its eval/ folder, drawn at random; greedy
 // or, to know what drafts are worth that come true so often, with simulated acceptance:
 //   random  prompts and answers of random tokens. The masks by which the model drafts differ from those of the answer: each
@@ -83,6 +84,7 @@ struct Task {
   Tokens answer;         // empty: the model's own
   Tokens drafts;         // simulated: by place
   int max_tokens = 0;    // of its own
+  bool samples = false;  // its own are drawn at temperature 1, and go on to max_tokens
 };
 
 constexpr int kNumRecords = 20;
@@ -114,11 +116,16 @@ Task edit_task(Rng& rng) {
   return task;
 }
 
-Task prose_task(Rng& rng, int output_len) {
-  constexpr double kNumWords = 5000;
-  const auto word = [&] { return 100 + static_cast<int32_t>(std::pow(kNumWords, static_cast<double>(rng.uniform()))); };
+Task prose_task(Rng& rng, int output_len, int64_t vocab_size, bool gives_answer) {
+  const double num_words = static_cast<double>(std::min<int64_t>(5000, vocab_size - 101));
+  const auto word = [&] { return 100 + static_cast<int32_t>(std::pow(num_words, static_cast<double>(rng.uniform()))); };
   Task task;
   for (int i = 0; i < 64; ++i) task.prompt.push_back(word());
+  if (!gives_answer) {
+    task.max_tokens = output_len;
+    task.samples = true;
+    return task;
+  }
   for (int i = 0; i < output_len; ++i) task.answer.push_back(word());
   return task;
 }
@@ -175,6 +182,11 @@ Result<Run> run_tasks(LoadedModel& model, const std::vector<Task>& tasks, const 
     requests[i].sampling.temperature = 0;
     requests[i].speculate = options.speculate;
     requests[i].sampling.max_tokens = tasks[i].max_tokens;
+    if (tasks[i].samples) {
+      requests[i].sampling.temperature = 1;
+      requests[i].sampling.seed = i;
+      requests[i].sampling.ignore_eos = true;
+    }
     if (tasks[i].answer.empty()) continue;
     requests[i].sampling.max_tokens = static_cast<int>(tasks[i].answer.size());
     requests[i].sampling.ignore_eos = true;
@@ -252,10 +264,10 @@ Result<int> run_bench_speculation(const Arguments& arguments) {
       return invalid_argument("bench speculation: --task random simulates drafts of a model (draft_model, mtp), not of {}",
                               speculative_method_name(speculative.method));
     }
-  } else if (runs_a_model(speculative.method)) {
+  } else if (bench.task == "edit" && runs_a_model(speculative.method)) {
     return invalid_argument(
-        "bench speculation: method {} drafts by the masks that give the answers of --task {}; use --task questions or random",
-        speculative_method_name(speculative.method), bench.task);
+        "bench speculation: method {} drafts by the masks that give the answers of --task edit; use another task",
+        speculative_method_name(speculative.method));
   }
   model->engine->start();
   Rng rng(arguments.model.seed, 0x5bec);
@@ -272,7 +284,8 @@ Result<int> run_bench_speculation(const Arguments& arguments) {
     for (int s = 0; s < bench.batch_size && questions.empty(); ++s) {
       tasks.push_back(bench.task == "random" ? random_task(rng, bench, model->config.vocab_size)
                       : bench.task == "edit" ? edit_task(rng)
-                                             : prose_task(rng, bench.output_len > 0 ? bench.output_len : 128));
+                                             : prose_task(rng, bench.output_len > 0 ? bench.output_len : 128,
+                                                          model->config.vocab_size, !runs_a_model(speculative.method)));
     }
     ASSIGN_OR_RETURN(const Run off, run_tasks(*model, tasks, {.batch_size = bench.batch_size}));
     ASSIGN_OR_RETURN(const Run on, run_tasks(*model, tasks, {.batch_size = bench.batch_size, .speculate = true}));

@@ -4,7 +4,8 @@
 // The ops of a Qwen3-0.6B step on dummy weights, without engine and model code around them: decode of 1 to 64 sequences
 // at 160 tokens, prefill of 512 and 2048, single products, attention; each next to the limit that it should reach.
 // Parts: "steps", "profile" (each op's time and share of a step; only when named), "decode" (its first step alone),
-// "attention", "products"; --filter names one. With few --layers the profile takes seconds.
+// "attention", "products"; --filter names one. "table": the steps of docs/kernels/cpu.md, few samples of each, and the limits
+// again after them (tools/cpu_peers). With few --layers the profile takes seconds.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -106,6 +107,7 @@ class Bench {
   void timed(const char* name, const Fn& fn);
   void print_profile();
   double seconds(const std::function<void()>& fn, double min_time = 0.6);
+  void print_limits();
   bool selected(const char* name) const { return std::string(name).find(options_.filter) != std::string::npos; }
   void bench_products();
   void bench_attention();
@@ -129,6 +131,7 @@ class Bench {
   Tensor cos_sin_, norm_, head_norm_, block_table_;
   CpuLimits limits_;
   bool profile_ = false;
+  size_t min_samples_ = 5;
   std::vector<OpTimes> op_times_;  // in the order of a step
 };
 
@@ -259,7 +262,7 @@ void Bench::step(int64_t num_seqs, int64_t query_len, int64_t seq_len) {
     timed("gather_rows", [&] { ops_.gather_rows(stream, {.x = hidden, .row_ids = last, .out = last_hidden}); });
     timed("lm_head", [&] { ops_.linear(stream, {.x = last_hidden, .weight = &lm_head_, .bias = Tensor(), .out = logits}); });
   };
-  const double time = seconds([&] { device_->run_step(*stream_, {}, forward); }, 1.5);
+  const double time = seconds([&] { device_->run_step(*stream_, {}, forward); }, min_samples_ > 1 ? 1.5 : 0.7);
 
   double layer_bytes = 0;
   for (const Layer& layer : layers_) {
@@ -285,12 +288,16 @@ void Bench::step(int64_t num_seqs, int64_t query_len, int64_t seq_len) {
   buffers_.resize(mark);
 }
 
-// Median of repeated calls.
+// Median of repeated calls. The first warms up, unless one sample is enough and it took so long that this hardly matters.
 double Bench::seconds(const std::function<void()>& fn, double min_time) {
+  constexpr double kLongSeconds = 3;
+  const auto first = Clock::now();
   fn();
+  const double first_seconds = std::chrono::duration<double>(Clock::now() - first).count();
+  if (min_samples_ == 1 && first_seconds > kLongSeconds) return first_seconds;
   std::vector<double> samples;
   const auto begin = Clock::now();
-  while (samples.size() < 5 || std::chrono::duration<double>(Clock::now() - begin).count() < min_time) {
+  while (samples.size() < min_samples_ || std::chrono::duration<double>(Clock::now() - begin).count() < min_time) {
     const auto start = Clock::now();
     fn();
     samples.push_back(std::chrono::duration<double>(Clock::now() - start).count());
@@ -384,12 +391,16 @@ void Bench::bench_profile() {
   profile_ = false;
 }
 
-void Bench::run() {
-  limits_ = measure_cpu_limits(options_.num_threads);
+void Bench::print_limits() {
+  limits_ = measure_cpu_limits(options_.num_threads, options_.isa);
   std::printf("%s; limits: memory %.2f GB/s, fp32 %.3f TFLOP/s, bf16 %.3f, int8 %.3f TOP/s, AMX bf16 %.2f TFLOP/s, int8 %.2f TOP/s\n", device_->description().c_str(),
               limits_.memory_bytes_per_s / 1e9, limits_.fp32_flops_per_s / 1e12, limits_.vector_bf16_flops_per_s / 1e12,
               limits_.vector_int8_ops_per_s / 1e12, limits_.amx_bf16_flops_per_s / 1e12,
               limits_.amx_int8_ops_per_s / 1e12);
+}
+
+void Bench::run() {
+  print_limits();
   const auto start = Clock::now();
   make_layers();
   std::printf("weights of %s: made in %.2f s\n", weight_spec_name(options_.quantization.linear).c_str(),
@@ -400,6 +411,13 @@ void Bench::run() {
     step(1, 1, 160);
     profile_ = true;
     step(1, 1, 160);
+  }
+  if (options_.filter == "table") {
+    min_samples_ = 1;
+    for (const int64_t num_seqs : {1, 4, 16, 32}) step(num_seqs, 1, 160);
+    step(1, 512, 512);
+    step(1, 2048, 2048);
+    print_limits();
   }
   if (selected("attention")) bench_attention();
   if (selected("products")) bench_products();

@@ -214,7 +214,9 @@ struct KernelTable {
   void (*philox_words)(uint64_t seed, uint64_t stream, uint64_t first_counter, int64_t num_counters, uint32_t* words);
 
   // loops for limits.cpp: the operations done are returned
-  uint64_t (*read_memory)(const char* data, int64_t bytes);  // data is 64-byte aligned; returns a checksum
+  // Data is 64-byte aligned; a checksum is returned. By streams that ask ahead, and by a plain one.
+  uint64_t (*read_memory)(const char* data, int64_t bytes);
+  uint64_t (*read_memory_plain)(const char* data, int64_t bytes);
   void (*write_memory)(char* data, int64_t bytes);  // the same alignment
   double (*fma_flops)(int64_t iterations);
   double (*vector_bf16_flops)(int64_t iterations);  // null without VDPBF16PS or BFMMLA

@@ -60,10 +60,11 @@ class RateMeter {
 
 }  // namespace
 
-CpuLimits measure_cpu_limits(int num_threads) {
+CpuLimits measure_cpu_limits(int num_threads, const std::string& isa) {
   CpuLimits limits;
   limits.num_threads = num_threads > 0 ? num_threads : default_num_threads();
-  const cpu::KernelTable& kernels = cpu::best_isa().kernels();
+  const Result<const cpu::Isa*> chosen = cpu::choose_isa(isa);
+  const cpu::KernelTable& kernels = (chosen.ok() ? *chosen.value() : cpu::best_isa()).kernels();
   limits.isa = kernels.name;
   limits.vector_int8_name = kernels.vector_int8_name;
 
@@ -77,14 +78,16 @@ CpuLimits measure_cpu_limits(int num_threads) {
   pool.on_each_thread([&](int t) { std::memset(data + t * part, 1, static_cast<size_t>(part)); });
 
   std::atomic<uint64_t> checksum{0};  // keeps the reads alive
-  std::vector<double> memory_samples, write_samples;
+  std::vector<double> memory_samples, plain_samples, write_samples;
   RateMeter fma(pool, kernels.fma_flops), vector_bf16(pool, kernels.vector_bf16_flops), vector_int8(pool, kernels.vector_int8_ops),
       amx_bf16(pool, kernels.amx_bf16_flops), amx_int8(pool, kernels.amx_int8_ops),
       bf16_registers(pool, kernels.amx_bf16_register_flops), int8_registers(pool, kernels.amx_int8_register_ops);
   for (int i = 0; i < kSamples; ++i) {
-    const auto start = Clock::now();
-    pool.on_each_thread([&](int t) { checksum += kernels.read_memory(data + t * part, part); });
-    memory_samples.push_back(static_cast<double>(bytes) / seconds_since(start));
+    for (auto& [read, samples] : {std::pair{kernels.read_memory, &memory_samples}, {kernels.read_memory_plain, &plain_samples}}) {
+      const auto start = Clock::now();
+      pool.on_each_thread([&](int t) { checksum += read(data + t * part, part); });
+      samples->push_back(static_cast<double>(bytes) / seconds_since(start));
+    }
     const auto write_start = Clock::now();
     pool.on_each_thread([&](int t) { kernels.write_memory(data + t * part, part); });
     write_samples.push_back(static_cast<double>(bytes) / seconds_since(write_start));
@@ -97,7 +100,7 @@ CpuLimits measure_cpu_limits(int num_threads) {
     int8_registers.sample();
   }
   log_debug("cpu", "memory checksum {:x}", checksum.load());
-  limits.memory_bytes_per_s = median(memory_samples);
+  limits.memory_bytes_per_s = std::max(median(memory_samples), median(plain_samples));
   limits.memory_write_bytes_per_s = median(write_samples);
   limits.fp32_flops_per_s = fma.rate();
   limits.vector_bf16_flops_per_s = vector_bf16.rate();
@@ -110,7 +113,7 @@ CpuLimits measure_cpu_limits(int num_threads) {
 }
 
 MachineLimits measure_cpu_machine_limits(const DeviceOptions& options) {
-  const CpuLimits limits = measure_cpu_limits(options.num_threads);
+  const CpuLimits limits = measure_cpu_limits(options.num_threads, options.isa);
   MachineLimits machine{.memory_bytes_per_s = limits.memory_bytes_per_s,
                         .float_flops_per_s = std::max({limits.amx_bf16_flops_per_s, limits.vector_bf16_flops_per_s,
                                                        limits.fp32_flops_per_s})};

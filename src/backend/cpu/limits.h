@@ -13,7 +13,7 @@ struct CpuLimits {
   int num_threads = 0;
   std::string isa;                 // one of kCpuInstructionSets
   std::string vector_int8_name;    // "vnni-int8": what the rate of 8-bit products is listed as
-  double memory_bytes_per_s = 0;   // reading 1 GiB in 2 MB pages, four streams a thread
+  double memory_bytes_per_s = 0;   // reading 1 GiB in 2 MB pages: the faster of two ways
   double memory_write_bytes_per_s = 0;  // writing it past the caches
   double fp32_flops_per_s = 0;     // fused multiply-add of the widest vectors
   double vector_bf16_flops_per_s = 0;  // VDPBF16PS or BFMMLA; 0 without them
@@ -25,8 +25,8 @@ struct CpuLimits {
 };
 
 // Each figure is the median of nine samples, taken in turn with the others: neighbours on the machine make single readings dip by up to 40 %.
-// num_threads 0: all usable cores.
-CpuLimits measure_cpu_limits(int num_threads);
+// num_threads 0: all usable cores. isa: a cap as --isa; empty, or none of this machine: the best.
+CpuLimits measure_cpu_limits(int num_threads, const std::string& isa = "");
 
 // The same figures as every back-end gives them.
 MachineLimits measure_cpu_machine_limits(const DeviceOptions& options);

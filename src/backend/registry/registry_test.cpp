@@ -61,7 +61,9 @@ TEST_CASE("machine limits: what a back-end measures, or nothing where it cannot 
   for (const BackEnd& back_end : back_ends()) {
     if (back_end.measure_limits == nullptr) continue;
     INFO(std::string(back_end.name));
-    const MachineLimits limits = back_end.measure_limits({.num_threads = 1});
+    // With a cap on the instruction set, the rates are those of that set: of the baseline, no products of bf16.
+    const std::string isa = back_end.instruction_sets.empty() ? "" : std::string(back_end.instruction_sets.front());
+    const MachineLimits limits = back_end.measure_limits({.num_threads = 1, .isa = isa});
     if (!back_end.probe({}).ok()) {
       CHECK(limits.rates.empty());
       CHECK(limits.memory_bytes_per_s == 0);
@@ -72,6 +74,9 @@ TEST_CASE("machine limits: what a back-end measures, or nothing where it cannot 
     CHECK(limits.int8_ops_per_s >= limits.float_flops_per_s);
     CHECK(limits.rates[0].name == "memory-read");
     CHECK(limits.rates[0].per_s == limits.memory_bytes_per_s);
+    for (const MachineLimits::Rate& rate : limits.rates) {
+      if (rate.name == "vector-bf16" || rate.name == "amx-bf16") CHECK(rate.per_s == 0);
+    }
   }
 }
 

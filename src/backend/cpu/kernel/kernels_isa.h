@@ -50,6 +50,7 @@ void philox_words(uint64_t seed, uint64_t stream, uint64_t first_counter, int64_
 
 // peaks.cpp
 uint64_t read_memory(const char* data, int64_t bytes);
+uint64_t read_memory_plain(const char* data, int64_t bytes);
 void write_memory(char* data, int64_t bytes);
 double fma_flops(int64_t iterations);
 double vector_bf16_flops(int64_t iterations);  // only where the instruction set has VDPBF16PS or BFMMLA

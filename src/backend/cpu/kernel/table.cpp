@@ -58,6 +58,7 @@ const KernelTable& SPATE_TABLE_NAME(SPATE_ISA)() {
       .divide = divide,
       .philox_words = philox_words,
       .read_memory = read_memory,
+      .read_memory_plain = read_memory_plain,
       .write_memory = write_memory,
       .fma_flops = fma_flops,
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)

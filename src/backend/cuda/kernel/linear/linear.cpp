@@ -129,15 +129,10 @@ void launch_wgmma(Stream& stream, const LinearKernelParams& p, bool has_silu) {
 
 // --- up to kRowsTokens tokens ------------------------------------------------------------------------------------
 
-constexpr int kRowsLongK = 4096, kRowsFewTokens = 2;
-
 // Where linear_rows runs instead of linear_wgmma. A row's sum has another order there than in whole tiles.
-// Of more than two tokens it needs a long k (8 sequences of Qwen3-0.6B, k = 1,024, lose 3 %), and a group of 8 rows for
-// every CTA: linear_wgmma cuts k.
 bool fits_rows(const CudaDevice& device, const LinearParams& p, const LinearKernelParams& params) {
-  const bool is_long = params.in_features >= kRowsLongK && params.out_features >= int64_t{8} * 2 * device.num_sms();
   return fits_wgmma(device, p, params) && device.has(kernel_id("linear_rows_8")) && !device.is_deterministic() &&
-         params.num_tokens <= (is_long ? kRowsTokens : kRowsFewTokens) && params.in_features % kRowsTileK == 0 &&
+         params.num_tokens <= kRowsTokens && params.in_features % kRowsTileK == 0 &&
          params.in_features >= kRowsWarps * kRowsTileK;
 }
 

@@ -304,6 +304,7 @@ TEST_CASE("completion request: max_tokens is 16 unless told, 0 only with echo; s
   CHECK(scored->score_only);
   CHECK(scored->sampling.prompt_logprobs == 1);
   CHECK(refusal(completion(R"("prompt":"a","suffix":"b")")) == "suffix|invalid_value|400");
+  CHECK(refusal(completion(R"("prompt":"a","suffix":"")")) == "ok");
   CHECK(refusal(completion(R"("prompt":"a","suffix":{"b":1},"best_of":1)")) == "ok");
 }
 

@@ -119,7 +119,7 @@ ApiResult<CompletionRequest> read_completion_request(const Json& body, const Par
   request.add_special_tokens = fields.boolean("add_special_tokens").value_or(true);
   request.echo = fields.boolean("echo").value_or(false);
   // FastDeploy's suffix is an object of extra parameters, which nobody needs here.
-  if (const Json* suffix = fields.any("suffix"); suffix && suffix->is_string() && !suffix->empty()) {
+  if (const Json* suffix = fields.any("suffix"); suffix && suffix->is_string() && *suffix != "") {
     fields.fail("suffix", "suffix is not supported");
   }
 

@@ -217,12 +217,22 @@ TEST_CASE("messages: tokens are counted, errors come in their envelope") {
   TestClient client(test.server.port());
   client.send("POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");
   CHECK(Json::parse(client.receive().body)["type"] == "error");
+  // Names of types and encodings have no case.
+  client.send(
+      "POST /v1/messages/count_tokens HTTP/1.1\r\nHost: x\r\nContent-Type: Application/JSON; Charset=UTF-8\r\n"
+      "Content-Encoding: Identity\r\nContent-Length: 44\r\n\r\n"
+      R"({"messages":[{"role":"user","content":"x"}]})");
+  CHECK(client.receive().status == 200);
   CHECK(error_of({{"max_tokens", 5}}, 400) == "invalid_request_error: messages is missing");
   CHECK(error_of(message("x", {{"model", "no"}}), 404).starts_with("not_found_error: "));
   CHECK(error_of(message("x", {{"max_tokens", 0}}), 400)
             .starts_with("invalid_request_error: max_tokens must be in [1, "));
   CHECK(error_of(message("x", {{"mcp_servers", {{{"type", "url"}}}}}), 400).find("is not supported") !=
         std::string::npos);
+  const auto edits = [](const char* type) { return Json{{"edits", {{{"type", type}, {"keep", "all"}}}}}; };
+  test.post("/v1/messages", message("x", {{"context_management", edits("clear_thinking_20251015")}}));
+  CHECK(error_of(message("x", {{"context_management", edits("clear_tool_uses_20250919")}}), 400)
+            .find("context_management.edits[0] is of type \"clear_tool_uses_20250919\"") != std::string::npos);
   CHECK(error_of({{"messages", {{{"role", "user"}, {"content", {{{"type", "image"}}}}}}}}, 400)
             .find("messages[0].content[0]") != std::string::npos);
   CHECK(error_of(message("x", {{"tools", {{{"type", "web_search_20250305"}, {"name", "w"}}}}}), 400)

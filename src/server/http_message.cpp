@@ -1,6 +1,7 @@
 #include "server/http_message.h"
 
 #include <algorithm>
+#include <cctype>
 #include <ctime>
 
 #include "server/http_framing.h"
@@ -115,6 +116,12 @@ std::string format_http_chunk(std::string_view bytes) {
   std::string out = fmt::format("{:x}\r\n", bytes.size());
   out += bytes;
   return out + "\r\n";
+}
+
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return lower;
 }
 
 bool is_valid_request_id(std::string_view id) {

@@ -25,6 +25,8 @@ struct HttpHead {
 std::string format_http_head(const HttpHead& head, const HttpHeaders& headers);
 std::string format_http_chunk(std::string_view bytes);
 
+std::string lower_case(std::string_view text);  // of ASCII
+
 // A client's X-Request-Id is echoed in headers and ids: visible ASCII, at most 128 characters.
 bool is_valid_request_id(std::string_view id);
 

@@ -167,6 +167,27 @@ void translate_output(FieldReader& fields, Json& chat) {
   if (format) translate_format(fields, *format, chat);
 }
 
+// What stays of earlier thinking is the chat template's to say, with these edits and without.
+void check_context_edits(FieldReader& fields) {
+  const Json* management = fields.object("context_management");
+  if (!management) return;
+  FieldReader reader(*management, "context_management");
+  const Json* edits = reader.array("edits");
+  for (size_t i = 0; edits && i < edits->size() && !reader.has_error(); ++i) {
+    const std::string path = fmt::format("context_management.edits[{}]", i);
+    FieldReader edit((*edits)[i], path);
+    const std::string type = edit.string("type").value_or("");
+    if (edit.has_error()) {
+      reader.fail(edit.error());
+    } else if (!type.starts_with("clear_thinking_")) {
+      reader.fail(
+          not_supported(path, fmt::format("{} is of type \"{}\": of context edits this server takes clear_thinking",
+                                          path, type.substr(0, 40))));
+    }
+  }
+  if (reader.has_error()) fields.fail(reader.error());
+}
+
 }  // namespace
 
 ApiResult<ChatRequest> parse_messages_request(std::string_view body, const ParseLimits& limits, bool counts_only) {
@@ -190,6 +211,7 @@ ApiResult<ChatRequest> parse_messages_request(std::string_view body, const Parse
   translate_tools(fields, chat);
   translate_thinking(fields, chat);
   translate_output(fields, chat);
+  check_context_edits(fields);
   if (fields.has_error()) return fields.error();
   if (theirs.empty()) return bad_request("messages", "messages must have at least one message, got 0");
   chat["messages"] = std::move(messages);

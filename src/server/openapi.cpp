@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "server/http_message.h"
 #include "server/request_table.h"
 #include "server/routes.h"
 
@@ -100,11 +101,6 @@ bool has_fields(uint32_t kind, FieldUse use) {
     if ((field.kinds & kind) && field.use == use) return true;
   }
   return false;
-}
-
-std::string lower_case(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
 }
 
 }  // namespace

@@ -314,7 +314,7 @@ struct Server::Impl {
 
   std::optional<ApiError> answer_abort(const Frontend& frontend, const HttpRequest& request, HttpResponder& responder) {
     // A page of another origin cannot send this type without asking first.
-    if (request.header("content-type").find("application/json") == std::string_view::npos) {
+    if (lower_case(request.header("content-type")).find("application/json") == std::string::npos) {
       return bad_request("", "Content-Type must be application/json", "unsupported_media_type");
     }
     ApiResult<std::shared_ptr<const nlohmann::ordered_json>> body = parse_json(request.body);
@@ -363,12 +363,12 @@ struct Server::Impl {
 
   static std::optional<ApiError> check_json_type(const HttpRequest& request) {
     const std::string_view type = request.header("content-type");
-    if (!type.empty() && type.find("json") == std::string_view::npos) {
+    if (!type.empty() && lower_case(type).find("json") == std::string::npos) {
       return bad_request("", fmt::format("Content-Type must be application/json, got {}", printable(type)),
                          "unsupported_media_type");
     }
     if (const std::string_view encoding = request.header("content-encoding");
-        !encoding.empty() && encoding != "identity") {
+        !encoding.empty() && lower_case(encoding) != "identity") {
       return http_error(
           415, fmt::format("Content-Encoding {} is not read here: send the body as it is.", printable(encoding)));
     }

@@ -99,10 +99,10 @@ FakeAnswer fake_generate(const Request& request, int index, const EngineConfig& 
   return answer;
 }
 
-FakeExecutor::FakeExecutor(const EngineConfig& config)
+FakeExecutor::FakeExecutor(const EngineConfig& config, int num_layers)
     : config_(config),
       rows_(config.limits.max_num_seqs),
-      slots_(static_cast<size_t>(config.num_kv_blocks) * config.limits.kv_block_size) {
+      slots_of_layer_(num_layers, std::vector<Slot>(static_cast<size_t>(config.num_kv_blocks) * config.limits.kv_block_size)) {
   for (Row& row : rows_) {
     row.token_ids.assign(config.limits.max_model_len, -1);
     row.block_table.assign(config.limits.max_blocks_per_seq(), -1);
@@ -201,7 +201,7 @@ void FakeExecutor::copy_blocks(const void* plan, const StepPlanHeader& header) {
   for (const BlockCopy& copy :
        std::span(plan_array<BlockCopy>(plan, header.block_copies_offset), header.num_block_copies)) {
     const auto first = [this](int32_t block_id) {
-      return slots_.begin() + static_cast<ptrdiff_t>(block_id) * config_.limits.kv_block_size;
+      return slots_of_layer_[0].begin() + static_cast<ptrdiff_t>(block_id) * config_.limits.kv_block_size;
     };
     std::copy_n(first(copy.src_block_id), config_.limits.kv_block_size, first(copy.dst_block_id));
     ++num_blocks_copied_;
@@ -209,7 +209,7 @@ void FakeExecutor::copy_blocks(const void* plan, const StepPlanHeader& header) {
 }
 
 bool FakeExecutor::holds(int32_t block_id, std::span<const int32_t> token_ids, int first_position) const {
-  const auto slots = std::span(slots_).subspan(static_cast<size_t>(block_id) * config_.limits.kv_block_size);
+  const auto slots = std::span(slots_of_layer_[0]).subspan(static_cast<size_t>(block_id) * config_.limits.kv_block_size);
   for (size_t i = 0; i < token_ids.size(); ++i) {
     if (slots[i].token_id != token_ids[i] || slots[i].position != first_position + static_cast<int>(i)) return false;
   }
@@ -219,7 +219,7 @@ bool FakeExecutor::holds(int32_t block_id, std::span<const int32_t> token_ids, i
 FakeExecutor::Slot& FakeExecutor::slot_at(const Row& row, int position) {
   const int32_t block_id = row.block_table[position / config_.limits.kv_block_size];
   CHECK(block_id >= 0, "position {} has no block", position);
-  return slots_[static_cast<size_t>(block_id) * config_.limits.kv_block_size + position % config_.limits.kv_block_size];
+  return slots_of_layer_[layer_idx_][static_cast<size_t>(block_id) * config_.limits.kv_block_size + position % config_.limits.kv_block_size];
 }
 
 void FakeExecutor::write_tokens(const SeqStep& seq, uint64_t step_id) {
@@ -233,7 +233,9 @@ void FakeExecutor::write_tokens(const SeqStep& seq, uint64_t step_id) {
   CHECK(row.num_computed_tokens + seq.query_len <= num_places(row) + seq.num_drafts, "row {}: token {} is not known",
         seq.row, row.num_tokens);
   const bool catches_up = row.num_computed_tokens + seq.query_len == num_places(row) + seq.num_drafts;
-  CHECK(((seq.flags & kSample) != 0) == (catches_up && !row.pools));
+  const bool samples = (seq.flags & kSample) != 0;
+  // A row that wants no more drafts runs along with the next layer.
+  CHECK(layer_idx_ > 0 ? catches_up || !samples : samples == (catches_up && !row.pools));
   for (int position = row.num_computed_tokens; position < row.num_computed_tokens + seq.query_len; ++position) {
     Slot& slot = slot_at(row, position);
     CHECK(slot.step_id != step_id, "row {} and row {} write the same slot in step {}", slot.row, seq.row, step_id);
@@ -248,10 +250,11 @@ void FakeExecutor::write_tokens(const SeqStep& seq, uint64_t step_id) {
 void FakeExecutor::read_context(const Row& row, const SeqStep& seq) {
   const int seq_len = row.num_computed_tokens + seq.query_len;
   context_.clear();
-  if (reads_next_tokens) context_.push_back(row.token_ids[0]);
+  context_.insert(context_.end(), row.token_ids.begin(), row.token_ids.begin() + tokens_ahead());
   for (int position = 0; position < seq_len; ++position) {
     const Slot& slot = slot_at(row, position);
-    const bool may_differ = reads_next_tokens && (position + 1) % config_.limits.kv_block_size == 0;
+    const int left_in_block = config_.limits.kv_block_size - position % config_.limits.kv_block_size;
+    const bool may_differ = left_in_block <= tokens_ahead();
     CHECK(slot.position == position && (may_differ || slot.token_id == token_of_place(row, position)),
           "key {} of {} holds token {} of position {}, expected token {}", position, seq_len, slot.token_id,
           slot.position, token_of_place(row, position));

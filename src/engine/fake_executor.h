@@ -18,7 +18,7 @@
 #include "base/rng.h"
 #include "core/engine_config.h"
 #include "core/request.h"
-#include "core/step_executor.h"
+#include "core/layered_executor.h"
 
 namespace spate {
 
@@ -40,13 +40,16 @@ struct FakeAnswer {
 };
 FakeAnswer fake_generate(const Request& request, int index, const EngineConfig& config);
 
-class FakeExecutor : public StepExecutor {
+class FakeExecutor : public LayeredExecutor {
  public:
-  explicit FakeExecutor(const EngineConfig& config);
+  // num_layers: with reads_next_tokens.
+  explicit FakeExecutor(const EngineConfig& config, int num_layers = 1);
 
   void submit(std::span<const std::byte> plan) override;
   Status collect(StepResult& result) override;
   int num_in_flight() const override { return static_cast<int>(plans_.size()); }
+  int num_layers() const override { return static_cast<int>(slots_of_layer_.size()); }
+  void select_layer(int layer_idx) override { layer_idx_ = layer_idx; }
 
   // Called with each plan's header when the step runs; gives the step's seconds (a cost model). Default: 0.
   std::function<double(const StepPlanHeader&)> step_seconds;
@@ -54,7 +57,8 @@ class FakeExecutor : public StepExecutor {
   // As the executor of a draft model: the share of its tokens that are not the oracle's.
   double miss_rate = 0;
   // As that of a layer which joins each token with the one behind it (DraftKvMap): places hold the tokens behind
-  // theirs, the newest token has none, and the last place of a block may hold any token.
+  // theirs, the newest token has none, and the last place of a block may hold any token. Of several layers the next
+  // one's places hold the tokens one further on.
   bool reads_next_tokens = false;
   // True: the logits behind the row's first num_tokens tokens are not finite.
   std::function<bool(const RowSampling&, int num_tokens)> is_nonfinite;
@@ -98,15 +102,17 @@ class FakeExecutor : public StepExecutor {
   void propose_drafts(Row& row);
   Slot& slot_at(const Row& row, int position);
   int32_t token_of_place(const Row& row, int position) const {
-    return row.token_ids[position + (reads_next_tokens ? 1 : 0)];
+    return row.token_ids[position + tokens_ahead()];
   }
   // Of a row's tokens, how many have a place.
-  int num_places(const Row& row) const { return row.num_tokens - (reads_next_tokens ? 1 : 0); }
+  int num_places(const Row& row) const { return row.num_tokens - tokens_ahead(); }
+  int tokens_ahead() const { return reads_next_tokens ? 1 + layer_idx_ : 0; }
 
   const EngineConfig config_;
   std::deque<std::vector<uint64_t>> plans_;
   std::vector<Row> rows_;
-  std::vector<Slot> slots_;       // [num_kv_blocks * kv_block_size]
+  std::vector<std::vector<Slot>> slots_of_layer_;  // [num_kv_blocks * kv_block_size] each
+  int layer_idx_ = 0;
   std::vector<int32_t> context_;  // of the sequence at hand, as read from the cache
   Rng rng_{1};                    // of the proposed drafts
   uint64_t num_tokens_computed_ = 0;

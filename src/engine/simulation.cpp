@@ -49,7 +49,7 @@ class Simulation {
  public:
   explicit Simulation(const SimulationOptions& options)
       : options_(options), rng_(options.seed), executor_(options.config),
-        draft_executor_(draft_config(options.config)), sink_(std::make_shared<Sink>(*this)) {
+        draft_executor_(draft_config(options.config), options.num_draft_layers), sink_(std::make_shared<Sink>(*this)) {
     executor_.draft_hit_rate = options.draft_hit_rate;
     draft_executor_.miss_rate = 1 - options.draft_hit_rate;
     draft_executor_.reads_next_tokens = reads_next_tokens(options.config.speculative.method);

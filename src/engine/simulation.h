@@ -19,6 +19,7 @@ struct SimulationOptions {
   double pooling_share = 0.1;  // of the requests: they want a hidden state and no tokens
   double nonfinite_share = 0;  // of the requests: their logits stop being finite somewhere
   double draft_hit_rate = 0.7;
+  int num_draft_layers = 1;  // of a model whose own layers draft
   double transfers_per_step = 0.02;  // of the blocks of running sequences; each is open for some steps
   int max_prompt_len = 40;
   int max_tokens = 10;

@@ -113,16 +113,22 @@ TEST_CASE("a million events with drafts") {
 }
 
 // A draft model beside the target, or a layer of it that drafts: its cache is checked slot by slot as the target's is.
-void simulate_drafting(const SpeculativeConfig& speculative, uint64_t seed) {
+void simulate_drafting(const SpeculativeConfig& speculative, uint64_t seed, int num_layers = 1) {
   EngineConfig config = small_config();
   config.draft_source = DraftSource::kProposer;
   config.speculative = speculative;
-  const SimulationReport report = simulate(seed, kNumEvents, config, 0.05);
-  CHECK(report.num_events() >= kNumEvents);
-  CHECK(report.num_preemptions > kNumEvents / 500);
-  CHECK(report.num_prefix_hits > kNumEvents / 50);
-  CHECK(report.num_forks > kNumEvents / 200);
-  CHECK(report.num_drafts > kNumEvents / 10);
+  SimulationOptions options;
+  options.seed = seed;
+  options.num_events = num_layers > 1 ? kNumEvents / 10 : kNumEvents;
+  options.config = config;
+  options.nonfinite_share = 0.05;
+  options.num_draft_layers = num_layers;
+  const SimulationReport report = simulate(options);
+  CHECK(report.num_events() >= options.num_events);
+  CHECK(report.num_preemptions > options.num_events / 500);
+  CHECK(report.num_prefix_hits > options.num_events / 50);
+  CHECK(report.num_forks > options.num_events / 200);
+  CHECK(report.num_drafts > options.num_events / 10);
   CHECK(report.num_drafts_accepted > report.num_drafts / 4);
   CHECK(report.num_drafts_accepted < report.num_drafts * 9 / 10);
 }
@@ -134,6 +140,13 @@ TEST_CASE("a million events with a draft model") {
 
 TEST_CASE("a million events with a layer that drafts") {
   simulate_drafting({.method = SpeculativeMethod::kMtp, .num_speculative_tokens = 3}, test_seed() + 1700);
+}
+
+TEST_CASE("layers that draft one after the other") {
+  simulate_drafting({.method = SpeculativeMethod::kMtp, .num_speculative_tokens = 3}, test_seed() + 1800, 2);
+  simulate_drafting({.method = SpeculativeMethod::kMtp, .num_speculative_tokens = 3}, test_seed() + 1801, 3);
+  simulate_drafting({.method = SpeculativeMethod::kMtp, .num_speculative_tokens = 6, .adaptive = false},
+                    test_seed() + 1802, 4);
 }
 
 TEST_CASE("every combination of what drafts, its drafts, loop, chunks and prefix cache") {

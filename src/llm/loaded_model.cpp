@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "mock/mock_executor.h"
 #include "model/model.h"
+#include "rank/mtp_drafter.h"
 #include "weights/gguf/gguf_path.h"
 #include "weights/open_weights.h"
 #include "weights/pooling_files.h"
@@ -299,7 +300,8 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
                       .scratch_blocks_per_row = scratch_blocks_per_row(llm.speculative, llm.kv_block_size)};
     }
     if (llm.speculative.method == SpeculativeMethod::kMtp) {
-      config.mtp_draft = {.scratch_blocks_per_row = scratch_blocks_per_row(llm.speculative, llm.kv_block_size)};
+      config.mtp_draft = {.num_layers = num_mtp_layers_for(model->config, llm.speculative.num_speculative_tokens),
+                          .scratch_blocks_per_row = scratch_blocks_per_row(llm.speculative, llm.kv_block_size)};
     }
     if (llm.speculative.method == SpeculativeMethod::kEagle) {
       ASSIGN_OR_RETURN(eagle, open_eagle_head(llm, model->config));

@@ -116,7 +116,7 @@ Result<ModelNeed> model_need(const std::string& name, const LlmConfig& llm) {
   const int num_ranks = llm.tensor_parallel_size;
   int64_t block_bytes = 0;
   const bool has_mtp = llm.speculative.method == SpeculativeMethod::kMtp && config.num_mtp_layers > 0;
-  options.num_mtp_layers = has_mtp ? 1 : 0;
+  options.num_mtp_layers = has_mtp ? num_mtp_layers_for(config, llm.speculative.num_speculative_tokens) : 0;
   EagleFiles eagle;
   if (llm.speculative.method == SpeculativeMethod::kEagle) {
     ASSIGN_OR_RETURN(eagle, open_eagle(llm.speculative.model, config, llm.dummy_weights));

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "base/test_support.h"
 #include "grammar/compile_budget.h"
@@ -278,8 +279,10 @@ std::string draft_model() { return (repo_root() / "models" / "mini-qwen3-draft")
 
 // 16 blocks of 16 tokens: one sequence of the longest length. With a draft model a block has a place in two caches.
 int64_t small_cache_bytes(const LlmConfig& llm) {
-  static std::map<std::pair<int, SpeculativeMethod>, int64_t> bytes;
-  int64_t& known = bytes[{llm.tensor_parallel_size, llm.speculative.method}];
+  static std::map<std::tuple<std::string, int, SpeculativeMethod, int>, int64_t> bytes;
+  // Of mtp a draft more is a layer more, up to two.
+  const int num_drafts = std::min(llm.speculative.num_speculative_tokens, 2);
+  int64_t& known = bytes[{llm.model, llm.tensor_parallel_size, llm.speculative.method, num_drafts}];
   if (known == 0) {
     const auto model = load_model(llm);
     REQUIRE_MESSAGE(model.ok(), model.status().message());
@@ -373,10 +376,48 @@ class EagleOfMini {
   const TempDir dir_;
 };
 
+// mini-deepseek with its layer for multi-token prediction twice.
+class MiniOfTwoLayers {
+ public:
+  MiniOfTwoLayers() {
+    const std::filesystem::path model = repo_root() / "models" / "mini-deepseek";
+    for (const char* name : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"}) {
+      std::filesystem::copy(model / name, dir_.path() / name);
+    }
+    std::string config = read_file_or_die(model / "config.json");
+    const std::string one = "\"num_nextn_predict_layers\": 1", first = "model.layers.5.", second = "model.layers.6.";
+    REQUIRE(config.find(one) != std::string::npos);
+    config.replace(config.find(one), one.size(), "\"num_nextn_predict_layers\": 2");
+    std::ofstream(dir_.path() / "config.json") << config;
+    const auto weights = open_weights(model).value();
+    std::vector<PlannedTensor> planned;
+    std::vector<const TensorEntry*> sources;
+    for (const TensorEntry& entry : weights->entries()) {
+      std::vector<std::string> names = {entry.name};
+      if (entry.name.starts_with(first)) names.push_back(second + entry.name.substr(first.size()));
+      for (const std::string& name : names) {
+        planned.push_back({name, entry.dtype_name, entry.shape, static_cast<int64_t>(entry.num_bytes)});
+        sources.push_back(&entry);
+      }
+    }
+    SafetensorsWriter writer = SafetensorsWriter::create(dir_.path(), planned).value();
+    for (size_t i = 0; i < planned.size(); ++i) {
+      HostTensor scratch;
+      const Tensor rows = weights->rows(*sources[i], 0, sources[i]->shape[0], scratch).value();
+      REQUIRE(writer.write(planned[i].name, 0, static_cast<const char*>(rows.raw()), planned[i].num_bytes).ok());
+    }
+    REQUIRE(writer.finish().ok());
+  }
+  std::string path() const { return dir_.path().string(); }
+
+ private:
+  const TempDir dir_;
+};
+
 // Method, drafts, adaptive, overlapped loop, chunked prefill, small cache (preemption), prefix caching, ranks.
 const std::vector<int> kSettingLevels = {4, 3, 2, 2, 2, 2, 2, 2};
-// The same of one method.
-const std::vector<int> kLayerSettingLevels = {3, 2, 2, 2, 2, 2, 2};
+// The same of one method, and how many layers draft.
+const std::vector<int> kLayerSettingLevels = {3, 2, 2, 2, 2, 2, 2, 2};
 
 // Counted anew, not by what covering_array() itself keeps of open pairs. All requests run under every row of settings,
 // so pairs of a setting and a way to ask are covered too.
@@ -475,8 +516,9 @@ TEST_CASE("speculation changes no answer, over all pairs of settings") {
   CHECK(preempted_with.size() == std::size(methods));
 }
 
-TEST_CASE("the model's own layer changes no answer, over all pairs of settings") {
-  enum Factor { kDrafts, kAdaptive, kLoop, kChunks, kCache, kPrefix, kRanks };
+TEST_CASE("the model's own layers change no answer, over all pairs of settings") {
+  enum Factor { kDrafts, kAdaptive, kLoop, kChunks, kCache, kPrefix, kRanks, kLayers };
+  const MiniOfTwoLayers two_layers;
   const int drafts[] = {1, 2, 5};
   const auto mini_deepseek = [](int tp) {
     LlmConfig llm = mini_model();
@@ -489,6 +531,7 @@ TEST_CASE("the model's own layer changes no answer, over all pairs of settings")
   int64_t num_preemptions = 0;
   for (const std::vector<int>& row : covering_array(kLayerSettingLevels)) {
     LlmConfig llm = mini_deepseek(1 + row[kRanks]);
+    if (row[kLayers] == 1) llm.model = two_layers.path();
     llm.speculative = {.method = SpeculativeMethod::kMtp,
                        .num_speculative_tokens = drafts[row[kDrafts]],
                        .adaptive = row[kAdaptive] == 1};
@@ -498,7 +541,7 @@ TEST_CASE("the model's own layer changes no answer, over all pairs of settings")
     llm.enable_prefix_caching = row[kPrefix] == 1;
     INFO("drafts " << llm.speculative.num_speculative_tokens << ", adaptive " << row[kAdaptive] << ", overlapped "
                    << row[kLoop] << ", chunks " << row[kChunks] << ", small cache " << row[kCache] << ", prefix "
-                   << row[kPrefix] << ", ranks " << 1 + row[kRanks]);
+                   << row[kPrefix] << ", ranks " << 1 + row[kRanks] << ", layers " << 1 + row[kLayers]);
     const Run run = run_all(llm);
     check_equal(run, expected.at(llm.tensor_parallel_size));
     num_preemptions += static_cast<int64_t>(run.stats.num_preemptions);

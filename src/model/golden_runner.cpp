@@ -43,8 +43,12 @@ struct GoldenSequence {
   HostTensor mtp_hidden;    // [n, hidden_size] f32
   HostTensor mtp_logits;    // [logit_rows, vocab_size] f32
   HostTensor chain_logits;  // [1, vocab_size] f32, of a second draft at the last token
+  // With a second one:
+  int32_t second_token = -1;                // behind next_token
+  HostTensor second_hidden, second_logits;  // as of the first
 
   bool has_mtp() const { return next_token >= 0; }
+  int num_mtp_layers() const { return second_token >= 0 ? 2 : has_mtp() ? 1 : 0; }
 };
 
 struct Golden {
@@ -84,6 +88,11 @@ Result<GoldenSequence> read_sequence(const Checkpoint& file, const std::string& 
   ASSIGN_OR_RETURN(sequence.mtp_hidden, read_tensor(file, name + ".mtp.hidden"));
   ASSIGN_OR_RETURN(sequence.mtp_logits, read_tensor(file, name + ".mtp.logits"));
   ASSIGN_OR_RETURN(sequence.chain_logits, read_tensor(file, name + ".mtp.chain_logits"));
+  if (file.find(name + ".mtp.second_token") == nullptr) return sequence;
+  ASSIGN_OR_RETURN(const HostTensor second_token, read_tensor(file, name + ".mtp.second_token"));
+  sequence.second_token = static_cast<int32_t>(second_token.span<float>()[0]);
+  ASSIGN_OR_RETURN(sequence.second_hidden, read_tensor(file, name + ".mtp.second_hidden"));
+  ASSIGN_OR_RETURN(sequence.second_logits, read_tensor(file, name + ".mtp.second_logits"));
   return sequence;
 }
 
@@ -159,6 +168,7 @@ struct GoldenOutput {
   HostTensor hidden[kNumPlaces];                    // [n, hidden_size]
   HostTensor logits;                                // [n, vocab_size]
   HostTensor mtp_hidden, mtp_logits, chain_logits;  // with a layer for multi-token prediction
+  HostTensor second_hidden, second_logits;          // with two
 };
 
 HostTensor nan_tensor(int64_t rows, int64_t columns) {
@@ -186,6 +196,8 @@ class GoldenRank {
       output.mtp_hidden = nan_tensor(n, golden_.config.hidden_size);
       output.mtp_logits = nan_tensor(n, golden_.config.vocab_size);
       output.chain_logits = nan_tensor(n, golden_.config.vocab_size);
+      output.second_hidden = nan_tensor(n, golden_.config.hidden_size);
+      output.second_logits = nan_tensor(n, golden_.config.vocab_size);
     }
     const auto floats_only = [](const WeightSpec& spec) { return !spec.has_integer_codes(); };
     Quantization quantization = run_.quantization;
@@ -199,7 +211,7 @@ class GoldenRank {
                                           .max_num_batched_tokens = static_cast<int>(max_tokens_),
                                           .max_num_logits = kMaxNumLogits,
                                           .kv_block_size = kKvBlockSize},
-                               .num_mtp_layers = has_mtp() ? 1 : 0,
+                               .num_mtp_layers = num_mtp_layers(),
                                .min_expanded_query_len = min_expanded_query_len()};
     const TensorParallel tp{.rank = communicators_.tp->rank(), .size = communicators_.tp->size()};
     ASSIGN_OR_RETURN(model_, Model::create(golden_.config, *device_, tp, options));
@@ -210,7 +222,8 @@ class GoldenRank {
     return create_kv_cache();
   }
 
-  bool has_mtp() const { return golden_.sequences[0].has_mtp(); }
+  int num_mtp_layers() const { return golden_.sequences[0].num_mtp_layers(); }
+  bool has_mtp() const { return num_mtp_layers() > 0; }
   // Goldens of latent attention run both forms where the device does.
   int min_expanded_query_len() const {
     if (golden_.config.latent.kv_lora_rank == 0) return 0;
@@ -224,7 +237,13 @@ class GoldenRank {
     const Tensor hidden_states = model_->forward(ctx);
     const auto compute = [&](const Tensor& row_ids) { return model_->compute_logits(ctx, hidden_states, row_ids); };
     scatter_logits(batch.num_tokens(), compute, &GoldenOutput::logits);
-    if (has_mtp()) run_mtp(hidden_states, -1, &GoldenOutput::mtp_hidden, &GoldenOutput::mtp_logits);
+    if (has_mtp()) {
+      const Tensor first = run_mtp(hidden_states, -1, &GoldenOutput::mtp_hidden, &GoldenOutput::mtp_logits);
+      if (num_mtp_layers() > 1) {
+        run_mtp(upload_batch(step, 2), {.hidden_states = first, .mtp_idx = 1, .source_idx = 0},
+                &GoldenOutput::second_hidden, &GoldenOutput::second_logits);
+      }
+    }
     device_->synchronize(*stream_);
   }
 
@@ -246,7 +265,7 @@ class GoldenRank {
       batch.output_rows = upload("output_rows", {static_cast<int32_t>(n - 1)});
       batch.outputs_all_seqs = true;
       batch.arange = upload("arange", {0, 1});
-      run_mtp(batch, upload_hidden(known), -1, &GoldenOutput::mtp_hidden, &GoldenOutput::mtp_logits);
+      run_mtp(batch, {.hidden_states = upload_hidden(known)}, &GoldenOutput::mtp_hidden, &GoldenOutput::mtp_logits);
       device_->synchronize(*stream_);
     }
   }
@@ -274,14 +293,16 @@ class GoldenRank {
   // The layer for multi-token prediction on the tokens of the step.
   Tensor run_mtp(const Tensor& hidden_states, int64_t source_idx, HostTensor GoldenOutput::*hidden,
                  HostTensor GoldenOutput::*logits) {
-    return run_mtp(upload_batch(*step_, 1), hidden_states, source_idx, hidden, logits);
+    return run_mtp(upload_batch(*step_, 1), {.hidden_states = hidden_states, .source_idx = source_idx}, hidden, logits);
   }
   // Its outputs are those of the step's tokens; `hidden` may be null.
-  Tensor run_mtp(const StepBatch& batch, const Tensor& hidden_states, int64_t source_idx,
-                 HostTensor GoldenOutput::*hidden, HostTensor GoldenOutput::*logits) {
+  Tensor run_mtp(const StepBatch& batch, const MtpRun& run, HostTensor GoldenOutput::*hidden,
+                 HostTensor GoldenOutput::*logits) {
     const StepContext ctx = context(batch, mtp_kv_);
-    const Tensor out = model_->mtp_forward(ctx, {.hidden_states = hidden_states, .source_idx = source_idx});
-    const auto compute = [&](const Tensor& row_ids) { return model_->compute_mtp_logits(ctx, 0, out, row_ids); };
+    const Tensor out = model_->mtp_forward(ctx, run);
+    const auto compute = [&](const Tensor& row_ids) {
+      return model_->compute_mtp_logits(ctx, run.mtp_idx, out, row_ids);
+    };
     scatter_logits(out.dim(0), compute, logits);
     if (hidden != nullptr) {
       scatter(0, out, [hidden](GoldenOutput& output) -> HostTensor& { return output.*hidden; });
@@ -307,8 +328,9 @@ class GoldenRank {
 
   // Of the sequence and what follows it.
   static int32_t token_at(const GoldenSequence& sequence, int64_t position) {
-    const bool is_next = position == static_cast<int64_t>(sequence.token_ids.size());
-    return is_next ? sequence.next_token : sequence.token_ids[static_cast<size_t>(position)];
+    const int64_t num_behind = position - static_cast<int64_t>(sequence.token_ids.size());
+    if (num_behind < 0) return sequence.token_ids[static_cast<size_t>(position)];
+    return num_behind == 0 ? sequence.next_token : sequence.second_token;
   }
 
   int64_t blocks_of(const GoldenSequence& sequence) const {
@@ -348,8 +370,8 @@ class GoldenRank {
     return buffer.tensor(DType::kI32, {static_cast<int64_t>(values.size())});
   }
 
-  // Sequence i lives in row num_seqs - 1 - i of the state, so that row and place in the step differ. shift 1: the ids
-  // are those of the tokens behind.
+  // Sequence i lives in row num_seqs - 1 - i of the state, so that row and place in the step differ. shift 1 or 2: the
+  // ids are those of the tokens so far behind.
   StepBatch upload_batch(const Step& step, int64_t shift = 0) {
     const size_t num_rows = golden_.sequences.size();
     std::vector<int32_t> token_ids, positions, slots, seq_rows, cu_seqlens{0}, seq_lens;
@@ -473,6 +495,11 @@ GoldenResult compare(const Golden& golden, const GoldenRun& run, const std::vect
     const int64_t last = static_cast<int64_t>(sequence.token_ids.size()) - 1;
     check(fmt::format("seq{} mtp.chain_logits", i), outputs[i].chain_logits.view().rows(last, last + 1),
           sequence.chain_logits, tolerance_of(golden.bf16_logits_error), result.logits_error);
+    if (sequence.num_mtp_layers() < 2) continue;
+    check(fmt::format("seq{} mtp.second_hidden", i), outputs[i].second_hidden, sequence.second_hidden,
+          tolerance_of(golden.bf16_hidden_error), result.hidden_error);
+    check(fmt::format("seq{} mtp.second_logits", i), select_rows(outputs[i].second_logits, sequence.logit_rows),
+          sequence.second_logits, tolerance_of(golden.bf16_logits_error), result.logits_error);
   }
   return result;
 }

@@ -20,7 +20,7 @@ namespace {
 
 void check_goldens(DeviceFactory factory, DType act_dtype, int tensor_parallel_size) {
   const auto folders = golden_folders(repo_root() / "test" / "goldens" / "model");
-  REQUIRE(folders.size() == 30);
+  REQUIRE(folders.size() == 31);
   for (const auto& folder : folders) {
     for (const GoldenSchedule schedule :
          {GoldenSchedule::kOneByOne, GoldenSchedule::kBatched, GoldenSchedule::kChunked}) {

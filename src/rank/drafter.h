@@ -23,7 +23,8 @@ class Drafter : public StepFollower {
   virtual int64_t kv_block_bytes() const = 0;  // that each block of the target's takes beside it
   // A place for each of the target's blocks, and num_scratch blocks behind them.
   virtual Status allocate_kv_cache(int64_t num_blocks, int64_t num_scratch) = 0;
-  virtual void launch(std::span<const std::byte> plan) = 0;
+  virtual int num_layers() const { return 1; }  // LayeredExecutor
+  virtual void launch(std::span<const std::byte> plan, int layer_idx) = 0;
   virtual Status finish(StepResult& result) = 0;  // rank 0, the collecting thread
 };
 
@@ -35,7 +36,7 @@ class ModelDrafter final : public Drafter {
   Status allocate_kv_cache(int64_t num_blocks, int64_t num_scratch) override {
     return rank_->allocate_kv_cache(num_blocks + num_scratch);
   }
-  void launch(std::span<const std::byte> plan) override { rank_->launch(plan); }
+  void launch(std::span<const std::byte> plan, int /*layer_idx*/) override { rank_->launch(plan); }
   Status finish(StepResult& result) override { return rank_->finish(result); }
 
  private:

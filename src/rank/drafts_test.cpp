@@ -151,6 +151,7 @@ TEST_CASE("drafts change no answer: the bundled model on the host back-end") {
 
 TEST_CASE("drafts change no answer: a layer for multi-token prediction, on the oracle and the host back-end") {
   std::string_view name = "deepseek_v3_mtp";
+  SUBCASE("two layers") { name = "deepseek_v3_mtp2"; }
   SUBCASE("keys and values of heads") { name = "glm4_moe_mtp"; }
   SUBCASE("ERNIE's names") { name = "ernie4_5_moe_mtp"; }
   const std::filesystem::path dir = repo_root() / "test" / "goldens" / "model" / name;

@@ -25,11 +25,12 @@ class EagleDrafter final : public HiddenStateDrafter, private HiddenStateHead {
   const ModelConfig& config() const override { return head_->config().layer; }
   const std::vector<KvLayerDesc>& kv_layers() const override { return head_->kv_layers(); }
   int64_t known_width() const override { return EagleConfig::kNumInputs * config().hidden_size; }
-  Tensor forward(const StepContext& ctx, const Tensor& known, bool is_own) override {
-    return head_->forward(ctx, known, is_own);
+  Tensor forward(const StepContext& ctx, const Run& run) override {
+    return head_->forward(ctx, run.known, run.source_idx >= 0);
   }
   Tensor hidden_states(const StepBatch& batch) const override { return head_->hidden_states(batch); }
-  Tensor compute_logits(const StepContext& ctx, const Tensor& hidden_states, const Tensor& row_ids) override {
+  Tensor compute_logits(const StepContext& ctx, int /*layer_idx*/, const Tensor& hidden_states,
+                        const Tensor& row_ids) override {
     return head_->compute_logits(ctx, hidden_states, row_ids);
   }
 

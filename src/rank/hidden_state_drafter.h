@@ -9,6 +9,9 @@
 // Its steps (speculative/model_proposer.h) have rows of the model's: the place of position p holds the keys and values
 // of (known of p, token p + 1). Steps that prefill read what is known by the model, steps that decode the row's own
 // hidden state of the step before.
+//
+// Of several layers (core/layered_executor.h) the first does so. A step of the next one that prefills reads the hidden
+// states of the step before it, token by token; only the last layer decodes.
 #pragma once
 
 #include <memory>
@@ -24,11 +27,18 @@ class HiddenStateHead {
   virtual const ModelConfig& config() const = 0;
   virtual const std::vector<KvLayerDesc>& kv_layers() const = 0;
   virtual int64_t known_width() const = 0;  // columns that are known of a token
-  // known: [num_tokens, known_width()] of the model, or, is_own, [num_tokens, hidden_size] of an earlier forward(). As
-  // Model::forward otherwise.
-  virtual Tensor forward(const StepContext& ctx, const Tensor& known, bool is_own) = 0;
+  virtual int num_layers() const { return 1; }  // core/layered_executor.h
+  struct Run {
+    Tensor known;         // [num_tokens, known_width()] of the model, or [num_tokens, hidden_size] of an earlier forward()
+    int source_idx = -1;  // the layer that gave them; -1: the model
+    int layer_idx = 0;
+  };
+  // As Model::forward otherwise.
+  virtual Tensor forward(const StepContext& ctx, const Run& run) = 0;
   virtual Tensor hidden_states(const StepBatch& batch) const = 0;
-  virtual Tensor compute_logits(const StepContext& ctx, const Tensor& hidden_states, const Tensor& row_ids) = 0;
+  // Of hidden states that layer_idx gave.
+  virtual Tensor compute_logits(const StepContext& ctx, int layer_idx, const Tensor& hidden_states,
+                                const Tensor& row_ids) = 0;
 };
 
 class HiddenStateDrafter : public Drafter {
@@ -40,12 +50,13 @@ class HiddenStateDrafter : public Drafter {
     int64_t scratch_block_bytes = 0;  // of a scratch block
   };
   static Memory memory(const Device& device, int64_t known_width, int64_t hidden_size,
-                       const std::vector<KvLayerDesc>& kv_layers, const ModelOptions& options);
+                       const std::vector<KvLayerDesc>& kv_layers, const ModelOptions& options, int num_layers = 1);
   ~HiddenStateDrafter() override;
 
   int64_t kv_block_bytes() const override;
   Status allocate_kv_cache(int64_t num_blocks, int64_t num_scratch) override;
-  void launch(std::span<const std::byte> plan) override { rank_->launch(plan); }
+  int num_layers() const override;
+  void launch(std::span<const std::byte> plan, int layer_idx) override;
   Status finish(StepResult& result) override { return rank_->finish(result); }
   void copy_blocks(Stream& stream, const OpTable& ops, const Tensor& src_dst) override;
 

@@ -20,54 +20,66 @@
 namespace spate {
 namespace {
 
-std::filesystem::path model_dir() { return repo_root() / "test" / "goldens" / "model" / "deepseek_v3_mtp"; }
+std::filesystem::path model_dir(int num_layers = 1) {
+  return repo_root() / "test" / "goldens" / "model" / (num_layers == 1 ? "deepseek_v3_mtp" : "deepseek_v3_mtp2");
+}
 
 // --- the plain loop ---
 
 class PlainDrafts {
  public:
-  explicit PlainDrafts(const WeightSource& weights) : config_(load_model_config(model_dir()).value()) {
+  PlainDrafts(const WeightSource& weights, int num_layers)
+      : config_(load_model_config(model_dir(num_layers)).value()), num_layers_(num_layers) {
     const ModelOptions options{.act_dtype = DType::kF32,
                                .kv_dtype = DType::kF32,
                                .limits = {.max_model_len = kPlainLen, .max_num_batched_tokens = kPlainLen},
-                               .num_mtp_layers = 1};
+                               .num_mtp_layers = num_layers};
     model_ = Model::create(config_, *device_.device, {}, options).value();
     CHECK(model_->load(weights).ok());
     kv_ = KvStorage::create(*device_.device, model_->kv_layers(), kPlainBlocks).value();
     mtp_kv_ = KvStorage::create(*device_.device, model_->mtp_kv_layers(), kPlainBlocks).value();
   }
 
-  // The k tokens that are drafted behind `text`, greedily, with `bias` on some ids.
+  // The k tokens that are drafted behind `text`, greedily, with `bias` on some ids: one by each layer, over all tokens
+  // again; then the last layer goes on from its own hidden state.
   std::vector<int32_t> behind(const std::vector<int32_t>& text, int k, const std::vector<std::pair<int32_t, float>>& bias) {
     const int n = static_cast<int>(text.size()) - 1;
-    PlainStep known(0, std::vector<int32_t>(text.begin(), text.end() - 1)), next(0, {text.begin() + 1, text.end()});
+    PlainStep known(0, std::vector<int32_t>(text.begin(), text.end() - 1));
     HostTensor hidden_states = copy_rows(model_->forward(known.context(device_, kv_)));
     std::vector<int32_t> drafts;
-    for (int source_idx = -1; static_cast<int>(drafts.size()) < k; source_idx = 0) {
-      PlainStep chained(n - 1 + static_cast<int>(drafts.size()), drafts.empty() ? drafts : std::vector{drafts.back()});
-      PlainStep& inputs = drafts.empty() ? next : chained;
+    for (int i = 0; i < k; ++i) {
+      const bool is_chained = i >= num_layers_;
+      const int layer_idx = is_chained ? num_layers_ - 1 : i;
+      std::vector<int32_t> next(text.begin() + 1, text.end());
+      next.insert(next.end(), drafts.begin(), drafts.end());
+      next.erase(next.begin(), next.end() - (is_chained ? 1 : n));
+      PlainStep inputs(is_chained ? n + i - num_layers_ : 0, next);
       const StepContext ctx = inputs.context(device_, mtp_kv_);
-      const Tensor out = model_->mtp_forward(ctx, {.hidden_states = hidden_states.view(), .source_idx = source_idx});
-      HostTensor newest = copy_rows(out.rows(out.dim(0) - 1, out.dim(0)));
+      const Tensor out = model_->mtp_forward(ctx, {.hidden_states = hidden_states.view(),
+                                                   .mtp_idx = layer_idx,
+                                                   .source_idx = is_chained ? layer_idx : layer_idx - 1});
+      hidden_states = copy_rows(out);
+      HostTensor newest = copy_rows(hidden_states.view().rows(out.dim(0) - 1, out.dim(0)));
       HostTensor first(DType::kI32, {1});
       first.span<int32_t>()[0] = 0;
-      HostTensor logits = copy_rows(model_->compute_mtp_logits(ctx, 0, newest.view(), first.view()));
+      HostTensor logits = copy_rows(model_->compute_mtp_logits(ctx, layer_idx, newest.view(), first.view()));
       for (const auto& [id, value] : bias) logits.span<float>()[static_cast<size_t>(id)] += value;
       drafts.push_back(static_cast<int32_t>(std::ranges::max_element(logits.span<float>()) - logits.span<float>().begin()));
-      hidden_states = std::move(newest);
+      if (i + 1 >= num_layers_) hidden_states = std::move(newest);
     }
     return drafts;
   }
 
  private:
   const ModelConfig config_;
+  const int num_layers_;
   PlainDevice device_;
   std::unique_ptr<Model> model_;
   KvStorage kv_, mtp_kv_;
 };
 
-RankRig rig_of(const WeightSource& weights, int num_drafts) {
-  RankRig rig{.model_dir = model_dir(), .weights = &weights, .back_end = &oracle_back_end()};
+RankRig rig_of(const WeightSource& weights, int num_drafts, int num_layers = 1) {
+  RankRig rig{.model_dir = model_dir(num_layers), .weights = &weights, .back_end = &oracle_back_end()};
   rig.engine.limits.max_model_len = 128;
   rig.engine.draft_source = DraftSource::kProposer;
   rig.engine.speculative = {.method = SpeculativeMethod::kMtp, .num_speculative_tokens = num_drafts, .adaptive = false};
@@ -75,13 +87,13 @@ RankRig rig_of(const WeightSource& weights, int num_drafts) {
   return rig;
 }
 
-TEST_CASE("the drafts are those of a plain loop over the whole text") {
-  const Checkpoint weights = Checkpoint::open(model_dir()).value();
-  PlainDrafts plain(weights);
+void check_drafts_of_plain_loop(int num_layers, std::initializer_list<int> nums_drafts) {
+  const Checkpoint weights = Checkpoint::open(model_dir(num_layers)).value();
+  PlainDrafts plain(weights, num_layers);
   const std::vector<Request> requests = requests_of({3, 32, 47, 65}, {9, 10, 11});
-  for (const int num_drafts : {1, 8}) {
+  for (const int num_drafts : nums_drafts) {
     CAPTURE(num_drafts);
-    RankRig rig = rig_of(weights, num_drafts);
+    RankRig rig = rig_of(weights, num_drafts, num_layers);
     rig.engine.limits.max_num_batched_tokens = 40;  // prompts in chunks, and what the layer catches up with
     for (const int tp : {1, 2}) {
       rig.tensor_parallel_size = tp;
@@ -92,9 +104,14 @@ TEST_CASE("the drafts are those of a plain loop over the whole text") {
       CHECK(run.num_drafts_accepted == expected.num_accepted);
       for (size_t i = 0; i < expected.accepted_at.size(); ++i) CHECK(run.num_accepted_at[i] == expected.accepted_at[i]);
       CHECK(expected.accepted_at[0] > 4);
+      if (num_layers > 1) CHECK(expected.accepted_at[1] > 0);
     }
   }
 }
+
+TEST_CASE("the drafts are those of a plain loop over the whole text") { check_drafts_of_plain_loop(1, {1, 8}); }
+
+TEST_CASE("two layers draft as a plain loop says, and the second one goes on") { check_drafts_of_plain_loop(2, {3}); }
 
 // --- a layer that is right ---
 
@@ -158,6 +175,13 @@ TEST_CASE("all drafts of a layer that says what the model says are accepted, sam
   const RankRun sampled = run_requests(rig_of(weights, 4), requests);
   CHECK(sampled.num_drafts > 60);
   CHECK(sampled.num_drafts_accepted * 100 >= sampled.num_drafts * 95);  // norms of a norm round
+
+  // The same with two layers.
+  const Checkpoint checkpoint_of_two = Checkpoint::open(model_dir(2)).value();
+  const EditedWeights weights_of_two(checkpoint_of_two, repeat_the_model);
+  const RankRun two_layers = run_requests(rig_of(weights_of_two, 4, 2), requests);
+  CHECK(two_layers.num_drafts > 60);
+  CHECK(two_layers.num_drafts_accepted * 100 >= two_layers.num_drafts * 95);
 }
 
 // --- replay ---
@@ -176,10 +200,10 @@ BackEnd recorded_back_end(RecordingOptions options) {
   return back_end;
 }
 
-TEST_CASE("steps of the model and of the layer can be replayed") {
-  const Checkpoint weights = Checkpoint::open(model_dir()).value();
+void check_replay(int num_layers) {
+  const Checkpoint weights = Checkpoint::open(model_dir(num_layers)).value();
   const std::vector<Request> requests = requests_of({3, 20, 32, 47, 65}, {9, 10, 11});
-  RankRig rig = rig_of(weights, 3);
+  RankRig rig = rig_of(weights, 3, num_layers);
   const RankRun plain = run_requests(rig, requests);
   for (const bool replay : {false, true}) {
     RecordingLog log;
@@ -194,6 +218,9 @@ TEST_CASE("steps of the model and of the layer can be replayed") {
     for (size_t i = 0; i < requests.size(); ++i) CHECK(run.answers[i][0].token_ids == plain.answers[i][0].token_ids);
   }
 }
+
+TEST_CASE("steps of the model and of the layer can be replayed") { check_replay(1); }
+TEST_CASE("a step of one layer is not replayed for another") { check_replay(2); }
 
 // The layer's first and second step of a text of two tokens have the same counts.
 TEST_CASE("a key says whether all sequences decode") {

@@ -9,6 +9,7 @@ namespace spate {
 namespace {
 
 constexpr int kMaxPlanGenerations = 1 << 20;  // of one rank: plans double in size from one to the next
+constexpr int kMaxRanksOfDevice = 1 << 4;
 
 }  // namespace
 
@@ -69,7 +70,8 @@ Status Rank::allocate_kv_cache(int64_t num_blocks) {
   return ok_status();
 }
 
-void Rank::launch(std::span<const std::byte> plan) {
+void Rank::launch(std::span<const std::byte> plan, const DraftStep& draft_step) {
+  draft_step_ = draft_step;
   StepInFlight& step = steps_[num_launched_++ % kMaxInFlight];
   step.done->host_wait();  // returns at once on rank 0, whose steps are finished in time
   step.started->record(*stream_);
@@ -121,13 +123,16 @@ StepKey Rank::step_key(const StepInFlight& step) const {
                 .max_query_len = plan.max_query_len,
                 .max_seq_len = plan.max_seq_len,
                 .num_top_logprobs = step.num_top_logprobs(),
-                .plan_generation = plan_generation_,
+                // A step of one layer is never replayed for another.
+                .plan_generation = plan_generation_ + draft_step_.layer_idx * kMaxRanksOfDevice * kMaxPlanGenerations,
                 .long_prompts = long_prompts_of(step.seqs(), min_expanded_query_len_)};
   if (plan.num_prompt_logprobs == 0 && step.pooled().empty() && step.wide_rows().empty()) {
     const bool one_of_each = plan.num_sampled == plan.num_seqs && plan.num_logits == plan.num_seqs;
     exact.outputs = one_of_each ? StepOutputs::kSampledAllSeqs : StepOutputs::kSampledTokens;
   }
-  if (follower_ != nullptr && follower_->needs_all_tokens()) exact.outputs = StepOutputs::kAllTokens;
+  if ((follower_ != nullptr && follower_->needs_all_tokens()) || draft_step_.needs_all_tokens) {
+    exact.outputs = StepOutputs::kAllTokens;
+  }
   if (model_->reads_next_tokens()) {
     exact.decodes_only = std::ranges::all_of(step.seqs(), [](const SeqStep& seq) { return seq.phase == SeqPhase::kDecode; });
   }
@@ -165,10 +170,12 @@ StepBatch Rank::batch(const StepKey& key) const {
   return batch;
 }
 
-// Shifted by a token where the model wants the tokens behind those of the step: a row's tokens are one array.
+// Shifted where the model wants the tokens behind those of the step: a row's tokens are one array.
 RowState Rank::read_rows() const {
   RowState rows = state_.rows();
-  if (model_->reads_next_tokens()) rows.token_ids = rows.token_ids.columns(1, rows.token_ids.dim(1));
+  if (model_->reads_next_tokens()) {
+    rows.token_ids = rows.token_ids.columns(1 + draft_step_.layer_idx, rows.token_ids.dim(1));
+  }
   return rows;
 }
 

@@ -35,6 +35,12 @@ class StepFollower {
   virtual void copy_blocks(Stream& /*stream*/, const OpTable& /*ops*/, const Tensor& /*src_dst*/) {}
 };
 
+// Of a step of a layer that drafts (LayeredExecutor).
+struct DraftStep {
+  int layer_idx = 0;
+  bool needs_all_tokens = false;  // the next layer reads the hidden states
+};
+
 class Rank {
  public:
   static constexpr int kMaxInFlight = 2;  // steps launched and not finished
@@ -60,7 +66,7 @@ class Rank {
   void set_follower(StepFollower* follower) { follower_ = follower; }
 
   // Gives a step to the device. Does not wait for it, nor for the step before it. `plan` is copied.
-  void launch(std::span<const std::byte> plan);
+  void launch(std::span<const std::byte> plan, const DraftStep& draft_step = {});
   // Waits for the oldest step that was launched and not finished. Rank 0 only. An error of the communicator is final.
   Status finish(StepResult& result);
 
@@ -100,6 +106,7 @@ class Rank {
   KvStorage kv_cache_;  // a view a layer
   Buffer plan_device_;  // one for all steps, so that a replayed step finds its plan; grows to the largest seen
   int plan_generation_ = 0;
+  DraftStep draft_step_;  // the one that is launched
   Buffer wide_logits_;  // on the host, for wait_for_logprobs(); none before the first step that needs it
   std::vector<RowUpdate> row_updates_;  // the last one of each row: what the host must know of it
   std::array<StepInFlight, kMaxInFlight> steps_;

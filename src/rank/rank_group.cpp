@@ -14,6 +14,7 @@
 
 #include "base/cpu_cores.h"
 #include "base/log.h"
+#include "core/layered_executor.h"
 #include "parallel/communicators.h"
 #include "rank/drafter.h"
 #include "rank/eagle_drafter.h"
@@ -94,11 +95,17 @@ class RankGroup::Worker {
 };
 
 // One plan at a time, on the ranks' own threads.
-class RankGroup::DraftExecutor final : public StepExecutor {
+class RankGroup::DraftExecutor final : public LayeredExecutor {
  public:
   explicit DraftExecutor(const std::vector<std::unique_ptr<Worker>>& workers) : workers_(workers) { slot_.plans.resize(1); }
   ~DraftExecutor() override { slot_.wait_until_launched(); }
 
+  int num_layers() const override { return workers_[0]->drafter->num_layers(); }
+  void select_layer(int layer_idx) override {
+    CHECK(num_in_flight_ == 0 && 0 <= layer_idx && layer_idx < num_layers(), "layer {} of {}, {} steps in flight",
+          layer_idx, num_layers(), num_in_flight_);
+    layer_idx_ = layer_idx;
+  }
   void submit(std::span<const std::byte> plan) override {
     CHECK(num_in_flight_ == 0, "a step of the drafter is in flight already");
     ++num_in_flight_;
@@ -106,7 +113,7 @@ class RankGroup::DraftExecutor final : public StepExecutor {
     slot_.num_launching = static_cast<int>(workers_.size());
     for (const auto& worker : workers_) {
       worker->post([this, drafter = worker->drafter.get()] {
-        drafter->launch(slot_.plans[0]);
+        drafter->launch(slot_.plans[0], layer_idx_);
         slot_.launched();
       });
     }
@@ -122,6 +129,7 @@ class RankGroup::DraftExecutor final : public StepExecutor {
  private:
   const std::vector<std::unique_ptr<Worker>>& workers_;  // of the group, which owns this
   Slot slot_;
+  int layer_idx_ = 0;
   int num_in_flight_ = 0;
 };
 
@@ -376,7 +384,7 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
                        .source = config.weights,
                        .supports_weight = supports,
                        .limits = config.limits,
-                       .num_mtp_layers = config.mtp_draft ? 1 : 0,
+                       .num_mtp_layers = config.mtp_draft ? config.mtp_draft->num_layers : 0,
                        .weight_cache = config.weight_cache,
                        .min_expanded_query_len = min_expanded_query_len(config, config.model, first_device)};
   StepLimits limits = config.limits;
@@ -519,7 +527,9 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
   if (config.mtp_draft) {
     const DraftMemory& draft = draft_memory[0];
     group->summary_.push_back(fmt::format(
-        "multi-token prediction: the model's own layer; state {}, {} of each KV block and {} of its own for drafts, a rank",
+        "multi-token prediction: {}; state {}, {} of each KV block and {} of its own for drafts, a rank",
+        config.mtp_draft->num_layers == 1 ? "the model's own layer"
+                                          : fmt::format("{} of the model's own layers", config.mtp_draft->num_layers),
         format_bytes(draft.workspace_bytes), format_bytes(draft.kv_block_bytes), format_bytes(draft.scratch_bytes)));
   }
   if (config.eagle_draft) {

@@ -33,8 +33,9 @@ struct DraftModelConfig {
   int scratch_blocks_per_row = 1;         // blocks of its cache alone, behind those that it shares with the target
 };
 
-// The model's own layer for multi-token prediction drafts (rank/mtp_drafter.h).
+// The model's own layers for multi-token prediction draft (rank/mtp_drafter.h).
 struct MtpDraftConfig {
+  int num_layers = 1;              // the first ones of those that it has
   int scratch_blocks_per_row = 1;  // as in DraftModelConfig
 };
 
@@ -80,7 +81,7 @@ class RankGroup final : public StepExecutor {
   const std::vector<std::string>& summary() const { return summary_; }
   const std::string& device_description() const { return device_description_; }
   int64_t weight_bytes() const { return weight_bytes_; }  // of all ranks, without a draft model's
-  // Runs what drafts between this executor's steps; null where nothing does.
+  // Runs what drafts between this executor's steps, a LayeredExecutor; null where nothing does.
   StepExecutor* draft_executor() const { return draft_executor_.get(); }
 
   void submit(std::span<const std::byte> plan) override;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/engine.h"
+#include "rank/mtp_drafter.h"
 
 namespace spate {
 namespace {
@@ -43,8 +44,9 @@ RankRun run_requests(const RankRig& rig, std::vector<Request> requests) {
   config.limits = rig.engine.limits;
   config.kv_cache_bytes = int64_t{1} << 26;
   if (rig.engine.speculative.method == SpeculativeMethod::kMtp) {
-    config.mtp_draft = {.scratch_blocks_per_row =
-                            scratch_blocks_per_row(rig.engine.speculative, rig.engine.limits.kv_block_size)};
+    config.mtp_draft = {
+        .num_layers = num_mtp_layers_for(config.model, rig.engine.speculative.num_speculative_tokens),
+        .scratch_blocks_per_row = scratch_blocks_per_row(rig.engine.speculative, rig.engine.limits.kv_block_size)};
   }
   EagleFiles eagle;
   if (rig.engine.speculative.method == SpeculativeMethod::kEagle) {

@@ -31,9 +31,10 @@ void TokenChain::extend_hashes() {
   }
 }
 
-DraftKvMap::DraftKvMap(int num_blocks, int kv_block_size, bool reads_next_tokens)
+DraftKvMap::DraftKvMap(int num_blocks, int kv_block_size, bool reads_next_tokens, int num_layers)
     : kv_block_size_(kv_block_size),
       reads_next_tokens_(reads_next_tokens),
+      num_layers_(num_layers),
       blocks_(static_cast<size_t>(num_blocks)),
       token_ids_(static_cast<size_t>(num_blocks) * static_cast<size_t>(kv_block_size)) {}
 
@@ -45,8 +46,13 @@ int DraftKvMap::num_held(const TokenChain& chain, std::span<const int32_t> block
     if (block.num_tokens == 0 || block.hash_before != chain.hash_before_block(i)) break;
     const int32_t* held = token_ids_.data() + block_id * static_cast<size_t>(kv_block_size_);
     const int end = std::min(chain.size(), i * kv_block_size_ + block.num_tokens);
+    const int num_checked = kv_block_size_ - (reads_next_tokens_ ? 1 : 0);  // of the block's tokens
     const auto is_held = [&](int offset) {
-      return held[offset] == chain[num_held] || (reads_next_tokens_ && offset == kv_block_size_ - 1);
+      const int last = std::min({offset + num_layers_, num_checked, chain.size() - i * kv_block_size_});
+      for (int o = offset; o < last; ++o) {
+        if (held[o] != chain[i * kv_block_size_ + o]) return false;
+      }
+      return true;
     };
     while (num_held < end && is_held(num_held - i * kv_block_size_)) ++num_held;
     if (num_held < (i + 1) * kv_block_size_) break;
@@ -62,7 +68,10 @@ void DraftKvMap::write(const TokenChain& chain, std::span<const int32_t> block_i
     Block& block = blocks_[block_id];
     if (offset == 0) block.hash_before = chain.hash_before_block(block_idx);
     block.num_tokens = offset + 1;
-    token_ids_[block_id * static_cast<size_t>(kv_block_size_) + static_cast<size_t>(offset)] = chain[position];
+    const int num_read = std::min({num_layers_, kv_block_size_ - offset, chain.size() - position});
+    for (int i = 0; i < num_read; ++i) {
+      token_ids_[block_id * static_cast<size_t>(kv_block_size_) + static_cast<size_t>(offset + i)] = chain[position + i];
+    }
   }
 }
 

@@ -35,14 +35,15 @@ class TokenChain {
 // With reads_next_tokens a place holds the keys and values of its token joined with the token behind it (multi-token
 // prediction): the chain is then of the tokens behind the places, the row's without the first. The last place of a block
 // depends on the first token of the next block, in which sequences that share the block may differ. There any token counts
-// as held: a wrong one costs less than to write the block again and again.
+// as held: a wrong one costs less than to write the block again and again. Of several layers the next one's place joins
+// the token one further on: what a place holds then depends on as many tokens of the chain, its own first.
 class DraftKvMap {
  public:
-  DraftKvMap(int num_blocks, int kv_block_size, bool reads_next_tokens = false);
+  DraftKvMap(int num_blocks, int kv_block_size, bool reads_next_tokens = false, int num_layers = 1);
   // How many tokens from the chain's start on are in these blocks.
   int num_held(const TokenChain& chain, std::span<const int32_t> block_ids) const;
   // Tokens [begin, end) of the chain are written to its blocks, all before them are held. Positions that have no block
-  // in block_ids are passed over: they are written elsewhere.
+  // in block_ids are passed over: they are written elsewhere. With several layers the chain goes on behind `end`.
   void write(const TokenChain& chain, std::span<const int32_t> block_ids, int begin, int end);
   // Something that is not to be held was written at this position.
   void forget(std::span<const int32_t> block_ids, int position);
@@ -54,8 +55,10 @@ class DraftKvMap {
   };
   const int kv_block_size_;
   const bool reads_next_tokens_;
+  const int num_layers_;
   std::vector<Block> blocks_;
-  std::vector<int32_t> token_ids_;  // [num_blocks, kv_block_size]
+  // [num_blocks, kv_block_size]; behind a block's num_tokens those that the layers at its last place have read.
+  std::vector<int32_t> token_ids_;
 };
 
 }  // namespace spate

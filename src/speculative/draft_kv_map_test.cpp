@@ -79,6 +79,15 @@ TEST_CASE("places that need the next token: sequences may part behind a block th
   }
 }
 
+TEST_CASE("places of two layers: a token further on counts too") {
+  DraftKvMap map(8, kBlock, true, 2);
+  map.write(chain_of({1, 2, 3, 4, 5, 6}), Tokens{0, 1}, 0, 5);
+  CHECK(map.num_held(chain_of({1, 2, 3, 4, 5, 6}), Tokens{0, 1}) == 5);
+  CHECK(map.num_held(chain_of({1, 2, 9, 4, 5, 6}), Tokens{0, 1}) == 1);
+  CHECK(map.num_held(chain_of({1, 2, 3, 4, 5, 9}), Tokens{0, 1}) == 4);  // behind the last place that was written
+  CHECK(map.num_held(chain_of({1, 2, 3, 9, 8, 7}), Tokens{0, 2}) == 4);  // sequences may part behind the block
+}
+
 TEST_CASE("random owners of random blocks") {
   Rng rng(test_seed());
   constexpr int kNumBlocks = 12;

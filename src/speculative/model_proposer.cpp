@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "batch/plan_builder.h"
 #include "batch/request_row.h"
+#include "core/layered_executor.h"
 #include "speculative/draft_kv_map.h"
 
 namespace spate {
@@ -29,6 +30,8 @@ struct Turn {
   int num_computed =
       -1;             // tokens that the device's row has in the cache; -1: it holds another sequence, or an older state
   int query_len = 0;  // in the step at hand; 0: it sits out
+  int round_begin = 0, round_len = 0;  // of the places that all layers run one after the other
+  bool round_completes = false;        // up to the newest place
   bool samples = false;
   bool ended = false;                        // nothing may or can follow
   std::unique_ptr<ConstraintCursor> cursor;  // behind the newest draft, with a constraint
@@ -42,9 +45,11 @@ class ModelProposer final : public Proposer {
   ModelProposer(const ModelProposerOptions& options, StepExecutor& executor)
       : options_(options),
         executor_(executor),
+        layers_(dynamic_cast<LayeredExecutor*>(&executor)),
+        num_layers_(layers_ != nullptr ? layers_->num_layers() : 1),
         reads_next_tokens_(reads_next_tokens(options.config.method)),
         num_scratch_blocks_(scratch_blocks_per_row(options.config, options.limits.kv_block_size)),
-        map_(options.num_kv_blocks, options.limits.kv_block_size, reads_next_tokens_),
+        map_(options.num_kv_blocks, options.limits.kv_block_size, reads_next_tokens_, num_layers_),
         claimed_by_step_(static_cast<size_t>(options.num_kv_blocks)) {}
 
   bool is_cheap() const override { return false; }
@@ -62,11 +67,20 @@ class ModelProposer final : public Proposer {
       const std::span<const int32_t> places = row.token_ids.subspan(reads_next_tokens_ ? 1 : 0);
       state->chain.set_known(places);
       turns_.push_back({.row = &row, .state = state, .num_places = static_cast<int>(places.size())});
+      // The token that the last layer reads at the newest place needs room in the row.
+      turns_.back().ended = std::ssize(row.token_ids) + num_layers_ - 1 > options_.limits.max_model_len;
       if (row.cursor != nullptr) turns_.back().cursor = row.cursor->clone_to_draft();
     }
     const auto is_behind = [](const Turn& turn) { return turn.num_drafts() == 0 && !turn.ended; };
-    while (std::ranges::any_of(turns_, is_behind)) RETURN_IF_ERROR(run_step([&] { return plan_catching_up(); }));
-    while (std::ranges::any_of(turns_, &Turn::wants_more)) RETURN_IF_ERROR(run_step([&] { return plan_drafts(); }));
+    while (std::ranges::any_of(turns_, is_behind)) {
+      RETURN_IF_ERROR(run_step(0, SeqPhase::kPrefill, [&] { return plan_catching_up(); }));
+      for (int i = 1; i < num_layers_; ++i) {
+        RETURN_IF_ERROR(run_step(i, SeqPhase::kPrefill, [&] { return plan_next_layer(i); }));
+      }
+    }
+    while (std::ranges::any_of(turns_, &Turn::wants_more)) {
+      RETURN_IF_ERROR(run_step(num_layers_ - 1, SeqPhase::kDecode, [&] { return plan_drafts(); }));
+    }
     return ok_status();
   }
 
@@ -74,8 +88,11 @@ class ModelProposer final : public Proposer {
 
  private:
   template <typename Plan>
-  Status run_step(Plan&& plan) {
+  Status run_step(int layer_idx, SeqPhase phase, Plan&& plan) {
     for (Turn& turn : turns_) turn.query_len = 0;
+    layer_idx_ = layer_idx;
+    phase_ = phase;
+    if (layers_ != nullptr) layers_->select_layer(layer_idx);
     builder_.begin(++step_id_);
     const int num_tokens = plan();
     CHECK(num_tokens > 0, "what drafts has nothing to run");
@@ -88,21 +105,46 @@ class ModelProposer final : public Proposer {
   }
 
   // Known tokens that the cache lacks, as many as a step holds; a row that reaches its newest token samples. A block
-  // that two rows share is written by one of them; the other finds it written in the next step.
+  // that two rows share is written by one of them; the other finds it written in the next step. The last num_layers_
+  // places are run together: behind them layers read drafts.
   int plan_catching_up() {
     int budget = options_.limits.max_num_batched_tokens;
     for (Turn& turn : turns_) {
+      turn.round_len = 0;
       if (turn.num_drafts() > 0 || turn.ended || budget == 0) continue;
-      const int num_held = std::min(map_.num_held(turn.state->chain, turn.row->block_ids), turn.num_places - 1);
-      const int end = unclaimed_end(turn, num_held, std::min(turn.num_places, num_held + budget));
-      if (end == num_held) continue;
-      if (turn.num_computed != num_held) enter_row(turn, num_held);
-      turn.query_len = end - num_held;
-      turn.samples = end == turn.num_places;
+      const int max_held = std::max(0, turn.num_places - num_layers_);
+      const int num_held = std::min(map_.num_held(turn.state->chain, turn.row->block_ids), max_held);
+      int end = unclaimed_end(turn, num_held, std::min(turn.num_places, num_held + budget));
+      if (end < turn.num_places) end = std::min(end, max_held);
+      if (end <= num_held) continue;
+      if (turn.num_computed != num_held) enter_row(turn, num_held, turn.row->token_ids);
+      turn.round_begin = num_held;
+      turn.round_len = turn.query_len = end - num_held;
+      turn.round_completes = turn.samples = end == turn.num_places;
       budget -= turn.query_len;
-      add_seq(turn, SeqPhase::kPrefill);
+      add_seq(turn);
     }
     return options_.limits.max_num_batched_tokens - budget;
+  }
+
+  // The places of the step before, which the next layer joins with the tokens behind: at the newest place, with the
+  // draft. A row that has all its drafts, or none to go on from, runs along, and its last places do not count.
+  int plan_next_layer(int layer_idx) {
+    int num_tokens = 0;
+    for (Turn& turn : turns_) {
+      if (turn.round_len == 0) continue;
+      turn.query_len = turn.round_len;
+      turn.samples = turn.round_completes && turn.wants_more();
+      num_tokens += turn.query_len;
+      known_and_drafts_.assign(turn.row->token_ids.begin(), turn.row->token_ids.end());
+      if (turn.round_completes) {
+        known_and_drafts_.insert(known_and_drafts_.end(), turn.row->drafts->begin(), turn.row->drafts->end());
+        known_and_drafts_.resize(turn.row->token_ids.size() + static_cast<size_t>(layer_idx));
+      }
+      enter_row(turn, turn.round_begin, known_and_drafts_);
+      add_seq(turn);
+    }
+    return num_tokens;
   }
 
   int plan_drafts() {
@@ -112,7 +154,7 @@ class ModelProposer final : public Proposer {
       turn.query_len = 1;
       turn.samples = true;
       ++num_tokens;
-      add_seq(turn, SeqPhase::kDecode);
+      add_seq(turn);
     }
     return num_tokens;
   }
@@ -128,13 +170,13 @@ class ModelProposer final : public Proposer {
   }
 
   // The row as the host knows it, and its blocks; behind them its scratch blocks.
-  void enter_row(Turn& turn, int num_computed) {
+  void enter_row(Turn& turn, int num_computed, std::span<const int32_t> token_ids) {
     const DraftRow& row = *turn.row;
     turn.num_computed = num_computed;
     builder_.add_row({.row = row.row,
                       .num_computed_tokens = num_computed,
                       .sampling = turn.state->sampling,
-                      .token_ids = row.token_ids,
+                      .token_ids = token_ids,
                       .logit_bias = row.request->sampling.logit_bias,
                       .stop_ids = turn.state->stop_ids});
     const int block_size = options_.limits.kv_block_size;
@@ -150,10 +192,10 @@ class ModelProposer final : public Proposer {
     }
   }
 
-  void add_seq(const Turn& turn, SeqPhase phase) {
+  void add_seq(const Turn& turn) {
     SeqStep seq{.row = turn.row->row,
                 .query_len = turn.query_len,
-                .phase = phase,
+                .phase = phase_,
                 .flags = turn.samples ? uint32_t{kSample} : 0u,
                 .num_computed_tokens = turn.num_computed};
     if (turn.samples && turn.cursor != nullptr) {
@@ -168,11 +210,14 @@ class ModelProposer final : public Proposer {
     for (Turn& turn : turns_) {
       if (turn.query_len == 0) continue;
       const int end = turn.num_computed + turn.query_len;
-      if (reads_next_tokens_ && turn.num_drafts() > 0) {
+      if (reads_next_tokens_ && phase_ == SeqPhase::kDecode) {
         // Of a draft's own hidden state: computed again with the model's, if the draft was right.
         map_.forget(turn.row->block_ids, turn.num_computed);
-      } else {
-        map_.write(turn.state->chain, turn.row->block_ids, turn.num_computed, end);
+      } else if (layer_idx_ + 1 == num_layers_) {
+        // Behind these places a layer has read a draft.
+        const int end_of_known = std::min(end, turn.num_places - (num_layers_ - 1));
+        map_.write(turn.state->chain, turn.row->block_ids, turn.num_computed, end_of_known);
+        for (int p = std::max(end_of_known, turn.num_computed); p < end; ++p) map_.forget(turn.row->block_ids, p);
       }
       turn.num_computed = end;
       if (turn.samples) take_draft(turn, result_.next_token_ids.at(num_sampled++));
@@ -193,15 +238,20 @@ class ModelProposer final : public Proposer {
 
   const ModelProposerOptions options_;
   StepExecutor& executor_;
+  LayeredExecutor* const layers_;  // the same, where it has layers
+  const int num_layers_;
   const bool reads_next_tokens_;  // a place needs the token behind its own: the newest token fills none
   const int num_scratch_blocks_;  // of a row
   DraftKvMap map_;
   StepPlanBuilder builder_;
   StepResult result_;
   uint64_t step_id_ = 0;
+  int layer_idx_ = 0;  // of the step at hand
+  SeqPhase phase_ = SeqPhase::kPrefill;
   std::vector<uint64_t> claimed_by_step_;  // by block: the latest step that writes to it
   std::vector<Turn> turns_;
   std::vector<uint32_t> mask_;
+  std::vector<int32_t> known_and_drafts_;
   std::vector<StepTime> step_times_;
   double latest_seconds_ = 0;
 };

@@ -1,5 +1,6 @@
 // ModelProposer: a model of the same vocabulary says what comes next, draft by draft; or the layer for multi-token
 // prediction of the model itself, whose place p holds what the layer makes of the model's hidden state at p and token p + 1.
+// Of several layers (core/layered_executor.h) each gives a draft, and the last one all further ones.
 //
 // It runs on an executor of StepPlans of its own (rank/drafter.h), whose rows are the target's and whose cache has a
 // place for each of the target's blocks, and some blocks behind them for drafts (scratch_blocks_per_row). It draws with

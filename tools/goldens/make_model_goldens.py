@@ -22,6 +22,8 @@ With a layer for multi-token prediction, which guesses the token after the next 
     seqN.mtp.logits [k, vocab_size]   of the positions logit_rows
     seqN.mtp.chain_logits [1, vocab_size]  of the last position, where the layer's own output of the position before stands for the
                               model's hidden state, as when it drafts a second token
+    seqN.mtp.second_token [1], seqN.mtp.second_hidden, seqN.mtp.second_logits  with two layers: the token behind the next one, and
+                              what the second layer makes of the first one's output and the tokens two further on
 
 The prompt is run whole, each decode token in a step of its own with transformers' cache. Everything is computed in f32 from
 the weights as they are stored.
@@ -55,7 +57,7 @@ def rope(rope_type="default", theta=10000.0, **more):
 
 # name -> (model class, config, options: dtype of the stored weights; old_style config.json; num_shards; max_model_len; seqs;
 #          changes of config.json; bare: tensors without the prefix "model."; fused: experts as transformers 5 keeps them in
-#          memory, one tensor for all of a layer; f32_routers; mtp: with one layer for multi-token prediction)
+#          memory, one tensor for all of a layer; f32_routers; mtp: layers for multi-token prediction)
 MODELS = {
     # The plain decoder, f32 weights.
     "llama_plain": (LlamaForCausalLM, LlamaConfig(**BASE, rope_parameters=rope()), dict(dtype=torch.float32)),
@@ -132,7 +134,7 @@ MODELS = {
     # The layer for multi-token prediction of ERNIE 4.5: dense, under names of its own.
     "ernie4_5_moe_mtp": (Ernie4_5_MoeForCausalLM, Ernie4_5_MoeConfig(**BASE | dict(num_hidden_layers=2), head_dim=16, moe_num_experts=8, moe_k=2,
         moe_intermediate_size=16, moe_num_shared_experts=1, rope_parameters=rope(theta=500000.0)),
-        dict(mtp=True, f32_routers=True, changes=dict(num_nextn_predict_layers=1))),
+        dict(mtp=1, f32_routers=True, changes=dict(num_nextn_predict_layers=1))),
     # V2-Lite: queries are one product; YaRN with mscale; a first dense layer. Rank and widths are no multiples of 16.
     "deepseek_v2_lite": (DeepseekV2ForCausalLM, DeepseekV2Config(**BASE | dict(num_key_value_heads=4), q_lora_rank=None, kv_lora_rank=20,
         qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=14, n_routed_experts=8, n_shared_experts=2, num_experts_per_tok=3,
@@ -153,7 +155,12 @@ MODELS = {
     "deepseek_v3_mtp": (DeepseekV3ForCausalLM, DeepseekV3Config(**BASE | dict(num_key_value_heads=4, num_hidden_layers=2), q_lora_rank=20,
         kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16, n_routed_experts=8, n_shared_experts=1,
         num_experts_per_tok=2, moe_intermediate_size=16, first_k_dense_replace=1, n_group=2, topk_group=1, num_mtp_layers=1,
-        rope_parameters=rope()), dict(mtp=True)),
+        rope_parameters=rope()), dict(mtp=1)),
+    # The same with two, which draft one after the other.
+    "deepseek_v3_mtp2": (DeepseekV3ForCausalLM, DeepseekV3Config(**BASE | dict(num_key_value_heads=4, num_hidden_layers=2), q_lora_rank=20,
+        kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16, n_routed_experts=8, n_shared_experts=1,
+        num_experts_per_tok=2, moe_intermediate_size=16, first_k_dense_replace=1, n_group=2, topk_group=1, num_mtp_layers=2,
+        rope_parameters=rope()), dict(mtp=2)),
     # Half of each head is rotated; q, k and v have a bias; experts as DeepSeek-V3 has them, without groups.
     "glm4_moe": (Glm4MoeForCausalLM, Glm4MoeConfig(**BASE, head_dim=16, attention_bias=True, n_routed_experts=9, n_shared_experts=1,
         num_experts_per_tok=3, moe_intermediate_size=24, first_k_dense_replace=1, routed_scaling_factor=1.5, num_mtp_layers=0,
@@ -161,7 +168,7 @@ MODELS = {
     # Norms of q and k, a head of which 10 of 20 elements are rotated, and the layer for multi-token prediction.
     "glm4_moe_mtp": (Glm4MoeForCausalLM, Glm4MoeConfig(**BASE | dict(num_hidden_layers=2), head_dim=20, attention_bias=True, use_qk_norm=True,
         n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=16, first_k_dense_replace=1,
-        num_mtp_layers=1, rope_parameters=rope(partial_rotary_factor=0.5)), dict(mtp=True)),
+        num_mtp_layers=1, rope_parameters=rope(partial_rotary_factor=0.5)), dict(mtp=1)),
 }
 
 
@@ -245,16 +252,21 @@ def add_ernie_mtp(folder, model, generator):
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def add_mtp(folder, model, generator):
-    """A random layer for multi-token prediction beside the model in `folder`, under the names that DeepSeek's files have."""
+def mtp_layer_prefix(model, layer_idx):
+    return f"model.layers.{model.config.num_hidden_layers + layer_idx}."
+
+
+def add_mtp(folder, model, num_layers, generator):
+    """Random layers for multi-token prediction beside the model in `folder`, under the names that DeepSeek's files have."""
     if model.config.model_type == "ernie4_5_moe":
         return add_ernie_mtp(folder, model, generator)
-    layers = MtpModel(model, 1).layers
+    layers = MtpModel(model, num_layers).layers
     randomise(layers, generator)
     tensors = load_file(folder / "model.safetensors")
-    prefix = f"model.layers.{model.config.num_hidden_layers}."
     for name, value in layers.state_dict().items():
-        name, value = name.removeprefix("0.").removeprefix("mtp_block.").replace("post_norm", "shared_head.norm"), value.bfloat16()
+        layer_idx, _, name = name.partition(".")
+        prefix = mtp_layer_prefix(model, int(layer_idx))
+        name, value = name.removeprefix("mtp_block.").replace("post_norm", "shared_head.norm"), value.bfloat16()
         if ".experts." not in name:
             tensors[prefix + name] = value.contiguous()
             continue
@@ -263,25 +275,26 @@ def add_mtp(folder, model, generator):
             parts = zip(("gate_proj", "up_proj"), expert.chunk(2)) if matrix == "gate_up_proj" else [(matrix, expert)]
             for part, rows in parts:
                 tensors[f"{prefix}{stem}.{i}.{part}.weight"] = rows.contiguous()
-    tensors[prefix + "embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
-    tensors[prefix + "shared_head.head.weight"] = tensors["lm_head.weight"].clone()
+    for layer_idx in range(num_layers):
+        prefix = mtp_layer_prefix(model, layer_idx)
+        tensors[prefix + "embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
+        tensors[prefix + "shared_head.head.weight"] = tensors["lm_head.weight"].clone()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def read_mtp(folder, model):
-    """The layer in `folder` for a model that was read from there."""
+def read_mtp(folder, model, num_layers):
+    """The layers in `folder` for a model that was read from there."""
     if model.config.model_type == "ernie4_5_moe":
         tensors, mtp = load_file(folder / "model.safetensors"), ErnieMtp(model).eval()
         mtp.layers.load_state_dict({name: tensors[mtp.stored_name(name)] for name in mtp.layers.state_dict()})
         mtp.layers.to(model.dtype)
         mtp.config._attn_implementation = "eager"
         return mtp
-    mtp, tensors = MtpModel(model, 1).eval(), load_file(folder / "model.safetensors")
-    prefix, state = f"model.layers.{model.config.num_hidden_layers}.", {}
+    mtp, tensors = MtpModel(model, num_layers).eval(), load_file(folder / "model.safetensors")
+    state = {}
     for name, value in mtp.layers.state_dict().items():
-        stored = prefix + name.removeprefix("0.").removeprefix("mtp_block.")
-        if name.startswith("0.post_norm"):
-            stored = prefix + "shared_head.norm.weight"
+        layer_idx, _, part = name.partition(".")
+        stored = mtp_layer_prefix(model, int(layer_idx)) + part.removeprefix("mtp_block.").replace("post_norm.", "shared_head.norm.")
         stem, _, matrix = stored.rpartition(".")
         if not stem.endswith(".experts"):
             state[name] = tensors[stored]
@@ -295,20 +308,29 @@ def read_mtp(folder, model):
     return mtp
 
 
-def run_mtp(model, mtp, token_ids):
-    """Of all tokens but the last: output of the layer before its norm, and logits; and the logits of a second token."""
+def run_mtp(model, mtp, token_ids, n):
+    """Of the first n tokens: output of the first layer before its norm, and logits; and the logits of a second token. The same of a
+    second layer, as far as there are tokens behind."""
     outputs = []
-    hook = mtp.layers[0].mtp_block.register_forward_hook(lambda module, args, output: outputs.append(output[0].float()))
-    ids, places = torch.tensor([token_ids]), torch.arange(len(token_ids) - 1)[None]
+    hooks = [layer.mtp_block.register_forward_hook(lambda module, args, output: outputs.append(output[0].float()))
+             for layer in mtp.layers]
+    ids, places = torch.tensor([token_ids]), torch.arange(n)[None]
+    num_second = min(n, len(token_ids) - 2)
     with torch.no_grad():
-        known = model.model(input_ids=ids[:, :-1]).last_hidden_state
-        normed = mtp.forward_layer(0, known, places, None, input_ids=ids[:, 1:])
+        known = model.model(input_ids=ids[:, :n]).last_hidden_state
+        normed = mtp.forward_layer(0, known, places, None, input_ids=ids[:, 1:n + 1])
+        results = {"mtp.hidden": outputs[0], "mtp.logits": model.lm_head(normed)[0].float()}
+        if len(mtp.layers) > 1 and num_second > 0:
+            normed_second = mtp.forward_layer(1, normed[:, :num_second], places[:, :num_second], None,
+                                              input_ids=ids[:, 2:num_second + 2])
+            results |= {"mtp.second_hidden": outputs[1], "mtp.second_logits": model.lm_head(normed_second)[0].float()}
         if known.shape[1] > 1:
             known[:, -1] = normed[:, -2]
-        chained = mtp.forward_layer(0, known, places, None, input_ids=ids[:, 1:])
-        logits, chain_logits = model.lm_head(normed)[0].float(), model.lm_head(chained[:, -1]).float()
-    hook.remove()
-    return {"mtp.hidden": outputs[0], "mtp.logits": logits, "mtp.chain_logits": chain_logits}
+        chained = mtp.forward_layer(0, known, places, None, input_ids=ids[:, 1:n + 1])
+        results["mtp.chain_logits"] = model.lm_head(chained[:, -1]).float()
+    for hook in hooks:
+        hook.remove()
+    return results
 
 
 class Unstable(Exception):
@@ -340,7 +362,7 @@ def draw_tokens(model, mtp, count, generator):
             with torch.no_grad():
                 model(input_ids=torch.tensor([token_ids + [token_id]]))
             if mtp and token_ids:
-                run_mtp(model, mtp, token_ids + [token_id])
+                run_mtp(model, mtp, token_ids + [token_id], len(token_ids))
             token_ids.append(token_id)
         except Unstable:
             pass
@@ -383,7 +405,7 @@ def make(name, model_class, config, dtype=torch.bfloat16, num_shards=1, max_mode
     (folder / "generation_config.json").unlink(missing_ok=True)
     assert num_shards == len(list(folder.glob("*.safetensors"))), list(folder.iterdir())
     if options.get("mtp"):
-        add_mtp(folder, model, generator)
+        add_mtp(folder, model, options["mtp"], generator)
     stored = json.loads((folder / "config.json").read_text())
     if options.get("old_style"):
         stored = old_style(stored)
@@ -401,10 +423,11 @@ def make(name, model_class, config, dtype=torch.bfloat16, num_shards=1, max_mode
     models = [AutoModelForCausalLM.from_pretrained(folder, dtype=run_dtype, attn_implementation="eager",
                                                    experts_implementation="eager").eval()
               for run_dtype in (torch.float32, torch.bfloat16)]
-    mtps = [read_mtp(folder, read_back) if options.get("mtp") else None for read_back in models]
-    drawn = [draw_tokens(models[0], mtps[0], prompt_len + num_decode + bool(mtps[0]), generator) for prompt_len, num_decode in seqs]
-    all_token_ids = [ids[:-1] if mtps[0] else ids for ids in drawn]
-    exact, rounded = [[run(read_back, ids, seq[0], mid_layer) | (run_mtp(read_back, mtp, more_ids) if mtp else {})
+    num_mtp_layers = options.get("mtp", 0)
+    mtps = [read_mtp(folder, read_back, num_mtp_layers) if num_mtp_layers else None for read_back in models]
+    drawn = [draw_tokens(models[0], mtps[0], prompt_len + num_decode + num_mtp_layers, generator) for prompt_len, num_decode in seqs]
+    all_token_ids = [ids[:len(ids) - num_mtp_layers] for ids in drawn]
+    exact, rounded = [[run(read_back, ids, seq[0], mid_layer) | (run_mtp(read_back, mtp, more_ids, len(ids)) if mtp else {})
                        for ids, more_ids, seq in zip(all_token_ids, drawn, seqs)] for read_back, mtp in zip(models, mtps)]
     for i, ((prompt_len, _), token_ids) in enumerate(zip(seqs, all_token_ids)):
         errors["hidden"] += [relative_l2(rounded[i][place], exact[i][place]) for place in ("first", "mid", "last")]
@@ -420,10 +443,18 @@ def make(name, model_class, config, dtype=torch.bfloat16, num_shards=1, max_mode
             errors["hidden"].append(relative_l2(rounded[i]["mtp.hidden"], exact[i]["mtp.hidden"]))
             errors["logits"] += [relative_l2(rounded[i][key], exact[i][key]) for key in ("mtp.logits", "mtp.chain_logits")]
             goldens |= {
-                f"seq{i}.mtp.next_token": torch.tensor([float(drawn[i][-1])]),
+                f"seq{i}.mtp.next_token": torch.tensor([float(drawn[i][-num_mtp_layers])]),
                 f"seq{i}.mtp.hidden": exact[i]["mtp.hidden"].contiguous(),
                 f"seq{i}.mtp.logits": exact[i]["mtp.logits"][rows].contiguous(),
                 f"seq{i}.mtp.chain_logits": exact[i]["mtp.chain_logits"].contiguous(),
+            }
+        if num_mtp_layers > 1:
+            errors["hidden"].append(relative_l2(rounded[i]["mtp.second_hidden"], exact[i]["mtp.second_hidden"]))
+            errors["logits"].append(relative_l2(rounded[i]["mtp.second_logits"], exact[i]["mtp.second_logits"]))
+            goldens |= {
+                f"seq{i}.mtp.second_token": torch.tensor([float(drawn[i][-1])]),
+                f"seq{i}.mtp.second_hidden": exact[i]["mtp.second_hidden"].contiguous(),
+                f"seq{i}.mtp.second_logits": exact[i]["mtp.second_logits"][rows].contiguous(),
             }
     goldens["mid_layer"] = torch.tensor([float(mid_layer)])
     goldens["max_model_len"] = torch.tensor([float(max_model_len)])

@@ -542,6 +542,63 @@ TEST_CASE("grammar: situations that nobody uses are forgotten, sequences stay wh
   CHECK(constraint->num_states() < 1000);
 }
 
+// Goal    A mask put together of what a rule allows and of what goes on behind its end is that of the whole situation.
+// Method  Random texts of nested and ambiguous grammars, over all tokens of up to four of their bytes and some long ones:
+//         a token is allowed if and only if the text with it leads on. Few masks are kept, so that some are made anew.
+TEST_CASE("grammar: a mask is right whatever rules the text stands in") {
+  const char* grammars[] = {
+      "root ::= list\nlist ::= \"[\" (item (\",\" item)*)? \"]\"\nitem ::= list | word | \"{\" word \",\" list \"}\"\n"
+      "word ::= \"a\"{1,40} | \"a,\" \"a\"",
+      "root ::= one \"]\" | two \",a\" | root2\none ::= \"[\" two? \"a\"*\ntwo ::= \"[\" (one | two)? \"]\" "
+      "\"a\"{0,2}\n"
+      "root2 ::= \"{\" root? \"}\"*"};
+  std::vector<std::string> texts{""};
+  const std::string bytes = "[]{},a";
+  for (size_t begin = 0, length = 1; length <= 4; ++length) {
+    const size_t end = texts.size();
+    for (size_t i = begin; i < end; ++i) {
+      for (const char byte : bytes) texts.push_back(texts[i] + byte);
+    }
+    begin = end;
+  }
+  for (const size_t length : {33u, 36u, 40u}) {
+    texts.push_back(std::string(length, 'a'));
+    texts.push_back(std::string(length, 'a') + "]");
+    texts.push_back(std::string(length, 'a') + "],[a");
+    texts.push_back(std::string(length, '['));
+  }
+  const auto trie = std::make_shared<const TokenTrie>(texts, static_cast<int>(texts.size()));
+  Rng rng(test_seed());
+  for (const char* text : grammars) {
+    Result<Grammar> grammar = grammar_of(text);
+    REQUIRE(grammar.ok());
+    const auto shared = std::make_shared<const Grammar>(std::move(*grammar));
+    ParseStates states(shared);
+    const auto constraint =
+        *TokenGrammar::create(shared, trie, {.max_states = 500, .max_mask_bytes = texts.size() * 2});
+    for (int round = 0; round < 20; ++round) {
+      const auto cursor = constraint->start();
+      int32_t at = states.initial();
+      std::string written;
+      for (int step = 0; step < 12 && !cursor->must_end(); ++step) {
+        REQUIRE(cursor->prepare_mask().ok());
+        std::vector<int32_t> allowed;
+        for (size_t id = 1; id < texts.size(); ++id) {
+          int32_t next = at;
+          for (const char c : texts[id]) next = states.next(next, static_cast<uint8_t>(c));
+          const bool is_allowed = mask_allows(cursor->mask().data(), static_cast<int32_t>(id));
+          if (is_allowed != (next != ParseStates::kDead)) FAIL(written << " + " << texts[id]);
+          if (is_allowed) allowed.push_back(static_cast<int32_t>(id));
+        }
+        const int32_t id = allowed[rng.below(allowed.size())];
+        REQUIRE(cursor->append(id).ok());
+        for (const char c : texts[static_cast<size_t>(id)]) at = states.next(at, static_cast<uint8_t>(c));
+        written += texts[static_cast<size_t>(id)];
+      }
+    }
+  }
+}
+
 TEST_CASE("grammar: real vocabularies: random allowed tokens make matching texts, matching texts are allowed") {
   const auto tokenizer = *Tokenizer::load(repo_root() / "models/mini-qwen3");
   const auto trie = trie_of(*tokenizer, tokenizer->vocab_size() + 50);

@@ -183,6 +183,28 @@ int32_t ParseStates::alike(int32_t state) {
   return number_of(std::move(key));
 }
 
+std::vector<ParseStates::Part> ParseStates::parts_of(int32_t state) {
+  std::map<uint32_t, PairSet> by_return;
+  for (const Pair item : states_[static_cast<size_t>(state)].key) {
+    if (first_of(item) != kTextEnd) by_return[return_of(item)].push_back(make_pair(first_of(item), 0));
+    ++work_;
+  }
+  std::vector<Part> parts;
+  for (auto& [ret, key] : by_return) {
+    rests_.resize(returns_.size(), kUnknown);
+    if (rests_[ret] == kUnknown) {
+      PairSet behind;
+      begin_step();
+      pop(ret, behind);
+      const int32_t rest = number_of(std::move(behind));
+      rests_[ret] = rest;
+    }
+    const int32_t rest = rests_[ret];
+    parts.push_back({.local = number_of(std::move(key)), .rest = rest});
+  }
+  return parts;
+}
+
 void ParseStates::keep_only(std::span<int32_t* const> kept) {
   std::vector<State> old_states = std::move(states_);
   const std::vector<PairSet> old_returns = std::move(returns_);
@@ -202,6 +224,7 @@ void ParseStates::keep_only(std::span<int32_t* const> kept) {
   returns_.clear();
   return_numbers_.clear();
   like_returns_.clear();
+  rests_.clear();
   std::vector<uint32_t> renamed(old_returns.size(), 0);
   const auto translate = [&](const PairSet& pairs) {
     PairSet out;

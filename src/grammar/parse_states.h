@@ -43,6 +43,14 @@ class ParseStates {
   // A situation from which the same texts of up to kLookAheadBytes lead on.
   int32_t alike(int32_t state);
 
+  // The texts that lead on from a situation are those of its parts, one for each return. `local` is where its items
+  // stand if the whole text ended with their rule, so it accepts where the rule ends; there `rest` goes on. Situations
+  // of any nesting have the same few `local`.
+  struct Part {
+    int32_t local = kDead, rest = kDead;
+  };
+  std::vector<Part> parts_of(int32_t state);
+
   size_t num_states() const { return states_.size(); }
   // Units of work since the start: items looked at. Whoever gives a limit gets kDead for what lies beyond it.
   int64_t work() const { return work_; }
@@ -89,6 +97,7 @@ class ParseStates {
   std::vector<PairSet> returns_;
   Numbers return_numbers_;
   std::vector<uint32_t> like_returns_;  // by return, as far as found
+  std::vector<int32_t> rests_;          // by return: the situation behind it; kUnknown
   int32_t initial_ = kDead;
   int64_t work_ = 0;
   int64_t work_limit_ = INT64_MAX;

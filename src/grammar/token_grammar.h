@@ -1,7 +1,8 @@
-// TokenGrammar: a Grammar over the tokens of a vocabulary. The mask of a situation is found by one walk over the
-// TokenTrie, in step with the grammar, and kept: the next sequence that comes to the same place gets it for nothing.
-// The places of a long repetition ("up to 1,000 characters") share one mask where no token is long enough to tell them
-// apart.
+// TokenGrammar: a Grammar over the tokens of a vocabulary. The mask of a situation is kept: the next sequence that
+// comes to the same place gets it for nothing. Where the nesting alone is new, the mask is mostly that of the rule at
+// hand, whatever called it (ParseStates::Part). That is found by one walk over the TokenTrie, in step with the grammar,
+// and kept too; only tokens that go on behind the rule's end are looked at anew. The places of a long repetition ("up
+// to 1,000 characters") share one mask where no token is long enough to tell them apart.
 //
 // The first thread to use it is the one that compiles; from the first start() on it belongs to the engine thread.
 #pragma once
@@ -19,7 +20,7 @@ namespace spate {
 
 struct TokenGrammarLimits {
   size_t max_states = 16384;          // situations kept, beyond what the sequences need
-  size_t max_mask_bytes = 32 << 20;   // masks kept, beyond what the sequences need
+  size_t max_mask_bytes = 32 << 20;   // masks kept, beyond what the sequences need; as many of rules
   int64_t max_mask_work = 5'000'000;  // units (ParseStates) for one mask: about 50 ms; an ordinary one takes 10,000
 };
 
@@ -45,11 +46,24 @@ class TokenGrammar final : public TokenConstraint {
                TokenGrammarLimits limits);
   Result<std::shared_ptr<const Mask>> mask_of(int32_t state);
   Result<std::shared_ptr<const Mask>> find_mask(int32_t state);
-  std::shared_ptr<const Mask> new_mask(const std::vector<int32_t>& short_token_ids,
-                                       std::vector<int32_t> long_token_ids);
+  // What a situation in a rule allows, whatever called the rule.
+  struct Local {
+    int32_t state = 0;
+    bool knows_short_tokens = false, knows_long_tokens = false;
+    std::vector<uint32_t> words;  // of short tokens
+    std::vector<int32_t> long_token_ids;
+    std::vector<uint32_t> short_ends, long_ends;  // inner nodes of the trees at which the rule may end
+  };
   std::shared_ptr<const Mask> with_long_tokens(const Mask& mask, std::vector<int32_t> long_token_ids);
-  std::vector<int32_t> allowed_tokens(int32_t state, const TokenTrie::Tree& tree);
-  bool has_room_for_mask() const;
+  std::vector<uint32_t> short_tokens_of(int32_t state);
+  std::vector<int32_t> long_tokens_of(int32_t state);
+  Local& local_of(int32_t state);
+  const Local& short_tokens_in_rule(int32_t state);
+  const Local& long_tokens_in_rule(int32_t state);
+  template <typename TakeTokens>
+  void walk(int32_t state, const TokenTrie::Tree& tree, uint32_t begin, uint32_t end, std::vector<uint32_t>* ends,
+            const TakeTokens& take_tokens);
+  bool has_room_for(size_t num_masks) const;
   int32_t forced_token(int32_t state);
   int32_t advance(int32_t state, std::string_view bytes);
   void forget_unused();
@@ -59,7 +73,9 @@ class TokenGrammar final : public TokenConstraint {
   ParseStates states_;
   std::vector<std::shared_ptr<const Mask>> masks_;  // by state; null where not known
   size_t num_masks_ = 0;
-  size_t next_cleanup_;  // states at which the next one is due
+  std::vector<std::unique_ptr<Local>> locals_;
+  std::vector<Local*> local_by_state_;  // null where not known
+  size_t next_cleanup_;                 // states at which the next one is due
   std::vector<Cursor*> cursors_;
   std::vector<int32_t> path_;  // of the walk: the situation at each depth
 };

@@ -1,6 +1,10 @@
 #include "core/sampling_params.h"
 
+#include <fmt/format.h>
 #include <cmath>
+
+#include <span>
+#include <string>
 
 #include "core/step_plan.h"
 
@@ -15,9 +19,44 @@ Status in_range(const char* field, double value, double low, double high) {
   return invalid_argument("{} must be in [{:g}, {:g}], got {:g}", field, low, high, value);
 }
 
-Status validate_ids(const char* field, int32_t id, int vocab_size) {
-  if (id >= 0 && id < vocab_size) return ok_status();
-  return invalid_argument("{} contains token id {}, the vocabulary has ids 0 to {}", field, id, vocab_size - 1);
+// Of several bad items all are named, up to kMaxNamed.
+class BadItems {
+ public:
+  void add(std::string item) {
+    if (++num_ <= kMaxNamed) text_ += (text_.empty() ? "" : ", ") + item;
+  }
+  int num() const { return num_; }
+  std::string text() const { return num_ > kMaxNamed ? fmt::format("{} and {} more", text_, num_ - kMaxNamed) : text_; }
+
+ private:
+  static constexpr int kMaxNamed = 8;
+  int num_ = 0;
+  std::string text_;
+};
+
+Status validate_ids(const char* field, std::span<const int32_t> ids, int vocab_size) {
+  BadItems bad;
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= vocab_size) bad.add(std::to_string(id));
+  }
+  if (bad.num() == 0) return ok_status();
+  return invalid_argument("{} contains token id{} {}, the vocabulary has ids 0 to {}", field, bad.num() > 1 ? "s" : "",
+                          bad.text(), vocab_size - 1);
+}
+
+Status validate_logit_bias(std::span<const std::pair<int32_t, float>> biases, int vocab_size) {
+  if (biases.size() > kMaxLogitBias) {
+    return invalid_argument("logit_bias has {} entries, at most {} are taken", biases.size(), kMaxLogitBias);
+  }
+  std::vector<int32_t> ids;
+  BadItems bad;
+  for (const auto& [id, bias] : biases) {
+    ids.push_back(id);
+    if (!in_range("logit_bias", bias, -100, 100).ok()) bad.add(fmt::format("{:g} for {}", bias, id));
+  }
+  RETURN_IF_ERROR(validate_ids("logit_bias", ids, vocab_size));
+  if (bad.num() == 0) return ok_status();
+  return invalid_argument("logit_bias must be in [-100, 100], got {}", bad.text());
 }
 
 }  // namespace
@@ -49,19 +88,13 @@ Status validate_sampling_params(const SamplingParams& params, int vocab_size, in
     return invalid_argument("logprob_token_ids has {} entries, at most {} are taken", params.logprob_token_ids.size(),
                             kMaxLogprobTokenIds);
   }
-  for (const int32_t id : params.logprob_token_ids) RETURN_IF_ERROR(validate_ids("logprob_token_ids", id, vocab_size));
-  if (params.logit_bias.size() > kMaxLogitBias) {
-    return invalid_argument("logit_bias has {} entries, at most {} are taken", params.logit_bias.size(), kMaxLogitBias);
-  }
-  for (const auto& [id, bias] : params.logit_bias) {
-    RETURN_IF_ERROR(validate_ids("logit_bias", id, vocab_size));
-    RETURN_IF_ERROR(in_range("logit_bias", bias, -100, 100));
-  }
+  RETURN_IF_ERROR(validate_ids("logprob_token_ids", params.logprob_token_ids, vocab_size));
+  RETURN_IF_ERROR(validate_logit_bias(params.logit_bias, vocab_size));
   if (params.stop_token_ids.size() > kMaxStopIds / 2) {
     return invalid_argument("stop_token_ids has {} entries, at most {} are taken", params.stop_token_ids.size(),
                             kMaxStopIds / 2);
   }
-  for (const int32_t id : params.stop_token_ids) RETURN_IF_ERROR(validate_ids("stop_token_ids", id, vocab_size));
+  RETURN_IF_ERROR(validate_ids("stop_token_ids", params.stop_token_ids, vocab_size));
   const RepetitionDetection& repetition = params.repetition_detection;
   RETURN_IF_ERROR(in_range("repetition_detection.max_pattern_size", repetition.max_pattern_size, 0, kMaxPatternSize));
   if (repetition.max_pattern_size > 0) {

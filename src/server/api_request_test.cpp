@@ -393,6 +393,12 @@ TEST_CASE("request: of a repeated key the last counts; every bad key of logit_bi
   auto biased = chat(R"("logit_bias":{"a":1,"3":1,"b":2})");
   REQUIRE(!biased.ok());
   CHECK(biased.error().message == "logit_bias must have token ids as keys, got \"a\", \"b\"");
+  biased = chat(R"("logit_bias":{"5000":1,"3":500,"6000":1})");
+  REQUIRE(!biased.ok());
+  CHECK(biased.error().message == "logit_bias contains token ids 5000, 6000, the vocabulary has ids 0 to 999");
+  biased = chat(R"("logit_bias":{"3":500,"4":1,"5":-101})");
+  REQUIRE(!biased.ok());
+  CHECK(biased.error().message == "logit_bias must be in [-100, 100], got 500 for 3, -101 for 5");
 }
 
 TEST_CASE("request: a model that is greedy by default still gives n answers") {

@@ -64,10 +64,32 @@ void GroupedQueryAttention::list_products(const std::string& norm, std::vector<P
 
 void GroupedQueryAttention::forward(const StepContext& ctx, const KvView& kv, const Tensor& x,
                                     const Tensor& out) const {
-  const Tensor qkv = qkv_.rows(0, x.dim(0)), heads = heads_.rows(0, x.dim(0));
-  project_qkv(ctx, kv, x, qkv);
-  attend(ctx, kv, q_of(qkv), ctx.batch.inputs.cu_seqlens_q, ctx.batch.max_query_len, heads);
-  o_proj_.forward(ctx, heads, out);
+  project(ctx, x);
+  attend(ctx, kv);
+  o_proj_.forward(ctx, heads_.rows(0, x.dim(0)), out);
+}
+
+void GroupedQueryAttention::project(const StepContext& ctx, const Tensor& x) const {
+  qkv_proj_.forward(ctx, x, qkv_.rows(0, x.dim(0)));
+}
+
+void GroupedQueryAttention::attend(const StepContext& ctx, const KvView& kv) const {
+  const int64_t num_tokens = ctx.batch.num_tokens();
+  const Tensor qkv = qkv_.rows(0, num_tokens);
+  write_kv(ctx, kv, qkv);
+  attend(ctx, kv, q_of(qkv), ctx.batch.inputs.cu_seqlens_q, ctx.batch.max_query_len, heads_.rows(0, num_tokens));
+}
+
+void GroupedQueryAttention::put_products(LayerProductsParams& params, int64_t num_tokens) const {
+  params.heads = heads_.rows(0, num_tokens);
+  params.o = &o_proj_.weight();
+  params.o_bias = o_proj_.bias();
+}
+
+void GroupedQueryAttention::put_next_products(LayerProductsParams& params, int64_t num_tokens) const {
+  params.qkv = &qkv_proj_.weight();
+  params.qkv_bias = qkv_proj_.bias();
+  params.qkv_out = qkv_.rows(0, num_tokens);
 }
 
 // Gathered rows lie behind or in place of rows that nobody needs any more.
@@ -76,7 +98,8 @@ void GroupedQueryAttention::forward_output_rows(const StepContext& ctx, const Kv
   const int64_t num_tokens = x.dim(0), n = out.dim(0);
   CHECK(2 * n <= num_tokens, "{} outputs of {} tokens", n, num_tokens);
   const Tensor qkv = qkv_.rows(0, num_tokens);
-  project_qkv(ctx, kv, x, qkv);
+  project(ctx, x);
+  write_kv(ctx, kv, qkv);
   if (n == 0) return;
   const auto gather = [&](const Tensor& from, const Tensor& to) {
     ctx.ops.gather_rows(ctx.stream, {.x = from, .row_ids = ctx.batch.output_rows, .out = to});
@@ -93,9 +116,7 @@ void GroupedQueryAttention::forward_output_rows(const StepContext& ctx, const Kv
   }
 }
 
-void GroupedQueryAttention::project_qkv(const StepContext& ctx, const KvView& kv, const Tensor& x,
-                                        const Tensor& qkv) const {
-  qkv_proj_.forward(ctx, x, qkv);
+void GroupedQueryAttention::write_kv(const StepContext& ctx, const KvView& kv, const Tensor& qkv) const {
   const Tensor k = qkv.columns(q_width(), q_width() + kv_width()).split_last(num_kv_heads_, spec_.head_dim);
   const Tensor v =
       qkv.columns(q_width() + kv_width(), q_width() + 2 * kv_width()).split_last(num_kv_heads_, spec_.head_dim);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "backend/layer_products.h"
 #include "layer/attention.h"
 #include "layer/linear.h"
 #include "layer/rms_norm.h"
@@ -42,6 +43,14 @@ class GroupedQueryAttention final : public Attention {
   void forward(const StepContext& ctx, const KvView& kv, const Tensor& x, const Tensor& out) const override;
   void forward_output_rows(const StepContext& ctx, const KvView& kv, const Tensor& x, const Tensor& out) const override;
 
+  // forward() in its parts, for a caller that runs the products: x to qkv(), qkv() and `kv` to heads(), then o.
+  void project(const StepContext& ctx, const Tensor& x) const;
+  void attend(const StepContext& ctx, const KvView& kv) const;
+  bool is_whole() const { return num_heads_ == spec_.num_heads; }  // this rank computes all of it
+  // Their parts of LayerProductsParams: of the layer whose attention this is, of the layer before it.
+  void put_products(LayerProductsParams& params, int64_t num_tokens) const;
+  void put_next_products(LayerProductsParams& params, int64_t num_tokens) const;
+
  private:
   GroupedQueryAttention(const GroupedQueryAttentionSpec& spec, Linear qkv_proj, Linear o_proj)
       : spec_(spec), qkv_proj_(std::move(qkv_proj)), o_proj_(std::move(o_proj)) {}
@@ -49,8 +58,8 @@ class GroupedQueryAttention final : public Attention {
   int64_t q_width() const { return num_heads_ * spec_.head_dim; }
   int64_t kv_width() const { return num_kv_heads_ * spec_.head_dim; }
   Tensor q_of(const Tensor& qkv) const { return qkv.columns(0, q_width()); }
-  // k and v go to `kv`; what is left in qkv is q.
-  void project_qkv(const StepContext& ctx, const KvView& kv, const Tensor& x, const Tensor& qkv) const;
+  // k and v of qkv go to `kv`; what is left in qkv is q.
+  void write_kv(const StepContext& ctx, const KvView& kv, const Tensor& qkv) const;
   // q, out [num_queries, q_width()]: of sequence s the rows from cu_seqlens_q[s] on, its last tokens.
   void attend(const StepContext& ctx, const KvView& kv, const Tensor& q, const Tensor& cu_seqlens_q, int max_query_len,
               const Tensor& out) const;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "backend/layer_products.h"
 #include "layer/feed_forward.h"
 #include "layer/linear.h"
 
@@ -23,6 +24,8 @@ class Mlp final : public FeedForward {
   void forward(const StepContext& ctx, const Tensor& x, const Tensor& out) const override;
   // The same without the sum over the ranks, which is the caller's to take.
   void forward_of_rank(const StepContext& ctx, const Tensor& x, const Tensor& out) const;
+  // Its part of LayerProductsParams; x and the rest are the caller's.
+  void put_products(LayerProductsParams& params, int64_t num_tokens) const;
 
  private:
   Mlp(std::string name, Linear gate_up_proj, Linear down_proj, int64_t width)

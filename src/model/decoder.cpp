@@ -3,9 +3,61 @@
 #include <algorithm>
 #include <iterator>
 
+#include "backend/layer_products.h"
+#include "layer/grouped_query_attention.h"
+#include "layer/mlp.h"
 #include "model/part_factory.h"
 
 namespace spate {
+namespace {
+
+// The parts of a dense layer that is whole on this rank; null where it is none.
+struct DenseLayer {
+  const GroupedQueryAttention* attention;
+  const Mlp* mlp;
+
+  explicit DenseLayer(const DecoderLayer& layer)
+      : attention(dynamic_cast<const GroupedQueryAttention*>(layer.self_attn.get())),
+        mlp(dynamic_cast<const Mlp*>(layer.mlp.get())) {}
+  bool is_whole() const { return attention != nullptr && mlp != nullptr && attention->is_whole(); }
+};
+
+// The step's layers run by layer_products(). Not where the device's products have been replaced in the op table:
+// somebody wants to see what they read.
+bool joins_layer_products(const StepContext& ctx, const std::vector<DecoderLayer>& layers) {
+  Device& device = ctx.stream.device();
+  const LayerProductsDevice* joining = layer_products_device(device);
+  return joining != nullptr && joining->joins_layer_products(ctx.batch.num_tokens()) &&
+         ctx.ops.linear == device.ops().linear &&
+         std::ranges::all_of(layers, [](const DecoderLayer& layer) { return DenseLayer(layer).is_whole(); });
+}
+
+// All layers after the first norm, which gave x. What they give is residual + x.
+void run_joined(const StepContext& ctx, const std::vector<DecoderLayer>& layers, const Tensor& residual,
+                const Tensor& x) {
+  const int64_t num_tokens = x.dim(0);
+  LayerProductsDevice& device = *layer_products_device(ctx.stream.device());
+  DenseLayer(layers.front()).attention->project(ctx, x);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const DenseLayer layer(layers[i]);
+    layer.attention->attend(ctx, ctx.kv[i]);
+    LayerProductsParams params;
+    params.residual = residual;
+    params.x = x;
+    params.post_norm = layers[i].post_attention_layernorm.weight();
+    params.post_eps = layers[i].post_attention_layernorm.eps();
+    layer.attention->put_products(params, num_tokens);
+    layer.mlp->put_products(params, num_tokens);
+    if (i + 1 < layers.size()) {
+      params.next_norm = layers[i + 1].input_layernorm.weight();
+      params.next_eps = layers[i + 1].input_layernorm.eps();
+      DenseLayer(layers[i + 1]).attention->put_next_products(params, num_tokens);
+    }
+    device.layer_products(ctx.stream, params);
+  }
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Decoder>> Decoder::create(const ModelFamily& family, const ModelConfig& config, Device* device,
                                                  TensorParallel tp, const ModelOptions& options) {
@@ -119,6 +171,11 @@ Tensor Decoder::forward(const StepContext& ctx) {
   if (tap_) tap_(ctx, -1, residual);
   if (input_follower_) input_follower_(ctx, 0, residual);
   layers.front().input_layernorm.forward(ctx, residual, x);
+  if (!few_outputs(ctx.batch) && !tap_ && !input_follower_ && joins_layer_products(ctx, layers)) {
+    run_joined(ctx, layers, residual, x);
+    ctx.ops.add(ctx.stream, {.a = residual, .b = x, .out = residual});
+    return residual;
+  }
   for (size_t i = 0; i + 1 < layers.size(); ++i) {
     run_layer(ctx, layers[i], ctx.kv[i], residual, x);
     if (tap_) tap(ctx, static_cast<int64_t>(i), residual, x);

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/layer_products.h"
 #include "backend/registry/registry.h"
 #include "backend/test_device/deferred_device.h"
 #include "backend/test_device/intercepting_device.h"
@@ -210,6 +211,36 @@ TEST_CASE("what is promised to one product is read by that product alone") {
     CHECK(run(*make_ranks(wrapper, 1, model), 12, model) == run_plain(12, model));
     CHECK(num_promises > 12);
   }
+}
+
+// Joins the products of all layers, of any step, by running their parts.
+class JoiningDevice final : public InterceptingDevice, public LayerProductsDevice {
+ public:
+  JoiningDevice(std::unique_ptr<Device> inner, int* num_joined)
+      : InterceptingDevice(std::move(inner)), num_joined_(num_joined) {}
+
+  void on_launch(Launch launch) override { launch.run(); }
+  bool joins_layer_products(int64_t) const override { return true; }
+  void layer_products(Stream& stream, const LayerProductsParams& params) override {
+    check_params(params);
+    decomposed_layer_products(stream, params);
+    ++*num_joined_;
+  }
+
+ private:
+  int* num_joined_;
+};
+
+TEST_CASE("a device that joins the products of a layer gives the same texts") {
+  int num_joined = 0;
+  const auto wrapper = [&](std::unique_ptr<Device> device) {
+    return std::make_unique<JoiningDevice>(std::move(device), &num_joined);
+  };
+  CHECK(run(*make_ranks(wrapper), 12) == run_plain(12));
+  CHECK(num_joined > 12);
+  num_joined = 0;  // latent attention has no such layers
+  CHECK(run(*make_ranks(wrapper, 1, kLatentModel), 4, kLatentModel) == run_plain(4, kLatentModel));
+  CHECK(num_joined == 0);
 }
 
 TEST_CASE("steps of equal keys launch the same, and what a ladder adds to a step changes nothing") {

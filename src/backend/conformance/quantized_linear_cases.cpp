@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "backend/conformance/linear_rig.h"
+#include "backend/layer_products.h"
 #include "quant/outlier_rule.h"
 
 namespace spate::conformance {
@@ -435,6 +437,88 @@ void add_matrices(Report& report, Sides sides, const WeightSpec& spec) {
   }
 }
 
+// All products between two attentions as one op: against the same ops one after the other, on the reference and on the
+// device. Where a sum in bf16 rounds to the other neighbour a code of the next product moves by one, and the product by
+// a hundredth; a product that misses a group of elements is off by a tenth and more.
+void add_layer_products(Report& report, Sides sides, const WeightSpec& spec) {
+  if (layer_products_device(sides.actual.device()) == nullptr) return;
+  Family family(report, fmt::format("layer_products by {}", weight_spec_name(spec)));
+  if (!family.selected()) return;
+  constexpr DType kAct = DType::kBf16;
+  struct Case {
+    int64_t m, heads, hidden, intermediate, qkv;
+    bool has_bias, has_outliers;
+  };
+  constexpr int64_t kNoQkv = 0;
+  for (const auto& c : {Case{1, 2048, 2048, 2176, 2320, false, false}, Case{1, 2176, 2048, 4224, kNoQkv, true, true},
+                        Case{1, 2048, 4096, 2304, 1040, true, true}, Case{2, 256, 128, 384, 192, true, false},
+                        Case{1, 200, 136, 144, 48, false, true}}) {
+    Rng rng(test_seed(), static_cast<uint64_t>(c.hidden * 31 + c.intermediate));
+    struct Matrix {
+      int64_t n, k;
+      std::optional<QuantizedHostRows> codes;
+      HostTensor rows, bias;
+    };
+    std::vector<Matrix> matrices;
+    for (const auto& [n, k] : {std::pair{c.hidden, c.heads}, std::pair{2 * c.intermediate, c.hidden},
+                               std::pair{c.hidden, c.intermediate}, std::pair{c.qkv, c.hidden}}) {
+      Matrix matrix{.n = n, .k = k, .codes = std::nullopt, .rows = {}, .bias = random_tensor(rng, kAct, {n})};
+      if (spec.has_integer_codes()) {
+        matrix.codes = random_rows(rng, spec, n, k);
+      } else {
+        matrix.rows = random_tensor(rng, kAct, {n, k}, 1 / std::sqrt(static_cast<float>(k)));
+      }
+      matrices.push_back(std::move(matrix));
+    }
+    const HostTensor all_heads = rows_with_outliers(rng, kAct, 3, c.heads);
+    const Tensor heads = all_heads.view().rows(c.has_outliers ? 1 : 0, (c.has_outliers ? 1 : 0) + c.m);
+    const HostTensor residual = random_tensor(rng, kAct, {c.m, c.hidden}), post = random_tensor(rng, kAct, {c.hidden}),
+                     next = random_tensor(rng, kAct, {c.hidden});
+    const auto run = [&](Side& side, bool decomposed) -> Outputs {
+      LayerProductsDevice* joining = decomposed ? nullptr : layer_products_device(side.device());
+      const auto weight = [&](const Matrix& matrix) {
+        return matrix.codes ? &side.put_quantized(*matrix.codes) : &side.put_weight(matrix.rows, spec);
+      };
+      const auto bias = [&](const Matrix& matrix) { return c.has_bias ? side.put(matrix.bias) : Tensor(); };
+      const auto room = [&](int64_t width) { return side.put_activations(poisoned_tensor(kAct, {c.m, width})); };
+      const bool has_qkv = c.qkv != kNoQkv;
+      const LayerProductsParams params{.heads = side.put_activations(heads),
+                                       .o = weight(matrices[0]),
+                                       .o_bias = bias(matrices[0]),
+                                       .residual = side.put(residual),
+                                       .post_norm = side.put(post),
+                                       .post_eps = 1e-6f,
+                                       .gate_up = weight(matrices[1]),
+                                       .gate_up_bias = bias(matrices[1]),
+                                       .scratch = side.put(poisoned_tensor(kAct, {c.m, 2 * c.intermediate})),
+                                       .act = room(c.intermediate),
+                                       .down = weight(matrices[2]),
+                                       .down_bias = bias(matrices[2]),
+                                       .x = room(c.hidden),
+                                       .next_norm = has_qkv ? side.put(next) : Tensor(),
+                                       .next_eps = 1e-5f,
+                                       .qkv = has_qkv ? weight(matrices[3]) : nullptr,
+                                       .qkv_bias = has_qkv ? bias(matrices[3]) : Tensor(),
+                                       .qkv_out = has_qkv ? room(c.qkv) : Tensor()};
+      if (joining != nullptr) {
+        joining->layer_products(side.stream(), params);
+      } else {
+        decomposed_layer_products(side.stream(), params);
+      }
+      const Tolerance tolerance{.rel = 4 * kBf16Ulp, .abs = 0.08};
+      Outputs outputs;
+      outputs.push_back({"residual", side.get(params.residual), tolerance});
+      outputs.push_back({"out", side.get(has_qkv ? params.qkv_out : params.x), tolerance});
+      return outputs;
+    };
+    const CaseBody as_it_is = [&](Side& side) { return run(side, false); };
+    const std::string label = fmt::format("m {}, {} to {} to {} to {}", c.m, c.heads, c.hidden, c.intermediate, c.qkv);
+    family.compare(sides.actual, sides.expected, label, as_it_is);
+    family.compare(sides.actual, label + " against its decomposition", as_it_is,
+                   [&](Side& side) { return run(side, true); });
+  }
+}
+
 }  // namespace
 
 void add_quantized_linear_cases(Report& report, Sides sides) {
@@ -473,6 +557,10 @@ void add_quantized_linear_cases(Report& report, Sides sides) {
   }
   for (const WeightSpec& spec : {WeightSpec{}, integer_spec(kInt8, 32), integer_spec(kInt4, 64, false, true)}) {
     if (sides.actual.device().supports(spec)) add_matrices(report, sides, spec);
+  }
+  for (const WeightSpec& spec : {WeightSpec{}, integer_spec(kInt8, 0), integer_spec(kInt4, 32, false, true),
+                                 integer_spec(kInt4, 64, false, true)}) {
+    if (sides.actual.device().supports(spec)) add_layer_products(report, sides, spec);
   }
 }
 

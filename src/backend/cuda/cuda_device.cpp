@@ -1,6 +1,8 @@
 #include "backend/cuda/cuda_device.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <mutex>
 
@@ -19,6 +21,10 @@ namespace spate {
 
 namespace cuda {
 namespace {
+
+// Of each GPU: whether a device of this process has the right to kernels whose CTAs wait for each other. Two at once
+// could each hold SMs that the other waits for.
+std::array<std::atomic_flag, 64> grid_barrier_rights;
 
 // From the cache; compiles what it lacks. nvrtc: null where there is none.
 Result<std::string> cubin_of(const Result<const NvrtcApi*>& nvrtc, const KernelSources& sources,
@@ -177,6 +183,10 @@ Result<std::unique_ptr<Device>> CudaDevice::make(const DeviceOptions& options) {
   RETURN_IF_ERROR(device->load_kernels(options.kernel_dir));
   RETURN_IF_ERROR(device->allocate_shared_state());
   device->ops_ = cuda_ops();
+  if (!device->is_deterministic_ && options.device_idx < std::ssize(grid_barrier_rights)) {
+    std::atomic_flag& right = grid_barrier_rights[static_cast<size_t>(options.device_idx)];
+    if (!right.test_and_set()) device->grid_barrier_right_ = &right;
+  }
   return std::unique_ptr<Device>(std::move(device));
 }
 
@@ -245,7 +255,7 @@ Status CudaDevice::allocate_shared_state() {
   ASSIGN_OR_RETURN(partial_sums_,
                    allocate(num_ctas * kWgmmaMaxTileTokens * kWgmmaTileRows * sizeof(float), MemoryKind::kDevice));
   ASSIGN_OR_RETURN(partial_flags_, allocate(num_ctas * sizeof(uint32_t), MemoryKind::kDevice));
-  ASSIGN_OR_RETURN(work_counters_, allocate(2 * sizeof(uint32_t), MemoryKind::kDevice));
+  ASSIGN_OR_RETURN(work_counters_, allocate(4 * sizeof(uint32_t), MemoryKind::kDevice));
   const std::unique_ptr<Stream> stream = create_stream();
   fill_bytes(*stream, partial_flags_.data(), 0, partial_flags_.bytes());
   fill_bytes(*stream, work_counters_.data(), 0, work_counters_.bytes());
@@ -256,6 +266,7 @@ Status CudaDevice::allocate_shared_state() {
 CudaDevice::~CudaDevice() {
   make_current();
   graphs_.clear();
+  if (grid_barrier_right_ != nullptr) grid_barrier_right_->clear();
   partial_sums_.reset();
   partial_flags_.reset();
   work_counters_.reset();

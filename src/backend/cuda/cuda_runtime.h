@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "backend/cuda/integer_scratch.h"
 #include "backend/cuda/kernel_list.h"
 #include "backend/cuda/step_graphs.h"
+#include "backend/layer_products.h"
 #include "backend/ops.h"
 
 namespace spate::cuda {
@@ -76,7 +78,7 @@ class Context {
   CUcontext handle_;
 };
 
-class CudaDevice final : public Device {
+class CudaDevice final : public Device, public LayerProductsDevice {
  public:
   static Result<std::unique_ptr<Device>> make(const DeviceOptions& options);
   ~CudaDevice() override;
@@ -109,6 +111,9 @@ class CudaDevice final : public Device {
     return padded_decode_step(exact, largest);
   }
 
+  bool joins_layer_products(int64_t num_tokens) const override;
+  void layer_products(Stream& stream, const LayerProductsParams& params) override;
+
   // For launchers. The context is current after make_current().
   const DriverApi& api() const { return context_->api(); }
   void make_current() const { context_->make_current(); }
@@ -133,6 +138,10 @@ class CudaDevice final : public Device {
   HandedCodes& handed_codes() { return handed_codes_; }
   // Two words, 0 between kernels, of a kernel whose CTAs take their work from a common list. Null as partial_sums().
   uint32_t* work_counters() const { return static_cast<uint32_t*>(work_counters_.data()); }
+  // Whether this device may launch kernels whose CTAs wait for each other: one of the process may, of a GPU.
+  bool has_grid_barriers() const { return grid_barrier_right_ != nullptr; }
+  // How many CTAs have come to barriers of grids of num_sms() CTAs. Null as partial_sums().
+  uint64_t* grid_arrivals() const { return static_cast<uint64_t*>(work_counters_.data()) + 1; }
 
  private:
   explicit CudaDevice(std::unique_ptr<Context> context) : context_(std::move(context)) {}
@@ -153,6 +162,7 @@ class CudaDevice final : public Device {
   int num_sms_ = 0;
   bool launches_early_ = false;
   bool is_deterministic_ = false;
+  std::atomic_flag* grid_barrier_right_ = nullptr;
   std::string description_;
   std::vector<CUmodule> modules_;
   std::array<CUfunction, kNumKernels> functions_{};

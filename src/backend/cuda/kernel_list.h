@@ -15,6 +15,7 @@
 #include "backend/cuda/kernel/latent/latent_expanded.h"
 #include "backend/cuda/kernel/latent/latent_wgmma.h"
 #include "backend/cuda/kernel/linear/linear.h"
+#include "backend/cuda/kernel/linear/linear_chain.h"
 #include "backend/cuda/kernel/linear/linear_split.h"
 #include "backend/cuda/kernel/linear/linear_wgmma.h"
 #include "backend/cuda/kernel/sample/sample.h"
@@ -233,6 +234,10 @@ inline constexpr KernelInfo kKernels[] = {
     {"linear/linear_int4_g32.cu", "linear_int4_g32_n64", wgmma_shared_bytes(kInt4StageWeightBytes, 64), true},
     {"linear/linear_int4_g32.cu", "linear_int4_g32_n128", wgmma_shared_bytes(kInt4StageWeightBytes, 128), true},
     {"linear/linear_int4_g32.cu", "linear_int4_g32_n256", wgmma_shared_bytes(kInt4StageWeightBytes, 256), true},
+    {"linear/linear_chain.cu", "linear_chain_bf16", kChainBf16Bytes, true},
+    {"linear/linear_chain.cu", "linear_chain_int8", kChainInt8Bytes, true},
+    {"linear/linear_chain.cu", "linear_chain_int4", kChainInt4Bytes, true},
+    {"linear/linear_chain.cu", "linear_chain_int4_g32", kChainInt4Group32Bytes, true},
     {"linear/linear_codes.cu", "linear_int8_stream"},
     {"linear/linear_codes.cu", "linear_int8_stream_own"},
     {"linear/linear_codes.cu", "linear_int4_stream"},

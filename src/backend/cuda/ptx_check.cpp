@@ -75,6 +75,9 @@ Code parse(std::string_view body) {
 // Whose copies of five dimensions bring weights; those of others bring keys, which a kernel before may have written.
 constexpr std::string_view kWeightsIn5d = "linear_silu_wgmma";
 
+// Whose copies by threads bring nothing but weights.
+constexpr std::string_view kCopiesWeights = "linear_chain";
+
 bool touches_global_memory(std::string_view text, std::string_view kernel) {
   const std::string_view opcode = text.substr(0, text.find_first_of(" \t"));
   // Bulk copies of weights to shared memory.
@@ -82,6 +85,7 @@ bool touches_global_memory(std::string_view text, std::string_view kernel) {
   if (opcode.starts_with("cp.async.bulk.shared::cluster.global")) return false;
   if (opcode.starts_with("cp.async.bulk.tensor.5d.shared::cluster.global") && kernel.starts_with(kWeightsIn5d))
     return false;
+  if (opcode.starts_with("cp.async.") && kernel.starts_with(kCopiesWeights)) return false;
   for (const char* elsewhere : {".param", ".shared", ".local", ".const", "ld.global.nc"}) {
     if (opcode.find(elsewhere) != opcode.npos && !opcode.starts_with("cp.")) return false;
   }

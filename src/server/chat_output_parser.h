@@ -39,7 +39,6 @@ class ChatOutputParser final : private CallSink {
   void finish(std::vector<ChatPart>& parts, bool is_cut = false);  // is_cut: at the limit of tokens
   int num_tool_calls() const { return num_tool_calls_; }
   bool is_in_reasoning() const { return state_ == State::kReasoning; }
-  bool is_in_tool_call() const { return state_ == State::kCalls || state_ == State::kCall; }
 
  private:
   // kMessage: harmony, between messages and in their heads. kCalls: between calls of a section. kCallTail: behind a call

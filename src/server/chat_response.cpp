@@ -62,15 +62,25 @@ class ChatStream final : public ChatListener {
     if (is_failure(reason) && chat.parts.empty()) return fail(chat.delta);
     if (!choice.has_begun) send_role(choice, chat.delta.choice);
     hold_tokens(choice, chat.delta);
-    bool is_told = reason != FinishReason::kNone;
-    for (const ChatPart& part : chat.parts) {
-      if (part.kind == ChatPart::Kind::kReasoning && !options_.include_reasoning) continue;
-      send_delta(choice, chat.delta.choice, part, usage);
-      is_told = true;
+    if (!options_.include_reasoning) {
+      std::erase_if(chat.parts, [](const ChatPart& part) { return part.kind == ChatPart::Kind::kReasoning; });
     }
-    if (!is_told) send_empty(choice, chat, usage);
-    if (is_failure(reason)) return fail(chat.delta);
-    if (reason != FinishReason::kNone) send_finish(choice, chat, usage);
+    // The last part waits for the end: the choice's last chunk has both, as vLLM's.
+    std::string last;
+    for (size_t i = 0; i < chat.parts.size(); ++i) {
+      last = delta_members(chat.parts[i]);
+      if (i + 1 < chat.parts.size()) send_delta(choice, chat.delta.choice, last, usage);
+    }
+    if (is_failure(reason)) {
+      send_delta(choice, chat.delta.choice, last, usage);
+      return fail(chat.delta);
+    }
+    if (reason != FinishReason::kNone) return send_finish(choice, chat, last, usage);
+    // Text may be held back or not shown; then there is a chunk only for what else the client asked to hear of each
+    // token.
+    if (!last.empty() || !choice.logprobs.empty() || options_.return_token_ids || options_.continuous_usage) {
+      send_delta(choice, chat.delta.choice, last, usage);
+    }
   }
 
   void on_done(const GenerationUsage& usage) override {
@@ -112,13 +122,6 @@ class ChatStream final : public ChatListener {
                {}, members);
   }
 
-  // Tokens whose text is held back or not shown: the step is told all the same.
-  void send_empty(Choice& choice, const ChatDelta& chat, const GenerationUsage& usage) {
-    send_chunk(fmt::format(R"({{"index":{},"delta":{{{}}},{},"finish_reason":null}})", chat.delta.choice,
-                           chat.is_in_content ? R"("content":"")" : "", take_tokens(choice)),
-               usage);
-  }
-
   void hold_tokens(Choice& choice, ChoiceDelta& delta) {
     if (options_.logprobs) {
       for (TokenLogprobs& token : delta.logprobs) choice.logprobs.push_back(std::move(token));
@@ -128,45 +131,49 @@ class ChatStream final : public ChatListener {
     }
   }
 
-  void send_delta(Choice& choice, int choice_idx, const ChatPart& part, const GenerationUsage& usage) {
-    std::string json = fmt::format(R"({{"index":{},"delta":{{)", choice_idx);
+  static std::string delta_members(const ChatPart& part) {
+    std::string json;
     switch (part.kind) {
       case ChatPart::Kind::kContent:
-        json += R"("content":)";
+        json = R"("content":)";
         append_json_string(part.text, json);
         break;
       case ChatPart::Kind::kReasoning:
-        json += R"("reasoning":)";
+        json = R"("reasoning":)";
         append_json_string(part.text, json);
         json += R"(,"reasoning_content":)";
         append_json_string(part.text, json);
         break;
       case ChatPart::Kind::kToolName:
-        json += fmt::format(R"("tool_calls":[{{"index":{},"id":"{}","type":"function","function":{{"name":)",
-                            part.tool_idx, new_tool_call_id());
+        json = fmt::format(R"("tool_calls":[{{"index":{},"id":"{}","type":"function","function":{{"name":)",
+                           part.tool_idx, new_tool_call_id());
         append_json_string(part.text, json);
         json += R"(,"arguments":""}}])";
         break;
       case ChatPart::Kind::kToolArguments:
-        json += fmt::format(R"("tool_calls":[{{"index":{},"function":{{"arguments":)", part.tool_idx);
+        json = fmt::format(R"("tool_calls":[{{"index":{},"function":{{"arguments":)", part.tool_idx);
         append_json_string(part.text, json);
         json += "}}]";
         break;
     }
-    json += "},";
-    json += take_tokens(choice);
-    json += R"(,"finish_reason":null})";
-    send_chunk(json, usage);
+    return json;
   }
 
-  void send_finish(Choice& choice, const ChatDelta& chat, const GenerationUsage& usage) {
+  void send_delta(Choice& choice, int choice_idx, std::string_view members, const GenerationUsage& usage) {
+    send_chunk(fmt::format(R"({{"index":{},"delta":{{{}}},{},"finish_reason":null}})", choice_idx, members,
+                           take_tokens(choice)),
+               usage);
+  }
+
+  void send_finish(Choice& choice, const ChatDelta& chat, std::string_view members, const GenerationUsage& usage) {
     JsonWriter stop_reason;
     stop_reason.begin_object();
     write_stop_reason(stop_reason, chat.delta);
-    send_chunk(
-        fmt::format(R"({{"index":{},"delta":{{}},{},"finish_reason":"{}",{}}})", chat.delta.choice, take_tokens(choice),
-                    api_finish_reason(chat.delta.finish_reason, chat.has_tool_calls && !options_.is_named_choice), stop_reason.text().substr(1)),
-        usage);
+    const std::string_view reason =
+        api_finish_reason(chat.delta.finish_reason, chat.has_tool_calls && !options_.is_named_choice);
+    send_chunk(fmt::format(R"({{"index":{},"delta":{{{}}},{},"finish_reason":"{}",{}}})", chat.delta.choice, members,
+                           take_tokens(choice), reason, stop_reason.text().substr(1)),
+               usage);
   }
 
   // "logprobs":..[,"token_ids":..] of what was held.
@@ -325,7 +332,8 @@ class ChatWhole final : public ChatListener {
     } else {
       json.null_field("logprobs");
     }
-    json.field("finish_reason", api_finish_reason(choice.end.finish_reason, choice.has_tool_calls && !options_.is_named_choice));
+    json.field("finish_reason",
+               api_finish_reason(choice.end.finish_reason, choice.has_tool_calls && !options_.is_named_choice));
     write_stop_reason(json, choice.end);
     if (options_.return_token_ids) write_token_ids(json, "token_ids", choice.token_ids);
     json.end_object();

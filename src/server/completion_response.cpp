@@ -58,8 +58,7 @@ class CompletionResponse final : public GenerationListener {
     }
     if (is_stream_) {
       const bool is_end = delta.finish_reason != FinishReason::kNone;
-      if (!choice.text.empty() || !is_end) send_chunk(choice, delta.choice, nullptr, usage);  // "" while text is held
-      if (is_end) send_chunk(choice, delta.choice, &delta, usage);
+      send_chunk(choice, delta.choice, is_end ? &delta : nullptr, usage);  // "" while text is held
     } else if (delta.finish_reason != FinishReason::kNone) {
       choice.end = std::move(delta);
     }

@@ -61,7 +61,6 @@ class ChatAdapter final : public GenerationListener {
     delta.text.clear();
     chat.delta = std::move(delta);
     chat.has_tool_calls = parser.num_tool_calls() > 0;
-    chat.is_in_content = !parser.is_in_reasoning() && !parser.is_in_tool_call();
     chat.num_reasoning_tokens = num_reasoning_tokens_;
     listener_->on_delta(std::move(chat), usage);
   }

@@ -39,7 +39,6 @@ struct ChatDelta {
   ChoiceDelta delta;  // delta.text is moved into the parts
   std::vector<ChatPart> parts;
   bool has_tool_calls = false;       // of the choice so far
-  bool is_in_content = true;         // what comes next is neither reasoning nor a tool call, as far as is known
   int64_t num_reasoning_tokens = 0;  // of all choices so far
 };
 
@@ -114,14 +113,15 @@ class Frontend {
 
  private:
   ApiResult<std::shared_ptr<const ChatTemplate>> template_of(const ChatRequest& request) const;  // null: there is none
-  std::shared_ptr<const StructuredOutput> tool_output(const ChatRequest& request, const ChatOutputOptions& output) const;
+  std::shared_ptr<const StructuredOutput> tool_output(const ChatRequest& request,
+                                                      const ChatOutputOptions& output) const;
   std::optional<ApiError> allow_some_tokens(const ApiRequest& request, GenerationRequest& generation) const;
   void note_running(const std::string& request_id, const std::shared_ptr<Generation>& run);
 
   const ServingModel model_;
   ServingMetrics* const metrics_;
-  const ReasoningFormat* const reasoning_format_;  // null: the model has none
-  const ToolFormat* const tool_format_;            // the same
+  const ReasoningFormat* const reasoning_format_;                                  // null: the model has none
+  const ToolFormat* const tool_format_;                                            // the same
   bool has_special_reasoning_markers_ = false, has_special_tool_markers_ = false;  // that are special tokens
   size_t longest_token_bytes_ = 1;
   StructuredOutputCompiler structured_outputs_;

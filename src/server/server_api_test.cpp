@@ -661,7 +661,45 @@ TEST_CASE("api: a stream has a chunk for every step, also while text is held bac
   // What was asked only for its prompt's scores brings no token.
   const auto scored =
       test.stream("/v1/completions", {{"prompt", "a b"}, {"stream", true}, {"max_tokens", 0}, {"echo", true}});
-  CHECK(scored.size() == 2);
+  CHECK(scored.size() == 1);
+}
+
+// Goal    Chunks as vLLM's, for clients that take a chunk for text: no delta between the first and the last without
+//         text, and none behind the last text but one for the usage.
+// Method  Answers with held-back text (an emoji is several tokens) and special tokens that are not shown; as many
+//         tokens as max_tokens, so that text and end come at once. With usage that counts along each chunk counts more.
+TEST_CASE("api: streams have no delta without text, and the end comes with the last text") {
+  TestServer test;
+  for (const std::string text : {"🦙🦙 and 𓀀", "one <|im_start|> two", "<think>\nI think.\n</think>\n\nDone."}) {
+    INFO(text);
+    const auto chunks = test.stream("/v1/chat/completions", chat_body(text, {{"stream", true}}));
+    REQUIRE(chunks.size() >= 3);
+    for (size_t i = 1; i + 1 < chunks.size(); ++i) {
+      const Json& delta = chunks[i]["choices"][0]["delta"];
+      CHECK(delta.size() >= 1);
+      for (const auto& [name, value] : delta.items()) CHECK(value != "");
+    }
+  }
+  const std::string text = "one two three four";
+  const int num_tokens = static_cast<int>(test.model.tokenizer->encode(text).size());
+  const Json options{{"include_usage", true}, {"continuous_usage_stats", true}};
+  for (const bool is_chat : {true, false}) {
+    Json body{{"stream", true}, {"max_tokens", num_tokens}, {"stream_options", options}};
+    if (is_chat) {
+      body = chat_body(text, body);
+    } else {
+      body["prompt"] = text;
+    }
+    const auto chunks = test.stream(is_chat ? "/v1/chat/completions" : "/v1/completions", body);
+    REQUIRE(chunks.size() == static_cast<size_t>(num_tokens + 1 + is_chat));  // with the usage's, and the role's
+    for (int i = 0; i < num_tokens; ++i) {
+      const Json& chunk = chunks[static_cast<size_t>(i + is_chat)];
+      CHECK(chunk["usage"]["completion_tokens"] == i + 1);
+      const Json& choice = chunk["choices"][0];
+      CHECK(choice["finish_reason"] == (i + 1 < num_tokens ? Json() : Json("length")));
+      CHECK((is_chat ? choice["delta"]["content"] : choice["text"]) != "");
+    }
+  }
 }
 
 TEST_CASE("api: the role comes with the first token, the stream's head before it") {

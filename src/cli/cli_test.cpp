@@ -362,6 +362,12 @@ TEST_CASE("arguments: --speculative-config is JSON, or YAML in the file") {
   const auto message = [](const std::string& text) {
     return std::string(parse_speculative_config(text).status().message());
   };
+  for (const char* text :
+       {R"({"method": "ngram"}{"num_speculative_tokens": 100})", R"({"method": "ngram"}, {"model": "m"})",
+        "method: ngram\n---\nnum_speculative_tokens: 100", R"({"method": "ngram"} x)"}) {
+    CHECK(message(text).starts_with("--speculative-config must be one object, got more behind it: "));
+  }
+  CHECK(parse_speculative_config("---\n{\"method\": \"ngram\"}  # look-ups\n").ok());
   CHECK(message("{method: ngram, method: reference}") == "--speculative-config: the field method comes twice");
   CHECK(message("{}") == "--speculative-config needs the field method: ngram, reference, draft_model, mtp or eagle");
   CHECK(message(R"({"method": "ngarm"})") ==

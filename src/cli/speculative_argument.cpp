@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <set>
 
+#include "cli/yaml_file.h"
+
 namespace spate {
 namespace {
 
@@ -103,6 +105,9 @@ Result<SpeculativeConfig> parse_speculative_config(const std::string& text) {
   if (text.empty()) return config;
   YAML::Node root;
   try {
+    if (second_document_line(text) > 0) {
+      return invalid_argument("--speculative-config must be one object, got more behind it: {}", text);
+    }
     root = YAML::Load(text);  // JSON is YAML
   } catch (const YAML::Exception& e) {
     return invalid_argument("--speculative-config: {} at column {} of {}", e.msg, e.mark.column + 1, text);

@@ -3,6 +3,7 @@
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -73,6 +74,13 @@ class FirstMark final : public YAML::EventHandler {
 }  // namespace
 
 // Not by YAML::LoadAll(): version 0.7 never ends on texts like `"a"""b`, which it takes for documents without number.
+int second_document_line(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  FirstMark mark;
+  return parser.HandleNextDocument(mark) && parser.HandleNextDocument(mark) ? std::max(mark.line(), 1) : 0;
+}
+
 Result<YAML::Node> load_yaml(const std::string& path) {
   const std::string file = std::filesystem::path(path).filename().string();
   std::ifstream from(path, std::ios::binary);  // read once: it may be a pipe
@@ -81,11 +89,8 @@ Result<YAML::Node> load_yaml(const std::string& path) {
   from.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(from.gcount()));
   if (text.size() > kMaxBytes) return invalid_argument("{}:1: the file has more than {} bytes", file, kMaxBytes);
-  std::istringstream stream(text);
-  YAML::Parser parser(stream);
-  FirstMark mark;
-  if (parser.HandleNextDocument(mark) && parser.HandleNextDocument(mark)) {
-    return invalid_argument("{}:{}: a second document in the file", file, mark.line());
+  if (const int line = second_document_line(text); line > 0) {
+    return invalid_argument("{}:{}: a second document in the file", file, line);
   }
   YAML::Node root = YAML::Load(text);
   RETURN_IF_ERROR(FileCheck(file).check(root));

@@ -16,4 +16,8 @@ namespace spate {
 // with "NAME:LINE: ". May throw YAML::Exception.
 Result<YAML::Node> load_yaml(const std::string& path);
 
+// The line of `text` where a second document begins; 0: there is none. YAML::Load() would leave it out without a word.
+// May throw YAML::Exception.
+int second_document_line(const std::string& text);
+
 }  // namespace spate

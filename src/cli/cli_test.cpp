@@ -3,14 +3,17 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <thread>
 
 #include "base/rng.h"
 #include "base/test_support.h"
 #include "cli/arguments.h"
 #include "cli/bench_dataset.h"
+#include "cli/find_models.h"
 #include "cli/llm_arguments.h"
 #include "cli/mock_argument.h"
 #include "cli/pooling_argument.h"
@@ -33,6 +36,21 @@ std::string write_file(const TempDir& dir, const char* name, const std::string& 
   std::ofstream(path) << text;
   return path.string();
 }
+
+// $HF_HUB_CACHE while it lives.
+class HubCacheVariable {
+ public:
+  explicit HubCacheVariable(const std::string& folder) {
+    if (const char* before = std::getenv("HF_HUB_CACHE")) before_ = before;
+    ::setenv("HF_HUB_CACHE", folder.c_str(), 1);
+  }
+  ~HubCacheVariable() { before_ ? ::setenv("HF_HUB_CACHE", before_->c_str(), 1) : ::unsetenv("HF_HUB_CACHE"); }
+  HubCacheVariable(const HubCacheVariable&) = delete;
+  HubCacheVariable& operator=(const HubCacheVariable&) = delete;
+
+ private:
+  std::optional<std::string> before_;
+};
 
 }  // namespace
 
@@ -446,6 +464,40 @@ TEST_CASE("arguments: --speculative-config is JSON, or YAML in the file") {
   CHECK(message("ngram").find("must be an object") != std::string::npos);
   CHECK(message("{[a]: 1}") == "--speculative-config: a key must be a word, got [a]");
   CHECK(message("{").find("--speculative-config: ") == 0);
+}
+
+TEST_CASE("arguments: the draft model is found in the Hugging Face cache, whether JSON or YAML names it") {
+  const TempDir dir;
+  const std::filesystem::path hub = dir.path() / "hub: #1";  // quoted in YAML
+  const std::filesystem::path snapshot = hub / "models--acme--tiny" / "snapshots" / "0123abcd";
+  std::filesystem::create_directories(snapshot);
+  std::filesystem::create_directories(hub / "models--acme--tiny" / "refs");
+  std::ofstream(snapshot / "config.json") << "{}";
+  std::ofstream(hub / "models--acme--tiny" / "refs" / "main") << "0123abcd";
+  const HubCacheVariable cache(hub.string());
+  const std::string file = write_file(dir, "draft.yaml",
+                                      "speculative-config:\n  method: draft_model\n  model: acme/tiny\n"
+                                      "  num_speculative_tokens: \"3\"\n");
+  const auto from_file = parse({"serve", "m", "--config", file.c_str()});
+  REQUIRE_MESSAGE(from_file.ok(), from_file.status().message());
+  for (const std::string& text :
+       {std::string(R"({"method": "draft_model", "model": "acme/tiny", "num_speculative_tokens": 3})"),
+        std::string("{method: draft_model, model: acme/tiny, num_speculative_tokens: 3}"),
+        std::string("method: draft_model\nmodel: acme/tiny\nnum_speculative_tokens: 3\n"),
+        from_file->model.speculative_config}) {
+    INFO(text);
+    ModelArguments arguments;
+    arguments.speculative_config = text;
+    REQUIRE(find_models(arguments).ok());
+    const auto config = parse_speculative_config(arguments.speculative_config);
+    REQUIRE_MESSAGE(config.ok(), config.status().message());
+    CHECK(config->model == snapshot.string());
+    CHECK(config->method == SpeculativeMethod::kDraftModel);
+    CHECK(config->num_speculative_tokens == 3);
+  }
+  ModelArguments missing;
+  missing.speculative_config = "{method: eagle, model: acme/none}";
+  CHECK(find_models(missing).message().starts_with("--speculative-config: model: 'acme/none' does not exist here"));
 }
 
 TEST_CASE("arguments: --pooler-config is a name, JSON, or YAML in the file") {

@@ -1,7 +1,6 @@
 #include "cli/find_models.h"
 
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
 #include "base/log.h"
 #include "cli/speculative_argument.h"
@@ -16,16 +15,13 @@ std::string environment(const char* name) {
 }
 
 // The draft model's name inside --speculative-config. What is wrong with the rest is said first: a model may take hours
-// to get. YAML that is no JSON names a folder.
+// to get.
 Status find_draft_model(std::string& speculative_config) {
-  RETURN_IF_ERROR(parse_speculative_config(speculative_config).status());
-  nlohmann::ordered_json config = nlohmann::ordered_json::parse(speculative_config, nullptr, false);
-  if (!config.is_object() || !config.contains("model") || !config["model"].is_string()) return ok_status();
-  Result<FoundModel> found = find_model(config["model"].get<std::string>(), hub_cache_folder());
+  ASSIGN_OR_RETURN(const SpeculativeConfig config, parse_speculative_config(speculative_config));
+  if (config.model.empty()) return ok_status();
+  Result<FoundModel> found = find_model(config.model, hub_cache_folder());
   if (!found.ok()) return found.status().with_context("--speculative-config");
-  if (found->hub_name.empty()) return ok_status();
-  config["model"] = found->path.string();
-  speculative_config = config.dump();
+  if (!found->hub_name.empty()) speculative_config = with_draft_model(speculative_config, found->path.string());
   return ok_status();
 }
 

@@ -135,4 +135,13 @@ Result<SpeculativeConfig> parse_speculative_config(const std::string& text) {
   return config;
 }
 
+std::string with_draft_model(const std::string& text, const std::string& model) {
+  YAML::Node root = YAML::Load(text);
+  root["model"] = model;
+  YAML::Emitter out;
+  out.SetMapFormat(YAML::Flow);
+  out << root;
+  return out.c_str();
+}
+
 }  // namespace spate

@@ -19,12 +19,21 @@ int main(int argc, char** argv) {
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string_view flag = argv[i];
     const std::string value = argv[i + 1];
-    if (flag == "--backend") backend = value;
-    if (flag == "--isa") device_options.isa = value;
-    if (flag == "--threads") device_options.num_threads = std::atoi(value.c_str());
-    if (flag == "--kernel-dir") device_options.kernel_dir = value;
-    if (flag == "--filter") options.filter = value;
-    if (flag == "--shard") understood &= std::sscanf(value.c_str(), "%d/%d", &shard, &options.num_shards) == 2;
+    if (flag == "--backend") {
+      backend = value;
+    } else if (flag == "--isa") {
+      device_options.isa = value;
+    } else if (flag == "--threads") {
+      device_options.num_threads = std::atoi(value.c_str());
+    } else if (flag == "--kernel-dir") {
+      device_options.kernel_dir = value;
+    } else if (flag == "--filter") {
+      options.filter = value;
+    } else if (flag == "--shard") {
+      understood &= std::sscanf(value.c_str(), "%d/%d", &shard, &options.num_shards) == 2;
+    } else {
+      understood = false;  // else the whole suite would pass, on other kernels than were meant
+    }
   }
   const spate::BackEnd* back_end = spate::find_back_end(backend);
   if (back_end == nullptr || !understood || shard < 1 || shard > options.num_shards) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_device.h"
+#include "backend/cpu/isa.h"
 #include "backend/cpu/limits.h"
 #include "backend/kv_storage.h"
 #include "backend/ops.h"
@@ -423,20 +424,46 @@ void Bench::run() {
   if (selected("products")) bench_products();
 }
 
+constexpr const char* kUsage =
+    "usage: [--threads N] [--isa NAME] [--layers N] [--kv bf16|i8] [--quantization NAME] "
+    "[--filter steps|profile|decode|attention|products|table]";
+
+int refuse(const std::string& why) {
+  std::fprintf(stderr, "spate-cpu-bench: %s\n", why.c_str());
+  return 2;
+}
+
 }  // namespace
 }  // namespace spate
 
 int main(int argc, char** argv) {
   spate::Options options;
+  bool understood = argc % 2 == 1;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i], value = argv[i + 1];
-    if (flag == "--threads") options.num_threads = std::atoi(value.c_str());
-    if (flag == "--isa") options.isa = value;
-    if (flag == "--kv") options.kv_dtype = value == "i8" ? spate::DType::kI8 : spate::DType::kBf16;
-    if (flag == "--filter") options.filter = value;
-    if (flag == "--quantization") options.quantization = spate::parse_quantization(value).value();
-    if (flag == "--layers") options.shape.num_layers = std::atoi(value.c_str());
+    if (flag == "--threads") {
+      options.num_threads = std::atoi(value.c_str());
+      understood &= options.num_threads > 0;
+    } else if (flag == "--isa") {
+      options.isa = value;
+    } else if (flag == "--kv") {
+      options.kv_dtype = value == "i8" ? spate::DType::kI8 : spate::DType::kBf16;
+      understood &= value == "i8" || value == "bf16";
+    } else if (flag == "--filter") {
+      options.filter = value;
+    } else if (flag == "--quantization") {
+      const auto quantization = spate::parse_quantization(value);
+      if (!quantization.ok()) return spate::refuse(quantization.status().message());
+      options.quantization = *quantization;
+    } else if (flag == "--layers") {
+      options.shape.num_layers = std::atoi(value.c_str());
+      understood &= options.shape.num_layers > 0;
+    } else {
+      understood = false;  // a figure under settings that nobody asked for is worse than none
+    }
   }
+  if (!understood) return spate::refuse(spate::kUsage);
+  if (const auto isa = spate::cpu::choose_isa(options.isa); !isa.ok()) return spate::refuse(isa.status().message());
   spate::Bench(options).run();
   return 0;
 }

@@ -1,6 +1,7 @@
 #include "weights/packed_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -223,12 +224,18 @@ Result<std::shared_ptr<const PackedFile>> PackedFile::open(const std::filesystem
   return std::shared_ptr<const PackedFile>(std::move(packed));
 }
 
+bool PackedFile::is_abandoned(const std::filesystem::path& unfinished) {
+  const FileDescriptor file{::open(unfinished.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW)};
+  return file.fd >= 0 && ::flock(file.fd, LOCK_EX | LOCK_NB) == 0;
+}
+
 Status PackedFile::write(const std::filesystem::path& path, const std::string& key, const std::vector<Region>& regions) {
   std::vector<size_t> region_bytes;
   for (const Region region : regions) region_bytes.push_back(region.size());
   std::string temporary = path.string() + ".XXXXXX";
   const FileDescriptor file{::mkostemp(temporary.data(), O_CLOEXEC)};
   if (file.fd < 0) return resource_exhausted("{}: {}", temporary, std::strerror(errno));
+  ::flock(file.fd, LOCK_EX | LOCK_NB);  // goes with this process; not every file system can
   Status status =
       write_all(file.fd, header_of(key, region_bytes, checksums(regions)), layout_of(key, region_bytes), regions);
   if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0) {

@@ -31,6 +31,8 @@ class PackedFile {
                                                         const std::vector<size_t>& region_bytes);
   // Under a name of its own first, then renamed: readers see all of a file or none of it.
   static Status write(const std::filesystem::path& path, const std::string& key, const std::vector<Region>& regions);
+  // Whether a file under such a name has lost its writer. False where the file system does not tell.
+  static bool is_abandoned(const std::filesystem::path& unfinished);
   // Of the file that write() makes.
   static uint64_t file_bytes(const std::string& key, const std::vector<size_t>& region_bytes);
 

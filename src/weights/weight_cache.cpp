@@ -51,7 +51,7 @@ struct KeptFile {
   fs::file_time_type used;
 };
 
-// Finished ones, and unfinished ones that nobody has written to for an hour.
+// The finished ones. Unfinished ones go whose writer was killed, and those that nobody has written to for an hour.
 std::vector<KeptFile> kept_files(const fs::path& dir) {
   std::vector<KeptFile> files;
   std::error_code error;
@@ -65,7 +65,7 @@ std::vector<KeptFile> kept_files(const fs::path& dir) {
     if (ignored) continue;  // gone meanwhile
     if (is_finished) {
       files.push_back(file);
-    } else if (fs::file_time_type::clock::now() - file.used > std::chrono::hours(1)) {
+    } else if (PackedFile::is_abandoned(path) || fs::file_time_type::clock::now() - file.used > std::chrono::hours(1)) {
       fs::remove(path, ignored);
     }
   }

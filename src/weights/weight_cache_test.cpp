@@ -5,7 +5,9 @@
 // Method   Small checkpoints on disk and the CPU back-end; each byte of a kept file changed, each length cut.
 #include "weights/weight_cache.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -282,18 +284,24 @@ TEST_CASE("the folder stays within its limit: the least recently used goes first
   CHECK(files_in(model.cache_dir()).size() == num_kept);
 }
 
-TEST_CASE("files of others in the folder stay; unfinished ones go after an hour") {
+TEST_CASE("files of others in the folder stay; unfinished ones go with their writer, or after an hour") {
   Model model;
   fs::create_directories(model.cache_dir());
   write_text(model.cache_dir() / "notes.txt", std::string(100000, 'x'));
   write_text(model.cache_dir() / "0.spatepack.abcdef", "x");
   write_text(model.cache_dir() / "1.spatepack.abcdef", "x");
+  write_text(model.cache_dir() / "2.spatepack.abcdef", "x");  // of a start that was killed
   fs::last_write_time(model.cache_dir() / "1.spatepack.abcdef", fs::file_time_type::clock::now() - std::chrono::hours(2));
+  const int writers[] = {::open((model.cache_dir() / "0.spatepack.abcdef").c_str(), O_RDWR),
+                         ::open((model.cache_dir() / "1.spatepack.abcdef").c_str(), O_RDWR)};
+  for (const int writer : writers) REQUIRE(::flock(writer, LOCK_EX) == 0);
   model.load({}, 200000);
   CHECK(model.load({}, 200000).is_mapped);
   CHECK(fs::exists(model.cache_dir() / "notes.txt"));
   CHECK(fs::exists(model.cache_dir() / "0.spatepack.abcdef"));
   CHECK(!fs::exists(model.cache_dir() / "1.spatepack.abcdef"));
+  CHECK(!fs::exists(model.cache_dir() / "2.spatepack.abcdef"));
+  for (const int writer : writers) ::close(writer);
 }
 
 TEST_CASE("a folder that cannot be made costs nothing but the line that says so") {

@@ -96,7 +96,8 @@ int run_bench() {
     rows += fmt::format(
         "{}  {{\"name\": \"host/engine/step{}/{}/batch{}\", \"value\": {:.1f}, \"unit\": \"us\", \"command\": "
         "\"engine_bench\"}}",
-        rows.empty() ? "" : ",\n", row.num_drafts > 0 ? "-drafts" : "", row.one_sink ? "one-sink" : "sink-each", row.num_seqs, step_us(row));
+        rows.empty() ? "" : ",\n", row.num_drafts > 0 ? "-drafts" : "", row.one_sink ? "one-sink" : "sink-each",
+        row.num_seqs, step_us(row));
   }
   fmt::print("[\n{}\n]\n", rows);
   return 0;

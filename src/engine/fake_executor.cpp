@@ -219,7 +219,8 @@ bool FakeExecutor::holds(int32_t block_id, std::span<const int32_t> token_ids, i
 FakeExecutor::Slot& FakeExecutor::slot_at(const Row& row, int position) {
   const int32_t block_id = row.block_table[position / config_.limits.kv_block_size];
   CHECK(block_id >= 0, "position {} has no block", position);
-  return slots_of_layer_[layer_idx_][static_cast<size_t>(block_id) * config_.limits.kv_block_size + position % config_.limits.kv_block_size];
+  const int block_size = config_.limits.kv_block_size;
+  return slots_of_layer_[layer_idx_][static_cast<size_t>(block_id) * block_size + position % block_size];
 }
 
 void FakeExecutor::write_tokens(const SeqStep& seq, uint64_t step_id) {

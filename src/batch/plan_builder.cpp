@@ -62,11 +62,11 @@ void StepPlanBuilder::add_block_copy(int32_t src_block_id, int32_t dst_block_id)
   block_copies_.push_back({src_block_id, dst_block_id});
 }
 
-int32_t StepPlanBuilder::add_mask(std::span<const uint32_t> words) {
+int32_t StepPlanBuilder::add_mask(std::span<const uint32_t> words, std::span<const int32_t> more_ids) {
   CHECK(header_.num_masks == 0 || header_.mask_words == static_cast<int32_t>(words.size()),
         "masks of {} and {} words in one step", header_.mask_words, words.size());
   header_.mask_words = static_cast<int32_t>(words.size());
-  masks_.insert(masks_.end(), words.begin(), words.end());
+  masks_.push_back({words, more_ids});
   return header_.num_masks++;
 }
 
@@ -97,7 +97,7 @@ std::span<const std::byte> StepPlanBuilder::finish() {
   header_.block_copies_offset = place(block_copies_.size() * sizeof(BlockCopy));
   header_.seqs_offset = place(seqs_.size() * sizeof(SeqStep));
   header_.data_offset = place(data_.size() * sizeof(int32_t));
-  header_.masks_offset = place(masks_.size() * sizeof(uint32_t));
+  header_.masks_offset = place(masks_.size() * static_cast<size_t>(header_.mask_words) * sizeof(uint32_t));
   CHECK(end <= UINT32_MAX, "a step plan of {} bytes", end);
   header_.total_bytes = static_cast<uint32_t>(end);
 
@@ -115,7 +115,14 @@ std::span<const std::byte> StepPlanBuilder::finish() {
   put(header_.block_copies_offset, block_copies_);
   put(header_.seqs_offset, seqs_);
   put(header_.data_offset, data_);
-  put(header_.masks_offset, masks_);
+  auto* words = reinterpret_cast<uint32_t*>(image + header_.masks_offset);
+  for (const Mask& mask : masks_) {
+    std::ranges::copy(mask.words, words);
+    for (const int32_t id : mask.more_ids) {
+      if (id >= 0 && id / 32 < header_.mask_words) words[id / 32] |= 1u << (id % 32);
+    }
+    words += header_.mask_words;
+  }
   return {reinterpret_cast<const std::byte*>(image), end};
 }
 

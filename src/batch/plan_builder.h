@@ -33,8 +33,9 @@ class StepPlanBuilder {
   void add_block_copy(int32_t src_block_id, int32_t dst_block_id);
   // Where a row's drafts go; the result belongs into SeqStep::drafts_begin.
   uint32_t add_drafts(std::span<const int32_t> token_ids) { return append_data(token_ids); }
-  // Copies one mask of mask_words_of(vocab_size) words, the same number for all masks of a step. Returns its index.
-  int32_t add_mask(std::span<const uint32_t> words);
+  // One mask of mask_words_of(vocab_size) words, the same number for all masks of a step, and ids that it allows
+  // besides. Both are copied by finish() and must stay until then. Returns the mask's index.
+  int32_t add_mask(std::span<const uint32_t> words, std::span<const int32_t> more_ids = {});
   void add_seq(const SeqStep& seq);
   // The image; valid until the next begin(). 8-byte aligned.
   std::span<const std::byte> finish();
@@ -48,7 +49,11 @@ class StepPlanBuilder {
   std::vector<BlockCopy> block_copies_;
   std::vector<SeqStep> seqs_;
   std::vector<int32_t> data_;
-  std::vector<uint32_t> masks_;
+  struct Mask {
+    std::span<const uint32_t> words;
+    std::span<const int32_t> more_ids;
+  };
+  std::vector<Mask> masks_;
   std::vector<uint64_t> image_;  // of 8-byte words for the alignment
 };
 

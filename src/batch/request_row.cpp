@@ -39,11 +39,4 @@ std::span<const int32_t> end_ids_at(const Request& request, const ConstraintCurs
   return request.eos_token_ids;
 }
 
-void write_mask(const ConstraintCursor& cursor, std::span<const int32_t> end_ids, std::vector<uint32_t>& mask) {
-  mask.assign(cursor.mask().begin(), cursor.mask().end());
-  for (const int32_t id : end_ids) {
-    if (id >= 0 && static_cast<size_t>(id) / 32 < mask.size()) mask[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
-  }
-}
-
 }  // namespace spate

@@ -19,7 +19,5 @@ std::vector<int32_t> all_stop_ids(const Request& request);
 
 // The ids that a constraint allows beside those of its mask where its text is complete.
 std::span<const int32_t> end_ids_at(const Request& request, const ConstraintCursor& cursor);
-// mask = the cursor's mask with end_ids.
-void write_mask(const ConstraintCursor& cursor, std::span<const int32_t> end_ids, std::vector<uint32_t>& mask);
 
 }  // namespace spate

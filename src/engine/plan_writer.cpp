@@ -30,8 +30,7 @@ class MaskWriter {
       if (!may_share) break;
       if (entry.words == words.data() && std::ranges::equal(entry.end_ids, end_ids)) return entry.mask_idx;
     }
-    write_mask(cursor, end_ids, with_end_ids_);
-    const int32_t mask_idx = builder_.add_mask(with_end_ids_);
+    const int32_t mask_idx = builder_.add_mask(words, end_ids);
     entries_.push_back({words.data(), end_ids, mask_idx});
     return mask_idx;
   }
@@ -43,7 +42,6 @@ class MaskWriter {
   };
   StepPlanBuilder& builder_;
   std::vector<Entry> entries_;
-  std::vector<uint32_t> with_end_ids_;
 };
 
 SeqStep seq_step(const ScheduledSeq& scheduled, DraftSource draft_source, StepPlanBuilder& builder) {

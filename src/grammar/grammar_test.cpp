@@ -8,6 +8,7 @@
 #include <chrono>
 #include <deque>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/rng.h"
@@ -16,6 +17,7 @@
 #include "core/step_plan.h"
 #include "grammar/byte_dfa.h"
 #include "grammar/ebnf.h"
+#include "grammar/json_schema.h"
 #include "grammar/parse_states.h"
 #include "grammar/regex.h"
 #include "grammar/token_grammar.h"
@@ -335,10 +337,10 @@ TEST_CASE("regex: what is refused, and where") {
   CHECK(regex_error("a(^b)") == "regex: at 2: ^ inside a group is not supported");
   CHECK(regex_error("(?i)a").find("flags are not supported") != std::string::npos);
   CHECK(regex_error("a$b").find("end of an alternative") != std::string::npos);
-  for (const char* bad : {"(",   ")",     "a)",        "[",     "[a",   "a{2",         "a{3,2}",
-                          "*",   "a**",   "a{1}{2}",   "\\",    "\\q",  "[z-a]",       "[\\d-z]",
-                          "(?",  "(?<a",  "a{100001}", "\\u12", "\\x1", "\\u{110000}", "\\uD800\\u0041",
-                          "a++", "(?P=a)", "[\\q", "[a-\\q", "\\u{zz}", "[\\u{zz}"}) {
+  for (const char* bad : {"(",   ")",      "a)",        "[",      "[a",      "a{2",         "a{3,2}",
+                          "*",   "a**",    "a{1}{2}",   "\\",     "\\q",     "[z-a]",       "[\\d-z]",
+                          "(?",  "(?<a",   "a{100001}", "\\u12",  "\\x1",    "\\u{110000}", "\\uD800\\u0041",
+                          "a++", "(?P=a)", "[\\q",      "[a-\\q", "\\u{zz}", "[\\u{zz}"}) {
     INFO(bad);
     CHECK(regex_error(bad).starts_with("regex: at "));
   }
@@ -512,6 +514,88 @@ TEST_CASE("grammar: the places of a long repetition share masks, and each is rig
   }
 }
 
+// Goal    What is skipped in a walk, as every character there leads on alike, is what a walk would have allowed.
+// Method  Strings of all kinds (counted, under a pattern, free, complete at every character) over a real vocabulary and
+//         random tokens of whole and of broken characters: a token is allowed if and only if its bytes lead on.
+TEST_CASE("grammar: masks of texts of many characters are those of their bytes") {
+  const auto tokenizer = *Tokenizer::load(repo_root() / "models/mini-qwen3");
+  Rng rng(test_seed());
+  std::vector<std::string> texts;
+  for (int32_t id = 0; id < tokenizer->vocab_size(); ++id) {
+    texts.push_back(tokenizer->is_special(id) ? std::string() : tokenizer->token_bytes(id));
+  }
+  const std::vector<std::string> pieces{
+      "a",   "Z",  "é", "中",   "😀",    "\xe4", "\xe4\xb8",     "\xad",     "\xf0\x9f", "\"",       "\\\"", "\\",
+      "\\u", "\n", " ", "\x7f", "\x01", "\xff", "\xed\xa0\x80", "\xc0\xaf", "<",        "</think>", ", ",   "0"};
+  for (int i = 0; i < 3000; ++i) {
+    std::string text;
+    for (uint64_t n = 1 + rng.below(i % 10 == 0 ? 40 : 7); n > 0; --n) text += pieces[rng.below(pieces.size())];
+    texts.push_back(text);
+  }
+  const auto trie = std::make_shared<const TokenTrie>(texts, static_cast<int>(texts.size()));
+  std::vector<std::pair<std::string, std::shared_ptr<const Grammar>>> grammars;
+  for (const char* regex :
+       {R"("[^"]*")", R"("[^"]{0,12}"x)", R"([A-Z][a-z]{2,20}( [A-Z][a-z]{2,20}){0,3})", R"([^\n]*)",
+        R"(.{3,9}(a|b).*)", R"(("([^"\\]|\\n)*",? ?)*)", R"(([^a]|aé)*)", R"(([ -~]|[À-ÿ]){0,30}中*)"}) {
+    grammars.emplace_back(regex, regex_grammar(regex));
+  }
+  for (
+      const char* schema :
+      {R"({"type":"object","properties":{"n":{"type":"string"},"e":{"type":"string","format":"email"},"t":{"type":"array","items":
+           {"type":"string","maxLength":20}},"p":{"type":"string","pattern":"^[^x]*$","minLength":4}},"required":["n","e","t"]})",
+       R"({"type":"object"})", R"({"type":"string","minLength":2,"maxLength":5})"}) {
+    CompileBudget budget;
+    Result<Grammar> grammar = compile_json_schema(nlohmann::ordered_json::parse(schema), {}, budget);
+    REQUIRE(grammar.ok());
+    grammars.emplace_back(schema, std::make_shared<const Grammar>(std::move(*grammar)));
+  }
+  int num_checked = 0, num_allowed = 0;
+  for (const auto& [name, grammar] : grammars) {
+    INFO(name);
+    const auto constraint = *TokenGrammar::create(grammar, trie);
+    ParseStates states(grammar);
+    std::unique_ptr<ConstraintCursor> cursor;
+    int32_t at = 0;
+    for (int step = 0; step < 60; ++step) {
+      if (!cursor || cursor->must_end()) {
+        cursor = constraint->start();
+        at = states.initial();
+      }
+      std::vector<int32_t> allowed;
+      for (size_t id = 0; id < texts.size(); ++id) {
+        int32_t next = texts[id].empty() ? ParseStates::kDead : at;
+        for (const char c : texts[id]) {
+          if (next == ParseStates::kDead) break;
+          next = states.next(next, static_cast<uint8_t>(c));
+        }
+        const bool leads_on = next != ParseStates::kDead;
+        if (mask_allows(cursor->mask().data(), static_cast<int32_t>(id)) != leads_on) {
+          FAIL("step ", step, ", token ", id, " \"", texts[id], "\" leads on: ", leads_on);
+        }
+        if (leads_on) allowed.push_back(static_cast<int32_t>(id));
+        ++num_checked;
+      }
+      num_allowed += static_cast<int>(allowed.size());
+      REQUIRE((!allowed.empty() || cursor->may_end()));
+      if (allowed.empty()) {
+        cursor = nullptr;
+        continue;
+      }
+      // Short ones more often: texts of few tokens see few places.
+      int32_t chosen = allowed[rng.below(allowed.size())];
+      for (int i = 0; i < 3; ++i) {
+        const int32_t other = allowed[rng.below(allowed.size())];
+        if (texts[static_cast<size_t>(other)].size() < texts[static_cast<size_t>(chosen)].size()) chosen = other;
+      }
+      REQUIRE(cursor->append(chosen).ok());
+      for (const char c : texts[static_cast<size_t>(chosen)]) at = states.next(at, static_cast<uint8_t>(c));
+      if (!cursor->must_end()) REQUIRE(cursor->prepare_mask().ok());
+    }
+  }
+  CHECK(num_checked > 1'000'000);
+  CHECK(num_allowed > 100'000);
+}
+
 TEST_CASE("grammar: situations that nobody uses are forgotten, sequences stay where they are") {
   const std::vector<std::string> tokens{"", "[", "]", "x"};
   const auto trie = std::make_shared<const TokenTrie>(tokens, 4);
@@ -543,7 +627,8 @@ TEST_CASE("grammar: situations that nobody uses are forgotten, sequences stay wh
 }
 
 // Goal    A mask put together of what a rule allows and of what goes on behind its end is that of the whole situation.
-// Method  Random texts of nested and ambiguous grammars, over all tokens of up to four of their bytes and some long ones:
+// Method  Random texts of nested and ambiguous grammars, over all tokens of up to four of their bytes and some long
+// ones:
 //         a token is allowed if and only if the text with it leads on. Few masks are kept, so that some are made anew.
 TEST_CASE("grammar: a mask is right whatever rules the text stands in") {
   const char* grammars[] = {
@@ -692,6 +777,7 @@ TEST_CASE("grammar: the masks of a step of 256 sequences, 151,936 tokens") {
       for (const auto& cursor : cursors) {
         if (sent.insert(cursor->mask().data()).second) builder.add_mask(cursor->mask());
       }
+      builder.finish();
       num_masks = sent.size();
       if (round > 0) with_plan_us = std::min(with_plan_us, microseconds());
     }

@@ -40,13 +40,22 @@ int32_t ParseStates::find_next(int32_t from, uint8_t byte) {
   if (is_over_limit() || from == kDead) return kDead;
   PairSet key;
   begin_step();
+  int first = 0, last = 255;  // the bytes around this one that all edges take alike
   const size_t num_items = states_[static_cast<size_t>(from)].items.size();
   for (size_t i = 0; i < num_items; ++i) {
     const Pair item = states_[static_cast<size_t>(from)].items[i];
     const auto edges = grammar_->byte_edges(first_of(item));
     work_ += 1 + static_cast<int64_t>(edges.size());
     for (const Grammar::ByteEdge& edge : edges) {
-      if (edge.first <= byte && byte <= edge.last) add_place(edge.target, return_of(item), key);
+      if (edge.last < byte) {
+        first = std::max(first, edge.last + 1);
+      } else if (edge.first > byte) {
+        last = std::min(last, edge.first - 1);
+      } else {
+        first = std::max<int>(first, edge.first);
+        last = std::min<int>(last, edge.last);
+        add_place(edge.target, return_of(item), key);
+      }
     }
   }
   const int32_t found = number_of(std::move(key));
@@ -56,7 +65,7 @@ int32_t ParseStates::find_next(int32_t from, uint8_t byte) {
     state.table->fill(kUnknown);
     work_ += 32;
   }
-  (*state.table)[byte] = found;
+  std::fill(state.table->begin() + first, state.table->begin() + last + 1, found);
   return found;
 }
 

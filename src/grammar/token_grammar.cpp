@@ -1,13 +1,22 @@
 #include "grammar/token_grammar.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <climits>
 #include <utility>
 
 #include "base/check.h"
 #include "core/step_plan.h"
+#include "grammar/nfa.h"
 
 namespace spate {
 namespace {
+
+constexpr int kEndless = 255;           // a run's length: as long as any token, TokenTrie::Node::max_chars
+constexpr int kNotKnown = INT_MAX / 2;  // more characters than any text has
+constexpr int kManyChars = 20;          // of ASCII: a walk there is a long one
+constexpr uint32_t kLeastSkipped = 8;   // nodes below one; for fewer the run is not asked
 
 void allow(std::vector<uint32_t>& words, std::span<const int32_t> token_ids) {
   for (const int32_t id : token_ids) words[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
@@ -71,7 +80,8 @@ TokenGrammar::TokenGrammar(std::shared_ptr<const Grammar> grammar, std::shared_p
       limits_(limits),
       states_(std::move(grammar)),
       next_cleanup_(limits.max_states),
-      path_(static_cast<size_t>(trie_->max_depth()) + 1) {}
+      path_(static_cast<size_t>(trie_->max_depth()) + 1),
+      path_chars_(path_.size()) {}
 
 Result<std::shared_ptr<TokenGrammar>> TokenGrammar::create(std::shared_ptr<const Grammar> grammar,
                                                            std::shared_ptr<const TokenTrie> trie,
@@ -79,7 +89,35 @@ Result<std::shared_ptr<TokenGrammar>> TokenGrammar::create(std::shared_ptr<const
   std::shared_ptr<TokenGrammar> constraint(new TokenGrammar(std::move(grammar), std::move(trie), limits));
   Cursor first(*constraint);
   RETURN_IF_ERROR(first.prepare_mask());
+  constraint->walk_ahead();
   return constraint;
+}
+
+// Byte by byte from the start; what is beyond the limits is found when a sequence comes there.
+void TokenGrammar::walk_ahead() {
+  states_.set_work_limit(states_.work() + limits_.max_ahead_work);
+  std::vector<int32_t> met{states_.initial()};
+  std::vector<char> is_met;
+  const auto meet = [&](int32_t state) {
+    is_met.resize(std::max(is_met.size(), states_.num_states()), 0);
+    if (state == ParseStates::kDead || std::exchange(is_met[static_cast<size_t>(state)], 1) != 0) return;
+    met.push_back(state);
+  };
+  is_met.resize(states_.num_states(), 0);
+  is_met[static_cast<size_t>(states_.initial())] = 1;
+  for (size_t i = 0;
+       i < met.size() && i < limits_.max_ahead_states && !states_.is_over_limit() && has_room_for(locals_.size() + 2);
+       ++i) {
+    if (std::popcount(run_of(met[i]).chars.ascii.words[0]) + std::popcount(run_of(met[i]).chars.ascii.words[1]) >=
+        kManyChars) {
+      for (const ParseStates::Part& part : states_.parts_of(states_.alike(met[i]))) {
+        const bool goes_on = states_.has_next(part.rest);
+        short_tokens_in_rule(part.local, goes_on);
+        long_tokens_in_rule(part.local, goes_on);
+      }
+    }
+    for (int byte = 0; byte < 256; ++byte) meet(states_.next(met[i], static_cast<uint8_t>(byte)));
+  }
 }
 
 std::unique_ptr<ConstraintCursor> TokenGrammar::start() {
@@ -166,13 +204,114 @@ std::shared_ptr<const TokenGrammar::Mask> TokenGrammar::with_long_tokens(const M
   return changed;
 }
 
-// The nodes from `begin` to `end` whose texts lead on from a situation that stands before them. `ends`: where a text is
-// complete, of the nodes that lead on; null: not asked.
+// Whether each character that is begun and lacks `num_missing` bytes, the next of them in [low, high], leads to
+// `target`.
+bool TokenGrammar::completes_chars(int32_t open, int num_missing, int low, int high, int32_t target) {
+  if (open == ParseStates::kDead || states_.accepts(open)) return false;
+  int32_t checked = ParseStates::kDead;
+  for (int byte = low; byte <= high; ++byte) {
+    const int32_t next = states_.next(open, static_cast<uint8_t>(byte));
+    if (num_missing == 1 ? next != target
+                         : next != checked && !completes_chars(next, num_missing - 1, 0x80, 0xBF, target)) {
+      return false;
+    }
+    checked = next;
+  }
+  return true;
+}
+
+// Whether every character that is not ASCII leads from `state` to `target`.
+bool TokenGrammar::takes_wide_chars(int32_t state, int32_t target) {
+  struct Leads {
+    int first, last, num_missing, low, high;
+  };
+  static constexpr Leads kLeads[] = {{0xC2, 0xDF, 1, 0x80, 0xBF}, {0xE0, 0xE0, 2, 0xA0, 0xBF},
+                                     {0xE1, 0xEC, 2, 0x80, 0xBF}, {0xED, 0xED, 2, 0x80, 0x9F},
+                                     {0xEE, 0xEF, 2, 0x80, 0xBF}, {0xF0, 0xF0, 3, 0x90, 0xBF},
+                                     {0xF1, 0xF3, 3, 0x80, 0xBF}, {0xF4, 0xF4, 3, 0x80, 0x8F}};
+  return std::ranges::all_of(kLeads, [&](const Leads& leads) {
+    int32_t checked = ParseStates::kDead;
+    for (int byte = leads.first; byte <= leads.last; ++byte) {
+      const int32_t open = states_.next(state, static_cast<uint8_t>(byte));
+      if (open != checked && !completes_chars(open, leads.num_missing, leads.low, leads.high, target)) return false;
+      checked = open;
+      if (open == ParseStates::kDead) return false;
+    }
+    return true;
+  });
+}
+
+TokenGrammar::Run& TokenGrammar::uncounted_run_of(int32_t state) {
+  const auto index = static_cast<size_t>(state);
+  if (index < run_by_state_.size() && run_by_state_[index] != nullptr) return *run_by_state_[index];
+  // The situation to which most characters of ASCII lead.
+  std::array<int32_t, 128> targets;
+  std::vector<std::pair<int32_t, int>> counts;
+  for (int byte = 0; byte < 128; ++byte) {
+    const int32_t next = targets[static_cast<size_t>(byte)] = states_.next(state, static_cast<uint8_t>(byte));
+    if (next == ParseStates::kDead) continue;
+    const auto known = std::ranges::find(counts, next, &std::pair<int32_t, int>::first);
+    if (known == counts.end()) {
+      counts.emplace_back(next, 1);
+    } else {
+      ++known->second;
+    }
+  }
+  Run run;
+  if (!counts.empty()) {
+    run.next = std::ranges::max_element(counts, {}, &std::pair<int32_t, int>::second)->first;
+    for (int byte = 0; byte < 128; ++byte) {
+      if (targets[static_cast<size_t>(byte)] == run.next) run.chars.ascii.add(byte);
+    }
+    run.chars.has_wide_chars = takes_wide_chars(state, run.next);
+  }
+  runs_.push_back(run);
+  run_by_state_.resize(std::max(run_by_state_.size(), states_.num_states()));
+  run_by_state_[index] = &runs_.back();
+  return runs_.back();
+}
+
+// Found with the work limit reached, a run says too little: nothing is skipped that should not be, and the mask is
+// dropped.
+const TokenGrammar::Run& TokenGrammar::run_of(int32_t state) {
+  Run& run = uncounted_run_of(state);
+  if (run.length >= 0) return run;
+  int length = 0, length_inside = 0;
+  int32_t at = state;
+  for (const Run* link = &run; length < kLookAheadBytes && link->next != ParseStates::kDead;) {
+    if (!link->chars.contains(run.chars)) break;
+    ++length;
+    if (length_inside == length - 1 && !states_.accepts(link->next)) length_inside = length;
+    if (link->next == at) {
+      if (length_inside == length) length_inside = kEndless;
+      length = kEndless;
+      break;
+    }
+    at = link->next;
+    link = &uncounted_run_of(at);
+  }
+  run.length = length;
+  run.length_inside = length_inside;
+  return run;
+}
+
+TokenGrammar::KnownTexts TokenGrammar::known_texts_of(int32_t state) {
+  const Run& run = run_of(state);
+  return {trie_->find_text_masks(run.chars), std::min(run.length, kLookAheadBytes),
+          std::min(run.length_inside, kLookAheadBytes)};
+}
+
+// The nodes from `begin` to `end` whose texts lead on from a situation that stands before them; those of `known` may be
+// left out. `ends`: where a text is complete, of the nodes that lead on; null: not asked. Below a node from which all
+// characters lead on alike, nothing is looked at.
 template <typename TakeTokens>
 void TokenGrammar::walk(int32_t state, const TokenTrie::Tree& tree, uint32_t begin, uint32_t end,
-                        std::vector<uint32_t>* ends, const TakeTokens& take_tokens) {
+                        const KnownTexts& known, std::vector<uint32_t>* ends, const TakeTokens& take_tokens) {
   if (begin == end) return;
-  path_[tree.nodes[begin].depth - 1u] = state;
+  const size_t first_depth = tree.nodes[begin].depth - 1u;
+  path_[first_depth] = state;
+  path_chars_[first_depth] = known.masks != nullptr ? 0 : kNotKnown;
+  const int known_length = ends != nullptr ? known.length_inside : known.length;
   for (uint32_t i = begin; i < end;) {
     const TokenTrie::Node& node = tree.nodes[i];
     const int32_t next = states_.next(path_[node.depth - 1u], node.byte);
@@ -181,9 +320,31 @@ void TokenGrammar::walk(int32_t state, const TokenTrie::Tree& tree, uint32_t beg
       continue;
     }
     path_[node.depth] = next;
-    take_tokens(tree.tokens_of(node));
+    int num_chars = path_chars_[node.depth - 1u];
+    if (num_chars != kNotKnown) {
+      const bool is_known =
+          node.byte < 0x80 ? known.masks->chars.ascii.has(node.byte) : known.masks->chars.has_wide_chars;
+      num_chars = is_known ? num_chars + ((node.byte & 0xC0) != 0x80 ? 1 : 0) : kNotKnown;
+    }
+    path_chars_[node.depth] = num_chars;
     ++i;
     if (ends != nullptr && i < node.subtree_end && states_.accepts(next)) ends->push_back(i - 1);
+    if (node.is_text && i < node.subtree_end) {
+      const TokenTrie::CharSet below = tree.chars_below(node);
+      if (num_chars + node.max_chars <= known_length && known.masks->chars.contains(below)) {
+        i = node.subtree_end;
+        continue;
+      }
+      if (node.subtree_end - i >= kLeastSkipped) {
+        const Run& run = run_of(next);
+        if (node.max_chars <= (ends != nullptr ? run.length_inside : run.length) && run.chars.contains(below)) {
+          take_tokens(tree.tokens_below(node));
+          i = node.subtree_end;
+          continue;
+        }
+      }
+    }
+    take_tokens(tree.tokens_of(node));
   }
 }
 
@@ -200,27 +361,34 @@ TokenGrammar::Local& TokenGrammar::local_of(int32_t state) {
   return *locals_.back();
 }
 
-const TokenGrammar::Local& TokenGrammar::short_tokens_in_rule(int32_t state) {
+const TokenGrammar::Local& TokenGrammar::short_tokens_in_rule(int32_t state, bool wants_ends) {
   Local& local = local_of(state);
-  if (local.knows_short_tokens) return local;
-  local.words.assign(static_cast<size_t>(mask_words_of(trie_->vocab_size())), 0);
+  if (local.knows_short_tokens && (local.knows_short_ends || !wants_ends)) return local;
+  const KnownTexts known = known_texts_of(state);
+  if (known.masks != nullptr) {
+    local.words = known.masks->words[static_cast<size_t>(known.length)];
+  } else {
+    local.words.assign(static_cast<size_t>(mask_words_of(trie_->vocab_size())), 0);
+  }
   local.short_ends.clear();
   const TokenTrie::Tree& tree = trie_->short_tokens();
-  walk(state, tree, 0, static_cast<uint32_t>(tree.nodes.size()), &local.short_ends,
+  walk(state, tree, 0, static_cast<uint32_t>(tree.nodes.size()), known, wants_ends ? &local.short_ends : nullptr,
        [&](std::span<const int32_t> ids) { allow(local.words, ids); });
   local.knows_short_tokens = !states_.is_over_limit();
+  local.knows_short_ends = wants_ends && local.knows_short_tokens;
   return local;
 }
 
-const TokenGrammar::Local& TokenGrammar::long_tokens_in_rule(int32_t state) {
+const TokenGrammar::Local& TokenGrammar::long_tokens_in_rule(int32_t state, bool wants_ends) {
   Local& local = local_of(state);
-  if (local.knows_long_tokens) return local;
+  if (local.knows_long_tokens && (local.knows_long_ends || !wants_ends)) return local;
   local.long_token_ids.clear();
   local.long_ends.clear();
   const TokenTrie::Tree& tree = trie_->long_tokens();
-  walk(state, tree, 0, static_cast<uint32_t>(tree.nodes.size()), &local.long_ends,
+  walk(state, tree, 0, static_cast<uint32_t>(tree.nodes.size()), {}, wants_ends ? &local.long_ends : nullptr,
        [&](std::span<const int32_t> ids) { append(local.long_token_ids, ids); });
   local.knows_long_tokens = !states_.is_over_limit();
+  local.knows_long_ends = wants_ends && local.knows_long_tokens;
   return local;
 }
 
@@ -228,11 +396,12 @@ std::vector<uint32_t> TokenGrammar::short_tokens_of(int32_t state) {
   std::vector<uint32_t> words(static_cast<size_t>(mask_words_of(trie_->vocab_size())), 0);
   const TokenTrie::Tree& tree = trie_->short_tokens();
   for (const ParseStates::Part& part : states_.parts_of(state)) {
-    const Local& local = short_tokens_in_rule(part.local);
+    const bool goes_on = states_.has_next(part.rest);
+    const Local& local = short_tokens_in_rule(part.local, goes_on);
     for (size_t i = 0; i < words.size(); ++i) words[i] |= local.words[i];
-    if (!states_.has_next(part.rest)) continue;
+    if (!goes_on) continue;
     for (const uint32_t node : local.short_ends) {
-      walk(part.rest, tree, node + 1, tree.nodes[node].subtree_end, nullptr,
+      walk(part.rest, tree, node + 1, tree.nodes[node].subtree_end, {}, nullptr,
            [&](std::span<const int32_t> ids) { allow(words, ids); });
     }
   }
@@ -243,11 +412,12 @@ std::vector<int32_t> TokenGrammar::long_tokens_of(int32_t state) {
   std::vector<int32_t> token_ids;
   const TokenTrie::Tree& tree = trie_->long_tokens();
   for (const ParseStates::Part& part : states_.parts_of(state)) {
-    const Local& local = long_tokens_in_rule(part.local);
+    const bool goes_on = states_.has_next(part.rest);
+    const Local& local = long_tokens_in_rule(part.local, goes_on);
     append(token_ids, local.long_token_ids);
-    if (!states_.has_next(part.rest)) continue;
+    if (!goes_on) continue;
     for (const uint32_t node : local.long_ends) {
-      walk(part.rest, tree, node + 1, tree.nodes[node].subtree_end, nullptr,
+      walk(part.rest, tree, node + 1, tree.nodes[node].subtree_end, {}, nullptr,
            [&](std::span<const int32_t> ids) { append(token_ids, ids); });
     }
   }
@@ -263,6 +433,8 @@ void TokenGrammar::forget_unused() {
   for (Cursor* cursor : cursors_) used.push_back(cursor->state());
   for (const auto& local : locals_) used.push_back(&local->state);
   states_.keep_only(used);
+  runs_.clear();
+  run_by_state_.clear();
   local_by_state_.assign(states_.num_states(), nullptr);
   for (const auto& local : locals_) local_by_state_[static_cast<size_t>(local->state)] = local.get();
   masks_.clear();

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <vector>
@@ -19,14 +20,17 @@
 namespace spate {
 
 struct TokenGrammarLimits {
-  size_t max_states = 16384;          // situations kept, beyond what the sequences need
-  size_t max_mask_bytes = 32 << 20;   // masks kept, beyond what the sequences need; as many of rules
-  int64_t max_mask_work = 5'000'000;  // units (ParseStates) for one mask: about 50 ms; an ordinary one takes 10,000
+  size_t max_states = 16384;           // situations kept, beyond what the sequences need
+  size_t max_mask_bytes = 32 << 20;    // masks kept, beyond what the sequences need; as many of rules
+  int64_t max_mask_work = 5'000'000;   // units (ParseStates) for one mask: about 50 ms; an ordinary one takes 10,000
+  int64_t max_ahead_work = 300'000;    // units for the masks of rules that are found before the first sequence: about 10 ms
+  size_t max_ahead_states = 4096;      // situations that are looked at for them
 };
 
 class TokenGrammar final : public TokenConstraint {
  public:
-  // An error when the first mask takes too much work, or no token can begin a text.
+  // An error when the first mask takes too much work, or no token can begin a text. Where texts may go on in many ways,
+  // as in a string, the masks of the rules are found here, so that no step waits for the walk.
   static Result<std::shared_ptr<TokenGrammar>> create(std::shared_ptr<const Grammar> grammar,
                                                       std::shared_ptr<const TokenTrie> trie,
                                                       TokenGrammarLimits limits = {});
@@ -50,6 +54,7 @@ class TokenGrammar final : public TokenConstraint {
   struct Local {
     int32_t state = 0;
     bool knows_short_tokens = false, knows_long_tokens = false;
+    bool knows_short_ends = false, knows_long_ends = false;
     std::vector<uint32_t> words;  // of short tokens
     std::vector<int32_t> long_token_ids;
     std::vector<uint32_t> short_ends, long_ends;  // inner nodes of the trees at which the rule may end
@@ -58,11 +63,29 @@ class TokenGrammar final : public TokenConstraint {
   std::vector<uint32_t> short_tokens_of(int32_t state);
   std::vector<int32_t> long_tokens_of(int32_t state);
   Local& local_of(int32_t state);
-  const Local& short_tokens_in_rule(int32_t state);
-  const Local& long_tokens_in_rule(int32_t state);
+  const Local& short_tokens_in_rule(int32_t state, bool wants_ends);
+  const Local& long_tokens_in_rule(int32_t state, bool wants_ends);
+  // Where many characters lead on alike, as in a string: each of `chars` to `next`.
+  struct Run {
+    TokenTrie::CharSet chars;
+    int32_t next = 0;
+    int length = -1;         // so many of them can follow each other; -1: not counted yet
+    int length_inside = -1;  // of these, before the text may be complete
+  };
+  // Tokens that are known before a walk: texts of some characters.
+  struct KnownTexts {
+    const TokenTrie::TextMasks* masks = nullptr;  // null: none are
+    int length = 0, length_inside = 0;            // as Run's
+  };
+  const Run& run_of(int32_t state);
+  Run& uncounted_run_of(int32_t state);
+  bool takes_wide_chars(int32_t state, int32_t target);
+  bool completes_chars(int32_t open, int num_missing, int low, int high, int32_t target);
+  KnownTexts known_texts_of(int32_t state);
+  void walk_ahead();
   template <typename TakeTokens>
-  void walk(int32_t state, const TokenTrie::Tree& tree, uint32_t begin, uint32_t end, std::vector<uint32_t>* ends,
-            const TakeTokens& take_tokens);
+  void walk(int32_t state, const TokenTrie::Tree& tree, uint32_t begin, uint32_t end, const KnownTexts& known,
+            std::vector<uint32_t>* ends, const TakeTokens& take_tokens);
   bool has_room_for(size_t num_masks) const;
   int32_t forced_token(int32_t state);
   int32_t advance(int32_t state, std::string_view bytes);
@@ -77,7 +100,10 @@ class TokenGrammar final : public TokenConstraint {
   std::vector<Local*> local_by_state_;  // null where not known
   size_t next_cleanup_;                 // states at which the next one is due
   std::vector<Cursor*> cursors_;
-  std::vector<int32_t> path_;  // of the walk: the situation at each depth
+  std::deque<Run> runs_;
+  std::vector<Run*> run_by_state_;  // null where not known
+  std::vector<int32_t> path_;       // of the walk: the situation at each depth
+  std::vector<int> path_chars_;     // the characters up to there, where all are KnownTexts' ; else kNotKnown
 };
 
 }  // namespace spate

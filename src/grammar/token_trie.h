@@ -18,6 +18,30 @@ class TokenTrie {
     uint16_t num_tokens = 0;
     uint16_t depth = 0;  // bytes of its text, 1 and more
     uint8_t byte = 0;    // the last of them
+    // Of the bytes that lead from here to the nodes below:
+    uint8_t max_chars = 0;        // most characters of one; 255: so many and more
+    bool is_text = false;         // its own text is whole characters, and all below are too but for a cut last one
+    bool has_wide_chars = false;  // some are not ASCII
+    uint32_t ascii = 0;           // of Tree::ascii_sets: the ASCII bytes among them
+  };
+  // Bits of the bytes below 128.
+  struct AsciiSet {
+    uint64_t words[2] = {0, 0};
+    void add(int byte) { words[byte / 64] |= uint64_t{1} << (byte % 64); }
+    bool has(int byte) const { return (words[byte / 64] >> (byte % 64) & 1) != 0; }
+    bool contains(const AsciiSet& other) const {
+      return ((other.words[0] & ~words[0]) | (other.words[1] & ~words[1])) == 0;
+    }
+    bool operator==(const AsciiSet&) const = default;
+  };
+  // Texts of some characters: these of ASCII and, or without, all others.
+  struct CharSet {
+    AsciiSet ascii;
+    bool has_wide_chars = false;
+    bool contains(const CharSet& other) const {
+      return ascii.contains(other.ascii) && (has_wide_chars || !other.has_wide_chars);
+    }
+    bool operator==(const CharSet&) const = default;
   };
 
   // token_bytes[id] is the token's text; empty for a token that no grammar may choose (special tokens, holes).
@@ -28,10 +52,24 @@ class TokenTrie {
   struct Tree {
     std::vector<Node> nodes;
     std::vector<int32_t> token_ids;
+    std::vector<AsciiSet> ascii_sets;  // that nodes have, each once
     std::span<const int32_t> tokens_of(const Node& node) const {
       return std::span(token_ids).subspan(node.first_token, node.num_tokens);
     }
+    std::span<const int32_t> tokens_below(const Node& node) const {  // and its own
+      const size_t end = node.subtree_end < nodes.size() ? nodes[node.subtree_end].first_token : token_ids.size();
+      return std::span(token_ids).subspan(node.first_token, end - node.first_token);
+    }
+    CharSet chars_below(const Node& node) const { return {ascii_sets[node.ascii], node.has_wide_chars}; }
   };
+  // The short tokens that are texts of some characters, the last perhaps cut, by their number: [n] has those of up to
+  // n.
+  struct TextMasks {
+    CharSet chars;
+    std::vector<std::vector<uint32_t>> words;  // [kLookAheadBytes + 1]
+  };
+  // The largest kind of text kept that has these characters only; null: none is.
+  const TextMasks* find_text_masks(const CharSet& chars) const;
   const Tree& short_tokens() const { return short_tokens_; }
   const Tree& long_tokens() const { return long_tokens_; }
   int vocab_size() const { return vocab_size_; }
@@ -40,10 +78,13 @@ class TokenTrie {
 
  private:
   void build(Tree& tree);
+  TextMasks text_masks_of(const CharSet& chars) const;
+  static void describe(Tree& tree);
 
   int vocab_size_;
   int max_depth_ = 0;
   Tree short_tokens_, long_tokens_;
+  std::vector<TextMasks> text_masks_;     // of all characters; of those that stand in a string of JSON unescaped
   std::vector<std::string> token_bytes_;  // [vocab_size]
 };
 

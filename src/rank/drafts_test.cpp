@@ -220,8 +220,10 @@ MaskedText generate_masked(RankGroup& ranks, const RowSampling& sampling, int64_
     std::vector<int32_t> drafts;
     for (int i = 0; i < k; ++i) drafts.push_back(draft_at(num_tokens + i));
     int first_mask = 0;
+    std::vector<std::vector<uint32_t>> masks;  // until finish()
+    for (int i = 0; i <= k; ++i) masks.push_back(mask_at(num_tokens + i, vocab_size));
     for (int i = 0; i <= k; ++i) {
-      const int32_t mask_idx = builder.add_mask(mask_at(num_tokens + i, vocab_size));
+      const int32_t mask_idx = builder.add_mask(masks[static_cast<size_t>(i)]);
       if (i == 0) first_mask = mask_idx;
     }
     builder.add_seq({.row = 0,

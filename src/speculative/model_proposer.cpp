@@ -199,8 +199,7 @@ class ModelProposer final : public Proposer {
                 .flags = turn.samples ? uint32_t{kSample} : 0u,
                 .num_computed_tokens = turn.num_computed};
     if (turn.samples && turn.cursor != nullptr) {
-      write_mask(*turn.cursor, end_ids_at(*turn.row->request, *turn.cursor), mask_);
-      seq.first_mask = builder_.add_mask(mask_);
+      seq.first_mask = builder_.add_mask(turn.cursor->mask(), end_ids_at(*turn.row->request, *turn.cursor));
     }
     builder_.add_seq(seq);
   }
@@ -250,7 +249,6 @@ class ModelProposer final : public Proposer {
   SeqPhase phase_ = SeqPhase::kPrefill;
   std::vector<uint64_t> claimed_by_step_;  // by block: the latest step that writes to it
   std::vector<Turn> turns_;
-  std::vector<uint32_t> mask_;
   std::vector<int32_t> known_and_drafts_;
   std::vector<StepTime> step_times_;
   double latest_seconds_ = 0;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
+#include "cli/yaml_file.h"
+
 namespace spate {
 namespace {
 
@@ -38,6 +40,9 @@ Result<PoolingOverride> parse_pooler_config(const std::string& text) {
   YAML::Node root;
   try {
     root = YAML::Load(text);  // JSON is YAML
+    if (const int line = second_document_line(text); line > 0) {
+      return invalid_argument("--pooler-config must be one YAML document; a second begins in line {}", line);
+    }
   } catch (const YAML::Exception& e) {
     return invalid_argument("--pooler-config: {} at column {} of {}", e.msg, e.mark.column + 1, text);
   }

@@ -146,21 +146,31 @@ class SchemaCompiler {
     if ((shape.types & kInteger) == 0)
       return reader_.error_at(place, "numbers that are not integers are not supported");
     range.integers_only = range.integers_only || (shape.types & kFraction) == 0;
-    std::vector<std::string> excluded;
+    std::vector<Expr> excluded;
     for (const SchemaJson* value : shape.excluded) {
       if (!value->is_number()) continue;
-      if (!range.integers_only) {
-        return reader_.error_at(place, "a number other than the given ones is supported for type integer only");
-      }
       const std::optional<Decimal> decimal = Decimal::parse(value->dump());
-      if (!decimal || !decimal->fraction.empty()) continue;
-      excluded.push_back((decimal->is_negative ? "-" : "") + decimal->integer);
-      if (decimal->is_zero()) excluded.push_back("-0");
+      if (!decimal) return reader_.error_at(place, "the opposite of a number beyond 10^400 is not supported");
+      excluded.push_back(texts_of_number(*decimal));
     }
     if (range.is_plain() && excluded.empty()) return range.integers_only ? json_integer() : json_number();
     Result<ByteDfa> texts = number_texts(range, budget_);
     if (!texts.ok()) return budget_.is_spent() ? texts.status() : reader_.error_at(place, texts.status().message());
-    return without(std::move(*texts), std::move(excluded));
+    if (!excluded.empty()) {
+      ASSIGN_OR_RETURN(const ByteDfa others, ByteDfa::of_expr(expr_choice(std::move(excluded)), budget_));
+      ASSIGN_OR_RETURN(*texts, ByteDfa::difference(*texts, others, budget_));
+    }
+    return expr_dfa(std::make_shared<const ByteDfa>(std::move(*texts)));
+  }
+  // With digits and a point, as number_texts writes it.
+  static Expr texts_of_number(const Decimal& number) {
+    const Expr zeros = expr_repeat(expr_bytes("0"), 0);
+    const Expr sign = number.is_zero()     ? expr_optional(expr_bytes("-"))
+                      : number.is_negative ? expr_bytes("-")
+                                           : expr_empty();
+    const Expr fraction = number.fraction.empty() ? expr_optional(expr_sequence({expr_bytes(".0"), zeros}))
+                                                  : expr_sequence({expr_bytes("." + number.fraction), zeros});
+    return expr_sequence({sign, expr_bytes(number.integer), fraction});
   }
 
   Result<Expr> without(ByteDfa texts, std::vector<std::string> excluded) {
@@ -209,7 +219,9 @@ class SchemaCompiler {
 
   Result<Expr> array_expr(const Shape& shape, const SchemaJson& place) {
     for (const SchemaJson* value : shape.excluded) {
-      if (value->is_array()) return reader_.error_at(place, "an array other than a given one is not supported");
+      if (value->is_array())
+        return reader_.error_at(
+            place, "the opposite of a const or enum with an array (in `not`, `if` or `oneOf`) is not supported");
     }
     const size_t num_prefix = reader_.num_prefix_items(shape);
     if (num_prefix > kMaxMembers)
@@ -265,7 +277,9 @@ class SchemaCompiler {
 
   Result<Expr> object_expr(const Shape& shape, const SchemaJson& place) {
     for (const SchemaJson* value : shape.excluded) {
-      if (value->is_object()) return reader_.error_at(place, "an object other than a given one is not supported");
+      if (value->is_object())
+        return reader_.error_at(
+            place, "the opposite of a const or enum with an object (in `not`, `if` or `oneOf`) is not supported");
     }
     std::vector<std::string> keys = declared_keys(shape);
     if (keys.size() > kMaxMembers)

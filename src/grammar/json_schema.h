@@ -3,13 +3,14 @@
 // Every valid value has a text in the grammar, and every text of the grammar is valid. Of the texts of a value some are
 // left out: members stand in the order in which the schema declares them, those that it does not name come last; keys,
 // enum values and strings under a pattern or format have one spelling (json_string_chars); numbers with bounds have no
-// exponent, integers no point; dates begin with the year 1; white space is what ordinary texts have (kMaxBlanks,
-// kMaxIndentation) and never around the whole.
+// exponent (5e-1), integers no point; times have no second 60, emails no quoted name; dates begin with the year 1;
+// white space is what ordinary texts have (kMaxBlanks, kMaxIndentation) and never around the whole.
 //
 // A keyword is in full effect or refused by name, with its place. Refused: contains, uniqueItems (with more than one
 // item), unevaluated* beside other schemas, dependentSchemas, $dynamicRef, remote $ref, minProperties that undeclared
-// keys must fill, an unknown format, a `oneOf` whose branches cannot be told apart, `not` and `if` of what has no
-// simple opposite. Annotations and unknown keywords say nothing, as in the standard.
+// keys must fill, a `oneOf` whose branches cannot be told apart, `not` and `if` of what has no simple opposite.
+// Annotations and unknown keywords say nothing, as in the standard; of an unknown format the log says so once.
+// OpenAPI's nullable adds null to the type beside it.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -57,7 +57,8 @@ Expr json_number();
 Expr json_integer();
 
 // The regular expression of a `format`; nothing for a name that is not known. Empty: the name says nothing about texts
-// ("int32", "password").
+// ("int32", "password"). Narrower than the standards on purpose, as many programs that read such texts are: no second
+// 60, no quoted part before the @ of an email.
 std::optional<std::string_view> format_regex(std::string_view format);
 
 }  // namespace spate

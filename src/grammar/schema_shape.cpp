@@ -1,7 +1,10 @@
 #include "grammar/schema_shape.h"
 
 #include <algorithm>
+#include <mutex>
+#include <set>
 
+#include "base/log.h"
 #include "grammar/regex.h"
 
 namespace spate {
@@ -37,6 +40,18 @@ uint8_t type_of(const SchemaJson& value) {
   if (value.is_object()) return kObject;
   const std::optional<Decimal> decimal = decimal_of(value);
   return decimal && decimal->fraction.empty() ? kInteger : kFraction;
+}
+
+// An annotation to the standard, so it says nothing; the one who wrote it may expect more.
+void note_unknown_format(const std::string& name) {
+  constexpr size_t kMaxNoted = 100;
+  static std::mutex mutex;
+  static std::set<std::string> noted;
+  const std::lock_guard lock(mutex);
+  if (noted.size() >= kMaxNoted || !noted.insert(name.substr(0, 100)).second) return;
+  log_warning("grammar",
+              "format \"{}\" of a JSON schema is not known here and allows any string; a pattern would bind it",
+              name.substr(0, 100));
 }
 
 size_t num_chars(const std::string& text) {
@@ -381,8 +396,9 @@ Result<std::vector<Shape>> SchemaReader::shapes_of_if(const SchemaJson& schema) 
 Result<std::vector<Shape>> SchemaReader::shapes_of_opposite(const SchemaJson& schema) {
   std::vector<Shape> shapes;
   const auto add = [&](std::vector<Shape> more) { std::ranges::move(more, std::back_inserter(shapes)); };
-  static constexpr std::string_view kAnnotations[] = {"title",    "description", "default",     "examples",
-                                                      "$comment", "$defs",       "definitions", "deprecated"};
+  static constexpr std::string_view kAnnotations[] = {
+      "title", "description", "default",    "examples", "$comment",
+      "$defs", "definitions", "deprecated", "nullable"};  // read with type
   const auto check_kind = [&](const std::string& keyword, const SchemaJson& value) -> Status {
     const bool is_list = keyword == "enum" || keyword == "required" || keyword == "anyOf" || keyword == "allOf";
     if (is_list && !value.is_array()) return error_at(schema, fmt::format("{} must be a list", keyword));
@@ -480,8 +496,15 @@ Result<Shape> SchemaReader::plain_shape(const SchemaJson& schema) {
 
 Status SchemaReader::read_types(const SchemaJson& schema, Shape& shape) {
   const SchemaJson* type = find(schema, "type");
+  // OpenAPI 3.0: one more type. It says so of a type only.
+  const SchemaJson* nullable = find(schema, "nullable");
+  if (nullable && !nullable->is_boolean()) return error_at(schema, "nullable must be true or false");
+  const bool is_nullable = nullable && nullable->get<bool>();
+  if (type == nullptr && is_nullable) {
+    return error_at(schema, "nullable is supported beside type; elsewhere use anyOf with {\"type\": \"null\"}");
+  }
   if (type == nullptr) return ok_status();
-  shape.types = 0;
+  shape.types = is_nullable ? kNull : 0;
   const SchemaJson list = type->is_array() ? *type : SchemaJson::array({*type});
   for (const SchemaJson& each : list) {
     const std::optional<uint8_t> bits = each.is_string() ? type_bits(each.get<std::string>()) : std::nullopt;
@@ -557,12 +580,11 @@ Status SchemaReader::read_strings(const SchemaJson& schema, Shape& shape) {
     shape.string_dfas.push_back(std::move(dfa));
   }
   if (const SchemaJson* format = find(schema, "format")) {
-    const std::optional<std::string_view> regex =
-        format->is_string() ? format_regex(format->get_ref<const std::string&>()) : std::nullopt;
-    if (!regex) {
-      return error_at(schema, fmt::format("format {} is not supported; use pattern", format->dump()));
-    }
-    if (!regex->empty()) {
+    if (!format->is_string()) return error_at(schema, "format must be a string");
+    const auto& name = format->get_ref<const std::string&>();
+    const std::optional<std::string_view> regex = format_regex(name);
+    if (!regex) note_unknown_format(name);
+    if (regex && !regex->empty()) {
       ASSIGN_OR_RETURN(std::shared_ptr<const ByteDfa> dfa, string_dfa(schema, std::string(*regex), false));
       shape.string_dfas.push_back(std::move(dfa));
     }

@@ -237,6 +237,9 @@ TEST_CASE("messages: tokens are counted, errors come in their envelope") {
             .find("messages[0].content[0]") != std::string::npos);
   CHECK(error_of(message("x", {{"tools", {{{"type", "web_search_20250305"}, {"name", "w"}}}}}), 400)
             .find("runs no tools") != std::string::npos);
+  CHECK(error_of(message("x", {{"relaxed_acceptance", true}}), 400).find("use_relaxed_acceptance_for_thinking") !=
+        std::string::npos);
+  CHECK(error_of(message("x", {{"speculate", 1}}), 400).find("speculate must be true or false") != std::string::npos);
 }
 
 TEST_CASE("responses: a whole answer, stored, continued") {
@@ -402,8 +405,15 @@ TEST_CASE("responses: functions, their outputs, and forms of text") {
       {"type", "json_schema"}, {"name", "n"}, {"schema", {{"type", "integer"}, {"maximum", 9}, {"minimum", 0}}}};
   const Json number = test.post("/v1/responses", {{"input", "Hi."}, {"text", {{"format", format}}}});
   CHECK(Json::parse(number["output"][0]["content"][0]["text"].get<std::string>()).is_number_integer());
-  CHECK(test.post("/v1/responses", {{"input", "x"}, {"tools", {{{"type", "web_search"}}}}}, 400)["error"]["code"] ==
-        "unsupported_parameter");
+  const Json search = test.post("/v1/responses", {{"input", "x"}, {"tools", {{{"type", "web_search"}}}}}, 400)["error"];
+  CHECK(search["code"] == "unsupported_parameter");
+  CHECK(search["message"].get<std::string>().find("tools[0] is of type web_search: this server runs no tools") !=
+        std::string::npos);
+  const Json custom = test.post("/v1/responses", {{"input", "x"}, {"tools", {{{"type", "custom"}, {"name", "c"}}}}}, 400);
+  CHECK(custom["error"]["message"].get<std::string>().find("takes type function") != std::string::npos);
+  CHECK(test.post("/v1/responses", {{"input", "x"}, {"relaxed_acceptance", true}}, 400)["error"]["param"] ==
+        "relaxed_acceptance");
+  test.post("/v1/responses", {{"input", "x"}, {"speculate", false}});
 }
 
 TEST_CASE("responses: in the background, found by id, cancelled") {

@@ -165,6 +165,7 @@ void Generation::finish_choice(Choice& choice, ChoiceDelta delta, TimePoint time
   choice.text.reset();
   if (choice_idx == 0) finish_reason_ = reason;
   if (error_.empty() && !delta.error.ok()) error_ = delta.error.message();
+  if (context_.metrics) context_.metrics->count_told_tokens(delta.token_ids.size());
   tell(choice, std::move(delta));
   if (context_.metrics) {
     const int prompt_idx = choice_idx / n();

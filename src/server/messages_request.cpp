@@ -222,7 +222,10 @@ ApiResult<ChatRequest> parse_messages_request(std::string_view body, const Parse
                                      {"top_k", "top_k"},
                                      {"stream", "stream"},
                                      {"stop_sequences", "stop"},
-                                     {"max_tokens", "max_tokens"}}) {
+                                     {"max_tokens", "max_tokens"},
+                                     {"speculate", "speculate"},
+                                     {"relaxed_acceptance", "relaxed_acceptance"},
+                                     {"speculative_reference", "speculative_reference"}}) {
       if (const Json* value = fields.any(name)) chat[ours] = *value;
     }
   }

@@ -135,7 +135,7 @@ void translate_tools(FieldReader& fields, Json& chat) {
     const std::string type = tool.string("type").value_or("");
     if (!tool.has_error() && type != "function") {
       tool.fail(
-          not_supported(path, fmt::format("{} is of type {}: this server runs no tools", path, type.substr(0, 40))));
+          not_supported(path, fmt::format("{} is of type {}: this server runs no tools; of those that the client runs it takes type function", path, type.substr(0, 40))));
     }
     Json function = Json::object();
     for (const char* name : {"name", "description", "parameters", "strict"}) {
@@ -250,7 +250,10 @@ ApiResult<ResponsesRequest> parse_responses_request(std::string_view body, const
                                    {"top_p", "top_p"},
                                    {"stream", "stream"},
                                    {"max_output_tokens", "max_tokens"},
-                                   {"parallel_tool_calls", "parallel_tool_calls"}}) {
+                                   {"parallel_tool_calls", "parallel_tool_calls"},
+                                   {"speculate", "speculate"},
+                                   {"relaxed_acceptance", "relaxed_acceptance"},
+                                   {"speculative_reference", "speculative_reference"}}) {
     if (const Json* value = fields.any(name)) chat[ours] = *value;
   }
   ApiResult<ChatRequest> translated = read_chat_request(chat, limits);

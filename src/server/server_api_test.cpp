@@ -476,6 +476,22 @@ TEST_CASE("api: stop strings, stop tokens and max_tokens end an answer as told")
   CHECK(test.is_idle());
 }
 
+TEST_CASE("api: generation_tokens_total counts the tokens of answers, not what came behind a stop string") {
+  TestServer test;
+  int64_t num_told = 0;
+  for (int i = 0; i < 8; ++i) {
+    const Json answer = test.post("/v1/chat/completions", chat_body("FOREVER young STOP here", {{"stop", "STOP"}}));
+    num_told += answer["usage"]["completion_tokens"].get<int64_t>();
+  }
+  REQUIRE(test.is_idle());
+  CHECK(num_told > 8);
+  CHECK(test.model.engine->stats().generation_tokens >= static_cast<uint64_t>(num_told));
+  const std::string metrics = TestClient(test.server.port()).get("/metrics").body;
+  const size_t at = metrics.find("\nvllm:generation_tokens_total{");
+  REQUIRE(at != std::string::npos);
+  CHECK(std::stoll(metrics.substr(metrics.find("} ", at) + 2)) == num_told);
+}
+
 // Goal    A stop string ends an answer only when a token after the first min_tokens completes it, as in vLLM.
 TEST_CASE("api: an answer that repeats itself is ended on demand") {
   TestServer test;

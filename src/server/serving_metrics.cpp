@@ -144,7 +144,7 @@ void ServingMetrics::render_engine(MetricsWriter& out, const EngineStats& stats,
             labels, num_queries > 0 ? count(stats.prefix_cache_hits) / num_queries : 0);
   out.counter("vllm:num_preemptions_total", "Sequences preempted.", labels, count(stats.num_preemptions));
   out.counter("vllm:prompt_tokens_total", "Prompt tokens processed.", labels, count(stats.prompt_tokens));
-  out.counter("vllm:generation_tokens_total", "Tokens generated.", labels, count(stats.generation_tokens));
+  out.counter("vllm:generation_tokens_total", "Tokens of answers.", labels, count(told_tokens_.value()));
   out.counter("vllm:prompt_tokens_cached_total", "Prompt tokens taken from the prefix cache.", labels,
               count(stats.prompt_tokens_cached));
   out.family("vllm:prompt_tokens_by_source_total", "counter", "Prompt tokens by where their KV came from.");

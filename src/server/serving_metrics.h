@@ -36,6 +36,7 @@ class ServingMetrics {
 
   void observe_first_token(double seconds) { time_to_first_token_.observe(seconds); }
   void observe_inter_token(double seconds) { inter_token_latency_.observe(seconds); }
+  void count_told_tokens(size_t num_tokens) { told_tokens_.add(num_tokens); }
   void observe_finished(const RequestTimes& times);
 
   const Histogram& time_to_first_token() const { return time_to_first_token_; }
@@ -58,6 +59,7 @@ class ServingMetrics {
   mutable std::mutex mutex_;                         // guards past_
   EngineStats past_;                                 // counters of engines that have ended
   std::array<Counter, kNumFinishReasons> finished_;  // by FinishReason
+  Counter told_tokens_;                              // of answers: without what came behind a stop string
   Histogram time_to_first_token_, inter_token_latency_, time_per_output_token_;
   Histogram e2e_latency_, queue_time_, inference_time_, prefill_time_, decode_time_;
   Histogram prompt_tokens_, generation_tokens_, max_generation_tokens_, params_max_tokens_, prefill_computed_,

@@ -8,9 +8,10 @@
 from ._library import SpateError
 from .async_llm import AsyncLLM
 from .llm import LLM
-from .outputs import CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Logprob, RequestOutput
-from .sampling_params import SamplingParams
+from .outputs import (BeamSearchOutput, BeamSearchSequence, CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput,
+                      Logprob, RequestOutput)
+from .sampling_params import BeamSearchParams, SamplingParams
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "AsyncLLM", "CompletionOutput", "EmbeddingOutput", "EmbeddingRequestOutput", "Logprob", "RequestOutput",
-           "SamplingParams", "SpateError"]
+__all__ = ["LLM", "AsyncLLM", "BeamSearchOutput", "BeamSearchParams", "BeamSearchSequence", "CompletionOutput",
+           "EmbeddingOutput", "EmbeddingRequestOutput", "Logprob", "RequestOutput", "SamplingParams", "SpateError"]

@@ -6,8 +6,9 @@ import itertools
 from typing import Any, Iterable, Sequence
 
 from ._library import DONE, TIMEOUT, Engine, Request, flags_of
-from .outputs import CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput, Logprob, RequestOutput
-from .sampling_params import SamplingParams
+from .outputs import (BeamSearchOutput, BeamSearchSequence, CompletionOutput, EmbeddingOutput, EmbeddingRequestOutput,
+                      Logprob, RequestOutput)
+from .sampling_params import BeamSearchParams, SamplingParams
 
 Prompt = "str | list[int] | dict[str, Any]"
 _POLL_SECONDS = 0.1
@@ -71,6 +72,16 @@ def request_output_of(answer: dict[str, Any], prompt: str | None) -> RequestOutp
         num_cached_tokens=details.get("cached_tokens"))
 
 
+def beam_of(choice: dict[str, Any]) -> BeamSearchSequence:
+    given = choice["logprobs"]
+    return BeamSearchSequence(
+        tokens=choice["prompt_token_ids"] + choice["token_ids"],
+        logprobs=[{token_id: Logprob(value)} for token_id, value in zip(choice["token_ids"], given["token_logprobs"])],
+        cum_logprob=sum(given["token_logprobs"]),
+        finish_reason=choice["finish_reason"],
+        stop_reason=choice.get("stop_reason"))
+
+
 class LLM:
     """`LLM("models/mini-qwen3", device="cpu")`: keyword arguments are the flags of `spate serve`."""
 
@@ -101,6 +112,20 @@ class LLM:
                 body |= {"logprobs": True, "top_logprobs": params.logprobs}
             bodies.append(body)
         return [request_output_of(answer, None) for answer in self._run("/v1/chat/completions", bodies, use_tqdm)]
+
+    def beam_search(self, prompts: Any, params: BeamSearchParams, use_tqdm: bool = False) -> list[BeamSearchOutput]:
+        """The beam_width most probable answers to each prompt, best first."""
+        if isinstance(prompts, (str, dict)) or (prompts and isinstance(prompts[0], int)):
+            prompts = [prompts]
+        body = {"use_beam_search": True, "n": params.beam_width, "max_tokens": params.max_tokens,
+                "length_penalty": params.length_penalty, "ignore_eos": params.ignore_eos,
+                "include_stop_str_in_output": params.include_stop_str_in_output, "logprobs": 0, "return_token_ids": True}
+        answers = self._run("/v1/completions", [body | {"prompt": prompt_of(prompt)} for prompt in prompts], use_tqdm)
+        outputs = [BeamSearchOutput([beam_of(choice) for choice in answer["choices"]]) for answer in answers]
+        for output in outputs:
+            for sequence in output.sequences:
+                sequence.text = self.decode(sequence.tokens)
+        return outputs
 
     def embed(self, prompts: Any, use_tqdm: bool = True, **fields: Any) -> list[EmbeddingRequestOutput]:
         """One vector a prompt. Fields: dimensions, normalize, truncate_prompt_tokens."""

@@ -39,6 +39,21 @@ class RequestOutput:
 
 
 @dataclasses.dataclass
+class BeamSearchSequence:
+    tokens: list[int]  # of the prompt and the answer, the end token included
+    logprobs: list[dict[int, Logprob]]  # of each token of the answer
+    cum_logprob: float = 0.0
+    text: str | None = None  # of all tokens
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+@dataclasses.dataclass
+class BeamSearchOutput:
+    sequences: list[BeamSearchSequence]  # best first
+
+
+@dataclasses.dataclass
 class EmbeddingOutput:
     embedding: list[float]
 

@@ -7,6 +7,18 @@ from typing import Any
 
 
 @dataclasses.dataclass
+class BeamSearchParams:
+    """Of LLM.beam_search(). The temperature has no effect: nothing is drawn."""
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+
+
+@dataclasses.dataclass
 class SamplingParams:
     n: int = 1
     temperature: float | None = None  # None here and below: the model's default

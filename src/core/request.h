@@ -73,6 +73,7 @@ struct Request {
   // Texts that the answer may repeat in part; where empty, a proposer that wants some takes the prompt.
   std::vector<std::vector<int32_t>> speculative_reference;
   RelaxedAcceptance relaxed;
+  bool is_continued = false;  // a further part of one that was accepted: taken though the queue is full, or draining
   std::shared_ptr<OutputSink> sink;
 };
 

@@ -1,5 +1,6 @@
 #include "engine/inbox.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace spate {
@@ -9,8 +10,9 @@ Status Inbox::submit(std::vector<Request> requests, double arrival_seconds) {
     const std::lock_guard lock(mutex_);
     if (!closed_.ok()) return closed_;
     if (stopping_) return stop_reason_;
-    if (draining_) return unavailable("the server is shutting down and takes no new requests");
-    if (num_queued_ >= max_num_waiting_) {
+    const bool is_new = std::ranges::any_of(requests, [](const Request& request) { return !request.is_continued; });
+    if (draining_ && is_new) return unavailable("the server is shutting down and takes no new requests");
+    if (num_queued_ >= max_num_waiting_ && is_new) {
       ++num_refused_;
       return resource_exhausted("{} requests wait already (--max-num-waiting {}): try again later", num_queued_,
                                 max_num_waiting_);

@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/beam_search_params.h"
 #include "core/sampling_params.h"
 #include "server/api_error.h"
 #include "server/structured_output.h"
@@ -62,6 +63,7 @@ struct ApiRequest {
   std::vector<int32_t> allowed_token_ids;                     // empty: all
   std::vector<std::string> bad_words;                         // none is empty or white space only
   std::vector<int32_t> bad_token_ids;                         // never chosen
+  BeamSearchParams beams;  // width 0: none
   bool speculate = true;
   std::optional<bool> relaxed_acceptance;  // nullopt: as the server does
   std::vector<std::string> speculative_reference;

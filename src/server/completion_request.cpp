@@ -142,6 +142,10 @@ ApiResult<CompletionRequest> read_completion_request(const Json& body, const Par
   }
   check_sampling(fields, limits, request);
   if (fields.has_error()) return fields.error();
+  if (request.prompts.size() * static_cast<size_t>(request.beams.width) > kMaxPrompts) {
+    return bad_request("best_of", fmt::format("{} prompts times {} beams are more than {}", request.prompts.size(),
+                                              request.beams.width, kMaxPrompts));
+  }
   if (request.prompts.size() * static_cast<size_t>(request.sampling.n) > kMaxPrompts) {
     return bad_request("n", fmt::format("{} prompts times n = {} are more than {} choices", request.prompts.size(),
                                         request.sampling.n, kMaxPrompts));

@@ -541,6 +541,12 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
                                             .has_begun = form.starts_in_reasoning},
                                            *model_.tokenizer, model_.vocab_size, std::move(generation.constraint));
   }
+  if (request.beams.width > 0 && generation.constraint) {
+    return not_supported("use_beam_search",
+                         "use_beam_search must be false where the answer's tokens are bound, by a form that it must "
+                         "have, strict or demanded tools, a thinking budget, bad_words or allowed_token_ids");
+  }
+  generation.beams = request.beams;
   const bool may_relax = model_.relaxed.top_k > 0;
   if (request.relaxed_acceptance.value_or(false) && !may_relax) {
     return not_supported("relaxed_acceptance",
@@ -571,7 +577,9 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
                                                        .output_pool = output_pool_,
                                                        .metrics = metrics_,
                                                        .tracer = model_.tracer,
-                                                       .model_name = model_.names.front()},
+                                                       .model_name = model_.names.front(),
+                                                       .next_id = next_id_,
+                                                       .vocab_size = model_.vocab_size},
                                    std::move(generation), first_id, std::move(listener));
   const Status status = run->submit();
   if (!status.ok()) return submit_error(status);

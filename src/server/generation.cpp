@@ -38,7 +38,15 @@ Status Generation::submit() {
     request.sampling.max_tokens = request_.max_tokens[i];
     requests.push_back(std::move(request));
   }
-  RETURN_IF_ERROR(context_.engine->submit_all(std::move(requests)));
+  if (request_.beams.width > 0) {
+    const BeamRun::Context context{context_.engine, context_.tokenizer, context_.output_pool, context_.next_id,
+                                   context_.vocab_size};
+    beam_run_ = std::make_shared<BeamRun>(context, request_.beams, std::move(requests));
+    const Status status = beam_run_->submit();
+    if (!status.ok()) return beam_run_ = nullptr, status;  // its sink is this
+  } else {
+    RETURN_IF_ERROR(context_.engine->submit_all(std::move(requests)));
+  }
   listener_->on_admitted(request_);
   const std::lock_guard lock(mutex_);
   is_open_ = true;
@@ -50,6 +58,7 @@ Status Generation::submit() {
 }
 
 void Generation::cancel() {
+  if (beam_run_) return beam_run_->cancel();
   for (size_t i = 0; i < request_.prompts.size(); ++i) context_.engine->cancel(first_id_ + i);
 }
 
@@ -156,6 +165,7 @@ void Generation::take_tokens(Choice& choice, Output& output, ChoiceDelta& delta)
     if (is_shown) choice.text->append(output.token_ids[i], delta.text);
     delta.text_ends.push_back(delta.text.size());
   }
+  if (context_.metrics) context_.metrics->count_told_tokens(delta.token_ids.size());
 }
 
 void Generation::finish_choice(Choice& choice, ChoiceDelta delta, TimePoint time) {
@@ -165,7 +175,6 @@ void Generation::finish_choice(Choice& choice, ChoiceDelta delta, TimePoint time
   choice.text.reset();
   if (choice_idx == 0) finish_reason_ = reason;
   if (error_.empty() && !delta.error.ok()) error_ = delta.error.message();
-  if (context_.metrics) context_.metrics->count_told_tokens(delta.token_ids.size());
   tell(choice, std::move(delta));
   if (context_.metrics) {
     const int prompt_idx = choice_idx / n();

@@ -13,6 +13,7 @@
 
 #include "core/request.h"
 #include "engine/engine.h"
+#include "server/beam_search.h"
 #include "server/serving_metrics.h"
 #include "server/tracer.h"
 #include "server/work_pool.h"
@@ -73,6 +74,7 @@ struct GenerationRequest {
   bool speculate = true;
   std::vector<std::vector<int32_t>> speculative_reference;
   RelaxedAcceptance relaxed;
+  BeamSearchParams beams;  // width 0: answers are drawn; else there is no constraint
   std::chrono::steady_clock::time_point arrival = std::chrono::steady_clock::now();
   std::string request_id;  // for its trace, as the following
   std::optional<TraceContext> trace_parent;
@@ -87,6 +89,8 @@ class Generation final : public OutputSink, public std::enable_shared_from_this<
     ServingMetrics* metrics;  // may be null
     std::shared_ptr<Tracer> tracer;  // the same
     std::string model_name;          // for the trace
+    std::atomic<RequestId>& next_id;  // of the engine's requests, for the steps of a beam search
+    int vocab_size = 0;
   };
   Generation(Context context, GenerationRequest request, RequestId first_id,
              std::shared_ptr<GenerationListener> listener);
@@ -132,6 +136,7 @@ class Generation final : public OutputSink, public std::enable_shared_from_this<
   const RequestId first_id_;
   std::shared_ptr<GenerationListener> listener_;  // output thread; dropped at the end
   std::vector<Choice> choices_;
+  std::shared_ptr<BeamRun> beam_run_;  // null without a beam search
   GenerationUsage usage_;
   int num_unfinished_ = 0;
   std::atomic<bool> has_ended_{false};

@@ -88,6 +88,63 @@ void read_stream_options(FieldReader& fields, ApiRequest& request) {
   if (reader.has_error()) fields.fail(reader.error());
 }
 
+// n answers of `best_of` beams.
+void read_beam_search(FieldReader& fields, const SamplingParams& sampling, BeamSearchParams& beams) {
+  const bool is_on = fields.boolean("use_beam_search").value_or(false);
+  const auto length_penalty = fields.number("length_penalty");
+  const Json* early_stopping = fields.any("early_stopping");
+  if (!is_on) {
+    if (length_penalty.value_or(1) != 1) fields.fail("length_penalty", "length_penalty needs use_beam_search");
+    if (early_stopping && *early_stopping != false) {
+      fields.fail("early_stopping", "early_stopping needs use_beam_search");
+    }
+    return;
+  }
+  beams.length_penalty = static_cast<float>(length_penalty.value_or(1));
+  if (early_stopping && early_stopping->is_boolean()) {
+    beams.early_stopping = early_stopping->get<bool>() ? EarlyStopping::kAtOnce : EarlyStopping::kHeuristic;
+  } else if (early_stopping && *early_stopping != "never") {
+    fields.fail_type("early_stopping", "true, false or \"never\"", *early_stopping);
+  }
+  beams.width = static_cast<int>(fields.integer("best_of").value_or(sampling.n));
+  if (beams.width < sampling.n) {
+    fields.fail("best_of", fmt::format("best_of must be at least n = {}, got {}", sampling.n, beams.width));
+  }
+}
+
+// A search for the most probable answers does not draw, and reads the model's own distribution.
+void check_beam_search(FieldReader& fields, ApiRequest& request) {
+  if (request.beams.width == 0) return;
+  SamplingParams& sampling = request.sampling;
+  const auto refuse = [&](const char* name, std::string_view wanted) {
+    fields.fail(not_supported(name, fmt::format("{} must be {} with use_beam_search", name, wanted)));
+  };
+  if (request.stream) {
+    fields.fail(not_supported("stream",
+                              "stream must be false with use_beam_search: which tokens the best answer "
+                              "begins with is known at its end"));
+  }
+  for (const char* name : {"presence_penalty", "frequency_penalty"}) {
+    if (fields.number(name).value_or(0) != 0) refuse(name, "0");
+  }
+  for (const char* name : {"repetition_penalty", "repeat_penalty"}) {
+    if (fields.number(name).value_or(1) != 1) refuse(name, "1");
+  }
+  if (!sampling.logit_bias.empty()) refuse("logit_bias", "absent");
+  if (!sampling.logprob_token_ids.empty()) refuse("logprob_token_ids", "absent");
+  if (fields.any("repetition_detection") && sampling.repetition_detection.max_pattern_size > 0) {
+    refuse("repetition_detection", "absent");
+  }
+  if (request.max_tokens == 0) fields.fail("max_tokens", "max_tokens must be at least 1 with use_beam_search, got 0");
+  // Neither drawn nor bent, whatever the model's defaults.
+  sampling.temperature = 1;
+  sampling.repetition_penalty = 1;
+  sampling.repetition_detection = {};
+  for (const char* name : {"temperature", "top_p", "top_k", "min_p", "seed"}) {
+    if (fields.any(name)) request.no_effect_fields.emplace_back(name);
+  }
+}
+
 void read_best_of(FieldReader& fields, const SamplingParams& sampling) {
   const auto best_of = fields.integer("best_of");
   if (!best_of || *best_of == 1 || *best_of == sampling.n) return;
@@ -108,7 +165,8 @@ void read_speculation(FieldReader& fields, ApiRequest& request) {
     request.speculative_reference = {reference->get<std::string>()};
     return;
   }
-  const bool is_list = reference->is_array() && std::ranges::all_of(*reference, [](const Json& item) { return item.is_string(); });
+  const bool is_list =
+      reference->is_array() && std::ranges::all_of(*reference, [](const Json& item) { return item.is_string(); });
   if (!is_list) return fields.fail_type("speculative_reference", "a string or an array of strings", *reference);
   if (reference->size() > kMaxReferences) {
     return fields.fail("speculative_reference", fmt::format("speculative_reference has {} texts, at most {} are taken",
@@ -252,7 +310,8 @@ void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiReque
   const auto interval = fields.integer("stream_interval");
   request.stream_interval =
       static_cast<int>(interval.value_or(fields.integer("max_streaming_response_tokens").value_or(1)));
-  read_best_of(fields, sampling);
+  read_beam_search(fields, sampling, request.beams);
+  if (request.beams.width == 0) read_best_of(fields, sampling);
   read_truncation(fields, request);
   // A model whose default is greedy still gives several answers to those who ask for them.
   if (sampling.n > 1 && sampling.temperature == 0 && !fields.any("temperature")) sampling.temperature = 1;
@@ -288,6 +347,7 @@ void read_scheduling(FieldReader& fields, ApiRequest& request) {
 }
 
 void check_sampling(FieldReader& fields, const ParseLimits& limits, ApiRequest& request) {
+  check_beam_search(fields, request);
   if (fields.has_error()) return;
   SamplingParams checked = request.sampling;
   // Without a max_tokens, min_tokens is checked against the context here and against the room that is left later.
@@ -301,7 +361,8 @@ void check_sampling(FieldReader& fields, const ParseLimits& limits, ApiRequest& 
 
 void take_ignored_fields(const FieldReader& fields, ApiRequest& request) {
   request.unknown_fields = fields.unknown_fields();
-  request.no_effect_fields = fields.no_effect_fields();
+  const std::vector<std::string> no_effect = fields.no_effect_fields();
+  request.no_effect_fields.insert(request.no_effect_fields.end(), no_effect.begin(), no_effect.end());
 }
 
 }  // namespace spate

@@ -1,13 +1,15 @@
 """The Python package, checked. Arguments: a model directory. SPATE_LIBRARY names libspate.so."""
 
 import asyncio
+import itertools
+import json
 import os
 import signal
 import sys
 import threading
 import time
 
-from spate import LLM, AsyncLLM, SamplingParams, SpateError
+from spate import LLM, AsyncLLM, BeamSearchParams, SamplingParams, SpateError
 
 model = sys.argv[1]
 llm = LLM(model, device="cpu", pooler_config="last", max_model_len=1024)
@@ -39,6 +41,53 @@ assert len(llm.chat([conversation, conversation], greedy, use_tqdm=False)) == 2
 vectors = [result.outputs.embedding for result in llm.embed(["A cat.", "A dog."], use_tqdm=False)]
 assert len(vectors) == 2 and abs(sum(x * x for x in vectors[0]) - 1) < 1e-4
 assert len(llm.embed("A cat.", dimensions=8)[0].outputs.embedding) == 8
+
+# Beam search, against the plain procedure: each step asks anew for every beam, the prefix cache finds nothing.
+with open(os.path.join(model, "generation_config.json")) as file:
+    end_ids = json.load(file)["eos_token_id"]
+end_ids = end_ids if isinstance(end_ids, list) else [end_ids]
+salts = itertools.count()
+
+
+def next_tokens(prompt, count):
+    answer = llm._engine.call("/v1/completions", {
+        "prompt": prompt, "max_tokens": 1, "temperature": 0, "ignore_eos": True, "logprobs": count,
+        "return_tokens_as_token_ids": True, "cache_salt": f"beam-{next(salts)}"})
+    top = answer["choices"][0]["logprobs"]["top_logprobs"][0]
+    return [(int(label.removeprefix("token_id:")), value) for label, value in top.items()][:count]
+
+
+def plain_beam_search(prompt, params):
+    running, complete = [([], 0.0)], []
+    for _ in range(params.max_tokens):
+        grown = [(ids + [token_id], total + value)
+                 for ids, total in running for token_id, value in next_tokens(prompt + ids, 2 * params.beam_width)]
+        grown.sort(key=lambda beam: -beam[1])
+        ends = [beam for beam in grown if beam[0][-1] in end_ids and not params.ignore_eos]
+        complete += [(ids, total, len(prompt) + len(ids) - 1) for ids, total in ends]
+        running = [beam for beam in grown if beam not in ends][:params.beam_width]
+    complete += [(ids, total, len(prompt) + len(ids)) for ids, total in running]
+    complete.sort(key=lambda beam: -beam[1] / beam[2] ** params.length_penalty)
+    return complete[:params.beam_width]
+
+
+num_ended = 0
+for text, params in (("The river is in", BeamSearchParams(beam_width=3, max_tokens=8)),
+                     ("One two", BeamSearchParams(beam_width=2, max_tokens=12, length_penalty=0.0)),
+                     ("<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n", BeamSearchParams(4, 10)),
+                     ("Once", BeamSearchParams(beam_width=4, max_tokens=5, ignore_eos=True, length_penalty=2.0))):
+    prompt = llm.encode(text)
+    found = llm.beam_search([prompt, text], params)
+    wanted = plain_beam_search(prompt, params)
+    for output in found:
+        assert [beam.tokens for beam in output.sequences] == [prompt + ids for ids, _, _ in wanted], (output, wanted)
+        for beam, (ids, total, _) in zip(output.sequences, wanted):
+            assert abs(beam.cum_logprob - total) < 1e-3 and len(beam.logprobs) == len(ids), (beam, total)
+            assert beam.text == llm.decode(beam.tokens)
+            num_ended += beam.finish_reason == "stop"
+assert num_ended > 0
+greedy_ids = llm.generate("One two", greedy)[0].outputs[0].token_ids
+assert llm.beam_search("One two", BeamSearchParams(1, 12))[0].sequences[0].tokens[-len(greedy_ids):] == greedy_ids
 
 for bad in (lambda: llm.generate("x", SamplingParams(temperature=9)), lambda: llm.generate("x " * 5000)):
     try:

@@ -1,16 +1,19 @@
 #include "weights/packed_file.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <thread>
 
 #include "base/cpu_cores.h"
@@ -19,9 +22,9 @@ namespace spate {
 namespace {
 
 constexpr char kMagic[8] = {'s', 'p', 'a', 't', 'e', 'p', 'k', '1'};
-constexpr uint64_t kAlign = 64 << 10;             // the largest page of any CPU
+constexpr uint64_t kAlign = 64 << 10;              // the largest page of any CPU
 constexpr uint64_t kMapAlign = uint64_t{2} << 20;  // so that the kernel can map large pages where it has them
-constexpr size_t kChunkBytes = 4 << 20;           // that a thread hashes at a time
+constexpr size_t kChunkBytes = 4 << 20;            // that a thread hashes at a time
 constexpr int kMaxHashThreads = 8;
 
 uint64_t rounded_up(uint64_t value, uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -133,6 +136,60 @@ std::string header_of(const std::string& key, const std::vector<size_t>& region_
   return header;
 }
 
+// The mapped files, for the handler of SIGBUS: a page of a file that became shorter cannot be read any more, and no
+// step can go on without it. The handler may not lock nor allocate, so that what it reads lies in a fixed place and its
+// line is ready.
+struct MappedRange {
+  std::atomic<uintptr_t> begin{0}, end{0};  // end 0: free
+  char line[1024];
+};
+constexpr size_t kMaxMappedRanges = 256;
+std::array<MappedRange, kMaxMappedRanges> mapped_ranges;
+std::mutex mapped_ranges_mutex;
+struct sigaction action_before;
+
+// Explains the end that is near: the access is repeated with what was in force before, which ends the process unless
+// somebody else handles it.
+void explain_sigbus(int, siginfo_t* info, void*) {
+  const int saved_errno = errno;
+  const auto address = info->si_code <= 0 ? 0 : reinterpret_cast<uintptr_t>(info->si_addr);
+  for (const MappedRange& range : mapped_ranges) {
+    if (address < range.begin.load(std::memory_order_acquire) || address >= range.end.load(std::memory_order_acquire))
+      continue;
+    if (::write(STDERR_FILENO, range.line, std::strlen(range.line)) < 0) break;
+  }
+  ::sigaction(SIGBUS, &action_before, nullptr);
+  if (info->si_code <= 0) ::raise(SIGBUS);  // somebody sent it: there is no access to repeat
+  errno = saved_errno;
+}
+
+void watch_for_sigbus(const char* begin, uint64_t bytes, const std::string& path) {
+  const std::scoped_lock lock(mapped_ranges_mutex);
+  static const bool is_installed = [] {
+    struct sigaction action {};
+    action.sa_sigaction = explain_sigbus;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    ::sigemptyset(&action.sa_mask);
+    return ::sigaction(SIGBUS, &action, &action_before) == 0;
+  }();
+  const auto free = std::ranges::find_if(mapped_ranges, [](const MappedRange& range) { return range.end.load() == 0; });
+  if (!is_installed || free == mapped_ranges.end()) return;  // such an end will come without the line
+  const std::string line =
+      "spate: --weight-cache: " + path.substr(0, 700) +
+      " became shorter, or its disk failed, while it was in use: this process ends with SIGBUS. Start it again: "
+      "the weights are packed again. Files of the folder must only be removed or renamed, never written to\n";
+  std::memcpy(free->line, line.c_str(), line.size() + 1);
+  free->begin.store(reinterpret_cast<uintptr_t>(begin), std::memory_order_release);
+  free->end.store(reinterpret_cast<uintptr_t>(begin) + bytes, std::memory_order_release);
+}
+
+void forget_range(const char* begin) {
+  const std::scoped_lock lock(mapped_ranges_mutex);
+  for (MappedRange& range : mapped_ranges) {
+    if (range.end.load() != 0 && range.begin.load() == reinterpret_cast<uintptr_t>(begin)) range.end.store(0);
+  }
+}
+
 // Closes when it goes.
 struct FileDescriptor {
   int fd;
@@ -143,7 +200,8 @@ struct FileDescriptor {
 
 Status write_at(int fd, Region bytes, uint64_t offset) {
   while (!bytes.empty()) {
-    const ssize_t written = ::pwrite(fd, bytes.data(), std::min<size_t>(bytes.size(), 64 << 20), static_cast<off_t>(offset));
+    const ssize_t written =
+        ::pwrite(fd, bytes.data(), std::min<size_t>(bytes.size(), 64 << 20), static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) return resource_exhausted("{}", written < 0 ? std::strerror(errno) : "nothing was written");
     bytes = bytes.subspan(static_cast<size_t>(written));
@@ -158,7 +216,8 @@ Status write_all(int fd, const std::string& header, const Layout& layout, const 
   if (error == ENOSPC || error == EFBIG || error == EDQUOT) return resource_exhausted("{}", std::strerror(error));
   RETURN_IF_ERROR(write_at(fd, header, 0));
   for (size_t i = 0; i < regions.size(); ++i) RETURN_IF_ERROR(write_at(fd, regions[i], layout.offsets[i]));
-  if (::ftruncate(fd, static_cast<off_t>(layout.file_bytes)) != 0) return resource_exhausted("{}", std::strerror(errno));
+  if (::ftruncate(fd, static_cast<off_t>(layout.file_bytes)) != 0)
+    return resource_exhausted("{}", std::strerror(errno));
   return ok_status();
 }
 
@@ -169,10 +228,11 @@ uint64_t PackedFile::file_bytes(const std::string& key, const std::vector<size_t
 }
 
 PackedFile::~PackedFile() {
+  if (begin_ != nullptr) forget_range(begin_);
   if (reserved_ != nullptr) ::munmap(reserved_, reserved_bytes_);
 }
 
-Status PackedFile::map(int fd, uint64_t bytes) {
+Status PackedFile::map(int fd, uint64_t bytes, const std::string& path) {
   reserved_bytes_ = bytes + kMapAlign;
   void* reserved = ::mmap(nullptr, reserved_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) return resource_exhausted("mmap of {} bytes: {}", bytes, std::strerror(errno));
@@ -182,6 +242,8 @@ Status PackedFile::map(int fd, uint64_t bytes) {
     return resource_exhausted("mmap of {} bytes: {}", bytes, std::strerror(errno));
   }
   ::madvise(begin, bytes, MADV_HUGEPAGE);
+  begin_ = begin;
+  watch_for_sigbus(begin, bytes, path);
   regions_ = {Region(begin, bytes)};  // the whole file until open() has looked at it
   return ok_status();
 }
@@ -203,7 +265,8 @@ Result<std::shared_ptr<const PackedFile>> PackedFile::open(const std::filesystem
     return data_loss("{}: has {} bytes, these weights need {}", path.string(), info.st_size, layout.file_bytes);
   }
   std::shared_ptr<PackedFile> packed(new PackedFile());
-  if (const Status status = packed->map(file.fd, layout.file_bytes); !status.ok()) return status.with_context(path.string());
+  if (const Status status = packed->map(file.fd, layout.file_bytes, path.string()); !status.ok())
+    return status.with_context(path.string());
   const Region all = packed->regions_[0];
   std::vector<Region> regions;
   std::vector<uint64_t> sums(region_bytes.size());
@@ -229,7 +292,8 @@ bool PackedFile::is_abandoned(const std::filesystem::path& unfinished) {
   return file.fd >= 0 && ::flock(file.fd, LOCK_EX | LOCK_NB) == 0;
 }
 
-Status PackedFile::write(const std::filesystem::path& path, const std::string& key, const std::vector<Region>& regions) {
+Status PackedFile::write(const std::filesystem::path& path, const std::string& key,
+                         const std::vector<Region>& regions) {
   std::vector<size_t> region_bytes;
   for (const Region region : regions) region_bytes.push_back(region.size());
   std::string temporary = path.string() + ".XXXXXX";

@@ -24,8 +24,8 @@ int64_t now_ns() {
   return now.tv_sec * kSecondNs + now.tv_nsec;
 }
 
-// File systems count in ticks of up to 10 ms, those that keep no fractions in up to two seconds. A change in the tick of
-// the last one does not show.
+// File systems count in ticks of up to 10 ms, those that keep no fractions in up to two seconds. A change in the tick
+// of the last one does not show.
 bool is_settled(const FileStamp& stamp) {
   const bool is_coarse = stamp.changed_ns % kSecondNs == 0;
   return now_ns() - stamp.changed_ns > (is_coarse ? 2 * kSecondNs : kSecondNs / 20);
@@ -103,6 +103,16 @@ std::shared_ptr<const PackedFile> WeightCache::find(const std::string& key,
   Result<std::shared_ptr<const PackedFile>> file = PackedFile::open(path, key, region_bytes);
   if (file.ok()) {
     ::utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // used now; a folder that cannot be written to may still be read
+    const uint64_t bytes = PackedFile::file_bytes(key, region_bytes);
+    make_room(path, bytes);
+    if (bytes > static_cast<uint64_t>(options_.max_bytes)) {
+      std::error_code error;
+      if (fs::remove(path, error)) {
+        log_warning("weights",
+                    "--weight-cache: {} has {} bytes, --weight-cache-limit is {}: used once more, and removed",
+                    path.string(), bytes, options_.max_bytes);
+      }
+    }
     return std::move(file).value();
   }
   if (file.status().code() != StatusCode::kNotFound) {
@@ -111,13 +121,13 @@ std::shared_ptr<const PackedFile> WeightCache::find(const std::string& key,
   return nullptr;
 }
 
-Status WeightCache::make_room(const fs::path& for_file, uint64_t bytes) const {
-  const auto max_bytes = static_cast<uint64_t>(options_.max_bytes);
-  if (bytes > max_bytes) return resource_exhausted("these weights take {} bytes, --weight-cache-limit is {}", bytes, max_bytes);
+void WeightCache::make_room(const fs::path& for_file, uint64_t bytes) const {
   std::vector<KeptFile> files = kept_files(options_.dir);
-  std::erase_if(files, [&](const KeptFile& file) { return file.path == for_file; });  // it is replaced
+  std::erase_if(files, [&](const KeptFile& file) { return file.path == for_file; });  // it stays, or is replaced
   std::ranges::sort(files, {}, &KeptFile::used);
-  uint64_t total = bytes;
+  // Weights that do not fit alone do not stay.
+  const auto max_bytes = static_cast<uint64_t>(options_.max_bytes);
+  uint64_t total = bytes > max_bytes ? 0 : bytes;
   for (const KeptFile& file : files) total += file.bytes;
   for (const KeptFile& file : files) {
     if (total <= max_bytes) break;
@@ -125,7 +135,6 @@ Status WeightCache::make_room(const fs::path& for_file, uint64_t bytes) const {
     fs::remove(file.path, ignored);
     total -= file.bytes;
   }
-  return ok_status();
 }
 
 void WeightCache::store(const std::string& key, const std::vector<Region>& regions) const {
@@ -137,7 +146,11 @@ void WeightCache::store(const std::string& key, const std::vector<Region>& regio
     std::error_code error;
     fs::create_directories(options_.dir, error);
     if (error) return resource_exhausted("{}: {}", options_.dir, error.message());
-    RETURN_IF_ERROR(make_room(path, bytes));
+    const auto max_bytes = static_cast<uint64_t>(options_.max_bytes);
+    if (bytes > max_bytes) {  // others need not go for it
+      return resource_exhausted("these weights take {} bytes, --weight-cache-limit is {}", bytes, max_bytes);
+    }
+    make_room(path, bytes);
     return PackedFile::write(path, key, regions);
   };
   const Status status = write();

@@ -8,9 +8,12 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <thread>
@@ -71,9 +74,8 @@ TEST_CASE("a packed file with one changed byte in its header or a region is not 
   REQUIRE(PackedFile::write(path, two.key, two.regions).ok());
   const std::string good = text_of(path);
   const size_t header_bytes = 32 + 24 + 2 * 24 + 8;
-  std::vector<std::pair<size_t, size_t>> ranges{{0, header_bytes},
-                                                {65536, 65536 + two.first.size()},
-                                                {131072, 131072 + two.second.size()}};
+  std::vector<std::pair<size_t, size_t>> ranges{
+      {0, header_bytes}, {65536, 65536 + two.first.size()}, {131072, 131072 + two.second.size()}};
   for (const auto& [begin, end] : ranges) {
     for (size_t i = begin; i < end; ++i) {
       std::string bad = good;
@@ -158,7 +160,8 @@ class Model {
   Loaded load_with(const WeightSpec& spec, const WeightCacheOptions& options) {
     const Checkpoint checkpoint = Checkpoint::open(model_dir_.path()).value();
     const auto create = [&](int64_t rows, int64_t matrices) {
-      return device_->create_weight({.out_features = rows, .in_features = kColumns, .spec = spec, .num_matrices = matrices})
+      return device_
+          ->create_weight({.out_features = rows, .in_features = kColumns, .spec = spec, .num_matrices = matrices})
           .value();
     };
     PackedWeight fused = create(50, 1), experts = create(12, 2);  // 40 rows of a, 10 of zeros; b as two
@@ -239,9 +242,9 @@ TEST_CASE("a damaged file is packed again and replaced") {
   const Model::Loaded expected = model.load();
   const fs::path kept = files_in(model.cache_dir()).at(0);
   const std::string good = text_of(kept);
-  for (const std::string& bad : {std::string(), std::string("x"), good.substr(0, good.size() / 2),
-                                 good.substr(0, good.size() - 1) + static_cast<char>(good.back() ^ 1),
-                                 std::string(good.size(), '\xff')}) {
+  for (const std::string& bad :
+       {std::string(), std::string("x"), good.substr(0, good.size() / 2),
+        good.substr(0, good.size() - 1) + static_cast<char>(good.back() ^ 1), std::string(good.size(), '\xff')}) {
     write_text(kept, bad);
     const Model::Loaded repacked = model.load();
     CHECK(!repacked.is_mapped);
@@ -261,6 +264,43 @@ TEST_CASE("a mapped weight outlives its file's name") {
   const auto file = PackedFile::open(path, two.key, two.sizes).value();
   fs::remove(path);
   CHECK(std::memcmp(file->region(0).data(), two.first.data(), two.first.size()) == 0);
+}
+
+TEST_CASE("a file that is shortened while it is mapped: the process says which one before SIGBUS ends it") {
+  const TempDir dir;
+  const TwoRegions two;
+  const fs::path kept = dir.path() / "kept", other = dir.path() / "other", errors = dir.path() / "errors";
+  REQUIRE(PackedFile::write(kept, two.key, two.regions).ok());
+  write_text(other, std::string(8192, 'x'));
+  // In a child: reads a byte that is gone, of the kept file or of a mapping that nobody watches. Whether that ended it
+  // as it should.
+  const auto ends_by_reading = [&](bool is_kept) {
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      const int log = ::open(errors.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+      ::dup2(log, STDERR_FILENO);
+      const auto file = PackedFile::open(kept, two.key, two.sizes);
+      const Result<MappedFile> foreign = MappedFile::open(other);
+      if (!file.ok() || !foreign.ok()) ::_exit(3);
+      const char* at = is_kept ? (*file)->region(1).data() : foreign->bytes().data() + 4096;
+      if (::truncate((is_kept ? kept : other).c_str(), 100) != 0) ::_exit(4);
+      ::_exit(*static_cast<const volatile char*>(at) == 0 ? 5 : 6);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    const bool by_sanitizer =
+        WIFEXITED(status) && WEXITSTATUS(status) == 1;  // which handles SIGBUS, and was there before us
+    return (WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS) || by_sanitizer;
+  };
+  CHECK(ends_by_reading(false));
+  CHECK(text_of(errors).find("--weight-cache") == std::string::npos);
+  CHECK(ends_by_reading(true));
+  const std::string said = text_of(errors);
+  CAPTURE(said);
+  CHECK(said.starts_with("spate: --weight-cache: " + kept.string() + " became shorter"));
+  CHECK(said.find("the weights are packed again") < said.find('\n'));
+  CHECK(said.find("--weight-cache", said.find('\n')) == std::string::npos);
 }
 
 TEST_CASE("the folder stays within its limit: the least recently used goes first") {
@@ -284,6 +324,34 @@ TEST_CASE("the folder stays within its limit: the least recently used goes first
   CHECK(files_in(model.cache_dir()).size() == num_kept);
 }
 
+TEST_CASE("a lowered limit holds at a start that finds its weights, too") {
+  Model model;
+  const WeightSpec bf16, int8 = integer_spec(Codes::kInt8), f32{.codes = Codes::kF32};
+  for (const WeightSpec& spec : {f32, int8, bf16}) {
+    model.load(spec);
+    model.settle();
+  }
+  REQUIRE(files_in(model.cache_dir()).size() == 3);
+  const auto bytes_of = [&](const WeightSpec& spec) {  // of the file that was used last
+    model.load(spec);
+    const auto files = files_in(model.cache_dir());
+    const auto last =
+        std::ranges::max_element(files, {}, [](const fs::path& path) { return fs::last_write_time(path); });
+    model.settle();
+    return static_cast<int64_t>(fs::file_size(*last));
+  };
+  const int64_t int8_bytes = bytes_of(int8), bf16_bytes = bytes_of(bf16);
+  CHECK(model.load(bf16, bf16_bytes + int8_bytes).is_mapped);  // f32 was used before both
+  CHECK(files_in(model.cache_dir()).size() == 2);
+  CHECK(model.load(bf16, bf16_bytes).is_mapped);
+  CHECK(files_in(model.cache_dir()).size() == 1);
+  const Model::Loaded last = model.load(bf16, bf16_bytes - 1);  // mapped, though its file goes
+  CHECK(last.is_mapped);
+  CHECK(files_in(model.cache_dir()).empty());
+  check_equal(last, model.load_without_cache(bf16));
+  CHECK(!model.load(bf16, bf16_bytes - 1).is_mapped);
+}
+
 TEST_CASE("files of others in the folder stay; unfinished ones go with their writer, or after an hour") {
   Model model;
   fs::create_directories(model.cache_dir());
@@ -291,7 +359,8 @@ TEST_CASE("files of others in the folder stay; unfinished ones go with their wri
   write_text(model.cache_dir() / "0.spatepack.abcdef", "x");
   write_text(model.cache_dir() / "1.spatepack.abcdef", "x");
   write_text(model.cache_dir() / "2.spatepack.abcdef", "x");  // of a start that was killed
-  fs::last_write_time(model.cache_dir() / "1.spatepack.abcdef", fs::file_time_type::clock::now() - std::chrono::hours(2));
+  fs::last_write_time(model.cache_dir() / "1.spatepack.abcdef",
+                      fs::file_time_type::clock::now() - std::chrono::hours(2));
   const int writers[] = {::open((model.cache_dir() / "0.spatepack.abcdef").c_str(), O_RDWR),
                          ::open((model.cache_dir() / "1.spatepack.abcdef").c_str(), O_RDWR)};
   for (const int writer : writers) REQUIRE(::flock(writer, LOCK_EX) == 0);

@@ -8,6 +8,9 @@
 
 #include "backend/cpu/kernel/attention_common.h"
 #include "backend/cpu/kernel/dot_tile.h"
+#ifdef __x86_64__
+#include "backend/cpu/kernel/kv_ahead.h"
+#endif
 
 namespace spate::cpu::SPATE_ISA {
 
@@ -68,19 +71,93 @@ static constexpr Bf16Bytes make_bf16_bytes() {
 }
 static constexpr Bf16Bytes kBf16Bytes = make_bf16_bytes();
 
-// num_lines lines of codes (layout.h: lower bytes are one row of bf16, upper bytes the next) as twice as many of bf16.
-static void codes_to_bf16(const char* codes, int64_t num_lines, char* out) {
+// A line of codes (layout.h: lower bytes are one row of bf16, upper bytes the next) as two of bf16.
+struct CodesToBf16 {
   const I low[2] = {int_load(kBf16Bytes.low), int_load(kBf16Bytes.low + 64)};
   const I high[2] = {int_load(kBf16Bytes.high), int_load(kBf16Bytes.high + 64)};
   const I lower_bytes = _mm512_set1_epi16(0xff), sign = _mm512_set1_epi8(static_cast<char>(0x80));
-  for (int64_t line = 0; line < num_lines; ++line, codes += 64, out += 128) {
-    const I code = int_load(codes), magnitude = _mm512_abs_epi8(code);
+
+  __attribute__((always_inline)) void operator()(I code, I& first, I& second) const {
+    const I magnitude = _mm512_abs_epi8(code);
     const I lows = _mm512_permutex2var_epi8(low[0], magnitude, low[1]);
     const I highs = _mm512_or_si512(_mm512_permutex2var_epi8(high[0], magnitude, high[1]), int_and(code, sign));
     constexpr int kSelect = 0xca;  // the second where the first is set, else the third
-    int_store(out, _mm512_ternarylogic_epi32(lower_bytes, lows, _mm512_slli_epi16(highs, 8), kSelect));
-    int_store(out + 64, _mm512_ternarylogic_epi32(lower_bytes, _mm512_srli_epi16(lows, 8), highs, kSelect));
+    first = _mm512_ternarylogic_epi32(lower_bytes, lows, _mm512_slli_epi16(highs, 8), kSelect);
+    second = _mm512_ternarylogic_epi32(lower_bytes, _mm512_srli_epi16(lows, 8), highs, kSelect);
   }
+};
+
+static void codes_to_bf16(const char* codes, int64_t num_lines, char* out) {
+  const CodesToBf16 to_bf16;
+  for (int64_t line = 0; line < num_lines; ++line, codes += 64, out += 128) {
+    I first, second;
+    to_bf16(int_load(codes), first, second);
+    int_store(out, first);
+    int_store(out + 64, second);
+  }
+}
+
+// Up to so many rows codes become bf16 in registers, for each panel of rows anew: the way through memory would take
+// longer than the products.
+constexpr int64_t kRowsByCodes = 8;
+constexpr int code_blocks_at_once(int rows) { return rows <= 4 ? 4 : 2; }
+
+// Rows times kBlocks n-blocks of codes from block `first` on, in the order of multiply_tile(). Asks for `lines`
+// meanwhile.
+template <int kRows, int kBlocks>
+static void multiply_code_tile(const DotTile& tile, int64_t first, int64_t sum_stride, const KvAhead::Lines& lines) {
+  const CodesToBf16 to_bf16;
+  I sums[kRows][kBlocks];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kBlocks; ++j) {
+      sums[r][j] = tile.accumulate ? int_load(tile.sums + r * sum_stride + (first + j) * kNBlock) : int_zero();
+    }
+  }
+  const int64_t lines_at_once = ceil_div(lines.count, tile.num_segments * tile.num_words / 2);
+  const char *line = lines.first, *const end = lines.first + lines.count * 64;
+  const char* x = tile.x;
+  for (int64_t segment = 0; segment < tile.num_segments; ++segment) {
+    const char* rows[kBlocks];
+    for (int j = 0; j < kBlocks; ++j) rows[j] = tile.blocks[segment][first + j];
+    for (int64_t word = 0; word < tile.num_words; word += 2, x += 8) {
+      for (int64_t i = 0; i < lines_at_once && line < end; ++i, line += 64) _mm_prefetch(line, _MM_HINT_T1);
+      I w[2][kBlocks];
+#pragma GCC unroll 4
+      for (int j = 0; j < kBlocks; ++j, rows[j - 1] += 64) to_bf16(int_load(rows[j]), w[0][j], w[1][j]);
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) {
+          int32_t word_of_row;
+          __builtin_memcpy(&word_of_row, x + r * kDotRowBytes + half * 4, 4);
+          const I all = int_set1(word_of_row);
+#pragma GCC unroll 4
+          for (int j = 0; j < kBlocks; ++j) add_products<Words::kBf16>(sums[r][j], w[half][j], all);
+        }
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kBlocks; ++j) int_store(tile.sums + r * sum_stride + (first + j) * kNBlock, sums[r][j]);
+  }
+}
+
+// Some n-blocks of codes; those that make no whole tile by twos and one by one.
+template <int kRows>
+static void multiply_codes(const DotTile& tile, int64_t num_blocks, int64_t sum_stride, const KvAhead::Lines& lines) {
+  constexpr int kBlocks = code_blocks_at_once(kRows);
+  int64_t j = 0;
+  if (num_blocks == kBlocks) return multiply_code_tile<kRows, kBlocks>(tile, 0, sum_stride, lines);
+  if (num_blocks >= 2) {
+    multiply_code_tile<kRows, 2>(tile, 0, sum_stride, lines);
+    j = 2;
+  }
+  for (; j < num_blocks; ++j)
+    multiply_code_tile<kRows, 1>(tile, j, sum_stride, j == 0 ? lines : KvAhead::Lines{nullptr, 0});
 }
 
 #else
@@ -110,10 +187,17 @@ class DotAttention {
       : item_(item),
         rows_(item.num_queries * item.group_size),
         panels_(panels_of(rows_)),
+#ifdef __x86_64__
+        by_codes_(kCodes && rows_ <= kRowsByCodes),
+        at_once_(by_codes_ ? code_blocks_at_once(static_cast<int>(rows_)) : blocks_at_once(panels_.rows)),
+        ahead_(item),
+#else
         at_once_(blocks_at_once(panels_.rows)),
+#endif
         q_words_(round_up(item.layout.head_dim, kKStep) / 2),
         value_blocks_(ceil_div(item.layout.head_dim, kNBlock)),
-        s_(cut_dot_scratch(scratch, padded_dot_rows(rows_), item.layout.head_dim)) {}
+        s_(cut_dot_scratch(scratch, padded_dot_rows(rows_), item.layout.head_dim)) {
+  }
 
   void run() {
     load_q();
@@ -123,10 +207,10 @@ class DotAttention {
       const TileRange range = key_tiles(item_, span);
       for (int64_t t = range.first; t < range.end; ++t) {
         const KeyTile tile = key_tile(item_, t);
-        score_keys(tile);
+        score(tile);
         if constexpr (kCodes) load_scales(item_, tile, 1.0f, s_.key_scales, s_.value_scales);
         for (int64_t r = 0; r < rows_; ++r) softmax(tile, r, sums);
-        add_values(tile, sums.accumulator);
+        add(tile, sums.accumulator);
       }
     });
   }
@@ -169,6 +253,85 @@ class DotAttention {
 #undef SPATE_PANEL
   }
 
+  void score(const KeyTile& tile) {
+#ifdef __x86_64__
+    if constexpr (kCodes) {
+      if (by_codes_) return score_codes(tile);
+    }
+#endif
+    score_keys(tile);
+  }
+  void add(const KeyTile& tile, float* accumulator) {
+#ifdef __x86_64__
+    if constexpr (kCodes) {
+      if (by_codes_) return add_codes(tile, accumulator);
+    }
+#endif
+    add_values(tile, accumulator);
+  }
+
+#ifdef __x86_64__
+  // num_tiles: of B, as KvAhead counts them.
+  void multiply_by_codes(DotTile tile, const char* x, int64_t num_blocks, float* sums, int64_t stride,
+                         int64_t num_tiles) {
+    tile.x = x;
+    tile.sums = sums;
+    const KvAhead::Lines lines = ahead_.due(num_tiles);
+    switch (rows_) {
+      case 1:
+        multiply_codes<1>(tile, num_blocks, stride, lines);
+        break;
+      case 2:
+        multiply_codes<2>(tile, num_blocks, stride, lines);
+        break;
+      case 3:
+        multiply_codes<3>(tile, num_blocks, stride, lines);
+        break;
+      case 4:
+        multiply_codes<4>(tile, num_blocks, stride, lines);
+        break;
+      case 5:
+        multiply_codes<5>(tile, num_blocks, stride, lines);
+        break;
+      case 6:
+        multiply_codes<6>(tile, num_blocks, stride, lines);
+        break;
+      case 7:
+        multiply_codes<7>(tile, num_blocks, stride, lines);
+        break;
+      default:
+        multiply_codes<8>(tile, num_blocks, stride, lines);
+        break;
+    }
+    ahead_.ask(0);
+  }
+
+  void score_codes(const KeyTile& tile) {
+    const int64_t groups = ceil_div(tile.num_keys, kNBlock);
+    for (int64_t first = 0; first < groups; first += at_once_) {
+      const int64_t count = min_of(at_once_, groups - first);
+      DotTile product{.num_words = q_words_, .accumulate = false};
+      for (int64_t j = 0; j < count; ++j) product.blocks[0][j] = k_group(item_, tile.begin + (first + j) * kNBlock);
+      multiply_by_codes(product, s_.q, count, s_.scores + first * kNBlock, kDotScoreStride,
+                        count * q_words_ * 2 / kKStep);
+    }
+  }
+
+  void add_codes(const KeyTile& tile, float* accumulator) {
+    const int64_t groups = ceil_div(tile.num_keys, kNBlock);
+    for (int64_t first = 0; first < value_blocks_; first += at_once_) {
+      const int64_t count = min_of(at_once_, value_blocks_ - first);
+      DotTile product{.num_segments = groups, .num_words = kGroupWords, .accumulate = true};
+      for (int64_t g = 0; g < groups; ++g) {
+        const char* v = v_at(item_, tile.begin + g * kNBlock);
+        for (int64_t j = 0; j < count; ++j) product.blocks[g][j] = v + (first + j) * item_.layout.v_n_block_bytes;
+      }
+      multiply_by_codes(product, reinterpret_cast<const char*>(s_.scores), count, accumulator + first * kNBlock,
+                        value_blocks_ * kNBlock, count * ceil_div(groups, 2));
+    }
+  }
+#endif
+
   void score_keys(const KeyTile& tile) const {
     const int64_t groups = ceil_div(tile.num_keys, kNBlock), group_bytes = q_words_ * 64;
     for (int64_t first = 0; first < groups; first += at_once_) {
@@ -193,9 +356,9 @@ class DotAttention {
     auto* probs = reinterpret_cast<bf16_t*>(s_.scores + r * kDotScoreStride);
     const bool all = row.visible.first == 0 && row.visible.end == kKvTile;
     float* denominators = sums.denominators + r * kLanes;
-    const float factor = all ? softmax_row<false, kKvTile, kCodes>(row, probs, sums.max[r], denominators)
-                             : softmax_masked_row<kCodes>(row, round_up(tile.num_keys, kWidthStep), probs, sums.max[r],
-                                                          denominators);
+    const float factor =
+        all ? softmax_row<false, kKvTile, kCodes>(row, probs, sums.max[r], denominators)
+            : softmax_masked_row<kCodes>(row, round_up(tile.num_keys, kWidthStep), probs, sums.max[r], denominators);
     const int64_t value_width = value_blocks_ * kNBlock;
     if (factor != 1) scale_row(sums.accumulator + r * value_width, value_width, factor);
   }
@@ -243,7 +406,14 @@ class DotAttention {
   const AttentionItem& item_;
   const int64_t rows_;
   const Panels panels_;
-  const int64_t at_once_, q_words_, value_blocks_;
+#ifdef __x86_64__
+  const bool by_codes_;  // few rows over codes that become bf16 in registers
+#endif
+  const int64_t at_once_;
+#ifdef __x86_64__
+  KvAhead ahead_;
+#endif
+  const int64_t q_words_, value_blocks_;
   const DotScratch s_;
 };
 

@@ -1,111 +1,15 @@
-// Attention of up to 16 rows (decode) where AMX is: tiles of as many rows, four n-blocks at a time; up to kVectorRows no
-// tiles, but the vector units in the tiles' order of operations, so that the bits are the same. Both ask for the keys to
-// come meanwhile: memory is the limit.
+// Attention of up to 16 rows (decode) where AMX is: tiles of as many rows, four n-blocks at a time; up to kVectorRows
+// no tiles, but the vector units in the tiles' order of operations, so that the bits are the same. Both ask for the
+// keys to come meanwhile: memory is the limit.
 #pragma once
 
 #include "backend/cpu/kernel/attention_tiles.h"
+#include "backend/cpu/kernel/kv_ahead.h"
 
 namespace spate::cpu::SPATE_ISA {
 
-// Lines of K and V that will be read soon, asked for a few with each B tile: those of the item from kKeysAhead keys on,
-// then the first kKeysAhead of the next item. In bursts they would fill the 16 buffers of L1 for misses, and what
-// follows would wait instead of running meanwhile.
-class KvAhead {
- public:
-  explicit KvAhead(const AttentionItem& item) : item_(item), value_blocks_(ceil_div(item.layout.head_dim, kNBlock)) {
-    const int64_t begin = key_tiles(item, item.first_span).first * kKvTile,
-                  end = min_of(last_position(item) + 1, item.end_span * kKvSpan);
-    sources_[0] = {item.kv, item.block_table, begin + kKeysAhead, end};
-    sources_[1] = {item.next_kv, item.next_block_table, item.next_position,
-                   min_of(item.next_end, item.next_position + kKeysAhead)};
-    int64_t keys = 0;
-    for (const Source& source : sources_) keys += max_of(0, source.end - source.position);
-    const int64_t group_lines = (item.layout.k_group_bytes + value_blocks_ * kNBlock * kNBlock * elem_bytes(item.layout.elem)) / 64;
-    const int64_t tiles = ceil_div(end - begin, kNBlock) * ceil_div(item.layout.head_dim, kKStep) +
-                          ceil_div(end - begin, kKStep) * value_blocks_;
-    lines_per_tile_ = (ceil_div(keys, kNBlock) * group_lines << kFractionBits) / tiles + 1;
-  }
-
-  // Lines one behind the other.
-  struct Lines {
-    const char* first;
-    int64_t count;
-  };
-  // Those that are due after num_tiles more B tiles; some may be left for the next call.
-  __attribute__((always_inline)) Lines due(int64_t num_tiles) {
-    credit_ += num_tiles * lines_per_tile_;
-    if (num_lines_ == 0 && !next_run()) return {nullptr, 0};
-    const Lines lines{line_, min_of(credit_ >> kFractionBits, num_lines_)};
-    credit_ -= lines.count << kFractionBits;
-    line_ += lines.count * 64;
-    num_lines_ -= lines.count;
-    return lines;
-  }
-  // All that are due, at once.
-  __attribute__((always_inline)) void ask(int64_t num_tiles) {
-    for (Lines lines = due(num_tiles); lines.count > 0; lines = due(0)) {
-      for (int64_t i = 0; i < lines.count; ++i) _mm_prefetch(lines.first + i * 64, _MM_HINT_T1);
-    }
-  }
-
- private:
-  static constexpr int64_t kKeysAhead = 2 * kKvTile;
-  static constexpr int64_t kFractionBits = 16;
-  struct Source {
-    const char* kv;
-    const int32_t* block_table;
-    int64_t position, end;  // position is a multiple of 16
-  };
-
-  // The next contiguous piece: a block, or of a block with keys that are not wanted those of K, then of each n-block of V,
-  // then the scales.
-  __attribute__((noinline)) bool next_run() {
-    const KvLayout& layout = item_.layout;
-    for (; num_sources_ < 2; ++num_sources_) {
-      Source& source = sources_[num_sources_];
-      if (source.position >= source.end) continue;
-      const int64_t first = source.position % layout.kv_block_size,
-                    keys = min_of(layout.kv_block_size - first, source.end - source.position);
-      const char* head =
-          source.kv + source.block_table[source.position / layout.kv_block_size] * item_.block_bytes;
-      if (keys == layout.kv_block_size) {
-        line_ = head;
-        num_lines_ = layout.head_bytes / 64;
-        source.position += keys;
-        return true;
-      }
-      if (run_ == 0) {
-        line_ = head + first / kNBlock * layout.k_group_bytes;
-        num_lines_ = ceil_div(keys, kNBlock) * layout.k_group_bytes / 64;
-      } else if (run_ <= value_blocks_) {
-        const int64_t key_bytes = kNBlock * elem_bytes(layout.elem);
-        line_ = head + layout.v_offset + (run_ - 1) * layout.v_n_block_bytes + first * key_bytes;
-        num_lines_ = round_up(keys, kNBlock) * key_bytes / 64;
-      } else {
-        line_ = head + layout.k_scales_offset;
-        num_lines_ = (layout.head_bytes - layout.k_scales_offset) / 64;
-      }
-      if (++run_ > value_blocks_ + (layout.elem == Elem::kI8 ? 1 : 0)) {
-        run_ = 0;
-        source.position += keys;
-      }
-      return true;
-    }
-    return false;
-  }
-
-  const AttentionItem& item_;
-  int64_t value_blocks_;
-  Source sources_[2];
-  int64_t num_sources_ = 0;  // that are done with
-  int64_t run_ = 0;          // of the current block
-  const char* line_ = nullptr;
-  int64_t num_lines_ = 0;  // of the current run
-  int64_t lines_per_tile_ = 0, credit_ = 0;  // in units of 2^-kFractionBits
-};
-
-// Lines that lie in another core's cache, or in memory: of row `row` of the output, to be written, and of the next item's
-// queries.
+// Lines that lie in another core's cache, or in memory: of row `row` of the output, to be written, and of the next
+// item's queries.
 SPATE_INLINE void ask_for_row(const AttentionItem& item, int64_t row) {
   const int64_t bytes = item.layout.head_dim * 2;
   const char* out = static_cast<const char*>(item.out) + out_offset(item, row) * 2;
@@ -149,9 +53,9 @@ SPATE_INLINE void few_rows_step(const char* a, int64_t a_stride, const char* con
   ask();
 }
 
-// Up to this many rows are multiplied by the vector units, with the bits of the tiles: a tile load takes its 8 to 60 cycles
-// (some cores of a shared host are that slow for hours, others not) whatever the rows that use it, and codes would go
-// through memory.
+// Up to this many rows are multiplied by the vector units, with the bits of the tiles: a tile load takes its 8 to 60
+// cycles (some cores of a shared host are that slow for hours, others not) whatever the rows that use it, and codes
+// would go through memory.
 constexpr int64_t kVectorRows = 4;
 
 // Four k of 16 columns as floats: even, odd, even, odd. Codes as they are, which is kWidenedUnit times what tiles take.
@@ -177,12 +81,12 @@ SPATE_INLINE void load_quad(const char* n_block, int64_t quad, F* k) {
   }
 }
 
-// kRows rows of floats times kBlocks n-blocks over a step of 32 k, half of it at halves[j][0] and half at halves[j][1]: as
-// TDPBF16PS does it, the even k one after the other by fused multiply-add, the odd k too, both sums together, and that to
-// c, with denormals as zeros (FlushDenormals). Asks for `lines` meanwhile.
+// kRows rows of floats times kBlocks n-blocks over a step of 32 k, half of it at halves[j][0] and half at halves[j][1]:
+// as TDPBF16PS does it, the even k one after the other by fused multiply-add, the odd k too, both sums together, and
+// that to c, with denormals as zeros (FlushDenormals). Asks for `lines` meanwhile.
 template <bool kCodes, int kRows, int kBlocks>
-SPATE_INLINE void vector_step(const float* a, int64_t a_stride, const char* const (*halves)[2], float* c, int64_t c_stride,
-                              bool accumulate, const KvAhead::Lines& lines) {
+SPATE_INLINE void vector_step(const float* a, int64_t a_stride, const char* const (*halves)[2], float* c,
+                              int64_t c_stride, bool accumulate, const KvAhead::Lines& lines) {
   F even[kRows][kBlocks], odd[kRows][kBlocks];
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
@@ -226,9 +130,9 @@ SPATE_INLINE void vector_step(const float* a, int64_t a_stride, const char* cons
   }
 }
 
-// While one of these lives, sums on the vector units that are denormal become zeros, as they do in tiles, and with `inputs`
-// what they are made of too. Rows of floats for codes are kWidenedUnit times smaller than those of tiles, since codes are
-// as many times larger: there a denormal stands for a number that tiles take as it is.
+// While one of these lives, sums on the vector units that are denormal become zeros, as they do in tiles, and with
+// `inputs` what they are made of too. Rows of floats for codes are kWidenedUnit times smaller than those of tiles,
+// since codes are as many times larger: there a denormal stands for a number that tiles take as it is.
 class FlushDenormals {
  public:
   explicit FlushDenormals(bool inputs) : before_(_mm_getcsr()) {
@@ -287,14 +191,16 @@ class VectorRows {
   static constexpr float kRowScale = kCodes ? 1 / kWidenedUnit : 1;
 
   template <int kCount>
-  void step(const float* a, int64_t a_stride, const char* const (*halves)[2], float* c, int64_t c_stride, bool accumulate) {
+  void step(const float* a, int64_t a_stride, const char* const (*halves)[2], float* c, int64_t c_stride,
+            bool accumulate) {
     vector_step<kCodes, kRows, kCount>(a, a_stride, halves, c, c_stride, accumulate, ahead_.due(kCount));
     ahead_.ask(0);
   }
 
   void score() {
     const FlushDenormals flush(/*inputs=*/!kCodes);
-    const int64_t groups = ceil_div(tile_.num_keys, kNBlock), step_bytes = kKStep * kNBlock * elem_bytes(item_.layout.elem);
+    const int64_t groups = ceil_div(tile_.num_keys, kNBlock),
+                  step_bytes = kKStep * kNBlock * elem_bytes(item_.layout.elem);
     for (int64_t first = 0; first < groups; first += kBlocks) {
       for (int64_t d = 0; d < q_width_; d += kKStep) {
         const char* halves[kBlocks][2];
@@ -343,7 +249,8 @@ class VectorRows {
             halves[j][1] = halves[j][0] + half_bytes;
           }
         }
-        step<kBlocks>(probs_ + key, kKvTile, halves, sums_.accumulator + first * kNBlock, value_width_, accumulate || key > 0);
+        step<kBlocks>(probs_ + key, kKvTile, halves, sums_.accumulator + first * kNBlock, value_width_,
+                      accumulate || key > 0);
       }
     }
   }
@@ -454,9 +361,9 @@ class AmxFewRows {
     bf16_t* probs = reinterpret_cast<bf16_t*>(s_.scores + r * kKvTile);
     float* denominators = sums_.denominators + r * kLanes;
     const bool all = row.visible.first == 0 && row.visible.end == kKvTile;
-    const float factor = all ? softmax_row<false, kKvTile, kCodes>(row, probs, sums_.max[r], denominators)
-                             : softmax_masked_row<kCodes>(row, round_up(tile_.num_keys, kWidthStep), probs,
-                                                          sums_.max[r], denominators);
+    const float factor =
+        all ? softmax_row<false, kKvTile, kCodes>(row, probs, sums_.max[r], denominators)
+            : softmax_masked_row<kCodes>(row, round_up(tile_.num_keys, kWidthStep), probs, sums_.max[r], denominators);
     if (factor != 1) scale_row(sums_.accumulator + r * value_width_, value_width_, factor);
   }
 
@@ -473,7 +380,7 @@ class AmxFewRows {
     for (int64_t j = 0; j < min_of(kUnitTiles, value_blocks_ - unit.first); ++j) {
       for (int64_t half = 0; half < 2; ++half) {
         widen_rows(pointers_.v[2 * unit.step + half] + (unit.first + j) * item_.layout.v_n_block_bytes, kNBlock / 2,
-                    ring(unit, j) + half * kTileBytes / 2);
+                   ring(unit, j) + half * kTileBytes / 2);
       }
       ahead_.ask(1);
     }

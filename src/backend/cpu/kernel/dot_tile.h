@@ -157,6 +157,11 @@ SPATE_INLINE void add_unsigned_by_signed(I& sums, I unsigned_codes, I codes) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(unsigned_codes), "v"(codes));
 }
 
+// codes: four, for all columns.
+SPATE_INLINE void add_products_with_word(I& sums, I unsigned_codes, const int8_t* codes) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(unsigned_codes), "m"(*reinterpret_cast<const int32_t*>(codes)));
+}
+
 // w: of an n-block, of codes 128 more than they are; x: a word in all lanes.
 template <Words kWords>
 SPATE_INLINE void add_products(I& sums, I w, I x) {
@@ -237,11 +242,32 @@ static void multiply_blocks(const DotTile& tile, int64_t num_blocks, int64_t sum
 }
 
 // Calls the case of kRows for 1 to kMaxPanelRows rows.
-#define SPATE_FOR_PANEL_ROWS(rows, call)                                                                \
-  switch (rows) {                                                                                       \
-    case 1: return call(1); case 2: return call(2); case 3: return call(3); case 4: return call(4);     \
-    case 5: return call(5); case 6: return call(6); case 7: return call(7); case 8: return call(8);     \
-    case 9: return call(9); case 10: return call(10); case 11: return call(11); default: return call(12); \
+#define SPATE_FOR_PANEL_ROWS(rows, call) \
+  switch (rows) {                        \
+    case 1:                              \
+      return call(1);                    \
+    case 2:                              \
+      return call(2);                    \
+    case 3:                              \
+      return call(3);                    \
+    case 4:                              \
+      return call(4);                    \
+    case 5:                              \
+      return call(5);                    \
+    case 6:                              \
+      return call(6);                    \
+    case 7:                              \
+      return call(7);                    \
+    case 8:                              \
+      return call(8);                    \
+    case 9:                              \
+      return call(9);                    \
+    case 10:                             \
+      return call(10);                   \
+    case 11:                             \
+      return call(11);                   \
+    default:                             \
+      return call(12);                   \
   }
 
 }  // namespace spate::cpu::SPATE_ISA

@@ -17,14 +17,20 @@
 
 namespace spate::cpu::SPATE_ISA {
 
-constexpr int64_t kMaxPanels = 22;       // of a chunk: 264 rows x 2 KB = 540 KB, half of L2
+constexpr int64_t kMaxPanels = 22;  // of a chunk: 264 rows x 2 KB = 540 KB, half of L2
 #ifdef __AVXVNNI__
 constexpr int64_t kWordsAtOnce = 256;  // 16 KB of an n-block
 #else
-constexpr int64_t kWordsAtOnce = 512;    // 64 KB of two n-blocks
+constexpr int64_t kWordsAtOnce = 512;  // 64 KB of two n-blocks
 #endif
-constexpr int64_t kLeastIntPanelRows = 5;  // fewer rows of codes are limited by memory and go to gemm_int.h
-constexpr int64_t kDotItemsPerThread = 8, kMaxBlocksPerItem = 8;
+// Fewer rows of codes are limited by memory and go to gemm_int.h. int4 becomes int8 in memory for panels, which few
+// rows do not pay for.
+#ifdef __AVX512BF16__
+constexpr int64_t kLeastInt8PanelRows = 2, kLeastInt4PanelRows = 5;
+#else
+constexpr int64_t kLeastInt8PanelRows = 5, kLeastInt4PanelRows = 5;
+#endif
+constexpr int64_t kDotItemsPerThread = 32, kMaxBlocksPerItem = 8;
 
 #ifdef SPATE_BF16_DOTS
 SPATE_INLINE bool dots_take_bf16(const GemmParams& p) {
@@ -35,8 +41,9 @@ SPATE_INLINE bool dots_take_bf16(const GemmParams&) { return false; }
 #endif
 SPATE_INLINE bool dots_take_codes(const GemmParams& p) {
   const IntLayout& w = p.weight_ints;
-  return is_int(p) && p.m >= kLeastIntPanelRows &&
-         (w.two_level() || (w.codes == CodeType::kInt8 && w.scale_bytes == 4));
+  if (!is_int(p)) return false;
+  return w.codes == CodeType::kInt8 ? w.scale_bytes == 4 && p.m >= kLeastInt8PanelRows
+                                    : w.two_level() && p.m >= kLeastInt4PanelRows;
 }
 SPATE_INLINE bool dots_take(const GemmParams& p) { return dots_take_bf16(p) || dots_take_codes(p); }
 
@@ -93,8 +100,8 @@ SPATE_INLINE void spread_words(const char* src, int64_t num_bytes, int64_t num_w
   }
 }
 
-// What 128 more in each code of the weight adds to a row's dots, taken away again: of two levels, whose starts belong to
-// codes that are 8 more, the whole row's goes to the first one.
+// What 128 more in each code of the weight adds to a row's dots, taken away again: of two levels, whose starts belong
+// to codes that are 8 more, the whole row's goes to the first one.
 SPATE_INLINE void join_starts(const GemmParams& p, const IntX& x, int64_t row) {
   if (!p.weight_ints.two_level()) return;
   const int64_t count = int_num_starts(p.weight_ints);
@@ -134,8 +141,29 @@ struct DotBlocks {
   int64_t n_block, num_out;          // first n-block of the output, and how many
 };
 
+// live_rows: that are rows of x. A single row of padding is left out where the panel is high: of 32 rows it would be
+// the 33rd.
 template <Words kWords>
-static void multiply_panel(int64_t rows, const DotTile& tile, int64_t num_blocks) {
+static void multiply_panel(int64_t rows, [[maybe_unused]] int64_t live_rows, const DotTile& tile, int64_t num_blocks) {
+#ifdef __AVX512VNNI__
+  if (live_rows + 1 == rows) {
+#define SPATE_PANEL(n) \
+  return multiply_blocks<kWords, n - 1, kUnitBytes, n * kUnitBytes, true>(tile, num_blocks, kTileStride)
+    switch (rows) {
+      case 9:
+        SPATE_PANEL(9);
+      case 10:
+        SPATE_PANEL(10);
+      case 11:
+        SPATE_PANEL(11);
+      case 12:
+        SPATE_PANEL(12);
+      default:
+        break;
+    }
+#undef SPATE_PANEL
+  }
+#endif
 #define SPATE_PANEL(n) \
   multiply_blocks<kWords, n, kUnitBytes, n * kUnitBytes, (n > 1 || kRowAsks)>(tile, num_blocks, kTileStride)
   SPATE_FOR_PANEL_ROWS(rows, SPATE_PANEL)
@@ -166,7 +194,8 @@ template <Words kWords>
 static void multiply_dot_blocks(const GemmParams& p, const DotBlocks& blocks, int64_t first_row, int64_t num_rows,
                                 char* scratch) {
   const Panels panels = panels_of(p.m);
-  const int64_t words = num_words(p), num_panels = ceil_div(num_rows, panels.rows), num_parts = ceil_div(words, kWordsAtOnce);
+  const int64_t words = num_words(p), num_panels = ceil_div(num_rows, panels.rows),
+                num_parts = ceil_div(words, kWordsAtOnce);
   const int64_t panel_bytes = words * panels.rows * 4, panel_sums = num_parts > 1 ? panels.rows * kTileStride : 0;
   const char* x = panels_of_x(p) + first_row / panels.rows * panel_bytes;
   auto* sums = reinterpret_cast<float*>(scratch);
@@ -193,9 +222,9 @@ static void multiply_dot_blocks(const GemmParams& p, const DotBlocks& blocks, in
         const char* from = next < words ? blocks.at[j] + stored_bytes(p, next) : blocks.next[j];
         tile.ahead.first[j] = from + bytes_ahead * i / num_panels;
       }
-      multiply_panel<kWords>(panels.rows, tile, blocks.count);
-      if (next < words) continue;
       const int64_t row = first_row + i * panels.rows, rows = min_of(panels.rows, num_rows - i * panels.rows);
+      multiply_panel<kWords>(panels.rows, rows, tile, blocks.count);
+      if (next < words) continue;
       float* of_panel = sums + i * panel_sums;
       if constexpr (kWords == Words::kCodes) dots_to_sums(p, blocks.at, blocks.count, row, rows, of_panel, kTileStride);
       finish_n_blocks(p, row, row + rows, blocks.n_block, blocks.num_out, of_panel, of_panel + blocks.num_out * kNBlock,
@@ -207,8 +236,7 @@ static void multiply_dot_blocks(const GemmParams& p, const DotBlocks& blocks, in
 template <Words kWords>
 static void gemm_dot(const GemmParams& p, int64_t first_row, int64_t num_rows, int64_t first_n_block,
                      int64_t num_n_blocks, char* scratch) {
-  const int64_t block_bytes =
-      p.weight_ints.codes != CodeType::kNone ? p.weight_ints.block_bytes : num_words(p) * 64;
+  const int64_t block_bytes = p.weight_ints.codes != CodeType::kNone ? p.weight_ints.block_bytes : num_words(p) * 64;
   const int64_t at_once = blocks_at_once(panels_of(p.m).rows), step = p.silu_and_mul ? at_once / 2 : at_once;
   const int64_t end = first_n_block + num_n_blocks;
   for (int64_t n_block = first_n_block; n_block < end; n_block += step) {

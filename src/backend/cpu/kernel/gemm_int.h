@@ -23,11 +23,28 @@ constexpr int64_t kIntAhead = 1024;       // bytes that memory is asked for ahea
 // A product of codes by codes; other integer weights become floats (dequantize.h).
 SPATE_INLINE bool is_int(const GemmParams& p) { return p.weight_ints.codes != CodeType::kNone && p.quantizes_x; }
 
+#if defined(__AVX512BF16__) && !defined(__AMX_INT8__)
+#define SPATE_STREAMS_ROW
+constexpr int64_t kStreamSiluBlocks = 8;  // n-blocks of gate that are read one after the other, then as many of up
+
+// Whether a product of one row reads as stream_n_blocks() does. int4 of more k is read faster by four streams, each
+// long enough for hardware to run ahead; of 1,024 k they end after two pages.
+constexpr int64_t kMaxStreamInt4K = 2048;
+SPATE_INLINE bool streams_row(const GemmParams& p) {
+  const IntLayout& w = p.weight_ints;
+  if (p.m != 1) return false;
+  return w.codes == CodeType::kInt8 ? w.num_groups == 1 : w.multiplier_k >= kIntKStep && w.k_padded <= kMaxStreamInt4K;
+}
+#endif
+
 static GemmPlan int_plan(const GemmParams& p, int num_threads) {
   GemmPlan plan;
   plan.packed_x_bytes = int_x_bytes(p.m, p.weight_ints);
   plan.rows_per_chunk = kIntRowsPerChunk;
   plan.n_blocks_per_group = p.silu_and_mul ? kIntGroup / 2 : kIntGroup;
+#ifdef SPATE_STREAMS_ROW
+  if (p.silu_and_mul && streams_row(p)) plan.n_blocks_per_group = kStreamSiluBlocks;
+#endif
   const int64_t row_chunks = ceil_div(p.m, plan.rows_per_chunk), n_blocks = ceil_div(p.n, kNBlock);
   while (plan.n_blocks_per_group > 1 && row_chunks * ceil_div(n_blocks, plan.n_blocks_per_group) < 2 * num_threads) {
     plan.n_blocks_per_group /= 2;
@@ -417,8 +434,76 @@ SPATE_INLINE void dots_to_sums(const GemmParams& p, const char* const* n_blocks,
   }
 }
 
+#ifdef SPATE_STREAMS_ROW
+// A single row. An item's n-blocks go one after the other, line by line: where hardware prefetch is all that asks for
+// lines, one stream is read faster than four. Sums go in chains that are added at last (the same integers), since in
+// one each product would wait for the one before. int4: multipliers of whole steps; the upper codes stay where they are
+// in their byte, 16 times as large.
+constexpr int64_t kStreamAhead =
+    12 * 1024;  // bytes of int4, which takes longer than memory; nearer lines are asked for by hardware
+
+// num_blocks n-blocks that lie one behind the other.
+template <CodeType kCodes>
+static void stream_n_blocks(const GemmParams& p, const IntX& x, const char* n_block, int64_t num_blocks, float* sums) {
+  const IntLayout& w = p.weight_ints;
+  const int64_t num_runs = int_num_starts(w), num_steps = w.k_padded / kIntKStep;
+  const int64_t run_steps = kCodes == CodeType::kInt8 ? num_steps : w.multiplier_k / kIntKStep;
+  const int64_t row = 0;
+  [[maybe_unused]] const I low_bits = _mm512_set1_epi8(15), high_bits = _mm512_set1_epi8(static_cast<char>(0xf0));
+  for (int64_t j = 0; j < num_blocks; ++j, n_block += w.block_bytes, sums += kNBlock) {
+    const char* line = n_block;
+    const int8_t* codes = x.codes;
+    Dots<1, 1> total = {{{int_zero()}}};
+    for (int64_t run = 0; run < num_runs; ++run) {
+      I chain[4] = {int_set1(x.starts[run * 16]), int_zero(), int_zero(), int_zero()};
+      const int64_t end_step = min_of((run + 1) * run_steps, num_steps);
+      for (int64_t step = run * run_steps; step < end_step; ++step, codes += kIntKStep) {
+        if constexpr (kCodes == CodeType::kInt8) {
+#pragma GCC unroll 16
+          for (int64_t r = 0; r < 16; ++r) {
+            add_products_with_word(chain[r % 2], unsigned_codes<kCodes>(line + r * 64, false), codes + r * 4);
+          }
+          line += 1024;
+        } else {
+#pragma GCC unroll 8
+          for (int64_t r = 0; r < 8; ++r) {
+            prefetch(line + r * 64 + kStreamAhead);
+            const I packed = int_load(line + r * 64);
+            add_products_with_word(chain[r % 2], int_and(packed, low_bits), codes + r * 4);
+            add_products_with_word(chain[2 + r % 2], int_and(packed, high_bits), codes + kIntHalfStep + r * 4);
+          }
+          line += 512;
+        }
+      }
+      I dots = int_add(chain[0], chain[1]);
+      if constexpr (kCodes == CodeType::kInt4) {
+        dots = int_add(dots, int_shift_right<4>(int_add(chain[2], chain[3])));
+        dots = int_mul(dots, load_bytes(n_block + w.multipliers_offset() + run * kNBlock));
+      }
+      total[0][0][0] = int_add(total[0][0][0], dots);
+    }
+    join_dots<1, 1>(w, x, &row, &n_block, 0, total, sums);
+    add_outliers(p, x, row, &n_block, 1, sums);
+  }
+}
+
+static void stream_row(const GemmParams& p, int64_t n_block, int64_t num_blocks, float* sums) {
+  const IntX x = int_x(p);
+  const auto run =
+      p.weight_ints.codes == CodeType::kInt8 ? stream_n_blocks<CodeType::kInt8> : stream_n_blocks<CodeType::kInt4>;
+  const char* weight = p.weight + n_block * p.weight_ints.block_bytes;
+  run(p, x, weight, num_blocks, sums);
+  if (p.silu_and_mul)
+    run(p, x, weight + p.up_blocks * p.weight_ints.block_bytes, num_blocks, sums + num_blocks * kNBlock);
+  finish_n_blocks(p, 0, 1, n_block, num_blocks, sums, sums + num_blocks * kNBlock, 0);
+}
+#endif
+
 static void gemm_int(const GemmParams& p, int64_t first_row, int64_t num_rows, int64_t first_n_block,
                      int64_t num_n_blocks, float* sums) {
+#ifdef SPATE_STREAMS_ROW
+  if (streams_row(p)) return stream_row(p, first_n_block, num_n_blocks, sums);
+#endif
   const IntX x = int_x(p);
   for_int_blocks(p, first_n_block, num_n_blocks, [&](const IntBlocks& blocks, int64_t n_block, int64_t count) {
     if (p.weight_ints.codes == CodeType::kInt8) {

@@ -357,6 +357,27 @@ void check_params(const AddRmsNormParams& p) {
   check_reader("add_rms_norm", p.reader, p.out);
 }
 
+void check_params(const ExpertMlpAddNormParams& p) {
+  check_params(p.experts);
+  check_params(p.norm);
+  CHECK(p.norm.x.raw() == p.experts.out.raw() && p.norm.x.shape_string() == p.experts.out.shape_string(),
+        "expert_mlp_add_norm: the norm reads {}, the experts write {}", p.norm.x.shape_string(),
+        p.experts.out.shape_string());
+}
+
+void check_params(const LatentNormRopeWriteParams& p) {
+  const char* op = "latent_norm_rope_write";
+  check_params(LatentWriteParams{.latent = p.latent, .slot_mapping = p.slot_mapping, .kv = p.kv});
+  ShapeCheck check(op);
+  const DType act = act_dtype(op, p.latent);
+  const Dim num_tokens = check.dim("num_tokens");
+  check_heads(check, "q_rope", p.q_rope, act, num_tokens, check.dim("num_heads"), p.kv.desc.qk_rope_head_dim);
+  check.tensor("norm", p.norm, act, {p.kv.desc.kv_lora_rank});
+  check.tensor("positions", p.positions, DType::kI32, {num_tokens});
+  check.tensor("slot_mapping", p.slot_mapping, DType::kI32, {num_tokens});
+  check.tensor("cos_sin", p.cos_sin, DType::kF32, {check.dim("max_positions"), p.kv.desc.qk_rope_head_dim});
+}
+
 void check_params(const QkNormRopeKvWriteParams& p) {
   const char* op = "qk_norm_rope_kv_write";
   ShapeCheck check(op);

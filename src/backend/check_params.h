@@ -30,6 +30,8 @@ void check_params(const AttentionLatentParams& p);
 void check_params(const AttentionLatentExpandedParams& p);
 void check_params(const LinearHeadsParams& p);
 void check_params(const AddRmsNormParams& p);
+void check_params(const ExpertMlpAddNormParams& p);
+void check_params(const LatentNormRopeWriteParams& p);
 void check_params(const QkNormRopeKvWriteParams& p);
 void check_params(const LinearSiluAndMulParams& p);
 

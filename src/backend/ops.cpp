@@ -26,6 +26,24 @@ void decomposed_linear_silu_and_mul(Stream& stream, const LinearSiluAndMulParams
   ops_of(stream).silu_and_mul(stream, {.gate_up = p.gate_up, .out = p.out, .reader = p.reader});
 }
 
+void decomposed_expert_mlp_add_norm(Stream& stream, const ExpertMlpAddNormParams& p) {
+  const OpTable& ops = ops_of(stream);
+  const auto add_rms_norm = ops.add_rms_norm != nullptr ? ops.add_rms_norm : decomposed_add_rms_norm;
+  ops.expert_mlp(stream, p.experts);
+  add_rms_norm(stream, p.norm);
+}
+
+void decomposed_latent_norm_rope_write(Stream& stream, const LatentNormRopeWriteParams& p) {
+  const OpTable& ops = ops_of(stream);
+  const int64_t rank = p.norm.dim(0), width = p.latent.dim(1);
+  const Tensor normed = p.latent.columns(0, rank), k_rope = p.latent.columns(rank, width).split_last(1, width - rank);
+  ops.rms_norm(stream, {.x = normed, .weight = p.norm, .eps = p.eps, .out = normed});
+  for (const Tensor& x : {p.q_rope, k_rope}) {
+    ops.rope(stream, {.positions = p.positions, .cos_sin = p.cos_sin, .x = x, .interleaved = p.interleaved});
+  }
+  ops.latent_write(stream, {.latent = p.latent, .slot_mapping = p.slot_mapping, .kv = p.kv});
+}
+
 }  // namespace
 
 OpTable decompositions() {
@@ -33,6 +51,8 @@ OpTable decompositions() {
   table.add_rms_norm = decomposed_add_rms_norm;
   table.qk_norm_rope_kv_write = decomposed_qk_norm_rope_kv_write;
   table.linear_silu_and_mul = decomposed_linear_silu_and_mul;
+  table.expert_mlp_add_norm = decomposed_expert_mlp_add_norm;
+  table.latent_norm_rope_write = decomposed_latent_norm_rope_write;
   return table;
 }
 
@@ -62,6 +82,8 @@ BoundOps bind_ops(const OpTable& table) {
   bind("add_rms_norm", &OpTable::add_rms_norm);
   bind("qk_norm_rope_kv_write", &OpTable::qk_norm_rope_kv_write);
   bind("linear_silu_and_mul", &OpTable::linear_silu_and_mul);
+  if (table.expert_mlp != nullptr) bind("expert_mlp_add_norm", &OpTable::expert_mlp_add_norm);
+  if (table.latent_write != nullptr) bind("latent_norm_rope_write", &OpTable::latent_norm_rope_write);
   return bound;
 }
 

@@ -368,6 +368,12 @@ struct AddRmsNormParams {
   const PackedWeight* reader = nullptr;  // [.., hidden_size]
 };
 
+// expert_mlp, then add_rms_norm of its result.
+struct ExpertMlpAddNormParams {
+  ExpertMlpParams experts;  // what is left in `out` is not said
+  AddRmsNormParams norm;    // x is experts.out
+};
+
 // On the columns of one qkv row: rms_norm of each q head and k head (when the weights are defined), rope of both, then k and v
 // to the cache. q stays in place; what is left in k is not said.
 struct QkNormRopeKvWriteParams {
@@ -389,6 +395,19 @@ struct LinearSiluAndMulParams {
   Tensor out;                  // [num_tokens, intermediate_size] act
   int64_t matrix_idx = 0;      // of the weight's matrices
   const PackedWeight* reader = nullptr;  // [.., intermediate_size]
+};
+
+// rms_norm of the first kv_lora_rank elements of each latent vector, rope of the others and of the queries' part, then
+// latent_write.
+struct LatentNormRopeWriteParams {
+  Tensor q_rope;  // [num_tokens, num_heads, qk_rope_head_dim] act, in-out; outer strides free
+  Tensor latent;  // [num_tokens, kv_lora_rank + qk_rope_head_dim] act, row stride free; what is left there is not said
+  Tensor norm;    // [kv_lora_rank] act
+  float eps = 0;
+  Tensor positions, cos_sin;
+  bool interleaved = false;
+  Tensor slot_mapping;
+  KvView kv;
 };
 
 template <typename Params>
@@ -424,6 +443,10 @@ struct OpTable {
   Op<AddRmsNormParams> add_rms_norm = nullptr;
   Op<QkNormRopeKvWriteParams> qk_norm_rope_kv_write = nullptr;
   Op<LinearSiluAndMulParams> linear_silu_and_mul = nullptr;
+  // Fused, of experts.
+  Op<ExpertMlpAddNormParams> expert_mlp_add_norm = nullptr;
+  // Fused, of latent attention.
+  Op<LatentNormRopeWriteParams> latent_norm_rope_write = nullptr;
 };
 
 // The table with every fused op set, and the names of those that run as decompositions.

@@ -136,7 +136,7 @@ void MixtureOfExperts::list_products(const std::string& norm, std::vector<Produc
   }
 }
 
-void MixtureOfExperts::forward(const StepContext& ctx, const Tensor& x, const Tensor& out) const {
+ExpertMlpParams MixtureOfExperts::start_experts(const StepContext& ctx, const Tensor& x, const Tensor& out) const {
   const auto rows = [&](const Tensor& scratch) { return scratch.defined() ? scratch.rows(0, x.dim(0)) : Tensor(); };
   const Tensor logits = rows(logits_), ids = rows(expert_ids_), weights = rows(expert_weights_);
   const Tensor shared = rows(shared_out_), shared_scale = rows(shared_scale_);
@@ -148,15 +148,32 @@ void MixtureOfExperts::forward(const StepContext& ctx, const Tensor& x, const Te
                                      .expert_weights = weights});
   if (shared_) shared_->forward_of_rank(ctx, x, shared);
   if (shared_gate_) shared_gate_->forward(ctx, x, shared_scale);
-  ctx.ops.expert_mlp(ctx.stream, {.x = x,
-                                  .expert_ids = ids,
-                                  .expert_weights = weights,
-                                  .gate_up = gate_up_.get(),
-                                  .down = down_.get(),
-                                  .shared = shared,
-                                  .shared_gate = shared_scale,
-                                  .out = out});
+  return {.x = x,
+          .expert_ids = ids,
+          .expert_weights = weights,
+          .gate_up = gate_up_.get(),
+          .down = down_.get(),
+          .shared = shared,
+          .shared_gate = shared_scale,
+          .out = out};
+}
+
+void MixtureOfExperts::forward(const StepContext& ctx, const Tensor& x, const Tensor& out) const {
+  ctx.ops.expert_mlp(ctx.stream, start_experts(ctx, x, out));
   if (sum_over_ranks_) static_cast<void>(ctx.communicators.tp->all_reduce_sum(ctx.stream, out));
+}
+
+void MixtureOfExperts::forward_with_norms(const StepContext& ctx, const NormsAround& norms, const Tensor& x,
+                                          const Tensor& residual) const {
+  if (norms.next == nullptr || sum_over_ranks_) return FeedForward::forward_with_norms(ctx, norms, x, residual);
+  norms.own.add_forward(ctx, x, residual, x, x_reader());
+  ctx.ops.expert_mlp_add_norm(ctx.stream, {.experts = start_experts(ctx, x, x),
+                                           .norm = {.x = x,
+                                                    .residual = residual,
+                                                    .weight = norms.next->weight(),
+                                                    .eps = norms.next->eps(),
+                                                    .out = x,
+                                                    .reader = norms.next_reader}});
 }
 
 }  // namespace spate

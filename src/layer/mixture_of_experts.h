@@ -45,8 +45,13 @@ class MixtureOfExperts final : public FeedForward {
   // Those of the shared expert and of each other, by the names of a checkpoint with a tensor a matrix.
   void list_products(const std::string& norm, std::vector<Product>& products) const override;
   void forward(const StepContext& ctx, const Tensor& x, const Tensor& out) const override;
+  // The sum of the experts in one op with the norm behind.
+  void forward_with_norms(const StepContext& ctx, const NormsAround& norms, const Tensor& x,
+                          const Tensor& residual) const override;
 
  private:
+  // Chooses the experts of each row of x and runs the shared one. What then is left to do, into `out`.
+  ExpertMlpParams start_experts(const StepContext& ctx, const Tensor& x, const Tensor& out) const;
   MixtureOfExperts(const MixtureOfExpertsSpec& spec, Linear router) : spec_(spec), router_(std::move(router)) {}
   Status make_experts(ParameterFactory& factory);
   Status make_shared(ParameterFactory& factory);

@@ -135,7 +135,7 @@ void MultiHeadLatentAttention::take_workspace(Arena& arena) {
 void MultiHeadLatentAttention::list_products(const std::string&, std::vector<Product>&) const {}
 
 Tensor MultiHeadLatentAttention::project(const StepContext& ctx, const KvView& kv, const Tensor& x) const {
-  const int64_t n = x.dim(0), rank = spec_.kv_lora_rank, nope = spec_.qk_nope_head_dim;
+  const int64_t n = x.dim(0), nope = spec_.qk_nope_head_dim;
   const Tensor q = q_.rows(0, n), latent = latent_.rows(0, n);
   if (q_a_proj_) {
     const Tensor q_a = q_a_.rows(0, n);
@@ -146,16 +146,16 @@ Tensor MultiHeadLatentAttention::project(const StepContext& ctx, const KvView& k
     q_proj_.forward(ctx, x, q);
   }
   kv_a_proj_.forward(ctx, x, latent);
-  kv_a_norm_.forward(ctx, latent.columns(0, rank), latent.columns(0, rank));
-  const Tensor q_rope = q.split_last(num_heads_, spec_.qk_head_dim()).columns(nope, spec_.qk_head_dim());
-  const Tensor k_rope = latent.columns(rank, spec_.latent_width()).split_last(1, spec_.qk_rope_head_dim);
-  for (const Tensor& part : {q_rope, k_rope}) {
-    ctx.ops.rope(ctx.stream, {.positions = ctx.batch.inputs.positions,
-                              .cos_sin = spec_.rotary->cos_sin(),
-                              .x = part,
-                              .interleaved = spec_.rotary->interleaved()});
-  }
-  ctx.ops.latent_write(ctx.stream, {.latent = latent, .slot_mapping = ctx.batch.inputs.slot_mapping, .kv = kv});
+  ctx.ops.latent_norm_rope_write(
+      ctx.stream, {.q_rope = q.split_last(num_heads_, spec_.qk_head_dim()).columns(nope, spec_.qk_head_dim()),
+                   .latent = latent,
+                   .norm = kv_a_norm_.weight(),
+                   .eps = kv_a_norm_.eps(),
+                   .positions = ctx.batch.inputs.positions,
+                   .cos_sin = spec_.rotary->cos_sin(),
+                   .interleaved = spec_.rotary->interleaved(),
+                   .slot_mapping = ctx.batch.inputs.slot_mapping,
+                   .kv = kv});
   return q;
 }
 

@@ -177,9 +177,17 @@ Tensor Decoder::forward(const StepContext& ctx) {
     return residual;
   }
   for (size_t i = 0; i + 1 < layers.size(); ++i) {
-    run_layer(ctx, layers[i], ctx.kv[i], residual, x);
-    if (tap_) tap(ctx, static_cast<int64_t>(i), residual, x);
-    layers[i + 1].input_layernorm.add_forward(ctx, x, residual, x, layers[i + 1].self_attn->x_reader());
+    const RmsNorm& next_norm = layers[i + 1].input_layernorm;
+    const PackedWeight* next_reader = layers[i + 1].self_attn->x_reader();
+    if (tap_) {  // between the layer and the next norm
+      run_layer(ctx, layers[i], ctx.kv[i], {.own = layers[i].post_attention_layernorm}, residual, x);
+      tap(ctx, static_cast<int64_t>(i), residual, x);
+      next_norm.add_forward(ctx, x, residual, x, next_reader);
+    } else {
+      run_layer(ctx, layers[i], ctx.kv[i],
+                {.own = layers[i].post_attention_layernorm, .next = &next_norm, .next_reader = next_reader}, residual,
+                x);
+    }
     if (input_follower_) input_follower_(ctx, static_cast<int64_t>(i) + 1, residual);
   }
   const Tensor out = run_last_layer(ctx, layers.back(), ctx.kv[layers.size() - 1], residual, x);
@@ -194,18 +202,17 @@ Tensor Decoder::hidden_states(const StepBatch& batch) const {
   return workspace_.x.rows(n, 2 * n);
 }
 
-void Decoder::run_layer(const StepContext& ctx, const DecoderLayer& layer, const KvView& kv, const Tensor& residual,
-                        const Tensor& x) {
+void Decoder::run_layer(const StepContext& ctx, const DecoderLayer& layer, const KvView& kv, const NormsAround& norms,
+                        const Tensor& residual, const Tensor& x) {
   layer.self_attn->forward(ctx, kv, x, x);
-  layer.post_attention_layernorm.add_forward(ctx, x, residual, x, layer.mlp->x_reader());
-  layer.mlp->forward(ctx, x, x);
+  layer.mlp->forward_with_norms(ctx, norms, x, residual);
 }
 
 Tensor Decoder::run_last_layer(const StepContext& ctx, const DecoderLayer& layer, const KvView& kv,
                                const Tensor& residual, const Tensor& x) {
   const Tensor all_or_few = hidden_states(ctx.batch);
   if (!few_outputs(ctx.batch)) {
-    run_layer(ctx, layer, kv, residual, x);
+    run_layer(ctx, layer, kv, {.own = layer.post_attention_layernorm}, residual, x);
     ctx.ops.add(ctx.stream, {.a = residual, .b = x, .out = all_or_few});
     return all_or_few;
   }
@@ -215,8 +222,7 @@ Tensor Decoder::run_last_layer(const StepContext& ctx, const DecoderLayer& layer
   if (n == 0) return all_or_few;
   // Rows of x: the attention has read them.
   ctx.ops.gather_rows(ctx.stream, {.x = residual, .row_ids = ctx.batch.output_rows, .out = all_or_few});
-  layer.post_attention_layernorm.add_forward(ctx, out, all_or_few, out, layer.mlp->x_reader());
-  layer.mlp->forward(ctx, out, out);
+  layer.mlp->forward_with_norms(ctx, {.own = layer.post_attention_layernorm}, out, all_or_few);
   ctx.ops.add(ctx.stream, {.a = all_or_few, .b = out, .out = all_or_few});
   return all_or_few;
 }

@@ -96,8 +96,9 @@ class Decoder final : public Model {
       : config_(config), options_(options), device_(device) {}
   int64_t lay_out_workspace(void* base, TensorParallel tp);  // gives its bytes
   // A layer but its first norm, which gave x. Its output is residual + x.
-  static void run_layer(const StepContext& ctx, const DecoderLayer& layer, const KvView& kv, const Tensor& residual,
-                        const Tensor& x);
+  // With norms.next: what that gives.
+  static void run_layer(const StepContext& ctx, const DecoderLayer& layer, const KvView& kv, const NormsAround& norms,
+                        const Tensor& residual, const Tensor& x);
   // The same of the last layer, with what follows: leaves the sum, of ctx.batch.output_rows alone where these are
   // wanted, in the tensor that it returns, hidden_states().
   Tensor run_last_layer(const StepContext& ctx, const DecoderLayer& layer, const KvView& kv, const Tensor& residual,

@@ -96,6 +96,10 @@ OpTable LayerRunner::tapped_ops(const OpTable& ops) {
     running->show_experts(p);
     running->ops_.expert_mlp(stream, p);
   };
+  tapped.expert_mlp_add_norm = [](Stream& stream, const ExpertMlpAddNormParams& p) {
+    running->show_experts(p.experts);
+    running->ops_.expert_mlp_add_norm(stream, p);
+  };
   return tapped;
 }
 

@@ -1,5 +1,5 @@
-// route_experts and expert_mlp: every kind of routing, ties and NaN among the choices; experts that many, one or no
-// tokens chose, ids of other ranks, widths that no block divides.
+// route_experts, expert_mlp and the norms that they are fused with: every kind of routing, ties and NaN among the
+// choices; experts that many, one or no tokens chose, ids of other ranks, widths that no block divides.
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -138,13 +138,44 @@ HostTensor run_experts(Side& side, const ExpertShape& s, const ExpertData& data,
   return side.get(out);
 }
 
+// expert_mlp_add_norm: what add_rms_norm gives of the result of expert_mlp on the same side, in one op or in two.
+void check_experts_and_norm(Family& family, Side& side, const ExpertShape& s, const ExpertData& data,
+                            const WeightSpec& spec) {
+  const auto fused = side.ops().expert_mlp_add_norm;
+  if (fused == nullptr) return;
+  const DType act = data.x.view().dtype();
+  Rng rng(test_seed(), static_cast<uint64_t>(s.num_tokens * 31 + s.hidden_size));
+  const HostTensor residual = random_tensor(rng, act, {s.num_tokens, s.hidden_size});
+  const HostTensor weight = random_tensor(rng, act, {s.hidden_size});
+  const auto run = [&](Op<ExpertMlpAddNormParams> op) {
+    const Tensor x = side.put_activations(data.x), sum = side.put(residual);
+    op(side.stream(), {.experts = {.x = x,
+                                   .expert_ids = side.put(data.ids),
+                                   .expert_weights = side.put(data.weights),
+                                   .gate_up = &side.put_matrices(data.gate_up, spec, s.num_experts),
+                                   .down = &side.put_matrices(data.down, spec, s.num_experts),
+                                   .shared = s.has_shared ? side.put_activations(data.shared) : Tensor(),
+                                   .shared_gate = s.has_shared_gate ? side.put(data.shared_gate) : Tensor(),
+                                   .out = x},
+                       .norm = {.x = x, .residual = sum, .weight = side.put(weight), .eps = 1e-6f, .out = x}});
+    return std::pair(side.get(x), side.get(sum));
+  };
+  const auto [out, sum] = run(fused);
+  const auto [expected_out, expected_sum] = run(decompositions().expert_mlp_add_norm);
+  const std::string label = fmt::format("{} tokens, {} wide, with the next norm", s.num_tokens, s.hidden_size);
+  family.check(side.name_case(label + ": out"), equal_bits("out", out, expected_out));
+  family.check(side.name_case(label + ": residual"), equal_bits("residual", sum, expected_sum));
+  side.clear();
+}
+
 void add_expert_mlp(Report& report, Sides sides, DType act, const WeightSpec& spec) {
   Family family(report, fmt::format("expert_mlp {} by {}", act_name(act), weight_spec_name(spec)));
   if (!family.selected()) return;
   const ExpertShape shapes[] = {
-      {1, 32, 16, 4, 2, false, false},   {0, 32, 16, 4, 2, false, false},     {2, 33, 13, 3, 3, true, false},
-      {9, 64, 48, 8, 2, true, true},     {40, 70, 24, 2, 1, false, false},    {70, 96, 32, 3, 2, true, true},
-      {20, 520, 264, 6, 3, true, false}, {130, 264, 136, 4, 2, false, false}, {280, 264, 136, 2, 1, false, false},
+      {1, 32, 16, 4, 2, false, false},     {0, 32, 16, 4, 2, false, false},     {2, 33, 13, 3, 3, true, false},
+      {9, 64, 48, 8, 2, true, true},       {40, 70, 24, 2, 1, false, false},    {70, 96, 32, 3, 2, true, true},
+      {20, 520, 264, 6, 3, true, false},   {130, 264, 136, 4, 2, false, false}, {280, 264, 136, 2, 1, false, false},
+      {60, 272, 16, 200, 8, false, false}, {256, 64, 16, 130, 8, true, false},  {9, 4104, 16, 4, 2, false, false},
   };
   for (const ExpertShape& s : shapes) {
     for (const bool other_ranks : {false, true}) {
@@ -164,6 +195,7 @@ void add_expert_mlp(Report& report, Sides sides, DType act, const WeightSpec& sp
                        outputs.push_back({"out", run_experts(side, s, data, spec, 0, s.num_tokens), tolerance});
                        return outputs;
                      });
+      check_experts_and_norm(family, sides.actual, s, data, spec);
     }
   }
 }

@@ -362,6 +362,62 @@ void add_linear_heads(Report& report, Sides sides, DType act) {
   }
 }
 
+// The fused op has the bits of its parts.
+void add_norm_rope_write(Report& report, Sides sides) {
+  Family family(report, "latent_norm_rope_write bf16");
+  if (!family.selected() || sides.actual.ops().latent_norm_rope_write == nullptr) return;
+  constexpr DType kAct = DType::kBf16;
+  struct Shape {
+    int64_t num_tokens, num_heads, rank, rope;
+  };
+  for (const auto& [n, num_heads, rank, rope] : {Shape{0, 2, 512, 64},
+                                                 {1, 16, 512, 64},
+                                                 {37, 16, 512, 64},
+                                                 {5, 3, 40, 16},
+                                                 {9, 128, 256, 32},
+                                                 {700, 4, 1000, 64}}) {
+    for (const bool interleaved : {false, true}) {
+      Rng rng(test_seed(), static_cast<uint64_t>(n * 1009 + rank));
+      const HostTensor q = random_tensor(rng, kAct, {n, num_heads * (rope + 8)}),
+                       latent = random_tensor(rng, kAct, {n, rank + rope});
+      const HostTensor norm = random_tensor(rng, kAct, {rank}),
+                       cos_sin = random_tensor(rng, DType::kF32, {n + 3, rope});
+      std::vector<int32_t> positions, slots;
+      for (int64_t i = 0; i < n; ++i) {
+        positions.push_back(static_cast<int32_t>(n - i));
+        slots.push_back(i % 5 == 3 ? -1 : static_cast<int32_t>(n - 1 - i));
+      }
+      Side& side = sides.actual;
+      const auto run = [&, n = n, num_heads = num_heads, rank = rank, rope = rope](Op<LatentNormRopeWriteParams> op) {
+        const KvView kv = side.put_kv({.kind = KvKind::kLatent,
+                                       .kv_lora_rank = rank,
+                                       .qk_rope_head_dim = rope,
+                                       .kv_block_size = 16,
+                                       .dtype = kAct},
+                                      (n + 15) / 16 + 1);
+        const Tensor q_device = side.put(q);
+        op(side.stream(), {.q_rope = q_device.split_last(num_heads, rope + 8).columns(8, 8 + rope),
+                           .latent = side.put_activations(latent),
+                           .norm = side.put(norm),
+                           .eps = 1e-6f,
+                           .positions = put_ints(side, positions),
+                           .cos_sin = side.put(cos_sin),
+                           .interleaved = interleaved,
+                           .slot_mapping = put_ints(side, slots),
+                           .kv = kv});
+        return std::pair(side.get(q_device), side.get(Tensor(kv.data, kAct, {kv.num_blocks, kv.block_bytes / 2})));
+      };
+      const auto [fused_q, fused_cache] = run(side.ops().latent_norm_rope_write);
+      const auto [q_parts, cache_parts] = run(decompositions().latent_norm_rope_write);
+      const std::string label =
+          fmt::format("{} tokens, {} heads, {} + {}{}", n, num_heads, rank, rope, interleaved ? ", interleaved" : "");
+      family.check(side.name_case(label + ": q"), equal_bits("q", fused_q, q_parts));
+      family.check(side.name_case(label + ": cache"), equal_bits("cache", fused_cache, cache_parts));
+      side.clear();
+    }
+  }
+}
+
 }  // namespace
 
 void add_latent_cases(Report& report, Sides sides) {
@@ -375,6 +431,7 @@ void add_latent_cases(Report& report, Sides sides) {
     if (sides.actual.device().supports_kv(codes)) add_attention(report, sides, act, DType::kI8);
   }
   for (const DType act : kActs) add_linear_heads(report, sides, act);
+  add_norm_rope_write(report, sides);
   if (sides.actual.ops().attention_latent_expanded == nullptr) return;
   for (const DType act : kActs) add_expanded(report, sides, act);
 }

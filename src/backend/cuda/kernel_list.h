@@ -9,11 +9,11 @@
 #include "backend/cuda/kernel/attention/attention_decode_ring_params.h"
 #include "backend/cuda/kernel/attention/attention_prefill.h"
 #include "backend/cuda/kernel/attention/attention_prefill_wgmma.h"
-#include "backend/cuda/kernel/linear/integer_weight.h"
 #include "backend/cuda/kernel/expert/expert_order.h"
 #include "backend/cuda/kernel/expert/expert_wgmma.h"
 #include "backend/cuda/kernel/latent/latent_expanded.h"
 #include "backend/cuda/kernel/latent/latent_wgmma.h"
+#include "backend/cuda/kernel/linear/integer_weight.h"
 #include "backend/cuda/kernel/linear/linear.h"
 #include "backend/cuda/kernel/linear/linear_chain.h"
 #include "backend/cuda/kernel/linear/linear_split.h"
@@ -55,8 +55,10 @@ inline constexpr KernelInfo kKernels[] = {
     {"attention/attention_prefill.cu", "attention_prefill_d128", prefill_shared_bytes(128)},
     {"attention/attention_prefill_wgmma.cu", "attention_prefill_wgmma_d64", prefill_wgmma_shared_bytes(64), true},
     {"attention/attention_prefill_wgmma.cu", "attention_prefill_wgmma_d128", prefill_wgmma_shared_bytes(128), true},
-    {"attention/attention_prefill_wgmma.cu", "attention_prefill_wgmma_int8_d64", prefill_wgmma_shared_bytes(64, true), true},
-    {"attention/attention_prefill_wgmma.cu", "attention_prefill_wgmma_int8_d128", prefill_wgmma_shared_bytes(128, true), true},
+    {"attention/attention_prefill_wgmma.cu", "attention_prefill_wgmma_int8_d64", prefill_wgmma_shared_bytes(64, true),
+     true},
+    {"attention/attention_prefill_wgmma.cu", "attention_prefill_wgmma_int8_d128", prefill_wgmma_shared_bytes(128, true),
+     true},
     {"attention/attention_paged.cu", "attention_paged_bf16_bf16_d64"},
     {"attention/attention_paged.cu", "attention_paged_bf16_bf16_d128"},
     {"attention/attention_paged.cu", "attention_paged_bf16_bf16_d256"},
@@ -91,6 +93,8 @@ inline constexpr KernelInfo kKernels[] = {
     {"embedding/embedding_integer.cu", "embedding_int4_f32"},
     {"expert/expert_combine.cu", "expert_combine_bf16"},
     {"expert/expert_combine.cu", "expert_combine_f32"},
+    {"expert/expert_combine.cu", "expert_combine_norm_1"},
+    {"expert/expert_combine.cu", "expert_combine_norm_2"},
     {"expert/expert_order.cu", "expert_order", kOrderSharedBytes},
     {"expert/expert_product.cu", "expert_product_bf16_bf16"},
     {"expert/expert_product.cu", "expert_product_bf16_f32"},
@@ -134,13 +138,17 @@ inline constexpr KernelInfo kKernels[] = {
     {"expert/expert_int4_g32.cu", "expert_int4_g32_gate_up_n8", expert_shared_bytes(kInt4StageWeightBytes, 8), true},
     {"expert/expert_int4_g32.cu", "expert_int4_g32_gate_up_n32", expert_shared_bytes(kInt4StageWeightBytes, 32), true},
     {"expert/expert_int4_g32.cu", "expert_int4_g32_gate_up_n64", expert_shared_bytes(kInt4StageWeightBytes, 64), true},
-    {"expert/expert_int4_g32.cu", "expert_int4_g32_gate_up_n128", expert_shared_bytes(kInt4StageWeightBytes, 128), true},
-    {"expert/expert_int4_g32.cu", "expert_int4_g32_gate_up_dense_n128", expert_shared_bytes(kInt4StageWeightBytes, 128), true},
+    {"expert/expert_int4_g32.cu", "expert_int4_g32_gate_up_n128", expert_shared_bytes(kInt4StageWeightBytes, 128),
+     true},
+    {"expert/expert_int4_g32.cu", "expert_int4_g32_gate_up_dense_n128", expert_shared_bytes(kInt4StageWeightBytes, 128),
+     true},
     {"expert/expert_int4_g32.cu", "expert_int4_g32_down_n8", expert_shared_bytes(kInt4StageWeightBytes, 8), true},
     {"expert/expert_int4_g32.cu", "expert_int4_g32_down_n32", expert_shared_bytes(kInt4StageWeightBytes, 32), true},
     {"expert/expert_int4_g32.cu", "expert_int4_g32_down_n64", expert_shared_bytes(kInt4StageWeightBytes, 64), true},
     {"expert/expert_int4_g32.cu", "expert_int4_g32_down_n128", expert_shared_bytes(kInt4StageWeightBytes, 128), true},
-    {"expert/route_experts.cu", "route_experts"},
+    {"expert/route_experts.cu", "route_experts_128"},
+    {"expert/route_experts.cu", "route_experts_256"},
+    {"expert/route_experts.cu", "route_experts_1024"},
     {"gather_rows/gather_rows.cu", "gather_rows_1"},
     {"gather_rows/gather_rows.cu", "gather_rows_2"},
     {"gather_rows/gather_rows.cu", "gather_rows_4"},
@@ -169,6 +177,7 @@ inline constexpr KernelInfo kKernels[] = {
     {"latent/latent_expanded_wgmma.cu", "attention_latent_expanded_wgmma", kLatentExpandedSharedBytes, true},
     {"latent/latent_gather.cu", "latent_gather"},
     {"latent/latent_wgmma.cu", "attention_latent_wgmma", kLatentSharedBytes, true},
+    {"latent/latent_norm_rope_write.cu", "latent_norm_rope_write"},
     {"latent/latent_write.cu", "latent_write_bf16_bf16"},
     {"latent/latent_write.cu", "latent_write_f32_bf16"},
     {"latent/latent_write.cu", "latent_write_f32_f32"},
@@ -192,14 +201,14 @@ inline constexpr KernelInfo kKernels[] = {
     {"linear/linear_split.cu", "linear_split_n64", split_shared_bytes(64), true},
     {"linear/linear_split.cu", "linear_split_n128", split_shared_bytes(128), true},
     {"linear/linear_split.cu", "linear_split_n256", split_shared_bytes(256), true},
-    {"linear/linear_wgmma.cu", "linear_wgmma_n8",
-     wgmma_shared_bytes(kBf16StageWeightBytes, 8, bf16_ring_bytes(8)), true},
-    {"linear/linear_wgmma.cu", "linear_wgmma_n16",
-     wgmma_shared_bytes(kBf16StageWeightBytes, 16, bf16_ring_bytes(16)), true},
-    {"linear/linear_wgmma.cu", "linear_wgmma_n32",
-     wgmma_shared_bytes(kBf16StageWeightBytes, 32, bf16_ring_bytes(32)), true},
-    {"linear/linear_wgmma.cu", "linear_wgmma_n64",
-     wgmma_shared_bytes(kBf16StageWeightBytes, 64, bf16_ring_bytes(64)), true},
+    {"linear/linear_wgmma.cu", "linear_wgmma_n8", wgmma_shared_bytes(kBf16StageWeightBytes, 8, bf16_ring_bytes(8)),
+     true},
+    {"linear/linear_wgmma.cu", "linear_wgmma_n16", wgmma_shared_bytes(kBf16StageWeightBytes, 16, bf16_ring_bytes(16)),
+     true},
+    {"linear/linear_wgmma.cu", "linear_wgmma_n32", wgmma_shared_bytes(kBf16StageWeightBytes, 32, bf16_ring_bytes(32)),
+     true},
+    {"linear/linear_wgmma.cu", "linear_wgmma_n64", wgmma_shared_bytes(kBf16StageWeightBytes, 64, bf16_ring_bytes(64)),
+     true},
     {"linear/linear_wgmma.cu", "linear_wgmma_n128",
      wgmma_shared_bytes(kBf16StageWeightBytes, 128, bf16_ring_bytes(128)), true},
     {"linear/linear_wgmma.cu", "linear_wgmma_n256",

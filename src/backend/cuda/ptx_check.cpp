@@ -73,19 +73,36 @@ Code parse(std::string_view body) {
 }
 
 // Whose copies of five dimensions bring weights; those of others bring keys, which a kernel before may have written.
-constexpr std::string_view kWeightsIn5d = "linear_silu_wgmma";
+constexpr std::string_view kWeightsIn5d[] = {"linear_silu_wgmma", "expert_int8_down"};
 
 // Whose copies by threads bring nothing but weights.
 constexpr std::string_view kCopiesWeights = "linear_chain";
+
+// What down of experts reads early: ids of a kernel that ended before the one ahead let it start, and the order that it
+// makes of them in shared memory, by addresses without a state space.
+bool reads_expert_ids(std::string_view opcode, std::string_view kernel) {
+  const bool is_order = opcode == "ld.u32" || opcode == "ld.v2.u16" || opcode == "ld.v4.u32";
+  return (opcode == "ld.relaxed.gpu.global.s32" || is_order) && kernel.starts_with("expert") &&
+         kernel.find("down") != kernel.npos;
+}
+
+// Decode attention reads before it waits where the launcher knows that nothing that still runs writes it
+// (AttentionDecodeRingParams::reads_early). It stores nothing there.
+bool reads_old_keys(std::string_view opcode, std::string_view kernel) {
+  return (kernel.starts_with("attention_decode_ring") || kernel.starts_with("attention_decode_cluster")) &&
+         (opcode.starts_with("ld.global") || opcode.starts_with("cp.async.bulk.tensor."));
+}
 
 bool touches_global_memory(std::string_view text, std::string_view kernel) {
   const std::string_view opcode = text.substr(0, text.find_first_of(" \t"));
   // Bulk copies of weights to shared memory.
   if (opcode.starts_with("cp.async.bulk.tensor.2d.shared::cluster.global")) return false;
   if (opcode.starts_with("cp.async.bulk.shared::cluster.global")) return false;
-  if (opcode.starts_with("cp.async.bulk.tensor.5d.shared::cluster.global") && kernel.starts_with(kWeightsIn5d))
-    return false;
+  for (const std::string_view name : kWeightsIn5d) {
+    if (opcode.starts_with("cp.async.bulk.tensor.5d.shared::cluster.global") && kernel.starts_with(name)) return false;
+  }
   if (opcode.starts_with("cp.async.") && kernel.starts_with(kCopiesWeights)) return false;
+  if (reads_expert_ids(opcode, kernel) || reads_old_keys(opcode, kernel)) return false;
   for (const char* elsewhere : {".param", ".shared", ".local", ".const", "ld.global.nc"}) {
     if (opcode.find(elsewhere) != opcode.npos && !opcode.starts_with("cp.")) return false;
   }

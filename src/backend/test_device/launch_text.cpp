@@ -35,6 +35,8 @@ std::string text_of(const RowState& state);
 std::string text_of(const StepInputs& inputs);
 std::string text_of(const ExpertRouting& routing);
 std::string text_of(const LongPrompts& prompts);
+std::string text_of(const AddRmsNormParams& p) { return launch_text(p); }
+std::string text_of(const ExpertMlpParams& p) { return launch_text(p); }
 
 // "op(a: 1, b: 2)"; `names` is "a, b".
 template <typename... Fields>
@@ -121,6 +123,10 @@ std::string launch_text(const AttentionLatentExpandedParams& p) {
 std::string launch_text(const LinearHeadsParams& p) { SPATE_TEXT("linear_heads", p, x, weight, out); }
 std::string launch_text(const AddRmsNormParams& p) {
   SPATE_TEXT("add_rms_norm", p, x, residual, weight, eps, out, reader);
+}
+std::string launch_text(const ExpertMlpAddNormParams& p) { SPATE_TEXT("expert_mlp_add_norm", p, experts, norm); }
+std::string launch_text(const LatentNormRopeWriteParams& p) {
+  SPATE_TEXT("latent_norm_rope_write", p, q_rope, latent, norm, eps, positions, cos_sin, interleaved, slot_mapping, kv);
 }
 std::string launch_text(const QkNormRopeKvWriteParams& p) {
   SPATE_TEXT("qk_norm_rope_kv_write", p, q, k, v, q_norm, k_norm, eps, positions, cos_sin, interleaved, slot_mapping,

@@ -33,6 +33,8 @@ std::string launch_text(const AttentionLatentParams& p);
 std::string launch_text(const AttentionLatentExpandedParams& p);
 std::string launch_text(const LinearHeadsParams& p);
 std::string launch_text(const AddRmsNormParams& p);
+std::string launch_text(const ExpertMlpAddNormParams& p);
+std::string launch_text(const LatentNormRopeWriteParams& p);
 std::string launch_text(const QkNormRopeKvWriteParams& p);
 std::string launch_text(const LinearSiluAndMulParams& p);
 std::string launch_text(const StepKey& key);

@@ -1,43 +1,54 @@
 // WHAT       out = sigmoid(shared_gate) * shared + sum of expert_weights[i] * y[row of pair i], of each token.
+//            expert_combine_norm: residual += out; norm.out = rms_norm(residual), without out.
 // SHAPES     As ExpertCombineKernelParams says.
 // NUMERICS   f32; the shared part first, then the experts by rising id, which is the order of their rows; one rounding.
-// WORK       grid.x tokens, grid.y parts of a row; a thread a piece of 8 elements.
+//            expert_combine_norm has the bits of expert_combine, then add_rms_norm.
+// WORK       grid.x tokens, grid.y parts of a row; a thread a piece of 8 elements. expert_combine_norm: a CTA a row, 1
+// or 2
+//            pieces a thread.
 // ROOFLINE   Memory: 4 bytes of each pair and element, from L2 where a step is small.
-// LIMITS     num_experts_per_tok <= 64.
+// LIMITS     num_experts_per_tok <= 64. expert_combine_norm: bf16, width <= 8,192.
 // TESTS      spate-conformance --backend cuda --filter expert_mlp
 #include "backend/cuda/kernel/expert/expert_product.h"
 
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/piece.h"
+#include "backend/cuda/kernel/rms_norm/normalize.h"
 
 namespace spate::cuda {
 
 constexpr int kMaxPairs = 64;
 
-template <typename Act>
-__device__ inline void expert_combine(const ExpertCombineKernelParams& p) {
-  __shared__ int32_t unsorted[kMaxPairs], rows[kMaxPairs];
-  __shared__ float weights[kMaxPairs];
-  let_dependents_launch();
-  wait_for_inputs();
-  const int64_t token = blockIdx.x;
+// The rows of a token and their weights, by rising row.
+struct TokenRows {
+  int32_t unsorted[kMaxPairs], rows[kMaxPairs];
+  float weights[kMaxPairs];
+};
+
+// How many there are. All threads of the CTA call it, at least kMaxPairs.
+__device__ inline int find_rows(const ExpertCombineKernelParams& p, int64_t token, TokenRows& found) {
   const int k = p.num_experts_per_tok, pair = static_cast<int>(threadIdx.x);
   int row = -1;
   float weight = 0;
   if (pair < k) {
-    unsorted[pair] = row = p.pair_rows[token * k + pair];
+    found.unsorted[pair] = row = p.pair_rows[token * k + pair];
     weight = p.expert_weights[token * p.weights_stride + pair];
   }
-  int num_rows = __syncthreads_count(row >= 0);
+  const int num_rows = __syncthreads_count(row >= 0);
   if (row >= 0) {
     int rank = 0;
-    for (int i = 0; i < k; ++i) rank += unsorted[i] >= 0 && unsorted[i] < row;
-    rows[rank] = row;
-    weights[rank] = weight;
+    for (int i = 0; i < k; ++i) rank += found.unsorted[i] >= 0 && found.unsorted[i] < row;
+    found.rows[rank] = row;
+    found.weights[rank] = weight;
   }
   __syncthreads();
-  const int first = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * kPieceElems, width = p.hidden_size;
-  if (first >= width) return;
+  return num_rows;
+}
+
+template <typename Act>
+__device__ inline Piece<Act> combined_piece(const ExpertCombineKernelParams& p, int64_t token, int first, int num_rows,
+                                            const TokenRows& found) {
+  const int width = p.hidden_size;
   float sums[kPieceElems] = {};
   if (p.shared != nullptr) {
     const float gate = p.shared_gate != nullptr ? p.shared_gate[token * p.shared_gate_stride] : 0.0f;
@@ -47,14 +58,86 @@ __device__ inline void expert_combine(const ExpertCombineKernelParams& p) {
 #pragma unroll
     for (int i = 0; i < kPieceElems; ++i) sums[i] = factor * value_of(piece, i);
   }
-#pragma unroll 8
-  for (int r = 0; r < num_rows; ++r) {
-    const Piece<float> piece = load_piece(p.y + rows[r] * p.y_stride, first, width, true);
+  // Rows of y are padded to whole pieces. All loads of a round are on their way before the first sum.
+  constexpr int kRound = 8;
+  for (int r = 0; r < num_rows; r += kRound) {
+    float4 low[kRound], high[kRound];
 #pragma unroll
-    for (int i = 0; i < kPieceElems; ++i) sums[i] = __fmaf_rn(weights[r], value_of(piece, i), sums[i]);
+    for (int j = 0; j < kRound; ++j) {
+      if (r + j >= num_rows) continue;
+      const float4* row = reinterpret_cast<const float4*>(p.y + found.rows[r + j] * p.y_stride + first);
+      low[j] = row[0];
+      high[j] = row[1];
+    }
+#pragma unroll
+    for (int j = 0; j < kRound; ++j) {
+      if (r + j >= num_rows) continue;
+      const float values[kPieceElems] = {low[j].x,  low[j].y,  low[j].z,  low[j].w,
+                                         high[j].x, high[j].y, high[j].z, high[j].w};
+      const float weight = found.weights[r + j];
+#pragma unroll
+      for (int i = 0; i < kPieceElems; ++i) sums[i] = __fmaf_rn(weight, values[i], sums[i]);
+    }
   }
+#pragma unroll
+  for (int i = 0; i < kPieceElems; ++i) sums[i] = first + i < width ? sums[i] : 0.0f;
+  return to_piece<Act>(sums);
+}
+
+template <typename Act>
+__device__ inline void expert_combine(const ExpertCombineKernelParams& p) {
+  __shared__ TokenRows found;
+  let_dependents_launch();
+  wait_for_inputs();
+  const int64_t token = blockIdx.x;
+  const int num_rows = find_rows(p, token, found);
+  const int first = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * kPieceElems;
+  if (first >= p.hidden_size) return;
   Act* out = static_cast<Act*>(p.out) + token * p.out_stride;
-  store_piece(out, first, width, p.is_aligned, to_piece<Act>(sums));
+  store_piece(out, first, p.hidden_size, p.is_aligned, combined_piece<Act>(p, token, first, num_rows, found));
+}
+
+template <int kPieces>
+__device__ inline void expert_combine_norm(const ExpertCombineNormKernelParams& params) {
+  __shared__ TokenRows found;
+  let_dependents_launch();
+  const ExpertCombineKernelParams& p = params.combine;
+  const RmsNormKernelParams& norm = params.add.norm;
+  const int64_t token = blockIdx.x;
+  const auto first_of = [&](int i) {
+    return (i * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kPieceElems;
+  };
+  Piece<Bf16> weight[kPieces], pieces[kPieces];
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    weight[i] = load_constant_piece(static_cast<const Bf16*>(norm.weight), first_of(i), norm.width, norm.is_aligned);
+  }
+  wait_for_inputs();
+  Bf16* residual = static_cast<Bf16*>(params.add.residual) + token * params.add.residual_stride;
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    pieces[i] = load_piece(static_cast<const Bf16*>(residual), first_of(i), norm.width, norm.is_aligned);
+  }
+  const int num_rows = find_rows(p, token, found);
+  float sum_of_squares = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    if (first_of(i) < norm.width) {
+      const Piece<Bf16> out = combined_piece<Bf16>(p, token, first_of(i), num_rows, found);
+      float sums[kPieceElems];
+#pragma unroll
+      for (int j = 0; j < kPieceElems; ++j) sums[j] = value_of(pieces[i], j) + value_of(out, j);
+      pieces[i] = to_piece<Bf16>(sums);
+      store_piece(residual, first_of(i), norm.width, norm.is_aligned, pieces[i]);
+    }
+    sum_of_squares = add_squares(pieces[i], sum_of_squares);
+  }
+  const float inv_rms = inv_rms_of(sum_of_cta(sum_of_squares), norm.width, norm.eps);
+  Bf16* out = static_cast<Bf16*>(norm.out) + token * norm.out_token_stride;
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    store_piece(out, first_of(i), norm.width, norm.is_aligned, normalized(pieces[i], weight[i], inv_rms));
+  }
 }
 
 extern "C" __global__ void expert_combine_bf16(const __grid_constant__ ExpertCombineKernelParams p) {
@@ -62,6 +145,14 @@ extern "C" __global__ void expert_combine_bf16(const __grid_constant__ ExpertCom
 }
 extern "C" __global__ void expert_combine_f32(const __grid_constant__ ExpertCombineKernelParams p) {
   expert_combine<float>(p);
+}
+extern "C" __global__ void __launch_bounds__(kNormMaxThreads)
+    expert_combine_norm_1(const __grid_constant__ ExpertCombineNormKernelParams p) {
+  expert_combine_norm<1>(p);
+}
+extern "C" __global__ void __launch_bounds__(kNormMaxThreads)
+    expert_combine_norm_2(const __grid_constant__ ExpertCombineNormKernelParams p) {
+  expert_combine_norm<2>(p);
 }
 
 }  // namespace spate::cuda

@@ -106,7 +106,32 @@ void make_order(Stream& stream, const ExpertMlpParams& p, const ExpertOrder& ord
          {{"num_pairs", params.num_pairs}, {"num_experts", num_experts}});
 }
 
-void combine(Stream& stream, const ExpertMlpParams& p, const ExpertScratch& scratch) {
+// Rows that a CTA keeps in registers, with the threads of add_rms_norm, whose bits this gives.
+constexpr int64_t kCombineNormMaxWidth = 2 * kNormMaxThreads * 8;
+
+void combine_and_norm(Stream& stream, const ExpertCombineKernelParams& combine, const AddRmsNormParams& norm) {
+  const int64_t num_tokens = norm.x.dim(0), width = norm.x.dim(1), num_pieces = ceil_div(width, 8);
+  const int64_t pieces = num_pieces <= kNormMaxThreads ? 1 : 2;
+  const ExpertCombineNormKernelParams params{
+      .combine = combine,
+      .add = {.norm = {.weight = norm.weight.raw(),
+                       .out = norm.out.raw(),
+                       .out_token_stride = norm.out.stride(0),
+                       .num_rows = num_tokens,
+                       .num_heads = 1,
+                       .width = static_cast<int32_t>(width),
+                       .eps = norm.eps,
+                       .is_aligned = are_rows_aligned({&norm.residual, &norm.out, &norm.weight})},
+              .residual = norm.residual.raw(),
+              .residual_stride = norm.residual.stride(0)}};
+  static_assert(kNormNarrowWidth / 8 + 32 >= kMaxExpertsPerTok);  // the first threads find the rows of a token
+  launch(stream, pieces == 1 ? kernel_id("expert_combine_norm_1") : kernel_id("expert_combine_norm_2"),
+         {.x = num_tokens, .num_threads = num_threads_for(ceil_div(num_pieces, pieces), kNormMaxThreads)}, params,
+         {{"num_tokens", num_tokens}, {"hidden_size", width}});
+}
+
+// norm: null, or what follows (expert_mlp_add_norm).
+void combine(Stream& stream, const ExpertMlpParams& p, const AddRmsNormParams* norm, const ExpertScratch& scratch) {
   const Tensor& shared = p.shared;
   const bool has_gate = shared.defined() && p.shared_gate.defined();
   const ExpertCombineKernelParams params{
@@ -127,6 +152,7 @@ void combine(Stream& stream, const ExpertMlpParams& p, const ExpertScratch& scra
   };
   constexpr int kThreads = 128, kPieceElems = 8;
   static_assert(kThreads >= kMaxExpertsPerTok);
+  if (norm != nullptr) return combine_and_norm(stream, params, *norm);
   launch(stream, p.out.dtype() == DType::kF32 ? kernel_id("expert_combine_f32") : kernel_id("expert_combine_bf16"),
          {.x = p.out.dim(0), .y = ceil_div(p.out.dim(1), kThreads * kPieceElems), .num_threads = kThreads}, params,
          {{"num_tokens", p.out.dim(0)}, {"hidden_size", p.out.dim(1)}});
@@ -140,7 +166,7 @@ KernelId product_kernel(DType act, Codes codes) {
   return codes == Codes::kBf16 ? kernel_id("expert_product_f32_bf16") : kernel_id("expert_product_f32_f32");
 }
 
-void run_any(Stream& stream, const ExpertMlpParams& p) {
+void run_any(Stream& stream, const ExpertMlpParams& p, const AddRmsNormParams* norm) {
   CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
   const ExpertScratch scratch = take_scratch(device, p, kProductTileM, Extra::kGateUp);
   const WeightDesc &gate_up = p.gate_up->desc(), &down = p.down->desc();
@@ -171,7 +197,7 @@ void run_any(Stream& stream, const ExpertMlpParams& p) {
                 .out = Tensor(scratch.act, act, {num_pairs, act_stride(p)}).columns(0, down.in_features)});
   multiply({.x = scratch.act, .out = scratch.y, .x_stride = act_stride(p), .out_stride = y_stride(p), .is_out_f32 = true},
            *p.down);
-  combine(stream, p, scratch);
+  combine(stream, p, norm, scratch);
 }
 
 // --- on Hopper: bf16, int8 and two-level int4 ----------------------------------------------------------------------
@@ -313,7 +339,7 @@ ProductInput copy_rows(Stream& stream, const ProductInput& input, const ExpertOr
   return copied;
 }
 
-void run_wgmma(Stream& stream, const ExpertMlpParams& p) {
+void run_wgmma(Stream& stream, const ExpertMlpParams& p, const AddRmsNormParams* norm) {
   CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
   const DriverApi& api = device.api();
   const WeightDesc &gate_up = p.gate_up->desc(), &down = p.down->desc();
@@ -321,13 +347,19 @@ void run_wgmma(Stream& stream, const ExpertMlpParams& p) {
   const TileKernels kernels = choose_tile(p);
   const ExpertScratch scratch = take_scratch(device, p, kernels.tile_rows, kernels.copies_x ? Extra::kX : Extra::kNone);
   const DType act = p.x.dtype();
-  const bool is_small = num_pairs <= kSmallOrderPairs && num_tokens <= kSmallOrderTileRows;
-  if (!is_small) make_order(stream, p, scratch.order, kernels.tile_rows);
+  const bool has_cta_order = num_tokens <= kCtaOrderTokens && gate_up.num_matrices <= kCtaOrderExperts &&
+                             num_pairs <= cta_order_pairs(kernels.tile_rows);
+  if (!has_cta_order) make_order(stream, p, scratch.order, kernels.tile_rows);
   const auto multiply = [&](KernelId kernel, const PackedWeight& weight, const ExpertWgmmaKernelParams& of_product,
                             int64_t weight_tiles) {
     ExpertWgmmaKernelParams params = of_product;
     const WeightDesc& desc = weight.desc();
     params.order = scratch.order;
+    if (has_cta_order) params.expert_ids = p.expert_ids.data<int32_t>();
+    params.ids_stride = p.expert_ids.stride(0);
+    params.num_matrices = static_cast<int32_t>(desc.num_matrices);
+    params.num_pairs = static_cast<int32_t>(num_pairs);
+    params.num_experts_per_tok = static_cast<int32_t>(p.expert_ids.dim(1));
     params.partial = device.partial_sums();
     params.arrived = device.partial_flags();
     params.num_steps = is_integer(weight) ? integer_layout(desc).num_steps
@@ -347,22 +379,18 @@ void run_wgmma(Stream& stream, const ExpertMlpParams& p) {
   ProductInput x = make_input(stream, p.x, *p.gate_up, scratch.x_codes);
   if (kernels.copies_x) x = copy_rows(stream, x, scratch.order, num_tokens, num_pairs, scratch.x);
   x.integer.gathers = true;
-  multiply(kernels.gate_up, *p.gate_up,
-           {.weight = has_map(*p.gate_up) ? gate_up_map(api, *p.gate_up) : TensorMap{},
-            .x = kernels.copies_x ? input_map(api, x, is_integer(*p.gate_up), num_pairs, kernels.tile_rows) : TensorMap{},
-            .x_rows = x.data,
-            .out = scratch.act,
-            .expert_ids = is_small ? p.expert_ids.data<int32_t>() : nullptr,
-            .integer = x.integer,
-            .ids_stride = p.expert_ids.stride(0),
-            .x_stride_bytes = x.stride_bytes,
-            .out_stride = act_stride(p),
-            .x_row_bytes = static_cast<int32_t>(x.row_bytes),
-            .num_matrices = static_cast<int32_t>(gate_up.num_matrices),
-            .num_pairs = static_cast<int32_t>(num_pairs),
-            .num_experts_per_tok = static_cast<int32_t>(p.expert_ids.dim(1)),
-            .out_features = static_cast<int32_t>(gate_up.out_features / 2)},
-           ceil_div(gate_up.out_features / 2, kWgmmaTileRows / 2));
+  multiply(
+      kernels.gate_up, *p.gate_up,
+      {.weight = has_map(*p.gate_up) ? gate_up_map(api, *p.gate_up) : TensorMap{},
+       .x = kernels.copies_x ? input_map(api, x, is_integer(*p.gate_up), num_pairs, kernels.tile_rows) : TensorMap{},
+       .x_rows = x.data,
+       .out = scratch.act,
+       .integer = x.integer,
+       .x_stride_bytes = x.stride_bytes,
+       .out_stride = act_stride(p),
+       .x_row_bytes = static_cast<int32_t>(x.row_bytes),
+       .out_features = static_cast<int32_t>(gate_up.out_features / 2)},
+      ceil_div(gate_up.out_features / 2, kWgmmaTileRows / 2));
 
   const Tensor act_rows = Tensor(scratch.act, act, {num_pairs, act_stride(p)}).columns(0, down.in_features);
   const ProductInput act_input = make_input(stream, act_rows, *p.down, scratch.act_codes);
@@ -374,7 +402,7 @@ void run_wgmma(Stream& stream, const ExpertMlpParams& p) {
             .out_stride = y_stride(p),
             .out_features = static_cast<int32_t>(down.out_features)},
            ceil_div(down.out_features, kWgmmaTileRows));
-  combine(stream, p, scratch);
+  combine(stream, p, norm, scratch);
 }
 
 constexpr int64_t kMaxWorkspaceBytes = int64_t{768} << 20;  // more tokens are taken in chunks
@@ -397,10 +425,11 @@ int64_t expert_workspace_bytes(const OpLimits& limits) {
   return std::min(kMaxWorkspaceBytes, limits.max_num_tokens * of_token) + kOrderBytes;
 }
 
+namespace {
+
 // Tokens are taken in chunks that bound the workspace: each reads its experts anew, which costs little where a chunk
 // gives each expert many rows.
-void expert_mlp(Stream& stream, const ExpertMlpParams& p) {
-  check_params(p);
+void run_in_chunks(Stream& stream, const ExpertMlpParams& p, const AddRmsNormParams* norm) {
   const int64_t num_tokens = p.x.dim(0);
   const int64_t of_token =
       bytes_of_token(p.expert_ids.dim(1), p.out.dim(1), p.down->desc().in_features, dtype_bytes(p.x.dtype()));
@@ -418,12 +447,39 @@ void expert_mlp(Stream& stream, const ExpertMlpParams& p) {
                                .shared = rows(p.shared),
                                .shared_gate = rows(p.shared_gate),
                                .out = rows(p.out)};
+    AddRmsNormParams norm_part;
+    if (norm != nullptr) {
+      norm_part = {.x = rows(norm->x),
+                   .residual = rows(norm->residual),
+                   .weight = norm->weight,
+                   .eps = norm->eps,
+                   .out = rows(norm->out)};
+    }
+    const AddRmsNormParams* norm_of_part = norm == nullptr ? nullptr : &norm_part;
     if (fits_wgmma(device, p)) {
-      run_wgmma(stream, part);
+      run_wgmma(stream, part, norm_of_part);
     } else {
-      run_any(stream, part);
+      run_any(stream, part, norm_of_part);
     }
   }
+}
+
+}  // namespace
+
+void expert_mlp(Stream& stream, const ExpertMlpParams& p) {
+  check_params(p);
+  run_in_chunks(stream, p, nullptr);
+}
+
+// A reader that wants codes gets them from add_rms_norm, narrow rows have another order of sums there.
+void expert_mlp_add_norm(Stream& stream, const ExpertMlpAddNormParams& p) {
+  check_params(p);
+  const bool wants_codes = p.norm.reader != nullptr && p.norm.reader->desc().spec.has_integer_codes();
+  const int64_t width = p.norm.x.dim(1);
+  if (wants_codes || p.norm.x.dtype() != DType::kBf16 || width <= kNormNarrowWidth || width > kCombineNormMaxWidth) {
+    return decompositions().expert_mlp_add_norm(stream, p);
+  }
+  run_in_chunks(stream, p.experts, &p.norm);
 }
 
 // --- linear_heads --------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernel/expert/expert_order.h"
+#include "backend/cuda/kernel/rms_norm/rms_norm.h"
 
 namespace spate::cuda {
 
@@ -43,6 +44,13 @@ struct ExpertCombineKernelParams {
   int32_t num_experts_per_tok;
   int32_t hidden_size;
   int32_t is_aligned;  // rows of shared and out start at multiples of 16 bytes
+};
+
+// residual += what expert_combine gives, rounded; norm.out = rms_norm(residual). combine.out, norm.x and its strides
+// are not used.
+struct ExpertCombineNormKernelParams {
+  ExpertCombineKernelParams combine;
+  AddRmsNormKernelParams add;
 };
 
 }  // namespace spate::cuda

@@ -26,6 +26,11 @@ namespace spate::cuda {
 
 enum class ExpertKind { kGateUp, kGateUpDense, kDown, kHeads };
 
+// Whether the kernel can make the order for itself.
+constexpr bool makes_order(ExpertKind kind, int rows) {
+  return (kind == ExpertKind::kGateUp || kind == ExpertKind::kDown) && cta_order_pairs(rows) > 0;
+}
+
 constexpr bool has_silu(ExpertKind kind) { return kind == ExpertKind::kGateUp || kind == ExpertKind::kGateUpDense; }
 
 // A run of steps of k of one tile.
@@ -131,25 +136,46 @@ struct ExpertStages : Stages<Format, kRows, expert_ring_bytes(kRows)> {
 
 // --- the warps that load ---------------------------------------------------------------------------------------------
 
-// One thread: W, and x where its rows follow each other.
+// One thread: W, and x where its rows follow each other. Of down with an order of its own the first stages of W are on
+// their way before the grid waits for gate_up.
 template <typename Format, ExpertKind kKind, int kRows>
 __device__ inline void load_expert_stages(const ExpertWgmmaKernelParams& p, const ExpertOrder& order,
                                           const ExpertStages<Format, kRows>& stages) {
   constexpr bool kGathers = kKind == ExpertKind::kGateUp;
+  constexpr int kCount = ExpertStages<Format, kRows>::kCount;
   ExpertWork<kKind> work(p, order, kRows);
   ExpertSegment segment;
   Place<ExpertStages<Format, kRows>::kCount> place;
   constexpr int kBoxRows = expert_box_rows(kRows);
   constexpr uint32_t kBoxBytes = kBoxRows * kWgmmaStageRowBytes;
   const uint32_t weight_bytes = Format::template stage_weight_bytes<kKind>(p);
+  const auto boxes_of = [](const ExpertSegment& of) { return kGathers ? 0 : (of.num_rows + kBoxRows - 1) / kBoxRows; };
+  const auto load_weight = [&](const ExpertSegment& of, int stage, int step) {
+    arrive_expecting(stages.full(stage), weight_bytes + static_cast<uint32_t>(boxes_of(of)) * kBoxBytes);
+    Format::template load_weight<kKind>(p, stages.weight(stage), of, step, stages.full(stage));
+  };
+  int num_loaded = 0;
+  if constexpr (kKind == ExpertKind::kDown && makes_order(kKind, kRows)) {
+    if (p.expert_ids != nullptr) {
+      ExpertWork<kKind> ahead(p, order, kRows);
+      while (num_loaded < kCount && ahead.next(segment)) {
+        for (int step = segment.begin; step < segment.end && num_loaded < kCount; ++step) {
+          load_weight(segment, num_loaded++, step);
+        }
+      }
+    }
+    wait_for_inputs();
+  }
   while (work.next(segment)) {
-    const int num_boxes = kGathers ? 0 : (segment.num_rows + kBoxRows - 1) / kBoxRows;
-    const uint32_t stage_bytes = weight_bytes + static_cast<uint32_t>(num_boxes) * kBoxBytes;
+    const int num_boxes = boxes_of(segment);
     for (int step = segment.begin; step < segment.end; ++step) {
       const uint32_t full = stages.full(place.stage);
-      wait_barrier(stages.empty(place.stage), place.parity ^ 1);
-      arrive_expecting(full, stage_bytes);
-      Format::template load_weight<kKind>(p, stages.weight(place.stage), segment, step, full);
+      if (num_loaded > 0) {
+        --num_loaded;
+      } else {
+        wait_barrier(stages.empty(place.stage), place.parity ^ 1);
+        load_weight(segment, place.stage, step);
+      }
       if constexpr (!kGathers) {
         const int column = (kKind == ExpertKind::kHeads ? segment.matrix * p.x_matrix_columns : 0) + step * Format::kTileK;
         for (int box = 0; box < num_boxes; ++box) {
@@ -324,60 +350,108 @@ __device__ inline void multiply_expert_stages(const ExpertWgmmaKernelParams& p, 
   }
 }
 
-// --- the order of few pairs ------------------------------------------------------------------------------------------
+// --- the order of a step that decodes --------------------------------------------------------------------------------
 
-// Of up to kSmallOrderPairs pairs of at most tile_rows tokens, so that each expert that is used is one tile: made by every
-// CTA for itself, which takes less time than a kernel, and by the first one for the kernels behind.
-struct SmallOrder {
+// Made by every CTA for itself, which takes less time than a kernel, and by the first one of gate_up for
+// expert_combine. Which tokens chose an expert is a mask: the rank of a pair among those of its expert is the number of
+// bits below its own.
+//
+// gate_up lets its dependents start when it has its inputs, not before. So whatever runs behind it may read the ids of
+// the call without waiting: down makes its order, and loads W, while gate_up ends.
+template <ExpertKind kKind, int kRows>
+struct CtaOrder {
+  static constexpr int kPairs = cta_order_pairs(kRows), kExperts = kCtaOrderExperts;
   ExpertOrder order;  // of the arrays below
-  ExpertTile tiles[kSmallOrderPairs];
-  int32_t experts[kSmallOrderPairs];  // of pairs; -1: no row
-  int32_t firsts[kSmallOrderPairs];   // no pair before has the same expert
-  int32_t row_tokens[kSmallOrderPairs];
+  ExpertTile tiles[max_expert_tiles(kPairs, kExperts, kRows)];
+  int32_t row_tokens[kKind == ExpertKind::kGateUp ? kPairs : 1];
+  int32_t first_rows[kExperts];
+  uint32_t of_warps[kExperts / 32];  // rows of a warp's experts, and their tiles << 16
   int32_t num_tiles;
 };
 
-// All threads of the CTA, which sync afterwards.
-__device__ inline void make_small_order(const ExpertWgmmaKernelParams& p, SmallOrder& small) {
-  const int pair = static_cast<int>(threadIdx.x), k = p.num_experts_per_tok;
-  int expert = -1;
-  if (pair < p.num_pairs) {
-    const int id = p.expert_ids[pair / k * p.ids_stride + pair % k];
-    expert = id < p.num_matrices ? id : -1;
-    small.experts[pair] = expert;
-    small.row_tokens[pair] = 0;
+// An id that a kernel before gate_up wrote, from L2.
+__device__ inline int32_t load_expert_id(const int32_t* id) {
+  int32_t value;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(id) : "memory");
+  return value;
+}
+
+// All threads of the CTA. masks: num_matrices * ceil(num_tokens / 32) words where stages will lie. gate_up waits for
+// the kernels before.
+template <ExpertKind kKind, int kRows>
+__device__ inline void make_cta_order(const ExpertWgmmaKernelParams& p, CtaOrder<kKind, kRows>& made, uint32_t* masks) {
+  using Made = CtaOrder<kKind, kRows>;
+  constexpr int kRounds = (Made::kPairs + kWgmmaThreads - 1) / kWgmmaThreads;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, k = p.num_experts_per_tok;
+  const int num_experts = p.num_matrices, num_words = (p.num_pairs / k + 31) / 32;
+  for (int i = thread; i < num_experts * num_words; i += kWgmmaThreads) masks[i] = 0;
+  if (thread == 0) made.order = {&made.num_tiles, made.tiles, made.row_tokens, nullptr};
+  __syncthreads();
+  if constexpr (kKind == ExpertKind::kGateUp) {
+    wait_for_inputs();
+    let_dependents_launch();
   }
-  if (pair == 0) {
-    small.order = {&small.num_tiles, small.tiles, small.row_tokens, nullptr};
-    small.num_tiles = 0;
+  int experts[kRounds];
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+    const int pair = thread + i * kWgmmaThreads;
+    experts[i] = pair < p.num_pairs ? load_expert_id(p.expert_ids + pair / k * p.ids_stride + pair % k) : -1;
+  }
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+    if (static_cast<uint32_t>(experts[i]) >= static_cast<uint32_t>(num_experts)) experts[i] = -1;
+    const int token = (thread + i * kWgmmaThreads) / k;
+    if (experts[i] >= 0) atomicOr(masks + experts[i] * num_words + token / 32, 1u << (token % 32));
   }
   __syncthreads();
-  int first_row = 0, rank = 0, num_rows = 0;  // pairs of experts before, own ones before, own ones
-  if (expert >= 0) {
-    for (int other = 0; other < p.num_pairs; ++other) {
-      const int its = small.experts[other];
-      first_row += its >= 0 && its < expert;
-      num_rows += its == expert;
-      rank += its == expert && other < pair;
+
+  // A thread an expert: its rows and tiles, and those of the experts before.
+  uint32_t own = 0, through = 0;
+  if (thread < Made::kExperts) {
+    int num_rows = 0;
+    if (thread < num_experts) {
+      for (int w = 0; w < num_words; ++w) num_rows += __popc(masks[thread * num_words + w]);
+    }
+    own = static_cast<uint32_t>(num_rows | (num_rows + kRows - 1) / kRows << 16);
+    through = own;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const uint32_t lower = __shfl_up_sync(0xffffffffu, through, distance);
+      if (lane >= distance) through += lower;
+    }
+    if (lane == 31) made.of_warps[thread / 32] = through;
+  }
+  __syncthreads();
+  if (thread < Made::kExperts) {
+    uint32_t before = through - own;
+    for (int warp = 0; warp < thread / 32; ++warp) before += made.of_warps[warp];
+    const int first_row = static_cast<int>(before & 0xffff), first_tile = static_cast<int>(before >> 16);
+    const int num_rows = static_cast<int>(own & 0xffff), num_tiles = static_cast<int>(own >> 16);
+    made.first_rows[thread] = first_row;
+    for (int i = 0; i < num_tiles; ++i) {
+      made.tiles[first_tile + i] = {thread, first_row + i * kRows, min(kRows, num_rows - i * kRows),
+                                    static_cast<int16_t>(i), static_cast<int16_t>(num_tiles)};
+    }
+    if (thread == Made::kExperts - 1) made.num_tiles = first_tile + num_tiles;
+  }
+  __syncthreads();
+
+#pragma unroll
+  for (int i = 0; i < kRounds && kKind == ExpertKind::kGateUp; ++i) {
+    const int pair = thread + i * kWgmmaThreads, token = pair / k;
+    int row = -1;
+    if (experts[i] >= 0) {
+      const uint32_t* mask = masks + experts[i] * num_words;
+      row = made.first_rows[experts[i]] + __popc(mask[token / 32] & ((1u << (token % 32)) - 1));
+      for (int w = 0; w < token / 32; ++w) row += __popc(mask[w]);
+      made.row_tokens[row] = token;
+    }
+    if (blockIdx.x == 0 && pair < p.num_pairs) {
+      p.order.pair_rows[pair] = row;
     }
   }
-  if (pair < p.num_pairs) small.firsts[pair] = expert >= 0 && rank == 0;
+  fence_async_proxy();  // stages come where the masks were
   __syncthreads();
-  if (expert >= 0) {
-    int tile = 0;
-    for (int other = 0; other < p.num_pairs; ++other) tile += small.firsts[other] && small.experts[other] < expert;
-    small.row_tokens[first_row + rank] = pair / k;
-    if (rank == 0) {
-      small.tiles[tile] = {expert, first_row, num_rows, 0, 1};
-      atomicAdd(&small.num_tiles, 1);
-    }
-  }
-  __syncthreads();
-  if (blockIdx.x > 0 || pair >= p.num_pairs) return;
-  if (pair == 0) *p.order.num_tiles = small.num_tiles;
-  if (pair < small.num_tiles) p.order.tiles[pair] = small.tiles[pair];
-  p.order.row_tokens[pair] = small.row_tokens[pair];
-  p.order.pair_rows[pair] = expert >= 0 ? first_row + rank : -1;
 }
 
 template <typename Format, ExpertKind kKind, int kRows>
@@ -386,7 +460,11 @@ __device__ inline void run_expert_warps(const ExpertWgmmaKernelParams& p, const 
   if (threadIdx.x < 128) {
     if constexpr (kRows == 128) asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
     if constexpr (kRows > 128) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (threadIdx.x == 0) load_expert_stages<Format, kKind, kRows>(p, order, stages);
+    if (threadIdx.x == 0) {
+      load_expert_stages<Format, kKind, kRows>(p, order, stages);
+    } else if constexpr (kKind != ExpertKind::kGateUp) {
+      wait_for_inputs();
+    }
     if constexpr (kKind == ExpertKind::kGateUp) {
       if (threadIdx.x >= 32) {
         gather_expert_stages<Format, kRows>(p, order, stages, static_cast<int>(threadIdx.x) - 32);
@@ -395,6 +473,7 @@ __device__ inline void run_expert_warps(const ExpertWgmmaKernelParams& p, const 
   } else {
     if constexpr (kRows == 128) asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");
     if constexpr (kRows > 128) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    wait_for_inputs();
     multiply_expert_stages<Format, kKind, kRows>(p, order, stages);
   }
 }
@@ -404,7 +483,8 @@ __device__ inline void expert_wgmma(const ExpertWgmmaKernelParams& p) {
   extern __shared__ char smem[];
   const ExpertStages<Format, kRows> stages{{(shared_address(smem) + 1023) / 1024 * 1024}};
   constexpr int kLoaders = kKind == ExpertKind::kGateUp ? 1 + kExpertGatherThreads : 1;
-  let_dependents_launch();
+  constexpr bool kMakesOrder = makes_order(kKind, kRows);
+  if (!(kMakesOrder && kKind == ExpertKind::kGateUp) || p.expert_ids == nullptr) let_dependents_launch();
   if (threadIdx.x == 0) {
     if constexpr (Format::kHasWeightMap) prefetch_map(p.weight);
     if constexpr (kKind != ExpertKind::kGateUp) prefetch_map(p.x);
@@ -415,15 +495,20 @@ __device__ inline void expert_wgmma(const ExpertWgmmaKernelParams& p) {
     fence_barrier_init();
   }
   __syncthreads();
-  wait_for_inputs();
-  if constexpr (kKind == ExpertKind::kGateUp && kRows == kSmallOrderTileRows) {
-    __shared__ SmallOrder small;
+  if constexpr (kMakesOrder) {
+    __shared__ CtaOrder<kKind, kRows> made;
     if (p.expert_ids != nullptr) {
-      make_small_order(p, small);
-      return run_expert_warps<Format, kKind, kRows>(p, small.order, stages);
+      make_cta_order(p, made, reinterpret_cast<uint32_t*>(smem + (stages.base - shared_address(smem))));
+    } else {
+      if (threadIdx.x == 0) made.order = p.order;
+      __syncthreads();
+      wait_for_inputs();
     }
+    run_expert_warps<Format, kKind, kRows>(p, made.order, stages);
+  } else {
+    wait_for_inputs();
+    run_expert_warps<Format, kKind, kRows>(p, p.order, stages);
   }
-  run_expert_warps<Format, kKind, kRows>(p, p.order, stages);
 }
 
 #define SPATE_EXPERT_KERNEL(name, Format, kind, rows)                     \

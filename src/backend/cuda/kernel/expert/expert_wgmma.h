@@ -10,8 +10,11 @@
 
 namespace spate::cuda {
 
-// Up to so many pairs of at most so many tokens need no expert_order.
-constexpr int kSmallOrderPairs = 64, kSmallOrderTileRows = 8;
+// Of so many tokens and experts and, with tiles of up to 64 rows, of so many pairs each CTA makes the order itself.
+constexpr int kCtaOrderTokens = 256, kCtaOrderExperts = 256;
+SPATE_HOST_DEVICE constexpr int cta_order_pairs(int tile_rows) {
+  return tile_rows == 8 ? 1024 : tile_rows <= 64 ? 2048 : 0;
+}
 
 constexpr int kExpertGatherThreads = 96;  // of those that load: rows of x that lie apart
 
@@ -44,7 +47,7 @@ struct ExpertWgmmaKernelParams {
   const void* x_rows;         // gathered: rows at multiples of 16 bytes
   void* out;                  // of gate_up: activations; of down: f32; of heads: bf16
   ExpertOrder order;          // of experts; of heads tiles is null: each matrix has all rows
-  const int32_t* expert_ids;  // of gate_up of few pairs: makes the order from them; else null
+  const int32_t* expert_ids;  // CTAs make the order from them; else null
   ExpertIntegerParams integer;
   float* partial;             // [grid, tile_rows * 128] sums of a part of k
   uint32_t* arrived;          // [grid] 0; 1 while the CTA's partial sums wait to be added

@@ -7,15 +7,9 @@ namespace spate::cuda {
 constexpr int kRouteWarps = 4;
 constexpr int kRouteMaxExperts = 1024;
 
-struct RouteExpertsKernelParams {
-  const float* logits;    // [num_tokens, num_experts]
-  const float* bias;      // [num_experts], or null
-  int32_t* expert_ids;    // [num_tokens, num_experts_per_tok]
-  float* expert_weights;  // [num_tokens, num_experts_per_tok]
-  int64_t logits_stride;  // elements
-  int64_t ids_stride;
-  int64_t weights_stride;
-  int32_t num_tokens;
+// ExpertRouting for the device.
+struct RoutingRules {
+  const float* bias;  // [num_experts], or null
   int32_t num_experts;
   int32_t num_experts_per_tok;
   int32_t num_groups;
@@ -25,6 +19,17 @@ struct RouteExpertsKernelParams {
   int32_t normalises;
   float min_sum;
   float scale;
+};
+
+struct RouteExpertsKernelParams {
+  RoutingRules rules;
+  const float* logits;    // [num_tokens, num_experts]
+  int32_t* expert_ids;    // [num_tokens, num_experts_per_tok]
+  float* expert_weights;  // [num_tokens, num_experts_per_tok]
+  int64_t logits_stride;  // elements
+  int64_t ids_stride;
+  int64_t weights_stride;
+  int32_t num_tokens;
 };
 
 }  // namespace spate::cuda

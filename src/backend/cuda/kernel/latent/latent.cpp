@@ -1,11 +1,13 @@
 #include "backend/cuda/kernel/latent/latent.h"
 
+#include <algorithm>
 #include <numbers>
 
 #include "backend/check_params.h"
 #include "backend/cuda/kernel/cuda_ops.h"
-#include "backend/cuda/kernel/row_alignment.h"
+#include "backend/cuda/kernel/latent/latent_norm_rope_write.h"
 #include "backend/cuda/kernel/latent/latent_wgmma.h"
+#include "backend/cuda/kernel/row_alignment.h"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/tensor_map.h"
 
@@ -85,6 +87,43 @@ void latent_write(Stream& stream, const LatentWriteParams& p) {
                                                             : kernel_id("latent_write_f32_f32");
   launch(stream, kernel, {.x = num_tokens, .num_threads = num_threads_for(params.kv.padded_width / kHeadDimUnit, 128)},
          params, {{"num_tokens", num_tokens}, {"width", params.kv.width}});
+}
+
+void latent_norm_rope_write(Stream& stream, const LatentNormRopeWriteParams& p) {
+  check_params(p);
+  const int64_t num_tokens = p.slot_mapping.dim(0), num_heads = p.q_rope.dim(1);
+  if (num_tokens == 0) return;
+  const KvLayerDesc& desc = p.kv.desc;
+  constexpr int64_t kPieceElems = 8;
+  if (p.latent.dtype() != DType::kBf16 || desc.dtype != DType::kBf16 || desc.kv_lora_rank % kPieceElems != 0 ||
+      desc.kv_lora_rank > kLatentWriteThreads * kPieceElems || desc.qk_rope_head_dim % 2 != 0 ||
+      !are_rows_aligned({&p.latent, &p.norm})) {
+    return decompositions().latent_norm_rope_write(stream, p);
+  }
+  const LatentNormRopeWriteKernelParams params{
+      .write = {.latent = p.latent.raw(),
+                .slot_mapping = p.slot_mapping.data<int32_t>(),
+                .latent_stride = p.latent.stride(0),
+                .kv = latent_layout(p.kv),
+                .is_aligned = true},
+      .q_rope = p.q_rope.raw(),
+      .norm = p.norm.raw(),
+      .positions = p.positions.data<int32_t>(),
+      .cos_sin = p.cos_sin.data<float>(),
+      .q_token_stride = p.q_rope.stride(0),
+      .q_head_stride = p.q_rope.stride(1),
+      .cos_sin_stride = p.cos_sin.stride(0),
+      .num_heads = static_cast<int32_t>(num_heads),
+      .eps = p.eps,
+      .is_interleaved = p.interleaved,
+  };
+  // A pair a thread where tokens are few.
+  constexpr int64_t kManyCtas = 1024;
+  const int64_t pair_ctas = std::clamp<int64_t>(kManyCtas / num_tokens, 1,
+                                                ceil_div(num_heads * desc.qk_rope_head_dim / 2, kLatentWriteThreads));
+  launch(stream, kernel_id("latent_norm_rope_write"),
+         {.x = num_tokens, .y = 1 + pair_ctas, .num_threads = kLatentWriteThreads}, params,
+         {{"num_tokens", num_tokens}, {"num_heads", num_heads}, {"kv_lora_rank", desc.kv_lora_rank}});
 }
 
 void attention_latent(Stream& stream, const AttentionLatentParams& p) {

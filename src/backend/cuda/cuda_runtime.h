@@ -29,10 +29,14 @@ class CudaStream final : public Stream {
   ~CudaStream() override;
   CudaDevice& cuda_device() const { return cuda_device_; }
   CUstream handle() const { return handle_; }
+  // Of the kernel launched last: LaunchGrid::launches_late.
+  bool launches_late() const { return launches_late_; }
+  void set_launches_late(bool is_late) { launches_late_ = is_late; }
 
  private:
   CudaDevice& cuda_device_;
   CUstream handle_ = nullptr;
+  bool launches_late_ = false;
 };
 
 class CudaEvent final : public Event {

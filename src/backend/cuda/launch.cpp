@@ -41,11 +41,12 @@ void print_last_launches() {
 
 void launch_kernel(Stream& stream, KernelId kernel, const LaunchGrid& grid, const void* params,
                    std::initializer_list<NamedSize> sizes) {
-  const CudaStream& cuda_stream = static_cast<CudaStream&>(stream);
+  CudaStream& cuda_stream = static_cast<CudaStream&>(stream);
   CudaDevice& device = cuda_stream.cuda_device();
   const char* function = kKernels[kernel.idx].function;
   if (grid.x == 0 || grid.y == 0) return;  // a step without tokens
   record_launch(function, grid, sizes);
+  cuda_stream.set_launches_late(grid.launches_late);
   CHECK(grid.x > 0 && grid.x <= INT32_MAX && grid.y > 0 && grid.y <= 65535 && grid.z > 0 && grid.z <= 65535,
         "{}: a grid of {} x {} x {}", function, grid.x, grid.y, grid.z);
   device.make_current();

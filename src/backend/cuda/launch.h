@@ -17,6 +17,9 @@ struct LaunchGrid {
   // Its CTAs may stand on the SMs before the kernel ahead has ended, where the device can do that. Kernels that fill
   // the SMs lose by it: they take the room of those ahead that still have CTAs to place.
   bool is_early = true;
+  // Its dependents start when all its CTAs have their inputs (primitive/grid_dependency.h): whatever ran before it has
+  // ended by then.
+  bool launches_late = false;
   // So many CTAs along x run at once and reach each other's shared memory (kernel/primitive/cluster.h); x is a
   // multiple. More than 1 only where CudaDevice::launches_early().
   int cluster = 1;

@@ -173,6 +173,10 @@ class TileLoader {
         idx_(piece.first_idx<Format::kWarps>(warp())) {
     find_blocks();
   }
+  // Whether there is a next copy in this piece and it brings no key of this step, which is the sequence's last.
+  __device__ bool is_next_old() const {
+    return idx_ < piece_.count && piece_.first_key(idx_) + kTile < piece_.keys.end;
+  }
   // Starts the next copy, if there is one. All lanes have read what the stage held.
   __device__ void load(int stage) {
     const AttentionPagedKernelParams& p = params_.attention;
@@ -453,7 +457,7 @@ __device__ inline void attention_decode_ring(const AttentionDecodeRingParams& pa
   }
   prefetch_inputs(params, 0);
   __syncthreads();
-  wait_for_inputs();
+  if (!params.reads_early) wait_for_inputs();
 
   // --- this CTA's run
   const int tiles_per_kv_head = (p.heads_per_kv_head + kHeads - 1) / kHeads;
@@ -465,9 +469,10 @@ __device__ inline void attention_decode_ring(const AttentionDecodeRingParams& pa
   list_tiles = warp_reduce(list_tiles, Sum()) * num_head_tiles;
   const int num_ctas = static_cast<int>(gridDim.x), cta = static_cast<int>(blockIdx.x);
   const int run_tiles = max((list_tiles + num_ctas - 1) / num_ctas, kDecodeRingMinRun);
-  if (cta * run_tiles >= list_tiles) return;
   DecodePiece piece;
-  if (!piece.seek(p, num_head_tiles, lane_tiles, list_tiles, run_tiles, cta)) return;
+  if (cta * run_tiles >= list_tiles || !piece.seek(p, num_head_tiles, lane_tiles, list_tiles, run_tiles, cta)) {
+    return wait_for_inputs();
+  }
   const int shuffled_row = __shfl_sync(0xffffffffu, lane_row, piece.seq % kWarpSize);
   const int seq_row = piece.seq < kWarpSize ? shuffled_row : p.seq_rows[piece.seq];
 
@@ -486,6 +491,17 @@ __device__ inline void attention_decode_ring(const AttentionDecodeRingParams& pa
   HeadSums<Format> sums;
   int stage = 0, num_unread = kStages;  // the first turns only start copies
   uint32_t phase = 1, num_merged = 0;
+  if (params.reads_early) {
+    while (!is_merger && num_unread > 0 && loader.is_next_old()) {
+      loader.load(stage);
+      --num_unread;
+      if (++stage == kStages) {
+        stage = 0;
+        phase ^= 1;
+      }
+    }
+  }
+  wait_for_inputs();
 #pragma unroll 1
   for (;;) {
     const bool all_merge = !kHasMerger || piece.behind == 0;  // of the last piece: nothing else is left to do
@@ -627,7 +643,7 @@ __device__ inline void attention_decode_cluster(const AttentionDecodeRingParams&
   prefetch_inputs(params, seq);
   __syncwarp();
   cluster_arrive();  // this CTA runs: its shared memory may be written
-  wait_for_inputs();
+  if (!params.reads_early) wait_for_inputs();
 
   const int seq_row = p.seq_rows[seq], token = p.cu_seqlens_q[seq];
   const KeyRange keys = seen_keys(p, seq);
@@ -651,8 +667,13 @@ __device__ inline void attention_decode_cluster(const AttentionDecodeRingParams&
     }
     next += kTurn;
   };
+  int num_started = 0;
+  if (params.reads_early) {
+    while (num_started < kStages && next < num_tiles - 1) load(num_started++);  // the last one has the step's key
+  }
+  wait_for_inputs();
 #pragma unroll 1
-  for (int stage = 0; stage < kStages; ++stage) load(stage);
+  for (; num_started < kStages; ++num_started) load(num_started);
 
   HeadSums<Format> sums;
   sums.clear();

@@ -53,6 +53,9 @@ struct AttentionDecodeRingParams {
   TensorMap kv;        // make_kv_map or make_kv_codes_map: boxes of kDecodeTileKeys
   float* partial;      // of the ring: [2 * grid][8][head_dim] sums, then [2 * grid][8][2] largest score and sum of 2^
   uint32_t* num_done;  // of the ring: [grid] 0; the kernel leaves them so
+  // Nothing that still runs writes what is read here but q and the keys of the step's tokens: the others may be read
+  // early.
+  int32_t reads_early;
 };
 
 }  // namespace spate::cuda

@@ -133,7 +133,8 @@ void attention_decode_ring(Stream& stream, const DecodeRing& ring, const Attenti
       .kv = is_int8 ? make_kv_codes_map(device.api(), attention.kv, p.kv.num_blocks, kDecodeTileKeys)
                     : make_kv_map(device.api(), attention.kv, p.kv.num_blocks, kDecodeTileKeys, L2Promotion::kNone),
       .partial = device.partial_sums(),
-      .num_done = device.partial_flags()};
+      .num_done = device.partial_flags(),
+      .reads_early = static_cast<CudaStream&>(stream).launches_late()};
   const KvLayerDesc& desc = p.kv.desc;
   const bool is_early = launches_ring_early(is_int8, attention.num_seqs);
   const int64_t tiles_per_kv_head = ceil_div(attention.heads_per_kv_head, kDecodeHeadTile);

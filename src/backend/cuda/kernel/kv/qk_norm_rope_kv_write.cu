@@ -85,7 +85,7 @@ __device__ inline Piece<Act> rotated_halves(const Piece<Act>& x, const float* co
 
 template <typename Act, typename Kv>
 __device__ inline void qk_norm_rope_kv_write(const QkNormRopeKvWriteKernelParams& p) {
-  let_dependents_launch();
+  if (!p.launches_late) let_dependents_launch();
   const int64_t token = blockIdx.x;
   const int head_dim = p.kv.head_dim, first = static_cast<int>(threadIdx.x) % p.lanes_per_head * kPieceElems;
   const int head_of_row = static_cast<int>(blockIdx.y) * (kQkvThreads / p.lanes_per_head) +
@@ -101,6 +101,7 @@ __device__ inline void qk_norm_rope_kv_write(const QkNormRopeKvWriteKernelParams
   Piece<Act> weight = {};
   if (has_norm) weight = load_constant_piece(norm, first, head_dim, p.is_aligned);
   wait_for_inputs();
+  if (p.launches_late) let_dependents_launch();
 
   const Act* source = static_cast<const Act*>(p.q) + token * p.q_token_stride + head * p.q_head_stride;
   if (part == Part::kKey) source = static_cast<const Act*>(p.k) + token * p.k_token_stride + head * p.k_head_stride;

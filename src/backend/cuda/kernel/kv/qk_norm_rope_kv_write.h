@@ -32,7 +32,8 @@ struct QkNormRopeKvWriteKernelParams {
   int32_t lanes_per_head;  // a power of two: 8 * lanes_per_head >= head_dim
   float eps;
   int32_t is_interleaved;
-  int32_t is_aligned;  // every row of q, k, v and the norm weights starts at a multiple of 16 bytes
+  int32_t is_aligned;     // every row of q, k, v and the norm weights starts at a multiple of 16 bytes
+  int32_t launches_late;  // the next kernel's CTAs may start when this one has its inputs, else with it
 };
 
 }  // namespace spate::cuda

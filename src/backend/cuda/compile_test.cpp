@@ -66,11 +66,13 @@ Result<std::string> compile_with_nvcc(const std::filesystem::path& nvcc, const s
 // two by NVRTC 13.0 only, a word.
 constexpr const char* kSpillingKernels[] = {"linear_int8_n256", "linear_int4_n256", "linear_int4_g32_n256",
                                             "quantize_rows_f32_2", "quantize_rows_f32_4"};
-constexpr int kMaxSpillBytes = 64;  // loads and stores
+constexpr int kMaxSpillBytes = 96;  // loads and stores
 
 void check_usage(std::string_view program, const std::string& log) {
   const std::map<std::string, KernelUsage> usages = parse_ptxas_log(log);
   INFO(std::string(program), "\n", log);
+  // Of products on wgmma that ptxas lets wait for each other it says so, and the kernel is right and slow.
+  CHECK(log.find("instructions are serialized") == std::string::npos);
   for (const KernelInfo& kernel : kKernels) {
     if (kernel.program != program) continue;
     INFO(std::string(kernel.function));

@@ -9,9 +9,6 @@
 namespace spate::cuda {
 namespace {
 
-// Whether models run on it. Not before a whole one has, with conformance and goldens, on a GPU.
-constexpr bool kModelsJoin = false;
-
 bool can_join(const CudaDevice& device, int64_t num_tokens) {
   return num_tokens == 1 && device.has_grid_barriers() && device.has(kernel_id("linear_chain_bf16"));
 }
@@ -80,8 +77,9 @@ std::optional<ChainPhase> phase_of(const PackedWeight& weight, const Tensor& bia
 bool run_chain(Stream& stream, const LayerProductsParams& p) {
   const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
   const int64_t hidden_size = p.residual.dim(1);
-  if (!can_join(device, p.x.dim(0)) || p.x.dtype() != DType::kBf16 || hidden_size > kChainMaxHidden ||
-      !are_rows_aligned({&p.residual, &p.post_norm}) || (p.qkv != nullptr && !are_rows_aligned({&p.next_norm}))) {
+  if (!can_join(device, p.x.dim(0)) || p.x.dtype() != DType::kBf16 || hidden_size < kChainMinHidden ||
+      hidden_size > kChainMaxHidden || !are_rows_aligned({&p.residual, &p.post_norm}) ||
+      (p.qkv != nullptr && !are_rows_aligned({&p.next_norm}))) {
     return false;
   }
   const std::optional<ChainFormat> format = format_of(p);
@@ -113,7 +111,7 @@ bool run_chain(Stream& stream, const LayerProductsParams& p) {
 
 }  // namespace
 
-bool CudaDevice::joins_layer_products(int64_t num_tokens) const { return kModelsJoin && can_join(*this, num_tokens); }
+bool CudaDevice::joins_layer_products(int64_t num_tokens) const { return can_join(*this, num_tokens); }
 
 void CudaDevice::layer_products(Stream& stream, const LayerProductsParams& p) {
   check_params(p);

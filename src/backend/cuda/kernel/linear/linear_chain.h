@@ -10,8 +10,9 @@ namespace spate::cuda {
 constexpr int kChainWarps = 16;        // share the k of a group of rows
 constexpr int kChainPhases = 4;        // o, gate_up, down, qkv
 constexpr int kChainMaxWidth = 14336;  // elements of x of a product
-constexpr int kChainMaxHidden = 4096;  // of the residual
-constexpr int kChainMaxGroups = 16;    // of 16 rows, of a CTA in a phase
+constexpr int kChainMinHidden = 2048;  // of the residual: what is narrower gains nothing
+constexpr int kChainMaxHidden = 4096;
+constexpr int kChainMaxGroups = 16;  // of 16 rows, of a CTA in a phase
 
 // A step is so many rows and elements of k: bf16 16 by 64, int8 16 by 128, int4 32 by 128. A warp's copies are so many
 // steps ahead.

@@ -351,7 +351,9 @@ struct OutlierSteps {
                                               static_cast<uint32_t>(row) * kWgmmaStageRowBytes),
                          b = wgmma_descriptor(stages.x(place.stage));
           wgmma_fence();
-#pragma unroll 1  // registers
+          // Unrolled: else ptxas finds a warpgroup.arrive missing (C7520), and all products of the kernel wait for each
+          // other.
+#pragma unroll
           for (int k = 0; k < kOutlierStepColumns / kWgmmaK; ++k) {
             wgmma_bf16<kTokens>(values, next_wgmma_k(a, k), next_wgmma_k(b, k));
           }

@@ -317,11 +317,13 @@ ApiOutcome handle_delete_response(ApiCall& call, const std::string& id) {
 ApiOutcome handle_cancel_response(ApiCall& call, const std::string& id) {
   const std::optional<StoredResponse> found = call.responses->find(id);
   if (!found) return http_error(404, fmt::format("There is no response \"{}\" here.", id.substr(0, 100)));
-  if (!found->cancel) return bad_request("", "Only a background response that still runs can be cancelled.");
-  found->cancel();
-  auto response = nlohmann::ordered_json::parse(found->response_json);
-  response["status"] = "cancelled";
-  call.responder->respond({.body = response.dump()});
+  if (found->cancel) found->cancel();
+  const std::optional<StoredResponse> stored = found->cancel ? call.responses->find(id) : found;
+  const std::string& response = (stored ? *stored : *found).response_json;
+  if (nlohmann::ordered_json::parse(response)["status"] != "cancelled") {  // again: the same answer
+    return bad_request("", "Only a background response that still runs can be cancelled.");
+  }
+  call.responder->respond({.body = response});
   return std::nullopt;
 }
 

@@ -433,7 +433,17 @@ TEST_CASE("responses: in the background, found by id, cancelled") {
   const std::string id = test.post("/v1/responses", {{"input", "FOREVER and ever"}, {"background", true}})["id"];
   CHECK(test.get("/v1/responses/" + id)["status"] == "in_progress");
   CHECK(test.post("/v1/responses/" + id + "/cancel", Json::object())["status"] == "cancelled");
-  CHECK(wait(id)["status"] == "cancelled");
+  CHECK(test.get("/v1/responses/" + id)["status"] == "cancelled");  // though the last step may still run
+  CHECK(test.post("/v1/responses/" + id + "/cancel", Json::object())["status"] == "cancelled");
+  const std::string deleted = test.post("/v1/responses", {{"input", "FOREVER"}, {"background", true}})["id"];
+  test.post("/v1/responses/" + deleted + "/cancel", Json::object());
+  TestClient client(test.server.port());
+  client.send("DELETE /v1/responses/" + deleted + " HTTP/1.1\r\nHost: x\r\n\r\n");
+  CHECK(client.receive().status == 200);
+  for (int i = 0; i < 10; ++i) {  // its end does not bring it back
+    CHECK(client.get("/v1/responses/" + deleted).status == 404);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
   CHECK(test.post("/v1/responses", {{"input", "x"}, {"background", true}, {"store", false}}, 400)["error"]["param"] ==
         "background");
 }
@@ -448,6 +458,31 @@ TEST_CASE("responses: the events of a stored response stream again, from any num
     CHECK(rest == std::vector<Json>(events.begin() + static_cast<std::ptrdiff_t>(after) + 1, events.end()));
   }
   CHECK(test.stream_of(path + "&starting_after=100000").empty());
+TEST_CASE("responses: vLLM's additional fields work as in chats") {
+  TestServer test;
+  const auto answer_of = [&](Json fields) {
+    fields["input"] = "one two three";
+    const Json response = test.post("/v1/responses", fields);
+    return response["output"][0]["content"][0]["text"].get<std::string>();
+  };
+  CHECK(answer_of({{"stop", " three"}}) == "one two");
+  CHECK(answer_of({{"stop", {" three"}}, {"include_stop_str_in_output", true}}) == "one two three");
+  CHECK(answer_of({{"structured_outputs", {{"choice", {"red"}}}}}) == "red");
+  CHECK(test.post("/v1/responses", {{"input", "x"}, {"request_id", "mine"}})["id"] == "resp_mine");
+  CHECK(test.post("/v1/responses", {{"input", "x"}, {"ignore_eos", true}, {"max_output_tokens", 20}})["status"] ==
+        "incomplete");
+  for (const auto& [fields, name] :
+       {std::pair{Json{{"seed", "x"}}, "seed"}, std::pair{Json{{"top_k", -9}}, "top_k"},
+        std::pair{Json{{"cache_salt", 5}}, "cache_salt"}, std::pair{Json{{"logit_bias", {{"x", 1}}}}, "logit_bias"},
+        std::pair{Json{{"thinking_token_budget", -5}}, "thinking_token_budget"},
+        std::pair{Json{{"enable_response_messages", true}}, "enable_response_messages"},
+        std::pair{Json{{"vllm_xargs", {{"a", 1}}}}, "vllm_xargs"}}) {
+    Json body = fields;
+    body["input"] = "x";
+    CHECK(test.post("/v1/responses", body, 400)["error"]["param"].get<std::string>().starts_with(name));
+  }
+}
+
   // Calls and reasoning have deltas of their own; a response that was not streamed has events too.
   const Json tools = {{{"type", "function"}, {"name", "add"}, {"parameters", {{"type", "object"}}}}};
   const auto call = test.stream("/v1/responses", {{"input", kCall}, {"tools", tools}});

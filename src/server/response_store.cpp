@@ -6,7 +6,11 @@
 
 namespace spate {
 
-void ResponseStore::put(const std::string& id, StoredResponse response) {
+void ResponseStore::put(const std::string& id, StoredResponse response) { store(id, std::move(response), true); }
+
+void ResponseStore::replace(const std::string& id, StoredResponse response) { store(id, std::move(response), false); }
+
+void ResponseStore::store(const std::string& id, StoredResponse response, bool may_be_new) {
   size_t num_bytes = id.size() + response.response_json.size();
   if (response.messages) num_bytes += response.messages->dump().size();
   if (response.input_items) num_bytes += response.input_items->dump().size();
@@ -16,6 +20,8 @@ void ResponseStore::put(const std::string& id, StoredResponse response) {
     num_bytes_ -= place->second->num_bytes;
     entries_.erase(place->second);
     places_.erase(place);
+  } else if (!may_be_new) {
+    return;
   }
   entries_.push_front({id, std::move(response), num_bytes});
   places_[id] = entries_.begin();

@@ -105,7 +105,8 @@ Json items_of(const Json& input) {
   Json items = Json::array();
   for (const Json& item : given) {
     const auto given_type = item.find("type");
-    const std::string type = given_type != item.end() && given_type->is_string() ? given_type->get<std::string>() : "message";
+    const std::string type =
+        given_type != item.end() && given_type->is_string() ? given_type->get<std::string>() : "message";
     const std::string_view prefix = type == "message"         ? "msg_"
                                     : type == "reasoning"     ? "rs_"
                                     : type == "function_call" ? "fc_"
@@ -124,6 +125,25 @@ Json items_of(const Json& input) {
   }
   return items;
 }
+
+// vLLM's additions to Responses, which chats have under the same names.
+constexpr const char* kChatFields[] = {"top_k",
+                                       "min_p",
+                                       "presence_penalty",
+                                       "frequency_penalty",
+                                       "repetition_penalty",
+                                       "seed",
+                                       "logit_bias",
+                                       "stop",
+                                       "ignore_eos",
+                                       "skip_special_tokens",
+                                       "cache_salt",
+                                       "priority",
+                                       "thinking_token_budget",
+                                       "include_stop_str_in_output",
+                                       "chat_template_kwargs",
+                                       "request_id",
+                                       "structured_outputs"};
 
 // {"type":"function","name":...} to {"type":"function","function":{"name":...}}
 void translate_tools(FieldReader& fields, Json& chat) {
@@ -255,6 +275,9 @@ ApiResult<ResponsesRequest> parse_responses_request(std::string_view body, const
                                    {"relaxed_acceptance", "relaxed_acceptance"},
                                    {"speculative_reference", "speculative_reference"}}) {
     if (const Json* value = fields.any(name)) chat[ours] = *value;
+  }
+  for (const char* name : kChatFields) {
+    if (const Json* value = fields.any(name)) chat[name] = *value;
   }
   ApiResult<ChatRequest> translated = read_chat_request(chat, limits);
   if (!translated.ok()) return by_their_names(translated.error(), places);

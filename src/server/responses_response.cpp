@@ -15,7 +15,7 @@ using Kind = ChatPart::Kind;
 
 std::string text_of(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-class ResponsesListener final : public ResponsesAnswer {
+class ResponsesListener final : public ResponsesAnswer, public std::enable_shared_from_this<ResponsesListener> {
  public:
   ResponsesListener(ResponsesRequest request, ResponseInfo info, std::shared_ptr<HttpResponder> responder,
                     std::shared_ptr<ResponseStore> store)
@@ -31,7 +31,7 @@ class ResponsesListener final : public ResponsesAnswer {
     send("response.created", {{"response", response("in_progress", {})}});
     send("response.in_progress", {{"response", response("in_progress", {})}});
     if (request_.is_background) {
-      store_running({});
+      store_running("in_progress", {});
       if (!is_stream_) responder_->respond({.body = text_of(response("in_progress", {}))});
     }
   }
@@ -40,8 +40,8 @@ class ResponsesListener final : public ResponsesAnswer {
   void set_cancel(std::function<void()> cancel) override {
     const std::lock_guard lock(mutex_);
     if (has_ended_ || !request_.is_background) return;
-    store_running([cancel = std::move(cancel), cancelled = is_cancelled_] {
-      *cancelled = true;
+    store_running("in_progress", [cancel = std::move(cancel), self = shared_from_this()] {
+      self->note_cancel();
       cancel();
     });
   }
@@ -56,12 +56,12 @@ class ResponsesListener final : public ResponsesAnswer {
     const bool has_failed = is_failure(end_.finish_reason);
     const bool has_repeated = end_.finish_reason == FinishReason::kRepetition;
     const bool is_cut = end_.finish_reason == FinishReason::kLength || has_repeated;
-    close_item(is_cut || has_failed || *is_cancelled_ ? "incomplete" : "completed");
+    close_item(is_cut || has_failed || is_cancelled_ ? "incomplete" : "completed");
     const std::lock_guard lock(mutex_);
     has_ended_ = true;
-    const char* status = *is_cancelled_ ? "cancelled" : has_failed ? "failed" : is_cut ? "incomplete" : "completed";
+    const char* status = is_cancelled_ ? "cancelled" : has_failed ? "failed" : is_cut ? "incomplete" : "completed";
     Json final = response(status, output_);
-    if (has_failed && !*is_cancelled_) {
+    if (has_failed && !is_cancelled_) {
       final["error"] = {{"code", "server_error"}, {"message", error_of_delta(end_).message}};
     }
     if (is_cut) final["incomplete_details"] = {{"reason", has_repeated ? "repetition_detected" : "max_output_tokens"}};
@@ -73,11 +73,16 @@ class ResponsesListener final : public ResponsesAnswer {
     const std::string json = text_of(final);
     send(std::string("response.") + status, {{"response", std::move(final)}});
     if (request_.is_stored && (!has_failed || request_.is_background)) {
-      store_->put(info_.id, {.response_json = json,
-                             .messages = conversation(),
-                             .input_items = request_.input_items,
-                             .cancel = {},
-                             .events = events_});
+      StoredResponse stored{.response_json = json,
+                            .messages = conversation(),
+                            .input_items = request_.input_items,
+                            .cancel = {},
+                            .events = events_};
+      if (is_cancelled_) {
+        store_->replace(info_.id, std::move(stored));  // it may have been deleted since
+      } else {
+        store_->put(info_.id, std::move(stored));
+      }
     }
     events_->end();
     if (is_stream_) {
@@ -104,9 +109,17 @@ class ResponsesListener final : public ResponsesAnswer {
     return json;
   }
 
+  // Whoever asks from here on is told so, though the last step still runs.
+  void note_cancel() {
+    const std::lock_guard lock(mutex_);
+    if (has_ended_) return;
+    is_cancelled_ = true;
+    store_running("cancelled", {});
+  }
+
   // Of a background response: it can be found from here on.
-  void store_running(std::function<void()> cancel) {
-    store_->put(info_.id, {.response_json = text_of(response("in_progress", {})),
+  void store_running(const char* status, std::function<void()> cancel) {
+    store_->put(info_.id, {.response_json = text_of(response(status, {})),
                            .messages = nullptr,
                            .input_items = request_.input_items,
                            .cancel = std::move(cancel),
@@ -225,7 +238,7 @@ class ResponsesListener final : public ResponsesAnswer {
   const std::shared_ptr<ResponseStore> store_;
   const bool is_stream_;
   const std::shared_ptr<ResponseEvents> events_;
-  const std::shared_ptr<std::atomic<bool>> is_cancelled_ = std::make_shared<std::atomic<bool>>(false);
+  std::atomic<bool> is_cancelled_ = false;
   std::mutex mutex_;  // guards has_ended_ and the order of what is stored
   bool has_ended_ = false;
   Json output_ = Json::array();

@@ -233,8 +233,40 @@ TEST_CASE("messages: tokens are counted, errors come in their envelope") {
   test.post("/v1/messages", message("x", {{"context_management", edits("clear_thinking_20251015")}}));
   CHECK(error_of(message("x", {{"context_management", edits("clear_tool_uses_20250919")}}), 400)
             .find("context_management.edits[0] is of type \"clear_tool_uses_20250919\"") != std::string::npos);
-  CHECK(error_of({{"messages", {{{"role", "user"}, {"content", {{{"type", "image"}}}}}}}}, 400)
-            .find("messages[0].content[0]") != std::string::npos);
+  const auto block_error = [&](const char* role, Json block) {
+    const Json messages = {{{"role", "user"}, {"content", "x"}}, {{"role", role}, {"content", {std::move(block)}}}};
+    return error_of({{"max_tokens", 5}, {"messages", messages}}, 400);
+  };
+  const std::string block = "invalid_request_error: messages[1].content[0]";
+  CHECK(block_error("user", {{"type", "image"}}).starts_with(block));
+  CHECK(block_error("user", {{"type", "text"}}) == block + ".text is missing");
+  CHECK(block_error("assistant", {{"type", "thinking"}, {"signature", "x"}}) == block + ".thinking is missing");
+  CHECK(block_error("user", {{"type", "tool_result"}, {"content", "x"}}) == block + ".tool_use_id is missing");
+  CHECK(block_error("user", {{"type", "tool_result"}, {"tool_use_id", ""}}) == block + ".tool_use_id must not be empty");
+  CHECK(block_error("assistant", {{"type", "tool_use"}, {"name", "f"}, {"input", Json::object()}}) ==
+        block + ".id is missing");
+  CHECK(block_error("assistant", {{"type", "tool_use"}, {"id", "t"}, {"name", "f"}}) == block + ".input is missing");
+  CHECK(block_error("user", {{"type", "tool_use"}, {"id", "t"}, {"name", "f"}, {"input", Json::object()}}) ==
+        block + " is a tool_use, which only the assistant's messages have");
+  CHECK(block_error("assistant", {{"type", "tool_result"}, {"tool_use_id", "t"}}) ==
+        block + " is a tool_result, which only the user's messages have");
+  // Fields are named as this API has them.
+  CHECK(error_of(message("x", {{"stop_sequences", {""}}}), 400).find(": stop_sequences cannot") != std::string::npos);
+  CHECK(error_of(message("x", {{"tools", {{{"input_schema", Json::object()}}}}}), 400).ends_with(": tools[0].name is missing"));
+  const Json bad_schema = {{"type", "object"}, {"properties", {{"a", {{"$ref", "#/none"}}}}}};
+  const Json bad_tool = {{{"name", "f"}, {"input_schema", bad_schema}}};
+  CHECK(error_of(message("x", {{"tools", bad_tool}, {"tool_choice", {{"type", "any"}}}}), 400)
+            .find("tools[0].input_schema: ") != std::string::npos);
+  CHECK(error_of(message("x", {{"tools", kAnthropicTools}, {"tool_choice", {{"type", "tool"}}}}), 400)
+            .ends_with(": tool_choice.name is missing"));
+  CHECK(error_of(message("x", {{"output_config", {{"format", {{"type", "json_schema"}, {"schema", bad_schema}}}}}}), 400)
+            .find("output_config.format.schema: ") != std::string::npos);
+  for (const char* body : {R"({"max_tokens":1,"messages":[{"role":"user","content":"x"}]})", "{",
+                           R"({"max_tokens":1,"stream":true,"messages":[{"role":"user","content":"x"}]})"}) {
+    client.send("POST /v1/messages HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine\r\nContent-Type: application/json\r\n"
+                "Content-Length: " + std::to_string(std::string_view(body).size()) + "\r\n\r\n" + body);
+    CHECK(client.receive().header("request-id") == "mine");
+  }
   CHECK(error_of(message("x", {{"tools", {{{"type", "web_search_20250305"}, {"name", "w"}}}}}), 400)
             .find("runs no tools") != std::string::npos);
   CHECK(error_of(message("x", {{"relaxed_acceptance", true}}), 400).find("use_relaxed_acceptance_for_thinking") !=
@@ -416,6 +448,31 @@ TEST_CASE("responses: functions, their outputs, and forms of text") {
   test.post("/v1/responses", {{"input", "x"}, {"speculate", false}});
 }
 
+TEST_CASE("responses: vLLM's additional fields work as in chats") {
+  TestServer test;
+  const auto answer_of = [&](Json fields) {
+    fields["input"] = "one two three";
+    const Json response = test.post("/v1/responses", fields);
+    return response["output"][0]["content"][0]["text"].get<std::string>();
+  };
+  CHECK(answer_of({{"stop", " three"}}) == "one two");
+  CHECK(answer_of({{"stop", {" three"}}, {"include_stop_str_in_output", true}}) == "one two three");
+  CHECK(answer_of({{"structured_outputs", {{"choice", {"red"}}}}}) == "red");
+  CHECK(test.post("/v1/responses", {{"input", "x"}, {"request_id", "mine"}})["id"] == "resp_mine");
+  CHECK(test.post("/v1/responses", {{"input", "x"}, {"ignore_eos", true}, {"max_output_tokens", 20}})["status"] ==
+        "incomplete");
+  for (const auto& [fields, name] :
+       {std::pair{Json{{"seed", "x"}}, "seed"}, std::pair{Json{{"top_k", -9}}, "top_k"},
+        std::pair{Json{{"cache_salt", 5}}, "cache_salt"}, std::pair{Json{{"logit_bias", {{"x", 1}}}}, "logit_bias"},
+        std::pair{Json{{"thinking_token_budget", -5}}, "thinking_token_budget"},
+        std::pair{Json{{"enable_response_messages", true}}, "enable_response_messages"},
+        std::pair{Json{{"vllm_xargs", {{"a", 1}}}}, "vllm_xargs"}}) {
+    Json body = fields;
+    body["input"] = "x";
+    CHECK(test.post("/v1/responses", body, 400)["error"]["param"].get<std::string>().starts_with(name));
+  }
+}
+
 TEST_CASE("responses: in the background, found by id, cancelled") {
   TestServer test;
   const auto wait = [&](const std::string& id) {
@@ -458,31 +515,6 @@ TEST_CASE("responses: the events of a stored response stream again, from any num
     CHECK(rest == std::vector<Json>(events.begin() + static_cast<std::ptrdiff_t>(after) + 1, events.end()));
   }
   CHECK(test.stream_of(path + "&starting_after=100000").empty());
-TEST_CASE("responses: vLLM's additional fields work as in chats") {
-  TestServer test;
-  const auto answer_of = [&](Json fields) {
-    fields["input"] = "one two three";
-    const Json response = test.post("/v1/responses", fields);
-    return response["output"][0]["content"][0]["text"].get<std::string>();
-  };
-  CHECK(answer_of({{"stop", " three"}}) == "one two");
-  CHECK(answer_of({{"stop", {" three"}}, {"include_stop_str_in_output", true}}) == "one two three");
-  CHECK(answer_of({{"structured_outputs", {{"choice", {"red"}}}}}) == "red");
-  CHECK(test.post("/v1/responses", {{"input", "x"}, {"request_id", "mine"}})["id"] == "resp_mine");
-  CHECK(test.post("/v1/responses", {{"input", "x"}, {"ignore_eos", true}, {"max_output_tokens", 20}})["status"] ==
-        "incomplete");
-  for (const auto& [fields, name] :
-       {std::pair{Json{{"seed", "x"}}, "seed"}, std::pair{Json{{"top_k", -9}}, "top_k"},
-        std::pair{Json{{"cache_salt", 5}}, "cache_salt"}, std::pair{Json{{"logit_bias", {{"x", 1}}}}, "logit_bias"},
-        std::pair{Json{{"thinking_token_budget", -5}}, "thinking_token_budget"},
-        std::pair{Json{{"enable_response_messages", true}}, "enable_response_messages"},
-        std::pair{Json{{"vllm_xargs", {{"a", 1}}}}, "vllm_xargs"}}) {
-    Json body = fields;
-    body["input"] = "x";
-    CHECK(test.post("/v1/responses", body, 400)["error"]["param"].get<std::string>().starts_with(name));
-  }
-}
-
   // Calls and reasoning have deltas of their own; a response that was not streamed has events too.
   const Json tools = {{{"type", "function"}, {"name", "add"}, {"parameters", {{"type", "object"}}}}};
   const auto call = test.stream("/v1/responses", {{"input", kCall}, {"tools", tools}});

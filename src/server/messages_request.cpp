@@ -66,20 +66,22 @@ class MessageTranslator {
     FieldReader reader(block, path);
     const std::string type = reader.string("type").value_or("");
     if (type == "text") {
-      ours["content"].push_back({{"type", "text"}, {"text", reader.string("text").value_or("")}});
+      ours["content"].push_back({{"type", "text"}, {"text", required_string(reader, "text")}});
     } else if (type == "thinking") {
       Json& reasoning = ours["reasoning_content"];
       if (reasoning.is_null()) reasoning = "";
-      reasoning.get_ref<std::string&>() += reader.string("thinking").value_or("");
+      reasoning.get_ref<std::string&>() += required_string(reader, "thinking");
     } else if (type == "tool_use") {
+      check_role(reader, path, type, "assistant", ours);
       const Json* input = reader.object("input");
-      ours["tool_calls"].push_back(
-          {{"id", reader.string("id").value_or("")},
-           {"type", "function"},
-           {"function", {{"name", reader.string("name").value_or("")}, {"arguments", input ? input->dump() : "{}"}}}});
+      if (!input) reader.fail("input", fmt::format("{}.input is missing", path));
+      Json call{{"id", required_name(reader, "id")}, {"type", "function"}};
+      call["function"] = {{"name", required_name(reader, "name")}, {"arguments", input ? input->dump() : "{}"}};
+      ours["tool_calls"].push_back(std::move(call));
     } else if (type == "tool_result") {
+      check_role(reader, path, type, "user", ours);
       Json result = message_of("tool", text_of(reader, "content").value_or(""));
-      result["tool_call_id"] = reader.string("tool_use_id").value_or("");
+      result["tool_call_id"] = required_name(reader, "tool_use_id");
       messages_.push_back(std::move(result));
     } else if (type != "redacted_thinking" && !reader.has_error()) {  // nobody but its maker reads that
       reader.fail(bad_request(path, fmt::format("{} is of type \"{}\": this model reads text, thinking, tool_use and "
@@ -87,6 +89,22 @@ class MessageTranslator {
                                                 path, type.substr(0, 40))));
     }
     if (reader.has_error()) fields_.fail(reader.error());
+  }
+
+  static std::string required_string(FieldReader& reader, const char* name) {
+    const std::optional<std::string> text = reader.string(name);
+    if (!text) reader.fail(name, fmt::format("{} is missing", reader.path_of(name)));
+    return text.value_or("");
+  }
+  static std::string required_name(FieldReader& reader, const char* name) {
+    std::string text = required_string(reader, name);
+    if (text.empty()) reader.fail(name, fmt::format("{} must not be empty", reader.path_of(name)));
+    return text;
+  }
+  static void check_role(FieldReader& reader, const std::string& path, const std::string& type, const char* role,
+                         const Json& ours) {
+    if (ours["role"] == role) return;
+    reader.fail("type", fmt::format("{} is a {}, which only the {}'s messages have", path, type, role));
   }
 
   FieldReader& fields_;

@@ -209,12 +209,27 @@ std::string_view error_type_of(int http_status) {
   }
 }
 
+// The fields that are read under OpenAI's names, in the names of this API.
+ApiError by_messages_names(ApiError error) {
+  if (error.param == "stop" && error.message.starts_with("stop ")) error.message.insert(4, "_sequences");
+  error = with_field_name(std::move(error), "response_format.json_schema.schema", "output_config.format.schema");
+  if (!error.param.starts_with("tool")) return error;
+  for (const auto& [ours, theirs] :
+       {std::pair<std::string_view, std::string_view>{"].function.parameters", "].input_schema"},
+        {"].function.", "]."},
+        {"tool_choice.function.name is", "tool_choice.name is"}}) {
+    const size_t place = error.message.find(ours);
+    if (place != std::string::npos) return error.message.replace(place, ours.size(), theirs), error;
+  }
+  return error;
+}
+
 }  // namespace
 
 std::string messages_error_json(const ApiError& error) {
   JsonWriter json;
   json.begin_object().field("type", "error").key("error").begin_object();
-  json.field("type", error_type_of(error.http_status)).field("message", error.message);
+  json.field("type", error_type_of(error.http_status)).field("message", by_messages_names(error).message);
   return json.end_object().end_object().take();
 }
 

@@ -65,6 +65,40 @@ HttpResponse error_response(Endpoint endpoint, const ApiError& error) {
   return is_messages(endpoint) ? messages_error_response(error) : http_response_of(error);
 }
 
+class PassingResponder : public HttpResponder {
+ public:
+  explicit PassingResponder(std::shared_ptr<HttpResponder> inner) : inner_(std::move(inner)) {}
+  void respond(HttpResponse response) override { inner_->respond(std::move(response)); }
+  void begin_stream(HttpHeaders headers) override { inner_->begin_stream(std::move(headers)); }
+  void write(std::string_view bytes) override { inner_->write(bytes); }
+  void end_stream() override { inner_->end_stream(); }
+  void on_disconnect(std::function<void()> callback) override { inner_->on_disconnect(std::move(callback)); }
+  bool is_gone() const override { return inner_->is_gone(); }
+
+ private:
+  const std::shared_ptr<HttpResponder> inner_;
+};
+
+// Anthropic's clients read the request's id under this name.
+constexpr const char* kMessagesIdHeader = "request-id";
+
+class MessagesResponder final : public PassingResponder {
+ public:
+  MessagesResponder(std::shared_ptr<HttpResponder> inner, std::string request_id)
+      : PassingResponder(std::move(inner)), request_id_(std::move(request_id)) {}
+  void respond(HttpResponse response) override {
+    response.headers.emplace_back(kMessagesIdHeader, request_id_);
+    PassingResponder::respond(std::move(response));
+  }
+  void begin_stream(HttpHeaders headers) override {
+    headers.emplace_back(kMessagesIdHeader, request_id_);
+    PassingResponder::begin_stream(std::move(headers));
+  }
+
+ private:
+  const std::string request_id_;
+};
+
 }  // namespace
 
 struct Server::Impl {
@@ -118,6 +152,7 @@ struct Server::Impl {
           error_response(route->endpoint,
                          http_error(401, "The API key is missing or wrong: send it as \"Authorization: Bearer KEY\"."));
       response.headers.emplace_back("WWW-Authenticate", "Bearer");
+      if (is_messages(route->endpoint)) response.headers.emplace_back(kMessagesIdHeader, request.request_id);
       return response;
     }
     if (!takes_method(*route, request.method)) {
@@ -136,6 +171,7 @@ struct Server::Impl {
 
   void handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
     const Route& route = *find_route(request.path, request.method);
+    if (is_messages(route.endpoint)) responder = std::make_shared<MessagesResponder>(responder, request.request_id);
     if (std::optional<ApiError> error = answer(route, request, responder)) {
       responder->respond(error_response(route.endpoint, *error));
     }
@@ -256,7 +292,8 @@ struct Server::Impl {
 
   // Not ready: the status says why, in the envelope and beside it, where probes of several engines look. `model`: that the
   // request wants; null: any, or none is there.
-  std::optional<ApiError> answer_unready(const ServedModel* model, HttpResponder& responder) {
+  std::optional<ApiError> answer_unready(const ServedModel* model, HttpResponder& responder,
+                                         Endpoint endpoint = Endpoint::kHealth) {
     ApiError error = unavailable_error("The model is loading.", 5);
     std::string extra = fmt::format(R"("status":"loading","progress":{:.3f})", progress.load());
     const Status engines = health(model);
@@ -292,7 +329,7 @@ struct Server::Impl {
       error = unavailable_error(fmt::format("The model {} is loading: {:.0f} %.", model->names().front(), share * 100), 5);
       extra = fmt::format(R"("status":"loading","progress":{:.3f})", share);
     }
-    HttpResponse response = http_response_of(error);
+    HttpResponse response = error_response(endpoint, error);
     response.body.insert(response.body.size() - 1, "," + extra);
     responder.respond(std::move(response));
     return std::nullopt;
@@ -377,7 +414,7 @@ struct Server::Impl {
 
   std::optional<ApiError> prepare(const Route& route, HttpRequest request,
                                   const std::shared_ptr<HttpResponder>& responder) {
-    if (state == State::kLoading || refuses_work) return answer_unready(models.find({}).get(), *responder);
+    if (state == State::kLoading || refuses_work) return answer_unready(models.find({}).get(), *responder, route.endpoint);
     if (std::string_view(route.method) == "POST") {
       if (std::optional<ApiError> error = check_json_type(request)) return error;
     }
@@ -449,7 +486,7 @@ struct Server::Impl {
     if (!use.model && !name.empty()) {
       call.responder->respond(error_response(endpoint, model_not_found(name, models.names())));
     } else {
-      answer_unready(use.model.get(), *call.responder);
+      answer_unready(use.model.get(), *call.responder, endpoint);
     }
     return false;
   }
@@ -463,19 +500,12 @@ struct Server::Impl {
     std::atomic<int>& count;
     std::shared_ptr<void> hold;  // on the model
   };
-  class CountedResponder final : public HttpResponder {
+  class CountedResponder final : public PassingResponder {
    public:
     CountedResponder(std::shared_ptr<HttpResponder> inner, std::shared_ptr<ActiveCount> count)
-        : inner_(std::move(inner)), count_(std::move(count)) {}
-    void respond(HttpResponse response) override { inner_->respond(std::move(response)); }
-    void begin_stream(HttpHeaders headers) override { inner_->begin_stream(std::move(headers)); }
-    void write(std::string_view bytes) override { inner_->write(bytes); }
-    void end_stream() override { inner_->end_stream(); }
-    void on_disconnect(std::function<void()> callback) override { inner_->on_disconnect(std::move(callback)); }
-    bool is_gone() const override { return inner_->is_gone(); }
+        : PassingResponder(std::move(inner)), count_(std::move(count)) {}
 
    private:
-    std::shared_ptr<HttpResponder> inner_;
     std::shared_ptr<ActiveCount> count_;
   };
 

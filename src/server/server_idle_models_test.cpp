@@ -182,6 +182,10 @@ TEST_CASE("sleep: a model gives its memory back until it is told to wake up; no 
   const TestResponse refused = test.chat("b", "x");
   CHECK(refused.status == 503);
   CHECK(Json::parse(refused.body)["error"]["message"] == "The model b sleeps until POST /wake_up.");
+  const Json question = {{{"role", "user"}, {"content", "x"}}};
+  const Json theirs = Json::parse(test.post("/v1/messages", {{"model", "b"}, {"max_tokens", 1}, {"messages", question}}).body);
+  CHECK(theirs["type"] == "error");
+  CHECK(theirs["error"] == Json({{"type", "overloaded_error"}, {"message", "The model b sleeps until POST /wake_up."}}));
   CHECK(Json::parse(refused.body)["status"] == "asleep");
   CHECK(test.chat("a", "x").status == 200);
   CHECK(test.get("/health").status == 200);

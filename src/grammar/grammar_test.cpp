@@ -347,6 +347,7 @@ TEST_CASE("regex: what is refused, and where") {
   std::string nested;
   for (int i = 0; i < 100'000; ++i) nested += '(';
   CHECK(regex_error(nested).find("nested too deeply") != std::string::npos);
+  CHECK(regex_error(std::string(2 << 20, 'x')) == "regex: 2097152 bytes, at most 1048576 are taken");
 }
 
 TEST_CASE("ebnf: dialects, recursion, escapes") {

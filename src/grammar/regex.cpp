@@ -7,6 +7,7 @@
 namespace spate {
 namespace {
 
+constexpr size_t kMaxPatternBytes = 1 << 20;  // each byte takes hundreds before the budget of the compiler counts
 constexpr int kMaxDepth = 200;
 constexpr int kMaxRepeat = 100'000;
 constexpr int kNoNumber = -2;
@@ -332,6 +333,9 @@ class RegexParser {
 }  // namespace
 
 Result<Expr> parse_regex(std::string_view pattern, RegexMatch match, const CharWriter& writer) {
+  if (pattern.size() > kMaxPatternBytes) {
+    return invalid_argument("regex: {} bytes, at most {} are taken", pattern.size(), kMaxPatternBytes);
+  }
   return RegexParser(pattern, match, writer).parse();
 }
 

@@ -85,6 +85,8 @@ TEST_CASE("chat request: every field arrives") {
 TEST_CASE("chat request: wrong types and values name the field, the value and the limit") {
   CHECK(message(R"("temperature":"hot")") == "temperature must be a number, got \"hot\"");
   CHECK(message(R"("temperature":-1)") == "temperature must be in [0, 2], got -1");
+  CHECK(message(R"("repetition_penalty":0)") == "repetition_penalty must be in [0.0001, 10000], got 0");
+  CHECK(message(R"("cache_salt":"")").starts_with("cache_salt must not be empty"));
   CHECK(message(R"("max_tokens":-5)") == "max_tokens must be in [1, 2147483647], got -5");
   CHECK(message(R"("max_tokens":1.5)") == "max_tokens must be an integer, got 1.5");
   CHECK(message(R"("max_tokens":99999999999999999999)").find("max_tokens must be") == 0);
@@ -153,6 +155,8 @@ TEST_CASE("chat request: the form of the answer, under all its names") {
   CHECK(refusal(chat(R"("guided_regex":"a","guided_choice":["b"])")) == "guided_regex|invalid_value|400");
   CHECK(refusal(chat(R"("guided_choice":[])")) == "guided_choice|invalid_value|400");
   CHECK(refusal(chat(R"("guided_choice":[1])")) == "guided_choice|invalid_value|400");
+  const std::string long_choice = "\"" + std::string(700'000, 'x') + "\"";
+  CHECK(refusal(chat("\"guided_choice\":[" + long_choice + "," + long_choice + "]")) == "guided_choice|invalid_value|400");
   CHECK(refusal(chat(R"("guided_regex":1)")) == "guided_regex|invalid_type|400");
   CHECK(refusal(chat(R"("guided_json":"{")")) == "guided_json|invalid_value|400");
   CHECK(refusal(chat(R"("structured_outputs":{"regexp":"a"})")) == "structured_outputs|invalid_value|400");
@@ -230,6 +234,13 @@ TEST_CASE("requests: JSON inside a field is not called the request body") {
     CHECK(parsed.error().message.find("is not valid JSON: at line 1, column") != std::string::npos);
     CHECK(parsed.error().message.find("request body") == std::string::npos);
   }
+}
+
+TEST_CASE("requests: a zero byte is not the end of the JSON") {
+  const std::string_view body("{\"prompt\":\"a\"}\0{\"prompt\":\"b\"}", 29);
+  const auto parsed = parse_completion_request(body, kLimits);
+  REQUIRE_FALSE(parsed.ok());
+  CHECK(parsed.error().message == "The request body is not valid JSON: byte 14 is zero");
 }
 
 TEST_CASE("chat request: tools") {

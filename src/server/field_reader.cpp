@@ -70,7 +70,10 @@ void FieldReader::check_field(const RequestField& field, const Json& value, cons
   if (std::isinf(field.low) && std::isinf(high)) return;
   const double number = value.get<double>();
   if (number >= field.low && number <= high) return;
-  const auto text = [](double bound) { return Json(static_cast<int64_t>(bound)).dump(); };
+  const auto text = [](double bound) {
+    const bool is_whole = std::floor(bound) == bound;
+    return is_whole ? Json(static_cast<int64_t>(bound)).dump() : fmt::format("{}", bound);
+  };
   fail(field.name,
        fmt::format("{} must be in [{}, {}], got {}", field.name, text(field.low), text(high), value.dump()));
 }

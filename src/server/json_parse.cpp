@@ -181,6 +181,10 @@ std::string readable(const std::string& error) {
 }  // namespace
 
 ApiResult<std::shared_ptr<const Json>> parse_json(std::string_view text, std::string_view problem) {
+  // The parser takes this byte for the end, whatever stands behind it.
+  if (const size_t place = text.find('\0'); place != std::string_view::npos) {
+    return bad_request("", fmt::format("{}byte {} is zero", problem, place), "json_parse_error");
+  }
   Builder builder;
   if (!Json::sax_parse(text, &builder)) {
     if (builder.refusal) return *builder.refusal;

@@ -339,7 +339,9 @@ void read_truncation(FieldReader& fields, ApiRequest& request) {
 
 void read_scheduling(FieldReader& fields, ApiRequest& request) {
   request.priority = static_cast<int>(fields.integer("priority").value_or(0));
-  request.cache_salt = fields.string("cache_salt").value_or("");
+  const std::optional<std::string> salt = fields.string("cache_salt");
+  if (salt && salt->empty()) fields.fail("cache_salt", "cache_salt must not be empty: without one the cache is shared");
+  request.cache_salt = salt.value_or("");
   request.request_id = fields.string("request_id").value_or("");
   if (request.request_id.size() > 128) {
     fields.fail("request_id", fmt::format("request_id has {} bytes, at most 128 are taken", request.request_id.size()));

@@ -59,10 +59,15 @@ class OutputReader {
       return fail(
           fmt::format("{} must be a list of 1 to {} strings, got {}", param, kMaxChoices, json_excerpt(choices)));
     }
+    size_t num_bytes = 0;
     for (const Json& choice : choices) {
       if (!choice.is_string())
         return fail(fmt::format("{} must be a list of strings, got {}", param, json_excerpt(choice)));
       output_->choices.push_back(choice.get<std::string>());
+      num_bytes += output_->choices.back().size();
+    }
+    if (num_bytes > kMaxPatternBytes) {
+      fail(fmt::format("{} has {} bytes, at most {} are taken", param, num_bytes, kMaxPatternBytes));
     }
   }
   void set_whitespace_pattern(const Json& pattern) {

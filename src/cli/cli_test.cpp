@@ -244,6 +244,14 @@ TEST_CASE("arguments: command lines of vLLM's users work, and say what has no ef
   CHECK(refused.find("use --tensor-parallel-size") != std::string::npos);
   CHECK(parse({"serve", "m", "--enable-lora"}).status().message().find("there are no adapters") != std::string::npos);
   CHECK_FALSE(parse({"serve", "m", "--root-path", "x"}).ok());
+  const auto deployed = parse({"serve", "m", "--enable-reasoning", "--chat-template-content-format", "auto", "--response-role",
+                               "assistant", "--revision", "main", "--allowed-methods", "[\"GET\"]", "--allow-credentials"});
+  REQUIRE(deployed.ok());
+  CHECK(deployed->notes.size() == 6);
+  const auto refusal = [](const char* flag, const char* value) { return parse({"serve", "m", flag, value}).status().message(); };
+  CHECK(refusal("--rope-scaling", "{}").find("change it in the model's folder") != std::string::npos);
+  CHECK(refusal("--revision", "v2").find("give its folder") != std::string::npos);
+  CHECK(refusal("--default-chat-template-kwargs", "{}").find("chat_template_kwargs") != std::string::npos);
 }
 
 TEST_CASE("arguments: typos get the nearest name") {

@@ -15,13 +15,18 @@ using Json = nlohmann::ordered_json;
 constexpr int kDefaultMaxTokens = 256;
 constexpr size_t kHeadingBytes = 60;
 constexpr int kInterruptedCode = 130;
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 // --prompt, else the lines of stdin.
 Result<std::vector<std::string>> read_prompts(const GenerateArguments& arguments) {
   std::vector<std::string> prompts = arguments.prompts;
   const bool is_stdin = prompts.empty();
   if (is_stdin) {
-    for (std::string line; std::getline(std::cin, line);) prompts.push_back(line);
+    for (std::string line; std::getline(std::cin, line);) {
+      if (prompts.empty() && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
+      if (line.ends_with('\r')) line.pop_back();
+      prompts.push_back(line);
+    }
   }
   if (prompts.empty()) return invalid_argument("there is no prompt: give --prompt, or lines on stdin");
   for (size_t i = 0; i < prompts.size(); ++i) {
@@ -66,6 +71,10 @@ std::string heading(size_t idx, const std::vector<std::string>& prompts) {
 
 Result<int> run_generate(const Arguments& arguments) {
   const GenerateArguments& generate = arguments.generate;
+  if (generate.raw && (!generate.system.empty() || generate.no_thinking)) {
+    return invalid_argument("{} has no effect with --raw, which makes no conversation",
+                            generate.system.empty() ? "--no-thinking" : "--system");
+  }
   ASSIGN_OR_RETURN(const std::vector<std::string> prompts, read_prompts(generate));
   ASSIGN_OR_RETURN(const std::unique_ptr<ChatConnection> connection, open_local_chat(arguments));
   ScreenOptions options = screen_options();

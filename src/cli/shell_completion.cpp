@@ -72,12 +72,20 @@ std::string bash_script(const CLI::App& app, const std::vector<CLI::App*>& leave
   }
   return fmt::format(R"(# spate completion bash, zsh: made from the table of flags.
 _spate() {{
-  local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}} words='' is_value='' command i
+  local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}} prefix='' words='' is_value='' command
   COMPREPLY=()
   if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W '{}' -- "$current"))
+    words='{} help'
+    case "$current" in -*) words='--help --version' ;; esac
+    COMPREPLY=($(compgen -W "$words" -- "$current"))
     return
   fi
+  # --flag=value: three words in bash, one in zsh
+  case "$current" in
+    =) current='' ;;
+    --*=*) prefix=${{current%%=*}}=; previous=${{current%%=*}}; current=${{current#*=}} ;;
+    *) if [ "$previous" = = ]; then previous=${{COMP_WORDS[COMP_CWORD-2]}}; fi ;;
+  esac
   command=${{COMP_WORDS[1]}}
   if [ "$COMP_CWORD" -eq 2 ]; then
     case "$command" in
@@ -99,7 +107,7 @@ _spate() {{
     case "$command" in
 {}    esac
   fi
-  COMPREPLY=($(compgen -W "$words" -- "$current"))
+  COMPREPLY=($(compgen -P "$prefix" -W "$words" -- "$current"))
 }}
 complete -o default -F _spate spate
 )",
@@ -117,24 +125,28 @@ std::string fish_quoted(const std::string& text) {
 std::string fish_script(const CLI::App& app, const std::vector<CLI::App*>& leaves) {
   std::string out =
       "# spate completion fish: made from the table of flags.\n"
-      "complete -c spate -n __fish_use_subcommand -f\n";
+      "function __spate_runs\n"  // its arguments are the first words behind the program's name
+      "  set -l words (commandline -opc)\n"
+      "  set -l last (math 1 + (count $argv))\n"
+      "  test (count $words) -ge $last; and test \"$words[2..$last]\" = \"$argv\"\n"
+      "end\n"
+      "complete -c spate -n __fish_use_subcommand -f\n"
+      "complete -c spate -n __fish_use_subcommand -l help -d 'Print this help message and exit'\n"
+      "complete -c spate -n __fish_use_subcommand -l version -d 'Display program version information and exit'\n"
+      "complete -c spate -n __fish_use_subcommand -f -a help -d 'Explain a command, a flag or the API'\n";
   for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
     out += fmt::format("complete -c spate -n __fish_use_subcommand -f -a {} -d {}\n", sub->get_name(),
                        fish_quoted(sub->get_description()));
     const std::vector<std::string> words = command_words(*sub);
     if (words.empty()) continue;
     out += fmt::format(
-        "complete -c spate -n '__fish_seen_subcommand_from {0}; and not __fish_seen_subcommand_from {1}' -f -a '{1}'\n",
+        "complete -c spate -n '__spate_runs {0}; and not __fish_seen_subcommand_from {1}' -f -a '{1}'\n",
         sub->get_name(), fmt::join(words, " "));
   }
-  out += fmt::format("complete -c spate -n '__fish_seen_subcommand_from completion' -f -a '{}'\n",
-                     fmt::join(completion_shells(), " "));
+  out += fmt::format("complete -c spate -n '__spate_runs completion' -f -a '{}'\n", fmt::join(completion_shells(), " "));
+  out += fmt::format("complete -c spate -n '__spate_runs help' -f -a '{}'\n", fmt::join(command_words(app), " "));
   for (const CLI::App* leaf : leaves) {
-    std::string condition;
-    for (const CLI::App* each = leaf; each != &app; each = each->get_parent()) {
-      condition += (condition.empty() ? "__fish_seen_subcommand_from " : "; and __fish_seen_subcommand_from ") +
-                   each->get_name();
-    }
+    const std::string condition = "__spate_runs " + full_name(app, *leaf);
     for_each_flag(*leaf, [&](const CLI::Option& option, const std::vector<std::string>& names) {
       out += fmt::format("complete -c spate -n '{}'", condition);
       for (const std::string& name : names)

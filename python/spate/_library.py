@@ -68,6 +68,7 @@ class Request:
 
     def __init__(self, engine: Engine, path: str, body: dict[str, Any]):
         self._engine = engine  # lives as long
+        self._process = os.getpid()
         self._handle = library().spate_start(engine.handle, path.encode(), json.dumps(body).encode())
 
     def next(self, timeout_seconds: float) -> tuple[int, Any]:
@@ -94,7 +95,7 @@ class Request:
     def close(self) -> None:
         """Cancels what still runs."""
         handle, self._handle = self._handle, None
-        if handle:
+        if handle and os.getpid() == self._process:
             library().spate_request_free(handle)
 
     def __del__(self) -> None:
@@ -102,8 +103,11 @@ class Request:
 
 
 class Engine:
+    """A model in this process. It has threads, which a fork does not copy, so that in a child it neither runs nor ends."""
+
     def __init__(self, flags: list[str]):
         self.handle = None
+        self._process = os.getpid()
         array = (ctypes.c_char_p * len(flags))(*[flag.encode() for flag in flags])
         error = ctypes.c_void_p()
         self.handle = library().spate_open(array, len(flags), ctypes.byref(error))
@@ -113,6 +117,9 @@ class Engine:
     def start(self, path: str, body: dict[str, Any]) -> Request:
         if not self.handle:
             raise RuntimeError("the engine is closed")
+        if os.getpid() != self._process:
+            raise RuntimeError(f"the engine belongs to process {self._process}, which this one was forked from: "
+                               "load the model in the process that uses it")
         return Request(self, path, body)
 
     def call(self, path: str, body: dict[str, Any]) -> Any:
@@ -122,11 +129,14 @@ class Engine:
 
     def close(self) -> None:
         handle, self.handle = self.handle, None
-        if handle:
+        if handle and os.getpid() == self._process:
             library().spate_close(handle)
 
     def __del__(self) -> None:
         self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a model in memory is not copied or pickled: load it where it is used")
 
 
 def flags_of(model: str, arguments: dict[str, Any]) -> list[str]:

@@ -1,9 +1,11 @@
 """The Python package, checked. Arguments: a model directory. SPATE_LIBRARY names libspate.so."""
 
 import asyncio
+import copy
 import itertools
 import json
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -96,6 +98,27 @@ for bad in (lambda: llm.generate("x", SamplingParams(temperature=9)), lambda: ll
         assert error.param in ("temperature", "prompt"), error
     else:
         raise AssertionError("no error")
+# Results travel between processes, a model does not: not by pickle, not by copy, not by fork.
+assert pickle.loads(pickle.dumps(results)) == results
+for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
+    try:
+        duplicate(llm._engine if duplicate is copy.copy else llm)
+    except TypeError as error:
+        assert "load it where it is used" in str(error), error
+    else:
+        raise AssertionError("no error")
+child = os.fork()
+if child == 0:
+    try:
+        llm.generate("One two", greedy)
+    except RuntimeError as error:
+        if "forked" in str(error):
+            llm.close()
+            os._exit(0)
+    finally:
+        os._exit(1)
+assert os.waitpid(child, 0)[1] == 0
+assert llm.generate("One two", greedy)[0].outputs[0].text == results[1].outputs[0].text
 try:
     llm.generate(["a", "b"], [greedy])
 except ValueError:

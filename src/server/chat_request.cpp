@@ -30,15 +30,14 @@ std::optional<Json> normalize_parts(FieldReader& message, const Json& parts) {
     FieldReader part(parts[i], path);
     const std::string type = part.string("type").value_or("text");
     const char* field = type == "refusal" ? "refusal" : "text";
-    std::optional<std::string> part_text =
-        type == "text" || type == "refusal" || type == "input_text" || type == "output_text" ? part.string(field)
-                                                                                             : std::nullopt;
+    const bool is_text = type == "text" || type == "refusal" || type == "input_text" || type == "output_text";
+    const std::optional<std::string> part_text = is_text ? part.string(field) : std::nullopt;
     if (part.has_error()) {
       message.fail(part.error());
       return std::nullopt;
     }
     if (!part_text) {
-      message.fail(bad_request(path, type == "text" || type == "refusal"
+      message.fail(bad_request(path, is_text
                                          ? fmt::format("{}.{} is missing", path, field)
                                          : fmt::format("{} is of type {}: this model reads text only", path, type)));
       return std::nullopt;

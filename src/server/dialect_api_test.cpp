@@ -378,6 +378,14 @@ TEST_CASE("responses, tokens: errors name the fields that the client sent") {
   CHECK(input({{{"role", "user"}, {"content", "a"}}, {{"role", "robot"}, {"content", "b"}}}).starts_with("input[1].role: input[1].role"));
   CHECK(input({{{"role", "user"}, {"content", {{{"type", "input_image"}}}}}}).starts_with("input[0].content[0]"));
   CHECK(error_of("/v1/responses", {{"input", Json::array()}}).starts_with("input: input must have at least one"));
+  CHECK(input({{{"role", "user"}, {"content", {{{"type", "input_text"}}}}}}).ends_with("input[0].content[0].text is missing"));
+  CHECK(input({{{"type", "function_call_output"}, {"output", "x"}}}) == "input[0].call_id: input[0].call_id is missing or empty");
+  CHECK(input({{{"type", "function_call"}, {"call_id", "c"}}}) == "input[0].name: input[0].name is missing or empty");
+  CHECK(input({{{"type", "function_call"}, {"call_id", "c"}, {"name", "f"}, {"arguments", "{"}}})
+            .starts_with("input[0].arguments: input[0].arguments is not valid JSON: at line 1"));
+  CHECK(error_of("/v1/responses", {{"input", "x"}, {"text", {{"format", {{"type", "json_schema"}}}}}})
+            .ends_with("text.format.schema is missing"));
+  CHECK(error_of("/v1/responses", {{"input", "x"}, {"tools", {{{"type", "function"}}}}}) == "tools[0].name: tools[0].name is missing");
   CHECK(error_of("/v1/responses", {{"input", "x"}, {"max_output_tokens", 0}}).starts_with("max_output_tokens: max_output_tokens"));
   const auto tokens = [&](const Json& ids) { return error_of("/inference/v1/generate", {{"token_ids", ids}}); };
   CHECK(tokens(Json::array()) == "token_ids: token_ids must not be empty");
@@ -446,6 +454,24 @@ TEST_CASE("responses: functions, their outputs, and forms of text") {
   CHECK(test.post("/v1/responses", {{"input", "x"}, {"relaxed_acceptance", true}}, 400)["error"]["param"] ==
         "relaxed_acceptance");
   test.post("/v1/responses", {{"input", "x"}, {"speculate", false}});
+}
+
+TEST_CASE("responses: a conversation goes on behind a call that max_output_tokens cut") {
+  TestServer test;
+  const Json tools = {{{"type", "function"}, {"name", "add"}, {"parameters", {{"type", "object"}}}}};
+  bool is_cut = false;
+  for (int length = 4; length < 80 && !is_cut; ++length) {
+    const Json answer =
+        test.post("/v1/responses", {{"input", kCall}, {"tools", tools}, {"max_output_tokens", length}});
+    if (answer["output"].empty()) continue;
+    const Json& last = answer["output"].back();
+    if (last["type"] != "function_call" || Json::accept(last["arguments"].get<std::string>())) continue;
+    is_cut = true;
+    CHECK(answer["status"] == "incomplete");
+    CHECK(test.post("/v1/responses", {{"input", "Hello!"}, {"previous_response_id", answer["id"]}})["status"] ==
+          "completed");
+  }
+  CHECK(is_cut);
 }
 
 TEST_CASE("responses: vLLM's additional fields work as in chats") {

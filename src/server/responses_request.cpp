@@ -23,15 +23,11 @@ class ItemTranslator {
     if (type == "message") {
       add_message(reader);
     } else if (type == "function_call") {
-      assistant()["tool_calls"].push_back(
-          {{"id", reader.string("call_id").value_or("")},
-           {"type", "function"},
-           {"function",
-            {{"name", reader.string("name").value_or("")}, {"arguments", reader.string("arguments").value_or("{}")}}}});
+      add_call(reader);
     } else if (type == "function_call_output") {
       const Json* output = reader.any("output");
       messages_.push_back({{"role", "tool"},
-                           {"tool_call_id", reader.string("call_id").value_or("")},
+                           {"tool_call_id", required_name(reader, "call_id")},
                            {"content", output ? *output : Json("")}});
     } else if (type == "reasoning") {
       add_reasoning(reader);
@@ -50,6 +46,23 @@ class ItemTranslator {
       messages_.push_back({{"role", "assistant"}, {"content", nullptr}});
     }
     return messages_.back();
+  }
+  static std::string required_name(FieldReader& reader, const char* name) {
+    std::string text = reader.string(name).value_or("");
+    if (text.empty()) reader.fail(name, fmt::format("{} is missing or empty", reader.path_of(name)));
+    return text;
+  }
+  void add_call(FieldReader& reader) {
+    const std::string call_id = required_name(reader, "call_id"), name = required_name(reader, "name");
+    std::string arguments = reader.string("arguments").value_or("");
+    if (arguments.empty()) arguments = "{}";
+    if (const auto parsed = parse_json(arguments, ""); !parsed.ok()) {
+      reader.fail("arguments",
+                  fmt::format("{} is not valid JSON: {}", reader.path_of("arguments"), parsed.error().message));
+    }
+    if (reader.has_error()) return;
+    assistant()["tool_calls"].push_back(
+        {{"id", call_id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}});
   }
   void add_message(FieldReader& reader) {
     const Json* role = reader.any("role");
@@ -226,6 +239,14 @@ ApiError by_their_names(ApiError error, const std::vector<std::string>& places) 
     error = with_field_name(std::move(error), fmt::format("messages[{}]", i), places[i]);
   }
   error = with_field_name(std::move(error), "max_tokens", "max_output_tokens");
+  error = with_field_name(std::move(error), "response_format.json_schema", "text.format");
+  error = with_field_name(std::move(error), "response_format", "text.format");
+  if (error.param.starts_with("tools")) {
+    for (std::string* text : {&error.message, &error.param}) {
+      const size_t place = text->find("].function.");
+      if (place != std::string::npos) text->erase(place + 1, std::string_view(".function").size());
+    }
+  }
   return with_field_name(std::move(error), "messages", "input");
 }
 

@@ -219,6 +219,7 @@ class ResponsesListener final : public ResponsesAnswer, public std::enable_share
     for (size_t i = 0; i < texts_.size(); ++i) {
       const auto& [kind, text] = texts_[i];
       if (kind == Kind::kToolName) {
+        if (!Json::accept(text)) continue;  // cut by max_output_tokens: no template can show it
         message["tool_calls"].push_back({{"id", output_[i]["call_id"]},
                                          {"type", "function"},
                                          {"function", {{"name", output_[i]["name"]}, {"arguments", text}}}});

@@ -1,8 +1,7 @@
 // Goal    Beam search gives the most probable answers, in the form of the protocol.
 // Method  The search against all sequences there are (beams wide enough for them) and against the plain procedure run
-// to
-//         max_tokens, over a random model of a few tokens; then the whole server over an executor that answers what the
-//         request says (test_model.h). Over a real model: test/clients/python_package.
+//         to max_tokens, over a random model of a few tokens; then the whole server over an executor that answers what
+//         the request says (test_model.h). Over a real model: test/clients/python_package.
 #include "server/beam_search.h"
 
 #include <algorithm>

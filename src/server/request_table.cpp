@@ -13,7 +13,6 @@ using Json = nlohmann::ordered_json;
 using enum FieldType;
 
 constexpr uint32_t kBoth = kGenerationRequests;
-constexpr uint32_t kAnswers = kBoth | kMessagesRequest | kResponsesRequest;
 constexpr uint32_t kConversation = kChatRequest | kTokenizeRequest;
 constexpr uint32_t kMessages = kMessagesRequest | kCountTokensRequest;
 constexpr uint32_t kScores = kScoreRequest | kRerankRequest;
@@ -212,12 +211,12 @@ const RequestField kFields[] = {
     {"guided_decoding_backend", kBoth, kString, kNoEffect, "vLLM", "There is one engine for structured output."},
     {"json_schema", kFormed, kAny, kRead, "llama-server", "As structured_outputs.json."},
     {"grammar", kFormed, kString, kRead, "llama-server", "As structured_outputs.grammar."},
-    {"speculate", kAnswers, kBoolean, kRead, "Spate", "false: no drafts, whatever `--speculative-config` says.", "true"},
-    {"relaxed_acceptance", kAnswers, kBoolean, kRead, "Spate",
+    {"speculate", kAnswered | kMessagesRequest, kBoolean, kRead, "Spate", "false: no drafts, whatever `--speculative-config` says.", "true"},
+    {"relaxed_acceptance", kAnswered | kMessagesRequest, kBoolean, kRead, "Spate",
      "Whether drafts that the model only nearly chose may stand in the reasoning; true where `--speculative-config` "
      "allows it.",
      "as `--speculative-config` says"},
-    {"speculative_reference", kAnswers, kStrings, kRead, "Spate",
+    {"speculative_reference", kAnswered | kMessagesRequest, kStrings, kRead, "Spate",
      "Texts that the answer may repeat; for the method `reference`.", "the prompt"},
     {"skip_special_tokens", kAnswered, kBoolean, kRead, "vLLM", "Special tokens have no text.", "true"},
     {"spaces_between_special_tokens", kBoth, kBoolean, kRead, "vLLM", "As vLLM.", "true"},

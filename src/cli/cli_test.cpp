@@ -520,7 +520,7 @@ TEST_CASE("arguments: --pooler-config is a name, JSON, or YAML in the file") {
   const auto message = [&](const std::string& text) { return std::string(pooling_of(text).status().message()); };
   CHECK(message("max") == "--pooler-config: pooling_type must be last, mean or cls, got 'max'");
   CHECK(message(R"({"pooling_type": "none"})") == "--pooler-config: pooling_type must be last, mean or cls, got 'none'");
-  CHECK(message("last\n---\nmean") == "--pooler-config must be one YAML document; a second begins in line 2");
+  CHECK(message("last\n---\nmean") == "--pooler-config must be one YAML document; a second begins in line 3");
   CHECK(message(R"({"normalize": 3})") == "--pooler-config: normalize must be true or false, got '3'");
   CHECK(message(R"({"softmax": true})").find("unknown field 'softmax'") != std::string::npos);
   CHECK(message("[1]").find("must be last, mean, cls or an object") != std::string::npos);

@@ -181,7 +181,8 @@ TEST_CASE("beam search: early_stopping ends with as many complete answers as bea
     const RandomModel model{.seed = seed, .vocab_size = 6};
     BeamSearch::Options options = random_options(rng, 3);
     options.end_ids = {kEnd};
-    options.params.length_penalty = 2;
+    options.params.length_penalty = 1;
+    options.num_best = options.params.width;
     options.max_tokens = 8;
     for (const EarlyStopping stopping : {EarlyStopping::kAtOnce, EarlyStopping::kHeuristic, EarlyStopping::kNever}) {
       options.params.early_stopping = stopping;
@@ -318,7 +319,8 @@ TEST_CASE("beam search: a client that leaves and an engine that fails end it") {
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   CHECK(test.is_idle());
   CHECK(test.model.engine->stats().num_steps < num_steps + 40);
-  const Json broken = test.post("/v1/completions", {{"prompt", "BROKEN"}, {"n", 2}, {"max_tokens", 20}}, 500);
+  const Json broken =
+      test.post("/v1/completions", {{"prompt", "BROKEN"}, {"n", 2}, {"max_tokens", 20}, {"prompt_logprobs", 0}}, 500);
   CHECK(broken["error"]["message"].get<std::string>().find("finite") != std::string::npos);
   test.model.executor->fails = true;
   test.post("/v1/completions", {{"prompt", "one two"}, {"n", 2}}, 500);

@@ -211,7 +211,8 @@ const RequestField kFields[] = {
     {"guided_decoding_backend", kBoth, kString, kNoEffect, "vLLM", "There is one engine for structured output."},
     {"json_schema", kFormed, kAny, kRead, "llama-server", "As structured_outputs.json."},
     {"grammar", kFormed, kString, kRead, "llama-server", "As structured_outputs.grammar."},
-    {"speculate", kAnswered | kMessagesRequest, kBoolean, kRead, "Spate", "false: no drafts, whatever `--speculative-config` says.", "true"},
+    {"speculate", kAnswered | kMessagesRequest, kBoolean, kRead, "Spate",
+     "false: no drafts, whatever `--speculative-config` says.", "true"},
     {"relaxed_acceptance", kAnswered | kMessagesRequest, kBoolean, kRead, "Spate",
      "Whether drafts that the model only nearly chose may stand in the reasoning; true where `--speculative-config` "
      "allows it.",

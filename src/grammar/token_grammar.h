@@ -20,11 +20,11 @@
 namespace spate {
 
 struct TokenGrammarLimits {
-  size_t max_states = 16384;           // situations kept, beyond what the sequences need
-  size_t max_mask_bytes = 32 << 20;    // masks kept, beyond what the sequences need; as many of rules
-  int64_t max_mask_work = 5'000'000;   // units (ParseStates) for one mask: about 50 ms; an ordinary one takes 10,000
-  int64_t max_ahead_work = 300'000;    // units for the masks of rules that are found before the first sequence: about 10 ms
-  size_t max_ahead_states = 4096;      // situations that are looked at for them
+  size_t max_states = 16384;          // situations kept, beyond what the sequences need
+  size_t max_mask_bytes = 32 << 20;   // masks kept, beyond what the sequences need; as many of rules
+  int64_t max_mask_work = 5'000'000;  // units (ParseStates) for one mask: about 50 ms; an ordinary one takes 10,000
+  int64_t max_ahead_work = 150'000;   // units for masks of rules found before the first sequence: up to 5 ms
+  size_t max_ahead_states = 4096;     // situations that are looked at for them
 };
 
 class TokenGrammar final : public TokenConstraint {

@@ -168,7 +168,9 @@ void translate_tools(FieldReader& fields, Json& chat) {
     const std::string type = tool.string("type").value_or("");
     if (!tool.has_error() && type != "function") {
       tool.fail(
-          not_supported(path, fmt::format("{} is of type {}: this server runs no tools; of those that the client runs it takes type function", path, type.substr(0, 40))));
+          not_supported(path, fmt::format("{} is of type {}: this server runs no tools; of those that the client "
+                                          "runs it takes type function",
+                                          path, type.substr(0, 40))));
     }
     Json function = Json::object();
     for (const char* name : {"name", "description", "parameters", "strict"}) {

@@ -133,21 +133,14 @@ static void multiply_blocks(const DotTile& tile, int64_t num_blocks, int64_t sum
     multiply_n_block<kRows, kRowStride, kWordStride, kAhead>(tile, j, sum_stride);
 }
 
-#define SPATE_FOR_PANEL_ROWS(rows, call) \
-  switch (rows) {                        \
-    case 1:                              \
-      return call(1);                    \
-    case 2:                              \
-      return call(2);                    \
-    case 3:                              \
-      return call(3);                    \
-    case 4:                              \
-      return call(4);                    \
-    case 5:                              \
-      return call(5);                    \
-    default:                             \
-      return call(6);                    \
+// clang-format off
+#define SPATE_FOR_PANEL_ROWS(rows, call)                                                                \
+  switch (rows) {                                                                                       \
+    case 1: return call(1); case 2: return call(2); case 3: return call(3); case 4: return call(4);     \
+    case 5: return call(5); case 6: return call(6); case 7: return call(7); case 8: return call(8);     \
+    case 9: return call(9); case 10: return call(10); case 11: return call(11); default: return call(12); \
   }
+// clang-format on
 
 }  // namespace spate::cpu::SPATE_ISA
 #elif defined(__AVX512VNNI__)

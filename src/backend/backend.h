@@ -244,6 +244,15 @@ struct StepKey {
   auto operator<=>(const StepKey&) const = default;
 };
 
+// What models of a rank launch, as far as a device can get ready for it.
+struct DeviceUse {
+  bool is_everything = false;  // whatever the device can do; the rest is not read
+  DType act_dtype = DType::kBf16;
+  std::vector<KvLayerDesc> kv_layers;
+  // Formats of matrices on the device, and of those of experts. No experts: empty.
+  std::vector<WeightSpec> weights, expert_weights;
+};
+
 // The largest sizes that the ops of a rank will see, as far as ops take memory of their own for them.
 struct OpLimits {
   int64_t max_num_logits = 0;  // rows of one sample or logprobs call
@@ -278,6 +287,10 @@ class Device {
   virtual void copy_to_host(Stream& stream, void* dst_host, const void* src, size_t bytes) = 0;
   virtual void fill_bytes(Stream& stream, void* dst, int byte, size_t bytes) = 0;
   virtual void synchronize(Stream& stream) = 0;  // all work given to the stream is done
+
+  // Makes ready what the use needs, so that steps do not wait for it. Never needed for right results: what it was not
+  // told of becomes ready when it is first used. Default: nothing to do.
+  virtual Status prepare(const DeviceUse& /*use*/) { return ok_status(); }
 
   // (b) Ops. Every primitive is set; a fused op may be null (backend/ops.h binds its decomposition).
   virtual const OpTable& ops() const = 0;

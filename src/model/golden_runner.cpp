@@ -185,6 +185,7 @@ class GoldenRank {
 
   Status create(DeviceFactory factory, const DeviceOptions& device_options, const WeightSource& weights) {
     ASSIGN_OR_RETURN(device_, factory(device_options));
+    RETURN_IF_ERROR(device_->prepare({.is_everything = true}));
     stream_ = device_->create_stream();
     bound_ = bind_ops(device_->ops());
     for (const GoldenSequence& sequence : golden_.sequences) {

@@ -223,6 +223,26 @@ OpLimits op_limits(const ModelConfig& model, const StepLimits& limits, int min_e
           .int8_kv = int8_kv};
 }
 
+// What the model and its drafter launch. A format more than that costs the start some time.
+DeviceUse device_use(const RankGroupConfig& config, const std::map<std::string, CodesOnDevice>& codes,
+                     const std::vector<KvLayerDesc>& kv_layers, const std::vector<KvLayerDesc>& draft_kv_layers) {
+  DeviceUse use{.act_dtype = config.act_dtype, .kv_layers = kv_layers};
+  use.kv_layers.insert(use.kv_layers.end(), draft_kv_layers.begin(), draft_kv_layers.end());
+  // Formats of codes, then the one of floats, which routers, heads and what is not quantised have.
+  for (const auto& [stored, format] : codes) use.weights.push_back(format.computed);
+  if (config.quantization.enabled()) {
+    use.weights.push_back(config.quantization.linear);
+    use.weights.push_back(config.quantization.vocabulary);
+  }
+  const bool has_codes = !use.weights.empty();
+  if (config.model.experts.num_experts > 0) use.expert_weights = use.weights;
+  use.weights.push_back({.codes = config.act_dtype == DType::kF32 ? Codes::kF32 : Codes::kBf16});
+  const bool has_float_experts = config.model.experts.num_experts > 0 && !has_codes;
+  const bool has_draft_experts = config.draft && config.draft->model.experts.num_experts > 0;
+  if (has_float_experts || has_draft_experts) use.expert_weights.push_back(use.weights.back());
+  return use;
+}
+
 // What a drafter takes of one rank's memory.
 struct DraftMemory {
   int64_t weight_bytes = 0, workspace_bytes = 0, op_workspace_bytes = 0, scratch_bytes = 0, kv_block_bytes = 0;
@@ -353,7 +373,6 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
       worker.binding.emplace(cores_near_rank(usable_topology(), r, size));
     }
     ASSIGN_OR_RETURN(worker.device, config.back_end->make_device(options));
-    ASSIGN_OR_RETURN(memory[static_cast<size_t>(r)], worker.device->memory_info());
     return ok_status();
   }));
   const Device& first_device = *group->workers_[0]->device;
@@ -410,6 +429,25 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
     draft_options.supports_weight = support_for(false);
     draft_options.weight_cache = {};
   }
+  std::vector<KvLayerDesc> kv_layers, draft_kv_layers;
+  if (const Result<ModelMemory> of_model = Model::memory(config.model, place_of(0, sizes).tp, options); of_model.ok()) {
+    kv_layers = of_model->kv_layers;
+  }
+  if (config.draft) {
+    const Result<ModelMemory> of_draft = Model::memory(config.draft->model, place_of(0, sizes).tp, draft_options);
+    if (of_draft.ok()) draft_kv_layers = of_draft->kv_layers;
+  } else if (config.eagle_draft) {
+    const Result<ModelMemory> of_head =
+        EagleHead::memory(config.eagle_draft->head, place_of(0, sizes).tp, draft_options);
+    if (of_head.ok()) draft_kv_layers = of_head->kv_layers;
+  }
+  const DeviceUse use = device_use(config, codes_of_checkpoint(config, supports), kv_layers, draft_kv_layers);
+  const Status ready = on_all_ranks([&](int r, Worker& worker) -> Status {
+    RETURN_IF_ERROR(worker.device->prepare(use));
+    ASSIGN_OR_RETURN(memory[static_cast<size_t>(r)], worker.device->memory_info());
+    return ok_status();
+  });
+  RETURN_IF_ERROR(ready);
   std::vector<DraftMemory> draft_memory(static_cast<size_t>(size));  // zeros without drafts
   int64_t op_workspace_bytes = 0;                                    // a device's ops share it, whichever model runs
   for (int r = 0; r < size; ++r) {

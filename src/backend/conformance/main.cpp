@@ -51,6 +51,12 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "spate-conformance: %s\n", (device.ok() ? deterministic : device).status().message().c_str());
     return 2;
   }
+  for (const auto* one : {&device, &deterministic}) {
+    if (const spate::Status ready = (**one)->prepare({.is_everything = options.filter.empty()}); !ready.ok()) {
+      std::fprintf(stderr, "spate-conformance: %s\n", ready.message().c_str());
+      return 2;
+    }
+  }
   std::printf("%s: %s\n", backend.c_str(), (*device)->description().c_str());
   options.print = [](const std::string& line) {
     std::printf("%s\n", line.c_str());

@@ -4,7 +4,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <mutex>
 
 #include "backend/cuda/cubin_cache.h"
 #include "backend/cuda/cuda_runtime.h"
@@ -15,6 +14,7 @@
 #include "backend/cuda/kernel_compiler.h"
 #include "backend/cuda/kernel_worker.h"
 #include "backend/cuda/launch.h"
+#include "backend/cuda/warm_programs.h"
 #include "base/log.h"
 
 namespace spate {
@@ -25,25 +25,6 @@ namespace {
 // Of each GPU: whether a device of this process has the right to kernels whose CTAs wait for each other. Two at once
 // could each hold SMs that the other waits for.
 std::array<std::atomic_flag, 64> grid_barrier_rights;
-
-// From the cache; compiles what it lacks. nvrtc: null where there is none.
-Result<std::string> cubin_of(const Result<const NvrtcApi*>& nvrtc, const KernelSources& sources,
-                             std::string_view program, std::string_view architecture) {
-  const CubinCache cache(CubinCache::default_folder());
-  ASSIGN_OR_RETURN(const std::string key_ahead_of_time, program_key(kAheadOfTime, sources, program, architecture));
-  if (std::optional<std::string> cubin = cache.find(key_ahead_of_time)) return *std::move(cubin);
-  if (!nvrtc.ok()) return nvrtc.status();
-  ASSIGN_OR_RETURN(const std::string key, program_key(compiler_name(**nvrtc), sources, program, architecture));
-  if (std::optional<std::string> cubin = cache.find(key)) return *std::move(cubin);
-  ASSIGN_OR_RETURN(CompiledProgram compiled, compile_program(**nvrtc, sources, program, architecture));
-  cache.store(key, compiled.cubin);
-  return std::move(compiled.cubin);
-}
-
-bool is_ahead_of_time(const KernelSources& sources, std::string_view program, std::string_view architecture) {
-  const Result<std::string> key = program_key(kAheadOfTime, sources, program, architecture);
-  return key.ok() && CubinCache(CubinCache::default_folder()).find(*key).has_value();
-}
 
 bool has_all_ahead_of_time(const GpuFacts& gpu, const std::string& kernel_dir) {
   const Result<KernelSources> sources = KernelSources::load(kernel_dir);
@@ -101,6 +82,7 @@ Result<GpuFacts> find_gpu(const DriverApi& api, int device_idx) {
   if (error == CUDA_SUCCESS) error = ask(gpu.capability_major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
   if (error == CUDA_SUCCESS) error = ask(gpu.capability_minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
   if (error == CUDA_SUCCESS) error = ask(gpu.num_sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+  if (error == CUDA_SUCCESS) error = ask(gpu.max_shared_bytes, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
   if (error == CUDA_SUCCESS) error = api.cuDeviceGetName(name, sizeof name, gpu.device);
   if (error != CUDA_SUCCESS) {
     return unavailable("CUDA device {} cannot be asked for its properties: {}", device_idx, driver_error(api, error));
@@ -180,7 +162,7 @@ Result<std::unique_ptr<Device>> CudaDevice::make(const DeviceOptions& options) {
   device->make_current();
   device->is_deterministic_ = options.deterministic;
   RETURN_IF_ERROR(device->describe(gpu));
-  RETURN_IF_ERROR(device->load_kernels(options.kernel_dir));
+  RETURN_IF_ERROR(device->modules_.open(options.kernel_dir, device->architecture_, device->max_shared_bytes_));
   RETURN_IF_ERROR(device->allocate_shared_state());
   device->ops_ = cuda_ops();
   if (!device->is_deterministic_ && options.device_idx < std::ssize(grid_barrier_rights)) {
@@ -193,60 +175,51 @@ Result<std::unique_ptr<Device>> CudaDevice::make(const DeviceOptions& options) {
 Status CudaDevice::describe(const GpuFacts& gpu) {
   architecture_ = architecture_name(gpu.capability_major, gpu.capability_minor);
   num_sms_ = gpu.num_sms;
+  max_shared_bytes_ = gpu.max_shared_bytes;
   launches_early_ = gpu.capability_major >= 9 && api().cuLaunchKernelEx != nullptr;
   ASSIGN_OR_RETURN(const MemoryInfo memory, memory_info());
   description_ = fmt::format("{}, {}, {} GiB", gpu.name, architecture_, memory.total_bytes / (1024 * kMib));
   return {};
 }
 
-Status CudaDevice::load_kernels(const std::string& kernel_dir) {
+Status CudaDevice::prepare(const DeviceUse& use) {
   const auto start = std::chrono::steady_clock::now();
-  const Result<const NvrtcApi*> nvrtc = nvrtc_api();
-  ASSIGN_OR_RETURN(const KernelSources sources, KernelSources::load(kernel_dir));
-  // A driver before 12.0 has no tensor maps: the programs that every architecture has.
-  const bool has_tensor_maps = api().cuTensorMapEncodeTiled != nullptr;
-  const std::vector<std::string_view> programs = programs_for(has_tensor_maps ? architecture_ : "");
-  std::vector<std::string_view> to_compile;
-  std::ranges::copy_if(programs, std::back_inserter(to_compile),
-                       [&](std::string_view program) { return !is_ahead_of_time(sources, program, architecture_); });
-  // One rank of the process compiles; those that wait find its work in the cache.
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  compile_in_workers(to_compile,
-                     {.architecture = architecture_, .kernel_dir = kernel_dir, .folder = CubinCache::default_folder()});
-  for (const std::string_view program : programs) {
-    ASSIGN_OR_RETURN(const std::string cubin, cubin_of(nvrtc, sources, program, architecture_));
-    RETURN_IF_ERROR(load_program(program, cubin));
-  }
+  const std::set<std::string> words = use_words(use, modules_.program_architecture(), is_deterministic_);
+  ASSIGN_OR_RETURN(const std::vector<std::string_view> programs,
+                   warm_programs(modules_.sources(), modules_.program_architecture(), words));
+  make_current();
+  RETURN_IF_ERROR(modules_.load(programs));
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  log_info(
-      "cuda", "{} kernels for {} ready in {:.2f} s ({})", kNumKernels, architecture_, seconds.count(),
-      to_compile.empty() ? "compiled ahead of time" : fmt::format("{}, {}", compiler_name(**nvrtc), (*nvrtc)->path));
+  const Result<const NvrtcApi*> nvrtc = nvrtc_api();
+  log_info("cuda", "{} of {} programs of kernels for {} ready in {:.2f} s ({})", programs.size(),
+           programs_for(modules_.program_architecture()).size(), architecture_, seconds.count(),
+           nvrtc.ok() ? fmt::format("{}, {}", compiler_name(**nvrtc), (*nvrtc)->path) : "compiled ahead of time");
   return {};
 }
 
-Status CudaDevice::load_program(std::string_view program, const std::string& cubin) {
-  CUmodule module = nullptr;
-  if (const CUresult error = api().cuModuleLoadData(&module, cubin.data()); error != CUDA_SUCCESS) {
-    int version = 0;
-    api().cuDriverGetVersion(&version);
-    return unavailable("the driver (CUDA {}.{}) does not load {}: {}", version / 1000, version % 1000 / 10, program,
-                       driver_error(api(), error));
+// A step of a key runs before it is captured, so that a capture finds its kernels loaded. One that does not is given
+// up, and the step runs as it is.
+bool CudaDevice::load(KernelId kernel) const {
+  if (modules_.is_loaded(kernel)) return true;
+  if (graphs_.is_capturing()) {
+    graphs_.give_up_capture();
+    return false;
   }
-  modules_.push_back(module);
-  for (int i = 0; i < kNumKernels; ++i) {
-    if (kKernels[i].program != program) continue;
-    CUfunction& function = functions_[static_cast<size_t>(i)];
-    if (api().cuModuleGetFunction(&function, module, kKernels[i].function) != CUDA_SUCCESS) {
-      return internal_error("{} has no kernel {}", program, kKernels[i].function);
-    }
-    const int shared_bytes = kKernels[i].shared_bytes;
-    if (shared_bytes > 0 && api().cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                                     shared_bytes) != CUDA_SUCCESS) {
-      function = nullptr;
-    }
-  }
-  return {};
+  const std::string_view program = kKernels[kernel.idx].program;
+  const auto start = std::chrono::steady_clock::now();
+  make_current();
+  const Status status = modules_.load(program);
+  CHECK(status.ok(), "{}", status.message());
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  if (seconds.count() > 0.1)
+    log_info("cuda", "{} was made ready at its first use, in {:.1f} s", program, seconds.count());
+  return true;
+}
+
+bool CudaDevice::has(KernelId kernel) const {
+  const KernelModules::Has has = modules_.has(kernel);
+  if (has != KernelModules::Has::kUnknown) return has == KernelModules::Has::kYes;
+  return load(kernel) && modules_.function(kernel) != nullptr;
 }
 
 Status CudaDevice::allocate_shared_state() {
@@ -276,7 +249,6 @@ CudaDevice::~CudaDevice() {
   integer_scratch_buffer_.reset();
   outlier_scratch_buffer_.reset();
   pack_stream_.reset();
-  for (CUmodule module : modules_) api().cuModuleUnload(module);
 }
 
 // --- memory and copies ---------------------------------------------------------------------------------------------

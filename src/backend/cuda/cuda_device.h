@@ -1,5 +1,5 @@
 // The CUDA back-end: the runtime table over the driver API, the primitives of the op catalogue as kernels that NVRTC
-// compiles at start-up (cached on disk), weights row-major, the KV cache as kernel/kv/kv_layout.h says. Fused ops are
+// compiles when a model needs them (cached on disk), weights row-major, the KV cache as kernel/kv/kv_layout.h says. Fused ops are
 // null: models run through the decompositions. Decode has kernels whose order of sums depends on the step's sizes; with
 // DeviceOptions::deterministic only batch-invariant ones run.
 #pragma once

@@ -15,6 +15,7 @@
 #include "backend/cuda/driver_api.h"
 #include "backend/cuda/integer_scratch.h"
 #include "backend/cuda/kernel_list.h"
+#include "backend/cuda/kernel_modules.h"
 #include "backend/cuda/step_graphs.h"
 #include "backend/layer_products.h"
 #include "backend/ops.h"
@@ -59,6 +60,7 @@ struct GpuFacts {
   std::string name;
   int capability_major = 0, capability_minor = 0;
   int num_sms = 0;
+  int max_shared_bytes = 0;  // of a CTA
 };
 // A device that does not exist or is too old is an error.
 Result<GpuFacts> find_gpu(const DriverApi& api, int device_idx);
@@ -99,6 +101,7 @@ class CudaDevice final : public Device, public LayerProductsDevice {
   void copy_to_host(Stream& stream, void* dst_host, const void* src, size_t bytes) override;
   void fill_bytes(Stream& stream, void* dst, int byte, size_t bytes) override;
   void synchronize(Stream& stream) override;
+  Status prepare(const DeviceUse& use) override;
 
   const OpTable& ops() const override { return ops_; }
   int64_t op_workspace_bytes(const OpLimits& limits) const override;
@@ -126,8 +129,10 @@ class CudaDevice final : public Device, public LayerProductsDevice {
   bool launches_early() const { return launches_early_; }
   // Only kernels whose results do not depend on the other rows of a step.
   bool is_deterministic() const { return is_deterministic_; }
-  CUfunction function(KernelId kernel) const { return functions_[static_cast<size_t>(kernel.idx)]; }
-  bool has(KernelId kernel) const { return functions_[static_cast<size_t>(kernel.idx)] != nullptr; }
+  // Loads the kernel's program if it is not loaded yet. False: this is a capture, which is given up.
+  bool load(KernelId kernel) const;
+  CUfunction function(KernelId kernel) const { return modules_.function(kernel); }  // after load()
+  bool has(KernelId kernel) const;                                                  // whether the GPU can run it
   // Scratch of at least this many bytes for one op; the next call may move it. All ops of a device share it, so they
   // must run on one stream. It grows when a larger shape than ever before appears; what was captured is then dropped.
   void* workspace(size_t bytes);
@@ -150,8 +155,6 @@ class CudaDevice final : public Device, public LayerProductsDevice {
  private:
   explicit CudaDevice(std::unique_ptr<Context> context) : context_(std::move(context)) {}
   Status describe(const GpuFacts& gpu);
-  Status load_kernels(const std::string& kernel_dir);
-  Status load_program(std::string_view program, const std::string& cubin);
   Status reserve_integer_scratch(const IntegerLayout& layout);
   Status reserve_outlier_scratch();
   Status reserve_pack_buffers(int64_t bytes);
@@ -163,17 +166,16 @@ class CudaDevice final : public Device, public LayerProductsDevice {
 
   std::unique_ptr<Context> context_;
   std::string architecture_;
-  int num_sms_ = 0;
+  int num_sms_ = 0, max_shared_bytes_ = 0;
   bool launches_early_ = false;
   bool is_deterministic_ = false;
   std::atomic_flag* grid_barrier_right_ = nullptr;
   std::string description_;
-  std::vector<CUmodule> modules_;
-  std::array<CUfunction, kNumKernels> functions_{};
+  mutable KernelModules modules_{api()};
   OpTable ops_;
   Buffer workspace_;
   Buffer partial_sums_, partial_flags_, work_counters_;
-  StepGraphs graphs_{*this};
+  mutable StepGraphs graphs_{*this};
   std::unique_ptr<CudaStream> pack_stream_;  // made by the first pack_rows, as its buffer
   Buffer pack_buffer_;
   Buffer pack_staging_;  // on the device, as large: rows that a kernel packs

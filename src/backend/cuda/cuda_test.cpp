@@ -2,6 +2,7 @@
 // compiled kernels believes, which launches a fatal error names, how weights and blocks are laid out; and that a
 // missing GPU is one clear line. Method: files in a temporary folder. What the kernels compute is the business of
 // spate-conformance.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -16,8 +17,10 @@
 #include "backend/cuda/kernel_worker.h"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/ptxas_log.h"
+#include "backend/cuda/warm_programs.h"
 #include "base/test.h"
 #include "base/test_support.h"
+#include "quant/quantization.h"
 
 namespace spate::cuda {
 namespace {
@@ -103,6 +106,108 @@ TEST_CASE("the key of a program changes with each thing that decides its cubin")
   CHECK(key != program_key("NVRTC 13.1", sources, "rope/rope.cu", "sm_90a").value());
   CHECK(key != program_key(kAheadOfTime, sources, "rope/rope.cu", "sm_90a").value());
   CHECK(!program_key("NVRTC 13.0", sources, "no/such.cu", "sm_90a").ok());
+}
+
+std::set<std::string> warm_set(const DeviceUse& use, std::string_view architecture = kHopper,
+                               bool is_deterministic = false) {
+  const KernelSources sources = KernelSources::load("").value();
+  const auto programs = warm_programs(sources, architecture, use_words(use, architecture, is_deterministic)).value();
+  return {programs.begin(), programs.end()};
+}
+
+// Those whose name has the text.
+int count_with(const std::set<std::string>& programs, std::string_view text) {
+  return static_cast<int>(std::ranges::count_if(
+      programs, [&](const std::string& program) { return program.find(text) != std::string::npos; }));
+}
+
+const KvLayerDesc kHeads128{.num_kv_heads = 8, .head_dim = 128, .kv_block_size = 16, .dtype = DType::kBf16};
+const KvLayerDesc kLatentLayer{
+    .kind = KvKind::kLatent, .kv_lora_rank = 512, .qk_rope_head_dim = 64, .dtype = DType::kBf16};
+const WeightSpec kBf16Spec{.codes = Codes::kBf16};
+
+TEST_CASE("a start compiles what the model launches: a dense model, one with experts and latent attention, codes") {
+  const std::set<std::string> dense = warm_set({.kv_layers = {kHeads128}, .weights = {kBf16Spec}});
+  for (const char* absent : {"expert/", "latent/", "int8", "int4", "codes", "quantize", "limits/", "attention_paged",
+                             "linear_tile", "linear/linear.cu"}) {
+    INFO(absent);
+    CHECK(count_with(dense, absent) == 0);
+  }
+  for (const char* present : {"attention_decode_ring.cu", "attention_prefill_wgmma.cu", "linear_wgmma.cu",
+                              "linear_silu_wgmma.cu", "linear_rows.cu", "linear_split.cu", "linear_chain.cu",
+                              "rms_norm.cu", "sample.cu", "sample_cluster.cu", "logprobs.cu", "step.cu", "kv.cu"}) {
+    INFO(present);
+    CHECK(count_with(dense, present) == 1);
+  }
+
+  const std::set<std::string> experts =
+      warm_set({.kv_layers = {kLatentLayer}, .weights = {kBf16Spec}, .expert_weights = {kBf16Spec}});
+  for (const char* present : {"expert_wgmma.cu", "expert_combine.cu", "route_experts.cu", "head_product.cu",
+                              "latent_wgmma.cu", "latent_expanded_wgmma.cu", "latent_write.cu", "linear_wgmma.cu"}) {
+    INFO(present);
+    CHECK(count_with(experts, present) == 1);
+  }
+  CHECK(count_with(experts, "attention/") == 0);
+  CHECK(count_with(experts, "expert_int") == 0);
+
+  const Quantization int4 = parse_quantization("int4").value();
+  const std::set<std::string> codes = warm_set({.kv_layers = {kHeads128}, .weights = {int4.linear, int4.vocabulary}});
+  for (const char* present : {"linear_int4.cu", "linear_int4_n256.cu", "linear_int8.cu", "linear_codes.cu",
+                              "quantize_rows.cu", "pack_integer.cu", "add_rms_norm_codes.cu"}) {
+    INFO(present);
+    CHECK(count_with(codes, present) == 1);
+  }
+  for (const char* absent : {"int4_g32", "expert/", "linear_wgmma"}) {
+    INFO(absent);
+    CHECK(count_with(codes, absent) == 0);
+  }
+  const std::set<std::string> int4_experts =
+      warm_set({.kv_layers = {kHeads128}, .weights = {kBf16Spec}, .expert_weights = {int4.linear}});
+  CHECK(count_with(int4_experts, "expert/expert_int4") == 2);
+  CHECK(count_with(int4_experts, "linear_int4") == 0);
+}
+
+TEST_CASE("what is warm depends on the GPU, the cache and --deterministic") {
+  const DeviceUse use{.kv_layers = {kHeads128}, .weights = {kBf16Spec}};
+  const std::set<std::string> deterministic = warm_set(use, kHopper, true);
+  CHECK(count_with(deterministic, "attention_paged.cu") == 1);
+  CHECK(count_with(deterministic, "attention_decode") == 0);
+  CHECK(count_with(deterministic, "linear_rows") == 0);
+  const std::set<std::string> older = warm_set(use, "sm_80");
+  CHECK(count_with(older, "linear_tile.cu") == 1);
+  CHECK(count_with(older, "attention_prefill.cu") == 1);
+  CHECK(count_with(older, "wgmma") == 0);
+  DeviceUse int8_cache = use;
+  int8_cache.kv_layers[0].dtype = DType::kI8;
+  CHECK(count_with(warm_set(int8_cache), "attention_decode_ring_int8.cu") == 1);
+  CHECK(count_with(warm_set(int8_cache), "attention_decode_ring.cu") == 0);
+  DeviceUse wide = use;
+  wide.kv_layers[0].head_dim = 256;
+  CHECK(count_with(warm_set(wide), "attention_paged.cu") == 1);
+}
+
+TEST_CASE("every program says in words that are known what it is warm for, the longest come first") {
+  const KernelSources sources = KernelSources::load("").value();
+  for (const std::string_view architecture : {kHopper, std::string_view("sm_80")}) {
+    const auto all = warm_programs(sources, architecture, all_use_words());
+    REQUIRE_MESSAGE(all.ok(), all.status().message());
+    CHECK(all->size() == programs_for(architecture).size());
+    double before = 1e9;
+    for (const std::string_view program : *all) {
+      const double seconds =
+          parse_warm_line(*sources.find(std::string(kKernelFolder) + std::string(program))).value().seconds;
+      CHECK(seconds <= before);
+      before = seconds;
+    }
+  }
+  CHECK(warm_set({.is_everything = true}).size() == programs_for(kHopper).size());
+  CHECK(parse_warm_line("// WHAT  x\n").value().uses.empty());
+  CHECK(parse_warm_line("// WARM       2.5 s: int4, fast; int8\n").value().seconds == 2.5);
+  CHECK(parse_warm_line("// WARM       2.5 s: int4, fast; int8\n").value().uses ==
+        std::vector<std::vector<std::string>>{{"int4", "fast"}, {"int8"}});
+  CHECK(!parse_warm_line("// WARM       2 s: int5\n").ok());
+  CHECK(!parse_warm_line("// WARM       int4\n").ok());
+  CHECK(!parse_warm_line("// WARM       two s: int4\n").ok());
 }
 
 TEST_CASE("a folder of kernels compiled ahead of time reports what ptxas said, and is found again") {

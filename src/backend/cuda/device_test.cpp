@@ -56,7 +56,10 @@ class Bench {
 // The GPU, or null after saying that the test is skipped.
 std::unique_ptr<Bench> gpu_or_skip(const DeviceOptions& options = {}) {
   Result<std::unique_ptr<Device>> device = make_cuda_device(options);
-  if (device.ok()) return std::make_unique<Bench>(*std::move(device));
+  if (device.ok()) {
+    REQUIRE((*device)->prepare({.is_everything = true}).ok());
+    return std::make_unique<Bench>(*std::move(device));
+  }
   skip_test(device.status().message());
   return nullptr;
 }
@@ -341,10 +344,55 @@ TEST_CASE("sample: the reference's tokens, alone and in company") {
   for (const int32_t row : rows) CHECK(run_sample(*gpu, c, {row}).front() == together[static_cast<size_t>(row)]);
 }
 
+TEST_CASE("a kernel that nobody prepared is loaded when it is launched") {
+  Result<std::unique_ptr<Device>> device = make_cuda_device({});
+  if (!device.ok()) return skip_test(device.status().message());
+  Bench gpu(*std::move(device));
+  Rng rng(1);
+  const HostTensor a = random_tensor(rng, DType::kF32, {3, 8}), b = random_tensor(rng, DType::kF32, {3, 8});
+  const Tensor out = gpu.upload(poisoned_tensor(DType::kF32, {3, 8}));
+  gpu.ops().add(gpu.stream(), {.a = gpu.upload(a), .b = gpu.upload(b), .out = out});
+  const std::unique_ptr<Bench> oracle = reference();
+  const Tensor expected = oracle->upload(poisoned_tensor(DType::kF32, {3, 8}));
+  oracle->ops().add(oracle->stream(), {.a = oracle->upload(a), .b = oracle->upload(b), .out = expected});
+  CHECK_TENSOR(equal_bits("add", gpu.download(out), oracle->download(expected)));
+}
+
+// A step of one key launches other kernels the second time, which no rank does.
+TEST_CASE("a capture that meets a kernel that is not loaded is given up, and the step runs") {
+  Result<std::unique_ptr<Device>> device = make_cuda_device({});
+  if (!device.ok()) return skip_test(device.status().message());
+  Bench gpu(*std::move(device));
+  const StepKey key{.num_seqs = 1, .num_tokens = 1, .num_logits = 1, .max_query_len = 1, .max_seq_len = 256};
+  Rng rng(1);
+  const HostTensor x = random_tensor(rng, DType::kF32, {3, 8});
+  const Tensor in = gpu.upload(x), out = gpu.upload(poisoned_tensor(DType::kF32, {3, 8}));
+  const Tensor ids = gpu.ints({2, 1, 0});
+  int num_calls = 0;
+  const auto add = [&] { gpu.ops().add(gpu.stream(), {.a = in, .b = in, .out = out}); };
+  const auto gather = [&] {
+    ++num_calls;
+    gpu.ops().gather_rows(gpu.stream(), {.x = in, .row_ids = ids, .out = out});
+  };
+  HostTensor reversed(DType::kF32, {3, 8});
+  for (int i = 0; i < 24; ++i) {
+    reversed.span<float>()[static_cast<size_t>(i)] = x.span<float>()[static_cast<size_t>((2 - i / 8) * 8 + i % 8)];
+  }
+  gpu.device().run_step(gpu.stream(), key, add);
+  // Given up and run; captured; replayed.
+  for (const int calls : {2, 3, 3}) {
+    gpu.device().fill_bytes(gpu.stream(), out.raw(), 0xff, static_cast<size_t>(out.num_bytes()));
+    gpu.device().run_step(gpu.stream(), key, gather);
+    CHECK_TENSOR(equal_bits("rows", gpu.download(out), reversed));
+    CHECK(num_calls == calls);
+  }
+}
+
 TEST_CASE("kernels read from a folder instead of the binary") {
   const std::filesystem::path folder = repo_root() / "src" / "backend" / "cuda" / "kernel";
   const Result<std::unique_ptr<Device>> device = make_cuda_device({.kernel_dir = folder.string()});
   if (!device.ok()) return skip_test(device.status().message());
+  CHECK((*device)->prepare({.is_everything = true}).ok());
   const Result<std::unique_ptr<Device>> none = make_cuda_device({.kernel_dir = (folder / "absent").string()});
   REQUIRE(!none.ok());
   CHECK(none.status().message().find("absent") != std::string::npos);

@@ -51,6 +51,7 @@ void launch_kernel(Stream& stream, KernelId kernel, const LaunchGrid& grid, cons
         "{}: a grid of {} x {} x {}", function, grid.x, grid.y, grid.z);
   device.make_current();
   void* kernel_params[] = {const_cast<void*>(params)};
+  if (!device.load(kernel)) return;  // the capture is given up
   const CUfunction handle = device.function(kernel);
   const auto x = static_cast<unsigned>(grid.x), y = static_cast<unsigned>(grid.y), z = static_cast<unsigned>(grid.z);
   const auto num_threads = static_cast<unsigned>(grid.num_threads);

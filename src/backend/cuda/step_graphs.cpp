@@ -70,6 +70,7 @@ void StepGraphs::run(CudaStream& stream, const StepKey& key, const std::function
       return step();
     }
     entry->second = capture(stream, step);
+    if (entry->second == nullptr) return step();
   }
   check_driver(device_.api(), device_.api().cuGraphLaunch(entry->second, stream.handle()), "a captured step");
 }
@@ -80,12 +81,13 @@ CUgraphExec StepGraphs::capture(CudaStream& stream, const std::function<void()>&
   check_driver(api, api.cuStreamBeginCapture(stream.handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
                "the start of a capture");
   is_capturing_ = true;
+  is_given_up_ = false;
   step();
   is_capturing_ = false;
   CUgraph graph = nullptr;
   check_driver(api, api.cuStreamEndCapture(stream.handle(), &graph), "the end of a capture");
   CUgraphExec exec = nullptr;
-  check_driver(api, api.cuGraphInstantiate(&exec, graph, 0), "cuGraphInstantiate");
+  if (!is_given_up_) check_driver(api, api.cuGraphInstantiate(&exec, graph, 0), "cuGraphInstantiate");
   check_driver(api, api.cuGraphDestroy(graph), "cuGraphDestroy");
   return exec;
 }

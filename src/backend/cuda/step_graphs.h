@@ -26,15 +26,20 @@ class StepGraphs {
   void run(CudaStream& stream, const StepKey& key, const std::function<void()>& step);
   // What was captured names memory that is about to move. Waits for no work: the caller does.
   void clear();
+  // For what a capture must not do, such as loading a kernel: the step of this capture runs as it is, and is captured
+  // the next time.
+  bool is_capturing() const { return is_capturing_; }
+  void give_up_capture() { is_given_up_ = true; }
 
  private:
   static constexpr size_t kMaxGraphs = 512;  // at more all are dropped
 
+  // Null: given up.
   CUgraphExec capture(CudaStream& stream, const std::function<void()>& step);
 
   CudaDevice& device_;
   std::map<StepKey, CUgraphExec> graphs_;  // null: seen once
-  bool is_capturing_ = false;
+  bool is_capturing_ = false, is_given_up_ = false;
 };
 
 // Sizes of decode steps that recur: num_seqs to the next of 1, 2, 4, 8, then steps of 8, 16 (from 128) and 64 (from

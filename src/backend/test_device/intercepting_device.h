@@ -40,6 +40,8 @@ class InterceptingDevice : public Device {
   void fill_bytes(Stream& stream, void* dst, int byte, size_t bytes) override;
   void synchronize(Stream& stream) override;
 
+  Status prepare(const DeviceUse& use) override { return inner_->prepare(use); }
+
   const OpTable& ops() const override { return ops_; }
   int64_t op_workspace_bytes(const OpLimits& limits) const override { return inner_->op_workspace_bytes(limits); }
   int64_t activation_row_bytes(int64_t row_bytes) const override { return inner_->activation_row_bytes(row_bytes); }

@@ -14,6 +14,7 @@
 //            *_cluster_*: few head tiles of sequences that are not long. A cluster of 8 CTAs has one, dealt by turns to
 //            the warps of all, with rings of 3; CTA i adds the sums of query head i in its shared memory.
 // ROOFLINE   Bytes of K and V over 4.65 TB/s.
+// WARM       1 s: fast, bf16, bf16-cache, head-64; fast, bf16, bf16-cache, head-128
 // LIMITS     sm_90a.
 // TESTS      spate-conformance --backend cuda --filter attention_paged
 #include "backend/cuda/kernel/attention/attention_decode_ring.h"

@@ -9,6 +9,7 @@
 // WORK       As attention_decode_ring.cu, with 8 warps, or at head_dim 128 in steps of many sequences 12; only these have
 //            a merging warp, others stop at the end of a head tile to add. Rings of clusters too are of 2.
 // ROOFLINE   Bytes of K and V over 4.65 TB/s.
+// WARM       1.6 s: fast, bf16, int8-cache, head-64; fast, bf16, int8-cache, head-128
 // LIMITS     sm_90a.
 // TESTS      spate-conformance --backend cuda --filter attention_paged
 #include "backend/cuda/kernel/attention/attention_decode_ring.h"

@@ -11,6 +11,7 @@
 //            Values: a lane is kElems neighbouring elements of the head.
 // ROOFLINE   Decode: bytes of K and V once a tile of 4 heads. Prefill re-reads K and V for each token from L2, about
 //            4 bytes * head_dim * seq_len / 2 a token and kv head: not tuned, correct first.
+// WARM       2.2 s: deterministic, heads; f32, heads; other-heads
 // LIMITS     head_dim <= 256.
 // TESTS      spate-conformance --backend cuda --filter attention_paged
 #include "backend/cuda/kernel/attention/attention_paged.h"

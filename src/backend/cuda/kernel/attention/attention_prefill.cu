@@ -10,6 +10,7 @@
 // grid.y heads,
 //            grid.z sequences. A warp owns 16 queries. The next tile of keys is on its way while one is multiplied.
 // ROOFLINE   4 * head_dim operations a query and key over 750 TFLOP/s; mma.sync reaches about two thirds of wgmma.
+// WARM       0.7 s: fast, older, bf16, bf16-cache, head-64; fast, older, bf16, bf16-cache, head-128
 // TESTS      spate-conformance --backend cuda --filter attention_paged
 #include "backend/cuda/kernel/attention/attention_prefill.h"
 

@@ -11,6 +11,7 @@
 //            sequence is cut into steps, so a deterministic device does not use this kernel.
 // WORK       attention_prefill_skeleton.h; an item is heads of one kv head times query tokens.
 // ROOFLINE   4 * head_dim operations a query and key over 750 TFLOP/s.
+// WARM       4 s: fast, bf16, head-64; fast, bf16, head-128
 // LIMITS     sm_90a.
 // TESTS      spate-conformance --backend cuda --filter attention_paged
 #include "backend/cuda/kernel/attention/attention_prefill_skeleton.h"

@@ -8,6 +8,7 @@
 //            of 8 bytes a lane. The pieces of all sequences of the pass are dealt out to the warps in turn; each warp
 //            walks over the lengths itself.
 // ROOFLINE   3 bytes a code: 2,048 tokens of 8 heads x 128 are 12.6 MB, 2.7 us at 4.65 TB/s.
+// WARM       0.2 s: fast, bf16, int8-cache
 // LIMITS     A sequence fits into the workspace.
 // TESTS      spate-conformance --backend cuda --filter attention_paged
 #include "backend/cuda/kernel/attention/expand_kv.h"

@@ -7,6 +7,7 @@
 // or 2
 //            pieces a thread.
 // ROOFLINE   Memory: 4 bytes of each pair and element, from L2 where a step is small.
+// WARM       0.6 s: experts
 // LIMITS     num_experts_per_tok <= 64. expert_combine_norm: bf16, width <= 8,192.
 // TESTS      spate-conformance --backend cuda --filter expert_mlp
 #include "backend/cuda/kernel/expert/expert_product.h"

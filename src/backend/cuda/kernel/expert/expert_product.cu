@@ -6,6 +6,7 @@
 // WORK       grid.x tiles of out_features, grid.y tiles of rows (those beyond the order's count end at once); 256
 //            threads, 4 x 4 outputs each.
 // ROOFLINE   Not tuned: for dtypes and widths that expert_wgmma.cu cannot take.
+// WARM       0.5 s: older, experts; f32, experts; older, latent; f32, latent
 // LIMITS     None.
 // TESTS      spate-conformance --backend cuda --filter expert_mlp, --filter linear_heads
 #include "backend/cuda/kernel/expert/expert_product.h"

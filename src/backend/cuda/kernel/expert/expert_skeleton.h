@@ -518,15 +518,16 @@ __device__ inline void expert_wgmma(const ExpertWgmmaKernelParams& p) {
   }
 // Those of one format. Many rows: gathering them in the load takes longer than the products, so that they are copied
 // before. Tiles of 256 rows leave int4 no registers.
-#define SPATE_EXPERT_KERNELS(prefix, Format)                             \
-  SPATE_EXPERT_KERNEL(prefix##_gate_up, Format, kGateUp, 8)              \
-  SPATE_EXPERT_KERNEL(prefix##_gate_up, Format, kGateUp, 32)             \
-  SPATE_EXPERT_KERNEL(prefix##_gate_up, Format, kGateUp, 64)             \
-  SPATE_EXPERT_KERNEL(prefix##_gate_up, Format, kGateUp, 128)            \
-  SPATE_EXPERT_KERNEL(prefix##_gate_up_dense, Format, kGateUpDense, 128) \
-  SPATE_EXPERT_KERNEL(prefix##_down, Format, kDown, 8)                   \
-  SPATE_EXPERT_KERNEL(prefix##_down, Format, kDown, 32)                  \
-  SPATE_EXPERT_KERNEL(prefix##_down, Format, kDown, 64)                  \
+#define SPATE_EXPERT_GATE_UP_KERNELS(prefix, Format)          \
+  SPATE_EXPERT_KERNEL(prefix##_gate_up, Format, kGateUp, 8)   \
+  SPATE_EXPERT_KERNEL(prefix##_gate_up, Format, kGateUp, 32)  \
+  SPATE_EXPERT_KERNEL(prefix##_gate_up, Format, kGateUp, 64)  \
+  SPATE_EXPERT_KERNEL(prefix##_gate_up, Format, kGateUp, 128) \
+  SPATE_EXPERT_KERNEL(prefix##_gate_up_dense, Format, kGateUpDense, 128)
+#define SPATE_EXPERT_DOWN_KERNELS(prefix, Format)       \
+  SPATE_EXPERT_KERNEL(prefix##_down, Format, kDown, 8)  \
+  SPATE_EXPERT_KERNEL(prefix##_down, Format, kDown, 32) \
+  SPATE_EXPERT_KERNEL(prefix##_down, Format, kDown, 64) \
   SPATE_EXPERT_KERNEL(prefix##_down, Format, kDown, 128)
 
 }  // namespace spate::cuda

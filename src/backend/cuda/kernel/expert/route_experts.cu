@@ -7,6 +7,7 @@
 //            largest key over the warp: each lane keeps its own best, and only the lane that gave the last one looks
 //            again (route_token.h).
 // ROOFLINE   Latency: 8 bytes a token and expert.
+// WARM       0.9 s: experts
 // LIMITS     num_experts <= 1,024.
 // TESTS      spate-conformance --backend cuda --filter route_experts
 #include "backend/cuda/kernel/expert/route_token.h"

@@ -9,6 +9,7 @@
 // WORK       grid.x query tokens, grid.y tiles of 2 heads; 4 warps. Scores: a lane is a key. Values: a lane has elements
 //            lane, lane + 32, ... of the latent vector.
 // ROOFLINE   Not tuned: for dtypes and widths that latent_decode.cu cannot take, and for deterministic devices.
+// WARM       0.4 s: deterministic, latent; older, latent; f32, latent
 // LIMITS     kv_lora_rank <= 512, with qk_rope_head_dim <= 640.
 // TESTS      spate-conformance --backend cuda --filter attention_latent
 #include "backend/cuda/kernel/latent/latent.h"

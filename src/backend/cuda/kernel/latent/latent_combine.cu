@@ -3,6 +3,7 @@
 // NUMERICS   f32, the parts in the order of the keys; one rounding.
 // WORK       A warp a row (query token, head); a lane has 16 columns. Rows that one CTA has finished end at once.
 // ROOFLINE   Latency; a part of a row is 2 KB, from L2.
+// WARM       0.1 s: fast, bf16, latent
 // LIMITS     None.
 // TESTS      spate-conformance --backend cuda --filter attention_latent
 #include "backend/cuda/kernel/latent/latent_wgmma.h"

@@ -8,6 +8,7 @@
 // share the
 //            pairs of its heads.
 // ROOFLINE   Latency: 2 KB a token and 16 heads.
+// WARM       0.2 s: bf16, latent
 // LIMITS     kv_lora_rank a multiple of 8, at most 1,024.
 // TESTS      spate-conformance --backend cuda --filter latent_norm_rope_write
 #include "backend/cuda/kernel/latent/latent_norm_rope_write.h"

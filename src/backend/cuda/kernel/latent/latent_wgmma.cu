@@ -11,6 +11,7 @@
 //            share of the memory.
 //            latent_combine merges what several CTAs have of an item.
 // ROOFLINE   1,152 bytes a key over 4.65 TB/s, up to about 90 rows a sequence; else 2,176 FLOP a row and key.
+// WARM       1 s: fast, bf16, latent
 // LIMITS     sm_90a.
 // TESTS      spate-conformance --backend cuda --filter attention_latent
 #include "backend/cuda/kernel/latent/latent_wgmma.h"

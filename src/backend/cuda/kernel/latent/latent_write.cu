@@ -4,6 +4,7 @@
 // NUMERICS   One rounding when act is f32 and the cache bf16.
 // WORK       grid.x tokens; a thread a piece of 8 elements.
 // ROOFLINE   Latency: 1,152 bytes a token.
+// WARM       0.1 s: latent
 // LIMITS     None.
 // TESTS      spate-conformance --backend cuda --filter attention_latent
 #include "backend/cuda/kernel/latent/latent.h"

@@ -4,6 +4,7 @@
 // NUMERICS   None.
 // WORK       A CTA takes 8 pieces a thread at a time, from a place that moves on with the grid.
 // ROOFLINE   It is the roofline: 4.65 TB/s on an H200.
+// WARM       0.1 s: bench
 // LIMITS     num_pieces a multiple of kReadPieces * kLimitThreads.
 // TESTS      spate bench limits --device cuda
 #include "backend/cuda/kernel/limits/limits.h"

@@ -4,6 +4,7 @@
 // NUMERICS   Operands are random: zeros would draw less power than any model.
 // WORK       8 warps a CTA, two CTAs an SM.
 // ROOFLINE   It is the roofline of mma.sync.
+// WARM       0.1 s: bench
 // LIMITS     None.
 // TESTS      spate bench limits --device cuda
 #include "backend/cuda/kernel/limits/limits.h"

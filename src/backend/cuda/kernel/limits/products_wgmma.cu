@@ -4,6 +4,7 @@
 // NUMERICS   Operands are random: zeros would draw less power than any model.
 // WORK       Two warpgroups, one CTA an SM.
 // ROOFLINE   It is the roofline of products.
+// WARM       3.4 s: bench
 // LIMITS     sm_90a.
 // TESTS      spate bench limits --device cuda
 #include "backend/cuda/kernel/limits/limits.h"

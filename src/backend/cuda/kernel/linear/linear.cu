@@ -10,6 +10,7 @@
 //            linear_mma (act and W bf16, rows that linear_tile.cu cannot take): 4 warps, tensor core, 64 elements of k
 //            a tile. linear_fma (the other dtypes): 256 threads, 4x4 outputs each, 16 elements of k a tile.
 // ROOFLINE   Not tuned: what is fast is in linear_stream.cu and linear_tile.cu.
+// WARM       0.6 s: older; f32
 // LIMITS     num_tokens <= 65,535 tiles.
 // TESTS      spate-conformance --backend cuda --filter linear
 #include "backend/cuda/kernel/linear/linear_parts.h"

@@ -12,6 +12,7 @@
 //            walked as row_groups.h does it, those of 16 with a barrier after each: without it they take 120 registers,
 //            and the small kernels around them no longer find room beside two CTAs.
 // ROOFLINE   Bytes of W over 4.65 TB/s.
+// WARM       0.5 s: fast, bf16, bf16-weights
 // LIMITS     sm_90a; below Hopper the older kernels stay.
 // TESTS      spate-conformance --backend cuda --filter "linear bf16"
 #include "backend/cuda/kernel/linear/linear_rows.h"

@@ -9,6 +9,7 @@
 // NUMERICS   As linear_wgmma.cu and then silu_and_mul of what it stores, to the bit.
 // WORK       linear_skeleton.h.
 // ROOFLINE   As linear_wgmma.cu; 6 bytes of each token and feature are neither written nor read again.
+// WARM       2 s: bf16, bf16-weights
 // LIMITS     sm_90a.
 // TESTS      spate-conformance --backend cuda --filter linear_silu_and_mul
 #include "backend/cuda/kernel/linear/bf16_format.h"

@@ -501,18 +501,20 @@ __device__ inline void linear_wgmma(const typename Format::Params& p) {
   }
 }
 
-// prefix_n8 to prefix_n256.
+// prefix_n8 to prefix_n256. A format whose last one takes long to compile has it in a program of its own.
 #define SPATE_WGMMA_KERNEL(prefix, Format, tokens)                   \
   extern "C" __global__ void __launch_bounds__(kWgmmaThreads, 1)     \
       prefix##_n##tokens(const __grid_constant__ Format::Params p) { \
     linear_wgmma<Format, tokens>(p);                                 \
   }
-#define SPATE_WGMMA_KERNELS(prefix, Format) \
-  SPATE_WGMMA_KERNEL(prefix, Format, 8)     \
-  SPATE_WGMMA_KERNEL(prefix, Format, 16)    \
-  SPATE_WGMMA_KERNEL(prefix, Format, 32)    \
-  SPATE_WGMMA_KERNEL(prefix, Format, 64)    \
-  SPATE_WGMMA_KERNEL(prefix, Format, 128)   \
+#define SPATE_WGMMA_KERNELS_TO_128(prefix, Format) \
+  SPATE_WGMMA_KERNEL(prefix, Format, 8)            \
+  SPATE_WGMMA_KERNEL(prefix, Format, 16)           \
+  SPATE_WGMMA_KERNEL(prefix, Format, 32)           \
+  SPATE_WGMMA_KERNEL(prefix, Format, 64)           \
+  SPATE_WGMMA_KERNEL(prefix, Format, 128)
+#define SPATE_WGMMA_KERNELS(prefix, Format)  \
+  SPATE_WGMMA_KERNELS_TO_128(prefix, Format) \
   SPATE_WGMMA_KERNEL(prefix, Format, 256)
 
 }  // namespace spate::cuda

@@ -14,6 +14,7 @@
 //            same way, so that no shuffle and no shared memory is needed. The next step's W is loaded before this
 //            step's products.
 // ROOFLINE   Bytes of W over 4.65 TB/s (a kernel that only reads, H200).
+// WARM       0.5 s: older, fast, bf16, bf16-weights
 // LIMITS     num_tokens <= 16.
 // TESTS      spate-conformance --backend cuda --filter linear
 #include "backend/cuda/kernel/linear/linear_parts.h"

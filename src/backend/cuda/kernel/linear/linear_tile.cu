@@ -11,6 +11,7 @@
 //            multiplied. CTAs of 16 tiles of tokens follow each other over the columns, so that W is read from memory
 //            once for them and x comes from L2.
 // ROOFLINE   2 * num_tokens * in * out over 750 TFLOP/s (cuBLAS, H200); mma.sync reaches about two thirds of wgmma.
+// WARM       1.5 s: older, bf16, bf16-weights
 // TESTS      spate-conformance --backend cuda --filter linear
 #include "backend/cuda/kernel/linear/linear_parts.h"
 #include "backend/cuda/kernel/primitive/async_copy.h"

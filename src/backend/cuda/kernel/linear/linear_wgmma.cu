@@ -8,6 +8,7 @@
 //            added in the order of k. Which tiles are shared depends on the step's sizes.
 // WORK       linear_skeleton.h.
 // ROOFLINE   Few tokens: bytes of W over 4.65 TB/s. Many: 2 * num_tokens * in * out over 750 TFLOP/s.
+// WARM       3.5 s: bf16, bf16-weights
 // LIMITS     sm_90a.
 // TESTS      spate-conformance --backend cuda --filter linear
 #include "backend/cuda/kernel/linear/bf16_format.h"

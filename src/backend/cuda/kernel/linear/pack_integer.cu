@@ -6,6 +6,7 @@
 // WORK       A CTA a row. pack_int4: a thread a group, 16 elements at a time; the row's tail of a step is filled with
 //            code 0 and multiplier 0.
 // ROOFLINE   None: it is as fast as weights come over PCIe.
+// WARM       0.6 s: codes
 // LIMITS     None.
 // TESTS      spate-conformance --backend cuda --filter embedding
 #include "backend/cuda/kernel/linear/pack_integer.h"

@@ -4,6 +4,7 @@
 // WORK       Where tokens are few a cluster of up to 8 CTAs a row, else a CTA; the row stays in registers, 1, 2 or 4
 //            pieces of 8 elements a thread.
 // ROOFLINE   Memory: 3 bytes an element in bf16: 2,048 rows of 4,096 are 25 MB, 6 us at 4.25 TB/s. One row: latency.
+// WARM       1.3 s: codes
 // LIMITS     width <= 65,536 (linear_int8.cu). Hopper.
 // TESTS      spate-conformance --backend cuda --filter int8
 #include "backend/cuda/kernel/linear/quantize_row.h"

@@ -12,6 +12,7 @@
 //            weight is loaded before the wait for the kernel before.
 // ROOFLINE   Memory: 4 bytes an element in bf16 (rms_norm), 8 (add_rms_norm): 8,192 rows of 4,096 are 268 MB, 63 us at
 //            4.25 TB/s. One row: latency of a load, a reduction and a store, some 2 us.
+// WARM       1.9 s: always
 // LIMITS     None.
 // TESTS      spate-conformance --backend cuda --filter rms_norm; bits of the fused op: cuda_test on a GPU
 #include "backend/cuda/kernel/rms_norm/rms_norm.h"

@@ -5,6 +5,7 @@
 #include "backend/cuda/kernel_list.h"
 #include "backend/cuda/kernel_worker.h"
 #include "backend/cuda/ptxas_log.h"
+#include "backend/cuda/warm_programs.h"
 
 namespace spate {
 
@@ -18,11 +19,12 @@ Result<std::vector<KernelResources>> compile_cuda_kernels(const KernelCompileOpt
   std::filesystem::create_directories(job.folder, error);
   if (error) return invalid_argument("{}: {}", job.folder.string(), error.message());
   ASSIGN_OR_RETURN(const KernelSources sources, KernelSources::load(job.kernel_dir));
-  const std::vector<std::string_view> programs = programs_for(job.architecture);
-  compile_in_workers(programs, job);
+  ASSIGN_OR_RETURN(const std::vector<std::string_view> longest_first,
+                   warm_programs(sources, job.architecture, all_use_words()));
+  compile_in_workers(longest_first, job);
   const CubinCache cache(job.folder);
   std::vector<KernelResources> kernels;
-  for (const std::string_view program : programs) {
+  for (const std::string_view program : programs_for(job.architecture)) {
     ASSIGN_OR_RETURN(const std::string key, program_key(kAheadOfTime, sources, program, job.architecture));
     // What no worker could compile says why here.
     if (!cache.find(key) || !cache.find(log_key(key))) RETURN_IF_ERROR(compile_into_cache(program, job));

@@ -137,7 +137,7 @@ struct QuantizeArguments {
 };
 
 struct KernelsArguments {
-  std::string what;  // compile, report
+  std::string what;  // compile, report, tune
   std::string architecture = "sm_90a";
   std::string out;  // folder of compile
 };

@@ -39,6 +39,7 @@ void print_report(const std::vector<KernelResources>& kernels) {
 
 Result<int> run_kernels(const Arguments& arguments) {
   const KernelsArguments& kernels = arguments.kernels;
+  if (kernels.what == "tune") return run_kernels_tune(arguments);
   const auto back_end =
       std::ranges::find_if(back_ends(), [](const BackEnd& one) { return one.compile_kernels != nullptr; });
   if (back_end == back_ends().end()) return unimplemented("no back-end of this build compiles kernels");

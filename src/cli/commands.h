@@ -15,6 +15,7 @@ Result<int> run_quantize(const Arguments& arguments);
 Result<int> run_inspect(const Arguments& arguments);
 Result<int> run_self_test(const Arguments& arguments);
 Result<int> run_kernels(const Arguments& arguments);
+Result<int> run_kernels_tune(const Arguments& arguments);
 Result<int> run_bench(const Arguments& arguments);
 
 // The subcommands of bench.

@@ -99,6 +99,14 @@ void add_kernels_flags(CLI::App* kernels, Arguments& arguments) {
     app->add_option("--arch", arguments.kernels.architecture, "Architecture: sm_80, sm_90a, sm_100, ...");
     app->add_option("--kernel-dir", arguments.model.kernel_dir, "Read kernel sources from this folder");
   }
+  CLI::App* tune = kernels->add_subcommand(
+      "tune", "Time the ways to share out a model's products on this GPU; later starts take the fastest");
+  ModelArguments& m = arguments.model;
+  tune->add_option("model,--model", m.model, "Folder with a config.json; weights are random")->required();
+  tune->add_option("-q,--quantization", m.quantization, "Formats of the weights, as of serve");
+  tune->add_option("--device", m.device, "The device; auto: a GPU when there is one")
+      ->check(CLI::IsMember(device_names()));
+  tune->add_option("--kernel-dir", m.kernel_dir, "Read kernel sources from this folder");
 }
 
 void add_bench_flags(CLI::App* bench, Arguments& arguments) {

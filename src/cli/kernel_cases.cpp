@@ -14,6 +14,7 @@ namespace spate {
 namespace {
 
 constexpr int64_t kNumTokens = 512;  // of the ops on rows of activations
+constexpr int64_t kMaxLogitRows = 256;
 constexpr int64_t kNumSeqs = 32;     // of the ops on rows of logits and on the running state
 
 // Makes some values of each row of x outliers (quant/outlier_rule.h), as large models have them: channels that all rows
@@ -46,6 +47,7 @@ class Cases {
 
   Status run() {
     RETURN_IF_ERROR(run_linear());
+    if (options_.has_products_only) return ok_status();
     RETURN_IF_ERROR(run_attention());
     RETURN_IF_ERROR(run_rows());
     RETURN_IF_ERROR(run_kv());
@@ -63,12 +65,13 @@ class Cases {
   }
   std::string act_name() const { return act_ == DType::kF32 ? "f32" : "bf16"; }
 
-  void give(const KernelCase& one) {
+  // The weights of a case may serve the next one.
+  void give(const KernelCase& one, bool keeps_weights = false) {
     device_.synchronize(stream_);
     measure_(one);
     device_.synchronize(stream_);
     buffers_.clear();
-    weights_.clear();
+    if (!keeps_weights) weights_.clear();
   }
 
   Result<Tensor> empty(DType dtype, std::vector<int64_t> dims) {
@@ -197,20 +200,26 @@ Status Cases::run_linear() {
   if (options_.has_large_sizes) {
     for (const int64_t m : {16, 64, 128, 2048, 8192}) inputs.push_back({m, false});
   }
+  if (!options_.token_counts.empty()) {
+    inputs.clear();
+    for (const int64_t m : options_.token_counts) inputs.push_back({m, false});
+  }
+  const int64_t max_vocabulary_tokens = options_.token_counts.empty() ? kNumSeqs : kMaxLogitRows;
   for (const Product& p : products) {
     const WeightDesc desc{.out_features = p.out_features,
                           .in_features = p.in_features,
                           .spec = p.is_vocabulary ? vocabulary_spec() : linear_spec()};
     const int64_t weight_size = weight_bytes(desc.spec, p.out_features, p.in_features);
     for (const auto& [m, has_outliers] : inputs) {
-      if (p.is_vocabulary && m > kNumSeqs) continue;
+      if (p.is_vocabulary && m > max_vocabulary_tokens) continue;
       if (has_outliers && (!desc.spec.quantizes_activations() || act_ != DType::kBf16)) continue;
       KernelCase one{.name = fmt::format("{}/{}/{}-{}x{}/m{}{}", p.has_silu ? "linear_silu_and_mul" : "linear",
                                          weight_spec_name(desc.spec), p.name, p.out_features, p.in_features, m,
                                          has_outliers ? "-outliers" : "")};
       if (!wants(one.name)) continue;
+      one.num_tokens = m;
       one.num_copies = num_copies_of(weight_size);
-      RETURN_IF_ERROR(add_weights(one.num_copies, desc));
+      if (weights_.empty()) RETURN_IF_ERROR(add_weights(one.num_copies, desc));
       const int64_t width = p.has_silu ? p.out_features / 2 : p.out_features;
       HostTensor values = random_host(act_, {m, p.in_features});
       if (has_outliers) add_outliers(values.view());
@@ -232,8 +241,9 @@ Status Cases::run_linear() {
           ops_.linear(stream_, {.x = x, .weight = &weight, .bias = {}, .out = out});
         }
       };
-      give(one);
+      give(one, /*keeps_weights=*/true);
     }
+    weights_.clear();
   }
   return ok_status();
 }

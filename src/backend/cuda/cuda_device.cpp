@@ -163,6 +163,7 @@ Result<std::unique_ptr<Device>> CudaDevice::make(const DeviceOptions& options) {
   device->is_deterministic_ = options.deterministic;
   RETURN_IF_ERROR(device->describe(gpu));
   RETURN_IF_ERROR(device->modules_.open(options.kernel_dir, device->architecture_, device->max_shared_bytes_));
+  RETURN_IF_ERROR(device->read_tile_table(gpu));
   RETURN_IF_ERROR(device->allocate_shared_state());
   device->ops_ = cuda_ops();
   if (!device->is_deterministic_ && options.device_idx < std::ssize(grid_barrier_rights)) {

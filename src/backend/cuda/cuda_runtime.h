@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,8 +18,10 @@
 #include "backend/cuda/kernel_list.h"
 #include "backend/cuda/kernel_modules.h"
 #include "backend/cuda/step_graphs.h"
+#include "backend/cuda/tile_table.h"
 #include "backend/layer_products.h"
 #include "backend/ops.h"
+#include "backend/product_tuning.h"
 
 namespace spate::cuda {
 
@@ -84,7 +87,7 @@ class Context {
   CUcontext handle_;
 };
 
-class CudaDevice final : public Device, public LayerProductsDevice {
+class CudaDevice final : public Device, public LayerProductsDevice, public ProductTuningDevice {
  public:
   static Result<std::unique_ptr<Device>> make(const DeviceOptions& options);
   ~CudaDevice() override;
@@ -121,6 +124,13 @@ class CudaDevice final : public Device, public LayerProductsDevice {
   bool joins_layer_products(int64_t num_tokens) const override;
   void layer_products(Stream& stream, const LayerProductsParams& params) override;
 
+  std::optional<ProductShape> take_last_product() override;
+  std::vector<std::string> choices(const ProductShape& shape) const override;
+  void try_choice(const ProductShape& shape, int choice_idx) override;
+  void end_trials() override;
+  void keep_choice(const ProductShape& shape, int64_t min_num_tokens, int choice_idx) override;
+  Result<std::string> save_choices() override;
+
   // For launchers. The context is current after make_current().
   const DriverApi& api() const { return context_->api(); }
   void make_current() const { context_->make_current(); }
@@ -133,6 +143,9 @@ class CudaDevice final : public Device, public LayerProductsDevice {
   bool load(KernelId kernel) const;
   CUfunction function(KernelId kernel) const { return modules_.function(kernel); }  // after load()
   bool has(KernelId kernel) const;                                                  // whether the GPU can run it
+  // What was measured for this product; nothing: the rule decides, as always of a deterministic device.
+  std::optional<TileChoice> tile_choice(std::string_view kernel, int64_t out_features, int64_t num_steps,
+                                        int64_t num_tokens) const;
   // Scratch of at least this many bytes for one op; the next call may move it. All ops of a device share it, so they
   // must run on one stream. It grows when a larger shape than ever before appears; what was captured is then dropped.
   void* workspace(size_t bytes);
@@ -155,6 +168,7 @@ class CudaDevice final : public Device, public LayerProductsDevice {
  private:
   explicit CudaDevice(std::unique_ptr<Context> context) : context_(std::move(context)) {}
   Status describe(const GpuFacts& gpu);
+  Status read_tile_table(const GpuFacts& gpu);
   Status reserve_integer_scratch(const IntegerLayout& layout);
   Status reserve_outlier_scratch();
   Status reserve_pack_buffers(int64_t bytes);
@@ -182,6 +196,12 @@ class CudaDevice final : public Device, public LayerProductsDevice {
   Buffer integer_scratch_buffer_, outlier_scratch_buffer_;
   IntegerScratch integer_scratch_;
   HandedCodes handed_codes_;
+  TileTableKey tile_table_key_;
+  TileTable tile_table_;
+  bool is_tuning_ = false;
+  mutable std::optional<ProductShape> last_product_;  // while tuning
+  std::optional<ProductShape> tried_shape_;
+  std::optional<TileChoice> tried_choice_;  // of tried_shape_; nothing: the rule
 };
 
 // Elements of a packed weight from one row to the next: in_features rounded up to 16, the padding is zero.

@@ -12,11 +12,13 @@
 #include "backend/cuda/cuda_runtime.h"
 #include "backend/cuda/kernel/kv/kv_layout.h"
 #include "backend/cuda/kernel/linear/linear_integer.h"
+#include "backend/cuda/kernel/linear/wgmma_plan.h"
 #include "backend/cuda/kernel_compiler.h"
 #include "backend/cuda/kernel_list.h"
 #include "backend/cuda/kernel_worker.h"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/ptxas_log.h"
+#include "backend/cuda/tile_table.h"
 #include "backend/cuda/warm_programs.h"
 #include "base/test.h"
 #include "base/test_support.h"
@@ -208,6 +210,60 @@ TEST_CASE("every program says in words that are known what it is warm for, the l
   CHECK(!parse_warm_line("// WARM       2 s: int5\n").ok());
   CHECK(!parse_warm_line("// WARM       int4\n").ok());
   CHECK(!parse_warm_line("// WARM       two s: int4\n").ok());
+}
+
+TEST_CASE("a table of tiles: read as it was written, and not where it is damaged or of something else") {
+  const TileTableKey key{.device = "NVIDIA H100 80GB HBM3", .driver_version = 13000, .kernels = "0123abcd"};
+  TileTable table;
+  table.set("linear_wgmma", 6144, 64, 17, 32, TileChoice{32, TileCut::kRest});
+  table.set("linear_wgmma", 6144, 64, 33, 64, TileChoice{64, TileCut::kAll});
+  table.set("linear_int8", 4096, 32, 9, 16, TileChoice{8, TileCut::kNone});
+  CHECK(table.size() == 3);
+  const std::string text = table.text(key);
+  const TileTable read = TileTable::parse(text, key).value();
+  CHECK(read.text(key) == text);
+  CHECK(read.find("linear_wgmma", 6144, 64, 17) == TileChoice{32, TileCut::kRest});
+  CHECK(read.find("linear_wgmma", 6144, 64, 32) == TileChoice{32, TileCut::kRest});
+  CHECK(read.find("linear_wgmma", 6144, 64, 33) == TileChoice{64, TileCut::kAll});
+  for (const auto& [kernel, out_features, num_steps, num_tokens] : {std::tuple{"linear_wgmma", 6144, 64, 16},
+                                                                    {"linear_wgmma", 6144, 64, 65},
+                                                                    {"linear_wgmma", 6145, 64, 32},
+                                                                    {"linear_wgmma", 6144, 63, 32},
+                                                                    {"linear_int4", 6144, 64, 32}}) {
+    CHECK(!read.find(kernel, out_features, num_steps, num_tokens).has_value());
+  }
+  // What overlaps is replaced; nothing takes a range away.
+  table.set("linear_wgmma", 6144, 64, 30, 40, TileChoice{16, TileCut::kNone});
+  CHECK(table.size() == 2);
+  table.set("linear_wgmma", 6144, 64, 30, 40, std::nullopt);
+  CHECK(!table.find("linear_wgmma", 6144, 64, 32).has_value());
+
+  for (size_t i = 0; i < text.size(); ++i) {
+    std::string changed = text;
+    changed[i] = static_cast<char>(changed[i] ^ 1);
+    CHECK(!TileTable::parse(changed, key).ok());
+    CHECK(!TileTable::parse(text.substr(0, i), key).ok());
+  }
+  for (TileTableKey other : {TileTableKey{"NVIDIA H200", 13000, "0123abcd"},
+                             {key.device, 12080, "0123abcd"},
+                             {key.device, 13000, "0123abce"}}) {
+    CHECK(!TileTable::parse(text, other).ok());
+  }
+  TileTable wrong;
+  wrong.set("linear_wgmma", 6144, 64, 17, 32, TileChoice{48, TileCut::kRest});  // no kernel has such tiles
+  CHECK(!TileTable::parse(wrong.text(key), key).ok());
+  CHECK(TileTable::path_of("/cache", key).filename() == "tiles-NVIDIA-H100-80GB-HBM3.txt");
+}
+
+TEST_CASE("choices of tiles to time: none twice, none larger than the tokens need") {
+  for (const int64_t num_tokens : {9, 16, 32, 100, 256, 300, 8192}) {
+    const std::vector<TileChoice> choices = tile_choices(132, 4096, num_tokens);
+    CHECK(choices.size() >= 3);
+    for (const TileChoice& choice : choices) {
+      CHECK(std::ranges::count(choices, choice) == 1);
+      CHECK(choice.tile_tokens <= kWgmmaTileTokens[wgmma_kernel_idx(num_tokens)]);
+    }
+  }
 }
 
 TEST_CASE("a folder of kernels compiled ahead of time reports what ptxas said, and is found again") {

@@ -14,10 +14,12 @@
 #include "backend/cuda/cuda_device.h"
 #include "backend/kv_storage.h"
 #include "backend/ops.h"
+#include "backend/product_tuning.h"
 #include "backend/reference/reference_device.h"
 #include "base/tensor_compare.h"
 #include "base/test.h"
 #include "base/test_support.h"
+#include "quant/quantization.h"
 
 namespace spate {
 namespace {
@@ -386,6 +388,55 @@ TEST_CASE("a capture that meets a kernel that is not loaded is given up, and the
     CHECK_TENSOR(equal_bits("rows", gpu.download(out), reversed));
     CHECK(num_calls == calls);
   }
+}
+
+TEST_CASE("products run right by every choice of tiles, and by the rule alone on a deterministic device") {
+  const std::unique_ptr<Bench> gpu = gpu_or_skip();
+  if (gpu == nullptr) return;
+  ProductTuningDevice* tuning = product_tuning_device(gpu->device());
+  REQUIRE(tuning != nullptr);
+  Rng rng(1);
+  const int64_t out_features = 1280, in_features = 2048;
+  const HostTensor w = random_tensor(rng, DType::kBf16, {out_features, in_features}, 0.02f);
+  int num_tried = 0;
+  for (const char* format : {"", "int8", "int4"}) {
+    const WeightSpec spec =
+        *format == 0 ? WeightSpec{.codes = Codes::kBf16} : parse_quantization(format).value().linear;
+    if (!gpu->device().supports(spec)) continue;
+    PackedWeight weight =
+        gpu->device().create_weight({.out_features = out_features, .in_features = in_features, .spec = spec}).value();
+    REQUIRE(gpu->device().pack_rows(weight, {}, w).ok());
+    for (const int64_t num_tokens : {40, 300}) {
+      const Tensor x = gpu->upload(random_tensor(rng, DType::kBf16, {num_tokens, in_features}));
+      const auto run = [&] {
+        const Tensor out = gpu->upload(poisoned_tensor(DType::kF32, {num_tokens, out_features}));
+        gpu->ops().linear(gpu->stream(), {.x = x, .weight = &weight, .bias = {}, .out = out});
+        return gpu->download(out);
+      };
+      tuning->take_last_product();
+      const HostTensor by_rule = run();
+      const std::optional<ProductShape> shape = tuning->take_last_product();
+      if (!shape) continue;  // not a Hopper
+      CHECK(shape->num_tokens == num_tokens);
+      const std::vector<std::string> choices = tuning->choices(*shape);
+      for (int i = 0; i < static_cast<int>(choices.size()); ++i) {
+        INFO(std::string(format), " ", num_tokens, " tokens: ", choices[static_cast<size_t>(i)]);
+        tuning->try_choice(*shape, i);
+        // Sums of integers are exact; their outliers are added in an order of their own.
+        CHECK_TENSOR(close_to("product", run(), by_rule, Tolerance{.rel = 1e-4, .abs = 1e-3}));
+        ++num_tried;
+      }
+      tuning->end_trials();
+    }
+  }
+  if (num_tried == 0) return skip_test("this GPU has no choices of tiles");
+  const std::unique_ptr<Bench> deterministic = gpu_or_skip({.deterministic = true});
+  ProductTuningDevice* none = product_tuning_device(deterministic->device());
+  none->take_last_product();
+  run_linear(*deterministic, {DType::kBf16, Codes::kBf16, DType::kF32},
+             random_tensor(rng, DType::kBf16, {40, in_features}), w, random_tensor(rng, DType::kBf16, {out_features}),
+             0, 40);
+  CHECK(!none->take_last_product().has_value());
 }
 
 TEST_CASE("kernels read from a folder instead of the binary") {

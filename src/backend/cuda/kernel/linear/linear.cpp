@@ -118,8 +118,8 @@ void launch_wgmma(Stream& stream, const LinearKernelParams& p, bool has_silu) {
                                 kernel_id("linear_silu_wgmma_n32"),  kernel_id("linear_silu_wgmma_n64"),
                                 kernel_id("linear_silu_wgmma_n128"), kernel_id("linear_silu_wgmma_n256")};
   const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
-  const WgmmaPlan plan =
-      plan_wgmma(device, p.num_tokens, p.out_features, ceil_div(p.in_features, kWgmmaTileK), {.are_sums_exact = false});
+  const WgmmaPlan plan = plan_wgmma(device, p.num_tokens, p.out_features, ceil_div(p.in_features, kWgmmaTileK),
+                                    {.kernel = has_silu ? "linear_silu_wgmma" : "linear_wgmma"});
   LinearWgmmaKernelParams params = plan.params;
   set_tensors(params, device, p, plan.tile_tokens);
   if (has_silu) params.weight = make_gate_up_map(device.api(), p);

@@ -33,6 +33,10 @@ const KernelIds& kernels_of(const IntegerLayout& layout) {
   return layout.num_multipliers == 0 ? kInt8Ids : layout.num_multipliers == 2 ? kInt4Ids : kInt4Group32Ids;
 }
 
+std::string_view name_of(const IntegerLayout& layout) {
+  return layout.num_multipliers == 0 ? "linear_int8" : layout.num_multipliers == 2 ? "linear_int4" : "linear_int4_g32";
+}
+
 // --- up to kCodesTokens tokens ---------------------------------------------------------------------------------------
 
 // Who makes the codes of x: quantize_rows, or each CTA for itself, of narrow or wide rows.
@@ -212,7 +216,8 @@ void linear_integer(Stream& stream, const LinearParams& p) {
     OutlierColumns* columns = gathers ? scratch.outlier_columns + first / kIntegerTokensAtOnce : nullptr;
     if (!handed) quantize_rows(stream, p.x.rows(begin, begin + num_tokens), layout, scratch, columns);
     const Tensor out = p.out.rows(begin, begin + num_tokens);
-    const WgmmaPlan plan = plan_wgmma(device, num_tokens, layout.num_rows, layout.num_steps, {.are_sums_exact = true});
+    const WgmmaPlan plan = plan_wgmma(device, num_tokens, layout.num_rows, layout.num_steps,
+                                      {.are_sums_exact = true, .kernel = name_of(layout)});
     LinearIntegerKernelParams params{.tiles = plan.params,
                                      .weight = matrix,
                                      .layout = layout,

@@ -25,7 +25,53 @@ bool fills_sms_with_half_tiles(const CudaDevice& device, int64_t num_tokens, int
          20 * num_row_tiles * ceil_div(num_tokens, kWgmmaMaxTileTokens) >= 9 * device.num_sms();
 }
 
+struct Tiling {
+  size_t kernel_idx;  // into kWgmmaTileTokens
+  int64_t num_tiles, num_whole_tiles;
+};
+
+Tiling tiling_by_rule(const CudaDevice& device, int64_t num_row_tiles, int64_t num_tokens, bool are_sums_exact) {
+  const bool may_cut = are_sums_exact || !device.is_deterministic();
+  Tiling tiling{.kernel_idx = wgmma_kernel_idx(num_tokens)};
+  // So few tiles that 8 CTAs share one: of half as many tokens, whose sums one CTA adds in a quarter of the time.
+  if (may_cut && num_tokens > 64 && num_tokens <= kWgmmaMaxTileTokens && 8 * num_row_tiles <= device.num_sms()) {
+    --tiling.kernel_idx;
+  }
+  const bool has_half_tiles = fills_sms_with_half_tiles(device, num_tokens, num_row_tiles);
+  if (has_half_tiles) --tiling.kernel_idx;
+  tiling.num_tiles = num_row_tiles * ceil_div(num_tokens, kWgmmaTileTokens[tiling.kernel_idx]);
+  tiling.num_whole_tiles =
+      may_cut && !has_half_tiles ? num_whole_tiles(device, tiling.num_tiles, num_tokens) : tiling.num_tiles;
+  return tiling;
+}
+
+Tiling tiling_of(const TileChoice& choice, int64_t num_sms, int64_t num_row_tiles, int64_t num_tokens) {
+  Tiling tiling{.kernel_idx = wgmma_kernel_idx(choice.tile_tokens),
+                .num_tiles = num_row_tiles * ceil_div(num_tokens, choice.tile_tokens)};
+  if (choice.cut == TileCut::kNone) tiling.num_whole_tiles = tiling.num_tiles;
+  if (choice.cut == TileCut::kRest) tiling.num_whole_tiles = tiling.num_tiles - tiling.num_tiles % num_sms;
+  return tiling;
+}
+
 }  // namespace
+
+std::vector<TileChoice> tile_choices(int64_t num_sms, int64_t out_features, int64_t num_tokens) {
+  constexpr size_t kMaxSmaller = 2;  // tiles than the one that has all tokens
+  const int64_t num_row_tiles = ceil_div(out_features, kWgmmaTileRows);
+  const size_t largest = wgmma_kernel_idx(num_tokens);
+  std::vector<TileChoice> choices;
+  for (size_t idx = largest - std::min(largest, kMaxSmaller); idx <= largest; ++idx) {
+    std::vector<int64_t> seen;
+    for (const TileCut cut : {TileCut::kNone, TileCut::kRest, TileCut::kAll}) {
+      const TileChoice choice{kWgmmaTileTokens[idx], cut};
+      const int64_t num_whole = tiling_of(choice, num_sms, num_row_tiles, num_tokens).num_whole_tiles;
+      if (std::ranges::find(seen, num_whole) != seen.end()) continue;
+      seen.push_back(num_whole);
+      choices.push_back(choice);
+    }
+  }
+  return choices;
+}
 
 size_t wgmma_kernel_idx(int64_t num_tokens) {
   size_t idx = 0;
@@ -38,17 +84,12 @@ WgmmaPlan plan_wgmma(const CudaDevice& device, int64_t num_tokens, int64_t out_f
   constexpr int64_t kMinSteps = 8;  // of k a CTA: fewer take longer to add than to multiply
   WgmmaPlan plan{};
   const int64_t num_row_tiles = ceil_div(out_features, kWgmmaTileRows);
-  const bool may_cut = options.are_sums_exact || !device.is_deterministic();
-  plan.kernel_idx = wgmma_kernel_idx(num_tokens);
-  // So few tiles that 8 CTAs share one: of half as many tokens, whose sums one CTA adds in a quarter of the time.
-  if (may_cut && num_tokens > 64 && num_tokens <= kWgmmaMaxTileTokens && 8 * num_row_tiles <= device.num_sms()) {
-    --plan.kernel_idx;
-  }
-  const bool has_half_tiles = fills_sms_with_half_tiles(device, num_tokens, num_row_tiles);
-  if (has_half_tiles) --plan.kernel_idx;
+  const std::optional<TileChoice> measured = device.tile_choice(options.kernel, out_features, num_steps, num_tokens);
+  const Tiling tiling = measured ? tiling_of(*measured, device.num_sms(), num_row_tiles, num_tokens)
+                                 : tiling_by_rule(device, num_row_tiles, num_tokens, options.are_sums_exact);
+  plan.kernel_idx = tiling.kernel_idx;
   plan.tile_tokens = kWgmmaTileTokens[plan.kernel_idx];
-  const int64_t num_tiles = num_row_tiles * ceil_div(num_tokens, plan.tile_tokens);
-  const int64_t num_whole = may_cut && !has_half_tiles ? num_whole_tiles(device, num_tiles, num_tokens) : num_tiles;
+  const int64_t num_tiles = tiling.num_tiles, num_whole = tiling.num_whole_tiles;
   const int64_t num_shared_steps = (num_tiles - num_whole) * num_steps;
   const int64_t num_sharing = std::clamp<int64_t>(num_shared_steps / kMinSteps, 1, device.num_sms());
   plan.num_ctas = std::min<int64_t>(device.num_sms(), std::max(num_whole, num_sharing));

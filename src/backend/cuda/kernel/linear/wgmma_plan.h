@@ -1,6 +1,9 @@
 // The host's side of linear_skeleton.h: which kernel, and how its tiles are cut among CTAs.
 #pragma once
 
+#include <string_view>
+#include <vector>
+
 #include "backend/cuda/cuda_runtime.h"
 #include "backend/cuda/kernel/linear/linear_wgmma.h"
 
@@ -16,11 +19,15 @@ struct WgmmaPlan {
 
 struct WgmmaPlanOptions {
   bool are_sums_exact = false;  // of integers: cutting k changes no bit, so that it is allowed to --deterministic too
+  std::string_view kernel = {};  // what a table of measured tiles knows the product by (tile_table.h); empty: no choice
 };
 
 // num_steps: of k, of kWgmmaStageRowBytes each.
 WgmmaPlan plan_wgmma(const CudaDevice& device, int64_t num_tokens, int64_t out_features, int64_t num_steps,
                      WgmmaPlanOptions options);
+
+// Ways to share out a product that are worth timing, each another one.
+std::vector<TileChoice> tile_choices(int64_t num_sms, int64_t out_features, int64_t num_tokens);
 
 // Into kWgmmaTileTokens: the smallest tile that has all tokens, or the largest one.
 size_t wgmma_kernel_idx(int64_t num_tokens);

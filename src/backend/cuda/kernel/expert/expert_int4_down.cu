@@ -1,6 +1,6 @@
 // WHAT       The second product of expert_int4.cu's experts, which compiles beside the first.
 // SHAPES     This, and what follows, as there.
-// WARM       7 s: expert-int4
+// WARM       5 s: expert-int4
 // TESTS      spate-conformance --backend cuda --filter expert_mlp
 #include "backend/cuda/kernel/expert/expert_int4.h"
 

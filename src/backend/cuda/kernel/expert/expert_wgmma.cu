@@ -7,7 +7,7 @@
 //            it. The tiles of a matrix follow each other, those of a row of W innermost, so that W comes from L2 for all
 //            but the first. How many there are is read on the device; the grid is one CTA an SM.
 // ROOFLINE   Few rows: bytes of the experts that are used over 4.65 TB/s. Many: 750 TFLOP/s.
-// WARM       6 s: bf16, expert-bf16
+// WARM       7 s: bf16, expert-bf16
 // LIMITS     sm_90a; rows of x at multiples of 16 bytes; widths multiples of 8.
 // TESTS      spate-conformance --backend cuda --filter expert_mlp
 #include "backend/cuda/kernel/expert/expert_bf16.h"

@@ -2,7 +2,7 @@
 // SHAPES     x [num_tokens, num_heads, in_features], out [num_tokens, num_heads, out_features] bf16.
 // NUMERICS   As expert_wgmma.cu; the k of a tile is one CTA's.
 // WORK       As expert_wgmma.cu.
-// WARM       3 s: bf16, latent
+// WARM       2 s: bf16, latent
 // LIMITS     sm_90a; in_features a multiple of 64, rows of x at multiples of 16 bytes.
 // TESTS      spate-conformance --backend cuda --filter linear_heads
 #include "backend/cuda/kernel/expert/expert_bf16.h"

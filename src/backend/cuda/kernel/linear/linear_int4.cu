@@ -6,7 +6,7 @@
 //            of 4 bytes by a mask and one multiplication, (code + 8) * multiplier + 128 - 8 * multiplier, which no byte
 //            leaves; the 128 that all have too much are taken off at the end, by the sum of x's codes.
 // ROOFLINE   Few tokens: bytes of W over 4.65 TB/s. Many: 2 * num_tokens * in * out over 1,400 TOP/s.
-// WARM       7 s: int4
+// WARM       6 s: int4
 // LIMITS     sm_90a; in_features at most 65,536.
 // TESTS      spate-conformance --backend cuda --filter int4
 #include "backend/cuda/kernel/linear/int4_format.h"

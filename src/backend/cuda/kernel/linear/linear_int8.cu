@@ -6,7 +6,7 @@
 //            product of scales each, and the outliers in fp32 in the order of k.
 // WORK       linear_skeleton.h; codes go from shared memory to the tensor core as they are.
 // ROOFLINE   Few tokens: bytes of W over 4.65 TB/s. Many: 2 * num_tokens * in * out over 1,400 TOP/s.
-// WARM       10 s: int8
+// WARM       9 s: int8
 // LIMITS     sm_90a; in_features at most 65,536.
 // TESTS      spate-conformance --backend cuda --filter int8
 #include "backend/cuda/kernel/linear/int8_format.h"

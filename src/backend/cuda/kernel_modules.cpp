@@ -82,6 +82,7 @@ Status KernelModules::load_cubin(std::string_view program, const std::string& cu
   for (int i = 0; i < kNumKernels; ++i) {
     if (kKernels[i].program != program) continue;
     loaded_.insert(kKernels[i].program);
+    is_loaded_[static_cast<size_t>(i)] = true;
     CUfunction& function = functions_[static_cast<size_t>(i)];
     if (api_.cuModuleGetFunction(&function, module, kKernels[i].function) != CUDA_SUCCESS) {
       return internal_error("{} has no kernel {}", program, kKernels[i].function);

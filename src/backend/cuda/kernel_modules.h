@@ -44,7 +44,7 @@ class KernelModules {
   // memory of the GPU is enough.
   enum class Has { kNo, kYes, kUnknown };
   Has has(KernelId kernel) const;
-  bool is_loaded(KernelId kernel) const { return loaded_.contains(kKernels[kernel.idx].program); }
+  bool is_loaded(KernelId kernel) const { return is_loaded_[static_cast<size_t>(kernel.idx)]; }
   // Of a loaded program; null: the GPU has too little shared memory.
   CUfunction function(KernelId kernel) const { return functions_[static_cast<size_t>(kernel.idx)]; }
 
@@ -57,6 +57,7 @@ class KernelModules {
   int max_shared_bytes_ = 0;
   std::vector<CUmodule> modules_;
   std::set<std::string_view> loaded_;  // programs
+  std::array<bool, kNumKernels> is_loaded_{};
   std::array<CUfunction, kNumKernels> functions_{};
 };
 

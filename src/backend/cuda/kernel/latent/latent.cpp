@@ -30,8 +30,10 @@ bool fits_wgmma(const CudaDevice& device, const AttentionLatentParams& p) {
 void attend_wgmma(Stream& stream, const AttentionLatentParams& p, const AttentionLatentKernelParams& attention) {
   constexpr int kMaxSplitQueryLen = 16;
   CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
-  const int64_t num_ctas = device.num_sms(), num_seqs = p.seq_rows.dim(0), num_heads = p.q_latent.dim(1);
+  const int64_t num_seqs = p.seq_rows.dim(0), num_heads = p.q_latent.dim(1);
   const bool splits = p.max_query_len <= kMaxSplitQueryLen;
+  const int64_t team_size = splits ? std::min(ceil_div(p.max_query_len * num_heads, kLatentRows), kLatentMaxTeam) : 1;
+  const int64_t num_ctas = device.num_sms() / team_size * team_size;
   const int64_t block_size = p.kv.desc.kv_block_size;
   const int64_t box_keys = block_size % 64 == 0 ? 64 : block_size % 32 == 0 ? 32 : 16;
   const int64_t num_rows = 2 * num_ctas * kLatentRows;
@@ -49,6 +51,7 @@ void attend_wgmma(Stream& stream, const AttentionLatentParams& p, const Attentio
       .num_units = reinterpret_cast<int32_t*>(scratch + sums_bytes + stats_bytes) + num_seqs,
       .box_keys = static_cast<int32_t>(box_keys),
       .num_ctas = static_cast<int32_t>(num_ctas),
+      .team_size = static_cast<int32_t>(team_size),
       .splits = splits,
   };
   const std::initializer_list<NamedSize> sizes = {

@@ -41,20 +41,25 @@ extern "C" __global__ void __launch_bounds__(kLatentCombineWarps* kWarpSize)
   const LatentSequence s = latent_sequence(a, seq);
   const int row = (token - s.first_token) * a.num_heads + head;
   if (token - s.first_token >= s.query_len) return;  // a dummy
-  const int first_unit = p.first_unit[seq] + row / kLatentRows * s.num_tiles;
-  const int num_of_cta = units_of_cta(*p.num_units, p.num_ctas);
-  const int first_cta = first_unit / num_of_cta, last_cta = (first_unit + s.num_tiles - 1) / num_of_cta;
-  if (first_cta == last_cta) return;
+  const int item = row / kLatentRows, member = item % p.team_size;
+  const int first_unit = p.first_unit[seq] + item / p.team_size * s.num_tiles;
+  const int num_of_team = units_of_team(*p.num_units, p.num_ctas / p.team_size);
+  const int first_team = first_unit / num_of_team, last_team = (first_unit + s.num_tiles - 1) / num_of_team;
+  if (first_team == last_team) return;
 
-  const auto slot_of = [&](int cta) { return static_cast<int64_t>(2 * cta + (cta == first_cta)) * kLatentRows + row % kLatentRows; };
+  const auto slot_of = [&](int team) {
+    return static_cast<int64_t>(2 * (team * p.team_size + member) + (team == first_team)) * kLatentRows + row % kLatentRows;
+  };
   float largest = -kInfinity;
-  for (int cta = first_cta + lane; cta <= last_cta; cta += kWarpSize) largest = fmaxf(largest, p.partial_stats[slot_of(cta) * 2]);
+  for (int team = first_team + lane; team <= last_team; team += kWarpSize) {
+    largest = fmaxf(largest, p.partial_stats[slot_of(team) * 2]);
+  }
   largest = warp_reduce(largest, Max());
   float total = 0.0f;
   float4 sums[kQuads] = {};
 #pragma unroll 4
-  for (int cta = first_cta; cta <= last_cta; ++cta) {
-    const int64_t slot = slot_of(cta);
+  for (int team = first_team; team <= last_team; ++team) {
+    const int64_t slot = slot_of(team);
     const float2 stats = *reinterpret_cast<const float2*>(p.partial_stats + slot * 2);
     const float weight = exp2f(stats.x - largest);
     total = __fmaf_rn(weight, stats.y, total);

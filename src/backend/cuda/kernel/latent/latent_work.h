@@ -6,7 +6,7 @@
 
 namespace spate::cuda {
 
-constexpr int kLatentMinUnits = 2;  // a CTA: fewer take longer to combine
+constexpr int kLatentMinUnits = 2;  // a team: fewer take longer to combine
 
 struct LatentSequence {
   int first_token, query_len, seq_len;
@@ -24,8 +24,11 @@ __device__ inline LatentSequence latent_sequence(const AttentionLatentKernelPara
   return s;
 }
 
-__device__ inline int units_of_cta(int num_units, int num_ctas) {
-  return max((num_units + num_ctas - 1) / num_ctas, kLatentMinUnits);
+// A team of CTAs takes as many items of a sequence at once.
+__device__ inline int num_rounds(const LatentSequence& s, int team_size) { return (s.num_items + team_size - 1) / team_size; }
+
+__device__ inline int units_of_team(int num_units, int num_teams) {
+  return max((num_units + num_teams - 1) / num_teams, kLatentMinUnits);
 }
 
 }  // namespace spate::cuda

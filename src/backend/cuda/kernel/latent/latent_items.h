@@ -1,0 +1,195 @@
+// The runs of tiles of a CTA of latent_wgmma.cu, the rows of q and what is left of them.
+#pragma once
+
+#include "backend/cuda/kernel/latent/latent_wgmma.h"
+
+#include "backend/cuda/kernel/latent/latent_work.h"
+#include "backend/cuda/kernel/primitive/async_copy.h"
+#include "backend/cuda/kernel/primitive/bf16.h"
+#include "backend/cuda/kernel/primitive/tma.h"
+
+namespace spate::cuda {
+
+constexpr int kConsumerThreads = 128 * kLatentConsumers;
+constexpr int kHalf = kLatentRank / 2;  // columns of the values a warpgroup has
+
+// A run of tiles of one item; num_rows 0: of none, beside a team whose others have items; -1: no more work.
+struct Segment {
+  int first_token;  // of the sequence, in the step
+  int first_row, num_rows;
+  int first_limit;  // keys that the first query token sees
+  int seq_len;
+  int begin_tile, end_tile;
+  int slot;  // of partial sums; -1: the segment is the whole item
+};
+
+// The segments of a CTA; a warp asks for them.
+class Work {
+ public:
+  __device__ explicit Work(const LatentWgmmaKernelParams& p) : p_(p), lane_(static_cast<int>(threadIdx.x) % kWarpSize) {
+    int before = 0;
+    for (int first = 0; first < p.attention.num_seqs; first += kWarpSize) {
+      const int units = units_of(first + lane_), sum = scan(units);
+      if (p.splits && blockIdx.x == 0 && first + lane_ < p.attention.num_seqs) {
+        p.first_unit[first + lane_] = before + sum - units;
+      }
+      before += __shfl_sync(0xffffffffu, sum, kWarpSize - 1);
+    }
+    const int cta = static_cast<int>(blockIdx.x);
+    if (p.splits) {
+      if (cta == 0 && lane_ == 0) *p.num_units = before;
+      const int num_of_team = units_of_team(before, p.num_ctas / p.team_size);
+      next_ = min(cta / p.team_size * num_of_team, before);
+      end_ = min(next_ + num_of_team, before);
+    } else {
+      next_ = cta;
+      end_ = before;
+    }
+  }
+
+  // The same in all lanes.
+  __device__ bool next(Segment& segment) {
+    if (next_ >= end_) return false;
+    int first_unit = 0;
+    const int seq = find(next_, first_unit);
+    const AttentionLatentKernelParams& p = p_.attention;
+    const LatentSequence s = latent_sequence(p, seq);
+    const int in_seq = next_ - first_unit;
+    blocks_ = p.block_table + p.seq_rows[seq] * p.block_table_stride;
+    // Without splits the items with the most keys first.
+    const int item = p_.splits ? in_seq / s.num_tiles * p_.team_size + static_cast<int>(blockIdx.x) % p_.team_size
+                               : s.num_items - 1 - in_seq;
+    segment.first_token = s.first_token;
+    segment.first_row = item < s.num_items ? item * kLatentRows : 0;
+    segment.num_rows = item < s.num_items ? min(kLatentRows, s.query_len * p.num_heads - segment.first_row) : 0;
+    segment.first_limit = s.seq_len - s.query_len + 1;
+    segment.seq_len = s.seq_len;
+    segment.slot = -1;
+    if (p_.splits) {
+      segment.begin_tile = in_seq % s.num_tiles;
+      segment.end_tile = min(s.num_tiles, segment.begin_tile + end_ - next_);
+      next_ += segment.end_tile - segment.begin_tile;
+      const bool is_first = segment.begin_tile == 0;
+      if (!is_first || segment.end_tile < s.num_tiles) segment.slot = 2 * static_cast<int>(blockIdx.x) + is_first;
+    } else {
+      const int last_token = (segment.first_row + segment.num_rows - 1) / p.num_heads;
+      segment.begin_tile = 0;
+      segment.end_tile = (segment.first_limit + last_token + kLatentKeys - 1) / kLatentKeys;
+      next_ += static_cast<int>(gridDim.x);
+    }
+    return true;
+  }
+  __device__ const int32_t* blocks() const { return blocks_; }
+
+ private:
+  __device__ int units_of(int seq) const {
+    if (seq >= p_.attention.num_seqs) return 0;
+    const LatentSequence s = latent_sequence(p_.attention, seq);
+    return p_.splits ? num_rounds(s, p_.team_size) * s.num_tiles : s.num_items;
+  }
+  __device__ int scan(int value) const {
+#pragma unroll
+    for (int distance = 1; distance < kWarpSize; distance *= 2) {
+      const int other = __shfl_up_sync(0xffffffffu, value, distance);
+      if (lane_ >= distance) value += other;
+    }
+    return value;
+  }
+  // The sequence of a unit, and the units before that sequence.
+  __device__ int find(int unit, int& first_unit) const {
+    int before = 0;
+    for (int first = 0; first < p_.attention.num_seqs; first += kWarpSize) {
+      const int units = units_of(first + lane_), sum = scan(units);
+      const uint32_t behind = __ballot_sync(0xffffffffu, before + sum > unit);
+      if (behind != 0) {
+        const int idx = __ffs(static_cast<int>(behind)) - 1;
+        first_unit = before + __shfl_sync(0xffffffffu, sum - units, idx);
+        return first + idx;
+      }
+      before += __shfl_sync(0xffffffffu, sum, kWarpSize - 1);
+    }
+    return 0;
+  }
+
+  const LatentWgmmaKernelParams& p_;
+  const int lane_;
+  const int32_t* blocks_ = nullptr;
+  int next_, end_;
+};
+
+// --- the warpgroups that multiply ------------------------------------------------------------------------------------
+
+// Both: what was written before is seen after.
+__device__ inline void sync_consumers() { asm volatile("bar.sync 1, %0;" ::"n"(kConsumerThreads) : "memory"); }
+
+__device__ inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Where the consumers stand, and what they know of the segment.
+struct Consumer {
+  int thread, lane, group, pair;
+  int row;  // of a warpgroup's 64: this thread has it and row + 8
+};
+
+__device__ inline uint32_t swizzled(int row, int chunk) {
+  return static_cast<uint32_t>(row * 128 + ((chunk ^ row % 8) << 4));
+}
+
+// All consumers: the rows of q, zeros where there are none.
+__device__ inline void load_q(const AttentionLatentKernelParams& p, uint32_t q, const Segment& segment, int thread) {
+  constexpr int kChunks = kLatentWidth / 8;
+  for (int i = thread; i < kLatentRows * kChunks; i += kConsumerThreads) {
+    const int row = i / kChunks, chunk = i % kChunks;
+    const bool exists = row < segment.num_rows;
+    const int flat = segment.first_row + (exists ? row : 0);
+    const int64_t token = segment.first_token + flat / p.num_heads, head = flat % p.num_heads;
+    const Bf16* from =
+        chunk < kLatentRank / 8
+            ? static_cast<const Bf16*>(p.q_latent) + token * p.q_latent_strides[0] + head * p.q_latent_strides[1] + chunk * 8
+            : static_cast<const Bf16*>(p.q_rope) + token * p.q_rope_strides[0] + head * p.q_rope_strides[1] +
+                  (chunk - kLatentRank / 8) * 8;
+    copy_async_16(q + static_cast<uint32_t>(chunk / 8) * kLatentPartBytes + swizzled(row, chunk % 8), from,
+                  exists);
+  }
+  commit_copies();
+  wait_copies<0>();
+  fence_async_proxy();
+  sync_consumers();
+}
+
+// The sums of one warpgroup's 256 columns, over their rows' sums of probabilities or as they are.
+__device__ inline void store_sums(const LatentWgmmaKernelParams& p, const Segment& segment, const float (&sums)[kHalf / 2],
+                                  const Consumer& c, const float (&inverse)[2], int first_column) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = c.row + 8 * h;
+    if (row >= segment.num_rows) continue;
+    if (segment.slot >= 0) {
+      float* to = p.partial_sums + (static_cast<int64_t>(segment.slot) * kLatentRows + row) * kLatentRank + first_column;
+#pragma unroll
+      for (int j = 0; j < kHalf / 8; ++j) {
+        *reinterpret_cast<float2*>(to + 8 * j + 2 * c.pair) = make_float2(sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]);
+      }
+      continue;
+    }
+    const int flat = segment.first_row + row;
+    const AttentionLatentKernelParams& a = p.attention;
+    const int64_t token = segment.first_token + flat / a.num_heads, head = flat % a.num_heads;
+    Bf16* to = static_cast<Bf16*>(a.out) + token * a.out_strides[0] + head * a.out_strides[1] + first_column;
+#pragma unroll
+    for (int j = 0; j < kHalf / 8; ++j) {
+      *reinterpret_cast<uint32_t*>(to + 8 * j + 2 * c.pair) =
+          pack_bf16(sums[4 * j + 2 * h] * inverse[h], sums[4 * j + 2 * h + 1] * inverse[h]);
+    }
+  }
+}
+
+__device__ inline void scale_rows(float (&sums)[kHalf / 2], const float (&scale)[2]) {
+#pragma unroll
+  for (int i = 0; i < kHalf / 2; ++i) sums[i] *= scale[i / 2 % 2];
+}
+
+}  // namespace spate::cuda

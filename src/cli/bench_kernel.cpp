@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/kernel_cases.h"
 #include "cli/llm_arguments.h"
+#include "weights/quantization_config.h"
 
 namespace spate {
 namespace {
@@ -86,6 +87,12 @@ Result<int> run_bench_kernel(const Arguments& arguments) {
                             .has_large_sizes = !back_end->shares_host_memory,
                             .filter = arguments.bench.filter};
   ASSIGN_OR_RETURN(options.quantization, quantization_of(arguments.model));
+  ASSIGN_OR_RETURN(options.quantization,
+                   dummy_quantization(arguments.model.model, options.quantization, options.act_dtype == DType::kF32));
+  if (options.quantization.imitates_checkpoint) {
+    options.quantization.linear = runnable_spec(options.quantization.linear, options.quantization.vocabulary,
+                                                [&](const WeightSpec& spec) { return device->supports(spec); });
+  }
   for (const WeightSpec& spec : {options.quantization.linear, options.quantization.vocabulary}) {
     if (options.quantization.enabled() && !device->supports(spec)) {
       return unimplemented("--quantization: weights of {} do not run on {}", weight_spec_name(spec), device->kind());
@@ -97,7 +104,8 @@ Result<int> run_bench_kernel(const Arguments& arguments) {
   }
   log_info("bench", "{}", device->description());
   std::string command = fmt::format("spate bench kernel {}", arguments.model.model);
-  if (options.quantization.enabled()) command += " --quantization " + arguments.model.quantization;
+  const bool is_wanted = options.quantization.enabled() && !options.quantization.imitates_checkpoint;
+  if (is_wanted) command += " --quantization " + arguments.model.quantization;
   if (options.kv_dtype != options.act_dtype) command += " --kv-cache-dtype " + arguments.model.kv_cache_dtype;
   if (back_end->shares_host_memory) command += fmt::format(" --threads {}", compute_threads(arguments.model));
 

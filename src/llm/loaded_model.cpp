@@ -16,6 +16,7 @@
 #include "weights/gguf/gguf_path.h"
 #include "weights/open_weights.h"
 #include "weights/pooling_files.h"
+#include "weights/quantization_config.h"
 
 namespace spate {
 namespace {
@@ -292,6 +293,8 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
     if (!llm.dummy_weights) {
       ASSIGN_OR_RETURN(weights, open_weights(path));
       config.weights = weights.get();
+    } else if (!is_gguf) {
+      ASSIGN_OR_RETURN(config.quantization, dummy_quantization(dir, llm.quantization, config.act_dtype == DType::kF32));
     }
     if (llm.speculative.method == SpeculativeMethod::kDraftModel) {
       ASSIGN_OR_RETURN(draft, open_draft(llm, model->config));

@@ -120,6 +120,33 @@ TEST_CASE("a tokenizer larger than the model's vocabulary is warned of") {
   CHECK(warnings(40)[0].find("ids up to 47, but vocab_size is 40") != std::string::npos);
 }
 
+TEST_CASE("dummy weights take the format of quantization_config, unless a flag names another") {
+  TempDir dir;
+  LlmConfig llm = reference_model("gguf_llama3/model.gguf");
+  llm.tokenizer = llm.model;
+  llm.model = dir.path().string();
+  llm.dummy_weights = true;
+  llm.device = host_back_end().name;
+  llm.device_options.num_threads = 1;
+  const auto weight_bytes = [&](const std::string& quantization_config) {
+    std::ofstream(dir.path() / "config.json")
+        << R"({"model_type":"llama","hidden_size":128,"intermediate_size":256,"num_hidden_layers":2,)"
+        << R"("num_attention_heads":2,"max_position_embeddings":64,"vocab_size":48)" << quantization_config << "}";
+    const auto loaded = load_model(llm);
+    REQUIRE_MESSAGE(loaded.ok(), loaded.status().to_string());
+    return (*loaded)->weight_bytes;
+  };
+  constexpr int64_t kElements = 2 * (4 * 128 * 128 + 3 * 128 * 256);  // of the layers' matrices
+  const int64_t floats = weight_bytes("");
+  const std::string gptq = R"(,"quantization_config":{"quant_method":"gptq","bits":4,"group_size":64,"sym":true})";
+  const int64_t codes = weight_bytes(gptq);
+  CHECK(floats - codes == kElements * 2 - kElements / 2 - kElements / 64 * 2);  // codes, f16 scales
+  const std::string fp8 = R"(,"quantization_config":{"quant_method":"fp8","weight_block_size":[128,128]})";
+  CHECK(weight_bytes(fp8) == floats);
+  llm.quantization = parse_quantization("int8").value();
+  CHECK(weight_bytes(gptq) > codes);
+}
+
 TEST_CASE("one sequence at a time has the whole context of the model") {
   // Blocks of the bundled model take 7.5 KiB a token on the CPU, a quarter of it padding.
   LlmConfig llm;

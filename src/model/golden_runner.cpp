@@ -200,14 +200,16 @@ class GoldenRank {
       output.second_hidden = nan_tensor(n, golden_.config.hidden_size);
       output.second_logits = nan_tensor(n, golden_.config.vocab_size);
     }
-    const auto floats_only = [](const WeightSpec& spec) { return !spec.has_integer_codes(); };
+    const auto runs = [this](const WeightSpec& spec) {
+      return !spec.has_integer_codes() || (run_.integer_weights && device_->supports(spec));
+    };
     Quantization quantization = run_.quantization;
     quantization.activations = run_.activations;
     const ModelOptions options{.act_dtype = run_.act_dtype,
                                .kv_dtype = run_.act_dtype,
                                .quantization = quantization,
                                .source = &weights,
-                               .supports_weight = run_.integer_weights ? WeightSupport() : floats_only,
+                               .supports_weight = runs,
                                .limits = {.max_model_len = static_cast<int>(golden_.max_model_len),
                                           .max_num_batched_tokens = static_cast<int>(max_tokens_),
                                           .max_num_logits = kMaxNumLogits,

@@ -38,6 +38,8 @@ WeightSpec runnable_spec(const WeightSpec& wanted, const WeightSpec& plain, cons
     groups.tile.rows = 1;
     if (supports(groups)) return groups;
   }
+  const WeightSpec as_is = wanted.with_activations(Activations::kAsIs);
+  if (supports(as_is)) return as_is;
   return plain;
 }
 
@@ -55,7 +57,8 @@ Status check_layout(const Quantization& quantization, std::string_view found) {
 
 Result<Quantization> parse_quantization(std::string_view text, ActivationDType activations) {
   const auto error = [&] { return invalid_argument("--quantization '{}': use {}", text, kAllowed); };
-  Quantization quantization{.linear = {}, .vocabulary = {}, .activations = activations, .layout = {}};
+  Quantization quantization{
+      .linear = {}, .vocabulary = {}, .activations = activations, .layout = {}, .imitates_checkpoint = false};
   for (const std::string_view none : {"", "none", "auto"}) {
     if (text == none) return quantization;
   }

@@ -27,6 +27,8 @@ struct Quantization {
 
   ActivationDType activations = ActivationDType::kAuto;
   std::string layout;  // the checkpoint's own, where it is named ("gptq"): check_layout()
+  // Dummy weights in the format that the config describes: runnable_spec() applies, as to a checkpoint.
+  bool imitates_checkpoint = false;
 
   bool enabled() const { return linear.has_integer_codes(); }
   // A format of the checkpoint or of this, with the activations that are wanted.
@@ -37,7 +39,8 @@ struct Quantization {
 using WeightSupport = std::function<bool(const WeightSpec& spec)>;
 
 // `wanted`; or where a device does not compute with it what has the same values there: blocks become groups of their
-// rows, and codes become `plain`, a float format, by whose product that of kAsIs is defined.
+// rows, activations stay as they are, and codes become `plain`, a float format, by whose product that of kAsIs is
+// defined.
 WeightSpec runnable_spec(const WeightSpec& wanted, const WeightSpec& plain, const WeightSupport& supports);
 
 // Error: --quantization names a layout that the checkpoint, which is in `found` (empty: floats), does not have.

@@ -333,6 +333,10 @@ TEST_CASE("a format that a device does not compute with becomes one that it does
   CHECK(weight_spec_name(runnable_spec(block, bf16, groups_only)) == "int8-g128");
   const auto floats_only = [](const WeightSpec& spec) { return !spec.has_integer_codes(); };
   CHECK(runnable_spec(block, bf16, floats_only) == bf16);
+  const auto as_is_only = [](const WeightSpec& spec) { return !spec.quantizes_activations() && spec.tile.rows == 1; };
+  const WeightSpec groups = integer_spec(Codes::kInt4, 128, true);
+  CHECK(weight_spec_name(runnable_spec(groups, bf16, as_is_only)) == "int4-g128-asym-a16");
+  CHECK(runnable_spec(groups, bf16, floats_only) == bf16);
   // A scale a block: 4 bytes for 128 x 128 codes, also of the last, shorter ones.
   CHECK(weight_bytes(block, 256, 256) == 256 * 256 + 4 * 4);
   CHECK(weight_bytes(block, 130, 200) == 130 * 200 + 4 * 4);

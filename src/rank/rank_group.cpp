@@ -154,11 +154,11 @@ std::map<std::string, CodesOnDevice> codes_of_checkpoint(const RankGroupConfig& 
 }
 
 // Of the layers' matrices, as they are on the device: "bf16", or the formats of a quantised checkpoint.
-std::string linear_formats(const RankGroupConfig& config, const std::map<std::string, CodesOnDevice>& codes) {
+std::string linear_formats(const RankGroupConfig& config, const Quantization& wanted,
+                           const std::map<std::string, CodesOnDevice>& codes) {
   std::set<std::string> names;
   for (const auto& [stored, format] : codes) names.insert(weight_spec_name(format.computed));
   if (!names.empty()) return fmt::format("{}", fmt::join(names, ", "));
-  const Quantization& wanted = config.quantization;
   return wanted.enabled() ? weight_spec_name(wanted.linear) : std::string(dtype_name(config.act_dtype));
 }
 
@@ -387,7 +387,10 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
   };
   const WeightSupport supports = support_for(has_experts);
 
-  const Quantization& quantization = config.quantization;
+  Quantization quantization = config.quantization;
+  if (quantization.imitates_checkpoint) {
+    quantization.linear = runnable_spec(quantization.linear, quantization.vocabulary, supports);
+  }
   for (const WeightSpec& spec : {quantization.linear, quantization.vocabulary}) {
     if (!quantization.enabled() || supports(spec)) continue;
     return unimplemented("--quantization: {}weights of {} do not run on {} yet; use a checkpoint's bf16 weights or --device {}",
@@ -550,7 +553,8 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
   group->summary_ = {
       fmt::format("device {}{}", group->device_description_, size > 1 ? fmt::format(", {} ranks", size) : ""),
       fmt::format("weights {} of {}, workspace {} and state {} a rank", format_bytes(group->weight_bytes_),
-                  linear_formats(config, codes), format_bytes(rank.model().workspace_bytes() + op_workspace_bytes),
+                  linear_formats(config, quantization, codes),
+                  format_bytes(rank.model().workspace_bytes() + op_workspace_bytes),
                   format_bytes(RunningState::num_bytes(limits))),
       fmt::format("KV cache {} = {} tokens in {} blocks", format_bytes(plan.kv_cache_bytes),
                   plan.num_kv_blocks * config.limits.kv_block_size, plan.num_kv_blocks),

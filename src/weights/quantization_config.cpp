@@ -234,6 +234,28 @@ Result<QuantizationConfig> parse_quantization_config(std::string_view json, std:
   return read_config(root, method);
 }
 
+std::optional<WeightSpec> weight_spec_of(const QuantizationConfig& config) {
+  if (config.schemes.empty()) return {};
+  const QuantScheme& scheme = config.schemes[0];
+  WeightSpec spec = integer_spec(scheme.bits == 4 ? Codes::kInt4 : Codes::kInt8, scheme.group_size, !scheme.symmetric);
+  spec.tile.rows = scheme.block_rows;
+  return spec;
+}
+
+Result<Quantization> dummy_quantization(const std::filesystem::path& model_dir, const Quantization& wanted,
+                                        bool is_f32) {
+  if (wanted.enabled()) return wanted;
+  ASSIGN_OR_RETURN(const std::optional<QuantizationConfig> config, load_quantization_config(model_dir));
+  const std::optional<WeightSpec> spec = config ? weight_spec_of(*config) : std::nullopt;
+  if (!spec) return wanted;
+  Quantization quantization = wanted;
+  quantization.linear = wanted.with_activations(*spec);
+  quantization.linear.tile.rows = 1;  // blocks are read, not made
+  quantization.vocabulary = {.codes = is_f32 ? Codes::kF32 : Codes::kBf16};
+  quantization.imitates_checkpoint = true;
+  return quantization;
+}
+
 Result<std::optional<QuantizationConfig>> load_quantization_config(const std::filesystem::path& model_dir) {
   const auto with_place = [](const std::filesystem::path& path,
                              Result<QuantizationConfig> config) -> Result<std::optional<QuantizationConfig>> {

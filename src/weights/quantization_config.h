@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "base/status.h"
+#include "quant/quantization.h"
+#include "quant/weight_format.h"
 
 namespace spate {
 
@@ -41,7 +43,12 @@ struct QuantizationConfig {
 
 // Errors name the key, its value, and what can be read.
 Result<QuantizationConfig> parse_quantization_config(std::string_view json, std::optional<QuantMethod> method = {});
+// The format of matrices with the first scheme of integers; nothing where the config has none.
+std::optional<WeightSpec> weight_spec_of(const QuantizationConfig& config);
 // Nothing where the model's weights are floats. `model_dir` holds config.json.
 Result<std::optional<QuantizationConfig>> load_quantization_config(const std::filesystem::path& model_dir);
+// What dummy weights of this model are kept in: `wanted`, or where it names no format the config's own.
+Result<Quantization> dummy_quantization(const std::filesystem::path& model_dir, const Quantization& wanted,
+                                        bool is_f32);
 
 }  // namespace spate

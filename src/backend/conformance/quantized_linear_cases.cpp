@@ -60,7 +60,9 @@ QuantizedHostRows random_rows(Rng& rng, const WeightSpec& spec, int64_t n, int64
 // Formats whose products are tested with activations as they are, too.
 constexpr WeightSpec kAsIsSpecs[] = {
     integer_spec(kInt8, 0, true),         integer_spec(kInt8, 32, false),        integer_spec(kInt8, 128, true),
-    integer_spec(kInt4, 0, false),        integer_spec(kInt4, 32, true),         integer_spec(kInt4, 64, false),
+    integer_spec(kInt4, 0, false),        integer_spec(kInt4, 0, true),          integer_spec(kInt4, 32, false),
+    integer_spec(kInt4, 32, true),        integer_spec(kInt4, 64, false),        integer_spec(kInt4, 64, true),
+    integer_spec(kInt4, 128, false),      integer_spec(kInt4, 128, true),        integer_spec(kInt4, 192, true),
     integer_spec(kInt4, 32, false, true), integer_spec(kInt4, 128, false, true),
 };
 
@@ -102,6 +104,11 @@ void add_linear(Report& report, Sides sides, const WeightSpec& spec, DType act) 
   // A row of x that takes a CTA many registers.
   check_linear(family, sides, spec, false, {1, 40, 8232, act, act, true, false});
   check_linear(family, sides, spec, false, {2, 40, 4128, act, act, true, false});
+  // Whole steps of k: the kernels for few tokens.
+  for (const int64_t m : {1, 2, 5, 8, 9})
+    check_linear(family, sides, spec, false, {m, 130, 1152, act, act, m != 2, m == 5});
+  check_linear(family, sides, spec, true, {3, 48, 2048, act, DType::kF32, false, false});
+  check_linear(family, sides, spec, false, {8, 4256, 4096, act, act, false, false});
   // Logits of several rows: no cache would keep them.
   check_linear(family, sides, spec, false, {18, 70000, 4, act, DType::kF32, false, false});
 }
@@ -239,8 +246,9 @@ void add_outliers(Report& report, Sides sides, const WeightSpec& spec, DType act
 void add_linear_silu_and_mul(Report& report, Sides sides, const WeightSpec& spec, DType act) {
   Family family(report, fmt::format("linear_silu_and_mul {} by {}", act_name(act), weight_spec_name(spec)));
   if (!family.selected()) return;
-  for (const int64_t m : {1, 3, 8, 16, 17, 33, 129}) {
-    for (const auto& [n, k] : {std::pair{16, 32}, std::pair{13, 40}, std::pair{80, 576}, std::pair{136, 1056}}) {
+  for (const int64_t m : {1, 3, 8, 16, 17, 30, 33, 70, 129, 200}) {
+    for (const auto& [n, k] : {std::pair{16, 32}, std::pair{13, 40}, std::pair{80, 576}, std::pair{192, 320},
+                               std::pair{136, 1056}, std::pair{72, 1152}}) {
       Rng rng(test_seed(), static_cast<uint64_t>(n * 31 + k));
       const QuantizedHostRows rows = random_rows(rng, spec, 2 * n, k);
       // As for float weights (linear_cases.cpp): the last bit of the gate, then two more roundings.
@@ -548,6 +556,7 @@ void add_quantized_linear_cases(Report& report, Sides sides) {
       add_as_floats(report, sides, spec, act);
     }
     add_extremes(report, sides, spec);
+    add_embedding(report, sides, spec);
   }
   for (const WeightSpec& spec :
        {integer_spec(kInt8, 0), integer_spec(kInt4, 32, false, true), integer_spec(kInt4, 64, false, true)}) {
@@ -555,7 +564,8 @@ void add_quantized_linear_cases(Report& report, Sides sides) {
       if (sides.actual.device().supports(spec)) add_handed(report, sides, spec, act);
     }
   }
-  for (const WeightSpec& spec : {WeightSpec{}, integer_spec(kInt8, 32), integer_spec(kInt4, 64, false, true)}) {
+  for (const WeightSpec& spec : {WeightSpec{}, integer_spec(kInt8, 32), integer_spec(kInt4, 64, false, true),
+                                 integer_spec(kInt4, 64, true).with_activations(Activations::kAsIs)}) {
     if (sides.actual.device().supports(spec)) add_matrices(report, sides, spec);
   }
   for (const WeightSpec& spec : {WeightSpec{}, integer_spec(kInt8, 0), integer_spec(kInt4, 32, false, true),

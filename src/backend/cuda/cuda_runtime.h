@@ -111,6 +111,7 @@ class CudaDevice final : public Device, public LayerProductsDevice, public Produ
 
   Result<PackedWeight> create_weight(const WeightDesc& desc) override;
   bool supports(const WeightSpec& spec) const override;
+  bool supports_experts(const WeightSpec& spec) const override;
   Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) override;
   Status pack_quantized_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows) override;
   bool supports_kv(const KvLayerDesc& desc) const override;
@@ -176,6 +177,11 @@ class CudaDevice final : public Device, public LayerProductsDevice, public Produ
   Status pack_integer_rows(PackedWeight& weight, RowPlace place, const Tensor& rows);
   Status place_int8_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows);
   Status place_int4_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows);
+  Status pack_int4_group_rows(PackedWeight& weight, RowPlace place, const Tensor& rows);
+  Status place_int4_group_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows);
+  // Rows to pack_staging_, f16 as f32, some at a time; pack(first row, number) puts kernels that use them on
+  // pack_stream_.
+  Status stage_rows(const Tensor& rows, const std::function<void(int64_t begin, int64_t count)>& pack);
   Status allocate_shared_state();
 
   std::unique_ptr<Context> context_;

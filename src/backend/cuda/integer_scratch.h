@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/backend.h"
+#include "backend/cuda/kernel/linear/int4_groups.h"
 #include "backend/cuda/kernel/linear/integer_weight.h"
 
 namespace spate::cuda {
@@ -34,5 +35,9 @@ IntegerLayout integer_layout(const WeightDesc& desc);
 
 // Whether the kernels compute with it; then in_features may be up to kMaxIntegerWidth.
 bool is_integer_kernel_spec(const WeightSpec& spec);
+
+// Int4 with scales of groups or rows, activations as they are: kernel/linear/int4_groups.h.
+bool is_int4_group_spec(const WeightSpec& spec);
+Int4GroupLayout int4_group_layout(const WeightDesc& desc);
 
 }  // namespace spate::cuda

@@ -58,8 +58,12 @@ IntegerLayout integer_layout(const WeightDesc& desc) {
                              desc.spec.codes == Codes::kInt8 ? 0 : desc.spec.tile.columns);
 }
 
-bool CudaDevice::supports(const WeightSpec& spec) const {
+bool CudaDevice::supports_experts(const WeightSpec& spec) const {
   return !spec.has_integer_codes() || (is_integer_kernel_spec(spec) && has(kernel_id("linear_int8_n8")));
+}
+
+bool CudaDevice::supports(const WeightSpec& spec) const {
+  return supports_experts(spec) || (is_int4_group_spec(spec) && has(kernel_id("linear_int4_groups_n8")));
 }
 
 Status CudaDevice::reserve_integer_scratch(const IntegerLayout& layout) {
@@ -105,16 +109,9 @@ Status CudaDevice::reserve_pack_staging(int64_t bytes) {
 Status CudaDevice::pack_integer_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) {
   const WeightDesc& desc = weight.desc();
   const bool is_bf16 = rows.dtype() == DType::kBf16, is_int8 = desc.spec.codes == Codes::kInt8;
-  const int64_t row_bytes = desc.in_features * (is_bf16 ? 2 : 4);
-  RETURN_IF_ERROR(reserve_pack_staging(row_bytes));
   const KernelId kernel = is_int8 ? (is_bf16 ? kernel_id("pack_int8_bf16") : kernel_id("pack_int8_f32"))
                                   : (is_bf16 ? kernel_id("pack_int4_bf16") : kernel_id("pack_int4_f32"));
-  const int64_t rows_at_once = static_cast<int64_t>(pack_buffer_.bytes()) / row_bytes;
-  for (int64_t begin = 0; begin < rows.dim(0); begin += rows_at_once) {
-    const int64_t end = std::min(begin + rows_at_once, rows.dim(0));
-    gather(rows, begin, end, pack_buffer_.data());
-    copy_to_device(*pack_stream_, pack_staging_.data(), pack_buffer_.data(),
-                   static_cast<size_t>((end - begin) * row_bytes));
+  return stage_rows(rows, [&](int64_t begin, int64_t count) {
     const PackIntegerKernelParams params{.rows = pack_staging_.data(),
                                          .row_scales = nullptr,
                                          .multipliers = nullptr,
@@ -122,8 +119,21 @@ Status CudaDevice::pack_integer_rows(PackedWeight& weight, RowPlace place, const
                                          .layout = integer_layout(desc),
                                          .first_row = static_cast<int32_t>(place.row + begin),
                                          .group_width = static_cast<int32_t>(desc.spec.tile.columns)};
-    launch(*pack_stream_, kernel, {.x = end - begin, .num_threads = kPackThreads}, params,
-           {{"num_rows", end - begin}, {"width", desc.in_features}});
+    launch(*pack_stream_, kernel, {.x = count, .num_threads = kPackThreads}, params,
+           {{"num_rows", count}, {"width", desc.in_features}});
+  });
+}
+
+Status CudaDevice::stage_rows(const Tensor& rows, const std::function<void(int64_t begin, int64_t count)>& pack) {
+  const int64_t row_bytes = rows.dim(1) * (rows.dtype() == DType::kBf16 ? 2 : 4);
+  RETURN_IF_ERROR(reserve_pack_staging(row_bytes));
+  const int64_t rows_at_once = static_cast<int64_t>(pack_buffer_.bytes()) / row_bytes;
+  for (int64_t begin = 0; begin < rows.dim(0); begin += rows_at_once) {
+    const int64_t end = std::min(begin + rows_at_once, rows.dim(0));
+    gather(rows, begin, end, pack_buffer_.data());
+    copy_to_device(*pack_stream_, pack_staging_.data(), pack_buffer_.data(),
+                   static_cast<size_t>((end - begin) * row_bytes));
+    pack(begin, end - begin);
     synchronize(*pack_stream_);  // the buffers are used again
   }
   return {};
@@ -134,6 +144,7 @@ Status CudaDevice::pack_quantized_rows(PackedWeight& weight, RowPlace place, con
   CHECK(desc.spec.stores_as(rows.spec), "rows of {} for a weight of {}", weight_spec_name(rows.spec),
         weight_spec_name(desc.spec));
   check_row_place(desc, place, rows.num_rows(), rows.in_features());
+  if (is_int4_group_spec(desc.spec)) return place_int4_group_rows(weight, place, rows);
   return desc.spec.codes == Codes::kInt8 ? place_int8_rows(weight, place, rows) : place_int4_rows(weight, place, rows);
 }
 

@@ -62,7 +62,9 @@ int64_t weight_row_stride(const WeightDesc& desc) { return ceil_div(desc.in_feat
 
 Result<PackedWeight> CudaDevice::create_weight(const WeightDesc& desc) {
   int64_t matrix_bytes = desc.out_features * weight_row_stride(desc) * element_bytes(desc);
-  if (desc.spec.has_integer_codes()) {
+  if (is_int4_group_spec(desc.spec)) {
+    matrix_bytes = int4_group_layout(desc).matrix_bytes;
+  } else if (desc.spec.has_integer_codes()) {
     const IntegerLayout layout = integer_layout(desc);
     RETURN_IF_ERROR(reserve_integer_scratch(layout));
     matrix_bytes = layout.matrix_bytes;
@@ -83,6 +85,7 @@ Status CudaDevice::reserve_pack_buffers(int64_t bytes) {
 Status CudaDevice::pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) {
   const WeightDesc& desc = weight.desc();
   check_row_place(desc, place, rows.dim(0), rows.dim(1));
+  if (is_int4_group_spec(desc.spec)) return pack_int4_group_rows(weight, place, rows);
   if (desc.spec.has_integer_codes()) return pack_integer_rows(weight, place, rows);
   const int64_t row_bytes = weight_row_stride(desc) * element_bytes(desc);
   RETURN_IF_ERROR(reserve_pack_buffers(row_bytes));

@@ -28,6 +28,20 @@ void embedding_integer(Stream& stream, const EmbeddingParams& p) {
   launch(stream, kernel, grid_of(p), params, {{"num_tokens", p.out.dim(0)}, {"hidden_size", params.layout.width}});
 }
 
+void embedding_int4_groups(Stream& stream, const EmbeddingParams& p) {
+  const EmbeddingInt4GroupsKernelParams params{.token_ids = p.token_ids.data<int32_t>(),
+                                               .table = p.table->matrix(0),
+                                               .layout = int4_group_layout(p.table->desc()),
+                                               .out = p.out.raw(),
+                                               .out_stride = p.out.stride(0),
+                                               .first_row = static_cast<int32_t>(p.first_row)};
+  launch(
+      stream,
+      p.out.dtype() == DType::kF32 ? kernel_id("embedding_int4_groups_f32") : kernel_id("embedding_int4_groups_bf16"),
+      {.x = p.out.dim(0), .num_threads = kInt4GroupThreads}, params,
+      {{"num_tokens", p.out.dim(0)}, {"hidden_size", params.layout.width}});
+}
+
 }  // namespace
 
 void embedding(Stream& stream, const EmbeddingParams& p) {
@@ -35,6 +49,7 @@ void embedding(Stream& stream, const EmbeddingParams& p) {
   const WeightDesc& desc = p.table->desc();
   const int64_t num_tokens = p.out.dim(0);
   if (num_tokens == 0) return;
+  if (is_int4_group_spec(desc.spec)) return embedding_int4_groups(stream, p);
   if (desc.spec.has_integer_codes()) return embedding_integer(stream, p);
   const EmbeddingKernelParams params{.token_ids = p.token_ids.data<int32_t>(),
                                      .table = p.table->data(),

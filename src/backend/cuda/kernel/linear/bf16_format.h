@@ -19,7 +19,7 @@ struct Bf16Format {
     copy_box(shared, p.weight, step * kTileK, row, barrier);
     copy_box(shared + kWeightBytes / 2, p.weight, step * kTileK, row + kWgmmaTileRows / 2, barrier);
   }
-  __device__ static void take(Operand&, uint32_t, int) {}
+  __device__ static void take(const Params&, Operand&, uint32_t, int) {}
   template <int kTokens>
   __device__ static void multiply(float (&sums)[kTokens / 2], const Operand&, uint32_t weight, uint32_t x,
                                   int consumer) {

@@ -45,6 +45,9 @@ struct Int4Format {
   __device__ static void load_weight(const Params& p, uint32_t shared, int row, int step, uint32_t barrier) {
     copy_bytes(shared, p.weight + p.layout.chunk_offset(row, step * kTileK), kWeightBytes, barrier);
   }
+  __device__ static void take(const Params&, Operand& operand, uint32_t weight, int consumer) {
+    take(operand, weight, consumer);
+  }
   __device__ static void take(Operand& operand, uint32_t weight, int consumer) {
     const int row = consumer * kWgmmaRows + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     const auto own_row = [&](uint32_t r) { return static_cast<uint32_t>(row) + 8 * r; };

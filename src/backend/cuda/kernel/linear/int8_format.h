@@ -21,7 +21,7 @@ struct Int8Format {
     copy_box(shared, p.tiles.weight, step * kTileK, row, barrier);
     copy_box(shared + kWeightBytes / 2, p.tiles.weight, step * kTileK, row + kWgmmaTileRows / 2, barrier);
   }
-  __device__ static void take(Operand&, uint32_t, int) {}
+  __device__ static void take(const Params&, Operand&, uint32_t, int) {}
   template <int kTokens>
   __device__ static void multiply(int32_t (&sums)[kTokens / 2], const Operand&, uint32_t weight, uint32_t x,
                                   int consumer) {

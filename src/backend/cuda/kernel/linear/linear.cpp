@@ -5,6 +5,7 @@
 
 #include "backend/check_params.h"
 #include "backend/cuda/kernel/cuda_ops.h"
+#include "backend/cuda/kernel/linear/linear_int4_groups.h"
 #include "backend/cuda/kernel/linear/linear_integer.h"
 #include "backend/cuda/kernel/linear/linear_rows.h"
 #include "backend/cuda/kernel/linear/linear_split.h"
@@ -59,9 +60,9 @@ LinearChoice choose_kernel(const CudaDevice& device, DType act, Codes codes, con
 
 // --- linear_wgmma ------------------------------------------------------------------------------------------------
 
-bool fits_wgmma(const CudaDevice& device, const LinearParams& p, const LinearKernelParams& params) {
-  return device.has(kernel_id("linear_wgmma_n8")) && p.x.dtype() == DType::kBf16 &&
-         p.weight->desc().spec.codes == Codes::kBf16 && params.is_x_aligned;
+bool fits_wgmma(const CudaDevice& device, const FloatProduct& product) {
+  return device.has(kernel_id("linear_wgmma_n8")) && product.act == DType::kBf16 && product.codes == Codes::kBf16 &&
+         product.params.is_x_aligned;
 }
 
 // The maps, the bias and the output.
@@ -85,7 +86,8 @@ bool fits_split(const CudaDevice& device, const LinearKernelParams& p) {
          ceil_div(p.in_features, kWgmmaTileK) >= 2 * kSplitCtas;
 }
 
-void launch_split(Stream& stream, const LinearKernelParams& p) {
+void launch_split(Stream& stream, const FloatProduct& product) {
+  const LinearKernelParams& p = product.params;
   static constexpr std::array kKernelIds = {kernel_id("linear_split_n16"), kernel_id("linear_split_n32"),
                                             kernel_id("linear_split_n64"), kernel_id("linear_split_n128"),
                                             kernel_id("linear_split_n256")};
@@ -97,7 +99,8 @@ void launch_split(Stream& stream, const LinearKernelParams& p) {
   params.out_features = p.out_features;
   params.num_steps = static_cast<int32_t>(ceil_div(p.in_features, kWgmmaTileK));
   params.num_row_tiles = params.num_tiles = static_cast<int32_t>(num_tiles);
-  launch(stream, kKernelIds[idx - 1], {.x = num_tiles * kSplitCtas, .num_threads = kWgmmaThreads}, params,
+  launch(stream, kKernelIds[idx - 1],
+         {.x = num_tiles * kSplitCtas, .num_threads = kWgmmaThreads, .is_early = product.is_weight_constant}, params,
          {{"num_tokens", p.num_tokens}, {"out_features", p.out_features}, {"in_features", p.in_features}});
 }
 
@@ -109,7 +112,8 @@ TensorMap make_gate_up_map(const DriverApi& api, const LinearKernelParams& p) {
 }
 
 // has_silu: out is silu(gate) * up, the rows of the weight are gates, then ups.
-void launch_wgmma(Stream& stream, const LinearKernelParams& p, bool has_silu) {
+void launch_wgmma(Stream& stream, const FloatProduct& product, bool has_silu) {
+  const LinearKernelParams& p = product.params;
   using Ids = std::array<KernelId, std::size(kWgmmaTileTokens)>;
   static constexpr Ids kPlain = {kernel_id("linear_wgmma_n8"),   kernel_id("linear_wgmma_n16"),
                                  kernel_id("linear_wgmma_n32"),  kernel_id("linear_wgmma_n64"),
@@ -123,15 +127,17 @@ void launch_wgmma(Stream& stream, const LinearKernelParams& p, bool has_silu) {
   LinearWgmmaKernelParams params = plan.params;
   set_tensors(params, device, p, plan.tile_tokens);
   if (has_silu) params.weight = make_gate_up_map(device.api(), p);
-  launch(stream, (has_silu ? kSilu : kPlain)[plan.kernel_idx], {.x = plan.num_ctas, .num_threads = kWgmmaThreads},
-         params, {{"num_tokens", p.num_tokens}, {"out_features", p.out_features}, {"in_features", p.in_features}});
+  launch(stream, (has_silu ? kSilu : kPlain)[plan.kernel_idx],
+         {.x = plan.num_ctas, .num_threads = kWgmmaThreads, .is_early = product.is_weight_constant}, params,
+         {{"num_tokens", p.num_tokens}, {"out_features", p.out_features}, {"in_features", p.in_features}});
 }
 
 // --- up to kRowsTokens tokens ------------------------------------------------------------------------------------
 
 // Where linear_rows runs instead of linear_wgmma. A row's sum has another order there than in whole tiles.
-bool fits_rows(const CudaDevice& device, const LinearParams& p, const LinearKernelParams& params) {
-  return fits_wgmma(device, p, params) && device.has(kernel_id("linear_rows_8")) && !device.is_deterministic() &&
+bool fits_rows(const CudaDevice& device, const FloatProduct& product) {
+  const LinearKernelParams& params = product.params;
+  return fits_wgmma(device, product) && device.has(kernel_id("linear_rows_8")) && !device.is_deterministic() &&
          params.num_tokens <= kRowsTokens && params.in_features % kRowsTileK == 0 &&
          params.in_features >= kRowsWarps * kRowsTileK;
 }
@@ -143,7 +149,8 @@ bool wants_small_groups(int64_t out_features, int64_t max_ctas) {
 }
 
 // has_silu: out is silu(gate) * up, the rows of the weight are gates, then ups.
-void launch_rows(Stream& stream, const LinearKernelParams& p, bool has_silu) {
+void launch_rows(Stream& stream, const FloatProduct& product, bool has_silu) {
+  const LinearKernelParams& p = product.params;
   constexpr int kCtasPerSm = 2, kGroupRows = 16;
   const int64_t max_ctas = kCtasPerSm * static_cast<CudaStream&>(stream).cuda_device().num_sms();
   const bool is_small = !has_silu && wants_small_groups(p.out_features, max_ctas);
@@ -165,20 +172,47 @@ void launch_rows(Stream& stream, const LinearKernelParams& p, bool has_silu) {
                                       .has_silu = has_silu,
                                       .is_out_f32 = p.is_out_f32};
   launch(stream, is_small ? kernel_id("linear_rows_8") : kernel_id("linear_rows_16"),
-         {.x = std::min(num_groups, max_ctas), .num_threads = 32 * kRowsWarps}, params,
-         {{"num_tokens", p.num_tokens}, {"out_features", p.out_features}, {"in_features", p.in_features}});
+         {.x = std::min(num_groups, max_ctas), .num_threads = 32 * kRowsWarps, .is_early = product.is_weight_constant},
+         params, {{"num_tokens", p.num_tokens}, {"out_features", p.out_features}, {"in_features", p.in_features}});
 }
 
-LinearKernelParams kernel_params(const LinearParams& p) {
+FloatProduct float_product(const LinearParams& p) {
+  const PackedWeight& weight = *p.weight;
+  return {.act = p.x.dtype(),
+          .codes = weight.desc().spec.codes,
+          .params = linear_kernel_params(p, weight.matrix(p.matrix_idx), weight_row_stride(weight.desc()))};
+}
+
+// False: the decomposition has to do it.
+bool linear_silu_and_mul_bf16(Stream& stream, const LinearSiluAndMulParams& p) {
+  const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  const FloatProduct product =
+      float_product({.x = p.x, .weight = p.weight, .bias = p.bias, .out = p.out, .matrix_idx = p.matrix_idx});
+  const LinearKernelParams& params = product.params;
+  if (params.num_tokens == 0 || params.out_features == 0 || params.out_features % 16 != 0) return false;
+  if (fits_rows(device, product)) {
+    launch_rows(stream, product, true);
+    return true;
+  }
+  if (!fits_wgmma(device, product) || fits_split(device, params) || params.bias != nullptr || !params.is_out_paired) {
+    return false;
+  }
+  launch_wgmma(stream, product, true);
+  return true;
+}
+
+}  // namespace
+
+LinearKernelParams linear_kernel_params(const LinearParams& p, const void* weight, int64_t weight_stride) {
   const WeightDesc& desc = p.weight->desc();
   const int64_t x_bytes = p.x.stride(0) * dtype_bytes(p.x.dtype());
   return {
       .x = p.x.raw(),
-      .weight = p.weight->matrix(p.matrix_idx),
+      .weight = weight,
       .bias = p.bias.defined() ? p.bias.raw() : nullptr,
       .out = p.out.raw(),
       .x_stride = p.x.stride(0),
-      .weight_stride = weight_row_stride(desc),
+      .weight_stride = weight_stride,
       .out_stride = p.out.stride(0),
       .num_tokens = static_cast<int32_t>(p.x.dim(0)),
       .out_features = static_cast<int32_t>(desc.out_features),
@@ -189,47 +223,35 @@ LinearKernelParams kernel_params(const LinearParams& p) {
   };
 }
 
-// False: the decomposition has to do it.
-bool linear_silu_and_mul_bf16(Stream& stream, const LinearSiluAndMulParams& p) {
+void linear_floats(Stream& stream, const FloatProduct& product) {
+  const LinearKernelParams& params = product.params;
   const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
-  const LinearParams product{.x = p.x, .weight = p.weight, .bias = p.bias, .out = p.out, .matrix_idx = p.matrix_idx};
-  const LinearKernelParams params = kernel_params(product);
-  if (params.num_tokens == 0 || params.out_features == 0 || params.out_features % 16 != 0) return false;
-  if (fits_rows(device, product, params)) {
-    launch_rows(stream, params, true);
-    return true;
-  }
-  if (!fits_wgmma(device, product, params) || fits_split(device, params) || params.bias != nullptr ||
-      !params.is_out_paired) {
-    return false;
-  }
-  launch_wgmma(stream, params, true);
-  return true;
+  if (fits_rows(device, product)) return launch_rows(stream, product, false);
+  if (fits_wgmma(device, product))
+    return fits_split(device, params) ? launch_split(stream, product) : launch_wgmma(stream, product, false);
+  LinearChoice choice = choose_kernel(device, product.act, product.codes, params);
+  choice.grid.is_early = product.is_weight_constant;
+  launch(
+      stream, choice.kernel, choice.grid, params,
+      {{"num_tokens", params.num_tokens}, {"out_features", params.out_features}, {"in_features", params.in_features}});
 }
-
-}  // namespace
 
 void linear(Stream& stream, const LinearParams& p) {
   check_params(p);
   const WeightDesc& desc = p.weight->desc();
+  if (is_int4_group_spec(desc.spec)) return linear_int4_groups(stream, p);
   if (desc.spec.has_integer_codes()) return linear_integer(stream, p);
-  const int64_t num_tokens = p.x.dim(0), out_features = desc.out_features, in_features = desc.in_features;
-  if (num_tokens == 0 || out_features == 0) return;
-  const LinearKernelParams params = kernel_params(p);
-  const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
-  if (fits_rows(device, p, params)) return launch_rows(stream, params, false);
-  if (fits_wgmma(device, p, params))
-    return fits_split(device, params) ? launch_split(stream, params) : launch_wgmma(stream, params, false);
-  const LinearChoice choice = choose_kernel(device, p.x.dtype(), desc.spec.codes, params);
-  launch(stream, choice.kernel, choice.grid, params,
-         {{"num_tokens", num_tokens}, {"out_features", out_features}, {"in_features", in_features}});
+  if (p.x.dim(0) == 0 || desc.out_features == 0) return;
+  linear_floats(stream, float_product(p));
 }
 
 void linear_silu_and_mul(Stream& stream, const LinearSiluAndMulParams& p) {
   check_params(p);
-  if (p.weight->desc().spec.has_integer_codes() && linear_silu_and_mul_integer(stream, p)) return;
-  if (!p.weight->desc().spec.has_integer_codes() && linear_silu_and_mul_bf16(stream, p)) return;
-  decompositions().linear_silu_and_mul(stream, p);
+  const WeightSpec& spec = p.weight->desc().spec;
+  const bool is_done = is_int4_group_spec(spec)   ? linear_silu_and_mul_int4_groups(stream, p)
+                       : spec.has_integer_codes() ? linear_silu_and_mul_integer(stream, p)
+                                                  : linear_silu_and_mul_bf16(stream, p);
+  if (!is_done) decompositions().linear_silu_and_mul(stream, p);
 }
 
 }  // namespace spate::cuda

@@ -9,7 +9,7 @@
 //     static constexpr int kStageWeightBytes  // the same rounded up to 1,024
 //     static const LinearWgmmaKernelParams& tiles(const Params&);
 //     static void load_weight(p, shared, row, step, barrier);   // starts copies of kWeightBytes
-//     static void take(operand, weight, consumer);              // from shared memory
+//     static void take(p, operand, weight, consumer);           // from shared memory
 //     template <int kTokens> static void multiply(sums, operand, weight, x, consumer);
 //     // Values that are stored, without bias; outlier_steps.add(values, consumer), where there are any.
 //     template <int kTokens> static void finish(p, sums, values, row, token, outlier_steps);
@@ -424,7 +424,7 @@ __device__ inline void multiply_stages(const typename Format::Params& p, const S
     int last_stage = -1, step = segment.begin;
     const auto multiply_stage = [&](typename Format::Operand& operand) {
       wait_barrier(stages.full(place.stage), place.parity);
-      Format::take(operand, stages.weight(place.stage), consumer);
+      Format::take(p, operand, stages.weight(place.stage), consumer);
       wgmma_fence();
       Format::template multiply<kTokens>(sums, operand, stages.weight(place.stage), stages.x(place.stage), consumer);
       wgmma_commit();

@@ -239,8 +239,12 @@ class DotAttention {
     }
   }
 
-  // All panels of rows, kDotRowBytes apart from x on, by some n-blocks.
-  void multiply(DotTile tile, const char* x, int64_t num_blocks, float* sums, int64_t stride) const {
+  // All panels of rows, kDotRowBytes apart from x on, by some n-blocks. num_tiles: of B, as KvAhead counts them.
+  void multiply(DotTile tile, const char* x, int64_t num_blocks, float* sums, int64_t stride,
+                [[maybe_unused]] int64_t num_tiles) {
+#ifdef __x86_64__
+    if (panels_.rows <= kFewPanelRows) ask_ahead(tile, num_blocks, num_tiles);
+#endif
     for (int64_t i = 0; i < panels_.count; ++i) {
       tile.x = x + i * panels_.rows * kDotRowBytes;
       tile.sums = sums + i * panels_.rows * stride;
@@ -248,7 +252,8 @@ class DotAttention {
     }
   }
   void multiply_rows(const DotTile& tile, int64_t num_blocks, int64_t stride) const {
-#define SPATE_PANEL(n) multiply_blocks<Words::kBf16, n, kDotRowBytes, kUnitBytes, false>(tile, num_blocks, stride)
+#define SPATE_PANEL(n) \
+  multiply_blocks<Words::kBf16, n, kDotRowBytes, kUnitBytes, (n <= kFewPanelRows)>(tile, num_blocks, stride)
     SPATE_FOR_PANEL_ROWS(panels_.rows, SPATE_PANEL)
 #undef SPATE_PANEL
   }
@@ -271,6 +276,17 @@ class DotAttention {
   }
 
 #ifdef __x86_64__
+  // Lets a tile of few rows ask for the lines that are due, a part of them beside each n-block.
+  void ask_ahead(DotTile& tile, int64_t num_blocks, int64_t num_tiles) {
+    const KvAhead::Lines lines = ahead_.due(num_tiles);
+    const int64_t lines_of_block = ceil_div(lines.count, num_blocks), words = tile.num_segments * tile.num_words;
+    for (int64_t j = 0; j < num_blocks; ++j) {
+      tile.ahead.first[j] = lines.count > 0 ? lines.first + j * lines_of_block * 64 : s_.q;
+    }
+    tile.ahead.bytes_a_word = ceil_div(lines_of_block * 64, words);
+    ahead_.ask(0);
+  }
+
   // num_tiles: of B, as KvAhead counts them.
   void multiply_by_codes(DotTile tile, const char* x, int64_t num_blocks, float* sums, int64_t stride,
                          int64_t num_tiles) {
@@ -332,7 +348,7 @@ class DotAttention {
   }
 #endif
 
-  void score_keys(const KeyTile& tile) const {
+  void score_keys(const KeyTile& tile) {
     const int64_t groups = ceil_div(tile.num_keys, kNBlock), group_bytes = q_words_ * 64;
     for (int64_t first = 0; first < groups; first += at_once_) {
       const int64_t count = min_of(at_once_, groups - first);
@@ -346,7 +362,7 @@ class DotAttention {
           product.blocks[0][j] = widened;
         }
       }
-      multiply(product, s_.q, count, s_.scores + first * kNBlock, kDotScoreStride);
+      multiply(product, s_.q, count, s_.scores + first * kNBlock, kDotScoreStride, count * q_words_ * 2 / kKStep);
     }
   }
 
@@ -377,7 +393,7 @@ class DotAttention {
     }
   }
 
-  void add_values(const KeyTile& tile, float* accumulator) const {
+  void add_values(const KeyTile& tile, float* accumulator) {
     const int64_t groups = ceil_div(tile.num_keys, kNBlock), last = tile.begin + (groups - 1) * kNBlock;
     const bool copies = !kCodes && item_.seq_len - last < kNBlock;
     if (copies) copy_written(last);
@@ -399,7 +415,7 @@ class DotAttention {
         }
       }
       multiply(product, reinterpret_cast<const char*>(s_.scores), count, accumulator + first * kNBlock,
-               value_blocks_ * kNBlock);
+               value_blocks_ * kNBlock, count * ceil_div(groups, 2));
     }
   }
 

@@ -107,6 +107,7 @@ class Engine:
 
     def __init__(self, flags: list[str]):
         self.handle = None
+        self._token_texts: dict[int, str] = {}
         self._process = os.getpid()
         array = (ctypes.c_char_p * len(flags))(*[flag.encode() for flag in flags])
         error = ctypes.c_void_p()
@@ -126,6 +127,11 @@ class Engine:
         for answer in self.start(path, body):
             return answer
         raise RuntimeError(f"{path} gave no answer")
+
+    def token_text(self, token_id: int) -> str:
+        if token_id not in self._token_texts:
+            self._token_texts[token_id] = self.call("/detokenize", {"tokens": [token_id]})["prompt"]
+        return self._token_texts[token_id]
 
     def close(self) -> None:
         handle, self.handle = self.handle, None

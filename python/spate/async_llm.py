@@ -39,7 +39,7 @@ class AsyncLLM:
                        request_id: str | None = None) -> AsyncIterator[RequestOutput]:
         """A RequestOutput whenever tokens come, with all of the answer so far; the last one is finished."""
         params = sampling_params or SamplingParams()
-        body = completion_body(prompt, params)
+        body = await asyncio.to_thread(completion_body, self._engine, prompt, params)
         if request_id is not None:
             body["request_id"] = request_id
         outputs = [CompletionOutput(index=i, text="", token_ids=[]) for i in range(params.n)]
@@ -48,7 +48,7 @@ class AsyncLLM:
                 output = outputs[choice["index"]]
                 output.text += choice["text"]
                 output.token_ids += choice.get("token_ids") or []
-                logprobs, _ = logprobs_of(choice)
+                logprobs, _ = logprobs_of(self._engine, choice)
                 if logprobs:
                     output.logprobs = (output.logprobs or []) + logprobs
                 output.finish_reason = choice["finish_reason"]

@@ -21,34 +21,48 @@ def prompt_of(prompt: Any) -> str | list[int]:
     return prompt
 
 
-def completion_body(prompt: Any, params: SamplingParams) -> dict[str, Any]:
+def room_behind(engine: Engine, prompt: str | list[int], params: SamplingParams) -> int:
+    """The tokens that the context leaves to an answer; 1 where it leaves none, so that the engine's error says so."""
+    told = engine.call("/tokenize", {"prompt": prompt if isinstance(prompt, str) else "a"})
+    num_prompt_tokens = told["count"] if isinstance(prompt, str) else len(prompt)
+    if params.truncate_prompt_tokens is not None and params.truncate_prompt_tokens >= 0:
+        num_prompt_tokens = min(num_prompt_tokens, params.truncate_prompt_tokens)
+    return max(1, told["max_model_len"] - num_prompt_tokens)
+
+
+def completion_body(engine: Engine, prompt: Any, params: SamplingParams) -> dict[str, Any]:
     body = params.body() | {"prompt": prompt_of(prompt), "return_token_ids": True}
     # Absent is 16 for the API; None is what the context leaves, which only a chat says by absence.
-    if params.max_tokens is not None:
-        body["max_tokens"] = params.max_tokens
+    body["max_tokens"] = room_behind(engine, body["prompt"], params) if params.max_tokens is None else params.max_tokens
+    if params.logprobs is not None:
+        body["return_tokens_as_token_ids"] = True  # their texts are not unique
     return body
 
 
-def logprobs_of(choice: dict[str, Any]) -> tuple[list[dict[str, Logprob]] | None, float | None]:
+def id_of(label: str) -> int:
+    return int(label.removeprefix("token_id:"))
+
+
+def logprobs_of(engine: Engine, choice: dict[str, Any]) -> tuple[list[dict[int, Logprob]] | None, float | None]:
+    """Of each token and its alternatives, by token id; the sampled one first."""
     given = choice.get("logprobs")
     if not given:
         return None, None
     if "content" in given:  # of chats
-        tokens = [{part["token"]: Logprob(part["logprob"], decoded_token=part["token"])
+        tokens = [{id_of(part["token"]): Logprob(part["logprob"], decoded_token=bytes(part["bytes"]).decode(errors="replace"))
                    for part in [token, *token["top_logprobs"]]} for token in given["content"]]
         return tokens, sum(token["logprob"] for token in given["content"])
     tops = given.get("top_logprobs") or [{} for _ in given["tokens"]]
     tokens = []
-    for text, value, top in zip(given["tokens"], given["token_logprobs"], tops):
-        entry = {text: Logprob(value, decoded_token=text)}
-        entry.update({other: Logprob(p, decoded_token=other) for other, p in (top or {}).items() if other != text})
-        tokens.append(entry)
+    for label, value, top in zip(given["tokens"], given["token_logprobs"], tops):
+        values = {id_of(label): value} | {id_of(other): p for other, p in (top or {}).items() if other != label}
+        tokens.append({token_id: Logprob(p, decoded_token=engine.token_text(token_id)) for token_id, p in values.items()})
     return tokens, sum(value for value in given["token_logprobs"] if value is not None)
 
 
-def completion_of(choice: dict[str, Any]) -> CompletionOutput:
+def completion_of(engine: Engine, choice: dict[str, Any]) -> CompletionOutput:
     message = choice.get("message")
-    logprobs, cumulative = logprobs_of(choice)
+    logprobs, cumulative = logprobs_of(engine, choice)
     return CompletionOutput(
         index=choice["index"],
         text=(message["content"] or "") if message is not None else choice["text"],
@@ -60,14 +74,14 @@ def completion_of(choice: dict[str, Any]) -> CompletionOutput:
         reasoning_content=message.get("reasoning_content") if message is not None else None)
 
 
-def request_output_of(answer: dict[str, Any], prompt: str | None) -> RequestOutput:
+def request_output_of(engine: Engine, answer: dict[str, Any], prompt: str | None) -> RequestOutput:
     choices = answer["choices"]
     details = answer["usage"].get("prompt_tokens_details") or {}
     return RequestOutput(
         request_id=answer["id"],
         prompt=prompt,
         prompt_token_ids=choices[0].get("prompt_token_ids") or answer.get("prompt_token_ids"),
-        outputs=[completion_of(choice) for choice in choices],
+        outputs=[completion_of(engine, choice) for choice in choices],
         prompt_logprobs=choices[0].get("prompt_logprobs") or answer.get("prompt_logprobs"),
         num_cached_tokens=details.get("cached_tokens"))
 
@@ -94,14 +108,18 @@ class LLM:
         """One RequestOutput a prompt, in order. A list of numbers is one prompt of token ids."""
         if isinstance(prompts, (str, dict)) or (prompts and isinstance(prompts[0], int)):
             prompts = [prompts]
-        bodies = [completion_body(prompt, params) for prompt, params in zip(prompts, self._params(sampling_params, prompts))]
+        bodies = [completion_body(self._engine, prompt, params)
+                  for prompt, params in zip(prompts, self._params(sampling_params, prompts))]
         answers = self._run("/v1/completions", bodies, use_tqdm)
         texts = [prompt_of(prompt) for prompt in prompts]
-        return [request_output_of(answer, text if isinstance(text, str) else None) for answer, text in zip(answers, texts)]
+        return [request_output_of(self._engine, answer, text if isinstance(text, str) else None)
+                for answer, text in zip(answers, texts)]
 
     def chat(self, messages: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
              use_tqdm: bool = True, **fields: Any) -> list[RequestOutput]:
         """A conversation or a list of them. Further fields are the API's: tools, chat_template_kwargs ..."""
+        if not messages:
+            raise ValueError("messages is empty: at least one message, or one conversation, is needed")
         conversations = [messages] if isinstance(messages[0], dict) else messages
         bodies = []
         for conversation, params in zip(conversations, self._params(sampling_params, conversations)):
@@ -109,9 +127,9 @@ class LLM:
             if params.max_tokens is not None:
                 body["max_tokens"] = params.max_tokens
             if params.logprobs is not None:
-                body |= {"logprobs": True, "top_logprobs": params.logprobs}
+                body |= {"logprobs": True, "top_logprobs": params.logprobs, "return_tokens_as_token_ids": True}
             bodies.append(body)
-        return [request_output_of(answer, None) for answer in self._run("/v1/chat/completions", bodies, use_tqdm)]
+        return [request_output_of(self._engine, answer, None) for answer in self._run("/v1/chat/completions", bodies, use_tqdm)]
 
     def beam_search(self, prompts: Any, params: BeamSearchParams, use_tqdm: bool = False) -> list[BeamSearchOutput]:
         """The beam_width most probable answers to each prompt, best first."""

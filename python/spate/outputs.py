@@ -17,7 +17,7 @@ class CompletionOutput:
     index: int
     text: str
     token_ids: list[int]
-    logprobs: list[dict[str, Logprob]] | None = None  # of each token, by token text
+    logprobs: list[dict[int, Logprob]] | None = None  # of each token and its alternatives, by token id
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     cumulative_logprob: float | None = None

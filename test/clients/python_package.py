@@ -30,6 +30,16 @@ assert llm.decode(llm.encode("One two", add_special_tokens=False)) == "One two"
 
 scored = llm.generate("One two", SamplingParams(temperature=0, max_tokens=4, logprobs=2))[0].outputs[0]
 assert len(scored.logprobs) == len(scored.token_ids) and scored.cumulative_logprob <= 0
+for entry, token_id in zip(scored.logprobs, scored.token_ids):
+    assert next(iter(entry)) == token_id and entry[token_id].decoded_token == llm.decode([token_id]), entry
+allowed = SamplingParams(temperature=0, max_tokens=4, allowed_token_ids=[scored.token_ids[0]])
+assert set(llm.generate("Two", allowed)[0].outputs[0].token_ids) == {scored.token_ids[0]}
+first = llm.generate("The river is in", greedy)[0].outputs[0].token_ids[0]
+banned = SamplingParams(temperature=0, max_tokens=12, bad_words=[llm.decode([first])])
+assert first not in llm.generate("The river is in", banned)[0].outputs[0].token_ids
+for prompt in ("One two", llm.encode("One two")):
+    whole = llm.generate(prompt, SamplingParams(temperature=0, max_tokens=None, ignore_eos=True))[0]
+    assert len(whole.prompt_token_ids) + len(whole.outputs[0].token_ids) == 1024, len(whole.outputs[0].token_ids)
 several = llm.generate("One", [SamplingParams(n=3, temperature=1, seed=1, max_tokens=4)])[0]
 assert [output.index for output in several.outputs] == [0, 1, 2]
 shaped = llm.generate("A number:", SamplingParams(max_tokens=8, structured_outputs={"regex": "[0-9]{3}"}))[0]
@@ -38,6 +48,14 @@ assert shaped.outputs[0].text.isdigit() and len(shaped.outputs[0].text) == 3
 conversation = [{"role": "user", "content": "Hello! Please say hello."}]
 chat = llm.chat(conversation, SamplingParams(temperature=0, max_tokens=16))
 assert len(chat) == 1 and chat[0].outputs[0].text
+scored_chat = llm.chat(conversation, SamplingParams(temperature=0, max_tokens=4, logprobs=2))[0].outputs[0]
+assert [next(iter(entry)) for entry in scored_chat.logprobs] == scored_chat.token_ids
+try:
+    llm.chat([])
+except ValueError as error:
+    assert "messages is empty" in str(error)
+else:
+    raise AssertionError("no error")
 assert len(llm.chat([conversation, conversation], greedy, use_tqdm=False)) == 2
 
 vectors = [result.outputs.embedding for result in llm.embed(["A cat.", "A dog."], use_tqdm=False)]

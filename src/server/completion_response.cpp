@@ -22,6 +22,10 @@ class CompletionResponse final : public GenerationListener {
         n_(request.sampling.n),
         info_(std::move(info)),
         responder_(std::move(responder)) {
+    JsonWriter head;
+    head.begin_object();
+    write_head(head, info_, "text_completion");
+    chunk_head_ = "data: " + head.take() + R"(,"choices":[)";
     if (!echo_) return;
     for (const auto& prompt : request.prompts) {
       const auto* text = std::get_if<std::string>(&prompt);
@@ -141,21 +145,21 @@ class CompletionResponse final : public GenerationListener {
   }
 
   void send_chunk(Choice& choice, int choice_idx, const ChoiceDelta* end, const GenerationUsage& usage) {
-    JsonWriter json;
-    json.begin_object();
-    write_head(json, info_, "text_completion");
-    json.key("choices").begin_array();
+    JsonWriter json(std::move(event_));
+    json.append(chunk_head_);
     write_choice(json, choice, choice_idx, end);
-    json.end_array();
+    json.append("]");
     if (include_usage_) {
-      json.key("usage");
+      json.append(R"(,"usage":)");
       if (continuous_usage_) {
         write_usage(json, told(usage), -1);
       } else {
-        json.null();
+        json.append("null");
       }
     }
-    responder_->write("data: " + json.end_object().take() + "\n\n");
+    json.append("}\n\n");
+    event_ = json.take();
+    responder_->write(event_);
   }
 
   void fail(const ChoiceDelta& delta) {
@@ -171,6 +175,8 @@ class CompletionResponse final : public GenerationListener {
   const int n_;
   const ResponseInfo info_;
   const std::shared_ptr<HttpResponder> responder_;
+  std::string chunk_head_;  // every chunk's beginning, up to its choice
+  std::string event_;       // its room is used again
   std::vector<std::string> prompt_texts_;               // with echo
   std::vector<std::vector<int32_t>> prompt_token_ids_;  // when told
   std::vector<std::vector<TokenLogprobs>> prompt_logprobs_list_;

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <strings.h>
+#include <sys/socket.h>
 
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -25,6 +26,7 @@ using asio::awaitable;
 namespace {
 
 constexpr size_t kReadBytes = 16 << 10;                   // a read's size while a request is being answered
+constexpr size_t kMaxKeptBytes = 4 << 10;                 // of a stream's buffer, from one event to the next
 constexpr size_t kMaxPipelinedBytes = 64 << 10;           // beyond, the client waits for its answers
 constexpr auto kLingerTimeout = std::chrono::seconds(5);  // for a client to take an error before the reset
 constexpr auto kProbeInterval = std::chrono::seconds(5);
@@ -54,7 +56,7 @@ HttpConnection::HttpConnection(HttpShared& shared, Socket socket, std::string pe
       strand_(asio::make_strand(socket.get_executor())),
       socket_(std::move(socket)),
       deadline_(strand_.get_inner_executor()),
-      wake_(std::make_shared<Timer>(strand_.get_inner_executor())),
+      wake_(strand_.get_inner_executor()),
       peer_(std::move(peer)),
       buffer_(shared.options.max_header_bytes + kReadBytes),
       is_on_reserve_(is_on_reserve) {}
@@ -118,7 +120,7 @@ void HttpConnection::close() {
   error_code ignored;
   socket_.close(ignored);
   deadline_.cancel();
-  wake_->cancel();
+  wake_.cancel();
 }
 
 // After `timeout` the socket's operations are aborted and timed_out_ is set; the next call replaces it.
@@ -157,7 +159,7 @@ awaitable<bool> HttpConnection::serve_one() {
   RequestParser parser;
   parser.header_limit(static_cast<std::uint32_t>(shared_.options.max_header_bytes));
   parser.body_limit(shared_.options.max_body_bytes);
-  auto exchange = std::make_shared<HttpExchange>(strand_, wake_, shared_.options.max_stream_buffer_bytes);
+  auto exchange = std::make_shared<HttpExchange>(strand_, weak_from_this(), shared_.options.max_stream_buffer_bytes);
 
   HttpSummary summary{.peer = peer_};
   HttpRequest request;
@@ -384,14 +386,16 @@ void HttpConnection::call_handler(HttpRequest request, const std::shared_ptr<Htt
 // Sends the answer as it comes. False when the client is gone or was cut off.
 awaitable<bool> HttpConnection::send(std::shared_ptr<HttpExchange> exchange) {
   watch(exchange);
+  last_sent_ = Clock::now();
   bool is_ok = true;
   while (is_ok) {
-    const bool is_ended = exchange->is_ended();  // before taking: what ended it is in `pending`
-    const std::string pending = exchange->take_pending();
-    if (!pending.empty()) {
+    const bool is_ended = exchange->is_ended();  // before taking: what ended it is in unsent_
+    if (unsent_.empty()) unsent_ = exchange->take_pending();
+    if (!unsent_.empty()) {
       set_deadline(shared_.options.write_timeout);
-      co_await asio::async_write(socket_, asio::buffer(pending), token());
+      co_await asio::async_write(socket_, asio::buffer(unsent_), token());
       clear_deadline();
+      note_sent();
       is_ok = !ec_;
       continue;
     }
@@ -409,23 +413,55 @@ awaitable<bool> HttpConnection::send(std::shared_ptr<HttpExchange> exchange) {
   }
   if (exchange->is_too_slow()) log_warning("http", "{} reads its stream too slowly and is cut off", peer_);
   exchange->abandon();
+  unsent_ = {};
   if (!is_ok) close();
   co_await stop_watching();
   co_return is_ok;
 }
 
+// What a stream says meanwhile goes out without an end of the sleep, where the socket takes it: it is nearly all that a
+// loaded server does.
 awaitable<void> HttpConnection::sleep_until_news(HttpExchange& exchange) {
   const auto ping_interval = shared_.options.sse_ping_interval;
-  if (exchange.is_streaming() && ping_interval.count() > 0) {
-    wake_->expires_after(ping_interval);
+  const bool is_streaming = exchange.is_streaming();
+  const bool must_ping = is_streaming && ping_interval.count() > 0;
+  if (must_ping) {
+    wake_.expires_at(last_sent_ + ping_interval);
   } else if (is_half_closed_ && exchange.takes_interim()) {
-    wake_->expires_at(next_probe_);
+    wake_.expires_at(next_probe_);
   } else {
-    wake_->expires_at(Clock::time_point::max());
+    wake_.expires_at(Clock::time_point::max());
   }
-  co_await wake_->async_wait(token());
-  if (!ec_) exchange.add_ping();
+  sends_at_once_ = is_streaming;
+  co_await wake_.async_wait(token());
+  sends_at_once_ = false;
+  if (!ec_ && must_ping && Clock::now() >= last_sent_ + ping_interval) exchange.add_ping();
   ec_ = {};
+}
+
+void HttpConnection::on_news(HttpExchange& exchange) {
+  if (!sends_at_once_ || !send_at_once(exchange)) wake_.cancel();
+}
+
+// False: the coroutine has to look, at an answer's end or a socket that takes no more now. What it has not taken is in
+// unsent_.
+bool HttpConnection::send_at_once(HttpExchange& exchange) {
+  if (!unsent_.empty() || !exchange.take_stream_bytes(unsent_)) return false;
+  if (unsent_.empty()) return true;
+  const ssize_t num_bytes =
+      ::send(socket_.native_handle(), unsent_.data(), unsent_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (num_bytes == static_cast<ssize_t>(unsent_.size())) {
+    note_sent();
+    return true;
+  }
+  if (num_bytes > 0) unsent_.erase(0, static_cast<size_t>(num_bytes));
+  return false;
+}
+
+void HttpConnection::note_sent() {
+  unsent_.clear();
+  if (unsent_.capacity() > kMaxKeptBytes) unsent_.shrink_to_fit();
+  last_sent_ = Clock::now();
 }
 
 bool HttpConnection::must_probe(const HttpExchange& exchange) const {
@@ -462,7 +498,7 @@ void HttpConnection::watch(const std::shared_ptr<HttpExchange>& exchange) {
             self->note_gone(*exchange);
           }
         }
-        self->wake_->cancel();
+        self->wake_.cancel();
       }));
 }
 
@@ -475,7 +511,7 @@ void HttpConnection::watch_for_reset(const std::shared_ptr<HttpExchange>& exchan
                        if (!ec && !self->is_watch_ending_ && !self->is_client_gone_) {
                          return self->watch_for_reset(exchange);
                        }
-                       self->wake_->cancel();
+                       self->wake_.cancel();
                      }));
   // The wait is for a change; what has broken before it began does not end it.
   if (has_ended(socket_)) note_gone(*exchange);
@@ -484,7 +520,7 @@ void HttpConnection::watch_for_reset(const std::shared_ptr<HttpExchange>& exchan
 void HttpConnection::note_gone(HttpExchange& exchange) {
   is_client_gone_ = true;
   exchange.abandon();
-  wake_->cancel();
+  wake_.cancel();
 }
 
 awaitable<void> HttpConnection::stop_watching() {
@@ -494,8 +530,8 @@ awaitable<void> HttpConnection::stop_watching() {
     socket_.cancel(ignored);
   }
   while (is_watching_) {
-    wake_->expires_at(Clock::time_point::max());
-    co_await wake_->async_wait(token());
+    wake_.expires_at(Clock::time_point::max());
+    co_await wake_.async_wait(token());
   }
   is_watch_ending_ = false;
   ec_ = {};

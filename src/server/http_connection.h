@@ -35,16 +35,17 @@ struct HttpShared {
 };
 
 // Everything runs on its strand; run() is its life. Kept alive by its own operations.
-class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
+class HttpConnection final : public HttpSender, public std::enable_shared_from_this<HttpConnection> {
  public:
   HttpConnection(HttpShared& shared, Socket socket, std::string peer, bool is_on_reserve);
-  ~HttpConnection();
+  ~HttpConnection() override;
 
   void start();
   // From any thread, while the caller knows the connection to live.
   void close_soon(bool only_if_idle);
   // To make room: closes the connection unless a request's head has come meanwhile. The caller holds shared.mutex.
   void evict_soon();
+  void on_news(HttpExchange& exchange) override;
 
  private:
   using RequestParser = boost::beast::http::request_parser<boost::beast::http::string_body>;
@@ -69,6 +70,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void call_handler(HttpRequest request, const std::shared_ptr<HttpExchange>& exchange);
   asio::awaitable<bool> send(std::shared_ptr<HttpExchange> exchange);
   asio::awaitable<void> sleep_until_news(HttpExchange& exchange);
+  bool send_at_once(HttpExchange& exchange);
+  void note_sent();
   bool must_probe(const HttpExchange& exchange) const;
   asio::awaitable<void> probe();
   void watch(const std::shared_ptr<HttpExchange>& exchange);
@@ -82,10 +85,12 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Strand strand_;
   Socket socket_;
   Timer deadline_;
-  std::shared_ptr<Timer> wake_;
+  Timer wake_;
   std::string peer_;
   boost::beast::flat_buffer buffer_;
   error_code ec_;
+  std::string unsent_;             // taken from the exchange; room for the next event once it is sent
+  Clock::time_point last_sent_;    // of a stream's bytes
   int num_served_ = 0;
   bool timed_out_ = false;
   const bool is_on_reserve_;
@@ -93,6 +98,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool is_waiting_ = false;
   std::optional<uint64_t> wait_number_;  // in shared_.waiting; guarded by shared_.mutex
   bool is_evicted_ = false;              // guarded by shared_.mutex
+  bool sends_at_once_ = false;  // asleep while its stream runs
   bool is_watching_ = false;
   bool is_watch_ending_ = false;
   bool is_client_gone_ = false;

@@ -78,6 +78,13 @@ std::string HttpExchange::take_pending() {
   return std::exchange(pending_, {});
 }
 
+bool HttpExchange::take_stream_bytes(std::string& bytes) {
+  const std::lock_guard lock(mutex_);
+  if (state_ != State::kStreaming || is_too_slow_) return false;
+  bytes.swap(pending_);
+  return true;
+}
+
 void HttpExchange::add_ping() {
   const std::lock_guard lock(mutex_);
   if (state_ == State::kStreaming && pending_.empty()) append_chunk(": ping\n\n");
@@ -102,7 +109,7 @@ bool HttpExchange::abandon() {
   std::function<void()> callback;
   {
     const std::lock_guard lock(mutex_);
-    wake_.reset();
+    sender_.reset();
     strand_.reset();
     pending_.clear();
     if (state_ == State::kEnded || state_ == State::kGone) return false;
@@ -120,7 +127,11 @@ HttpExchange::State HttpExchange::locked_state() const {
 
 void HttpExchange::append_chunk(std::string_view bytes) {
   if (is_head_) return;
-  pending_ += is_http_1_0_ ? std::string(bytes) : format_http_chunk(bytes);
+  if (is_http_1_0_) {
+    pending_ += bytes;
+  } else {
+    append_http_chunk(bytes, pending_);
+  }
 }
 
 void HttpExchange::end(const Lock& lock) {
@@ -129,16 +140,16 @@ void HttpExchange::end(const Lock& lock) {
   wake(lock);
 }
 
-// The strand runs this after the connection went to sleep on its timer, never between its look at us and its sleep.
+// The strand runs this after the connection went to sleep, never between its look at us and its sleep.
 void HttpExchange::wake(const Lock&) {
   if (is_wake_posted_ || !strand_) return;
   is_wake_posted_ = true;
-  asio::post(*strand_, [self = shared_from_this(), weak_timer = wake_] {
+  asio::post(*strand_, [self = shared_from_this(), weak_sender = sender_] {
     {
       const std::lock_guard lock(self->mutex_);
       self->is_wake_posted_ = false;
     }
-    if (const auto timer = weak_timer.lock()) timer->cancel();
+    if (const auto sender = weak_sender.lock()) sender->on_news(*self);
   });
 }
 

@@ -13,11 +13,19 @@
 
 namespace spate {
 
+class HttpExchange;
+
+// Who sends the answer: the connection.
+class HttpSender {
+ public:
+  virtual ~HttpSender() = default;
+  virtual void on_news(HttpExchange& exchange) = 0;  // on the strand: there is something new to send
+};
+
 class HttpExchange final : public HttpResponder, public std::enable_shared_from_this<HttpExchange> {
  public:
-  // `wake` is what the connection sleeps on: cancelled, on the strand, when there is something new to send.
-  HttpExchange(Strand strand, std::weak_ptr<Timer> wake, size_t max_buffer_bytes)
-      : strand_(std::move(strand)), wake_(std::move(wake)), max_buffer_bytes_(max_buffer_bytes) {}
+  HttpExchange(Strand strand, std::weak_ptr<HttpSender> sender, size_t max_buffer_bytes)
+      : strand_(std::move(strand)), sender_(std::move(sender)), max_buffer_bytes_(max_buffer_bytes) {}
 
   void respond(HttpResponse response) override;
   void begin_stream(HttpHeaders headers) override;
@@ -29,6 +37,9 @@ class HttpExchange final : public HttpResponder, public std::enable_shared_from_
   // The connection's side, on its strand.
   void set_request(bool is_head, bool is_http_1_0, bool keep_alive, HttpHeaders headers);
   std::string take_pending();
+  // A stream's pending bytes into `bytes`, which is empty; its room is kept for more. False, with nothing taken: the stream
+  // has ended or is cut off.
+  bool take_stream_bytes(std::string& bytes);
   void add_ping();
   bool is_streaming() const { return locked_state() == State::kStreaming; }
   bool takes_interim() const { return !is_http_1_0_ && locked_state() == State::kWaiting; }  // 1xx
@@ -50,7 +61,7 @@ class HttpExchange final : public HttpResponder, public std::enable_shared_from_
 
   // Given up with the connection: a handler may hold the responder longer than the server lives.
   std::optional<Strand> strand_;
-  std::weak_ptr<Timer> wake_;
+  std::weak_ptr<HttpSender> sender_;
   const size_t max_buffer_bytes_;
   mutable std::mutex mutex_;
   State state_ = State::kWaiting;

@@ -112,10 +112,10 @@ std::string format_http_head(const HttpHead& head, const HttpHeaders& headers) {
   return out + "\r\n";
 }
 
-std::string format_http_chunk(std::string_view bytes) {
-  std::string out = fmt::format("{:x}\r\n", bytes.size());
+void append_http_chunk(std::string_view bytes, std::string& out) {
+  fmt::format_to(std::back_inserter(out), "{:x}\r\n", bytes.size());
   out += bytes;
-  return out + "\r\n";
+  out += "\r\n";
 }
 
 std::string lower_case(std::string_view text) {

@@ -23,7 +23,7 @@ struct HttpHead {
 // The head with its empty line. `headers` come from our own code and from checked client text: line breaks in values
 // are dropped, so that no value can start another header.
 std::string format_http_head(const HttpHead& head, const HttpHeaders& headers);
-std::string format_http_chunk(std::string_view bytes);
+void append_http_chunk(std::string_view bytes, std::string& out);
 
 std::string lower_case(std::string_view text);  // of ASCII
 

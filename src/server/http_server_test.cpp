@@ -22,6 +22,9 @@ namespace {
 using std::chrono::milliseconds;
 
 // Echoes method, path and body; /stream streams `body` times 1000 events; /slow never answers by itself.
+constexpr int kNumPieces = 1000;
+std::string stream_piece(int i) { return std::to_string(i) + std::string(static_cast<size_t>(i % 7) * 2000, 'x') + "\n"; }
+
 struct EchoServer {
   explicit EchoServer(HttpOptions options = default_options())
       : server(std::move(options), [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
@@ -57,6 +60,17 @@ struct EchoServer {
     if (request.path == "/ping") {
       responder->begin_stream({});
       waiting = std::move(responder);
+      return;
+    }
+    if (request.path == "/pieces") {
+      responder->begin_stream({});
+      writer = std::jthread([responder] {
+        for (int i = 0; i < kNumPieces; ++i) {
+          responder->write(stream_piece(i));
+          if (i % 50 == 0) std::this_thread::sleep_for(milliseconds(5));  // the connection sleeps again
+        }
+        responder->end_stream();
+      });
       return;
     }
     if (request.path == "/large") {  // one write beyond what a client may leave unsent
@@ -98,6 +112,7 @@ struct EchoServer {
   std::atomic<int> num_smuggled{0};
   std::shared_ptr<HttpResponder> waiting;
   std::vector<HttpRequest> kept;
+  std::jthread writer;
   HttpServer server;
 };
 
@@ -460,6 +475,41 @@ TEST_CASE("http: a silent stream is kept alive by comments") {
   CHECK(client.receive_until(": ping\n\n").ends_with(": ping\n\n"));
   echo.waiting->end_stream();
   CHECK(client.receive_until("0\r\n\r\n").ends_with("0\r\n\r\n"));
+}
+
+TEST_CASE("http: what a stream says comes whole and in order, however full the socket is") {
+  HttpOptions options = EchoServer::default_options();
+  options.max_stream_buffer_bytes = 16 << 20;
+  options.write_timeout = milliseconds(5000);
+  options.sse_ping_interval = milliseconds(0);
+  EchoServer echo(options);
+  TestClient client(echo.server.port());
+  client.send("GET /pieces HTTP/1.1\r\nHost: x\r\n\r\n");
+  std::this_thread::sleep_for(milliseconds(400));  // the socket is full by now
+  std::string all;
+  for (int i = 0; i < kNumPieces; ++i) all += stream_piece(i);
+  CHECK(client.receive().body == all);
+}
+
+TEST_CASE("http: a stream is pinged when it has been silent, not while it speaks") {
+  EchoServer echo;
+  TestClient client(echo.server.port());
+  client.send("GET /ping HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.receive_until(": ping\n\n");
+  const auto start = std::chrono::steady_clock::now();
+  auto spoken = start;
+  std::chrono::steady_clock::duration longest{};
+  for (int i = 0; i < 40; ++i) {
+    echo.waiting->write("tick");
+    longest = std::max(longest, std::chrono::steady_clock::now() - spoken);
+    spoken = std::chrono::steady_clock::now();
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  echo.waiting->write("END");
+  const std::string said = client.receive_until("END");
+  // A machine that stops this thread for an interval gives the stream its silence.
+  if (longest < milliseconds(45)) CHECK(said.find("ping") == std::string::npos);
+  CHECK(client.receive_until(": ping\n\n").ends_with(": ping\n\n"));
 }
 
 TEST_CASE("http: a client that goes away is noticed while its answer is made") {

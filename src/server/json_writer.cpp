@@ -8,6 +8,9 @@
 namespace spate {
 namespace {
 
+// Stands in a JSON string as it is.
+bool is_plain(char c) { return c >= 0x20 && c < 0x7F && c != '"' && c != '\\'; }
+
 bool is_continuation(unsigned char c) { return (c & 0xC0) == 0x80; }
 
 // The length of the well-formed UTF-8 sequence at text[pos], or 0.
@@ -75,9 +78,12 @@ void append_json_string(std::string_view text, std::string& out) {
       default:
         if (c < 0x20 || c == 0x7F) {
           fmt::format_to(std::back_inserter(out), "\\u{:04x}", c);
-        } else {
-          out += static_cast<char>(c);
+          break;
         }
+        size_t end = pos + 1;
+        while (end < text.size() && is_plain(text[end])) ++end;
+        out.append(text, pos, end - pos);
+        pos = end - 1;
     }
     ++pos;
   }
@@ -121,7 +127,7 @@ JsonWriter& JsonWriter::value(std::string_view text) {
 
 JsonWriter& JsonWriter::value(int64_t number) {
   before_value();
-  out_ += std::to_string(number);
+  fmt::format_to(std::back_inserter(out_), "{}", number);
   return *this;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace spate {
 
@@ -18,6 +19,10 @@ void append_json_number(float value, std::string& out);
 
 class JsonWriter {
  public:
+  JsonWriter() = default;
+  // Writes into the room of `buffer`, whose text is dropped.
+  explicit JsonWriter(std::string buffer) : out_(std::move(buffer)) { out_.clear(); }
+
   JsonWriter& begin_object() { return open('{'); }
   JsonWriter& end_object() { return close('}'); }
   JsonWriter& begin_array() { return open('['); }
@@ -41,6 +46,13 @@ class JsonWriter {
   }
   JsonWriter& null_field(std::string_view name) { return key(name).null(); }
   JsonWriter& raw_field(std::string_view name, std::string_view json) { return key(name).raw(json); }
+
+  // Text as it is, which is no value: what follows stands without a comma.
+  JsonWriter& append(std::string_view text) {
+    out_ += text;
+    needs_comma_ = false;
+    return *this;
+  }
 
   const std::string& text() const { return out_; }
   std::string take() { return std::move(out_); }

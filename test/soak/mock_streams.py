@@ -85,20 +85,32 @@ def added_latencies(streams, step_s, num_tokens):
     return sorted(latencies)
 
 
+def rate_of_all(streams, num_tokens):
+    """Events a second while every stream runs: from the latest first event to the earliest last one."""
+    begin, end = (choose(stream.times[i] for stream in streams) for choose, i in ((max, 0), (min, num_tokens - 1)))
+    return sum(begin < at <= end for stream in streams for at in stream.times) / (end - begin)
+
+
+def cpu_seconds(pid):
+    with open(f"/proc/{pid}/stat") as stat:
+        user, system = stat.read().rsplit(")", 1)[1].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def rss_mb(pid):
     with open(f"/proc/{pid}/status") as status:
         return int(re.search(r"VmRSS:\s+(\d+)", status.read()).group(1)) / 1024
 
 
-def start_server(args, work):
+def start_server(args, work, answer="again and ", flags=()):
     script = os.path.join(work, "mock.json")
     with open(script, "w") as file:
-        json.dump({"step_ms": args.step_ms, "answers": [{"text": "again and "}]}, file)
+        json.dump({"step_ms": args.step_ms, "answers": [{"text": answer}]}, file)
     log = open(os.path.join(work, "log"), "w+")
     rows = str(args.streams + args.slow)
     server = subprocess.Popen([args.spate, "serve", MODEL, "--device", "mock", "--mock-script", script, "--port", "0",
                                "--max-num-seqs", rows, "--max-num-waiting", "4096", "--max-num-batched-tokens", "16384",
-                               "--max-model-len", "1024", "--disable-access-log"], stdout=log, stderr=log)
+                               "--max-model-len", "1024", "--disable-access-log", *flags], stdout=log, stderr=log)
     for _ in range(400):
         log.seek(0)
         found = re.search(r"listening on http://127.0.0.1:(\d+)", log.read())
@@ -131,10 +143,11 @@ def main():
         read_all(warm_up, timeout)
         before_mb = rss_mb(server.pid)
         slow = [Stream(port, args.tokens, receive_buffer=4096) for _ in range(args.slow)]
-        begin = time.monotonic()
+        begin, begin_cpu, begin_own_cpu = time.monotonic(), cpu_seconds(server.pid), time.process_time()
         streams = [Stream(port, args.tokens) for _ in range(args.streams)]
         read_all(streams, timeout)
         seconds = time.monotonic() - begin
+        cpu, own_cpu = cpu_seconds(server.pid) - begin_cpu, time.process_time() - begin_own_cpu
         after_mb = rss_mb(server.pid)
         problems += filter(None, (stream.problem(args.tokens) for stream in streams))
         num_events = sum(len(stream.times) for stream in streams)
@@ -142,6 +155,9 @@ def main():
         p50, p99 = (1000 * latencies[int(len(latencies) * share)] if latencies else -1 for share in (0.5, 0.99))
         print(f"{args.streams} streams, {args.slow} slow readers: {num_events / seconds:.0f} events/s, added latency p50 {p50:.1f} ms, "
               f"p99 {p99:.1f} ms, RSS {before_mb:.0f} -> {after_mb:.0f} MB")
+        if not problems:
+            print(f"while all of them run: {rate_of_all(streams, args.tokens):.0f} events/s; CPU an event: "
+                  f"server {1e6 * cpu / num_events:.1f} us, this client {1e6 * own_cpu / num_events:.1f} us")
         if p99 > args.max_p99_ms:
             problems.append(f"p99 of the added latency is {p99:.1f} ms, at most {args.max_p99_ms:.1f} are allowed")
         if after_mb - before_mb > args.max_growth_mb:

@@ -89,7 +89,8 @@ def measure(args, name, schema, answer):
             server.wait()
     low, median, high = statistics.quantiles(costs, n=4)
     print(f"{name}: {args.streams} streams, steps of {args.step_ms:g} ms, {args.rounds} rounds: a JSON schema costs "
-          f"{100 * median:.2f} % of the tokens/s (quartiles {100 * low:.2f} to {100 * high:.2f} %), at most {100 * args.max_cost:.0f} % are allowed")
+          f"{100 * median:.2f} % of the tokens/s (quartiles {100 * low:.2f} to {100 * high:.2f} %), "
+          f"at most {100 * args.max_cost:.0f} % are allowed")
     return median
 
 

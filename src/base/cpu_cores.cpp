@@ -4,29 +4,24 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <sstream>
 #include <thread>
 
 #include "base/log.h"
+#include "base/system_file.h"
 
 namespace spate {
 namespace {
-
-std::string read_text(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 // Of one group: its quota over its period; 0: none. v2 has both in cpu.max, "max" for none; v1 a file each, -1 for
 // none.
 double quota_of_group(const std::string& folder) {
   double quota = 0, period = 0;
-  if (std::istringstream v2(read_text(folder + "/cpu.max")); v2 >> quota >> period && period > 0) return quota / period;
-  std::istringstream v1_quota(read_text(folder + "/cpu.cfs_quota_us")),
-      v1_period(read_text(folder + "/cpu.cfs_period_us"));
+  if (std::istringstream v2(read_system_file(folder + "/cpu.max")); v2 >> quota >> period && period > 0)
+    return quota / period;
+  std::istringstream v1_quota(read_system_file(folder + "/cpu.cfs_quota_us")),
+      v1_period(read_system_file(folder + "/cpu.cfs_period_us"));
   if (v1_quota >> quota && v1_period >> period && quota > 0 && period > 0) return quota / period;
   return 0;
 }
@@ -85,7 +80,7 @@ int default_num_threads() {
     std::set<int> cores;
     for (const HardwareThread& thread : usable_topology().threads) cores.insert(thread.core);
     return default_num_threads(static_cast<int>(cores.size()),
-                               cpu_quota(read_text("/proc/self/cgroup"), "/sys/fs/cgroup"));
+                               cpu_quota(read_system_file("/proc/self/cgroup"), "/sys/fs/cgroup"));
   }();
   return count;
 }

@@ -101,6 +101,10 @@ std::filesystem::path shared_data() {
 
 void skip_test(const std::string& reason) { std::printf("SKIPPED %s\n", reason.c_str()); }
 
+std::filesystem::path quantized_golden(const std::string& name) {
+  return repo_root() / "test/goldens/quantized" / name;
+}
+
 std::string read_file_or_die(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
   CHECK(in.good(), "cannot read {}", path.string());
@@ -108,6 +112,15 @@ std::string read_file_or_die(const std::filesystem::path& path) {
   text << in.rdbuf();
   return std::move(text).str();
 }
+
+void write_file_or_die(const std::filesystem::path& path, const std::string& bytes) {
+  std::filesystem::create_directories(path.parent_path());
+  std::ofstream out(path, std::ios::binary);
+  out << bytes;
+  CHECK(out.flush().good(), "cannot write {}", path.string());
+}
+
+bool says(const Status& status, const std::string& text) { return status.message().find(text) != std::string::npos; }
 
 TempDir::TempDir() {
   std::string name = (std::filesystem::temp_directory_path() / "spate_test_XXXXXX").string();

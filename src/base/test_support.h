@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/rng.h"
+#include "base/status.h"
 #include "base/tensor.h"
 
 namespace spate {
@@ -20,13 +21,24 @@ HostTensor poisoned_tensor(DType dtype, std::initializer_list<int64_t> dims);
 HostTensor copy_tensor(const Tensor& tensor);  // contiguous copy, same dtype
 
 // The repository root (tests run from anywhere inside the build).
+// TSan makes a program ten times slower: what one thread computes for minutes is shortened there.
+#ifdef __SANITIZE_THREAD__
+inline constexpr bool kIsThreadSanitized = true;
+#else
+inline constexpr bool kIsThreadSanitized = false;
+#endif
+
 std::filesystem::path repo_root();
+std::filesystem::path quantized_golden(const std::string& name);  // a model of test/goldens/quantized
 // Data of others beside the checkout, or empty when the folder is absent: the test then prints
 // "SKIPPED <reason>" by skip_test and passes; tools/run_tests counts those lines.
 std::filesystem::path shared_data();
 void skip_test(const std::string& reason);
 
 std::string read_file_or_die(const std::filesystem::path& path);
+void write_file_or_die(const std::filesystem::path& path, const std::string& bytes);  // makes its folder, too
+
+bool says(const Status& status, const std::string& text);  // the message contains it
 
 // A fresh folder under the system's temporary folder, removed with the object.
 class TempDir {

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <tuple>
 #include <utility>
+
+#include "base/system_file.h"
 
 namespace spate {
 namespace {
@@ -16,11 +16,6 @@ namespace {
 // Of a core for efficiency beside one for performance of a hybrid x86, where the kernel gives no cpu_capacity: half as
 // wide vector units. Threads that are done take over items of others, so a wrong guess costs little.
 constexpr int kEfficiencySpeed = kFullSpeed / 2;
-
-std::string read_text(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 int least_of(const std::vector<int>& ids, int otherwise) {
   return ids.empty() ? otherwise : *std::min_element(ids.begin(), ids.end());
@@ -30,10 +25,10 @@ int least_of(const std::vector<int>& ids, int otherwise) {
 int chiplet_of(const std::string& cpu, int otherwise) {
   int highest = 0, chiplet = otherwise;
   for (int i = 0;; ++i) {
-    const std::string cache = fmt::format("{}/cache/index{}/", cpu, i), level_text = read_text(cache + "level");
+    const std::string cache = fmt::format("{}/cache/index{}/", cpu, i), level_text = read_system_file(cache + "level");
     if (level_text.empty()) return chiplet;
     const int level = std::atoi(level_text.c_str());
-    const std::vector<int> sharers = parse_id_list(read_text(cache + "shared_cpu_list"));
+    const std::vector<int> sharers = parse_id_list(read_system_file(cache + "shared_cpu_list"));
     if (level <= highest || sharers.empty()) continue;
     highest = level;
     chiplet = least_of(sharers, otherwise);
@@ -101,19 +96,20 @@ std::vector<int> parse_id_list(const std::string& text) {
 
 Topology read_topology(const std::vector<int>& ids, const std::string& sysfs) {
   std::map<int, int> node_of;
-  for (const int node : parse_id_list(read_text(sysfs + "/devices/system/node/online"))) {
-    for (const int id : parse_id_list(read_text(fmt::format("{}/devices/system/node/node{}/cpulist", sysfs, node)))) {
+  for (const int node : parse_id_list(read_system_file(sysfs + "/devices/system/node/online"))) {
+    for (const int id :
+         parse_id_list(read_system_file(fmt::format("{}/devices/system/node/node{}/cpulist", sysfs, node)))) {
       node_of[id] = node;
     }
   }
-  const std::vector<int> for_efficiency = parse_id_list(read_text(sysfs + "/devices/cpu_atom/cpus"));
+  const std::vector<int> for_efficiency = parse_id_list(read_system_file(sysfs + "/devices/cpu_atom/cpus"));
   const int first_id = least_of(ids, 0);
   Topology topology;
   for (const int id : ids) {
     const std::string cpu = fmt::format("{}/devices/system/cpu/cpu{}", sysfs, id);
-    const std::string capacity = read_text(cpu + "/cpu_capacity");
-    HardwareThread thread{.id = id,
-                          .core = least_of(parse_id_list(read_text(cpu + "/topology/thread_siblings_list")), id)};
+    const std::string capacity = read_system_file(cpu + "/cpu_capacity");
+    HardwareThread thread{
+        .id = id, .core = least_of(parse_id_list(read_system_file(cpu + "/topology/thread_siblings_list")), id)};
     thread.chiplet = chiplet_of(cpu, first_id);
     thread.node = node_of.count(id) > 0 ? node_of[id] : 0;
     if (std::atoi(capacity.c_str()) > 0) {

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/version.h"
 #include "cli/arguments.h"
 #include "cli/find_models.h"
 #include "cli/llm_arguments.h"
 #include "cli/serving.h"
-#include "cli/version.h"
 #include "server/local_api.h"
 
 struct spate_engine {

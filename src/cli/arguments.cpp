@@ -7,12 +7,12 @@
 #include <map>
 #include <set>
 
+#include "base/version.h"
 #include "cli/config_file.h"
 #include "cli/flag_help.h"
 #include "cli/flags.h"
 #include "cli/model_spec.h"
 #include "cli/shell_completion.h"
-#include "cli/version.h"
 #include "core/step_plan.h"
 #include "server/openapi.h"
 

@@ -4,10 +4,10 @@
 
 #include "base/cpu_cores.h"
 #include "base/log.h"
+#include "base/version.h"
 #include "cli/bench_rows.h"
 #include "cli/commands.h"
 #include "cli/self_test.h"
-#include "cli/version.h"
 
 namespace spate {
 namespace {

@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
+#include "base/version.h"
 #include "cli/commands.h"
 #include "cli/llm_arguments.h"
 #include "cli/serving_plan.h"
 #include "cli/trace_export.h"
-#include "cli/version.h"
 #include "server/api_key.h"
 #include "server/metrics_compat.h"
 #include "server/server.h"

@@ -50,20 +50,6 @@ CLI::Validator not_below(int lowest) {
   return {check, ""};
 }
 
-std::vector<std::string> device_names() {
-  std::vector<std::string> names = {"auto"};
-  for (const BackEnd& back_end : back_ends()) names.emplace_back(back_end.name);
-  return names;
-}
-
-std::vector<std::string> instruction_sets() {
-  std::vector<std::string> names;
-  for (const BackEnd& back_end : back_ends()) {
-    for (const std::string_view isa : back_end.instruction_sets) names.emplace_back(isa);
-  }
-  return names;
-}
-
 // "256 on a GPU, 64 on a CPU"
 std::string defaults_text(int BackEndDefaults::* setting) {
   std::string text;
@@ -86,6 +72,20 @@ std::string format_names(std::span<const Format> formats) {
 }
 
 }  // namespace
+
+std::vector<std::string> device_names() {
+  std::vector<std::string> names = {"auto"};
+  for (const BackEnd& back_end : back_ends()) names.emplace_back(back_end.name);
+  return names;
+}
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  for (const BackEnd& back_end : back_ends()) {
+    for (const std::string_view isa : back_end.instruction_sets) names.emplace_back(isa);
+  }
+  return names;
+}
 
 template <typename T>
 CLI::Option* add_count(CLI::App* app, const std::string& name, T& value, const std::string& help, int lowest) {

@@ -16,6 +16,9 @@ class Validator;
 
 namespace spate {
 
+std::vector<std::string> device_names();      // what --device takes
+std::vector<std::string> instruction_sets();  // of every back-end
+
 // models: takes what --model says, as often as it comes; null: the last counts.
 void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required = true, std::vector<std::string>* models = nullptr);
 void add_parser_flags(CLI::App* app, ServeArguments& s);  // of serve, for each model

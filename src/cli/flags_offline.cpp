@@ -8,20 +8,6 @@
 namespace spate {
 namespace {
 
-std::vector<std::string> device_names() {
-  std::vector<std::string> names = {"auto"};
-  for (const BackEnd& back_end : back_ends()) names.emplace_back(back_end.name);
-  return names;
-}
-
-std::vector<std::string> instruction_sets() {
-  std::vector<std::string> names;
-  for (const BackEnd& back_end : back_ends()) {
-    for (const std::string_view isa : back_end.instruction_sets) names.emplace_back(isa);
-  }
-  return names;
-}
-
 // Numbers in [0, 100], separated by commas.
 CLI::Validator percentile_list() {
   const auto check = [](std::string& text) {

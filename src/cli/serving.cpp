@@ -4,7 +4,7 @@
 
 #include <xxhash.h>
 
-#include "cli/version.h"
+#include "base/version.h"
 #include "server/json_writer.h"
 #include "server/output_format.h"
 #include "server/relaxed_acceptance.h"

@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "base/version.h"
 #include "cli/sse_client.h"
-#include "cli/version.h"
 
 namespace spate {
 namespace {

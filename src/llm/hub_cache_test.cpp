@@ -2,8 +2,6 @@
 //         broken is said, and no name leads out of it.
 #include "llm/hub_cache.h"
 
-#include <fstream>
-
 #include "base/test_support.h"
 #include "base/test.h"
 
@@ -12,18 +10,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void write_file(const fs::path& path, const std::string& text) {
-  fs::create_directories(path.parent_path());
-  std::ofstream(path) << text;
-}
-
 // models--acme--tiny with one snapshot whose config.json is a link to a blob, as the hub's client makes it.
 fs::path add_model(const fs::path& cache, const std::string& hash, bool with_ref = true) {
   const fs::path folder = cache / "models--acme--tiny";
-  write_file(folder / "blobs" / "abc", "{}");
+  write_file_or_die(folder / "blobs" / "abc", "{}");
   fs::create_directories(folder / "snapshots" / hash);
   fs::create_symlink("../../blobs/abc", folder / "snapshots" / hash / "config.json");
-  if (with_ref) write_file(folder / "refs" / "main", hash);
+  if (with_ref) write_file_or_die(folder / "refs" / "main", hash);
   return folder;
 }
 
@@ -78,23 +71,23 @@ TEST_CASE("hub cache: what is broken is said, and how to get the model") {
   fs::remove(folder / "snapshots" / "0123abcd" / "config.json");
   CHECK(says(message_of("acme/tiny", dir.path()), "neither config.json nor a *.gguf file"));
   for (const char* hash : {"../../../etc", "/etc", "", "..", "a/b", "0123\nabcd/../.."}) {
-    write_file(folder / "refs" / "main", hash);
+    write_file_or_die(folder / "refs" / "main", hash);
     const std::string message = message_of("acme/tiny", dir.path());
     CHECK((says(message, "holds no name of a snapshot") || says(message, "which is not in")));
   }
-  write_file(folder / "refs" / "main", "beef");
+  write_file_or_die(folder / "refs" / "main", "beef");
   CHECK(says(message_of("acme/tiny", dir.path()), "names the snapshot beef, which is not in"));
 }
 
 TEST_CASE("hub cache: a repository of GGUF files") {
   const TempDir dir;
   const fs::path snapshot = dir.path() / "models--acme--tiny-gguf" / "snapshots" / "1";
-  write_file(dir.path() / "models--acme--tiny-gguf" / "refs" / "main", "1\n");
-  write_file(snapshot / "tiny-q4.gguf", "");
+  write_file_or_die(dir.path() / "models--acme--tiny-gguf" / "refs" / "main", "1\n");
+  write_file_or_die(snapshot / "tiny-q4.gguf", "");
   const auto found = find_model("acme/tiny-gguf", dir.path());
   REQUIRE(found.ok());
   CHECK(found->path == snapshot / "tiny-q4.gguf");
-  write_file(snapshot / "tiny-q8.gguf", "");
+  write_file_or_die(snapshot / "tiny-q8.gguf", "");
   CHECK(says(message_of("acme/tiny-gguf", dir.path()), "give the path of one"));
 }
 

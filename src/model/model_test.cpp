@@ -25,8 +25,6 @@ std::filesystem::path golden(const char* name) { return repo_root() / "test" / "
 ModelConfig bench_config(const char* name) {
   return load_model_config(repo_root() / "bench" / "configs" / name).value();
 }
-bool says(const Status& status, const std::string& text) { return status.message().find(text) != std::string::npos; }
-
 TEST_CASE("real shapes have their published parameter counts") {
   const auto num_parameters = [](const char* name) {
     return Model::memory(bench_config(name), {}, {})->num_parameters;

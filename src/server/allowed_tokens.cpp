@@ -12,9 +12,9 @@ struct Allowed {
   bool may_end = false;
 };
 
-class Cursor final : public ConstraintCursor {
+class AllowedTokensCursor final : public ConstraintCursor {
  public:
-  explicit Cursor(std::shared_ptr<const Allowed> allowed) : allowed_(std::move(allowed)) {}
+  explicit AllowedTokensCursor(std::shared_ptr<const Allowed> allowed) : allowed_(std::move(allowed)) {}
   Status append(int32_t token_id) override {
     if (mask_allows(allowed_->mask.data(), token_id)) return ok_status();
     return internal_error("token {} came, which is not one of allowed_token_ids", token_id);
@@ -23,16 +23,16 @@ class Cursor final : public ConstraintCursor {
   std::span<const uint32_t> mask() const override { return allowed_->mask; }
   bool may_end() const override { return allowed_->may_end; }
   bool must_end() const override { return false; }
-  std::unique_ptr<ConstraintCursor> clone() const override { return std::make_unique<Cursor>(allowed_); }
+  std::unique_ptr<ConstraintCursor> clone() const override { return std::make_unique<AllowedTokensCursor>(allowed_); }
 
  private:
   const std::shared_ptr<const Allowed> allowed_;
 };
 
-class AllowedTokens final : public TokenConstraint {
+class AllowedTokensConstraint final : public TokenConstraint {
  public:
-  explicit AllowedTokens(std::shared_ptr<const Allowed> allowed) : allowed_(std::move(allowed)) {}
-  std::unique_ptr<ConstraintCursor> start() override { return std::make_unique<Cursor>(allowed_); }
+  explicit AllowedTokensConstraint(std::shared_ptr<const Allowed> allowed) : allowed_(std::move(allowed)) {}
+  std::unique_ptr<ConstraintCursor> start() override { return std::make_unique<AllowedTokensCursor>(allowed_); }
 
  private:
   const std::shared_ptr<const Allowed> allowed_;
@@ -49,7 +49,7 @@ std::shared_ptr<TokenConstraint> allow_tokens(std::span<const int32_t> token_ids
     allowed->may_end |= ends;
     if (!ends) allowed->mask[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
   }
-  return std::make_shared<AllowedTokens>(std::move(allowed));
+  return std::make_shared<AllowedTokensConstraint>(std::move(allowed));
 }
 
 }  // namespace spate

@@ -17,7 +17,7 @@ void set_bit(std::vector<uint32_t>& mask, int32_t id, bool is_allowed) {
 bool is_in(const Sequence& ids, int32_t id) { return std::ranges::find(ids, id) != ids.end(); }
 
 // What all sequences of a request share; immutable.
-struct Shared {
+struct SharedWords {
   std::vector<int32_t> single_ids;  // forbidden everywhere
   std::vector<Sequence> sequences;  // of two tokens and more
   size_t longest = 1;               // tokens of the longest
@@ -25,9 +25,9 @@ struct Shared {
   std::vector<uint32_t> free_mask;  // every token but single_ids
 };
 
-class Cursor final : public ConstraintCursor {
+class BadWordsCursor final : public ConstraintCursor {
  public:
-  Cursor(std::shared_ptr<const Shared> shared, std::unique_ptr<ConstraintCursor> inner)
+  BadWordsCursor(std::shared_ptr<const SharedWords> shared, std::unique_ptr<ConstraintCursor> inner)
       : shared_(std::move(shared)), inner_(std::move(inner)) {}
 
   Status append(int32_t token_id) override {
@@ -82,7 +82,7 @@ class Cursor final : public ConstraintCursor {
   bool may_end() const override { return !forbids_end_ && (inner_ == nullptr || inner_->may_end()); }
   bool must_end() const override { return inner_ != nullptr && inner_->must_end(); }
   std::unique_ptr<ConstraintCursor> clone() const override {
-    auto copy = std::make_unique<Cursor>(shared_, inner_ != nullptr ? inner_->clone() : nullptr);
+    auto copy = std::make_unique<BadWordsCursor>(shared_, inner_ != nullptr ? inner_->clone() : nullptr);
     copy->last_ = last_;
     copy->forbidden_here_ = forbidden_here_;
     copy->mask_ = mask_;
@@ -98,7 +98,7 @@ class Cursor final : public ConstraintCursor {
     return invalid_argument("bad_words forbid every token that the form of the answer allows at this place");
   }
 
-  const std::shared_ptr<const Shared> shared_;
+  const std::shared_ptr<const SharedWords> shared_;
   const std::unique_ptr<ConstraintCursor> inner_;
   Sequence last_;  // tokens of the answer, fewer than `longest`
   Sequence forbidden_here_;
@@ -108,16 +108,16 @@ class Cursor final : public ConstraintCursor {
 
 class BadWords final : public TokenConstraint {
  public:
-  BadWords(std::shared_ptr<const Shared> shared, std::shared_ptr<TokenConstraint> inner)
+  BadWords(std::shared_ptr<const SharedWords> shared, std::shared_ptr<TokenConstraint> inner)
       : shared_(std::move(shared)), inner_(std::move(inner)) {}
   std::unique_ptr<ConstraintCursor> start() override {
-    auto cursor = std::make_unique<Cursor>(shared_, inner_ != nullptr ? inner_->start() : nullptr);
+    auto cursor = std::make_unique<BadWordsCursor>(shared_, inner_ != nullptr ? inner_->start() : nullptr);
     cursor->prepare();
     return cursor;
   }
 
  private:
-  const std::shared_ptr<const Shared> shared_;
+  const std::shared_ptr<const SharedWords> shared_;
   const std::shared_ptr<TokenConstraint> inner_;
 };
 
@@ -140,7 +140,7 @@ std::vector<Sequence> bad_sequences(const std::vector<std::string>& words, const
 std::shared_ptr<TokenConstraint> forbid_sequences(std::vector<Sequence> sequences,
                                                   const std::vector<int32_t>& eos_token_ids, int vocab_size,
                                                   std::shared_ptr<TokenConstraint> inner) {
-  auto shared = std::make_shared<Shared>();
+  auto shared = std::make_shared<SharedWords>();
   shared->eos_token_ids = eos_token_ids;
   shared->free_mask.assign(static_cast<size_t>(mask_words_of(vocab_size)), ~0u);
   if (vocab_size % 32 != 0) shared->free_mask.back() = (1u << (vocab_size % 32)) - 1;

@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/log_fields.h"
+#include "base/version.h"
 #include "server/api_handlers.h"
 #include "server/api_key.h"
 #include "server/api_response.h"
@@ -40,7 +41,6 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 using std::chrono::seconds;
 
-constexpr const char* kVersion = "0.1.0";
 constexpr size_t kMaxLoggedFields = 256;          // names of unknown fields
 constexpr auto kStuckTimeout = seconds(300);      // sequences run and no step ends for so long: /livez fails
 constexpr auto kInspectTimeout = seconds(5);      // of an engine in a long step

@@ -7,7 +7,7 @@ namespace spate {
 namespace {
 
 // What all sequences of a request share; immutable.
-struct Shared {
+struct SharedBudget {
   ThinkingBudget budget;
   const Tokenizer& tokenizer;
   std::vector<int32_t> end_token_ids;              // of the end marker
@@ -23,9 +23,9 @@ bool ends_inside(std::string_view text, std::string_view marker) {
   return false;
 }
 
-class Cursor final : public ConstraintCursor {
+class BudgetCursor final : public ConstraintCursor {
  public:
-  Cursor(std::shared_ptr<const Shared> shared, std::unique_ptr<ConstraintCursor> inner)
+  BudgetCursor(std::shared_ptr<const SharedBudget> shared, std::unique_ptr<ConstraintCursor> inner)
       : shared_(std::move(shared)), inner_(std::move(inner)) {
     if (shared_->budget.has_begun) begin_thinking({});
   }
@@ -80,7 +80,7 @@ class Cursor final : public ConstraintCursor {
   bool may_relax() const override { return state_ == State::kThinking && inner_ == nullptr; }
   bool is_done() const override { return state_ == State::kDone && inner_ == nullptr; }
   std::unique_ptr<ConstraintCursor> clone() const override {
-    auto copy = std::make_unique<Cursor>(shared_, inner_ != nullptr ? inner_->clone() : nullptr);
+    auto copy = std::make_unique<BudgetCursor>(shared_, inner_ != nullptr ? inner_->clone() : nullptr);
     copy->state_ = state_;
     copy->text_ = text_;
     copy->num_tokens_ = num_tokens_;
@@ -121,7 +121,7 @@ class Cursor final : public ConstraintCursor {
     state_ = State::kForced;
   }
 
-  const std::shared_ptr<const Shared> shared_;
+  const std::shared_ptr<const SharedBudget> shared_;
   const std::unique_ptr<ConstraintCursor> inner_;
   State state_ = State::kBefore;
   std::string text_;  // kBefore: the answer; kThinking: its last bytes
@@ -131,14 +131,14 @@ class Cursor final : public ConstraintCursor {
 
 class ThinkingLimit final : public TokenConstraint {
  public:
-  ThinkingLimit(std::shared_ptr<const Shared> shared, std::shared_ptr<TokenConstraint> inner)
+  ThinkingLimit(std::shared_ptr<const SharedBudget> shared, std::shared_ptr<TokenConstraint> inner)
       : shared_(std::move(shared)), inner_(std::move(inner)) {}
   std::unique_ptr<ConstraintCursor> start() override {
-    return std::make_unique<Cursor>(shared_, inner_ != nullptr ? inner_->start() : nullptr);
+    return std::make_unique<BudgetCursor>(shared_, inner_ != nullptr ? inner_->start() : nullptr);
   }
 
  private:
-  const std::shared_ptr<const Shared> shared_;
+  const std::shared_ptr<const SharedBudget> shared_;
   const std::shared_ptr<TokenConstraint> inner_;
 };
 
@@ -147,11 +147,11 @@ class ThinkingLimit final : public TokenConstraint {
 std::shared_ptr<TokenConstraint> limit_thinking(ThinkingBudget budget, const Tokenizer& tokenizer, int vocab_size,
                                                 std::shared_ptr<TokenConstraint> inner) {
   std::vector<int32_t> end_token_ids = tokenizer.encode(budget.end, {.add_special_tokens = false});
-  auto shared = std::make_shared<Shared>(Shared{.budget = std::move(budget),
-                                                .tokenizer = tokenizer,
-                                                .end_token_ids = std::move(end_token_ids),
-                                                .free_mask = {},
-                                                .forced_masks = {}});
+  auto shared = std::make_shared<SharedBudget>(SharedBudget{.budget = std::move(budget),
+                                                            .tokenizer = tokenizer,
+                                                            .end_token_ids = std::move(end_token_ids),
+                                                            .free_mask = {},
+                                                            .forced_masks = {}});
   const auto num_words = static_cast<size_t>(mask_words_of(vocab_size));
   shared->free_mask.assign(num_words, ~0u);
   if (vocab_size % 32 != 0) shared->free_mask.back() = (1u << (vocab_size % 32)) - 1;

@@ -5,7 +5,7 @@
 namespace spate {
 namespace {
 
-constexpr std::string_view kDim = "\x1b[2m", kReset = "\x1b[0m", kClearLine = "\r\x1b[K";
+constexpr std::string_view kFaint = "\x1b[2m", kReset = "\x1b[0m", kClearLine = "\r\x1b[K";
 
 std::string_view without_leading_space(std::string_view text) {
   const size_t begin = text.find_first_not_of(" \t\r\n");
@@ -23,7 +23,7 @@ void AnswerScreen::put(std::string_view text) {
 void AnswerScreen::begin_reasoning() {
   part_ = Part::kReasoning;
   if (options_.is_terminal) {
-    if (options_.has_colours) put(kDim);
+    if (options_.has_colours) put(kFaint);
   } else {
     put("<think>\n");
   }
@@ -34,7 +34,8 @@ void AnswerScreen::add_reasoning(std::string_view text) {
   if (part_ != Part::kReasoning) text = without_leading_space(text);
   if (text.empty()) return;
   if (options_.hides_thinking) {
-    if (options_.has_colours && !std::exchange(has_notice_, true)) write_(std::string(kDim) + "thinking..." + std::string(kReset));
+    if (options_.has_colours && !std::exchange(has_notice_, true))
+      write_(std::string(kFaint) + "thinking..." + std::string(kReset));
     return;
   }
   if (part_ == Part::kContent) finish();  // reasoning between parts of the answer

@@ -10,7 +10,6 @@
 namespace spate {
 namespace {
 
-constexpr int64_t kMaxConfigBytes = 16 << 20;
 constexpr std::string_view kArchitecture = "LlamaForCausalLMEagle3";
 
 // Two layers behind the embedding, the middle, three before the last: what heads are trained on whose config.json names

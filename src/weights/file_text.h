@@ -9,6 +9,8 @@
 
 namespace spate {
 
+inline constexpr int64_t kMaxConfigBytes = 16 << 20;
+
 // The whole file. kNotFound, kDataLoss when it cannot be read, kInvalidArgument above max_bytes.
 Result<std::string> read_text_file(const std::filesystem::path& path, int64_t max_bytes);
 

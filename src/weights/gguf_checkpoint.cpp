@@ -10,11 +10,11 @@
 #include "weights/gguf/gguf_blocks.h"
 #include "weights/gguf/gguf_path.h"
 #include "weights/gguf_names.h"
+#include "weights/problem_list.h"
 
 namespace spate {
 namespace {
 
-constexpr size_t kMaxListedProblems = 60;
 constexpr uint64_t kMaxElements = uint64_t{1} << 40;
 
 constexpr uint64_t kMaxMatrices = 1 << 16;  // of a stack
@@ -125,13 +125,7 @@ Status GgufCheckpoint::read_tensors() {
   }
   if (entries_.empty() && problems.empty()) problems.push_back("it has no tensors: a vocabulary alone");
   if (problems.empty()) return ok_status();
-  const size_t total = problems.size();
-  if (total > kMaxListedProblems) {
-    problems.resize(kMaxListedProblems);
-    problems.push_back(fmt::format("... and {} more", total - kMaxListedProblems));
-  }
-  return data_loss("the tensors cannot be read, {} problem{}:\n  {}", total, total == 1 ? "" : "s",
-                   fmt::join(problems, "\n  "));
+  return data_loss("the tensors cannot be read, {}", list_problems(std::move(problems)));
 }
 
 // As the file has it, under the first of its names.

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 
 #include "base/tensor_compare.h"
 #include "base/test_support.h"
@@ -24,11 +23,7 @@
 namespace spate {
 namespace {
 
-std::filesystem::path golden(const std::string& name) { return repo_root() / "test" / "goldens" / "quantized" / name; }
-
-std::string golden_bytes(const std::string& name) { return read_file_or_die(golden(name) / "model.gguf"); }
-
-bool says(const Status& status, const std::string& text) { return status.message().find(text) != std::string::npos; }
+std::string golden_bytes(const std::string& name) { return read_file_or_die(quantized_golden(name) / "model.gguf"); }
 
 // Overwrites the bytes that begin `skip` bytes behind the name.
 template <typename T>
@@ -96,7 +91,7 @@ TEST_CASE("blocks mean what the gguf package makes of them") {
 }
 
 TEST_CASE("names, types and config of a GGUF file") {
-  const auto gguf = GgufCheckpoint::open(golden("gguf_llama3") / "model.gguf").value();
+  const auto gguf = GgufCheckpoint::open(quantized_golden("gguf_llama3") / "model.gguf").value();
   const TensorEntry* q = gguf->find("model.layers.0.self_attn.q_proj.weight");
   REQUIRE(q != nullptr);
   CHECK(q->dtype_name == "Q4_0");
@@ -112,11 +107,11 @@ TEST_CASE("names, types and config of a GGUF file") {
   CHECK(config.rope.freq_factors[7] == 8.0f);
   CHECK_FALSE(config.tie_word_embeddings);
   CHECK(config.eos_token_ids == std::vector<int32_t>{46, 47});  // the named one, and the other text that ends
-  const ModelConfig yarn = load_model_config(golden("gguf_qwen2_yarn") / "model.gguf").value();
+  const ModelConfig yarn = load_model_config(quantized_golden("gguf_qwen2_yarn") / "model.gguf").value();
   CHECK(yarn.rope.type == RopeType::kYarn);
   CHECK(yarn.rope.original_max_position_embeddings == 32);
   CHECK(yarn.model_type == "qwen2");
-  CHECK(load_model_config(golden("gguf_qwen3_k") / "model.gguf")->tie_word_embeddings);
+  CHECK(load_model_config(quantized_golden("gguf_qwen3_k") / "model.gguf")->tie_word_embeddings);
 }
 
 // A file of metadata and an embedding table of 8 tokens, for what the goldens do not have.
@@ -349,7 +344,7 @@ TEST_CASE("metadata of experts that is not served is refused with its key") {
 }
 
 TEST_CASE("matrices of a stack are tensors of their own") {
-  const auto gguf = GgufCheckpoint::open(golden("gguf_qwen3moe_g32") / "model.gguf").value();
+  const auto gguf = GgufCheckpoint::open(quantized_golden("gguf_qwen3moe_g32") / "model.gguf").value();
   const TensorEntry* last = gguf->find("model.layers.0.mlp.experts.5.gate_proj.weight");
   REQUIRE(last != nullptr);
   CHECK(last->shape == std::vector<int64_t>{64, 64});
@@ -358,7 +353,7 @@ TEST_CASE("matrices of a stack are tensors of their own") {
   CHECK(gguf->find("blk.0.ffn_gate_exps.weight") == nullptr);
   CHECK(gguf->find("model.layers.0.mlp.experts.0.up_proj.weight")->dtype == DType::kBf16);
   gguf->release(*last, 0, 64);
-  const auto latent = GgufCheckpoint::open(golden("gguf_deepseek_v3_g32") / "model.gguf").value();
+  const auto latent = GgufCheckpoint::open(quantized_golden("gguf_deepseek_v3_g32") / "model.gguf").value();
   CHECK(latent->find("model.layers.1.self_attn.k_b_proj.3.weight")->shape == std::vector<int64_t>{32, 32});
   CHECK(latent->find("model.layers.1.self_attn.v_b_proj.3.weight")->shape == std::vector<int64_t>{16, 32});
   const GgufTensorName both = hugging_face_name("blk.7.ffn_gate_up_exps.weight", "qwen3moe");
@@ -368,7 +363,7 @@ TEST_CASE("matrices of a stack are tensors of their own") {
 }
 
 TEST_CASE("any part of interleaved rows gives the same rows") {
-  const auto gguf = GgufCheckpoint::open(golden("gguf_llama3") / "model.gguf").value();
+  const auto gguf = GgufCheckpoint::open(quantized_golden("gguf_llama3") / "model.gguf").value();
   const TensorEntry& q = *gguf->find("model.layers.0.self_attn.q_proj.weight");
   const HostTensor all = dequantize_rows(gguf->quantized_rows(q, 0, 64).value());
   for (const int64_t begin : {0, 3, 15, 47}) {
@@ -379,7 +374,7 @@ TEST_CASE("any part of interleaved rows gives the same rows") {
 }
 
 TEST_CASE("the parts of a split file") {
-  const auto folder = golden("gguf_ernie4_5");
+  const auto folder = quantized_golden("gguf_ernie4_5");
   for (const char* name : {"model-00001-of-00003.gguf", "model-00003-of-00003.gguf"}) {
     const auto gguf = GgufCheckpoint::open(folder / name);
     REQUIRE_MESSAGE(gguf.ok(), gguf.status().to_string());
@@ -398,11 +393,11 @@ TEST_CASE("the parts of a split file") {
 }
 
 TEST_CASE("sampling defaults in the metadata") {
-  const GenerationConfig config = load_generation_config(golden("gguf_llama3") / "model.gguf").value();
+  const GenerationConfig config = load_generation_config(quantized_golden("gguf_llama3") / "model.gguf").value();
   CHECK(*config.temperature == doctest::Approx(0.6));
   CHECK(*config.top_k == 20);
   CHECK_FALSE(config.top_p);
-  CHECK_FALSE(load_generation_config(golden("gguf_qwen2_yarn") / "model.gguf")->temperature);
+  CHECK_FALSE(load_generation_config(quantized_golden("gguf_qwen2_yarn") / "model.gguf")->temperature);
 }
 
 TEST_CASE("what is not read is refused by name") {

@@ -13,8 +13,6 @@
 namespace spate {
 namespace {
 
-constexpr int64_t kMaxConfigBytes = 16 << 20;
-
 // Whose keys say what a model's experts are.
 enum class ExpertKeys : uint8_t { kNone, kMixtral, kQwen, kErnie, kDeepseekV2, kDeepseekV3 };
 

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <map>
 
 #include "base/test_support.h"
@@ -31,10 +30,6 @@ std::string config_with(const std::string& more, const std::string& without = ""
     if (without != key) json += std::string(",\"") + key + "\":" + value;
   }
   return json + (more.empty() ? "" : "," + more) + "}";
-}
-
-void write_file(const std::filesystem::path& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
 }
 
 std::string config_error(const std::string& json) { return parse_model_config(json).status().message(); }
@@ -119,12 +114,12 @@ void write_checkpoint(const std::filesystem::path& dir, const std::string& lm_he
   std::string bytes(reinterpret_cast<const char*>(&size), sizeof size);
   bytes += header + "abcd";
   if (!lm_head_name.empty()) bytes += lm_head_differs ? "abce" : "abcd";
-  write_file(dir / "model.safetensors", bytes);
+  write_file_or_die(dir / "model.safetensors", bytes);
 }
 
 TEST_CASE("an lm_head of its own is not tied, whatever config.json says") {
   TempDir dir;
-  write_file(dir.path() / "config.json", config_with(R"("tie_word_embeddings":true)"));
+  write_file_or_die(dir.path() / "config.json", config_with(R"("tie_word_embeddings":true)"));
   const auto is_tied = [&] { return load_model_config(dir.path())->tie_word_embeddings; };
   CHECK(is_tied());  // no weights at all: --load-format dummy
   write_checkpoint(dir.path(), "", false);

@@ -1,18 +1,11 @@
 // Goal: what sentence-transformers' files say of pooling is read as it does; what is not built is said, not guessed.
 #include "weights/pooling_files.h"
 
-#include <fstream>
-
 #include "base/test_support.h"
 #include "base/test.h"
 
 namespace spate {
 namespace {
-
-void write_file(const std::filesystem::path& path, const std::string& text) {
-  std::filesystem::create_directories(path.parent_path());
-  std::ofstream(path) << text;
-}
 
 constexpr const char* kLastToken = R"({"word_embedding_dimension": 1024, "pooling_mode_cls_token": false,
   "pooling_mode_mean_tokens": false, "pooling_mode_max_tokens": false, "pooling_mode_mean_sqrt_len_tokens": false,
@@ -54,22 +47,22 @@ TEST_CASE("a model directory says how its embeddings are made") {
   CHECK(load_pooling_config(model)->pooling == Pooling::kNone);
   CHECK(load_pooling_config(model)->problem.empty());
 
-  write_file(model / "1_Pooling" / "config.json", kLastToken);
+  write_file_or_die(model / "1_Pooling" / "config.json", kLastToken);
   CHECK(load_pooling_config(model)->pooling == Pooling::kLast);
   CHECK(load_pooling_config(model)->normalize);  // as vLLM, where no file says otherwise
   CHECK(load_pooling_config(model)->source == "1_Pooling/config.json");
 
-  write_file(model / "modules.json", modules(""));
+  write_file_or_die(model / "modules.json", modules(""));
   CHECK_FALSE(load_pooling_config(model)->normalize);
-  write_file(model / "modules.json", modules(module("Normalize")));
+  write_file_or_die(model / "modules.json", modules(module("Normalize")));
   CHECK(load_pooling_config(model)->normalize);
   CHECK(load_pooling_config(model)->pooling == Pooling::kLast);
 
-  write_file(model / "modules.json", modules(module("Dense")));
+  write_file_or_die(model / "modules.json", modules(module("Dense")));
   CHECK(load_pooling_config(model)->pooling == Pooling::kNone);
   CHECK(load_pooling_config(model)->problem == "modules.json lists a module Dense, which is not built");
 
-  write_file(model / "modules.json", "{}");
+  write_file_or_die(model / "modules.json", "{}");
   CHECK(load_pooling_config(model).status().message().find("modules.json: not a JSON array") != std::string::npos);
 }
 

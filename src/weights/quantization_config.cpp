@@ -8,7 +8,6 @@
 namespace spate {
 namespace {
 
-constexpr int64_t kMaxConfigBytes = 16 << 20;
 constexpr int64_t kMaxGroup = 1 << 24;
 
 void check_scheme(JsonFields& fields, const QuantScheme& scheme) {

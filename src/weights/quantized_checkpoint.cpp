@@ -9,11 +9,10 @@
 #include "base/log.h"
 #include "weights/fp8_matrix.h"
 #include "weights/packed_matrix.h"
+#include "weights/problem_list.h"
 
 namespace spate {
 namespace {
-
-constexpr size_t kMaxListedProblems = 60;
 
 PackedMatrices find_matrices(const Checkpoint& checkpoint, const QuantizationConfig& config) {
   PackedMatrices found;
@@ -35,13 +34,8 @@ PackedMatrices find_matrices(const Checkpoint& checkpoint, const QuantizationCon
 
 Status problems_in_all(std::vector<std::string> problems, QuantMethod method) {
   if (problems.empty()) return ok_status();
-  const size_t total = problems.size();
-  if (total > kMaxListedProblems) {
-    problems.resize(kMaxListedProblems);
-    problems.push_back(fmt::format("... and {} more", total - kMaxListedProblems));
-  }
-  return data_loss("the checkpoint is not what its quantization_config ({}) says, {} problem{}:\n  {}",
-                   quant_method_name(method), total, total == 1 ? "" : "s", fmt::join(problems, "\n  "));
+  return data_loss("the checkpoint is not what its quantization_config ({}) says, {}", quant_method_name(method),
+                   list_problems(std::move(problems)));
 }
 
 TensorEntry entry_of(const PackedMatrix& matrix) {

@@ -10,7 +10,6 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
 #include <functional>
 #include <limits>
 
@@ -27,15 +26,11 @@
 namespace spate {
 namespace {
 
-std::filesystem::path golden(const std::string& name) { return repo_root() / "test" / "goldens" / "quantized" / name; }
-
-void write_text(const std::filesystem::path& file, const std::string& text) { std::ofstream(file) << text; }
-
 // The golden with its tensors changed; then every row of every matrix is read. What went wrong.
 Status open_changed(const std::string& name, const std::function<void(RawTensors&)>& change) {
   TempDir dir;
-  std::filesystem::copy(golden(name) / "config.json", dir.path() / "config.json");
-  RawTensors tensors = read_tensors(golden(name));
+  std::filesystem::copy(quantized_golden(name) / "config.json", dir.path() / "config.json");
+  RawTensors tensors = read_tensors(quantized_golden(name));
   change(tensors);
   write_tensors(tensors, dir.path() / "model.safetensors");
   ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source, open_weights(dir.path()));
@@ -49,8 +44,6 @@ Status open_changed(const std::string& name, const std::function<void(RawTensors
   return ok_status();
 }
 
-bool says(const Status& status, const std::string& text) { return status.message().find(text) != std::string::npos; }
-
 template <typename T>
 void set(RawTensor& tensor, size_t i, T value) {
   std::memcpy(tensor.bytes.data() + i * sizeof(T), &value, sizeof(T));
@@ -59,7 +52,7 @@ void set(RawTensor& tensor, size_t i, T value) {
 const std::string kModule = "model.layers.0.mlp.up_proj";
 
 TEST_CASE("the entries of a quantised checkpoint") {
-  const auto source = open_weights(golden("gptq_int4_act_order")).value();
+  const auto source = open_weights(quantized_golden("gptq_int4_act_order")).value();
   CHECK(source->find(kModule + ".qweight") == nullptr);
   CHECK(source->find(kModule + ".g_idx") == nullptr);
   const TensorEntry* entry = source->find(kModule + ".weight");
@@ -67,7 +60,7 @@ TEST_CASE("the entries of a quantised checkpoint") {
   CHECK(entry->shape == std::vector<int64_t>{64, 64});
   CHECK(*entry->quantized == integer_spec(Codes::kInt8, 32, false));  // columns out of order
   CHECK(source->find("lm_head.weight")->dtype == DType::kF16);
-  const auto asymmetric = open_weights(golden("awq_int4_g64")).value();
+  const auto asymmetric = open_weights(quantized_golden("awq_int4_g64")).value();
   CHECK(*asymmetric->find(kModule + ".weight")->quantized == integer_spec(Codes::kInt4, 64, true));
   CHECK(asymmetric->find(kModule + ".weight")->dtype_name == "int4-g64-asym");
   for (size_t i = 1; i < source->entries().size(); ++i) {
@@ -76,16 +69,16 @@ TEST_CASE("the entries of a quantised checkpoint") {
 }
 
 TEST_CASE("a bias of zeros beside a GPTQ matrix is optional, another is not") {
-  const auto source = open_weights(golden("gptq_int4_g32")).value();
+  const auto source = open_weights(quantized_golden("gptq_int4_g32")).value();
   CHECK(source->find(kModule + ".bias")->is_optional);
-  const auto with_biases = open_weights(golden("gptq_int4_g64_asym")).value();
+  const auto with_biases = open_weights(quantized_golden("gptq_int4_g64_asym")).value();
   CHECK_FALSE(with_biases->find("model.layers.0.self_attn.q_proj.bias")->is_optional);
 }
 
 TEST_CASE("any part of the rows gives the same rows") {
   for (const char* name : {"gptq_int8_rows", "gptq_int4_act_order", "awq_int4_g64", "compressed_int4_g64_asym"}) {
     CAPTURE(name);
-    const auto source = open_weights(golden(name)).value();
+    const auto source = open_weights(quantized_golden(name)).value();
     const TensorEntry& entry = *source->find("model.layers.0.self_attn.v_proj.weight");
     const HostTensor all = dequantize_rows(source->quantized_rows(entry, 0, entry.shape[0]).value());
     for (const int64_t begin : {0, 5, 16}) {
@@ -106,8 +99,8 @@ TEST_CASE("compressed-tensors: column groups in another order, or numbered and n
   };
   const auto up_proj = [](const std::function<void(RawTensors&)>& change) {
     TempDir dir;
-    std::filesystem::copy(golden("compressed_int4_g32") / "config.json", dir.path() / "config.json");
-    RawTensors tensors = read_tensors(golden("compressed_int4_g32"));
+    std::filesystem::copy(quantized_golden("compressed_int4_g32") / "config.json", dir.path() / "config.json");
+    RawTensors tensors = read_tensors(quantized_golden("compressed_int4_g32"));
     change(tensors);
     write_tensors(tensors, dir.path() / "model.safetensors");
     const auto source = open_weights(dir.path()).value();
@@ -134,8 +127,8 @@ TEST_CASE("compressed-tensors: column groups in another order, or numbered and n
 TEST_CASE("scales that are multiples of one number of their row are two levels, in all rows or none") {
   const auto with_scales = [](const std::function<float(size_t)>& scale_of) {
     TempDir dir;
-    std::filesystem::copy(golden("compressed_int4_g32") / "config.json", dir.path() / "config.json");
-    RawTensors tensors = read_tensors(golden("compressed_int4_g32"));
+    std::filesystem::copy(quantized_golden("compressed_int4_g32") / "config.json", dir.path() / "config.json");
+    RawTensors tensors = read_tensors(quantized_golden("compressed_int4_g32"));
     for (size_t i = 0; i < 128; ++i) {
       set(tensors[kModule + ".weight_scale"], i, Bf16::from_float(scale_of(i)).bits);
     }
@@ -157,8 +150,8 @@ TEST_CASE("scales that are multiples of one number of their row are two levels, 
 TEST_CASE("compressed-tensors: scales of blocks of rows and columns") {
   constexpr int64_t kRows = 200, kColumns = 320, kBlock = 128, kScaleColumns = 3;
   const TempDir dir;
-  write_text(dir.path() / "config.json",
-             R"({"quantization_config":{"quant_method":"compressed-tensors","format":"int-quantized",
+  write_file_or_die(dir.path() / "config.json",
+                    R"({"quantization_config":{"quant_method":"compressed-tensors","format":"int-quantized",
       "config_groups":{"a":{"weights":{"num_bits":8,"strategy":"block","block_structure":[128,128]}}}}})");
   Rng rng(test_seed());
   HostTensor codes(DType::kI8, {kRows, kColumns});
@@ -299,7 +292,7 @@ TEST_CASE("damaged checkpoints are refused with the tensor's name") {
 
 TEST_CASE("a truncated file is refused with the tensor's name") {
   TempDir dir;
-  std::filesystem::copy(golden("gptq_int4_g32"), dir.path());
+  std::filesystem::copy(quantized_golden("gptq_int4_g32"), dir.path());
   std::filesystem::resize_file(dir.path() / "model.safetensors",
                                std::filesystem::file_size(dir.path() / "model.safetensors") - 100);
   const Status status = open_weights(dir.path()).status();
@@ -430,12 +423,13 @@ TEST_CASE("both spellings of a quantization_config's format") {
 
 TEST_CASE("the files that old AutoGPTQ and AutoAWQ wrote instead") {
   TempDir dir;
-  write_text(dir.path() / "config.json", R"({"model_type":"llama"})");
+  write_file_or_die(dir.path() / "config.json", R"({"model_type":"llama"})");
   CHECK_FALSE(load_quantization_config(dir.path()).value().has_value());
-  write_text(dir.path() / "quant_config.json", R"({"zero_point":true,"q_group_size":64,"w_bit":4,"version":"GEMM"})");
+  write_file_or_die(dir.path() / "quant_config.json",
+                    R"({"zero_point":true,"q_group_size":64,"w_bit":4,"version":"GEMM"})");
   CHECK(load_quantization_config(dir.path()).value()->method == QuantMethod::kAwq);
   CHECK(load_quantization_config(dir.path()).value()->schemes[0].group_size == 64);
-  write_text(dir.path() / "quantize_config.json", R"({"bits":4,"group_size":-1,"desc_act":false,"sym":true})");
+  write_file_or_die(dir.path() / "quantize_config.json", R"({"bits":4,"group_size":-1,"desc_act":false,"sym":true})");
   const QuantizationConfig config = *load_quantization_config(dir.path()).value();
   CHECK(config.method == QuantMethod::kGptq);
   CHECK(config.schemes[0].group_size == 0);

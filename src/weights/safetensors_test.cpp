@@ -7,7 +7,6 @@
 #include "weights/safetensors.h"
 
 #include <cstring>
-#include <fstream>
 
 #include "base/test_support.h"
 
@@ -21,10 +20,6 @@ std::string file_bytes(const std::string& header, const std::string& data) {
   std::string bytes(8, '\0');
   std::memcpy(bytes.data(), &size, 8);
   return bytes + header + data;
-}
-
-void write_file(const std::filesystem::path& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
 }
 
 std::string f32_bytes(std::initializer_list<float> values) {
@@ -46,7 +41,7 @@ TEST_CASE("a checkpoint of one file is read in place") {
   TempDir dir;
   for (const std::string padding : {"", " ", "   "}) {  // the data starts aligned for f32, or not
     CAPTURE(padding.size());
-    write_file(dir.path() / "model.safetensors", file_bytes(kGoodHeader + padding, kGoodData));
+    write_file_or_die(dir.path() / "model.safetensors", file_bytes(kGoodHeader + padding, kGoodData));
     const auto checkpoint = Checkpoint::open(dir.path());
     REQUIRE_MESSAGE(checkpoint.ok(), checkpoint.status().to_string());
     REQUIRE(checkpoint->entries().size() == 2);
@@ -137,10 +132,10 @@ TEST_CASE("sharded checkpoints follow their index, and its lies are found") {
   TempDir dir;
   const std::string header_a = R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
   const std::string header_b = R"({"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
-  write_file(dir.path() / "one.safetensors", file_bytes(header_a, f32_bytes({1})));
-  write_file(dir.path() / "two.safetensors", file_bytes(header_b, f32_bytes({2})));
+  write_file_or_die(dir.path() / "one.safetensors", file_bytes(header_a, f32_bytes({1})));
+  write_file_or_die(dir.path() / "two.safetensors", file_bytes(header_b, f32_bytes({2})));
   const auto open_with_index = [&](const std::string& weight_map) {
-    write_file(dir.path() / "model.safetensors.index.json", "{\"weight_map\":" + weight_map + "}");
+    write_file_or_die(dir.path() / "model.safetensors.index.json", "{\"weight_map\":" + weight_map + "}");
     return Checkpoint::open(dir.path());
   };
   const auto error = [&](const std::string& weight_map) { return open_with_index(weight_map).status().message(); };
@@ -160,11 +155,11 @@ TEST_CASE("sharded checkpoints follow their index, and its lies are found") {
 
   std::filesystem::remove(dir.path() / "model.safetensors.index.json");
   CHECK(Checkpoint::open(dir.path()).ok());  // every *.safetensors
-  write_file(dir.path() / "three.safetensors", file_bytes(header_a, f32_bytes({1})));
+  write_file_or_die(dir.path() / "three.safetensors", file_bytes(header_a, f32_bytes({1})));
   CHECK(
       Checkpoint::open(dir.path()).status().message().find("tensor a is in one.safetensors and in three.safetensors") !=
       std::string::npos);
-  write_file(dir.path() / "three.safetensors", "");
+  write_file_or_die(dir.path() / "three.safetensors", "");
   CHECK(Checkpoint::open(dir.path()).status().message().find("three.safetensors: the file is empty") !=
         std::string::npos);
 }
@@ -177,7 +172,7 @@ TEST_CASE("the tensors of a bare decoder get the prefix of a model") {
                 std::to_string(4 * i) + "," + std::to_string(4 * i + 4) + "]}";
     }
     TempDir dir;
-    write_file(dir.path() / "model.safetensors", file_bytes(header + "}", std::string(4 * stored.size(), 'a')));
+    write_file_or_die(dir.path() / "model.safetensors", file_bytes(header + "}", std::string(4 * stored.size(), 'a')));
     const auto checkpoint = Checkpoint::open(dir.path());
     REQUIRE_MESSAGE(checkpoint.ok(), checkpoint.status().to_string());
     std::vector<std::string> read;

@@ -35,8 +35,6 @@ std::string text_of(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }
-void write_text(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
-
 std::vector<fs::path> files_in(const fs::path& dir) {
   std::vector<fs::path> files;
   if (!fs::exists(dir)) return files;
@@ -80,12 +78,12 @@ TEST_CASE("a packed file with one changed byte in its header or a region is not 
     for (size_t i = begin; i < end; ++i) {
       std::string bad = good;
       bad[i] = static_cast<char>(bad[i] ^ (1 << i % 8));
-      write_text(path, bad);
+      write_file_or_die(path, bad);
       CAPTURE(i);
       REQUIRE(PackedFile::open(path, two.key, two.sizes).status().code() == StatusCode::kDataLoss);
     }
   }
-  write_text(path, good);
+  write_file_or_die(path, good);
   CHECK(PackedFile::open(path, two.key, two.sizes).ok());
 }
 
@@ -103,18 +101,18 @@ TEST_CASE("a packed file of another length, key or kind is not opened") {
   CHECK(code(two.key, {two.sizes[1], two.sizes[0]}) == StatusCode::kDataLoss);
   CHECK(code(two.key, {two.sizes[0]}) == StatusCode::kDataLoss);
   for (const size_t length : {size_t{0}, size_t{1}, size_t{8}, size_t{100}, size_t{65536}, good.size() - 1}) {
-    write_text(path, good.substr(0, length));
+    write_file_or_die(path, good.substr(0, length));
     CHECK(code(two.key, two.sizes) == StatusCode::kDataLoss);
   }
-  write_text(path, good + "x");
+  write_file_or_die(path, good + "x");
   CHECK(code(two.key, two.sizes) == StatusCode::kDataLoss);
-  write_text(path, std::string(good.size(), '\0'));  // a hole: what a crash may leave
+  write_file_or_die(path, std::string(good.size(), '\0'));  // a hole: what a crash may leave
   CHECK(code(two.key, two.sizes) == StatusCode::kDataLoss);
   fs::remove(path);
   fs::create_directory(path);
   CHECK(code(two.key, two.sizes) == StatusCode::kDataLoss);
   fs::remove(path);
-  write_text(dir.path() / "target", good);
+  write_file_or_die(dir.path() / "target", good);
   fs::create_symlink(dir.path() / "target", path);
   CHECK(code(two.key, two.sizes) == StatusCode::kDataLoss);
 }
@@ -225,7 +223,7 @@ TEST_CASE("a changed model is packed again, also when its size and modification 
   CHECK(!changed.is_mapped);
   check_equal(changed, model.load_without_cache());
   CHECK(model.load().is_mapped);
-  write_text(model.model_dir() / "config.json", "{}");  // may say how codes are read
+  write_file_or_die(model.model_dir() / "config.json", "{}");  // may say how codes are read
   model.settle();
   CHECK(!model.load().is_mapped);
 }
@@ -245,7 +243,7 @@ TEST_CASE("a damaged file is packed again and replaced") {
   for (const std::string& bad :
        {std::string(), std::string("x"), good.substr(0, good.size() / 2),
         good.substr(0, good.size() - 1) + static_cast<char>(good.back() ^ 1), std::string(good.size(), '\xff')}) {
-    write_text(kept, bad);
+    write_file_or_die(kept, bad);
     const Model::Loaded repacked = model.load();
     CHECK(!repacked.is_mapped);
     check_equal(repacked, expected);
@@ -271,7 +269,7 @@ TEST_CASE("a file that is shortened while it is mapped: the process says which o
   const TwoRegions two;
   const fs::path kept = dir.path() / "kept", other = dir.path() / "other", errors = dir.path() / "errors";
   REQUIRE(PackedFile::write(kept, two.key, two.regions).ok());
-  write_text(other, std::string(8192, 'x'));
+  write_file_or_die(other, std::string(8192, 'x'));
   // In a child: reads a byte that is gone, of the kept file or of a mapping that nobody watches. Whether that ended it
   // as it should.
   const auto ends_by_reading = [&](bool is_kept) {
@@ -355,10 +353,10 @@ TEST_CASE("a lowered limit holds at a start that finds its weights, too") {
 TEST_CASE("files of others in the folder stay; unfinished ones go with their writer, or after an hour") {
   Model model;
   fs::create_directories(model.cache_dir());
-  write_text(model.cache_dir() / "notes.txt", std::string(100000, 'x'));
-  write_text(model.cache_dir() / "0.spatepack.abcdef", "x");
-  write_text(model.cache_dir() / "1.spatepack.abcdef", "x");
-  write_text(model.cache_dir() / "2.spatepack.abcdef", "x");  // of a start that was killed
+  write_file_or_die(model.cache_dir() / "notes.txt", std::string(100000, 'x'));
+  write_file_or_die(model.cache_dir() / "0.spatepack.abcdef", "x");
+  write_file_or_die(model.cache_dir() / "1.spatepack.abcdef", "x");
+  write_file_or_die(model.cache_dir() / "2.spatepack.abcdef", "x");  // of a start that was killed
   fs::last_write_time(model.cache_dir() / "1.spatepack.abcdef",
                       fs::file_time_type::clock::now() - std::chrono::hours(2));
   const int writers[] = {::open((model.cache_dir() / "0.spatepack.abcdef").c_str(), O_RDWR),
@@ -375,7 +373,7 @@ TEST_CASE("files of others in the folder stay; unfinished ones go with their wri
 
 TEST_CASE("a folder that cannot be made costs nothing but the line that says so") {
   Model model;
-  write_text(model.cache_dir().parent_path(), "a file where the folder should be");
+  write_file_or_die(model.cache_dir().parent_path(), "a file where the folder should be");
   const Model::Loaded loaded = model.load();
   CHECK(!loaded.is_mapped);
   check_equal(loaded, model.load_without_cache());

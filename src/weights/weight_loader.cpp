@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/rng.h"
+#include "weights/problem_list.h"
 
 namespace spate {
 
@@ -22,7 +23,6 @@ namespace {
 // Rows are handed to pack_rows in pieces of about this size, then their pages go: it bounds the memory of a load.
 constexpr int64_t kPieceBytes = 8 << 20;
 constexpr int64_t kPieceRowMultiple = 256;  // back-ends pack in groups of rows; whole groups avoid a slow edge
-constexpr size_t kMaxListedProblems = 60;
 
 int64_t rows_per_piece(int64_t row_bytes) {
   const int64_t rows = kPieceBytes / std::max<int64_t>(row_bytes, 1);
@@ -213,13 +213,7 @@ Status WeightLoader::verify(const WeightSource& source) const {
                                    source.file_name(entry.file_idx)));
   }
   if (problems.empty()) return ok_status();
-  const size_t total = problems.size();
-  if (total > kMaxListedProblems) {
-    problems.resize(kMaxListedProblems);
-    problems.push_back(fmt::format("... and {} more", total - kMaxListedProblems));
-  }
-  return invalid_argument("the checkpoint does not fit config.json, {} problem{}:\n  {}", total, total == 1 ? "" : "s",
-                          fmt::join(problems, "\n  "));
+  return invalid_argument("the checkpoint does not fit config.json, {}", list_problems(std::move(problems)));
 }
 
 Status WeightLoader::copy_vector(const Tensor& values, const Tensor& dst) {

@@ -72,8 +72,6 @@ struct Fixture {
   }
 };
 
-bool says(const Status& status, const std::string& text) { return status.message().find(text) != std::string::npos; }
-
 TEST_CASE("slices of rows and columns land where they are declared") {
   Fixture f;
   MemorySource source;

@@ -125,7 +125,7 @@ HostTensor attend(Side& side, const LatentBatch& s, int64_t chunk) {
   return result;
 }
 
-void add_attention(Report& report, Sides sides, DType act, DType kv_dtype) {
+void add_latent_attention(Report& report, Sides sides, DType act, DType kv_dtype) {
   Family family(report, fmt::format("attention_latent {} over {}", act_name(act), dtype_name(kv_dtype)));
   if (!family.selected()) return;
   const LatentBatch shapes[] = {
@@ -422,13 +422,13 @@ void add_norm_rope_write(Report& report, Sides sides) {
 
 void add_latent_cases(Report& report, Sides sides) {
   if (sides.actual.ops().attention_latent == nullptr) return;
-  add_attention(report, sides, DType::kF32, DType::kF32);
-  add_attention(report, sides, DType::kF32, DType::kBf16);
-  add_attention(report, sides, DType::kBf16, DType::kBf16);
+  add_latent_attention(report, sides, DType::kF32, DType::kF32);
+  add_latent_attention(report, sides, DType::kF32, DType::kBf16);
+  add_latent_attention(report, sides, DType::kBf16, DType::kBf16);
   const KvLayerDesc codes{
       .kind = KvKind::kLatent, .kv_lora_rank = 512, .qk_rope_head_dim = 64, .kv_block_size = 16, .dtype = DType::kI8};
   for (const DType act : kActs) {
-    if (sides.actual.device().supports_kv(codes)) add_attention(report, sides, act, DType::kI8);
+    if (sides.actual.device().supports_kv(codes)) add_latent_attention(report, sides, act, DType::kI8);
   }
   for (const DType act : kActs) add_linear_heads(report, sides, act);
   add_norm_rope_write(report, sides);

@@ -11,7 +11,7 @@
 namespace spate::cuda {
 namespace {
 
-constexpr int64_t kAlignment = 16;
+constexpr int64_t kScaleAlignment = 16;
 
 // A scale, and an offset where the layout has it, as the device keeps them.
 void put_scale(char* to, int64_t scale_bytes, float scale, float offset) {
@@ -59,11 +59,11 @@ Status CudaDevice::place_int4_group_rows(PackedWeight& weight, RowPlace place, c
   const Int4GroupLayout layout = int4_group_layout(desc);
   const int64_t width = desc.in_features, num_scales = desc.spec.num_groups(width), scale_bytes = layout.scale_bytes;
   const int64_t bytes_of_row = width + num_scales * scale_bytes;
-  RETURN_IF_ERROR(reserve_pack_staging(bytes_of_row + kAlignment));
-  const int64_t rows_at_once = (static_cast<int64_t>(pack_buffer_.bytes()) - kAlignment) / bytes_of_row;
+  RETURN_IF_ERROR(reserve_pack_staging(bytes_of_row + kScaleAlignment));
+  const int64_t rows_at_once = (static_cast<int64_t>(pack_buffer_.bytes()) - kScaleAlignment) / bytes_of_row;
   for (int64_t begin = 0; begin < rows.num_rows(); begin += rows_at_once) {
     const int64_t num_rows = std::min(rows_at_once, rows.num_rows() - begin);
-    const int64_t scales_at = ceil_div(num_rows * width, kAlignment) * kAlignment;
+    const int64_t scales_at = ceil_div(num_rows * width, kScaleAlignment) * kScaleAlignment;
     auto* codes = static_cast<int8_t*>(pack_buffer_.data());
     char* scales = static_cast<char*>(pack_buffer_.data()) + scales_at;
     for (int64_t i = 0; i < num_rows; ++i) {

@@ -34,11 +34,6 @@ void write_quantized(const KvLayerDesc& desc, void* block, KvPart part, int64_t 
                        scale_in_block(desc, block, part, token_in_block, head));
 }
 
-void* block_data(const KvView& kv, int64_t block_id) {
-  CHECK(block_id >= 0 && block_id < kv.num_blocks, "block {} of {}", block_id, kv.num_blocks);
-  return static_cast<char*>(kv.data) + block_id * kv.block_bytes;
-}
-
 // One query row of one head over keys [begin, end) of a sequence's blocks.
 void attend(const AttentionPagedParams& p, int64_t token, int64_t head, const int32_t* blocks, int64_t begin,
             int64_t end) {

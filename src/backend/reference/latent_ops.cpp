@@ -11,11 +11,6 @@
 namespace spate::reference {
 namespace {
 
-void* block_data(const KvView& kv, int64_t block_id) {
-  CHECK(block_id >= 0 && block_id < kv.num_blocks, "block {} of {}", block_id, kv.num_blocks);
-  return static_cast<char*>(kv.data) + block_id * kv.block_bytes;
-}
-
 // Scales of the compressed and of the rotated elements of a token in a kI8 cache: after all codes of the block.
 float* scales_in_block(const KvLayerDesc& desc, void* block, int64_t token_in_block) {
   return reinterpret_cast<float*>(static_cast<char*>(block) + desc.kv_block_size * desc.latent_width()) +

@@ -1,6 +1,7 @@
 // The names every template finds: filters, tests, global functions, methods of built-in types.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -18,6 +19,20 @@ Value find_global(const std::string& name);
 // A bound method or a plain attribute of a value of a built-in type; missing when the type has none of that name.
 // Methods that would change the value give an undefined value that says so.
 Value find_attribute(const Value& object, std::string_view name);
+
+// A line of such a table, and the body of a name, null when there is none.
+template <typename Body>
+struct Builtin {
+  std::string_view name;
+  Body body;
+};
+template <typename Body, size_t kSize>
+Body find_builtin(const Builtin<Body> (&table)[kSize], std::string_view name) {
+  for (const Builtin<Body>& builtin : table) {
+    if (builtin.name == name) return builtin.body;
+  }
+  return nullptr;
+}
 
 // Parts of the tables above, each in its own file.
 FilterBody find_text_filter(std::string_view name);

@@ -100,11 +100,7 @@ Value filter_xmlattr(Runtime&, const Value& input, const Args& args) {
   return Value::string(out.take());
 }
 
-struct Entry {
-  std::string_view name;
-  FilterBody body;
-};
-constexpr Entry kFilters[] = {
+constexpr Builtin<FilterBody> kHtmlFilters[] = {
     {"escape", filter_escape},           {"e", filter_escape},
     {"forceescape", filter_forceescape}, {"safe", filter_safe},
     {"striptags", filter_striptags},     {"urlencode", filter_urlencode},
@@ -184,11 +180,6 @@ std::string unescape_html(std::string_view text) {
   return out;
 }
 
-FilterBody find_html_filter(std::string_view name) {
-  for (const Entry& entry : kFilters) {
-    if (entry.name == name) return entry.body;
-  }
-  return nullptr;
-}
+FilterBody find_html_filter(std::string_view name) { return find_builtin(kHtmlFilters, name); }
 
 }  // namespace spate::jinja

@@ -113,11 +113,7 @@ Value filter_filesizeformat(Runtime& runtime, const Value& input, const Args& ar
   return Value::string(fmt::format("{:.1f} {}{}", base * bytes / unit, prefix, is_binary ? "iB" : "B"));
 }
 
-struct Entry {
-  std::string_view name;
-  FilterBody body;
-};
-constexpr Entry kFilters[] = {
+constexpr Builtin<FilterBody> kNumberFilters[] = {
     {"int", filter_int},
     {"float", filter_float},
     {"abs", filter_abs},
@@ -211,11 +207,6 @@ bool parse_float(std::string_view text, double* value) {
   return true;
 }
 
-FilterBody find_number_filter(std::string_view name) {
-  for (const Entry& entry : kFilters) {
-    if (entry.name == name) return entry.body;
-  }
-  return nullptr;
-}
+FilterBody find_number_filter(std::string_view name) { return find_builtin(kNumberFilters, name); }
 
 }  // namespace spate::jinja

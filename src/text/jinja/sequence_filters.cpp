@@ -411,11 +411,7 @@ Value filter_attr(Runtime&, const Value& input, const Args& args) {
   return Value::undefined(fmt::format("'{} object' has no attribute {}", type_name(input), repr(bound[0])));
 }
 
-struct Entry {
-  std::string_view name;
-  FilterBody body;
-};
-constexpr Entry kFilters[] = {
+constexpr Builtin<FilterBody> kSequenceFilters[] = {
     {"length", filter_length},
     {"count", filter_length},
     {"default", filter_default},
@@ -445,11 +441,6 @@ constexpr Entry kFilters[] = {
 
 }  // namespace
 
-FilterBody find_sequence_filter(std::string_view name) {
-  for (const Entry& entry : kFilters) {
-    if (entry.name == name) return entry.body;
-  }
-  return nullptr;
-}
+FilterBody find_sequence_filter(std::string_view name) { return find_builtin(kSequenceFilters, name); }
 
 }  // namespace spate::jinja

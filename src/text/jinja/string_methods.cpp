@@ -378,11 +378,7 @@ Value method_format_map(Runtime& runtime, const Value& self, const Args& args) {
   return format_braces(runtime, self, named);
 }
 
-struct Entry {
-  std::string_view name;
-  MethodBody body;
-};
-constexpr Entry kMethods[] = {
+constexpr Builtin<MethodBody> kStringMethods[] = {
     {"split", split_text<false>},
     {"rsplit", split_text<true>},
     {"strip", strip_text<kBoth>},
@@ -463,11 +459,6 @@ std::string replace_text(std::string_view text, std::string_view old, std::strin
   return out.take();
 }
 
-MethodBody find_string_method(std::string_view name) {
-  for (const Entry& entry : kMethods) {
-    if (entry.name == name) return entry.body;
-  }
-  return nullptr;
-}
+MethodBody find_string_method(std::string_view name) { return find_builtin(kStringMethods, name); }
 
 }  // namespace spate::jinja

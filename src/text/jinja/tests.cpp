@@ -93,11 +93,7 @@ bool test_test(Runtime&, const Value& value, const Args& args) {
   return value.is_string() && find_test(value.text()) != nullptr;
 }
 
-struct Entry {
-  std::string_view name;
-  TestBody body;
-};
-constexpr Entry kTests[] = {
+constexpr Builtin<TestBody> kTests[] = {
     {"odd", simple<is_odd>},
     {"even", simple<is_even>},
     {"divisibleby", test_divisibleby},
@@ -141,11 +137,6 @@ constexpr Entry kTests[] = {
 
 }  // namespace
 
-TestBody find_test(std::string_view name) {
-  for (const Entry& entry : kTests) {
-    if (entry.name == name) return entry.body;
-  }
-  return nullptr;
-}
+TestBody find_test(std::string_view name) { return find_builtin(kTests, name); }
 
 }  // namespace spate::jinja

@@ -259,11 +259,7 @@ Value filter_pprint(Runtime&, const Value& input, const Args& args) {
   return Value::string(text);
 }
 
-struct Entry {
-  std::string_view name;
-  FilterBody body;
-};
-constexpr Entry kFilters[] = {
+constexpr Builtin<FilterBody> kTextFilters[] = {
     {"upper", filter_upper},       {"lower", filter_lower},       {"capitalize", filter_capitalize},
     {"string", filter_string},     {"trim", filter_trim},         {"center", filter_center},
     {"title", filter_title},       {"replace", filter_replace},   {"format", filter_format},
@@ -273,12 +269,7 @@ constexpr Entry kFilters[] = {
 
 }  // namespace
 
-FilterBody find_text_filter(std::string_view name) {
-  for (const Entry& entry : kFilters) {
-    if (entry.name == name) return entry.body;
-  }
-  return nullptr;
-}
+FilterBody find_text_filter(std::string_view name) { return find_builtin(kTextFilters, name); }
 
 FilterBody find_filter(std::string_view name) {
   for (const auto find : {find_text_filter, find_sequence_filter, find_number_filter, find_html_filter}) {

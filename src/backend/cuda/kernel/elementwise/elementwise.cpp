@@ -10,10 +10,12 @@
 namespace spate::cuda {
 namespace {
 
-constexpr int kNumThreads = 128, kPieceElems = 8;
+constexpr int kElementwiseThreads = 128, kElementwisePiece = 8;
 
 LaunchGrid grid_for(int64_t num_tokens, int64_t width) {
-  return {.x = num_tokens, .y = ceil_div(width, kNumThreads * kPieceElems), .num_threads = kNumThreads};
+  return {.x = num_tokens,
+          .y = ceil_div(width, kElementwiseThreads * kElementwisePiece),
+          .num_threads = kElementwiseThreads};
 }
 
 // For the product that reads the result; false: it has to be done without.

@@ -8,10 +8,12 @@
 namespace spate::cuda {
 namespace {
 
-constexpr int kNumThreads = 128, kPieceElems = 8;
+constexpr int kEmbeddingThreads = 128, kEmbeddingPiece = 8;
 
 LaunchGrid grid_of(const EmbeddingParams& p) {
-  return {.x = p.out.dim(0), .y = ceil_div(p.out.dim(1), kNumThreads * kPieceElems), .num_threads = kNumThreads};
+  return {.x = p.out.dim(0),
+          .y = ceil_div(p.out.dim(1), kEmbeddingThreads * kEmbeddingPiece),
+          .num_threads = kEmbeddingThreads};
 }
 
 void embedding_integer(Stream& stream, const EmbeddingParams& p) {

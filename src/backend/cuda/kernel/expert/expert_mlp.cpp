@@ -150,11 +150,11 @@ void combine(Stream& stream, const ExpertMlpParams& p, const AddRmsNormParams* n
       .hidden_size = static_cast<int32_t>(p.out.dim(1)),
       .is_aligned = are_rows_aligned({&p.out}) && (!shared.defined() || are_rows_aligned({&shared})),
   };
-  constexpr int kThreads = 128, kPieceElems = 8;
+  constexpr int kThreads = 128, kMlpPiece = 8;
   static_assert(kThreads >= kMaxExpertsPerTok);
   if (norm != nullptr) return combine_and_norm(stream, params, *norm);
   launch(stream, p.out.dtype() == DType::kF32 ? kernel_id("expert_combine_f32") : kernel_id("expert_combine_bf16"),
-         {.x = p.out.dim(0), .y = ceil_div(p.out.dim(1), kThreads * kPieceElems), .num_threads = kThreads}, params,
+         {.x = p.out.dim(0), .y = ceil_div(p.out.dim(1), kThreads * kMlpPiece), .num_threads = kThreads}, params,
          {{"num_tokens", p.out.dim(0)}, {"hidden_size", p.out.dim(1)}});
 }
 

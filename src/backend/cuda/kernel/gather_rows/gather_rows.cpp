@@ -10,7 +10,7 @@
 namespace spate::cuda {
 namespace {
 
-constexpr int kNumThreads = 128;
+constexpr int kGatherThreads = 128;
 
 // The largest power of two up to 16 that divides all of the bytes.
 int64_t common_unit(std::initializer_list<int64_t> bytes) {
@@ -38,8 +38,9 @@ void move_rows(Stream& stream, const KernelsByUnit& kernels, const Tensor& x, co
                                       .out_stride = out_stride_bytes / unit,
                                       .width = static_cast<int32_t>(row_bytes / unit)};
   const auto kernel = static_cast<size_t>(std::countr_zero(static_cast<uint64_t>(unit)));
-  launch(stream, kernels[kernel], {.x = n, .y = ceil_div(row_bytes / unit, kNumThreads), .num_threads = kNumThreads},
-         params, {{"num_rows", n}, {"width", x.dim(1)}});
+  launch(stream, kernels[kernel],
+         {.x = n, .y = ceil_div(row_bytes / unit, kGatherThreads), .num_threads = kGatherThreads}, params,
+         {{"num_rows", n}, {"width", x.dim(1)}});
 }
 
 }  // namespace

@@ -28,10 +28,10 @@ void kv_write(Stream& stream, const KvWriteParams& p) {
                           : is_bf16 ? kernel_id("kv_write_bf16_bf16")
                           : p.kv.desc.dtype == DType::kBf16 ? kernel_id("kv_write_f32_bf16")
                                                             : kernel_id("kv_write_f32_f32");
-  constexpr int kNumThreads = 128;
+  constexpr int kKvThreads = 128;
   const int64_t num_pieces =
       2 * p.kv.desc.num_kv_heads * (of_codes ? params.lanes_per_head : params.kv.padded_head_dim / kHeadDimUnit);
-  launch(stream, kernel, {.x = num_tokens, .y = ceil_div(num_pieces, kNumThreads), .num_threads = kNumThreads}, params,
+  launch(stream, kernel, {.x = num_tokens, .y = ceil_div(num_pieces, kKvThreads), .num_threads = kKvThreads}, params,
          {{"num_tokens", num_tokens}, {"num_kv_heads", p.kv.desc.num_kv_heads}, {"head_dim", p.kv.desc.head_dim}});
 }
 

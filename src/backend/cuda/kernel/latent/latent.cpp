@@ -97,9 +97,9 @@ void latent_norm_rope_write(Stream& stream, const LatentNormRopeWriteParams& p) 
   const int64_t num_tokens = p.slot_mapping.dim(0), num_heads = p.q_rope.dim(1);
   if (num_tokens == 0) return;
   const KvLayerDesc& desc = p.kv.desc;
-  constexpr int64_t kPieceElems = 8;
-  if (p.latent.dtype() != DType::kBf16 || desc.dtype != DType::kBf16 || desc.kv_lora_rank % kPieceElems != 0 ||
-      desc.kv_lora_rank > kLatentWriteThreads * kPieceElems || desc.qk_rope_head_dim % 2 != 0 ||
+  constexpr int64_t kLatentPiece = 8;
+  if (p.latent.dtype() != DType::kBf16 || desc.dtype != DType::kBf16 || desc.kv_lora_rank % kLatentPiece != 0 ||
+      desc.kv_lora_rank > kLatentWriteThreads * kLatentPiece || desc.qk_rope_head_dim % 2 != 0 ||
       !are_rows_aligned({&p.latent, &p.norm})) {
     return decompositions().latent_norm_rope_write(stream, p);
   }

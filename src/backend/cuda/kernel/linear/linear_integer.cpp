@@ -27,7 +27,7 @@ constexpr KernelIds kInt4Group32Ids = {kernel_id("linear_int4_g32_n8"),   kernel
                                        kernel_id("linear_int4_g32_n32"),  kernel_id("linear_int4_g32_n64"),
                                        kernel_id("linear_int4_g32_n128"), kernel_id("linear_int4_g32_n256")};
 
-constexpr int64_t kPieceElems = 8;
+constexpr int64_t kCodesPiece = 8;
 
 const KernelIds& kernels_of(const IntegerLayout& layout) {
   return layout.num_multipliers == 0 ? kInt8Ids : layout.num_multipliers == 2 ? kInt4Ids : kInt4Group32Ids;
@@ -63,7 +63,7 @@ bool fits_linear_codes(int64_t num_tokens, const IntegerLayout& layout) {
 // Whether the CTAs of linear_codes make the codes of x themselves, each all of them, while their first weights come:
 // one launch less. Of wide rows that is faster by int4 only (14,336 elements: 0.6 % of a step, by int8 0.5 % slower).
 OwnCodes own_codes_of(const Tensor& x, const IntegerLayout& layout) {
-  constexpr int64_t kElemsAtOnce = kPieceElems * 32 * kCodesWarps;  // a piece a thread
+  constexpr int64_t kElemsAtOnce = kCodesPiece * 32 * kCodesWarps;  // a piece a thread
   const int64_t num_tokens = x.dim(0), pieces = ceil_div(layout.row_bytes(), kElemsAtOnce);
   if (x.dtype() != DType::kBf16 || num_tokens > kOwnCodesTokens || num_tokens * layout.row_bytes() > kOwnCodesBytes) {
     return OwnCodes::kNone;
@@ -130,7 +130,7 @@ RowShape row_shape(int num_sms, int64_t num_tokens, int64_t row_bytes) {
   constexpr int64_t kMinPieces = 320, kCtasPerSm = 4;
   constexpr int kMaxIdx = 2;
   static_assert(kQuantizeMaxPieces == 1 << kMaxIdx);
-  const int64_t num_pieces = row_bytes / kPieceElems;
+  const int64_t num_pieces = row_bytes / kCodesPiece;
   int num_ctas = 1;
   const auto pieces_of_cta = [&] { return ceil_div(num_pieces, num_ctas); };
   while (pieces_of_cta() > kQuantizeMaxPieces * kQuantizeMaxThreads) num_ctas *= 2;

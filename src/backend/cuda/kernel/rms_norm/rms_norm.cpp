@@ -10,7 +10,7 @@
 namespace spate::cuda {
 namespace {
 
-constexpr int kPieceElems = 8;
+constexpr int kNormPiece = 8;
 
 // Which kernel owns a row in a CTA, and how many threads; both depend on width alone, as the order of the sum does.
 struct WideNorm {
@@ -19,7 +19,7 @@ struct WideNorm {
 };
 
 WideNorm wide_norm_for(int64_t width) {
-  const int64_t num_pieces = ceil_div(width, kPieceElems);
+  const int64_t num_pieces = ceil_div(width, kNormPiece);
   for (const int idx : {0, 1, 2}) {
     const int64_t pieces_a_thread = int64_t{1} << idx;
     if (num_pieces <= pieces_a_thread * kNormMaxThreads) {

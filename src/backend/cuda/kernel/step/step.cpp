@@ -9,7 +9,7 @@
 namespace spate::cuda {
 namespace {
 
-constexpr int kNumThreads = 128;
+constexpr int kStepThreads = 128;
 
 ApplyUpdatesKernelParams apply_updates_params(const ApplyUpdatesParams& p) {
   const RowState& state = p.state;
@@ -64,14 +64,14 @@ void apply_updates(Stream& stream, const ApplyUpdatesParams& p) {
   const StepPlanHeader& plan = *p.plan_host;
   const int64_t num_updates = int64_t{plan.num_row_updates} + plan.num_block_updates;
   if (num_updates == 0) return;
-  launch(stream, kernel_id("apply_updates"), {.x = num_updates, .num_threads = kNumThreads}, apply_updates_params(p),
+  launch(stream, kernel_id("apply_updates"), {.x = num_updates, .num_threads = kStepThreads}, apply_updates_params(p),
          {{"num_row_updates", plan.num_row_updates}, {"num_block_updates", plan.num_block_updates}});
 }
 
 void begin_step(Stream& stream, const BeginStepParams& p) {
   check_params(p);
   const BeginStepKernelParams params = begin_step_params(p);
-  launch(stream, kernel_id("begin_step"), {.x = std::max(params.num_seqs, 1), .num_threads = kNumThreads}, params,
+  launch(stream, kernel_id("begin_step"), {.x = std::max(params.num_seqs, 1), .num_threads = kStepThreads}, params,
          {{"num_seqs", params.num_seqs}, {"num_tokens", params.num_tokens}});
 }
 
@@ -87,7 +87,7 @@ void finish_step(Stream& stream, const FinishStepParams& p) {
       .num_computed_tokens = p.state.num_computed_tokens.data<int32_t>(),
       .token_ids_stride = p.state.token_ids.stride(0),
       .max_model_len = static_cast<int32_t>(p.state.token_ids.dim(1))};
-  launch(stream, kernel_id("finish_step"), {.x = p.num_seqs, .num_threads = kNumThreads}, params,
+  launch(stream, kernel_id("finish_step"), {.x = p.num_seqs, .num_threads = kStepThreads}, params,
          {{"num_seqs", p.num_seqs}});
 }
 

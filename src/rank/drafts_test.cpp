@@ -128,6 +128,10 @@ void check_drafts(RankRig rig, const std::vector<Request>& requests, std::initia
 }
 
 void check_all(RankRig rig, float bias) {
+  if (kIsThreadSanitized) {
+    rig.tensor_parallel_size = 2;
+    return check_drafts(rig, all_requests(bias), {{4, true, 64}});
+  }
   check_drafts(rig, all_requests(bias),
                {{1, true, 64}, {4, true, 64}, {4, false, 64}, {kMaxDrafts, false, 64}, {3, true, 12}});
   rig.engine.limits.max_num_batched_tokens = 20;  // two steps and more a prompt

@@ -156,12 +156,6 @@ TEST_CASE("an EAGLE head computes what PyTorch computes") {
   }
 }
 
-#ifdef __SANITIZE_THREAD__
-constexpr bool kIsThreadSanitized = true;  // the plain loop takes minutes
-#else
-constexpr bool kIsThreadSanitized = false;
-#endif
-
 TEST_CASE("the drafts of an EAGLE head are those of a plain loop over the whole text") {
   const Checkpoint weights = Checkpoint::open(eagle_dir("target")).value();
   for (const char* name : {"head", "head_all_tokens"}) {

@@ -144,6 +144,8 @@ ApiOutcome run_api_call(Endpoint endpoint, ApiCall& call, IgnoredFields& ignored
       return handle_messages(call, ignored);
     case Endpoint::kCountTokens:
       return handle_count_tokens(call, ignored);
+    case Endpoint::kCountResponseTokens:
+      return handle_count_response_tokens(call, ignored);
     case Endpoint::kResponses:
       return handle_responses(call, ignored);
     case Endpoint::kResponse:
@@ -218,6 +220,20 @@ ApiOutcome handle_count_tokens(ApiCall& call, IgnoredFields& ignored) {
   ApiResult<ChatPrompt> prompt = call.frontend->prepare_chat(*request);
   if (!prompt.ok()) return prompt.error();
   call.responder->respond({.body = fmt::format(R"({{"input_tokens":{}}})", prompt->token_ids.size())});
+  return std::nullopt;
+}
+
+ApiOutcome handle_count_response_tokens(ApiCall& call, IgnoredFields& ignored) {
+  ApiResult<ResponsesRequest> request =
+      parse_responses_request(call.request.body, call.frontend->parse_limits(), *call.responses);
+  if (!request.ok()) return request.error();
+  const ChatRequest& chat = request->chat;
+  ignored = {chat.unknown_fields, chat.no_effect_fields};
+  if (!call.frontend->serves(chat.model)) return model_not_found(chat.model, call.frontend->model().names);
+  ApiResult<ChatPrompt> prompt = call.frontend->prepare_chat(chat);
+  if (!prompt.ok()) return by_their_names(prompt.error(), request->places);
+  call.responder->respond(
+      {.body = fmt::format(R"({{"object":"response.input_tokens","input_tokens":{}}})", prompt->token_ids.size())});
   return std::nullopt;
 }
 

@@ -243,6 +243,28 @@ TEST_CASE("requests: a zero byte is not the end of the JSON") {
   CHECK(parsed.error().message == "The request body is not valid JSON: byte 14 is zero");
 }
 
+TEST_CASE("tool_choice of type allowed_tools leaves the others out, and is refused with its place") {
+  const auto chosen = [](const std::string& allowed) {
+    return chat(R"("tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}],)"
+                R"("tool_choice":{"type":"allowed_tools","allowed_tools":)" +
+                allowed + "}");
+  };
+  auto required = chosen(R"({"mode":"required","tools":[{"type":"function","function":{"name":"g"}}]})");
+  CHECK(required->tool_choice == ToolChoice::kRequired);
+  REQUIRE(required->tools->size() == 1);
+  CHECK((*required->tools)[0]["function"]["name"] == "g");
+  CHECK(chosen(R"({"tools":[{"function":{"name":"g"}},{"function":{"name":"f"}}]})")->tools->size() == 2);
+  CHECK(chosen(R"({"tools":[{"function":{"name":"g"}}]})")->tool_choice == ToolChoice::kAuto);
+  CHECK(refusal(chosen(R"({"tools":[{"function":{"name":"h"}}]})")) == "tool_choice|invalid_value|400");
+  CHECK(refusal(chosen(R"({"tools":[]})")) == "tool_choice.allowed_tools.tools|invalid_value|400");
+  CHECK(refusal(chosen(R"({"mode":"none","tools":[{"function":{"name":"g"}}]})")) ==
+        "tool_choice.allowed_tools.mode|invalid_value|400");
+  CHECK(refusal(chosen(R"({"tools":[{"function":{"name":1}}]})")) ==
+        "tool_choice.allowed_tools.tools[0].function|invalid_value|400");
+  CHECK(refusal(chosen(R"({"tools":[7]})")).ends_with("|400"));
+  CHECK(refusal(chosen("null")) == "tool_choice.allowed_tools|invalid_value|400");
+}
+
 TEST_CASE("chat request: tools") {
   CHECK(!chat(R"("tools":[])")->tools);
   auto request = chat(R"("tools":[{"type":"function","function":{"name":"f","parameters":{}}}])");
@@ -254,7 +276,7 @@ TEST_CASE("chat request: tools") {
   CHECK(chat(tools + R"("required")")->tool_choice == ToolChoice::kRequired);
   CHECK(chat(tools + R"({"type":"function","function":{"name":"f"}})")->named_function == "f");
   CHECK(refusal(chat(tools + R"({"type":"function","function":{"name":"g"}})")) == "tool_choice|invalid_value|400");
-  CHECK(refusal(chat(tools + R"({"type":"allowed_tools"})")) == "tool_choice|unsupported_parameter|400");
+  CHECK(refusal(chat(tools + R"({"type":"custom"})")) == "tool_choice|unsupported_parameter|400");
   CHECK(refusal(chat(tools + R"({"type":"function"})")) == "tool_choice.function|invalid_value|400");
   CHECK(refusal(chat(R"("tools":[{"type":"function"}])")) == "tools[0]|invalid_value|400");
   CHECK(refusal(chat(R"("tools":[{"type":"function","function":{}}])")) == "tools[0].function.name|invalid_value|400");

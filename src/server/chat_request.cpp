@@ -146,12 +146,46 @@ bool check_tools(FieldReader& fields, const Json& tools) {
   return !fields.has_error();
 }
 
-void read_named_choice(FieldReader& fields, const Json& choice, ChatRequest& request) {
+// Adds the names to `allowed`: of the tools these alone may be called.
+void read_allowed_tools(FieldReader& fields, const Json& choice, ChatRequest& request,
+                        std::vector<std::string>& allowed) {
+  FieldReader outer(choice, "tool_choice");
+  const Json* object = outer.object("allowed_tools");
+  if (!object && !outer.has_error()) outer.fail("allowed_tools", "tool_choice.allowed_tools is missing");
+  if (outer.has_error()) return fields.fail(outer.error());
+  FieldReader reader(*object, "tool_choice.allowed_tools");
+  const std::string mode = reader.string("mode").value_or("auto");
+  const Json* tools = reader.array("tools");
+  if (!reader.has_error() && mode != "auto" && mode != "required") {
+    reader.fail("mode",
+                fmt::format("tool_choice.allowed_tools.mode must be auto or required, got {}", mode.substr(0, 40)));
+  }
+  if (!reader.has_error() && (!tools || tools->empty())) {
+    reader.fail("tools", "tool_choice.allowed_tools.tools is missing or empty");
+  }
+  if (reader.has_error()) return fields.fail(reader.error());
+  check_count(fields, "tool_choice.allowed_tools.tools", *tools, kMaxTools);
+  for (size_t i = 0; i < tools->size() && !fields.has_error(); ++i) {
+    FieldReader tool((*tools)[i], fmt::format("tool_choice.allowed_tools.tools[{}]", i));
+    const Json* function = tool.object("function");
+    const auto name = function ? function->find("name") : Json::const_iterator();
+    if (!tool.has_error() && (!function || name == function->end() || !name->is_string())) {
+      tool.fail("function", fmt::format("tool_choice.allowed_tools.tools[{}].function.name is missing", i));
+    }
+    if (tool.has_error()) return fields.fail(tool.error());
+    allowed.push_back(*name);
+  }
+  request.tool_choice = mode == "required" ? ToolChoice::kRequired : ToolChoice::kAuto;
+}
+
+void read_named_choice(FieldReader& fields, const Json& choice, ChatRequest& request,
+                       std::vector<std::string>& allowed) {
   FieldReader reader(choice, "tool_choice");
   const std::string type = reader.string("type").value_or("function");
+  if (!reader.has_error() && type == "allowed_tools") return read_allowed_tools(fields, choice, request, allowed);
   if (!reader.has_error() && type != "function") {
     reader.fail(not_supported("tool_choice", fmt::format("tool_choice of type {} is not supported by this server; use "
-                                                         "none, auto, required or a function",
+                                                         "none, auto, required, a function or allowed_tools",
                                                          type.substr(0, 40))));
   }
   const Json* function = reader.object("function");
@@ -167,8 +201,9 @@ void read_named_choice(FieldReader& fields, const Json& choice, ChatRequest& req
   if (reader.has_error()) fields.fail(reader.error());
 }
 
-void read_tool_choice(FieldReader& fields, const Json& choice, ChatRequest& request) {
-  if (choice.is_object()) return read_named_choice(fields, choice, request);
+void read_tool_choice(FieldReader& fields, const Json& choice, ChatRequest& request,
+                      std::vector<std::string>& allowed) {
+  if (choice.is_object()) return read_named_choice(fields, choice, request, allowed);
   if (!choice.is_string()) return fields.fail_type("tool_choice", "none, auto, required or an object", choice);
   if (choice == "none") {
     request.tool_choice = ToolChoice::kNone;
@@ -185,7 +220,8 @@ void read_tools(FieldReader& fields, ChatRequest& request) {
   const Json* choice = fields.any("tool_choice");
   request.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
   request.tool_choice = ToolChoice::kAuto;
-  if (choice) read_tool_choice(fields, *choice, request);
+  std::vector<std::string> allowed;  // empty: all tools
+  if (choice) read_tool_choice(fields, *choice, request, allowed);
   if (fields.has_error()) return;
   const bool is_forced = request.tool_choice == ToolChoice::kRequired || request.tool_choice == ToolChoice::kNamed;
   if (!tools || tools->empty()) {
@@ -194,13 +230,24 @@ void read_tools(FieldReader& fields, ChatRequest& request) {
     return;
   }
   if (!check_tools(fields, *tools)) return;
-  const bool is_known =
-      std::ranges::any_of(*tools, [&](const Json& tool) { return tool["function"]["name"] == request.named_function; });
-  if (request.tool_choice == ToolChoice::kNamed && !is_known) {
+  std::vector<std::string> named = allowed;
+  if (request.tool_choice == ToolChoice::kNamed) named.push_back(request.named_function);
+  for (const std::string& name : named) {
+    if (std::ranges::any_of(*tools, [&](const Json& tool) { return tool["function"]["name"] == name; })) continue;
     return fields.fail("tool_choice", fmt::format("tool_choice names the function \"{}\", which tools does not have",
-                                                  request.named_function.substr(0, 100)));
+                                                  name.substr(0, 100)));
   }
-  request.tools = std::make_shared<Json>(*tools);
+  if (allowed.empty()) {
+    request.tools = std::make_shared<Json>(*tools);
+    return;
+  }
+  // The model is not told of the others.
+  auto kept = std::make_shared<Json>(Json::array());
+  for (const Json& tool : *tools) {
+    if (std::ranges::find(allowed, tool["function"]["name"].get_ref<const std::string&>()) != allowed.end())
+      kept->push_back(tool);
+  }
+  request.tools = std::move(kept);
 }
 
 }  // namespace

@@ -182,7 +182,17 @@ void translate_tools(FieldReader& fields, Json& chat) {
   const Json* choice = fields.any("tool_choice");
   if (!choice) return;
   chat["tool_choice"] = *choice;
-  if (!choice->is_object() || !choice->contains("name")) return;
+  if (!choice->is_object()) return;
+  if (choice->value("type", Json()) == "allowed_tools") {
+    Json allowed{{"mode", choice->value("mode", Json("auto"))}, {"tools", Json::array()}};
+    for (const Json& tool : choice->value("tools", Json::array())) {
+      const bool is_named = tool.is_object() && tool.contains("name");
+      allowed["tools"].push_back({{"function", is_named ? Json{{"name", tool["name"]}} : Json::object()}});
+    }
+    chat["tool_choice"] = {{"type", "allowed_tools"}, {"allowed_tools", std::move(allowed)}};
+    return;
+  }
+  if (!choice->contains("name")) return;
   chat["tool_choice"] = {{"type", choice->value("type", Json("function"))},
                          {"function", {{"name", (*choice)["name"]}}}};
 }

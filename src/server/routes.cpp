@@ -15,6 +15,8 @@ constexpr Route kRoutes[] = {
     {"/v1/messages/count_tokens", "POST", Endpoint::kCountTokens, true, "The tokens of such a prompt.",
      kCountTokensRequest},
     {"/v1/responses", "POST", Endpoint::kResponses, true, "OpenAI's Responses.", kResponsesRequest},
+    {"/v1/responses/input_tokens", "POST", Endpoint::kCountResponseTokens, true, "The tokens of such an input.",
+     kResponsesRequest},
     {"/inference/v1/generate", "POST", Endpoint::kTokensGenerate, true, "Token ids in, token ids out.", kTokensRequest},
     {"/v1/embeddings", "POST", Endpoint::kEmbeddings, true, "Vectors of texts, from the model's hidden states.",
      kEmbeddingsRequest},
@@ -118,9 +120,9 @@ const Route* find_route(std::string_view path, std::string_view method) {
   if (!has_id(kResponsePrefix)) return nullptr;
   if (path.ends_with(kCancelSuffix)) return &kIdRoutes[3];
   if (path.ends_with(kInputItemsSuffix)) return &kIdRoutes[4];
-  // What OpenAI has there beside ids: /input_tokens, /compact.
+  // What OpenAI has there beside ids and is not built here: /compact.
   const std::string_view id = path.substr(kResponsePrefix.size());
-  if (id.find('/') != std::string_view::npos || id == "input_tokens" || id == "compact") return nullptr;
+  if (id.find('/') != std::string_view::npos || id == "compact") return nullptr;
   return &kIdRoutes[method == "DELETE" ? 2 : 1];
 }
 

@@ -26,6 +26,7 @@ enum class Endpoint {
   kAllowedTokens,
   kRenderChat,
   kRenderCompletion,
+  kCountResponseTokens,
   kCountTokens,
   kResponse,
   kDeleteResponse,

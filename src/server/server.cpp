@@ -137,9 +137,7 @@ struct Server::Impl {
       if (request.path.empty()) request.path = "/";
     }
     const Route* route = find_route(request.path, request.method);
-    if (!route) {
-      return http_response_of(http_error(404, fmt::format("There is no {} here.", printable(request.path))));
-    }
+    if (!route) return refusal(request, http_error(404, fmt::format("There is no {} here.", printable(request.path))));
     if (request.method == "OPTIONS")
       return HttpResponse{.status = 204, .headers = {{"Allow", allowed_methods(*route)}}};
     if (is_admin(route->endpoint) && (!config.enable_admin || !config.asks_for_key())) {
@@ -148,25 +146,32 @@ struct Server::Impl {
     }
     const bool needs_key = route->needs_key || (route->endpoint == Endpoint::kMetrics && config.metrics_auth);
     if (needs_key && config.asks_for_key() && !has_valid_api_key(request, config.api_key, config.api_key_hashes)) {
-      HttpResponse response =
-          error_response(route->endpoint,
-                         http_error(401, "The API key is missing or wrong: send it as \"Authorization: Bearer KEY\"."));
+      HttpResponse response = refusal(
+          request, http_error(401, "The API key is missing or wrong: send it as \"Authorization: Bearer KEY\"."));
       response.headers.emplace_back("WWW-Authenticate", "Bearer");
-      if (is_messages(route->endpoint)) response.headers.emplace_back(kMessagesIdHeader, request.request_id);
       return response;
     }
     if (!takes_method(*route, request.method)) {
-      HttpResponse response = http_response_of(
-          http_error(405, fmt::format("{} takes {}, not {}.", route->path, taken_methods(*route), printable(request.method))));
+      HttpResponse response =
+          refusal(request, http_error(405, fmt::format("{} takes {}, not {}.", route->path, taken_methods(*route),
+                                                       printable(request.method))));
       response.headers.emplace_back("Allow", allowed_methods(*route));
       return response;
     }
     if (request.is_on_reserve && needs_model(route->endpoint)) {
-      return http_response_of(
-          http_error(503, fmt::format("There are {} connections, no more are taken.", config.max_connections)));
+      return refusal(request, http_error(503, fmt::format("There are {} connections, no more are taken.",
+                                                          config.max_connections)));
     }
     if (request.method != "POST") request.max_body_bytes = std::min(request.max_body_bytes, kMaxUnusedBodyBytes);
     return std::nullopt;
+  }
+
+  // In Anthropic's shape at its path and below.
+  static HttpResponse refusal(const HttpRequest& request, const ApiError& error) {
+    if (request.path != "/v1/messages" && !request.path.starts_with("/v1/messages/")) return http_response_of(error);
+    HttpResponse response = messages_error_response(error);
+    response.headers.emplace_back(kMessagesIdHeader, request.request_id);
+    return response;
   }
 
   void handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {

@@ -33,7 +33,7 @@ TestClient::TestClient(int port) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const timeval timeout{.tv_sec = 20, .tv_usec = 0};
+  const timeval timeout{.tv_sec = 120, .tv_usec = 0};
   ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
   if (::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) close();
 }
@@ -42,7 +42,7 @@ TestClient::TestClient(const std::string& unix_path) : fd_(::socket(AF_UNIX, SOC
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   unix_path.copy(address.sun_path, sizeof address.sun_path - 1);
-  const timeval timeout{.tv_sec = 20, .tv_usec = 0};
+  const timeval timeout{.tv_sec = 120, .tv_usec = 0};
   ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
   if (::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) close();
 }

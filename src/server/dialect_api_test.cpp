@@ -141,7 +141,7 @@ TEST_CASE("messages, responses: time grows with the size of a request, too many 
     CHECK(response.body.find("maximum context length") != std::string::npos);
     return std::chrono::steady_clock::now() - begin;
   };
-  // 16 times as many took over 200 times as long while each block copied those before it.
+  // Were each block to copy those before it, 16 times as many would take 256 times as long.
   const auto quick = std::min(time_of(kNumBlocks / 16), time_of(kNumBlocks / 16));
   CHECK(time_of(kNumBlocks) < 80 * quick);
   const Json many(70000, Json::object()), tools(2000, Json{{"name", "f"}});

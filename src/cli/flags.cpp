@@ -192,7 +192,9 @@ void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required, std:
   add_count(app, "--long-prefill-token-threshold", m.long_prefill_token_threshold,
             "Most tokens of one prompt in a step while others wait; 0: a quarter of the budget");
   app->add_option("--max-prefill-stall-ms", m.max_prefill_stall_ms,
-                  "Most milliseconds that prompts hold up running streams a step; 0: no limit; -1: " +
+                  "Most milliseconds that prompts hold up running streams a step, more where more prompts wait than "
+                  "streams run; "
+                  "0: no limit; -1: " +
                       defaults_text(&BackEndDefaults::max_prefill_stall_ms))
       ->check(CLI::Range(-1, 60000));
   app->add_option("--max-logprobs", m.max_logprobs,

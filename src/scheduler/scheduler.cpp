@@ -169,7 +169,8 @@ void Scheduler::schedule_step(ScheduledStep& step) {
   make_room_for_priority();
   schedule_decodes(step);
   if (config_.enable_chunked_prefill) {
-    if (!step.seqs.empty()) budget_ = std::min(budget_, pacer_.max_prefill_tokens());
+    const size_t num_decoding = step.seqs.size(), num_waiting = running_.size() - num_decoding + waiting_.size();
+    if (num_decoding > 0) budget_ = std::min(budget_, pacer_.max_prefill_tokens(num_decoding, num_waiting));
     schedule_prefills(step);
   } else {
     schedule_whole_prompts(step);

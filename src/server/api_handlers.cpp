@@ -9,6 +9,7 @@
 #include "server/embedding.h"
 #include "server/http_message.h"
 #include "server/json_parse.h"
+#include "server/random_hex.h"
 #include "server/response_events.h"
 #include "server/responses.h"
 #include "text/unicode.h"
@@ -237,6 +238,20 @@ ApiOutcome handle_count_response_tokens(ApiCall& call, IgnoredFields& ignored) {
   return std::nullopt;
 }
 
+namespace {
+
+// The client's own id where a path can have it and no stored response does: clients send one id with every turn.
+std::string response_id(const ApiRequest& request, ResponseStore& store) {
+  const auto is_plain = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' ||
+           c == '.';
+  };
+  const std::string id = "resp_" + request.request_id;
+  return std::ranges::all_of(request.request_id, is_plain) && !store.find(id) ? id : "resp_" + random_hex(32);
+}
+
+}  // namespace
+
 ApiOutcome handle_responses(ApiCall& call, IgnoredFields& ignored) {
   ApiResult<ResponsesRequest> request =
       parse_responses_request(call.request.body, call.frontend->parse_limits(), *call.responses);
@@ -248,8 +263,9 @@ ApiOutcome handle_responses(ApiCall& call, IgnoredFields& ignored) {
   const bool is_background = request->is_background;
   if (!call.frontend->serves(chat.model)) return model_not_found(chat.model, call.frontend->model().names);
   if (call.responder->is_gone()) return std::nullopt;
-  auto answer =
-      make_responses_answer(std::move(*request), response_info(call, chat, "resp_"), call.responder, call.responses);
+  ResponseInfo info = response_info(call, chat, "resp_");
+  info.id = response_id(chat, *call.responses);
+  auto answer = make_responses_answer(std::move(*request), std::move(info), call.responder, call.responses);
   ApiResult<std::shared_ptr<Generation>> run = call.frontend->chat(chat, answer);
   if (!run.ok()) return by_their_names(run.error(), places);
   if (is_background) {

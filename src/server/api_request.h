@@ -86,6 +86,7 @@ struct ChatRequest : ApiRequest {
   bool continue_final_message = false;
   bool echo = false;
   bool include_reasoning = true;
+  bool drops_old_turns = false;  // of a conversation that does not fit; else that is an error
   std::optional<int> max_reasoning_tokens;
 };
 

@@ -39,6 +39,10 @@ class ChatOutputParser final : private CallSink {
   void finish(std::vector<ChatPart>& parts, bool is_cut = false);  // is_cut: at the limit of tokens
   int num_tool_calls() const { return num_tool_calls_; }
   bool is_in_reasoning() const { return state_ == State::kReasoning; }
+  // What comes next is content unless it turns out to be a marker.
+  bool is_in_content() const {
+    return state_ == State::kStart || state_ == State::kContentStart || state_ == State::kContent;
+  }
 
  private:
   // kMessage: harmony, between messages and in their heads. kCalls: between calls of a section. kCallTail: behind a call

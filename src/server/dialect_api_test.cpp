@@ -429,6 +429,29 @@ TEST_CASE("responses, tokens: errors name the fields that the client sent") {
             .ends_with("text.format.schema is missing"));
   CHECK(error_of("/v1/responses", {{"input", "x"}, {"tools", {{{"type", "function"}}}}}) == "tools[0].name: tools[0].name is missing");
   CHECK(error_of("/v1/responses", {{"input", "x"}, {"max_output_tokens", 0}}).starts_with("max_output_tokens: max_output_tokens"));
+  const Json tools = {{{"type", "function"}, {"name", "add"}}};
+  const auto choice = [&](const Json& value) {
+    return error_of("/v1/responses", {{"input", "x"}, {"tools", tools}, {"tool_choice", value}});
+  };
+  const auto allowed = [&](const Json& names) {
+    return choice({{"type", "allowed_tools"}, {"mode", "required"}, {"tools", names}});
+  };
+  CHECK(choice({{"type", "function"}, {"name", 5}}) == "tool_choice.name: tool_choice.name must be a string, got 5");
+  CHECK(choice({{"type", "function"}}) == "tool_choice: tool_choice.name is missing");
+  CHECK(choice({{"type", "allowed_tools"}, {"mode", 7}, {"tools", tools}}) ==
+        "tool_choice.mode: tool_choice.mode must be a string, got 7");
+  CHECK(allowed({{{"type", "function"}}}) == "tool_choice.tools[0]: tool_choice.tools[0].name is missing");
+  CHECK(allowed("add") == "tool_choice.tools: tool_choice.tools must be an array, got \"add\"");
+  const auto output = [&](const Json& value) {
+    return input({{{"type", "function_call_output"}, {"call_id", "c"}, {"output", value}}});
+  };
+  CHECK(output(5) == "input[0].output: input[0].output must be a string or an array of parts, got 5");
+  CHECK(output({{{"type", "input_text"}, {"text", 5}}}) ==
+        "input[0].output[0].text: input[0].output[0].text must be a string, got 5");
+  CHECK(output({{{"type", "input_image"}, {"image_url", "x"}}})
+            .starts_with("input[0].output[0]: input[0].output[0] is of type input_image"));
+  CHECK(error_of("/v1/responses", {{"input", "x"}, {"previous_response_id", "mine"}})
+            .starts_with("previous_response_id: previous_response_id must begin with resp_"));
   const auto tokens = [&](const Json& ids) { return error_of("/inference/v1/generate", {{"token_ids", ids}}); };
   CHECK(tokens(Json::array()) == "token_ids: token_ids must not be empty");
   CHECK(tokens({-1}).starts_with("token_ids: token_ids"));
@@ -538,6 +561,118 @@ TEST_CASE("responses: vLLM's additional fields work as in chats") {
     Json body = fields;
     body["input"] = "x";
     CHECK(test.post("/v1/responses", body, 400)["error"]["param"].get<std::string>().starts_with(name));
+  }
+}
+
+TEST_CASE("responses: log-probabilities of the text's tokens, and of no others") {
+  TestServer test;
+  const auto joined = [](const Json& logprobs) {
+    std::string text;
+    for (const Json& token : logprobs) text += token["token"].get<std::string>();
+    return text;
+  };
+  const std::string text = "Red, green and 蓝色 🙂.";
+  const Json include = {"message.output_text.logprobs"};
+  const Json answer = test.post("/v1/responses", {{"input", text}, {"top_logprobs", 2}, {"include", include}});
+  CHECK(answer["top_logprobs"] == 2);
+  const Json& part = answer["output"][0]["content"][0];
+  REQUIRE(part["text"] == text);
+  const Json ids = test.post("/tokenize", {{"prompt", text}})["tokens"];
+  REQUIRE(part["logprobs"].size() == ids.size());  // the end token has no text
+  CHECK(part["logprobs"][0]["logprob"] == -0.5);
+  std::string bytes;
+  for (const Json& token : part["logprobs"]) {
+    for (const Json& byte : token["bytes"]) bytes += static_cast<char>(byte.get<int>());
+  }
+  CHECK(bytes == text);
+  CHECK(part["logprobs"][0]["top_logprobs"].size() == 2);
+  CHECK(test.post("/v1/responses",
+                  {{"input", text}, {"include", include}})["output"][0]["content"][0]["logprobs"][0]["top_logprobs"]
+            .empty());
+  CHECK(test.post("/v1/responses", {{"input", text}})["output"][0]["content"][0]["logprobs"].empty());
+
+  // Streamed: with the delta that has their text; the whole item has them all.
+  Json streamed = Json::array(), done;
+  for (const Json& event : test.stream("/v1/responses", {{"input", text}, {"top_logprobs", 2}})) {
+    if (event["type"] == "response.output_text.done") done = event["logprobs"];
+    if (event["type"] != "response.output_text.delta") continue;
+    CHECK(!event["logprobs"].empty());
+    for (const Json& token : event["logprobs"]) streamed.push_back(token);
+  }
+  CHECK(streamed == part["logprobs"]);
+  CHECK(done == streamed);
+
+  // Neither the reasoning's, nor a call's, nor those of their markers.
+  const std::string thought = "<think>\nIs it so?\n</think>\n\nIt is. ";
+  const Json tools = {{{"type", "function"}, {"name", "add"}, {"parameters", {{"type", "object"}}}}};
+  for (const bool is_stream : {false, true}) {
+    const Json body{{"input", thought + kCall}, {"tools", tools}, {"top_logprobs", 1}};
+    const Json mixed =
+        is_stream ? test.stream("/v1/responses", body).back()["response"] : test.post("/v1/responses", body);
+    REQUIRE(mixed["output"].size() == 3);
+    const Json& message = mixed["output"][1]["content"][0];
+    CHECK(message["text"] == "It is.");
+    CHECK(joined(message["logprobs"]) == "It is.");
+  }
+  for (const auto& [field, value] : {std::pair{"top_logprobs", Json(21)}, {"top_logprobs", -1}, {"include", {7}}}) {
+    CHECK(test.post("/v1/responses", {{"input", "x"}, {field, value}}, 400)["error"]["param"] == field);
+  }
+}
+
+TEST_CASE("responses: truncation auto leaves out the oldest turns, and no more than it must") {
+  TestServer test;
+  Json items = {{{"role", "system"}, {"content", "The system says this."}}};
+  for (int i = 0; i < 40; ++i) {
+    items.push_back({{"role", "user"}, {"content", fmt::format("question {} of many, with some more words", i)}});
+    items.push_back({{"role", "assistant"}, {"content", fmt::format("answer {} to it, with some more words", i)}});
+  }
+  items.push_back({{"role", "user"}, {"content", "The last."}});
+  const auto count = [&](Json fields) {
+    fields["input"] = items;
+    return test.post("/v1/responses/input_tokens", fields)["input_tokens"].get<int>();
+  };
+  const Json body{{"input", items}, {"max_output_tokens", 40}};
+  CHECK(test.post("/v1/responses", body, 400)["error"]["code"] == "context_length_exceeded");
+  Json truncated = body;
+  truncated["truncation"] = "auto";
+  const Json answer = test.post("/v1/responses", truncated);
+  CHECK(answer["truncation"] == "auto");
+  CHECK(answer["output"][0]["content"][0]["text"] == "The last.");
+  const int num_tokens = answer["usage"]["input_tokens"];
+  CHECK(num_tokens <= 512 - 40);
+  // A turn more would not fit.
+  const int turn = test.post("/v1/responses/input_tokens", {{"input", {items[1], items[2]}}})["input_tokens"];
+  CHECK(num_tokens + turn > 512 - 40);
+  CHECK(count({{"truncation", "auto"}, {"max_output_tokens", 40}}) == num_tokens);
+  CHECK(count({{"truncation", "auto"}}) <= 512 - 512 / 4);
+  // The instructions stay, and what was left out is still there for the next response.
+  truncated["instructions"] = "Some instructions.";
+  CHECK(test.post("/v1/responses", truncated)["status"] == "completed");
+  const Json next{{"input", "More."}, {"previous_response_id", answer["id"]}};
+  CHECK(test.post("/v1/responses", next, 400)["error"]["code"] == "context_length_exceeded");
+  // One turn that does not fit by itself.
+  const Json alone{{"input", std::string(9000, 'x')}, {"truncation", "auto"}};
+  CHECK(test.post("/v1/responses", alone, 400)["error"]["code"] == "context_length_exceeded");
+  CHECK(test.post("/v1/responses", {{"input", "x"}, {"truncation", "off"}}, 400)["error"]["param"] == "truncation");
+}
+
+TEST_CASE("responses: one request id for several turns does not overwrite the earlier ones") {
+  TestServer test;
+  const auto answer_to = [&](const std::string& text, Json fields = Json::object()) {
+    fields["input"] = text;
+    fields["request_id"] = "trace-7";
+    return test.post("/v1/responses", fields);
+  };
+  const Json first = answer_to("One.");
+  CHECK(first["id"] == "resp_trace-7");
+  const Json second = answer_to("Two.", {{"previous_response_id", first["id"]}});
+  CHECK(second["id"] != first["id"]);
+  CHECK(test.get("/v1/responses/" + first["id"].get<std::string>()) == first);
+  CHECK(test.get("/v1/responses/" + second["id"].get<std::string>()) == second);
+  // An id that no path can have is not the response's.
+  for (const char* id : {"a/b", "a?b", "a b", "a\nb"}) {
+    const Json answer = test.post("/v1/responses", {{"input", "x"}, {"request_id", id}});
+    CHECK(test.get("/v1/responses/" + answer["id"].get<std::string>()) == answer);
   }
 }
 

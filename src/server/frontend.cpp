@@ -18,6 +18,7 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kMaxAllowedTold = 200;
 constexpr int64_t kMaxWideLogprobs = 16 << 20;   // held for one answer: about 1 GB of text
 constexpr size_t kMaxTemplateBytes = 256 << 10;  // of a request
+constexpr int kDefaultAnswerShare = 4;  // of the context; the room for an answer that old turns are left out for
 
 // Runs a chat's text through the parser of each choice.
 class ChatAdapter final : public GenerationListener {
@@ -42,22 +43,22 @@ class ChatAdapter final : public GenerationListener {
     ChatOutputParser& parser = parsers_[static_cast<size_t>(delta.choice)];
     ChatDelta chat;
     // Token by token: several come at once with drafts or stream_interval, and some may be reasoning, others not.
-    std::string_view text = delta.text;
+    const std::string_view text = delta.text;
     size_t num_read = 0;
-    for (size_t i = 0; i + 1 < delta.token_ids.size(); ++i) {
-      const bool was_reasoning = parser.is_in_reasoning();
-      parser.append(text.substr(num_read, delta.text_ends[i] - num_read), chat.parts);
-      num_read = delta.text_ends[i];
+    for (size_t i = 0; i < delta.token_ids.size(); ++i) {
+      const bool was_reasoning = parser.is_in_reasoning(), was_content = parser.is_in_content();
+      const bool is_last = i + 1 == delta.token_ids.size();
+      const size_t end = is_last ? text.size() : delta.text_ends[i];
+      parser.append(text.substr(num_read, end - num_read), chat.parts);
+      num_read = end;
+      if (!delta.logprobs.empty()) chat.is_content.push_back(was_content && parser.is_in_content());
+      if (is_last) finish(parser, delta.finish_reason, chat.parts);
       num_reasoning_tokens_ += was_reasoning || parser.is_in_reasoning() ? 1 : 0;
     }
-    const bool was_reasoning = parser.is_in_reasoning();
-    parser.append(text.substr(num_read), chat.parts);
-    if (delta.finish_reason != FinishReason::kNone) {
-      const bool is_cut =
-          delta.finish_reason == FinishReason::kLength || delta.finish_reason == FinishReason::kRepetition;
-      parser.finish(chat.parts, is_cut);
+    if (delta.token_ids.empty()) {
+      parser.append(text, chat.parts);
+      finish(parser, delta.finish_reason, chat.parts);
     }
-    if (!delta.token_ids.empty() && (was_reasoning || parser.is_in_reasoning())) ++num_reasoning_tokens_;
     delta.text.clear();
     chat.delta = std::move(delta);
     chat.has_tool_calls = parser.num_tool_calls() > 0;
@@ -67,6 +68,11 @@ class ChatAdapter final : public GenerationListener {
   void on_done(const GenerationUsage& usage) override { listener_->on_done(usage); }
 
  private:
+  static void finish(ChatOutputParser& parser, FinishReason reason, std::vector<ChatPart>& parts) {
+    if (reason == FinishReason::kNone) return;
+    parser.finish(parts, reason == FinishReason::kLength || reason == FinishReason::kRepetition);
+  }
+
   std::shared_ptr<ChatListener> listener_;
   std::vector<ChatOutputParser> parsers_;
   const std::string echo_;
@@ -149,6 +155,26 @@ std::optional<ApiError> check_logprobs(const ApiRequest& request, const std::vec
     return error;
   if (request.stream) return std::nullopt;
   return check("logprobs", num_tokens, request.sampling.logprobs.value_or(0));
+}
+
+// The messages that begin a turn which may be left out together with all before it: a user's, not the last. In order.
+std::vector<size_t> turn_begins(const Json& messages) {
+  std::vector<size_t> begins;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (messages[i]["role"] == "user") begins.push_back(i);
+  }
+  return begins;
+}
+
+bool is_instruction(const Json& message) { return message["role"] == "system" || message["role"] == "developer"; }
+
+// Without the messages before `first`, except instructions.
+std::shared_ptr<const Json> without_turns_before(size_t first, const Json& messages) {
+  auto kept = std::make_shared<Json>(Json::array());
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (i >= first || is_instruction(messages[i])) kept->push_back(messages[i]);
+  }
+  return kept;
 }
 
 bool asks_for_strict(const Json& tools) {
@@ -277,7 +303,33 @@ ApiResult<std::vector<int32_t>> Frontend::encode_prompt(const std::string& text,
   return model_.tokenizer->encode(text, {.add_special_tokens = add_special_tokens});
 }
 
+// As few of the oldest turns as make room for the answer are left out; what stays begins with a user's message.
+// Found by bisection: a conversation may have thousands of turns.
 ApiResult<ChatPrompt> Frontend::prepare_chat(const ChatRequest& request) const {
+  ApiResult<ChatPrompt> whole = prepare_whole_chat(request);
+  if (!request.drops_old_turns) return whole;
+  const auto fits = [&](const ApiResult<ChatPrompt>& prompt) {
+    const int64_t room = request.max_tokens.value_or(max_model_len() / kDefaultAnswerShare);
+    return prompt.ok() && static_cast<int64_t>((*prompt).token_ids.size()) + room <= max_model_len();
+  };
+  const bool is_too_long = whole.ok() ? !fits(whole) : whole.error().code == "context_length_exceeded";
+  if (!is_too_long) return whole;
+  const std::vector<size_t> begins = turn_begins(*request.messages);
+  ChatRequest shorter = request;
+  ApiResult<ChatPrompt> best = std::move(whole);
+  for (size_t low = 1, high = begins.size();
+       low < high;) {  // the least number of turns to leave out lies in [low, high)
+    const size_t middle = low + (high - low) / 2;
+    shorter.messages = without_turns_before(begins[middle], *request.messages);
+    ApiResult<ChatPrompt> prompt = prepare_whole_chat(shorter);
+    const bool is_enough = fits(prompt);
+    if (is_enough || middle + 1 == begins.size()) best = std::move(prompt);
+    is_enough ? high = middle : low = middle + 1;
+  }
+  return best;
+}
+
+ApiResult<ChatPrompt> Frontend::prepare_whole_chat(const ChatRequest& request) const {
   ApiResult<std::string> text = render_chat(request);
   if (!text.ok()) return text.error();
   ApiResult<std::vector<int32_t>> token_ids =

@@ -38,6 +38,7 @@ struct ChatPrompt {
 struct ChatDelta {
   ChoiceDelta delta;  // delta.text is moved into the parts
   std::vector<ChatPart> parts;
+  std::vector<bool> is_content;      // of each token: neither in the reasoning nor in a call
   bool has_tool_calls = false;       // of the choice so far
   int64_t num_reasoning_tokens = 0;  // of all choices so far
 };
@@ -112,6 +113,7 @@ class Frontend {
                                                   const ChatAnswerForm& form = {});
 
  private:
+  ApiResult<ChatPrompt> prepare_whole_chat(const ChatRequest& request) const;                    // no turn is left out
   ApiResult<std::shared_ptr<const ChatTemplate>> template_of(const ChatRequest& request) const;  // null: there is none
   std::shared_ptr<const StructuredOutput> tool_output(const ChatRequest& request,
                                                       const ChatOutputOptions& output) const;

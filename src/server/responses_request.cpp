@@ -1,5 +1,6 @@
 #include "server/responses_request.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "server/json_parse.h"
@@ -25,10 +26,7 @@ class ItemTranslator {
     } else if (type == "function_call") {
       add_call(reader);
     } else if (type == "function_call_output") {
-      const Json* output = reader.any("output");
-      messages_.push_back({{"role", "tool"},
-                           {"tool_call_id", required_name(reader, "call_id")},
-                           {"content", output ? *output : Json("")}});
+      add_output(reader);
     } else if (type == "reasoning") {
       add_reasoning(reader);
     } else {
@@ -63,6 +61,26 @@ class ItemTranslator {
     if (reader.has_error()) return;
     assistant()["tool_calls"].push_back(
         {{"id", call_id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}});
+  }
+  void add_output(FieldReader& reader) {
+    const Json* output = reader.any("output");
+    if (output && !output->is_string() && !output->is_array()) {
+      reader.fail_type("output", "a string or an array of parts", *output);
+    }
+    for (size_t i = 0; output && output->is_array() && i < output->size() && !reader.has_error(); ++i) {
+      const std::string path = fmt::format("{}[{}]", reader.path_of("output"), i);
+      FieldReader part((*output)[i], path);
+      const std::string type = part.string("type").value_or("text");
+      const std::optional<std::string> text = part.string("text");
+      if (!part.has_error() && !text) {
+        part.fail(bad_request(path, fmt::format("{} is of type {}, without a text: this model reads text only", path,
+                                                type.substr(0, 40))));
+      }
+      if (part.has_error()) reader.fail(part.error());
+    }
+    messages_.push_back({{"role", "tool"},
+                         {"tool_call_id", required_name(reader, "call_id")},
+                         {"content", output ? *output : Json("")}});
   }
   void add_message(FieldReader& reader) {
     const Json* role = reader.any("role");
@@ -184,10 +202,11 @@ void translate_tools(FieldReader& fields, Json& chat) {
   chat["tool_choice"] = *choice;
   if (!choice->is_object()) return;
   if (choice->value("type", Json()) == "allowed_tools") {
-    Json allowed{{"mode", choice->value("mode", Json("auto"))}, {"tools", Json::array()}};
-    for (const Json& tool : choice->value("tools", Json::array())) {
+    Json allowed{{"mode", choice->value("mode", Json("auto"))}, {"tools", choice->value("tools", Json::array())}};
+    for (size_t i = 0; allowed["tools"].is_array() && i < allowed["tools"].size(); ++i) {
+      Json& tool = allowed["tools"][i];
       const bool is_named = tool.is_object() && tool.contains("name");
-      allowed["tools"].push_back({{"function", is_named ? Json{{"name", tool["name"]}} : Json::object()}});
+      tool = {{"function", is_named ? Json{{"name", tool["name"]}} : Json::object()}};
     }
     chat["tool_choice"] = {{"type", "allowed_tools"}, {"allowed_tools", std::move(allowed)}};
     return;
@@ -225,6 +244,7 @@ Json told_fields(FieldReader& fields) {
   add("reasoning", Json{{"effort", nullptr}, {"summary", nullptr}});
   add("store", true);
   add("temperature", nullptr);
+  add("top_logprobs", 0);
   add("text", Json{{"format", {{"type", "text"}}}});
   add("tool_choice", "auto");
   add("tools", Json::array());
@@ -239,9 +259,38 @@ void check_options(FieldReader& fields, ResponsesRequest& request) {
   request.is_stored = fields.boolean("store").value_or(true);
   request.is_background = fields.boolean("background").value_or(false);
   if (request.is_background && !request.is_stored) fields.fail("background", "background needs store to be true");
-  if (fields.string("truncation").value_or("disabled") != "disabled") {
-    fields.fail(not_supported("truncation", "truncation must be disabled: input is taken as it is"));
+}
+
+bool read_truncation_mode(FieldReader& fields) {
+  const std::string mode = fields.string("truncation").value_or("disabled");
+  if (mode != "auto" && mode != "disabled") {
+    fields.fail("truncation", fmt::format("truncation must be auto or disabled, got \"{}\"", mode.substr(0, 40)));
   }
+  return mode == "auto";
+}
+
+// What only OpenAI's own tools and models have; there is nothing of it here.
+constexpr std::string_view kEmptyIncludes[] = {"code_interpreter_call.outputs", "computer_call_output.output.image_url",
+                                               "file_search_call.results",      "message.input_image.image_url",
+                                               "reasoning.encrypted_content",   "web_search_call.action.sources",
+                                               "web_search_call.results"};
+
+// Whether the tokens' log-probabilities are told. Other names are listed in `unknown`.
+bool read_include(FieldReader& fields, std::vector<std::string>& unknown) {
+  bool has_logprobs = fields.integer("top_logprobs").value_or(0) > 0;
+  const Json* include = fields.array("include");
+  for (size_t i = 0; include && i < include->size() && !fields.has_error(); ++i) {
+    const Json& item = (*include)[i];
+    if (!item.is_string()) {
+      fields.fail(bad_request("include", fmt::format("include[{}] must be a string, got {}", i, json_excerpt(item)),
+                              "invalid_type"));
+    } else if (item == "message.output_text.logprobs") {
+      has_logprobs = true;
+    } else if (std::ranges::find(kEmptyIncludes, item.get_ref<const std::string&>()) == std::end(kEmptyIncludes)) {
+      unknown.push_back(fmt::format("include: {}", item.get_ref<const std::string&>().substr(0, 60)));
+    }
+  }
+  return has_logprobs;
 }
 
 }  // namespace
@@ -253,10 +302,16 @@ ApiError by_their_names(ApiError error, const std::vector<std::string>& places) 
   error = with_field_name(std::move(error), "max_tokens", "max_output_tokens");
   error = with_field_name(std::move(error), "response_format.json_schema", "text.format");
   error = with_field_name(std::move(error), "response_format", "text.format");
-  if (error.param.starts_with("tools")) {
+  // Where chats have an object more.
+  error = with_field_name(std::move(error), "tool_choice.allowed_tools", "tool_choice");
+  if (error.param.starts_with("tool")) {
     for (std::string* text : {&error.message, &error.param}) {
-      const size_t place = text->find("].function.");
-      if (place != std::string::npos) text->erase(place + 1, std::string_view(".function").size());
+      for (const std::string_view before : {"].function", "tool_choice.function"}) {
+        const size_t place = text->find(before);
+        const size_t end = place + before.size();
+        if (place == std::string::npos || (end < text->size() && (*text)[end] != '.')) continue;
+        text->erase(end - std::string_view(".function").size(), std::string_view(".function").size());
+      }
     }
   }
   return with_field_name(std::move(error), "messages", "input");
@@ -270,9 +325,16 @@ ApiResult<ResponsesRequest> parse_responses_request(std::string_view body, const
   if (fields.has_error()) return fields.error();
   ResponsesRequest request;
   check_options(fields, request);
+  const bool drops_turns = read_truncation_mode(fields);
+  std::vector<std::string> unknown_includes;
+  const bool has_logprobs = read_include(fields, unknown_includes);
   if (fields.has_error()) return fields.error();
   Json messages = Json::array(), chat = Json::object();
   if (const auto previous = fields.string("previous_response_id")) {
+    if (!previous->starts_with("resp_")) {
+      return bad_request("previous_response_id", fmt::format("previous_response_id must begin with resp_, got \"{}\"",
+                                                             previous->substr(0, 100)));
+    }
     const std::optional<StoredResponse> found = store.find(*previous);
     if (!found || !found->messages) {
       ApiError error =
@@ -304,6 +366,7 @@ ApiResult<ResponsesRequest> parse_responses_request(std::string_view body, const
                                    {"stream", "stream"},
                                    {"max_output_tokens", "max_tokens"},
                                    {"parallel_tool_calls", "parallel_tool_calls"},
+                                   {"top_logprobs", "top_logprobs"},
                                    {"speculate", "speculate"},
                                    {"relaxed_acceptance", "relaxed_acceptance"},
                                    {"speculative_reference", "speculative_reference"}}) {
@@ -312,10 +375,14 @@ ApiResult<ResponsesRequest> parse_responses_request(std::string_view body, const
   for (const char* name : kChatFields) {
     if (const Json* value = fields.any(name)) chat[name] = *value;
   }
+  if (has_logprobs) chat["logprobs"] = true;
   ApiResult<ChatRequest> translated = read_chat_request(chat, limits);
   if (!translated.ok()) return by_their_names(translated.error(), places);
   request.chat = std::move(*translated);
+  request.chat.drops_old_turns = drops_turns;
   take_ignored_fields(fields, request.chat);
+  request.chat.unknown_fields.insert(request.chat.unknown_fields.end(), unknown_includes.begin(),
+                                     unknown_includes.end());
   request.input_items = std::make_shared<const Json>(items_of(*fields.any("input")));
   request.told = std::make_shared<const Json>(told_fields(fields));
   return request;

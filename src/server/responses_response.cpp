@@ -24,6 +24,7 @@ class ResponsesListener final : public ResponsesAnswer, public std::enable_share
         responder_(std::move(responder)),
         store_(std::move(store)),
         is_stream_(request_.chat.stream),
+        has_logprobs_(request_.chat.sampling.logprobs.has_value()),
         events_(std::make_shared<ResponseEvents>(request_.is_stored)) {}
 
   void on_admitted(const GenerationRequest&) override {
@@ -48,7 +49,17 @@ class ResponsesListener final : public ResponsesAnswer, public std::enable_share
 
   void on_delta(ChatDelta chat, const GenerationUsage&) override {
     num_reasoning_tokens_ = chat.num_reasoning_tokens;
-    for (const ChatPart& part : chat.parts) add_part(part);
+    size_t num_older = held_logprobs_.size();
+    hold_content_logprobs(chat);
+    for (const ChatPart& part : chat.parts) {
+      const bool is_content = part.kind == Kind::kContent;
+      const size_t num_before = held_logprobs_.size();
+      add_part(part, is_content ? take_logprobs(part.text) : Json::array());
+      num_older -= std::min(num_older, num_before - held_logprobs_.size());
+      if (is_content) continue;
+      drop_logprobs(num_older);  // the text of these has turned out to be a marker
+      num_older = 0;
+    }
     if (chat.delta.finish_reason != FinishReason::kNone) end_ = std::move(chat.delta);
   }
 
@@ -134,14 +145,59 @@ class ResponsesListener final : public ResponsesAnswer, public std::enable_share
     if (has_events()) write(events_->add(type, fields));
   }
 
+  // Of the tokens that the text of messages is made of: a special token has none.
+  void hold_content_logprobs(ChatDelta& chat) {
+    for (size_t i = 0; i < chat.delta.logprobs.size(); ++i) {
+      TokenLogprobs& logprobs = chat.delta.logprobs[i];
+      const bool is_silent =
+          request_.chat.sampling.skip_special_tokens && info_.tokenizer->is_special(logprobs.token_id);
+      if (chat.is_content[i] && !is_silent) held_logprobs_.push_back(std::move(logprobs));
+    }
+  }
+  void drop_logprobs(size_t count) {
+    held_logprobs_.erase(held_logprobs_.begin(), held_logprobs_.begin() + static_cast<std::ptrdiff_t>(count));
+  }
+
+  // Those of the held tokens that `text` is made of. Before them may stand white space that was skipped, behind them
+  // some that is held back. All where the tokens' bytes do not say: in a replaced character.
+  Json take_logprobs(const std::string& text) {
+    if (held_logprobs_.empty()) return Json::array();
+    std::string bytes;
+    std::vector<size_t> ends;
+    for (const TokenLogprobs& token : held_logprobs_) {
+      bytes += info_.tokenizer->token_bytes(token.token_id);
+      ends.push_back(bytes.size());
+    }
+    const size_t found = bytes.find(text);
+    const size_t begin = found == std::string::npos ? 0 : found;
+    const size_t end = found == std::string::npos ? bytes.size() : found + text.size();
+    JsonWriter json;
+    json.begin_array();
+    size_t num_taken = 0;
+    for (; num_taken < ends.size() && (num_taken == 0 || ends[num_taken - 1] < end); ++num_taken) {
+      if (ends[num_taken] <= begin) continue;
+      write_chat_logprob(json, *info_.tokenizer, held_logprobs_[num_taken], false);
+    }
+    drop_logprobs(num_taken);
+    return Json::parse(json.end_array().take());
+  }
+
   // ---- the item that is being written; kToolName stands for a call ----
 
-  void add_part(const ChatPart& part) {
+  void add_part(const ChatPart& part, Json logprobs) {
     const Kind kind = part.kind == Kind::kToolArguments ? Kind::kToolName : part.kind;
     if (!is_open_ || part.kind == Kind::kToolName || kind != kind_) open_item(kind, part);
     if (part.kind == Kind::kToolName) return;
     text_ += part.text;
-    if (has_events()) write(events_->add_delta(part.text));
+    logprobs_.insert(logprobs_.end(), logprobs.begin(), logprobs.end());
+    if (kind == Kind::kContent && has_logprobs_) {
+      Json fields = place();
+      fields["delta"] = part.text;
+      fields["logprobs"] = std::move(logprobs);
+      send("response.output_text.delta", fields);
+    } else if (has_events()) {
+      write(events_->add_delta(part.text));
+    }
   }
 
   void open_item(Kind kind, const ChatPart& part) {
@@ -149,6 +205,7 @@ class ResponsesListener final : public ResponsesAnswer, public std::enable_share
     is_open_ = true;
     kind_ = kind;
     text_.clear();
+    logprobs_ = Json::array();
     item_id_ = (kind == Kind::kContent ? "msg_" : kind == Kind::kReasoning ? "rs_" : "fc_") + random_hex(24);
     name_ = kind == Kind::kToolName ? part.text : "";
     call_id_ = "call_" + random_hex(24);
@@ -175,7 +232,7 @@ class ResponsesListener final : public ResponsesAnswer, public std::enable_share
       send("response.function_call_arguments.done", fields);
     } else {
       fields["text"] = text_;
-      if (kind_ == Kind::kContent) fields["logprobs"] = Json::array();
+      if (kind_ == Kind::kContent) fields["logprobs"] = logprobs_;
       send(kind_ == Kind::kReasoning ? "response.reasoning_text.done" : "response.output_text.done", fields);
       Json part_fields = place();
       part_fields["part"] = content_part();
@@ -194,7 +251,7 @@ class ResponsesListener final : public ResponsesAnswer, public std::enable_share
   }
   Json content_part() const {
     if (kind_ == Kind::kReasoning) return {{"type", "reasoning_text"}, {"text", text_}};
-    return {{"type", "output_text"}, {"text", text_}, {"annotations", Json::array()}, {"logprobs", Json::array()}};
+    return {{"type", "output_text"}, {"text", text_}, {"annotations", Json::array()}, {"logprobs", logprobs_}};
   }
   Json item(const char* status, bool has_content) const {
     Json content = Json::array();
@@ -237,7 +294,7 @@ class ResponsesListener final : public ResponsesAnswer, public std::enable_share
   const ResponseInfo info_;
   const std::shared_ptr<HttpResponder> responder_;  // held to the end: the server waits for background answers too
   const std::shared_ptr<ResponseStore> store_;
-  const bool is_stream_;
+  const bool is_stream_, has_logprobs_;
   const std::shared_ptr<ResponseEvents> events_;
   std::atomic<bool> is_cancelled_ = false;
   std::mutex mutex_;  // guards has_ended_ and the order of what is stored
@@ -247,6 +304,8 @@ class ResponsesListener final : public ResponsesAnswer, public std::enable_share
   Kind kind_ = Kind::kContent;
   bool is_open_ = false;
   std::string item_id_, call_id_, name_, text_;
+  Json logprobs_ = Json::array();             // of the tokens of text_
+  std::vector<TokenLogprobs> held_logprobs_;  // of tokens whose text is held back, or has turned out to be a marker
   ChoiceDelta end_;
   int64_t num_reasoning_tokens_ = 0;
 };

@@ -418,7 +418,7 @@ ApiOutcome handle_model(ApiCall& call, std::string_view id) {
 ApiOutcome handle_tokenize(ApiCall& call, IgnoredFields& ignored) {
   ApiResult<TokenizeRequest> request = parse_tokenize_request(call.request.body, call.frontend->parse_limits());
   if (!request.ok()) return request.error();
-  ignored.unknown = request->unknown_fields;
+  ignored = {request->unknown_fields, request->no_effect_fields};
   if (!call.frontend->serves(request->model)) return model_not_found(request->model, call.frontend->model().names);
   std::string text;
   if (request->prompt) {

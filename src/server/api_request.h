@@ -127,6 +127,7 @@ struct TokenizeRequest {
   bool with_pieces = false;      // each token with its text
   bool content_dialect = false;  // llama-server's {"content"}: the answer has tokens only
   std::vector<std::string> unknown_fields;
+  std::vector<std::string> no_effect_fields;
 };
 
 struct DetokenizeRequest {

@@ -9,6 +9,7 @@
 #include "base/test_support.h"
 #include "server/openapi.h"
 #include "server/request_table.h"
+#include "server/responses_request.h"
 
 #include "base/test.h"
 
@@ -146,6 +147,10 @@ TEST_CASE("chat request: the form of the answer, under all its names") {
   CHECK(output_of(R"("guided_regex":"a+")")->kind == Kind::kRegex);
   CHECK(output_of(R"("structured_outputs":{"choice":["a","b"]})")->choices == std::vector<std::string>{"a", "b"});
   CHECK(output_of(R"("guided_grammar":"root ::= \"a\"")")->kind == Kind::kGrammar);
+  CHECK(output_of(R"("ebnf":"root ::= \"a\"")")->kind == Kind::kGrammar);
+  CHECK(output_of(R"("regex":"a+")")->kind == Kind::kRegex);
+  CHECK(output_of(R"("regex":"")") == nullptr);
+  CHECK(refusal(chat(R"("regex":"a+","ebnf":"root ::= \"a\"")")) == "ebnf|invalid_value|400");
   const auto options =
       output_of(
           R"("structured_outputs":{"json":true,"disable_any_whitespace":true,"disable_additional_properties":true})")
@@ -353,6 +358,42 @@ TEST_CASE("tokenize and detokenize take both dialects") {
   CHECK(refusal(parse_tokenize_request("{}", kLimits)) == "prompt|missing_required_parameter|400");
   CHECK(refusal(parse_detokenize_request(R"({"tokens":[1000]})", kLimits)) == "tokens|invalid_value|400");
   CHECK(refusal(parse_detokenize_request("{}", kLimits)) == "tokens|missing_required_parameter|400");
+  // Two texts: neither is left out silently. Nor is what only the other kind of text has.
+  const std::string messages = R"("messages":[{"role":"user","content":"x"}])";
+  CHECK(refusal(parse_tokenize_request(R"({"prompt":"a",)" + messages + "}", kLimits)) == "messages|invalid_value|400");
+  CHECK(refusal(parse_tokenize_request(R"({"content":"a",)" + messages + "}", kLimits)) ==
+        "messages|invalid_value|400");
+  CHECK(refusal(parse_tokenize_request(R"({"prompt":"a","content":"b"})", kLimits)) == "content|invalid_value|400");
+  CHECK(parse_tokenize_request(R"({"prompt":null,"content":"b"})", kLimits).ok());
+  using Names = std::vector<std::string>;
+  CHECK(
+      parse_tokenize_request(R"({"prompt":"a","tools":[],"add_generation_prompt":false})", kLimits)->no_effect_fields ==
+      Names{"add_generation_prompt", "tools"});
+  CHECK(parse_tokenize_request(R"({"content":"a","return_token_strs":true})", kLimits)->no_effect_fields ==
+        Names{"return_token_strs"});
+  CHECK(parse_tokenize_request(R"({"tools":[],"return_token_strs":true,)" + messages + "}", kLimits)
+            ->no_effect_fields.empty());
+}
+
+TEST_CASE("requests: fields that nobody knows inside a field's object are listed too") {
+  using Names = std::vector<std::string>;
+  CHECK(chat(R"("stream":true,"stream_options":{"include_usage":true,"include_obfuscation":false,"usage":1})")
+            ->unknown_fields == Names{"stream_options.usage"});
+  CHECK(chat(R"("response_format":{"type":"json_object","strict":true})")->unknown_fields ==
+        Names{"response_format.strict"});
+  CHECK(chat(R"("response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":{},"x":1}})")
+            ->unknown_fields == Names{"response_format.json_schema.x"});
+  auto messages = parse_messages_request(
+      R"({"messages":[{"role":"user","content":"x"}],"thinking":{"type":"enabled","budget":5},
+          "output_config":{"effort":"low","efort":1}})",
+      kLimits, false);
+  CHECK(messages->unknown_fields == Names{"thinking.budget", "output_config.efort"});
+  ResponseStore store;
+  auto response = parse_responses_request(
+      R"({"input":"x","reasoning":{"effort":"low","summary":"auto","efort":"low"},"text":{"verbosity":"low","form":1},
+          "include":["reasoning.encrypted_content","message.output"]})",
+      kLimits, store);
+  CHECK(response->chat.unknown_fields == Names{"text.form", "reasoning.efort", "include: message.output"});
 }
 
 TEST_CASE(

@@ -154,6 +154,32 @@ ApiResult<CompletionRequest> read_completion_request(const Json& body, const Par
   return request;
 }
 
+namespace {
+
+constexpr std::initializer_list<const char*> kConversationFields = {
+    "documents",        "add_generation_prompt", "continue_final_message", "chat_template_kwargs",
+    "reasoning_effort", "enable_thinking",       "chat_template",          "tools",
+    "tool_choice",      "parallel_tool_calls"};
+
+// /tokenize takes a text under one of two names, or a conversation.
+void check_one_text(FieldReader& fields) {
+  std::string given;
+  for (const char* name : {"prompt", "content", "messages"}) {
+    if (!fields.any(name)) continue;
+    if (!given.empty())
+      return fields.fail(name, fmt::format("{} and {} exclude each other; give one of them", given, name));
+    given = name;
+  }
+}
+
+void note_unused(FieldReader& fields, std::initializer_list<const char*> names, std::vector<std::string>& unused) {
+  for (const char* name : names) {
+    if (fields.any(name)) unused.emplace_back(name);
+  }
+}
+
+}  // namespace
+
 ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body, const ParseLimits& limits) {
   auto json = parse_json(body);
   if (!json.ok()) return json.error();
@@ -167,6 +193,9 @@ ApiResult<TokenizeRequest> parse_tokenize_request(std::string_view body, const P
   }
   const bool is_chat = !request.prompt && fields.any("messages");
   if (is_chat) read_conversation(fields, request.chat);
+  check_one_text(fields);
+  if (!is_chat) note_unused(fields, kConversationFields, request.no_effect_fields);
+  if (request.content_dialect) note_unused(fields, {"return_token_strs"}, request.no_effect_fields);
   if (!fields.has_error() && !request.prompt && !is_chat) {
     return bad_request("prompt", "prompt or messages is missing", "missing_required_parameter");
   }

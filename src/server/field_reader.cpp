@@ -166,8 +166,12 @@ void FieldReader::ignore(std::initializer_list<std::string_view> names) {
   for (const std::string_view name : names) known_.emplace(name);
 }
 
+void FieldReader::adopt_unknown(const FieldReader& inner) {
+  for (const std::string& name : inner.unknown_fields()) inner_unknown_.push_back(inner.path_of(name));
+}
+
 std::vector<std::string> FieldReader::unknown_fields() const {
-  std::vector<std::string> unknown;
+  std::vector<std::string> unknown = inner_unknown_;
   if (!object_.is_object()) return unknown;
   for (const auto& [name, value] : object_.items()) {
     const bool is_known = kind_ == 0 ? known_.contains(name) : find_request_field(name, kind_) != nullptr;

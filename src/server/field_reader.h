@@ -37,6 +37,8 @@ class FieldReader {
                                  int64_t high = std::numeric_limits<int64_t>::max());
   std::vector<int32_t> token_ids(std::string_view name, size_t max_count);
 
+  // What `inner`, the reader of a field's object, was not asked for counts among the unknown fields of this request.
+  void adopt_unknown(const FieldReader& inner);
   // The field is known and has no effect here.
   void ignore(std::initializer_list<std::string_view> names);
   void fail(ApiError error);
@@ -56,6 +58,7 @@ class FieldReader {
   std::string path_;
   uint32_t kind_ = 0;  // RequestKind; 0: not a whole request
   std::set<std::string, std::less<>> known_;
+  std::vector<std::string> inner_unknown_;
   std::optional<ApiError> error_;
 };
 

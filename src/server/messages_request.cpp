@@ -155,7 +155,9 @@ void translate_thinking(FieldReader& fields, Json& chat) {
                 fmt::format("thinking.type must be enabled, disabled or adaptive, got \"{}\"", type.substr(0, 40)));
   }
   const auto budget = reader.integer("budget_tokens", 0, INT32_MAX);
+  reader.ignore({"display"});
   if (reader.has_error()) return fields.fail(reader.error());
+  fields.adopt_unknown(reader);
   if (budget && type == "enabled") chat["thinking_token_budget"] = *budget;
   if (type != "adaptive") {
     chat["chat_template_kwargs"] = {{"enable_thinking", type == "enabled"}, {"thinking", type == "enabled"}};
@@ -182,6 +184,7 @@ void translate_output(FieldReader& fields, Json& chat) {
   if (const auto effort = reader.string("effort")) chat["reasoning_effort"] = *effort;
   const Json* format = reader.object("format");
   if (reader.has_error()) return fields.fail(reader.error());
+  fields.adopt_unknown(reader);
   if (format) translate_format(fields, *format, chat);
 }
 

@@ -85,7 +85,9 @@ void read_stream_options(FieldReader& fields, ApiRequest& request) {
   FieldReader reader(*options, "stream_options");
   request.include_usage = reader.boolean("include_usage").value_or(false);
   request.continuous_usage = reader.boolean("continuous_usage_stats").value_or(false);
+  reader.ignore({"include_obfuscation"});
   if (reader.has_error()) fields.fail(reader.error());
+  fields.adopt_unknown(reader);
 }
 
 // n answers of `best_of` beams.
@@ -284,7 +286,8 @@ void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiReque
     sampling.min_tokens = static_cast<int>(*min_tokens);
   }
   sampling.ignore_eos = fields.boolean("ignore_eos").value_or(false);
-  sampling.include_stop_str_in_output = fields.boolean("include_stop_str_in_output").value_or(false);
+  const bool keeps_stop = fields.boolean("no_stop_trim").value_or(false);
+  sampling.include_stop_str_in_output = fields.boolean("include_stop_str_in_output").value_or(keeps_stop);
   sampling.skip_special_tokens = fields.boolean("skip_special_tokens").value_or(true);
   sampling.spaces_between_special_tokens = fields.boolean("spaces_between_special_tokens").value_or(true);
   sampling.stop_token_ids = fields.token_ids("stop_token_ids", kMaxStopIds / 2);

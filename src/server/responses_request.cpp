@@ -221,7 +221,10 @@ void translate_text(FieldReader& fields, Json& chat) {
   if (!text) return;
   FieldReader reader(*text, "text");
   const Json* format = reader.object("format");
+  const Json* verbosity = reader.any("verbosity");  // models here know none
+  if (verbosity && !verbosity->is_string()) reader.fail_type("verbosity", "a string", *verbosity);
   if (reader.has_error()) return fields.fail(reader.error());
+  fields.adopt_unknown(reader);
   if (!format) return;
   chat["response_format"] = *format;
   const auto type = format->find("type");
@@ -351,7 +354,9 @@ ApiResult<ResponsesRequest> parse_responses_request(std::string_view body, const
   if (const Json* reasoning = fields.object("reasoning")) {
     FieldReader reader(*reasoning, "reasoning");
     if (const auto effort = reader.string("effort")) chat["reasoning_effort"] = *effort;
+    reader.ignore({"summary", "generate_summary"});  // the reasoning itself is told
     if (reader.has_error()) fields.fail(reader.error());
+    fields.adopt_unknown(reader);
   }
   if (fields.has_error()) return fields.error();
   request.messages = std::make_shared<const Json>(messages);

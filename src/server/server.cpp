@@ -545,6 +545,7 @@ struct Server::Impl {
       log_info("server", "the request field \"{}\" has no effect (said once): {}", name, field.help);
       return;
     }
+    log_info("server", "the request field \"{}\" has no effect beside others of its request (said once)", name);
   }
 
   // ---- bookkeeping ----

@@ -84,6 +84,7 @@ class OutputReader {
     const Json* schema = reader.any("schema");
     const Json* json_schema = reader.object("json_schema");
     if (reader.has_error()) return fields_.fail(reader.error());
+    if (type != "structural_tag") fields_.adopt_unknown(reader);
     if (type == "json_object") {  // llama-server takes a schema here
       if (schema) return set_schema("response_format.schema", *schema);
       set_any_object("response_format");
@@ -91,6 +92,8 @@ class OutputReader {
       if (json_schema) {
         FieldReader inner(*json_schema, "response_format.json_schema");
         schema = inner.any("schema");
+        inner.ignore({"name", "description", "strict", "type"});
+        fields_.adopt_unknown(inner);
       }
       if (!schema) {
         return fields_.fail(
@@ -134,8 +137,10 @@ class OutputReader {
     if (const Json* schema = fields_.any("json_schema"); schema && is_set(*schema)) set_schema("json_schema", *schema);
     if (const Json* tag = fields_.any("structural_tag"); tag && is_set(*tag))
       set_structural_tag("structural_tag", *tag);
-    if (const Json* grammar = fields_.any("grammar"); grammar && is_set(*grammar))
-      set_text("grammar", Kind::kGrammar, *grammar);
+    for (const auto& [name, kind] :
+         {std::pair{"grammar", Kind::kGrammar}, {"ebnf", Kind::kGrammar}, {"regex", Kind::kRegex}}) {
+      if (const Json* text = fields_.any(name); text && is_set(*text)) set_text(name, kind, *text);
+    }
   }
 
   std::shared_ptr<const StructuredOutput> finish() {

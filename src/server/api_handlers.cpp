@@ -145,6 +145,8 @@ ApiOutcome run_api_call(Endpoint endpoint, ApiCall& call, IgnoredFields& ignored
       return handle_messages(call, ignored);
     case Endpoint::kCountTokens:
       return handle_count_tokens(call, ignored);
+    case Endpoint::kCountChatTokens:
+      return handle_count_chat_tokens(call, ignored);
     case Endpoint::kCountResponseTokens:
       return handle_count_response_tokens(call, ignored);
     case Endpoint::kResponses:
@@ -213,8 +215,9 @@ ApiOutcome handle_messages(ApiCall& call, IgnoredFields& ignored) {
   return run_chat_request(call, *request, "msg_", make_messages_response);
 }
 
-ApiOutcome handle_count_tokens(ApiCall& call, IgnoredFields& ignored) {
-  ApiResult<ChatRequest> request = parse_messages_request(call.request.body, call.frontend->parse_limits(), true);
+namespace {
+
+ApiOutcome count_chat_tokens(ApiCall& call, IgnoredFields& ignored, ApiResult<ChatRequest> request) {
   if (!request.ok()) return request.error();
   ignored = {request->unknown_fields, request->no_effect_fields};
   if (!call.frontend->serves(request->model)) return model_not_found(request->model, call.frontend->model().names);
@@ -222,6 +225,17 @@ ApiOutcome handle_count_tokens(ApiCall& call, IgnoredFields& ignored) {
   if (!prompt.ok()) return prompt.error();
   call.responder->respond({.body = fmt::format(R"({{"input_tokens":{}}})", prompt->token_ids.size())});
   return std::nullopt;
+}
+
+}  // namespace
+
+ApiOutcome handle_count_tokens(ApiCall& call, IgnoredFields& ignored) {
+  return count_chat_tokens(call, ignored,
+                           parse_messages_request(call.request.body, call.frontend->parse_limits(), true));
+}
+
+ApiOutcome handle_count_chat_tokens(ApiCall& call, IgnoredFields& ignored) {
+  return count_chat_tokens(call, ignored, parse_chat_request(call.request.body, call.frontend->parse_limits()));
 }
 
 ApiOutcome handle_count_response_tokens(ApiCall& call, IgnoredFields& ignored) {

@@ -32,6 +32,7 @@ ApiOutcome handle_chat_completions(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_completions(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_messages(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_count_tokens(ApiCall& call, IgnoredFields& ignored);
+ApiOutcome handle_count_chat_tokens(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_count_response_tokens(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_responses(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_response(ApiCall& call, const std::string& id);

@@ -96,16 +96,22 @@ ApiResult<CompletionRequest> parse_tokens_request(std::string_view body, const P
   if (fields.has_error()) return fields.error();
   const Json* sampling = fields.object("sampling_params");
   Json completion = sampling ? *sampling : Json::object();
+  for (const char* name : {"stream", "stream_options", "echo"}) {
+    const Json given = completion.value(name, Json());
+    completion.erase(name);
+    if (given.is_null() || given == false) continue;
+    return not_supported("sampling_params",
+                         fmt::format("sampling_params takes no {}{}", name,
+                                     *name == 'e' ? "; use /v1/completions" : ": it stands beside them"));
+  }
+  completion.erase("detokenize");  // nothing is
   completion["prompt"] = *fields.array("token_ids");
   completion["return_token_ids"] = true;
-  for (const char* name : {"model", "priority", "cache_salt", "request_id"}) {
+  for (const char* name : {"model", "priority", "cache_salt", "request_id", "stream", "stream_options"}) {
     if (const Json* value = fields.any(name)) completion[name] = *value;
   }
   ApiResult<CompletionRequest> request = read_completion_request(completion, limits);
   if (!request.ok()) return with_field_name(request.error(), "prompt", "token_ids");
-  if (request->stream || request->echo) {
-    return not_supported("sampling_params", "sampling_params takes no stream and no echo; use /v1/completions");
-  }
   const std::vector<std::string> unknown = fields.unknown_fields();
   request->unknown_fields.insert(request->unknown_fields.end(), unknown.begin(), unknown.end());
   return request;

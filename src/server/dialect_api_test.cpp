@@ -4,6 +4,7 @@
 // Method  As server_api_test.cpp: the whole server, a model that answers what the request says.
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "server/response_store.h"
@@ -834,6 +835,72 @@ TEST_CASE("tokens in, tokens out; invocations") {
                   400)["error"]["param"] == "temperature");
   CHECK(test.post("/invocations", {{"prompt", "Hello"}})["object"] == "text_completion");
   CHECK(test.post("/invocations", message("Hello"))["object"] == "chat.completion");
+}
+
+TEST_CASE("tokens in, tokens out: a stream") {
+  TestServer test;
+  const std::vector<int32_t> ids = test.model.tokenizer->encode("Hello there, 你好!");
+  const auto stream = [&](Json body) {
+    body["token_ids"] = ids;
+    body["stream"] = true;
+    const TestResponse response = TestClient(test.server.port()).post("/inference/v1/generate", body.dump());
+    CHECK(response.status == 200);
+    std::vector<std::string> events = sse_events(response.body);
+    REQUIRE(!events.empty());
+    CHECK(events.back() == "[DONE]");
+    std::vector<Json> chunks;
+    for (size_t i = 0; i + 1 < events.size(); ++i) chunks.push_back(Json::parse(events[i]));
+    return chunks;
+  };
+  const Json params{{"max_tokens", 40}, {"logprobs", 1}, {"detokenize", false}};
+  const Json usage{{"include_usage", true}, {"continuous_usage_stats", true}};
+  const auto chunks = stream({{"sampling_params", params}, {"stream_options", usage}});
+  std::vector<int32_t> out;
+  size_t num_logprobs = 0;
+  for (size_t i = 0; i + 1 < chunks.size(); ++i) {
+    const Json& choice = chunks[i]["choices"][0];
+    CHECK(chunks[i]["request_id"] == chunks[0]["request_id"]);
+    CHECK(choice["index"] == 0);
+    CHECK(choice["finish_reason"].is_null() == (i + 2 < chunks.size()));
+    for (const Json& id : choice["token_ids"]) out.push_back(id);
+    num_logprobs += choice["logprobs"]["content"].size();
+    CHECK(chunks[i]["usage"]["completion_tokens"] == out.size());
+  }
+  CHECK(num_logprobs == out.size());
+  CHECK(chunks[chunks.size() - 2]["choices"][0]["finish_reason"] == "stop");
+  out.pop_back();  // the end token
+  CHECK(out == ids);
+  CHECK(chunks.back()["choices"].empty());
+  CHECK(chunks.back()["usage"]["prompt_tokens"] == ids.size());
+
+  const auto plain = stream({{"sampling_params", {{"n", 2}, {"temperature", 1}}}});
+  std::set<int> indices;
+  for (const Json& chunk : plain) {
+    CHECK(!chunk.contains("usage"));
+    indices.insert(chunk["choices"][0]["index"].get<int>());
+  }
+  CHECK(indices == std::set<int>{0, 1});
+  const Json beside{{"token_ids", ids}, {"stream_options", {{"include_usage", true}}}};
+  CHECK(test.post("/inference/v1/generate", beside, 400)["error"]["param"] == "stream_options");
+  for (const char* name : {"stream", "echo"}) {
+    const Json inside{{"token_ids", ids}, {"sampling_params", {{name, true}}}};
+    CHECK(test.post("/inference/v1/generate", inside, 400)["error"]["param"] == "sampling_params");
+  }
+  // A rendered request streams as the request would.
+  const Json rendered = test.post("/v1/chat/completions/render",
+                                  message("Hello", {{"stream", true}, {"stream_options", {{"include_usage", true}}}}));
+  CHECK(rendered["stream"] == true);
+  CHECK(rendered["stream_options"]["include_usage"] == true);
+}
+
+TEST_CASE("chats: the tokens of a prompt are counted") {
+  TestServer test;
+  const Json body = message("Hello there!");
+  const Json count = test.post("/v1/chat/completions/input_tokens", body);
+  CHECK(count["input_tokens"] == test.post("/v1/chat/completions", body)["usage"]["prompt_tokens"]);
+  CHECK(test.post("/chat/completions/input_tokens", body) == count);
+  CHECK(test.post("/v1/chat/completions/input_tokens", Json::object(), 400)["error"]["message"] ==
+        "messages is missing");
 }
 
 TEST_CASE("render: a request as tokens, which answer as the request itself does") {

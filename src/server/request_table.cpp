@@ -228,8 +228,10 @@ const RequestField kFields[] = {
     {"include_reasoning", kChatRequest, kBoolean, kRead, "vLLM",
      "Tell the reasoning, as reasoning and reasoning_content.", "true"},
     // Streams.
-    {"stream", kBoth | kMessagesRequest | kResponsesRequest, kBoolean, kRead, "OpenAI", "Server-sent events.", "false"},
-    {"stream_options", kBoth, kObject, kRead, "OpenAI", "include_usage, continuous_usage_stats; only with `stream`."},
+    {"stream", kBoth | kMessagesRequest | kResponsesRequest | kTokensRequest, kBoolean, kRead, "OpenAI",
+     "Server-sent events.", "false"},
+    {"stream_options", kBoth | kTokensRequest, kObject, kRead, "OpenAI",
+     "include_usage, continuous_usage_stats; only with `stream`."},
     {"stream_interval", kBoth, kInteger, kRead, "vLLM", "Tokens of a chunk; the first comes at once.", "1", 1,
      INT32_MAX},
     {"max_streaming_response_tokens", kBoth, kInteger, kRead, "FastDeploy", "As `stream_interval`.", "1", 1, INT32_MAX},
@@ -521,7 +523,6 @@ const RequestField kFields[] = {
      .required_by = kTokensRequest},
     {"sampling_params", kTokensRequest, kObject, kRead, "vLLM",
      "Fields of completions by vLLM's names: temperature, max_tokens ..."},
-    {"stream", kTokensRequest, kBoolean, kUnsupported, "vLLM", "Use /v1/completions with return_token_ids."},
     // Embeddings.
     {.name = "input",
      .kinds = kEmbeddingsRequest,
@@ -541,7 +542,6 @@ const RequestField kFields[] = {
     {"embed_dtype", kEmbeddingsRequest, kString, kRead, "vLLM", "float32.", "float32"},
     {"endianness", kEmbeddingsRequest, kString, kRead, "vLLM", "native or little.", "native"},
     {"features", kTokensRequest, kAny, kUnsupported, "vLLM", "Models read text only."},
-    {"stream_options", kTokensRequest, kAny, kUnsupported, "vLLM", "Use /v1/completions with return_token_ids."},
     // Ends of requests.
     {"request_ids", kAbortRequest, kArray, kRead, "vLLM",
      "Ids as requests gave them in `request_id` or X-Request-Id, or as their answers have them."},

@@ -36,6 +36,9 @@ constexpr Route kRoutes[] = {
     {"/detokenize", "POST", Endpoint::kDetokenize, true, "The text of token ids.", kDetokenizeRequest},
     {"/v1/detokenize", "POST", Endpoint::kDetokenize, true, "", kDetokenizeRequest},
     {"/tokenizer_info", "GET", Endpoint::kTokenizerInfo, true, "Special tokens and the chat template."},
+    {"/v1/chat/completions/input_tokens", "POST", Endpoint::kCountChatTokens, true,
+     "The tokens of such a prompt; llama-server's path.", kChatRequest},
+    {"/chat/completions/input_tokens", "POST", Endpoint::kCountChatTokens, true, "", kChatRequest},
     {"/v1/chat/completions/render", "POST", Endpoint::kRenderChat, true,
      "The token ids of a chat's prompt and its `sampling_params`, as /inference/v1/generate takes them. What `tools` "
      "and "

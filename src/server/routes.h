@@ -26,6 +26,7 @@ enum class Endpoint {
   kAllowedTokens,
   kRenderChat,
   kRenderCompletion,
+  kCountChatTokens,
   kCountResponseTokens,
   kCountTokens,
   kResponse,

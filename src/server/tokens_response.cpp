@@ -1,10 +1,86 @@
-// Answers of /inference/v1/generate: token ids, and their log-probabilities when asked.
+// Answers of /inference/v1/generate, whole or streamed: token ids, and their log-probabilities when asked.
 #include <utility>
 
 #include "server/api_response.h"
 
 namespace spate {
 namespace {
+
+void write_tokens_logprobs(JsonWriter& json, const Tokenizer& tokenizer, bool has_logprobs,
+                           const std::vector<TokenLogprobs>& logprobs) {
+  json.key("logprobs");
+  if (!has_logprobs) {
+    json.null();
+    return;
+  }
+  json.begin_object().key("content").begin_array();
+  for (const TokenLogprobs& token : logprobs) write_chat_logprob(json, tokenizer, token, true);
+  json.end_array().end_object();
+}
+
+// A chunk for each delta that has tokens, and for each choice's end.
+class TokensStream final : public GenerationListener {
+ public:
+  TokensStream(const CompletionRequest& request, ResponseInfo info, std::shared_ptr<HttpResponder> responder)
+      : has_logprobs_(request.sampling.logprobs.has_value()),
+        include_usage_(request.include_usage || info.force_include_usage),
+        continuous_usage_(request.continuous_usage || info.force_include_usage),
+        collect_metrics_(request.collect_metrics),
+        info_(std::move(info)),
+        responder_(std::move(responder)) {}
+
+  void on_admitted(const GenerationRequest&) override { responder_->begin_stream({}); }
+
+  void on_delta(ChoiceDelta delta, const GenerationUsage& usage) override {
+    if (has_failed_ || responder_->is_gone()) return;
+    if (is_failure(delta.finish_reason)) {
+      has_failed_ = true;
+      responder_->write("data: " + error_json(error_of_delta(delta)) + "\n\ndata: [DONE]\n\n");
+      return responder_->end_stream();
+    }
+    const bool has_ended = delta.finish_reason != FinishReason::kNone;
+    if (delta.token_ids.empty() && !has_ended) return;
+    JsonWriter json = chunk();
+    json.begin_object().field("index", delta.choice);
+    write_token_ids(json, "token_ids", delta.token_ids);
+    write_tokens_logprobs(json, *info_.tokenizer, has_logprobs_, delta.logprobs);
+    if (has_ended) {
+      json.field("finish_reason", api_finish_reason(delta.finish_reason, false));
+      write_stop_reason(json, delta);
+    } else {
+      json.null_field("finish_reason");
+    }
+    json.end_object().end_array();
+    if (continuous_usage_) write_usage(json.key("usage"), usage, -1);
+    send(json);
+  }
+
+  void on_done(const GenerationUsage& usage) override {
+    if (has_failed_) return;
+    if (include_usage_ || collect_metrics_) {
+      JsonWriter json = chunk();
+      json.end_array();
+      if (include_usage_) write_usage(json.key("usage"), usage, -1);
+      if (collect_metrics_) write_metrics(json, usage);
+      send(json);
+    }
+    responder_->write("data: [DONE]\n\n");
+    responder_->end_stream();
+  }
+
+ private:
+  JsonWriter chunk() const {
+    JsonWriter json;
+    json.begin_object().field("request_id", info_.id).field("model", info_.model).key("choices").begin_array();
+    return json;
+  }
+  void send(JsonWriter& json) { responder_->write("data: " + json.end_object().take() + "\n\n"); }
+
+  const bool has_logprobs_, include_usage_, continuous_usage_, collect_metrics_;
+  const ResponseInfo info_;
+  const std::shared_ptr<HttpResponder> responder_;
+  bool has_failed_ = false;
+};
 
 class TokensWhole final : public GenerationListener {
  public:
@@ -39,14 +115,7 @@ class TokensWhole final : public GenerationListener {
       const Choice& choice = choices_[i];
       json.begin_object().field("index", static_cast<int>(i));
       write_token_ids(json, "token_ids", choice.token_ids);
-      json.key("logprobs");
-      if (has_logprobs_) {
-        json.begin_object().key("content").begin_array();
-        for (const TokenLogprobs& token : choice.logprobs) write_chat_logprob(json, *info_.tokenizer, token, true);
-        json.end_array().end_object();
-      } else {
-        json.null();
-      }
+      write_tokens_logprobs(json, *info_.tokenizer, has_logprobs_, choice.logprobs);
       json.field("finish_reason", api_finish_reason(choice.end.finish_reason, false));
       write_stop_reason(json, choice.end);
       json.end_object();
@@ -81,6 +150,7 @@ class TokensWhole final : public GenerationListener {
 
 std::shared_ptr<GenerationListener> make_tokens_response(const CompletionRequest& request, ResponseInfo info,
                                                          std::shared_ptr<HttpResponder> responder) {
+  if (request.stream) return std::make_shared<TokensStream>(request, std::move(info), std::move(responder));
   return std::make_shared<TokensWhole>(request, std::move(info), std::move(responder));
 }
 

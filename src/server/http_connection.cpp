@@ -7,6 +7,7 @@
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/dispatch.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
@@ -159,7 +160,8 @@ awaitable<bool> HttpConnection::serve_one() {
   RequestParser parser;
   parser.header_limit(static_cast<std::uint32_t>(shared_.options.max_header_bytes));
   parser.body_limit(shared_.options.max_body_bytes);
-  auto exchange = std::make_shared<HttpExchange>(strand_, weak_from_this(), shared_.options.max_stream_buffer_bytes);
+  auto exchange =
+      std::make_shared<HttpExchange>(shared_.news, weak_from_this(), shared_.options.max_stream_buffer_bytes);
 
   HttpSummary summary{.peer = peer_};
   HttpRequest request;
@@ -437,6 +439,11 @@ awaitable<void> HttpConnection::sleep_until_news(HttpExchange& exchange) {
   sends_at_once_ = false;
   if (!ec_ && must_ping && Clock::now() >= last_sent_ + ping_interval) exchange.add_ping();
   ec_ = {};
+}
+
+// At once where nothing else runs on the strand: never between a look at the exchange and the sleep that follows.
+void HttpConnection::post_news(std::shared_ptr<HttpExchange> exchange) {
+  asio::dispatch(strand_, [self = shared_from_this(), exchange = std::move(exchange)] { self->on_news(*exchange); });
 }
 
 void HttpConnection::on_news(HttpExchange& exchange) {

@@ -20,10 +20,13 @@ class HttpConnection;
 
 // What the connections share. Lives in HttpServer::Impl, which outlives them.
 struct HttpShared {
+  explicit HttpShared(asio::io_context::executor_type executor) : news(executor) {}
+
   HttpOptions options;
   HttpServer::Handler handler;
   std::atomic<bool> is_draining{false};
   std::atomic<bool> is_stopping{false};
+  HttpNews news;
   std::atomic<size_t> total_body_bytes{0};
   // Shared with the requests, which may live longer.
   std::shared_ptr<std::atomic<size_t>> large_body_bytes = std::make_shared<std::atomic<size_t>>(0);
@@ -45,7 +48,7 @@ class HttpConnection final : public HttpSender, public std::enable_shared_from_t
   void close_soon(bool only_if_idle);
   // To make room: closes the connection unless a request's head has come meanwhile. The caller holds shared.mutex.
   void evict_soon();
-  void on_news(HttpExchange& exchange) override;
+  void post_news(std::shared_ptr<HttpExchange> exchange) override;
 
  private:
   using RequestParser = boost::beast::http::request_parser<boost::beast::http::string_body>;
@@ -70,6 +73,7 @@ class HttpConnection final : public HttpSender, public std::enable_shared_from_t
   void call_handler(HttpRequest request, const std::shared_ptr<HttpExchange>& exchange);
   asio::awaitable<bool> send(std::shared_ptr<HttpExchange> exchange);
   asio::awaitable<void> sleep_until_news(HttpExchange& exchange);
+  void on_news(HttpExchange& exchange);
   bool send_at_once(HttpExchange& exchange);
   void note_sent();
   bool must_probe(const HttpExchange& exchange) const;

@@ -1,10 +1,19 @@
 #include "server/http_exchange.h"
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
+#include <iterator>
+#include <utility>
+#include <vector>
 
 #include "server/http_message.h"
 
 namespace spate {
+namespace {
+
+constexpr size_t kMaxNewsAtOnce = 64;
+
+}  // namespace
 
 void HttpExchange::set_request(bool is_head, bool is_http_1_0, bool keep_alive, HttpHeaders headers) {
   is_head_ = is_head, is_http_1_0_ = is_http_1_0, keep_alive_ = keep_alive, headers_ = std::move(headers);
@@ -50,8 +59,9 @@ void HttpExchange::write(std::string_view bytes) {
     is_too_slow_ = pending_.size() > max_buffer_bytes_;  // one write may be larger
     if (!is_too_slow_) append_chunk(bytes);
     wake(lock);
+    if (!is_too_slow_) return;
   }
-  if (is_too_slow()) abandon();
+  abandon();
 }
 
 void HttpExchange::end_stream() {
@@ -110,7 +120,7 @@ bool HttpExchange::abandon() {
   {
     const std::lock_guard lock(mutex_);
     sender_.reset();
-    strand_.reset();
+    news_ = nullptr;
     pending_.clear();
     if (state_ == State::kEnded || state_ == State::kGone) return false;
     state_ = State::kGone;
@@ -140,17 +150,39 @@ void HttpExchange::end(const Lock& lock) {
   wake(lock);
 }
 
-// The strand runs this after the connection went to sleep, never between its look at us and its sleep.
 void HttpExchange::wake(const Lock&) {
-  if (is_wake_posted_ || !strand_) return;
-  is_wake_posted_ = true;
-  asio::post(*strand_, [self = shared_from_this(), weak_sender = sender_] {
-    {
-      const std::lock_guard lock(self->mutex_);
-      self->is_wake_posted_ = false;
-    }
-    if (const auto sender = weak_sender.lock()) sender->on_news(*self);
-  });
+  if (is_news_ || news_ == nullptr) return;
+  is_news_ = true;
+  news_->add(shared_from_this());
+}
+
+std::shared_ptr<HttpSender> HttpExchange::take_sender() {
+  const std::lock_guard lock(mutex_);
+  is_news_ = false;
+  return sender_.lock();
+}
+
+void HttpNews::add(std::shared_ptr<HttpExchange> exchange) {
+  const std::lock_guard lock(mutex_);
+  exchanges_.push_back(std::move(exchange));
+  if (std::exchange(is_posted_, true)) return;
+  asio::post(executor_, [this] { post_some(); });
+}
+
+// A few at a time: other events of the loop, and its other threads, get their turn.
+void HttpNews::post_some() {
+  std::vector<std::shared_ptr<HttpExchange>> some;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto end = exchanges_.begin() + static_cast<std::ptrdiff_t>(std::min(exchanges_.size(), kMaxNewsAtOnce));
+    some.assign(std::make_move_iterator(exchanges_.begin()), std::make_move_iterator(end));
+    exchanges_.erase(exchanges_.begin(), end);
+    is_posted_ = !exchanges_.empty();
+    if (is_posted_) asio::post(executor_, [this] { post_some(); });
+  }
+  for (std::shared_ptr<HttpExchange>& exchange : some) {
+    if (const auto sender = exchange->take_sender()) sender->post_news(std::move(exchange));
+  }
 }
 
 }  // namespace spate

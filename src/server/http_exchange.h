@@ -1,10 +1,10 @@
 // HttpExchange: the answer to one request, filled by any thread, sent by the connection. Private to the HTTP server.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -19,13 +19,30 @@ class HttpExchange;
 class HttpSender {
  public:
   virtual ~HttpSender() = default;
-  virtual void on_news(HttpExchange& exchange) = 0;  // on the strand: there is something new to send
+  // On an I/O thread: there is something new to send.
+  virtual void post_news(std::shared_ptr<HttpExchange> exchange) = 0;
+};
+
+// Exchanges with something new to send, on their way to the I/O threads. A step of the engine writes to all streams at
+// once: they wake the event loop together, not each by itself.
+class HttpNews {
+ public:
+  explicit HttpNews(asio::io_context::executor_type executor) : executor_(executor) {}
+  void add(std::shared_ptr<HttpExchange> exchange);  // any thread; once until its take_sender()
+
+ private:
+  void post_some();
+
+  const asio::io_context::executor_type executor_;
+  std::mutex mutex_;  // guards what follows
+  std::deque<std::shared_ptr<HttpExchange>> exchanges_;
+  bool is_posted_ = false;
 };
 
 class HttpExchange final : public HttpResponder, public std::enable_shared_from_this<HttpExchange> {
  public:
-  HttpExchange(Strand strand, std::weak_ptr<HttpSender> sender, size_t max_buffer_bytes)
-      : strand_(std::move(strand)), sender_(std::move(sender)), max_buffer_bytes_(max_buffer_bytes) {}
+  HttpExchange(HttpNews& news, std::weak_ptr<HttpSender> sender, size_t max_buffer_bytes)
+      : news_(&news), sender_(std::move(sender)), max_buffer_bytes_(max_buffer_bytes) {}
 
   void respond(HttpResponse response) override;
   void begin_stream(HttpHeaders headers) override;
@@ -33,6 +50,9 @@ class HttpExchange final : public HttpResponder, public std::enable_shared_from_
   void end_stream() override;
   void on_disconnect(std::function<void()> callback) override;
   bool is_gone() const override { return locked_state() == State::kGone; }
+
+  // Who is told of the news; what is written from now on is news again. Null: nobody any more.
+  std::shared_ptr<HttpSender> take_sender();
 
   // The connection's side, on its strand.
   void set_request(bool is_head, bool is_http_1_0, bool keep_alive, HttpHeaders headers);
@@ -59,8 +79,7 @@ class HttpExchange final : public HttpResponder, public std::enable_shared_from_
   void end(const Lock& lock);
   void wake(const Lock& lock);
 
-  // Given up with the connection: a handler may hold the responder longer than the server lives.
-  std::optional<Strand> strand_;
+  HttpNews* news_;  // null without the connection: a handler may hold the responder longer than the server lives
   std::weak_ptr<HttpSender> sender_;
   const size_t max_buffer_bytes_;
   mutable std::mutex mutex_;
@@ -72,7 +91,7 @@ class HttpExchange final : public HttpResponder, public std::enable_shared_from_
   bool is_head_ = false;
   bool is_http_1_0_ = false;
   bool keep_alive_ = true;
-  bool is_wake_posted_ = false;
+  bool is_news_ = false;
   bool is_too_slow_ = false;
 };
 

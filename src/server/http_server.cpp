@@ -50,7 +50,7 @@ struct HttpServer::Impl {
   using Acceptor = asio::basic_socket_acceptor<asio::ip::tcp, asio::io_context::executor_type>;
 
   asio::io_context io;
-  HttpShared shared;  // after io: destroyed before it, once no thread runs
+  HttpShared shared{io.get_executor()};  // after io: destroyed before it, once no thread runs
   using UnixAcceptor = asio::basic_socket_acceptor<asio::local::stream_protocol, asio::io_context::executor_type>;
   std::vector<Acceptor> acceptors;
   std::optional<UnixAcceptor> unix_acceptor;

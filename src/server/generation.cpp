@@ -50,10 +50,7 @@ Status Generation::submit() {
   listener_->on_admitted(request_);
   const std::lock_guard lock(mutex_);
   is_open_ = true;
-  if (!inbox_.empty()) {
-    is_scheduled_ = true;
-    context_.output_pool.post([self = shared_from_this()] { self->drain(); });
-  }
+  if (!inbox_.empty()) schedule_drain();
   return ok_status();
 }
 
@@ -66,21 +63,26 @@ void Generation::push(std::vector<Output> outputs) {
   const TimePoint now = std::chrono::steady_clock::now();
   const std::lock_guard lock(mutex_);
   inbox_.push_back({now, std::move(outputs)});
-  if (!is_open_ || is_scheduled_) return;
-  is_scheduled_ = true;
-  context_.output_pool.post([self = shared_from_this()] { self->drain(); });
+  if (is_open_ && !scheduled_) schedule_drain();
+}
+
+// The caller holds the mutex. The task is a bare pointer, which std::function holds without memory of its own.
+void Generation::schedule_drain() {
+  scheduled_ = shared_from_this();
+  context_.output_pool.post([this] { drain(); });
 }
 
 void Generation::drain() {
-  std::vector<Batch> batches;
+  std::shared_ptr<Generation> self;  // until the end of this call
   {
     const std::lock_guard lock(mutex_);
-    batches.swap(inbox_);
-    is_scheduled_ = false;
+    self = std::move(scheduled_);
+    taken_.swap(inbox_);
   }
-  for (Batch& batch : batches) {
+  for (Batch& batch : taken_) {
     for (Output& output : batch.outputs) take(std::move(output), batch.time);
   }
+  taken_.clear();
 }
 
 void Generation::take(Output output, TimePoint time) {
@@ -149,8 +151,8 @@ void Generation::tell(Choice& choice, ChoiceDelta delta) {
 }
 
 void Generation::take_tokens(Choice& choice, Output& output, ChoiceDelta& delta) {
-  for (size_t i = 0; i < output.token_ids.size() && !choice.text->is_stopped(); ++i) {
-    delta.token_ids.push_back(output.token_ids[i]);
+  size_t i = 0;
+  for (; i < output.token_ids.size() && !choice.text->is_stopped(); ++i) {
     if (i < output.logprobs.size()) delta.logprobs.push_back(std::move(output.logprobs[i]));
     ++choice.num_tokens;
     ++usage_.num_completion_tokens;
@@ -165,6 +167,8 @@ void Generation::take_tokens(Choice& choice, Output& output, ChoiceDelta& delta)
     if (is_shown) choice.text->append(output.token_ids[i], delta.text);
     delta.text_ends.push_back(delta.text.size());
   }
+  output.token_ids.resize(i);
+  delta.token_ids = std::move(output.token_ids);
   if (context_.metrics) context_.metrics->count_told_tokens(delta.token_ids.size());
 }
 

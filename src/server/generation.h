@@ -122,6 +122,7 @@ class Generation final : public OutputSink, public std::enable_shared_from_this<
   };
 
   int n() const { return request_.sampling.n; }
+  void schedule_drain();
   void drain();
   void take(Output output, TimePoint time);
   void take_tokens(Choice& choice, Output& output, ChoiceDelta& delta);
@@ -137,6 +138,7 @@ class Generation final : public OutputSink, public std::enable_shared_from_this<
   std::shared_ptr<GenerationListener> listener_;  // output thread; dropped at the end
   std::vector<Choice> choices_;
   std::shared_ptr<BeamRun> beam_run_;  // null without a beam search
+  std::vector<Batch> taken_;           // from the inbox, whose room it gets back
   GenerationUsage usage_;
   int num_unfinished_ = 0;
   std::atomic<bool> has_ended_{false};
@@ -146,7 +148,7 @@ class Generation final : public OutputSink, public std::enable_shared_from_this<
   std::mutex mutex_;  // guards what follows
   std::vector<Batch> inbox_;
   bool is_open_ = false;       // the listener knows of the admission: the inbox may be drained
-  bool is_scheduled_ = false;  // a drain is posted
+  std::shared_ptr<Generation> scheduled_;  // this, while a drain is posted
 };
 
 // A listener for callers that wait: the whole text of every choice.

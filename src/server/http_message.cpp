@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <ctime>
 
 #include "server/http_framing.h"
@@ -113,7 +114,10 @@ std::string format_http_head(const HttpHead& head, const HttpHeaders& headers) {
 }
 
 void append_http_chunk(std::string_view bytes, std::string& out) {
-  fmt::format_to(std::back_inserter(out), "{:x}\r\n", bytes.size());
+  char size[16];
+  const std::to_chars_result result = std::to_chars(size, size + sizeof size, bytes.size(), 16);
+  out.append(size, result.ptr);
+  out += "\r\n";
   out += bytes;
   out += "\r\n";
 }

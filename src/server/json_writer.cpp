@@ -127,13 +127,15 @@ JsonWriter& JsonWriter::value(std::string_view text) {
 
 JsonWriter& JsonWriter::value(int64_t number) {
   before_value();
-  fmt::format_to(std::back_inserter(out_), "{}", number);
+  const fmt::format_int text(number);
+  out_.append(text.data(), text.size());
   return *this;
 }
 
 JsonWriter& JsonWriter::value(uint64_t number) {
   before_value();
-  out_ += std::to_string(number);
+  const fmt::format_int text(number);
+  out_.append(text.data(), text.size());
   return *this;
 }
 

@@ -8,7 +8,7 @@
 
 namespace spate {
 
-WorkPool::WorkPool(int num_threads, int nice) {
+WorkPool::WorkPool(int num_threads, int nice) : is_single_(num_threads == 1) {
   for (int i = 0; i < num_threads; ++i) {
     try {
       threads_.emplace_back([this, nice] { run(nice); });
@@ -38,15 +38,23 @@ void WorkPool::post(std::function<void()> task) {
 
 void WorkPool::run(int nice) {
   if (nice > 0) ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), nice);  // of this thread alone, on Linux
+  std::deque<std::function<void()>> taken;
   std::unique_lock lock(mutex_);
   while (true) {
     has_work_.wait(lock, [this] { return is_stopping_ || !tasks_.empty(); });
     if (tasks_.empty()) return;
-    std::function<void()> task = std::move(tasks_.front());
-    tasks_.pop_front();
+    if (is_single_) {  // nobody else could run them meanwhile: all at once
+      taken.swap(tasks_);
+    } else {
+      taken.push_back(std::move(tasks_.front()));
+      tasks_.pop_front();
+    }
     lock.unlock();
-    task();
-    task = nullptr;  // what it owns is freed outside the lock
+    for (std::function<void()>& task : taken) {
+      task();
+      task = nullptr;  // what it owns is freed outside the lock
+    }
+    taken.clear();
     lock.lock();
   }
 }

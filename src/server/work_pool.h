@@ -23,7 +23,8 @@ class WorkPool {
  private:
   void run(int nice);
 
-  std::mutex mutex_;
+  const bool is_single_;
+  std::mutex mutex_;  // guards what follows
   std::condition_variable has_work_;
   std::deque<std::function<void()>> tasks_;
   bool is_stopping_ = false;

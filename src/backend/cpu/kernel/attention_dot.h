@@ -252,10 +252,11 @@ class DotAttention {
     }
   }
   void multiply_rows(const DotTile& tile, int64_t num_blocks, int64_t stride) const {
-#define SPATE_PANEL(n) \
-  multiply_blocks<Words::kBf16, n, kDotRowBytes, kUnitBytes, (n <= kFewPanelRows)>(tile, num_blocks, stride)
-    SPATE_FOR_PANEL_ROWS(panels_.rows, SPATE_PANEL)
-#undef SPATE_PANEL
+    for_panel_rows(panels_.rows, [&](auto panel) {
+      constexpr int kRows = panel.kCount;
+      multiply_blocks<Words::kBf16, kRows, kDotRowBytes, kUnitBytes, (kRows <= kFewPanelRows)>(tile, num_blocks,
+                                                                                               stride);
+    });
   }
 
   void score(const KeyTile& tile) {

@@ -49,6 +49,18 @@ SPATE_INLINE Panels panels_of(int64_t m) {
   const int64_t count = ceil_div(m, kMaxPanelRows);
   return {count, round_up(ceil_div(m, count), kRowsTogether)};
 }
+// Calls fn with the height of a panel as a constant, fn(PanelRows<rows>()).
+template <int kRows>
+struct PanelRows {
+  static constexpr int kCount = kRows;
+};
+template <int kRows = kRowsTogether, typename Fn>
+SPATE_INLINE void for_panel_rows(int64_t rows, const Fn& fn) {
+  if constexpr (kRows < kMaxPanelRows) {
+    if (rows > kRows) return for_panel_rows<kRows + kRowsTogether>(rows, fn);
+  }
+  fn(PanelRows<kRows>());
+}
 // n-blocks that a tile of so many rows takes.
 SPATE_INLINE constexpr int64_t blocks_at_once(int64_t panel_rows) { return panel_rows <= kFewPanelRows ? 4 : 2; }
 
@@ -132,15 +144,6 @@ static void multiply_blocks(const DotTile& tile, int64_t num_blocks, int64_t sum
   for (int64_t j = 0; j < num_blocks; ++j)
     multiply_n_block<kRows, kRowStride, kWordStride, kAhead>(tile, j, sum_stride);
 }
-
-// clang-format off
-#define SPATE_FOR_PANEL_ROWS(rows, call)                                                                \
-  switch (rows) {                                                                                       \
-    case 1: return call(1); case 2: return call(2); case 3: return call(3); case 4: return call(4);     \
-    case 5: return call(5); case 6: return call(6); case 7: return call(7); case 8: return call(8);     \
-    case 9: return call(9); case 10: return call(10); case 11: return call(11); default: return call(12); \
-  }
-// clang-format on
 
 }  // namespace spate::cpu::SPATE_ISA
 #elif defined(__AVX512VNNI__)
@@ -233,35 +236,6 @@ static void multiply_blocks(const DotTile& tile, int64_t num_blocks, int64_t sum
     multiply_tile<kWords, kRows, 1, kRowStride, kWordStride, kAhead>(single, sum_stride);
   }
 }
-
-// Calls the case of kRows for 1 to kMaxPanelRows rows.
-#define SPATE_FOR_PANEL_ROWS(rows, call) \
-  switch (rows) {                        \
-    case 1:                              \
-      return call(1);                    \
-    case 2:                              \
-      return call(2);                    \
-    case 3:                              \
-      return call(3);                    \
-    case 4:                              \
-      return call(4);                    \
-    case 5:                              \
-      return call(5);                    \
-    case 6:                              \
-      return call(6);                    \
-    case 7:                              \
-      return call(7);                    \
-    case 8:                              \
-      return call(8);                    \
-    case 9:                              \
-      return call(9);                    \
-    case 10:                             \
-      return call(10);                   \
-    case 11:                             \
-      return call(11);                   \
-    default:                             \
-      return call(12);                   \
-  }
 
 }  // namespace spate::cpu::SPATE_ISA
 #endif

@@ -143,31 +143,21 @@ struct DotBlocks {
 
 // live_rows: that are rows of x. A single row of padding is left out where the panel is high: of 32 rows it would be
 // the 33rd.
+[[maybe_unused]] constexpr int kLeastRowsLessPadding = 9;
 template <Words kWords>
 static void multiply_panel(int64_t rows, [[maybe_unused]] int64_t live_rows, const DotTile& tile, int64_t num_blocks) {
+  for_panel_rows(rows, [&](auto panel) {
+    constexpr int kRows = panel.kCount;
 #ifdef __AVX512VNNI__
-  if (live_rows + 1 == rows) {
-#define SPATE_PANEL(n) \
-  return multiply_blocks<kWords, n - 1, kUnitBytes, n * kUnitBytes, true>(tile, num_blocks, kTileStride)
-    switch (rows) {
-      case 9:
-        SPATE_PANEL(9);
-      case 10:
-        SPATE_PANEL(10);
-      case 11:
-        SPATE_PANEL(11);
-      case 12:
-        SPATE_PANEL(12);
-      default:
-        break;
+    if constexpr (kRows >= kLeastRowsLessPadding) {
+      if (live_rows + 1 == kRows) {
+        return multiply_blocks<kWords, kRows - 1, kUnitBytes, kRows * kUnitBytes, true>(tile, num_blocks, kTileStride);
+      }
     }
-#undef SPATE_PANEL
-  }
 #endif
-#define SPATE_PANEL(n) \
-  multiply_blocks<kWords, n, kUnitBytes, n * kUnitBytes, (n > 1 || kRowAsks)>(tile, num_blocks, kTileStride)
-  SPATE_FOR_PANEL_ROWS(rows, SPATE_PANEL)
-#undef SPATE_PANEL
+    multiply_blocks<kWords, kRows, kUnitBytes, kRows * kUnitBytes, (kRows > 1 || kRowAsks)>(tile, num_blocks,
+                                                                                            kTileStride);
+  });
 }
 
 // Bytes of an n-block that words [first, first + count) are made from.

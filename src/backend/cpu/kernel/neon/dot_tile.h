@@ -10,22 +10,6 @@
 
 #ifdef __ARM_FEATURE_MATMUL_INT8
 
-#define SPATE_FOR_PANEL_ROWS(rows, call) \
-  switch (rows) {                        \
-    case 2:                              \
-      return call(2);                    \
-    case 4:                              \
-      return call(4);                    \
-    case 6:                              \
-      return call(6);                    \
-    case 8:                              \
-      return call(8);                    \
-    case 10:                             \
-      return call(10);                   \
-    default:                             \
-      return call(12);                   \
-  }
-
 namespace spate::cpu::SPATE_ISA {
 
 template <Words kWords>
@@ -111,22 +95,6 @@ static void multiply_blocks(const DotTile& tile, int64_t num_blocks, int64_t sum
 }  // namespace spate::cpu::SPATE_ISA
 
 #else
-
-#define SPATE_FOR_PANEL_ROWS(rows, call) \
-  switch (rows) {                        \
-    case 1:                              \
-      return call(1);                    \
-    case 2:                              \
-      return call(2);                    \
-    case 3:                              \
-      return call(3);                    \
-    case 4:                              \
-      return call(4);                    \
-    case 5:                              \
-      return call(5);                    \
-    default:                             \
-      return call(6);                    \
-  }
 
 namespace spate::cpu::SPATE_ISA {
 

@@ -23,7 +23,8 @@ constexpr int64_t kIntAhead = 1024;       // bytes that memory is asked for ahea
 // A product of codes by codes; other integer weights become floats (dequantize.h).
 SPATE_INLINE bool is_int(const GemmParams& p) { return p.weight_ints.codes != CodeType::kNone && p.quantizes_x; }
 
-#if defined(__AVX512BF16__) && !defined(__AMX_INT8__)
+#if (defined(__AVX512BF16__) && !defined(__AMX_INT8__)) || \
+    (defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__))
 #define SPATE_STREAMS_ROW
 constexpr int64_t kStreamSiluBlocks = 8;  // n-blocks of gate that are read one after the other, then as many of up
 
@@ -33,7 +34,10 @@ constexpr int64_t kMaxStreamInt4K = 2048;
 SPATE_INLINE bool streams_row(const GemmParams& p) {
   const IntLayout& w = p.weight_ints;
   if (p.m != 1) return false;
-  return w.codes == CodeType::kInt8 ? w.num_groups == 1 : w.multiplier_k >= kIntKStep && w.k_padded <= kMaxStreamInt4K;
+#ifdef __AVX512F__
+  if (w.codes == CodeType::kInt8) return w.num_groups == 1;
+#endif
+  return w.multiplier_k >= kIntKStep && w.k_padded <= kMaxStreamInt4K;
 }
 #endif
 
@@ -442,6 +446,8 @@ SPATE_INLINE void dots_to_sums(const GemmParams& p, const char* const* n_blocks,
 constexpr int64_t kStreamAhead =
     12 * 1024;  // bytes of int4, which takes longer than memory; nearer lines are asked for by hardware
 
+#ifdef __AVX512F__
+
 // num_blocks n-blocks that lie one behind the other.
 template <CodeType kCodes>
 static void stream_n_blocks(const GemmParams& p, const IntX& x, const char* n_block, int64_t num_blocks, float* sums) {
@@ -487,10 +493,56 @@ static void stream_n_blocks(const GemmParams& p, const IntX& x, const char* n_bl
   }
 }
 
+#else
+
+// The same of int4 on AVX2; int8 is read one n-block at a time anyway. Each half of a step is summed in 16 bits
+// (8 * 2 * 15 * 127 = 30480), and its multiplier makes 32 bits of it.
+template <CodeType kCodes>
+static void stream_n_blocks(const GemmParams& p, const IntX& x, const char* n_block, int64_t num_blocks, float* sums) {
+  static_assert(kCodes == CodeType::kInt4, "int_tile() reads int8");
+  const IntLayout& w = p.weight_ints;
+  const int64_t num_steps = w.k_padded / kIntKStep, row = 0;
+  const I low_bits = _mm256_set1_epi8(15);
+  for (int64_t j = 0; j < num_blocks; ++j, n_block += w.block_bytes, sums += kNBlock) {
+    const char *line = n_block, *multipliers = n_block + w.multipliers_offset();
+    const int8_t* codes = x.codes;
+    Dots<1, 1> total = {{{int_zero(), int_zero()}}};
+    for (int64_t step = 0; step < num_steps; ++step, codes += kIntKStep, line += 512) {
+      I low[kVecs] = {int_zero(), int_zero()}, high[kVecs] = {int_zero(), int_zero()};
+#pragma GCC unroll 8
+      for (int64_t r = 0; r < 8; ++r) {
+        prefetch(line + r * 64 + kStreamAhead);
+        const I four = int_set1(four_x(codes + r * 4)), later_four = int_set1(four_x(codes + kIntHalfStep + r * 4));
+#pragma GCC unroll 2
+        for (int64_t v = 0; v < kVecs; ++v) {
+          const I packed = int_load(line + r * 64 + v * 32);
+          const I later = _mm256_srli_epi16(packed, 4);
+          low[v] = _mm256_add_epi16(low[v], _mm256_maddubs_epi16(int_and(packed, low_bits), four));
+          high[v] = _mm256_add_epi16(high[v], _mm256_maddubs_epi16(int_and(later, low_bits), later_four));
+        }
+      }
+      const int64_t run = w.multiplier_of(step * kIntKStep);
+      const I start = int_set1(step * kIntKStep % w.multiplier_k == 0 ? x.starts[run * 16] : 0);
+      for (int64_t v = 0; v < kVecs; ++v) {
+        const I one = load_bytes(multipliers + run * kNBlock + v * kLanes);
+        const I words = _mm256_or_si256(one, _mm256_slli_epi32(one, 16));
+        const I dots = int_add(_mm256_madd_epi16(low[v], words), _mm256_madd_epi16(high[v], words));
+        total[0][0][v] = int_add(total[0][0][v], int_add(dots, int_mul(start, one)));
+      }
+    }
+    join_dots<1, 1>(w, x, &row, &n_block, 0, total, sums);
+    add_outliers(p, x, row, &n_block, 1, sums);
+  }
+}
+
+#endif
+
 static void stream_row(const GemmParams& p, int64_t n_block, int64_t num_blocks, float* sums) {
   const IntX x = int_x(p);
-  const auto run =
-      p.weight_ints.codes == CodeType::kInt8 ? stream_n_blocks<CodeType::kInt8> : stream_n_blocks<CodeType::kInt4>;
+  auto* run = stream_n_blocks<CodeType::kInt4>;
+#ifdef __AVX512F__
+  if (p.weight_ints.codes == CodeType::kInt8) run = stream_n_blocks<CodeType::kInt8>;
+#endif
   const char* weight = p.weight + n_block * p.weight_ints.block_bytes;
   run(p, x, weight, num_blocks, sums);
   if (p.silu_and_mul)

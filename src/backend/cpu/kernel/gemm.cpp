@@ -21,6 +21,7 @@ namespace {
 constexpr int64_t kFmaGroup = 4;          // n-blocks of the weight worked on together
 constexpr int64_t kFmaRowsPerChunk = 48;  // rows of x that stay in L2: 48 x 1024 x 4 B = 196 KB
 constexpr int64_t kFmaKBlock = 512;       // 4 n-blocks x 512 x 32 B = 64 KB of weights
+constexpr int64_t kMostAskingRows = 32;   // more read each weight several times, from L3
 constexpr int64_t kDequantizedK = 128;    // 16 KB that codes become, in L1
 
 bool fma_reads_x_in_place(const GemmParams& p) { return p.x_elem == Elem::kF32 && p.k % kKStep == 0; }
@@ -92,7 +93,16 @@ void gemm_fma(const GemmParams& p, int64_t first_row, int64_t num_rows, int64_t 
         micro_gemm<W>(x + k, x_stride, num_rows, floats, num_blocks, num_k, sums, kStride);
         continue;
       }
-      micro_gemm<W>(x + k, x_stride, num_rows, blocks, num_blocks, num_k, sums, kStride);
+      if (p.m > kMostAskingRows) {
+        micro_gemm<W>(x + k, x_stride, num_rows, blocks, num_blocks, num_k, sums, kStride);
+      } else {
+        const char* next[kFmaGroup];
+        for (int64_t j = 0; j < num_blocks; ++j) {
+          next[j] = blocks[j] + num_k / W::kRowK * W::kRowBytes;
+          if (k + num_k == k_padded) next[j] += (step - 1) * block_bytes;
+        }
+        micro_gemm_asking<W>(x + k, x_stride, num_rows, blocks, num_blocks, num_k, sums, kStride, next);
+      }
       for (int64_t j = 0; j < num_blocks; ++j) blocks[j] += num_k / W::kRowK * W::kRowBytes;
     }
     finish_n_blocks(p, first_row, first_row + num_rows, group, count, sums, sums + count * kNBlock, kStride);

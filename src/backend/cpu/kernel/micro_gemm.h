@@ -15,11 +15,21 @@ struct F32Weight {
   static constexpr int64_t kRowBytes = 64;
 };
 
+constexpr int kMaxAheadBlocks = 4;
+// What is asked for in L2 beside the products: of each n-block what is read after this, in equal parts a tile. So
+// memory works beside all tiles of rows and not only beside the first.
+struct BlocksAhead {
+  const char* next[kMaxAheadBlocks];
+  int64_t row_bytes;  // for each row of B
+};
+
 // One tile: kRows rows times kBlocks n-blocks, num_k a multiple of W::kRowK. c: [kRows][c_stride], block j at column 16
-// j. kPrefetch: bytes ahead that each stream of B is asked for; 0 where B is in the cache.
+// j. kPrefetch: bytes ahead that each stream of B is asked for; 0 where B is in the cache; kAsksNext: see BlocksAhead.
+constexpr int kAsksNext = -1;
 template <typename W, int kRows, int kBlocks, int kPrefetch>
 SPATE_INLINE void micro_tile(const float* a, int64_t a_stride, const char* const* b, int64_t num_k, float* c,
-                             int64_t c_stride) {
+                             int64_t c_stride, [[maybe_unused]] const char* const* next,
+                             [[maybe_unused]] int64_t next_row_bytes) {
   F acc[kRows][kBlocks][kVecs];
   for (int r = 0; r < kRows; ++r) {
     for (int j = 0; j < kBlocks; ++j) {
@@ -27,7 +37,11 @@ SPATE_INLINE void micro_tile(const float* a, int64_t a_stride, const char* const
     }
   }
   const char* rows[kBlocks];
-  for (int j = 0; j < kBlocks; ++j) rows[j] = b[j];
+  [[maybe_unused]] const char* ahead[kBlocks];
+  for (int j = 0; j < kBlocks; ++j) {
+    rows[j] = b[j];
+    if constexpr (kPrefetch == kAsksNext) ahead[j] = next[j];
+  }
   for (int64_t k = 0; k < num_k; k += W::kRowK) {
     for (int parity = 0; parity < W::kRowK; ++parity) {
       F w[kBlocks][kVecs];
@@ -50,6 +64,10 @@ SPATE_INLINE void micro_tile(const float* a, int64_t a_stride, const char* const
     }
     for (int j = 0; j < kBlocks; ++j) {
       if constexpr (kPrefetch > 0) prefetch(rows[j] + kPrefetch);
+      if constexpr (kPrefetch == kAsksNext) {
+        prefetch_to_l2(ahead[j]);
+        ahead[j] += next_row_bytes;
+      }
       rows[j] += W::kRowBytes;
     }
   }
@@ -62,14 +80,17 @@ SPATE_INLINE void micro_tile(const float* a, int64_t a_stride, const char* const
 
 template <typename W, int kRows, int kBlocks, int kPrefetch>
 static void micro_row_tile(const float* a, int64_t a_stride, const char* const* b, int64_t num_blocks, int64_t num_k,
-                           float* c, int64_t c_stride) {
+                           float* c, int64_t c_stride, const BlocksAhead& ahead) {
+  const auto next = [&](int64_t j) { return kPrefetch == kAsksNext ? ahead.next + j : nullptr; };
   int64_t j = 0;
   for (; j + kBlocks <= num_blocks; j += kBlocks) {
-    micro_tile<W, kRows, kBlocks, kPrefetch>(a, a_stride, b + j, num_k, c + j * kNBlock, c_stride);
+    micro_tile<W, kRows, kBlocks, kPrefetch>(a, a_stride, b + j, num_k, c + j * kNBlock, c_stride, next(j),
+                                             ahead.row_bytes);
   }
   if constexpr (kBlocks > 1) {
     for (; j < num_blocks; ++j) {
-      micro_tile<W, kRows, 1, kPrefetch>(a, a_stride, b + j, num_k, c + j * kNBlock, c_stride);
+      micro_tile<W, kRows, 1, kPrefetch>(a, a_stride, b + j, num_k, c + j * kNBlock, c_stride, next(j),
+                                         ahead.row_bytes);
     }
   }
 }
@@ -142,8 +163,9 @@ template <typename W>
 static void micro_gemm(const float* a, int64_t a_stride, int64_t num_rows, const char* const* b, int64_t num_blocks,
                        int64_t num_k, float* c, int64_t c_stride) {
   constexpr int kAhead = 1024;
+  const BlocksAhead nothing{};
   const auto tile = [&](auto* row_tile, int64_t rows) {
-    row_tile(a, a_stride, b, num_blocks, num_k, c, c_stride);
+    row_tile(a, a_stride, b, num_blocks, num_k, c, c_stride, nothing);
     a += rows * a_stride;
     c += rows * c_stride;
     num_rows -= rows;
@@ -166,6 +188,34 @@ static void micro_gemm(const float* a, int64_t a_stride, int64_t num_rows, const
 #endif
   if (num_rows >= 1) tile(micro_row_tile<W, 1, 4, kRowAhead>, 1);
 #endif
+}
+
+// The same; asks for next[j] meanwhile, as many bytes as of b[j] are read, where that was measured.
+template <typename W>
+static void micro_gemm_asking(const float* a, int64_t a_stride, int64_t num_rows, const char* const* b,
+                              int64_t num_blocks, int64_t num_k, float* c, int64_t c_stride,
+                              [[maybe_unused]] const char* const* next) {
+#ifdef SPATE_CODE_TILES
+  constexpr int64_t kLeastRows = 4;  // fewer are limited by memory: what they read is asked for as they go
+  if (num_rows >= kLeastRows) {
+    BlocksAhead ahead{.row_bytes = ceil_div(W::kRowBytes, ceil_div(num_rows, 6))};
+    for (int64_t j = 0; j < num_blocks; ++j) ahead.next[j] = next[j];
+    const auto tile = [&](auto* row_tile, int64_t rows) {
+      row_tile(a, a_stride, b, num_blocks, num_k, c, c_stride, ahead);
+      for (int64_t j = 0; j < num_blocks; ++j) ahead.next[j] += num_k / W::kRowK * ahead.row_bytes;
+      a += rows * a_stride;
+      c += rows * c_stride;
+      num_rows -= rows;
+    };
+    while (num_rows >= 6) tile(micro_row_tile<W, 6, 1, kAsksNext>, 6);
+    if (num_rows >= 4) tile(micro_row_tile<W, 4, 1, kAsksNext>, 4);
+    if (num_rows == 3) tile(micro_row_tile<W, 3, 1, kAsksNext>, 3);
+    if (num_rows >= 2) tile(micro_row_tile<W, 2, 2, kAsksNext>, 2);
+    if (num_rows >= 1) tile(micro_row_tile<W, 1, 4, kAsksNext>, 1);
+    return;
+  }
+#endif
+  micro_gemm<W>(a, a_stride, num_rows, b, num_blocks, num_k, c, c_stride);
 }
 
 }  // namespace spate::cpu::SPATE_ISA

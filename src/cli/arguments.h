@@ -159,7 +159,8 @@ struct BenchArguments {
   std::vector<std::string> configs;  // table
   std::vector<std::string> formats = {"bf16", "int8", "int4-g64"};  // table: of the weights, as --quantization
   int num_rows = 256;                                               // grammar
-  std::string filter;                                               // kernel: rows whose name contains it
+  std::string filter;                                               // kernel, table: rows whose name contains it
+  int row_seconds = 30;  // table: a row begins no run behind them; 0: unbounded
   // serve
   std::string base_url;
   std::string host = "127.0.0.1";

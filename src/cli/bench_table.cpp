@@ -3,6 +3,8 @@
 // The table interleaves the measurement of the limits with that of the model, so that a share compares one minute with
 // itself. Rows are those of docs/architecture.md: name, value, unit, limit, share, goal, command.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "base/log.h"
 #include "cli/bench_plot.h"
@@ -14,6 +16,8 @@
 
 namespace spate {
 namespace {
+
+constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 
 // What is asked of every model shape, as shares of the limits; prefill of 8,192 tokens of the 0.6B shape in tok/s on two AMX cores.
 struct Goals {
@@ -54,17 +58,19 @@ Status measure_model(const Arguments& arguments, const std::string& config_dir, 
   const std::string command =
       fmt::format("spate bench table --configs {} --formats {} --threads {}", config_dir, format, threads);
 
-  // The first run warms up, unless one takes so long that it hardly matters.
-  constexpr double kLongRunSeconds = 20;
+  // The first run warms up, unless it takes most of the row's time.
+  const double row_s = arguments.bench.row_seconds > 0 ? arguments.bench.row_seconds : kUnbounded;
   const auto median_of = [&](const BenchBatch& batch, int runs, auto&& figure) -> Result<double> {
     std::vector<double> values;
+    double all_s = 0;
     for (int i = 0; i < runs + 1; ++i) {
       BenchBatch fresh = batch;
       fresh.seed = static_cast<uint64_t>(i) * 977 + arguments.model.seed;
       ASSIGN_OR_RETURN(const BenchTimes times, run_batch(*model, fresh));
-      const bool is_long = times.total_s > kLongRunSeconds;
-      if (i > 0 || is_long) values.push_back(figure(times));
-      if (is_long) break;
+      all_s += times.total_s;
+      const bool is_last = all_s + times.total_s > row_s;
+      if (i > 0 || is_last) values.push_back(figure(times));
+      if (is_last) break;
     }
     return median(values);
   };
@@ -82,23 +88,39 @@ Status measure_model(const Arguments& arguments, const std::string& config_dir, 
     rows.push_back(row);
     return write_rows(arguments.bench.output_json, rows);
   };
-  // Prefill: from the submit to the first token, one lm_head row included.
+  const auto is_wanted = [&](const std::string& name) {
+    return name.find(arguments.bench.filter) != std::string::npos;
+  };
+  // Prefill: from the submit to the first token, one lm_head row included. A longer prompt takes at least as long for a
+  // token as the one before it.
+  double least_s_per_token = 0;
   for (const int len : {512, 2048, 8192}) {
-    if (len >= model->engine->config().max_seq_len()) continue;
+    const std::string name = fmt::format("{}/prefill/{}", prefix, len);
+    if (len >= model->engine->config().max_seq_len() || !is_wanted(name)) continue;
+    if (const double least_s = least_s_per_token * len; least_s > row_s) {
+      log_info("bench", "{}: left out, one run takes {:.0f} s or more; --row-seconds {:.0f} measures it", name, least_s,
+               std::ceil(least_s));
+      continue;
+    }
     ASSIGN_OR_RETURN(const double value, median_of({.input_len = len, .output_len = 1}, len > 2048 ? 2 : 5,
                                                    [&](const BenchTimes& t) { return len / t.total_s; }));
+    least_s_per_token = 1 / value;
     const MachineLimits limits = limits_of_row();
     const double limit = matmul_flops(limits, quantization) / prefill_flops(cost, len) * len;
     const bool has_8192_goal = len == 8192 && model->name == "qwen3-0.6b";
-    RETURN_IF_ERROR(add_row({.name = fmt::format("{}/prefill/{}", prefix, len),
+    RETURN_IF_ERROR(add_row({.name = name,
                              .value = value,
                              .unit = "tok/s",
                              .limit = has_limits ? limit : 0,
-                             .goal = len == 512 && has_limits ? goals.prefill_512_share * limit : has_8192_goal ? goals.prefill_8192 : 0,
+                             .goal = len == 512 && has_limits ? goals.prefill_512_share * limit
+                                     : has_8192_goal          ? goals.prefill_8192
+                                                              : 0,
                              .command = command}));
   }
   // Decode: a step reads the weights once, of experts those that are used, and the keys and values of each sequence.
   for (const int num_seqs : {1, 4, 16, 32}) {
+    const std::string name = fmt::format("{}/decode/batch{}", prefix, num_seqs);
+    if (!is_wanted(name)) continue;
     const int input_len = num_seqs == 1 ? 16 : 128;
     const int output_len = 64;
     ASSIGN_OR_RETURN(const double value,
@@ -107,11 +129,13 @@ Status measure_model(const Arguments& arguments, const std::string& config_dir, 
     const MachineLimits limits = limits_of_row();
     const double step_bytes = decode_step_bytes(cost, num_seqs, input_len + output_len / 2);
     const double limit = limits.memory_bytes_per_s / step_bytes * num_seqs;
-    RETURN_IF_ERROR(add_row({.name = fmt::format("{}/decode/batch{}", prefix, num_seqs),
+    RETURN_IF_ERROR(add_row({.name = name,
                              .value = value,
                              .unit = "tok/s",
                              .limit = has_limits ? limit : 0,
-                             .goal = num_seqs == 1 ? goals.decode_share * limit : num_seqs == 32 ? goals.decode_32_share * limit : 0,
+                             .goal = num_seqs == 1    ? goals.decode_share * limit
+                                     : num_seqs == 32 ? goals.decode_32_share * limit
+                                                      : 0,
                              .command = command}));
   }
   model->engine->stop();

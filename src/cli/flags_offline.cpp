@@ -171,6 +171,11 @@ void add_bench_flags(CLI::App* bench, Arguments& arguments) {
   table->add_option("--formats", b.formats, "Weight formats: bf16, f32, or as --quantization; integers with an INT8 KV cache")
       ->delimiter(',')
       ->capture_default_str();
+  table->add_option("--filter", b.filter, "Only rows whose name contains this text");
+  add_count(
+      table, "--row-seconds", b.row_seconds,
+      "A row repeats its run for at most so long, and prompts that would take longer are left out with a line; 0: "
+      "unbounded");
   table->add_option("--output-json", b.output_json, "File for the rows");
   table->add_option("--plot", b.plot, "SVG file for the share of its limit that each row reaches");
   CLI::App* speculation =

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <compare>
 #include <map>
 #include <unordered_map>
 #include <utility>
@@ -204,6 +205,44 @@ Result<ByteDfa> ByteDfa::intersection(const ByteDfa& a, const ByteDfa& b, Compil
 
 Result<ByteDfa> ByteDfa::difference(const ByteDfa& a, const ByteDfa& b, CompileBudget& budget) {
   return product(a, b, true, budget);
+}
+
+// Rounds of Moore's refinement: after n of them, states of one class are alike for texts of n bytes.
+std::vector<uint32_t> ByteDfa::states_alike(int length) const {
+  const auto num_states = static_cast<uint32_t>(states_.size());
+  std::vector<uint32_t> alike(num_states), order(num_states), refined(num_states);
+  uint32_t first_of[2] = {kNowhere, kNowhere};
+  for (uint32_t i = 0; i < num_states; ++i) {
+    uint32_t& first = first_of[states_[i].accepts ? 1 : 0];
+    if (first == kNowhere) first = i;
+    alike[i] = first;
+    order[i] = i;
+  }
+  std::vector<std::vector<Edge>> edges(num_states);  // to classes, neighbours of one class made one
+  size_t num_classes = 0;
+  for (int n = 0; n < length; ++n) {
+    for (uint32_t i = 0; i < num_states; ++i) {
+      State merged;
+      for (const Edge& edge : states_[i].edges) add_edge(merged, edge.first, edge.last, alike[edge.target]);
+      edges[i] = std::move(merged.edges);
+    }
+    const auto compare = [&](uint32_t a, uint32_t b) {
+      return alike[a] != alike[b] ? alike[a] <=> alike[b] : edges[a] <=> edges[b];
+    };
+    std::ranges::stable_sort(order, [&](uint32_t a, uint32_t b) { return compare(a, b) < 0; });
+    const size_t num_before = std::exchange(num_classes, 0);
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < num_states; ++i) {
+      if (i == 0 || compare(order[i - 1], order[i]) != 0) {
+        first = order[i];
+        ++num_classes;
+      }
+      refined[order[i]] = first;
+    }
+    alike = refined;
+    if (num_classes == num_before || num_classes == num_states) break;
+  }
+  return alike;
 }
 
 bool ByteDfa::accepts(std::string_view text) const {

@@ -2,6 +2,7 @@
 // has 3 to 10 characters", "is none of these keys". Immutable.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -19,6 +20,7 @@ class ByteDfa {
   struct Edge {
     uint8_t first = 0, last = 0;
     uint32_t target = 0;
+    auto operator<=>(const Edge&) const = default;
   };
   struct State {
     bool accepts = false;
@@ -34,6 +36,10 @@ class ByteDfa {
   // Texts that both accept, or that the first accepts and the second does not. Without states that lead nowhere.
   static Result<ByteDfa> intersection(const ByteDfa& a, const ByteDfa& b, CompileBudget& budget);
   static Result<ByteDfa> difference(const ByteDfa& a, const ByteDfa& b, CompileBudget& budget);
+
+  // By state, the first one from which the same texts of up to `length` bytes can be read and are accepted. Looks at
+  // each edge `length` times.
+  std::vector<uint32_t> states_alike(int length) const;
 
   bool accepts(std::string_view text) const;
   bool is_empty() const;                                        // accepts no text

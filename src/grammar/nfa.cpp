@@ -6,6 +6,7 @@ namespace spate {
 namespace {
 
 constexpr int64_t kUnitsPerState = 20;
+constexpr size_t kMaxComparedStates = 1000;  // of an automaton: comparing them takes up to 10 ms
 
 }  // namespace
 
@@ -82,6 +83,12 @@ bool Nfa::add_expr(const Expr& expr, uint32_t from, uint32_t to, CompileBudget& 
       const std::vector<ByteDfa::State>& states = expr->dfa->states();
       const uint32_t first_state = num_states_;
       for (size_t i = 0; i < states.size(); ++i) add_state();
+      // A repetition with a count, as of characters in a label of a host, was made many states. The work is in
+      // proportion to what the loop below spends, so it is not counted.
+      if (states.size() > static_cast<size_t>(kLookAheadBytes) && states.size() <= kMaxComparedStates) {
+        const std::vector<uint32_t> alike = expr->dfa->states_alike(kLookAheadBytes);
+        for (size_t i = 0; i < alike.size(); ++i) likes_[first_state + i] = first_state + alike[i];
+      }
       add_epsilon(from, first_state);
       for (uint32_t i = 0; i < states.size(); ++i) {
         if (!budget.spend(kUnitsPerState * static_cast<int64_t>(1 + states[i].edges.size()))) return false;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <climits>
 #include <utility>
 
@@ -16,10 +15,15 @@ namespace {
 constexpr int kEndless = 255;           // a run's length: as long as any token, TokenTrie::Node::max_chars
 constexpr int kNotKnown = INT_MAX / 2;  // more characters than any text has
 constexpr int kManyChars = 20;          // of ASCII: a walk there is a long one
-constexpr uint32_t kLeastSkipped = 8;   // nodes below one; for fewer the run is not asked
+// Nodes below one: for fewer, a run is not asked, or not looked for. To find one takes about 140 steps.
+constexpr uint32_t kLeastSkipped = 8, kLeastSkippedByNew = 256;
 
 void allow(std::vector<uint32_t>& words, std::span<const int32_t> token_ids) {
   for (const int32_t id : token_ids) words[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+}
+
+void forbid(std::vector<uint32_t>& words, std::span<const int32_t> token_ids) {
+  for (const int32_t id : token_ids) words[static_cast<size_t>(id) / 32] &= ~(1u << (id % 32));
 }
 
 void append(std::vector<int32_t>& token_ids, std::span<const int32_t> more) {
@@ -108,8 +112,7 @@ void TokenGrammar::walk_ahead() {
   for (size_t i = 0;
        i < met.size() && i < limits_.max_ahead_states && !states_.is_over_limit() && has_room_for(locals_.size() + 2);
        ++i) {
-    if (std::popcount(run_of(met[i]).chars.ascii.words[0]) + std::popcount(run_of(met[i]).chars.ascii.words[1]) >=
-        kManyChars) {
+    if (run_of(met[i]).chars.ascii.size() >= kManyChars) {
       for (const ParseStates::Part& part : states_.parts_of(states_.alike(met[i]))) {
         const bool goes_on = states_.has_next(part.rest);
         short_tokens_in_rule(part.local, goes_on);
@@ -192,12 +195,11 @@ Result<std::shared_ptr<const TokenGrammar::Mask>> TokenGrammar::find_mask(int32_
       limits_.max_mask_work);
 }
 
-std::shared_ptr<const TokenGrammar::Mask> TokenGrammar::with_long_tokens(const Mask& mask,
+std::shared_ptr<const TokenGrammar::Mask> TokenGrammar::with_long_tokens(Mask mask,
                                                                          std::vector<int32_t> long_token_ids) {
-  auto changed = std::make_shared<Mask>();
-  changed->words = mask.words;
-  for (const int32_t id : mask.long_token_ids) changed->words[static_cast<size_t>(id) / 32] &= ~(1u << (id % 32));
-  for (const int32_t id : long_token_ids) changed->words[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+  auto changed = std::make_shared<Mask>(std::move(mask));
+  forbid(changed->words, changed->long_token_ids);
+  allow(changed->words, long_token_ids);
   changed->is_empty = std::ranges::all_of(changed->words, [](uint32_t word) { return word == 0; });
   changed->long_token_ids = std::move(long_token_ids);
   ++num_masks_;
@@ -241,9 +243,15 @@ bool TokenGrammar::takes_wide_chars(int32_t state, int32_t target) {
   });
 }
 
-TokenGrammar::Run& TokenGrammar::uncounted_run_of(int32_t state) {
+// Null: not looked for so far.
+TokenGrammar::Run* TokenGrammar::find_run(int32_t state) {
   const auto index = static_cast<size_t>(state);
-  if (index < run_by_state_.size() && run_by_state_[index] != nullptr) return *run_by_state_[index];
+  return index < run_by_state_.size() ? run_by_state_[index] : nullptr;
+}
+
+TokenGrammar::Run& TokenGrammar::uncounted_run_of(int32_t state) {
+  if (Run* known = find_run(state)) return *known;
+  const auto index = static_cast<size_t>(state);
   // The situation to which most characters of ASCII lead.
   std::array<int32_t, 128> targets;
   std::vector<std::pair<int32_t, int>> counts;
@@ -335,9 +343,10 @@ void TokenGrammar::walk(int32_t state, const TokenTrie::Tree& tree, uint32_t beg
         i = node.subtree_end;
         continue;
       }
-      if (node.subtree_end - i >= kLeastSkipped) {
-        const Run& run = run_of(next);
-        if (node.max_chars <= (ends != nullptr ? run.length_inside : run.length) && run.chars.contains(below)) {
+      const uint32_t num_below = node.subtree_end - i;
+      if (num_below >= kLeastSkippedByNew || (num_below >= kLeastSkipped && find_run(next) != nullptr)) {
+        if (uncounted_run_of(next).chars.contains(below) &&
+            node.max_chars <= (ends != nullptr ? run_of(next).length_inside : run_of(next).length)) {
           take_tokens(tree.tokens_below(node));
           i = node.subtree_end;
           continue;
@@ -345,6 +354,42 @@ void TokenGrammar::walk(int32_t state, const TokenTrie::Tree& tree, uint32_t beg
       }
     }
     take_tokens(tree.tokens_of(node));
+  }
+}
+
+// The texts that lead on from `state` once the first character has led to the next situation of its run, for as long as
+// a short token is, and with wants_ends are complete nowhere; null: no kind that is kept. The first character may be
+// any of theirs but for the few of ASCII that the run lacks: as in a key that must differ from the declared ones.
+const TokenTrie::TextMasks* TokenGrammar::endless_texts_behind(int32_t state, bool wants_ends) {
+  const TokenTrie::TextMasks* const masks = trie_->find_nearest_text_masks(run_of(state).chars);
+  if (masks == nullptr || (wants_ends && states_.accepts(run_of(state).next))) return nullptr;
+  const Run& behind = run_of(run_of(state).next);
+  const int length = wants_ends ? behind.length_inside : behind.length;
+  return behind.chars.contains(masks->chars) && length >= kLookAheadBytes ? masks : nullptr;
+}
+
+// walk() for all short tokens from a situation of endless_texts_behind. The tokens of such texts are known: what is
+// left are those that leave them, and those that begin with `other_first`, which the run lacks.
+template <typename TakeTokens>
+void TokenGrammar::walk_exits(int32_t state, const TokenTrie::TextMasks& masks, const TokenTrie::AsciiSet& other_first,
+                              std::vector<uint32_t>* ends, const TakeTokens& take_tokens) {
+  const TokenTrie::Tree& tree = trie_->short_tokens();
+  std::array<int32_t, kLookAheadBytes> behind_chars;  // by the number of characters
+  behind_chars[0] = state;
+  for (size_t n = 1; n < behind_chars.size(); ++n) behind_chars[n] = uncounted_run_of(behind_chars[n - 1]).next;
+  auto exit = masks.exits.begin();
+  for (uint32_t first = 0; first < tree.nodes.size();) {
+    const uint32_t end = tree.nodes[first].subtree_end;
+    const bool is_other = tree.nodes[first].byte < 0x80 && other_first.has(tree.nodes[first].byte);
+    if (is_other) walk(state, tree, first, end, {}, ends, take_tokens);
+    for (; exit != masks.exits.end() && exit->node < end; ++exit) {
+      if (is_other) continue;
+      int32_t at = behind_chars[exit->num_chars];
+      for (int i = 0; i < exit->num_open; ++i) at = states_.next(at, exit->open[static_cast<size_t>(i)]);
+      if (states_.next(at, exit->byte) == ParseStates::kDead) continue;
+      walk(at, tree, exit->node, tree.nodes[exit->node].subtree_end, {}, ends, take_tokens);
+    }
+    first = end;
   }
 }
 
@@ -364,16 +409,27 @@ TokenGrammar::Local& TokenGrammar::local_of(int32_t state) {
 const TokenGrammar::Local& TokenGrammar::short_tokens_in_rule(int32_t state, bool wants_ends) {
   Local& local = local_of(state);
   if (local.knows_short_tokens && (local.knows_short_ends || !wants_ends)) return local;
-  const KnownTexts known = known_texts_of(state);
-  if (known.masks != nullptr) {
-    local.words = known.masks->words[static_cast<size_t>(known.length)];
-  } else {
-    local.words.assign(static_cast<size_t>(mask_words_of(trie_->vocab_size())), 0);
-  }
-  local.short_ends.clear();
   const TokenTrie::Tree& tree = trie_->short_tokens();
-  walk(state, tree, 0, static_cast<uint32_t>(tree.nodes.size()), known, wants_ends ? &local.short_ends : nullptr,
-       [&](std::span<const int32_t> ids) { allow(local.words, ids); });
+  local.short_ends.clear();
+  std::vector<uint32_t>* const ends = wants_ends ? &local.short_ends : nullptr;
+  const auto take_tokens = [&](std::span<const int32_t> ids) { allow(local.words, ids); };
+  if (const TokenTrie::TextMasks* const masks = endless_texts_behind(state, wants_ends)) {
+    local.words = masks->words[kLookAheadBytes];
+    const TokenTrie::AsciiSet other_first = masks->chars.ascii.without(run_of(state).chars.ascii);
+    for (uint32_t first = 0; first < tree.nodes.size(); first = tree.nodes[first].subtree_end) {
+      const TokenTrie::Node& node = tree.nodes[first];
+      if (node.byte < 0x80 && other_first.has(node.byte)) forbid(local.words, tree.tokens_below(node));
+    }
+    walk_exits(state, *masks, other_first, ends, take_tokens);
+  } else {
+    const KnownTexts known = known_texts_of(state);
+    if (known.masks != nullptr) {
+      local.words = known.masks->words[static_cast<size_t>(known.length)];
+    } else {
+      local.words.assign(static_cast<size_t>(mask_words_of(trie_->vocab_size())), 0);
+    }
+    walk(state, tree, 0, static_cast<uint32_t>(tree.nodes.size()), known, ends, take_tokens);
+  }
   local.knows_short_tokens = !states_.is_over_limit();
   local.knows_short_ends = wants_ends && local.knows_short_tokens;
   return local;
@@ -393,18 +449,23 @@ const TokenGrammar::Local& TokenGrammar::long_tokens_in_rule(int32_t state, bool
 }
 
 std::vector<uint32_t> TokenGrammar::short_tokens_of(int32_t state) {
-  std::vector<uint32_t> words(static_cast<size_t>(mask_words_of(trie_->vocab_size())), 0);
+  std::vector<uint32_t> words;
   const TokenTrie::Tree& tree = trie_->short_tokens();
   for (const ParseStates::Part& part : states_.parts_of(state)) {
     const bool goes_on = states_.has_next(part.rest);
     const Local& local = short_tokens_in_rule(part.local, goes_on);
-    for (size_t i = 0; i < words.size(); ++i) words[i] |= local.words[i];
+    if (words.empty()) {
+      words = local.words;
+    } else {
+      for (size_t i = 0; i < words.size(); ++i) words[i] |= local.words[i];
+    }
     if (!goes_on) continue;
     for (const uint32_t node : local.short_ends) {
       walk(part.rest, tree, node + 1, tree.nodes[node].subtree_end, {}, nullptr,
            [&](std::span<const int32_t> ids) { allow(words, ids); });
     }
   }
+  words.resize(static_cast<size_t>(mask_words_of(trie_->vocab_size())));  // where the text can only end
   return words;
 }
 

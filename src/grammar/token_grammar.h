@@ -59,7 +59,7 @@ class TokenGrammar final : public TokenConstraint {
     std::vector<int32_t> long_token_ids;
     std::vector<uint32_t> short_ends, long_ends;  // inner nodes of the trees at which the rule may end
   };
-  std::shared_ptr<const Mask> with_long_tokens(const Mask& mask, std::vector<int32_t> long_token_ids);
+  std::shared_ptr<const Mask> with_long_tokens(Mask mask, std::vector<int32_t> long_token_ids);
   std::vector<uint32_t> short_tokens_of(int32_t state);
   std::vector<int32_t> long_tokens_of(int32_t state);
   Local& local_of(int32_t state);
@@ -78,14 +78,19 @@ class TokenGrammar final : public TokenConstraint {
     int length = 0, length_inside = 0;            // as Run's
   };
   const Run& run_of(int32_t state);
+  Run* find_run(int32_t state);
   Run& uncounted_run_of(int32_t state);
   bool takes_wide_chars(int32_t state, int32_t target);
   bool completes_chars(int32_t open, int num_missing, int low, int high, int32_t target);
   KnownTexts known_texts_of(int32_t state);
+  const TokenTrie::TextMasks* endless_texts_behind(int32_t state, bool wants_ends);
   void walk_ahead();
   template <typename TakeTokens>
   void walk(int32_t state, const TokenTrie::Tree& tree, uint32_t begin, uint32_t end, const KnownTexts& known,
             std::vector<uint32_t>* ends, const TakeTokens& take_tokens);
+  template <typename TakeTokens>
+  void walk_exits(int32_t state, const TokenTrie::TextMasks& masks, const TokenTrie::AsciiSet& other_first,
+                  std::vector<uint32_t>* ends, const TakeTokens& take_tokens);
   bool has_room_for(size_t num_masks) const;
   int32_t forced_token(int32_t state);
   int32_t advance(int32_t state, std::string_view bytes);

@@ -68,6 +68,13 @@ const TokenTrie::TextMasks* TokenTrie::find_text_masks(const CharSet& chars) con
   return found == text_masks_.end() ? nullptr : &*found;
 }
 
+const TokenTrie::TextMasks* TokenTrie::find_nearest_text_masks(const CharSet& chars) const {
+  const auto found = std::ranges::find_if(text_masks_, [&](const TextMasks& masks) {
+    return chars.has_wide_chars && masks.chars.ascii.without(chars.ascii).size() <= kMaxMissing;
+  });
+  return found == text_masks_.end() ? nullptr : &*found;
+}
+
 void TokenTrie::build(Tree& tree) {
   std::ranges::stable_sort(tree.token_ids, {}, [this](int32_t id) -> const std::string& { return token_bytes(id); });
   std::vector<uint32_t> path;  // the nodes of the text at hand
@@ -148,7 +155,37 @@ TokenTrie::TextMasks TokenTrie::text_masks_of(const CharSet& chars) const {
   for (size_t n = 1; n < masks.words.size(); ++n) {
     for (size_t i = 0; i < masks.words[n].size(); ++i) masks.words[n][i] |= masks.words[n - 1][i];
   }
+  find_exits(masks);
   return masks;
+}
+
+void TokenTrie::find_exits(TextMasks& masks) const {
+  struct Before {
+    CharPlace place;
+    TextMasks::Exit exit;  // as it would be behind this node
+  };
+  std::vector<Before> path(1);
+  for (uint32_t i = 0; i < short_tokens_.nodes.size();) {
+    const Node& node = short_tokens_.nodes[i];
+    path.resize(node.depth);
+    Before here = path.back();
+    here.place = here.place.after(node.byte);
+    if (!here.place.is_text || !(node.byte < 0x80 ? masks.chars.ascii.has(node.byte) : masks.chars.has_wide_chars)) {
+      masks.exits.push_back(path.back().exit);
+      masks.exits.back().node = i;
+      masks.exits.back().byte = node.byte;
+      i = node.subtree_end;
+      continue;
+    }
+    if (here.place.num_missing == 0) {
+      ++here.exit.num_chars;
+      here.exit.num_open = 0;
+    } else {
+      here.exit.open[here.exit.num_open++] = node.byte;
+    }
+    path.push_back(here);
+    ++i;
+  }
 }
 
 }  // namespace spate

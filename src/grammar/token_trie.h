@@ -2,6 +2,8 @@
 // Immutable; one a tokenizer, shared by all grammars.
 #pragma once
 
+#include <array>
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -32,6 +34,8 @@ class TokenTrie {
     bool contains(const AsciiSet& other) const {
       return ((other.words[0] & ~words[0]) | (other.words[1] & ~words[1])) == 0;
     }
+    AsciiSet without(const AsciiSet& other) const { return {{words[0] & ~other.words[0], words[1] & ~other.words[1]}}; }
+    int size() const { return std::popcount(words[0]) + std::popcount(words[1]); }
     bool operator==(const AsciiSet&) const = default;
   };
   // Texts of some characters: these of ASCII and, or without, all others.
@@ -67,9 +71,21 @@ class TokenTrie {
   struct TextMasks {
     CharSet chars;
     std::vector<std::vector<uint32_t>> words;  // [kLookAheadBytes + 1]
+    // Where the other short tokens leave such a text: the nodes of their first byte that does not go on with it.
+    struct Exit {
+      uint32_t node = 0;
+      uint8_t byte = 0;       // the node's
+      uint8_t num_chars = 0;  // whole characters before it
+      uint8_t num_open = 0;   // then bytes of one that is begun, `open`, and that the node's byte breaks off
+      std::array<uint8_t, 3> open = {};
+    };
+    std::vector<Exit> exits;
   };
-  // The largest kind of text kept that has these characters only; null: none is.
+  // The largest kind of text kept that has these characters only; null: none is. The second one: but for up to
+  // kMaxMissing characters of ASCII.
+  static constexpr int kMaxMissing = 16;
   const TextMasks* find_text_masks(const CharSet& chars) const;
+  const TextMasks* find_nearest_text_masks(const CharSet& chars) const;
   const Tree& short_tokens() const { return short_tokens_; }
   const Tree& long_tokens() const { return long_tokens_; }
   int vocab_size() const { return vocab_size_; }
@@ -79,6 +95,7 @@ class TokenTrie {
  private:
   void build(Tree& tree);
   TextMasks text_masks_of(const CharSet& chars) const;
+  void find_exits(TextMasks& masks) const;
   static void describe(Tree& tree);
 
   int vocab_size_;

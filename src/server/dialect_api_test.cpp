@@ -1,6 +1,5 @@
 // Goal    Anthropic's Messages, OpenAI's Responses and vLLM's tokens-in-tokens-out are answered in their own form,
-// whole and
-//         as events, with tools and reasoning; what cannot be done is refused in their own envelope.
+//         whole and as events, with tools and reasoning; what cannot be done is refused in their own envelope.
 // Method  As server_api_test.cpp: the whole server, a model that answers what the request says.
 #include <ctime>
 #include <nlohmann/json.hpp>
@@ -8,29 +7,14 @@
 #include <thread>
 
 #include "server/response_store.h"
-#include "server/server.h"
-#include "server/test_client.h"
-#include "server/test_model.h"
+#include "server/test_server.h"
 
 #include "base/test.h"
 
 namespace spate {
 namespace {
 
-using Json = nlohmann::json;
-
-struct TestServer {
-  TestServer() : server(test_server_config()) {
-    REQUIRE(server.listen().ok());
-    server.set_ready(model.serving);
-  }
-  Json post(const std::string& path, const Json& body, int expected_status = 200) {
-    TestClient client(server.port());
-    const TestResponse response = client.post(path, body.dump());
-    INFO(response.body);
-    CHECK(response.status == expected_status);
-    return Json::parse(response.body);
-  }
+struct DialectServer : TestServer {
   Json get(const std::string& path, int expected_status = 200) {
     TestClient client(server.port());
     const TestResponse response = client.get(path);
@@ -61,8 +45,6 @@ struct TestServer {
     }
     return events;
   }
-  TestModel model;
-  Server server;
 };
 
 std::string types_of(const std::vector<Json>& events) {
@@ -92,7 +74,7 @@ Json message(const std::string& text, Json fields = Json::object()) {
 }  // namespace
 
 TEST_CASE("messages: a whole answer, blocks and system, stop sequences") {
-  TestServer test;
+  DialectServer test;
   const Json answer = test.post("/v1/messages", message("<think>\nhm\n</think>\n\nHello!", {{"system", "Be brief."}}));
   CHECK(answer["type"] == "message");
   CHECK(answer["role"] == "assistant");
@@ -131,7 +113,7 @@ TEST_CASE("messages, responses: time grows with the size of a request, too many 
 #else
   constexpr int kNumBlocks = 200'000;
 #endif
-  TestServer test;
+  DialectServer test;
   const auto time_of = [&](int num_blocks) {
     std::string body = R"({"max_tokens":1,"messages":[{"role":"assistant","content":[)";
     for (int i = 0; i < num_blocks; ++i) body += R"({"type":"thinking","thinking":"abcdefgh"},)";
@@ -157,7 +139,7 @@ TEST_CASE("messages, responses: time grows with the size of a request, too many 
 }
 
 TEST_CASE("messages: tools and their choice") {
-  TestServer test;
+  DialectServer test;
   const Json called = test.post("/v1/messages", message(kCall, {{"tools", kAnthropicTools}}));
   REQUIRE(called["content"].size() == 1);
   CHECK(called["content"][0]["type"] == "tool_use");
@@ -175,7 +157,7 @@ TEST_CASE("messages: tools and their choice") {
 }
 
 TEST_CASE("messages: an answer held to a schema") {
-  TestServer test;
+  DialectServer test;
   const Json format = {{"type", "json_schema"}, {"schema", {{"type", "integer"}, {"minimum", 0}, {"maximum", 9}}}};
   const Json answer = test.post("/v1/messages", message("Hi.", {{"output_config", {{"format", format}}}}));
   CHECK(Json::parse(answer["content"][0]["text"].get<std::string>()).is_number_integer());
@@ -184,7 +166,7 @@ TEST_CASE("messages: an answer held to a schema") {
 }
 
 TEST_CASE("messages: the events of a stream") {
-  TestServer test;
+  DialectServer test;
   const auto events = test.stream("/v1/messages", message("<think>hm</think>Hello there!"));
   CHECK(types_of(events) ==
         "message_start content_block_start content_block_delta content_block_stop content_block_start "
@@ -209,7 +191,7 @@ TEST_CASE("messages: the events of a stream") {
 }
 
 TEST_CASE("messages: tokens are counted, errors come in their envelope") {
-  TestServer test;
+  DialectServer test;
   const Json count = test.post("/v1/messages/count_tokens", {{"messages", {{{"role", "user"}, {"content", "Hello"}}}}});
   const Json answer = test.post("/v1/messages", message("Hello"));
   CHECK(count["input_tokens"] ==
@@ -280,7 +262,7 @@ TEST_CASE("messages: tokens are counted, errors come in their envelope") {
 }
 
 TEST_CASE("responses: a whole answer, stored, continued") {
-  TestServer test;
+  DialectServer test;
   const Json answer =
       test.post("/v1/responses",
                 {{"input", "<think>hm</think>Hello!"}, {"instructions", "Be brief."}, {"metadata", {{"k", "v"}}}});
@@ -315,7 +297,7 @@ TEST_CASE("responses: a whole answer, stored, continued") {
 }
 
 TEST_CASE("responses: the items of a request are listed with ids, in pages") {
-  TestServer test;
+  DialectServer test;
   const Json items = Json::array({{{"role", "user"}, {"content", "one"}},
                                   {{"id", "fc_mine"}, {"type", "function_call"}, {"call_id", "c"}, {"name", "f"}, {"arguments", "{}"}},
                                   {{"type", "function_call_output"}, {"call_id", "c"}, {"output", "5"}},
@@ -350,7 +332,7 @@ TEST_CASE("responses: the items of a request are listed with ids, in pages") {
 }
 
 TEST_CASE("messages: what is refused by its path or method has the form of the dialect") {
-  TestServer test;
+  DialectServer test;
   TestClient client(test.server.port());
   const auto send = [&](const std::string& method, const std::string& path) {
     client.send(method + " " + path + " HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -372,7 +354,7 @@ TEST_CASE("messages: what is refused by its path or method has the form of the d
 }
 
 TEST_CASE("responses: the tokens of an input are counted; of allowed tools the others are left out") {
-  TestServer test;
+  DialectServer test;
   const Json tools = {{{"type", "function"}, {"name", "add"}}, {{"type", "function"}, {"name", "subtract"}}};
   Json body = {{"input", "Hello!"}, {"tools", tools}};
   const Json all = test.post("/v1/responses/input_tokens", body);
@@ -388,7 +370,7 @@ TEST_CASE("responses: the tokens of an input are counted; of allowed tools the o
 }
 
 TEST_CASE("responses: deleted ones are forgotten; paths that are not built are not taken for ids") {
-  TestServer test;
+  DialectServer test;
   const std::string id = test.post("/v1/responses", {{"input", "Hello!"}})["id"];
   TestClient client(test.server.port());
   const auto send = [&](const std::string& method, const std::string& path) {
@@ -412,7 +394,7 @@ TEST_CASE("responses: deleted ones are forgotten; paths that are not built are n
 }
 
 TEST_CASE("responses, tokens: errors name the fields that the client sent") {
-  TestServer test;
+  DialectServer test;
   const auto error_of = [&](const std::string& path, const Json& body) {
     const Json error = test.post(path, body, 400)["error"];
     return error["param"].get<std::string>() + ": " + error["message"].get<std::string>();
@@ -460,7 +442,7 @@ TEST_CASE("responses, tokens: errors name the fields that the client sent") {
 }
 
 TEST_CASE("messages: max_tokens above the context is cut to the room that is left") {
-  TestServer test;
+  DialectServer test;
   const Json answer = test.post("/v1/messages", message("Hello!", {{"max_tokens", 32000}}));
   CHECK(answer["stop_reason"] == "end_turn");
   CHECK(answer["content"][0]["text"] == "Hello!");
@@ -470,7 +452,7 @@ TEST_CASE("messages: max_tokens above the context is cut to the room that is lef
 }
 
 TEST_CASE("responses: events have no gaps and end with the whole response") {
-  TestServer test;
+  DialectServer test;
   const auto events = test.stream("/v1/responses", {{"input", "Hello there!"}});
   CHECK(types_of(events) ==
         "response.created response.in_progress response.output_item.added response.content_part.added "
@@ -486,7 +468,7 @@ TEST_CASE("responses: events have no gaps and end with the whole response") {
 }
 
 TEST_CASE("responses: functions, their outputs, and forms of text") {
-  TestServer test;
+  DialectServer test;
   const Json tools = {{{"type", "function"}, {"name", "add"}, {"parameters", kAnthropicTools[0]["input_schema"]}}};
   const Json answer = test.post("/v1/responses", {{"input", kCall}, {"tools", tools}});
   REQUIRE(answer["output"].size() == 1);
@@ -523,7 +505,7 @@ TEST_CASE("responses: functions, their outputs, and forms of text") {
 }
 
 TEST_CASE("responses: a conversation goes on behind a call that max_output_tokens cut") {
-  TestServer test;
+  DialectServer test;
   const Json tools = {{{"type", "function"}, {"name", "add"}, {"parameters", {{"type", "object"}}}}};
   bool is_cut = false;
   for (int length = 4; length < 80 && !is_cut; ++length) {
@@ -541,7 +523,7 @@ TEST_CASE("responses: a conversation goes on behind a call that max_output_token
 }
 
 TEST_CASE("responses: vLLM's additional fields work as in chats") {
-  TestServer test;
+  DialectServer test;
   const auto answer_of = [&](Json fields) {
     fields["input"] = "one two three";
     const Json response = test.post("/v1/responses", fields);
@@ -566,7 +548,7 @@ TEST_CASE("responses: vLLM's additional fields work as in chats") {
 }
 
 TEST_CASE("responses: log-probabilities of the text's tokens, and of no others") {
-  TestServer test;
+  DialectServer test;
   const auto joined = [](const Json& logprobs) {
     std::string text;
     for (const Json& token : logprobs) text += token["token"].get<std::string>();
@@ -621,7 +603,7 @@ TEST_CASE("responses: log-probabilities of the text's tokens, and of no others")
 }
 
 TEST_CASE("responses: truncation auto leaves out the oldest turns, and no more than it must") {
-  TestServer test;
+  DialectServer test;
   Json items = {{{"role", "system"}, {"content", "The system says this."}}};
   for (int i = 0; i < 40; ++i) {
     items.push_back({{"role", "user"}, {"content", fmt::format("question {} of many, with some more words", i)}});
@@ -658,7 +640,7 @@ TEST_CASE("responses: truncation auto leaves out the oldest turns, and no more t
 }
 
 TEST_CASE("responses: one request id for several turns does not overwrite the earlier ones") {
-  TestServer test;
+  DialectServer test;
   const auto answer_to = [&](const std::string& text, Json fields = Json::object()) {
     fields["input"] = text;
     fields["request_id"] = "trace-7";
@@ -678,7 +660,7 @@ TEST_CASE("responses: one request id for several turns does not overwrite the ea
 }
 
 TEST_CASE("responses: in the background, found by id, cancelled") {
-  TestServer test;
+  DialectServer test;
   const auto wait = [&](const std::string& id) {
     for (int i = 0; i < 1000; ++i) {
       const Json response = test.get("/v1/responses/" + id);
@@ -710,7 +692,7 @@ TEST_CASE("responses: in the background, found by id, cancelled") {
 }
 
 TEST_CASE("responses: the events of a stored response stream again, from any number on") {
-  TestServer test;
+  DialectServer test;
   const auto events = test.stream("/v1/responses", {{"input", "Hello there!"}});
   const std::string path = "/v1/responses/" + events[0]["response"]["id"].get<std::string>() + "?stream=true";
   CHECK(test.stream_of(path) == events);
@@ -742,7 +724,7 @@ TEST_CASE("responses: the events of a stored response stream again, from any num
 }
 
 TEST_CASE("responses: a stream of one that runs in the background goes on after its client has left") {
-  TestServer test;
+  DialectServer test;
   test.model.executor->step_milliseconds = 2;
   std::string text;
   for (int i = 0; i < 60; ++i) text += "word" + std::to_string(i) + " ";
@@ -815,7 +797,7 @@ TEST_CASE("response store: bounded by count and bytes, the last used stay") {
 }
 
 TEST_CASE("tokens in, tokens out; invocations") {
-  TestServer test;
+  DialectServer test;
   const std::vector<int32_t> ids = test.model.tokenizer->encode("Hello there!");
   const Json answer = test.post("/inference/v1/generate",
                                 {{"token_ids", ids}, {"sampling_params", {{"max_tokens", 20}, {"logprobs", 1}}}});
@@ -838,19 +820,12 @@ TEST_CASE("tokens in, tokens out; invocations") {
 }
 
 TEST_CASE("tokens in, tokens out: a stream") {
-  TestServer test;
+  DialectServer test;
   const std::vector<int32_t> ids = test.model.tokenizer->encode("Hello there, 你好!");
   const auto stream = [&](Json body) {
     body["token_ids"] = ids;
     body["stream"] = true;
-    const TestResponse response = TestClient(test.server.port()).post("/inference/v1/generate", body.dump());
-    CHECK(response.status == 200);
-    std::vector<std::string> events = sse_events(response.body);
-    REQUIRE(!events.empty());
-    CHECK(events.back() == "[DONE]");
-    std::vector<Json> chunks;
-    for (size_t i = 0; i + 1 < events.size(); ++i) chunks.push_back(Json::parse(events[i]));
-    return chunks;
+    return test.TestServer::stream("/inference/v1/generate", body);
   };
   const Json params{{"max_tokens", 40}, {"logprobs", 1}, {"detokenize", false}};
   const Json usage{{"include_usage", true}, {"continuous_usage_stats", true}};
@@ -894,7 +869,7 @@ TEST_CASE("tokens in, tokens out: a stream") {
 }
 
 TEST_CASE("chats: the tokens of a prompt are counted") {
-  TestServer test;
+  DialectServer test;
   const Json body = message("Hello there!");
   const Json count = test.post("/v1/chat/completions/input_tokens", body);
   CHECK(count["input_tokens"] == test.post("/v1/chat/completions", body)["usage"]["prompt_tokens"]);
@@ -904,7 +879,7 @@ TEST_CASE("chats: the tokens of a prompt are counted") {
 }
 
 TEST_CASE("render: a request as tokens, which answer as the request itself does") {
-  TestServer test;
+  DialectServer test;
   const Json chat =
       message("Hello there!", {{"temperature", 0.5}, {"stop", {"x"}}, {"cache_salt", "s"}, {"priority", 3}});
   Json rendered = test.post("/v1/chat/completions/render", chat);
@@ -942,7 +917,7 @@ TEST_CASE("render: a request as tokens, which answer as the request itself does"
 }
 
 TEST_CASE("render: what tools demand of the answer is a structural tag") {
-  TestServer test;
+  DialectServer test;
   const Json tool = {
       {"type", "function"},
       {"function",
@@ -976,7 +951,7 @@ TEST_CASE("render: what tools demand of the answer is a structural tag") {
 }
 
 TEST_CASE("metrics of a request: told on demand, in the last chunk of a stream") {
-  TestServer test;
+  DialectServer test;
   for (const char* path : {"/v1/chat/completions", "/v1/completions"}) {
     const bool is_chat = std::string_view(path) == "/v1/chat/completions";
     Json body = is_chat ? message("Hello there!", {}) : Json{{"prompt", "Hello there!"}};
@@ -1001,7 +976,7 @@ TEST_CASE("metrics of a request: told on demand, in the last chunk of a stream")
 }
 
 TEST_CASE("chat_template of a request: taken where the server trusts it, within the interpreter's limits") {
-  TestServer test;
+  DialectServer test;
   const Json body = message("Hello there!", {{"chat_template", "{{ messages[0].content }} and {{ eos_token }}more"}});
   const Json refused = test.post("/v1/chat/completions", body, 400);
   CHECK(refused["error"]["param"] == "chat_template");
@@ -1030,7 +1005,7 @@ TEST_CASE("chat_template of a request: taken where the server trusts it, within 
 }
 
 TEST_CASE("abort_requests: by the id of the request or of its answer, or all; others go on") {
-  TestServer test;
+  DialectServer test;
   test.model.executor->step_milliseconds = 2;
   const Json endless{{"prompt", "FOREVER"}, {"max_tokens", 480}};
   std::vector<TestResponse> answers(4);

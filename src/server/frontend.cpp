@@ -157,7 +157,7 @@ std::optional<ApiError> check_logprobs(const ApiRequest& request, const std::vec
   return check("logprobs", num_tokens, request.sampling.logprobs.value_or(0));
 }
 
-// The messages that begin a turn which may be left out together with all before it: a user's, not the last. In order.
+// Where turns begin: each message of a user, in order.
 std::vector<size_t> turn_begins(const Json& messages) {
   std::vector<size_t> begins;
   for (size_t i = 0; i < messages.size(); ++i) {
@@ -317,14 +317,18 @@ ApiResult<ChatPrompt> Frontend::prepare_chat(const ChatRequest& request) const {
   const std::vector<size_t> begins = turn_begins(*request.messages);
   ChatRequest shorter = request;
   ApiResult<ChatPrompt> best = std::move(whole);
-  for (size_t low = 1, high = begins.size();
-       low < high;) {  // the least number of turns to leave out lies in [low, high)
+  size_t low = 1, high = begins.size();  // the least number of turns to leave out lies in [low, high)
+  while (low < high) {
     const size_t middle = low + (high - low) / 2;
     shorter.messages = without_turns_before(begins[middle], *request.messages);
     ApiResult<ChatPrompt> prompt = prepare_whole_chat(shorter);
     const bool is_enough = fits(prompt);
     if (is_enough || middle + 1 == begins.size()) best = std::move(prompt);
-    is_enough ? high = middle : low = middle + 1;
+    if (is_enough) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
   }
   return best;
 }

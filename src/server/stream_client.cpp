@@ -4,9 +4,8 @@
 //   stream_client PORT NUM_STREAMS TIMEOUT_S < request
 //
 // Sends the bytes of stdin on so many connections to 127.0.0.1 and reads their answers to the end. Prints a line for
-// each: the bytes before the first space behind HTTP/1.1, 1 if "data: [DONE]" came, then the time of each event in
-// microseconds of CLOCK_MONOTONIC. The last line is the CPU time of this process in seconds. Exit code 1: a connection
-// failed.
+// each: the status, 1 if "data: [DONE]" came, else 0, then the time of each event in microseconds of CLOCK_MONOTONIC.
+// The last line is the CPU time of this process in seconds. Exit code 1: a connection failed.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>

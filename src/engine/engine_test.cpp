@@ -63,15 +63,17 @@ void check_answer(const RecordingSink::Answer& answer, const FakeAnswer& expecte
   CHECK(answer.stop_token_id == expected.stop_token_id);
 }
 
-// Letters and pairs of letters as tokens, 0 for the end: words of 2 to 6 letters, at most 6 of them.
-std::shared_ptr<TokenConstraint> make_constraint() {
+constexpr std::string_view kWords = "([a-m]{2,6} ?){1,6}";
+
+// Letters and pairs of letters as tokens, 0 for the end.
+std::shared_ptr<TokenConstraint> make_constraint(std::string_view regex = kWords) {
   std::vector<std::string> texts{""};
   for (char c = 'a'; c <= 'z'; ++c) texts.emplace_back(1, c);
   for (char c = 'a'; c <= 'z'; ++c) texts.push_back({c, 'e'});
   texts.insert(texts.end(), {" ", "e ", " a", "zz", "?"});
   texts.resize(kFakeVocabSize);
   GrammarBuilder builder;
-  builder.define_rule(builder.declare_rule("root"), *parse_regex("([a-m]{2,6} ?){1,6}", RegexMatch::kWhole));
+  builder.define_rule(builder.declare_rule("root"), *parse_regex(regex, RegexMatch::kWhole));
   CompileBudget budget;
   const auto grammar = std::make_shared<const Grammar>(*builder.finish(0, budget));
   return *TokenGrammar::create(grammar, std::make_shared<const TokenTrie>(texts, kFakeVocabSize));
@@ -201,6 +203,41 @@ TEST_CASE("a sequence without a constraint gets a token every step, whoever runs
     }
     CHECK(num_steps[1] == num_steps[0]);
   }
+}
+
+// Steps until a sequence with a constraint has 20 tokens, beside eight without.
+uint64_t steps_beside_others(double step_seconds, double clock_seconds) {
+  const EngineConfig config = test_config();
+  double now = 0;
+  FakeExecutor executor(config);
+  executor.step_seconds = [&](const StepPlanHeader&) {
+    now += step_seconds;
+    return step_seconds;
+  };
+  const std::unique_ptr<Engine> engine =
+      *Engine::create(config, executor, [&] { return now += clock_seconds; });  // each look at the clock takes so long
+  const auto sink = std::make_shared<RecordingSink>();
+  for (RequestId id = 2; id < 10; ++id) {
+    Request plain = make_request(id, {5, 6, 7}, 60, sink);
+    plain.sampling.ignore_eos = true;
+    REQUIRE(engine->submit(plain).ok());
+  }
+  Request constrained = make_request(1, {5}, 20, sink);
+  constrained.constraint = make_constraint("[a-m]{60}");
+  REQUIRE(engine->submit(constrained).ok());
+  while (sink->answer(1, 0).num_ends == 0) REQUIRE(engine->step());
+  const uint64_t num_steps = engine->stats().num_steps;
+  CHECK(sink->answer(1, 0).token_ids.size() == 20);
+  run_until_idle(*engine);
+  return num_steps;
+}
+
+TEST_CASE(
+    "a sequence with a constraint gets a token every step where the host is quick, every other step where it is slow") {
+  CHECK(steps_beside_others(1, 0.0001) < 24);
+  const uint64_t with_slow_host = steps_beside_others(0.001, 0.1);
+  CHECK(with_slow_host > 32);  // each test of the gap is a step more
+  CHECK(with_slow_host < 44);
 }
 
 TEST_CASE("logprobs and prompt_logprobs come with their tokens, cut to what was asked") {

@@ -199,8 +199,13 @@ void Scheduler::make_room_for_priority() {
   }
 }
 
-bool Scheduler::runs_constrained_only() const {
-  return !running_.empty() && std::ranges::all_of(running_, [](const Sequence* seq) { return seq->cursor != nullptr; });
+Scheduler::NumConstrained Scheduler::count_constrained() const {
+  NumConstrained count;
+  for (const Sequence* seq : running_) {
+    count.running += seq->cursor != nullptr;
+    count.waiting += seq->waits_for_token();
+  }
+  return count;
 }
 
 void Scheduler::schedule_decodes(ScheduledStep& step) {

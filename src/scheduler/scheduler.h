@@ -97,8 +97,11 @@ class Scheduler {
   std::span<Sequence* const> running() const { return running_; }  // by key
   int num_running() const { return static_cast<int>(running_.size()); }
   int num_waiting() const { return static_cast<int>(waiting_.size()) + num_parked_; }
-  // Every running sequence has a constraint, and one at least.
-  bool runs_constrained_only() const;
+  struct NumConstrained {
+    int running = 0;  // sequences with a constraint
+    int waiting = 0;  // of these: their token is in flight, so no step can be planned for them
+  };
+  NumConstrained count_constrained() const;
   bool idle() const { return running_.empty() && waiting_.empty() && num_parked_ == 0; }
   const KvCache& kv_cache() const { return kv_cache_; }
   const SchedulerStats& stats() const { return stats_; }

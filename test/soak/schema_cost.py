@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """What a JSON schema costs requests: the same answers from `spate serve --device mock`, with the schema and without it, in turn.
 
-  test/soak/schema_cost.py build/spate [--streams 32] [--step-ms 10] [--rounds 15] [--max-cost 0.03]
+  test/soak/schema_cost.py build/spate [--streams 32] [--beside 0] [--step-ms 10] [--rounds 15] [--max-cost 0.03]
 
 A step of the mock takes the same time whatever it holds, so a difference is the host's: advancing the grammar, the masks, and that a
 sequence with a grammar waits for its token before its next step is planned. In the long text nothing is forced; in the list forced
 tokens are drafts, several a step, so that the schema pays. Each round runs both kinds, which goes first changes from
 round to round, and the cost is the median of the rounds' own differences: what disturbs the machine for longer than a round falls out.
+--beside: so many other streams, always without a schema, run beside those that are measured.
 Exit code 0 if the cost is at most --max-cost. Only Python's standard library is needed.
 """
 
@@ -60,10 +61,16 @@ def seconds_a_token(port, num_streams, schema, answer):
     return seconds / sum(num_tokens for _, num_tokens in results)
 
 
+def ask_on(port, stopped):
+    while not stopped.is_set():
+        ask(port, None, {}, 0)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("spate")
     parser.add_argument("--streams", type=int, default=32)
+    parser.add_argument("--beside", type=int, default=0)
     parser.add_argument("--step-ms", type=float, default=10)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--max-cost", type=float, default=0.03)
@@ -74,9 +81,13 @@ def main():
 
 def measure(args, name, schema, answer):
     with tempfile.TemporaryDirectory() as work:
-        server, port, _ = start_server(types.SimpleNamespace(spate=args.spate, streams=args.streams, slow=0, step_ms=args.step_ms),
+        server, port, _ = start_server(types.SimpleNamespace(spate=args.spate, streams=args.streams + args.beside, slow=0, step_ms=args.step_ms),
                                        work, answer, ["--max-prefill-stall-ms", "0"])
+        stopped = threading.Event()
+        others = [threading.Thread(target=ask_on, args=(port, stopped)) for _ in range(args.beside)]
         try:
+            for other in others:
+                other.start()
             for used in (schema, None):
                 seconds_a_token(port, args.streams, used, answer)  # the grammar is compiled, pools are filled
             costs = []
@@ -85,10 +96,13 @@ def measure(args, name, schema, answer):
                          for used in ((schema, None) if i % 2 else (None, schema))}
                 costs.append(1 - times[False] / times[True])
         finally:
+            stopped.set()
+            for other in others:
+                other.join()
             server.kill()
             server.wait()
     low, median, high = statistics.quantiles(costs, n=4)
-    print(f"{name}: {args.streams} streams, steps of {args.step_ms:g} ms, {args.rounds} rounds: a JSON schema costs "
+    print(f"{name}: {args.streams} streams, {args.beside} others beside them, steps of {args.step_ms:g} ms, {args.rounds} rounds: a JSON schema costs "
           f"{100 * median:.2f} % of the tokens/s (quartiles {100 * low:.2f} to {100 * high:.2f} %), "
           f"at most {100 * args.max_cost:.0f} % are allowed")
     return median

@@ -30,10 +30,10 @@ if(SPATE_SANITIZE)
   add_link_options(-fsanitize=${SPATE_SANITIZE})
 endif()
 
-# The sources of a library are compiled eight at a time: half the time, since most of it is headers. So the names of its unnamed
-# namespaces are unique among its sources. Tests stand alone, because doctest's CHECK takes the place of ours in them.
+# The sources of a library or a test are compiled eight at a time: half the time, since most of it is headers. So the names of its
+# unnamed namespaces are unique among its sources.
 # -DCMAKE_UNITY_BUILD=OFF compiles less after an edit.
-set(CMAKE_UNITY_BUILD ON CACHE BOOL "several sources of a library in one translation unit")
+set(CMAKE_UNITY_BUILD ON CACHE BOOL "several sources in one translation unit")
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
 
 # spate_library(folder SOURCES a.cpp ... DEPS other_folder fmt::fmt ...)
@@ -54,7 +54,7 @@ function(spate_test name)
   target_include_directories(${name} PRIVATE ${DOCTEST_INCLUDE})
   target_compile_options(${name} PRIVATE -O0)  # half the time to compile; what takes long to run is in libraries
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} spate_test_main)
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test UNITY_BUILD OFF)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test)
   set_property(GLOBAL APPEND PROPERTY SPATE_TEST_PROGRAMS ${name})
 endfunction()
 

@@ -23,7 +23,8 @@ std::string check_message(fmt::format_string<Args...> format, Args&&... args) {
 }
 }  // namespace detail
 
-// CHECK(a == b, "a is {}, b is {}", a, b);  the message is optional.
+// CHECK(a == b, "a is {}, b is {}", a, b);  the message is optional. Headers say SPATE_CHECK(a == b, "a == b", ...):
+// doctest's CHECK may stand where they are included, for a unity build compiles several tests in one unit.
 #define SPATE_CHECK(condition, text, ...)                                                           \
   do {                                                                                              \
     if (!(condition)) [[unlikely]] {                                                                \
@@ -32,7 +33,7 @@ std::string check_message(fmt::format_string<Args...> format, Args&&... args) {
   } while (false)
 #define CHECK(condition, ...) SPATE_CHECK(condition, #condition, __VA_ARGS__)
 
-// Only in debug and sanitizer builds, for inner loops. It holds also where doctest's CHECK took the other's name.
+// Only in debug and sanitizer builds, for inner loops; in headers too.
 #ifdef NDEBUG
 #define DCHECK(condition, ...) \
   do {                         \

@@ -24,17 +24,17 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Result<Grammar> grammar_of(const Json& schema, JsonGrammarOptions options = {}) {
+Result<Grammar> schema_grammar(const Json& schema, JsonGrammarOptions options = {}) {
   CompileBudget budget;
   return compile_json_schema(schema, options, budget);
 }
 
-std::string error_of(const char* schema) { return grammar_of(Json::parse(schema)).status().message(); }
+std::string error_of(const char* schema) { return schema_grammar(Json::parse(schema)).status().message(); }
 
 class Checker {
  public:
   explicit Checker(const Json& schema, JsonGrammarOptions options = {}) {
-    Result<Grammar> grammar = grammar_of(schema, std::move(options));
+    Result<Grammar> grammar = schema_grammar(schema, std::move(options));
     INFO(schema.dump() << ": " << grammar.status().message());
     REQUIRE(grammar.ok());
     states_.emplace(std::make_shared<const Grammar>(std::move(*grammar)));
@@ -585,7 +585,7 @@ TEST_CASE("json schema: what is refused names the keyword and its place") {
   CHECK(error_of(R"({"type":"string","pattern":"(a|b)*a(a|b){40}"})").find("too large") != std::string::npos);
   Json many = Json::array();
   for (int i = 0; i < 20; ++i) many.push_back({{"anyOf", {{{"minimum", i}}, {{"maxLength", i}}, {{"maxItems", i}}}}});
-  CHECK(grammar_of({{"allOf", many}}).status().message().find("combinations") != std::string::npos);
+  CHECK(schema_grammar({{"allOf", many}}).status().message().find("combinations") != std::string::npos);
   CHECK(error_of(R"({"type":"string","minLength":1e18})").find("minLength must be") != std::string::npos);
   CHECK(error_of(R"({"type":"string","minLength":999999999})").find("too large") != std::string::npos);
   CHECK(error_of(R"j({"type":"string","pattern":"[\\q"})j").find("this escape is not known") != std::string::npos);
@@ -596,15 +596,15 @@ TEST_CASE("json schema: what costs too much is refused, by count and not by time
   for (int i = 0; i < 5'000; ++i) {
     chain["$defs"][std::to_string(i)] = {{"allOf", {{{"$ref", "#/$defs/" + std::to_string(i + 1)}}}}};
   }
-  CHECK(grammar_of(chain).status().message().find("schemas stand in one another") != std::string::npos);
+  CHECK(schema_grammar(chain).status().message().find("schemas stand in one another") != std::string::npos);
 
   Json anchors = {{"prefixItems", Json::array()}, {"$defs", {{"last", {{"$anchor", "last"}}}}}};
   for (int i = 0; i < 9'000; ++i) anchors["prefixItems"].push_back({{"$ref", "#last"}});
-  CHECK(grammar_of(anchors).status().message().find("too large") != std::string::npos);
+  CHECK(schema_grammar(anchors).status().message().find("too large") != std::string::npos);
 
   Json values = Json::array();
   for (int i = 0; i < 10'000; ++i) values.push_back(i);
-  CHECK(grammar_of({{"enum", values}, {"allOf", {{{"enum", values}}}}}).status().message().find("too large") !=
+  CHECK(schema_grammar({{"enum", values}, {"allOf", {{{"enum", values}}}}}).status().message().find("too large") !=
         std::string::npos);
 }
 
@@ -616,7 +616,7 @@ TEST_CASE("json schema: random schemas, both directions") {
   for (int round = 0; round < 2000; ++round) {
     const Json schema = random.schema();
     INFO("seed " << test_seed() << " round " << round << "\n" << schema.dump());
-    const Result<Grammar> grammar = grammar_of(schema);
+    const Result<Grammar> grammar = schema_grammar(schema);
     std::vector<Json> values;
     for (int i = 0; i < 25; ++i) values.push_back(random.value(3));
     if (!grammar.ok()) {

@@ -33,8 +33,8 @@ class Arena {
     const int64_t element_bytes = dtype_bytes(act_dtype_), row_bytes = columns * element_bytes;
     const Tensor room = take(act_dtype_, max_num_tokens_, columns + kRoom / element_bytes);
     const int64_t stride = device_ == nullptr ? row_bytes : device_->activation_row_bytes(row_bytes);
-    CHECK(stride >= row_bytes && stride < row_bytes + kRoom && stride % element_bytes == 0, "rows of {} bytes {} apart",
-          row_bytes, stride);
+    SPATE_CHECK(stride >= row_bytes && stride < row_bytes + kRoom && stride % element_bytes == 0, "stride",
+                "rows of {} bytes {} apart", row_bytes, stride);
     return Tensor(room.raw(), act_dtype_, {max_num_tokens_, stride / element_bytes}).columns(0, columns);
   }
 

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 fs::path mini() { return repo_root() / "models" / "mini-qwen3"; }
 
-LlmConfig on_cpu(const fs::path& dir, const std::string& quantization) {
+LlmConfig config_on_cpu(const fs::path& dir, const std::string& quantization) {
   return story_config("cpu", dir, quantization);
 }
 
@@ -65,14 +65,14 @@ TEST_CASE("models with large channels compute the same function") {
   }
   CHECK(rows_times(before, after, "model.layers.2.self_attn.k_norm.weight", 256) == 10);
   CHECK(rows_times(before, after, "model.layers.2.self_attn.q_norm.weight", 1.0f / 256) == 10);
-  CHECK(story_perplexity(on_cpu(out, "none"), 12) == story_perplexity(on_cpu(mini(), "none"), 12));
+  CHECK(story_perplexity(config_on_cpu(out, "none"), 12) == story_perplexity(config_on_cpu(mini(), "none"), 12));
   CHECK(write_outlier_model(mini(), {}, out).message().find("exists already") != std::string::npos);
   CHECK_FALSE(write_outlier_model(mini(), {.strength = 3}, dir.path() / "other").ok());
   CHECK_FALSE(write_outlier_model(mini(), {.channels = 0}, dir.path() / "other").ok());
 }
 
 TEST_CASE("8- and 4-bit models keep their perplexity with large channels") {
-  const double bf16 = story_perplexity(on_cpu(mini(), "none"), 16);
+  const double bf16 = story_perplexity(config_on_cpu(mini(), "none"), 16);
   const OutlierOptions cases[] = {{16, 4, 1}, {64, 2, 2}, {256, 1, 3}, {256, 3, 4}, {256, 8, 5}};
   for (const OutlierOptions& options : cases) {
     TempDir dir;
@@ -82,7 +82,7 @@ TEST_CASE("8- and 4-bit models keep their perplexity with large channels") {
       CAPTURE(options.strength);
       CAPTURE(options.channels);
       CAPTURE(std::string(quantization));
-      CHECK(story_perplexity(on_cpu(out, quantization), 16) < bf16 * (1 + allowed));
+      CHECK(story_perplexity(config_on_cpu(out, quantization), 16) < bf16 * (1 + allowed));
     }
   }
 }

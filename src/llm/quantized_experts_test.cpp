@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 LlmConfig on_cpu(const fs::path& dir) { return story_config("cpu", dir, "none"); }
 
-bool has_line(const LoadedModel& model, std::string_view text) {
+bool summary_has(const LoadedModel& model, std::string_view text) {
   return std::any_of(model.summary.begin(), model.summary.end(),
                      [&](const std::string& line) { return line.find(text) != std::string::npos; });
 }
@@ -77,7 +77,7 @@ TEST_CASE("a quantised directory of a model with experts is served") {
             static_cast<double>(matrix.num_rows * matrix.in_features) * (spec.codes == Codes::kInt8 ? 1 : 1.5);
       }
       CHECK(static_cast<double>(bf16_bytes - (*loaded)->weight_bytes) > 0.8 * saved_bytes);
-      CHECK(has_line(**loaded, fmt::format("weights of {} stay so", format)));
+      CHECK(summary_has(**loaded, fmt::format("weights of {} stay so", format)));
       const double perplexity = story_perplexity(**loaded, 16);
       CHECK(perplexity != bf16);
       CHECK(perplexity < bf16 * (1 + allowed));

@@ -82,8 +82,8 @@ bool runs_integers(const Device& device, const WeightSource& source) {
   return device.supports(integer_spec(Codes::kInt8, 32, true));  // of fused matrices in different formats
 }
 
-void check_goldens(DeviceFactory factory, bool integer_weights, int tensor_parallel_size,
-                   ActivationDType activations = ActivationDType::kAuto) {
+void check_quantized_goldens(DeviceFactory factory, bool integer_weights, int tensor_parallel_size,
+                             ActivationDType activations = ActivationDType::kAuto) {
   for (const auto& folder : quantized_folders()) {
     CAPTURE(folder.filename().string());
     const std::string name = folder.filename().string();
@@ -186,19 +186,21 @@ TEST_CASE("a missing expert is named") {
   }
 }
 
-TEST_CASE("quantised goldens, codes as floats, reference") { check_goldens(make_reference_device, false, 1); }
-TEST_CASE("quantised goldens, integers, reference") { check_goldens(make_reference_device, true, 1); }
-TEST_CASE("quantised goldens, integers, reference, two ranks") { check_goldens(make_reference_device, true, 2); }
-TEST_CASE("quantised goldens, codes as floats, CPU, two ranks") { check_goldens(make_cpu_device, false, 2); }
-TEST_CASE("quantised goldens, codes as floats, CPU") { check_goldens(make_cpu_device, false, 1); }
+TEST_CASE("quantised goldens, codes as floats, reference") { check_quantized_goldens(make_reference_device, false, 1); }
+TEST_CASE("quantised goldens, integers, reference") { check_quantized_goldens(make_reference_device, true, 1); }
+TEST_CASE("quantised goldens, integers, reference, two ranks") {
+  check_quantized_goldens(make_reference_device, true, 2);
+}
+TEST_CASE("quantised goldens, codes as floats, CPU, two ranks") { check_quantized_goldens(make_cpu_device, false, 2); }
+TEST_CASE("quantised goldens, codes as floats, CPU") { check_quantized_goldens(make_cpu_device, false, 1); }
 TEST_CASE("quantised goldens, integers by activations as they are, reference") {
-  check_goldens(make_reference_device, true, 1, ActivationDType::kModel);
+  check_quantized_goldens(make_reference_device, true, 1, ActivationDType::kModel);
 }
 TEST_CASE("quantised goldens, integers by activations as they are, CPU") {
-  check_goldens(make_cpu_device, true, 1, ActivationDType::kModel);
+  check_quantized_goldens(make_cpu_device, true, 1, ActivationDType::kModel);
 }
-TEST_CASE("quantised goldens, integers, CPU") { check_goldens(make_cpu_device, true, 1); }
-TEST_CASE("quantised goldens, integers, CPU, two ranks") { check_goldens(make_cpu_device, true, 2); }
+TEST_CASE("quantised goldens, integers, CPU") { check_quantized_goldens(make_cpu_device, true, 1); }
+TEST_CASE("quantised goldens, integers, CPU, two ranks") { check_quantized_goldens(make_cpu_device, true, 2); }
 
 }  // namespace
 }  // namespace spate

@@ -99,19 +99,19 @@ std::vector<Request> long_requests(float bias) {
   return requests;
 }
 
-struct Variant {
+struct DraftVariant {
   int num_drafts;
   bool async_scheduling;
   int num_kv_blocks;
 };
 
-void check_drafts(RankRig rig, const std::vector<Request>& requests, std::initializer_list<Variant> variants) {
+void check_drafts(RankRig rig, const std::vector<Request>& requests, std::initializer_list<DraftVariant> variants) {
   const SpeculativeConfig speculative = std::exchange(rig.engine.speculative, {});
   const RankRun expected = run_requests(rig, requests);
   CHECK(expected.num_drafts == 0);
   rig.engine.speculative = speculative;
   if (speculative.method != SpeculativeMethod::kNone) rig.engine.draft_source = DraftSource::kProposer;
-  for (const Variant& variant : variants) {
+  for (const DraftVariant& variant : variants) {
     CAPTURE(variant.num_drafts);
     CAPTURE(variant.async_scheduling);
     rig.engine.num_drafts = variant.num_drafts;

@@ -20,7 +20,7 @@
 namespace spate {
 namespace {
 
-std::filesystem::path model_dir(int num_layers = 1) {
+std::filesystem::path mtp_dir(int num_layers = 1) {
   return repo_root() / "test" / "goldens" / "model" / (num_layers == 1 ? "deepseek_v3_mtp" : "deepseek_v3_mtp2");
 }
 
@@ -29,7 +29,7 @@ std::filesystem::path model_dir(int num_layers = 1) {
 class PlainDrafts {
  public:
   PlainDrafts(const WeightSource& weights, int num_layers)
-      : config_(load_model_config(model_dir(num_layers)).value()), num_layers_(num_layers) {
+      : config_(load_model_config(mtp_dir(num_layers)).value()), num_layers_(num_layers) {
     const ModelOptions options{.act_dtype = DType::kF32,
                                .kv_dtype = DType::kF32,
                                .limits = {.max_model_len = kPlainLen, .max_num_batched_tokens = kPlainLen},
@@ -79,7 +79,7 @@ class PlainDrafts {
 };
 
 RankRig rig_of(const WeightSource& weights, int num_drafts, int num_layers = 1) {
-  RankRig rig{.model_dir = model_dir(num_layers), .weights = &weights, .back_end = &oracle_back_end()};
+  RankRig rig{.model_dir = mtp_dir(num_layers), .weights = &weights, .back_end = &oracle_back_end()};
   rig.engine.limits.max_model_len = 128;
   rig.engine.draft_source = DraftSource::kProposer;
   rig.engine.speculative = {.method = SpeculativeMethod::kMtp, .num_speculative_tokens = num_drafts, .adaptive = false};
@@ -88,7 +88,7 @@ RankRig rig_of(const WeightSource& weights, int num_drafts, int num_layers = 1) 
 }
 
 void check_drafts_of_plain_loop(int num_layers, std::initializer_list<int> nums_drafts) {
-  const Checkpoint weights = Checkpoint::open(model_dir(num_layers)).value();
+  const Checkpoint weights = Checkpoint::open(mtp_dir(num_layers)).value();
   PlainDrafts plain(weights, num_layers);
   const std::vector<Request> requests = requests_of({3, 32, 47, 65}, {9, 10, 11});
   for (const int num_drafts : nums_drafts) {
@@ -156,7 +156,7 @@ void repeat_the_model(const std::string& name, int64_t first_row, HostTensor& ro
 }
 
 TEST_CASE("all drafts of a layer that says what the model says are accepted, sampled ones too") {
-  const Checkpoint checkpoint = Checkpoint::open(model_dir()).value();
+  const Checkpoint checkpoint = Checkpoint::open(mtp_dir()).value();
   const EditedWeights weights(checkpoint, repeat_the_model);
   std::vector<Request> requests = requests_of({3, 20, 47}, {9, 10, 11});
   for (Request& request : requests) request.sampling.logit_bias.clear();
@@ -178,7 +178,7 @@ TEST_CASE("all drafts of a layer that says what the model says are accepted, sam
   CHECK(sampled.num_drafts_accepted * 100 >= sampled.num_drafts * 95);  // norms of a norm round
 
   // The same with two layers.
-  const Checkpoint checkpoint_of_two = Checkpoint::open(model_dir(2)).value();
+  const Checkpoint checkpoint_of_two = Checkpoint::open(mtp_dir(2)).value();
   const EditedWeights weights_of_two(checkpoint_of_two, repeat_the_model);
   const RankRun two_layers = run_requests(rig_of(weights_of_two, 4, 2), requests);
   CHECK(two_layers.num_drafts > 60);
@@ -202,7 +202,7 @@ BackEnd recorded_back_end(RecordingOptions options) {
 }
 
 void check_replay(int num_layers) {
-  const Checkpoint weights = Checkpoint::open(model_dir(num_layers)).value();
+  const Checkpoint weights = Checkpoint::open(mtp_dir(num_layers)).value();
   const std::vector<Request> requests = requests_of({3, 20, 32, 47, 65}, {9, 10, 11});
   RankRig rig = rig_of(weights, 3, num_layers);
   const RankRun plain = run_requests(rig, requests);
@@ -225,7 +225,7 @@ TEST_CASE("a step of one layer is not replayed for another") { check_replay(2); 
 
 // The layer's first and second step of a text of two tokens have the same counts.
 TEST_CASE("a key says whether all sequences decode") {
-  const Checkpoint weights = Checkpoint::open(model_dir()).value();
+  const Checkpoint weights = Checkpoint::open(mtp_dir()).value();
   for (const bool forget : {false, true}) {
     CAPTURE(forget);
     RecordingLog log;
@@ -234,7 +234,7 @@ TEST_CASE("a key says whether all sequences decode") {
                                                   key.max_seq_len = 0;
                                                   return key;
                                                 }});
-    RankGroupConfig config{.model = load_model_config(model_dir()).value(), .weights = &weights, .back_end = &back_end};
+    RankGroupConfig config{.model = load_model_config(mtp_dir()).value(), .weights = &weights, .back_end = &back_end};
     config.act_dtype = config.kv_dtype = DType::kF32;
     config.limits = {.max_model_len = 32, .max_num_seqs = 2, .max_num_batched_tokens = 16, .max_num_logits = 4};
     config.kv_cache_bytes = 1 << 22;
@@ -271,7 +271,7 @@ TEST_CASE("a model without such a layer is refused") {
   config.model.num_mtp_layers = 1;  // of an architecture whose layers are not built
   const std::string unknown = RankGroup::create(config).status().message();
   CHECK(unknown.find("--speculative-config: method mtp: Qwen3ForCausalLM: 1 layers") == 0);
-  config.model = load_model_config(model_dir()).value();
+  config.model = load_model_config(mtp_dir()).value();
   config.data_parallel_size = 2;
   CHECK(RankGroup::create(config).status().message().find("method mtp runs beside one copy of the model") != std::string::npos);
 }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int32_t kSpoiledToken = 77;
 
-Request request_of(std::vector<int32_t> prompt, SamplingParams sampling) {
+Request request_with(std::vector<int32_t> prompt, SamplingParams sampling) {
   Request request;
   request.prompt_token_ids = std::move(prompt);
   request.sampling = std::move(sampling);
@@ -39,8 +39,8 @@ std::vector<SamplingParams> all_ways() {
 std::vector<Request> mixed_requests() {
   std::vector<Request> requests;
   for (const SamplingParams& sampling : all_ways()) {
-    requests.push_back(request_of({5, 6, 7, 8, 9, 10, 11, 12}, sampling));
-    requests.push_back(request_of({5, 6, 7, kSpoiledToken, 9, 10}, sampling));
+    requests.push_back(request_with({5, 6, 7, 8, 9, 10, 11, 12}, sampling));
+    requests.push_back(request_with({5, 6, 7, kSpoiledToken, 9, 10}, sampling));
   }
   return requests;
 }
@@ -61,7 +61,7 @@ TEST_CASE("a NaN in the final norm ends every request with an error") {
     RankRig rig{.model_dir = dir, .weights = &weights, .back_end = back_end};
     std::vector<Request> requests;
     for (const SamplingParams& sampling : all_ways()) {
-      requests.push_back(request_of({5, 6, 7, 8, 9, 10, 11, 12}, sampling));
+      requests.push_back(request_with({5, 6, 7, 8, 9, 10, 11, 12}, sampling));
     }
     const RankRun run = run_requests(rig, requests);
     for (const auto& answers : run.answers) {

@@ -35,7 +35,7 @@ struct Work {
   int num_computed = 0;
 };
 
-std::vector<std::byte> write_plan(uint64_t step_id, const Work& work) {
+std::vector<std::byte> write_work(uint64_t step_id, const Work& work) {
   StepPlanBuilder builder;
   builder.begin(step_id);
   if (!work.new_tokens.empty()) {
@@ -82,13 +82,14 @@ RankGroupConfig group_config(const BackEnd& back_end, int tp, int dp) {
 }
 
 // The tokens of each data-parallel index.
-std::vector<std::vector<int32_t>> run(const RankGroupConfig& config, const std::vector<std::vector<Work>>& schedules) {
+std::vector<std::vector<int32_t>> run_schedules(const RankGroupConfig& config,
+                                                const std::vector<std::vector<Work>>& schedules) {
   const auto group = RankGroup::create(config).value();
   std::vector<std::vector<int32_t>> tokens(schedules.size());
   std::vector<StepResult> results(schedules.size());
   for (size_t step = 0; step < schedules[0].size(); ++step) {
     std::vector<std::vector<std::byte>> plans;
-    for (const auto& schedule : schedules) plans.push_back(write_plan(step + 1, schedule[step]));
+    for (const auto& schedule : schedules) plans.push_back(write_work(step + 1, schedule[step]));
     const std::vector<std::span<const std::byte>> views(plans.begin(), plans.end());
     group->submit(views);
     const Status status = group->collect(results);
@@ -192,13 +193,13 @@ TEST_CASE("data parallel: each index gives the tokens that it gives alone, besid
   const auto resting = schedule(second, {true, false, false, true, true, false, false, true});
   for (const BackEnd* back_end : {&oracle_back_end(), &host_back_end()}) {
     CAPTURE(back_end->name);
-    const auto alone_first = run(group_config(*back_end, 1, 1), {busy});
-    const auto alone_second = run(group_config(*back_end, 1, 1), {resting});
+    const auto alone_first = run_schedules(group_config(*back_end, 1, 1), {busy});
+    const auto alone_second = run_schedules(group_config(*back_end, 1, 1), {resting});
     REQUIRE(alone_first[0].size() == 8);
     REQUIRE(alone_second[0].size() == 4);
     for (const int tp : {1, 2}) {
       CAPTURE(tp);
-      const auto together = run(group_config(*back_end, tp, 2), {busy, resting});
+      const auto together = run_schedules(group_config(*back_end, tp, 2), {busy, resting});
       CHECK(together[0] == alone_first[0]);
       CHECK(together[1] == alone_second[0]);
     }
@@ -244,7 +245,7 @@ TEST_CASE("data parallel: a rank with an empty plan makes every collective call 
           });
           StepResult result;
           for (size_t step = 0; step < schedules[r].size(); ++step) {
-            rank->launch(write_plan(step + 1, schedules[r][step]));
+            rank->launch(write_work(step + 1, schedules[r][step]));
             RETURN_IF_ERROR(rank->finish(result));
           }
           rank->model().set_tap({});

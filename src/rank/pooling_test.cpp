@@ -31,7 +31,7 @@ struct PoolingGolden {
   std::vector<PooledPrompt> prompts;
 };
 
-PoolingGolden read_golden() {
+PoolingGolden read_pooling_golden() {
   const auto path = repo_root() / "test" / "goldens" / "pooling" / "mini-qwen3.json";
   std::ifstream in(path);
   REQUIRE_MESSAGE(in.good(), path.string());
@@ -80,7 +80,7 @@ constexpr Pooling kAllPoolings[] = {Pooling::kLast, Pooling::kMean, Pooling::kCl
 
 // Every prompt with every pooling; between them requests that generate from the same prompts.
 void check_pooled(const RankRig& rig, double tolerance) {
-  const PoolingGolden golden = read_golden();
+  const PoolingGolden golden = read_pooling_golden();
   std::vector<Request> requests, generating;
   for (const PooledPrompt& prompt : golden.prompts) {
     generating.push_back(generating_request(prompt.token_ids));
@@ -118,12 +118,12 @@ TEST_CASE("pooled hidden states are those of transformers, bf16") {
   const auto weights = Checkpoint::open(repo_root() / "models" / "mini-qwen3").value();
   RankRig rig = bundled_model(weights);
   rig.dtype = DType::kBf16;
-  check_pooled(rig, 2 * read_golden().bf16_error);
+  check_pooled(rig, 2 * read_pooling_golden().bf16_error);
 }
 
 TEST_CASE("NaN in a pooled hidden state ends its request with an error, and no other") {
   const auto good = Checkpoint::open(repo_root() / "models" / "mini-qwen3").value();
-  const PoolingGolden golden = read_golden();
+  const PoolingGolden golden = read_pooling_golden();
   const SpoiledWeights weights(good, "model.embed_tokens.weight", golden.prompts[0].token_ids[0]);
   std::vector<Request> requests;
   for (const Pooling pooling : kAllPoolings) requests.push_back(pooled_request(golden.prompts[0], pooling));

@@ -77,13 +77,15 @@ class TopCounter final : public StepExecutor {
   std::set<size_t>&num_top_, &num_prompt_top_;
 };
 
-const std::filesystem::path model_dir() { return repo_root() / "test" / "goldens" / "model" / "qwen3_tied_sharded"; }
+const std::filesystem::path tied_model_dir() {
+  return repo_root() / "test" / "goldens" / "model" / "qwen3_tied_sharded";
+}
 
 // Runs all prompts through an engine of its own and steps it to the end.
-std::shared_ptr<CollectingSink> run(const Variant& variant, const std::vector<std::vector<int32_t>>& prompts, int max_tokens,
-                                    const SamplingParams& base = {.temperature = 0}) {
-  const ModelConfig config = load_model_config(model_dir()).value();
-  const Checkpoint weights = Checkpoint::open(model_dir()).value();
+std::shared_ptr<CollectingSink> run_variant(const Variant& variant, const std::vector<std::vector<int32_t>>& prompts,
+                                            int max_tokens, const SamplingParams& base = {.temperature = 0}) {
+  const ModelConfig config = load_model_config(tied_model_dir()).value();
+  const Checkpoint weights = Checkpoint::open(tied_model_dir()).value();
   RankGroupConfig group_config;
   group_config.model = config;
   group_config.weights = &weights;
@@ -133,7 +135,7 @@ std::shared_ptr<CollectingSink> run(const Variant& variant, const std::vector<st
 }
 
 std::vector<std::vector<int32_t>> make_prompts() {
-  const int64_t vocab_size = load_model_config(model_dir()).value().vocab_size;
+  const int64_t vocab_size = load_model_config(tied_model_dir()).value().vocab_size;
   Rng rng(test_seed());
   std::vector<std::vector<int32_t>> prompts;
   std::vector<int32_t> shared;
@@ -155,7 +157,7 @@ std::vector<std::vector<int32_t>> oracle(const std::vector<std::vector<int32_t>>
   for (size_t i = 0; i < prompts.size(); ++i) {
     std::vector<int32_t> context = prompts[i];
     for (int t = 0; t < 3; ++t) {  // enough to cross from prompt to output; the variants are compared in full below
-      const auto sink = run({.max_num_seqs = 1, .prefix_caching = false, .async = false}, {context}, 1);
+      const auto sink = run_variant({.max_num_seqs = 1, .prefix_caching = false, .async = false}, {context}, 1);
       texts[i].push_back(sink->tokens[0].at(0));
       context.push_back(texts[i].back());
     }
@@ -176,12 +178,12 @@ Result<std::unique_ptr<Device>> make_remembered_device(const DeviceOptions& opti
 
 TEST_CASE("rank group: threads of ranks are bound to cores of their own, or not at all") {
   const int num_cores = static_cast<int>(usable_cores().size());
-  const Checkpoint weights = Checkpoint::open(model_dir()).value();
+  const Checkpoint weights = Checkpoint::open(tied_model_dir()).value();
   BackEnd back_end = oracle_back_end();
   back_end.make_device = make_remembered_device;
   for (const auto& [pins, num_threads] : {std::pair{true, 0}, {true, 2}, {true, 2 * num_cores + 2}, {false, 0}}) {
     asked.clear();
-    const RankGroupConfig config{.model = load_model_config(model_dir()).value(),
+    const RankGroupConfig config{.model = load_model_config(tied_model_dir()).value(),
                                  .weights = &weights,
                                  .back_end = &back_end,
                                  .device = {.num_threads = num_threads},
@@ -207,7 +209,7 @@ TEST_CASE("rank group: more ranks than the back-end runs are refused") {
   BackEnd back_end = oracle_back_end();
   back_end.max_ranks = 1;
   const RankGroupConfig config{
-      .model = load_model_config(model_dir()).value(), .back_end = &back_end, .tensor_parallel_size = 2};
+      .model = load_model_config(tied_model_dir()).value(), .back_end = &back_end, .tensor_parallel_size = 2};
   CHECK(RankGroup::create(config).status().message().starts_with(
       "--tensor-parallel-size 2: the reference back-end runs at most 1"));
 }
@@ -215,7 +217,8 @@ TEST_CASE("rank group: more ranks than the back-end runs are refused") {
 TEST_CASE("rank group: tokens do not depend on how the work is cut") {
   const auto prompts = make_prompts();
   const auto first_tokens = oracle(prompts);
-  const auto whole = run({.max_num_batched_tokens = 512, .chunked = true, .prefix_caching = false, .async = false}, prompts, kOutputLen);
+  const auto whole = run_variant(
+      {.max_num_batched_tokens = 512, .chunked = true, .prefix_caching = false, .async = false}, prompts, kOutputLen);
   for (size_t i = 0; i < prompts.size(); ++i) {
     REQUIRE(whole->tokens[i].size() == kOutputLen);
     for (size_t t = 0; t < first_tokens[i].size(); ++t) CHECK(whole->tokens[i][t] == first_tokens[i][t]);
@@ -231,7 +234,7 @@ TEST_CASE("rank group: tokens do not depend on how the work is cut") {
   };
   for (const auto& [name, variant] : variants) {
     CAPTURE(name);
-    const auto got = run(variant, prompts, kOutputLen);
+    const auto got = run_variant(variant, prompts, kOutputLen);
     for (size_t i = 0; i < prompts.size(); ++i) CHECK(got->tokens[i] == whole->tokens[i]);
     // The variant does what it is named for.
     const bool hits_prefixes = variant.prefix_caching && variant.max_num_batched_tokens == 48;
@@ -244,8 +247,8 @@ TEST_CASE("rank group: tokens do not depend on how the work is cut") {
 TEST_CASE("rank group: log-probabilities of output and prompt do not depend on chunks and pieces of logits") {
   const auto prompts = make_prompts();
   const SamplingParams sampling{.temperature = 0, .logprobs = 3, .prompt_logprobs = 2};
-  const auto whole = run({.max_num_batched_tokens = 512, .async = false}, prompts, 4, sampling);
-  const auto chunked = run({.max_num_batched_tokens = 9}, prompts, 4, sampling);
+  const auto whole = run_variant({.max_num_batched_tokens = 512, .async = false}, prompts, 4, sampling);
+  const auto chunked = run_variant({.max_num_batched_tokens = 9}, prompts, 4, sampling);
   for (size_t i = 0; i < prompts.size(); ++i) {
     REQUIRE(whole->prompt_logprobs[i].size() == prompts[i].size() - 1);
     REQUIRE(chunked->prompt_logprobs[i].size() == prompts[i].size() - 1);
@@ -273,8 +276,8 @@ TEST_CASE("rank group: leaving out what nobody asks of the last layer changes no
                                  Variant{.max_num_batched_tokens = 40, .tensor_parallel_size = 2}}) {
     CAPTURE(variant.max_num_batched_tokens);
     CAPTURE(variant.tensor_parallel_size);
-    const auto sampled = run(variant, prompts, 4, {.temperature = 0, .logprobs = 1});
-    const auto all = run(variant, prompts, 4, {.temperature = 0, .logprobs = 1, .prompt_logprobs = 0});
+    const auto sampled = run_variant(variant, prompts, 4, {.temperature = 0, .logprobs = 1});
+    const auto all = run_variant(variant, prompts, 4, {.temperature = 0, .logprobs = 1, .prompt_logprobs = 0});
     for (size_t i = 0; i < prompts.size(); ++i) {
       CAPTURE(i);
       REQUIRE(sampled->logprobs[i].size() == 4);
@@ -290,7 +293,7 @@ TEST_CASE("rank group: as many top log-probabilities are computed as were asked 
   const auto prompts = make_prompts();
   for (const int num_top : {0, 1, kMaxLogprobs}) {
     const auto got =
-        run({}, prompts, 2, {.temperature = 0, .logprobs = num_top, .prompt_logprobs = kMaxLogprobs - num_top});
+        run_variant({}, prompts, 2, {.temperature = 0, .logprobs = num_top, .prompt_logprobs = kMaxLogprobs - num_top});
     CHECK(got->num_top == std::set<size_t>{static_cast<size_t>(num_top)});
     CHECK(got->num_prompt_top == std::set<size_t>{static_cast<size_t>(kMaxLogprobs - num_top)});
   }
@@ -298,15 +301,16 @@ TEST_CASE("rank group: as many top log-probabilities are computed as were asked 
 
 TEST_CASE("rank group: log-probabilities of the whole vocabulary agree with the few that the device finds") {
   const auto prompts = make_prompts();
-  const auto vocab_size = static_cast<int>(load_model_config(model_dir()).value().vocab_size);
+  const auto vocab_size = static_cast<int>(load_model_config(tied_model_dir()).value().vocab_size);
   REQUIRE(vocab_size > kMaxLogprobs);
   for (const Variant& variant : {Variant{}, Variant{.max_num_batched_tokens = 9}, Variant{.tensor_parallel_size = 2}}) {
     CAPTURE(variant.max_num_batched_tokens);
     CAPTURE(variant.tensor_parallel_size);
-    const auto few = run(variant, prompts, 4, {.temperature = 0, .logprobs = 3, .prompt_logprobs = 3});
+    const auto few = run_variant(variant, prompts, 4, {.temperature = 0, .logprobs = 3, .prompt_logprobs = 3});
     const auto all =
-        run(variant, prompts, 4, {.temperature = 0, .logprobs = vocab_size, .prompt_logprobs = vocab_size});
-    const auto picked = run(variant, prompts, 4, {.temperature = 0, .logprobs = 0, .logprob_token_ids = {7, 1}});
+        run_variant(variant, prompts, 4, {.temperature = 0, .logprobs = vocab_size, .prompt_logprobs = vocab_size});
+    const auto picked =
+        run_variant(variant, prompts, 4, {.temperature = 0, .logprobs = 0, .logprob_token_ids = {7, 1}});
     const auto check = [&](const TokenLogprobs& some, const TokenLogprobs& whole) {
       REQUIRE(whole.top.size() == static_cast<size_t>(vocab_size));
       CHECK(whole.token_id == some.token_id);
@@ -344,8 +348,8 @@ TEST_CASE("rank group: log-probabilities of the whole vocabulary agree with the 
 TEST_CASE("rank group: a seed gives the same text alone and in a batch") {
   const auto prompts = make_prompts();
   const SamplingParams sampling{.temperature = 1.0f, .top_p = 0.9f, .repetition_penalty = 1.1f, .seed = 42};
-  const auto batch = run({}, prompts, kOutputLen, sampling);
-  const auto alone = run({.max_num_seqs = 1, .async = false}, prompts, kOutputLen, sampling);
+  const auto batch = run_variant({}, prompts, kOutputLen, sampling);
+  const auto alone = run_variant({.max_num_seqs = 1, .async = false}, prompts, kOutputLen, sampling);
   for (size_t i = 0; i < prompts.size(); ++i) CHECK(batch->tokens[i] == alone->tokens[i]);
 }
 

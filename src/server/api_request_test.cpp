@@ -34,7 +34,7 @@ std::string refusal(ApiResult<T> result) {
   if (result.ok()) return "ok";
   return fmt::format("{}|{}|{}", result.error().param, result.error().code, result.error().http_status);
 }
-std::string message(const std::string& fields) {
+std::string request_error(const std::string& fields) {
   auto result = chat(fields);
   return result.ok() ? "" : result.error().message;
 }
@@ -84,14 +84,14 @@ TEST_CASE("chat request: every field arrives") {
 }
 
 TEST_CASE("chat request: wrong types and values name the field, the value and the limit") {
-  CHECK(message(R"("temperature":"hot")") == "temperature must be a number, got \"hot\"");
-  CHECK(message(R"("temperature":-1)") == "temperature must be in [0, 2], got -1");
-  CHECK(message(R"("repetition_penalty":0)") == "repetition_penalty must be in [0.0001, 10000], got 0");
-  CHECK(message(R"("cache_salt":"")").starts_with("cache_salt must not be empty"));
-  CHECK(message(R"("max_tokens":-5)") == "max_tokens must be in [1, 2147483647], got -5");
-  CHECK(message(R"("max_tokens":1.5)") == "max_tokens must be an integer, got 1.5");
-  CHECK(message(R"("max_tokens":99999999999999999999)").find("max_tokens must be") == 0);
-  CHECK(message(R"("n":1000000)") == "n must be in [1, 128], got 1000000");
+  CHECK(request_error(R"("temperature":"hot")") == "temperature must be a number, got \"hot\"");
+  CHECK(request_error(R"("temperature":-1)") == "temperature must be in [0, 2], got -1");
+  CHECK(request_error(R"("repetition_penalty":0)") == "repetition_penalty must be in [0.0001, 10000], got 0");
+  CHECK(request_error(R"("cache_salt":"")").starts_with("cache_salt must not be empty"));
+  CHECK(request_error(R"("max_tokens":-5)") == "max_tokens must be in [1, 2147483647], got -5");
+  CHECK(request_error(R"("max_tokens":1.5)") == "max_tokens must be an integer, got 1.5");
+  CHECK(request_error(R"("max_tokens":99999999999999999999)").find("max_tokens must be") == 0);
+  CHECK(request_error(R"("n":1000000)") == "n must be in [1, 128], got 1000000");
   CHECK(refusal(chat(R"("n":2,"temperature":0)")) == "n|invalid_value|400");
   CHECK(refusal(chat(R"("top_logprobs":2)")) == "top_logprobs|invalid_value|400");
   CHECK(refusal(chat(R"("logprobs":true,"top_logprobs":21)")) == "top_logprobs|invalid_value|400");
@@ -106,7 +106,7 @@ TEST_CASE("chat request: wrong types and values name the field, the value and th
   CHECK(refusal(chat(R"("stop":[1])")) == "stop|invalid_type|400");
   CHECK(refusal(chat(R"("logit_bias":{"x":1})")) == "logit_bias|invalid_value|400");
   CHECK(refusal(chat(R"("logit_bias":{"1000":1})")) == "logit_bias|invalid_value|400");
-  CHECK(message(R"("speculative_reference":[1])") ==
+  CHECK(request_error(R"("speculative_reference":[1])") ==
         "speculative_reference must be a string or an array of strings, got an array");
   CHECK(refusal(chat(R"("speculate":1)")) == "speculate|invalid_type|400");
   CHECK(refusal(chat(R"("relaxed_acceptance":"yes")")) == "relaxed_acceptance|invalid_type|400");

@@ -194,8 +194,8 @@ TEST_CASE("beam search: early_stopping ends with as many complete answers as bea
   CHECK(num_steps[static_cast<int>(EarlyStopping::kHeuristic)] < num_steps[static_cast<int>(EarlyStopping::kNever)]);
 }
 
-struct TestServer {
-  TestServer() : server(test_server_config()) {
+struct BeamServer {
+  BeamServer() : server(test_server_config()) {
     REQUIRE(server.listen().ok());
     server.set_ready(model.serving);
   }
@@ -226,7 +226,7 @@ struct TestServer {
 // The executor says -0.5 for the first token of the request's text, whatever came since, then -1.5 for id 10, -2.5 for
 // 11 ...
 TEST_CASE("beam search: completions have n answers, best first, their logprobs and usage") {
-  TestServer test;
+  BeamServer test;
   const Json answer = test.post("/v1/completions", {{"prompt", "one two"},
                                                     {"n", 2},
                                                     {"best_of", 3},
@@ -252,7 +252,7 @@ TEST_CASE("beam search: completions have n answers, best first, their logprobs a
 }
 
 TEST_CASE("beam search: chats, stop strings, stop ids and the least number of tokens") {
-  TestServer test;
+  BeamServer test;
   const Json messages = {{{"role", "user"}, {"content", "one two"}}};
   const Json chat = test.post("/v1/chat/completions", {{"messages", messages}, {"n", 2}, {"max_tokens", 4}});
   REQUIRE(chat["choices"].size() == 2);
@@ -288,7 +288,7 @@ TEST_CASE("beam search: chats, stop strings, stop ids and the least number of to
 }
 
 TEST_CASE("beam search: what does not go with it is refused by name") {
-  TestServer test;
+  BeamServer test;
   CHECK(test.refusal({{"stream", true}}) == "stream");
   CHECK(test.refusal({{"presence_penalty", 1}}) == "presence_penalty");
   CHECK(test.refusal({{"repetition_penalty", 1.5}}) == "repetition_penalty");
@@ -303,7 +303,7 @@ TEST_CASE("beam search: what does not go with it is refused by name") {
 }
 
 TEST_CASE("beam search: a client that leaves and an engine that fails end it") {
-  TestServer test;
+  BeamServer test;
   {
     test.model.executor->step_milliseconds = 5;
     TestClient client(test.server.port());

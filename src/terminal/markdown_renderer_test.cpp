@@ -35,45 +35,45 @@ std::string marked(std::string text) {
   return text;
 }
 
-std::string shown(std::string_view text) { return marked(render(text)); }
+std::string shown_markdown(std::string_view text) { return marked(render(text)); }
 
 }  // namespace
 
 TEST_CASE("markdown: emphasis and code") {
-  CHECK(shown("a **b** c\n") == "a <b>b</b> c\n");
-  CHECK(shown("*a* _b_ __c__") == "<i>a</i> <i>b</i> <b>c</b>");
-  CHECK(shown("***a***") == "<b><i>a</i></b>");
-  CHECK(shown("**a *b* `c`**.") == "<b>a <i>b</i> <c>c</c></b>.");
-  CHECK(shown("`*a*` ``b ` c``") == "<c>*a*</c> <c>b ` c</c>");
-  CHECK(shown("vol**ume**") == "vol<b>ume</b>");
-  CHECK(shown("**潮**") == "<b>潮</b>");
+  CHECK(shown_markdown("a **b** c\n") == "a <b>b</b> c\n");
+  CHECK(shown_markdown("*a* _b_ __c__") == "<i>a</i> <i>b</i> <b>c</b>");
+  CHECK(shown_markdown("***a***") == "<b><i>a</i></b>");
+  CHECK(shown_markdown("**a *b* `c`**.") == "<b>a <i>b</i> <c>c</c></b>.");
+  CHECK(shown_markdown("`*a*` ``b ` c``") == "<c>*a*</c> <c>b ` c</c>");
+  CHECK(shown_markdown("vol**ume**") == "vol<b>ume</b>");
+  CHECK(shown_markdown("**潮**") == "<b>潮</b>");
 }
 
 TEST_CASE("markdown: what is no element stays as it is written") {
   for (const char* text : {"2 * 3 * 4\n", "2*3*4\n", "f(*args, **kwargs)\n", "snake_case_name __init\n", "a ** b\n", "`open\n",
                            "**open\nnext**\n", "1. one\n2. two\n", "#tag\n", "#######\n", "| a | b |\n|---|---|\n", "-x\n", "--flag\n", "a\tb\n",
                            "", "\n\n", "  \n", "*\n", "`", "**", "_", "C:\\dir\n"}) {
-    CHECK(shown(text) == text);
+    CHECK(shown_markdown(text) == text);
   }
-  CHECK(shown("\\*a\\* \\\\") == "*a* \\");
+  CHECK(shown_markdown("\\*a\\* \\\\") == "*a* \\");
 }
 
 TEST_CASE("markdown: lines") {
-  CHECK(shown("# One **two**\ntext") == "<b>One two</b>\ntext");
-  CHECK(shown("- a\n  * **b**\n+ c\n") == "• a\n  • <b>b</b>\n• c\n");
-  CHECK(shown("> # a\n>b\n") == "<d>│ </b><b>a</b>\n<d>│ </b>b\n");
-  CHECK(shown("---\nx").starts_with("<d>───"));
-  CHECK(shown("* * *").starts_with("<d>───"));
-  CHECK(shown("**a**\n") == "<b>a</b>\n");
+  CHECK(shown_markdown("# One **two**\ntext") == "<b>One two</b>\ntext");
+  CHECK(shown_markdown("- a\n  * **b**\n+ c\n") == "• a\n  • <b>b</b>\n• c\n");
+  CHECK(shown_markdown("> # a\n>b\n") == "<d>│ </b><b>a</b>\n<d>│ </b>b\n");
+  CHECK(shown_markdown("---\nx").starts_with("<d>───"));
+  CHECK(shown_markdown("* * *").starts_with("<d>───"));
+  CHECK(shown_markdown("**a**\n") == "<b>a</b>\n");
 }
 
 TEST_CASE("markdown: fenced blocks") {
-  CHECK(shown("```py\na *b* # c\n\n``\n```\n**x**\n") ==
+  CHECK(shown_markdown("```py\na *b* # c\n\n``\n```\n**x**\n") ==
         "<d>```py</b>\n<c>a *b* # c</c>\n\n<c>``</c>\n<d>```</b>\n<b>x</b>\n");
-  CHECK(shown("~~~~\n~~~\n```\n~~~~~  \nx") == "<d>~~~~</b>\n<c>~~~</c>\n<c>```</c>\n<d>~~~~~  </b>\nx");
-  CHECK(shown("```\nnever closed") == "<d>```</b>\n<c>never closed</c>");
-  CHECK(shown("```a``` b\n") == "<c>a</c> b\n");
-  CHECK(shown("  ```\n  x\n  ```\n") == "<d>  ```</b>\n<c>  x</c>\n<d>  ```</b>\n");
+  CHECK(shown_markdown("~~~~\n~~~\n```\n~~~~~  \nx") == "<d>~~~~</b>\n<c>~~~</c>\n<c>```</c>\n<d>~~~~~  </b>\nx");
+  CHECK(shown_markdown("```\nnever closed") == "<d>```</b>\n<c>never closed</c>");
+  CHECK(shown_markdown("```a``` b\n") == "<c>a</c> b\n");
+  CHECK(shown_markdown("  ```\n  x\n  ```\n") == "<d>  ```</b>\n<c>  x</c>\n<d>  ```</b>\n");
 }
 
 TEST_CASE("markdown: a marker without its end holds the line back only so far") {

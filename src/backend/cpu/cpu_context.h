@@ -23,7 +23,7 @@ class Scratch {
     if (bytes > bytes_) {
       bytes_ = taken_for(bytes);
       data_.reset(static_cast<char*>(std::aligned_alloc(static_cast<size_t>(page_of(bytes)), static_cast<size_t>(bytes_))));
-      CHECK(data_ != nullptr, "out of host memory: {} bytes of scratch", bytes);
+      SPATE_CHECK(data_ != nullptr, "data_ != nullptr", "out of host memory: {} bytes of scratch", bytes);
       if (page_of(bytes) == kHugeBytes) madvise(data_.get(), static_cast<size_t>(bytes_), MADV_HUGEPAGE);
     }
     return data_.get();

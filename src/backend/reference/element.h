@@ -16,7 +16,7 @@ inline double load(const void* data, DType dtype, int64_t idx) {
     case DType::kF16:
       return static_cast<const F16*>(data)[idx].to_float();
     default:
-      CHECK(false, "{} is no float type", dtype_name(dtype));
+      SPATE_CHECK(false, "false", "{} is no float type", dtype_name(dtype));
   }
 }
 
@@ -29,7 +29,7 @@ inline void store(void* data, DType dtype, int64_t idx, double value) {
       static_cast<Bf16*>(data)[idx] = Bf16::from_float(static_cast<float>(value));
       return;
     default:
-      CHECK(false, "{} is no activation type", dtype_name(dtype));
+      SPATE_CHECK(false, "false", "{} is no activation type", dtype_name(dtype));
   }
 }
 

@@ -7,7 +7,8 @@
 namespace spate::reference {
 
 inline void* block_data(const KvView& kv, int64_t block_id) {
-  CHECK(block_id >= 0 && block_id < kv.num_blocks, "block {} of {}", block_id, kv.num_blocks);
+  SPATE_CHECK(block_id >= 0 && block_id < kv.num_blocks, "block_id < num_blocks", "block {} of {}", block_id,
+              kv.num_blocks);
   return static_cast<char*>(kv.data) + block_id * kv.block_bytes;
 }
 

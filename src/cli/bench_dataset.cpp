@@ -93,7 +93,7 @@ Result<std::vector<ordered_json>> read_records(const std::string& path) {
   return records;
 }
 
-std::string text_of(const ordered_json& object, const char* name) {
+std::string string_in(const ordered_json& object, const char* name) {
   const auto value = object.is_object() ? object.find(name) : object.end();
   return object.is_object() && value != object.end() && value->is_string() ? value->get<std::string>() : std::string();
 }
@@ -103,8 +103,8 @@ Result<BenchPrompt> sharegpt_prompt(const ordered_json& record, int64_t output_l
   const auto turns = record.is_object() ? record.find("conversations") : record.end();
   BenchPrompt prompt{.text = {}, .token_ids = {}, .output_len = output_len};
   if (!record.is_object() || turns == record.end() || !turns->is_array() || turns->size() < 2) return prompt;
-  prompt.text = text_of((*turns)[0], "value");
-  const std::string answer = text_of((*turns)[1], "value");
+  prompt.text = string_in((*turns)[0], "value");
+  const std::string answer = string_in((*turns)[1], "value");
   if (output_len > 0 || answer.empty()) return prompt;
   ASSIGN_OR_RETURN(prompt.output_len, count_tokens(answer));
   return prompt;
@@ -114,9 +114,11 @@ Result<BenchPrompt> sharegpt_prompt(const ordered_json& record, int64_t output_l
 BenchPrompt custom_prompt(const ordered_json& record, int64_t output_len) {
   const auto count = record.is_object() ? record.find("output_tokens") : record.end();
   const bool has_count = record.is_object() && count != record.end() && count->is_number_integer();
-  return {.text = text_of(record, "prompt"),
+  return {.text = string_in(record, "prompt"),
           .token_ids = {},
-          .output_len = output_len > 0 ? output_len : has_count ? count->get<int64_t>() : 128};
+          .output_len = output_len > 0 ? output_len
+                        : has_count    ? count->get<int64_t>()
+                                       : 128};
 }
 
 Result<std::vector<BenchPrompt>> prompts_of_file(const BenchArguments& bench, Rng& rng, int num,

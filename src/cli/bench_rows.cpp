@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-ordered_json to_json(const BenchRow& row) {
+ordered_json row_json(const BenchRow& row) {
   ordered_json json{{"name", row.name}, {"value", row.value}, {"unit", row.unit}};
   if (row.time_us > 0) json["time_us"] = row.time_us;
   if (row.limit > 0) {
@@ -42,7 +42,7 @@ void print_row(const BenchRow& row) {
 Status write_rows(const std::string& path, const std::vector<BenchRow>& rows) {
   if (path.empty()) return ok_status();
   ordered_json json = ordered_json::array();
-  for (const BenchRow& row : rows) json.push_back(to_json(row));
+  for (const BenchRow& row : rows) json.push_back(row_json(row));
   std::ofstream out(path);
   out << json.dump(2) << "\n";
   if (!out) return invalid_argument("--output-json: {} cannot be written", path);

@@ -34,7 +34,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr auto kReplace = ordered_json::error_handler_t::replace;
+constexpr auto kReplaceInvalid = ordered_json::error_handler_t::replace;
 
 struct Sample {
   bool ok = false;
@@ -93,7 +93,7 @@ Result<std::vector<Planned>> plan_requests(const Arguments& arguments, const Htt
   const bool is_chat = bench.endpoint.find("chat") != std::string::npos;
   const CountTokens count_tokens = [&](const std::string& text) -> Result<int64_t> {
     const ordered_json body{{"prompt", text}, {"add_special_tokens", false}};
-    ASSIGN_OR_RETURN(const HttpReply reply, http_call(target, "/tokenize", body.dump(-1, ' ', false, kReplace)));
+    ASSIGN_OR_RETURN(const HttpReply reply, http_call(target, "/tokenize", body.dump(-1, ' ', false, kReplaceInvalid)));
     const ordered_json json = ordered_json::parse(reply.body, nullptr, false);
     if (reply.status != 200 || !json.is_object()) return unavailable("POST /tokenize answers {}: {}", reply.status, reply.body);
     return json.value("count", int64_t{0});
@@ -117,7 +117,7 @@ Result<std::vector<Planned>> plan_requests(const Arguments& arguments, const Htt
     } else {
       body["prompt"] = prompt.token_ids;
     }
-    plan.push_back({.at_s = times[i], .body = body.dump(-1, ' ', false, kReplace)});
+    plan.push_back({.at_s = times[i], .body = body.dump(-1, ' ', false, kReplaceInvalid)});
   }
   return plan;
 }

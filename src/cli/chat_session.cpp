@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr auto kReplace = Json::error_handler_t::replace;  // bytes that are not UTF-8
-constexpr std::uintmax_t kMaxFileBytes = 64 << 20;
+constexpr std::uintmax_t kMaxChatBytes = 64 << 20;
 constexpr std::string_view kFileMark = "spate_chat";
 
 constexpr std::string_view kHelp =
@@ -58,7 +58,8 @@ Status needs_file(std::string_view path, const char* command) {
 Result<Json> read_conversation(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return not_found("{}: there is no such file", path);
-  if (std::filesystem::file_size(path, error) > kMaxFileBytes) return invalid_argument("{}: is larger than 64 MiB", path);
+  if (std::filesystem::file_size(path, error) > kMaxChatBytes)
+    return invalid_argument("{}: is larger than 64 MiB", path);
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
   text << in.rdbuf();

@@ -10,7 +10,7 @@
 namespace spate {
 namespace {
 
-void print_report(const EvalReport& report, bool json) {
+void print_eval_report(const EvalReport& report, bool json) {
   if (json) {
     nlohmann::ordered_json skills = nlohmann::ordered_json::object();
     for (const auto& [name, skill] : report.skills) skills[name] = skill.score();
@@ -65,7 +65,7 @@ Result<int> run_eval(const Arguments& arguments) {
   if (!std::filesystem::is_directory(model_dir, error)) model_dir = model_dir.parent_path();
   const std::filesystem::path eval_dir = arguments.eval.data.empty() ? model_dir / "eval" : std::filesystem::path(arguments.eval.data);
   ASSIGN_OR_RETURN(const EvalReport report, evaluate(arguments.model, arguments.eval, eval_dir));
-  print_report(report, arguments.eval.json);
+  print_eval_report(report, arguments.eval.json);
   return 0;
 }
 

@@ -14,7 +14,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kDefaultMaxTokens = 256;
 constexpr size_t kHeadingBytes = 60;
-constexpr int kInterruptedCode = 130;
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 // --prompt, else the lines of stdin.

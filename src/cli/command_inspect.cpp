@@ -12,7 +12,7 @@
 namespace spate {
 namespace {
 
-void print_row(const char* what, const std::string& value) { std::printf("  %-26s %s\n", what, value.c_str()); }
+void print_line(const char* what, const std::string& value) { std::printf("  %-26s %s\n", what, value.c_str()); }
 
 }  // namespace
 
@@ -45,13 +45,15 @@ Result<int> run_inspect(const Arguments& arguments) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, back_end.make_device({.num_threads = 1}));
   const int64_t block_bytes = kv_block_bytes(*device, memory.kv_layers);
   std::printf("%s\n", config.architecture.c_str());
-  print_row("parameters", fmt::format("{:.3f} billion", static_cast<double>(memory.num_parameters) / 1e9));
-  print_row("layers", fmt::format("{} x hidden {} x intermediate {}", config.num_layers, config.hidden_size,
-                                  config.intermediate_size));
-  print_row("heads", fmt::format("{} query, {} kv, head_dim {}", config.num_heads, config.num_kv_heads, config.head_dim));
-  print_row("vocabulary", fmt::format("{}{}", config.vocab_size, config.tie_word_embeddings ? ", tied embeddings" : ""));
-  print_row("rope", fmt::format("{}, theta {:g}", rope_type_name(config.rope.type), config.rope.theta));
-  print_row("length", fmt::format("{} tokens", config.max_position_embeddings));
+  print_line("parameters", fmt::format("{:.3f} billion", static_cast<double>(memory.num_parameters) / 1e9));
+  print_line("layers", fmt::format("{} x hidden {} x intermediate {}", config.num_layers, config.hidden_size,
+                                   config.intermediate_size));
+  print_line("heads",
+             fmt::format("{} query, {} kv, head_dim {}", config.num_heads, config.num_kv_heads, config.head_dim));
+  print_line("vocabulary",
+             fmt::format("{}{}", config.vocab_size, config.tie_word_embeddings ? ", tied embeddings" : ""));
+  print_line("rope", fmt::format("{}, theta {:g}", rope_type_name(config.rope.type), config.rope.theta));
+  print_line("length", fmt::format("{} tokens", config.max_position_embeddings));
 
   if (weights != nullptr) std::printf("tensors\n%s", format_checkpoint_summary(summarize_checkpoint(*weights)).c_str());
 
@@ -60,18 +62,20 @@ Result<int> run_inspect(const Arguments& arguments) {
   const int64_t need = memory.weight_bytes + memory.workspace_bytes + kv_bytes;
   const int64_t free_bytes = static_cast<int64_t>(::sysconf(_SC_AVPHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
   std::printf("memory%s (%s)\n", per_rank, act_dtype == DType::kBf16 ? "bfloat16" : "float32");
-  print_row("weights", format_bytes(memory.weight_bytes));
-  print_row("workspace", fmt::format("{} for steps of {} tokens", format_bytes(memory.workspace_bytes), max_num_batched_tokens));
-  print_row("KV cache", fmt::format("{} a token, {} for one sequence of {} tokens, {} for {}",
-                                    format_bytes(block_bytes / m.block_size), format_bytes(kv_bytes), max_model_len,
-                                    format_bytes(kv_bytes * max_num_seqs), max_num_seqs));
+  print_line("weights", format_bytes(memory.weight_bytes));
+  print_line("workspace",
+             fmt::format("{} for steps of {} tokens", format_bytes(memory.workspace_bytes), max_num_batched_tokens));
+  print_line("KV cache", fmt::format("{} a token, {} for one sequence of {} tokens, {} for {}",
+                                     format_bytes(block_bytes / m.block_size), format_bytes(kv_bytes), max_model_len,
+                                     format_bytes(kv_bytes * max_num_seqs), max_num_seqs));
   if (need <= free_bytes) {
-    print_row("fits this machine",
-              fmt::format("yes: one full sequence needs {}, {} are free", format_bytes(need), format_bytes(free_bytes)));
+    print_line("fits this machine", fmt::format("yes: one full sequence needs {}, {} are free", format_bytes(need),
+                                                format_bytes(free_bytes)));
   } else {
     const int64_t num_blocks = std::max<int64_t>(0, free_bytes - need + kv_bytes) / block_bytes;
-    print_row("fits this machine", fmt::format("no: one full sequence needs {}, {} are free; try --max-model-len {}",
-                                               format_bytes(need), format_bytes(free_bytes), num_blocks * m.block_size));
+    print_line("fits this machine",
+               fmt::format("no: one full sequence needs {}, {} are free; try --max-model-len {}", format_bytes(need),
+                           format_bytes(free_bytes), num_blocks * m.block_size));
   }
   return 0;
 }

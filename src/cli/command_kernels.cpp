@@ -27,7 +27,7 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-void print_report(const std::vector<KernelResources>& kernels) {
+void print_resources(const std::vector<KernelResources>& kernels) {
   std::printf("%-38s %-34s %9s %9s %6s %6s\n", "program", "kernel", "registers", "shared", "stack", "spills");
   for (const KernelResources& one : kernels) {
     std::printf("%-38s %-34s %9d %9d %6d %6d\n", one.program.c_str(), one.kernel.c_str(), one.registers,
@@ -53,7 +53,7 @@ Result<int> run_kernels(const Arguments& arguments) {
           {.architecture = kernels.architecture, .kernel_dir = arguments.model.kernel_dir, .folder = folder}));
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   if (is_report) {
-    print_report(compiled);
+    print_resources(compiled);
   } else {
     std::printf("%zu kernels for %s in %s after %.1f s. Start servers with SPATE_KERNEL_CACHE=%s\n", compiled.size(),
                 kernels.architecture.c_str(), folder.c_str(), seconds.count(), folder.c_str());

@@ -41,7 +41,7 @@ ServerConfig server_config(const Arguments& arguments) {
   return config;
 }
 
-std::string address_of(const ServeArguments& serve, int port) {
+std::string serving_address(const ServeArguments& serve, int port) {
   if (!serve.uds.empty()) return "unix:" + serve.uds;
   const bool is_ipv6 = serve.host.find(':') != std::string::npos;
   return fmt::format("{}://{}{}{}:{}{}", serve.ssl_certfile.empty() ? "http" : "https", is_ipv6 ? "[" : "", serve.host,
@@ -63,7 +63,7 @@ std::string curl_command(const ServeArguments& serve, int port, const std::strin
   const nlohmann::ordered_json body = {{"model", model}, {"messages", {{{"role", "user"}, {"content", "Hello!"}}}}};
   return fmt::format("curl {}{}/v1/chat/completions -H 'Content-Type: application/json'{} -d {}",
                      has_uds ? "--unix-socket " + quoted(serve.uds) + " http://localhost" + serve.root_path : "",
-                     has_uds ? "" : address_of(reached, port),
+                     has_uds ? "" : serving_address(reached, port),
                      serve.api_keys.empty() && serve.api_key_file.empty() ? "" : " -H 'Authorization: Bearer YOUR_KEY'",
                      quoted(body.dump()));
 }
@@ -114,7 +114,7 @@ Result<int> run_serve(const Arguments& arguments) {
   server.set_loader(model_loader(arguments, tracer));
   server.set_ready();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  log_info("serve", "ready after {:.3f} s, listening on {}", seconds, address_of(arguments.serve, server.port()));
+  log_info("serve", "ready after {:.3f} s, listening on {}", seconds, serving_address(arguments.serve, server.port()));
   log_info("serve", "try: {}", curl_command(arguments.serve, server.port(), first_name));
   return server.run();
 }

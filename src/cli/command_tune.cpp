@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kTokenCounts[] = {16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192};
 constexpr int64_t kMinTokens = 9;        // fewer run on kernels without choices
 constexpr double kMinGain = 0.02;        // less is kept by rule: the next start times otherwise
-constexpr double kSampleSeconds = 1e-3;  // about
+constexpr double kTuneSeconds = 1e-3;    // about
 constexpr int kNumSamples = 7, kNumConfirmations = 15;
 
 class Tuner {
@@ -33,7 +33,7 @@ class Tuner {
     if (!shape || shape->num_tokens != one.num_tokens) return;
     const std::vector<std::string> choices = products_.choices(*shape);
     int64_t num_calls = 1;
-    while (sample(one, num_calls) < kSampleSeconds && num_calls < 1 << 12) num_calls *= 2;
+    while (sample(one, num_calls) < kTuneSeconds && num_calls < 1 << 12) num_calls *= 2;
 
     std::vector<int> all(choices.size());
     for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);

@@ -27,7 +27,7 @@ constexpr int kPollMs = 50;
 constexpr double kHealthTimeout = 5;  // seconds of one call
 constexpr size_t kMaxLogLine = 64 << 10;
 
-double seconds_since(SteadyClock::time_point time) {
+double seconds_after(SteadyClock::time_point time) {
   return std::chrono::duration<double>(SteadyClock::now() - time).count();
 }
 
@@ -247,29 +247,29 @@ void EngineProcess::run_process() {
     }
     if (is_ending || now < next_health) continue;
     const Result<HttpReply> reply = http_call(target_, state_ == EngineState::kReady ? "/livez" : "/health", "", {},
-                                              [&] { return is_stopping_ || seconds_since(now) > kHealthTimeout; });
+                                              [&] { return is_stopping_ || seconds_after(now) > kHealthTimeout; });
     next_health = SteadyClock::now() + std::chrono::duration_cast<SteadyClock::duration>(
                                            std::chrono::duration<double>(policy_.health_interval));
     if (reply.ok() && reply->status == 200) {
       num_failures = 0;
       if (state_ == EngineState::kReady) continue;
       ready_since = SteadyClock::now();
-      log_info("run", "{}: ready after {:.1f} s", spec_.serve_id, seconds_since(start));
+      log_info("run", "{}: ready after {:.1f} s", spec_.serve_id, seconds_after(start));
       state_ = EngineState::kReady;
     } else if (state_ == EngineState::kReady && ++num_failures >= policy_.max_failures) {
       log_error("run", "{}: {} calls of its health in a row have failed, it is ended", spec_.serve_id, num_failures);
       end_process(SIGTERM);
-    } else if (state_ != EngineState::kReady && seconds_since(start) > policy_.start_timeout) {
+    } else if (state_ != EngineState::kReady && seconds_after(start) > policy_.start_timeout) {
       log_error("run", "{}: not ready after {:g} s, it is ended", spec_.serve_id, policy_.start_timeout);
       end_process(SIGTERM);
     }
   }
   log.pass_rest();
-  if (ready_since != SteadyClock::time_point()) healthy_seconds_ = seconds_since(ready_since);
+  if (ready_since != SteadyClock::time_point()) healthy_seconds_ = seconds_after(ready_since);
   if (is_stopping_) {
     log_info("run", "{}: {}", spec_.serve_id, describe_end(status));
   } else {
-    log_error("run", "{}: {} after {:.1f} s", spec_.serve_id, describe_end(status), seconds_since(start));
+    log_error("run", "{}: {} after {:.1f} s", spec_.serve_id, describe_end(status), seconds_after(start));
   }
 }
 

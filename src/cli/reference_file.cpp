@@ -14,7 +14,7 @@ namespace spate {
 namespace {
 
 constexpr std::string_view kMagic = "SPATEREF";
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kFormatVersion = 1;
 constexpr size_t kHeaderBytes = 40;
 constexpr float kMaxLogprob = 1e-3f;  // log-probabilities are at most 0, but for rounding
 constexpr int64_t kMaxFileBytes = int64_t{1} << 30;
@@ -75,7 +75,8 @@ Result<Header> read_header(std::string_view bytes) {
   }
   Cursor cursor(bytes, kMagic.size());
   const auto version = cursor.take<uint32_t>();
-  if (version != kVersion) return data_loss("reference version {}; this program reads {}", version, kVersion);
+  if (version != kFormatVersion)
+    return data_loss("reference version {}; this program reads {}", version, kFormatVersion);
   Header header;
   header.vocab_size = cursor.take<uint32_t>();
   header.tokenizer_hash = cursor.take<uint64_t>();
@@ -178,7 +179,7 @@ Result<ReferenceRun> parse_reference(std::string_view bytes, int vocab_size, uin
 Status write_reference(const std::filesystem::path& file, const ReferenceRun& run) {
   const std::string payload = payload_of(run);
   std::string header(kMagic);
-  append(header, kVersion);
+  append(header, kFormatVersion);
   append(header, static_cast<uint32_t>(run.vocab_size));
   append(header, run.tokenizer_hash);
   append(header, static_cast<uint32_t>(run.num_top));

@@ -42,10 +42,10 @@ std::vector<std::string> names_of(const Arguments& arguments) {
   if (!arguments.serve.served_model_names.empty()) return arguments.serve.served_model_names;
   return {arguments.model.hub_name.empty() ? model_name(arguments.model.model) : arguments.model.hub_name};
 }
-std::string name_of(const Arguments& arguments) { return names_of(arguments).front(); }
+std::string first_name_of(const Arguments& arguments) { return names_of(arguments).front(); }
 
 // Before any weights are read, which may take minutes.
-Status check_names(const std::vector<Arguments>& models) {
+Status check_served_names(const std::vector<Arguments>& models) {
   std::map<std::string, const Arguments*> owners;
   for (const Arguments& arguments : models) {
     RETURN_IF_ERROR(check_model_names(names_of(arguments)));
@@ -63,8 +63,8 @@ Result<MemoryShares> share_memory_of(const std::vector<Arguments>& models) {
   std::vector<ModelNeed> needs;
   for (const Arguments& arguments : models) {
     ASSIGN_OR_RETURN(const LlmConfig llm, llm_config(arguments.model));
-    Result<ModelNeed> need = model_need(name_of(arguments), llm);
-    if (!need.ok()) return need.status().with_context(name_of(arguments));
+    Result<ModelNeed> need = model_need(first_name_of(arguments), llm);
+    if (!need.ok()) return need.status().with_context(first_name_of(arguments));
     needs.push_back(std::move(need).value());
   }
   return share_memory(needs);
@@ -81,12 +81,12 @@ Result<ServingPlan> plan_serving(const Arguments& arguments) {
   }
   for (Arguments& model : plan.models) {
     RETURN_IF_ERROR(check_serving(model));
-    const std::string name = name_of(model);
+    const std::string name = first_name_of(model);
     if (const Status status = find_models(model.model); !status.ok()) {
       return plan.models.size() > 1 ? status.with_context("--model " + name) : status;
     }
   }
-  RETURN_IF_ERROR(check_names(plan.models));
+  RETURN_IF_ERROR(check_served_names(plan.models));
   plan.kv_cache_bytes.resize(plan.models.size());
   if (plan.models.size() == 1) return plan;
   ASSIGN_OR_RETURN(MemoryShares shares, share_memory_of(plan.models));

@@ -12,7 +12,6 @@
 namespace spate {
 namespace {
 
-constexpr int kInterruptedCode = 130;  // as a shell tells of SIGINT
 std::atomic<int> num_interrupts = 0;
 struct sigaction previous_action;
 

@@ -13,6 +13,8 @@ namespace spate {
 ScreenOptions screen_options();
 void write_stdout(std::string_view text);  // at once
 
+constexpr int kInterruptedCode = 130;  // of the program, as a shell tells of SIGINT
+
 // While one lives, the first Ctrl-C sets was_interrupted() and the second ends the program.
 class InterruptGuard {
  public:

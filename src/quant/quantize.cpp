@@ -245,9 +245,11 @@ QuantizedHostRows quantize_rows(const WeightSpec& spec, const Tensor& rows) {
 void dequantize_row(const QuantizedRows& rows, int64_t row, float* out) {
   const int8_t* codes = rows.codes.data<int8_t>() + row * rows.codes.stride(0);
   const int64_t width = rows.spec.group_width(rows.in_features());
-  for (int64_t k = 0; k < rows.in_features(); ++k) {
-    const float offset = rows.offsets.defined() ? row_of(rows.offsets, row)[k / width] : 0.0f;
-    out[k] = dequantized(row_of(rows.scales, row)[k / width], codes[k], offset);
+  for (int64_t begin = 0, g = 0; begin < rows.in_features(); begin += width, ++g) {
+    const float scale = row_of(rows.scales, row)[g],
+                offset = rows.offsets.defined() ? row_of(rows.offsets, row)[g] : 0.0f;
+    const int64_t end = std::min(begin + width, rows.in_features());
+    for (int64_t k = begin; k < end; ++k) out[k] = dequantized(scale, codes[k], offset);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "backend/check_params.h"
 #include "backend/reference/element.h"
+#include "backend/reference/interleaved_rows.h"
 #include "backend/reference/reference_ops.h"
 
 namespace spate::reference {
@@ -34,36 +35,45 @@ void write_quantized(const KvLayerDesc& desc, void* block, KvPart part, int64_t 
                        scale_in_block(desc, block, part, token_in_block, head));
 }
 
-// One query row of one head over keys [begin, end) of a sequence's blocks.
-void attend(const AttentionPagedParams& p, int64_t token, int64_t head, const int32_t* blocks, int64_t begin,
-            int64_t end) {
-  const KvLayerDesc& desc = p.kv.desc;
-  const int64_t kv_head = head / (p.q.dim(1) / desc.num_kv_heads);
-  const auto kv_at = [&](KvPart part, int64_t position, int64_t d) {
-    const int64_t in_block = element_in_block(desc, part, position % desc.kv_block_size, kv_head);
-    void* block = block_data(p.kv, blocks[position / desc.kv_block_size]);
-    if (desc.dtype != DType::kI8) return load(block, desc.dtype, in_block + d);
-    return *scale_in_block(desc, block, part, position % desc.kv_block_size, kv_head) *
-           static_cast<double>(static_cast<const int8_t*>(block)[in_block + d]);
-  };
-  std::vector<double> scores(static_cast<size_t>(end - begin));
-  double max_score = -INFINITY;
+// Keys and values of one head, at the positions [begin, end) of a sequence.
+struct HeadKv {
+  int64_t begin, end;
+  InterleavedRows keys;        // [position - begin, head_dim]
+  std::vector<double> values;  // [position - begin, head_dim]
+};
+
+HeadKv read_head(const KvView& kv, int64_t head, const int32_t* blocks, int64_t begin, int64_t end) {
+  const KvLayerDesc& desc = kv.desc;
+  HeadKv read{.begin = begin, .end = end, .keys = InterleavedRows(end - begin, desc.head_dim), .values = {}};
   for (int64_t position = begin; position < end; ++position) {
-    double dot = 0;
-    for (int64_t d = 0; d < desc.head_dim; ++d) dot += load(p.q, token, head, d) * kv_at(kKey, position, d);
-    const double score = dot * p.softmax_scale;
-    scores[static_cast<size_t>(position - begin)] = score;
-    max_score = std::max(max_score, score);
+    void* block = block_data(kv, blocks[position / desc.kv_block_size]);
+    const int64_t in_block = position % desc.kv_block_size;
+    const auto element = [&](KvPart part, int64_t d) {
+      const int64_t at = element_in_block(desc, part, in_block, head) + d;
+      if (desc.dtype != DType::kI8) return load(block, desc.dtype, at);
+      return *scale_in_block(desc, block, part, in_block, head) *
+             static_cast<double>(static_cast<const int8_t*>(block)[at]);
+    };
+    for (int64_t d = 0; d < desc.head_dim; ++d) read.keys.at(position - begin, d) = element(kKey, d);
+    for (int64_t d = 0; d < desc.head_dim; ++d) read.values.push_back(element(kValue, d));
   }
-  double denominator = 0;
+  return read;
+}
+
+// One query row of one head over the keys [begin, end).
+void attend(const AttentionPagedParams& p, int64_t token, int64_t head, const HeadKv& kv, int64_t begin, int64_t end) {
+  const auto head_dim = static_cast<size_t>(p.kv.desc.head_dim);
+  std::vector<double> q(head_dim), scores(static_cast<size_t>(end - begin)), sums(head_dim, 0.0);
+  for (size_t d = 0; d < head_dim; ++d) q[d] = load(p.q, token, head, static_cast<int64_t>(d));
+  kv.keys.dots(q.data(), begin - kv.begin, end - kv.begin, scores.data());
+  double max_score = -INFINITY, denominator = 0;
+  for (double& score : scores) max_score = std::max(max_score, score *= p.softmax_scale);
   for (double& score : scores) denominator += score = std::exp(score - max_score);
-  for (int64_t d = 0; d < desc.head_dim; ++d) {
-    double sum = 0;
-    for (int64_t position = begin; position < end; ++position) {
-      sum += scores[static_cast<size_t>(position - begin)] * kv_at(kValue, position, d);
-    }
-    store(p.out, token, head, d, sum / denominator);
+  const double* values = kv.values.data() + static_cast<size_t>(begin - kv.begin) * head_dim;
+  for (size_t i = 0; i < scores.size(); ++i) {
+    for (size_t d = 0; d < head_dim; ++d) sums[d] += scores[i] * values[i * head_dim + d];
   }
+  for (size_t d = 0; d < head_dim; ++d) store(p.out, token, head, static_cast<int64_t>(d), sums[d] / denominator);
 }
 
 }  // namespace
@@ -98,10 +108,18 @@ void attention_paged(Stream&, const AttentionPagedParams& p) {
     const int64_t seq_len = p.seq_lens.data<int32_t>()[s];
     if (seq_len == 0) continue;
     const int32_t* blocks = p.block_table.data<int32_t>() + p.seq_rows.data<int32_t>()[s] * p.block_table.stride(0);
-    for (int64_t i = 0; i < query_len; ++i) {
-      const int64_t position = seq_len - query_len + i;
-      const int64_t begin = p.window > 0 ? std::max<int64_t>(0, position - p.window + 1) : 0;
-      for (int64_t h = 0; h < p.q.dim(1); ++h) attend(p, first + i, h, blocks, begin, position + 1);
+    const auto first_key = [&](int64_t position) {
+      return p.window > 0 ? std::max<int64_t>(0, position - p.window + 1) : 0;
+    };
+    for (int64_t kv_head = 0; kv_head < p.kv.desc.num_kv_heads && query_len > 0; ++kv_head) {
+      const HeadKv kv = read_head(p.kv, kv_head, blocks, first_key(seq_len - query_len), seq_len);
+      const int64_t group_size = p.q.dim(1) / p.kv.desc.num_kv_heads;
+      for (int64_t i = 0; i < query_len; ++i) {
+        const int64_t position = seq_len - query_len + i;
+        for (int64_t h = kv_head * group_size; h < (kv_head + 1) * group_size; ++h) {
+          attend(p, first + i, h, kv, first_key(position), position + 1);
+        }
+      }
     }
   }
 }

@@ -7,7 +7,7 @@
 
 #include "backend/check_params.h"
 #include "backend/reference/element.h"
-#include "backend/reference/product_row.h"
+#include "backend/reference/product_rows.h"
 #include "backend/reference/reference_ops.h"
 
 namespace spate::reference {
@@ -83,14 +83,14 @@ std::vector<double> expert_output(const ExpertMlpParams& p, int64_t token, int64
   const DType act = p.x.dtype();
   const int64_t width = p.down->desc().in_features;
   HostTensor activations(act, {1, width});
-  const ProductRow x(p.x, token, *p.gate_up, expert);
+  const ProductRows x(p.x, token, *p.gate_up, expert);
   for (int64_t n = 0; n < width; ++n) {
-    const double gate = round_to(act, x.dot(n, {})), up = round_to(act, x.dot(width + n, {}));
+    const double gate = round_to(act, x.dot(n, {})[0]), up = round_to(act, x.dot(width + n, {})[0]);
     store(activations.view(), 0, n, round_to(act, gate / (1 + std::exp(-gate))) * up);
   }
-  const ProductRow row(activations.view(), 0, *p.down, expert);
+  const ProductRows row(activations.view(), 0, *p.down, expert);
   std::vector<double> out(static_cast<size_t>(p.out.dim(1)));
-  for (size_t n = 0; n < out.size(); ++n) out[n] = row.dot(static_cast<int64_t>(n), {});
+  for (size_t n = 0; n < out.size(); ++n) out[n] = row.dot(static_cast<int64_t>(n), {})[0];
   return out;
 }
 

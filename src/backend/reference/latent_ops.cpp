@@ -5,7 +5,8 @@
 
 #include "backend/check_params.h"
 #include "backend/reference/element.h"
-#include "backend/reference/product_row.h"
+#include "backend/reference/interleaved_rows.h"
+#include "backend/reference/product_rows.h"
 #include "backend/reference/reference_ops.h"
 
 namespace spate::reference {
@@ -27,80 +28,64 @@ double element_at(const KvView& kv, const int32_t* blocks, int64_t position, int
   return double{scale} * static_cast<double>(static_cast<const int8_t*>(block)[at]);
 }
 
-// One query row of one head over keys [0, end).
-void attend(const AttentionLatentParams& p, int64_t token, int64_t head, const int32_t* blocks, int64_t end) {
-  const KvLayerDesc& desc = p.kv.desc;
-  const int64_t rank = desc.kv_lora_rank;
-  const auto key_at = [&](int64_t position, int64_t d) { return element_at(p.kv, blocks, position, d); };
+// What a query row attends to: keys, and values of which it takes the mean.
+struct KeysAndValues {
+  InterleavedRows keys;
+  int64_t value_dim;
+  std::vector<double> values;  // [position, value_dim]
+};
+
+// The mean of the values of the keys [0, end), weighted by the softmax of their products with q.
+std::vector<double> attend(const std::vector<double>& q, const KeysAndValues& kv, float softmax_scale, int64_t end) {
   std::vector<double> probs(static_cast<size_t>(end));
-  for (int64_t position = 0; position < end; ++position) {
-    double dot = 0;
-    for (int64_t d = 0; d < rank; ++d) dot += load(p.q_latent, token, head, d) * key_at(position, d);
-    for (int64_t d = 0; d < desc.qk_rope_head_dim; ++d)
-      dot += load(p.q_rope, token, head, d) * key_at(position, rank + d);
-    probs[static_cast<size_t>(position)] = dot * double{p.softmax_scale};
-  }
+  kv.keys.dots(q.data(), 0, end, probs.data());
+  for (double& prob : probs) prob *= double{softmax_scale};
   const double largest = *std::max_element(probs.begin(), probs.end());
   double denominator = 0;
   for (double& prob : probs) denominator += prob = std::exp(prob - largest);
-  for (int64_t d = 0; d < rank; ++d) {
-    double sum = 0;
-    for (int64_t position = 0; position < end; ++position) {
-      sum += probs[static_cast<size_t>(position)] * key_at(position, d);
-    }
-    store(p.out, token, head, d, sum / denominator);
+  const auto value_dim = static_cast<size_t>(kv.value_dim);
+  std::vector<double> mean(value_dim, 0.0);
+  for (size_t i = 0; i < probs.size(); ++i) {
+    for (size_t d = 0; d < value_dim; ++d) mean[d] += probs[i] * kv.values[i * value_dim + d];
   }
+  for (double& value : mean) value /= denominator;
+  return mean;
+}
+
+// The latent vectors of a sequence: keys as they are, their first kv_lora_rank elements as values.
+KeysAndValues read_latents(const KvView& kv, const int32_t* blocks, int64_t seq_len) {
+  const int64_t rank = kv.desc.kv_lora_rank, width = kv.desc.latent_width();
+  KeysAndValues read{.keys = InterleavedRows(seq_len, width), .value_dim = rank, .values = {}};
+  for (int64_t position = 0; position < seq_len; ++position) {
+    for (int64_t d = 0; d < width; ++d) {
+      const double element = element_at(kv, blocks, position, d);
+      read.keys.at(position, d) = element;
+      if (d < rank) read.values.push_back(element);
+    }
+  }
+  return read;
 }
 
 // Keys and values of one head of one sequence, for the expanded form.
-struct HeadKeys {
-  int64_t key_dim, value_dim;
-  std::vector<double> keys, values;  // [seq_len, key_dim], [seq_len, value_dim]
-};
-
-HeadKeys expand(const AttentionLatentExpandedParams& p, int64_t head, const int32_t* blocks, int64_t seq_len) {
+KeysAndValues expand(const AttentionLatentExpandedParams& p, int64_t head, const int32_t* blocks, int64_t seq_len) {
   const KvLayerDesc& desc = p.kv.desc;
   const int64_t nope = p.qk_nope_head_dim(), rank = desc.kv_lora_rank, width = desc.latent_width();
-  HeadKeys made{.key_dim = p.q.dim(2), .value_dim = p.v_head_dim(), .keys = {}, .values = {}};
-  const int64_t first_row = head * (nope + made.value_dim);
+  const int64_t num_products = nope + p.v_head_dim(), first_row = head * num_products;
+  InterleavedRows up(num_products, rank);
   const DType up_dtype = value_dtype(p.kv_up->desc().spec);
-  std::vector<double> latent(static_cast<size_t>(width));
+  for (int64_t row = 0; row < num_products; ++row) {
+    for (int64_t d = 0; d < rank; ++d) up.at(row, d) = load(p.kv_up->matrix(0), up_dtype, (first_row + row) * rank + d);
+  }
+  KeysAndValues made{.keys = InterleavedRows(seq_len, p.q.dim(2)), .value_dim = p.v_head_dim(), .values = {}};
+  std::vector<double> latent(static_cast<size_t>(width)), products(static_cast<size_t>(num_products));
   for (int64_t position = 0; position < seq_len; ++position) {
     for (int64_t d = 0; d < width; ++d) latent[static_cast<size_t>(d)] = element_at(p.kv, blocks, position, d);
-    const auto product = [&](int64_t row) {
-      double sum = 0;
-      for (int64_t d = 0; d < rank; ++d) {
-        sum += latent[static_cast<size_t>(d)] * load(p.kv_up->matrix(0), up_dtype, (first_row + row) * rank + d);
-      }
-      return sum;
-    };
-    for (int64_t i = 0; i < nope; ++i) made.keys.push_back(product(i));
-    made.keys.insert(made.keys.end(), latent.begin() + rank, latent.end());
-    for (int64_t i = 0; i < made.value_dim; ++i) made.values.push_back(product(nope + i));
+    up.dots(latent.data(), 0, num_products, products.data());
+    for (int64_t i = 0; i < nope; ++i) made.keys.at(position, i) = products[static_cast<size_t>(i)];
+    for (int64_t d = rank; d < width; ++d) made.keys.at(position, nope + d - rank) = latent[static_cast<size_t>(d)];
+    made.values.insert(made.values.end(), products.begin() + nope, products.end());
   }
   return made;
-}
-
-// One query row over keys [0, end).
-void attend(const AttentionLatentExpandedParams& p, int64_t token, int64_t head, const HeadKeys& made, int64_t end) {
-  std::vector<double> probs(static_cast<size_t>(end));
-  for (int64_t i = 0; i < end; ++i) {
-    double dot = 0;
-    for (int64_t d = 0; d < made.key_dim; ++d) {
-      dot += load(p.q, token, head, d) * made.keys[static_cast<size_t>(i * made.key_dim + d)];
-    }
-    probs[static_cast<size_t>(i)] = dot * double{p.softmax_scale};
-  }
-  const double largest = *std::max_element(probs.begin(), probs.end());
-  double denominator = 0;
-  for (double& prob : probs) denominator += prob = std::exp(prob - largest);
-  for (int64_t d = 0; d < made.value_dim; ++d) {
-    double sum = 0;
-    for (int64_t i = 0; i < end; ++i) {
-      sum += probs[static_cast<size_t>(i)] * made.values[static_cast<size_t>(i * made.value_dim + d)];
-    }
-    store(p.out, token, head, d, sum / denominator);
-  }
 }
 
 }  // namespace
@@ -135,8 +120,15 @@ void attention_latent(Stream&, const AttentionLatentParams& p) {
     const int64_t seq_len = p.seq_lens.data<int32_t>()[s];
     if (seq_len == 0) continue;
     const int32_t* blocks = p.block_table.data<int32_t>() + p.seq_rows.data<int32_t>()[s] * p.block_table.stride(0);
+    const KeysAndValues kv = read_latents(p.kv, blocks, query_len > 0 ? seq_len : 0);
     for (int64_t i = 0; i < query_len; ++i) {
-      for (int64_t h = 0; h < p.q_latent.dim(1); ++h) attend(p, first + i, h, blocks, seq_len - query_len + i + 1);
+      for (int64_t h = 0; h < p.q_latent.dim(1); ++h) {
+        std::vector<double> q;
+        for (int64_t d = 0; d < p.q_latent.dim(2); ++d) q.push_back(load(p.q_latent, first + i, h, d));
+        for (int64_t d = 0; d < p.q_rope.dim(2); ++d) q.push_back(load(p.q_rope, first + i, h, d));
+        const std::vector<double> out = attend(q, kv, p.softmax_scale, seq_len - query_len + i + 1);
+        for (size_t d = 0; d < out.size(); ++d) store(p.out, first + i, h, static_cast<int64_t>(d), out[d]);
+      }
     }
   }
 }
@@ -150,8 +142,13 @@ void attention_latent_expanded(Stream&, const AttentionLatentExpandedParams& p) 
     if (seq_len == 0) continue;
     const int32_t* blocks = p.block_table.data<int32_t>() + p.seq_rows.data<int32_t>()[s] * p.block_table.stride(0);
     for (int64_t h = 0; h < p.q.dim(1); ++h) {
-      const HeadKeys made = expand(p, h, blocks, seq_len);
-      for (int64_t i = 0; i < query_len; ++i) attend(p, first + i, h, made, seq_len - query_len + i + 1);
+      const KeysAndValues kv = expand(p, h, blocks, query_len > 0 ? seq_len : 0);
+      for (int64_t i = 0; i < query_len; ++i) {
+        std::vector<double> q;
+        for (int64_t d = 0; d < p.q.dim(2); ++d) q.push_back(load(p.q, first + i, h, d));
+        const std::vector<double> out = attend(q, kv, p.softmax_scale, seq_len - query_len + i + 1);
+        for (size_t d = 0; d < out.size(); ++d) store(p.out, first + i, h, static_cast<int64_t>(d), out[d]);
+      }
     }
   }
 }
@@ -163,8 +160,8 @@ void linear_heads(Stream&, const LinearHeadsParams& p) {
   for (int64_t t = 0; t < p.x.dim(0); ++t) {
     for (int64_t h = 0; h < p.x.dim(1); ++h) {
       for (int64_t k = 0; k < in_features; ++k) store(x.view(), 0, k, load(p.x, t, h, k));
-      const ProductRow row(x.view(), 0, *p.weight, h);
-      for (int64_t n = 0; n < p.weight->desc().out_features; ++n) store(p.out, t, h, n, row.dot(n, {}));
+      const ProductRows row(x.view(), 0, *p.weight, h);
+      for (int64_t n = 0; n < p.weight->desc().out_features; ++n) store(p.out, t, h, n, row.dot(n, {})[0]);
     }
   }
 }

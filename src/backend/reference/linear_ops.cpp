@@ -1,10 +1,11 @@
 // Products with a weight matrix, and row look-ups.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "backend/check_params.h"
 #include "backend/reference/element.h"
-#include "backend/reference/product_row.h"
+#include "backend/reference/product_rows.h"
 #include "backend/reference/reference_ops.h"
 #include "backend/reference/reference_weight.h"
 
@@ -37,22 +38,29 @@ void embedding(Stream&, const EmbeddingParams& p) {
 
 void linear(Stream&, const LinearParams& p) {
   check_params(p);
-  for (int64_t i = 0; i < p.x.dim(0); ++i) {
-    const ProductRow row(p.x, i, *p.weight, p.matrix_idx);
-    for (int64_t n = 0; n < p.weight->desc().out_features; ++n) store(p.out, i, n, row.dot(n, p.bias));
+  const int64_t num_rows = p.x.dim(0);
+  for (int64_t first = 0; first < num_rows; first += ProductRows::kMaxRows) {
+    const ProductRows rows(p.x, first, std::min(num_rows - first, ProductRows::kMaxRows), *p.weight, p.matrix_idx);
+    for (int64_t n = 0; n < p.weight->desc().out_features; ++n) {
+      const ProductRows::Sums sums = rows.dot(n, p.bias);
+      for (int64_t i = 0; i < rows.num_rows(); ++i) store(p.out, first + i, n, sums[static_cast<size_t>(i)]);
+    }
   }
 }
 
 void linear_silu_and_mul(Stream&, const LinearSiluAndMulParams& p) {
   check_params(p);
   const DType act = p.x.dtype();
-  const int64_t intermediate_size = p.weight->desc().out_features / 2;
-  for (int64_t i = 0; i < p.x.dim(0); ++i) {
-    const ProductRow row(p.x, i, *p.weight, p.matrix_idx);
+  const int64_t num_rows = p.x.dim(0), intermediate_size = p.weight->desc().out_features / 2;
+  for (int64_t first = 0; first < num_rows; first += ProductRows::kMaxRows) {
+    const ProductRows rows(p.x, first, std::min(num_rows - first, ProductRows::kMaxRows), *p.weight, p.matrix_idx);
     for (int64_t n = 0; n < intermediate_size; ++n) {
-      const double gate = round_to(act, row.dot(n, p.bias));
-      const double up = round_to(act, row.dot(intermediate_size + n, p.bias));
-      store(p.out, i, n, round_to(act, gate / (1 + std::exp(-gate))) * up);
+      const ProductRows::Sums gates = rows.dot(n, p.bias), ups = rows.dot(intermediate_size + n, p.bias);
+      for (int64_t i = 0; i < rows.num_rows(); ++i) {
+        const double gate = round_to(act, gates[static_cast<size_t>(i)]),
+                     up = round_to(act, ups[static_cast<size_t>(i)]);
+        store(p.out, first + i, n, round_to(act, gate / (1 + std::exp(-gate))) * up);
+      }
     }
   }
 }

@@ -1,6 +1,7 @@
 // Goal    The bottom layer does what its headers say: half floats convert exactly, views address what they
 //         claim, the comparator reports the worst element, Philox equals its published vectors.
 #include <cmath>
+#include <vector>
 
 #include "base/rng.h"
 #include "base/shape_check.h"
@@ -40,6 +41,17 @@ TEST_CASE("philox4x32-10: the known-answer vectors of its authors") {
   CHECK(philox4x32(0, 0, 0) == zeros);
   const std::array<uint32_t, 4> ones{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd};
   CHECK(philox4x32(~0ull, ~0ull, ~0ull) == ones);
+}
+
+TEST_CASE("rng: many gaussians are those of one call after the other, wherever a block stands") {
+  for (const int num_before : {0, 1, 4, 6}) {
+    Rng one(5, 3), many(5, 3);
+    for (int i = 0; i < num_before; ++i) CHECK(one.next_u32() == many.next_u32());
+    std::vector<float> values(1000);
+    many.fill_gaussian(values);
+    for (const float value : values) REQUIRE(value == one.gaussian());
+    CHECK(one.next_u32() == many.next_u32());
+  }
 }
 
 TEST_CASE("tensor: rows, columns and split_last address the same elements") {

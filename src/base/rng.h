@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
 namespace spate {
 
@@ -50,9 +51,24 @@ class Rng {
   }
   float uniform() { return uniform_open(next_u32()); }
   // Approximately normal, mean 0, variance 1: the sum of four uniforms, scaled; bounded by 3.5.
-  float gaussian() { return (uniform() + uniform() + uniform() + uniform() - 2.0f) * 1.7320508f; }
+  float gaussian() { return sum_to_gaussian(uniform() + uniform() + uniform() + uniform()); }
+  // The next values of gaussian(); compilers vectorise it.
+  void fill_gaussian(std::span<float> values) {
+    if (used_ != 4) {  // in the middle of a block, and after each value again
+      for (float& value : values) value = gaussian();
+      return;
+    }
+    for (size_t i = 0; i < values.size(); ++i) {
+      const std::array<uint32_t, 4> block = philox4x32(seed_, stream_, counter_ + i);
+      values[i] = sum_to_gaussian(uniform_open(block[0]) + uniform_open(block[1]) + uniform_open(block[2]) +
+                                  uniform_open(block[3]));
+    }
+    counter_ += values.size();
+  }
 
  private:
+  static constexpr float sum_to_gaussian(float sum) { return (sum - 2.0f) * 1.7320508f; }
+
   uint64_t seed_, stream_, counter_ = 0;
   std::array<uint32_t, 4> block_{};
   int used_ = 4;

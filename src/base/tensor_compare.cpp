@@ -1,6 +1,7 @@
 #include "base/tensor_compare.h"
 
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 namespace spate {
@@ -14,6 +15,9 @@ int64_t element_offset(const Tensor& tensor, int64_t flat_idx) {
   }
   return offset;
 }
+
+// Elements of the last dimension, which lie side by side.
+int64_t row_width(const Tensor& tensor) { return tensor.rank() == 0 ? 0 : tensor.dim(tensor.rank() - 1); }
 
 std::string index_string(const Tensor& tensor, int64_t flat_idx) {
   std::vector<int64_t> index(static_cast<size_t>(tensor.rank()));
@@ -34,10 +38,7 @@ bool same_dims(const Tensor& a, const Tensor& b) {
   return true;
 }
 
-}  // namespace
-
-double element_at(const Tensor& tensor, int64_t flat_idx) {
-  const int64_t offset = element_offset(tensor, flat_idx);
+double value_at(const Tensor& tensor, int64_t offset) {
   switch (tensor.dtype()) {
     case DType::kF32: return tensor.data<float>()[offset];
     case DType::kF64: return tensor.data<double>()[offset];
@@ -51,23 +52,31 @@ double element_at(const Tensor& tensor, int64_t flat_idx) {
   return 0;
 }
 
+}  // namespace
+
+double element_at(const Tensor& tensor, int64_t flat_idx) { return value_at(tensor, element_offset(tensor, flat_idx)); }
+
 std::string close_to(const char* name, const Tensor& actual, const Tensor& expected, Tolerance tolerance) {
   if (!same_dims(actual, expected)) {
     return fmt::format("{} {}: expected shape {}", name, actual.shape_string(), expected.shape_string());
   }
   int64_t num_outside = 0, worst_idx = -1;
   double worst_excess = -1;
-  for (int64_t i = 0; i < actual.num_elements(); ++i) {
-    const double a = element_at(actual, i), e = element_at(expected, i);
-    if (a == e || (std::isnan(a) && std::isnan(e))) continue;
-    const double allowed = tolerance.abs + tolerance.rel * std::abs(e);
-    const double error = std::abs(a - e);
-    if (error <= allowed) continue;  // false for NaN
-    ++num_outside;
-    const double excess = std::isnan(error) || allowed == 0 ? 1e300 : error / allowed;
-    if (excess > worst_excess) {
-      worst_excess = excess;
-      worst_idx = i;
+  const int64_t width = row_width(actual);
+  for (int64_t first = 0; first < actual.num_elements(); first += width) {
+    const int64_t actual_offset = element_offset(actual, first), expected_offset = element_offset(expected, first);
+    for (int64_t j = 0; j < width; ++j) {
+      const double a = value_at(actual, actual_offset + j), e = value_at(expected, expected_offset + j);
+      if (a == e || (std::isnan(a) && std::isnan(e))) continue;
+      const double allowed = tolerance.abs + tolerance.rel * std::abs(e);
+      const double error = std::abs(a - e);
+      if (error <= allowed) continue;  // false for NaN
+      ++num_outside;
+      const double excess = std::isnan(error) || allowed == 0 ? 1e300 : error / allowed;
+      if (excess > worst_excess) {
+        worst_excess = excess;
+        worst_idx = first + j;
+      }
     }
   }
   if (num_outside == 0) return {};
@@ -84,11 +93,15 @@ std::string equal_bits(const char* name, const Tensor& actual, const Tensor& exp
   }
   const int64_t bytes = dtype_bytes(actual.dtype());
   int64_t num_different = 0, first_idx = -1;
-  for (int64_t i = 0; i < actual.num_elements(); ++i) {
-    const char* a = static_cast<const char*>(actual.raw()) + element_offset(actual, i) * bytes;
-    const char* e = static_cast<const char*>(expected.raw()) + element_offset(expected, i) * bytes;
-    if (std::memcmp(a, e, static_cast<size_t>(bytes)) == 0) continue;
-    if (num_different++ == 0) first_idx = i;
+  const int64_t width = row_width(actual);
+  for (int64_t first = 0; first < actual.num_elements(); first += width) {
+    const char* a = static_cast<const char*>(actual.raw()) + element_offset(actual, first) * bytes;
+    const char* e = static_cast<const char*>(expected.raw()) + element_offset(expected, first) * bytes;
+    if (std::memcmp(a, e, static_cast<size_t>(width * bytes)) == 0) continue;
+    for (int64_t j = 0; j < width; ++j) {
+      if (std::memcmp(a + j * bytes, e + j * bytes, static_cast<size_t>(bytes)) == 0) continue;
+      if (num_different++ == 0) first_idx = first + j;
+    }
   }
   if (num_different == 0) return {};
   return fmt::format("{} {}: {} of {} differ in their bits; first at {}: {:.9g}, expected {:.9g}", name,

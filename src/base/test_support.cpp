@@ -9,6 +9,7 @@
 #include <fstream>
 #include <limits>
 #include <sstream>
+#include <vector>
 
 namespace spate {
 
@@ -19,16 +20,18 @@ uint64_t test_seed() {
 
 HostTensor random_tensor(Rng& rng, DType dtype, std::initializer_list<int64_t> dims, float scale) {
   HostTensor tensor(dtype, dims);
-  const auto next = [&] { return rng.gaussian() * scale; };
+  std::vector<float> values(static_cast<size_t>(tensor.view().num_elements()));
+  rng.fill_gaussian(values);
+  for (float& value : values) value *= scale;
   switch (dtype) {
     case DType::kF32:
-      std::ranges::generate(tensor.span<float>(), next);
+      std::ranges::copy(values, tensor.span<float>().begin());
       break;
     case DType::kBf16:
-      std::ranges::generate(tensor.span<Bf16>(), [&] { return Bf16::from_float(next()); });
+      std::ranges::transform(values, tensor.span<Bf16>().begin(), Bf16::from_float);
       break;
     case DType::kF16:
-      std::ranges::generate(tensor.span<F16>(), [&] { return F16::from_float(next()); });
+      std::ranges::transform(values, tensor.span<F16>().begin(), F16::from_float);
       break;
     default:
       CHECK(false, "random_tensor of {}", dtype_name(dtype));

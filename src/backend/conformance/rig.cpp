@@ -70,15 +70,16 @@ HostTensor Side::get(const Tensor& device_tensor) {
   device_.synchronize(*stream_);
   HostTensor out(device_tensor.dtype(), device_tensor.dims());
   if (elements == 0) return out;
-  const int64_t element = dtype_bytes(device_tensor.dtype());
-  for (int64_t flat = 0; flat < device_tensor.num_elements(); ++flat) {
-    int64_t offset = 0, rest = flat;
-    for (int i = device_tensor.rank() - 1; i >= 0; --i) {
+  const int64_t width = device_tensor.dim(device_tensor.rank() - 1), element_bytes = dtype_bytes(device_tensor.dtype());
+  for (int64_t first = 0; first < device_tensor.num_elements(); first += width) {
+    int64_t offset = 0, rest = first / width;
+    for (int i = device_tensor.rank() - 2; i >= 0; --i) {
       offset += rest % device_tensor.dim(i) * device_tensor.stride(i);
       rest /= device_tensor.dim(i);
     }
-    std::memcpy(static_cast<char*>(out.view().raw()) + flat * element,
-                static_cast<const char*>(span.view().raw()) + offset * element, static_cast<size_t>(element));
+    std::memcpy(static_cast<char*>(out.view().raw()) + first * element_bytes,
+                static_cast<const char*>(span.view().raw()) + offset * element_bytes,
+                static_cast<size_t>(width * element_bytes));
   }
   return out;
 }

@@ -24,8 +24,8 @@ test: build
 	@tools/run_tests build
 
 # ASan+UBSan over everything that reads bytes of others or keeps books; TSan over everything that has threads. The conformance and
-# golden programs take many minutes under them and are run by hand: tools/run_tests build/asan --unit conformance_test
-ASAN_TESTS = base_test core_test quant_test backend_cpu_test parallel_test kv_cache_test scheduler_test batch_test engine_test rank_test weights_test gguf_test quantizer_test \
+# golden programs, and rank_test under ASan, take many minutes and are run by hand: tools/run_tests build/asan --unit conformance_test
+ASAN_TESTS = base_test core_test quant_test backend_cpu_test parallel_test kv_cache_test scheduler_test batch_test engine_test weights_test gguf_test quantizer_test \
   text_test text_stream_test jinja_test server_test
 TSAN_TESTS = parallel_test engine_test rank_test server_test
 sanitize: setup

@@ -28,11 +28,11 @@ if(SPATE_SANITIZE)
   # TSan's are bound by time, and fuzzers run for hours. A check of each pointer before each access doubles the time to compile. A
   # null pointer ends a program anyway; the fuzzers, which read the bytes of others, keep these checks. GCC cannot follow simdjson's
   # results through the checks that remain.
-  set(SPATE_VECTORISE "")
   if(SPATE_FUZZERS OR SPATE_SANITIZE STREQUAL "thread")
     set(sanitized_level -O1)
   else()
     set(sanitized_level -O0)
+    set(SPATE_VECTORISE "")
   endif()
   add_compile_options(-fsanitize=${SPATE_SANITIZE} -fno-omit-frame-pointer -g1 ${sanitized_level}
                       $<$<CXX_COMPILER_ID:GNU>:-fno-sanitize=null,alignment,object-size,vptr>

@@ -81,8 +81,8 @@ def main():
 
 def measure(args, name, schema, answer):
     with tempfile.TemporaryDirectory() as work:
-        server, port, _ = start_server(types.SimpleNamespace(spate=args.spate, streams=args.streams + args.beside, slow=0, step_ms=args.step_ms),
-                                       work, answer, ["--max-prefill-stall-ms", "0"])
+        options = types.SimpleNamespace(spate=args.spate, streams=args.streams + args.beside, slow=0, step_ms=args.step_ms)
+        server, port, _ = start_server(options, work, answer, ["--max-prefill-stall-ms", "0"])
         stopped = threading.Event()
         others = [threading.Thread(target=ask_on, args=(port, stopped)) for _ in range(args.beside)]
         try:
@@ -102,8 +102,9 @@ def measure(args, name, schema, answer):
             server.kill()
             server.wait()
     low, median, high = statistics.quantiles(costs, n=4)
-    print(f"{name}: {args.streams} streams, {args.beside} others beside them, steps of {args.step_ms:g} ms, {args.rounds} rounds: a JSON schema costs "
-          f"{100 * median:.2f} % of the tokens/s (quartiles {100 * low:.2f} to {100 * high:.2f} %), "
+    print(f"{name}: {args.streams} streams, {args.beside} others beside them, steps of {args.step_ms:g} ms, "
+          f"{args.rounds} rounds: a JSON schema costs {100 * median:.2f} % of the tokens/s "
+          f"(quartiles {100 * low:.2f} to {100 * high:.2f} %), "
           f"at most {100 * args.max_cost:.0f} % are allowed")
     return median
 

@@ -1,7 +1,7 @@
 // Goal    What the goldens cannot show: the limits that stop hostile templates, the texts and lines of errors, use by
 //         several threads, and the changes that a chat template makes to messages.
 #include <atomic>
-#include <chrono>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -101,13 +101,14 @@ TEST_CASE("hostile templates end in an error, soon and within the memory allowed
       "{% set c = cycler(1) %}{% for a in range(100000) %}{% for b in range(100000) %}{% set x = c.next() %}{% endfor "
       "%}{% endfor %}",
   };
-  for (const char* source : hostile) {
-    const auto begin = std::chrono::steady_clock::now();
+  for (const std::string_view source : hostile) {
+    const std::clock_t begin = std::clock();
     const Result<std::string> result = render(source);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    const bool allowed = std::string_view(source).find("rfind") != std::string_view::npos;
+    // Seconds at most, of this process: other programs do not count. Sanitizers are slow.
+    const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+    const bool allowed = source.find("rfind") != std::string_view::npos;
     CHECK_MESSAGE((allowed || !result.ok()), source);
-    CHECK_MESSAGE(seconds < 30, source << " took " << seconds << " s");  // seconds at most; sanitizers are slow
+    CHECK_MESSAGE(seconds < 30, source << " took " << seconds << " s");
   }
 }
 

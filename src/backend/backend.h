@@ -209,6 +209,13 @@ enum class StepOutputs : uint8_t {
   kSampledAllSeqs,  // the last token of every sequence
 };
 
+// What of a step its launches are.
+enum class StepPart : uint8_t {
+  kWhole,
+  kForward,  // up to the hidden states: the masks under which it samples come later
+  kSample,   // the rest
+};
+
 // The sizes that latent attention depends on.
 struct LatentShape {
   int64_t kv_lora_rank = 0;
@@ -241,6 +248,7 @@ struct StepKey {
   int plan_generation = 0;    // counts the plan buffers of the rank: a larger plan than ever before moves it
   LongPrompts long_prompts;   // none where the device has no use for them
   bool decodes_only = false;  // every sequence decodes; only where the rank's model must know (StepBatch::decodes_only)
+  StepPart part = StepPart::kWhole;
   auto operator<=>(const StepKey&) const = default;
 };
 
@@ -322,8 +330,8 @@ class Device {
   // Of one block of one layer, padding included. Also where supports_kv() says no.
   virtual int64_t kv_block_bytes(const KvLayerDesc& desc) const = 0;
 
-  // (d) How a step runs. `step` launches a forward pass and sampling. The default calls it (eager); a capturing back-end may
-  // replay what an equal key launched, without calling it.
+  // (d) How a step runs. `step` launches a forward pass and sampling, or one of the two (StepPart). The default calls
+  // it (eager); a capturing back-end may replay what an equal key launched, without calling it.
   virtual void run_step(Stream& stream, const StepKey& key, const std::function<void()>& step);
   // The key that a step runs under: counts rounded up to sizes that recur, none above `largest`. Additional sequences and
   // tokens are dummies (begin_step in backend/ops.h). Rounds num_seqs, num_tokens, num_logits, max_query_len, max_seq_len and

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
@@ -62,12 +63,31 @@ void StepPlanBuilder::add_block_copy(int32_t src_block_id, int32_t dst_block_id)
   block_copies_.push_back({src_block_id, dst_block_id});
 }
 
+void write_mask(std::span<const uint32_t> words, std::span<const int32_t> more_ids, uint32_t* out) {
+  std::ranges::copy(words, out);
+  for (const int32_t id : more_ids) {
+    if (id >= 0 && static_cast<size_t>(id) / 32 < words.size()) out[id / 32] |= 1u << (id % 32);
+  }
+}
+
 int32_t StepPlanBuilder::add_mask(std::span<const uint32_t> words, std::span<const int32_t> more_ids) {
-  CHECK(header_.num_masks == 0 || header_.mask_words == static_cast<int32_t>(words.size()),
-        "masks of {} and {} words in one step", header_.mask_words, words.size());
-  header_.mask_words = static_cast<int32_t>(words.size());
+  CHECK(header_.masks_are_late == 0);
+  take_mask_words(words.size());
   masks_.push_back({words, more_ids});
   return header_.num_masks++;
+}
+
+int32_t StepPlanBuilder::expect_masks(int num_masks, int32_t mask_words) {
+  CHECK(masks_.empty());
+  header_.masks_are_late = 1;
+  take_mask_words(static_cast<size_t>(mask_words));
+  return std::exchange(header_.num_masks, header_.num_masks + num_masks);
+}
+
+void StepPlanBuilder::take_mask_words(size_t mask_words) {
+  CHECK(header_.num_masks == 0 || header_.mask_words == static_cast<int32_t>(mask_words),
+        "masks of {} and {} words in one step", header_.mask_words, mask_words);
+  header_.mask_words = static_cast<int32_t>(mask_words);
 }
 
 void StepPlanBuilder::add_seq(const SeqStep& seq) {
@@ -117,10 +137,7 @@ std::span<const std::byte> StepPlanBuilder::finish() {
   put(header_.data_offset, data_);
   auto* words = reinterpret_cast<uint32_t*>(image + header_.masks_offset);
   for (const Mask& mask : masks_) {
-    std::ranges::copy(mask.words, words);
-    for (const int32_t id : mask.more_ids) {
-      if (id >= 0 && id / 32 < header_.mask_words) words[id / 32] |= 1u << (id % 32);
-    }
+    write_mask(mask.words, mask.more_ids, words);
     words += header_.mask_words;
   }
   return {reinterpret_cast<const std::byte*>(image), end};

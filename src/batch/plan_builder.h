@@ -23,6 +23,9 @@ struct RowEntry {
   std::span<const int32_t> stop_ids;
 };
 
+// A mask and ids that it allows besides, to mask_words words at `out`.
+void write_mask(std::span<const uint32_t> words, std::span<const int32_t> more_ids, uint32_t* out);
+
 // Engine thread only. begin, any number of add_* in any order, finish.
 class StepPlanBuilder {
  public:
@@ -36,12 +39,16 @@ class StepPlanBuilder {
   // One mask of mask_words_of(vocab_size) words, the same number for all masks of a step, and ids that it allows
   // besides. Both are copied by finish() and must stay until then. Returns the mask's index.
   int32_t add_mask(std::span<const uint32_t> words, std::span<const int32_t> more_ids = {});
+  // Of a step whose masks are late, instead of add_mask(): so many masks of mask_words words. Returns the first one's
+  // index.
+  int32_t expect_masks(int num_masks, int32_t mask_words);
   void add_seq(const SeqStep& seq);
   // The image; valid until the next begin(). 8-byte aligned.
   std::span<const std::byte> finish();
 
  private:
   uint32_t append_data(std::span<const int32_t> values);
+  void take_mask_words(size_t mask_words);
 
   StepPlanHeader header_;
   std::vector<RowUpdate> row_updates_;

@@ -18,6 +18,10 @@ void write_ids(Out out, const int32_t* ids, int count) {
 // How many tokens each of the sequence's masks allows.
 template <typename Out>
 void write_masks(Out out, const void* plan, const StepPlanHeader& header, const SeqStep& seq) {
+  if (header.masks_are_late != 0) {
+    fmt::format_to(out, " masks come later");
+    return;
+  }
   const uint32_t* masks = plan_array<uint32_t>(plan, header.masks_offset);
   for (int i = 0; i < num_logits_of(seq); ++i) {
     const uint32_t* mask = masks + static_cast<size_t>(seq.first_mask + i) * header.mask_words;

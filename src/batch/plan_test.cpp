@@ -104,6 +104,49 @@ TEST_CASE("a plan is read back as it was written") {
   CHECK(mask_allows(masks + 2 * header.mask_words, 0));
 }
 
+TEST_CASE("late masks have a place behind the plan, which ends there") {
+  StepPlanBuilder builder;
+  builder.begin(1);
+  const int32_t mask_words = mask_words_of(kLimits.vocab_size);
+  const int32_t drafts[] = {21, 22};
+  builder.add_seq({.row = 0,
+                   .query_len = 3,
+                   .phase = SeqPhase::kDecode,
+                   .flags = kSample,
+                   .num_computed_tokens = 4,
+                   .num_drafts = 2,
+                   .drafts_begin = builder.add_drafts(drafts),
+                   .first_mask = builder.expect_masks(3, mask_words)});
+  builder.add_seq({.row = 1,
+                   .query_len = 1,
+                   .phase = SeqPhase::kDecode,
+                   .flags = kSample,
+                   .num_computed_tokens = 4,
+                   .first_mask = builder.expect_masks(1, mask_words)});
+  const std::span<const std::byte> plan = builder.finish();
+  REQUIRE(validate_plan(plan, kLimits).ok());
+  StepPlanHeader header;
+  std::memcpy(&header, plan.data(), sizeof(header));
+  CHECK(header.num_masks == 4);
+  CHECK(header.masks_offset == plan.size());
+  CHECK(late_mask_bytes(header) == 4 * static_cast<uint64_t>(mask_words) * 4);
+  CHECK(plan_array<SeqStep>(plan.data(), header.seqs_offset)[1].first_mask == 3);
+  CHECK(format_plan(plan).find("sample drafts [21 22] masks come later") != std::string::npos);
+
+  std::vector<std::byte> image(plan.begin(), plan.end());
+  const auto refusal = [&](auto change) {
+    StepPlanHeader changed = header;
+    change(changed);
+    std::memcpy(image.data(), &changed, sizeof(changed));
+    return validate_plan(image, kLimits).message();
+  };
+  CHECK(refusal([](StepPlanHeader& h) { h.masks_are_late = 2; }).find("masks_are_late") != std::string::npos);
+  CHECK(refusal([](StepPlanHeader& h) { h.masks_offset -= 8; }).find("their place") != std::string::npos);
+  CHECK(refusal([](StepPlanHeader& h) { h.num_masks = 5; }).find("num_masks") != std::string::npos);
+  CHECK(refusal([](StepPlanHeader& h) { h.num_masks = 3; }).find("first_mask") != std::string::npos);
+  CHECK(refusal([](StepPlanHeader& h) { h.masks_are_late = 0; }).find("masks") != std::string::npos);
+}
+
 TEST_CASE("a temperature so low that logits over it would be infinite is greedy") {
   const auto temperature_of = [](float asked) {
     return row_sampling({.sampling = {.temperature = asked}}, 0).temperature;
@@ -112,6 +155,14 @@ TEST_CASE("a temperature so low that logits over it would be infinite is greedy"
   CHECK(temperature_of(9e-6f) == 0);
   CHECK(temperature_of(1e-5f) == 1e-5f);
   CHECK(temperature_of(0.7f) == 0.7f);
+}
+
+// A seed of another version would teach the fuzzer nothing.
+TEST_CASE("the fuzzer's seed is the full plan") {
+  StepPlanBuilder builder;
+  const std::vector<uint64_t> image = full_plan(builder);
+  CHECK(read_file_or_die(repo_root() / "test/fuzz/plan/full") ==
+        std::string_view(reinterpret_cast<const char*>(image.data()), image.size() * 8));
 }
 
 TEST_CASE("an empty plan is valid") {

@@ -56,7 +56,12 @@ Result<PlanView> read_plan(std::span<const std::byte> plan) {
   if (header.num_masks < 0 || header.mask_words < 0) {
     return data_loss("step plan: {} masks of {} words", header.num_masks, header.mask_words);
   }
-  RETURN_IF_ERROR(read_array(plan, "masks", header.masks_offset, num_mask_words, view.masks));
+  if (header.masks_are_late == 0) {
+    RETURN_IF_ERROR(read_array(plan, "masks", header.masks_offset, num_mask_words, view.masks));
+  } else if (header.masks_are_late != 1 || header.masks_offset != header.total_bytes) {
+    return data_loss("step plan: masks_are_late is {}, their place is byte {} behind an image of {}",
+                     header.masks_are_late, header.masks_offset, header.total_bytes);
+  }
   return view;
 }
 
@@ -188,6 +193,7 @@ Status check_seqs(const PlanView& view, const StepPlanLimits& limits) {
   if (header.num_masks > 0) {
     RETURN_IF_ERROR(
         check_in("mask_words", header.mask_words, mask_words_of(limits.vocab_size), mask_words_of(limits.vocab_size)));
+    if (header.masks_are_late != 0) RETURN_IF_ERROR(check_in("num_masks", header.num_masks, 1, num_logits));
   }
   if (header.num_tokens != num_tokens || header.num_sampled != num_sampled || header.num_logits != num_logits ||
       header.num_prompt_logprobs != num_prompt_logprobs || header.max_query_len != max_query_len ||

@@ -8,6 +8,9 @@
 //                  | SeqStep[num_seqs] | int32 data: prompt tokens, block ids, bias ids, bias values (float bits), stop
 //                  ids, drafts | token masks: uint32[num_masks, mask_words]
 //
+// Late masks are not in the image, which ends where they would begin: they follow from a token that is in flight, and
+// come when it is known, while the forward pass of this step runs (StepExecutor::supply_masks).
+//
 // A decode row with k drafts runs 1 + k tokens: its newest known token and the drafts. The device compares each draft
 // with the token that the model chooses in its place, keeps the longest prefix of equal ones and one chosen token more,
 // and moves num_computed_tokens on by accepted + 1. The host learns the count with the result, after it has planned the
@@ -20,7 +23,7 @@
 namespace spate {
 
 constexpr uint32_t kStepPlanMagic = 0x4e4c5053;  // "SPLN"
-constexpr uint32_t kStepPlanVersion = 4;
+constexpr uint32_t kStepPlanVersion = 5;
 constexpr int kMaxLogitBias = 1024;  // entries of logit_bias a request may have
 constexpr int kMaxStopIds = 64;      // eos and stop_token_ids together
 constexpr int kMaxLogprobs = 20;     // top_logprobs a request may ask for
@@ -51,6 +54,8 @@ struct StepPlanHeader {
   uint32_t masks_offset = 0;
   int32_t num_masks = 0;
   int32_t mask_words = 0;  // of one mask: ceil(vocab_size / 32); 0 without masks
+  int32_t masks_are_late = 0;  // 1: they come later
+  int32_t unused = 0;
 };
 
 // Sampling parameters of a row as the device sees them.
@@ -130,7 +135,7 @@ struct SeqStep {
   int32_t num_relaxed = 0;  // drafts that may stand though the model chose another token: so many of the first ones
 };
 
-static_assert(sizeof(StepPlanHeader) == 96 && sizeof(RowSampling) == 72 && sizeof(RowUpdate) == 104 &&
+static_assert(sizeof(StepPlanHeader) == 104 && sizeof(RowSampling) == 72 && sizeof(RowUpdate) == 104 &&
               sizeof(BlockUpdate) == 16 && sizeof(BlockCopy) == 8 && sizeof(SeqStep) == 36);
 
 // Rows of logits that a sequence gives to the sampler.
@@ -138,6 +143,10 @@ constexpr int32_t num_logits_of(const SeqStep& seq) { return (seq.flags & kSampl
 
 // A token mask: bit id % 32 of word id / 32 is set where the token may be chosen.
 constexpr int32_t mask_words_of(int64_t vocab_size) { return static_cast<int32_t>((vocab_size + 31) / 32); }
+// The place that late masks need behind the image, at masks_offset.
+constexpr uint64_t late_mask_bytes(const StepPlanHeader& plan) {
+  return plan.masks_are_late != 0 ? uint64_t(plan.num_masks) * uint64_t(plan.mask_words) * sizeof(uint32_t) : 0;
+}
 constexpr bool mask_allows(const uint32_t* mask, int32_t id) { return (mask[id / 32] >> (id % 32) & 1) != 0; }
 
 // Typed access to an image (host or device code of a back-end).

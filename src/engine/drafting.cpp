@@ -39,13 +39,14 @@ Status Drafting::propose(std::span<Sequence* const> running, bool steps_in_fligh
   rows_.clear();
   seqs_.clear();
   const auto is_free = [](const Sequence* seq) { return seq->cursor == nullptr; };
+  const bool all_constrained = std::ranges::none_of(running, is_free);
   if (drafts_forced_tokens_only_ && std::ranges::all_of(running, is_free)) {
     for (Sequence* seq : running) {
       seq->drafts.clear();
       seq->draft_cursors.clear();
       seq->num_relaxed_drafts = 0;
     }
-    return ok_status();
+    return speculator_.propose({}, 0, 0, steps_in_flight, all_constrained);
   }
   int num_tokens = 0;
   for (Sequence* seq : running) {
@@ -55,7 +56,7 @@ Status Drafting::propose(std::span<Sequence* const> running, bool steps_in_fligh
     const bool decodes = seq->num_output_tokens() > 0 && seq->num_tokens() - seq->num_computed_tokens <= 1;
     if (!decodes) continue;
     ++num_tokens;
-    if (!seq->group->request.speculate || seq->num_tokens() >= seq->max_len || seq->waits_for_token()) continue;
+    if (!seq->group->request.speculate || seq->num_tokens() >= seq->max_len) continue;
     rows_.push_back({.speculation = &seq->speculation,
                      .request = &seq->group->request,
                      .seed = seq->seed,
@@ -67,8 +68,9 @@ Status Drafting::propose(std::span<Sequence* const> running, bool steps_in_fligh
     seqs_.push_back(seq);
   }
   if (speculator_.runs_a_model()) list_blocks();
-  RETURN_IF_ERROR(speculator_.propose(rows_, num_tokens, limits_.max_num_batched_tokens - static_cast<int>(running.size()),
-                                      steps_in_flight));
+  RETURN_IF_ERROR(speculator_.propose(rows_, num_tokens,
+                                      limits_.max_num_batched_tokens - static_cast<int>(running.size()),
+                                      steps_in_flight, all_constrained));
   for (size_t i = 0; i < rows_.size(); ++i) {
     Sequence& seq = *seqs_[i];
     seq.drafts.assign(seq.speculation.proposed.begin(), seq.speculation.proposed.begin() + rows_[i].num_drafts);

@@ -57,10 +57,8 @@ struct Engine::Impl {
   bool step_overlapped();
   bool submit_step();
   void collect_step();
-  void record_gap(bool decodes_only);
-  void record_for_drafting(const ScheduledStep& step, bool decodes_only);
+  void record_for_drafting(const ScheduledStep& step);
   bool waits_for_tokens() { return drafting && drafting->speculator().waits_for_tokens(); }
-  bool masks_pay_for_gap();
   void run();
 
   // What other threads asked for.
@@ -96,6 +94,7 @@ struct Engine::Impl {
   Scheduler scheduler;
   std::optional<Drafting> drafting;  // with DraftSource::kProposer
   StepPlanBuilder builder;
+  std::vector<uint32_t> late_masks;
   Outbox outbox;
 
   ScheduledStep steps[kMaxStepsInFlight];  // a ring: steps[oldest_step] .. are in flight
@@ -103,8 +102,7 @@ struct Engine::Impl {
   int num_in_flight = 0;
   StepResult result;
   bool host_runs_alone = false;     // the overlapped loop has collected a step before it planned the next
-  double last_collect_seconds = 0;
-  double host_gap_seconds = 0;          // what that costs a step of decoding sequences, their median; 0: not known yet
+  double last_collect_seconds = 0;  // with drafting
   std::deque<StepRecord> step_records;  // collected steps, oldest first
 
   std::unordered_map<RequestId, std::unique_ptr<SequenceGroup>> groups;
@@ -141,33 +139,18 @@ bool Engine::Impl::step_plain() {
 
 // The host runs one step behind: step i+1 is scheduled and given to the device while step i runs.
 //
-// Unless what is planned needs a token that is in flight: drafts follow the newest one, while they pay, and so do
-// masks.
+// Unless drafts pay, which follow the newest token. Masks follow it too, but come while their step runs.
 bool Engine::Impl::step_overlapped() {
-  if (num_in_flight > 0 && (waits_for_tokens() || masks_pay_for_gap())) {
+  const bool collects_first = num_in_flight > 0 && waits_for_tokens();
+  if (collects_first) {
     collect_step();
     host_runs_alone = true;
   }
   if (closed) return true;
   const bool submitted = submit_step();
-  if (num_in_flight == 0) return false;
+  if (num_in_flight == 0) return collects_first;
   if (num_in_flight == kMaxStepsInFlight || !submitted) collect_step();
   return true;
-}
-
-// A sequence with a constraint sits out the step that is planned while its token is in flight, and so gets every other
-// one. Collected first, it gets them all, and all wait for the host. What loses fewer tokens is done, and the latter
-// where the others hardly notice.
-bool Engine::Impl::masks_pay_for_gap() {
-  const auto [num_constrained, num_waiting] = scheduler.count_constrained();
-  if (num_waiting == 0) return false;
-  if (num_constrained == scheduler.num_running()) return true;  // the device would wait, too
-  constexpr double kHardlyNoticed = 0.05;                       // of a step
-  const double lost_in_turns = num_constrained / 2.0 / scheduler.num_running();
-  if (host_gap_seconds <= result.device_seconds * std::max(lost_in_turns, kHardlyNoticed)) return true;
-  constexpr double kDoubt = 0.99;  // the gap is measured only while it is paid
-  host_gap_seconds *= kDoubt;
-  return false;
 }
 
 bool Engine::Impl::submit_step() {
@@ -194,29 +177,26 @@ void Engine::Impl::collect_step() {
   --num_in_flight;
   stats.device_seconds += result.device_seconds;
   scheduler.retire_step(collected, result.num_accepted, result.device_seconds);
-  const bool decodes_only = std::ranges::all_of(
-      collected.seqs, [](const ScheduledSeq& scheduled) { return scheduled.phase == SeqPhase::kDecode; });
-  record_gap(decodes_only);
-  if (drafting) record_for_drafting(collected, decodes_only);
+  if (drafting) record_for_drafting(collected);
   if (step_records.size() == kMaxStepRecords) step_records.pop_front();
   step_records.push_back(record_step(collected, result));
   route_results(collected);
+  if (num_in_flight == 0 || !steps[oldest_step].masks_are_late) return;
+  write_late_masks(steps[oldest_step], late_masks);
+  executor.supply_masks(late_masks);
 }
 
-// What it costs that the host lets the device wait.
-void Engine::Impl::record_gap(bool decodes_only) {
-  const double now = clock();
-  const double drafting_seconds = drafting ? drafting->speculator().drafting_seconds() : 0;
-  const double gap = now - std::exchange(last_collect_seconds, now) - result.device_seconds - drafting_seconds;
-  if (!std::exchange(host_runs_alone, false) || !decodes_only || gap <= 0) return;
-  constexpr double kStep = 0.05;
-  if (host_gap_seconds == 0) host_gap_seconds = gap;
-  host_gap_seconds *= gap > host_gap_seconds ? 1 + kStep : 1 - kStep;  // where as many are longer as are shorter
-  if (drafting && gap < result.device_seconds) drafting->speculator().record_gap(gap);
-}
-
-void Engine::Impl::record_for_drafting(const ScheduledStep& step, bool decodes_only) {
+// What steps of decoding sequences cost, and what it costs that the host lets the device wait.
+void Engine::Impl::record_for_drafting(const ScheduledStep& step) {
+  const bool decodes_only = std::ranges::all_of(
+      step.seqs, [](const ScheduledSeq& scheduled) { return scheduled.phase == SeqPhase::kDecode; });
   if (decodes_only) drafting->speculator().record_step(step.num_tokens, result.device_seconds);
+  const double now = clock();
+  const double drafting_seconds = drafting->speculator().drafting_seconds();
+  const double gap = now - std::exchange(last_collect_seconds, now) - result.device_seconds - drafting_seconds;
+  if (std::exchange(host_runs_alone, false) && decodes_only && gap > 0 && gap < result.device_seconds) {
+    drafting->speculator().record_gap(gap);
+  }
   DraftController::Outcome outcome{.step_seconds = result.device_seconds, .decodes_only = decodes_only};
   size_t num_sampled = 0;
   for (const ScheduledSeq& scheduled : step.seqs) {

@@ -27,6 +27,7 @@ class InstantExecutor : public StepExecutor {
     }
     steps_.push_back({header, std::move(num_drafts)});
   }
+  void supply_masks(std::span<const uint32_t> /*masks*/) override {}
   Status collect(StepResult& result) override {
     result.step_id = steps_.front().header.step_id;
     result.next_token_ids.assign(steps_.front().header.num_logits, 7);

@@ -119,6 +119,17 @@ void FakeExecutor::submit(std::span<const std::byte> plan) {
   plans_.push_back(std::move(copy));
 }
 
+// At the end of the plan, where they would be if they were not late.
+void FakeExecutor::supply_masks(std::span<const uint32_t> masks) {
+  CHECK(!plans_.empty());
+  std::vector<uint64_t>& plan = plans_.back();
+  const auto& header = *reinterpret_cast<const StepPlanHeader*>(plan.data());
+  CHECK(masks.size_bytes() == late_mask_bytes(header) && plan.size() * 8 == header.total_bytes, "{} words of masks",
+        masks.size());
+  plan.resize(plan.size() + (masks.size() + 1) / 2);
+  std::memcpy(plan.data() + plan.size() - (masks.size() + 1) / 2, masks.data(), masks.size_bytes());
+}
+
 // Runs the step as late as possible: what the host wrongly reuses meanwhile is noticed.
 Status FakeExecutor::collect(StepResult& result) {
   CHECK(!plans_.empty());
@@ -128,6 +139,7 @@ Status FakeExecutor::collect(StepResult& result) {
   const auto& header = *static_cast<const StepPlanHeader*>(plan);
   if (fail_at_step > 0 && header.step_id >= fail_at_step)
     return internal_error("the device is lost at step {}", header.step_id);
+  CHECK(image.size() * 8 >= header.total_bytes + late_mask_bytes(header), "step {} lacks its masks", header.step_id);
   result.step_id = header.step_id;
   result.next_token_ids.clear();
   result.num_accepted.clear();
@@ -306,6 +318,7 @@ void FakeExecutor::sample(const SeqStep& seq, const uint32_t* mask, Row& row, St
     if (!accepted) break;
     ++num_accepted;
     ++row.num_computed_tokens;
+    if (mask != nullptr) mask += mask_words_of(kFakeVocabSize);  // that behind the draft
   }
   result.num_accepted.push_back(num_accepted);
   if (config_.draft_source == DraftSource::kExecutor) propose_drafts(row);

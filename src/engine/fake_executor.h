@@ -46,6 +46,7 @@ class FakeExecutor : public LayeredExecutor {
   explicit FakeExecutor(const EngineConfig& config, int num_layers = 1);
 
   void submit(std::span<const std::byte> plan) override;
+  void supply_masks(std::span<const uint32_t> masks) override;
   Status collect(StepResult& result) override;
   int num_in_flight() const override { return static_cast<int>(plans_.size()); }
   int num_layers() const override { return static_cast<int>(slots_of_layer_.size()); }

@@ -6,7 +6,7 @@
 namespace spate {
 namespace {
 
-// The masks of a step. Sequences at the same place of the same constraint share one.
+// The masks of a step that are known. Sequences at the same place of the same constraint share one.
 class MaskWriter {
  public:
   explicit MaskWriter(StepPlanBuilder& builder) : builder_(builder) {}
@@ -92,10 +92,32 @@ std::span<const std::byte> write_plan(const ScheduledStep& step, DraftSource dra
   for (const BlockCopy& copy : step.block_copies) builder.add_block_copy(copy.src_block_id, copy.dst_block_id);
   for (const ScheduledSeq& scheduled : step.seqs) {
     SeqStep seq = seq_step(scheduled, draft_source, builder);
-    if (scheduled.sample && scheduled.seq->cursor != nullptr) seq.first_mask = masks.add(*scheduled.seq, scheduled.num_drafts);
+    if (scheduled.is_constrained && step.masks_are_late) {
+      seq.first_mask = builder.expect_masks(1 + scheduled.num_drafts, step.num_mask_words);
+    } else if (scheduled.is_constrained) {
+      seq.first_mask = masks.add(*scheduled.seq, scheduled.num_drafts);
+    }
     builder.add_seq(seq);
   }
   return builder.finish();
+}
+
+void write_late_masks(const ScheduledStep& step, std::vector<uint32_t>& masks) {
+  const auto num_words = static_cast<size_t>(step.num_mask_words);
+  masks.clear();
+  for (const ScheduledSeq& scheduled : step.seqs) {
+    if (!scheduled.is_constrained) continue;
+    const Sequence& seq = *scheduled.seq;
+    size_t begin = masks.size();
+    masks.resize(begin + static_cast<size_t>(1 + scheduled.num_drafts) * num_words, ~uint32_t{0});
+    if (seq.state == SequenceState::kFinished || seq.cursor == nullptr) continue;
+    const auto put = [&](const ConstraintCursor& cursor) {
+      write_mask(cursor.mask(), end_ids_at(seq.group->request, cursor), &masks[begin]);
+      begin += num_words;
+    };
+    put(*seq.cursor);
+    for (int i = 0; i < scheduled.num_drafts; ++i) put(*seq.draft_cursors[static_cast<size_t>(i)]);
+  }
 }
 
 }  // namespace spate

@@ -22,22 +22,38 @@ MockExecutor::MockExecutor(MockExecutorConfig config)
   }
 }
 
-// Everything is decided here; collect() waits until the step's time is over.
+// Everything is decided here, or where masks are late when they come; collect() waits until the step's time is over.
 void MockExecutor::submit(std::span<const std::byte> plan) {
   CHECK(steps_.size() < 2, "{} steps are in flight already", steps_.size());
   const auto& header = *reinterpret_cast<const StepPlanHeader*>(plan.data());
   Step& step = steps_.emplace_back();
   step.result.step_id = header.step_id;
   double seconds = seconds_of(header);
-  bool is_nonfinite = false;
-  step.status = break_step(header, seconds, is_nonfinite);
+  step.status = break_step(header, seconds, step.is_nonfinite);
   busy_until_s_ = std::max(busy_until_s_, now_s()) + seconds;
   step.ready_at_s = busy_until_s_;
   step.result.device_seconds = seconds;
 
   update_rows(plan.data());
-  for (const SeqStep& seq : std::span(plan_array<SeqStep>(plan.data(), header.seqs_offset), header.num_seqs)) {
-    run_seq(plan.data(), seq, is_nonfinite, step.result);
+  if (header.masks_are_late == 0) return run(plan.data(), step);
+  step.plan.assign(plan.begin(), plan.end());
+}
+
+void MockExecutor::supply_masks(std::span<const uint32_t> masks) {
+  CHECK(!steps_.empty() && !steps_.back().plan.empty(), "masks that no step waits for");
+  Step& step = steps_.back();
+  const auto words = std::as_bytes(masks);
+  CHECK(words.size() == late_mask_bytes(*reinterpret_cast<const StepPlanHeader*>(step.plan.data())));
+  step.plan.insert(step.plan.end(), words.begin(), words.end());
+  run(step.plan.data(), step);
+  step.plan.clear();
+  busy_until_s_ = step.ready_at_s = std::max(step.ready_at_s, now_s());  // sampling comes last
+}
+
+void MockExecutor::run(const void* plan, Step& step) {
+  const auto& header = *static_cast<const StepPlanHeader*>(plan);
+  for (const SeqStep& seq : std::span(plan_array<SeqStep>(plan, header.seqs_offset), header.num_seqs)) {
+    run_seq(plan, seq, step.is_nonfinite, step.result);
   }
   if (header.num_logits == header.num_sampled) step.result.num_accepted.clear();
 }
@@ -46,6 +62,7 @@ Status MockExecutor::collect(StepResult& result) {
   CHECK(!steps_.empty(), "no step is in flight");
   Step step = std::move(steps_.front());
   steps_.pop_front();
+  CHECK(step.plan.empty(), "step {} is collected before its masks have come", step.result.step_id);
   std::this_thread::sleep_for(std::chrono::duration<double>(std::max(0.0, step.ready_at_s - now_s())));
   result = std::move(step.result);
   return step.status;

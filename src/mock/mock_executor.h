@@ -37,6 +37,7 @@ class MockExecutor final : public StepExecutor {
   explicit MockExecutor(MockExecutorConfig config);
 
   void submit(std::span<const std::byte> plan) override;
+  void supply_masks(std::span<const uint32_t> masks) override;
   Status collect(StepResult& result) override;
   int num_in_flight() const override { return static_cast<int>(steps_.size()); }
 
@@ -53,12 +54,15 @@ class MockExecutor final : public StepExecutor {
     StepResult result;
     Status status;
     double ready_at_s = 0;
+    bool is_nonfinite = false;
+    std::vector<std::byte> plan;  // that waits for its masks; else empty
   };
 
   void update_rows(const void* plan);
   void choose_answer(Row& row) const;
   double seconds_of(const StepPlanHeader& header) const;
   Status break_step(const StepPlanHeader& header, double& seconds, bool& is_nonfinite) const;
+  void run(const void* plan, Step& step);
   void run_seq(const void* plan, const SeqStep& seq, bool is_nonfinite, StepResult& result);
   void sample(const void* plan, const SeqStep& seq, bool is_nonfinite, Row& row, StepResult& result) const;
   int32_t next_token(const Row& row, const uint32_t* mask) const;

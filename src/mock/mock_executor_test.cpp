@@ -3,7 +3,11 @@
 // Method  Letters are tokens (a = 1 ... z = 26, 0 ends); the engine is stepped by hand.
 #include "mock/mock_executor.h"
 
+#include <chrono>
+#include <thread>
+
 #include "base/clock.h"
+#include "batch/plan_builder.h"
 #include "engine/engine.h"
 #include "engine/recording_sink.h"
 
@@ -152,6 +156,29 @@ TEST_CASE("mock: faults") {
     CHECK(answer.finish_reason == FinishReason::kError);
     CHECK(answer.error.message().find("step 2 hung for 0.05 s") != std::string::npos);
   }
+}
+
+TEST_CASE("mock: masks that come while a step runs hold, and a step samples no sooner than they come") {
+  MockExecutor executor({.script = {.answers = {{.text = "bbbb"}}, .step_seconds = 0.001},
+                         .encode = encode,
+                         .decode = decode,
+                         .eos_token_ids = {0},
+                         .max_num_seqs = 1,
+                         .vocab_size = kVocabSize});
+  StepPlanBuilder builder;
+  builder.begin(1);
+  const std::vector<int32_t> prompt = encode("ab");
+  builder.add_row({.row = 0, .sampling = {.prompt_len = 2}, .token_ids = prompt, .logit_bias = {}, .stop_ids = {}});
+  builder.add_seq({.row = 0, .query_len = 2, .flags = kSample, .first_mask = builder.expect_masks(1, 1)});
+  executor.submit(builder.finish());
+  const double begin_s = now_s();
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const uint32_t only_x = 1u << encode("x")[0];
+  executor.supply_masks(std::span(&only_x, 1));
+  StepResult result;
+  REQUIRE(executor.collect(result).ok());
+  CHECK(now_s() - begin_s >= 0.01);
+  CHECK(result.next_token_ids == encode("x"));
 }
 
 TEST_CASE("mock: steps take their time one behind the other") {

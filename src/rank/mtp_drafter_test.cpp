@@ -7,7 +7,6 @@
 #include <functional>
 
 #include "backend/kv_storage.h"
-#include "backend/test_device/recording_device.h"
 #include "base/test_support.h"
 #include "batch/plan_builder.h"
 #include "rank/plain_drafts.h"
@@ -186,20 +185,6 @@ TEST_CASE("all drafts of a layer that says what the model says are accepted, sam
 }
 
 // --- replay ---
-
-RecordingOptions recording;
-
-Result<std::unique_ptr<Device>> make_recorded_device(const DeviceOptions& options) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Device> device, oracle_back_end().make_device(options));
-  return make_recording_device(std::move(device), recording);
-}
-
-BackEnd recorded_back_end(RecordingOptions options) {
-  recording = std::move(options);
-  BackEnd back_end = oracle_back_end();
-  back_end.make_device = make_recorded_device;
-  return back_end;
-}
 
 void check_replay(int num_layers) {
   const Checkpoint weights = Checkpoint::open(mtp_dir(num_layers)).value();

@@ -70,7 +70,7 @@ Status Rank::allocate_kv_cache(int64_t num_blocks) {
   return ok_status();
 }
 
-void Rank::launch(std::span<const std::byte> plan, const DraftStep& draft_step) {
+void Rank::launch(std::span<const std::byte> plan, const DraftStep& draft_step, const WaitForMasks& wait_for_masks) {
   draft_step_ = draft_step;
   StepInFlight& step = steps_[num_launched_++ % kMaxInFlight];
   step.done->host_wait();  // returns at once on rank 0, whose steps are finished in time
@@ -80,7 +80,7 @@ void Rank::launch(std::span<const std::byte> plan, const DraftStep& draft_step) 
   copy_plan(plan, step);
   const StepKey key = step_key(step);
   apply(step);
-  device_->run_step(*stream_, key, [this, key] { forward_and_sample(key); });
+  run_step(key, step, wait_for_masks);
   read(key, step);
   static_cast<void>(communicators_.error());  // the end of one group reaches the rank's other groups now
   step.done->record(*stream_);
@@ -105,8 +105,9 @@ void Rank::copy_plan(std::span<const std::byte> plan, StepInFlight& step) {
   for (int i = 0; i < header.num_row_updates; ++i) row_updates_[static_cast<size_t>(updates[i].row)] = updates[i];
   step.take_plan(*device_, plan, row_updates_);
 
-  if (plan_device_.bytes() < plan.size()) {
-    Result<Buffer> larger = device_->allocate(std::max<size_t>(2 * plan.size(), 1 << 16), MemoryKind::kDevice);
+  const size_t bytes = plan.size() + late_mask_bytes(header);
+  if (plan_device_.bytes() < bytes) {
+    Result<Buffer> larger = device_->allocate(std::max<size_t>(2 * bytes, 1 << 16), MemoryKind::kDevice);
     CHECK(larger.ok(), "no memory for a step plan: {}", larger.status().message());
     if (plan_device_.data() != nullptr) device_->synchronize(*stream_);
     plan_device_ = std::move(larger).value();
@@ -179,8 +180,29 @@ RowState Rank::read_rows() const {
   return rows;
 }
 
+// Late masks come behind the forward pass: the token that they follow from is known about when the pass begins.
+void Rank::run_step(StepKey key, StepInFlight& step, const WaitForMasks& wait_for_masks) {
+  if (step.header().masks_are_late == 0) {
+    return device_->run_step(*stream_, key, [this, key] { sample_and_finish(key, forward(key)); });
+  }
+  key.part = StepPart::kForward;
+  device_->run_step(*stream_, key, [this, key] { forward(key); });
+  if (communicator_->rank() == 0) {
+    CHECK(wait_for_masks != nullptr, "step {} has late masks, which nobody supplies", step.header().step_id);
+    const std::span<const uint32_t> masks = wait_for_masks();
+    const std::span<uint32_t> place = step.late_masks();
+    CHECK(masks.empty() || masks.size() == place.size(), "{} words of masks for {}", masks.size(), place.size());
+    if (masks.empty()) std::ranges::fill(place, ~uint32_t{0});
+    std::ranges::copy(masks, place.begin());
+    device_->copy_to_device(*stream_, static_cast<char*>(plan_device_.data()) + step.header().masks_offset,
+                            place.data(), place.size_bytes());
+  }
+  key.part = StepPart::kSample;
+  device_->run_step(*stream_, key, [this, key] { sample_and_finish(key, model_->hidden_states(batch(key))); });
+}
+
 // Nothing here may depend on the plan: a device may replay it for another one of the same key.
-void Rank::forward_and_sample(const StepKey& key) {
+Tensor Rank::forward(const StepKey& key) {
   const OpTable& ops = bound_.ops;
   const void* plan = plan_device_.data();
   ops.begin_step(
@@ -191,8 +213,17 @@ void Rank::forward_and_sample(const StepKey& key) {
       .stream = *stream_, .ops = ops, .communicators = communicators_, .batch = step_batch, .kv = kv_cache_.views()};
   const Tensor hidden_states = model_->forward(ctx);
   if (follower_ != nullptr) follower_->follow(ctx, hidden_states);
+  return hidden_states;
+}
+
+// As forward().
+void Rank::sample_and_finish(const StepKey& key, const Tensor& hidden_states) {
+  const OpTable& ops = bound_.ops;
+  const StepBatch step_batch = batch(key);
+  const StepContext ctx{
+      .stream = *stream_, .ops = ops, .communicators = communicators_, .batch = step_batch, .kv = kv_cache_.views()};
   if (key.num_logits > 0) sample(ctx, hidden_states, key);
-  ops.finish_step(*stream_, {.plan = plan,
+  ops.finish_step(*stream_, {.plan = plan_device_.data(),
                              .state = state_.rows(),
                              .num_seqs = key.num_seqs,
                              .next_token_ids = state_.outputs().next_token_ids.rows(0, key.num_logits),

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -65,8 +66,12 @@ class Rank {
   // Outlives the rank. Before the first step.
   void set_follower(StepFollower* follower) { follower_ = follower; }
 
-  // Gives a step to the device. Does not wait for it, nor for the step before it. `plan` is copied.
-  void launch(std::span<const std::byte> plan, const DraftStep& draft_step = {});
+  // Waits for the late masks of a step; none where they will not come, and what the step samples is of no use.
+  using WaitForMasks = std::function<std::span<const uint32_t>()>;
+  // Gives a step to the device. Does not wait for it, nor for the step before it. `plan` is copied. wait_for_masks: of
+  // a plan with late masks on the rank that samples; called when the forward pass has been given to the device.
+  void launch(std::span<const std::byte> plan, const DraftStep& draft_step = {},
+              const WaitForMasks& wait_for_masks = {});
   // Waits for the oldest step that was launched and not finished. Rank 0 only. An error of the communicator is final.
   Status finish(StepResult& result);
 
@@ -78,10 +83,12 @@ class Rank {
   StepBatch batch(const StepKey& key) const;
   RowState read_rows() const;  // the state as begin_step reads it
 
-  // The parts of a step. What depends on more than the key is outside forward_and_sample().
+  // The parts of a step. What depends on more than the key is outside forward() and sample_and_finish().
   void copy_plan(std::span<const std::byte> plan, StepInFlight& step);
   void apply(const StepInFlight& step);
-  void forward_and_sample(const StepKey& key);
+  void run_step(StepKey key, StepInFlight& step, const WaitForMasks& wait_for_masks);
+  Tensor forward(const StepKey& key);
+  void sample_and_finish(const StepKey& key, const Tensor& hidden_states);
   void sample(const StepContext& ctx, const Tensor& hidden_states, const StepKey& key);
   void read(const StepKey& key, StepInFlight& step);
   void read_prompt_logprobs(const StepContext& ctx, StepInFlight& step);

@@ -25,7 +25,10 @@ namespace spate {
 // A plan on its way to the ranks: free again when all have launched it.
 struct RankGroup::Slot {
   std::vector<std::vector<std::byte>> plans;  // one for each data-parallel index
+  std::vector<std::vector<uint32_t>> masks;   // likewise: late ones that have come; empty before that
+  bool no_masks_come = false;                 // any more
   std::mutex mutex;
+  std::condition_variable masks_have_come;
   std::condition_variable all_launched;
   int num_launching = 0;  // ranks that have not launched it
 
@@ -36,6 +39,21 @@ struct RankGroup::Slot {
   void wait_until_launched() {
     std::unique_lock lock(mutex);
     all_launched.wait(lock, [this] { return num_launching == 0; });
+  }
+  void supply_masks(size_t dp_rank, std::span<const uint32_t> words) {
+    const std::lock_guard lock(mutex);
+    masks[dp_rank].assign(words.begin(), words.end());
+    masks_have_come.notify_all();
+  }
+  void expect_no_masks() {
+    const std::lock_guard lock(mutex);
+    no_masks_come = true;
+    masks_have_come.notify_all();
+  }
+  std::span<const uint32_t> wait_for_masks(size_t dp_rank) {
+    std::unique_lock lock(mutex);
+    masks_have_come.wait(lock, [&] { return no_masks_come || !masks[dp_rank].empty(); });
+    return masks[dp_rank];
   }
 };
 
@@ -118,6 +136,7 @@ class RankGroup::DraftExecutor final : public LayeredExecutor {
       });
     }
   }
+  void supply_masks(std::span<const uint32_t> /*masks*/) override { CHECK(false, "a drafter samples under no masks"); }
   Status collect(StepResult& result) override {
     CHECK(num_in_flight_ == 1, "no step of the drafter is in flight");
     --num_in_flight_;
@@ -322,6 +341,7 @@ RankGroup::RankGroup() {
 
 RankGroup::~RankGroup() {
   draft_executor_.reset();
+  for (const auto& slot : slots_) slot->expect_no_masks();
   for (const auto& slot : slots_) slot->wait_until_launched();
 }
 
@@ -597,14 +617,23 @@ void RankGroup::submit(std::span<const std::span<const std::byte>> plans) {
   Slot& slot = *slots_[num_submitted_++ % kMaxInFlight];
   slot.plans.resize(plans.size());
   for (size_t d = 0; d < plans.size(); ++d) slot.plans[d].assign(plans[d].begin(), plans[d].end());
+  slot.masks.assign(plans.size(), {});
   slot.num_launching = static_cast<int>(workers_.size());  // the step before it here was collected: nobody else looks
   for (size_t r = 0; r < workers_.size(); ++r) {
     const auto dp_rank = static_cast<size_t>(place_of(static_cast<int>(r), sizes_).dp.rank);
     workers_[r]->post([&slot, dp_rank, rank = workers_[r]->rank.get()] {
-      rank->launch(slot.plans[dp_rank]);
+      rank->launch(slot.plans[dp_rank], {}, [&slot, dp_rank] { return slot.wait_for_masks(dp_rank); });
       slot.launched();
     });
   }
+}
+
+void RankGroup::supply_masks(std::span<const uint32_t> masks) { supply_masks(0, masks); }
+
+void RankGroup::supply_masks(int dp_rank, std::span<const uint32_t> masks) {
+  CHECK(num_in_flight() > 0 && !masks.empty(), "{} words of masks for {} steps in flight", masks.size(),
+        num_in_flight());
+  slots_[(num_submitted_ - 1) % kMaxInFlight]->supply_masks(static_cast<size_t>(dp_rank), masks);
 }
 
 Status RankGroup::collect(StepResult& result) { return collect(std::span(&result, 1)); }

@@ -85,9 +85,11 @@ class RankGroup final : public StepExecutor {
   StepExecutor* draft_executor() const { return draft_executor_.get(); }
 
   void submit(std::span<const std::byte> plan) override;
+  void supply_masks(std::span<const uint32_t> masks) override;
   Status collect(StepResult& result) override;
   // The same with a plan and a result for each data-parallel index.
   void submit(std::span<const std::span<const std::byte>> plans);
+  void supply_masks(int dp_rank, std::span<const uint32_t> masks);
   Status collect(std::span<StepResult> results);
   int num_in_flight() const override { return static_cast<int>(num_submitted_ - num_collected_); }
 

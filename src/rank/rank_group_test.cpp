@@ -62,6 +62,7 @@ class TopCounter final : public StepExecutor {
   TopCounter(StepExecutor& inner, std::set<size_t>& num_top, std::set<size_t>& num_prompt_top)
       : inner_(inner), num_top_(num_top), num_prompt_top_(num_prompt_top) {}
   void submit(std::span<const std::byte> plan) override { inner_.submit(plan); }
+  void supply_masks(std::span<const uint32_t> masks) override { inner_.supply_masks(masks); }
   int num_in_flight() const override { return inner_.num_in_flight(); }
   Status collect(StepResult& result) override {
     RETURN_IF_ERROR(inner_.collect(result));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/registry/registry.h"
+#include "backend/test_device/recording_device.h"
 #include "core/engine_config.h"
 #include "core/request.h"
 #include "rank/rank_group.h"
@@ -42,10 +43,14 @@ struct RankRun {
   std::vector<uint64_t> num_accepted_at;  // by place among a row's drafts
   uint64_t num_preemptions = 0;
   uint64_t prefix_cache_hits = 0;
+  uint64_t num_steps = 0;
 };
 
 // Runs all requests to their end; ids and sinks are set here.
 RankRun run_requests(const RankRig& rig, std::vector<Request> requests);
+
+// The oracle behind a RecordingDevice. One at a time: the options of the latest hold.
+BackEnd recorded_back_end(RecordingOptions options);
 
 // The weights of another source, with a NaN in place of the first element of a row of one tensor.
 class SpoiledWeights final : public WeightSource {

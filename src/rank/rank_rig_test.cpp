@@ -30,7 +30,21 @@ class AnswerSink final : public OutputSink {
   RankRun& run_;
 };
 
+RecordingOptions recording;
+
+Result<std::unique_ptr<Device>> make_recorded_device(const DeviceOptions& options) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Device> device, oracle_back_end().make_device(options));
+  return make_recording_device(std::move(device), recording);
+}
+
 }  // namespace
+
+BackEnd recorded_back_end(RecordingOptions options) {
+  recording = std::move(options);
+  BackEnd back_end = oracle_back_end();
+  back_end.make_device = make_recorded_device;
+  return back_end;
+}
 
 RankRun run_requests(const RankRig& rig, std::vector<Request> requests) {
   RankGroupConfig config;
@@ -81,6 +95,7 @@ RankRun run_requests(const RankRig& rig, std::vector<Request> requests) {
   run.num_accepted_at.assign(std::begin(stats.num_accepted_at), std::end(stats.num_accepted_at));
   run.num_preemptions = stats.num_preemptions;
   run.prefix_cache_hits = stats.prefix_cache_hits;
+  run.num_steps = stats.num_steps;
   return run;
 }
 

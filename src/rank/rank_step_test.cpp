@@ -308,7 +308,8 @@ struct KeyCase {
   const char* model = kModel;
 };
 
-// One case at least for each field of StepKey; decodes_only has its own in mtp_drafter_test.cpp.
+// One case at least for each field of StepKey; decodes_only and part have theirs in mtp_drafter_test.cpp and
+// late_masks_test.cpp.
 std::vector<KeyCase> key_cases() {
   const SeqOfStep idle{.query_len = 4}, late{.query_len = 4, .num_computed_tokens = 1};
   const SeqOfStep shorter{.query_len = 2}, longer{.query_len = 5};
@@ -358,8 +359,8 @@ RecordingLog run_steps(const KeyCase& key_case, std::function<StepKey(const Step
 
 TEST_CASE("every field of a step's key is necessary") {
   [[maybe_unused]] const auto& [num_seqs, num_tokens, num_logits, max_query_len, max_seq_len, outputs, num_top_logprobs,
-                                plan_generation, long_prompts,
-                                decodes_only] = StepKey();  // a new field does not compile: it needs a case
+                                plan_generation, long_prompts, decodes_only,
+                                part] = StepKey();  // a new field does not compile: it needs a case
   for (const KeyCase& key_case : key_cases()) {
     CAPTURE(std::string(key_case.field));
     const RecordingLog with_key = run_steps(key_case, {});

@@ -20,8 +20,9 @@ Result<StepInFlight> StepInFlight::create(Device& device, const StepLimits& limi
 }
 
 void StepInFlight::take_plan(Device& device, std::span<const std::byte> plan, std::span<const RowUpdate> rows) {
-  if (plan_.bytes() < plan.size()) {
-    Result<Buffer> larger = device.allocate(std::max<size_t>(2 * plan.size(), 1 << 16), MemoryKind::kPinnedHost);
+  const size_t bytes = plan.size() + late_mask_bytes(*reinterpret_cast<const StepPlanHeader*>(plan.data()));
+  if (plan_.bytes() < bytes) {
+    Result<Buffer> larger = device.allocate(std::max<size_t>(2 * bytes, 1 << 16), MemoryKind::kPinnedHost);
     CHECK(larger.ok(), "no memory for a step plan: {}", larger.status().message());
     plan_ = std::move(larger).value();
   }

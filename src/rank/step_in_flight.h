@@ -25,6 +25,11 @@ class StepInFlight {
   void take_plan(Device& device, std::span<const std::byte> plan, std::span<const RowUpdate> rows);
   const StepPlanHeader& header() const { return *static_cast<const StepPlanHeader*>(plan_.data()); }
   const void* plan() const { return plan_.data(); }
+  // The place of late masks, behind the plan.
+  std::span<uint32_t> late_masks() {
+    auto* const masks = reinterpret_cast<uint32_t*>(static_cast<char*>(plan_.data()) + header().masks_offset);
+    return {masks, static_cast<size_t>(late_mask_bytes(header()) / sizeof(uint32_t))};
+  }
   std::span<const SeqStep> seqs() const;
   bool has_drafts() const { return header().num_logits > header().num_sampled; }
   bool has_relaxed() const { return has_relaxed_; }  // drafts that relaxed acceptance may keep

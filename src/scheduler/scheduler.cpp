@@ -40,6 +40,7 @@ void ScheduledStep::clear() {
   block_updates.clear();
   block_ids.clear();
   block_copies.clear();
+  masks_are_late = false;
 }
 
 Scheduler::Scheduler(const EngineConfig& config, uint64_t hash_mask)
@@ -199,15 +200,6 @@ void Scheduler::make_room_for_priority() {
   }
 }
 
-Scheduler::NumConstrained Scheduler::count_constrained() const {
-  NumConstrained count;
-  for (const Sequence* seq : running_) {
-    count.running += seq->cursor != nullptr;
-    count.waiting += seq->waits_for_token();
-  }
-  return count;
-}
-
 void Scheduler::schedule_decodes(ScheduledStep& step) {
   for (size_t i = 0; i < running_.size(); ++i) {  // preemption only removes behind i, or i itself as the last
     Sequence& seq = *running_[i];
@@ -343,6 +335,11 @@ void Scheduler::commit_step(ScheduledStep& step) {
     const bool catches_up = seq.num_computed_tokens == seq.num_tokens() + scheduled.num_drafts;
     scheduled.sample = catches_up && !seq.pools();
     scheduled.pool_flag = pool_flag_of(seq.group->request.pooling, scheduled.num_computed_tokens == 0, catches_up);
+    scheduled.is_constrained = scheduled.sample && seq.cursor != nullptr;
+    if (scheduled.is_constrained) {
+      step.masks_are_late |= seq.max_pending_tokens > 0;
+      step.num_mask_words = static_cast<int>(seq.cursor->mask().size());
+    }
     if (scheduled.sample) seq.max_pending_tokens += 1 + scheduled.num_drafts;
     seq.row_has_sampled |= scheduled.sample;
     ++seq.num_steps_in_flight;

@@ -33,6 +33,7 @@ struct ScheduledSeq {
   SeqPhase phase = SeqPhase::kPrefill;
   int num_drafts = 0;
   bool sample = false;
+  bool is_constrained = false;  // samples under masks
   bool prompt_logprobs = false;
   uint32_t pool_flag = 0;  // of kPoolFlags
 };
@@ -47,6 +48,8 @@ struct ScheduledStep {
   std::vector<BlockUpdate> block_updates;  // blocks_begin counts in block_ids
   std::vector<int32_t> block_ids;
   std::vector<BlockCopy> block_copies;
+  bool masks_are_late = false;  // of its constrained sequences one has a token in flight
+  int num_mask_words = 0;       // of one mask
 
   bool empty() const { return seqs.empty(); }
   void clear();
@@ -97,11 +100,6 @@ class Scheduler {
   std::span<Sequence* const> running() const { return running_; }  // by key
   int num_running() const { return static_cast<int>(running_.size()); }
   int num_waiting() const { return static_cast<int>(waiting_.size()) + num_parked_; }
-  struct NumConstrained {
-    int running = 0;  // sequences with a constraint
-    int waiting = 0;  // of these: their token is in flight, so no step can be planned for them
-  };
-  NumConstrained count_constrained() const;
   bool idle() const { return running_.empty() && waiting_.empty() && num_parked_ == 0; }
   const KvCache& kv_cache() const { return kv_cache_; }
   const SchedulerStats& stats() const { return stats_; }

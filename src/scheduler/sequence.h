@@ -87,12 +87,8 @@ struct Sequence {
   int num_output_tokens() const { return num_known_tokens() - prompt_len; }
   // One token is left to compute, and then the next is sampled.
   bool decodes() const { return num_remaining() == 1 && !pools(); }
-  // With a constraint the mask of the next token follows from the newest one: nothing is planned until that is known.
-  bool waits_for_token() const { return cursor != nullptr && max_pending_tokens > 0; }
   // Tokens to compute now; 0 when steps in flight may end it.
-  int num_remaining() const {
-    return num_tokens() >= max_len || waits_for_token() ? 0 : num_tokens() - num_computed_tokens;
-  }
+  int num_remaining() const { return num_tokens() >= max_len ? 0 : num_tokens() - num_computed_tokens; }
 };
 
 // The n sequences of a request. One of them, the leader, computes the prompt; the others are parked until then and

@@ -34,6 +34,19 @@ void EchoExecutor::submit(std::span<const std::byte> plan) {
     const int32_t* tokens = data + update.tokens_begin;
     rows_[update.row] = {.token_ids = {tokens, tokens + update.num_tokens}, .sampling = update.sampling};
   }
+  ++num_in_flight_;
+  newest_plan_.assign(plan.begin(), plan.end());
+  if (header.masks_are_late == 0) run(newest_plan_);
+}
+
+void EchoExecutor::supply_masks(std::span<const uint32_t> masks) {
+  const auto words = std::as_bytes(masks);
+  newest_plan_.insert(newest_plan_.end(), words.begin(), words.end());
+  run(newest_plan_);
+}
+
+void EchoExecutor::run(std::span<const std::byte> plan) {
+  const auto& header = *reinterpret_cast<const StepPlanHeader*>(plan.data());
   StepResult result{.step_id = header.step_id};
   const auto* seqs = plan_array<SeqStep>(plan.data(), header.seqs_offset);
   for (int i = 0; i < header.num_seqs; ++i) {
@@ -92,6 +105,7 @@ Status EchoExecutor::collect(StepResult& result) {
   if (const int milliseconds = step_milliseconds) std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
   result = std::move(results_.front());
   results_.pop_front();
+  --num_in_flight_;
   return ok_status();
 }
 

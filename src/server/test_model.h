@@ -27,8 +27,9 @@ class EchoExecutor final : public StepExecutor {
   EchoExecutor(const Tokenizer& tokenizer, int32_t eos_token_id) : tokenizer_(tokenizer), eos_token_id_(eos_token_id) {}
 
   void submit(std::span<const std::byte> plan) override;
+  void supply_masks(std::span<const uint32_t> masks) override;
   Status collect(StepResult& result) override;
-  int num_in_flight() const override { return static_cast<int>(results_.size()); }
+  int num_in_flight() const override { return num_in_flight_; }
 
   std::atomic<int> step_milliseconds{0};  // how long a step takes
   std::atomic<bool> fails{false};         // the next step is the last
@@ -38,6 +39,7 @@ class EchoExecutor final : public StepExecutor {
     std::vector<int32_t> token_ids;
     RowSampling sampling;
   };
+  void run(std::span<const std::byte> plan);
   const std::vector<int32_t>& answer_to(const std::vector<int32_t>& prompt);
   bool is_broken(const Row& row);
   void run_row(Row& row, const uint32_t* mask, StepResult& result);
@@ -47,6 +49,8 @@ class EchoExecutor final : public StepExecutor {
   std::map<int32_t, Row> rows_;
   std::map<std::vector<int32_t>, std::vector<int32_t>> answers_;
   std::deque<StepResult> results_;
+  std::vector<std::byte> newest_plan_;
+  int num_in_flight_ = 0;
 };
 
 // Everything a server needs, started. Limits: a context of 512 tokens, 8 sequences at once, 64 waiting.

@@ -13,7 +13,8 @@ constexpr int kWaitingTurns = 8;  // turns without a draft until steps are plann
 Speculator::Speculator(const SpeculativeConfig& config, std::unique_ptr<Proposer> proposer)
     : config_(config), proposer_(std::move(proposer)), controller_(config.adaptive, runs_a_model()) {}
 
-Status Speculator::propose(std::span<Row> rows, int num_tokens, int max_drafts, bool steps_in_flight) {
+Status Speculator::propose(std::span<Row> rows, int num_tokens, int max_drafts, bool steps_in_flight,
+                           bool all_constrained) {
   draft_rows_.clear();
   candidates_.clear();
   for (Row& row : rows) {
@@ -26,7 +27,7 @@ Status Speculator::propose(std::span<Row> rows, int num_tokens, int max_drafts, 
     speculation.proposed.clear();
   }
   return runs_a_model() ? propose_by_model(rows, num_tokens, max_drafts, steps_in_flight)
-                        : propose_by_look_up(rows, num_tokens, max_drafts);
+                        : propose_by_look_up(rows, num_tokens, max_drafts, all_constrained);
 }
 
 DraftRow Speculator::draft_row(const Row& row, int max_drafts) const {
@@ -42,7 +43,7 @@ DraftRow Speculator::draft_row(const Row& row, int max_drafts) const {
 }
 
 // All rows propose, and some of what they propose runs.
-Status Speculator::propose_by_look_up(std::span<Row> rows, int num_tokens, int max_drafts) {
+Status Speculator::propose_by_look_up(std::span<Row> rows, int num_tokens, int max_drafts, bool all_constrained) {
   for (const Row& row : rows) draft_rows_.push_back(draft_row(row, row.max_drafts));
   if (proposer_ != nullptr) RETURN_IF_ERROR(proposer_->propose(draft_rows_));
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -54,9 +55,9 @@ Status Speculator::propose_by_look_up(std::span<Row> rows, int num_tokens, int m
                            .num_proposed = static_cast<int>(speculation.proposed.size())});
   }
   const DraftController::Choice choice = controller_.choose(candidates_, num_tokens, max_drafts);
-  // A sequence with a constraint waits for its tokens anyway, and nobody waits for its drafts.
-  const bool can_wait = choice.gain > 1 && proposer_ != nullptr;
-  num_waiting_turns_ = can_wait ? kWaitingTurns : std::max(0, num_waiting_turns_ - 1);
+  num_waiting_turns_ = choice.gain > 1 ? kWaitingTurns : std::max(0, num_waiting_turns_ - 1);
+  // Sequences without a constraint do not wait for what the constraints of others force.
+  if (proposer_ == nullptr && !all_constrained) num_waiting_turns_ = 0;
   if (choice.gain <= 1) return ok_status();
   for (size_t i = 0; i < rows.size(); ++i) {
     if (candidates_[i].num_drafts > 0 && !rows[i].knows_all) return ok_status();

@@ -33,16 +33,16 @@ class Speculator {
     const Request* request = nullptr;
     uint64_t seed = 0;
     int32_t device_row = -1;
-    const ConstraintCursor* cursor = nullptr;  // behind the newest token
+    const ConstraintCursor* cursor = nullptr;  // behind the newest token that the host knows
     std::span<const int32_t> block_ids;
     std::span<const int32_t> token_ids;  // that the host knows
     bool knows_all = false;              // no token of it is in flight: drafts may run in the next step
     int max_drafts = 0;                  // that there is room for
     int num_drafts = 0;                  // out: so many of speculation->proposed are to run
   };
-  // num_tokens: of the next step without drafts; max_drafts: of all rows together; steps_in_flight: of the target. An error
-  // is final.
-  Status propose(std::span<Row> rows, int num_tokens, int max_drafts, bool steps_in_flight);
+  // num_tokens: of the next step without drafts; max_drafts: of all rows together; steps_in_flight: of the target;
+  // all_constrained: no sequence runs that has no constraint. An error is final.
+  Status propose(std::span<Row> rows, int num_tokens, int max_drafts, bool steps_in_flight, bool all_constrained);
   bool runs_a_model() const { return proposer_ != nullptr && !proposer_->is_cheap(); }
   // Drafts have paid lately: to know all tokens before a step is worth more than to plan it while one runs.
   bool waits_for_tokens() const { return num_waiting_turns_ > 0; }
@@ -60,7 +60,7 @@ class Speculator {
 
  private:
   void learn(Row& row);
-  Status propose_by_look_up(std::span<Row> rows, int num_tokens, int max_drafts);
+  Status propose_by_look_up(std::span<Row> rows, int num_tokens, int max_drafts, bool all_constrained);
   Status propose_by_model(std::span<Row> rows, int num_tokens, int max_drafts, bool steps_in_flight);
   DraftRow draft_row(const Row& row, int max_drafts) const;
   void propose_forced_tokens(Row& row) const;

@@ -3,9 +3,9 @@
 
   test/soak/schema_cost.py build/spate [--streams 32] [--beside 0] [--step-ms 10] [--rounds 15] [--max-cost 0.03]
 
-A step of the mock takes the same time whatever it holds, so a difference is the host's: advancing the grammar, the masks, and that a
-sequence with a grammar waits for its token before its next step is planned. In the long text nothing is forced; in the list forced
-tokens are drafts, several a step, so that the schema pays. Each round runs both kinds, which goes first changes from
+A step of the mock takes the same time whatever it holds, so a difference is the host's: advancing the grammar and the masks, which may
+come while their step runs. In the long text nothing is forced; in the list forced tokens are drafts, several a step, so that the
+schema pays; drafts need the token before them, so the host waits for it there. Each round runs both kinds, which goes first changes from
 round to round, and the cost is the median of the rounds' own differences: what disturbs the machine for longer than a round falls out.
 --beside: so many other streams, always without a schema, run beside those that are measured.
 Exit code 0 if the cost is at most --max-cost. Only Python's standard library is needed.

@@ -137,7 +137,7 @@ std::string launch_text(const LinearSiluAndMulParams& p) {
 }
 std::string launch_text(const StepKey& key) {
   SPATE_TEXT("key", key, num_seqs, num_tokens, num_logits, max_query_len, max_seq_len, outputs, num_top_logprobs,
-             plan_generation, long_prompts, decodes_only);
+             plan_generation, long_prompts, decodes_only, part);
 }
 
 }  // namespace spate

@@ -6,9 +6,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <clocale>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <cwchar>
 #include <utility>
 
 namespace spate {
@@ -73,7 +76,12 @@ struct LineEditor::Impl {
     el_get(edit, EL_CLIENTDATA, &self);
     return *static_cast<Impl*>(self);
   }
-  static char* give_prompt(EditLine* edit) { return of(edit).prompt.data(); }
+  // libedit asks each time it draws, after it has set its signal handlers. That of SIGWINCH makes the buffers anew in
+  // the middle of what it interrupts, which crashes; the new size is taken with the next line, by libedit too.
+  static char* give_prompt(EditLine* edit) {
+    ::signal(SIGWINCH, SIG_DFL);
+    return of(edit).prompt.data();
+  }
 
   // Ctrl-C: the line ends where it is, as by Enter behind it.
   static unsigned char interrupt(EditLine* edit, int /*key*/) {
@@ -87,10 +95,13 @@ struct LineEditor::Impl {
 
   static unsigned char paste(EditLine* edit, int /*key*/) {
     std::string text;
-    char c = 0;
+    wchar_t c = 0;  // el_getc knows ASCII only
     while (!text.ends_with(kPasteEnd)) {
-      if (el_getc(edit, &c) != 1) return CC_EOF;
-      text += c;
+      if (el_wgetc(edit, &c) != 1) return CC_EOF;
+      char bytes[MB_LEN_MAX];
+      std::mbstate_t state{};
+      const size_t num_bytes = std::wcrtomb(bytes, c, &state);
+      if (num_bytes != static_cast<size_t>(-1)) text.append(bytes, num_bytes);
     }
     text.resize(text.size() - kPasteEnd.size());
     text = typed_form(text);

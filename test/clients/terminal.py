@@ -3,6 +3,7 @@
 
 terminal.py BUILD_DIR      the bundled model, and a scripted server of this file
 """
+import fcntl
 import http.server
 import json
 import os
@@ -11,6 +12,7 @@ import pty
 import re
 import select
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -242,6 +244,38 @@ def several_lines():
     assert sent() == "one\n  two\nthree", sent()
     t.say("\x1b[200~a\rb\x1b[2Jc\x1b[201~!")
     assert sent() == "a\nb[2Jc!", sent()
+    t.say("\x1b[200~é 潮水 \U0001f9a5\x1b[201~!")
+    assert sent() == "é 潮水 \U0001f9a5!", sent()
+    os.write(t.fd, b"\x1b[200~a\xff\xc3(b")  # no UTF-8
+    t.say("\x1b[201~!")
+    assert sent().startswith("a") and sent().endswith("b!"), sent()
+    return t
+
+
+@test
+def resized():
+    """a window that changes its size while a line is typed"""
+    t = Terminal("models/mini-qwen3", "--device", "mock")
+    t.asks()
+    has_ended = threading.Event()
+
+    def change_sizes():
+        while not has_ended.is_set():
+            for columns, rows in [(200, 60), (80, 24), (3, 2), (20, 5)]:
+                fcntl.ioctl(t.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+                os.kill(t.pid, signal.SIGWINCH)
+
+    changing = threading.Thread(target=change_sizes)
+    changing.start()
+    try:
+        for _ in range(100):
+            t.type("word " * 4)
+            while select.select([t.fd], [], [], 0.01)[0]:
+                os.read(t.fd, 65536)
+    finally:
+        has_ended.set()
+        changing.join()
+    assert "word end" in t.say("end")
     return t
 
 

@@ -69,7 +69,8 @@ class Request:
     def __init__(self, engine: Engine, path: str, body: dict[str, Any]):
         self._engine = engine  # lives as long
         self._process = os.getpid()
-        self._handle = library().spate_start(engine.handle, path.encode(), json.dumps(body).encode())
+        self._handle = None  # where the body is no JSON
+        self._handle = library().spate_start(engine.handle, path.encode(), json.dumps(body, allow_nan=False).encode())
 
     def next(self, timeout_seconds: float) -> tuple[int, Any]:
         """The event and its JSON; waits without the GIL."""

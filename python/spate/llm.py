@@ -178,6 +178,8 @@ class LLM:
 
     def _run(self, path: str, bodies: list[dict[str, Any]], use_tqdm: bool) -> list[dict[str, Any]]:
         """All at once, as many as the engine's queue takes. Ctrl-C ends what runs."""
+        if any(body.get("stream") for body in bodies):
+            raise ValueError("stream must be false: answers come whole here, AsyncLLM streams them")
         bar = _progress_bar(len(bodies)) if use_tqdm and len(bodies) > 1 else None
         answers: list[Any] = []
         running: list[Request] = []

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import gc
 import itertools
 import json
 import os
@@ -143,6 +144,21 @@ except ValueError:
     pass
 else:
     raise AssertionError("no error")
+
+for bad, kind in ((lambda: llm.generate([b"bytes"], greedy), TypeError),
+                  (lambda: llm.generate("x", SamplingParams(temperature=float("nan"))), ValueError),
+                  (lambda: llm.chat([{"role": "user", "content": "x"}], greedy, stream=True), ValueError)):
+    unraisable = []
+    sys.unraisablehook = unraisable.append
+    try:
+        bad()
+    except kind as error:
+        assert str(error), error
+    else:
+        raise AssertionError("no error")
+    gc.collect()
+    assert not unraisable, unraisable  # nothing is said of an object that never came to be
+sys.unraisablehook = sys.__unraisablehook__
 
 # Other threads run while the engine does, and Ctrl-C ends what runs.
 ticks = []

@@ -187,6 +187,8 @@ ApiOutcome run_api_call(Endpoint endpoint, ApiCall& call, IgnoredFields& ignored
       return handle_allowed_tokens(call, ignored);
     case Endpoint::kRenderChat:
       return handle_render_chat(call, ignored);
+    case Endpoint::kRenderMessages:
+      return handle_render_messages(call, ignored);
     case Endpoint::kRenderCompletion:
       return handle_render_completion(call, ignored);
     default:
@@ -272,13 +274,16 @@ ApiOutcome handle_responses(ApiCall& call, IgnoredFields& ignored) {
   if (!request.ok()) return request.error();
   ignored = {request->chat.unknown_fields, request->chat.no_effect_fields};
   take_head(call, request->chat);
-  const ChatRequest chat = request->chat;
+  ChatRequest chat = request->chat;
   const std::vector<std::string> places = request->places;
   const bool is_background = request->is_background;
   if (!call.frontend->serves(chat.model)) return model_not_found(chat.model, call.frontend->model().names);
   if (call.responder->is_gone()) return std::nullopt;
   ResponseInfo info = response_info(call, chat, "resp_");
-  info.id = response_id(chat, *call.responses);
+  if (std::string id = response_id(chat, *call.responses); id != info.id) {
+    info.id = std::move(id);
+    chat.answer_id = info.id.substr(std::string_view("resp_").size());
+  }
   auto answer = make_responses_answer(std::move(*request), std::move(info), call.responder, call.responses);
   ApiResult<std::shared_ptr<Generation>> run = call.frontend->chat(chat, answer);
   if (!run.ok()) return by_their_names(run.error(), places);

@@ -51,6 +51,7 @@ ApiOutcome handle_detokenize(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_tokenizer_info(ApiCall& call);
 ApiOutcome handle_allowed_tokens(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_render_chat(ApiCall& call, IgnoredFields& ignored);
+ApiOutcome handle_render_messages(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_render_completion(ApiCall& call, IgnoredFields& ignored);
 
 }  // namespace spate

@@ -58,6 +58,7 @@ struct ApiRequest {
   int priority = 0;
   std::string cache_salt;
   std::string request_id;                                     // the body's request_id; empty = from the header
+  std::string answer_id;                                      // of the answer where it is another one
   std::optional<TraceContext> trace_parent;                   // of the header traceparent
   std::shared_ptr<const StructuredOutput> structured_output;  // null: any text
   std::vector<int32_t> allowed_token_ids;                     // empty: all
@@ -86,6 +87,7 @@ struct ChatRequest : ApiRequest {
   bool continue_final_message = false;
   bool echo = false;
   bool include_reasoning = true;
+  bool separate_reasoning = true;  // else the content begins with it, as the model wrote it
   bool drops_old_turns = false;  // of a conversation that does not fit; else that is an error
   std::optional<int> max_reasoning_tokens;
 };
@@ -111,6 +113,7 @@ struct ScoreRequest : EmbeddingsRequest {
   size_t num_queries = 1;  // 1, or one for each document
   size_t top_n = 0;        // rerank: results, best first; 0: all
   bool return_documents = true;
+  bool is_list = false;  // rerank: the answer is the list of results alone, as Text Embeddings Inference has it
 };
 
 struct AbortRequest {
@@ -146,8 +149,10 @@ struct AllowedTokensRequest {
 
 ApiResult<ChatRequest> parse_chat_request(std::string_view body, const ParseLimits& limits);
 ApiResult<ChatRequest> read_chat_request(const nlohmann::ordered_json& body, const ParseLimits& limits);
-// Anthropic's /v1/messages, translated to a chat; counts_only: /v1/messages/count_tokens.
-ApiResult<ChatRequest> parse_messages_request(std::string_view body, const ParseLimits& limits, bool counts_only);
+// Anthropic's /v1/messages, translated to a chat, whose body is left in `translated` where it is not null; counts_only:
+// /v1/messages/count_tokens.
+ApiResult<ChatRequest> parse_messages_request(std::string_view body, const ParseLimits& limits, bool counts_only,
+                                              nlohmann::ordered_json* translated = nullptr);
 // vLLM's /inference/v1/generate, translated to a completion.
 ApiResult<CompletionRequest> parse_tokens_request(std::string_view body, const ParseLimits& limits);
 ApiResult<CompletionRequest> read_completion_request(const nlohmann::ordered_json& body, const ParseLimits& limits);

@@ -51,6 +51,30 @@ TEST_CASE("chat request: the model's generation_config fills what the request le
   CHECK(chat(R"("temperature":0)")->sampling.temperature == 0.0f);
 }
 
+TEST_CASE("messages request: a tool's result says that it is an error, once") {
+  const auto result = [](const std::string& fields) {
+    auto request = parse_messages_request(
+        R"({"max_tokens":5,"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t",)" + fields +
+            "}]}]}",
+        kLimits, false);
+    return request.ok() ? (*request->messages)[0]["content"].get<std::string>() : refusal(std::move(request));
+  };
+  CHECK(result(R"("content":"no such file","is_error":true)") == "Error: no such file");
+  CHECK(result(R"("content":[{"type":"text","text":"no such file"}],"is_error":true)") == "Error: no such file");
+  CHECK(result(R"("content":"ERROR 404","is_error":true)") == "ERROR 404");
+  CHECK(result(R"("is_error":true)") == "Error");
+  CHECK(result(R"("content":"fine","is_error":false)") == "fine");
+  CHECK(result(R"("content":"fine","is_error":"yes")") == "messages[0].content[0].is_error|invalid_type|400");
+}
+
+TEST_CASE("requests: SGLang's rid is a request_id, which wins") {
+  CHECK(chat(R"("rid":"a")")->request_id == "a");
+  CHECK(completion(R"("prompt":"x","rid":"a","request_id":"b")")->request_id == "b");
+  CHECK(parse_embeddings_request(R"({"input":"x","rid":"a"})", kLimits)->request_id == "a");
+  CHECK(refusal(chat(R"("rid":["a"])")) == "rid|invalid_type|400");
+  CHECK(refusal(chat(R"("rid":")" + std::string(129, 'r') + "\"")) == "rid|invalid_value|400");
+}
+
 TEST_CASE("chat request: every field arrives") {
   auto request = chat(R"("model":"m","max_tokens":5,"max_completion_tokens":7,"n":2,"seed":-3,"stop":["a","b"],
     "logprobs":true,"top_logprobs":3,"logit_bias":{"7":-100,"9":2.5},"min_p":0.1,"top_k":-1,"repetition_penalty":1.5,

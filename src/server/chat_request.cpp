@@ -313,6 +313,10 @@ ApiResult<ChatRequest> read_chat_request(const Json& body, const ParseLimits& li
     }
   }
   request.include_reasoning = fields.boolean("include_reasoning").value_or(true);
+  request.separate_reasoning = fields.boolean("separate_reasoning").value_or(true);
+  if (!request.separate_reasoning && !request.include_reasoning) {
+    fields.fail("include_reasoning", "include_reasoning must be true where separate_reasoning is false");
+  }
 
   for (const char* name : {"thinking_token_budget", "reasoning_max_tokens", "reasoning_budget_tokens"}) {
     const auto budget = fields.integer(name);

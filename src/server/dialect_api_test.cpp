@@ -909,6 +909,19 @@ TEST_CASE("render: a request as tokens, which answer as the request itself does"
   const std::string word = test.post("/detokenize", {{"tokens", answer}})["prompt"];
   CHECK(std::islower(static_cast<unsigned char>(word.at(0))));
 
+  Json messages = message("Hello there!", {{"temperature", 0.5}, {"stop_sequences", {"x"}}, {"system", "Be brief."}});
+  const Json of_messages = test.post("/v1/messages/render", messages);
+  messages.erase("max_tokens");
+  CHECK(of_messages["token_ids"].size() == test.post("/v1/messages/count_tokens", messages)["input_tokens"]);
+  CHECK(of_messages["sampling_params"]["temperature"] == 0.5);
+  CHECK(of_messages["sampling_params"]["stop"] == Json({"x"}));
+  CHECK(of_messages["sampling_params"]["max_tokens"] == 200);
+  CHECK(!test.post("/inference/v1/generate", of_messages)["choices"][0]["token_ids"].empty());
+  messages["thinking"] = {{"type", "enabled"}, {"budget_tokens", 5}};
+  const Json refused = test.post("/v1/messages/render", messages, 400);
+  CHECK(refused["type"] == "error");
+  CHECK(refused["error"]["message"] == "thinking.budget_tokens has no place in a rendered request");
+
   CHECK(test.post("/v1/completions/render", {{"prompt", "x"}, {"max_tokens", 9999}}, 400)["error"]["code"] ==
         "context_length_exceeded");
   CHECK(test.post("/v1/chat/completions/render", {{"model", "none"}, {"messages", chat["messages"]}},
@@ -1038,6 +1051,17 @@ TEST_CASE("abort_requests: by the id of the request or of its answer, or all; ot
   clients[2].join();
   clients[3].join();
   CHECK(test.post("/abort_requests", {{"req_ids", {"r0"}}})["not_found"] == Json({"r0"}));  // it has ended
+  // A response whose id is not the request's is found by both, and counts once.
+  const Json response{{"input", "FOREVER"}, {"background", true}, {"request_id", "a b"}};
+  const std::string first = test.post("/v1/responses", response)["id"];
+  test.post("/v1/responses", response);
+  CHECK(first != "resp_a b");
+  CHECK(test.post("/abort_requests", {{"request_ids", {first}}})["aborted"] == Json({first}));
+  for (int i = 0; i < 2000 && test.get("/v1/responses/" + first)["status"] == "in_progress"; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  CHECK(test.post("/abort_requests", {{"abort_all", true}})["aborted"] == Json({"a b"}));
+  CHECK(test.is_idle());
   CHECK(test.post("/abort_requests", {{"request_ids", Json::array()}})["aborted"].empty());
   CHECK(test.post("/abort_requests", Json::object(), 400)["error"]["message"] == "request_ids is missing");
   CHECK(test.post("/abort_requests", {{"request_ids", {7}}}, 400)["error"]["param"] == "request_ids");

@@ -240,6 +240,20 @@ TEST_CASE("rerank: documents by score, best first") {
   CHECK(s.error_of({{"query", "x"}, {"documents", {"a"}}, {"top_n", -1}}, "/rerank").find("top_n") == 0);
   CHECK(s.error_of({{"query", "x"}, {"documents", {"a"}}, {"max_tokens_per_doc", 9}}, "/rerank")
             .find("truncate_prompt_tokens") != std::string::npos);
+  // As Text Embeddings Inference answers.
+  const Json texts{"A dog sleeps in the sun", "A cat"};
+  const Json list = s.post({{"query", "A cat"}, {"texts", texts}}, 200, "/rerank");
+  REQUIRE(list.size() == 2);
+  CHECK(list[0] == Json({{"index", 1}, {"score", scores["data"][1]["score"]}}));
+  CHECK(s.post({{"query", "A cat"}, {"texts", texts}, {"return_text", true}}, 200, "/rerank")[1]["text"] == texts[0]);
+  const Json too_long{{"query", "x"}, {"texts", {"a", std::string(4000, 'z')}}};
+  CHECK(s.post(too_long, 400, "/rerank")["error"]["param"] == "texts[1]");
+  Json cut = too_long;
+  cut["truncate"] = true;
+  CHECK(s.post(cut, 200, "/rerank").size() == 2);
+  CHECK(s.error_of({{"query", "x"}}, "/rerank") == "documents is missing");
+  CHECK(s.error_of({{"query", "x"}, {"texts", {"a"}}, {"documents", {"a"}}}, "/rerank") ==
+        "documents and texts are the same field; give one");
   const Json refused = s.post({{"query", "x"}, {"documents", {"a", std::string(4000, 'z')}}}, 400, "/rerank");
   CHECK(refused["error"]["param"] == "documents[1]");
 }

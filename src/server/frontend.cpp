@@ -375,6 +375,13 @@ ApiResult<std::shared_ptr<Generation>> Frontend::chat(const ChatRequest& request
   if (form.max_reasoning_tokens && form.reasoning && form.reasoning->is_harmony) {
     return not_supported("thinking_token_budget", "thinking_token_budget is not supported with harmony's channels");
   }
+  if (!request.separate_reasoning) {
+    if (output.reasoning && output.reasoning->is_harmony) {
+      return not_supported("separate_reasoning", "separate_reasoning must be true with harmony's channels");
+    }
+    prompt->output.reasoning = nullptr;
+    prompt->output.starts_in_reasoning = false;
+  }
   auto adapter = std::make_shared<ChatAdapter>(std::move(listener), *prompt, request.sampling.n);
   return generate(adjusted, {std::move(prompt->token_ids)}, std::move(adapter), "messages", form);
 }
@@ -538,7 +545,9 @@ std::vector<std::string> Frontend::abort_all() {
   {
     const std::lock_guard lock(running_mutex_);
     for (const auto& [id, weak] : running_) {
-      if (auto run = weak.lock(); run && !run->has_ended()) found.emplace_back(id, std::move(run));
+      auto run = weak.lock();
+      const bool is_other_name = run && run->request().request_id != id;  // of one that is found by its own
+      if (run && !is_other_name && !run->has_ended()) found.emplace_back(id, std::move(run));
     }
   }
   std::vector<std::string> ids;
@@ -640,6 +649,7 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
   const Status status = run->submit();
   if (!status.ok()) return submit_error(status);
   note_running(request.request_id, run);
+  note_running(request.answer_id, run);
   return run;
 }
 

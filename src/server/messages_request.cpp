@@ -1,4 +1,6 @@
 // Anthropic's Messages to a chat of the OpenAI protocol: blocks become parts, tool calls and tool messages.
+#include <strings.h>
+
 #include <nlohmann/json.hpp>
 
 #include "server/api_request.h"
@@ -31,6 +33,13 @@ std::optional<std::string> text_of(FieldReader& fields, std::string_view name) {
     text += *part;
   }
   return text;
+}
+
+// Of a tool that failed: chat templates have no other place to say so.
+std::string error_text(std::string text) {
+  if (text.empty()) return "Error";
+  const bool says_so = text.size() >= 5 && ::strncasecmp(text.c_str(), "error", 5) == 0;
+  return says_so ? text : "Error: " + text;
 }
 
 // One message of theirs is up to several of ours: tool results stand alone, before the text.
@@ -80,7 +89,9 @@ class MessageTranslator {
       ours["tool_calls"].push_back(std::move(call));
     } else if (type == "tool_result") {
       check_role(reader, path, type, "user", ours);
-      Json result = message_of("tool", text_of(reader, "content").value_or(""));
+      std::string text = text_of(reader, "content").value_or("");
+      if (reader.boolean("is_error").value_or(false)) text = error_text(std::move(text));
+      Json result = message_of("tool", std::move(text));
       result["tool_call_id"] = required_name(reader, "tool_use_id");
       messages_.push_back(std::move(result));
     } else if (type != "redacted_thinking" && !reader.has_error()) {  // nobody but its maker reads that
@@ -211,7 +222,8 @@ void check_context_edits(FieldReader& fields) {
 
 }  // namespace
 
-ApiResult<ChatRequest> parse_messages_request(std::string_view body, const ParseLimits& limits, bool counts_only) {
+ApiResult<ChatRequest> parse_messages_request(std::string_view body, const ParseLimits& limits, bool counts_only,
+                                              Json* translated) {
   auto json = parse_json(body);
   if (!json.ok()) return json.error();
   FieldReader fields(**json, counts_only ? kCountTokensRequest : kMessagesRequest, limits);
@@ -255,6 +267,7 @@ ApiResult<ChatRequest> parse_messages_request(std::string_view body, const Parse
   take_ignored_fields(fields, *request);
   // Clients of this API must send max_tokens and send what Anthropic's models can: 32,000 and more.
   request->caps_max_tokens = true;
+  if (translated) *translated = std::move(chat);
   return request;
 }
 

@@ -1,4 +1,5 @@
-// /v1/chat/completions/render and /v1/completions/render: a request as /inference/v1/generate takes it.
+// /v1/chat/completions/render, /v1/messages/render and /v1/completions/render: a request as /inference/v1/generate
+// takes it.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -26,6 +27,7 @@ constexpr std::string_view kLeftOut[] = {"model",
                                          "priority",
                                          "cache_salt",
                                          "request_id",
+                                         "rid",
                                          "truncate_prompt_tokens",
                                          "truncation_side",
                                          "max_completion_tokens",
@@ -81,10 +83,8 @@ Json rendered(const ApiCall& call, const Json& body, const ApiRequest& request, 
           {"kv_transfer_params", nullptr}};
 }
 
-}  // namespace
-
-ApiOutcome handle_render_chat(ApiCall& call, IgnoredFields& ignored) {
-  ApiResult<ChatRequest> request = parse_chat_request(call.request.body, call.frontend->parse_limits());
+// `body`: of the chat, which is the request's or made from it.
+ApiOutcome render_chat(ApiCall& call, IgnoredFields& ignored, ApiResult<ChatRequest> request, const Json& body) {
   if (!request.ok()) return request.error();
   ignored = {request->unknown_fields, request->no_effect_fields};
   if (!call.frontend->serves(request->model)) return model_not_found(request->model, call.frontend->model().names);
@@ -98,11 +98,25 @@ ApiOutcome handle_render_chat(ApiCall& call, IgnoredFields& ignored) {
   std::vector<std::vector<int32_t>> prompts{std::move(prompt->token_ids)};
   const ApiResult<std::vector<int>> max_tokens = call.frontend->fit_prompts(*request, prompts, "messages");
   if (!max_tokens.ok()) return max_tokens.error();
-  auto body = parse_json(call.request.body);
-  Json answer = rendered(call, **body, *request, prompts[0], (*max_tokens)[0]);
+  Json answer = rendered(call, body, *request, prompts[0], (*max_tokens)[0]);
   if (*tag) set_tag(**tag, answer["sampling_params"]);
   call.responder->respond({.body = answer.dump()});
   return std::nullopt;
+}
+
+}  // namespace
+
+ApiOutcome handle_render_chat(ApiCall& call, IgnoredFields& ignored) {
+  auto body = parse_json(call.request.body);
+  if (!body.ok()) return body.error();
+  return render_chat(call, ignored, read_chat_request(**body, call.frontend->parse_limits()), **body);
+}
+
+ApiOutcome handle_render_messages(ApiCall& call, IgnoredFields& ignored) {
+  Json chat;
+  auto request = parse_messages_request(call.request.body, call.frontend->parse_limits(), false, &chat);
+  ApiOutcome error = render_chat(call, ignored, std::move(request), chat);
+  return error ? with_field_name(std::move(*error), "thinking_token_budget", "thinking.budget_tokens") : error;
 }
 
 ApiOutcome handle_render_completion(ApiCall& call, IgnoredFields& ignored) {

@@ -345,9 +345,10 @@ void read_scheduling(FieldReader& fields, ApiRequest& request) {
   const std::optional<std::string> salt = fields.string("cache_salt");
   if (salt && salt->empty()) fields.fail("cache_salt", "cache_salt must not be empty: without one the cache is shared");
   request.cache_salt = salt.value_or("");
-  request.request_id = fields.string("request_id").value_or("");
-  if (request.request_id.size() > 128) {
-    fields.fail("request_id", fmt::format("request_id has {} bytes, at most 128 are taken", request.request_id.size()));
+  for (const char* name : {"request_id", "rid"}) {
+    const std::string id = fields.string(name).value_or("");
+    if (id.size() > 128) fields.fail(name, fmt::format("{} has {} bytes, at most 128 are taken", name, id.size()));
+    if (request.request_id.empty()) request.request_id = id;
   }
 }
 

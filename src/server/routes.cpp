@@ -44,6 +44,8 @@ constexpr Route kRoutes[] = {
      "and "
      "a thinking budget demand is not among them.",
      kChatRequest},
+    {"/v1/messages/render", "POST", Endpoint::kRenderMessages, true, "The same of Anthropic's Messages.",
+     kMessagesRequest},
     {"/v1/completions/render", "POST", Endpoint::kRenderCompletion, true, "The same of each prompt of a completion.",
      kCompletionRequest},
     {"/abort_requests", "POST", Endpoint::kAbortRequests, true, "Ends requests that generate, by their ids.",

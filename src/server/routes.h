@@ -25,6 +25,7 @@ enum class Endpoint {
   kTokenizerInfo,
   kAllowedTokens,
   kRenderChat,
+  kRenderMessages,
   kRenderCompletion,
   kCountChatTokens,
   kCountResponseTokens,
@@ -80,7 +81,7 @@ std::string allowed_methods(const Route& route);  // for the header Allow
 std::string taken_methods(const Route& route);    // for people: "GET and DELETE"
 inline bool needs_model(Endpoint endpoint) { return endpoint < Endpoint::kRoot; }
 inline bool is_messages(Endpoint endpoint) {
-  return endpoint == Endpoint::kMessages || endpoint == Endpoint::kCountTokens;
+  return endpoint == Endpoint::kMessages || endpoint == Endpoint::kCountTokens || endpoint == Endpoint::kRenderMessages;
 }
 inline bool is_admin(Endpoint endpoint) { return endpoint >= Endpoint::kAdminModels; }
 // Whose request says which model it wants: in its body, or with ?model= where it has none.

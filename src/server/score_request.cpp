@@ -82,10 +82,16 @@ ApiResult<ScoreRequest> parse_rerank_request(std::string_view body, const ParseL
   if (fields.has_error()) return fields.error();
   ScoreRequest request;
   read_texts(fields, "query", *fields.any("query"), request);
-  read_texts(fields, "documents", *fields.any("documents"), request);
+  read_one_of(fields, {"documents", "texts"}, request);
+  request.is_list = fields.any("texts") != nullptr;
   request.top_n = static_cast<size_t>(fields.integer("top_n").value_or(0));
-  request.return_documents = fields.boolean("return_documents").value_or(true);
+  request.return_documents = request.is_list ? fields.boolean("return_text").value_or(false)
+                                             : fields.boolean("return_documents").value_or(true);
   read_rest(fields, request);
+  if (fields.boolean("truncate").value_or(false) && !request.truncate_prompt_tokens) {
+    request.truncate_prompt_tokens = -1;
+    request.truncates_end = true;
+  }
   if (fields.has_error()) return fields.error();
   return request;
 }

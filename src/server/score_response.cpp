@@ -18,6 +18,10 @@ std::vector<double> cosines(const ScoreRequest& request, const Embeddings& embed
   return scores;
 }
 
+const std::string& document(const ScoreRequest& request, size_t i) {
+  return std::get<std::string>(request.inputs[request.num_queries + i]);
+}
+
 void write_prompt_usage(JsonWriter& json, const Embeddings& embeddings) {
   json.key("usage").begin_object();
   json.field("prompt_tokens", embeddings.num_prompt_tokens).field("total_tokens", embeddings.num_prompt_tokens);
@@ -48,14 +52,22 @@ std::string rerank_json(const ScoreRequest& request, const ResponseInfo& info, c
   std::ranges::stable_sort(order, [&](size_t a, size_t b) { return scores[a] > scores[b]; });
   if (request.top_n > 0) order.resize(std::min(order.size(), request.top_n));
   JsonWriter json;
+  if (request.is_list) {
+    json.begin_array();
+    for (const size_t i : order) {
+      json.begin_object().field("index", static_cast<int64_t>(i)).field("score", scores[i]);
+      if (request.return_documents) json.field("text", document(request, i));
+      json.end_object();
+    }
+    return json.end_array().take();
+  }
   json.begin_object().field("id", info.id).field("model", info.model);
   write_prompt_usage(json, embeddings);
   json.key("results").begin_array();
   for (const size_t i : order) {
     json.begin_object().field("index", static_cast<int64_t>(i));
     if (request.return_documents) {
-      const std::string& text = std::get<std::string>(request.inputs[request.num_queries + i]);
-      json.key("document").begin_object().field("text", text).end_object();
+      json.key("document").begin_object().field("text", document(request, i)).end_object();
     }
     json.field("relevance_score", scores[i]).end_object();
   }

@@ -137,6 +137,9 @@ struct Server::Impl {
       if (request.path.empty()) request.path = "/";
     }
     const Route* route = find_route(request.path, request.method);
+    if (request.path == "*" && request.method == "OPTIONS") {  // of the server as a whole
+      return HttpResponse{.status = 204, .headers = {{"Allow", "GET, HEAD, POST, DELETE, OPTIONS"}}};
+    }
     if (!route) return refusal(request, http_error(404, fmt::format("There is no {} here.", printable(request.path))));
     if (request.method == "OPTIONS")
       return HttpResponse{.status = 204, .headers = {{"Allow", allowed_methods(*route)}}};

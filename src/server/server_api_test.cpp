@@ -261,6 +261,14 @@ TEST_CASE("api: reasoning and tool calls, whole and streamed") {
   CHECK(joined(chunks, "content") == "Done.");
   answer = test.post("/v1/chat/completions", chat_body(thinking, {{"include_reasoning", false}}));
   CHECK(!answer["choices"][0]["message"].contains("reasoning"));
+  answer = test.post("/v1/chat/completions", chat_body(thinking, {{"separate_reasoning", false}}));
+  CHECK(answer["choices"][0]["message"]["content"] == thinking);
+  CHECK(!answer["choices"][0]["message"].contains("reasoning"));
+  chunks = test.stream("/v1/chat/completions", chat_body(thinking, {{"separate_reasoning", false}, {"stream", true}}));
+  CHECK(joined(chunks, "content") == thinking);
+  CHECK(joined(chunks, "reasoning_content").empty());
+  const Json neither{{"separate_reasoning", false}, {"include_reasoning", false}};
+  CHECK(test.post("/v1/chat/completions", chat_body(thinking, neither), 400)["error"]["param"] == "include_reasoning");
 
   const Json tools =
       Json::array({{{"type", "function"}, {"function", {{"name", "add"}, {"parameters", Json::object()}}}}});
@@ -472,6 +480,12 @@ TEST_CASE("api: errors are told in the envelope, before a stream begins, and not
   const TestResponse wrong_method = client.get("/v1/chat/completions");
   CHECK(wrong_method.status == 405);
   CHECK(wrong_method.header("allow") == "POST, OPTIONS");
+  REQUIRE(client.send("OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n"));
+  const TestResponse whole = client.receive(true);
+  CHECK(whole.status == 204);
+  CHECK(whole.header("allow") == "GET, HEAD, POST, DELETE, OPTIONS");
+  REQUIRE(client.send("GET * HTTP/1.1\r\nHost: x\r\n\r\n"));
+  CHECK(client.receive().status == 404);
   CHECK(client.post("/v1/completions", "{\"prompt\":\"\xff\"}").status == 400);
   CHECK(client.post("/v1/completions", std::string(100'000, '[')).status == 400);
   CHECK(client.get("/health").body == R"({"status":"ok"})");

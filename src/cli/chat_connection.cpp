@@ -118,7 +118,7 @@ Status status_of_error(std::string_view body) {
 Result<AnswerChunk> parse_answer_chunk(std::string_view text) {
   const Json json = Json::parse(text, nullptr, false);
   if (!json.is_object()) return data_loss("a chunk of the answer is no JSON object: {}", text.substr(0, kMaxShownError));
-  if (json.contains("error")) return status_of_error(text);
+  if (const auto error = json.find("error"); error != json.end() && !error->is_null()) return status_of_error(text);
   AnswerChunk chunk;
   if (const auto usage = json.find("usage"); usage != json.end() && usage->is_object()) {
     chunk.num_prompt_tokens = count_of(*usage, "prompt_tokens");

@@ -162,6 +162,7 @@ TEST_CASE("chat connection: chunks of several servers") {
     CHECK(parse_answer_chunk(odd).ok());
   }
   CHECK_FALSE(parse_answer_chunk("no JSON").ok());
+  CHECK(parse_answer_chunk(R"({"error":null,"choices":[{"delta":{"content":"d"}}]})")->content == "d");
   CHECK(parse_answer_chunk(R"({"error":{"message":"broken"}})").status().message() == "broken");
 }
 

@@ -70,6 +70,7 @@ class ChatInput {
     if (!editor_) {
       std::string line;
       if (!std::getline(std::cin, line)) return std::nullopt;
+      if (line.ends_with('\r')) line.pop_back();  // of a file that another system wrote
       return line;
     }
     const bool is_first = prompt[0] == '>';

@@ -190,6 +190,22 @@ TEST_CASE("gateway: events of every kind are passed on byte for byte, with the e
   CHECK(seen == events);
 }
 
+TEST_CASE("http client: events as servers may write them") {
+  const RawServer stub(
+      "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "10\r\ndata: a\r\n\r\ndata:\r\n"
+      "2f\r\n b\r\n\r\n: ping\r\n\r\nevent: x\nid: 7\ndata: c\ndata:d\n\n\r\n"
+      "13\r\ndata: [DONE]\n\ncut: \r\n0\r\n\r\n");
+  std::vector<std::string> events;
+  const Result<HttpReply> reply = http_call({.port = stub.port()}, "/x", "{}", [&](std::string_view event) {
+    events.emplace_back(event);
+    return true;
+  });
+  INFO(reply.status().message());
+  CHECK(reply.ok());
+  CHECK(events == std::vector<std::string>{"a", "b", "c\nd", "[DONE]"});
+}
+
 TEST_CASE("gateway: an engine that answers nonsense fails its request and nothing else") {
   const auto events = [](const std::string& text) {
     return "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + text;

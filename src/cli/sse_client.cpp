@@ -273,18 +273,24 @@ Result<HttpReply> http_pass(const HttpTarget& target, const std::string& path, c
 Result<HttpReply> http_call(const HttpTarget& target, const std::string& path, const std::string& body,
                             const std::function<bool(std::string_view)>& on_event,
                             const std::function<bool()>& should_stop) {
-  std::string pending;  // an event that has not ended
+  std::string line, data;  // of a line and an event that have not ended
+  bool has_data = false;
   Status failure;
   const auto on_piece = [&](std::string_view piece) {
-    size_t end, seen = pending.empty() ? 0 : pending.size() - 1;
-    pending += piece;
-    while ((end = pending.find("\n\n", seen)) != std::string::npos) {
-      const std::string event = pending.substr(0, end);
-      pending.erase(0, end + 2);
-      seen = 0;
-      if (event.rfind("data: ", 0) == 0 && !on_event(std::string_view(event).substr(6))) return false;
+    for (size_t end; (end = piece.find('\n')) != std::string_view::npos; piece.remove_prefix(end + 1)) {
+      line += piece.substr(0, end);
+      if (line.ends_with('\r')) line.pop_back();
+      if (line.empty() && std::exchange(has_data, false) && !on_event(std::exchange(data, {}))) return false;
+      if (line.starts_with("data:")) {
+        if (std::exchange(has_data, true)) data += '\n';
+        data += line.substr(line.starts_with("data: ") ? 6 : 5);
+      }
+      line.clear();
     }
-    if (pending.size() > kMaxEventBytes) failure = data_loss("an event of more than {} bytes", kMaxEventBytes);
+    line += piece;
+    if (line.size() + data.size() > kMaxEventBytes) {
+      failure = data_loss("an event of more than {} bytes", kMaxEventBytes);
+    }
     return failure.ok();
   };
   Result<HttpReply> reply = http_pass(

@@ -29,7 +29,7 @@ struct HttpReply {
   std::string body;          // empty when events were delivered
 };
 
-// An empty `body` is a GET. on_event hears of each `data:` line of a text/event-stream reply as it arrives, until it
+// An empty `body` is a GET. on_event hears of the data of each event of a text/event-stream reply as it arrives, until it
 // returns false. should_stop is asked before each read, and ten times a second while nothing comes or goes. Errors:
 // unavailable (no connection), data_loss (a broken reply, or one beyond the limits of sse_client.cpp), cancelled
 // (should_stop said so).

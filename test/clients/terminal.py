@@ -386,6 +386,9 @@ def pipe():
     assert run.returncode == 0, run
     assert "\x1b" not in run.stdout and run.stdout.endswith("<think>\nlet me see\n</think>\n\nseen\n"), run.stdout
     assert "scripted" in run.stderr and "scripted" not in run.stdout, run
+    run = subprocess.run([spate, "chat", "--url", url, "--api-key-file", key_file], input=b"more\r\n/show\r\n/bye\r\n",
+                         capture_output=True, timeout=60, env=environment)
+    assert run.returncode == 0 and sent() == "more", run
     run = subprocess.run([spate, "chat", "--url", url], input="x\n", capture_output=True, text=True, timeout=60, env=environment)
     assert run.returncode == 1 and "no key" in run.stderr, run
 

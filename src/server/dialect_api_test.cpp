@@ -156,6 +156,14 @@ TEST_CASE("messages: tools and their choice") {
   }
 }
 
+TEST_CASE("messages: a stop sequence inside a call ends the answer, not with a call to make") {
+  DialectServer test;
+  const Json answer =
+      test.post("/v1/messages", message(kCall, {{"tools", kAnthropicTools}, {"stop_sequences", {"3"}}}));
+  CHECK(answer["stop_reason"] == "stop_sequence");
+  CHECK(answer["stop_sequence"] == "3");
+}
+
 TEST_CASE("messages: an answer held to a schema") {
   DialectServer test;
   const Json format = {{"type", "json_schema"}, {"schema", {{"type", "integer"}, {"minimum", 0}, {"maximum", 9}}}};

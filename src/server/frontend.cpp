@@ -26,6 +26,8 @@ class ChatAdapter final : public GenerationListener {
   ChatAdapter(std::shared_ptr<ChatListener> listener, const ChatPrompt& prompt, int n)
       : listener_(std::move(listener)), echo_(prompt.echo) {
     for (int i = 0; i < n; ++i) parsers_.emplace_back(prompt.output);
+    last_arguments_.resize(parsers_.size());
+    if (const ToolFormat* tools = prompt.output.tools) call_ends_ = {tools->call_end, tools->section_end};
   }
 
   void on_admitted(const GenerationRequest& request) override {
@@ -52,29 +54,45 @@ class ChatAdapter final : public GenerationListener {
       parser.append(text.substr(num_read, end - num_read), chat.parts);
       num_read = end;
       if (!delta.logprobs.empty()) chat.is_content.push_back(was_content && parser.is_in_content());
-      if (is_last) finish(parser, delta.finish_reason, chat.parts);
+      if (is_last) finish(parser, delta, chat.parts);
       num_reasoning_tokens_ += was_reasoning || parser.is_in_reasoning() ? 1 : 0;
     }
     if (delta.token_ids.empty()) {
       parser.append(text, chat.parts);
-      finish(parser, delta.finish_reason, chat.parts);
+      finish(parser, delta, chat.parts);
     }
+    std::string& arguments = last_arguments_[static_cast<size_t>(delta.choice)];
+    for (const ChatPart& part : chat.parts) {
+      if (part.kind == ChatPart::Kind::kToolName) arguments.clear();
+      if (part.kind == ChatPart::Kind::kToolArguments) arguments += part.text;
+    }
+    // A call that a stop string has cut is told as far as it came, and is none that the client should make.
+    const bool is_cut = cuts_call(delta) && parser.num_tool_calls() > 0 && !Json::accept(arguments);
     delta.text.clear();
     chat.delta = std::move(delta);
-    chat.has_tool_calls = parser.num_tool_calls() > 0;
+    chat.has_tool_calls = parser.num_tool_calls() > 0 && !is_cut;
     chat.num_reasoning_tokens = num_reasoning_tokens_;
     listener_->on_delta(std::move(chat), usage);
   }
   void on_done(const GenerationUsage& usage) override { listener_->on_done(usage); }
 
  private:
-  static void finish(ChatOutputParser& parser, FinishReason reason, std::vector<ChatPart>& parts) {
+  // Ends the answer, and is no part of the mark that ends a call.
+  bool cuts_call(const ChoiceDelta& delta) const {
+    return !delta.stop_string.empty() && std::ranges::none_of(call_ends_, [&](std::string_view end) {
+             return end.find(delta.stop_string) != std::string_view::npos;
+           });
+  }
+  void finish(ChatOutputParser& parser, const ChoiceDelta& delta, std::vector<ChatPart>& parts) const {
+    const FinishReason reason = delta.finish_reason;
     if (reason == FinishReason::kNone) return;
-    parser.finish(parts, reason == FinishReason::kLength || reason == FinishReason::kRepetition);
+    parser.finish(parts, reason == FinishReason::kLength || reason == FinishReason::kRepetition || cuts_call(delta));
   }
 
   std::shared_ptr<ChatListener> listener_;
   std::vector<ChatOutputParser> parsers_;
+  std::vector<std::string> last_arguments_;  // of each choice's last call, so far
+  std::vector<std::string_view> call_ends_;
   const std::string echo_;
   int64_t num_reasoning_tokens_ = 0;
 };

@@ -294,6 +294,18 @@ TEST_CASE("api: reasoning and tool calls, whole and streamed") {
   CHECK(num_heads == 1);
   CHECK(arguments == "{\"a\": 1}");
   CHECK(chunks.back()["choices"][0]["finish_reason"] == "tool_calls");
+  // A stop string inside a call: what there is of it is told, but the answer does not end with a call to make.
+  for (const auto& [stop, reason, told] : {std::tuple{"1", "stop", "{\"a\": "},
+                                           {"arguments", "stop", ""},
+                                           {"}\n</tool", "tool_calls", "{\"a\": 1}"},
+                                           {"</tool_call>", "tool_calls", "{\"a\": 1}"}}) {
+    INFO(stop);
+    answer = test.post("/v1/chat/completions", chat_body(call, {{"tools", tools}, {"stop", stop}}));
+    CHECK(answer["choices"][0]["finish_reason"] == reason);
+    CHECK(answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == told);
+    chunks = test.stream("/v1/chat/completions", chat_body(call, {{"tools", tools}, {"stop", stop}, {"stream", true}}));
+    CHECK(chunks.back()["choices"][0]["finish_reason"] == reason);
+  }
   answer = test.post("/v1/chat/completions", chat_body(call, {{"tools", tools}, {"tool_choice", "none"}}));
   CHECK(answer["choices"][0]["message"]["content"].get<std::string>().starts_with("<tool_call>"));
 }

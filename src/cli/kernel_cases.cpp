@@ -48,7 +48,7 @@ class Cases {
   Status run() {
     RETURN_IF_ERROR(run_linear());
     if (options_.has_products_only) return ok_status();
-    RETURN_IF_ERROR(run_attention());
+    RETURN_IF_ERROR(config_.latent.kv_lora_rank > 0 ? run_latent() : run_attention());
     RETURN_IF_ERROR(run_rows());
     RETURN_IF_ERROR(run_kv());
     RETURN_IF_ERROR(run_logits());
@@ -156,6 +156,7 @@ class Cases {
 
   Status run_linear();
   Status run_attention();
+  Status run_latent();
   Status run_rows();
   Status run_kv();
   Status run_logits();
@@ -314,6 +315,61 @@ Status Cases::run_attention() {
                                      .max_seq_len = static_cast<int>(seq_len),
                                      .softmax_scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
                                      .out = out});
+    };
+    give(one);
+  }
+  return ok_status();
+}
+
+// Absorbed, of one query token a sequence.
+Status Cases::run_latent() {
+  const LatentConfig& latent = config_.latent;
+  const int64_t num_heads = config_.num_heads, rank = latent.kv_lora_rank, width = rank + latent.qk_rope_head_dim;
+  const KvLayerDesc desc{.kind = KvKind::kLatent,
+                         .kv_lora_rank = rank,
+                         .qk_rope_head_dim = latent.qk_rope_head_dim,
+                         .kv_block_size = options_.kv_block_size,
+                         .dtype = options_.kv_dtype};
+  if (ops_.attention_latent == nullptr || !device_.supports_kv(desc)) return ok_status();
+  std::vector<std::pair<int64_t, int64_t>> shapes{{1, 2048}, {32, 160}};  // sequences, keys
+  if (options_.has_large_sizes)
+    shapes.insert(shapes.end(), {{1, 4096}, {1, 65536}, {16, 4096}, {100, 3500}, {128, 4096}});
+  for (const auto& [num_seqs, seq_len] : shapes) {
+    KernelCase one{.name = fmt::format("attention_latent/{}/decode-{}x{}/batch{}", dtype_name(options_.kv_dtype),
+                                       num_heads, seq_len, num_seqs)};
+    if (!wants(one.name)) continue;
+    const int64_t blocks_per_seq = (seq_len + desc.kv_block_size - 1) / desc.kv_block_size;
+    const int64_t num_blocks = num_seqs * blocks_per_seq, num_tokens = num_blocks * desc.kv_block_size;
+    const int64_t token_bytes = desc.dtype == DType::kI8 ? width + 8 : width * dtype_bytes(desc.dtype);
+    const int64_t kv_bytes = num_seqs * seq_len * token_bytes;
+    one.num_copies = num_copies_of(kv_bytes);
+    const std::vector<KvLayerDesc> groups(static_cast<size_t>(one.num_copies), desc);
+    ASSIGN_OR_RETURN(const KvStorage kv, KvStorage::create(device_, groups, num_blocks));
+    ASSIGN_OR_RETURN(const Tensor vectors, random(act_, {num_tokens, width}));
+    ASSIGN_OR_RETURN(const Tensor slots, ints(num_tokens, [](int64_t i) { return i; }));
+    for (const KvView& view : kv.views()) {
+      ops_.latent_write(stream_, {.latent = vectors, .slot_mapping = slots, .kv = view});
+    }
+    ASSIGN_OR_RETURN(const Tensor q, random(act_, {num_seqs, num_heads, width}));
+    ASSIGN_OR_RETURN(const Tensor out, empty(act_, {num_seqs, num_heads, rank}));
+    ASSIGN_OR_RETURN(const Tensor blocks, ints(num_blocks, [](int64_t i) { return i; }));
+    ASSIGN_OR_RETURN(const Tensor rows, ints(num_seqs, [](int64_t i) { return i; }));
+    ASSIGN_OR_RETURN(const Tensor cu_seqlens_q, ints(num_seqs + 1, [](int64_t i) { return i; }));
+    ASSIGN_OR_RETURN(const Tensor seq_lens, ints(num_seqs, [&, keys = seq_len](int64_t) { return keys; }));
+    one.bytes = static_cast<double>(kv_bytes) + act_bytes(num_seqs * num_heads * (width + rank));
+    one.ops = 2 * static_cast<double>(num_seqs * seq_len * num_heads) * static_cast<double>(width + rank);
+    one.call = [&, keys = seq_len, count = num_seqs](int64_t copy) {
+      ops_.attention_latent(stream_, {.q_latent = q.columns(0, rank),
+                                      .q_rope = q.columns(rank, width),
+                                      .kv = kv.views()[static_cast<size_t>(copy)],
+                                      .block_table = blocks.reshaped({count, blocks_per_seq}),
+                                      .seq_rows = rows,
+                                      .cu_seqlens_q = cu_seqlens_q,
+                                      .seq_lens = seq_lens,
+                                      .max_query_len = 1,
+                                      .max_seq_len = static_cast<int>(keys),
+                                      .softmax_scale = 1 / std::sqrt(static_cast<float>(width)),
+                                      .out = out});
     };
     give(one);
   }

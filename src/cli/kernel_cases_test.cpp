@@ -47,6 +47,29 @@ TEST_CASE("kernel cases: every op of the catalogue, at sizes that it takes") {
   }
 }
 
+TEST_CASE("kernel cases: a model with latent attention") {
+  const auto device = make_cpu_device({.num_threads = 2}).value();
+  const auto stream = device->create_stream();
+  const ModelConfig config = load_model_config(repo_root() / "models/mini-deepseek").value();
+  const int64_t rank = config.latent.kv_lora_rank, width = rank + config.latent.qk_rope_head_dim;
+  for (const DType kv_dtype : {DType::kBf16, DType::kI8}) {
+    std::map<std::string, KernelCase> by_name;
+    const KernelCaseOptions options{.kv_dtype = kv_dtype, .cold_bytes = 0, .filter = "attention_"};
+    REQUIRE(for_each_kernel_case(*device, *stream, config, options, [&](const KernelCase& one) {
+              one.call(0);
+              by_name.emplace(one.name, one);
+            }).ok());
+    CHECK(by_name.size() == 2);
+    const int64_t heads = config.num_heads;
+    const auto one =
+        by_name.find(fmt::format("attention_latent/{}/decode-{}x160/batch32", dtype_name(kv_dtype), heads));
+    REQUIRE(one != by_name.end());
+    CHECK(one->second.bytes ==
+          32 * (160 * (kv_dtype == DType::kI8 ? width + 8 : 2 * width) + 2 * heads * (width + rank)));
+    CHECK(one->second.ops == 2.0 * 32 * 160 * heads * (width + rank));
+  }
+}
+
 TEST_CASE("kernel cases: the filter chooses by name, copies fill the asked bytes") {
   const auto device = make_cpu_device({.num_threads = 1}).value();
   const auto stream = device->create_stream();

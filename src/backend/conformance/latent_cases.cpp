@@ -128,6 +128,8 @@ HostTensor attend(Side& side, const LatentBatch& s, int64_t chunk) {
 void add_latent_attention(Report& report, Sides sides, DType act, DType kv_dtype) {
   Family family(report, fmt::format("attention_latent {} over {}", act_name(act), dtype_name(kv_dtype)));
   if (!family.selected()) return;
+  std::vector<std::pair<int64_t, int64_t>> short_seqs = {{190, 1}};
+  for (int64_t i = 0; i < 100; ++i) short_seqs.emplace_back(i == 40 ? 0 : 65 + i % 64, 1);
   const LatentBatch shapes[] = {
       {act, kv_dtype, 1, 16, 2, 16, {{1, 1}}},
       {act, kv_dtype, 5, 20, 8, 16, {{17, 17}, {0, 3}, {40, 1}, {33, 5}}},
@@ -137,6 +139,10 @@ void add_latent_attention(Report& report, Sides sides, DType act, DType kv_dtype
       {act, kv_dtype, 16, 512, 64, 32, {{300, 1}, {0, 1}, {1, 1}, {64, 1}, {129, 1}}, 8},
       {act, kv_dtype, 40, 512, 64, 64, {{130, 4}, {70, 2}}},
       {act, kv_dtype, 20, 512, 64, 16, {{90, 30}, {33, 33}, {0, 2}}},
+      // A sequence in many parts; many rows in parts; sequences that stay whole.
+      {act, kv_dtype, 3, 512, 64, 64, {{5000, 1}}, 16},
+      {act, kv_dtype, 14, 512, 64, 32, {{200, 16}, {193, 16}, {400, 16}, {256, 16}}},
+      {act, kv_dtype, 4, 512, 64, 64, short_seqs},
   };
   for (const LatentBatch& shape : shapes) {
     const std::string label = fmt::format("{} heads of {} + {}, {} sequences", shape.num_heads, shape.kv_lora_rank,

@@ -11,6 +11,7 @@
 #include "backend/cuda/cuda_device.h"
 #include "backend/cuda/cuda_runtime.h"
 #include "backend/cuda/kernel/kv/kv_layout.h"
+#include "backend/cuda/kernel/latent/latent_split.h"
 #include "backend/cuda/kernel/linear/linear_integer.h"
 #include "backend/cuda/kernel/linear/wgmma_plan.h"
 #include "backend/cuda/kernel_compiler.h"
@@ -20,6 +21,7 @@
 #include "backend/cuda/ptxas_log.h"
 #include "backend/cuda/tile_table.h"
 #include "backend/cuda/warm_programs.h"
+#include "base/rng.h"
 #include "base/test.h"
 #include "base/test_support.h"
 #include "quant/quantization.h"
@@ -318,6 +320,95 @@ TEST_CASE("rows that become codes are covered by their threads, whatever their n
   CHECK(row_shape(132, 264, 14336).num_ctas == 2);
   CHECK(row_shape(132, 265, 14336).num_ctas == 1);
   CHECK(row_shape(132, 1, 4096).num_ctas == 1);
+}
+
+struct LatentRuns {
+  LatentSplit split;
+  int num_units = 0, longest = 0;
+  int num_cut = 0;  // items that several teams share
+};
+
+// The split of items (one a sequence) as the kernel makes it: every unit is a team's, in order, and first_team and
+// last_team say whose.
+LatentRuns cut_items(const std::vector<int>& items, int num_teams) {
+  LatentRuns runs;
+  std::vector<int> first_unit;
+  for (const int units : items) {
+    first_unit.push_back(runs.num_units);
+    runs.num_units += units;
+  }
+  const int run = LatentSplit::run_of(runs.num_units, num_teams);
+  const auto longest_of = [&](const LatentSplit& split) {
+    std::vector<int> of_team(static_cast<size_t>(num_teams));
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (items[i] > 0) of_team.at(static_cast<size_t>(split.first_team(first_unit[i], items[i]))) += items[i];
+    }
+    return std::ranges::max(of_team);
+  };
+  runs.split = {run, LatentSplit::reach_of(run, longest_of({run, LatentSplit::kUncut}))};
+  std::vector<int> begins;
+  for (int team = 0; team <= num_teams; ++team) {
+    int begin = std::min(team * run, runs.num_units);
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (team * run >= first_unit[i] && team * run < first_unit[i] + items[i]) {
+        begin = runs.split.moved(team * run, first_unit[i], items[i]);
+      }
+    }
+    begins.push_back(begin);
+  }
+  REQUIRE(begins.front() == 0);
+  REQUIRE(begins.back() == runs.num_units);
+  REQUIRE(std::ranges::is_sorted(begins));
+  for (size_t team = 0; team < static_cast<size_t>(num_teams); ++team) {
+    runs.longest = std::max(runs.longest, begins[team + 1] - begins[team]);
+  }
+  const auto team_of = [&](int unit) {
+    return static_cast<int>(std::ranges::upper_bound(begins, unit) - begins.begin()) - 1;
+  };
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i] == 0) continue;
+    const int first = runs.split.first_team(first_unit[i], items[i]),
+              last = runs.split.last_team(first_unit[i], items[i]);
+    REQUIRE(first == team_of(first_unit[i]));
+    REQUIRE(last == team_of(first_unit[i] + items[i] - 1));
+    runs.num_cut += first != last;
+  }
+  return runs;
+}
+
+TEST_CASE("runs of latent attention: all units once, none much longer than equal ones, few items cut") {
+  Rng rng(test_seed(), 3);
+  for (int round = 0; round < 3000; ++round) {
+    const int num_teams = std::array{132, 66, 33, 16, 114, 1}[rng.below(6)];
+    const uint64_t num_items = 1 + rng.below(round % 3 == 0 ? 5 : 300);
+    const int shortest = static_cast<int>(rng.below(2) * rng.below(200)), spread = 1 + static_cast<int>(rng.below(120));
+    std::vector<int> items;
+    for (uint64_t i = 0; i < num_items; ++i) {
+      const int units = shortest + static_cast<int>(rng.below(static_cast<uint64_t>(spread)));
+      items.push_back(rng.below(10) == 0 ? 0 : units);
+    }
+    CAPTURE(num_teams);
+    CAPTURE(items);
+    const LatentRuns runs = cut_items(items, num_teams);
+    const int run = runs.split.run;
+    REQUIRE(run <= std::max(LatentSplit::kMinRun, runs.num_units / num_teams + 1));
+    REQUIRE(runs.longest <= run + LatentSplit::kMaxLonger);
+    REQUIRE(runs.num_cut < num_teams);
+    if (runs.split.reach == LatentSplit::kUncut) REQUIRE(runs.num_cut == 0);
+  }
+  const auto equal_items = [](int num_items, int units, int num_teams) {
+    return cut_items(std::vector<int>(static_cast<size_t>(num_items), units), num_teams);
+  };
+  // 128 sequences of 4,096 keys of 64 and of 128 heads, of 1,024 keys; 132 of 8,192: an item a team or two.
+  CHECK(std::pair(equal_items(128, 64, 132).num_cut, equal_items(128, 64, 132).longest) == std::pair(0, 64));
+  CHECK(std::pair(equal_items(128, 64, 66).num_cut, equal_items(128, 64, 66).longest) == std::pair(0, 128));
+  CHECK(std::pair(equal_items(128, 16, 132).num_cut, equal_items(128, 16, 132).longest) == std::pair(0, 16));
+  CHECK(std::pair(equal_items(132, 128, 132).num_cut, equal_items(132, 128, 132).longest) == std::pair(0, 128));
+  // Uncut, these would leave teams idle for long.
+  CHECK(equal_items(1, 1024, 66).longest == 16);
+  CHECK(equal_items(16, 64, 66).longest == 16);
+  CHECK(equal_items(160, 64, 132).longest <= 78 + 2 * LatentSplit::kMaxCutReach);
+  CHECK(equal_items(160, 64, 132).num_cut > 0);
 }
 
 TEST_CASE("architecture names: only Hopper gets its own instructions") {

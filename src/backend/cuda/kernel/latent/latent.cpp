@@ -37,9 +37,12 @@ void attend_wgmma(Stream& stream, const AttentionLatentParams& p, const Attentio
   const int64_t block_size = p.kv.desc.kv_block_size;
   const int64_t box_keys = block_size % 64 == 0 ? 64 : block_size % 32 == 0 ? 32 : 16;
   const int64_t num_rows = 2 * num_ctas * kLatentRows;
+  // Four a row as long as all run at once.
+  const int64_t max_combine_warps = int64_t{device.num_sms()} * kLatentCombineCtas * kLatentCombineWarps;
+  const int64_t row_warps = p.q_latent.dim(0) * num_heads * kLatentRowWarps <= max_combine_warps ? kLatentRowWarps : 1;
   const int64_t sums_bytes = num_rows * kLatentRank * 4, stats_bytes = num_rows * 2 * 4;
   char* scratch =
-      splits ? static_cast<char*>(device.workspace(static_cast<size_t>(sums_bytes + stats_bytes + (num_seqs + 1) * 4)))
+      splits ? static_cast<char*>(device.workspace(static_cast<size_t>(sums_bytes + stats_bytes + (num_seqs + 2) * 4)))
              : nullptr;
   const LatentWgmmaKernelParams params{
       .kv = make_bf16_map(device.api(), p.kv.data, p.kv.num_blocks * block_size, kLatentWidth, kLatentWidth,
@@ -48,18 +51,21 @@ void attend_wgmma(Stream& stream, const AttentionLatentParams& p, const Attentio
       .partial_sums = reinterpret_cast<float*>(scratch),
       .partial_stats = reinterpret_cast<float*>(scratch + sums_bytes),
       .first_unit = reinterpret_cast<int32_t*>(scratch + sums_bytes + stats_bytes),
-      .num_units = reinterpret_cast<int32_t*>(scratch + sums_bytes + stats_bytes) + num_seqs,
+      .split = reinterpret_cast<int32_t*>(scratch + sums_bytes + stats_bytes) + num_seqs,
       .box_keys = static_cast<int32_t>(box_keys),
       .num_ctas = static_cast<int32_t>(num_ctas),
       .team_size = static_cast<int32_t>(team_size),
       .splits = splits,
+      .row_warps = static_cast<int32_t>(row_warps),
   };
   const std::initializer_list<NamedSize> sizes = {
       {"num_tokens", p.q_latent.dim(0)}, {"num_seqs", num_seqs}, {"num_heads", num_heads}, {"max_seq_len", p.max_seq_len}};
   launch(stream, kernel_id("attention_latent_wgmma"), {.x = num_ctas, .num_threads = kLatentThreads}, params, sizes);
   if (!splits) return;
   launch(stream, kernel_id("latent_combine"),
-         {.x = p.q_latent.dim(0), .y = ceil_div(num_heads, kLatentCombineWarps), .num_threads = 32 * kLatentCombineWarps},
+         {.x = p.q_latent.dim(0),
+          .y = ceil_div(num_heads * row_warps, kLatentCombineWarps),
+          .num_threads = 32 * kLatentCombineWarps},
          params, sizes);
 }
 

@@ -13,6 +13,8 @@ namespace spate::cuda {
 constexpr int kConsumerThreads = 128 * kLatentConsumers;
 constexpr int kHalf = kLatentRank / 2;  // columns of the values a warpgroup has
 
+constexpr uint32_t kAllLanes = 0xffffffffu;
+
 // A run of tiles of one item; num_rows 0: of none, beside a team whose others have items; -1: no more work.
 struct Segment {
   int first_token;  // of the sequence, in the step
@@ -27,23 +29,14 @@ struct Segment {
 class Work {
  public:
   __device__ explicit Work(const LatentWgmmaKernelParams& p) : p_(p), lane_(static_cast<int>(threadIdx.x) % kWarpSize) {
-    int before = 0;
-    for (int first = 0; first < p.attention.num_seqs; first += kWarpSize) {
-      const int units = units_of(first + lane_), sum = scan(units);
-      if (p.splits && blockIdx.x == 0 && first + lane_ < p.attention.num_seqs) {
-        p.first_unit[first + lane_] = before + sum - units;
-      }
-      before += __shfl_sync(0xffffffffu, sum, kWarpSize - 1);
-    }
-    const int cta = static_cast<int>(blockIdx.x);
+    int num_units = 0;
+    for (int seq = lane_; seq < p.attention.num_seqs; seq += kWarpSize) num_units += units_of(seq);
+    num_units = __reduce_add_sync(kAllLanes, num_units);
     if (p.splits) {
-      if (cta == 0 && lane_ == 0) *p.num_units = before;
-      const int num_of_team = units_of_team(before, p.num_ctas / p.team_size);
-      next_ = min(cta / p.team_size * num_of_team, before);
-      end_ = min(next_ + num_of_team, before);
+      find_run(num_units);
     } else {
-      next_ = cta;
-      end_ = before;
+      next_ = static_cast<int>(blockIdx.x);
+      end_ = num_units;
     }
   }
 
@@ -90,23 +83,66 @@ class Work {
   __device__ int scan(int value) const {
 #pragma unroll
     for (int distance = 1; distance < kWarpSize; distance *= 2) {
-      const int other = __shfl_up_sync(0xffffffffu, value, distance);
+      const int other = __shfl_up_sync(kAllLanes, value, distance);
       if (lane_ >= distance) value += other;
     }
     return value;
+  }
+  // The team's run, cut and uncut: which it is is known when the longest uncut one is.
+  __device__ void find_run(int num_units) {
+    const int num_seqs = p_.attention.num_seqs, team = static_cast<int>(blockIdx.x) / p_.team_size;
+    const int run = LatentSplit::run_of(num_units, p_.num_ctas / p_.team_size);
+    const LatentSplit cut{run, LatentSplit::cut_reach_of(run)}, uncut{run, LatentSplit::kUncut};
+    const int first_border = team * run, last_border = first_border + run;
+    int begin = first_border < num_units ? 0 : num_units, end = last_border < num_units ? 0 : num_units;
+    int uncut_begin = 0, uncut_end = 0;  // own sequences' units before them
+    int longest = 0, last_team = -1, last_begin = 0, before = 0;
+    for (int first = 0; first < num_seqs; first += kWarpSize) {
+      const int seq = first + lane_, units = units_of(seq), sum = scan(units), first_unit = before + sum - units;
+      if (blockIdx.x == 0 && seq < num_seqs) p_.first_unit[seq] = first_unit;
+      const auto border_in = [&](int border) {
+        if (border < first_unit || border >= first_unit + units) return 0;
+        const int tiles = latent_sequence(p_.attention, seq).num_tiles;
+        return cut.moved(border, first_unit + (border - first_unit) / tiles * tiles, tiles);
+      };
+      begin = max(begin, border_in(first_border));
+      end = max(end, border_in(last_border));
+      // Uncut, a sequence is taken for one item.
+      const int of_team = uncut.first_team(first_unit, units);
+      uncut_begin += of_team < team ? units : 0;
+      uncut_end += of_team <= team ? units : 0;
+      int team_before = __shfl_up_sync(kAllLanes, of_team, 1);
+      if (lane_ == 0) team_before = last_team;
+      const uint32_t begins = __ballot_sync(kAllLanes, of_team != team_before) & ((2u << lane_) - 1);
+      const int begin_lane = begins == 0 ? 0 : kWarpSize - 1 - __clz(static_cast<int>(begins));
+      int team_begin = __shfl_sync(kAllLanes, first_unit, begin_lane);
+      if (begins == 0) team_begin = last_begin;
+      longest = max(longest, first_unit + units - team_begin);
+      last_team = __shfl_sync(kAllLanes, of_team, kWarpSize - 1);
+      last_begin = __shfl_sync(kAllLanes, team_begin, kWarpSize - 1);
+      before += __shfl_sync(kAllLanes, sum, kWarpSize - 1);
+    }
+    const int reach = LatentSplit::reach_of(run, __reduce_max_sync(kAllLanes, longest));
+    const bool is_cut = reach != LatentSplit::kUncut;
+    next_ = is_cut ? __reduce_max_sync(kAllLanes, begin) : __reduce_add_sync(kAllLanes, uncut_begin);
+    end_ = is_cut ? __reduce_max_sync(kAllLanes, end) : __reduce_add_sync(kAllLanes, uncut_end);
+    if (blockIdx.x == 0 && lane_ == 0) {
+      p_.split[0] = run;
+      p_.split[1] = reach;
+    }
   }
   // The sequence of a unit, and the units before that sequence.
   __device__ int find(int unit, int& first_unit) const {
     int before = 0;
     for (int first = 0; first < p_.attention.num_seqs; first += kWarpSize) {
       const int units = units_of(first + lane_), sum = scan(units);
-      const uint32_t behind = __ballot_sync(0xffffffffu, before + sum > unit);
+      const uint32_t behind = __ballot_sync(kAllLanes, before + sum > unit);
       if (behind != 0) {
         const int idx = __ffs(static_cast<int>(behind)) - 1;
-        first_unit = before + __shfl_sync(0xffffffffu, sum - units, idx);
+        first_unit = before + __shfl_sync(kAllLanes, sum - units, idx);
         return first + idx;
       }
-      before += __shfl_sync(0xffffffffu, sum, kWarpSize - 1);
+      before += __shfl_sync(kAllLanes, sum, kWarpSize - 1);
     }
     return 0;
   }

@@ -19,24 +19,26 @@ constexpr int kLatentTileBytes = kLatentParts * kLatentPartBytes;
 // At a multiple of 1,024 bytes q, two tiles of keys and the probabilities; then barriers, segments and row scales.
 constexpr int kLatentSharedBytes = 1024 + 3 * kLatentTileBytes + kLatentPartBytes + 512;
 constexpr int64_t kLatentMaxTeam = 8;
-constexpr int kLatentCombineWarps = 8;
+constexpr int kLatentCombineWarps = 8, kLatentRowWarps = 4;
+constexpr int kLatentCombineCtas = 3;  // of an SM
 
-// Rows of a sequence are its pairs (query token, head), the heads innermost; 64 of them are an item. A unit is an item's
-// tile of keys. team_size neighbouring CTAs are a team that takes as many items of a sequence at once, so that their
-// tiles are read once; it counts as one item. With `splits` all units, those of an item one behind the other, are cut into
-// equal runs, a team each; an item that several teams share leaves partial sums: slot 2 c + 1 if CTA c has its first tile,
-// else 2 c. Without, team_size is 1 and CTA c takes the whole items c, c + grid, ...
+// Rows of a sequence are its pairs (query token, head), the heads innermost; 64 of them are an item. A unit is an
+// item's tile of keys. team_size neighbouring CTAs are a team that takes as many items of a sequence at once, so that
+// their tiles are read once; it counts as one item. With `splits` all units, those of an item one behind the other, are
+// cut into a run for each team (latent_split.h); an item that several teams share leaves partial sums: slot 2 c + 1 if
+// CTA c has its first tile, else 2 c. Without, team_size is 1 and CTA c takes the whole items c, c + grid, ...
 struct LatentWgmmaKernelParams {
   TensorMap kv;  // [blocks * kv_block_size, 576], boxes of box_keys x 64
   AttentionLatentKernelParams attention;
   float* partial_sums;   // [2 * grid][64][512]
   float* partial_stats;  // [2 * grid][64][2] largest score and sum of 2^(score - largest)
   int32_t* first_unit;   // [num_seqs] units of the sequences before it
-  int32_t* num_units;    // [1] of all
+  int32_t* split;        // [2] run and reach of LatentSplit
   int32_t box_keys;      // 16, 32 or 64: divides kv_block_size
   int32_t num_ctas;  // a multiple of team_size
   int32_t team_size;
   int32_t splits;
+  int32_t row_warps;  // 1 or kLatentRowWarps: of latent_combine, that share the columns of a row
 };
 
 }  // namespace spate::cuda

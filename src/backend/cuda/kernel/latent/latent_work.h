@@ -1,12 +1,11 @@
 // How the units of latent_wgmma.h are shared out: for the kernel that computes them and the one that combines.
 #pragma once
 
+#include "backend/cuda/kernel/latent/latent_split.h"
 #include "backend/cuda/kernel/latent/latent_wgmma.h"
 #include "backend/cuda/kernel/primitive/reduce.h"
 
 namespace spate::cuda {
-
-constexpr int kLatentMinUnits = 2;  // a team: fewer take longer to combine
 
 struct LatentSequence {
   int first_token, query_len, seq_len;
@@ -26,9 +25,5 @@ __device__ inline LatentSequence latent_sequence(const AttentionLatentKernelPara
 
 // A team of CTAs takes as many items of a sequence at once.
 __device__ inline int num_rounds(const LatentSequence& s, int team_size) { return (s.num_items + team_size - 1) / team_size; }
-
-__device__ inline int units_of_team(int num_units, int num_teams) {
-  return max((num_units + num_teams - 1) / num_teams, kLatentMinUnits);
-}
 
 }  // namespace spate::cuda

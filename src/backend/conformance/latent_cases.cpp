@@ -150,10 +150,14 @@ void add_latent_attention(Report& report, Sides sides, DType act, DType kv_dtype
     family.compare(sides.actual, sides.expected, label, [&](Side& side) -> Outputs {
       Outputs outputs;
       // Sums of products of values of size 1, whose weights add up to 1; scores are off by some roundings of f32.
-      // bf16: a back-end may round the weights to bf16 for the product with the vectors.
+      // bf16: a back-end may round the weights to bf16 for the product with the vectors; over codes times a scale, so
+      // that the largest is not exact either.
       outputs.push_back({"out",
                          attend(side, shape, kTogether),
-                         {.rel = ulp_of(act), .abs = act == DType::kBf16 ? 0x1p-9 * 3.5 : 0x1p-14}});
+                         {.rel = ulp_of(act),
+                          .abs = act != DType::kBf16      ? 0x1p-14
+                                 : kv_dtype == DType::kI8 ? 0x1p-9 * 5
+                                                          : 0x1p-9 * 3.5}});
       return outputs;
     });
     for (Side* side : sides.deterministic.all()) {
@@ -327,6 +331,17 @@ void add_expanded(Report& report, Sides sides, DType act) {
     if (!fits(batch) || (is_scalar && batch.latent.kv_lora_rank > 100)) continue;
     family.compare(sides.actual, sides.expected, batch.label(),
                    [&](Side& side) { return outputs(attend_expanded(side, batch), batch); });
+  }
+  ExpandedBatch over_codes = small[2];
+  over_codes.latent.kv_dtype = DType::kI8;
+  const KvLayerDesc codes{.kind = KvKind::kLatent,
+                          .kv_lora_rank = over_codes.latent.kv_lora_rank,
+                          .qk_rope_head_dim = over_codes.latent.qk_rope_head_dim,
+                          .kv_block_size = over_codes.latent.kv_block_size,
+                          .dtype = DType::kI8};
+  if (!is_scalar && fits(over_codes) && sides.actual.device().supports_kv(codes)) {
+    family.compare(sides.actual, sides.expected, over_codes.label() + ", over codes",
+                   [&](Side& side) { return outputs(attend_expanded(side, over_codes), over_codes); });
   }
   const auto compare_forms = [&](const ExpandedBatch& batch) {
     const auto expanded = [&](Side& side) {

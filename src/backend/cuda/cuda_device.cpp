@@ -351,12 +351,12 @@ int CudaDevice::min_expanded_query_len(const LatentShape& shape) const {
 }
 
 bool CudaDevice::supports_kv(const KvLayerDesc& desc) const {
-  return desc.dtype == DType::kF32 || desc.dtype == DType::kBf16 ||
-         (desc.kind != KvKind::kLatent && desc.dtype == DType::kI8);
+  return desc.dtype == DType::kF32 || desc.dtype == DType::kBf16 || desc.dtype == DType::kI8;
 }
 
 int64_t CudaDevice::kv_block_bytes(const KvLayerDesc& desc) const {
   if (desc.kind == KvKind::kLatent) {
+    if (desc.dtype == DType::kI8) return latent_codes_block_bytes(desc.kv_block_size, desc.latent_width());
     return desc.kv_block_size * padded_head_dim(desc.latent_width()) * dtype_bytes(desc.dtype);
   }
   const int64_t rows = 2 * desc.num_kv_heads * desc.kv_block_size;

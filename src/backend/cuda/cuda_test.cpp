@@ -153,6 +153,12 @@ TEST_CASE("a start compiles what the model launches: a dense model, one with exp
   }
   CHECK(count_with(experts, "attention/") == 0);
   CHECK(count_with(experts, "expert_int") == 0);
+  CHECK(count_with(experts, "latent_wgmma_int8.cu") == 0);
+  KvLayerDesc latent_codes = kLatentLayer;
+  latent_codes.dtype = DType::kI8;
+  const std::set<std::string> over_codes = warm_set({.kv_layers = {latent_codes}, .weights = {kBf16Spec}});
+  CHECK(count_with(over_codes, "latent_wgmma_int8.cu") == 1);
+  CHECK(count_with(over_codes, "latent_wgmma.cu") == 0);
 
   const Quantization int4 = parse_quantization("int4").value();
   const std::set<std::string> codes = warm_set({.kv_layers = {kHeads128}, .weights = {int4.linear, int4.vocabulary}});

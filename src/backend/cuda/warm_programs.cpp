@@ -38,6 +38,8 @@ std::string_view format_word(const WeightSpec& spec) {
 void add_words(std::set<std::string>& words, const KvLayerDesc& layer) {
   if (layer.kind == KvKind::kLatent) {
     words.insert("latent");
+    if (layer.dtype == DType::kI8) words.insert("latent-int8");
+    if (layer.dtype == DType::kBf16) words.insert("latent-bf16");
     return;
   }
   words.insert("heads");
@@ -74,11 +76,11 @@ Result<WarmLine> parse_warm_line(std::string_view program_text) {
 }
 
 std::set<std::string> all_use_words() {
-  return {"hopper",      "older",       "fast",        "deterministic",   "bf16",
-          "f32",         "heads",       "head-64",     "head-128",        "other-heads",
-          "latent",      "bf16-cache",  "int8-cache",  "bf16-weights",    "int8",
-          "int4",        "int4-g32",    "codes",       "other-codes",     "experts",
-          "expert-bf16", "expert-int8", "expert-int4", "expert-int4-g32", "bench"};
+  return {"hopper",      "older",           "fast",        "deterministic", "bf16",        "f32",
+          "heads",       "head-64",         "head-128",    "other-heads",   "latent",      "latent-bf16",
+          "latent-int8", "bf16-cache",      "int8-cache",  "bf16-weights",  "int8",        "int4",
+          "int4-g32",    "codes",           "other-codes", "experts",       "expert-bf16", "expert-int8",
+          "expert-int4", "expert-int4-g32", "bench"};
 }
 
 std::set<std::string> use_words(const DeviceUse& use, std::string_view architecture, bool is_deterministic) {

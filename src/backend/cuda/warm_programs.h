@@ -24,9 +24,10 @@ struct WarmLine {
 };
 Result<WarmLine> parse_warm_line(std::string_view program_text);
 
-// hopper, older: the GPU. fast, deterministic. bf16, f32: activations. heads, head-64, head-128, other-heads, latent,
-// bf16-cache, int8-cache: caches. bf16-weights, int8, int4, int4-g32, codes (any of these three), other-codes, experts,
-// expert-bf16, expert-int8, expert-int4, expert-int4-g32: matrices. bench: limits. Of a use that is everything: all.
+// hopper, older: the GPU. fast, deterministic. bf16, f32: activations. heads, head-64, head-128, other-heads,
+// bf16-cache, int8-cache; latent, latent-bf16, latent-int8: caches. bf16-weights, int8, int4, int4-g32, codes (any of
+// these three), other-codes, experts, expert-bf16, expert-int8, expert-int4, expert-int4-g32: matrices. bench: limits.
+// Of a use that is everything: all.
 std::set<std::string> use_words(const DeviceUse& use, std::string_view architecture, bool is_deterministic);
 std::set<std::string> all_use_words();
 

@@ -15,6 +15,7 @@
 #include "backend/cuda/kernel/latent/latent.h"
 
 #include "backend/cuda/kernel/primitive/bf16.h"
+#include "backend/cuda/kernel/primitive/codes.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/reduce.h"
 
@@ -85,6 +86,13 @@ __device__ inline void attention_latent(const AttentionLatentKernelParams& p) {
 #pragma unroll
     for (int e = 0; e < kElems; ++e) acc[h][e] = 0.0f;
   }
+  // Of codes: what the compressed and the rotated elements of a key are multiplied with.
+  const auto scales_of = [&](int key) {
+    if constexpr (sizeof(Kv) > 1) return make_float2(1.0f, 1.0f);
+    char* block = static_cast<char*>(p.kv.data) + blocks[key / p.kv.kv_block_size] * p.kv.block_bytes;
+    const float* scales = p.kv.scales(block, key % p.kv.kv_block_size);
+    return make_float2(scales[0], scales[1]);
+  };
   const auto row_of = [&](int key) {
     const char* block = static_cast<const char*>(p.kv.data) + blocks[key / p.kv.kv_block_size] * p.kv.block_bytes;
     return reinterpret_cast<const Kv*>(block) + key % p.kv.kv_block_size * p.kv.padded_width;
@@ -95,11 +103,13 @@ __device__ inline void attention_latent(const AttentionLatentKernelParams& p) {
     float score[kHeads] = {};
     if (is_seen) {
       const Kv* row = row_of(key);
+      const float2 scales = scales_of(key);
       for (int d = 0; d < p.kv.padded_width; d += kVec) {
         const Vec<Kv, kVec> k = *reinterpret_cast<const Vec<Kv, kVec>*>(row + d);
 #pragma unroll
         for (int j = 0; j < kVec; ++j) {
-          const float k_value = to_float(k.elems[j]);
+          float k_value = to_float(k.elems[j]);
+          if constexpr (sizeof(Kv) == 1) k_value *= d + j < rank ? scales.x : scales.y;
 #pragma unroll
           for (int h = 0; h < kHeads; ++h) score[h] = __fmaf_rn(smem.q[h][d + j], k_value, score[h]);
         }
@@ -120,13 +130,15 @@ __device__ inline void attention_latent(const AttentionLatentKernelParams& p) {
     const int num_keys = min(kTileKeys, position + 1 - tile * kTileKeys);
     for (int i = 0; i < num_keys; ++i) {
       const Kv* row = row_of(tile * kTileKeys + i);
+      const float scale = scales_of(tile * kTileKeys + i).x;
       float key_prob[kHeads];
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) key_prob[h] = __shfl_sync(0xffffffffu, prob[h], i);
 #pragma unroll
       for (int e = 0; e < kElems; ++e) {
         const int d = e * kWarpSize + lane;
-        const float value = d < rank ? to_float(row[d]) : 0.0f;
+        float value = d < rank ? to_float(row[d]) : 0.0f;
+        if constexpr (sizeof(Kv) == 1) value *= scale;
 #pragma unroll
         for (int h = 0; h < kHeads; ++h) acc[h][e] = __fmaf_rn(key_prob[h], value, acc[h][e]);
       }
@@ -173,6 +185,14 @@ extern "C" __global__ void __launch_bounds__(kWarps* kWarpSize)
 extern "C" __global__ void __launch_bounds__(kWarps* kWarpSize)
     attention_latent_f32_f32(const __grid_constant__ AttentionLatentKernelParams p) {
   attention_latent<float, float>(p);
+}
+extern "C" __global__ void __launch_bounds__(kWarps* kWarpSize)
+    attention_latent_bf16_int8(const __grid_constant__ AttentionLatentKernelParams p) {
+  attention_latent<Bf16, int8_t>(p);
+}
+extern "C" __global__ void __launch_bounds__(kWarps* kWarpSize)
+    attention_latent_f32_int8(const __grid_constant__ AttentionLatentKernelParams p) {
+  attention_latent<float, int8_t>(p);
 }
 
 }  // namespace spate::cuda

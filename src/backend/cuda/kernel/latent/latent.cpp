@@ -20,9 +20,11 @@ bool fits_wgmma(const CudaDevice& device, const AttentionLatentParams& p) {
   const auto is_aligned = [](const Tensor& rows) {
     return reinterpret_cast<uintptr_t>(rows.raw()) % 16 == 0 && rows.stride(0) % 8 == 0 && rows.stride(1) % 8 == 0;
   };
+  const bool is_codes = desc.dtype == DType::kI8;
   return device.has(kernel_id("attention_latent_wgmma")) && !device.is_deterministic() &&
-         p.q_latent.dtype() == DType::kBf16 && desc.dtype == DType::kBf16 && desc.kv_lora_rank == kLatentRank &&
-         desc.latent_width() == kLatentWidth && p.kv.block_bytes == desc.kv_block_size * kLatentWidth * 2 &&
+         p.q_latent.dtype() == DType::kBf16 && (is_codes || desc.dtype == DType::kBf16) &&
+         desc.kv_lora_rank == kLatentRank && desc.latent_width() == kLatentWidth &&
+         (is_codes || p.kv.block_bytes == desc.kv_block_size * kLatentWidth * 2) && desc.kv_block_size % 16 == 0 &&
          is_aligned(p.q_latent) && is_aligned(p.q_rope) && is_aligned(p.out);
 }
 
@@ -44,9 +46,11 @@ void attend_wgmma(Stream& stream, const AttentionLatentParams& p, const Attentio
   char* scratch =
       splits ? static_cast<char*>(device.workspace(static_cast<size_t>(sums_bytes + stats_bytes + (num_seqs + 2) * 4)))
              : nullptr;
+  const bool is_codes = p.kv.desc.dtype == DType::kI8;
   const LatentWgmmaKernelParams params{
-      .kv = make_bf16_map(device.api(), p.kv.data, p.kv.num_blocks * block_size, kLatentWidth, kLatentWidth,
-                          static_cast<int>(box_keys)),
+      .kv = is_codes ? TensorMap{}
+                     : make_bf16_map(device.api(), p.kv.data, p.kv.num_blocks * block_size, kLatentWidth, kLatentWidth,
+                                     static_cast<int>(box_keys)),
       .attention = attention,
       .partial_sums = reinterpret_cast<float*>(scratch),
       .partial_stats = reinterpret_cast<float*>(scratch + sums_bytes),
@@ -60,7 +64,8 @@ void attend_wgmma(Stream& stream, const AttentionLatentParams& p, const Attentio
   };
   const std::initializer_list<NamedSize> sizes = {
       {"num_tokens", p.q_latent.dim(0)}, {"num_seqs", num_seqs}, {"num_heads", num_heads}, {"max_seq_len", p.max_seq_len}};
-  launch(stream, kernel_id("attention_latent_wgmma"), {.x = num_ctas, .num_threads = kLatentThreads}, params, sizes);
+  const KernelId kernel = is_codes ? kernel_id("attention_latent_wgmma_int8") : kernel_id("attention_latent_wgmma");
+  launch(stream, kernel, {.x = num_ctas, .num_threads = kLatentThreads}, params, sizes);
   if (!splits) return;
   launch(stream, kernel_id("latent_combine"),
          {.x = p.q_latent.dim(0),
@@ -77,7 +82,7 @@ LatentLayout latent_layout(const KvView& kv) {
           .kv_block_size = static_cast<int32_t>(kv.desc.kv_block_size),
           .kv_lora_rank = static_cast<int32_t>(kv.desc.kv_lora_rank),
           .width = static_cast<int32_t>(kv.desc.latent_width()),
-          .padded_width = padded_head_dim(kv.desc.latent_width())};
+          .padded_width = padded_head_dim(kv.desc.latent_width(), kv.desc.dtype == DType::kI8)};
 }
 
 int64_t latent_workspace_bytes(int num_sms) { return 2 * int64_t{num_sms} * kLatentRows * (kLatentRank + 2) * 4; }
@@ -91,7 +96,12 @@ void latent_write(Stream& stream, const LatentWriteParams& p) {
                                        .latent_stride = p.latent.stride(0),
                                        .kv = latent_layout(p.kv),
                                        .is_aligned = are_rows_aligned({&p.latent})};
-  const KernelId kernel = p.latent.dtype() == DType::kBf16  ? kernel_id("latent_write_bf16_bf16")
+  CHECK(p.kv.desc.dtype != DType::kI8 || p.kv.desc.latent_width() <= kLatentMaxWidth,
+        "latent_write: codes of vectors of {} exceed {}", p.kv.desc.latent_width(), kLatentMaxWidth);
+  const bool is_bf16 = p.latent.dtype() == DType::kBf16;
+  const KernelId kernel = p.kv.desc.dtype == DType::kI8
+                              ? is_bf16 ? kernel_id("latent_write_bf16_int8") : kernel_id("latent_write_f32_int8")
+                          : is_bf16                         ? kernel_id("latent_write_bf16_bf16")
                           : p.kv.desc.dtype == DType::kBf16 ? kernel_id("latent_write_f32_bf16")
                                                             : kernel_id("latent_write_f32_f32");
   launch(stream, kernel, {.x = num_tokens, .num_threads = num_threads_for(params.kv.padded_width / kHeadDimUnit, 128)},
@@ -161,9 +171,12 @@ void attention_latent(Stream& stream, const AttentionLatentParams& p) {
       .softmax_scale_log2e = p.softmax_scale * std::numbers::log2e_v<float>,
   };
   if (fits_wgmma(static_cast<CudaStream&>(stream).cuda_device(), p)) return attend_wgmma(stream, p, params);
-  const KernelId kernel = p.q_latent.dtype() == DType::kBf16 ? kernel_id("attention_latent_bf16_bf16")
-                          : desc.dtype == DType::kBf16       ? kernel_id("attention_latent_f32_bf16")
-                                                             : kernel_id("attention_latent_f32_f32");
+  const bool is_bf16 = p.q_latent.dtype() == DType::kBf16;
+  const KernelId kernel = desc.dtype == DType::kI8     ? is_bf16 ? kernel_id("attention_latent_bf16_int8")
+                                                                 : kernel_id("attention_latent_f32_int8")
+                              : is_bf16 ? kernel_id("attention_latent_bf16_bf16")
+                          : desc.dtype == DType::kBf16 ? kernel_id("attention_latent_f32_bf16")
+                                                       : kernel_id("attention_latent_f32_f32");
   launch(stream, kernel,
          {.x = num_tokens, .y = ceil_div(num_heads, kLatentHeadTile), .num_threads = 32 * kLatentWarps}, params,
          {{"num_tokens", num_tokens},

@@ -1,7 +1,8 @@
 // The latent cache, and attention over it by any kernel.
 //
-// A block is [kv_block_size][padded width]: the vectors of its tokens follow each other, each padded to 8 elements, which
-// keeps them at multiples of 16 bytes.
+// A block is [kv_block_size][padded width]: the vectors of its tokens follow each other, each padded to 8 elements,
+// which keeps them at multiples of 16 bytes. Of codes (int8) they are padded to 16, and behind them the block has the
+// scales, [kv_block_size][2] f32: of the compressed and of the rotated elements.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,17 @@ struct LatentLayout {
   int32_t kv_lora_rank;
   int32_t width;         // kv_lora_rank + qk_rope_head_dim
   int32_t padded_width;  // elements from a token to the next
+
+  // Of codes: the two scales of a token of a block.
+  SPATE_HOST_DEVICE float* scales(char* block, int token_in_block) const {
+    return reinterpret_cast<float*>(block + int64_t{kv_block_size} * padded_width) + 2 * token_in_block;
+  }
 };
+
+// Blocks are copied in units of 16 bytes.
+SPATE_HOST_DEVICE constexpr int64_t latent_codes_block_bytes(int64_t kv_block_size, int64_t width) {
+  return (kv_block_size * (padded_head_dim(width, true) + 8) + 15) / 16 * 16;
+}
 
 struct LatentWriteKernelParams {
   const void* latent;           // [num_tokens, width]

@@ -40,7 +40,8 @@ void gather(Stream& stream, const AttentionLatentExpandedParams& p, void* latent
                                         .block_table_stride = p.block_table.stride(0),
                                         .kv = latent_layout(p.kv),
                                         .num_seqs = static_cast<int32_t>(p.seq_rows.dim(0)),
-                                        .num_keys = p.num_keys};
+                                        .num_keys = p.num_keys,
+                                        .is_codes = p.kv.desc.dtype == DType::kI8};
   launch(stream, kernel_id("latent_gather"),
          {.x = ceil_div(p.num_keys, kLatentGatherWarps), .num_threads = 32 * kLatentGatherWarps}, params,
          {{"num_keys", p.num_keys}, {"num_seqs", params.num_seqs}});

@@ -35,6 +35,7 @@ struct LatentGatherKernelParams {
   LatentLayout kv;
   int32_t num_seqs;
   int32_t num_keys;
+  int32_t is_codes;  // of the cache
 };
 
 // Keys of all sequences follow each other in the rows of both matrices.

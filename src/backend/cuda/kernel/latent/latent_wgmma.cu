@@ -11,331 +11,72 @@
 //            share of the memory.
 //            latent_combine merges what several CTAs have of an item.
 // ROOFLINE   1,152 bytes a key over 4.65 TB/s, up to about 90 rows a sequence; else 2,176 FLOP a row and key.
-// WARM       1 s: fast, bf16, latent
+// WARM       1 s: fast, bf16, latent-bf16
 // LIMITS     sm_90a.
 // TESTS      spate-conformance --backend cuda --filter attention_latent
 #include "backend/cuda/kernel/latent/latent_wgmma.h"
 
-#include "backend/cuda/kernel/latent/latent_items.h"
-#include "backend/cuda/kernel/primitive/grid_dependency.h"
-#include "backend/cuda/kernel/primitive/tma.h"
-#include "backend/cuda/kernel/primitive/wgmma.h"
-#include "backend/cuda/kernel/primitive/wgmma_values.h"
+#include "backend/cuda/kernel/latent/latent_skeleton.h"
 
 namespace spate::cuda {
 
-constexpr int kBuffers = 2;
-constexpr int kGroups = 3;  // of parts of a tile, a barrier each: the first scores need not wait for the whole tile
-constexpr int kPartsOfGroup = kLatentParts / kGroups;
-constexpr int kSlots = 2;  // of segments on their way to the consumers
+// One warp.
+struct TileLoader {
+  static constexpr bool kIsCodes = false;
+  static constexpr int kArrivals = 1, kLoadRegisters = 40, kRegisters = 232;
 
-struct Shared {
-  uint32_t base;
-
-  __device__ uint32_t q() const { return base; }
-  __device__ uint32_t tile(int buffer) const {
-    return base + static_cast<uint32_t>(1 + buffer) * kLatentTileBytes;
-  }
-  __device__ uint32_t probs() const { return base + 3 * kLatentTileBytes; }
-  __device__ uint32_t barrier(int i) const { return probs() + kLatentPartBytes + static_cast<uint32_t>(i) * 8; }
-  __device__ uint32_t full(int buffer, int group) const { return barrier(buffer * kGroups + group); }
-  __device__ uint32_t empty(int buffer) const { return barrier(kBuffers * kGroups + buffer); }
-  __device__ uint32_t segment_full(int slot) const { return barrier(kBuffers * (kGroups + 1) + slot); }
-  __device__ uint32_t segment_empty(int slot) const { return barrier(kBuffers * (kGroups + 1) + kSlots + slot); }
-  static constexpr int kNumBarriers = kBuffers * (kGroups + 1) + 2 * kSlots;
-};
-
-// Behind the barriers.
-struct SharedWords {
-  Segment segments[kSlots];
-  float row_scales[kLatentRows];
-};
-static_assert(Shared::kNumBarriers * 8 <= 128 && sizeof(SharedWords) <= 384);
-
-struct Place {
-  int buffer = 0;
-  uint32_t parity = 0;
-  __device__ void advance() {
-    if (++buffer < kBuffers) return;
-    buffer = 0;
-    parity ^= 1;
-  }
-};
-
-// --- the warp that loads ---------------------------------------------------------------------------------------------
-
-__device__ inline void load_tiles(const LatentWgmmaKernelParams& p, const Shared& shared, SharedWords& words) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  const int block_size = p.attention.kv.kv_block_size;
-  const uint32_t box_bytes = static_cast<uint32_t>(p.box_keys) * 128;
-  Work work(p);
-  Place place;
-  for (int n = 0;;) {
-    Segment segment{};
-    const bool has_work = work.next(segment);
-    if (has_work && segment.num_rows == 0) continue;
-    if (!has_work) segment.num_rows = -1;
-    const int slot = n % kSlots;
-    wait_barrier(shared.segment_empty(slot), (n / kSlots & 1) ^ 1);
-    if (lane == 0) {
-      words.segments[slot] = segment;
-      arrive(shared.segment_full(slot));
-    }
-    if (!has_work) return;
-    ++n;
-    for (int tile = segment.begin_tile; tile < segment.end_tile; ++tile) {
-      const int num_keys = min(kLatentKeys, segment.seq_len - tile * kLatentKeys);
-      const int num_boxes = (num_keys + p.box_keys - 1) / p.box_keys;
-      const int own_key = tile * kLatentKeys + min(lane, num_boxes - 1) * p.box_keys;
-      const int own_row = work.blocks()[own_key / block_size] * block_size + own_key % block_size;
-      wait_barrier(shared.empty(place.buffer), place.parity ^ 1);
+  __device__ static void load(const LatentWgmmaKernelParams& p, const Shared& shared, SharedWords& words) {
+    if (threadIdx.x >= kWarpSize) return;
+    const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+    const int block_size = p.attention.kv.kv_block_size;
+    const uint32_t box_bytes = static_cast<uint32_t>(p.box_keys) * 128;
+    Work work(p);
+    Place place;
+    for (int n = 0;;) {
+      Segment segment{};
+      const bool has_work = work.next(segment);
+      if (has_work && segment.num_rows == 0) continue;
+      if (!has_work) segment.num_rows = -1;
+      const int slot = n % kSlots;
+      wait_barrier(shared.segment_empty(slot), (n / kSlots & 1) ^ 1);
       if (lane == 0) {
-#pragma unroll
-        for (int group = 0; group < kGroups; ++group) {
-          arrive_expecting(shared.full(place.buffer, group),
-                           static_cast<uint32_t>(num_boxes * kPartsOfGroup) * box_bytes);
-        }
+        words.segments[slot] = segment;
+        arrive(shared.segment_full(slot));
       }
-      __syncwarp();
-      for (int first = 0; first < num_boxes * kLatentParts; first += kWarpSize) {
-        const int i = first + lane, part = i / num_boxes, box = i % num_boxes;
-        const int row = __shfl_sync(0xffffffffu, own_row, box);
-        if (part >= kLatentParts) continue;
-        copy_box(shared.tile(place.buffer) + static_cast<uint32_t>(part) * kLatentPartBytes +
-                     static_cast<uint32_t>(box) * box_bytes,
-                 p.kv, part * 64, row, shared.full(place.buffer, part / kPartsOfGroup));
-      }
-      place.advance();
-    }
-  }
-}
-
-// --- the warpgroups that multiply ------------------------------------------------------------------------------------
-
-// Warpgroup 1 has read the probabilities; warpgroup 0 waits for it before it writes the next ones.
-__device__ inline void leave_probs() { asm volatile("bar.arrive 2, %0;" ::"n"(kConsumerThreads) : "memory"); }
-__device__ inline void await_probs_left() { asm volatile("bar.sync 2, %0;" ::"n"(kConsumerThreads) : "memory"); }
-
-// Takes the next segment; false: none is left.
-__device__ inline bool next_segment(const Shared& shared, const SharedWords& words, int n, int lane, Segment& segment) {
-  const int slot = n % kSlots;
-  wait_barrier(shared.segment_full(slot), n / kSlots & 1);
-  segment = words.segments[slot];
-  __syncwarp();
-  if (lane == 0) arrive(shared.segment_empty(slot));
-  return segment.num_rows >= 0;
-}
-
-// Warpgroup 0: scores, probabilities, columns 0 to 255.
-__device__ inline void attend_left(const LatentWgmmaKernelParams& p, const Shared& shared, SharedWords& words,
-                                   const Consumer& c) {
-  const float scale_log2e = p.attention.softmax_scale_log2e;
-  const uint64_t q = wgmma_descriptor(shared.q());
-  Segment segment;
-  Place place;
-  bool has_probs = false;
-  float sums[kHalf / 2];
-  for (int n = 0; next_segment(shared, words, n, c.lane, segment); ++n) {
-    load_q(p.attention, shared.q(), segment, c.thread);
-    int limits[2];  // keys that the two rows see
-    float largest[2] = {-kInfinity, -kInfinity}, total[2] = {};
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      limits[h] = segment.first_limit + (segment.first_row + c.row + 8 * h) / p.attention.num_heads;
-    }
-    const int smallest_limit = segment.first_limit + segment.first_row / p.attention.num_heads;
-#pragma unroll
-    for (int i = 0; i < kHalf / 2; ++i) sums[i] = 0.0f;
-    for (int tile = segment.begin_tile; tile < segment.end_tile; ++tile) {
-      float scores[kLatentKeys / 2];
-#pragma unroll
-      for (int i = 0; i < kLatentKeys / 2; ++i) scores[i] = 0.0f;
-#pragma unroll
-      for (int group = 0; group < kGroups; ++group) {
-        wait_barrier(shared.full(place.buffer, group), place.parity);
-        wgmma_fence();
-#pragma unroll
-        for (int part = group * kPartsOfGroup; part < (group + 1) * kPartsOfGroup; ++part) {
-          const uint64_t keys = wgmma_descriptor(shared.tile(place.buffer) + part * kLatentPartBytes);
-#pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            wgmma_bf16<kLatentKeys>(scores, next_wgmma_k(q + part * (kLatentPartBytes >> 4), k), next_wgmma_k(keys, k));
+      if (!has_work) return;
+      ++n;
+      for (int tile = segment.begin_tile; tile < segment.end_tile; ++tile) {
+        const int num_keys = min(kLatentKeys, segment.seq_len - tile * kLatentKeys);
+        const int num_boxes = (num_keys + p.box_keys - 1) / p.box_keys;
+        const int own_key = tile * kLatentKeys + min(lane, num_boxes - 1) * p.box_keys;
+        const int own_row = work.blocks()[own_key / block_size] * block_size + own_key % block_size;
+        wait_barrier(shared.empty(place.buffer), place.parity ^ 1);
+        if (lane == 0) {
+  #pragma unroll
+          for (int group = 0; group < kGroups; ++group) {
+            arrive_expecting(shared.full(place.buffer, group),
+                             static_cast<uint32_t>(num_boxes * kPartsOfGroup) * box_bytes);
           }
         }
-      }
-      wgmma_commit();
-      wgmma_wait<0>();
-
-      const int first_key = tile * kLatentKeys;
-      if (first_key + kLatentKeys > smallest_limit) {
-#pragma unroll
-        for (int i = 0; i < kLatentKeys / 2; ++i) {
-          if (first_key + i / 4 * 8 + 2 * c.pair + i % 2 >= limits[i / 2 % 2]) scores[i] = -kInfinity;
+        __syncwarp();
+        for (int first = 0; first < num_boxes * kLatentParts; first += kWarpSize) {
+          const int i = first + lane, part = i / num_boxes, box = i % num_boxes;
+          const int row = __shfl_sync(0xffffffffu, own_row, box);
+          if (part >= kLatentParts) continue;
+          copy_box(shared.tile(place.buffer) + static_cast<uint32_t>(part) * kLatentPartBytes +
+                       static_cast<uint32_t>(box) * box_bytes,
+                   p.kv, part * 64, row, shared.full(place.buffer, part / kPartsOfGroup));
         }
-      }
-      float shrink[2];
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float tile_max = -kInfinity;
-#pragma unroll
-        for (int i = 0; i < kLatentKeys / 4; ++i) tile_max = fmaxf(tile_max, scores[i / 2 * 4 + 2 * h + i % 2]);
-        tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffffu, tile_max, 1));
-        tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffffu, tile_max, 2));
-        const float new_max = fmaxf(largest[h], tile_max * scale_log2e);
-        const float offset = new_max == -kInfinity ? 0.0f : new_max;  // a row that has seen no key yet
-        shrink[h] = exp2_approx(largest[h] - offset);
-        largest[h] = new_max;
-        total[h] *= shrink[h];
-#pragma unroll
-        for (int i = 0; i < kLatentKeys / 4; ++i) {
-          float& score = scores[i / 2 * 4 + 2 * h + i % 2];
-          score = exp2_approx(__fmaf_rn(score, scale_log2e, -offset));
-          total[h] += score;
-        }
-      }
-      uint32_t probs[kLatentKeys / 16][4];
-#pragma unroll
-      for (int k = 0; k < kLatentKeys / 16; ++k) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) probs[k][i] = pack_bf16(scores[8 * k + 2 * i], scores[8 * k + 2 * i + 1]);
-      }
-      if (has_probs) await_probs_left();
-      has_probs = true;
-#pragma unroll
-      for (int k = 0; k < kLatentKeys / 16; ++k) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const uint32_t to = shared.probs() + swizzled(c.row + i % 2 * 8, 2 * k + i / 2) + static_cast<uint32_t>(c.pair) * 4;
-          asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(probs[k][i]) : "memory");
-        }
-      }
-      if (c.pair == 0) {
-        words.row_scales[c.row] = shrink[0];
-        words.row_scales[c.row + 8] = shrink[1];
-      }
-      fence_async_proxy();
-      sync_consumers();
-      scale_rows(sums, shrink);
-      wgmma_fence();
-#pragma unroll
-      for (int k = 0; k < kLatentKeys / 16; ++k) {
-        const uint64_t values = wgmma_columns(shared.tile(place.buffer) + k * 2048, kLatentPartBytes, 1024);
-        wgmma_values_from_registers<kHalf>(sums, probs[k], values);
-      }
-      wgmma_commit();
-      wgmma_wait<0>();
-      if (c.lane == 0) arrive(shared.empty(place.buffer));
-      place.advance();
-    }
-
-    float inverse[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      total[h] += __shfl_xor_sync(0xffffffffu, total[h], 1);
-      total[h] += __shfl_xor_sync(0xffffffffu, total[h], 2);
-      inverse[h] = 1.0f / total[h];
-      if (c.pair != 0) continue;
-      if (segment.slot >= 0) {
-        float* stats = p.partial_stats + (static_cast<int64_t>(segment.slot) * kLatentRows + c.row + 8 * h) * 2;
-        *reinterpret_cast<float2*>(stats) = make_float2(largest[h], total[h]);
+        place.advance();
       }
     }
-    // Warpgroup 1 has read the last scales when it leaves the probabilities.
-    await_probs_left();
-    has_probs = false;
-    if (c.pair == 0) {
-      words.row_scales[c.row] = inverse[0];
-      words.row_scales[c.row + 8] = inverse[1];
-    }
-    sync_consumers();
-    store_sums(p, segment, sums, c, inverse, 0);
   }
-}
-
-// Warpgroup 1: columns 256 to 511. It has time to clear the values behind the last key: a probability of zero times what
-// lies there may be NaN.
-__device__ inline void attend_right(const LatentWgmmaKernelParams& p, const Shared& shared, SharedWords& words,
-                                    const Consumer& c) {
-  Segment segment;
-  Place place;
-  float sums[kHalf / 2];
-  for (int n = 0; next_segment(shared, words, n, c.lane, segment); ++n) {
-    load_q(p.attention, shared.q(), segment, 128 + c.thread);
-#pragma unroll
-    for (int i = 0; i < kHalf / 2; ++i) sums[i] = 0.0f;
-    for (int tile = segment.begin_tile; tile < segment.end_tile; ++tile) {
-#pragma unroll
-      for (int group = 0; group < kGroups; ++group) wait_barrier(shared.full(place.buffer, group), place.parity);
-      const int num_keys = segment.seq_len - tile * kLatentKeys;
-      if (num_keys < kLatentKeys) {
-        const int pieces_of_part = (kLatentKeys - num_keys) * 8;
-        for (int i = c.thread; i < pieces_of_part * (kLatentRank / 64); i += 128) {
-          const uint32_t to = shared.tile(place.buffer) + static_cast<uint32_t>(i / pieces_of_part) * kLatentPartBytes +
-                              static_cast<uint32_t>(num_keys * 128 + i % pieces_of_part * 16);
-          asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
-        }
-        fence_async_proxy();
-      }
-      sync_consumers();
-      const float shrink[2] = {words.row_scales[c.row], words.row_scales[c.row + 8]};
-      scale_rows(sums, shrink);
-      const uint64_t probs = wgmma_descriptor(shared.probs());
-      wgmma_fence();
-#pragma unroll
-      for (int k = 0; k < kLatentKeys / 16; ++k) {
-        const uint64_t values = wgmma_columns(shared.tile(place.buffer) + 4 * kLatentPartBytes + k * 2048, kLatentPartBytes, 1024);
-        wgmma_values<kHalf>(sums, next_wgmma_k(probs, k), values);
-      }
-      wgmma_commit();
-      wgmma_wait<0>();
-      if (c.lane == 0) arrive(shared.empty(place.buffer));
-      leave_probs();
-      place.advance();
-    }
-    sync_consumers();
-    const float inverse[2] = {words.row_scales[c.row], words.row_scales[c.row + 8]};
-    store_sums(p, segment, sums, c, inverse, kHalf);
-  }
-}
+};
 
 extern "C" __global__ void __launch_bounds__(kLatentThreads, 1)
     attention_latent_wgmma(const __grid_constant__ LatentWgmmaKernelParams p) {
   extern __shared__ char smem[];
-  char* const aligned = smem + (1024 - shared_address(smem) % 1024) % 1024;
-  const Shared shared{shared_address(aligned)};
-  SharedWords& words = *reinterpret_cast<SharedWords*>(aligned + 3 * kLatentTileBytes + kLatentPartBytes + 128);
-  let_dependents_launch();
-  if (threadIdx.x == 0) {
-    prefetch_map(p.kv);
-    for (int buffer = 0; buffer < kBuffers; ++buffer) {
-      for (int group = 0; group < kGroups; ++group) init_barrier(shared.full(buffer, group), 1);
-      init_barrier(shared.empty(buffer), kConsumerThreads / 32);
-    }
-    for (int slot = 0; slot < kSlots; ++slot) {
-      init_barrier(shared.segment_full(slot), 1);
-      init_barrier(shared.segment_empty(slot), kConsumerThreads / 32);
-    }
-    fence_barrier_init();
-  }
-  __syncthreads();
-  wait_for_inputs();
-  if (threadIdx.x < 128) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (threadIdx.x < 32) load_tiles(p, shared, words);
-  } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    Consumer c;
-    c.thread = static_cast<int>(threadIdx.x) % 128;
-    c.lane = c.thread % 32;
-    c.group = c.lane / 4;
-    c.pair = c.lane % 4;
-    c.row = c.thread / 32 * 16 + c.group;
-    if (threadIdx.x < 256) {
-      attend_left(p, shared, words, c);
-    } else {
-      attend_right(p, shared, words, c);
-    }
-  }
+  attention_latent_wgmma<TileLoader>(p, smem);
 }
 
 }  // namespace spate::cuda

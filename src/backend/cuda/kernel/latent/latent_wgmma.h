@@ -18,6 +18,7 @@ constexpr int kLatentPartBytes = 64 * 128;                    // 64 rows or keys
 constexpr int kLatentTileBytes = kLatentParts * kLatentPartBytes;
 // At a multiple of 1,024 bytes q, two tiles of keys and the probabilities; then barriers, segments and row scales.
 constexpr int kLatentSharedBytes = 1024 + 3 * kLatentTileBytes + kLatentPartBytes + 512;
+constexpr int kLatentKeyScalesBytes = 1024;  // of two tiles of codes, behind that
 constexpr int64_t kLatentMaxTeam = 8;
 constexpr int kLatentCombineWarps = 8, kLatentRowWarps = 4;
 constexpr int kLatentCombineCtas = 3;  // of an SM

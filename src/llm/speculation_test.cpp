@@ -573,7 +573,8 @@ TEST_CASE("what a grammar forces comes in fewer steps, and no answer changes") {
         llm.async_scheduling = async_scheduling;
         const Run run = run_all(llm, kRecord);
         check_equal(run, expected);
-        if (adaptive || method != SpeculativeMethod::kNone) continue;
+        // The overlapped loop does not wait for what a form forces while requests without one run.
+        if (adaptive || async_scheduling || method != SpeculativeMethod::kNone) continue;
         // The model may divide a forced text into other tokens than the longest ones, and this one often does.
         CHECK(run.stats.num_drafts_accepted >= 30);
       }

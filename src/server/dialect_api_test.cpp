@@ -1050,6 +1050,10 @@ TEST_CASE("abort_requests: by the id of the request or of its answer, or all; ot
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   CHECK(test.model.engine->stats().num_running == 2);
+  const Json first_two{{"request_ids", {"r0", "r1"}}};  // until the server has taken note of their ends
+  for (int i = 0; i < 2000 && !test.post("/abort_requests", first_two)["aborted"].empty(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   for (size_t i = 0; i < 2; ++i) {
     CHECK(answers[i].status >= 500);
     CHECK(answers[i].body.find("abort") != std::string::npos);

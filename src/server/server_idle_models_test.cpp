@@ -201,10 +201,14 @@ TEST_CASE("sleep: a model gives its memory back until it is told to wake up; no 
   CHECK(test.get("/is_sleeping").body == R"({"is_sleeping":false})");
   CHECK(test.post("/wake_up", {}).status == 200);  // nothing sleeps
 
+  const auto num_prompt_tokens = [&] {
+    return metric(test, "vllm:prompt_tokens_total{model_name=\"b\",engine=\"0\"}");
+  };
+  const double num_before = num_prompt_tokens();
   std::thread waited([&] {
     cut = test.post("/v1/completions", {{"prompt", "FOREVER"}, {"max_tokens", 400}, {"model", "b"}});
   });
-  CHECK(wait_until([&] { return metric(test, "vllm:num_requests_running{model_name=\"b\",engine=\"0\"}") == 1; }));
+  CHECK(wait_until([&] { return num_prompt_tokens() > num_before; }));
   TestResponse slept;
   std::thread sleeper([&] { slept = test.post("/sleep?mode=wait&model=b", {}); });
   CHECK(wait_until([&] { return test.get("/is_sleeping").body == R"({"is_sleeping":true})"; }));

@@ -63,7 +63,7 @@ Status Drafting::propose(std::span<Sequence* const> running, bool steps_in_fligh
                      .device_row = seq->row,
                      .cursor = seq->cursor.get(),
                      .token_ids = seq->tokens(),
-                     .knows_all = seq->max_pending_tokens == 0,
+                     .num_pending = seq->max_pending_tokens,
                      .max_drafts = std::min(kMaxDrafts, seq->max_len - 1 - seq->num_tokens())});
     seqs_.push_back(seq);
   }
@@ -73,7 +73,10 @@ Status Drafting::propose(std::span<Sequence* const> running, bool steps_in_fligh
                                       steps_in_flight, all_constrained));
   for (size_t i = 0; i < rows_.size(); ++i) {
     Sequence& seq = *seqs_[i];
-    seq.drafts.assign(seq.speculation.proposed.begin(), seq.speculation.proposed.begin() + rows_[i].num_drafts);
+    if (rows_[i].num_drafts == 0) continue;
+    const auto first = seq.speculation.proposed.begin() + rows_[i].num_pending;
+    seq.drafts.assign(first, first + rows_[i].num_drafts);
+    if (rows_[i].num_pending > 0) continue;  // their masks are late
     if (seq.cursor != nullptr) keep_allowed_drafts(seq);
     seq.num_relaxed_drafts = num_relaxable_drafts(seq);
   }

@@ -241,8 +241,9 @@ TEST_CASE("a sequence with a constraint gets a token every step, and every step 
   }
 }
 
-// The form of "(abcdefgh[xy]){4}" leaves 8 of 9 tokens no choice.
-TEST_CASE("forced tokens are drafted where all have a form; who has none does not wait for them") {
+// The form of "(abcdefgh[xy]){4}" leaves 8 of 9 tokens no choice. Who has none does not wait for the tokens of the
+// other, so that only those are drafted behind which a forced one is in flight.
+TEST_CASE("forced tokens are drafted, and who has no form does not wait for them") {
   for (const bool with_plain : {false, true}) {
     EngineConfig config = test_config();
     config.draft_source = DraftSource::kProposer;
@@ -260,7 +261,7 @@ TEST_CASE("forced tokens are drafted where all have a form; who has none does no
     while (sink->answer(1, 0).num_ends == 0) REQUIRE(engine->step());
     const EngineStats stats = engine->stats();
     CHECK(sink->answer(1, 0).finish_reason == FinishReason::kStop);
-    CHECK((stats.num_drafts_accepted > 20) == !with_plain);
+    CHECK(stats.num_drafts_accepted > (with_plain ? 12 : 20));
     if (with_plain) CHECK(executor.num_ahead + 1 >= stats.num_steps);
     run_until_idle(*engine);
   }

@@ -102,6 +102,8 @@ std::span<const std::byte> write_plan(const ScheduledStep& step, DraftSource dra
   return builder.finish();
 }
 
+// Drafts were proposed when the newest token was not known yet: behind the first that its constraint does not allow no
+// mask matters.
 void write_late_masks(const ScheduledStep& step, std::vector<uint32_t>& masks) {
   const auto num_words = static_cast<size_t>(step.num_mask_words);
   masks.clear();
@@ -116,7 +118,15 @@ void write_late_masks(const ScheduledStep& step, std::vector<uint32_t>& masks) {
       begin += num_words;
     };
     put(*seq.cursor);
-    for (int i = 0; i < scheduled.num_drafts; ++i) put(*seq.draft_cursors[static_cast<size_t>(i)]);
+    std::unique_ptr<ConstraintCursor> behind_draft = scheduled.num_drafts > 0 ? seq.cursor->clone() : nullptr;
+    for (int i = 0; i < scheduled.num_drafts; ++i) {
+      const int32_t draft = seq.drafts.at(static_cast<size_t>(i));
+      if (!mask_allows(behind_draft->mask().data(), draft) || !behind_draft->append(draft).ok() ||
+          behind_draft->must_end() || !behind_draft->prepare_mask().ok()) {
+        break;
+      }
+      put(*behind_draft);
+    }
   }
 }
 

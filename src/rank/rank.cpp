@@ -54,6 +54,8 @@ Rank::~Rank() {
 
 Status Rank::allocate() {
   ASSIGN_OR_RETURN(state_, RunningState::create(*device_, *stream_, limits_));
+  mask_stream_ = device_->create_stream();
+  masks_copied_ = device_->create_event();
   for (StepInFlight& step : steps_) {
     ASSIGN_OR_RETURN(step, StepInFlight::create(*device_, limits_, max_top_logprobs()));
   }
@@ -189,16 +191,26 @@ void Rank::run_step(StepKey key, StepInFlight& step, const WaitForMasks& wait_fo
   device_->run_step(*stream_, key, [this, key] { forward(key); });
   if (communicator_->rank() == 0) {
     CHECK(wait_for_masks != nullptr, "step {} has late masks, which nobody supplies", step.header().step_id);
-    const std::span<const uint32_t> masks = wait_for_masks();
-    const std::span<uint32_t> place = step.late_masks();
-    CHECK(masks.empty() || masks.size() == place.size(), "{} words of masks for {}", masks.size(), place.size());
-    if (masks.empty()) std::ranges::fill(place, ~uint32_t{0});
-    std::ranges::copy(masks, place.begin());
-    device_->copy_to_device(*stream_, static_cast<char*>(plan_device_.data()) + step.header().masks_offset,
-                            place.data(), place.size_bytes());
+    copy_late_masks(step, wait_for_masks());
   }
   key.part = StepPart::kSample;
   device_->run_step(*stream_, key, [this, key] { sample_and_finish(key, model_->hidden_states(batch(key))); });
+}
+
+// Masks come when the step before has been collected, so nothing reads their place any more and they are copied beside
+// the forward pass.
+void Rank::copy_late_masks(StepInFlight& step, std::span<const uint32_t> masks) {
+  const std::span<uint32_t> place = step.late_masks();
+  char* const dst = static_cast<char*>(plan_device_.data()) + step.header().masks_offset;
+  if (masks.empty()) {
+    std::ranges::fill(place, ~uint32_t{0});
+    return device_->copy_to_device(*stream_, dst, place.data(), place.size_bytes());
+  }
+  CHECK(masks.size() == place.size(), "{} words of masks for {}", masks.size(), place.size());
+  std::ranges::copy(masks, place.begin());
+  device_->copy_to_device(*mask_stream_, dst, place.data(), place.size_bytes());
+  masks_copied_->record(*mask_stream_);
+  masks_copied_->stream_wait(*stream_);
 }
 
 // Nothing here may depend on the plan: a device may replay it for another one of the same key.

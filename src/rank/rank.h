@@ -87,6 +87,7 @@ class Rank {
   void copy_plan(std::span<const std::byte> plan, StepInFlight& step);
   void apply(const StepInFlight& step);
   void run_step(StepKey key, StepInFlight& step, const WaitForMasks& wait_for_masks);
+  void copy_late_masks(StepInFlight& step, std::span<const uint32_t> masks);
   Tensor forward(const StepKey& key);
   void sample_and_finish(const StepKey& key, const Tensor& hidden_states);
   void sample(const StepContext& ctx, const Tensor& hidden_states, const StepKey& key);
@@ -101,6 +102,8 @@ class Rank {
 
   std::shared_ptr<Device> device_;
   std::shared_ptr<Stream> stream_;
+  std::unique_ptr<Stream> mask_stream_;  // late masks come on it
+  std::unique_ptr<Event> masks_copied_;  // the last ones
   Communicators communicators_;
   Communicator* communicator_ = nullptr;  // communicators_.tp
   BoundOps bound_;

@@ -220,7 +220,7 @@ void Scheduler::schedule_decodes(ScheduledStep& step) {
 
 int Scheduler::num_wanted_drafts(const Sequence& seq) const {
   if (config_.draft_source != DraftSource::kProposer) return seq.cursor != nullptr ? 0 : config_.num_drafts;
-  return seq.max_pending_tokens > 0 ? 0 : static_cast<int>(seq.drafts.size());  // proposed behind its last token
+  return static_cast<int>(seq.drafts.size());
 }
 
 // Drafts of a sequence that decodes: no more than its length and the available blocks allow. While others wait for

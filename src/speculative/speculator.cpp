@@ -46,21 +46,22 @@ DraftRow Speculator::draft_row(const Row& row, int max_drafts) const {
 Status Speculator::propose_by_look_up(std::span<Row> rows, int num_tokens, int max_drafts, bool all_constrained) {
   for (const Row& row : rows) draft_rows_.push_back(draft_row(row, row.max_drafts));
   if (proposer_ != nullptr) RETURN_IF_ERROR(proposer_->propose(draft_rows_));
+  // Sequences without a constraint do not wait for what the constraints of others force.
+  const bool may_wait = proposer_ != nullptr || all_constrained;
   for (size_t i = 0; i < rows.size(); ++i) {
     SequenceSpeculation& speculation = *rows[i].speculation;
     speculation.confidence = draft_rows_[i].confidence;
     if (config_.jump_forward && rows[i].cursor != nullptr) propose_forced_tokens(rows[i]);
+    const int num_proposed = static_cast<int>(speculation.proposed.size());
     candidates_.push_back({.acceptance = &speculation.acceptance,
                            .confidence = speculation.confidence,
-                           .num_proposed = static_cast<int>(speculation.proposed.size())});
+                           .num_proposed = may_wait ? num_proposed : std::max(0, num_proposed - rows[i].num_pending)});
   }
   const DraftController::Choice choice = controller_.choose(candidates_, num_tokens, max_drafts);
-  num_waiting_turns_ = choice.gain > 1 ? kWaitingTurns : std::max(0, num_waiting_turns_ - 1);
-  // Sequences without a constraint do not wait for what the constraints of others force.
-  if (proposer_ == nullptr && !all_constrained) num_waiting_turns_ = 0;
+  num_waiting_turns_ = may_wait && choice.gain > 1 ? kWaitingTurns : std::max(0, num_waiting_turns_ - 1);
   if (choice.gain <= 1) return ok_status();
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (candidates_[i].num_drafts > 0 && !rows[i].knows_all) return ok_status();
+  for (size_t i = 0; may_wait && i < rows.size(); ++i) {
+    if (candidates_[i].num_drafts > 0 && rows[i].num_pending > 0) return ok_status();
   }
   num_tokens_expected_ += choice.expected_tokens;
   for (size_t i = 0; i < rows.size(); ++i) rows[i].num_drafts = candidates_[i].num_drafts;
@@ -69,14 +70,14 @@ Status Speculator::propose_by_look_up(std::span<Row> rows, int num_tokens, int m
 
 // Tokens that the form of the text leaves no choice about. There may be several ways to divide the text into tokens:
 // the model decides, as with any draft.
-void Speculator::propose_forced_tokens(Row& row) const {
+void Speculator::propose_forced_tokens(const Row& row) const {
   int32_t token_id = row.cursor->forced_token();
   if (token_id < 0) return;
   SequenceSpeculation& speculation = *row.speculation;
   speculation.confidence = Proposer::kForced;
   speculation.proposed.clear();
   const std::unique_ptr<ConstraintCursor> cursor = row.cursor->clone();
-  while (token_id >= 0 && static_cast<int>(speculation.proposed.size()) < row.max_drafts) {
+  while (token_id >= 0 && static_cast<int>(speculation.proposed.size()) < row.num_pending + row.max_drafts) {
     speculation.proposed.push_back(token_id);
     if (!cursor->append(token_id).ok()) break;
     token_id = cursor->forced_token();
@@ -90,7 +91,8 @@ Status Speculator::propose_by_model(std::span<Row> rows, int num_tokens, int max
   }
   const DraftController::Choice choice = controller_.choose(candidates_, num_tokens, max_drafts);
   num_waiting_turns_ = choice.gain > 1 ? kWaitingTurns : std::max(0, num_waiting_turns_ - 1);
-  if (choice.gain <= 1 || steps_in_flight || !std::ranges::all_of(rows, &Row::knows_all)) return ok_status();
+  const auto knows_all = [](const Row& row) { return row.num_pending == 0; };
+  if (choice.gain <= 1 || steps_in_flight || !std::ranges::all_of(rows, knows_all)) return ok_status();
   for (size_t i = 0; i < rows.size(); ++i) draft_rows_.push_back(draft_row(rows[i], candidates_[i].num_drafts));
   RETURN_IF_ERROR(proposer_->propose(draft_rows_));
   for (const Proposer::StepTime& step : proposer_->step_times()) {

@@ -36,12 +36,13 @@ class Speculator {
     const ConstraintCursor* cursor = nullptr;  // behind the newest token that the host knows
     std::span<const int32_t> block_ids;
     std::span<const int32_t> token_ids;  // that the host knows
-    bool knows_all = false;              // no token of it is in flight: drafts may run in the next step
-    int max_drafts = 0;                  // that there is room for
-    int num_drafts = 0;                  // out: so many of speculation->proposed are to run
+    int num_pending = 0;                 // tokens in flight, at most: what is proposed begins with them
+    int max_drafts = 0;                  // that there is room for behind those
+    int num_drafts = 0;                  // out: so many of speculation->proposed behind the pending ones are to run
   };
   // num_tokens: of the next step without drafts; max_drafts: of all rows together; steps_in_flight: of the target;
-  // all_constrained: no sequence runs that has no constraint. An error is final.
+  // all_constrained: no sequence runs that has no constraint. An error is final. Drafts run behind known tokens, and of
+  // sequences that do not wait behind forced ones in flight.
   Status propose(std::span<Row> rows, int num_tokens, int max_drafts, bool steps_in_flight, bool all_constrained);
   bool runs_a_model() const { return proposer_ != nullptr && !proposer_->is_cheap(); }
   // Drafts have paid lately: to know all tokens before a step is worth more than to plan it while one runs.
@@ -63,7 +64,7 @@ class Speculator {
   Status propose_by_look_up(std::span<Row> rows, int num_tokens, int max_drafts, bool all_constrained);
   Status propose_by_model(std::span<Row> rows, int num_tokens, int max_drafts, bool steps_in_flight);
   DraftRow draft_row(const Row& row, int max_drafts) const;
-  void propose_forced_tokens(Row& row) const;
+  void propose_forced_tokens(const Row& row) const;
 
   const SpeculativeConfig config_;
   const std::unique_ptr<Proposer> proposer_;  // null: with kNone

@@ -75,6 +75,8 @@ struct Slice {
   int begin;
   int count;
   bool is_aligned;  // logits + begin lies at a multiple of 16 bytes
+
+  __device__ bool has(int id) const { return id >= begin && id < begin + count; }
 };
 
 template <int kCtas>

@@ -57,61 +57,73 @@ __device__ inline float penalized(const RowSampling& s, float logit, uint32_t hi
   return logit;
 }
 
-// The slice's values become the row's logits after bias, mask and penalties. The same memory holds the history of each
-// token first: how often it stands in the output, and whether it stands anywhere. Returns whether this thread saw a NaN
-// or +inf among the logits.
-__device__ inline bool adjust_logits(const Row& row, const Slice& slice, uint32_t* bias_history) {
-  const RowSampling& s = row.sampling;
+__device__ inline bool is_allowed(const Row& row, int id) {
+  return row.mask == nullptr || (row.mask[id / 32] >> (id % 32) & 1) != 0;
+}
+
+// How often each token of the slice stands in the output, and whether it stands anywhere, in the memory of the slice's
+// values.
+__device__ inline uint32_t* count_history(const Row& row, const Slice& slice) {
   uint32_t* history = reinterpret_cast<uint32_t*>(slice.values);
-  const auto is_here = [&](int id) { return id >= slice.begin && id < slice.begin + slice.count; };
-  const auto is_allowed = [&](int id) { return row.mask == nullptr || (row.mask[id / 32] >> (id % 32) & 1) != 0; };
   for (int i = threadIdx.x; i < slice.count; i += kSampleThreads) history[i] = 0;
   __syncthreads();
   for (int i = threadIdx.x; i < row.num_tokens; i += kSampleThreads) {
     const int id = row.token_ids[i];
-    if (!is_here(id)) continue;
+    if (!slice.has(id)) continue;
     atomicOr(&history[id - slice.begin], kSeenBit);
-    if (i >= s.prompt_len) atomicAdd(&history[id - slice.begin], 1u);
+    if (i >= row.sampling.prompt_len) atomicAdd(&history[id - slice.begin], 1u);
   }
   __syncthreads();
+  return history;
+}
+
+// The slice's values become the row's logits after bias, mask and penalties. Returns whether this thread saw a NaN or
+// +inf among the logits.
+__device__ inline bool adjust_logits(const Row& row, const Slice& slice, uint32_t* bias_history) {
+  const RowSampling& s = row.sampling;
+  const uint32_t* history = count_history(row, slice);
   // The biased tokens are few: keep their history, treat all tokens as unbiased, then write the biased ones again.
   for (int i = threadIdx.x; i < s.num_bias; i += kSampleThreads) {
     const int id = row.bias_ids[i];
-    bias_history[i] = is_here(id) ? history[id - slice.begin] : 0;
+    bias_history[i] = slice.has(id) ? history[id - slice.begin] : 0;
   }
   __syncthreads();
   bool is_spoiled = false;
   for_logits(slice, [&](int i, float logit) {
     is_spoiled |= !(logit < kInfinity);
-    slice.values[i] = is_allowed(slice.begin + i) ? penalized(s, logit, history[i]) : -kInfinity;
+    slice.values[i] = is_allowed(row, slice.begin + i) ? penalized(s, logit, history[i]) : -kInfinity;
   });
   __syncthreads();
   for (int i = threadIdx.x; i < s.num_bias; i += kSampleThreads) {
     const int id = row.bias_ids[i];
-    bool is_first = is_here(id);
+    bool is_first = slice.has(id);
     for (int j = 0; j < i && is_first; ++j) is_first = row.bias_ids[j] != id;
     if (!is_first) continue;
     float logit = row.logits[id];
     for (int j = i; j < s.num_bias; ++j) {
       if (row.bias_ids[j] == id) logit += row.bias_values[j];
     }
-    slice.values[id - slice.begin] = is_allowed(id) ? penalized(s, logit, bias_history[i]) : -kInfinity;
+    slice.values[id - slice.begin] = is_allowed(row, id) ? penalized(s, logit, bias_history[i]) : -kInfinity;
   }
   __syncthreads();
   if (row.num_tokens < s.min_tokens_until) {
     for (int i = threadIdx.x; i < s.num_stop_ids; i += kSampleThreads) {
       const int id = row.stop_ids[i];
-      if (is_here(id)) slice.values[id - slice.begin] = -kInfinity;
+      if (slice.has(id)) slice.values[id - slice.begin] = -kInfinity;
     }
   }
   __syncthreads();
   return is_spoiled;
 }
 
+// Single tokens change beyond mask and penalties, so that their values are known behind a pass over the slice only.
 __device__ inline bool needs_adjusting(const Row& row) {
   const RowSampling& s = row.sampling;
-  return s.num_bias > 0 || row.mask != nullptr || (s.num_stop_ids > 0 && row.num_tokens < s.min_tokens_until) ||
-         s.repetition_penalty != 1.0f || s.frequency_penalty != 0.0f || s.presence_penalty != 0.0f;
+  return s.num_bias > 0 || (s.num_stop_ids > 0 && row.num_tokens < s.min_tokens_until);
+}
+
+__device__ inline bool has_penalties(const RowSampling& s) {
+  return s.repetition_penalty != 1.0f || s.frequency_penalty != 0.0f || s.presence_penalty != 0.0f;
 }
 
 // Adds the weights of a warp's tokens to their bins. All lanes call it. Where many lanes share few bins (is_crowded),
@@ -340,8 +352,14 @@ __device__ inline Choice choose(RowTeam<kCtas>& team, SampleMemory& memory, cons
   } else {
     float best_logit = -kInfinity;
     int best_id = -1;
+    const uint32_t* history = has_penalties(row.sampling) ? count_history(row, slice) : nullptr;
     for_logits(slice, [&](int i, float logit) {
       is_spoiled |= !(logit < kInfinity);
+      if (!is_allowed(row, slice.begin + i)) {
+        logit = -kInfinity;
+      } else if (history != nullptr) {
+        logit = penalized(row.sampling, logit, history[i]);
+      }
       if (logit > best_logit) {
         best_logit = logit;
         best_id = slice.begin + i;
@@ -366,7 +384,9 @@ __device__ inline Choice choose(RowTeam<kCtas>& team, SampleMemory& memory, cons
     __syncthreads();
   }
   const uint64_t first = token_key(logit_of_key(best) / temperature, token_of_key(best));
-  const uint64_t cut = find_cut(team, memory, row, slice, first);
+  uint64_t cut = find_cut(team, memory, row, slice, first);
+  // What a mask forbids is never drawn while there is another: no noise is made for it.
+  if (logit_of_key(first) != -kInfinity) cut = Max()(cut, token_key(-kInfinity, 0) + 1);
   return choice_of(draw(team, row, slice, cut), first, cut);
 }
 

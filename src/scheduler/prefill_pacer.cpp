@@ -23,15 +23,18 @@ void PrefillPacer::record(int num_decode_tokens, int num_prefill_tokens, double 
   }
 }
 
-int PrefillPacer::max_prefill_tokens(size_t num_decoding, size_t num_waiting) const {
+int PrefillPacer::max_prefill_tokens(size_t num_decoding, int num_decode_tokens, size_t num_waiting) const {
   if (max_stall_seconds_ <= 0 || seconds_per_prefill_token_ <= 0) return max_tokens_;
   const double factor = std::clamp(
       static_cast<double>(num_waiting) / static_cast<double>(std::max<size_t>(num_decoding, 1)), 1.0, kMaxFactor);
   // Where decoding alone comes near the stall, prompts get as much time as decoding: else they would hardly move, and the sequences
   // they wait to join would run ever fewer at once.
   const double seconds = std::max(max_stall_seconds_ * factor - decode_seconds_, decode_seconds_);
-  const double tokens = std::min<double>(seconds / seconds_per_prefill_token_, max_tokens_);
-  return std::clamp(static_cast<int>(std::lround(tokens)), std::min(kMinTokens, max_tokens_), max_tokens_);
+  const double share = std::min<double>(seconds / seconds_per_prefill_token_, max_tokens_);
+  const int tokens = std::clamp(static_cast<int>(std::lround(share)), std::min(kMinTokens, max_tokens_), max_tokens_);
+  const int all_tokens = num_decode_tokens + tokens;
+  if (tokens == max_tokens_ || all_tokens < kFewestTiles * kTileTokens) return tokens;
+  return std::max(tokens - all_tokens % kTileTokens, kMinTokens);
 }
 
 }  // namespace spate

@@ -171,7 +171,10 @@ void Scheduler::schedule_step(ScheduledStep& step) {
   schedule_decodes(step);
   if (config_.enable_chunked_prefill) {
     const size_t num_decoding = step.seqs.size(), num_waiting = running_.size() - num_decoding + waiting_.size();
-    if (num_decoding > 0) budget_ = std::min(budget_, pacer_.max_prefill_tokens(num_decoding, num_waiting));
+    if (num_decoding > 0) {
+      const int num_decode_tokens = config_.limits.max_num_batched_tokens - budget_;
+      budget_ = std::min(budget_, pacer_.max_prefill_tokens(num_decoding, num_decode_tokens, num_waiting));
+    }
     schedule_prefills(step);
   } else {
     schedule_whole_prompts(step);

@@ -25,7 +25,7 @@ constexpr std::array<BackEnd, 3> kBackEnds = {{
      .defaults = {.max_num_seqs = 256,
                   .max_num_batched_tokens = 8192,
                   .max_num_logits = 256,
-                  .max_prefill_stall_ms = 0,
+                  .max_prefill_stall_ms = 60,
                   .memory_share = 0.92},
      .is_automatic = true,
      .shares_host_memory = false,

@@ -101,6 +101,7 @@ class LLM:
 
     def __init__(self, model: str, **arguments: Any):
         arguments.setdefault("log_level", "warning")
+        arguments.setdefault("max_prefill_stall_ms", 0)  # nobody reads along
         self._engine = Engine(flags_of(model, arguments))
 
     def generate(self, prompts: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,

@@ -36,6 +36,7 @@ struct BenchModel {
 Result<BenchModel> load_for_bench(const Arguments& arguments) {
   ModelArguments model_arguments = arguments.model;
   model_arguments.enable_prefix_caching = false;  // random prompts; a hit would be a mistake
+  if (model_arguments.max_prefill_stall_ms < 0) model_arguments.max_prefill_stall_ms = 0;  // nobody reads along
   BenchModel model;
   ASSIGN_OR_RETURN(model.loaded, load_model(model_arguments, progress_bar("weights")));
   for (const std::string& line : model.loaded->summary) log_info("bench", "{}", line);

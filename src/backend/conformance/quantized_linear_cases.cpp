@@ -76,10 +76,16 @@ Tolerance quantized_tolerance(DType out, const WeightSpec& spec, int64_t k) {
 
 // from_numbers: the device quantises the weight itself.
 void check_linear(Family& family, Sides sides, const WeightSpec& spec, bool from_numbers, const LinearCase& c) {
+  Rng rng(test_seed(), static_cast<uint64_t>(c.n * 1009 + c.k));
+  std::optional<QuantizedHostRows> rows;
+  HostTensor numbers;
+  if (from_numbers) {
+    numbers = random_tensor(rng, c.act, {c.n, c.k}, 1 / std::sqrt(static_cast<float>(c.k)));
+  } else {
+    rows.emplace(random_rows(rng, spec, c.n, c.k));
+  }
   const auto weight = [&](Side& side) -> const PackedWeight& {
-    Rng rng(test_seed(), static_cast<uint64_t>(c.n * 1009 + c.k));
-    if (!from_numbers) return side.put_quantized(random_rows(rng, spec, c.n, c.k));
-    return side.put_weight(random_tensor(rng, c.act, {c.n, c.k}, 1 / std::sqrt(static_cast<float>(c.k))), spec);
+    return rows ? side.put_quantized(*rows) : side.put_weight(numbers, spec);
   };
   compare_linear(family, sides, c, from_numbers ? " from numbers" : "", weight, quantized_tolerance(c.out, spec, c.k));
 }
@@ -349,10 +355,16 @@ void add_embedding(Report& report, Sides sides, const WeightSpec& spec) {
   for (const auto& [rows, width] : {std::pair{1, 1}, std::pair{50, 33}, std::pair{129, 96}, std::pair{33, 1024}}) {
     for (const DType source : {DType::kF32, DType::kF16, DType::kBf16, DType::kI8}) {
       for (const DType act : kActs) {
+        Rng rng(test_seed(), static_cast<uint64_t>(rows * 131 + width));
+        std::optional<QuantizedHostRows> codes;
+        HostTensor numbers;
+        if (source == DType::kI8) {
+          codes.emplace(random_rows(rng, spec, rows, width));
+        } else {
+          numbers = random_tensor(rng, source, {rows, width}, 0.03f);
+        }
         const auto table = [&](Side& side) -> const PackedWeight& {
-          Rng rng(test_seed(), static_cast<uint64_t>(rows * 131 + width));
-          return source == DType::kI8 ? side.put_quantized(random_rows(rng, spec, rows, width))
-                                      : side.put_weight(random_tensor(rng, source, {rows, width}, 0.03f), spec);
+          return codes ? side.put_quantized(*codes) : side.put_weight(numbers, spec);
         };
         compare_embedding(family, sides,
                           fmt::format("{} to {} [{}, {}]", dtype_name(source), act_name(act), rows, width), act, rows,

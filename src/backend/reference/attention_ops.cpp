@@ -65,7 +65,7 @@ void attend(const AttentionPagedParams& p, int64_t token, int64_t head, const He
   const auto head_dim = static_cast<size_t>(p.kv.desc.head_dim);
   std::vector<double> q(head_dim), scores(static_cast<size_t>(end - begin)), sums(head_dim, 0.0);
   for (size_t d = 0; d < head_dim; ++d) q[d] = load(p.q, token, head, static_cast<int64_t>(d));
-  kv.keys.dots(q.data(), begin - kv.begin, end - kv.begin, scores.data());
+  kv.keys.dots<1>({q.data()}, begin - kv.begin, end - kv.begin, {scores.data()});
   double max_score = -INFINITY, denominator = 0;
   for (double& score : scores) max_score = std::max(max_score, score *= p.softmax_scale);
   for (double& score : scores) denominator += score = std::exp(score - max_score);

@@ -83,14 +83,15 @@ std::vector<double> expert_output(const ExpertMlpParams& p, int64_t token, int64
   const DType act = p.x.dtype();
   const int64_t width = p.down->desc().in_features;
   HostTensor activations(act, {1, width});
-  const ProductRows x(p.x, token, *p.gate_up, expert);
+  const std::vector<ProductRows::Sums> gate_up = ProductRows(p.x, token, *p.gate_up, expert).products({});
   for (int64_t n = 0; n < width; ++n) {
-    const double gate = round_to(act, x.dot(n, {})[0]), up = round_to(act, x.dot(width + n, {})[0]);
+    const double gate = round_to(act, gate_up[static_cast<size_t>(n)][0]),
+                 up = round_to(act, gate_up[static_cast<size_t>(width + n)][0]);
     store(activations.view(), 0, n, round_to(act, gate / (1 + std::exp(-gate))) * up);
   }
-  const ProductRows row(activations.view(), 0, *p.down, expert);
+  const std::vector<ProductRows::Sums> down = ProductRows(activations.view(), 0, *p.down, expert).products({});
   std::vector<double> out(static_cast<size_t>(p.out.dim(1)));
-  for (size_t n = 0; n < out.size(); ++n) out[n] = row.dot(static_cast<int64_t>(n), {})[0];
+  for (size_t n = 0; n < out.size(); ++n) out[n] = down[n][0];
   return out;
 }
 

@@ -38,7 +38,7 @@ struct KeysAndValues {
 // The mean of the values of the keys [0, end), weighted by the softmax of their products with q.
 std::vector<double> attend(const std::vector<double>& q, const KeysAndValues& kv, float softmax_scale, int64_t end) {
   std::vector<double> probs(static_cast<size_t>(end));
-  kv.keys.dots(q.data(), 0, end, probs.data());
+  kv.keys.dots<1>({q.data()}, 0, end, {probs.data()});
   for (double& prob : probs) prob *= double{softmax_scale};
   const double largest = *std::max_element(probs.begin(), probs.end());
   double denominator = 0;
@@ -80,7 +80,7 @@ KeysAndValues expand(const AttentionLatentExpandedParams& p, int64_t head, const
   std::vector<double> latent(static_cast<size_t>(width)), products(static_cast<size_t>(num_products));
   for (int64_t position = 0; position < seq_len; ++position) {
     for (int64_t d = 0; d < width; ++d) latent[static_cast<size_t>(d)] = element_at(p.kv, blocks, position, d);
-    up.dots(latent.data(), 0, num_products, products.data());
+    up.dots<1>({latent.data()}, 0, num_products, {products.data()});
     for (int64_t i = 0; i < nope; ++i) made.keys.at(position, i) = products[static_cast<size_t>(i)];
     for (int64_t d = rank; d < width; ++d) made.keys.at(position, nope + d - rank) = latent[static_cast<size_t>(d)];
     made.values.insert(made.values.end(), products.begin() + nope, products.end());
@@ -160,8 +160,8 @@ void linear_heads(Stream&, const LinearHeadsParams& p) {
   for (int64_t t = 0; t < p.x.dim(0); ++t) {
     for (int64_t h = 0; h < p.x.dim(1); ++h) {
       for (int64_t k = 0; k < in_features; ++k) store(x.view(), 0, k, load(p.x, t, h, k));
-      const ProductRows row(x.view(), 0, *p.weight, h);
-      for (int64_t n = 0; n < p.weight->desc().out_features; ++n) store(p.out, t, h, n, row.dot(n, {})[0]);
+      const std::vector<ProductRows::Sums> products = ProductRows(x.view(), 0, *p.weight, h).products({});
+      for (size_t n = 0; n < products.size(); ++n) store(p.out, t, h, static_cast<int64_t>(n), products[n][0]);
     }
   }
 }

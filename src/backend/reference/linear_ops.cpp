@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "backend/check_params.h"
 #include "backend/reference/element.h"
@@ -41,8 +42,9 @@ void linear(Stream&, const LinearParams& p) {
   const int64_t num_rows = p.x.dim(0);
   for (int64_t first = 0; first < num_rows; first += ProductRows::kMaxRows) {
     const ProductRows rows(p.x, first, std::min(num_rows - first, ProductRows::kMaxRows), *p.weight, p.matrix_idx);
+    const std::vector<ProductRows::Sums> products = rows.products(p.bias);
     for (int64_t n = 0; n < p.weight->desc().out_features; ++n) {
-      const ProductRows::Sums sums = rows.dot(n, p.bias);
+      const ProductRows::Sums& sums = products[static_cast<size_t>(n)];
       for (int64_t i = 0; i < rows.num_rows(); ++i) store(p.out, first + i, n, sums[static_cast<size_t>(i)]);
     }
   }
@@ -54,8 +56,10 @@ void linear_silu_and_mul(Stream&, const LinearSiluAndMulParams& p) {
   const int64_t num_rows = p.x.dim(0), intermediate_size = p.weight->desc().out_features / 2;
   for (int64_t first = 0; first < num_rows; first += ProductRows::kMaxRows) {
     const ProductRows rows(p.x, first, std::min(num_rows - first, ProductRows::kMaxRows), *p.weight, p.matrix_idx);
+    const std::vector<ProductRows::Sums> products = rows.products(p.bias);
     for (int64_t n = 0; n < intermediate_size; ++n) {
-      const ProductRows::Sums gates = rows.dot(n, p.bias), ups = rows.dot(intermediate_size + n, p.bias);
+      const ProductRows::Sums &gates = products[static_cast<size_t>(n)],
+                              &ups = products[static_cast<size_t>(intermediate_size + n)];
       for (int64_t i = 0; i < rows.num_rows(); ++i) {
         const double gate = round_to(act, gates[static_cast<size_t>(i)]),
                      up = round_to(act, ups[static_cast<size_t>(i)]);

@@ -37,20 +37,33 @@ class ProductRows {
 
   int64_t num_rows() const { return num_rows_; }
 
-  // Their products with row n of the weight, plus bias[n].
-  Sums dot(int64_t n, const Tensor& bias) const {
-    Sums sums{};
+  // Their products with each row n of the weight, plus bias[n].
+  std::vector<Sums> products(const Tensor& bias) const {
+    const int64_t num_products = weight_.desc().out_features;
+    std::vector<Sums> products(static_cast<size_t>(num_products), Sums{});
     if (weight_.desc().spec.quantizes_activations()) {
       const QuantizedRows weight_rows = quantized_view(weight_, matrix_idx_);
-      for (int64_t i = 0; i < num_rows_; ++i)
-        sums[static_cast<size_t>(i)] = dot_codes(quantized_[static_cast<size_t>(i)], weight_rows, n);
+      for (int64_t n = 0; n < num_products; ++n) {
+        for (size_t i = 0; i < quantized_.size(); ++i) {
+          products[static_cast<size_t>(n)][i] = dot_codes(quantized_[i], weight_rows, n);
+        }
+      }
     } else {
-      values_.dots(weight_row(n).data(), 0, num_rows_, sums.data());
+      int64_t n = 0;
+      for (; n + 4 <= num_products; n += 4) {
+        const std::vector<double> rows[] = {weight_row(n), weight_row(n + 1), weight_row(n + 2), weight_row(n + 3)};
+        Sums* sums = &products[static_cast<size_t>(n)];
+        values_.dots<4>({rows[0].data(), rows[1].data(), rows[2].data(), rows[3].data()}, 0, num_rows_,
+                        {sums[0].data(), sums[1].data(), sums[2].data(), sums[3].data()});
+      }
+      for (; n < num_products; ++n) {
+        values_.dots<1>({weight_row(n).data()}, 0, num_rows_, {products[static_cast<size_t>(n)].data()});
+      }
     }
-    if (bias.defined()) {
-      for (double& sum : sums) sum += load(bias.raw(), bias.dtype(), n);
+    for (int64_t n = 0; bias.defined() && n < num_products; ++n) {
+      for (double& sum : products[static_cast<size_t>(n)]) sum += load(bias.raw(), bias.dtype(), n);
     }
-    return sums;
+    return products;
   }
 
  private:

@@ -9,7 +9,7 @@
 # make format  clang-format over our sources
 JOBS ?= $(shell nproc)
 
-.PHONY: build demo test sanitize bench gpu-test arm64 test-arm package format setup
+.PHONY: build demo test sanitize sanitize-build bench gpu-test arm64 test-arm package format setup
 build: setup
 	@cmake --preset release >/dev/null
 	@cmake --build build -j$(JOBS)
@@ -28,10 +28,12 @@ test: build
 ASAN_TESTS = base_test core_test quant_test backend_cpu_test parallel_test kv_cache_test scheduler_test batch_test engine_test weights_test gguf_test quantizer_test \
   text_test text_stream_test jinja_test server_test
 TSAN_TESTS = parallel_test engine_test rank_test server_test
-sanitize: setup
+sanitize-build: setup
 	@cmake --preset asan >/dev/null && cmake --build build/asan -j$(JOBS) --target $(ASAN_TESTS)
-	@tools/run_tests build/asan --unit $(ASAN_TESTS)
 	@cmake --preset tsan >/dev/null && cmake --build build/tsan -j$(JOBS) --target $(TSAN_TESTS)
+
+sanitize: sanitize-build
+	@tools/run_tests build/asan --unit $(ASAN_TESTS)
 	@tools/run_tests build/tsan --unit $(TSAN_TESTS)
 
 bench: build

@@ -20,6 +20,8 @@ endif()
 add_compile_options(${SPATE_BASELINE} -ffp-contract=off -Wall -Wextra -Wpedantic -Wshadow -Werror
                     $<$<CXX_COMPILER_ID:GNU>:-Wno-missing-field-initializers>
                     $<$<CXX_COMPILER_ID:Clang>:-Wno-missing-field-initializers>)
+# GCC looks for garbage in its own memory from here (KiB) on, not from 128 MiB on: a tenth of the time, and the same code.
+add_compile_options($<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=524288>)
 string(REPLACE "-O3" "-O2" CMAKE_CXX_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")
 # For what -O2 does not vectorise: loops of unknown length.
 set(SPATE_VECTORISE -O3)
@@ -41,11 +43,11 @@ if(SPATE_SANITIZE)
   add_link_options(-fsanitize=${SPATE_SANITIZE})
 endif()
 
-# The sources of a library or a test are compiled eight at a time: half the time, since most of it is headers. So the names of its
-# unnamed namespaces are unique among its sources.
+# All sources of a library or a test are one translation unit: most of a unit is headers and templates, and 37 sources of cli/ take
+# 44 CPU seconds so, 88 eight at a time. So the names of its unnamed namespaces are unique among its sources.
 # -DCMAKE_UNITY_BUILD=OFF compiles less after an edit.
 set(CMAKE_UNITY_BUILD ON CACHE BOOL "several sources in one translation unit")
-set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 0)
 
 # spate_library(folder SOURCES a.cpp ... DEPS other_folder fmt::fmt ...)
 function(spate_library name)

@@ -177,7 +177,7 @@ constexpr const char* kChatFields[] = {"top_k",
                                        "structured_outputs"};
 
 // {"type":"function","name":...} to {"type":"function","function":{"name":...}}
-void translate_tools(FieldReader& fields, Json& chat) {
+void translate_responses_tools(FieldReader& fields, Json& chat) {
   const Json* tools = fields.array("tools");
   if (tools) check_count(fields, "tools", *tools, kMaxTools);
   for (size_t i = 0; !fields.has_error() && tools && i < tools->size(); ++i) {
@@ -349,7 +349,7 @@ ApiResult<ResponsesRequest> parse_responses_request(std::string_view body, const
   }
   std::vector<std::string>& places = request.places;
   translate_input(fields, messages, places);
-  translate_tools(fields, chat);
+  translate_responses_tools(fields, chat);
   translate_text(fields, chat);
   if (const Json* reasoning = fields.object("reasoning")) {
     FieldReader reader(*reasoning, "reasoning");

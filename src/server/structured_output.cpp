@@ -13,7 +13,7 @@ namespace spate {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Kind = StructuredOutput::Kind;
+using OutputKind = StructuredOutput::Kind;
 
 constexpr size_t kMaxGrammars = 32;
 constexpr size_t kMaxChoices = 10'000;
@@ -25,7 +25,7 @@ class OutputReader {
   explicit OutputReader(FieldReader& fields) : fields_(fields) {}
 
   void set_schema(const std::string& param, const Json& schema) {
-    if (!start(param, Kind::kJsonSchema)) return;
+    if (!start(param, OutputKind::kJsonSchema)) return;
     if (!schema.is_string()) {
       output_->schema = std::make_shared<const Json>(schema);
       return;
@@ -38,14 +38,14 @@ class OutputReader {
   void set_structural_tag(const std::string& param, const Json& tag) {
     set_schema(param, tag);
     if (!output_ || output_->param != param || !output_->schema) return;
-    output_->kind = Kind::kStructuralTag;
+    output_->kind = OutputKind::kStructuralTag;
     if (!output_->schema->is_object()) {
       fail(fmt::format("{} must be an object with format, or with structures and triggers, got {}", param,
                        json_excerpt(tag)));
     }
   }
   void set_any_object(const std::string& param) { set_schema(param, Json{{"type", "object"}}); }
-  void set_text(const std::string& param, Kind kind, const Json& text) {
+  void set_text(const std::string& param, OutputKind kind, const Json& text) {
     if (!start(param, kind)) return;
     if (!text.is_string()) return fail(fmt::format("{} must be a string, got {}", param, json_excerpt(text)));
     output_->text = text.get<std::string>();
@@ -54,7 +54,7 @@ class OutputReader {
     }
   }
   void set_choices(const std::string& param, const Json& choices) {
-    if (!start(param, Kind::kChoice)) return;
+    if (!start(param, OutputKind::kChoice)) return;
     if (!choices.is_array() || choices.empty() || choices.size() > kMaxChoices) {
       return fail(
           fmt::format("{} must be a list of 1 to {} strings, got {}", param, kMaxChoices, json_excerpt(choices)));
@@ -138,7 +138,7 @@ class OutputReader {
     if (const Json* tag = fields_.any("structural_tag"); tag && is_set(*tag))
       set_structural_tag("structural_tag", *tag);
     for (const auto& [name, kind] :
-         {std::pair{"grammar", Kind::kGrammar}, {"ebnf", Kind::kGrammar}, {"regex", Kind::kRegex}}) {
+         {std::pair{"grammar", OutputKind::kGrammar}, {"ebnf", OutputKind::kGrammar}, {"regex", OutputKind::kRegex}}) {
       if (const Json* text = fields_.any(name); text && is_set(*text)) set_text(name, kind, *text);
     }
   }
@@ -153,13 +153,13 @@ class OutputReader {
   void read_group(FieldReader& reader, const std::string& path, const char* json, const char* regex, const char* choice,
                   const char* grammar, const char* json_object, const char* whitespace) {
     if (const Json* value = reader.any(json)) set_schema(path + json, *value);
-    if (const Json* value = reader.any(regex)) set_text(path + regex, Kind::kRegex, *value);
+    if (const Json* value = reader.any(regex)) set_text(path + regex, OutputKind::kRegex, *value);
     if (const Json* value = reader.any(choice)) set_choices(path + choice, *value);
-    if (const Json* value = reader.any(grammar)) set_text(path + grammar, Kind::kGrammar, *value);
+    if (const Json* value = reader.any(grammar)) set_text(path + grammar, OutputKind::kGrammar, *value);
     if (reader.boolean(json_object).value_or(false)) set_any_object(path + json_object);
     if (const Json* value = reader.any(whitespace)) set_whitespace_pattern(*value);
   }
-  bool start(const std::string& param, Kind kind) {
+  bool start(const std::string& param, OutputKind kind) {
     if (output_) {
       fail(fmt::format("{} and {} both say what the answer must look like; give one of them", output_->param, param));
       return false;
@@ -191,16 +191,17 @@ Result<Grammar> compile_grammar(const StructuredOutput& output) {
   if (!output.reasoning_end.empty()) {
     ASSIGN_OR_RETURN(prefix, reasoning_prefix(output, budget));
   }
-  if (output.kind == Kind::kTools) {
+  if (output.kind == OutputKind::kTools) {
     return compile_tool_grammar(*output.schema, *output.tool_format, output.tools, budget, prefix);
   }
-  if (output.kind == Kind::kJsonSchema) return compile_json_schema(*output.schema, output.json, budget, prefix);
-  if (output.kind == Kind::kStructuralTag) return compile_structural_tag(*output.schema, output.json, budget, prefix);
-  if (output.kind == Kind::kGrammar) return compile_ebnf(output.text, budget, prefix);
+  if (output.kind == OutputKind::kJsonSchema) return compile_json_schema(*output.schema, output.json, budget, prefix);
+  if (output.kind == OutputKind::kStructuralTag)
+    return compile_structural_tag(*output.schema, output.json, budget, prefix);
+  if (output.kind == OutputKind::kGrammar) return compile_ebnf(output.text, budget, prefix);
   GrammarBuilder builder;
   builder.set_prefix(prefix);
   Expr expr;
-  if (output.kind == Kind::kChoice) {
+  if (output.kind == OutputKind::kChoice) {
     expr = expr_texts(output.choices);
   } else {
     ASSIGN_OR_RETURN(expr, parse_regex(output.text, RegexMatch::kWhole));

@@ -19,7 +19,7 @@ constexpr auto kWarningInterval = std::chrono::seconds(60);
 constexpr int kInternalKind = 1, kServerKind = 2;  // SpanKind
 constexpr int kErrorCode = 2;                      // Status.StatusCode
 
-double seconds_between(TimePoint from, TimePoint to) { return std::chrono::duration<double>(to - from).count(); }
+double span_seconds(TimePoint from, TimePoint to) { return std::chrono::duration<double>(to - from).count(); }
 
 // Moments of the steady clock as nanoseconds since 1970, which OTLP's JSON has as text.
 class UnixTime {
@@ -87,14 +87,14 @@ void write_attributes(JsonWriter& json, const RequestTrace& trace) {
   write_attribute(json, "gen_ai.usage.prompt_tokens", trace.num_prompt_tokens);
   write_attribute(json, "gen_ai.usage.completion_tokens", trace.num_completion_tokens);
   write_attribute(json, "spate.usage.cached_tokens", trace.num_cached_tokens);
-  write_attribute(json, "gen_ai.latency.time_in_queue", seconds_between(trace.arrival, trace.scheduled));
-  write_attribute(json, "gen_ai.latency.e2e", seconds_between(trace.arrival, trace.end));
+  write_attribute(json, "gen_ai.latency.time_in_queue", span_seconds(trace.arrival, trace.scheduled));
+  write_attribute(json, "gen_ai.latency.e2e", span_seconds(trace.arrival, trace.end));
   if (trace.first_token) {
     const TimePoint last = trace.last_token.value_or(*trace.first_token);
-    write_attribute(json, "gen_ai.latency.time_to_first_token", seconds_between(trace.arrival, *trace.first_token));
-    write_attribute(json, "gen_ai.latency.time_in_model_prefill", seconds_between(trace.scheduled, *trace.first_token));
-    write_attribute(json, "gen_ai.latency.time_in_model_decode", seconds_between(*trace.first_token, last));
-    write_attribute(json, "gen_ai.latency.time_in_model_inference", seconds_between(trace.scheduled, last));
+    write_attribute(json, "gen_ai.latency.time_to_first_token", span_seconds(trace.arrival, *trace.first_token));
+    write_attribute(json, "gen_ai.latency.time_in_model_prefill", span_seconds(trace.scheduled, *trace.first_token));
+    write_attribute(json, "gen_ai.latency.time_in_model_decode", span_seconds(*trace.first_token, last));
+    write_attribute(json, "gen_ai.latency.time_in_model_inference", span_seconds(trace.scheduled, last));
   }
   if (!trace.finish_reason.empty()) write_attribute(json, "gen_ai.response.finish_reason", trace.finish_reason);
   json.end_array();

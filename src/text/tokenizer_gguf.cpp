@@ -162,20 +162,20 @@ Status read_byte_level_model(const GgufFile& file, TokenizerParts& parts) {
 
 // SentencePiece BPE as Llama 2 has it: spaces are U+2581, one in front of the text; merges by score.
 Status read_sentence_piece_model(const GgufFile& file, TokenizerParts& parts) {
-  constexpr std::string_view kMetaspace = "\u2581";
+  constexpr std::string_view kSpaceMark = "\u2581";
   ASSIGN_OR_RETURN(const std::vector<float> scores, file.get_floats("tokenizer.ggml.scores"));
   bool add_space_prefix = true;
   if (file.find("tokenizer.ggml.add_space_prefix") != nullptr) {
     ASSIGN_OR_RETURN(add_space_prefix, file.get_bool("tokenizer.ggml.add_space_prefix"));
   }
-  if (add_space_prefix) parts.normalizer.add_step(PrependStep{std::string(kMetaspace)});
+  if (add_space_prefix) parts.normalizer.add_step(PrependStep{std::string(kSpaceMark)});
   ASSIGN_OR_RETURN(SplitMatcher space, SplitMatcher::from_literal(" "));
-  parts.normalizer.add_step(ReplaceStep{std::move(space), std::string(kMetaspace)});
+  parts.normalizer.add_step(ReplaceStep{std::move(space), std::string(kSpaceMark)});
   BpeOptions options{.fuse_unk = true, .byte_fallback = true};
   if (parts.unk_token) options.unk_token = parts.unk_token->text;
   parts.model =
       std::make_unique<BpeModel>(parts.vocabulary, merges_from_scores(parts.vocabulary, scores), std::move(options));
-  ASSIGN_OR_RETURN(SplitMatcher metaspace, SplitMatcher::from_literal(kMetaspace));
+  ASSIGN_OR_RETURN(SplitMatcher metaspace, SplitMatcher::from_literal(kSpaceMark));
   parts.decoder.add_stage(ReplaceDecoder{std::move(metaspace), " "});
   parts.decoder.add_stage(ByteFallbackDecoder{});
   parts.decoder.add_stage(FuseDecoder{});

@@ -77,7 +77,7 @@ TEST_CASE("chat session: bad settings are refused with the server's words and ch
   const std::string before = session.request_body();
   CHECK(message(session, "/set temperature 9").starts_with("refused: temperature"));
   CHECK(message(session, "/set top_p hot").find("takes a number, got 'hot'") != std::string::npos);
-  CHECK(message(session, "/set max_tokens -1").starts_with("refused: "));
+  CHECK(message(session, "/set max_tokens -2").starts_with("refused: "));
   CHECK(message(session, "/set seed 1.5").starts_with("refused: "));
   CHECK(message(session, "/set temprature 1").find("the nearest is 'temperature'") != std::string::npos);
   CHECK(message(session, "/set temperature").find("needs a value") != std::string::npos);

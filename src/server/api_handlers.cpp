@@ -480,8 +480,8 @@ ApiOutcome handle_detokenize(ApiCall& call, IgnoredFields& ignored) {
   if (!call.frontend->serves(request->model)) return model_not_found(request->model, call.frontend->model().names);
   const std::string text = call.frontend->model().tokenizer->decode(request->token_ids, false);
   JsonWriter json;
-  // llama-server's clients read "content", vLLM's "prompt".
-  json.begin_object().field(request->content_dialect ? "content" : "prompt", text).end_object();
+  // vLLM's clients read "prompt", llama-server's "content"; their requests are alike.
+  json.begin_object().field("prompt", text).field("content", text).end_object();
   call.responder->respond({.body = json.take()});
   return std::nullopt;
 }

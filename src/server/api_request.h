@@ -136,7 +136,6 @@ struct TokenizeRequest {
 struct DetokenizeRequest {
   std::string model;
   std::vector<int32_t> token_ids;
-  bool content_dialect = false;
   std::vector<std::string> unknown_fields;
 };
 

@@ -113,6 +113,11 @@ TEST_CASE("chat request: wrong types and values name the field, the value and th
   CHECK(request_error(R"("repetition_penalty":0)") == "repetition_penalty must be in [0.0001, 10000], got 0");
   CHECK(request_error(R"("cache_salt":"")").starts_with("cache_salt must not be empty"));
   CHECK(request_error(R"("max_tokens":-5)") == "max_tokens must be in [1, 2147483647], got -5");
+  CHECK_FALSE(chat(R"("max_tokens":-1)")->max_tokens);
+  CHECK(chat(R"("n_predict":7)")->max_tokens == 7);
+  CHECK(chat(R"("n_predict":7,"max_tokens":9)")->max_tokens == 9);
+  CHECK(completion(R"("prompt":"a")")->max_tokens == 16);
+  CHECK_FALSE(completion(R"("prompt":"a","n_predict":-1)")->max_tokens);
   CHECK(request_error(R"("max_tokens":1.5)") == "max_tokens must be an integer, got 1.5");
   CHECK(request_error(R"("max_tokens":99999999999999999999)").find("max_tokens must be") == 0);
   CHECK(request_error(R"("n":1000000)") == "n must be in [1, 128], got 1000000");
@@ -471,7 +476,8 @@ TEST_CASE("request table: types and bounds are checked for every field") {
       if (field.type == FieldType::kBoolean) CHECK(parse("[7]") == std::string(field.name) + "|invalid_type|400");
       if (!std::isinf(field.low) && field.low > INT32_MIN) {
         const std::string below = std::to_string(static_cast<int64_t>(field.low) - 1);
-        CHECK(parse(below) == std::string(field.name) + "|invalid_value|400");
+        const bool is_neutral = field.low - 1 == field.neutral;
+        CHECK(parse(below) == (is_neutral ? "ok" : std::string(field.name) + "|invalid_value|400"));
       }
     }
   }

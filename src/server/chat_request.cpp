@@ -328,7 +328,9 @@ ApiResult<ChatRequest> read_chat_request(const Json& body, const ParseLimits& li
   auto max_tokens = fields.integer("max_completion_tokens");
   const auto old_max_tokens = fields.integer("max_tokens");
   if (!max_tokens) max_tokens = old_max_tokens;
-  if (max_tokens) request.max_tokens = static_cast<int>(*max_tokens);
+  const auto num_predicted = fields.integer("n_predict");
+  if (!max_tokens) max_tokens = num_predicted;
+  if (max_tokens && *max_tokens >= 0) request.max_tokens = static_cast<int>(*max_tokens);
 
   const bool logprobs = fields.boolean("logprobs").value_or(false);
   const auto top_logprobs = read_logprobs_count(fields, "top_logprobs", limits);

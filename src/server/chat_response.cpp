@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "server/api_response.h"
@@ -60,7 +61,7 @@ class ChatStream final : public ChatListener {
     num_reasoning_tokens_ = chat.num_reasoning_tokens;
     const FinishReason reason = chat.delta.finish_reason;
     if (is_failure(reason) && chat.parts.empty()) return fail(chat.delta);
-    if (!choice.has_begun) send_role(choice, chat.delta.choice);
+    if (!choice.has_begun) send_role(choice, chat.delta.choice, usage);
     hold_tokens(choice, chat.delta);
     if (!options_.include_reasoning) {
       std::erase_if(chat.parts, [](const ChatPart& part) { return part.kind == ChatPart::Kind::kReasoning; });
@@ -107,8 +108,11 @@ class ChatStream final : public ChatListener {
 
   // Clients index choices by this first chunk; role comes here and never again. It waits for the first token: clients
   // measure the time to it by the first chunk.
-  void send_role(Choice& choice, int choice_idx) {
+  void send_role(Choice& choice, int choice_idx, GenerationUsage usage) {
     choice.has_begun = true;
+    usage.num_completion_tokens = 0;  // its chunk has no token
+    const int64_t num_reasoning_tokens =
+        std::exchange(num_reasoning_tokens_, std::min<int64_t>(num_reasoning_tokens_, 0));
     std::string members;
     if (options_.return_token_ids && choice_idx == 0) {
       JsonWriter json;
@@ -119,7 +123,8 @@ class ChatStream final : public ChatListener {
     send_chunk(fmt::format(
                    R"({{"index":{},"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}})",
                    choice_idx),
-               {}, members);
+               usage, members);
+    num_reasoning_tokens_ = num_reasoning_tokens;
   }
 
   void hold_tokens(Choice& choice, ChoiceDelta& delta) {

@@ -107,6 +107,9 @@ ApiResult<CompletionRequest> parse_tokens_request(std::string_view body, const P
   completion.erase("detokenize");  // nothing is
   completion["prompt"] = *fields.array("token_ids");
   completion["return_token_ids"] = true;
+  // The 16 of completions holds for those alone.
+  const auto is_given = [&](const char* name) { return !completion.value(name, Json()).is_null(); };
+  if (!is_given("max_tokens") && !is_given("max_completion_tokens")) completion["max_tokens"] = -1;
   for (const char* name : {"model", "priority", "cache_salt", "request_id", "stream", "stream_options"}) {
     if (const Json* value = fields.any(name)) completion[name] = *value;
   }
@@ -132,8 +135,10 @@ ApiResult<CompletionRequest> read_completion_request(const Json& body, const Par
   // 16 is the API's default, the cause of many cut answers, and what clients expect.
   auto max_tokens = fields.integer("max_tokens");
   if (!max_tokens) max_tokens = fields.integer("max_completion_tokens");
-  request.max_tokens = static_cast<int>(max_tokens.value_or(16));
-  request.score_only = *request.max_tokens == 0;
+  const auto num_predicted = fields.integer("n_predict");
+  if (!max_tokens) max_tokens = num_predicted;
+  if (max_tokens.value_or(16) >= 0) request.max_tokens = static_cast<int>(max_tokens.value_or(16));
+  request.score_only = request.max_tokens == 0;
   if (request.score_only && !request.echo) {
     fields.fail("max_tokens", "max_tokens must be at least 1 when echo is false, got 0");
   }
@@ -226,7 +231,6 @@ ApiResult<DetokenizeRequest> parse_detokenize_request(std::string_view body, con
   FieldReader fields(**json, kDetokenizeRequest, limits);
   DetokenizeRequest request;
   request.model = fields.string("model").value_or("");
-  request.content_dialect = fields.any("model") == nullptr && fields.any("content") != nullptr;
   request.token_ids = fields.token_ids("tokens", kMaxPromptTokens);
   request.unknown_fields = fields.unknown_fields();
   if (fields.has_error()) return fields.error();

@@ -80,7 +80,9 @@ TEST_CASE("messages: a whole answer, blocks and system, stop sequences") {
   CHECK(answer["role"] == "assistant");
   CHECK(answer["id"].get<std::string>().starts_with("msg_"));
   REQUIRE(answer["content"].size() == 2);
-  CHECK(answer["content"][0] == Json({{"type", "thinking"}, {"thinking", "hm"}, {"signature", ""}}));
+  const std::string signature = answer["content"][0]["signature"];
+  CHECK(signature.size() == 32);
+  CHECK(answer["content"][0] == Json({{"type", "thinking"}, {"thinking", "hm"}, {"signature", signature}}));
   CHECK(answer["content"][1] == Json({{"type", "text"}, {"text", "Hello!"}}));
   CHECK(answer["stop_reason"] == "end_turn");
   CHECK(answer["stop_sequence"].is_null());
@@ -179,6 +181,10 @@ TEST_CASE("messages: the events of a stream") {
   CHECK(types_of(events) ==
         "message_start content_block_start content_block_delta content_block_stop content_block_start "
         "content_block_delta content_block_stop message_delta message_stop");
+  const auto stop = std::ranges::find(events, "content_block_stop", [](const Json& event) { return event["type"]; });
+  REQUIRE(stop != events.end());
+  CHECK((stop - 1)->at("delta")["type"] == "signature_delta");
+  CHECK((stop - 1)->at("delta")["signature"].get<std::string>().size() == 32);
   CHECK(events[0]["message"]["usage"]["input_tokens"].get<int>() > 0);
   std::string text, thinking;
   for (const Json& event : events) {

@@ -69,7 +69,7 @@ void FieldReader::check_field(const RequestField& field, const Json& value, cons
   const double high = field.high_limit != nullptr ? limits.*field.high_limit : field.high;
   if (std::isinf(field.low) && std::isinf(high)) return;
   const double number = value.get<double>();
-  if (number >= field.low && number <= high) return;
+  if ((number >= field.low && number <= high) || number == field.neutral) return;
   const auto text = [](double bound) {
     const bool is_whole = std::floor(bound) == bound;
     return is_whole ? Json(static_cast<int64_t>(bound)).dump() : fmt::format("{}", bound);

@@ -73,7 +73,7 @@ class MessagesWhole final : public ChatListener {
       if (block.kind == Kind::kContent) {
         json.field("type", "text").field("text", block.text);
       } else if (block.kind == Kind::kReasoning) {
-        json.field("type", "thinking").field("thinking", block.text).field("signature", "");
+        json.field("type", "thinking").field("thinking", block.text).field("signature", random_hex(32));
       } else {
         json.field("type", "tool_use").field("id", "toolu_" + random_hex(24)).field("name", block.name);
         json.raw_field("input", valid_json_object(block.text));
@@ -175,6 +175,12 @@ class MessagesStream final : public ChatListener {
   void close_block() {
     if (!is_block_open_) return;
     is_block_open_ = false;
+    if (kind_ == Kind::kReasoning) {  // clients keep a block of thinking only with its signature
+      send("content_block_delta",
+           fmt::format(
+               R"({{"type":"content_block_delta","index":{},"delta":{{"type":"signature_delta","signature":"{}"}}}})",
+               num_blocks_ - 1, random_hex(32)));
+    }
     send("content_block_stop", fmt::format(R"({{"type":"content_block_stop","index":{}}})", num_blocks_ - 1));
   }
   void fail(const ChoiceDelta& delta) {

@@ -65,7 +65,7 @@ struct RequestField {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
   int ParseLimits::*high_limit = nullptr;  // bound known at run time, instead of `high`
-  double neutral = std::numeric_limits<double>::quiet_NaN();
+  double neutral = std::numeric_limits<double>::quiet_NaN();  // asks for nothing, also where it is out of bounds
   uint32_t required_by = 0;  // RequestKind bits
 };
 

@@ -519,7 +519,7 @@ TEST_CASE("api: models, tokenize, detokenize, tokenizer_info, version, load, liv
   CHECK(tokens["max_model_len"] == 512);
   CHECK(tokens["token_strs"].size() == tokens["tokens"].size());
   const Json detokenized = test.post("/detokenize", {{"tokens", tokens["tokens"]}});
-  CHECK(detokenized == Json({{"prompt", "Hello"}}));
+  CHECK(detokenized == Json({{"prompt", "Hello"}, {"content", "Hello"}}));
   const Json chat_tokens = test.post("/tokenize", chat_body("Hello"));
   CHECK(chat_tokens["count"].get<int>() > tokens["count"].get<int>());
   CHECK(test.post("/tokenize", {{"content", "Hello"}}).size() == 1);

@@ -12,6 +12,7 @@
 #include "backend/cuda/cuda_runtime.h"
 #include "backend/cuda/kernel/kv/kv_layout.h"
 #include "backend/cuda/kernel/latent/latent_split.h"
+#include "backend/cuda/kernel/linear/int4_groups.h"
 #include "backend/cuda/kernel/linear/linear_integer.h"
 #include "backend/cuda/kernel/linear/wgmma_plan.h"
 #include "backend/cuda/kernel_compiler.h"
@@ -380,6 +381,63 @@ LatentRuns cut_items(const std::vector<int>& items, int num_teams) {
     runs.num_cut += first != last;
   }
   return runs;
+}
+
+TEST_CASE(
+    "int4 with scales of groups: codes and scales have places of their own, those of a stage one behind the other") {
+  struct Case {
+    int num_rows, width, group_width;
+    bool has_offsets;
+    int num_places;
+  };
+  for (const Case& c : {Case{130, 520, 32, false, 4}, Case{64, 320, 32, true, 4}, Case{128, 256, 64, true, 2},
+                        Case{192, 640, 192, true, 2}, Case{128, 384, 128, false, 1}, Case{40, 1024, 512, true, 1},
+                        Case{200, 70, 0, true, 0}}) {
+    INFO(c.num_rows, " rows of ", c.width, ", groups of ", c.group_width);
+    const Int4GroupLayout layout = make_int4_group_layout(c.num_rows, c.width, c.group_width, c.has_offsets);
+    CHECK(layout.num_places == c.num_places);
+    std::vector<int> uses(static_cast<size_t>(layout.matrix_bytes));
+    const auto use = [&](int64_t offset, int64_t bytes) {
+      REQUIRE(offset >= 0);
+      REQUIRE(offset + bytes <= layout.matrix_bytes);
+      for (int64_t i = 0; i < bytes; ++i) ++uses[static_cast<size_t>(offset + i)];
+    };
+    for (int row = 0; row < c.num_rows; ++row) {
+      std::set<int> columns;
+      for (int chunk = 0; chunk < layout.num_chunks; ++chunk) {
+        const int64_t unit = layout.unit_offset(row, chunk / kInt4UnitChunks);
+        for (int word = 0; word < 8; ++word) {
+          const int64_t offset = layout.word_offset(row, chunk, word);
+          CHECK(offset >= unit);
+          CHECK(offset + 4 <= unit + kInt4UnitCodeBytes);
+          use(offset, 4);
+          for (int n = 0; n < 8; ++n) columns.insert(Int4GroupLayout::k_of(chunk, word, n % 4) + n / 4);
+        }
+      }
+      CHECK(std::ssize(columns) == layout.num_chunks * kInt4GroupTileK);
+      CHECK(*columns.rbegin() == layout.num_chunks * kInt4GroupTileK - 1);
+      for (int idx = 0; idx < layout.num_scales(); ++idx) {
+        const int64_t offset = layout.scale_offset(row, idx);
+        use(offset, layout.scale_bytes);
+        if (c.group_width == 0) continue;
+        // A place lies in one group, and in the unit of its elements.
+        CHECK(idx * layout.place_width / c.group_width == ((idx + 1) * layout.place_width - 1) / c.group_width);
+        const int64_t unit = layout.unit_offset(row, idx * layout.place_width / kInt4UnitK);
+        CHECK(offset >= unit + kInt4UnitCodeBytes);
+        CHECK(offset + layout.scale_bytes <= unit + layout.unit_bytes);
+      }
+    }
+    CHECK(std::ranges::max(uses) == 1);
+    // The halves of a stage, and of gates and ups the half that belongs to one.
+    CHECK(layout.unit_offset(kInt4UnitRows, 0) == layout.unit_bytes);
+    CHECK(layout.unit_offset(0, 1) == 2 * layout.unit_bytes);
+    CHECK(layout.unit_bytes % 16 == 0);
+    for (const int num_chunks : {1, kInt4UnitChunks}) {
+      const int stage_bytes = num_chunks * layout.unit_bytes * 2 / kInt4UnitChunks;
+      const int row_scale_bytes = c.group_width == 0 ? kWgmmaTileRows * layout.scale_bytes : 0;
+      CHECK(stage_bytes + row_scale_bytes <= int4_groups_stage_bytes(layout.scale_bytes > 2, num_chunks));
+    }
+  }
 }
 
 TEST_CASE("runs of latent attention: all units once, none much longer than equal ones, few items cut") {

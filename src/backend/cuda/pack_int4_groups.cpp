@@ -48,7 +48,7 @@ Status CudaDevice::pack_int4_group_rows(PackedWeight& weight, RowPlace place, co
                                             .matrix = weight.mutable_matrix(place.matrix_idx),
                                             .layout = int4_group_layout(desc),
                                             .first_row = static_cast<int32_t>(place.row + begin),
-                                            .num_scales = 0};
+                                            .num_groups = 0};
     launch(*pack_stream_, kernel, {.x = count, .num_threads = kInt4GroupThreads}, params,
            {{"num_rows", count}, {"width", desc.in_features}});
   });
@@ -57,8 +57,8 @@ Status CudaDevice::pack_int4_group_rows(PackedWeight& weight, RowPlace place, co
 Status CudaDevice::place_int4_group_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows) {
   const WeightDesc& desc = weight.desc();
   const Int4GroupLayout layout = int4_group_layout(desc);
-  const int64_t width = desc.in_features, num_scales = desc.spec.num_groups(width), scale_bytes = layout.scale_bytes;
-  const int64_t bytes_of_row = width + num_scales * scale_bytes;
+  const int64_t width = desc.in_features, num_groups = desc.spec.num_groups(width), scale_bytes = layout.scale_bytes;
+  const int64_t bytes_of_row = width + num_groups * scale_bytes;
   RETURN_IF_ERROR(reserve_pack_staging(bytes_of_row + kScaleAlignment));
   const int64_t rows_at_once = (static_cast<int64_t>(pack_buffer_.bytes()) - kScaleAlignment) / bytes_of_row;
   for (int64_t begin = 0; begin < rows.num_rows(); begin += rows_at_once) {
@@ -71,19 +71,19 @@ Status CudaDevice::place_int4_group_rows(PackedWeight& weight, RowPlace place, c
       const float* from = rows.scales.data<float>() + (begin + i) * rows.scales.stride(0);
       const float* offsets =
           rows.offsets.defined() ? rows.offsets.data<float>() + (begin + i) * rows.offsets.stride(0) : nullptr;
-      for (int64_t g = 0; g < num_scales; ++g) {
-        put_scale(scales + (i * num_scales + g) * scale_bytes, scale_bytes, stored_scale(desc.spec, from[g]),
+      for (int64_t g = 0; g < num_groups; ++g) {
+        put_scale(scales + (i * num_groups + g) * scale_bytes, scale_bytes, stored_scale(desc.spec, from[g]),
                   offsets != nullptr ? stored_scale(desc.spec, offsets[g]) : 0.0f);
       }
     }
     copy_to_device(*pack_stream_, pack_staging_.data(), pack_buffer_.data(),
-                   static_cast<size_t>(scales_at + num_rows * num_scales * scale_bytes));
+                   static_cast<size_t>(scales_at + num_rows * num_groups * scale_bytes));
     const PackInt4GroupsKernelParams params{.rows = pack_staging_.data(),
                                             .scales = static_cast<const char*>(pack_staging_.data()) + scales_at,
                                             .matrix = weight.mutable_matrix(place.matrix_idx),
                                             .layout = layout,
                                             .first_row = static_cast<int32_t>(place.row + begin),
-                                            .num_scales = static_cast<int32_t>(num_scales)};
+                                            .num_groups = static_cast<int32_t>(num_groups)};
     launch(*pack_stream_, kernel_id("place_int4_groups"), {.x = num_rows, .num_threads = kInt4GroupThreads}, params,
            {{"num_rows", num_rows}, {"width", width}});
     synchronize(*pack_stream_);  // the buffers are used again

@@ -56,7 +56,7 @@ void launch_rows(Stream& stream, const LinearKernelParams& p, const Int4GroupLay
                .has_silu = has_silu,
                .is_out_f32 = p.is_out_f32},
       .layout = layout,
-      .group_shift = std::countr_zero(static_cast<uint32_t>(layout.group_width / 32))};
+      .place_shift = std::countr_zero(static_cast<uint32_t>(layout.place_width / 32))};
   launch(stream, rows_kernel_of(layout, rows_x_bytes(p)),
          {.x = std::min(num_groups, max_ctas), .num_threads = 32 * kRowsWarps}, params,
          {{"num_tokens", p.num_tokens}, {"out_features", p.out_features}, {"in_features", p.in_features}});
@@ -84,7 +84,8 @@ void launch_wgmma(Stream& stream, const LinearKernelParams& p, const Int4GroupLa
   const Ids& of_plain = has_silu ? kPlainSilu : kPlain;
   const Ids& ids = layout.scale_bytes == 2 ? of_plain : has_silu ? kOffsetsSilu : kOffsets;
   const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
-  const WgmmaPlan plan = plan_wgmma(device, p.num_tokens, p.out_features, layout.num_steps, {.are_sums_exact = false});
+  const WgmmaPlan plan = plan_wgmma(device, p.num_tokens, p.out_features, ceil_div(p.in_features, kInt4GroupTileK),
+                                    {.are_sums_exact = false});
   LinearInt4GroupKernelParams params{
       .tiles = plan.params, .weight = static_cast<const char*>(p.weight), .layout = layout};
   params.tiles.x = make_bf16_map(device.api(), p.x, p.num_tokens, p.in_features, p.x_stride, plan.tile_tokens);

@@ -13,9 +13,7 @@
 
 namespace spate::cuda {
 
-using Int4Groups = Int4GroupFormat<false>;
-using Int4GroupsSilu = Int4GroupFormat<false, true>;
-SPATE_WGMMA_KERNELS(linear_int4_groups, Int4Groups)
-SPATE_WGMMA_KERNELS(linear_int4_groups_silu, Int4GroupsSilu)
+SPATE_INT4_GROUP_KERNELS(linear_int4_groups, false, false)
+SPATE_INT4_GROUP_KERNELS(linear_int4_groups_silu, false, true)
 
 }  // namespace spate::cuda

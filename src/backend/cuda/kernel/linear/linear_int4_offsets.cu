@@ -13,9 +13,7 @@
 
 namespace spate::cuda {
 
-using Int4Offsets = Int4GroupFormat<true>;
-using Int4OffsetsSilu = Int4GroupFormat<true, true>;
-SPATE_WGMMA_KERNELS(linear_int4_offsets, Int4Offsets)
-SPATE_WGMMA_KERNELS(linear_int4_offsets_silu, Int4OffsetsSilu)
+SPATE_INT4_GROUP_KERNELS(linear_int4_offsets, true, false)
+SPATE_INT4_GROUP_KERNELS(linear_int4_offsets_silu, true, true)
 
 }  // namespace spate::cuda

@@ -7,7 +7,7 @@
 // WORK       As linear_rows.cu, groups of 16 rows, walked by row_groups.h. Codes become bf16 in registers, operand A of
 //            mma.sync as they are. Every CTA copies x to shared memory, from where ldmatrix reads operand B: in the
 //            order of k that the codes have for wgmma a lane's elements of x are no neighbours.
-// ROOFLINE   Bytes of W over 4.65 TB/s: 2.5 instructions an element, 4 with offsets.
+// ROOFLINE   Bytes of W over 4.65 TB/s: 2.3 instructions an element, 4 with offsets.
 // WARM       3 s: other-codes
 // LIMITS     sm_90a; x has to fit kInt4RowsLargeBytes.
 // TESTS      spate-conformance --backend cuda --filter a16
@@ -27,27 +27,43 @@ __device__ inline uint2 load_codes(const char* address) {
   return value;
 }
 
-// What a lane holds of 16 rows and 128 elements of k: of the rows lane / 4 and that + pair_step. kScales: of a row in
-// them; 1, or 4, one for each 32 elements.
-template <bool kHasOffsets, int kScales>
-struct Int4RowStep {
-  static constexpr int kChunks = kInt4RowsTileK / kInt4GroupTileK, kScaleBytes = kHasOffsets ? 4 : 2;
-  uint2 codes[2][kChunks];
-  uint32_t scales[2][kScales];
+// Where a lane finds its two rows of a group, lane / 4 and that + pair_step: the codes of the first step and the scales.
+struct Int4RowPlaces {
+  const char* codes[2];
+  const char* scales[2];
+  int group = -1;
 
-  __device__ void load(const LinearInt4RowsKernelParams& p, int first_row, int step) {
+  __device__ void move_to(const LinearInt4RowsKernelParams& p, int new_group) {
+    group = new_group;
     const int lane = threadIdx.x % kLanes;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int row = min(first_row + lane / 4 + p.rows.pair_step * r, p.rows.out_features - 1);
-      const char* from = p.rows.weight + p.layout.word_offset(row, kChunks * step, lane % 4 * 2);
+      const int row = min(group * p.rows.group_step + lane / 4 + p.rows.pair_step * r, p.rows.out_features - 1);
+      const char* unit = p.rows.weight + p.layout.unit_offset(row, 0);
+      codes[r] = unit + row % kInt4UnitRows * kInt4GroupRowBytes + lane % 4 * 8;
+      scales[r] = unit + kInt4UnitCodeBytes + row % kInt4UnitRows * p.layout.scale_bytes;
+    }
+  }
+};
+
+// What a lane holds of its two rows and 128 elements of k. kScales: of a row in them; 1, or 4, one for each 32 elements.
+template <bool kHasOffsets, int kScales>
+struct Int4RowStep {
+  static constexpr int kChunks = kInt4UnitChunks, kScaleBytes = kHasOffsets ? 4 : 2;
+  uint2 codes[2][kChunks];
+  uint32_t scales[2][kScales];
+
+  __device__ void load(const LinearInt4RowsKernelParams& p, const Int4RowPlaces& places, int step) {
+    const uint64_t offset = static_cast<uint64_t>(static_cast<uint32_t>(step)) * static_cast<uint32_t>(2 * p.layout.unit_bytes);
 #pragma unroll
-      for (int c = 0; c < kChunks; ++c) codes[r][c] = load_codes(from + c * kInt4GroupChunkBytes);
-      const char* row_scales = p.rows.weight + p.layout.scale_offset(row, 0);
+    for (int r = 0; r < 2; ++r) {
+      const char* from = places.codes[r] + offset;
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) codes[r][c] = load_codes(from + c * kInt4ChunkBytes);
+      const char* row_scales = places.scales[r] + offset;
 #pragma unroll
       for (int i = 0; i < kScales; ++i) {
-        const int group = (step * (kInt4RowsTileK / 32) + i) >> p.group_shift;
-        scales[r][i] = load_scale(row_scales + group * (kWgmmaTileRows * kScaleBytes));
+        scales[r][i] = load_scale(row_scales + (i >> p.place_shift) * (kInt4UnitRows * kScaleBytes));
       }
     }
   }
@@ -79,7 +95,7 @@ struct Int4RowStep {
   }
   __device__ static auto scale_of(uint32_t stored) {
     if constexpr (kHasOffsets) {
-      return halves_to_scale(stored);
+      return halves_to_large_scale(stored);
     } else {
       return split_scale(static_cast<uint16_t>(stored));
     }
@@ -107,7 +123,11 @@ __device__ inline void linear_int4_rows(const LinearInt4RowsKernelParams& p) {
   __shared__ GroupSums<kRowsWarps> shared;
   let_dependents_launch();
   RowGroups<Step, kDepth, kRowsWarps> groups(p.rows.num_groups, p.rows.num_steps);
-  const auto load = [&](Step& step, int group, int k) { step.load(p, group * p.rows.group_step, k); };
+  Int4RowPlaces places;
+  const auto load = [&](Step& step, int group, int k) {
+    if (group != places.group) places.move_to(p, group);
+    step.load(p, places, k);
+  };
   groups.fill(load);
   shared.init();
   wait_for_inputs();

@@ -19,6 +19,18 @@
 //     static void load_two_rows(p, row, k, values);  // of W, without the scales of rows; where kOutlierRows > 0
 //   };
 //
+// A format whose stages hold kStageSteps steps of k, or that keeps state from stage to stage, has instead of
+// load_weight, take and kWeightBytes:
+//
+//     class Source {  // loads a part of W, stage by stage
+//       static constexpr int kParts;
+//       Source(p, row, stage, part); bytes(); load(shared, barrier); advance();
+//     };
+//     class Reader { Reader(p, consumer); read(weight); take(operand, chunk); };  // a stage; operands of a step of it
+//     template <int kTokens> static void multiply(sums, operand, x);
+//
+// Stages begin at multiples of kStageSteps. Of steps that another CTA has, x is zeros.
+//
 // Outlier steps: the idle warps gather the outliers of x and the columns of W that they meet, both as bf16
 // (outlier_columns.h), and the CTA that finishes a tile adds their product after the last k, 64 columns a step.
 //
@@ -98,11 +110,31 @@ class Work {
 
 // --- the ring of stages ----------------------------------------------------------------------------------------------
 
+template <typename Format>
+concept HasSource = requires {
+  typename Format::Source;
+};
+template <typename Format>
+constexpr int kStageSteps = 1;
+template <HasSource Format>
+constexpr int kStageSteps<Format> = Format::kStageSteps;
+// Parts of W and steps of x.
+template <HasSource Format>
+constexpr int num_shares() {
+  return Format::Source::kParts + Format::kStageSteps;
+}
+template <typename Format>
+constexpr int num_loaders(int tokens) {
+  if constexpr (HasSource<Format>) return tokens > 64 ? num_shares<Format>() : 1;
+  return 1;
+}
+
 template <typename Format, int kTokens, int kRingBytes = Format::ring_bytes(kTokens)>
 struct Stages {
-  static constexpr uint32_t kBytes = Format::kStageWeightBytes + kTokens * kWgmmaStageRowBytes;
+  static constexpr uint32_t kStepXBytes = kTokens * kWgmmaStageRowBytes, kXBytes = kStageSteps<Format> * kStepXBytes;
+  static constexpr uint32_t kBytes = Format::kStageWeightBytes + kXBytes;
   static constexpr int kCount = kRingBytes / kBytes;
-  static constexpr uint32_t kLoadedBytes = Format::kWeightBytes + kTokens * kWgmmaStageRowBytes;
+  static constexpr int kLoaders = num_loaders<Format>(kTokens);  // threads that arrive at `full`
 
   uint32_t base;  // of shared memory
 
@@ -373,7 +405,7 @@ __device__ inline void load_stages(const typename Format::Params& p, const Stage
   constexpr int kCount = Stages<Format, kTokens>::kCount;
   const LinearWgmmaKernelParams& tiles = Format::tiles(p);
   const auto load_weight = [&](int stage, const Segment& segment, int step) {
-    arrive_expecting(stages.full(stage), Stages<Format, kTokens>::kLoadedBytes);
+    arrive_expecting(stages.full(stage), Format::kWeightBytes + Stages<Format, kTokens>::kXBytes);
     Format::load_weight(p, stages.weight(stage), segment.row, step, stages.full(stage));
   };
   const auto load_x = [&](int stage, const Segment& segment, int step) {
@@ -408,35 +440,161 @@ __device__ inline void load_stages(const typename Format::Params& p, const Stage
   }
 }
 
-template <typename Format, int kTokens>
-__device__ inline void multiply_stages(const typename Format::Params& p, const Stages<Format, kTokens>& stages) {
-  constexpr int kCount = Stages<Format, kTokens>::kCount;
+// Of a format with a source, one thread's share of a stage: of the parts of W and the steps of x, counted through,
+// those from kFirst to kEnd - 1.
+template <HasSource Format, int kTokens, int kFirst, int kEnd>
+__device__ inline void load_share(const typename Format::Params& p, const Stages<Format, kTokens>& stages) {
+  using Ring = Stages<Format, kTokens>;
+  using Source = typename Format::Source;
+  constexpr int kCount = Ring::kCount, kSteps = Format::kStageSteps, kParts = Source::kParts;
+  constexpr int kEndPart = kEnd < kParts ? kEnd : kParts, kNumParts = kFirst < kEndPart ? kEndPart - kFirst : 0;
+  constexpr int kFirstX = kFirst > kParts ? kFirst - kParts : 0, kEndX = kEnd > kParts ? kEnd - kParts : 0;
+  static_assert(kParts <= 2);
   const LinearWgmmaKernelParams& tiles = Format::tiles(p);
-  const int thread = static_cast<int>(threadIdx.x) - 128, consumer = thread / 128, lane = thread % 32;
+  struct Sources {
+    Source first, second;  // of one part: not used
+    __device__ Sources(const typename Format::Params& p, const Segment& segment)
+        : first(p, segment.row, segment.begin / kSteps, kFirst),
+          second(p, segment.row, segment.begin / kSteps, kFirst + 1) {}
+    __device__ void load(uint32_t weight, uint32_t full) const {
+      uint32_t bytes = (kEndX - kFirstX) * Ring::kStepXBytes;
+      if constexpr (kNumParts > 0) bytes += kNumParts * first.bytes();
+      arrive_expecting(full, bytes);
+      if constexpr (kNumParts > 0) first.load(weight, full);
+      if constexpr (kNumParts > 1) second.load(weight, full);
+    }
+    __device__ void advance() {
+      if constexpr (kNumParts > 0) first.advance();
+      if constexpr (kNumParts > 1) second.advance();
+    }
+  };
+  Segment segment;
+  int num_loaded = 0;
+  if constexpr (kNumParts > 0) {
+    Work ahead(tiles, kTokens);
+    while (num_loaded < kCount && ahead.next(segment)) {
+      Sources sources(p, segment);
+      for (int step = segment.begin / kSteps * kSteps; step < segment.end && num_loaded < kCount; step += kSteps) {
+        sources.load(stages.weight(num_loaded), stages.full(num_loaded));
+        sources.advance();
+        ++num_loaded;
+      }
+    }
+  }
   wait_for_inputs();
   Work work(tiles, kTokens);
-  Segment segment;
   Place<kCount> place;
-  typename Format::Sum sums[kTokens / 2];
   while (work.next(segment)) {
+    Sources sources(p, segment);
+    for (int first_step = segment.begin / kSteps * kSteps; first_step < segment.end; first_step += kSteps) {
+      if (num_loaded > 0) {
+        --num_loaded;
+      } else {
+        wait_barrier(stages.empty(place.stage), place.parity ^ 1);
+        sources.load(stages.weight(place.stage), stages.full(place.stage));
+      }
+      sources.advance();
 #pragma unroll
-    for (int i = 0; i < kTokens / 2; ++i) sums[i] = 0;
-    int last_stage = -1, step = segment.begin;
+      for (int i = kFirstX; i < kEndX; ++i) {
+        int step = first_step + i;
+        if (kSteps > 1 && (step < segment.begin || step >= segment.end)) step = tiles.num_steps;  // outside of x: zeros
+        copy_box(stages.x(place.stage) + static_cast<uint32_t>(i) * Ring::kStepXBytes, tiles.x, step * Format::kTileK,
+                 segment.token, stages.full(place.stage));
+      }
+      place.advance();
+    }
+  }
+}
+
+// Few tokens: one thread. More: one of each warp, since one alone does not keep up with the tensor core.
+template <HasSource Format, int kTokens>
+__device__ inline void load_shares(const typename Format::Params& p, const Stages<Format, kTokens>& stages) {
+  constexpr int kShares = num_shares<Format>();
+  if constexpr (Stages<Format, kTokens>::kLoaders == 1) {
+    if (threadIdx.x == 0) return load_share<Format, kTokens, 0, kShares>(p, stages);
+  } else {
+    static_assert(kShares <= 4);
+    if (threadIdx.x == 0) return load_share<Format, kTokens, 0, 1>(p, stages);
+    if (threadIdx.x == 32) return load_share<Format, kTokens, 1, 2>(p, stages);
+    if (threadIdx.x == 64 && kShares > 2) return load_share<Format, kTokens, 2, 3>(p, stages);
+    if (threadIdx.x == 96 && kShares > 3) return load_share<Format, kTokens, 3, 4>(p, stages);
+  }
+  wait_for_inputs();
+}
+
+// The stages of a segment, whose sums are those of its last step when wgmma_wait<0>() has returned. last_stage: the one
+// that is then to be given back.
+template <typename Format, int kTokens>
+__device__ inline void multiply_segment(const typename Format::Params& p, const Stages<Format, kTokens>& stages,
+                                        Place<Stages<Format, kTokens>::kCount>& place, const Segment& segment,
+                                        typename Format::Sum (&sums)[kTokens / 2], int consumer, int& last_stage) {
+  const int lane = threadIdx.x % 32;
+  typename Format::Operand first, second;  // one is read while the other is filled
+  const auto give_back_last = [&] {
+    wgmma_commit();
+    wgmma_wait<1>();  // the step before has been read
+    if (last_stage >= 0 && lane == 0) arrive(stages.empty(last_stage));
+    last_stage = place.stage;
+    place.advance();
+  };
+  if constexpr (!HasSource<Format>) {
+    int step = segment.begin;
     const auto multiply_stage = [&](typename Format::Operand& operand) {
       wait_barrier(stages.full(place.stage), place.parity);
       Format::take(p, operand, stages.weight(place.stage), consumer);
       wgmma_fence();
       Format::template multiply<kTokens>(sums, operand, stages.weight(place.stage), stages.x(place.stage), consumer);
-      wgmma_commit();
-      wgmma_wait<1>();  // the step before has been read
-      if (last_stage >= 0 && lane == 0) arrive(stages.empty(last_stage));
-      last_stage = place.stage;
-      place.advance();
+      give_back_last();
       return ++step < segment.end;
     };
-    typename Format::Operand first, second;  // one is read while the other is filled
     while (multiply_stage(first) && multiply_stage(second)) {
     }
+  } else {
+    constexpr int kSteps = Format::kStageSteps;
+    typename Format::Reader reader(p, consumer);
+    int step = segment.begin / kSteps * kSteps;
+    const auto multiply_stage = [&](typename Format::Operand& operand) {
+      wait_barrier(stages.full(place.stage), place.parity);
+      reader.read(stages.weight(place.stage));
+      reader.take(operand, 0);
+      const uint32_t x = stages.x(place.stage);
+      wgmma_fence();
+      Format::template multiply<kTokens>(sums, operand, x);
+      give_back_last();
+      if constexpr (kSteps == 2) {
+        reader.take(second, 1);
+        wgmma_fence();
+        Format::template multiply<kTokens>(sums, second, x + Stages<Format, kTokens>::kStepXBytes);
+        wgmma_commit();
+        wgmma_wait<1>();
+      }
+      step += kSteps;
+      return step < segment.end;
+    };
+    if constexpr (kSteps == 1) {
+      while (multiply_stage(first) && multiply_stage(second)) {
+      }
+    } else {
+      while (multiply_stage(first)) {
+      }
+    }
+  }
+}
+
+template <typename Format, int kTokens>
+__device__ inline void multiply_stages(const typename Format::Params& p, const Stages<Format, kTokens>& stages) {
+  const LinearWgmmaKernelParams& tiles = Format::tiles(p);
+  const int thread = static_cast<int>(threadIdx.x) - 128, consumer = thread / 128, lane = thread % 32;
+  wait_for_inputs();
+  Work work(tiles, kTokens);
+  Segment segment;
+  Place<Stages<Format, kTokens>::kCount> place;
+  typename Format::Sum sums[kTokens / 2];
+  while (work.next(segment)) {
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; ++i) sums[i] = 0;
+    int last_stage = -1;
+    multiply_segment<Format, kTokens>(p, stages, place, segment, sums, consumer, last_stage);
     wgmma_wait<0>();
     if (lane == 0) arrive(stages.empty(last_stage));
     if (segment.begin > 0) {
@@ -474,13 +632,15 @@ __device__ inline void gather_beside(const typename Format::Params& p, const Rin
 template <typename Format, int kTokens>
 __device__ inline void linear_wgmma(const typename Format::Params& p) {
   extern __shared__ char smem[];
-  const Stages<Format, kTokens> stages{(shared_address(smem) + 1023) / 1024 * 1024};
+  Stages<Format, kTokens> stages{(shared_address(smem) + 1023) / 1024 * 1024};
+  // Else it is computed anew for each stage.
+  if constexpr (HasSource<Format>) asm volatile("" : "+r"(stages.base));
   let_dependents_launch();
   if (threadIdx.x == 0) {
     prefetch_map(Format::tiles(p).weight);
     prefetch_map(Format::tiles(p).x);
     for (int stage = 0; stage < Stages<Format, kTokens>::kCount; ++stage) {
-      init_barrier(stages.full(stage), 1);
+      init_barrier(stages.full(stage), Stages<Format, kTokens>::kLoaders);
       init_barrier(stages.empty(stage), kConsumerThreads / 32);
     }
     init_barrier(stages.counted(), 1);
@@ -490,10 +650,14 @@ __device__ inline void linear_wgmma(const typename Format::Params& p) {
   if (threadIdx.x < 128) {
     // What the loading warps give up must cover what the others take, or those wait for ever.
     if constexpr (kTokens > 64) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (threadIdx.x == 0) return load_stages<Format, kTokens>(p, stages);
-    wait_for_inputs();
-    if constexpr (Format::kOutlierRows > 0) {
-      if (threadIdx.x >= 32 && may_have_outlier_steps<Format>(p)) gather_beside<Format>(p, stages);
+    if constexpr (HasSource<Format>) {
+      load_shares<Format, kTokens>(p, stages);
+    } else {
+      if (threadIdx.x == 0) return load_stages<Format, kTokens>(p, stages);
+      wait_for_inputs();
+      if constexpr (Format::kOutlierRows > 0) {
+        if (threadIdx.x >= 32 && may_have_outlier_steps<Format>(p)) gather_beside<Format>(p, stages);
+      }
     }
   } else {
     if constexpr (kTokens > 64) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");

@@ -1,6 +1,6 @@
 // WHAT       Rows of numbers, or of codes with scales, into the layout of int4 weights with scales of groups; rows out
 //            of it, of a matrix (expand_int4_groups) and of an embedding table.
-// SHAPES     rows [num_rows, width] f32 or bf16 (pack_int4_groups), or i8 codes with [num_rows, num_scales] scales and
+// SHAPES     rows [num_rows, width] f32 or bf16 (pack_int4_groups), or i8 codes with [num_rows, num_groups] scales and
 //            offsets as they are stored (place_int4_groups). out [num_rows, out_stride] bf16 or f32.
 // LAYOUT     int4_groups.h.
 // NUMERICS   Into it: quantize_row() of quant/quantize.h, symmetric, to the bit. Out of it: dequantized(), then rounded
@@ -17,7 +17,7 @@
 
 namespace spate::cuda {
 
-constexpr int kWarpLanes = 32, kWordsOfStep = 8, kCodesOfWord = 8;
+constexpr int kWarpLanes = 32, kWordsOfChunk = 8, kCodesOfWord = 8;
 
 __device__ inline uint16_t float_to_half(float value) {
   uint16_t bits;
@@ -25,8 +25,8 @@ __device__ inline uint16_t float_to_half(float value) {
   return bits;
 }
 
-__device__ inline void put_scale(const PackInt4GroupsKernelParams& p, int row, int group, float scale) {
-  char* at = p.matrix + p.layout.scale_offset(row, group);
+__device__ inline void put_scale(const PackInt4GroupsKernelParams& p, int row, int idx, float scale) {
+  char* at = p.matrix + p.layout.scale_offset(row, idx);
   if (p.layout.scale_bytes == 8) {
     *reinterpret_cast<float2*>(at) = {scale, 0.0f};
   } else if (p.layout.scale_bytes == 4) {
@@ -39,14 +39,14 @@ __device__ inline void put_scale(const PackInt4GroupsKernelParams& p, int row, i
 // The words of a row; code(k): of an element, -8 to 7.
 template <typename Code>
 __device__ inline void put_words(const PackInt4GroupsKernelParams& p, int row, Code code) {
-  for (int i = static_cast<int>(threadIdx.x); i < p.layout.num_steps * kWordsOfStep; i += kInt4GroupThreads) {
-    const int step = i / kWordsOfStep, word = i % kWordsOfStep;
+  for (int i = static_cast<int>(threadIdx.x); i < p.layout.num_chunks * kWordsOfChunk; i += kInt4GroupThreads) {
+    const int chunk = i / kWordsOfChunk, word = i % kWordsOfChunk;
     uint32_t codes = 0;
     for (int n = 0; n < kCodesOfWord; ++n) {
-      const int k = Int4GroupLayout::k_of(step, word, n % 4) + n / 4;
+      const int k = Int4GroupLayout::k_of(chunk, word, n % 4) + n / 4;
       codes |= static_cast<uint32_t>((k < p.layout.width ? code(k) : 0) + 8) << (4 * n);
     }
-    *reinterpret_cast<uint32_t*>(p.matrix + p.layout.word_offset(row, step, word)) = codes;
+    *reinterpret_cast<uint32_t*>(p.matrix + p.layout.word_offset(row, chunk, word)) = codes;
   }
 }
 
@@ -59,7 +59,8 @@ __device__ inline void pack_int4_groups(const PackInt4GroupsKernelParams& p) {
   const Src* source = static_cast<const Src*>(p.rows) + static_cast<int64_t>(blockIdx.x) * p.layout.width;
   const int row = p.first_row + static_cast<int>(blockIdx.x);
   const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
-  for (int group = warp; group < p.layout.num_groups; group += kInt4GroupThreads / kWarpLanes) {
+  const int padded_width = p.layout.num_chunks * kInt4GroupTileK;
+  for (int group = warp; group * p.layout.group_width < padded_width; group += kInt4GroupThreads / kWarpLanes) {
     const int begin = group * p.layout.group_width, end = min(begin + p.layout.group_width, p.layout.width);
     float largest = 0.0f;
     for (int k = begin + lane; k < end; k += kWarpLanes) largest = Max()(fabsf(to_float(source[k])), largest);
@@ -68,7 +69,8 @@ __device__ inline void pack_int4_groups(const PackInt4GroupsKernelParams& p) {
     if (p.layout.scale_bytes < 8) scale = half_to_float(float_to_half(scale < kMaxHalf ? scale : kMaxHalf));
     if (lane > 0) continue;
     scales[group] = scale;
-    put_scale(p, row, group, scale);
+    const int padded_end = min(begin + p.layout.group_width, padded_width);
+    for (int k = begin; k < padded_end; k += p.layout.place_width) put_scale(p, row, k / p.layout.place_width, scale);
   }
   __syncthreads();
   put_words(p, row, [&](int k) {
@@ -85,11 +87,11 @@ extern "C" __global__ void __launch_bounds__(kInt4GroupThreads)
   const int8_t* source = static_cast<const int8_t*>(p.rows) + static_cast<int64_t>(blockIdx.x) * p.layout.width;
   const int row = p.first_row + static_cast<int>(blockIdx.x), words = p.layout.scale_bytes / 2;
   const auto* scales =
-      reinterpret_cast<const uint16_t*>(p.scales) + static_cast<int64_t>(blockIdx.x) * p.num_scales * words;
-  for (int i = static_cast<int>(threadIdx.x); i < p.layout.num_groups * words; i += kInt4GroupThreads) {
-    const int group = i / words;
-    reinterpret_cast<uint16_t*>(p.matrix + p.layout.scale_offset(row, group))[i % words] =
-        group < p.num_scales ? scales[i] : uint16_t{0};
+      reinterpret_cast<const uint16_t*>(p.scales) + static_cast<int64_t>(blockIdx.x) * p.num_groups * words;
+  for (int i = static_cast<int>(threadIdx.x); i < p.layout.num_scales() * words; i += kInt4GroupThreads) {
+    const int idx = i / words, group = idx * p.layout.place_width / p.layout.group_width;
+    reinterpret_cast<uint16_t*>(p.matrix + p.layout.scale_offset(row, idx))[i % words] =
+        group < p.num_groups ? scales[group * words + i % words] : uint16_t{0};
   }
   put_words(p, row, [&](int k) { return static_cast<int>(source[k]); });
 }
@@ -98,12 +100,12 @@ extern "C" __global__ void __launch_bounds__(kInt4GroupThreads)
 template <typename Act>
 __device__ inline void expand_word(const char* matrix, const Int4GroupLayout& layout, int row, int i, Act* out,
                                    int width) {
-  const int step = i / kWordsOfStep, word = i % kWordsOfStep;
-  const uint32_t codes = *reinterpret_cast<const uint32_t*>(matrix + layout.word_offset(row, step, word));
-  const ScaleAndOffset s = read_scale(matrix, layout, row, Int4GroupLayout::k_of(step, word, 0) / layout.group_width);
+  const int chunk = i / kWordsOfChunk, word = i % kWordsOfChunk;
+  const uint32_t codes = *reinterpret_cast<const uint32_t*>(matrix + layout.word_offset(row, chunk, word));
+  const ScaleAndOffset s = read_scale(matrix, layout, row, Int4GroupLayout::k_of(chunk, word, 0) / layout.place_width);
 #pragma unroll
   for (int n = 0; n < kCodesOfWord; ++n) {
-    const int k = Int4GroupLayout::k_of(step, word, n % 4) + n / 4;
+    const int k = Int4GroupLayout::k_of(chunk, word, n % 4) + n / 4;
     const auto code = static_cast<float>(static_cast<int>(codes >> (4 * n) & 15) - 8);
     if (k < width) out[k] = from_float<Act>(k < layout.width ? __fmaf_rn(s.scale, code, s.offset) : 0.0f);
   }
@@ -115,7 +117,7 @@ __device__ inline void expand_int4_groups(const ExpandInt4GroupsKernelParams& p)
   wait_for_inputs();
   Act* out = static_cast<Act*>(p.out) + blockIdx.x * p.out_stride;
   const int row = p.first_row + static_cast<int>(blockIdx.x);
-  for (int i = static_cast<int>(threadIdx.x); i < p.layout.num_steps * kWordsOfStep; i += kInt4GroupThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < p.layout.num_chunks * kWordsOfChunk; i += kInt4GroupThreads) {
     expand_word(p.matrix, p.layout, row, i, out, static_cast<int>(p.out_stride));
   }
 }
@@ -131,7 +133,7 @@ __device__ inline void embedding_int4_groups(const EmbeddingInt4GroupsKernelPara
       out[k] = from_float<Act>(0.0f);
     return;
   }
-  for (int i = static_cast<int>(threadIdx.x); i < p.layout.num_steps * kWordsOfStep; i += kInt4GroupThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < p.layout.num_chunks * kWordsOfChunk; i += kInt4GroupThreads) {
     expand_word(p.table, p.layout, row, i, out, p.layout.width);
   }
 }

@@ -18,6 +18,7 @@
 #include "grammar/byte_dfa.h"
 #include "grammar/ebnf.h"
 #include "grammar/json_schema.h"
+#include "grammar/nfa.h"
 #include "grammar/parse_states.h"
 #include "grammar/regex.h"
 #include "grammar/token_grammar.h"
@@ -595,6 +596,176 @@ TEST_CASE("grammar: masks of texts of many characters are those of their bytes")
   }
   CHECK(num_checked > 1'000'000);
   CHECK(num_allowed > 100'000);
+}
+
+// Goal    Texts of any characters, counted or not, in rules of any nesting have the masks of a plain walk.
+// Method  Random grammars of lists and words, whose characters are random classes: of more kinds than the vocabulary
+//         keeps masks of. A random text is written; a token is allowed if and only if its bytes lead on.
+TEST_CASE("grammar: masks of random classes of characters in random rules are those of their bytes") {
+  const auto tokenizer = *Tokenizer::load(repo_root() / "models/mini-qwen3");
+  Rng rng(test_seed());
+  std::vector<std::string> texts;
+  for (int32_t id = 0; id < tokenizer->vocab_size(); ++id) {
+    texts.push_back(tokenizer->is_special(id) ? std::string() : tokenizer->token_bytes(id));
+  }
+  const std::vector<std::string> pieces{"a", "Zx", "word", "é", "中", "\xe4", "\xb8\xad", "\xff", "7",
+                                        "[", "]",  ", ",   "(", "),", "]",    "\"",       "\",",  " "};
+  for (int i = 0; i < 4000; ++i) {
+    std::string text;
+    for (uint64_t n = 1 + rng.below(i % 10 == 0 ? 30 : 6); n > 0; --n) text += pieces[rng.below(pieces.size())];
+    texts.push_back(text);
+  }
+  const auto trie = std::make_shared<const TokenTrie>(texts, static_cast<int>(texts.size()));
+  const std::vector<std::string> ranges{"a-z", "A-Z", "0-9", "n-z", " ", "_", "b-y", "\u0080-\U0010ffff", "é-ÿ", "."};
+  const auto word = [&] {
+    std::string out = "[";
+    for (uint64_t n = 1 + rng.below(4); n > 0; --n) out += ranges[rng.below(ranges.size())];
+    const uint64_t min = rng.below(4), more = rng.below(2) == 0 ? rng.below(30) : rng.below(4);
+    const std::string bounds[] = {"*", "+", "{" + std::to_string(min) + "," + std::to_string(min + more) + "}"};
+    return out + "]" + bounds[rng.below(3)];
+  };
+  int num_checked = 0, num_allowed = 0, num_deep = 0;
+  for (int round = 0; round < 40; ++round) {
+    const std::string ebnf =
+        "root ::= list\nlist ::= \"[\" (item (\",\" \" \"? item)*)? \"]\"\n"
+        "item ::= list | pair | name | \"\\\"\" text \"\\\"\" | one\nname ::= [b-z] [a-z_]{2,40}\npair ::= \"(\" item "
+        "\", \" item \")\"\n"
+        "text ::= " +
+        word() + " " + word() + "\none ::= " + word() + " | \"a\" " + word() + "\n";
+    INFO("seed " << test_seed() << " round " << round << "\n" << ebnf);
+    Result<Grammar> compiled = grammar_of(ebnf);
+    REQUIRE(compiled.ok());
+    const auto grammar = std::make_shared<const Grammar>(std::move(*compiled));
+    TokenGrammarLimits limits;
+    if (round % 4 == 0) limits = {.max_states = 300, .max_mask_bytes = 100'000, .max_ahead_work = 20'000};
+    if (round % 4 == 1) limits = {.max_states = 1000, .max_ahead_work = 20'000};
+    const auto constraint = *TokenGrammar::create(grammar, trie, limits);
+    ParseStates states(grammar);
+    std::unique_ptr<ConstraintCursor> cursor;
+    int32_t at = 0;
+    int depth = 0;
+    for (int step = 0; step < 40; ++step) {
+      if (!cursor || cursor->must_end()) {
+        cursor = constraint->start();
+        at = states.initial();
+        depth = 0;
+      }
+      std::vector<int32_t> allowed;
+      for (size_t id = 0; id < texts.size(); ++id) {
+        int32_t next = texts[id].empty() ? ParseStates::kDead : at;
+        for (const char c : texts[id]) {
+          if (next == ParseStates::kDead) break;
+          next = states.next(next, static_cast<uint8_t>(c));
+        }
+        const bool leads_on = next != ParseStates::kDead;
+        if (mask_allows(cursor->mask().data(), static_cast<int32_t>(id)) != leads_on) {
+          FAIL("step ", step, ", token ", id, " \"", texts[id], "\" leads on: ", leads_on);
+        }
+        if (leads_on) allowed.push_back(static_cast<int32_t>(id));
+        ++num_checked;
+      }
+      num_allowed += static_cast<int>(allowed.size());
+      if (allowed.empty()) {
+        cursor = nullptr;
+        continue;
+      }
+      int32_t chosen = allowed[rng.below(allowed.size())];
+      const auto nests = [&](int32_t id) {
+        return texts[static_cast<size_t>(id)].find_first_of(depth < 4 ? "[(" : "])") != std::string::npos;
+      };
+      for (int i = 0; i < 8 && !nests(chosen); ++i) chosen = allowed[rng.below(allowed.size())];
+      REQUIRE(cursor->append(chosen).ok());
+      for (const char c : texts[static_cast<size_t>(chosen)]) {
+        at = states.next(at, static_cast<uint8_t>(c));
+        depth += c == '[' || c == '(' ? 1 : c == ']' || c == ')' ? -1 : 0;
+      }
+      num_deep += depth > 2;
+      if (!cursor->must_end()) REQUIRE(cursor->prepare_mask().ok());
+    }
+  }
+  CHECK(num_checked > 10'000'000);
+  CHECK(num_allowed > 100'000);
+  CHECK(num_deep > 100);
+}
+
+// Method  Random tokens of a few bytes; each is looked at by itself.
+TEST_CASE("token trie: masks of texts and trees of rests are those of each token") {
+  Rng rng(test_seed());
+  const std::vector<std::string> pieces{"a", "b", "c", "\"", "é", "中", "😀", "\xe4", "\xad", "\xf0\x9f", "\xc0", "ab"};
+  std::vector<std::string> texts{""};
+  for (int i = 0; i < 2000; ++i) {
+    std::string text;
+    for (uint64_t n = 1 + rng.below(i % 50 == 0 ? 30 : 5); n > 0; --n) text += pieces[rng.below(pieces.size())];
+    texts.push_back(text);
+  }
+  const TokenTrie trie(texts, static_cast<int>(texts.size()));
+  std::set<const TokenTrie::TextMasks*> kinds;
+  for (int round = 0; round < 40; ++round) {
+    TokenTrie::CharSet chars{.has_wide_chars = rng.below(2) == 0};
+    for (const char c : {'a', 'b', 'c', '"'}) {
+      if (rng.below(2) == 0) chars.ascii.add(c);
+    }
+    const bool may_add = round % 3 != 0;
+    const TokenTrie::TextMasks* const masks = trie.text_masks_for(chars, may_add);
+    if (masks == nullptr) {
+      REQUIRE((!may_add || kinds.size() + 2 >= TokenTrie::kMaxTextMasks));
+      continue;
+    }
+    kinds.insert(masks);
+    REQUIRE(chars.contains(masks->chars));
+    REQUIRE((!may_add || masks->chars == chars || kinds.size() + 2 >= TokenTrie::kMaxTextMasks));
+    const TokenTrie::Tree& tree = trie.short_tokens();
+    for (const int length : {1, 2, 3, kLookAheadBytes}) {
+      // Each token is known, or one of the nodes at which texts of this length are left is on its way; never both.
+      std::set<int32_t> below;
+      const auto take = [&](uint32_t node) {
+        for (const int32_t id : tree.tokens_below(tree.nodes[node])) below.insert(id);
+      };
+      for (int byte = 0; byte < 256; ++byte) {
+        for (int n = 0; n <= length; ++n) std::ranges::for_each(masks->exits.of(n, byte), take);
+        std::ranges::for_each(masks->longer.of(length, byte), take);
+      }
+      for (const TokenTrie::TextMasks::BrokenChar& broken : masks->broken_chars) {
+        if (broken.num_chars < length) take(broken.node);
+      }
+      for (const int32_t id : tree.token_ids) {
+        INFO("\"" << texts[static_cast<size_t>(id)] << "\" length " << length);
+        REQUIRE(mask_allows(masks->words[static_cast<size_t>(length)].data(), id) == (below.count(id) == 0));
+      }
+    }
+  }
+  CHECK(kinds.size() > 5);
+  CHECK(kinds.size() <= TokenTrie::kMaxTextMasks);
+
+  const TokenTrie::Tree& tree = trie.short_tokens();
+  for (int round = 0; round < 50; ++round) {
+    std::set<uint32_t> nodes;
+    for (uint64_t n = 1 + rng.below(40); n > 0; --n) nodes.insert(static_cast<uint32_t>(rng.below(tree.nodes.size())));
+    std::multiset<std::pair<std::string, int32_t>> expected, found;
+    for (const uint32_t begin : nodes) {
+      for (uint32_t i = begin + 1; i < tree.nodes[begin].subtree_end; ++i) {
+        for (const int32_t id : tree.tokens_of(tree.nodes[i])) {
+          const std::string& text = texts[static_cast<size_t>(id)];
+          expected.insert({text.substr(text.size() - (tree.nodes[i].depth - size_t{tree.nodes[begin].depth})), id});
+        }
+      }
+    }
+    const TokenTrie::Tree rests = TokenTrie::texts_behind(tree, std::vector<uint32_t>(nodes.begin(), nodes.end()));
+    std::string text;
+    std::set<std::string> met;
+    for (uint32_t i = 0; i < rests.nodes.size(); ++i) {
+      const TokenTrie::Node& node = rests.nodes[i];
+      text.resize(node.depth - 1u);
+      text += static_cast<char>(node.byte);
+      REQUIRE(met.insert(text).second);
+      for (const int32_t id : rests.tokens_of(node)) found.insert({text, id});
+      REQUIRE(node.subtree_end > i);
+      REQUIRE(node.subtree_end <= rests.nodes.size());
+      for (uint32_t below = i + 1; below < node.subtree_end; ++below) REQUIRE(rests.nodes[below].depth > node.depth);
+      if (node.subtree_end < rests.nodes.size()) REQUIRE(rests.nodes[node.subtree_end].depth <= node.depth);
+    }
+    REQUIRE(found == expected);
+  }
 }
 
 TEST_CASE("grammar: situations that nobody uses are forgotten, sequences stay where they are") {

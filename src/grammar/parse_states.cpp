@@ -214,6 +214,13 @@ std::vector<ParseStates::Part> ParseStates::parts_of(int32_t state) {
   return parts;
 }
 
+void ParseStates::reserve(size_t num_states) {
+  states_.reserve(num_states);
+  state_numbers_.reserve(num_states);
+  returns_.reserve(num_states);
+  return_numbers_.reserve(num_states);
+}
+
 void ParseStates::keep_only(std::span<int32_t* const> kept) {
   std::vector<State> old_states = std::move(states_);
   const std::vector<PairSet> old_returns = std::move(returns_);

@@ -57,6 +57,8 @@ class ParseStates {
   void set_work_limit(int64_t limit) { work_limit_ = limit; }
   bool is_over_limit() const { return work_ > work_limit_; }
 
+  // Room for so many situations, so that none of them waits for all to be moved.
+  void reserve(size_t num_states);
   // Forgets all situations but these; gives their new numbers in place.
   void keep_only(std::span<int32_t* const> states);
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <climits>
+#include <unordered_set>
 #include <utility>
 
 #include "base/check.h"
@@ -12,11 +12,18 @@
 namespace spate {
 namespace {
 
-constexpr int kEndless = 255;           // a run's length: as long as any token, TokenTrie::Node::max_chars
-constexpr int kNotKnown = INT_MAX / 2;  // more characters than any text has
-constexpr int kManyChars = 20;          // of ASCII: a walk there is a long one
+constexpr int kEndless = 255;                   // a run's length: as long as any token, TokenTrie::Node::max_chars
+constexpr int kManyChars = 20;                  // of ASCII: a walk there is a long one
+constexpr int kMaxMissing = 16;                 // of ASCII, that a text's first character may not be
+constexpr int kShortTree = -2, kLongTree = -3;  // beside those of trees_
+constexpr size_t kMaxRests = 10'000;            // of tokens in a tree: more take too long to sort
+constexpr int kMaxRestsInRules = 64;            // for one mask, where a text may be read in very many ways
 // Nodes below one: for fewer, a run is not asked, or not looked for. To find one takes about 140 steps.
 constexpr uint32_t kLeastSkipped = 8, kLeastSkippedByNew = 256;
+constexpr int kLeastTextLength = 3;         // of a run, that texts of its characters are looked at for all grammars
+constexpr size_t kWordsPerListedToken = 4;  // more tokens are bits
+constexpr int64_t kWalkedPerUnit = 8;       // nodes that are walked in the time of a unit of work
+constexpr int64_t kWalkedPerRest = 5;       // nodes that are walked in the time in which a rest is sorted
 
 void allow(std::vector<uint32_t>& words, std::span<const int32_t> token_ids) {
   for (const int32_t id : token_ids) words[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
@@ -24,6 +31,15 @@ void allow(std::vector<uint32_t>& words, std::span<const int32_t> token_ids) {
 
 void forbid(std::vector<uint32_t>& words, std::span<const int32_t> token_ids) {
   for (const int32_t id : token_ids) words[static_cast<size_t>(id) / 32] &= ~(1u << (id % 32));
+}
+
+void allow(std::vector<uint32_t>& words, const std::vector<uint32_t>& more) {
+  constexpr size_t kBlock = 32;  // a count that the compiler knows, for vectors
+  size_t i = 0;
+  for (; i + kBlock <= words.size(); i += kBlock) {
+    for (size_t j = 0; j < kBlock; ++j) words[i + j] |= more[i + j];
+  }
+  for (; i < words.size(); ++i) words[i] |= more[i];
 }
 
 void append(std::vector<int32_t>& token_ids, std::span<const int32_t> more) {
@@ -82,10 +98,12 @@ TokenGrammar::TokenGrammar(std::shared_ptr<const Grammar> grammar, std::shared_p
                            TokenGrammarLimits limits)
     : trie_(std::move(trie)),
       limits_(limits),
+      rules_end_inside_(grammar->num_rules() > 1),
       states_(std::move(grammar)),
       next_cleanup_(limits.max_states),
-      path_(static_cast<size_t>(trie_->max_depth()) + 1),
-      path_chars_(path_.size()) {}
+      path_(static_cast<size_t>(trie_->max_depth()) + 1) {
+  states_.reserve(next_cleanup_);
+}
 
 Result<std::shared_ptr<TokenGrammar>> TokenGrammar::create(std::shared_ptr<const Grammar> grammar,
                                                            std::shared_ptr<const TokenTrie> trie,
@@ -94,32 +112,65 @@ Result<std::shared_ptr<TokenGrammar>> TokenGrammar::create(std::shared_ptr<const
   Cursor first(*constraint);
   RETURN_IF_ERROR(first.prepare_mask());
   constraint->walk_ahead();
+  constraint->is_ahead_ = false;
   return constraint;
 }
 
-// Byte by byte from the start; what is beyond the limits is found when a sequence comes there.
+// Byte by byte through each rule, with each place that may stand behind it. What is beyond the limits is found when a
+// sequence comes there.
 void TokenGrammar::walk_ahead() {
-  states_.set_work_limit(states_.work() + limits_.max_ahead_work);
-  std::vector<int32_t> met{states_.initial()};
-  std::vector<char> is_met;
-  const auto meet = [&](int32_t state) {
-    is_met.resize(std::max(is_met.size(), states_.num_states()), 0);
-    if (state == ParseStates::kDead || std::exchange(is_met[static_cast<size_t>(state)], 1) != 0) return;
-    met.push_back(state);
+  const int64_t first_work = states_.work(), first_walked = num_walked_;
+  states_.set_work_limit(first_work + limits_.max_ahead_work);
+  struct Place {
+    int32_t local = ParseStates::kDead, rest = ParseStates::kDead;
+    bool operator==(const Place&) const = default;
   };
-  is_met.resize(states_.num_states(), 0);
-  is_met[static_cast<size_t>(states_.initial())] = 1;
-  for (size_t i = 0;
-       i < met.size() && i < limits_.max_ahead_states && !states_.is_over_limit() && has_room_for(locals_.size() + 2);
-       ++i) {
-    if (run_of(met[i]).chars.ascii.size() >= kManyChars) {
-      for (const ParseStates::Part& part : states_.parts_of(states_.alike(met[i]))) {
-        const bool goes_on = states_.has_next(part.rest);
-        short_tokens_in_rule(part.local, goes_on);
-        long_tokens_in_rule(part.local, goes_on);
-      }
+  // First each place, then the others that may stand behind it.
+  std::vector<Place> met, met_again;
+  std::unordered_set<uint64_t> is_met;
+  std::unordered_map<int32_t, std::vector<Place>> targets;  // by local
+  const auto meet = [&](Place place) {
+    const uint64_t key = uint64_t{static_cast<uint32_t>(place.local)} << 32 | static_cast<uint32_t>(place.rest);
+    if (!is_met.insert(key).second) return;
+    (targets.try_emplace(place.local).second ? met : met_again).push_back(place);
+  };
+  const auto meet_parts_of = [&](int32_t state, const auto& take) {
+    for (const ParseStates::Part& part : states_.parts_of(states_.alike(state))) {
+      take(Place{part.local, states_.has_next(part.rest) ? part.rest : ParseStates::kDead});
     }
-    for (int byte = 0; byte < 256; ++byte) meet(states_.next(met[i], static_cast<uint8_t>(byte)));
+  };
+  const auto find_targets = [&](int32_t local, std::vector<Place>& found) {
+    int32_t last = ParseStates::kDead;
+    for (int byte = 0; byte < 256; ++byte) {
+      const int32_t next = states_.next(local, static_cast<uint8_t>(byte));
+      if (next == ParseStates::kDead || std::exchange(last, next) == next) continue;
+      meet_parts_of(next, [&](Place place) {
+        if (std::ranges::find(found, place) == found.end()) found.push_back(place);
+      });
+    }
+  };
+  const auto take_nothing = [](std::span<const int32_t>) {};
+  meet_parts_of(states_.initial(), meet);
+  for (size_t i = 0, j = 0; i + j < limits_.max_ahead_states;) {
+    const bool is_new = i < met.size();
+    if (!is_new && j == met_again.size()) break;
+    if (states_.is_over_limit() || has_too_many_rules()) break;
+    if (states_.work() - first_work + (num_walked_ - first_walked) / kWalkedPerUnit > limits_.max_ahead_work) break;
+    const Place at = is_new ? met[i++] : met_again[j++];
+    const Local& local = short_tokens_in_rule(at.local, rules_end_inside_);
+    long_tokens_in_rule(at.local, rules_end_inside_);
+    int num_left = kMaxRestsInRules;
+    if (at.rest != ParseStates::kDead) take_rests(kShortTree, local.short_ends, at.rest, num_left, take_nothing);
+    std::vector<Place>& found = targets[at.local];
+    if (is_new) find_targets(at.local, found);
+    const auto meet_inside = [&](Place place) {
+      meet({place.local, place.rest == ParseStates::kDead ? at.rest : place.rest});
+    };
+    const std::vector<Place> inside = found;  // targets may grow
+    for (const Place& target : inside) {
+      meet_inside(target);
+      if (target.rest != ParseStates::kDead) meet_parts_of(target.rest, meet_inside);
+    }
   }
 }
 
@@ -176,6 +227,7 @@ Result<std::shared_ptr<const TokenGrammar::Mask>> TokenGrammar::mask_of(int32_t 
 
 // From the mask of the first situation that is alike; they differ in long tokens at most.
 Result<std::shared_ptr<const TokenGrammar::Mask>> TokenGrammar::find_mask(int32_t state) {
+  if (has_too_many_rules()) forget_rules();
   states_.set_work_limit(states_.work() + limits_.max_mask_work);
   const auto first = static_cast<size_t>(states_.alike(state));
   std::shared_ptr<const Mask> mask = first < masks_.size() ? masks_[first] : nullptr;
@@ -303,49 +355,51 @@ const TokenGrammar::Run& TokenGrammar::run_of(int32_t state) {
   return run;
 }
 
-TokenGrammar::KnownTexts TokenGrammar::known_texts_of(int32_t state) {
+// The most texts of one kind that lead on from `state`; with wants_ends none after which the rule may end before their
+// last character is there. The first character may be any of theirs but for few: as in a key that must differ from the
+// declared ones.
+TokenGrammar::KnownTexts TokenGrammar::known_texts_of(int32_t state, bool wants_ends) {
   const Run& run = run_of(state);
-  return {trie_->find_text_masks(run.chars), std::min(run.length, kLookAheadBytes),
-          std::min(run.length_inside, kLookAheadBytes)};
+  if (run.next == ParseStates::kDead || run.chars.ascii.size() < kManyChars) return {};
+  if (wants_ends && states_.accepts(run.next)) return {};
+  const Run& behind = run_of(run.next);
+  TokenTrie::CharSet chars = run.chars;
+  int length = wants_ends ? run.length_inside : run.length;
+  const int length_behind = 1 + (wants_ends ? behind.length_inside : behind.length);
+  if (length_behind >= std::min(length, kLookAheadBytes) && behind.chars.ascii.size() >= kManyChars &&
+      behind.chars.ascii.without(run.chars.ascii).size() <= kMaxMissing &&
+      (run.chars.has_wide_chars || !behind.chars.has_wide_chars)) {
+    chars = behind.chars;
+    length = length_behind;
+  }
+  const TokenTrie::TextMasks* const masks = trie_->text_masks_for(chars, is_ahead_ && length >= kLeastTextLength);
+  if (masks == nullptr || masks->chars.ascii.size() < kManyChars || length == 0) return {};
+  return {masks, std::min(length, kLookAheadBytes), masks->chars.ascii.without(run.chars.ascii)};
 }
 
-// The nodes from `begin` to `end` whose texts lead on from a situation that stands before them; those of `known` may be
-// left out. `ends`: where a text is complete, of the nodes that lead on; null: not asked. Below a node from which all
-// characters lead on alike, nothing is looked at.
+// The nodes from `begin` to `end` whose texts lead on from a situation that stands before them. `ends`: where a text is
+// complete, of the nodes that lead on; null: not asked. Below a node from which all characters lead on alike, nothing
+// is looked at.
 template <typename TakeTokens>
 void TokenGrammar::walk(int32_t state, const TokenTrie::Tree& tree, uint32_t begin, uint32_t end,
-                        const KnownTexts& known, std::vector<uint32_t>* ends, const TakeTokens& take_tokens) {
+                        std::vector<uint32_t>* ends, const TakeTokens& take_tokens) {
   if (begin == end) return;
-  const size_t first_depth = tree.nodes[begin].depth - 1u;
-  path_[first_depth] = state;
-  path_chars_[first_depth] = known.masks != nullptr ? 0 : kNotKnown;
-  const int known_length = ends != nullptr ? known.length_inside : known.length;
+  path_[tree.nodes[begin].depth - 1u] = state;
   for (uint32_t i = begin; i < end;) {
     const TokenTrie::Node& node = tree.nodes[i];
+    ++num_walked_;
     const int32_t next = states_.next(path_[node.depth - 1u], node.byte);
     if (next == ParseStates::kDead) {
       i = node.subtree_end;
       continue;
     }
     path_[node.depth] = next;
-    int num_chars = path_chars_[node.depth - 1u];
-    if (num_chars != kNotKnown) {
-      const bool is_known =
-          node.byte < 0x80 ? known.masks->chars.ascii.has(node.byte) : known.masks->chars.has_wide_chars;
-      num_chars = is_known ? num_chars + ((node.byte & 0xC0) != 0x80 ? 1 : 0) : kNotKnown;
-    }
-    path_chars_[node.depth] = num_chars;
     ++i;
     if (ends != nullptr && i < node.subtree_end && states_.accepts(next)) ends->push_back(i - 1);
     if (node.is_text && i < node.subtree_end) {
-      const TokenTrie::CharSet below = tree.chars_below(node);
-      if (num_chars + node.max_chars <= known_length && known.masks->chars.contains(below)) {
-        i = node.subtree_end;
-        continue;
-      }
       const uint32_t num_below = node.subtree_end - i;
       if (num_below >= kLeastSkippedByNew || (num_below >= kLeastSkipped && find_run(next) != nullptr)) {
-        if (uncounted_run_of(next).chars.contains(below) &&
+        if (uncounted_run_of(next).chars.contains(tree.chars_below(node)) &&
             node.max_chars <= (ends != nullptr ? run_of(next).length_inside : run_of(next).length)) {
           take_tokens(tree.tokens_below(node));
           i = node.subtree_end;
@@ -353,83 +407,104 @@ void TokenGrammar::walk(int32_t state, const TokenTrie::Tree& tree, uint32_t beg
         }
       }
     }
-    take_tokens(tree.tokens_of(node));
+    if (node.num_tokens > 0) take_tokens(tree.tokens_of(node));
   }
 }
 
-// The texts that lead on from `state` once the first character has led to the next situation of its run, for as long as
-// a short token is, and with wants_ends are complete nowhere; null: no kind that is kept. The first character may be
-// any of theirs but for the few of ASCII that the run lacks: as in a key that must differ from the declared ones.
-const TokenTrie::TextMasks* TokenGrammar::endless_texts_behind(int32_t state, bool wants_ends) {
-  const TokenTrie::TextMasks* const masks = trie_->find_nearest_text_masks(run_of(state).chars);
-  if (masks == nullptr || (wants_ends && states_.accepts(run_of(state).next))) return nullptr;
-  const Run& behind = run_of(run_of(state).next);
-  const int length = wants_ends ? behind.length_inside : behind.length;
-  return behind.chars.contains(masks->chars) && length >= kLookAheadBytes ? masks : nullptr;
-}
-
-// walk() for all short tokens from a situation of endless_texts_behind. The tokens of such texts are known: what is
-// left are those that leave them, and those that begin with `other_first`, which the run lacks.
+// walk() for all short tokens but those of the known texts: for tokens that leave them, are longer, or begin otherwise.
 template <typename TakeTokens>
-void TokenGrammar::walk_exits(int32_t state, const TokenTrie::TextMasks& masks, const TokenTrie::AsciiSet& other_first,
-                              std::vector<uint32_t>* ends, const TakeTokens& take_tokens) {
+void TokenGrammar::walk_exits(int32_t state, const KnownTexts& known, std::vector<uint32_t>* ends,
+                              const TakeTokens& take_tokens) {
   const TokenTrie::Tree& tree = trie_->short_tokens();
-  std::array<int32_t, kLookAheadBytes> behind_chars;  // by the number of characters
-  behind_chars[0] = state;
-  for (size_t n = 1; n < behind_chars.size(); ++n) behind_chars[n] = uncounted_run_of(behind_chars[n - 1]).next;
-  auto exit = masks.exits.begin();
-  for (uint32_t first = 0; first < tree.nodes.size();) {
-    const uint32_t end = tree.nodes[first].subtree_end;
-    const bool is_other = tree.nodes[first].byte < 0x80 && other_first.has(tree.nodes[first].byte);
-    if (is_other) walk(state, tree, first, end, {}, ends, take_tokens);
-    for (; exit != masks.exits.end() && exit->node < end; ++exit) {
-      if (is_other) continue;
-      int32_t at = behind_chars[exit->num_chars];
-      for (int i = 0; i < exit->num_open; ++i) at = states_.next(at, exit->open[static_cast<size_t>(i)]);
-      if (states_.next(at, exit->byte) == ParseStates::kDead) continue;
-      walk(at, tree, exit->node, tree.nodes[exit->node].subtree_end, {}, ends, take_tokens);
+  std::vector<std::pair<uint32_t, uint32_t>> others;  // nodes
+  for (uint32_t first = 0; first < tree.nodes.size(); first = tree.nodes[first].subtree_end) {
+    const TokenTrie::Node& node = tree.nodes[first];
+    if (node.byte >= 0x80 || !known.other_first.has(node.byte)) continue;
+    others.emplace_back(first, node.subtree_end);
+    walk(state, tree, first, node.subtree_end, ends, take_tokens);
+  }
+  const auto walk_from = [&](int32_t at, uint32_t node) {
+    if (std::ranges::any_of(others, [&](const auto& other) { return other.first <= node && node < other.second; }))
+      return;
+    walk(at, tree, node, tree.nodes[node].subtree_end, ends, take_tokens);
+  };
+  const auto walk_group = [&](int32_t at, int byte, std::span<const uint32_t> nodes) {
+    if (nodes.empty() || states_.next(at, static_cast<uint8_t>(byte)) == ParseStates::kDead) return;
+    for (const uint32_t node : nodes) walk_from(at, node);
+  };
+  std::array<int32_t, kLookAheadBytes + 1> behind;  // by the number of characters
+  behind[0] = state;
+  for (int n = 0; n <= known.length; ++n) {
+    const auto at = static_cast<size_t>(n);
+    if (n > 0) behind[at] = uncounted_run_of(behind[at - 1]).next;
+    for (int byte = 0; byte < 256; ++byte) {
+      walk_group(behind[at], byte, known.masks->exits.of(n, byte));
+      if (n == known.length) walk_group(behind[at], byte, known.masks->longer.of(n, byte));
     }
-    first = end;
+  }
+  for (const TokenTrie::TextMasks::BrokenChar& broken : known.masks->broken_chars) {
+    if (broken.num_chars >= known.length) continue;  // longer
+    int32_t at = behind[broken.num_chars];
+    for (int i = 0; i < broken.num_open; ++i) at = states_.next(at, broken.open[static_cast<size_t>(i)]);
+    if (states_.next(at, broken.byte) != ParseStates::kDead) walk_from(at, broken.node);
   }
 }
 
 TokenGrammar::Local& TokenGrammar::local_of(int32_t state) {
   const auto index = static_cast<size_t>(state);
   if (index < local_by_state_.size() && local_by_state_[index] != nullptr) return *local_by_state_[index];
-  if (!has_room_for(locals_.size() + 1)) {
-    locals_.clear();
-    local_by_state_.clear();
-  }
+  if (has_too_many_rules()) forget_rules();
   locals_.push_back(std::make_unique<Local>(Local{.state = state}));
+  rules_bytes_ += sizeof(Local);
   local_by_state_.resize(std::max(local_by_state_.size(), index + 1));
   local_by_state_[index] = locals_.back().get();
   return *locals_.back();
+}
+
+// Of rests also by number: those that are kept when situations are forgotten make that a long step.
+bool TokenGrammar::has_too_many_rules() const {
+  return rules_bytes_ > limits_.max_mask_bytes || rests_.size() > limits_.max_states / 4;
+}
+
+void TokenGrammar::forget_rules() {
+  locals_.clear();
+  local_by_state_.clear();
+  rests_.clear();
+  rest_by_place_.clear();
+  trees_.clear();
+  tree_numbers_.clear();
+  rules_bytes_ = 0;
 }
 
 const TokenGrammar::Local& TokenGrammar::short_tokens_in_rule(int32_t state, bool wants_ends) {
   Local& local = local_of(state);
   if (local.knows_short_tokens && (local.knows_short_ends || !wants_ends)) return local;
   const TokenTrie::Tree& tree = trie_->short_tokens();
-  local.short_ends.clear();
-  std::vector<uint32_t>* const ends = wants_ends ? &local.short_ends : nullptr;
-  const auto take_tokens = [&](std::span<const int32_t> ids) { allow(local.words, ids); };
-  if (const TokenTrie::TextMasks* const masks = endless_texts_behind(state, wants_ends)) {
-    local.words = masks->words[kLookAheadBytes];
-    const TokenTrie::AsciiSet other_first = masks->chars.ascii.without(run_of(state).chars.ascii);
+  const auto num_words = static_cast<size_t>(mask_words_of(trie_->vocab_size()));
+  std::vector<uint32_t> ends;
+  TokenSet tokens;
+  const auto take_tokens = [&](std::span<const int32_t> ids) {
+    if (!tokens.words.empty()) return allow(tokens.words, ids);
+    append(tokens.ids, ids);
+    if (tokens.ids.size() <= num_words / kWordsPerListedToken) return;
+    tokens.words.resize(num_words);
+    allow(tokens.words, tokens.ids);
+    tokens.ids = {};
+  };
+  const KnownTexts known = known_texts_of(state, wants_ends);
+  if (known.masks != nullptr) {
+    tokens.words = known.masks->words[static_cast<size_t>(known.length)];
     for (uint32_t first = 0; first < tree.nodes.size(); first = tree.nodes[first].subtree_end) {
       const TokenTrie::Node& node = tree.nodes[first];
-      if (node.byte < 0x80 && other_first.has(node.byte)) forbid(local.words, tree.tokens_below(node));
+      if (node.byte < 0x80 && known.other_first.has(node.byte)) forbid(tokens.words, tree.tokens_below(node));
     }
-    walk_exits(state, *masks, other_first, ends, take_tokens);
+    walk_exits(state, known, wants_ends ? &ends : nullptr, take_tokens);
   } else {
-    const KnownTexts known = known_texts_of(state);
-    if (known.masks != nullptr) {
-      local.words = known.masks->words[static_cast<size_t>(known.length)];
-    } else {
-      local.words.assign(static_cast<size_t>(mask_words_of(trie_->vocab_size())), 0);
-    }
-    walk(state, tree, 0, static_cast<uint32_t>(tree.nodes.size()), known, ends, take_tokens);
+    walk(state, tree, 0, static_cast<uint32_t>(tree.nodes.size()), wants_ends ? &ends : nullptr, take_tokens);
   }
+  rules_bytes_ += 4 * (tokens.words.size() + tokens.ids.size());
+  local.short_tokens = std::move(tokens);
+  local.short_ends = ends_at(kShortTree, std::move(ends));
   local.knows_short_tokens = !states_.is_over_limit();
   local.knows_short_ends = wants_ends && local.knows_short_tokens;
   return local;
@@ -439,31 +514,116 @@ const TokenGrammar::Local& TokenGrammar::long_tokens_in_rule(int32_t state, bool
   Local& local = local_of(state);
   if (local.knows_long_tokens && (local.knows_long_ends || !wants_ends)) return local;
   local.long_token_ids.clear();
-  local.long_ends.clear();
+  std::vector<uint32_t> ends;
   const TokenTrie::Tree& tree = trie_->long_tokens();
-  walk(state, tree, 0, static_cast<uint32_t>(tree.nodes.size()), {}, wants_ends ? &local.long_ends : nullptr,
+  walk(state, tree, 0, static_cast<uint32_t>(tree.nodes.size()), wants_ends ? &ends : nullptr,
        [&](std::span<const int32_t> ids) { append(local.long_token_ids, ids); });
+  rules_bytes_ += 4 * local.long_token_ids.size();
+  local.long_ends = ends_at(kLongTree, std::move(ends));
   local.knows_long_tokens = !states_.is_over_limit();
   local.knows_long_ends = wants_ends && local.knows_long_tokens;
   return local;
 }
 
+const TokenTrie::Tree& TokenGrammar::tree_of(int tree) const {
+  if (tree == kShortTree) return trie_->short_tokens();
+  return tree == kLongTree ? trie_->long_tokens() : *trees_[static_cast<size_t>(tree)];
+}
+
+size_t TokenGrammar::NodesHash::operator()(const std::vector<uint32_t>& nodes) const {
+  uint64_t hash = nodes.size();
+  for (const uint32_t node : nodes) {
+    hash = (hash ^ node) * 0x9e3779b97f4a7c15u;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+// Rules that end at the same places, as all strings do, share the tree of what is behind.
+TokenGrammar::Ends TokenGrammar::ends_at(int tree, std::vector<uint32_t> nodes) {
+  if (nodes.empty() || states_.is_over_limit()) return {};
+  std::ranges::sort(nodes);
+  nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+  const TokenTrie::Tree& parent = tree_of(tree);
+  size_t num_rests = 0;
+  for (const uint32_t node : nodes) {
+    num_rests += parent.tokens_below(parent.nodes[node]).size() - parent.nodes[node].num_tokens;
+  }
+  if (tree == kLongTree || num_rests > kMaxRests) {
+    rules_bytes_ += 4 * nodes.size();
+    return {.nodes = std::move(nodes)};
+  }
+  nodes.push_back(static_cast<uint32_t>(tree));
+  const auto [it, is_new] = tree_numbers_.try_emplace(std::move(nodes), static_cast<int>(trees_.size()));
+  if (is_new) {
+    const std::span places(it->first);
+    trees_.push_back(
+        std::make_unique<const TokenTrie::Tree>(TokenTrie::texts_behind(parent, places.first(places.size() - 1))));
+    const TokenTrie::Tree& rests = *trees_.back();
+    rules_bytes_ += 4 * places.size() + sizeof(TokenTrie::Node) * rests.nodes.size() + 4 * rests.token_ids.size() +
+                    sizeof(TokenTrie::AsciiSet) * rests.ascii_sets.size();
+    num_walked_ += kWalkedPerRest * static_cast<int64_t>(num_rests);
+  }
+  return {.tree = it->second};
+}
+
+const TokenGrammar::Rest& TokenGrammar::rest_in_rule(int tree, int32_t state) {
+  const uint64_t place = uint64_t{static_cast<uint32_t>(tree)} << 32 | static_cast<uint32_t>(state);
+  const auto known = rest_by_place_.find(place);
+  if (known != rest_by_place_.end()) return *known->second;
+  rests_.push_back(std::make_unique<Rest>(Rest{.state = state}));
+  Rest& rest = *rests_.back();
+  std::vector<uint32_t> ends;
+  const TokenTrie::Tree& texts = tree_of(tree);
+  walk(state, texts, 0, static_cast<uint32_t>(texts.nodes.size()), &ends,
+       [&](std::span<const int32_t> ids) { append(rest.token_ids, ids); });
+  rest.ends = ends_at(tree, std::move(ends));
+  rules_bytes_ += sizeof(Rest) + 4 * rest.token_ids.size();
+  if (!states_.is_over_limit()) rest_by_place_[place] = &rest;
+  return rest;
+}
+
+// The tokens of which a part of a rule has led to `ends` and what is left leads on from `state`, which may be the end
+// of rules again. num_left: so many places of rules may be looked at.
+template <typename TakeTokens>
+void TokenGrammar::take_rests(int tree, const Ends& ends, int32_t state, int& num_left, const TakeTokens& take_tokens) {
+  if (ends.tree == kNoTree) {
+    const TokenTrie::Tree& texts = tree_of(tree);
+    for (const uint32_t node : ends.nodes) {
+      walk(state, texts, node + 1, texts.nodes[node].subtree_end, nullptr, take_tokens);
+    }
+    return;
+  }
+  const std::vector<ParseStates::Part> parts = states_.parts_of(state);
+  num_left -= static_cast<int>(parts.size());
+  if (num_left < 0) {
+    const TokenTrie::Tree& rests = tree_of(ends.tree);
+    walk(state, rests, 0, static_cast<uint32_t>(rests.nodes.size()), nullptr, take_tokens);
+    return;
+  }
+  for (const ParseStates::Part& part : parts) {
+    const Rest& rest = rest_in_rule(ends.tree, part.local);
+    take_tokens(rest.token_ids);
+    if (states_.has_next(part.rest)) take_rests(ends.tree, rest.ends, part.rest, num_left, take_tokens);
+  }
+}
+
 std::vector<uint32_t> TokenGrammar::short_tokens_of(int32_t state) {
   std::vector<uint32_t> words;
-  const TokenTrie::Tree& tree = trie_->short_tokens();
+  int num_left = kMaxRestsInRules;
   for (const ParseStates::Part& part : states_.parts_of(state)) {
     const bool goes_on = states_.has_next(part.rest);
     const Local& local = short_tokens_in_rule(part.local, goes_on);
-    if (words.empty()) {
-      words = local.words;
+    if (words.empty() && !local.short_tokens.words.empty()) {
+      words = local.short_tokens.words;
     } else {
-      for (size_t i = 0; i < words.size(); ++i) words[i] |= local.words[i];
+      words.resize(static_cast<size_t>(mask_words_of(trie_->vocab_size())));
+      if (!local.short_tokens.words.empty()) allow(words, local.short_tokens.words);
     }
+    allow(words, local.short_tokens.ids);
     if (!goes_on) continue;
-    for (const uint32_t node : local.short_ends) {
-      walk(part.rest, tree, node + 1, tree.nodes[node].subtree_end, {}, nullptr,
-           [&](std::span<const int32_t> ids) { allow(words, ids); });
-    }
+    take_rests(kShortTree, local.short_ends, part.rest, num_left,
+               [&](std::span<const int32_t> ids) { allow(words, ids); });
   }
   words.resize(static_cast<size_t>(mask_words_of(trie_->vocab_size())));  // where the text can only end
   return words;
@@ -471,16 +631,14 @@ std::vector<uint32_t> TokenGrammar::short_tokens_of(int32_t state) {
 
 std::vector<int32_t> TokenGrammar::long_tokens_of(int32_t state) {
   std::vector<int32_t> token_ids;
-  const TokenTrie::Tree& tree = trie_->long_tokens();
+  int num_left = kMaxRestsInRules;
   for (const ParseStates::Part& part : states_.parts_of(state)) {
     const bool goes_on = states_.has_next(part.rest);
     const Local& local = long_tokens_in_rule(part.local, goes_on);
     append(token_ids, local.long_token_ids);
     if (!goes_on) continue;
-    for (const uint32_t node : local.long_ends) {
-      walk(part.rest, tree, node + 1, tree.nodes[node].subtree_end, {}, nullptr,
-           [&](std::span<const int32_t> ids) { append(token_ids, ids); });
-    }
+    take_rests(kLongTree, local.long_ends, part.rest, num_left,
+               [&](std::span<const int32_t> ids) { append(token_ids, ids); });
   }
   std::ranges::sort(token_ids);
   token_ids.erase(std::unique(token_ids.begin(), token_ids.end()), token_ids.end());
@@ -493,14 +651,21 @@ void TokenGrammar::forget_unused() {
   std::vector<int32_t*> used;
   for (Cursor* cursor : cursors_) used.push_back(cursor->state());
   for (const auto& local : locals_) used.push_back(&local->state);
+  std::vector<std::pair<uint64_t, Rest*>> rests(rest_by_place_.begin(), rest_by_place_.end());
+  for (const auto& [place, rest] : rests) used.push_back(&rest->state);
   states_.keep_only(used);
   runs_.clear();
   run_by_state_.clear();
   local_by_state_.assign(states_.num_states(), nullptr);
   for (const auto& local : locals_) local_by_state_[static_cast<size_t>(local->state)] = local.get();
+  rest_by_place_.clear();
+  for (const auto& [place, rest] : rests) {
+    rest_by_place_[(place & ~uint64_t{UINT32_MAX}) | static_cast<uint32_t>(rest->state)] = rest;
+  }
   masks_.clear();
   num_masks_ = 0;
   next_cleanup_ = std::max(limits_.max_states, 2 * states_.num_states());
+  states_.reserve(next_cleanup_);
 }
 
 }  // namespace spate

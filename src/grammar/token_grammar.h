@@ -1,8 +1,9 @@
 // TokenGrammar: a Grammar over the tokens of a vocabulary. The mask of a situation is kept: the next sequence that
 // comes to the same place gets it for nothing. Where the nesting alone is new, the mask is mostly that of the rule at
 // hand, whatever called it (ParseStates::Part). That is found by one walk over the TokenTrie, in step with the grammar,
-// and kept too; only tokens that go on behind the rule's end are looked at anew. The places of a long repetition ("up
-// to 1,000 characters") share one mask where no token is long enough to tell them apart.
+// and kept too. What tokens have left behind the rule's end is made a tree of its own, and what a place there allows of
+// it is kept again: a new nesting is put together of known parts. The places of a long repetition ("up to 1,000
+// characters") share one mask where no token is long enough to tell them apart.
 //
 // The first thread to use it is the one that compiles; from the first start() on it belongs to the engine thread.
 #pragma once
@@ -11,6 +12,7 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "core/token_constraint.h"
@@ -23,7 +25,7 @@ struct TokenGrammarLimits {
   size_t max_states = 16384;          // situations kept, beyond what the sequences need
   size_t max_mask_bytes = 32 << 20;   // masks kept, beyond what the sequences need; as many of rules
   int64_t max_mask_work = 5'000'000;  // units (ParseStates) for one mask: about 50 ms; an ordinary one takes 10,000
-  int64_t max_ahead_work = 150'000;   // units for masks of rules found before the first sequence: up to 5 ms
+  int64_t max_ahead_work = 400'000;   // units for masks of rules found before the first sequence: up to 12 ms
   size_t max_ahead_states = 4096;     // situations that are looked at for them
 };
 
@@ -41,6 +43,10 @@ class TokenGrammar final : public TokenConstraint {
 
  private:
   class Cursor;
+  static constexpr int kNoTree = -1;
+  struct NodesHash {
+    size_t operator()(const std::vector<uint32_t>& nodes) const;
+  };
   struct Mask {
     std::vector<uint32_t> words;
     std::vector<int32_t> long_token_ids;  // those of the TokenTrie's long tokens that it allows
@@ -50,14 +56,30 @@ class TokenGrammar final : public TokenConstraint {
                TokenGrammarLimits limits);
   Result<std::shared_ptr<const Mask>> mask_of(int32_t state);
   Result<std::shared_ptr<const Mask>> find_mask(int32_t state);
+  // Tokens as bits, or where they are few as a list.
+  struct TokenSet {
+    std::vector<uint32_t> words;  // empty: `ids` has them
+    std::vector<int32_t> ids;
+  };
+  // Places inside tokens at which a rule may end, and what is left of the tokens behind them.
+  struct Ends {
+    std::vector<uint32_t> nodes;  // of the tree in which they were found
+    int tree = kNoTree;           // of trees_, of the rests of the tokens
+  };
   // What a situation in a rule allows, whatever called the rule.
   struct Local {
     int32_t state = 0;
     bool knows_short_tokens = false, knows_long_tokens = false;
     bool knows_short_ends = false, knows_long_ends = false;
-    std::vector<uint32_t> words;  // of short tokens
+    TokenSet short_tokens;
     std::vector<int32_t> long_token_ids;
-    std::vector<uint32_t> short_ends, long_ends;  // inner nodes of the trees at which the rule may end
+    Ends short_ends, long_ends;
+  };
+  // What a situation in a rule allows of the rests of tokens.
+  struct Rest {
+    int32_t state = 0;
+    std::vector<int32_t> token_ids;
+    Ends ends;
   };
   std::shared_ptr<const Mask> with_long_tokens(Mask mask, std::vector<int32_t> long_token_ids);
   std::vector<uint32_t> short_tokens_of(int32_t state);
@@ -65,6 +87,13 @@ class TokenGrammar final : public TokenConstraint {
   Local& local_of(int32_t state);
   const Local& short_tokens_in_rule(int32_t state, bool wants_ends);
   const Local& long_tokens_in_rule(int32_t state, bool wants_ends);
+  bool has_too_many_rules() const;
+  void forget_rules();
+  Ends ends_at(int tree, std::vector<uint32_t> nodes);
+  const TokenTrie::Tree& tree_of(int tree) const;
+  const Rest& rest_in_rule(int tree, int32_t state);
+  template <typename TakeTokens>
+  void take_rests(int tree, const Ends& ends, int32_t state, int& num_left, const TakeTokens& take_tokens);
   // Where many characters lead on alike, as in a string: each of `chars` to `next`.
   struct Run {
     TokenTrie::CharSet chars;
@@ -72,25 +101,25 @@ class TokenGrammar final : public TokenConstraint {
     int length = -1;         // so many of them can follow each other; -1: not counted yet
     int length_inside = -1;  // of these, before the text may be complete
   };
-  // Tokens that are known before a walk: texts of some characters.
+  // Tokens that are known before a walk: texts of up to `length` of some characters, but for those that begin with
+  // one of `other_first`. None of them is complete before its end.
   struct KnownTexts {
     const TokenTrie::TextMasks* masks = nullptr;  // null: none are
-    int length = 0, length_inside = 0;            // as Run's
+    int length = 0;
+    TokenTrie::AsciiSet other_first;
   };
   const Run& run_of(int32_t state);
   Run* find_run(int32_t state);
   Run& uncounted_run_of(int32_t state);
   bool takes_wide_chars(int32_t state, int32_t target);
   bool completes_chars(int32_t open, int num_missing, int low, int high, int32_t target);
-  KnownTexts known_texts_of(int32_t state);
-  const TokenTrie::TextMasks* endless_texts_behind(int32_t state, bool wants_ends);
+  KnownTexts known_texts_of(int32_t state, bool wants_ends);
   void walk_ahead();
   template <typename TakeTokens>
-  void walk(int32_t state, const TokenTrie::Tree& tree, uint32_t begin, uint32_t end, const KnownTexts& known,
-            std::vector<uint32_t>* ends, const TakeTokens& take_tokens);
+  void walk(int32_t state, const TokenTrie::Tree& tree, uint32_t begin, uint32_t end, std::vector<uint32_t>* ends,
+            const TakeTokens& take_tokens);
   template <typename TakeTokens>
-  void walk_exits(int32_t state, const TokenTrie::TextMasks& masks, const TokenTrie::AsciiSet& other_first,
-                  std::vector<uint32_t>* ends, const TakeTokens& take_tokens);
+  void walk_exits(int32_t state, const KnownTexts& known, std::vector<uint32_t>* ends, const TakeTokens& take_tokens);
   bool has_room_for(size_t num_masks) const;
   int32_t forced_token(int32_t state);
   int32_t advance(int32_t state, std::string_view bytes);
@@ -98,17 +127,24 @@ class TokenGrammar final : public TokenConstraint {
 
   const std::shared_ptr<const TokenTrie> trie_;
   const TokenGrammarLimits limits_;
+  const bool rules_end_inside_;  // some rule is called, and may end where a text goes on
   ParseStates states_;
   std::vector<std::shared_ptr<const Mask>> masks_;  // by state; null where not known
   size_t num_masks_ = 0;
   std::vector<std::unique_ptr<Local>> locals_;
+  size_t rules_bytes_ = 0;              // what locals_, rests_ and trees_ take
   std::vector<Local*> local_by_state_;  // null where not known
+  std::vector<std::unique_ptr<const TokenTrie::Tree>> trees_;
+  std::unordered_map<std::vector<uint32_t>, int, NodesHash> tree_numbers_;  // by nodes and, last, the tree they are of
+  std::vector<std::unique_ptr<Rest>> rests_;
+  std::unordered_map<uint64_t, Rest*> rest_by_place_;  // tree << 32 | state
   size_t next_cleanup_;                 // states at which the next one is due
   std::vector<Cursor*> cursors_;
   std::deque<Run> runs_;
   std::vector<Run*> run_by_state_;  // null where not known
   std::vector<int32_t> path_;       // of the walk: the situation at each depth
-  std::vector<int> path_chars_;     // the characters up to there, where all are KnownTexts' ; else kNotKnown
+  int64_t num_walked_ = 0;          // nodes of trees
+  bool is_ahead_ = true;            // the grammar is being compiled: texts may be looked at for all grammars
 };
 
 }  // namespace spate

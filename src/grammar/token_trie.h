@@ -1,10 +1,12 @@
 // TokenTrie: the texts of a vocabulary's tokens as a tree over bytes, laid out in the order in which a walk meets it.
-// Immutable; one a tokenizer, shared by all grammars.
+// One a tokenizer, shared by all grammars; immutable but for the masks of texts, which are added.
 #pragma once
 
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -66,26 +68,37 @@ class TokenTrie {
     }
     CharSet chars_below(const Node& node) const { return {ascii_sets[node.ascii], node.has_wide_chars}; }
   };
-  // The short tokens that are texts of some characters, the last perhaps cut, by their number: [n] has those of up to
-  // n.
+  // Nodes by the number of whole characters before them and by their byte.
+  struct NodeGroups {
+    std::vector<uint32_t> first_node;  // [kNumGroups + 1], of `nodes`
+    std::vector<uint32_t> nodes;       // in each group in the tree's order
+    std::span<const uint32_t> of(int num_chars, int byte) const {
+      const auto group = static_cast<size_t>(num_chars * 256 + byte);
+      return std::span(nodes).subspan(first_node[group], first_node[group + 1] - first_node[group]);
+    }
+  };
+  // The short tokens that are texts of some characters, the last perhaps cut, and the nodes at which the others leave
+  // such a text: of each the first byte that does not go on with it.
   struct TextMasks {
     CharSet chars;
-    std::vector<std::vector<uint32_t>> words;  // [kLookAheadBytes + 1]
-    // Where the other short tokens leave such a text: the nodes of their first byte that does not go on with it.
-    struct Exit {
+    std::vector<std::vector<uint32_t>> words;  // [kLookAheadBytes + 1]; [n] has those of up to n characters
+    NodeGroups longer;                         // do not leave it, but begin one character more
+    NodeGroups exits;                          // leave it between two characters
+    struct BrokenChar {
       uint32_t node = 0;
       uint8_t byte = 0;       // the node's
       uint8_t num_chars = 0;  // whole characters before it
       uint8_t num_open = 0;   // then bytes of one that is begun, `open`, and that the node's byte breaks off
       std::array<uint8_t, 3> open = {};
     };
-    std::vector<Exit> exits;
+    std::vector<BrokenChar> broken_chars;  // leave it inside a character
   };
-  // The largest kind of text kept that has these characters only; null: none is. The second one: but for up to
-  // kMaxMissing characters of ASCII.
-  static constexpr int kMaxMissing = 16;
-  const TextMasks* find_text_masks(const CharSet& chars) const;
-  const TextMasks* find_nearest_text_masks(const CharSet& chars) const;
+  static constexpr size_t kMaxTextMasks = 16;  // kinds; each takes about 1 MB for 150,000 tokens
+  // Those of `chars`. Not kept so far: made now, where may_add and fewer than kMaxTextMasks are kept; else the largest
+  // kind kept that has these characters only; null: none is. Any thread; valid as long as the tree.
+  const TextMasks* text_masks_for(const CharSet& chars, bool may_add) const;
+  // The tree of what is left behind `nodes` of the tokens of `tree`. Equal rests share a node.
+  static Tree texts_behind(const Tree& tree, std::span<const uint32_t> nodes);
   const Tree& short_tokens() const { return short_tokens_; }
   const Tree& long_tokens() const { return long_tokens_; }
   int vocab_size() const { return vocab_size_; }
@@ -94,14 +107,14 @@ class TokenTrie {
 
  private:
   void build(Tree& tree);
-  TextMasks text_masks_of(const CharSet& chars) const;
-  void find_exits(TextMasks& masks) const;
   static void describe(Tree& tree);
+  std::unique_ptr<const TextMasks> text_masks_of(const CharSet& chars) const;
 
   int vocab_size_;
   int max_depth_ = 0;
   Tree short_tokens_, long_tokens_;
-  std::vector<TextMasks> text_masks_;     // of all characters; of those that stand in a string of JSON unescaped
+  mutable std::mutex text_masks_mutex_;
+  mutable std::vector<std::unique_ptr<const TextMasks>> text_masks_;
   std::vector<std::string> token_bytes_;  // [vocab_size]
 };
 

@@ -43,8 +43,8 @@ if(SPATE_SANITIZE)
   add_link_options(-fsanitize=${SPATE_SANITIZE})
 endif()
 
-# All sources of a library or a test are one translation unit: most of a unit is headers and templates, and 37 sources of cli/ take
-# 44 CPU seconds so, 88 eight at a time. So the names of its unnamed namespaces are unique among its sources.
+# All sources of a library or a test are one translation unit, of cli/ two, since most of a unit is headers and templates: 37 sources
+# of cli/ take 44 CPU seconds as one, 88 eight at a time. So the names of unnamed namespaces are unique among a target's sources.
 # -DCMAKE_UNITY_BUILD=OFF compiles less after an edit.
 set(CMAKE_UNITY_BUILD ON CACHE BOOL "several sources in one translation unit")
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 0)

@@ -26,6 +26,11 @@ void pause() {
 
 constexpr uint32_t kParticipantBits = 12;
 constexpr uint32_t kParticipantMask = (1u << kParticipantBits) - 1;
+// Of the team's word: workers in the lowest bits, then these, then the job's number as far as it fits.
+constexpr uint32_t kIsClosed = 1u << kParticipantBits, kMustCome = 2u << kParticipantBits;
+constexpr uint32_t kTeamJobBits = 32 - kParticipantBits - 2;
+
+uint32_t team_of(uint32_t job_word) { return job_word >> kParticipantBits << (32 - kTeamJobBits); }
 
 constexpr int kPausesPerLook = 32;
 constexpr std::chrono::microseconds kSpinTime{30};      // pure spinning
@@ -93,12 +98,25 @@ void ThreadPool::run(int64_t num_items, Invoke invoke_item, const void* fn) {
     cursor.next.store(takes_over_ ? first_item(num_items, t, participants) : t, std::memory_order_relaxed);
     cursor.end = takes_over_ ? first_item(num_items, t + 1, participants) : t + 1;
   }
-  num_running_.store(participants - 1, std::memory_order_relaxed);
   const uint32_t job = (job_word_.load(std::memory_order_relaxed) >> kParticipantBits) + 1;
-  job_word_.store(job << kParticipantBits | static_cast<uint32_t>(participants), std::memory_order_release);
+  const uint32_t job_word = job << kParticipantBits | static_cast<uint32_t>(participants);
+  const uint32_t awaited = takes_over_ ? 0 : kMustCome | static_cast<uint32_t>(participants - 1);
+  team_.store(team_of(job_word) | awaited, std::memory_order_relaxed);
+  job_word_.store(job_word, std::memory_order_release);
   job_word_.notify_all();
   work(0, participants);
-  wait_until(num_running_, [](int32_t running) { return running == 0; });
+  if (takes_over_) team_.fetch_or(kIsClosed, std::memory_order_acq_rel);
+  wait_until(team_, [](uint32_t team) { return (team & kParticipantMask) == 0; });
+}
+
+// False: the job is over, or all its items are begun. Else the caller waits until the worker has left the team.
+bool ThreadPool::join(uint32_t job_word) {
+  uint32_t team = team_.load(std::memory_order_acquire);
+  while (team >> (32 - kTeamJobBits) == team_of(job_word) >> (32 - kTeamJobBits) && (team & kIsClosed) == 0) {
+    if ((team & kMustCome) != 0) return true;
+    if (team_.compare_exchange_weak(team, team + 1, std::memory_order_acq_rel, std::memory_order_acquire)) return true;
+  }
+  return false;
 }
 
 int64_t ThreadPool::first_item(int64_t num_items, int thread_idx, int num_participants) const {
@@ -138,9 +156,9 @@ void ThreadPool::worker_loop(int thread_idx) {
     seen = job_word_.load(std::memory_order_acquire);
     if (stopping_.load(std::memory_order_relaxed)) return;
     const int participants = static_cast<int>(seen & kParticipantMask);
-    if (thread_idx >= participants) continue;
+    if (thread_idx >= participants || !join(seen)) continue;
     work(thread_idx, participants);
-    if (num_running_.fetch_sub(1, std::memory_order_acq_rel) == 1) num_running_.notify_one();
+    if ((team_.fetch_sub(1, std::memory_order_acq_rel) & kParticipantMask) == 1) team_.notify_one();
   }
 }
 

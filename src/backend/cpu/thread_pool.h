@@ -1,11 +1,12 @@
 // The compute threads of one CPU device: the caller's thread and num_threads - 1 workers.
 //
 // A fork and join costs about 1 us while a step runs: workers spin between the ops of a step for a bounded time
-// (yielding after a while, so that another process on the core gets on) and then sleep on a futex.
+// (yielding after a while, so that another process on the core gets on) and then sleep on a futex. Nobody waits for a
+// worker that has no core: others take its items, and who comes when all are begun does not join any more.
 //
-// Threads are bound only when homes are given: the kernel leaves a spinning thread of an idle machine where it is, and two
-// servers or test runs on one machine, who know nothing of each other, would all choose the same cores. The caller's
-// thread, which must also be the one that makes and ends the pool, is bound while the pool lives.
+// Threads are bound only when homes are given: the kernel leaves a spinning thread of an idle machine where it is, and
+// two servers or test runs on one machine, who know nothing of each other, would all choose the same cores. The
+// caller's thread, which must also be the one that makes and ends the pool, is bound while the pool lives.
 //
 // One caller at a time. Nested calls are not allowed.
 #pragma once
@@ -79,9 +80,13 @@ class ThreadPool {
   template <typename Value, typename Done>
   void wait_until(const std::atomic<Value>& word, const Done& done);
 
+  bool join(uint32_t job_word);
+
   // Number of the job and how many threads take part in it, in one word, so that a thread that does not take part never reads the job.
   std::atomic<uint32_t> job_word_{0};
-  alignas(64) std::atomic<int32_t> num_running_{0};
+  // Number of the job, whether it is closed, whether all must come, and the workers that the caller waits for: those
+  // that have joined, or all.
+  alignas(64) std::atomic<uint32_t> team_{0};
   alignas(64) std::atomic<bool> in_step_{false};
   std::atomic<bool> stopping_{false};
   Invoke invoke_ = nullptr;

@@ -1,12 +1,16 @@
 // Goal    Every item is run once, by a thread that is bound where it should be; without homes nothing is bound. Threads
-// begin
-//         with items as their speeds are to each other.
+//         begin with items as their speeds are to each other. Nobody waits for a thread that has no core.
 // Method  Counters per item over many sizes; each thread asks the kernel for its own mask.
 #include "backend/cpu/thread_pool.h"
 
+#include <pthread.h>
+#include <signal.h>
+
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "base/cpu_cores.h"
 #include "base/test.h"
@@ -56,6 +60,51 @@ TEST_CASE("thread pool: threads are bound to the cores given, the caller only wh
   CHECK(allowed_cores() == before);
   ThreadPool free_pool(2);
   for (const auto& mask : masks_of(free_pool)) CHECK(mask == before);
+}
+
+std::atomic<bool> worker_is_held, worker_may_go_on;
+
+void hold_worker(int) {
+  worker_is_held = true;
+  while (!worker_may_go_on) {
+  }
+}
+
+// A signal's handler keeps the worker away as a busy core would.
+TEST_CASE("thread pool: a worker that does not come holds nobody up") {
+  ThreadPool pool(2);
+  pthread_t worker{};
+  pool.on_each_thread([&](int thread_idx) {
+    if (thread_idx == 1) worker = pthread_self();
+  });
+  struct sigaction before {
+  }, hold{};
+  hold.sa_handler = hold_worker;
+  REQUIRE(sigaction(SIGUSR2, &hold, &before) == 0);
+  worker_is_held = worker_may_go_on = false;
+  REQUIRE(pthread_kill(worker, SIGUSR2) == 0);
+  while (!worker_is_held) std::this_thread::yield();
+  std::atomic<bool> is_over{false};
+  std::atomic<bool> gave_up{false};
+  std::thread watch([&] {
+    for (int i = 0; i < 1000 && !is_over; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    if (!is_over) gave_up = worker_may_go_on = true;
+  });
+  for (int round = 0; round < 1000; ++round) {
+    std::vector<int> threads(7, -1);
+    pool.parallel_for(7, [&](int thread_idx, int64_t item) { threads[static_cast<size_t>(item)] = thread_idx; });
+    CHECK(threads == std::vector<int>(7, 0));
+  }
+  is_over = true;
+  watch.join();
+  CHECK_FALSE(gave_up);
+  worker_may_go_on = true;
+  for (int round = 0; round < 100; ++round) {
+    std::vector<int> counts(2);
+    pool.on_each_thread([&](int thread_idx) { ++counts[static_cast<size_t>(thread_idx)]; });
+    CHECK(counts == std::vector<int>{1, 1});
+  }
+  sigaction(SIGUSR2, &before, nullptr);
 }
 
 TEST_CASE("thread pool: shares as speeds, of equal ones as ever; once on each thread") {

@@ -289,19 +289,25 @@ await test('every control has a name', async (page) => {
 
 // ---- the pages that watch the engine ----
 
-// Streams that run until they are cut, each with words of its own.
+// Streams that run until they are cut, each with words of its own: one that comes to its last token begins anew. `body` may ask how
+// many were cut from the page.
 async function withStreams(count, body) {
   const controller = new AbortController();
   const model = (await (await fetch(`${url}/v1/models`)).json()).data[0].id;
+  let numCut = 0;
   const runs = Array.from({ length: count }, async (_, i) => {
+    const prompt = `Story number ${i}: ${'once upon a time there was a server, '.repeat(1 + (i % 5) * 3)}`;
+    const request = { method: 'POST', signal: controller.signal, headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ model, prompt, max_tokens: 3000, ignore_eos: true, stream: true, temperature: 1.2 }) };
     try {
-      const prompt = `Story number ${i}: ${'once upon a time there was a server, '.repeat(1 + (i % 5) * 3)}`;
-      const response = await fetch(`${url}/v1/completions`, { method: 'POST', signal: controller.signal, headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ model, prompt, max_tokens: 1500, ignore_eos: true, stream: true, temperature: 1.2 }) });
-      for await (const _chunk of response.body) if (controller.signal.aborted) return;
+      for (let isOver = true; isOver && !controller.signal.aborted;) {
+        isOver = false;
+        for await (const chunk of (await fetch(`${url}/v1/completions`, request)).body) isOver ||= Buffer.from(chunk).includes('"finish_reason":"length"');
+      }
     } catch { /* cut below, or aborted from the page */ }
+    numCut += 1;
   });
   try {
-    await body();
+    await body(() => numCut);
   } finally {
     controller.abort();
     await Promise.all(runs);
@@ -310,7 +316,7 @@ async function withStreams(count, body) {
 const goTo = (page, name) => page.click(`.nav-link:has-text("${name}")`);
 
 await test('live: requests, steps and blocks; abort', async (page) => {
-  await withStreams(4, async () => {
+  await withStreams(4, async (numCut) => {
     await goTo(page, 'Live');
     await page.waitForFunction(() => document.querySelectorAll('.requests tbody tr').length === 4);
     await page.waitForSelector('.phase.decode');
@@ -328,6 +334,8 @@ await test('live: requests, steps and blocks; abort', async (page) => {
     await page.mouse.move(2, 2);
     await page.click('[title^="Abort request"] >> nth=0');
     await page.waitForFunction(() => document.querySelectorAll('.requests tbody tr').length === 3);
+    for (let i = 0; i < 100 && numCut() === 0; ++i) await page.waitForTimeout(50);
+    check(numCut() === 1, `${numCut()} streams were cut`);
   });
   await page.waitForSelector('text=Nothing runs');
 });

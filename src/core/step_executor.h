@@ -53,7 +53,7 @@ class StepExecutor {
   // Takes a copy of the plan and starts it; returns at once unless two steps are in flight already.
   virtual void submit(std::span<const std::byte> plan) = 0;
   // The masks of the newest step, whose plan has late ones: num_masks of mask_words words, one behind the other. They
-  // are copied. Once for each such step, before the next submit() and before it is collected.
+  // are copied. Once for each such step: when the step before has been collected, and before the next submit().
   virtual void supply_masks(std::span<const uint32_t> masks) = 0;
   // The result of the oldest step submitted and not collected; waits for it. Fills `result`, reusing its memory. An
   // error is final (a lost device, a dead peer): the engine ends every request with it and calls nothing but the

@@ -516,6 +516,25 @@ TEST_CASE("grammar: the places of a long repetition share masks, and each is rig
   }
 }
 
+// The tokens whose bytes lead on from `at`, looked at one by one: the cursor's mask must allow these and no others.
+std::vector<int32_t> checked_mask(const ConstraintCursor& cursor, ParseStates& states, int32_t at,
+                                  std::span<const std::string> texts) {
+  std::vector<int32_t> allowed;
+  for (size_t id = 0; id < texts.size(); ++id) {
+    int32_t next = texts[id].empty() ? ParseStates::kDead : at;
+    for (const char c : texts[id]) {
+      if (next == ParseStates::kDead) break;
+      next = states.next(next, static_cast<uint8_t>(c));
+    }
+    const bool leads_on = next != ParseStates::kDead;
+    if (mask_allows(cursor.mask().data(), static_cast<int32_t>(id)) != leads_on) {
+      FAIL("token ", id, " \"", texts[id], "\" leads on: ", leads_on);
+    }
+    if (leads_on) allowed.push_back(static_cast<int32_t>(id));
+  }
+  return allowed;
+}
+
 // Goal    What is skipped in a walk, as every character there leads on alike, is what a walk would have allowed.
 // Method  Strings of all kinds (counted, under a pattern, free, complete at every character) over a real vocabulary and
 //         random tokens of whole and of broken characters: a token is allowed if and only if its bytes lead on.
@@ -559,24 +578,13 @@ TEST_CASE("grammar: masks of texts of many characters are those of their bytes")
     std::unique_ptr<ConstraintCursor> cursor;
     int32_t at = 0;
     for (int step = 0; step < 60; ++step) {
+      CAPTURE(step);
       if (!cursor || cursor->must_end()) {
         cursor = constraint->start();
         at = states.initial();
       }
-      std::vector<int32_t> allowed;
-      for (size_t id = 0; id < texts.size(); ++id) {
-        int32_t next = texts[id].empty() ? ParseStates::kDead : at;
-        for (const char c : texts[id]) {
-          if (next == ParseStates::kDead) break;
-          next = states.next(next, static_cast<uint8_t>(c));
-        }
-        const bool leads_on = next != ParseStates::kDead;
-        if (mask_allows(cursor->mask().data(), static_cast<int32_t>(id)) != leads_on) {
-          FAIL("step ", step, ", token ", id, " \"", texts[id], "\" leads on: ", leads_on);
-        }
-        if (leads_on) allowed.push_back(static_cast<int32_t>(id));
-        ++num_checked;
-      }
+      const std::vector<int32_t> allowed = checked_mask(*cursor, states, at, texts);
+      num_checked += static_cast<int>(texts.size());
       num_allowed += static_cast<int>(allowed.size());
       REQUIRE((!allowed.empty() || cursor->may_end()));
       if (allowed.empty()) {
@@ -645,25 +653,14 @@ TEST_CASE("grammar: masks of random classes of characters in random rules are th
     int32_t at = 0;
     int depth = 0;
     for (int step = 0; step < 40; ++step) {
+      CAPTURE(step);
       if (!cursor || cursor->must_end()) {
         cursor = constraint->start();
         at = states.initial();
         depth = 0;
       }
-      std::vector<int32_t> allowed;
-      for (size_t id = 0; id < texts.size(); ++id) {
-        int32_t next = texts[id].empty() ? ParseStates::kDead : at;
-        for (const char c : texts[id]) {
-          if (next == ParseStates::kDead) break;
-          next = states.next(next, static_cast<uint8_t>(c));
-        }
-        const bool leads_on = next != ParseStates::kDead;
-        if (mask_allows(cursor->mask().data(), static_cast<int32_t>(id)) != leads_on) {
-          FAIL("step ", step, ", token ", id, " \"", texts[id], "\" leads on: ", leads_on);
-        }
-        if (leads_on) allowed.push_back(static_cast<int32_t>(id));
-        ++num_checked;
-      }
+      const std::vector<int32_t> allowed = checked_mask(*cursor, states, at, texts);
+      num_checked += static_cast<int>(texts.size());
       num_allowed += static_cast<int>(allowed.size());
       if (allowed.empty()) {
         cursor = nullptr;

@@ -127,38 +127,11 @@ void check_equal_answers(const RankRun& run, const RankRun& expected) {
   }
 }
 
-TEST_CASE("masks that come while their step runs change no answer, on one rank and on two") {
+// Runs the requests in the loop that waits for each token and in the one that plans ahead, changed by `change`, on one
+// rank and on two, with room for all and with so little that sequences are preempted. All answers must be equal.
+template <typename Change, typename Check>
+void compare_loops(const std::vector<Request>& requests, const Change& change, const Check& check) {
   const Checkpoint weights = Checkpoint::open(masked_model_dir()).value();
-  const std::vector<Request> requests =
-      masked_requests<NeighbourCursor>(load_model_config(masked_model_dir()).value().vocab_size);
-  for (const BackEnd* back_end : {&oracle_back_end(), &host_back_end()}) {
-    for (const int tp : {1, 2}) {
-      for (const int num_kv_blocks : {64, 12}) {  // 12: sequences are preempted
-        CAPTURE(tp);
-        CAPTURE(num_kv_blocks);
-        RankRig rig{.model_dir = masked_model_dir(), .weights = &weights, .back_end = back_end};
-        rig.engine.num_kv_blocks = num_kv_blocks;
-        rig.tensor_parallel_size = tp;
-        rig.engine.async_scheduling = false;
-        const RankRun plain = run_requests(rig, requests);
-        rig.engine.async_scheduling = true;
-        const RankRun ahead = run_requests(rig, requests);
-        check_equal_answers(ahead, plain);
-        if (num_kv_blocks < 64) CHECK(ahead.num_preemptions > 0);
-        // No token costs a step of its own but the last ones, of which the host learns a step later.
-        if (num_kv_blocks == 64) CHECK(ahead.num_steps <= plain.num_steps + 3);
-      }
-    }
-  }
-}
-
-// Request 2 has no constraint, so nobody waits: drafts run behind forced tokens in flight.
-TEST_CASE("drafts behind tokens in flight change no answer, on one rank and on two") {
-  const Checkpoint weights = Checkpoint::open(masked_model_dir()).value();
-  std::vector<Request> requests =
-      masked_requests<ForcingCursor>(load_model_config(masked_model_dir()).value().vocab_size);
-  requests[2].sampling.max_tokens = 50;
-  requests[2].sampling.ignore_eos = true;
   for (const BackEnd* back_end : {&oracle_back_end(), &host_back_end()}) {
     for (const int tp : {1, 2}) {
       for (const int num_kv_blocks : {64, 12}) {
@@ -170,15 +143,43 @@ TEST_CASE("drafts behind tokens in flight change no answer, on one rank and on t
         rig.engine.async_scheduling = false;
         const RankRun plain = run_requests(rig, requests);
         rig.engine.async_scheduling = true;
-        rig.engine.draft_source = DraftSource::kProposer;
-        rig.engine.speculative.adaptive = false;
-        const RankRun drafted = run_requests(rig, requests);
-        check_equal_answers(drafted, plain);
-        CHECK(drafted.num_drafts_accepted > 10);
-        CHECK(drafted.num_drafts > drafted.num_drafts_accepted);
+        change(rig.engine);
+        const RankRun ahead = run_requests(rig, requests);
+        check_equal_answers(ahead, plain);
+        if (num_kv_blocks < 64) CHECK(ahead.num_preemptions > 0);
+        check(ahead, plain, num_kv_blocks);
       }
     }
   }
+}
+
+TEST_CASE("masks that come while their step runs change no answer, on one rank and on two") {
+  const std::vector<Request> requests =
+      masked_requests<NeighbourCursor>(load_model_config(masked_model_dir()).value().vocab_size);
+  compare_loops(
+      requests, [](EngineConfig&) {},
+      [](const RankRun& ahead, const RankRun& plain, int num_kv_blocks) {
+        // No token costs a step of its own but the last ones, of which the host learns a step later.
+        if (num_kv_blocks == 64) CHECK(ahead.num_steps <= plain.num_steps + 3);
+      });
+}
+
+// Request 2 has no constraint, so nobody waits: drafts run behind forced tokens in flight.
+TEST_CASE("drafts behind tokens in flight change no answer, on one rank and on two") {
+  std::vector<Request> requests =
+      masked_requests<ForcingCursor>(load_model_config(masked_model_dir()).value().vocab_size);
+  requests[2].sampling.max_tokens = 50;
+  requests[2].sampling.ignore_eos = true;
+  compare_loops(
+      requests,
+      [](EngineConfig& config) {
+        config.draft_source = DraftSource::kProposer;
+        config.speculative.adaptive = false;
+      },
+      [](const RankRun& drafted, const RankRun&, int) {
+        CHECK(drafted.num_drafts_accepted > 10);
+        CHECK(drafted.num_drafts > drafted.num_drafts_accepted);
+      });
 }
 
 TEST_CASE("a step whose masks come later can be replayed, and never for one whose masks came with its plan") {

@@ -631,7 +631,8 @@ void RankGroup::submit(std::span<const std::span<const std::byte>> plans) {
 void RankGroup::supply_masks(std::span<const uint32_t> masks) { supply_masks(0, masks); }
 
 void RankGroup::supply_masks(int dp_rank, std::span<const uint32_t> masks) {
-  CHECK(num_in_flight() > 0 && !masks.empty(), "{} words of masks for {} steps in flight", masks.size(),
+  // The ranks copy them to where those of the step before may still be read until it is collected.
+  CHECK(num_in_flight() == 1 && !masks.empty(), "{} words of masks for {} steps in flight", masks.size(),
         num_in_flight());
   slots_[(num_submitted_ - 1) % kMaxInFlight]->supply_masks(static_cast<size_t>(dp_rank), masks);
 }

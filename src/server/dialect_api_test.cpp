@@ -822,6 +822,10 @@ TEST_CASE("tokens in, tokens out; invocations") {
   CHECK(answer["choices"][0]["finish_reason"] == "stop");
   CHECK(answer["choices"][0]["logprobs"]["content"].size() == out.size() + 1);
   CHECK(answer["choices"][0]["logprobs"]["content"][0]["token"] == "token_id:" + std::to_string(ids[0]));
+  const std::vector<int32_t> longer =
+      test.model.tokenizer->encode("one two three four five six seven eight nine ten eleven twelve");
+  REQUIRE(longer.size() > 16);  // the limit of completions
+  CHECK(test.post("/inference/v1/generate", {{"token_ids", longer}})["choices"][0]["finish_reason"] == "stop");
   CHECK(test.post("/inference/v1/generate", {{"sampling_params", Json::object()}}, 400)["error"]["param"] ==
         "token_ids");
   for (const Json& wrong : {Json({"a"}), Json::array({ids}), Json::array(), Json({1, -1}), Json("a")}) {

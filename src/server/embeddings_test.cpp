@@ -216,7 +216,7 @@ TEST_CASE("rerank: documents by score, best first") {
   const Json documents{"A dog sleeps in the sun", "A cat", {{"text", "A cat sat"}}, "Zero"};
   const Json scores = s.post(
       {{"text_1", "A cat"}, {"text_2", {"A dog sleeps in the sun", "A cat", "A cat sat", "Zero"}}}, 200, "/score");
-  for (const char* path : {"/rerank", "/v1/rerank", "/v2/rerank"}) {
+  for (const char* path : {"/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking"}) {
     const Json answer = s.post({{"query", "A cat"}, {"documents", documents}}, 200, path);
     REQUIRE(answer["results"].size() == 4);
     CHECK(answer["results"][0]["index"] == 1);

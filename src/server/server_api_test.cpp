@@ -392,6 +392,8 @@ TEST_CASE("api: streams have no delta without text, and the end comes with the l
     }
     const auto chunks = test.stream(is_chat ? "/v1/chat/completions" : "/v1/completions", body);
     REQUIRE(chunks.size() == static_cast<size_t>(num_tokens + 1 + is_chat));  // with the usage's, and the role's
+    CHECK(chunks[0]["usage"]["prompt_tokens"] == chunks.back()["usage"]["prompt_tokens"]);
+    CHECK(chunks[0]["usage"]["completion_tokens"] == (is_chat ? 0 : 1));
     for (int i = 0; i < num_tokens; ++i) {
       const Json& chunk = chunks[static_cast<size_t>(i + is_chat)];
       CHECK(chunk["usage"]["completion_tokens"] == i + 1);
@@ -541,8 +543,7 @@ TEST_CASE("api: models, tokenize, detokenize, tokenizer_info, version, load, liv
   CHECK(Json::parse(client.get("/tokenizer_info").body)["eos_token"] == "<|im_end|>");
   CHECK(Json::parse(client.get("/version").body)["version"].is_string());
   CHECK(client.get("/load").body == R"({"server_load":0})");
-  CHECK(client.get("/livez").status == 200);
-  CHECK(client.get("/").status == 200);
+  for (const char* path : {"/health", "/v1/health", "/ping", "/livez", "/"}) CHECK(client.get(path).status == 200);
 }
 
 }  // namespace spate

@@ -41,8 +41,8 @@ class Speculator {
     int num_drafts = 0;                  // out: so many of speculation->proposed behind the pending ones are to run
   };
   // num_tokens: of the next step without drafts; max_drafts: of all rows together; steps_in_flight: of the target;
-  // all_constrained: no sequence runs that has no constraint. An error is final. Drafts run behind known tokens, and of
-  // sequences that do not wait behind forced ones in flight.
+  // all_constrained: no sequence runs that has no constraint. An error is final. Drafts run behind tokens that
+  // are known; where nobody waits for those, also behind forced ones in flight.
   Status propose(std::span<Row> rows, int num_tokens, int max_drafts, bool steps_in_flight, bool all_constrained);
   bool runs_a_model() const { return proposer_ != nullptr && !proposer_->is_cheap(); }
   // Drafts have paid lately: to know all tokens before a step is worth more than to plan it while one runs.

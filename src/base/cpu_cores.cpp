@@ -8,6 +8,7 @@
 #include <sstream>
 #include <thread>
 
+#include "base/control_groups.h"
 #include "base/log.h"
 #include "base/system_file.h"
 
@@ -87,22 +88,9 @@ int default_num_threads() {
 
 double cpu_quota(const std::string& membership, const std::string& root) {
   double least = 0;
-  std::istringstream lines(membership);
-  for (std::string line; std::getline(lines, line);) {  // id:controllers:group
-    const size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    if (!controllers.empty() && ("," + controllers + ",").find(",cpu,") == std::string::npos) continue;
-    const std::string mounted = controllers.empty() ? root : root + "/cpu";
-    // The group and all above it. In a container without a namespace the path is the host's, and only the last of these
-    // exists.
-    for (std::string group = line.substr(second + 1);;) {
-      while (!group.empty() && group.back() == '/') group.pop_back();
-      const double quota = quota_of_group(mounted + group);
-      if (quota > 0 && (least == 0 || quota < least)) least = quota;
-      if (group.empty()) break;
-      group.resize(group.rfind('/') == std::string::npos ? 0 : group.rfind('/'));
-    }
+  for (const std::string& folder : control_group_folders(membership, root, "cpu")) {
+    const double quota = quota_of_group(folder);
+    if (quota > 0 && (least == 0 || quota < least)) least = quota;
   }
   return least;
 }

@@ -24,8 +24,7 @@ const Topology& usable_topology();
 int default_num_threads();
 int default_num_threads(int num_physical_cores, double cpu_quota);
 
-// CPUs' worth of time that control groups allow, 0: all. `membership` reads as /proc/self/cgroup; `root` is where
-// the groups of cgroup v2, or the folders of v1's controllers, are mounted.
+// CPUs' worth of time that control groups allow, 0: all. The arguments are those of control_group_folders().
 double cpu_quota(const std::string& membership, const std::string& root);
 
 // `core_ids` with the first of each group (physical core) in front, else in their order.

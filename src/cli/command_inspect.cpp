@@ -1,9 +1,8 @@
 // spate inspect: what a model is and what it needs, without reading its weights.
-#include <unistd.h>
-
 #include <cstdio>
 
 #include "backend/kv_storage.h"
+#include "base/system_memory.h"
 #include "cli/commands.h"
 #include "cli/llm_arguments.h"
 #include "model/checkpoint_summary.h"
@@ -60,7 +59,7 @@ Result<int> run_inspect(const Arguments& arguments) {
   const char* per_rank = m.tensor_parallel_size > 1 ? " a rank" : "";
   const int64_t kv_bytes = (max_model_len + m.block_size - 1) / m.block_size * block_bytes;
   const int64_t need = memory.weight_bytes + memory.workspace_bytes + kv_bytes;
-  const int64_t free_bytes = static_cast<int64_t>(::sysconf(_SC_AVPHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
+  const int64_t free_bytes = system_memory().available_bytes;
   std::printf("memory%s (%s)\n", per_rank, act_dtype == DType::kBf16 ? "bfloat16" : "float32");
   print_line("weights", format_bytes(memory.weight_bytes));
   print_line("workspace",

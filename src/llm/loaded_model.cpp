@@ -1,7 +1,5 @@
 #include "llm/loaded_model.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <future>
@@ -10,6 +8,7 @@
 #include <optional>
 
 #include "base/log.h"
+#include "base/system_memory.h"
 #include "mock/mock_executor.h"
 #include "model/model.h"
 #include "rank/mtp_drafter.h"
@@ -29,8 +28,7 @@ constexpr size_t kMaxChatTemplateBytes = 4 << 20;  // the longest known have 30 
 // the device's share of memory allows.
 int64_t max_kv_cache_bytes(const BackEnd& back_end) {
   if (!back_end.shares_host_memory) return 0;
-  const int64_t free_bytes = static_cast<int64_t>(::sysconf(_SC_AVPHYS_PAGES)) * ::sysconf(_SC_PAGE_SIZE);
-  return std::min(int64_t{4} << 30, free_bytes * 3 / 10);
+  return std::min(int64_t{4} << 30, system_memory().available_bytes * 3 / 10);
 }
 
 std::map<std::string, std::string> special_token_texts(const Tokenizer& tokenizer) {

@@ -4,13 +4,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 #include "backend/cpu/cpu_context.h"
 #include "backend/reference/reference_ops.h"
 #include "base/cpu_cores.h"
+#include "base/system_memory.h"
 
 namespace spate {
 namespace cpu {
@@ -91,19 +91,6 @@ void interleave(void* data, size_t bytes, const std::vector<ThreadHome>& homes) 
   syscall(SYS_mbind, data, bytes, kInterleave, nodes, kMaxNodes, 0);
 }
 
-int64_t available_bytes() {
-  int64_t kib = -1;
-  if (std::FILE* file = std::fopen("/proc/meminfo", "r")) {
-    char line[256];
-    while (std::fgets(line, sizeof line, file)) {
-      long long value = 0;
-      if (std::sscanf(line, "MemAvailable: %lld kB", &value) == 1) kib = value;
-    }
-    std::fclose(file);
-  }
-  return kib >= 0 ? kib * 1024 : static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-}
-
 class CpuDevice final : public Device {
  public:
   CpuDevice(const Isa& isa, int num_threads, std::vector<ThreadHome> homes)
@@ -123,8 +110,8 @@ class CpuDevice final : public Device {
   }
 
   Result<MemoryInfo> memory_info() override {
-    return MemoryInfo{.total_bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE),
-                      .free_bytes = available_bytes()};
+    const SystemMemory memory = system_memory();
+    return MemoryInfo{.total_bytes = memory.total_bytes, .free_bytes = memory.available_bytes};
   }
   Result<Buffer> allocate(size_t bytes, MemoryKind kind) override {
     if (bytes == 0) return Buffer(nullptr, 0, kind, this);

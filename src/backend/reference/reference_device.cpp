@@ -1,13 +1,12 @@
 #include "backend/reference/reference_device.h"
 
-#include <unistd.h>
-
 #include <cstdlib>
 #include <cstring>
 
 #include "backend/reference/element.h"
 #include "backend/reference/reference_ops.h"
 #include "backend/reference/reference_weight.h"
+#include "base/system_memory.h"
 
 namespace spate {
 namespace {
@@ -50,9 +49,8 @@ class ReferenceDevice final : public Device {
   std::string description() const override { return "reference, scalar, fp64 sums, 1 thread"; }
 
   Result<MemoryInfo> memory_info() override {
-    const int64_t page_bytes = sysconf(_SC_PAGESIZE);
-    return MemoryInfo{.total_bytes = sysconf(_SC_PHYS_PAGES) * page_bytes,
-                      .free_bytes = sysconf(_SC_AVPHYS_PAGES) * page_bytes};
+    const SystemMemory memory = system_memory();
+    return MemoryInfo{.total_bytes = memory.total_bytes, .free_bytes = memory.available_bytes};
   }
   Result<Buffer> allocate(size_t bytes, MemoryKind kind) override {
     void* data = std::aligned_alloc(256, (bytes + 255) / 256 * 256);

@@ -54,6 +54,20 @@ Result<BenchTimes> run_batch(LoadedModel& model, const BenchBatch& batch) {
   return times;
 }
 
+Result<double> median_of_runs(int num_runs, double row_s, const std::function<Result<BenchTimes>(int run_idx)>& run,
+                              const std::function<double(const BenchTimes&)>& figure) {
+  std::vector<double> values;
+  double all_s = 0;
+  for (int i = 0; i <= num_runs; ++i) {
+    ASSIGN_OR_RETURN(const BenchTimes times, run(i));
+    all_s += times.total_s;
+    const bool is_last = all_s + times.total_s > row_s;
+    if (i > 0 || is_last) values.push_back(figure(times));
+    if (is_last) break;
+  }
+  return median(std::move(values));
+}
+
 double median(std::vector<double> values) { return percentile(std::move(values), 50); }
 
 double percentile(std::vector<double> values, double percent) {

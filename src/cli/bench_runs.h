@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "base/status.h"
@@ -27,6 +28,11 @@ struct BenchTimes {
 
 // Runs the batch on a started engine, ignoring eos.
 Result<BenchTimes> run_batch(LoadedModel& model, const BenchBatch& batch);
+
+// The median figure of `num_runs` runs behind one that warms up. No run begins that would end more than row_s behind
+// the first one's begin if it took as long as the one before it; where that leaves the first run alone, it counts.
+Result<double> median_of_runs(int num_runs, double row_s, const std::function<Result<BenchTimes>(int run_idx)>& run,
+                              const std::function<double(const BenchTimes&)>& figure);
 
 double median(std::vector<double> values);
 double percentile(std::vector<double> values, double percent);  // linear interpolation, as numpy

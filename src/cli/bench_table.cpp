@@ -19,17 +19,35 @@ namespace {
 
 constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 
-// What is asked of every model shape, as shares of the limits; prefill of 8,192 tokens of the 0.6B shape in tok/s on two AMX cores.
+// What is asked of every model shape, as shares of the limits of `limits`: of AMX, or of VNNI and BF16 in AVX-512; 0:
+// nothing. Prefill of 8,192 tokens of the 0.6B shape in tok/s on two AMX cores.
 struct Goals {
   double prefill_512_share = 0, prefill_8192 = 0, decode_share = 0, decode_32_share = 0;
 };
-Goals goals_of(const BackEnd& back_end, const Quantization& quantization) {
-  if (&back_end != &host_back_end()) return {};
+Goals goals_of(const MachineLimits& limits, const Quantization& quantization) {
+  const auto has = [&](std::string_view name) {
+    return std::ranges::any_of(limits.rates,
+                               [&](const MachineLimits::Rate& rate) { return rate.name == name && rate.per_s > 0; });
+  };
+  if (!has("amx-bf16")) {
+    if (!has("vector-bf16") || !has("vnni-int8")) return {};
+    if (!quantization.enabled()) return {.prefill_512_share = 0.85, .decode_share = 0.88};
+    if (quantization.linear.codes == Codes::kInt8) return {.prefill_512_share = 0.65, .decode_share = 0.88};
+    return {.prefill_512_share = 0.60, .decode_share = 0.80};
+  }
   if (!quantization.enabled()) return {.prefill_512_share = 0.45, .prefill_8192 = 1200, .decode_share = 0.88, .decode_32_share = 0.60};
   if (quantization.linear.codes == Codes::kInt8) {
     return {.prefill_512_share = 0.40, .prefill_8192 = 1600, .decode_share = 0.88, .decode_32_share = 0.63};
   }
   return {.prefill_512_share = 0.35, .prefill_8192 = 1500, .decode_share = 0.80, .decode_32_share = 0.60};
+}
+
+// What a row's command needs to measure the same.
+std::string device_flags(const BackEnd& back_end, const ModelArguments& arguments) {
+  std::string flags = fmt::format(" --device {}", back_end.name);
+  if (back_end.shares_host_memory) flags += fmt::format(" --threads {}", compute_threads(arguments));
+  if (!arguments.isa.empty() && !back_end.instruction_sets.empty()) flags += " --isa " + arguments.isa;
+  return flags;
 }
 
 // Adds to rows and writes them after each one, so that a long run that is cut short leaves something. `format`: as
@@ -45,37 +63,34 @@ Status measure_model(const Arguments& arguments, const std::string& config_dir, 
   if (format == "f32") run.model.dtype = "float32";
   ASSIGN_OR_RETURN(const Quantization quantization, quantization_of(run.model));
   if (quantization.enabled() && run.model.kv_cache_dtype == "auto") run.model.kv_cache_dtype = "int8";
-  if (run.model.max_model_len == 0) run.model.max_model_len = 8448;
-  const int threads = compute_threads(run.model);
+  if (run.model.max_model_len == 0) {
+    ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(config_dir));
+    run.model.max_model_len = std::min<int64_t>(8448, config.max_position_embeddings);
+  }
   ASSIGN_OR_RETURN(const std::unique_ptr<LoadedModel> model, load_model(run.model, progress_bar(config_dir + " " + format)));
   for (const std::string& line : model->summary) log_info("bench", "{}", line);
   model->engine->start();
   const BackEnd& back_end = *model->back_end;
   const bool has_limits = back_end.measure_limits != nullptr;
   const ModelCost cost = model_cost(model->config, act_dtype_of(run.model), kv_dtype_of(run.model), quantization);
-  const Goals goals = goals_of(back_end, quantization);
   const std::string prefix = fmt::format("{}/{}/{}", back_end.name, model->name, format);
-  const std::string command =
-      fmt::format("spate bench table --configs {} --formats {} --threads {}", config_dir, format, threads);
+  const std::string command = fmt::format("spate bench table --configs {} --formats {}{}", config_dir, format,
+                                          device_flags(back_end, run.model));
 
-  // The first run warms up, unless it takes most of the row's time.
   const double row_s = arguments.bench.row_seconds > 0 ? arguments.bench.row_seconds : kUnbounded;
-  const auto median_of = [&](const BenchBatch& batch, int runs, auto&& figure) -> Result<double> {
-    std::vector<double> values;
-    double all_s = 0;
-    for (int i = 0; i < runs + 1; ++i) {
-      BenchBatch fresh = batch;
-      fresh.seed = static_cast<uint64_t>(i) * 977 + arguments.model.seed;
-      ASSIGN_OR_RETURN(const BenchTimes times, run_batch(*model, fresh));
-      all_s += times.total_s;
-      const bool is_last = all_s + times.total_s > row_s;
-      if (i > 0 || is_last) values.push_back(figure(times));
-      if (is_last) break;
-    }
-    return median(values);
+  const auto median_of = [&](const BenchBatch& batch, int num_runs, const auto& figure) {
+    return median_of_runs(
+        num_runs, row_s,
+        [&](int run_idx) {
+          BenchBatch fresh = batch;
+          fresh.seed = static_cast<uint64_t>(run_idx) * 977 + arguments.model.seed;
+          return run_batch(*model, fresh);
+        },
+        figure);
   };
   const auto limits_now = [&] { return measure_limits(back_end, run.model); };
   MachineLimits before = limits_now();
+  const Goals goals = goals_of(before, quantization);
   // The limits of a row: what the machine showed before or after it, whichever is more. On a busy host single readings dip.
   const auto limits_of_row = [&] {
     const MachineLimits after = limits_now(), larger = larger_limits(before, after);
@@ -123,9 +138,17 @@ Status measure_model(const Arguments& arguments, const std::string& config_dir, 
     if (!is_wanted(name)) continue;
     const int input_len = num_seqs == 1 ? 16 : 128;
     const int output_len = 64;
-    ASSIGN_OR_RETURN(const double value,
-                     median_of({.num_seqs = num_seqs, .input_len = input_len, .output_len = output_len}, 3,
-                               [](const BenchTimes& t) { return static_cast<double>(t.num_decode_tokens) / t.decode_s; }));
+    ASSIGN_OR_RETURN(
+        const double value,
+        median_of({.num_seqs = num_seqs, .input_len = input_len, .output_len = output_len}, 3, [](const BenchTimes& t) {
+          return t.decode_s > 0 ? static_cast<double>(t.num_decode_tokens) / t.decode_s : 0;
+        }));
+    if (value == 0) {
+      log_warning("bench",
+                  "{}: left out, its sequences never ran all at once: --max-num-seqs or --kv-cache-memory is too small",
+                  name);
+      continue;
+    }
     const MachineLimits limits = limits_of_row();
     const double step_bytes = decode_step_bytes(cost, num_seqs, input_len + output_len / 2);
     const double limit = limits.memory_bytes_per_s / step_bytes * num_seqs;
@@ -142,15 +165,9 @@ Status measure_model(const Arguments& arguments, const std::string& config_dir, 
   return ok_status();
 }
 
-std::string device_flags(const BackEnd& back_end, const ModelArguments& arguments) {
-  return back_end.shares_host_memory
-             ? fmt::format("--device {} --threads {}", back_end.name, compute_threads(arguments))
-             : fmt::format("--device {}", back_end.name);
-}
-
 std::vector<BenchRow> rows_of_limits(const BackEnd& back_end, const ModelArguments& arguments) {
   return limit_rows(back_end, measure_limits(back_end, arguments),
-                    "spate bench limits " + device_flags(back_end, arguments));
+                    "spate bench limits" + device_flags(back_end, arguments));
 }
 
 }  // namespace

@@ -160,6 +160,8 @@ void add_bench_flags(CLI::App* bench, Arguments& arguments) {
   limits
       ->add_option("--device", arguments.model.device, "Whose limits; auto: a GPU's when there is one, else the CPU's")
       ->check(CLI::IsMember(device_names()));
+  limits->add_option("--isa", arguments.model.isa, "CPU: those of this instruction set")
+      ->check(CLI::IsMember(instruction_sets()));
   limits
       ->add_option("-t,--threads", arguments.model.threads,
                    "Compute threads; 0: one for each physical core, within the quota of the control group")

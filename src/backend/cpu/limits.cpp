@@ -71,8 +71,14 @@ CpuLimits measure_cpu_limits(int num_threads, const std::string& isa) {
   cpu::ThreadPool pool(limits.num_threads, homes_on_nodes(usable_topology(), limits.num_threads));
   const auto device = make_cpu_device({.num_threads = 1}).value();
   const MemoryInfo memory = device->memory_info().value();
-  const int64_t bytes = std::min(kBufferBytes, memory.free_bytes / 4) / 4096 / limits.num_threads * limits.num_threads * 4096;
-  const Buffer buffer = device->allocate(static_cast<size_t>(bytes), MemoryKind::kDevice).value();
+  const int64_t step = int64_t{4096} * limits.num_threads;
+  int64_t bytes = std::clamp(memory.free_bytes / 4, step, kBufferBytes) / step * step;
+  Result<Buffer> allocated = device->allocate(static_cast<size_t>(bytes), MemoryKind::kDevice);
+  while (!allocated.ok() && bytes > step) {  // ulimit -v: less address space than memory
+    bytes = std::max(step, bytes / 2 / step * step);
+    allocated = device->allocate(static_cast<size_t>(bytes), MemoryKind::kDevice);
+  }
+  const Buffer buffer = std::move(allocated).value();
   const int64_t part = bytes / limits.num_threads;
   char* data = static_cast<char*>(buffer.data());
   pool.on_each_thread([&](int t) { std::memset(data + t * part, 1, static_cast<size_t>(part)); });

@@ -123,6 +123,15 @@ class DummyRows {
   HostTensor block_;
 };
 
+// Row i of `rows` becomes column first_column + i of `out`, which is f32.
+void put_transposed(const Tensor& rows, int64_t first_column, const Tensor& out) {
+  for (int64_t i = 0; i < rows.dim(0); ++i) {
+    const Bf16* row = rows.data<Bf16>() + i * rows.stride(0);
+    for (int64_t j = 0; j < rows.dim(1); ++j)
+      out.data<float>()[j * out.stride(0) + first_column + i] = row[j].to_float();
+  }
+}
+
 }  // namespace
 
 void WeightLoader::add(MatrixSlice slice) {
@@ -437,20 +446,23 @@ Status WeightLoader::load_dummy(uint64_t seed, const LoadProgress& progress) {
   const DummyRows dummy(seed, max_columns);
   for (MatrixSlice slice : matrices_) {
     if (slice.full_matrices > 0) slice.name += fmt::format(".{}", slice.src_matrix);
-    if (slice.is_transposed) {  // as if the checkpoint had it so, under a name of its own
-      slice.name += fmt::format(".{}", slice.rows.begin);
-      slice.full_columns = slice.rows.count;
-      slice.rows = {0, slice.columns.count};
-      slice.columns = {0, slice.full_columns};
-    }
     const int64_t end = slice.rows.begin + slice.rows.count;
+    // Another weight may hold the same numbers as they are: both forms of latent attention must compute the same.
+    HostTensor transposed;
+    if (slice.is_transposed) transposed = HostTensor(DType::kF32, {slice.columns.count, slice.rows.count});
     for (int64_t row = slice.rows.begin; row < end;) {
       const int64_t window_end = std::min(end, (row / DummyRows::kWindowRows + 1) * DummyRows::kWindowRows);
       const Tensor rows = dummy.rows(slice.name, row, window_end, slice.full_columns)
                               .columns(slice.columns.begin, slice.columns.begin + slice.columns.count);
-      RETURN_IF_ERROR(device_->pack_rows(*slice.weight, place_of(slice, row), rows));
+      if (slice.is_transposed) {
+        put_transposed(rows, row - slice.rows.begin, transposed.view());
+      } else {
+        RETURN_IF_ERROR(device_->pack_rows(*slice.weight, place_of(slice, row), rows));
+      }
       row = window_end;
     }
+    if (slice.is_transposed)
+      RETURN_IF_ERROR(device_->pack_rows(*slice.weight, place_of(slice, slice.rows.begin), transposed));
     bytes_done += slice.rows.count * slice.columns.count * 2;
     if (progress) progress(bytes_done, bytes_total);
   }

@@ -219,5 +219,23 @@ TEST_CASE("dummy weights: seeded, spread like a trained model's, the same for an
   CHECK(f.at(other, 0, 0) != f.at(whole, 0, 0));
 }
 
+TEST_CASE("dummy weights: a transposed slice holds the numbers that another weight holds as they are") {
+  Fixture f;
+  const int64_t rows = 600, columns = 40;  // the slice crosses a window of rows
+  PackedWeight whole = f.weight(rows, columns), transposed = f.weight(22, 290);
+  WeightLoader loader(f.device.get());
+  loader.add(WeightLoader::MatrixSlice{"w", rows, columns, {0, rows}, {0, columns}, &whole, 0});
+  WeightLoader::MatrixSlice slice{"w", rows, columns, {130, 290}, {11, 20}, &transposed, 2};
+  slice.is_transposed = slice.shares_tensor = true;
+  loader.add(std::move(slice));
+  loader.add_zero_rows(&transposed, {0, 2});
+  REQUIRE(loader.load_dummy(7).ok());
+  int64_t num_different = 0;
+  for (int64_t r = 0; r < 20; ++r) {
+    for (int64_t c = 0; c < 290; ++c) num_different += f.at(transposed, 2 + r, c) != f.at(whole, 130 + c, 11 + r);
+  }
+  CHECK(num_different == 0);
+}
+
 }  // namespace
 }  // namespace spate

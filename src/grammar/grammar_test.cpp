@@ -164,21 +164,51 @@ std::vector<std::string> texts_up_to(size_t max_len) {
   return texts;
 }
 
-// A shortest text that leads from `state` to the end, at most 56 bytes.
+// A shortest text that leads from `state` to the end. Situations of deeper and deeper nesting are without number, the
+// places of rules are few: each situation is completed through its parts, so the search ends. Whoever asks has the text
+// accepted by the recogniser, so that a wrong part is found.
 std::optional<std::string> find_completion(ParseStates& states, int32_t state) {
-  std::set<int32_t> seen{state};
-  std::deque<std::pair<int32_t, std::string>> queue{{state, ""}};
-  while (!queue.empty()) {
-    auto [at, text] = queue.front();
-    queue.pop_front();
-    if (states.accepts(at)) return text;
-    if (text.size() == 56) continue;
-    for (const char c : {'a', 'b', 'c'}) {
-      const int32_t next = states.next(at, static_cast<uint8_t>(c));
-      if (next != ParseStates::kDead && seen.insert(next).second) queue.emplace_back(next, text + c);
+  struct Way {
+    std::string text;             // then
+    int32_t local = 0, rest = 0;  // the ends of both; kDead: of none
+  };
+  std::map<int32_t, std::vector<Way>> ways;
+  std::vector<int32_t> open{state};
+  while (!open.empty()) {
+    const int32_t at = open.back();
+    open.pop_back();
+    if (at == ParseStates::kDead || ways.count(at) > 0) continue;
+    std::vector<Way>& found = ways[at];
+    for (const ParseStates::Part& part : states.parts_of(at)) {
+      if (part.local != at) {
+        found.push_back({.text = "", .local = part.local, .rest = part.rest});
+        continue;
+      }
+      for (const char c : {'a', 'b', 'c'}) {
+        const int32_t next = states.next(at, static_cast<uint8_t>(c));
+        if (next != ParseStates::kDead) found.push_back({.text = std::string(1, c), .local = next});
+      }
+    }
+    for (const Way& way : found) open.insert(open.end(), {way.local, way.rest});
+  }
+  std::map<int32_t, std::string> shortest{{ParseStates::kDead, ""}};
+  for (const auto& [at, unused] : ways) {
+    if (states.accepts(at)) shortest[at] = "";
+  }
+  for (bool has_changed = true; std::exchange(has_changed, false);) {
+    for (const auto& [at, all] : ways) {
+      for (const Way& way : all) {
+        if (shortest.count(way.local) == 0 || shortest.count(way.rest) == 0) continue;
+        std::string text = way.text + shortest[way.local] + shortest[way.rest];
+        const auto known = shortest.find(at);
+        if (text.size() > 56 || (known != shortest.end() && known->second.size() <= text.size())) continue;
+        shortest[at] = std::move(text);
+        has_changed = true;
+      }
     }
   }
-  return std::nullopt;
+  if (state == ParseStates::kDead || shortest.count(state) == 0) return std::nullopt;
+  return shortest[state];
 }
 
 Result<Grammar> grammar_of(const std::string& ebnf) {
@@ -795,6 +825,32 @@ TEST_CASE("grammar: situations that nobody uses are forgotten, sequences stay wh
   CHECK(constraint->num_states() < 1000);
 }
 
+TEST_CASE("grammar: places that allow the same tokens share a mask, within bounds, also when rules are forgotten") {
+  const std::vector<std::string> tokens{"", "[", "]", "x", "y", "x]", "]]"};
+  const auto trie = std::make_shared<const TokenTrie>(tokens, static_cast<int>(tokens.size()));
+  Result<Grammar> grammar = grammar_of("root ::= \"[\" (root | [xy])* \"]\"");
+  REQUIRE(grammar.ok());
+  const auto shared = std::make_shared<const Grammar>(std::move(*grammar));
+  for (const size_t max_bytes : {size_t{1} << 20, size_t{64}}) {  // all are kept; or 16 masks, and rules are forgotten
+    const auto constraint = *TokenGrammar::create(shared, trie, {.max_states = 60, .max_mask_bytes = max_bytes});
+    std::set<const uint32_t*> masks;
+    const auto cursor = constraint->start();
+    std::vector<std::unique_ptr<ConstraintCursor>> kept;
+    for (int depth = 1; depth <= 300; ++depth) {
+      REQUIRE(cursor->append(1).ok());
+      REQUIRE(cursor->prepare_mask().ok());
+      for (int32_t id = 1; id < 7; ++id) {
+        CHECK(mask_allows(cursor->mask().data(), id) == (id != 6 || depth > 1));
+      }
+      masks.insert(cursor->mask().data());
+      kept.push_back(cursor->clone());  // so that no address is used again
+      CHECK(constraint->num_masks_by_sets() <= constraint->num_masks());
+      CHECK(constraint->num_masks() * 4 <= std::max<size_t>(max_bytes, 4));
+    }
+    if (max_bytes > 64) CHECK(masks.size() == 2);
+  }
+}
+
 // Goal    A mask put together of what a rule allows and of what goes on behind its end is that of the whole situation.
 // Method  Random texts of nested and ambiguous grammars, over all tokens of up to four of their bytes and some long
 // ones:
@@ -915,8 +971,14 @@ TEST_CASE("grammar: the masks of a step of 256 sequences, 151,936 tokens") {
   }
   const auto trie = std::make_shared<const TokenTrie>(texts, static_cast<int>(texts.size()));
   // 256 places of one string; and 256 places that have nothing in common.
-  std::string different = "z0[a-f]*";
-  for (int i = 1; i < 256; ++i) different += "|z" + std::to_string(i) + "-[a-f]*";
+  std::string different;
+  for (int i = 0; i < 256; ++i) {
+    different += (i > 0 ? "|z" : "z") + std::to_string(i) + (i > 0 ? "-" : "") + "[a";
+    for (int bit = 0; bit < 8; ++bit) {
+      if ((i >> bit & 1) != 0) different += static_cast<char>('b' + bit);
+    }
+    different += "]*";
+  }
   const auto token_of = [&](char c) { return tokenizer->encode(std::string(1, c)).at(0); };
   StepPlanBuilder builder;
   for (const bool distinct : {false, true}) {

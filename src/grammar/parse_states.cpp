@@ -27,7 +27,7 @@ size_t ParseStates::PairSetHash::operator()(const PairSet& set) const {
 }
 
 ParseStates::ParseStates(std::shared_ptr<const Grammar> grammar) : grammar_(std::move(grammar)) {
-  states_.emplace_back();  // kDead
+  add_state({});  // kDead
   const uint32_t root_return = number_of_return({make_pair(kTextEnd, 0)});
   CHECK(root_return == 0);
   PairSet key;
@@ -59,21 +59,20 @@ int32_t ParseStates::find_next(int32_t from, uint8_t byte) {
     }
   }
   const int32_t found = number_of(std::move(key));
-  State& state = states_[static_cast<size_t>(from)];
-  if (state.table == nullptr) {
-    state.table = std::make_unique<ByteTable>();
-    state.table->fill(kUnknown);
+  std::unique_ptr<ByteTable>& table = tables_[static_cast<size_t>(from)];
+  if (table == nullptr) {
+    table = std::make_unique<ByteTable>();
+    table->fill(kUnknown);
     work_ += 32;
   }
-  std::fill(state.table->begin() + first, state.table->begin() + last + 1, found);
+  std::fill(table->begin() + first, table->begin() + last + 1, found);
   return found;
 }
 
 int ParseStates::forced_byte(int32_t id) const {
-  const State& state = states_[static_cast<size_t>(id)];
-  if (state.accepts) return -1;
+  if (accepts(id)) return -1;
   int forced = -1;
-  for (const Pair item : state.items) {
+  for (const Pair item : states_[static_cast<size_t>(id)].items) {
     for (const Grammar::ByteEdge& edge : grammar_->byte_edges(first_of(item))) {
       if (edge.first != edge.last || (forced >= 0 && forced != edge.first)) return -1;
       forced = edge.first;
@@ -125,11 +124,17 @@ int32_t ParseStates::number_of(PairSet key) {
   const auto [it, is_new] = state_numbers_.try_emplace(std::move(key), static_cast<uint32_t>(states_.size()));
   if (!is_new) return static_cast<int32_t>(it->second);
   State state{.key = it->first};
-  state.accepts = first_of(state.key.back()) == kTextEnd;
   add_calls(state);
   work_ += 64 + static_cast<int64_t>(state.items.size());
-  states_.push_back(std::move(state));
+  add_state(std::move(state));
   return static_cast<int32_t>(states_.size() - 1);
+}
+
+void ParseStates::add_state(State state) {
+  flags_.push_back(
+      {.accepts = !state.key.empty() && first_of(state.key.back()) == kTextEnd, .has_next = !state.items.empty()});
+  tables_.emplace_back();
+  states_.push_back(std::move(state));
 }
 
 // Starts the rules that the items call, and those that these call, in the order of their ranks: when a rule is taken
@@ -216,6 +221,8 @@ std::vector<ParseStates::Part> ParseStates::parts_of(int32_t state) {
 
 void ParseStates::reserve(size_t num_states) {
   states_.reserve(num_states);
+  tables_.reserve(num_states);
+  flags_.reserve(num_states);
   state_numbers_.reserve(num_states);
   returns_.reserve(num_states);
   return_numbers_.reserve(num_states);
@@ -236,6 +243,8 @@ void ParseStates::keep_only(std::span<int32_t* const> kept) {
     if (is_needed[i]) need(old_returns[i]);
   }
   states_.clear();
+  tables_.clear();
+  flags_.clear();
   state_numbers_.clear();
   returns_.clear();
   return_numbers_.clear();
@@ -251,7 +260,7 @@ void ParseStates::keep_only(std::span<int32_t* const> kept) {
   for (size_t i = 0; i < old_returns.size(); ++i) {
     if (is_needed[i]) renamed[i] = number_of_return(translate(old_returns[i]));
   }
-  states_.emplace_back();  // kDead
+  add_state({});  // kDead
   initial_ = number_of(translate(initial_key));
   for (int32_t* state : kept) *state = number_of(translate(old_states[static_cast<size_t>(*state)].key));
 }

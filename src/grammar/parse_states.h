@@ -30,12 +30,12 @@ class ParseStates {
 
   int32_t initial() const { return initial_; }
   int32_t next(int32_t state, uint8_t byte) {
-    const ByteTable* table = states_[static_cast<size_t>(state)].table.get();
+    const ByteTable* table = tables_[static_cast<size_t>(state)].get();
     const int32_t known = table != nullptr ? (*table)[byte] : kUnknown;
     return known != kUnknown ? known : find_next(state, byte);
   }
-  bool accepts(int32_t state) const { return states_[static_cast<size_t>(state)].accepts; }  // the text is complete
-  bool has_next(int32_t state) const { return !states_[static_cast<size_t>(state)].items.empty(); }
+  bool accepts(int32_t state) const { return flags_[static_cast<size_t>(state)].accepts; }  // the text is complete
+  bool has_next(int32_t state) const { return flags_[static_cast<size_t>(state)].has_next; }
 
   // The only byte that the text can go on with; -1: it may end, or there are several.
   int forced_byte(int32_t state) const;
@@ -76,8 +76,9 @@ class ParseStates {
   struct State {
     PairSet key;    // items reached by reading, before calls; accepts is a pair of kTextEnd
     PairSet items;  // all that can read a byte
-    bool accepts = false;
-    std::unique_ptr<ByteTable> table;
+  };
+  struct Flags {
+    bool accepts = false, has_next = false;
   };
   struct PairSetHash {
     size_t operator()(const PairSet& set) const;
@@ -90,11 +91,15 @@ class ParseStates {
   void add_states(const Grammar::Place& place, uint32_t ret, PairSet& key);
   void pop(uint32_t ended, PairSet& key);
   int32_t number_of(PairSet key);
+  void add_state(State state);
   void add_calls(State& state);
   uint32_t number_of_return(PairSet frames);
 
   const std::shared_ptr<const Grammar> grammar_;
   std::vector<State> states_;
+  // Also by state, and apart: all that known texts ask for. That of many sequences fits into a cache.
+  std::vector<std::unique_ptr<ByteTable>> tables_;  // null where nothing is known
+  std::vector<Flags> flags_;
   Numbers state_numbers_;
   std::vector<PairSet> returns_;
   Numbers return_numbers_;

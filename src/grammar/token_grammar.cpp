@@ -18,6 +18,7 @@ constexpr int kMaxMissing = 16;                 // of ASCII, that a text's first
 constexpr int kShortTree = -2, kLongTree = -3;  // beside those of trees_
 constexpr size_t kMaxRests = 10'000;            // of tokens in a tree: more take too long to sort
 constexpr int kMaxRestsInRules = 64;            // for one mask, where a text may be read in very many ways
+constexpr size_t kMaxSetsOfKnownMask = 128;     // of more, a mask is not looked for
 // Nodes below one: for fewer, a run is not asked, or not looked for. To find one takes about 140 steps.
 constexpr uint32_t kLeastSkipped = 8, kLeastSkippedByNew = 256;
 constexpr int kLeastTextLength = 3;         // of a run, that texts of its characters are looked at for all grammars
@@ -44,6 +45,29 @@ void allow(std::vector<uint32_t>& words, const std::vector<uint32_t>& more) {
 
 void append(std::vector<int32_t>& token_ids, std::span<const int32_t> more) {
   token_ids.insert(token_ids.end(), more.begin(), more.end());
+}
+
+// Four chains, as a multiplication is waited for otherwise: 19 KB in a microsecond.
+template <typename T>
+size_t hash_of(std::span<const T> values) {
+  constexpr uint64_t kFactor = 0x9e3779b97f4a7c15u;
+  std::array<uint64_t, 4> chains = {values.size(), 1, 2, 3};
+  size_t i = 0;
+  for (; i + chains.size() <= values.size(); i += chains.size()) {
+    for (size_t chain = 0; chain < chains.size(); ++chain) {
+      chains[chain] = (chains[chain] ^ static_cast<uint64_t>(values[i + chain])) * kFactor;
+      chains[chain] ^= chains[chain] >> 29;
+    }
+  }
+  for (; i < values.size(); ++i) {
+    chains[0] = (chains[0] ^ static_cast<uint64_t>(values[i])) * kFactor;
+    chains[0] ^= chains[0] >> 29;
+  }
+  for (size_t chain = 1; chain < chains.size(); ++chain) {
+    chains[0] = (chains[0] ^ chains[chain]) * kFactor;
+    chains[0] ^= chains[0] >> 29;
+  }
+  return chains[0];
 }
 
 }  // namespace
@@ -102,7 +126,16 @@ TokenGrammar::TokenGrammar(std::shared_ptr<const Grammar> grammar, std::shared_p
       states_(std::move(grammar)),
       next_cleanup_(limits.max_states),
       path_(static_cast<size_t>(trie_->max_depth()) + 1) {
+  reserve();
+  rest_by_place_.reserve(limits.max_states / 4);
+}
+
+// Room for all that is kept by state, so that no step waits for it to be moved.
+void TokenGrammar::reserve() {
   states_.reserve(next_cleanup_);
+  masks_.reserve(next_cleanup_);
+  run_by_state_.reserve(next_cleanup_);
+  local_by_state_.reserve(next_cleanup_);
 }
 
 Result<std::shared_ptr<TokenGrammar>> TokenGrammar::create(std::shared_ptr<const Grammar> grammar,
@@ -150,6 +183,7 @@ void TokenGrammar::walk_ahead() {
     }
   };
   const auto take_nothing = [](std::span<const int32_t>) {};
+  const auto take_no_set = [](const TokenSet*) {};
   meet_parts_of(states_.initial(), meet);
   for (size_t i = 0, j = 0; i + j < limits_.max_ahead_states;) {
     const bool is_new = i < met.size();
@@ -160,7 +194,8 @@ void TokenGrammar::walk_ahead() {
     const Local& local = short_tokens_in_rule(at.local, rules_end_inside_);
     long_tokens_in_rule(at.local, rules_end_inside_);
     int num_left = kMaxRestsInRules;
-    if (at.rest != ParseStates::kDead) take_rests(kShortTree, local.short_ends, at.rest, num_left, take_nothing);
+    if (at.rest != ParseStates::kDead)
+      take_rests(kShortTree, local.short_ends, at.rest, num_left, take_nothing, take_no_set);
     std::vector<Place>& found = targets[at.local];
     if (is_new) find_targets(at.local, found);
     const auto meet_inside = [&](Place place) {
@@ -217,6 +252,7 @@ Result<std::shared_ptr<const TokenGrammar::Mask>> TokenGrammar::mask_of(int32_t 
   if (index < masks_.size() && masks_[index] != nullptr) return masks_[index];
   if (!has_room_for(num_masks_ + 1)) {
     std::ranges::fill(masks_, nullptr);  // sequences hold the ones that they use
+    mask_by_sets_.clear();
     num_masks_ = 0;
   }
   ASSIGN_OR_RETURN(std::shared_ptr<const Mask> mask, find_mask(state));
@@ -231,10 +267,7 @@ Result<std::shared_ptr<const TokenGrammar::Mask>> TokenGrammar::find_mask(int32_
   states_.set_work_limit(states_.work() + limits_.max_mask_work);
   const auto first = static_cast<size_t>(states_.alike(state));
   std::shared_ptr<const Mask> mask = first < masks_.size() ? masks_[first] : nullptr;
-  if (mask == nullptr) {
-    mask = with_long_tokens({.words = short_tokens_of(static_cast<int32_t>(first))},
-                            long_tokens_of(static_cast<int32_t>(first)));
-  }
+  if (mask == nullptr) mask = put_together(static_cast<int32_t>(first));
   if (first != static_cast<size_t>(state)) {
     std::vector<int32_t> long_token_ids = long_tokens_of(state);
     masks_.resize(std::max(masks_.size(), states_.num_states()));
@@ -245,6 +278,28 @@ Result<std::shared_ptr<const TokenGrammar::Mask>> TokenGrammar::find_mask(int32_
   return invalid_argument(
       "the grammar is too ambiguous at this place: finding the allowed tokens takes more than {} units of work",
       limits_.max_mask_work);
+}
+
+// A mask that was put together of the same sets before is the same mask.
+std::shared_ptr<const TokenGrammar::Mask> TokenGrammar::put_together(int32_t state) {
+  std::vector<int32_t> long_token_ids =
+      long_tokens_of(state);  // first: rules may be forgotten here, and sets with them
+  Parts parts = short_parts_of(state);
+  std::ranges::sort(parts.sets);
+  parts.sets.erase(std::unique(parts.sets.begin(), parts.sets.end()), parts.sets.end());
+  const bool may_know = parts.token_ids.empty() && parts.words.empty() &&
+                        parts.sets.size() + long_token_ids.size() <= kMaxSetsOfKnownMask;
+  std::vector<uint64_t> key;
+  if (may_know) {
+    for (const TokenSet* set : parts.sets) key.push_back(reinterpret_cast<uintptr_t>(set));
+    key.push_back(0);
+    for (const int32_t id : long_token_ids) key.push_back(static_cast<uint64_t>(id));
+    if (const auto known = mask_by_sets_.find(key); known != mask_by_sets_.end()) return known->second;
+  }
+  write(parts);
+  std::shared_ptr<const Mask> mask = with_long_tokens({.words = std::move(parts.words)}, std::move(long_token_ids));
+  if (may_know && !states_.is_over_limit()) mask_by_sets_.emplace(std::move(key), mask);
+  return mask;
 }
 
 std::shared_ptr<const TokenGrammar::Mask> TokenGrammar::with_long_tokens(Mask mask,
@@ -467,6 +522,9 @@ bool TokenGrammar::has_too_many_rules() const {
 }
 
 void TokenGrammar::forget_rules() {
+  mask_by_sets_.clear();
+  set_by_hash_.clear();
+  token_sets_.clear();
   locals_.clear();
   local_by_state_.clear();
   rests_.clear();
@@ -502,8 +560,7 @@ const TokenGrammar::Local& TokenGrammar::short_tokens_in_rule(int32_t state, boo
   } else {
     walk(state, tree, 0, static_cast<uint32_t>(tree.nodes.size()), wants_ends ? &ends : nullptr, take_tokens);
   }
-  rules_bytes_ += 4 * (tokens.words.size() + tokens.ids.size());
-  local.short_tokens = std::move(tokens);
+  local.short_tokens = keep_once(std::move(tokens));
   local.short_ends = ends_at(kShortTree, std::move(ends));
   local.knows_short_tokens = !states_.is_over_limit();
   local.knows_short_ends = wants_ends && local.knows_short_tokens;
@@ -530,13 +587,21 @@ const TokenTrie::Tree& TokenGrammar::tree_of(int tree) const {
   return tree == kLongTree ? trie_->long_tokens() : *trees_[static_cast<size_t>(tree)];
 }
 
-size_t TokenGrammar::NodesHash::operator()(const std::vector<uint32_t>& nodes) const {
-  uint64_t hash = nodes.size();
-  for (const uint32_t node : nodes) {
-    hash = (hash ^ node) * 0x9e3779b97f4a7c15u;
-    hash ^= hash >> 29;
+size_t TokenGrammar::ListHash::operator()(const std::vector<uint32_t>& list) const { return hash_of(std::span(list)); }
+size_t TokenGrammar::ListHash::operator()(const std::vector<uint64_t>& list) const { return hash_of(std::span(list)); }
+
+const TokenGrammar::TokenSet* TokenGrammar::keep_once(TokenSet tokens) {
+  const size_t hash = tokens.words.empty() ? hash_of(std::span<const int32_t>(tokens.ids))
+                                           : hash_of(std::span<const uint32_t>(tokens.words));
+  const auto [begin, end] = set_by_hash_.equal_range(hash);
+  for (auto it = begin; it != end; ++it) {
+    if (*it->second == tokens) return it->second;
   }
-  return hash;
+  tokens.ids.shrink_to_fit();
+  rules_bytes_ += sizeof(TokenSet) + 4 * (tokens.words.size() + tokens.ids.size());
+  token_sets_.push_back(std::make_unique<const TokenSet>(std::move(tokens)));
+  set_by_hash_.emplace(hash, token_sets_.back().get());
+  return token_sets_.back().get();
 }
 
 // Rules that end at the same places, as all strings do, share the tree of what is behind.
@@ -574,19 +639,22 @@ const TokenGrammar::Rest& TokenGrammar::rest_in_rule(int tree, int32_t state) {
   rests_.push_back(std::make_unique<Rest>(Rest{.state = state}));
   Rest& rest = *rests_.back();
   std::vector<uint32_t> ends;
+  TokenSet tokens;
   const TokenTrie::Tree& texts = tree_of(tree);
   walk(state, texts, 0, static_cast<uint32_t>(texts.nodes.size()), &ends,
-       [&](std::span<const int32_t> ids) { append(rest.token_ids, ids); });
+       [&](std::span<const int32_t> ids) { append(tokens.ids, ids); });
+  rest.tokens = keep_once(std::move(tokens));
   rest.ends = ends_at(tree, std::move(ends));
-  rules_bytes_ += sizeof(Rest) + 4 * rest.token_ids.size();
+  rules_bytes_ += sizeof(Rest);
   if (!states_.is_over_limit()) rest_by_place_[place] = &rest;
   return rest;
 }
 
 // The tokens of which a part of a rule has led to `ends` and what is left leads on from `state`, which may be the end
 // of rules again. num_left: so many places of rules may be looked at.
-template <typename TakeTokens>
-void TokenGrammar::take_rests(int tree, const Ends& ends, int32_t state, int& num_left, const TakeTokens& take_tokens) {
+template <typename TakeTokens, typename TakeSet>
+void TokenGrammar::take_rests(int tree, const Ends& ends, int32_t state, int& num_left, const TakeTokens& take_tokens,
+                              const TakeSet& take_set) {
   if (ends.tree == kNoTree) {
     const TokenTrie::Tree& texts = tree_of(tree);
     for (const uint32_t node : ends.nodes) {
@@ -603,30 +671,45 @@ void TokenGrammar::take_rests(int tree, const Ends& ends, int32_t state, int& nu
   }
   for (const ParseStates::Part& part : parts) {
     const Rest& rest = rest_in_rule(ends.tree, part.local);
-    take_tokens(rest.token_ids);
-    if (states_.has_next(part.rest)) take_rests(ends.tree, rest.ends, part.rest, num_left, take_tokens);
+    take_set(rest.tokens);
+    if (states_.has_next(part.rest)) take_rests(ends.tree, rest.ends, part.rest, num_left, take_tokens, take_set);
   }
 }
 
-std::vector<uint32_t> TokenGrammar::short_tokens_of(int32_t state) {
-  std::vector<uint32_t> words;
+TokenGrammar::Parts TokenGrammar::short_parts_of(int32_t state) {
+  Parts parts;
   int num_left = kMaxRestsInRules;
   for (const ParseStates::Part& part : states_.parts_of(state)) {
+    if (has_too_many_rules()) write(parts);  // local_of() forgets them, and sets with them
     const bool goes_on = states_.has_next(part.rest);
     const Local& local = short_tokens_in_rule(part.local, goes_on);
-    if (words.empty() && !local.short_tokens.words.empty()) {
-      words = local.short_tokens.words;
-    } else {
-      words.resize(static_cast<size_t>(mask_words_of(trie_->vocab_size())));
-      if (!local.short_tokens.words.empty()) allow(words, local.short_tokens.words);
-    }
-    allow(words, local.short_tokens.ids);
+    parts.sets.push_back(local.short_tokens);
     if (!goes_on) continue;
-    take_rests(kShortTree, local.short_ends, part.rest, num_left,
-               [&](std::span<const int32_t> ids) { allow(words, ids); });
+    take_rests(
+        kShortTree, local.short_ends, part.rest, num_left,
+        [&](std::span<const int32_t> ids) { parts.token_ids.push_back(ids); },
+        [&](const TokenSet* set) { parts.sets.push_back(set); });
   }
-  words.resize(static_cast<size_t>(mask_words_of(trie_->vocab_size())));  // where the text can only end
-  return words;
+  return parts;
+}
+
+// All parts into `words`.
+void TokenGrammar::write(Parts& parts) {
+  std::vector<uint32_t>& words = parts.words;
+  if (words.empty()) {
+    // That of a string, if there is one: its copy saves to set all to zero.
+    const auto most = std::ranges::find_if(parts.sets, [](const TokenSet* set) { return !set->words.empty(); });
+    if (most != parts.sets.end()) words = (*most)->words;
+    words.resize(static_cast<size_t>(mask_words_of(trie_->vocab_size())));
+    if (most != parts.sets.end()) parts.sets.erase(most);
+  }
+  for (const TokenSet* set : parts.sets) {
+    if (!set->words.empty()) allow(words, set->words);
+    allow(words, set->ids);
+  }
+  for (const std::span<const int32_t> ids : parts.token_ids) allow(words, ids);
+  parts.sets.clear();
+  parts.token_ids.clear();
 }
 
 std::vector<int32_t> TokenGrammar::long_tokens_of(int32_t state) {
@@ -637,8 +720,9 @@ std::vector<int32_t> TokenGrammar::long_tokens_of(int32_t state) {
     const Local& local = long_tokens_in_rule(part.local, goes_on);
     append(token_ids, local.long_token_ids);
     if (!goes_on) continue;
-    take_rests(kLongTree, local.long_ends, part.rest, num_left,
-               [&](std::span<const int32_t> ids) { append(token_ids, ids); });
+    const auto take_tokens = [&](std::span<const int32_t> ids) { append(token_ids, ids); };
+    take_rests(kLongTree, local.long_ends, part.rest, num_left, take_tokens,
+               [&](const TokenSet* set) { append(token_ids, set->ids); });
   }
   std::ranges::sort(token_ids);
   token_ids.erase(std::unique(token_ids.begin(), token_ids.end()), token_ids.end());
@@ -663,9 +747,9 @@ void TokenGrammar::forget_unused() {
     rest_by_place_[(place & ~uint64_t{UINT32_MAX}) | static_cast<uint32_t>(rest->state)] = rest;
   }
   masks_.clear();
-  num_masks_ = 0;
+  num_masks_ = mask_by_sets_.size();  // as the sets, these are of no situation
   next_cleanup_ = std::max(limits_.max_states, 2 * states_.num_states());
-  states_.reserve(next_cleanup_);
+  reserve();
 }
 
 }  // namespace spate

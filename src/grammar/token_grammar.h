@@ -40,12 +40,14 @@ class TokenGrammar final : public TokenConstraint {
 
   size_t num_states() const { return states_.num_states(); }
   size_t num_masks() const { return num_masks_; }
+  size_t num_masks_by_sets() const { return mask_by_sets_.size(); }
 
  private:
   class Cursor;
   static constexpr int kNoTree = -1;
-  struct NodesHash {
-    size_t operator()(const std::vector<uint32_t>& nodes) const;
+  struct ListHash {
+    size_t operator()(const std::vector<uint32_t>& list) const;
+    size_t operator()(const std::vector<uint64_t>& list) const;
   };
   struct Mask {
     std::vector<uint32_t> words;
@@ -56,10 +58,11 @@ class TokenGrammar final : public TokenConstraint {
                TokenGrammarLimits limits);
   Result<std::shared_ptr<const Mask>> mask_of(int32_t state);
   Result<std::shared_ptr<const Mask>> find_mask(int32_t state);
-  // Tokens as bits, or where they are few as a list.
+  // Tokens as bits, or where they are few as a list. Kept once, whatever places they are allowed at.
   struct TokenSet {
     std::vector<uint32_t> words;  // empty: `ids` has them
     std::vector<int32_t> ids;
+    bool operator==(const TokenSet&) const = default;
   };
   // Places inside tokens at which a rule may end, and what is left of the tokens behind them.
   struct Ends {
@@ -71,19 +74,29 @@ class TokenGrammar final : public TokenConstraint {
     int32_t state = 0;
     bool knows_short_tokens = false, knows_long_tokens = false;
     bool knows_short_ends = false, knows_long_ends = false;
-    TokenSet short_tokens;
+    const TokenSet* short_tokens = nullptr;
     std::vector<int32_t> long_token_ids;
     Ends short_ends, long_ends;
   };
   // What a situation in a rule allows of the rests of tokens.
   struct Rest {
     int32_t state = 0;
-    std::vector<int32_t> token_ids;
+    const TokenSet* tokens = nullptr;
     Ends ends;
   };
+  // What a mask is put together of.
+  struct Parts {
+    std::vector<const TokenSet*> sets;
+    std::vector<std::span<const int32_t>> token_ids;  // beside them, of plain walks
+    std::vector<uint32_t> words;                      // and these; mostly empty
+  };
   std::shared_ptr<const Mask> with_long_tokens(Mask mask, std::vector<int32_t> long_token_ids);
-  std::vector<uint32_t> short_tokens_of(int32_t state);
+  std::shared_ptr<const Mask> put_together(int32_t state);
+  Parts short_parts_of(int32_t state);
+  void write(Parts& parts);
   std::vector<int32_t> long_tokens_of(int32_t state);
+  const TokenSet* keep_once(TokenSet tokens);
+  void reserve();
   Local& local_of(int32_t state);
   const Local& short_tokens_in_rule(int32_t state, bool wants_ends);
   const Local& long_tokens_in_rule(int32_t state, bool wants_ends);
@@ -92,8 +105,9 @@ class TokenGrammar final : public TokenConstraint {
   Ends ends_at(int tree, std::vector<uint32_t> nodes);
   const TokenTrie::Tree& tree_of(int tree) const;
   const Rest& rest_in_rule(int tree, int32_t state);
-  template <typename TakeTokens>
-  void take_rests(int tree, const Ends& ends, int32_t state, int& num_left, const TakeTokens& take_tokens);
+  template <typename TakeTokens, typename TakeSet>
+  void take_rests(int tree, const Ends& ends, int32_t state, int& num_left, const TakeTokens& take_tokens,
+                  const TakeSet& take_set);
   // Where many characters lead on alike, as in a string: each of `chars` to `next`.
   struct Run {
     TokenTrie::CharSet chars;
@@ -131,11 +145,16 @@ class TokenGrammar final : public TokenConstraint {
   ParseStates states_;
   std::vector<std::shared_ptr<const Mask>> masks_;  // by state; null where not known
   size_t num_masks_ = 0;
+  // By the addresses of the sets of which it was put together, in order, and its long tokens. The places of a list have
+  // few masks, whatever their nesting and however many of them there may be.
+  std::unordered_map<std::vector<uint64_t>, std::shared_ptr<const Mask>, ListHash> mask_by_sets_;
+  std::vector<std::unique_ptr<const TokenSet>> token_sets_;
+  std::unordered_multimap<size_t, const TokenSet*> set_by_hash_;
   std::vector<std::unique_ptr<Local>> locals_;
-  size_t rules_bytes_ = 0;              // what locals_, rests_ and trees_ take
+  size_t rules_bytes_ = 0;              // what locals_, rests_, trees_ and token_sets_ take
   std::vector<Local*> local_by_state_;  // null where not known
   std::vector<std::unique_ptr<const TokenTrie::Tree>> trees_;
-  std::unordered_map<std::vector<uint32_t>, int, NodesHash> tree_numbers_;  // by nodes and, last, the tree they are of
+  std::unordered_map<std::vector<uint32_t>, int, ListHash> tree_numbers_;  // by nodes and, last, the tree they are of
   std::vector<std::unique_ptr<Rest>> rests_;
   std::unordered_map<uint64_t, Rest*> rest_by_place_;  // tree << 32 | state
   size_t next_cleanup_;                 // states at which the next one is due

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <iterator>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/version.h"
@@ -64,10 +65,56 @@ std::string with_dashes(const std::string& arg) {
   if (arg == "-pp") return "--pipeline-parallel-size";
   if (arg == "-dp") return "--data-parallel-size";
   if (arg.rfind("--", 0) != 0) return arg;
-  const size_t end = std::min(arg.find('='), arg.size());
+  const size_t end = std::min(arg.find_first_of("=."), arg.size());
   std::string out = arg;
   std::replace(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(end), '_', '-');
   return out;
+}
+
+// vLLM's spelling of JSON by its fields, --x.a.b 1 --x.c=two, as --x '{"a": {"b": 1}, "c": "two"}' behind the others.
+Status join_fields(std::vector<std::string>& args) {
+  using Json = nlohmann::ordered_json;
+  std::map<std::string, Json> objects;
+  std::vector<std::string> others;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const std::string& arg = args[i];
+    const size_t equals = std::min(arg.find('='), arg.size()), dot = arg.find('.');
+    if (args[i] == "--") {
+      others.insert(others.end(), args.begin() + static_cast<std::ptrdiff_t>(i), args.end());
+      break;
+    }
+    if (arg.rfind("--", 0) != 0 || dot == std::string::npos || dot > equals) {
+      others.push_back(arg);
+      continue;
+    }
+    const std::string flag = arg.substr(0, dot);
+    const bool has_value = equals < arg.size() || i + 1 < args.size();
+    if (!has_value) return invalid_argument("{} needs a value", arg);
+    std::string path = "/" + arg.substr(dot + 1, equals - dot - 1);
+    std::replace(path.begin(), path.end(), '.', '/');
+    if (path.back() == '/' || path.back() == '+' || path.find("//") != std::string::npos ||
+        path.find('~') != std::string::npos) {
+      return invalid_argument("{}: fields are named as in {}.name.name VALUE; lists are given as JSON",
+                              arg.substr(0, equals), flag);
+    }
+    const std::string text = equals < arg.size() ? arg.substr(equals + 1) : args[++i];
+    const Json value = Json::parse(text, nullptr, false);
+    try {
+      Json& object = objects.try_emplace(flag, Json::object()).first->second;
+      object[Json::json_pointer(path)] = value.is_discarded() ? Json(text) : value;
+    } catch (const Json::exception&) {
+      return invalid_argument("{} is not an object, of which {} is a field", flag, arg.substr(0, equals));
+    }
+  }
+  for (const auto& [flag, object] : objects) {
+    for (const std::string& arg : others) {
+      if (arg != flag && arg.rfind(flag + "=", 0) != 0) continue;
+      return invalid_argument("{} is given as JSON and by its fields; give one of them", flag);
+    }
+    others.insert(others.end(), {flag, object.dump(-1, ' ', false, Json::error_handler_t::replace)});
+  }
+  args = std::move(others);
+  return ok_status();
 }
 
 // The program's commands as CLI11 has them, with what they fill.
@@ -330,6 +377,7 @@ Result<Arguments> parse_arguments(int argc, const char* const* argv) {
   CommandLine line(arguments);
   std::vector<std::string> cli_args;
   for (int i = 1; i < argc; ++i) cli_args.push_back(with_dashes(argv[i]));
+  RETURN_IF_ERROR(join_fields(cli_args));
   ASSIGN_OR_RETURN(const bool is_printed, print_help(line, cli_args));
   if (is_printed) return arguments;
   RETURN_IF_ERROR(check_names(line, cli_args));

@@ -29,7 +29,9 @@ struct ModelArguments {
   std::string isa;                     // cap on the instruction set of a CPU
   std::string kernel_dir;              // GPU kernel sources from this folder
   std::string generation_config = "auto";  // auto: the model's generation_config.json; vllm: ignore it
+  std::string override_generation_config;  // JSON (cli/serving_json.h); empty: nothing
   std::string chat_template;           // file that replaces the model's template, or the template itself
+  std::string default_chat_template_kwargs;  // JSON (cli/serving_json.h); empty: none
   int threads = 0;                     // cpu compute threads of all ranks; 0 = as many as the device takes
   bool cpu_pin_threads = false;        // bind them to cores
   std::string weight_cache;            // folder of packed weights; empty: none are kept
@@ -73,13 +75,18 @@ struct ServeArguments {
   std::vector<std::string> allowed_origins;
   std::string metrics_compat = "vllm";
   std::string reasoning_parser = "auto", tool_call_parser = "auto";  // server/output_format.h
+  std::string reasoning_config;                                      // JSON (cli/serving_json.h); empty: none
   bool trust_request_chat_template = false;                          // chat_template of requests
+  bool return_tokens_as_token_ids = false;                           // where requests do not say it
+  int stream_interval = 1;                                           // least tokens of a chunk
   bool ui = true;
   std::string otlp_traces_endpoint;  // empty: no traces
   bool disable_access_log = false;
+  std::string disable_access_log_for_endpoints;  // paths with commas, beside those of ServerConfig
   bool disable_log_stats = false;
   std::string uvicorn_log_level = "info";
   bool enable_force_include_usage = false;
+  bool enable_per_request_metrics = false;
   double sse_ping_interval = 15;  // seconds
   double drain_delay = 0;         // seconds
   double shutdown_timeout = 30;   // seconds

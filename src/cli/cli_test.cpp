@@ -6,22 +6,25 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 
 #include "base/rng.h"
+#include "base/test.h"
 #include "base/test_support.h"
 #include "cli/arguments.h"
 #include "cli/bench_dataset.h"
+#include "cli/eval_data.h"
 #include "cli/find_models.h"
 #include "cli/llm_arguments.h"
 #include "cli/mock_argument.h"
 #include "cli/pooling_argument.h"
+#include "cli/serving.h"
+#include "cli/serving_json.h"
 #include "cli/serving_plan.h"
 #include "cli/speculative_argument.h"
-#include "cli/eval_data.h"
 #include "cli/sse_client.h"
-#include "base/test.h"
 
 namespace spate {
 namespace {
@@ -251,7 +254,83 @@ TEST_CASE("arguments: command lines of vLLM's users work, and say what has no ef
   const auto refusal = [](const char* flag, const char* value) { return parse({"serve", "m", flag, value}).status().message(); };
   CHECK(refusal("--rope-scaling", "{}").find("change it in the model's folder") != std::string::npos);
   CHECK(refusal("--revision", "v2").find("give its folder") != std::string::npos);
-  CHECK(refusal("--default-chat-template-kwargs", "{}").find("chat_template_kwargs") != std::string::npos);
+  CHECK(refusal("--logprobs-mode", "processed_logits").find("model's distribution") != std::string::npos);
+  CHECK(refusal("--logits-processors", "x.y").find("no code of others") != std::string::npos);
+  CHECK(refusal("--max-cpu-loras", "2").find("there are no adapters") != std::string::npos);
+  CHECK(parse({"serve", "m", "--logprobs-mode", "raw_logprobs"})->notes.size() == 1);
+}
+
+TEST_CASE("arguments: defaults of the server as JSON, by vLLM's fields") {
+  const auto args =
+      parse({"serve", "m", "--default-chat-template-kwargs", R"({"enable_thinking": false})", "--stream-interval", "4",
+             "--override-generation-config", R"({"temperature": 0.5})", "--return-tokens-as-token-ids",
+             "--enable-per-request-metrics", "--reasoning-config", R"({"reasoning_end_str": "x</think>"})"});
+  REQUIRE(args.ok());
+  CHECK(args->serve.stream_interval == 4);
+  CHECK(args->serve.return_tokens_as_token_ids);
+  CHECK(args->serve.enable_per_request_metrics);
+  CHECK(check_serving(*args).ok());
+  CHECK_FALSE(parse({"serve", "m", "--stream-interval", "0"}).ok());
+  CHECK((*parse_template_kwargs(args->model.default_chat_template_kwargs))->at("enable_thinking") == false);
+  CHECK(*parse_template_kwargs("") == nullptr);
+  CHECK(parse_template_kwargs("[1]").status().message().find("must be a JSON object") != std::string::npos);
+  CHECK(parse_template_kwargs("{").status().message().starts_with("--default-chat-template-kwargs: "));
+
+  GenerationConfig config;
+  config.do_sample = false;
+  config.top_p = 0.5;
+  config.eos_token_ids = {7};
+  const auto overridden =
+      override_generation_config(config, R"({"temperature": 0.25, "top_k": 3, "eos_token_id": [8, 9]})");
+  REQUIRE(overridden.ok());
+  CHECK(*overridden->temperature == 0.25);
+  CHECK_FALSE(overridden->do_sample.has_value());
+  CHECK(*overridden->top_p == 0.5);
+  CHECK(*overridden->top_k == 3);
+  CHECK(overridden->eos_token_ids == std::vector<int32_t>{8, 9});
+  CHECK(override_generation_config({}, R"({"temprature": 1})").status().message().find("'temprature'") !=
+        std::string::npos);
+  CHECK_FALSE(override_generation_config({}, R"({"temperature": -1})").ok());
+  CHECK_FALSE(check_serving(*parse({"serve", "m", "--override-generation-config", "7"})).ok());
+
+  const ReasoningFormat format{.names = "qwen3", .begin = "<think>", .end = "</think>"};
+  CHECK(*parse_reasoning_end(R"({"reasoning_start_str": "<think>", "reasoning_end_str": "Now.</think>"})", &format) ==
+        "Now.</think>");
+  CHECK(parse_reasoning_end("", nullptr)->empty());
+  for (const char* wrong : {R"({"reasoning_end_str": "</think> x"})", R"({"reasoning_end_str": "</think></think>"})",
+                            R"({"reasoning_end_str": 1})", R"({"reasoning_start_str": "<t>"})", R"({"x": 1})", "[]"}) {
+    CHECK(parse_reasoning_end(wrong, &format).status().message().starts_with("--reasoning-config: "));
+  }
+  CHECK_FALSE(parse_reasoning_end("{}", nullptr).ok());
+}
+
+TEST_CASE("arguments: JSON by its fields, switches that are off, auto, as vLLM's users have them") {
+  const auto args =
+      parse({"serve", "m", "--speculative_config.method", "ngram", "--speculative-config.num_speculative_tokens=3",
+             "--override-generation-config.temperature", "0.5", "--max-model-len", "auto", "--no-enable-lora"});
+  REQUIRE(args.ok());
+  CHECK(args->model.speculative_config == R"({"method":"ngram","num_speculative_tokens":3})");
+  CHECK(args->model.override_generation_config == R"({"temperature":0.5})");
+  CHECK(args->model.max_model_len == 0);
+  CHECK(args->notes.empty());
+  const auto error_of = [](std::initializer_list<const char*> words) { return parse(words).status().message(); };
+  CHECK(error_of({"serve", "m", "--speculative-config.method", "ngram", "--speculative-config", "{}"})
+            .find("give one of them") != std::string::npos);
+  CHECK(
+      error_of({"serve", "m", "--speculative-config.a", "1", "--speculative-config.a.b", "1"}).find("not an object") !=
+      std::string::npos);
+  CHECK(error_of({"serve", "m", "--speculative-config.a+", "1"}).find("lists are given as JSON") != std::string::npos);
+  CHECK(error_of({"serve", "m", "--speculative-config.a"}).find("needs a value") != std::string::npos);
+  CHECK(error_of({"serve", "m", "--speculativ-config.a", "1"}).find("the nearest is --speculative-config") !=
+        std::string::npos);
+  CHECK(parse({"serve", "m", "--max-model-len", "-1"})->model.max_model_len == 0);
+  CHECK_FALSE(parse({"serve", "m", "--max-model-len", "most"}).ok());
+  const TempDir dir;
+  const std::string file =
+      write_file(dir, "vllm.yaml", "enable-lora: false\nenable-expert-parallel: false\nmax-model-len: auto\n");
+  CHECK(parse({"serve", "m", "--config", file.c_str()}).ok());
+  const std::string asks = write_file(dir, "lora.yaml", "enable-lora: true\n");
+  CHECK(error_of({"serve", "m", "--config", asks.c_str()}).find("there are no adapters") != std::string::npos);
 }
 
 TEST_CASE("arguments: typos get the nearest name") {

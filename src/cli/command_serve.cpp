@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <sstream>
 
 #include <nlohmann/json.hpp>
 
@@ -33,7 +34,13 @@ ServerConfig server_config(const Arguments& arguments) {
   config.metrics_compat = parse_metric_dialects(s.metrics_compat).value();  // the flag's check has seen it
   config.ui = s.ui;
   config.enable_force_include_usage = s.enable_force_include_usage;
+  config.enable_per_request_metrics = s.enable_per_request_metrics;
   config.uvicorn_log_level = s.disable_access_log ? "warning" : s.uvicorn_log_level;
+  for (std::istringstream paths(s.disable_access_log_for_endpoints); !paths.eof();) {
+    std::string path;
+    std::getline(paths, path, ',');
+    if (!path.empty()) config.disable_access_log_for_endpoints.push_back(path);
+  }
   if (s.disable_log_stats) config.log_stats_interval = 0;
   config.sse_ping_interval = s.sse_ping_interval;
   config.drain_delay = s.drain_delay;

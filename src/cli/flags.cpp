@@ -152,7 +152,12 @@ void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required, std:
   begin_group(app, "Model");
   app->add_option("--generation-config", m.generation_config, "vllm: ignore the model's sampling defaults")
       ->check(CLI::IsMember({"auto", "vllm"}));
+  app->add_option("--override-generation-config", m.override_generation_config,
+                  "Sampling defaults in place of generation_config.json's, as JSON: {\"temperature\": 0.5}");
   app->add_option("--chat-template", m.chat_template, "File with the chat template to use, or the template itself");
+  app->add_option(
+      "--default-chat-template-kwargs", m.default_chat_template_kwargs,
+      "Variables of the chat template where requests do not say them, as JSON: {\"enable_thinking\": false}");
   app->add_option("-q,--quantization", m.quantization,
                   "Keep weights in 8 or 4 bits: int8, int4 (groups of 64), int4-g128, int4-g32-asym, int4-g64-f16scales, ...");
   app->add_option(
@@ -180,7 +185,9 @@ void add_model_flags(CLI::App* app, ModelArguments& m, bool model_required, std:
                   "How long a rank waits for another before every request ends with an error")
       ->check(CLI::Range(1, 86400));
   begin_group(app, "Memory and scheduling");
-  add_count(app, "--max-model-len", m.max_model_len, "Tokens of prompt and output; 0 or -1: the largest that fits", -1);
+  add_count(app, "--max-model-len", m.max_model_len,
+            "Tokens of prompt and output; auto, 0 or -1: the largest that fits", -1)
+      ->transform(CLI::Validator([](std::string& text) { return text == "auto" ? (text = "0", "") : ""; }, ""));
   add_count(app, "--max-num-seqs", m.max_num_seqs, "Sequences that run at once; 0: " + defaults_text(&BackEndDefaults::max_num_seqs));
   add_count(app, "--max-num-batched-tokens", m.max_num_batched_tokens, "Tokens of a step; 0: " + defaults_text(&BackEndDefaults::max_num_batched_tokens));
   app->add_option("--block-size", m.block_size, "Tokens in a KV block")->check(CLI::IsMember({16, 32, 64, 128}));
@@ -229,6 +236,10 @@ void add_parser_flags(CLI::App* app, ServeArguments& s) {
   app->add_option("--tool-call-parser", s.tool_call_parser,
                   "How the model writes tool calls: auto (seen from the chat template), none, or " +
                       format_names(tool_formats()));
+  app->add_option(
+      "--reasoning-config", s.reasoning_config,
+      "What ends a reasoning whose budget is spent, as JSON: {\"reasoning_end_str\": \"Time to answer.</think>\"}; "
+      "default: the mark alone");
 }
 
 void add_idle_flag(CLI::App* app, ServeArguments& s) {
@@ -259,8 +270,14 @@ void add_serve_flags(CLI::App* app, ServeArguments& s) {
   add_parser_flags(app, s);
   add_switch(app, "--trust-request-chat-template", s.trust_request_chat_template,
              "Render chats with the `chat_template` that their request brings");
+  add_switch(app, "--return-tokens-as-token-ids", s.return_tokens_as_token_ids,
+             "Logprobs name tokens as token_id:N where requests do not say it");
+  add_count(app, "--stream-interval", s.stream_interval, "Least tokens of a chunk; requests may ask for more", 1);
   add_switch(app, "--ui,!--no-ui", s.ui, "The web page at /");
   add_switch(app, "--disable-access-log,--disable-uvicorn-access-log", s.disable_access_log, "No log line a request");
+  app->add_option("--disable-access-log-for-endpoints", s.disable_access_log_for_endpoints,
+                  "Paths without a log line a request, with commas: /v1/models,/tokenize; those of health and metrics "
+                  "have none anyway");
   app->add_option("--uvicorn-log-level", s.uvicorn_log_level, "warning and above: no log line a request")
       ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "critical"}));
   app->add_option("--metrics-compat", s.metrics_compat,
@@ -277,6 +294,8 @@ void add_serve_flags(CLI::App* app, ServeArguments& s) {
                   "OTEL_SERVICE_NAME and OTEL_EXPORTER_OTLP_HEADERS hold");
   add_switch(app, "--disable-log-stats", s.disable_log_stats, "No line on throughput and load every ten seconds");
   add_switch(app, "--enable-force-include-usage", s.enable_force_include_usage, "Usage in every chunk of every stream, as with continuous_usage_stats");
+  add_switch(app, "--enable-per-request-metrics", s.enable_per_request_metrics,
+             "Times of its request in every answer, or in the last chunk of its stream, as with collect_metrics");
   app->add_option("--sse-ping-interval", s.sse_ping_interval, "Seconds between keep-alive comments of a silent stream")
       ->check(number_in(0.0, 3600.0));
   app->add_option("--drain-delay", s.drain_delay, "Seconds after SIGTERM in which requests are still accepted")

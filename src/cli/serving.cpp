@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include "base/version.h"
+#include "cli/serving_json.h"
 #include "server/json_writer.h"
 #include "server/output_format.h"
 #include "server/relaxed_acceptance.h"
@@ -72,6 +73,8 @@ Result<RepetitionDetection> repetition_detection_of(const ModelArguments& model)
 Status check_serving(const Arguments& arguments) {
   RETURN_IF_ERROR(repetition_detection_of(arguments.model).status());
   RETURN_IF_ERROR(check_chat_template(arguments.model.chat_template));
+  RETURN_IF_ERROR(parse_template_kwargs(arguments.model.default_chat_template_kwargs).status());
+  RETURN_IF_ERROR(override_generation_config({}, arguments.model.override_generation_config).status());
   RETURN_IF_ERROR(find_reasoning_format(arguments.serve.reasoning_parser, "").status());
   return find_tool_format(arguments.serve.tool_call_parser, "").status();
 }
@@ -90,7 +93,14 @@ Result<ServingModel> serving_model(const Arguments& arguments, LoadedModel& mode
   serving.hidden_size = model.config.hidden_size;
   serving.pooling = model.pooling;
   serving.eos_token_ids = model.eos_token_ids;
-  serving.defaults = sampling_defaults(model.generation);
+  ASSIGN_OR_RETURN(const GenerationConfig generation,
+                   override_generation_config(model.generation, arguments.model.override_generation_config));
+  if (generation.eos_token_ids != model.generation.eos_token_ids) serving.eos_token_ids = generation.eos_token_ids;
+  for (const int32_t id : serving.eos_token_ids) {
+    if (id < 0 || id >= serving.vocab_size) return invalid_argument("eos_token_id {} is not in the vocabulary", id);
+  }
+  serving.defaults = sampling_defaults(generation);
+  if (!arguments.model.override_generation_config.empty()) serving.defaults_source = "--override-generation-config";
   serving.defaults.repetition_detection =
       repetition_detection_of(arguments.model).value();  // check_serving() has seen it
   serving.reasoning_parser = arguments.serve.reasoning_parser;
@@ -98,6 +108,10 @@ Result<ServingModel> serving_model(const Arguments& arguments, LoadedModel& mode
   ASSIGN_OR_RETURN(
       const ReasoningFormat* reasoning,
       find_reasoning_format(serving.reasoning_parser, model.chat_template ? model.chat_template->source() : ""));
+  ASSIGN_OR_RETURN(serving.reasoning_end, parse_reasoning_end(arguments.serve.reasoning_config, reasoning));
+  ASSIGN_OR_RETURN(serving.template_kwargs, parse_template_kwargs(arguments.model.default_chat_template_kwargs));
+  serving.return_tokens_as_token_ids = arguments.serve.return_tokens_as_token_ids;
+  serving.stream_interval = arguments.serve.stream_interval;
   ASSIGN_OR_RETURN(serving.relaxed,
                    relaxed_acceptance(model.engine->config().speculative, reasoning, model.tokenizer.get()));
   const auto vocab_size = static_cast<int>(model.config.vocab_size);

@@ -14,7 +14,7 @@
 namespace spate {
 namespace {
 
-std::string describe_defaults(const SamplingDefaults& d) {
+std::string describe_defaults(const SamplingDefaults& d, const std::string& source) {
   std::string text;
   const auto add = [&](const char* name, const auto& value) {
     if (value) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, *value);
@@ -25,7 +25,7 @@ std::string describe_defaults(const SamplingDefaults& d) {
   add("min_p", d.min_p);
   add("repetition_penalty", d.repetition_penalty);
   add("max_tokens", d.max_tokens);
-  return text.empty() ? "the API's" : text + " (generation_config.json)";
+  return text.empty() ? "the API's" : text + " (" + source + ")";
 }
 
 // "reasoning qwen3, tool calls hermes"
@@ -119,7 +119,7 @@ Result<ServingModel> load_serving_model(const Arguments& arguments, int64_t max_
              serving.names.front(), serving.idle_unload_seconds);
   }
   log_info("serve", "parsers: {}", describe_parsers(serving));
-  log_info("serve", "sampling defaults: {}", describe_defaults(serving.defaults));
+  log_info("serve", "sampling defaults: {}", describe_defaults(serving.defaults, serving.defaults_source));
   return serving;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <string>
 #include <string_view>
 
 #include "cli/flags.h"
@@ -64,14 +65,69 @@ constexpr VllmFlag kVllmFlags[] = {
     {"--structured-outputs-config", true, nullptr, "there is one engine for structured output"},
     {"--response-role", true, "assistant", "answers are the assistant's"},
     {"--api-server-count", true, "1", "there is one process"},
-    {"--stream-interval", true, "1", "requests say it, as stream_interval"},
-    {"--revision", true, "main", "of a name in the Hugging Face cache main is read; for another revision give its folder"},
+    {"--revision", true, "main",
+     "of a name in the Hugging Face cache main is read; for another revision give its folder"},
     {"--tokenizer-revision", true, "main", "give the folder of the revision as --tokenizer"},
+    {"--code-revision", true, nullptr, "no code of a model's folder is run"},
+    {"--max-log-len", true, nullptr, "the text of requests is never logged"},
+    {"--enable-log-deltas,!--no-enable-log-deltas", false, nullptr, "the text of answers is never logged"},
+    {"--log-error-stack", false, nullptr, "an error is one line of the log"},
+    {"--aggregate-engine-logging", false, nullptr, "there is one process"},
+    {"--renderer-num-workers", true, nullptr, "there is one process"},
+    {"--tokenizer-pool-size", true, nullptr, "there is one process"},
+    {"--show-hidden-metrics-for-version", true, nullptr, "no metric is hidden"},
+    {"--h11-max-incomplete-event-size", true, nullptr, "the head of a request may have 64 KiB"},
+    {"--h11-max-header-count", true, nullptr, "the head of a request may have 64 KiB"},
+    {"--use-tqdm-on-load,!--no-use-tqdm-on-load", false, nullptr, "the log tells how far loading is"},
+    {"--model-loader-extra-config", true, nullptr, "there is one way to read weights"},
+    {"--safetensors-load-strategy", true, nullptr, "there is one way to read weights"},
+    {"--max-parallel-loading-workers", true, nullptr, "there is one way to read weights"},
+    {"--cudagraph-capture-sizes,--cuda-graph-sizes", true, nullptr, "steps are captured while they run"},
+    {"--max-cudagraph-capture-size", true, nullptr, "steps are captured while they run"},
+    {"--optimization-level", true, nullptr, "kernels are not compiled from a graph"},
+    {"--attention-config", true, nullptr, "the kernels follow from the device"},
+    {"--kernel-config", true, nullptr, "the kernels follow from the device"},
+    {"--moe-backend", true, nullptr, "the kernels follow from the device"},
+    {"--disable-cascade-attn,!--no-disable-cascade-attn", false, nullptr, "attention has no cascade"},
+    {"--disable-hybrid-kv-cache-manager,!--no-disable-hybrid-kv-cache-manager", false, nullptr,
+     "there is one manager of the KV cache"},
+    {"--use-v2-block-manager", false, nullptr, "there is one manager of the KV cache"},
+    {"--prefix-caching-hash-algo", true, nullptr, "there is one hash"},
+    {"--preemption-mode", true, nullptr, "a preempted sequence is computed again"},
+    {"--max-long-partial-prefills", true, nullptr, "the token budget decides how many prompts share a step"},
+    {"--num-scheduler-steps", true, nullptr, "the next step is prepared while one runs"},
+    {"--mm-processor-kwargs", true, nullptr, "models read text only"},
+    {"--mm-processor-cache-gb", true, nullptr, "models read text only"},
+    {"--mm-encoder-tp-mode", true, nullptr, "models read text only"},
+    {"--skip-mm-profiling", false, nullptr, "models read text only"},
+    {"--language-model-only", false, nullptr, "models read text only"},
+    {"--allowed-local-media-path", true, nullptr, "models read text only"},
+    {"--data-parallel-size-local", true, "1", "start one server for each replica"},
+    {"--decode-context-parallel-size,--dcp", true, "1", "a sequence is not split over ranks"},
+    {"--prefill-context-parallel-size,--pcp", true, "1", "a sequence is not split over ranks"},
+    {"--nnodes", true, "1", "the ranks of a model are threads of one process"},
+    {"--fingerprint-mode", true, "full", "system_fingerprint has the version and a hash of the settings"},
+    {"--headless", false, "", "the ranks of a model are threads of one process"},
+    {"--hf-config-path", true, "", "config.json is read from the model's folder"},
+    {"--rope-theta", true, "", "config.json is read as it is; change it in the model's folder"},
+    {"--exclude-tools-when-tool-choice-none", false, "", "requests leave out what they do not want told"},
+    {"--enable-prompt-embeds", false, "", "prompts are text or token ids"},
+    {"--tool-server", true, "", "this server runs no tools"},
+    {"--tool-parser-plugin", true, "", "no code of others is run"},
+    {"--reasoning-parser-plugin", true, "", "no code of others is run"},
+    {"--io-processor-plugin", true, "", "no code of others is run"},
+    {"--logits-processor-pattern", true, "", "no code of others is run"},
+    {"--scheduler-cls", true, "", "no code of others is run"},
+    {"--worker-cls", true, "", "no code of others is run"},
+    {"--worker-extension-cls", true, "", "no code of others is run"},
+    {"--fully-sharded-loras", false, "", "there are no adapters"},
+    {"--lora-dtype", true, "", "there are no adapters"},
+    {"--enable-eplb", false, "", "experts are split by --tensor-parallel-size"},
+    {"--kv-offloading-size", true, "", "the KV cache has one tier"},
+    {"--kv-events-config", true, "", "changes of the KV cache are not published"},
+    {"--ssl-ciphers", true, "", "OpenSSL's own hold"},
     {"--hf-overrides", true, "", "config.json is read as it is; change it in the model's folder"},
     {"--rope-scaling", true, "", "config.json is read as it is; change it in the model's folder"},
-    {"--override-generation-config", true, "", "change generation_config.json in the model's folder, or say it in requests"},
-    {"--default-chat-template-kwargs", true, "", "requests say it, as chat_template_kwargs"},
-    {"--return-tokens-as-token-ids", false, "", "requests say it, under the same name"},
     {"--num-gpu-blocks-override", true, "", "use --kv-cache-memory"},
     {"--skip-tokenizer-init", false, "", "texts need the tokenizer"},
     {"--log-config-file", true, "", "use --log-level and --log-format"},
@@ -82,6 +138,9 @@ constexpr VllmFlag kVllmFlags[] = {
     {"--lora-modules", true, "", "there are no adapters"},
     {"--max-loras", true, "", "there are no adapters"},
     {"--max-lora-rank", true, "", "there are no adapters"},
+    {"--max-cpu-loras", true, "", "there are no adapters"},
+    {"--logprobs-mode", true, "raw_logprobs", "logprobs are those of the model's distribution"},
+    {"--logits-processors", true, "", "no code of others is run"},
     {"--enable-expert-parallel", false, "", "experts are split by --tensor-parallel-size"},
     {"--kv-transfer-config", true, "", "prefill and decode run in one process"},
     {"--ssl-ca-certs", true, "", "certificates of clients are not asked for"},
@@ -90,19 +149,28 @@ constexpr VllmFlag kVllmFlags[] = {
     {"--middleware", true, "", "no code of others is run"},
 };
 
+// vLLM's switches can all be turned off: --enable-lora, --no-enable-lora.
+std::string with_negation(const std::string& names) {
+  if (names.find('!') != std::string::npos) return names;
+  return names + ",!--no-" + names.substr(2, names.find(',') - 2);
+}
+
 }  // namespace
 
 void add_vllm_flags(CLI::App* app) {
   for (const VllmFlag& flag : kVllmFlags) {
     const std::string_view only = flag.only_value != nullptr ? flag.only_value : "any";
     begin_group(app, only.empty() ? kRefusedGroup : kNoEffectGroup);
-    CLI::Option* option = flag.takes_value
-                              ? app->add_option_function<std::string>(flag.names, [](const std::string&) {}, flag.reason)
-                              : app->add_flag_function(flag.names, [](int64_t) {}, flag.reason);
+    CLI::Option* option = flag.takes_value ? app->add_option_function<std::string>(
+                                                 flag.names, [](const std::string&) {}, flag.reason)
+                                           : app->add_flag_function(
+                                                 with_negation(flag.names), [](int64_t) {}, flag.reason);
     if (flag.only_value == nullptr) continue;
     option->check(CLI::Validator(
         [&flag](std::string& value) {
-          return value == flag.only_value ? std::string() : fmt::format("is not supported: {}", flag.reason);
+          const bool asks_for_nothing = !flag.takes_value && value == "false";
+          const bool is_taken = asks_for_nothing || value == flag.only_value;
+          return is_taken ? std::string() : fmt::format("is not supported: {}", flag.reason);
         },
         ""));
   }

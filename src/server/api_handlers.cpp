@@ -37,7 +37,8 @@ ResponseInfo response_info(const ApiCall& call, const ApiRequest& request, std::
           .model = request.model.empty() ? model.names.front() : request.model,
           .system_fingerprint = model.system_fingerprint,
           .tokenizer = model.tokenizer.get(),
-          .force_include_usage = call.force_include_usage};
+          .force_include_usage = call.force_include_usage,
+          .force_metrics = call.force_metrics};
 }
 
 // A client that goes away takes its sequences with it.
@@ -165,6 +166,12 @@ ApiOutcome run_api_call(Endpoint endpoint, ApiCall& call, IgnoredFields& ignored
                                          call.request.path.size() - kResponsePrefix.size() - kInputItemsSuffix.size()));
     case Endpoint::kTokensGenerate:
       return handle_tokens_generate(call, ignored);
+    case Endpoint::kLlamaCompletion:
+      return handle_llama_completion(call, ignored);
+    case Endpoint::kApplyTemplate:
+      return handle_apply_template(call, ignored);
+    case Endpoint::kProps:
+      return handle_props(call);
     case Endpoint::kEmbeddings:
       return handle_embeddings(call, ignored);
     case Endpoint::kScore:
@@ -384,6 +391,13 @@ ApiOutcome handle_tokens_generate(ApiCall& call, IgnoredFields& ignored) {
   ignored = {request->unknown_fields, request->no_effect_fields};
   ApiOutcome error = run_completion_request(call, *request, "generate-tokens-", make_tokens_response);
   return error ? with_field_name(std::move(*error), "prompt", "token_ids") : error;
+}
+
+ApiOutcome handle_llama_completion(ApiCall& call, IgnoredFields& ignored) {
+  ApiResult<CompletionRequest> request = parse_llama_completion(call.request.body, call.frontend->parse_limits());
+  if (!request.ok()) return request.error();
+  ignored = {request->unknown_fields, request->no_effect_fields};
+  return run_completion_request(call, *request, "cmpl-", make_llama_response);
 }
 
 ApiOutcome handle_embeddings(ApiCall& call, IgnoredFields& ignored) {

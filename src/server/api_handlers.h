@@ -16,6 +16,7 @@ struct ApiCall {
   HttpRequest request;
   std::shared_ptr<HttpResponder> responder;
   bool force_include_usage = false;
+  bool force_metrics = false;  // each answer tells its times
   std::shared_ptr<ResponseStore> responses;
   std::vector<ModelCard> all_models;  // for the list of models
 };
@@ -40,6 +41,9 @@ ApiOutcome handle_input_items(ApiCall& call, const std::string& id);
 ApiOutcome handle_delete_response(ApiCall& call, const std::string& id);
 ApiOutcome handle_cancel_response(ApiCall& call, const std::string& id);
 ApiOutcome handle_tokens_generate(ApiCall& call, IgnoredFields& ignored);
+ApiOutcome handle_llama_completion(ApiCall& call, IgnoredFields& ignored);
+ApiOutcome handle_apply_template(ApiCall& call, IgnoredFields& ignored);
+ApiOutcome handle_props(ApiCall& call);
 ApiOutcome handle_embeddings(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_score(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_rerank(ApiCall& call, IgnoredFields& ignored);

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -37,6 +38,8 @@ struct ParseLimits {
   int vocab_size = 0;
   int max_logprobs = 20;
   int max_model_len = 0;
+  bool return_tokens_as_token_ids = false;  // where the request does not say it
+  int stream_interval = 1;                  // at least
 };
 
 // What chat and completions have in common.
@@ -64,6 +67,7 @@ struct ApiRequest {
   std::vector<int32_t> allowed_token_ids;                     // empty: all
   std::vector<std::string> bad_words;                         // none is empty or white space only
   std::vector<int32_t> bad_token_ids;                         // never chosen
+  std::vector<std::pair<std::string, std::optional<float>>> text_biases;  // of each token of a text; none: never chosen
   BeamSearchParams beams;  // width 0: none
   bool speculate = true;
   std::optional<bool> relaxed_acceptance;  // nullopt: as the server does
@@ -154,6 +158,8 @@ ApiResult<ChatRequest> parse_messages_request(std::string_view body, const Parse
                                               nlohmann::ordered_json* translated = nullptr);
 // vLLM's /inference/v1/generate, translated to a completion.
 ApiResult<CompletionRequest> parse_tokens_request(std::string_view body, const ParseLimits& limits);
+// llama-server's /completion, the same.
+ApiResult<CompletionRequest> parse_llama_completion(std::string_view body, const ParseLimits& limits);
 ApiResult<CompletionRequest> read_completion_request(const nlohmann::ordered_json& body, const ParseLimits& limits);
 ApiResult<CompletionRequest> parse_completion_request(std::string_view body, const ParseLimits& limits);
 ApiResult<EmbeddingsRequest> parse_embeddings_request(std::string_view body, const ParseLimits& limits);

@@ -127,8 +127,7 @@ TEST_CASE("chat request: wrong types and values name the field, the value and th
   CHECK(refusal(chat(R"("logprobs":true,"top_logprobs":-1)")) == "top_logprobs|invalid_value|400");
   CHECK(refusal(chat(R"("prompt_logprobs":-1)")) == "prompt_logprobs|invalid_value|400");
   CHECK(refusal(chat(R"("logprob_token_ids":[1])")) == "logprob_token_ids|invalid_value|400");
-  CHECK(refusal(chat(R"("logprobs":true,"top_logprobs":1,"logprob_token_ids":[1])")) ==
-        "logprob_token_ids|invalid_value|400");
+  CHECK(refusal(chat(R"("logprobs":true,"top_logprobs":1,"logprob_token_ids":[1])")) == "ok");
   CHECK(refusal(chat(R"("logprobs":true,"logprob_token_ids":[1000000])")) == "logprob_token_ids|invalid_value|400");
   CHECK(refusal(chat(R"("logprobs":true,"logprob_token_ids":[1,2])")) == "ok");
   CHECK(refusal(chat(R"("stop":[""])")) == "stop|invalid_value|400");
@@ -501,6 +500,24 @@ TEST_CASE("request: of a repeated key the last counts; every bad key of logit_bi
   biased = chat(R"("logit_bias":{"5000":1,"3":500,"6000":1})");
   REQUIRE(!biased.ok());
   CHECK(biased.error().message == "logit_bias contains token ids 5000, 6000, the vocabulary has ids 0 to 999");
+  for (const char* wrong : {R"([[3]])", R"([[3,true]])", R"([[3.5,1]])", R"([["a",101]])", R"([3,1])", R"("3")", "7"}) {
+    auto refused = chat(fmt::format(R"("logit_bias":{})", wrong));
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.error().param == "logit_bias");
+  }
+  auto list = chat(R"("logit_bias":[[7,-1.5],[9,false],["Oslo",2],["x",false]])");
+  REQUIRE(list.ok());
+  CHECK(list->sampling.logit_bias == std::vector<std::pair<int32_t, float>>{{7, -1.5f}, {9, 0.0f}});
+  CHECK(list->bad_token_ids == std::vector<int32_t>{9});
+  CHECK(list->text_biases.size() == 2);
+  CHECK(chat(R"("logit_bias":[[-1,1]])").error().param == "logit_bias");
+  CHECK(chat(R"("logit_bias":[[5000,1]])").error().message ==
+        "logit_bias contains token id 5000, the vocabulary has ids 0 to 999");
+  CHECK_FALSE(chat(R"("seed":-1)")->sampling.seed.has_value());
+  for (const char* effort : {"none", "low"}) {
+    auto thinks = chat(fmt::format(R"("reasoning_effort":"{}")", effort));
+    CHECK(thinks->template_kwargs->at("enable_thinking") == (std::string_view(effort) != "none"));
+  }
   biased = chat(R"("logit_bias":{"3":500,"4":1,"5":-101})");
   REQUIRE(!biased.ok());
   CHECK(biased.error().message == "logit_bias must be in [-100, 100], got 500 for 3, -101 for 5");

@@ -278,7 +278,7 @@ void read_conversation(FieldReader& fields, ChatRequest& request) {
   if (const Json* effort = fields.any("reasoning_effort")) {
     if (!effort->is_string()) return fields.fail_type("reasoning_effort", "a string", *effort);
     (*kwargs)["reasoning_effort"] = *effort;
-    if (*effort == "none") (*kwargs)["enable_thinking"] = false;
+    (*kwargs)["enable_thinking"] = *effort != "none";  // as vLLM: effort asks for thinking
   }
   if (const auto enable_thinking = fields.boolean("enable_thinking")) (*kwargs)["enable_thinking"] = *enable_thinking;
   request.chat_template = fields.string("chat_template");
@@ -338,8 +338,10 @@ ApiResult<ChatRequest> read_chat_request(const Json& body, const ParseLimits& li
     fields.fail("top_logprobs", "top_logprobs can only be set when logprobs is true");
   }
   if (logprobs) request.sampling.logprobs = top_logprobs.value_or(0);
-  if (!request.sampling.logprob_token_ids.empty() && (!logprobs || top_logprobs.value_or(0) != 0)) {
-    fields.fail("logprob_token_ids", "logprob_token_ids needs logprobs to be true, and no top_logprobs");
+  if (!request.sampling.logprob_token_ids.empty()) {
+    if (!logprobs) fields.fail("logprob_token_ids", "logprob_token_ids needs logprobs to be true");
+    request.sampling.logprobs = 0;
+    if (top_logprobs.value_or(0) != 0) request.no_effect_fields.emplace_back("top_logprobs");
   }
   check_sampling(fields, limits, request);
   if (fields.has_error()) return fields.error();

@@ -25,7 +25,7 @@ ChatOptions options_of(const ChatRequest& request, const ResponseInfo& info) {
           .return_token_ids = request.return_token_ids,
           .include_usage = request.include_usage || info.force_include_usage,
           .continuous_usage = request.continuous_usage || info.force_include_usage,
-          .collect_metrics = request.collect_metrics,
+          .collect_metrics = request.collect_metrics || info.force_metrics,
           .include_reasoning = request.include_reasoning,
           .is_named_choice = request.tool_choice == ToolChoice::kNamed};
 }
@@ -111,8 +111,6 @@ class ChatStream final : public ChatListener {
   void send_role(Choice& choice, int choice_idx, GenerationUsage usage) {
     choice.has_begun = true;
     usage.num_completion_tokens = 0;  // its chunk has no token
-    const int64_t num_reasoning_tokens =
-        std::exchange(num_reasoning_tokens_, std::min<int64_t>(num_reasoning_tokens_, 0));
     std::string members;
     if (options_.return_token_ids && choice_idx == 0) {
       JsonWriter json;
@@ -123,8 +121,7 @@ class ChatStream final : public ChatListener {
     send_chunk(fmt::format(
                    R"({{"index":{},"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}})",
                    choice_idx),
-               usage, members);
-    num_reasoning_tokens_ = num_reasoning_tokens;
+               usage, 0, members);
   }
 
   void hold_tokens(Choice& choice, ChoiceDelta& delta) {
@@ -167,7 +164,7 @@ class ChatStream final : public ChatListener {
   void send_delta(Choice& choice, int choice_idx, std::string_view members, const GenerationUsage& usage) {
     send_chunk(fmt::format(R"({{"index":{},"delta":{{{}}},{},"finish_reason":null}})", choice_idx, members,
                            take_tokens(choice)),
-               usage);
+               usage, num_reasoning_tokens_);
   }
 
   void send_finish(Choice& choice, const ChatDelta& chat, std::string_view members, const GenerationUsage& usage) {
@@ -178,7 +175,7 @@ class ChatStream final : public ChatListener {
         api_finish_reason(chat.delta.finish_reason, chat.has_tool_calls && !options_.is_named_choice);
     send_chunk(fmt::format(R"({{"index":{},"delta":{{{}}},{},"finish_reason":"{}",{}}})", chat.delta.choice, members,
                            take_tokens(choice), reason, stop_reason.text().substr(1)),
-               usage);
+               usage, num_reasoning_tokens_);
   }
 
   // "logprobs":..[,"token_ids":..] of what was held.
@@ -201,7 +198,8 @@ class ChatStream final : public ChatListener {
     return out;
   }
 
-  void send_chunk(const std::string& choice_json, const GenerationUsage& usage, const std::string& members = {}) {
+  void send_chunk(const std::string& choice_json, const GenerationUsage& usage, int64_t num_reasoning_tokens,
+                  const std::string& members = {}) {
     std::string event = head_;
     event += R"(,"choices":[)";
     event += choice_json;
@@ -211,7 +209,7 @@ class ChatStream final : public ChatListener {
       event += R"(,"usage":)";
       if (options_.continuous_usage) {
         JsonWriter json;
-        write_usage(json, usage, num_reasoning_tokens_);
+        write_usage(json, usage, num_reasoning_tokens);
         event += json.text();
       } else {
         event += "null";
@@ -298,7 +296,7 @@ class ChatWhole final : public ChatListener {
     } else {
       json.null();
     }
-    if (options_.return_token_ids) write_token_ids(json, "prompt_token_ids", prompt_token_ids_);
+    write_token_ids_or_null(json, "prompt_token_ids", options_.return_token_ids ? &prompt_token_ids_ : nullptr);
     responder_->respond({.body = json.end_object().take()});
   }
 
@@ -322,6 +320,8 @@ class ChatWhole final : public ChatListener {
     json.null_field("refusal");
     if (options_.include_reasoning && !choice.reasoning.empty()) {
       json.field("reasoning", choice.reasoning).field("reasoning_content", choice.reasoning);
+    } else {
+      json.null_field("reasoning").null_field("reasoning_content");
     }
     if (!choice.tool_calls.empty()) {
       json.key("tool_calls").begin_array();
@@ -340,7 +340,7 @@ class ChatWhole final : public ChatListener {
     json.field("finish_reason",
                api_finish_reason(choice.end.finish_reason, choice.has_tool_calls && !options_.is_named_choice));
     write_stop_reason(json, choice.end);
-    if (options_.return_token_ids) write_token_ids(json, "token_ids", choice.token_ids);
+    write_token_ids_or_null(json, "token_ids", options_.return_token_ids ? &choice.token_ids : nullptr);
     json.end_object();
   }
 

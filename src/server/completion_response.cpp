@@ -18,7 +18,7 @@ class CompletionResponse final : public GenerationListener {
         wants_prompt_logprobs_(request.sampling.prompt_logprobs.has_value()),
         include_usage_(request.include_usage || info.force_include_usage),
         continuous_usage_(request.continuous_usage || info.force_include_usage),
-        collect_metrics_(request.collect_metrics),
+        collect_metrics_(request.collect_metrics || info.force_metrics),
         n_(request.sampling.n),
         info_(std::move(info)),
         responder_(std::move(responder)) {
@@ -138,6 +138,8 @@ class CompletionResponse final : public GenerationListener {
     if (return_token_ids_) {
       if (!is_stream_ || end) write_token_ids(json, "prompt_token_ids", prompt_token_ids_[prompt_idx]);
       write_token_ids(json, "token_ids", choice.token_ids);
+    } else if (!is_stream_) {
+      json.null_field("prompt_token_ids").null_field("token_ids");
     }
     json.end_object();
     choice.text.clear();

@@ -255,7 +255,9 @@ ParseLimits Frontend::parse_limits() const {
   return {.defaults = model_.defaults,
           .vocab_size = model_.vocab_size,
           .max_logprobs = model_.max_logprobs,
-          .max_model_len = max_model_len()};
+          .max_model_len = max_model_len(),
+          .return_tokens_as_token_ids = model_.return_tokens_as_token_ids,
+          .stream_interval = model_.stream_interval};
 }
 
 bool Frontend::serves(std::string_view model_name) const {
@@ -300,11 +302,13 @@ ApiResult<std::string> Frontend::render_chat(const ChatRequest& request) const {
       if (message["role"] == "developer") message["role"] = "system";
     }
   }
+  Json kwargs = model_.template_kwargs ? *model_.template_kwargs : Json::object();
+  kwargs.update(*request.template_kwargs);
   const Result<std::string> rendered =
       chat_template->render({.messages = &messages,
                              .tools = request.tools.get(),
                              .documents = request.documents.get(),
-                             .kwargs = request.template_kwargs.get(),
+                             .kwargs = &kwargs,
                              .add_generation_prompt = request.add_generation_prompt,
                              .continue_final_message = request.continue_final_message});
   if (!rendered.ok()) return bad_request("messages", rendered.status().message(), "template_error");
@@ -529,6 +533,19 @@ ApiResult<std::vector<int>> Frontend::fit_prompts(const ApiRequest& request, std
   return all_max_tokens;
 }
 
+std::optional<ApiError> Frontend::add_text_biases(const ApiRequest& request, SamplingParams& sampling,
+                                                  std::vector<int32_t>& bad_token_ids) const {
+  for (const auto& [text, bias] : request.text_biases) {
+    for (const int32_t id : model_.tokenizer->encode(text, {.add_special_tokens = false})) {
+      if (bias) sampling.logit_bias.emplace_back(id, *bias);
+      if (!bias) bad_token_ids.push_back(id);
+    }
+    if (sampling.logit_bias.size() <= static_cast<size_t>(kMaxLogitBias)) continue;
+    return bad_request("logit_bias", fmt::format("logit_bias has more than {} tokens", kMaxLogitBias));
+  }
+  return std::nullopt;
+}
+
 // Requests that have ended are dropped when their number may have doubled, so each costs a constant time.
 void Frontend::note_running(const std::string& request_id, const std::shared_ptr<Generation>& run) {
   if (request_id.empty()) return;
@@ -609,9 +626,11 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
   if (!request.allowed_token_ids.empty()) {
     if (auto error = allow_some_tokens(request, generation)) return *error;
   }
-  if (!request.bad_words.empty() || !request.bad_token_ids.empty()) {
+  std::vector<int32_t> bad_token_ids = request.bad_token_ids;
+  if (auto error = add_text_biases(request, generation.sampling, bad_token_ids)) return *error;
+  if (!request.bad_words.empty() || !bad_token_ids.empty()) {
     std::vector<std::vector<int32_t>> sequences = bad_sequences(request.bad_words, *model_.tokenizer);
-    for (const int32_t id : request.bad_token_ids) sequences.push_back({id});
+    for (const int32_t id : bad_token_ids) sequences.push_back({id});
     const bool may_end = !request.sampling.ignore_eos;
     generation.constraint =
         forbid_sequences(std::move(sequences), may_end ? model_.eos_token_ids : std::vector<int32_t>(),
@@ -621,6 +640,7 @@ ApiResult<std::shared_ptr<Generation>> Frontend::generate(const ApiRequest& requ
     generation.constraint = limit_thinking({.max_tokens = *form.max_reasoning_tokens,
                                             .begin = std::string(form.reasoning->begin),
                                             .end = std::string(form.reasoning->end),
+                                            .forced_end = model_.reasoning_end,
                                             .has_begun = form.starts_in_reasoning},
                                            *model_.tokenizer, model_.vocab_size, std::move(generation.constraint));
   }

@@ -118,6 +118,9 @@ class Frontend {
   std::shared_ptr<const StructuredOutput> tool_output(const ChatRequest& request,
                                                       const ChatOutputOptions& output) const;
   std::optional<ApiError> allow_some_tokens(const ApiRequest& request, GenerationRequest& generation) const;
+  // The tokens of its texts join the biases by id.
+  std::optional<ApiError> add_text_biases(const ApiRequest& request, SamplingParams& sampling,
+                                          std::vector<int32_t>& bad_token_ids) const;
   void note_running(const std::string& request_id, const std::shared_ptr<Generation>& run);
 
   const ServingModel model_;

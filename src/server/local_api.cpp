@@ -24,7 +24,6 @@ void LocalApi::run(std::string_view path, std::string body, const std::shared_pt
   ApiCall call{.frontend = frontend_,
                .request = {.method = route->method, .path = std::string(path), .body = std::move(body)},
                .responder = responder,
-               .force_include_usage = false,
                .responses = responses_,
                .all_models = {card_of(*frontend_)}};
   call.request.request_id = fmt::format("local-{}", ++num_requests_);

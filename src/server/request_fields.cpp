@@ -50,13 +50,46 @@ void read_stop(FieldReader& fields, SamplingParams& sampling) {
   }
 }
 
-void read_logit_bias(FieldReader& fields, SamplingParams& sampling) {
-  const Json* bias = fields.object("logit_bias");
+// llama-server's form: [[id, bias], ["text", bias], [id, false]]; false: never.
+void read_logit_bias_list(FieldReader& fields, const Json& list, ApiRequest& request) {
+  constexpr const char* kWanted = "a map of token ids to numbers, or a list of [token id or text, number or false]";
+  for (const Json& entry : list) {
+    const bool is_pair = entry.is_array() && entry.size() == 2;
+    const bool has_key = is_pair && (entry[0].is_string() || has_type(entry[0], FieldType::kInteger));
+    if (!has_key || !(entry[1].is_number() || entry[1] == false)) return fields.fail_type("logit_bias", kWanted, entry);
+    std::optional<float> bias;  // none: never
+    if (entry[1].is_number()) bias = entry[1].get<float>();
+    if (entry[0].is_string()) {
+      const std::string& text = entry[0].get_ref<const std::string&>();
+      if (text.size() > kMaxStopBytes) {
+        return fields.fail("logit_bias", fmt::format("a text of logit_bias has {} bytes, at most {} are taken",
+                                                     text.size(), kMaxStopBytes));
+      }
+      if (bias && !(std::abs(*bias) <= 100)) {
+        return fields.fail("logit_bias", fmt::format("logit_bias must be in [-100, 100], got {:g} for {}", *bias,
+                                                     json_excerpt(entry[0])));
+      }
+      request.text_biases.emplace_back(text, bias);
+      continue;
+    }
+    const double id = entry[0].get<double>();
+    const bool is_token_id = id >= 0 && id <= INT32_MAX;
+    const auto token_id = static_cast<int32_t>(is_token_id ? id : -1);  // the check of the ids names it
+    request.sampling.logit_bias.emplace_back(token_id, bias.value_or(0));
+    if (!bias) request.bad_token_ids.push_back(token_id);
+  }
+}
+
+void read_logit_bias(FieldReader& fields, ApiRequest& request) {
+  const Json* bias = fields.any("logit_bias");
   if (!bias) return;
+  SamplingParams& sampling = request.sampling;
   if (bias->size() > static_cast<size_t>(kMaxLogitBias)) {
     return fields.fail("logit_bias",
                        fmt::format("logit_bias has {} entries, at most {} are taken", bias->size(), kMaxLogitBias));
   }
+  if (bias->is_array()) return read_logit_bias_list(fields, *bias, request);
+  if (!bias->is_object()) return fields.fail_type("logit_bias", "a map of token ids to numbers", *bias);
   std::string bad_keys;
   int num_bad_keys = 0;
   for (const auto& [key, value] : bias->items()) {
@@ -132,7 +165,7 @@ void check_beam_search(FieldReader& fields, ApiRequest& request) {
   for (const char* name : {"repetition_penalty", "repeat_penalty"}) {
     if (fields.number(name).value_or(1) != 1) refuse(name, "1");
   }
-  if (!sampling.logit_bias.empty()) refuse("logit_bias", "absent");
+  if (!sampling.logit_bias.empty() || !request.text_biases.empty()) refuse("logit_bias", "absent");
   if (!sampling.logprob_token_ids.empty()) refuse("logprob_token_ids", "absent");
   if (fields.any("repetition_detection") && sampling.repetition_detection.max_pattern_size > 0) {
     refuse("repetition_detection", "absent");
@@ -201,8 +234,8 @@ void read_allowed_tokens(FieldReader& fields, const ParseLimits& limits, ApiRequ
 }
 
 void read_bad_words(FieldReader& fields, const ParseLimits& limits, ApiRequest& request) {
-  request.bad_token_ids = fields.token_ids("bad_words_token_ids", static_cast<size_t>(limits.vocab_size));
-  for (const int32_t id : request.bad_token_ids) {
+  for (const int32_t id : fields.token_ids("bad_words_token_ids", static_cast<size_t>(limits.vocab_size))) {
+    request.bad_token_ids.push_back(id);
     if (id < limits.vocab_size) continue;
     return fields.fail("bad_words_token_ids",
                        fmt::format("bad_words_token_ids contains token id {}, the vocabulary has ids 0 to {}", id,
@@ -281,7 +314,7 @@ void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiReque
   read_float(fields, "frequency_penalty", sampling.frequency_penalty);
   if (const auto top_k = fields.integer("top_k")) sampling.sampling_top_k = static_cast<int>(*top_k);
   if (const auto n = fields.integer("n")) sampling.n = static_cast<int>(*n);
-  if (const auto seed = fields.integer("seed")) sampling.seed = static_cast<uint64_t>(*seed);
+  if (const auto seed = fields.integer("seed"); seed && *seed != -1) sampling.seed = static_cast<uint64_t>(*seed);
   if (const auto min_tokens = fields.integer("min_tokens")) {
     sampling.min_tokens = static_cast<int>(*min_tokens);
   }
@@ -294,7 +327,7 @@ void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiReque
   read_stop(fields, sampling);
   sampling.repetition_detection = defaults.repetition_detection;
   read_repetition_detection(fields, sampling.repetition_detection);
-  read_logit_bias(fields, sampling);
+  read_logit_bias(fields, request);
   read_stream_options(fields, request);
   request.structured_output = read_structured_output(fields);
   read_allowed_tokens(fields, limits, request);
@@ -308,11 +341,13 @@ void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiReque
   }
   request.collect_metrics = fields.boolean("collect_metrics").value_or(false);
   request.return_token_ids = fields.boolean("return_token_ids").value_or(false);
-  request.return_tokens_as_token_ids = fields.boolean("return_tokens_as_token_ids").value_or(false);
+  request.return_tokens_as_token_ids =
+      fields.boolean("return_tokens_as_token_ids").value_or(limits.return_tokens_as_token_ids);
   read_scheduling(fields, request);
   const auto interval = fields.integer("stream_interval");
   request.stream_interval =
-      static_cast<int>(interval.value_or(fields.integer("max_streaming_response_tokens").value_or(1)));
+      std::max(limits.stream_interval,
+               static_cast<int>(interval.value_or(fields.integer("max_streaming_response_tokens").value_or(1))));
   read_beam_search(fields, sampling, request.beams);
   if (request.beams.width == 0) read_best_of(fields, sampling);
   read_truncation(fields, request);

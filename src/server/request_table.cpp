@@ -93,8 +93,9 @@ const RequestField kFields[] = {
      2},
     {"repetition_penalty", kAnswered, kNumber, kRead, "vLLM", "On tokens of prompt and output.", "the model's, else 1",
      1e-4, 1e4},
-    {"seed", kAnswered, kInteger, kRead, "OpenAI", "Makes sampling repeatable.", "drawn"},
-    {"logit_bias", kAnswered, kObject, kRead, "OpenAI", "Token ids to values in [-100, 100]."},
+    {"seed", kAnswered, kInteger, kRead, "OpenAI", "Makes sampling repeatable; -1: drawn.", "drawn"},
+    {"logit_bias", kAnswered, kAny, kRead, "OpenAI",
+     "Token ids to values in [-100, 100]; or llama-server's list of [token id or text, value], where false is never."},
     {"n", kBoth, kInteger, kRead, "OpenAI",
      "Answers to a prompt. Where only the model's default is greedy, n above 1 samples at temperature 1.", "1", 1, 128},
     {"best_of", kBoth, kInteger, kRead, "OpenAI",
@@ -258,8 +259,8 @@ const RequestField kFields[] = {
      .low = -1,
      .high_limit = &ParseLimits::max_logprobs},
     {"logprob_token_ids", kBoth, kTokenIds, kRead, "vLLM",
-     "Up to 1024 ids whose log-probabilities each token has in place of the most probable ones; a chat needs "
-     "`logprobs`, without `top_logprobs`."},
+     "Up to 1024 ids whose log-probabilities each token has in place of the most probable ones, which `top_logprobs` "
+     "asks for; a chat needs `logprobs`."},
     {"return_token_ids", kBoth, kBoolean, kRead, "vLLM", "token_ids of answers and prompt.", "false"},
     {"return_tokens_as_token_ids", kBoth, kBoolean, kRead, "vLLM", "Logprobs name tokens as `token_id:N`.", "false"},
     {"with_pieces", kTokenizeRequest, kBoolean, kRead, "llama-server",

@@ -44,6 +44,14 @@ void write_token_ids(JsonWriter& json, std::string_view name, const std::vector<
   json.end_array();
 }
 
+void write_token_ids_or_null(JsonWriter& json, std::string_view name, const std::vector<int32_t>* token_ids) {
+  if (token_ids != nullptr) {
+    write_token_ids(json, name, *token_ids);
+  } else {
+    json.null_field(name);
+  }
+}
+
 void write_usage(JsonWriter& json, const GenerationUsage& usage, int64_t num_reasoning_tokens) {
   json.begin_object()
       .field("prompt_tokens", usage.num_prompt_tokens)

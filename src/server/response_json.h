@@ -22,6 +22,7 @@ struct ResponseInfo {
   std::string system_fingerprint;
   const Tokenizer* tokenizer = nullptr;  // outlives the answer
   bool force_include_usage = false;
+  bool force_metrics = false;
 };
 
 // -inf and NaN have no place in JSON; vLLM's substitute is -9999.
@@ -34,6 +35,7 @@ std::string_view api_finish_reason(FinishReason reason, bool has_tool_calls);
 void write_head(JsonWriter& json, const ResponseInfo& info, std::string_view object);
 void write_stop_reason(JsonWriter& json, const ChoiceDelta& delta);
 void write_token_ids(JsonWriter& json, std::string_view name, const std::vector<int32_t>& token_ids);
+void write_token_ids_or_null(JsonWriter& json, std::string_view name, const std::vector<int32_t>* token_ids);
 // {"prompt_tokens":..}; reasoning tokens below zero are left out.
 void write_usage(JsonWriter& json, const GenerationUsage& usage, int64_t num_reasoning_tokens);
 // "metrics":{"time_to_first_token_ms":..}, by vLLM's names; null where there was one token.

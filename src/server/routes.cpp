@@ -19,6 +19,10 @@ constexpr Route kRoutes[] = {
     {"/v1/responses/input_tokens", "POST", Endpoint::kCountResponseTokens, true, "The tokens of such an input.",
      kResponsesRequest},
     {"/inference/v1/generate", "POST", Endpoint::kTokensGenerate, true, "Token ids in, token ids out.", kTokensRequest},
+    {"/completion", "POST", Endpoint::kLlamaCompletion, true,
+     "llama-server's own: the fields of /v1/completions, `n_probs` and `return_tokens`; without a limit the answer "
+     "goes "
+     "on to the end of the context."},
     {"/v1/embeddings", "POST", Endpoint::kEmbeddings, true, "Vectors of texts, from the model's hidden states.",
      kEmbeddingsRequest},
     {"/embeddings", "POST", Endpoint::kEmbeddings, true, "", kEmbeddingsRequest},
@@ -39,6 +43,10 @@ constexpr Route kRoutes[] = {
     {"/detokenize", "POST", Endpoint::kDetokenize, true, "The text of token ids.", kDetokenizeRequest},
     {"/v1/detokenize", "POST", Endpoint::kDetokenize, true, "", kDetokenizeRequest},
     {"/tokenizer_info", "GET", Endpoint::kTokenizerInfo, true, "Special tokens and the chat template."},
+    {"/apply-template", "POST", Endpoint::kApplyTemplate, true,
+     "The text of a conversation's prompt; llama-server's path. Fields as /tokenize."},
+    {"/props", "GET", Endpoint::kProps, true,
+     "Context length, sampling defaults, chat template and ends of texts, as llama-server tells them."},
     {"/v1/chat/completions/input_tokens", "POST", Endpoint::kCountChatTokens, true,
      "The tokens of such a prompt; llama-server's path.", kChatRequest},
     {"/chat/completions/input_tokens", "POST", Endpoint::kCountChatTokens, true, "", kChatRequest},

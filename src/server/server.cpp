@@ -99,6 +99,38 @@ class MessagesResponder final : public PassingResponder {
   const std::string request_id_;
 };
 
+// What the header endpoint-load-metrics-format asks for (ORCA's load report), told with the head of the answer.
+class LoadReportResponder final : public PassingResponder {
+ public:
+  LoadReportResponder(std::shared_ptr<HttpResponder> inner, std::weak_ptr<Engine> engine, bool as_json)
+      : PassingResponder(std::move(inner)), engine_(std::move(engine)), as_json_(as_json) {}
+  void respond(HttpResponse response) override {
+    add_report(response.headers);
+    PassingResponder::respond(std::move(response));
+  }
+  void begin_stream(HttpHeaders headers) override {
+    add_report(headers);
+    PassingResponder::begin_stream(std::move(headers));
+  }
+
+ private:
+  void add_report(HttpHeaders& headers) {
+    const std::shared_ptr<Engine> engine = engine_.lock();
+    if (!engine) return;
+    const EngineStats stats = engine->stats();
+    headers.emplace_back(
+        "endpoint-load-metrics",
+        as_json_
+            ? fmt::format(R"(JSON {{"named_metrics": {{"kv_cache_usage_perc": {}, "num_requests_waiting": {:.1f}}}}})",
+                          stats.kv_cache_usage, static_cast<double>(stats.num_waiting))
+            : fmt::format("TEXT named_metrics.kv_cache_usage_perc={}, named_metrics.num_requests_waiting={:.1f}",
+                          stats.kv_cache_usage, static_cast<double>(stats.num_waiting)));
+  }
+
+  const std::weak_ptr<Engine> engine_;
+  const bool as_json_;
+};
+
 }  // namespace
 
 struct Server::Impl {
@@ -428,7 +460,13 @@ struct Server::Impl {
     }
     auto call = std::make_shared<PreparedCall>(
         PreparedCall{.endpoint = route.endpoint,
-                     .call = {nullptr, std::move(request), responder, config.enable_force_include_usage, responses, {}},
+                     .call = {.frontend = nullptr,
+                              .request = std::move(request),
+                              .responder = responder,
+                              .force_include_usage = config.enable_force_include_usage,
+                              .force_metrics = config.enable_per_request_metrics,
+                              .responses = responses,
+                              .all_models = {}},
                      .active = is_generation(route.endpoint) ? std::make_shared<ActiveCount>(num_active) : nullptr});
     post(std::move(call));
     return std::nullopt;
@@ -456,8 +494,20 @@ struct Server::Impl {
       prepared->active->hold = hold;
       call.responder = std::make_shared<CountedResponder>(std::move(call.responder), std::move(prepared->active));
     }
+    if (is_generation(prepared->endpoint)) add_load_report(call);
     run_call(prepared->endpoint, call);
     call.frontend = nullptr;  // before the hold is let go
+  }
+
+  void add_load_report(ApiCall& call) {
+    const std::string format = lower_case(call.request.header("endpoint-load-metrics-format"));
+    if (format == "text" || format == "json") {
+      call.responder = std::make_shared<LoadReportResponder>(std::move(call.responder), call.frontend->model().engine,
+                                                             format == "json");
+    } else if (!format.empty() && is_logged_first_time("endpoint-load-metrics-format " + printable(format))) {
+      log_warning("server", "endpoint-load-metrics-format \"{}\" is not known, there are text and json (said once)",
+                  printable(format));
+    }
   }
 
   // A model that comes back: the call runs when it is there.

@@ -260,10 +260,10 @@ TEST_CASE("api: reasoning and tool calls, whole and streamed") {
   CHECK(joined(chunks, "reasoning_content") == "I think.");
   CHECK(joined(chunks, "content") == "Done.");
   answer = test.post("/v1/chat/completions", chat_body(thinking, {{"include_reasoning", false}}));
-  CHECK(!answer["choices"][0]["message"].contains("reasoning"));
+  CHECK(answer["choices"][0]["message"]["reasoning"].is_null());
   answer = test.post("/v1/chat/completions", chat_body(thinking, {{"separate_reasoning", false}}));
   CHECK(answer["choices"][0]["message"]["content"] == thinking);
-  CHECK(!answer["choices"][0]["message"].contains("reasoning"));
+  CHECK(answer["choices"][0]["message"]["reasoning"].is_null());
   chunks = test.stream("/v1/chat/completions", chat_body(thinking, {{"separate_reasoning", false}, {"stream", true}}));
   CHECK(joined(chunks, "content") == thinking);
   CHECK(joined(chunks, "reasoning_content").empty());

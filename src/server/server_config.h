@@ -26,6 +26,7 @@ struct ServerConfig {
   std::vector<std::string> allowed_origins;    // CORS; empty = none, "*" = all
   bool ui = true;                              // the web page at "/"
   bool enable_force_include_usage = false;     // streams end with a usage chunk, asked for or not
+  bool enable_per_request_metrics = false;     // chats, completions and tokens tell their times, asked for or not
 
   // The access log is written at "info" and below ("debug", "trace"), as uvicorn has it.
   std::string uvicorn_log_level = "info";

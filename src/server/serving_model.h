@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct ServingModel {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const ChatTemplate> chat_template;  // null: chat requests are refused
   bool trust_request_chat_template = false;           // a request may bring its own
+  std::shared_ptr<const nlohmann::ordered_json> template_kwargs;  // where requests do not say them; null: none
 
   std::vector<std::string> names;  // --served-model-name, at least one; the first is in answers
   std::string root;                // the model's folder or id
@@ -32,8 +34,12 @@ struct ServingModel {
   PoolingConfig pooling;           // of embeddings
   std::vector<int32_t> eos_token_ids;
   SamplingDefaults defaults;       // of generation_config.json
+  std::string defaults_source = "generation_config.json";
   int max_logprobs = 20;           // --max-logprobs
   std::string reasoning_parser = "auto", tool_call_parser = "auto";  // names of output_format.h, checked
+  std::string reasoning_end;  // where its budget is spent; empty: the format's mark
+  bool return_tokens_as_token_ids = false;
+  int stream_interval = 1;         // least tokens of a chunk
   RelaxedAcceptance relaxed;       // what requests get that do not say otherwise; top_k 0: none may have it
   std::string system_fingerprint;  // version and a hash of the configuration
   std::string dtype = "bfloat16";  // for vllm:cache_config_info

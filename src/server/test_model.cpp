@@ -89,7 +89,11 @@ void EchoExecutor::run_row(Row& row, const uint32_t* mask, StepResult& result) {
   row.token_ids.push_back(next);
   result.next_token_ids.push_back(next);
   TokenLogprobs logprobs{.token_id = next, .logprob = -0.5f, .rank = 1};
-  for (int i = 0; i < row.sampling.num_logprobs; ++i) {
+  const bool is_by_id = row.sampling.num_logprobs == kLogprobsById;
+  for (int32_t id = 0; is_by_id && id < tokenizer_.vocab_size(); ++id) {
+    logprobs.top.push_back({id, id == next ? -0.5f : -9.0f});
+  }
+  for (int i = 0; !is_by_id && i < row.sampling.num_logprobs; ++i) {
     logprobs.top.push_back({i == 0 ? next : 9 + i, -0.5f - static_cast<float>(i)});
   }
   result.logprobs.push_back(std::move(logprobs));

@@ -10,7 +10,7 @@ namespace {
 struct SharedBudget {
   ThinkingBudget budget;
   const Tokenizer& tokenizer;
-  std::vector<int32_t> end_token_ids;              // of the end marker
+  std::vector<int32_t> end_token_ids;              // of forced_end
   std::vector<uint32_t> free_mask;                 // every token
   std::vector<std::vector<uint32_t>> forced_masks;  // each of end_token_ids alone
 };
@@ -146,7 +146,8 @@ class ThinkingLimit final : public TokenConstraint {
 
 std::shared_ptr<TokenConstraint> limit_thinking(ThinkingBudget budget, const Tokenizer& tokenizer, int vocab_size,
                                                 std::shared_ptr<TokenConstraint> inner) {
-  std::vector<int32_t> end_token_ids = tokenizer.encode(budget.end, {.add_special_tokens = false});
+  if (budget.forced_end.empty()) budget.forced_end = budget.end;
+  std::vector<int32_t> end_token_ids = tokenizer.encode(budget.forced_end, {.add_special_tokens = false});
   auto shared = std::make_shared<SharedBudget>(SharedBudget{.budget = std::move(budget),
                                                             .tokenizer = tokenizer,
                                                             .end_token_ids = std::move(end_token_ids),

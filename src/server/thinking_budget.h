@@ -1,5 +1,6 @@
-// A limit on the tokens of an answer's reasoning: when they are spent, the marker that ends it is the only text that may
-// follow. A TokenConstraint, so that it works beside a grammar, drafts and whatever else runs.
+// A limit on the tokens of an answer's reasoning: when they are spent, the marker that ends it, or a text that ends
+// with it, is the only text that may follow. A TokenConstraint, so that it works beside a grammar, drafts and whatever
+// else runs.
 #pragma once
 
 #include <memory>
@@ -14,6 +15,7 @@ namespace spate {
 struct ThinkingBudget {
   int max_tokens = 0;       // between the markers; an end marker of several tokens may be finished beyond
   std::string begin, end;   // the markers
+  std::string forced_end;   // ends with `end`; empty: `end`
   bool has_begun = false;   // the prompt ends with `begin`
 };
 

@@ -66,6 +66,12 @@ TEST_CASE("a thinking budget forces the end marker, of one token or of several")
   const ThinkingBudget begun{.max_tokens = 2, .begin = "<think>", .end = "</think>", .has_begun = true};
   CHECK(run(begun, "1234567") == "12</think>4567");
 
+  // A text before the mark, as --reasoning-config gives it.
+  const ThinkingBudget told{.max_tokens = 2, .begin = "<think>", .end = "</think>", .forced_end = " so</think>"};
+  CHECK(run(told, "<think>12345678") == "<think>12 so</think>5678");
+  CHECK(is_done);
+  CHECK(run(told, "<think>1</think>5") == "<think>1</think>5");
+
   // Markers that are plain text.
   const ThinkingBudget text{.max_tokens = 3, .begin = "[T]", .end = "[/TT]"};
   const std::string forced = run(text, "[T]12345678901234");

@@ -6,6 +6,7 @@
 namespace spate {
 namespace {
 
+// With logprobs 0 the only alternative is the token itself, as at vLLM.
 void write_tokens_logprobs(JsonWriter& json, const Tokenizer& tokenizer, bool has_logprobs,
                            const std::vector<TokenLogprobs>& logprobs) {
   json.key("logprobs");
@@ -14,7 +15,10 @@ void write_tokens_logprobs(JsonWriter& json, const Tokenizer& tokenizer, bool ha
     return;
   }
   json.begin_object().key("content").begin_array();
-  for (const TokenLogprobs& token : logprobs) write_chat_logprob(json, tokenizer, token, true);
+  for (TokenLogprobs token : logprobs) {
+    if (token.top.empty()) token.top = {{.token_id = token.token_id, .logprob = token.logprob}};
+    write_chat_logprob(json, tokenizer, token, true);
+  }
   json.end_array().end_object();
 }
 
@@ -25,7 +29,7 @@ class TokensStream final : public GenerationListener {
       : has_logprobs_(request.sampling.logprobs.has_value()),
         include_usage_(request.include_usage || info.force_include_usage),
         continuous_usage_(request.continuous_usage || info.force_include_usage),
-        collect_metrics_(request.collect_metrics),
+        collect_metrics_(request.collect_metrics || info.force_metrics),
         info_(std::move(info)),
         responder_(std::move(responder)) {}
 
@@ -87,7 +91,7 @@ class TokensWhole final : public GenerationListener {
   TokensWhole(const CompletionRequest& request, ResponseInfo info, std::shared_ptr<HttpResponder> responder)
       : has_logprobs_(request.sampling.logprobs.has_value()),
         has_prompt_logprobs_(request.sampling.prompt_logprobs.has_value()),
-        collect_metrics_(request.collect_metrics),
+        collect_metrics_(request.collect_metrics || info.force_metrics),
         info_(std::move(info)),
         responder_(std::move(responder)) {
     choices_.resize(static_cast<size_t>(request.sampling.n));

@@ -171,6 +171,15 @@ void add_attention(Report& report, Sides sides, DType act, DType kv_dtype) {
         shape.seqs = {{2049, 1}, {300, 1}};
         check_attention(family, sides, shape);
       }
+      // Scales of values that grow: a kernel may keep its sums in a unit that grows too. Equal lengths, with two
+      // dummies: of 66 sequences the heads that are left are few less than the multiprocessors of a GPU.
+      shape.q_magnitude = 1;
+      shape.v_octaves = 30;
+      for (const size_t num_seqs : {4, 40, 66}) {
+        shape.seqs.assign(num_seqs, {777, 1});
+        shape.seqs[1].query_len = shape.seqs.back().query_len = 0;
+        check_attention(family, sides, shape);
+      }
     }
   }
   {

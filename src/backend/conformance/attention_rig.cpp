@@ -42,7 +42,18 @@ AttentionData make_attention_data(const AttentionShape& shape, uint64_t seed) {
   data.num_blocks += 3;
   data.q = random_tensor(rng, shape.act, {shape.num_tokens(), shape.num_heads() * shape.head_dim}, shape.q_magnitude);
   data.k = random_tensor(rng, shape.act, {num_keys, shape.num_kv_heads * shape.head_dim}, shape.k_magnitude);
-  data.v = random_tensor(rng, shape.act, {num_keys, shape.num_kv_heads * shape.head_dim}, shape.v_magnitude);
+  const int64_t width = shape.num_kv_heads * shape.head_dim;
+  data.v = random_tensor(rng, shape.act, {num_keys, width}, shape.v_magnitude);
+  if (shape.v_octaves > 0) {
+    int64_t row = 0;
+    for (const SeqShape& seq : shape.seqs) {
+      for (int64_t i = 0; i < seq.seq_len; ++i, ++row) {
+        const auto octaves = static_cast<int>((seq.seq_len - 1 - i) * shape.v_octaves / seq.seq_len);
+        const HostTensor v = random_tensor(rng, shape.act, {1, width}, std::ldexp(shape.v_magnitude, -octaves));
+        std::memcpy(data.v.view().rows(row, row + 1).raw(), v.view().raw(), static_cast<size_t>(v.view().num_bytes()));
+      }
+    }
+  }
 
   std::vector<int32_t> blocks(static_cast<size_t>(data.num_blocks));
   for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int32_t>(i);

@@ -16,6 +16,7 @@ struct AttentionShape {
   std::vector<SeqShape> seqs;
   float q_magnitude = 1;  // times as large: scores of 24 lie far apart
   float k_magnitude = 1, v_magnitude = 1;
+  int v_octaves = 0;  // so much smaller than the last value of a sequence is the first: 2^-v_octaves
 
   int64_t num_heads() const { return num_kv_heads * group_size; }
   int64_t num_tokens() const;

@@ -11,12 +11,13 @@ constexpr uint32_t kBoxRowBytes = 128;
 constexpr uint32_t kMaxRank = 5;
 
 TensorMap encode(const DriverApi& api, CUtensorMapDataType type, const void* data, uint32_t rank, const uint64_t* dims,
-                 const uint64_t* strides, const uint32_t* box, L2Promotion promotion = L2Promotion::k256Bytes) {
+                 const uint64_t* strides, const uint32_t* box, L2Promotion promotion = L2Promotion::k256Bytes,
+                 CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
   constexpr uint32_t kElementStrides[kMaxRank] = {1, 1, 1, 1, 1};
   TensorMap map;
   check_driver(api,
                api.cuTensorMapEncodeTiled(&map, type, rank, const_cast<void*>(data), dims, strides, box,
-                                          kElementStrides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                          kElementStrides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                                           promotion == L2Promotion::kNone ? CU_TENSOR_MAP_L2_PROMOTION_NONE
                                                                           : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
@@ -87,11 +88,20 @@ TensorMap make_kv_map(const DriverApi& api, const KvLayout& kv, int64_t num_bloc
 }
 
 TensorMap make_kv_codes_map(const DriverApi& api, const KvLayout& kv, int64_t num_blocks, int box_keys) {
-  const int64_t block_rows = kv.row_offset(2, 0, 0) / kBoxRowBytes;
-  return make_byte_map_5d(api, kv.data, {kBoxRowBytes, block_rows, num_blocks, 1, 1},
-                          {kBoxRowBytes, kv.block_bytes, kv.block_bytes, kv.block_bytes},
-                          {kBoxRowBytes, static_cast<uint32_t>(box_keys * kv.head_dim) / kBoxRowBytes, 1, 1, 1},
+  const int64_t part_bytes = kv.row_offset(1, 0, 0);
+  return make_byte_map_5d(api, kv.data, {kBoxRowBytes, part_bytes / kBoxRowBytes, 2, num_blocks, 1},
+                          {kBoxRowBytes, part_bytes, kv.block_bytes, kv.block_bytes},
+                          {kBoxRowBytes, static_cast<uint32_t>(box_keys * kv.head_dim) / kBoxRowBytes, 2, 1, 1},
                           L2Promotion::kNone);
+}
+
+TensorMap make_kv_scales_map(const DriverApi& api, const KvLayout& kv, int64_t num_blocks, int box_keys) {
+  const auto part_scales = static_cast<uint64_t>(kv.scale_idx(1, 0, 0));
+  const uint64_t dims[] = {part_scales, 2, static_cast<uint64_t>(num_blocks)};
+  const uint64_t strides[] = {part_scales * sizeof(float), static_cast<uint64_t>(kv.block_bytes)};
+  const uint32_t box[] = {static_cast<uint32_t>(box_keys), 2, 1};
+  return encode(api, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, kv.scales(0), 3, dims, strides, box, L2Promotion::kNone,
+                CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
 }  // namespace spate::cuda

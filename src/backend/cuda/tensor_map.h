@@ -51,8 +51,11 @@ TensorMap make_heads_map(const DriverApi& api, const HeadsMapParams& p);
 // by side.
 TensorMap make_kv_map(const DriverApi& api, const KvLayout& kv, int64_t num_blocks, int box_keys,
                       L2Promotion promotion = L2Promotion::k256Bytes);
-// The codes of an INT8 cache of which head_dim is 64 or a multiple of 128, as [num_blocks][rows of 128 bytes]: a box is
-// box_keys whole keys of a block.
+// The codes of an INT8 cache of which head_dim is 64 or a multiple of 128, as [num_blocks][2][rows of 128 bytes]: a box
+// is box_keys whole keys of a block, and their values behind them.
 TensorMap make_kv_codes_map(const DriverApi& api, const KvLayout& kv, int64_t num_blocks, int box_keys);
+// Its scales, as [num_blocks][2][heads and tokens]: a box is those of box_keys keys, then of their values, not
+// swizzled.
+TensorMap make_kv_scales_map(const DriverApi& api, const KvLayout& kv, int64_t num_blocks, int box_keys);
 
 }  // namespace spate::cuda

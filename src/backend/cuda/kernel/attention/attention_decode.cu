@@ -14,7 +14,7 @@
 //            is read the same way). Of V it loads 8 elements of 4 keys and pairs them byte-wise into operand B, so that
 //            nothing goes through shared memory. 16 loads of 16 bytes a lane are in flight.
 // ROOFLINE   Bytes of K and V over 4.65 TB/s.
-// WARM       0.5 s: fast, older, head-64; fast, older, head-128; fast, int8-cache, head-64
+// WARM       0.5 s: fast, older, head-64; fast, older, head-128
 // TESTS      spate-conformance --backend cuda --filter attention_paged
 #include "backend/cuda/kernel/attention/attention_decode_work.h"
 

@@ -6,7 +6,7 @@
 //            probability before that is rounded to bf16.
 // WORK       As attention_decode.cu, but a lane has 16 neighbours of a key, and of V 8 or 16 columns of 4 keys.
 // ROOFLINE   Bytes of K and V over 4.65 TB/s; two operations an element on the integer units come close to it.
-// WARM       0.5 s: fast, older, int8-cache; fast, int8-cache, head-64
+// WARM       0.5 s: fast, older, int8-cache
 // LIMITS     As attention_decode.cu.
 // TESTS      spate-conformance --backend cuda --filter attention_paged
 #include "backend/cuda/kernel/attention/attention_decode_work.h"

@@ -24,7 +24,7 @@ namespace spate::cuda {
 template <int kDim, int kNumStages = kDecodeRingStages>
 struct Bf16Ring {
   static constexpr int kHeadDim = kDim, kWarps = decode_ring_warps(kDim), kStages = kNumStages;
-  static constexpr int kSlices = kDim / 64, kKeysAtOnce = 1, kValuesAtOnce = 1;
+  static constexpr int kSlices = kDim / 64, kValuesAtOnce = 1;
   static constexpr bool kHasScales = false, kHasMerger = true;
   struct alignas(1024) Stage {
     char keys[kTile * kDim * 2], values[kTile * kDim * 2];  // [2][kSlices][8 keys][64] each
@@ -39,13 +39,42 @@ struct Bf16Ring {
     copy_box_5d(at + kBytes / 2, params.kv, 0, 0, 0, (row + kv.num_kv_heads * kv.kv_block_size) / 8, place.block_id,
                 bar);
   }
-  __device__ static int q_column(int c, int i) { return 16 * c + 8 * i + 2 * static_cast<int>(threadIdx.x % 4); }
   __device__ static int out_column(int m, int i) {
     return 16 * m + 8 * i + static_cast<int>(threadIdx.x % kWarpSize / 4);
   }
-  __device__ static void keys(const Stage& stage, int c, uint32_t (&a)[1][4]) {
-    const uint32_t lane = threadIdx.x % kWarpSize;
-    load_matrices(a[0], at(stage.keys, static_cast<int>(lane / 8 % 2), c, static_cast<int>(lane / 16)));
+  struct Query {
+    uint32_t columns[kDim / 16][2];  // 16 c + 8 i + 2 pair and the next
+    float scale;
+
+    __device__ void fetch(const AttentionPagedKernelParams& p, int token, int first_head, int num_heads) {
+      const int group = threadIdx.x % kWarpSize / 4;
+      const Bf16* first = static_cast<const Bf16*>(p.q) + token * p.q_token_stride +
+                          static_cast<int64_t>(first_head + group) * p.q_head_stride + 2 * (threadIdx.x % 4);
+#pragma unroll
+      for (int c = 0; c < kDim / 16; ++c) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          columns[c][i] = group < num_heads ? *reinterpret_cast<const uint32_t*>(first + 16 * c + 8 * i) : 0;
+        }
+      }
+    }
+    __device__ void prepare(const AttentionPagedKernelParams& p) { scale = p.softmax_scale_log2e; }
+    __device__ void scores(const Stage& stage, float (&score)[4]) const {
+      const uint32_t lane = threadIdx.x % kWarpSize;
+      float dots[2][4] = {};
+#pragma unroll
+      for (int c = 0; c < kDim / 16; ++c) {
+        uint32_t a[4];
+        load_matrices(a, at(stage.keys, static_cast<int>(lane / 8 % 2), c, static_cast<int>(lane / 16)));
+        mma_m16n8k16_bf16(dots[c % 2], a, columns[c]);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) score[i] = (dots[0][i] + dots[1][i]) * scale;
+    }
+  };
+  __device__ static uint32_t pack(float a, float b) { return pack_bf16(a, b); }
+  __device__ static void add_product(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    mma_m16n8k16_bf16(acc, a, b);
   }
   __device__ static void values(const Stage& stage, int m, uint32_t (&a)[1][4]) {
     const uint32_t lane = threadIdx.x % kWarpSize;

@@ -5,11 +5,15 @@
 //   Stage                         what a tile of 16 keys takes in shared memory; its size a multiple of 1,024 bytes
 //   kBytes                        of it that copies bring
 //   copy(params, place, at, bar)  starts the copies of a tile
-//   q_column(c, i), out_column(m, i)
-//                                 which column is k 2 pair + 8 i of product c; which is row group + 8 i of product m
-//   keys(stage, c, a)             operand A: keys by 16 of k, of the products c to c + kKeysAtOnce - 1
+//   Query                         operand B of the scores: column `group` is query head first_head + `group`.
+//     fetch(p, token, first_head, num_heads), prepare(p)
+//                                 starts the loads of q; makes of them what the products take
+//     scores(stage, score)        scores times softmax_scale_log2e: of keys group and group + 8 (rows) by heads 2 pair
+//                                 and 2 pair + 1
+//   out_column(m, i)              which column is row group + 8 i of product m
 //   values(stage, m, a)           operand A: 16 columns by keys, of the products m to m + kValuesAtOnce - 1
-//   key_scale(stage, key), value_scale(stage, key), if kHasScales
+//   add_product(acc, a, b)        acc += values by weights; pack(a, b): two weights of b
+//   value_scale(stage, key)       if kHasScales
 //   clear_value(stage, key)       if not kHasScales: makes a value zeros; all lanes call it
 //   kHasMerger                    whether a warp beside the others adds their sums while they go on with the next piece
 #pragma once
@@ -34,6 +38,19 @@ __device__ inline float fast_exp2(float x) {
   return power;
 }
 
+// 2^-n of 2^n, -126 <= n <= 126; 2^127 of 0.
+__device__ inline float inverse_of_power(float power) { return __uint_as_float(0x7f000000u - __float_as_uint(power)); }
+
+// True in one lane, that the compiler knows to be one: operands of copies need no loop over lanes. All lanes call it.
+__device__ inline bool elect_lane() {
+  uint32_t is_elected;
+  asm volatile(
+      "{ .reg .pred elected; elect.sync _|elected, 0xffffffff; "
+      "selp.u32 %0, 1, 0, elected; }"
+      : "=r"(is_elected));
+  return is_elected != 0;
+}
+
 // Brings a line that another kernel may still write to L2, where writes meet: no value is read.
 __device__ inline void prefetch_line(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
@@ -45,7 +62,8 @@ __device__ inline int decode_tiles(KeyRange keys) { return (keys.end - keys.begi
 // The work of all CTAs is a list of tiles: sequence by sequence, in each kv head by kv head (or 8 query heads of one:
 // a head tile). A CTA has an equal run of it, which is pieces of the lists of one head tile. Where a run would end
 // less than kDecodeRingMinCut tiles from an end of a head tile it ends there: sums of few tiles cost more to add than
-// they balance. Uniform in a warp.
+// they balance. Of an INT8 cache, where all sequences have as many tiles, runs of whole head tiles are taken if they
+// are at most 1/16 longer: adding what CTAs share takes 3 us (not measured in bf16). Uniform in a warp.
 struct DecodePiece {
   int seq = 0, head_tile = 0;
   int first = 0, count = 0;    // of the head tile's tiles
@@ -190,11 +208,10 @@ class TileLoader {
     }
     if (!is_found) find_blocks();
     const int block_id = __shfl_sync(0xffffffffu, block_id_, found_++);
-    if (threadIdx.x % kWarpSize == 0) {
+    if (elect_lane()) {
       const uint32_t bar = full_ + 8 * static_cast<uint32_t>(stage);
       arrive_expecting(bar, Format::kBytes);
-      Format::copy(params_,
-                   {block_id, piece_.head_tile / tiles_per_kv_head_, piece_.first_key(idx_) & (p.kv.kv_block_size - 1)},
+      Format::copy(params_, {block_id, kv_head_, piece_.first_key(idx_) & (p.kv.kv_block_size - 1)},
                    ring_ + static_cast<uint32_t>(stage) * static_cast<uint32_t>(sizeof(typename Format::Stage)), bar);
     }
     idx_ += Format::kWarps;
@@ -210,6 +227,7 @@ class TileLoader {
     const int32_t* blocks = p.block_table + seq_row_ * p.block_table_stride;
     block_id_ = idx < piece_.count ? blocks[piece_.first_key(idx) >> shift] : 0;
     found_ = 0;
+    kv_head_ = piece_.head_tile / tiles_per_kv_head_;
   }
 
   const AttentionDecodeRingParams& params_;
@@ -218,7 +236,7 @@ class TileLoader {
   uint32_t ring_, full_;
   int tiles_per_kv_head_, num_head_tiles_;
   int idx_;  // in the piece, of the next tile
-  int block_id_ = 0, found_ = 0;
+  int block_id_ = 0, found_ = 0, kv_head_ = 0;
 };
 
 // Weighted sums of parts of an item's keys, in order: part i has the largest score max(i), the sum of 2^ sum(i) and
@@ -258,29 +276,13 @@ __device__ inline void merge_parts(int num_parts, MaxOf max_of, SumOf sum_of, Va
   }
 }
 
-// Operand B of the scores: column `group` is query head first_head + `group`.
-template <typename Format>
-__device__ inline void load_query(uint32_t (&q)[Format::kHeadDim / 16][2], const AttentionPagedKernelParams& p,
-                                  int token, int first_head, int num_heads) {
-  const int group = threadIdx.x % kWarpSize / 4;
-  const Bf16* columns = static_cast<const Bf16*>(p.q) + token * p.q_token_stride +
-                        static_cast<int64_t>(first_head + group) * p.q_head_stride + Format::q_column(0, 0);
-#pragma unroll
-  for (int c = 0; c < Format::kHeadDim / 16; ++c) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int column = Format::q_column(c, i) - Format::q_column(0, 0);
-      q[c][i] = group < num_heads ? *reinterpret_cast<const uint32_t*>(columns + column) : 0;
-    }
-  }
-}
-
 // What a warp sums of the keys of a piece.
 template <typename Format>
 struct HeadSums {
   static constexpr int kProducts = Format::kHeadDim / 16;  // along k of scores; along the columns of the sums
   float acc[kProducts][4];                                 // columns of v by heads 2 pair, 2 pair + 1
   float base[2], sum[2];                                   // of both heads; sums of this lane's keys
+  float per_unit;                                          // if kHasScales: 2^-n; acc is in units of 2^n
 
   __device__ void clear() {
 #pragma unroll
@@ -293,35 +295,22 @@ struct HeadSums {
       base[j] = -kInfinity;
       sum[j] = 0.0f;
     }
+    per_unit = 0x1p126f;
   }
 
   // The tile of keys first_key to first_key + 15, of which the query sees [begin, end).
-  __device__ void add(typename Format::Stage& tile, const uint32_t (&q)[kProducts][2], float scale, int first_key,
-                      int begin, int end) {
+  __device__ void add(typename Format::Stage& tile, const typename Format::Query& q, int first_key, int begin,
+                      int end) {
     const int group = threadIdx.x % kWarpSize / 4;
     const bool is_cut = first_key < begin || first_key + kTile > end;
     const auto is_seen = [&](int key) { return first_key + key >= begin && first_key + key < end; };
 
-    // Scores of keys group, group + 8 (rows) and both heads.
-    float dots[2][4] = {};
-#pragma unroll
-    for (int c = 0; c < kProducts; c += Format::kKeysAtOnce) {
-      uint32_t a[Format::kKeysAtOnce][4];
-      Format::keys(tile, c, a);
-#pragma unroll
-      for (int n = 0; n < Format::kKeysAtOnce; ++n) mma_m16n8k16_bf16(dots[(c + n) % 2], a[n], q[c + n]);
-    }
     float score[4], value_scale[2] = {1.0f, 1.0f};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) score[i] = dots[0][i] + dots[1][i];
+    q.scores(tile, score);
     if constexpr (Format::kHasScales) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) score[i] *= Format::key_scale(tile, group + i / 2 * 8);
 #pragma unroll
       for (int i = 0; i < 2; ++i) value_scale[i] = Format::value_scale(tile, group + 8 * i);
     }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) score[i] *= scale;
     if (is_cut) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -340,9 +329,21 @@ struct HeadSums {
       }
     }
 
-    // Sums are scaled down only when a maximum grows by 2^8.
+    // Sums are scaled down only when a maximum grows by 2^8, or a value's scale by 2^6: weights stay below 2^15.
     const float highest[2] = {fmaxf(score[0], score[2]), fmaxf(score[1], score[3])};
-    if (__any_sync(0xffffffffu, highest[0] > base[0] + 8.0f || highest[1] > base[1] + 8.0f)) {
+    bool has_grown = highest[0] > base[0] + 8.0f || highest[1] > base[1] + 8.0f;
+    const float largest_scale = fmaxf(value_scale[0], value_scale[1]);
+    if constexpr (Format::kHasScales) has_grown = has_grown || largest_scale * per_unit >= 64.0f;
+    if (__any_sync(0xffffffffu, has_grown)) {
+      float unit_shrink = 1.0f;
+      if constexpr (Format::kHasScales) {
+        float largest = fmaxf(largest_scale, shuffle_xor(largest_scale, 4));
+        largest = fmaxf(largest, shuffle_xor(largest, 8));
+        largest = fminf(fmaxf(largest, shuffle_xor(largest, 16)), 0x1p126f);
+        const float grown = fminf(per_unit, inverse_of_power(__uint_as_float(__float_as_uint(largest) & 0x7f800000u)));
+        unit_shrink = grown * inverse_of_power(per_unit);
+        per_unit = grown;
+      }
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         float new_base = fmaxf(highest[j], shuffle_xor(highest[j], 4));
@@ -351,22 +352,31 @@ struct HeadSums {
         const float shrink = fast_exp2(base[j] - new_base);
         base[j] = new_base;
         sum[j] *= shrink;
+        const float acc_shrink = Format::kHasScales ? shrink * unit_shrink : shrink;
 #pragma unroll
         for (int m = 0; m < kProducts; ++m) {
-          acc[m][j] *= shrink;
-          acc[m][2 + j] *= shrink;
+          acc[m][j] *= acc_shrink;
+          acc[m][2 + j] *= acc_shrink;
         }
       }
     }
     float prob[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) prob[i] = fast_exp2(score[i] - base[i % 2]);
-    uint32_t rows[2] = {pack_bf16(prob[0], prob[1]), pack_bf16(prob[2], prob[3])};
-    sum[0] += low_float(rows[0]) + low_float(rows[1]);
-    sum[1] += high_float(rows[0]) + high_float(rows[1]);
+    uint32_t rows[2];
     if constexpr (Format::kHasScales) {
+      sum[0] += prob[0] + prob[2];
+      sum[1] += prob[1] + prob[3];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) rows[i] = pack_bf16(prob[2 * i] * value_scale[i], prob[2 * i + 1] * value_scale[i]);
+      for (int i = 0; i < 2; ++i) {
+        const float weight = value_scale[i] * per_unit;
+        rows[i] = Format::pack(prob[2 * i] * weight, prob[2 * i + 1] * weight);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) rows[i] = Format::pack(prob[2 * i], prob[2 * i + 1]);
+      sum[0] += low_float(rows[0]) + low_float(rows[1]);
+      sum[1] += high_float(rows[0]) + high_float(rows[1]);
     }
     const uint32_t b[2] = {transpose_8x8(rows[0]), transpose_8x8(rows[1])};
 #pragma unroll
@@ -374,12 +384,20 @@ struct HeadSums {
       uint32_t a[Format::kValuesAtOnce][4];
       Format::values(tile, m, a);
 #pragma unroll
-      for (int n = 0; n < Format::kValuesAtOnce; ++n) mma_m16n8k16_bf16(acc[m + n], a[n], b);
+      for (int n = 0; n < Format::kValuesAtOnce; ++n) Format::add_product(acc[m + n], a[n], b);
     }
   }
 
   __device__ void store(WarpSums<Format>& sums) {
     const int warp = threadIdx.x / kWarpSize, group = threadIdx.x % kWarpSize / 4, pair = threadIdx.x % 4;
+    if constexpr (Format::kHasScales) {
+      const float unit = inverse_of_power(per_unit);
+#pragma unroll
+      for (int m = 0; m < kProducts; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) acc[m][i] *= unit;
+      }
+    }
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
 #pragma unroll
@@ -421,12 +439,16 @@ __device__ inline Shared& aligned_shared(char* dynamic_shared) {
 }
 
 // Before the inputs are waited for. The kernel before may still write them.
+template <bool kHasScales>
 __device__ inline void prefetch_inputs(const AttentionDecodeRingParams& params, int first_seq) {
   const AttentionPagedKernelParams& p = params.attention;
   if (threadIdx.x == 0) prefetch_map(params.kv);
   if (threadIdx.x == 1) prefetch_line(p.seq_lens + first_seq);
   if (threadIdx.x == 2) prefetch_line(p.cu_seqlens_q + first_seq);
   if (threadIdx.x == 3) prefetch_line(p.seq_rows + first_seq);
+  if constexpr (kHasScales) {
+    if (threadIdx.x == 4) prefetch_map(params.scales);
+  }
 }
 
 template <typename Format>
@@ -455,7 +477,7 @@ __device__ inline void attention_decode_ring(const AttentionDecodeRingParams& pa
     }
     fence_barrier_init();
   }
-  prefetch_inputs(params, 0);
+  prefetch_inputs<Format::kHasScales>(params, 0);
   __syncthreads();
   if (!params.reads_early) wait_for_inputs();
 
@@ -464,11 +486,23 @@ __device__ inline void attention_decode_ring(const AttentionDecodeRingParams& pa
   const int num_head_tiles = p.kv.num_kv_heads * tiles_per_kv_head;
   const int lane_row = lane < p.num_seqs ? p.seq_rows[lane] : 0;
   const int lane_tiles = lane < p.num_seqs ? decode_tiles(seen_keys(p, lane)) : 0;
-  int list_tiles = lane_tiles;
-  for (int seq = lane + kWarpSize; seq < p.num_seqs; seq += kWarpSize) list_tiles += decode_tiles(seen_keys(p, seq));
-  list_tiles = warp_reduce(list_tiles, Sum()) * num_head_tiles;
+  int list_tiles = lane_tiles, most_tiles = lane_tiles;
+  uint32_t least_tiles = static_cast<uint32_t>(lane_tiles) - 1;  // less 1, so that dummies do not count
+  for (int seq = lane + kWarpSize; seq < p.num_seqs; seq += kWarpSize) {
+    const int tiles = decode_tiles(seen_keys(p, seq));
+    list_tiles += tiles;
+    most_tiles = max(most_tiles, tiles);
+    least_tiles = min(least_tiles, static_cast<uint32_t>(tiles) - 1);
+  }
+  list_tiles = __reduce_add_sync(0xffffffffu, list_tiles) * num_head_tiles;
+  most_tiles = __reduce_max_sync(0xffffffffu, most_tiles);
+  least_tiles = __reduce_min_sync(0xffffffffu, least_tiles) + 1;
   const int num_ctas = static_cast<int>(gridDim.x), cta = static_cast<int>(blockIdx.x);
-  const int run_tiles = max((list_tiles + num_ctas - 1) / num_ctas, kDecodeRingMinRun);
+  int run_tiles = max((list_tiles + num_ctas - 1) / num_ctas, kDecodeRingMinRun);
+  if (Format::kHasScales && most_tiles > 0 && static_cast<uint32_t>(most_tiles) == least_tiles) {
+    const int whole_tiles = (run_tiles + most_tiles - 1) / most_tiles * most_tiles;
+    if (whole_tiles - run_tiles <= run_tiles / 16) run_tiles = whole_tiles;
+  }
   DecodePiece piece;
   if (cta * run_tiles >= list_tiles || !piece.seek(p, num_head_tiles, lane_tiles, list_tiles, run_tiles, cta)) {
     return wait_for_inputs();
@@ -487,50 +521,54 @@ __device__ inline void attention_decode_ring(const AttentionDecodeRingParams& pa
     return Heads{p.cu_seqlens_q[of.seq], kv_head * p.heads_per_kv_head + first_in_group,
                  min(kHeads, p.heads_per_kv_head - first_in_group)};
   };
-  uint32_t q[kHeadDim / 16][2];
+  typename Format::Query q;
   HeadSums<Format> sums;
-  int stage = 0, num_unread = kStages;  // the first turns only start copies
-  uint32_t phase = 1, num_merged = 0;
+  int stage = 0, num_started = 0;
+  uint32_t phase = 0, num_merged = 0;
   if (params.reads_early) {
-    while (!is_merger && num_unread > 0 && loader.is_next_old()) {
-      loader.load(stage);
-      --num_unread;
-      if (++stage == kStages) {
-        stage = 0;
-        phase ^= 1;
-      }
-    }
+    while (!is_merger && num_started < kStages && loader.is_next_old()) loader.load(num_started++);
   }
   wait_for_inputs();
 #pragma unroll 1
+  for (; !is_merger && num_started < kStages; ++num_started) loader.load(num_started);
+  const auto fetch_query = [&] {
+    const Heads heads = heads_of(piece);
+    q.fetch(p, heads.token, heads.first, heads.count);
+  };
+  if (!is_merger) fetch_query();
+#pragma unroll 1
   for (;;) {
     const bool all_merge = !kHasMerger || piece.behind == 0;  // of the last piece: nothing else is left to do
-    const Heads heads = heads_of(piece);
     if (!is_merger) {
-      load_query<Format>(q, p, heads.token, heads.first, heads.count);
+      q.prepare(p);
       sums.clear();
       const int begin = p.window > 0 ? max(0, piece.keys.end - p.window) : 0, end = piece.keys.end;
 #pragma unroll 1
-      for (int idx = piece.template first_idx<kWarps>(warp) - num_unread * kWarps; idx < piece.count; idx += kWarps) {
-        if (num_unread == 0) {
-          wait_barrier(full + 8 * static_cast<uint32_t>(stage), phase);
-          sums.add(shared.ring[warp][stage], q, p.softmax_scale_log2e, piece.first_key(idx), begin, end);
-          __syncwarp();
-        } else {
-          --num_unread;
-        }
+      for (int idx = piece.template first_idx<kWarps>(warp); idx < piece.count; idx += kWarps) {
+        wait_barrier(full + 8 * static_cast<uint32_t>(stage), phase);
+        sums.add(shared.ring[warp][stage], q, piece.first_key(idx), begin, end);
+        __syncwarp();
         loader.load(stage);
         if (++stage == kStages) {
           stage = 0;
           phase ^= 1;
         }
       }
+      if (!all_merge) {  // the next query comes while the sums are stored
+        piece.next(p, num_head_tiles);
+        fetch_query();
+      }
       if (kHasMerger && num_merged > 0) wait_barrier(merged, (num_merged - 1) & 1);
       sums.store(shared.sums);
       __syncwarp();
-      if (!all_merge && lane == 0) arrive(summed);
+      if (!all_merge) {
+        if (lane == 0) arrive(summed);
+        ++num_merged;
+        continue;
+      }
     }
-    if (is_merger || all_merge) {  // the sums of all warps
+    const Heads heads = heads_of(piece);
+    {  // the sums of all warps
       const int thread = all_merge ? static_cast<int>(threadIdx.x) : lane;
       const int num_threads = all_merge ? static_cast<int>(blockDim.x) : kWarpSize;
       const auto sync = [&] {
@@ -602,6 +640,7 @@ __device__ inline void attention_decode_ring(const AttentionDecodeRingParams& pa
       if (!kHasMerger) __syncthreads();  // the sums are read
     }
     if (!piece.next(p, num_head_tiles)) return;
+    if (!is_merger) fetch_query();
     ++num_merged;
   }
 }
@@ -640,7 +679,7 @@ __device__ inline void attention_decode_cluster(const AttentionDecodeRingParams&
     for (int stage = 0; stage < kStages; ++stage) init_barrier(full + 8 * static_cast<uint32_t>(stage), 1);
     fence_barrier_init();
   }
-  prefetch_inputs(params, seq);
+  prefetch_inputs<Format::kHasScales>(params, seq);
   __syncwarp();
   cluster_arrive();  // this CTA runs: its shared memory may be written
   if (!params.reads_early) wait_for_inputs();
@@ -659,7 +698,7 @@ __device__ inline void attention_decode_cluster(const AttentionDecodeRingParams&
       found = 0;
     }
     const int block = __shfl_sync(0xffffffffu, block_id, found++);
-    if (lane == 0) {
+    if (elect_lane()) {
       const uint32_t bar = full + 8 * static_cast<uint32_t>(stage);
       arrive_expecting(bar, Format::kBytes);
       Format::copy(params, {block, kv_head, (keys.begin + next * kTile) & (p.kv.kv_block_size - 1)},
@@ -677,15 +716,18 @@ __device__ inline void attention_decode_cluster(const AttentionDecodeRingParams&
 
   HeadSums<Format> sums;
   sums.clear();
-  uint32_t q[kHeadDim / 16][2];
-  if (first < num_tiles) load_query<Format>(q, p, token, first_head, num_heads);
+  typename Format::Query q;
+  if (first < num_tiles) {
+    q.fetch(p, token, first_head, num_heads);
+    q.prepare(p);
+  }
   const int begin = p.window > 0 ? max(0, keys.end - p.window) : 0;
   int stage = 0;
   uint32_t phase = 0;
 #pragma unroll 1
   for (int tile = first; tile < num_tiles; tile += kTurn) {
     wait_barrier(full + 8 * static_cast<uint32_t>(stage), phase);
-    sums.add(shared.ring[warp][stage], q, p.softmax_scale_log2e, keys.begin + tile * kTile, begin, keys.end);
+    sums.add(shared.ring[warp][stage], q, keys.begin + tile * kTile, begin, keys.end);
     __syncwarp();
     load(stage);
     if (++stage == kStages) {

@@ -12,11 +12,11 @@ constexpr int kDecodeRingStages = 2;
 constexpr int kDecodeRingMinRun = 16;  // tiles of a CTA at least: fewer cost more to merge than they balance
 constexpr int kDecodeRingMinCut = 16;  // tiles of a head tile on both sides of a cut between CTAs
 
-// More bytes in flight are slower; INT8 takes the warps for its arithmetic. 12 of them leave the next product's CTA no
-// registers beside them: for steps of more than kDecodeRingFewSeqs sequences only.
+// More bytes in flight are slower; INT8 takes the warps for its arithmetic. Of an INT8 cache only steps of more than
+// kDecodeRingFewSeqs sequences have a merging warp.
 constexpr int kDecodeRingFewSeqs = 16;
 constexpr int decode_ring_warps(int head_dim) { return 512 / head_dim; }
-constexpr int decode_ring_int8_warps(bool is_many) { return is_many ? 12 : 8; }
+constexpr int kDecodeRingInt8Warps = 8;
 
 // Stages at a multiple of 1,024 bytes, the sums of the warps, barriers.
 constexpr int decode_ring_stage_bytes(int head_dim, bool is_int8) {
@@ -29,8 +29,8 @@ constexpr int decode_ring_shared_bytes(int head_dim, bool is_int8, int num_warps
 constexpr int decode_ring_shared_bytes(int head_dim) {
   return decode_ring_shared_bytes(head_dim, false, decode_ring_warps(head_dim));
 }
-constexpr int decode_ring_int8_shared_bytes(int head_dim, bool is_many = false) {
-  return decode_ring_shared_bytes(head_dim, true, decode_ring_int8_warps(is_many));
+constexpr int decode_ring_int8_shared_bytes(int head_dim) {
+  return decode_ring_shared_bytes(head_dim, true, kDecodeRingInt8Warps);
 }
 
 // Steps of few head tiles: a cluster each. One CTA takes an SM, and a cluster lies in one GPC, so of 132 SMs not all
@@ -40,7 +40,7 @@ constexpr int kDecodeMaxClusters = 14;
 constexpr int kDecodeClusterMaxKeys = 8192;  // a sequence has more: its head tiles are cut over all SMs
 constexpr int decode_cluster_stages(bool is_int8) { return is_int8 ? 2 : 3; }
 constexpr int decode_cluster_warps(int head_dim, bool is_int8) {
-  return is_int8 ? decode_ring_int8_warps(false) : decode_ring_warps(head_dim);
+  return is_int8 ? kDecodeRingInt8Warps : decode_ring_warps(head_dim);
 }
 constexpr int decode_cluster_shared_bytes(int head_dim, bool is_int8) {
   return decode_ring_shared_bytes(head_dim, is_int8, decode_cluster_warps(head_dim, is_int8),
@@ -51,6 +51,7 @@ constexpr int decode_cluster_shared_bytes(int head_dim, bool is_int8) {
 struct AttentionDecodeRingParams {
   AttentionPagedKernelParams attention;
   TensorMap kv;        // make_kv_map or make_kv_codes_map: boxes of kDecodeTileKeys
+  TensorMap scales;    // of an INT8 cache: make_kv_scales_map
   float* partial;      // of the ring: [2 * grid][8][head_dim] sums, then [2 * grid][8][2] largest score and sum of 2^
   uint32_t* num_done;  // of the ring: [grid] 0; the kernel leaves them so
   // Nothing that still runs writes what is read here but q and the keys of the step's tokens: the others may be read

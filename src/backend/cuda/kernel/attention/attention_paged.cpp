@@ -47,11 +47,14 @@ struct DecodeRing {
 
 DecodeRing decode_ring_for(const KvLayerDesc& desc, int num_seqs) {
   if (desc.dtype == DType::kI8) {
-    const bool is_many = desc.head_dim == 128 && num_seqs > kDecodeRingFewSeqs;
-    return {is_many               ? kernel_id("attention_decode_ring_int8_d128_many")
-            : desc.head_dim == 64 ? kernel_id("attention_decode_ring_int8_d64")
-                                  : kernel_id("attention_decode_ring_int8_d128"),
-            decode_ring_int8_warps(is_many) + (is_many ? 1 : 0)};
+    if (num_seqs > kDecodeRingFewSeqs) {
+      return {desc.head_dim == 64 ? kernel_id("attention_decode_ring_int8_d64_many")
+                                  : kernel_id("attention_decode_ring_int8_d128_many"),
+              kDecodeRingInt8Warps + 1};
+    }
+    return {desc.head_dim == 64 ? kernel_id("attention_decode_ring_int8_d64")
+                                : kernel_id("attention_decode_ring_int8_d128"),
+            kDecodeRingInt8Warps};
   }
   return {desc.head_dim == 64 ? kernel_id("attention_decode_ring_d64") : kernel_id("attention_decode_ring_d128"),
           decode_ring_warps(static_cast<int>(desc.head_dim)) + 1};
@@ -132,6 +135,8 @@ void attention_decode_ring(Stream& stream, const DecodeRing& ring, const Attenti
       .attention = attention,
       .kv = is_int8 ? make_kv_codes_map(device.api(), attention.kv, p.kv.num_blocks, kDecodeTileKeys)
                     : make_kv_map(device.api(), attention.kv, p.kv.num_blocks, kDecodeTileKeys, L2Promotion::kNone),
+      .scales =
+          is_int8 ? make_kv_scales_map(device.api(), attention.kv, p.kv.num_blocks, kDecodeTileKeys) : TensorMap{},
       .partial = device.partial_sums(),
       .num_done = device.partial_flags(),
       .reads_early = static_cast<CudaStream&>(stream).launches_late()};
@@ -296,10 +301,7 @@ void attention_paged(Stream& stream, const AttentionPagedParams& p) {
   if (fits_tensor_core(device, p)) {
     if (p.max_query_len == 1) {
       const DecodeRing ring = decode_ring_for(desc, params.num_seqs);
-      // INT8 of head_dim 64 has so many operations a byte that the registers of attention_decode serve it better.
-      const bool is_bound_by_operations =
-          desc.dtype == DType::kI8 && desc.head_dim == 64 && params.num_seqs > kDecodeRingFewSeqs;
-      if (device.has(ring.kernel) && !is_bound_by_operations) return attention_decode_ring(stream, ring, p, params);
+      if (device.has(ring.kernel)) return attention_decode_ring(stream, ring, p, params);
       return attention_decode(stream, p, params);
     }
     const KernelId wgmma =

@@ -43,6 +43,18 @@ __device__ inline uint32_t pack_bf16(float a, float b) {
 __device__ inline float low_float(uint32_t packed) { return __uint_as_float(packed << 16); }
 __device__ inline float high_float(uint32_t packed) { return __uint_as_float(packed & 0xffff0000u); }
 
+// Of fp16.
+__device__ inline uint32_t pack_f16(float a, float b) {
+  uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(b), "f"(a));
+  return packed;
+}
+__device__ inline uint32_t add_f16x2(uint32_t a, uint32_t b) {
+  uint32_t sum;
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+  return sum;
+}
+
 // The lower bytes of both halves, codes, as bf16, exactly: the low 7 bits behind the exponent of 128 are
 // 128 + low, the sign bit there is 128 or 256, and the difference is the code. As 1 * a - b: Ampere cannot subtract.
 __device__ inline uint32_t codes_to_bf16(uint32_t halves) {

@@ -50,6 +50,10 @@ struct Place {
   }
 };
 
+// What a score may exceed the largest one that its row's sums are scaled to, a power of two: then few tiles have them
+// scaled again. Probabilities up to 2^kSlack lose nothing in bf16, nor their sums in fp32.
+constexpr float kSlack = 8.0f;
+
 // --- the warpgroups that multiply ------------------------------------------------------------------------------------
 
 // Warpgroup 1 has read the probabilities; warpgroup 0 waits for it before it writes the next ones.
@@ -158,7 +162,8 @@ __device__ inline void attend_left(const LatentWgmmaKernelParams& p, const Share
         for (int i = 0; i < kLatentKeys / 4; ++i) tile_max = fmaxf(tile_max, scores[i / 2 * 4 + 2 * h + i % 2]);
         tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffffu, tile_max, 1));
         tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffffu, tile_max, 2));
-        const float new_max = fmaxf(largest[h], tile_max * scale_log2e);
+        const float tile_largest = tile_max * scale_log2e;
+        const float new_max = tile_largest > largest[h] + kSlack ? tile_largest : largest[h];
         const float offset = new_max == -kInfinity ? 0.0f : new_max;  // a row that has seen no key yet
         shrink[h] = exp2_approx(largest[h] - offset);
         largest[h] = new_max;

@@ -2,8 +2,8 @@
 // SHAPES     As AttentionLatentKernelParams says, bf16, kv_lora_rank 512, qk_rope_head_dim 64.
 // LAYOUT     latent.h; every row of q at a multiple of 16 bytes.
 // NUMERICS   Scores, maxima and sums in fp32; probabilities are rounded to bf16 for the product with the latent
-//            vectors, their sum is not. Online softmax over tiles of 64 keys at absolute positions. Where a sequence's
-//            keys are split depends on the step's lengths.
+//            vectors, their sum is not. Online softmax over tiles of 64 keys at absolute positions, its offset the largest
+//            score or up to kSlack less. Where a sequence's keys are split depends on the step's lengths.
 // WORK       A CTA takes 64 rows (query token, head) and a run of tiles. One warp loads tiles by TMA, two in flight;
 //            each is keys (all 576 columns) and values (the first 512) at once. Warpgroup 0 multiplies q and keys and
 //            makes the probabilities; both multiply them with the values, 256 columns each: 0 from its registers, 1 from

@@ -32,7 +32,7 @@ struct LatentWgmmaKernelParams {
   TensorMap kv;  // [blocks * kv_block_size, 576], boxes of box_keys x 64
   AttentionLatentKernelParams attention;
   float* partial_sums;   // [2 * grid][64][512]
-  float* partial_stats;  // [2 * grid][64][2] largest score and sum of 2^(score - largest)
+  float* partial_stats;  // [2 * grid][64][2] offset, close to the largest score, and sum of 2^(score - offset)
   int32_t* first_unit;   // [num_seqs] units of the sequences before it
   int32_t* split;        // [2] run and reach of LatentSplit
   int32_t box_keys;      // 16, 32 or 64: divides kv_block_size

@@ -29,7 +29,6 @@ struct TileLoader {
     if (threadIdx.x >= kWarpSize) return;
     const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
     const int block_size = p.attention.kv.kv_block_size;
-    const uint32_t box_bytes = static_cast<uint32_t>(p.box_keys) * 128;
     Work work(p);
     Place place;
     for (int n = 0;;) {
@@ -51,21 +50,13 @@ struct TileLoader {
         const int own_key = tile * kLatentKeys + min(lane, num_boxes - 1) * p.box_keys;
         const int own_row = work.blocks()[own_key / block_size] * block_size + own_key % block_size;
         wait_barrier(shared.empty(place.buffer), place.parity ^ 1);
-        if (lane == 0) {
-  #pragma unroll
-          for (int group = 0; group < kGroups; ++group) {
-            arrive_expecting(shared.full(place.buffer, group),
-                             static_cast<uint32_t>(num_boxes * kPartsOfGroup) * box_bytes);
-          }
-        }
+        constexpr int kKeyBytes = kLatentWidth * 2;
+        const uint32_t full = shared.full(place.buffer, 0);
+        if (lane == 0) arrive_expecting(full, static_cast<uint32_t>(num_boxes * p.box_keys * kKeyBytes));
         __syncwarp();
-        for (int first = 0; first < num_boxes * kLatentParts; first += kWarpSize) {
-          const int i = first + lane, part = i / num_boxes, box = i % num_boxes;
-          const int row = __shfl_sync(0xffffffffu, own_row, box);
-          if (part >= kLatentParts) continue;
-          copy_box(shared.tile(place.buffer) + static_cast<uint32_t>(part) * kLatentPartBytes +
-                       static_cast<uint32_t>(box) * box_bytes,
-                   p.kv, part * 64, row, shared.full(place.buffer, part / kPartsOfGroup));
+        if (lane < num_boxes) {
+          copy_box_5d(shared.tile(place.buffer) + static_cast<uint32_t>(lane * p.box_keys * kKeyBytes), p.kv, 0, 0, 0,
+                      own_row / 8, 0, full);
         }
         place.advance();
       }

@@ -174,8 +174,8 @@ __device__ inline uint32_t swizzled(int row, int chunk) {
   return static_cast<uint32_t>(row * 128 + ((chunk ^ row % 8) << 4));
 }
 
-// All consumers: the rows of q, zeros where there are none. Four threads a row, so that each finds its row once: with a
-// division for each piece of 16 bytes that took 10,000 clocks a segment.
+// All consumers: the rows of q, zeros where there are none. Four threads a row, so that each finds its row once: with
+// divisions for each piece of 16 bytes 128 x 4,096 of 128 heads took 17 us of 342 more.
 __device__ inline void load_q(const AttentionLatentKernelParams& p, uint32_t q, const Segment& segment, int thread) {
   constexpr int kRowThreads = kConsumerThreads / kLatentRows, kPiece = 8, kStep = kRowThreads * kPiece;
   static_assert(kRowThreads == 4 && kLatentRank % kStep == 0);

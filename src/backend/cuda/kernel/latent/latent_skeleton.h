@@ -134,8 +134,10 @@ __device__ inline void attend_left(const LatentWgmmaKernelParams& p, const Share
       for (int i = 0; i < kLatentKeys / 2; ++i) scores[i] = 0.0f;
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
-        if (group < Tile<kIsCodes>::kWaits) wait_barrier(shared.full(place.buffer, group), place.parity);
-        wgmma_fence();
+        if (group < Tile<kIsCodes>::kWaits) {
+          wait_barrier(shared.full(place.buffer, group), place.parity);
+          wgmma_fence();
+        }
 #pragma unroll
         for (int i = group * kPartsOfGroup; i < (group + 1) * kPartsOfGroup; ++i) {
           const int part = part_of<kIsCodes>(i);

@@ -38,6 +38,8 @@ void attend_wgmma(Stream& stream, const AttentionLatentParams& p, const Attentio
   const int64_t num_ctas = device.num_sms() / team_size * team_size;
   const int64_t block_size = p.kv.desc.kv_block_size;
   const int64_t box_keys = block_size % 64 == 0 ? 64 : block_size % 32 == 0 ? 32 : 16;
+  constexpr int64_t kEightKeys = 8, kKeyBytes = kLatentWidth * 2;
+  const int64_t num_eights = p.kv.num_blocks * block_size / kEightKeys;
   const int64_t num_rows = 2 * num_ctas * kLatentRows;
   // Four a row as long as all run at once.
   const int64_t max_combine_warps = int64_t{device.num_sms()} * kLatentCombineCtas * kLatentCombineWarps;
@@ -48,9 +50,11 @@ void attend_wgmma(Stream& stream, const AttentionLatentParams& p, const Attentio
              : nullptr;
   const bool is_codes = p.kv.desc.dtype == DType::kI8;
   const LatentWgmmaKernelParams params{
-      .kv = is_codes ? TensorMap{}
-                     : make_bf16_map(device.api(), p.kv.data, p.kv.num_blocks * block_size, kLatentWidth, kLatentWidth,
-                                     static_cast<int>(box_keys)),
+      .kv = is_codes
+                ? TensorMap{}
+                : make_bf16_map_5d(device.api(), p.kv.data, {64, kEightKeys, kLatentParts, num_eights, 1},
+                                   {kKeyBytes, 128, kEightKeys * kKeyBytes, num_eights * kEightKeys * kKeyBytes},
+                                   {64, kEightKeys, kLatentParts, static_cast<uint32_t>(box_keys / kEightKeys), 1}),
       .attention = attention,
       .partial_sums = reinterpret_cast<float*>(scratch),
       .partial_stats = reinterpret_cast<float*>(scratch + sums_bytes),

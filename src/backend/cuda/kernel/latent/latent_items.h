@@ -174,21 +174,25 @@ __device__ inline uint32_t swizzled(int row, int chunk) {
   return static_cast<uint32_t>(row * 128 + ((chunk ^ row % 8) << 4));
 }
 
-// All consumers: the rows of q, zeros where there are none.
+// All consumers: the rows of q, zeros where there are none. Four threads a row, so that each finds its row once: with
+// divisions for each piece of 16 bytes 128 x 4,096 of 128 heads took 17 us of 342 more.
 __device__ inline void load_q(const AttentionLatentKernelParams& p, uint32_t q, const Segment& segment, int thread) {
-  constexpr int kChunks = kLatentWidth / 8;
-  for (int i = thread; i < kLatentRows * kChunks; i += kConsumerThreads) {
-    const int row = i / kChunks, chunk = i % kChunks;
-    const bool exists = row < segment.num_rows;
-    const int flat = segment.first_row + (exists ? row : 0);
-    const int64_t token = segment.first_token + flat / p.num_heads, head = flat % p.num_heads;
-    const Bf16* from =
-        chunk < kLatentRank / 8
-            ? static_cast<const Bf16*>(p.q_latent) + token * p.q_latent_strides[0] + head * p.q_latent_strides[1] + chunk * 8
-            : static_cast<const Bf16*>(p.q_rope) + token * p.q_rope_strides[0] + head * p.q_rope_strides[1] +
-                  (chunk - kLatentRank / 8) * 8;
-    copy_async_16(q + static_cast<uint32_t>(chunk / 8) * kLatentPartBytes + swizzled(row, chunk % 8), from,
-                  exists);
+  constexpr int kRowThreads = kConsumerThreads / kLatentRows, kPiece = 8, kStep = kRowThreads * kPiece;
+  static_assert(kRowThreads == 4 && kLatentRank % kStep == 0);
+  const int row = thread / kRowThreads, chunk = thread % kRowThreads;
+  const bool exists = row < segment.num_rows;
+  const int flat = segment.first_row + (exists ? row : 0);
+  const int64_t token = segment.first_token + flat / p.num_heads, head = flat % p.num_heads;
+  const Bf16* latent = static_cast<const Bf16*>(p.q_latent) + token * p.q_latent_strides[0] +
+                       head * p.q_latent_strides[1] + chunk * kPiece;
+  const Bf16* rope =
+      static_cast<const Bf16*>(p.q_rope) + token * p.q_rope_strides[0] + head * p.q_rope_strides[1] + chunk * kPiece;
+  const uint32_t half_parts[2] = {q + swizzled(row, chunk), q + swizzled(row, chunk + kRowThreads)};
+#pragma unroll
+  for (int i = 0; i < kLatentWidth / kStep; ++i) {
+    const int column = i * kStep;
+    copy_async_16(half_parts[i % 2] + static_cast<uint32_t>(i / 2) * kLatentPartBytes,
+                  column < kLatentRank ? latent + column : rope + (column - kLatentRank), exists);
   }
   commit_copies();
   wait_copies<0>();
@@ -223,7 +227,9 @@ __device__ inline void store_sums(const LatentWgmmaKernelParams& p, const Segmen
   }
 }
 
+// By scales that are mostly 1.
 __device__ inline void scale_rows(float (&sums)[kHalf / 2], const float (&scale)[2]) {
+  if (!__any_sync(kAllLanes, scale[0] != 1.0f || scale[1] != 1.0f)) return;
 #pragma unroll
   for (int i = 0; i < kHalf / 2; ++i) sums[i] *= scale[i / 2 % 2];
 }

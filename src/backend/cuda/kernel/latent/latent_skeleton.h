@@ -10,7 +10,7 @@
 namespace spate::cuda {
 
 constexpr int kBuffers = 2;
-constexpr int kGroups = 3;  // of parts of a tile, a barrier each: the first scores need not wait for the whole tile
+constexpr int kGroups = 3;  // of parts of a tile of codes, a barrier each: the first scores need not wait for all
 constexpr int kPartsOfGroup = kLatentParts / kGroups;
 constexpr int kSlots = 2;  // of segments on their way to the consumers
 
@@ -40,6 +40,14 @@ struct SharedWords {
 static_assert(Shared::kNumBarriers * 8 <= 128 && sizeof(SharedWords) <= 384);
 static_assert(kBuffers * kLatentKeys * 8 == kLatentKeyScalesBytes);
 
+// Where a tile has its parts, and the next eight keys. Of bf16 a block's keys lie together as one copy brings them.
+template <bool kIsCodes>
+struct Tile {
+  static constexpr int kPartBytes = kIsCodes ? kLatentPartBytes : 1024;
+  static constexpr int kEightKeysBytes = kIsCodes ? 1024 : kLatentParts * 1024;
+  static constexpr int kWaits = kIsCodes ? kGroups : 1;
+};
+
 struct Place {
   int buffer = 0;
   uint32_t parity = 0;
@@ -49,6 +57,10 @@ struct Place {
     parity ^= 1;
   }
 };
+
+// What a score may exceed the largest one that its row's sums are scaled to, a power of two: then few tiles have them
+// scaled again. Probabilities up to 2^kSlack lose nothing in bf16, nor their sums in fp32.
+constexpr float kSlack = 8.0f;
 
 // --- the warpgroups that multiply ------------------------------------------------------------------------------------
 
@@ -61,6 +73,14 @@ template <bool kIsCodes>
 __device__ inline int part_of(int i) {
   if (!kIsCodes) return i;
   return i == 0 ? kLatentParts - 1 : i - 1;
+}
+
+// 16 keys of the values' columns from a part on, the k-th.
+template <bool kIsCodes>
+__device__ inline uint64_t values_of(uint32_t tile, int first_part, int k) {
+  using T = Tile<kIsCodes>;
+  return wgmma_columns(tile + first_part * T::kPartBytes + k * 2 * T::kEightKeysBytes, T::kPartBytes,
+                       T::kEightKeysBytes);
 }
 
 // Eight columns of scores or probabilities, the j-th, times their keys' scales.
@@ -114,12 +134,15 @@ __device__ inline void attend_left(const LatentWgmmaKernelParams& p, const Share
       for (int i = 0; i < kLatentKeys / 2; ++i) scores[i] = 0.0f;
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
-        wait_barrier(shared.full(place.buffer, group), place.parity);
-        wgmma_fence();
+        if (group < Tile<kIsCodes>::kWaits) {
+          wait_barrier(shared.full(place.buffer, group), place.parity);
+          wgmma_fence();
+        }
 #pragma unroll
         for (int i = group * kPartsOfGroup; i < (group + 1) * kPartsOfGroup; ++i) {
           const int part = part_of<kIsCodes>(i);
-          const uint64_t keys = wgmma_descriptor(shared.tile(place.buffer) + part * kLatentPartBytes);
+          const uint64_t keys = wgmma_descriptor(shared.tile(place.buffer) + part * Tile<kIsCodes>::kPartBytes,
+                                                 Tile<kIsCodes>::kEightKeysBytes);
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
             wgmma_bf16<kLatentKeys>(scores, next_wgmma_k(q + part * (kLatentPartBytes >> 4), k), next_wgmma_k(keys, k));
@@ -158,7 +181,8 @@ __device__ inline void attend_left(const LatentWgmmaKernelParams& p, const Share
         for (int i = 0; i < kLatentKeys / 4; ++i) tile_max = fmaxf(tile_max, scores[i / 2 * 4 + 2 * h + i % 2]);
         tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffffu, tile_max, 1));
         tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffffu, tile_max, 2));
-        const float new_max = fmaxf(largest[h], tile_max * scale_log2e);
+        const float tile_largest = tile_max * scale_log2e;
+        const float new_max = tile_largest > largest[h] + kSlack ? tile_largest : largest[h];
         const float offset = new_max == -kInfinity ? 0.0f : new_max;  // a row that has seen no key yet
         shrink[h] = exp2_approx(largest[h] - offset);
         largest[h] = new_max;
@@ -201,7 +225,7 @@ __device__ inline void attend_left(const LatentWgmmaKernelParams& p, const Share
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < kLatentKeys / 16; ++k) {
-        const uint64_t values = wgmma_columns(shared.tile(place.buffer) + k * 2048, kLatentPartBytes, 1024);
+        const uint64_t values = values_of<kIsCodes>(shared.tile(place.buffer), 0, k);
         wgmma_values_from_registers<kHalf>(sums, probs[k], values);
       }
       wgmma_commit();
@@ -248,13 +272,18 @@ __device__ inline void attend_right(const LatentWgmmaKernelParams& p, const Shar
     for (int i = 0; i < kHalf / 2; ++i) sums[i] = 0.0f;
     for (int tile = segment.begin_tile; tile < segment.end_tile; ++tile) {
 #pragma unroll
-      for (int group = 0; group < kGroups; ++group) wait_barrier(shared.full(place.buffer, group), place.parity);
+      for (int group = 0; group < Tile<kIsCodes>::kWaits; ++group) {
+        wait_barrier(shared.full(place.buffer, group), place.parity);
+      }
       const int num_keys = segment.seq_len - tile * kLatentKeys;
       if (!kIsCodes && num_keys < kLatentKeys) {
         const int pieces_of_part = (kLatentKeys - num_keys) * 8;
         for (int i = c.thread; i < pieces_of_part * (kLatentRank / 64); i += 128) {
-          const uint32_t to = shared.tile(place.buffer) + static_cast<uint32_t>(i / pieces_of_part) * kLatentPartBytes +
-                              static_cast<uint32_t>(num_keys * 128 + i % pieces_of_part * 16);
+          const int key = num_keys + i % pieces_of_part / 8;
+          const uint32_t to =
+              shared.tile(place.buffer) +
+              static_cast<uint32_t>(i / pieces_of_part * Tile<kIsCodes>::kPartBytes +
+                                    key / 8 * Tile<kIsCodes>::kEightKeysBytes + key % 8 * 128 + i % 8 * 16);
           asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
         }
         fence_async_proxy();
@@ -266,8 +295,7 @@ __device__ inline void attend_right(const LatentWgmmaKernelParams& p, const Shar
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < kLatentKeys / 16; ++k) {
-        const uint64_t values =
-            wgmma_columns(shared.tile(place.buffer) + 4 * kLatentPartBytes + k * 2048, kLatentPartBytes, 1024);
+        const uint64_t values = values_of<kIsCodes>(shared.tile(place.buffer), kHalf / 64, k);
         wgmma_values<kHalf>(sums, next_wgmma_k(probs, k), values);
       }
       wgmma_commit();

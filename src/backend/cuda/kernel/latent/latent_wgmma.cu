@@ -2,8 +2,8 @@
 // SHAPES     As AttentionLatentKernelParams says, bf16, kv_lora_rank 512, qk_rope_head_dim 64.
 // LAYOUT     latent.h; every row of q at a multiple of 16 bytes.
 // NUMERICS   Scores, maxima and sums in fp32; probabilities are rounded to bf16 for the product with the latent
-//            vectors, their sum is not. Online softmax over tiles of 64 keys at absolute positions. Where a sequence's
-//            keys are split depends on the step's lengths.
+//            vectors, their sum is not. Online softmax over tiles of 64 keys at absolute positions, its offset the largest
+//            score or up to kSlack less. Where a sequence's keys are split depends on the step's lengths.
 // WORK       A CTA takes 64 rows (query token, head) and a run of tiles. One warp loads tiles by TMA, two in flight;
 //            each is keys (all 576 columns) and values (the first 512) at once. Warpgroup 0 multiplies q and keys and
 //            makes the probabilities; both multiply them with the values, 256 columns each: 0 from its registers, 1 from
@@ -29,7 +29,6 @@ struct TileLoader {
     if (threadIdx.x >= kWarpSize) return;
     const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
     const int block_size = p.attention.kv.kv_block_size;
-    const uint32_t box_bytes = static_cast<uint32_t>(p.box_keys) * 128;
     Work work(p);
     Place place;
     for (int n = 0;;) {
@@ -51,21 +50,13 @@ struct TileLoader {
         const int own_key = tile * kLatentKeys + min(lane, num_boxes - 1) * p.box_keys;
         const int own_row = work.blocks()[own_key / block_size] * block_size + own_key % block_size;
         wait_barrier(shared.empty(place.buffer), place.parity ^ 1);
-        if (lane == 0) {
-  #pragma unroll
-          for (int group = 0; group < kGroups; ++group) {
-            arrive_expecting(shared.full(place.buffer, group),
-                             static_cast<uint32_t>(num_boxes * kPartsOfGroup) * box_bytes);
-          }
-        }
+        constexpr int kKeyBytes = kLatentWidth * 2;
+        const uint32_t full = shared.full(place.buffer, 0);
+        if (lane == 0) arrive_expecting(full, static_cast<uint32_t>(num_boxes * p.box_keys * kKeyBytes));
         __syncwarp();
-        for (int first = 0; first < num_boxes * kLatentParts; first += kWarpSize) {
-          const int i = first + lane, part = i / num_boxes, box = i % num_boxes;
-          const int row = __shfl_sync(0xffffffffu, own_row, box);
-          if (part >= kLatentParts) continue;
-          copy_box(shared.tile(place.buffer) + static_cast<uint32_t>(part) * kLatentPartBytes +
-                       static_cast<uint32_t>(box) * box_bytes,
-                   p.kv, part * 64, row, shared.full(place.buffer, part / kPartsOfGroup));
+        if (lane < num_boxes) {
+          copy_box_5d(shared.tile(place.buffer) + static_cast<uint32_t>(lane * p.box_keys * kKeyBytes), p.kv, 0, 0, 0,
+                      own_row / 8, 0, full);
         }
         place.advance();
       }

@@ -29,10 +29,10 @@ constexpr int kLatentCombineCtas = 3;  // of an SM
 // cut into a run for each team (latent_split.h); an item that several teams share leaves partial sums: slot 2 c + 1 if
 // CTA c has its first tile, else 2 c. Without, team_size is 1 and CTA c takes the whole items c, c + grid, ...
 struct LatentWgmmaKernelParams {
-  TensorMap kv;  // [blocks * kv_block_size, 576], boxes of box_keys x 64
+  TensorMap kv;  // [blocks * kv_block_size / 8][9][8][64]; a box is box_keys whole keys
   AttentionLatentKernelParams attention;
   float* partial_sums;   // [2 * grid][64][512]
-  float* partial_stats;  // [2 * grid][64][2] largest score and sum of 2^(score - largest)
+  float* partial_stats;  // [2 * grid][64][2] offset, close to the largest score, and sum of 2^(score - offset)
   int32_t* first_unit;   // [num_seqs] units of the sequences before it
   int32_t* split;        // [2] run and reach of LatentSplit
   int32_t box_keys;      // 16, 32 or 64: divides kv_block_size

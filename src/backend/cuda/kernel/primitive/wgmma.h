@@ -10,10 +10,11 @@ namespace spate::cuda {
 
 constexpr int kWgmmaK = 16;
 
-// Describes rows of such a tile from `shared` on; both operands are read along k.
-__device__ inline uint64_t wgmma_descriptor(uint32_t shared) {
-  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kEightRowsBytes = 1024;
-  return kSwizzle128 | (kEightRowsBytes >> 4) << 32 | uint64_t{1} << 16 | (shared & 0x3ffff) >> 4;
+// Describes rows of such a tile from `shared` on; both operands are read along k. The next eight rows are
+// eight_rows_bytes away.
+__device__ inline uint64_t wgmma_descriptor(uint32_t shared, int eight_rows_bytes = 1024) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  return kSwizzle128 | static_cast<uint64_t>(eight_rows_bytes >> 4) << 32 | uint64_t{1} << 16 | (shared & 0x3ffff) >> 4;
 }
 // The next 16 elements of k.
 __device__ inline uint64_t next_wgmma_k(uint64_t descriptor, int steps) {

@@ -6,6 +6,9 @@
 
 namespace spate {
 
+// What products run on, as far as goals differ by it.
+enum class ProductUnits { kOther, kVectors, kTiles };  // kVectors: of vectors of bf16 and of 8-bit codes
+
 struct MachineLimits {
   // A figure of its own: "memory-read", 34.1e9, shown in units of 1e9: "GB/s".
   struct Rate {
@@ -14,6 +17,7 @@ struct MachineLimits {
     std::string giga_unit;
   };
 
+  ProductUnits units = ProductUnits::kOther;
   double memory_bytes_per_s = 0;  // reads; 0: nothing was measured
   double float_flops_per_s = 0;   // products of f32 or bf16, whichever is faster
   double int8_ops_per_s = 0;      // products of 8-bit codes, at least float_flops_per_s

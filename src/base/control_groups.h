@@ -6,7 +6,7 @@
 
 namespace spate {
 
-// Folders of the group of `controller` ("cpu", "memory") that a process is in, and of all groups above it, the
+// Folders of the group of `controller` (cpu, memory) that a process is in, and of all groups above it, the
 // process's own first. `membership` reads as /proc/self/cgroup; `root` is where the groups of cgroup v2, or the folders
 // of v1's controllers, are mounted. In a container without a namespace of groups the paths are the host's, and only the
 // last of these folders exists.

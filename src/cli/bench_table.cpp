@@ -25,12 +25,8 @@ struct Goals {
   double prefill_512_share = 0, prefill_8192 = 0, decode_share = 0, decode_32_share = 0;
 };
 Goals goals_of(const MachineLimits& limits, const Quantization& quantization) {
-  const auto has = [&](std::string_view name) {
-    return std::ranges::any_of(limits.rates,
-                               [&](const MachineLimits::Rate& rate) { return rate.name == name && rate.per_s > 0; });
-  };
-  if (!has("amx-bf16")) {
-    if (!has("vector-bf16") || !has("vnni-int8")) return {};
+  if (limits.units == ProductUnits::kOther) return {};
+  if (limits.units == ProductUnits::kVectors) {
     if (!quantization.enabled()) return {.prefill_512_share = 0.85, .decode_share = 0.88};
     if (quantization.linear.codes == Codes::kInt8) return {.prefill_512_share = 0.65, .decode_share = 0.88};
     return {.prefill_512_share = 0.60, .decode_share = 0.80};

@@ -124,6 +124,11 @@ MachineLimits measure_cpu_machine_limits(const DeviceOptions& options) {
                         .float_flops_per_s = std::max({limits.amx_bf16_flops_per_s, limits.vector_bf16_flops_per_s,
                                                        limits.fp32_flops_per_s})};
   machine.int8_ops_per_s = std::max({limits.amx_int8_ops_per_s, limits.vector_int8_ops_per_s, machine.float_flops_per_s});
+  if (limits.amx_bf16_flops_per_s > 0) {
+    machine.units = ProductUnits::kTiles;
+  } else if (limits.vector_bf16_flops_per_s > 0 && limits.vector_int8_name == "vnni-int8") {
+    machine.units = ProductUnits::kVectors;
+  }
   machine.rates = {{"memory-read", limits.memory_bytes_per_s, "GB/s"},
                    {"memory-write", limits.memory_write_bytes_per_s, "GB/s"},
                    {"fma-f32", limits.fp32_flops_per_s, "GFLOP/s"},

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "server/frontend.h"
 #include "server/http_server.h"
@@ -28,6 +29,8 @@ struct IgnoredFields {
 
 // Errors are answered by the caller. Nothing: the answer is given or on its way.
 using ApiOutcome = std::optional<ApiError>;
+// llama-server's /completion, as a completion.
+ApiResult<CompletionRequest> parse_llama_completion(std::string_view body, const ParseLimits& limits);
 ApiOutcome run_api_call(Endpoint endpoint, ApiCall& call, IgnoredFields& ignored);  // one of the following
 ApiOutcome handle_chat_completions(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_completions(ApiCall& call, IgnoredFields& ignored);

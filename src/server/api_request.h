@@ -158,8 +158,6 @@ ApiResult<ChatRequest> parse_messages_request(std::string_view body, const Parse
                                               nlohmann::ordered_json* translated = nullptr);
 // vLLM's /inference/v1/generate, translated to a completion.
 ApiResult<CompletionRequest> parse_tokens_request(std::string_view body, const ParseLimits& limits);
-// llama-server's /completion, the same.
-ApiResult<CompletionRequest> parse_llama_completion(std::string_view body, const ParseLimits& limits);
 ApiResult<CompletionRequest> read_completion_request(const nlohmann::ordered_json& body, const ParseLimits& limits);
 ApiResult<CompletionRequest> parse_completion_request(std::string_view body, const ParseLimits& limits);
 ApiResult<EmbeddingsRequest> parse_embeddings_request(std::string_view body, const ParseLimits& limits);

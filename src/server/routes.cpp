@@ -21,8 +21,7 @@ constexpr Route kRoutes[] = {
     {"/inference/v1/generate", "POST", Endpoint::kTokensGenerate, true, "Token ids in, token ids out.", kTokensRequest},
     {"/completion", "POST", Endpoint::kLlamaCompletion, true,
      "llama-server's own: the fields of /v1/completions, `n_probs` and `return_tokens`; without a limit the answer "
-     "goes "
-     "on to the end of the context."},
+     "goes on to the end of the context."},
     {"/v1/embeddings", "POST", Endpoint::kEmbeddings, true, "Vectors of texts, from the model's hidden states.",
      kEmbeddingsRequest},
     {"/embeddings", "POST", Endpoint::kEmbeddings, true, "", kEmbeddingsRequest},

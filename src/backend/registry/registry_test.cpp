@@ -72,6 +72,7 @@ TEST_CASE("machine limits: what a back-end measures, or nothing where it cannot 
     CHECK(limits.memory_bytes_per_s > 1e9);
     CHECK(limits.float_flops_per_s > 1e9);
     CHECK(limits.int8_ops_per_s >= limits.float_flops_per_s);
+    if (!isa.empty()) CHECK(limits.units == ProductUnits::kOther);
     CHECK(limits.rates[0].name == "memory-read");
     CHECK(limits.rates[0].per_s == limits.memory_bytes_per_s);
     for (const MachineLimits::Rate& rate : limits.rates) {

@@ -568,77 +568,76 @@ __device__ inline void attention_decode_ring(const AttentionDecodeRingParams& pa
       }
     }
     const Heads heads = heads_of(piece);
-    {  // the sums of all warps
-      const int thread = all_merge ? static_cast<int>(threadIdx.x) : lane;
-      const int num_threads = all_merge ? static_cast<int>(blockDim.x) : kWarpSize;
-      const auto sync = [&] {
-        if (all_merge) {
-          __syncthreads();
-        } else {
-          __syncwarp();
-        }
-      };
+    // The sums of all warps.
+    const int thread = all_merge ? static_cast<int>(threadIdx.x) : lane;
+    const int num_threads = all_merge ? static_cast<int>(blockDim.x) : kWarpSize;
+    const auto sync = [&] {
       if (all_merge) {
         __syncthreads();
       } else {
-        wait_barrier(summed, num_merged & 1);
-      }
-      const bool has_first = piece.first == 0, is_whole = has_first && piece.count == piece.num_tiles;
-      const int num_quads = heads.count * (kHeadDim / 4);
-      float* partial_stats = params.partial + int64_t{2} * num_ctas * kHeads * kHeadDim;
-      const auto row_of = [&](int slot, int head) {
-        return reinterpret_cast<float4*>(params.partial + (static_cast<int64_t>(slot) * kHeads + head) * kHeadDim);
-      };
-      float total_max, total_sum;
-      float4 total;
-#pragma unroll 1
-      for (int i = thread; i < num_quads; i += num_threads) {
-        const int head = i / (kHeadDim / 4), quad = i % (kHeadDim / 4);
-        merge_warps(shared.sums, head, quad, total_max, total_sum, total);
-        if (is_whole) {
-          store_out(p, heads.token, heads.first + head, quad, total, total_sum);
-          continue;
-        }
-        const int slot = has_first ? 2 * cta + 1 : 2 * cta;
-        row_of(slot, head)[quad] = total;
-        if (quad == 0) {
-          partial_stats[2 * (slot * kHeads + head)] = total_max;
-          partial_stats[2 * (slot * kHeads + head) + 1] = total_sum;
-        }
-      }
-      if (kHasMerger && !all_merge) {
         __syncwarp();
-        if (lane == 0) arrive(merged);
       }
-      if (!is_whole) {  // the CTA that comes last adds the sums of all, in order
-        // CTAs that share a head tile leave partial sums: that with its first tile in slot 2 cta + 1, others in 2 cta.
-        // Each cut that seek() leaves in the head tile parts two of them, all with tiles of it: num_done counts them.
-        const int item_begin = piece.seq_tiles_before + piece.head_tile * piece.num_tiles;
-        const int first_cta = (item_begin + kDecodeRingMinCut + run_tiles - 1) / run_tiles - 1;
-        const int last_cta = (item_begin + piece.num_tiles - kDecodeRingMinCut) / run_tiles;
-        sync();
-        if (thread == 0) {
-          fence_device();
-          const int before = static_cast<int>(atomicAdd(params.num_done + first_cta, 1u));
-          shared.is_last = before == last_cta - first_cta;
-          if (shared.is_last) params.num_done[first_cta] = 0;
-          fence_device();
-        }
-        sync();
-        const auto slot_of = [&](int part) { return part == 0 ? 2 * first_cta + 1 : 2 * (first_cta + part); };
-#pragma unroll 1
-        for (int i = thread; shared.is_last && i < num_quads; i += num_threads) {
-          const int head = i / (kHeadDim / 4), quad = i % (kHeadDim / 4);
-          const auto stats_of = [&](int part) { return partial_stats + 2 * (slot_of(part) * kHeads + head); };
-          merge_parts<8>(
-              last_cta - first_cta + 1, [&](int part) { return __ldcg(stats_of(part)); },
-              [&](int part) { return __ldcg(stats_of(part) + 1); },
-              [&](int part) { return __ldcg(row_of(slot_of(part), head) + quad); }, total_max, total_sum, total);
-          store_out(p, heads.token, heads.first + head, quad, total, total_sum);
-        }
-      }
-      if (!kHasMerger) __syncthreads();  // the sums are read
+    };
+    if (all_merge) {
+      __syncthreads();
+    } else {
+      wait_barrier(summed, num_merged & 1);
     }
+    const bool has_first = piece.first == 0, is_whole = has_first && piece.count == piece.num_tiles;
+    const int num_quads = heads.count * (kHeadDim / 4);
+    float* partial_stats = params.partial + int64_t{2} * num_ctas * kHeads * kHeadDim;
+    const auto row_of = [&](int slot, int head) {
+      return reinterpret_cast<float4*>(params.partial + (static_cast<int64_t>(slot) * kHeads + head) * kHeadDim);
+    };
+    float total_max, total_sum;
+    float4 total;
+#pragma unroll 1
+    for (int i = thread; i < num_quads; i += num_threads) {
+      const int head = i / (kHeadDim / 4), quad = i % (kHeadDim / 4);
+      merge_warps(shared.sums, head, quad, total_max, total_sum, total);
+      if (is_whole) {
+        store_out(p, heads.token, heads.first + head, quad, total, total_sum);
+        continue;
+      }
+      const int slot = has_first ? 2 * cta + 1 : 2 * cta;
+      row_of(slot, head)[quad] = total;
+      if (quad == 0) {
+        partial_stats[2 * (slot * kHeads + head)] = total_max;
+        partial_stats[2 * (slot * kHeads + head) + 1] = total_sum;
+      }
+    }
+    if (kHasMerger && !all_merge) {
+      __syncwarp();
+      if (lane == 0) arrive(merged);
+    }
+    if (!is_whole) {  // the CTA that comes last adds the sums of all, in order
+      // CTAs that share a head tile leave partial sums: that with its first tile in slot 2 cta + 1, others in 2 cta.
+      // Each cut that seek() leaves in the head tile parts two of them, all with tiles of it: num_done counts them.
+      const int item_begin = piece.seq_tiles_before + piece.head_tile * piece.num_tiles;
+      const int first_cta = (item_begin + kDecodeRingMinCut + run_tiles - 1) / run_tiles - 1;
+      const int last_cta = (item_begin + piece.num_tiles - kDecodeRingMinCut) / run_tiles;
+      sync();
+      if (thread == 0) {
+        fence_device();
+        const int before = static_cast<int>(atomicAdd(params.num_done + first_cta, 1u));
+        shared.is_last = before == last_cta - first_cta;
+        if (shared.is_last) params.num_done[first_cta] = 0;
+        fence_device();
+      }
+      sync();
+      const auto slot_of = [&](int part) { return part == 0 ? 2 * first_cta + 1 : 2 * (first_cta + part); };
+#pragma unroll 1
+      for (int i = thread; shared.is_last && i < num_quads; i += num_threads) {
+        const int head = i / (kHeadDim / 4), quad = i % (kHeadDim / 4);
+        const auto stats_of = [&](int part) { return partial_stats + 2 * (slot_of(part) * kHeads + head); };
+        merge_parts<8>(
+            last_cta - first_cta + 1, [&](int part) { return __ldcg(stats_of(part)); },
+            [&](int part) { return __ldcg(stats_of(part) + 1); },
+            [&](int part) { return __ldcg(row_of(slot_of(part), head) + quad); }, total_max, total_sum, total);
+        store_out(p, heads.token, heads.first + head, quad, total, total_sum);
+      }
+    }
+    if (!kHasMerger) __syncthreads();  // the sums are read
     if (!piece.next(p, num_head_tiles)) return;
     if (!is_merger) fetch_query();
     ++num_merged;

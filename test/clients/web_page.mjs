@@ -15,7 +15,7 @@ let failed = 0;
 async function test(name, body, { violatesPolicy = false, base = url, isReady = true, ...options } = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 820 }, locale: 'en-US', ...options });
   const page = await context.newPage();
-  page.setDefaultTimeout(15000);
+  page.setDefaultTimeout(30000);
   const problems = [];
   page.on('pageerror', (error) => problems.push(`error on the page: ${error.message}`));
   page.on('console', (message) => /Content.Security.Policy|Refused to/i.test(message.text()) && !violatesPolicy && problems.push(message.text()));
@@ -422,7 +422,8 @@ await test('the keyboard is enough', async (page) => {
   await page.keyboard.press('Alt+Digit5');
   await page.waitForSelector('#p-text');
   await page.keyboard.press('Alt+Digit1');
-  await page.waitForSelector('.composer');
+  // The box takes the focus only after it is painted: a later blur would come too early, and "/" would be typed into it.
+  await page.waitForFunction(() => document.activeElement.closest('.composer'));
   await page.evaluate(() => document.activeElement.blur());
   await page.keyboard.press('?');
   await page.waitForSelector('dialog[open] .keys');

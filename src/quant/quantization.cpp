@@ -46,6 +46,7 @@ WeightSpec runnable_spec(const WeightSpec& wanted, const WeightSpec& plain, cons
 Status check_layout(const Quantization& quantization, std::string_view found) {
   const std::string& named = quantization.layout;
   if (named.empty() || named == found) return ok_status();
+  if (named == "auto-round" && (found == "gptq" || found == "awq")) return ok_status();  // it writes these two
   if (found.empty()) {
     return invalid_argument(
         "--quantization {}: the weights of this checkpoint are floats, and a checkpoint's layout is "
@@ -63,8 +64,10 @@ Result<Quantization> parse_quantization(std::string_view text, ActivationDType a
     if (text == none) return quantization;
   }
   // A checkpoint's own layout is read from its files; naming it, as vLLM's users do, only checks it.
-  for (const std::string_view own : {"gptq", "awq", "compressed-tensors", "fp8", "gguf"}) {
-    if (text != own) continue;
+  std::string_view layout = text;
+  if (layout.ends_with("_marlin")) layout.remove_suffix(7);  // vLLM's kernels for the layout
+  for (const std::string_view own : {"gptq", "awq", "auto-round", "compressed-tensors", "fp8", "gguf"}) {
+    if (layout != own) continue;
     quantization.layout = own;
     return quantization;
   }

@@ -46,7 +46,8 @@ WeightSpec runnable_spec(const WeightSpec& wanted, const WeightSpec& plain, cons
 // Error: --quantization names a layout that the checkpoint, which is in `found` (empty: floats), does not have.
 Status check_layout(const Quantization& quantization, std::string_view found);
 
-// "none" (also "gptq", "awq", "compressed-tensors", "fp8", "gguf": layouts that the files tell), "int8", "int8-g128",
+// "none" (also "gptq", "awq", "auto-round", "compressed-tensors", "fp8", "gguf": layouts that the files tell; "_marlin"
+// behind one, vLLM's name of kernels for it, says no more), "int8", "int8-g128",
 // "int4" (groups of 64 with two-level scales), "int4-g32", "int4-g64-f16scales", "int4-g64-asym", ...; the spellings
 // wint8 and wint4 mean the same. "-a16" at the end keeps activations, as ActivationDType::kModel does. Errors list what
 // is allowed.

@@ -316,6 +316,9 @@ TEST_CASE("activations stay as they are where it is said: -a16, --activation-dty
 TEST_CASE("a layout that the checkpoint does not have is refused by name") {
   CHECK(check_layout(parse_quantization("gptq").value(), "gptq").ok());
   CHECK(check_layout(parse_quantization("int8").value(), "gptq").ok());
+  CHECK(check_layout(parse_quantization("gptq_marlin").value(), "gptq").ok());
+  CHECK(check_layout(parse_quantization("auto-round").value(), "awq").ok());
+  CHECK_FALSE(check_layout(parse_quantization("auto-round").value(), "fp8").ok());
   CHECK(check_layout(parse_quantization("none").value(), "").ok());
   const Status floats = check_layout(parse_quantization("awq").value(), "");
   CHECK(floats.message().find("--quantization awq: the weights of this checkpoint are floats") != std::string::npos);

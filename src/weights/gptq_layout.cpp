@@ -1,4 +1,4 @@
-// GPTQ as AutoGPTQ and GPTQModel write it. For a matrix [out, in] with P = 32 / bits codes in a word:
+// GPTQ as AutoGPTQ, GPTQModel and AutoRound write it. For a matrix [out, in] with P = 32 / bits codes in a word:
 //
 //   qweight  i32 [in / P, out]           code (k, n) in bits (k % P) * bits of word (k / P, n)
 //   qzeros   i32 [groups, out / P]       zero point (g, n) in bits (n % P) * bits of word (g, n / P); in the first
@@ -7,6 +7,8 @@
 //   g_idx    i32 [in]                    group of column k; without it k / group_size. "desc_act" quantises columns in
 //                                        the order of their activations, and numbers the groups in that order.
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "weights/packed_matrix.h"
 
@@ -17,13 +19,13 @@ class GptqMatrix final : public PackedMatrix {
  public:
   // Null where there are problems.
   static std::unique_ptr<PackedMatrix> read(const QuantizationConfig& config, Components& components) {
-    const QuantScheme& scheme = config.schemes[0];
-    const int64_t per_word = 32 / scheme.bits;
     const size_t num_problems = components.problems().size();
     const std::optional<QTensors> tensors = find_q_tensors(components);
     const TensorEntry* g_idx = components.optional("g_idx", {DType::kI32, DType::kI64});
     if (components.problems().size() > num_problems) return nullptr;
     const TensorEntry& qweight = *tensors->qweight;
+    const QuantScheme& scheme = scheme_of(*tensors, config.schemes);
+    const int64_t per_word = 32 / scheme.bits;
 
     std::unique_ptr<GptqMatrix> matrix(new GptqMatrix(components.prefix() + ".weight", scheme));
     matrix->zero_bias_ = config.zeros_minus_one ? 1 : 0;
@@ -47,6 +49,19 @@ class GptqMatrix final : public PackedMatrix {
 
  private:
   using PackedMatrix::PackedMatrix;
+
+  // The first scheme that the shapes are those of; where there is none the first, whose problems are told.
+  static const QuantScheme& scheme_of(const QTensors& tensors, const std::vector<QuantScheme>& schemes) {
+    const auto fits = [&](const QuantScheme& scheme) {
+      const int64_t per_word = 32 / scheme.bits, out_features = tensors.qweight->shape[1];
+      const int64_t in_features = tensors.qweight->shape[0] * per_word;
+      const int64_t groups = WeightSpec{.tile = {.columns = scheme.group_size}}.num_groups(in_features);
+      return tensors.scales->shape == std::vector<int64_t>{groups, out_features} &&
+             tensors.qzeros->shape == std::vector<int64_t>{groups, out_features / per_word};
+    };
+    const auto found = std::ranges::find_if(schemes, fits);
+    return found == schemes.end() ? schemes[0] : *found;
+  }
 
   Status read_codes(int64_t begin, int64_t end, int8_t* codes) const override {
     const int64_t per_word = 32 / scheme_.bits;

@@ -42,6 +42,24 @@ void require_one_of(JsonFields& fields, std::string_view key, std::initializer_l
   fields.problem(fmt::format("{} \"{}\" cannot be read; {} can", key, value, fmt::join(allowed, ", ")));
 }
 
+// Of modules that differ from the others, by name or pattern: "bits", "group_size" and "sym" of the integers among
+// them. Which module has which the shapes of its tensors say.
+void read_other_schemes(JsonFields& fields, std::string_view key, QuantizationConfig& config) {
+  auto modules = fields.object(key);
+  if (!modules) return;
+  for (const std::string& name : modules->keys()) {
+    auto module = name.starts_with("-") ? std::nullopt : modules->object(name);  // GPTQModel: "-:" are left as floats
+    if (!module) continue;
+    QuantScheme scheme = config.schemes[0];
+    module->read("bits", scheme.bits, 1, 32);
+    if (scheme.bits >= 16) continue;
+    scheme.group_size = read_group_size(*module, "group_size", scheme.group_size);
+    module->read("sym", scheme.symmetric);
+    check_scheme(*module, scheme);
+    if (std::ranges::find(config.schemes, scheme) == config.schemes.end()) config.schemes.push_back(scheme);
+  }
+}
+
 void read_gptq(JsonFields& fields, QuantizationConfig& config) {
   QuantScheme scheme;
   fields.read("bits", scheme.bits, 1, 32);
@@ -55,6 +73,7 @@ void read_gptq(JsonFields& fields, QuantizationConfig& config) {
   bool is_marlin = false;
   fields.read("is_marlin_format", is_marlin);
   if (is_marlin) fields.problem("is_marlin_format: weights arranged for one kernel cannot be read; convert them back");
+  read_other_schemes(fields, "dynamic", config);
 }
 
 void read_awq(JsonFields& fields, QuantizationConfig& config) {
@@ -70,6 +89,25 @@ void read_awq(JsonFields& fields, QuantizationConfig& config) {
   // Names the kernels that the writer used, but for one that has a layout of its own.
   if (lower_case(fields, "backend") == "llm-awq") {
     fields.problem("backend \"llm-awq\" arranges weights in another way and cannot be read; autoawq and auto can");
+  }
+}
+
+// AutoRound writes the layout of GPTQ or AWQ, and says which: "auto_round:auto_gptq", "auto_round:auto_awq"; its older
+// files have that in "backend".
+void read_auto_round(JsonFields& fields, QuantizationConfig& config) {
+  require_one_of(fields, "data_type", {"int"});
+  const std::string_view key = older_key_of(fields, "packing_format", "backend");
+  const std::string packing = lower_case(fields, key);
+  if (packing.find("awq") != std::string::npos) {
+    config.method = QuantMethod::kAwq;
+    read_awq(fields, config);
+  } else if (packing.find("gptq") != std::string::npos) {
+    config.method = QuantMethod::kGptq;
+    read_gptq(fields, config);
+    read_other_schemes(fields, "extra_config", config);
+  } else {
+    fields.problem(
+        fmt::format("{} \"{}\" cannot be read; auto_round:auto_gptq and auto_round:auto_awq can", key, packing));
   }
 }
 
@@ -206,9 +244,15 @@ Result<QuantizationConfig> read_config(simdjson::dom::object root, std::optional
   JsonFields fields(root, "quantization_config.", problems);
   std::string name;
   fields.read("quant_method", name);
+  if (name == "auto-round" || name == "intel/auto-round") {
+    QuantizationConfig config;
+    read_auto_round(fields, config);
+    RETURN_IF_ERROR(problems_status(problems));
+    return config;
+  }
   if (!method) method = find_method(name);
   if (!method) {
-    return unimplemented("quantization_config.quant_method \"{}\" cannot be read; {} can", name,
+    return unimplemented("quantization_config.quant_method \"{}\" cannot be read; {}, auto-round can", name,
                          fmt::join(kMethodNames, ", "));
   }
   QuantizationConfig config{.method = *method, .schemes = {}, .fp8_schemes = {}, .notes = {}};

@@ -24,6 +24,7 @@ struct QuantScheme {
   int64_t group_size = 0;  // columns that share a scale; 0: a whole row
   int64_t block_rows = 1;  // rows that share it too
   bool symmetric = false;  // every zero point is the middle of the range
+  bool operator==(const QuantScheme&) const = default;
 };
 
 // The same of matrices of 8-bit floats: the elements that share a scale.
@@ -34,7 +35,8 @@ struct Fp8Scheme {
 
 struct QuantizationConfig {
   QuantMethod method = QuantMethod::kGptq;
-  // One, or with compressed-tensors' groups several: the shapes of a matrix's tensors say which is its own.
+  // One, or several where a file has groups (compressed-tensors) or modules that differ (GPTQModel, AutoRound): the
+  // shapes of a matrix's tensors say which is its own.
   std::vector<QuantScheme> schemes;
   std::vector<Fp8Scheme> fp8_schemes;  // the same, of those that are 8-bit floats
   bool zeros_minus_one = true;         // GPTQ: zero points are stored less one (checkpoint_format gptq, not gptq_v2)

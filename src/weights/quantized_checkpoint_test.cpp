@@ -89,6 +89,54 @@ TEST_CASE("any part of the rows gives the same rows") {
   }
 }
 
+// [8 * rows, n] codes of 4 bits in words become the same numbers in 8 bits: a code c + 8 is c + 128 there.
+RawTensor widened(const RawTensor& words) {
+  const int64_t n = words.shape[1];
+  RawTensor wide = {"I32", {words.shape[0] * 2, n}, std::string(words.bytes.size() * 2, '\0')};
+  for (int64_t i = 0; i < words.shape[0] * n; ++i) {
+    uint32_t word;
+    std::memcpy(&word, words.bytes.data() + i * 4, 4);
+    for (int64_t k = 0; k < 8; ++k) {
+      const int64_t row = i / n * 8 + k;
+      const uint32_t code = (word >> (4 * k) & 15) + 120;
+      wide.bytes[static_cast<size_t>((row / 4 * n + i % n) * 4 + row % 4)] = static_cast<char>(code);
+    }
+  }
+  return wide;
+}
+
+TEST_CASE("GPTQ: modules of other bits than the rest, as GPTQModel and AutoRound name them") {
+  const std::string golden = "gptq_int4_g32";
+  const HostTensor expected = [&] {
+    const auto source = open_weights(quantized_golden(golden)).value();
+    return dequantize_rows(source->quantized_rows(*source->find(kModule + ".weight"), 0, 64).value());
+  }();
+  RawTensors tensors = read_tensors(quantized_golden(golden));
+  tensors[kModule + ".qweight"] = widened(tensors[kModule + ".qweight"]);
+  tensors[kModule + ".qzeros"] = {"I32", {2, 16}, std::string(2 * 16 * 4, '\x7f')};  // 128, less one
+  const auto opened = [&](const std::string& more) {
+    TempDir dir;
+    write_file_or_die(dir.path() / "config.json", fmt::format(R"({{"quantization_config":{{{}}}}})", more));
+    write_tensors(tensors, dir.path() / "model.safetensors");
+    return open_weights(dir.path());
+  };
+  const std::string same = R"("bits":4,"group_size":32,"sym":true)";
+  for (const char* which : {R"("quant_method":"gptq","dynamic":{"-:.*lm_head":{},"+:.*up_proj":{"bits":8}})",
+                            R"("quant_method":"auto-round","packing_format":"auto_round:auto_gptq",
+           "extra_config":{"lm_head":{"bits":16,"data_type":"fp"},"model.layers.0.mlp.up_proj":{"bits":8}})"}) {
+    CAPTURE(which);
+    const auto source = opened(fmt::format("{},{}", same, which));
+    REQUIRE_MESSAGE(source.ok(), source.status().message());
+    const TensorEntry& entry = *(*source)->find(kModule + ".weight");
+    CHECK(entry.quantized->codes == Codes::kInt8);
+    CHECK((*source)->find("model.layers.0.mlp.down_proj.weight")->quantized->codes == Codes::kInt4);
+    CHECK(bytes_of(dequantize_rows((*source)->quantized_rows(entry, 0, 64).value()).view()) ==
+          bytes_of(expected.view()));
+  }
+  const auto without = opened(same + R"(,"quant_method":"gptq")");
+  CHECK(without.status().message().find("up_proj.scales is [2, 64], needs [4, 64]") != std::string::npos);
+}
+
 TEST_CASE("compressed-tensors: column groups in another order, or numbered and not used") {
   const auto with_ids = [](const std::function<int32_t(int32_t)>& id_of) {
     return [id_of](RawTensors& tensors) {
@@ -367,6 +415,10 @@ TEST_CASE("what a quantization_config may say") {
        "checkpoint_format \"marlin\" cannot be read"},
       {R"({"quant_method":"gptq","bits":4,"format":"marlin"})", "format \"marlin\" cannot be read"},
       {R"({"quant_method":"gptq","bits":4,"is_marlin_format":true})", "is_marlin_format"},
+      {R"({"quant_method":"gptq","bits":4,"dynamic":{"+:.*k_proj":{"bits":2}}})", "2 bits; 4 and 8 are read"},
+      {R"({"quant_method":"auto-round","bits":4,"packing_format":"auto_round"})",
+       "packing_format \"auto_round\" cannot be read; auto_round:auto_gptq"},
+      {R"({"quant_method":"auto-round","bits":4,"data_type":"mx_fp"})", "data_type \"mx_fp\" cannot be read; int"},
       {R"({"quant_method":"awq","bits":4,"version":"gemv"})", "version \"gemv\" cannot be read; gemm can"},
       {R"({"quant_method":"awq","bits":4,"format":"gemv"})", "format \"gemv\" cannot be read; gemm can"},
       {R"({"quant_method":"awq","bits":4,"backend":"llm-awq"})", "backend \"llm-awq\""},
@@ -415,6 +467,13 @@ TEST_CASE("both spellings of a quantization_config's format") {
                            R"("version":"gemm","format":"gemv","backend":"marlin")"}) {
     CHECK(parse_quantization_config(fmt::format(R"({{"quant_method":"awq","bits":4,{}}})", keys)).ok());
   }
+  const auto auto_round = [](const std::string& keys) {
+    return parse_quantization_config(R"({"quant_method":"intel/auto-round","bits":4,"group_size":128,)" + keys + "}")
+        .value();
+  };
+  CHECK(auto_round(R"("packing_format":"auto_round:auto_awq")").method == QuantMethod::kAwq);
+  CHECK(auto_round(R"("packing_format":"auto_round:auto_gptq")").method == QuantMethod::kGptq);
+  CHECK(auto_round(R"("backend":"auto_round:gptq:exllamav2")").zeros_minus_one);
   CHECK(parse_quantization_config(
             R"({"quant_method":"compressed-tensors","format":"pack-quantized","transform_config":{},
                 "config_groups":{"a":{"weights":{"num_bits":4,"group_size":128}}}})")

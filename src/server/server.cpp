@@ -24,11 +24,13 @@
 #include "server/http_message.h"
 #include "server/idle_models.h"
 #include "server/json_parse.h"
+#include "server/load_report_responder.h"
 #include "server/log_api.h"
 #include "server/metrics_compat.h"
 #include "server/model_admin.h"
 #include "server/model_registry.h"
 #include "server/openapi.h"
+#include "server/passing_responder.h"
 #include "server/prepare_pools.h"
 #include "server/routes.h"
 #include "server/serving_metrics.h"
@@ -65,20 +67,6 @@ HttpResponse error_response(Endpoint endpoint, const ApiError& error) {
   return is_messages(endpoint) ? messages_error_response(error) : http_response_of(error);
 }
 
-class PassingResponder : public HttpResponder {
- public:
-  explicit PassingResponder(std::shared_ptr<HttpResponder> inner) : inner_(std::move(inner)) {}
-  void respond(HttpResponse response) override { inner_->respond(std::move(response)); }
-  void begin_stream(HttpHeaders headers) override { inner_->begin_stream(std::move(headers)); }
-  void write(std::string_view bytes) override { inner_->write(bytes); }
-  void end_stream() override { inner_->end_stream(); }
-  void on_disconnect(std::function<void()> callback) override { inner_->on_disconnect(std::move(callback)); }
-  bool is_gone() const override { return inner_->is_gone(); }
-
- private:
-  const std::shared_ptr<HttpResponder> inner_;
-};
-
 // Anthropic's clients read the request's id under this name.
 constexpr const char* kMessagesIdHeader = "request-id";
 
@@ -97,38 +85,6 @@ class MessagesResponder final : public PassingResponder {
 
  private:
   const std::string request_id_;
-};
-
-// What the header endpoint-load-metrics-format asks for (ORCA's load report), told with the head of the answer.
-class LoadReportResponder final : public PassingResponder {
- public:
-  LoadReportResponder(std::shared_ptr<HttpResponder> inner, std::weak_ptr<Engine> engine, bool as_json)
-      : PassingResponder(std::move(inner)), engine_(std::move(engine)), as_json_(as_json) {}
-  void respond(HttpResponse response) override {
-    add_report(response.headers);
-    PassingResponder::respond(std::move(response));
-  }
-  void begin_stream(HttpHeaders headers) override {
-    add_report(headers);
-    PassingResponder::begin_stream(std::move(headers));
-  }
-
- private:
-  void add_report(HttpHeaders& headers) {
-    const std::shared_ptr<Engine> engine = engine_.lock();
-    if (!engine) return;
-    const EngineStats stats = engine->stats();
-    headers.emplace_back(
-        "endpoint-load-metrics",
-        as_json_
-            ? fmt::format(R"(JSON {{"named_metrics": {{"kv_cache_usage_perc": {}, "num_requests_waiting": {:.1f}}}}})",
-                          stats.kv_cache_usage, static_cast<double>(stats.num_waiting))
-            : fmt::format("TEXT named_metrics.kv_cache_usage_perc={}, named_metrics.num_requests_waiting={:.1f}",
-                          stats.kv_cache_usage, static_cast<double>(stats.num_waiting)));
-  }
-
-  const std::weak_ptr<Engine> engine_;
-  const bool as_json_;
 };
 
 }  // namespace

@@ -298,6 +298,37 @@ TEST_CASE("tool_choice of type allowed_tools leaves the others out, and is refus
   CHECK(refusal(chosen("null")) == "tool_choice.allowed_tools|invalid_value|400");
 }
 
+TEST_CASE("chat request: names and ids inside messages, tools and forms have types") {
+  const auto message_error = [](const std::string& message) {
+    return refusal(parse_chat_request(R"({"messages":[{"role":"user","content":"x"},)" + message + "]}", kLimits));
+  };
+  const std::string call = R"("type":"function","function":{"name":"f","arguments":"{}"}}]})";
+  CHECK(message_error(R"({"role":"assistant","tool_calls":[{"id":"c",)" + call) == "ok");
+  CHECK(message_error(R"({"role":"assistant","tool_calls":[{"id":7,)" + call) ==
+        "messages[1].tool_calls[0].id|invalid_type|400");
+  CHECK(message_error(R"({"role":"tool","content":"x","tool_call_id":["c"]})") ==
+        "messages[1].tool_call_id|invalid_type|400");
+  CHECK(message_error(R"({"role":"user","content":"x","name":{}})") == "messages[1].name|invalid_type|400");
+  CHECK(refusal(chat(R"("tools":[{"type":"function","function":{"name":"f","description":1}}])")) ==
+        "tools[0].function.description|invalid_type|400");
+  const auto form = [](const std::string& field) {
+    return refusal(chat(R"("response_format":{"type":"json_schema","json_schema":{"schema":true,)" + field + "}}"));
+  };
+  CHECK(form(R"("name":"n","description":"d","strict":true)") == "ok");
+  CHECK(form(R"("name":1)") == "response_format.json_schema.name|invalid_type|400");
+  CHECK(form(R"("strict":"yes")") == "response_format.json_schema.strict|invalid_type|400");
+}
+
+TEST_CASE("errors: what a client named is told back in part") {
+  const std::string name(100'000, 'x');
+  const std::vector<std::string> names{"m"};
+  CHECK(model_not_found(name, names).message.size() < 300);
+  CHECK(request_error(R"("response_format":{"type":")" + name + R"("})").size() < 300);
+  const auto part =
+      parse_chat_request(R"({"messages":[{"role":"user","content":[{"type":")" + name + R"(","x":"y"}]}]})", kLimits);
+  CHECK(part.error().message.size() < 300);
+}
+
 TEST_CASE("chat request: tools") {
   CHECK(!chat(R"("tools":[])")->tools);
   auto request = chat(R"("tools":[{"type":"function","function":{"name":"f","parameters":{}}}])");

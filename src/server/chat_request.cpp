@@ -37,9 +37,9 @@ std::optional<Json> normalize_parts(FieldReader& message, const Json& parts) {
       return std::nullopt;
     }
     if (!part_text) {
-      message.fail(bad_request(path, is_text
-                                         ? fmt::format("{}.{} is missing", path, field)
-                                         : fmt::format("{} is of type {}: this model reads text only", path, type)));
+      message.fail(bad_request(
+          path, is_text ? fmt::format("{}.{} is missing", path, field)
+                        : fmt::format("{} is of type {}: this model reads text only", path, type.substr(0, 40))));
       return std::nullopt;
     }
     add_text(*part_text);
@@ -53,6 +53,7 @@ Json normalize_tool_calls(FieldReader& message, const Json& calls) {
   for (size_t i = 0; i < calls.size(); ++i) {
     const std::string path = fmt::format("{}[{}]", message.path_of("tool_calls"), i);
     FieldReader call(calls[i], path);
+    for (const char* name : {"id", "type"}) call.string(name);
     const Json* function = call.object("function");
     if (call.has_error() || !function) {
       message.fail(call.has_error() ? call.error() : bad_request(path, path + ".function is missing"));
@@ -116,6 +117,7 @@ Json normalize_message(FieldReader& fields, const Json& message, const std::stri
       normalized["tool_calls"] = normalize_tool_calls(reader, *calls);
     }
   }
+  for (const char* name : {"name", "tool_call_id"}) reader.string(name);
   // Both names of the reasoning are in use; templates look for either.
   std::optional<std::string> reasoning = reader.string("reasoning_content");
   if (!reasoning) reasoning = reader.string("reasoning");
@@ -138,6 +140,7 @@ bool check_tools(FieldReader& fields, const Json& tools) {
     if (tool.has_error()) return fields.fail(tool.error()), false;
     FieldReader reader(*function, path + ".function");
     const std::optional<std::string> name = reader.string("name");
+    reader.string("description");
     reader.object("parameters");
     reader.boolean("strict");
     if (!reader.has_error() && (!name || name->empty())) reader.fail("name", path + ".function.name is missing");

@@ -63,6 +63,21 @@ std::string printable(std::string_view text) {
   return out;
 }
 
+// "/v1//models/" to "/v1/models": base URLs end with a slash or not, and paths begin with one.
+std::string without_extra_slashes(std::string_view path) {
+  std::string out;
+  for (const char c : path) {
+    if (c != '/' || !out.ends_with('/')) out += c;
+  }
+  if (out.size() > 1 && out.ends_with('/')) out.pop_back();
+  return out;
+}
+
+std::string no_route_text(std::string_view path) {
+  const ForeignPath* foreign = find_foreign_path(path);
+  return fmt::format("There is no {} here.{}{}", printable(path), foreign ? " " : "", foreign ? foreign->help : "");
+}
+
 HttpResponse error_response(Endpoint endpoint, const ApiError& error) {
   return is_messages(endpoint) ? messages_error_response(error) : http_response_of(error);
 }
@@ -125,10 +140,15 @@ struct Server::Impl {
       if (request.path.empty()) request.path = "/";
     }
     const Route* route = find_route(request.path, request.method);
+    if (!route) {
+      if (std::string path = without_extra_slashes(request.path); (route = find_route(path, request.method))) {
+        request.path = std::move(path);
+      }
+    }
     if (request.path == "*" && request.method == "OPTIONS") {  // of the server as a whole
       return HttpResponse{.status = 204, .headers = {{"Allow", "GET, HEAD, POST, DELETE, OPTIONS"}}};
     }
-    if (!route) return refusal(request, http_error(404, fmt::format("There is no {} here.", printable(request.path))));
+    if (!route) return refusal(request, http_error(404, no_route_text(request.path)));
     if (request.method == "OPTIONS")
       return HttpResponse{.status = 204, .headers = {{"Allow", allowed_methods(*route)}}};
     if (is_admin(route->endpoint) && (!config.enable_admin || !config.asks_for_key())) {

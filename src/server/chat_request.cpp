@@ -316,7 +316,12 @@ ApiResult<ChatRequest> read_chat_request(const Json& body, const ParseLimits& li
     }
   }
   request.include_reasoning = fields.boolean("include_reasoning").value_or(true);
-  request.separate_reasoning = fields.boolean("separate_reasoning").value_or(true);
+  const std::string reasoning_format = fields.string("reasoning_format").value_or("auto");
+  if (reasoning_format != "none" && reasoning_format != "auto" && reasoning_format != "deepseek") {
+    fields.fail("reasoning_format", fmt::format("reasoning_format must be none, auto or deepseek, got \"{}\"",
+                                                reasoning_format.substr(0, 40)));
+  }
+  request.separate_reasoning = fields.boolean("separate_reasoning").value_or(reasoning_format != "none");
   if (!request.separate_reasoning && !request.include_reasoning) {
     fields.fail("include_reasoning", "include_reasoning must be true where separate_reasoning is false");
   }
@@ -331,8 +336,10 @@ ApiResult<ChatRequest> read_chat_request(const Json& body, const ParseLimits& li
   auto max_tokens = fields.integer("max_completion_tokens");
   const auto old_max_tokens = fields.integer("max_tokens");
   if (!max_tokens) max_tokens = old_max_tokens;
-  const auto num_predicted = fields.integer("n_predict");
-  if (!max_tokens) max_tokens = num_predicted;
+  for (const char* name : {"max_new_tokens", "n_predict"}) {
+    const auto most = fields.integer(name);
+    if (!max_tokens) max_tokens = most;
+  }
   if (max_tokens && *max_tokens >= 0) request.max_tokens = static_cast<int>(*max_tokens);
 
   const bool logprobs = fields.boolean("logprobs").value_or(false);

@@ -20,11 +20,20 @@ constexpr Route kRoutes[] = {
      kResponsesRequest},
     {"/inference/v1/generate", "POST", Endpoint::kTokensGenerate, true, "Token ids in, token ids out.", kTokensRequest},
     {"/completion", "POST", Endpoint::kLlamaCompletion, true,
-     "llama-server's own: the fields of /v1/completions, `n_probs` and `return_tokens`; without a limit the answer "
-     "goes on to the end of the context."},
+     "llama-server's own: the fields of /v1/completions, `n_probs`, `return_tokens`, `response_fields`, `n_indent` and "
+     "`t_max_predict_ms`; prompts that mix texts and token ids; without a limit the answer goes on to the end of the "
+     "context."},
+    {"/infill", "POST", Endpoint::kInfill, true,
+     "llama-server's: what stands between `input_prefix` and `input_suffix`, given the files of `input_extra` "
+     "(`filename`, `text`) and the beginning `prompt`; otherwise as /completion. 400 where the model has no tokens for "
+     "it."},
     {"/v1/embeddings", "POST", Endpoint::kEmbeddings, true, "Vectors of texts, from the model's hidden states.",
      kEmbeddingsRequest},
     {"/embeddings", "POST", Endpoint::kEmbeddings, true, "", kEmbeddingsRequest},
+    {"/embedding", "POST", Endpoint::kLlamaEmbeddings, true,
+     "llama-server's: the fields of /v1/embeddings, `content` as `input` and `embd_normalize` (-1: none, 2: length 1); "
+     "a "
+     "list of vectors."},
     {"/v1/score", "POST", Endpoint::kScore, true, "The cosine of the embeddings of two texts, for each pair.",
      kScoreRequest},
     {"/score", "POST", Endpoint::kScore, true, "", kScoreRequest},
@@ -46,6 +55,12 @@ constexpr Route kRoutes[] = {
      "The text of a conversation's prompt; llama-server's path. Fields as /tokenize."},
     {"/props", "GET", Endpoint::kProps, true,
      "Context length, sampling defaults, chat template and ends of texts, as llama-server tells them."},
+    {"/slots", "GET", Endpoint::kSlots, true,
+     "llama-server's: what runs, in as many slots as `--max-num-seqs`; with `fail_on_no_slot=1` 503 when none is free. "
+     "Takes "
+     "?model=. 404 with `--no-slots`."},
+    {"/lora-adapters", "GET", Endpoint::kLoraAdapters, true,
+     "llama-server's: an empty list, as there are no adapters."},
     {"/v1/chat/completions/input_tokens", "POST", Endpoint::kCountChatTokens, true,
      "The tokens of such a prompt; llama-server's path.", kChatRequest},
     {"/chat/completions/input_tokens", "POST", Endpoint::kCountChatTokens, true, "", kChatRequest},

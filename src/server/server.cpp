@@ -24,6 +24,7 @@
 #include "server/http_message.h"
 #include "server/idle_models.h"
 #include "server/json_parse.h"
+#include "server/llama_api.h"
 #include "server/load_report_responder.h"
 #include "server/log_api.h"
 #include "server/metrics_compat.h"
@@ -218,6 +219,9 @@ struct Server::Impl {
       case Endpoint::kServerVersion:
         responder->respond({.body = fmt::format(R"({{"version":"{}"}})", kVersion)});
         return std::nullopt;
+      case Endpoint::kLoraAdapters:
+        responder->respond({.body = "[]"});
+        return std::nullopt;
       case Endpoint::kOpenApi:
         responder->respond({.body = openapi_json(kVersion)});
         return std::nullopt;
@@ -227,6 +231,7 @@ struct Server::Impl {
       case Endpoint::kLog:
         return answer_log(request, *responder);
       case Endpoint::kLive:
+      case Endpoint::kSlots:
       case Endpoint::kSteps:
       case Endpoint::kAbort:
       case Endpoint::kConfig:
@@ -250,6 +255,9 @@ struct Server::Impl {
 
   std::optional<ApiError> answer_about_model(Endpoint endpoint, const HttpRequest& request,
                                              const std::shared_ptr<HttpResponder>& responder) {
+    if (endpoint == Endpoint::kSlots && !config.slots) {
+      return http_error(404, "Slots are not told here: the server runs with --no-slots.");
+    }
     const std::string name = query_value(request.query, "model");
     const std::shared_ptr<ServedModel> model = models.find(name);
     if (!model && !name.empty() && state != State::kLoading) return model_not_found(name, models.names());
@@ -259,7 +267,13 @@ struct Server::Impl {
     if (endpoint == Endpoint::kConfig) {
       responder->respond({.body = frontend->model().about_json});
     } else if (endpoint == Endpoint::kSteps) {
-      model->live_feed().tell_steps(responder);
+      model->live_feed().tell(responder, steps_response);
+    } else if (endpoint == Endpoint::kSlots) {
+      const bool fails_when_full = query_value(request.query, "fail_on_no_slot") == "1";
+      model->live_feed().tell(responder,
+                              [fails_when_full](const Frontend& seen_frontend, const EngineInspection& seen) {
+                                return slots_response(seen_frontend, seen, fails_when_full);
+                              });
     } else if (!frontend || request.method == "HEAD") {  // nothing to see yet: the page asks again
       responder->begin_stream({});
       responder->end_stream();

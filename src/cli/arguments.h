@@ -80,6 +80,7 @@ struct ServeArguments {
   bool return_tokens_as_token_ids = false;                           // where requests do not say it
   int stream_interval = 1;                                           // least tokens of a chunk
   bool ui = true;
+  bool slots = true;
   std::string otlp_traces_endpoint;  // empty: no traces
   bool disable_access_log = false;
   std::string disable_access_log_for_endpoints;  // paths with commas, beside those of ServerConfig

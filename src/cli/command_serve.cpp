@@ -33,6 +33,7 @@ ServerConfig server_config(const Arguments& arguments) {
   config.allowed_origins = s.allowed_origins;
   config.metrics_compat = parse_metric_dialects(s.metrics_compat).value();  // the flag's check has seen it
   config.ui = s.ui;
+  config.slots = s.slots;
   config.enable_force_include_usage = s.enable_force_include_usage;
   config.enable_per_request_metrics = s.enable_per_request_metrics;
   config.uvicorn_log_level = s.disable_access_log ? "warning" : s.uvicorn_log_level;

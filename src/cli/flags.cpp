@@ -274,6 +274,7 @@ void add_serve_flags(CLI::App* app, ServeArguments& s) {
              "Logprobs name tokens as token_id:N where requests do not say it");
   add_count(app, "--stream-interval", s.stream_interval, "Least tokens of a chunk; requests may ask for more", 1);
   add_switch(app, "--ui,!--no-ui", s.ui, "The web page at /");
+  add_switch(app, "--slots,!--no-slots", s.slots, "/slots, which tells what runs");
   add_switch(app, "--disable-access-log,--disable-uvicorn-access-log", s.disable_access_log, "No log line a request");
   app->add_option("--disable-access-log-for-endpoints", s.disable_access_log_for_endpoints,
                   "Paths without a log line a request, with commas: /v1/models,/tokenize; those of health and metrics "

@@ -205,7 +205,8 @@ Result<const SchemaJson*> SchemaReader::resolve(const SchemaJson& schema) {
   }
   if (found != nullptr) return found;
   if (budget_.is_spent()) return budget_.error();
-  return error_at(schema, fmt::format("$ref \"{}\" leads nowhere in this schema; other documents are not read", text));
+  return error_at(schema, fmt::format("$ref \"{}\" leads nowhere in this schema; other documents are not read",
+                                      text.substr(0, 100)));
 }
 
 Result<Conjunction> SchemaReader::normalize(Conjunction conjunction) {

@@ -7,6 +7,11 @@
 #include "server/json_writer.h"
 
 namespace spate {
+namespace {
+
+constexpr size_t kMaxNameBytes = 200;  // of what a client named, in a message
+
+}  // namespace
 
 ApiError bad_request(std::string param, std::string message, std::string code) {
   return {.http_status = 400, .code = std::move(code), .param = std::move(param), .message = std::move(message)};
@@ -21,8 +26,8 @@ ApiError model_not_found(std::string_view model, std::span<const std::string> na
           .type = "not_found_error",
           .code = "model_not_found",
           .param = "model",
-          .message = fmt::format("The model `{}` does not exist. There {} `{}`.", model, names.size() == 1 ? "is" : "are",
-                                  fmt::join(names, "`, `"))};
+          .message = fmt::format("The model `{}` does not exist. There {} `{}`.", model.substr(0, kMaxNameBytes),
+                                 names.size() == 1 ? "is" : "are", fmt::join(names, "`, `"))};
 }
 
 ApiError unavailable_error(std::string message, int retry_after_seconds) {

@@ -48,8 +48,6 @@ void cancel_on_disconnect(const ApiCall& call, std::shared_ptr<Generation> run) 
 
 using MakeChatListener = std::shared_ptr<ChatListener> (*)(const ChatRequest&, ResponseInfo,
                                                            std::shared_ptr<HttpResponder>);
-using MakeListener = std::shared_ptr<GenerationListener> (*)(const CompletionRequest&, ResponseInfo,
-                                                             std::shared_ptr<HttpResponder>);
 
 ApiOutcome run_chat_request(ApiCall& call, ChatRequest& request, std::string_view prefix, MakeChatListener make) {
   if (!call.frontend->serves(request.model)) return model_not_found(request.model, call.frontend->model().names);
@@ -57,18 +55,6 @@ ApiOutcome run_chat_request(ApiCall& call, ChatRequest& request, std::string_vie
   take_head(call, request);
   auto listener = make(request, response_info(call, request, prefix), call.responder);
   ApiResult<std::shared_ptr<Generation>> run = call.frontend->chat(request, std::move(listener));
-  if (!run.ok()) return run.error();
-  cancel_on_disconnect(call, std::move(*run));
-  return std::nullopt;
-}
-
-ApiOutcome run_completion_request(ApiCall& call, CompletionRequest& request, std::string_view prefix,
-                                  MakeListener make) {
-  if (!call.frontend->serves(request.model)) return model_not_found(request.model, call.frontend->model().names);
-  if (call.responder->is_gone()) return std::nullopt;
-  take_head(call, request);
-  auto listener = make(request, response_info(call, request, prefix), call.responder);
-  ApiResult<std::shared_ptr<Generation>> run = call.frontend->complete(request, std::move(listener));
   if (!run.ok()) return run.error();
   cancel_on_disconnect(call, std::move(*run));
   return std::nullopt;
@@ -136,6 +122,20 @@ void write_pieces(JsonWriter& json, const Tokenizer& tokenizer, const std::vecto
 
 }  // namespace
 
+ApiOutcome run_completion_request(ApiCall& call, CompletionRequest& request, std::string_view prefix,
+                                  const MakeListener& make,
+                                  const std::function<void(std::shared_ptr<Generation>)>& on_run) {
+  if (!call.frontend->serves(request.model)) return model_not_found(request.model, call.frontend->model().names);
+  if (call.responder->is_gone()) return std::nullopt;
+  take_head(call, request);
+  auto listener = make(request, response_info(call, request, prefix), call.responder);
+  ApiResult<std::shared_ptr<Generation>> run = call.frontend->complete(request, std::move(listener));
+  if (!run.ok()) return run.error();
+  if (on_run) on_run(*run);
+  cancel_on_disconnect(call, std::move(*run));
+  return std::nullopt;
+}
+
 ApiOutcome run_api_call(Endpoint endpoint, ApiCall& call, IgnoredFields& ignored) {
   switch (endpoint) {
     case Endpoint::kChat:
@@ -168,12 +168,16 @@ ApiOutcome run_api_call(Endpoint endpoint, ApiCall& call, IgnoredFields& ignored
       return handle_tokens_generate(call, ignored);
     case Endpoint::kLlamaCompletion:
       return handle_llama_completion(call, ignored);
+    case Endpoint::kInfill:
+      return handle_infill(call, ignored);
     case Endpoint::kApplyTemplate:
       return handle_apply_template(call, ignored);
     case Endpoint::kProps:
       return handle_props(call);
     case Endpoint::kEmbeddings:
       return handle_embeddings(call, ignored);
+    case Endpoint::kLlamaEmbeddings:
+      return handle_llama_embeddings(call, ignored);
     case Endpoint::kScore:
       return handle_score(call, ignored);
     case Endpoint::kRerank:
@@ -393,17 +397,17 @@ ApiOutcome handle_tokens_generate(ApiCall& call, IgnoredFields& ignored) {
   return error ? with_field_name(std::move(*error), "prompt", "token_ids") : error;
 }
 
-ApiOutcome handle_llama_completion(ApiCall& call, IgnoredFields& ignored) {
-  ApiResult<CompletionRequest> request = parse_llama_completion(call.request.body, call.frontend->parse_limits());
-  if (!request.ok()) return request.error();
-  ignored = {request->unknown_fields, request->no_effect_fields};
-  return run_completion_request(call, *request, "cmpl-", make_llama_response);
-}
-
 ApiOutcome handle_embeddings(ApiCall& call, IgnoredFields& ignored) {
   ApiResult<EmbeddingsRequest> request = parse_embeddings_request(call.request.body, call.frontend->parse_limits());
   if (!request.ok()) return request.error();
   return run_embeddings_request(call, ignored, *request, "embd-", embeddings_json);
+}
+
+ApiOutcome handle_llama_embeddings(ApiCall& call, IgnoredFields& ignored) {
+  ApiResult<EmbeddingsRequest> request =
+      parse_llama_embeddings_request(call.request.body, call.frontend->parse_limits());
+  if (!request.ok()) return request.error();
+  return run_embeddings_request(call, ignored, *request, "embd-", llama_embeddings_json);
 }
 
 ApiOutcome handle_score(ApiCall& call, IgnoredFields& ignored) {

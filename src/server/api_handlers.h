@@ -1,12 +1,14 @@
 // What each endpoint does, given a model that is ready. Called on a prepare thread with the whole request.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string_view>
 
 #include "server/frontend.h"
 #include "server/http_server.h"
 #include "server/model_registry.h"
+#include "server/response_json.h"
 #include "server/response_store.h"
 #include "server/routes.h"
 
@@ -29,8 +31,12 @@ struct IgnoredFields {
 
 // Errors are answered by the caller. Nothing: the answer is given or on its way.
 using ApiOutcome = std::optional<ApiError>;
-// llama-server's /completion, as a completion.
-ApiResult<CompletionRequest> parse_llama_completion(std::string_view body, const ParseLimits& limits);
+// Starts a completion, whose answer `make` writes; `on_run` hears of it once it runs.
+using MakeListener = std::function<std::shared_ptr<GenerationListener>(const CompletionRequest&, ResponseInfo,
+                                                                       std::shared_ptr<HttpResponder>)>;
+ApiOutcome run_completion_request(ApiCall& call, CompletionRequest& request, std::string_view prefix,
+                                  const MakeListener& make,
+                                  const std::function<void(std::shared_ptr<Generation>)>& on_run = {});
 ApiOutcome run_api_call(Endpoint endpoint, ApiCall& call, IgnoredFields& ignored);  // one of the following
 ApiOutcome handle_chat_completions(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_completions(ApiCall& call, IgnoredFields& ignored);
@@ -45,9 +51,11 @@ ApiOutcome handle_delete_response(ApiCall& call, const std::string& id);
 ApiOutcome handle_cancel_response(ApiCall& call, const std::string& id);
 ApiOutcome handle_tokens_generate(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_llama_completion(ApiCall& call, IgnoredFields& ignored);
+ApiOutcome handle_infill(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_apply_template(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_props(ApiCall& call);
 ApiOutcome handle_embeddings(ApiCall& call, IgnoredFields& ignored);
+ApiOutcome handle_llama_embeddings(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_score(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_rerank(ApiCall& call, IgnoredFields& ignored);
 ApiOutcome handle_invocations(ApiCall& call, IgnoredFields& ignored);  // a chat or a completion

@@ -161,6 +161,8 @@ ApiResult<CompletionRequest> parse_tokens_request(std::string_view body, const P
 ApiResult<CompletionRequest> read_completion_request(const nlohmann::ordered_json& body, const ParseLimits& limits);
 ApiResult<CompletionRequest> parse_completion_request(std::string_view body, const ParseLimits& limits);
 ApiResult<EmbeddingsRequest> parse_embeddings_request(std::string_view body, const ParseLimits& limits);
+// llama-server's /embedding: `content`, or /v1/embeddings' own fields.
+ApiResult<EmbeddingsRequest> parse_llama_embeddings_request(std::string_view body, const ParseLimits& limits);
 ApiResult<ScoreRequest> parse_score_request(std::string_view body, const ParseLimits& limits);
 ApiResult<ScoreRequest> parse_rerank_request(std::string_view body, const ParseLimits& limits);
 ApiResult<AbortRequest> parse_abort_request(std::string_view body);

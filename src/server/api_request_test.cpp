@@ -298,6 +298,83 @@ TEST_CASE("tool_choice of type allowed_tools leaves the others out, and is refus
   CHECK(refusal(chosen("null")) == "tool_choice.allowed_tools|invalid_value|400");
 }
 
+TEST_CASE("chat request: names and ids inside messages, tools and forms have types") {
+  const auto message_error = [](const std::string& message) {
+    return refusal(parse_chat_request(R"({"messages":[{"role":"user","content":"x"},)" + message + "]}", kLimits));
+  };
+  const std::string call = R"("type":"function","function":{"name":"f","arguments":"{}"}}]})";
+  CHECK(message_error(R"({"role":"assistant","tool_calls":[{"id":"c",)" + call) == "ok");
+  CHECK(message_error(R"({"role":"assistant","tool_calls":[{"id":7,)" + call) ==
+        "messages[1].tool_calls[0].id|invalid_type|400");
+  CHECK(message_error(R"({"role":"tool","content":"x","tool_call_id":["c"]})") ==
+        "messages[1].tool_call_id|invalid_type|400");
+  CHECK(message_error(R"({"role":"user","content":"x","name":{}})") == "messages[1].name|invalid_type|400");
+  CHECK(refusal(chat(R"("tools":[{"type":"function","function":{"name":"f","description":1}}])")) ==
+        "tools[0].function.description|invalid_type|400");
+  const auto form = [](const std::string& field) {
+    return refusal(chat(R"("response_format":{"type":"json_schema","json_schema":{"schema":true,)" + field + "}}"));
+  };
+  CHECK(form(R"("name":"n","description":"d","strict":true)") == "ok");
+  CHECK(form(R"("name":1)") == "response_format.json_schema.name|invalid_type|400");
+  CHECK(form(R"("strict":"yes")") == "response_format.json_schema.strict|invalid_type|400");
+}
+
+TEST_CASE("requests: SGLang's limits of the answer") {
+  CHECK(completion(R"("prompt":"x","max_new_tokens":7)")->max_tokens == 7);
+  CHECK(completion(R"("prompt":"x","max_new_tokens":7,"max_tokens":5)")->max_tokens == 5);
+  CHECK(chat(R"("max_new_tokens":7,"min_new_tokens":3)")->max_tokens == 7);
+  CHECK(chat(R"("max_new_tokens":7,"min_new_tokens":3)")->sampling.min_tokens == 3);
+  CHECK(refusal(chat(R"("max_new_tokens":0)")) == "max_new_tokens|invalid_value|400");
+  auto tokens = parse_tokens_request(R"({"token_ids":[1],"sampling_params":{"max_new_tokens":7}})", kLimits);
+  CHECK(tokens->max_tokens == 7);
+}
+
+TEST_CASE("requests: llama-server's samplers and window of penalties") {
+  const std::string usual = R"("top_k":5,"top_p":0.5,"min_p":0.1,"temperature":0.7,"repeat_penalty":1.5,)";
+  const auto with = [&](const std::string& fields) { return chat(usual + fields)->sampling; };
+  CHECK(with(R"("samplers":"edskypmxtia")").top_p == 0.5f);
+  const SamplingParams some = with(R"("samplers":["top_k","infill"])");
+  CHECK(some.sampling_top_k == 5);
+  CHECK(some.top_p == 1);
+  CHECK(some.min_p == 0);
+  CHECK(some.temperature == 1);
+  CHECK(some.repetition_penalty == 1);
+  CHECK(with(R"("samplers":[])").sampling_top_k == 0);
+  CHECK(with(R"("samplers":["penalties","temperature"])").repetition_penalty == 1.5f);
+  for (const char* samplers : {R"(["top_k","no"])", R"("kz")", "5", "[5]", "{}"}) {
+    CHECK(refusal(chat(fmt::format(R"("samplers":{})", samplers))) == "samplers|invalid_type|400");
+  }
+  CHECK(with(R"("repeat_last_n":-1)").repetition_penalty == 1.5f);
+  CHECK(with(R"("repeat_last_n":4096)").repetition_penalty == 1.5f);
+  CHECK(with(R"("repeat_last_n":0,"presence_penalty":1)").repetition_penalty == 1);
+  CHECK(refusal(chat(usual + R"("repeat_last_n":64)")) == "repeat_last_n|unsupported_parameter|400");
+  CHECK(refusal(chat(R"("repeat_last_n":64,"repeat_penalty":1)")) == "ok");
+  CHECK(refusal(chat(R"("repeat_last_n":-2)")) == "repeat_last_n|invalid_value|400");
+}
+
+TEST_CASE("requests: fields of other servers that change the answer are refused, their defaults taken") {
+  CHECK(!chat(R"("reasoning_format":"none")")->separate_reasoning);
+  CHECK(chat(R"("reasoning_format":"deepseek")")->separate_reasoning);
+  CHECK(refusal(chat(R"("reasoning_format":"deepseek-legacy")")) == "reasoning_format|invalid_value|400");
+  for (const char* field : {"prompt_token_ids\":[1", "return_prompt_token_ids\":true", "reasoning_control\":true",
+                            "n_indent\":4", "adaptive_target\":0.5"}) {
+    const std::string name = std::string(field).substr(0, std::string(field).find('"'));
+    const std::string closed = std::string(field) + (name == "prompt_token_ids" ? "]" : "");
+    CHECK(refusal(chat("\"" + closed)) == name + "|unsupported_parameter|400");
+  }
+  CHECK(refusal(chat(R"("bootstrap_room":0,"adaptive_target":-1,"n_indent":0,"reasoning_control":false)")) == "ok");
+}
+
+TEST_CASE("errors: what a client named is told back in part") {
+  const std::string name(100'000, 'x');
+  const std::vector<std::string> names{"m"};
+  CHECK(model_not_found(name, names).message.size() < 300);
+  CHECK(request_error(R"("response_format":{"type":")" + name + R"("})").size() < 300);
+  const auto part =
+      parse_chat_request(R"({"messages":[{"role":"user","content":[{"type":")" + name + R"(","x":"y"}]}]})", kLimits);
+  CHECK(part.error().message.size() < 300);
+}
+
 TEST_CASE("chat request: tools") {
   CHECK(!chat(R"("tools":[])")->tools);
   auto request = chat(R"("tools":[{"type":"function","function":{"name":"f","parameters":{}}}])");

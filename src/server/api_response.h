@@ -16,8 +16,6 @@ std::shared_ptr<ChatListener> make_messages_response(const ChatRequest& request,
                                                      std::shared_ptr<HttpResponder> responder);
 std::shared_ptr<GenerationListener> make_tokens_response(const CompletionRequest& request, ResponseInfo info,
                                                          std::shared_ptr<HttpResponder> responder);
-std::shared_ptr<GenerationListener> make_llama_response(const CompletionRequest& request, ResponseInfo info,
-                                                        std::shared_ptr<HttpResponder> responder);
 // Anthropic's envelope: {"type":"error","error":{"type":...,"message":...}}
 std::string messages_error_json(const ApiError& error);
 HttpResponse messages_error_response(const ApiError& error);

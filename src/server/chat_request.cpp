@@ -37,9 +37,9 @@ std::optional<Json> normalize_parts(FieldReader& message, const Json& parts) {
       return std::nullopt;
     }
     if (!part_text) {
-      message.fail(bad_request(path, is_text
-                                         ? fmt::format("{}.{} is missing", path, field)
-                                         : fmt::format("{} is of type {}: this model reads text only", path, type)));
+      message.fail(bad_request(
+          path, is_text ? fmt::format("{}.{} is missing", path, field)
+                        : fmt::format("{} is of type {}: this model reads text only", path, type.substr(0, 40))));
       return std::nullopt;
     }
     add_text(*part_text);
@@ -53,6 +53,7 @@ Json normalize_tool_calls(FieldReader& message, const Json& calls) {
   for (size_t i = 0; i < calls.size(); ++i) {
     const std::string path = fmt::format("{}[{}]", message.path_of("tool_calls"), i);
     FieldReader call(calls[i], path);
+    for (const char* name : {"id", "type"}) call.string(name);
     const Json* function = call.object("function");
     if (call.has_error() || !function) {
       message.fail(call.has_error() ? call.error() : bad_request(path, path + ".function is missing"));
@@ -116,6 +117,7 @@ Json normalize_message(FieldReader& fields, const Json& message, const std::stri
       normalized["tool_calls"] = normalize_tool_calls(reader, *calls);
     }
   }
+  for (const char* name : {"name", "tool_call_id"}) reader.string(name);
   // Both names of the reasoning are in use; templates look for either.
   std::optional<std::string> reasoning = reader.string("reasoning_content");
   if (!reasoning) reasoning = reader.string("reasoning");
@@ -138,6 +140,7 @@ bool check_tools(FieldReader& fields, const Json& tools) {
     if (tool.has_error()) return fields.fail(tool.error()), false;
     FieldReader reader(*function, path + ".function");
     const std::optional<std::string> name = reader.string("name");
+    reader.string("description");
     reader.object("parameters");
     reader.boolean("strict");
     if (!reader.has_error() && (!name || name->empty())) reader.fail("name", path + ".function.name is missing");
@@ -313,7 +316,12 @@ ApiResult<ChatRequest> read_chat_request(const Json& body, const ParseLimits& li
     }
   }
   request.include_reasoning = fields.boolean("include_reasoning").value_or(true);
-  request.separate_reasoning = fields.boolean("separate_reasoning").value_or(true);
+  const std::string reasoning_format = fields.string("reasoning_format").value_or("auto");
+  if (reasoning_format != "none" && reasoning_format != "auto" && reasoning_format != "deepseek") {
+    fields.fail("reasoning_format", fmt::format("reasoning_format must be none, auto or deepseek, got \"{}\"",
+                                                reasoning_format.substr(0, 40)));
+  }
+  request.separate_reasoning = fields.boolean("separate_reasoning").value_or(reasoning_format != "none");
   if (!request.separate_reasoning && !request.include_reasoning) {
     fields.fail("include_reasoning", "include_reasoning must be true where separate_reasoning is false");
   }
@@ -328,8 +336,10 @@ ApiResult<ChatRequest> read_chat_request(const Json& body, const ParseLimits& li
   auto max_tokens = fields.integer("max_completion_tokens");
   const auto old_max_tokens = fields.integer("max_tokens");
   if (!max_tokens) max_tokens = old_max_tokens;
-  const auto num_predicted = fields.integer("n_predict");
-  if (!max_tokens) max_tokens = num_predicted;
+  for (const char* name : {"max_new_tokens", "n_predict"}) {
+    const auto most = fields.integer(name);
+    if (!max_tokens) max_tokens = most;
+  }
   if (max_tokens && *max_tokens >= 0) request.max_tokens = static_cast<int>(*max_tokens);
 
   const bool logprobs = fields.boolean("logprobs").value_or(false);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "server/api_request.h"
@@ -9,6 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr const char* kAnswerLimits[] = {"max_tokens", "max_completion_tokens", "max_new_tokens", "n_predict"};
 constexpr size_t kMaxPromptTokens = size_t{1} << 24;  // of one prompt on the wire; the context length is checked later
 
 bool is_token_id(const Json& value) {
@@ -109,7 +111,7 @@ ApiResult<CompletionRequest> parse_tokens_request(std::string_view body, const P
   completion["return_token_ids"] = true;
   // The 16 of completions holds for those alone.
   const auto is_given = [&](const char* name) { return !completion.value(name, Json()).is_null(); };
-  if (!is_given("max_tokens") && !is_given("max_completion_tokens")) completion["max_tokens"] = -1;
+  if (std::ranges::none_of(kAnswerLimits, is_given)) completion["max_tokens"] = -1;
   for (const char* name : {"model", "priority", "cache_salt", "request_id", "stream", "stream_options"}) {
     if (const Json* value = fields.any(name)) completion[name] = *value;
   }
@@ -135,8 +137,10 @@ ApiResult<CompletionRequest> read_completion_request(const Json& body, const Par
   // 16 is the API's default, the cause of many cut answers, and what clients expect.
   auto max_tokens = fields.integer("max_tokens");
   if (!max_tokens) max_tokens = fields.integer("max_completion_tokens");
-  const auto num_predicted = fields.integer("n_predict");
-  if (!max_tokens) max_tokens = num_predicted;
+  for (const char* name : {"max_new_tokens", "n_predict"}) {
+    const auto most = fields.integer(name);
+    if (!max_tokens) max_tokens = most;
+  }
   if (max_tokens.value_or(16) >= 0) request.max_tokens = static_cast<int>(max_tokens.value_or(16));
   request.score_only = request.max_tokens == 0;
   if (request.score_only && !request.echo) {

@@ -65,6 +65,8 @@ void shape_embedding(std::vector<float>& vector, int64_t dimensions, bool normal
 
 // The answers of /v1/embeddings, /score and /rerank.
 std::string embeddings_json(const EmbeddingsRequest& request, const ResponseInfo& info, const Embeddings& embeddings);
+std::string llama_embeddings_json(const EmbeddingsRequest& request, const ResponseInfo& info,
+                                  const Embeddings& embeddings);
 std::string score_json(const ScoreRequest& request, const ResponseInfo& info, const Embeddings& embeddings);
 std::string rerank_json(const ScoreRequest& request, const ResponseInfo& info, const Embeddings& embeddings);
 

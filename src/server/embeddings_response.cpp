@@ -27,7 +27,25 @@ std::string_view bytes_of(const std::vector<float>& vector) {
   return {reinterpret_cast<const char*>(vector.data()), vector.size() * sizeof(float)};
 }
 
+void write_vector(JsonWriter& json, const std::vector<float>& vector) {
+  json.begin_array();
+  for (const float value : vector) json.value(value);
+  json.end_array();
+}
+
 }  // namespace
+
+std::string llama_embeddings_json(const EmbeddingsRequest& /*request*/, const ResponseInfo& /*info*/,
+                                  const Embeddings& embeddings) {
+  JsonWriter json;
+  json.begin_array();
+  for (size_t i = 0; i < embeddings.vectors.size(); ++i) {
+    json.begin_object().field("index", static_cast<int64_t>(i)).key("embedding").begin_array();
+    write_vector(json, embeddings.vectors[i]);  // the one of the text; llama-server could tell one of each token
+    json.end_array().end_object();
+  }
+  return json.end_array().take();
+}
 
 std::string embeddings_json(const EmbeddingsRequest& request, const ResponseInfo& info, const Embeddings& embeddings) {
   JsonWriter json;
@@ -43,9 +61,7 @@ std::string embeddings_json(const EmbeddingsRequest& request, const ResponseInfo
     if (request.as_base64) {
       json.value(base64(bytes_of(embeddings.vectors[i])));
     } else {
-      json.begin_array();
-      for (const float value : embeddings.vectors[i]) json.value(value);
-      json.end_array();
+      write_vector(json, embeddings.vectors[i]);
     }
     json.end_object();
   }

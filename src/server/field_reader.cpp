@@ -34,7 +34,7 @@ namespace {
 // A field that is not supported may be sent with the value that asks for nothing.
 bool asks_for_something(const Json& value, double neutral) {
   if (value.is_boolean()) return std::isnan(neutral) ? value.get<bool>() : value.get<bool>() != (neutral != 0);
-  if (value.is_number()) return value.get<double>() != neutral;
+  if (value.is_number()) return value.get<double>() != (std::isnan(neutral) ? 0 : neutral);
   if (value.is_string()) return !value.get_ref<const std::string&>().empty();
   return !((value.is_array() || value.is_object()) && value.empty());
 }

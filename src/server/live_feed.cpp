@@ -53,6 +53,12 @@ std::string event_of(JsonWriter& json) { return "data: " + json.take() + "\n\n";
 
 }  // namespace
 
+HttpResponse steps_response(const Frontend& /*frontend*/, const EngineInspection& seen) {
+  std::string text;
+  for (const StepRecord& step : seen.steps) text += describe_step(step) + "\n";
+  return {.content_type = "text/plain; charset=utf-8", .body = std::move(text)};
+}
+
 LiveFeed::LiveFeed(const ServingMetrics& metrics, FindFrontend find_frontend)
     : metrics_(metrics), find_frontend_(std::move(find_frontend)), thread_([this] { run(); }) {}
 
@@ -66,10 +72,10 @@ void LiveFeed::watch(std::shared_ptr<HttpResponder> responder) {
   changed_.notify_all();
 }
 
-void LiveFeed::tell_steps(std::shared_ptr<HttpResponder> responder) {
+void LiveFeed::tell(std::shared_ptr<HttpResponder> responder, Answer answer) {
   const std::lock_guard lock(mutex_);
   if (is_stopping_) return responder->respond(http_response_of(unavailable_error("The server is shutting down.", 5)));
-  step_askers_.push_back(std::move(responder));
+  askers_.push_back({std::move(responder), std::move(answer)});
   changed_.notify_all();
 }
 
@@ -89,7 +95,7 @@ void LiveFeed::run() {
     {
       std::unique_lock lock(mutex_);
       const auto until = watchers_.empty() ? next_history : std::min(next_look, next_history);
-      changed_.wait_until(lock, until, [&] { return is_stopping_ || !new_watchers_.empty() || !step_askers_.empty(); });
+      changed_.wait_until(lock, until, [&] { return is_stopping_ || !new_watchers_.empty() || !askers_.empty(); });
       if (is_stopping_) break;
     }
     const auto now = SteadyClock::now();
@@ -100,8 +106,8 @@ void LiveFeed::run() {
   }
   for (const auto& watcher : watchers_) watcher->end_stream();
   for (const auto& watcher : new_watchers_) watcher->end_stream();
-  for (const auto& asker : step_askers_) {
-    asker->respond(http_response_of(unavailable_error("The server is shutting down.", 5)));
+  for (const Asker& asker : askers_) {
+    asker.responder->respond(http_response_of(unavailable_error("The server is shutting down.", 5)));
   }
 }
 
@@ -123,11 +129,11 @@ void LiveFeed::end_watches() {
   watchers_.clear();
   const std::lock_guard lock(mutex_);
   for (const auto& watcher : new_watchers_) watcher->end_stream();
-  for (const auto& asker : step_askers_) {
-    asker->respond(http_response_of(unavailable_error("The model is not loaded.", 5)));
+  for (const Asker& asker : askers_) {
+    asker.responder->respond(http_response_of(unavailable_error("The model is not loaded.", 5)));
   }
   new_watchers_.clear();
-  step_askers_.clear();
+  askers_.clear();
 }
 
 void LiveFeed::without_frontend(const std::function<void()>& take) {
@@ -172,11 +178,12 @@ void LiveFeed::add_history(const std::shared_ptr<Frontend>& frontend) {
 }
 
 void LiveFeed::look(const Frontend& frontend) {
-  std::vector<std::shared_ptr<HttpResponder>> added, askers;
+  std::vector<std::shared_ptr<HttpResponder>> added;
+  std::vector<Asker> askers;
   {
     const std::lock_guard lock(mutex_);
     added.swap(new_watchers_);
-    askers.swap(step_askers_);
+    askers.swap(askers_);
   }
   std::erase_if(watchers_, [](const auto& watcher) { return watcher->is_gone(); });
   if (watchers_.empty() && added.empty() && askers.empty()) return;
@@ -184,17 +191,13 @@ void LiveFeed::look(const Frontend& frontend) {
   std::future<EngineInspection> future = frontend.model().engine->inspect();
   if (future.wait_for(kLookTimeout) != std::future_status::ready) {
     for (const auto& watcher : added) watcher->end_stream();
-    for (const auto& asker : askers) {
-      asker->respond(http_response_of(unavailable_error("The engine is in a long step.", 1)));
+    for (const Asker& asker : askers) {
+      asker.responder->respond(http_response_of(unavailable_error("The engine is in a long step.", 1)));
     }
     return;
   }
   const EngineInspection seen = future.get();
-  for (const auto& asker : askers) {
-    std::string text;
-    for (const StepRecord& step : seen.steps) text += describe_step(step) + "\n";
-    asker->respond({.content_type = "text/plain; charset=utf-8", .body = std::move(text)});
-  }
+  for (const Asker& asker : askers) asker.responder->respond(asker.answer(frontend, seen));
 
   const int num_blocks_each = std::max(1, (static_cast<int>(seen.block_owners.size()) + kMaxCells - 1) / kMaxCells);
   std::vector<int64_t> cells = cells_of(seen, num_blocks_each);

@@ -21,6 +21,8 @@
 
 namespace spate {
 
+HttpResponse steps_response(const Frontend& frontend, const EngineInspection& seen);  // a line a step, newest last
+
 class LiveFeed {
  public:
   using FindFrontend = std::function<std::shared_ptr<Frontend>()>;  // null while the model loads; any thread
@@ -29,8 +31,9 @@ class LiveFeed {
 
   // Streams a full picture, then what changed. Any thread.
   void watch(std::shared_ptr<HttpResponder> responder);
-  // Answers with a line a step, newest last. Any thread.
-  void tell_steps(std::shared_ptr<HttpResponder> responder);
+  // Answers once, with what `answer` makes of the engine's state. Any thread.
+  using Answer = std::function<HttpResponse(const Frontend&, const EngineInspection&)>;
+  void tell(std::shared_ptr<HttpResponder> responder, Answer answer);
   void stop();  // ends the streams
   // Runs `take` while the feed does not use the front-end: what find_frontend gave until now may be let go in it.
   // Watchers of a model that has none hear the end of their stream. Any thread.
@@ -69,7 +72,12 @@ class LiveFeed {
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
-  std::vector<std::shared_ptr<HttpResponder>> new_watchers_, step_askers_;
+  std::vector<std::shared_ptr<HttpResponder>> new_watchers_;
+  struct Asker {
+    std::shared_ptr<HttpResponder> responder;
+    Answer answer;
+  };
+  std::vector<Asker> askers_;
   bool is_stopping_ = false;
 
   std::mutex frontend_mutex_;  // held while the thread uses the front-end

@@ -1,5 +1,5 @@
-// Goal    llama-server's own paths answer as its clients read them: /completion whole and streamed, /apply-template,
-//         /props; biases in its form.
+// Goal    llama-server's own paths answer as its clients read them: /completion whole and streamed, /infill,
+//         /apply-template, /props, /slots, /embedding; biases, prompts and samplers in its form.
 // Method  As server_api_test.cpp: the whole server, a model that answers what the request says.
 #include "server/dialect_test.h"
 
@@ -72,7 +72,10 @@ TEST_CASE("llama-server: what a completion cannot do is refused under its name")
     return test.post("/completion", fields, 400)["error"]["param"];
   };
   CHECK(param({{"n_probs", 99}}) == "n_probs");
-  CHECK(param({{"n_predict", 0}}) == "n_predict");
+  CHECK(param({{"n_predict", -2}}) == "n_predict");
+  CHECK(param({{"response_fields", "content"}}) == "response_fields");
+  CHECK(param({{"n_indent", -1}}) == "n_indent");
+  CHECK(param({{"t_max_predict_ms", "1"}}) == "t_max_predict_ms");
   CHECK(param({{"mirostat", 2}}) == "mirostat");
   CHECK(param({{"return_tokens", 7}}) == "return_tokens");
   for (const char* name : {"echo", "use_beam_search"}) CHECK(param({{name, true}}) == name);
@@ -113,6 +116,172 @@ TEST_CASE("llama-server: biases by text, and tokens that never come") {
   Json many = Json::array();
   for (int i = 0; i < 1000; ++i) many.push_back(Json::array({long_text.substr(0, 1000), 1}));
   CHECK(test.post("/completion", {{"prompt", "x"}, {"logit_bias", many}}, 400)["error"]["param"] == "logit_bias");
+}
+
+TEST_CASE("llama-server: prompts of texts and token ids, in its forms") {
+  DialectServer test;
+  const auto ids = [&](const char* text) { return test.post("/tokenize", {{"content", text}})["tokens"]; };
+  Json mixed = ids("one");
+  mixed.push_back(" two");
+  for (const Json& id : ids(" three")) mixed.push_back(id);
+  const auto content = [&](const Json& prompt) { return test.post("/completion", {{"prompt", prompt}})["content"]; };
+  CHECK(content(mixed) == "one two three");
+  CHECK(content({{"prompt_string", "a b"}}) == "a b");
+  const Json many = test.post("/completion", {{"prompt", {mixed, "c d", {{"prompt_string", "e"}}, ids("f g")}}});
+  REQUIRE(many.size() == 4);
+  CHECK(many[0]["content"] == "one two three");
+  CHECK(many[1]["content"] == "c d");
+  CHECK(many[2]["content"] == "e");
+  CHECK(many[3]["content"] == "f g");
+  const auto refused = [&](const Json& prompt) {
+    return test.post("/completion", {{"prompt", prompt}}, 400)["error"]["param"];
+  };
+  CHECK(refused({{"prompt_string", "a"}, {"multimodal_data", {"aGk="}}}) == "prompt");
+  CHECK(refused({{"prompt_string", 5}}) == "prompt");
+  CHECK(refused(Json::array({1, "x", nullptr})) == "prompt");
+  CHECK(refused(Json::array({1, "x", -1})) == "prompt");
+  CHECK(refused(Json::array({"x", Json::array()})) == "prompt");
+  CHECK(refused(Json::array({1, std::string(100'000, 'x')})) == "prompt");
+}
+
+TEST_CASE("llama-server: n_predict 0 reads the prompt alone; response_fields picks") {
+  DialectServer test;
+  const std::string prompt = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen";
+  for (const bool stream : {false, true}) {
+    const Json body{{"prompt", prompt}, {"n_predict", 0}, {"stream", stream}, {"return_tokens", true}, {"n_probs", 1}};
+    const TestResponse response = TestClient(test.server.port()).post("/completion", body.dump());
+    const auto events = stream ? sse_events(response.body) : std::vector{response.body};
+    REQUIRE(events.size() == 1);
+    const Json answer = Json::parse(events[0]);
+    CHECK(answer["content"] == "");
+    CHECK(answer["tokens"].empty());
+    CHECK(answer["tokens_predicted"] == 0);
+    CHECK(answer["timings"]["predicted_n"] == 0);
+    CHECK(answer["stop_type"] == "limit");
+  }
+  CHECK(test.post("/completion", {{"prompt", prompt}})["timings"]["cache_n"] > 0);
+  const auto picked = [&](const Json& names) {
+    return test.post("/completion", {{"prompt", "a b"}, {"response_fields", names}});
+  };
+  CHECK(picked({"content", "timings/cache_n", "none", "content/x"}) ==
+        Json{{"content", "a b"}, {"timings/cache_n", 0}});
+  CHECK(picked({""}) == Json::object());
+  CHECK(picked(Json::array()).contains("timings"));
+}
+
+TEST_CASE("llama-server: an answer ends before a line that is indented by less, and when its time is over") {
+  DialectServer test;
+  const std::string prompt = "if x:\n    a\n\n      b\n  c\n    d";
+  const Json answer = test.post("/completion", {{"prompt", prompt}, {"n_indent", 4}});
+  CHECK(answer["content"] == "if x:\n    a\n\n      b\n  ");
+  CHECK(answer["stop_type"] == "limit");
+  CHECK(answer["has_new_line"] == true);
+  CHECK(test.post("/completion", {{"prompt", prompt}, {"n_indent", 2}})["content"] == prompt);
+  CHECK(test.post("/completion", {{"prompt", prompt}, {"n_indent", 0}})["content"] == prompt);
+  const Json streamed{{"prompt", prompt}, {"n_indent", 4}, {"stream", true}};
+  std::string text;
+  for (const std::string& event :
+       sse_events(TestClient(test.server.port()).post("/completion", streamed.dump()).body)) {
+    text += Json::parse(event)["content"];
+  }
+  CHECK(text == answer["content"]);
+
+  test.model.executor->step_milliseconds = 2;
+  const Json forever{{"prompt", "FOREVER a\n"}, {"t_max_predict_ms", 30}, {"n", 2}};
+  const Json late = test.post("/completion", forever);
+  for (const Json& choice : late) {
+    CHECK(choice["stop_type"] == "limit");
+    CHECK(choice["tokens_predicted"] > 3);
+    CHECK(choice["tokens_predicted"] < 200);  // of the 500 that the context has room for
+  }
+  CHECK(test.is_idle());
+  // Without a line break the answer goes on.
+  CHECK(test.post("/completion",
+                  {{"prompt", "FOREVER a"}, {"t_max_predict_ms", 1}, {"n_predict", 40}})["tokens_predicted"] == 40);
+}
+
+TEST_CASE("llama-server: what its clients send with every request") {
+  DialectServer test;
+  const Json usual{
+      {"prompt", "a b"},
+      {"samplers", {"penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"}},
+      {"repeat_last_n", 64},
+      {"repeat_penalty", 1},
+      {"n_indent", 0},
+      {"t_max_predict_ms", 0},
+      {"n_probs", 0},
+      {"sse_ping_interval", 5},
+      {"n_cache_reuse", 256},
+      {"adaptive_target", -1},
+      {"speculative.n_max", 3},
+      {"t_max_prompt_ms", 500},
+      {"lora", Json::array()},
+      {"id_slot", -1}};
+  CHECK(test.post("/completion", usual)["content"] == "a b");
+  CHECK(test.post("/completion", {{"prompt", "a b"}, {"samplers", "edkypmxt"}, {"temperature", -1}})["content"] ==
+        "a b");
+  CHECK(test.post("/completion",
+                  {{"prompt", "a b"}, {"logit_bias", {{"3", 1}, {" b", false}}}, {"n_predict", 5}})["content"] !=
+        "a b");
+  CHECK(test.post("/completion", {{"prompt", "a b"}, {"n_cmpl", 2}}).size() == 2);
+}
+
+TEST_CASE("llama-server: slots show what runs") {
+  DialectServer test;
+  const Json idle = test.get("/slots");
+  REQUIRE(idle.size() == 8);
+  for (const Json& slot : idle) CHECK(slot["is_processing"] == false);
+  CHECK(idle[7]["id"] == 7);
+  CHECK(idle[7]["n_ctx"] == 512);
+
+  test.model.executor->step_milliseconds = 5;
+  TestClient client(test.server.port());
+  const Json body{{"prompt", "FOREVER one"}, {"n", 8}, {"stream", true}, {"temperature", 1}};
+  client.send("POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.dump().size()) +
+              "\r\n\r\n" + body.dump());
+  Json busy;
+  for (int i = 0; i < 500; ++i) {
+    busy = test.get("/slots");
+    if (busy[7]["is_processing"] == true && busy[7]["next_token"]["n_decoded"] > 0) break;
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  CHECK(busy[7]["is_processing"] == true);
+  CHECK(busy[0]["n_prompt_tokens"] == test.post("/tokenize", {{"prompt", "FOREVER one"}})["count"]);
+  CHECK(test.get("/slots?fail_on_no_slot=1", 503)["error"]["type"] == "unavailable_error");
+  CHECK(test.get("/slots?model=none", 404)["error"]["code"] == "model_not_found");
+  client.close();
+  CHECK(test.is_idle());
+  CHECK(test.get("/slots?fail_on_no_slot=1").size() == 8);
+
+  ServerConfig config = api_test_config();
+  config.slots = false;
+  TestServer without(config);
+  CHECK(TestClient(without.server.port()).get("/slots").status == 404);
+}
+
+TEST_CASE("llama-server: embeddings of its own path") {
+  DialectServer test;
+  const Json answer = test.post("/embedding", {{"content", {"a", "b c"}}, {"embd_normalize", -1}});
+  REQUIRE(answer.size() == 2);
+  CHECK(answer[1]["index"] == 1);
+  REQUIRE(answer[1]["embedding"].size() == 1);
+  const Json same = test.post("/v1/embeddings", {{"input", {"a", "b c"}}, {"normalize", false}});
+  CHECK(answer[1]["embedding"][0] == same["data"][1]["embedding"]);
+  CHECK(test.post("/embedding", {{"input", "a"}, {"embd_normalize", 2}})[0]["embedding"][0] ==
+        test.post("/v1/embeddings", {{"input", "a"}, {"normalize", true}})["data"][0]["embedding"]);
+  CHECK(test.post("/embedding", {{"content", "a"}, {"embd_normalize", 0}}, 400)["error"]["param"] == "embd_normalize");
+  CHECK(test.post("/embedding", {{"content", 5}}, 400)["error"]["param"] == "content");
+  CHECK(test.post("/embedding", Json::object(), 400)["error"]["code"] == "missing_required_parameter");
+  CHECK(test.post("/v1/embeddings", {{"input", "a"}, {"embd_normalize", 0}}, 400)["error"]["param"] ==
+        "embd_normalize");
+}
+
+TEST_CASE("llama-server: there are no adapters, and no infill without tokens for it") {
+  DialectServer test;
+  CHECK(test.get("/lora-adapters") == Json::array());
+  const Json refused = test.post("/infill", {{"input_prefix", "a"}, {"input_suffix", "b"}}, 400)["error"];
+  CHECK(refused["param"] == "model");
+  CHECK(refused["message"].get<std::string>().find("does not fill in") != std::string::npos);
 }
 
 }  // namespace spate

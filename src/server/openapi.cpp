@@ -157,6 +157,12 @@ std::string api_reference_markdown() {
   }
   for (const Route& route : id_routes())
     out += fmt::format("| `{}` | {} | {} |\n", route.path, route.method, route.help);
+  out +=
+      "\n### Paths of other servers\n\nThey answer 404 with this text. An unknown path is tried again without a slash "
+      "at its "
+      "end and without\nrepeated ones.\n\n| Path | Of | |\n|---|---|---|\n";
+  for (const ForeignPath& foreign : foreign_paths())
+    out += fmt::format("| `{}` | {} | {} |\n", foreign.path, foreign.dialect, foreign.help);
   for (const Route& route : routes()) {
     if (route.request_kind == 0 || route.help[0] == '\0') continue;
     out += fmt::format("\n## {} {}\n\n", route.method, route.path);

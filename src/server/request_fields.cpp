@@ -276,6 +276,64 @@ void read_repetition_detection(FieldReader& fields, RepetitionDetection& detecti
                                                   unknown.front()));
 }
 
+void turn_off_penalties(SamplingParams& sampling) {
+  sampling.repetition_penalty = 1;
+  sampling.presence_penalty = 0;
+  sampling.frequency_penalty = 0;
+}
+
+// llama-server's repeat_last_n. Its clients send 64 with every request, most of them without a penalty.
+void read_penalty_window(FieldReader& fields, const ParseLimits& limits, SamplingParams& sampling) {
+  const auto num_tokens = fields.integer("repeat_last_n");
+  if (!num_tokens || *num_tokens == -1) return;
+  if (*num_tokens == 0) return turn_off_penalties(sampling);
+  if (*num_tokens >= limits.max_model_len) return;
+  const auto asks = [&](const char* name, double neutral) { return fields.number(name).value_or(neutral) != neutral; };
+  if (!asks("repeat_penalty", 1) && !asks("repetition_penalty", 1) && !asks("presence_penalty", 0) &&
+      !asks("frequency_penalty", 0)) {
+    return;
+  }
+  fields.fail(
+      not_supported("repeat_last_n", fmt::format("repeat_last_n must be -1, 0 or at least {} with a penalty, got "
+                                                 "{}: penalties look at all tokens",
+                                                 limits.max_model_len, *num_tokens)));
+}
+
+// llama-server's samplers, by name or, in a string, by letter. Those it has and this server has not do nothing unless
+// their own fields ask for something, which is refused.
+constexpr struct {
+  std::string_view name;
+  char letter;
+} kSamplers[] = {{"penalties", 'e'}, {"dry", 'd'},         {"top_n_sigma", 's'}, {"top_k", 'k'},
+                 {"typ_p", 'y'},     {"typical_p", 'y'},   {"top_p", 'p'},       {"min_p", 'm'},
+                 {"xtc", 'x'},       {"temperature", 't'}, {"infill", 'i'},      {"adaptive_p", 'a'}};
+
+void read_samplers(FieldReader& fields, SamplingParams& sampling) {
+  const Json* given = fields.any("samplers");
+  if (!given) return;
+  constexpr const char* kWanted = "a list of samplers' names, or a string of their letters";
+  std::string letters;
+  if (given->is_string()) {
+    letters = given->get<std::string>();
+    const auto is_known = [](char c) { return std::ranges::any_of(kSamplers, [c](auto& s) { return s.letter == c; }); };
+    if (!std::ranges::all_of(letters, is_known)) return fields.fail_type("samplers", kWanted, *given);
+  } else if (given->is_array()) {
+    for (const Json& item : *given) {
+      const auto* found = std::ranges::find_if(kSamplers, [&](const auto& s) { return item == s.name; });
+      if (found == std::end(kSamplers)) return fields.fail_type("samplers", kWanted, item);
+      letters += found->letter;
+    }
+  } else {
+    return fields.fail_type("samplers", kWanted, *given);
+  }
+  const auto runs = [&](char letter) { return letters.find(letter) != std::string::npos; };
+  if (!runs('e')) turn_off_penalties(sampling);
+  if (!runs('k')) sampling.sampling_top_k = 0;
+  if (!runs('p')) sampling.top_p = 1;
+  if (!runs('m')) sampling.min_p = 0;
+  if (!runs('t')) sampling.temperature = 1;
+}
+
 }  // namespace
 
 Result<RepetitionDetection> parse_repetition_detection(std::string_view json) {
@@ -313,11 +371,15 @@ void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiReque
   read_float(fields, "presence_penalty", sampling.presence_penalty);
   read_float(fields, "frequency_penalty", sampling.frequency_penalty);
   if (const auto top_k = fields.integer("top_k")) sampling.sampling_top_k = static_cast<int>(*top_k);
-  if (const auto n = fields.integer("n")) sampling.n = static_cast<int>(*n);
-  if (const auto seed = fields.integer("seed"); seed && *seed != -1) sampling.seed = static_cast<uint64_t>(*seed);
-  if (const auto min_tokens = fields.integer("min_tokens")) {
-    sampling.min_tokens = static_cast<int>(*min_tokens);
+  for (const char* name : {"n_cmpl", "n"}) {
+    if (const auto n = fields.integer(name)) sampling.n = static_cast<int>(*n);
   }
+  if (const auto seed = fields.integer("seed"); seed && *seed != -1) sampling.seed = static_cast<uint64_t>(*seed);
+  for (const char* name : {"min_new_tokens", "min_tokens"}) {
+    if (const auto min_tokens = fields.integer(name)) sampling.min_tokens = static_cast<int>(*min_tokens);
+  }
+  read_penalty_window(fields, limits, sampling);
+  read_samplers(fields, sampling);
   sampling.ignore_eos = fields.boolean("ignore_eos").value_or(false);
   const bool keeps_stop = fields.boolean("no_stop_trim").value_or(false);
   sampling.include_stop_str_in_output = fields.boolean("include_stop_str_in_output").value_or(keeps_stop);

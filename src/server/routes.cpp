@@ -20,11 +20,20 @@ constexpr Route kRoutes[] = {
      kResponsesRequest},
     {"/inference/v1/generate", "POST", Endpoint::kTokensGenerate, true, "Token ids in, token ids out.", kTokensRequest},
     {"/completion", "POST", Endpoint::kLlamaCompletion, true,
-     "llama-server's own: the fields of /v1/completions, `n_probs` and `return_tokens`; without a limit the answer "
-     "goes on to the end of the context."},
+     "llama-server's own: the fields of /v1/completions, `n_probs`, `return_tokens`, `response_fields`, `n_indent` and "
+     "`t_max_predict_ms`; prompts that mix texts and token ids; without a limit the answer goes on to the end of the "
+     "context."},
+    {"/infill", "POST", Endpoint::kInfill, true,
+     "llama-server's: what stands between `input_prefix` and `input_suffix`, given the files of `input_extra` "
+     "(`filename`, `text`) and the beginning `prompt`; otherwise as /completion. 400 where the model has no tokens for "
+     "it."},
     {"/v1/embeddings", "POST", Endpoint::kEmbeddings, true, "Vectors of texts, from the model's hidden states.",
      kEmbeddingsRequest},
     {"/embeddings", "POST", Endpoint::kEmbeddings, true, "", kEmbeddingsRequest},
+    {"/embedding", "POST", Endpoint::kLlamaEmbeddings, true,
+     "llama-server's: the fields of /v1/embeddings, `content` as `input` and `embd_normalize` (-1: none, 2: length 1); "
+     "a "
+     "list of vectors."},
     {"/v1/score", "POST", Endpoint::kScore, true, "The cosine of the embeddings of two texts, for each pair.",
      kScoreRequest},
     {"/score", "POST", Endpoint::kScore, true, "", kScoreRequest},
@@ -46,6 +55,12 @@ constexpr Route kRoutes[] = {
      "The text of a conversation's prompt; llama-server's path. Fields as /tokenize."},
     {"/props", "GET", Endpoint::kProps, true,
      "Context length, sampling defaults, chat template and ends of texts, as llama-server tells them."},
+    {"/slots", "GET", Endpoint::kSlots, true,
+     "llama-server's: what runs, in as many slots as `--max-num-seqs`; with `fail_on_no_slot=1` 503 when none is free. "
+     "Takes "
+     "?model=. 404 with `--no-slots`."},
+    {"/lora-adapters", "GET", Endpoint::kLoraAdapters, true,
+     "llama-server's: an empty list, as there are no adapters."},
     {"/v1/chat/completions/input_tokens", "POST", Endpoint::kCountChatTokens, true,
      "The tokens of such a prompt; llama-server's path.", kChatRequest},
     {"/chat/completions/input_tokens", "POST", Endpoint::kCountChatTokens, true, "", kChatRequest},
@@ -117,6 +132,48 @@ constexpr Route kIdRoutes[] = {
      "The items that the request of a stored response brought; `limit`, `order` (asc, desc), `after`."},
 };
 
+constexpr ForeignPath kForeignPaths[] = {
+    {"/v1/v1/*", "OpenAI", "The base URL ends with /v1, and the path begins with it: take one of them away."},
+    {"/slots/*", "llama-server",
+     "Slots are not saved, restored or erased; POST /reset_prefix_cache empties the cache."},
+    {"/v1/chat/completions/control", "llama-server", "Use thinking_token_budget of the chat, or /abort_requests."},
+    {"/generate", "SGLang", "Use /v1/completions, or /inference/v1/generate for token ids."},
+    {"/generate_stream", "TGI", "Use /v1/completions with \"stream\": true."},
+    {"/get_model_info", "SGLang", "Use /v1/models and /config."},
+    {"/get_server_info", "SGLang", "Use /config."},
+    {"/server_info", "vLLM, SGLang", "Use /config."},
+    {"/get_load", "SGLang", "Use /load, or /metrics."},
+    {"/health_generate", "SGLang", "Use /health, or /livez, which fails when the engine makes no progress."},
+    {"/flush_cache", "SGLang", "Use /reset_prefix_cache."},
+    {"/abort_request", "SGLang", "Use /abort_requests."},
+    {"/pause", "vLLM", "Use /sleep?mode=wait."},
+    {"/resume", "vLLM", "Use /wake_up."},
+    {"/encode", "SGLang", "Use /v1/embeddings."},
+    {"/embed", "TEI", "Use /v1/embeddings."},
+    {"/pooling", "vLLM", "Use /v1/embeddings."},
+    {"/classify", "vLLM, SGLang",
+     "Models here make text and vectors: there are /v1/embeddings, /v1/score and /v1/rerank."},
+    {"/v1/reward", "FastDeploy",
+     "Models here make text and vectors: there are /v1/embeddings, /v1/score and /v1/rerank."},
+    {"/v1/load_lora_adapter", "vLLM", "There are no adapters."},
+    {"/v1/unload_lora_adapter", "vLLM", "There are no adapters."},
+    {"/v1/responses/compact", "OpenAI", "Nothing is compacted; see truncation of /v1/responses."},
+    {"/v1/conversations*", "OpenAI", "Use previous_response_id of /v1/responses."},
+    {"/v1/audio/*", "OpenAI", "Models here read and make text only."},
+    {"/v1/images/*", "OpenAI", "Models here read and make text only."},
+    {"/v1/files*", "OpenAI", "Files are not kept; send each request by itself."},
+    {"/v1/batches*", "OpenAI", "Batches are not kept; send each request by itself: they run together."},
+    {"/v1/messages/batches*", "Anthropic", "Batches are not kept; send each request by itself: they run together."},
+    {"/v1/complete", "Anthropic", "Use /v1/messages."},
+    {"/v1/engines/*", "OpenAI", "Use /v1/completions."},
+    {"/openai/deployments/*", "Azure", "Use the base URL .../v1 with a client of OpenAI's API."},
+    {"/api/chat", "Ollama", "Use /v1/chat/completions: the base URL ends with /v1."},
+    {"/api/generate", "Ollama", "Use /v1/completions: the base URL ends with /v1."},
+    {"/api/tags", "Ollama", "Use /v1/models."},
+    {"/docs", "vLLM", "Use /openapi.json."},
+    {"/redoc", "vLLM", "Use /openapi.json."},
+};
+
 bool is_response(const Route& route) {
   return route.endpoint == Endpoint::kResponse || route.endpoint == Endpoint::kDeleteResponse;
 }
@@ -140,6 +197,17 @@ const Route* find_route(std::string_view path, std::string_view method) {
   const std::string_view id = path.substr(kResponsePrefix.size());
   if (id.find('/') != std::string_view::npos || id == "compact") return nullptr;
   return &kIdRoutes[method == "DELETE" ? 2 : 1];
+}
+
+std::span<const ForeignPath> foreign_paths() { return kForeignPaths; }
+
+const ForeignPath* find_foreign_path(std::string_view path) {
+  for (const ForeignPath& foreign : kForeignPaths) {
+    const bool is_prefix = foreign.path.ends_with('*');
+    if (is_prefix ? path.starts_with(foreign.path.substr(0, foreign.path.size() - 1)) : path == foreign.path)
+      return &foreign;
+  }
+  return nullptr;
 }
 
 bool takes_method(const Route& route, std::string_view method) {

@@ -15,7 +15,9 @@ enum class Endpoint {
   kResponses,
   kTokensGenerate,
   kLlamaCompletion,
+  kInfill,
   kEmbeddings,
+  kLlamaEmbeddings,
   kScore,
   kRerank,
   kInvocations,  // make answers
@@ -43,10 +45,12 @@ enum class Endpoint {
   kLivez,
   kLoad,
   kServerVersion,
+  kLoraAdapters,
   kOpenApi,
   kMetrics,
   kLive,
   kSteps,
+  kSlots,
   kLog,
   kAbort,
   kAbortRequests,
@@ -78,6 +82,15 @@ const Route* find_route(std::string_view path, std::string_view method = {});
 constexpr std::string_view kModelPrefix = "/v1/models/", kResponsePrefix = "/v1/responses/", kCancelSuffix = "/cancel",
                            kInputItemsSuffix = "/input_items";
 constexpr std::string_view kWebPagePrefix = "/ui/";
+
+// A path of another server that is not served here, for those who come from it.
+struct ForeignPath {
+  std::string_view path;  // with '*' at its end: and all that begin so
+  const char* dialect;
+  const char* help;  // what to use instead; a sentence
+};
+std::span<const ForeignPath> foreign_paths();
+const ForeignPath* find_foreign_path(std::string_view path);
 
 bool takes_method(const Route& route, std::string_view method);
 std::string allowed_methods(const Route& route);  // for the header Allow

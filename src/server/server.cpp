@@ -24,11 +24,14 @@
 #include "server/http_message.h"
 #include "server/idle_models.h"
 #include "server/json_parse.h"
+#include "server/llama_api.h"
+#include "server/load_report_responder.h"
 #include "server/log_api.h"
 #include "server/metrics_compat.h"
 #include "server/model_admin.h"
 #include "server/model_registry.h"
 #include "server/openapi.h"
+#include "server/passing_responder.h"
 #include "server/prepare_pools.h"
 #include "server/routes.h"
 #include "server/serving_metrics.h"
@@ -61,23 +64,24 @@ std::string printable(std::string_view text) {
   return out;
 }
 
+// "/v1//models/" to "/v1/models": base URLs end with a slash or not, and paths begin with one.
+std::string without_extra_slashes(std::string_view path) {
+  std::string out;
+  for (const char c : path) {
+    if (c != '/' || !out.ends_with('/')) out += c;
+  }
+  if (out.size() > 1 && out.ends_with('/')) out.pop_back();
+  return out;
+}
+
+std::string no_route_text(std::string_view path) {
+  const ForeignPath* foreign = find_foreign_path(path);
+  return fmt::format("There is no {} here.{}{}", printable(path), foreign ? " " : "", foreign ? foreign->help : "");
+}
+
 HttpResponse error_response(Endpoint endpoint, const ApiError& error) {
   return is_messages(endpoint) ? messages_error_response(error) : http_response_of(error);
 }
-
-class PassingResponder : public HttpResponder {
- public:
-  explicit PassingResponder(std::shared_ptr<HttpResponder> inner) : inner_(std::move(inner)) {}
-  void respond(HttpResponse response) override { inner_->respond(std::move(response)); }
-  void begin_stream(HttpHeaders headers) override { inner_->begin_stream(std::move(headers)); }
-  void write(std::string_view bytes) override { inner_->write(bytes); }
-  void end_stream() override { inner_->end_stream(); }
-  void on_disconnect(std::function<void()> callback) override { inner_->on_disconnect(std::move(callback)); }
-  bool is_gone() const override { return inner_->is_gone(); }
-
- private:
-  const std::shared_ptr<HttpResponder> inner_;
-};
 
 // Anthropic's clients read the request's id under this name.
 constexpr const char* kMessagesIdHeader = "request-id";
@@ -97,38 +101,6 @@ class MessagesResponder final : public PassingResponder {
 
  private:
   const std::string request_id_;
-};
-
-// What the header endpoint-load-metrics-format asks for (ORCA's load report), told with the head of the answer.
-class LoadReportResponder final : public PassingResponder {
- public:
-  LoadReportResponder(std::shared_ptr<HttpResponder> inner, std::weak_ptr<Engine> engine, bool as_json)
-      : PassingResponder(std::move(inner)), engine_(std::move(engine)), as_json_(as_json) {}
-  void respond(HttpResponse response) override {
-    add_report(response.headers);
-    PassingResponder::respond(std::move(response));
-  }
-  void begin_stream(HttpHeaders headers) override {
-    add_report(headers);
-    PassingResponder::begin_stream(std::move(headers));
-  }
-
- private:
-  void add_report(HttpHeaders& headers) {
-    const std::shared_ptr<Engine> engine = engine_.lock();
-    if (!engine) return;
-    const EngineStats stats = engine->stats();
-    headers.emplace_back(
-        "endpoint-load-metrics",
-        as_json_
-            ? fmt::format(R"(JSON {{"named_metrics": {{"kv_cache_usage_perc": {}, "num_requests_waiting": {:.1f}}}}})",
-                          stats.kv_cache_usage, static_cast<double>(stats.num_waiting))
-            : fmt::format("TEXT named_metrics.kv_cache_usage_perc={}, named_metrics.num_requests_waiting={:.1f}",
-                          stats.kv_cache_usage, static_cast<double>(stats.num_waiting)));
-  }
-
-  const std::weak_ptr<Engine> engine_;
-  const bool as_json_;
 };
 
 }  // namespace
@@ -169,10 +141,15 @@ struct Server::Impl {
       if (request.path.empty()) request.path = "/";
     }
     const Route* route = find_route(request.path, request.method);
+    if (!route) {
+      if (std::string path = without_extra_slashes(request.path); (route = find_route(path, request.method))) {
+        request.path = std::move(path);
+      }
+    }
     if (request.path == "*" && request.method == "OPTIONS") {  // of the server as a whole
       return HttpResponse{.status = 204, .headers = {{"Allow", "GET, HEAD, POST, DELETE, OPTIONS"}}};
     }
-    if (!route) return refusal(request, http_error(404, fmt::format("There is no {} here.", printable(request.path))));
+    if (!route) return refusal(request, http_error(404, no_route_text(request.path)));
     if (request.method == "OPTIONS")
       return HttpResponse{.status = 204, .headers = {{"Allow", allowed_methods(*route)}}};
     if (is_admin(route->endpoint) && (!config.enable_admin || !config.asks_for_key())) {
@@ -242,6 +219,9 @@ struct Server::Impl {
       case Endpoint::kServerVersion:
         responder->respond({.body = fmt::format(R"({{"version":"{}"}})", kVersion)});
         return std::nullopt;
+      case Endpoint::kLoraAdapters:
+        responder->respond({.body = "[]"});
+        return std::nullopt;
       case Endpoint::kOpenApi:
         responder->respond({.body = openapi_json(kVersion)});
         return std::nullopt;
@@ -251,6 +231,7 @@ struct Server::Impl {
       case Endpoint::kLog:
         return answer_log(request, *responder);
       case Endpoint::kLive:
+      case Endpoint::kSlots:
       case Endpoint::kSteps:
       case Endpoint::kAbort:
       case Endpoint::kConfig:
@@ -274,6 +255,9 @@ struct Server::Impl {
 
   std::optional<ApiError> answer_about_model(Endpoint endpoint, const HttpRequest& request,
                                              const std::shared_ptr<HttpResponder>& responder) {
+    if (endpoint == Endpoint::kSlots && !config.slots) {
+      return http_error(404, "Slots are not told here: the server runs with --no-slots.");
+    }
     const std::string name = query_value(request.query, "model");
     const std::shared_ptr<ServedModel> model = models.find(name);
     if (!model && !name.empty() && state != State::kLoading) return model_not_found(name, models.names());
@@ -283,7 +267,13 @@ struct Server::Impl {
     if (endpoint == Endpoint::kConfig) {
       responder->respond({.body = frontend->model().about_json});
     } else if (endpoint == Endpoint::kSteps) {
-      model->live_feed().tell_steps(responder);
+      model->live_feed().tell(responder, steps_response);
+    } else if (endpoint == Endpoint::kSlots) {
+      const bool fails_when_full = query_value(request.query, "fail_on_no_slot") == "1";
+      model->live_feed().tell(responder,
+                              [fails_when_full](const Frontend& seen_frontend, const EngineInspection& seen) {
+                                return slots_response(seen_frontend, seen, fails_when_full);
+                              });
     } else if (!frontend || request.method == "HEAD") {  // nothing to see yet: the page asks again
       responder->begin_stream({});
       responder->end_stream();

@@ -546,4 +546,27 @@ TEST_CASE("api: models, tokenize, detokenize, tokenizer_info, version, load, liv
   for (const char* path : {"/health", "/v1/health", "/ping", "/livez", "/"}) CHECK(client.get(path).status == 200);
 }
 
+TEST_CASE("server: paths with extra slashes are found, those of other servers say what to use") {
+  TestServer test;
+  TestClient client(test.server.port());
+  for (const char* path : {"/v1/models/", "//v1/models", "/v1//models//"}) CHECK(client.get(path).status == 200);
+  CHECK(Json::parse(client.get("/v1/models/org/alias").body)["id"] == "org/alias");
+  CHECK(client.post("/v1/completions/", R"({"prompt":"a"})").status == 200);
+  CHECK(TestClient(test.server.port()).get("/v1/completions/").status == 405);
+  const auto message = [&](const std::string& path) {
+    const TestResponse response = TestClient(test.server.port()).get(path);
+    CHECK(response.status == 404);
+    return Json::parse(response.body)["error"]["message"].get<std::string>();
+  };
+  CHECK(message("/generate") ==
+        "There is no /generate here. Use /v1/completions, or /inference/v1/generate for token ids.");
+  CHECK(message("/v1/v1/chat/completions").find("take one of them away") != std::string::npos);
+  CHECK(message("/slots/0").find("/reset_prefix_cache") != std::string::npos);
+  CHECK(message("/nope") == "There is no /nope here.");
+  ServerConfig config = api_test_config();
+  config.api_key = {"k"};
+  TestServer guarded(config);
+  CHECK(TestClient(guarded.server.port()).get("//v1/models/").status == 401);
+}
+
 }  // namespace spate

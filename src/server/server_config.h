@@ -25,6 +25,7 @@ struct ServerConfig {
   std::vector<std::string> served_model_name;  // replaces the model's own names
   std::vector<std::string> allowed_origins;    // CORS; empty = none, "*" = all
   bool ui = true;                              // the web page at "/"
+  bool slots = true;                           // /slots tells what runs
   bool enable_force_include_usage = false;     // streams end with a usage chunk, asked for or not
   bool enable_per_request_metrics = false;     // chats, completions and tokens tell their times, asked for or not
 

@@ -92,7 +92,10 @@ class OutputReader {
       if (json_schema) {
         FieldReader inner(*json_schema, "response_format.json_schema");
         schema = inner.any("schema");
-        inner.ignore({"name", "description", "strict", "type"});
+        for (const char* name : {"name", "description"}) inner.string(name);
+        inner.boolean("strict");
+        inner.ignore({"type"});
+        if (inner.has_error()) return fields_.fail(inner.error());
         fields_.adopt_unknown(inner);
       }
       if (!schema) {
@@ -106,7 +109,7 @@ class OutputReader {
       fields_.fail(bad_request(
           "response_format.type",
           fmt::format("response_format.type must be text, json_object, json_schema or structural_tag, got \"{}\"",
-                      type)));
+                      type.substr(0, 40))));
     }
   }
 

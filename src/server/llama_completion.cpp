@@ -1,0 +1,481 @@
+// llama-server's /completion and /infill.
+//
+// A completion is one of /v1/completions under llama-server's names, with its own answer; what it does not say has the
+// model's defaults, not llama-server's.
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "server/api_handlers.h"
+#include "server/infill.h"
+#include "server/json_parse.h"
+#include "server/request_table.h"
+#include "server/response_json.h"
+
+namespace spate {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxResponseFields = 64;
+constexpr size_t kMaxInfillFiles = 1024;
+constexpr int kInfillAnswerShare = 8;  // of the context, that extra files leave to an answer without a limit
+
+// What a completion of /v1/completions does not have.
+struct LlamaOptions {
+  bool is_prefill_only = false;              // n_predict 0: the prompt is read, into the prefix cache
+  std::vector<std::string> response_fields;  // empty: the whole answer
+  bool picks_fields = false;
+  int64_t min_indent = 0;     // a line with less ends the answer before it
+  double max_predict_ms = 0;  // since the first token, once there is a line break; 0: any time
+};
+
+std::optional<ApiError> take_options(Json& completion, LlamaOptions& options) {
+  const auto take = [&](const char* name) {
+    Json value = completion.value(name, Json());
+    completion.erase(name);
+    return value;
+  };
+  if (const Json names = take("response_fields"); !names.is_null()) {
+    const bool is_list = names.is_array() && names.size() <= kMaxResponseFields &&
+                         std::ranges::all_of(names, [](const Json& name) { return name.is_string(); });
+    if (!is_list) {
+      return bad_request("response_fields",
+                         fmt::format("response_fields must be an array of at most {} strings", kMaxResponseFields));
+    }
+    options.response_fields = names.get<std::vector<std::string>>();
+    options.picks_fields = !names.empty();
+  }
+  if (const Json indent = take("n_indent"); !indent.is_null()) {
+    if (!has_type(indent, FieldType::kInteger) || indent.get<double>() < 0) {
+      return bad_request("n_indent",
+                         fmt::format("n_indent must be an integer of at least 0, got {}", json_excerpt(indent)));
+    }
+    options.min_indent = indent.get<int64_t>();
+  }
+  if (const Json limit = take("t_max_predict_ms"); !limit.is_null()) {
+    if (!limit.is_number()) {
+      return bad_request("t_max_predict_ms",
+                         fmt::format("t_max_predict_ms must be a number, got {}", json_excerpt(limit)));
+    }
+    options.max_predict_ms = std::max(0.0, limit.get<double>());
+  }
+  return std::nullopt;
+}
+
+bool is_mixed(const Json& list) {
+  const auto has = [&](bool (*is_kind)(const Json&)) { return std::ranges::any_of(list, is_kind); };
+  return has([](const Json& item) { return item.is_number(); }) &&
+         has([](const Json& item) { return item.is_string(); });
+}
+
+// One prompt: a text, token ids, both mixed, or an object that has a text. What is wrong stays, and is refused as one
+// of /v1/completions.
+ApiResult<Json> plain_prompt(const Json& prompt, const Frontend& frontend) {
+  if (prompt.is_object() && prompt.contains("prompt_string")) {
+    if (const Json media = prompt.value("multimodal_data", Json::array()); !media.empty()) {
+      return not_supported("prompt", "prompt has multimodal_data: this model reads text only");
+    }
+    return Json(prompt["prompt_string"]);
+  }
+  if (!prompt.is_array() || !is_mixed(prompt)) return prompt;
+  Json token_ids = Json::array();
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    if (!prompt[i].is_string()) {
+      token_ids.push_back(prompt[i]);
+      continue;
+    }
+    const ApiResult<std::vector<int32_t>> piece =
+        frontend.encode_prompt(prompt[i].get<std::string>(), i == 0, "prompt");
+    if (!piece.ok()) return piece.error();
+    for (const int32_t id : *piece) token_ids.push_back(static_cast<uint32_t>(id));
+  }
+  return token_ids;
+}
+
+std::optional<ApiError> make_prompts_plain(Json& completion, const Frontend& frontend) {
+  const auto found = completion.find("prompt");
+  if (found == completion.end()) return std::nullopt;
+  const bool is_batch = found->is_array() && !is_mixed(*found) && !found->empty() && !found->front().is_number();
+  if (!is_batch) {
+    ApiResult<Json> plain = plain_prompt(*found, frontend);
+    if (!plain.ok()) return plain.error();
+    *found = std::move(*plain);
+    return std::nullopt;
+  }
+  for (Json& prompt : *found) {
+    ApiResult<Json> plain = plain_prompt(prompt, frontend);
+    if (!plain.ok()) return plain.error();
+    prompt = std::move(*plain);
+  }
+  return std::nullopt;
+}
+
+// {"5": 1, "word": -1} to [[5, 1], ["word", -1]].
+void list_biases(Json& completion) {
+  const auto found = completion.find("logit_bias");
+  if (found == completion.end() || !found->is_object()) return;
+  Json list = Json::array();
+  for (const auto& [key, value] : found->items()) {
+    const bool is_id = !key.empty() && key.size() < 10 && key.find_first_not_of("0123456789") == std::string::npos;
+    list.push_back(Json::array({is_id ? Json(std::stoi(key)) : Json(key), value}));
+  }
+  *found = std::move(list);
+}
+
+ApiResult<CompletionRequest> read_llama_completion(Json completion, const ParseLimits& limits, LlamaOptions& options) {
+  const auto is_given = [&](const char* name) { return !completion.value(name, Json()).is_null(); };
+  for (const char* name : {"echo", "suffix", "stream_options", "return_tokens_as_token_ids", "use_beam_search"}) {
+    const Json value = completion.value(name, Json());
+    if (value.is_null() || value == false || value == "") continue;
+    return not_supported(name, fmt::format("{} is not taken by /completion; use /v1/completions", name));
+  }
+  const auto rename = [&](const char* name, const char* ours) {
+    if (const Json value = completion.value(name, Json()); !value.is_null()) completion[ours] = value;
+    completion.erase(name);
+  };
+  if (completion.value("n_probs", Json()) == 0) completion.erase("n_probs");
+  rename("n_probs", "logprobs");
+  rename("return_tokens", "return_token_ids");
+  list_biases(completion);
+  if (const Json temperature = completion.value("temperature", Json()); temperature.is_number() && temperature < 0) {
+    completion["temperature"] = 0;  // greedy, as there
+  }
+  if (completion.value("n_predict", Json()) == 0 && !is_given("max_tokens")) {
+    options.is_prefill_only = true;
+    completion["n_predict"] = 1;
+  }
+  if (!is_given("max_tokens") && !is_given("max_completion_tokens") && !is_given("max_new_tokens") &&
+      !is_given("n_predict")) {
+    completion["max_tokens"] = -1;
+  } else if (completion.value("n_predict", Json()) == -1 && !is_given("max_tokens")) {
+    completion["max_tokens"] = -1;
+  }
+  ApiResult<CompletionRequest> request = read_completion_request(completion, limits);
+  if (request.ok()) return request;
+  return with_field_name(with_field_name(request.error(), "logprobs", "n_probs"), "return_token_ids", "return_tokens");
+}
+
+std::string_view stop_type(const ChoiceDelta& end) {
+  if (end.finish_reason == FinishReason::kLength || end.finish_reason == FinishReason::kRepetition) return "limit";
+  return end.stop_string.empty() ? "eos" : "word";
+}
+
+void write_token(JsonWriter& json, const Tokenizer& tokenizer, int32_t token_id, float logprob) {
+  json.begin_object().field("id", token_id).field("token", token_label(tokenizer, token_id, false));
+  json.key("bytes").begin_array();
+  for (const char byte : tokenizer.token_bytes(token_id)) json.value(static_cast<int>(static_cast<uint8_t>(byte)));
+  json.end_array().field("logprob", json_logprob(logprob));
+}
+
+// Finds the first line of an answer that is indented by less than is asked for. The first line goes on where the prompt
+// ends; lines without text count for nothing.
+class IndentWatch {
+ public:
+  explicit IndentWatch(int64_t min_indent) : min_indent_(min_indent) {}
+  // What comes next; where in it the answer should end, if it should.
+  std::optional<size_t> end_in(std::string_view text) {
+    for (size_t i = 0; i < text.size(); ++i) {
+      if (text[i] == '\n') {
+        has_new_line_ = is_at_begin_ = true;
+        indent_ = 0;
+      } else if (is_at_begin_ && (text[i] == ' ' || text[i] == '\t')) {
+        ++indent_;
+      } else {
+        if (is_at_begin_ && indent_ < min_indent_) return i;
+        is_at_begin_ = false;
+      }
+    }
+    return std::nullopt;
+  }
+  bool has_new_line() const { return has_new_line_; }
+
+ private:
+  int64_t min_indent_, indent_ = 0;
+  bool has_new_line_ = false, is_at_begin_ = false;
+};
+
+class LlamaCompletion final : public GenerationListener {
+ public:
+  LlamaCompletion(const CompletionRequest& request, LlamaOptions options, ResponseInfo info,
+                  std::shared_ptr<HttpResponder> responder)
+      : is_stream_(request.stream),
+        has_logprobs_(request.sampling.logprobs.has_value()),
+        return_tokens_(request.return_token_ids),
+        n_(request.sampling.n),
+        options_(std::move(options)),
+        info_(std::move(info)),
+        responder_(std::move(responder)) {}
+
+  // How the generation is ended early. Once; deltas may have come before.
+  void set_cancel(std::function<void()> cancel) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!wants_cancel_) cancel_ = std::exchange(cancel, nullptr);
+    }
+    if (cancel) cancel();
+  }
+
+  void on_admitted(const GenerationRequest& request) override {
+    for (const std::vector<int32_t>& prompt : request.prompts) {
+      for (int i = 0; i < n_; ++i) {
+        choices_.push_back({.num_prompt_tokens = prompt.size(), .lines = IndentWatch(options_.min_indent)});
+      }
+    }
+    if (is_stream_) responder_->begin_stream({});
+  }
+
+  void on_delta(ChoiceDelta delta, const GenerationUsage&) override {
+    if (has_failed_ || responder_->is_gone()) return;
+    Choice& choice = choices_[static_cast<size_t>(delta.choice)];
+    if (choice.is_over) return;
+    if (is_failure(delta.finish_reason)) return fail(delta);
+    const int choice_idx = delta.choice;
+    const bool is_end = delta.finish_reason != FinishReason::kNone;
+    if (!options_.is_prefill_only) take(choice, delta);
+    if (is_end && !choice.is_over) {
+      choice.is_over = true;
+      choice.end = std::move(delta);
+      if (options_.is_prefill_only) choice.end.finish_reason = FinishReason::kLength;
+    } else if (!is_end && choice.is_over && std::ranges::all_of(choices_, &Choice::is_over)) {
+      end_generation();
+    }
+    const bool has_news = !choice.text.empty() || !choice.token_ids.empty() || !choice.logprobs.empty();
+    if (!is_stream_ || !has_news) return;
+    JsonWriter json;
+    write_choice(json, choice_idx, choice);
+    responder_->write("data: " + json.field("stop", false).end_object().take() + "\n\n");
+    choice.text.clear();
+    choice.token_ids.clear();
+    choice.logprobs.clear();
+  }
+
+  // The times are known when all choices have ended.
+  void on_done(const GenerationUsage& usage) override {
+    if (has_failed_) return;
+    std::string list;
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      JsonWriter json;
+      write_choice(json, static_cast<int>(i), choices_[i]);
+      write_end(json, choices_[i], usage);
+      std::string text = json.end_object().take();
+      if (options_.picks_fields) text = picked_fields(text);
+      if (is_stream_) responder_->write("data: " + text + "\n\n");
+      list += (i > 0 ? "," : "") + text;
+    }
+    if (is_stream_) return responder_->end_stream();
+    responder_->respond({.body = choices_.size() == 1 ? list : "[" + list + "]"});
+  }
+
+ private:
+  using SteadyClock = std::chrono::steady_clock;
+  struct Choice {
+    size_t num_prompt_tokens = 0, num_tokens = 0;
+    IndentWatch lines{0};
+    std::optional<SteadyClock::time_point> first_token;
+    bool is_over = false;
+    std::string text;  // this and what follows: not told yet
+    std::vector<int32_t> token_ids;
+    std::vector<TokenLogprobs> logprobs;
+    ChoiceDelta end;
+  };
+
+  // The choice is over where its text or its time ends it.
+  void take(Choice& choice, const ChoiceDelta& delta) {
+    choice.num_tokens += delta.token_ids.size();
+    if (return_tokens_) choice.token_ids.insert(choice.token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
+    if (has_logprobs_) std::ranges::copy(delta.logprobs, std::back_inserter(choice.logprobs));
+    const std::optional<size_t> end = choice.lines.end_in(delta.text);
+    choice.text += end ? delta.text.substr(0, *end) : delta.text;
+    const auto now = SteadyClock::now();
+    if (!choice.first_token && !delta.token_ids.empty()) choice.first_token = now;
+    const bool is_late =
+        options_.max_predict_ms > 0 && choice.first_token && choice.lines.has_new_line() &&
+        std::chrono::duration<double, std::milli>(now - *choice.first_token).count() > options_.max_predict_ms;
+    if (!end && !is_late) return;
+    choice.is_over = true;
+    choice.end.finish_reason = FinishReason::kLength;
+  }
+
+  void end_generation() {
+    std::function<void()> cancel;
+    {
+      const std::lock_guard lock(mutex_);
+      wants_cancel_ = true;
+      cancel = std::move(cancel_);
+    }
+    if (cancel) cancel();
+  }
+
+  // A name may be a path, "timings/predicted_ms"; it is the name in the answer too.
+  std::string picked_fields(const std::string& text) const {
+    const Json whole = Json::parse(text);
+    Json picked = Json::object();
+    for (const std::string& path : options_.response_fields) {
+      const Json* value = &whole;
+      for (size_t begin = 0; value != nullptr && begin <= path.size();) {
+        const size_t end = std::min(path.find('/', begin), path.size());
+        const auto found = value->is_object() ? value->find(path.substr(begin, end - begin)) : value->end();
+        value = found == value->end() ? nullptr : &*found;
+        begin = end + 1;
+      }
+      if (value != nullptr) picked[path] = *value;
+    }
+    return picked.dump();
+  }
+
+  void write_choice(JsonWriter& json, int index, const Choice& choice) {
+    json.begin_object().field("index", index).field("content", choice.text);
+    write_token_ids(json, "tokens", choice.token_ids);
+    json.field("id_slot", -1).field("tokens_predicted", static_cast<int64_t>(choice.num_tokens));
+    json.field("tokens_evaluated", static_cast<int64_t>(choice.num_prompt_tokens));
+    if (!has_logprobs_) return;
+    json.key("completion_probabilities").begin_array();
+    for (const TokenLogprobs& token : choice.logprobs) {
+      write_token(json, *info_.tokenizer, token.token_id, token.logprob);
+      json.key("top_logprobs").begin_array();
+      for (const TokenLogprobs::Top& top : token.top) {
+        write_token(json, *info_.tokenizer, top.token_id, top.logprob);
+        json.end_object();
+      }
+      json.end_array().end_object();
+    }
+    json.end_array();
+  }
+
+  void write_end(JsonWriter& json, const Choice& choice, const GenerationUsage& usage) {
+    json.field("stop", true).field("model", info_.model).field("truncated", false);
+    json.field("stop_type", stop_type(choice.end)).field("stopping_word", choice.end.stop_string);
+    json.field("has_new_line", choice.lines.has_new_line());
+    const int64_t num_computed = usage.num_prompt_tokens - usage.num_cached_tokens;
+    const double prompt_ms = 1e3 * std::max(0.0, usage.first_token_seconds - usage.queue_seconds);
+    const double predicted_ms = 1e3 * usage.generation_seconds;
+    const auto write_rate = [&](const std::string& name, int64_t count, double ms) {
+      json.field(name + "_n", count).field(name + "_ms", ms);
+      json.field(name + "_per_token_ms", count > 0 ? ms / static_cast<double>(count) : 0.0);
+      json.field(name + "_per_second", ms > 0 ? 1e3 * static_cast<double>(count) / ms : 0.0);
+    };
+    json.field("tokens_cached", usage.num_cached_tokens).key("timings").begin_object();
+    json.field("cache_n", usage.num_cached_tokens);
+    write_rate("prompt", num_computed, prompt_ms);
+    write_rate("predicted", options_.is_prefill_only ? 0 : usage.num_completion_tokens, predicted_ms);
+    json.end_object();
+  }
+
+  void fail(const ChoiceDelta& delta) {
+    has_failed_ = true;
+    const ApiError error = error_of_delta(delta);
+    if (!is_stream_) return responder_->respond(http_response_of(error));
+    responder_->write("data: " + error_json(error) + "\n\n");
+    responder_->end_stream();
+  }
+
+  const bool is_stream_, has_logprobs_, return_tokens_;
+  const int n_;
+  const LlamaOptions options_;
+  const ResponseInfo info_;
+  const std::shared_ptr<HttpResponder> responder_;
+  std::vector<Choice> choices_;
+  bool has_failed_ = false;
+
+  std::mutex mutex_;  // guards what follows
+  std::function<void()> cancel_;
+  bool wants_cancel_ = false;
+};
+
+ApiOutcome complete(ApiCall& call, IgnoredFields& ignored, Json completion) {
+  LlamaOptions options;
+  if (std::optional<ApiError> error = take_options(completion, options)) return error;
+  if (std::optional<ApiError> error = make_prompts_plain(completion, *call.frontend)) return error;
+  ApiResult<CompletionRequest> request =
+      read_llama_completion(std::move(completion), call.frontend->parse_limits(), options);
+  if (!request.ok()) return request.error();
+  ignored = {request->unknown_fields, request->no_effect_fields};
+  std::shared_ptr<LlamaCompletion> listener;
+  const auto make = [&](const CompletionRequest& made, ResponseInfo info, std::shared_ptr<HttpResponder> responder) {
+    return listener =
+               std::make_shared<LlamaCompletion>(made, std::move(options), std::move(info), std::move(responder));
+  };
+  const auto on_run = [&](const std::shared_ptr<Generation>& run) {
+    listener->set_cancel([weak = std::weak_ptr<Generation>(run)] {  // a generation holds its listener
+      if (const auto live = weak.lock()) live->cancel();
+    });
+  };
+  return run_completion_request(call, *request, "cmpl-", make, on_run);
+}
+
+ApiResult<Json> read_object(std::string_view body) {
+  auto json = parse_json(body);
+  if (!json.ok()) return json.error();
+  if (!(**json).is_object()) return bad_request("", "The request body must be a JSON object.");
+  return **json;
+}
+
+ApiResult<InfillText> take_infill_text(Json& body) {
+  InfillText text;
+  const std::pair<const char*, std::string*> parts[] = {
+      {"input_prefix", &text.prefix}, {"input_suffix", &text.suffix}, {"prompt", &text.begun}};
+  for (const auto& [name, part] : parts) {
+    const Json value = body.value(name, Json());
+    body.erase(name);
+    if (value.is_null() && part == &text.begun) continue;
+    if (value.is_null()) return bad_request(name, fmt::format("{} is missing", name), "missing_required_parameter");
+    if (!value.is_string()) {
+      return bad_request(name, fmt::format("{} must be a string, got {}", name, json_excerpt(value)), "invalid_type");
+    }
+    *part = value.get<std::string>();
+  }
+  const Json extra = body.value("input_extra", Json::array());
+  body.erase("input_extra");
+  const auto is_text = [](const Json& file, const char* name, bool is_needed) {
+    const Json value = file.is_object() ? file.value(name, Json()) : Json(0);
+    return value.is_string() || (value.is_null() && !is_needed);
+  };
+  const bool is_list = extra.is_null() || (extra.is_array() && extra.size() <= kMaxInfillFiles);
+  if (!is_list || !std::ranges::all_of(extra, [&](const Json& file) {
+        return is_text(file, "text", true) && is_text(file, "filename", false);
+      })) {
+    return bad_request("input_extra",
+                       fmt::format("input_extra must be an array of at most {} objects with text and, if "
+                                   "you like, filename, both strings",
+                                   kMaxInfillFiles));
+  }
+  for (const Json& file : extra) {
+    const Json name = file.value("filename", Json());
+    text.extra.push_back({.name = name.is_null() ? "file" : name.get<std::string>(), .text = file["text"]});
+  }
+  return text;
+}
+
+}  // namespace
+
+ApiOutcome handle_llama_completion(ApiCall& call, IgnoredFields& ignored) {
+  ApiResult<Json> body = read_object(call.request.body);
+  if (!body.ok()) return body.error();
+  return complete(call, ignored, std::move(*body));
+}
+
+ApiOutcome handle_infill(ApiCall& call, IgnoredFields& ignored) {
+  ApiResult<Json> body = read_object(call.request.body);
+  if (!body.ok()) return body.error();
+  const Tokenizer& tokenizer = *call.frontend->model().tokenizer;
+  const std::optional<InfillTokens> tokens = find_infill_tokens(tokenizer);
+  if (!tokens) {
+    return not_supported("model",
+                         "this model does not fill in: its vocabulary has no tokens for prefix, suffix and middle");
+  }
+  ApiResult<InfillText> text = take_infill_text(*body);
+  if (!text.ok()) return text.error();
+  const int max_len = call.frontend->max_model_len();
+  const Json limit = body->value("n_predict", Json());
+  const bool has_limit = limit.is_number_integer() && limit > 0 && limit <= max_len;
+  const int reserve = has_limit ? limit.get<int>() : max_len / kInfillAnswerShare;
+  const std::vector<int32_t> prompt = infill_prompt(tokenizer, *tokens, *text, static_cast<size_t>(max_len - reserve));
+  (*body)["prompt"] = std::vector<uint32_t>(prompt.begin(), prompt.end());
+  return complete(call, ignored, std::move(*body));
+}
+
+}  // namespace spate

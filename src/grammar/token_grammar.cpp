@@ -255,6 +255,7 @@ Result<std::shared_ptr<const TokenGrammar::Mask>> TokenGrammar::mask_of(int32_t 
     mask_by_sets_.clear();
     num_masks_ = 0;
   }
+  ++num_found_;
   ASSIGN_OR_RETURN(std::shared_ptr<const Mask> mask, find_mask(state));
   masks_.resize(std::max(masks_.size(), states_.num_states()));
   masks_[index] = mask;
@@ -310,6 +311,7 @@ std::shared_ptr<const TokenGrammar::Mask> TokenGrammar::with_long_tokens(Mask ma
   changed->is_empty = std::ranges::all_of(changed->words, [](uint32_t word) { return word == 0; });
   changed->long_token_ids = std::move(long_token_ids);
   ++num_masks_;
+  ++num_made_;
   return changed;
 }
 

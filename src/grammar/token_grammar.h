@@ -41,6 +41,14 @@ class TokenGrammar final : public TokenConstraint {
   size_t num_states() const { return states_.num_states(); }
   size_t num_masks() const { return num_masks_; }
   size_t num_masks_by_sets() const { return mask_by_sets_.size(); }
+  // Since the start; for measurements.
+  struct Counts {
+    int64_t num_found = 0;   // masks of situations that had none
+    int64_t num_made = 0;    // of these, no equal one was kept
+    int64_t num_walked = 0;  // nodes of trees
+    int64_t num_units = 0;   // of work (ParseStates)
+  };
+  Counts counts() const { return {num_found_, num_made_, num_walked_, states_.work()}; }
 
  private:
   class Cursor;
@@ -162,7 +170,7 @@ class TokenGrammar final : public TokenConstraint {
   std::deque<Run> runs_;
   std::vector<Run*> run_by_state_;  // null where not known
   std::vector<int32_t> path_;       // of the walk: the situation at each depth
-  int64_t num_walked_ = 0;          // nodes of trees
+  int64_t num_found_ = 0, num_made_ = 0, num_walked_ = 0;  // Counts
   bool is_ahead_ = true;            // the grammar is being compiled: texts may be looked at for all grammars
 };
 

@@ -177,6 +177,7 @@ void TokenGrammar::walk_ahead() {
     for (int byte = 0; byte < 256; ++byte) {
       const int32_t next = states_.next(local, static_cast<uint8_t>(byte));
       if (next == ParseStates::kDead || std::exchange(last, next) == next) continue;
+      if (states_.is_over_limit()) break;
       meet_parts_of(next, [&](Place place) {
         if (std::ranges::find(found, place) == found.end()) found.push_back(place);
       });
@@ -203,6 +204,7 @@ void TokenGrammar::walk_ahead() {
     };
     const std::vector<Place> inside = found;  // targets may grow
     for (const Place& target : inside) {
+      if (states_.is_over_limit()) break;
       meet_inside(target);
       if (target.rest != ParseStates::kDead) meet_parts_of(target.rest, meet_inside);
     }

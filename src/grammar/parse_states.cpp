@@ -208,7 +208,12 @@ int32_t ParseStates::alike(int32_t state) {
   return number_of(std::move(key));
 }
 
-std::vector<ParseStates::Part> ParseStates::parts_of(int32_t state) {
+std::span<const ParseStates::Part> ParseStates::parts_of(int32_t state) {
+  const auto index = static_cast<size_t>(state);
+  if (index < parts_.size() && parts_[index] != nullptr) {
+    work_ += static_cast<int64_t>(parts_[index]->size());
+    return *parts_[index];
+  }
   std::map<uint32_t, PairSet> by_return;
   for (const Pair item : states_[static_cast<size_t>(state)].key) {
     if (first_of(item) != kTextEnd) by_return[return_of(item)].push_back(make_pair(first_of(item), 0));
@@ -228,13 +233,16 @@ std::vector<ParseStates::Part> ParseStates::parts_of(int32_t state) {
     const int32_t rest = rests_[ret];
     parts.push_back({.local = number_of(std::move(key)), .rest = rest});
   }
-  return parts;
+  parts_.resize(std::max(parts_.size(), states_.size()));
+  parts_[index] = std::make_unique<const std::vector<Part>>(std::move(parts));
+  return *parts_[index];
 }
 
 void ParseStates::reserve(size_t num_states) {
   states_.reserve(num_states);
   tables_.reserve(num_states);
   flags_.reserve(num_states);
+  parts_.reserve(num_states);
   state_numbers_.reserve(num_states);
   returns_.reserve(num_states);
   return_numbers_.reserve(num_states);
@@ -262,6 +270,7 @@ void ParseStates::keep_only(std::span<int32_t* const> kept) {
   return_numbers_.clear();
   like_returns_.clear();
   rests_.clear();
+  parts_.clear();
   std::vector<uint32_t> renamed(old_returns.size(), 0);
   const auto translate = [&](const PairSet& pairs) {
     PairSet out;

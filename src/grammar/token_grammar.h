@@ -74,8 +74,15 @@ class TokenGrammar final : public TokenConstraint {
   };
   // Places inside tokens at which a rule may end, and what is left of the tokens behind them.
   struct Ends {
-    std::vector<uint32_t> nodes;  // of the tree in which they were found
-    int tree = kNoTree;           // of trees_, of the rests of the tokens
+    std::vector<uint32_t> nodes;  // of the tree of long tokens
+    int rests = kNoTree;          // of rest_trees_, of those found elsewhere
+  };
+  // What is left of tokens behind some nodes of a tree. Equal rests are one node of a tree of their own; more than
+  // kMaxRests take too long to sort, and are walked where they stand.
+  struct RestTree {
+    int parent = kNoTree;  // the tree of `nodes`
+    std::span<const uint32_t> nodes;
+    std::unique_ptr<const TokenTrie::Tree> sorted;  // or null
   };
   // What a situation in a rule allows, whatever called the rule.
   struct Local {
@@ -112,9 +119,12 @@ class TokenGrammar final : public TokenConstraint {
   void forget_rules();
   Ends ends_at(int tree, std::vector<uint32_t> nodes);
   const TokenTrie::Tree& tree_of(int tree) const;
-  const Rest& rest_in_rule(int tree, int32_t state);
+  void add(TokenSet& tokens, std::span<const int32_t> ids) const;
+  const Rest& rest_in_rule(int rests, int32_t state);
+  template <typename TakeTokens>
+  void walk_rests(int32_t state, int rests, std::vector<uint32_t>* ends, const TakeTokens& take_tokens);
   template <typename TakeTokens, typename TakeSet>
-  void take_rests(int tree, const Ends& ends, int32_t state, int& num_left, const TakeTokens& take_tokens,
+  void take_rests(const Ends& ends, int32_t state, int& num_left, const TakeTokens& take_tokens,
                   const TakeSet& take_set);
   // Where many characters lead on alike, as in a string: each of `chars` to `next`.
   struct Run {
@@ -161,7 +171,7 @@ class TokenGrammar final : public TokenConstraint {
   std::vector<std::unique_ptr<Local>> locals_;
   size_t rules_bytes_ = 0;              // what locals_, rests_, trees_ and token_sets_ take
   std::vector<Local*> local_by_state_;  // null where not known
-  std::vector<std::unique_ptr<const TokenTrie::Tree>> trees_;
+  std::vector<RestTree> rest_trees_;
   std::unordered_map<std::vector<uint32_t>, int, ListHash> tree_numbers_;  // by nodes and, last, the tree they are of
   std::vector<std::unique_ptr<Rest>> rests_;
   std::unordered_map<uint64_t, Rest*> rest_by_place_;  // tree << 32 | state

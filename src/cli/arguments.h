@@ -167,6 +167,9 @@ struct BenchArguments {
   std::vector<std::string> configs;  // table
   std::vector<std::string> formats = {"bf16", "int8", "int4-g64"};  // table: of the weights, as --quantization
   int num_rows = 256;                                               // grammar
+  std::vector<uint64_t> seeds = {1, 2, 3};                          // grammar: of the random texts
+  int num_runs = 4;                                                 // grammar: of the same steps
+  int64_t max_ahead_work = -1;  // grammar: units of work ahead when a grammar is compiled; -1: as a server
   std::string filter;                                               // kernel, table: rows whose name contains it
   int row_seconds = 30;  // table: a row begins no run behind them; 0: unbounded
   // serve

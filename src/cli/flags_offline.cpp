@@ -204,7 +204,15 @@ void add_bench_flags(CLI::App* bench, Arguments& arguments) {
       "grammar", "What structured output costs the host: compiling ordinary grammars, the masks of one step");
   grammar->add_option("model,--model", arguments.model.model, "Model whose tokenizer is used")->required();
   add_count(grammar, "--num-rows", b.num_rows, "Sequences in the step", 1);
-  grammar->add_option("--seed", arguments.model.seed, "Of the random texts")->check(seed_number());
+  grammar->add_option("--seed,--seeds", b.seeds, "Of the random texts; several with commas between: one figure each")
+      ->delimiter(',')
+      ->check(seed_number())
+      ->capture_default_str();
+  add_count(grammar, "--num-runs", b.num_runs, "Runs of the same steps; of each step the least time counts", 1);
+  grammar
+      ->add_option("--max-ahead-work", b.max_ahead_work,
+                   "Units of work for masks found when a grammar is compiled; -1: as a server")
+      ->check(CLI::Range(int64_t{-1}, int64_t{1} << 40));
   grammar->add_option("--output-json", b.output_json, "File for the result");
   CLI::App* kernel =
       bench->add_subcommand("kernel", "Each op at the sizes of a model, beside the limits of this machine");

@@ -1,6 +1,7 @@
 // CodePointSet: a set of Unicode scalar values as sorted ranges, and its UTF-8 form as sequences of byte ranges.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@ constexpr char32_t kMaxCodePoint = 0x10FFFF;
 
 struct CodePointRange {
   char32_t first = 0, last = 0;  // both included
+  auto operator<=>(const CodePointRange&) const = default;
 };
 
 class CodePointSet {

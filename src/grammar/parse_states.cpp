@@ -1,6 +1,7 @@
 #include "grammar/parse_states.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <utility>
 
@@ -9,10 +10,18 @@
 namespace spate {
 namespace {
 
+constexpr size_t kFewParts = 16;       // of an ordinary situation
+constexpr int64_t kUnitsPerPart = 20;  // where there are more
+
 template <typename T>
 void sort_unique(std::vector<T>& values) {
   std::ranges::sort(values);
   values.erase(std::unique(values.begin(), values.end()), values.end());
+}
+
+// To sort, to compare and to keep a set; nothing for those of ordinary grammars.
+int64_t units_to_sort(size_t num_pairs) {
+  return static_cast<int64_t>(num_pairs / 16 * static_cast<size_t>(std::bit_width(num_pairs)));
 }
 
 }  // namespace
@@ -120,6 +129,7 @@ void ParseStates::pop(uint32_t ended, PairSet& key) {
 
 int32_t ParseStates::number_of(PairSet key) {
   if (key.empty()) return kDead;
+  work_ += units_to_sort(key.size());
   sort_unique(key);
   const auto [it, is_new] = state_numbers_.try_emplace(std::move(key), static_cast<uint32_t>(states_.size()));
   if (!is_new) return static_cast<int32_t>(it->second);
@@ -160,6 +170,7 @@ void ParseStates::add_calls(State& state) {
   }
   while (!callers.empty()) {
     auto first = callers.extract(callers.begin());
+    work_ += units_to_sort(first.mapped().size());
     sort_unique(first.mapped());
     const uint32_t ret = number_of_return(std::move(first.mapped()));
     for (const uint32_t rule_state : grammar_->states_of(grammar_->entry(first.key()))) look_at(rule_state, ret);
@@ -197,13 +208,19 @@ int32_t ParseStates::alike(int32_t state) {
   return number_of(std::move(key));
 }
 
-std::vector<ParseStates::Part> ParseStates::parts_of(int32_t state) {
+std::span<const ParseStates::Part> ParseStates::parts_of(int32_t state) {
+  const auto index = static_cast<size_t>(state);
+  if (index < parts_.size() && parts_[index] != nullptr) {
+    work_ += static_cast<int64_t>(parts_[index]->size());
+    return *parts_[index];
+  }
   std::map<uint32_t, PairSet> by_return;
   for (const Pair item : states_[static_cast<size_t>(state)].key) {
     if (first_of(item) != kTextEnd) by_return[return_of(item)].push_back(make_pair(first_of(item), 0));
     ++work_;
   }
   std::vector<Part> parts;
+  if (by_return.size() > kFewParts) work_ += kUnitsPerPart * static_cast<int64_t>(by_return.size());
   for (auto& [ret, key] : by_return) {
     rests_.resize(returns_.size(), kUnknown);
     if (rests_[ret] == kUnknown) {
@@ -216,13 +233,16 @@ std::vector<ParseStates::Part> ParseStates::parts_of(int32_t state) {
     const int32_t rest = rests_[ret];
     parts.push_back({.local = number_of(std::move(key)), .rest = rest});
   }
-  return parts;
+  parts_.resize(std::max(parts_.size(), states_.size()));
+  parts_[index] = std::make_unique<const std::vector<Part>>(std::move(parts));
+  return *parts_[index];
 }
 
 void ParseStates::reserve(size_t num_states) {
   states_.reserve(num_states);
   tables_.reserve(num_states);
   flags_.reserve(num_states);
+  parts_.reserve(num_states);
   state_numbers_.reserve(num_states);
   returns_.reserve(num_states);
   return_numbers_.reserve(num_states);
@@ -250,6 +270,7 @@ void ParseStates::keep_only(std::span<int32_t* const> kept) {
   return_numbers_.clear();
   like_returns_.clear();
   rests_.clear();
+  parts_.clear();
   std::vector<uint32_t> renamed(old_returns.size(), 0);
   const auto translate = [&](const PairSet& pairs) {
     PairSet out;

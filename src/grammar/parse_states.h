@@ -49,7 +49,8 @@ class ParseStates {
   struct Part {
     int32_t local = kDead, rest = kDead;
   };
-  std::vector<Part> parts_of(int32_t state);
+  // Kept; valid until keep_only().
+  std::span<const Part> parts_of(int32_t state);
 
   size_t num_states() const { return states_.size(); }
   // Units of work since the start: items looked at. Whoever gives a limit gets kDead for what lies beyond it.
@@ -105,6 +106,7 @@ class ParseStates {
   Numbers return_numbers_;
   std::vector<uint32_t> like_returns_;  // by return, as far as found
   std::vector<int32_t> rests_;          // by return: the situation behind it; kUnknown
+  std::vector<std::unique_ptr<const std::vector<Part>>> parts_;  // by state; null where not known
   int32_t initial_ = kDead;
   int64_t work_ = 0;
   int64_t work_limit_ = INT64_MAX;

@@ -1,6 +1,7 @@
 #include "grammar/regex.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <tuple>
 
@@ -52,7 +53,13 @@ class RegexParser {
     pos_ = pattern_.size();
     return expr_nothing();
   }
-  Expr any_text() const { return expr_repeat(writer_(CodePointSet::all()), 0); }
+  // Each set once: a pattern of a million dots has as many references to one expression.
+  Expr write(const CodePointSet& set) {
+    Expr& expr = written_[set.ranges()];
+    if (expr == nullptr) expr = writer_(set);
+    return expr;
+  }
+  Expr any_text() { return expr_repeat(write(CodePointSet::all()), 0); }
 
   Expr parse_choice(int depth) {
     if (depth > kMaxDepth) return fail("groups are nested too deeply");
@@ -139,7 +146,7 @@ class RegexParser {
         return parse_class();
       case '.':
         ++pos_;
-        return writer_(kLineEnds.complement());
+        return write(kLineEnds.complement());
       case '*':
       case '+':
       case '?':
@@ -151,10 +158,10 @@ class RegexParser {
         if (pos_ + 1 < pattern_.size() && (pattern_[pos_ + 1] == 'b' || pattern_[pos_ + 1] == 'B')) {
           return fail("word boundary \\b is not supported");
         }
-        return writer_(parse_escape());
+        return write(parse_escape());
       default: {
         const char32_t c = next_utf8_char(pattern_, pos_);
-        return writer_(CodePointSet{{c, c}});
+        return write(CodePointSet{{c, c}});
       }
     }
   }
@@ -299,7 +306,7 @@ class RegexParser {
     if (!error_.ok()) return expr_nothing();
     ++pos_;
     CodePointSet set(std::move(ranges));
-    return writer_(is_negated ? set.complement() : set);
+    return write(is_negated ? set.complement() : set);
   }
 
   CodePointSet parse_class_item() {
@@ -309,9 +316,10 @@ class RegexParser {
         return {};
       }
       // Elsewhere a class of its own; by the letter the class of these characters, which nobody wants.
-      if (const size_t end = pattern_.find(":]", pos_);
-          pattern_.substr(pos_, 2) == "[:" && end != pattern_.npos &&
-          pattern_.find_first_not_of("abcdefghijklmnopqrstuvwxyz^", pos_ + 2) == end) {
+      const size_t end = pattern_.substr(pos_, 2) == "[:"
+                             ? pattern_.find_first_not_of("abcdefghijklmnopqrstuvwxyz^", pos_ + 2)
+                             : pattern_.npos;
+      if (end != pattern_.npos && pattern_.substr(end, 2) == ":]") {
         fail(fmt::format("POSIX class {} is not supported; write a class of ranges",
                          pattern_.substr(pos_, end + 2 - pos_)));
         return {};
@@ -326,6 +334,7 @@ class RegexParser {
   const std::string_view pattern_;
   const RegexMatch match_;
   const CharWriter& writer_;
+  std::map<std::vector<CodePointRange>, Expr> written_;  // by writer_
   size_t pos_ = 0;
   Status error_;
 };

@@ -15,6 +15,9 @@ constexpr int kMaxReferences = 100;
 constexpr size_t kMaxOpenSchemas = 200;
 constexpr int kMaxDisjointDepth = 3;
 constexpr int64_t kMaxCount = 1'000'000'000;
+constexpr int64_t kUnitsPerLookUp = 5;  // of a key in one schema
+constexpr size_t kKeysPerUnit = 64;     // that are compared in the time of a unit of work
+constexpr size_t kValuesPerUnit = 4;
 
 const SchemaJson* find(const SchemaJson& schema, const std::string& name) {
   if (!schema.is_object()) return nullptr;
@@ -52,6 +55,16 @@ void note_unknown_format(const std::string& name) {
   log_warning("grammar",
               "format \"{}\" of a JSON schema is not known here and allows any string; a pattern would bind it",
               name.substr(0, 100));
+}
+
+// What copying and comparing the lists of a shape takes.
+int64_t size_of(const Shape& shape) {
+  const size_t num_values = (shape.values ? shape.values->size() : 0) + shape.excluded.size();
+  const size_t num_schemas = shape.array_schemas.size() + shape.object_schemas.size() + shape.string_dfas.size() +
+                             shape.numbers.multiples.size() + shape.property_names.size();
+  // Keys lie in trees and own their text.
+  const size_t num_keys = shape.members.size() + shape.required.size() + shape.forbidden.size();
+  return static_cast<int64_t>((num_values + num_schemas) / 16 + 4 * num_keys);
 }
 
 size_t num_chars(const std::string& text) {
@@ -110,22 +123,22 @@ Shape merge(const Shape& a, const Shape& b) {
   return out;
 }
 
-// JSON pointer of `target` below `node`; for messages.
-bool find_place(const SchemaJson& node, const SchemaJson* target, std::string& path) {
+// JSON pointer of `target` below `node`; for messages. Not found where the budget is spent: a message may be one of
+// very many that nobody reads, as where branches of a oneOf cannot be looked into.
+bool find_place(const SchemaJson& node, const SchemaJson* target, std::string& path, CompileBudget& budget) {
   if (&node == target) return true;
-  if (!node.is_structured()) return false;
+  if (!node.is_structured() || !budget.spend(1 + static_cast<int64_t>(node.size()))) return false;
   for (const auto& [key, child] : node.items()) {
     const size_t len = path.size();
     path.append(1, '/').append(key);
-    if (find_place(child, target, path)) return true;
+    if (find_place(child, target, path, budget)) return true;
     path.resize(len);
   }
   return false;
 }
 
-// Null also when the budget is spent.
 // The schema that `keyword` names so. names_schemas: the keys of `node` are names that the schema gives, no keywords.
-// What stands in values (enum, const, default, examples) names nothing.
+// What stands in values (enum, const, default, examples) names nothing. Null also when the budget is spent.
 const SchemaJson* find_named(const SchemaJson& node, const char* keyword, std::string_view name, CompileBudget& budget,
                              bool names_schemas = false) {
   if (!node.is_structured() || !budget.spend(1 + static_cast<int64_t>(node.size()))) return nullptr;
@@ -185,7 +198,7 @@ const SchemaJson* follow_pointer(const SchemaJson& root, std::string_view pointe
 
 Status SchemaReader::error_at(const SchemaJson& schema, const std::string& problem) const {
   std::string path;
-  const bool is_found = find_place(root_, &schema, path);
+  const bool is_found = find_place(root_, &schema, path, budget_);
   return invalid_argument("json schema: at #{}: {}", is_found ? path : "", problem);
 }
 
@@ -243,7 +256,7 @@ Result<std::vector<Shape>> SchemaReader::shapes_of(const Conjunction& conjunctio
 }
 
 Result<std::vector<Shape>> SchemaReader::shapes_of(SchemaTerm term) {
-  if (!budget_.spend(200)) return budget_.error();
+  if (!budget_.spend(100)) return budget_.error();
   const SchemaJson& schema = *term.schema;
   if (schema.is_boolean()) {
     return schema.get<bool>() != term.is_negated ? std::vector<Shape>{Shape{}} : std::vector<Shape>{};
@@ -268,7 +281,8 @@ Result<std::vector<Shape>> SchemaReader::product(const std::vector<Shape>& a, co
   for (const Shape& x : a) {
     for (const Shape& y : b) {
       const auto num_comparisons = x.values && y.values ? x.values->size() * y.values->size() : 0;
-      if (!budget_.spend(100 + static_cast<int64_t>(num_comparisons))) return budget_.error();
+      const int64_t units = 100 + static_cast<int64_t>(num_comparisons) + size_of(x) + size_of(y);
+      if (!budget_.spend(units)) return budget_.error();
       Shape merged = merge(x, y);
       if (merged.types != 0) out.push_back(std::move(merged));
     }
@@ -347,11 +361,10 @@ Result<std::vector<Shape>> SchemaReader::shapes_of_one(const SchemaJson& schema,
     ASSIGN_OR_RETURN(std::vector<Shape> branch, shapes_of(SchemaTerm{&each}));
     branches.push_back(std::move(branch));
   }
-  std::vector<Shape> shapes;
-  for (size_t i = 0; i < branches.size(); ++i) {
-    std::vector<Shape> alone = branches[i];
-    for (size_t j = 0; j < branches.size(); ++j) {
-      if (i == j) continue;
+  const size_t num_branches = branches.size();
+  std::vector<char> overlap(num_branches * num_branches, 0);
+  for (size_t i = 0; i < num_branches; ++i) {
+    for (size_t j = i + 1; j < num_branches; ++j) {
       bool disjoint = true;
       for (const Shape& a : branches[i]) {
         for (const Shape& b : branches[j]) {
@@ -359,8 +372,16 @@ Result<std::vector<Shape>> SchemaReader::shapes_of_one(const SchemaJson& schema,
           ASSIGN_OR_RETURN(disjoint, are_disjoint(a, b, 0));
         }
       }
-      if (disjoint) continue;
+      overlap[i * num_branches + j] = overlap[j * num_branches + i] = !disjoint;
+    }
+  }
+  std::vector<Shape> shapes;
+  for (size_t i = 0; i < num_branches; ++i) {
+    std::vector<Shape> alone = branches[i];
+    for (size_t j = 0; j < num_branches; ++j) {
+      if (!overlap[i * num_branches + j]) continue;
       const Result<std::vector<Shape>> opposite = shapes_of(SchemaTerm{&list[j], true});
+      if (budget_.is_spent()) return budget_.error();
       if (!opposite.ok()) {
         return error_at(schema,
                         fmt::format("oneOf: a value may match both branch {} and branch {}; tell them apart by a "
@@ -662,8 +683,10 @@ Result<std::vector<SchemaReader::KeyPattern>> SchemaReader::key_patterns(const S
 Result<Conjunction> SchemaReader::member_schema(const Shape& shape, const std::string& key) {
   Conjunction found;
   for (const SchemaJson* schema : shape.object_schemas) {
+    if (!budget_.spend(kUnitsPerLookUp)) return budget_.error();
     bool is_named = false;
     if (const SchemaJson* properties = find(*schema, "properties")) {
+      if (!budget_.spend(static_cast<int64_t>(properties->size() / kKeysPerUnit))) return budget_.error();
       if (const SchemaJson* member = find(*properties, key)) {
         found.push_back({member});
         is_named = true;
@@ -731,7 +754,8 @@ Result<bool> SchemaReader::accepts(const Conjunction& conjunction, const SchemaJ
 }
 
 Result<bool> SchemaReader::accepts(const Shape& shape, const SchemaJson& value) {
-  if (!budget_.spend(50)) return budget_.error();
+  const size_t num_compared = (shape.values ? shape.values->size() : 0) + shape.excluded.size();
+  if (!budget_.spend(50 + static_cast<int64_t>(num_compared / kValuesPerUnit))) return budget_.error();
   const uint8_t type = type_of(value);
   const auto equals = [&](const SchemaJson* other) { return *other == value; };
   if ((shape.types & type) == 0) return false;
@@ -786,7 +810,7 @@ Result<bool> SchemaReader::are_disjoint(const Conjunction& a, const Conjunction&
 
 // Whether it is certain that no value satisfies both.
 Result<bool> SchemaReader::are_disjoint(const Shape& a, const Shape& b, int depth) {
-  if (!budget_.spend(100)) return budget_.error();
+  if (!budget_.spend(50 + size_of(a) + size_of(b))) return budget_.error();
   const Shape both = merge(a, b);
   if (both.types == 0) return true;
   for (const Shape* shape : {&a, &b}) {

@@ -15,7 +15,7 @@ namespace {
 constexpr int kEndless = 255;                   // a run's length: as long as any token, TokenTrie::Node::max_chars
 constexpr int kManyChars = 20;                  // of ASCII: a walk there is a long one
 constexpr int kMaxMissing = 16;                 // of ASCII, that a text's first character may not be
-constexpr int kShortTree = -2, kLongTree = -3;  // beside those of trees_
+constexpr int kShortTree = -2, kLongTree = -3;  // beside those of rest_trees_
 constexpr size_t kMaxRests = 10'000;            // of tokens in a tree: more take too long to sort
 constexpr int kMaxRestsInRules = 64;            // for one mask, where a text may be read in very many ways
 constexpr size_t kMaxSetsOfKnownMask = 128;     // of more, a mask is not looked for
@@ -177,6 +177,7 @@ void TokenGrammar::walk_ahead() {
     for (int byte = 0; byte < 256; ++byte) {
       const int32_t next = states_.next(local, static_cast<uint8_t>(byte));
       if (next == ParseStates::kDead || std::exchange(last, next) == next) continue;
+      if (states_.is_over_limit()) break;
       meet_parts_of(next, [&](Place place) {
         if (std::ranges::find(found, place) == found.end()) found.push_back(place);
       });
@@ -194,8 +195,7 @@ void TokenGrammar::walk_ahead() {
     const Local& local = short_tokens_in_rule(at.local, rules_end_inside_);
     long_tokens_in_rule(at.local, rules_end_inside_);
     int num_left = kMaxRestsInRules;
-    if (at.rest != ParseStates::kDead)
-      take_rests(kShortTree, local.short_ends, at.rest, num_left, take_nothing, take_no_set);
+    if (at.rest != ParseStates::kDead) take_rests(local.short_ends, at.rest, num_left, take_nothing, take_no_set);
     std::vector<Place>& found = targets[at.local];
     if (is_new) find_targets(at.local, found);
     const auto meet_inside = [&](Place place) {
@@ -203,6 +203,7 @@ void TokenGrammar::walk_ahead() {
     };
     const std::vector<Place> inside = found;  // targets may grow
     for (const Place& target : inside) {
+      if (states_.is_over_limit()) break;
       meet_inside(target);
       if (target.rest != ParseStates::kDead) meet_parts_of(target.rest, meet_inside);
     }
@@ -255,6 +256,7 @@ Result<std::shared_ptr<const TokenGrammar::Mask>> TokenGrammar::mask_of(int32_t 
     mask_by_sets_.clear();
     num_masks_ = 0;
   }
+  ++num_found_;
   ASSIGN_OR_RETURN(std::shared_ptr<const Mask> mask, find_mask(state));
   masks_.resize(std::max(masks_.size(), states_.num_states()));
   masks_[index] = mask;
@@ -310,6 +312,7 @@ std::shared_ptr<const TokenGrammar::Mask> TokenGrammar::with_long_tokens(Mask ma
   changed->is_empty = std::ranges::all_of(changed->words, [](uint32_t word) { return word == 0; });
   changed->long_token_ids = std::move(long_token_ids);
   ++num_masks_;
+  ++num_made_;
   return changed;
 }
 
@@ -529,7 +532,7 @@ void TokenGrammar::forget_rules() {
   local_by_state_.clear();
   rests_.clear();
   rest_by_place_.clear();
-  trees_.clear();
+  rest_trees_.clear();
   tree_numbers_.clear();
   rules_bytes_ = 0;
 }
@@ -538,17 +541,9 @@ const TokenGrammar::Local& TokenGrammar::short_tokens_in_rule(int32_t state, boo
   Local& local = local_of(state);
   if (local.knows_short_tokens && (local.knows_short_ends || !wants_ends)) return local;
   const TokenTrie::Tree& tree = trie_->short_tokens();
-  const auto num_words = static_cast<size_t>(mask_words_of(trie_->vocab_size()));
   std::vector<uint32_t> ends;
   TokenSet tokens;
-  const auto take_tokens = [&](std::span<const int32_t> ids) {
-    if (!tokens.words.empty()) return allow(tokens.words, ids);
-    append(tokens.ids, ids);
-    if (tokens.ids.size() <= num_words / kWordsPerListedToken) return;
-    tokens.words.resize(num_words);
-    allow(tokens.words, tokens.ids);
-    tokens.ids = {};
-  };
+  const auto take_tokens = [&](std::span<const int32_t> ids) { add(tokens, ids); };
   const KnownTexts known = known_texts_of(state, wants_ends);
   if (known.masks != nullptr) {
     tokens.words = known.masks->words[static_cast<size_t>(known.length)];
@@ -584,7 +579,17 @@ const TokenGrammar::Local& TokenGrammar::long_tokens_in_rule(int32_t state, bool
 
 const TokenTrie::Tree& TokenGrammar::tree_of(int tree) const {
   if (tree == kShortTree) return trie_->short_tokens();
-  return tree == kLongTree ? trie_->long_tokens() : *trees_[static_cast<size_t>(tree)];
+  return tree == kLongTree ? trie_->long_tokens() : *rest_trees_[static_cast<size_t>(tree)].sorted;
+}
+
+void TokenGrammar::add(TokenSet& tokens, std::span<const int32_t> ids) const {
+  if (!tokens.words.empty()) return allow(tokens.words, ids);
+  append(tokens.ids, ids);
+  const auto num_words = static_cast<size_t>(mask_words_of(trie_->vocab_size()));
+  if (tokens.ids.size() <= num_words / kWordsPerListedToken) return;
+  tokens.words.resize(num_words);
+  allow(tokens.words, tokens.ids);
+  tokens.ids = {};
 }
 
 size_t TokenGrammar::ListHash::operator()(const std::vector<uint32_t>& list) const { return hash_of(std::span(list)); }
@@ -604,47 +609,61 @@ const TokenGrammar::TokenSet* TokenGrammar::keep_once(TokenSet tokens) {
   return token_sets_.back().get();
 }
 
-// Rules that end at the same places, as all strings do, share the tree of what is behind.
+// Rules that end at the same places, as all strings do, share what is behind.
 TokenGrammar::Ends TokenGrammar::ends_at(int tree, std::vector<uint32_t> nodes) {
   if (nodes.empty() || states_.is_over_limit()) return {};
   std::ranges::sort(nodes);
   nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
-  const TokenTrie::Tree& parent = tree_of(tree);
-  size_t num_rests = 0;
-  for (const uint32_t node : nodes) {
-    num_rests += parent.tokens_below(parent.nodes[node]).size() - parent.nodes[node].num_tokens;
-  }
-  if (tree == kLongTree || num_rests > kMaxRests) {
+  if (tree == kLongTree) {
     rules_bytes_ += 4 * nodes.size();
     return {.nodes = std::move(nodes)};
   }
   nodes.push_back(static_cast<uint32_t>(tree));
-  const auto [it, is_new] = tree_numbers_.try_emplace(std::move(nodes), static_cast<int>(trees_.size()));
-  if (is_new) {
-    const std::span places(it->first);
-    trees_.push_back(
-        std::make_unique<const TokenTrie::Tree>(TokenTrie::texts_behind(parent, places.first(places.size() - 1))));
-    const TokenTrie::Tree& rests = *trees_.back();
-    rules_bytes_ += 4 * places.size() + sizeof(TokenTrie::Node) * rests.nodes.size() + 4 * rests.token_ids.size() +
-                    sizeof(TokenTrie::AsciiSet) * rests.ascii_sets.size();
+  const auto [it, is_new] = tree_numbers_.try_emplace(std::move(nodes), static_cast<int>(rest_trees_.size()));
+  if (!is_new) return {.rests = it->second};
+  const TokenTrie::Tree& parent = tree_of(tree);
+  RestTree made{.parent = tree, .nodes = std::span(it->first).first(it->first.size() - 1)};
+  size_t num_rests = 0;
+  for (const uint32_t node : made.nodes) {
+    num_rests += parent.tokens_below(parent.nodes[node]).size() - parent.nodes[node].num_tokens;
+  }
+  rules_bytes_ += sizeof(RestTree) + 4 * it->first.size();
+  if (num_rests <= kMaxRests) {
+    made.sorted = std::make_unique<const TokenTrie::Tree>(TokenTrie::texts_behind(parent, made.nodes));
+    rules_bytes_ += sizeof(TokenTrie::Node) * made.sorted->nodes.size() + 4 * made.sorted->token_ids.size() +
+                    sizeof(TokenTrie::AsciiSet) * made.sorted->ascii_sets.size();
     num_walked_ += kWalkedPerRest * static_cast<int64_t>(num_rests);
   }
-  return {.tree = it->second};
+  rest_trees_.push_back(std::move(made));
+  return {.rests = it->second};
 }
 
-const TokenGrammar::Rest& TokenGrammar::rest_in_rule(int tree, int32_t state) {
-  const uint64_t place = uint64_t{static_cast<uint32_t>(tree)} << 32 | static_cast<uint32_t>(state);
+// `ends` are nodes of the sorted tree, or else of the parent.
+template <typename TakeTokens>
+void TokenGrammar::walk_rests(int32_t state, int rests, std::vector<uint32_t>* ends, const TakeTokens& take_tokens) {
+  const RestTree& texts = rest_trees_[static_cast<size_t>(rests)];
+  if (texts.sorted != nullptr) {
+    walk(state, *texts.sorted, 0, static_cast<uint32_t>(texts.sorted->nodes.size()), ends, take_tokens);
+    return;
+  }
+  const TokenTrie::Tree& parent = tree_of(texts.parent);
+  for (const uint32_t node : texts.nodes) {
+    walk(state, parent, node + 1, parent.nodes[node].subtree_end, ends, take_tokens);
+  }
+}
+
+const TokenGrammar::Rest& TokenGrammar::rest_in_rule(int rests, int32_t state) {
+  const uint64_t place = uint64_t{static_cast<uint32_t>(rests)} << 32 | static_cast<uint32_t>(state);
   const auto known = rest_by_place_.find(place);
   if (known != rest_by_place_.end()) return *known->second;
   rests_.push_back(std::make_unique<Rest>(Rest{.state = state}));
   Rest& rest = *rests_.back();
   std::vector<uint32_t> ends;
   TokenSet tokens;
-  const TokenTrie::Tree& texts = tree_of(tree);
-  walk(state, texts, 0, static_cast<uint32_t>(texts.nodes.size()), &ends,
-       [&](std::span<const int32_t> ids) { append(tokens.ids, ids); });
+  walk_rests(state, rests, &ends, [&](std::span<const int32_t> ids) { add(tokens, ids); });
   rest.tokens = keep_once(std::move(tokens));
-  rest.ends = ends_at(tree, std::move(ends));
+  const RestTree& texts = rest_trees_[static_cast<size_t>(rests)];
+  rest.ends = ends_at(texts.sorted != nullptr ? rests : texts.parent, std::move(ends));
   rules_bytes_ += sizeof(Rest);
   if (!states_.is_over_limit()) rest_by_place_[place] = &rest;
   return rest;
@@ -653,26 +672,22 @@ const TokenGrammar::Rest& TokenGrammar::rest_in_rule(int tree, int32_t state) {
 // The tokens of which a part of a rule has led to `ends` and what is left leads on from `state`, which may be the end
 // of rules again. num_left: so many places of rules may be looked at.
 template <typename TakeTokens, typename TakeSet>
-void TokenGrammar::take_rests(int tree, const Ends& ends, int32_t state, int& num_left, const TakeTokens& take_tokens,
+void TokenGrammar::take_rests(const Ends& ends, int32_t state, int& num_left, const TakeTokens& take_tokens,
                               const TakeSet& take_set) {
-  if (ends.tree == kNoTree) {
-    const TokenTrie::Tree& texts = tree_of(tree);
+  if (ends.rests == kNoTree) {
+    const TokenTrie::Tree& texts = trie_->long_tokens();
     for (const uint32_t node : ends.nodes) {
       walk(state, texts, node + 1, texts.nodes[node].subtree_end, nullptr, take_tokens);
     }
     return;
   }
-  const std::vector<ParseStates::Part> parts = states_.parts_of(state);
+  const std::span<const ParseStates::Part> parts = states_.parts_of(state);
   num_left -= static_cast<int>(parts.size());
-  if (num_left < 0) {
-    const TokenTrie::Tree& rests = tree_of(ends.tree);
-    walk(state, rests, 0, static_cast<uint32_t>(rests.nodes.size()), nullptr, take_tokens);
-    return;
-  }
+  if (num_left < 0) return walk_rests(state, ends.rests, nullptr, take_tokens);
   for (const ParseStates::Part& part : parts) {
-    const Rest& rest = rest_in_rule(ends.tree, part.local);
+    const Rest& rest = rest_in_rule(ends.rests, part.local);
     take_set(rest.tokens);
-    if (states_.has_next(part.rest)) take_rests(ends.tree, rest.ends, part.rest, num_left, take_tokens, take_set);
+    if (states_.has_next(part.rest)) take_rests(rest.ends, part.rest, num_left, take_tokens, take_set);
   }
 }
 
@@ -686,8 +701,7 @@ TokenGrammar::Parts TokenGrammar::short_parts_of(int32_t state) {
     parts.sets.push_back(local.short_tokens);
     if (!goes_on) continue;
     take_rests(
-        kShortTree, local.short_ends, part.rest, num_left,
-        [&](std::span<const int32_t> ids) { parts.token_ids.push_back(ids); },
+        local.short_ends, part.rest, num_left, [&](std::span<const int32_t> ids) { parts.token_ids.push_back(ids); },
         [&](const TokenSet* set) { parts.sets.push_back(set); });
   }
   return parts;
@@ -721,8 +735,8 @@ std::vector<int32_t> TokenGrammar::long_tokens_of(int32_t state) {
     append(token_ids, local.long_token_ids);
     if (!goes_on) continue;
     const auto take_tokens = [&](std::span<const int32_t> ids) { append(token_ids, ids); };
-    take_rests(kLongTree, local.long_ends, part.rest, num_left, take_tokens,
-               [&](const TokenSet* set) { append(token_ids, set->ids); });
+    // Their ends have no tree of rests, so no set is taken.
+    take_rests(local.long_ends, part.rest, num_left, take_tokens, [](const TokenSet*) {});
   }
   std::ranges::sort(token_ids);
   token_ids.erase(std::unique(token_ids.begin(), token_ids.end()), token_ids.end());

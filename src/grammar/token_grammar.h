@@ -41,6 +41,14 @@ class TokenGrammar final : public TokenConstraint {
   size_t num_states() const { return states_.num_states(); }
   size_t num_masks() const { return num_masks_; }
   size_t num_masks_by_sets() const { return mask_by_sets_.size(); }
+  // Since the start; for measurements.
+  struct Counts {
+    int64_t num_found = 0;   // masks of situations that had none
+    int64_t num_made = 0;    // of these, no equal one was kept
+    int64_t num_walked = 0;  // nodes of trees
+    int64_t num_units = 0;   // of work (ParseStates)
+  };
+  Counts counts() const { return {num_found_, num_made_, num_walked_, states_.work()}; }
 
  private:
   class Cursor;
@@ -66,8 +74,15 @@ class TokenGrammar final : public TokenConstraint {
   };
   // Places inside tokens at which a rule may end, and what is left of the tokens behind them.
   struct Ends {
-    std::vector<uint32_t> nodes;  // of the tree in which they were found
-    int tree = kNoTree;           // of trees_, of the rests of the tokens
+    std::vector<uint32_t> nodes;  // of the tree of long tokens
+    int rests = kNoTree;          // of rest_trees_, of those found elsewhere
+  };
+  // What is left of tokens behind some nodes of a tree. Equal rests are one node of a tree of their own; more than
+  // kMaxRests take too long to sort, and are walked where they stand.
+  struct RestTree {
+    int parent = kNoTree;  // the tree of `nodes`
+    std::span<const uint32_t> nodes;
+    std::unique_ptr<const TokenTrie::Tree> sorted;  // or null
   };
   // What a situation in a rule allows, whatever called the rule.
   struct Local {
@@ -104,9 +119,12 @@ class TokenGrammar final : public TokenConstraint {
   void forget_rules();
   Ends ends_at(int tree, std::vector<uint32_t> nodes);
   const TokenTrie::Tree& tree_of(int tree) const;
-  const Rest& rest_in_rule(int tree, int32_t state);
+  void add(TokenSet& tokens, std::span<const int32_t> ids) const;
+  const Rest& rest_in_rule(int rests, int32_t state);
+  template <typename TakeTokens>
+  void walk_rests(int32_t state, int rests, std::vector<uint32_t>* ends, const TakeTokens& take_tokens);
   template <typename TakeTokens, typename TakeSet>
-  void take_rests(int tree, const Ends& ends, int32_t state, int& num_left, const TakeTokens& take_tokens,
+  void take_rests(const Ends& ends, int32_t state, int& num_left, const TakeTokens& take_tokens,
                   const TakeSet& take_set);
   // Where many characters lead on alike, as in a string: each of `chars` to `next`.
   struct Run {
@@ -153,7 +171,7 @@ class TokenGrammar final : public TokenConstraint {
   std::vector<std::unique_ptr<Local>> locals_;
   size_t rules_bytes_ = 0;              // what locals_, rests_, trees_ and token_sets_ take
   std::vector<Local*> local_by_state_;  // null where not known
-  std::vector<std::unique_ptr<const TokenTrie::Tree>> trees_;
+  std::vector<RestTree> rest_trees_;
   std::unordered_map<std::vector<uint32_t>, int, ListHash> tree_numbers_;  // by nodes and, last, the tree they are of
   std::vector<std::unique_ptr<Rest>> rests_;
   std::unordered_map<uint64_t, Rest*> rest_by_place_;  // tree << 32 | state
@@ -162,7 +180,7 @@ class TokenGrammar final : public TokenConstraint {
   std::deque<Run> runs_;
   std::vector<Run*> run_by_state_;  // null where not known
   std::vector<int32_t> path_;       // of the walk: the situation at each depth
-  int64_t num_walked_ = 0;          // nodes of trees
+  int64_t num_found_ = 0, num_made_ = 0, num_walked_ = 0;  // Counts
   bool is_ahead_ = true;            // the grammar is being compiled: texts may be looked at for all grammars
 };
 

@@ -1,0 +1,64 @@
+// Goal    Regular expressions mean what they mean elsewhere, or are refused with the place.
+// Method  Cases by hand.
+#include "grammar/grammar_test_support.h"
+
+#include "base/test.h"
+
+namespace spate {
+
+TEST_CASE("regex: what is supported") {
+  CHECK(matches("a.c", "aßc"));
+  CHECK_FALSE(matches("a.c", "a\nc"));
+  CHECK(matches("[a-cx]+", "abcx"));
+  CHECK(matches("[^a-c]", "é"));
+  CHECK_FALSE(matches("[^a-c]", "b"));
+  CHECK(matches("[\\d\\-]{3,4}", "1-2"));
+  CHECK_FALSE(matches("[\\d\\-]{3,4}", "12345"));
+  CHECK(matches("\\w+\\s\\S", "ab_1 !"));
+  CHECK(matches("[\\w.]+@\\w+\\.com", "a.b@c.com"));
+  CHECK(matches("(?:ab|cd)*?", "abcdab"));
+  CHECK(matches("(?<year>\\d{4})-(?P<month>\\d{2})", "2026-11"));
+  CHECK(matches("\\x41\\u00e9\\u{1F600}\\uD83D\\uDE00", "Aé😀😀"));
+  CHECK(matches("\\n\\t\\/\\.\\cJ", "\n\t/.\n"));
+  CHECK(matches("a{2}b{2,}c{0,1}", "aabbb"));
+  CHECK(matches("", ""));
+  CHECK(matches("a||b", ""));
+  CHECK(matches("^abc$", "abc"));
+  CHECK(matches("^a$|^b$", "b"));
+  CHECK(matches("[]a]|[^]", "x"));
+  CHECK(matches("b", "abc", RegexMatch::kAnywhere));
+  CHECK(matches("^b", "bc", RegexMatch::kAnywhere));
+  CHECK_FALSE(matches("^b", "abc", RegexMatch::kAnywhere));
+  CHECK(matches("b$|^c", "ab", RegexMatch::kAnywhere));
+  CHECK_FALSE(matches("b$|^c", "abx", RegexMatch::kAnywhere));
+  CHECK(matches("^\\d+$", "123", RegexMatch::kAnywhere));
+}
+
+TEST_CASE("regex: what is refused, and where") {
+  CHECK(regex_error("ab(?=c)") == "regex: at 4: look-ahead is not supported");
+  CHECK(regex_error("(?<!a)b") == "regex: at 4: look-behind is not supported");
+  CHECK(regex_error("(a)\\1") == "regex: at 4: back references are not supported");
+  CHECK(regex_error("\\bword") == "regex: at 0: word boundary \\b is not supported");
+  CHECK(regex_error("\\p{L}").find("Unicode properties") != std::string::npos);
+  CHECK(regex_error("a[[:alpha:]_]+") ==
+        "regex: at 2: POSIX class [:alpha:] is not supported; write a class of ranges");
+  CHECK(regex_error("[^[:space:]]").find("POSIX class [:space:]") != std::string::npos);
+  CHECK(matches("[[:]+", "[:["));
+  CHECK(matches("[[:a]+[:]]", "[:a:]"));
+  CHECK(regex_error("a(^b)") == "regex: at 2: ^ inside a group is not supported");
+  CHECK(regex_error("(?i)a").find("flags are not supported") != std::string::npos);
+  CHECK(regex_error("a$b").find("end of an alternative") != std::string::npos);
+  for (const char* bad : {"(",   ")",      "a)",        "[",      "[a",      "a{2",         "a{3,2}",
+                          "*",   "a**",    "a{1}{2}",   "\\",     "\\q",     "[z-a]",       "[\\d-z]",
+                          "(?",  "(?<a",   "a{100001}", "\\u12",  "\\x1",    "\\u{110000}", "\\uD800\\u0041",
+                          "a++", "(?P=a)", "[\\q",      "[a-\\q", "\\u{zz}", "[\\u{zz}"}) {
+    INFO(bad);
+    CHECK(regex_error(bad).starts_with("regex: at "));
+  }
+  std::string nested;
+  for (int i = 0; i < 100'000; ++i) nested += '(';
+  CHECK(regex_error(nested).find("nested too deeply") != std::string::npos);
+  CHECK(regex_error(std::string(2 << 20, 'x')) == "regex: 2097152 bytes, at most 1048576 are taken");
+}
+
+}  // namespace spate

@@ -222,9 +222,10 @@ SPATE_INLINE void multiply_tile(const DotTile& tile, int64_t sum_stride) {
   }
 }
 
-// A tile of blocks_at_once() n-blocks; fewer go one by one.
+// A tile of blocks_at_once() n-blocks; fewer go one by one. A function of its own: GCC 12 keeps the sums of tiles that
+// it inlined into a switch over their heights in memory, with a load and a store for each product.
 template <Words kWords, int kRows, int64_t kRowStride, int64_t kWordStride, bool kAhead>
-static void multiply_blocks(const DotTile& tile, int64_t num_blocks, int64_t sum_stride) {
+static __attribute__((noinline)) void multiply_blocks(const DotTile& tile, int64_t num_blocks, int64_t sum_stride) {
   constexpr int kBlocks = blocks_at_once(kRows);
   if (num_blocks == kBlocks) {
     return multiply_tile<kWords, kRows, kBlocks, kRowStride, kWordStride, kAhead>(tile, sum_stride);

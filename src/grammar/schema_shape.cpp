@@ -18,6 +18,7 @@ constexpr int64_t kMaxCount = 1'000'000'000;
 constexpr int64_t kUnitsPerLookUp = 5;  // of a key in one schema
 constexpr size_t kKeysPerUnit = 64;     // that are compared in the time of a unit of work
 constexpr size_t kValuesPerUnit = 4;
+constexpr size_t kPairsPerUnit = 16;  // of branches without a value, that are looked at
 
 const SchemaJson* find(const SchemaJson& schema, const std::string& name) {
   if (!schema.is_object()) return nullptr;
@@ -362,8 +363,9 @@ Result<std::vector<Shape>> SchemaReader::shapes_of_one(const SchemaJson& schema,
     branches.push_back(std::move(branch));
   }
   const size_t num_branches = branches.size();
-  std::vector<char> overlap(num_branches * num_branches, 0);
+  std::vector<std::vector<size_t>> overlaps(num_branches);  // in order; each one has cost units of work
   for (size_t i = 0; i < num_branches; ++i) {
+    if (!budget_.spend(1 + static_cast<int64_t>((num_branches - i) / kPairsPerUnit))) return budget_.error();
     for (size_t j = i + 1; j < num_branches; ++j) {
       bool disjoint = true;
       for (const Shape& a : branches[i]) {
@@ -372,14 +374,15 @@ Result<std::vector<Shape>> SchemaReader::shapes_of_one(const SchemaJson& schema,
           ASSIGN_OR_RETURN(disjoint, are_disjoint(a, b, 0));
         }
       }
-      overlap[i * num_branches + j] = overlap[j * num_branches + i] = !disjoint;
+      if (disjoint) continue;
+      overlaps[i].push_back(j);
+      overlaps[j].push_back(i);
     }
   }
   std::vector<Shape> shapes;
   for (size_t i = 0; i < num_branches; ++i) {
     std::vector<Shape> alone = branches[i];
-    for (size_t j = 0; j < num_branches; ++j) {
-      if (!overlap[i * num_branches + j]) continue;
+    for (const size_t j : overlaps[i]) {
       const Result<std::vector<Shape>> opposite = shapes_of(SchemaTerm{&list[j], true});
       if (budget_.is_spent()) return budget_.error();
       if (!opposite.ok()) {

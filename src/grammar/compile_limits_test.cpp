@@ -1,7 +1,6 @@
 // compile_limits_test.cpp
 //
-// Goal    Whatever is asked for, a thread that compiles it is free again soon: a refusal comes by the limit of work,
-// and
+// Goal    Whatever is asked for, a thread that compiles it is free again soon: a refusal comes by the limit of work, and
 //         what is not counted as work takes little time.
 // Method  Texts whose compilation took seconds or hundreds of megabytes before what they ask for was counted, and others
 //         that always ended by the limit. What counts is the processor's time of this thread.

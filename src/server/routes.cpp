@@ -32,8 +32,7 @@ constexpr Route kRoutes[] = {
     {"/embeddings", "POST", Endpoint::kEmbeddings, true, "", kEmbeddingsRequest},
     {"/embedding", "POST", Endpoint::kLlamaEmbeddings, true,
      "llama-server's: the fields of /v1/embeddings, `content` as `input` and `embd_normalize` (-1: none, 2: length 1); "
-     "a "
-     "list of vectors."},
+     "a list of vectors."},
     {"/v1/score", "POST", Endpoint::kScore, true, "The cosine of the embeddings of two texts, for each pair.",
      kScoreRequest},
     {"/score", "POST", Endpoint::kScore, true, "", kScoreRequest},
@@ -57,8 +56,7 @@ constexpr Route kRoutes[] = {
      "Context length, sampling defaults, chat template and ends of texts, as llama-server tells them."},
     {"/slots", "GET", Endpoint::kSlots, true,
      "llama-server's: what runs, in as many slots as `--max-num-seqs`; with `fail_on_no_slot=1` 503 when none is free. "
-     "Takes "
-     "?model=. 404 with `--no-slots`."},
+     "Takes ?model=. 404 with `--no-slots`."},
     {"/lora-adapters", "GET", Endpoint::kLoraAdapters, true,
      "llama-server's: an empty list, as there are no adapters."},
     {"/v1/chat/completions/input_tokens", "POST", Endpoint::kCountChatTokens, true,

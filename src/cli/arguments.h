@@ -170,6 +170,7 @@ struct BenchArguments {
   std::vector<uint64_t> seeds = {1, 2, 3};                          // grammar: of the random texts
   int num_runs = 4;                                                 // grammar: of the same steps
   int64_t max_ahead_work = -1;  // grammar: units of work ahead when a grammar is compiled; -1: as a server
+  double step_ms = 5;           // grammar: device time of a step, beside which masks are found ahead
   std::string filter;                                               // kernel, table: rows whose name contains it
   int row_seconds = 30;  // table: a row begins no run behind them; 0: unbounded
   // serve

@@ -114,11 +114,12 @@ class MaskSteps {
  public:
   static Result<MaskSteps> create(const std::shared_ptr<const TokenTrie>& trie, const BenchArguments& bench,
                                   uint64_t seed) {
-    MaskSteps steps(trie, bench.num_rows, seed);
+    MaskSteps steps(trie, bench.num_rows, bench.step_ms / 1e3, seed);
     for (int which = 0; which <= static_cast<int>(std::size(kSchemas)); ++which) {
       ASSIGN_OR_RETURN(std::shared_ptr<TokenGrammar> grammar, compile_ahead(which, trie, bench.max_ahead_work));
       steps.grammars_.push_back(std::move(grammar));
     }
+    for (const auto& grammar : steps.grammars_) steps.ahead_.add(grammar);
     for (size_t i = 0; i < steps.rows_.size(); ++i) {
       steps.rows_[i].constraint = steps.grammars_[i % steps.grammars_.size()].get();
     }
@@ -126,9 +127,10 @@ class MaskSteps {
   }
 
   // One step of all rows: each gets its token and the mask of the next one. Rows that have ended begin anew, beside the
-  // clock.
+  // clock, and so is what the engine does while the device is at work.
   Result<Step> measure() {
     Step step;
+    ahead_.work_beside(device_seconds_);
     for (Row& row : rows_) {
       if (row.cursor && !row.cursor->must_end()) row.next = choose(row.cursor->mask(), rng_);
       if (!row.cursor || row.next < 0 || row.cursor->must_end()) {
@@ -153,8 +155,8 @@ class MaskSteps {
   }
 
  private:
-  MaskSteps(const std::shared_ptr<const TokenTrie>& trie, int num_rows, uint64_t seed)
-      : trie_(trie), rows_(static_cast<size_t>(num_rows)), rng_(seed + 1) {}
+  MaskSteps(const std::shared_ptr<const TokenTrie>& trie, int num_rows, double device_seconds, uint64_t seed)
+      : trie_(trie), device_seconds_(device_seconds), rows_(static_cast<size_t>(num_rows)), rng_(seed + 1) {}
   TokenGrammar::Counts counts() const {
     TokenGrammar::Counts sum;
     for (const auto& grammar : grammars_) {
@@ -168,7 +170,9 @@ class MaskSteps {
   }
 
   std::shared_ptr<const TokenTrie> trie_;
+  double device_seconds_;
   std::vector<std::shared_ptr<TokenGrammar>> grammars_;
+  ConstraintsAhead ahead_;
   std::vector<Row> rows_;  // their cursors are of grammars_
   Rng rng_;
 };

@@ -213,6 +213,11 @@ void add_bench_flags(CLI::App* bench, Arguments& arguments) {
       ->add_option("--max-ahead-work", b.max_ahead_work,
                    "Units of work for masks found when a grammar is compiled; -1: as a server")
       ->check(CLI::Range(int64_t{-1}, int64_t{1} << 40));
+  grammar
+      ->add_option("--step-ms", b.step_ms,
+                   "Time of the device's step, beside which more masks are found, as in a server; 0: none are")
+      ->check(CLI::Range(0.0, 10'000.0))
+      ->capture_default_str();
   grammar->add_option("--output-json", b.output_json, "File for the result");
   CLI::App* kernel =
       bench->add_subcommand("kernel", "Each op at the sizes of a model, beside the limits of this machine");

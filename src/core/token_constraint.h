@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 
@@ -46,6 +47,21 @@ class TokenConstraint {
   virtual ~TokenConstraint() = default;
   // The start of a sequence, its mask prepared.
   virtual std::unique_ptr<ConstraintCursor> start() = 0;
+  // Looks at places to which sequences may come, for about `max_work` units of 30 ns: for the engine thread while the
+  // device is at work, so that masks there are found at once. False: nothing is left to look at. Never needed.
+  virtual bool work_ahead(int64_t /*max_work*/) { return false; }
+};
+
+// The constraints of running requests, which work ahead by turns. Engine thread only.
+class ConstraintsAhead {
+ public:
+  // Null, or one that is known or has nothing to do: no effect. Not kept alive.
+  void add(const std::shared_ptr<TokenConstraint>& constraint);
+  // Beside a step of the device that takes so many seconds: one constraint, for a 16th of that, 0.6 ms at most.
+  void work_beside(double device_seconds);
+
+ private:
+  std::deque<std::weak_ptr<TokenConstraint>> constraints_;  // the next in turn first
 };
 
 }  // namespace spate

@@ -95,6 +95,7 @@ struct Engine::Impl {
   std::optional<Drafting> drafting;  // with DraftSource::kProposer
   StepPlanBuilder builder;
   std::vector<uint32_t> late_masks;
+  ConstraintsAhead constraints_ahead;
   Outbox outbox;
 
   ScheduledStep steps[kMaxStepsInFlight];  // a ring: steps[oldest_step] .. are in flight
@@ -171,6 +172,7 @@ bool Engine::Impl::submit_step() {
 
 void Engine::Impl::collect_step() {
   const ScheduledStep& collected = steps[oldest_step];
+  constraints_ahead.work_beside(result.device_seconds);
   if (const Status status = executor.collect(result); !status.ok()) return fail(status);
   CHECK(result.step_id == collected.step_id, "collected step {}, expected {}", result.step_id, collected.step_id);
   oldest_step = (oldest_step + 1) % kMaxStepsInFlight;
@@ -232,6 +234,7 @@ void Engine::Impl::take_in(SubmitCommand& command) {
   const uint64_t seed = command.request.sampling.seed.value_or(seeds.next_u64());
   auto group = create_group(std::move(command.request), config, num_arrivals++, seed);
   group->arrival_seconds = command.arrival_seconds;
+  constraints_ahead.add(group->request.constraint);
   scheduler.add(*group);
   const RequestId id = group->request.id;
   groups.emplace(id, std::move(group));

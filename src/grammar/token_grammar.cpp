@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <unordered_set>
 #include <utility>
 
 #include "base/check.h"
@@ -25,6 +24,7 @@ constexpr int kLeastTextLength = 3;         // of a run, that texts of its chara
 constexpr size_t kWordsPerListedToken = 4;  // more tokens are bits
 constexpr int64_t kWalkedPerUnit = 8;       // nodes that are walked in the time of a unit of work
 constexpr int64_t kWalkedPerRest = 5;       // nodes that are walked in the time in which a rest is sorted
+constexpr int64_t kMostWorkOfPlace = 50'000;  // units, while sequences run: one that takes more ends the work ahead
 
 void allow(std::vector<uint32_t>& words, std::span<const int32_t> token_ids) {
   for (const int32_t id : token_ids) words[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
@@ -144,70 +144,89 @@ Result<std::shared_ptr<TokenGrammar>> TokenGrammar::create(std::shared_ptr<const
   std::shared_ptr<TokenGrammar> constraint(new TokenGrammar(std::move(grammar), std::move(trie), limits));
   Cursor first(*constraint);
   RETURN_IF_ERROR(first.prepare_mask());
-  constraint->walk_ahead();
-  constraint->is_ahead_ = false;
+  constraint->begin_ahead();
   return constraint;
 }
 
+void TokenGrammar::begin_ahead() {
+  ahead_ = std::make_unique<Ahead>();
+  ahead_->work_left = limits_.max_ahead_work + limits_.max_later_work;
+  states_.set_work_limit(states_.work() + limits_.max_ahead_work);
+  for_parts_of(states_.initial(), [&](Ahead::Place place) { ahead_->meet(place); });
+  walk_ahead(limits_.max_ahead_work);
+  is_ahead_ = false;
+}
+
+void TokenGrammar::Ahead::meet(Place place) {
+  const uint64_t key = uint64_t{static_cast<uint32_t>(place.local)} << 32 | static_cast<uint32_t>(place.rest);
+  if (!is_met.insert(key).second) return;
+  (targets.try_emplace(place.local).second ? met : met_again).push_back(place);
+}
+
+template <typename Take>
+void TokenGrammar::for_parts_of(int32_t state, const Take& take) {
+  for (const ParseStates::Part& part : states_.parts_of(states_.alike(state))) {
+    take(Ahead::Place{part.local, states_.has_next(part.rest) ? part.rest : ParseStates::kDead});
+  }
+}
+
+int64_t TokenGrammar::num_worked() const { return states_.work() + num_walked_ / kWalkedPerUnit; }
+
 // Byte by byte through each rule, with each place that may stand behind it. What is beyond the limits is found when a
-// sequence comes there.
-void TokenGrammar::walk_ahead() {
-  const int64_t first_work = states_.work(), first_walked = num_walked_;
-  states_.set_work_limit(first_work + limits_.max_ahead_work);
-  struct Place {
-    int32_t local = ParseStates::kDead, rest = ParseStates::kDead;
-    bool operator==(const Place&) const = default;
-  };
-  // First each place, then the others that may stand behind it.
-  std::vector<Place> met, met_again;
-  std::unordered_set<uint64_t> is_met;
-  std::unordered_map<int32_t, std::vector<Place>> targets;  // by local
-  const auto meet = [&](Place place) {
-    const uint64_t key = uint64_t{static_cast<uint32_t>(place.local)} << 32 | static_cast<uint32_t>(place.rest);
-    if (!is_met.insert(key).second) return;
-    (targets.try_emplace(place.local).second ? met : met_again).push_back(place);
-  };
-  const auto meet_parts_of = [&](int32_t state, const auto& take) {
-    for (const ParseStates::Part& part : states_.parts_of(states_.alike(state))) {
-      take(Place{part.local, states_.has_next(part.rest) ? part.rest : ParseStates::kDead});
+// sequence comes there. A place at which the work limit is reached is looked at again by the next call.
+void TokenGrammar::walk_ahead(int64_t max_work) {
+  const int64_t first = num_worked();
+  Ahead& ahead = *ahead_;
+  while (num_worked() - first < std::min(max_work, ahead.work_left)) {
+    const bool is_new = ahead.num_looked_at < ahead.met.size();
+    const bool is_end = !is_new && ahead.num_looked_at_again == ahead.met_again.size();
+    if (is_end || has_too_many_rules() || ahead.num_looked_at + ahead.num_looked_at_again >= limits_.max_ahead_states) {
+      ahead_.reset();
+      return;
     }
-  };
-  const auto find_targets = [&](int32_t local, std::vector<Place>& found) {
+    look_at(is_new ? ahead.met[ahead.num_looked_at] : ahead.met_again[ahead.num_looked_at_again], is_new);
+    if (states_.is_over_limit()) break;
+    ++(is_new ? ahead.num_looked_at : ahead.num_looked_at_again);
+  }
+  ahead.work_left -= num_worked() - first;
+}
+
+void TokenGrammar::look_at(Ahead::Place at, bool is_new) {
+  Ahead& ahead = *ahead_;
+  const auto take_nothing = [](std::span<const int32_t>) {};
+  const auto take_no_set = [](const TokenSet*) {};
+  const Local& local = short_tokens_in_rule(at.local, rules_end_inside_);
+  long_tokens_in_rule(at.local, rules_end_inside_);
+  int num_left = kMaxRestsInRules;
+  if (at.rest != ParseStates::kDead) take_rests(local.short_ends, at.rest, num_left, take_nothing, take_no_set);
+  std::vector<Ahead::Place>& found = ahead.targets[at.local];
+  if (is_new) {
     int32_t last = ParseStates::kDead;
-    for (int byte = 0; byte < 256; ++byte) {
-      const int32_t next = states_.next(local, static_cast<uint8_t>(byte));
+    for (int byte = 0; byte < 256 && !states_.is_over_limit(); ++byte) {
+      const int32_t next = states_.next(at.local, static_cast<uint8_t>(byte));
       if (next == ParseStates::kDead || std::exchange(last, next) == next) continue;
-      if (states_.is_over_limit()) break;
-      meet_parts_of(next, [&](Place place) {
+      for_parts_of(next, [&](Ahead::Place place) {
         if (std::ranges::find(found, place) == found.end()) found.push_back(place);
       });
     }
-  };
-  const auto take_nothing = [](std::span<const int32_t>) {};
-  const auto take_no_set = [](const TokenSet*) {};
-  meet_parts_of(states_.initial(), meet);
-  for (size_t i = 0, j = 0; i + j < limits_.max_ahead_states;) {
-    const bool is_new = i < met.size();
-    if (!is_new && j == met_again.size()) break;
-    if (states_.is_over_limit() || has_too_many_rules()) break;
-    if (states_.work() - first_work + (num_walked_ - first_walked) / kWalkedPerUnit > limits_.max_ahead_work) break;
-    const Place at = is_new ? met[i++] : met_again[j++];
-    const Local& local = short_tokens_in_rule(at.local, rules_end_inside_);
-    long_tokens_in_rule(at.local, rules_end_inside_);
-    int num_left = kMaxRestsInRules;
-    if (at.rest != ParseStates::kDead) take_rests(local.short_ends, at.rest, num_left, take_nothing, take_no_set);
-    std::vector<Place>& found = targets[at.local];
-    if (is_new) find_targets(at.local, found);
-    const auto meet_inside = [&](Place place) {
-      meet({place.local, place.rest == ParseStates::kDead ? at.rest : place.rest});
-    };
-    const std::vector<Place> inside = found;  // targets may grow
-    for (const Place& target : inside) {
-      if (states_.is_over_limit()) break;
-      meet_inside(target);
-      if (target.rest != ParseStates::kDead) meet_parts_of(target.rest, meet_inside);
-    }
   }
+  const auto meet_inside = [&](Ahead::Place place) {
+    ahead.meet({place.local, place.rest == ParseStates::kDead ? at.rest : place.rest});
+  };
+  const std::vector<Ahead::Place> inside = found;  // targets may grow
+  for (const Ahead::Place& target : inside) {
+    if (states_.is_over_limit()) return;
+    meet_inside(target);
+    if (target.rest != ParseStates::kDead) for_parts_of(target.rest, meet_inside);
+  }
+}
+
+bool TokenGrammar::work_ahead(int64_t max_work) {
+  if (ahead_ == nullptr || max_work <= 0) return ahead_ != nullptr;
+  states_.set_work_limit(states_.work() + kMostWorkOfPlace);
+  walk_ahead(max_work);
+  if (ahead_ != nullptr && (states_.is_over_limit() || ahead_->work_left <= 0)) ahead_.reset();
+  return ahead_ != nullptr;
 }
 
 std::unique_ptr<ConstraintCursor> TokenGrammar::start() {
@@ -525,6 +544,7 @@ bool TokenGrammar::has_too_many_rules() const {
 }
 
 void TokenGrammar::forget_rules() {
+  if (ahead_ != nullptr) ahead_->work_left = 0;  // what is found would be forgotten again
   mask_by_sets_.clear();
   set_by_hash_.clear();
   token_sets_.clear();
@@ -746,6 +766,7 @@ std::vector<int32_t> TokenGrammar::long_tokens_of(int32_t state) {
 // Between walks, when many situations have been met: keeps those in which a sequence stands, and those of rules.
 void TokenGrammar::forget_unused() {
   if (states_.num_states() < next_cleanup_) return;
+  ahead_.reset();  // it knows situations by number
   std::vector<int32_t*> used;
   for (Cursor* cursor : cursors_) used.push_back(cursor->state());
   for (const auto& local : locals_) used.push_back(&local->state);

@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "core/token_constraint.h"
@@ -25,7 +26,8 @@ struct TokenGrammarLimits {
   size_t max_states = 16384;          // situations kept, beyond what the sequences need
   size_t max_mask_bytes = 32 << 20;   // masks kept, beyond what the sequences need; as many of rules
   int64_t max_mask_work = 5'000'000;  // units (ParseStates) for one mask: about 50 ms; an ordinary one takes 10,000
-  int64_t max_ahead_work = 400'000;   // units for masks of rules found before the first sequence: up to 12 ms
+  int64_t max_ahead_work = 150'000;   // units for masks of rules found before the first sequence: up to 5 ms
+  int64_t max_later_work = 1'500'000;  // and by work_ahead(), while sequences run
   size_t max_ahead_states = 4096;     // situations that are looked at for them
 };
 
@@ -37,6 +39,7 @@ class TokenGrammar final : public TokenConstraint {
                                                       std::shared_ptr<const TokenTrie> trie,
                                                       TokenGrammarLimits limits = {});
   std::unique_ptr<ConstraintCursor> start() override;
+  bool work_ahead(int64_t max_work) override;
 
   size_t num_states() const { return states_.num_states(); }
   size_t num_masks() const { return num_masks_; }
@@ -146,7 +149,27 @@ class TokenGrammar final : public TokenConstraint {
   bool takes_wide_chars(int32_t state, int32_t target);
   bool completes_chars(int32_t open, int num_missing, int low, int high, int32_t target);
   KnownTexts known_texts_of(int32_t state, bool wants_ends);
-  void walk_ahead();
+  // What of the rules is looked at before a sequence comes there. A place is a situation in a rule and what stands
+  // behind the rule, if anything.
+  struct Ahead {
+    struct Place {
+      int32_t local = ParseStates::kDead, rest = ParseStates::kDead;
+      bool operator==(const Place&) const = default;
+    };
+    std::vector<Place> met, met_again;  // each situation first, then the others that may stand behind it
+    size_t num_looked_at = 0, num_looked_at_again = 0;  // of these
+    std::unordered_set<uint64_t> is_met;
+    std::unordered_map<int32_t, std::vector<Place>> targets;  // by local
+    int64_t work_left = 0;                                    // units
+
+    void meet(Place place);
+  };
+  void begin_ahead();
+  void walk_ahead(int64_t max_work);
+  void look_at(Ahead::Place at, bool is_new);
+  template <typename Take>
+  void for_parts_of(int32_t state, const Take& take);
+  int64_t num_worked() const;
   template <typename TakeTokens>
   void walk(int32_t state, const TokenTrie::Tree& tree, uint32_t begin, uint32_t end, std::vector<uint32_t>* ends,
             const TakeTokens& take_tokens);
@@ -181,7 +204,8 @@ class TokenGrammar final : public TokenConstraint {
   std::vector<Run*> run_by_state_;  // null where not known
   std::vector<int32_t> path_;       // of the walk: the situation at each depth
   int64_t num_found_ = 0, num_made_ = 0, num_walked_ = 0;  // Counts
-  bool is_ahead_ = true;            // the grammar is being compiled: texts may be looked at for all grammars
+  std::unique_ptr<Ahead> ahead_;                           // null: nothing is left to look at
+  bool is_ahead_ = true;                                   // the grammar is being compiled: texts may be looked at for all grammars
 };
 
 }  // namespace spate

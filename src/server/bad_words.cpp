@@ -115,6 +115,7 @@ class BadWords final : public TokenConstraint {
     cursor->prepare();
     return cursor;
   }
+  bool work_ahead(int64_t max_work) override { return inner_ != nullptr && inner_->work_ahead(max_work); }
 
  private:
   const std::shared_ptr<const SharedWords> shared_;

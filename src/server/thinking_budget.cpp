@@ -136,6 +136,7 @@ class ThinkingLimit final : public TokenConstraint {
   std::unique_ptr<ConstraintCursor> start() override {
     return std::make_unique<BudgetCursor>(shared_, inner_ != nullptr ? inner_->start() : nullptr);
   }
+  bool work_ahead(int64_t max_work) override { return inner_ != nullptr && inner_->work_ahead(max_work); }
 
  private:
   const std::shared_ptr<const SharedBudget> shared_;

@@ -3,6 +3,7 @@
 // Method  Bodies as clients send them; one wrong thing at a time.
 #include "server/api_request.h"
 
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -332,7 +333,7 @@ TEST_CASE("requests: SGLang's limits of the answer") {
 TEST_CASE("requests: llama-server's samplers and window of penalties") {
   const std::string usual = R"("top_k":5,"top_p":0.5,"min_p":0.1,"temperature":0.7,"repeat_penalty":1.5,)";
   const auto with = [&](const std::string& fields) { return chat(usual + fields)->sampling; };
-  CHECK(with(R"("samplers":"edskypmxtia")").top_p == 0.5f);
+  CHECK(with(R"("samplers":"edstkymxpia")").top_p == 0.5f);
   const SamplingParams some = with(R"("samplers":["top_k","infill"])");
   CHECK(some.sampling_top_k == 5);
   CHECK(some.top_p == 1);
@@ -344,6 +345,24 @@ TEST_CASE("requests: llama-server's samplers and window of penalties") {
   for (const char* samplers : {R"(["top_k","no"])", R"("kz")", "5", "[5]", "{}"}) {
     CHECK(refusal(chat(fmt::format(R"("samplers":{})", samplers))) == "samplers|invalid_type|400");
   }
+  // Orders that draw the same as ours, as some of them are off or commute.
+  CHECK(with(R"("samplers":"eskt")").temperature == 0.7f);
+  CHECK(with(R"("samplers":"emkt")").min_p == std::pow(0.1f, 1 / 0.7f));
+  CHECK(with(R"("samplers":"ekmkt")").sampling_top_k == 5);
+  CHECK(chat(R"("samplers":"dkypmxt","top_p":0.9,"temperature":1)")->sampling.top_p == 0.9f);
+  CHECK(chat(R"("samplers":"pkmt","temperature":0,"top_p":0.9,"top_k":3,"min_p":0.1)")->sampling.min_p == 0.1f);
+  const auto order = [&](const std::string& samplers) {
+    const auto request = chat(usual + fmt::format(R"("samplers":"{}")", samplers));
+    return request.ok() ? "" : request.error().message.substr(18, request.error().message.find(';') - 18);
+  };
+  CHECK(order("edskypmxt") == "top_p before min_p");
+  CHECK(order("kpt") == "top_p before temperature");
+  CHECK(order("pk") == "top_p before top_k");
+  CHECK(order("ke") == "top_k before penalties");
+  CHECK(order("tpt") == "temperature twice");
+  CHECK(order("tt") == "temperature twice");
+  CHECK(order("ekmmt") == "");
+  CHECK(refusal(chat(usual + R"("samplers":"kpt")")) == "samplers|unsupported_parameter|400");
   CHECK(with(R"("repeat_last_n":-1)").repetition_penalty == 1.5f);
   CHECK(with(R"("repeat_last_n":4096)").repetition_penalty == 1.5f);
   CHECK(with(R"("repeat_last_n":0,"presence_penalty":1)").repetition_penalty == 1);

@@ -350,8 +350,8 @@ const RequestField kFields[] = {
      .neutral = 1},
     {"samplers", kBoth, kAny, kRead, "llama-server",
      "Which of them run: penalties, top_k, top_p, min_p, temperature; a list of names, or a string of their letters. "
-     "Their "
-     "order is fixed.",
+     "Here the order is penalties, temperature, top_k and min_p, top_p; another one is taken where it draws the same, "
+     "else refused.",
      "all"},
     {.name = "min_keep",
      .kinds = kBoth,

@@ -499,6 +499,36 @@ TEST_CASE("tokenize and detokenize take both dialects") {
             ->no_effect_fields.empty());
 }
 
+TEST_CASE("requests: thinking as OpenRouter, SGLang, DeepSeek and GLM ask for it") {
+  const auto variables = [](const char* fields) { return *chat(fields)->template_kwargs; };
+  const auto low = variables(R"("reasoning":{"effort":"low"})");
+  CHECK(low["reasoning_effort"] == "low");
+  CHECK(low["enable_thinking"] == true);
+  CHECK(variables(R"("reasoning":{"effort":"none"})")["enable_thinking"] == false);
+  CHECK(variables(R"("reasoning":{"enabled":false})")["thinking"] == false);
+  CHECK(variables(R"("reasoning":{"effort":"low"},"reasoning_effort":"high")")["reasoning_effort"] == "high");
+  CHECK(variables(R"("thinking":{"type":"disabled"})")["enable_thinking"] == false);
+  CHECK(variables(R"("thinking":{"type":"enabled","clear_thinking":false})")["clear_thinking"] == false);
+  CHECK(variables(R"("thinking":{"type":"disabled"},"enable_thinking":true)")["enable_thinking"] == true);
+  CHECK(!variables(R"("thinking":{"type":"adaptive"})").contains("enable_thinking"));
+  CHECK(chat(R"("reasoning":{"max_tokens":7})")->max_reasoning_tokens == 7);
+  CHECK(chat(R"("thinking":{"type":"enabled","budget_tokens":7},"thinking_token_budget":3)")->max_reasoning_tokens ==
+        3);
+  CHECK(!chat(R"("reasoning":{"exclude":true})")->include_reasoning);
+  CHECK(chat(R"("reasoning":{"exclude":true},"include_reasoning":true)")->include_reasoning);
+  CHECK(chat(R"("reasoning":{"effort":"low","efort":1})")->unknown_fields ==
+        std::vector<std::string>{"reasoning.efort"});
+  for (const char* wrong :
+       {R"("thinking":{"type":"on"})", R"("thinking":{})", R"("thinking":true)", R"("reasoning":{"max_tokens":-1})",
+        R"("reasoning":{"enabled":1})", R"("reasoning":"low")"}) {
+    INFO(wrong);
+    CHECK(refusal(chat(wrong)).ends_with("|400"));
+  }
+  CHECK(
+      parse_tokenize_request(R"({"messages":[{"role":"user","content":"x"}],"thinking":{"type":"disabled"}})", kLimits)
+          ->chat.template_kwargs->at("thinking") == false);
+}
+
 TEST_CASE("requests: fields that nobody knows inside a field's object are listed too") {
   using Names = std::vector<std::string>;
   CHECK(chat(R"("stream":true,"stream_options":{"include_usage":true,"include_obfuscation":false,"usage":1})")

@@ -588,8 +588,8 @@ Result<std::shared_ptr<const ByteDfa>> SchemaReader::string_dfa(const SchemaJson
   std::shared_ptr<const ByteDfa>& dfa = dfas_[{regex, anywhere}];
   if (dfa != nullptr) return dfa;
   const Result<Expr> expr =
-      parse_regex(regex, anywhere ? RegexMatch::kAnywhere : RegexMatch::kWhole, json_string_chars);
-  if (!expr.ok()) return error_at(schema, expr.status().message());
+      parse_regex(regex, anywhere ? RegexMatch::kAnywhere : RegexMatch::kWhole, json_string_chars, &budget_);
+  if (!expr.ok()) return budget_.is_spent() ? budget_.error() : error_at(schema, expr.status().message());
   ASSIGN_OR_RETURN(ByteDfa built, ByteDfa::of_expr(*expr, budget_));
   dfa = std::make_shared<const ByteDfa>(std::move(built));
   return dfa;

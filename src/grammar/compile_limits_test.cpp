@@ -228,7 +228,7 @@ TEST_CASE("limits: nested and unreadable grammars end by the limit") {
   schemas.push_back({{"type", "string"}, {"allOf", patterns}});
   schemas.push_back({{"type", "object"}, {"patternProperties", keys}});
   schemas.push_back({{"type", "string"}, {"pattern", "(a|b)*a(a|b){30}"}});
-  schemas.push_back({{"type", "string"}, {"format", "uri"}, {"maxLength", 3000}});
+  schemas.push_back({{"type", "string"}, {"pattern", "^a*b"}, {"maxLength", 3000}});
   for (const OrderedJson& schema : schemas) {
     const Compiled result = compiled_schema(schema);
     INFO(schema.dump().substr(0, 100) << ": " << result.message);

@@ -4,7 +4,8 @@
 // left out: members stand in the order in which the schema declares them, those that it does not name come last; keys,
 // enum values and strings under a pattern or format have one spelling (json_string_chars); numbers with bounds have no
 // exponent (5e-1), integers no point; times have no second 60, emails no quoted name; dates begin with the year 1;
-// white space is what ordinary texts have (kMaxBlanks, kMaxIndentation) and never around the whole.
+// a uri with a maxLength has at most 512 characters; white space is what ordinary texts have (kMaxBlanks,
+// kMaxIndentation) and never around the whole.
 //
 // A keyword is in full effect or refused by name, with its place. Refused: contains, uniqueItems (with more than one
 // item), unevaluated* beside other schemas, $dynamicRef, remote $ref, minProperties that undeclared keys must fill, a

@@ -205,6 +205,19 @@ TEST_CASE("schema dialects: formats of OpenAPI and pydantic") {
               {"\"{\"", "\"{}\"", "\"a b\"", "\"{b:0}\"", "\"%4\""});
 }
 
+TEST_CASE("schema dialects: pydantic's HttpUrl, in many members") {
+  Schema schema{{"type", "object"}, {"properties", Schema::object()}, {"required", {"u0"}}};
+  for (int i = 0; i < 12; ++i) {
+    schema["properties"]["u" + std::to_string(i)] = {
+        {"format", "uri"}, {"maxLength", 2083}, {"minLength", 1}, {"title", "U"}, {"type", "string"}};
+  }
+  check_texts(schema.dump(), {R"({"u0":"http://a.example/b?c=d#e"})", R"({"u0":"a:b","u11":"https://x"})"},
+              {R"({"u0":""})", R"({"u0":"no uri"})", "{}"});
+  const std::string longest = "http://" + std::string(505, 'a'), longer = longest + "a";
+  const std::string one = schema["properties"]["u0"].dump();
+  check_texts(one, {("\"" + longest + "\"").c_str()}, {("\"" + longer + "\"").c_str()});
+}
+
 TEST_CASE("schema dialects: several multiples are one") {
   check_texts(R"({"type":"integer","multipleOf":4,"allOf":[{"multipleOf":6}]})", {"12", "0", "-24"}, {"4", "6", "8"});
   check_texts(R"({"type":"number","multipleOf":0.5,"allOf":[{"multipleOf":2},{"multipleOf":0.75}]})",

@@ -20,6 +20,7 @@ constexpr int64_t kMaxCount = 1'000'000'000;
 constexpr int64_t kUnitsPerLookUp = 5;  // of a key in one schema
 constexpr size_t kKeysPerUnit = 64;     // that are compared in the time of a unit of work
 constexpr size_t kValuesPerUnit = 4;
+constexpr int64_t kMaxUriChars = 512;   // where a maxLength bounds them: an automaton has states for each length
 constexpr size_t kPairsPerUnit = 16;  // of branches without a value, that are looked at
 
 const SchemaJson* find(const SchemaJson& schema, const std::string& name) {
@@ -720,6 +721,8 @@ Status SchemaReader::read_strings(const SchemaJson& schema, Shape& shape) {
     const auto& name = format->get_ref<const std::string&>();
     const std::optional<std::string_view> regex = format_regex(name);
     if (!regex) note_unknown_format(name);
+    const bool is_long = name.starts_with("uri") && shape.max_length > kMaxUriChars;
+    if (is_long && regex && shape.min_length <= kMaxUriChars) shape.max_length = kMaxUriChars;
     if (regex && !regex->empty()) {
       ASSIGN_OR_RETURN(std::shared_ptr<const ByteDfa> dfa, string_dfa(schema, std::string(*regex), false));
       ASSIGN_OR_RETURN(const bool is_contrary, excludes_all(*dfa, shape.string_dfas));

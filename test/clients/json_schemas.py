@@ -376,6 +376,7 @@ def pydantic_cases(library, schema_of, text_of):
         day: typing.Optional[datetime.date] = None
         key: typing.Optional[library.UUID4] = None
         price: typing.Optional[decimal.Decimal] = None
+        site: typing.Optional[library.HttpUrl] = None
 
     class Tree(library.BaseModel):
         value: float
@@ -387,7 +388,7 @@ def pydantic_cases(library, schema_of, text_of):
     orders = [{"item": item}, {"item": {"name": ""}, "state": "done", "size": (7, "y"), "note": None, "either": "z"},
               {"item": item, "by_name": {"k": item}, "more": [item, item], "pet": {"kind": "cat", "lives": 9}},
               {"item": item, "pet": {"kind": "dog", "tags": ["a"]}, "day": "2024-02-29", "key": str(uuid.UUID(int=5, version=4))},
-              {"item": item, "when": "2024-02-29T12:30:00Z", "price": "12.50"}]
+              {"item": item, "when": "2024-02-29T12:30:00Z", "price": "12.50", "site": "http://a.example/b"}]
     wrong = [{}, {"item": {"name": "abcdef"}}, {"item": {"name": "a", "count": 0}}, {"item": item, "state": "old"},
              {"item": item, "size": [1]}, {"item": item, "size": [1, "a", 2]}, {"item": item, "pet": {"kind": "cow"}},
              {"item": item, "pet": {"kind": "cat"}}, {"item": item, "note": 5}, {"item": item, "day": "2023-02-29"}]

@@ -237,6 +237,22 @@ TEST_CASE("limits: nested and unreadable grammars end by the limit") {
   }
 }
 
+TEST_CASE("limits: large multiples between bounds, and look-aheads that multiply") {
+  const OrderedJson multiples{
+      {"type", "integer"}, {"format", "int64"}, {"multipleOf", 9973}, {"allOf", {{{"multipleOf", 11}}}}};
+  std::vector<OrderedJson> schemas{multiples};  // 0.65 s before
+  for (const char* pattern :
+       {"^(?=.*a.{12}$)(?=.*b.{12}$).*$", "^(?!(a|b)*a(a|b){30}$).*$", "(?=.*(a|b).{14})(?!.*c.{14}).*"}) {
+    schemas.push_back({{"type", "string"}, {"pattern", pattern}});
+  }
+  for (const OrderedJson& schema : schemas) {
+    const Compiled result = compiled_schema(schema);
+    INFO(schema.dump() << ": " << result.message);
+    CHECK(result.message.find(kTooLarge) != std::string::npos);
+    CHECK(result.seconds < kMostSeconds / 3);
+  }
+}
+
 // Each place of such a text stands in up to 2,000 rules at once.
 TEST_CASE("limits: the first masks of grammars of very many readings are found or refused in time") {
   std::string sums = "root ::= r0\n", doubled = "root ::= r1000\nr0 ::= \"y\"?\n";

@@ -20,7 +20,7 @@ constexpr int64_t kMaxCount = 1'000'000'000;
 constexpr int64_t kUnitsPerLookUp = 5;  // of a key in one schema
 constexpr size_t kKeysPerUnit = 64;     // that are compared in the time of a unit of work
 constexpr size_t kValuesPerUnit = 4;
-constexpr int64_t kMaxUriChars = 512;   // where a maxLength bounds them: an automaton has states for each length
+constexpr int64_t kMaxUriChars = 512;  // where a maxLength bounds them: an automaton has states for each length
 constexpr size_t kPairsPerUnit = 16;  // of branches without a value, that are looked at
 
 const SchemaJson* find(const SchemaJson& schema, const std::string& name) {

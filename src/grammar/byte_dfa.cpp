@@ -69,11 +69,11 @@ void add_edge(ByteDfa::State& state, uint8_t first, uint8_t last, uint32_t targe
 
 // Pairs of states; b_state is kNowhere once b has fallen out.
 Result<ByteDfa> product(const ByteDfa& a, const ByteDfa& b, bool is_difference, CompileBudget& budget) {
-  std::map<std::pair<uint32_t, uint32_t>, uint32_t> ids;
+  std::unordered_map<uint64_t, uint32_t> ids;  // by both states
   std::vector<std::pair<uint32_t, uint32_t>> pairs;
   std::vector<ByteDfa::State> states;
   const auto id_of = [&](uint32_t a_state, uint32_t b_state) {
-    const auto [it, is_new] = ids.try_emplace({a_state, b_state}, static_cast<uint32_t>(pairs.size()));
+    const auto [it, is_new] = ids.try_emplace(uint64_t{a_state} << 32 | b_state, static_cast<uint32_t>(pairs.size()));
     if (is_new) {
       pairs.emplace_back(a_state, b_state);
       states.emplace_back();

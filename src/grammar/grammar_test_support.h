@@ -29,8 +29,8 @@ inline Result<Grammar> grammar_of(const std::string& ebnf) {
 inline std::string ebnf_error(const std::string& ebnf) { return grammar_of(ebnf).status().message(); }
 
 inline Result<ByteDfa> dfa_of(std::string_view regex, RegexMatch match = RegexMatch::kWhole) {
-  ASSIGN_OR_RETURN(const Expr expr, parse_regex(regex, match));
   CompileBudget budget;
+  ASSIGN_OR_RETURN(const Expr expr, parse_regex(regex, match, expr_chars, &budget));
   return ByteDfa::of_expr(expr, budget);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "grammar/regex.h"
 #include "grammar/schema_shape.h"
@@ -197,9 +198,16 @@ class SchemaCompiler {
       if (any_length) return any_string_;
       return quoted(expr_repeat(any_char_, min, repeat_max(shape.max_length)));
     }
+    const bool is_shared = excluded.empty();
+    std::vector<const ByteDfa*> dfas;
+    for (const auto& dfa : shape.string_dfas) dfas.push_back(dfa.get());
+    std::ranges::sort(dfas);
+    Expr& known = strings_[{shape.min_length, shape.max_length.value_or(-1), std::move(dfas)}];
+    if (is_shared && known != nullptr) return known;
     ASSIGN_OR_RETURN(ByteDfa body, string_bodies(shape));
     ASSIGN_OR_RETURN(Expr expr, without(std::move(body), std::move(excluded)));
-    return quoted(std::move(expr));
+    if (!is_shared) return quoted(std::move(expr));
+    return known = define("text", quoted(std::move(expr)));
   }
 
   // What stands between the quotes, each string in one spelling.
@@ -458,6 +466,8 @@ class SchemaCompiler {
   std::vector<std::pair<uint32_t, Conjunction>> pending_;
   const SchemaJson any_value_ = true;
   Expr spaces_, comma_, colon_, any_char_, any_string_;
+  // A rule for all strings of the same lengths, patterns and formats (the reader has one automaton of each).
+  std::map<std::tuple<int64_t, int64_t, std::vector<const ByteDfa*>>, Expr> strings_;
 };
 
 }  // namespace

@@ -1,16 +1,20 @@
-// JSON Schema (draft 2020-12, and what drafts 4 to 7 spell otherwise) to a grammar of the JSON texts that are valid.
+// JSON Schema (draft 2020-12, and what drafts 3 to 7 spell otherwise) to a grammar of the JSON texts that are valid.
 //
 // Every valid value has a text in the grammar, and every text of the grammar is valid. Of the texts of a value some are
 // left out: members stand in the order in which the schema declares them, those that it does not name come last; keys,
 // enum values and strings under a pattern or format have one spelling (json_string_chars); numbers with bounds have no
 // exponent (5e-1), integers no point; times have no second 60, emails no quoted name; dates begin with the year 1;
-// white space is what ordinary texts have (kMaxBlanks, kMaxIndentation) and never around the whole.
+// a uri with a maxLength has at most 512 characters; white space is what ordinary texts have (kMaxBlanks,
+// kMaxIndentation) and never around the whole.
 //
 // A keyword is in full effect or refused by name, with its place. Refused: contains, uniqueItems (with more than one
-// item), unevaluated* beside other schemas, dependentSchemas, $dynamicRef, remote $ref, minProperties that undeclared
-// keys must fill, a `oneOf` whose branches cannot be told apart, `not` and `if` of what has no simple opposite.
+// item), unevaluated* beside other schemas, $dynamicRef, remote $ref, minProperties that undeclared keys must fill, a
+// `oneOf` whose branches cannot be told apart, `not` and `if` of what has no simple opposite.
 // Annotations and unknown keywords say nothing, as in the standard; of an unknown format the log says so once.
-// OpenAPI's nullable adds null to the type beside it.
+//
+// Of drafts 3 to 7 and OpenAPI 3.0 are held: definitions, id, "#name" as an id, items as a list with additionalItems,
+// dependencies, true and false as exclusive bounds, `required: true` in a member, and nullable: null beside the type,
+// or beside all else where there is none. What stands beside a $ref holds too, which drafts 3 to 7 ignore.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -364,14 +364,13 @@ class RandomSchemas {
   Rng& rng_;
 };
 
-TEST_CASE("json schema: OpenAPI's nullable adds null to the type beside it, and is refused elsewhere") {
+TEST_CASE("json schema: OpenAPI's nullable adds null to the type beside it") {
   check_cases(R"({"type":"string","nullable":true,"minLength":1})", {"\"a\"", "null"}, {"\"\"", "1"});
   check_cases(R"({"type":["integer","boolean"],"nullable":true})", {"1", "true", "null"}, {"\"a\""});
   check_cases(R"({"type":"string","nullable":false})", {"\"a\""}, {"null"});
   check_cases(R"({"type":"object","properties":{"a":{"type":"integer","nullable":true}},"required":["a"]})",
               {"{\"a\":null}", "{\"a\":5}"}, {"{\"a\":\"x\"}", "null"});
   check_cases(R"({"not":{"type":"string","nullable":true}})", {"1", "{}"}, {"\"a\"", "null"});
-  CHECK(error_of(R"({"nullable":true,"enum":[1]})").find("nullable") != std::string::npos);
   CHECK(error_of(R"({"type":"string","nullable":1})").find("nullable must be true or false") != std::string::npos);
 }
 
@@ -560,8 +559,7 @@ TEST_CASE("json schema: what is refused names the keyword and its place") {
             .starts_with("json schema: at #/properties/a: uniqueItems"));
   CHECK(
       error_of(R"({"properties":{"a":{"type":"thing"}}})").starts_with("json schema: at #/properties/a: type must be"));
-  CHECK(error_of(R"({"dependentRequired":[["a"]]})") ==
-        "json schema: at #: dependentRequired must be an object of lists of keys");
+  CHECK(error_of(R"({"dependentRequired":[["a"]]})") == "json schema: at #: dependentRequired must be an object");
   for (const char* keyword : {"enum", "required", "anyOf", "allOf"}) {
     const std::string schema = fmt::format(R"({{"not":{{"{}":{{"a":"b"}}}}}})", keyword);
     CHECK(error_of(schema.c_str()).find(fmt::format("{} must be a list", keyword)) != std::string::npos);
@@ -572,7 +570,7 @@ TEST_CASE("json schema: what is refused names the keyword and its place") {
   CHECK(error_of(R"({"$ref":"#"})").find("refers to itself") != std::string::npos);
   CHECK(error_of(R"({"allOf":[{"$ref":"#"}]})").find("refers to itself") != std::string::npos);
   CHECK(error_of(R"({"anyOf":[{"$ref":"#"}]})").find("itself") != std::string::npos);
-  CHECK(error_of(R"j({"type":"string","pattern":"(?=a)"})j").find("look-ahead") != std::string::npos);
+  CHECK(error_of(R"j({"type":"string","pattern":"(?<=a)"})j").find("look-behind") != std::string::npos);
   CHECK(error_of(R"({"type":"string","format":7})").find("format must be a string") != std::string::npos);
   CHECK(error_of(R"({"type":"string","minLength":-1})").find("minLength must be") != std::string::npos);
   CHECK(error_of(R"({"oneOf":[{"minimum":1},{"minimum":2}]})").find("branch 0 and branch 1") != std::string::npos);

@@ -1,7 +1,11 @@
 #include "grammar/json_text.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <span>
+#include <utility>
 
 #include "grammar/regex.h"
 
@@ -12,6 +16,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kMaxExponent = 400;
 constexpr int64_t kMaxMultiple = 1'000'000;
+constexpr int64_t kMaxScaled = 1'000'000'000'000'000'000;
 
 const CodePointSet kEscaped{{0, 0x1F}, {'"', '"'}, {'\\', '\\'}};
 
@@ -194,6 +199,29 @@ Result<ByteDfa> multiple_texts(const ScaledMultiple& multiple, CompileBudget& bu
   return ByteDfa(std::move(states));
 }
 
+// What is a multiple of all of them is one of this. Nothing where that is too large.
+std::optional<ScaledMultiple> common_multiple(std::span<const Decimal> multiples) {
+  ScaledMultiple all{.value = 1};
+  bool is_first = true;
+  for (const Decimal& multiple : multiples) {
+    std::optional<ScaledMultiple> next = scaled(multiple);
+    if (!next) return std::nullopt;
+    if (std::exchange(is_first, false)) {
+      all = *next;
+      continue;
+    }
+    for (; all.num_places < next->num_places; ++all.num_places) all.value *= 10;
+    for (; next->num_places < all.num_places; ++next->num_places) next->value *= 10;
+    // At most 10^6 * 10^12 each: the quotient below is looked at before the product.
+    const int64_t factor = next->value / std::gcd(all.value, next->value);
+    if (factor > kMaxScaled / all.value) return std::nullopt;
+    all.value *= factor;
+    for (; all.num_places > 0 && all.value % 10 == 0; --all.num_places) all.value /= 10;
+  }
+  if (all.value > kMaxMultiple) return std::nullopt;
+  return all;
+}
+
 int compare_unsigned(const Decimal& a, const Decimal& b) {
   if (a.integer.size() != b.integer.size()) return a.integer.size() < b.integer.size() ? -1 : 1;
   if (const int order = a.integer.compare(b.integer); order != 0) return order;
@@ -312,13 +340,14 @@ Result<ByteDfa> number_texts(const NumberRange& range, CompileBudget& budget) {
   };
   if (range.lower) RETURN_IF_ERROR(restrict_to(at_least(*range.lower)));
   if (range.upper) RETURN_IF_ERROR(restrict_to(at_most(*range.upper)));
-  for (const Decimal& multiple : range.multiples) {
-    const std::optional<ScaledMultiple> scale = scaled(multiple);
-    if (!scale) {
-      return invalid_argument("multipleOf must be above 0 with at most 12 digits and, without its point, at most {}",
-                              kMaxMultiple);
+  if (!range.multiples.empty()) {
+    const std::optional<ScaledMultiple> multiple = common_multiple(range.multiples);
+    if (!multiple) {
+      return invalid_argument("multipleOf must be above 0 with at most 12 digits and, without its point, at most {}{}",
+                              kMaxMultiple,
+                              range.multiples.size() > 1 ? "; so must the least common one of several" : "");
     }
-    ASSIGN_OR_RETURN(const ByteDfa allowed, multiple_texts(*scale, budget));
+    ASSIGN_OR_RETURN(const ByteDfa allowed, multiple_texts(*multiple, budget));
     ASSIGN_OR_RETURN(texts, ByteDfa::intersection(texts, allowed, budget));
   }
   return texts;
@@ -367,6 +396,13 @@ Expr json_integer() {
 #define SPATE_RELATIVE \
   "(" SPATE_ROOTED "|([a-zA-Z0-9\\-._~!$&'()*+,;=@]|%[0-9a-fA-F]{2})+" SPATE_PATH_REST ")?" SPATE_QUERY_FRAGMENT
 #define SPATE_POINTER "(/([^/~]|~[01])*)*"
+#define SPATE_UUID(version) \
+  "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-" version "[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}"
+// RFC 6570: literals and {expressions}.
+#define SPATE_VARIABLE "([a-zA-Z0-9_]|%[0-9a-fA-F]{2})+(:[1-9][0-9]{0,3}|\\*)?"
+#define SPATE_TEMPLATE                                           \
+  "([^\\x00-\\x20\\x7f-\\x9f\"'%<>\\\\\\^`{|}]|%[0-9a-fA-F]{2}|" \
+  "\\{[+#./;?&=,!@|]?" SPATE_VARIABLE "(," SPATE_VARIABLE ")*\\})*"
 
 std::optional<std::string_view> format_regex(std::string_view format) {
   static constexpr std::pair<std::string_view, std::string_view> kFormats[] = {
@@ -382,6 +418,16 @@ std::optional<std::string_view> format_regex(std::string_view format) {
       {"ipv4", SPATE_IPV4},
       {"ipv6", SPATE_IPV6},
       {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
+      {"uuid1", SPATE_UUID("1")},
+      {"uuid3", SPATE_UUID("3")},
+      {"uuid4", SPATE_UUID("4")},
+      {"uuid5", SPATE_UUID("5")},
+      {"uuid6", SPATE_UUID("6")},
+      {"uuid7", SPATE_UUID("7")},
+      {"uuid8", SPATE_UUID("8")},
+      {"byte", "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"},
+      {"ipvanyaddress", "(" SPATE_IPV4 ")|" SPATE_IPV6},
+      {"uri-template", SPATE_TEMPLATE},
       {"uri", SPATE_URI},
       {"uri-reference", SPATE_URI "|" SPATE_RELATIVE},
       {"json-pointer", SPATE_POINTER},
@@ -390,10 +436,27 @@ std::optional<std::string_view> format_regex(std::string_view format) {
   for (const auto& [name, regex] : kFormats) {
     if (name == format) return regex;
   }
-  static constexpr std::string_view kAnnotations[] = {"int32",  "int64",    "uint32", "uint64", "float",
-                                                      "double", "password", "byte",   "binary"};
+  static constexpr std::string_view kAnnotations[] = {"int32", "int64",  "uint32",   "uint64",
+                                                      "float", "double", "password", "binary"};
   if (std::ranges::find(kAnnotations, format) != std::end(kAnnotations)) return "";
   return std::nullopt;
+}
+
+const NumberRange* format_range(std::string_view format) {
+  static const auto* const kRanges = [] {
+    const auto range = [](const char* low, const char* high) {
+      return NumberRange{.integers_only = true,
+                         .lower = NumberBound{*Decimal::parse(low)},
+                         .upper = NumberBound{*Decimal::parse(high)}};
+    };
+    return new std::map<std::string, NumberRange, std::less<>>{
+        {"int32", range("-2147483648", "2147483647")},
+        {"uint32", range("0", "4294967295")},
+        {"int64", range("-9223372036854775808", "9223372036854775807")},
+        {"uint64", range("0", "18446744073709551615")}};
+  }();
+  const auto it = kRanges->find(format);
+  return it == kRanges->end() ? nullptr : &it->second;
 }
 
 }  // namespace spate

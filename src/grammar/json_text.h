@@ -57,8 +57,11 @@ Expr json_number();
 Expr json_integer();
 
 // The regular expression of a `format`; nothing for a name that is not known. Empty: the name says nothing about texts
-// ("int32", "password"). Narrower than the standards on purpose, as many programs that read such texts are: no second
+// ("float", "password"). Narrower than the standards on purpose, as many programs that read such texts are: no second
 // 60, no quoted part before the @ of an email.
 std::optional<std::string_view> format_regex(std::string_view format);
+// OpenAPI's int32, int64, uint32 and uint64: whole numbers with both bounds. Null: the format says nothing about
+// numbers.
+const NumberRange* format_range(std::string_view format);
 
 }  // namespace spate

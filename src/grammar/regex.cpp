@@ -5,6 +5,8 @@
 #include <optional>
 #include <tuple>
 
+#include "grammar/byte_dfa.h"
+
 namespace spate {
 namespace {
 
@@ -12,6 +14,7 @@ constexpr size_t kMaxPatternBytes = 1 << 20;  // each byte takes hundreds before
 constexpr int kMaxDepth = 200;
 constexpr int kMaxRepeat = 100'000;
 constexpr int kNoNumber = -2;
+constexpr size_t kMaxLookAheads = 64;
 
 const CodePointSet kDigits{{'0', '9'}};
 const CodePointSet kWordChars{{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
@@ -30,11 +33,11 @@ int hex_value(char c) {
 
 class RegexParser {
  public:
-  RegexParser(std::string_view pattern, RegexMatch match, const CharWriter& writer)
-      : pattern_(pattern), match_(match), writer_(writer) {}
+  RegexParser(std::string_view pattern, RegexMatch match, const CharWriter& writer, CompileBudget* budget)
+      : pattern_(pattern), match_(match), writer_(writer), budget_(budget) {}
 
   Result<Expr> parse() {
-    Expr expr = parse_choice(0);
+    Expr expr = parse_choice(0, match_ == RegexMatch::kAnywhere ? Tail::kOpen : Tail::kEnd);
     if (error_.ok() && pos_ < pattern_.size()) fail("unmatched )");
     if (!error_.ok()) return error_;
     return expr;
@@ -61,36 +64,134 @@ class RegexParser {
   }
   Expr any_text() { return expr_repeat(write(CodePointSet::all()), 0); }
 
-  Expr parse_choice(int depth) {
+  // What follows a sequence: more of the pattern; nothing of it, but any text unless a $ ends it; nothing at all.
+  enum class Tail : uint8_t { kNone, kOpen, kEnd };
+
+  Expr parse_choice(int depth, Tail tail) {
     if (depth > kMaxDepth) return fail("groups are nested too deeply");
     std::vector<Expr> alternatives;
     do {
-      alternatives.push_back(parse_sequence(depth));
+      alternatives.push_back(parse_sequence(depth, tail));
     } while (take("|"));
     return expr_choice(std::move(alternatives));
   }
 
   // One alternative. Outside of groups, the text may go on before and behind a match, up to the anchors.
-  Expr parse_sequence(int depth) {
-    std::vector<Expr> parts;
-    const bool may_go_on = depth == 0 && match_ == RegexMatch::kAnywhere;
+  Expr parse_sequence(int depth, Tail tail) {
     if (next_is('^') && depth > 0) return fail("^ inside a group is not supported");
-    if (take("^")) {
-    } else if (may_go_on) {
-      parts.push_back(any_text());
-    }
-    bool is_anchored = false;
+    std::vector<Expr> parts;
+    const bool is_anchored = take("^");
+    is_at_begin_ = depth == 0 && (is_anchored || match_ == RegexMatch::kWhole);
+    if (!is_anchored && depth == 0 && match_ == RegexMatch::kAnywhere) parts.push_back(any_text());
+    return parse_parts(std::move(parts), depth, tail);
+  }
+
+  // The rest of an alternative, behind `parts`.
+  Expr parse_parts(std::vector<Expr> parts, int depth, Tail tail) {
+    bool is_tail_written = tail != Tail::kOpen;
     while (!at_end() && !next_is('|') && !next_is(')')) {
       if (take("$")) {
-        if (depth > 0) return fail("$ inside a group is not supported");
-        if (!at_end() && !next_is('|')) return fail("$ is supported at the end of an alternative only");
-        is_anchored = true;
+        if (tail == Tail::kNone) return fail("$ inside a group is supported where the group ends the pattern only");
+        if (!at_end() && !next_is('|') && !next_is(')'))
+          return fail("$ is supported at the end of an alternative only");
+        is_tail_written = true;
+      } else if (next_is_look_ahead()) {
+        parts.push_back(parse_look_ahead(depth, tail));
+        is_tail_written = true;
+      } else if (const Tail inner = tail_of_group(tail); inner != Tail::kNone) {
+        Expr group = parse_group(depth, inner);
+        if (take("?")) {
+          take("?");  // lazy: the same texts
+          group = expr_choice({std::move(group), inner == Tail::kOpen ? any_text() : expr_empty()});
+        }
+        parts.push_back(std::move(group));
+        is_tail_written = true;
+        if (inner != tail) take("$");
       } else {
         parts.push_back(parse_repeat(depth));
       }
+      is_at_begin_ = false;
     }
-    if (may_go_on && !is_anchored) parts.push_back(any_text());
+    if (!is_tail_written) parts.push_back(any_text());
     return parts.empty() ? expr_empty() : expr_sequence(std::move(parts));
+  }
+
+  bool next_is_look_ahead() const {
+    const std::string_view rest = pattern_.substr(pos_);
+    return rest.starts_with("(?=") || rest.starts_with("(?!");
+  }
+
+  // Of the group that begins here, where it matters to what is in it. kNone where more of the pattern follows, or the
+  // group may come more than once.
+  Tail tail_of_group(Tail tail) const {
+    if (tail == Tail::kNone || budget_ == nullptr || !next_is('(')) return Tail::kNone;
+    const Group group = look_at_group();
+    if (!budget_->spend(static_cast<int64_t>(group.end - pos_) / 16) || !group.asks_for_end) return Tail::kNone;
+    std::string_view rest = pattern_.substr(group.end);
+    rest.remove_prefix(rest.starts_with("??") ? 2 : rest.starts_with('?') ? 1 : 0);
+    const auto is_end = [](std::string_view text) { return text.empty() || text[0] == '|' || text[0] == ')'; };
+    if (is_end(rest)) return tail;
+    return rest[0] == '$' && is_end(rest.substr(1)) ? Tail::kEnd : Tail::kNone;
+  }
+  struct Group {
+    size_t end = 0;             // behind its ); the pattern's end without one
+    bool asks_for_end = false;  // it has a $ or a look-ahead
+  };
+  Group look_at_group() const {
+    Group group{.end = pattern_.size()};
+    int depth = 0;
+    bool is_in_class = false;
+    for (size_t i = pos_; i < pattern_.size(); ++i) {
+      const char c = pattern_[i];
+      if (c == '\\') {
+        ++i;
+      } else if (is_in_class) {
+        is_in_class = c != ']';
+      } else if (c == '[') {
+        is_in_class = true;
+      } else if (c == '$') {
+        group.asks_for_end = true;
+      } else if (c == '(') {
+        ++depth;
+        const std::string_view begin = pattern_.substr(i, 3);
+        group.asks_for_end = group.asks_for_end || begin == "(?=" || begin == "(?!";
+      } else if (c == ')' && --depth == 0) {
+        group.end = i + 1;
+        break;
+      }
+    }
+    return group;
+  }
+
+  // (?=x) or (?!x) and the rest of the alternative: the texts of the rest that begin so, or do not.
+  Expr parse_look_ahead(int depth, Tail tail) {
+    if (budget_ == nullptr) return pos_ += 2, fail("look-ahead is not supported");
+    if (tail == Tail::kNone) return pos_ += 2, fail("look-ahead is supported where the pattern's end follows only");
+    if (++num_look_aheads_ > kMaxLookAheads) return fail("there are too many look-aheads");
+    const bool is_negative = pattern_[pos_ + 2] == '!';
+    const bool is_at_begin = is_at_begin_;
+    pos_ += 3;
+    std::vector<Expr> alternatives;
+    do {
+      is_at_begin_ = is_at_begin;
+      if (is_at_begin) take("^");
+      alternatives.push_back(parse_parts({}, depth + 1, Tail::kOpen));
+    } while (take("|"));
+    if (error_.ok() && !take(")")) return fail("( without )");
+    is_at_begin_ = is_at_begin;
+    const Expr rest = parse_parts({}, depth + 1, tail);
+    if (!error_.ok()) return expr_nothing();
+    Result<ByteDfa> texts = ByteDfa::of_expr(rest, *budget_);
+    const Result<ByteDfa> seen = texts.ok() ? ByteDfa::of_expr(expr_choice(std::move(alternatives)), *budget_) : texts;
+    if (seen.ok()) {
+      texts =
+          is_negative ? ByteDfa::difference(*texts, *seen, *budget_) : ByteDfa::intersection(*texts, *seen, *budget_);
+    }
+    if (!seen.ok() || !texts.ok()) {
+      error_ = seen.ok() ? texts.status() : seen.status();
+      return expr_nothing();
+    }
+    return expr_dfa(std::make_shared<const ByteDfa>(std::move(*texts)));
   }
 
   Expr parse_repeat(int depth) {
@@ -166,12 +267,12 @@ class RegexParser {
     }
   }
 
-  Expr parse_group(int depth) {
+  Expr parse_group(int depth, Tail tail = Tail::kNone) {
     ++pos_;
     if (take("?")) {
       if (take(":")) {
       } else if (next_is('=') || next_is('!')) {
-        return fail("look-ahead is not supported");
+        return fail("look-ahead is supported where the pattern's end follows only");
       } else if (take("<=") || take("<!")) {
         return fail("look-behind is not supported");
       } else if (take("P<") || take("<")) {
@@ -182,7 +283,7 @@ class RegexParser {
         return fail("(? must begin a group (?:x) or (?<name>x); flags are not supported");
       }
     }
-    Expr expr = parse_choice(depth + 1);
+    Expr expr = parse_choice(depth + 1, tail);
     if (error_.ok() && !take(")")) return fail("( without )");
     return expr;
   }
@@ -334,18 +435,21 @@ class RegexParser {
   const std::string_view pattern_;
   const RegexMatch match_;
   const CharWriter& writer_;
+  CompileBudget* const budget_;                          // may be null
   std::map<std::vector<CodePointRange>, Expr> written_;  // by writer_
   size_t pos_ = 0;
+  bool is_at_begin_ = false;  // of the text: nothing was read
+  size_t num_look_aheads_ = 0;
   Status error_;
 };
 
 }  // namespace
 
-Result<Expr> parse_regex(std::string_view pattern, RegexMatch match, const CharWriter& writer) {
+Result<Expr> parse_regex(std::string_view pattern, RegexMatch match, const CharWriter& writer, CompileBudget* budget) {
   if (pattern.size() > kMaxPatternBytes) {
     return invalid_argument("regex: {} bytes, at most {} are taken", pattern.size(), kMaxPatternBytes);
   }
-  return RegexParser(pattern, match, writer).parse();
+  return RegexParser(pattern, match, writer, budget).parse();
 }
 
 }  // namespace spate

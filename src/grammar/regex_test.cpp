@@ -34,6 +34,41 @@ TEST_CASE("regex: what is supported") {
   CHECK(matches("^\\d+$", "123", RegexMatch::kAnywhere));
 }
 
+TEST_CASE("regex: look-ahead before what ends the pattern") {
+  CHECK(matches("(?=.*\\d)(?!.*x)[a-z\\d]+", "ab1"));
+  CHECK_FALSE(matches("(?=.*\\d)(?!.*x)[a-z\\d]+", "ab"));
+  CHECK_FALSE(matches("(?=.*\\d)(?!.*x)[a-z\\d]+", "ax1"));
+  CHECK(matches("^(?!a|bc$)\\w+$", "bcd", RegexMatch::kAnywhere));
+  for (const char* text : {"ab", "bc"}) CHECK_FALSE(matches("^(?!a|bc$)\\w+$", text, RegexMatch::kAnywhere));
+  // In the middle, in one of several alternatives, and in a group at the end.
+  CHECK(matches("a(?=b..)[b-d]+", "abcd"));
+  CHECK_FALSE(matches("a(?=b..)[b-d]+", "acbd"));
+  CHECK(matches("(?!x).|xy", "xy"));
+  CHECK_FALSE(matches("(?!x).|xy", "x"));
+  CHECK(matches("a(b|(?!c).$|cd$)", "acd"));
+  CHECK_FALSE(matches("a(b|(?!c).$|cd$)", "ac"));
+  CHECK(matches("^a(?:b$|c(?!d))", "acx", RegexMatch::kAnywhere));
+  CHECK(matches("^a(?:b$|c(?!d))", "ab", RegexMatch::kAnywhere));
+  for (const char* text : {"acd", "abx"}) CHECK_FALSE(matches("^a(?:b$|c(?!d))", text, RegexMatch::kAnywhere));
+  CHECK(matches("a(b(?!c)\\w)?", "a"));
+  CHECK(matches("a(b(?!c)\\w)?", "abd"));
+  CHECK_FALSE(matches("a(b(?!c)\\w)?", "abc"));
+  CHECK(matches("^a(b$)??", "ac", RegexMatch::kAnywhere));
+  // Anywhere: what follows the place is looked at.
+  CHECK(matches("a(?!b)", "abac", RegexMatch::kAnywhere));
+  CHECK_FALSE(matches("a(?!b)", "abab", RegexMatch::kAnywhere));
+  CHECK(matches("(?!(?=a)a.b)...", "axc"));
+  CHECK_FALSE(matches("(?!(?=a)a.b)...", "axb"));
+  const auto refusal = [](const char* regex) { return dfa_of(regex).status().message(); };
+  CHECK(refusal("((?!x).)*") == "regex: at 3: look-ahead is supported where the pattern's end follows only");
+  CHECK(refusal("(a(?=b))b").find("look-ahead is supported where") != std::string::npos);
+  CHECK(refusal("(a$)b").find("$ inside a group") != std::string::npos);
+  CHECK(refusal("(?=a").find("( without )") != std::string::npos);
+  std::string many;
+  for (int i = 0; i < 100; ++i) many += "(?=a)";
+  CHECK(refusal(many.c_str()).find("too many look-aheads") != std::string::npos);
+}
+
 TEST_CASE("regex: what is refused, and where") {
   CHECK(regex_error("ab(?=c)") == "regex: at 4: look-ahead is not supported");
   CHECK(regex_error("(?<!a)b") == "regex: at 4: look-behind is not supported");

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <mutex>
+#include <ranges>
 #include <set>
+#include <span>
 
 #include "base/log.h"
 #include "grammar/regex.h"
@@ -18,6 +20,7 @@ constexpr int64_t kMaxCount = 1'000'000'000;
 constexpr int64_t kUnitsPerLookUp = 5;  // of a key in one schema
 constexpr size_t kKeysPerUnit = 64;     // that are compared in the time of a unit of work
 constexpr size_t kValuesPerUnit = 4;
+constexpr int64_t kMaxUriChars = 512;  // where a maxLength bounds them: an automaton has states for each length
 constexpr size_t kPairsPerUnit = 16;  // of branches without a value, that are looked at
 
 const SchemaJson* find(const SchemaJson& schema, const std::string& name) {
@@ -34,6 +37,13 @@ std::optional<uint8_t> type_bits(const std::string& name) {
   return it == kTypes.end() ? std::nullopt : std::optional(it->second);
 }
 
+// OpenAPI 3.0's nullable where no type says it: null, or what the rest of the schema asks for. Generators write it
+// beside $ref, allOf and enum.
+bool is_null_or(const SchemaJson& schema) {
+  const SchemaJson* nullable = find(schema, "nullable");
+  return nullable && *nullable == SchemaJson(true) && find(schema, "type") == nullptr;
+}
+
 std::optional<Decimal> decimal_of(const SchemaJson& number) { return Decimal::parse(number.dump()); }
 
 uint8_t type_of(const SchemaJson& value) {
@@ -46,16 +56,26 @@ uint8_t type_of(const SchemaJson& value) {
   return decimal && decimal->fraction.empty() ? kInteger : kFraction;
 }
 
-// An annotation to the standard, so it says nothing; the one who wrote it may expect more.
-void note_unknown_format(const std::string& name) {
+// Whether the format is noted for the first time; the log has so many of them.
+bool is_news(const std::string& name) {
   constexpr size_t kMaxNoted = 100;
   static std::mutex mutex;
   static std::set<std::string> noted;
   const std::lock_guard lock(mutex);
-  if (noted.size() >= kMaxNoted || !noted.insert(name.substr(0, 100)).second) return;
+  return noted.size() < kMaxNoted && noted.insert(name.substr(0, 100)).second;
+}
+
+// An annotation to the standard, so it says nothing; the one who wrote it may expect more.
+void note_unknown_format(const std::string& name) {
+  if (!is_news(name)) return;
   log_warning("grammar",
               "format \"{}\" of a JSON schema is not known here and allows any string; a pattern would bind it",
               name.substr(0, 100));
+}
+void note_contrary_format(const std::string& name) {
+  if (!is_news(name + " beside a pattern")) return;
+  log_warning("grammar",
+              "no text of the pattern beside it has the format \"{}\" of a JSON schema: the pattern alone holds", name);
 }
 
 // What copying and comparing the lists of a shape takes.
@@ -138,25 +158,49 @@ bool find_place(const SchemaJson& node, const SchemaJson* target, std::string& p
   return false;
 }
 
-// The schema that `keyword` names so. names_schemas: the keys of `node` are names that the schema gives, no keywords.
-// What stands in values (enum, const, default, examples) names nothing. Null also when the budget is spent.
-const SchemaJson* find_named(const SchemaJson& node, const char* keyword, std::string_view name, CompileBudget& budget,
+// By a keyword and its value.
+using SchemaName = std::pair<const char*, std::string>;
+
+// The first schema that has one of the names. names_schemas: the keys of `node` are names that the schema gives, no
+// keywords. What stands in values (enum, const, default, examples) names nothing. Null also when the budget is spent.
+const SchemaJson* find_named(const SchemaJson& node, std::span<const SchemaName> names, CompileBudget& budget,
                              bool names_schemas = false) {
   if (!node.is_structured() || !budget.spend(1 + static_cast<int64_t>(node.size()))) return nullptr;
   static constexpr std::string_view kValues[] = {"enum", "const", "default", "examples"};
-  static constexpr std::string_view kMaps[] = {"properties", "patternProperties", "$defs", "definitions",
-                                               "dependentSchemas"};
+  static constexpr std::string_view kMaps[] = {"properties",  "patternProperties", "$defs",
+                                               "definitions", "dependentSchemas",  "dependencies"};
   const bool is_schema = node.is_object() && !names_schemas;
-  if (const SchemaJson* found = is_schema ? find(node, keyword) : nullptr;
-      found && found->is_string() && *found == std::string(name)) {
-    return &node;
+  for (const auto& [keyword, name] : names) {
+    const SchemaJson* found = is_schema ? find(node, keyword) : nullptr;
+    if (found && found->is_string() && *found == name) return &node;
   }
   for (const auto& [key, child] : node.items()) {
     if (is_schema && std::ranges::find(kValues, key) != std::end(kValues)) continue;
     const bool is_map = is_schema && std::ranges::find(kMaps, key) != std::end(kMaps);
-    if (const SchemaJson* found = find_named(child, keyword, name, budget, is_map)) return found;
+    if (const SchemaJson* found = find_named(child, names, budget, is_map)) return found;
   }
   return nullptr;
+}
+
+// The schemas from `node` down to `target`, both among them; empty where it is not below, or the budget is spent.
+bool find_way(const SchemaJson& node, const SchemaJson* target, std::vector<const SchemaJson*>& way,
+              CompileBudget& budget) {
+  way.push_back(&node);
+  if (&node == target) return true;
+  if (node.is_structured() && budget.spend(1 + static_cast<int64_t>(node.size()))) {
+    for (const SchemaJson& child : node) {
+      if (find_way(child, target, way, budget)) return true;
+    }
+  }
+  way.pop_back();
+  return false;
+}
+
+bool has_inner_id(const SchemaJson& node, bool is_root = true) {
+  if (!node.is_structured()) return false;
+  const SchemaJson* id = is_root ? nullptr : find(node, "$id");
+  if (id && id->is_string() && !id->get_ref<const std::string&>().starts_with('#')) return true;
+  return std::ranges::any_of(node, [](const SchemaJson& child) { return has_inner_id(child, false); });
 }
 
 std::string decode_pointer_part(std::string_view part) {
@@ -203,20 +247,42 @@ Status SchemaReader::error_at(const SchemaJson& schema, const std::string& probl
   return invalid_argument("json schema: at #{}: {}", is_found ? path : "", problem);
 }
 
+// The nearest schema around with an $id of its own; the document without one.
+const SchemaJson* SchemaReader::resource_of(const SchemaJson& schema) {
+  if (!has_inner_ids_) has_inner_ids_ = has_inner_id(root_);
+  if (!*has_inner_ids_) return &root_;
+  std::vector<const SchemaJson*> way;
+  find_way(root_, &schema, way, budget_);
+  for (const SchemaJson* each : std::views::reverse(way)) {
+    const SchemaJson* id = find(*each, "$id");
+    if (id && id->is_string() && !id->get_ref<const std::string&>().starts_with('#')) return each;
+  }
+  return &root_;
+}
+
+const SchemaJson* SchemaReader::find_fragment(const SchemaJson& base, const std::string& fragment) {
+  if (fragment.empty()) return &base;
+  if (fragment.starts_with('/')) return follow_pointer(base, fragment, budget_);
+  const std::string name = decode_pointer_part(fragment);
+  const SchemaName names[] = {{"$anchor", name}, {"$dynamicAnchor", name}, {"$id", "#" + name}, {"id", "#" + name}};
+  return find_named(base, names, budget_);
+}
+
 Result<const SchemaJson*> SchemaReader::resolve(const SchemaJson& schema) {
   const SchemaJson& ref = *find(schema, "$ref");
   if (!ref.is_string()) return error_at(schema, "$ref must be a string");
   const std::string text = ref.get<std::string>();
-  const SchemaJson* found = nullptr;
-  if (text == "#") {
-    found = &root_;
-  } else if (text.starts_with("#/")) {
-    found = follow_pointer(root_, std::string_view(text).substr(1), budget_);
-  } else if (text.starts_with("#")) {
-    found = find_named(root_, "$anchor", text.substr(1), budget_);
-  } else {
-    found = find_named(root_, "$id", text, budget_);
+  const size_t hash = text.find('#');
+  const std::string address = text.substr(0, hash), fragment = hash == text.npos ? "" : text.substr(hash + 1);
+  const SchemaJson* base = nullptr;
+  if (address.empty()) {
+    base = resource_of(schema);
+  } else {  // ids of drafts 4 to 7 may end with an empty fragment
+    const SchemaName names[] = {{"$id", address}, {"id", address}, {"$id", address + "#"}, {"id", address + "#"}};
+    base = find_named(root_, names, budget_);
   }
+  const SchemaJson* found = base == nullptr ? nullptr : find_fragment(*base, fragment);
+  if (found == nullptr && address.empty() && base != &root_) found = find_fragment(root_, fragment);
   if (found != nullptr) return found;
   if (budget_.is_spent()) return budget_.error();
   return error_at(schema, fmt::format("$ref \"{}\" leads nowhere in this schema; other documents are not read",
@@ -315,23 +381,42 @@ Result<std::vector<Shape>> SchemaReader::shapes_of_schema(const SchemaJson& sche
   if (const SchemaJson* negated = find(schema, "not"))
     RETURN_IF_ERROR(restrict_to(shapes_of(SchemaTerm{negated, true})));
   if (find(schema, "if")) RETURN_IF_ERROR(restrict_to(shapes_of_if(schema)));
-  for (const char* name : {"dependentRequired", "dependencies"}) {
+  for (const char* name : {"dependentRequired", "dependentSchemas", "dependencies"}) {
     const SchemaJson* dependent = find(schema, name);
     if (dependent == nullptr) continue;
-    if (!dependent->is_object()) return error_at(schema, fmt::format("{} must be an object of lists of keys", name));
+    if (!dependent->is_object()) return error_at(schema, fmt::format("{} must be an object", name));
     for (const auto& [key, needed] : dependent->items()) {
-      if (!needed.is_array())
-        return error_at(schema, fmt::format("{}: schemas are not supported, lists of keys are", name));
-      Shape without, with;
-      without.forbidden.insert(key);
-      with.required.insert(key);
-      for (const SchemaJson& each : needed) {
-        if (!each.is_string()) return error_at(schema, fmt::format("{} must have lists of strings", name));
-        with.required.insert(each.get<std::string>());
-      }
-      RETURN_IF_ERROR(restrict_to(std::vector<Shape>{std::move(without), std::move(with)}));
+      const bool is_list = name[9] == 'R' || (name[9] == 'i' && needed.is_array());
+      RETURN_IF_ERROR(restrict_to(is_list ? shapes_of_dependent_keys(schema, key, needed)
+                                          : shapes_of_dependent_schema(key, needed)));
     }
   }
+  if (is_null_or(schema)) shapes.push_back(Shape{.types = kNull});
+  return shapes;
+}
+
+// The object lacks the key, or has it and all the others.
+Result<std::vector<Shape>> SchemaReader::shapes_of_dependent_keys(const SchemaJson& schema, const std::string& key,
+                                                                  const SchemaJson& needed) {
+  Shape without, with;
+  without.forbidden.insert(key);
+  with.required.insert(key);
+  if (!needed.is_array()) return error_at(schema, "dependentRequired must have lists of strings");
+  for (const SchemaJson& each : needed) {
+    if (!each.is_string()) return error_at(schema, "dependentRequired and dependencies must have lists of strings");
+    with.required.insert(each.get<std::string>());
+  }
+  return std::vector<Shape>{std::move(without), std::move(with)};
+}
+
+// The object lacks the key, or has it and satisfies the schema.
+Result<std::vector<Shape>> SchemaReader::shapes_of_dependent_schema(const std::string& key, const SchemaJson& needed) {
+  Shape without, with{.types = kObject};
+  without.forbidden.insert(key);
+  with.required.insert(key);
+  ASSIGN_OR_RETURN(std::vector<Shape> shapes, shapes_of(SchemaTerm{&needed}));
+  ASSIGN_OR_RETURN(shapes, product({with}, shapes, needed));
+  shapes.push_back(std::move(without));
   return shapes;
 }
 
@@ -479,6 +564,9 @@ Result<std::vector<Shape>> SchemaReader::shapes_of_opposite(const SchemaJson& sc
       return error_at(schema, fmt::format("the opposite of {} (in `not`, `if` or `oneOf`) is not supported", keyword));
     }
   }
+  for (Shape& shape : shapes) {
+    if (is_null_or(schema)) shape.types &= static_cast<uint8_t>(~kNull);
+  }
   std::erase_if(shapes, [](const Shape& shape) { return shape.types == 0; });
   return shapes;
 }
@@ -486,14 +574,22 @@ Result<std::vector<Shape>> SchemaReader::shapes_of_opposite(const SchemaJson& sc
 // --- keywords ---
 
 Status SchemaReader::refuse_unsupported(const SchemaJson& schema) {
-  for (const char* name :
-       {"contains", "minContains", "maxContains", "dependentSchemas", "$dynamicRef", "$recursiveRef"}) {
+  for (const char* name : {"contains", "minContains", "maxContains", "$dynamicRef", "$recursiveRef"}) {
     if (find(schema, name)) return error_at(schema, fmt::format("{} is not supported", name));
+  }
+  static constexpr std::pair<const char*, const char*> kOfDraft3[] = {
+      {"divisibleBy", "multipleOf"}, {"extends", "allOf"}, {"disallow", "not"}};
+  for (const auto& [name, today] : kOfDraft3) {
+    if (find(schema, name)) return error_at(schema, fmt::format("{} is of draft 3; use {}", name, today));
   }
   for (const char* name : {"unevaluatedProperties", "unevaluatedItems"}) {
     if (!find(schema, name)) continue;
-    for (const char* other : {"$ref", "allOf", "anyOf", "oneOf", "if", "not"}) {
+    for (const char* other : {"$ref", "allOf", "anyOf", "oneOf", "if", "not", "dependentSchemas"}) {
       if (find(schema, other)) return error_at(schema, fmt::format("{} beside {} is not supported", name, other));
+    }
+    const SchemaJson* older = find(schema, "dependencies");
+    if (older && !std::ranges::all_of(*older, &SchemaJson::is_array)) {
+      return error_at(schema, fmt::format("{} beside schemas in dependencies is not supported", name));
     }
   }
   return ok_status();
@@ -521,13 +617,10 @@ Result<Shape> SchemaReader::plain_shape(const SchemaJson& schema) {
 
 Status SchemaReader::read_types(const SchemaJson& schema, Shape& shape) {
   const SchemaJson* type = find(schema, "type");
-  // OpenAPI 3.0: one more type. It says so of a type only.
+  // OpenAPI 3.0: one more type. Without a type: one more alternative, see is_null_or.
   const SchemaJson* nullable = find(schema, "nullable");
   if (nullable && !nullable->is_boolean()) return error_at(schema, "nullable must be true or false");
   const bool is_nullable = nullable && nullable->get<bool>();
-  if (type == nullptr && is_nullable) {
-    return error_at(schema, "nullable is supported beside type; elsewhere use anyOf with {\"type\": \"null\"}");
-  }
   if (type == nullptr) return ok_status();
   shape.types = is_nullable ? kNull : 0;
   const SchemaJson list = type->is_array() ? *type : SchemaJson::array({*type});
@@ -567,6 +660,10 @@ Status SchemaReader::read_numbers(const SchemaJson& schema, Shape& shape) {
   const auto is_boolean = [&](const char* name) { return find(schema, name) && find(schema, name)->is_boolean(); };
   ASSIGN_OR_RETURN(const std::optional<Decimal> minimum, number("minimum"));
   ASSIGN_OR_RETURN(const std::optional<Decimal> maximum, number("maximum"));
+  if (is_true("exclusiveMinimum") && !minimum)
+    return error_at(schema, "exclusiveMinimum is true, but there is no minimum");
+  if (is_true("exclusiveMaximum") && !maximum)
+    return error_at(schema, "exclusiveMaximum is true, but there is no maximum");
   if (minimum) tighten(shape.numbers.lower, {*minimum, is_true("exclusiveMinimum")}, 1);
   if (maximum) tighten(shape.numbers.upper, {*maximum, is_true("exclusiveMaximum")}, -1);
   if (!is_boolean("exclusiveMinimum")) {
@@ -580,6 +677,12 @@ Status SchemaReader::read_numbers(const SchemaJson& schema, Shape& shape) {
   ASSIGN_OR_RETURN(const std::optional<Decimal> multiple, number("multipleOf"));
   if (multiple && (multiple->is_zero() || multiple->is_negative)) return error_at(schema, "multipleOf must be above 0");
   if (multiple) shape.numbers.multiples.push_back(*multiple);
+  const SchemaJson* format = find(schema, "format");
+  if (const NumberRange* range = format && format->is_string() ? format_range(format->get<std::string>()) : nullptr) {
+    shape.numbers.integers_only = true;
+    tighten(shape.numbers.lower, *range->lower, 1);
+    tighten(shape.numbers.upper, *range->upper, -1);
+  }
   return ok_status();
 }
 
@@ -588,11 +691,20 @@ Result<std::shared_ptr<const ByteDfa>> SchemaReader::string_dfa(const SchemaJson
   std::shared_ptr<const ByteDfa>& dfa = dfas_[{regex, anywhere}];
   if (dfa != nullptr) return dfa;
   const Result<Expr> expr =
-      parse_regex(regex, anywhere ? RegexMatch::kAnywhere : RegexMatch::kWhole, json_string_chars);
-  if (!expr.ok()) return error_at(schema, expr.status().message());
+      parse_regex(regex, anywhere ? RegexMatch::kAnywhere : RegexMatch::kWhole, json_string_chars, &budget_);
+  if (!expr.ok()) return budget_.is_spent() ? budget_.error() : error_at(schema, expr.status().message());
   ASSIGN_OR_RETURN(ByteDfa built, ByteDfa::of_expr(*expr, budget_));
   dfa = std::make_shared<const ByteDfa>(std::move(built));
   return dfa;
+}
+
+// Whether no text of the pattern beside it has the format, as zod's times without a zone. To the standard a format is
+// an annotation; then the pattern alone says what is meant.
+Result<bool> SchemaReader::excludes_all(const ByteDfa& format,
+                                        std::span<const std::shared_ptr<const ByteDfa>> patterns) {
+  if (patterns.empty()) return false;
+  ASSIGN_OR_RETURN(const ByteDfa both, ByteDfa::intersection(*patterns.front(), format, budget_));
+  return both.is_empty() && !patterns.front()->is_empty();
 }
 
 Status SchemaReader::read_strings(const SchemaJson& schema, Shape& shape) {
@@ -609,9 +721,16 @@ Status SchemaReader::read_strings(const SchemaJson& schema, Shape& shape) {
     const auto& name = format->get_ref<const std::string&>();
     const std::optional<std::string_view> regex = format_regex(name);
     if (!regex) note_unknown_format(name);
+    const bool is_long = name.starts_with("uri") && shape.max_length > kMaxUriChars;
+    if (is_long && regex && shape.min_length <= kMaxUriChars) shape.max_length = kMaxUriChars;
     if (regex && !regex->empty()) {
       ASSIGN_OR_RETURN(std::shared_ptr<const ByteDfa> dfa, string_dfa(schema, std::string(*regex), false));
-      shape.string_dfas.push_back(std::move(dfa));
+      ASSIGN_OR_RETURN(const bool is_contrary, excludes_all(*dfa, shape.string_dfas));
+      if (is_contrary) {
+        note_contrary_format(name);
+      } else {
+        shape.string_dfas.push_back(std::move(dfa));
+      }
     }
   }
   return ok_status();
@@ -647,6 +766,10 @@ Status SchemaReader::read_objects(const SchemaJson& schema, Shape& shape) {
     if (value == nullptr) continue;
     if (!value->is_object()) return error_at(schema, fmt::format("{} must be an object of schemas", name));
     shape.object_schemas.assign(1, &schema);
+    for (const auto& [key, member] : value->items()) {  // draft 3 says it in the member
+      const SchemaJson* is_required = name[1] == 'r' ? find(member, "required") : nullptr;
+      if (is_required && *is_required == SchemaJson(true)) shape.required.insert(key);
+    }
   }
   for (const char* name : {"additionalProperties", "unevaluatedProperties"}) {
     if (find(schema, name)) shape.object_schemas.assign(1, &schema);

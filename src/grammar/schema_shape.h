@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -102,10 +103,14 @@ class SchemaReader {
   Result<std::vector<Shape>> shapes_of_any(const SchemaJson& list, bool is_negated);
   Result<std::vector<Shape>> shapes_of_one(const SchemaJson& schema, const SchemaJson& list);
   Result<std::vector<Shape>> shapes_of_if(const SchemaJson& schema);
+  Result<std::vector<Shape>> shapes_of_dependent_keys(const SchemaJson& schema, const std::string& key,
+                                                      const SchemaJson& needed);
+  Result<std::vector<Shape>> shapes_of_dependent_schema(const std::string& key, const SchemaJson& needed);
   Result<Shape> plain_shape(const SchemaJson& schema);
   Status read_types(const SchemaJson& schema, Shape& shape);
   Status read_numbers(const SchemaJson& schema, Shape& shape);
   Status read_strings(const SchemaJson& schema, Shape& shape);
+  Result<bool> excludes_all(const ByteDfa& format, std::span<const std::shared_ptr<const ByteDfa>> patterns);
   Status read_arrays(const SchemaJson& schema, Shape& shape);
   Status read_objects(const SchemaJson& schema, Shape& shape);
   Status refuse_unsupported(const SchemaJson& schema);
@@ -113,12 +118,15 @@ class SchemaReader {
   Result<bool> are_disjoint(const Shape& a, const Shape& b, int depth);
   Result<bool> are_disjoint(const Conjunction& a, const Conjunction& b, int depth);
   Result<const SchemaJson*> resolve(const SchemaJson& schema);
+  const SchemaJson* resource_of(const SchemaJson& schema);
+  const SchemaJson* find_fragment(const SchemaJson& base, const std::string& fragment);  // null: there is none
   Result<std::optional<int64_t>> count(const SchemaJson& schema, const char* name);
   Result<std::shared_ptr<const ByteDfa>> string_dfa(const SchemaJson& schema, const std::string& regex, bool anywhere);
 
   const SchemaJson& root_;
   const JsonGrammarOptions& options_;
   CompileBudget& budget_;
+  std::optional<bool> has_inner_ids_;  // schemas in the document have an $id of their own
   std::set<SchemaTerm> open_;  // being read: a schema that refers to itself at once
   std::map<std::pair<std::string, bool>, std::shared_ptr<const ByteDfa>> dfas_;
 };

@@ -116,7 +116,7 @@ class TagCompiler {
     if (type == "json_schema") return schema_expr(format, place, "json_schema");
     if (type == "regex") {
       ASSIGN_OR_RETURN(const std::string pattern, text_member(format, place, "pattern"));
-      Result<Expr> expr = parse_regex(pattern, RegexMatch::kWhole);
+      Result<Expr> expr = parse_regex(pattern, RegexMatch::kWhole, expr_chars, &budget_);
       if (!expr.ok()) return expr.status().with_context(fmt::format("at {}.pattern", place));
       return expr;
     }

@@ -68,6 +68,7 @@ struct ApiRequest {
   std::vector<std::string> bad_words;                         // none is empty or white space only
   std::vector<int32_t> bad_token_ids;                         // never chosen
   std::vector<std::pair<std::string, std::optional<float>>> text_biases;  // of each token of a text; none: never chosen
+  std::optional<std::vector<std::string_view>> samplers;  // llama-server's names as asked for; what is off may be named
   BeamSearchParams beams;  // width 0: none
   bool speculate = true;
   std::optional<bool> relaxed_acceptance;  // nullopt: as the server does

@@ -3,6 +3,7 @@
 // Method  Bodies as clients send them; one wrong thing at a time.
 #include "server/api_request.h"
 
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -332,7 +333,7 @@ TEST_CASE("requests: SGLang's limits of the answer") {
 TEST_CASE("requests: llama-server's samplers and window of penalties") {
   const std::string usual = R"("top_k":5,"top_p":0.5,"min_p":0.1,"temperature":0.7,"repeat_penalty":1.5,)";
   const auto with = [&](const std::string& fields) { return chat(usual + fields)->sampling; };
-  CHECK(with(R"("samplers":"edskypmxtia")").top_p == 0.5f);
+  CHECK(with(R"("samplers":"edstkymxpia")").top_p == 0.5f);
   const SamplingParams some = with(R"("samplers":["top_k","infill"])");
   CHECK(some.sampling_top_k == 5);
   CHECK(some.top_p == 1);
@@ -344,6 +345,24 @@ TEST_CASE("requests: llama-server's samplers and window of penalties") {
   for (const char* samplers : {R"(["top_k","no"])", R"("kz")", "5", "[5]", "{}"}) {
     CHECK(refusal(chat(fmt::format(R"("samplers":{})", samplers))) == "samplers|invalid_type|400");
   }
+  // Orders that draw the same as ours, as some of them are off or commute.
+  CHECK(with(R"("samplers":"eskt")").temperature == 0.7f);
+  CHECK(with(R"("samplers":"emkt")").min_p == std::pow(0.1f, 1 / 0.7f));
+  CHECK(with(R"("samplers":"ekmkt")").sampling_top_k == 5);
+  CHECK(chat(R"("samplers":"dkypmxt","top_p":0.9,"temperature":1)")->sampling.top_p == 0.9f);
+  CHECK(chat(R"("samplers":"pkmt","temperature":0,"top_p":0.9,"top_k":3,"min_p":0.1)")->sampling.min_p == 0.1f);
+  const auto order = [&](const std::string& samplers) {
+    const auto request = chat(usual + fmt::format(R"("samplers":"{}")", samplers));
+    return request.ok() ? "" : request.error().message.substr(18, request.error().message.find(';') - 18);
+  };
+  CHECK(order("edskypmxt") == "top_p before min_p");
+  CHECK(order("kpt") == "top_p before temperature");
+  CHECK(order("pk") == "top_p before top_k");
+  CHECK(order("ke") == "top_k before penalties");
+  CHECK(order("tpt") == "temperature twice");
+  CHECK(order("tt") == "temperature twice");
+  CHECK(order("ekmmt") == "");
+  CHECK(refusal(chat(usual + R"("samplers":"kpt")")) == "samplers|unsupported_parameter|400");
   CHECK(with(R"("repeat_last_n":-1)").repetition_penalty == 1.5f);
   CHECK(with(R"("repeat_last_n":4096)").repetition_penalty == 1.5f);
   CHECK(with(R"("repeat_last_n":0,"presence_penalty":1)").repetition_penalty == 1);
@@ -478,6 +497,36 @@ TEST_CASE("tokenize and detokenize take both dialects") {
         Names{"return_token_strs"});
   CHECK(parse_tokenize_request(R"({"tools":[],"return_token_strs":true,)" + messages + "}", kLimits)
             ->no_effect_fields.empty());
+}
+
+TEST_CASE("requests: thinking as OpenRouter, SGLang, DeepSeek and GLM ask for it") {
+  const auto variables = [](const char* fields) { return *chat(fields)->template_kwargs; };
+  const auto low = variables(R"("reasoning":{"effort":"low"})");
+  CHECK(low["reasoning_effort"] == "low");
+  CHECK(low["enable_thinking"] == true);
+  CHECK(variables(R"("reasoning":{"effort":"none"})")["enable_thinking"] == false);
+  CHECK(variables(R"("reasoning":{"enabled":false})")["thinking"] == false);
+  CHECK(variables(R"("reasoning":{"effort":"low"},"reasoning_effort":"high")")["reasoning_effort"] == "high");
+  CHECK(variables(R"("thinking":{"type":"disabled"})")["enable_thinking"] == false);
+  CHECK(variables(R"("thinking":{"type":"enabled","clear_thinking":false})")["clear_thinking"] == false);
+  CHECK(variables(R"("thinking":{"type":"disabled"},"enable_thinking":true)")["enable_thinking"] == true);
+  CHECK(!variables(R"("thinking":{"type":"adaptive"})").contains("enable_thinking"));
+  CHECK(chat(R"("reasoning":{"max_tokens":7})")->max_reasoning_tokens == 7);
+  CHECK(chat(R"("thinking":{"type":"enabled","budget_tokens":7},"thinking_token_budget":3)")->max_reasoning_tokens ==
+        3);
+  CHECK(!chat(R"("reasoning":{"exclude":true})")->include_reasoning);
+  CHECK(chat(R"("reasoning":{"exclude":true},"include_reasoning":true)")->include_reasoning);
+  CHECK(chat(R"("reasoning":{"effort":"low","efort":1})")->unknown_fields ==
+        std::vector<std::string>{"reasoning.efort"});
+  for (const char* wrong :
+       {R"("thinking":{"type":"on"})", R"("thinking":{})", R"("thinking":true)", R"("reasoning":{"max_tokens":-1})",
+        R"("reasoning":{"enabled":1})", R"("reasoning":"low")"}) {
+    INFO(wrong);
+    CHECK(refusal(chat(wrong)).ends_with("|400"));
+  }
+  CHECK(
+      parse_tokenize_request(R"({"messages":[{"role":"user","content":"x"}],"thinking":{"type":"disabled"}})", kLimits)
+          ->chat.template_kwargs->at("thinking") == false);
 }
 
 TEST_CASE("requests: fields that nobody knows inside a field's object are listed too") {

@@ -253,6 +253,54 @@ void read_tools(FieldReader& fields, ChatRequest& request) {
   request.tools = std::move(kept);
 }
 
+// The variables that templates have for whether the model thinks.
+void set_thinking(Json& kwargs, bool is_on) { kwargs["enable_thinking"] = kwargs["thinking"] = is_on; }
+
+// `reasoning` of OpenRouter and SGLang, `thinking` of DeepSeek, GLM and Anthropic: what the chat template hears of
+// them.
+void read_thinking_objects(FieldReader& fields, Json& kwargs) {
+  if (const Json* reasoning = fields.object("reasoning")) {
+    FieldReader reader(*reasoning, "reasoning");
+    if (const auto is_on = reader.boolean("enabled")) set_thinking(kwargs, *is_on);
+    if (const auto effort = reader.string("effort")) {
+      kwargs["reasoning_effort"] = *effort;
+      set_thinking(kwargs, *effort != "none");
+    }
+    reader.ignore({"max_tokens", "exclude", "summary"});
+    if (reader.has_error()) fields.fail(reader.error());
+    fields.adopt_unknown(reader);
+  }
+  if (const Json* thinking = fields.object("thinking")) {
+    FieldReader reader(*thinking, "thinking");
+    const std::string type = reader.string("type").value_or("");
+    if (type == "enabled" || type == "disabled") {
+      set_thinking(kwargs, type == "enabled");
+    } else if (type != "adaptive" && !reader.has_error()) {
+      reader.fail("type",
+                  fmt::format("thinking.type must be enabled, disabled or adaptive, got \"{}\"", type.substr(0, 40)));
+    }
+    if (const auto clears = reader.boolean("clear_thinking")) kwargs["clear_thinking"] = *clears;
+    reader.ignore({"budget_tokens"});
+    if (reader.has_error()) fields.fail(reader.error());
+    fields.adopt_unknown(reader);
+  }
+}
+
+// What the same objects say of the answer; fields of their own win.
+void read_thinking_limits(FieldReader& fields, ChatRequest& request) {
+  for (const auto& [name, limit] : {std::pair{"reasoning", "max_tokens"}, {"thinking", "budget_tokens"}}) {
+    const Json* given = fields.object(name);
+    if (given == nullptr) continue;
+    FieldReader reader(*given, name);
+    const auto most = reader.integer(limit, 0, INT32_MAX);
+    if (most && !request.max_reasoning_tokens) request.max_reasoning_tokens = static_cast<int>(*most);
+    if (const auto is_hidden = reader.boolean("exclude"); is_hidden && !fields.any("include_reasoning")) {
+      request.include_reasoning = !*is_hidden;
+    }
+    if (reader.has_error()) return fields.fail(reader.error());
+  }
+}
+
 }  // namespace
 
 void read_conversation(FieldReader& fields, ChatRequest& request) {
@@ -278,6 +326,7 @@ void read_conversation(FieldReader& fields, ChatRequest& request) {
   if (request.continue_final_message) request.add_generation_prompt = false;
 
   auto kwargs = std::make_shared<Json>(Json::object());
+  read_thinking_objects(fields, *kwargs);
   if (const Json* effort = fields.any("reasoning_effort")) {
     if (!effort->is_string()) return fields.fail_type("reasoning_effort", "a string", *effort);
     (*kwargs)["reasoning_effort"] = *effort;
@@ -316,6 +365,12 @@ ApiResult<ChatRequest> read_chat_request(const Json& body, const ParseLimits& li
     }
   }
   request.include_reasoning = fields.boolean("include_reasoning").value_or(true);
+  for (const char* name : {"thinking_token_budget", "reasoning_max_tokens", "reasoning_budget_tokens"}) {
+    const auto budget = fields.integer(name);
+    if (!budget || request.max_reasoning_tokens) continue;
+    if (*budget >= 0) request.max_reasoning_tokens = static_cast<int>(*budget);
+  }
+  read_thinking_limits(fields, request);
   const std::string reasoning_format = fields.string("reasoning_format").value_or("auto");
   if (reasoning_format != "none" && reasoning_format != "auto" && reasoning_format != "deepseek") {
     fields.fail("reasoning_format", fmt::format("reasoning_format must be none, auto or deepseek, got \"{}\"",
@@ -324,12 +379,6 @@ ApiResult<ChatRequest> read_chat_request(const Json& body, const ParseLimits& li
   request.separate_reasoning = fields.boolean("separate_reasoning").value_or(reasoning_format != "none");
   if (!request.separate_reasoning && !request.include_reasoning) {
     fields.fail("include_reasoning", "include_reasoning must be true where separate_reasoning is false");
-  }
-
-  for (const char* name : {"thinking_token_budget", "reasoning_max_tokens", "reasoning_budget_tokens"}) {
-    const auto budget = fields.integer(name);
-    if (!budget || request.max_reasoning_tokens) continue;
-    if (*budget >= 0) request.max_reasoning_tokens = static_cast<int>(*budget);
   }
 
   // max_completion_tokens is the name of today and wins.

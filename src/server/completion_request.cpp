@@ -171,10 +171,18 @@ ApiResult<CompletionRequest> read_completion_request(const Json& body, const Par
 
 namespace {
 
-constexpr std::initializer_list<const char*> kConversationFields = {
-    "documents",        "add_generation_prompt", "continue_final_message", "chat_template_kwargs",
-    "reasoning_effort", "enable_thinking",       "chat_template",          "tools",
-    "tool_choice",      "parallel_tool_calls"};
+constexpr std::initializer_list<const char*> kConversationFields = {"documents",
+                                                                    "add_generation_prompt",
+                                                                    "continue_final_message",
+                                                                    "chat_template_kwargs",
+                                                                    "reasoning_effort",
+                                                                    "enable_thinking",
+                                                                    "chat_template",
+                                                                    "tools",
+                                                                    "tool_choice",
+                                                                    "parallel_tool_calls",
+                                                                    "reasoning",
+                                                                    "thinking"};
 
 // /tokenize takes a text under one of two names, or a conversation.
 void check_one_text(FieldReader& fields) {

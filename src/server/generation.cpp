@@ -158,11 +158,10 @@ void Generation::take_tokens(Choice& choice, Output& output, ChoiceDelta& delta)
     ++usage_.num_completion_tokens;
     // The token that ended the sequence is counted; its text is shown like a stop string's, on demand.
     // That of a text to which a constraint lets nothing be added is part of it.
-    const bool is_end_token =
-        output.stop_token_id >= 0 ||
-        std::ranges::find(request_.eos_token_ids, output.token_ids[i]) != request_.eos_token_ids.end();
-    const bool is_stopper =
-        output.finish_reason == FinishReason::kStop && i + 1 == output.token_ids.size() && is_end_token;
+    const bool is_eos = std::ranges::find(request_.eos_token_ids, output.token_ids[i]) != request_.eos_token_ids.end();
+    const bool is_stopper = output.finish_reason == FinishReason::kStop && i + 1 == output.token_ids.size() &&
+                            (output.stop_token_id >= 0 || is_eos);
+    if (is_stopper && output.stop_token_id < 0) delta.eos_token_id = output.token_ids[i];
     const bool is_shown = !is_stopper || (request_.sampling.include_stop_str_in_output && output.stop_token_id >= 0);
     if (is_shown) choice.text->append(output.token_ids[i], delta.text);
     delta.text_ends.push_back(delta.text.size());

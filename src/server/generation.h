@@ -34,6 +34,7 @@ struct ChoiceDelta {
   FinishReason finish_reason = FinishReason::kNone;  // else the last delta of this choice
   std::string stop_string;                           // that ended it
   int32_t stop_token_id = -1;                        // that ended it; -1 for eos and all else
+  int32_t eos_token_id = -1;                         // that ended it
   Status error;                                      // with kError
 };
 

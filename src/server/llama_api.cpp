@@ -6,9 +6,19 @@
 #include <nlohmann/json.hpp>
 
 #include "server/api_handlers.h"
+#include "server/json_parse.h"
 #include "server/json_writer.h"
 
 namespace spate {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kDrawnSeed = UINT32_MAX;  // llama-server's word for a seed that nobody gave
+
+constexpr std::string_view kOurSamplers[] = {"penalties", "temperature", "top_k", "min_p", "top_p"};
+
+}  // namespace
 
 ApiOutcome handle_apply_template(ApiCall& call, IgnoredFields& ignored) {
   ApiResult<TokenizeRequest> request = parse_tokenize_request(call.request.body, call.frontend->parse_limits());
@@ -74,6 +84,62 @@ HttpResponse slots_response(const Frontend& frontend, const EngineInspection& se
     json.end_object();
   }
   return {.body = json.end_array().take()};
+}
+
+std::optional<ApiError> set_lora_adapters(std::string_view body, HttpResponder& responder) {
+  const auto list = parse_json(body);
+  if (!list.ok()) return list.error();
+  if (!(**list).is_array()) return bad_request("", "The request body must be an array of objects with id and scale.");
+  for (const Json& adapter : **list) {
+    const Json scale = adapter.is_object() ? adapter.value("scale", Json()) : Json();
+    if (!scale.is_number() || !adapter.value("id", Json()).is_number_integer()) {
+      return bad_request("", fmt::format("An adapter must be an object with an integer id and a number scale, got {}.",
+                                         json_excerpt(adapter)));
+    }
+    if (scale != 0) {
+      return not_supported("id", fmt::format("There are no adapters; the id {} is not known.", adapter["id"].dump()));
+    }
+  }
+  responder.respond({.body = R"({"success":true})"});
+  return std::nullopt;
+}
+
+std::string generation_settings_json(const CompletionRequest& request, const Json& asked, int n_ctx) {
+  const SamplingParams& sampling = request.sampling;
+  JsonWriter json;
+  json.begin_object().field("n_ctx", n_ctx);
+  json.field("seed", sampling.seed ? static_cast<int64_t>(*sampling.seed) : kDrawnSeed);
+  json.field("temperature", sampling.temperature).field("dynatemp_range", 0).field("dynatemp_exponent", 1);
+  json.field("top_k", sampling.sampling_top_k).field("top_p", sampling.top_p);
+  const Json min_p = asked.value("min_p", Json());
+  json.field("min_p", min_p.is_number() && sampling.min_p > 0 ? min_p.get<float>() : sampling.min_p);
+  json.field("top_n_sigma", -1).field("xtc_probability", 0).field("xtc_threshold", 0.1).field("typical_p", 1);
+  json.field("repeat_last_n", -1).field("repeat_penalty", sampling.repetition_penalty);
+  json.field("presence_penalty", sampling.presence_penalty).field("frequency_penalty", sampling.frequency_penalty);
+  json.field("dry_multiplier", 0).field("dry_base", 1.75).field("dry_allowed_length", 2);
+  json.field("dry_penalty_last_n", -1).key("dry_sequence_breakers").begin_array().end_array();
+  json.field("mirostat", 0).field("mirostat_tau", 5).field("mirostat_eta", 0.1);
+  json.key("stop").begin_array();
+  for (const std::string& stop : sampling.stop) json.value(stop);
+  json.end_array();
+  const int n_predict = asked.value("n_predict", Json()) == 0 ? 0 : request.max_tokens.value_or(-1);
+  json.field("max_tokens", n_predict).field("n_predict", n_predict).field("n_keep", 0).field("n_discard", 0);
+  json.field("ignore_eos", sampling.ignore_eos).field("stream", request.stream);
+  json.key("logit_bias").begin_array();
+  for (const auto& [token_id, bias] : sampling.logit_bias) {
+    json.begin_object().field("bias", bias).field("token", token_id).end_object();
+  }
+  json.end_array().field("n_probs", sampling.logprobs.value_or(0)).field("min_keep", 0);
+  const Json grammar = asked.value("grammar", Json());
+  json.field("grammar", grammar.is_string() ? grammar.get<std::string>() : std::string());
+  json.key("samplers").begin_array();
+  if (request.samplers) {
+    for (const std::string_view name : *request.samplers) json.value(name);
+  } else {
+    for (const std::string_view name : kOurSamplers) json.value(name);
+  }
+  json.end_array().field("timings_per_token", false).field("post_sampling_probs", false);
+  return json.key("lora").begin_array().end_array().end_object().take();
 }
 
 }  // namespace spate

@@ -40,6 +40,43 @@ TEST_CASE("llama-server: a completion, whole") {
   CHECK(test.post("/completion", {{"prompt", tokens}})["content"] == prompt);
 }
 
+TEST_CASE("llama-server: the end of a completion tells its settings and prompt") {
+  DialectServer test;
+  const Json body{{"prompt", "one two"}, {"n_predict", 7},     {"temperature", 0.5}, {"min_p", 0.1},
+                  {"top_k", 3},          {"samplers", "kymt"}, {"stop", {"nine"}},   {"logit_bias", {{5, -1.5}}},
+                  {"seed", 3},           {"n_probs", 2}};
+  const Json answer = test.post("/completion", body);
+  const Json settings = answer["generation_settings"];
+  for (const char* name : {"temperature", "top_k", "seed", "n_predict", "n_probs", "stop"}) {
+    CHECK(settings[name] == body[name]);
+  }
+  CHECK(settings["min_p"].get<float>() == 0.1f);  // as asked for, though it stands before the temperature
+  CHECK(settings["max_tokens"] == 7);
+  CHECK(settings["samplers"] == Json({"top_k", "typ_p", "min_p", "temperature"}));
+  CHECK(settings["logit_bias"] == Json::array({{{"bias", -1.5}, {"token", 5}}}));
+  CHECK(settings["stream"] == false);
+  CHECK(settings["mirostat"] == 0);
+  CHECK(settings["n_ctx"] == 512);
+  const std::string prompt = answer["prompt"];
+  CHECK(prompt.ends_with("one two"));
+  CHECK(test.post("/completion", {{"prompt", {"a b", "c d"}}, {"n", 2}})[3]["prompt"].get<std::string>().ends_with(
+      "c d"));
+  const Json picked =
+      test.post("/completion", {{"prompt", "a b"}, {"response_fields", {"generation_settings/n_predict", "prompt"}}});
+  CHECK(picked["generation_settings/n_predict"] == -1);
+  CHECK(picked.contains("prompt"));
+  const Json none = test.post("/completion", {{"prompt", "a"}, {"n_predict", 0}})["generation_settings"];
+  CHECK(none["n_predict"] == 0);
+  CHECK(none["seed"] == 4294967295);
+  CHECK(none["samplers"].size() == 5);
+  const Json streamed{{"prompt", "a b"}, {"stream", true}};
+  const auto events = sse_events(TestClient(test.server.port()).post("/completion", streamed.dump()).body);
+  CHECK(!Json::parse(events[0]).contains("generation_settings"));
+  CHECK(Json::parse(events.back())["generation_settings"]["stream"] == true);
+  CHECK(test.post("/completion", {{"prompt", "a"}, {"samplers", "pt"}, {"top_p", 0.5}, {"temperature", 0.5}},
+                  400)["error"]["param"] == "samplers");
+}
+
 TEST_CASE("llama-server: a completion, streamed") {
   DialectServer test;
   const std::string prompt = "one two three 你好!";
@@ -279,6 +316,19 @@ TEST_CASE("llama-server: embeddings of its own path") {
 TEST_CASE("llama-server: there are no adapters, and no infill without tokens for it") {
   DialectServer test;
   CHECK(test.get("/lora-adapters") == Json::array());
+  CHECK(test.post("/lora-adapters", Json::array())["success"] == true);
+  CHECK(test.post("/lora-adapters", Json::array({{{"id", 0}, {"scale", 0.0}}}))["success"] == true);
+  CHECK(test.post("/lora-adapters", Json::array({{{"id", 0}, {"scale", 0.5}}}), 400)["error"]["code"] ==
+        "unsupported_parameter");
+  for (const Json& wrong :
+       {Json::object(), Json::array({5}), Json::array({{{"id", "a"}, {"scale", 0}}}), Json::array({{{"id", 1}}})}) {
+    CHECK(test.post("/lora-adapters", wrong, 400)["error"]["type"] == "invalid_request_error");
+  }
+  TestClient client(test.server.port());
+  client.send("DELETE /lora-adapters HTTP/1.1\r\nHost: x\r\n\r\n");
+  const TestResponse deleted = client.receive();
+  CHECK(deleted.status == 405);
+  CHECK(deleted.header("allow") == "GET, HEAD, POST, OPTIONS");
   const Json refused = test.post("/infill", {{"input_prefix", "a"}, {"input_suffix", "b"}}, 400)["error"];
   CHECK(refused["param"] == "model");
   CHECK(refused["message"].get<std::string>().find("does not fill in") != std::string::npos);

@@ -12,6 +12,7 @@
 #include "server/api_handlers.h"
 #include "server/infill.h"
 #include "server/json_parse.h"
+#include "server/llama_api.h"
 #include "server/request_table.h"
 #include "server/response_json.h"
 
@@ -31,6 +32,8 @@ struct LlamaOptions {
   bool picks_fields = false;
   int64_t min_indent = 0;     // a line with less ends the answer before it
   double max_predict_ms = 0;  // since the first token, once there is a line break; 0: any time
+  Json asked = Json::object();  // some fields as they came
+  std::string settings;         // JSON, for the end of the answer
 };
 
 std::optional<ApiError> take_options(Json& completion, LlamaOptions& options) {
@@ -39,6 +42,9 @@ std::optional<ApiError> take_options(Json& completion, LlamaOptions& options) {
     completion.erase(name);
     return value;
   };
+  for (const char* name : {"n_predict", "min_p", "grammar"}) {
+    if (completion.contains(name)) options.asked[name] = completion[name];
+  }
   if (const Json names = take("response_fields"); !names.is_null()) {
     const bool is_list = names.is_array() && names.size() <= kMaxResponseFields &&
                          std::ranges::all_of(names, [](const Json& name) { return name.is_string(); });
@@ -221,6 +227,7 @@ class LlamaCompletion final : public GenerationListener {
 
   void on_admitted(const GenerationRequest& request) override {
     for (const std::vector<int32_t>& prompt : request.prompts) {
+      prompts_.push_back(info_.tokenizer->decode(prompt, false));
       for (int i = 0; i < n_; ++i) {
         choices_.push_back({.num_prompt_tokens = prompt.size(), .lines = IndentWatch(options_.min_indent)});
       }
@@ -260,7 +267,7 @@ class LlamaCompletion final : public GenerationListener {
     for (size_t i = 0; i < choices_.size(); ++i) {
       JsonWriter json;
       write_choice(json, static_cast<int>(i), choices_[i]);
-      write_end(json, choices_[i], usage);
+      write_end(json, choices_[i], prompts_[i / static_cast<size_t>(n_)], usage);
       std::string text = json.end_object().take();
       if (options_.picks_fields) text = picked_fields(text);
       if (is_stream_) responder_->write("data: " + text + "\n\n");
@@ -346,8 +353,9 @@ class LlamaCompletion final : public GenerationListener {
     json.end_array();
   }
 
-  void write_end(JsonWriter& json, const Choice& choice, const GenerationUsage& usage) {
+  void write_end(JsonWriter& json, const Choice& choice, const std::string& prompt, const GenerationUsage& usage) {
     json.field("stop", true).field("model", info_.model).field("truncated", false);
+    json.raw_field("generation_settings", options_.settings).field("prompt", prompt);
     json.field("stop_type", stop_type(choice.end)).field("stopping_word", choice.end.stop_string);
     json.field("has_new_line", choice.lines.has_new_line());
     const int64_t num_computed = usage.num_prompt_tokens - usage.num_cached_tokens;
@@ -378,6 +386,7 @@ class LlamaCompletion final : public GenerationListener {
   const LlamaOptions options_;
   const ResponseInfo info_;
   const std::shared_ptr<HttpResponder> responder_;
+  std::vector<std::string> prompts_;  // with the texts of special tokens
   std::vector<Choice> choices_;
   bool has_failed_ = false;
 
@@ -396,6 +405,7 @@ ApiOutcome complete(ApiCall& call, IgnoredFields& ignored, Json completion) {
   ignored = {request->unknown_fields, request->no_effect_fields};
   std::shared_ptr<LlamaCompletion> listener;
   const auto make = [&](const CompletionRequest& made, ResponseInfo info, std::shared_ptr<HttpResponder> responder) {
+    options.settings = generation_settings_json(made, options.asked, call.frontend->max_model_len());
     return listener =
                std::make_shared<LlamaCompletion>(made, std::move(options), std::move(info), std::move(responder));
   };

@@ -308,7 +308,53 @@ constexpr struct {
                  {"typ_p", 'y'},     {"typical_p", 'y'},   {"top_p", 'p'},       {"min_p", 'm'},
                  {"xtc", 'x'},       {"temperature", 't'}, {"infill", 'i'},      {"adaptive_p", 'a'}};
 
-void read_samplers(FieldReader& fields, SamplingParams& sampling) {
+std::string_view sampler_name(char letter) {
+  return std::ranges::find_if(kSamplers, [&](const auto& sampler) { return sampler.letter == letter; })->name;
+}
+
+// Ours is penalties, temperature, top_k and min_p, top_p. Another order is taken where it draws the same tokens: top_k
+// and min_p ask for ranks and for ratios to the best token, which no other cut changes.
+void check_sampler_order(FieldReader& fields, std::string_view letters, const SamplingParams& sampling) {
+  constexpr std::string_view kOurs = "etkmp";
+  const bool is_drawn = sampling.temperature >= kMinTemperature;
+  const auto is_active = [&](char letter) {
+    switch (letter) {
+      case 'e':
+        return sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 || sampling.frequency_penalty != 0;
+      case 't':
+        return is_drawn && sampling.temperature != 1;
+      case 'k':
+        return sampling.sampling_top_k > 0;
+      case 'm':
+        return sampling.min_p > 0;
+      default:
+        return letter == 'p' && sampling.top_p < 1;
+    }
+  };
+  const auto commute = [&](char a, char b) {
+    if (a == b) return a == 'k' || a == 'm';
+    return a != 'e' && b != 'e' && (!is_drawn || (a != 'p' && b != 'p'));
+  };
+  std::string active;
+  for (const char letter : letters) {
+    if (is_active(letter)) active += letter;
+  }
+  for (size_t later = 1; later < active.size(); ++later) {
+    for (size_t i = 0; i < later; ++i) {
+      const char a = active[i], b = active[later];
+      if (kOurs.find(a) < kOurs.find(b) || commute(a, b)) continue;
+      const std::string problem = a == b ? fmt::format("{} twice", sampler_name(a))
+                                         : fmt::format("{} before {}", sampler_name(a), sampler_name(b));
+      return fields.fail(not_supported(
+          "samplers", fmt::format("samplers asks for {}; here the order is penalties, temperature, top_k and min_p, "
+                                  "top_p. Leave samplers out, or turn one of them off",
+                                  problem)));
+    }
+  }
+}
+
+void read_samplers(FieldReader& fields, ApiRequest& request) {
+  SamplingParams& sampling = request.sampling;
   const Json* given = fields.any("samplers");
   if (!given) return;
   constexpr const char* kWanted = "a list of samplers' names, or a string of their letters";
@@ -326,12 +372,20 @@ void read_samplers(FieldReader& fields, SamplingParams& sampling) {
   } else {
     return fields.fail_type("samplers", kWanted, *given);
   }
+  request.samplers.emplace();
+  for (const char letter : letters) request.samplers->push_back(sampler_name(letter));
   const auto runs = [&](char letter) { return letters.find(letter) != std::string::npos; };
   if (!runs('e')) turn_off_penalties(sampling);
   if (!runs('k')) sampling.sampling_top_k = 0;
   if (!runs('p')) sampling.top_p = 1;
   if (!runs('m')) sampling.min_p = 0;
   if (!runs('t')) sampling.temperature = 1;
+  check_sampler_order(fields, letters, sampling);
+  // The ratio of two probabilities at the temperature T is their ratio at 1 to the power of 1 / T.
+  const bool is_drawn = sampling.temperature >= kMinTemperature && sampling.min_p > 0;
+  if (is_drawn && letters.find('m') < letters.find('t') && runs('t')) {
+    sampling.min_p = std::pow(sampling.min_p, 1 / sampling.temperature);
+  }
 }
 
 }  // namespace
@@ -374,12 +428,14 @@ void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiReque
   for (const char* name : {"n_cmpl", "n"}) {
     if (const auto n = fields.integer(name)) sampling.n = static_cast<int>(*n);
   }
+  // A model whose default is greedy still gives several answers to those who ask for them.
+  if (sampling.n > 1 && sampling.temperature == 0 && !fields.any("temperature")) sampling.temperature = 1;
   if (const auto seed = fields.integer("seed"); seed && *seed != -1) sampling.seed = static_cast<uint64_t>(*seed);
   for (const char* name : {"min_new_tokens", "min_tokens"}) {
     if (const auto min_tokens = fields.integer(name)) sampling.min_tokens = static_cast<int>(*min_tokens);
   }
   read_penalty_window(fields, limits, sampling);
-  read_samplers(fields, sampling);
+  read_samplers(fields, request);
   sampling.ignore_eos = fields.boolean("ignore_eos").value_or(false);
   const bool keeps_stop = fields.boolean("no_stop_trim").value_or(false);
   sampling.include_stop_str_in_output = fields.boolean("include_stop_str_in_output").value_or(keeps_stop);
@@ -413,8 +469,6 @@ void read_common_fields(FieldReader& fields, const ParseLimits& limits, ApiReque
   read_beam_search(fields, sampling, request.beams);
   if (request.beams.width == 0) read_best_of(fields, sampling);
   read_truncation(fields, request);
-  // A model whose default is greedy still gives several answers to those who ask for them.
-  if (sampling.n > 1 && sampling.temperature == 0 && !fields.any("temperature")) sampling.temperature = 1;
 }
 
 std::optional<int> read_logprobs_count(FieldReader& fields, std::string_view name, const ParseLimits& limits) {

@@ -36,6 +36,13 @@ void write_stop_reason(JsonWriter& json, const ChoiceDelta& delta) {
   } else {
     json.null_field("stop_reason");
   }
+  if (delta.stop_string.empty() && std::max(delta.stop_token_id, delta.eos_token_id) < 0) {
+    json.null_field("matched_stop");
+  } else if (delta.stop_string.empty()) {
+    json.field("matched_stop", std::max(delta.stop_token_id, delta.eos_token_id));
+  } else {
+    json.field("matched_stop", delta.stop_string);
+  }
 }
 
 void write_token_ids(JsonWriter& json, std::string_view name, const std::vector<int32_t>& token_ids) {

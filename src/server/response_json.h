@@ -33,6 +33,8 @@ std::string token_label(const Tokenizer& tokenizer, int32_t token_id, bool as_id
 std::string_view api_finish_reason(FinishReason reason, bool has_tool_calls);
 
 void write_head(JsonWriter& json, const ResponseInfo& info, std::string_view object);
+// vLLM's stop_reason and SGLang's matched_stop: the text or token id that ended the choice. An end token of the model's
+// is null in the first and its id in the second.
 void write_stop_reason(JsonWriter& json, const ChoiceDelta& delta);
 void write_token_ids(JsonWriter& json, std::string_view name, const std::vector<int32_t>& token_ids);
 void write_token_ids_or_null(JsonWriter& json, std::string_view name, const std::vector<int32_t>* token_ids);

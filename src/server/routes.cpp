@@ -1,5 +1,8 @@
 #include "server/routes.h"
 
+#include <string>
+#include <vector>
+
 #include "server/request_table.h"
 
 namespace spate {
@@ -22,7 +25,7 @@ constexpr Route kRoutes[] = {
     {"/completion", "POST", Endpoint::kLlamaCompletion, true,
      "llama-server's own: the fields of /v1/completions, `n_probs`, `return_tokens`, `response_fields`, `n_indent` and "
      "`t_max_predict_ms`; prompts that mix texts and token ids; without a limit the answer goes on to the end of the "
-     "context."},
+     "context. The end of the answer has `generation_settings` and `prompt`."},
     {"/infill", "POST", Endpoint::kInfill, true,
      "llama-server's: what stands between `input_prefix` and `input_suffix`, given the files of `input_extra` "
      "(`filename`, `text`) and the beginning `prompt`; otherwise as /completion. 400 where the model has no tokens for "
@@ -59,6 +62,8 @@ constexpr Route kRoutes[] = {
      "Takes ?model=. 404 with `--no-slots`."},
     {"/lora-adapters", "GET", Endpoint::kLoraAdapters, true,
      "llama-server's: an empty list, as there are no adapters."},
+    {"/lora-adapters", "POST", Endpoint::kSetLoraAdapters, true,
+     "llama-server's: a list of `id` and `scale`. An empty one and scales of 0 change nothing; 400 for others."},
     {"/v1/chat/completions/input_tokens", "POST", Endpoint::kCountChatTokens, true,
      "The tokens of such a prompt; llama-server's path.", kChatRequest},
     {"/chat/completions/input_tokens", "POST", Endpoint::kCountChatTokens, true, "", kChatRequest},
@@ -172,8 +177,16 @@ constexpr ForeignPath kForeignPaths[] = {
     {"/redoc", "vLLM", "Use /openapi.json."},
 };
 
-bool is_response(const Route& route) {
-  return route.endpoint == Endpoint::kResponse || route.endpoint == Endpoint::kDeleteResponse;
+// Of the routes of the same path.
+std::vector<std::string_view> methods_of(const Route& route) {
+  std::vector<std::string_view> methods;
+  for (const std::span<const Route> list : {std::span<const Route>(kRoutes), std::span<const Route>(kIdRoutes)}) {
+    for (const Route& other : list) {
+      if (std::string_view(other.path) == route.path) methods.emplace_back(other.method);
+    }
+  }
+  if (methods.empty()) methods.emplace_back(route.method);
+  return methods;
 }
 
 }  // namespace
@@ -182,9 +195,13 @@ std::span<const Route> routes() { return kRoutes; }
 std::span<const Route> id_routes() { return kIdRoutes; }
 
 const Route* find_route(std::string_view path, std::string_view method) {
+  const Route* found = nullptr;
   for (const Route& route : kRoutes) {
-    if (path == route.path) return &route;
+    if (path != route.path) continue;
+    if (takes_method(route, method)) return &route;
+    if (found == nullptr) found = &route;
   }
+  if (found != nullptr) return found;
   if (path.starts_with(kWebPagePrefix)) return &kWebPageRoute;
   const auto has_id = [&](std::string_view prefix) { return path.starts_with(prefix) && path.size() > prefix.size(); };
   if (has_id(kModelPrefix)) return &kIdRoutes[0];
@@ -213,12 +230,18 @@ bool takes_method(const Route& route, std::string_view method) {
 }
 
 std::string allowed_methods(const Route& route) {
-  if (is_response(route)) return "GET, HEAD, DELETE, OPTIONS";
-  return std::string_view(route.method) == "GET" ? "GET, HEAD, OPTIONS" : "POST, OPTIONS";
+  std::string methods;
+  for (const std::string_view method : methods_of(route)) {
+    methods += std::string(method) + (method == "GET" ? ", HEAD, " : ", ");
+  }
+  return methods + "OPTIONS";
 }
 
 std::string taken_methods(const Route& route) {
-  return is_response(route) ? "GET and DELETE" : route.method;
+  std::string methods;
+  for (const std::string_view method : methods_of(route))
+    methods += (methods.empty() ? "" : " and ") + std::string(method);
+  return methods;
 }
 
 }  // namespace spate

@@ -46,6 +46,7 @@ enum class Endpoint {
   kLoad,
   kServerVersion,
   kLoraAdapters,
+  kSetLoraAdapters,
   kOpenApi,
   kMetrics,
   kLive,

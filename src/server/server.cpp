@@ -222,6 +222,8 @@ struct Server::Impl {
       case Endpoint::kLoraAdapters:
         responder->respond({.body = "[]"});
         return std::nullopt;
+      case Endpoint::kSetLoraAdapters:
+        return set_lora_adapters(request.body, *responder);
       case Endpoint::kOpenApi:
         responder->respond({.body = openapi_json(kVersion)});
         return std::nullopt;

@@ -123,16 +123,27 @@ TEST_CASE("api: stop strings, stop tokens and max_tokens end an answer as told")
   Json answer = test.post("/v1/chat/completions", chat_body("one two three four", {{"stop", "three"}}));
   CHECK(answer["choices"][0]["message"]["content"] == "one two ");
   CHECK(answer["choices"][0]["stop_reason"] == "three");
+  CHECK(answer["choices"][0]["matched_stop"] == "three");
   answer = test.post("/v1/chat/completions",
                      chat_body("one two three four", {{"stop", {"o t", "zzz"}}, {"include_stop_str_in_output", true}}));
   CHECK(answer["choices"][0]["message"]["content"] == "one two t");
   answer = test.post("/v1/chat/completions", chat_body("FOREVER and a day ", {{"max_tokens", 3}}));
   CHECK(answer["choices"][0]["finish_reason"] == "length");
   CHECK(answer["usage"]["completion_tokens"] == 3);
+  CHECK(answer["choices"][0].at("matched_stop").is_null());
   const int32_t second = test.model.tokenizer->encode("one two three four")[1];
   answer = test.post("/v1/chat/completions", chat_body("one two three four", {{"stop_token_ids", {second}}}));
   CHECK(answer["choices"][0]["message"]["content"] == "one");
   CHECK(answer["choices"][0]["stop_reason"] == second);
+  CHECK(answer["choices"][0]["matched_stop"] == second);
+  // The model's own end: vLLM tells nothing, SGLang the token.
+  const int32_t eos = test.model.serving.eos_token_ids.front();
+  answer = test.post("/v1/completions", {{"prompt", "one two"}});
+  CHECK(answer["choices"][0].at("stop_reason").is_null());
+  CHECK(answer["choices"][0]["matched_stop"] == eos);
+  const auto whole = test.stream("/v1/chat/completions", chat_body("one two", {{"stream", true}}));
+  CHECK(whole.back()["choices"][0].at("stop_reason").is_null());
+  CHECK(whole.back()["choices"][0]["matched_stop"] == eos);
   // A stop string across chunks never shows its beginning; an endless answer ends in the engine too.
   const auto chunks =
       test.stream("/v1/chat/completions", chat_body("FOREVER young STOP here", {{"stop", "STOP"}, {"stream", true}}));

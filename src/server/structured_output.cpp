@@ -207,7 +207,7 @@ Result<Grammar> compile_grammar(const StructuredOutput& output) {
   if (output.kind == OutputKind::kChoice) {
     expr = expr_texts(output.choices);
   } else {
-    ASSIGN_OR_RETURN(expr, parse_regex(output.text, RegexMatch::kWhole));
+    ASSIGN_OR_RETURN(expr, parse_regex(output.text, RegexMatch::kWhole, expr_chars, &budget));
   }
   builder.define_rule(builder.declare_rule("root"), std::move(expr));
   return builder.finish(0, budget);

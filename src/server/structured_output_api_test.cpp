@@ -261,7 +261,7 @@ TEST_CASE("api: a grammar that cannot be compiled is a 400 with its place") {
                   {"json_schema", {{"name", "x"}, {"schema", {{"properties", {{"a", {{"type", "thing"}}}}}}}}}}}});
   CHECK(schema["param"] == "response_format.json_schema.schema");
   CHECK(schema["message"].get<std::string>().find("at #/properties/a: type must be") != std::string::npos);
-  CHECK(error_of({{"guided_regex", "(?=a)"}})["message"].get<std::string>().find("at 2: look-ahead") !=
+  CHECK(error_of({{"guided_regex", "(?<=a)"}})["message"].get<std::string>().find("at 4: look-behind") !=
         std::string::npos);
   CHECK(error_of({{"guided_grammar", "root ::= x"}})["message"].get<std::string>().find("line 1, column 10") !=
         std::string::npos);

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """JSON Schema grammars against the packages jsonschema (PyPI) and ajv (npm), in both directions, without a model: every
-text of a grammar is valid, every valid value has a text in it, and no text of an invalid value is allowed.
+text of a grammar is valid, every valid value has a text in it, and no text of an invalid value is allowed. Then schemas
+that pydantic (2 and 1) makes of models, and zod and zod-to-json-schema (npm) of theirs, against what these say themselves.
 
-json_schemas.py BUILD_DIR [COUNT] [SEED] [FOLDER]   COUNT random schemas; with ajv where FOLDER has it installed
+json_schemas.py BUILD_DIR [COUNT] [SEED] [FOLDER]   COUNT random schemas; with ajv and zod where FOLDER has them installed
 json_schemas.py BUILD_DIR --suite FOLDER            the files of a checkout of JSON-Schema-Test-Suite, tests/draft2020-12
 """
 import itertools
@@ -265,13 +266,15 @@ def main():
             if not validator.is_valid(json.loads(text)):
                 problems.append(f"{json.dumps(schema)} allows {text}, which is invalid")
             if not re.search(r"\d{15}", text):  # JavaScript's numbers are doubles
-                for_ajv.append({"schema": schema, "value": json.loads(text)})
+                for_ajv.append({"schema": schema, "value": json.loads(text), "allowed": True})
         at = 0
         for value, orders in zip(values, texts):
             allowed = any(answer["allowed"][at:at + len(orders)])
             at += len(orders)
             is_valid = validator.is_valid(value)
             valid, invalid = valid + is_valid, invalid + (not is_valid)
+            if allowed or len(orders) < MAX_TEXTS:
+                for_ajv.append({"schema": schema, "value": value, "allowed": allowed})
             if allowed != is_valid and (allowed or len(orders) < MAX_TEXTS):
                 problems.append(f"{json.dumps(schema)} {'allows' if allowed else 'shuts out'} {json.dumps(value)}, which is "
                                 f"{'valid' if is_valid else 'invalid'}")
@@ -282,6 +285,8 @@ def main():
     assert not problems
     assert refused < count // 3 and samples > count and valid > count, "the schemas say too little"
     check_with_ajv(for_ajv)
+    check_pydantic()
+    check_zod()
 
 
 def check_with_ajv(cases):
@@ -291,6 +296,116 @@ def check_with_ajv(cases):
     (ajv / "cases.json").write_text(json.dumps(cases))
     (ajv / "json_schemas.mjs").write_text((here / "json_schemas.mjs").read_text())
     subprocess.run(["node", "json_schemas.mjs", "cases.json"], cwd=ajv, check=True)
+
+
+def check_generated(tool, cases):
+    """[(schema, texts of valid values, texts of invalid ones)]; members in the order of the schema. Left out is what the
+    tool's schema does not say: pydantic 1's of an Optional lack null, zod 4's of a tuple its length."""
+    problems, count = [], 0
+    answers = ask([{"schema": schema, "texts": valid + invalid} for schema, valid, invalid in cases])
+    for (schema, valid, invalid), answer in zip(cases, answers):
+        if "error" in answer:
+            problems.append(f"{json.dumps(schema)}: {answer['error']}")
+            continue
+        older = "definitions" in schema or "draft-07" in schema.get("$schema", "")
+        draft = jsonschema.Draft7Validator if older else jsonschema.Draft202012Validator
+        validator = draft(schema, format_checker=draft.FORMAT_CHECKER)
+        is_openapi = "$schema" not in schema and "nullable" in json.dumps(schema)
+        for text, allowed in zip(valid + invalid, answer["allowed"]):
+            if not is_openapi and validator.is_valid(json.loads(text)) != (text in valid):
+                continue
+            count += 1
+            if allowed != (text in valid):
+                problems.append(f"{json.dumps(schema)} {'allows' if allowed else 'shuts out'} {text}")
+    for problem in problems:
+        print(problem)
+    print(f"{tool}: {len(cases)} schemas, {count} values, {len(problems)} problems")
+    assert not problems
+
+
+def check_pydantic():
+    try:
+        import pydantic
+    except ImportError:
+        print("SKIPPED pydantic: the package is not installed")
+        return
+    check_generated(f"pydantic {pydantic.VERSION}", pydantic_cases(pydantic, lambda model: model.model_json_schema(),
+                                                                   lambda value: value.model_dump_json(exclude_unset=True)))
+    try:
+        from pydantic import v1
+        cases = pydantic_cases(v1, lambda model: model.schema(), lambda value: value.json(exclude_unset=True, separators=(",", ":")))
+    except Exception as error:  # Python 3.14 and later
+        print(f"SKIPPED pydantic 1: {error}")
+        return
+    check_generated(f"pydantic {v1.VERSION}", cases)
+
+
+def pydantic_cases(library, schema_of, text_of):
+    import datetime
+    import decimal
+    import enum
+    import typing
+    import uuid
+
+    class State(str, enum.Enum):
+        NEW = "new"
+        DONE = "done"
+
+    class Item(library.BaseModel):
+        name: str = library.Field(max_length=5)
+        count: int = library.Field(1, gt=0, le=100)
+
+    class Cat(library.BaseModel):
+        kind: typing.Literal["cat"]
+        lives: int
+
+    class Dog(library.BaseModel):
+        kind: typing.Literal["dog"]
+        tags: typing.List[str] = []
+
+    class Order(library.BaseModel):
+        item: Item
+        state: State = State.NEW
+        size: typing.Tuple[int, str] = (1, "x")
+        note: typing.Optional[str] = None
+        either: typing.Union[int, str] = 1
+        by_name: typing.Dict[str, Item] = {}
+        more: typing.List[Item] = library.Field(default=[])
+        pet: typing.Union[Cat, Dog] = library.Field(Dog(kind="dog"), discriminator="kind")
+        when: typing.Optional[datetime.datetime] = None
+        day: typing.Optional[datetime.date] = None
+        key: typing.Optional[library.UUID4] = None
+        price: typing.Optional[decimal.Decimal] = None
+        site: typing.Optional[library.HttpUrl] = None
+
+    class Tree(library.BaseModel):
+        value: float
+        left: typing.Optional["Tree"] = None
+        right: typing.Optional["Tree"] = None
+
+    getattr(Tree, "model_rebuild", getattr(Tree, "update_forward_refs", None))(**({} if hasattr(Tree, "model_rebuild") else {"Tree": Tree}))
+    item = {"name": "ab", "count": 3}
+    orders = [{"item": item}, {"item": {"name": ""}, "state": "done", "size": (7, "y"), "note": None, "either": "z"},
+              {"item": item, "by_name": {"k": item}, "more": [item, item], "pet": {"kind": "cat", "lives": 9}},
+              {"item": item, "pet": {"kind": "dog", "tags": ["a"]}, "day": "2024-02-29", "key": str(uuid.UUID(int=5, version=4))},
+              {"item": item, "when": "2024-02-29T12:30:00Z", "price": "12.50", "site": "http://a.example/b"}]
+    wrong = [{}, {"item": {"name": "abcdef"}}, {"item": {"name": "a", "count": 0}}, {"item": item, "state": "old"},
+             {"item": item, "size": [1]}, {"item": item, "size": [1, "a", 2]}, {"item": item, "pet": {"kind": "cow"}},
+             {"item": item, "pet": {"kind": "cat"}}, {"item": item, "note": 5}, {"item": item, "day": "2023-02-29"}]
+    trees = [{"value": 1.5}, {"value": 1.5, "left": {"value": 2.5, "left": {"value": 0.5}}, "right": {"value": -1.5}}]
+    compact = lambda value: json.dumps(value, separators=(",", ":"))
+    return [(schema_of(Order), [text_of(Order(**value)) for value in orders], [compact(value) for value in wrong]),
+            (schema_of(Tree), [text_of(Tree(**value)) for value in trees], ["{}", compact({"value": 1, "left": {"left": None}})])]
+
+
+def check_zod():
+    if ajv is None or not (ajv / "node_modules" / "zod").is_dir():
+        print("SKIPPED zod: no folder of it was given")
+        return
+    (ajv / "zod_schemas.mjs").write_text((here / "zod_schemas.mjs").read_text())
+    made = json.loads(subprocess.run(["node", "zod_schemas.mjs"], cwd=ajv, check=True, capture_output=True, text=True).stdout)
+    for tool, cases in made.items():
+        check_generated(tool, [(case["schema"], case["valid"], case["invalid"]) for case in cases])
 
 
 if suite:

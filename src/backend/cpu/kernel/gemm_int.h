@@ -403,6 +403,10 @@ static void int_rows(const GemmParams& p, const IntX& x, int64_t row, int64_t nu
   while (num_rows >= 4) tile(int_row_tile<kCodes, kTwoLevel, 4, 1, false>, 4);
   if (num_rows >= 2) tile(int_row_tile<kCodes, kTwoLevel, 2, 1, true>, 2);
 #endif
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  // CPUs of both makers run these. On a Xeon four streams that are asked for take 0.77 of the time of int8.
+  if (num_rows >= 1 && __builtin_cpu_is("intel")) return tile(int_row_tile<kCodes, kTwoLevel, 1, 4, true>, 1);
+#endif
   if (num_rows >= 1) tile(int_row_tile<kCodes, kTwoLevel, 1, kRowBlocks, kRowAsks>, 1);
 }
 

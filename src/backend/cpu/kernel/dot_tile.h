@@ -138,8 +138,9 @@ SPATE_INLINE void multiply_n_block(const DotTile& tile, int64_t j, int64_t sum_s
   }
 }
 
+// A function of its own: see below.
 template <Words kWords, int kRows, int64_t kRowStride, int64_t kWordStride, bool kAhead>
-static void multiply_blocks(const DotTile& tile, int64_t num_blocks, int64_t sum_stride) {
+static __attribute__((noinline)) void multiply_blocks(const DotTile& tile, int64_t num_blocks, int64_t sum_stride) {
   static_assert(kWords == Words::kCodes, "bf16 is multiplied by FMA");
   for (int64_t j = 0; j < num_blocks; ++j)
     multiply_n_block<kRows, kRowStride, kWordStride, kAhead>(tile, j, sum_stride);

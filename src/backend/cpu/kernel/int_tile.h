@@ -44,6 +44,14 @@ SPATE_INLINE void add_byte_products(I& sums, I unsigned_w, I x) {
   asm("vpmaddubsw %2, %3, %1\n\tvpaddw %1, %0, %0" : "+x"(sums), "=&x"(product) : "x"(x), "x"(unsigned_w));
 }
 
+// Codes of both signs; no product of two pairs leaves 16 bits: 2 * 128 * 127.
+SPATE_INLINE void add_signed_products(I& sums, I w, I magnitude_of_w, I x, I ones) {
+  I product;
+  asm("vpsignb %4, %2, %1\n\tvpmaddubsw %1, %3, %1\n\tvpmaddwd %5, %1, %1\n\tvpaddd %1, %0, %0"
+      : "+x"(sums), "=&x"(product)
+      : "x"(x), "x"(magnitude_of_w), "x"(w), "x"(ones));
+}
+
 // An int8 n-block as it lies; x [rows of weight][2][kRows]: the first and third code as 16 bits, then the others.
 // VPMADDUBSW is no way: two products of unsigned by signed bytes do not fit 16 bits.
 template <int kRows, bool kAhead>

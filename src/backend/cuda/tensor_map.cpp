@@ -33,14 +33,15 @@ TensorMap make_map(const DriverApi& api, CUtensorMapDataType type, uint32_t elem
   return encode(api, type, data, 2, dims, strides, box);
 }
 
-TensorMap make_map_5d(const DriverApi& api, CUtensorMapDataType type, const void* data,
-                      const std::array<int64_t, 5>& dims, const std::array<int64_t, 4>& strides,
-                      const std::array<uint32_t, 5>& box, L2Promotion promotion) {
-  std::array<uint64_t, 5> unsigned_dims;
-  std::array<uint64_t, 4> unsigned_strides;
+template <size_t kRank>
+TensorMap make_map_of(const DriverApi& api, CUtensorMapDataType type, const void* data,
+                      const std::array<int64_t, kRank>& dims, const std::array<int64_t, kRank - 1>& strides,
+                      const std::array<uint32_t, kRank>& box, L2Promotion promotion) {
+  std::array<uint64_t, kRank> unsigned_dims;
+  std::array<uint64_t, kRank - 1> unsigned_strides;
   std::copy(dims.begin(), dims.end(), unsigned_dims.begin());
   std::copy(strides.begin(), strides.end(), unsigned_strides.begin());
-  return encode(api, type, data, 5, unsigned_dims.data(), unsigned_strides.data(), box.data(), promotion);
+  return encode(api, type, data, kRank, unsigned_dims.data(), unsigned_strides.data(), box.data(), promotion);
 }
 
 }  // namespace
@@ -55,16 +56,21 @@ TensorMap make_byte_map(const DriverApi& api, const void* data, int64_t rows, in
   return make_map(api, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, data, rows, columns, row_stride, box_rows);
 }
 
+TensorMap make_bf16_map_4d(const DriverApi& api, const void* data, const std::array<int64_t, 4>& dims,
+                           const std::array<int64_t, 3>& strides, const std::array<uint32_t, 4>& box) {
+  return make_map_of<4>(api, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, data, dims, strides, box, L2Promotion::k256Bytes);
+}
+
 TensorMap make_bf16_map_5d(const DriverApi& api, const void* data, const std::array<int64_t, 5>& dims,
                            const std::array<int64_t, 4>& strides, const std::array<uint32_t, 5>& box,
                            L2Promotion promotion) {
-  return make_map_5d(api, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, data, dims, strides, box, promotion);
+  return make_map_of<5>(api, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, data, dims, strides, box, promotion);
 }
 
 TensorMap make_byte_map_5d(const DriverApi& api, const void* data, const std::array<int64_t, 5>& dims,
                            const std::array<int64_t, 4>& strides, const std::array<uint32_t, 5>& box,
                            L2Promotion promotion) {
-  return make_map_5d(api, CU_TENSOR_MAP_DATA_TYPE_UINT8, data, dims, strides, box, promotion);
+  return make_map_of<5>(api, CU_TENSOR_MAP_DATA_TYPE_UINT8, data, dims, strides, box, promotion);
 }
 
 TensorMap make_heads_map(const DriverApi& api, const HeadsMapParams& p) {

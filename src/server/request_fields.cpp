@@ -312,9 +312,9 @@ std::string_view sampler_name(char letter) {
   return std::ranges::find_if(kSamplers, [&](const auto& sampler) { return sampler.letter == letter; })->name;
 }
 
-// Ours is penalties, temperature, top_k and min_p, top_p. Another order is taken where it draws the same tokens: top_k
-// and min_p ask for ranks and for ratios to the best token, which no other cut changes.
-void check_sampler_order(FieldReader& fields, std::string_view letters, const SamplingParams& sampling) {
+// Ours is penalties, temperature, top_k and min_p, top_p. Whether another order draws the same tokens: top_k and min_p
+// ask for ranks and for ratios to the best token, which no other cut changes.
+bool draws_as_ours(std::string_view letters, const SamplingParams& sampling) {
   constexpr std::string_view kOurs = "etkmp";
   const bool is_drawn = sampling.temperature >= kMinTemperature;
   const auto is_active = [&](char letter) {
@@ -341,16 +341,10 @@ void check_sampler_order(FieldReader& fields, std::string_view letters, const Sa
   }
   for (size_t later = 1; later < active.size(); ++later) {
     for (size_t i = 0; i < later; ++i) {
-      const char a = active[i], b = active[later];
-      if (kOurs.find(a) < kOurs.find(b) || commute(a, b)) continue;
-      const std::string problem = a == b ? fmt::format("{} twice", sampler_name(a))
-                                         : fmt::format("{} before {}", sampler_name(a), sampler_name(b));
-      return fields.fail(not_supported(
-          "samplers", fmt::format("samplers asks for {}; here the order is penalties, temperature, top_k and min_p, "
-                                  "top_p. Leave samplers out, or turn one of them off",
-                                  problem)));
+      if (kOurs.find(active[i]) >= kOurs.find(active[later]) && !commute(active[i], active[later])) return false;
     }
   }
+  return true;
 }
 
 void read_samplers(FieldReader& fields, ApiRequest& request) {
@@ -380,7 +374,7 @@ void read_samplers(FieldReader& fields, ApiRequest& request) {
   if (!runs('p')) sampling.top_p = 1;
   if (!runs('m')) sampling.min_p = 0;
   if (!runs('t')) sampling.temperature = 1;
-  check_sampler_order(fields, letters, sampling);
+  if (!draws_as_ours(letters, sampling)) request.no_effect_fields.emplace_back("samplers (their order)");
   // The ratio of two probabilities at the temperature T is their ratio at 1 to the power of 1 / T.
   const bool is_drawn = sampling.temperature >= kMinTemperature && sampling.min_p > 0;
   if (is_drawn && letters.find('m') < letters.find('t') && runs('t')) {

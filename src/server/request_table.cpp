@@ -378,8 +378,8 @@ const RequestField kFields[] = {
      .neutral = 1},
     {"samplers", kBoth, kAny, kRead, "llama-server",
      "Which of them run: penalties, top_k, top_p, min_p, temperature; a list of names, or a string of their letters. "
-     "Here the order is penalties, temperature, top_k and min_p, top_p; another one is taken where it draws the same, "
-     "else refused.",
+     "Here the order is always penalties, temperature, top_k and min_p, top_p; where another one would draw otherwise, "
+     "it is listed among the fields without effect.",
      "all"},
     {.name = "min_keep",
      .kinds = kBoth,

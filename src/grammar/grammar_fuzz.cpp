@@ -51,7 +51,7 @@ spate::Result<spate::Grammar> compile(uint8_t kind, std::string_view text, spate
                      : spate::compile_structural_tag(schema, {}, budget);
   }
   const auto match = kind == 2 ? spate::RegexMatch::kWhole : spate::RegexMatch::kAnywhere;
-  ASSIGN_OR_RETURN(spate::Expr expr, spate::parse_regex(text, match));
+  ASSIGN_OR_RETURN(spate::Expr expr, spate::parse_regex(text, match, spate::expr_chars, &budget));
   const auto dfa = spate::ByteDfa::of_expr(expr, budget);
   if (dfa.ok()) dfa->accepts(text);
   spate::GrammarBuilder builder;

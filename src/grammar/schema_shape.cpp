@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <mutex>
-#include <ranges>
 #include <set>
 #include <span>
 
@@ -253,9 +252,9 @@ const SchemaJson* SchemaReader::resource_of(const SchemaJson& schema) {
   if (!*has_inner_ids_) return &root_;
   std::vector<const SchemaJson*> way;
   find_way(root_, &schema, way, budget_);
-  for (const SchemaJson* each : std::views::reverse(way)) {
-    const SchemaJson* id = find(*each, "$id");
-    if (id && id->is_string() && !id->get_ref<const std::string&>().starts_with('#')) return each;
+  for (auto each = way.rbegin(); each != way.rend(); ++each) {
+    const SchemaJson* id = find(**each, "$id");
+    if (id && id->is_string() && !id->get_ref<const std::string&>().starts_with('#')) return *each;
   }
   return &root_;
 }

@@ -22,8 +22,8 @@ TensorMap make_bf16_map(const DriverApi& api, const void* data, int64_t rows, in
 // The same of bytes, in boxes of 128 columns. row_stride: bytes.
 TensorMap make_byte_map(const DriverApi& api, const void* data, int64_t rows, int64_t columns, int64_t row_stride,
                         int box_rows);
-// The same of a matrix whose rows are ordered by three indices, and by four. dims and box: columns (64 in a box), then the indices,
-// the fastest first; strides of the indices in bytes.
+// The same of a matrix whose rows are ordered by three indices, and by four. dims and box: columns (64 in a box), then
+// the indices, the fastest first; strides of the indices in bytes.
 TensorMap make_bf16_map_4d(const DriverApi& api, const void* data, const std::array<int64_t, 4>& dims,
                            const std::array<int64_t, 3>& strides, const std::array<uint32_t, 4>& box);
 TensorMap make_bf16_map_5d(const DriverApi& api, const void* data, const std::array<int64_t, 5>& dims,

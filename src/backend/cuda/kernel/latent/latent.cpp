@@ -50,11 +50,10 @@ void attend_wgmma(Stream& stream, const AttentionLatentParams& p, const Attentio
              : nullptr;
   const bool is_codes = p.kv.desc.dtype == DType::kI8;
   const LatentWgmmaKernelParams params{
-      .kv = is_codes
-                ? TensorMap{}
-                : make_bf16_map_4d(device.api(), p.kv.data, {64, kEightKeys, kLatentParts, num_eights},
-                                   {kKeyBytes, 128, kEightKeys * kKeyBytes},
-                                   {64, kEightKeys, kLatentParts, static_cast<uint32_t>(box_keys / kEightKeys)}),
+      .kv = is_codes ? TensorMap{}
+                     : make_bf16_map_4d(device.api(), p.kv.data, {64, kEightKeys, kLatentParts, num_eights},
+                                        {kKeyBytes, 128, kEightKeys * kKeyBytes},
+                                        {64, kEightKeys, kLatentParts, static_cast<uint32_t>(box_keys / kEightKeys)}),
       .attention = attention,
       .partial_sums = reinterpret_cast<float*>(scratch),
       .partial_stats = reinterpret_cast<float*>(scratch + sums_bytes),

@@ -62,6 +62,28 @@ struct Place {
 // scaled again. Probabilities up to 2^kSlack lose nothing in bf16, nor their sums in fp32.
 constexpr float kSlack = 8.0f;
 
+// --- one warp that loads ---------------------------------------------------------------------------------------------
+
+// The next segment that has rows; false: none is left.
+__device__ inline bool find_segment(Work& work, Segment& segment) {
+  do {
+    if (!work.next(segment)) return false;
+  } while (segment.num_rows == 0);
+  return true;
+}
+
+// The n-th segment to the consumers, or that there is none.
+__device__ inline void give_segment(const Shared& shared, SharedWords& words, int n, int lane, Segment segment,
+                                    bool has_work) {
+  if (!has_work) segment.num_rows = -1;
+  const int slot = n % kSlots;
+  wait_barrier(shared.segment_empty(slot), (n / kSlots & 1) ^ 1);
+  if (lane == 0) {
+    words.segments[slot] = segment;
+    arrive(shared.segment_full(slot));
+  }
+}
+
 // --- the warpgroups that multiply ------------------------------------------------------------------------------------
 
 // Warpgroup 1 has read the probabilities; warpgroup 0 waits for it before it writes the next ones.
@@ -107,6 +129,15 @@ __device__ inline bool next_segment(const Shared& shared, const SharedWords& wor
   return segment.num_rows >= 0;
 }
 
+// What a warpgroup has of a segment. Nobody reads q any more.
+__device__ inline void store_sums(const LatentWgmmaKernelParams& p, const Shared& shared, const Segment& segment,
+                                  const float (&sums)[kHalf / 2], const Consumer& c, const float (&inverse)[2],
+                                  int half) {
+  if (segment.slot >= 0) return store_partial_sums(p, segment, sums, half);
+  const int warp = half * 4 + c.thread / kWarpSize;
+  store_result(p.attention, segment, sums, inverse, half, shared.q() + static_cast<uint32_t>(warp) * 16 * kHalf * 2);
+}
+
 // Warpgroup 0: scores, probabilities, columns 0 to 255.
 template <bool kIsCodes>
 __device__ inline void attend_left(const LatentWgmmaKernelParams& p, const Shared& shared, SharedWords& words,
@@ -118,6 +149,7 @@ __device__ inline void attend_left(const LatentWgmmaKernelParams& p, const Share
   bool has_probs = false;
   float sums[kHalf / 2];
   for (int n = 0; next_segment(shared, words, n, c.lane, segment); ++n) {
+    sync_consumers();
     load_q(p.attention, shared.q(), segment, c.thread);
     int limits[2];  // keys that the two rows see
     float largest[2] = {-kInfinity, -kInfinity}, total[2] = {};
@@ -254,7 +286,7 @@ __device__ inline void attend_left(const LatentWgmmaKernelParams& p, const Share
       words.row_scales[c.row + 8] = inverse[1];
     }
     sync_consumers();
-    store_sums(p, segment, sums, c, inverse, 0);
+    store_sums(p, shared, segment, sums, c, inverse, 0);
   }
 }
 
@@ -267,6 +299,7 @@ __device__ inline void attend_right(const LatentWgmmaKernelParams& p, const Shar
   Place place;
   float sums[kHalf / 2];
   for (int n = 0; next_segment(shared, words, n, c.lane, segment); ++n) {
+    sync_consumers();
     load_q(p.attention, shared.q(), segment, 128 + c.thread);
 #pragma unroll
     for (int i = 0; i < kHalf / 2; ++i) sums[i] = 0.0f;
@@ -306,7 +339,7 @@ __device__ inline void attend_right(const LatentWgmmaKernelParams& p, const Shar
     }
     sync_consumers();
     const float inverse[2] = {words.row_scales[c.row], words.row_scales[c.row + 8]};
-    store_sums(p, segment, sums, c, inverse, kHalf);
+    store_sums(p, shared, segment, sums, c, inverse, 1);
   }
 }
 

@@ -31,19 +31,11 @@ struct TileLoader {
     const int block_size = p.attention.kv.kv_block_size;
     Work work(p);
     Place place;
-    for (int n = 0;;) {
+    for (int n = 0;; ++n) {
       Segment segment{};
-      const bool has_work = work.next(segment);
-      if (has_work && segment.num_rows == 0) continue;
-      if (!has_work) segment.num_rows = -1;
-      const int slot = n % kSlots;
-      wait_barrier(shared.segment_empty(slot), (n / kSlots & 1) ^ 1);
-      if (lane == 0) {
-        words.segments[slot] = segment;
-        arrive(shared.segment_full(slot));
-      }
+      const bool has_work = find_segment(work, segment);
+      give_segment(shared, words, n, lane, segment, has_work);
       if (!has_work) return;
-      ++n;
       for (int tile = segment.begin_tile; tile < segment.end_tile; ++tile) {
         const int num_keys = min(kLatentKeys, segment.seq_len - tile * kLatentKeys);
         const int num_boxes = (num_keys + p.box_keys - 1) / p.box_keys;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "backend/cuda/kernel/latent/latent.h"
+#include "backend/cuda/kernel/primitive/host_device.h"
 #include "backend/cuda/kernel/primitive/tensor_map.h"
 
 namespace spate::cuda {
@@ -21,7 +22,17 @@ constexpr int kLatentSharedBytes = 1024 + 3 * kLatentTileBytes + kLatentPartByte
 constexpr int kLatentKeyScalesBytes = 1024;  // of two tiles of codes, behind that
 constexpr int64_t kLatentMaxTeam = 8;
 constexpr int kLatentCombineWarps = 8, kLatentRowWarps = 4;
-constexpr int kLatentCombineCtas = 3;  // of an SM
+constexpr int kLatentCombineCtas = 2;  // of an SM
+
+// Partial sums of 64 rows, four columns of a row in a quad, in the order in which threads have them: they store and
+// read whole lines. With group = lane / 4 and pair = lane % 4, quad i of a thread of warp w has row 16 w + group + 8 h,
+// columns 16 i + 2 pair, the next, and those 8 behind them, of half the columns.
+struct LatentSums {
+  static constexpr int kQuads = 16;  // of a thread, half and h
+  SPATE_HOST_DEVICE static constexpr int64_t quad_of(int64_t slot, int half, int h, int i, int thread) {
+    return (((slot * 2 + half) * 2 + h) * kQuads + i) * 128 + thread;
+  }
+};
 
 // Rows of a sequence are its pairs (query token, head), the heads innermost; 64 of them are an item. A unit is an
 // item's tile of keys. team_size neighbouring CTAs are a team that takes as many items of a sequence at once, so that
@@ -31,7 +42,7 @@ constexpr int kLatentCombineCtas = 3;  // of an SM
 struct LatentWgmmaKernelParams {
   TensorMap kv;  // [blocks * kv_block_size / 8][9][8][64]; a box is box_keys whole keys
   AttentionLatentKernelParams attention;
-  float* partial_sums;   // [2 * grid][64][512]
+  float* partial_sums;   // [2 * grid][64 * 512], LatentSums
   float* partial_stats;  // [2 * grid][64][2] offset, close to the largest score, and sum of 2^(score - offset)
   int32_t* first_unit;   // [num_seqs] units of the sequences before it
   int32_t* split;        // [2] run and reach of LatentSplit

@@ -100,21 +100,11 @@ struct CodeLoader {
     const LatentLayout& kv = p.attention.kv;
     Work work(p);
     Place place;
-    for (int n = 0;;) {
+    for (int n = 0;; ++n) {
       Segment segment{};
-      const bool has_work = work.next(segment);
-      if (has_work && segment.num_rows == 0) continue;
-      if (!has_work) segment.num_rows = -1;
-      if (warp == 0) {
-        const int slot = n % kSlots;
-        wait_barrier(shared.segment_empty(slot), (n / kSlots & 1) ^ 1);
-        if (lane == 0) {
-          words.segments[slot] = segment;
-          arrive(shared.segment_full(slot));
-        }
-      }
+      const bool has_work = find_segment(work, segment);
+      if (warp == 0) give_segment(shared, words, n, lane, segment, has_work);
       if (!has_work) return;
-      ++n;
       if (warp == 0) {
         for (int tile = 0; tile < kPrefetchTiles; ++tile) {
           if (segment.begin_tile + tile < segment.end_tile) {

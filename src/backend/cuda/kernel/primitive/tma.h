@@ -62,8 +62,8 @@ __device__ inline void copy_box_3d(uint32_t shared, const TensorMap& map, int co
 __device__ inline void copy_box_4d(uint32_t shared, const TensorMap& map, int column, int i1, int i2, int i3,
                                    uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];" ::
-          "r"(shared),
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+      "[%6];" ::"r"(shared),
       "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(i1), "r"(i2), "r"(i3), "r"(barrier)
       : "memory");
 }

@@ -1,4 +1,4 @@
-// All products of a dense layer between its attention and that of the next layer, as one op, for devices that can do
+// All products of a layer between its attention and that of the next layer, as one op, for devices that can do
 // better than to run them one after the other. Beside the op catalogue (backend/ops.h), whose rules hold here: it is
 // the caller who asks for it, and runs the parts elsewhere.
 #pragma once
@@ -36,6 +36,29 @@ struct LayerProductsParams {
   Tensor qkv_out;  // [num_tokens, rows of qkv] act
 };
 
+// The same of a layer of experts without a shared one:
+//   x = heads o^T; residual = residual + x; x = rms_norm(residual) by post_norm
+//   logits = x router^T; the experts of `route`; x = what expert_mlp() gives of them
+// and the rest as above. What is left in logits, expert_ids and expert_weights is not said.
+struct ExpertLayerProductsParams {
+  Tensor heads;  // [num_tokens, width of the heads] act
+  const PackedWeight* o = nullptr;
+  Tensor o_bias;     // this and the other bias: [out_features] act, or undefined
+  Tensor residual;   // [num_tokens, hidden_size] act, in-out
+  Tensor post_norm;  // [hidden_size] act
+  float post_eps = 0;
+  const PackedWeight* router = nullptr;  // [num_experts, hidden_size]
+  RouteExpertsParams route;
+  const PackedWeight* gate_up = nullptr;  // as ExpertMlpParams
+  const PackedWeight* down = nullptr;
+  Tensor x;          // [num_tokens, hidden_size] act
+  Tensor next_norm;  // [hidden_size] act; this and what follows only with qkv
+  float next_eps = 0;
+  const PackedWeight* qkv = nullptr;
+  Tensor qkv_bias;
+  Tensor qkv_out;  // [num_tokens, rows of qkv] act; may share memory with heads
+};
+
 // What such a device is beside a Device. Threads: as Device.
 class LayerProductsDevice {
  public:
@@ -45,6 +68,7 @@ class LayerProductsDevice {
   virtual bool joins_layer_products(int64_t num_tokens) const = 0;
   // Any shapes: those that are not joined run as the parts.
   virtual void layer_products(Stream& stream, const LayerProductsParams& params) = 0;
+  virtual void layer_products(Stream& stream, const ExpertLayerProductsParams& params) = 0;
 };
 
 // `device` as such a one, or null.
@@ -52,6 +76,8 @@ LayerProductsDevice* layer_products_device(Device& device);
 
 // The parts, over stream.device().ops(), and a check of shapes that ends the program.
 void decomposed_layer_products(Stream& stream, const LayerProductsParams& p);
+void decomposed_layer_products(Stream& stream, const ExpertLayerProductsParams& p);
 void check_params(const LayerProductsParams& p);
+void check_params(const ExpertLayerProductsParams& p);
 
 }  // namespace spate

@@ -80,18 +80,6 @@ void GroupedQueryAttention::attend(const StepContext& ctx, const KvView& kv) con
   attend(ctx, kv, q_of(qkv), ctx.batch.inputs.cu_seqlens_q, ctx.batch.max_query_len, heads_.rows(0, num_tokens));
 }
 
-void GroupedQueryAttention::put_products(LayerProductsParams& params, int64_t num_tokens) const {
-  params.heads = heads_.rows(0, num_tokens);
-  params.o = &o_proj_.weight();
-  params.o_bias = o_proj_.bias();
-}
-
-void GroupedQueryAttention::put_next_products(LayerProductsParams& params, int64_t num_tokens) const {
-  params.qkv = &qkv_proj_.weight();
-  params.qkv_bias = qkv_proj_.bias();
-  params.qkv_out = qkv_.rows(0, num_tokens);
-}
-
 // Gathered rows lie behind or in place of rows that nobody needs any more.
 void GroupedQueryAttention::forward_output_rows(const StepContext& ctx, const KvView& kv, const Tensor& x,
                                                 const Tensor& out) const {

@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 
-#include "backend/layer_products.h"
 #include "layer/attention.h"
 #include "layer/linear.h"
 #include "layer/rms_norm.h"
@@ -47,9 +46,18 @@ class GroupedQueryAttention final : public Attention {
   void project(const StepContext& ctx, const Tensor& x) const;
   void attend(const StepContext& ctx, const KvView& kv) const;
   bool is_whole() const { return num_heads_ == spec_.num_heads; }  // this rank computes all of it
-  // Their parts of LayerProductsParams: of the layer whose attention this is, of the layer before it.
-  void put_products(LayerProductsParams& params, int64_t num_tokens) const;
-  void put_next_products(LayerProductsParams& params, int64_t num_tokens) const;
+  // Their parts of LayerProductsParams and ExpertLayerProductsParams: of the layer whose attention this is, of the
+  // layer before it.
+  void put_products(auto& params, int64_t num_tokens) const {
+    params.heads = heads_.rows(0, num_tokens);
+    params.o = &o_proj_.weight();
+    params.o_bias = o_proj_.bias();
+  }
+  void put_next_products(auto& params, int64_t num_tokens) const {
+    params.qkv = &qkv_proj_.weight();
+    params.qkv_bias = qkv_proj_.bias();
+    params.qkv_out = qkv_.rows(0, num_tokens);
+  }
 
  private:
   GroupedQueryAttention(const GroupedQueryAttentionSpec& spec, Linear qkv_proj, Linear o_proj)

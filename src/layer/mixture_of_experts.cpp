@@ -158,6 +158,17 @@ ExpertMlpParams MixtureOfExperts::start_experts(const StepContext& ctx, const Te
           .out = out};
 }
 
+void MixtureOfExperts::put_products(ExpertLayerProductsParams& params, int64_t num_tokens) const {
+  params.router = &router_.weight();
+  params.route = {.logits = logits_.rows(0, num_tokens),
+                  .bias = correction_bias_.view,
+                  .routing = spec_.routing,
+                  .expert_ids = expert_ids_.rows(0, num_tokens),
+                  .expert_weights = expert_weights_.rows(0, num_tokens)};
+  params.gate_up = gate_up_.get();
+  params.down = down_.get();
+}
+
 void MixtureOfExperts::forward(const StepContext& ctx, const Tensor& x, const Tensor& out) const {
   ctx.ops.expert_mlp(ctx.stream, start_experts(ctx, x, out));
   if (sum_over_ranks_) static_cast<void>(ctx.communicators.tp->all_reduce_sum(ctx.stream, out));

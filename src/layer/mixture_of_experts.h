@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 
+#include "backend/layer_products.h"
 #include "layer/feed_forward.h"
 #include "layer/linear.h"
 #include "layer/mlp.h"
@@ -48,6 +49,9 @@ class MixtureOfExperts final : public FeedForward {
   // The sum of the experts in one op with the norm behind.
   void forward_with_norms(const StepContext& ctx, const NormsAround& norms, const Tensor& x,
                           const Tensor& residual) const override;
+  // Its part of ExpertLayerProductsParams; where has_shared() there is none.
+  void put_products(ExpertLayerProductsParams& params, int64_t num_tokens) const;
+  bool has_shared() const { return shared_.has_value(); }
 
  private:
   // Chooses the experts of each row of x and runs the shared one. What then is left to do, into `out`.

@@ -5,21 +5,28 @@
 
 #include "backend/layer_products.h"
 #include "layer/grouped_query_attention.h"
+#include "layer/mixture_of_experts.h"
 #include "layer/mlp.h"
 #include "model/part_factory.h"
 
 namespace spate {
 namespace {
 
-// The parts of a dense layer that is whole on this rank; null where it is none.
-struct DenseLayer {
+// The parts of a layer that is whole on this rank: attention with an MLP, or with experts; null where it has no such
+// part.
+struct JoinedLayer {
   const GroupedQueryAttention* attention;
   const Mlp* mlp;
+  const MixtureOfExperts* experts;
 
-  explicit DenseLayer(const DecoderLayer& layer)
+  explicit JoinedLayer(const DecoderLayer& layer)
       : attention(dynamic_cast<const GroupedQueryAttention*>(layer.self_attn.get())),
-        mlp(dynamic_cast<const Mlp*>(layer.mlp.get())) {}
-  bool is_whole() const { return attention != nullptr && mlp != nullptr && attention->is_whole(); }
+        mlp(dynamic_cast<const Mlp*>(layer.mlp.get())),
+        experts(dynamic_cast<const MixtureOfExperts*>(layer.mlp.get())) {}
+  bool is_whole() const {
+    return attention != nullptr && attention->is_whole() &&
+           (mlp != nullptr || (experts != nullptr && !experts->has_shared()));
+  }
 };
 
 // The step's layers run by layer_products(). Not where the device's products have been replaced in the op table:
@@ -28,32 +35,42 @@ bool joins_layer_products(const StepContext& ctx, const std::vector<DecoderLayer
   Device& device = ctx.stream.device();
   const LayerProductsDevice* joining = layer_products_device(device);
   return joining != nullptr && joining->joins_layer_products(ctx.batch.num_tokens()) &&
-         ctx.ops.linear == device.ops().linear &&
-         std::ranges::all_of(layers, [](const DecoderLayer& layer) { return DenseLayer(layer).is_whole(); });
+         ctx.ops.linear == device.ops().linear && ctx.ops.expert_mlp == device.ops().expert_mlp &&
+         std::ranges::all_of(layers, [](const DecoderLayer& layer) { return JoinedLayer(layer).is_whole(); });
+}
+
+// The products of layer i, and of the next one's qkv.
+template <typename Params>
+void join_products(const StepContext& ctx, const std::vector<DecoderLayer>& layers, size_t i, const auto& feed_forward,
+                   const Tensor& residual, const Tensor& x) {
+  const int64_t num_tokens = x.dim(0);
+  Params params;
+  params.residual = residual;
+  params.x = x;
+  params.post_norm = layers[i].post_attention_layernorm.weight();
+  params.post_eps = layers[i].post_attention_layernorm.eps();
+  JoinedLayer(layers[i]).attention->put_products(params, num_tokens);
+  feed_forward.put_products(params, num_tokens);
+  if (i + 1 < layers.size()) {
+    params.next_norm = layers[i + 1].input_layernorm.weight();
+    params.next_eps = layers[i + 1].input_layernorm.eps();
+    JoinedLayer(layers[i + 1]).attention->put_next_products(params, num_tokens);
+  }
+  layer_products_device(ctx.stream.device())->layer_products(ctx.stream, params);
 }
 
 // All layers after the first norm, which gave x. What they give is residual + x.
 void run_joined(const StepContext& ctx, const std::vector<DecoderLayer>& layers, const Tensor& residual,
                 const Tensor& x) {
-  const int64_t num_tokens = x.dim(0);
-  LayerProductsDevice& device = *layer_products_device(ctx.stream.device());
-  DenseLayer(layers.front()).attention->project(ctx, x);
+  JoinedLayer(layers.front()).attention->project(ctx, x);
   for (size_t i = 0; i < layers.size(); ++i) {
-    const DenseLayer layer(layers[i]);
+    const JoinedLayer layer(layers[i]);
     layer.attention->attend(ctx, ctx.kv[i]);
-    LayerProductsParams params;
-    params.residual = residual;
-    params.x = x;
-    params.post_norm = layers[i].post_attention_layernorm.weight();
-    params.post_eps = layers[i].post_attention_layernorm.eps();
-    layer.attention->put_products(params, num_tokens);
-    layer.mlp->put_products(params, num_tokens);
-    if (i + 1 < layers.size()) {
-      params.next_norm = layers[i + 1].input_layernorm.weight();
-      params.next_eps = layers[i + 1].input_layernorm.eps();
-      DenseLayer(layers[i + 1]).attention->put_next_products(params, num_tokens);
+    if (layer.mlp != nullptr) {
+      join_products<LayerProductsParams>(ctx, layers, i, *layer.mlp, residual, x);
+    } else {
+      join_products<ExpertLayerProductsParams>(ctx, layers, i, *layer.experts, residual, x);
     }
-    device.layer_products(ctx.stream, params);
   }
 }
 

@@ -221,13 +221,16 @@ class JoiningDevice final : public InterceptingDevice, public LayerProductsDevic
 
   void on_launch(Launch launch) override { launch.run(); }
   bool joins_layer_products(int64_t) const override { return true; }
-  void layer_products(Stream& stream, const LayerProductsParams& params) override {
+  void layer_products(Stream& stream, const LayerProductsParams& params) override { join(stream, params); }
+  void layer_products(Stream& stream, const ExpertLayerProductsParams& params) override { join(stream, params); }
+
+ private:
+  void join(Stream& stream, const auto& params) {
     check_params(params);
     decomposed_layer_products(stream, params);
     ++*num_joined_;
   }
 
- private:
   int* num_joined_;
 };
 
@@ -236,8 +239,13 @@ TEST_CASE("a device that joins the products of a layer gives the same texts") {
   const auto wrapper = [&](std::unique_ptr<Device> device) {
     return std::make_unique<JoiningDevice>(std::move(device), &num_joined);
   };
-  CHECK(run(*make_ranks(wrapper), 12) == run_plain(12));
-  CHECK(num_joined > 12);
+  // Dense layers; layers of experts; both by turns.
+  for (const char* model : {kModel, "qwen3_moe", "qwen3_moe_fused"}) {
+    CAPTURE(std::string(model));
+    num_joined = 0;
+    CHECK(run(*make_ranks(wrapper, 1, model), 12, model) == run_plain(12, model));
+    CHECK(num_joined > 12);
+  }
   num_joined = 0;  // latent attention has no such layers
   CHECK(run(*make_ranks(wrapper, 1, kLatentModel), 4, kLatentModel) == run_plain(4, kLatentModel));
   CHECK(num_joined == 0);

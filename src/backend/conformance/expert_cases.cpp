@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "backend/conformance/linear_rig.h"
+#include "backend/layer_products.h"
 
 namespace spate::conformance {
 namespace {
@@ -217,6 +218,83 @@ void add_expert_invariance(Report& report, Sides sides, DType act, const WeightS
   }
 }
 
+// All products between two attentions of layers of experts as one op: against the same ops one after the other, on the
+// reference and on the device. A product that misses a step of k is off by a tenth and more.
+void add_expert_layer_products(Report& report, Sides sides, const WeightSpec& spec) {
+  if (layer_products_device(sides.actual.device()) == nullptr) return;
+  Family family(report, fmt::format("layer_products of experts by {}", weight_spec_name(spec)));
+  if (!family.selected()) return;
+  constexpr DType kAct = DType::kBf16;
+  constexpr WeightSpec kRouterSpec{.codes = Codes::kBf16};
+  struct Case {
+    int64_t m, heads, hidden, intermediate, num_experts, num_chosen, qkv;
+    bool has_bias, is_sigmoid;
+  };
+  constexpr int64_t kNoQkv = 0;
+  for (const auto& c :
+       {Case{1, 4096, 2048, 256, 32, 8, 5120, false, false}, Case{1, 2048, 2048, 768, 16, 8, 2320, true, true},
+        Case{1, 2176, 2560, 320, 56, 4, kNoQkv, true, true}, Case{1, 1024, 4096, 512, 8, 2, 1040, false, true},
+        Case{2, 256, 128, 64, 8, 2, 192, true, false}, Case{1, 200, 136, 48, 6, 3, 48, false, true}}) {
+    Rng rng(test_seed(), static_cast<uint64_t>(c.hidden * 31 + c.intermediate));
+    const auto matrix = [&](int64_t rows, int64_t columns) {
+      return random_tensor(rng, kAct, {rows, columns}, 1 / std::sqrt(static_cast<float>(columns)));
+    };
+    const HostTensor o = matrix(c.hidden, c.heads), router = matrix(c.num_experts, c.hidden),
+                     gate_up = matrix(c.num_experts * 2 * c.intermediate, c.hidden),
+                     down = matrix(c.num_experts * c.hidden, c.intermediate), qkv = matrix(c.qkv, c.hidden);
+    const HostTensor o_bias = random_tensor(rng, kAct, {c.hidden}), qkv_bias = random_tensor(rng, kAct, {c.qkv}),
+                     choice_bias = random_tensor(rng, DType::kF32, {c.num_experts}, 0.3f);
+    const HostTensor heads = random_tensor(rng, kAct, {c.m, c.heads}),
+                     residual = random_tensor(rng, kAct, {c.m, c.hidden}), post = random_tensor(rng, kAct, {c.hidden}),
+                     next = random_tensor(rng, kAct, {c.hidden});
+    const auto run = [&](Side& side, bool decomposed) -> Outputs {
+      LayerProductsDevice* joining = decomposed ? nullptr : layer_products_device(side.device());
+      const auto room = [&](DType dtype, int64_t width) { return side.put(poisoned_tensor(dtype, {c.m, width})); };
+      const auto act_room = [&](int64_t width) { return side.put_activations(poisoned_tensor(kAct, {c.m, width})); };
+      const bool has_qkv = c.qkv != kNoQkv;
+      const ExpertLayerProductsParams params{
+          .heads = side.put_activations(heads),
+          .o = &side.put_weight(o, spec),
+          .o_bias = c.has_bias ? side.put(o_bias) : Tensor(),
+          .residual = side.put(residual),
+          .post_norm = side.put(post),
+          .post_eps = 1e-6f,
+          .router = &side.put_weight(router, kRouterSpec),
+          .route = {.logits = room(DType::kF32, c.num_experts),
+                    .bias = c.has_bias ? side.put(choice_bias) : Tensor(),
+                    .routing = {.scores = c.is_sigmoid ? ExpertScores::kSigmoid : ExpertScores::kSoftmax,
+                                .normalises = true,
+                                .min_sum = 1e-20f},
+                    .expert_ids = room(DType::kI32, c.num_chosen),
+                    .expert_weights = room(DType::kF32, c.num_chosen)},
+          .gate_up = &side.put_matrices(gate_up, spec, c.num_experts),
+          .down = &side.put_matrices(down, spec, c.num_experts),
+          .x = act_room(c.hidden),
+          .next_norm = has_qkv ? side.put(next) : Tensor(),
+          .next_eps = 1e-5f,
+          .qkv = has_qkv ? &side.put_weight(qkv, spec) : nullptr,
+          .qkv_bias = has_qkv && c.has_bias ? side.put(qkv_bias) : Tensor(),
+          .qkv_out = has_qkv ? act_room(c.qkv) : Tensor()};
+      if (joining != nullptr) {
+        joining->layer_products(side.stream(), params);
+      } else {
+        decomposed_layer_products(side.stream(), params);
+      }
+      const Tolerance tolerance{.rel = 4 * kBf16Ulp, .abs = spec.has_integer_codes() ? 0.1 : 0.04};
+      Outputs outputs;
+      outputs.push_back({"residual", side.get(params.residual), tolerance});
+      outputs.push_back({"out", side.get(has_qkv ? params.qkv_out : params.x), tolerance});
+      return outputs;
+    };
+    const CaseBody as_it_is = [&](Side& side) { return run(side, false); };
+    const std::string label = fmt::format("m {}, {} to {}, {} of {} experts of {}, to {}", c.m, c.heads, c.hidden,
+                                          c.num_chosen, c.num_experts, c.intermediate, c.qkv);
+    family.compare(sides.actual, sides.expected, label, as_it_is);
+    family.compare(sides.actual, label + " against its decomposition", as_it_is,
+                   [&](Side& side) { return run(side, true); });
+  }
+}
+
 }  // namespace
 
 void add_expert_cases(Report& report, Sides sides) {
@@ -235,6 +313,9 @@ void add_expert_cases(Report& report, Sides sides) {
   for (const WeightSpec& spec : specs) {
     if (!sides.actual.device().supports_experts(spec)) continue;
     add_expert_mlp(report, sides, DType::kBf16, spec);
+  }
+  for (const WeightSpec& spec : {specs[0], specs[1], int4}) {
+    if (sides.actual.device().supports_experts(spec)) add_expert_layer_products(report, sides, spec);
   }
   add_expert_invariance(report, sides, DType::kF32, {.codes = Codes::kF32});
   for (const WeightSpec& spec : {specs[0], specs[1], int4}) {

@@ -146,7 +146,7 @@ TEST_CASE("a path that reads, writes or ends before it waits is found") {
   const std::string copy =
       "\tcp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1], [%r2];\n";
   CHECK(access_before_wait(kernel(copy + wait + "\tret;\n"), "k") != "");
-  // Copies by threads, which may be of anything but in linear_chain.
+  // Copies by threads, which may be of anything but in linear_chain and expert_chain.
   const std::string by_threads = "\tcp.async.cg.shared.global [%r1], [%rd1], 16;\n";
   CHECK(access_before_wait(kernel(by_threads + wait + "\tret;\n"), "k") != "");
 }

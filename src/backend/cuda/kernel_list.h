@@ -9,6 +9,7 @@
 #include "backend/cuda/kernel/attention/attention_decode_ring_params.h"
 #include "backend/cuda/kernel/attention/attention_prefill.h"
 #include "backend/cuda/kernel/attention/attention_prefill_wgmma.h"
+#include "backend/cuda/kernel/expert/expert_chain.h"
 #include "backend/cuda/kernel/expert/expert_order.h"
 #include "backend/cuda/kernel/expert/expert_wgmma.h"
 #include "backend/cuda/kernel/latent/latent_expanded.h"
@@ -94,6 +95,8 @@ inline constexpr KernelInfo kKernels[] = {
     {"embedding/embedding_integer.cu", "embedding_int8_f32"},
     {"embedding/embedding_integer.cu", "embedding_int4_bf16"},
     {"embedding/embedding_integer.cu", "embedding_int4_f32"},
+    {"expert/expert_chain.cu", "expert_chain_bf16", kExpertChainBf16Bytes, true},
+    {"expert/expert_chain.cu", "expert_chain_int4", kExpertChainInt4Bytes, true},
     {"expert/expert_combine.cu", "expert_combine_bf16"},
     {"expert/expert_combine.cu", "expert_combine_f32"},
     {"expert/expert_combine.cu", "expert_combine_norm_1"},

@@ -76,7 +76,7 @@ Code parse(std::string_view body) {
 constexpr std::string_view kWeightsIn5d[] = {"linear_silu_wgmma", "expert_int8_down"};
 
 // Whose copies by threads bring nothing but weights.
-constexpr std::string_view kCopiesWeights = "linear_chain";
+constexpr std::string_view kCopiesWeights[] = {"linear_chain", "expert_chain"};
 
 // What down of experts reads early: ids of a kernel that ended before the one ahead let it start, and the order that it
 // makes of them in shared memory, by addresses without a state space.
@@ -101,7 +101,9 @@ bool touches_global_memory(std::string_view text, std::string_view kernel) {
   for (const std::string_view name : kWeightsIn5d) {
     if (opcode.starts_with("cp.async.bulk.tensor.5d.shared::cluster.global") && kernel.starts_with(name)) return false;
   }
-  if (opcode.starts_with("cp.async.") && kernel.starts_with(kCopiesWeights)) return false;
+  for (const std::string_view name : kCopiesWeights) {
+    if (opcode.starts_with("cp.async.") && kernel.starts_with(name)) return false;
+  }
   if (reads_expert_ids(opcode, kernel) || reads_old_keys(opcode, kernel)) return false;
   for (const char* elsewhere : {".param", ".shared", ".local", ".const", "ld.global.nc"}) {
     if (opcode.find(elsewhere) != opcode.npos && !opcode.starts_with("cp.")) return false;

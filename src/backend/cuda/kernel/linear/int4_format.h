@@ -79,6 +79,7 @@ struct Int4Format {
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) wgmma_u8_s8<kTokens>(sums, operand.rows[s], next_wgmma_k(b, s));
   }
+  __device__ static void prefetch_finish(const Params& p, int row) { prefetch_row_scales(p, row); }
   template <int kTokens, typename OutlierSteps>
   __device__ static void finish(const Params& p, const int32_t (&sums)[kTokens / 2], float (&values)[kTokens / 2],
                                 int row, int token, OutlierSteps outlier_steps) {

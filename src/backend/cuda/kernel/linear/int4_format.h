@@ -43,7 +43,12 @@ struct Int4Format {
 
   __device__ static const LinearWgmmaKernelParams& tiles(const Params& p) { return p.tiles; }
   __device__ static void load_weight(const Params& p, uint32_t shared, int row, int step, uint32_t barrier) {
-    copy_bytes(shared, p.weight + p.layout.chunk_offset(row, step * kTileK), kWeightBytes, barrier);
+    const char* chunk = p.weight + p.layout.chunk_offset(row, step * kTileK);
+    if (p.tiles.num_tiles == p.tiles.num_row_tiles) {  // no other tile reads it
+      copy_bytes_once(shared, chunk, kWeightBytes, barrier);
+    } else {
+      copy_bytes(shared, chunk, kWeightBytes, barrier);
+    }
   }
   __device__ static void take(const Params&, Operand& operand, uint32_t weight, int consumer) {
     take(operand, weight, consumer);
@@ -79,6 +84,7 @@ struct Int4Format {
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) wgmma_u8_s8<kTokens>(sums, operand.rows[s], next_wgmma_k(b, s));
   }
+  __device__ static void prefetch_finish(const Params& p, int row) { prefetch_row_scales(p, row); }
   template <int kTokens, typename OutlierSteps>
   __device__ static void finish(const Params& p, const int32_t (&sums)[kTokens / 2], float (&values)[kTokens / 2],
                                 int row, int token, OutlierSteps outlier_steps) {

@@ -30,6 +30,7 @@ struct Int8Format {
 #pragma unroll
     for (int k = 0; k < kTileK / 32; ++k) wgmma_s8<kTokens>(sums, next_wgmma_k(a, k), next_wgmma_k(b, k));
   }
+  __device__ static void prefetch_finish(const Params& p, int row) { prefetch_row_scales(p, row); }
   template <int kTokens, typename OutlierSteps>
   __device__ static void finish(const Params& p, const int32_t (&sums)[kTokens / 2], float (&values)[kTokens / 2],
                                 int row, int token, OutlierSteps outlier_steps) {

@@ -55,6 +55,12 @@ __device__ inline void add_outliers_of(const QuantizedRow* rows, const Outlier* 
   }
 }
 
+// The scales of the 8 rows of W from `row` on come to L2.
+__device__ inline void prefetch_row_scales(const LinearIntegerKernelParams& p, int row) {
+  if (row >= p.layout.num_rows) return;
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p.weight + p.layout.scales_offset + static_cast<int64_t>(row) * 4));
+}
+
 // The same of a product with one matrix. weight_at(row, k): the code of W there, of rows below num_rows.
 // outlier_steps: of linear_skeleton.h; they take values without the scales of W.
 template <int kTokens, typename OutlierSteps, typename WeightAt>

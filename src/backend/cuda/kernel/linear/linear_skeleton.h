@@ -17,6 +17,8 @@
 //     static constexpr int ring_bytes(int tokens);  // of all stages, at most
 //     static constexpr int kOutlierRows;        // of W in a stage of an outlier step; 0: the format has none
 //     static void load_two_rows(p, row, k, values);  // of W, without the scales of rows; where kOutlierRows > 0
+//     // May be left out: brings to L2 what finish() reads of 8 rows of W.
+//     static void prefetch_finish(p, row);
 //   };
 //
 // A format whose stages hold kStageSteps steps of k, or that keeps state from stage to stage, has instead of
@@ -38,7 +40,7 @@
 // CTA: one warp that loads stages of 128 rows of W and the tokens, 128 bytes of k each; two warpgroups that multiply,
 // 64 rows each. The grid is at most one CTA an SM. Whole tiles first; the k of the rest is cut into equal runs, one a
 // CTA (stream-K), and the CTA that has a tile's first k adds the others' sums in the order of k. The first stages of W
-// are loaded before the grid waits for the kernels before it: weights depend on nothing.
+// are loaded, and the first segment is known, before the grid waits for the kernels before it: neither depends on them.
 #pragma once
 
 #include "backend/cuda/kernel/elementwise/silu.h"
@@ -65,19 +67,32 @@ struct Segment {
   int begin, end;
 };
 
-// The shared steps of k, of all shared tiles one behind the other: a CTA has those from here to the next CTA's.
-__device__ inline int first_shared_step(const LinearWgmmaKernelParams& p, int cta) {
-  const int64_t num_steps = static_cast<int64_t>(p.num_tiles - p.num_whole_tiles) * p.num_steps;
-  return static_cast<int>(num_steps * min(cta, p.num_sharing_ctas) / p.num_sharing_ctas);
-}
+// The shared steps of k, of all shared tiles one behind the other: a CTA has those from first() to the next CTA's.
+class SharedSteps {
+ public:
+  __device__ explicit SharedSteps(const LinearWgmmaKernelParams& p) : num_ctas_(p.num_sharing_ctas) {
+    const auto num_steps = static_cast<uint32_t>((p.num_tiles - p.num_whole_tiles) * p.num_steps),
+               num_ctas = static_cast<uint32_t>(num_ctas_);
+    each_ = static_cast<int>(num_steps / num_ctas);
+    num_longer_ = static_cast<int>(num_steps % num_ctas);  // by one
+  }
+  __device__ int first(int cta) const {
+    const int before = min(cta, num_ctas_);
+    return before * each_ + min(before, num_longer_);
+  }
+
+ private:
+  int num_ctas_, each_, num_longer_;
+};
 
 // The CTA's segments, in order; the warps that load and those that multiply walk through them alike.
 class Work {
  public:
   __device__ Work(const LinearWgmmaKernelParams& p, int tile_tokens) : p_(p), tile_tokens_(tile_tokens) {
     tile_ = static_cast<int>(blockIdx.x);
-    step_ = first_shared_step(p, tile_);
-    end_ = first_shared_step(p, tile_ + 1);
+    const SharedSteps steps(p);
+    step_ = steps.first(tile_);
+    end_ = steps.first(tile_ + 1);
   }
   __device__ bool next(Segment& segment) {
     int tile = tile_;
@@ -193,10 +208,7 @@ __device__ inline void leave_sums(const Params& p, const T (&acc)[kRegs], int th
     __stcg(to + i * kConsumerThreads + thread, Quad{acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3]});
   }
   sync_consumers();
-  if (thread == 0) {
-    __threadfence();
-    store_release(p.arrived + blockIdx.x, 1);
-  }
+  if (thread == 0) store_release(p.arrived + blockIdx.x, 1);  // and what the barrier has ordered before it
 }
 
 // Adds what the next CTAs have of the tile, `num_steps` steps of k. first_step(cta): the first shared step of a CTA.
@@ -411,7 +423,8 @@ __device__ inline void load_stages(const typename Format::Params& p, const Stage
   const auto load_x = [&](int stage, const Segment& segment, int step) {
     copy_box(stages.x(stage), tiles.x, step * Format::kTileK, segment.token, stages.full(stage));
   };
-  Work ahead(tiles, kTokens);
+  Work work(tiles, kTokens);
+  Work ahead = work;
   Segment segment;
   int num_loaded = 0;
   while (num_loaded < kCount && ahead.next(segment)) {
@@ -420,10 +433,10 @@ __device__ inline void load_stages(const typename Format::Params& p, const Stage
     }
     if (may_have_outlier_steps<Format>(p)) break;  // they come between this segment and the next
   }
+  bool has_segment = work.next(segment);
   wait_for_inputs();
-  Work work(tiles, kTokens);
   Place<kCount> place;
-  while (work.next(segment)) {
+  for (; has_segment; has_segment = work.next(segment)) {
     for (int step = segment.begin; step < segment.end; ++step) {
       if (num_loaded > 0) {
         --num_loaded;
@@ -468,10 +481,11 @@ __device__ inline void load_share(const typename Format::Params& p, const Stages
       if constexpr (kNumParts > 1) second.advance();
     }
   };
+  Work work(tiles, kTokens);
   Segment segment;
   int num_loaded = 0;
   if constexpr (kNumParts > 0) {
-    Work ahead(tiles, kTokens);
+    Work ahead = work;
     while (num_loaded < kCount && ahead.next(segment)) {
       Sources sources(p, segment);
       for (int step = segment.begin / kSteps * kSteps; step < segment.end && num_loaded < kCount; step += kSteps) {
@@ -481,10 +495,10 @@ __device__ inline void load_share(const typename Format::Params& p, const Stages
       }
     }
   }
+  bool has_segment = work.next(segment);
   wait_for_inputs();
-  Work work(tiles, kTokens);
   Place<kCount> place;
-  while (work.next(segment)) {
+  for (; has_segment; has_segment = work.next(segment)) {
     Sources sources(p, segment);
     for (int first_step = segment.begin / kSteps * kSteps; first_step < segment.end; first_step += kSteps) {
       if (num_loaded > 0) {
@@ -520,6 +534,16 @@ __device__ inline void load_shares(const typename Format::Params& p, const Stage
     if (threadIdx.x == 96 && kShares > 3) return load_share<Format, kTokens, 3, 4>(p, stages);
   }
   wait_for_inputs();
+}
+
+// What finish() reads of W comes to L2 while a tile's first k is multiplied.
+template <typename Format>
+__device__ inline void prefetch_finish(const typename Format::Params& p, const Segment& segment, int thread) {
+  if constexpr (requires { Format::prefetch_finish(p, 0); }) {
+    if (segment.begin == 0 && thread % 8 == 0 && thread < kWgmmaTileRows) {
+      Format::prefetch_finish(p, segment.row + thread);
+    }
+  }
 }
 
 // The stages of a segment, whose sums are those of its last step when wgmma_wait<0>() has returned. last_stage: the one
@@ -585,12 +609,14 @@ template <typename Format, int kTokens>
 __device__ inline void multiply_stages(const typename Format::Params& p, const Stages<Format, kTokens>& stages) {
   const LinearWgmmaKernelParams& tiles = Format::tiles(p);
   const int thread = static_cast<int>(threadIdx.x) - 128, consumer = thread / 128, lane = thread % 32;
-  wait_for_inputs();
   Work work(tiles, kTokens);
   Segment segment;
+  bool has_segment = work.next(segment);
+  wait_for_inputs();
   Place<Stages<Format, kTokens>::kCount> place;
   typename Format::Sum sums[kTokens / 2];
-  while (work.next(segment)) {
+  for (; has_segment; has_segment = work.next(segment)) {
+    prefetch_finish<Format>(p, segment, thread);
 #pragma unroll
     for (int i = 0; i < kTokens / 2; ++i) sums[i] = 0;
     int last_stage = -1;
@@ -602,8 +628,9 @@ __device__ inline void multiply_stages(const typename Format::Params& p, const S
       continue;
     }
     if (segment.end < tiles.num_steps) {
+      const SharedSteps steps(tiles);
       add_sums<kTokens / 2>(tiles, sums, thread, tiles.num_steps - segment.end,
-                            [&](int cta) { return first_shared_step(tiles, cta); });
+                            [&](int cta) { return steps.first(cta); });
     }
     const int row = segment.row + consumer * kWgmmaRows + thread % 128 / 32 * 16;
     float values[kTokens / 2];

@@ -83,6 +83,15 @@ __device__ inline void copy_bytes(uint32_t shared, const void* global, uint32_t 
                "l"(global), "r"(bytes), "r"(barrier)
                : "memory");
 }
+// The same of what is not read again: the first to leave L2.
+__device__ inline void copy_bytes_once(uint32_t shared, const void* global, uint32_t bytes, uint32_t barrier) {
+  constexpr uint64_t kEvictFirst = 0x12f0000000000000;
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(shared),
+      "l"(global), "r"(bytes), "r"(barrier), "l"(kEvictFirst)
+      : "memory");
+}
 
 __device__ inline void prefetch_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");

@@ -49,9 +49,9 @@ class MixtureOfExperts final : public FeedForward {
   // The sum of the experts in one op with the norm behind.
   void forward_with_norms(const StepContext& ctx, const NormsAround& norms, const Tensor& x,
                           const Tensor& residual) const override;
-  // Its part of ExpertLayerProductsParams; where has_shared() there is none.
+  // Its part of ExpertLayerProductsParams; where it is_plain().
   void put_products(ExpertLayerProductsParams& params, int64_t num_tokens) const;
-  bool has_shared() const { return shared_.has_value(); }
+  bool is_plain() const { return !shared_.has_value() && !sum_over_ranks_; }  // all of it, and no shared expert
 
  private:
   // Chooses the experts of each row of x and runs the shared one. What then is left to do, into `out`.

@@ -25,7 +25,7 @@ struct JoinedLayer {
         experts(dynamic_cast<const MixtureOfExperts*>(layer.mlp.get())) {}
   bool is_whole() const {
     return attention != nullptr && attention->is_whole() &&
-           (mlp != nullptr || (experts != nullptr && !experts->has_shared()));
+           (mlp != nullptr || (experts != nullptr && experts->is_plain()));
   }
 };
 

@@ -353,7 +353,7 @@ TEST_CASE("requests: llama-server's samplers and window of penalties") {
   CHECK(chat(R"("samplers":"pkmt","temperature":0,"top_p":0.9,"top_k":3,"min_p":0.1)")->sampling.min_p == 0.1f);
   // Others are said to have no effect: llama-server's own is one of them, and its clients send it.
   const auto is_ours = [&](const std::string& samplers) {
-    const auto request = chat(usual + fmt::format(R"("samplers":"{}")", samplers));
+    auto request = chat(usual + fmt::format(R"("samplers":"{}")", samplers));
     REQUIRE(request.ok());
     return std::ranges::find(request->no_effect_fields, "samplers (their order)") == request->no_effect_fields.end();
   };

@@ -7,20 +7,18 @@
 #include <condition_variable>
 #include <csignal>
 #include <cstdlib>
-#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <thread>
 
 #include "base/check.h"
 #include "base/log.h"
-#include "base/log_fields.h"
 #include "base/version.h"
 #include "server/api_handlers.h"
 #include "server/api_key.h"
 #include "server/api_response.h"
+#include "server/engine_log.h"
 #include "server/http_message.h"
 #include "server/idle_models.h"
 #include "server/json_parse.h"
@@ -33,6 +31,7 @@
 #include "server/openapi.h"
 #include "server/passing_responder.h"
 #include "server/prepare_pools.h"
+#include "server/request_log.h"
 #include "server/routes.h"
 #include "server/serving_metrics.h"
 #include "server/state_report.h"
@@ -44,8 +43,6 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 using std::chrono::seconds;
 
-constexpr size_t kMaxLoggedFields = 256;          // names of unknown fields
-constexpr auto kStuckTimeout = seconds(300);      // sequences run and no step ends for so long: /livez fails
 constexpr auto kInspectTimeout = seconds(5);      // of an engine in a long step
 constexpr size_t kMaxUnusedBodyBytes = 64 << 10;  // of a GET
 constexpr auto kFlushTimeout = std::chrono::milliseconds(2000);  // for clients to take the end of their answers
@@ -55,13 +52,6 @@ enum class State { kLoading, kReady, kDraining };
 // Rounded up: no time becomes 0, which means "never" or "at once".
 std::chrono::milliseconds milliseconds_of(double num_seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(std::ceil(num_seconds * 1000)));
-}
-
-// A path or a method of a client, for the log: no control characters, no end.
-std::string printable(std::string_view text) {
-  std::string out;
-  for (const char c : text.substr(0, 200)) out += c > 0x1F && c < 0x7F ? c : '?';
-  return out;
 }
 
 // "/v1//models/" to "/v1/models": base URLs end with a slash or not, and paths begin with one.
@@ -114,7 +104,7 @@ struct Server::Impl {
   std::atomic<State> state{State::kLoading};
   std::atomic<double> progress{0};
   std::atomic<bool> refuses_work{false};
-  std::atomic<bool> is_stuck{false};
+  std::atomic<bool> is_stuck{false};  // an engine, by its log: /livez fails
   std::atomic<bool> is_stopping{false};
   std::atomic<int> num_active{0};  // chat and completion requests in flight
 
@@ -122,8 +112,8 @@ struct Server::Impl {
   std::condition_variable changed;
   int num_shutdown_requests = 0;
   bool wants_state = false;  // SIGUSR1 has come
-  std::set<std::string> logged_fields;
 
+  IgnoredNamesLog ignored_names;
   const std::shared_ptr<ResponseStore> responses = std::make_shared<ResponseStore>();
   std::unique_ptr<PreparePools> prepare_pools;
   std::unique_ptr<HttpServer> http;
@@ -496,9 +486,8 @@ struct Server::Impl {
     if (format == "text" || format == "json") {
       call.responder = std::make_shared<LoadReportResponder>(std::move(call.responder), call.frontend->model().engine,
                                                              format == "json");
-    } else if (!format.empty() && is_logged_first_time("endpoint-load-metrics-format " + printable(format))) {
-      log_warning("server", "endpoint-load-metrics-format \"{}\" is not known, there are text and json (said once)",
-                  printable(format));
+    } else if (!format.empty()) {
+      ignored_names.note_load_report_format(format);
     }
   }
 
@@ -568,129 +557,21 @@ struct Server::Impl {
       log_error("server", "{} {}: {}", call.request.method, printable(call.request.path), e.what());
       error = http_error(500, "Internal error.");
     }
-    for (const std::string& name : ignored.unknown) note_unknown_field(name);
-    for (const std::string& name : ignored.no_effect) note_no_effect_field(name);
-    if (error) call.responder->respond(error_response(endpoint, *error));
-  }
-
-  bool is_logged_first_time(const std::string& shown) {
-    const std::lock_guard lock(mutex);
-    return logged_fields.size() < kMaxLoggedFields && logged_fields.insert(shown).second;
-  }
-  void note_unknown_field(const std::string& name) {
-    metrics.count_unknown_field();
-    const std::string shown = printable(name);
-    if (!is_logged_first_time(shown)) return;
-    log_warning("server", "the request field \"{}\" is not known and is ignored (said once)", shown);
-  }
-  void note_no_effect_field(const std::string& name) {
-    if (!is_logged_first_time(name)) return;
-    for (const RequestField& field : request_fields()) {
-      if (field.name != name || field.use != FieldUse::kNoEffect) continue;
-      log_info("server", "the request field \"{}\" has no effect (said once): {}", name, field.help);
-      return;
+    for (const std::string& name : ignored.unknown) {
+      metrics.count_unknown_field();
+      ignored_names.note_unknown_field(name);
     }
-    log_info("server", "the request field \"{}\" has no effect beside others of its request (said once)", name);
+    for (const std::string& name : ignored.no_effect) ignored_names.note_no_effect_field(name);
+    if (error) call.responder->respond(error_response(endpoint, *error));
   }
 
   // ---- bookkeeping ----
 
   void on_request_done(const HttpSummary& summary) {
     const Route* route = find_route(summary.path);
-    metrics.count(route ? route->path : "none", summary.method.size() <= 7 ? summary.method : "other",
-                       summary.status, summary.seconds);
-    const bool is_logged = config.uvicorn_log_level == "info" || config.uvicorn_log_level == "debug" ||
-                           config.uvicorn_log_level == "trace";
-    const auto& silent = config.disable_access_log_for_endpoints;
-    if (!is_logged || std::find(silent.begin(), silent.end(), summary.path) != silent.end()) return;
-    if (log_level() > LogLevel::kInfo) return;
-    const std::string method = printable(summary.method), path = printable(summary.path);
-    log_line(LogLevel::kInfo, "http",
-             fmt::format("{} - \"{} {} HTTP/1.1\" {} {} {:.3f} s{}", summary.peer, method, path, summary.status,
-                         http_status_text(summary.status), summary.seconds,
-                         summary.request_id.empty() ? "" : ", id " + summary.request_id),
-             {{"peer", summary.peer},
-              {"method", method},
-              {"path", path},
-              {"status", std::to_string(summary.status), true},
-              {"seconds", fmt::format("{:.6f}", summary.seconds), true},
-              {"request_id", summary.request_id}});
-  }
-
-  struct StatsLog {
-    SteadyClock::time_point time = SteadyClock::now();
-    std::weak_ptr<Frontend> frontend;  // whose counters they are: those of another begin at 0
-    EngineStats stats;
-    SteadyClock::time_point last_step = SteadyClock::now();
-  };
-
-  struct StatsLogs {
-    std::map<std::shared_ptr<ServedModel>, StatsLog> of_models;
-    SteadyClock::time_point latest = SteadyClock::now();  // when they were written last
-  };
-
-  // The line people grep in vLLM's logs; nothing while nothing happens. `title`: "Engine 000". True: the engine is stuck.
-  static bool log_stats(const std::string& title, const EngineStats& stats, StatsLog& last) {
-    const auto now = SteadyClock::now();
-    const double elapsed = std::chrono::duration<double>(now - last.time).count();
-    const auto rate = [&](uint64_t then, uint64_t later) { return static_cast<double>(later - then) / elapsed; };
-    if (stats.num_steps != last.stats.num_steps || stats.num_running + stats.num_waiting > 0) {
-      const double queries = static_cast<double>(stats.prefix_cache_queries);
-      log_info("engine",
-               "{}: Avg prompt throughput: {:.1f} tokens/s, Avg generation throughput: {:.1f} tokens/s, "
-               "Running: {} reqs, Waiting: {} reqs, GPU KV cache usage: {:.1f}%, Prefix cache hit rate: {:.1f}%",
-               title, rate(last.stats.prompt_tokens, stats.prompt_tokens),
-               rate(last.stats.generation_tokens, stats.generation_tokens), stats.num_running, stats.num_waiting,
-               stats.kv_cache_usage * 100,
-               queries > 0 ? 100 * static_cast<double>(stats.prefix_cache_hits) / queries : 0.0);
-      log_drafts(title, stats, last.stats, elapsed);
-    }
-    if (stats.num_steps != last.stats.num_steps || stats.num_running == 0) last.last_step = now;
-    last.time = now;
-    last.stats = stats;
-    return now - last.last_step > kStuckTimeout;
-  }
-
-  // Likewise vLLM's; nothing where no drafts ran.
-  static void log_drafts(const std::string& title, const EngineStats& stats, const EngineStats& last, double elapsed) {
-    const auto num_rows = static_cast<double>(stats.num_drafted_rows - last.num_drafted_rows);
-    const auto num_drafts = static_cast<double>(stats.num_drafts - last.num_drafts);
-    const auto num_accepted = static_cast<double>(stats.num_drafts_accepted - last.num_drafts_accepted);
-    if (num_drafts <= 0) return;
-    std::string by_position;
-    for (size_t i = 0; i < stats.num_accepted_at.size(); ++i) {
-      const uint64_t count = stats.num_accepted_at[i] - last.num_accepted_at[i];
-      if (count == 0) break;
-      by_position += fmt::format("{}{:.3f}", i == 0 ? "" : ", ", static_cast<double>(count) / num_rows);
-    }
-    log_info("engine",
-             "{}: SpecDecoding metrics: Mean acceptance length: {:.2f}, Accepted throughput: {:.2f} tokens/s, "
-             "Drafted throughput: {:.2f} tokens/s, Accepted: {:.0f} tokens, Drafted: {:.0f} tokens, "
-             "Per-position acceptance rate: {}, Avg Draft acceptance rate: {:.1f}%",
-             title, 1 + num_accepted / num_rows, num_accepted / elapsed, num_drafts / elapsed, num_accepted, num_drafts,
-             by_position.empty() ? "0" : by_position, 100 * num_accepted / num_drafts);
-  }
-
-  void log_stats(StatsLogs& logs) {
-    const auto all = models.all();
-    std::erase_if(logs.of_models,
-                  [&](const auto& entry) { return std::find(all.begin(), all.end(), entry.first) == all.end(); });
-    bool has_stuck = false;
-    for (size_t i = 0; i < all.size(); ++i) {
-      const std::shared_ptr<Frontend> frontend = all[i]->frontend();
-      if (!frontend) continue;
-      const std::string title = fmt::format("Engine {:03}{}", i, all.size() > 1 ? " (" + all[i]->names().front() + ")" : "");
-      const auto [last, is_new] = logs.of_models.try_emplace(all[i]);
-      if (is_new) last->second.time = logs.latest;  // it came since then
-      if (last->second.frontend.lock() != frontend) {
-        last->second.frontend = frontend;
-        last->second.stats = {};
-        last->second.last_step = SteadyClock::now();
-      }
-      has_stuck |= log_stats(title, frontend->model().engine->stats(), last->second);
-    }
-    logs.latest = SteadyClock::now();
-    is_stuck = has_stuck;
+    metrics.count(route ? route->path : "none", summary.method.size() <= 7 ? summary.method : "other", summary.status,
+                  summary.seconds);
+    log_request(config, summary);
   }
 
   // On an I/O thread. The engines are asked by run()'s thread, which may wait for them.
@@ -748,6 +629,18 @@ struct Server::Impl {
     std::unique_lock lock(mutex);
     changed.wait_for(lock, timeout, [&] { return wants_state || num_shutdown_requests >= count; });
     return num_shutdown_requests >= count;
+  }
+
+  void wait_until_shutdown() {
+    EngineLog engine_log;
+    const seconds interval(config.log_stats_interval);
+    auto next_stats = SteadyClock::now() + interval;
+    while (!wait_for_shutdown(1, std::chrono::milliseconds(1000))) {
+      log_state_if_asked();
+      if (interval == seconds(0) || SteadyClock::now() < next_stats) continue;
+      is_stuck = engine_log.write(models.all());
+      next_stats += interval;
+    }
   }
 
   void drain() {
@@ -886,16 +779,7 @@ void Server::set_ready(ServingModel model) {
 void Server::set_loader(ModelLoader loader) { impl_->admin->set_loader(std::move(loader)); }
 
 int Server::run() {
-  Impl::StatsLogs stats_logs;
-  const int interval = impl_->config.log_stats_interval;
-  auto next_stats = SteadyClock::now() + seconds(interval);
-  while (!impl_->wait_for_shutdown(1, std::chrono::milliseconds(1000))) {
-    impl_->log_state_if_asked();
-    if (interval == 0 || SteadyClock::now() < next_stats) continue;
-    impl_->log_stats(stats_logs);
-    next_stats += seconds(interval);
-  }
-  stats_logs.of_models.clear();
+  impl_->wait_until_shutdown();
   impl_->drain();
   // A model that is being loaded has no requests, and its loader does not look at signals.
   const bool is_loading = impl_->admin->is_loading();

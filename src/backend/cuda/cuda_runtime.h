@@ -155,6 +155,8 @@ class CudaDevice final : public Device, public LayerProductsDevice, public Produ
   // run.
   float* partial_sums() const { return static_cast<float*>(partial_sums_.data()); }
   uint32_t* partial_flags() const { return static_cast<uint32_t*>(partial_flags_.data()); }
+  // kExpertStreamArrivals words, 0 between kernels (expert_stream.h). Null as partial_sums().
+  uint32_t* expert_arrivals() const { return partial_flags() + num_sms_; }
   // Of products with integer weights; its places do not move once all weights are made.
   const IntegerScratch& integer_scratch() const { return integer_scratch_; }
   // Between the op that wrote them and the product that reads them; both are given to the device one after the other,

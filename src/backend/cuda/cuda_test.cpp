@@ -175,6 +175,7 @@ TEST_CASE("a start compiles what the model launches: a dense model, one with exp
   const std::set<std::string> int4_experts =
       warm_set({.kv_layers = {kHeads128}, .weights = {kBf16Spec}, .expert_weights = {int4.linear}});
   CHECK(count_with(int4_experts, "expert/expert_int4") == 2);
+  CHECK(count_with(int4_experts, "expert/expert_stream_int4") == 1);
   CHECK(count_with(int4_experts, "linear_int4") == 0);
 }
 

@@ -11,6 +11,7 @@
 #include "backend/cuda/kernel/attention/attention_prefill_wgmma.h"
 #include "backend/cuda/kernel/expert/expert_chain.h"
 #include "backend/cuda/kernel/expert/expert_order.h"
+#include "backend/cuda/kernel/expert/expert_stream.h"
 #include "backend/cuda/kernel/expert/expert_wgmma.h"
 #include "backend/cuda/kernel/latent/latent_expanded.h"
 #include "backend/cuda/kernel/latent/latent_wgmma.h"
@@ -132,6 +133,12 @@ inline constexpr KernelInfo kKernels[] = {
     {"expert/expert_int8.cu", "expert_int8_down_n32", expert_shared_bytes(kInt8StageWeightBytes, 32), true},
     {"expert/expert_int8.cu", "expert_int8_down_n64", expert_shared_bytes(kInt8StageWeightBytes, 64), true},
     {"expert/expert_int8.cu", "expert_int8_down_n128", expert_shared_bytes(kInt8StageWeightBytes, 128), true},
+    {"expert/expert_stream_int4.cu", "expert_stream_int4_n8", expert_stream_shared_bytes(2, 8), true},
+    {"expert/expert_stream_int4.cu", "expert_stream_int4_n16", expert_stream_shared_bytes(2, 16), true},
+    {"expert/expert_stream_int4.cu", "expert_stream_int4_n32", expert_stream_shared_bytes(2, 32), true},
+    {"expert/expert_stream_int4_g32.cu", "expert_stream_int4_g32_n8", expert_stream_shared_bytes(4, 8), true},
+    {"expert/expert_stream_int4_g32.cu", "expert_stream_int4_g32_n16", expert_stream_shared_bytes(4, 16), true},
+    {"expert/expert_stream_int4_g32.cu", "expert_stream_int4_g32_n32", expert_stream_shared_bytes(4, 32), true},
     {"expert/expert_int4.cu", "expert_int4_gate_up_n8", expert_shared_bytes(kInt4StageWeightBytes, 8), true},
     {"expert/expert_int4.cu", "expert_int4_gate_up_n32", expert_shared_bytes(kInt4StageWeightBytes, 32), true},
     {"expert/expert_int4.cu", "expert_int4_gate_up_n64", expert_shared_bytes(kInt4StageWeightBytes, 64), true},

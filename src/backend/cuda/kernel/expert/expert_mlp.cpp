@@ -4,6 +4,7 @@
 #include "backend/check_params.h"
 #include "backend/cuda/kernel/cuda_ops.h"
 #include "backend/cuda/kernel/expert/expert_product.h"
+#include "backend/cuda/kernel/expert/expert_stream.h"
 #include "backend/cuda/kernel/expert/expert_wgmma.h"
 #include "backend/cuda/kernel/linear/linear_integer.h"
 #include "backend/cuda/kernel/row_alignment.h"
@@ -91,6 +92,7 @@ ExpertScratch take_scratch(CudaDevice& device, const ExpertMlpParams& p, int64_t
 }
 
 void make_order(Stream& stream, const ExpertMlpParams& p, const ExpertOrder& order, int64_t tile_rows) {
+  const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
   const int64_t num_experts = p.gate_up->desc().num_matrices;
   CHECK(num_experts <= kOrderMaxExperts, "expert_mlp: {} experts exceed {}", num_experts, kOrderMaxExperts);
   const ExpertOrderKernelParams params{
@@ -102,7 +104,10 @@ void make_order(Stream& stream, const ExpertMlpParams& p, const ExpertOrder& ord
       .num_experts = static_cast<int32_t>(num_experts),
       .tile_rows = static_cast<int32_t>(tile_rows),
   };
-  launch(stream, kernel_id("expert_order"), {.num_threads = 32 * kOrderWarps}, params,
+  constexpr int kCtas = 8, kPairsOfCta = 4 * 32 * kOrderWarps;  // fewer take no longer alone
+  const bool is_cluster = device.launches_early() && params.num_pairs > kPairsOfCta;
+  launch(stream, kernel_id("expert_order"),
+         {.x = is_cluster ? kCtas : 1, .num_threads = 32 * kOrderWarps, .cluster = is_cluster ? kCtas : 1}, params,
          {{"num_pairs", params.num_pairs}, {"num_experts", num_experts}});
 }
 
@@ -405,6 +410,69 @@ void run_wgmma(Stream& stream, const ExpertMlpParams& p, const AddRmsNormParams*
   combine(stream, p, norm, scratch);
 }
 
+// --- int4 experts of few rows, both products in one launch -----------------------------------------------------------
+
+constexpr int64_t kMaxStreamedRows = 16;  // of an expert, in the mean
+
+bool fits_stream(CudaDevice& device, const ExpertMlpParams& p) {
+  if (!device.has(kernel_id("expert_stream_int4_n8")) || !device.has_grid_barriers()) return false;
+  if (p.x.dtype() != DType::kBf16 || !is_integer(*p.gate_up) || !is_integer(*p.down)) return false;
+  const WeightDesc &gate_up = p.gate_up->desc(), &down = p.down->desc();
+  const int num_multipliers = integer_layout(gate_up).num_multipliers;
+  const int64_t num_tokens = p.x.dim(0), num_pairs = num_tokens * p.expert_ids.dim(1);
+  return num_multipliers > 0 && num_multipliers == integer_layout(down).num_multipliers &&
+         num_tokens <= kExpertStreamTokens && num_pairs <= kExpertStreamPairs &&
+         gate_up.num_matrices <= kExpertStreamExperts && num_pairs <= kMaxStreamedRows * gate_up.num_matrices &&
+         gate_up.in_features <= kExpertStreamMaxWidth && gate_up.in_features % 8 == 0 &&
+         down.in_features <= kExpertStreamMaxWidth && down.in_features % 8 == 0 && down.out_features % 16 == 0 &&
+         are_rows_aligned({&p.x});
+}
+
+void run_stream(Stream& stream, const ExpertMlpParams& p, const AddRmsNormParams* norm) {
+  constexpr std::array kKernels = {
+      std::array{kernel_id("expert_stream_int4_n8"), kernel_id("expert_stream_int4_n16"),
+                 kernel_id("expert_stream_int4_n32")},
+      std::array{kernel_id("expert_stream_int4_g32_n8"), kernel_id("expert_stream_int4_g32_n16"),
+                 kernel_id("expert_stream_int4_g32_n32")}};
+  CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  const WeightDesc &gate_up = p.gate_up->desc(), &down = p.down->desc();
+  const int64_t num_tokens = p.x.dim(0), num_pairs = num_tokens * p.expert_ids.dim(1);
+  const int64_t wanted = std::min(num_tokens, 2 * ceil_div(num_pairs, gate_up.num_matrices));
+  const size_t tile = wanted <= 8 ? 0 : wanted <= 16 ? 1 : 2;
+  const ExpertScratch scratch = take_scratch(device, p, kProductTileM, Extra::kNone);
+  const auto product_of = [](const PackedWeight& weight) {
+    return ExpertStreamProduct{.weight = static_cast<const char*>(weight.data()),
+                               .layout = integer_layout(weight.desc())};
+  };
+  const ExpertStreamKernelParams params{
+      .gate_up = product_of(*p.gate_up),
+      .down = product_of(*p.down),
+      .x = p.x.raw(),
+      .act = scratch.act,
+      .y = scratch.y,
+      .expert_ids = p.expert_ids.data<int32_t>(),
+      .pair_rows = scratch.order.pair_rows,
+      .arrived = device.expert_arrivals(),
+      .x_stride = p.x.stride(0),
+      .act_stride = act_stride(p),
+      .y_stride = y_stride(p),
+      .ids_stride = p.expert_ids.stride(0),
+      .num_pairs = static_cast<int32_t>(num_pairs),
+      .num_experts_per_tok = static_cast<int32_t>(p.expert_ids.dim(1)),
+      .num_experts = static_cast<int32_t>(gate_up.num_matrices),
+      .intermediate_size = static_cast<int32_t>(down.in_features),
+      .hidden_size = static_cast<int32_t>(down.out_features),
+  };
+  launch(stream, kKernels[params.gate_up.layout.num_multipliers == 2 ? 0 : 1][tile],
+         {.x = device.num_sms(), .num_threads = kExpertStreamThreads}, params,
+         {{"num_tokens", num_tokens},
+          {"num_pairs", num_pairs},
+          {"hidden_size", params.hidden_size},
+          {"intermediate_size", params.intermediate_size},
+          {"num_experts", params.num_experts}});
+  combine(stream, p, norm, scratch);
+}
+
 constexpr int64_t kMaxWorkspaceBytes = int64_t{768} << 20;  // more tokens are taken in chunks
 
 // Of the workspace: act, codes, and in one place y, x or gate_up. Rows are padded by up to 8, 16 and 128 elements.
@@ -434,7 +502,7 @@ void run_in_chunks(Stream& stream, const ExpertMlpParams& p, const AddRmsNormPar
   const int64_t of_token =
       bytes_of_token(p.expert_ids.dim(1), p.out.dim(1), p.down->desc().in_features, dtype_bytes(p.x.dtype()));
   const int64_t chunk = std::max<int64_t>(1, kMaxWorkspaceBytes / of_token);
-  const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
   for (int64_t begin = 0; begin < num_tokens; begin += chunk) {
     const auto rows = [&](const Tensor& tensor) {
       return tensor.defined() ? tensor.rows(begin, std::min(begin + chunk, num_tokens)) : Tensor();
@@ -456,7 +524,9 @@ void run_in_chunks(Stream& stream, const ExpertMlpParams& p, const AddRmsNormPar
                    .out = rows(norm->out)};
     }
     const AddRmsNormParams* norm_of_part = norm == nullptr ? nullptr : &norm_part;
-    if (fits_wgmma(device, p)) {
+    if (fits_stream(device, part)) {
+      run_stream(stream, part, norm_of_part);
+    } else if (fits_wgmma(device, p)) {
       run_wgmma(stream, part, norm_of_part);
     } else {
       run_any(stream, part, norm_of_part);

@@ -1,14 +1,16 @@
 // WHAT       Sorts the pairs of token and expert by expert, stable, and cuts the rows of each expert into tiles.
 // SHAPES     expert_ids [num_tokens, num_experts_per_tok] i32; the rest as ExpertOrder says. An id outside
 //            [0, num_experts) is no row.
-// WORK       One CTA; a warp takes an equal run of pairs. Counts of each warp and expert, their sums over the warps,
-//            then each warp places its pairs: equal ids among 32 are found by match.any.
+// WORK       One CTA, of many pairs the 8 of a cluster; a warp takes an equal run of pairs. Counts of each warp and
+//            expert, their sums over the warps, then each warp places its pairs: equal ids among 32 are found by
+//            match.any.
 // ROOFLINE   Latency: about 3 us for 1,024 pairs.
 // WARM       0.2 s: experts
 // LIMITS     num_experts <= 1,024.
 // TESTS      spate-conformance --backend cuda --filter expert_mlp
 #include "backend/cuda/kernel/expert/expert_order.h"
 
+#include "backend/cuda/kernel/primitive/cluster.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/reduce.h"
 
@@ -47,13 +49,16 @@ extern "C" __global__ void __launch_bounds__(kOrderThreads)
     expert_order(const __grid_constant__ ExpertOrderKernelParams p) {
   extern __shared__ int32_t smem[];
   int32_t* counts = smem;  // [kOrderWarps][num_experts]: pairs of a warp, then the row of its next pair
+  int32_t* of_cta = smem + kOrderWarps * kOrderMaxExperts;  // [num_experts] pairs of this CTA
   let_dependents_launch();
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize, num_experts = p.num_experts;
   for (int i = threadIdx.x; i < kOrderWarps * num_experts; i += kOrderThreads) counts[i] = 0;
   __syncthreads();
   wait_for_inputs();
-  const int pairs_of_warp = (p.num_pairs + kOrderThreads - 1) / kOrderThreads * kWarpSize;
-  const int begin = min(warp * pairs_of_warp, p.num_pairs), end = min(begin + pairs_of_warp, p.num_pairs);
+  const int num_ctas = static_cast<int>(gridDim.x), cta = static_cast<int>(blockIdx.x);
+  const int pairs_of_warp = (p.num_pairs + num_ctas * kOrderThreads - 1) / (num_ctas * kOrderThreads) * kWarpSize;
+  const int begin = min((cta * kOrderWarps + warp) * pairs_of_warp, p.num_pairs),
+            end = min(begin + pairs_of_warp, p.num_pairs);
   int32_t* own = counts + warp * num_experts;
   const auto expert_of = [&](int pair) {
     const int k = p.num_experts_per_tok;
@@ -76,26 +81,37 @@ extern "C" __global__ void __launch_bounds__(kOrderThreads)
     }
   }
   __syncthreads();
+  for (int expert = static_cast<int>(threadIdx.x); expert < num_experts && num_ctas > 1; expert += kOrderThreads) {
+    int num_rows = 0;
+    for (int w = 0; w < kOrderWarps; ++w) num_rows += counts[w * num_experts + expert];
+    of_cta[expert] = num_rows;
+  }
+  if (num_ctas > 1) cluster_barrier();
 
   int2 before = make_int2(0, 0);  // rows and tiles of the experts before
   for (int first = 0; first < num_experts; first += kOrderThreads) {
     const int expert = first + static_cast<int>(threadIdx.x);
-    int num_rows = 0;
-    if (expert < num_experts) {
+    int num_rows = 0, of_ctas_before = 0;
+    if (expert < num_experts && num_ctas == 1) {
       for (int w = 0; w < kOrderWarps; ++w) num_rows += counts[w * num_experts + expert];
+    } else if (expert < num_experts) {
+      for (int other = 0; other < num_ctas; ++other) {
+        if (other == cta) of_ctas_before = num_rows;
+        num_rows += *of_cluster_cta(of_cta + expert, other);
+      }
     }
     const int num_tiles = (num_rows + p.tile_rows - 1) / p.tile_rows;
     int2 total;
     const int2 place = scan_exclusive(make_int2(num_rows, num_tiles), total);
     const int first_row = before.x + place.x, first_tile = before.y + place.y;
     if (expert < num_experts) {
-      int row = first_row;
+      int row = first_row + of_ctas_before;
       for (int w = 0; w < kOrderWarps; ++w) {
         const int count = counts[w * num_experts + expert];
         counts[w * num_experts + expert] = row;
         row += count;
       }
-      for (int i = 0; i < num_tiles; ++i) {
+      for (int i = cta; i < num_tiles; i += num_ctas) {
         p.order.tiles[first_tile + i] = {expert, first_row + i * p.tile_rows,
                                          min(p.tile_rows, num_rows - i * p.tile_rows), static_cast<int16_t>(i),
                                          static_cast<int16_t>(num_tiles)};
@@ -104,8 +120,10 @@ extern "C" __global__ void __launch_bounds__(kOrderThreads)
     before.x += total.x;
     before.y += total.y;
   }
-  if (threadIdx.x == 0) *p.order.num_tiles = before.y;
-  for (int row = before.x + threadIdx.x; row < p.num_pairs; row += kOrderThreads) p.order.row_tokens[row] = 0;
+  if (num_ctas > 1) cluster_arrive();  // the counts of the others have been read
+  if (threadIdx.x == 0 && cta == 0) *p.order.num_tiles = before.y;
+  for (int row = before.x + cta * kOrderThreads + threadIdx.x; row < p.num_pairs; row += num_ctas * kOrderThreads)
+    p.order.row_tokens[row] = 0;
   __syncthreads();
 
   for (int first = begin; first < end; first += kRounds * kWarpSize) {
@@ -126,6 +144,7 @@ extern "C" __global__ void __launch_bounds__(kOrderThreads)
       if (row >= 0) p.order.row_tokens[row] = pair / p.num_experts_per_tok;
     }
   }
+  if (num_ctas > 1) cluster_wait();
 }
 
 }  // namespace spate::cuda

@@ -53,6 +53,7 @@ const Topology& usable_topology() {
   static const Topology topology = [] {
     std::vector<int> ids = allowed_cores();
     // More than a cpu_set_t holds, or a kernel that does not tell.
+    if (ids.empty()) ids = online_threads();
     for (unsigned id = 0; ids.empty() && id < std::max(1u, std::thread::hardware_concurrency()); ++id) {
       ids.push_back(static_cast<int>(id));
     }

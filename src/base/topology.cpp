@@ -94,6 +94,10 @@ std::vector<int> parse_id_list(const std::string& text) {
   return ids;
 }
 
+std::vector<int> online_threads(const std::string& sysfs) {
+  return parse_id_list(read_system_file(sysfs + "/devices/system/cpu/online"));
+}
+
 Topology read_topology(const std::vector<int>& ids, const std::string& sysfs) {
   std::map<int, int> node_of;
   for (const int node : parse_id_list(read_system_file(sysfs + "/devices/system/node/online"))) {

@@ -32,6 +32,10 @@ struct Topology {
 // one chiplet, physical cores of one thread, one speed.
 Topology read_topology(const std::vector<int>& ids, const std::string& sysfs = "/sys");
 
+// The hardware threads that are online: there are gaps between ids where some are not. Empty where the kernel does not
+// tell.
+std::vector<int> online_threads(const std::string& sysfs = "/sys");
+
 // "0-3,8" of the kernel's files.
 std::vector<int> parse_id_list(const std::string& text);
 

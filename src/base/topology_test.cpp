@@ -40,7 +40,8 @@ class FakeSysfs {
     cpu(id, "cache/index0/level", "1").cpu(id, "cache/index0/shared_cpu_list", fmt::format("{}", id));
     return cpu(id, "cache/index1/level", "3").cpu(id, "cache/index1/shared_cpu_list", sharers);
   }
-  Topology read(const Ids& ids) const { return read_topology(ids, folder_.path().string()); }
+  std::string folder() const { return folder_.path().string(); }
+  Topology read(const Ids& ids) const { return read_topology(ids, folder()); }
 
  private:
   TempDir folder_;
@@ -141,6 +142,39 @@ TEST_CASE("topology: hybrids take fast cores first, their second threads last") 
   for (int id = 0; id < 6; ++id) arm.cpu(id, "cpu_capacity", id < 4 ? "446" : "1024");
   CHECK(arm.read(range(0, 6)).find(1)->speed == 446);
   CHECK(choose_cores(arm.read(range(0, 6)), 0, 1, 2) == Ids{4, 5});
+}
+
+// Cores of 2 threads, numbered side by side, of which 1, 2, 3 and 9 are off: the kernel takes these out of every list.
+TEST_CASE("topology: threads that are offline leave gaps") {
+  FakeSysfs sysfs;
+  sysfs.write("system/cpu/online", "0,4-8,10-11").write("system/cpu/possible", "0-11");
+  sysfs.write("system/node/online", "0,2-3").write("system/node/node0/cpulist", "0,4-5");
+  sysfs.write("system/node/node2/cpulist", "6-8,10-11").write("system/node/node3/cpulist", "");  // memory alone
+  const auto siblings = [&](int id, const std::string& list) { sysfs.cpu(id, "topology/thread_siblings_list", list); };
+  siblings(0, "0");
+  for (const int id : {4, 5}) siblings(id, "4-5");
+  for (const int id : {6, 7}) siblings(id, "6-7");
+  siblings(8, "8");
+  for (const int id : {10, 11}) siblings(id, "10-11");
+  for (const int id : {0, 4, 5}) sysfs.cache(id, "0,4-5");
+  for (const int id : {6, 7, 8, 10, 11}) sysfs.cache(id, "6-8,10-11");
+
+  const Ids online = online_threads(sysfs.folder());
+  CHECK(online == Ids{0, 4, 5, 6, 7, 8, 10, 11});
+  const Topology machine = sysfs.read(online);
+  CHECK(machine.nodes() == Ids{0, 2});
+  CHECK(machine.find(1) == nullptr);
+  CHECK(machine.find(5)->core == 4);
+  CHECK(choose_cores(machine, 0, 1, 5) == Ids{0, 4, 6, 8, 10});  // a thread of each core
+  CHECK(choose_cores(machine, 0, 1, 2) == Ids{0, 6});            // of each node
+  CHECK(choose_cores(machine, 0, 1, 9).empty());
+  CHECK(cores_near_rank(machine, 1, 2) == Ids{6, 7, 8, 10, 11});
+  const std::vector<ThreadHome> homes = homes_on_nodes(machine, 5);
+  REQUIRE(homes.size() == 5);
+  CHECK(homes[1].core_ids == Ids{0, 4, 5});
+  CHECK(homes[2].node == 2);
+  CHECK(homes[2].core_ids == Ids{6, 7, 8, 10, 11});
+  CHECK(online_threads(FakeSysfs().folder()).empty());
 }
 
 TEST_CASE("topology: a container sees its cpuset") {

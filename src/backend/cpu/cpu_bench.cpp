@@ -4,8 +4,9 @@
 // The ops of a Qwen3-0.6B step on dummy weights, without engine and model code around them: decode of 1 to 64 sequences
 // at 160 tokens, prefill of 512 and 2048, single products, attention; each next to the limit that it should reach.
 // Parts: "steps", "profile" (each op's time and share of a step; only when named), "decode" (its first step alone),
-// "attention", "products"; --filter names one. "table": the steps of docs/kernels/cpu.md, few samples of each, and the limits
-// again after them (tools/cpu_peers). With few --layers the profile takes seconds.
+// "prefill" and "batch" (prompts of 512 and 2,048 tokens, 16 and 32 sequences), "attention", "products"; --filter names
+// one. "table": the steps of docs/kernels/cpu.md, few samples of each, and the limits again after them
+// (tools/cpu_peers). With few --layers the profile takes seconds.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -114,6 +115,7 @@ class Bench {
   void bench_attention();
   void bench_steps();
   void bench_profile();
+  void bench_rows();
 
   struct OpTimes {
     const char* name;
@@ -392,6 +394,17 @@ void Bench::bench_profile() {
   profile_ = false;
 }
 
+// Of many rows alone, in half a minute.
+void Bench::bench_rows() {
+  profile_ = true;
+  if (options_.filter == "batch") {
+    for (const int64_t num_seqs : {16, 32}) step(num_seqs, 1, 160);
+  } else {
+    for (const int64_t tokens : {512, 2048}) step(1, tokens, tokens);
+  }
+  profile_ = false;
+}
+
 void Bench::print_limits() {
   limits_ = measure_cpu_limits(options_.num_threads, options_.isa);
   std::printf("%s; limits: memory %.2f GB/s, fp32 %.3f TFLOP/s, bf16 %.3f, int8 %.3f TOP/s, AMX bf16 %.2f TFLOP/s, int8 %.2f TOP/s\n", device_->description().c_str(),
@@ -413,6 +426,7 @@ void Bench::run() {
     profile_ = true;
     step(1, 1, 160);
   }
+  if (options_.filter == "prefill" || options_.filter == "batch") bench_rows();
   if (options_.filter == "table") {
     min_samples_ = 1;
     for (const int64_t num_seqs : {1, 4, 16, 32}) step(num_seqs, 1, 160);
@@ -426,7 +440,7 @@ void Bench::run() {
 
 constexpr const char* kUsage =
     "usage: [--threads N] [--isa NAME] [--layers N] [--kv bf16|i8] [--quantization NAME] "
-    "[--filter steps|profile|decode|attention|products|table]";
+    "[--filter steps|profile|decode|prefill|batch|attention|products|table]";
 
 int refuse(const std::string& why) {
   std::fprintf(stderr, "spate-cpu-bench: %s\n", why.c_str());

@@ -1,12 +1,13 @@
 // Paged attention, flash style, and the writing of K and V into blocks. bf16 activations over bf16 and int8 caches go
-// to the AMX tiles where they are (attention_amx.h), else to VDPBF16PS or BFMMLA where that is (attention_dot.h);
-// everything else goes to FMA.
+// to the AMX tiles where they are (attention_amx.h), else to VDPBF16PS or BFMMLA where that is, and to the same panels
+// by FMA on other AVX-512 (attention_dot.h); everything else goes to FMA.
 #include "backend/cpu/kernel/attention_fma.h"
 #include "backend/cpu/kernel/kernels_isa.h"
 #include "backend/cpu/kernel/kv_write.h"
 #ifdef __AMX_BF16__
 #include "backend/cpu/kernel/attention_amx.h"
-#elif defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#elif defined(__AVX512VNNI__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define SPATE_DOT_ATTENTION
 #include "backend/cpu/kernel/attention_dot.h"
 #endif
 
@@ -16,7 +17,7 @@ int64_t attention_scratch_bytes(int64_t rows, int64_t head_dim) {
   int64_t bytes = fma_scratch_bytes(rows, head_dim);
 #ifdef __AMX_BF16__
   bytes = max_of(bytes, amx_attention_scratch_bytes(rows, head_dim));
-#elif defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#elif defined(SPATE_DOT_ATTENTION)
   bytes = max_of(bytes, dot_scratch_bytes(rows, head_dim));
 #endif
   return bytes;
@@ -26,7 +27,7 @@ void attention(const AttentionItem& item, char* scratch) {
 #ifdef __AMX_BF16__
   if (item.act == Elem::kBf16 && item.layout.elem == Elem::kBf16) return attention_amx<false>(item, scratch);
   if (item.act == Elem::kBf16 && item.layout.elem == Elem::kI8) return attention_amx<true>(item, scratch);
-#elif defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#elif defined(SPATE_DOT_ATTENTION)
   if (item.act == Elem::kBf16 && item.layout.elem == Elem::kBf16) return DotAttention<false>(item, scratch).run();
   if (item.act == Elem::kBf16 && item.layout.elem == Elem::kI8) return DotAttention<true>(item, scratch).run();
 #endif

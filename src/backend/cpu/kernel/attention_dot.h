@@ -1,9 +1,10 @@
 // Attention of bf16 over bf16 and int8 caches by VDPBF16PS or BFMMLA (dot_tile.h), for AVX-512 without AMX and for ARM.
 // As on tiles, queries and probabilities are bf16 and sums f32; codes of an int8 cache become bf16, exactly, once for
-// all rows of an item.
+// all rows of an item. AVX-512 without BF16 does the same in floats by FMA, with the order and the bits of
+// attention_fma.h.
 //
 // Rows of queries and of scores are kDotRowBytes apart, known at compile time, so that a tile reads all its rows by one
-// pointer. A row's probabilities take the place of the first half of its scores.
+// pointer. A row's probabilities take the place of its scores, as bf16 of the first half of them.
 #pragma once
 
 #include "backend/cpu/kernel/attention_common.h"
@@ -14,9 +15,18 @@
 
 namespace spate::cpu::SPATE_ISA {
 
-constexpr int64_t kDotRowBytes = 576;  // 256 elements or 128 scores, and a line more: an odd number of lines
+#ifdef SPATE_FLOAT_WORDS
+using DotElem = float;  // of queries and probabilities
+constexpr Words kCacheWords = Words::kTwoFloats, kWidenedWords = Words::kFloat;
+#else
+using DotElem = bf16_t;
+constexpr Words kCacheWords = Words::kBf16, kWidenedWords = Words::kBf16;
+#endif
+constexpr int64_t kDotRowBytes =
+    256 * sizeof(DotElem) + 64;  // 256 elements or 128 scores, and a line more: an odd number of lines
 constexpr int64_t kDotScoreStride = kDotRowBytes / 4;
-constexpr int64_t kGroupWords = kNBlock / 2;  // words of 16 keys
+// Elements of k in a word of weight.
+constexpr int64_t word_k(Words words) { return words == Words::kFloat ? 1 : 2; }
 static_assert(kKvTile / kNBlock <= kMaxSegments && kKvTile * 4 <= kDotRowBytes);
 
 struct DotScratch {
@@ -25,13 +35,17 @@ struct DotScratch {
   RowSums total, span;
   float* key_scales;    // [kKvTile]
   float* value_scales;  // [kKvTile]
-  char* k;              // of a kI8 cache [kKvTile / 16] n-blocks of bf16
+  char* k;              // of a kI8 cache [kKvTile / 16] n-blocks of DotElem
   char* v;              // of a kI8 cache [head_dim / 16] n-blocks of kKvTile keys; else those of the last 16 keys
 };
 
 SPATE_INLINE int64_t padded_dot_rows(int64_t rows) { return panels_of(rows).count * panels_of(rows).rows; }
-SPATE_INLINE int64_t widened_key_bytes(int64_t head_dim) { return kKvTile * round_up(head_dim, kKStep) * 2; }
-SPATE_INLINE int64_t widened_value_bytes(int64_t head_dim) { return kKvTile * round_up(head_dim, kNBlock) * 2; }
+SPATE_INLINE int64_t widened_key_bytes(int64_t head_dim) {
+  return kKvTile * round_up(head_dim, kKStep) * static_cast<int64_t>(sizeof(DotElem));
+}
+SPATE_INLINE int64_t widened_value_bytes(int64_t head_dim) {
+  return kKvTile * round_up(head_dim, kNBlock) * static_cast<int64_t>(sizeof(DotElem));
+}
 
 static int64_t dot_scratch_bytes(int64_t rows, int64_t head_dim) {
   // Fewer rows than the most may take more panel rows, but not more than a panel.
@@ -53,9 +67,13 @@ static DotScratch cut_dot_scratch(char* scratch, int64_t padded_rows, int64_t he
   return s;
 }
 
-// --- codes as bf16 ---------------------------------------------------------------------------------------------------
+// --- codes as bf16 or floats -----------------------------------------------------------------------------------------
 
-#ifdef __x86_64__
+#ifdef SPATE_FLOAT_WORDS
+static void widen_code_lines(const char* codes, int64_t num_lines, char* out) {
+  widen_codes(codes, num_lines * 4, reinterpret_cast<float*>(out));
+}
+#elif defined(__x86_64__)
 // The bytes of the bf16 numbers 0 to 127.
 struct Bf16Bytes {
   alignas(64) uint8_t low[128] = {}, high[128] = {};
@@ -87,7 +105,7 @@ struct CodesToBf16 {
   }
 };
 
-static void codes_to_bf16(const char* codes, int64_t num_lines, char* out) {
+static void widen_code_lines(const char* codes, int64_t num_lines, char* out) {
   const CodesToBf16 to_bf16;
   for (int64_t line = 0; line < num_lines; ++line, codes += 64, out += 128) {
     I first, second;
@@ -96,9 +114,11 @@ static void codes_to_bf16(const char* codes, int64_t num_lines, char* out) {
     int_store(out + 64, second);
   }
 }
+#endif
 
-// Up to so many rows codes become bf16 in registers, for each panel of rows anew: the way through memory would take
-// longer than the products.
+#ifdef __x86_64__
+// Up to so many rows codes become bf16 or floats in registers, for each panel of rows anew: the way through memory
+// would take longer than the products.
 constexpr int64_t kRowsByCodes = 8;
 constexpr int code_blocks_at_once(int rows) { return rows <= 4 ? 4 : 2; }
 
@@ -106,7 +126,9 @@ constexpr int code_blocks_at_once(int rows) { return rows <= 4 ? 4 : 2; }
 // meanwhile.
 template <int kRows, int kBlocks>
 static void multiply_code_tile(const DotTile& tile, int64_t first, int64_t sum_stride, const KvAhead::Lines& lines) {
+#ifndef SPATE_FLOAT_WORDS
   const CodesToBf16 to_bf16;
+#endif
   I sums[kRows][kBlocks];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -115,14 +137,27 @@ static void multiply_code_tile(const DotTile& tile, int64_t first, int64_t sum_s
       sums[r][j] = tile.accumulate ? int_load(tile.sums + r * sum_stride + (first + j) * kNBlock) : int_zero();
     }
   }
-  const int64_t lines_at_once = ceil_div(lines.count, tile.num_segments * tile.num_words / 2);
+  constexpr int64_t kWordsInLine = 4 / word_k(kWidenedWords);
+  const int64_t lines_at_once = ceil_div(lines.count, tile.num_segments * tile.num_words / kWordsInLine);
   const char *line = lines.first, *const end = lines.first + lines.count * 64;
   const char* x = tile.x;
   for (int64_t segment = 0; segment < tile.num_segments; ++segment) {
     const char* rows[kBlocks];
     for (int j = 0; j < kBlocks; ++j) rows[j] = tile.blocks[segment][first + j];
-    for (int64_t word = 0; word < tile.num_words; word += 2, x += 8) {
+    for (int64_t word = 0; word < tile.num_words; word += kWordsInLine, x += kWordsInLine * 4) {
       for (int64_t i = 0; i < lines_at_once && line < end; ++i, line += 64) _mm_prefetch(line, _MM_HINT_T1);
+#ifdef SPATE_FLOAT_WORDS
+#pragma GCC unroll 4
+      for (int j = 0; j < kBlocks; ++j, rows[j - 1] += 64) {
+        F w[4];
+        load_codes(rows[j], w);
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; ++k) {
+#pragma GCC unroll 8
+          for (int r = 0; r < kRows; ++r) add_floats_by_word(sums[r][j], bits_of(w[k]), x + r * kDotRowBytes + k * 4);
+        }
+      }
+#else
       I w[2][kBlocks];
 #pragma GCC unroll 4
       for (int j = 0; j < kBlocks; ++j, rows[j - 1] += 64) to_bf16(int_load(rows[j]), w[0][j], w[1][j]);
@@ -137,6 +172,7 @@ static void multiply_code_tile(const DotTile& tile, int64_t first, int64_t sum_s
           for (int j = 0; j < kBlocks; ++j) add_products<Words::kBf16>(sums[r][j], w[half][j], all);
         }
       }
+#endif
     }
   }
 #pragma GCC unroll 8
@@ -163,7 +199,7 @@ static void multiply_codes(const DotTile& tile, int64_t num_blocks, int64_t sum_
 #else
 // num_lines lines of codes as twice as many of bf16; their magnitude is 128 at most, so that bf16 holds the upper half
 // of a float.
-static void codes_to_bf16(const char* codes, int64_t num_lines, char* out) {
+static void widen_code_lines(const char* codes, int64_t num_lines, char* out) {
   const auto bf16_of = [](int16x8_t code) __attribute__((always_inline)) {
     const float32x4_t low = vcvtq_f32_s32(vmovl_s16(vget_low_s16(code))), high = vcvtq_f32_s32(vmovl_high_s16(code));
     return vuzp2q_u16(vreinterpretq_u16_f32(low), vreinterpretq_u16_f32(high));
@@ -194,7 +230,7 @@ class DotAttention {
 #else
         at_once_(blocks_at_once(panels_.rows)),
 #endif
-        q_words_(round_up(item.layout.head_dim, kKStep) / 2),
+        q_words_(round_up(item.layout.head_dim, kKStep) / word_k(kWords)),
         value_blocks_(ceil_div(item.layout.head_dim, kNBlock)),
         s_(cut_dot_scratch(scratch, padded_dot_rows(rows_), item.layout.head_dim)) {
   }
@@ -216,9 +252,19 @@ class DotAttention {
   }
 
  private:
+  static constexpr Words kWords = kCodes ? kWidenedWords : kCacheWords;  // of K and V as products read them
+  static constexpr int64_t kGroupWords = kNBlock / word_k(kWords);       // of 16 keys
+
   // Up to kKStep elements, and zeros behind them.
   static inline __attribute__((always_inline)) void load_q_step(const char* from, int64_t count, char* to) {
-#ifdef __x86_64__
+#ifdef SPATE_FLOAT_WORDS
+    for (int64_t i = 0; i < kKStep; i += kLanes) {
+      const auto* elements = reinterpret_cast<const bf16_t*>(from) + i;
+      store(reinterpret_cast<float*>(to) + i, count - i >= kLanes ? load(elements)
+                                              : count > i         ? load_n(elements, count - i)
+                                                                  : zero());
+    }
+#elif defined(__x86_64__)
     const auto lanes = static_cast<__mmask32>(count >= kKStep ? ~0u : (1u << count) - 1);
     int_store(to, _mm512_maskz_loadu_epi16(lanes, from));
 #else
@@ -232,9 +278,9 @@ class DotAttention {
     for (int64_t r = 0; r < padded_dot_rows(rows_); ++r) {
       char* to = s_.q + r * kDotRowBytes;
       const char* from = static_cast<const char*>(item_.q) + (r < rows_ ? q_offset(item_, r) * 2 : 0);
-      for (int64_t d = 0; d < q_words_ * 2; d += kKStep) {
+      for (int64_t d = 0; d < head_dim; d += kKStep) {
         const int64_t count = r < rows_ ? min_of(kKStep, head_dim - d) : 0;
-        load_q_step(from + d * 2, max_of(0, count), to + d * 2);
+        load_q_step(from + d * 2, count, to + d * static_cast<int64_t>(sizeof(DotElem)));
       }
     }
   }
@@ -254,8 +300,8 @@ class DotAttention {
   void multiply_rows(const DotTile& tile, int64_t num_blocks, int64_t stride) const {
     for_panel_rows(panels_.rows, [&](auto panel) {
       constexpr int kRows = panel.kCount;
-      multiply_blocks<Words::kBf16, kRows, kDotRowBytes, kUnitBytes, (kRows <= kFewPanelRows)>(tile, num_blocks,
-                                                                                               stride);
+      constexpr int64_t kWordStride = kUnitWords * x_word_bytes(kWords);
+      multiply_blocks<kWords, kRows, kDotRowBytes, kWordStride, (kRows <= kFewPanelRows)>(tile, num_blocks, stride);
     });
   }
 
@@ -330,7 +376,7 @@ class DotAttention {
       DotTile product{.num_words = q_words_, .accumulate = false};
       for (int64_t j = 0; j < count; ++j) product.blocks[0][j] = k_group(item_, tile.begin + (first + j) * kNBlock);
       multiply_by_codes(product, s_.q, count, s_.scores + first * kNBlock, kDotScoreStride,
-                        count * q_words_ * 2 / kKStep);
+                        count * q_words_ * word_k(kWords) / kKStep);
     }
   }
 
@@ -359,18 +405,19 @@ class DotAttention {
         product.blocks[0][j] = group;
         if constexpr (kCodes) {
           char* widened = s_.k + j * group_bytes;
-          codes_to_bf16(group, group_bytes / 128, widened);
+          widen_code_lines(group, q_words_ * word_k(kWords) / 4, widened);
           product.blocks[0][j] = widened;
         }
       }
-      multiply(product, s_.q, count, s_.scores + first * kNBlock, kDotScoreStride, count * q_words_ * 2 / kKStep);
+      multiply(product, s_.q, count, s_.scores + first * kNBlock, kDotScoreStride,
+               count * q_words_ * word_k(kWords) / kKStep);
     }
   }
 
   void softmax(const KeyTile& tile, int64_t r, const RowSums& sums) const {
     const ScoreRow row{s_.scores + r * kDotScoreStride, s_.key_scales, s_.value_scales, item_.scale_log2e,
                        visible_keys(item_, tile, r)};
-    auto* probs = reinterpret_cast<bf16_t*>(s_.scores + r * kDotScoreStride);
+    auto* probs = reinterpret_cast<DotElem*>(s_.scores + r * kDotScoreStride);
     const bool all = row.visible.first == 0 && row.visible.end == kKvTile;
     float* denominators = sums.denominators + r * kLanes;
     const float factor =
@@ -407,7 +454,7 @@ class DotAttention {
           const char* from = v + (first + j) * item_.layout.v_n_block_bytes;
           if (kCodes) {
             char* widened = s_.v + (j * kMaxSegments + g) * kGroupWords * 64;
-            codes_to_bf16(from, kGroupWords / 2, widened);
+            widen_code_lines(from, kNBlock / 4, widened);
             from = widened;
           } else if (copies && g + 1 == groups) {
             from = s_.v + (first + j) * kGroupWords * 64;

@@ -1,9 +1,10 @@
 // Sums of products by the instructions that multiply four bytes of k at a time and add to 32 bits: two bf16 (VDPBF16PS)
 // or four codes (VPDPBUSD, SDOT); ARM's SMMLA and BFMMLA take two words at once. For AVX-512 without tiles, for
-// AVX-VNNI and for ARM.
+// AVX-VNNI and for ARM. AVX-512 without BF16 multiplies floats by FMA in the same tiles.
 //
 // A word is four bytes of k: a row of 64 bytes of an n-block holds one for each of its 16 columns. Every element adds
-// its words one by one, in order, in one accumulator, whatever the number of rows and n-blocks: batch-invariant.
+// its words one by one, in order, in one accumulator, whatever the number of rows and n-blocks: batch-invariant. Of FMA
+// a word of weight is two bf16 or one float, and x is floats.
 //
 // AVX-512: 12 rows by 2 n-blocks hold 24 sums, 2 vectors of weight and one of x in the 32 registers, and load 14 times
 // for 24 products. The instructions are written as assembly, so that no compiler copies the accumulators: GCC 12 did
@@ -20,11 +21,16 @@
 #if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 #define SPATE_BF16_DOTS
 #endif
+#if defined(__AVX512VNNI__) && !defined(__AVX512BF16__)
+#define SPATE_FLOAT_WORDS
+#endif
 
 #ifdef SPATE_DOTS
 namespace spate::cpu::SPATE_ISA {
 
-enum class Words { kBf16, kCodes };
+enum class Words { kBf16, kCodes, kTwoFloats, kFloat };
+// Of a row of x, for a word of weight.
+constexpr int64_t x_word_bytes(Words words) { return words == Words::kTwoFloats ? 8 : 4; }
 
 // Rows of x are worked on in panels of equal height, a multiple of kRowsTogether, and units of kUnitWords words.
 // kUnsignedWeight: a product takes codes of the weight as 128 more than they are.
@@ -159,11 +165,20 @@ SPATE_INLINE void add_products_with_word(I& sums, I unsigned_codes, const int8_t
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(unsigned_codes), "m"(*reinterpret_cast<const int32_t*>(codes)));
 }
 
+#ifdef SPATE_FLOAT_WORDS
+// x: a float, for all columns.
+SPATE_INLINE void add_floats_by_word(I& sums, I w, const char* x) {
+  asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sums) : "v"(w), "m"(*reinterpret_cast<const float*>(x)));
+}
+#endif
+
 // w: of an n-block, of codes 128 more than they are; x: a word in all lanes.
 template <Words kWords>
 SPATE_INLINE void add_products(I& sums, I w, I x) {
   if constexpr (kWords == Words::kCodes) {
     add_unsigned_by_signed(sums, w, x);
+  } else if constexpr (kWords != Words::kBf16) {
+    asm("vfmadd231ps %2, %1, %0" : "+v"(sums) : "v"(w), "v"(x));
   } else {
 #ifdef __AVX512BF16__
     asm("vdpbf16ps %2, %1, %0" : "+v"(sums) : "v"(w), "v"(x));
@@ -171,9 +186,11 @@ SPATE_INLINE void add_products(I& sums, I w, I x) {
   }
 }
 
-template <Words kWords>
+// Of two floats the first or the second.
+template <Words kWords, int kStep>
 SPATE_INLINE I load_row(const char* row) {
-  if constexpr (kWords == Words::kBf16) return int_load(row);
+  if constexpr (kWords == Words::kTwoFloats) return bits_of(kStep == 0 ? even_k(row) : odd_k(row));
+  if constexpr (kWords != Words::kCodes) return int_load(row);
   return int_xor(int_load(row), _mm512_set1_epi8(static_cast<char>(0x80)));
 }
 
@@ -195,24 +212,36 @@ SPATE_INLINE void multiply_tile(const DotTile& tile, int64_t sum_stride) {
   for (int64_t segment = 0; segment < tile.num_segments; ++segment) {
     const char* rows[kBlocks];
     for (int j = 0; j < kBlocks; ++j) rows[j] = tile.blocks[segment][j];
+    const auto add_rows = [&](const char* at, const I* w) __attribute__((always_inline)) {
+#pragma GCC unroll 12
+      for (int r = 0; r < kRows; ++r) {
+        int32_t word_of_row;
+        __builtin_memcpy(&word_of_row, at + r * kRowStride, 4);
+        const I all = int_set1(word_of_row);
+#pragma GCC unroll 4
+        for (int j = 0; j < kBlocks; ++j) add_products<kWords>(sums[r][j], w[j], all);
+      }
+    };
     for (int64_t word = 0; word < tile.num_words; ++word, x += kWordStride) {
       I w[kBlocks];
 #pragma GCC unroll 4
       for (int j = 0; j < kBlocks; ++j) {
-        w[j] = load_row<kWords>(rows[j]);
-        rows[j] += 64;
+        w[j] = load_row<kWords, 0>(rows[j]);
+        if constexpr (kWords != Words::kTwoFloats) rows[j] += 64;
         if constexpr (kAhead) {
           _mm_prefetch(ahead[j], _MM_HINT_T1);
           ahead[j] += tile.ahead.bytes_a_word;
         }
       }
-#pragma GCC unroll 12
-      for (int r = 0; r < kRows; ++r) {
-        int32_t word_of_row;
-        __builtin_memcpy(&word_of_row, x + r * kRowStride, 4);
-        const I all = int_set1(word_of_row);
+      add_rows(x, w);
+      if constexpr (kWords == Words::kTwoFloats) {
 #pragma GCC unroll 4
-        for (int j = 0; j < kBlocks; ++j) add_products<kWords>(sums[r][j], w[j], all);
+        for (int j = 0; j < kBlocks; ++j) {
+          asm("" : "+r"(rows[j]));  // read anew: no register is left to keep the row in
+          w[j] = load_row<kWords, 1>(rows[j]);
+          rows[j] += 64;
+        }
+        add_rows(x + 4, w);
       }
     }
   }

@@ -1,6 +1,7 @@
 // linear and linear_silu_and_mul. bf16 by bf16 goes to the AMX tiles where they are (gemm_amx.h), else to VDPBF16PS or
-// BFMMLA where that is (gemm_dot.h); codes by codes to gemm_int.h, many rows of them to the tiles, to gemm_dot.h or to
-// gemm_int_panels.h; everything else to FMA. Integer weights by x as it is become floats on the way (dequantize.h).
+// BFMMLA where that is, or many rows of it to panels by FMA (gemm_dot.h); codes by codes to gemm_int.h, many rows of
+// them to the tiles, to gemm_dot.h or to gemm_int_panels.h; everything else to FMA. Integer weights by x as it is
+// become floats on the way (dequantize.h).
 #include "backend/cpu/kernel/dequantize.h"
 #include "backend/cpu/kernel/gemm_epilogue.h"
 #include "backend/cpu/kernel/gemm_int.h"
@@ -148,8 +149,8 @@ static void gemm_item(const GemmParams& p, [[maybe_unused]] const GemmPlan& plan
   }
 #elif defined(SPATE_DOTS)
   if (dots_take_codes(p)) return gemm_dot<Words::kCodes>(p, first_row, num_rows, first_n_block, num_n_blocks, scratch);
-#ifdef SPATE_BF16_DOTS
-  if (dots_take_bf16(p)) return gemm_dot<Words::kBf16>(p, first_row, num_rows, first_n_block, num_n_blocks, scratch);
+#if defined(SPATE_BF16_DOTS) || defined(SPATE_FLOAT_WORDS)
+  if (dots_take_bf16(p)) return gemm_dot<kBf16Words>(p, first_row, num_rows, first_n_block, num_n_blocks, scratch);
 #endif
 #endif
 #ifdef SPATE_INT_PANELS

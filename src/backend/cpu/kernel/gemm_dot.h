@@ -1,5 +1,6 @@
 // linear by dot products of words (dot_tile.h): bf16 by bf16, and rows of int8 codes by int8 or two-level int4 weights.
-// For AVX-512 without AMX, for AVX-VNNI, and for ARM.
+// For AVX-512 without AMX, for AVX-VNNI, and for ARM. AVX-512 without BF16 takes bf16 as floats, by FMA, from
+// kLeastFloatPanelRows rows on, with the bits of micro_gemm.h, which takes fewer.
 //
 // x is packed into panels of up to 12 rows, word by word: [panels][units][rows of a panel]. Panels are equally high, so
 // that 16 rows are two of 8 and 32 rows three of 11. For 2 n-blocks (4 of up to 6 rows), kWordsAtOnce words at a time,
@@ -17,7 +18,14 @@
 
 namespace spate::cpu::SPATE_ISA {
 
-constexpr int64_t kMaxPanels = 22;  // of a chunk: 264 rows x 2 KB = 540 KB, half of L2
+#ifdef SPATE_FLOAT_WORDS
+constexpr Words kBf16Words = Words::kTwoFloats;
+constexpr int64_t kLeastFloatPanelRows = 5;
+#else
+constexpr Words kBf16Words = Words::kBf16;
+#endif
+// The most panels of a chunk times the bytes of a word of x: 264 rows x 2 KB = 540 KB, half of L2.
+constexpr int64_t kPanelWordBytes = 22 * 4;
 #ifdef __AVXVNNI__
 constexpr int64_t kWordsAtOnce = 256;  // 16 KB of an n-block
 #else
@@ -36,6 +44,10 @@ constexpr int64_t kDotItemsPerThread = 32, kMaxBlocksPerItem = 8;
 SPATE_INLINE bool dots_take_bf16(const GemmParams& p) {
   return !is_int(p) && p.x_elem == Elem::kBf16 && p.weight_elem == Elem::kBf16;
 }
+#elif defined(SPATE_FLOAT_WORDS)
+SPATE_INLINE bool dots_take_bf16(const GemmParams& p) {
+  return !is_int(p) && p.x_elem == Elem::kBf16 && p.weight_elem == Elem::kBf16 && p.m >= kLeastFloatPanelRows;
+}
 #else
 SPATE_INLINE bool dots_take_bf16(const GemmParams&) { return false; }
 #endif
@@ -50,6 +62,10 @@ SPATE_INLINE bool dots_take(const GemmParams& p) { return dots_take_bf16(p) || d
 SPATE_INLINE int64_t num_words(const GemmParams& p) {
   return is_int(p) ? p.weight_ints.k_padded / 4 : round_up(p.k, kKStep) / 2;
 }
+SPATE_INLINE int64_t word_bytes_of_x(const GemmParams& p) {
+  return x_word_bytes(is_int(p) ? Words::kCodes : kBf16Words);
+}
+SPATE_INLINE int64_t max_panels(const GemmParams& p) { return kPanelWordBytes / word_bytes_of_x(p); }
 // One row that needs no padding is a panel as it lies.
 SPATE_INLINE bool dots_read_x_in_place(const GemmParams& p) {
   return kRowsTogether == 1 && !is_int(p) && p.m == 1 && p.k % kKStep == 0;
@@ -68,9 +84,10 @@ static GemmPlan dot_plan(const GemmParams& p, int num_threads) {
   const int64_t at_once = blocks_at_once(panels.rows), per_group = p.silu_and_mul ? at_once / 2 : at_once;
   const int64_t groups = ceil_div(ceil_div(p.n, kNBlock), per_group);
   GemmPlan plan;
-  plan.packed_x_bytes =
-      dots_read_x_in_place(p) ? 0 : bytes_before_panels(p) + panels.count * panels.rows * num_words(p) * 4;
-  int64_t chunks = ceil_div(panels.count, kMaxPanels);
+  plan.packed_x_bytes = dots_read_x_in_place(p)
+                            ? 0
+                            : bytes_before_panels(p) + panels.count * panels.rows * num_words(p) * word_bytes_of_x(p);
+  int64_t chunks = ceil_div(panels.count, max_panels(p));
   while (chunks < panels.count && chunks * groups < 2 * num_threads) ++chunks;
   plan.rows_per_chunk = ceil_div(panels.count, chunks) * panels.rows;
   int64_t groups_per_item = 1;
@@ -100,6 +117,34 @@ SPATE_INLINE void spread_words(const char* src, int64_t num_bytes, int64_t num_w
   }
 }
 
+#ifdef SPATE_FLOAT_WORDS
+// num_elements of bf16 as pairs of floats `stride` bytes apart, and zeros up to num_words pairs.
+SPATE_INLINE void spread_floats(const char* src, int64_t num_elements, int64_t num_words, int64_t stride, char* out) {
+  int64_t word = 0;
+  for (; word + kLanes <= num_elements / 2; word += kLanes) {
+    uint64_t pairs[kLanes];
+    const I even = bits_of(even_k(src + word * 4)), odd = bits_of(odd_k(src + word * 4));
+    int_store(pairs, _mm512_unpacklo_epi32(even, odd));
+    int_store(pairs + kLanes / 2, _mm512_unpackhi_epi32(even, odd));
+    // The halves of each four pairs lie in one lane of 128 bits of the two stores.
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < kLanes; ++i) {
+      const int64_t at = i / 4 * 2 + i % 2 + i % 4 / 2 * (kLanes / 2);
+      __builtin_memcpy(out + (word + i) * stride, pairs + at, 8);
+    }
+  }
+  for (; word < num_words; ++word) {
+    const auto bits = [&](int64_t k) {
+      uint16_t element = 0;
+      if (k < num_elements) __builtin_memcpy(&element, src + k * 2, 2);
+      return static_cast<uint64_t>(element) << 16;
+    };
+    const uint64_t pair = bits(2 * word) | bits(2 * word + 1) << 32;
+    __builtin_memcpy(out + word * stride, &pair, 8);
+  }
+}
+#endif
+
 // What 128 more in each code of the weight adds to a row's dots, taken away again: of two levels, whose starts belong
 // to codes that are 8 more, the whole row's goes to the first one.
 SPATE_INLINE void join_starts(const GemmParams& p, const IntX& x, int64_t row) {
@@ -113,12 +158,18 @@ SPATE_INLINE void join_starts(const GemmParams& p, const IntX& x, int64_t row) {
 
 static void dot_pack_rows(const GemmParams& p, int64_t first_row, int64_t num_rows) {
   const Panels panels = panels_of(p.m);
-  const int64_t words = num_words(p), stride = panels.rows * kUnitBytes;
+  const int64_t words = num_words(p), word_bytes = word_bytes_of_x(p), stride = panels.rows * kUnitWords * word_bytes;
   const int64_t end_row = first_row + num_rows == p.m ? panels.count * panels.rows : first_row + num_rows;
   char* packed = p.packed_x + bytes_before_panels(p);
   for (int64_t r = first_row; r < end_row; ++r) {
-    char* out = packed + r / panels.rows * words * panels.rows * 4 + r % panels.rows * kUnitBytes;
+    char* out = packed + r / panels.rows * words * panels.rows * word_bytes + r % panels.rows * kUnitWords * word_bytes;
     if (r >= p.m) {
+#ifdef SPATE_FLOAT_WORDS
+      if (!is_int(p)) {
+        spread_floats(nullptr, 0, words, stride, out);
+        continue;
+      }
+#endif
       spread_words(nullptr, 0, words, stride, out);
     } else if (is_int(p)) {
       const IntX x = int_x(p);
@@ -128,7 +179,11 @@ static void dot_pack_rows(const GemmParams& p, int64_t first_row, int64_t num_ro
       spread_words(reinterpret_cast<const char*>(codes), words * 4, words, stride, out);
     } else {
       const auto* src = static_cast<const char*>(p.x) + r * p.x_stride * 2;
+#ifdef SPATE_FLOAT_WORDS
+      spread_floats(src, p.k, words, stride, out);
+#else
       spread_words(src, p.k * 2, words, stride, out);
+#endif
     }
   }
 }
@@ -144,19 +199,29 @@ struct DotBlocks {
 // live_rows: that are rows of x. A single row of padding is left out where the panel is high: of 32 rows it would be
 // the 33rd.
 [[maybe_unused]] constexpr int kLeastRowsLessPadding = 9;
+// The weight that comes next is asked for beside the first panels only, a line every few words: asked for again and
+// again, bytes apart, a line takes a buffer for misses and a look into L2 each time. Zen 4, which takes AVX-512 with
+// BF16, was not measured and asks beside all.
+[[maybe_unused]] constexpr int64_t kMostAskingPanels = 4;
 template <Words kWords>
-static void multiply_panel(int64_t rows, [[maybe_unused]] int64_t live_rows, const DotTile& tile, int64_t num_blocks) {
+static void multiply_panel(int64_t rows, [[maybe_unused]] int64_t live_rows, [[maybe_unused]] bool asks,
+                           const DotTile& tile, int64_t num_blocks) {
   for_panel_rows(rows, [&](auto panel) {
     constexpr int kRows = panel.kCount;
+    constexpr int64_t kBytes = kUnitWords * x_word_bytes(kWords);
 #ifdef __AVX512VNNI__
     if constexpr (kRows >= kLeastRowsLessPadding) {
+#ifdef SPATE_FLOAT_WORDS
+      if (!asks && live_rows == kRows) {
+        return multiply_blocks<kWords, kRows, kBytes, kRows * kBytes, false>(tile, num_blocks, kTileStride);
+      }
+#endif
       if (live_rows + 1 == kRows) {
-        return multiply_blocks<kWords, kRows - 1, kUnitBytes, kRows * kUnitBytes, true>(tile, num_blocks, kTileStride);
+        return multiply_blocks<kWords, kRows - 1, kBytes, kRows * kBytes, true>(tile, num_blocks, kTileStride);
       }
     }
 #endif
-    multiply_blocks<kWords, kRows, kUnitBytes, kRows * kUnitBytes, (kRows > 1 || kRowAsks)>(tile, num_blocks,
-                                                                                            kTileStride);
+    multiply_blocks<kWords, kRows, kBytes, kRows * kBytes, (kRows > 1 || kRowAsks)>(tile, num_blocks, kTileStride);
   });
 }
 
@@ -170,7 +235,7 @@ SPATE_INLINE int64_t stored_bytes(const GemmParams& p, int64_t words) {
 // Words of an n-block, made in `out`.
 template <Words kWords>
 static void make_words(const GemmParams& p, const char* n_block, int64_t first, int64_t count, char* out) {
-  if constexpr (kWords == Words::kBf16) {
+  if constexpr (kWords == kBf16Words) {
     dequantize_n_block<Elem::kBf16>(p.weight_ints, n_block, first * 2, count * 2, out);
   } else {
     constexpr int64_t kStepWords = kIntKStep / 4;
@@ -186,7 +251,9 @@ static void multiply_dot_blocks(const GemmParams& p, const DotBlocks& blocks, in
   const Panels panels = panels_of(p.m);
   const int64_t words = num_words(p), num_panels = ceil_div(num_rows, panels.rows),
                 num_parts = ceil_div(words, kWordsAtOnce);
-  const int64_t panel_bytes = words * panels.rows * 4, panel_sums = num_parts > 1 ? panels.rows * kTileStride : 0;
+  constexpr int64_t kWordBytes = x_word_bytes(kWords);
+  const int64_t panel_bytes = words * panels.rows * kWordBytes,
+                panel_sums = num_parts > 1 ? panels.rows * kTileStride : 0;
   const char* x = panels_of_x(p) + first_row / panels.rows * panel_bytes;
   auto* sums = reinterpret_cast<float*>(scratch);
   char* made = scratch + (num_parts > 1 ? num_panels : 1) * panels.rows * kTileStride * 4;
@@ -203,17 +270,22 @@ static void multiply_dot_blocks(const GemmParams& p, const DotBlocks& blocks, in
       make_words<kWords>(p, blocks.at[j], first, count, made + j * kWordsAtOnce * 64);
     }
     const int64_t bytes_ahead = stored_bytes(p, count);
-    tile.ahead.bytes_a_word = ceil_div(bytes_ahead, num_panels * count);
+#ifdef SPATE_FLOAT_WORDS
+    const int64_t asking_panels = min_of(num_panels, kMostAskingPanels);
+#else
+    const int64_t asking_panels = num_panels;
+#endif
+    tile.ahead.bytes_a_word = ceil_div(bytes_ahead, asking_panels * count);
     for (int64_t i = 0; i < num_panels; ++i) {
-      tile.x = x + i * panel_bytes + first * panels.rows * 4;
+      tile.x = x + i * panel_bytes + first * panels.rows * kWordBytes;
       tile.sums = sums + i * panel_sums;
       for (int64_t j = 0; j < blocks.count; ++j) {
         tile.blocks[0][j] = weight[j];
         const char* from = next < words ? blocks.at[j] + stored_bytes(p, next) : blocks.next[j];
-        tile.ahead.first[j] = from + bytes_ahead * i / num_panels;
+        tile.ahead.first[j] = from + bytes_ahead * min_of(i, asking_panels - 1) / asking_panels;
       }
       const int64_t row = first_row + i * panels.rows, rows = min_of(panels.rows, num_rows - i * panels.rows);
-      multiply_panel<kWords>(panels.rows, rows, tile, blocks.count);
+      multiply_panel<kWords>(panels.rows, rows, i < asking_panels, tile, blocks.count);
       if (next < words) continue;
       float* of_panel = sums + i * panel_sums;
       if constexpr (kWords == Words::kCodes) dots_to_sums(p, blocks.at, blocks.count, row, rows, of_panel, kTileStride);

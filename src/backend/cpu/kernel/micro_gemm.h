@@ -23,6 +23,16 @@ struct BlocksAhead {
   int64_t row_bytes;  // for each row of B
 };
 
+// GCC 12 keeps sums in memory on ARM unless these loops are written out and a tile is a function of its own
+// (tools/kernel_spills): a load and a store for each product. On x86 it does not need to be told.
+#ifdef __aarch64__
+#define SPATE_ARM_UNROLL _Pragma("GCC unroll 12")
+#define SPATE_TILE_FUNCTION static __attribute__((noinline))
+#else
+#define SPATE_ARM_UNROLL
+#define SPATE_TILE_FUNCTION static
+#endif
+
 // One tile: kRows rows times kBlocks n-blocks, num_k a multiple of W::kRowK. c: [kRows][c_stride], block j at column 16
 // j. kPrefetch: bytes ahead that each stream of B is asked for; 0 where B is in the cache; kAsksNext: see BlocksAhead.
 constexpr int kAsksNext = -1;
@@ -31,21 +41,28 @@ SPATE_INLINE void micro_tile(const float* a, int64_t a_stride, const char* const
                              int64_t c_stride, [[maybe_unused]] const char* const* next,
                              [[maybe_unused]] int64_t next_row_bytes) {
   F acc[kRows][kBlocks][kVecs];
+  SPATE_ARM_UNROLL
   for (int r = 0; r < kRows; ++r) {
+    SPATE_ARM_UNROLL
     for (int j = 0; j < kBlocks; ++j) {
+      SPATE_ARM_UNROLL
       for (int v = 0; v < kVecs; ++v) acc[r][j][v] = load(c + r * c_stride + j * kNBlock + v * kLanes);
     }
   }
   const char* rows[kBlocks];
   [[maybe_unused]] const char* ahead[kBlocks];
+  SPATE_ARM_UNROLL
   for (int j = 0; j < kBlocks; ++j) {
     rows[j] = b[j];
     if constexpr (kPrefetch == kAsksNext) ahead[j] = next[j];
   }
   for (int64_t k = 0; k < num_k; k += W::kRowK) {
+    SPATE_ARM_UNROLL
     for (int parity = 0; parity < W::kRowK; ++parity) {
       F w[kBlocks][kVecs];
+      SPATE_ARM_UNROLL
       for (int j = 0; j < kBlocks; ++j) {
+        SPATE_ARM_UNROLL
         for (int v = 0; v < kVecs; ++v) {
           const char* p = rows[j] + v * kLanes * 4;
           if constexpr (W::kRowK == 1) {
@@ -55,13 +72,17 @@ SPATE_INLINE void micro_tile(const float* a, int64_t a_stride, const char* const
           }
         }
       }
+      SPATE_ARM_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const F x = set1(a[r * a_stride + k + parity]);
+        SPATE_ARM_UNROLL
         for (int j = 0; j < kBlocks; ++j) {
+          SPATE_ARM_UNROLL
           for (int v = 0; v < kVecs; ++v) acc[r][j][v] = fma(x, w[j][v], acc[r][j][v]);
         }
       }
     }
+    SPATE_ARM_UNROLL
     for (int j = 0; j < kBlocks; ++j) {
       if constexpr (kPrefetch > 0) prefetch(rows[j] + kPrefetch);
       if constexpr (kPrefetch == kAsksNext) {
@@ -71,16 +92,19 @@ SPATE_INLINE void micro_tile(const float* a, int64_t a_stride, const char* const
       rows[j] += W::kRowBytes;
     }
   }
+  SPATE_ARM_UNROLL
   for (int r = 0; r < kRows; ++r) {
+    SPATE_ARM_UNROLL
     for (int j = 0; j < kBlocks; ++j) {
+      SPATE_ARM_UNROLL
       for (int v = 0; v < kVecs; ++v) store(c + r * c_stride + j * kNBlock + v * kLanes, acc[r][j][v]);
     }
   }
 }
 
 template <typename W, int kRows, int kBlocks, int kPrefetch>
-static void micro_row_tile(const float* a, int64_t a_stride, const char* const* b, int64_t num_blocks, int64_t num_k,
-                           float* c, int64_t c_stride, const BlocksAhead& ahead) {
+SPATE_TILE_FUNCTION void micro_row_tile(const float* a, int64_t a_stride, const char* const* b, int64_t num_blocks,
+                                        int64_t num_k, float* c, int64_t c_stride, const BlocksAhead& ahead) {
   const auto next = [&](int64_t j) { return kPrefetch == kAsksNext ? ahead.next + j : nullptr; };
   int64_t j = 0;
   for (; j + kBlocks <= num_blocks; j += kBlocks) {

@@ -30,7 +30,7 @@ const KernelTable& SPATE_TABLE_NAME(SPATE_ISA)() {
       .int_embedding_row = int_embedding_row,
 #ifdef __AMX_BF16__
       .max_attention_rows = 512,
-#elif defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#elif defined(__AVX512VNNI__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
       .max_attention_rows = 96,  // eight panels
 #else
       .max_attention_rows = 64,

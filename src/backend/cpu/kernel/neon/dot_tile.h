@@ -82,7 +82,7 @@ SPATE_INLINE void multiply_columns(const DotTile& tile, int64_t j, int64_t colum
 }
 
 template <Words kWords, int kRows, int64_t kRowStride, int64_t kUnitStride, bool kAhead>
-static void multiply_blocks(const DotTile& tile, int64_t num_blocks, int64_t sum_stride) {
+static __attribute__((noinline)) void multiply_blocks(const DotTile& tile, int64_t num_blocks, int64_t sum_stride) {
   constexpr int kPairs = kRows / 2, kColumnPairs = kPairs <= 3 ? 8 : 4;
   for (int64_t j = 0; j < num_blocks; ++j) {
     multiply_columns<kWords, kPairs, kColumnPairs, kRowStride, kUnitStride, kAhead>(tile, j, 0, sum_stride);
@@ -135,7 +135,7 @@ SPATE_INLINE void multiply_n_block(const DotTile& tile, int64_t j, int64_t sum_s
 }
 
 template <Words kWords, int kRows, int64_t kRowStride, int64_t kUnitStride, bool kAhead>
-static void multiply_blocks(const DotTile& tile, int64_t num_blocks, int64_t sum_stride) {
+static __attribute__((noinline)) void multiply_blocks(const DotTile& tile, int64_t num_blocks, int64_t sum_stride) {
   static_assert(kWords == Words::kCodes, "bf16 is multiplied where there is BFMMLA");
   for (int64_t j = 0; j < num_blocks; ++j)
     multiply_n_block<kRows, kRowStride, kUnitStride, kAhead>(tile, j, sum_stride);

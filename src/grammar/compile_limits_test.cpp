@@ -186,6 +186,13 @@ TEST_CASE("limits: patterns of a megabyte are read in linear time and little mem
     CHECK(result.seconds < kMostSeconds);
   }
   CHECK(compiled_regex(repeated("[:", 400'000)).seconds < kMostSeconds);  // over a minute before
+  for (const std::string& group :
+       {std::string("(^a$)|"), "(" + repeated("(^a|", 150) + "b" + repeated(")", 151) + "|"}) {
+    const auto count = static_cast<int>(150'000 / group.size());
+    const Compiled result = compiled_schema({{"type", "string"}, {"pattern", repeated(group, count) + "c"}});
+    INFO(group.substr(0, 12) << ": " << result.message);
+    CHECK(result.seconds < kMostSeconds);
+  }
   // One expression for all dots, and for all texts before and behind an alternative.
   std::string words;
   for (int i = 0; i < 40'000; ++i) words += (i > 0 ? "|word" : "word") + std::to_string(i);

@@ -314,7 +314,7 @@ class SchemaCompiler {
     return member_list(shape, members, other, place);
   }
 
-  // In the order of the schema; keys that are only required come last.
+  // In the order of the schema; keys that are only required come last, in the order of these lists.
   static std::vector<std::string> declared_keys(const Shape& shape) {
     std::vector<std::string> keys;
     std::set<std::string> seen;
@@ -327,6 +327,9 @@ class SchemaCompiler {
       }
     }
     for (const auto& [key, schema] : shape.members) add(key);
+    for (const SchemaJson* list : shape.required_lists) {
+      for (const SchemaJson& key : *list) add(key.get<std::string>());
+    }
     for (const std::string& key : shape.required) add(key);
     for (const std::string& key : shape.forbidden) add(key);
     return keys;

@@ -1,11 +1,11 @@
 // JSON Schema (draft 2020-12, and what drafts 3 to 7 spell otherwise) to a grammar of the JSON texts that are valid.
 //
 // Every valid value has a text in the grammar, and every text of the grammar is valid. Of the texts of a value some are
-// left out: members stand in the order in which the schema declares them, those that it does not name come last; keys,
-// enum values and strings under a pattern or format have one spelling (json_string_chars); numbers with bounds have no
-// exponent (5e-1), integers no point; times have no second 60, emails no quoted name; dates begin with the year 1;
-// a uri with a maxLength has at most 512 characters; white space is what ordinary texts have (kMaxBlanks,
-// kMaxIndentation) and never around the whole.
+// left out: members stand in the order in which the schema declares them, then those that it only requires, as it lists
+// them, then those that it does not name; keys, enum values and strings under a pattern or format have one spelling
+// (json_string_chars); numbers with bounds have no exponent (5e-1), integers no point; times have no second 60, emails
+// no quoted name; dates begin with the year 1; a uri with a maxLength has at most 512 characters; white space is what
+// ordinary texts have (kMaxBlanks, kMaxIndentation) and never around the whole.
 //
 // A keyword is in full effect or refused by name, with its place. Refused: contains, uniqueItems (with more than one
 // item), unevaluated* beside other schemas, $dynamicRef, remote $ref, minProperties that undeclared keys must fill, a

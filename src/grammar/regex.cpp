@@ -37,7 +37,8 @@ class RegexParser {
       : pattern_(pattern), match_(match), writer_(writer), budget_(budget) {}
 
   Result<Expr> parse() {
-    Expr expr = parse_choice(0, match_ == RegexMatch::kAnywhere ? Tail::kOpen : Tail::kEnd);
+    const bool is_open = match_ == RegexMatch::kAnywhere;
+    Expr expr = parse_choice(0, is_open ? Head::kOpen : Head::kBegin, is_open ? Tail::kOpen : Tail::kEnd);
     if (error_.ok() && pos_ < pattern_.size()) fail("unmatched )");
     if (!error_.ok()) return error_;
     return expr;
@@ -66,28 +67,36 @@ class RegexParser {
 
   // What follows a sequence: more of the pattern; nothing of it, but any text unless a $ ends it; nothing at all.
   enum class Tail : uint8_t { kNone, kOpen, kEnd };
+  // What is before it: more of the pattern; nothing of it, but any text unless a ^ begins it; nothing at all.
+  enum class Head : uint8_t { kNone, kOpen, kBegin };
 
-  Expr parse_choice(int depth, Tail tail) {
+  Expr parse_choice(int depth, Head head, Tail tail) {
     if (depth > kMaxDepth) return fail("groups are nested too deeply");
     std::vector<Expr> alternatives;
     do {
-      alternatives.push_back(parse_sequence(depth, tail));
+      alternatives.push_back(parse_sequence(depth, head, tail));
     } while (take("|"));
     return expr_choice(std::move(alternatives));
   }
 
-  // One alternative. Outside of groups, the text may go on before and behind a match, up to the anchors.
-  Expr parse_sequence(int depth, Tail tail) {
-    if (next_is('^') && depth > 0) return fail("^ inside a group is not supported");
-    std::vector<Expr> parts;
-    const bool is_anchored = take("^");
-    is_at_begin_ = depth == 0 && (is_anchored || match_ == RegexMatch::kWhole);
-    if (!is_anchored && depth == 0 && match_ == RegexMatch::kAnywhere) parts.push_back(any_text());
-    return parse_parts(std::move(parts), depth, tail);
+  // One alternative. Outside of groups, the text may go on before and behind a match, up to the anchors. A group that
+  // begins the pattern and has a ^ has what is before it in its alternatives.
+  Expr parse_sequence(int depth, Head head, Tail tail) {
+    if (next_is('^') && head == Head::kNone) {
+      return fail("^ inside a group is supported where the group begins the pattern only");
+    }
+    if (take("^")) head = Head::kBegin;
+    is_at_begin_ = head == Head::kBegin;
+    return parse_parts(depth, head, tail);
   }
 
-  // The rest of an alternative, behind `parts`.
-  Expr parse_parts(std::vector<Expr> parts, int depth, Tail tail) {
+  // The rest of an alternative; kNone: what is before it is written.
+  Expr parse_parts(int depth, Head head, Tail tail) {
+    std::vector<Expr> parts;
+    if (head != Head::kNone && !begins_with_anchored_group()) {
+      if (head == Head::kOpen) parts.push_back(any_text());
+      head = Head::kNone;
+    }
     bool is_tail_written = tail != Tail::kOpen;
     while (!at_end() && !next_is('|') && !next_is(')')) {
       if (take("$")) {
@@ -98,22 +107,32 @@ class RegexParser {
       } else if (next_is_look_ahead()) {
         parts.push_back(parse_look_ahead(depth, tail));
         is_tail_written = true;
-      } else if (const Tail inner = tail_of_group(tail); inner != Tail::kNone) {
-        Expr group = parse_group(depth, inner);
+      } else if (const Tail inner = tail_of_group(tail); inner != Tail::kNone || head != Head::kNone) {
+        Expr group = parse_group(depth, head, inner);
         if (take("?")) {
           take("?");  // lazy: the same texts
-          group = expr_choice({std::move(group), inner == Tail::kOpen ? any_text() : expr_empty()});
+          const bool is_open = head == Head::kOpen || inner == Tail::kOpen;
+          group = expr_choice({std::move(group), is_open ? any_text() : expr_empty()});
         }
         parts.push_back(std::move(group));
-        is_tail_written = true;
-        if (inner != tail) take("$");
+        is_tail_written = is_tail_written || inner != Tail::kNone;
+        if (inner != Tail::kNone && inner != tail) take("$");
       } else {
         parts.push_back(parse_repeat(depth));
       }
+      head = Head::kNone;
       is_at_begin_ = false;
     }
     if (!is_tail_written) parts.push_back(any_text());
     return parts.empty() ? expr_empty() : expr_sequence(std::move(parts));
+  }
+
+  // A group that has a ^ and comes at most once.
+  bool begins_with_anchored_group() const {
+    if (budget_ == nullptr || !next_is('(') || next_is_look_ahead()) return false;
+    const Group group = look_at_group();
+    if (!budget_->spend(static_cast<int64_t>(group.end - pos_) / 16) || !group.asks_for_begin) return false;
+    return pattern_.substr(group.end, 1).find_first_of("*+{") != 0;
   }
 
   bool next_is_look_ahead() const {
@@ -134,8 +153,9 @@ class RegexParser {
     return rest[0] == '$' && is_end(rest.substr(1)) ? Tail::kEnd : Tail::kNone;
   }
   struct Group {
-    size_t end = 0;             // behind its ); the pattern's end without one
-    bool asks_for_end = false;  // it has a $ or a look-ahead
+    size_t end = 0;               // behind its ); the pattern's end without one
+    bool asks_for_begin = false;  // it has a ^
+    bool asks_for_end = false;    // it has a $ or a look-ahead
   };
   Group look_at_group() const {
     Group group{.end = pattern_.size()};
@@ -149,6 +169,8 @@ class RegexParser {
         is_in_class = c != ']';
       } else if (c == '[') {
         is_in_class = true;
+      } else if (c == '^') {
+        group.asks_for_begin = true;
       } else if (c == '$') {
         group.asks_for_end = true;
       } else if (c == '(') {
@@ -175,11 +197,11 @@ class RegexParser {
     do {
       is_at_begin_ = is_at_begin;
       if (is_at_begin) take("^");
-      alternatives.push_back(parse_parts({}, depth + 1, Tail::kOpen));
+      alternatives.push_back(parse_parts(depth + 1, Head::kNone, Tail::kOpen));
     } while (take("|"));
     if (error_.ok() && !take(")")) return fail("( without )");
     is_at_begin_ = is_at_begin;
-    const Expr rest = parse_parts({}, depth + 1, tail);
+    const Expr rest = parse_parts(depth + 1, Head::kNone, tail);
     if (!error_.ok()) return expr_nothing();
     Result<ByteDfa> texts = ByteDfa::of_expr(rest, *budget_);
     const Result<ByteDfa> seen = texts.ok() ? ByteDfa::of_expr(expr_choice(std::move(alternatives)), *budget_) : texts;
@@ -242,7 +264,7 @@ class RegexParser {
   Expr parse_atom(int depth) {
     switch (pattern_[pos_]) {
       case '(':
-        return parse_group(depth);
+        return parse_group(depth, Head::kNone, Tail::kNone);
       case '[':
         return parse_class();
       case '.':
@@ -267,7 +289,7 @@ class RegexParser {
     }
   }
 
-  Expr parse_group(int depth, Tail tail = Tail::kNone) {
+  Expr parse_group(int depth, Head head, Tail tail) {
     ++pos_;
     if (take("?")) {
       if (take(":")) {
@@ -283,7 +305,7 @@ class RegexParser {
         return fail("(? must begin a group (?:x) or (?<name>x); flags are not supported");
       }
     }
-    Expr expr = parse_choice(depth + 1, tail);
+    Expr expr = parse_choice(depth + 1, head, tail);
     if (error_.ok() && !take(")")) return fail("( without )");
     return expr;
   }

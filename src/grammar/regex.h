@@ -2,7 +2,8 @@
 //
 //   abc  .  [a-z]  [^a-z]  \d \D \w \W \s \S  \n \r \t \f \v \0  \xHH \uHHHH \u{H...} \cX  escaped punctuation
 //   (x)  (?:x)  (?<name>x)  (?P<name>x)  x|y  x*  x+  x?  x{m}  x{m,}  x{m,n}, each also lazy (the same texts)
-//   ^ at the beginning and $ at the end of an alternative; $ also in a group that ends the pattern
+//   ^ at the beginning and $ at the end of an alternative; ^ also in a group that begins the pattern, $ also in one
+//   that ends it
 //   (?=x)  (?!x) where the rest of the pattern follows: outside groups, or in a group that ends the pattern
 //
 // Refused by name: look-ahead elsewhere, look-behind, back references, \b and \B, \p{...}, flags, possessive

@@ -69,6 +69,36 @@ TEST_CASE("regex: look-ahead before what ends the pattern") {
   CHECK(refusal(many.c_str()).find("too many look-aheads") != std::string::npos);
 }
 
+// Goal    A group that begins the pattern may say of each alternative whether the text begins there.
+// Method  Patterns of public schemas, with texts that match and texts that do not.
+TEST_CASE("regex: a group that begins the pattern has anchors") {
+  const struct {
+    const char* regex;
+    std::vector<const char*> matching, others;
+  } cases[] = {{"(^$)|(^[a-f]{2}$)", {"", "ab"}, {"a", "abc", "xab"}},
+               {"(^gs://(.+))|(^http://(.+))", {"gs://a", "http://b"}, {"xgs://a", "http://"}},
+               {"(^Hpt_|^Int_|_Armour_)", {"Hpt_x", "x_Armour_y", "_Armour_"}, {"xHpt_", "Armour_"}},
+               {"(?:^|\n)begin(?:$|\n)", {"begin", "x\nbegin\ny", "\nbegin"}, {"x begin", "begin y"}},
+               {"(^a|b)c", {"ac", "acx", "xbc"}, {"xac", "bac"}},
+               {"(?<n>(^a|b)c|^d)?e$", {"e", "xe", "ace", "xxbce", "de"}, {"ex", "ea"}},
+               {"^(^a)b", {"ab", "abc"}, {"xab"}},
+               {"((^a$)|x)", {"a", "bxb"}, {"ab", "ba"}},
+               {"(^a)?\\$", {"a$", "$", "b$"}, {"a", ""}},
+               {"[(^]a", {"(a", "x^a"}, {"a"}},
+               {"^(?:(?=^ab)\\w)", {"ab", "abc"}, {"ba"}}};
+  for (const auto& each : cases) {
+    INFO(std::string(each.regex));
+    for (const char* text : each.matching) CHECK_MESSAGE(matches(each.regex, text, RegexMatch::kAnywhere), text);
+    for (const char* text : each.others) CHECK_FALSE_MESSAGE(matches(each.regex, text, RegexMatch::kAnywhere), text);
+  }
+  CHECK(matches("(^a|b$)", "b"));
+  CHECK_FALSE(matches("(^a|b)c", "xbc"));
+  for (const char* regex : {"(^a)*", "(^a){2}", "(^a)+b", "a(b|(^c))", "(a^b)", "(a|(b^))"}) {
+    INFO(std::string(regex));
+    CHECK(dfa_of(regex, RegexMatch::kAnywhere).status().message().find(": ^ ") != std::string::npos);
+  }
+}
+
 TEST_CASE("regex: what is refused, and where") {
   CHECK(regex_error("ab(?=c)") == "regex: at 4: look-ahead is not supported");
   CHECK(regex_error("(?<!a)b") == "regex: at 4: look-behind is not supported");
@@ -80,7 +110,7 @@ TEST_CASE("regex: what is refused, and where") {
   CHECK(regex_error("[^[:space:]]").find("POSIX class [:space:]") != std::string::npos);
   CHECK(matches("[[:]+", "[:["));
   CHECK(matches("[[:a]+[:]]", "[:a:]"));
-  CHECK(regex_error("a(^b)") == "regex: at 2: ^ inside a group is not supported");
+  CHECK(regex_error("a(^b)") == "regex: at 2: ^ inside a group is supported where the group begins the pattern only");
   CHECK(regex_error("(?i)a").find("flags are not supported") != std::string::npos);
   CHECK(regex_error("a$b").find("end of an alternative") != std::string::npos);
   for (const char* bad : {"(",   ")",      "a)",        "[",      "[a",      "a{2",         "a{3,2}",

@@ -226,4 +226,25 @@ TEST_CASE("schema dialects: several multiples are one") {
   CHECK(error.find("the least common one of several") != std::string::npos);
 }
 
+TEST_CASE("schema dialects: what says nothing has no opposite to build") {
+  check_texts(R"({"not":{"$schema":"http://json-schema.org/draft-07/schema#","$comment":"x","readOnly":true,"x-order":1,
+      "markdownDescription":"y","contentEncoding":"base64","type":"string"}})",
+              {"1", "{}"}, {R"("a")"});
+  CHECK(dialect_error(R"({"not":{"minLength":1}})").find("the opposite of minLength") != std::string::npos);
+}
+
+TEST_CASE("schema dialects: keys that are only required stand in the order in which they are required") {
+  check_texts(R"({"required":["z","b"],"allOf":[{"required":["y","b"]}],"properties":{"m":{}}})",
+              {R"({"z":1,"b":2,"y":3})", R"({"m":0,"z":1,"b":2,"y":3})"},
+              {R"({"b":2,"y":3,"z":1})", R"({"z":1,"b":2})"});
+}
+
+TEST_CASE("schema dialects: an anchor is that of its own resource, whatever comes first") {
+  check_texts(R"({"$id":"http://a.example/b","$defs":{"A":{"$id":"c","allOf":[{"$id":"d","$anchor":"x","type":"number"},
+      {"$anchor":"x","type":"string"}]}},"$ref":"c#x"})",
+              {R"("a")"}, {"1"});
+  check_texts(R"({"$defs":{"A":{"$id":"d","$defs":{"x":{"$anchor":"x","type":"number"}}}},"$ref":"#x"})", {"1"},
+              {R"("a")"});
+}
+
 }  // namespace spate

@@ -81,7 +81,7 @@ void note_contrary_format(const std::string& name) {
 int64_t size_of(const Shape& shape) {
   const size_t num_values = (shape.values ? shape.values->size() : 0) + shape.excluded.size();
   const size_t num_schemas = shape.array_schemas.size() + shape.object_schemas.size() + shape.string_dfas.size() +
-                             shape.numbers.multiples.size() + shape.property_names.size();
+                             shape.numbers.multiples.size() + shape.property_names.size() + shape.required_lists.size();
   // Keys lie in trees and own their text.
   const size_t num_keys = shape.members.size() + shape.required.size() + shape.forbidden.size();
   return static_cast<int64_t>((num_values + num_schemas) / 16 + 4 * num_keys);
@@ -136,6 +136,7 @@ Shape merge(const Shape& a, const Shape& b) {
   append(out.object_schemas, b.object_schemas);
   append(out.members, b.members);
   out.required.insert(b.required.begin(), b.required.end());
+  append(out.required_lists, b.required_lists);
   out.forbidden.insert(b.forbidden.begin(), b.forbidden.end());
   out.min_properties = std::max(out.min_properties, b.min_properties);
   tighten_max(out.max_properties, b.max_properties);
@@ -160,10 +161,18 @@ bool find_place(const SchemaJson& node, const SchemaJson* target, std::string& p
 // By a keyword and its value.
 using SchemaName = std::pair<const char*, std::string>;
 
-// The first schema that has one of the names. names_schemas: the keys of `node` are names that the schema gives, no
-// keywords. What stands in values (enum, const, default, examples) names nothing. Null also when the budget is spent.
+// An $id that begins another resource, with names of its own.
+bool has_resource_id(const SchemaJson& node) {
+  const SchemaJson* id = find(node, "$id");
+  return id && id->is_string() && !id->get_ref<const std::string&>().starts_with('#');
+}
+
+// The first schema that has one of the names. `inside`: which schemas below are looked at. names_schemas: the keys of
+// `node` are names that the schema gives, no keywords. What stands in values (enum, const, default, examples) names
+// nothing. Null also when the budget is spent.
+enum class NamesOf : uint8_t { kAll, kOneResource };
 const SchemaJson* find_named(const SchemaJson& node, std::span<const SchemaName> names, CompileBudget& budget,
-                             bool names_schemas = false) {
+                             NamesOf inside = NamesOf::kAll, bool names_schemas = false) {
   if (!node.is_structured() || !budget.spend(1 + static_cast<int64_t>(node.size()))) return nullptr;
   static constexpr std::string_view kValues[] = {"enum", "const", "default", "examples"};
   static constexpr std::string_view kMaps[] = {"properties",  "patternProperties", "$defs",
@@ -175,8 +184,9 @@ const SchemaJson* find_named(const SchemaJson& node, std::span<const SchemaName>
   }
   for (const auto& [key, child] : node.items()) {
     if (is_schema && std::ranges::find(kValues, key) != std::end(kValues)) continue;
+    if (inside == NamesOf::kOneResource && has_resource_id(child)) continue;
     const bool is_map = is_schema && std::ranges::find(kMaps, key) != std::end(kMaps);
-    if (const SchemaJson* found = find_named(child, names, budget, is_map)) return found;
+    if (const SchemaJson* found = find_named(child, names, budget, inside, is_map)) return found;
   }
   return nullptr;
 }
@@ -197,8 +207,7 @@ bool find_way(const SchemaJson& node, const SchemaJson* target, std::vector<cons
 
 bool has_inner_id(const SchemaJson& node, bool is_root = true) {
   if (!node.is_structured()) return false;
-  const SchemaJson* id = is_root ? nullptr : find(node, "$id");
-  if (id && id->is_string() && !id->get_ref<const std::string&>().starts_with('#')) return true;
+  if (!is_root && has_resource_id(node)) return true;
   return std::ranges::any_of(node, [](const SchemaJson& child) { return has_inner_id(child, false); });
 }
 
@@ -253,8 +262,7 @@ const SchemaJson* SchemaReader::resource_of(const SchemaJson& schema) {
   std::vector<const SchemaJson*> way;
   find_way(root_, &schema, way, budget_);
   for (auto each = way.rbegin(); each != way.rend(); ++each) {
-    const SchemaJson* id = find(**each, "$id");
-    if (id && id->is_string() && !id->get_ref<const std::string&>().starts_with('#')) return *each;
+    if (has_resource_id(**each)) return *each;
   }
   return &root_;
 }
@@ -264,7 +272,8 @@ const SchemaJson* SchemaReader::find_fragment(const SchemaJson& base, const std:
   if (fragment.starts_with('/')) return follow_pointer(base, fragment, budget_);
   const std::string name = decode_pointer_part(fragment);
   const SchemaName names[] = {{"$anchor", name}, {"$dynamicAnchor", name}, {"$id", "#" + name}, {"id", "#" + name}};
-  return find_named(base, names, budget_);
+  const SchemaJson* found = find_named(base, names, budget_, NamesOf::kOneResource);
+  return found ? found : find_named(base, names, budget_);
 }
 
 Result<const SchemaJson*> SchemaReader::resolve(const SchemaJson& schema) {
@@ -505,9 +514,16 @@ Result<std::vector<Shape>> SchemaReader::shapes_of_if(const SchemaJson& schema) 
 Result<std::vector<Shape>> SchemaReader::shapes_of_opposite(const SchemaJson& schema) {
   std::vector<Shape> shapes;
   const auto add = [&](std::vector<Shape> more) { std::ranges::move(more, std::back_inserter(shapes)); };
-  static constexpr std::string_view kAnnotations[] = {
-      "title", "description", "default",    "examples", "$comment",
-      "$defs", "definitions", "deprecated", "nullable"};  // read with type
+  // Of these no opposite is built; what is no keyword says nothing here either.
+  // clang-format off
+  static constexpr std::string_view kOthers[] = {
+      "$dynamicRef", "$recursiveRef", "oneOf", "if", "then", "else", "multipleOf", "divisibleBy", "minimum",
+      "exclusiveMinimum", "maximum", "exclusiveMaximum", "minLength", "maxLength", "pattern", "format", "minItems",
+      "maxItems", "uniqueItems", "prefixItems", "items", "additionalItems", "contains", "minContains", "maxContains",
+      "unevaluatedItems", "minProperties", "maxProperties", "propertyNames", "dependentRequired", "dependencies",
+      "dependentSchemas", "patternProperties", "additionalProperties", "unevaluatedProperties", "extends", "disallow",
+  };
+  // clang-format on
   const auto check_kind = [&](const std::string& keyword, const SchemaJson& value) -> Status {
     const bool is_list = keyword == "enum" || keyword == "required" || keyword == "anyOf" || keyword == "allOf";
     if (is_list && !value.is_array()) return error_at(schema, fmt::format("{} must be a list", keyword));
@@ -559,7 +575,7 @@ Result<std::vector<Shape>> SchemaReader::shapes_of_opposite(const SchemaJson& sc
       ASSIGN_OR_RETURN(const SchemaJson* target, resolve(schema));
       ASSIGN_OR_RETURN(std::vector<Shape> more, shapes_of(SchemaTerm{target, true}));
       add(std::move(more));
-    } else if (std::ranges::find(kAnnotations, keyword) == std::end(kAnnotations)) {
+    } else if (std::ranges::find(kOthers, keyword) != std::end(kOthers)) {
       return error_at(schema, fmt::format("the opposite of {} (in `not`, `if` or `oneOf`) is not supported", keyword));
     }
   }
@@ -780,6 +796,7 @@ Status SchemaReader::read_objects(const SchemaJson& schema, Shape& shape) {
       if (!key.is_string()) return error_at(schema, "required must be a list of strings");
       shape.required.insert(key.get<std::string>());
     }
+    shape.required_lists.push_back(required);
   }
   return ok_status();
 }

@@ -62,6 +62,7 @@ struct Shape {
   std::vector<const SchemaJson*> object_schemas;  // that have properties, patternProperties, additionalProperties
   std::vector<std::pair<std::string, SchemaTerm>> members;  // more schemas of single keys
   std::set<std::string> required, forbidden;
+  std::vector<const SchemaJson*> required_lists;  // lists of `required`, for their order
   int64_t min_properties = 0;
   std::optional<int64_t> max_properties;
   Conjunction property_names;

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
+#include "server/llama_request.h"
 #include "text/tokenizer.h"
 
 namespace spate {
@@ -18,15 +18,6 @@ struct InfillTokens {
 
 // Nothing: the model was not made for it.
 std::optional<InfillTokens> find_infill_tokens(const Tokenizer& tokenizer);
-
-struct InfillText {
-  struct File {
-    std::string name, text;
-  };
-  std::string prefix, suffix;
-  std::vector<File> extra;  // for context, the least important first
-  std::string begun;        // what the middle begins with
-};
 
 // At most max_tokens, if prefix, suffix and what is begun leave that much: of the extra text the end stays.
 std::vector<int32_t> infill_prompt(const Tokenizer& tokenizer, const InfillTokens& tokens, const InfillText& text,

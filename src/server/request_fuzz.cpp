@@ -1,6 +1,6 @@
-// libFuzzer target: any bytes as a request body end in a request within its limits, or in an error that is valid JSON.
-// The first byte chooses the endpoint, or the reader of model outputs. Seeds: test/fuzz/request.  fuzz/request_fuzz
-// -max_len=65536 <corpus> test/fuzz/request
+// libFuzzer target: any bytes as a request body end in a request within its limits, or in an error that is valid JSON;
+// any bytes as a model's output end in the same parts however they are cut. The first byte chooses the endpoint, or the
+// reader of outputs. Seeds: test/fuzz/request.  fuzz/request_fuzz -max_len=65536 <corpus> test/fuzz/request
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -8,6 +8,8 @@
 
 #include "server/api_request.h"
 #include "server/chat_output_parser.h"
+#include "server/json_parse.h"
+#include "server/llama_request.h"
 #include "server/responses_request.h"
 
 namespace {
@@ -36,6 +38,51 @@ std::string parse_output(size_t format, std::string_view text, size_t piece_size
   return joined[0] + '\1' + joined[1] + '\1' + joined[2] + '\1' + joined[3];
 }
 
+// A token for each byte.
+spate::ApiResult<std::vector<int32_t>> encode(const std::string& text, bool) {
+  return std::vector<int32_t>(text.begin(), text.end());
+}
+
+void read_llama(std::string_view body, bool is_infill) {
+  const auto json = spate::parse_json(body);
+  if (!json.ok() || !(**json).is_object()) return;
+  nlohmann::ordered_json completion = **json;
+  if (is_infill) {
+    spate::ApiResult<spate::InfillText> text = spate::take_infill_text(completion);
+    check(text);
+    if (!text.ok()) return;
+    completion["prompt"] = text->prefix + text->suffix + text->begun;
+  }
+  spate::LlamaOptions options;
+  const auto problem = spate::take_llama_options(completion, options);
+  if (problem) return check(spate::ApiResult<int>(*problem));
+  const auto prompt_problem = spate::make_prompts_plain(completion, encode);
+  if (prompt_problem) return check(spate::ApiResult<int>(*prompt_problem));
+  check(spate::read_llama_completion(std::move(completion), kLimits, options));
+}
+
+// The endpoints for which the first byte has no number of its own.
+void read_other(uint8_t endpoint, std::string_view body) {
+  switch (endpoint % 8) {
+    case 0:
+      return read_llama(body, false);
+    case 1:
+      return read_llama(body, true);
+    case 2:
+      return check(spate::parse_embeddings_request(body, kLimits));
+    case 3:
+      return check(spate::parse_llama_embeddings_request(body, kLimits));
+    case 4:
+      return check(spate::parse_score_request(body, kLimits));
+    case 5:
+      return check(spate::parse_rerank_request(body, kLimits));
+    case 6:
+      return check(spate::parse_abort_request(body));
+    case 7:
+      return check(spate::parse_allowed_tokens_request(body, kLimits));
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -53,6 +100,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 3:
       check(spate::parse_detokenize_request(body, kLimits));
+      read_other(data[0] / 8, body);
       break;
     case 4: {
       const size_t format = data[0] / 8;

@@ -21,6 +21,7 @@
 #include "backend/cuda/kernel/linear/integer_weight.h"
 #include "backend/cuda/kernel/primitive/async_copy.h"
 #include "backend/cuda/kernel/primitive/bf16.h"
+#include "backend/cuda/kernel/primitive/grid_barrier.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/mma.h"
 #include "backend/cuda/kernel/primitive/piece.h"
@@ -53,52 +54,6 @@ __device__ inline uint32_t load_shared_half(uint32_t address) {
   asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address));
   return v;
 }
-// What CTAs of this grid have written: past L1.
-__device__ inline Piece<Bf16> load_fresh_piece(const void* row, int first) {
-  Piece<Bf16> piece;
-  asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(piece.words[0]), "=r"(piece.words[1]), "=r"(piece.words[2]), "=r"(piece.words[3])
-               : "l"(static_cast<const Bf16*>(row) + first)
-               : "memory");
-  return piece;
-}
-__device__ inline float load_fresh(const float* address) {
-  float value;
-  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(value) : "l"(address) : "memory");
-  return value;
-}
-
-// --- the barrier of the grid: as in linear_chain.cu ------------------------------------------------------------------
-
-__device__ inline uint64_t load_acquire(const uint64_t* address) {
-  uint64_t value;
-  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
-  return value;
-}
-
-// One thread calls all of this. A barrier that waits a second ends the program.
-class GridBarrier {
- public:
-  __device__ explicit GridBarrier(uint64_t* num_arrived) : num_arrived_(num_arrived) {
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(seen_) : "l"(num_arrived) : "memory");
-  }
-  __device__ void arrive() {
-    asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(num_arrived_), "l"(uint64_t{1}) : "memory");
-    ++num_barriers_;
-  }
-  __device__ void wait() const {
-    const uint64_t target = (seen_ / gridDim.x + num_barriers_) * gridDim.x;
-    const long long start = clock64();
-    while (load_acquire(num_arrived_) < target) {
-      if (clock64() - start > 2000000000ll) __trap();
-    }
-  }
-
- private:
-  uint64_t* num_arrived_;
-  uint64_t seen_;
-  uint32_t num_barriers_ = 0;
-};
 
 // --- formats ---------------------------------------------------------------------------------------------------------
 

@@ -36,9 +36,21 @@ struct LayerProductsParams {
   Tensor qkv_out;  // [num_tokens, rows of qkv] act
 };
 
-// The same of a layer of experts without a shared one:
+// An expert that every token has: out = down(silu(gate(x)) * up(x)). What is left in these tensors is not said.
+struct SharedExpertParams {
+  const PackedWeight* gate_up = nullptr;  // [2 * its intermediate_size, hidden_size]; null: there is none
+  Tensor gate_up_bias;                    // this and the other bias: [out_features] act, or undefined
+  const PackedWeight* down = nullptr;     // [hidden_size, its intermediate_size]
+  Tensor down_bias;
+  Tensor scratch;  // [num_tokens, 2 * its intermediate_size] act
+  Tensor act;      // [num_tokens, its intermediate_size] act
+  Tensor out;      // [num_tokens, hidden_size] act
+};
+
+// The same of a layer of experts:
 //   x = heads o^T; residual = residual + x; x = rms_norm(residual) by post_norm
-//   logits = x router^T; the experts of `route`; x = what expert_mlp() gives of them
+//   logits = x router^T; the experts of `route`; x = what expert_mlp() gives of them and of the shared one, whose part
+//   may stay f32
 // and the rest as above. What is left in logits, expert_ids and expert_weights is not said.
 struct ExpertLayerProductsParams {
   Tensor heads;  // [num_tokens, width of the heads] act
@@ -51,6 +63,7 @@ struct ExpertLayerProductsParams {
   RouteExpertsParams route;
   const PackedWeight* gate_up = nullptr;  // as ExpertMlpParams
   const PackedWeight* down = nullptr;
+  SharedExpertParams shared;
   Tensor x;          // [num_tokens, hidden_size] act
   Tensor next_norm;  // [hidden_size] act; this and what follows only with qkv
   float next_eps = 0;

@@ -64,26 +64,33 @@ Result<std::unique_ptr<Attention>> MultiHeadLatentAttention::create(ParameterFac
                                                                     const MultiHeadLatentAttentionSpec& spec) {
   const Range heads = even_share(spec.num_heads, factory.tp());
   const bool has_lora = spec.q_lora_rank > 0;
-  const LinearPart q_parts[] = {{spec.name + (has_lora ? ".q_b_proj" : ".q_proj"),
-                                 spec.num_heads * spec.qk_head_dim(),
-                                 {heads.begin * spec.qk_head_dim(), heads.count * spec.qk_head_dim()}}};
-  ASSIGN_OR_RETURN(Linear q_proj,
-                   Linear::column_parallel(factory, q_parts, has_lora ? spec.q_lora_rank : spec.hidden_size, false));
-  ASSIGN_OR_RETURN(Linear kv_a_proj, Linear::whole(factory, spec.name + ".kv_a_proj_with_mqa", spec.latent_width(),
-                                                   spec.hidden_size, spec.has_bias));
+  const LinearPart q{spec.name + (has_lora ? ".q_b_proj" : ".q_proj"),
+                     spec.num_heads * spec.qk_head_dim(),
+                     {heads.begin * spec.qk_head_dim(), heads.count * spec.qk_head_dim()}};
+  const LinearPart q_a{spec.name + ".q_a_proj", spec.q_lora_rank, {0, spec.q_lora_rank}};
+  const LinearPart kv_a{spec.name + ".kv_a_proj_with_mqa", spec.latent_width(), {0, spec.latent_width()}};
+  const LinearPart parts[] = {has_lora ? q_a : q, kv_a};
+  const bool is_joined = has_lora || !spec.has_bias;  // q_proj has no bias
+  ASSIGN_OR_RETURN(Linear x_proj, Linear::column_parallel(factory, std::span(parts).first(is_joined ? 2 : 1),
+                                                          spec.hidden_size, has_lora && spec.has_bias));
   ASSIGN_OR_RETURN(RmsNorm kv_a_norm,
                    RmsNorm::create(factory, spec.name + ".kv_a_layernorm", spec.kv_lora_rank, kLatentNormEps));
   ASSIGN_OR_RETURN(Linear o_proj, Linear::row_parallel(factory, spec.name + ".o_proj", spec.hidden_size,
                                                        spec.num_heads * spec.v_head_dim, spec.has_bias));
-  std::unique_ptr<MultiHeadLatentAttention> part(new MultiHeadLatentAttention(
-      spec, std::move(q_proj), std::move(kv_a_proj), std::move(kv_a_norm), std::move(o_proj)));
+  std::unique_ptr<MultiHeadLatentAttention> part(
+      new MultiHeadLatentAttention(spec, std::move(x_proj), std::move(kv_a_norm), std::move(o_proj)));
   part->num_heads_ = heads.count;
+  if (!is_joined) {
+    ASSIGN_OR_RETURN(Linear kv_a_proj,
+                     Linear::whole(factory, kv_a.name, spec.latent_width(), spec.hidden_size, spec.has_bias));
+    part->kv_a_proj_.emplace(std::move(kv_a_proj));
+  }
   if (has_lora) {
-    ASSIGN_OR_RETURN(Linear q_a_proj, Linear::whole(factory, spec.name + ".q_a_proj", spec.q_lora_rank,
-                                                    spec.hidden_size, spec.has_bias));
+    const LinearPart q_parts[] = {q};
+    ASSIGN_OR_RETURN(Linear q_b_proj, Linear::column_parallel(factory, q_parts, spec.q_lora_rank, false));
     ASSIGN_OR_RETURN(RmsNorm q_a_norm,
                      RmsNorm::create(factory, spec.name + ".q_a_layernorm", spec.q_lora_rank, kLatentNormEps));
-    part->q_a_proj_.emplace(std::move(q_a_proj));
+    part->q_b_proj_.emplace(std::move(q_b_proj));
     part->q_a_norm_.emplace(std::move(q_a_norm));
   }
   RETURN_IF_ERROR(part->make_kv_b(factory, heads));
@@ -123,10 +130,9 @@ KvLayerDesc MultiHeadLatentAttention::kv_layer() const {
 
 void MultiHeadLatentAttention::take_workspace(Arena& arena) {
   const int64_t q_width = num_heads_ * spec_.qk_head_dim();
-  if (q_a_proj_) q_a_ = arena.take_activations(spec_.q_lora_rank);
-  q_ = arena.take_contiguous(q_width);
+  x_out_ = arena.take_activations(x_width() + spec_.latent_width());
+  if (q_b_proj_) q_ = arena.take_contiguous(q_width);
   rows_ = arena.take_contiguous(num_heads_ * std::max(spec_.qk_head_dim(), spec_.v_head_dim));
-  latent_ = arena.take_contiguous(spec_.latent_width());
   q_latent_ = arena.take_contiguous(num_heads_ * spec_.kv_lora_rank);
   out_latent_ = arena.take_contiguous(num_heads_ * spec_.kv_lora_rank);
   heads_ = arena.take_activations(num_heads_ * spec_.v_head_dim);
@@ -134,18 +140,22 @@ void MultiHeadLatentAttention::take_workspace(Arena& arena) {
 
 void MultiHeadLatentAttention::list_products(const std::string&, std::vector<Product>&) const {}
 
-Tensor MultiHeadLatentAttention::project(const StepContext& ctx, const KvView& kv, const Tensor& x) const {
-  const int64_t n = x.dim(0), nope = spec_.qk_nope_head_dim;
-  const Tensor q = q_.rows(0, n), latent = latent_.rows(0, n);
-  if (q_a_proj_) {
-    const Tensor q_a = q_a_.rows(0, n);
-    q_a_proj_->forward(ctx, x, q_a);
-    q_a_norm_->forward(ctx, q_a, q_a);
-    q_proj_.forward(ctx, q_a, q);
-  } else {
-    q_proj_.forward(ctx, x, q);
+void MultiHeadLatentAttention::project(const StepContext& ctx, const Tensor& x) const {
+  const Tensor out = x_out_.rows(0, x.dim(0));
+  if (!kv_a_proj_) return x_proj_.forward(ctx, x, out);
+  x_proj_.forward(ctx, x, out.columns(0, x_width()));
+  kv_a_proj_->forward(ctx, x, out.columns(x_width(), out.dim(1)));
+}
+
+Tensor MultiHeadLatentAttention::write_kv(const StepContext& ctx, const KvView& kv) const {
+  const int64_t n = ctx.batch.num_tokens(), nope = spec_.qk_nope_head_dim;
+  const Tensor out = x_out_.rows(0, n), latent = out.columns(x_width(), out.dim(1));
+  Tensor q = out.columns(0, x_width());
+  if (q_b_proj_) {
+    q_a_norm_->forward(ctx, q, q);
+    q_b_proj_->forward(ctx, q, q_.rows(0, n));
+    q = q_.rows(0, n);
   }
-  kv_a_proj_.forward(ctx, x, latent);
   ctx.ops.latent_norm_rope_write(
       ctx.stream, {.q_rope = q.split_last(num_heads_, spec_.qk_head_dim()).columns(nope, spec_.qk_head_dim()),
                    .latent = latent,
@@ -172,6 +182,10 @@ Tensor MultiHeadLatentAttention::attend(const StepContext& ctx, const KvView& kv
                      prompts.max_query_len_before});
   }
   return heads_.rows(0, q.dim(0));
+}
+
+void MultiHeadLatentAttention::attend(const StepContext& ctx, const KvView& kv) const {
+  static_cast<void>(attend(ctx, kv, write_kv(ctx, kv)));
 }
 
 void MultiHeadLatentAttention::attend_long_prompts(const StepContext& ctx, const KvView& kv, const Tensor& q) const {
@@ -216,15 +230,16 @@ Tensor MultiHeadLatentAttention::attend_absorbed(const StepContext& ctx, const K
 
 void MultiHeadLatentAttention::forward(const StepContext& ctx, const KvView& kv, const Tensor& x,
                                        const Tensor& out) const {
-  const Tensor q = project(ctx, kv, x);
-  o_proj_.forward(ctx, attend(ctx, kv, q), out);
+  project(ctx, x);
+  o_proj_.forward(ctx, attend(ctx, kv, write_kv(ctx, kv)), out);
 }
 
 void MultiHeadLatentAttention::forward_output_rows(const StepContext& ctx, const KvView& kv, const Tensor& x,
                                                    const Tensor& out) const {
   const int64_t n = out.dim(0);
   CHECK(2 * n <= x.dim(0), "{} outputs of {} tokens", n, x.dim(0));
-  const Tensor q = project(ctx, kv, x);
+  project(ctx, x);
+  const Tensor q = write_kv(ctx, kv);
   if (n == 0) return;
   const auto gather = [&](const Tensor& from, const Tensor& to) {
     ctx.ops.gather_rows(ctx.stream, {.x = from, .row_ids = ctx.batch.output_rows, .out = to});

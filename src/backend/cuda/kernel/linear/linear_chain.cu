@@ -13,7 +13,7 @@
 //            attention before, the weights of what comes next arrive. Each CTA makes all of x of a product itself:
 //            norm, codes, outliers. What the barriers protect may overlap: see layer_products.h.
 // ROOFLINE   Bytes of W over 4.65 TB/s; 4 barriers and x of 4 products take some 2.5 us each.
-// WARM       2 s: fast, bf16, heads
+// WARM       2 s: fast, bf16, heads; fast, bf16, latent
 // LIMITS     sm_90a; a grid of the SMs of the whole device.
 // TESTS      spate-conformance --backend cuda --filter layer_products
 #include "backend/cuda/kernel/linear/linear_chain.h"

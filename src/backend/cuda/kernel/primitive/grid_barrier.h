@@ -22,6 +22,11 @@ __device__ inline float load_fresh(const float* address) {
   asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(value) : "l"(address) : "memory");
   return value;
 }
+__device__ inline uint64_t load_fresh(const uint64_t* address) {
+  uint64_t value;
+  asm volatile("ld.global.cg.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+  return value;
+}
 
 __device__ inline uint64_t load_acquire(const uint64_t* address) {
   uint64_t value;

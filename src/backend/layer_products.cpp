@@ -56,6 +56,14 @@ void decomposed_layer_products(Stream& stream, const ExpertLayerProductsParams& 
   ops.linear(stream, {.x = p.x, .weight = p.qkv, .bias = p.qkv_bias, .out = p.qkv_out});
 }
 
+void decomposed_latent_attention(Stream& stream, const LatentAttentionParams& p) {
+  const OpTable ops = bind_ops(stream.device().ops()).ops;
+  ops.latent_norm_rope_write(stream, p.write);
+  ops.linear_heads(stream, {.x = p.q_nope, .weight = p.k_up, .out = p.attention.q_latent});
+  ops.attention_latent(stream, p.attention);
+  ops.linear_heads(stream, {.x = p.attention.out, .weight = p.v_up, .out = p.heads});
+}
+
 namespace {
 
 // The ops check the tensors of each part; here is what they do not see: that the parts fit each other.

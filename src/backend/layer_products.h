@@ -72,6 +72,18 @@ struct ExpertLayerProductsParams {
   Tensor qkv_out;  // [num_tokens, rows of qkv] act; may share memory with heads
 };
 
+// Attention over latent vectors from the products before it to those behind it: latent_norm_rope_write by `write`,
+// q_nope through k_up to attention.q_latent, attention_latent, its result through v_up to heads. What is left in
+// attention.q_latent and attention.out is not said.
+struct LatentAttentionParams {
+  LatentNormRopeWriteParams write;
+  Tensor q_nope;                       // [num_tokens, num_heads, qk_nope_head_dim] act
+  const PackedWeight* k_up = nullptr;  // as LinearHeadsParams
+  AttentionLatentParams attention;
+  const PackedWeight* v_up = nullptr;
+  Tensor heads;  // [num_tokens, num_heads, v_head_dim] act
+};
+
 // What such a device is beside a Device. Threads: as Device.
 class LayerProductsDevice {
  public:
@@ -82,6 +94,7 @@ class LayerProductsDevice {
   // Any shapes: those that are not joined run as the parts.
   virtual void layer_products(Stream& stream, const LayerProductsParams& params) = 0;
   virtual void layer_products(Stream& stream, const ExpertLayerProductsParams& params) = 0;
+  virtual void latent_attention(Stream& stream, const LatentAttentionParams& params) = 0;
 };
 
 // `device` as such a one, or null.
@@ -90,6 +103,7 @@ LayerProductsDevice* layer_products_device(Device& device);
 // The parts, over stream.device().ops(), and a check of shapes that ends the program.
 void decomposed_layer_products(Stream& stream, const LayerProductsParams& p);
 void decomposed_layer_products(Stream& stream, const ExpertLayerProductsParams& p);
+void decomposed_latent_attention(Stream& stream, const LatentAttentionParams& p);
 void check_params(const LayerProductsParams& p);
 void check_params(const ExpertLayerProductsParams& p);
 

@@ -147,25 +147,33 @@ void MultiHeadLatentAttention::project(const StepContext& ctx, const Tensor& x) 
   kv_a_proj_->forward(ctx, x, out.columns(x_width(), out.dim(1)));
 }
 
+Tensor MultiHeadLatentAttention::queries(const StepContext& ctx) const {
+  const int64_t n = ctx.batch.num_tokens();
+  const Tensor q = x_out_.rows(0, n).columns(0, x_width());
+  if (!q_b_proj_) return q;
+  q_a_norm_->forward(ctx, q, q);
+  q_b_proj_->forward(ctx, q, q_.rows(0, n));
+  return q_.rows(0, n);
+}
+
+LatentNormRopeWriteParams MultiHeadLatentAttention::write_params(const StepContext& ctx, const KvView& kv,
+                                                                 const Tensor& q) const {
+  const int64_t nope = spec_.qk_nope_head_dim;
+  const Tensor out = x_out_.rows(0, q.dim(0)), latent = out.columns(x_width(), out.dim(1));
+  return {.q_rope = q.split_last(num_heads_, spec_.qk_head_dim()).columns(nope, spec_.qk_head_dim()),
+          .latent = latent,
+          .norm = kv_a_norm_.weight(),
+          .eps = kv_a_norm_.eps(),
+          .positions = ctx.batch.inputs.positions,
+          .cos_sin = spec_.rotary->cos_sin(),
+          .interleaved = spec_.rotary->interleaved(),
+          .slot_mapping = ctx.batch.inputs.slot_mapping,
+          .kv = kv};
+}
+
 Tensor MultiHeadLatentAttention::write_kv(const StepContext& ctx, const KvView& kv) const {
-  const int64_t n = ctx.batch.num_tokens(), nope = spec_.qk_nope_head_dim;
-  const Tensor out = x_out_.rows(0, n), latent = out.columns(x_width(), out.dim(1));
-  Tensor q = out.columns(0, x_width());
-  if (q_b_proj_) {
-    q_a_norm_->forward(ctx, q, q);
-    q_b_proj_->forward(ctx, q, q_.rows(0, n));
-    q = q_.rows(0, n);
-  }
-  ctx.ops.latent_norm_rope_write(
-      ctx.stream, {.q_rope = q.split_last(num_heads_, spec_.qk_head_dim()).columns(nope, spec_.qk_head_dim()),
-                   .latent = latent,
-                   .norm = kv_a_norm_.weight(),
-                   .eps = kv_a_norm_.eps(),
-                   .positions = ctx.batch.inputs.positions,
-                   .cos_sin = spec_.rotary->cos_sin(),
-                   .interleaved = spec_.rotary->interleaved(),
-                   .slot_mapping = ctx.batch.inputs.slot_mapping,
-                   .kv = kv});
+  const Tensor q = queries(ctx);
+  ctx.ops.latent_norm_rope_write(ctx.stream, write_params(ctx, kv, q));
   return q;
 }
 
@@ -185,7 +193,19 @@ Tensor MultiHeadLatentAttention::attend(const StepContext& ctx, const KvView& kv
 }
 
 void MultiHeadLatentAttention::attend(const StepContext& ctx, const KvView& kv) const {
-  static_cast<void>(attend(ctx, kv, write_kv(ctx, kv)));
+  LayerProductsDevice* device = layer_products_device(ctx.stream.device());
+  if (device == nullptr || (kv_up_ != nullptr && ctx.batch.long_prompts.num_seqs > 0)) {
+    static_cast<void>(attend(ctx, kv, write_kv(ctx, kv)));
+    return;
+  }
+  const Tensor q = queries(ctx), heads = heads_.rows(0, q.dim(0));
+  device->latent_attention(
+      ctx.stream, {.write = write_params(ctx, kv, q),
+                   .q_nope = q.split_last(num_heads_, spec_.qk_head_dim()).columns(0, spec_.qk_nope_head_dim),
+                   .k_up = k_up_.get(),
+                   .attention = attention_params(ctx, kv, {q, ctx.batch.inputs.cu_seqlens_q, ctx.batch.max_query_len}),
+                   .v_up = v_up_.get(),
+                   .heads = heads.split_last(num_heads_, spec_.v_head_dim)});
 }
 
 void MultiHeadLatentAttention::attend_long_prompts(const StepContext& ctx, const KvView& kv, const Tensor& q) const {
@@ -204,27 +224,34 @@ void MultiHeadLatentAttention::attend_long_prompts(const StepContext& ctx, const
                                                  .out = heads_.rows(0, n).split_last(num_heads_, spec_.v_head_dim)});
 }
 
+AttentionLatentParams MultiHeadLatentAttention::attention_params(const StepContext& ctx, const KvView& kv,
+                                                                 const Queries& queries) const {
+  const int64_t n = queries.q.dim(0), num_seqs = queries.num_seqs();
+  return {
+      .q_latent = q_latent_.rows(0, n).split_last(num_heads_, spec_.kv_lora_rank),
+      .q_rope =
+          queries.q.split_last(num_heads_, spec_.qk_head_dim()).columns(spec_.qk_nope_head_dim, spec_.qk_head_dim()),
+      .kv = kv,
+      .block_table = ctx.batch.block_table,
+      .seq_rows = ctx.batch.inputs.seq_rows.rows(0, num_seqs),
+      .cu_seqlens_q = queries.cu_seqlens_q,
+      .seq_lens = ctx.batch.inputs.seq_lens.rows(0, num_seqs),
+      .max_query_len = queries.max_query_len,
+      .max_seq_len = ctx.batch.max_seq_len,
+      .softmax_scale = spec_.softmax_scale,
+      .out = out_latent_.rows(0, n).split_last(num_heads_, spec_.kv_lora_rank)};
+}
+
 Tensor MultiHeadLatentAttention::attend_absorbed(const StepContext& ctx, const KvView& kv,
                                                  const Queries& queries) const {
-  const int64_t n = queries.q.dim(0), nope = spec_.qk_nope_head_dim, num_seqs = queries.num_seqs();
   const Tensor by_head = queries.q.split_last(num_heads_, spec_.qk_head_dim());
-  const Tensor q_latent = q_latent_.rows(0, n).split_last(num_heads_, spec_.kv_lora_rank);
-  const Tensor out_latent = out_latent_.rows(0, n).split_last(num_heads_, spec_.kv_lora_rank);
-  const Tensor heads = heads_.rows(0, n);
-  ctx.ops.linear_heads(ctx.stream, {.x = by_head.columns(0, nope), .weight = k_up_.get(), .out = q_latent});
-  ctx.ops.attention_latent(ctx.stream, {.q_latent = q_latent,
-                                        .q_rope = by_head.columns(nope, spec_.qk_head_dim()),
-                                        .kv = kv,
-                                        .block_table = ctx.batch.block_table,
-                                        .seq_rows = ctx.batch.inputs.seq_rows.rows(0, num_seqs),
-                                        .cu_seqlens_q = queries.cu_seqlens_q,
-                                        .seq_lens = ctx.batch.inputs.seq_lens.rows(0, num_seqs),
-                                        .max_query_len = queries.max_query_len,
-                                        .max_seq_len = ctx.batch.max_seq_len,
-                                        .softmax_scale = spec_.softmax_scale,
-                                        .out = out_latent});
-  ctx.ops.linear_heads(ctx.stream,
-                       {.x = out_latent, .weight = v_up_.get(), .out = heads.split_last(num_heads_, spec_.v_head_dim)});
+  const Tensor heads = heads_.rows(0, queries.q.dim(0));
+  const AttentionLatentParams attention = attention_params(ctx, kv, queries);
+  ctx.ops.linear_heads(
+      ctx.stream, {.x = by_head.columns(0, spec_.qk_nope_head_dim), .weight = k_up_.get(), .out = attention.q_latent});
+  ctx.ops.attention_latent(ctx.stream, attention);
+  ctx.ops.linear_heads(
+      ctx.stream, {.x = attention.out, .weight = v_up_.get(), .out = heads.split_last(num_heads_, spec_.v_head_dim)});
   return heads;
 }
 

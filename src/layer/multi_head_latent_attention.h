@@ -18,6 +18,7 @@
 #include <optional>
 #include <string>
 
+#include "backend/layer_products.h"
 #include "layer/attention.h"
 #include "layer/linear.h"
 #include "layer/rms_norm.h"
@@ -75,7 +76,9 @@ class MultiHeadLatentAttention final : public Attention {
   Status make_kv_b(ParameterFactory& factory, Range heads);
 
   int64_t x_width() const { return q_b_proj_ ? spec_.q_lora_rank : num_heads_ * spec_.qk_head_dim(); }
-  // What the cache stores of x_out_ goes there; gives q [num_tokens, num_heads * qk_head_dim], rotated.
+  Tensor queries(const StepContext& ctx) const;  // of x_out_: [num_tokens, num_heads * qk_head_dim]
+  LatentNormRopeWriteParams write_params(const StepContext& ctx, const KvView& kv, const Tensor& q) const;
+  // What the cache stores of x_out_ goes there; gives the queries, rotated.
   Tensor write_kv(const StepContext& ctx, const KvView& kv) const;
   // The first sequences of the step; of sequence s the rows of q from cu_seqlens_q[s] on.
   struct Queries {
@@ -87,6 +90,7 @@ class MultiHeadLatentAttention final : public Attention {
   };
   // All of the step, each in the form that suits it. These give [num_queries, num_heads * v_head_dim].
   Tensor attend(const StepContext& ctx, const KvView& kv, const Tensor& q) const;
+  AttentionLatentParams attention_params(const StepContext& ctx, const KvView& kv, const Queries& queries) const;
   Tensor attend_absorbed(const StepContext& ctx, const KvView& kv, const Queries& queries) const;
   void attend_long_prompts(const StepContext& ctx, const KvView& kv, const Tensor& q) const;
 

@@ -223,6 +223,9 @@ class JoiningDevice final : public InterceptingDevice, public LayerProductsDevic
   bool joins_layer_products(int64_t) const override { return true; }
   void layer_products(Stream& stream, const LayerProductsParams& params) override { join(stream, params); }
   void layer_products(Stream& stream, const ExpertLayerProductsParams& params) override { join(stream, params); }
+  void latent_attention(Stream& stream, const LatentAttentionParams& params) override {
+    decomposed_latent_attention(stream, params);
+  }
 
  private:
   void join(Stream& stream, const auto& params) {

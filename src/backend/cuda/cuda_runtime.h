@@ -125,6 +125,7 @@ class CudaDevice final : public Device, public LayerProductsDevice, public Produ
   bool joins_layer_products(int64_t num_tokens) const override;
   void layer_products(Stream& stream, const LayerProductsParams& params) override;
   void layer_products(Stream& stream, const ExpertLayerProductsParams& params) override;
+  void latent_attention(Stream& stream, const LatentAttentionParams& params) override;
 
   std::optional<ProductShape> take_last_product() override;
   std::vector<std::string> choices(const ProductShape& shape) const override;

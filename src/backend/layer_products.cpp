@@ -29,12 +29,22 @@ void decomposed_layer_products(Stream& stream, const ExpertLayerProductsParams& 
   ops.add_rms_norm(stream, {.x = p.x, .residual = p.residual, .weight = p.post_norm, .eps = p.post_eps, .out = p.x});
   ops.linear(stream, {.x = p.x, .weight = p.router, .bias = Tensor(), .out = p.route.logits});
   ops.route_experts(stream, p.route);
+  if (p.shared.gate_up != nullptr) {
+    const SharedExpertParams& shared = p.shared;
+    ops.linear_silu_and_mul(stream, {.x = p.x,
+                                     .weight = shared.gate_up,
+                                     .bias = shared.gate_up_bias,
+                                     .gate_up = shared.scratch,
+                                     .out = shared.act,
+                                     .reader = shared.down});
+    ops.linear(stream, {.x = shared.act, .weight = shared.down, .bias = shared.down_bias, .out = shared.out});
+  }
   const ExpertMlpParams experts{.x = p.x,
                                 .expert_ids = p.route.expert_ids,
                                 .expert_weights = p.route.expert_weights,
                                 .gate_up = p.gate_up,
                                 .down = p.down,
-                                .shared = Tensor(),
+                                .shared = p.shared.gate_up == nullptr ? Tensor() : p.shared.out,
                                 .shared_gate = Tensor(),
                                 .out = p.x};
   if (p.qkv == nullptr) return ops.expert_mlp(stream, experts);
@@ -44,6 +54,14 @@ void decomposed_layer_products(Stream& stream, const ExpertLayerProductsParams& 
        .norm = {
            .x = p.x, .residual = p.residual, .weight = p.next_norm, .eps = p.next_eps, .out = p.x, .reader = p.qkv}});
   ops.linear(stream, {.x = p.x, .weight = p.qkv, .bias = p.qkv_bias, .out = p.qkv_out});
+}
+
+void decomposed_latent_attention(Stream& stream, const LatentAttentionParams& p) {
+  const OpTable ops = bind_ops(stream.device().ops()).ops;
+  ops.latent_norm_rope_write(stream, p.write);
+  ops.linear_heads(stream, {.x = p.q_nope, .weight = p.k_up, .out = p.attention.q_latent});
+  ops.attention_latent(stream, p.attention);
+  ops.linear_heads(stream, {.x = p.attention.out, .weight = p.v_up, .out = p.heads});
 }
 
 namespace {
@@ -107,6 +125,15 @@ void check_params(const ExpertLayerProductsParams& p) {
   check.weight("gate_up", *p.gate_up, 2 * p.down->desc().in_features, hidden_size);
   check.weight("down", *p.down, hidden_size, p.down->desc().in_features);
   check_params(p.route);
+  if (p.shared.gate_up != nullptr) {
+    const int64_t width = p.shared.down->desc().in_features;
+    check.weight("gate_up of the shared expert", *p.shared.gate_up, 2 * width, hidden_size);
+    check.weight("down of the shared expert", *p.shared.down, hidden_size, width);
+    check.tensor("act of the shared expert", p.shared.act, width);
+    check.tensor("what the shared expert gives", p.shared.out, hidden_size);
+    check.bias("gate_up_bias of the shared expert", p.shared.gate_up_bias, 2 * width);
+    check.bias("down_bias of the shared expert", p.shared.down_bias, hidden_size);
+  }
   CHECK(p.route.logits.dim(0) == check.num_tokens && p.route.logits.dim(1) == num_experts,
         "layer_products: logits are {}, not [{}, {}]", p.route.logits.shape_string(), check.num_tokens, num_experts);
 }

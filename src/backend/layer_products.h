@@ -36,9 +36,21 @@ struct LayerProductsParams {
   Tensor qkv_out;  // [num_tokens, rows of qkv] act
 };
 
-// The same of a layer of experts without a shared one:
+// An expert that every token has: out = down(silu(gate(x)) * up(x)). What is left in these tensors is not said.
+struct SharedExpertParams {
+  const PackedWeight* gate_up = nullptr;  // [2 * its intermediate_size, hidden_size]; null: there is none
+  Tensor gate_up_bias;                    // this and the other bias: [out_features] act, or undefined
+  const PackedWeight* down = nullptr;     // [hidden_size, its intermediate_size]
+  Tensor down_bias;
+  Tensor scratch;  // [num_tokens, 2 * its intermediate_size] act
+  Tensor act;      // [num_tokens, its intermediate_size] act
+  Tensor out;      // [num_tokens, hidden_size] act
+};
+
+// The same of a layer of experts:
 //   x = heads o^T; residual = residual + x; x = rms_norm(residual) by post_norm
-//   logits = x router^T; the experts of `route`; x = what expert_mlp() gives of them
+//   logits = x router^T; the experts of `route`; x = what expert_mlp() gives of them and of the shared one, whose part
+//   may stay f32
 // and the rest as above. What is left in logits, expert_ids and expert_weights is not said.
 struct ExpertLayerProductsParams {
   Tensor heads;  // [num_tokens, width of the heads] act
@@ -51,12 +63,25 @@ struct ExpertLayerProductsParams {
   RouteExpertsParams route;
   const PackedWeight* gate_up = nullptr;  // as ExpertMlpParams
   const PackedWeight* down = nullptr;
+  SharedExpertParams shared;
   Tensor x;          // [num_tokens, hidden_size] act
   Tensor next_norm;  // [hidden_size] act; this and what follows only with qkv
   float next_eps = 0;
   const PackedWeight* qkv = nullptr;
   Tensor qkv_bias;
   Tensor qkv_out;  // [num_tokens, rows of qkv] act; may share memory with heads
+};
+
+// Attention over latent vectors from the products before it to those behind it: latent_norm_rope_write by `write`,
+// q_nope through k_up to attention.q_latent, attention_latent, its result through v_up to heads. What is left in
+// attention.q_latent and attention.out is not said.
+struct LatentAttentionParams {
+  LatentNormRopeWriteParams write;
+  Tensor q_nope;                       // [num_tokens, num_heads, qk_nope_head_dim] act
+  const PackedWeight* k_up = nullptr;  // as LinearHeadsParams
+  AttentionLatentParams attention;
+  const PackedWeight* v_up = nullptr;
+  Tensor heads;  // [num_tokens, num_heads, v_head_dim] act
 };
 
 // What such a device is beside a Device. Threads: as Device.
@@ -69,6 +94,7 @@ class LayerProductsDevice {
   // Any shapes: those that are not joined run as the parts.
   virtual void layer_products(Stream& stream, const LayerProductsParams& params) = 0;
   virtual void layer_products(Stream& stream, const ExpertLayerProductsParams& params) = 0;
+  virtual void latent_attention(Stream& stream, const LatentAttentionParams& params) = 0;
 };
 
 // `device` as such a one, or null.
@@ -77,6 +103,7 @@ LayerProductsDevice* layer_products_device(Device& device);
 // The parts, over stream.device().ops(), and a check of shapes that ends the program.
 void decomposed_layer_products(Stream& stream, const LayerProductsParams& p);
 void decomposed_layer_products(Stream& stream, const ExpertLayerProductsParams& p);
+void decomposed_latent_attention(Stream& stream, const LatentAttentionParams& p);
 void check_params(const LayerProductsParams& p);
 void check_params(const ExpertLayerProductsParams& p);
 

@@ -167,6 +167,9 @@ void MixtureOfExperts::put_products(ExpertLayerProductsParams& params, int64_t n
                   .expert_weights = expert_weights_.rows(0, num_tokens)};
   params.gate_up = gate_up_.get();
   params.down = down_.get();
+  if (!shared_) return;
+  shared_->put_products(params.shared, num_tokens);
+  params.shared.out = shared_out_.rows(0, num_tokens);
 }
 
 void MixtureOfExperts::forward(const StepContext& ctx, const Tensor& x, const Tensor& out) const {

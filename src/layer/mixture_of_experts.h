@@ -49,9 +49,10 @@ class MixtureOfExperts final : public FeedForward {
   // The sum of the experts in one op with the norm behind.
   void forward_with_norms(const StepContext& ctx, const NormsAround& norms, const Tensor& x,
                           const Tensor& residual) const override;
-  // Its part of ExpertLayerProductsParams; where it is_plain().
+  // Its part of ExpertLayerProductsParams; where it can_join().
   void put_products(ExpertLayerProductsParams& params, int64_t num_tokens) const;
-  bool is_plain() const { return !shared_.has_value() && !sum_over_ranks_; }  // all of it, and no shared expert
+  // This rank computes all of it, and a shared expert without a scale.
+  bool can_join() const { return !shared_gate_.has_value() && !sum_over_ranks_; }
 
  private:
   // Chooses the experts of each row of x and runs the shared one. What then is left to do, into `out`.

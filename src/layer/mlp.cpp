@@ -52,13 +52,4 @@ void Mlp::forward_of_rank(const StepContext& ctx, const Tensor& x, const Tensor&
   down_proj_.forward_of_rank(ctx, activations(ctx, x), out);
 }
 
-void Mlp::put_products(LayerProductsParams& params, int64_t num_tokens) const {
-  params.gate_up = &gate_up_proj_.weight();
-  params.gate_up_bias = gate_up_proj_.bias();
-  params.scratch = gate_up_.rows(0, num_tokens);
-  params.act = act_.rows(0, num_tokens);
-  params.down = &down_proj_.weight();
-  params.down_bias = down_proj_.bias();
-}
-
 }  // namespace spate

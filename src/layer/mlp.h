@@ -4,7 +4,6 @@
 #include <memory>
 #include <string>
 
-#include "backend/layer_products.h"
 #include "layer/feed_forward.h"
 #include "layer/linear.h"
 
@@ -24,8 +23,15 @@ class Mlp final : public FeedForward {
   void forward(const StepContext& ctx, const Tensor& x, const Tensor& out) const override;
   // The same without the sum over the ranks, which is the caller's to take.
   void forward_of_rank(const StepContext& ctx, const Tensor& x, const Tensor& out) const;
-  // Its part of LayerProductsParams; x and the rest are the caller's.
-  void put_products(LayerProductsParams& params, int64_t num_tokens) const;
+  // Its part of LayerProductsParams, or of SharedExpertParams; x and the rest are the caller's.
+  void put_products(auto& params, int64_t num_tokens) const {
+    params.gate_up = &gate_up_proj_.weight();
+    params.gate_up_bias = gate_up_proj_.bias();
+    params.scratch = gate_up_.rows(0, num_tokens);
+    params.act = act_.rows(0, num_tokens);
+    params.down = &down_proj_.weight();
+    params.down_bias = down_proj_.bias();
+  }
 
  private:
   Mlp(std::string name, Linear gate_up_proj, Linear down_proj, int64_t width)

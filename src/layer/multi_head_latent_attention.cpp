@@ -64,26 +64,33 @@ Result<std::unique_ptr<Attention>> MultiHeadLatentAttention::create(ParameterFac
                                                                     const MultiHeadLatentAttentionSpec& spec) {
   const Range heads = even_share(spec.num_heads, factory.tp());
   const bool has_lora = spec.q_lora_rank > 0;
-  const LinearPart q_parts[] = {{spec.name + (has_lora ? ".q_b_proj" : ".q_proj"),
-                                 spec.num_heads * spec.qk_head_dim(),
-                                 {heads.begin * spec.qk_head_dim(), heads.count * spec.qk_head_dim()}}};
-  ASSIGN_OR_RETURN(Linear q_proj,
-                   Linear::column_parallel(factory, q_parts, has_lora ? spec.q_lora_rank : spec.hidden_size, false));
-  ASSIGN_OR_RETURN(Linear kv_a_proj, Linear::whole(factory, spec.name + ".kv_a_proj_with_mqa", spec.latent_width(),
-                                                   spec.hidden_size, spec.has_bias));
+  const LinearPart q{spec.name + (has_lora ? ".q_b_proj" : ".q_proj"),
+                     spec.num_heads * spec.qk_head_dim(),
+                     {heads.begin * spec.qk_head_dim(), heads.count * spec.qk_head_dim()}};
+  const LinearPart q_a{spec.name + ".q_a_proj", spec.q_lora_rank, {0, spec.q_lora_rank}};
+  const LinearPart kv_a{spec.name + ".kv_a_proj_with_mqa", spec.latent_width(), {0, spec.latent_width()}};
+  const LinearPart parts[] = {has_lora ? q_a : q, kv_a};
+  const bool is_joined = has_lora || !spec.has_bias;  // q_proj has no bias
+  ASSIGN_OR_RETURN(Linear x_proj, Linear::column_parallel(factory, std::span(parts).first(is_joined ? 2 : 1),
+                                                          spec.hidden_size, has_lora && spec.has_bias));
   ASSIGN_OR_RETURN(RmsNorm kv_a_norm,
                    RmsNorm::create(factory, spec.name + ".kv_a_layernorm", spec.kv_lora_rank, kLatentNormEps));
   ASSIGN_OR_RETURN(Linear o_proj, Linear::row_parallel(factory, spec.name + ".o_proj", spec.hidden_size,
                                                        spec.num_heads * spec.v_head_dim, spec.has_bias));
-  std::unique_ptr<MultiHeadLatentAttention> part(new MultiHeadLatentAttention(
-      spec, std::move(q_proj), std::move(kv_a_proj), std::move(kv_a_norm), std::move(o_proj)));
+  std::unique_ptr<MultiHeadLatentAttention> part(
+      new MultiHeadLatentAttention(spec, std::move(x_proj), std::move(kv_a_norm), std::move(o_proj)));
   part->num_heads_ = heads.count;
+  if (!is_joined) {
+    ASSIGN_OR_RETURN(Linear kv_a_proj,
+                     Linear::whole(factory, kv_a.name, spec.latent_width(), spec.hidden_size, spec.has_bias));
+    part->kv_a_proj_.emplace(std::move(kv_a_proj));
+  }
   if (has_lora) {
-    ASSIGN_OR_RETURN(Linear q_a_proj, Linear::whole(factory, spec.name + ".q_a_proj", spec.q_lora_rank,
-                                                    spec.hidden_size, spec.has_bias));
+    const LinearPart q_parts[] = {q};
+    ASSIGN_OR_RETURN(Linear q_b_proj, Linear::column_parallel(factory, q_parts, spec.q_lora_rank, false));
     ASSIGN_OR_RETURN(RmsNorm q_a_norm,
                      RmsNorm::create(factory, spec.name + ".q_a_layernorm", spec.q_lora_rank, kLatentNormEps));
-    part->q_a_proj_.emplace(std::move(q_a_proj));
+    part->q_b_proj_.emplace(std::move(q_b_proj));
     part->q_a_norm_.emplace(std::move(q_a_norm));
   }
   RETURN_IF_ERROR(part->make_kv_b(factory, heads));
@@ -123,10 +130,9 @@ KvLayerDesc MultiHeadLatentAttention::kv_layer() const {
 
 void MultiHeadLatentAttention::take_workspace(Arena& arena) {
   const int64_t q_width = num_heads_ * spec_.qk_head_dim();
-  if (q_a_proj_) q_a_ = arena.take_activations(spec_.q_lora_rank);
-  q_ = arena.take_contiguous(q_width);
+  x_out_ = arena.take_activations(x_width() + spec_.latent_width());
+  if (q_b_proj_) q_ = arena.take_contiguous(q_width);
   rows_ = arena.take_contiguous(num_heads_ * std::max(spec_.qk_head_dim(), spec_.v_head_dim));
-  latent_ = arena.take_contiguous(spec_.latent_width());
   q_latent_ = arena.take_contiguous(num_heads_ * spec_.kv_lora_rank);
   out_latent_ = arena.take_contiguous(num_heads_ * spec_.kv_lora_rank);
   heads_ = arena.take_activations(num_heads_ * spec_.v_head_dim);
@@ -134,28 +140,40 @@ void MultiHeadLatentAttention::take_workspace(Arena& arena) {
 
 void MultiHeadLatentAttention::list_products(const std::string&, std::vector<Product>&) const {}
 
-Tensor MultiHeadLatentAttention::project(const StepContext& ctx, const KvView& kv, const Tensor& x) const {
-  const int64_t n = x.dim(0), nope = spec_.qk_nope_head_dim;
-  const Tensor q = q_.rows(0, n), latent = latent_.rows(0, n);
-  if (q_a_proj_) {
-    const Tensor q_a = q_a_.rows(0, n);
-    q_a_proj_->forward(ctx, x, q_a);
-    q_a_norm_->forward(ctx, q_a, q_a);
-    q_proj_.forward(ctx, q_a, q);
-  } else {
-    q_proj_.forward(ctx, x, q);
-  }
-  kv_a_proj_.forward(ctx, x, latent);
-  ctx.ops.latent_norm_rope_write(
-      ctx.stream, {.q_rope = q.split_last(num_heads_, spec_.qk_head_dim()).columns(nope, spec_.qk_head_dim()),
-                   .latent = latent,
-                   .norm = kv_a_norm_.weight(),
-                   .eps = kv_a_norm_.eps(),
-                   .positions = ctx.batch.inputs.positions,
-                   .cos_sin = spec_.rotary->cos_sin(),
-                   .interleaved = spec_.rotary->interleaved(),
-                   .slot_mapping = ctx.batch.inputs.slot_mapping,
-                   .kv = kv});
+void MultiHeadLatentAttention::project(const StepContext& ctx, const Tensor& x) const {
+  const Tensor out = x_out_.rows(0, x.dim(0));
+  if (!kv_a_proj_) return x_proj_.forward(ctx, x, out);
+  x_proj_.forward(ctx, x, out.columns(0, x_width()));
+  kv_a_proj_->forward(ctx, x, out.columns(x_width(), out.dim(1)));
+}
+
+Tensor MultiHeadLatentAttention::queries(const StepContext& ctx) const {
+  const int64_t n = ctx.batch.num_tokens();
+  const Tensor q = x_out_.rows(0, n).columns(0, x_width());
+  if (!q_b_proj_) return q;
+  q_a_norm_->forward(ctx, q, q);
+  q_b_proj_->forward(ctx, q, q_.rows(0, n));
+  return q_.rows(0, n);
+}
+
+LatentNormRopeWriteParams MultiHeadLatentAttention::write_params(const StepContext& ctx, const KvView& kv,
+                                                                 const Tensor& q) const {
+  const int64_t nope = spec_.qk_nope_head_dim;
+  const Tensor out = x_out_.rows(0, q.dim(0)), latent = out.columns(x_width(), out.dim(1));
+  return {.q_rope = q.split_last(num_heads_, spec_.qk_head_dim()).columns(nope, spec_.qk_head_dim()),
+          .latent = latent,
+          .norm = kv_a_norm_.weight(),
+          .eps = kv_a_norm_.eps(),
+          .positions = ctx.batch.inputs.positions,
+          .cos_sin = spec_.rotary->cos_sin(),
+          .interleaved = spec_.rotary->interleaved(),
+          .slot_mapping = ctx.batch.inputs.slot_mapping,
+          .kv = kv};
+}
+
+Tensor MultiHeadLatentAttention::write_kv(const StepContext& ctx, const KvView& kv) const {
+  const Tensor q = queries(ctx);
+  ctx.ops.latent_norm_rope_write(ctx.stream, write_params(ctx, kv, q));
   return q;
 }
 
@@ -174,6 +192,22 @@ Tensor MultiHeadLatentAttention::attend(const StepContext& ctx, const KvView& kv
   return heads_.rows(0, q.dim(0));
 }
 
+void MultiHeadLatentAttention::attend(const StepContext& ctx, const KvView& kv) const {
+  LayerProductsDevice* device = layer_products_device(ctx.stream.device());
+  if (device == nullptr || (kv_up_ != nullptr && ctx.batch.long_prompts.num_seqs > 0)) {
+    static_cast<void>(attend(ctx, kv, write_kv(ctx, kv)));
+    return;
+  }
+  const Tensor q = queries(ctx), heads = heads_.rows(0, q.dim(0));
+  device->latent_attention(
+      ctx.stream, {.write = write_params(ctx, kv, q),
+                   .q_nope = q.split_last(num_heads_, spec_.qk_head_dim()).columns(0, spec_.qk_nope_head_dim),
+                   .k_up = k_up_.get(),
+                   .attention = attention_params(ctx, kv, {q, ctx.batch.inputs.cu_seqlens_q, ctx.batch.max_query_len}),
+                   .v_up = v_up_.get(),
+                   .heads = heads.split_last(num_heads_, spec_.v_head_dim)});
+}
+
 void MultiHeadLatentAttention::attend_long_prompts(const StepContext& ctx, const KvView& kv, const Tensor& q) const {
   const StepInputs& inputs = ctx.batch.inputs;
   const LongPrompts& prompts = ctx.batch.long_prompts;
@@ -190,41 +224,49 @@ void MultiHeadLatentAttention::attend_long_prompts(const StepContext& ctx, const
                                                  .out = heads_.rows(0, n).split_last(num_heads_, spec_.v_head_dim)});
 }
 
+AttentionLatentParams MultiHeadLatentAttention::attention_params(const StepContext& ctx, const KvView& kv,
+                                                                 const Queries& queries) const {
+  const int64_t n = queries.q.dim(0), num_seqs = queries.num_seqs();
+  return {
+      .q_latent = q_latent_.rows(0, n).split_last(num_heads_, spec_.kv_lora_rank),
+      .q_rope =
+          queries.q.split_last(num_heads_, spec_.qk_head_dim()).columns(spec_.qk_nope_head_dim, spec_.qk_head_dim()),
+      .kv = kv,
+      .block_table = ctx.batch.block_table,
+      .seq_rows = ctx.batch.inputs.seq_rows.rows(0, num_seqs),
+      .cu_seqlens_q = queries.cu_seqlens_q,
+      .seq_lens = ctx.batch.inputs.seq_lens.rows(0, num_seqs),
+      .max_query_len = queries.max_query_len,
+      .max_seq_len = ctx.batch.max_seq_len,
+      .softmax_scale = spec_.softmax_scale,
+      .out = out_latent_.rows(0, n).split_last(num_heads_, spec_.kv_lora_rank)};
+}
+
 Tensor MultiHeadLatentAttention::attend_absorbed(const StepContext& ctx, const KvView& kv,
                                                  const Queries& queries) const {
-  const int64_t n = queries.q.dim(0), nope = spec_.qk_nope_head_dim, num_seqs = queries.num_seqs();
   const Tensor by_head = queries.q.split_last(num_heads_, spec_.qk_head_dim());
-  const Tensor q_latent = q_latent_.rows(0, n).split_last(num_heads_, spec_.kv_lora_rank);
-  const Tensor out_latent = out_latent_.rows(0, n).split_last(num_heads_, spec_.kv_lora_rank);
-  const Tensor heads = heads_.rows(0, n);
-  ctx.ops.linear_heads(ctx.stream, {.x = by_head.columns(0, nope), .weight = k_up_.get(), .out = q_latent});
-  ctx.ops.attention_latent(ctx.stream, {.q_latent = q_latent,
-                                        .q_rope = by_head.columns(nope, spec_.qk_head_dim()),
-                                        .kv = kv,
-                                        .block_table = ctx.batch.block_table,
-                                        .seq_rows = ctx.batch.inputs.seq_rows.rows(0, num_seqs),
-                                        .cu_seqlens_q = queries.cu_seqlens_q,
-                                        .seq_lens = ctx.batch.inputs.seq_lens.rows(0, num_seqs),
-                                        .max_query_len = queries.max_query_len,
-                                        .max_seq_len = ctx.batch.max_seq_len,
-                                        .softmax_scale = spec_.softmax_scale,
-                                        .out = out_latent});
-  ctx.ops.linear_heads(ctx.stream,
-                       {.x = out_latent, .weight = v_up_.get(), .out = heads.split_last(num_heads_, spec_.v_head_dim)});
+  const Tensor heads = heads_.rows(0, queries.q.dim(0));
+  const AttentionLatentParams attention = attention_params(ctx, kv, queries);
+  ctx.ops.linear_heads(
+      ctx.stream, {.x = by_head.columns(0, spec_.qk_nope_head_dim), .weight = k_up_.get(), .out = attention.q_latent});
+  ctx.ops.attention_latent(ctx.stream, attention);
+  ctx.ops.linear_heads(
+      ctx.stream, {.x = attention.out, .weight = v_up_.get(), .out = heads.split_last(num_heads_, spec_.v_head_dim)});
   return heads;
 }
 
 void MultiHeadLatentAttention::forward(const StepContext& ctx, const KvView& kv, const Tensor& x,
                                        const Tensor& out) const {
-  const Tensor q = project(ctx, kv, x);
-  o_proj_.forward(ctx, attend(ctx, kv, q), out);
+  project(ctx, x);
+  o_proj_.forward(ctx, attend(ctx, kv, write_kv(ctx, kv)), out);
 }
 
 void MultiHeadLatentAttention::forward_output_rows(const StepContext& ctx, const KvView& kv, const Tensor& x,
                                                    const Tensor& out) const {
   const int64_t n = out.dim(0);
   CHECK(2 * n <= x.dim(0), "{} outputs of {} tokens", n, x.dim(0));
-  const Tensor q = project(ctx, kv, x);
+  project(ctx, x);
+  const Tensor q = write_kv(ctx, kv);
   if (n == 0) return;
   const auto gather = [&](const Tensor& from, const Tensor& to) {
     ctx.ops.gather_rows(ctx.stream, {.x = from, .row_ids = ctx.batch.output_rows, .out = to});

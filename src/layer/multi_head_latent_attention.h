@@ -3,6 +3,7 @@
 //
 //   x -> q_a_proj -> norm -> q_b_proj (or q_proj) -> q: nope part | rope part, of each head
 //   x -> kv_a_proj_with_mqa -> latent (normed) | rope part -> cache
+// The two products that read x are one, but where only the second has a bias.
 //
 // The absorbed form: with k = W_uk c and v = W_uv c, q . k = (W_uk^T q) . c, and the sum of v is W_uv (sum of c). So
 // each head's query goes through W_uk, attention reads the latent vectors, and the result goes through W_uv. Both are
@@ -17,6 +18,7 @@
 #include <optional>
 #include <string>
 
+#include "backend/layer_products.h"
 #include "layer/attention.h"
 #include "layer/linear.h"
 #include "layer/rms_norm.h"
@@ -53,18 +55,31 @@ class MultiHeadLatentAttention final : public Attention {
   void forward(const StepContext& ctx, const KvView& kv, const Tensor& x, const Tensor& out) const override;
   void forward_output_rows(const StepContext& ctx, const KvView& kv, const Tensor& x, const Tensor& out) const override;
 
+  // forward() in its parts, as GroupedQueryAttention has them.
+  void project(const StepContext& ctx, const Tensor& x) const;
+  void attend(const StepContext& ctx, const KvView& kv) const;
+  bool is_whole() const { return num_heads_ == spec_.num_heads && !kv_a_proj_; }
+  void put_products(auto& params, int64_t num_tokens) const {
+    params.heads = heads_.rows(0, num_tokens);
+    params.o = &o_proj_.weight();
+    params.o_bias = o_proj_.bias();
+  }
+  void put_next_products(auto& params, int64_t num_tokens) const {
+    params.qkv = &x_proj_.weight();
+    params.qkv_bias = x_proj_.bias();
+    params.qkv_out = x_out_.rows(0, num_tokens);
+  }
+
  private:
-  MultiHeadLatentAttention(const MultiHeadLatentAttentionSpec& spec, Linear q_proj, Linear kv_a_proj, RmsNorm kv_a_norm,
-                           Linear o_proj)
-      : spec_(spec),
-        q_proj_(std::move(q_proj)),
-        kv_a_proj_(std::move(kv_a_proj)),
-        kv_a_norm_(std::move(kv_a_norm)),
-        o_proj_(std::move(o_proj)) {}
+  MultiHeadLatentAttention(const MultiHeadLatentAttentionSpec& spec, Linear x_proj, RmsNorm kv_a_norm, Linear o_proj)
+      : spec_(spec), x_proj_(std::move(x_proj)), kv_a_norm_(std::move(kv_a_norm)), o_proj_(std::move(o_proj)) {}
   Status make_kv_b(ParameterFactory& factory, Range heads);
 
-  // What the cache stores of x goes there; gives q [num_tokens, num_heads * qk_head_dim], rotated.
-  Tensor project(const StepContext& ctx, const KvView& kv, const Tensor& x) const;
+  int64_t x_width() const { return q_b_proj_ ? spec_.q_lora_rank : num_heads_ * spec_.qk_head_dim(); }
+  Tensor queries(const StepContext& ctx) const;  // of x_out_: [num_tokens, num_heads * qk_head_dim]
+  LatentNormRopeWriteParams write_params(const StepContext& ctx, const KvView& kv, const Tensor& q) const;
+  // What the cache stores of x_out_ goes there; gives the queries, rotated.
+  Tensor write_kv(const StepContext& ctx, const KvView& kv) const;
   // The first sequences of the step; of sequence s the rows of q from cu_seqlens_q[s] on.
   struct Queries {
     Tensor q;             // [num_queries, ...] as project() gives it
@@ -75,14 +90,15 @@ class MultiHeadLatentAttention final : public Attention {
   };
   // All of the step, each in the form that suits it. These give [num_queries, num_heads * v_head_dim].
   Tensor attend(const StepContext& ctx, const KvView& kv, const Tensor& q) const;
+  AttentionLatentParams attention_params(const StepContext& ctx, const KvView& kv, const Queries& queries) const;
   Tensor attend_absorbed(const StepContext& ctx, const KvView& kv, const Queries& queries) const;
   void attend_long_prompts(const StepContext& ctx, const KvView& kv, const Tensor& q) const;
 
   const MultiHeadLatentAttentionSpec spec_;
-  std::optional<Linear> q_a_proj_;
+  Linear x_proj_;                    // q_a_proj or q_proj, then kv_a_proj_with_mqa
+  std::optional<Linear> kv_a_proj_;  // where it is not in x_proj_
   std::optional<RmsNorm> q_a_norm_;
-  Linear q_proj_;  // or q_b_proj
-  Linear kv_a_proj_;
+  std::optional<Linear> q_b_proj_;
   RmsNorm kv_a_norm_;
   Linear o_proj_;
   std::unique_ptr<PackedWeight> k_up_;  // W_uk^T, a matrix [kv_lora_rank, qk_nope_head_dim] for each head of this rank
@@ -90,10 +106,9 @@ class MultiHeadLatentAttention final : public Attention {
   std::unique_ptr<PackedWeight> kv_up_;  // W_uk and W_uv of each head, one below the other; null: never expanded
   int64_t num_heads_ = 0;               // of this rank
   // Scratch of [max_num_tokens, ...] act.
-  Tensor q_a_;         // [.., q_lora_rank]
-  Tensor q_;           // [.., num_heads * qk_head_dim]
-  Tensor rows_;        // output rows of q_ or heads_
-  Tensor latent_;      // [.., latent_width]
+  Tensor x_out_;       // [.., x_width + latent_width]
+  Tensor q_;           // [.., num_heads * qk_head_dim], of q_b_proj
+  Tensor rows_;        // output rows of q or heads_
   Tensor q_latent_;    // [.., num_heads * kv_lora_rank]
   Tensor out_latent_;  // [.., num_heads * kv_lora_rank]
   Tensor heads_;       // [.., num_heads * v_head_dim]

@@ -7,25 +7,30 @@
 #include "layer/grouped_query_attention.h"
 #include "layer/mixture_of_experts.h"
 #include "layer/mlp.h"
+#include "layer/multi_head_latent_attention.h"
 #include "model/part_factory.h"
 
 namespace spate {
 namespace {
 
-// The parts of a layer that is whole on this rank: attention with an MLP, or with experts; null where it has no such
-// part.
+// The parts of a layer that is whole on this rank: attention of one kind or the other, with an MLP or with experts;
+// null where it has no such part.
 struct JoinedLayer {
-  const GroupedQueryAttention* attention;
+  const GroupedQueryAttention* grouped;
+  const MultiHeadLatentAttention* latent;
   const Mlp* mlp;
   const MixtureOfExperts* experts;
 
   explicit JoinedLayer(const DecoderLayer& layer)
-      : attention(dynamic_cast<const GroupedQueryAttention*>(layer.self_attn.get())),
+      : grouped(dynamic_cast<const GroupedQueryAttention*>(layer.self_attn.get())),
+        latent(dynamic_cast<const MultiHeadLatentAttention*>(layer.self_attn.get())),
         mlp(dynamic_cast<const Mlp*>(layer.mlp.get())),
         experts(dynamic_cast<const MixtureOfExperts*>(layer.mlp.get())) {}
+  // Calls `use` with the attention of the layer.
+  void with_attention(const auto& use) const { grouped != nullptr ? use(*grouped) : use(*latent); }
   bool is_whole() const {
-    return attention != nullptr && attention->is_whole() &&
-           (mlp != nullptr || (experts != nullptr && experts->is_plain()));
+    return ((grouped != nullptr && grouped->is_whole()) || (latent != nullptr && latent->is_whole())) &&
+           (mlp != nullptr || (experts != nullptr && experts->can_join()));
   }
 };
 
@@ -49,12 +54,14 @@ void join_products(const StepContext& ctx, const std::vector<DecoderLayer>& laye
   params.x = x;
   params.post_norm = layers[i].post_attention_layernorm.weight();
   params.post_eps = layers[i].post_attention_layernorm.eps();
-  JoinedLayer(layers[i]).attention->put_products(params, num_tokens);
+  JoinedLayer(layers[i]).with_attention([&](const auto& attention) { attention.put_products(params, num_tokens); });
   feed_forward.put_products(params, num_tokens);
   if (i + 1 < layers.size()) {
     params.next_norm = layers[i + 1].input_layernorm.weight();
     params.next_eps = layers[i + 1].input_layernorm.eps();
-    JoinedLayer(layers[i + 1]).attention->put_next_products(params, num_tokens);
+    JoinedLayer(layers[i + 1]).with_attention([&](const auto& attention) {
+      attention.put_next_products(params, num_tokens);
+    });
   }
   layer_products_device(ctx.stream.device())->layer_products(ctx.stream, params);
 }
@@ -62,10 +69,10 @@ void join_products(const StepContext& ctx, const std::vector<DecoderLayer>& laye
 // All layers after the first norm, which gave x. What they give is residual + x.
 void run_joined(const StepContext& ctx, const std::vector<DecoderLayer>& layers, const Tensor& residual,
                 const Tensor& x) {
-  JoinedLayer(layers.front()).attention->project(ctx, x);
+  JoinedLayer(layers.front()).with_attention([&](const auto& attention) { attention.project(ctx, x); });
   for (size_t i = 0; i < layers.size(); ++i) {
     const JoinedLayer layer(layers[i]);
-    layer.attention->attend(ctx, ctx.kv[i]);
+    layer.with_attention([&](const auto& attention) { attention.attend(ctx, ctx.kv[i]); });
     if (layer.mlp != nullptr) {
       join_products<LayerProductsParams>(ctx, layers, i, *layer.mlp, residual, x);
     } else {

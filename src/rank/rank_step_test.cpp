@@ -223,6 +223,9 @@ class JoiningDevice final : public InterceptingDevice, public LayerProductsDevic
   bool joins_layer_products(int64_t) const override { return true; }
   void layer_products(Stream& stream, const LayerProductsParams& params) override { join(stream, params); }
   void layer_products(Stream& stream, const ExpertLayerProductsParams& params) override { join(stream, params); }
+  void latent_attention(Stream& stream, const LatentAttentionParams& params) override {
+    decomposed_latent_attention(stream, params);
+  }
 
  private:
   void join(Stream& stream, const auto& params) {
@@ -239,16 +242,13 @@ TEST_CASE("a device that joins the products of a layer gives the same texts") {
   const auto wrapper = [&](std::unique_ptr<Device> device) {
     return std::make_unique<JoiningDevice>(std::move(device), &num_joined);
   };
-  // Dense layers; layers of experts; both by turns.
-  for (const char* model : {kModel, "qwen3_moe", "qwen3_moe_fused"}) {
+  // Dense layers; layers of experts; both by turns; latent attention, shared experts.
+  for (const char* model : {kModel, "qwen3_moe", "qwen3_moe_fused", kLatentModel, "ernie4_5_moe"}) {
     CAPTURE(std::string(model));
     num_joined = 0;
     CHECK(run(*make_ranks(wrapper, 1, model), 12, model) == run_plain(12, model));
     CHECK(num_joined > 12);
   }
-  num_joined = 0;  // latent attention has no such layers
-  CHECK(run(*make_ranks(wrapper, 1, kLatentModel), 4, kLatentModel) == run_plain(4, kLatentModel));
-  CHECK(num_joined == 0);
 }
 
 TEST_CASE("steps of equal keys launch the same, and what a ladder adds to a step changes nothing") {

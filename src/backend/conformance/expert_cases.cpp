@@ -229,12 +229,16 @@ void add_expert_layer_products(Report& report, Sides sides, const WeightSpec& sp
   struct Case {
     int64_t m, heads, hidden, intermediate, num_experts, num_chosen, qkv;
     bool has_bias, is_sigmoid;
+    int64_t shared = 0;  // width of the shared expert
   };
   constexpr int64_t kNoQkv = 0;
   for (const auto& c :
        {Case{1, 4096, 2048, 256, 32, 8, 5120, false, false}, Case{1, 2048, 2048, 768, 16, 8, 2320, true, true},
         Case{1, 2176, 2560, 320, 56, 4, kNoQkv, true, true}, Case{1, 1024, 4096, 512, 8, 2, 1040, false, true},
-        Case{2, 256, 128, 64, 8, 2, 192, true, false}, Case{1, 200, 136, 48, 6, 3, 48, false, true}}) {
+        Case{2, 256, 128, 64, 8, 2, 192, true, false}, Case{1, 200, 136, 48, 6, 3, 48, false, true},
+        Case{1, 2048, 2048, 1408, 8, 6, 3648, false, false, 2816},
+        Case{1, 2560, 2560, 256, 16, 3, 3584, true, false, 512},
+        Case{1, 2176, 2560, 320, 56, 4, kNoQkv, true, true, 192}, Case{2, 256, 128, 64, 8, 2, 192, true, false, 96}}) {
     Rng rng(test_seed(), static_cast<uint64_t>(c.hidden * 31 + c.intermediate));
     const auto matrix = [&](int64_t rows, int64_t columns) {
       return random_tensor(rng, kAct, {rows, columns}, 1 / std::sqrt(static_cast<float>(columns)));
@@ -247,11 +251,22 @@ void add_expert_layer_products(Report& report, Sides sides, const WeightSpec& sp
     const HostTensor heads = random_tensor(rng, kAct, {c.m, c.heads}),
                      residual = random_tensor(rng, kAct, {c.m, c.hidden}), post = random_tensor(rng, kAct, {c.hidden}),
                      next = random_tensor(rng, kAct, {c.hidden});
+    const HostTensor shared_gate_up = matrix(2 * c.shared, c.hidden), shared_down = matrix(c.hidden, c.shared);
     const auto run = [&](Side& side, bool decomposed) -> Outputs {
       LayerProductsDevice* joining = decomposed ? nullptr : layer_products_device(side.device());
       const auto room = [&](DType dtype, int64_t width) { return side.put(poisoned_tensor(dtype, {c.m, width})); };
       const auto act_room = [&](int64_t width) { return side.put_activations(poisoned_tensor(kAct, {c.m, width})); };
       const bool has_qkv = c.qkv != kNoQkv;
+      SharedExpertParams shared;
+      if (c.shared > 0) {
+        shared = {.gate_up = &side.put_weight(shared_gate_up, spec),
+                  .gate_up_bias = Tensor(),
+                  .down = &side.put_weight(shared_down, spec),
+                  .down_bias = Tensor(),
+                  .scratch = room(kAct, 2 * c.shared),
+                  .act = act_room(c.shared),
+                  .out = act_room(c.hidden)};
+      }
       const ExpertLayerProductsParams params{
           .heads = side.put_activations(heads),
           .o = &side.put_weight(o, spec),
@@ -269,6 +284,7 @@ void add_expert_layer_products(Report& report, Sides sides, const WeightSpec& sp
                     .expert_weights = room(DType::kF32, c.num_chosen)},
           .gate_up = &side.put_matrices(gate_up, spec, c.num_experts),
           .down = &side.put_matrices(down, spec, c.num_experts),
+          .shared = shared,
           .x = act_room(c.hidden),
           .next_norm = has_qkv ? side.put(next) : Tensor(),
           .next_eps = 1e-5f,
@@ -287,8 +303,9 @@ void add_expert_layer_products(Report& report, Sides sides, const WeightSpec& sp
       return outputs;
     };
     const CaseBody as_it_is = [&](Side& side) { return run(side, false); };
-    const std::string label = fmt::format("m {}, {} to {}, {} of {} experts of {}, to {}", c.m, c.heads, c.hidden,
-                                          c.num_chosen, c.num_experts, c.intermediate, c.qkv);
+    const std::string label =
+        fmt::format("m {}, {} to {}, {} of {} experts of {}{}, to {}", c.m, c.heads, c.hidden, c.num_chosen,
+                    c.num_experts, c.intermediate, c.shared > 0 ? fmt::format(" and {}", c.shared) : "", c.qkv);
     family.compare(sides.actual, sides.expected, label, as_it_is);
     family.compare(sides.actual, label + " against its decomposition", as_it_is,
                    [&](Side& side) { return run(side, true); });

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "backend/conformance/rig.h"
+#include "backend/layer_products.h"
 
 namespace spate::conformance {
 namespace {
@@ -363,19 +364,28 @@ void add_linear_heads(Report& report, Sides sides, DType act) {
   Family family(report, fmt::format("linear_heads {}", act_name(act)));
   if (!family.selected()) return;
   const WeightSpec spec{.codes = codes_of(act)};
-  for (const auto& [num_tokens, num_heads, n, k] :
-       {std::tuple{0, 2, 16, 32}, {1, 1, 7, 5}, {3, 5, 20, 12}, {17, 4, 128, 64}, {40, 3, 33, 70}, {70, 3, 136, 128}}) {
+  for (const auto& [num_tokens, num_heads, n, k] : {std::tuple{0, 2, 16, 32},
+                                                    {1, 1, 7, 5},
+                                                    {3, 5, 20, 12},
+                                                    {17, 4, 128, 64},
+                                                    {40, 3, 33, 70},
+                                                    {70, 3, 136, 128},
+                                                    {1, 16, 512, 128},
+                                                    {1, 16, 128, 512},
+                                                    {1, 3, 38, 192},
+                                                    {2, 3, 512, 128}}) {
     Rng rng(test_seed(), static_cast<uint64_t>(num_heads * 1000 + n));
     const HostTensor x = random_tensor(rng, act, {num_tokens, num_heads * (k + 8)});
     const HostTensor w = random_tensor(rng, act, {num_heads * n, k}, 1 / std::sqrt(static_cast<float>(k)));
     const int64_t heads = num_heads, in = k, out_features = n, rows = num_tokens;
+    const int64_t first = num_tokens > 2 ? 4 : 0;  // columns before x: tiles take rows at multiples of 16 bytes
     family.compare(sides.actual, sides.expected, fmt::format("{} tokens, {} heads of {} x {}", rows, heads, n, k),
                    [&](Side& side) -> Outputs {
-                     const Tensor out = side.put(poisoned_tensor(act, {rows, heads * (out_features + 3)}));
+                     const Tensor out = side.put(poisoned_tensor(act, {rows, heads * (out_features + 4)}));
                      side.ops().linear_heads(side.stream(),
-                                             {.x = side.put(x).split_last(heads, in + 8).columns(4, 4 + in),
+                                             {.x = side.put(x).split_last(heads, in + 8).columns(first, first + in),
                                               .weight = &side.put_matrices(w, spec, heads),
-                                              .out = out.split_last(heads, out_features + 3).columns(0, out_features)});
+                                              .out = out.split_last(heads, out_features + 4).columns(0, out_features)});
                      Outputs outputs;
                      outputs.push_back({"out", side.get(out), {.rel = ulp_of(act), .abs = 0x1p-18}});
                      return outputs;
@@ -439,6 +449,91 @@ void add_norm_rope_write(Report& report, Sides sides) {
   }
 }
 
+struct TokenCase {
+  int64_t num_heads, seq_len, qk_nope_head_dim, v_head_dim;
+};
+
+// Attention of the last token of a sequence with the products around it.
+HostTensor attend_joined(Side& side, const TokenCase& c, bool decomposed) {
+  constexpr DType kAct = DType::kBf16;
+  constexpr int64_t kRank = 512, kRope = 64, kBlockSize = 16;
+  Rng rng(test_seed(), static_cast<uint64_t>(c.num_heads * 1000 + c.seq_len));
+  const LatentBatch batch{kAct, kAct, c.num_heads, kRank, kRope, kBlockSize, {{c.seq_len, 1}}};
+  const auto [kv, block_table] = put_cache(side, batch, rng);
+  const int64_t q_width = c.num_heads * (c.qk_nope_head_dim + kRope), last = c.seq_len - 1;
+  const int64_t last_block = (c.seq_len + kBlockSize - 1) / kBlockSize - last / kBlockSize;
+  const HostTensor x = random_tensor(rng, kAct, {1, q_width + kRank + kRope}), norm = random_tensor(rng, kAct, {kRank}),
+                   cos_sin = random_tensor(rng, DType::kF32, {c.seq_len, kRope});
+  const HostTensor k_up =
+      random_tensor(rng, kAct, {c.num_heads * kRank, c.qk_nope_head_dim}, 1 / std::sqrt(static_cast<float>(kRank)));
+  const HostTensor v_up =
+      random_tensor(rng, kAct, {c.num_heads * c.v_head_dim, kRank}, 1 / std::sqrt(static_cast<float>(kRank)));
+  const Tensor x_device = side.put_activations(x);
+  const Tensor q = x_device.columns(0, q_width).split_last(c.num_heads, c.qk_nope_head_dim + kRope);
+  const auto room = [&](int64_t width) {
+    return side.put_activations(poisoned_tensor(kAct, {1, c.num_heads * width})).split_last(c.num_heads, width);
+  };
+  const Tensor q_rope = q.columns(c.qk_nope_head_dim, c.qk_nope_head_dim + kRope);
+  const Tensor heads = side.put_activations(poisoned_tensor(kAct, {1, c.num_heads * c.v_head_dim}));
+  const WeightSpec spec{.codes = codes_of(kAct)};
+  const LatentAttentionParams params{
+      .write = {.q_rope = q_rope,
+                .latent = x_device.columns(q_width, q_width + kRank + kRope),
+                .norm = side.put(norm),
+                .eps = 1e-6f,
+                .positions = put_ints(side, {static_cast<int32_t>(last)}),
+                .cos_sin = side.put(cos_sin),
+                .interleaved = true,
+                .slot_mapping = put_ints(side, {static_cast<int32_t>(last_block * kBlockSize + last % kBlockSize)}),
+                .kv = kv},
+      .q_nope = q.columns(0, c.qk_nope_head_dim),
+      .k_up = &side.put_matrices(k_up, spec, c.num_heads),
+      .attention = {.q_latent = room(kRank),
+                    .q_rope = q_rope,
+                    .kv = kv,
+                    .block_table = block_table,
+                    .seq_rows = put_ints(side, {0}),
+                    .cu_seqlens_q = put_ints(side, {0, 1}),
+                    .seq_lens = put_ints(side, {static_cast<int32_t>(c.seq_len)}),
+                    .max_query_len = 1,
+                    .max_seq_len = static_cast<int>(c.seq_len),
+                    .softmax_scale = 0.2f,
+                    .out = room(kRank)},
+      .v_up = &side.put_matrices(v_up, spec, c.num_heads),
+      .heads = heads.split_last(c.num_heads, c.v_head_dim)};
+  LayerProductsDevice* joining = decomposed ? nullptr : layer_products_device(side.device());
+  if (joining != nullptr) {
+    joining->latent_attention(side.stream(), params);
+  } else {
+    decomposed_latent_attention(side.stream(), params);
+  }
+  return side.get(heads);
+}
+
+void add_joined_attention(Report& report, Sides sides) {
+  if (layer_products_device(sides.actual.device()) == nullptr) return;
+  Family family(report, "latent_attention of one token");
+  if (!family.selected()) return;
+  for (const TokenCase& c : {TokenCase{16, 1, 128, 128},
+                             {16, 70, 128, 128},
+                             {16, 2100, 128, 128},
+                             {128, 700, 128, 128},
+                             {3, 129, 64, 40},
+                             {4, 300, 192, 128}}) {
+    const auto run = [&](Side& side, bool decomposed) -> Outputs {
+      Outputs outputs;
+      outputs.push_back({"heads", attend_joined(side, c, decomposed), {.rel = 4 * kBf16Ulp, .abs = 0.02}});
+      return outputs;
+    };
+    const CaseBody as_it_is = [&](Side& side) { return run(side, false); };
+    const std::string label =
+        fmt::format("{} heads, {} keys, {} and {}", c.num_heads, c.seq_len, c.qk_nope_head_dim, c.v_head_dim);
+    family.compare(sides.actual, sides.expected, label, as_it_is);
+    family.compare(sides.actual, label + " against its decomposition", as_it_is,
+                   [&](Side& side) { return run(side, true); });
+  }
+}
+
 }  // namespace
 
 void add_latent_cases(Report& report, Sides sides) {
@@ -453,6 +548,7 @@ void add_latent_cases(Report& report, Sides sides) {
   }
   for (const DType act : kActs) add_linear_heads(report, sides, act);
   add_norm_rope_write(report, sides);
+  add_joined_attention(report, sides);
   if (sides.actual.ops().attention_latent_expanded == nullptr) return;
   for (const DType act : kActs) add_expanded(report, sides, act);
 }

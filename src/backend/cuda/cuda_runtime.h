@@ -125,6 +125,7 @@ class CudaDevice final : public Device, public LayerProductsDevice, public Produ
   bool joins_layer_products(int64_t num_tokens) const override;
   void layer_products(Stream& stream, const LayerProductsParams& params) override;
   void layer_products(Stream& stream, const ExpertLayerProductsParams& params) override;
+  void latent_attention(Stream& stream, const LatentAttentionParams& params) override;
 
   std::optional<ProductShape> take_last_product() override;
   std::vector<std::string> choices(const ProductShape& shape) const override;
@@ -168,6 +169,8 @@ class CudaDevice final : public Device, public LayerProductsDevice, public Produ
   bool has_grid_barriers() const { return grid_barrier_right_ != nullptr; }
   // How many CTAs have come to barriers of grids of num_sms() CTAs. Null as partial_sums().
   uint64_t* grid_arrivals() const { return static_cast<uint64_t*>(work_counters_.data()) + 1; }
+  // [kExpertChainMaxExperts] of expert_chain.cu: 0, and left so.
+  uint64_t* logit_sums() const { return grid_arrivals() + 1; }
 
  private:
   explicit CudaDevice(std::unique_ptr<Context> context) : context_(std::move(context)) {}

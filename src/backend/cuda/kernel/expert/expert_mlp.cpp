@@ -6,6 +6,7 @@
 #include "backend/cuda/kernel/expert/expert_product.h"
 #include "backend/cuda/kernel/expert/expert_stream.h"
 #include "backend/cuda/kernel/expert/expert_wgmma.h"
+#include "backend/cuda/kernel/latent/head_rows.h"
 #include "backend/cuda/kernel/linear/linear_integer.h"
 #include "backend/cuda/kernel/row_alignment.h"
 #include "backend/cuda/launch.h"
@@ -599,6 +600,31 @@ void run_heads_wgmma(Stream& stream, const LinearHeadsParams& p) {
           {"in_features", desc.in_features}});
 }
 
+// One row: where the products of a layer of one token are joined, as results of other batches have other bits.
+bool fits_rows(const CudaDevice& device, const LinearHeadsParams& p) {
+  return p.x.dim(0) == 1 && device.joins_layer_products(1) && device.has(kernel_id("head_rows_short")) &&
+         fits_wgmma(device, p) && p.weight->desc().in_features <= kHeadRowsLongWidth;
+}
+
+void run_head_rows(Stream& stream, const LinearHeadsParams& p) {
+  const WeightDesc& desc = p.weight->desc();
+  const HeadRowsKernelParams params{.x = p.x.raw(),
+                                    .weight = p.weight->matrix(0),
+                                    .out = p.out.raw(),
+                                    .x_stride = p.x.stride(1),
+                                    .out_stride = p.out.stride(1),
+                                    .weight_row_bytes = weight_row_stride(desc) * 2,
+                                    .num_rows = static_cast<int32_t>(desc.num_matrices * desc.out_features),
+                                    .out_features = static_cast<int32_t>(desc.out_features),
+                                    .in_features = static_cast<int32_t>(desc.in_features)};
+  const bool is_short = desc.in_features <= kHeadRowsShortWidth;
+  launch(stream, is_short ? kernel_id("head_rows_short") : kernel_id("head_rows_long"),
+         {.x = ceil_div(params.num_rows, kHeadRowsWarps * (is_short ? kHeadRowsShort : kHeadRowsLong)),
+          .num_threads = 32 * kHeadRowsWarps},
+         params,
+         {{"num_heads", desc.num_matrices}, {"out_features", desc.out_features}, {"in_features", desc.in_features}});
+}
+
 }  // namespace
 
 void linear_heads(Stream& stream, const LinearHeadsParams& p) {
@@ -606,7 +632,9 @@ void linear_heads(Stream& stream, const LinearHeadsParams& p) {
   const WeightDesc& desc = p.weight->desc();
   const int64_t num_tokens = p.x.dim(0), num_heads = desc.num_matrices;
   if (num_tokens == 0) return;
-  if (fits_wgmma(static_cast<CudaStream&>(stream).cuda_device(), p)) return run_heads_wgmma(stream, p);
+  const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  if (fits_rows(device, p)) return run_head_rows(stream, p);
+  if (fits_wgmma(device, p)) return run_heads_wgmma(stream, p);
   const ExpertProductKernelParams params{
       .x = p.x.raw(),
       .weight = p.weight->data(),

@@ -22,6 +22,11 @@ __device__ inline float choice_of(uint32_t key) {
   return __uint_as_float((key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key);
 }
 
+// Of the scores of the chosen experts, whose sum is `sum`.
+__device__ inline float routing_factor(const RoutingRules& rules, float sum) {
+  return rules.normalises ? rules.scale / (sum < rules.min_sum ? rules.min_sum : sum) : rules.scale;
+}
+
 // What a warp needs in shared memory where a token may only choose among some groups.
 template <int kPerLane>
 struct GroupScratch {
@@ -42,6 +47,8 @@ class TokenRouter {
       keys_[i] = exists ? order_key(r_.bias != nullptr ? scores_[i] + r_.bias[expert] : scores_[i]) : kTaken;
     }
   }
+
+  __device__ uint32_t key(int i) const { return keys_[i]; }  // of the lane's i-th expert
 
   // Takes the experts of all but the best groups out of the choice.
   __device__ void keep_best_groups(GroupScratch<kPerLane>& scratch) {
@@ -100,7 +107,7 @@ class TokenRouter {
       }
       sum += its_score;
     }
-    const float factor = r_.normalises ? r_.scale / (sum < r_.min_sum ? r_.min_sum : sum) : r_.scale;
+    const float factor = routing_factor(r_, sum);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int i = lane_ + half * kWarpSize;

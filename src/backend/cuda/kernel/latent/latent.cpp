@@ -5,8 +5,7 @@
 
 #include "backend/check_params.h"
 #include "backend/cuda/kernel/cuda_ops.h"
-#include "backend/cuda/kernel/latent/latent_norm_rope_write.h"
-#include "backend/cuda/kernel/latent/latent_wgmma.h"
+#include "backend/cuda/kernel/latent/latent_joined.h"
 #include "backend/cuda/kernel/row_alignment.h"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/tensor_map.h"
@@ -28,8 +27,10 @@ bool fits_wgmma(const CudaDevice& device, const AttentionLatentParams& p) {
          is_aligned(p.q_latent) && is_aligned(p.q_rope) && is_aligned(p.out);
 }
 
-// Sequences with few query tokens are split along their keys. The items of prompts are many: each stays whole.
-void attend_wgmma(Stream& stream, const AttentionLatentParams& p, const AttentionLatentKernelParams& attention) {
+// Sequences with few query tokens are split along their keys. The items of prompts are many: each stays whole. Gives
+// what latent_combine takes; where keys are split, it is to be run.
+LatentWgmmaKernelParams attend_parts(Stream& stream, const AttentionLatentParams& p,
+                                     const AttentionLatentKernelParams& attention) {
   constexpr int kMaxSplitQueryLen = 16;
   CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
   const int64_t num_seqs = p.seq_rows.dim(0), num_heads = p.q_latent.dim(1);
@@ -69,12 +70,86 @@ void attend_wgmma(Stream& stream, const AttentionLatentParams& p, const Attentio
       {"num_tokens", p.q_latent.dim(0)}, {"num_seqs", num_seqs}, {"num_heads", num_heads}, {"max_seq_len", p.max_seq_len}};
   const KernelId kernel = is_codes ? kernel_id("attention_latent_wgmma_int8") : kernel_id("attention_latent_wgmma");
   launch(stream, kernel, {.x = num_ctas, .num_threads = kLatentThreads}, params, sizes);
-  if (!splits) return;
+  return params;
+}
+
+void attend_wgmma(Stream& stream, const AttentionLatentParams& p, const AttentionLatentKernelParams& attention) {
+  const LatentWgmmaKernelParams params = attend_parts(stream, p, attention);
+  if (!params.splits) return;
+  const int64_t num_heads = p.q_latent.dim(1);
   launch(stream, kernel_id("latent_combine"),
          {.x = p.q_latent.dim(0),
-          .y = ceil_div(num_heads * row_warps, kLatentCombineWarps),
+          .y = ceil_div(num_heads * params.row_warps, kLatentCombineWarps),
           .num_threads = 32 * kLatentCombineWarps},
-         params, sizes);
+         params,
+         {{"num_tokens", p.q_latent.dim(0)},
+          {"num_seqs", p.seq_rows.dim(0)},
+          {"num_heads", num_heads},
+          {"max_seq_len", p.max_seq_len}});
+}
+
+// The fused kernels' part of AttentionLatentParams.
+AttentionLatentKernelParams kernel_params(const AttentionLatentParams& p) {
+  return {
+      .q_latent = p.q_latent.raw(),
+      .q_rope = p.q_rope.raw(),
+      .out = p.out.raw(),
+      .block_table = p.block_table.data<int32_t>(),
+      .seq_rows = p.seq_rows.data<int32_t>(),
+      .cu_seqlens_q = p.cu_seqlens_q.data<int32_t>(),
+      .seq_lens = p.seq_lens.data<int32_t>(),
+      .q_latent_strides = {p.q_latent.stride(0), p.q_latent.stride(1)},
+      .q_rope_strides = {p.q_rope.stride(0), p.q_rope.stride(1)},
+      .out_strides = {p.out.stride(0), p.out.stride(1)},
+      .block_table_stride = p.block_table.stride(0),
+      .kv = latent_layout(p.kv),
+      .num_seqs = static_cast<int32_t>(p.seq_rows.dim(0)),
+      .num_heads = static_cast<int32_t>(p.q_latent.dim(1)),
+      .softmax_scale_log2e = p.softmax_scale * std::numbers::log2e_v<float>,
+  };
+}
+
+// Whether latent_norm_rope_write.cu runs it.
+bool fits_norm_rope_write(const LatentNormRopeWriteParams& p) {
+  const KvLayerDesc& desc = p.kv.desc;
+  constexpr int64_t kLatentPiece = 8;
+  return p.latent.dtype() == DType::kBf16 && desc.dtype == DType::kBf16 && desc.kv_lora_rank % kLatentPiece == 0 &&
+         desc.kv_lora_rank <= kLatentWriteThreads * kLatentPiece && desc.qk_rope_head_dim % 2 == 0 &&
+         are_rows_aligned({&p.latent, &p.norm});
+}
+
+LatentNormRopeWriteKernelParams kernel_params(const LatentNormRopeWriteParams& p) {
+  return {
+      .write = {.latent = p.latent.raw(),
+                .slot_mapping = p.slot_mapping.data<int32_t>(),
+                .latent_stride = p.latent.stride(0),
+                .kv = latent_layout(p.kv),
+                .is_aligned = true},
+      .q_rope = p.q_rope.raw(),
+      .norm = p.norm.raw(),
+      .positions = p.positions.data<int32_t>(),
+      .cos_sin = p.cos_sin.data<float>(),
+      .q_token_stride = p.q_rope.stride(0),
+      .q_head_stride = p.q_rope.stride(1),
+      .cos_sin_stride = p.cos_sin.stride(0),
+      .num_heads = static_cast<int32_t>(p.q_rope.dim(1)),
+      .eps = p.eps,
+      .is_interleaved = p.interleaved,
+  };
+}
+
+// One token, in bf16, in the shapes of latent_query.cu and latent_values.cu.
+bool can_join(const CudaDevice& device, const LatentAttentionParams& p) {
+  const auto is_aligned = [](const Tensor& rows, int64_t unit) {
+    return reinterpret_cast<uintptr_t>(rows.raw()) % (2 * static_cast<uintptr_t>(unit)) == 0 &&
+           rows.stride(1) % unit == 0;
+  };
+  const auto is_bf16 = [](const PackedWeight& weight) { return weight.desc().spec.codes == Codes::kBf16; };
+  return device.joins_layer_products(p.heads.dim(0)) && p.attention.seq_rows.dim(0) == 1 &&
+         p.attention.max_query_len == 1 && fits_norm_rope_write(p.write) && fits_wgmma(device, p.attention) &&
+         p.q_nope.dtype() == DType::kBf16 && is_bf16(*p.k_up) && is_bf16(*p.v_up) && p.q_nope.dim(2) % 8 == 0 &&
+         p.q_nope.dim(2) <= kHeadRowsShortWidth && is_aligned(p.q_nope, 8) && device.has(kernel_id("latent_query")) &&
+         device.has(kernel_id("latent_values"));
 }
 
 }  // namespace
@@ -115,30 +190,9 @@ void latent_norm_rope_write(Stream& stream, const LatentNormRopeWriteParams& p) 
   check_params(p);
   const int64_t num_tokens = p.slot_mapping.dim(0), num_heads = p.q_rope.dim(1);
   if (num_tokens == 0) return;
+  if (!fits_norm_rope_write(p)) return decompositions().latent_norm_rope_write(stream, p);
   const KvLayerDesc& desc = p.kv.desc;
-  constexpr int64_t kLatentPiece = 8;
-  if (p.latent.dtype() != DType::kBf16 || desc.dtype != DType::kBf16 || desc.kv_lora_rank % kLatentPiece != 0 ||
-      desc.kv_lora_rank > kLatentWriteThreads * kLatentPiece || desc.qk_rope_head_dim % 2 != 0 ||
-      !are_rows_aligned({&p.latent, &p.norm})) {
-    return decompositions().latent_norm_rope_write(stream, p);
-  }
-  const LatentNormRopeWriteKernelParams params{
-      .write = {.latent = p.latent.raw(),
-                .slot_mapping = p.slot_mapping.data<int32_t>(),
-                .latent_stride = p.latent.stride(0),
-                .kv = latent_layout(p.kv),
-                .is_aligned = true},
-      .q_rope = p.q_rope.raw(),
-      .norm = p.norm.raw(),
-      .positions = p.positions.data<int32_t>(),
-      .cos_sin = p.cos_sin.data<float>(),
-      .q_token_stride = p.q_rope.stride(0),
-      .q_head_stride = p.q_rope.stride(1),
-      .cos_sin_stride = p.cos_sin.stride(0),
-      .num_heads = static_cast<int32_t>(num_heads),
-      .eps = p.eps,
-      .is_interleaved = p.interleaved,
-  };
+  const LatentNormRopeWriteKernelParams params = kernel_params(p);
   // A pair a thread where tokens are few.
   constexpr int64_t kManyCtas = 1024;
   const int64_t pair_ctas = std::clamp<int64_t>(kManyCtas / num_tokens, 1,
@@ -156,23 +210,7 @@ void attention_latent(Stream& stream, const AttentionLatentParams& p) {
   CHECK(desc.kv_lora_rank <= kLatentMaxRank && desc.latent_width() <= kLatentMaxWidth,
         "attention_latent: latent vectors of {} + {} exceed {} and {} together", desc.kv_lora_rank,
         desc.qk_rope_head_dim, kLatentMaxRank, kLatentMaxWidth);
-  const AttentionLatentKernelParams params{
-      .q_latent = p.q_latent.raw(),
-      .q_rope = p.q_rope.raw(),
-      .out = p.out.raw(),
-      .block_table = p.block_table.data<int32_t>(),
-      .seq_rows = p.seq_rows.data<int32_t>(),
-      .cu_seqlens_q = p.cu_seqlens_q.data<int32_t>(),
-      .seq_lens = p.seq_lens.data<int32_t>(),
-      .q_latent_strides = {p.q_latent.stride(0), p.q_latent.stride(1)},
-      .q_rope_strides = {p.q_rope.stride(0), p.q_rope.stride(1)},
-      .out_strides = {p.out.stride(0), p.out.stride(1)},
-      .block_table_stride = p.block_table.stride(0),
-      .kv = latent_layout(p.kv),
-      .num_seqs = static_cast<int32_t>(p.seq_rows.dim(0)),
-      .num_heads = static_cast<int32_t>(num_heads),
-      .softmax_scale_log2e = p.softmax_scale * std::numbers::log2e_v<float>,
-  };
+  const AttentionLatentKernelParams params = kernel_params(p);
   if (fits_wgmma(static_cast<CudaStream&>(stream).cuda_device(), p)) return attend_wgmma(stream, p, params);
   const bool is_bf16 = p.q_latent.dtype() == DType::kBf16;
   const KernelId kernel = desc.dtype == DType::kI8     ? is_bf16 ? kernel_id("attention_latent_bf16_int8")
@@ -187,6 +225,44 @@ void attention_latent(Stream& stream, const AttentionLatentParams& p) {
           {"num_heads", num_heads},
           {"kv_lora_rank", desc.kv_lora_rank},
           {"max_seq_len", p.max_seq_len}});
+}
+
+void CudaDevice::latent_attention(Stream& stream, const LatentAttentionParams& p) {
+  if (!can_join(*this, p)) return decomposed_latent_attention(stream, p);
+  check_params(p.write);
+  check_params(p.attention);
+  check_params(LinearHeadsParams{.x = p.q_nope, .weight = p.k_up, .out = p.attention.q_latent});
+  check_params(LinearHeadsParams{.x = p.attention.out, .weight = p.v_up, .out = p.heads});
+  const int64_t num_heads = p.heads.dim(1);
+  const WeightDesc& k_up = p.k_up->desc();
+  const WeightDesc& v_up = p.v_up->desc();
+  const LatentQueryKernelParams query{.write = kernel_params(p.write),
+                                      .up = {.x = p.q_nope.raw(),
+                                             .weight = p.k_up->matrix(0),
+                                             .out = p.attention.q_latent.raw(),
+                                             .x_stride = p.q_nope.stride(1),
+                                             .out_stride = p.attention.q_latent.stride(1),
+                                             .weight_row_bytes = weight_row_stride(k_up) * 2,
+                                             .num_rows = static_cast<int32_t>(num_heads * k_up.out_features),
+                                             .out_features = static_cast<int32_t>(k_up.out_features),
+                                             .in_features = static_cast<int32_t>(k_up.in_features)},
+                                      .num_pair_ctas = static_cast<int32_t>(ceil_div(
+                                          num_heads * p.write.kv.desc.qk_rope_head_dim / 2, kLatentQueryThreads))};
+  launch(stream, kernel_id("latent_query"),
+         {.x = 1 + query.num_pair_ctas + ceil_div(query.up.num_rows, kHeadRowsWarps * kHeadRowsShort),
+          .num_threads = kLatentQueryThreads},
+         query, {{"num_heads", num_heads}, {"qk_nope_head_dim", k_up.in_features}});
+  const LatentValuesKernelParams values{.attention = attend_parts(stream, p.attention, kernel_params(p.attention)),
+                                        .weight = p.v_up->matrix(0),
+                                        .out = p.heads.raw(),
+                                        .weight_row_bytes = weight_row_stride(v_up) * 2,
+                                        .out_stride = p.heads.stride(1),
+                                        .out_features = static_cast<int32_t>(v_up.out_features)};
+  launch(stream, kernel_id("latent_values"),
+         {.x = ceil_div(v_up.out_features, kLatentValuesWarps * kLatentValuesRows),
+          .y = num_heads,
+          .num_threads = 32 * kLatentValuesWarps},
+         values, {{"num_heads", num_heads}, {"v_head_dim", v_up.out_features}});
 }
 
 }  // namespace spate::cuda

@@ -9,13 +9,10 @@
 // TESTS      spate-conformance --backend cuda --filter attention_latent
 #include "backend/cuda/kernel/latent/latent_wgmma.h"
 
-#include "backend/cuda/kernel/latent/latent_work.h"
-#include "backend/cuda/kernel/primitive/bf16.h"
+#include "backend/cuda/kernel/latent/latent_combine_row.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
 
 namespace spate::cuda {
-
-constexpr uint32_t kAllLanes = 0xffffffffu;
 
 // The last sequence that starts at or before a token.
 __device__ inline int find_seq(const AttentionLatentKernelParams& p, int token) {
@@ -37,83 +34,15 @@ template <int kRowWarps>
 __device__ inline void combine(const LatentWgmmaKernelParams& p, const LatentSplit& split, const LatentSequence& s,
                                int seq_first_unit) {
   constexpr int kQuads = kLatentRank / 4 / kWarpSize / kRowWarps;
-  constexpr int kAhead = kRowWarps == 1 ? 4 : 16;  // parts that are read at once
   const AttentionLatentKernelParams& a = p.attention;
   const int token = blockIdx.x, lane = threadIdx.x % kWarpSize;
   const int warp = static_cast<int>(blockIdx.y) * kLatentCombineWarps + static_cast<int>(threadIdx.x) / kWarpSize;
   const int head = warp / kRowWarps, first_quad = warp % kRowWarps * kQuads * kWarpSize + lane;
   if (head >= a.num_heads) return;
-  const int row = (token - s.first_token) * a.num_heads + head;
   if (token - s.first_token >= s.query_len) return;  // a dummy
-  const int item = row / kLatentRows, member = item % p.team_size;
-  const int first_unit = seq_first_unit + item / p.team_size * s.num_tiles;
-  const int first_team = split.first_team(first_unit, s.num_tiles), last_team = split.last_team(first_unit, s.num_tiles);
-  if (first_team == last_team) return;
-
-  const auto slot_of = [&](int team) {
-    return static_cast<int64_t>(2 * (team * p.team_size + member) + (team == first_team));
-  };
-  const int in_item = row % kLatentRows;
-  int quads[kQuads];  // in a slot
-#pragma unroll
-  for (int i = 0; i < kQuads; ++i) {
-    const int quad = first_quad + i * kWarpSize, thread = in_item / 16 * kWarpSize + in_item % 8 * 4 + quad % 4;
-    quads[i] = static_cast<int>(LatentSums::quad_of(0, quad / 64, in_item / 8 % 2, quad % 64 / 4, thread));
-  }
-  float4 parts[kAhead][kQuads];
-  const auto load_parts = [&](int begin) {
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      if (begin + j > last_team) break;
-      const float4* from =
-          reinterpret_cast<const float4*>(p.partial_sums) + LatentSums::quad_of(slot_of(begin + j), 0, 0, 0, 0);
-#pragma unroll
-      for (int i = 0; i < kQuads; ++i) parts[j][i] = from[quads[i]];
-    }
-  };
-  load_parts(first_team);
-  float largest = -kInfinity;
-  for (int team = first_team + lane; team <= last_team; team += kWarpSize) {
-    largest = fmaxf(largest, p.partial_stats[(slot_of(team) * kLatentRows + in_item) * 2]);
-  }
-  largest = warp_reduce(largest, Max());
-  float total = 0.0f, lane_weight = 0.0f;  // of part `lane` of 32
-  float4 sums[kQuads] = {};
-  for (int first = first_team; first <= last_team; first += kAhead) {
-    if (first != first_team) load_parts(first);
-    const int place = (first - first_team) % kWarpSize;
-    if (place == 0) {
-      const int team = first + lane;
-      float part_total = 0.0f;
-      lane_weight = 0.0f;
-      if (team <= last_team) {
-        const float2 stats = *reinterpret_cast<const float2*>(p.partial_stats + (slot_of(team) * kLatentRows + in_item) * 2);
-        lane_weight = exp2f(stats.x - largest);
-        part_total = lane_weight * stats.y;
-      }
-      total += warp_reduce(part_total, Sum());
-    }
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      const float weight = __shfl_sync(kAllLanes, lane_weight, place + j);
-      if (first + j > last_team) break;
-#pragma unroll
-      for (int i = 0; i < kQuads; ++i) {
-        sums[i].x = __fmaf_rn(weight, parts[j][i].x, sums[i].x);
-        sums[i].y = __fmaf_rn(weight, parts[j][i].y, sums[i].y);
-        sums[i].z = __fmaf_rn(weight, parts[j][i].z, sums[i].z);
-        sums[i].w = __fmaf_rn(weight, parts[j][i].w, sums[i].w);
-      }
-    }
-  }
   Bf16* out = static_cast<Bf16*>(a.out) + token * a.out_strides[0] + head * a.out_strides[1];
-#pragma unroll
-  for (int i = 0; i < kQuads; ++i) {
-    const int quad = first_quad + i * kWarpSize;
-    Bf16* to = out + quad / 4 * 16 + quad % 4 * 2;
-    *reinterpret_cast<uint32_t*>(to) = pack_bf16(sums[i].x / total, sums[i].y / total);
-    *reinterpret_cast<uint32_t*>(to + 8) = pack_bf16(sums[i].z / total, sums[i].w / total);
-  }
+  combine_row<kRowWarps>(p, split, s, seq_first_unit, token, head, first_quad,
+                         [&](int quad, const float4& four) { store_quad(out, quad, four); });
 }
 
 extern "C" __global__ void __launch_bounds__(kLatentCombineWarps* kWarpSize, kLatentCombineCtas)

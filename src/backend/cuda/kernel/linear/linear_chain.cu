@@ -13,7 +13,7 @@
 //            attention before, the weights of what comes next arrive. Each CTA makes all of x of a product itself:
 //            norm, codes, outliers. What the barriers protect may overlap: see layer_products.h.
 // ROOFLINE   Bytes of W over 4.65 TB/s; 4 barriers and x of 4 products take some 2.5 us each.
-// WARM       2 s: fast, bf16, heads
+// WARM       2 s: fast, bf16, heads; fast, bf16, latent
 // LIMITS     sm_90a; a grid of the SMs of the whole device.
 // TESTS      spate-conformance --backend cuda --filter layer_products
 #include "backend/cuda/kernel/linear/linear_chain.h"
@@ -23,6 +23,7 @@
 #include "backend/cuda/kernel/primitive/async_copy.h"
 #include "backend/cuda/kernel/primitive/bf16.h"
 #include "backend/cuda/kernel/primitive/codes.h"
+#include "backend/cuda/kernel/primitive/grid_barrier.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/mma.h"
 #include "backend/cuda/kernel/primitive/piece.h"
@@ -54,54 +55,11 @@ __device__ inline uint32_t load_shared_word(uint32_t address) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address));
   return v;
 }
-// What CTAs of this grid have written: past L1.
-__device__ inline Piece<Bf16> load_fresh_piece(const void* row, int first) {
-  Piece<Bf16> piece;
-  asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(piece.words[0]), "=r"(piece.words[1]), "=r"(piece.words[2]), "=r"(piece.words[3])
-               : "l"(static_cast<const Bf16*>(row) + first)
-               : "memory");
-  return piece;
-}
 __device__ inline float load_scale(const float* address) {
   float value;
   asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(value) : "l"(address));
   return value;
 }
-
-// --- the barrier of the grid -----------------------------------------------------------------------------------------
-
-__device__ inline uint64_t load_acquire(const uint64_t* address) {
-  uint64_t value;
-  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
-  return value;
-}
-
-// All CTAs stand on the SMs at once: one fits beside whatever ends by itself, and the next kernel's start after all of
-// this one's have. A barrier that waits a second ends the program.
-class GridBarrier {
- public:
-  // One thread calls all of this. Nothing has arrived yet, or not this CTA: the count is below the next multiple.
-  __device__ explicit GridBarrier(uint64_t* num_arrived) : num_arrived_(num_arrived) {
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(seen_) : "l"(num_arrived) : "memory");
-  }
-  __device__ void arrive() {
-    asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(num_arrived_), "l"(uint64_t{1}) : "memory");
-    ++num_barriers_;
-  }
-  __device__ void wait() const {
-    const uint64_t target = (seen_ / gridDim.x + num_barriers_) * gridDim.x;
-    const long long start = clock64();
-    while (load_acquire(num_arrived_) < target) {
-      if (clock64() - start > 2000000000ll) __trap();
-    }
-  }
-
- private:
-  uint64_t* num_arrived_;
-  uint64_t seen_;
-  uint32_t num_barriers_ = 0;
-};
 
 // --- formats ---------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,9 @@
 #ifdef __x86_64__
 #include "backend/cpu/kernel/kv_ahead.h"
 #endif
+#ifdef SPATE_FLOAT_WORDS
+#include "backend/cpu/kernel/attention_fma.h"  // widen_codes()
+#endif
 
 namespace spate::cpu::SPATE_ISA {
 

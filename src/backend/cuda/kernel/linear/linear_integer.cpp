@@ -216,8 +216,9 @@ void linear_integer(Stream& stream, const LinearParams& p) {
     OutlierColumns* columns = gathers ? scratch.outlier_columns + first / kIntegerTokensAtOnce : nullptr;
     if (!handed) quantize_rows(stream, p.x.rows(begin, begin + num_tokens), layout, scratch, columns);
     const Tensor out = p.out.rows(begin, begin + num_tokens);
-    const WgmmaPlan plan = plan_wgmma(device, num_tokens, layout.num_rows, layout.num_steps,
-                                      {.are_sums_exact = true, .kernel = name_of(layout)});
+    const WgmmaPlan plan = plan_wgmma(
+        device, num_tokens, layout.num_rows, layout.num_steps,
+        {.are_sums_exact = true, .prefers_small_tiles = layout.num_multipliers > 0, .kernel = name_of(layout)});
     LinearIntegerKernelParams params{.tiles = plan.params,
                                      .weight = matrix,
                                      .layout = layout,

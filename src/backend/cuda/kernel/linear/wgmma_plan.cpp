@@ -30,11 +30,18 @@ struct Tiling {
   int64_t num_tiles, num_whole_tiles;
 };
 
-Tiling tiling_by_rule(const CudaDevice& device, int64_t num_row_tiles, int64_t num_tokens, bool are_sums_exact) {
+Tiling tiling_by_rule(const CudaDevice& device, int64_t num_row_tiles, int64_t num_tokens, bool are_sums_exact,
+                      bool prefers_small_tiles) {
   const bool may_cut = are_sums_exact || !device.is_deterministic();
   Tiling tiling{.kernel_idx = wgmma_kernel_idx(num_tokens)};
   // So few tiles that 8 CTAs share one: of half as many tokens, whose sums one CTA adds in a quarter of the time.
   if (may_cut && num_tokens > 64 && num_tokens <= kWgmmaMaxTileTokens && 8 * num_row_tiles <= device.num_sms()) {
+    --tiling.kernel_idx;
+  }
+  // By int4 a CTA's sums of 128 tokens take longer to add than 64 tokens a tile cost, which read W twice from L2.
+  constexpr int64_t kFewRowTiles = 48;
+  if (may_cut && prefers_small_tiles && num_tokens > 64 && num_tokens <= 128 && num_row_tiles <= kFewRowTiles &&
+      kWgmmaTileTokens[tiling.kernel_idx] == 128) {
     --tiling.kernel_idx;
   }
   const bool has_half_tiles = fills_sms_with_half_tiles(device, num_tokens, num_row_tiles);
@@ -51,6 +58,16 @@ Tiling tiling_of(const TileChoice& choice, int64_t num_sms, int64_t num_row_tile
   if (choice.cut == TileCut::kNone) tiling.num_whole_tiles = tiling.num_tiles;
   if (choice.cut == TileCut::kRest) tiling.num_whole_tiles = tiling.num_tiles - tiling.num_tiles % num_sms;
   return tiling;
+}
+
+// So many CTAs share num_tiles tiles of num_steps steps, at most num_ctas: fewer where then each has an equal part of
+// one tile that is at most a sixteenth longer.
+int64_t num_sharing_ctas(int64_t num_tiles, int64_t num_steps, int64_t num_ctas) {
+  const int64_t num_shared_steps = num_tiles * num_steps, each = ceil_div(num_shared_steps, num_ctas);
+  for (int64_t run = each; 16 * run <= 17 * each; ++run) {
+    if (num_steps % run == 0) return num_shared_steps / run;
+  }
+  return num_ctas;
 }
 
 }  // namespace
@@ -85,13 +102,17 @@ WgmmaPlan plan_wgmma(const CudaDevice& device, int64_t num_tokens, int64_t out_f
   WgmmaPlan plan{};
   const int64_t num_row_tiles = ceil_div(out_features, kWgmmaTileRows);
   const std::optional<TileChoice> measured = device.tile_choice(options.kernel, out_features, num_steps, num_tokens);
-  const Tiling tiling = measured ? tiling_of(*measured, device.num_sms(), num_row_tiles, num_tokens)
-                                 : tiling_by_rule(device, num_row_tiles, num_tokens, options.are_sums_exact);
+  const Tiling tiling =
+      measured ? tiling_of(*measured, device.num_sms(), num_row_tiles, num_tokens)
+               : tiling_by_rule(device, num_row_tiles, num_tokens, options.are_sums_exact, options.prefers_small_tiles);
   plan.kernel_idx = tiling.kernel_idx;
   plan.tile_tokens = kWgmmaTileTokens[plan.kernel_idx];
   const int64_t num_tiles = tiling.num_tiles, num_whole = tiling.num_whole_tiles;
   const int64_t num_shared_steps = (num_tiles - num_whole) * num_steps;
-  const int64_t num_sharing = std::clamp<int64_t>(num_shared_steps / kMinSteps, 1, device.num_sms());
+  int64_t num_sharing = std::clamp<int64_t>(num_shared_steps / kMinSteps, 1, device.num_sms());
+  if (options.prefers_small_tiles && num_tokens > 64 && num_tokens <= 128 && num_shared_steps > 0) {
+    num_sharing = num_sharing_ctas(num_tiles - num_whole, num_steps, num_sharing);
+  }
   plan.num_ctas = std::min<int64_t>(device.num_sms(), std::max(num_whole, num_sharing));
   plan.params.partial = device.partial_sums();
   plan.params.arrived = device.partial_flags();

@@ -19,6 +19,8 @@ struct WgmmaPlan {
 
 struct WgmmaPlanOptions {
   bool are_sums_exact = false;  // of integers: cutting k changes no bit, so that it is allowed to --deterministic too
+  // Of 4-bit weights: a tile's sums weigh more beside its W.
+  bool prefers_small_tiles = false;
   std::string_view kernel = {};  // what a table of measured tiles knows the product by (tile_table.h); empty: no choice
 };
 

@@ -217,7 +217,7 @@ void linear_integer(Stream& stream, const LinearParams& p) {
     if (!handed) quantize_rows(stream, p.x.rows(begin, begin + num_tokens), layout, scratch, columns);
     const Tensor out = p.out.rows(begin, begin + num_tokens);
     const WgmmaPlan plan = plan_wgmma(device, num_tokens, layout.num_rows, layout.num_steps,
-                                      {.are_sums_exact = true, .kernel = name_of(layout)});
+                                      {.are_sums_exact = true, .has_teams = true, .kernel = name_of(layout)});
     LinearIntegerKernelParams params{.tiles = plan.params,
                                      .weight = matrix,
                                      .layout = layout,
@@ -236,7 +236,7 @@ void linear_integer(Stream& stream, const LinearParams& p) {
       params.outlier_weights_map =
           make_bf16_map(device.api(), scratch.outlier_weights, layout.num_rows, capacity, capacity, kWgmmaRows);
     }
-    params.tiles.x = make_byte_map(device.api(), codes, num_tokens, layout.row_bytes(), codes_bytes, plan.tile_tokens);
+    params.tiles.x = make_byte_map(device.api(), codes, num_tokens, layout.row_bytes(), codes_bytes, plan.box_tokens);
     if (layout.num_multipliers == 0) {
       params.tiles.weight =
           make_byte_map(device.api(), matrix, layout.num_rows, layout.row_bytes(), layout.row_bytes(), kWgmmaRows);

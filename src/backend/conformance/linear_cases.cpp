@@ -47,6 +47,9 @@ void add_linear(Report& report, Sides sides, const char* name, DType act, Codes 
   // k shared out over several workers, whose last has fewer; and many whole tiles with a small rest.
   check_linear(family, sides, codes, {40, 1000, 1056, act, act, true, false});
   check_linear(family, sides, codes, {257, 17024, 64, act, act, false, false});
+  // Many tokens, a rest of them and of rows.
+  check_linear(family, sides, codes, {520, 336, 1088, act, act, true, false});
+  check_linear(family, sides, codes, {290, 328, 1096, act, DType::kF32, false, false});
   // Few tokens by rows enough for every CTA of a GPU: groups of 16 and of 8 rows, a rest of rows, k that warps share
   // unequally.
   for (const int64_t m : {1, 2}) {
@@ -63,7 +66,7 @@ void add_linear_silu_and_mul(Report& report, Sides sides, DType act) {
   Family family(report, fmt::format("linear_silu_and_mul {}", act_name(act)));
   if (!family.selected()) return;
   const Codes codes = act == DType::kF32 ? Codes::kF32 : Codes::kBf16;
-  for (const int64_t m : {0, 1, 3, 16, 17, 33, 129}) {
+  for (const int64_t m : {0, 1, 3, 16, 17, 33, 129, 300}) {
     for (const auto& [n, k] :
          {std::pair{16, 32}, std::pair{13, 40}, std::pair{48, 100}, std::pair{80, 576}, std::pair{1064, 1088}}) {
       const HostTensor w = random_weight(act, 2 * n, k);

@@ -106,6 +106,7 @@ void add_linear(Report& report, Sides sides, const WeightSpec& spec, DType act) 
   check_linear(family, sides, spec, false, {300, 48, 2080, act, act, true, false});
   check_linear(family, sides, spec, false, {70, 33, 4128, act, DType::kF32, false, true});
   check_linear(family, sides, spec, false, {310, 80, 4128, act, act, false, false});
+  check_linear(family, sides, spec, false, {290, 336, 1088, act, act, true, false});
   check_linear(family, sides, spec, true, {1, 530, 3072, act, act, true, false});
   // A row of x that takes a CTA many registers.
   check_linear(family, sides, spec, false, {1, 40, 8232, act, act, true, false});
@@ -228,12 +229,13 @@ HostTensor rows_with_outliers(Rng& rng, DType act, int64_t m, int64_t k) {
 void add_outliers(Report& report, Sides sides, const WeightSpec& spec, DType act) {
   Family family(report, fmt::format("linear {} by {}, outliers", act_name(act), weight_spec_name(spec)));
   if (!family.selected()) return;
-  for (const auto& [n, k] : {std::pair{33, 200}, std::pair{64, 1056}, std::pair{48, 64}, std::pair{17, 33}}) {
+  for (const auto& [n, k] :
+       {std::pair{33, 200}, std::pair{64, 1056}, std::pair{48, 64}, std::pair{17, 33}, std::pair{336, 256}}) {
     Rng rng(test_seed(), static_cast<uint64_t>(n + k));
-    const HostTensor x = rows_with_outliers(rng, act, 130, k);
+    const HostTensor x = rows_with_outliers(rng, act, 290, k);
     const QuantizedHostRows rows = random_rows(rng, spec, n, k);
     for (const auto& [begin, end] :
-         {std::pair<int64_t, int64_t>{0, 130}, {1, 2}, {6, 7}, {7, 8}, {0, 3}, {1, 9}, {2, 18}}) {
+         {std::pair<int64_t, int64_t>{0, 130}, {0, 290}, {1, 2}, {6, 7}, {7, 8}, {0, 3}, {1, 9}, {2, 18}}) {
       family.compare(sides.actual, sides.expected, fmt::format("[{}, {}] rows {} to {}", n, k, begin, end),
                      [&](Side& side) -> Outputs {
                        const Tensor out = side.put(poisoned_tensor(act, {end - begin, n}));

@@ -56,9 +56,9 @@ void expand(Stream& stream, const AttentionLatentExpandedParams& p, const void* 
   const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
   const int64_t out_features = num_heads * kExpandedHeadWidth;
   const char* rows = static_cast<const char*>(p.kv_up->data()) + first_head * kExpandedHeadWidth * kLatentRank * 2;
-  const WgmmaPlan plan = plan_wgmma(device, p.num_keys, out_features, kLatentRank / kWgmmaTileK, {});
+  const WgmmaPlan plan = plan_wgmma(device, p.num_keys, out_features, kLatentRank / kWgmmaTileK, {.has_teams = true});
   LinearWgmmaKernelParams params = plan.params;
-  params.x = make_bf16_map(device.api(), latents, p.num_keys, kLatentRank, kLatentWidth, plan.tile_tokens);
+  params.x = make_bf16_map(device.api(), latents, p.num_keys, kLatentRank, kLatentWidth, plan.box_tokens);
   params.weight = make_bf16_map(device.api(), rows, out_features, kLatentRank, kLatentRank, kWgmmaRows);
   params.out = heads;
   params.out_stride = out_features;

@@ -36,4 +36,7 @@ struct Bf16Format {
   }
 };
 
+template <>
+constexpr bool kHasTeams<Bf16Format> = true;
+
 }  // namespace spate::cuda

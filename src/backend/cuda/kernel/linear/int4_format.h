@@ -104,4 +104,7 @@ struct Int4Format {
   }
 };
 
+template <int kMultipliers>
+constexpr bool kHasTeams<Int4Format<kMultipliers>> = true;
+
 }  // namespace spate::cuda

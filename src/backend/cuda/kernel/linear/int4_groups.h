@@ -40,7 +40,7 @@ constexpr int int4_groups_stage_bytes(bool has_offsets, int num_chunks) {
 }
 constexpr int int4_groups_shared_bytes(bool has_offsets, int tile_tokens) {
   const int num_chunks = int4_groups_stage_chunks(tile_tokens);
-  return wgmma_shared_bytes(
+  return linear_wgmma_shared_bytes(
       int4_groups_stage_bytes(has_offsets, num_chunks) + (num_chunks - 1) * tile_tokens * kWgmmaStageRowBytes,
       tile_tokens);
 }

@@ -45,4 +45,7 @@ struct Int8Format {
   }
 };
 
+template <>
+constexpr bool kHasTeams<Int8Format> = true;
+
 }  // namespace spate::cuda

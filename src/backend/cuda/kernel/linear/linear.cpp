@@ -67,8 +67,8 @@ bool fits_wgmma(const CudaDevice& device, const FloatProduct& product) {
 
 // The maps, the bias and the output.
 void set_tensors(LinearWgmmaKernelParams& params, const CudaDevice& device, const LinearKernelParams& p,
-                 int tile_tokens) {
-  params.x = make_bf16_map(device.api(), p.x, p.num_tokens, p.in_features, p.x_stride, tile_tokens);
+                 int box_tokens) {
+  params.x = make_bf16_map(device.api(), p.x, p.num_tokens, p.in_features, p.x_stride, box_tokens);
   params.weight = make_bf16_map(device.api(), p.weight, p.out_features, p.in_features, p.weight_stride, kWgmmaRows);
   params.bias = p.bias;
   params.out = p.out;
@@ -123,9 +123,9 @@ void launch_wgmma(Stream& stream, const FloatProduct& product, bool has_silu) {
                                 kernel_id("linear_silu_wgmma_n128"), kernel_id("linear_silu_wgmma_n256")};
   const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
   const WgmmaPlan plan = plan_wgmma(device, p.num_tokens, p.out_features, ceil_div(p.in_features, kWgmmaTileK),
-                                    {.kernel = has_silu ? "linear_silu_wgmma" : "linear_wgmma"});
+                                    {.has_teams = true, .kernel = has_silu ? "linear_silu_wgmma" : "linear_wgmma"});
   LinearWgmmaKernelParams params = plan.params;
-  set_tensors(params, device, p, plan.tile_tokens);
+  set_tensors(params, device, p, plan.box_tokens);
   if (has_silu) params.weight = make_gate_up_map(device.api(), p);
   launch(stream, (has_silu ? kSilu : kPlain)[plan.kernel_idx],
          {.x = plan.num_ctas, .num_threads = kWgmmaThreads, .is_early = product.is_weight_constant}, params,

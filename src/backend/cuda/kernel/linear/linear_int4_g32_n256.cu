@@ -7,6 +7,6 @@
 namespace spate::cuda {
 
 using Int4 = Int4Format<4>;
-SPATE_WGMMA_KERNEL(linear_int4_g32, Int4, 256)
+SPATE_WGMMA_TEAM_KERNEL(linear_int4_g32, Int4)
 
 }  // namespace spate::cuda

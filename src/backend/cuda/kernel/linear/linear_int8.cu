@@ -13,6 +13,7 @@
 
 namespace spate::cuda {
 
-SPATE_WGMMA_KERNELS(linear_int8, Int8Format)
+SPATE_WGMMA_KERNELS_TO_128(linear_int8, Int8Format)
+SPATE_WGMMA_TEAM_KERNEL(linear_int8, Int8Format)
 
 }  // namespace spate::cuda

@@ -216,9 +216,11 @@ void linear_integer(Stream& stream, const LinearParams& p) {
     OutlierColumns* columns = gathers ? scratch.outlier_columns + first / kIntegerTokensAtOnce : nullptr;
     if (!handed) quantize_rows(stream, p.x.rows(begin, begin + num_tokens), layout, scratch, columns);
     const Tensor out = p.out.rows(begin, begin + num_tokens);
-    const WgmmaPlan plan = plan_wgmma(
-        device, num_tokens, layout.num_rows, layout.num_steps,
-        {.are_sums_exact = true, .prefers_small_tiles = layout.num_multipliers > 0, .kernel = name_of(layout)});
+    const WgmmaPlan plan = plan_wgmma(device, num_tokens, layout.num_rows, layout.num_steps,
+                                      {.are_sums_exact = true,
+                                       .has_teams = true,
+                                       .prefers_small_tiles = layout.num_multipliers > 0,
+                                       .kernel = name_of(layout)});
     LinearIntegerKernelParams params{.tiles = plan.params,
                                      .weight = matrix,
                                      .layout = layout,
@@ -237,7 +239,7 @@ void linear_integer(Stream& stream, const LinearParams& p) {
       params.outlier_weights_map =
           make_bf16_map(device.api(), scratch.outlier_weights, layout.num_rows, capacity, capacity, kWgmmaRows);
     }
-    params.tiles.x = make_byte_map(device.api(), codes, num_tokens, layout.row_bytes(), codes_bytes, plan.tile_tokens);
+    params.tiles.x = make_byte_map(device.api(), codes, num_tokens, layout.row_bytes(), codes_bytes, plan.box_tokens);
     if (layout.num_multipliers == 0) {
       params.tiles.weight =
           make_byte_map(device.api(), matrix, layout.num_rows, layout.row_bytes(), layout.row_bytes(), kWgmmaRows);

@@ -24,6 +24,10 @@ struct Bf16SiluFormat : Bf16Format {
   }
 };
 
-SPATE_WGMMA_KERNELS(linear_silu_wgmma, Bf16SiluFormat)
+template <>
+constexpr bool kHasTeams<Bf16SiluFormat> = true;
+
+SPATE_WGMMA_KERNELS_TO_128(linear_silu_wgmma, Bf16SiluFormat)
+SPATE_WGMMA_TEAM_KERNEL(linear_silu_wgmma, Bf16SiluFormat)
 
 }  // namespace spate::cuda

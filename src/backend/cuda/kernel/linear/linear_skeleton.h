@@ -41,6 +41,9 @@
 // 64 rows each. The grid is at most one CTA an SM. Whole tiles first; the k of the rest is cut into equal runs, one a
 // CTA (stream-K), and the CTA that has a tile's first k adds the others' sums in the order of k. The first stages of W
 // are loaded, and the first segment is known, before the grid waits for the kernels before it: neither depends on them.
+//
+// Teams: of the largest tile two CTAs of a cluster have neighbouring rows of W and the same tokens, which memory and L2
+// give once: each CTA copies half of them to both. A stage is free when the warps of both have read it.
 #pragma once
 
 #include "backend/cuda/kernel/elementwise/silu.h"
@@ -49,12 +52,21 @@
 #include "backend/cuda/kernel/linear/outlier_columns.h"
 #include "backend/cuda/kernel/primitive/async_copy.h"
 #include "backend/cuda/kernel/primitive/bf16.h"
+#include "backend/cuda/kernel/primitive/cluster.h"
 #include "backend/cuda/kernel/primitive/flag.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/tma.h"
 #include "backend/cuda/kernel/primitive/wgmma.h"
 
 namespace spate::cuda {
+
+// --- teams -----------------------------------------------------------------------------------------------------------
+
+// Formats of which the largest tile has teams (SPATE_WGMMA_TEAM_KERNEL).
+template <typename Format>
+constexpr bool kHasTeams = false;
+template <typename Format, int kTokens>
+constexpr int kTeamCtas = !kHasTeams<Format> || kTokens < kWgmmaMaxTileTokens ? 1 : kWgmmaTeamCtas;
 
 // --- the work of a CTA -----------------------------------------------------------------------------------------------
 
@@ -88,8 +100,9 @@ class SharedSteps {
 // The CTA's segments, in order; the warps that load and those that multiply walk through them alike.
 class Work {
  public:
-  __device__ Work(const LinearWgmmaKernelParams& p, int tile_tokens) : p_(p), tile_tokens_(tile_tokens) {
-    tile_ = static_cast<int>(blockIdx.x);
+  __device__ Work(const LinearWgmmaKernelParams& p, int tile_tokens, int team_ctas)
+      : p_(p), tile_tokens_(tile_tokens), team_ctas_(team_ctas), rank_(team_ctas > 1 ? cluster_rank() : 0) {
+    tile_ = static_cast<int>(blockIdx.x) / team_ctas;
     const SharedSteps steps(p);
     step_ = steps.first(tile_);
     end_ = steps.first(tile_ + 1);
@@ -99,7 +112,7 @@ class Work {
     if (tile < p_.num_whole_tiles) {
       segment.begin = 0;
       segment.end = p_.num_steps;
-      tile_ += static_cast<int>(gridDim.x);
+      tile_ += static_cast<int>(gridDim.x) / team_ctas_;
     } else if (step_ < end_) {
       tile = p_.num_whole_tiles + step_ / p_.num_steps;
       segment.begin = step_ % p_.num_steps;
@@ -112,13 +125,13 @@ class Work {
     const int first = tile / in_group * kTokenTilesTogether,
               together = min(kTokenTilesTogether, num_token_tiles - first);
     segment.token = (first + tile % in_group % together) * tile_tokens_;
-    segment.row = tile % in_group / together * kWgmmaTileRows;
+    segment.row = (tile % in_group / together * team_ctas_ + rank_) * kWgmmaTileRows;
     return true;
   }
 
  private:
   const LinearWgmmaKernelParams& p_;
-  const int tile_tokens_;
+  const int tile_tokens_, team_ctas_, rank_;
   int tile_;        // of the whole ones
   int step_, end_;  // of all steps of the shared ones
 };
@@ -151,6 +164,8 @@ struct Stages {
   static constexpr int kCount = kRingBytes / kBytes;
   static constexpr int kLoaders = num_loaders<Format>(kTokens);  // threads that arrive at `full`
 
+  static constexpr int kTeam = kTeamCtas<Format, kTokens>;
+
   uint32_t base;  // of shared memory
 
   __device__ uint32_t weight(int stage) const { return base + static_cast<uint32_t>(stage) * kBytes; }
@@ -159,6 +174,15 @@ struct Stages {
   __device__ uint32_t empty(int stage) const { return full(stage) + 8; }
   // Ends a phase when the columns with outliers have been counted; the number stands behind it.
   __device__ uint32_t counted() const { return full(kCount); }
+  // Of a warpgroup, kWgmmaStagingBytes where tiles have so many tokens.
+  __device__ uint32_t staging(int consumer) const {
+    return counted() + 16 + static_cast<uint32_t>(consumer * kWgmmaStagingBytes);
+  }
+  // One lane of each warp that multiplies: the warp has read the stage.
+  __device__ void give_back(int stage) const {
+    arrive(empty(stage));
+    if constexpr (kTeam > 1) arrive_at_cta(empty(stage), cluster_rank() ^ 1);
+  }
 };
 
 // A place in the ring of stages.
@@ -211,25 +235,26 @@ __device__ inline void leave_sums(const Params& p, const T (&acc)[kRegs], int th
   if (thread == 0) store_release(p.arrived + blockIdx.x, 1);  // and what the barrier has ordered before it
 }
 
-// Adds what the next CTAs have of the tile, `num_steps` steps of k. first_step(cta): the first shared step of a CTA.
-template <int kTileRegs, typename Params, typename T, int kRegs, typename FirstStep>
+// Adds what the next CTAs have of the tile, `num_steps` steps of k. first_step(cta): the first shared step of a CTA, or
+// of a team.
+template <int kTileRegs, int kTeam = 1, typename Params, typename T, int kRegs, typename FirstStep>
 __device__ inline void add_sums(const Params& p, T (&acc)[kRegs], int thread, int num_steps, FirstStep first_step) {
   using Quad = typename Four<T>::Type;
-  const int first_cta = static_cast<int>(blockIdx.x) + 1;
+  const int first_cta = static_cast<int>(blockIdx.x) + kTeam, first = static_cast<int>(blockIdx.x) / kTeam + 1;
   int num_ctas = 0;
   for (; num_steps > 0; ++num_ctas) {
-    const int cta = first_cta + num_ctas;
+    const int cta = first + num_ctas;
     num_steps -= first_step(cta + 1) - first_step(cta);
   }
   for (int i = thread; i < num_ctas; i += kConsumerThreads) {
-    while (load_acquire(p.arrived + first_cta + i) == 0) {
+    while (load_acquire(p.arrived + first_cta + i * kTeam) == 0) {
     }
   }
   sync_consumers();
   const Quad* from = place_of_sums<kTileRegs, T>(p.partial, first_cta) + thread;
   constexpr int kUnroll = kRegs <= 16 ? 4 : 1;
 #pragma unroll kUnroll
-  for (int i = 0; i < num_ctas; ++i, from += (kTileRegs / 4) * kConsumerThreads) {
+  for (int i = 0; i < num_ctas; ++i, from += kTeam * (kTileRegs / 4) * kConsumerThreads) {
 #pragma unroll
     for (int j = 0; j < kRegs / 4; ++j) {
       const Quad more = __ldcg(from + j * kConsumerThreads);
@@ -240,7 +265,8 @@ __device__ inline void add_sums(const Params& p, T (&acc)[kRegs], int thread, in
     }
   }
   sync_consumers();
-  for (int i = thread; i < num_ctas; i += kConsumerThreads) p.arrived[first_cta + i] = 0;  // for the kernels after this
+  // For the kernels after this.
+  for (int i = thread; i < num_ctas; i += kConsumerThreads) p.arrived[first_cta + i * kTeam] = 0;
 }
 
 // Rows of bf16 pairs become columns: lane l has elements (l / 4, 2 (l % 4)) and the next of an 8 x 8 matrix, and gets
@@ -331,6 +357,85 @@ __device__ inline void store_silu_tile(const LinearWgmmaKernelParams& p, const f
   }
 }
 
+// Results of the largest tile go through shared memory: 16 bytes of one token a thread, whole lines a warp.
+
+__device__ inline void sync_warpgroup() {
+  asm volatile("bar.sync %0, 128;" ::"r"(1 + static_cast<int>(threadIdx.x) / 128) : "memory");
+}
+
+// Four 8 x 8 matrices, transposed: lane l has the address of row l % 8 of the matrix l / 8.
+__device__ inline void store_transposed(uint32_t shared, const uint32_t (&matrices)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(matrices[0]),
+               "r"(matrices[1]), "r"(matrices[2]), "r"(matrices[3])
+               : "memory");
+}
+
+// row: the warpgroup's first.
+__device__ inline bool can_stage_tile(const LinearWgmmaKernelParams& p, int row) {
+  const uint64_t places = reinterpret_cast<uint64_t>(p.out) | static_cast<uint64_t>(p.out_stride) * 2;
+  return !p.is_out_f32 && row + kWgmmaRows <= p.out_features && places % 16 == 0;
+}
+
+// As store_tile() and store_silu_tile(), of the warpgroup's 64 rows from `row` on.
+template <bool kHasSilu, int kTokens>
+__device__ inline void store_staged_tile(const LinearWgmmaKernelParams& p, const float (&acc)[kTokens / 2], int row,
+                                         int token, uint32_t staging) {
+  constexpr int kFeatures = kHasSilu ? kWgmmaRows / 2 : kWgmmaRows, kChunks = kFeatures / 8;
+  constexpr int kPassTokens = kWgmmaStagingBytes / (2 * kFeatures);
+  const uint32_t thread = threadIdx.x % 128, lane = thread % 32, warp = thread / 32;
+  // Chunk c of 8 features of token t: such that 8 tokens' and those of a whole line fall on different banks.
+  const auto place = [&](uint32_t t, uint32_t c) {
+    return staging + (t * kChunks + (kHasSilu ? c ^ t / 2 % 4 : c ^ t % 8)) * 16;
+  };
+  float bias[2] = {};
+  if (!kHasSilu && p.bias != nullptr) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int feature = row + static_cast<int>(warp * 16 + lane / 4) + 8 * i;
+      bias[i] = p.is_bias_f32 ? static_cast<const float*>(p.bias)[feature]
+                              : to_float(static_cast<const Bf16*>(p.bias)[feature]);
+    }
+  }
+  Bf16* out = static_cast<Bf16*>(p.out) + (kHasSilu ? row / 2 : row);
+#pragma unroll
+  for (int first = 0; first < kTokens; first += kPassTokens) {
+    if (token + first >= p.num_tokens) break;
+    sync_warpgroup();  // all have read what was there
+#pragma unroll
+    for (int t = 0; t < kPassTokens; t += kHasSilu ? 32 : 16) {
+      const float* own = acc + (first + t) / 2;
+      uint32_t matrices[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if constexpr (kHasSilu) {
+          const auto product = [&](int j) {
+            return silu_times<Bf16>(round_to<Bf16>(own[4 * i + j]), round_to<Bf16>(own[4 * i + 2 + j]));
+          };
+          matrices[i] = pack_bf16(product(0), product(1));
+        } else {
+          matrices[i] = pack_bf16(own[2 * i] + bias[i % 2], own[2 * i + 1] + bias[i % 2]);
+        }
+      }
+      if constexpr (kHasSilu) {
+        store_transposed(place(static_cast<uint32_t>(t) + lane, warp), matrices);
+      } else {
+        store_transposed(place(static_cast<uint32_t>(t) + lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2), matrices);
+      }
+    }
+    sync_warpgroup();
+#pragma unroll
+    for (uint32_t i = 0; i < kPassTokens * kChunks / 128; ++i) {
+      const uint32_t t = (i * 128 + thread) / kChunks, chunk = thread % kChunks;
+      uint4 piece;
+      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w)
+                   : "r"(place(t, chunk)));
+      const int to = token + first + static_cast<int>(t);
+      if (to < p.num_tokens) *reinterpret_cast<uint4*>(out + to * p.out_stride + chunk * 8) = piece;
+    }
+  }
+}
+
 // --- outlier steps ---------------------------------------------------------------------------------------------------
 
 template <typename Format>
@@ -404,7 +509,7 @@ struct OutlierSteps {
           wgmma_commit();
           wgmma_wait<0>();
         }
-        if (threadIdx.x % 32 == 0) arrive(stages.empty(place.stage));
+        if (threadIdx.x % 32 == 0) stages.give_back(place.stage);
         place.advance();
       }
     }
@@ -414,16 +519,24 @@ struct OutlierSteps {
 // One thread.
 template <typename Format, int kTokens>
 __device__ inline void load_stages(const typename Format::Params& p, const Stages<Format, kTokens>& stages) {
-  constexpr int kCount = Stages<Format, kTokens>::kCount;
+  constexpr int kCount = Stages<Format, kTokens>::kCount, kTeam = Stages<Format, kTokens>::kTeam;
   const LinearWgmmaKernelParams& tiles = Format::tiles(p);
   const auto load_weight = [&](int stage, const Segment& segment, int step) {
     arrive_expecting(stages.full(stage), Format::kWeightBytes + Stages<Format, kTokens>::kXBytes);
-    Format::load_weight(p, stages.weight(stage), segment.row, step, stages.full(stage));
+    // Behind the last row a team's second CTA has no rows, and multiplies any.
+    const int row = kTeam == 1 ? segment.row : min(segment.row, tiles.out_features - 1);
+    Format::load_weight(p, stages.weight(stage), row, step, stages.full(stage));
   };
   const auto load_x = [&](int stage, const Segment& segment, int step) {
-    copy_box(stages.x(stage), tiles.x, step * Format::kTileK, segment.token, stages.full(stage));
+    if constexpr (kTeam == 1) {
+      copy_box(stages.x(stage), tiles.x, step * Format::kTileK, segment.token, stages.full(stage));
+    } else {
+      const int first = cluster_rank() * (kTokens / kTeam);
+      copy_box_to_ctas(stages.x(stage) + static_cast<uint32_t>(first * kWgmmaStageRowBytes), tiles.x,
+                       step * Format::kTileK, segment.token + first, stages.full(stage), (1 << kTeam) - 1);
+    }
   };
-  Work work(tiles, kTokens);
+  Work work(tiles, kTokens, kTeam);
   Work ahead = work;
   Segment segment;
   int num_loaded = 0;
@@ -481,7 +594,7 @@ __device__ inline void load_share(const typename Format::Params& p, const Stages
       if constexpr (kNumParts > 1) second.advance();
     }
   };
-  Work work(tiles, kTokens);
+  Work work(tiles, kTokens, 1);
   Segment segment;
   int num_loaded = 0;
   if constexpr (kNumParts > 0) {
@@ -557,7 +670,7 @@ __device__ inline void multiply_segment(const typename Format::Params& p, const 
   const auto give_back_last = [&] {
     wgmma_commit();
     wgmma_wait<1>();  // the step before has been read
-    if (last_stage >= 0 && lane == 0) arrive(stages.empty(last_stage));
+    if (last_stage >= 0 && lane == 0) stages.give_back(last_stage);
     last_stage = place.stage;
     place.advance();
   };
@@ -609,7 +722,8 @@ template <typename Format, int kTokens>
 __device__ inline void multiply_stages(const typename Format::Params& p, const Stages<Format, kTokens>& stages) {
   const LinearWgmmaKernelParams& tiles = Format::tiles(p);
   const int thread = static_cast<int>(threadIdx.x) - 128, consumer = thread / 128, lane = thread % 32;
-  Work work(tiles, kTokens);
+  constexpr int kTeam = Stages<Format, kTokens>::kTeam;
+  Work work(tiles, kTokens, kTeam);
   Segment segment;
   bool has_segment = work.next(segment);
   wait_for_inputs();
@@ -622,20 +736,27 @@ __device__ inline void multiply_stages(const typename Format::Params& p, const S
     int last_stage = -1;
     multiply_segment<Format, kTokens>(p, stages, place, segment, sums, consumer, last_stage);
     wgmma_wait<0>();
-    if (lane == 0) arrive(stages.empty(last_stage));
+    if (lane == 0) stages.give_back(last_stage);
     if (segment.begin > 0) {
       leave_sums<kTokens / 2>(tiles, sums, thread);
       continue;
     }
     if (segment.end < tiles.num_steps) {
       const SharedSteps steps(tiles);
-      add_sums<kTokens / 2>(tiles, sums, thread, tiles.num_steps - segment.end,
-                            [&](int cta) { return steps.first(cta); });
+      add_sums<kTokens / 2, kTeam>(tiles, sums, thread, tiles.num_steps - segment.end,
+                                   [&](int cta) { return steps.first(cta); });
     }
     const int row = segment.row + consumer * kWgmmaRows + thread % 128 / 32 * 16;
     float values[kTokens / 2];
     const OutlierSteps<Format, kTokens> outlier_steps{p, stages, place};
     Format::template finish<kTokens>(p, sums, values, row, segment.token, outlier_steps);
+    if constexpr (wgmma_staging_bytes(kTokens) > 0) {
+      const int first_row = segment.row + consumer * kWgmmaRows;
+      if (can_stage_tile(tiles, first_row)) {
+        store_staged_tile<Format::kHasSilu, kTokens>(tiles, values, first_row, segment.token, stages.staging(consumer));
+        continue;
+      }
+    }
     if constexpr (Format::kHasSilu) {
       store_silu_tile<kTokens>(tiles, values, row, segment.token);
     } else {
@@ -662,26 +783,36 @@ __device__ inline void linear_wgmma(const typename Format::Params& p) {
   Stages<Format, kTokens> stages{(shared_address(smem) + 1023) / 1024 * 1024};
   // Else it is computed anew for each stage.
   if constexpr (HasSource<Format>) asm volatile("" : "+r"(stages.base));
+  constexpr int kTeam = Stages<Format, kTokens>::kTeam;
   let_dependents_launch();
   if (threadIdx.x == 0) {
     prefetch_map(Format::tiles(p).weight);
     prefetch_map(Format::tiles(p).x);
     for (int stage = 0; stage < Stages<Format, kTokens>::kCount; ++stage) {
       init_barrier(stages.full(stage), Stages<Format, kTokens>::kLoaders);
-      init_barrier(stages.empty(stage), kConsumerThreads / 32);
+      init_barrier(stages.empty(stage), kTeam * kConsumerThreads / 32);
     }
     init_barrier(stages.counted(), 1);
     fence_barrier_init();
   }
-  __syncthreads();
+  if constexpr (kTeam > 1) {
+    __syncwarp();
+    cluster_barrier();
+  } else {
+    __syncthreads();
+  }
   if (threadIdx.x < 128) {
     // What the loading warps give up must cover what the others take, or those wait for ever.
     if constexpr (kTokens > 64) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if constexpr (HasSource<Format>) {
       load_shares<Format, kTokens>(p, stages);
     } else {
-      if (threadIdx.x == 0) return load_stages<Format, kTokens>(p, stages);
-      wait_for_inputs();
+      if (threadIdx.x == 0) {
+        load_stages<Format, kTokens>(p, stages);
+        if constexpr (kTeam == 1) return;
+      } else {
+        wait_for_inputs();
+      }
       if constexpr (Format::kOutlierRows > 0) {
         if (threadIdx.x >= 32 && may_have_outlier_steps<Format>(p)) gather_beside<Format>(p, stages);
       }
@@ -690,6 +821,10 @@ __device__ inline void linear_wgmma(const typename Format::Params& p) {
     if constexpr (kTokens > 64) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     multiply_stages<Format, kTokens>(p, stages);
   }
+  if constexpr (kTeam > 1) {  // the other CTA may still copy here and give stages back
+    __syncwarp();
+    cluster_barrier();
+  }
 }
 
 // prefix_n8 to prefix_n256. A format whose last one takes long to compile has it in a program of its own.
@@ -697,6 +832,12 @@ __device__ inline void linear_wgmma(const typename Format::Params& p) {
   extern "C" __global__ void __launch_bounds__(kWgmmaThreads, 1)     \
       prefix##_n##tokens(const __grid_constant__ Format::Params p) { \
     linear_wgmma<Format, tokens>(p);                                 \
+  }
+#define SPATE_WGMMA_TEAM_KERNEL(prefix, Format)                                                         \
+  extern "C" __global__ void __cluster_dims__(kWgmmaTeamCtas, 1, 1) __launch_bounds__(kWgmmaThreads, 1) \
+      prefix##_n256(const __grid_constant__ Format::Params p) {                                         \
+    static_assert(kHasTeams<Format>);                                                                   \
+    linear_wgmma<Format, 256>(p);                                                                       \
   }
 #define SPATE_WGMMA_KERNELS_TO_128(prefix, Format) \
   SPATE_WGMMA_KERNEL(prefix, Format, 8)            \

@@ -15,6 +15,7 @@
 
 namespace spate::cuda {
 
-SPATE_WGMMA_KERNELS(linear_wgmma, Bf16Format)
+SPATE_WGMMA_KERNELS_TO_128(linear_wgmma, Bf16Format)
+SPATE_WGMMA_TEAM_KERNEL(linear_wgmma, Bf16Format)
 
 }  // namespace spate::cuda

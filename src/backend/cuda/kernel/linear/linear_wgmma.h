@@ -34,10 +34,24 @@ constexpr int wgmma_shared_bytes(int stage_weight_bytes, int tile_tokens, int ri
 constexpr int wgmma_shared_bytes(int stage_weight_bytes, int tile_tokens) {
   return wgmma_shared_bytes(stage_weight_bytes, tile_tokens, wgmma_ring_bytes(tile_tokens));
 }
+// Of the largest tile two CTAs of a cluster share the tokens, where the format can: each copies half of them to both.
+constexpr int kWgmmaTeamCtas = 2;
+// Where a warpgroup puts results of the largest tile into the order in which they are stored.
+constexpr int kWgmmaStagingBytes = 8 * 1024;
+constexpr int wgmma_staging_bytes(int tile_tokens) {
+  return tile_tokens == kWgmmaMaxTileTokens ? kWgmmaConsumers * kWgmmaStagingBytes : 0;
+}
+// Of the products of linear_skeleton.h: the staging stands behind all else.
+constexpr int linear_wgmma_shared_bytes(int stage_weight_bytes, int tile_tokens, int ring_bytes) {
+  return wgmma_shared_bytes(stage_weight_bytes, tile_tokens, ring_bytes) + wgmma_staging_bytes(tile_tokens);
+}
+constexpr int linear_wgmma_shared_bytes(int stage_weight_bytes, int tile_tokens) {
+  return linear_wgmma_shared_bytes(stage_weight_bytes, tile_tokens, wgmma_ring_bytes(tile_tokens));
+}
 constexpr int kBf16StageWeightBytes = kWgmmaTileRows * kWgmmaStageRowBytes;
 
 struct LinearWgmmaKernelParams {
-  TensorMap x;         // [num_tokens, in_features] bf16, boxes of tile_tokens x 64
+  TensorMap x;         // [num_tokens, in_features] bf16, boxes of tile_tokens x 64; of a team half as many tokens
   TensorMap weight;    // [out_features, in_features] bf16, boxes of 64 x 64
   const void* bias;    // [out_features] bf16 or f32, or null
   void* out;           // [num_tokens, out_features] bf16 or f32
@@ -47,7 +61,7 @@ struct LinearWgmmaKernelParams {
   int32_t num_tokens;
   int32_t out_features;
   int32_t num_steps;  // of 64 elements of k
-  int32_t num_row_tiles;
+  int32_t num_row_tiles;     // of 128 rows; of a team, which counts as one CTA here and below, of 256
   int32_t num_tiles;         // row tiles times token tiles
   int32_t num_whole_tiles;   // the first ones: computed by one CTA each. The k of the others is cut
   int32_t num_sharing_ctas;  // into as many equal runs, for the first CTAs; none is empty

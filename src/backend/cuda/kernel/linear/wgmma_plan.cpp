@@ -8,12 +8,17 @@
 namespace spate::cuda {
 namespace {
 
-// How many of num_tiles tiles one CTA computes each; the rest is cut along k. A last round of tiles that leaves few SMs
-// idle is not cut: CTAs that work at different k share less in L2.
-int64_t num_whole_tiles(const CudaDevice& device, int64_t num_tiles, int64_t num_tokens) {
+// CTAs of one tile.
+int team_ctas(const WgmmaPlanOptions& options, size_t kernel_idx) {
+  return options.has_teams && kWgmmaTileTokens[kernel_idx] == kWgmmaMaxTileTokens ? kWgmmaTeamCtas : 1;
+}
+
+// How many of num_tiles tiles one CTA (or team) computes each; the rest is cut along k. A last round of tiles that
+// leaves few SMs idle is not cut: CTAs that work at different k share less in L2.
+int64_t num_whole_tiles(int64_t num_ctas, int64_t num_tiles, int64_t num_tokens) {
   if (num_tokens <= kWgmmaMaxTileTokens) return 0;
-  const int64_t num_sms = device.num_sms(), rest = num_tiles % num_sms;
-  return num_tiles >= num_sms && 10 * rest > 7 * num_sms ? num_tiles : num_tiles - rest;
+  const int64_t rest = num_tiles % num_ctas;
+  return num_tiles >= num_ctas && 10 * rest > 7 * num_ctas ? num_tiles : num_tiles - rest;
 }
 
 // More tokens than a tile has, and few rows of W: tiles of 128 tokens that fill most SMs, one each, take about half the
@@ -30,9 +35,10 @@ struct Tiling {
   int64_t num_tiles, num_whole_tiles;
 };
 
-Tiling tiling_by_rule(const CudaDevice& device, int64_t num_row_tiles, int64_t num_tokens, bool are_sums_exact,
-                      bool prefers_small_tiles) {
-  const bool may_cut = are_sums_exact || !device.is_deterministic();
+// num_row_tiles: of kWgmmaTileRows, whatever a team has; the tiling's tiles are those of teams.
+Tiling tiling_by_rule(const CudaDevice& device, int64_t num_row_tiles, int64_t num_tokens,
+                      const WgmmaPlanOptions& options) {
+  const bool may_cut = options.are_sums_exact || !device.is_deterministic();
   Tiling tiling{.kernel_idx = wgmma_kernel_idx(num_tokens)};
   // So few tiles that 8 CTAs share one: of half as many tokens, whose sums one CTA adds in a quarter of the time.
   if (may_cut && num_tokens > 64 && num_tokens <= kWgmmaMaxTileTokens && 8 * num_row_tiles <= device.num_sms()) {
@@ -40,23 +46,27 @@ Tiling tiling_by_rule(const CudaDevice& device, int64_t num_row_tiles, int64_t n
   }
   // By int4 a CTA's sums of 128 tokens take longer to add than 64 tokens a tile cost, which read W twice from L2.
   constexpr int64_t kFewRowTiles = 48;
-  if (may_cut && prefers_small_tiles && num_tokens > 64 && num_tokens <= 128 && num_row_tiles <= kFewRowTiles &&
+  if (may_cut && options.prefers_small_tiles && num_tokens > 64 && num_tokens <= 128 && num_row_tiles <= kFewRowTiles &&
       kWgmmaTileTokens[tiling.kernel_idx] == 128) {
     --tiling.kernel_idx;
   }
   const bool has_half_tiles = fills_sms_with_half_tiles(device, num_tokens, num_row_tiles);
   if (has_half_tiles) --tiling.kernel_idx;
-  tiling.num_tiles = num_row_tiles * ceil_div(num_tokens, kWgmmaTileTokens[tiling.kernel_idx]);
-  tiling.num_whole_tiles =
-      may_cut && !has_half_tiles ? num_whole_tiles(device, tiling.num_tiles, num_tokens) : tiling.num_tiles;
+  const int team = team_ctas(options, tiling.kernel_idx);
+  tiling.num_tiles = ceil_div(num_row_tiles, team) * ceil_div(num_tokens, kWgmmaTileTokens[tiling.kernel_idx]);
+  tiling.num_whole_tiles = may_cut && !has_half_tiles
+                               ? num_whole_tiles(device.num_sms() / team, tiling.num_tiles, num_tokens)
+                               : tiling.num_tiles;
   return tiling;
 }
 
-Tiling tiling_of(const TileChoice& choice, int64_t num_sms, int64_t num_row_tiles, int64_t num_tokens) {
-  Tiling tiling{.kernel_idx = wgmma_kernel_idx(choice.tile_tokens),
-                .num_tiles = num_row_tiles * ceil_div(num_tokens, choice.tile_tokens)};
+Tiling tiling_of(const TileChoice& choice, int64_t num_sms, int64_t num_row_tiles, int64_t num_tokens,
+                 const WgmmaPlanOptions& options) {
+  Tiling tiling{.kernel_idx = wgmma_kernel_idx(choice.tile_tokens)};
+  const int team = team_ctas(options, tiling.kernel_idx);
+  tiling.num_tiles = ceil_div(num_row_tiles, team) * ceil_div(num_tokens, choice.tile_tokens);
   if (choice.cut == TileCut::kNone) tiling.num_whole_tiles = tiling.num_tiles;
-  if (choice.cut == TileCut::kRest) tiling.num_whole_tiles = tiling.num_tiles - tiling.num_tiles % num_sms;
+  if (choice.cut == TileCut::kRest) tiling.num_whole_tiles = tiling.num_tiles - tiling.num_tiles % (num_sms / team);
   return tiling;
 }
 
@@ -81,7 +91,7 @@ std::vector<TileChoice> tile_choices(int64_t num_sms, int64_t out_features, int6
     std::vector<int64_t> seen;
     for (const TileCut cut : {TileCut::kNone, TileCut::kRest, TileCut::kAll}) {
       const TileChoice choice{kWgmmaTileTokens[idx], cut};
-      const int64_t num_whole = tiling_of(choice, num_sms, num_row_tiles, num_tokens).num_whole_tiles;
+      const int64_t num_whole = tiling_of(choice, num_sms, num_row_tiles, num_tokens, {}).num_whole_tiles;
       if (std::ranges::find(seen, num_whole) != seen.end()) continue;
       seen.push_back(num_whole);
       choices.push_back(choice);
@@ -100,20 +110,23 @@ WgmmaPlan plan_wgmma(const CudaDevice& device, int64_t num_tokens, int64_t out_f
                      WgmmaPlanOptions options) {
   constexpr int64_t kMinSteps = 8;  // of k a CTA: fewer take longer to add than to multiply
   WgmmaPlan plan{};
-  const int64_t num_row_tiles = ceil_div(out_features, kWgmmaTileRows);
+  int64_t num_row_tiles = ceil_div(out_features, kWgmmaTileRows);
   const std::optional<TileChoice> measured = device.tile_choice(options.kernel, out_features, num_steps, num_tokens);
-  const Tiling tiling =
-      measured ? tiling_of(*measured, device.num_sms(), num_row_tiles, num_tokens)
-               : tiling_by_rule(device, num_row_tiles, num_tokens, options.are_sums_exact, options.prefers_small_tiles);
+  const Tiling tiling = measured ? tiling_of(*measured, device.num_sms(), num_row_tiles, num_tokens, options)
+                                 : tiling_by_rule(device, num_row_tiles, num_tokens, options);
   plan.kernel_idx = tiling.kernel_idx;
   plan.tile_tokens = kWgmmaTileTokens[plan.kernel_idx];
+  const int team = team_ctas(options, plan.kernel_idx);
+  plan.box_tokens = plan.tile_tokens / team;
+  num_row_tiles = ceil_div(num_row_tiles, team);
   const int64_t num_tiles = tiling.num_tiles, num_whole = tiling.num_whole_tiles;
   const int64_t num_shared_steps = (num_tiles - num_whole) * num_steps;
-  int64_t num_sharing = std::clamp<int64_t>(num_shared_steps / kMinSteps, 1, device.num_sms());
+  const int64_t num_teams = device.num_sms() / team;
+  int64_t num_sharing = std::clamp<int64_t>(num_shared_steps / kMinSteps, 1, num_teams);
   if (options.prefers_small_tiles && num_tokens > 64 && num_tokens <= 128 && num_shared_steps > 0) {
     num_sharing = num_sharing_ctas(num_tiles - num_whole, num_steps, num_sharing);
   }
-  plan.num_ctas = std::min<int64_t>(device.num_sms(), std::max(num_whole, num_sharing));
+  plan.num_ctas = team * std::min<int64_t>(num_teams, std::max(num_whole, num_sharing));
   plan.params.partial = device.partial_sums();
   plan.params.arrived = device.partial_flags();
   plan.params.num_tokens = static_cast<int32_t>(num_tokens);

@@ -12,6 +12,7 @@ namespace spate::cuda {
 struct WgmmaPlan {
   size_t kernel_idx;  // into kWgmmaTileTokens
   int tile_tokens;
+  int box_tokens;  // of a copy of x: half as many where two CTAs share a tile's tokens
   int64_t num_ctas;
   // Without the maps, bias and output.
   LinearWgmmaKernelParams params;
@@ -19,6 +20,7 @@ struct WgmmaPlan {
 
 struct WgmmaPlanOptions {
   bool are_sums_exact = false;  // of integers: cutting k changes no bit, so that it is allowed to --deterministic too
+  bool has_teams = false;       // the largest tile is that of a team (SPATE_WGMMA_TEAM_KERNEL)
   // Of 4-bit weights: a tile's sums weigh more beside its W.
   bool prefers_small_tiles = false;
   std::string_view kernel = {};  // what a table of measured tiles knows the product by (tile_table.h); empty: no choice

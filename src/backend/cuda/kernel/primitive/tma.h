@@ -18,6 +18,15 @@ __device__ inline void fence_barrier_init() { asm volatile("fence.mbarrier_init.
 __device__ inline void arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+// At the barrier in the same place of another CTA of the cluster. Not .release.cluster, which is a fence of the whole
+// GPU: what this thread wrote is not for the other CTA.
+__device__ inline void arrive_at_cta(uint32_t barrier, int rank) {
+  asm volatile(
+      "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
+      "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
 // Arrives; the phase ends when as many bytes have been copied too.
 __device__ inline void arrive_expecting(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -48,6 +57,16 @@ __device__ inline void copy_box(uint32_t shared, const TensorMap& map, int colum
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
           shared),
       "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(row), "r"(barrier)
+      : "memory");
+}
+// The same to this place in every CTA of the cluster that has a bit in `ctas`; each one's barrier at this place hears
+// of its bytes.
+__device__ inline void copy_box_to_ctas(uint32_t shared, const TensorMap& map, int column, int row, uint32_t barrier,
+                                        uint16_t ctas) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, "
+      "%3}], [%4], %5;" ::"r"(shared),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(row), "r"(barrier), "h"(ctas)
       : "memory");
 }
 // Boxes of maps with more dimensions: `column` is of the first, the others follow.

@@ -117,7 +117,9 @@ void check_masks(const std::shared_ptr<const spate::Grammar>& grammar, std::stri
   const std::vector<std::string> texts = vocabulary(input, rng);
   const auto trie = std::make_shared<const spate::TokenTrie>(texts, static_cast<int>(texts.size()));
   const bool works_ahead = seed % 2 == 0, keeps_little = seed % 3 == 0;
-  spate::TokenGrammarLimits limits{.max_mask_work = kRunUnits,
+  spate::TokenGrammarLimits limits{.max_states = 1000,  // room for more takes longer than all else
+                                   .max_mask_bytes = 1 << 20,
+                                   .max_mask_work = kRunUnits,
                                    .max_ahead_work = works_ahead ? static_cast<int64_t>(rng.below(5'000)) : 0,
                                    .max_later_work = works_ahead ? 10'000 : 0};
   if (keeps_little) {

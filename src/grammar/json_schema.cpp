@@ -37,7 +37,7 @@ class SchemaCompiler {
   Result<Grammar> compile(const SchemaJson& root) {
     ASSIGN_OR_RETURN(const uint32_t root_rule, define_rules(root));
     Result<Grammar> grammar = builder_.finish(root_rule, budget_);
-    if (!grammar.ok() && !budget_.is_spent()) return reader_.error_at(root, "no value is valid");
+    if (!grammar.ok() && !budget_.is_spent()) return reader_.names().error_at(root, "no value is valid");
     return grammar;
   }
 
@@ -89,7 +89,7 @@ class SchemaCompiler {
         std::vector<Expr> choices;
         for (const SchemaJson& each : *any_of) {
           ASSIGN_OR_RETURN(const Conjunction branch, reader_.normalize({{&each}}));
-          if (branch == conjunction) return reader_.error_at(schema, "anyOf refers to itself");
+          if (branch == conjunction) return reader_.names().error_at(schema, "anyOf refers to itself");
           choices.push_back(expr_rule(rule_of(branch)));
         }
         return expr_choice(std::move(choices));
@@ -147,18 +147,18 @@ class SchemaCompiler {
   Result<Expr> number_expr(const Shape& shape, const SchemaJson& place) {
     NumberRange range = shape.numbers;
     if ((shape.types & kInteger) == 0)
-      return reader_.error_at(place, "numbers that are not integers are not supported");
+      return reader_.names().error_at(place, "numbers that are not integers are not supported");
     range.integers_only = range.integers_only || (shape.types & kFraction) == 0;
     std::vector<Expr> excluded;
     for (const SchemaJson* value : shape.excluded) {
       if (!value->is_number()) continue;
       const std::optional<Decimal> decimal = Decimal::parse(value->dump());
-      if (!decimal) return reader_.error_at(place, "the opposite of a number beyond 10^400 is not supported");
+      if (!decimal) return reader_.names().error_at(place, "the opposite of a number beyond 10^400 is not supported");
       excluded.push_back(texts_of_number(*decimal));
     }
     if (range.is_plain() && excluded.empty()) return range.integers_only ? json_integer() : json_number();
     Result<ByteDfa> texts = number_texts(range, budget_);
-    if (!texts.ok()) return budget_.is_spent() ? texts.status() : reader_.error_at(place, texts.status().message());
+    if (!texts.ok()) return budget_.is_spent() ? texts.status() : reader_.names().error_at(place, texts.status().message());
     if (!excluded.empty()) {
       ASSIGN_OR_RETURN(const ByteDfa others, ByteDfa::of_expr(expr_choice(std::move(excluded)), budget_));
       ASSIGN_OR_RETURN(*texts, ByteDfa::difference(*texts, others, budget_));
@@ -230,12 +230,12 @@ class SchemaCompiler {
   Result<Expr> array_expr(const Shape& shape, const SchemaJson& place) {
     for (const SchemaJson* value : shape.excluded) {
       if (value->is_array())
-        return reader_.error_at(
+        return reader_.names().error_at(
             place, "the opposite of a const or enum with an array (in `not`, `if` or `oneOf`) is not supported");
     }
     const size_t num_prefix = reader_.num_prefix_items(shape);
     if (num_prefix > kMaxMembers)
-      return reader_.error_at(place, fmt::format("there are more than {} items", kMaxMembers));
+      return reader_.names().error_at(place, fmt::format("there are more than {} items", kMaxMembers));
     const int64_t min = shape.min_items;
     int64_t max = shape.max_items.value_or(INT64_MAX);
     // An item that nothing satisfies ends the array before it.
@@ -288,12 +288,12 @@ class SchemaCompiler {
   Result<Expr> object_expr(const Shape& shape, const SchemaJson& place) {
     for (const SchemaJson* value : shape.excluded) {
       if (value->is_object())
-        return reader_.error_at(
+        return reader_.names().error_at(
             place, "the opposite of a const or enum with an object (in `not`, `if` or `oneOf`) is not supported");
     }
     std::vector<std::string> keys = declared_keys(shape);
     if (keys.size() > kMaxMembers)
-      return reader_.error_at(place, fmt::format("there are more than {} properties", kMaxMembers));
+      return reader_.names().error_at(place, fmt::format("there are more than {} properties", kMaxMembers));
     std::vector<Member> members;
     for (const std::string& key : keys) {
       if (!budget_.spend(kUnitsPerRule)) return budget_.error();
@@ -349,7 +349,7 @@ class SchemaCompiler {
       sources.push_back({std::move(patterns), reader_.additional_properties(*schema)});
     }
     if (num_patterns > kMaxKeyPatterns) {
-      return reader_.error_at(place, fmt::format("patternProperties has {} patterns, at most {} are supported",
+      return reader_.names().error_at(place, fmt::format("patternProperties has {} patterns, at most {} are supported",
                                                  num_patterns, kMaxKeyPatterns));
     }
     std::vector<Expr> choices;
@@ -422,7 +422,7 @@ class SchemaCompiler {
     if (num_required > max || (other == nullptr && min > num_members)) return expr_nothing();
     // Keys of other members may be equal: then the value has fewer than the text.
     if (other != nullptr && min > 1) {
-      return reader_.error_at(place, "minProperties that undeclared keys may have to fill is not supported above 1");
+      return reader_.names().error_at(place, "minProperties that undeclared keys may have to fill is not supported above 1");
     }
     const int64_t most = num_members + (other != nullptr ? 1 : 0);
     const int64_t cap = std::max<int64_t>({1, min,

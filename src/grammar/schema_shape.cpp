@@ -20,13 +20,7 @@ constexpr int64_t kUnitsPerLookUp = 5;  // of a key in one schema
 constexpr size_t kKeysPerUnit = 64;     // that are compared in the time of a unit of work
 constexpr size_t kValuesPerUnit = 4;
 constexpr int64_t kMaxUriChars = 512;  // where a maxLength bounds them: an automaton has states for each length
-constexpr size_t kPairsPerUnit = 16;  // of branches without a value, that are looked at
-
-const SchemaJson* find(const SchemaJson& schema, const std::string& name) {
-  if (!schema.is_object()) return nullptr;
-  const auto it = schema.find(name);
-  return it == schema.end() ? nullptr : &*it;
-}
+constexpr size_t kPairsPerUnit = 16;   // of branches without a value, that are looked at
 
 std::optional<uint8_t> type_bits(const std::string& name) {
   static const std::map<std::string, uint8_t> kTypes{
@@ -39,8 +33,8 @@ std::optional<uint8_t> type_bits(const std::string& name) {
 // OpenAPI 3.0's nullable where no type says it: null, or what the rest of the schema asks for. Generators write it
 // beside $ref, allOf and enum.
 bool is_null_or(const SchemaJson& schema) {
-  const SchemaJson* nullable = find(schema, "nullable");
-  return nullable && *nullable == SchemaJson(true) && find(schema, "type") == nullptr;
+  const SchemaJson* nullable = find_keyword(schema, "nullable");
+  return nullable && *nullable == SchemaJson(true) && find_keyword(schema, "type") == nullptr;
 }
 
 std::optional<Decimal> decimal_of(const SchemaJson& number) { return Decimal::parse(number.dump()); }
@@ -144,163 +138,12 @@ Shape merge(const Shape& a, const Shape& b) {
   return out;
 }
 
-// JSON pointer of `target` below `node`; for messages. Not found where the budget is spent: a message may be one of
-// very many that nobody reads, as where branches of a oneOf cannot be looked into.
-bool find_place(const SchemaJson& node, const SchemaJson* target, std::string& path, CompileBudget& budget) {
-  if (&node == target) return true;
-  if (!node.is_structured() || !budget.spend(1 + static_cast<int64_t>(node.size()))) return false;
-  for (const auto& [key, child] : node.items()) {
-    const size_t len = path.size();
-    path.append(1, '/').append(key);
-    if (find_place(child, target, path, budget)) return true;
-    path.resize(len);
-  }
-  return false;
-}
-
-// By a keyword and its value.
-using SchemaName = std::pair<const char*, std::string>;
-
-// An $id that begins another resource, with names of its own.
-bool has_resource_id(const SchemaJson& node) {
-  const SchemaJson* id = find(node, "$id");
-  return id && id->is_string() && !id->get_ref<const std::string&>().starts_with('#');
-}
-
-// The first schema that has one of the names. `inside`: which schemas below are looked at. names_schemas: the keys of
-// `node` are names that the schema gives, no keywords. What stands in values (enum, const, default, examples) names
-// nothing. Null also when the budget is spent.
-enum class NamesOf : uint8_t { kAll, kOneResource };
-const SchemaJson* find_named(const SchemaJson& node, std::span<const SchemaName> names, CompileBudget& budget,
-                             NamesOf inside = NamesOf::kAll, bool names_schemas = false) {
-  if (!node.is_structured() || !budget.spend(1 + static_cast<int64_t>(node.size()))) return nullptr;
-  static constexpr std::string_view kValues[] = {"enum", "const", "default", "examples"};
-  static constexpr std::string_view kMaps[] = {"properties",  "patternProperties", "$defs",
-                                               "definitions", "dependentSchemas",  "dependencies"};
-  const bool is_schema = node.is_object() && !names_schemas;
-  for (const auto& [keyword, name] : names) {
-    const SchemaJson* found = is_schema ? find(node, keyword) : nullptr;
-    if (found && found->is_string() && *found == name) return &node;
-  }
-  for (const auto& [key, child] : node.items()) {
-    if (is_schema && std::ranges::find(kValues, key) != std::end(kValues)) continue;
-    if (inside == NamesOf::kOneResource && has_resource_id(child)) continue;
-    const bool is_map = is_schema && std::ranges::find(kMaps, key) != std::end(kMaps);
-    if (const SchemaJson* found = find_named(child, names, budget, inside, is_map)) return found;
-  }
-  return nullptr;
-}
-
-// The schemas from `node` down to `target`, both among them; empty where it is not below, or the budget is spent.
-bool find_way(const SchemaJson& node, const SchemaJson* target, std::vector<const SchemaJson*>& way,
-              CompileBudget& budget) {
-  way.push_back(&node);
-  if (&node == target) return true;
-  if (node.is_structured() && budget.spend(1 + static_cast<int64_t>(node.size()))) {
-    for (const SchemaJson& child : node) {
-      if (find_way(child, target, way, budget)) return true;
-    }
-  }
-  way.pop_back();
-  return false;
-}
-
-bool has_inner_id(const SchemaJson& node, bool is_root = true) {
-  if (!node.is_structured()) return false;
-  if (!is_root && has_resource_id(node)) return true;
-  return std::ranges::any_of(node, [](const SchemaJson& child) { return has_inner_id(child, false); });
-}
-
-std::string decode_pointer_part(std::string_view part) {
-  std::string out;
-  for (size_t i = 0; i < part.size(); ++i) {
-    if (part[i] == '%' && i + 2 < part.size()) {
-      out += static_cast<char>(std::strtol(std::string(part.substr(i + 1, 2)).c_str(), nullptr, 16));
-      i += 2;
-    } else if (part[i] == '~' && i + 1 < part.size()) {
-      out += part[++i] == '1' ? '/' : '~';
-    } else {
-      out += part[i];
-    }
-  }
-  return out;
-}
-
-const SchemaJson* follow_pointer(const SchemaJson& root, std::string_view pointer, CompileBudget& budget) {
-  const SchemaJson* node = &root;
-  while (!pointer.empty()) {
-    if (pointer[0] != '/') return nullptr;
-    pointer.remove_prefix(1);
-    const std::string part = decode_pointer_part(pointer.substr(0, pointer.find('/')));
-    pointer.remove_prefix(std::min(pointer.find('/'), pointer.size()));
-    if (node->is_object()) {
-      if (!budget.spend(1 + static_cast<int64_t>(node->size() / 8))) return nullptr;
-      node = find(*node, part);
-    } else if (node->is_array() && !part.empty() && part.size() < 8 &&
-               part.find_first_not_of("0123456789") == std::string::npos && std::stoul(part) < node->size()) {
-      node = &(*node)[std::stoul(part)];
-    } else {
-      return nullptr;
-    }
-    if (node == nullptr) return nullptr;
-  }
-  return node;
-}
-
 }  // namespace
-
-Status SchemaReader::error_at(const SchemaJson& schema, const std::string& problem) const {
-  std::string path;
-  const bool is_found = find_place(root_, &schema, path, budget_);
-  return invalid_argument("json schema: at #{}: {}", is_found ? path : "", problem);
-}
-
-// The nearest schema around with an $id of its own; the document without one.
-const SchemaJson* SchemaReader::resource_of(const SchemaJson& schema) {
-  if (!has_inner_ids_) has_inner_ids_ = has_inner_id(root_);
-  if (!*has_inner_ids_) return &root_;
-  std::vector<const SchemaJson*> way;
-  find_way(root_, &schema, way, budget_);
-  for (auto each = way.rbegin(); each != way.rend(); ++each) {
-    if (has_resource_id(**each)) return *each;
-  }
-  return &root_;
-}
-
-const SchemaJson* SchemaReader::find_fragment(const SchemaJson& base, const std::string& fragment) {
-  if (fragment.empty()) return &base;
-  if (fragment.starts_with('/')) return follow_pointer(base, fragment, budget_);
-  const std::string name = decode_pointer_part(fragment);
-  const SchemaName names[] = {{"$anchor", name}, {"$dynamicAnchor", name}, {"$id", "#" + name}, {"id", "#" + name}};
-  const SchemaJson* found = find_named(base, names, budget_, NamesOf::kOneResource);
-  return found ? found : find_named(base, names, budget_);
-}
-
-Result<const SchemaJson*> SchemaReader::resolve(const SchemaJson& schema) {
-  const SchemaJson& ref = *find(schema, "$ref");
-  if (!ref.is_string()) return error_at(schema, "$ref must be a string");
-  const std::string text = ref.get<std::string>();
-  const size_t hash = text.find('#');
-  const std::string address = text.substr(0, hash), fragment = hash == text.npos ? "" : text.substr(hash + 1);
-  const SchemaJson* base = nullptr;
-  if (address.empty()) {
-    base = resource_of(schema);
-  } else {  // ids of drafts 4 to 7 may end with an empty fragment
-    const SchemaName names[] = {{"$id", address}, {"id", address}, {"$id", address + "#"}, {"id", address + "#"}};
-    base = find_named(root_, names, budget_);
-  }
-  const SchemaJson* found = base == nullptr ? nullptr : find_fragment(*base, fragment);
-  if (found == nullptr && address.empty() && base != &root_) found = find_fragment(root_, fragment);
-  if (found != nullptr) return found;
-  if (budget_.is_spent()) return budget_.error();
-  return error_at(schema, fmt::format("$ref \"{}\" leads nowhere in this schema; other documents are not read",
-                                      text.substr(0, 100)));
-}
 
 Result<Conjunction> SchemaReader::normalize(Conjunction conjunction) {
   for (SchemaTerm& term : conjunction) {
     for (int i = 0;; ++i) {
-      const SchemaJson* ref = find(*term.schema, "$ref");
+      const SchemaJson* ref = find_keyword(*term.schema, "$ref");
       static constexpr std::string_view kAnnotations[] = {"$ref",  "title",    "description", "default",
                                                           "$defs", "examples", "definitions", "deprecated"};
       const auto is_alone = [&] {
@@ -310,8 +153,8 @@ Result<Conjunction> SchemaReader::normalize(Conjunction conjunction) {
         return true;
       };
       if (ref == nullptr || !is_alone()) break;
-      if (i == kMaxReferences) return error_at(*term.schema, "$ref refers to itself");
-      ASSIGN_OR_RETURN(term.schema, resolve(*term.schema));
+      if (i == kMaxReferences) return names_.error_at(*term.schema, "$ref refers to itself");
+      ASSIGN_OR_RETURN(term.schema, names_.resolve(*term.schema));
     }
   }
   std::ranges::sort(conjunction);
@@ -336,12 +179,12 @@ Result<std::vector<Shape>> SchemaReader::shapes_of(SchemaTerm term) {
   if (schema.is_boolean()) {
     return schema.get<bool>() != term.is_negated ? std::vector<Shape>{Shape{}} : std::vector<Shape>{};
   }
-  if (!schema.is_object()) return error_at(schema, "a schema must be an object or a boolean");
+  if (!schema.is_object()) return names_.error_at(schema, "a schema must be an object or a boolean");
   if (open_.size() == kMaxOpenSchemas) {
-    return error_at(
+    return names_.error_at(
         schema, fmt::format("more than {} schemas stand in one another without a value in between", kMaxOpenSchemas));
   }
-  if (!open_.insert(term).second) return error_at(schema, "$ref refers to itself without a value in between");
+  if (!open_.insert(term).second) return names_.error_at(schema, "$ref refers to itself without a value in between");
   Result<std::vector<Shape>> shapes = term.is_negated ? shapes_of_opposite(schema) : shapes_of_schema(schema);
   open_.erase(term);
   return shapes;
@@ -350,7 +193,7 @@ Result<std::vector<Shape>> SchemaReader::shapes_of(SchemaTerm term) {
 Result<std::vector<Shape>> SchemaReader::product(const std::vector<Shape>& a, const std::vector<Shape>& b,
                                                  const SchemaJson& at) {
   if (a.size() * b.size() > kMaxShapes) {
-    return error_at(at, fmt::format("anyOf, oneOf, allOf and if make more than {} combinations", kMaxShapes));
+    return names_.error_at(at, fmt::format("anyOf, oneOf, allOf and if make more than {} combinations", kMaxShapes));
   }
   std::vector<Shape> out;
   for (const Shape& x : a) {
@@ -374,25 +217,26 @@ Result<std::vector<Shape>> SchemaReader::shapes_of_schema(const SchemaJson& sche
     ASSIGN_OR_RETURN(shapes, product(shapes, *more, schema));
     return ok_status();
   };
-  if (find(schema, "$ref")) {
-    ASSIGN_OR_RETURN(const SchemaJson* target, resolve(schema));
+  if (find_keyword(schema, "$ref")) {
+    ASSIGN_OR_RETURN(const SchemaJson* target, names_.resolve(schema));
     RETURN_IF_ERROR(restrict_to(shapes_of(SchemaTerm{target})));
   }
   for (const char* name : {"allOf", "anyOf", "oneOf"}) {
-    const SchemaJson* list = find(schema, name);
+    const SchemaJson* list = find_keyword(schema, name);
     if (list == nullptr) continue;
-    if (!list->is_array() || list->empty()) return error_at(schema, fmt::format("{} must be a list of schemas", name));
+    if (!list->is_array() || list->empty())
+      return names_.error_at(schema, fmt::format("{} must be a list of schemas", name));
     RETURN_IF_ERROR(restrict_to(name[1] == 'l'                     ? shapes_of_all(*list, false)
                                 : name[1] == 'n' && name[0] == 'a' ? shapes_of_any(*list, false)
                                                                    : shapes_of_one(schema, *list)));
   }
-  if (const SchemaJson* negated = find(schema, "not"))
+  if (const SchemaJson* negated = find_keyword(schema, "not"))
     RETURN_IF_ERROR(restrict_to(shapes_of(SchemaTerm{negated, true})));
-  if (find(schema, "if")) RETURN_IF_ERROR(restrict_to(shapes_of_if(schema)));
+  if (find_keyword(schema, "if")) RETURN_IF_ERROR(restrict_to(shapes_of_if(schema)));
   for (const char* name : {"dependentRequired", "dependentSchemas", "dependencies"}) {
-    const SchemaJson* dependent = find(schema, name);
+    const SchemaJson* dependent = find_keyword(schema, name);
     if (dependent == nullptr) continue;
-    if (!dependent->is_object()) return error_at(schema, fmt::format("{} must be an object", name));
+    if (!dependent->is_object()) return names_.error_at(schema, fmt::format("{} must be an object", name));
     for (const auto& [key, needed] : dependent->items()) {
       const bool is_list = name[9] == 'R' || (name[9] == 'i' && needed.is_array());
       RETURN_IF_ERROR(restrict_to(is_list ? shapes_of_dependent_keys(schema, key, needed)
@@ -409,9 +253,10 @@ Result<std::vector<Shape>> SchemaReader::shapes_of_dependent_keys(const SchemaJs
   Shape without, with;
   without.forbidden.insert(key);
   with.required.insert(key);
-  if (!needed.is_array()) return error_at(schema, "dependentRequired must have lists of strings");
+  if (!needed.is_array()) return names_.error_at(schema, "dependentRequired must have lists of strings");
   for (const SchemaJson& each : needed) {
-    if (!each.is_string()) return error_at(schema, "dependentRequired and dependencies must have lists of strings");
+    if (!each.is_string())
+      return names_.error_at(schema, "dependentRequired and dependencies must have lists of strings");
     with.required.insert(each.get<std::string>());
   }
   return std::vector<Shape>{std::move(without), std::move(with)};
@@ -443,7 +288,7 @@ Result<std::vector<Shape>> SchemaReader::shapes_of_any(const SchemaJson& list, b
     ASSIGN_OR_RETURN(std::vector<Shape> more, shapes_of(SchemaTerm{&each, is_negated}));
     std::ranges::move(more, std::back_inserter(shapes));
     if (shapes.size() > kMaxShapes)
-      return error_at(list, fmt::format("there are more than {} alternatives", kMaxShapes));
+      return names_.error_at(list, fmt::format("there are more than {} alternatives", kMaxShapes));
   }
   return shapes;
 }
@@ -479,27 +324,28 @@ Result<std::vector<Shape>> SchemaReader::shapes_of_one(const SchemaJson& schema,
       const Result<std::vector<Shape>> opposite = shapes_of(SchemaTerm{&list[j], true});
       if (budget_.is_spent()) return budget_.error();
       if (!opposite.ok()) {
-        return error_at(schema,
-                        fmt::format("oneOf: a value may match both branch {} and branch {}; tell them apart by a "
-                                    "required property with const, or use anyOf",
-                                    std::min(i, j), std::max(i, j)));
+        return names_.error_at(
+            schema, fmt::format("oneOf: a value may match both branch {} and branch {}; tell them apart by a "
+                                "required property with const, or use anyOf",
+                                std::min(i, j), std::max(i, j)));
       }
       ASSIGN_OR_RETURN(alone, product(alone, *opposite, schema));
     }
     std::ranges::move(alone, std::back_inserter(shapes));
     if (shapes.size() > kMaxShapes)
-      return error_at(schema, fmt::format("there are more than {} alternatives", kMaxShapes));
+      return names_.error_at(schema, fmt::format("there are more than {} alternatives", kMaxShapes));
   }
   return shapes;
 }
 
 // (if and then) or (not if and else).
 Result<std::vector<Shape>> SchemaReader::shapes_of_if(const SchemaJson& schema) {
-  const SchemaJson* condition = find(schema, "if");
+  const SchemaJson* condition = find_keyword(schema, "if");
   std::vector<Shape> shapes;
   for (const bool is_else : {false, true}) {
-    const SchemaJson* branch = find(schema, is_else ? "else" : "then");
-    if (find(schema, "then") == nullptr && find(schema, "else") == nullptr) return std::vector<Shape>{Shape{}};
+    const SchemaJson* branch = find_keyword(schema, is_else ? "else" : "then");
+    if (find_keyword(schema, "then") == nullptr && find_keyword(schema, "else") == nullptr)
+      return std::vector<Shape>{Shape{}};
     ASSIGN_OR_RETURN(std::vector<Shape> part, shapes_of(SchemaTerm{condition, is_else}));
     if (branch != nullptr) {
       ASSIGN_OR_RETURN(const std::vector<Shape> more, shapes_of(SchemaTerm{branch}));
@@ -526,9 +372,9 @@ Result<std::vector<Shape>> SchemaReader::shapes_of_opposite(const SchemaJson& sc
   // clang-format on
   const auto check_kind = [&](const std::string& keyword, const SchemaJson& value) -> Status {
     const bool is_list = keyword == "enum" || keyword == "required" || keyword == "anyOf" || keyword == "allOf";
-    if (is_list && !value.is_array()) return error_at(schema, fmt::format("{} must be a list", keyword));
+    if (is_list && !value.is_array()) return names_.error_at(schema, fmt::format("{} must be a list", keyword));
     if (keyword == "properties" && !value.is_object())
-      return error_at(schema, "properties must be an object of schemas");
+      return names_.error_at(schema, "properties must be an object of schemas");
     return ok_status();
   };
   for (const auto& [keyword, value] : schema.items()) {
@@ -537,7 +383,7 @@ Result<std::vector<Shape>> SchemaReader::shapes_of_opposite(const SchemaJson& sc
       Shape given;
       RETURN_IF_ERROR(read_types(schema, given));
       if ((given.types & kInteger) != (given.types & kFraction) / 2) {
-        return error_at(schema, "the opposite of type integer is not supported");
+        return names_.error_at(schema, "the opposite of type integer is not supported");
       }
       add({Shape{.types = static_cast<uint8_t>(kAnyType & ~given.types)}});
     } else if (keyword == "const" || keyword == "enum") {
@@ -550,7 +396,7 @@ Result<std::vector<Shape>> SchemaReader::shapes_of_opposite(const SchemaJson& sc
       add({std::move(shape)});
     } else if (keyword == "required") {
       for (const SchemaJson& key : value) {
-        if (!key.is_string()) return error_at(schema, "required must be a list of strings");
+        if (!key.is_string()) return names_.error_at(schema, "required must be a list of strings");
         Shape shape{.types = kObject};
         shape.forbidden.insert(key.get<std::string>());
         add({std::move(shape)});
@@ -572,11 +418,12 @@ Result<std::vector<Shape>> SchemaReader::shapes_of_opposite(const SchemaJson& sc
       ASSIGN_OR_RETURN(std::vector<Shape> more, shapes_of_any(value, true));
       add(std::move(more));
     } else if (keyword == "$ref") {
-      ASSIGN_OR_RETURN(const SchemaJson* target, resolve(schema));
+      ASSIGN_OR_RETURN(const SchemaJson* target, names_.resolve(schema));
       ASSIGN_OR_RETURN(std::vector<Shape> more, shapes_of(SchemaTerm{target, true}));
       add(std::move(more));
     } else if (std::ranges::find(kOthers, keyword) != std::end(kOthers)) {
-      return error_at(schema, fmt::format("the opposite of {} (in `not`, `if` or `oneOf`) is not supported", keyword));
+      return names_.error_at(schema,
+                             fmt::format("the opposite of {} (in `not`, `if` or `oneOf`) is not supported", keyword));
     }
   }
   for (Shape& shape : shapes) {
@@ -590,21 +437,23 @@ Result<std::vector<Shape>> SchemaReader::shapes_of_opposite(const SchemaJson& sc
 
 Status SchemaReader::refuse_unsupported(const SchemaJson& schema) {
   for (const char* name : {"contains", "minContains", "maxContains", "$dynamicRef", "$recursiveRef"}) {
-    if (find(schema, name)) return error_at(schema, fmt::format("{} is not supported", name));
+    if (find_keyword(schema, name)) return names_.error_at(schema, fmt::format("{} is not supported", name));
   }
   static constexpr std::pair<const char*, const char*> kOfDraft3[] = {
       {"divisibleBy", "multipleOf"}, {"extends", "allOf"}, {"disallow", "not"}};
   for (const auto& [name, today] : kOfDraft3) {
-    if (find(schema, name)) return error_at(schema, fmt::format("{} is of draft 3; use {}", name, today));
+    if (find_keyword(schema, name))
+      return names_.error_at(schema, fmt::format("{} is of draft 3; use {}", name, today));
   }
   for (const char* name : {"unevaluatedProperties", "unevaluatedItems"}) {
-    if (!find(schema, name)) continue;
+    if (!find_keyword(schema, name)) continue;
     for (const char* other : {"$ref", "allOf", "anyOf", "oneOf", "if", "not", "dependentSchemas"}) {
-      if (find(schema, other)) return error_at(schema, fmt::format("{} beside {} is not supported", name, other));
+      if (find_keyword(schema, other))
+        return names_.error_at(schema, fmt::format("{} beside {} is not supported", name, other));
     }
-    const SchemaJson* older = find(schema, "dependencies");
+    const SchemaJson* older = find_keyword(schema, "dependencies");
     if (older && !std::ranges::all_of(*older, &SchemaJson::is_array)) {
-      return error_at(schema, fmt::format("{} beside schemas in dependencies is not supported", name));
+      return names_.error_at(schema, fmt::format("{} beside schemas in dependencies is not supported", name));
     }
   }
   return ok_status();
@@ -613,9 +462,9 @@ Status SchemaReader::refuse_unsupported(const SchemaJson& schema) {
 Result<Shape> SchemaReader::plain_shape(const SchemaJson& schema) {
   Shape shape;
   RETURN_IF_ERROR(read_types(schema, shape));
-  if (const SchemaJson* value = find(schema, "const")) shape.values = std::vector{value};
-  if (const SchemaJson* values = find(schema, "enum")) {
-    if (!values->is_array()) return error_at(schema, "enum must be a list");
+  if (const SchemaJson* value = find_keyword(schema, "const")) shape.values = std::vector{value};
+  if (const SchemaJson* values = find_keyword(schema, "enum")) {
+    if (!values->is_array()) return names_.error_at(schema, "enum must be a list");
     std::vector<const SchemaJson*> list;
     for (const SchemaJson& each : *values) list.push_back(&each);
     if (shape.values) {
@@ -631,10 +480,10 @@ Result<Shape> SchemaReader::plain_shape(const SchemaJson& schema) {
 }
 
 Status SchemaReader::read_types(const SchemaJson& schema, Shape& shape) {
-  const SchemaJson* type = find(schema, "type");
+  const SchemaJson* type = find_keyword(schema, "type");
   // OpenAPI 3.0: one more type. Without a type: one more alternative, see is_null_or.
-  const SchemaJson* nullable = find(schema, "nullable");
-  if (nullable && !nullable->is_boolean()) return error_at(schema, "nullable must be true or false");
+  const SchemaJson* nullable = find_keyword(schema, "nullable");
+  if (nullable && !nullable->is_boolean()) return names_.error_at(schema, "nullable must be true or false");
   const bool is_nullable = nullable && nullable->get<bool>();
   if (type == nullptr) return ok_status();
   shape.types = is_nullable ? kNull : 0;
@@ -642,7 +491,8 @@ Status SchemaReader::read_types(const SchemaJson& schema, Shape& shape) {
   for (const SchemaJson& each : list) {
     const std::optional<uint8_t> bits = each.is_string() ? type_bits(each.get<std::string>()) : std::nullopt;
     if (!bits) {
-      return error_at(schema, "type must be null, boolean, integer, number, string, array, object or a list of these");
+      return names_.error_at(schema,
+                             "type must be null, boolean, integer, number, string, array, object or a list of these");
     }
     shape.types |= *bits;
   }
@@ -650,35 +500,37 @@ Status SchemaReader::read_types(const SchemaJson& schema, Shape& shape) {
 }
 
 Result<std::optional<int64_t>> SchemaReader::count(const SchemaJson& schema, const char* name) {
-  const SchemaJson* value = find(schema, name);
+  const SchemaJson* value = find_keyword(schema, name);
   if (value == nullptr) return std::optional<int64_t>();
   const std::optional<Decimal> decimal = value->is_number() ? decimal_of(*value) : std::nullopt;
   if (!decimal || decimal->is_negative || !decimal->fraction.empty() || decimal->integer.size() > 9) {
-    return error_at(schema, fmt::format("{} must be a whole number from 0 to {}", name, kMaxCount - 1));
+    return names_.error_at(schema, fmt::format("{} must be a whole number from 0 to {}", name, kMaxCount - 1));
   }
   return std::optional<int64_t>(std::stoll(decimal->integer));
 }
 
 Status SchemaReader::read_numbers(const SchemaJson& schema, Shape& shape) {
   const auto number = [&](const char* name) -> Result<std::optional<Decimal>> {
-    const SchemaJson* value = find(schema, name);
+    const SchemaJson* value = find_keyword(schema, name);
     if (value == nullptr) return std::optional<Decimal>();
     std::optional<Decimal> decimal = value->is_number() ? decimal_of(*value) : std::nullopt;
-    if (!decimal) return error_at(schema, fmt::format("{} must be a number below 10^400", name));
+    if (!decimal) return names_.error_at(schema, fmt::format("{} must be a number below 10^400", name));
     return decimal;
   };
   // Draft 4: a boolean beside the bound.
   const auto is_true = [&](const char* name) {
-    const SchemaJson* value = find(schema, name);
+    const SchemaJson* value = find_keyword(schema, name);
     return value && value->is_boolean() && value->get<bool>();
   };
-  const auto is_boolean = [&](const char* name) { return find(schema, name) && find(schema, name)->is_boolean(); };
+  const auto is_boolean = [&](const char* name) {
+    return find_keyword(schema, name) && find_keyword(schema, name)->is_boolean();
+  };
   ASSIGN_OR_RETURN(const std::optional<Decimal> minimum, number("minimum"));
   ASSIGN_OR_RETURN(const std::optional<Decimal> maximum, number("maximum"));
   if (is_true("exclusiveMinimum") && !minimum)
-    return error_at(schema, "exclusiveMinimum is true, but there is no minimum");
+    return names_.error_at(schema, "exclusiveMinimum is true, but there is no minimum");
   if (is_true("exclusiveMaximum") && !maximum)
-    return error_at(schema, "exclusiveMaximum is true, but there is no maximum");
+    return names_.error_at(schema, "exclusiveMaximum is true, but there is no maximum");
   if (minimum) tighten(shape.numbers.lower, {*minimum, is_true("exclusiveMinimum")}, 1);
   if (maximum) tighten(shape.numbers.upper, {*maximum, is_true("exclusiveMaximum")}, -1);
   if (!is_boolean("exclusiveMinimum")) {
@@ -690,9 +542,10 @@ Status SchemaReader::read_numbers(const SchemaJson& schema, Shape& shape) {
     if (bound) tighten(shape.numbers.upper, {*bound, true}, -1);
   }
   ASSIGN_OR_RETURN(const std::optional<Decimal> multiple, number("multipleOf"));
-  if (multiple && (multiple->is_zero() || multiple->is_negative)) return error_at(schema, "multipleOf must be above 0");
+  if (multiple && (multiple->is_zero() || multiple->is_negative))
+    return names_.error_at(schema, "multipleOf must be above 0");
   if (multiple) shape.numbers.multiples.push_back(*multiple);
-  const SchemaJson* format = find(schema, "format");
+  const SchemaJson* format = find_keyword(schema, "format");
   if (const NumberRange* range = format && format->is_string() ? format_range(format->get<std::string>()) : nullptr) {
     shape.numbers.integers_only = true;
     tighten(shape.numbers.lower, *range->lower, 1);
@@ -707,7 +560,7 @@ Result<std::shared_ptr<const ByteDfa>> SchemaReader::string_dfa(const SchemaJson
   if (dfa != nullptr) return dfa;
   const Result<Expr> expr =
       parse_regex(regex, anywhere ? RegexMatch::kAnywhere : RegexMatch::kWhole, json_string_chars, &budget_);
-  if (!expr.ok()) return budget_.is_spent() ? budget_.error() : error_at(schema, expr.status().message());
+  if (!expr.ok()) return budget_.is_spent() ? budget_.error() : names_.error_at(schema, expr.status().message());
   ASSIGN_OR_RETURN(ByteDfa built, ByteDfa::of_expr(*expr, budget_));
   dfa = std::make_shared<const ByteDfa>(std::move(built));
   return dfa;
@@ -726,13 +579,13 @@ Status SchemaReader::read_strings(const SchemaJson& schema, Shape& shape) {
   ASSIGN_OR_RETURN(const std::optional<int64_t> min_length, count(schema, "minLength"));
   ASSIGN_OR_RETURN(shape.max_length, count(schema, "maxLength"));
   shape.min_length = min_length.value_or(0);
-  if (const SchemaJson* pattern = find(schema, "pattern")) {
-    if (!pattern->is_string()) return error_at(schema, "pattern must be a string");
+  if (const SchemaJson* pattern = find_keyword(schema, "pattern")) {
+    if (!pattern->is_string()) return names_.error_at(schema, "pattern must be a string");
     ASSIGN_OR_RETURN(std::shared_ptr<const ByteDfa> dfa, string_dfa(schema, pattern->get<std::string>(), true));
     shape.string_dfas.push_back(std::move(dfa));
   }
-  if (const SchemaJson* format = find(schema, "format")) {
-    if (!format->is_string()) return error_at(schema, "format must be a string");
+  if (const SchemaJson* format = find_keyword(schema, "format")) {
+    if (!format->is_string()) return names_.error_at(schema, "format must be a string");
     const auto& name = format->get_ref<const std::string&>();
     const std::optional<std::string_view> regex = format_regex(name);
     if (!regex) note_unknown_format(name);
@@ -755,17 +608,17 @@ Status SchemaReader::read_arrays(const SchemaJson& schema, Shape& shape) {
   ASSIGN_OR_RETURN(const std::optional<int64_t> min_items, count(schema, "minItems"));
   ASSIGN_OR_RETURN(shape.max_items, count(schema, "maxItems"));
   shape.min_items = min_items.value_or(0);
-  if (const SchemaJson* unique = find(schema, "uniqueItems"); unique && *unique == SchemaJson(true)) {
+  if (const SchemaJson* unique = find_keyword(schema, "uniqueItems"); unique && *unique == SchemaJson(true)) {
     if (!shape.max_items || *shape.max_items > 1) {
-      return error_at(schema, "uniqueItems is not supported where an array may have more than one item");
+      return names_.error_at(schema, "uniqueItems is not supported where an array may have more than one item");
     }
   }
   for (const char* name : {"prefixItems", "items", "additionalItems", "unevaluatedItems"}) {
-    const SchemaJson* value = find(schema, name);
+    const SchemaJson* value = find_keyword(schema, name);
     if (value == nullptr) continue;
     const bool is_list = value->is_array();
     if (name == std::string_view("prefixItems") ? !is_list : is_list && name != std::string_view("items")) {
-      return error_at(schema, fmt::format("{} must be a {}", name, is_list ? "schema" : "list of schemas"));
+      return names_.error_at(schema, fmt::format("{} must be a {}", name, is_list ? "schema" : "list of schemas"));
     }
     if (shape.array_schemas.empty()) shape.array_schemas.push_back(&schema);
   }
@@ -777,23 +630,23 @@ Status SchemaReader::read_objects(const SchemaJson& schema, Shape& shape) {
   ASSIGN_OR_RETURN(shape.max_properties, count(schema, "maxProperties"));
   shape.min_properties = min_properties.value_or(0);
   for (const char* name : {"properties", "patternProperties"}) {
-    const SchemaJson* value = find(schema, name);
+    const SchemaJson* value = find_keyword(schema, name);
     if (value == nullptr) continue;
-    if (!value->is_object()) return error_at(schema, fmt::format("{} must be an object of schemas", name));
+    if (!value->is_object()) return names_.error_at(schema, fmt::format("{} must be an object of schemas", name));
     shape.object_schemas.assign(1, &schema);
     for (const auto& [key, member] : value->items()) {  // draft 3 says it in the member
-      const SchemaJson* is_required = name[1] == 'r' ? find(member, "required") : nullptr;
+      const SchemaJson* is_required = name[1] == 'r' ? find_keyword(member, "required") : nullptr;
       if (is_required && *is_required == SchemaJson(true)) shape.required.insert(key);
     }
   }
   for (const char* name : {"additionalProperties", "unevaluatedProperties"}) {
-    if (find(schema, name)) shape.object_schemas.assign(1, &schema);
+    if (find_keyword(schema, name)) shape.object_schemas.assign(1, &schema);
   }
-  if (const SchemaJson* names = find(schema, "propertyNames")) shape.property_names.push_back({names});
-  if (const SchemaJson* required = find(schema, "required"); required && !required->is_boolean()) {
-    if (!required->is_array()) return error_at(schema, "required must be a list of strings");
+  if (const SchemaJson* names = find_keyword(schema, "propertyNames")) shape.property_names.push_back({names});
+  if (const SchemaJson* required = find_keyword(schema, "required"); required && !required->is_boolean()) {
+    if (!required->is_array()) return names_.error_at(schema, "required must be a list of strings");
     for (const SchemaJson& key : *required) {
-      if (!key.is_string()) return error_at(schema, "required must be a list of strings");
+      if (!key.is_string()) return names_.error_at(schema, "required must be a list of strings");
       shape.required.insert(key.get<std::string>());
     }
     shape.required_lists.push_back(required);
@@ -805,15 +658,15 @@ Status SchemaReader::read_objects(const SchemaJson& schema, Shape& shape) {
 
 std::optional<SchemaTerm> SchemaReader::additional_properties(const SchemaJson& schema) const {
   static const SchemaJson kFalse = false;
-  if (const SchemaJson* additional = find(schema, "additionalProperties")) return SchemaTerm{additional};
-  if (const SchemaJson* additional = find(schema, "unevaluatedProperties")) return SchemaTerm{additional};
+  if (const SchemaJson* additional = find_keyword(schema, "additionalProperties")) return SchemaTerm{additional};
+  if (const SchemaJson* additional = find_keyword(schema, "unevaluatedProperties")) return SchemaTerm{additional};
   if (!options_.default_additional_properties) return SchemaTerm{&kFalse};
   return std::nullopt;
 }
 
 Result<std::vector<SchemaReader::KeyPattern>> SchemaReader::key_patterns(const SchemaJson& schema) {
   std::vector<KeyPattern> patterns;
-  const SchemaJson* found = find(schema, "patternProperties");
+  const SchemaJson* found = find_keyword(schema, "patternProperties");
   if (found == nullptr) return patterns;
   for (const auto& [pattern, member] : found->items()) {
     ASSIGN_OR_RETURN(std::shared_ptr<const ByteDfa> dfa, string_dfa(schema, pattern, true));
@@ -827,9 +680,9 @@ Result<Conjunction> SchemaReader::member_schema(const Shape& shape, const std::s
   for (const SchemaJson* schema : shape.object_schemas) {
     if (!budget_.spend(kUnitsPerLookUp)) return budget_.error();
     bool is_named = false;
-    if (const SchemaJson* properties = find(*schema, "properties")) {
+    if (const SchemaJson* properties = find_keyword(*schema, "properties")) {
       if (!budget_.spend(static_cast<int64_t>(properties->size() / kKeysPerUnit))) return budget_.error();
-      if (const SchemaJson* member = find(*properties, key)) {
+      if (const SchemaJson* member = find_keyword(*properties, key)) {
         found.push_back({member});
         is_named = true;
       }
@@ -852,8 +705,8 @@ Result<Conjunction> SchemaReader::member_schema(const Shape& shape, const std::s
 size_t SchemaReader::num_prefix_items(const Shape& shape) const {
   size_t count = 0;
   for (const SchemaJson* schema : shape.array_schemas) {
-    if (const SchemaJson* prefix = find(*schema, "prefixItems")) count = std::max(count, prefix->size());
-    if (const SchemaJson* items = find(*schema, "items"); items && items->is_array())
+    if (const SchemaJson* prefix = find_keyword(*schema, "prefixItems")) count = std::max(count, prefix->size());
+    if (const SchemaJson* items = find_keyword(*schema, "items"); items && items->is_array())
       count = std::max(count, items->size());
   }
   return count;
@@ -862,13 +715,13 @@ size_t SchemaReader::num_prefix_items(const Shape& shape) const {
 Result<Conjunction> SchemaReader::item_schema(const Shape& shape, size_t index) {
   Conjunction found;
   for (const SchemaJson* schema : shape.array_schemas) {
-    const SchemaJson* items = find(*schema, "items");
-    const SchemaJson* prefix = find(*schema, "prefixItems");
+    const SchemaJson* items = find_keyword(*schema, "items");
+    const SchemaJson* prefix = find_keyword(*schema, "prefixItems");
     if (items != nullptr && items->is_array()) {  // before 2020-12
       prefix = items;
-      items = find(*schema, "additionalItems");
+      items = find_keyword(*schema, "additionalItems");
     }
-    if (items == nullptr) items = find(*schema, "unevaluatedItems");
+    if (items == nullptr) items = find_keyword(*schema, "unevaluatedItems");
     if (prefix != nullptr && index < prefix->size()) {
       found.push_back({&(*prefix)[index]});
     } else if (items != nullptr) {

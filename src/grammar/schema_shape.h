@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <span>
@@ -19,10 +18,9 @@
 #include "grammar/byte_dfa.h"
 #include "grammar/json_schema.h"
 #include "grammar/json_text.h"
+#include "grammar/schema_names.h"
 
 namespace spate {
-
-using SchemaJson = nlohmann::ordered_json;
 
 // A schema, or the opposite of one.
 struct SchemaTerm {
@@ -72,7 +70,7 @@ struct Shape {
 class SchemaReader {
  public:
   SchemaReader(const SchemaJson& root, const JsonGrammarOptions& options, CompileBudget& budget)
-      : root_(root), options_(options), budget_(budget) {}
+      : options_(options), budget_(budget), names_(root, budget) {}
 
   Result<std::vector<Shape>> shapes_of(const Conjunction& conjunction);
   // References alone are replaced by what they refer to.
@@ -94,7 +92,7 @@ class SchemaReader {
   Result<std::vector<KeyPattern>> key_patterns(const SchemaJson& schema);
   std::optional<SchemaTerm> additional_properties(const SchemaJson& schema) const;
 
-  Status error_at(const SchemaJson& schema, const std::string& problem) const;
+  const SchemaNames& names() const { return names_; }
 
  private:
   Result<std::vector<Shape>> shapes_of(SchemaTerm term);
@@ -118,16 +116,12 @@ class SchemaReader {
   Result<std::vector<Shape>> product(const std::vector<Shape>& a, const std::vector<Shape>& b, const SchemaJson& at);
   Result<bool> are_disjoint(const Shape& a, const Shape& b, int depth);
   Result<bool> are_disjoint(const Conjunction& a, const Conjunction& b, int depth);
-  Result<const SchemaJson*> resolve(const SchemaJson& schema);
-  const SchemaJson* resource_of(const SchemaJson& schema);
-  const SchemaJson* find_fragment(const SchemaJson& base, const std::string& fragment);  // null: there is none
   Result<std::optional<int64_t>> count(const SchemaJson& schema, const char* name);
   Result<std::shared_ptr<const ByteDfa>> string_dfa(const SchemaJson& schema, const std::string& regex, bool anywhere);
 
-  const SchemaJson& root_;
   const JsonGrammarOptions& options_;
   CompileBudget& budget_;
-  std::optional<bool> has_inner_ids_;  // schemas in the document have an $id of their own
+  SchemaNames names_;
   std::set<SchemaTerm> open_;  // being read: a schema that refers to itself at once
   std::map<std::pair<std::string, bool>, std::shared_ptr<const ByteDfa>> dfas_;
 };

@@ -7,7 +7,7 @@
 namespace spate {
 
 // What products run on, as far as goals differ by it.
-enum class ProductUnits { kOther, kVectors, kTiles };  // kVectors: of vectors of bf16 and of 8-bit codes
+enum class ProductUnits { kOther, kVectors, kTiles };  // kVectors: AVX-512 with VNNI, without tiles
 
 struct MachineLimits {
   // A figure of its own: "memory-read", 34.1e9, shown in units of 1e9: "GB/s".

@@ -6,6 +6,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "backend/cpu/cpu_context.h"
@@ -116,6 +117,73 @@ TEST_CASE("two nodes: large weights are touched by their owners, and products ar
   unsigned char in_core = 1;
   REQUIRE(mincore(buffer.data(), 4096, &in_core) == 0);
   CHECK((in_core & 1) == 0);
+}
+
+// Any thread may run any expert, so a weight of several matrices has no owners: it lies on all nodes in turn.
+TEST_CASE("two nodes: weights of experts stay untouched, and expert_mlp is bit-identical to one node's") {
+  constexpr int64_t kExperts = 4, kHidden = 512, kIntermediate = 1024, kUsed = 2;  // gate and up: 8 MB, down: 4 MB
+  const Topology two_nodes{.threads = {{.id = 0, .core = 0, .node = 0}, {.id = 1, .core = 1, .node = 1}}};
+  const HostTensor rows(DType::kBf16, {2 * kIntermediate, kIntermediate});
+  for (int64_t i = 0; i < 2 * kIntermediate * kIntermediate; ++i) {
+    rows.view().data<Bf16>()[i] = Bf16::from_float(static_cast<float>((i * 7919) % 1009 - 504) / 4096.0f);
+  }
+  const auto create = [&](Device& device, int64_t num_rows, int64_t num_columns, Codes codes) {
+    const WeightSpec spec = codes == Codes::kBf16 ? WeightSpec{} : integer_spec(codes);
+    PackedWeight weight =
+        device
+            .create_weight(
+                {.out_features = num_rows, .in_features = num_columns, .spec = spec, .num_matrices = kExperts})
+            .value();
+    if (codes == Codes::kBf16) {  // large enough to have pages of its own
+      std::vector<unsigned char> in_core(weight.bytes() / 4096);
+      REQUIRE(mincore(weight.mutable_data(), weight.bytes(), in_core.data()) == 0);
+      for (const unsigned char page : in_core) REQUIRE((page & 1) == 0);
+    }
+    for (int64_t expert = 0; expert < kExperts; ++expert) {
+      HostTensor part(DType::kBf16, {num_rows, num_columns});
+      for (int64_t i = 0; i < num_rows * num_columns; ++i) {
+        part.view().data<Bf16>()[i] =
+            rows.view().data<Bf16>()[(i + expert * 331) % (2 * kIntermediate * kIntermediate)];
+      }
+      REQUIRE(device.pack_rows(weight, {.matrix_idx = expert}, part.view()).ok());
+    }
+    return weight;
+  };
+  const auto run = [&](Device& device, int64_t num_tokens, Codes codes) {
+    const PackedWeight gate_up = create(device, 2 * kIntermediate, kHidden, codes),
+                       down = create(device, kHidden, kIntermediate, codes);
+    HostTensor ids(DType::kI32, {num_tokens, kUsed}), weights(DType::kF32, {num_tokens, kUsed});
+    for (int64_t i = 0; i < num_tokens * kUsed; ++i) {
+      // Expert 3 is used by one token in five.
+      ids.span<int32_t>()[static_cast<size_t>(i)] = static_cast<int32_t>(i % kUsed == 0 ? i / kUsed % 2
+                                                                         : i % 5 == 0   ? 3
+                                                                                        : 2);
+      weights.span<float>()[static_cast<size_t>(i)] = 0.25f + 0.125f * static_cast<float>(i % 5);
+    }
+    const HostTensor x(DType::kBf16, {num_tokens, kHidden}), out(DType::kBf16, {num_tokens, kHidden});
+    std::memcpy(x.view().raw(), rows.view().raw(), static_cast<size_t>(num_tokens * kHidden * 2));
+    const auto stream = device.create_stream();
+    device.ops().expert_mlp(*stream, {.x = x.view(),
+                                      .expert_ids = ids.view(),
+                                      .expert_weights = weights.view(),
+                                      .gate_up = &gate_up,
+                                      .down = &down,
+                                      .shared = Tensor(),
+                                      .shared_gate = Tensor(),
+                                      .out = out.view()});
+    std::vector<uint16_t> outputs(static_cast<size_t>(num_tokens * kHidden));
+    std::memcpy(outputs.data(), out.view().raw(), outputs.size() * 2);
+    return outputs;
+  };
+  const auto device = make_cpu_device_on(two_nodes, {.num_threads = 2}).value();
+  const auto one_node = make_cpu_device_on({.threads = {{.id = 0}, {.id = 1, .core = 1}}}, {.num_threads = 2}).value();
+  for (const Codes codes : {Codes::kBf16, Codes::kInt8}) {
+    for (const int64_t num_tokens : {1, 20, 300}) {
+      const std::vector<uint16_t> here = run(*device, num_tokens, codes), there = run(*one_node, num_tokens, codes);
+      CHECK(here == there);
+      CHECK(std::any_of(here.begin(), here.end(), [](uint16_t bits) { return bits % 0x8000 != 0; }));
+    }
+  }
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 size_t find_best() {
   const std::span<const Isa> isas = all_isas();
   size_t best = isas.size() - 1;
-  while (best > 0 && !isas[best].is_present()) --best;
+  while (best > 0 && !isas[best].is_preferred()) --best;
   return best;
 }
 

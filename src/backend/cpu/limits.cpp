@@ -65,6 +65,13 @@ CpuLimits measure_cpu_limits(int num_threads, const std::string& isa) {
   limits.num_threads = num_threads > 0 ? num_threads : default_num_threads();
   const Result<const cpu::Isa*> chosen = cpu::choose_isa(isa);
   const cpu::KernelTable& kernels = (chosen.ok() ? *chosen.value() : cpu::best_isa()).kernels();
+  // A set that this machine has and does not prefer may have the loop for bf16.
+  RateMeter::Work vector_bf16_flops = kernels.vector_bf16_flops;
+  for (const cpu::Isa& other : cpu::all_isas()) {
+    if (isa.empty() && vector_bf16_flops == nullptr && other.is_present()) {
+      vector_bf16_flops = other.kernels().vector_bf16_flops;
+    }
+  }
   limits.isa = kernels.name;
   limits.vector_int8_name = kernels.vector_int8_name;
 
@@ -85,9 +92,10 @@ CpuLimits measure_cpu_limits(int num_threads, const std::string& isa) {
 
   std::atomic<uint64_t> checksum{0};  // keeps the reads alive
   std::vector<double> memory_samples, plain_samples, write_samples;
-  RateMeter fma(pool, kernels.fma_flops), vector_bf16(pool, kernels.vector_bf16_flops), vector_int8(pool, kernels.vector_int8_ops),
-      amx_bf16(pool, kernels.amx_bf16_flops), amx_int8(pool, kernels.amx_int8_ops),
-      bf16_registers(pool, kernels.amx_bf16_register_flops), int8_registers(pool, kernels.amx_int8_register_ops);
+  RateMeter fma(pool, kernels.fma_flops), vector_bf16(pool, vector_bf16_flops),
+      vector_int8(pool, kernels.vector_int8_ops), amx_bf16(pool, kernels.amx_bf16_flops),
+      amx_int8(pool, kernels.amx_int8_ops), bf16_registers(pool, kernels.amx_bf16_register_flops),
+      int8_registers(pool, kernels.amx_int8_register_ops);
   for (int i = 0; i < kSamples; ++i) {
     for (auto& [read, samples] : {std::pair{kernels.read_memory, &memory_samples}, {kernels.read_memory_plain, &plain_samples}}) {
       const auto start = Clock::now();
@@ -126,7 +134,7 @@ MachineLimits measure_cpu_machine_limits(const DeviceOptions& options) {
   machine.int8_ops_per_s = std::max({limits.amx_int8_ops_per_s, limits.vector_int8_ops_per_s, machine.float_flops_per_s});
   if (limits.amx_bf16_flops_per_s > 0) {
     machine.units = ProductUnits::kTiles;
-  } else if (limits.vector_bf16_flops_per_s > 0 && limits.vector_int8_name == "vnni-int8") {
+  } else if (limits.isa.starts_with("avx512")) {
     machine.units = ProductUnits::kVectors;
   }
   machine.rates = {{"memory-read", limits.memory_bytes_per_s, "GB/s"},

@@ -16,7 +16,7 @@ struct CpuLimits {
   double memory_bytes_per_s = 0;   // reading 1 GiB in 2 MB pages: the faster of two ways
   double memory_write_bytes_per_s = 0;  // writing it past the caches
   double fp32_flops_per_s = 0;     // fused multiply-add of the widest vectors
-  double vector_bf16_flops_per_s = 0;  // VDPBF16PS or BFMMLA; 0 without them
+  double vector_bf16_flops_per_s = 0;  // VDPBF16PS or BFMMLA; 0 without them, or with a cap below them
   double vector_int8_ops_per_s = 0;  // 8-bit products summed in 32 bits: VNNI, SMMLA, SDOT, else multiply, widen, add
   double amx_bf16_flops_per_s = 0;  // 2 x 2 tiles of numbers that come from L1, without which there is no product; 0 without AMX
   double amx_int8_ops_per_s = 0;
@@ -24,8 +24,9 @@ struct CpuLimits {
   double amx_int8_register_ops_per_s = 0;
 };
 
-// Each figure is the median of nine samples, taken in turn with the others: neighbours on the machine make single readings dip by up to 40 %.
-// num_threads 0: all usable cores. isa: a cap as --isa; empty, or none of this machine: the best.
+// Each figure is the median of nine samples, taken in turn with the others: neighbours on the machine make single
+// readings dip by up to 40 %. num_threads 0: all usable cores. isa: a cap as --isa; empty, or none of this machine:
+// what it prefers.
 CpuLimits measure_cpu_limits(int num_threads, const std::string& isa = "");
 
 // The same figures as every back-end gives them.

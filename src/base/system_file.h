@@ -2,15 +2,17 @@
 #pragma once
 
 #include <fstream>
-#include <iterator>
+#include <sstream>
 #include <string>
 
 namespace spate {
 
-// All of it; empty when it cannot be read.
+// All of it; empty when it cannot be read. Some open and then fail: those of a control group that was removed, say.
 inline std::string read_system_file(const std::string& path) {
   std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::ostringstream text;
+  text << file.rdbuf();  // an iterator over the buffer would throw
+  return text.str();
 }
 
 }  // namespace spate

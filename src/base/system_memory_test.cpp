@@ -38,6 +38,9 @@ TEST_CASE("memory: without limits it is the machine's, with what the kernel woul
   groups.write("pod/memory.current", std::to_string(300 * kMib));
   CHECK(groups.of("0::/pod\n").available_bytes == 8192 * kMib);
   CHECK(system_memory("", "", "/none").total_bytes == 0);
+  // What opens and cannot be read is not there: files of a group that was removed are like this folder.
+  std::filesystem::create_directories(groups.dir.path() / "removed/memory.max");
+  CHECK(groups.of("0::/removed\n").available_bytes == 8192 * kMib);
   CHECK(system_memory().total_bytes >= system_memory().available_bytes);
   CHECK(system_memory().available_bytes > 0);
 }

@@ -66,7 +66,8 @@ Result<int64_t> asked_blocks(const std::vector<RankMemory>& memories, int64_t kv
   const int64_t num_blocks = kv_cache_bytes / block_bytes;
   for (size_t i = 0; i < memories.size(); ++i) {
     const RankMemory& memory = memories[i];
-    if (num_blocks * memory.kv_block_bytes + fixed_bytes(memory) <= memory.free_bytes) continue;
+    // Not as a product: the sum of what was asked for and the weights may be more than a number holds.
+    if (num_blocks <= (memory.free_bytes - fixed_bytes(memory)) / memory.kv_block_bytes) continue;
     return resource_exhausted(
         "memory{}: --kv-cache-memory {} and {} for weights and workspace exceed the {} that are free; the most that "
         "fits is {}",

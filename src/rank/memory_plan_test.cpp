@@ -3,6 +3,7 @@
 #include "rank/memory_plan.h"
 
 #include <cstdlib>
+#include <limits>
 
 #include "base/test.h"
 
@@ -91,6 +92,8 @@ TEST_CASE("memory plan: weights or a KV cache beyond what is free are refused") 
   CHECK(plan_memory(input).status().message().find("weights take 960.0 MiB") != std::string::npos);
   input = small_model();
   input.kv_cache_bytes = 700 * kMiB;
+  CHECK(plan_memory(input).status().message().find("the most that fits is 650.0 MiB") != std::string::npos);
+  input.kv_cache_bytes = std::numeric_limits<int64_t>::max();
   CHECK(plan_memory(input).status().message().find("the most that fits is 650.0 MiB") != std::string::npos);
 }
 

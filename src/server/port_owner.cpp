@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <set>
 #include <sstream>
 #include <system_error>
+
+#include "base/system_file.h"
 
 namespace spate {
 namespace {
@@ -39,8 +40,7 @@ bool has_open(const std::filesystem::path& process, const std::set<std::string>&
 }
 
 std::string command_line(const std::filesystem::path& process) {
-  std::ifstream file(process / "cmdline");
-  std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text = read_system_file(process / "cmdline");  // fails where the process has just ended
   while (!text.empty() && text.back() == '\0') text.pop_back();
   // Only the program's name and its first arguments; an --api-key further on is nobody's business.
   std::replace(text.begin(), text.end(), '\0', ' ');

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <tuple>
 
 #include "weights/gguf/gguf_blocks.h"
@@ -58,6 +59,11 @@ class TableCheck {
   bool is_stopped_ = false;
 };
 
+bool is_readable(const GgufTensorInfo& info) {
+  const GgufFormat* format = find_gguf_format(info.ggml_type);
+  return format != nullptr && format->block_bytes > 0;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<GgufCheckpoint>> GgufCheckpoint::open(const std::filesystem::path& path) {
@@ -90,6 +96,7 @@ Result<std::unique_ptr<GgufCheckpoint>> GgufCheckpoint::parse(const std::vector<
 
 Status GgufCheckpoint::read_tensors() {
   std::vector<std::string> problems;
+  std::map<std::string, std::vector<std::string_view>> unreadable;  // tensors by format
   std::vector<std::pair<TensorEntry, Place>> found;
   const Result<std::string_view> named = files_[0].get_string("general.architecture");
   const std::string_view architecture = named.ok() ? *named : "";
@@ -97,6 +104,11 @@ Status GgufCheckpoint::read_tensors() {
     TableCheck table(files_[i], bytes_[i].size());
     for (const GgufTensorInfo& info : files_[i].tensors()) {
       Place place;
+      if (!is_readable(info)) {
+        unreadable[gguf_format_name(info.ggml_type)].push_back(info.name);
+        table.stop();
+        continue;
+      }
       const GgufTensorName name = hugging_face_name(info.name, architecture);
       Result<TensorEntry> entry = read_tensor(info, static_cast<int>(i), name, place);
       if (entry.ok()) table.add(info, entry->num_bytes, problems);
@@ -114,6 +126,12 @@ Status GgufCheckpoint::read_tensors() {
       if (!problems.empty()) table.stop();
     }
     table.finish(problems);
+  }
+  for (const auto& [format, names] : unreadable) {
+    problems.push_back(names.size() == 1
+                           ? fmt::format("{} is {}; read are {}", names[0], format, readable_gguf_formats())
+                           : fmt::format("{} and {} more are {}; read are {}", names[0], names.size() - 1, format,
+                                         readable_gguf_formats()));
   }
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
     return std::tie(a.first.file_idx, a.first.offset) < std::tie(b.first.file_idx, b.first.offset);
@@ -133,9 +151,6 @@ Result<TensorEntry> GgufCheckpoint::read_tensor(const GgufTensorInfo& info, int 
                                                 Place& place) const {
   TensorEntry entry{.name = name.names[0], .dtype_name = gguf_format_name(info.ggml_type)};
   place.format = find_gguf_format(info.ggml_type);
-  if (place.format == nullptr || place.format->block_bytes == 0) {
-    return unimplemented("{} is {}; read are {}", info.name, entry.dtype_name, readable_gguf_formats());
-  }
   entry.dtype = place.format->dtype;
   entry.quantized = place.format->spec;
   if (name.is_stack ? info.dims.size() != 3 : info.dims.empty() || info.dims.size() > 2) {

@@ -425,6 +425,14 @@ TEST_CASE("what is not read is refused by name") {
     const Status status = read_all(bytes);
     CHECK_MESSAGE(says(status, one.says), status.to_string(), "\n  should say ", one.says);
   }
+  // Hundreds of tensors in one format that is not read are one problem.
+  std::string bytes = golden_bytes("gguf_qwen2_yarn");
+  for (const char* name : {"blk.0.ffn_gate.weight", "blk.0.ffn_up.weight", "blk.0.attn_q.weight"}) {
+    patch(bytes, name, kType, uint32_t{10});
+  }
+  const Status status = read_all(bytes);
+  CHECK_MESSAGE(says(status, "1 problem:"), status.to_string());
+  CHECK_MESSAGE(says(status, "and 2 more are Q2_K; read are F32"), status.to_string());
 }
 
 // The bytes that a tensor of so many elements takes in a type; 0: its rows are no whole blocks of it.

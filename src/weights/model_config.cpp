@@ -254,6 +254,15 @@ const FamilyClass* read_family(JsonFields& fields, std::string_view read_as, Mod
   return family;
 }
 
+// Of an architecture that is not known here. What else its config.json says is of a class that nobody runs: "hidden_act
+// needs silu" would be read as advice.
+Status unknown_architecture(const ModelConfig& config) {
+  std::vector<std::string_view> names;
+  for (const FamilyClass& family : kFamilyClasses) names.push_back(family.architecture);
+  std::sort(names.begin(), names.end());
+  return invalid_argument("architectures is \"{}\"; this build runs {}", config.architecture, fmt::join(names, ", "));
+}
+
 void set_defaults(const FamilyClass& family, ModelConfig& config) {
   config.vocab_size = family.vocab_size;
   config.hidden_size = family.hidden_size;
@@ -686,6 +695,7 @@ Result<ModelConfig> parse_model_config(std::string_view json, std::string_view r
 
   const FamilyClass* known = read_family(fields, read_as, config);
   const FamilyClass& family = known != nullptr ? *known : kFamilyClasses[0];
+  if (known == nullptr) RETURN_IF_ERROR(problems_status(problems));
   set_defaults(family, config);
   refuse_nulls(fields, family);
 
@@ -718,6 +728,7 @@ Result<ModelConfig> parse_model_config(std::string_view json, std::string_view r
   read_dtype(fields, config);
   read_rope(fields, family, config);
   check_sizes(fields, config);
+  if (known == nullptr && !problems.empty()) return unknown_architecture(config);
   RETURN_IF_ERROR(problems_status(problems));
   return config;
 }

@@ -99,9 +99,13 @@ TEST_CASE("either of architectures and model_type is enough") {
   CHECK(by_type->architecture == "MistralForCausalLM");
   CHECK(by_type->num_kv_heads == 8);
   CHECK(by_type->sliding_window == 4096);
-  // A family that nobody here knows is refused by what runs models.
+  // A family that nobody here knows is refused by what runs models, or here, by its name and not by its keys.
   CHECK(parse_model_config(R"({"architectures":["GraniteForCausalLM"],"model_type":"granite"})")->architecture ==
         "GraniteForCausalLM");
+  const std::string error = config_error(
+      R"({"architectures":["Gemma2ForCausalLM"],"model_type":"gemma2","hidden_act":"gelu","sliding_window":64})");
+  CHECK_MESSAGE(error.find("architectures is \"Gemma2ForCausalLM\"; this build runs Deep") != std::string::npos, error);
+  CHECK_MESSAGE(error.find("gelu") == std::string::npos, error);
 }
 
 // Embeddings of two tokens and perhaps an lm_head, bf16.

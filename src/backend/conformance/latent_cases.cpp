@@ -142,6 +142,8 @@ void add_latent_attention(Report& report, Sides sides, DType act, DType kv_dtype
       {act, kv_dtype, 20, 512, 64, 16, {{90, 30}, {33, 33}, {0, 2}}},
       // A sequence in many parts; many rows in parts; sequences that stay whole.
       {act, kv_dtype, 3, 512, 64, 64, {{5000, 1}}, 16},
+      {act, kv_dtype, 3, 512, 64, 64, {{5000, 2}}, 16},
+      {act, kv_dtype, 72, 512, 64, 16, {{600, 1}, {37, 1}}, 16},
       {act, kv_dtype, 14, 512, 64, 32, {{200, 16}, {193, 16}, {400, 16}, {256, 16}}},
       {act, kv_dtype, 4, 512, 64, 64, short_seqs},
   };

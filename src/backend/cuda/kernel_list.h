@@ -14,6 +14,7 @@
 #include "backend/cuda/kernel/expert/expert_stream.h"
 #include "backend/cuda/kernel/expert/expert_wgmma.h"
 #include "backend/cuda/kernel/latent/latent_expanded.h"
+#include "backend/cuda/kernel/latent/latent_short.h"
 #include "backend/cuda/kernel/latent/latent_wgmma.h"
 #include "backend/cuda/kernel/linear/int4_groups.h"
 #include "backend/cuda/kernel/linear/integer_weight.h"
@@ -201,6 +202,8 @@ inline constexpr KernelInfo kKernels[] = {
     {"latent/latent_expanded_wgmma.cu", "attention_latent_expanded_wgmma", kLatentExpandedSharedBytes, true},
     {"latent/latent_gather.cu", "latent_gather"},
     {"latent/latent_wgmma.cu", "attention_latent_wgmma", kLatentSharedBytes, true},
+    {"latent/latent_short.cu", "latent_short", kLatentShortSharedBytes, true},
+    {"latent/latent_short.cu", "latent_short_combine", 0, true},
     {"latent/latent_wgmma_int8.cu", "attention_latent_wgmma_int8", kLatentSharedBytes + kLatentKeyScalesBytes, true},
     {"latent/latent_norm_rope_write.cu", "latent_norm_rope_write"},
     {"latent/latent_write.cu", "latent_write_bf16_bf16"},

@@ -6,6 +6,7 @@
 #include "backend/check_params.h"
 #include "backend/cuda/kernel/cuda_ops.h"
 #include "backend/cuda/kernel/latent/latent_joined.h"
+#include "backend/cuda/kernel/latent/latent_short.h"
 #include "backend/cuda/kernel/row_alignment.h"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/tensor_map.h"
@@ -27,6 +28,15 @@ bool fits_wgmma(const CudaDevice& device, const AttentionLatentParams& p) {
          is_aligned(p.q_latent) && is_aligned(p.q_rope) && is_aligned(p.out);
 }
 
+// Whole keys of a bf16 cache, box_keys of them at once.
+TensorMap make_kv_map(const CudaDevice& device, const AttentionLatentParams& p, int64_t box_keys) {
+  constexpr int64_t kEightKeys = 8, kKeyBytes = kLatentWidth * 2;
+  return make_bf16_map_4d(device.api(), p.kv.data,
+                          {64, kEightKeys, kLatentParts, p.kv.num_blocks * p.kv.desc.kv_block_size / kEightKeys},
+                          {kKeyBytes, 128, kEightKeys * kKeyBytes},
+                          {64, kEightKeys, kLatentParts, static_cast<uint32_t>(box_keys / kEightKeys)});
+}
+
 // Sequences with few query tokens are split along their keys. The items of prompts are many: each stays whole. Gives
 // what latent_combine takes; where keys are split, it is to be run.
 LatentWgmmaKernelParams attend_parts(Stream& stream, const AttentionLatentParams& p,
@@ -38,9 +48,8 @@ LatentWgmmaKernelParams attend_parts(Stream& stream, const AttentionLatentParams
   const int64_t team_size = splits ? std::min(ceil_div(p.max_query_len * num_heads, kLatentRows), kLatentMaxTeam) : 1;
   const int64_t num_ctas = device.num_sms() / team_size * team_size;
   const int64_t block_size = p.kv.desc.kv_block_size;
+  const bool is_codes = p.kv.desc.dtype == DType::kI8;
   const int64_t box_keys = block_size % 64 == 0 ? 64 : block_size % 32 == 0 ? 32 : 16;
-  constexpr int64_t kEightKeys = 8, kKeyBytes = kLatentWidth * 2;
-  const int64_t num_eights = p.kv.num_blocks * block_size / kEightKeys;
   const int64_t num_rows = 2 * num_ctas * kLatentRows;
   // Four a row as long as all run at once.
   const int64_t max_combine_warps = int64_t{device.num_sms()} * kLatentCombineCtas * kLatentCombineWarps;
@@ -49,12 +58,8 @@ LatentWgmmaKernelParams attend_parts(Stream& stream, const AttentionLatentParams
   char* scratch =
       splits ? static_cast<char*>(device.workspace(static_cast<size_t>(sums_bytes + stats_bytes + (num_seqs + 2) * 4)))
              : nullptr;
-  const bool is_codes = p.kv.desc.dtype == DType::kI8;
   const LatentWgmmaKernelParams params{
-      .kv = is_codes ? TensorMap{}
-                     : make_bf16_map_4d(device.api(), p.kv.data, {64, kEightKeys, kLatentParts, num_eights},
-                                        {kKeyBytes, 128, kEightKeys * kKeyBytes},
-                                        {64, kEightKeys, kLatentParts, static_cast<uint32_t>(box_keys / kEightKeys)}),
+      .kv = is_codes ? TensorMap{} : make_kv_map(device, p, box_keys),
       .attention = attention,
       .partial_sums = reinterpret_cast<float*>(scratch),
       .partial_stats = reinterpret_cast<float*>(scratch + sums_bytes),
@@ -73,7 +78,46 @@ LatentWgmmaKernelParams attend_parts(Stream& stream, const AttentionLatentParams
   return params;
 }
 
+// The clusters of latent_short.cu for each item; 0: it cannot take the step.
+int64_t num_short_parts(const CudaDevice& device, const AttentionLatentParams& p) {
+  const int64_t num_items = p.seq_rows.dim(0) * ceil_div(p.q_latent.dim(1), kLatentRows);
+  // As many clusters as find SMs at once: those of a GPC do not divide by 8. More parts than needed take longer.
+  constexpr int64_t kFewKeys = 64;  // of a CTA
+  const int64_t num_clusters = device.num_sms() / kLatentShortCtas - 1;
+  const int64_t num_parts =
+      std::min(num_clusters / std::max<int64_t>(num_items, 1), ceil_div(p.max_seq_len, kLatentShortCtas * kFewKeys));
+  const bool fits = device.has(kernel_id("latent_short")) && p.max_query_len == 1 && p.kv.desc.dtype == DType::kBf16 &&
+                    num_items > 0 && p.max_seq_len <= num_parts * kLatentShortCtas * kLatentShortKeys;
+  return fits ? num_parts : 0;
+}
+
+LatentShortKernelParams attend_short(Stream& stream, const AttentionLatentParams& p,
+                                     const AttentionLatentKernelParams& attention, int64_t num_parts) {
+  CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  const int64_t num_heads = p.q_latent.dim(1), num_items = ceil_div(num_heads, kLatentRows);
+  const int64_t num_clusters = p.seq_rows.dim(0) * num_items * num_parts, num_rows = num_clusters * kLatentRows;
+  auto* scratch = static_cast<float*>(device.workspace(static_cast<size_t>(num_rows) * (kLatentRank + 2) * 4));
+  const LatentShortKernelParams params{.kv = make_kv_map(device, p, kLatentShortBoxKeys),
+                                       .attention = attention,
+                                       .partial_sums = scratch,
+                                       .partial_stats = scratch + num_rows * kLatentRank,
+                                       .num_items = static_cast<int32_t>(num_items),
+                                       .num_parts = static_cast<int32_t>(num_parts)};
+  launch(stream, kernel_id("latent_short"), {.x = num_clusters * kLatentShortCtas, .num_threads = kLatentShortThreads},
+         params, {{"num_seqs", p.seq_rows.dim(0)}, {"num_heads", num_heads}, {"max_seq_len", p.max_seq_len}});
+  return params;
+}
+
 void attend_wgmma(Stream& stream, const AttentionLatentParams& p, const AttentionLatentKernelParams& attention) {
+  const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  if (const int64_t num_parts = num_short_parts(device, p); num_parts > 0) {
+    const LatentShortKernelParams params = attend_short(stream, p, attention, num_parts);
+    launch(stream, kernel_id("latent_short_combine"),
+           {.x = attention.num_seqs * int64_t{params.num_items} * kLatentShortCtas * 32 / kLatentShortCombineWarps,
+            .num_threads = 32 * kLatentShortCombineWarps},
+           params, {{"num_seqs", attention.num_seqs}, {"num_heads", attention.num_heads}});
+    return;
+  }
   const LatentWgmmaKernelParams params = attend_parts(stream, p, attention);
   if (!params.splits) return;
   const int64_t num_heads = p.q_latent.dim(1);
@@ -252,12 +296,16 @@ void CudaDevice::latent_attention(Stream& stream, const LatentAttentionParams& p
          {.x = 1 + query.num_pair_ctas + ceil_div(query.up.num_rows, kHeadRowsWarps * kHeadRowsShort),
           .num_threads = kLatentQueryThreads},
          query, {{"num_heads", num_heads}, {"qk_nope_head_dim", k_up.in_features}});
-  const LatentValuesKernelParams values{.attention = attend_parts(stream, p.attention, kernel_params(p.attention)),
-                                        .weight = p.v_up->matrix(0),
-                                        .out = p.heads.raw(),
-                                        .weight_row_bytes = weight_row_stride(v_up) * 2,
-                                        .out_stride = p.heads.stride(1),
-                                        .out_features = static_cast<int32_t>(v_up.out_features)};
+  const AttentionLatentKernelParams attention = kernel_params(p.attention);
+  const int64_t num_parts = num_short_parts(*this, p.attention);
+  const LatentValuesKernelParams values{
+      .attention = num_parts > 0 ? LatentWgmmaKernelParams{} : attend_parts(stream, p.attention, attention),
+      .shorter = num_parts > 0 ? attend_short(stream, p.attention, attention, num_parts) : LatentShortKernelParams{},
+      .weight = p.v_up->matrix(0),
+      .out = p.heads.raw(),
+      .weight_row_bytes = weight_row_stride(v_up) * 2,
+      .out_stride = p.heads.stride(1),
+      .out_features = static_cast<int32_t>(v_up.out_features)};
   launch(stream, kernel_id("latent_values"),
          {.x = ceil_div(v_up.out_features, kLatentValuesWarps * kLatentValuesRows),
           .y = num_heads,

@@ -6,8 +6,6 @@
 
 namespace spate::cuda {
 
-constexpr uint32_t kAllLanes = 0xffffffffu;
-
 // A lane's quads of a row of a token and head, quads first_quad, first_quad + 32, ... of the row. Calls
 // use(quad of the row, the merged four). Does nothing where one CTA has finished the row.
 template <int kRowWarps>

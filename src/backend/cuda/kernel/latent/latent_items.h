@@ -13,8 +13,6 @@ namespace spate::cuda {
 constexpr int kConsumerThreads = 128 * kLatentConsumers;
 constexpr int kHalf = kLatentRank / 2;  // columns of the values a warpgroup has
 
-constexpr uint32_t kAllLanes = 0xffffffffu;
-
 // A run of tiles of one item; num_rows 0: of none, beside a team whose others have items; -1: no more work.
 struct Segment {
   int first_token;  // of the sequence, in the step

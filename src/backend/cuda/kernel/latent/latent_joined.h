@@ -6,6 +6,7 @@
 
 #include "backend/cuda/kernel/latent/head_rows.h"
 #include "backend/cuda/kernel/latent/latent_norm_rope_write.h"
+#include "backend/cuda/kernel/latent/latent_short.h"
 #include "backend/cuda/kernel/latent/latent_wgmma.h"
 
 namespace spate::cuda {
@@ -22,6 +23,7 @@ struct LatentQueryKernelParams {
 
 struct LatentValuesKernelParams {
   LatentWgmmaKernelParams attention;  // of one token; attention.out has the heads that one CTA has finished
+  LatentShortKernelParams shorter;    // with num_parts the parts are those of latent_short, else of `attention`
   const char* weight;                 // [num_heads * out_features, kLatentRank] bf16, rows at multiples of 16 bytes
   void* out;                          // [num_heads, out_features] bf16
   int64_t weight_row_bytes;

@@ -236,6 +236,17 @@ __device__ inline void attend_left(const LatentWgmmaKernelParams& p, const Share
 #pragma unroll
         for (int i = 0; i < 4; ++i) probs[k][i] = pack_bf16(scores[8 * k + 2 * i], scores[8 * k + 2 * i + 1]);
       }
+      if (!kIsCodes && segment.seq_len - first_key < kLatentKeys) sync_consumers();  // for the cleared values
+      // Its values first, from registers, then the probabilities to warpgroup 1: so this one is done sooner, and the
+      // scores of the next tile run beside the other one's values.
+      scale_rows(sums, shrink);
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < kLatentKeys / 16; ++k) {
+        const uint64_t values = values_of<kIsCodes>(shared.tile(place.buffer), 0, k);
+        wgmma_values_from_registers<kHalf>(sums, probs[k], values);
+      }
+      wgmma_commit();
       if (has_probs) await_probs_left();
       has_probs = true;
 #pragma unroll
@@ -253,14 +264,6 @@ __device__ inline void attend_left(const LatentWgmmaKernelParams& p, const Share
       }
       fence_async_proxy();
       sync_consumers();
-      scale_rows(sums, shrink);
-      wgmma_fence();
-#pragma unroll
-      for (int k = 0; k < kLatentKeys / 16; ++k) {
-        const uint64_t values = values_of<kIsCodes>(shared.tile(place.buffer), 0, k);
-        wgmma_values_from_registers<kHalf>(sums, probs[k], values);
-      }
-      wgmma_commit();
       wgmma_wait<0>();
       if (c.lane == 0) arrive(shared.empty(place.buffer));
       place.advance();
@@ -320,6 +323,7 @@ __device__ inline void attend_right(const LatentWgmmaKernelParams& p, const Shar
           asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
         }
         fence_async_proxy();
+        sync_consumers();
       }
       sync_consumers();
       const float shrink[2] = {words.row_scales[c.row], words.row_scales[c.row + 8]};

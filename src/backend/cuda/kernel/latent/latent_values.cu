@@ -10,6 +10,7 @@
 #include "backend/cuda/kernel/latent/latent_joined.h"
 
 #include "backend/cuda/kernel/latent/latent_combine_row.h"
+#include "backend/cuda/kernel/latent/latent_short_merge.h"
 #include "backend/cuda/kernel/linear/row_results.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/piece.h"
@@ -21,7 +22,6 @@ extern "C" __global__ void __launch_bounds__(kLatentValuesWarps* kWarpSize)
   constexpr int kPieces = kLatentRank / kPieceElems / kWarpSize;
   __shared__ __align__(16) Bf16 x[kLatentRank];
   let_dependents_launch();
-  const AttentionLatentKernelParams& a = p.attention.attention;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize, lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int head = static_cast<int>(blockIdx.y);
   const int first_row = (static_cast<int>(blockIdx.x) * kLatentValuesWarps + warp) * kLatentValuesRows;  // of the head
@@ -36,22 +36,29 @@ extern "C" __global__ void __launch_bounds__(kLatentValuesWarps* kWarpSize)
     }
   }
   wait_for_inputs();
-  LatentSequence s;
-  s.first_token = 0;
-  s.query_len = 1;
-  s.num_items = 1;
-  s.seq_len = a.seq_lens[0];
-  s.num_tiles = (s.seq_len + kLatentKeys - 1) / kLatentKeys;
-  const LatentSplit split{p.attention.split[0], p.attention.split[1]};
-  const bool is_whole = s.seq_len <= 0 || split.reach == LatentSplit::kUncut ||
-                        split.first_team(0, s.num_tiles) == split.last_team(0, s.num_tiles);
-  if (is_whole) {
-    const Bf16* from = static_cast<const Bf16*>(a.out) + head * a.out_strides[1];
-    const int at = static_cast<int>(threadIdx.x) * kPieceElems;
-    if (at < kLatentRank) store_piece(x, at, kLatentRank, true, load_piece(from, at, kLatentRank, true));
+  if (p.shorter.num_parts > 0) {
+    static_assert(kLatentValuesWarps * kWarpSize * 4 == kLatentRank);
+    const int quad = static_cast<int>(threadIdx.x);
+    store_quad(x, quad, merge_short_parts(p.shorter, head / kLatentRows, head % kLatentRows, quad));
   } else {
-    combine_row<kLatentRowWarps>(p.attention, split, s, 0, 0, head, warp * kWarpSize + lane,
-                                 [&](int quad, const float4& four) { store_quad(x, quad, four); });
+    const AttentionLatentKernelParams& a = p.attention.attention;
+    LatentSequence s;
+    s.first_token = 0;
+    s.query_len = 1;
+    s.num_items = 1;
+    s.seq_len = a.seq_lens[0];
+    s.num_tiles = (s.seq_len + kLatentKeys - 1) / kLatentKeys;
+    const LatentSplit split{p.attention.split[0], p.attention.split[1]};
+    const bool is_whole = s.seq_len <= 0 || split.reach == LatentSplit::kUncut ||
+                          split.first_team(0, s.num_tiles) == split.last_team(0, s.num_tiles);
+    if (is_whole) {
+      const Bf16* from = static_cast<const Bf16*>(a.out) + head * a.out_strides[1];
+      const int at = static_cast<int>(threadIdx.x) * kPieceElems;
+      if (at < kLatentRank) store_piece(x, at, kLatentRank, true, load_piece(from, at, kLatentRank, true));
+    } else {
+      combine_row<kLatentRowWarps>(p.attention, split, s, 0, 0, head, warp * kWarpSize + lane,
+                                   [&](int quad, const float4& four) { store_quad(x, quad, four); });
+    }
   }
   __syncthreads();
   float sums[kLatentValuesRows] = {};

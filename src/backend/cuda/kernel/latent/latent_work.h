@@ -7,6 +7,8 @@
 
 namespace spate::cuda {
 
+constexpr uint32_t kAllLanes = 0xffffffffu;
+
 struct LatentSequence {
   int first_token, query_len, seq_len;
   int num_items, num_tiles;  // tiles of an item that sees all keys

@@ -35,9 +35,6 @@ __device__ inline void send(uint32_t to, float a, float b, float c, float d, uin
       "f"(a), "f"(b), "f"(c), "f"(d), "r"(barrier)
       : "memory");
 }
-__device__ inline void arrive_at_cluster(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
 // wait_barrier for what other CTAs of the cluster wrote.
 __device__ inline void wait_cluster_barrier(uint32_t barrier, uint32_t parity) {
   asm volatile(
@@ -184,7 +181,7 @@ struct Split {
     }
     if (chunk_idx + 1 == kChunks) return;  // nobody waits for it, and the others may have ended
     sync_consumers();
-    if (thread < kSplitCtas) arrive_at_cluster(shared_of(freed(), thread));
+    if (thread < kSplitCtas) arrive_at_cta(freed(), thread);
   }
 };
 

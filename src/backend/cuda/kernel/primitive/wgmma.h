@@ -16,6 +16,12 @@ __device__ inline uint64_t wgmma_descriptor(uint32_t shared, int eight_rows_byte
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   return kSwizzle128 | static_cast<uint64_t>(eight_rows_bytes >> 4) << 32 | uint64_t{1} << 16 | (shared & 0x3ffff) >> 4;
 }
+// The same without swizzling, for operand a: 8 rows by 16 bytes of k lie together, the next 8 rows eight_rows_bytes
+// away, the next 16 bytes of k k_bytes.
+__device__ inline uint64_t wgmma_plain_descriptor(uint32_t shared, int k_bytes, int eight_rows_bytes) {
+  return static_cast<uint64_t>(eight_rows_bytes >> 4) << 32 | static_cast<uint64_t>(k_bytes >> 4) << 16 |
+         (shared & 0x3ffff) >> 4;
+}
 // The next 16 elements of k.
 __device__ inline uint64_t next_wgmma_k(uint64_t descriptor, int steps) {
   return descriptor + static_cast<uint64_t>(steps * kWgmmaK * 2 >> 4);
@@ -66,6 +72,17 @@ __device__ inline void wgmma_bf16<32>(float (&acc)[16], uint64_t a, uint64_t b) 
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
       "%16, %17, 1, 1, 1, 0, 0;"
       : SPATE_ACC_4(0), SPATE_ACC_4(4), SPATE_ACC_4(8), SPATE_ACC_4(12)
+      : "l"(a), "l"(b));
+}
+
+template <>
+__device__ inline void wgmma_bf16<40>(float (&acc)[20], uint64_t a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n40k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19}, "
+      "%20, %21, 1, 1, 1, 0, 0;"
+      : SPATE_ACC_4(0), SPATE_ACC_4(4), SPATE_ACC_4(8), SPATE_ACC_4(12), SPATE_ACC_4(16)
       : "l"(a), "l"(b));
 }
 

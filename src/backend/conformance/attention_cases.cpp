@@ -126,6 +126,18 @@ void add_attention(Report& report, Sides sides, DType act, DType kv_dtype) {
       wide.seqs = {{300, 260}};
       check_attention(family, sides, wide);
     }
+    for (const int64_t head_dim : {64, 128}) {  // prompts beside many sequences that decode, which a kernel of their own may have
+      AttentionShape beside = wide;
+      beside.head_dim = head_dim;
+      for (const int window : {0, 150}) {
+        beside.window = window;
+        beside.seqs.clear();
+        for (int64_t i = 0; i < 40; ++i) beside.seqs.push_back({1 + i * 7919 % 900, i % 13 == 4 ? 0 : 1});
+        for (const SeqShape& prompt : {SeqShape{33, 9}, {390, 150}, {1, 1}, {700, 300}}) beside.seqs.push_back(prompt);
+        check_attention(family, sides, beside);
+        check_dummies(family, sides, beside);
+      }
+    }
     AttentionShape empty = base;
     empty.seqs = {{5, 0}};
     check_attention(family, sides, empty);

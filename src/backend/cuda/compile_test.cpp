@@ -63,10 +63,12 @@ Result<std::string> compile_with_nvcc(const std::filesystem::path& nvcc, const s
 }
 
 // Kernels that use all registers and keep some bytes elsewhere while they end a tile, outside of their loops; the next
-// two by NVRTC 13.0 only, a word; the last one seven words of a warpgroup with 160 sums and scores a thread.
+// two by NVRTC 13.0 only, a word; then one with seven words of a warpgroup with 160 sums and scores a thread. The last
+// two keep four words of the warp that loads, which has 40 registers.
 constexpr const char* kSpillingKernels[] = {"linear_int8_n256",     "linear_int4_n256",
                                             "linear_int4_g32_n256", "quantize_rows_f32_2",
-                                            "quantize_rows_f32_4",  "attention_latent_wgmma_int8"};
+                                            "quantize_rows_f32_4",  "attention_latent_wgmma_int8",
+                                            "attention_prefill_wgmma_int8_d64", "attention_prefill_wgmma_int8_d128"};
 constexpr int kMaxSpillBytes = 128;  // loads and stores
 
 void check_usage(std::string_view program, const std::string& log) {

@@ -11,13 +11,14 @@ namespace spate::cuda {
 
 constexpr int kTile = kDecodeTileKeys, kHeads = kDecodeHeadTile;
 
-// Keys that the query of a sequence sees: [begin, end), begin rounded down to a tile; none of a dummy.
+// Keys that the query of a sequence sees: [begin, end), begin rounded down to a tile. None of a dummy, and of a sequence
+// with more queries, which is another kernel's.
 struct KeyRange {
   int begin, end;
 };
 __device__ inline KeyRange seen_keys(const AttentionPagedKernelParams& p, int seq) {
   const int seq_len = p.seq_lens[seq];
-  if (p.cu_seqlens_q[seq + 1] <= p.cu_seqlens_q[seq] || seq_len <= 0) return {};
+  if (p.cu_seqlens_q[seq + 1] - p.cu_seqlens_q[seq] != 1 || seq_len <= 0) return {};
   const int begin = p.window > 0 ? max(0, seq_len - p.window) : 0;
   return {begin / kTile * kTile, seq_len};
 }

@@ -162,6 +162,19 @@ void attention_decode_ring(Stream& stream, const DecodeRing& ring, const Attenti
          {{"num_seqs", attention.num_seqs}, {"num_heads", p.q.dim(1)}, {"max_seq_len", p.max_seq_len}});
 }
 
+// Of prompts and the sequences that decode beside them: decode attention of the latter, whose keys bring no more than 8 rows
+// to a tile of 128. How many there are only the device knows, so steps with few long prompts among many sequences have it.
+// Whether it was launched: sequences of one query token are done.
+bool attend_decodes_beside(Stream& stream, const AttentionPagedParams& p, const AttentionPagedKernelParams& attention) {
+  constexpr int kMinSeqs = 8;
+  const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  const DecodeRing ring = decode_ring_for(p.kv.desc, attention.num_seqs);
+  const bool has_few_prompts = 2 * p.q.dim(0) < int64_t{p.max_query_len} * attention.num_seqs;
+  if (attention.num_seqs < kMinSeqs || !has_few_prompts || !device.has(ring.kernel)) return false;
+  attention_decode_ring(stream, ring, p, attention);
+  return true;
+}
+
 // The blocks that expand_kv.cu makes of a step's INT8 cache blocks. They never take more memory than this: a step whose
 // sequences do not fit is attended to in passes.
 constexpr int64_t kMaxExpandedBytes = int64_t{512} << 20;
@@ -279,7 +292,7 @@ void attention_paged(Stream& stream, const AttentionPagedParams& p) {
   if (num_tokens == 0 || num_heads == 0) return;
   CHECK(desc.head_dim <= kAttentionMaxHeadDim, "attention_paged: head_dim {} exceeds {}", desc.head_dim,
         kAttentionMaxHeadDim);
-  const AttentionPagedKernelParams params{
+  AttentionPagedKernelParams params{
       .q = p.q.raw(),
       .out = p.out.raw(),
       .block_table = p.block_table.data<int32_t>(),
@@ -307,11 +320,13 @@ void attention_paged(Stream& stream, const AttentionPagedParams& p) {
     const KernelId wgmma =
         desc.head_dim == 64 ? kernel_id("attention_prefill_wgmma_d64") : kernel_id("attention_prefill_wgmma_d128");
     if (desc.dtype == DType::kBf16 && device.has(wgmma)) {
+      params.skips_decodes = attend_decodes_beside(stream, p, params);
       return attention_prefill_wgmma(stream, wgmma, p, params, p.kv.num_blocks);
     }
     const KernelId wgmma_int8 = desc.head_dim == 64 ? kernel_id("attention_prefill_wgmma_int8_d64")
                                                     : kernel_id("attention_prefill_wgmma_int8_d128");
     if (desc.dtype == DType::kI8 && device.has(wgmma_int8) && fits_expanded(p)) {
+      params.skips_decodes = attend_decodes_beside(stream, p, params);
       return attention_prefill_int8(stream, wgmma_int8, p, params);
     }
     const KernelId prefill =

@@ -26,6 +26,7 @@ struct AttentionPagedKernelParams {
   int32_t num_seqs;
   int32_t heads_per_kv_head;
   int32_t window;             // 0: all keys
+  int32_t skips_decodes;      // of the prefill kernels on wgmma: sequences of one query token are another kernel's
   float softmax_scale_log2e;  // softmax_scale * log2(e): the kernel works in powers of two
 };
 

@@ -102,57 +102,82 @@ __device__ inline float exp2_approx(float x) {
 // --- the warp that loads ---------------------------------------------------------------------------------------------
 
 // The items of the CTA. Sequence by sequence, section of heads by section, the last queries, which have the most keys,
-// first.
+// first. Lane i counts for the i-th of 32 sequences, so that a hundred without items (decode rows that another kernel
+// has) cost four reads instead of a hundred, one behind the other. All lanes call.
 template <class Tiles>
 class AttentionWork {
  public:
   using Params = typename Tiles::Params;
   __device__ explicit AttentionWork(const Params& p) : p_(p), next_(static_cast<int>(blockIdx.x)) {
     tile_queries_ = kPrefillWgmmaRows / p.packed_heads;
-    enter_sequence();
+    read_sequences();
   }
   // False: none left.
   __device__ bool next(AttentionItem& item) {
     const AttentionPagedKernelParams& p = p_.attention;
     const int idx = next_ = __shfl_sync(0xffffffffu, next_, 0);
-    while (seq_ < p.num_seqs && idx >= first_item_ + num_items_) {
-      first_item_ += num_items_;
-      first_key_row_ += p.seq_lens[seq_];
-      ++seq_;
-      enter_sequence();
+    uint32_t reach = 0;
+    while ((reach = __ballot_sync(0xffffffffu, first_item_ + through_ > idx)) == 0) {
+      if (first_seq_ + kWarpSize >= p.num_seqs) return false;
+      first_item_ += __shfl_sync(0xffffffffu, through_, kWarpSize - 1);
+      first_key_ += __shfl_sync(0xffffffffu, keys_through_, kWarpSize - 1);
+      first_seq_ += kWarpSize;
+      read_sequences();
     }
-    if (seq_ == p.num_seqs) return false;
     if (threadIdx.x % kWarpSize == 0) next_ = static_cast<int>(gridDim.x + atomicAdd(p_.work_counters, 1u));
-    const auto [tile, head_tile] = Tiles::place_of(p_, idx - first_item_, num_items_);
+    const int found = __ffs(static_cast<int>(reach)) - 1;
+    seq_ = first_seq_ + found;
+    const int first_token = p.cu_seqlens_q[seq_], query_len = p.cu_seqlens_q[seq_ + 1] - first_token;
+    const int seq_len = p.seq_lens[seq_], num_items = num_items_of(query_len);
+    first_key_row_ = first_key_ + __shfl_sync(0xffffffffu, keys_through_, found) - seq_len;
+    const int item_idx = idx - first_item_ - (__shfl_sync(0xffffffffu, through_, found) - num_items);
+    const auto [tile, head_tile] = Tiles::place_of(p_, item_idx, num_items);
     const int first_query = tile * tile_queries_;
-    item.first_token = first_token_ + first_query;
-    item.num_queries = min(tile_queries_, query_len_ - first_query);
+    item.first_token = first_token + first_query;
+    item.num_queries = min(tile_queries_, query_len - first_query);
     item.first_head = head_tile * p_.packed_heads;
-    item.first_position = p.seq_lens[seq_] - query_len_ + first_query;
+    item.first_position = seq_len - query_len + first_query;
     item.end_key = item.first_position + item.num_queries;
     item.begin_key = p.window > 0 ? max(0, item.first_position - p.window + 1) : 0;
     item.first_key = item.begin_key / kPrefillWgmmaBoxKeys * kPrefillWgmmaBoxKeys;
     item.num_tiles = (item.end_key - item.first_key + kPrefillWgmmaKeys - 1) / kPrefillWgmmaKeys;
     return true;
   }
+  // Of the item.
   __device__ int seq() const { return seq_; }
   // Keys of the sequences before it.
   __device__ int first_key_row() const { return first_key_row_; }
 
  private:
-  __device__ void enter_sequence() {
+  __device__ int num_items_of(int query_len) const {
+    return (query_len + tile_queries_ - 1) / tile_queries_ * p_.num_head_tiles;
+  }
+  // Sequence first_seq_ + lane.
+  __device__ void read_sequences() {
     const AttentionPagedKernelParams& p = p_.attention;
-    if (seq_ == p.num_seqs) return;
-    first_token_ = p.cu_seqlens_q[seq_];
-    query_len_ = p.cu_seqlens_q[seq_ + 1] - first_token_;
-    if (p.seq_lens[seq_] <= 0) query_len_ = 0;
-    num_items_ = (query_len_ + tile_queries_ - 1) / tile_queries_ * p_.num_head_tiles;
+    const int lane = static_cast<int>(threadIdx.x) % kWarpSize, seq = first_seq_ + lane;
+    through_ = keys_through_ = 0;
+    if (seq < p.num_seqs) {
+      const int query_len = p.cu_seqlens_q[seq + 1] - p.cu_seqlens_q[seq];
+      keys_through_ = p.seq_lens[seq];
+      if (keys_through_ > 0 && !(p.skips_decodes && query_len == 1)) through_ = num_items_of(query_len);
+    }
+#pragma unroll
+    for (int delta = 1; delta < kWarpSize; delta *= 2) {
+      const int lower = __shfl_up_sync(0xffffffffu, through_, delta);
+      const int lower_keys = __shfl_up_sync(0xffffffffu, keys_through_, delta);
+      if (lane >= delta) {
+        through_ += lower;
+        keys_through_ += lower_keys;
+      }
+    }
   }
 
   const Params& p_;
   int next_, tile_queries_;
-  int seq_ = 0, first_item_ = 0, num_items_ = 0, first_key_row_ = 0;
-  int first_token_ = 0, query_len_ = 0;
+  int first_seq_ = 0, first_item_ = 0, first_key_ = 0;  // of the 32 sequences
+  int through_ = 0, keys_through_ = 0;                  // items and keys of the 32 up to the lane's
+  int seq_ = 0, first_key_row_ = 0;
 };
 
 template <class Tiles>

@@ -31,7 +31,7 @@ struct BlockRange {
 
 __device__ inline BlockRange seen_blocks(const AttentionPagedKernelParams& p, int seq) {
   const int query_len = p.cu_seqlens_q[seq + 1] - p.cu_seqlens_q[seq], seq_len = p.seq_lens[seq];
-  if (query_len <= 0 || seq_len <= 0) return {0, 0};
+  if (query_len <= 0 || seq_len <= 0 || (p.skips_decodes && query_len == 1)) return {0, 0};
   const int first_key = p.window > 0 ? max(0, seq_len - query_len - p.window + 1) : 0;
   return {first_key / p.kv.kv_block_size, (seq_len - 1) / p.kv.kv_block_size + 1};
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/cuda/kernel/linear/integer_weight.h"
+#include "backend/cuda/kernel/primitive/async_copy.h"
 
 namespace spate::cuda {
 
@@ -13,7 +14,12 @@ __device__ inline void scale_sums_of(const QuantizedRow* rows, const float (&sca
   const int first_column = threadIdx.x % 32 % 4 * 2;
 #pragma unroll
   for (int i = 0; i < kTokens / 4; ++i) {  // tokens 8 j + c
-    if (i % 8 == 0) asm volatile("" ::: "memory");
+    // Not all at once: there are no registers for them.
+    if constexpr (kTokens > 128) {
+      if (i % 8 == 0) __syncwarp();
+    } else {
+      if (i % 8 == 0) asm volatile("" ::: "memory");
+    }
     const int j = i / 2, c = i % 2;
     const QuantizedRow x = rows[token_at(first_column + 8 * j + c)];
     seen(i, x.num_outliers);
@@ -61,25 +67,46 @@ __device__ inline void prefetch_row_scales(const LinearIntegerKernelParams& p, i
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p.weight + p.layout.scales_offset + static_cast<int64_t>(row) * 4));
 }
 
-// The same of a product with one matrix. weight_at(row, k): the code of W there, of rows below num_rows.
-// outlier_steps: of linear_skeleton.h; they take values without the scales of W.
-template <int kTokens, typename OutlierSteps, typename WeightAt>
-__device__ inline void scale_sums(const LinearIntegerKernelParams& p, const int32_t (&sums)[kTokens / 2],
-                                  float (&values)[kTokens / 2], int row, int token, int bias,
-                                  OutlierSteps outlier_steps, WeightAt weight_at) {
+// What scale_sums() takes of a tile: tokens, zeros where there are no more, and scales of those rows of W that there
+// are. In shared memory; of tiles of 128 tokens and fewer it made decode no faster (bench/results).
+template <int kTokens>
+struct alignas(16) TileScales {
+  QuantizedRow rows[kTokens];
+  float scales[kWgmmaTileRows];
+};
+template <int kTokens>
+constexpr bool kHasTileScales = kTokens > 128;
+// Starts the copies; thread: of kTokens.
+template <int kTokens>
+__device__ inline void fetch_tile_scales(const LinearIntegerKernelParams& p, TileScales<kTokens>& to, int row,
+                                         int token, int thread) {
+  static_assert(kTokens >= kWgmmaTileRows);
+  const bool exists = token + thread < p.tiles.num_tokens;
+  copy_async_16(shared_address(to.rows + thread), p.rows + (exists ? token + thread : 0), exists);
+  if (thread < kWgmmaTileRows && row + thread < p.layout.num_rows) {
+    copy_async_4(shared_address(to.scales + thread), p.weight + p.layout.scales_offset + int64_t{row + thread} * 4);
+  }
+}
+
+// The same of a product with one matrix. rows, row_at(column): of the tile's tokens. scale_at(row), weight_at(row, k):
+// the scale and a code of W, of rows below num_rows. outlier_steps: of linear_skeleton.h; they take values without the
+// scales of W.
+template <int kTokens, typename RowAt, typename ScaleAt, typename OutlierSteps, typename WeightAt>
+__device__ inline void scale_sums_by(const LinearIntegerKernelParams& p, const QuantizedRow* rows, RowAt row_at,
+                                     ScaleAt scale_at, const int32_t (&sums)[kTokens / 2], float (&values)[kTokens / 2],
+                                     int row, int token, int bias, OutlierSteps outlier_steps, WeightAt weight_at) {
   const int own_row = row + static_cast<int>(threadIdx.x) % 32 / 4, last_token = p.tiles.num_tokens - 1;
-  const float* scales = reinterpret_cast<const float*>(p.weight + p.layout.scales_offset);
   float scale[2];
   const auto load_scales = [&] {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) scale[r] = own_row + 8 * r < p.layout.num_rows ? scales[own_row + 8 * r] : 0.0f;
+    for (int r = 0; r < 2; ++r) scale[r] = own_row + 8 * r < p.layout.num_rows ? scale_at(own_row + 8 * r) : 0.0f;
   };
   load_scales();
   const bool has_steps = outlier_steps.count() > 0;
   if (has_steps) scale[0] = scale[1] = 1.0f;
   const auto token_at = [&](int column) { return min(token + column, last_token); };
   int max_outliers = 0;
-  scale_sums_of<kTokens>(p.rows, scale, sums, values, bias, token_at,
+  scale_sums_of<kTokens>(rows, scale, sums, values, bias, row_at,
                          [&](int, int num_outliers) { max_outliers = max(max_outliers, num_outliers); });
   if (has_steps) {
     outlier_steps.add(values, static_cast<int>(threadIdx.x) / 128 - 1);
@@ -91,6 +118,27 @@ __device__ inline void scale_sums(const LinearIntegerKernelParams& p, const int3
   add_outliers_of<kTokens>(
       p.rows, p.outliers, scale, max_outliers, values, token_at,
       [&](int r, int k) { return own_row + 8 * r < p.layout.num_rows ? weight_at(own_row + 8 * r, k) : 0; });
+}
+
+// Rows and scales from global memory.
+template <int kTokens, typename OutlierSteps, typename WeightAt>
+__device__ inline void scale_sums(const LinearIntegerKernelParams& p, const int32_t (&sums)[kTokens / 2],
+                                  float (&values)[kTokens / 2], int row, int token, int bias,
+                                  OutlierSteps outlier_steps, WeightAt weight_at) {
+  const int last_token = p.tiles.num_tokens - 1;
+  const float* scales = reinterpret_cast<const float*>(p.weight + p.layout.scales_offset);
+  scale_sums_by<kTokens>(
+      p, p.rows, [&](int column) { return min(token + column, last_token); }, [&](int of) { return scales[of]; }, sums,
+      values, row, token, bias, outlier_steps, weight_at);
+}
+// From `tile`.
+template <int kTokens, typename OutlierSteps, typename WeightAt>
+__device__ inline void scale_sums(const LinearIntegerKernelParams& p, const TileScales<kTokens>& tile,
+                                  const int32_t (&sums)[kTokens / 2], float (&values)[kTokens / 2], int row, int token,
+                                  int bias, OutlierSteps outlier_steps, WeightAt weight_at) {
+  scale_sums_by<kTokens>(
+      p, tile.rows, [](int column) { return column; }, [&](int of) { return tile.scales[of % kWgmmaTileRows]; }, sums,
+      values, row, token, bias, outlier_steps, weight_at);
 }
 
 }  // namespace spate::cuda

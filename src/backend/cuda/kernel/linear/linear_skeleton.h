@@ -19,6 +19,10 @@
 //     static void load_two_rows(p, row, k, values);  // of W, without the scales of rows; where kOutlierRows > 0
 //     // May be left out: brings to L2 what finish() reads of 8 rows of W.
 //     static void prefetch_finish(p, row);
+//     // May be left out, or be there for some kTokens only: what finish() then takes behind p, in shared memory. It
+//     // comes by cp.async while a tile's first k is multiplied.
+//     template <int kTokens> using FinishInputs;
+//     template <int kTokens> static void fetch_finish(p, inputs, row, token, thread);  // of the tile
 //   };
 //
 // A format whose stages hold kStageSteps steps of k, or that keeps state from stage to stage, has instead of
@@ -649,6 +653,20 @@ __device__ inline void load_shares(const typename Format::Params& p, const Stage
   wait_for_inputs();
 }
 
+template <typename Format, int kTokens>
+concept HasFinishInputs = requires {
+  typename Format::template FinishInputs<kTokens>;
+};
+template <typename Format, int kTokens>
+struct FinishInputsOf {
+  struct Type {};
+};
+template <typename Format, int kTokens>
+requires HasFinishInputs<Format, kTokens>
+struct FinishInputsOf<Format, kTokens> {
+  using Type = typename Format::template FinishInputs<kTokens>;
+};
+
 // What finish() reads of W comes to L2 while a tile's first k is multiplied.
 template <typename Format>
 __device__ inline void prefetch_finish(const typename Format::Params& p, const Segment& segment, int thread) {
@@ -657,6 +675,14 @@ __device__ inline void prefetch_finish(const typename Format::Params& p, const S
       Format::prefetch_finish(p, segment.row + thread);
     }
   }
+}
+
+// What all lanes have, of tiles of 256 tokens from one of them, so that the compiler knows it: descriptors of such an
+// address stay in uniform registers, and no product waits until they are moved there. With fewer tokens decode gained
+// nothing.
+template <int kTokens>
+__device__ inline uint32_t uniform(uint32_t value) {
+  return kTokens > 128 ? __shfl_sync(0xffffffffu, value, 0) : value;
 }
 
 // The stages of a segment, whose sums are those of its last step when wgmma_wait<0>() has returned. last_stage: the one
@@ -677,10 +703,11 @@ __device__ inline void multiply_segment(const typename Format::Params& p, const 
   if constexpr (!HasSource<Format>) {
     int step = segment.begin;
     const auto multiply_stage = [&](typename Format::Operand& operand) {
+      const uint32_t weight = uniform<kTokens>(stages.weight(place.stage));
       wait_barrier(stages.full(place.stage), place.parity);
-      Format::take(p, operand, stages.weight(place.stage), consumer);
+      Format::take(p, operand, weight, consumer);
       wgmma_fence();
-      Format::template multiply<kTokens>(sums, operand, stages.weight(place.stage), stages.x(place.stage), consumer);
+      Format::template multiply<kTokens>(sums, operand, weight, weight + Format::kStageWeightBytes, consumer);
       give_back_last();
       return ++step < segment.end;
     };
@@ -721,8 +748,11 @@ __device__ inline void multiply_segment(const typename Format::Params& p, const 
 template <typename Format, int kTokens>
 __device__ inline void multiply_stages(const typename Format::Params& p, const Stages<Format, kTokens>& stages) {
   const LinearWgmmaKernelParams& tiles = Format::tiles(p);
-  const int thread = static_cast<int>(threadIdx.x) - 128, consumer = thread / 128, lane = thread % 32;
+  const int thread = static_cast<int>(threadIdx.x) - 128, lane = thread % 32;
+  const int consumer = static_cast<int>(uniform<kTokens>(static_cast<uint32_t>(thread) / 128));
   constexpr int kTeam = Stages<Format, kTokens>::kTeam;
+  __shared__ typename FinishInputsOf<Format, kTokens>::Type finish_inputs[2];
+  [[maybe_unused]] int turn = 0;
   Work work(tiles, kTokens, kTeam);
   Segment segment;
   bool has_segment = work.next(segment);
@@ -730,7 +760,15 @@ __device__ inline void multiply_stages(const typename Format::Params& p, const S
   Place<Stages<Format, kTokens>::kCount> place;
   typename Format::Sum sums[kTokens / 2];
   for (; has_segment; has_segment = work.next(segment)) {
-    prefetch_finish<Format>(p, segment, thread);
+    if constexpr (HasFinishInputs<Format, kTokens>) {
+      if (segment.begin == 0) {
+        turn ^= 1;  // a warpgroup may still read those of the tile before
+        Format::template fetch_finish<kTokens>(p, finish_inputs[turn], segment.row, segment.token, thread);
+        commit_copies();
+      }
+    } else {
+      prefetch_finish<Format>(p, segment, thread);
+    }
 #pragma unroll
     for (int i = 0; i < kTokens / 2; ++i) sums[i] = 0;
     int last_stage = -1;
@@ -749,7 +787,13 @@ __device__ inline void multiply_stages(const typename Format::Params& p, const S
     const int row = segment.row + consumer * kWgmmaRows + thread % 128 / 32 * 16;
     float values[kTokens / 2];
     const OutlierSteps<Format, kTokens> outlier_steps{p, stages, place};
-    Format::template finish<kTokens>(p, sums, values, row, segment.token, outlier_steps);
+    if constexpr (HasFinishInputs<Format, kTokens>) {
+      wait_copies<0>();
+      sync_consumers();
+      Format::template finish<kTokens>(p, finish_inputs[turn], sums, values, row, segment.token, outlier_steps);
+    } else {
+      Format::template finish<kTokens>(p, sums, values, row, segment.token, outlier_steps);
+    }
     if constexpr (wgmma_staging_bytes(kTokens) > 0) {
       const int first_row = segment.row + consumer * kWgmmaRows;
       if (can_stage_tile(tiles, first_row)) {

@@ -15,6 +15,10 @@ __device__ inline void copy_async_16(uint32_t shared, const void* global, bool e
   const int bytes = exists ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes));
 }
+// 4 bytes; both addresses are multiples of 4.
+__device__ inline void copy_async_4(uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global));
+}
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;"); }
 // All but the kPending groups that this thread committed last have arrived.
 template <int kPending>

@@ -89,6 +89,7 @@ void add_routing(Report& report, Sides sides, ExpertScores scores) {
 struct ExpertShape {
   int64_t num_tokens, hidden_size, intermediate_size, num_experts, num_experts_per_tok;
   bool has_shared, has_shared_gate;
+  bool has_outliers = false;  // in x, and in activations
 };
 
 // The tensors of a case, on the host.
@@ -106,6 +107,28 @@ ExpertData make_expert_data(DType act, const ExpertShape& s, bool other_ranks) {
                                1 / std::sqrt(static_cast<float>(s.hidden_size)));
   data.down = random_tensor(rng, act, {s.num_experts * s.hidden_size, s.intermediate_size},
                             1 / std::sqrt(static_cast<float>(s.intermediate_size)));
+  if (s.has_outliers) {
+    const auto scale = [&](HostTensor& tensor, int64_t index, float factor) {
+      if (act == DType::kBf16) {
+        Bf16& value = tensor.span<Bf16>()[static_cast<size_t>(index)];
+        value = Bf16::from_float(value.to_float() * factor);
+      } else {
+        tensor.span<float>()[static_cast<size_t>(index)] *= factor;
+      }
+    };
+    for (int64_t t = 0; t < s.num_tokens; t += 2) {
+      for (const int64_t k : {int64_t{3}, int64_t{130}, s.hidden_size - 1}) scale(data.x, t * s.hidden_size + k, 40);
+    }
+    for (int64_t expert = 0; expert < s.num_experts; ++expert) {
+      for (const int64_t feature : {int64_t{1}, s.intermediate_size / 2, s.intermediate_size - 2}) {
+        for (const int64_t row : {feature, s.intermediate_size + feature}) {
+          for (int64_t k = 0; k < s.hidden_size; ++k) {
+            scale(data.gate_up, (expert * 2 * s.intermediate_size + row) * s.hidden_size + k, 8);
+          }
+        }
+      }
+    }
+  }
   data.ids = HostTensor(DType::kI32, {s.num_tokens, s.num_experts_per_tok});
   data.weights = HostTensor(DType::kF32, {s.num_tokens, s.num_experts_per_tok});
   std::vector<int32_t> all(static_cast<size_t>(s.num_experts));
@@ -173,12 +196,28 @@ void add_expert_mlp(Report& report, Sides sides, DType act, const WeightSpec& sp
   Family family(report, fmt::format("expert_mlp {} by {}", act_name(act), weight_spec_name(spec)));
   if (!family.selected()) return;
   const ExpertShape shapes[] = {
-      {1, 32, 16, 4, 2, false, false},     {0, 32, 16, 4, 2, false, false},     {2, 33, 13, 3, 3, true, false},
-      {9, 64, 48, 8, 2, true, true},       {40, 70, 24, 2, 1, false, false},    {70, 96, 32, 3, 2, true, true},
-      {20, 520, 264, 6, 3, true, false},   {130, 264, 136, 4, 2, false, false}, {280, 264, 136, 2, 1, false, false},
-      {60, 272, 16, 200, 8, false, false}, {256, 64, 16, 130, 8, true, false},  {9, 4104, 16, 4, 2, false, false},
+      {1, 32, 16, 4, 2, false, false},
+      {0, 32, 16, 4, 2, false, false},
+      {2, 33, 13, 3, 3, true, false},
+      {9, 64, 48, 8, 2, true, true},
+      {40, 70, 24, 2, 1, false, false},
+      {70, 96, 32, 3, 2, true, true},
+      {20, 520, 264, 6, 3, true, false},
+      {130, 264, 136, 4, 2, false, false},
+      {280, 264, 136, 2, 1, false, false},
+      {60, 272, 16, 200, 8, false, false},
+      {256, 64, 16, 130, 8, true, false},
+      {9, 4104, 16, 4, 2, false, false},
+      {24, 640, 256, 16, 1, false, false},
+      {24, 640, 256, 16, 4, true, false},
+      {60, 640, 256, 16, 4, false, false},
+      {24, 640, 256, 16, 1, false, false, true},
+      {24, 640, 256, 16, 4, true, false, true},
+      {60, 640, 256, 16, 4, false, false, true},
+      {280, 264, 136, 2, 1, false, false, true},
   };
   for (const ExpertShape& s : shapes) {
+    if (s.has_outliers && !spec.quantizes_activations()) continue;
     for (const bool other_ranks : {false, true}) {
       const ExpertData data = make_expert_data(act, s, other_ranks);
       // An activation that lies between two values of bf16 may be rounded either way: one of them moves a sum of
@@ -186,11 +225,13 @@ void add_expert_mlp(Report& report, Sides sides, DType act, const WeightSpec& sp
       // 2^-6. Where there are many, several are, and large ones among them.
       const double many = s.num_tokens * s.intermediate_size > 4000 ? 4 : 1;
       const double step = spec.quantizes_activations() ? 0x1p-4 : act == DType::kBf16 ? 0x1p-6 : 0;
-      const double flip = many * step / std::sqrt(static_cast<double>(s.intermediate_size));
+      const double size = s.has_outliers ? 64 : 1;  // of activations
+      const double flip = size * many * step / std::sqrt(static_cast<double>(s.intermediate_size));
       const Tolerance tolerance{.rel = 2 * ulp_of(act), .abs = 0x1p-16 + flip};
       family.compare(sides.actual, sides.expected,
-                     fmt::format("{} tokens, {} of {} experts of {} x {}{}", s.num_tokens, s.num_experts_per_tok,
-                                 s.num_experts, s.intermediate_size, s.hidden_size, other_ranks ? ", other ranks" : ""),
+                     fmt::format("{} tokens, {} of {} experts of {} x {}{}{}", s.num_tokens, s.num_experts_per_tok,
+                                 s.num_experts, s.intermediate_size, s.hidden_size, s.has_outliers ? ", outliers" : "",
+                                 other_ranks ? ", other ranks" : ""),
                      [&](Side& side) -> Outputs {
                        Outputs outputs;
                        outputs.push_back({"out", run_experts(side, s, data, spec, 0, s.num_tokens), tolerance});

@@ -55,7 +55,8 @@ __device__ inline void add_outliers_by_column(const ExpertIntegerParams& p, cons
   }
 }
 
-// Values of a tile, the outliers of x included. first_row: of the warp. code_at(weight, row, k): the code of a matrix there.
+// Values of a tile, the outliers of x included unless expert_outliers.cu adds them. first_row: of the warp.
+// code_at(weight, row, k): the code of a matrix there.
 template <ExpertKind kKind, int kColumns, typename CodeAt>
 __device__ inline void finish_integer(const ExpertWgmmaKernelParams& p, const ExpertOrder& order,
                                 const int32_t (&sums)[kColumns / 2],
@@ -85,7 +86,7 @@ __device__ inline void finish_integer(const ExpertWgmmaKernelParams& p, const Ex
     max_outliers = max(max_outliers, num_outliers);
     columns |= static_cast<uint32_t>(num_outliers > 0) << i;
   });
-  if (max_outliers == 0) return;
+  if (max_outliers == 0 || (kKind == ExpertKind::kDown && p.integer.leaves_outliers)) return;
   // Activations between gate_up and down: one row in hundreds has outliers, and it has tens of them. (Kernels of small
   // tiles leave the registers to the CTAs beside them.)
   if (kKind == ExpertKind::kDown && kColumns >= 128 && 2 * __popc(columns) <= max_outliers * kColumns / 16) {

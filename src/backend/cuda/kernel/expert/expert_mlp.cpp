@@ -3,6 +3,7 @@
 
 #include "backend/check_params.h"
 #include "backend/cuda/kernel/cuda_ops.h"
+#include "backend/cuda/kernel/expert/expert_outliers.h"
 #include "backend/cuda/kernel/expert/expert_product.h"
 #include "backend/cuda/kernel/expert/expert_stream.h"
 #include "backend/cuda/kernel/expert/expert_wgmma.h"
@@ -323,7 +324,8 @@ ProductInput make_input(Stream& stream, const Tensor& x, const PackedWeight& wei
                       .layout = layout,
                       .rows = codes.rows,
                       .outliers = codes.outliers,
-                      .gathers = false}};
+                      .gathers = false,
+                      .leaves_outliers = false}};
 }
 
 TensorMap input_map(const DriverApi& api, const ProductInput& input, bool is_codes, int64_t num_rows, int tile_rows) {
@@ -334,15 +336,42 @@ TensorMap input_map(const DriverApi& api, const ProductInput& input, bool is_cod
 
 // The same rows, one behind the other in the order of experts.
 ProductInput copy_rows(Stream& stream, const ProductInput& input, const ExpertOrder& order, int64_t num_tokens,
-                       int64_t num_pairs, char* copies) {
-  gather_rows(stream, {.x = Tensor(const_cast<void*>(input.data), DType::kI8, {num_tokens, input.stride_bytes})
-                                .columns(0, input.row_bytes),
-                       .row_ids = Tensor(order.row_tokens, DType::kI32, {num_pairs}),
-                       .out = Tensor(copies, DType::kI8, {num_pairs, input.row_bytes})});
+                       int64_t num_experts_per_tok, char* copies) {
+  constexpr int64_t kUnit = 16;
+  constexpr int kMaxThreads = 256;
+  static_assert(kCopyRowsMaxPairs >= kMaxExpertsPerTok);
+  const ExpertCopyRowsKernelParams params{.x = static_cast<const char*>(input.data),
+                                          .pair_rows = order.pair_rows,
+                                          .out = copies,
+                                          .x_stride_bytes = input.stride_bytes,
+                                          .num_units = static_cast<int32_t>(input.row_bytes / kUnit),
+                                          .num_experts_per_tok = static_cast<int32_t>(num_experts_per_tok)};
+  launch(stream, kernel_id("expert_copy_rows"),
+         {.x = num_tokens, .num_threads = std::max(kCopyRowsMaxPairs, num_threads_for(params.num_units, kMaxThreads))},
+         params, {{"num_tokens", num_tokens}, {"row_bytes", input.row_bytes}});
   ProductInput copied = input;
   copied.data = copies;
   copied.stride_bytes = input.row_bytes;
   return copied;
+}
+
+// Those of activations, which `down` of many rows leaves.
+void add_outliers(Stream& stream, const ExpertMlpParams& p, const ExpertScratch& scratch, int64_t tile_rows) {
+  constexpr int64_t kPartsOfCta = 2;  // of 128 rows of W
+  const WeightDesc& down = p.down->desc();
+  const int64_t num_pairs = p.x.dim(0) * p.expert_ids.dim(1);
+  const ExpertOutliersKernelParams params{.weight = static_cast<const char*>(p.down->data()),
+                                          .layout = integer_layout(down),
+                                          .rows = scratch.act_codes.rows,
+                                          .outliers = scratch.act_codes.outliers,
+                                          .order = scratch.order,
+                                          .y = scratch.y,
+                                          .y_stride = y_stride(p)};
+  launch(stream, kernel_id("expert_outliers"),
+         {.x = max_expert_tiles(num_pairs, down.num_matrices, tile_rows),
+          .y = ceil_div(down.out_features, kPartsOfCta * kWgmmaTileRows),
+          .num_threads = 32 * kExpertOutlierWarps},
+         params, {{"num_pairs", num_pairs}, {"out_features", down.out_features}});
 }
 
 void run_wgmma(Stream& stream, const ExpertMlpParams& p, const AddRmsNormParams* norm) {
@@ -383,7 +412,7 @@ void run_wgmma(Stream& stream, const ExpertMlpParams& p, const AddRmsNormParams*
   };
 
   ProductInput x = make_input(stream, p.x, *p.gate_up, scratch.x_codes);
-  if (kernels.copies_x) x = copy_rows(stream, x, scratch.order, num_tokens, num_pairs, scratch.x);
+  if (kernels.copies_x) x = copy_rows(stream, x, scratch.order, num_tokens, p.expert_ids.dim(1), scratch.x);
   x.integer.gathers = true;
   multiply(
       kernels.gate_up, *p.gate_up,
@@ -399,7 +428,10 @@ void run_wgmma(Stream& stream, const ExpertMlpParams& p, const AddRmsNormParams*
       ceil_div(gate_up.out_features / 2, kWgmmaTileRows / 2));
 
   const Tensor act_rows = Tensor(scratch.act, act, {num_pairs, act_stride(p)}).columns(0, down.in_features);
-  const ProductInput act_input = make_input(stream, act_rows, *p.down, scratch.act_codes);
+  ProductInput act_input = make_input(stream, act_rows, *p.down, scratch.act_codes);
+  // In another order of sums: not where the bits of a token may not depend on the others.
+  act_input.integer.leaves_outliers = kernels.copies_x && is_integer(*p.down) && act == DType::kBf16 &&
+                                      down.in_features <= kExpertStreamMaxWidth && !device.is_deterministic();
   multiply(kernels.down, *p.down,
            {.weight = has_map(*p.down) ? rows_map(api, *p.down) : TensorMap{},
             .x = input_map(api, act_input, is_integer(*p.down), num_pairs, kernels.tile_rows),
@@ -408,6 +440,7 @@ void run_wgmma(Stream& stream, const ExpertMlpParams& p, const AddRmsNormParams*
             .out_stride = y_stride(p),
             .out_features = static_cast<int32_t>(down.out_features)},
            ceil_div(down.out_features, kWgmmaTileRows));
+  if (act_input.integer.leaves_outliers) add_outliers(stream, p, scratch, kernels.tile_rows);
   combine(stream, p, norm, scratch);
 }
 

@@ -22,15 +22,7 @@ constexpr int kOrderThreads = kOrderWarps * kWarpSize;
 __device__ inline int2 scan_exclusive(int2 value, int2& total) {
   __shared__ int2 of_warp[kOrderWarps];
   const int warp = threadIdx.x / kWarpSize, lane = threadIdx.x % kWarpSize;
-  int2 sum = value;
-#pragma unroll
-  for (int distance = 1; distance < kWarpSize; distance *= 2) {
-    const int x = __shfl_up_sync(0xffffffffu, sum.x, distance), y = __shfl_up_sync(0xffffffffu, sum.y, distance);
-    if (lane >= distance) {
-      sum.x += x;
-      sum.y += y;
-    }
-  }
+  const int2 sum = make_int2(sum_through_lane(value.x), sum_through_lane(value.y));
   __syncthreads();  // the sums before may still be read
   if (lane == kWarpSize - 1) of_warp[warp] = sum;
   __syncthreads();

@@ -43,4 +43,15 @@ struct ExpertOrderKernelParams {
   int32_t tile_rows;
 };
 
+constexpr int kCopyRowsMaxPairs = 64;  // of a token
+
+struct ExpertCopyRowsKernelParams {
+  const char* x;             // [num_tokens] rows
+  const int32_t* pair_rows;  // of ExpertOrder
+  char* out;                 // [num_pairs, num_units of 16 bytes]
+  int64_t x_stride_bytes;
+  int32_t num_units;  // of a row
+  int32_t num_experts_per_tok;
+};
+
 }  // namespace spate::cuda

@@ -21,6 +21,7 @@
 
 #include "backend/cuda/kernel/expert/expert_wgmma.h"
 #include "backend/cuda/kernel/linear/linear_skeleton.h"
+#include "backend/cuda/kernel/primitive/reduce.h"
 
 namespace spate::cuda {
 
@@ -413,12 +414,7 @@ __device__ inline void make_cta_order(const ExpertWgmmaKernelParams& p, CtaOrder
       for (int w = 0; w < num_words; ++w) num_rows += __popc(masks[thread * num_words + w]);
     }
     own = static_cast<uint32_t>(num_rows | (num_rows + kRows - 1) / kRows << 16);
-    through = own;
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const uint32_t lower = __shfl_up_sync(0xffffffffu, through, distance);
-      if (lane >= distance) through += lower;
-    }
+    through = sum_through_lane(own);
     if (lane == 31) made.of_warps[thread / 32] = through;
   }
   __syncthreads();

@@ -35,6 +35,7 @@ struct ExpertIntegerParams {
   const QuantizedRow* rows;  // of x
   const Outlier* outliers;   // [rows of x, kMaxOutliers]
   int32_t gathers;           // row r of the order has those of row order.row_tokens[r], else r
+  int32_t leaves_outliers;   // of down, to expert_outliers
 };
 
 struct ExpertWgmmaKernelParams {

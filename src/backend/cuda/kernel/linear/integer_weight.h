@@ -120,10 +120,12 @@ struct QuantizeRowsKernelParams {
   int64_t x_stride;  // elements
   RowCodes out;
   int32_t is_x_aligned;  // rows of x start at multiples of 16 bytes
+  int32_t num_tokens;
 };
 
 constexpr int kQuantizeMaxThreads = 512, kQuantizeMaxPieces = 4;  // of a CTA; of 8 elements, of a thread
 constexpr int kQuantizeMaxCtas = 8;                               // that share a row
+constexpr int kQuantizeNarrowWarps = 8, kQuantizeNarrowWidth = 8 * 8 * 32;  // a warp a row
 static_assert(int64_t{8} * kQuantizeMaxPieces * kQuantizeMaxThreads * kQuantizeMaxCtas >= kMaxIntegerWidth);
 
 struct LinearIntegerKernelParams {

@@ -163,7 +163,16 @@ void quantize_rows(Stream& stream, const Tensor& x, const IntegerLayout& layout,
                                                 .row_bytes = static_cast<int32_t>(layout.row_bytes()),
                                                 .width = layout.width,
                                                 .num_ctas = shape.num_ctas},
-                                        .is_x_aligned = are_rows_aligned({&x})};
+                                        .is_x_aligned = are_rows_aligned({&x}),
+                                        .num_tokens = static_cast<int32_t>(x.dim(0))};
+  constexpr int64_t kManyRows = 2048;
+  if (x.dtype() == DType::kBf16 && x.dim(0) > kManyRows && layout.row_bytes() <= kQuantizeNarrowWidth) {
+    const bool is_half = layout.row_bytes() <= kQuantizeNarrowWidth / 2;
+    launch(stream, is_half ? kernel_id("quantize_narrow_rows_4") : kernel_id("quantize_narrow_rows_8"),
+           {.x = ceil_div(x.dim(0), kQuantizeNarrowWarps), .num_threads = 32 * kQuantizeNarrowWarps}, params,
+           {{"num_tokens", x.dim(0)}, {"width", layout.width}});
+    return;
+  }
   launch(stream, (x.dtype() == DType::kF32 ? kF32 : kBf16)[static_cast<size_t>(shape.kernel_idx)],
          {.x = x.dim(0) * shape.num_ctas, .num_threads = shape.num_threads, .cluster = shape.num_ctas}, params,
          {{"num_tokens", x.dim(0)}, {"width", layout.width}});

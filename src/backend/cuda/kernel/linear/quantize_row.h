@@ -19,11 +19,14 @@ namespace spate::cuda {
 
 constexpr int kQuantizeMaxWarps = kQuantizeMaxThreads / kWarpSize;
 
-struct RowShared {
-  uint32_t of_warp[2][kQuantizeMaxCtas * kQuantizeMaxWarps];
-  // Of the cluster's first CTA: what all of its CTAs have found.
+// What the threads of a row have found, all of a cluster in its first CTA.
+struct RowFound {
   Outlier found[kMaxOutliers];
   int32_t num_found;
+};
+
+struct RowShared : RowFound {
+  uint32_t of_warp[2][kQuantizeMaxCtas * kQuantizeMaxWarps];
 };
 
 // The threads that share a row. Every one of them makes the same calls.
@@ -41,6 +44,7 @@ class RowTeam {
   }
 
   __device__ int rank() const { return rank_; }
+  __device__ int thread() const { return static_cast<int>(threadIdx.x); }
   __device__ int first_of(int piece) const {
     return ((piece * num_ctas_ + rank_) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kPieceElems;
   }
@@ -87,6 +91,29 @@ class RowTeam {
   int num_ctas_, rank_, turn_ = 0;
 };
 
+// A warp that has a row for itself, where rows are many and narrow: no barrier.
+class RowWarp {
+ public:
+  __device__ explicit RowWarp(RowFound& shared) : shared_(shared), lane_(static_cast<int>(threadIdx.x) % kWarpSize) {
+    if (lane_ == 0) shared.num_found = 0;
+    __syncwarp();
+  }
+  __device__ void meet() const {}
+  __device__ int rank() const { return 0; }
+  __device__ int thread() const { return lane_; }
+  __device__ int first_of(int piece) const { return (piece * kWarpSize + lane_) * kPieceElems; }
+  __device__ uint32_t max_of(uint32_t value) const { return __reduce_max_sync(0xffffffffu, value); }
+  __device__ uint32_t sum_of(uint32_t value) const {
+    __syncwarp();  // orders what was found
+    return __reduce_add_sync(0xffffffffu, value);
+  }
+  __device__ void put_outlier(int k, float x) { shared_.found[atomicAdd(&shared_.num_found, 1)] = {k, x}; }
+
+ private:
+  RowFound& shared_;
+  int lane_;
+};
+
 // The bits of the largest magnitude_of(), which order numbers from 0 on as their values.
 __device__ inline uint32_t top_bits(const Piece<float>& piece) {
   uint32_t top = 0;
@@ -121,8 +148,8 @@ __device__ inline uint32_t num_above(const Piece<Bf16>& piece, float share) {
 }
 
 // |x| above the result are outliers; `top` becomes the largest that is none.
-template <typename Act, int kPieces>
-__device__ inline float outlier_limit(const Piece<Act> (&pieces)[kPieces], int64_t width, RowTeam& team, float& top) {
+template <typename Act, int kPieces, typename Team>
+__device__ inline float outlier_limit(const Piece<Act> (&pieces)[kPieces], int64_t width, Team& team, float& top) {
   float limit = kInfinity;
   while (top < kInfinity && top >= kSmallestScaled) {
     const float share = top * kOutlierShare;
@@ -164,9 +191,9 @@ __device__ inline uint2 codes_of(const Piece<Act>& piece, float inverse) {
 }
 
 // The same with outliers, which go to the team's list, or zeros where inverse is 0.
-template <typename Act>
+template <typename Act, typename Team>
 __device__ inline uint2 codes_and_outliers_of(const Piece<Act>& piece, float inverse, float limit, int first,
-                                              RowTeam& team) {
+                                              Team& team) {
   int codes[kPieceElems];
 #pragma unroll
   for (int j = 0; j < kPieceElems; ++j) {
@@ -178,11 +205,11 @@ __device__ inline uint2 codes_and_outliers_of(const Piece<Act>& piece, float inv
   return pack_codes(codes);
 }
 
-// pieces[i] is at team.first_of(i) of row `token`, zeros behind the width; all threads of the team call it, and it is
-// their last call. team.meet() is done here.
-template <typename Act, int kPieces>
+// pieces[i] is at team.first_of(i) of row `token`, zeros behind the width; all threads of the team (RowTeam, RowWarp)
+// call it, and it is their last call. team.meet() is done here.
+template <typename Act, int kPieces, typename Team>
 __device__ inline void quantize_row(const RowCodes& p, int64_t token, const Piece<Act> (&pieces)[kPieces],
-                                    RowShared& shared, RowTeam& team) {
+                                    const RowFound& shared, Team& team) {
   uint32_t own_top = 0;
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) own_top = max(own_top, top_bits(pieces[i]));
@@ -207,12 +234,12 @@ __device__ inline void quantize_row(const RowCodes& p, int64_t token, const Piec
   if (team.rank() > 0) return;
   OutlierColumns* columns = p.outlier_columns == nullptr ? nullptr : p.outlier_columns + token / kIntegerTokensAtOnce;
   const int count = shared.num_found;
-  if (threadIdx.x == 0) {
+  if (team.thread() == 0) {
     p.rows[token] = {scale.scale, code_sum, count, 0};
     if (token % kIntegerTokensAtOnce == 0 && columns != nullptr) columns->is_gathered = 0;
   }
-  if (threadIdx.x < count) {
-    const Outlier own = shared.found[threadIdx.x];
+  if (team.thread() < count) {
+    const Outlier own = shared.found[team.thread()];
     int rank = 0;
     for (int i = 0; i < count; ++i) rank += shared.found[i].k < own.k;
     p.outliers[token * kMaxOutliers + rank] = own;

@@ -2,7 +2,7 @@
 // SHAPES     x [num_tokens, width] act; codes [num_tokens, row_bytes], zeros behind the width.
 // NUMERICS   quantize_row.h.
 // WORK       Where tokens are few a cluster of up to 8 CTAs a row, else a CTA; the row stays in registers, 1, 2 or 4
-//            pieces of 8 elements a thread.
+//            pieces of 8 elements a thread. Many narrow rows of bf16: a warp a row, 4 or 8 pieces a lane.
 // ROOFLINE   Memory: 3 bytes an element in bf16: 2,048 rows of 4,096 are 25 MB, 6 us at 4.25 TB/s. One row: latency.
 // WARM       1.3 s: codes
 // LIMITS     width <= 65,536 (linear_int8.cu). Hopper.
@@ -24,6 +24,31 @@ __device__ inline void quantize_rows(const QuantizeRowsKernelParams& p) {
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) pieces[i] = load_piece(x, team.first_of(i), p.out.width, p.is_x_aligned);
   quantize_row(p.out, token, pieces, shared, team);
+}
+
+template <int kPieces>
+__device__ inline void quantize_narrow_rows(const QuantizeRowsKernelParams& p) {
+  let_dependents_launch();
+  __shared__ RowFound found[kQuantizeNarrowWarps];
+  RowFound& own = found[threadIdx.x / kWarpSize];
+  RowWarp team(own);
+  const int64_t token = static_cast<int64_t>(blockIdx.x) * kQuantizeNarrowWarps + threadIdx.x / kWarpSize;
+  wait_for_inputs();
+  if (token >= p.num_tokens) return;
+  const Bf16* x = static_cast<const Bf16*>(p.x) + token * p.x_stride;
+  Piece<Bf16> pieces[kPieces];
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) pieces[i] = load_piece(x, team.first_of(i), p.out.width, p.is_x_aligned);
+  quantize_row(p.out, token, pieces, own, team);
+}
+
+extern "C" __global__ void __launch_bounds__(kWarpSize* kQuantizeNarrowWarps, 3)
+    quantize_narrow_rows_4(const __grid_constant__ QuantizeRowsKernelParams p) {
+  quantize_narrow_rows<4>(p);
+}
+extern "C" __global__ void __launch_bounds__(kWarpSize* kQuantizeNarrowWarps, 3)
+    quantize_narrow_rows_8(const __grid_constant__ QuantizeRowsKernelParams p) {
+  quantize_narrow_rows<8>(p);
 }
 
 #define SPATE_QUANTIZE_ROWS(name, Act, pieces)                                   \

@@ -8,15 +8,6 @@
 
 namespace spate::cuda {
 
-// Elements [first, first + 8) of a row that starts at a multiple of 16 bytes; past L1.
-__device__ inline Piece<Bf16> load_fresh_piece(const void* row, int first) {
-  Piece<Bf16> piece;
-  asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(piece.words[0]), "=r"(piece.words[1]), "=r"(piece.words[2]), "=r"(piece.words[3])
-               : "l"(static_cast<const Bf16*>(row) + first)
-               : "memory");
-  return piece;
-}
 __device__ inline float load_fresh(const float* address) {
   float value;
   asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(value) : "l"(address) : "memory");

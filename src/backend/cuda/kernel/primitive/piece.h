@@ -94,6 +94,20 @@ __device__ inline Piece<T> load_constant_piece(const T* row, int first, int widt
   return to_piece<T>(values);
 }
 
+// Elements [first, first + 8) of a row that starts at a multiple of 16 bytes, past L1: of what other CTAs of the grid
+// have written. With a width, a multiple of 8, zeros beyond it.
+__device__ inline Piece<Bf16> load_fresh_piece(const void* row, int first) {
+  Piece<Bf16> piece;
+  asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(piece.words[0]), "=r"(piece.words[1]), "=r"(piece.words[2]), "=r"(piece.words[3])
+               : "l"(static_cast<const Bf16*>(row) + first)
+               : "memory");
+  return piece;
+}
+__device__ inline Piece<Bf16> load_fresh_piece(const Bf16* row, int first, int width) {
+  return first < width ? load_fresh_piece(row, first) : Piece<Bf16>{};
+}
+
 template <typename T>
 __device__ inline void store_piece(T* row, int first, int width, bool is_aligned, const Piece<T>& piece) {
   if (is_aligned && first + kPieceElems <= width) {

@@ -57,6 +57,18 @@ __device__ inline T warp_reduce(T value, Combine combine) {
   return value;
 }
 
+// The sum of the lanes up to and with this one.
+template <typename T>
+__device__ inline T sum_through_lane(T value) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+#pragma unroll
+  for (int distance = 1; distance < kWarpSize; distance *= 2) {
+    const T lower = __shfl_up_sync(0xffffffffu, value, distance);
+    if (lane >= distance) value += lower;
+  }
+  return value;
+}
+
 // Every thread gets the result. All threads of the CTA call it; blockDim.x is a multiple of 32, at most 1024.
 template <typename T, typename Combine>
 __device__ inline T block_reduce(T value, Combine combine) {

@@ -148,6 +148,9 @@ TEST_CASE("arguments: a count below its lowest is refused, not taken for a size"
   const auto message = [](std::vector<const char*> words) { return std::string(parse(std::move(words)).status().message()); };
   CHECK(message({"bench", "serve", "--num-prompts", "-1"}) == "--num-prompts: must be at least 1, got -1");
   CHECK(message({"bench", "latency", "m", "--batch-size", "0"}) == "--batch-size: must be at least 1, got 0");
+  CHECK(message({"bench", "latency", "m", "--num-iters", "0"}) == "--num-iters: must be at least 1, got 0");
+  CHECK(message({"bench", "throughput", "m", "--n", "0"}) == "--n: must be at least 1, got 0");
+  CHECK(message({"eval", "m", "--max-questions", "-3"}) == "--max-questions: must be at least 0, got -3");
   CHECK(message({"bench", "serve", "--input-len=-4"}).find("must be at least 0, got -4") != std::string::npos);
   CHECK(message({"serve", "m", "--max-model-len", "-5"}) == "--max-model-len: must be at least -1, got -5");
   CHECK(message({"serve", "m", "--max-num-seqs", "-1k"}) == "--max-num-seqs: must be at least 0, got -1000");

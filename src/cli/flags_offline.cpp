@@ -28,7 +28,7 @@ void add_eval_flags(CLI::App* app, EvalArguments& e) {
   add_switch(app, "--json", e.json, "One JSON object: average, skills, perplexity, divergence");
   add_switch(app, "--graded", e.graded, "Ask the questions of graded.jsonl, some of which the model fails");
   app->add_option("--data", e.data, "Folder of questions.jsonl, graded.jsonl, text.txt; default: the model's eval/");
-  app->add_option("--max-questions", e.max_questions, "Of each skill; 0: all");
+  add_count(app, "--max-questions", e.max_questions, "Of each skill; 0: all");
   app->add_option("--batch-size", e.batch_size, "Questions in flight")->check(CLI::Range(1, 4096));
   app->add_option("--outputs", e.outputs, "File for every answer, a JSON object a line");
   app->add_option("--write-reference", e.write_reference, "File for this run's predictions, to compare others with");
@@ -66,7 +66,7 @@ void add_quantize_flags(CLI::App* app, Arguments& arguments) {
       ->check(CLI::IsMember({"none", "int8"}));
   app->add_option("--report-json", q.report_json, "File for the report");
   add_switch(app, "--no-eval", q.no_eval, "Do not ask the questions of the model's eval/ folder before and after");
-  app->add_option("--max-questions", q.max_questions, "Of each skill; 0: all");
+  add_count(app, "--max-questions", q.max_questions, "Of each skill; 0: all");
   app->add_option("--device", m.device, "Where calibration runs; auto: a GPU when there is one, else the CPU")
       ->check(CLI::IsMember(device_names()));
   app->add_option("--isa", m.isa, "CPU: use at most this instruction set")->check(CLI::IsMember(instruction_sets()));
@@ -108,11 +108,11 @@ void add_bench_flags(CLI::App* bench, Arguments& arguments) {
     app->add_option("--output-json", b.output_json, "File for the result");
     if (std::string(name) == "latency") {
       add_count(app, "--batch-size", b.batch_size, "Sequences in the batch", 1);
-      app->add_option("--num-iters-warmup", b.num_iters_warmup, "Iterations before the measurement");
-      app->add_option("--num-iters", b.num_iters, "Iterations measured");
+      add_count(app, "--num-iters-warmup", b.num_iters_warmup, "Iterations before the measurement");
+      add_count(app, "--num-iters", b.num_iters, "Iterations measured", 1);
     } else {
       add_count(app, "--num-prompts", b.num_prompts, "Requests", 1);
-      app->add_option("--n", b.n, "Sequences a request");
+      add_count(app, "--n", b.n, "Sequences a request", 1);
     }
   }
   CLI::App* serve = bench->add_subcommand("serve", "Load on a running server, as vLLM's bench serve");
@@ -197,8 +197,8 @@ void add_bench_flags(CLI::App* bench, Arguments& arguments) {
   add_count(speculation, "--input-len", b.input_len, "random: prompt tokens; 0: 128");
   add_count(speculation, "--batch-size", b.batch_size, "Sequences in the batch", 1);
   add_count(speculation, "--output-len", b.output_len, "prose, random: output tokens; 0: 128");
-  speculation->add_option("--num-iters-warmup", b.num_iters_warmup, "Turns before the measurement");
-  speculation->add_option("--num-iters", b.num_iters, "Turns measured");
+  add_count(speculation, "--num-iters-warmup", b.num_iters_warmup, "Turns before the measurement");
+  add_count(speculation, "--num-iters", b.num_iters, "Turns measured", 1);
   speculation->add_option("--output-json", b.output_json, "File for the rows");
   CLI::App* grammar = bench->add_subcommand(
       "grammar", "What structured output costs the host: compiling ordinary grammars, the masks of one step");

@@ -204,8 +204,16 @@ std::vector<std::string> checkpoint_lines(const RankGroupConfig& config,
 Status check_kv_layers(const Device& device, const std::vector<KvLayerDesc>& groups) {
   for (const KvLayerDesc& desc : groups) {
     if (device.supports_kv(desc)) continue;
-    return unimplemented("--kv-cache-dtype: a {}KV cache of {} does not run on {} yet",
-                         desc.kind == KvKind::kLatent ? "latent " : "", dtype_name(desc.dtype), device.kind());
+    const bool is_latent = desc.kind == KvKind::kLatent;
+    if (device.supports_kv({.kind = desc.kind, .dtype = desc.dtype})) {  // but not of this width
+      return unimplemented("a {} does not run on {} yet",
+                           is_latent ? fmt::format("latent KV cache with kv_lora_rank {} and qk_rope_head_dim {}",
+                                                   desc.kv_lora_rank, desc.qk_rope_head_dim)
+                                     : fmt::format("KV cache with head_dim {}", desc.head_dim),
+                           device.kind());
+    }
+    return unimplemented("--kv-cache-dtype: a {}KV cache of {} does not run on {} yet", is_latent ? "latent " : "",
+                         dtype_name(desc.dtype), device.kind());
   }
   return ok_status();
 }

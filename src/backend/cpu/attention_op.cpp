@@ -335,7 +335,8 @@ void qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p) {
 
 void attention_paged(Stream& stream, const AttentionPagedParams& p) {
   check_params(p);
-  CHECK(p.kv.desc.head_dim <= 256, "attention_paged: head_dim {} is above 256", p.kv.desc.head_dim);
+  CHECK(p.kv.desc.head_dim <= kAttentionMaxHeadDim, "attention_paged: head_dim {} is above {}", p.kv.desc.head_dim,
+        kAttentionMaxHeadDim);
   CHECK(p.softmax_scale > 0, "attention_paged: softmax_scale {}", p.softmax_scale);
   PagedAttention(context_of(stream), p).run();
 }

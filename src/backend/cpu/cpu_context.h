@@ -15,6 +15,8 @@
 
 namespace spate::cpu {
 
+constexpr int64_t kAttentionMaxHeadDim = 256;  // kMaxValueBlocks of kernel/attention_fma.h
+
 // Memory that grows to the largest need and is then reused by every step; contents do not survive a reserve(). Large
 // ones lie in 2 MB pages: x of a product of 512 rows spans hundreds of small ones (3 to 5 % of the product).
 class Scratch {

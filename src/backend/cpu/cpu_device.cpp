@@ -180,7 +180,8 @@ class CpuDevice final : public Device {
   // number (a test holds hashes of them).
   std::string_view packed_layout() const override { return "cpu 1"; }
   bool supports_kv(const KvLayerDesc& desc) const override {
-    return desc.dtype == DType::kF32 || desc.dtype == DType::kBf16 || desc.dtype == DType::kI8;
+    return desc.head_dim <= kAttentionMaxHeadDim &&
+           (desc.dtype == DType::kF32 || desc.dtype == DType::kBf16 || desc.dtype == DType::kI8);
   }
   int64_t kv_block_bytes(const KvLayerDesc& desc) const override { return kv_block_stride(kv_layout_of(desc)); }
   void run_step(Stream&, const StepKey&, const std::function<void()>& step) override {

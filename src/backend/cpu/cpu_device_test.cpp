@@ -48,6 +48,16 @@ TEST_CASE("rows of activations are an odd number of cache lines apart, and no mo
   }
 }
 
+// A model with wider ones is refused by its name; without that the first step ended the process.
+TEST_CASE("caches of heads that attention can hold are supported, of wider ones not") {
+  const auto device = make_cpu_device({.num_threads = 1}).value();
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kI8}) {
+    CHECK(device->supports_kv({.num_kv_heads = 1, .head_dim = 256, .kv_block_size = 16, .dtype = dtype}));
+    CHECK_FALSE(device->supports_kv({.num_kv_heads = 1, .head_dim = 258, .kv_block_size = 16, .dtype = dtype}));
+    CHECK(device->supports_kv({.kind = KvKind::kLatent, .kv_lora_rank = 512, .qk_rope_head_dim = 64, .dtype = dtype}));
+  }
+}
+
 // Kept files hold these bytes (Device::packed_layout). Numbers that change need a new number of the layout too.
 TEST_CASE("the bytes of packed weights belong to layout cpu 1") {
   struct Case {

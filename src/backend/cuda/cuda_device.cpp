@@ -7,8 +7,10 @@
 
 #include "backend/cuda/cubin_cache.h"
 #include "backend/cuda/cuda_runtime.h"
+#include "backend/cuda/kernel/attention/attention_paged.h"
 #include "backend/cuda/kernel/cuda_ops.h"
 #include "backend/cuda/kernel/kv/kv_layout.h"
+#include "backend/cuda/kernel/latent/latent.h"
 #include "backend/cuda/kernel/latent/latent_expanded.h"
 #include "backend/cuda/kernel/linear/linear_wgmma.h"
 #include "backend/cuda/kernel_compiler.h"
@@ -352,6 +354,10 @@ int CudaDevice::min_expanded_query_len(const LatentShape& shape) const {
 }
 
 bool CudaDevice::supports_kv(const KvLayerDesc& desc) const {
+  if (desc.head_dim > kAttentionMaxHeadDim || desc.kv_lora_rank > kLatentMaxRank ||
+      desc.latent_width() > kLatentMaxWidth) {
+    return false;
+  }
   return desc.dtype == DType::kF32 || desc.dtype == DType::kBf16 || desc.dtype == DType::kI8;
 }
 

@@ -236,9 +236,32 @@ __device__ inline void attend_left(const LatentWgmmaKernelParams& p, const Share
 #pragma unroll
         for (int i = 0; i < 4; ++i) probs[k][i] = pack_bf16(scores[8 * k + 2 * i], scores[8 * k + 2 * i + 1]);
       }
-      if (!kIsCodes && segment.seq_len - first_key < kLatentKeys) sync_consumers();  // for the cleared values
-      // Its values first, from registers, then the probabilities to warpgroup 1: so this one is done sooner, and the
-      // scores of the next tile run beside the other one's values.
+      const auto give_probs = [&] {
+        if (has_probs) await_probs_left();
+        has_probs = true;
+#pragma unroll
+        for (int k = 0; k < kLatentKeys / 16; ++k) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const uint32_t to =
+                shared.probs() + swizzled(c.row + i % 2 * 8, 2 * k + i / 2) + static_cast<uint32_t>(c.pair) * 4;
+            asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(probs[k][i]) : "memory");
+          }
+        }
+        if (c.pair == 0) {
+          words.row_scales[c.row] = shrink[0];
+          words.row_scales[c.row + 8] = shrink[1];
+        }
+        fence_async_proxy();
+        sync_consumers();
+      };
+      // bf16: its values first, from registers, then the probabilities to warpgroup 1. So this one is done sooner, and
+      // the scores of the next tile run beside the other one's values.
+      if (kIsCodes) {
+        give_probs();
+      } else if (segment.seq_len - first_key < kLatentKeys) {
+        sync_consumers();  // warpgroup 1 has cleared values
+      }
       scale_rows(sums, shrink);
       wgmma_fence();
 #pragma unroll
@@ -247,23 +270,7 @@ __device__ inline void attend_left(const LatentWgmmaKernelParams& p, const Share
         wgmma_values_from_registers<kHalf>(sums, probs[k], values);
       }
       wgmma_commit();
-      if (has_probs) await_probs_left();
-      has_probs = true;
-#pragma unroll
-      for (int k = 0; k < kLatentKeys / 16; ++k) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const uint32_t to =
-              shared.probs() + swizzled(c.row + i % 2 * 8, 2 * k + i / 2) + static_cast<uint32_t>(c.pair) * 4;
-          asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(probs[k][i]) : "memory");
-        }
-      }
-      if (c.pair == 0) {
-        words.row_scales[c.row] = shrink[0];
-        words.row_scales[c.row + 8] = shrink[1];
-      }
-      fence_async_proxy();
-      sync_consumers();
+      if (!kIsCodes) give_probs();
       wgmma_wait<0>();
       if (c.lane == 0) arrive(shared.empty(place.buffer));
       place.advance();

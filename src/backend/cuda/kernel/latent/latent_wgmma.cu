@@ -47,8 +47,8 @@ struct TileLoader {
         if (lane == 0) arrive_expecting(full, static_cast<uint32_t>(num_boxes * p.box_keys * kKeyBytes));
         __syncwarp();
         if (lane < num_boxes) {
-          copy_box_4d(shared.tile(place.buffer) + static_cast<uint32_t>(lane * p.box_keys * kKeyBytes), p.kv, 0, 0, 0,
-                      own_row / 8, full);
+          copy_box_4d_once(shared.tile(place.buffer) + static_cast<uint32_t>(lane * p.box_keys * kKeyBytes), p.kv, 0, 0,
+                           0, own_row / 8, full);
         }
         place.advance();
       }

@@ -124,7 +124,7 @@ void attention_prefill_wgmma(Stream& stream, KernelId kernel, const AttentionPag
           {"max_seq_len", p.max_seq_len}});
 }
 
-// Measured in eight layers of Llama-3.1-8B and of Qwen3-30B-A3B (docs/kernels/cuda.md).
+// Measured in eight layers of Llama-3.1-8B and of Qwen3-30B-A3B (docs/kernels/decode_attention.md).
 bool launches_ring_early(bool is_int8, int64_t num_seqs) { return num_seqs <= 2 || (is_int8 && num_seqs > 64); }
 
 void attention_decode_ring(Stream& stream, const DecodeRing& ring, const AttentionPagedParams& p,

@@ -680,8 +680,8 @@ __device__ inline void prefetch_finish(const typename Format::Params& p, const S
 // What all lanes have, of tiles of 256 tokens from one of them, so that the compiler knows it: descriptors of such an
 // address stay in uniform registers, and no product waits until they are moved there. With fewer tokens decode gained
 // nothing.
-template <int kTokens>
-__device__ inline uint32_t uniform(uint32_t value) {
+template <int kTokens, typename Value>
+__device__ inline Value uniform(Value value) {
   return kTokens > 128 ? __shfl_sync(0xffffffffu, value, 0) : value;
 }
 
@@ -749,7 +749,7 @@ template <typename Format, int kTokens>
 __device__ inline void multiply_stages(const typename Format::Params& p, const Stages<Format, kTokens>& stages) {
   const LinearWgmmaKernelParams& tiles = Format::tiles(p);
   const int thread = static_cast<int>(threadIdx.x) - 128, lane = thread % 32;
-  const int consumer = static_cast<int>(uniform<kTokens>(static_cast<uint32_t>(thread) / 128));
+  const int consumer = uniform<kTokens>(thread / 128);
   constexpr int kTeam = Stages<Format, kTokens>::kTeam;
   __shared__ typename FinishInputsOf<Format, kTokens>::Type finish_inputs[2];
   [[maybe_unused]] int turn = 0;

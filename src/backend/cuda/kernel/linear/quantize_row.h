@@ -19,14 +19,16 @@ namespace spate::cuda {
 
 constexpr int kQuantizeMaxWarps = kQuantizeMaxThreads / kWarpSize;
 
-// What the threads of a row have found, all of a cluster in its first CTA.
-struct RowFound {
+struct RowShared {
+  uint32_t of_warp[2][kQuantizeMaxCtas * kQuantizeMaxWarps];
+  // Of the cluster's first CTA: what all of its CTAs have found.
   Outlier found[kMaxOutliers];
   int32_t num_found;
 };
-
-struct RowShared : RowFound {
-  uint32_t of_warp[2][kQuantizeMaxCtas * kQuantizeMaxWarps];
+// Of a warp that has a row for itself.
+struct RowFound {
+  Outlier found[kMaxOutliers];
+  int32_t num_found;
 };
 
 // The threads that share a row. Every one of them makes the same calls.
@@ -44,7 +46,7 @@ class RowTeam {
   }
 
   __device__ int rank() const { return rank_; }
-  __device__ int thread() const { return static_cast<int>(threadIdx.x); }
+  __device__ uint32_t thread() const { return threadIdx.x; }
   __device__ int first_of(int piece) const {
     return ((piece * num_ctas_ + rank_) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kPieceElems;
   }
@@ -207,9 +209,9 @@ __device__ inline uint2 codes_and_outliers_of(const Piece<Act>& piece, float inv
 
 // pieces[i] is at team.first_of(i) of row `token`, zeros behind the width; all threads of the team (RowTeam, RowWarp)
 // call it, and it is their last call. team.meet() is done here.
-template <typename Act, int kPieces, typename Team>
+template <typename Act, int kPieces, typename Shared, typename Team>
 __device__ inline void quantize_row(const RowCodes& p, int64_t token, const Piece<Act> (&pieces)[kPieces],
-                                    const RowFound& shared, Team& team) {
+                                    Shared& shared, Team& team) {
   uint32_t own_top = 0;
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) own_top = max(own_top, top_bits(pieces[i]));

@@ -25,29 +25,10 @@ namespace spate::cuda {
 
 constexpr int kShortHalfKeys = kLatentShortKeys / 2, kShortEightKeysBytes = kLatentParts * 1024;
 
-__device__ inline uint32_t place_in_cta(uint32_t shared, int rank) {
-  uint32_t address;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(rank));
-  return address;
-}
-__device__ inline void send_four(uint32_t to, float a, float b, float c, float d, uint32_t barrier) {
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
-      "f"(a), "f"(b), "f"(c), "f"(d), "r"(barrier)
-      : "memory");
-}
 __device__ inline void send_two(uint32_t to, float a, float b, uint32_t barrier) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
                "f"(a), "f"(b), "r"(barrier)
                : "memory");
-}
-__device__ inline void wait_sent(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{ .reg .pred done; again: "
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1; "
-      "@!done bra again; }" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
 }
 __device__ inline float2 load_shared_two(uint32_t from) {
   float2 two;
@@ -133,7 +114,6 @@ extern "C" __global__ void __cluster_dims__(kLatentShortCtas, 1, 1) __launch_bou
   wgmma_wait<0>();
   const float scale_log2e = a.softmax_scale_log2e;
   float2 own[2];  // largest, total
-  uint32_t probs[kShortHalfKeys / 8][2];
 #pragma unroll
   for (int i = 0; i < kShortHalfKeys / 2; ++i) {
     if (half * kShortHalfKeys + i / 4 * 8 + 2 * pair + i % 2 >= num_keys) scores[i] = -kInfinity;
@@ -209,7 +189,7 @@ extern "C" __global__ void __cluster_dims__(kLatentShortCtas, 1, 1) __launch_bou
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int cta = static_cast<int>(threadIdx.x) % 4 * 2 + i;
-      send_two(place_in_cta(to, cta), fmaxf(first.x, second.x), first.y + second.y, place_in_cta(stats_sent, cta));
+      send_two(shared_of(to, cta), fmaxf(first.x, second.x), first.y + second.y, shared_of(stats_sent, cta));
     }
   }
   float sums[kHalf / 2];
@@ -226,7 +206,7 @@ extern "C" __global__ void __cluster_dims__(kLatentShortCtas, 1, 1) __launch_bou
   }
   wgmma_commit();
   wgmma_wait<0>();
-  wait_sent(stats_sent, 0);
+  wait_cluster_barrier(stats_sent, 0);
   float weight[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -237,13 +217,13 @@ extern "C" __global__ void __cluster_dims__(kLatentShortCtas, 1, 1) __launch_bou
     }
     weight[h] = largest == -kInfinity ? 0.0f : exp2_approx(own[h].x - largest);
   }
-  wait_sent(scores_done, 0);
+  wait_cluster_barrier(scores_done, 0);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int to_cta = thread / 32 * 2 + h;  // rows 8 to_cta to 8 to_cta + 7
     if (to_cta * 8 >= num_rows) break;
-    const uint32_t to = place_in_cta(q + static_cast<uint32_t>(((rank * 2 + half) * 16 * 32 + lane) * 16), to_cta),
-                   barrier = place_in_cta(sums_sent, to_cta);
+    const uint32_t to = shared_of(q + static_cast<uint32_t>(((rank * 2 + half) * 16 * 32 + lane) * 16), to_cta),
+                   barrier = shared_of(sums_sent, to_cta);
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       send_four(to + static_cast<uint32_t>(i * 32 * 16), sums[8 * i + 2 * h] * weight[h],
@@ -266,7 +246,7 @@ extern "C" __global__ void __cluster_dims__(kLatentShortCtas, 1, 1) __launch_bou
       }
       reinterpret_cast<float2*>(p.partial_stats)[cluster * kLatentRows + of] = make_float2(largest, total);
     }
-    wait_sent(sums_sent, 0);
+    wait_cluster_barrier(sums_sent, 0);
     float4* out = reinterpret_cast<float4*>(p.partial_sums) +
                   (static_cast<int64_t>(cluster) * kLatentShortCtas + rank) * (8 * kLatentRank / 4);
 #pragma unroll

@@ -21,30 +21,6 @@
 
 namespace spate::cuda {
 
-// --- the cluster's shared memory -------------------------------------------------------------------------------------
-
-// The place of this CTA's `shared` in that of another one.
-__device__ inline uint32_t shared_of(uint32_t shared, int rank) {
-  uint32_t address;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(rank));
-  return address;
-}
-__device__ inline void send(uint32_t to, float a, float b, float c, float d, uint32_t barrier) {
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
-      "f"(a), "f"(b), "f"(c), "f"(d), "r"(barrier)
-      : "memory");
-}
-// wait_barrier for what other CTAs of the cluster wrote.
-__device__ inline void wait_cluster_barrier(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{ .reg .pred done; again: "
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1; "
-      "@!done bra again; }" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-
 // --- a CTA -----------------------------------------------------------------------------------------------------------
 
 template <int kTokens>
@@ -159,7 +135,7 @@ struct Split {
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       const int to = g / kEach;
-      send(shared_of(place_of(rank, g % kEach), to), sums[4 * g], sums[4 * g + 1], sums[4 * g + 2], sums[4 * g + 3],
+      send_four(shared_of(place_of(rank, g % kEach), to), sums[4 * g], sums[4 * g + 1], sums[4 * g + 2], sums[4 * g + 3],
            shared_of(received(), to));
     }
     if (rank >= kAdding) return;

@@ -49,4 +49,33 @@ __device__ inline T* of_cluster_cta(T* own, int rank) {
   return reinterpret_cast<T*>(address);
 }
 
+// The place of this CTA's `shared` in that of another one.
+__device__ inline uint32_t shared_of(uint32_t shared, int rank) {
+  uint32_t address = shared;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(rank));
+#endif
+  return address;
+}
+// Four numbers to a place of shared_of(); its CTA's barrier counts their 16 bytes.
+__device__ inline void send_four(uint32_t to, float a, float b, float c, float d, uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+      "f"(a), "f"(b), "f"(c), "f"(d), "r"(barrier)
+      : "memory");
+#endif
+}
+// wait_barrier() for what other CTAs of the cluster wrote.
+__device__ inline void wait_cluster_barrier(uint32_t barrier, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{ .reg .pred done; again: "
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1; "
+      "@!done bra again; }" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+#endif
+}
+
 }  // namespace spate::cuda

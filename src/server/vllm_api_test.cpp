@@ -305,6 +305,23 @@ TEST_CASE("vLLM's answers: what has no value is null in whole answers") {
   CHECK(!told["prompt_token_ids"].empty());
 }
 
+TEST_CASE("completions: a stream tells the prompt's ids once, in the first chunk of each choice") {
+  DialectServer test;
+  const Json body{{"prompt", {"one two", "three"}}, {"n", 2}, {"stream", true}, {"return_token_ids", true}};
+  std::vector<std::vector<int32_t>> prompts(4), answers(4);
+  for (const Json& chunk : test.TestServer::stream("/v1/completions", body)) {
+    const Json& choice = chunk["choices"][0];
+    const auto index = choice["index"].get<size_t>();
+    CHECK(choice.contains("prompt_token_ids") == prompts[index].empty());
+    if (prompts[index].empty()) prompts[index] = choice["prompt_token_ids"].get<std::vector<int32_t>>();
+    for (const Json& id : choice["token_ids"]) answers[index].push_back(id);
+  }
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    CHECK(prompts[i] == test.model.tokenizer->encode(i < 2 ? "one two" : "three"));
+    CHECK(answers[i].size() == prompts[i].size() + 1);
+  }
+}
+
 TEST_CASE("logprob_token_ids win over top_logprobs; logprobs 0 of tokens in, tokens out tells the token itself") {
   DialectServer test;
   const Json picked = test.post("/v1/chat/completions",

@@ -64,6 +64,9 @@ TEST_CASE("tokens in, tokens out: a stream") {
   CHECK(chunks.back()["choices"].empty());
   CHECK(chunks.back()["usage"]["prompt_tokens"] == ids.size());
 
+  const Json no_usage{{"include_usage", false}, {"continuous_usage_stats", true}};  // none anywhere, as in chats
+  for (const Json& chunk : stream({{"stream_options", no_usage}})) CHECK(!chunk.contains("usage"));
+
   const auto plain = stream({{"sampling_params", {{"n", 2}, {"temperature", 1}}}});
   std::set<int> indices;
   for (const Json& chunk : plain) {

@@ -405,6 +405,15 @@ TEST_CASE("chat request: tools") {
   CHECK(refusal(chat(tools + R"({"type":"function"})")) == "tool_choice.function|invalid_value|400");
   CHECK(refusal(chat(R"("tools":[{"type":"function"}])")) == "tools[0]|invalid_value|400");
   CHECK(refusal(chat(R"("tools":[{"type":"function","function":{}}])")) == "tools[0].function.name|invalid_value|400");
+  // A demanded call and another form of the answer exclude each other; response_format is of the content.
+  for (const char* choice : {R"("required")", R"({"type":"function","function":{"name":"f"}})"}) {
+    for (const char* form :
+         {R"("structured_outputs":{"regex":"a+"})", R"("guided_choice":["a"])", R"("grammar":"root ::= 'a'")"}) {
+      CHECK(refusal(chat(tools + choice + "," + form)) == "tool_choice|invalid_value|400");
+    }
+    CHECK(refusal(chat(tools + choice + R"(,"response_format":{"type":"json_object"})")) == "ok");
+  }
+  CHECK(refusal(chat(tools + R"("auto","structured_outputs":{"regex":"a+"})")) == "ok");
 }
 
 TEST_CASE("bodies: malformed, deep and hostile JSON") {

@@ -267,6 +267,7 @@ ApiResult<ChatRequest> parse_messages_request(std::string_view body, const Parse
   take_ignored_fields(fields, *request);
   // Clients of this API must send max_tokens and send what Anthropic's models can: 32,000 and more.
   request->caps_max_tokens = true;
+  request->gathers_instructions = true;  // they put some between the turns
   if (translated) *translated = std::move(chat);
   return request;
 }

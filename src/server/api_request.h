@@ -94,6 +94,7 @@ struct ChatRequest : ApiRequest {
   bool include_reasoning = true;
   bool separate_reasoning = true;  // else the content begins with it, as the model wrote it
   bool drops_old_turns = false;  // of a conversation that does not fit; else that is an error
+  bool gathers_instructions = false;  // in front, where the template has no other place for them; else that is an error
   std::optional<int> max_reasoning_tokens;
 };
 

@@ -68,6 +68,49 @@ TEST_CASE("messages request: a tool's result says that it is an error, once") {
   CHECK(result(R"("content":"fine","is_error":"yes")") == "messages[0].content[0].is_error|invalid_type|400");
 }
 
+TEST_CASE("messages request: several texts of a tool's result are lines of it") {
+  auto request = parse_messages_request(
+      R"({"max_tokens":5,"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[
+          {"type":"text","text":"line 1"},{"type":"text","text":"line 2"}]}]}]})",
+      kLimits, false);
+  REQUIRE(request.ok());
+  CHECK((*request->messages)[0]["content"] == "line 1\nline 2");
+}
+
+TEST_CASE("messages request: Claude Code's note of billing, which no two requests have alike, is left out") {
+  const auto messages = [](const std::string& fields) {
+    return parse_messages_request("{\"max_tokens\":5," + fields + "}", kLimits, false)->messages->dump();
+  };
+  const std::string note = R"({"type":"text","text":"x-anthropic-billing-header: cc_version=2.1; cch=d1d48;"})";
+  const std::string user = R"("messages":[{"role":"user","content":"Hi"}])";
+  const std::string brief = R"([{"role":"system","content":"Be brief."},{"role":"user","content":"Hi"}])";
+  CHECK(messages("\"system\":[" + note + R"(,{"type":"text","text":"Be "},{"type":"text","text":"brief."}],)" + user) ==
+        brief);
+  CHECK(messages("\"system\":[" + note + "]," + user) == R"([{"role":"user","content":"Hi"}])");
+  // So they are inside the conversation; what a person says stays.
+  CHECK(messages(R"("messages":[{"role":"user","content":"x-anthropic-billing-header: 1"},
+                    {"role":"system","content":"x-anthropic-billing-header: 2"},{"role":"system","content":[)" +
+                 note + R"(,{"type":"text","text":"Be brief."}]},{"role":"system","content":[)" + note + "]}]") ==
+        R"([{"role":"user","content":"x-anthropic-billing-header: 1"},)"
+        R"({"role":"system","content":[{"type":"text","text":"Be brief."}]}])");
+}
+
+TEST_CASE("messages request: vLLM's cache_salt and chat_template_kwargs hold, the latter also against thinking") {
+  const auto request = [](const std::string& fields, bool counts_only = false) {
+    return parse_messages_request(R"({"max_tokens":5,"messages":[{"role":"user","content":"Hi"}],)" + fields + "}",
+                                  kLimits, counts_only);
+  };
+  CHECK(request(R"("cache_salt":"a")")->cache_salt == "a");
+  CHECK(refusal(request(R"("cache_salt":"")")) == "cache_salt|invalid_value|400");
+  for (const bool counts_only : {false, true}) {
+    CHECK((*request(R"("chat_template_kwargs":{"tone":"dry"})", counts_only)->template_kwargs)["tone"] == "dry");
+  }
+  auto both = request(R"("chat_template_kwargs":{"thinking":true},"thinking":{"type":"disabled"})");
+  CHECK((*both->template_kwargs)["thinking"] == true);
+  CHECK((*both->template_kwargs)["enable_thinking"] == false);
+  CHECK(refusal(request(R"("chat_template_kwargs":[])")) == "chat_template_kwargs|invalid_type|400");
+}
+
 TEST_CASE("requests: SGLang's rid is a request_id, which wins") {
   CHECK(chat(R"("rid":"a")")->request_id == "a");
   CHECK(completion(R"("prompt":"x","rid":"a","request_id":"b")")->request_id == "b");
@@ -405,6 +448,15 @@ TEST_CASE("chat request: tools") {
   CHECK(refusal(chat(tools + R"({"type":"function"})")) == "tool_choice.function|invalid_value|400");
   CHECK(refusal(chat(R"("tools":[{"type":"function"}])")) == "tools[0]|invalid_value|400");
   CHECK(refusal(chat(R"("tools":[{"type":"function","function":{}}])")) == "tools[0].function.name|invalid_value|400");
+  // A demanded call and another form of the answer exclude each other; response_format is of the content.
+  for (const char* choice : {R"("required")", R"({"type":"function","function":{"name":"f"}})"}) {
+    for (const char* form :
+         {R"("structured_outputs":{"regex":"a+"})", R"("guided_choice":["a"])", R"("grammar":"root ::= 'a'")"}) {
+      CHECK(refusal(chat(tools + choice + "," + form)) == "tool_choice|invalid_value|400");
+    }
+    CHECK(refusal(chat(tools + choice + R"(,"response_format":{"type":"json_object"})")) == "ok");
+  }
+  CHECK(refusal(chat(tools + R"("auto","structured_outputs":{"regex":"a+"})")) == "ok");
 }
 
 TEST_CASE("bodies: malformed, deep and hostile JSON") {

@@ -301,6 +301,18 @@ void read_thinking_limits(FieldReader& fields, ChatRequest& request) {
   }
 }
 
+// A demanded call is the answer's form. response_format speaks of the content alone, of which there is none then.
+void check_one_form(FieldReader& fields, const ChatRequest& request) {
+  const bool is_forced = request.tool_choice == ToolChoice::kRequired || request.tool_choice == ToolChoice::kNamed;
+  if (!is_forced || !request.structured_output) return;
+  const std::string& param = request.structured_output->param;
+  if (param.starts_with("response_format")) return;
+  fields.fail(
+      "tool_choice",
+      fmt::format("{} and a tool_choice that demands a call both say what the answer must look like; give one of them",
+                  param));
+}
+
 }  // namespace
 
 void read_conversation(FieldReader& fields, ChatRequest& request) {
@@ -402,6 +414,7 @@ ApiResult<ChatRequest> read_chat_request(const Json& body, const ParseLimits& li
     request.sampling.logprobs = 0;
     if (top_logprobs.value_or(0) != 0) request.no_effect_fields.emplace_back("top_logprobs");
   }
+  check_one_form(fields, request);
   check_sampling(fields, limits, request);
   if (fields.has_error()) return fields.error();
   take_ignored_fields(fields, request);

@@ -93,7 +93,7 @@ class CompletionResponse final : public GenerationListener {
     std::string text;  // not sent yet
     CompletionLogprobs logprobs;
     std::vector<int32_t> token_ids;
-    bool has_begun = false;
+    bool has_begun = false, has_told_prompt = false;
     ChoiceDelta end;
   };
 
@@ -136,7 +136,8 @@ class CompletionResponse final : public GenerationListener {
       }
     }
     if (return_token_ids_) {
-      if (!is_stream_ || end) write_token_ids(json, "prompt_token_ids", prompt_token_ids_[prompt_idx]);
+      const bool is_first = !std::exchange(choice.has_told_prompt, true);
+      if (is_first) write_token_ids(json, "prompt_token_ids", prompt_token_ids_[prompt_idx]);
       write_token_ids(json, "token_ids", choice.token_ids);
     } else if (!is_stream_) {
       json.null_field("prompt_token_ids").null_field("token_ids");

@@ -195,6 +195,28 @@ std::shared_ptr<const Json> without_turns_before(size_t first, const Json& messa
   return kept;
 }
 
+// All instructions as the first message, a blank line between two.
+Json with_instructions_first(const Json& messages) {
+  std::string text;
+  Json others = Json::array();
+  const auto add = [&](const Json& piece, std::string_view separator) {
+    if (!text.empty()) text += separator;
+    text += piece.get_ref<const std::string&>();
+  };
+  for (const Json& message : messages) {
+    if (!is_instruction(message)) {
+      others.push_back(message);
+    } else if (message["content"].is_string()) {
+      add(message["content"], "\n\n");
+    } else {
+      const Json& parts = message["content"];
+      for (size_t i = 0; i < parts.size(); ++i) add(parts[i]["text"], i == 0 ? "\n\n" : "\n");
+    }
+  }
+  others.insert(others.begin(), Json{{"role", "system"}, {"content", std::move(text)}});
+  return others;
+}
+
 bool asks_for_strict(const Json& tools) {
   return std::ranges::any_of(tools, [](const Json& tool) { return tool["function"].value("strict", Json()) == true; });
 }
@@ -304,15 +326,21 @@ ApiResult<std::string> Frontend::render_chat(const ChatRequest& request) const {
   }
   Json kwargs = model_.template_kwargs ? *model_.template_kwargs : Json::object();
   kwargs.update(*request.template_kwargs);
-  const Result<std::string> rendered =
-      chat_template->render({.messages = &messages,
-                             .tools = request.tools.get(),
-                             .documents = request.documents.get(),
-                             .kwargs = &kwargs,
-                             .add_generation_prompt = request.add_generation_prompt,
-                             .continue_final_message = request.continue_final_message});
-  if (!rendered.ok()) return bad_request("messages", rendered.status().message(), "template_error");
-  return *rendered;
+  const auto render = [&](const Json& turns) {
+    return chat_template->render({.messages = &turns,
+                                  .tools = request.tools.get(),
+                                  .documents = request.documents.get(),
+                                  .kwargs = &kwargs,
+                                  .add_generation_prompt = request.add_generation_prompt,
+                                  .continue_final_message = request.continue_final_message});
+  };
+  const Result<std::string> rendered = render(messages);
+  if (rendered.ok()) return *rendered;
+  if (request.gathers_instructions && std::ranges::any_of(messages, is_instruction)) {
+    const Result<std::string> gathered = render(with_instructions_first(messages));
+    if (gathered.ok()) return *gathered;
+  }
+  return bad_request("messages", rendered.status().message(), "template_error");
 }
 
 ApiResult<std::vector<int32_t>> Frontend::encode_prompt(const std::string& text, bool add_special_tokens,

@@ -75,6 +75,16 @@ TEST_CASE("messages, responses: time grows with the size of a request, too many 
         "tools has 2000 entries, at most 1024 are taken");
 }
 
+TEST_CASE("messages: an answer without a text has one empty block, whole and streamed") {
+  DialectServer test;
+  const Json body = message("one two", {{"stop_sequences", {"one"}}});
+  const Json answer = test.post("/v1/messages", body);
+  CHECK(answer["content"] == Json::parse(R"([{"type":"text","text":""}])"));
+  CHECK(answer["stop_reason"] == "stop_sequence");
+  CHECK(types_of(test.stream("/v1/messages", body)) ==
+        "message_start content_block_start content_block_stop message_delta message_stop");
+}
+
 TEST_CASE("messages: tools and their choice") {
   DialectServer test;
   const Json called = test.post("/v1/messages", message(kCall, {{"tools", kAnthropicTools}}));

@@ -2,6 +2,7 @@
 #include <strings.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "server/api_request.h"
 #include "server/json_parse.h"
@@ -14,8 +15,12 @@ using Json = nlohmann::ordered_json;
 
 Json message_of(const char* role, Json content) { return {{"role", role}, {"content", std::move(content)}}; }
 
+// Claude Code's own note to Anthropic. Part of it changes with each request, and it stands first: with it no two
+// prompts have an equal beginning.
+bool is_billing_note(std::string_view text) { return text.starts_with("x-anthropic-billing-header"); }
+
 // A string, or text blocks as one string.
-std::optional<std::string> text_of(FieldReader& fields, std::string_view name) {
+std::optional<std::string> text_of(FieldReader& fields, std::string_view name, std::string_view separator) {
   const Json* value = fields.any(name);
   if (!value || value->is_string()) return value ? std::optional(value->get<std::string>()) : std::nullopt;
   if (!value->is_array()) return fields.fail_type(name, "a string or an array of text blocks", *value), std::nullopt;
@@ -30,6 +35,8 @@ std::optional<std::string> text_of(FieldReader& fields, std::string_view name) {
           bad_request(path, fmt::format("{} is of type {}: this model reads text only", path, type.substr(0, 40))));
     }
     if (block.has_error()) return fields.fail(block.error()), std::nullopt;
+    if (name == "system" && is_billing_note(*part)) continue;
+    if (!text.empty()) text += separator;
     text += *part;
   }
   return text;
@@ -59,7 +66,11 @@ class MessageTranslator {
       reader.fail_type("content", "a string or an array of blocks", *content);
     }
     if (reader.has_error()) return fields_.fail(reader.error());
-    if (content->is_string()) return messages_.push_back(message_of(role.c_str(), *content));
+    if (content->is_string()) {
+      const bool is_note = role == "system" && is_billing_note(content->get_ref<const std::string&>());
+      if (!is_note) messages_.push_back(message_of(role.c_str(), *content));
+      return;
+    }
     Json ours = message_of(role.c_str(), Json::array());
     for (size_t i = 0; i < content->size() && !fields_.has_error(); ++i) {
       add_block((*content)[i], fmt::format("{}.content[{}]", path, i), ours);
@@ -75,7 +86,9 @@ class MessageTranslator {
     FieldReader reader(block, path);
     const std::string type = reader.string("type").value_or("");
     if (type == "text") {
-      ours["content"].push_back({{"type", "text"}, {"text", required_string(reader, "text")}});
+      std::string text = required_string(reader, "text");
+      if (ours["role"] == "system" && is_billing_note(text)) return;
+      ours["content"].push_back({{"type", "text"}, {"text", std::move(text)}});
     } else if (type == "thinking") {
       Json& reasoning = ours["reasoning_content"];
       if (reasoning.is_null()) reasoning = "";
@@ -89,7 +102,7 @@ class MessageTranslator {
       ours["tool_calls"].push_back(std::move(call));
     } else if (type == "tool_result") {
       check_role(reader, path, type, "user", ours);
-      std::string text = text_of(reader, "content").value_or("");
+      std::string text = text_of(reader, "content", "\n").value_or("");
       if (reader.boolean("is_error").value_or(false)) text = error_text(std::move(text));
       Json result = message_of("tool", std::move(text));
       result["tool_call_id"] = required_name(reader, "tool_use_id");
@@ -175,6 +188,17 @@ void translate_thinking(FieldReader& fields, Json& chat) {
   }
 }
 
+// What the request says itself wins over what `thinking` stands for.
+void translate_template_kwargs(FieldReader& fields, Json& chat) {
+  const Json* given = fields.object("chat_template_kwargs");
+  if (!given) return;
+  Json& kwargs = chat["chat_template_kwargs"];
+  const Json thinking = std::exchange(kwargs, *given);
+  for (const auto& [name, value] : thinking.items()) {
+    if (!kwargs.contains(name)) kwargs[name] = value;
+  }
+}
+
 void translate_format(FieldReader& fields, const Json& format, Json& chat) {
   FieldReader reader(format, "output_config.format");
   const std::string type = reader.string("type").value_or("");
@@ -229,7 +253,7 @@ ApiResult<ChatRequest> parse_messages_request(std::string_view body, const Parse
   FieldReader fields(**json, counts_only ? kCountTokensRequest : kMessagesRequest, limits);
   if (fields.has_error()) return fields.error();
   Json chat = Json::object(), messages = Json::array();
-  if (const auto system = text_of(fields, "system"); system && !system->empty()) {
+  if (const auto system = text_of(fields, "system", ""); system && !system->empty()) {
     messages.push_back(message_of("system", *system));
   }
   if (fields.has_error()) return fields.error();
@@ -244,6 +268,7 @@ ApiResult<ChatRequest> parse_messages_request(std::string_view body, const Parse
   translate_tools(fields, chat);
   translate_thinking(fields, chat);
   translate_output(fields, chat);
+  translate_template_kwargs(fields, chat);
   check_context_edits(fields);
   if (fields.has_error()) return fields.error();
   if (theirs.empty()) return bad_request("messages", "messages must have at least one message, got 0");
@@ -256,6 +281,7 @@ ApiResult<ChatRequest> parse_messages_request(std::string_view body, const Parse
                                      {"stream", "stream"},
                                      {"stop_sequences", "stop"},
                                      {"max_tokens", "max_tokens"},
+                                     {"cache_salt", "cache_salt"},
                                      {"speculate", "speculate"},
                                      {"relaxed_acceptance", "relaxed_acceptance"},
                                      {"speculative_reference", "speculative_reference"}}) {
@@ -267,6 +293,7 @@ ApiResult<ChatRequest> parse_messages_request(std::string_view body, const Parse
   take_ignored_fields(fields, *request);
   // Clients of this API must send max_tokens and send what Anthropic's models can: 32,000 and more.
   request->caps_max_tokens = true;
+  request->gathers_instructions = true;  // they put some between the turns
   if (translated) *translated = std::move(chat);
   return request;
 }

@@ -65,6 +65,7 @@ class MessagesWhole final : public ChatListener {
 
   void on_done(const GenerationUsage& usage) override {
     if (has_failed_) return;
+    if (blocks_.empty()) blocks_.emplace_back();  // clients read content[0]
     JsonWriter json;
     json.begin_object().field("id", info_.id).field("type", "message").field("role", "assistant");
     json.field("model", info_.model).key("content").begin_array();
@@ -108,6 +109,7 @@ class MessagesStream final : public ChatListener {
     for (const ChatPart& part : chat.parts) send_part(part);
     if (chat.delta.finish_reason == FinishReason::kNone) return;
     if (is_failure(chat.delta.finish_reason)) return fail(chat.delta);
+    if (num_blocks_ == 0) open_block({.kind = Kind::kContent, .text = {}});  // as the whole answer
     close_block();
     JsonWriter json;
     json.begin_object().field("type", "message_delta").key("delta").begin_object();

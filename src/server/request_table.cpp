@@ -56,7 +56,7 @@ const RequestField kFields[] = {
     {"add_special_tokens", kBoth | kTokenizeRequest | kVectors, kBoolean, kRead, "vLLM",
      "Add BOS as the tokenizer has it.", "false for chats, true for texts"},
     {"add_special", kTokenizeRequest, kBoolean, kRead, "llama-server", "As `add_special_tokens`.", "false"},
-    {"chat_template_kwargs", kConversation | kResponsesRequest, kObject, kRead, "vLLM",
+    {"chat_template_kwargs", kConversation | kMessages | kResponsesRequest, kObject, kRead, "vLLM",
      "Variables of the chat template (enable_thinking ...)."},
     {"reasoning_effort", kConversation, kString, kRead, "OpenAI",
      "Variable of the chat template; `none` also sets enable_thinking to false."},
@@ -284,7 +284,7 @@ const RequestField kFields[] = {
     // Scheduling.
     {"priority", kAnswered | kTokensRequest | kVectors, kInteger, kRead, "vLLM", "Smaller runs first.", "0", INT32_MIN,
      INT32_MAX},
-    {"cache_salt", kAnswered | kTokensRequest | kVectors, kString, kRead, "vLLM",
+    {"cache_salt", kAnswered | kMessagesRequest | kTokensRequest | kVectors, kString, kRead, "vLLM",
      "The prefix cache is shared among requests of one salt only."},
     {"request_id", kAnswered | kTokensRequest | kVectors, kString, kRead, "vLLM",
      "At most 128 bytes; X-Request-Id wins.", "drawn"},
@@ -512,7 +512,8 @@ const RequestField kFields[] = {
              "`is_error` "
              "begins with `Error: `.",
      .required_by = kMessages},
-    {"system", kMessages, kAny, kRead, "Anthropic", "A string or text blocks."},
+    {"system", kMessages, kAny, kRead, "Anthropic",
+     "A string or text blocks; a block that begins with `x-anthropic-billing-header` is left out."},
     {"max_tokens", kMessagesRequest, kInteger, kRead, "Anthropic", "Most tokens of the answer.",
      "what the context leaves", 1, INT32_MAX},
     {"stop_sequences", kMessagesRequest, kArray, kRead, "Anthropic", "Up to 64 texts that end the answer."},

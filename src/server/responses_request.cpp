@@ -385,6 +385,7 @@ ApiResult<ResponsesRequest> parse_responses_request(std::string_view body, const
   if (!translated.ok()) return by_their_names(translated.error(), places);
   request.chat = std::move(*translated);
   request.chat.drops_old_turns = drops_turns;
+  request.chat.gathers_instructions = true;  // `instructions` and developer's messages come together
   take_ignored_fields(fields, request.chat);
   request.chat.unknown_fields.insert(request.chat.unknown_fields.end(), unknown_includes.begin(),
                                      unknown_includes.end());

@@ -10,6 +10,7 @@
 
 #include "base/test_support.h"
 #include "server/frontend.h"
+#include "server/responses_request.h"
 #include "server/test_server.h"
 
 #include "base/test.h"
@@ -393,6 +394,34 @@ TEST_CASE("front-end: without HTTP") {
     CHECK(listener->choices[1].text == "hello world");
     CHECK(listener->choices[1].finish_reason == FinishReason::kStop);
     model.engine->stop();
+  }
+}
+
+TEST_CASE("front-end: instructions between turns come first where the template takes none there") {
+  TestModel model;
+  auto chat_template = ChatTemplate::parse(
+      "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('system first') }}"
+      "{% endif %}[{{ m.role }}] {{ m.content }}\n{% endfor %}",
+      {});
+  REQUIRE(chat_template.ok());
+  model.serving.chat_template = std::make_shared<ChatTemplate>(std::move(*chat_template));
+  {
+    const Frontend frontend(model.serving, nullptr);
+    const ParseLimits limits = frontend.parse_limits();
+    const std::string turns = R"([{"role":"user","content":"Hi"},{"role":"system","content":[{"type":"text","text":"B"},
+                                  {"type":"text","text":"C"}]},{"role":"user","content":"Well?"}])";
+    const std::string gathered = "[system] A\n\nB\nC\n[user] Hi\n[user] Well?\n";
+    auto messages = parse_messages_request(R"({"max_tokens":5,"system":"A","messages":)" + turns + "}", limits, false);
+    REQUIRE(messages.ok());
+    CHECK(*frontend.render_chat(*messages) == gathered);
+    ResponseStore store;
+    auto responses = parse_responses_request(R"({"instructions":"A","input":)" + turns + "}", limits, store);
+    REQUIRE(responses.ok());
+    CHECK(*frontend.render_chat(responses->chat) == gathered);
+    // A chat says itself where they stand.
+    auto chat = parse_chat_request(R"({"messages":)" + turns + "}", limits);
+    REQUIRE(chat.ok());
+    CHECK(frontend.render_chat(*chat).error().code == "template_error");
   }
 }
 

@@ -55,7 +55,7 @@ class TokensStream final : public GenerationListener {
       json.null_field("finish_reason");
     }
     json.end_object().end_array();
-    if (continuous_usage_) write_usage(json.key("usage"), usage, -1);
+    if (include_usage_ && continuous_usage_) write_usage(json.key("usage"), usage, -1);
     send(json);
   }
 

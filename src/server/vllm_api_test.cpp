@@ -64,6 +64,9 @@ TEST_CASE("tokens in, tokens out: a stream") {
   CHECK(chunks.back()["choices"].empty());
   CHECK(chunks.back()["usage"]["prompt_tokens"] == ids.size());
 
+  const Json no_usage{{"include_usage", false}, {"continuous_usage_stats", true}};  // none anywhere, as in chats
+  for (const Json& chunk : stream({{"stream_options", no_usage}})) CHECK(!chunk.contains("usage"));
+
   const auto plain = stream({{"sampling_params", {{"n", 2}, {"temperature", 1}}}});
   std::set<int> indices;
   for (const Json& chunk : plain) {
@@ -303,6 +306,23 @@ TEST_CASE("vLLM's answers: what has no value is null in whole answers") {
   const Json told = test.post("/v1/completions", {{"prompt", "Hello"}, {"return_token_ids", true}})["choices"][0];
   CHECK(!told["token_ids"].empty());
   CHECK(!told["prompt_token_ids"].empty());
+}
+
+TEST_CASE("completions: a stream tells the prompt's ids once, in the first chunk of each choice") {
+  DialectServer test;
+  const Json body{{"prompt", {"one two", "three"}}, {"n", 2}, {"stream", true}, {"return_token_ids", true}};
+  std::vector<std::vector<int32_t>> prompts(4), answers(4);
+  for (const Json& chunk : test.TestServer::stream("/v1/completions", body)) {
+    const Json& choice = chunk["choices"][0];
+    const auto index = choice["index"].get<size_t>();
+    CHECK(choice.contains("prompt_token_ids") == prompts[index].empty());
+    if (prompts[index].empty()) prompts[index] = choice["prompt_token_ids"].get<std::vector<int32_t>>();
+    for (const Json& id : choice["token_ids"]) answers[index].push_back(id);
+  }
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    CHECK(prompts[i] == test.model.tokenizer->encode(i < 2 ? "one two" : "three"));
+    CHECK(answers[i].size() == prompts[i].size() + 1);
+  }
 }
 
 TEST_CASE("logprob_token_ids win over top_logprobs; logprobs 0 of tokens in, tokens out tells the token itself") {

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -315,6 +316,8 @@ class Device {
   // weight's own codes and scales (WeightSpec::stores_as).
   virtual bool supports(const WeightSpec& spec) const;  // the others must not be asked for; default: f32 and bf16
   virtual bool supports_experts(const WeightSpec& spec) const { return supports(spec); }  // in expert_mlp
+  // Of a layer; route_experts and expert_mlp must not be asked for more.
+  virtual int64_t max_experts() const { return std::numeric_limits<int64_t>::max(); }
   // Whether ops read and write such a cache. Default: heads of f32 and bf16.
   virtual bool supports_kv(const KvLayerDesc& desc) const;
   virtual Result<PackedWeight> create_weight(const WeightDesc& desc) = 0;

@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "grammar/regex.h"
-#include "grammar/schema_shape.h"
+#include "grammar/schema_reader.h"
 
 namespace spate {
 namespace {

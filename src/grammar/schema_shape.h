@@ -6,17 +6,14 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <memory>
 #include <optional>
 #include <set>
-#include <span>
 #include <string>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "base/status.h"
 #include "grammar/byte_dfa.h"
-#include "grammar/json_schema.h"
 #include "grammar/json_text.h"
 #include "grammar/schema_names.h"
 
@@ -66,64 +63,13 @@ struct Shape {
   Conjunction property_names;
 };
 
-// Reads a schema into shapes. Owned by one compilation.
-class SchemaReader {
- public:
-  SchemaReader(const SchemaJson& root, const JsonGrammarOptions& options, CompileBudget& budget)
-      : options_(options), budget_(budget), names_(root, budget) {}
+// What satisfies both.
+Shape merge(const Shape& a, const Shape& b);
+// The units of work that copying and comparing the lists of a shape takes.
+int64_t size_of(const Shape& shape);
+// `bound` becomes the tighter of both. direction: 1 of lower bounds, -1 of upper ones.
+void tighten(std::optional<NumberBound>& bound, const NumberBound& other, int direction);
 
-  Result<std::vector<Shape>> shapes_of(const Conjunction& conjunction);
-  // References alone are replaced by what they refer to.
-  Result<Conjunction> normalize(Conjunction conjunction);
-
-  // The schemas of a shape's parts.
-  Result<Conjunction> member_schema(const Shape& shape, const std::string& key);
-  Result<Conjunction> item_schema(const Shape& shape, size_t index);
-  size_t num_prefix_items(const Shape& shape) const;
-  // Whether no value satisfies it, as far as is seen at once.
-  Result<bool> allows_nothing(const Conjunction& conjunction);
-  Result<bool> accepts(const Shape& shape, const SchemaJson& value);
-  Result<bool> accepts(const Conjunction& conjunction, const SchemaJson& value);
-
-  struct KeyPattern {
-    std::shared_ptr<const ByteDfa> dfa;  // of keys as json_string_chars spells them
-    SchemaTerm schema;
-  };
-  Result<std::vector<KeyPattern>> key_patterns(const SchemaJson& schema);
-  std::optional<SchemaTerm> additional_properties(const SchemaJson& schema) const;
-
-  const SchemaNames& names() const { return names_; }
-
- private:
-  Result<std::vector<Shape>> shapes_of(SchemaTerm term);
-  Result<std::vector<Shape>> shapes_of_schema(const SchemaJson& schema);
-  Result<std::vector<Shape>> shapes_of_opposite(const SchemaJson& schema);
-  Result<std::vector<Shape>> shapes_of_all(const SchemaJson& list, bool is_negated);
-  Result<std::vector<Shape>> shapes_of_any(const SchemaJson& list, bool is_negated);
-  Result<std::vector<Shape>> shapes_of_one(const SchemaJson& schema, const SchemaJson& list);
-  Result<std::vector<Shape>> shapes_of_if(const SchemaJson& schema);
-  Result<std::vector<Shape>> shapes_of_dependent_keys(const SchemaJson& schema, const std::string& key,
-                                                      const SchemaJson& needed);
-  Result<std::vector<Shape>> shapes_of_dependent_schema(const std::string& key, const SchemaJson& needed);
-  Result<Shape> plain_shape(const SchemaJson& schema);
-  Status read_types(const SchemaJson& schema, Shape& shape);
-  Status read_numbers(const SchemaJson& schema, Shape& shape);
-  Status read_strings(const SchemaJson& schema, Shape& shape);
-  Result<bool> excludes_all(const ByteDfa& format, std::span<const std::shared_ptr<const ByteDfa>> patterns);
-  Status read_arrays(const SchemaJson& schema, Shape& shape);
-  Status read_objects(const SchemaJson& schema, Shape& shape);
-  Status refuse_unsupported(const SchemaJson& schema);
-  Result<std::vector<Shape>> product(const std::vector<Shape>& a, const std::vector<Shape>& b, const SchemaJson& at);
-  Result<bool> are_disjoint(const Shape& a, const Shape& b, int depth);
-  Result<bool> are_disjoint(const Conjunction& a, const Conjunction& b, int depth);
-  Result<std::optional<int64_t>> count(const SchemaJson& schema, const char* name);
-  Result<std::shared_ptr<const ByteDfa>> string_dfa(const SchemaJson& schema, const std::string& regex, bool anywhere);
-
-  const JsonGrammarOptions& options_;
-  CompileBudget& budget_;
-  SchemaNames names_;
-  std::set<SchemaTerm> open_;  // being read: a schema that refers to itself at once
-  std::map<std::pair<std::string, bool>, std::shared_ptr<const ByteDfa>> dfas_;
-};
+std::optional<Decimal> decimal_of(const SchemaJson& number);
 
 }  // namespace spate

@@ -11,7 +11,6 @@
 namespace spate {
 namespace {
 
-constexpr int kEndless = 255;                   // a run's length: as long as any token, TokenTrie::Node::max_chars
 constexpr int kManyChars = 20;                  // of ASCII: a walk there is a long one
 constexpr int kMaxMissing = 16;                 // of ASCII, that a text's first character may not be
 constexpr int kShortTree = -2, kLongTree = -3;  // beside those of rest_trees_
@@ -21,54 +20,9 @@ constexpr size_t kMaxSetsOfKnownMask = 128;     // of more, a mask is not looked
 // Nodes below one: for fewer, a run is not asked, or not looked for. To find one takes about 140 steps.
 constexpr uint32_t kLeastSkipped = 8, kLeastSkippedByNew = 256;
 constexpr int kLeastTextLength = 3;         // of a run, that texts of its characters are looked at for all grammars
-constexpr size_t kWordsPerListedToken = 4;  // more tokens are bits
 constexpr int64_t kWalkedPerUnit = 8;       // nodes that are walked in the time of a unit of work
 constexpr int64_t kWalkedPerRest = 5;       // nodes that are walked in the time in which a rest is sorted
 constexpr int64_t kMostWorkOfPlace = 50'000;  // units, while sequences run: one that takes more ends the work ahead
-
-void allow(std::vector<uint32_t>& words, std::span<const int32_t> token_ids) {
-  for (const int32_t id : token_ids) words[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
-}
-
-void forbid(std::vector<uint32_t>& words, std::span<const int32_t> token_ids) {
-  for (const int32_t id : token_ids) words[static_cast<size_t>(id) / 32] &= ~(1u << (id % 32));
-}
-
-void allow(std::vector<uint32_t>& words, const std::vector<uint32_t>& more) {
-  constexpr size_t kBlock = 32;  // a count that the compiler knows, for vectors
-  size_t i = 0;
-  for (; i + kBlock <= words.size(); i += kBlock) {
-    for (size_t j = 0; j < kBlock; ++j) words[i + j] |= more[i + j];
-  }
-  for (; i < words.size(); ++i) words[i] |= more[i];
-}
-
-void append(std::vector<int32_t>& token_ids, std::span<const int32_t> more) {
-  token_ids.insert(token_ids.end(), more.begin(), more.end());
-}
-
-// Four chains, as a multiplication is waited for otherwise: 19 KB in a microsecond.
-template <typename T>
-size_t hash_of(std::span<const T> values) {
-  constexpr uint64_t kFactor = 0x9e3779b97f4a7c15u;
-  std::array<uint64_t, 4> chains = {values.size(), 1, 2, 3};
-  size_t i = 0;
-  for (; i + chains.size() <= values.size(); i += chains.size()) {
-    for (size_t chain = 0; chain < chains.size(); ++chain) {
-      chains[chain] = (chains[chain] ^ static_cast<uint64_t>(values[i + chain])) * kFactor;
-      chains[chain] ^= chains[chain] >> 29;
-    }
-  }
-  for (; i < values.size(); ++i) {
-    chains[0] = (chains[0] ^ static_cast<uint64_t>(values[i])) * kFactor;
-    chains[0] ^= chains[0] >> 29;
-  }
-  for (size_t chain = 1; chain < chains.size(); ++chain) {
-    chains[0] = (chains[0] ^ chains[chain]) * kFactor;
-    chains[0] ^= chains[0] >> 29;
-  }
-  return chains[0];
-}
 
 }  // namespace
 
@@ -124,6 +78,7 @@ TokenGrammar::TokenGrammar(std::shared_ptr<const Grammar> grammar, std::shared_p
       limits_(limits),
       rules_end_inside_(grammar->num_rules() > 1),
       states_(std::move(grammar)),
+      runs_(states_),
       next_cleanup_(limits.max_states),
       path_(static_cast<size_t>(trie_->max_depth()) + 1) {
   reserve();
@@ -134,7 +89,7 @@ TokenGrammar::TokenGrammar(std::shared_ptr<const Grammar> grammar, std::shared_p
 void TokenGrammar::reserve() {
   states_.reserve(next_cleanup_);
   masks_.reserve(next_cleanup_);
-  run_by_state_.reserve(next_cleanup_);
+  runs_.reserve(next_cleanup_);
   local_by_state_.reserve(next_cleanup_);
 }
 
@@ -335,111 +290,14 @@ std::shared_ptr<const TokenGrammar::Mask> TokenGrammar::with_long_tokens(Mask ma
   return changed;
 }
 
-// Whether each character that is begun and lacks `num_missing` bytes, the next of them in [low, high], leads to
-// `target`.
-bool TokenGrammar::completes_chars(int32_t open, int num_missing, int low, int high, int32_t target) {
-  if (open == ParseStates::kDead || states_.accepts(open)) return false;
-  int32_t checked = ParseStates::kDead;
-  for (int byte = low; byte <= high; ++byte) {
-    const int32_t next = states_.next(open, static_cast<uint8_t>(byte));
-    if (num_missing == 1 ? next != target
-                         : next != checked && !completes_chars(next, num_missing - 1, 0x80, 0xBF, target)) {
-      return false;
-    }
-    checked = next;
-  }
-  return true;
-}
-
-// Whether every character that is not ASCII leads from `state` to `target`.
-bool TokenGrammar::takes_wide_chars(int32_t state, int32_t target) {
-  struct Leads {
-    int first, last, num_missing, low, high;
-  };
-  static constexpr Leads kLeads[] = {{0xC2, 0xDF, 1, 0x80, 0xBF}, {0xE0, 0xE0, 2, 0xA0, 0xBF},
-                                     {0xE1, 0xEC, 2, 0x80, 0xBF}, {0xED, 0xED, 2, 0x80, 0x9F},
-                                     {0xEE, 0xEF, 2, 0x80, 0xBF}, {0xF0, 0xF0, 3, 0x90, 0xBF},
-                                     {0xF1, 0xF3, 3, 0x80, 0xBF}, {0xF4, 0xF4, 3, 0x80, 0x8F}};
-  return std::ranges::all_of(kLeads, [&](const Leads& leads) {
-    int32_t checked = ParseStates::kDead;
-    for (int byte = leads.first; byte <= leads.last; ++byte) {
-      const int32_t open = states_.next(state, static_cast<uint8_t>(byte));
-      if (open != checked && !completes_chars(open, leads.num_missing, leads.low, leads.high, target)) return false;
-      checked = open;
-      if (open == ParseStates::kDead) return false;
-    }
-    return true;
-  });
-}
-
-// Null: not looked for so far.
-TokenGrammar::Run* TokenGrammar::find_run(int32_t state) {
-  const auto index = static_cast<size_t>(state);
-  return index < run_by_state_.size() ? run_by_state_[index] : nullptr;
-}
-
-TokenGrammar::Run& TokenGrammar::uncounted_run_of(int32_t state) {
-  if (Run* known = find_run(state)) return *known;
-  const auto index = static_cast<size_t>(state);
-  // The situation to which most characters of ASCII lead.
-  std::array<int32_t, 128> targets;
-  std::vector<std::pair<int32_t, int>> counts;
-  for (int byte = 0; byte < 128; ++byte) {
-    const int32_t next = targets[static_cast<size_t>(byte)] = states_.next(state, static_cast<uint8_t>(byte));
-    if (next == ParseStates::kDead) continue;
-    const auto known = std::ranges::find(counts, next, &std::pair<int32_t, int>::first);
-    if (known == counts.end()) {
-      counts.emplace_back(next, 1);
-    } else {
-      ++known->second;
-    }
-  }
-  Run run;
-  if (!counts.empty()) {
-    run.next = std::ranges::max_element(counts, {}, &std::pair<int32_t, int>::second)->first;
-    for (int byte = 0; byte < 128; ++byte) {
-      if (targets[static_cast<size_t>(byte)] == run.next) run.chars.ascii.add(byte);
-    }
-    run.chars.has_wide_chars = takes_wide_chars(state, run.next);
-  }
-  runs_.push_back(run);
-  run_by_state_.resize(std::max(run_by_state_.size(), states_.num_states()));
-  run_by_state_[index] = &runs_.back();
-  return runs_.back();
-}
-
-// Found with the work limit reached, a run says too little: nothing is skipped that should not be, and the mask is
-// dropped.
-const TokenGrammar::Run& TokenGrammar::run_of(int32_t state) {
-  Run& run = uncounted_run_of(state);
-  if (run.length >= 0) return run;
-  int length = 0, length_inside = 0;
-  int32_t at = state;
-  for (const Run* link = &run; length < kLookAheadBytes && link->next != ParseStates::kDead;) {
-    if (!link->chars.contains(run.chars)) break;
-    ++length;
-    if (length_inside == length - 1 && !states_.accepts(link->next)) length_inside = length;
-    if (link->next == at) {
-      if (length_inside == length) length_inside = kEndless;
-      length = kEndless;
-      break;
-    }
-    at = link->next;
-    link = &uncounted_run_of(at);
-  }
-  run.length = length;
-  run.length_inside = length_inside;
-  return run;
-}
-
 // The most texts of one kind that lead on from `state`; with wants_ends none after which the rule may end before their
 // last character is there. The first character may be any of theirs but for few: as in a key that must differ from the
 // declared ones.
 TokenGrammar::KnownTexts TokenGrammar::known_texts_of(int32_t state, bool wants_ends) {
-  const Run& run = run_of(state);
+  const CharRuns::Run& run = runs_.at(state);
   if (run.next == ParseStates::kDead || run.chars.ascii.size() < kManyChars) return {};
   if (wants_ends && states_.accepts(run.next)) return {};
-  const Run& behind = run_of(run.next);
+  const CharRuns::Run& behind = runs_.at(run.next);
   TokenTrie::CharSet chars = run.chars;
   int length = wants_ends ? run.length_inside : run.length;
   const int length_behind = 1 + (wants_ends ? behind.length_inside : behind.length);
@@ -475,9 +333,9 @@ void TokenGrammar::walk(int32_t state, const TokenTrie::Tree& tree, uint32_t beg
     if (ends != nullptr && i < node.subtree_end && states_.accepts(next)) ends->push_back(i - 1);
     if (node.is_text && i < node.subtree_end) {
       const uint32_t num_below = node.subtree_end - i;
-      if (num_below >= kLeastSkippedByNew || (num_below >= kLeastSkipped && find_run(next) != nullptr)) {
-        if (uncounted_run_of(next).chars.contains(tree.chars_below(node)) &&
-            node.max_chars <= (ends != nullptr ? run_of(next).length_inside : run_of(next).length)) {
+      if (num_below >= kLeastSkippedByNew || (num_below >= kLeastSkipped && runs_.find(next) != nullptr)) {
+        if (runs_.uncounted_at(next).chars.contains(tree.chars_below(node)) &&
+            node.max_chars <= (ends != nullptr ? runs_.at(next).length_inside : runs_.at(next).length)) {
           take_tokens(tree.tokens_below(node));
           i = node.subtree_end;
           continue;
@@ -513,7 +371,7 @@ void TokenGrammar::walk_exits(int32_t state, const KnownTexts& known, std::vecto
   behind[0] = state;
   for (int n = 0; n <= known.length; ++n) {
     const auto at = static_cast<size_t>(n);
-    if (n > 0) behind[at] = uncounted_run_of(behind[at - 1]).next;
+    if (n > 0) behind[at] = runs_.uncounted_at(behind[at - 1]).next;
     for (int byte = 0; byte < 256; ++byte) {
       walk_group(behind[at], byte, known.masks->exits.of(n, byte));
       if (n == known.length) walk_group(behind[at], byte, known.masks->longer.of(n, byte));
@@ -540,13 +398,12 @@ TokenGrammar::Local& TokenGrammar::local_of(int32_t state) {
 
 // Of rests also by number: those that are kept when situations are forgotten make that a long step.
 bool TokenGrammar::has_too_many_rules() const {
-  return rules_bytes_ > limits_.max_mask_bytes || rests_.size() > limits_.max_states / 4;
+  return rules_bytes_ + token_sets_.num_bytes() > limits_.max_mask_bytes || rests_.size() > limits_.max_states / 4;
 }
 
 void TokenGrammar::forget_rules() {
   if (ahead_ != nullptr) ahead_->work_left = 0;  // what is found would be forgotten again
   mask_by_sets_.clear();
-  set_by_hash_.clear();
   token_sets_.clear();
   locals_.clear();
   local_by_state_.clear();
@@ -563,7 +420,7 @@ const TokenGrammar::Local& TokenGrammar::short_tokens_in_rule(int32_t state, boo
   const TokenTrie::Tree& tree = trie_->short_tokens();
   std::vector<uint32_t> ends;
   TokenSet tokens;
-  const auto take_tokens = [&](std::span<const int32_t> ids) { add(tokens, ids); };
+  const auto take_tokens = [&](std::span<const int32_t> ids) { tokens.add(ids, trie_->vocab_size()); };
   const KnownTexts known = known_texts_of(state, wants_ends);
   if (known.masks != nullptr) {
     tokens.words = known.masks->words[static_cast<size_t>(known.length)];
@@ -575,7 +432,7 @@ const TokenGrammar::Local& TokenGrammar::short_tokens_in_rule(int32_t state, boo
   } else {
     walk(state, tree, 0, static_cast<uint32_t>(tree.nodes.size()), wants_ends ? &ends : nullptr, take_tokens);
   }
-  local.short_tokens = keep_once(std::move(tokens));
+  local.short_tokens = token_sets_.keep(std::move(tokens));
   local.short_ends = ends_at(kShortTree, std::move(ends));
   local.knows_short_tokens = !states_.is_over_limit();
   local.knows_short_ends = wants_ends && local.knows_short_tokens;
@@ -600,33 +457,6 @@ const TokenGrammar::Local& TokenGrammar::long_tokens_in_rule(int32_t state, bool
 const TokenTrie::Tree& TokenGrammar::tree_of(int tree) const {
   if (tree == kShortTree) return trie_->short_tokens();
   return tree == kLongTree ? trie_->long_tokens() : *rest_trees_[static_cast<size_t>(tree)].sorted;
-}
-
-void TokenGrammar::add(TokenSet& tokens, std::span<const int32_t> ids) const {
-  if (!tokens.words.empty()) return allow(tokens.words, ids);
-  append(tokens.ids, ids);
-  const auto num_words = static_cast<size_t>(mask_words_of(trie_->vocab_size()));
-  if (tokens.ids.size() <= num_words / kWordsPerListedToken) return;
-  tokens.words.resize(num_words);
-  allow(tokens.words, tokens.ids);
-  tokens.ids = {};
-}
-
-size_t TokenGrammar::ListHash::operator()(const std::vector<uint32_t>& list) const { return hash_of(std::span(list)); }
-size_t TokenGrammar::ListHash::operator()(const std::vector<uint64_t>& list) const { return hash_of(std::span(list)); }
-
-const TokenGrammar::TokenSet* TokenGrammar::keep_once(TokenSet tokens) {
-  const size_t hash = tokens.words.empty() ? hash_of(std::span<const int32_t>(tokens.ids))
-                                           : hash_of(std::span<const uint32_t>(tokens.words));
-  const auto [begin, end] = set_by_hash_.equal_range(hash);
-  for (auto it = begin; it != end; ++it) {
-    if (*it->second == tokens) return it->second;
-  }
-  tokens.ids.shrink_to_fit();
-  rules_bytes_ += sizeof(TokenSet) + 4 * (tokens.words.size() + tokens.ids.size());
-  token_sets_.push_back(std::make_unique<const TokenSet>(std::move(tokens)));
-  set_by_hash_.emplace(hash, token_sets_.back().get());
-  return token_sets_.back().get();
 }
 
 // Rules that end at the same places, as all strings do, share what is behind.
@@ -680,8 +510,8 @@ const TokenGrammar::Rest& TokenGrammar::rest_in_rule(int rests, int32_t state) {
   Rest& rest = *rests_.back();
   std::vector<uint32_t> ends;
   TokenSet tokens;
-  walk_rests(state, rests, &ends, [&](std::span<const int32_t> ids) { add(tokens, ids); });
-  rest.tokens = keep_once(std::move(tokens));
+  walk_rests(state, rests, &ends, [&](std::span<const int32_t> ids) { tokens.add(ids, trie_->vocab_size()); });
+  rest.tokens = token_sets_.keep(std::move(tokens));
   const RestTree& texts = rest_trees_[static_cast<size_t>(rests)];
   rest.ends = ends_at(texts.sorted != nullptr ? rests : texts.parent, std::move(ends));
   rules_bytes_ += sizeof(Rest);
@@ -773,8 +603,7 @@ void TokenGrammar::forget_unused() {
   std::vector<std::pair<uint64_t, Rest*>> rests(rest_by_place_.begin(), rest_by_place_.end());
   for (const auto& [place, rest] : rests) used.push_back(&rest->state);
   states_.keep_only(used);
-  runs_.clear();
-  run_by_state_.clear();
+  runs_.forget();
   local_by_state_.assign(states_.num_states(), nullptr);
   for (const auto& local : locals_) local_by_state_[static_cast<size_t>(local->state)] = local.get();
   rest_by_place_.clear();

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <span>
 #include <unordered_map>
@@ -17,7 +16,9 @@
 #include <vector>
 
 #include "core/token_constraint.h"
+#include "grammar/char_runs.h"
 #include "grammar/parse_states.h"
+#include "grammar/token_sets.h"
 #include "grammar/token_trie.h"
 
 namespace spate {
@@ -56,10 +57,6 @@ class TokenGrammar final : public TokenConstraint {
  private:
   class Cursor;
   static constexpr int kNoTree = -1;
-  struct ListHash {
-    size_t operator()(const std::vector<uint32_t>& list) const;
-    size_t operator()(const std::vector<uint64_t>& list) const;
-  };
   struct Mask {
     std::vector<uint32_t> words;
     std::vector<int32_t> long_token_ids;  // those of the TokenTrie's long tokens that it allows
@@ -69,12 +66,6 @@ class TokenGrammar final : public TokenConstraint {
                TokenGrammarLimits limits);
   Result<std::shared_ptr<const Mask>> mask_of(int32_t state);
   Result<std::shared_ptr<const Mask>> find_mask(int32_t state);
-  // Tokens as bits, or where they are few as a list. Kept once, whatever places they are allowed at.
-  struct TokenSet {
-    std::vector<uint32_t> words;  // empty: `ids` has them
-    std::vector<int32_t> ids;
-    bool operator==(const TokenSet&) const = default;
-  };
   // Places inside tokens at which a rule may end, and what is left of the tokens behind them.
   struct Ends {
     std::vector<uint32_t> nodes;  // of the tree of long tokens
@@ -113,7 +104,6 @@ class TokenGrammar final : public TokenConstraint {
   Parts short_parts_of(int32_t state);
   void write(Parts& parts);
   std::vector<int32_t> long_tokens_of(int32_t state);
-  const TokenSet* keep_once(TokenSet tokens);
   void reserve();
   Local& local_of(int32_t state);
   const Local& short_tokens_in_rule(int32_t state, bool wants_ends);
@@ -122,20 +112,12 @@ class TokenGrammar final : public TokenConstraint {
   void forget_rules();
   Ends ends_at(int tree, std::vector<uint32_t> nodes);
   const TokenTrie::Tree& tree_of(int tree) const;
-  void add(TokenSet& tokens, std::span<const int32_t> ids) const;
   const Rest& rest_in_rule(int rests, int32_t state);
   template <typename TakeTokens>
   void walk_rests(int32_t state, int rests, std::vector<uint32_t>* ends, const TakeTokens& take_tokens);
   template <typename TakeTokens, typename TakeSet>
   void take_rests(const Ends& ends, int32_t state, int& num_left, const TakeTokens& take_tokens,
                   const TakeSet& take_set);
-  // Where many characters lead on alike, as in a string: each of `chars` to `next`.
-  struct Run {
-    TokenTrie::CharSet chars;
-    int32_t next = 0;
-    int length = -1;         // so many of them can follow each other; -1: not counted yet
-    int length_inside = -1;  // of these, before the text may be complete
-  };
   // Tokens that are known before a walk: texts of up to `length` of some characters, but for those that begin with
   // one of `other_first`. None of them is complete before its end.
   struct KnownTexts {
@@ -143,11 +125,6 @@ class TokenGrammar final : public TokenConstraint {
     int length = 0;
     TokenTrie::AsciiSet other_first;
   };
-  const Run& run_of(int32_t state);
-  Run* find_run(int32_t state);
-  Run& uncounted_run_of(int32_t state);
-  bool takes_wide_chars(int32_t state, int32_t target);
-  bool completes_chars(int32_t open, int num_missing, int low, int high, int32_t target);
   KnownTexts known_texts_of(int32_t state, bool wants_ends);
   // What of the rules is looked at before a sequence comes there. A place is a situation in a rule and what stands
   // behind the rule, if anything.
@@ -184,25 +161,23 @@ class TokenGrammar final : public TokenConstraint {
   const TokenGrammarLimits limits_;
   const bool rules_end_inside_;  // some rule is called, and may end where a text goes on
   ParseStates states_;
+  CharRuns runs_;
   std::vector<std::shared_ptr<const Mask>> masks_;  // by state; null where not known
   size_t num_masks_ = 0;
   // By the addresses of the sets of which it was put together, in order, and its long tokens. The places of a list have
   // few masks, whatever their nesting and however many of them there may be.
   std::unordered_map<std::vector<uint64_t>, std::shared_ptr<const Mask>, ListHash> mask_by_sets_;
-  std::vector<std::unique_ptr<const TokenSet>> token_sets_;
-  std::unordered_multimap<size_t, const TokenSet*> set_by_hash_;
+  TokenSets token_sets_;
   std::vector<std::unique_ptr<Local>> locals_;
-  size_t rules_bytes_ = 0;              // what locals_, rests_, trees_ and token_sets_ take
+  size_t rules_bytes_ = 0;              // what locals_, rests_ and rest_trees_ take
   std::vector<Local*> local_by_state_;  // null where not known
   std::vector<RestTree> rest_trees_;
   std::unordered_map<std::vector<uint32_t>, int, ListHash> tree_numbers_;  // by nodes and, last, the tree they are of
   std::vector<std::unique_ptr<Rest>> rests_;
   std::unordered_map<uint64_t, Rest*> rest_by_place_;  // tree << 32 | state
-  size_t next_cleanup_;                 // states at which the next one is due
+  size_t next_cleanup_;                                // states at which the next one is due
   std::vector<Cursor*> cursors_;
-  std::deque<Run> runs_;
-  std::vector<Run*> run_by_state_;  // null where not known
-  std::vector<int32_t> path_;       // of the walk: the situation at each depth
+  std::vector<int32_t> path_;                              // of the walk: the situation at each depth
   int64_t num_found_ = 0, num_made_ = 0, num_walked_ = 0;  // Counts
   std::unique_ptr<Ahead> ahead_;                           // null: nothing is left to look at
   bool is_ahead_ = true;                                   // the grammar is being compiled: texts may be looked at for all grammars

@@ -1,6 +1,7 @@
 // Attention: the part of a layer in which tokens read earlier tokens of their sequence, through the paged KV cache.
 //
-// Implementations: layer/grouped_query_attention.h. Owned by a model; used by its thread.
+// Implementations: layer/grouped_query_attention.h, layer/multi_head_latent_attention.h. Owned by a model; used by its
+// thread.
 #pragma once
 
 #include <string>
@@ -32,6 +33,16 @@ class Attention {
   // All tokens are written to `kv`.
   virtual void forward_output_rows(const StepContext& ctx, const KvView& kv, const Tensor& x,
                                    const Tensor& out) const = 0;
+
+  // forward() in its parts, for a caller that joins the products of layers (backend/layer_products.h). project() is
+  // the first product; attend() takes its result to the heads, which the last product reads.
+  virtual void project(const StepContext& ctx, const Tensor& x) const = 0;
+  virtual void attend(const StepContext& ctx, const KvView& kv) const = 0;
+  // This rank computes all of the attention, and one product alone reads x.
+  virtual bool is_whole() const = 0;
+  // The two products for so many tokens: the first without its x, the last without its out.
+  virtual LinearParams first_product(int64_t num_tokens) const = 0;
+  virtual LinearParams last_product(int64_t num_tokens) const = 0;
 };
 
 }  // namespace spate

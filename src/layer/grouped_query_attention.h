@@ -42,21 +42,14 @@ class GroupedQueryAttention final : public Attention {
   void forward(const StepContext& ctx, const KvView& kv, const Tensor& x, const Tensor& out) const override;
   void forward_output_rows(const StepContext& ctx, const KvView& kv, const Tensor& x, const Tensor& out) const override;
 
-  // forward() in its parts, for a caller that runs the products: x to qkv(), qkv() and `kv` to heads(), then o.
-  void project(const StepContext& ctx, const Tensor& x) const;
-  void attend(const StepContext& ctx, const KvView& kv) const;
-  bool is_whole() const { return num_heads_ == spec_.num_heads; }  // this rank computes all of it
-  // Their parts of LayerProductsParams and ExpertLayerProductsParams: of the layer whose attention this is, of the
-  // layer before it.
-  void put_products(auto& params, int64_t num_tokens) const {
-    params.heads = heads_.rows(0, num_tokens);
-    params.o = &o_proj_.weight();
-    params.o_bias = o_proj_.bias();
+  void project(const StepContext& ctx, const Tensor& x) const override;
+  void attend(const StepContext& ctx, const KvView& kv) const override;
+  bool is_whole() const override { return num_heads_ == spec_.num_heads; }
+  LinearParams first_product(int64_t num_tokens) const override {
+    return {.weight = &qkv_proj_.weight(), .bias = qkv_proj_.bias(), .out = qkv_.rows(0, num_tokens)};
   }
-  void put_next_products(auto& params, int64_t num_tokens) const {
-    params.qkv = &qkv_proj_.weight();
-    params.qkv_bias = qkv_proj_.bias();
-    params.qkv_out = qkv_.rows(0, num_tokens);
+  LinearParams last_product(int64_t num_tokens) const override {
+    return {.x = heads_.rows(0, num_tokens), .weight = &o_proj_.weight(), .bias = o_proj_.bias()};
   }
 
  private:

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "backend/layer_products.h"
+
 namespace spate {
 namespace {
 

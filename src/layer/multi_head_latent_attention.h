@@ -18,7 +18,6 @@
 #include <optional>
 #include <string>
 
-#include "backend/layer_products.h"
 #include "layer/attention.h"
 #include "layer/linear.h"
 #include "layer/rms_norm.h"
@@ -55,19 +54,14 @@ class MultiHeadLatentAttention final : public Attention {
   void forward(const StepContext& ctx, const KvView& kv, const Tensor& x, const Tensor& out) const override;
   void forward_output_rows(const StepContext& ctx, const KvView& kv, const Tensor& x, const Tensor& out) const override;
 
-  // forward() in its parts, as GroupedQueryAttention has them.
-  void project(const StepContext& ctx, const Tensor& x) const;
-  void attend(const StepContext& ctx, const KvView& kv) const;
-  bool is_whole() const { return num_heads_ == spec_.num_heads && !kv_a_proj_; }
-  void put_products(auto& params, int64_t num_tokens) const {
-    params.heads = heads_.rows(0, num_tokens);
-    params.o = &o_proj_.weight();
-    params.o_bias = o_proj_.bias();
+  void project(const StepContext& ctx, const Tensor& x) const override;
+  void attend(const StepContext& ctx, const KvView& kv) const override;
+  bool is_whole() const override { return num_heads_ == spec_.num_heads && !kv_a_proj_; }
+  LinearParams first_product(int64_t num_tokens) const override {
+    return {.weight = &x_proj_.weight(), .bias = x_proj_.bias(), .out = x_out_.rows(0, num_tokens)};
   }
-  void put_next_products(auto& params, int64_t num_tokens) const {
-    params.qkv = &x_proj_.weight();
-    params.qkv_bias = x_proj_.bias();
-    params.qkv_out = x_out_.rows(0, num_tokens);
+  LinearParams last_product(int64_t num_tokens) const override {
+    return {.x = heads_.rows(0, num_tokens), .weight = &o_proj_.weight(), .bias = o_proj_.bias()};
   }
 
  private:

@@ -4,35 +4,18 @@
 #include <iterator>
 
 #include "backend/layer_products.h"
-#include "layer/grouped_query_attention.h"
 #include "layer/mixture_of_experts.h"
 #include "layer/mlp.h"
-#include "layer/multi_head_latent_attention.h"
 #include "model/part_factory.h"
 
 namespace spate {
 namespace {
 
-// The parts of a layer that is whole on this rank: attention of one kind or the other, with an MLP or with experts;
-// null where it has no such part.
-struct JoinedLayer {
-  const GroupedQueryAttention* grouped;
-  const MultiHeadLatentAttention* latent;
-  const Mlp* mlp;
-  const MixtureOfExperts* experts;
-
-  explicit JoinedLayer(const DecoderLayer& layer)
-      : grouped(dynamic_cast<const GroupedQueryAttention*>(layer.self_attn.get())),
-        latent(dynamic_cast<const MultiHeadLatentAttention*>(layer.self_attn.get())),
-        mlp(dynamic_cast<const Mlp*>(layer.mlp.get())),
-        experts(dynamic_cast<const MixtureOfExperts*>(layer.mlp.get())) {}
-  // Calls `use` with the attention of the layer.
-  void with_attention(const auto& use) const { grouped != nullptr ? use(*grouped) : use(*latent); }
-  bool is_whole() const {
-    return ((grouped != nullptr && grouped->is_whole()) || (latent != nullptr && latent->is_whole())) &&
-           (mlp != nullptr || (experts != nullptr && experts->can_join()));
-  }
-};
+// This rank computes all of the layer, and a device can join its products. An Mlp is whole where its attention is.
+bool can_join(const DecoderLayer& layer) {
+  const auto* experts = dynamic_cast<const MixtureOfExperts*>(layer.mlp.get());
+  return layer.self_attn->is_whole() && (experts == nullptr || experts->can_join());
+}
 
 // The step's layers run by layer_products(). Not where the device's products have been replaced in the op table:
 // somebody wants to see what they read.
@@ -41,7 +24,7 @@ bool joins_layer_products(const StepContext& ctx, const std::vector<DecoderLayer
   const LayerProductsDevice* joining = layer_products_device(device);
   return joining != nullptr && joining->joins_layer_products(ctx.batch.num_tokens()) &&
          ctx.ops.linear == device.ops().linear && ctx.ops.expert_mlp == device.ops().expert_mlp &&
-         std::ranges::all_of(layers, [](const DecoderLayer& layer) { return JoinedLayer(layer).is_whole(); });
+         std::ranges::all_of(layers, can_join);
 }
 
 // The products of layer i, and of the next one's qkv.
@@ -54,14 +37,18 @@ void join_products(const StepContext& ctx, const std::vector<DecoderLayer>& laye
   params.x = x;
   params.post_norm = layers[i].post_attention_layernorm.weight();
   params.post_eps = layers[i].post_attention_layernorm.eps();
-  JoinedLayer(layers[i]).with_attention([&](const auto& attention) { attention.put_products(params, num_tokens); });
+  const LinearParams o = layers[i].self_attn->last_product(num_tokens);
+  params.heads = o.x;
+  params.o = o.weight;
+  params.o_bias = o.bias;
   feed_forward.put_products(params, num_tokens);
   if (i + 1 < layers.size()) {
     params.next_norm = layers[i + 1].input_layernorm.weight();
     params.next_eps = layers[i + 1].input_layernorm.eps();
-    JoinedLayer(layers[i + 1]).with_attention([&](const auto& attention) {
-      attention.put_next_products(params, num_tokens);
-    });
+    const LinearParams qkv = layers[i + 1].self_attn->first_product(num_tokens);
+    params.qkv = qkv.weight;
+    params.qkv_bias = qkv.bias;
+    params.qkv_out = qkv.out;
   }
   layer_products_device(ctx.stream.device())->layer_products(ctx.stream, params);
 }
@@ -69,14 +56,14 @@ void join_products(const StepContext& ctx, const std::vector<DecoderLayer>& laye
 // All layers after the first norm, which gave x. What they give is residual + x.
 void run_joined(const StepContext& ctx, const std::vector<DecoderLayer>& layers, const Tensor& residual,
                 const Tensor& x) {
-  JoinedLayer(layers.front()).with_attention([&](const auto& attention) { attention.project(ctx, x); });
+  layers.front().self_attn->project(ctx, x);
   for (size_t i = 0; i < layers.size(); ++i) {
-    const JoinedLayer layer(layers[i]);
-    layer.with_attention([&](const auto& attention) { attention.attend(ctx, ctx.kv[i]); });
-    if (layer.mlp != nullptr) {
-      join_products<LayerProductsParams>(ctx, layers, i, *layer.mlp, residual, x);
+    layers[i].self_attn->attend(ctx, ctx.kv[i]);
+    const FeedForward* feed_forward = layers[i].mlp.get();
+    if (const auto* experts = dynamic_cast<const MixtureOfExperts*>(feed_forward)) {
+      join_products<ExpertLayerProductsParams>(ctx, layers, i, *experts, residual, x);
     } else {
-      join_products<ExpertLayerProductsParams>(ctx, layers, i, *layer.experts, residual, x);
+      join_products<LayerProductsParams>(ctx, layers, i, dynamic_cast<const Mlp&>(*feed_forward), residual, x);
     }
   }
 }

@@ -218,6 +218,12 @@ Status check_kv_layers(const Device& device, const std::vector<KvLayerDesc>& gro
   return ok_status();
 }
 
+Status check_experts(const Device& device, const ModelConfig& model) {
+  if (model.experts.num_experts <= device.max_experts()) return ok_status();
+  return unimplemented("{} experts a layer do not run on {} yet, which takes at most {}; use --device {}",
+                       model.experts.num_experts, device.kind(), device.max_experts(), host_back_end().name);
+}
+
 // 0 without latent attention.
 int min_expanded_query_len(const RankGroupConfig& config, const ModelConfig& model, const Device& device) {
   return model.latent.kv_lora_rank > 0 ? device.min_expanded_query_len(latent_shape(model, config.act_dtype)) : 0;
@@ -407,6 +413,8 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
   group->device_description_ = fmt::format("{}: {}", first_device.kind(), first_device.description());
 
   // The ranks' devices are of one kind.
+  RETURN_IF_ERROR(check_experts(first_device, config.model));
+  if (config.draft) RETURN_IF_ERROR(check_experts(first_device, config.draft->model));
   const bool has_experts = config.model.experts.num_experts > 0;
   const auto support_for = [&first_device](bool experts) -> WeightSupport {
     return [&first_device, experts](const WeightSpec& spec) {

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "backend/registry/registry.h"
+#include "backend/test_device/intercepting_device.h"
 #include "base/cpu_cores.h"
 #include "base/rng.h"
 #include "base/test.h"
@@ -213,6 +214,32 @@ TEST_CASE("rank group: more ranks than the back-end runs are refused") {
       .model = load_model_config(tied_model_dir()).value(), .back_end = &back_end, .tensor_parallel_size = 2};
   CHECK(RankGroup::create(config).status().message().starts_with(
       "--tensor-parallel-size 2: the reference back-end runs at most 1"));
+}
+
+// Two experts a layer at most.
+class FewExpertsDevice final : public InterceptingDevice {
+ public:
+  using InterceptingDevice::InterceptingDevice;
+  void on_launch(Launch launch) override { launch.run(); }
+  int64_t max_experts() const override { return 2; }
+};
+
+TEST_CASE("rank group: more experts than the device takes are refused, of the model and of its draft") {
+  BackEnd back_end = oracle_back_end();
+  back_end.make_device = [](const DeviceOptions& options) -> Result<std::unique_ptr<Device>> {
+    ASSIGN_OR_RETURN(std::unique_ptr<Device> device, oracle_back_end().make_device(options));
+    return std::unique_ptr<Device>(std::make_unique<FewExpertsDevice>(std::move(device)));
+  };
+  const ModelConfig dense = load_model_config(tied_model_dir()).value();
+  ModelConfig experts = dense;
+  experts.experts.num_experts = 3;
+  const std::string message = "3 experts a layer do not run on reference yet, which takes at most 2; use --device cpu";
+  CHECK(RankGroup::create({.model = experts, .back_end = &back_end}).status().message() == message);
+  CHECK(RankGroup::create({.model = dense, .back_end = &back_end, .draft = DraftModelConfig{.model = experts}})
+            .status()
+            .message() == message);
+  experts.experts.num_experts = 2;
+  CHECK(RankGroup::create({.model = experts, .back_end = &back_end}).status().message() != message);
 }
 
 TEST_CASE("rank group: tokens do not depend on how the work is cut") {

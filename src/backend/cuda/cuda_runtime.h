@@ -112,6 +112,7 @@ class CudaDevice final : public Device, public LayerProductsDevice, public Produ
   Result<PackedWeight> create_weight(const WeightDesc& desc) override;
   bool supports(const WeightSpec& spec) const override;
   bool supports_experts(const WeightSpec& spec) const override;
+  int64_t max_experts() const override;
   Status pack_rows(PackedWeight& weight, RowPlace place, const Tensor& rows) override;
   Status pack_quantized_rows(PackedWeight& weight, RowPlace place, const QuantizedRows& rows) override;
   bool supports_kv(const KvLayerDesc& desc) const override;

@@ -47,6 +47,7 @@ class InterceptingDevice : public Device {
   int64_t activation_row_bytes(int64_t row_bytes) const override { return inner_->activation_row_bytes(row_bytes); }
   bool supports(const WeightSpec& spec) const override { return inner_->supports(spec); }
   bool supports_experts(const WeightSpec& spec) const override { return inner_->supports_experts(spec); }
+  int64_t max_experts() const override { return inner_->max_experts(); }
   bool supports_kv(const KvLayerDesc& desc) const override { return inner_->supports_kv(desc); }
   int min_expanded_query_len(const LatentShape& shape) const override { return inner_->min_expanded_query_len(shape); }
   Result<PackedWeight> create_weight(const WeightDesc& desc) override { return inner_->create_weight(desc); }

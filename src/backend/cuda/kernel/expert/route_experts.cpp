@@ -1,6 +1,10 @@
 #include "backend/cuda/kernel/expert/route_experts.h"
+
+#include <algorithm>
+
 #include "backend/check_params.h"
 #include "backend/cuda/kernel/cuda_ops.h"
+#include "backend/cuda/kernel/expert/expert_order.h"
 #include "backend/cuda/kernel/expert/route_experts_rules.h"
 #include "backend/cuda/launch.h"
 
@@ -11,6 +15,8 @@ namespace {
 constexpr int64_t kEarlyTokens = 64;  // above it waiting CTAs cost decode of 128 sequences 1.7 %
 
 }  // namespace
+
+int64_t CudaDevice::max_experts() const { return std::min(kRouteMaxExperts, kOrderMaxExperts); }
 
 void route_experts(Stream& stream, const RouteExpertsParams& p) {
   check_params(p);

@@ -28,7 +28,7 @@ __device__ inline uint32_t load_shared_half(uint32_t address) {
 
 // kMultipliers: of a row in a stage.
 template <int kMultipliers>
-struct Int4Format {
+struct Int4Format : IntegerFinish<Int4Format<kMultipliers>> {
   using Params = LinearIntegerKernelParams;
   using Sum = int32_t;
   static constexpr bool kHasSilu = false;
@@ -84,28 +84,11 @@ struct Int4Format {
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) wgmma_u8_s8<kTokens>(sums, operand.rows[s], next_wgmma_k(b, s));
   }
-  __device__ static void prefetch_finish(const Params& p, int row) { prefetch_row_scales(p, row); }
   // Of the code of W at (n, k).
   __device__ static auto code_of(const Params& p) {
     return [&p](int n, int k) {
       return value_of(p.weight[p.layout.code_offset(n, k)], p.weight[p.layout.multiplier_offset(n, k)], k);
     };
-  }
-  template <int kTokens>
-  requires(kHasTileScales<kTokens>) using FinishInputs = TileScales<kTokens>;
-  template <int kTokens>
-  __device__ static void fetch_finish(const Params& p, TileScales<kTokens>& to, int row, int token, int thread) {
-    fetch_tile_scales(p, to, row, token, thread);
-  }
-  template <int kTokens, typename OutlierSteps>
-  __device__ static void finish(const Params& p, const TileScales<kTokens>& tile, const int32_t (&sums)[kTokens / 2],
-                                float (&values)[kTokens / 2], int row, int token, OutlierSteps outlier_steps) {
-    scale_sums<kTokens>(p, tile, sums, values, row, token, kBias, outlier_steps, code_of(p));
-  }
-  template <int kTokens, typename OutlierSteps>
-  __device__ static void finish(const Params& p, const int32_t (&sums)[kTokens / 2], float (&values)[kTokens / 2],
-                                int row, int token, OutlierSteps outlier_steps) {
-    scale_sums<kTokens>(p, sums, values, row, token, kBias, outlier_steps, code_of(p));
   }
   __device__ static void load_two_rows(const Params& p, int row, int k, int (&values)[2]) {
     const char *codes = p.weight + p.layout.code_offset(row, k),

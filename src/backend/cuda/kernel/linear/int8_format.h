@@ -7,8 +7,7 @@
 
 namespace spate::cuda {
 
-struct Int8Format {
-  using Params = LinearIntegerKernelParams;
+struct Int8Format : IntegerFinish<Int8Format> {
   using Sum = int32_t;
   struct Operand {};
   static constexpr bool kHasSilu = false;
@@ -30,26 +29,9 @@ struct Int8Format {
 #pragma unroll
     for (int k = 0; k < kTileK / 32; ++k) wgmma_s8<kTokens>(sums, next_wgmma_k(a, k), next_wgmma_k(b, k));
   }
-  __device__ static void prefetch_finish(const Params& p, int row) { prefetch_row_scales(p, row); }
   // Of the code of W at (n, k).
   __device__ static auto code_of(const Params& p) {
     return [&p](int n, int k) { return reinterpret_cast<const int8_t*>(p.weight)[n * p.layout.row_bytes() + k]; };
-  }
-  template <int kTokens>
-  requires(kHasTileScales<kTokens>) using FinishInputs = TileScales<kTokens>;
-  template <int kTokens>
-  __device__ static void fetch_finish(const Params& p, TileScales<kTokens>& to, int row, int token, int thread) {
-    fetch_tile_scales(p, to, row, token, thread);
-  }
-  template <int kTokens, typename OutlierSteps>
-  __device__ static void finish(const Params& p, const TileScales<kTokens>& tile, const int32_t (&sums)[kTokens / 2],
-                                float (&values)[kTokens / 2], int row, int token, OutlierSteps outlier_steps) {
-    scale_sums<kTokens>(p, tile, sums, values, row, token, kBias, outlier_steps, code_of(p));
-  }
-  template <int kTokens, typename OutlierSteps>
-  __device__ static void finish(const Params& p, const int32_t (&sums)[kTokens / 2], float (&values)[kTokens / 2],
-                                int row, int token, OutlierSteps outlier_steps) {
-    scale_sums<kTokens>(p, sums, values, row, token, kBias, outlier_steps, code_of(p));
   }
   __device__ static void load_two_rows(const Params& p, int row, int k, int (&values)[2]) {
     const int8_t* first = reinterpret_cast<const int8_t*>(p.weight) + row * p.layout.row_bytes() + k;

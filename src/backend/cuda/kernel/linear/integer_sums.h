@@ -61,13 +61,7 @@ __device__ inline void add_outliers_of(const QuantizedRow* rows, const Outlier* 
   }
 }
 
-// The scales of the 8 rows of W from `row` on come to L2.
-__device__ inline void prefetch_row_scales(const LinearIntegerKernelParams& p, int row) {
-  if (row >= p.layout.num_rows) return;
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(p.weight + p.layout.scales_offset + static_cast<int64_t>(row) * 4));
-}
-
-// What scale_sums() takes of a tile: tokens, zeros where there are no more, and scales of those rows of W that there
+// What the end of a tile takes: tokens, zeros where there are no more, and scales of those rows of W that there
 // are. In shared memory; of tiles of 128 tokens and fewer it made decode no faster (bench/results).
 template <int kTokens>
 struct alignas(16) TileScales {
@@ -76,23 +70,12 @@ struct alignas(16) TileScales {
 };
 template <int kTokens>
 constexpr bool kHasTileScales = kTokens > 128;
-// Starts the copies; thread: of kTokens.
-template <int kTokens>
-__device__ inline void fetch_tile_scales(const LinearIntegerKernelParams& p, TileScales<kTokens>& to, int row,
-                                         int token, int thread) {
-  static_assert(kTokens >= kWgmmaTileRows);
-  const bool exists = token + thread < p.tiles.num_tokens;
-  copy_async_16(shared_address(to.rows + thread), p.rows + (exists ? token + thread : 0), exists);
-  if (thread < kWgmmaTileRows && row + thread < p.layout.num_rows) {
-    copy_async_4(shared_address(to.scales + thread), p.weight + p.layout.scales_offset + int64_t{row + thread} * 4);
-  }
-}
 
 // The same of a product with one matrix. rows, row_at(column): of the tile's tokens. scale_at(row), weight_at(row, k):
 // the scale and a code of W, of rows below num_rows. outlier_steps: of linear_skeleton.h; they take values without the
 // scales of W.
 template <int kTokens, typename RowAt, typename ScaleAt, typename OutlierSteps, typename WeightAt>
-__device__ inline void scale_sums_by(const LinearIntegerKernelParams& p, const QuantizedRow* rows, RowAt row_at,
+__device__ inline void scale_sums(const LinearIntegerKernelParams& p, const QuantizedRow* rows, RowAt row_at,
                                      ScaleAt scale_at, const int32_t (&sums)[kTokens / 2], float (&values)[kTokens / 2],
                                      int row, int token, int bias, OutlierSteps outlier_steps, WeightAt weight_at) {
   const int own_row = row + static_cast<int>(threadIdx.x) % 32 / 4, last_token = p.tiles.num_tokens - 1;
@@ -120,25 +103,47 @@ __device__ inline void scale_sums_by(const LinearIntegerKernelParams& p, const Q
       [&](int r, int k) { return own_row + 8 * r < p.layout.num_rows ? weight_at(own_row + 8 * r, k) : 0; });
 }
 
-// Rows and scales from global memory.
-template <int kTokens, typename OutlierSteps, typename WeightAt>
-__device__ inline void scale_sums(const LinearIntegerKernelParams& p, const int32_t (&sums)[kTokens / 2],
-                                  float (&values)[kTokens / 2], int row, int token, int bias,
-                                  OutlierSteps outlier_steps, WeightAt weight_at) {
-  const int last_token = p.tiles.num_tokens - 1;
-  const float* scales = reinterpret_cast<const float*>(p.weight + p.layout.scales_offset);
-  scale_sums_by<kTokens>(
-      p, p.rows, [&](int column) { return min(token + column, last_token); }, [&](int of) { return scales[of]; }, sums,
-      values, row, token, bias, outlier_steps, weight_at);
-}
-// From `tile`.
-template <int kTokens, typename OutlierSteps, typename WeightAt>
-__device__ inline void scale_sums(const LinearIntegerKernelParams& p, const TileScales<kTokens>& tile,
-                                  const int32_t (&sums)[kTokens / 2], float (&values)[kTokens / 2], int row, int token,
-                                  int bias, OutlierSteps outlier_steps, WeightAt weight_at) {
-  scale_sums_by<kTokens>(
-      p, tile.rows, [](int column) { return column; }, [&](int of) { return tile.scales[of % kWgmmaTileRows]; }, sums,
-      values, row, token, bias, outlier_steps, weight_at);
-}
+// The end of a tile for linear_skeleton.h. A format of integers has it from here; it says kBias, of its codes, and
+// code_of(p), a function that gives the code of W at (n, k).
+template <typename Format>
+struct IntegerFinish {
+  using Params = LinearIntegerKernelParams;
+
+  // The scales of the 8 rows of W from `row` on come to L2.
+  __device__ static void prefetch_finish(const Params& p, int row) {
+    if (row >= p.layout.num_rows) return;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.weight + p.layout.scales_offset + static_cast<int64_t>(row) * 4));
+  }
+  template <int kTokens>
+  requires(kHasTileScales<kTokens>) using FinishInputs = TileScales<kTokens>;
+  // Starts the copies; thread: of kTokens.
+  template <int kTokens>
+  __device__ static void fetch_finish(const Params& p, TileScales<kTokens>& to, int row, int token, int thread) {
+    static_assert(kTokens >= kWgmmaTileRows);
+    const bool exists = token + thread < p.tiles.num_tokens;
+    copy_async_16(shared_address(to.rows + thread), p.rows + (exists ? token + thread : 0), exists);
+    if (thread < kWgmmaTileRows && row + thread < p.layout.num_rows) {
+      copy_async_4(shared_address(to.scales + thread), p.weight + p.layout.scales_offset + int64_t{row + thread} * 4);
+    }
+  }
+  // Rows and scales from `tile`.
+  template <int kTokens, typename OutlierSteps>
+  __device__ static void finish(const Params& p, const TileScales<kTokens>& tile, const int32_t (&sums)[kTokens / 2],
+                                float (&values)[kTokens / 2], int row, int token, OutlierSteps outlier_steps) {
+    scale_sums<kTokens>(
+        p, tile.rows, [](int column) { return column; }, [&](int of) { return tile.scales[of % kWgmmaTileRows]; }, sums,
+        values, row, token, Format::kBias, outlier_steps, Format::code_of(p));
+  }
+  // From global memory.
+  template <int kTokens, typename OutlierSteps>
+  __device__ static void finish(const Params& p, const int32_t (&sums)[kTokens / 2], float (&values)[kTokens / 2],
+                                int row, int token, OutlierSteps outlier_steps) {
+    const int last_token = p.tiles.num_tokens - 1;
+    const float* scales = reinterpret_cast<const float*>(p.weight + p.layout.scales_offset);
+    scale_sums<kTokens>(
+        p, p.rows, [&](int column) { return min(token + column, last_token); }, [&](int of) { return scales[of]; },
+        sums, values, row, token, Format::kBias, outlier_steps, Format::code_of(p));
+  }
+};
 
 }  // namespace spate::cuda

@@ -1,5 +1,6 @@
-// The skeleton of products on wgmma: how tiles and their k are cut among CTAs, the ring of stages, sums that several
-// CTAs share, the store of a tile. What differs between formats of weights is a class:
+// The skeleton of products on wgmma: the ring of stages, those who load them and those who multiply. How tiles and their
+// k are cut among CTAs is in tile_work.h, sums that several CTAs share in shared_sums.h, the store of a tile in
+// tile_store.h. What differs between formats of weights is a class:
 //
 //   struct Format {
 //     using Params;                      // of the kernel
@@ -50,14 +51,15 @@
 // give once: each CTA copies half of them to both. A stage is free when the warps of both have read it.
 #pragma once
 
-#include "backend/cuda/kernel/elementwise/silu.h"
 #include "backend/cuda/kernel/linear/integer_weight.h"
 #include "backend/cuda/kernel/linear/linear_wgmma.h"
 #include "backend/cuda/kernel/linear/outlier_columns.h"
+#include "backend/cuda/kernel/linear/shared_sums.h"
+#include "backend/cuda/kernel/linear/tile_store.h"
+#include "backend/cuda/kernel/linear/tile_work.h"
 #include "backend/cuda/kernel/primitive/async_copy.h"
 #include "backend/cuda/kernel/primitive/bf16.h"
 #include "backend/cuda/kernel/primitive/cluster.h"
-#include "backend/cuda/kernel/primitive/flag.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/tma.h"
 #include "backend/cuda/kernel/primitive/wgmma.h"
@@ -71,74 +73,6 @@ template <typename Format>
 constexpr bool kHasTeams = false;
 template <typename Format, int kTokens>
 constexpr int kTeamCtas = !kHasTeams<Format> || kTokens < kWgmmaMaxTileTokens ? 1 : kWgmmaTeamCtas;
-
-// --- the work of a CTA -----------------------------------------------------------------------------------------------
-
-constexpr int kTokenTilesTogether = 8;  // tiles of tokens that share a pass over W
-
-// A run of steps of k of one tile.
-struct Segment {
-  int row;    // the tile's first row of W
-  int token;  // and token
-  int begin, end;
-};
-
-// The shared steps of k, of all shared tiles one behind the other: a CTA has those from first() to the next CTA's.
-class SharedSteps {
- public:
-  __device__ explicit SharedSteps(const LinearWgmmaKernelParams& p) : num_ctas_(p.num_sharing_ctas) {
-    const auto num_steps = static_cast<uint32_t>((p.num_tiles - p.num_whole_tiles) * p.num_steps),
-               num_ctas = static_cast<uint32_t>(num_ctas_);
-    each_ = static_cast<int>(num_steps / num_ctas);
-    num_longer_ = static_cast<int>(num_steps % num_ctas);  // by one
-  }
-  __device__ int first(int cta) const {
-    const int before = min(cta, num_ctas_);
-    return before * each_ + min(before, num_longer_);
-  }
-
- private:
-  int num_ctas_, each_, num_longer_;
-};
-
-// The CTA's segments, in order; the warps that load and those that multiply walk through them alike.
-class Work {
- public:
-  __device__ Work(const LinearWgmmaKernelParams& p, int tile_tokens, int team_ctas)
-      : p_(p), tile_tokens_(tile_tokens), team_ctas_(team_ctas), rank_(team_ctas > 1 ? cluster_rank() : 0) {
-    tile_ = static_cast<int>(blockIdx.x) / team_ctas;
-    const SharedSteps steps(p);
-    step_ = steps.first(tile_);
-    end_ = steps.first(tile_ + 1);
-  }
-  __device__ bool next(Segment& segment) {
-    int tile = tile_;
-    if (tile < p_.num_whole_tiles) {
-      segment.begin = 0;
-      segment.end = p_.num_steps;
-      tile_ += static_cast<int>(gridDim.x) / team_ctas_;
-    } else if (step_ < end_) {
-      tile = p_.num_whole_tiles + step_ / p_.num_steps;
-      segment.begin = step_ % p_.num_steps;
-      segment.end = min(p_.num_steps, segment.begin + end_ - step_);
-      step_ += segment.end - segment.begin;
-    } else {
-      return false;
-    }
-    const int num_token_tiles = p_.num_tiles / p_.num_row_tiles, in_group = kTokenTilesTogether * p_.num_row_tiles;
-    const int first = tile / in_group * kTokenTilesTogether,
-              together = min(kTokenTilesTogether, num_token_tiles - first);
-    segment.token = (first + tile % in_group % together) * tile_tokens_;
-    segment.row = (tile % in_group / together * team_ctas_ + rank_) * kWgmmaTileRows;
-    return true;
-  }
-
- private:
-  const LinearWgmmaKernelParams& p_;
-  const int tile_tokens_, team_ctas_, rank_;
-  int tile_;        // of the whole ones
-  int step_, end_;  // of all steps of the shared ones
-};
 
 // --- the ring of stages ----------------------------------------------------------------------------------------------
 
@@ -200,245 +134,6 @@ struct Place {
     parity ^= 1;
   }
 };
-
-// --- the sums of a tile ------------------------------------------------------------------------------------------
-
-constexpr int kConsumerThreads = 128 * kWgmmaConsumers;
-
-__device__ inline void sync_consumers() { asm volatile("bar.sync 1, %0;" ::"n"(kConsumerThreads) : "memory"); }
-
-// Sums are floats or 32-bit integers.
-template <typename T>
-struct Four;
-template <>
-struct Four<float> {
-  using Type = float4;
-};
-template <>
-struct Four<int32_t> {
-  using Type = int4;
-};
-
-// Where a CTA leaves sums, of a tile as large as the kernel has (kTileRegs numbers a thread): a smaller one uses a part.
-template <int kTileRegs, typename T>
-__device__ inline typename Four<T>::Type* place_of_sums(float* partial, int cta) {
-  return reinterpret_cast<typename Four<T>::Type*>(partial) +
-         static_cast<int64_t>(cta) * (kTileRegs / 4) * kConsumerThreads;
-}
-
-// Leaves the sums for the CTA that has the tile's first k. p: partial and arrived of the kernel's params.
-template <int kTileRegs, typename Params, typename T, int kRegs>
-__device__ inline void leave_sums(const Params& p, const T (&acc)[kRegs], int thread) {
-  using Quad = typename Four<T>::Type;
-  Quad* to = place_of_sums<kTileRegs, T>(p.partial, static_cast<int>(blockIdx.x));
-#pragma unroll
-  for (int i = 0; i < kRegs / 4; ++i) {
-    __stcg(to + i * kConsumerThreads + thread, Quad{acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3]});
-  }
-  sync_consumers();
-  if (thread == 0) store_release(p.arrived + blockIdx.x, 1);  // and what the barrier has ordered before it
-}
-
-// Adds what the next CTAs have of the tile, `num_steps` steps of k. first_step(cta): the first shared step of a CTA, or
-// of a team.
-template <int kTileRegs, int kTeam = 1, typename Params, typename T, int kRegs, typename FirstStep>
-__device__ inline void add_sums(const Params& p, T (&acc)[kRegs], int thread, int num_steps, FirstStep first_step) {
-  using Quad = typename Four<T>::Type;
-  const int first_cta = static_cast<int>(blockIdx.x) + kTeam, first = static_cast<int>(blockIdx.x) / kTeam + 1;
-  int num_ctas = 0;
-  for (; num_steps > 0; ++num_ctas) {
-    const int cta = first + num_ctas;
-    num_steps -= first_step(cta + 1) - first_step(cta);
-  }
-  for (int i = thread; i < num_ctas; i += kConsumerThreads) {
-    while (load_acquire(p.arrived + first_cta + i * kTeam) == 0) {
-    }
-  }
-  sync_consumers();
-  const Quad* from = place_of_sums<kTileRegs, T>(p.partial, first_cta) + thread;
-  constexpr int kUnroll = kRegs <= 16 ? 4 : 1;
-#pragma unroll kUnroll
-  for (int i = 0; i < num_ctas; ++i, from += kTeam * (kTileRegs / 4) * kConsumerThreads) {
-#pragma unroll
-    for (int j = 0; j < kRegs / 4; ++j) {
-      const Quad more = __ldcg(from + j * kConsumerThreads);
-      acc[4 * j] += more.x;
-      acc[4 * j + 1] += more.y;
-      acc[4 * j + 2] += more.z;
-      acc[4 * j + 3] += more.w;
-    }
-  }
-  sync_consumers();
-  // For the kernels after this.
-  for (int i = thread; i < num_ctas; i += kConsumerThreads) p.arrived[first_cta + i * kTeam] = 0;
-}
-
-// Rows of bf16 pairs become columns: lane l has elements (l / 4, 2 (l % 4)) and the next of an 8 x 8 matrix, and gets
-// those of the transposed one.
-__device__ inline uint32_t transpose_8x8(uint32_t pair) {
-  uint32_t transposed;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
-  return transposed;
-}
-
-// Of 8 gates, their 8 ups and 8 columns as wgmma has them: act(act(silu(act(gate))) * act(up)), transposed.
-__device__ inline uint32_t silu_of_8x8(const float* own) {
-  const auto product = [&](int i) { return silu_times<Bf16>(round_to<Bf16>(own[i]), round_to<Bf16>(own[2 + i])); };
-  return transpose_8x8(pack_bf16(product(0), product(1)));
-}
-
-// The 16 rows of W from `row` on of which a warp stores sums, and their bias.
-class TileRows {
- public:
-  __device__ TileRows(const LinearWgmmaKernelParams& p, int row) : p_(p), row_(row) {
-    is_whole_ = row + 16 <= p.out_features;
-    if (p.bias == nullptr) return;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int feature = row + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * i;
-      if (feature >= p.out_features) continue;
-      bias_[i] = p.is_bias_f32 ? static_cast<const float*>(p.bias)[feature]
-                               : to_float(static_cast<const Bf16*>(p.bias)[feature]);
-    }
-  }
-  // Sums of the tokens from `token` to + 7, as wgmma leaves them.
-  __device__ void store(int token, float a, float b, float c, float d) const {
-    if (token >= p_.num_tokens) return;
-    const int lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4;
-    const float values[4] = {a + bias_[0], b + bias_[0], c + bias_[1], d + bias_[1]};
-    if (!p_.is_out_f32 && p_.is_out_paired && is_whole_) {
-      const uint32_t first = transpose_8x8(pack_bf16(values[0], values[1]));
-      const uint32_t second = transpose_8x8(pack_bf16(values[2], values[3]));
-      if (token + group < p_.num_tokens) {
-        Bf16* out = static_cast<Bf16*>(p_.out) + (token + group) * p_.out_stride + row_ + 2 * pair;
-        *reinterpret_cast<uint32_t*>(out) = first;
-        *reinterpret_cast<uint32_t*>(out + 8) = second;
-      }
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int column = token + 2 * pair + i % 2, feature = row_ + group + i / 2 * 8;
-      if (column >= p_.num_tokens || feature >= p_.out_features) continue;
-      const int64_t offset = column * p_.out_stride + feature;
-      if (p_.is_out_f32) {
-        static_cast<float*>(p_.out)[offset] = values[i];
-      } else {
-        static_cast<Bf16*>(p_.out)[offset] = from_float<Bf16>(values[i]);
-      }
-    }
-  }
-
- private:
-  const LinearWgmmaKernelParams& p_;
-  int row_;
-  bool is_whole_;
-  float bias_[2] = {};
-};
-
-template <int kTokens>
-__device__ inline void store_tile(const LinearWgmmaKernelParams& p, const float (&acc)[kTokens / 2], int row,
-                                  int token) {
-  const TileRows rows(p, row);
-#pragma unroll
-  for (int j = 0; j < kTokens / 8; ++j) {
-    rows.store(token + 8 * j, acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]);
-  }
-}
-
-// Of gates and ups by turns, `row` the first of the warp's 16 among both.
-template <int kTokens>
-__device__ inline void store_silu_tile(const LinearWgmmaKernelParams& p, const float (&acc)[kTokens / 2], int row,
-                                       int token) {
-  if (row >= p.out_features) return;
-  const int lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4;
-  Bf16* out = static_cast<Bf16*>(p.out) + (token + group) * p.out_stride + row / 2 + 2 * pair;
-#pragma unroll
-  for (int j = 0; j < kTokens / 8; ++j) {
-    if (token + 8 * j >= p.num_tokens) break;
-    const uint32_t both = silu_of_8x8(acc + 4 * j);
-    if (token + 8 * j + group < p.num_tokens) *reinterpret_cast<uint32_t*>(out + 8 * j * p.out_stride) = both;
-  }
-}
-
-// Results of the largest tile go through shared memory: 16 bytes of one token a thread, whole lines a warp.
-
-__device__ inline void sync_warpgroup() {
-  asm volatile("bar.sync %0, 128;" ::"r"(1 + static_cast<int>(threadIdx.x) / 128) : "memory");
-}
-
-// Four 8 x 8 matrices, transposed: lane l has the address of row l % 8 of the matrix l / 8.
-__device__ inline void store_transposed(uint32_t shared, const uint32_t (&matrices)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(matrices[0]),
-               "r"(matrices[1]), "r"(matrices[2]), "r"(matrices[3])
-               : "memory");
-}
-
-// row: the warpgroup's first.
-__device__ inline bool can_stage_tile(const LinearWgmmaKernelParams& p, int row) {
-  const uint64_t places = reinterpret_cast<uint64_t>(p.out) | static_cast<uint64_t>(p.out_stride) * 2;
-  return !p.is_out_f32 && row + kWgmmaRows <= p.out_features && places % 16 == 0;
-}
-
-// As store_tile() and store_silu_tile(), of the warpgroup's 64 rows from `row` on.
-template <bool kHasSilu, int kTokens>
-__device__ inline void store_staged_tile(const LinearWgmmaKernelParams& p, const float (&acc)[kTokens / 2], int row,
-                                         int token, uint32_t staging) {
-  constexpr int kFeatures = kHasSilu ? kWgmmaRows / 2 : kWgmmaRows, kChunks = kFeatures / 8;
-  constexpr int kPassTokens = kWgmmaStagingBytes / (2 * kFeatures);
-  const uint32_t thread = threadIdx.x % 128, lane = thread % 32, warp = thread / 32;
-  // Chunk c of 8 features of token t: such that 8 tokens' and those of a whole line fall on different banks.
-  const auto place = [&](uint32_t t, uint32_t c) {
-    return staging + (t * kChunks + (kHasSilu ? c ^ t / 2 % 4 : c ^ t % 8)) * 16;
-  };
-  float bias[2] = {};
-  if (!kHasSilu && p.bias != nullptr) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int feature = row + static_cast<int>(warp * 16 + lane / 4) + 8 * i;
-      bias[i] = p.is_bias_f32 ? static_cast<const float*>(p.bias)[feature]
-                              : to_float(static_cast<const Bf16*>(p.bias)[feature]);
-    }
-  }
-  Bf16* out = static_cast<Bf16*>(p.out) + (kHasSilu ? row / 2 : row);
-#pragma unroll
-  for (int first = 0; first < kTokens; first += kPassTokens) {
-    if (token + first >= p.num_tokens) break;
-    sync_warpgroup();  // all have read what was there
-#pragma unroll
-    for (int t = 0; t < kPassTokens; t += kHasSilu ? 32 : 16) {
-      const float* own = acc + (first + t) / 2;
-      uint32_t matrices[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if constexpr (kHasSilu) {
-          const auto product = [&](int j) {
-            return silu_times<Bf16>(round_to<Bf16>(own[4 * i + j]), round_to<Bf16>(own[4 * i + 2 + j]));
-          };
-          matrices[i] = pack_bf16(product(0), product(1));
-        } else {
-          matrices[i] = pack_bf16(own[2 * i] + bias[i % 2], own[2 * i + 1] + bias[i % 2]);
-        }
-      }
-      if constexpr (kHasSilu) {
-        store_transposed(place(static_cast<uint32_t>(t) + lane, warp), matrices);
-      } else {
-        store_transposed(place(static_cast<uint32_t>(t) + lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2), matrices);
-      }
-    }
-    sync_warpgroup();
-#pragma unroll
-    for (uint32_t i = 0; i < kPassTokens * kChunks / 128; ++i) {
-      const uint32_t t = (i * 128 + thread) / kChunks, chunk = thread % kChunks;
-      uint4 piece;
-      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w)
-                   : "r"(place(t, chunk)));
-      const int to = token + first + static_cast<int>(t);
-      if (to < p.num_tokens) *reinterpret_cast<uint4*>(out + to * p.out_stride + chunk * 8) = piece;
-    }
-  }
-}
 
 // --- outlier steps ---------------------------------------------------------------------------------------------------
 

@@ -272,7 +272,10 @@ struct OpLimits {
   int64_t hidden_size = 0;
   int64_t expert_intermediate_size = 0;
   bool has_latent_attention = false;
-  int64_t max_long_keys = 0;  // of attention_latent_expanded
+  // Of attention_latent_expanded; it never runs: zeros.
+  int64_t max_long_keys = 0;
+  int64_t num_latent_heads = 0;  // those of other ranks may be among them
+  LatentShape latent = {};
   // Of attention_paged over an INT8 cache; no such cache: zeros.
   int64_t max_num_seqs = 0;
   int64_t max_seq_len = 0;

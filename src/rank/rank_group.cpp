@@ -229,7 +229,7 @@ int min_expanded_query_len(const RankGroupConfig& config, const ModelConfig& mod
   return model.latent.kv_lora_rank > 0 ? device.min_expanded_query_len(latent_shape(model, config.act_dtype)) : 0;
 }
 
-OpLimits op_limits(const ModelConfig& model, const StepLimits& limits, int min_expanded_query_len,
+OpLimits op_limits(const ModelConfig& model, DType act_dtype, const StepLimits& limits, int min_expanded_query_len,
                    const std::vector<KvLayerDesc>& kv_layers) {
   int64_t max_long_keys = 0;
   if (min_expanded_query_len > 0) {
@@ -251,6 +251,8 @@ OpLimits op_limits(const ModelConfig& model, const StepLimits& limits, int min_e
           .expert_intermediate_size = model.experts.intermediate_size,
           .has_latent_attention = model.latent.kv_lora_rank > 0,
           .max_long_keys = max_long_keys,
+          .num_latent_heads = max_long_keys > 0 ? model.num_heads : 0,
+          .latent = max_long_keys > 0 ? latent_shape(model, act_dtype) : LatentShape{},
           .max_num_seqs = has_int8_kv ? limits.max_num_seqs : 0,
           .max_seq_len = has_int8_kv ? limits.max_model_len : 0,
           .int8_kv = int8_kv};
@@ -316,7 +318,7 @@ Result<DraftMemory> memory_of_eagle(const RankGroupConfig& config, const TensorP
   return DraftMemory{
       .weight_bytes = head_memory->weight_bytes,
       .workspace_bytes = memory.workspace_bytes,
-      .op_workspace_bytes = device.op_workspace_bytes(op_limits(head.layer, options.limits, 0, head_memory->kv_layers)),
+      .op_workspace_bytes = device.op_workspace_bytes(op_limits(head.layer, config.act_dtype, options.limits, 0, head_memory->kv_layers)),
       .scratch_bytes = num_scratch_blocks(config, options.limits) * memory.scratch_block_bytes,
       .kv_block_bytes = memory.kv_block_bytes};
 }
@@ -330,8 +332,8 @@ Result<DraftMemory> memory_of_draft(const RankGroupConfig& config, const TensorP
   DraftMemory draft{.weight_bytes = memory->weight_bytes,
                     .workspace_bytes = memory->workspace_bytes + RunningState::num_bytes(limits),
                     .op_workspace_bytes =
-                        device.op_workspace_bytes(op_limits(config.draft->model, limits, options.min_expanded_query_len,
-                                                            memory->kv_layers)),
+                        device.op_workspace_bytes(op_limits(config.draft->model, config.act_dtype, limits,
+                                                            options.min_expanded_query_len, memory->kv_layers)),
                     .kv_block_bytes = kv_block_bytes(device, memory->kv_layers)};
   draft.scratch_bytes = num_scratch_blocks(config, limits) * draft.kv_block_bytes;
   return draft;
@@ -510,8 +512,8 @@ Result<std::unique_ptr<RankGroup>> RankGroup::create(const RankGroupConfig& conf
     }
     op_workspace_bytes =
         std::max({op_workspace_bytes, draft.op_workspace_bytes,
-                  first_device.op_workspace_bytes(
-                      op_limits(config.model, limits, options.min_expanded_query_len, model_memory.kv_layers))});
+                  first_device.op_workspace_bytes(op_limits(config.model, config.act_dtype, limits,
+                                                            options.min_expanded_query_len, model_memory.kv_layers))});
     plan_input.ranks.push_back(
         {.free_bytes = memory[static_cast<size_t>(r)].free_bytes,
          .weight_bytes = model_memory.weight_bytes,

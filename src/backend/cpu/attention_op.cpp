@@ -99,12 +99,13 @@ struct QueryRun {
 // One attention call: what is divided, and how.
 class PagedAttention {
  public:
-  PagedAttention(CpuContext& context, const AttentionPagedParams& p)
+  PagedAttention(CpuContext& context, const AttentionPagedParams& p, const PagedHeads& heads)
       : context_(context),
         kernels_(context.kernels),
         p_(p),
-        layout_(kv_layout_of(p.kv.desc)),
-        group_size_(p.q.dim(1) / layout_.num_kv_heads),
+        layout_(heads.layout),
+        first_q_head_(heads.first_q_head),
+        group_size_(heads.group_size),
         num_heads_(layout_.num_kv_heads) {}
 
   void run() {
@@ -132,7 +133,7 @@ class PagedAttention {
   int64_t query_len(int64_t seq) const {
     return p_.cu_seqlens_q.data<int32_t>()[seq + 1] - p_.cu_seqlens_q.data<int32_t>()[seq];
   }
-  int64_t partial_floats() const { return max_rows_ * attention_partial_floats(layout_.head_dim); }
+  int64_t partial_floats() const { return max_rows_ * attention_partial_floats(layout_.value_dim); }
   float* partial(int64_t part, int64_t head) const { return partials_ + (part * num_heads_ + head) * partial_floats(); }
 
   // Calls fn(run) for the runs of queries_per_run_ tokens. Of a sequence the last ones come first: they have the most
@@ -201,12 +202,12 @@ class PagedAttention {
 
   AttentionItem item_of(const QueryRun& run, int64_t head) const {
     const int64_t token = p_.cu_seqlens_q.data<int32_t>()[run.seq] + run.first_query,
-                  seq_len = p_.seq_lens.data<int32_t>()[run.seq];
+                  seq_len = p_.seq_lens.data<int32_t>()[run.seq], q_head = first_q_head_ + head * group_size_;
     return {
-        .q = address(p_.q, token * p_.q.stride(0) + head * group_size_ * p_.q.stride(1)),
+        .q = address(p_.q, token * p_.q.stride(0) + q_head * p_.q.stride(1)),
         .q_token_stride = p_.q.stride(0),
         .q_head_stride = p_.q.stride(1),
-        .out = address(p_.out, token * p_.out.stride(0) + head * group_size_ * p_.out.stride(1)),
+        .out = address(p_.out, token * p_.out.stride(0) + q_head * p_.out.stride(1)),
         .out_token_stride = p_.out.stride(0),
         .out_head_stride = p_.out.stride(1),
         .act = elem_of(p_.q.dtype()),
@@ -265,7 +266,7 @@ class PagedAttention {
   const KernelTable& kernels_;
   const AttentionPagedParams& p_;
   KvLayout layout_;
-  int64_t group_size_, num_heads_;  // kv heads
+  int64_t first_q_head_, group_size_, num_heads_;  // kv heads
   int64_t queries_per_run_ = 1, num_keys_ = 0;
   int64_t num_runs_ = 0, num_parts_ = 0, max_rows_ = 0;
   bool split_ = false;         // the spans of a run are items of their own, because runs are too few for the threads
@@ -338,7 +339,12 @@ void attention_paged(Stream& stream, const AttentionPagedParams& p) {
   CHECK(p.kv.desc.head_dim <= kAttentionMaxHeadDim, "attention_paged: head_dim {} is above {}", p.kv.desc.head_dim,
         kAttentionMaxHeadDim);
   CHECK(p.softmax_scale > 0, "attention_paged: softmax_scale {}", p.softmax_scale);
-  PagedAttention(context_of(stream), p).run();
+  const KvLayout layout = kv_layout_of(p.kv.desc);
+  attend_paged(context_of(stream), p, {.layout = layout, .group_size = p.q.dim(1) / layout.num_kv_heads});
+}
+
+void attend_paged(CpuContext& context, const AttentionPagedParams& p, const PagedHeads& heads) {
+  PagedAttention(context, p, heads).run();
 }
 
 }  // namespace spate::cpu

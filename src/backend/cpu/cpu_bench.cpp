@@ -5,7 +5,7 @@
 // at 160 tokens, prefill of 512 and 2048, single products, attention; each next to the limit that it should reach.
 // Parts: "steps", "profile" (each op's time and share of a step; only when named), "decode" (its first step alone),
 // "prefill" and "batch" (prompts of 512 and 2,048 tokens, 16 and 32 sequences), "attention", "products"; --filter names
-// one. "table": the steps of docs/kernels/cpu.md, few samples of each, and the limits again after them
+// one. "latent": the two forms of latent attention by turns, with heads of DeepSeek-V2-Lite. "table": the steps of docs/kernels/cpu.md, few samples of each, and the limits again after them
 // (tools/cpu_peers). With few --layers the profile takes seconds.
 #include <algorithm>
 #include <chrono>
@@ -116,6 +116,8 @@ class Bench {
   void bench_steps();
   void bench_profile();
   void bench_rows();
+  void bench_latent();
+  void bench_latent_forms(int64_t num_seqs, int64_t query_len, int64_t seq_len);
 
   struct OpTimes {
     const char* name;
@@ -405,6 +407,113 @@ void Bench::bench_rows() {
   profile_ = false;
 }
 
+// Attention of a layer of DeepSeek-V2-Lite with the products around it: num_seqs sequences of seq_len tokens, the last
+// query_len of which attend. Up-projections count to the absorbed form. The forms run by turns.
+void Bench::bench_latent_forms(int64_t num_seqs, int64_t query_len, int64_t seq_len) {
+  constexpr int64_t kHeads = 16, kRank = 512, kRope = 64, kNope = 128, kValue = 128, kBlock = 32, kQ = kNope + kRope;
+  const size_t mark = buffers_.size();
+  const int64_t m = num_seqs * query_len, blocks_of_seq = (seq_len + kBlock - 1) / kBlock;
+  const WeightSpec spec{.codes = Codes::kBf16};
+  const auto matrices = [&](int64_t rows, int64_t columns, int64_t count) {
+    PackedWeight made =
+        device_->create_weight({.out_features = rows, .in_features = columns, .spec = spec, .num_matrices = count}).value();
+    fill_bf16(made.mutable_data(), static_cast<int64_t>(made.bytes() / 2), 1 / std::sqrt(static_cast<float>(columns)), 7);
+    return made;
+  };
+  const PackedWeight k_up = matrices(kRank, kNope, kHeads), v_up = matrices(kValue, kRank, kHeads),
+                     kv_up = matrices(kHeads * (kNope + kValue), kRank, 1);
+  const KvLayerDesc desc{.kind = KvKind::kLatent,
+                         .kv_lora_rank = kRank,
+                         .qk_rope_head_dim = kRope,
+                         .kv_block_size = kBlock,
+                         .dtype = options_.kv_dtype};
+  KvStorage storage = KvStorage::create(*device_, std::span(&desc, 1), num_seqs * blocks_of_seq).value();
+  const KvView kv = storage.views()[0];
+  const Tensor table = tensor(DType::kI32, {num_seqs, blocks_of_seq}), slots = tensor(DType::kI32, {seq_len});
+  const Tensor rows = tensor(DType::kI32, {num_seqs}), lens = tensor(DType::kI32, {num_seqs}),
+               cu = tensor(DType::kI32, {num_seqs + 1});
+  const Tensor latent = tensor(DType::kBf16, {seq_len, kRank + kRope});
+  for (int64_t s = 0; s < num_seqs; ++s) {
+    rows.data<int32_t>()[s] = static_cast<int32_t>(s);
+    lens.data<int32_t>()[s] = static_cast<int32_t>(seq_len);
+    cu.data<int32_t>()[s + 1] = static_cast<int32_t>((s + 1) * query_len);
+    for (int64_t b = 0; b < blocks_of_seq; ++b)
+      table.data<int32_t>()[s * blocks_of_seq + b] = static_cast<int32_t>(s * blocks_of_seq + b);
+    for (int64_t i = 0; i < seq_len; ++i)
+      slots.data<int32_t>()[i] = static_cast<int32_t>(s * blocks_of_seq * kBlock + i);
+    ops_.latent_write(*stream_, {.latent = latent, .slot_mapping = slots, .kv = kv});
+  }
+  const Tensor q = activations(m, kHeads * kQ).split_last(kHeads, kQ);
+  const auto heads = [&](int64_t width) { return activations(m, kHeads * width).split_last(kHeads, width); };
+  const Tensor q_latent = heads(kRank), out_latent = heads(kRank), out = heads(kValue);
+  const float scale = 1 / std::sqrt(static_cast<float>(kQ));
+  const auto absorbed = [&] {
+    ops_.linear_heads(*stream_, {.x = q.columns(0, kNope), .weight = &k_up, .out = q_latent});
+    ops_.attention_latent(*stream_, {.q_latent = q_latent,
+                                     .q_rope = q.columns(kNope, kQ),
+                                     .kv = kv,
+                                     .block_table = table,
+                                     .seq_rows = rows,
+                                     .cu_seqlens_q = cu,
+                                     .seq_lens = lens,
+                                     .max_query_len = static_cast<int>(query_len),
+                                     .max_seq_len = static_cast<int>(seq_len),
+                                     .softmax_scale = scale,
+                                     .out = out_latent});
+    ops_.linear_heads(*stream_, {.x = out_latent, .weight = &v_up, .out = out});
+  };
+  const auto expanded = [&] {
+    ops_.attention_latent_expanded(*stream_, {.q = q,
+                                              .kv_up = &kv_up,
+                                              .kv = kv,
+                                              .block_table = table,
+                                              .seq_rows = rows,
+                                              .cu_seqlens_q = cu,
+                                              .seq_lens = lens,
+                                              .num_keys = static_cast<int>(num_seqs * seq_len),
+                                              .softmax_scale = scale,
+                                              .out = out});
+  };
+  const auto time_of = [&](const std::function<void()>& fn) {
+    const auto start = Clock::now();
+    device_->run_step(*stream_, {}, fn);
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  constexpr size_t kMinPairs = 5;
+  constexpr double kSeconds = 3;
+  std::vector<double> absorbed_times, expanded_times, ratios;
+  static_cast<void>(time_of(expanded));
+  const auto begin = Clock::now();
+  while (ratios.size() < kMinPairs || (ratios.size() < 500 && std::chrono::duration<double>(Clock::now() - begin).count() < kSeconds)) {
+    absorbed_times.push_back(time_of(absorbed));
+    expanded_times.push_back(time_of(expanded));
+    ratios.push_back(absorbed_times.back() / expanded_times.back());
+  }
+  for (std::vector<double>* times : {&absorbed_times, &expanded_times, &ratios}) std::sort(times->begin(), times->end());
+  const auto at = [](const std::vector<double>& sorted, size_t quarter) { return sorted[(sorted.size() - 1) * quarter / 4]; };
+  const double pairs = static_cast<double>(kHeads * num_seqs) * static_cast<double>(query_len) *
+                       (static_cast<double>(seq_len) - static_cast<double>(query_len - 1) / 2);
+  const double up = 2.0 * static_cast<double>(kHeads * kRank * (kNope + kValue));
+  const double absorbed_flops = pairs * 2 * (2 * kRank + kRope) + up * static_cast<double>(m);
+  const double expanded_flops = pairs * 2 * (kQ + kValue) + up * static_cast<double>(num_seqs * seq_len);
+  const double absorbed_time = at(absorbed_times, 2), expanded_time = at(expanded_times, 2);
+  const double peak = peak_of(spec);
+  std::printf("latent %2ld x %4ld of %5ld: absorbed %9.2f ms = %4.1f %% of peak, expanded %9.2f ms = %4.1f %%; absorbed / expanded %5.2f (%.2f to %.2f, %zu pairs)\n",
+              num_seqs, query_len, seq_len, absorbed_time * 1e3, 100 * absorbed_flops / absorbed_time / peak, expanded_time * 1e3,
+              100 * expanded_flops / expanded_time / peak, at(ratios, 2), at(ratios, 1), at(ratios, 3), ratios.size());
+  std::fflush(stdout);
+  buffers_.resize(mark);
+}
+
+void Bench::bench_latent() {
+  for (const auto& [num_seqs, seq_len] : {std::pair{1, 160}, std::pair{16, 160}, std::pair{1, 2048}, std::pair{16, 2048}})
+    bench_latent_forms(num_seqs, 1, seq_len);
+  for (const int64_t tokens : {64, 128, 512, 2048}) bench_latent_forms(1, tokens, tokens);
+  for (const int64_t seq_len : {512, 2048, 8192}) {
+    for (const int64_t query_len : {16, 32, 64, 128, 256}) bench_latent_forms(1, query_len, seq_len);
+  }
+}
+
 void Bench::print_limits() {
   limits_ = measure_cpu_limits(options_.num_threads, options_.isa);
   std::printf("%s; limits: memory %.2f GB/s, fp32 %.3f TFLOP/s, bf16 %.3f, int8 %.3f TOP/s, AMX bf16 %.2f TFLOP/s, int8 %.2f TOP/s\n", device_->description().c_str(),
@@ -415,6 +524,7 @@ void Bench::print_limits() {
 
 void Bench::run() {
   print_limits();
+  if (options_.filter == "latent") return bench_latent();
   const auto start = Clock::now();
   make_layers();
   std::printf("weights of %s: made in %.2f s\n", weight_spec_name(options_.quantization.linear).c_str(),
@@ -440,7 +550,7 @@ void Bench::run() {
 
 constexpr const char* kUsage =
     "usage: [--threads N] [--isa NAME] [--layers N] [--kv bf16|i8] [--quantization NAME] "
-    "[--filter steps|profile|decode|prefill|batch|attention|products|table]";
+    "[--filter steps|profile|decode|prefill|batch|attention|products|latent|table]";
 
 int refuse(const std::string& why) {
   std::fprintf(stderr, "spate-cpu-bench: %s\n", why.c_str());

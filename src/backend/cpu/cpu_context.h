@@ -68,6 +68,14 @@ struct ExpertOrder {
   std::vector<int32_t> token_counts;  // [num_tokens] how many of them there are
 };
 
+// Up to 16 keys of attention_latent_expanded that lie in one block of the latent cache.
+struct LatentRun {
+  const char* vectors;  // of the first key
+  const float* scales;  // of kI8
+  int64_t num_keys = 0;
+  int64_t block = 0, key_in_block = 0;  // where the expanded keys and values lie
+};
+
 struct CpuContext {
   CpuContext(const Isa& chosen_isa, int num_threads, std::vector<ThreadHome> homes)
       : isa(chosen_isa),
@@ -90,6 +98,8 @@ struct CpuContext {
   ExpertOrder expert_order;
   std::vector<GemmParams> expert_gemms;
   std::vector<PlannedGemm> planned_gemms;  // of run_gemms
+  Scratch expanded_scratch;                // of attention_latent_expanded
+  std::vector<LatentRun> latent_runs;      // of attention_latent_expanded
 };
 
 CpuContext& context_of(Stream& stream);
@@ -143,6 +153,10 @@ void expert_mlp(Stream& stream, const ExpertMlpParams& p);
 void latent_write(Stream& stream, const LatentWriteParams& p);
 void attention_latent(Stream& stream, const AttentionLatentParams& p);
 void linear_heads(Stream& stream, const LinearHeadsParams& p);
+// latent_expanded_op.cpp
+void attention_latent_expanded(Stream& stream, const AttentionLatentExpandedParams& p);
+int min_expanded_query_len(const LatentShape& shape);  // of attention_latent_expanded; 0: it does not take this shape
+int64_t expanded_scratch_bytes(const OpLimits& limits);  // what attention_latent_expanded takes
 // elementwise_op.cpp
 void rms_norm(Stream& stream, const RmsNormParams& p);
 void add(Stream& stream, const AddParams& p);
@@ -153,6 +167,13 @@ void add_rms_norm(Stream& stream, const AddRmsNormParams& p);
 void kv_write(Stream& stream, const KvWriteParams& p);
 void attention_paged(Stream& stream, const AttentionPagedParams& p);
 void qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p);
+// attention_paged over keys and values that lie as `layout` says, whatever kv.desc is. Only group_size * num_kv_heads
+// heads of q attend, from first_q_head on.
+struct PagedHeads {
+  KvLayout layout;
+  int64_t first_q_head = 0, group_size = 1;
+};
+void attend_paged(CpuContext& context, const AttentionPagedParams& p, const PagedHeads& heads);
 // sample_op.cpp
 void sample(Stream& stream, const SampleParams& p);
 void logprobs(Stream& stream, const LogprobsParams& p);

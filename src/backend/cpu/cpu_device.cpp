@@ -38,6 +38,7 @@ OpTable cpu_ops() {
   ops.latent_write = latent_write;
   ops.attention_latent = attention_latent;
   ops.linear_heads = linear_heads;
+  ops.attention_latent_expanded = attention_latent_expanded;
   ops.add_rms_norm = add_rms_norm;
   ops.qk_norm_rope_kv_write = qk_norm_rope_kv_write;
   ops.linear_silu_and_mul = linear_silu_and_mul;
@@ -55,7 +56,7 @@ KvLayout kv_layout_of(const KvLayerDesc& desc) {
             .k_scales_offset = vector_bytes,
             .head_bytes = vector_bytes + scale_bytes};
   }
-  return make_kv_layout(elem_of(desc.dtype), desc.num_kv_heads, desc.head_dim, desc.kv_block_size);
+  return make_kv_layout(elem_of(desc.dtype), desc.num_kv_heads, desc.head_dim, desc.head_dim, desc.kv_block_size);
 }
 
 namespace {
@@ -93,8 +94,8 @@ void interleave(void* data, size_t bytes, const std::vector<ThreadHome>& homes) 
 
 class CpuDevice final : public Device {
  public:
-  CpuDevice(const Isa& isa, int num_threads, std::vector<ThreadHome> homes)
-      : context_(isa, num_threads, std::move(homes)) {}
+  CpuDevice(const Isa& isa, int num_threads, std::vector<ThreadHome> homes, bool is_deterministic)
+      : context_(isa, num_threads, std::move(homes)), is_deterministic_(is_deterministic) {}
   CpuContext& context() { return context_; }
 
   std::string_view kind() const override { return "cpu"; }
@@ -140,7 +141,11 @@ class CpuDevice final : public Device {
 
   const OpTable& ops() const override { return ops_; }
   int64_t op_workspace_bytes(const OpLimits& limits) const override {
-    return context_.pool.num_threads() * Scratch::taken_for(row_scratch_bytes(limits.vocab_size));
+    return context_.pool.num_threads() * Scratch::taken_for(row_scratch_bytes(limits.vocab_size)) +
+           (limits.max_long_keys > 0 ? Scratch::taken_for(expanded_scratch_bytes(limits)) : 0);
+  }
+  int min_expanded_query_len(const LatentShape& shape) const override {
+    return is_deterministic_ ? 0 : cpu::min_expanded_query_len(shape);
   }
 
   Result<PackedWeight> create_weight(const WeightDesc& desc) override {
@@ -208,6 +213,7 @@ class CpuDevice final : public Device {
   }
 
   CpuContext context_;
+  const bool is_deterministic_;
   OpTable ops_ = cpu_ops();
 };
 
@@ -315,7 +321,8 @@ Result<std::unique_ptr<Device>> make_cpu_device_on(const Topology& topology, con
   }
   return std::unique_ptr<Device>(std::make_unique<cpu::CpuDevice>(
       *isa, num_threads,
-      options.core_ids.empty() ? homes_on_nodes(topology, num_threads) : homes_on_cores(topology, options.core_ids)));
+      options.core_ids.empty() ? homes_on_nodes(topology, num_threads) : homes_on_cores(topology, options.core_ids),
+      options.deterministic));
 }
 
 }  // namespace spate

@@ -2,8 +2,8 @@
 // instruction set of the machine, threads of its own.
 //
 // Every op is batch-invariant: a row's bits depend on that row and the instruction set alone, not on the batch, the
-// number of threads or the cut of a prompt into chunks; DeviceOptions::deterministic changes nothing. Ops run before
-// their call returns.
+// number of threads or the cut of a prompt into chunks. DeviceOptions::deterministic only keeps latent attention in its
+// absorbed form (min_expanded_query_len). Ops run before their call returns.
 #pragma once
 
 #include <memory>

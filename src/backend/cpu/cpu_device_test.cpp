@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "backend/cpu/cpu_context.h"
+#include "backend/kv_storage.h"
 #include "base/test.h"
 
 namespace spate::cpu {
@@ -194,6 +195,165 @@ TEST_CASE("two nodes: weights of experts stay untouched, and expert_mlp is bit-i
       CHECK(std::any_of(here.begin(), here.end(), [](uint16_t bits) { return bits % 0x8000 != 0; }));
     }
   }
+}
+
+// Sequences over a latent cache, the last query_len tokens of each of which attend in the expanded form.
+struct LatentSeq {
+  int64_t seq_len, query_len;
+};
+struct LatentRig {
+  static constexpr int64_t kHeads = 3, kRank = 40, kRope = 16, kNope = 32, kValue = 24, kBlock = 16, kQ = kNope + kRope;
+
+  LatentRig(Device& on, DType kv_dtype, std::vector<LatentSeq> sequences)
+      : device(on),
+        stream(on.create_stream()),
+        seqs(std::move(sequences)),
+        kv_up(on.create_weight({.out_features = kHeads * (kNope + kValue), .in_features = kRank}).value()) {
+    const HostTensor rows = values({kHeads * (kNope + kValue), kRank}, 3);
+    REQUIRE(on.pack_rows(kv_up, {}, rows).ok());
+    const KvLayerDesc desc{.kind = KvKind::kLatent,
+                           .kv_lora_rank = kRank,
+                           .qk_rope_head_dim = kRope,
+                           .kv_block_size = kBlock,
+                           .dtype = kv_dtype};
+    storage = KvStorage::create(on, std::span(&desc, 1), kNumBlocks).value();
+    table = HostTensor(DType::kI32, {static_cast<int64_t>(seqs.size()), kMaxBlocks});
+    int32_t block = kNumBlocks;
+    for (size_t s = 0; s < seqs.size(); ++s) {
+      HostTensor slots(DType::kI32, {seqs[s].seq_len});
+      for (int64_t i = 0; i < seqs[s].seq_len; ++i) {
+        int32_t& id = table.span<int32_t>()[s * kMaxBlocks + static_cast<size_t>(i / kBlock)];
+        if (i % kBlock == 0) id = --block;
+        slots.span<int32_t>()[static_cast<size_t>(i)] = static_cast<int32_t>(id * kBlock + i % kBlock);
+      }
+      const HostTensor latent = values({seqs[s].seq_len, kRank + kRope}, 100 + s);
+      on.ops().latent_write(*stream, {.latent = latent, .slot_mapping = slots, .kv = storage.views()[0]});
+      q.push_back(values({seqs[s].query_len, kHeads * kQ}, 200 + s));
+      out.emplace_back(DType::kBf16, std::initializer_list<int64_t>{seqs[s].query_len, kHeads * kValue});
+    }
+  }
+
+  static HostTensor values(std::initializer_list<int64_t> dims, uint64_t seed) {
+    HostTensor all(DType::kBf16, dims);
+    for (int64_t i = 0; i < all.view().num_elements(); ++i) {
+      const auto number = static_cast<int64_t>((static_cast<uint64_t>(i) * 7919 + seed * 104729) % 1009) - 504;
+      all.view().data<Bf16>()[i] = Bf16::from_float(static_cast<float>(number) / 300.0f);
+    }
+    return all;
+  }
+
+  // Queries [first, first + count) of sequence s.
+  struct Part {
+    size_t s;
+    int64_t first, count;
+  };
+  void attend(const std::vector<Part>& parts) {
+    const auto num_parts = static_cast<int64_t>(parts.size());
+    HostTensor seq_rows(DType::kI32, {num_parts}), seq_lens(DType::kI32, {num_parts}), cu(DType::kI32, {num_parts + 1});
+    int64_t num_tokens = 0, num_keys = 0;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const LatentSeq& seq = seqs[parts[i].s];
+      seq_rows.span<int32_t>()[i] = static_cast<int32_t>(parts[i].s);
+      seq_lens.span<int32_t>()[i] = static_cast<int32_t>(seq.seq_len - seq.query_len + parts[i].first + parts[i].count);
+      num_keys += seq_lens.span<int32_t>()[i];
+      cu.span<int32_t>()[i + 1] = static_cast<int32_t>(num_tokens += parts[i].count);
+    }
+    const HostTensor queries(DType::kBf16, {num_tokens, kHeads * kQ}), results(DType::kBf16, {num_tokens, kHeads * kValue});
+    const auto copy = [](const Tensor& from, const Tensor& to) {
+      std::memcpy(to.raw(), from.raw(), static_cast<size_t>(from.num_bytes()));
+    };
+    const auto for_parts = [&](const auto& fn) {
+      for (size_t i = 0; i < parts.size(); ++i) {
+        const int32_t* ends = cu.span<int32_t>().data() + i;
+        fn(parts[i].s, parts[i].first, parts[i].first + parts[i].count, ends[0], ends[1]);
+      }
+    };
+    for_parts([&](size_t s, int64_t first, int64_t end, int64_t begin_row, int64_t end_row) {
+      copy(q[s].view().rows(first, end), queries.view().rows(begin_row, end_row));
+    });
+    device.ops().attention_latent_expanded(*stream, {.q = queries.view().split_last(kHeads, kQ),
+                                                     .kv_up = &kv_up,
+                                                     .kv = storage.views()[0],
+                                                     .block_table = table,
+                                                     .seq_rows = seq_rows,
+                                                     .cu_seqlens_q = cu,
+                                                     .seq_lens = seq_lens,
+                                                     .num_keys = static_cast<int>(num_keys),
+                                                     .softmax_scale = 0.15f,
+                                                     .out = results.view().split_last(kHeads, kValue)});
+    for_parts([&](size_t s, int64_t first, int64_t end, int64_t begin_row, int64_t end_row) {
+      copy(results.view().rows(begin_row, end_row), out[s].view().rows(first, end));
+    });
+  }
+  std::vector<uint16_t> bits() const {
+    std::vector<uint16_t> all;
+    for (const HostTensor& one : out) {
+      const auto* rows = static_cast<const uint16_t*>(one.view().raw());
+      all.insert(all.end(), rows, rows + one.view().num_elements());
+    }
+    return all;
+  }
+
+  static constexpr int32_t kNumBlocks = 200;
+  static constexpr int64_t kMaxBlocks = 80;
+  Device& device;
+  std::unique_ptr<Stream> stream;
+  std::vector<LatentSeq> seqs;
+  PackedWeight kv_up;
+  KvStorage storage;
+  HostTensor table;
+  std::vector<HostTensor> q, out;  // of each sequence
+};
+
+TEST_CASE("expanded latent attention: bits do not depend on chunks, other sequences or threads") {
+  const std::vector<LatentSeq> seqs{{1203, 500}, {70, 70}, {129, 1}};
+  for (const DType kv_dtype : {DType::kBf16, DType::kI8}) {
+    const auto device = make_cpu_device({.num_threads = 2}).value(), one = make_cpu_device({.num_threads = 1}).value();
+    LatentRig together(*device, kv_dtype, seqs);
+    together.attend({{0, 0, 500}, {1, 0, 70}, {2, 0, 1}});
+    const std::vector<uint16_t> expected = together.bits();
+    REQUIRE(std::any_of(expected.begin(), expected.end(), [](uint16_t b) { return b % 0x8000 != 0; }));
+    for (const int64_t chunk : {500, 170, 33}) {
+      CAPTURE(chunk);
+      LatentRig alone(*one, kv_dtype, seqs);
+      for (size_t s = 0; s < seqs.size(); ++s) {
+        for (int64_t first = 0; first < seqs[s].query_len; first += chunk) {
+          alone.attend({{s, first, std::min(chunk, seqs[s].query_len - first)}});
+        }
+      }
+      CHECK(alone.bits() == expected);
+    }
+  }
+}
+
+TEST_CASE("expanded latent attention takes no more scratch than op_workspace_bytes says") {
+  const auto device = make_cpu_device({.num_threads = 2}).value();
+  const LatentShape shape{LatentRig::kRank, LatentRig::kNope, LatentRig::kRope, LatentRig::kValue, DType::kBf16};
+  const int64_t others = device->op_workspace_bytes({.vocab_size = 1000});
+  for (const int64_t seq_len : {64, 1203}) {
+    LatentRig rig(*device, DType::kBf16, {{seq_len, 64}});
+    rig.attend({{0, 0, 64}});
+    const int64_t told = device->op_workspace_bytes({.vocab_size = 1000,
+                                                     .max_long_keys = seq_len,
+                                                     .num_latent_heads = LatentRig::kHeads,
+                                                     .latent = shape});
+    CHECK(context_of(*rig.stream).expanded_scratch.bytes() <= told - others);
+  }
+}
+
+TEST_CASE("a deterministic device keeps latent attention in one form; the other takes heads that attention can hold") {
+  const LatentShape v2_lite{.kv_lora_rank = 512, .qk_nope_head_dim = 128, .qk_rope_head_dim = 64, .v_head_dim = 128};
+  const auto min_len = [](bool deterministic, const LatentShape& shape) {
+    return make_cpu_device({.num_threads = 1, .deterministic = deterministic}).value()->min_expanded_query_len(shape);
+  };
+  CHECK(min_len(false, v2_lite) > 1);
+  CHECK(min_len(true, v2_lite) == 0);
+  LatentShape wide = v2_lite;
+  wide.qk_nope_head_dim = 200;
+  CHECK(min_len(false, wide) == 0);
+  wide = v2_lite;
+  wide.v_head_dim = 208;
+  CHECK(min_len(false, wide) == 0);
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ struct AttentionItem {
   int64_t next_position, next_end;  // multiple of kKvTile; none when next_end <= next_position
 };
 
-static constexpr int64_t attention_partial_floats(int64_t head_dim) { return round_up(head_dim, kNBlock) + kNBlock; }
+static constexpr int64_t attention_partial_floats(int64_t value_dim) { return round_up(value_dim, kNBlock) + kNBlock; }
 
 // K and V of consecutive tokens of one kv head, all in one group of 16 of its area of a block.
 struct KvWriteRun {
@@ -152,6 +152,16 @@ struct LatentRow {
   int64_t rank, rope_dim;
 };
 
+// A token's latent vector as it comes out of the cache.
+struct LatentVector {
+  const void* vector;
+  const float* scales;  // [2], of kI8
+  Elem elem;            // of the cache
+  void* out;            // [rank + rope_dim]
+  Elem act;
+  int64_t rank, rope_dim;
+};
+
 static constexpr int64_t kMaxLatentHeads = 8;
 static constexpr int64_t kLatentKeys = 16;  // keys of a tile; a multiple of it is a block
 // A tile of keys, the queries and the sums of all heads.
@@ -189,6 +199,7 @@ struct KernelTable {
   void (*merge_attention)(const AttentionItem& item, const float* partials, int64_t num_partials, int64_t stride, char* scratch);
   void (*attention_latent)(const LatentItem& item, char* scratch);  // latent_scratch_bytes()
   void (*latent_row)(const LatentRow& row);
+  void (*latent_vector)(const LatentVector& vector);
   void (*kv_prefetch_head)(const KvWriteRun& run);  // the lines that kv_write_head will write; k and v are not read
   void (*kv_write_head)(const KvWriteRun& run);
 

@@ -8,7 +8,7 @@
 // Weights: N = out_features padded to 16, K = in_features padded to 32, zeros in the padding.
 // KV: for each block and kv head first K, then V:
 //   K  [kv_block_size/16 groups of 16 tokens] n-blocks over K = head_dim padded to 32    (columns are tokens)
-//   V  [head_dim padded to 16 / 16]           n-blocks over K = the block's tokens       (columns are head elements)
+//   V  [value_dim padded to 16 / 16]          n-blocks over K = the block's tokens       (columns are head elements)
 //   of i8 then the scales of K and the scales of V, f32 [kv_block_size] each
 // Latent KV: the vector of each token, from a cache line on
 //   of i8 then f32 [kv_block_size][2], the scales of its compressed and of its rotated elements
@@ -51,6 +51,7 @@ static constexpr int64_t n_block_offset(Elem elem, int64_t k, int64_t column) {
 struct KvLayout {
   Elem elem = Elem::kBf16;
   int64_t num_kv_heads = 0, head_dim = 0, kv_block_size = 0;
+  int64_t value_dim = 0;       // elements of a value, head_dim at most
   int64_t k_group_bytes = 0;   // 16 tokens of K
   int64_t v_n_block_bytes = 0;  // 16 head elements of V, all tokens of the block
   int64_t v_offset = 0;        // of V in a head
@@ -58,12 +59,17 @@ struct KvLayout {
   int64_t head_bytes = 0;      // K and V of one head; whole cache lines
 };
 
-static constexpr KvLayout make_kv_layout(Elem elem, int64_t num_kv_heads, int64_t head_dim, int64_t kv_block_size) {
-  KvLayout layout{.elem = elem, .num_kv_heads = num_kv_heads, .head_dim = head_dim, .kv_block_size = kv_block_size};
+static constexpr KvLayout make_kv_layout(Elem elem, int64_t num_kv_heads, int64_t head_dim, int64_t value_dim,
+                                         int64_t kv_block_size) {
+  KvLayout layout{.elem = elem,
+                  .num_kv_heads = num_kv_heads,
+                  .head_dim = head_dim,
+                  .kv_block_size = kv_block_size,
+                  .value_dim = value_dim};
   layout.k_group_bytes = n_block_bytes(elem, round_up(head_dim, kKStep));
   layout.v_n_block_bytes = n_block_bytes(elem, kv_block_size);
   layout.v_offset = kv_block_size / kNBlock * layout.k_group_bytes;
-  layout.head_bytes = layout.v_offset + ceil_div(head_dim, kNBlock) * layout.v_n_block_bytes;
+  layout.head_bytes = layout.v_offset + ceil_div(value_dim, kNBlock) * layout.v_n_block_bytes;
   if (elem == Elem::kI8) {
     layout.k_scales_offset = layout.head_bytes;
     layout.v_scales_offset = layout.k_scales_offset + kv_block_size * 4;

@@ -43,12 +43,12 @@ void attention(const AttentionItem& item, char* scratch) {
 
 void merge_attention(const AttentionItem& item, const float* partials, int64_t num_partials, int64_t stride,
                      char* scratch) {
-  const int64_t rows = item.num_queries * item.group_size, width = round_up(item.layout.head_dim, kNBlock);
+  const int64_t rows = item.num_queries * item.group_size, width = round_up(item.layout.value_dim, kNBlock);
   float* accumulator = reinterpret_cast<float*>(scratch);
   for (int64_t r = 0; r < rows; ++r) {
     float max = kMinusInfinity, denominator = 0;
     for (int64_t i = 0; i < num_partials; ++i) {
-      const float* partial = partials + i * stride + r * attention_partial_floats(item.layout.head_dim);
+      const float* partial = partials + i * stride + r * attention_partial_floats(item.layout.value_dim);
       merge_row(accumulator, max, denominator, partial, partial[width], partial[width + 1], width);
     }
     store_attention_row(item, r, accumulator, denominator);

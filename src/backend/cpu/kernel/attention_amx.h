@@ -103,8 +103,8 @@ class AmxPipeline {
         sums_(sums),
         rows_(rows),
         q_steps_(ceil_div(item.layout.head_dim, kKStep)),
-        value_pairs_(ceil_div(item.layout.head_dim, 2 * kNBlock)),
-        value_width_(amx_value_width(item.layout.head_dim)) {}
+        value_pairs_(ceil_div(item.layout.value_dim, 2 * kNBlock)),
+        value_width_(amx_value_width(item.layout.value_dim)) {}
 
   void run(const TileRange& range) {
     for (int64_t r = 0; r < kBlockRows; ++r) s_.factors[r] = 1;
@@ -277,7 +277,7 @@ class AmxPipeline {
                          .step_stride = 64,
                          .block_stride = 16 * kScoreStride * 4};
     float* sums = sums_.accumulator + stage.first_row * value_width_;
-    const int64_t last = ceil_div(item_.layout.head_dim, kNBlock) - 1;
+    const int64_t last = ceil_div(item_.layout.value_dim, kNBlock) - 1;
     const int64_t steps = ceil_div(min_of(stage.width, stage.tile.num_keys), kKStep);
     for (int64_t pair = 0; pair < value_pairs_; ++pair) {
       const int64_t block[2] = {2 * pair, min_of(2 * pair + 1, last)};
@@ -324,7 +324,7 @@ template <bool kCodes, int kRows>
 static void attend_vector_rows(const AttentionItem& item, const AmxScratch& s) {
   KvAhead ahead(item);
   VectorRows<kCodes, kRows>(item, s, s.total, ahead).load_q();
-  attend_spans(item, kRows, amx_value_width(item.layout.head_dim), s.total, s.span, [&](int64_t span, const RowSums& sums) {
+  attend_spans(item, kRows, amx_value_width(item.layout.value_dim), s.total, s.span, [&](int64_t span, const RowSums& sums) {
     VectorRows<kCodes, kRows>(item, s, sums, ahead).run(key_tiles(item, span));
   });
 }
@@ -351,7 +351,7 @@ static void attention_amx(const AttentionItem& item, char* scratch) {
   tile_q(item, rows, few ? rows : round_up(rows, kBlockRows), s.q);
   amx_begin(few ? rows : 16);
   KvAhead ahead(item);
-  attend_spans(item, rows, amx_value_width(head_dim), s.total, s.span, [&](int64_t span, const RowSums& sums) {
+  attend_spans(item, rows, amx_value_width(item.layout.value_dim), s.total, s.span, [&](int64_t span, const RowSums& sums) {
     const TileRange range = key_tiles(item, span);
     if (few) {
       AmxFewRows<kCodes>(item, rows, s, sums, ahead).run(range);

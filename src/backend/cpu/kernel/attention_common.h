@@ -286,7 +286,7 @@ SPATE_INLINE void store_attention_row(const AttentionItem& item, int64_t row, co
                                       float denominator) {
   Act* out = static_cast<Act*>(item.out) + out_offset(item, row);
   const F inverse = set1(1 / denominator);  // a division of 16 lanes takes 16 cycles
-  SPATE_FOR_LANES(d, count, item.layout.head_dim) { store_up_to(out + d, mul(load(accumulator + d), inverse), count); }
+  SPATE_FOR_LANES(d, count, item.layout.value_dim) { store_up_to(out + d, mul(load(accumulator + d), inverse), count); }
 }
 
 SPATE_INLINE void store_attention_row(const AttentionItem& item, int64_t row, const float* accumulator,
@@ -314,14 +314,14 @@ SPATE_INLINE void attend_spans(const AttentionItem& item, int64_t rows, int64_t 
                 sums.accumulator + r * value_width, sums.max[r], sums.denominators[r * kLanes], value_width);
     }
   }
-  const int64_t partial_width = round_up(item.layout.head_dim, kNBlock);
+  const int64_t partial_width = round_up(item.layout.value_dim, kNBlock);
   for (int64_t r = 0; r < rows; ++r) {
     const float* accumulator = total.accumulator + r * value_width;
     if (item.partial == nullptr) {
       store_attention_row(item, r, accumulator, total.denominators[r * kLanes]);
       continue;
     }
-    float* partial = item.partial + r * attention_partial_floats(item.layout.head_dim);
+    float* partial = item.partial + r * attention_partial_floats(item.layout.value_dim);
     for (int64_t d = 0; d < partial_width; d += kLanes) store(partial + d, load(accumulator + d));
     partial[partial_width] = total.max[r];
     partial[partial_width + 1] = total.denominators[r * kLanes];

@@ -234,7 +234,7 @@ class DotAttention {
         at_once_(blocks_at_once(panels_.rows)),
 #endif
         q_words_(round_up(item.layout.head_dim, kKStep) / word_k(kWords)),
-        value_blocks_(ceil_div(item.layout.head_dim, kNBlock)),
+        value_blocks_(ceil_div(item.layout.value_dim, kNBlock)),
         s_(cut_dot_scratch(scratch, padded_dot_rows(rows_), item.layout.head_dim)) {
   }
 

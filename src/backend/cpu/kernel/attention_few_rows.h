@@ -155,8 +155,8 @@ class VectorRows {
         sums_(sums),
         ahead_(ahead),
         q_width_(round_up(item.layout.head_dim, kKStep)),
-        value_blocks_(ceil_div(item.layout.head_dim, kNBlock)),
-        value_width_(amx_value_width(item.layout.head_dim)),
+        value_blocks_(ceil_div(item.layout.value_dim, kNBlock)),
+        value_width_(amx_value_width(item.layout.value_dim)),
         q_(reinterpret_cast<float*>(scratch.k)),
         probs_(q_ + kRows * q_width_) {}
 
@@ -279,8 +279,8 @@ class AmxFewRows {
         ahead_(ahead),
         rows_(rows),
         q_steps_(ceil_div(item.layout.head_dim, kKStep)),
-        value_blocks_(ceil_div(item.layout.head_dim, kNBlock)),
-        value_width_(amx_value_width(item.layout.head_dim)) {}
+        value_blocks_(ceil_div(item.layout.value_dim, kNBlock)),
+        value_width_(amx_value_width(item.layout.value_dim)) {}
 
   void run(const TileRange& range) {
     for (int64_t t = range.first; t < range.end; ++t) {

@@ -98,7 +98,7 @@ static void score_keys(const AttentionItem& item, const KeyTile& tile, int64_t r
 template <typename W>
 static void add_values(const AttentionItem& item, const KeyTile& tile, int64_t rows, const FmaScratch& s,
                        float* accumulator) {
-  const int64_t value_blocks = ceil_div(item.layout.head_dim, kNBlock), kv_block_size = item.layout.kv_block_size;
+  const int64_t value_blocks = ceil_div(item.layout.value_dim, kNBlock), kv_block_size = item.layout.kv_block_size;
   const bool codes = item.layout.elem == Elem::kI8;
 #ifdef SPATE_CODE_TILES
   const bool in_registers = rows <= kFewCodeRows;
@@ -151,7 +151,7 @@ static void add_values(const AttentionItem& item, const KeyTile& tile, int64_t r
 template <typename W, bool kScaled>
 static void attention_fma(const AttentionItem& item, char* scratch) {
   const int64_t rows = item.num_queries * item.group_size, head_dim = item.layout.head_dim;
-  const int64_t value_width = round_up(head_dim, kNBlock);
+  const int64_t value_width = round_up(item.layout.value_dim, kNBlock);
   const FmaScratch s = cut_scratch(scratch, rows, head_dim);
   item.act == Elem::kF32 ? widen_q<float>(item, rows, s.q) : widen_q<bf16_t>(item, rows, s.q);
   attend_spans(item, rows, value_width, s.total, s.span, [&](int64_t span, const RowSums& sums) {

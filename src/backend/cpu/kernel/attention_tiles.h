@@ -12,9 +12,9 @@ constexpr int64_t kTileSteps = kKvTile / kKStep;    // of 32 keys
 constexpr int64_t kBlockRows = 32;                  // two tiles of rows
 constexpr int64_t kFewAttentionRows = 16;
 
-// Accumulator rows: a multiple of four n-blocks, so that products need no remainders. What lies beyond head_dim is not
+// Accumulator rows: a multiple of four n-blocks, so that products need no remainders. What lies beyond value_dim is not
 // used.
-SPATE_INLINE int64_t amx_value_width(int64_t head_dim) { return round_up(head_dim, 4 * kNBlock); }
+SPATE_INLINE int64_t amx_value_width(int64_t value_dim) { return round_up(value_dim, 4 * kNBlock); }
 
 // Floats from row to row of a block's scores: an odd number of cache lines (512 bytes apart, prefill takes 2 to 4 % longer).
 constexpr int64_t kScoreStride = kKvTile + kNBlock;
@@ -145,7 +145,7 @@ static void copy_value_step(const AttentionItem& item, const KeyTile& tile, int6
 
 template <bool kCodes>
 static ValueTiles value_tiles_of(const AttentionItem& item, const KeyTile& tile, char* copy) {
-  const int64_t kv_block_size = item.layout.kv_block_size, value_blocks = ceil_div(item.layout.head_dim, kNBlock);
+  const int64_t kv_block_size = item.layout.kv_block_size, value_blocks = ceil_div(item.layout.value_dim, kNBlock);
   ValueTiles tiles;
   for (int64_t s = 0; s * kKStep < tile.num_keys; ++s) {
     const int64_t position = tile.begin + s * kKStep;

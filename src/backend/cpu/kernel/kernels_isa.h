@@ -28,6 +28,7 @@ void kv_write_head(const KvWriteRun& run);
 // latent.cpp
 void attention_latent(const LatentItem& item, char* scratch);
 void latent_row(const LatentRow& row);
+void latent_vector(const LatentVector& vector);
 
 // elementwise.cpp
 void rms_norm_rows(const RmsNormRows& p, Elem act);

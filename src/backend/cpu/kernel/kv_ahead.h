@@ -10,7 +10,7 @@ namespace spate::cpu::SPATE_ISA {
 // follows would wait instead of running meanwhile.
 class KvAhead {
  public:
-  explicit KvAhead(const AttentionItem& item) : item_(item), value_blocks_(ceil_div(item.layout.head_dim, kNBlock)) {
+  explicit KvAhead(const AttentionItem& item) : item_(item), value_blocks_(ceil_div(item.layout.value_dim, kNBlock)) {
     const int64_t begin = key_tiles(item, item.first_span).first * kKvTile,
                   end = min_of(last_position(item) + 1, item.end_span * kKvSpan);
     sources_[0] = {item.kv, item.block_table, begin + kKeysAhead, end};

@@ -222,7 +222,7 @@ SPATE_INLINE void write_values(const HeadRows<T>& rows, int64_t first, int64_t c
     const int64_t token = first + i, place = place_in_row(kElem, token);
     char* row = v + token / kRowK * kRowK * kNBlock * static_cast<int64_t>(sizeof(T));
     const bool whole = token % kRowK == 0 && i + kRowK <= count;
-    for (int64_t d = 0; d < layout.head_dim; d += kNBlock, row += layout.v_n_block_bytes) {
+    for (int64_t d = 0; d < layout.value_dim; d += kNBlock, row += layout.v_n_block_bytes) {
       if (whole) {
         interleave(rows.row + i, d, row);
       } else {
@@ -243,7 +243,7 @@ static void prefetch_head_run(const KvWriteRun& run) {
   prefetch(run.head + run.token_in_block / kNBlock * layout.k_group_bytes, layout.k_group_bytes);
   const int64_t row_tokens = row_k(layout.elem), v_begin = run.token_in_block / row_tokens * 64,
                 v_end = ceil_div(run.token_in_block + run.num_tokens, row_tokens) * 64;  // a row is a line
-  for (int64_t d = 0; d < layout.head_dim; d += kNBlock) {
+  for (int64_t d = 0; d < layout.value_dim; d += kNBlock) {
     prefetch(run.head + layout.v_offset + d / kNBlock * layout.v_n_block_bytes + v_begin, v_end - v_begin);
   }
 }
@@ -266,7 +266,7 @@ static void write_head_run(const KvWriteRun& run) {
   write_keys(rows, run.token_in_block % kNBlock, run.num_tokens, round_up(head_dim, kKStep),
              run.head + group * layout.k_group_bytes);
   write_scales(layout.k_scales_offset);
-  load_head_rows<Act>(run.v, run.v_token_stride, run.num_tokens, head_dim, rows);
+  load_head_rows<Act>(run.v, run.v_token_stride, run.num_tokens, layout.value_dim, rows);
   write_values(rows, run.token_in_block, run.num_tokens, layout, run.head + layout.v_offset);
   write_scales(layout.v_scales_offset);
 }

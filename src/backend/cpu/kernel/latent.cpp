@@ -179,4 +179,34 @@ static void write_row(const LatentRow& row) {
 
 void latent_row(const LatentRow& row) { row.act == Elem::kF32 ? write_row<float>(row) : write_row<bf16_t>(row); }
 
+template <typename To>
+static void from_codes(const int8_t* codes, int64_t width, float scale, To* out) {
+  alignas(64) float values[kLanes];
+  for (int64_t i = 0; i < width; i += kLanes) {
+    const int64_t count = min_of(kLanes, width - i);
+    for (int64_t j = 0; j < count; ++j) values[j] = static_cast<float>(codes[i + j]);
+    store_up_to(out + i, mul(load_up_to(values, count), set1(scale)), count);
+  }
+}
+
+template <typename To>
+static void read_vector(const LatentVector& vector) {
+  To* out = static_cast<To*>(vector.out);
+  const int64_t width = vector.rank + vector.rope_dim;
+  switch (vector.elem) {
+    case Elem::kF32:
+      return convert(static_cast<const float*>(vector.vector), out, width);
+    case Elem::kBf16:
+      return convert(static_cast<const bf16_t*>(vector.vector), out, width);
+    case Elem::kI8:
+      const int8_t* codes = static_cast<const int8_t*>(vector.vector);
+      from_codes(codes, vector.rank, vector.scales[0], out);
+      from_codes(codes + vector.rank, vector.rope_dim, vector.scales[1], out + vector.rank);
+  }
+}
+
+void latent_vector(const LatentVector& vector) {
+  vector.act == Elem::kF32 ? read_vector<float>(vector) : read_vector<bf16_t>(vector);
+}
+
 }  // namespace spate::cpu::SPATE_ISA

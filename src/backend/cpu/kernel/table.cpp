@@ -40,6 +40,7 @@ const KernelTable& SPATE_TABLE_NAME(SPATE_ISA)() {
       .merge_attention = merge_attention,
       .attention_latent = attention_latent,
       .latent_row = latent_row,
+      .latent_vector = latent_vector,
       .kv_prefetch_head = kv_prefetch_head,
       .kv_write_head = kv_write_head,
       .rms_norm_rows = rms_norm_rows,

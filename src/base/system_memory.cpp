@@ -1,5 +1,6 @@
 #include "base/system_memory.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,7 +31,7 @@ int64_t number_after(std::string_view text, std::string_view key) {
     at = end + 1;
     if (!line.starts_with(key)) continue;
     line.remove_prefix(key.size());
-    line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+    line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
     int64_t value = 0;
     std::from_chars(line.data(), line.data() + line.size(), value);
     return value;
@@ -62,6 +63,15 @@ GroupMemory group_memory(const std::string& folder) {
   return group;
 }
 
+// ulimit -v and -d: a mapping beyond them fails.
+void keep_within(__rlimit_resource resource, int64_t used_bytes, SystemMemory& memory) {
+  rlimit limit{};
+  if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur > INT64_MAX) return;
+  const auto limit_bytes = static_cast<int64_t>(limit.rlim_cur);
+  memory.total_bytes = std::min(memory.total_bytes, limit_bytes);
+  memory.available_bytes = std::min(memory.available_bytes, std::max<int64_t>(0, limit_bytes - used_bytes));
+}
+
 }  // namespace
 
 SystemMemory system_memory(const std::string& meminfo, const std::string& membership, const std::string& root) {
@@ -84,7 +94,11 @@ SystemMemory system_memory() {
     meminfo = "MemTotal: " + std::to_string(::sysconf(_SC_PHYS_PAGES) * page_kib) +
               "\nMemAvailable: " + std::to_string(::sysconf(_SC_AVPHYS_PAGES) * page_kib) + "\n";
   }
-  return system_memory(meminfo, read_system_file("/proc/self/cgroup"), "/sys/fs/cgroup");
+  SystemMemory memory = system_memory(meminfo, read_system_file("/proc/self/cgroup"), "/sys/fs/cgroup");
+  const std::string status = read_system_file("/proc/self/status");
+  keep_within(RLIMIT_AS, number_after(status, "VmSize:") * 1024, memory);
+  keep_within(RLIMIT_DATA, number_after(status, "VmData:") * 1024, memory);
+  return memory;
 }
 
 }  // namespace spate

@@ -3,8 +3,12 @@
 // Method  Invented files of the kernel; the real ones for what holds on every machine.
 #include "base/system_memory.h"
 
+#include <sys/resource.h>
+
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <utility>
 
 #include "base/control_groups.h"
 #include "base/test.h"
@@ -15,6 +19,16 @@ namespace {
 
 constexpr int64_t kMib = int64_t{1} << 20;
 const std::string kMeminfo = "MemTotal:       16777216 kB\nMemFree:          102400 kB\nMemAvailable:    8388608 kB\n";
+
+// A line of /proc/self/status.
+rlim_t status_kib(const std::string& key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    rlim_t kib = 0;
+    if (word == key && status >> kib) return kib;
+  }
+  return 0;
+}
 
 struct Groups {
   TempDir dir;
@@ -77,6 +91,25 @@ TEST_CASE("memory: cgroup v1, whose number for no limit is beyond every machine"
   CHECK(groups.of("4:memory:/slice/part\n2:cpu:/\n").total_bytes == 512 * kMib);
   CHECK(groups.of("4:memory:/slice/part\n2:cpu:/\n").available_bytes == 392 * kMib);
   CHECK(groups.of("4:cpu:/slice\n2:memory:/other\n").available_bytes == 8192 * kMib);
+}
+
+TEST_CASE("memory: what ulimit -v and -d leave") {
+  for (const auto& [resource, used] : {std::pair{RLIMIT_AS, "VmSize:"}, std::pair{RLIMIT_DATA, "VmData:"}}) {
+    rlimit before{};
+    REQUIRE(::getrlimit(resource, &before) == 0);
+    rlimit limit = before;
+    limit.rlim_cur = rlim_t{1} << 62;  // more than the machine has
+    REQUIRE(::setrlimit(resource, &limit) == 0);
+    const int64_t unlimited_bytes = system_memory().available_bytes;
+    limit.rlim_cur = status_kib(used) * 1024 + 64 * kMib;
+    REQUIRE(::setrlimit(resource, &limit) == 0);
+    const SystemMemory memory = system_memory();
+    REQUIRE(::setrlimit(resource, &before) == 0);
+    CHECK(unlimited_bytes > 64 * kMib);
+    CHECK(memory.total_bytes <= static_cast<int64_t>(limit.rlim_cur));
+    CHECK(memory.available_bytes <= 64 * kMib);
+    CHECK(memory.available_bytes > 32 * kMib);  // what the process took since
+  }
 }
 
 TEST_CASE("control groups: the own folder comes first, then all above it, of the controller that is asked for") {

@@ -160,10 +160,16 @@ Status read_byte_level_model(const GgufFile& file, TokenizerParts& parts) {
   return ok_status();
 }
 
+Status check_one_each(std::string_view key, size_t count, const Vocabulary& vocabulary) {
+  if (count == static_cast<size_t>(vocabulary.size())) return ok_status();
+  return data_loss("{} has {} elements; the vocabulary has {} tokens", key, count, vocabulary.size());
+}
+
 // SentencePiece BPE as Llama 2 has it: spaces are U+2581, one in front of the text; merges by score.
 Status read_sentence_piece_model(const GgufFile& file, TokenizerParts& parts) {
   constexpr std::string_view kSpaceMark = "\u2581";
   ASSIGN_OR_RETURN(const std::vector<float> scores, file.get_floats("tokenizer.ggml.scores"));
+  RETURN_IF_ERROR(check_one_each("tokenizer.ggml.scores", scores.size(), parts.vocabulary));
   bool add_space_prefix = true;
   if (file.find("tokenizer.ggml.add_space_prefix") != nullptr) {
     ASSIGN_OR_RETURN(add_space_prefix, file.get_bool("tokenizer.ggml.add_space_prefix"));
@@ -231,6 +237,7 @@ Status read_vocabulary(const GgufFile& file, TokenizerParts& parts) {
   std::vector<int64_t> types;
   if (file.find("tokenizer.ggml.token_type") != nullptr) {
     ASSIGN_OR_RETURN(types, file.get_ints("tokenizer.ggml.token_type"));
+    RETURN_IF_ERROR(check_one_each("tokenizer.ggml.token_type", types.size(), parts.vocabulary));
   }
   types.resize(tokens.size(), static_cast<int64_t>(TokenType::kNormal));
   const bool strips_right = is_phi3(file);

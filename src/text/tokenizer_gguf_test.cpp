@@ -172,6 +172,20 @@ TEST_CASE("gguf vocabularies: <unk> in a text is that token") {
   CHECK((*tokenizer)->encode("<unk>", {.parse_special = false}) != Ids{0});
 }
 
+TEST_CASE("gguf vocabularies: one score and one type too few are refused") {
+  TempDir dir;
+  const auto file = dir.path() / "model.gguf";
+  for (const std::string key : {"tokenizer.ggml.scores", "tokenizer.ggml.token_type"}) {
+    write_small_file("llama", "a model", kSentencePieceTokens, {}, file);
+    std::string bytes = read_file_or_die(file);
+    const size_t count_at = bytes.find(key) + key.size() + 8;
+    bytes[count_at] = static_cast<char>(kSentencePieceTokens.size() - 1);
+    bytes.erase(count_at + 8, 4);
+    write_file_or_die(file, bytes);
+    CHECK(says(Tokenizer::load(file).status(), key + " has 9 elements; the vocabulary has 10 tokens"));
+  }
+}
+
 TEST_CASE("gguf vocabularies: a normal token that ends an answer is a control token") {
   TempDir dir;
   const auto file = dir.path() / "model.gguf";

@@ -30,7 +30,8 @@ Result<GenerationConfig> parse_generation_config(std::string_view json) {
   read_optional(fields, "temperature", config.temperature, 0.0, 100.0);
   read_optional(fields, "top_p", config.top_p, 0.0, 1.0);
   read_optional(fields, "min_p", config.min_p, 0.0, 1.0);
-  read_optional(fields, "top_k", config.top_k, int64_t{0}, int64_t{1} << 24);
+  read_optional(fields, "top_k", config.top_k, int64_t{-1}, int64_t{1} << 24);
+  if (config.top_k == -1) config.top_k = 0;  // vLLM's and llama.cpp's word for all tokens, as requests may say it
   read_optional(fields, "repetition_penalty", config.repetition_penalty, 0.01, 100.0);
   read_optional(fields, "max_new_tokens", config.max_new_tokens, int64_t{1}, int64_t{1} << 28);
   read_optional(fields, "do_sample", config.do_sample);

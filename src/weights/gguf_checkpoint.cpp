@@ -59,6 +59,17 @@ class TableCheck {
   bool is_stopped_ = false;
 };
 
+// A part that was renamed would be read as another one, or as a whole.
+Status check_part(const GgufFile& file, int64_t part_idx, int64_t num_parts) {
+  if (file.find("split.count") == nullptr) return ok_status();
+  ASSIGN_OR_RETURN(const int64_t count, file.get_int("split.count"));
+  if (count <= 1 && num_parts == 1) return ok_status();
+  ASSIGN_OR_RETURN(const int64_t idx, file.get_int("split.no"));
+  if (count == num_parts && idx == part_idx) return ok_status();
+  return data_loss("split.no {} and split.count {} make it part {} of {}, its name part {} of {}; give it its own name back",
+                   idx, count, idx + 1, count, part_idx + 1, num_parts);
+}
+
 bool is_readable(const GgufTensorInfo& info) {
   const GgufFormat* format = find_gguf_format(info.ggml_type);
   return format != nullptr && format->block_bytes > 0;
@@ -68,10 +79,13 @@ bool is_readable(const GgufTensorInfo& info) {
 
 Result<std::unique_ptr<GgufCheckpoint>> GgufCheckpoint::open(const std::filesystem::path& path) {
   std::unique_ptr<GgufCheckpoint> self(new GgufCheckpoint());
-  for (const auto& file : gguf_files(path)) {
+  const std::vector<std::filesystem::path> files = gguf_files(path);
+  for (const auto& file : files) {
     ASSIGN_OR_RETURN(MappedFile mapping, MappedFile::open(file));
     Result<GgufFile> parsed = GgufFile::parse(mapping.bytes());
     if (!parsed.ok()) return parsed.status().with_context(file.string());
+    const Status part = check_part(*parsed, std::ssize(self->files_), std::ssize(files));
+    if (!part.ok()) return part.with_context(file.string());
     self->bytes_.push_back(mapping.bytes());
     self->source_files_.push_back({file, mapping.stamp()});
     self->mappings_.push_back(std::move(mapping));

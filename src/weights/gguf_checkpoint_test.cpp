@@ -385,6 +385,10 @@ TEST_CASE("the parts of a split file") {
   TempDir dir;
   std::filesystem::copy(folder / "model-00001-of-00003.gguf", dir.path());
   CHECK(says(open_weights(dir.path() / "model-00001-of-00003.gguf").status(), "model-00002-of-00003.gguf"));
+  std::filesystem::copy(folder / "model-00001-of-00003.gguf", dir.path() / "model-00002-of-00003.gguf");
+  CHECK(says(open_weights(dir.path() / "model-00001-of-00003.gguf").status(), "part 1 of 3, its name part 2 of 3"));
+  std::filesystem::copy(folder / "model-00002-of-00003.gguf", dir.path() / "model.gguf");
+  CHECK(says(open_weights(dir.path() / "model.gguf").status(), "part 2 of 3, its name part 1 of 1"));
   CHECK(gguf_files("a/b-00002-of-00002.gguf").front() == "a/b-00001-of-00002.gguf");
   for (const char* whole :
        {"a.gguf", "-of-.gguf", "x-00001-of-0000a.gguf", "x-00001-of-00000.gguf", "x-00001_of-00002.gguf"}) {

@@ -418,6 +418,8 @@ TEST_CASE("generation_config.json") {
   REQUIRE(config.ok());
   CHECK(config->temperature == 0.6);
   CHECK(config->top_k == 20);
+  CHECK(parse_generation_config(R"({"top_k":-1})")->top_k == 0);  // all tokens, as requests may say it
+  CHECK_FALSE(parse_generation_config(R"({"top_k":-2})").ok());
   CHECK_FALSE(config->repetition_penalty.has_value());
   CHECK(config->eos_token_ids == std::vector<int32_t>{1, 2});
   CHECK(parse_generation_config(R"({"temperature":-1})").status().message() ==

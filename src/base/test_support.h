@@ -1,6 +1,8 @@
 // What unit tests share: seeded random tensors, poisoned outputs, the place of test data.
 #pragma once
 
+#include <pthread.h>
+
 #include <filesystem>
 #include <initializer_list>
 #include <string>
@@ -39,6 +41,26 @@ std::string read_file_or_die(const std::filesystem::path& path);
 void write_file_or_die(const std::filesystem::path& path, const std::string& bytes);  // makes its folder, too
 
 bool says(const Status& status, const std::string& text);  // the message contains it
+
+// While it lives, every new thread wants a stack that no address space holds.
+class NoMoreThreads {
+ public:
+  NoMoreThreads() {
+    ::pthread_getattr_default_np(&before_);
+    pthread_attr_t attributes;
+    ::pthread_attr_init(&attributes);
+    ::pthread_attr_setstacksize(&attributes, size_t{1} << 48);
+    ::pthread_setattr_default_np(&attributes);
+    ::pthread_attr_destroy(&attributes);
+  }
+  ~NoMoreThreads() {
+    ::pthread_setattr_default_np(&before_);
+    ::pthread_attr_destroy(&before_);
+  }
+
+ private:
+  pthread_attr_t before_;
+};
 
 // A fresh folder under the system's temporary folder, removed with the object.
 class TempDir {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <system_error>
 #include <tuple>
 
 #include "backend/cpu/cpu_device.h"
@@ -20,6 +21,7 @@
 #include "quant/quantize.h"
 #include "quantizer/awq.h"
 #include "quantizer/layer_runner.h"
+#include "quantizer/parallel_rows.h"
 #include "weights/open_weights.h"
 #include "weights/safetensors.h"
 
@@ -52,6 +54,14 @@ class ModelCopy {
  private:
   TempDir dir_;
 };
+
+TEST_CASE("rows shared out where the system lends no more threads are an error for the caller, not the end of the process") {
+  const NoMoreThreads limit;
+  CHECK_THROWS_AS(parallel_rows(10, 4, [](int64_t, int64_t) {}), std::system_error);
+  int64_t num_rows = 0;
+  parallel_rows(10, 1, [&](int64_t begin, int64_t end) { num_rows += end - begin; });
+  CHECK(num_rows == 10);
+}
 
 TEST_CASE("layers run one by one give the hidden states of transformers") {
   // The goldens hold the states behind the embedding, layer 0, a middle layer and the last.

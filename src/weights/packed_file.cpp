@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <cstring>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "base/cpu_cores.h"
@@ -90,7 +91,10 @@ std::vector<uint64_t> checksums(const std::vector<Region>& regions) {
   };
   const int num_threads = std::min(kMaxHashThreads, default_num_threads());
   std::vector<std::thread> threads;
-  for (int i = 1; i < num_threads; ++i) threads.emplace_back(work);
+  try {
+    for (int i = 1; i < num_threads; ++i) threads.emplace_back(work);
+  } catch (const std::system_error&) {  // the system lends no more: fewer do the same work
+  }
   work();
   for (std::thread& thread : threads) thread.join();
   std::vector<uint64_t> sums;

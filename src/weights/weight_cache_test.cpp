@@ -16,6 +16,7 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <system_error>
 #include <thread>
 
 #include "backend/cpu/cpu_device.h"
@@ -85,6 +86,15 @@ TEST_CASE("a packed file with one changed byte in its header or a region is not 
   }
   write_file_or_die(path, good);
   CHECK(PackedFile::open(path, two.key, two.sizes).ok());
+}
+
+TEST_CASE("a packed file is written and opened where the system lends no more threads") {
+  const TempDir dir;
+  const TwoRegions two;
+  const NoMoreThreads limit;
+  CHECK_THROWS_AS(std::thread([] {}), std::system_error);
+  REQUIRE(PackedFile::write(dir.path() / "x", two.key, two.regions).ok());
+  CHECK(PackedFile::open(dir.path() / "x", two.key, two.sizes).ok());
 }
 
 TEST_CASE("a packed file of another length, key or kind is not opened") {

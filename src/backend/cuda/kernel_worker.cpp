@@ -91,13 +91,12 @@ void compile_in_workers(std::span<const std::string_view> programs, const Compil
   log_info("cuda", "compiling {} programs of kernels for {} in {} processes; later starts find them in {}",
            missing.size(), job.architecture, num_workers, job.folder.string());
   std::atomic<size_t> next = 0;
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;  // joined also where the system lends no more
   for (size_t i = 0; i < num_workers; ++i) {
     threads.emplace_back([&] {
       for (size_t at = next++; at < missing.size(); at = next++) run_worker(job, missing[at]);
     });
   }
-  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace spate::cuda

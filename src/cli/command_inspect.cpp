@@ -1,12 +1,15 @@
 // spate inspect: what a model is and what it needs, without reading its weights.
 #include <cstdio>
+#include <filesystem>
 
 #include "backend/kv_storage.h"
 #include "base/system_memory.h"
 #include "cli/commands.h"
 #include "cli/llm_arguments.h"
 #include "model/checkpoint_summary.h"
+#include "weights/gguf/gguf_path.h"
 #include "weights/open_weights.h"
+#include "weights/quantization_config.h"
 
 namespace spate {
 namespace {
@@ -19,7 +22,7 @@ Result<int> run_inspect(const Arguments& arguments) {
   const ModelArguments& m = arguments.model;
   ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(m.model));
   const DType act_dtype = act_dtype_of(m);
-  ASSIGN_OR_RETURN(const Quantization quantization, quantization_of(m));
+  ASSIGN_OR_RETURN(Quantization quantization, quantization_of(m));
   const BackEnd* named = find_back_end(m.device);
   const BackEnd& back_end = named != nullptr ? *named : host_back_end();
   const BackEndDefaults& defaults = back_end.defaults;
@@ -30,6 +33,10 @@ Result<int> run_inspect(const Arguments& arguments) {
   if (m.load_format != "dummy") {
     ASSIGN_OR_RETURN(weights, open_weights(m.model));
     RETURN_IF_ERROR(check_layout(quantization, weights->layout()));
+  } else if (!is_gguf_path(m.model)) {
+    const std::filesystem::path path = m.model;
+    ASSIGN_OR_RETURN(quantization, dummy_quantization(std::filesystem::is_directory(path) ? path : path.parent_path(),
+                                                      quantization, act_dtype == DType::kF32));
   }
   ASSIGN_OR_RETURN(const ModelMemory memory, Model::memory(config, {.rank = 0, .size = m.tensor_parallel_size},
                                                            {.act_dtype = act_dtype,
@@ -73,8 +80,9 @@ Result<int> run_inspect(const Arguments& arguments) {
   } else {
     const int64_t num_blocks = std::max<int64_t>(0, free_bytes - need + kv_bytes) / block_bytes;
     print_line("fits this machine",
-               fmt::format("no: one full sequence needs {}, {} are free; try --max-model-len {}", format_bytes(need),
-                           format_bytes(free_bytes), num_blocks * m.block_size));
+               fmt::format("no: one full sequence needs {}, {} are free; {}", format_bytes(need), format_bytes(free_bytes),
+                           num_blocks > 0 ? fmt::format("try --max-model-len {}", num_blocks * m.block_size)
+                                          : "weights and workspace alone take more"));
   }
   return 0;
 }

@@ -58,6 +58,7 @@ int run(int argc, char** argv) {
   }
   for (const std::string& note : arguments.notes) log_info("cli", "{}", note);
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow (ulimit -f) is an error of its write
   const Result<int> code = dispatch(arguments);
   const bool has_result = arguments.command != "serve" && arguments.command != "run";
   if (code.ok() && *code == 0 && has_result && !stdout_is_whole()) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 
 #include "backend/conformance/rig.h"
 #include "backend/layer_products.h"
@@ -320,18 +321,20 @@ void add_expanded(Report& report, Sides sides, DType act) {
       {{act, act, 16, 512, 64, 32, {{17011, 17000}}, 4}, 128, 128, 3},
       {{act, act, 16, 512, 64, 64, {{3000, 3000}, {1290, 640}, {257, 257}}, 4}, 128, 128, 40},
   };
-  // The same with less work: on the CPU parts are smaller and the absorbed form takes longer.
-  const ExpandedBatch large_on_cpu[] = {
+  // The same with less work, for back-ends that expand few tokens already: their absorbed form is slow, and their parts
+  // are small.
+  const ExpandedBatch fewer_tokens[] = {
       {{act, act, 9, 512, 64, 64, {{13000, 70}}}, 128, 128},
       {{act, act, 16, 512, 64, 32, {{1290, 200}, {257, 257}}, 4}, 128, 128, 40},
   };
-  const auto fits = [&](const ExpandedBatch& batch) {
+  const auto min_query_len = [&](const ExpandedBatch& batch) {
     return sides.actual.device().min_expanded_query_len({.kv_lora_rank = batch.latent.kv_lora_rank,
                                                          .qk_nope_head_dim = batch.qk_nope_head_dim,
                                                          .qk_rope_head_dim = batch.latent.qk_rope_head_dim,
                                                          .v_head_dim = batch.v_head_dim,
-                                                         .act_dtype = act}) > 0;
+                                                         .act_dtype = act});
   };
+  const auto fits = [&](const ExpandedBatch& batch) { return min_query_len(batch) > 0; };
   if (!fits(small[1])) return;
   Family family(report, fmt::format("attention_latent_expanded {}", act_name(act)));
   if (!family.selected()) return;
@@ -364,11 +367,10 @@ void add_expanded(Report& report, Sides sides, DType act) {
   };
   compare_forms(is_scalar ? ExpandedBatch{{act, act, 2, 16, 4, 16, {{30, 30}, {19, 7}}}, 8, 6, 3} : small[1]);
   if (is_scalar) return;
-  if (sides.actual.device().kind() == "cpu") {
-    for (const ExpandedBatch& batch : large_on_cpu) compare_forms(batch);
-    return;
-  }
-  for (const ExpandedBatch& batch : large) compare_forms(batch);
+  const bool expands_early = min_query_len(fewer_tokens[0]) <= 64;
+  const std::span<const ExpandedBatch> batches =
+      expands_early ? std::span<const ExpandedBatch>(fewer_tokens) : std::span<const ExpandedBatch>(large);
+  for (const ExpandedBatch& batch : batches) compare_forms(batch);
 }
 
 void add_linear_heads(Report& report, Sides sides, DType act) {

@@ -7,6 +7,7 @@
 #include "server/frontend.h"
 #include "server/http_server.h"
 #include "server/response_json.h"
+#include "server/routes.h"
 
 namespace spate {
 
@@ -19,6 +20,7 @@ std::shared_ptr<GenerationListener> make_tokens_response(const CompletionRequest
 // Anthropic's envelope: {"type":"error","error":{"type":...,"message":...}}
 std::string messages_error_json(const ApiError& error);
 HttpResponse messages_error_response(const ApiError& error);
+HttpResponse error_response(Endpoint endpoint, const ApiError& error);  // in the envelope of its protocol
 std::shared_ptr<GenerationListener> make_completion_response(const CompletionRequest& request, ResponseInfo info,
                                                              std::shared_ptr<HttpResponder> responder);
 

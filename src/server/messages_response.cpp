@@ -247,6 +247,10 @@ HttpResponse messages_error_response(const ApiError& error) {
   return response;
 }
 
+HttpResponse error_response(Endpoint endpoint, const ApiError& error) {
+  return is_messages(endpoint) ? messages_error_response(error) : http_response_of(error);
+}
+
 std::shared_ptr<ChatListener> make_messages_response(const ChatRequest& request, ResponseInfo info,
                                                      std::shared_ptr<HttpResponder> responder) {
   if (request.stream) return std::make_shared<MessagesStream>(std::move(info), std::move(responder));

@@ -16,15 +16,16 @@
 #include "base/log.h"
 #include "base/version.h"
 #include "server/api_handlers.h"
-#include "server/api_key.h"
 #include "server/api_response.h"
 #include "server/engine_log.h"
+#include "server/head_check.h"
 #include "server/http_message.h"
 #include "server/idle_models.h"
 #include "server/json_parse.h"
 #include "server/llama_api.h"
 #include "server/load_report_responder.h"
 #include "server/log_api.h"
+#include "server/messages_responder.h"
 #include "server/metrics_compat.h"
 #include "server/model_admin.h"
 #include "server/model_registry.h"
@@ -33,6 +34,7 @@
 #include "server/prepare_pools.h"
 #include "server/request_log.h"
 #include "server/routes.h"
+#include "server/server_health.h"
 #include "server/serving_metrics.h"
 #include "server/state_report.h"
 #include "server/web_page.h"
@@ -43,55 +45,13 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 using std::chrono::seconds;
 
-constexpr auto kInspectTimeout = seconds(5);      // of an engine in a long step
-constexpr size_t kMaxUnusedBodyBytes = 64 << 10;  // of a GET
+constexpr auto kInspectTimeout = seconds(5);                     // of an engine in a long step
 constexpr auto kFlushTimeout = std::chrono::milliseconds(2000);  // for clients to take the end of their answers
-
-enum class State { kLoading, kReady, kDraining };
 
 // Rounded up: no time becomes 0, which means "never" or "at once".
 std::chrono::milliseconds milliseconds_of(double num_seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(std::ceil(num_seconds * 1000)));
 }
-
-// "/v1//models/" to "/v1/models": base URLs end with a slash or not, and paths begin with one.
-std::string without_extra_slashes(std::string_view path) {
-  std::string out;
-  for (const char c : path) {
-    if (c != '/' || !out.ends_with('/')) out += c;
-  }
-  if (out.size() > 1 && out.ends_with('/')) out.pop_back();
-  return out;
-}
-
-std::string no_route_text(std::string_view path) {
-  const ForeignPath* foreign = find_foreign_path(path);
-  return fmt::format("There is no {} here.{}{}", printable(path), foreign ? " " : "", foreign ? foreign->help : "");
-}
-
-HttpResponse error_response(Endpoint endpoint, const ApiError& error) {
-  return is_messages(endpoint) ? messages_error_response(error) : http_response_of(error);
-}
-
-// Anthropic's clients read the request's id under this name.
-constexpr const char* kMessagesIdHeader = "request-id";
-
-class MessagesResponder final : public PassingResponder {
- public:
-  MessagesResponder(std::shared_ptr<HttpResponder> inner, std::string request_id)
-      : PassingResponder(std::move(inner)), request_id_(std::move(request_id)) {}
-  void respond(HttpResponse response) override {
-    response.headers.emplace_back(kMessagesIdHeader, request_id_);
-    PassingResponder::respond(std::move(response));
-  }
-  void begin_stream(HttpHeaders headers) override {
-    headers.emplace_back(kMessagesIdHeader, request_id_);
-    PassingResponder::begin_stream(std::move(headers));
-  }
-
- private:
-  const std::string request_id_;
-};
 
 }  // namespace
 
@@ -99,12 +59,10 @@ struct Server::Impl {
   const ServerConfig config;
   HttpMetrics metrics;
   ModelRegistry models;
+  ServerHealth health{models};
   std::unique_ptr<ModelAdmin> admin;
   std::unique_ptr<IdleModels> idle_models;
-  std::atomic<State> state{State::kLoading};
-  std::atomic<double> progress{0};
   std::atomic<bool> refuses_work{false};
-  std::atomic<bool> is_stuck{false};  // an engine, by its log: /livez fails
   std::atomic<bool> is_stopping{false};
   std::atomic<int> num_active{0};  // chat and completion requests in flight
 
@@ -121,60 +79,6 @@ struct Server::Impl {
   explicit Impl(ServerConfig server_config) : config(std::move(server_config)) {}
 
   // ---- requests, on an I/O thread ----
-
-  // What the head alone decides, before a body is read. Nothing: the request goes to handle().
-  std::optional<HttpResponse> check_head(HttpRequest& request) {
-    const std::string& root = config.root_path;
-    if (!root.empty() && request.path.starts_with(root) &&
-        (request.path.size() == root.size() || request.path[root.size()] == '/')) {
-      request.path.erase(0, root.size());
-      if (request.path.empty()) request.path = "/";
-    }
-    const Route* route = find_route(request.path, request.method);
-    if (!route) {
-      if (std::string path = without_extra_slashes(request.path); (route = find_route(path, request.method))) {
-        request.path = std::move(path);
-      }
-    }
-    if (request.path == "*" && request.method == "OPTIONS") {  // of the server as a whole
-      return HttpResponse{.status = 204, .headers = {{"Allow", "GET, HEAD, POST, DELETE, OPTIONS"}}};
-    }
-    if (!route) return refusal(request, http_error(404, no_route_text(request.path)));
-    if (request.method == "OPTIONS")
-      return HttpResponse{.status = 204, .headers = {{"Allow", allowed_methods(*route)}}};
-    if (is_admin(route->endpoint) && (!config.enable_admin || !config.asks_for_key())) {
-      return http_response_of(
-          http_error(403, "Models are not loaded and unloaded here: that needs --enable-admin and --api-key."));
-    }
-    const bool needs_key = route->needs_key || (route->endpoint == Endpoint::kMetrics && config.metrics_auth);
-    if (needs_key && config.asks_for_key() && !has_valid_api_key(request, config.api_key, config.api_key_hashes)) {
-      HttpResponse response = refusal(
-          request, http_error(401, "The API key is missing or wrong: send it as \"Authorization: Bearer KEY\"."));
-      response.headers.emplace_back("WWW-Authenticate", "Bearer");
-      return response;
-    }
-    if (!takes_method(*route, request.method)) {
-      HttpResponse response =
-          refusal(request, http_error(405, fmt::format("{} takes {}, not {}.", route->path, taken_methods(*route),
-                                                       printable(request.method))));
-      response.headers.emplace_back("Allow", allowed_methods(*route));
-      return response;
-    }
-    if (request.is_on_reserve && needs_model(route->endpoint)) {
-      return refusal(request, http_error(503, fmt::format("There are {} connections, no more are taken.",
-                                                          config.max_connections)));
-    }
-    if (request.method != "POST") request.max_body_bytes = std::min(request.max_body_bytes, kMaxUnusedBodyBytes);
-    return std::nullopt;
-  }
-
-  // In Anthropic's shape at its path and below.
-  static HttpResponse refusal(const HttpRequest& request, const ApiError& error) {
-    if (request.path != "/v1/messages" && !request.path.starts_with("/v1/messages/")) return http_response_of(error);
-    HttpResponse response = messages_error_response(error);
-    response.headers.emplace_back(kMessagesIdHeader, request.request_id);
-    return response;
-  }
 
   void handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
     const Route& route = *find_route(request.path, request.method);
@@ -200,9 +104,11 @@ struct Server::Impl {
         responder->respond(web_page_response(request.path.substr(kWebPagePrefix.size())));
         return std::nullopt;
       case Endpoint::kHealth:
-        return answer_health(*responder);
+        health.answer_health(*responder);
+        return std::nullopt;
       case Endpoint::kLivez:
-        return answer_livez(*responder);
+        health.answer_livez(*responder);
+        return std::nullopt;
       case Endpoint::kLoad:
         responder->respond({.body = fmt::format(R"({{"server_load":{}}})", num_active.load())});
         return std::nullopt;
@@ -252,9 +158,13 @@ struct Server::Impl {
     }
     const std::string name = query_value(request.query, "model");
     const std::shared_ptr<ServedModel> model = models.find(name);
-    if (!model && !name.empty() && state != State::kLoading) return model_not_found(name, models.names());
+    if (!model && !name.empty() && health.state() != ServerState::kLoading)
+      return model_not_found(name, models.names());
     const std::shared_ptr<Frontend> frontend = model ? model->frontend() : nullptr;
-    if (!frontend && endpoint != Endpoint::kLive) return answer_unready(model.get(), *responder);
+    if (!frontend && endpoint != Endpoint::kLive) {
+      health.answer_unready(model.get(), *responder);
+      return std::nullopt;
+    }
     if (endpoint == Endpoint::kAbort) return answer_abort(*frontend, request, *responder);
     if (endpoint == Endpoint::kConfig) {
       responder->respond({.body = frontend->model().about_json});
@@ -277,7 +187,10 @@ struct Server::Impl {
 
   std::optional<ApiError> answer_admin(Endpoint endpoint, const HttpRequest& request,
                                        const std::shared_ptr<HttpResponder>& responder) {
-    if (state != State::kReady) return answer_unready(nullptr, *responder);
+    if (health.state() != ServerState::kReady) {
+      health.answer_unready(nullptr, *responder);
+      return std::nullopt;
+    }
     if (std::optional<ApiError> error = check_json_type(request)) return error;
     const std::string name = query_value(request.query, "model");
     switch (endpoint) {
@@ -292,83 +205,6 @@ struct Server::Impl {
       default:
         return admin->reset_prefix_cache(name, responder);
     }
-  }
-
-  static Status health_of(const ServedModel& model) {
-    const std::shared_ptr<Frontend> frontend = model.frontend();
-    if (!frontend || model.state() != ModelState::kReady) return ok_status();  // one that is unloaded has stopped
-    return frontend->model().engine->health();
-  }
-
-  // The first failure of an engine; of one model where it is named.
-  Status health(const ServedModel* named = nullptr) const {
-    if (named != nullptr) return health_of(*named);
-    const auto all = models.all();
-    for (const auto& model : all) {
-      const Status status = health_of(*model);
-      if (status.ok()) continue;
-      return all.size() == 1 ? status : status.with_context(model->names().front());
-    }
-    return ok_status();
-  }
-
-  // Not ready: the status says why, in the envelope and beside it, where probes of several engines look. `model`: that the
-  // request wants; null: any, or none is there.
-  std::optional<ApiError> answer_unready(const ServedModel* model, HttpResponder& responder,
-                                         Endpoint endpoint = Endpoint::kHealth) {
-    ApiError error = unavailable_error("The model is loading.", 5);
-    std::string extra = fmt::format(R"("status":"loading","progress":{:.3f})", progress.load());
-    const Status engines = health(model);
-    if (state == State::kDraining) {
-      error = unavailable_error("The server is shutting down.", 5);
-      extra = R"("status":"draining")";
-    } else if (!engines.ok()) {
-      error = unavailable_error(fmt::format("The engine has failed: {}", engines.message()), 0);
-      extra = R"("status":"dead")";
-    } else if (state == State::kReady && model == nullptr) {
-      error = unavailable_error("No model is loaded.", 5);
-      extra = R"("status":"empty")";
-    } else if (model != nullptr && model->is_asleep()) {
-      error = unavailable_error(fmt::format("The model {} sleeps until POST /wake_up.", model->names().front()), 5);
-      extra = R"("status":"asleep")";
-    } else if (const auto failure = model != nullptr ? models.recent_failure(*model) : std::nullopt) {
-      const auto delay = std::chrono::duration_cast<seconds>(kReloadDelay).count();
-      error = unavailable_error(
-          fmt::format("The model {} could not be loaded again: {}", model->names().front(), failure->message()),
-          static_cast<int>(delay));
-      extra = R"("status":"idle")";
-    } else if (model != nullptr && model->state() == ModelState::kIdle) {
-      error = unavailable_error(
-          fmt::format("The model {} is unloaded, as nobody used it: the next request for an answer loads it.",
-                      model->names().front()),
-          5);
-      extra = R"("status":"idle")";
-    } else if (model != nullptr && model_state_name(model->state()) == "unloading") {
-      error = unavailable_error(fmt::format("The model {} is being unloaded.", model->names().front()), 5);
-      extra = R"("status":"unloading")";
-    } else if (model != nullptr) {
-      const double share = model->progress();
-      error = unavailable_error(fmt::format("The model {} is loading: {:.0f} %.", model->names().front(), share * 100), 5);
-      extra = fmt::format(R"("status":"loading","progress":{:.3f})", share);
-    }
-    HttpResponse response = error_response(endpoint, error);
-    response.body.insert(response.body.size() - 1, "," + extra);
-    responder.respond(std::move(response));
-    return std::nullopt;
-  }
-
-  // A model that comes or goes while the server runs does not change the server's health; one whose engine has failed does.
-  std::optional<ApiError> answer_health(HttpResponder& responder) {
-    if (state != State::kReady || !health().ok()) return answer_unready(nullptr, responder);
-    responder.respond({.body = R"({"status":"ok"})"});
-    return std::nullopt;
-  }
-
-  std::optional<ApiError> answer_livez(HttpResponder& responder) {
-    if (state == State::kReady && !health().ok()) return answer_unready(nullptr, responder);
-    if (is_stuck) return unavailable_error("The engine makes no progress.", 0);
-    responder.respond({.body = R"({"status":"alive"})"});
-    return std::nullopt;
   }
 
   std::optional<ApiError> answer_abort(const Frontend& frontend, const HttpRequest& request, HttpResponder& responder) {
@@ -436,7 +272,10 @@ struct Server::Impl {
 
   std::optional<ApiError> prepare(const Route& route, HttpRequest request,
                                   const std::shared_ptr<HttpResponder>& responder) {
-    if (state == State::kLoading || refuses_work) return answer_unready(models.find({}).get(), *responder, route.endpoint);
+    if (health.state() == ServerState::kLoading || refuses_work) {
+      health.answer_unready(models.find({}).get(), *responder, route.endpoint);
+      return std::nullopt;
+    }
     if (std::string_view(route.method) == "POST") {
       if (std::optional<ApiError> error = check_json_type(request)) return error;
     }
@@ -516,7 +355,7 @@ struct Server::Impl {
       name = call.request.method == "POST" ? find_model_field(call.request.body) : query_value(call.request.query, "model");
     }
     ModelUse use = models.use(name);
-    if (use.frontend && health_of(*use.model).ok()) {
+    if (use.frontend && engine_health(*use.model).ok()) {
       call.frontend = std::move(use.frontend);
       hold = std::move(use.hold);
       return true;
@@ -525,7 +364,7 @@ struct Server::Impl {
     if (!use.model && !name.empty()) {
       call.responder->respond(error_response(endpoint, model_not_found(name, models.names())));
     } else {
-      answer_unready(use.model.get(), *call.responder, endpoint);
+      health.answer_unready(use.model.get(), *call.responder, endpoint);
     }
     return false;
   }
@@ -576,8 +415,8 @@ struct Server::Impl {
 
   // On an I/O thread. The engines are asked by run()'s thread, which may wait for them.
   void request_state() {
-    if (state == State::kLoading) {
-      log_info("state", "loading: {:.0f} %", progress * 100);
+    if (health.state() == ServerState::kLoading) {
+      log_info("state", "loading: {:.0f} %", health.progress() * 100);
       return;
     }
     {
@@ -638,13 +477,13 @@ struct Server::Impl {
     while (!wait_for_shutdown(1, std::chrono::milliseconds(1000))) {
       log_state_if_asked();
       if (interval == seconds(0) || SteadyClock::now() < next_stats) continue;
-      is_stuck = engine_log.write(models.all());
+      health.set_stuck(engine_log.write(models.all()));
       next_stats += interval;
     }
   }
 
   void drain() {
-    state = State::kDraining;
+    health.set_state(ServerState::kDraining);
     log_info(
         "server", "shutting down: new requests are {}",
         config.drain_delay > 0 ? fmt::format("taken for {:g} s more", config.drain_delay) : std::string("refused"));
@@ -686,7 +525,7 @@ struct Server::Impl {
 
   void stop() {
     refuses_work = true;
-    state = State::kDraining;
+    health.set_state(ServerState::kDraining);
     idle_models->stop();
     models.end_waits(unavailable("The server is shutting down."));
     // An engine's stop() ends what runs with an error, which the listeners still write to their clients.
@@ -713,7 +552,7 @@ Server::Server(ServerConfig config) : impl_(std::make_unique<Impl>(std::move(con
                       .write_timeout = milliseconds_of(flags.stream_write_timeout),
                       .sse_ping_interval = milliseconds_of(flags.sse_ping_interval),
                       .allowed_origins = flags.allowed_origins,
-                      .on_head = [impl](HttpRequest& head) { return impl->check_head(head); },
+                      .on_head = [impl](HttpRequest& head) { return check_head(impl->config, head); },
                       .on_done = [impl](const HttpSummary& summary) { impl->on_request_done(summary); }};
   impl->admin = std::make_unique<ModelAdmin>(impl->models, milliseconds_of(flags.shutdown_timeout));
   impl->idle_models = std::make_unique<IdleModels>(
@@ -743,7 +582,7 @@ Status Server::listen() {
     impl_->http->on_signals({SIGINT, SIGTERM, SIGUSR1}, [impl = impl_.get()](int number) {
       if (number == SIGUSR1) return impl->request_state();
       // Nothing runs yet that could be lost, and the loader does not look at signals.
-      if (impl->state == State::kLoading) std::_Exit(0);
+      if (impl->health.state() == ServerState::kLoading) std::_Exit(0);
       impl->request_shutdown();
     });
   }
@@ -752,7 +591,7 @@ Status Server::listen() {
 }
 
 int Server::port() const { return impl_->http->port(); }
-void Server::set_loading(double progress) { impl_->progress = progress; }
+void Server::set_loading(double progress) { impl_->health.set_progress(progress); }
 void Server::shutdown() { impl_->request_shutdown(); }
 bool Server::is_shutdown_requested() const { return impl_->shutdown_requests() > 0; }
 
@@ -766,8 +605,8 @@ Status Server::add_model(ServingModel model) {
 }
 
 void Server::set_ready() {
-  impl_->progress = 1;
-  impl_->state = State::kReady;
+  impl_->health.set_progress(1);
+  impl_->health.set_state(ServerState::kReady);
 }
 
 void Server::set_ready(ServingModel model) {

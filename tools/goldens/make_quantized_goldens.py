@@ -329,18 +329,22 @@ def permute(weight, num_heads):
     return weight.reshape(num_heads, 2, -1, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
 
 
+# Types that the package only reads: where d is, and the largest magnitude that a weight is a multiple of d.
+RANDOM = {T.Q2_K: (80, 15 * 3), T.Q3_K: (108, 32 * 4), T.Q4_K: (0, 63 * 15), T.Q5_K: (0, 63 * 31), T.Q6_K: (208, 127 * 32), T.IQ4_NL: (0, 127),
+          T.IQ4_XS: (0, 32 * 127)}
+
+
 def random_blocks(shape, type_, generator):
-    """K-quant blocks of random bits with scales that give weights of about 1 / sqrt(in): the package only reads these types."""
+    """Blocks of random bits with scales that give weights of about 1 / sqrt(in)."""
     block_size, type_size = gguf.GGML_QUANT_SIZES[type_]
-    blocks = generator.integers(0, 256, (shape[0] * shape[1] // block_size, type_size), dtype=np.uint8)
-    d_at = 208 if type_ == T.Q6_K else 0
-    largest = {T.Q4_K: 63 * 15, T.Q5_K: 63 * 31, T.Q6_K: 127 * 32}[type_]
-    d = (generator.uniform(0.5, 1.5, len(blocks)) * 3 / shape[1] ** 0.5 / largest).astype(np.float16)
+    blocks = generator.integers(0, 256, (np.prod(shape) // block_size, type_size), dtype=np.uint8)
+    d_at, largest = RANDOM[type_]
+    d = (generator.uniform(0.5, 1.5, len(blocks)) * 3 / shape[-1] ** 0.5 / largest).astype(np.float16)
     blocks[:, d_at:d_at + 2] = d[:, None].view(np.uint8)
-    if type_ != T.Q6_K:  # the minimum of a group about half of its range
-        half = (d.astype(np.float32) * (7.5 if type_ == T.Q4_K else 15.5)).astype(np.float16)
-        blocks[:, 2:4] = half[:, None].view(np.uint8)
-    return blocks.reshape(shape[0], -1)
+    if type_ in (T.Q2_K, T.Q4_K, T.Q5_K):  # the minimum of a group about half of its range
+        half = (d.astype(np.float32) * {T.Q2_K: 1.5, T.Q4_K: 7.5, T.Q5_K: 15.5}[type_]).astype(np.float16)
+        blocks[:, d_at + 2:d_at + 4] = half[:, None].view(np.uint8)
+    return blocks.reshape(*shape[:-1], -1)
 
 
 def add_experts(writer, config, arch):
@@ -437,7 +441,7 @@ def write_gguf(folder, model, arch, types, tensors_per_file=0, split_kv=True):
             value = permute(value, heads)
         is_float = value.dim() < 2 or name.endswith((".gate.weight", "shared_expert_gate.weight", "e_score_correction_bias"))
         type_ = T.F32 if is_float else next(type_ for key, type_ in types.items() if key in name)
-        if type_ in (T.Q4_K, T.Q5_K, T.Q6_K):
+        if type_ in RANDOM:
             data = random_blocks(value.shape, type_, generator)
         else:
             data = gguf.quants.quantize(value.float().numpy(), type_)
@@ -535,6 +539,11 @@ MODELS = {
     "gguf_qwen3_k": (QWEN3(**WIDE), ("qwen3", {"q_proj": T.Q4_K, "k_proj": T.Q5_K, "v_proj": T.Q6_K, "o_proj": T.Q8_0,
                                                "gate_proj": T.Q4_K, "up_proj": T.Q4_K, "down_proj": T.Q4_0, "embed": T.Q6_K}),
                      REQUANTISED),
+    # As Q2_K, Q3_K and smaller files mix types; down_proj and o_proj are too narrow for blocks of 256.
+    "gguf_qwen3_low": (QWEN3(**WIDE), ("qwen3", {"q_proj": T.Q2_K, "k_proj": T.Q3_K, "v_proj": T.IQ4_XS, "o_proj": T.IQ4_NL, "gate_proj": T.TQ1_0,
+                                                 "up_proj": T.TQ2_0, "down_proj": T.MXFP4, "embed": T.Q3_K}), REQUANTISED),
+    "gguf_qwen3moe_mxfp4_g32": (QWEN3_MOE(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=64, norm_topk_prob=True),
+                                ("qwen3moe", {"experts.down": T.IQ4_NL, "experts": T.MXFP4, "": T.Q8_0}), EXACT),
     "gguf_ernie4_5": (ERNIE(rope_parameters=rope("linear", 500000.0, factor=2.0)), ("ernie4_5", {"": T.Q8_0}, 5), EXACT),
     "gguf_mixtral_g32": (MIXTRAL(num_local_experts=3, num_experts_per_tok=2), ("llama", {"": T.Q4_0}), EXACT),
     "gguf_qwen2moe": (QWEN2_MOE(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=96),
@@ -601,11 +610,12 @@ def make(name, model_class, config, writer, rows_tolerance):
 def make_blocks():
     """Random blocks of every GGUF type of codes, and what they mean: test/goldens/gguf/blocks.safetensors."""
     generator, tensors = np.random.default_rng(11), {}
-    for type_ in (T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0, T.Q4_K, T.Q5_K, T.Q6_K):
-        if type_ in (T.Q4_K, T.Q5_K, T.Q6_K):
-            blocks = random_blocks((4, 256), type_, generator)
+    for type_ in (T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0, T.Q4_K, T.Q5_K, T.Q6_K, T.Q2_K, T.Q3_K, T.IQ4_NL, T.IQ4_XS, T.TQ1_0, T.TQ2_0, T.MXFP4):
+        width = 256 if gguf.GGML_QUANT_SIZES[type_][0] == 256 else 64
+        if type_ in RANDOM:
+            blocks = random_blocks((4, width), type_, generator)
         else:
-            blocks = gguf.quants.quantize(generator.normal(0.02, 0.05, (4, 64)).astype(np.float32), type_)
+            blocks = gguf.quants.quantize(generator.normal(0.02, 0.05, (4, width)).astype(np.float32), type_)
         tensors[type_.name + ".blocks"] = torch.from_numpy(blocks.copy())
         tensors[type_.name + ".values"] = torch.from_numpy(gguf.quants.dequantize(blocks, type_).copy())
     (OUT.parent / "gguf").mkdir(exist_ok=True)

@@ -13,6 +13,7 @@ namespace spate {
 namespace {
 
 constexpr int kGroup = 32;
+constexpr float kMaxHalf = 65504.0f;
 constexpr WeightSpec kInt4Symmetric = integer_spec(Codes::kInt4, kGroup, false),
                      kInt4Asymmetric = integer_spec(Codes::kInt4, kGroup, true);
 constexpr WeightSpec kInt8Symmetric = integer_spec(Codes::kInt8, kGroup, false),
@@ -26,11 +27,21 @@ enum Type : uint32_t {
   kQ5_0 = 6,
   kQ5_1 = 7,
   kQ8_0 = 8,
+  kQ2_K = 10,
+  kQ3_K = 11,
   kQ4_K = 12,
   kQ5_K = 13,
   kQ6_K = 14,
+  kIq4Nl = 20,
+  kIq4Xs = 23,
   kBf16 = 30,
+  kTq1_0 = 34,
+  kTq2_0 = 35,
+  kMxfp4 = 39,
 };
+
+constexpr std::string_view kLossOfQ2K = "1/500 of the range of its group, about a hundredth of a step of Q2_K",
+                           kLossOfQ6K = "1/254 of the largest of its group, about an eighth of a step of Q6_K";
 
 constexpr GgufFormat kFormats[] = {
     {kF32, "F32", 1, 4, DType::kF32, {}},
@@ -41,30 +52,33 @@ constexpr GgufFormat kFormats[] = {
     {kQ5_0, "Q5_0", 32, 22, {}, kInt8Symmetric},
     {kQ5_1, "Q5_1", 32, 24, {}, kInt8Asymmetric},
     {kQ8_0, "Q8_0", 32, 34, {}, kInt8Symmetric},
+    {kQ2_K, "Q2_K", 256, 84, {}, kInt8Asymmetric, kLossOfQ2K},
+    {kQ3_K, "Q3_K", 256, 110, {}, kInt8Symmetric},
     {kQ4_K, "Q4_K", 256, 144, {}, kInt4Asymmetric},
     {kQ5_K, "Q5_K", 256, 176, {}, kInt8Asymmetric},
-    {kQ6_K, "Q6_K", 256, 210, {}, kInt8Symmetric},
+    {kQ6_K, "Q6_K", 256, 210, {}, kInt8Symmetric, kLossOfQ6K},
+    {kIq4Nl, "IQ4_NL", 32, 18, {}, kInt8Symmetric},
+    {kIq4Xs, "IQ4_XS", 256, 136, {}, kInt8Symmetric},
+    {kTq1_0, "TQ1_0", 256, 54, {}, kInt4Symmetric},
+    {kTq2_0, "TQ2_0", 256, 66, {}, kInt4Symmetric},
+    {kMxfp4, "MXFP4", 32, 17, {}, kInt8Symmetric},
     {9, "Q8_1"},
-    {10, "Q2_K"},
-    {11, "Q3_K"},
     {15, "Q8_K"},
     {16, "IQ2_XXS"},
     {17, "IQ2_XS"},
     {18, "IQ3_XXS"},
     {19, "IQ1_S"},
-    {20, "IQ4_NL"},
     {21, "IQ3_S"},
     {22, "IQ2_S"},
-    {23, "IQ4_XS"},
     {24, "I8"},
     {25, "I16"},
     {26, "I32"},
     {27, "I64"},
     {28, "F64"},
     {29, "IQ1_M"},
-    {34, "TQ1_0"},
-    {35, "TQ2_0"},
-    {39, "MXFP4"},
+    {40, "NVFP4"},
+    {41, "Q1_0"},
+    {42, "Q2_0"},
 };
 
 uint8_t byte_at(const char* p) { return static_cast<uint8_t>(*p); }
@@ -75,7 +89,16 @@ float half_at(const char* p) {
   return F16{bits}.to_float();
 }
 
-float stored(float value) { return stored_scale(kInt4Symmetric, value); }
+// A scale or offset as a half. One beyond the largest half becomes infinite, and its row is refused.
+float stored(float value) { return F16::from_float(value).to_float(); }
+
+// Values that no scale and codes of ours mean exactly.
+void quantize_again(const WeightSpec& spec, const float* values, int64_t n, int8_t* codes, float* scales,
+                    float* offsets) {
+  const auto is_half = [](float value) { return std::fabs(value) <= kMaxHalf; };
+  if (!std::all_of(values, values + n, is_half)) return std::fill(scales, scales + n / kGroup, NAN);
+  quantize_row(spec, values, n, codes, scales, offsets);
+}
 
 // 32 nibbles less 8: the low ones of 16 bytes, then the high ones. Loops of constant length without branches: the
 // compiler makes vectors of them.
@@ -159,7 +182,112 @@ void decode_q6_k_block(const char* block, int8_t* codes, float* scales) {
       values[group * 16 + j] = scale * static_cast<float>(q - 32);
     }
   }
-  quantize_row(kInt8Symmetric, values, 256, codes, scales, nullptr);
+  quantize_again(kInt8Symmetric, values, 256, codes, scales, nullptr);
+}
+
+// Pair j of group g of eight in 64 bytes: four groups share 32 bytes, the first in the lowest bits.
+int pair_of_bits(const char* bytes, int g, int j) { return byte_at(bytes + g / 4 * kGroup + j) >> (g % 4 * 2) & 3; }
+
+// 16 bytes with a scale in the low nibble and a minimum in the high one, 64 of pairs of bits, d, dmin.
+void decode_q2_k_block(const char* block, int8_t* codes, float* scales, float* offsets) {
+  const float d = half_at(block + 80), d_min = half_at(block + 82);
+  for (int g = 0; g < 8; ++g) {
+    const uint8_t packed[] = {byte_at(block + 2 * g), byte_at(block + 2 * g + 1)};
+    const float low[] = {-d_min * static_cast<float>(packed[0] >> 4), -d_min * static_cast<float>(packed[1] >> 4)};
+    int8_t* multiples = codes + g * kGroup;  // of d
+    for (int j = 0; j < kGroup; ++j) {
+      multiples[j] = static_cast<int8_t>((packed[j / 16] & 15) * pair_of_bits(block + 16, g, j));
+    }
+    if (low[0] == low[1]) {
+      scales[g] = d;
+      offsets[g] = stored(low[0]);
+      continue;
+    }
+    float values[kGroup];
+    for (int j = 0; j < kGroup; ++j) values[j] = d * static_cast<float>(multiples[j]) + low[j / 16];
+    quantize_again(kInt8Asymmetric, values, kGroup, multiples, scales + g, offsets + g);
+  }
+}
+
+// Scale i of 16, 6 bits each, in 12 bytes: of the first eight the low nibbles of bytes i, of the others the high ones;
+// the upper pairs of bits in the last four bytes.
+int q3_k_scale(const char* packed, int i) {
+  const int low = byte_at(packed + i % 8) >> (i / 8 * 4) & 15;
+  return (low | (byte_at(packed + 8 + i % 4) >> (i / 4 * 2) & 3) << 4) - 32;
+}
+
+// 32 bytes of third bits, bit g of byte j for element j of group g; 64 of pairs of bits; 12 of scales; d. The product
+// of a scale (-32 .. 31) and a code (-4 .. 3) is one of -124 .. 128: only its negative fits 8 bits.
+void decode_q3_k_block(const char* block, int8_t* codes, float* scales) {
+  std::fill(scales, scales + 8, -half_at(block + 108));
+  for (int g = 0; g < 8; ++g) {
+    const int negative_scale[] = {-q3_k_scale(block + 96, 2 * g), -q3_k_scale(block + 96, 2 * g + 1)};
+    for (int j = 0; j < kGroup; ++j) {
+      const int q = pair_of_bits(block + 32, g, j) | (byte_at(block + j) >> g & 1) << 2;
+      codes[g * kGroup + j] = static_cast<int8_t>(negative_scale[j / 16] * (q - 4));
+    }
+  }
+}
+
+// The values that the 4-bit codes of IQ4_NL and IQ4_XS mean: kvalues_iq4nl of ggml (src/ggml-common.h, MIT licence).
+constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+// Twice the values of e2m1: a sign, two bits of exponent, one of mantissa (OCP Microscaling Formats, version 1.0).
+constexpr int8_t kTwiceE2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// As decode_4bit, by a table.
+void decode_by_table(const char* bytes, const int8_t* values, int8_t* codes) {
+  for (int j = 0; j < 16; ++j) {
+    codes[j] = values[byte_at(bytes + j) & 15];
+    codes[j + 16] = values[byte_at(bytes + j) >> 4];
+  }
+}
+
+// d, two bytes with the upper pairs of bits of eight scales, four with their low nibbles, 128 of nibbles.
+void decode_iq4_xs_block(const char* block, int8_t* codes, float* scales) {
+  const float d = half_at(block);
+  for (int g = 0; g < 8; ++g) {
+    const int low = byte_at(block + 4 + g / 2) >> (g % 2 * 4) & 15;
+    const int high = byte_at(block + 2 + g / 4) >> (g % 4 * 2) & 3;
+    scales[g] = stored(d * static_cast<float>((low | high << 4) - 32));
+    decode_by_table(block + 8 + g * 16, kIq4Values, codes + g * kGroup);
+  }
+}
+
+// The exponent of one byte, 16 of nibbles. The smallest half is 2^-24, the largest that is a power of two 2^15.
+void decode_mxfp4_block(const char* block, int8_t* codes, float* scales) {
+  const int exponent = byte_at(block) - 128;
+  scales[0] = exponent > 15 ? NAN : std::ldexp(1.0f, std::max(exponent, -24));
+  decode_by_table(block + 1, kTwiceE2m1, codes);
+  if (exponent >= -24) return;
+  for (int j = 0; j < kGroup; ++j) {
+    codes[j] = static_cast<int8_t>(std::nearbyint(std::ldexp(static_cast<float>(codes[j]), exponent + 24)));
+  }
+}
+
+// 64 bytes of pairs of bits, d.
+void decode_tq2_0_block(const char* block, int8_t* codes, float* scales) {
+  std::fill(scales, scales + 8, half_at(block + 64));
+  for (int g = 0; g < 8; ++g) {
+    for (int j = 0; j < kGroup; ++j) codes[g * kGroup + j] = static_cast<int8_t>(pair_of_bits(block, g, j) - 1);
+  }
+}
+
+// A byte is a fraction of 256 whose first digits to the base of three are codes. Digits of 32 bytes in turn, five of
+// each byte: all the first ones, all the second ones, ...; then of 16 bytes; then four digits of four bytes; d.
+void decode_tq1_0_block(const char* block, int8_t* codes, float* scales) {
+  std::fill(scales, scales + 8, half_at(block + 52));
+  const auto decode_digits = [&codes](const char* bytes, int num_bytes, int num_digits) {
+    int power = 1;
+    for (int i = 0; i < num_digits; ++i, power *= 3) {
+      for (int j = 0; j < num_bytes; ++j) {
+        const int fraction = byte_at(bytes + j) * power & 255;
+        *codes++ = static_cast<int8_t>((fraction * 3 >> 8) - 1);
+      }
+    }
+  };
+  decode_digits(block, 32, 5);
+  decode_digits(block + 32, 16, 5);
+  decode_digits(block + 48, 4, 4);
 }
 
 void decode_block(uint32_t type, const char* block, int8_t* codes, float* scales, float* offsets) {
@@ -188,6 +316,21 @@ void decode_block(uint32_t type, const char* block, int8_t* codes, float* scales
       return decode_k_block<true>(block, codes, scales, offsets);
     case kQ6_K:
       return decode_q6_k_block(block, codes, scales);
+    case kQ2_K:
+      return decode_q2_k_block(block, codes, scales, offsets);
+    case kQ3_K:
+      return decode_q3_k_block(block, codes, scales);
+    case kIq4Nl:
+      scales[0] = half_at(block);
+      return decode_by_table(block + 2, kIq4Values, codes);
+    case kIq4Xs:
+      return decode_iq4_xs_block(block, codes, scales);
+    case kTq1_0:
+      return decode_tq1_0_block(block, codes, scales);
+    case kTq2_0:
+      return decode_tq2_0_block(block, codes, scales);
+    case kMxfp4:
+      return decode_mxfp4_block(block, codes, scales);
     default:
       CHECK(false, "blocks of {}", gguf_format_name(type));
   }
@@ -198,6 +341,13 @@ void decode_block(uint32_t type, const char* block, int8_t* codes, float* scales
 const GgufFormat* find_gguf_format(uint32_t type) {
   for (const GgufFormat& format : kFormats) {
     if (format.type == type) return &format;
+  }
+  return nullptr;
+}
+
+const GgufFormat* find_gguf_format(std::string_view name) {
+  for (const GgufFormat& format : kFormats) {
+    if (format.name == name) return &format;
   }
   return nullptr;
 }

@@ -293,8 +293,8 @@ Result<QuantizedHostRows> GgufCheckpoint::quantized_rows(const TensorEntry& entr
                     view.codes.data<int8_t>() + i * in_features, scales, offsets);
     for (int64_t g = 0; g < groups; ++g) {
       if (std::isfinite(scales[g]) && (offsets == nullptr || std::isfinite(offsets[g]))) continue;
-      return data_loss("{}: the scale of row {}, columns {} to {} is no number", entry.name, begin + i, g * 32,
-                       g * 32 + 31);
+      return data_loss("{}: the scale of row {}, columns {} to {} is no number, or beyond 65504", entry.name, begin + i,
+                       g * 32, g * 32 + 31);
     }
   }
   return out;

@@ -1,8 +1,10 @@
 #include "weights/open_weights.h"
 
-#include <algorithm>
+#include <map>
+#include <string_view>
 
 #include "base/log.h"
+#include "weights/gguf/gguf_blocks.h"
 #include "weights/gguf/gguf_path.h"
 #include "weights/gguf_checkpoint.h"
 #include "weights/quantized_checkpoint.h"
@@ -10,17 +12,26 @@
 
 namespace spate {
 
+namespace {
+
+void log_requantized(const GgufCheckpoint& gguf) {
+  std::map<std::string_view, int64_t> counts;  // matrices by type
+  for (const TensorEntry& entry : gguf.entries()) ++counts[entry.dtype_name];
+  for (const auto& [type, count] : counts) {
+    const GgufFormat* format = find_gguf_format(type);
+    if (format == nullptr || format->requantized.empty()) continue;
+    log_info("weights",
+             "gguf: {} matrices of {} are quantised again as int8 in groups of 32; that moves a weight by at most {}",
+             count, type, format->requantized);
+  }
+}
+
+}  // namespace
+
 Result<std::unique_ptr<WeightSource>> open_weights(const std::filesystem::path& path) {
   if (is_gguf_path(path)) {
     ASSIGN_OR_RETURN(std::unique_ptr<GgufCheckpoint> gguf, GgufCheckpoint::open(path));
-    const auto requantized = std::count_if(gguf->entries().begin(), gguf->entries().end(),
-                                           [](const TensorEntry& entry) { return entry.dtype_name == "Q6_K"; });
-    if (requantized > 0) {
-      log_info("weights",
-               "gguf: {} matrices of Q6_K are quantised again as int8 in groups of 32; that moves a weight by at "
-               "most 1/254 of the largest of its group, about an eighth of a step of Q6_K",
-               requantized);
-    }
+    log_requantized(*gguf);
     return std::unique_ptr<WeightSource>(std::move(gguf));
   }
   std::error_code error;

@@ -60,7 +60,7 @@ void attention_latent(Stream& stream, const AttentionLatentParams& p) {
   const int64_t num_tokens = p.q_latent.dim(0), num_heads = p.q_latent.dim(1);
   // Heads that share a key; fewer where there would be too few items for the threads.
   int64_t heads = std::min(kMaxLatentHeads, num_heads);
-  while (heads > 1 && num_tokens * ceil_div(num_heads, heads) < 2 * context.pool.num_threads())
+  while (heads > 1 && num_tokens * ceil_div(num_heads, heads) < context.pool.num_threads())
     heads = ceil_div(heads, 2);
   const int64_t groups = ceil_div(num_heads, heads);
   context.reserve_thread_scratch(latent_scratch_bytes(desc.kv_lora_rank, desc.qk_rope_head_dim));

@@ -1,108 +1,165 @@
 // Attention over latent vectors, on vector units: the heads of an item share each key, which becomes floats once.
 //
-// Keys pass in tiles of 16 from position 0, whatever else the step holds, so that a query's bits do not depend on it.
-// A tile of 16 x 576 floats is 36 KB: it stays in L2, and with 8 heads each of its lines is read 16 times.
+// Keys pass in tiles of 16 from position 0, whatever else the step holds, so that a query's bits do not depend on it. A
+// tile lies as n-blocks of 16 elements: its values are the B of a small product whose rows are the heads, and its
+// scores are dot products of a few heads by four keys, so that a loaded vector meets several others.
 #include "backend/cpu/kernel/code_scale.h"
 #include "backend/cpu/kernel/kernels_isa.h"
+#include "backend/cpu/kernel/micro_gemm.h"
 
 namespace spate::cpu::SPATE_ISA {
 namespace {
 
-// Floats, padded by zeros to whole vectors.
-template <typename T>
-SPATE_INLINE void widen(const T* x, int64_t width, float scale, float* out) {
+constexpr int64_t kKeyBlock = kLatentKeys * kNBlock;  // floats of an n-block of a tile
+constexpr int64_t kKeysAtOnce = 4;                    // that a few heads meet together
+static_assert(kLatentKeys == 16 && kNBlock == 16);
+
+// Floats, padded by zeros to 16; each 16 of them begin `stride` floats after those before.
+template <typename T, typename Load>
+SPATE_INLINE void widen_by(const T* x, int64_t width, float* out, int64_t stride, const Load& load_floats) {
+  const auto at = [&](int64_t i) { return out + i / kNBlock * stride + i % kNBlock; };
   int64_t i = 0;
-  for (; i + kLanes <= width; i += kLanes) store(out + i, mul(load(x + i), set1(scale)));
+  for (; i + kLanes <= width; i += kLanes) store(at(i), load_floats(x + i));
   if (i < width) {
-    store(out + i, mul(load_n(x + i, width - i), set1(scale)));
+    T lanes[kLanes] = {};
+    for (int64_t j = i; j < width; ++j) lanes[j - i] = x[j];
+    store(at(i), load_floats(lanes));
     i += kLanes;
   }
-  for (; i < round_up(width, 16); i += kLanes) store(out + i, zero());
+  for (; i < round_up(width, kNBlock); i += kLanes) store(at(i), zero());
 }
 
-SPATE_INLINE void widen(Elem elem, const void* x, int64_t width, float scale, float* out) {
-  elem == Elem::kF32 ? widen(static_cast<const float*>(x), width, scale, out)
-                     : widen(static_cast<const bf16_t*>(x), width, scale, out);
+SPATE_INLINE void widen(Elem elem, const void* x, int64_t width, float scale, float* out, int64_t stride) {
+  const auto load_floats = [&](const auto* from) { return mul(load(from), set1(scale)); };
+  elem == Elem::kF32 ? widen_by(static_cast<const float*>(x), width, out, stride, load_floats)
+                     : widen_by(static_cast<const bf16_t*>(x), width, out, stride, load_floats);
 }
 
 // Codes as floats.
-SPATE_INLINE void widen(const int8_t* x, int64_t width, float scale, float* out) {
+SPATE_INLINE void widen(const int8_t* x, int64_t width, float scale, float* out, int64_t stride) {
   const I sign = int_set1(128);
-  const auto from_bytes = [&](const int8_t* codes) {
+  widen_by(x, width, out, stride, [&](const int8_t* codes) {
     return mul(to_float(int_sub(int_xor(load_bytes(codes), sign), sign)), set1(scale));
-  };
-  int64_t i = 0;
-  for (; i + kLanes <= width; i += kLanes) store(out + i, from_bytes(x + i));
-  if (i < width) {
-    int8_t lanes[kLanes] = {};
-    for (int64_t j = i; j < width; ++j) lanes[j - i] = x[j];
-    store(out + i, from_bytes(lanes));
-    i += kLanes;
-  }
-  for (; i < round_up(width, 16); i += kLanes) store(out + i, zero());
+  });
 }
 
-// The vector of a token.
-SPATE_INLINE void widen_key(const LatentItem& item, const char* block, int64_t token, float* latent, float* rope) {
+SPATE_INLINE const char* block_of(const LatentItem& item, int64_t position) {
+  return item.kv + item.block_table[position / item.kv_block_size] * item.block_bytes;
+}
+
+// The vector of the token at a position, to its place in a tile of width / 16 n-blocks.
+SPATE_INLINE void widen_key(const LatentItem& item, int64_t position, float* out) {
+  const char* block = block_of(item, position);
+  const int64_t token = position % item.kv_block_size;
   const char* key = block + token * item.token_bytes;
+  float* rope = out + ceil_div(item.rank, kNBlock) * kKeyBlock;
   if (item.elem != Elem::kI8) {
-    widen(item.elem, key, item.rank, 1.0f, latent);
-    widen(item.elem, key + item.rank * elem_bytes(item.elem), item.rope_dim, 1.0f, rope);
+    widen(item.elem, key, item.rank, 1.0f, out, kKeyBlock);
+    widen(item.elem, key + item.rank * elem_bytes(item.elem), item.rope_dim, 1.0f, rope, kKeyBlock);
     return;
   }
   const float* scales = reinterpret_cast<const float*>(block + item.scales_offset) + 2 * token;
   const int8_t* codes = reinterpret_cast<const int8_t*>(key);
-  widen(codes, item.rank, scales[0], latent);
-  widen(codes + item.rank, item.rope_dim, scales[1], rope);
+  widen(codes, item.rank, scales[0], out, kKeyBlock);
+  widen(codes + item.rank, item.rope_dim, scales[1], rope, kKeyBlock);
 }
 
-SPATE_INLINE float exp2_of(float x) {
-  alignas(64) float lanes[16];
-  store(lanes, exp2(set1(x)));
-  return lanes[0];
+// The vectors from a position on are asked for in L2.
+SPATE_INLINE void ask_for_keys(const LatentItem& item, int64_t position, int64_t count) {
+  if (position + count > item.num_keys) return;
+  const char* first = block_of(item, position) + position % item.kv_block_size * item.token_bytes;
+  for (int64_t line = 0; line < count * item.token_bytes; line += 64) prefetch_to_l2(first + line);
 }
 
-// Of one head: its running maximum and the sum of its weights.
+// scores[h * kLatentKeys + j] = q of head h . key j, for kHeads heads and kKeysAtOnce keys. A function of its own, so
+// that GCC 12 keeps the sums in registers.
+template <int kHeads>
+static __attribute__((noinline)) void score_tile(const float* q, const float* keys, int64_t width, float* scores) {
+  F dots[kHeads * kKeysAtOnce];
+#pragma GCC unroll 16
+  for (F& dot : dots) dot = zero();
+  for (int64_t i = 0; i < width; i += kNBlock, keys += kKeyBlock) {
+#pragma GCC unroll 4
+    for (int64_t v = 0; v < kNBlock; v += kLanes) {
+      F queries[kHeads];
+#pragma GCC unroll 4
+      for (int64_t h = 0; h < kHeads; ++h) queries[h] = load(q + h * width + i + v);
+#pragma GCC unroll 4
+      for (int64_t j = 0; j < kKeysAtOnce; ++j) {
+        const F key = load(keys + j * kNBlock + v);
+#pragma GCC unroll 4
+        for (int64_t h = 0; h < kHeads; ++h)
+          dots[h * kKeysAtOnce + j] = fma(queries[h], key, dots[h * kKeysAtOnce + j]);
+      }
+    }
+  }
+  alignas(64) float lanes[kHeads * kKeysAtOnce];
+  if constexpr (kHeads * kKeysAtOnce % kLanes == 0) {
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < kHeads * kKeysAtOnce; i += kLanes) store(lanes + i, sums(dots + i));
+  } else {
+    for (int64_t i = 0; i < kHeads * kKeysAtOnce; ++i) lanes[i] = sum(dots[i]);
+  }
+  for (int64_t h = 0; h < kHeads; ++h)
+    __builtin_memcpy(scores + h * kLatentKeys, lanes + h * kKeysAtOnce, kKeysAtOnce * sizeof(float));
+}
+
+// Of all heads and num_keys keys; the scores of the others are not set, or meaningless.
+SPATE_INLINE void score_keys(const LatentItem& item, const float* queries, const float* keys, int64_t width,
+                             int64_t first, float* scores) {
+  constexpr int kMostHeads = kLanes == 16 ? 4 : 2;  // their sums fill half of the registers
+  const int64_t num_keys = min_of(kLatentKeys, item.num_keys - first);
+  int64_t h = 0, asked = first + kLatentKeys;
+  const int64_t asked_at_once = ceil_div(kKeysAtOnce * kMostHeads, item.num_heads);
+  const auto score = [&](auto* tile, int64_t heads) {
+    for (int64_t k = 0; k < num_keys; k += kKeysAtOnce) {
+      const int64_t count = min_of(asked_at_once, first + 2 * kLatentKeys - asked);
+      if (count > 0) ask_for_keys(item, asked, count);
+      asked += count;
+      tile(queries + h * width, keys + k * kNBlock, width, scores + h * kLatentKeys + k);
+    }
+    h += heads;
+  };
+  while (h + kMostHeads <= item.num_heads) score(score_tile<kMostHeads>, kMostHeads);
+  if (h + 2 <= item.num_heads) score(score_tile<2>, 2);
+  if (h < item.num_heads) score(score_tile<1>, 1);
+}
+
+// Of one head: its running maximum and the sums of its weights, by lanes.
 struct HeadState {
   float largest;
-  float sum;
+  F sums;
 };
 
-// scores[k] = q . key k
-SPATE_INLINE void score_keys(const float* q, const float* keys, int64_t width, int64_t num_keys, float* scores) {
-  int64_t k = 0;
-  for (; k + 4 <= num_keys; k += 4) {
-    F dots[4] = {zero(), zero(), zero(), zero()};
-    for (int64_t i = 0; i < width; i += kLanes) {
-      const F query = load(q + i);
-      for (int64_t j = 0; j < 4; ++j) dots[j] = fma(query, load(keys + (k + j) * width + i), dots[j]);
+// The scores of a tile become weights. What the sums of before are multiplied with is returned.
+SPATE_INLINE float make_weights(float* scores, int64_t num_keys, HeadState& state) {
+  for (int64_t k = num_keys; k < kLatentKeys; ++k) scores[k] = -__builtin_inff();
+  F most = load(scores);
+  for (int64_t v = kLanes; v < kLatentKeys; v += kLanes) most = max(most, load(scores + v));
+  const float of_tile = max_lane(most);
+  float largest = of_tile > state.largest ? of_tile : state.largest;
+  bool ordered = true;
+  for (int64_t v = 0; v < kLatentKeys; v += kLanes) ordered &= all_less_equal(load(scores + v), set1(largest));
+  if (__builtin_expect(!ordered, 0)) {
+    largest = state.largest;
+    for (int64_t k = 0; k < num_keys; ++k) {
+      // Not `scores[k] > largest`: a NaN must stay.
+      if (!(scores[k] <= largest)) largest = scores[k];
     }
-    for (int64_t j = 0; j < 4; ++j) scores[k + j] = sum(dots[j]);
   }
-  for (; k < num_keys; ++k) {
-    F dot = zero();
-    for (int64_t i = 0; i < width; i += kLanes) dot = fma(load(q + i), load(keys + k * width + i), dot);
-    scores[k] = sum(dot);
+  float factor = 1;
+  if (largest != state.largest) {
+    alignas(64) float lanes[kLanes];
+    store(lanes, exp2(set1(state.largest - largest)));
+    factor = lanes[0];
+    state = {largest, mul(state.sums, set1(factor))};
   }
-}
-
-// The scores of a tile become weights, by which its keys join the sums.
-SPATE_INLINE void add_tile(float* scores, const float* keys, int64_t width, int64_t rank, int64_t num_keys,
-                           HeadState& state, float* sums) {
-  float largest = state.largest;
-  for (int64_t k = 0; k < num_keys; ++k) {
-    // Not `scores[k] > largest`: a NaN must stay.
-    if (!(scores[k] <= largest)) largest = scores[k];
+  for (int64_t v = 0; v < kLatentKeys; v += kLanes) {
+    const F weights = exp2(sub(load(scores + v), set1(largest)));
+    store(scores + v, weights);
+    state.sums = add(state.sums, weights);
   }
-  const float factor = exp2_of(state.largest - largest);
-  float total = 0;
-  for (int64_t k = 0; k < num_keys; ++k) total += scores[k] = exp2_of(scores[k] - largest);
-  state = {largest, state.sum * factor + total};
-  for (int64_t i = 0; i < round_up(rank, 16); i += kLanes) {
-    F value = mul(load(sums + i), set1(factor));
-    for (int64_t k = 0; k < num_keys; ++k) value = fma(load(keys + k * width + i), set1(scores[k]), value);
-    store(sums + i, value);
-  }
+  return factor;
 }
 
 template <typename T>
@@ -113,37 +170,45 @@ SPATE_INLINE void store_output(const float* sums, int64_t rank, float scale, T* 
 }  // namespace
 
 void attention_latent(const LatentItem& item, char* scratch) {
-  const int64_t rank = round_up(item.rank, 16), width = rank + round_up(item.rope_dim, 16);
-  float* keys = reinterpret_cast<float*>(scratch);  // [kLatentKeys, width]
-  float* queries = keys + kLatentKeys * width;      // [heads, width]
-  float* sums = queries + kMaxLatentHeads * width;  // [heads, rank]
+  const int64_t rank = round_up(item.rank, kNBlock), width = rank + round_up(item.rope_dim, kNBlock);
+  float* keys = reinterpret_cast<float*>(scratch);     // [width / 16][kLatentKeys][16]
+  float* queries = keys + kLatentKeys * width;         // [heads, width]
+  float* outputs = queries + kMaxLatentHeads * width;  // [heads, rank]
   HeadState states[kMaxLatentHeads];
   const int64_t act_bytes = elem_bytes(item.act);
   for (int64_t h = 0; h < item.num_heads; ++h) {
     const char* latent = static_cast<const char*>(item.q_latent) + h * item.q_latent_stride * act_bytes;
     const char* rope = static_cast<const char*>(item.q_rope) + h * item.q_rope_stride * act_bytes;
-    widen(item.act, latent, item.rank, item.scale_log2e, queries + h * width);
-    widen(item.act, rope, item.rope_dim, item.scale_log2e, queries + h * width + rank);
-    for (int64_t i = 0; i < rank; i += kLanes) store(sums + h * rank + i, zero());
-    states[h] = {-__builtin_inff(), 0};
+    widen(item.act, latent, item.rank, item.scale_log2e, queries + h * width, kNBlock);
+    widen(item.act, rope, item.rope_dim, item.scale_log2e, queries + h * width + rank, kNBlock);
+    for (int64_t i = 0; i < rank; i += kLanes) store(outputs + h * rank + i, zero());
+    states[h] = {-__builtin_inff(), zero()};
   }
+  alignas(64) float scores[kMaxLatentHeads * kLatentKeys];
   for (int64_t first = 0; first < item.num_keys; first += kLatentKeys) {
     const int64_t num_keys = min_of(kLatentKeys, item.num_keys - first);
-    const char* block = item.kv + item.block_table[first / item.kv_block_size] * item.block_bytes;
-    for (int64_t k = 0; k < num_keys; ++k) {
-      widen_key(item, block, first % item.kv_block_size + k, keys + k * width, keys + k * width + rank);
-    }
+    for (int64_t k = 0; k < num_keys; ++k) widen_key(item, first + k, keys + k * kNBlock);
+    score_keys(item, queries, keys, width, first, scores);
     for (int64_t h = 0; h < item.num_heads; ++h) {
-      float scores[kLatentKeys];
-      score_keys(queries + h * width, keys, width, num_keys, scores);
-      add_tile(scores, keys, width, rank, num_keys, states[h], sums + h * rank);
+      const float factor = make_weights(scores + h * kLatentKeys, num_keys, states[h]);
+      if (factor == 1) continue;
+      float* head = outputs + h * rank;
+      for (int64_t i = 0; i < rank; i += kLanes) store(head + i, mul(load(head + i), set1(factor)));
+    }
+    constexpr int64_t kBlocksAtOnce = 8;
+    for (int64_t i = 0; i < rank; i += kBlocksAtOnce * kNBlock) {
+      const int64_t num_blocks = min_of(kBlocksAtOnce, (rank - i) / kNBlock);
+      const char* blocks[kBlocksAtOnce];
+      for (int64_t j = 0; j < num_blocks; ++j)
+        blocks[j] = reinterpret_cast<const char*>(keys + i / kNBlock * kKeyBlock + j * kKeyBlock);
+      micro_gemm<F32Weight>(scores, kLatentKeys, item.num_heads, blocks, num_blocks, num_keys, outputs + i, rank);
     }
   }
   for (int64_t h = 0; h < item.num_heads; ++h) {
     char* out = static_cast<char*>(item.out) + h * item.out_stride * act_bytes;
-    const float scale = 1 / states[h].sum;
-    item.act == Elem::kF32 ? store_output(sums + h * rank, item.rank, scale, reinterpret_cast<float*>(out))
-                           : store_output(sums + h * rank, item.rank, scale, reinterpret_cast<bf16_t*>(out));
+    const float scale = 1 / sum(states[h].sums);
+    item.act == Elem::kF32 ? store_output(outputs + h * rank, item.rank, scale, reinterpret_cast<float*>(out))
+                           : store_output(outputs + h * rank, item.rank, scale, reinterpret_cast<bf16_t*>(out));
   }
 }
 

@@ -155,8 +155,9 @@ void attention_latent(Stream& stream, const AttentionLatentParams& p);
 void linear_heads(Stream& stream, const LinearHeadsParams& p);
 // latent_expanded_op.cpp
 void attention_latent_expanded(Stream& stream, const AttentionLatentExpandedParams& p);
-int min_expanded_query_len(const LatentShape& shape);  // of attention_latent_expanded; 0: it does not take this shape
-int64_t expanded_scratch_bytes(const OpLimits& limits);  // what attention_latent_expanded takes
+// Of attention_latent_expanded; 0: it does not take this shape.
+int min_expanded_query_len(const CpuContext& context, const LatentShape& shape);
+int64_t expanded_scratch_bytes(const CpuContext& context, const OpLimits& limits);  // what attention_latent_expanded takes
 // elementwise_op.cpp
 void rms_norm(Stream& stream, const RmsNormParams& p);
 void add(Stream& stream, const AddParams& p);

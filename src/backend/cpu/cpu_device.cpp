@@ -142,10 +142,10 @@ class CpuDevice final : public Device {
   const OpTable& ops() const override { return ops_; }
   int64_t op_workspace_bytes(const OpLimits& limits) const override {
     return context_.pool.num_threads() * Scratch::taken_for(row_scratch_bytes(limits.vocab_size)) +
-           (limits.max_long_keys > 0 ? Scratch::taken_for(expanded_scratch_bytes(limits)) : 0);
+           (limits.max_long_keys > 0 ? Scratch::taken_for(expanded_scratch_bytes(context_, limits)) : 0);
   }
   int min_expanded_query_len(const LatentShape& shape) const override {
-    return is_deterministic_ ? 0 : cpu::min_expanded_query_len(shape);
+    return is_deterministic_ ? 0 : cpu::min_expanded_query_len(context_, shape);
   }
 
   Result<PackedWeight> create_weight(const WeightDesc& desc) override {

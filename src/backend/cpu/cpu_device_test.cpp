@@ -356,5 +356,22 @@ TEST_CASE("a deterministic device keeps latent attention in one form; the other 
   CHECK(min_len(false, wide) == 0);
 }
 
+TEST_CASE("latent attention expands from fewer tokens on where tiles multiply bf16") {
+  LatentShape shape{.kv_lora_rank = 512, .qk_nope_head_dim = 128, .qk_rope_head_dim = 64, .v_head_dim = 128};
+  for (const Isa& isa : all_isas()) {
+    if (!isa.is_present()) continue;
+    CAPTURE(isa.name);
+    const auto device = make_cpu_device({.num_threads = 1, .isa = std::string(isa.name)}).value();
+    shape.act_dtype = DType::kF32;
+    const int of_floats = device->min_expanded_query_len(shape);
+    shape.act_dtype = DType::kBf16;
+    if (isa.name == "amx") {
+      CHECK(device->min_expanded_query_len(shape) < of_floats);
+    } else {
+      CHECK(device->min_expanded_query_len(shape) == of_floats);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace spate::cpu

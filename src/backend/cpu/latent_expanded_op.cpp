@@ -13,11 +13,15 @@
 namespace spate::cpu {
 namespace {
 
-constexpr int kMinQueryLen = 64;                 // measured: docs/kernels/cpu.md
+constexpr int kMinQueryLenOfTiles = 32, kMinQueryLenOfVectors = 80;  // measured: docs/kernels/cpu.md
 constexpr int64_t kMaxHeadsBytes = 64 << 20;     // of the keys and values that are made at once, if one head fits
 constexpr int64_t kExpandedBlockKeys = kKvTile;  // in a block of them
 constexpr int64_t kRunsAtOnce = 64;              // of 16 keys, whose products are made at once
 constexpr int64_t kRowsAtOnce = kRunsAtOnce * kNBlock;
+
+int min_query_len(const CpuContext& context, DType act_dtype) {
+  return context.isa.name == "amx" && act_dtype == DType::kBf16 ? kMinQueryLenOfTiles : kMinQueryLenOfVectors;
+}
 
 class ExpandedAttention {
  public:
@@ -198,24 +202,25 @@ void attention_latent_expanded(Stream& stream, const AttentionLatentExpandedPara
                           .qk_rope_head_dim = p.kv.desc.qk_rope_head_dim,
                           .v_head_dim = p.v_head_dim(),
                           .act_dtype = p.q.dtype()};
-  CHECK(min_expanded_query_len(shape) > 0, "attention_latent_expanded: heads of {} + {} and {}", shape.qk_nope_head_dim,
-        shape.qk_rope_head_dim, shape.v_head_dim);
+  CHECK(min_expanded_query_len(context_of(stream), shape) > 0, "attention_latent_expanded: heads of {} + {} and {}",
+        shape.qk_nope_head_dim, shape.qk_rope_head_dim, shape.v_head_dim);
   CHECK(p.softmax_scale > 0, "attention_latent_expanded: softmax_scale {}", p.softmax_scale);
   ExpandedAttention(context_of(stream), p).run();
 }
 
-int min_expanded_query_len(const LatentShape& shape) {
+int min_expanded_query_len(const CpuContext& context, const LatentShape& shape) {
   const int64_t head_dim = shape.qk_nope_head_dim + shape.qk_rope_head_dim;
-  return head_dim <= kAttentionMaxHeadDim && shape.v_head_dim <= head_dim ? kMinQueryLen : 0;
+  const bool fits = head_dim <= kAttentionMaxHeadDim && shape.v_head_dim <= head_dim;
+  return fits ? min_query_len(context, shape.act_dtype) : 0;
 }
 
-int64_t expanded_scratch_bytes(const OpLimits& limits) {
+int64_t expanded_scratch_bytes(const CpuContext& context, const OpLimits& limits) {
   const LatentShape& shape = limits.latent;
   const int64_t bytes = dtype_bytes(shape.act_dtype), value_dim = shape.v_head_dim;
   const KvLayout head = make_kv_layout(elem_of(shape.act_dtype), 1, shape.qk_nope_head_dim + shape.qk_rope_head_dim,
                                        value_dim, kExpandedBlockKeys);
-  // Sequences of kMinQueryLen keys fill half of a block.
-  const int64_t head_bytes = ceil_div(limits.max_long_keys, kMinQueryLen) * head.head_bytes;
+  // Sequences of the fewest keys fill a part of a block each.
+  const int64_t head_bytes = ceil_div(limits.max_long_keys, min_query_len(context, shape.act_dtype)) * head.head_bytes;
   const int64_t row_elements = shape.kv_lora_rank + shape.qk_rope_head_dim +
                                limits.num_latent_heads * (shape.qk_nope_head_dim + value_dim) + 2 * 64;
   return std::min(limits.num_latent_heads * head_bytes, std::max(kMaxHeadsBytes, head_bytes)) +

@@ -367,7 +367,7 @@ void add_expanded(Report& report, Sides sides, DType act) {
   };
   compare_forms(is_scalar ? ExpandedBatch{{act, act, 2, 16, 4, 16, {{30, 30}, {19, 7}}}, 8, 6, 3} : small[1]);
   if (is_scalar) return;
-  const bool expands_early = min_query_len(fewer_tokens[0]) <= 64;
+  const bool expands_early = min_query_len(fewer_tokens[0]) <= 128;
   const std::span<const ExpandedBatch> batches =
       expands_early ? std::span<const ExpandedBatch>(fewer_tokens) : std::span<const ExpandedBatch>(large);
   for (const ExpandedBatch& batch : batches) compare_forms(batch);

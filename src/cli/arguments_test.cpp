@@ -290,6 +290,7 @@ TEST_CASE("arguments: quantize") {
   CHECK(args->quantize.no_eval);
   CHECK(args->quantize.out == "d");
   CHECK(parse({"quantize", "m"}).status().message().find("--out") != std::string::npos);
+  CHECK(parse({"kernels", "compile", "--out", ""}).status().message().find("--out: needs the name") != std::string::npos);
   CHECK(parse({"quantize", "m", "--out", "d", "--group-size", "48"}).status().message().find("--group-size") != std::string::npos);
 }
 

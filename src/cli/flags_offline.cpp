@@ -79,7 +79,9 @@ void add_kernels_flags(CLI::App* kernels, Arguments& arguments) {
   kernels->require_subcommand(1);
   CLI::App* compile = kernels->add_subcommand(
       "compile", "Compile the GPU kernels ahead of time; a server started with SPATE_KERNEL_CACHE=DIR needs no compiler");
-  compile->add_option("--out", arguments.kernels.out, "Folder for them; it may have those of other architectures")->required();
+  compile->add_option("--out", arguments.kernels.out, "Folder for them; it may have those of other architectures")
+      ->required()
+      ->check([](const std::string& folder) { return folder.empty() ? "needs the name of a folder" : ""; });
   CLI::App* report = kernels->add_subcommand("report", "Registers, shared memory, stack and spills of each GPU kernel");
   for (CLI::App* app : {compile, report}) {
     app->add_option("--arch", arguments.kernels.architecture, "Architecture: sm_80, sm_90a, sm_100, ...");

@@ -44,6 +44,9 @@ struct EngineConfig {
   int max_seq_len() const { return static_cast<int>(std::min<int64_t>(kv_cache_tokens(), limits.max_model_len)); }
 };
 
+// What can be said before a model is loaded: a max_model_len of 0 is not known yet.
+Status validate_step_limits(const StepLimits& limits, bool enable_chunked_prefill);
+
 // Names the flag, its value and one that works.
 Status validate_engine_config(const EngineConfig& config);
 

@@ -284,6 +284,7 @@ Result<std::unique_ptr<LoadedModel>> load_model(const LlmConfig& llm, const std:
           llm.device_memory_share > 0 && !back_end.shares_host_memory ? llm.device_memory_share : defaults.memory_share,
   };
   const auto load = [&]() -> Status {
+    RETURN_IF_ERROR(validate_step_limits(config.limits, llm.enable_chunked_prefill));  // before weights are read
     if (is_mock) {
       ASSIGN_OR_RETURN(model->memory_plan, plan_mock_memory(config));
       return ok_status();

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 
 #include "base/test_support.h"
 
@@ -145,6 +146,26 @@ TEST_CASE("dummy weights take the format of quantization_config, unless a flag n
   CHECK(weight_bytes(fp8) == floats);
   llm.quantization = parse_quantization("int8").value();
   CHECK(weight_bytes(gptq) > codes);
+}
+
+TEST_CASE("sizes of steps that do not go together are refused before weights are read") {
+  const auto refused_for = [](const std::function<void(LlmConfig&)>& change) {
+    LlmConfig llm = reference_model("gguf_llama3/model.gguf");
+    change(llm);
+    bool reads_weights = false;
+    const auto loaded = load_model(llm, [&](double) { reads_weights = true; });
+    CHECK(!loaded.ok());
+    CHECK(!reads_weights);
+    return loaded.status().to_string();
+  };
+  CHECK(refused_for([](LlmConfig& llm) { llm.max_num_batched_tokens = 1; }).find("--max-num-seqs 2") !=
+        std::string::npos);
+  CHECK(refused_for([](LlmConfig& llm) { llm.max_model_len = 1; }).find("at least 2, got 1") != std::string::npos);
+  CHECK(refused_for([](LlmConfig& llm) {
+          llm.max_num_batched_tokens = 16;
+          llm.max_model_len = 32;
+          llm.enable_chunked_prefill = false;
+        }).find("without chunked prefill") != std::string::npos);
 }
 
 TEST_CASE("one sequence at a time has the whole context of the model") {

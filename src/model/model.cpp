@@ -72,7 +72,8 @@ Status check_options(const ModelConfig& config, const ModelOptions& options) {
   if (!known ||
       (options.kv_dtype != options.act_dtype && options.kv_dtype != DType::kBf16 && options.kv_dtype != DType::kI8)) {
     return invalid_argument(
-        "activations of {} with a KV cache of {}: needs bf16 or f32, and a cache no wider than activations",
+        "--kv-cache-dtype: activations of {} with a KV cache of {}: needs bf16 or f32, and a cache no wider than "
+        "activations",
         dtype_name(options.act_dtype), dtype_name(options.kv_dtype));
   }
   return ok_status();

@@ -80,7 +80,7 @@ TEST_CASE("what cannot run is refused with what can") {
   CHECK(says(error({}, {.limits = {.max_model_len = 99999}}), "--max-model-len 99999: the model has 40960 positions"));
   CHECK(says(error({}, {.limits = {.kv_block_size = 24}}), "--block-size 24: needs a multiple of 16"));
   CHECK(says(error({}, {.act_dtype = DType::kF16}), "activations of f16"));
-  CHECK(says(error({}, {.act_dtype = DType::kBf16, .kv_dtype = DType::kF32}), "KV cache of f32"));
+  CHECK(says(error({}, {.act_dtype = DType::kBf16, .kv_dtype = DType::kF32}), "--kv-cache-dtype: activations of bf16"));
   config.rope.type = RopeType::kYarn;
   config.rope.factor = 4;
   CHECK(error({}, {.limits = {.max_model_len = 4 * 40960}}).ok());

@@ -81,4 +81,17 @@ void CubinCache::store(std::string_view key, std::string_view cubin) const {
   }
 }
 
+bool CubinCache::is_writable() const {
+  if (folder_.empty()) return false;
+  std::error_code error;
+  std::filesystem::create_directories(folder_, error);
+  const std::filesystem::path probe = folder_ / fmt::format("probe.{}", getpid());
+  std::ofstream out(probe, std::ios::binary);
+  out << std::string(4096, '\0');  // a full disk may take an empty file
+  out.close();
+  const bool is_written = static_cast<bool>(out);
+  std::filesystem::remove(probe, error);
+  return is_written;
+}
+
 }  // namespace spate::cuda

@@ -23,6 +23,8 @@ class CubinCache {
   std::optional<std::string> find(std::string_view key) const;
   void store(std::string_view key, std::string_view cubin) const;
   std::filesystem::path path_of(std::string_view key) const;
+  // Whether it keeps what is stored: a file of a few bytes was written, and is gone again.
+  bool is_writable() const;
 
  private:
   std::filesystem::path folder_;

@@ -102,6 +102,25 @@ TEST_CASE("a cache that cannot be written finds nothing and does not fail") {
   CHECK(!none.find("key").has_value());
 }
 
+TEST_CASE("workers leave what they compile in the cache, and in a temporary folder where that keeps nothing") {
+  const TempDir folder;
+  std::ofstream(folder.path() / "file") << "in the way";
+  const std::filesystem::path kept = folder.path() / "new" / "kernels";
+  CHECK(WorkerFolder(kept).path() == kept);
+  CHECK(std::filesystem::is_empty(kept));
+  for (const std::filesystem::path& none : {folder.path() / "file" / "kernels", std::filesystem::path()}) {
+    std::filesystem::path temporary;
+    {
+      const WorkerFolder workers(none);
+      temporary = workers.path();
+      CHECK(temporary != none);
+      CubinCache(temporary).store("key", "cubin");
+      CHECK(CubinCache(temporary).find("key") == "cubin");
+    }
+    CHECK(!std::filesystem::exists(temporary));
+  }
+}
+
 TEST_CASE("the key of a program changes with each thing that decides its cubin") {
   const KernelSources sources = KernelSources::load("").value();
   const std::string key = program_key("NVRTC 13.0", sources, "rope/rope.cu", "sm_90a").value();

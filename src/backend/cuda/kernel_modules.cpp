@@ -15,15 +15,16 @@ namespace {
 // Of static shared memory, which the kernel list does not know, at most.
 constexpr int kMaxStaticSharedBytes = 16 << 10;
 
-// From the cache; compiles what it lacks. nvrtc: null where there is none.
+// From the cache, or from `workers`; compiles what they lack. nvrtc: an error where there is none.
 Result<std::string> cubin_of(const Result<const NvrtcApi*>& nvrtc, const KernelSources& sources,
-                             std::string_view program, std::string_view architecture) {
+                             std::string_view program, std::string_view architecture, const CubinCache& workers) {
   const CubinCache cache(CubinCache::default_folder());
   ASSIGN_OR_RETURN(const std::string key_ahead_of_time, program_key(kAheadOfTime, sources, program, architecture));
   if (std::optional<std::string> cubin = cache.find(key_ahead_of_time)) return *std::move(cubin);
   if (!nvrtc.ok()) return nvrtc.status();
   ASSIGN_OR_RETURN(const std::string key, program_key(compiler_name(**nvrtc), sources, program, architecture));
   if (std::optional<std::string> cubin = cache.find(key)) return *std::move(cubin);
+  if (std::optional<std::string> cubin = workers.find(key)) return *std::move(cubin);
   ASSIGN_OR_RETURN(CompiledProgram compiled, compile_program(**nvrtc, sources, program, architecture));
   cache.store(key, compiled.cubin);
   return std::move(compiled.cubin);
@@ -60,11 +61,16 @@ Status KernelModules::load(std::span<const std::string_view> programs) {
                        [&](std::string_view program) { return !is_ahead_of_time(sources_, program, architecture_); });
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  compile_in_workers(
-      to_compile, {.architecture = architecture_, .kernel_dir = kernel_dir_, .folder = CubinCache::default_folder()});
+  CompileJob job{.architecture = architecture_, .kernel_dir = kernel_dir_, .folder = CubinCache::default_folder()};
+  std::optional<WorkerFolder> folder;
+  if (const std::vector<std::string_view> missing = programs_for_workers(to_compile, job); missing.size() > 1) {
+    job.folder = folder.emplace(job.folder).path();
+    compile_in_workers(missing, job);
+  }
   const Result<const NvrtcApi*> nvrtc = nvrtc_api();
   for (const std::string_view program : wanted) {
-    ASSIGN_OR_RETURN(const std::string cubin, cubin_of(nvrtc, sources_, program, architecture_));
+    ASSIGN_OR_RETURN(const std::string cubin,
+                     cubin_of(nvrtc, sources_, program, architecture_, CubinCache(job.folder)));
     RETURN_IF_ERROR(load_cubin(program, cubin));
   }
   return ok_status();

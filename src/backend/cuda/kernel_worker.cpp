@@ -74,18 +74,39 @@ Status compile_into_cache(std::string_view program, const CompileJob& job) {
   return ok_status();
 }
 
-void compile_in_workers(std::span<const std::string_view> programs, const CompileJob& job) {
+WorkerFolder::WorkerFolder(const std::filesystem::path& kept) : path_(kept) {
+  if (CubinCache(kept).is_writable()) return;
+  log_warning("cuda", "compiled kernels are not kept: {}; the environment variable SPATE_KERNEL_CACHE names a folder",
+              kept.empty() ? "there is no home folder" : fmt::format("{} cannot be written", kept.string()));
+  std::error_code error;
+  std::string name = (std::filesystem::temp_directory_path(error) / "spate-kernels-XXXXXX").string();
+  path_ = error || mkdtemp(name.data()) == nullptr ? std::string() : name;
+  is_temporary_ = !path_.empty();
+}
+
+WorkerFolder::~WorkerFolder() {
+  std::error_code error;
+  if (is_temporary_) std::filesystem::remove_all(path_, error);
+}
+
+std::vector<std::string_view> programs_for_workers(std::span<const std::string_view> programs, const CompileJob& job) {
+  std::vector<std::string_view> missing;
   const Result<const NvrtcApi*> nvrtc = nvrtc_api();
   const Result<KernelSources> sources = KernelSources::load(job.kernel_dir);
-  if (!may_start_workers || job.folder.empty() || !nvrtc.ok() || !sources.ok()) return;
+  if (!may_start_workers || !nvrtc.ok() || !sources.ok()) return missing;
   const CubinCache cache(job.folder);
-  std::vector<std::string_view> missing;
   for (const std::string_view program : programs) {
     const Result<std::string> key = key_of(**nvrtc, *sources, program, job);
     if (key.ok() && !(cache.find(*key) && (!job.is_ahead_of_time || cache.find(log_key(*key))))) {
       missing.push_back(program);
     }
   }
+  return missing;
+}
+
+void compile_in_workers(std::span<const std::string_view> programs, const CompileJob& job) {
+  if (job.folder.empty()) return;
+  const std::vector<std::string_view> missing = programs_for_workers(programs, job);
   if (missing.size() < 2) return;
   const size_t num_workers = std::min<size_t>(missing.size(), std::max(1u, std::thread::hardware_concurrency()));
   log_info("cuda", "compiling {} programs of kernels for {} in {} processes; later starts find them in {}",

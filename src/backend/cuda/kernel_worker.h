@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 
@@ -25,6 +26,25 @@ struct CompileJob {
 
 // What a cache knows the compiler's log of a cubin by.
 std::string log_key(const std::string& program_key);
+
+// Where workers leave what they compile: the cache's folder, or, where nothing can be kept there, one for temporary
+// files, which goes with the object.
+class WorkerFolder {
+ public:
+  explicit WorkerFolder(const std::filesystem::path& kept);
+  ~WorkerFolder();
+  WorkerFolder(const WorkerFolder&) = delete;
+  WorkerFolder& operator=(const WorkerFolder&) = delete;
+  // Empty: there is neither.
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  bool is_temporary_ = false;
+};
+
+// Those that the cache lacks; none where workers cannot be started.
+std::vector<std::string_view> programs_for_workers(std::span<const std::string_view> programs, const CompileJob& job);
 
 // Fills the cache with the programs that it lacks, as many at once as the process has cores. What does not compile, and
 // everything where there are no workers or no cache, stays missing.

@@ -68,11 +68,14 @@ Result<int64_t> asked_blocks(const std::vector<RankMemory>& memories, int64_t kv
     const RankMemory& memory = memories[i];
     // Not as a product: the sum of what was asked for and the weights may be more than a number holds.
     if (num_blocks <= (memory.free_bytes - fixed_bytes(memory)) / memory.kv_block_bytes) continue;
+    const int64_t most = blocks_that_fit(memories, 1) * block_bytes;
+    // Its text is rounded, perhaps up.
+    const std::string exact = most > 0 ? fmt::format(": --kv-cache-memory {}", most) : std::string();
     return resource_exhausted(
         "memory{}: --kv-cache-memory {} and {} for weights and workspace exceed the {} that are free; the most that "
-        "fits is {}",
+        "fits is {}{}",
         of_rank(i, memories.size()), format_bytes(kv_cache_bytes), format_bytes(fixed_bytes(memory)),
-        format_bytes(memory.free_bytes), format_bytes(blocks_that_fit(memories, 1) * block_bytes));
+        format_bytes(memory.free_bytes), format_bytes(most), exact);
   }
   return num_blocks;
 }

@@ -97,6 +97,21 @@ TEST_CASE("memory plan: weights or a KV cache beyond what is free are refused") 
   CHECK(plan_memory(input).status().message().find("the most that fits is 650.0 MiB") != std::string::npos);
 }
 
+TEST_CASE("memory plan: the value named as the most that fits does fit where its text is rounded up") {
+  MemoryPlanInput input = small_model();
+  input.ranks[0].free_bytes = 1940 * kMiB;
+  input.ranks[0].weight_bytes = 100 * kMiB;
+  input.ranks[0].workspace_bytes = 0;
+  input.kv_cache_bytes = int64_t{1} << 40;
+  const std::string message = plan_memory(input).status().message();
+  CHECK(message.find("the most that fits is 1.80 GiB") != std::string::npos);  // 1840 MiB
+  input.kv_cache_bytes = number_behind(message, "1.80 GiB: --kv-cache-memory ");
+  REQUIRE(input.kv_cache_bytes > 0);
+  CHECK(plan_memory(input).ok());
+  input.kv_cache_bytes += 2 * kMiB;
+  CHECK_FALSE(plan_memory(input).ok());
+}
+
 TEST_CASE("memory plan: the rank with the least room rules, each rank with its own shard") {
   MemoryPlanInput input = small_model();
   input.model_max_len = 100000;

@@ -215,6 +215,9 @@ void add_expert_mlp(Report& report, Sides sides, DType act, const WeightSpec& sp
       {24, 640, 256, 16, 4, true, false, true},
       {60, 640, 256, 16, 4, false, false, true},
       {280, 264, 136, 2, 1, false, false, true},
+      {700, 264, 136, 2, 1, false, false},
+      {1300, 520, 192, 4, 2, true, true},
+      {700, 264, 136, 2, 1, false, false, true},
   };
   for (const ExpertShape& s : shapes) {
     if (s.has_outliers && !spec.quantizes_activations()) continue;

@@ -51,6 +51,15 @@ TensorMap make_bf16_map(const DriverApi& api, const void* data, int64_t rows, in
   return make_map(api, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, data, rows, columns, row_stride, box_rows);
 }
 
+TensorMap make_bf16_store_map(const DriverApi& api, const void* data, int64_t rows, int64_t columns, int64_t row_stride,
+                              int box_rows, int box_columns) {
+  const uint64_t dims[] = {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows)};
+  const uint64_t strides[] = {static_cast<uint64_t>(row_stride) * 2};
+  const uint32_t box[] = {static_cast<uint32_t>(box_columns), static_cast<uint32_t>(box_rows)};
+  return encode(api, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, data, 2, dims, strides, box, L2Promotion::kNone,
+                box_columns == 32 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
 TensorMap make_byte_map(const DriverApi& api, const void* data, int64_t rows, int64_t columns, int64_t row_stride,
                         int box_rows) {
   return make_map(api, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, data, rows, columns, row_stride, box_rows);

@@ -20,6 +20,9 @@ TensorMap make_bf16_map(const DriverApi& api, const void* data, int64_t rows, in
                         int box_rows);
 
 // The same of bytes, in boxes of 128 columns. row_stride: bytes.
+// Of results that the copy engine stores: boxes of box_rows rows and 32 or 64 columns.
+TensorMap make_bf16_store_map(const DriverApi& api, const void* data, int64_t rows, int64_t columns, int64_t row_stride,
+                              int box_rows, int box_columns);
 TensorMap make_byte_map(const DriverApi& api, const void* data, int64_t rows, int64_t columns, int64_t row_stride,
                         int box_rows);
 // The same of a matrix whose rows are ordered by three indices, and by four. dims and box: columns (64 in a box), then

@@ -7,7 +7,7 @@
 namespace spate::cuda {
 
 struct ExpertBf16 : Bf16Format {
-  static constexpr bool kHasWeightMap = true;
+  static constexpr bool kHasWeightMap = true, kHasScales = false;
 
   template <ExpertKind kKind>
   __device__ static uint32_t stage_weight_bytes(const ExpertWgmmaKernelParams&) {

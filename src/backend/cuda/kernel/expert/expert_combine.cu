@@ -46,7 +46,31 @@ __device__ inline int find_rows(const ExpertCombineKernelParams& p, int64_t toke
   return num_rows;
 }
 
-template <typename Act>
+// sums += weight times y of each row. Rows of y are padded to whole pieces. All loads of a round are on their way before
+// the first sum.
+template <typename Y>
+__device__ inline void add_rows(const ExpertCombineKernelParams& p, int first, int num_rows, const TokenRows& found,
+                                float (&sums)[kPieceElems]) {
+  constexpr int kRound = 8;
+  for (int r = 0; r < num_rows; r += kRound) {
+    Piece<Y> pieces[kRound];
+#pragma unroll
+    for (int j = 0; j < kRound; ++j) {
+      if (r + j >= num_rows) continue;
+      const Y* row = static_cast<const Y*>(p.y) + found.rows[r + j] * p.y_stride;
+      pieces[j] = load_piece(row, first, first + kPieceElems, true);
+    }
+#pragma unroll
+    for (int j = 0; j < kRound; ++j) {
+      if (r + j >= num_rows) continue;
+      const float weight = found.weights[r + j];
+#pragma unroll
+      for (int i = 0; i < kPieceElems; ++i) sums[i] = __fmaf_rn(weight, value_of(pieces[j], i), sums[i]);
+    }
+  }
+}
+
+template <typename Act, typename Y>
 __device__ inline Piece<Act> combined_piece(const ExpertCombineKernelParams& p, int64_t token, int first, int num_rows,
                                             const TokenRows& found) {
   const int width = p.hidden_size;
@@ -59,33 +83,13 @@ __device__ inline Piece<Act> combined_piece(const ExpertCombineKernelParams& p, 
 #pragma unroll
     for (int i = 0; i < kPieceElems; ++i) sums[i] = factor * value_of(piece, i);
   }
-  // Rows of y are padded to whole pieces. All loads of a round are on their way before the first sum.
-  constexpr int kRound = 8;
-  for (int r = 0; r < num_rows; r += kRound) {
-    float4 low[kRound], high[kRound];
-#pragma unroll
-    for (int j = 0; j < kRound; ++j) {
-      if (r + j >= num_rows) continue;
-      const float4* row = reinterpret_cast<const float4*>(p.y + found.rows[r + j] * p.y_stride + first);
-      low[j] = row[0];
-      high[j] = row[1];
-    }
-#pragma unroll
-    for (int j = 0; j < kRound; ++j) {
-      if (r + j >= num_rows) continue;
-      const float values[kPieceElems] = {low[j].x,  low[j].y,  low[j].z,  low[j].w,
-                                         high[j].x, high[j].y, high[j].z, high[j].w};
-      const float weight = found.weights[r + j];
-#pragma unroll
-      for (int i = 0; i < kPieceElems; ++i) sums[i] = __fmaf_rn(weight, values[i], sums[i]);
-    }
-  }
+  add_rows<Y>(p, first, num_rows, found, sums);
 #pragma unroll
   for (int i = 0; i < kPieceElems; ++i) sums[i] = first + i < width ? sums[i] : 0.0f;
   return to_piece<Act>(sums);
 }
 
-template <typename Act>
+template <typename Act, typename Y>
 __device__ inline void expert_combine(const ExpertCombineKernelParams& p) {
   __shared__ TokenRows found;
   let_dependents_launch();
@@ -95,10 +99,10 @@ __device__ inline void expert_combine(const ExpertCombineKernelParams& p) {
   const int first = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * kPieceElems;
   if (first >= p.hidden_size) return;
   Act* out = static_cast<Act*>(p.out) + token * p.out_stride;
-  store_piece(out, first, p.hidden_size, p.is_aligned, combined_piece<Act>(p, token, first, num_rows, found));
+  store_piece(out, first, p.hidden_size, p.is_aligned, combined_piece<Act, Y>(p, token, first, num_rows, found));
 }
 
-template <int kPieces>
+template <int kPieces, typename Y>
 __device__ inline void expert_combine_norm(const ExpertCombineNormKernelParams& params) {
   __shared__ TokenRows found;
   let_dependents_launch();
@@ -124,7 +128,7 @@ __device__ inline void expert_combine_norm(const ExpertCombineNormKernelParams& 
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
     if (first_of(i) < norm.width) {
-      const Piece<Bf16> out = combined_piece<Bf16>(p, token, first_of(i), num_rows, found);
+      const Piece<Bf16> out = combined_piece<Bf16, Y>(p, token, first_of(i), num_rows, found);
       float sums[kPieceElems];
 #pragma unroll
       for (int j = 0; j < kPieceElems; ++j) sums[j] = value_of(pieces[i], j) + value_of(out, j);
@@ -141,19 +145,21 @@ __device__ inline void expert_combine_norm(const ExpertCombineNormKernelParams& 
   }
 }
 
-extern "C" __global__ void expert_combine_bf16(const __grid_constant__ ExpertCombineKernelParams p) {
-  expert_combine<Bf16>(p);
-}
-extern "C" __global__ void expert_combine_f32(const __grid_constant__ ExpertCombineKernelParams p) {
-  expert_combine<float>(p);
-}
-extern "C" __global__ void __launch_bounds__(kNormMaxThreads)
-    expert_combine_norm_1(const __grid_constant__ ExpertCombineNormKernelParams p) {
-  expert_combine_norm<1>(p);
-}
-extern "C" __global__ void __launch_bounds__(kNormMaxThreads)
-    expert_combine_norm_2(const __grid_constant__ ExpertCombineNormKernelParams p) {
-  expert_combine_norm<2>(p);
-}
+#define SPATE_COMBINE_KERNEL(name, Act, Y)                                              \
+  extern "C" __global__ void name(const __grid_constant__ ExpertCombineKernelParams p) { \
+    expert_combine<Act, Y>(p);                                                           \
+  }
+#define SPATE_COMBINE_NORM_KERNEL(name, pieces, Y)                \
+  extern "C" __global__ void __launch_bounds__(kNormMaxThreads)   \
+      name(const __grid_constant__ ExpertCombineNormKernelParams p) { \
+    expert_combine_norm<pieces, Y>(p);                            \
+  }
+SPATE_COMBINE_KERNEL(expert_combine_bf16, Bf16, float)
+SPATE_COMBINE_KERNEL(expert_combine_y16, Bf16, Bf16)
+SPATE_COMBINE_KERNEL(expert_combine_f32, float, float)
+SPATE_COMBINE_NORM_KERNEL(expert_combine_norm_1, 1, float)
+SPATE_COMBINE_NORM_KERNEL(expert_combine_norm_2, 2, float)
+SPATE_COMBINE_NORM_KERNEL(expert_combine_norm_y16_1, 1, Bf16)
+SPATE_COMBINE_NORM_KERNEL(expert_combine_norm_y16_2, 2, Bf16)
 
 }  // namespace spate::cuda

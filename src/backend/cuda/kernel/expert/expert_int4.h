@@ -14,7 +14,7 @@ template <int kMultipliers>
 struct ExpertInt4 : Int4Format<kMultipliers> {
   using Base = Int4Format<kMultipliers>;
   using typename Base::Operand;
-  static constexpr bool kHasWeightMap = false;
+  static constexpr bool kHasWeightMap = false, kHasScales = true;
   static constexpr int kHalf = kWgmmaTileRows / 2;  // rows of gate in a stage
   static constexpr int kHalfCodeBytes = kHalf * kInt4RowBytes, kHalfMultiplierBytes = kHalf * kMultipliers;
   static constexpr uint32_t kMultipliersAt = kInt4CodeBytes, kUpMultipliersAt = kMultipliersAt + kHalfMultiplierBytes;
@@ -74,18 +74,14 @@ struct ExpertInt4 : Int4Format<kMultipliers> {
         operand, [&](uint32_t r) { return weight + r * kHalfCodeBytes + own_row * kInt4RowBytes; },
         [&](uint32_t r) { return weight + kMultipliersAt + r * (kHalfMultiplierBytes + shift) + own_row * kMultipliers; });
   }
-  template <ExpertKind kKind, int kColumns>
-  __device__ static void finish(const ExpertWgmmaKernelParams& p, const ExpertOrder& order,
-                                const int32_t (&sums)[kColumns / 2],
-                                float (&values)[kColumns / 2], const ExpertSegment& segment, int first_row) {
-    const IntegerLayout& layout = p.integer.layout;
-    finish_integer<kKind, kColumns>(
-        p, order, sums, values, segment, first_row, Base::kBias, [&](const char* weight, int row, int k) {
-          const int byte = static_cast<unsigned char>(weight[layout.code_offset(row, k)]);
-          const int code = (IntegerLayout::is_high(k) ? byte >> 4 : byte & 15) - 8;
-          return code * weight[layout.multiplier_offset(row, k)];
-        });
+  __device__ static auto code_at(const ExpertWgmmaKernelParams& p) {
+    return [&layout = p.integer.layout](const char* weight, int row, int k) {
+      const int byte = static_cast<unsigned char>(weight[layout.code_offset(row, k)]);
+      const int code = (IntegerLayout::is_high(k) ? byte >> 4 : byte & 15) - 8;
+      return code * weight[layout.multiplier_offset(row, k)];
+    };
   }
+  SPATE_EXPERT_INTEGER_FINISH(Base::kBias)
 };
 
 }  // namespace spate::cuda

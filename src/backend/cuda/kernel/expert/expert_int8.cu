@@ -15,7 +15,7 @@
 namespace spate::cuda {
 
 struct ExpertInt8 : Int8Format {
-  static constexpr bool kHasWeightMap = true;
+  static constexpr bool kHasWeightMap = true, kHasScales = true;
 
   template <ExpertKind kKind>
   __device__ static uint32_t stage_weight_bytes(const ExpertWgmmaKernelParams&) {
@@ -33,14 +33,12 @@ struct ExpertInt8 : Int8Format {
   }
   template <ExpertKind kKind>
   __device__ static void take(const ExpertWgmmaKernelParams&, Operand&, uint32_t, int) {}
-  template <ExpertKind kKind, int kColumns>
-  __device__ static void finish(const ExpertWgmmaKernelParams& p, const ExpertOrder& order,
-                                const int32_t (&sums)[kColumns / 2],
-                                float (&values)[kColumns / 2], const ExpertSegment& segment, int first_row) {
-    finish_integer<kKind, kColumns>(p, order, sums, values, segment, first_row, 0, [&](const char* weight, int row, int k) {
+  __device__ static auto code_at(const ExpertWgmmaKernelParams& p) {
+    return [&p](const char* weight, int row, int k) {
       return static_cast<int>(reinterpret_cast<const int8_t*>(weight)[row * p.integer.layout.row_bytes() + k]);
-    });
+    };
   }
+  SPATE_EXPERT_INTEGER_FINISH(0)
 };
 
 SPATE_EXPERT_GATE_UP_KERNELS(expert_int8, ExpertInt8)

@@ -39,7 +39,8 @@ struct ExpertScratch {
   char* gate_up = nullptr;   // [pairs, 2 * intermediate_size] act, where silu is no part of the product
   char* x = nullptr;         // [pairs, hidden_size] act or codes, where rows are copied before the product
   char* act = nullptr;       // [pairs, act_stride] act
-  float* y = nullptr;        // [pairs, y_stride]
+  QuantizedRow* x_rows = nullptr;  // [pairs] of those copies, where gate_up is integer
+  float* y = nullptr;              // [pairs, y_stride]; bf16 takes half of it
 };
 
 bool is_integer(const PackedWeight& weight) { return weight.desc().spec.has_integer_codes(); }
@@ -76,7 +77,10 @@ ExpertScratch lay_out(const ExpertMlpParams& p, int64_t num_pairs, int64_t tile_
   scratch.act = layout.take<char>(num_pairs * act_stride(p) * element);
   // x and gate_up are read before y is written: they share its place.
   ScratchLayout before_y = layout;
-  if (extra == Extra::kX) scratch.x = before_y.take<char>(num_pairs * input_row_bytes(*p.gate_up, p.x.dtype()));
+  if (extra == Extra::kX) {
+    scratch.x = before_y.take<char>(num_pairs * input_row_bytes(*p.gate_up, p.x.dtype()));
+    if (is_integer(*p.gate_up)) scratch.x_rows = before_y.take<QuantizedRow>(num_pairs);
+  }
   if (extra == Extra::kGateUp) {
     scratch.gate_up = before_y.take<char>(num_pairs * p.gate_up->desc().out_features * element);
   }
@@ -116,7 +120,7 @@ void make_order(Stream& stream, const ExpertMlpParams& p, const ExpertOrder& ord
 // Rows that a CTA keeps in registers, with the threads of add_rms_norm, whose bits this gives.
 constexpr int64_t kCombineNormMaxWidth = 2 * kNormMaxThreads * 8;
 
-void combine_and_norm(Stream& stream, const ExpertCombineKernelParams& combine, const AddRmsNormParams& norm) {
+void combine_and_norm(Stream& stream, const ExpertCombineKernelParams& combine, const AddRmsNormParams& norm, DType y) {
   const int64_t num_tokens = norm.x.dim(0), width = norm.x.dim(1), num_pieces = ceil_div(width, 8);
   const int64_t pieces = num_pieces <= kNormMaxThreads ? 1 : 2;
   const ExpertCombineNormKernelParams params{
@@ -132,13 +136,16 @@ void combine_and_norm(Stream& stream, const ExpertCombineKernelParams& combine, 
               .residual = norm.residual.raw(),
               .residual_stride = norm.residual.stride(0)}};
   static_assert(kNormNarrowWidth / 8 + 32 >= kMaxExpertsPerTok);  // the first threads find the rows of a token
-  launch(stream, pieces == 1 ? kernel_id("expert_combine_norm_1") : kernel_id("expert_combine_norm_2"),
+  constexpr std::array kKernels = {kernel_id("expert_combine_norm_1"), kernel_id("expert_combine_norm_2"),
+                                   kernel_id("expert_combine_norm_y16_1"), kernel_id("expert_combine_norm_y16_2")};
+  launch(stream, kKernels[static_cast<size_t>(pieces - 1) + (y == DType::kBf16 ? 2 : 0)],
          {.x = num_tokens, .num_threads = num_threads_for(ceil_div(num_pieces, pieces), kNormMaxThreads)}, params,
          {{"num_tokens", num_tokens}, {"hidden_size", width}});
 }
 
-// norm: null, or what follows (expert_mlp_add_norm).
-void combine(Stream& stream, const ExpertMlpParams& p, const AddRmsNormParams* norm, const ExpertScratch& scratch) {
+// norm: null, or what follows (expert_mlp_add_norm). y: what it is kept in.
+void combine(Stream& stream, const ExpertMlpParams& p, const AddRmsNormParams* norm, const ExpertScratch& scratch,
+             DType y = DType::kF32) {
   const Tensor& shared = p.shared;
   const bool has_gate = shared.defined() && p.shared_gate.defined();
   const ExpertCombineKernelParams params{
@@ -159,8 +166,11 @@ void combine(Stream& stream, const ExpertMlpParams& p, const AddRmsNormParams* n
   };
   constexpr int kThreads = 128, kMlpPiece = 8;
   static_assert(kThreads >= kMaxExpertsPerTok);
-  if (norm != nullptr) return combine_and_norm(stream, params, *norm);
-  launch(stream, p.out.dtype() == DType::kF32 ? kernel_id("expert_combine_f32") : kernel_id("expert_combine_bf16"),
+  if (norm != nullptr) return combine_and_norm(stream, params, *norm, y);
+  launch(stream,
+         p.out.dtype() == DType::kF32 ? kernel_id("expert_combine_f32")
+         : y == DType::kBf16          ? kernel_id("expert_combine_y16")
+                                      : kernel_id("expert_combine_bf16"),
          {.x = p.out.dim(0), .y = ceil_div(p.out.dim(1), kThreads * kMlpPiece), .num_threads = kThreads}, params,
          {{"num_tokens", p.out.dim(0)}, {"hidden_size", p.out.dim(1)}});
 }
@@ -251,6 +261,7 @@ struct TileKernels {
   KernelId gate_up, down;
   int tile_rows;
   bool copies_x;
+  int team_ctas = 1;  // of a cluster, that share rows of x
 };
 
 // The rows of an expert vary around their mean: a tile holds those of most experts, as far as that costs nothing. Up to
@@ -261,7 +272,7 @@ TileKernels choose_tile(const ExpertMlpParams& p) {
       ceil_div(p.x.dim(0) * p.expert_ids.dim(1), p.gate_up->desc().num_matrices);
   if (rows_of_expert > kMaxGatheredRows) {
     if (rows_of_expert > 160 && is_bf16(*p.gate_up)) {
-      return {kernel_id("expert_gate_up_dense_n256"), kernel_id("expert_down_n256"), 256, true};
+      return {kernel_id("expert_gate_up_dense_n256"), kernel_id("expert_down_n256"), 256, true, kExpertTeamCtas};
     }
     return {gate_up.gate_up_dense_n128, down.down.back(), 128, true};
   }
@@ -323,6 +334,7 @@ ProductInput make_input(Stream& stream, const Tensor& x, const PackedWeight& wei
           .integer = {.weight = static_cast<const char*>(weight.data()),
                       .layout = layout,
                       .rows = codes.rows,
+                      .ordered_rows = codes.rows,
                       .outliers = codes.outliers,
                       .gathers = false,
                       .leaves_outliers = false}};
@@ -334,15 +346,17 @@ TensorMap input_map(const DriverApi& api, const ProductInput& input, bool is_cod
                   : make_bf16_map(api, input.data, num_rows, input.row_bytes / 2, input.stride_bytes / 2, box_rows);
 }
 
-// The same rows, one behind the other in the order of experts.
-ProductInput copy_rows(Stream& stream, const ProductInput& input, const ExpertOrder& order, int64_t num_tokens,
-                       int64_t num_experts_per_tok, char* copies) {
+// The same rows, and what belongs to their codes, one behind the other in the order of experts.
+ProductInput copy_rows(Stream& stream, const ProductInput& input, const ExpertScratch& scratch, int64_t num_tokens,
+                       int64_t num_experts_per_tok) {
   constexpr int64_t kUnit = 16;
   constexpr int kMaxThreads = 256;
   static_assert(kCopyRowsMaxPairs >= kMaxExpertsPerTok);
   const ExpertCopyRowsKernelParams params{.x = static_cast<const char*>(input.data),
-                                          .pair_rows = order.pair_rows,
-                                          .out = copies,
+                                          .pair_rows = scratch.order.pair_rows,
+                                          .out = scratch.x,
+                                          .rows = input.integer.rows,
+                                          .ordered_rows = scratch.x_rows,
                                           .x_stride_bytes = input.stride_bytes,
                                           .num_units = static_cast<int32_t>(input.row_bytes / kUnit),
                                           .num_experts_per_tok = static_cast<int32_t>(num_experts_per_tok)};
@@ -350,13 +364,14 @@ ProductInput copy_rows(Stream& stream, const ProductInput& input, const ExpertOr
          {.x = num_tokens, .num_threads = std::max(kCopyRowsMaxPairs, num_threads_for(params.num_units, kMaxThreads))},
          params, {{"num_tokens", num_tokens}, {"row_bytes", input.row_bytes}});
   ProductInput copied = input;
-  copied.data = copies;
+  copied.data = scratch.x;
+  copied.integer.ordered_rows = scratch.x_rows;
   copied.stride_bytes = input.row_bytes;
   return copied;
 }
 
 // Those of activations, which `down` of many rows leaves.
-void add_outliers(Stream& stream, const ExpertMlpParams& p, const ExpertScratch& scratch, int64_t tile_rows) {
+void add_outliers(Stream& stream, const ExpertMlpParams& p, const ExpertScratch& scratch, int64_t tile_rows, DType y) {
   constexpr int64_t kPartsOfCta = 2;  // of 128 rows of W
   const WeightDesc& down = p.down->desc();
   const int64_t num_pairs = p.x.dim(0) * p.expert_ids.dim(1);
@@ -366,7 +381,8 @@ void add_outliers(Stream& stream, const ExpertMlpParams& p, const ExpertScratch&
                                           .outliers = scratch.act_codes.outliers,
                                           .order = scratch.order,
                                           .y = scratch.y,
-                                          .y_stride = y_stride(p)};
+                                          .y_stride = y_stride(p),
+                                          .is_y_bf16 = y == DType::kBf16};
   launch(stream, kernel_id("expert_outliers"),
          {.x = max_expert_tiles(num_pairs, down.num_matrices, tile_rows),
           .y = ceil_div(down.out_features, kPartsOfCta * kWgmmaTileRows),
@@ -382,6 +398,9 @@ void run_wgmma(Stream& stream, const ExpertMlpParams& p, const AddRmsNormParams*
   const TileKernels kernels = choose_tile(p);
   const ExpertScratch scratch = take_scratch(device, p, kernels.tile_rows, kernels.copies_x ? Extra::kX : Extra::kNone);
   const DType act = p.x.dtype();
+  // Of many rows y is as large as all else together. Where the bits of a token may not depend on the others it is not
+  // rounded, as it is not of few.
+  const DType y = kernels.copies_x && act == DType::kBf16 && !device.is_deterministic() ? DType::kBf16 : DType::kF32;
   const bool has_cta_order = num_tokens <= kCtaOrderTokens && gate_up.num_matrices <= kCtaOrderExperts &&
                              num_pairs <= cta_order_pairs(kernels.tile_rows);
   if (!has_cta_order) make_order(stream, p, scratch.order, kernels.tile_rows);
@@ -401,23 +420,35 @@ void run_wgmma(Stream& stream, const ExpertMlpParams& p, const AddRmsNormParams*
                                           : static_cast<int32_t>(ceil_div(desc.in_features, kWgmmaTileK));
     params.num_weight_tiles = static_cast<int32_t>(weight_tiles);
     params.is_act_f32 = act == DType::kF32;
+    params.is_y_bf16 = y == DType::kBf16;
     params.is_whole = device.is_deterministic() && !is_integer(weight);
     params.is_many = kernels.copies_x;
-    const int64_t max_tiles = weight_tiles * max_expert_tiles(num_pairs, desc.num_matrices, kernels.tile_rows);
-    const int64_t num_ctas =
-        std::min<int64_t>(device.num_sms(), params.is_whole ? max_tiles : max_tiles * params.num_steps);
-    launch(stream, kernel, {.x = num_ctas, .num_threads = kWgmmaThreads}, params,
-           {{"num_tokens", num_tokens}, {"num_pairs", num_pairs}, {"out_features", params.out_features},
-            {"in_features", desc.in_features}, {"num_experts", desc.num_matrices}});
+    const int64_t team = kernels.team_ctas;
+    const int64_t max_tiles =
+        ceil_div(weight_tiles, team) * max_expert_tiles(num_pairs, desc.num_matrices, kernels.tile_rows);
+    const int64_t num_teams =
+        std::min<int64_t>(device.num_sms() / team, params.is_whole ? max_tiles : max_tiles * params.num_steps);
+    launch(stream, kernel, {.x = team * num_teams, .num_threads = kWgmmaThreads}, params,
+           {{"num_tokens", num_tokens},
+            {"num_pairs", num_pairs},
+            {"out_features", params.out_features},
+            {"in_features", desc.in_features},
+            {"num_experts", desc.num_matrices}});
   };
 
+  const auto out_map = [&](const void* out, int64_t stride, int64_t width, bool has_silu) {
+    if (!kernels.copies_x || act != DType::kBf16) return TensorMap{};
+    return make_bf16_store_map(api, out, num_pairs, width, stride, kExpertStoreBoxRows,
+                               has_silu ? kWgmmaRows / 2 : kWgmmaRows);
+  };
   ProductInput x = make_input(stream, p.x, *p.gate_up, scratch.x_codes);
-  if (kernels.copies_x) x = copy_rows(stream, x, scratch.order, num_tokens, p.expert_ids.dim(1), scratch.x);
+  if (kernels.copies_x) x = copy_rows(stream, x, scratch, num_tokens, p.expert_ids.dim(1));
   x.integer.gathers = true;
   multiply(
       kernels.gate_up, *p.gate_up,
       {.weight = has_map(*p.gate_up) ? gate_up_map(api, *p.gate_up) : TensorMap{},
        .x = kernels.copies_x ? input_map(api, x, is_integer(*p.gate_up), num_pairs, kernels.tile_rows) : TensorMap{},
+       .out_map = out_map(scratch.act, act_stride(p), gate_up.out_features / 2, true),
        .x_rows = x.data,
        .out = scratch.act,
        .integer = x.integer,
@@ -435,13 +466,14 @@ void run_wgmma(Stream& stream, const ExpertMlpParams& p, const AddRmsNormParams*
   multiply(kernels.down, *p.down,
            {.weight = has_map(*p.down) ? rows_map(api, *p.down) : TensorMap{},
             .x = input_map(api, act_input, is_integer(*p.down), num_pairs, kernels.tile_rows),
+            .out_map = out_map(scratch.y, y_stride(p), down.out_features, false),
             .out = scratch.y,
             .integer = act_input.integer,
             .out_stride = y_stride(p),
             .out_features = static_cast<int32_t>(down.out_features)},
            ceil_div(down.out_features, kWgmmaTileRows));
-  if (act_input.integer.leaves_outliers) add_outliers(stream, p, scratch, kernels.tile_rows);
-  combine(stream, p, norm, scratch);
+  if (act_input.integer.leaves_outliers) add_outliers(stream, p, scratch, kernels.tile_rows, y);
+  combine(stream, p, norm, scratch, y);
 }
 
 // --- int4 experts of few rows, both products in one launch -----------------------------------------------------------

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "backend/cuda/kernel/linear/integer_weight.h"
 #include "backend/cuda/kernel/primitive/host_device.h"
 
 namespace spate::cuda {
@@ -49,6 +50,8 @@ struct ExpertCopyRowsKernelParams {
   const char* x;             // [num_tokens] rows
   const int32_t* pair_rows;  // of ExpertOrder
   char* out;                 // [num_pairs, num_units of 16 bytes]
+  const QuantizedRow* rows;  // [num_tokens] of codes, or null
+  QuantizedRow* ordered_rows;  // [num_pairs]
   int64_t x_stride_bytes;
   int32_t num_units;  // of a row
   int32_t num_experts_per_tok;

@@ -117,7 +117,14 @@ extern "C" __global__ void __launch_bounds__(kOutlierThreads, 3)
       for (int i = 0; i < kOutlierRowsAtOnce / 2; ++i) {
         const int column = i / 4 * 8 + 2 * pair + i % 2, own_row = weight_row + i % 4 / 2 * 8;
         if (column >= num_rows || own_row >= p.layout.num_rows) continue;
-        p.y[memory.found[first + column] * p.y_stride + own_row] += scales[own_row] * products.sums[i / 4][i % 4];
+        const int64_t at = memory.found[first + column] * p.y_stride + own_row;
+        const float more = scales[own_row] * products.sums[i / 4][i % 4];
+        if (p.is_y_bf16) {
+          Bf16& y = static_cast<Bf16*>(p.y)[at];
+          y = from_float<Bf16>(to_float(y) + more);
+        } else {
+          static_cast<float*>(p.y)[at] += more;
+        }
       }
     }
   }

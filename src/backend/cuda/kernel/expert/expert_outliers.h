@@ -16,8 +16,9 @@ struct ExpertOutliersKernelParams {
   const QuantizedRow* rows;  // [num_pairs] of activations
   const Outlier* outliers;   // [num_pairs, kMaxOutliers]
   ExpertOrder order;
-  float* y;          // [num_pairs, y_stride]
+  void* y;           // [num_pairs, y_stride] f32 or bf16
   int64_t y_stride;  // elements
+  int32_t is_y_bf16;
 };
 
 }  // namespace spate::cuda

@@ -30,7 +30,7 @@ struct ExpertProductKernelParams {
 };
 
 struct ExpertCombineKernelParams {
-  const float* y;               // [rows of the order, hidden_size]
+  const void* y;                // [rows of the order, hidden_size] f32, of expert_combine_..._y16 bf16
   const int32_t* pair_rows;     // [num_tokens, num_experts_per_tok]
   const float* expert_weights;  // the same
   const void* shared;           // [num_tokens, hidden_size] act, or null

@@ -16,7 +16,7 @@ namespace spate::cuda {
 
 SPATE_EXPERT_GATE_UP_KERNELS(expert, ExpertBf16)
 SPATE_EXPERT_DOWN_KERNELS(expert, ExpertBf16)
-SPATE_EXPERT_KERNEL(expert_gate_up_dense, ExpertBf16, kGateUpDense, 256)
-SPATE_EXPERT_KERNEL(expert_down, ExpertBf16, kDown, 256)
+SPATE_EXPERT_TEAM_KERNEL(expert_gate_up_dense, ExpertBf16, kGateUpDense, 256)
+SPATE_EXPERT_TEAM_KERNEL(expert_down, ExpertBf16, kDown, 256)
 
 }  // namespace spate::cuda

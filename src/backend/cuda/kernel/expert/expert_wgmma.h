@@ -16,6 +16,8 @@ SPATE_HOST_DEVICE constexpr int cta_order_pairs(int tile_rows) {
   return tile_rows == 8 ? 1024 : tile_rows <= 64 ? 2048 : 0;
 }
 
+constexpr int kExpertTeamCtas = 2;  // of the largest tile, that share its rows of x
+
 constexpr int kExpertGatherThreads = 96;  // of those that load: rows of x that lie apart
 
 // Of few rows the stages take more than half of an SM's shared memory: no two CTAs of a grid share an SM while another has
@@ -23,9 +25,17 @@ constexpr int kExpertGatherThreads = 96;  // of those that load: rows of x that 
 constexpr int expert_ring_bytes(int tile_rows) { return tile_rows <= 64 ? 120 * 1024 : wgmma_ring_bytes(tile_rows); }
 // Rows of x that one copy by TMA brings: a tile with few rows loads no others.
 constexpr int expert_box_rows(int tile_rows) { return tile_rows < 64 ? tile_rows : 64; }
-// wgmma_shared_bytes(), then the token of each row.
+constexpr int kExpertSegmentBytes = 32;  // what the loading thread says of a stage, of at most 8 stages
+constexpr int kExpertStoreBoxRows = 64;  // of results that the copy engine stores
+// Where results are put into the order in which they are stored: of 256 rows twice for each warpgroup, at a multiple of
+// 1,024 bytes, up to the end of what a CTA can have.
+constexpr int expert_staging_bytes(int tile_rows) {
+  return tile_rows == 256 ? 33456 : tile_rows >= 128 ? kWgmmaConsumers * kWgmmaStagingBytes : 0;
+}
+// wgmma_shared_bytes(), then the token of each row, segments, staging.
 constexpr int expert_shared_bytes(int stage_weight_bytes, int tile_rows) {
-  return wgmma_shared_bytes(stage_weight_bytes, tile_rows, expert_ring_bytes(tile_rows)) + tile_rows * 4;
+  return wgmma_shared_bytes(stage_weight_bytes, tile_rows, expert_ring_bytes(tile_rows)) + tile_rows * 4 +
+         (tile_rows >= 128 ? 8 * kExpertSegmentBytes : 0) + expert_staging_bytes(tile_rows);
 }
 
 // What products with integer weights take beside the rest.
@@ -33,6 +43,7 @@ struct ExpertIntegerParams {
   const char* weight;        // [matrices] of layout.matrix_bytes
   IntegerLayout layout;      // of a matrix
   const QuantizedRow* rows;  // of x
+  const QuantizedRow* ordered_rows;  // the same in the order of experts, where those of x were copied, or of down
   const Outlier* outliers;   // [rows of x, kMaxOutliers]
   int32_t gathers;           // row r of the order has those of row order.row_tokens[r], else r
   int32_t leaves_outliers;   // of down, to expert_outliers
@@ -45,8 +56,9 @@ struct ExpertWgmmaKernelParams {
   //   down, of heads  [matrices * out_features, in_features]; int8: [matrix][1][1][row]; int4: none
   TensorMap weight;
   TensorMap x;                // not gathered: boxes of expert_box_rows() x 128 bytes
+  TensorMap out_map;          // bf16 of tiles of 256 rows: boxes of 64 rows and a warpgroup's features
   const void* x_rows;         // gathered: rows at multiples of 16 bytes
-  void* out;                  // of gate_up: activations; of down: f32; of heads: bf16
+  void* out;                  // of gate_up: activations; of down: f32 or bf16; of heads: bf16
   ExpertOrder order;          // of experts; of heads tiles is null: each matrix has all rows
   const int32_t* expert_ids;  // CTAs make the order from them; else null
   ExpertIntegerParams integer;
@@ -66,6 +78,7 @@ struct ExpertWgmmaKernelParams {
   int32_t num_steps;          // of 128 bytes of x along k
   int32_t num_weight_tiles;   // of a matrix
   int32_t is_act_f32;         // of gate_up
+  int32_t is_y_bf16;          // of down
   int32_t is_whole;           // no tile is cut along k
   int32_t is_many;            // whole tiles first, then the rest along k; else all along k
 };

@@ -114,64 +114,95 @@ __device__ inline bool can_stage_tile(const LinearWgmmaKernelParams& p, int row)
   return !p.is_out_f32 && row + kWgmmaRows <= p.out_features && places % 16 == 0;
 }
 
+// Where 16 bytes of a token stand in a buffer: chunk c of 8 features of token t, such that 8 tokens' and those of a
+// whole line fall on different banks, as the copy engine swizzles rows of 64 or 128 bytes.
+template <bool kHasSilu>
+__device__ inline uint32_t staged_place(uint32_t buffer, uint32_t t, uint32_t c) {
+  constexpr int kChunks = (kHasSilu ? kWgmmaRows / 2 : kWgmmaRows) / 8;
+  return buffer + (t * kChunks + (kHasSilu ? c ^ t / 2 % 4 : c ^ t % 8)) * 16;
+}
+
+// Of the warpgroup's 64 rows of W: values of kTokens tokens, the first of which is `values`, as bf16 into a buffer.
+// bias: of the thread's two rows of W.
+template <bool kHasSilu, int kTokens>
+__device__ inline void stage_results(const float* values, const float (&bias)[2], uint32_t buffer) {
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+#pragma unroll
+  for (int t = 0; t < kTokens; t += kHasSilu ? 32 : 16) {
+    const float* own = values + t / 2;
+    uint32_t matrices[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (kHasSilu) {
+        const auto product = [&](int j) {
+          return silu_times<Bf16>(round_to<Bf16>(own[4 * i + j]), round_to<Bf16>(own[4 * i + 2 + j]));
+        };
+        matrices[i] = pack_bf16(product(0), product(1));
+      } else {
+        matrices[i] = pack_bf16(own[2 * i] + bias[i % 2], own[2 * i + 1] + bias[i % 2]);
+      }
+    }
+    const auto first = static_cast<uint32_t>(t);
+    if constexpr (kHasSilu) {
+      store_transposed(staged_place<kHasSilu>(buffer, first + lane, warp), matrices);
+    } else {
+      store_transposed(staged_place<kHasSilu>(buffer, first + lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2),
+                       matrices);
+    }
+  }
+}
+
+// Chunk i of a buffer, of its tokens one behind the other, to the token's row of out.
+template <bool kHasSilu>
+__device__ inline void store_staged_chunk(uint32_t buffer, uint32_t i, Bf16* out, int64_t out_stride) {
+  constexpr int kChunks = (kHasSilu ? kWgmmaRows / 2 : kWgmmaRows) / 8;
+  const uint32_t t = i / kChunks, chunk = i % kChunks;
+  uint4 piece;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w)
+               : "r"(staged_place<kHasSilu>(buffer, t, chunk)));
+  *reinterpret_cast<uint4*>(out + static_cast<int>(t) * out_stride + chunk * 8) = piece;
+}
+
+// The warpgroup's 64 rows of W: values of kTokens tokens to rows of out, of which there are num_rows; out is the first
+// one, at the warpgroup's first feature.
+template <bool kHasSilu, int kTokens>
+__device__ inline void store_through_shared(Bf16* out, int64_t out_stride, int num_rows,
+                                            const float (&values)[kTokens / 2], const float (&bias)[2],
+                                            uint32_t staging) {
+  constexpr int kFeatures = kHasSilu ? kWgmmaRows / 2 : kWgmmaRows, kChunks = kFeatures / 8;
+  constexpr int kFits = kWgmmaStagingBytes / (2 * kFeatures), kPassTokens = kTokens < kFits ? kTokens : kFits;
+  const uint32_t thread = threadIdx.x % 128;
+#pragma unroll
+  for (int first = 0; first < kTokens; first += kPassTokens) {
+    if (first >= num_rows) break;
+    sync_warpgroup();  // all have read what was there
+    stage_results<kHasSilu, kPassTokens>(values + first / 2, bias, staging);
+    sync_warpgroup();
+#pragma unroll
+    for (uint32_t i = 0; i < kPassTokens * kChunks / 128; ++i) {
+      const uint32_t own = i * 128 + thread;
+      if (first + static_cast<int>(own) / kChunks >= num_rows) continue;
+      store_staged_chunk<kHasSilu>(staging, own, out + first * out_stride, out_stride);
+    }
+  }
+}
+
 // As store_tile() and store_silu_tile(), of the warpgroup's 64 rows from `row` on.
 template <bool kHasSilu, int kTokens>
 __device__ inline void store_staged_tile(const LinearWgmmaKernelParams& p, const float (&acc)[kTokens / 2], int row,
                                          int token, uint32_t staging) {
-  constexpr int kFeatures = kHasSilu ? kWgmmaRows / 2 : kWgmmaRows, kChunks = kFeatures / 8;
-  constexpr int kPassTokens = kWgmmaStagingBytes / (2 * kFeatures);
-  const uint32_t thread = threadIdx.x % 128, lane = thread % 32, warp = thread / 32;
-  // Chunk c of 8 features of token t: such that 8 tokens' and those of a whole line fall on different banks.
-  const auto place = [&](uint32_t t, uint32_t c) {
-    return staging + (t * kChunks + (kHasSilu ? c ^ t / 2 % 4 : c ^ t % 8)) * 16;
-  };
   float bias[2] = {};
   if (!kHasSilu && p.bias != nullptr) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int feature = row + static_cast<int>(warp * 16 + lane / 4) + 8 * i;
+      const int feature = row + static_cast<int>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4) + 8 * i;
       bias[i] = p.is_bias_f32 ? static_cast<const float*>(p.bias)[feature]
                               : to_float(static_cast<const Bf16*>(p.bias)[feature]);
     }
   }
-  Bf16* out = static_cast<Bf16*>(p.out) + (kHasSilu ? row / 2 : row);
-#pragma unroll
-  for (int first = 0; first < kTokens; first += kPassTokens) {
-    if (token + first >= p.num_tokens) break;
-    sync_warpgroup();  // all have read what was there
-#pragma unroll
-    for (int t = 0; t < kPassTokens; t += kHasSilu ? 32 : 16) {
-      const float* own = acc + (first + t) / 2;
-      uint32_t matrices[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if constexpr (kHasSilu) {
-          const auto product = [&](int j) {
-            return silu_times<Bf16>(round_to<Bf16>(own[4 * i + j]), round_to<Bf16>(own[4 * i + 2 + j]));
-          };
-          matrices[i] = pack_bf16(product(0), product(1));
-        } else {
-          matrices[i] = pack_bf16(own[2 * i] + bias[i % 2], own[2 * i + 1] + bias[i % 2]);
-        }
-      }
-      if constexpr (kHasSilu) {
-        store_transposed(place(static_cast<uint32_t>(t) + lane, warp), matrices);
-      } else {
-        store_transposed(place(static_cast<uint32_t>(t) + lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2), matrices);
-      }
-    }
-    sync_warpgroup();
-#pragma unroll
-    for (uint32_t i = 0; i < kPassTokens * kChunks / 128; ++i) {
-      const uint32_t t = (i * 128 + thread) / kChunks, chunk = thread % kChunks;
-      uint4 piece;
-      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w)
-                   : "r"(place(t, chunk)));
-      const int to = token + first + static_cast<int>(t);
-      if (to < p.num_tokens) *reinterpret_cast<uint4*>(out + to * p.out_stride + chunk * 8) = piece;
-    }
-  }
+  Bf16* out = static_cast<Bf16*>(p.out) + token * p.out_stride + (kHasSilu ? row / 2 : row);
+  store_through_shared<kHasSilu, kTokens>(out, p.out_stride, p.num_tokens - token, acc, bias, staging);
 }
 
 }  // namespace spate::cuda

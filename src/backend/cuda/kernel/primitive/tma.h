@@ -122,6 +122,20 @@ __device__ inline void copy_bytes_once(uint32_t shared, const void* global, uint
       : "memory");
 }
 
+// Of shared memory to the box at (column, row); one group of copies each. What is outside the matrix is not written.
+__device__ inline void store_box(const TensorMap& map, int column, int row, uint32_t shared) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(
+                   reinterpret_cast<uint64_t>(&map)),
+               "r"(column), "r"(row), "r"(shared)
+               : "memory");
+}
+__device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// All but the kPending groups of this thread have read shared memory.
+template <int kPending>
+__device__ inline void wait_stores_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+
 __device__ inline void prefetch_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(&map)) : "memory");
 }

@@ -51,25 +51,27 @@ LatentWgmmaKernelParams attend_parts(Stream& stream, const AttentionLatentParams
   const bool is_codes = p.kv.desc.dtype == DType::kI8;
   const int64_t box_keys = block_size % 64 == 0 ? 64 : block_size % 32 == 0 ? 32 : 16;
   const int64_t num_rows = 2 * num_ctas * kLatentRows;
-  // Four a row as long as all run at once.
-  const int64_t max_combine_warps = int64_t{device.num_sms()} * kLatentCombineCtas * kLatentCombineWarps;
-  const int64_t row_warps = p.q_latent.dim(0) * num_heads * kLatentRowWarps <= max_combine_warps ? kLatentRowWarps : 1;
-  const int64_t sums_bytes = num_rows * kLatentRank * 4, stats_bytes = num_rows * 2 * 4;
-  char* scratch =
-      splits ? static_cast<char*>(device.workspace(static_cast<size_t>(sums_bytes + stats_bytes + (num_seqs + 2) * 4)))
-             : nullptr;
+  // All of latent_combine's warps in two rounds.
+  const int64_t max_combine_warps = 2 * int64_t{device.num_sms()} * kLatentCombineCtas * kLatentCombineWarps;
+  const bool has_few_rows = p.q_latent.dim(0) * num_heads * kLatentFewRowWarps <= max_combine_warps;
+  const int64_t sums_bytes = num_rows * kLatentRank * 4, stats_bytes = num_rows * 2 * 4,
+                cuts_bytes = num_ctas * static_cast<int64_t>(sizeof(LatentCut));
+  char* scratch = splits ? static_cast<char*>(device.workspace(
+                               static_cast<size_t>(sums_bytes + stats_bytes + cuts_bytes + (num_seqs + 2) * 4)))
+                         : nullptr;
   const LatentWgmmaKernelParams params{
       .kv = is_codes ? TensorMap{} : make_kv_map(device, p, box_keys),
       .attention = attention,
       .partial_sums = reinterpret_cast<float*>(scratch),
       .partial_stats = reinterpret_cast<float*>(scratch + sums_bytes),
-      .first_unit = reinterpret_cast<int32_t*>(scratch + sums_bytes + stats_bytes),
-      .split = reinterpret_cast<int32_t*>(scratch + sums_bytes + stats_bytes) + num_seqs,
+      .first_unit = reinterpret_cast<int32_t*>(scratch + sums_bytes + stats_bytes + cuts_bytes),
+      .cuts = reinterpret_cast<LatentCut*>(scratch + sums_bytes + stats_bytes),
+      .split = reinterpret_cast<int32_t*>(scratch + sums_bytes + stats_bytes + cuts_bytes) + num_seqs,
       .box_keys = static_cast<int32_t>(box_keys),
       .num_ctas = static_cast<int32_t>(num_ctas),
       .team_size = static_cast<int32_t>(team_size),
       .splits = splits,
-      .row_warps = static_cast<int32_t>(row_warps),
+      .has_few_rows = has_few_rows,
   };
   const std::initializer_list<NamedSize> sizes = {
       {"num_tokens", p.q_latent.dim(0)}, {"num_seqs", num_seqs}, {"num_heads", num_heads}, {"max_seq_len", p.max_seq_len}};
@@ -120,10 +122,11 @@ void attend_wgmma(Stream& stream, const AttentionLatentParams& p, const Attentio
   }
   const LatentWgmmaKernelParams params = attend_parts(stream, p, attention);
   if (!params.splits) return;
-  const int64_t num_heads = p.q_latent.dim(1);
+  const int64_t num_heads = p.q_latent.dim(1), seq_rows = std::min<int64_t>(p.max_query_len * num_heads, kLatentRows);
   launch(stream, kernel_id("latent_combine"),
-         {.x = p.q_latent.dim(0),
-          .y = ceil_div(num_heads * params.row_warps, kLatentCombineWarps),
+         {.x = params.has_few_rows ? p.q_latent.dim(0) : params.num_ctas,
+          .y = params.has_few_rows ? num_heads * kLatentFewRowWarps / kLatentCombineWarps
+                                   : ceil_div(seq_rows, kLatentCombineWarps),
           .num_threads = 32 * kLatentCombineWarps},
          params,
          {{"num_tokens", p.q_latent.dim(0)},
@@ -207,7 +210,9 @@ LatentLayout latent_layout(const KvView& kv) {
           .padded_width = padded_head_dim(kv.desc.latent_width(), kv.desc.dtype == DType::kI8)};
 }
 
-int64_t latent_workspace_bytes(int num_sms) { return 2 * int64_t{num_sms} * kLatentRows * (kLatentRank + 2) * 4; }
+int64_t latent_workspace_bytes(int num_sms) {
+  return num_sms * (2 * int64_t{kLatentRows} * (kLatentRank + 2) * 4 + static_cast<int64_t>(sizeof(LatentCut)));
+}
 
 void latent_write(Stream& stream, const LatentWriteParams& p) {
   check_params(p);

@@ -1,8 +1,8 @@
 // WHAT       Merges the partial sums that several CTAs of attention_latent_wgmma left of an item.
 // SHAPES     As LatentWgmmaKernelParams says.
-// NUMERICS   f32, the sums in the order of the keys; one rounding. row_warps changes nothing.
-// WORK       A warp a row (query token, head), or four where rows are few, a quarter of the columns each. A lane has
-//            quads of a row as LatentSums has them. Rows that one CTA has finished end at once.
+// NUMERICS   f32, the sums in the order of the keys; one rounding. Whether rows are few changes nothing.
+// WORK       A warp a row of the items that are cut, each of which the CTA with its second part has noted. Where all
+//            rows together are few, sixteen warps a row.
 // ROOFLINE   Latency; a part of a row is 2 KB, from L2.
 // WARM       0.1 s: fast, bf16, latent
 // LIMITS     None.
@@ -30,25 +30,8 @@ __device__ inline int find_seq(const AttentionLatentKernelParams& p, int token) 
   return low;
 }
 
-template <int kRowWarps>
-__device__ inline void combine(const LatentWgmmaKernelParams& p, const LatentSplit& split, const LatentSequence& s,
-                               int seq_first_unit) {
-  constexpr int kQuads = kLatentRank / 4 / kWarpSize / kRowWarps;
-  const AttentionLatentKernelParams& a = p.attention;
-  const int token = blockIdx.x, lane = threadIdx.x % kWarpSize;
-  const int warp = static_cast<int>(blockIdx.y) * kLatentCombineWarps + static_cast<int>(threadIdx.x) / kWarpSize;
-  const int head = warp / kRowWarps, first_quad = warp % kRowWarps * kQuads * kWarpSize + lane;
-  if (head >= a.num_heads) return;
-  if (token - s.first_token >= s.query_len) return;  // a dummy
-  Bf16* out = static_cast<Bf16*>(a.out) + token * a.out_strides[0] + head * a.out_strides[1];
-  combine_row<kRowWarps>(p, split, s, seq_first_unit, token, head, first_quad,
-                         [&](int quad, const float4& four) { store_quad(out, quad, four); });
-}
-
-extern "C" __global__ void __launch_bounds__(kLatentCombineWarps* kWarpSize, kLatentCombineCtas)
-    latent_combine(const __grid_constant__ LatentWgmmaKernelParams p) {
-  let_dependents_launch();
-  wait_for_inputs();
+// Rows are few: sixteen warps a row, 32 of its columns each, a column a lane.
+__device__ inline void combine_few(const LatentWgmmaKernelParams& p) {
   // Read at once, as if each token was a sequence.
   const AttentionLatentKernelParams& a = p.attention;
   const int token = blockIdx.x;
@@ -67,13 +50,50 @@ extern "C" __global__ void __launch_bounds__(kLatentCombineWarps* kWarpSize, kLa
     s.seq_len = a.seq_lens[seq];
     first_unit = p.first_unit[seq];
   }
-  if (s.seq_len <= 0) return;
+  if (s.seq_len <= 0 || token - s.first_token >= s.query_len) return;
   s.num_items = 0;
   s.num_tiles = (s.seq_len + kLatentKeys - 1) / kLatentKeys;
-  if (p.row_warps == kLatentRowWarps) {
-    combine<kLatentRowWarps>(p, split, s, first_unit);
+  const int lane = threadIdx.x % kWarpSize;
+  const int warp = static_cast<int>(blockIdx.y) * kLatentCombineWarps + static_cast<int>(threadIdx.x) / kWarpSize;
+  const int head = warp / kLatentFewRowWarps;
+  if (head >= a.num_heads) return;
+  const LatentRowParts row = parts_of(p, split, s, first_unit, token, head);
+  if (row.first_team == row.last_team) return;
+  const int quad = warp % kLatentFewRowWarps * (kWarpSize / 4) + lane / 4;
+  const int places[1] = {row.quad_at(quad) * 4 + lane % 4};
+  Bf16* out = static_cast<Bf16*>(a.out) + token * a.out_strides[0] + head * a.out_strides[1] + quad_column(quad) +
+              lane % 4 / 2 * 8 + lane % 2;
+  merge_parts<kWarpSize, float>(p, row, places, [&](int, float value) { *out = from_float<Bf16>(value); });
+}
+
+// A warp a row of the item that CTA blockIdx.x of the attention has the second part of.
+__device__ inline void combine_cut(const LatentWgmmaKernelParams& p) {
+  const AttentionLatentKernelParams& a = p.attention;
+  const LatentCut cut = p.cuts[blockIdx.x];
+  const int lane = threadIdx.x % kWarpSize;
+  const int in_item = static_cast<int>(blockIdx.y) * kLatentCombineWarps + static_cast<int>(threadIdx.x) / kWarpSize;
+  if (in_item >= cut.num_rows) return;
+  const int team = static_cast<int>(blockIdx.x) / p.team_size;
+  const LatentRowParts row{team - 1, team - 1 + cut.num_more, static_cast<int>(blockIdx.x) % p.team_size, in_item};
+  constexpr int kQuads = kLatentRank / 4 / kWarpSize;
+  int places[kQuads];
+#pragma unroll
+  for (int i = 0; i < kQuads; ++i) places[i] = row.quad_at(lane + i * kWarpSize);
+  const int flat = cut.first_row + in_item, token = flat / a.num_heads;
+  Bf16* out = static_cast<Bf16*>(a.out) + (cut.first_token + token) * a.out_strides[0] +
+              (flat - token * a.num_heads) * a.out_strides[1];
+  merge_parts<4, float4>(p, row, places,
+                         [&](int i, const float4& four) { store_quad(out, lane + i * kWarpSize, four); });
+}
+
+extern "C" __global__ void __launch_bounds__(kLatentCombineWarps* kWarpSize, kLatentCombineCtas)
+    latent_combine(const __grid_constant__ LatentWgmmaKernelParams p) {
+  let_dependents_launch();
+  wait_for_inputs();
+  if (p.has_few_rows != 0) {
+    combine_few(p);
   } else {
-    combine<1>(p, split, s, first_unit);
+    combine_cut(p);
   }
 }
 

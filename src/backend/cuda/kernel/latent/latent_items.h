@@ -23,36 +23,41 @@ struct Segment {
   int slot;  // of partial sums; -1: the segment is the whole item
 };
 
-// The segments of a CTA; a warp asks for them.
+// The segments of a CTA; a warp asks for them. A lane has neighbouring sequences of the step, and reads them again
+// whenever it needs them: from L1.
 class Work {
  public:
   __device__ explicit Work(const LatentWgmmaKernelParams& p) : p_(p), lane_(static_cast<int>(threadIdx.x) % kWarpSize) {
-    if (lane_ < p.attention.num_seqs) table_row_ = p.attention.seq_rows[lane_];
+    touch();
     int num_units = 0;
-#pragma unroll 4
-    for (int seq = lane_; seq < p.attention.num_seqs; seq += kWarpSize) num_units += units_of(seq);
-    num_units = __reduce_add_sync(kAllLanes, num_units);
+    for_each_seq([&](int, int units) { num_units += units; });
+    const int up_to = scan(num_units);
+    first_unit_ = up_to - num_units;
+    num_units_ = __shfl_sync(kAllLanes, up_to, kWarpSize - 1);
     if (p.splits) {
-      find_run(num_units);
+      find_run();
     } else {
       next_ = static_cast<int>(blockIdx.x);
-      end_ = num_units;
+      end_ = num_units_;
     }
   }
 
   // The same in all lanes.
   __device__ bool next(Segment& segment) {
-    if (next_ >= end_) return false;
-    int first_unit = 0;
-    const int seq = find(next_, first_unit);
+    if (next_ >= end_) {
+      note({});
+      return false;
+    }
+    int first_unit = 0, table_row = 0;
+    const int seq = find(next_, first_unit, table_row);
     const AttentionLatentKernelParams& p = p_.attention;
     const LatentSequence s = latent_sequence(p, seq);
     const int in_seq = next_ - first_unit;
-    const int table_row = p.num_seqs <= kWarpSize ? __shfl_sync(kAllLanes, table_row_, seq) : p.seq_rows[seq];
     blocks_ = p.block_table + table_row * p.block_table_stride;
     // Without splits the items with the most keys first.
-    const int item = p_.splits ? in_seq / s.num_tiles * p_.team_size + static_cast<int>(blockIdx.x) % p_.team_size
-                               : s.num_items - 1 - in_seq;
+    const int round = in_seq < s.num_tiles ? 0 : in_seq / s.num_tiles;
+    const int item =
+        p_.splits ? round * p_.team_size + static_cast<int>(blockIdx.x) % p_.team_size : s.num_items - 1 - in_seq;
     segment.first_token = s.first_token;
     segment.first_row = item < s.num_items ? item * kLatentRows : 0;
     segment.num_rows = item < s.num_items ? min(kLatentRows, s.query_len * p.num_heads - segment.first_row) : 0;
@@ -60,10 +65,11 @@ class Work {
     segment.seq_len = s.seq_len;
     segment.slot = -1;
     if (p_.splits) {
-      segment.begin_tile = in_seq % s.num_tiles;
+      segment.begin_tile = in_seq - round * s.num_tiles;
       segment.end_tile = min(s.num_tiles, segment.begin_tile + end_ - next_);
       next_ += segment.end_tile - segment.begin_tile;
       const bool is_first = segment.begin_tile == 0;
+      note(is_first ? LatentCut{} : cut_of(s, segment, first_unit + in_seq - segment.begin_tile));
       if (!is_first || segment.end_tile < s.num_tiles) segment.slot = 2 * static_cast<int>(blockIdx.x) + is_first;
     } else {
       const int last_token = (segment.first_row + segment.num_rows - 1) / p.num_heads;
@@ -76,10 +82,53 @@ class Work {
   __device__ const int32_t* blocks() const { return blocks_; }
 
  private:
-  __device__ int units_of(int seq) const {
-    if (seq >= p_.attention.num_seqs) return 0;
-    const LatentSequence s = latent_sequence(p_.attention, seq);
-    return p_.splits ? num_rounds(s, p_.team_size) * s.num_tiles : s.num_items;
+  __device__ int first_seq() const { return lane_ * ((p_.attention.num_seqs + kWarpSize - 1) / kWarpSize); }
+  __device__ int end_seq() const {
+    return min(first_seq() + (p_.attention.num_seqs + kWarpSize - 1) / kWarpSize, p_.attention.num_seqs);
+  }
+  __device__ static void touch(const int32_t* address) { asm volatile("prefetch.global.L1 [%0];" ::"l"(address)); }
+  // All at once into L1.
+  __device__ void touch() const {
+    const AttentionLatentKernelParams& p = p_.attention;
+    const int end = end_seq();
+#pragma unroll 4
+    for (int seq = first_seq(); seq < end; ++seq) {
+      touch(p.cu_seqlens_q + seq);
+      touch(p.seq_lens + seq);
+      touch(p.seq_rows + seq);
+    }
+  }
+  __device__ int find_run_length() const { return LatentSplit::run_of(num_units_, p_.num_ctas / p_.team_size); }
+  // What latent_combine is told of the first segment.
+  __device__ void note(const LatentCut& cut) {
+    if (!p_.splits || is_noted_) return;
+    is_noted_ = true;
+    if (lane_ == 0) p_.cuts[blockIdx.x] = cut;
+  }
+  __device__ LatentCut cut_of(const LatentSequence& s, const Segment& segment, int item_first_unit) const {
+    const int run = find_run_length();
+    const LatentSplit split{run, LatentSplit::cut_reach_of(run)};
+    const int team = static_cast<int>(blockIdx.x) / p_.team_size;
+    if (split.first_team(item_first_unit, s.num_tiles) != team - 1) return {};
+    return {segment.first_token, segment.first_row, segment.num_rows,
+            split.last_team(item_first_unit, s.num_tiles) - (team - 1)};
+  }
+  __device__ int units_of(int query_len, int seq_len) const {
+    if (seq_len <= 0 || query_len <= 0) return 0;
+    LatentSequence s;
+    s.num_items = (query_len * p_.attention.num_heads + kLatentRows - 1) / kLatentRows;
+    if (!p_.splits) return s.num_items;
+    const int num_tiles = (seq_len + kLatentKeys - 1) / kLatentKeys;
+    return s.num_items <= p_.team_size ? num_tiles : num_rounds(s, p_.team_size) * num_tiles;
+  }
+  // Calls use(sequence, its units) for this lane's sequences in their order.
+  __device__ void for_each_seq(auto use) const {
+    const int end = end_seq();
+#pragma unroll 1
+    for (int seq = first_seq(); seq < end; ++seq) {
+      const LatentSequence s = latent_sequence(p_.attention, seq);
+      use(seq, units_of(s.query_len, s.seq_len));
+    }
   }
   __device__ int scan(int value) const {
 #pragma unroll
@@ -89,70 +138,97 @@ class Work {
     }
     return value;
   }
-  // The team's run, cut and uncut: which it is is known when the longest uncut one is.
-  __device__ void find_run(int num_units) {
-    const int num_seqs = p_.attention.num_seqs, team = static_cast<int>(blockIdx.x) / p_.team_size;
-    const int run = LatentSplit::run_of(num_units, p_.num_ctas / p_.team_size);
-    const LatentSplit cut{run, LatentSplit::cut_reach_of(run)}, uncut{run, LatentSplit::kUncut};
-    const int first_border = team * run, last_border = first_border + run;
-    int begin = first_border < num_units ? 0 : num_units, end = last_border < num_units ? 0 : num_units;
-    int uncut_begin = 0, uncut_end = 0;  // own sequences' units before them
-    int longest = 0, last_team = -1, last_begin = 0, before = 0;
-    for (int first = 0; first < num_seqs; first += kWarpSize) {
-      const int seq = first + lane_, units = units_of(seq), sum = scan(units), first_unit = before + sum - units;
-      if (blockIdx.x == 0 && seq < num_seqs) p_.first_unit[seq] = first_unit;
-      const auto border_in = [&](int border) {
-        if (border < first_unit || border >= first_unit + units) return 0;
-        const int tiles = latent_sequence(p_.attention, seq).num_tiles;
-        return cut.moved(border, first_unit + (border - first_unit) / tiles * tiles, tiles);
-      };
-      begin = max(begin, border_in(first_border));
-      end = max(end, border_in(last_border));
-      // Uncut, a sequence is taken for one item.
-      const int of_team = uncut.first_team(first_unit, units);
-      uncut_begin += of_team < team ? units : 0;
-      uncut_end += of_team <= team ? units : 0;
-      int team_before = __shfl_up_sync(kAllLanes, of_team, 1);
-      if (lane_ == 0) team_before = last_team;
-      const uint32_t begins = __ballot_sync(kAllLanes, of_team != team_before) & ((2u << lane_) - 1);
-      const int begin_lane = begins == 0 ? 0 : kWarpSize - 1 - __clz(static_cast<int>(begins));
-      int team_begin = __shfl_sync(kAllLanes, first_unit, begin_lane);
-      if (begins == 0) team_begin = last_begin;
-      longest = max(longest, first_unit + units - team_begin);
-      last_team = __shfl_sync(kAllLanes, of_team, kWarpSize - 1);
-      last_begin = __shfl_sync(kAllLanes, team_begin, kWarpSize - 1);
-      before += __shfl_sync(kAllLanes, sum, kWarpSize - 1);
+  __device__ int scan_max(int value) const {
+#pragma unroll
+    for (int distance = 1; distance < kWarpSize; distance *= 2) {
+      const int other = __shfl_up_sync(kAllLanes, value, distance);
+      if (lane_ >= distance) value = max(value, other);
     }
+    return value;
+  }
+  // The team's run, uncut if the longest uncut one is short enough.
+  __device__ void find_run() {
+    const int num_units = num_units_, run = find_run_length(), team = static_cast<int>(blockIdx.x) / p_.team_size;
+    const LatentSplit uncut{run, LatentSplit::kUncut};
+    // Uncut, a sequence is taken for one item. Teams begin with the first sequence of theirs.
+    int first_unit = first_unit_, before = 0, up_to = 0;  // the team's
+    int first_team = -1, last_team = -1, begin = -1, longest = 0, end_of_first = 0;
+    for_each_seq([&](int, int units) {
+      const int of_team = uncut.first_team(first_unit, units);
+      before += of_team < team ? units : 0;
+      up_to += of_team <= team ? units : 0;
+      if (first_team < 0) first_team = of_team;
+      if (of_team != last_team) begin = first_unit;
+      last_team = of_team;
+      first_unit += units;
+      if (of_team == first_team) {
+        end_of_first = first_unit;
+      } else {
+        longest = max(longest, first_unit - begin);
+      }
+    });
+    // The lane's first team may have begun in lanes before it, its last one's begin is in this lane or there.
+    const int team_before = __shfl_up_sync(kAllLanes, last_team, 1);
+    const bool begins_here = lane_ == 0 || team_before != first_team;
+    const int own_begin = first_team < 0 ? -1 : first_team != last_team ? begin : begins_here ? first_unit_ : -1;
+    const int begin_before = __shfl_up_sync(kAllLanes, scan_max(own_begin), 1);
+    if (first_team >= 0) longest = max(longest, end_of_first - (begins_here ? first_unit_ : begin_before));
     const int reach = LatentSplit::reach_of(run, __reduce_max_sync(kAllLanes, longest));
-    const bool is_cut = reach != LatentSplit::kUncut;
-    next_ = is_cut ? __reduce_max_sync(kAllLanes, begin) : __reduce_add_sync(kAllLanes, uncut_begin);
-    end_ = is_cut ? __reduce_max_sync(kAllLanes, end) : __reduce_add_sync(kAllLanes, uncut_end);
-    if (blockIdx.x == 0 && lane_ == 0) {
+    if (reach == LatentSplit::kUncut) {
+      next_ = __reduce_add_sync(kAllLanes, before);
+      end_ = __reduce_add_sync(kAllLanes, up_to);
+    } else {
+      const LatentSplit cut{run, reach};
+      const int first_border = team * run, last_border = first_border + run;
+      int cut_begin = first_border < num_units ? 0 : num_units, cut_end = last_border < num_units ? 0 : num_units;
+      first_unit = first_unit_;
+      for_each_seq([&](int seq, int units) {
+        const auto border_in = [&](int border) {
+          if (border < first_unit || border >= first_unit + units) return 0;
+          const int tiles = latent_sequence(p_.attention, seq).num_tiles;
+          return cut.moved(border, first_unit + (border - first_unit) / tiles * tiles, tiles);
+        };
+        cut_begin = max(cut_begin, border_in(first_border));
+        cut_end = max(cut_end, border_in(last_border));
+        first_unit += units;
+      });
+      next_ = __reduce_max_sync(kAllLanes, cut_begin);
+      end_ = __reduce_max_sync(kAllLanes, cut_end);
+    }
+    if (blockIdx.x != 0) return;
+    if (lane_ == 0) {
       p_.split[0] = run;
       p_.split[1] = reach;
     }
+    first_unit = first_unit_;
+    for_each_seq([&](int seq, int units) {
+      p_.first_unit[seq] = first_unit;
+      first_unit += units;
+    });
   }
-  // The sequence of a unit, and the units before that sequence.
-  __device__ int find(int unit, int& first_unit) const {
-    int before = 0;
-    for (int first = 0; first < p_.attention.num_seqs; first += kWarpSize) {
-      const int units = units_of(first + lane_), sum = scan(units);
-      const uint32_t behind = __ballot_sync(kAllLanes, before + sum > unit);
-      if (behind != 0) {
-        const int idx = __ffs(static_cast<int>(behind)) - 1;
-        first_unit = before + __shfl_sync(kAllLanes, sum - units, idx);
-        return first + idx;
+  // The sequence of a unit, the units before that sequence, and its row of the block table.
+  __device__ int find(int unit, int& first_unit, int& table_row) const {
+    int own_seq = -1, own_first = 0, at = first_unit_;
+    for_each_seq([&](int seq, int units) {
+      if (unit >= at && unit < at + units) {
+        own_seq = seq;
+        own_first = at;
       }
-      before += __shfl_sync(kAllLanes, sum, kWarpSize - 1);
-    }
-    return 0;
+      at += units;
+    });
+    const int own_row = own_seq >= 0 ? p_.attention.seq_rows[own_seq] : 0;
+    const int from = __ffs(static_cast<int>(__ballot_sync(kAllLanes, own_seq >= 0))) - 1;
+    first_unit = __shfl_sync(kAllLanes, own_first, from);
+    table_row = __shfl_sync(kAllLanes, own_row, from);
+    return __shfl_sync(kAllLanes, own_seq, from);
   }
 
   const LatentWgmmaKernelParams& p_;
   const int lane_;
-  int table_row_ = 0;  // of the sequence `lane`
+  int first_unit_;  // units of the sequences of the lanes before
   const int32_t* blocks_ = nullptr;
-  int next_, end_;
+  int next_, end_, num_units_;
+  bool is_noted_ = false;
 };
 
 // --- the warpgroups that multiply ------------------------------------------------------------------------------------

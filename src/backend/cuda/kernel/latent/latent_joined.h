@@ -12,7 +12,7 @@
 namespace spate::cuda {
 
 constexpr int kLatentQueryThreads = 32 * kHeadRowsWarps;
-constexpr int kLatentValuesWarps = kLatentRowWarps;
+constexpr int kLatentValuesWarps = 4;
 constexpr int kLatentValuesRows = 4;  // of a warp
 
 struct LatentQueryKernelParams {

@@ -138,6 +138,75 @@ __device__ inline void store_sums(const LatentWgmmaKernelParams& p, const Shared
   store_result(p.attention, segment, sums, inverse, half, shared.q() + static_cast<uint32_t>(warp) * 16 * kHalf * 2);
 }
 
+// Keys that a thread's two rows do not see.
+__device__ inline void mask_keys(float (&scores)[kLatentKeys / 2], int first_key, const int (&limits)[2], int pair) {
+#pragma unroll
+  for (int i = 0; i < kLatentKeys / 2; ++i) {
+    if (first_key + i / 4 * 8 + 2 * pair + i % 2 >= limits[i / 2 % 2]) scores[i] = -kInfinity;
+  }
+}
+
+// Scores of a tile become probabilities, of the two rows of a thread. What was added before is to be scaled by
+// `shrink`.
+__device__ inline void soften(float (&scores)[kLatentKeys / 2], float (&largest)[2], float (&total)[2],
+                              float (&shrink)[2], float scale_log2e) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float tile_max = -kInfinity;
+#pragma unroll
+    for (int i = 0; i < kLatentKeys / 4; ++i) tile_max = fmaxf(tile_max, scores[i / 2 * 4 + 2 * h + i % 2]);
+    tile_max = fmaxf(tile_max, __shfl_xor_sync(kAllLanes, tile_max, 1));
+    tile_max = fmaxf(tile_max, __shfl_xor_sync(kAllLanes, tile_max, 2));
+    const float tile_largest = tile_max * scale_log2e;
+    const float new_max = tile_largest > largest[h] + kSlack ? tile_largest : largest[h];
+    const float offset = new_max == -kInfinity ? 0.0f : new_max;  // a row that has seen no key yet
+    shrink[h] = exp2_approx(largest[h] - offset);
+    largest[h] = new_max;
+    total[h] *= shrink[h];
+#pragma unroll
+    for (int i = 0; i < kLatentKeys / 4; ++i) {
+      float& score = scores[i / 2 * 4 + 2 * h + i % 2];
+      score = exp2_approx(__fmaf_rn(score, scale_log2e, -offset));
+      total[h] += score;
+    }
+  }
+}
+
+// The probabilities of 16 keys as operand a.
+__device__ inline void pack_probs(uint32_t (&probs)[4], const float (&scores)[kLatentKeys / 2], int sixteen) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) probs[i] = pack_bf16(scores[8 * sixteen + 2 * i], scores[8 * sixteen + 2 * i + 1]);
+}
+__device__ inline void store_probs(uint32_t to, const uint32_t (&probs)[kLatentKeys / 16][4], const Consumer& c) {
+#pragma unroll
+  for (int k = 0; k < kLatentKeys / 16; ++k) {
+    store_matrices(to + swizzled(c.thread / kWarpSize * 16 + c.lane % 16, 2 * k + c.lane / 16), probs[k]);
+  }
+}
+__device__ inline void store_row_scales(SharedWords& words, const float (&scales)[2], const Consumer& c) {
+  if (c.pair != 0) return;
+  words.row_scales[c.row] = scales[0];
+  words.row_scales[c.row + 8] = scales[1];
+}
+
+// Warpgroup 0 at the end of a segment: what its rows' sums are multiplied with. Warpgroup 1 has it after
+// sync_consumers().
+__device__ inline void finish_rows(const LatentWgmmaKernelParams& p, SharedWords& words, const Segment& segment,
+                                   const float (&largest)[2], float (&total)[2], float (&inverse)[2],
+                                   const Consumer& c) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    total[h] += __shfl_xor_sync(kAllLanes, total[h], 1);
+    total[h] += __shfl_xor_sync(kAllLanes, total[h], 2);
+    inverse[h] = 1.0f / total[h];
+    if (c.pair != 0 || segment.slot < 0) continue;
+    float* stats = p.partial_stats + (static_cast<int64_t>(segment.slot) * kLatentRows + c.row + 8 * h) * 2;
+    *reinterpret_cast<float2*>(stats) = make_float2(largest[h], total[h]);
+  }
+  await_probs_left();  // with the last scales
+  store_row_scales(words, inverse, c);
+}
+
 // Warpgroup 0: scores, probabilities, columns 0 to 255.
 template <bool kIsCodes>
 __device__ inline void attend_left(const LatentWgmmaKernelParams& p, const Shared& shared, SharedWords& words,
@@ -146,7 +215,6 @@ __device__ inline void attend_left(const LatentWgmmaKernelParams& p, const Share
   const uint64_t q = wgmma_descriptor(shared.q());
   Segment segment;
   Place place;
-  bool has_probs = false;
   float sums[kHalf / 2];
   for (int n = 0; next_segment(shared, words, n, c.lane, segment); ++n) {
     sync_consumers();
@@ -199,33 +267,9 @@ __device__ inline void attend_left(const LatentWgmmaKernelParams& p, const Share
         for (int j = 0; j < kLatentKeys / 8; ++j) scale_columns(scores, j, shared.key_scales(place.buffer), c.pair);
       }
       const int first_key = tile * kLatentKeys;
-      if (first_key + kLatentKeys > smallest_limit) {
-#pragma unroll
-        for (int i = 0; i < kLatentKeys / 2; ++i) {
-          if (first_key + i / 4 * 8 + 2 * c.pair + i % 2 >= limits[i / 2 % 2]) scores[i] = -kInfinity;
-        }
-      }
+      if (first_key + kLatentKeys > smallest_limit) mask_keys(scores, first_key, limits, c.pair);
       float shrink[2];
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float tile_max = -kInfinity;
-#pragma unroll
-        for (int i = 0; i < kLatentKeys / 4; ++i) tile_max = fmaxf(tile_max, scores[i / 2 * 4 + 2 * h + i % 2]);
-        tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffffu, tile_max, 1));
-        tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffffu, tile_max, 2));
-        const float tile_largest = tile_max * scale_log2e;
-        const float new_max = tile_largest > largest[h] + kSlack ? tile_largest : largest[h];
-        const float offset = new_max == -kInfinity ? 0.0f : new_max;  // a row that has seen no key yet
-        shrink[h] = exp2_approx(largest[h] - offset);
-        largest[h] = new_max;
-        total[h] *= shrink[h];
-#pragma unroll
-        for (int i = 0; i < kLatentKeys / 4; ++i) {
-          float& score = scores[i / 2 * 4 + 2 * h + i % 2];
-          score = exp2_approx(__fmaf_rn(score, scale_log2e, -offset));
-          total[h] += score;
-        }
-      }
+      soften(scores, largest, total, shrink, scale_log2e);
       uint32_t probs[kLatentKeys / 16][4];
 #pragma unroll
       for (int k = 0; k < kLatentKeys / 16; ++k) {
@@ -233,25 +277,12 @@ __device__ inline void attend_left(const LatentWgmmaKernelParams& p, const Share
           scale_columns(scores, 2 * k, shared.key_scales(place.buffer), c.pair);
           scale_columns(scores, 2 * k + 1, shared.key_scales(place.buffer), c.pair);
         }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) probs[k][i] = pack_bf16(scores[8 * k + 2 * i], scores[8 * k + 2 * i + 1]);
+        pack_probs(probs[k], scores, k);
       }
       const auto give_probs = [&] {
-        if (has_probs) await_probs_left();
-        has_probs = true;
-#pragma unroll
-        for (int k = 0; k < kLatentKeys / 16; ++k) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const uint32_t to =
-                shared.probs() + swizzled(c.row + i % 2 * 8, 2 * k + i / 2) + static_cast<uint32_t>(c.pair) * 4;
-            asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(probs[k][i]) : "memory");
-          }
-        }
-        if (c.pair == 0) {
-          words.row_scales[c.row] = shrink[0];
-          words.row_scales[c.row + 8] = shrink[1];
-        }
+        if (tile > segment.begin_tile) await_probs_left();
+        store_probs(shared.probs(), probs, c);
+        store_row_scales(words, shrink, c);
         fence_async_proxy();
         sync_consumers();
       };
@@ -277,24 +308,7 @@ __device__ inline void attend_left(const LatentWgmmaKernelParams& p, const Share
     }
 
     float inverse[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      total[h] += __shfl_xor_sync(0xffffffffu, total[h], 1);
-      total[h] += __shfl_xor_sync(0xffffffffu, total[h], 2);
-      inverse[h] = 1.0f / total[h];
-      if (c.pair != 0) continue;
-      if (segment.slot >= 0) {
-        float* stats = p.partial_stats + (static_cast<int64_t>(segment.slot) * kLatentRows + c.row + 8 * h) * 2;
-        *reinterpret_cast<float2*>(stats) = make_float2(largest[h], total[h]);
-      }
-    }
-    // Warpgroup 1 has read the last scales when it leaves the probabilities.
-    await_probs_left();
-    has_probs = false;
-    if (c.pair == 0) {
-      words.row_scales[c.row] = inverse[0];
-      words.row_scales[c.row + 8] = inverse[1];
-    }
+    finish_rows(p, words, segment, largest, total, inverse, c);
     sync_consumers();
     store_sums(p, shared, segment, sums, c, inverse, 0);
   }
@@ -354,7 +368,7 @@ __device__ inline void attend_right(const LatentWgmmaKernelParams& p, const Shar
   }
 }
 
-// Loader::load(p, shared, words) is called by all warps of the first warpgroup.
+// Loader::load(p, shared, words) is called by all warps of the first warpgroup, Loader::left() by the second.
 template <typename Loader>
 __device__ inline void attention_latent_wgmma(const LatentWgmmaKernelParams& p, char* smem) {
   char* const aligned = smem + (1024 - shared_address(smem) % 1024) % 1024;
@@ -387,7 +401,7 @@ __device__ inline void attention_latent_wgmma(const LatentWgmmaKernelParams& p, 
     c.pair = c.lane % 4;
     c.row = c.thread / 32 * 16 + c.group;
     if (threadIdx.x < 256) {
-      attend_left<Loader::kIsCodes>(p, shared, words, c);
+      Loader::left(p, shared, words, c);
     } else {
       attend_right<Loader::kIsCodes>(p, shared, words, c);
     }

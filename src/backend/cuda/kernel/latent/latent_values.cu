@@ -56,8 +56,9 @@ extern "C" __global__ void __launch_bounds__(kLatentValuesWarps* kWarpSize)
       const int at = static_cast<int>(threadIdx.x) * kPieceElems;
       if (at < kLatentRank) store_piece(x, at, kLatentRank, true, load_piece(from, at, kLatentRank, true));
     } else {
-      combine_row<kLatentRowWarps>(p.attention, split, s, 0, 0, head, warp * kWarpSize + lane,
-                                   [&](int quad, const float4& four) { store_quad(x, quad, four); });
+      const LatentRowParts row = parts_of(p.attention, split, s, 0, 0, head);
+      const int quad = warp * kWarpSize + lane, places[1] = {row.quad_at(quad)};
+      merge_parts<16, float4>(p.attention, row, places, [&](int, const float4& four) { store_quad(x, quad, four); });
     }
   }
   __syncthreads();

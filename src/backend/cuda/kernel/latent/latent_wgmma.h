@@ -21,7 +21,7 @@ constexpr int kLatentTileBytes = kLatentParts * kLatentPartBytes;
 constexpr int kLatentSharedBytes = 1024 + 3 * kLatentTileBytes + kLatentPartBytes + 512;
 constexpr int kLatentKeyScalesBytes = 1024;  // of two tiles of codes, behind that
 constexpr int64_t kLatentMaxTeam = 8;
-constexpr int kLatentCombineWarps = 8, kLatentRowWarps = 4;
+constexpr int kLatentCombineWarps = 8, kLatentFewRowWarps = 16;
 constexpr int kLatentCombineCtas = 2;  // of an SM
 
 // Partial sums of 64 rows, four columns of a row in a quad, in the order in which threads have them: they store and
@@ -32,6 +32,11 @@ struct LatentSums {
   SPATE_HOST_DEVICE static constexpr int64_t quad_of(int64_t slot, int half, int h, int i, int thread) {
     return (((slot * 2 + half) * 2 + h) * kQuads + i) * 128 + thread;
   }
+};
+
+// What a CTA notes if it has the second part of an item: the item's rows, and how many parts follow the first one.
+struct LatentCut {
+  int32_t first_token, first_row, num_rows, num_more;  // num_rows 0: it has not
 };
 
 // Rows of a sequence are its pairs (query token, head), the heads innermost; 64 of them are an item. A unit is an
@@ -45,12 +50,13 @@ struct LatentWgmmaKernelParams {
   float* partial_sums;   // [2 * grid][64 * 512], LatentSums
   float* partial_stats;  // [2 * grid][64][2] offset, close to the largest score, and sum of 2^(score - offset)
   int32_t* first_unit;   // [num_seqs] units of the sequences before it
+  LatentCut* cuts;       // [grid]
   int32_t* split;        // [2] run and reach of LatentSplit
   int32_t box_keys;      // 16, 32 or 64: divides kv_block_size
   int32_t num_ctas;  // a multiple of team_size
   int32_t team_size;
   int32_t splits;
-  int32_t row_warps;  // 1 or kLatentRowWarps: of latent_combine, that share the columns of a row
+  int32_t has_few_rows;  // latent_combine has kLatentFewRowWarps a row
 };
 
 }  // namespace spate::cuda

@@ -28,91 +28,6 @@ __device__ inline uint32_t again(uint32_t value) {
   return same;
 }
 
-// attend_left() with the products of the next tile's scores issued behind those of a tile's values. For steps that read
-// more than they multiply: where the tensor core is busy it takes longer.
-__device__ inline void attend_left_behind(const LatentWgmmaKernelParams& p, const Shared& shared, SharedWords& words,
-                                          const Consumer& c) {
-  const float scale_log2e = p.attention.softmax_scale_log2e;
-  Segment segment;
-  Place place;
-  float sums[kHalf / 2];
-  for (int n = 0; next_segment(shared, words, n, c.lane, segment); ++n) {
-    sync_consumers();
-    load_q(p.attention, shared.q(), segment, c.thread);
-    int limits[2];  // keys that the two rows see
-    float largest[2] = {-kInfinity, -kInfinity}, total[2] = {};
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      limits[h] = segment.first_limit + (segment.first_row + c.row + 8 * h) / p.attention.num_heads;
-    }
-    const int smallest_limit = segment.first_limit + segment.first_row / p.attention.num_heads;
-#pragma unroll
-    for (int i = 0; i < kHalf / 2; ++i) sums[i] = 0.0f;
-    float scores[kLatentKeys / 2];
-    uint32_t probs[kLatentKeys / 16][4];
-    const auto start_scores = [&] {
-#pragma unroll
-      for (int i = 0; i < kLatentKeys / 2; ++i) scores[i] = 0.0f;
-      const uint64_t q = wgmma_descriptor(again(shared.q()));
-      wait_barrier(shared.full(place.buffer, 0), place.parity);
-      wgmma_fence();
-#pragma unroll
-      for (int part = 0; part < kLatentParts; ++part) {
-        const uint64_t keys = wgmma_descriptor(shared.tile(place.buffer) + part * Tile<false>::kPartBytes,
-                                               Tile<false>::kEightKeysBytes);
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          wgmma_bf16<kLatentKeys>(scores, next_wgmma_k(q + part * (kLatentPartBytes >> 4), k), next_wgmma_k(keys, k));
-        }
-      }
-      wgmma_commit();
-    };
-    const auto start_values = [&](int tile) {
-      const int first_key = tile * kLatentKeys;
-      if (first_key + kLatentKeys > smallest_limit) mask_keys(scores, first_key, limits, c.pair);
-      float shrink[2];
-      soften(scores, largest, total, shrink, scale_log2e);
-#pragma unroll
-      for (int k = 0; k < kLatentKeys / 16; ++k) pack_probs(probs[k], scores, k);
-      if (segment.seq_len - first_key < kLatentKeys) sync_consumers();  // warpgroup 1 has cleared values
-      scale_rows(sums, shrink);
-      wgmma_fence();
-#pragma unroll
-      for (int k = 0; k < kLatentKeys / 16; ++k) {
-        wgmma_values_from_registers<kHalf>(sums, probs[k], values_of<false>(shared.tile(place.buffer), 0, k));
-      }
-      wgmma_commit();
-      if (tile > segment.begin_tile) await_probs_left();
-      store_probs(again(shared.probs()), probs, c);
-      store_row_scales(words, shrink, c);
-      fence_async_proxy();
-      sync_consumers();
-    };
-    start_scores();
-    wgmma_wait<0>();
-    int tile = segment.begin_tile;
-    // The last tile by itself: with a branch ptxas has each product wait for the one before.
-#pragma unroll 1
-    for (; tile < segment.end_tile - 1; ++tile) {
-      start_values(tile);
-      const int buffer = place.buffer;
-      place.advance();
-      start_scores();
-      wgmma_wait<1>();
-      if (c.lane == 0) arrive(shared.empty(buffer));
-      wgmma_wait<0>();
-    }
-    start_values(tile);
-    wgmma_wait<0>();
-    if (c.lane == 0) arrive(shared.empty(place.buffer));
-    place.advance();
-    float inverse[2];
-    finish_rows(p, words, segment, largest, total, inverse, c);
-    sync_consumers();
-    store_sums(p, shared, segment, sums, c, inverse, 0);
-  }
-}
-
 // One warp.
 struct TileLoader {
   static constexpr bool kIsCodes = false;
@@ -120,11 +35,7 @@ struct TileLoader {
 
   __device__ static void left(const LatentWgmmaKernelParams& p, const Shared& shared, SharedWords& words,
                               const Consumer& c) {
-    if (p.team_size == 1 && p.splits != 0) {
-      attend_left_behind(p, shared, words, c);
-    } else {
-      attend_left<false>(p, shared, words, c);
-    }
+    attend_left<false>(p, shared, words, c);
   }
 
   __device__ static void load(const LatentWgmmaKernelParams& p, const Shared& shared, SharedWords& words) {

@@ -86,9 +86,10 @@ bool reads_expert_ids(std::string_view opcode, std::string_view kernel) {
          kernel.find("down") != kernel.npos;
 }
 
-// Decode attention reads before it waits where the launcher knows that nothing that still runs writes it
-// (AttentionDecodeRingParams::reads_early). It stores nothing there.
-bool reads_old_keys(std::string_view opcode, std::string_view kernel) {
+// Decode attention and the kernel ahead of it read before they wait where the launcher knows that nothing that still
+// runs writes it (reads_early of their parameters). They store nothing there.
+bool reads_step_early(std::string_view opcode, std::string_view kernel) {
+  if (kernel.starts_with("qk_norm_rope_kv_write")) return opcode.starts_with("ld.global");
   return (kernel.starts_with("attention_decode_ring") || kernel.starts_with("attention_decode_cluster")) &&
          (opcode.starts_with("ld.global") || opcode.starts_with("cp.async.bulk.tensor."));
 }
@@ -104,7 +105,7 @@ bool touches_global_memory(std::string_view text, std::string_view kernel) {
   for (const std::string_view name : kCopiesWeights) {
     if (opcode.starts_with("cp.async.") && kernel.starts_with(name)) return false;
   }
-  if (reads_expert_ids(opcode, kernel) || reads_old_keys(opcode, kernel)) return false;
+  if (reads_expert_ids(opcode, kernel) || reads_step_early(opcode, kernel)) return false;
   for (const char* elsewhere : {".param", ".shared", ".local", ".const", "ld.global.nc"}) {
     if (opcode.find(elsewhere) != opcode.npos && !opcode.starts_with("cp.")) return false;
   }

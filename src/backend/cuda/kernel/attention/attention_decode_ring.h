@@ -651,8 +651,9 @@ struct DecodeClusterShared {
   typename Format::Stage ring[Format::kWarps][Format::kStages];
   WarpSums<Format> sums;
   float4 parts[kDecodeClusterCtas][Format::kHeadDim / 4];  // of query head `rank`: the sums of each CTA
-  float part_max[kDecodeClusterCtas], part_sum[kDecodeClusterCtas];
+  float4 part_ends[kDecodeClusterCtas];                    // their largest score and sum of 2^
   uint64_t full[Format::kWarps][Format::kStages];
+  uint64_t has_parts;
 };
 
 // A cluster has the tiles of a head tile, dealt by turns to the warps of its CTAs. CTA `rank` adds the sums of query
@@ -676,11 +677,15 @@ __device__ inline void attention_decode_cluster(const AttentionDecodeRingParams&
   const uint32_t full = shared_address(&shared.full[warp][0]), ring = shared_address(&shared.ring[warp][0]);
   if (lane == 0) {
     for (int stage = 0; stage < kStages; ++stage) init_barrier(full + 8 * static_cast<uint32_t>(stage), 1);
+    if (warp == 0) init_barrier(shared_address(&shared.has_parts), 1);
     fence_barrier_init();
   }
   prefetch_inputs<Format::kHasScales>(params, seq);
   __syncwarp();
-  cluster_arrive();  // this CTA runs: its shared memory may be written
+  if (threadIdx.x == 0 && rank < num_heads) {
+    arrive_expecting(shared_address(&shared.has_parts), kCtas * (kHeadDim / 4 + 1) * 16);
+  }
+  cluster_arrive_relaxed();  // this CTA runs: its shared memory may be written
   if (!params.reads_early) wait_for_inputs();
 
   const int seq_row = p.seq_rows[seq], token = p.cu_seqlens_q[seq];
@@ -744,17 +749,15 @@ __device__ inline void attention_decode_cluster(const AttentionDecodeRingParams&
   for (int i = threadIdx.x; i < num_heads * (kHeadDim / 4); i += kWarps * kWarpSize) {
     const int head = i / (kHeadDim / 4), quad = i % (kHeadDim / 4);
     merge_warps(shared.sums, head, quad, max, sum, total);
-    *of_cluster_cta(&shared.parts[rank][quad], head) = total;
-    if (quad == 0) {
-      *of_cluster_cta(&shared.part_max[rank], head) = max;
-      *of_cluster_cta(&shared.part_sum[rank], head) = sum;
-    }
+    const uint32_t bar = shared_of(shared_address(&shared.has_parts), head);
+    send_four(shared_of(shared_address(&shared.parts[rank][quad]), head), total.x, total.y, total.z, total.w, bar);
+    if (quad == 0) send_four(shared_of(shared_address(&shared.part_ends[rank]), head), max, sum, 0.0f, 0.0f, bar);
   }
-  __syncwarp();       // the loop may have parted its lanes
-  cluster_barrier();  // no CTA touches another's shared memory behind it
-  if (num_tiles == 0 || rank >= num_heads || threadIdx.x >= kHeadDim / 4) return;
+  if (rank >= num_heads || threadIdx.x >= kHeadDim / 4) return;
+  wait_cluster_barrier(shared_address(&shared.has_parts), 0);  // who has been sent all of it may end
+  if (num_tiles == 0) return;
   merge_parts<kCtas>(
-      kCtas, [&](int cta) { return shared.part_max[cta]; }, [&](int cta) { return shared.part_sum[cta]; },
+      kCtas, [&](int cta) { return shared.part_ends[cta].x; }, [&](int cta) { return shared.part_ends[cta].y; },
       [&](int cta) { return shared.parts[cta][threadIdx.x]; }, max, sum, total);
   store_out(p, token, first_head + rank, static_cast<int>(threadIdx.x), total, sum);
 }

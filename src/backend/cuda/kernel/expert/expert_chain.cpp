@@ -143,7 +143,10 @@ bool run_expert_chain(Stream& stream, const ExpertLayerProductsParams& p) {
                      !join_shared_down(params.phases[kChainDown], params.phases[kChainSharedDown]))) {
     return false;
   }
-  launch(stream, kernel, {.x = device.num_sms(), .num_threads = 32 * kExpertChainWarps}, params,
+  const ExpertChainPhase& o = params.phases[kChainO];
+  if (ceil_div(o.num_groups, device.num_sms()) * o.group_step * 2 * num_experts > kExpertChainMaxRouterBytes)
+    return false;
+  launch(stream, kernel, {.x = device.num_sms(), .num_threads = 32 * kExpertChainWarps, .launches_late = true}, params,
          {{"hidden_size", hidden_size}, {"act_width", act_width}, {"num_phases", params.num_phases}});
   return true;
 }

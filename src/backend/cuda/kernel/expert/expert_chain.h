@@ -10,7 +10,7 @@ namespace spate::cuda {
 constexpr int kExpertChainWarps = 16;  // share the k of a group of rows
 // Of a warp's ring: steps that its copies are ahead, and the bytes of one. int4: 16 rows of 128 codes, then
 // multipliers.
-constexpr int kExpertChainBf16Depth = 3, kExpertChainInt4Depth = 3;
+constexpr int kExpertChainBf16Depth = 3, kExpertChainInt4Depth = 4;
 constexpr int kExpertChainBf16StepBytes = 2048, kExpertChainInt4StepBytes = 1024 + 32;
 // Elements of x of a product: heads, and the activations of all experts; where there is a shared one.
 constexpr int kExpertChainMaxWidth = 8192, kExpertChainMaxSharedWidth = 12288;
@@ -20,6 +20,9 @@ constexpr int kExpertChainMaxChosen = 16;    // with the shared one
 constexpr int kExpertChainMaxGroups = 16;    // of a CTA in a product
 constexpr int kExpertChainMaxDownRows = 64;  // int4: of a CTA
 constexpr int kExpertChainMaxORows = 32;     // of a CTA
+// Of the router's columns that a CTA has: they lie behind the sums of o, of kExpertChainMaxORows / 8 groups at most.
+constexpr int kExpertChainMaxRouterBytes =
+    (kExpertChainMaxGroups - kExpertChainMaxORows / 8) * kExpertChainWarps * 16 * 4;
 // Logits are sums of integers, so that their order is free: a unit is 2^-32 of what the router makes of the residual
 // times the norm's weights.
 constexpr float kExpertChainLogitUnits = 4294967296.0f;

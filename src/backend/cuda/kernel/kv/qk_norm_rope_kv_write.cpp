@@ -26,7 +26,8 @@ void qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p) {
   if (!fits_one_launch(p)) return decompositions().qk_norm_rope_kv_write(stream, p);
   const KvLayerDesc& desc = p.kv.desc;
   const bool has_q_norm = p.q_norm.defined(), has_k_norm = p.k_norm.defined();
-  const bool launches_late = num_tokens <= kLateTokens;
+  // Behind a kernel that launches late this one need not, for the next one to read early.
+  const bool is_few = num_tokens <= kLateTokens, reads_early = static_cast<CudaStream&>(stream).launches_late();
   const QkNormRopeKvWriteKernelParams params{
       .q = p.q.raw(),
       .k = p.k.raw(),
@@ -51,7 +52,8 @@ void qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p) {
       .is_interleaved = p.interleaved,
       .is_aligned = are_rows_aligned({&p.q, &p.k, &p.v}) && (!has_q_norm || are_rows_aligned({&p.q_norm})) &&
                     (!has_k_norm || are_rows_aligned({&p.k_norm})),
-      .launches_late = launches_late,
+      .launches_late = is_few && !reads_early,
+      .reads_early = reads_early,
   };
   const bool is_bf16 = p.q.dtype() == DType::kBf16;
   const KernelId kernel = desc.dtype == DType::kI8     ? (is_bf16 ? kernel_id("qk_norm_rope_kv_write_bf16_int8")
@@ -64,7 +66,7 @@ void qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p) {
          {.x = num_tokens,
           .y = ceil_div(num_heads + 2 * desc.num_kv_heads, heads_a_cta),
           .num_threads = kQkvThreads,
-          .launches_late = launches_late},
+          .launches_late = is_few},
          params,
          {{"num_tokens", num_tokens},
           {"num_heads", num_heads},

@@ -35,25 +35,45 @@ __device__ inline void load_floats(float (&values)[4], const float* address) {
   values[3] = quad.w;
 }
 
+// Cosines and sines of a piece's elements: of its 4 pairs of neighbours, or of the 8 pairs that it has one half of.
+struct Angles {
+  float cos[kPieceElems], sin[kPieceElems];
+
+  __device__ void load(const float* cos_sin, int first, int rotary_dim, bool is_interleaved) {
+    if (first >= rotary_dim) return;
+    const int half = rotary_dim / 2;
+    const int pair = is_interleaved ? first / 2 : first >= half ? first - half : first;
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const float* address = cos_sin + pair + (is_interleaved ? 0 : 4 * part);
+      const float4 c = *reinterpret_cast<const float4*>(address), s = *reinterpret_cast<const float4*>(address + half);
+      const float cosines[4] = {c.x, c.y, c.z, c.w}, sines[4] = {s.x, s.y, s.z, s.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        cos[4 * part + i] = cosines[i];
+        sin[4 * part + i] = sines[i];
+      }
+    }
+  }
+};
+
 // Pairs (2j, 2j + 1): both lie in the piece.
 template <typename Act>
-__device__ inline Piece<Act> rotated_neighbours(const Piece<Act>& x, const float* cos_sin, int first, int rotary_dim) {
+__device__ inline Piece<Act> rotated_neighbours(const Piece<Act>& x, const Angles& angles, int first, int rotary_dim) {
   if (first >= rotary_dim) return x;
-  float cos[4], sin[4], values[kPieceElems];
-  load_floats(cos, cos_sin + first / 2);
-  load_floats(sin, cos_sin + rotary_dim / 2 + first / 2);
+  float values[kPieceElems];
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     const float a = value_of(x, 2 * j), b = value_of(x, 2 * j + 1);
-    values[2 * j] = a * cos[j] - b * sin[j];
-    values[2 * j + 1] = b * cos[j] + a * sin[j];
+    values[2 * j] = a * angles.cos[j] - b * angles.sin[j];
+    values[2 * j + 1] = b * angles.cos[j] + a * angles.sin[j];
   }
   return to_piece<Act>(values);
 }
 
 // Pairs (j, j + rotary_dim / 2): the partner is the same element of the piece half / 8 lanes away. All lanes call it.
 template <typename Act>
-__device__ inline Piece<Act> rotated_halves(const Piece<Act>& x, const float* cos_sin, int first, int rotary_dim) {
+__device__ inline Piece<Act> rotated_halves(const Piece<Act>& x, const Angles& angles, int first, int rotary_dim) {
   const int half = rotary_dim / 2, lane = threadIdx.x % kWarpSize;
   const bool is_rotated = first < rotary_dim, is_second = first >= half;
   const int partner_lane = !is_rotated ? lane : is_second ? lane - half / kPieceElems : lane + half / kPieceElems;
@@ -63,22 +83,11 @@ __device__ inline Piece<Act> rotated_halves(const Piece<Act>& x, const float* co
     partner.words[w] = __shfl_sync(0xffffffffu, x.words[w], partner_lane);
   }
   if (!is_rotated) return x;
-  const int pair = is_second ? first - half : first;
-  float cos[kPieceElems], sin[kPieceElems], values[kPieceElems];
-#pragma unroll
-  for (int part = 0; part < 2; ++part) {
-    float quad[4];
-    load_floats(quad, cos_sin + pair + 4 * part);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) cos[4 * part + i] = quad[i];
-    load_floats(quad, cos_sin + half + pair + 4 * part);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sin[4 * part + i] = quad[i];
-  }
+  float values[kPieceElems];
 #pragma unroll
   for (int i = 0; i < kPieceElems; ++i) {
     const float own = value_of(x, i), other = value_of(partner, i);
-    values[i] = is_second ? own * cos[i] + other * sin[i] : own * cos[i] - other * sin[i];
+    values[i] = is_second ? own * angles.cos[i] + other * angles.sin[i] : own * angles.cos[i] - other * angles.sin[i];
   }
   return to_piece<Act>(values);
 }
@@ -100,14 +109,16 @@ __device__ inline void qk_norm_rope_kv_write(const QkNormRopeKvWriteKernelParams
   const bool has_norm = exists && norm != nullptr;
   Piece<Act> weight = {};
   if (has_norm) weight = load_constant_piece(norm, first, head_dim, p.is_aligned);
+  if (!p.reads_early) wait_for_inputs();
+  const int32_t slot = p.slot_mapping[token];
+  Angles angles = {};
+  angles.load(p.cos_sin + p.positions[token] * p.cos_sin_stride, first, p.rotary_dim, p.is_interleaved);
   wait_for_inputs();
   if (p.launches_late) let_dependents_launch();
 
   const Act* source = static_cast<const Act*>(p.q) + token * p.q_token_stride + head * p.q_head_stride;
   if (part == Part::kKey) source = static_cast<const Act*>(p.k) + token * p.k_token_stride + head * p.k_head_stride;
   if (part == Part::kValue) source = static_cast<const Act*>(p.v) + token * p.v_token_stride + head * p.v_head_stride;
-  const float* cos_sin = p.cos_sin + p.positions[token] * p.cos_sin_stride;
-  const int32_t slot = p.slot_mapping[token];
   Piece<Act> x = {};
   if (exists) x = load_piece(source, first, head_dim, p.is_aligned);
 
@@ -116,8 +127,8 @@ __device__ inline void qk_norm_rope_kv_write(const QkNormRopeKvWriteKernelParams
     sum_of_squares += shuffle_xor(sum_of_squares, lane_mask);
   }
   if (has_norm) x = normalized(x, weight, inv_rms_of(sum_of_squares, head_dim, p.eps));
-  const Piece<Act> rotated = p.is_interleaved ? rotated_neighbours(x, cos_sin, first, p.rotary_dim)
-                                              : rotated_halves(x, cos_sin, first, p.rotary_dim);
+  const Piece<Act> rotated = p.is_interleaved ? rotated_neighbours(x, angles, first, p.rotary_dim)
+                                              : rotated_halves(x, angles, first, p.rotary_dim);
   const bool is_written = exists && part != Part::kQuery && slot >= 0;
   if constexpr (sizeof(Kv) > 1) {
     if (!exists || first >= head_dim) return;

@@ -34,6 +34,7 @@ struct QkNormRopeKvWriteKernelParams {
   int32_t is_interleaved;
   int32_t is_aligned;     // every row of q, k, v and the norm weights starts at a multiple of 16 bytes
   int32_t launches_late;  // the next kernel's CTAs may start when this one has its inputs, else with it
+  int32_t reads_early;    // nothing that still runs writes positions and slot_mapping
 };
 
 }  // namespace spate::cuda

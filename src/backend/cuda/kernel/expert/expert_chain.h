@@ -10,7 +10,7 @@ namespace spate::cuda {
 constexpr int kExpertChainWarps = 16;  // share the k of a group of rows
 // Of a warp's ring: steps that its copies are ahead, and the bytes of one. int4: 16 rows of 128 codes, then
 // multipliers.
-constexpr int kExpertChainBf16Depth = 3, kExpertChainInt4Depth = 4;
+constexpr int kExpertChainBf16Depth = 3, kExpertChainInt4Depth = 3;
 constexpr int kExpertChainBf16StepBytes = 2048, kExpertChainInt4StepBytes = 1024 + 32;
 // Elements of x of a product: heads, and the activations of all experts; where there is a shared one.
 constexpr int kExpertChainMaxWidth = 8192, kExpertChainMaxSharedWidth = 12288;

@@ -408,14 +408,14 @@ __device__ inline void expert_chain(const ExpertChainKernelParams& p) {
   if (blockIdx.x == 0 && has_piece) store_piece(static_cast<Bf16*>(p.residual), first, p.hidden_size, true, residual);
 }
 
-// Beside 80 registers a thread small kernels have room; int4 would spill with so few.
+// Beside so few registers a thread small kernels have room; with fewer they would spill.
 #define SPATE_EXPERT_CHAIN_KERNEL(name, Format, registers)                                                    \
   extern "C" __global__ void __maxnreg__(registers) name(const __grid_constant__ ExpertChainKernelParams p) { \
     expert_chain<Format>(p);                                                                                  \
   }
 SPATE_EXPERT_CHAIN_KERNEL(expert_chain_bf16, ChainBf16<false>, 80)
 SPATE_EXPERT_CHAIN_KERNEL(expert_chain_int4, ChainInt4<false>, 104)
-SPATE_EXPERT_CHAIN_KERNEL(expert_chain_shared_bf16, ChainBf16<true>, 80)
-SPATE_EXPERT_CHAIN_KERNEL(expert_chain_shared_int4, ChainInt4<true>, 96)
+SPATE_EXPERT_CHAIN_KERNEL(expert_chain_shared_bf16, ChainBf16<true>, 88)
+SPATE_EXPERT_CHAIN_KERNEL(expert_chain_shared_int4, ChainInt4<true>, 104)
 
 }  // namespace spate::cuda

@@ -5,8 +5,9 @@
 // at 160 tokens, prefill of 512 and 2048, single products, attention; each next to the limit that it should reach.
 // Parts: "steps", "profile" (each op's time and share of a step; only when named), "decode" (its first step alone),
 // "prefill" and "batch" (prompts of 512 and 2,048 tokens, 16 and 32 sequences), "attention", "products"; --filter names
-// one. "latent": the two forms of latent attention by turns, with heads of DeepSeek-V2-Lite. "table": the steps of docs/kernels/cpu.md, few samples of each, and the limits again after them
-// (tools/cpu_peers). With few --layers the profile takes seconds.
+// one. "latent": the two forms of latent attention by turns, with heads of DeepSeek-V2-Lite. "experts": decode of one
+// by the shape of bench/configs/moe-small. "table": the steps of docs/kernels/cpu.md, few samples of each, and the
+// limits again after them (tools/cpu_peers). With few --layers the profile takes seconds.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -34,8 +35,17 @@ using Clock = std::chrono::steady_clock;
 struct Shape {
   int64_t hidden_size = 1024, intermediate_size = 3072, num_heads = 16, num_kv_heads = 8, head_dim = 128;
   int64_t num_layers = 28, vocab_size = 151936, kv_block_size = 32;
+  int64_t num_experts = 0, num_experts_per_tok = 0;  // of intermediate_size; 0: a dense layer
   int64_t qkv_width() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
 };
+
+// bench/configs/moe-small
+constexpr Shape kExperts{.intermediate_size = 512,
+                         .head_dim = 64,
+                         .num_layers = 24,
+                         .vocab_size = 32000,
+                         .num_experts = 32,
+                         .num_experts_per_tok = 4};
 
 struct Options {
   int num_threads = 2;
@@ -63,7 +73,7 @@ class Bench {
 
  private:
   struct Layer {
-    PackedWeight qkv, o, gate_up, down;
+    PackedWeight qkv, o, gate_up, down, router;
     KvView kv;
   };
 
@@ -80,9 +90,10 @@ class Bench {
   Tensor activations(int64_t rows, int64_t columns) {
     return tensor(DType::kBf16, {rows, device_->activation_row_bytes(columns * 2) / 2}).columns(0, columns);
   }
-  PackedWeight weight(int64_t out_features, int64_t in_features, const WeightSpec& spec) {
-    PackedWeight packed =
-        device_->create_weight({.out_features = out_features, .in_features = in_features, .spec = spec}).value();
+  PackedWeight weight(int64_t out_features, int64_t in_features, const WeightSpec& spec, int64_t num_matrices = 1) {
+    const WeightDesc desc{
+        .out_features = out_features, .in_features = in_features, .spec = spec, .num_matrices = num_matrices};
+    PackedWeight packed = device_->create_weight(desc).value();
     const float scale = 1 / std::sqrt(static_cast<float>(in_features));
     if (!spec.has_integer_codes()) {
       fill_bf16(packed.mutable_data(), static_cast<int64_t>(packed.bytes() / 2), scale, 7);
@@ -90,9 +101,12 @@ class Bench {
     }
     const HostTensor rows(DType::kBf16, {std::min<int64_t>(out_features, 1024), in_features});
     fill_bf16(rows.view().raw(), rows.view().num_elements(), scale, 7);
-    for (int64_t n = 0; n < out_features; n += rows.view().dim(0)) {
-      const Status status = device_->pack_rows(packed, {.row = n}, rows.view().rows(0, std::min(rows.view().dim(0), out_features - n)));
-      CHECK(status.ok(), "{}", status.message());
+    for (int64_t matrix = 0; matrix < num_matrices; ++matrix) {
+      for (int64_t n = 0; n < out_features; n += rows.view().dim(0)) {
+        const Tensor some = rows.view().rows(0, std::min(rows.view().dim(0), out_features - n));
+        const Status status = device_->pack_rows(packed, {.row = n, .matrix_idx = matrix}, some);
+        CHECK(status.ok(), "{}", status.message());
+      }
     }
     return packed;
   }
@@ -179,8 +193,9 @@ void Bench::make_layers() {
     const WeightSpec& spec = options_.quantization.linear;
     Layer layer{weight(s.qkv_width(), s.hidden_size, spec),
                 weight(s.hidden_size, s.num_heads * s.head_dim, spec),
-                weight(2 * s.intermediate_size, s.hidden_size, spec),
-                weight(s.hidden_size, s.intermediate_size, spec),
+                weight(2 * s.intermediate_size, s.hidden_size, spec, std::max<int64_t>(1, s.num_experts)),
+                weight(s.hidden_size, s.intermediate_size, spec, std::max<int64_t>(1, s.num_experts)),
+                s.num_experts > 0 ? weight(s.num_experts, s.hidden_size, {.codes = Codes::kBf16}) : PackedWeight(),
                 {}};
     layers_.push_back(std::move(layer));
   }
@@ -226,6 +241,19 @@ void Bench::step(int64_t num_seqs, int64_t query_len, int64_t seq_len) {
   const Tensor positions = tensor(DType::kI32, {m}), slots = tensor(DType::kI32, {m}), rows = tensor(DType::kI32, {num_seqs});
   const Tensor cu_seqlens = tensor(DType::kI32, {num_seqs + 1}), lens = tensor(DType::kI32, {num_seqs}), last = tensor(DType::kI32, {num_seqs});
   const Tensor last_hidden = tensor(DType::kBf16, {num_seqs, s.hidden_size});
+  const int64_t num_chosen = s.num_experts_per_tok;
+  const Tensor scores = tensor(DType::kF32, {m, s.num_experts}), factors = tensor(DType::kF32, {m, num_chosen});
+  const Tensor chosen = tensor(DType::kI32, {m, num_chosen});
+  Rng rng(7);
+  const auto choose = [&](const Tensor& ids) {  // others in each layer and step, as a model does
+    for (int64_t t = 0; t < m; ++t) {
+      const auto first = static_cast<int64_t>(rng.below(static_cast<uint64_t>(s.num_experts)));
+      for (int64_t i = 0; i < num_chosen; ++i) {
+        const int64_t spacing = s.num_experts / num_chosen;
+        ids.data<int32_t>()[t * num_chosen + i] = static_cast<int32_t>((first + i * spacing) % s.num_experts);
+      }
+    }
+  };
   for (int64_t q = 0; q < num_seqs; ++q) {
     rows.data<int32_t>()[q] = static_cast<int32_t>(q);
     lens.data<int32_t>()[q] = static_cast<int32_t>(seq_len);
@@ -259,6 +287,22 @@ void Bench::step(int64_t num_seqs, int64_t query_len, int64_t seq_len) {
       });
       timed("o", [&] { ops_.linear(stream, {.x = attention, .weight = &layer.o, .bias = Tensor(), .out = hidden}); });
       timed("add_rms_norm", [&] { ops_.add_rms_norm(stream, {.x = hidden, .residual = residual, .weight = norm_, .eps = 1e-6f, .out = hidden}); });
+      if (s.num_experts > 0) {
+        timed("router",
+              [&] { ops_.linear(stream, {.x = hidden, .weight = &layer.router, .bias = Tensor(), .out = scores}); });
+        timed("choice",
+              [&] { ops_.route_experts(stream, {.logits = scores, .expert_ids = chosen, .expert_weights = factors}); });
+        choose(chosen);
+        timed("experts", [&] {
+          ops_.expert_mlp(stream, {.x = hidden,
+                                   .expert_ids = chosen,
+                                   .expert_weights = factors,
+                                   .gate_up = &layer.gate_up,
+                                   .down = &layer.down,
+                                   .out = hidden});
+        });
+        continue;
+      }
       timed("gate_up+silu", [&] {
         ops_.linear_silu_and_mul(stream, {.x = hidden, .weight = &layer.gate_up, .bias = Tensor(), .gate_up = Tensor(), .out = mlp});
       });
@@ -269,9 +313,15 @@ void Bench::step(int64_t num_seqs, int64_t query_len, int64_t seq_len) {
   };
   const double time = seconds([&] { device_->run_step(*stream_, {}, forward); }, min_samples_ > 1 ? 1.5 : 0.7);
 
+  // Of random experts this share is read.
+  const double used = s.num_experts == 0
+                          ? 1
+                          : 1 - std::pow(1 - static_cast<double>(num_chosen) / static_cast<double>(s.num_experts),
+                                         static_cast<double>(m));
   double layer_bytes = 0;
   for (const Layer& layer : layers_) {
-    layer_bytes += static_cast<double>(layer.qkv.bytes() + layer.o.bytes() + layer.gate_up.bytes() + layer.down.bytes());
+    layer_bytes += static_cast<double>(layer.qkv.bytes() + layer.o.bytes() + layer.router.bytes()) +
+                   used * static_cast<double>(layer.gate_up.bytes() + layer.down.bytes());
   }
   const double kv_bytes = static_cast<double>(num_seqs * seq_len * s.num_layers * layers_[0].kv.block_bytes / s.kv_block_size);
   if (query_len == 1) {
@@ -280,7 +330,8 @@ void Bench::step(int64_t num_seqs, int64_t query_len, int64_t seq_len) {
                 static_cast<double>(num_seqs) / time, rate / 1e9, 100 * rate / limits_.memory_bytes_per_s);
   } else {
     const double layer_params = static_cast<double>(
-        s.num_layers * s.hidden_size * (s.qkv_width() + s.num_heads * s.head_dim + 3 * s.intermediate_size));
+        s.num_layers * s.hidden_size *
+        (s.qkv_width() + s.num_heads * s.head_dim + 3 * s.intermediate_size * std::max<int64_t>(1, num_chosen)));
     const double flops = 2 * layer_params * static_cast<double>(m) +
                          2.0 * static_cast<double>(s.num_layers * num_seqs * s.num_heads * s.head_dim * 2) * static_cast<double>(query_len) *
                              (static_cast<double>(seq_len) - static_cast<double>(query_len) / 2);
@@ -525,6 +576,11 @@ void Bench::print_limits() {
 void Bench::run() {
   print_limits();
   if (options_.filter == "latent") return bench_latent();
+  if (options_.filter == "experts") {
+    const int64_t num_layers = shape_.num_layers;
+    shape_ = kExperts;
+    shape_.num_layers = std::min(num_layers, shape_.num_layers);
+  }
   const auto start = Clock::now();
   make_layers();
   std::printf("weights of %s: made in %.2f s\n", weight_spec_name(options_.quantization.linear).c_str(),
@@ -535,6 +591,13 @@ void Bench::run() {
     step(1, 1, 160);
     profile_ = true;
     step(1, 1, 160);
+  }
+  if (options_.filter == "experts") {
+    step(1, 1, 160);
+    profile_ = true;
+    step(1, 1, 160);
+    profile_ = false;
+    print_limits();
   }
   if (options_.filter == "prefill" || options_.filter == "batch") bench_rows();
   if (options_.filter == "table") {
@@ -550,7 +613,7 @@ void Bench::run() {
 
 constexpr const char* kUsage =
     "usage: [--threads N] [--isa NAME] [--layers N] [--kv bf16|i8] [--quantization NAME] "
-    "[--filter steps|profile|decode|prefill|batch|attention|products|latent|table]";
+    "[--filter steps|profile|decode|prefill|batch|attention|products|latent|experts|table]";
 
 int refuse(const std::string& why) {
   std::fprintf(stderr, "spate-cpu-bench: %s\n", why.c_str());

@@ -305,6 +305,94 @@ struct LatentRig {
   std::vector<HostTensor> q, out;  // of each sequence
 };
 
+// One query of each sequence in the absorbed form, over a cache whose free bytes are no numbers.
+std::vector<uint16_t> attend_absorbed(const Isa& isa, int num_threads, DType kv_dtype, int64_t rank,
+                                      const std::vector<int32_t>& seq_lens, int32_t nan_position = -1) {
+  constexpr int64_t kHeads = 16, kRope = 32, kBlock = 16, kBlocks = 70;
+  const auto device = make_cpu_device({.num_threads = num_threads, .isa = std::string(isa.name)}).value();
+  const auto stream = device->create_stream();
+  const auto num_seqs = static_cast<int64_t>(seq_lens.size());
+  const KvLayerDesc desc{.kind = KvKind::kLatent,
+                         .kv_lora_rank = rank,
+                         .qk_rope_head_dim = kRope,
+                         .kv_block_size = kBlock,
+                         .dtype = kv_dtype};
+  const KvStorage storage = KvStorage::create(*device, std::span(&desc, 1), num_seqs * kBlocks).value();
+  const KvView kv = storage.views()[0];
+  std::memset(kv.data, 0xff, static_cast<size_t>(kv.num_blocks * kv.block_bytes));
+  const HostTensor table(DType::kI32, {num_seqs, kBlocks}), rows(DType::kI32, {num_seqs}),
+      lens(DType::kI32, {num_seqs}), cu(DType::kI32, {num_seqs + 1}), out(DType::kBf16, {num_seqs, kHeads * rank});
+  const HostTensor q = LatentRig::values({num_seqs, kHeads * (rank + kRope)}, static_cast<uint64_t>(seq_lens[0]));
+  for (int64_t s = 0; s < num_seqs; ++s) {
+    const int32_t len = seq_lens[static_cast<size_t>(s)];
+    for (int32_t b = 0; b < kBlocks; ++b) {
+      table.view().data<int32_t>()[s * kBlocks + b] = static_cast<int32_t>((s + 1) * kBlocks - 1) - b;
+    }
+    const HostTensor latent = LatentRig::values({len, rank + kRope}, static_cast<uint64_t>(len)),
+                     slots(DType::kI32, {len});
+    for (int32_t i = 0; i < len; ++i) {
+      slots.view().data<int32_t>()[i] =
+          table.view().data<int32_t>()[s * kBlocks + i / kBlock] * static_cast<int32_t>(kBlock) +
+          i % static_cast<int32_t>(kBlock);
+    }
+    if (nan_position >= 0) latent.view().data<Bf16>()[nan_position * (rank + kRope)] = Bf16::from_float(NAN);
+    device->ops().latent_write(*stream, {.latent = latent, .slot_mapping = slots, .kv = kv});
+    rows.view().data<int32_t>()[s] = static_cast<int32_t>(s);
+    lens.view().data<int32_t>()[s] = len;
+    cu.view().data<int32_t>()[s + 1] = static_cast<int32_t>(s + 1);
+  }
+  device->ops().attention_latent(
+      *stream, {.q_latent = q.view().columns(0, kHeads * rank).split_last(kHeads, rank),
+                .q_rope = q.view().columns(kHeads * rank, kHeads * (rank + kRope)).split_last(kHeads, kRope),
+                .kv = kv,
+                .block_table = table,
+                .seq_rows = rows,
+                .cu_seqlens_q = cu,
+                .seq_lens = lens,
+                .max_query_len = 1,
+                .max_seq_len = *std::max_element(seq_lens.begin(), seq_lens.end()),
+                .softmax_scale = 0.05f,
+                .out = out.view().split_last(kHeads, rank)});
+  const auto* bits = static_cast<const uint16_t*>(out.view().raw());
+  return {bits, bits + out.view().num_elements()};
+}
+
+bool is_number(uint16_t bf16) { return (bf16 & 0x7f80) != 0x7f80; }
+
+TEST_CASE("absorbed latent attention: bits do not depend on threads; what lies behind the keys does not count") {
+  for (const Isa& isa : all_isas()) {
+    if (!isa.is_present()) continue;
+    for (const auto& [kv_dtype, rank] :
+         {std::pair{DType::kBf16, 64}, {DType::kBf16, 40}, {DType::kI8, 64}, {DType::kI8, 40}}) {
+      for (const int32_t len : {1, 16, 31, 32, 33, 128, 300, 512, 513, 1100}) {
+        CAPTURE(isa.name);
+        CAPTURE(dtype_name(kv_dtype));
+        CAPTURE(rank);
+        CAPTURE(len);
+        const std::vector<uint16_t> alone = attend_absorbed(isa, 1, kv_dtype, rank, {len});
+        CHECK(std::all_of(alone.begin(), alone.end(), is_number));
+        CHECK(std::any_of(alone.begin(), alone.end(), [](uint16_t bits) { return bits % 0x8000 != 0; }));
+        for (const int threads : {2, 5}) CHECK(attend_absorbed(isa, threads, kv_dtype, rank, {len}) == alone);
+        std::vector<uint16_t> first = attend_absorbed(isa, 2, kv_dtype, rank, {len, 77, 5});
+        first.resize(alone.size());
+        CHECK(first == alone);
+      }
+    }
+  }
+}
+
+TEST_CASE("absorbed latent attention: a key that is no number is seen in the output") {
+  for (const Isa& isa : all_isas()) {
+    if (!isa.is_present()) continue;
+    for (const int32_t position : {0, 40, 630}) {
+      CAPTURE(isa.name);
+      CAPTURE(position);
+      const std::vector<uint16_t> bits = attend_absorbed(isa, 2, DType::kBf16, 64, {700}, position);
+      CHECK(!std::all_of(bits.begin(), bits.end(), is_number));
+    }
+  }
+}
+
 TEST_CASE("expanded latent attention: bits do not depend on chunks, other sequences or threads") {
   const std::vector<LatentSeq> seqs{{1203, 500}, {70, 70}, {129, 1}};
   for (const DType kv_dtype : {DType::kBf16, DType::kI8}) {

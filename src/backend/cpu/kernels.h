@@ -131,8 +131,9 @@ struct LatentItem {
   void* out;
   int64_t q_latent_stride, q_rope_stride, out_stride;  // elements from head to head
   Elem act;
-  int64_t num_heads;  // kMaxLatentHeads at most
-  int64_t num_keys;
+  int64_t num_heads;           // LatentPlan::max_heads at most
+  int64_t first_key, end_key;  // all keys; with `partial` those of one span
+  float* partial;              // null: the result goes to `out`; else what a span gives, LatentPlan::partial_floats
   float scale_log2e;  // softmax_scale * log2(e)
   int64_t rank, rope_dim;
   const int32_t* block_table;  // of the sequence
@@ -162,13 +163,15 @@ struct LatentVector {
   int64_t rank, rope_dim;
 };
 
-static constexpr int64_t kMaxLatentHeads = 8;
-static constexpr int64_t kLatentKeys = 16;  // keys of a tile; a multiple of it is a block
-// A tile of keys, the queries and the sums of all heads.
-static constexpr int64_t latent_scratch_bytes(int64_t rank, int64_t rope_dim) {
-  const int64_t width = round_up(rank, 16) + round_up(rope_dim, 16);
-  return (kLatentKeys + kMaxLatentHeads) * width * 4 + kMaxLatentHeads * round_up(rank, 16) * 4;
-}
+static constexpr int64_t kLatentKeys = 16;  // a block holds a multiple of it
+
+// How attention over latent vectors is divided.
+struct LatentPlan {
+  int64_t max_heads;      // of an item
+  int64_t scratch_bytes;  // of each thread
+  // Keys whose sums are made apart and merged in order; 0: those of all keys are one.
+  int64_t span_keys = 0, partial_floats = 0;
+};
 
 struct MaxAndId {
   float value;
@@ -197,7 +200,10 @@ struct KernelTable {
   void (*attention)(const AttentionItem& item, char* scratch);
   // The partial results of an item's spans in order, `stride` floats apart, become its output.
   void (*merge_attention)(const AttentionItem& item, const float* partials, int64_t num_partials, int64_t stride, char* scratch);
-  void (*attention_latent)(const LatentItem& item, char* scratch);  // latent_scratch_bytes()
+  LatentPlan (*latent_plan)(Elem act, Elem cache, int64_t rank, int64_t rope_dim);
+  void (*attention_latent)(const LatentItem& item, char* scratch);
+  // What the spans of an item gave, in order and one behind the other, becomes its output.
+  void (*merge_latent)(const LatentItem& item, float* partials, int64_t num_partials);
   void (*latent_row)(const LatentRow& row);
   void (*latent_vector)(const LatentVector& vector);
   void (*kv_prefetch_head)(const KvWriteRun& run);  // the lines that kv_write_head will write; k and v are not read

@@ -13,7 +13,7 @@
 namespace spate::cpu {
 namespace {
 
-constexpr int kMinQueryLenOfTiles = 32, kMinQueryLenOfVectors = 80;  // measured: docs/kernels/cpu.md
+constexpr int kMinQueryLenOfTiles = 64, kMinQueryLenOfVectors = 80;  // measured: docs/kernels/cpu.md
 constexpr int64_t kMaxHeadsBytes = 64 << 20;     // of the keys and values that are made at once, if one head fits
 constexpr int64_t kExpandedBlockKeys = kKvTile;  // in a block of them
 constexpr int64_t kRunsAtOnce = 64;              // of 16 keys, whose products are made at once

@@ -9,6 +9,8 @@
 namespace spate::cpu {
 namespace {
 
+constexpr int64_t kMaxSpanBytes = 16 << 20;  // of what spans give
+
 int64_t token_bytes_of(const KvLayerDesc& desc) { return latent_token_bytes(elem_of(desc.dtype), desc.latent_width()); }
 
 char* block_data(const KvView& kv, int64_t block_id) {
@@ -28,6 +30,11 @@ QueryToken query_token(const AttentionLatentParams& p, int64_t token) {
   const int64_t seq = std::upper_bound(cu_seqlens, end, static_cast<int32_t>(token)) - cu_seqlens - 1;
   if (seq < 0 || seq >= p.seq_lens.dim(0) || p.seq_lens.data<int32_t>()[seq] == 0) return {};
   return {seq, p.seq_lens.data<int32_t>()[seq] - (cu_seqlens[seq + 1] - 1 - token)};
+}
+
+int64_t longest(const AttentionLatentParams& p) {
+  const int32_t* seq_lens = p.seq_lens.data<int32_t>();
+  return p.seq_lens.dim(0) == 0 ? 0 : *std::max_element(seq_lens, seq_lens + p.seq_lens.dim(0));
 }
 
 }  // namespace
@@ -58,38 +65,65 @@ void attention_latent(Stream& stream, const AttentionLatentParams& p) {
   CpuContext& context = context_of(stream);
   const KvLayerDesc& desc = p.kv.desc;
   const int64_t num_tokens = p.q_latent.dim(0), num_heads = p.q_latent.dim(1);
-  // Heads that share a key; fewer where there would be too few items for the threads.
-  int64_t heads = std::min(kMaxLatentHeads, num_heads);
-  while (heads > 1 && num_tokens * ceil_div(num_heads, heads) < context.pool.num_threads())
-    heads = ceil_div(heads, 2);
+  const LatentPlan plan = context.kernels.latent_plan(elem_of(p.q_latent.dtype()), elem_of(desc.dtype),
+                                                      desc.kv_lora_rank, desc.qk_rope_head_dim);
+  // Heads that share a key. Where there would be too few items for the threads, each span of keys is one, and then an
+  // item has fewer heads.
+  const int threads = context.pool.num_threads();
+  int64_t heads = std::min(plan.max_heads, num_heads), num_spans = 1;
+  const auto num_items = [&] { return num_tokens * ceil_div(num_heads, heads) * num_spans; };
+  if (plan.span_keys > 0 && num_items() < threads) {
+    const int64_t most = ceil_div(longest(p), plan.span_keys);
+    if (num_items() * most * plan.partial_floats * 4 <= kMaxSpanBytes) num_spans = std::max<int64_t>(1, most);
+  }
+  while (heads > 1 && num_items() < threads) heads = ceil_div(heads, 2);
   const int64_t groups = ceil_div(num_heads, heads);
-  context.reserve_thread_scratch(latent_scratch_bytes(desc.kv_lora_rank, desc.qk_rope_head_dim));
-  context.pool.parallel_for(num_tokens * groups, [&](int thread_idx, int64_t i) {
+  context.reserve_thread_scratch(plan.scratch_bytes);
+  float* partials = nullptr;
+  if (num_spans > 1) {
+    partials = reinterpret_cast<float*>(context.shared_scratch.reserve(num_items() * plan.partial_floats * 4));
+  }
+  // Item i of the tokens and groups of heads; end_key is 0 for dummies.
+  const auto item_of = [&](int64_t i) -> LatentItem {
     const int64_t token = i / groups, head = i % groups * heads;
     const QueryToken query = query_token(p, token);
-    if (query.seq < 0) return;
-    const int32_t row = p.seq_rows.data<int32_t>()[query.seq];
-    context.kernels.attention_latent(
-        {.q_latent = address(p.q_latent, token * p.q_latent.stride(0) + head * p.q_latent.stride(1)),
-         .q_rope = address(p.q_rope, token * p.q_rope.stride(0) + head * p.q_rope.stride(1)),
-         .out = address(p.out, token * p.out.stride(0) + head * p.out.stride(1)),
-         .q_latent_stride = p.q_latent.stride(1),
-         .q_rope_stride = p.q_rope.stride(1),
-         .out_stride = p.out.stride(1),
-         .act = elem_of(p.q_latent.dtype()),
-         .num_heads = std::min(heads, num_heads - head),
-         .num_keys = query.num_keys,
-         .scale_log2e = p.softmax_scale * std::numbers::log2e_v<float>,
-         .rank = desc.kv_lora_rank,
-         .rope_dim = desc.qk_rope_head_dim,
-         .block_table = p.block_table.data<int32_t>() + row * p.block_table.stride(0),
-         .kv = static_cast<const char*>(p.kv.data),
-         .block_bytes = p.kv.block_bytes,
-         .token_bytes = token_bytes_of(desc),
-         .kv_block_size = desc.kv_block_size,
-         .elem = elem_of(desc.dtype),
-         .scales_offset = kv_layout_of(desc).k_scales_offset},
-        context.scratch_of(thread_idx));
+    const int32_t row = query.seq < 0 ? 0 : p.seq_rows.data<int32_t>()[query.seq];
+    return {.q_latent = address(p.q_latent, token * p.q_latent.stride(0) + head * p.q_latent.stride(1)),
+            .q_rope = address(p.q_rope, token * p.q_rope.stride(0) + head * p.q_rope.stride(1)),
+            .out = address(p.out, token * p.out.stride(0) + head * p.out.stride(1)),
+            .q_latent_stride = p.q_latent.stride(1),
+            .q_rope_stride = p.q_rope.stride(1),
+            .out_stride = p.out.stride(1),
+            .act = elem_of(p.q_latent.dtype()),
+            .num_heads = std::min(heads, num_heads - head),
+            .first_key = 0,
+            .end_key = query.num_keys,
+            .partial = nullptr,
+            .scale_log2e = p.softmax_scale * std::numbers::log2e_v<float>,
+            .rank = desc.kv_lora_rank,
+            .rope_dim = desc.qk_rope_head_dim,
+            .block_table = p.block_table.data<int32_t>() + row * p.block_table.stride(0),
+            .kv = static_cast<const char*>(p.kv.data),
+            .block_bytes = p.kv.block_bytes,
+            .token_bytes = token_bytes_of(desc),
+            .kv_block_size = desc.kv_block_size,
+            .elem = elem_of(desc.dtype),
+            .scales_offset = kv_layout_of(desc).k_scales_offset};
+  };
+  context.pool.parallel_for(num_items(), [&](int thread_idx, int64_t i) {
+    LatentItem item = item_of(i / num_spans);
+    if (num_spans > 1) {
+      item.first_key = i % num_spans * plan.span_keys;
+      item.end_key = std::min(item.end_key, item.first_key + plan.span_keys);
+      item.partial = partials + i * plan.partial_floats;
+    }
+    if (item.first_key < item.end_key) context.kernels.attention_latent(item, context.scratch_of(thread_idx));
+  });
+  if (num_spans == 1) return;
+  context.pool.parallel_for(num_tokens * groups, [&](int, int64_t i) {
+    const LatentItem item = item_of(i);
+    const int64_t spans = ceil_div(item.end_key, plan.span_keys);
+    if (spans > 0) context.kernels.merge_latent(item, partials + i * num_spans * plan.partial_floats, spans);
   });
 }
 

@@ -26,7 +26,9 @@ void kv_prefetch_head(const KvWriteRun& run);
 void kv_write_head(const KvWriteRun& run);
 
 // latent.cpp
+LatentPlan latent_plan(Elem act, Elem cache, int64_t rank, int64_t rope_dim);
 void attention_latent(const LatentItem& item, char* scratch);
+void merge_latent(const LatentItem& item, float* partials, int64_t num_partials);
 void latent_row(const LatentRow& row);
 void latent_vector(const LatentVector& vector);
 

@@ -1,4 +1,5 @@
-// Attention over latent vectors, on vector units: the heads of an item share each key, which becomes floats once.
+// Attention over latent vectors, on vector units: the heads of an item share each key, which becomes floats once. With
+// AMX queries of bf16 over a cache of bf16 or codes are multiplied by tiles (latent_amx.h).
 //
 // Keys pass in tiles of 16 from position 0, whatever else the step holds, so that a query's bits do not depend on it. A
 // tile lies as n-blocks of 16 elements: its values are the B of a small product whose rows are the heads, and its
@@ -6,10 +7,14 @@
 #include "backend/cpu/kernel/code_scale.h"
 #include "backend/cpu/kernel/kernels_isa.h"
 #include "backend/cpu/kernel/micro_gemm.h"
+#ifdef __AMX_BF16__
+#include "backend/cpu/kernel/latent_amx.h"
+#endif
 
 namespace spate::cpu::SPATE_ISA {
 namespace {
 
+constexpr int64_t kVectorHeads = 8;                   // of an item
 constexpr int64_t kKeyBlock = kLatentKeys * kNBlock;  // floats of an n-block of a tile
 constexpr int64_t kKeysAtOnce = 4;                    // that a few heads meet together
 static_assert(kLatentKeys == 16 && kNBlock == 16);
@@ -66,7 +71,7 @@ SPATE_INLINE void widen_key(const LatentItem& item, int64_t position, float* out
 
 // The vectors from a position on are asked for in L2.
 SPATE_INLINE void ask_for_keys(const LatentItem& item, int64_t position, int64_t count) {
-  if (position + count > item.num_keys) return;
+  if (position + count > item.end_key) return;
   const char* first = block_of(item, position) + position % item.kv_block_size * item.token_bytes;
   for (int64_t line = 0; line < count * item.token_bytes; line += 64) prefetch_to_l2(first + line);
 }
@@ -108,7 +113,7 @@ static __attribute__((noinline)) void score_tile(const float* q, const float* ke
 SPATE_INLINE void score_keys(const LatentItem& item, const float* queries, const float* keys, int64_t width,
                              int64_t first, float* scores) {
   constexpr int kMostHeads = kLanes == 16 ? 4 : 2;  // their sums fill half of the registers
-  const int64_t num_keys = min_of(kLatentKeys, item.num_keys - first);
+  const int64_t num_keys = min_of(kLatentKeys, item.end_key - first);
   int64_t h = 0, asked = first + kLatentKeys;
   const int64_t asked_at_once = ceil_div(kKeysAtOnce * kMostHeads, item.num_heads);
   const auto score = [&](auto* tile, int64_t heads) {
@@ -167,14 +172,30 @@ SPATE_INLINE void store_output(const float* sums, int64_t rank, float scale, T* 
   SPATE_FOR_LANES(i, count, rank) { store_up_to(out + i, mul(load(sums + i), set1(scale)), count); }
 }
 
+#ifdef __AMX_BF16__
+bool tiles_take(Elem act, Elem cache) { return act == Elem::kBf16 && cache != Elem::kF32; }
+#endif
+
 }  // namespace
 
+LatentPlan latent_plan([[maybe_unused]] Elem act, [[maybe_unused]] Elem cache, int64_t rank, int64_t rope_dim) {
+#ifdef __AMX_BF16__
+  if (tiles_take(act, cache)) return latent_tiles_plan(rank, rope_dim);
+#endif
+  // A tile of keys, the queries and the sums of all heads.
+  const int64_t value_width = round_up(rank, kNBlock), width = value_width + round_up(rope_dim, kNBlock);
+  return {kVectorHeads, ((kLatentKeys + kVectorHeads) * width + kVectorHeads * value_width) * 4};
+}
+
 void attention_latent(const LatentItem& item, char* scratch) {
+#ifdef __AMX_BF16__
+  if (tiles_take(item.act, item.elem)) return LatentTiles(item, scratch).run();
+#endif
   const int64_t rank = round_up(item.rank, kNBlock), width = rank + round_up(item.rope_dim, kNBlock);
   float* keys = reinterpret_cast<float*>(scratch);     // [width / 16][kLatentKeys][16]
   float* queries = keys + kLatentKeys * width;         // [heads, width]
-  float* outputs = queries + kMaxLatentHeads * width;  // [heads, rank]
-  HeadState states[kMaxLatentHeads];
+  float* outputs = queries + kVectorHeads * width;     // [heads, rank]
+  HeadState states[kVectorHeads];
   const int64_t act_bytes = elem_bytes(item.act);
   for (int64_t h = 0; h < item.num_heads; ++h) {
     const char* latent = static_cast<const char*>(item.q_latent) + h * item.q_latent_stride * act_bytes;
@@ -184,9 +205,9 @@ void attention_latent(const LatentItem& item, char* scratch) {
     for (int64_t i = 0; i < rank; i += kLanes) store(outputs + h * rank + i, zero());
     states[h] = {-__builtin_inff(), zero()};
   }
-  alignas(64) float scores[kMaxLatentHeads * kLatentKeys];
-  for (int64_t first = 0; first < item.num_keys; first += kLatentKeys) {
-    const int64_t num_keys = min_of(kLatentKeys, item.num_keys - first);
+  alignas(64) float scores[kVectorHeads * kLatentKeys];
+  for (int64_t first = 0; first < item.end_key; first += kLatentKeys) {
+    const int64_t num_keys = min_of(kLatentKeys, item.end_key - first);
     for (int64_t k = 0; k < num_keys; ++k) widen_key(item, first + k, keys + k * kNBlock);
     score_keys(item, queries, keys, width, first, scores);
     for (int64_t h = 0; h < item.num_heads; ++h) {
@@ -210,6 +231,13 @@ void attention_latent(const LatentItem& item, char* scratch) {
     item.act == Elem::kF32 ? store_output(outputs + h * rank, item.rank, scale, reinterpret_cast<float*>(out))
                            : store_output(outputs + h * rank, item.rank, scale, reinterpret_cast<bf16_t*>(out));
   }
+}
+
+void merge_latent([[maybe_unused]] const LatentItem& item, [[maybe_unused]] float* partials,
+                  [[maybe_unused]] int64_t num_partials) {
+#ifdef __AMX_BF16__
+  merge_spans(item, partials, num_partials);
+#endif
 }
 
 template <typename From, typename To>

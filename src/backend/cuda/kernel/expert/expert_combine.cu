@@ -6,7 +6,7 @@
 // WORK       grid.x tokens, grid.y parts of a row; a thread a piece of 8 elements. expert_combine_norm: a CTA a row, 1
 // or 2
 //            pieces a thread.
-// ROOFLINE   Memory: 4 bytes of each pair and element, from L2 where a step is small.
+// ROOFLINE   Memory: 4 bytes of each pair and element, 2 where y is bf16 (..._y16), from L2 where a step is small.
 // WARM       0.6 s: experts
 // LIMITS     num_experts_per_tok <= 64. expert_combine_norm: bf16, width <= 8,192.
 // TESTS      spate-conformance --backend cuda --filter expert_mlp

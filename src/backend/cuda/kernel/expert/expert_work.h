@@ -99,6 +99,12 @@ class ExpertWork {
       segment.weight_tile = in_matrix / tiles_of_rows;
       segment.first_row = in_matrix % tiles_of_rows * tile_rows_;
       segment.num_rows = min(tile_rows_, p_.num_rows - segment.first_row);
+    } else if constexpr (kTeam > 1) {
+      const ExpertTile own = order_.tiles[tile / num_weight_tiles_];
+      segment.matrix = own.expert;
+      segment.weight_tile = tile % num_weight_tiles_ * kTeam + rank_;
+      segment.first_row = own.first_row;
+      segment.num_rows = own.num_rows;
     } else {
       // The tiles of an expert take num_of_expert * num_weight_tiles places from that of its first on.
       const int place = tile / num_weight_tiles_;

@@ -368,7 +368,7 @@ __device__ inline void attend_right(const LatentWgmmaKernelParams& p, const Shar
   }
 }
 
-// Loader::load(p, shared, words) is called by all warps of the first warpgroup, Loader::left() by the second.
+// Loader::load(p, shared, words) is called by all warps of the first warpgroup.
 template <typename Loader>
 __device__ inline void attention_latent_wgmma(const LatentWgmmaKernelParams& p, char* smem) {
   char* const aligned = smem + (1024 - shared_address(smem) % 1024) % 1024;
@@ -401,7 +401,7 @@ __device__ inline void attention_latent_wgmma(const LatentWgmmaKernelParams& p, 
     c.pair = c.lane % 4;
     c.row = c.thread / 32 * 16 + c.group;
     if (threadIdx.x < 256) {
-      Loader::left(p, shared, words, c);
+      attend_left<Loader::kIsCodes>(p, shared, words, c);
     } else {
       attend_right<Loader::kIsCodes>(p, shared, words, c);
     }

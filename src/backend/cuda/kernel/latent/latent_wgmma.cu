@@ -7,9 +7,8 @@
 // WORK       A CTA takes 64 rows (query token, head) and a run of tiles. One warp loads tiles by TMA, two in flight;
 //            each is keys (all 576 columns) and values (the first 512) at once. Warpgroup 0 multiplies q and keys and
 //            makes the probabilities; both multiply them with the values, 256 columns each: 0 from its registers, 1 from
-//            shared memory. Where sequences have 64 rows at most, the next tile's scores are issued behind 0's values.
-//            A tile takes about 2,200 clocks of the tensor core, where its 72 KB take 4,000 of an SM's share of the
-//            memory.
+//            shared memory. So a tile takes about 2,200 clocks of the tensor core, where its 72 KB take 4,000 of an SM's
+//            share of the memory.
 //            latent_combine merges what several CTAs have of an item.
 // ROOFLINE   1,152 bytes a key over 4.65 TB/s, up to about 90 rows a sequence; else 2,176 FLOP a row and key.
 // WARM       1 s: fast, bf16, latent-bf16
@@ -21,22 +20,10 @@
 
 namespace spate::cuda {
 
-// The same, found again where it is used: what follows from it is not kept in registers over the loop of tiles.
-__device__ inline uint32_t again(uint32_t value) {
-  uint32_t same;
-  asm volatile("mov.b32 %0, %1;" : "=r"(same) : "r"(value));
-  return same;
-}
-
 // One warp.
 struct TileLoader {
   static constexpr bool kIsCodes = false;
   static constexpr int kArrivals = 1, kLoadRegisters = 40, kRegisters = 232;
-
-  __device__ static void left(const LatentWgmmaKernelParams& p, const Shared& shared, SharedWords& words,
-                              const Consumer& c) {
-    attend_left<false>(p, shared, words, c);
-  }
 
   __device__ static void load(const LatentWgmmaKernelParams& p, const Shared& shared, SharedWords& words) {
     if (threadIdx.x >= kWarpSize) return;

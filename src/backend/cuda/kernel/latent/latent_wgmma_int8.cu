@@ -29,11 +29,6 @@ struct CodeLoader {
   static constexpr bool kIsCodes = true;
   static constexpr int kArrivals = 4, kLoadRegisters = 72, kRegisters = 216;
 
-  __device__ static void left(const LatentWgmmaKernelParams& p, const Shared& shared, SharedWords& words,
-                              const Consumer& c) {
-    attend_left<true>(p, shared, words, c);
-  }
-
   // Behind the last key that one again.
   __device__ static TileKeys keys_of(const LatentLayout& kv, const int32_t* blocks, int tile, int seq_len) {
     TileKeys keys;

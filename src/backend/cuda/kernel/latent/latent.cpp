@@ -51,9 +51,6 @@ LatentWgmmaKernelParams attend_parts(Stream& stream, const AttentionLatentParams
   const bool is_codes = p.kv.desc.dtype == DType::kI8;
   const int64_t box_keys = block_size % 64 == 0 ? 64 : block_size % 32 == 0 ? 32 : 16;
   const int64_t num_rows = 2 * num_ctas * kLatentRows;
-  // All of latent_combine's warps in two rounds.
-  const int64_t max_combine_warps = 2 * int64_t{device.num_sms()} * kLatentCombineCtas * kLatentCombineWarps;
-  const bool has_few_rows = p.q_latent.dim(0) * num_heads * kLatentFewRowWarps <= max_combine_warps;
   const int64_t sums_bytes = num_rows * kLatentRank * 4, stats_bytes = num_rows * 2 * 4,
                 cuts_bytes = num_ctas * static_cast<int64_t>(sizeof(LatentCut));
   char* scratch = splits ? static_cast<char*>(device.workspace(
@@ -71,7 +68,6 @@ LatentWgmmaKernelParams attend_parts(Stream& stream, const AttentionLatentParams
       .num_ctas = static_cast<int32_t>(num_ctas),
       .team_size = static_cast<int32_t>(team_size),
       .splits = splits,
-      .has_few_rows = has_few_rows,
   };
   const std::initializer_list<NamedSize> sizes = {
       {"num_tokens", p.q_latent.dim(0)}, {"num_seqs", num_seqs}, {"num_heads", num_heads}, {"max_seq_len", p.max_seq_len}};
@@ -110,6 +106,33 @@ LatentShortKernelParams attend_short(Stream& stream, const AttentionLatentParams
   return params;
 }
 
+// Behind attend_parts(). The more rows there are, the fewer of them are cut.
+void combine_parts(Stream& stream, const AttentionLatentParams& p, const LatentWgmmaKernelParams& params) {
+  const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  const int64_t num_tokens = p.q_latent.dim(0), num_heads = p.q_latent.dim(1), num_rows = num_tokens * num_heads;
+  const int64_t max_warps = int64_t{device.num_sms()} * kLatentCombineCtas * kLatentCombineWarps;  // at once
+  KernelId kernel = kernel_id("latent_combine");
+  int64_t x = params.num_ctas, y = std::min<int64_t>(p.max_query_len * num_heads, kLatentRows);
+  const auto take_rows = [&](KernelId id, int64_t row_warps) {
+    kernel = id;
+    x = num_tokens;
+    y = num_heads * row_warps;
+  };
+  if (num_rows * 16 <= max_warps) {
+    take_rows(kernel_id("latent_combine_16"), 16);
+  } else if (num_rows * 4 <= max_warps) {
+    take_rows(kernel_id("latent_combine_4"), 4);
+  } else if (num_rows <= params.num_ctas * kLatentRows) {
+    take_rows(kernel_id("latent_combine_1"), 1);
+  }
+  launch(stream, kernel, {.x = x, .y = ceil_div(y, kLatentCombineWarps), .num_threads = 32 * kLatentCombineWarps},
+         params,
+         {{"num_tokens", num_tokens},
+          {"num_seqs", p.seq_rows.dim(0)},
+          {"num_heads", num_heads},
+          {"max_seq_len", p.max_seq_len}});
+}
+
 void attend_wgmma(Stream& stream, const AttentionLatentParams& p, const AttentionLatentKernelParams& attention) {
   const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
   if (const int64_t num_parts = num_short_parts(device, p); num_parts > 0) {
@@ -122,17 +145,7 @@ void attend_wgmma(Stream& stream, const AttentionLatentParams& p, const Attentio
   }
   const LatentWgmmaKernelParams params = attend_parts(stream, p, attention);
   if (!params.splits) return;
-  const int64_t num_heads = p.q_latent.dim(1), seq_rows = std::min<int64_t>(p.max_query_len * num_heads, kLatentRows);
-  launch(stream, kernel_id("latent_combine"),
-         {.x = params.has_few_rows ? p.q_latent.dim(0) : params.num_ctas,
-          .y = params.has_few_rows ? num_heads * kLatentFewRowWarps / kLatentCombineWarps
-                                   : ceil_div(seq_rows, kLatentCombineWarps),
-          .num_threads = 32 * kLatentCombineWarps},
-         params,
-         {{"num_tokens", p.q_latent.dim(0)},
-          {"num_seqs", p.seq_rows.dim(0)},
-          {"num_heads", num_heads},
-          {"max_seq_len", p.max_seq_len}});
+  combine_parts(stream, p, params);
 }
 
 // The fused kernels' part of AttentionLatentParams.

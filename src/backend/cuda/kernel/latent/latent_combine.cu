@@ -1,8 +1,8 @@
 // WHAT       Merges the partial sums that several CTAs of attention_latent_wgmma left of an item.
 // SHAPES     As LatentWgmmaKernelParams says.
-// NUMERICS   f32, the sums in the order of the keys; one rounding. Whether rows are few changes nothing.
-// WORK       A warp a row of the items that are cut, each of which the CTA with its second part has noted. Where all
-//            rows together are few, sixteen warps a row.
+// NUMERICS   f32, the sums in the order of the keys; one rounding. Which kernel runs changes nothing.
+// WORK       latent_combine: a warp a row of the items that are cut, each of which the CTA with its second part has
+//            noted. latent_combine_1, _4, _16: so many warps each row of a step of fewer rows.
 // ROOFLINE   Latency; a part of a row is 2 KB, from L2.
 // WARM       0.1 s: fast, bf16, latent
 // LIMITS     None.
@@ -30,8 +30,9 @@ __device__ inline int find_seq(const AttentionLatentKernelParams& p, int token) 
   return low;
 }
 
-// Rows are few: sixteen warps a row, 32 of its columns each, a column a lane.
-__device__ inline void combine_few(const LatentWgmmaKernelParams& p) {
+// kRowWarps warps each row, a part of its columns each.
+template <int kRowWarps>
+__device__ inline void combine_rows(const LatentWgmmaKernelParams& p) {
   // Read at once, as if each token was a sequence.
   const AttentionLatentKernelParams& a = p.attention;
   const int token = blockIdx.x;
@@ -55,15 +56,25 @@ __device__ inline void combine_few(const LatentWgmmaKernelParams& p) {
   s.num_tiles = (s.seq_len + kLatentKeys - 1) / kLatentKeys;
   const int lane = threadIdx.x % kWarpSize;
   const int warp = static_cast<int>(blockIdx.y) * kLatentCombineWarps + static_cast<int>(threadIdx.x) / kWarpSize;
-  const int head = warp / kLatentFewRowWarps;
+  const int head = warp / kRowWarps;
   if (head >= a.num_heads) return;
   const LatentRowParts row = parts_of(p, split, s, first_unit, token, head);
   if (row.first_team == row.last_team) return;
-  const int quad = warp % kLatentFewRowWarps * (kWarpSize / 4) + lane / 4;
-  const int places[1] = {row.quad_at(quad) * 4 + lane % 4};
-  Bf16* out = static_cast<Bf16*>(a.out) + token * a.out_strides[0] + head * a.out_strides[1] + quad_column(quad) +
-              lane % 4 / 2 * 8 + lane % 2;
-  merge_parts<kWarpSize, float>(p, row, places, [&](int, float value) { *out = from_float<Bf16>(value); });
+  Bf16* out = static_cast<Bf16*>(a.out) + token * a.out_strides[0] + head * a.out_strides[1];
+  if constexpr (kRowWarps == 16) {  // a column a lane
+    const int quad = warp % kRowWarps * (kWarpSize / 4) + lane / 4;
+    const int places[1] = {row.quad_at(quad) * 4 + lane % 4};
+    out += quad_column(quad) + lane % 4 / 2 * 8 + lane % 2;
+    merge_parts<kWarpSize, float>(p, row, places, [&](int, float value) { *out = from_float<Bf16>(value); });
+  } else {
+    constexpr int kQuads = kLatentRank / 4 / kWarpSize / kRowWarps;
+    const int first_quad = warp % kRowWarps * kQuads * kWarpSize + lane;
+    int places[kQuads];
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) places[i] = row.quad_at(first_quad + i * kWarpSize);
+    merge_parts<4 * kRowWarps, float4>(
+        p, row, places, [&](int i, const float4& four) { store_quad(out, first_quad + i * kWarpSize, four); });
+  }
 }
 
 // A warp a row of the item that CTA blockIdx.x of the attention has the second part of.
@@ -86,15 +97,16 @@ __device__ inline void combine_cut(const LatentWgmmaKernelParams& p) {
                          [&](int i, const float4& four) { store_quad(out, lane + i * kWarpSize, four); });
 }
 
-extern "C" __global__ void __launch_bounds__(kLatentCombineWarps* kWarpSize, kLatentCombineCtas)
-    latent_combine(const __grid_constant__ LatentWgmmaKernelParams p) {
-  let_dependents_launch();
-  wait_for_inputs();
-  if (p.has_few_rows != 0) {
-    combine_few(p);
-  } else {
-    combine_cut(p);
+#define SPATE_COMBINE_KERNEL(name, combine)                                                    \
+  extern "C" __global__ void __launch_bounds__(kLatentCombineWarps* kWarpSize, kLatentCombineCtas) \
+      name(const __grid_constant__ LatentWgmmaKernelParams p) {                                    \
+    let_dependents_launch();                                                                       \
+    wait_for_inputs();                                                                             \
+    combine(p);                                                                                    \
   }
-}
+SPATE_COMBINE_KERNEL(latent_combine, combine_cut)
+SPATE_COMBINE_KERNEL(latent_combine_1, combine_rows<1>)
+SPATE_COMBINE_KERNEL(latent_combine_4, combine_rows<4>)
+SPATE_COMBINE_KERNEL(latent_combine_16, combine_rows<16>)
 
 }  // namespace spate::cuda

@@ -21,7 +21,7 @@ constexpr int kLatentTileBytes = kLatentParts * kLatentPartBytes;
 constexpr int kLatentSharedBytes = 1024 + 3 * kLatentTileBytes + kLatentPartBytes + 512;
 constexpr int kLatentKeyScalesBytes = 1024;  // of two tiles of codes, behind that
 constexpr int64_t kLatentMaxTeam = 8;
-constexpr int kLatentCombineWarps = 8, kLatentFewRowWarps = 16;
+constexpr int kLatentCombineWarps = 8;
 constexpr int kLatentCombineCtas = 2;  // of an SM
 
 // Partial sums of 64 rows, four columns of a row in a quad, in the order in which threads have them: they store and
@@ -56,7 +56,6 @@ struct LatentWgmmaKernelParams {
   int32_t num_ctas;  // a multiple of team_size
   int32_t team_size;
   int32_t splits;
-  int32_t has_few_rows;  // latent_combine has kLatentFewRowWarps a row
 };
 
 }  // namespace spate::cuda

@@ -64,6 +64,7 @@ int run_all(const GoldensArguments& arguments, const BackEnd& back_end) {
 }
 
 int run_program(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a run that is stopped has said what failed
   GoldensArguments arguments;
   for (int i = 1; i < argc; ++i) {
     const std::string_view flag = argv[i];

@@ -274,7 +274,7 @@ TEST_CASE("embeddings: they run beside generation, and a client that goes away t
   });
   for (int i = 0; i < 5; ++i) check_close(s.post({{"input", {5, 7, 9}}})["data"][0]["embedding"], normalised({7, 1, 1, 2}));
   generating.join();
-  s.model.executor->step_milliseconds = 50;  // so that the client goes first, on a busy machine too
+  s.model.executor->step_milliseconds = 300;  // so that the client goes first, on a busy machine too
   {
     TestClient client(s.server.port());
     const Json body{{"input", std::vector<std::vector<int>>(60, std::vector<int>(400, 3))}};

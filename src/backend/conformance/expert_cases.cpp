@@ -226,7 +226,8 @@ void add_expert_mlp(Report& report, Sides sides, DType act, const WeightSpec& sp
       // An activation that lies between two values of bf16 may be rounded either way: one of them moves a sum of
       // weights of variance 1 / intermediate_size by up to 2^-8 of some of these, an 8-bit code that is one off by
       // 2^-6. Where there are many, several are, and large ones among them.
-      const double many = s.num_tokens * s.intermediate_size > 4000 ? 4 : 1;
+      const int64_t num_activations = s.num_tokens * s.intermediate_size;
+      const double many = num_activations > 64000 ? 8 : num_activations > 4000 ? 4 : 1;
       const double step = spec.quantizes_activations() ? 0x1p-4 : act == DType::kBf16 ? 0x1p-6 : 0;
       const double size = s.has_outliers ? 64 : 1;  // of activations
       const double flip = size * many * step / std::sqrt(static_cast<double>(s.intermediate_size));

@@ -3,9 +3,8 @@
 // SHAPES     As ExpertCombineKernelParams says.
 // NUMERICS   f32; the shared part first, then the experts by rising id, which is the order of their rows; one rounding.
 //            expert_combine_norm has the bits of expert_combine, then add_rms_norm.
-// WORK       grid.x tokens, grid.y parts of a row; a thread a piece of 8 elements. expert_combine_norm: a CTA a row, 1
-// or 2
-//            pieces a thread.
+// WORK       grid.x tokens, grid.y parts of a row; a thread a piece of 8 elements. expert_combine_norm: a CTA a row,
+//            1 or 2 pieces a thread.
 // ROOFLINE   Memory: 4 bytes of each pair and element, 2 where y is bf16 (..._y16), from L2 where a step is small.
 // WARM       0.6 s: experts
 // LIMITS     num_experts_per_tok <= 64. expert_combine_norm: bf16, width <= 8,192.

@@ -27,14 +27,6 @@ namespace spate::cuda {
 
 enum class Part { kQuery, kKey, kValue };
 
-__device__ inline void load_floats(float (&values)[4], const float* address) {
-  const float4 quad = *reinterpret_cast<const float4*>(address);
-  values[0] = quad.x;
-  values[1] = quad.y;
-  values[2] = quad.z;
-  values[3] = quad.w;
-}
-
 // Cosines and sines of a piece's elements: of its 4 pairs of neighbours, or of the 8 pairs that it has one half of.
 struct Angles {
   float cos[kPieceElems], sin[kPieceElems];

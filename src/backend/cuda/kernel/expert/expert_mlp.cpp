@@ -200,7 +200,7 @@ void run_any(Stream& stream, const ExpertMlpParams& p, const AddRmsNormParams* n
     params.out_features = static_cast<int32_t>(desc.out_features);
     params.in_features = static_cast<int32_t>(desc.in_features);
     launch(stream, product_kernel(act, desc.spec.codes),
-           {.x = ceil_div(desc.out_features, kProductTileN), .y = max_tiles, .num_threads = kProductThreads}, params,
+           {.x = max_tiles, .y = ceil_div(desc.out_features, kProductTileN), .num_threads = kProductThreads}, params,
            {{"num_pairs", num_pairs}, {"out_features", desc.out_features}, {"in_features", desc.in_features}});
   };
   multiply({.x = p.x.raw(),
@@ -716,8 +716,8 @@ void linear_heads(Stream& stream, const LinearHeadsParams& p) {
       .in_features = static_cast<int32_t>(desc.in_features),
   };
   launch(stream, product_kernel(p.x.dtype(), desc.spec.codes),
-         {.x = ceil_div(desc.out_features, kProductTileN),
-          .y = num_heads * ceil_div(num_tokens, kProductTileM),
+         {.x = num_heads * ceil_div(num_tokens, kProductTileM),
+          .y = ceil_div(desc.out_features, kProductTileN),
           .num_threads = kProductThreads},
          params, {{"num_tokens", num_tokens}, {"num_heads", num_heads}, {"out_features", desc.out_features}});
 }

@@ -3,7 +3,7 @@
 // SHAPES     As ExpertProductKernelParams says; x act, W f32 or bf16, out act or f32.
 // LAYOUT     W row-major, rows padded to 16 elements with zeros.
 // NUMERICS   fp32 sums element by element along k, in one order: a row's bits do not depend on the rows beside it.
-// WORK       grid.x tiles of out_features, grid.y tiles of rows (those beyond the order's count end at once); 256
+// WORK       grid.x tiles of rows (those beyond the order's count end at once), grid.y tiles of out_features; 256
 //            threads, 4 x 4 outputs each.
 // ROOFLINE   Not tuned: for dtypes and widths that expert_wgmma.cu cannot take.
 // WARM       0.5 s: older, experts; f32, experts; older, latent; f32, latent
@@ -31,17 +31,17 @@ __device__ inline void expert_product(const ExpertProductKernelParams& p) {
   ExpertTile tile;
   if (p.order.tiles == nullptr) {
     const int tiles_of_matrix = (p.num_rows + kProductTileM - 1) / kProductTileM;
-    const int first_row = static_cast<int>(blockIdx.y) % tiles_of_matrix * kProductTileM;
-    tile = {static_cast<int>(blockIdx.y) / tiles_of_matrix, first_row, min(kProductTileM, p.num_rows - first_row), 0, 0};
+    const int first_row = static_cast<int>(blockIdx.x) % tiles_of_matrix * kProductTileM;
+    tile = {static_cast<int>(blockIdx.x) / tiles_of_matrix, first_row, min(kProductTileM, p.num_rows - first_row), 0, 0};
   } else {
-    if (static_cast<int>(blockIdx.y) >= *p.order.num_tiles) return;
-    tile = p.order.tiles[blockIdx.y];
+    if (static_cast<int>(blockIdx.x) >= *p.order.num_tiles) return;
+    tile = p.order.tiles[blockIdx.x];
   }
   for (int i = threadIdx.x; i < tile.num_rows; i += kProductThreads) {
     source[i] = p.gathers ? p.order.row_tokens[tile.first_row + i] : tile.first_row + i;
   }
   __syncthreads();
-  const int tile_column = blockIdx.x * kProductTileN;
+  const int tile_column = blockIdx.y * kProductTileN;
   const int thread_row = threadIdx.x / kThreadsN * kOutputs, thread_column = threadIdx.x % kThreadsN * kOutputs;
   const Act* x = static_cast<const Act*>(p.x) + tile.expert * p.x_matrix_stride;
   const Weight* weight = static_cast<const Weight*>(p.weight) + tile.expert * p.weight_matrix_stride;

@@ -275,6 +275,7 @@ void add_expert_layer_products(Report& report, Sides sides, const WeightSpec& sp
     int64_t m, heads, hidden, intermediate, num_experts, num_chosen, qkv;
     bool has_bias, is_sigmoid;
     int64_t shared = 0;  // width of the shared expert
+    bool has_nan = false;
   };
   constexpr int64_t kNoQkv = 0;
   for (const auto& c :
@@ -283,7 +284,9 @@ void add_expert_layer_products(Report& report, Sides sides, const WeightSpec& sp
         Case{2, 256, 128, 64, 8, 2, 192, true, false}, Case{1, 200, 136, 48, 6, 3, 48, false, true},
         Case{1, 2048, 2048, 1408, 8, 6, 3648, false, false, 2816},
         Case{1, 2560, 2560, 256, 16, 3, 3584, true, false, 512},
-        Case{1, 2176, 2560, 320, 56, 4, kNoQkv, true, true, 192}, Case{2, 256, 128, 64, 8, 2, 192, true, false, 96}}) {
+        Case{1, 2176, 2560, 320, 56, 4, kNoQkv, true, true, 192}, Case{2, 256, 128, 64, 8, 2, 192, true, false, 96},
+        Case{1, 4096, 2048, 256, 32, 8, 5120, false, false, 0, true},
+        Case{1, 2560, 2560, 256, 16, 3, 3584, true, false, 512, true}}) {
     Rng rng(test_seed(), static_cast<uint64_t>(c.hidden * 31 + c.intermediate));
     const auto matrix = [&](int64_t rows, int64_t columns) {
       return random_tensor(rng, kAct, {rows, columns}, 1 / std::sqrt(static_cast<float>(columns)));
@@ -293,9 +296,10 @@ void add_expert_layer_products(Report& report, Sides sides, const WeightSpec& sp
                      down = matrix(c.num_experts * c.hidden, c.intermediate), qkv = matrix(c.qkv, c.hidden);
     const HostTensor o_bias = random_tensor(rng, kAct, {c.hidden}), qkv_bias = random_tensor(rng, kAct, {c.qkv}),
                      choice_bias = random_tensor(rng, DType::kF32, {c.num_experts}, 0.3f);
-    const HostTensor heads = random_tensor(rng, kAct, {c.m, c.heads}),
-                     residual = random_tensor(rng, kAct, {c.m, c.hidden}), post = random_tensor(rng, kAct, {c.hidden}),
+    HostTensor heads = random_tensor(rng, kAct, {c.m, c.heads});
+    const HostTensor residual = random_tensor(rng, kAct, {c.m, c.hidden}), post = random_tensor(rng, kAct, {c.hidden}),
                      next = random_tensor(rng, kAct, {c.hidden});
+    if (c.has_nan) heads.span<Bf16>()[static_cast<size_t>(c.heads) / 3] = Bf16::from_float(NAN);
     const HostTensor shared_gate_up = matrix(2 * c.shared, c.hidden), shared_down = matrix(c.hidden, c.shared);
     const auto run = [&](Side& side, bool decomposed) -> Outputs {
       LayerProductsDevice* joining = decomposed ? nullptr : layer_products_device(side.device());
@@ -348,9 +352,9 @@ void add_expert_layer_products(Report& report, Sides sides, const WeightSpec& sp
       return outputs;
     };
     const CaseBody as_it_is = [&](Side& side) { return run(side, false); };
-    const std::string label =
-        fmt::format("m {}, {} to {}, {} of {} experts of {}{}, to {}", c.m, c.heads, c.hidden, c.num_chosen,
-                    c.num_experts, c.intermediate, c.shared > 0 ? fmt::format(" and {}", c.shared) : "", c.qkv);
+    const std::string label = fmt::format(
+        "m {}, {} to {}, {} of {} experts of {}{}, to {}{}", c.m, c.heads, c.hidden, c.num_chosen, c.num_experts,
+        c.intermediate, c.shared > 0 ? fmt::format(" and {}", c.shared) : "", c.qkv, c.has_nan ? ", a NaN" : "");
     family.compare(sides.actual, sides.expected, label, as_it_is);
     family.compare(sides.actual, label + " against its decomposition", as_it_is,
                    [&](Side& side) { return run(side, true); });

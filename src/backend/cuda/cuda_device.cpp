@@ -13,6 +13,7 @@
 #include "backend/cuda/kernel/latent/latent.h"
 #include "backend/cuda/kernel/latent/latent_expanded.h"
 #include "backend/cuda/kernel/linear/linear_wgmma.h"
+#include "backend/cuda/kernel/step/step.h"
 #include "backend/cuda/kernel_compiler.h"
 #include "backend/cuda/kernel_worker.h"
 #include "backend/cuda/launch.h"
@@ -278,7 +279,13 @@ Result<Buffer> CudaDevice::allocate(size_t bytes, MemoryKind kind) {
   } else {
     error = api().cuMemHostAlloc(&data, bytes_or_one, CU_MEMHOSTALLOC_PORTABLE);
   }
-  if (error == CUDA_SUCCESS) return Buffer(data, bytes, kind, this);
+  if (error == CUDA_SUCCESS) {
+    if (kind == MemoryKind::kPinnedHost) {
+      const std::lock_guard lock(pinned_mutex_);
+      pinned_[reinterpret_cast<uintptr_t>(data)] = bytes;
+    }
+    return Buffer(data, bytes, kind, this);
+  }
   CHECK(error == CUDA_ERROR_OUT_OF_MEMORY, "CUDA: an allocation of {} bytes failed with {}", bytes,
         driver_error(api(), error));
   if (kind == MemoryKind::kPinnedHost)
@@ -291,6 +298,10 @@ Result<Buffer> CudaDevice::allocate(size_t bytes, MemoryKind kind) {
 
 void CudaDevice::deallocate(void* data, size_t, MemoryKind kind) noexcept {
   make_current();
+  if (kind == MemoryKind::kPinnedHost) {
+    const std::lock_guard lock(pinned_mutex_);
+    pinned_.erase(reinterpret_cast<uintptr_t>(data));
+  }
   const CUresult error = kind == MemoryKind::kDevice ? api().cuMemFree(address_of(data)) : api().cuMemFreeHost(data);
   // A static object may outlive the driver: its memory went with the process's context.
   if (error != CUDA_ERROR_DEINITIALIZED) check_driver(api(), error, "freeing memory");
@@ -298,14 +309,37 @@ void CudaDevice::deallocate(void* data, size_t, MemoryKind kind) noexcept {
 
 std::unique_ptr<Stream> CudaDevice::create_stream() { return std::make_unique<CudaStream>(*this); }
 
+bool CudaDevice::copies_words(const void* host, const void* device, size_t bytes) const {
+  constexpr size_t kMaxBytes = 1 << 16;
+  const auto at = reinterpret_cast<uintptr_t>(host);
+  if (bytes > kMaxBytes || (at | reinterpret_cast<uintptr_t>(device) | bytes) % sizeof(uint32_t) != 0) return false;
+  if (!modules_.is_loaded(kernel_id("copy_words"))) return false;
+  const std::lock_guard lock(pinned_mutex_);
+  const auto behind = pinned_.upper_bound(at);
+  if (behind == pinned_.begin()) return false;
+  const auto& [begin, size] = *std::prev(behind);
+  return at + bytes <= begin + size;
+}
+
+void CudaDevice::copy_words(Stream& stream, void* dst, const void* src, size_t bytes) {
+  constexpr int kThreads = 128;
+  const CopyWordsKernelParams params{.from = static_cast<const uint32_t*>(src),
+                                     .to = static_cast<uint32_t*>(dst),
+                                     .num_words = static_cast<int32_t>(bytes / sizeof(uint32_t))};
+  launch(stream, kernel_id("copy_words"), {.x = ceil_div(params.num_words, kThreads), .num_threads = kThreads}, params,
+         {{"num_words", params.num_words}});
+}
+
 void CudaDevice::copy_to_device(Stream& stream, void* dst, const void* src_host, size_t bytes) {
   if (bytes == 0) return;
+  if (copies_words(src_host, dst, bytes)) return copy_words(stream, dst, src_host, bytes);
   make_current();
   check_driver(api(), api().cuMemcpyHtoDAsync(address_of(dst), src_host, bytes, handle_of(stream)), "copy_to_device");
 }
 
 void CudaDevice::copy_to_host(Stream& stream, void* dst_host, const void* src, size_t bytes) {
   if (bytes == 0) return;
+  if (copies_words(dst_host, src, bytes)) return copy_words(stream, dst_host, src, bytes);
   make_current();
   check_driver(api(), api().cuMemcpyDtoHAsync(dst_host, address_of(src), bytes, handle_of(stream)), "copy_to_host");
 }

@@ -7,7 +7,9 @@
 
 #include <array>
 #include <atomic>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -177,6 +179,9 @@ class CudaDevice final : public Device, public LayerProductsDevice, public Produ
   explicit CudaDevice(std::unique_ptr<Context> context) : context_(std::move(context)) {}
   Status describe(const GpuFacts& gpu);
   Status read_tile_table(const GpuFacts& gpu);
+  // Whether the copy is one for a kernel: small, by words, and the host's side is pinned memory of this device.
+  bool copies_words(const void* host, const void* device, size_t bytes) const;
+  void copy_words(Stream& stream, void* dst, const void* src, size_t bytes);
   Status reserve_integer_scratch(const IntegerLayout& layout);
   Status reserve_outlier_scratch();
   Status reserve_pack_buffers(int64_t bytes);
@@ -200,6 +205,8 @@ class CudaDevice final : public Device, public LayerProductsDevice, public Produ
   std::string description_;
   mutable KernelModules modules_{api()};
   OpTable ops_;
+  mutable std::mutex pinned_mutex_;
+  std::map<uintptr_t, size_t> pinned_;  // bytes of each piece of pinned memory
   Buffer workspace_;
   Buffer partial_sums_, partial_flags_, work_counters_;
   mutable StepGraphs graphs_{*this};

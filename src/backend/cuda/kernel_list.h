@@ -379,6 +379,7 @@ inline constexpr KernelInfo kKernels[] = {
     {"sample/logprobs.cu", "logprobs_cluster_small", kSampleSliceSmall},
     {"sample/logprobs.cu", "logprobs_cluster_medium", kSampleSliceMedium},
     {"sample/logprobs.cu", "logprobs_cluster_large", kSampleSliceLarge},
+    {"step/step.cu", "copy_words"},
     {"step/step.cu", "apply_updates"},
     {"step/step.cu", "begin_step"},
     {"step/step.cu", "finish_step"},

@@ -1,10 +1,9 @@
-// WHAT       apply_updates puts the plan's rows and block ids into the running state. begin_step writes the flat arrays
-// of
-//            the step. finish_step moves the state on by what the step computed and sampled.
+// WHAT       copy_words brings a plan here and what a step sampled to the host: the copy engine would leave the GPU idle
+//            for longer. apply_updates puts the plan's rows and block ids into the running state. begin_step writes the
+//            flat arrays of the step. finish_step moves the state on by what the step computed and sampled.
 // SHAPES     core/step_plan.h and backend/ops.h (RowState, StepInputs).
 // LAYOUT     The plan is the same image on the host and here. Its header is read here, so that begin_step and
-// finish_step
-//            can be replayed for another plan; inputs beyond the plan's counts become dummies (backend/ops.h).
+//            finish_step can be replayed for another plan; inputs beyond the plan's counts become dummies (backend/ops.h).
 // NUMERICS   Integers.
 // WORK       apply_updates: a CTA an update (rows first, then blocks). begin_step, finish_step: a CTA a sequence,
 //            which adds up what the sequences before it hold: num_seqs^2 / 2 additions in all, 32,768 at 256 sequences.
@@ -51,6 +50,14 @@ __device__ inline void apply_row_update(const ApplyUpdatesKernelParams& p, const
     p.num_tokens[row] = update.num_tokens;
     p.num_computed_tokens[row] = update.num_computed_tokens;
   }
+}
+
+extern "C" __global__ void copy_words(const __grid_constant__ CopyWordsKernelParams p) {
+  let_dependents_launch();
+  wait_for_inputs();
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  // The host has written other words to this place before.
+  if (i < p.num_words) p.to[i] = *const_cast<const volatile uint32_t*>(p.from + i);
 }
 
 extern "C" __global__ void apply_updates(const __grid_constant__ ApplyUpdatesKernelParams p) {

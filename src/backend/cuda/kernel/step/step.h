@@ -6,6 +6,13 @@
 
 namespace spate::cuda {
 
+// One of both in pinned memory of the host.
+struct CopyWordsKernelParams {
+  const uint32_t* from;
+  uint32_t* to;
+  int32_t num_words;
+};
+
 struct ApplyUpdatesKernelParams {
   const char* plan;  // the image on the device
   // The running state; strides in elements (bytes for sampling).

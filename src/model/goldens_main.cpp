@@ -1,6 +1,6 @@
 // spate-goldens: the golden tests of the models on any back-end, for machines that the unit tests do not run on.
 //
-//   spate-goldens [--backend NAME] [--isa NAME] [--goldens DIR] [--verbose]
+//   spate-goldens [--backend NAME] [--isa NAME] [--goldens DIR] [--shard I/N] [--verbose]
 //
 // Prints a line a failure and "N passed, M failed"; the exit code is 1 when something failed or nothing ran.
 #include <fmt/core.h>
@@ -20,23 +20,25 @@ struct GoldensArguments {
   std::string backend{oracle_back_end().name};
   std::string isa;  // DeviceOptions::isa
   std::string goldens = "test/goldens/model";
+  int shard = 1, num_shards = 1;
   bool verbose = false;
 };
 
 int usage() {
-  std::fprintf(stderr, "usage: spate-goldens [--backend %s] [--isa NAME] [--goldens DIR] [--verbose]\n",
+  std::fprintf(stderr, "usage: spate-goldens [--backend %s] [--isa NAME] [--goldens DIR] [--shard I/N] [--verbose]\n",
                back_end_names("|").c_str());
   return 2;
 }
 
 int run_all(const GoldensArguments& arguments, const BackEnd& back_end) {
-  int num_passed = 0, num_failed = 0, num_refused = 0;
+  int num_passed = 0, num_failed = 0, num_refused = 0, golden_idx = 0;
   const int max_ranks = std::min(back_end.max_ranks, 2);
   for (const auto& folder : golden_folders(arguments.goldens)) {
     for (const DType act_dtype : {DType::kF32, DType::kBf16}) {
       for (int ranks = 1; ranks <= max_ranks; ++ranks) {
         for (const GoldenSchedule schedule :
              {GoldenSchedule::kOneByOne, GoldenSchedule::kBatched, GoldenSchedule::kChunked}) {
+          if (golden_idx++ % arguments.num_shards != arguments.shard - 1) continue;
           const std::string name = fmt::format("{} {} tp{} {}", folder.filename().string(), dtype_name(act_dtype),
                                                ranks, golden_schedule_name(schedule));
           const auto result = run_golden(folder, back_end.make_device, {.num_threads = 1, .isa = arguments.isa},
@@ -63,6 +65,11 @@ int run_all(const GoldensArguments& arguments, const BackEnd& back_end) {
   return num_failed == 0 && num_passed > 0 ? 0 : 1;
 }
 
+bool is_shard(const char* text, GoldensArguments& arguments) {
+  return std::sscanf(text, "%d/%d", &arguments.shard, &arguments.num_shards) == 2 && arguments.shard >= 1 &&
+         arguments.shard <= arguments.num_shards;
+}
+
 int run_program(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a run that is stopped has said what failed
   GoldensArguments arguments;
@@ -74,6 +81,8 @@ int run_program(int argc, char** argv) {
       arguments.isa = argv[++i];
     else if (flag == "--goldens" && i + 1 < argc)
       arguments.goldens = argv[++i];
+    else if (flag == "--shard" && i + 1 < argc && is_shard(argv[i + 1], arguments))
+      ++i;
     else if (flag == "--verbose")
       arguments.verbose = true;
     else

@@ -17,6 +17,7 @@
 // WARM       1 s: fast, bf16, bf16-cache, head-64; fast, bf16, bf16-cache, head-128
 // LIMITS     sm_90a.
 // TESTS      spate-conformance --backend cuda --filter attention_paged
+#include "backend/cuda/kernel/attention/attention_decode_cluster.h"
 #include "backend/cuda/kernel/attention/attention_decode_ring.h"
 
 namespace spate::cuda {

@@ -16,6 +16,7 @@
 // WARM       1.6 s: fast, bf16, int8-cache, head-64; fast, bf16, int8-cache, head-128
 // LIMITS     sm_90a.
 // TESTS      spate-conformance --backend cuda --filter attention_paged
+#include "backend/cuda/kernel/attention/attention_decode_cluster.h"
 #include "backend/cuda/kernel/attention/attention_decode_ring.h"
 
 namespace spate::cuda {

@@ -397,6 +397,13 @@ void check_params(const QkNormRopeKvWriteParams& p) {
         p.cos_sin.dim(1), head_dim);
 }
 
+void check_params(const QkNormRopeAttentionParams& p) {
+  check_params(p.write);
+  check_params(p.attention);
+  CHECK(p.write.q.raw() == p.attention.q.raw() && p.write.kv.data == p.attention.kv.data,
+        "qk_norm_rope_attention: attention of another q or cache");
+}
+
 void check_params(const LinearSiluAndMulParams& p) {
   ShapeCheck check("linear_silu_and_mul");
   const DType act = act_dtype("linear_silu_and_mul", p.x);

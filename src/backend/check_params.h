@@ -33,6 +33,7 @@ void check_params(const AddRmsNormParams& p);
 void check_params(const ExpertMlpAddNormParams& p);
 void check_params(const LatentNormRopeWriteParams& p);
 void check_params(const QkNormRopeKvWriteParams& p);
+void check_params(const QkNormRopeAttentionParams& p);
 void check_params(const LinearSiluAndMulParams& p);
 
 }  // namespace spate

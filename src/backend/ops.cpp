@@ -20,6 +20,14 @@ void decomposed_qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWritePar
   ops.kv_write(stream, {.k = p.k, .v = p.v, .slot_mapping = p.slot_mapping, .kv = p.kv});
 }
 
+void decomposed_qk_norm_rope_attention(Stream& stream, const QkNormRopeAttentionParams& p) {
+  const OpTable& ops = ops_of(stream);
+  const auto write =
+      ops.qk_norm_rope_kv_write != nullptr ? ops.qk_norm_rope_kv_write : decomposed_qk_norm_rope_kv_write;
+  write(stream, p.write);
+  ops.attention_paged(stream, p.attention);
+}
+
 void decomposed_linear_silu_and_mul(Stream& stream, const LinearSiluAndMulParams& p) {
   ops_of(stream).linear(stream,
                         {.x = p.x, .weight = p.weight, .bias = p.bias, .out = p.gate_up, .matrix_idx = p.matrix_idx});
@@ -50,6 +58,7 @@ OpTable decompositions() {
   OpTable table;
   table.add_rms_norm = decomposed_add_rms_norm;
   table.qk_norm_rope_kv_write = decomposed_qk_norm_rope_kv_write;
+  table.qk_norm_rope_attention = decomposed_qk_norm_rope_attention;
   table.linear_silu_and_mul = decomposed_linear_silu_and_mul;
   table.expert_mlp_add_norm = decomposed_expert_mlp_add_norm;
   table.latent_norm_rope_write = decomposed_latent_norm_rope_write;
@@ -81,6 +90,7 @@ BoundOps bind_ops(const OpTable& table) {
   };
   bind("add_rms_norm", &OpTable::add_rms_norm);
   bind("qk_norm_rope_kv_write", &OpTable::qk_norm_rope_kv_write);
+  bind("qk_norm_rope_attention", &OpTable::qk_norm_rope_attention);
   bind("linear_silu_and_mul", &OpTable::linear_silu_and_mul);
   if (table.expert_mlp != nullptr) bind("expert_mlp_add_norm", &OpTable::expert_mlp_add_norm);
   if (table.latent_write != nullptr) bind("latent_norm_rope_write", &OpTable::latent_norm_rope_write);

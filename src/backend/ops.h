@@ -386,6 +386,13 @@ struct QkNormRopeKvWriteParams {
   KvView kv;
 };
 
+// qk_norm_rope_kv_write, then attention_paged over the same cache: attention.q is write.q. The tokens of a sequence are
+// its last ones: position and slot of the last are those of key seq_len - 1. On return q, k and v are unspecified.
+struct QkNormRopeAttentionParams {
+  QkNormRopeKvWriteParams write;
+  AttentionPagedParams attention;
+};
+
 // out = silu(x Wg^T) * (x Wu^T) with weight = [Wg; Wu].
 struct LinearSiluAndMulParams {
   Tensor x;                    // [num_tokens, in_features] act
@@ -442,6 +449,7 @@ struct OpTable {
   // Fused.
   Op<AddRmsNormParams> add_rms_norm = nullptr;
   Op<QkNormRopeKvWriteParams> qk_norm_rope_kv_write = nullptr;
+  Op<QkNormRopeAttentionParams> qk_norm_rope_attention = nullptr;
   Op<LinearSiluAndMulParams> linear_silu_and_mul = nullptr;
   // Fused, of experts.
   Op<ExpertMlpAddNormParams> expert_mlp_add_norm = nullptr;

@@ -76,8 +76,10 @@ void GroupedQueryAttention::project(const StepContext& ctx, const Tensor& x) con
 void GroupedQueryAttention::attend(const StepContext& ctx, const KvView& kv) const {
   const int64_t num_tokens = ctx.batch.num_tokens();
   const Tensor qkv = qkv_.rows(0, num_tokens);
-  write_kv(ctx, kv, qkv);
-  attend(ctx, kv, q_of(qkv), ctx.batch.inputs.cu_seqlens_q, ctx.batch.max_query_len, heads_.rows(0, num_tokens));
+  ctx.ops.qk_norm_rope_attention(ctx.stream,
+                                 {.write = write_params(ctx, kv, qkv),
+                                  .attention = attention_params(ctx, kv, q_of(qkv), ctx.batch.inputs.cu_seqlens_q,
+                                                                ctx.batch.max_query_len, heads_.rows(0, num_tokens))});
 }
 
 // Gathered rows lie behind or in place of rows that nobody needs any more.
@@ -87,55 +89,59 @@ void GroupedQueryAttention::forward_output_rows(const StepContext& ctx, const Kv
   CHECK(2 * n <= num_tokens, "{} outputs of {} tokens", n, num_tokens);
   const Tensor qkv = qkv_.rows(0, num_tokens);
   project(ctx, x);
-  write_kv(ctx, kv, qkv);
+  ctx.ops.qk_norm_rope_kv_write(ctx.stream, write_params(ctx, kv, qkv));
   if (n == 0) return;
   const auto gather = [&](const Tensor& from, const Tensor& to) {
     ctx.ops.gather_rows(ctx.stream, {.x = from, .row_ids = ctx.batch.output_rows, .out = to});
     return to;
   };
+  const auto attend = [&](const Tensor& q, const Tensor& cu_seqlens_q, int max_query_len, const Tensor& heads) {
+    ctx.ops.attention_paged(ctx.stream, attention_params(ctx, kv, q, cu_seqlens_q, max_query_len, heads));
+  };
   if (ctx.batch.outputs_all_seqs) {  // one query a sequence, its last token
     const Tensor q = gather(q_of(qkv), heads_.rows(n, 2 * n)), heads = heads_.rows(0, n);
-    attend(ctx, kv, q, ctx.batch.arange.rows(0, n + 1), 1, heads);
+    attend(q, ctx.batch.arange.rows(0, n + 1), 1, heads);
     o_proj_.forward(ctx, heads, out);
   } else {
     const Tensor all = heads_.rows(0, num_tokens);
-    attend(ctx, kv, q_of(qkv), ctx.batch.inputs.cu_seqlens_q, ctx.batch.max_query_len, all);
+    attend(q_of(qkv), ctx.batch.inputs.cu_seqlens_q, ctx.batch.max_query_len, all);
     o_proj_.forward(ctx, gather(all, q_of(qkv).rows(0, n)), out);
   }
 }
 
-void GroupedQueryAttention::write_kv(const StepContext& ctx, const KvView& kv, const Tensor& qkv) const {
+QkNormRopeKvWriteParams GroupedQueryAttention::write_params(const StepContext& ctx, const KvView& kv,
+                                                            const Tensor& qkv) const {
   const Tensor k = qkv.columns(q_width(), q_width() + kv_width()).split_last(num_kv_heads_, spec_.head_dim);
   const Tensor v =
       qkv.columns(q_width() + kv_width(), q_width() + 2 * kv_width()).split_last(num_kv_heads_, spec_.head_dim);
-  ctx.ops.qk_norm_rope_kv_write(ctx.stream, {.q = q_of(qkv).split_last(num_heads_, spec_.head_dim),
-                                             .k = k,
-                                             .v = v,
-                                             .q_norm = q_norm_ ? q_norm_->weight() : Tensor(),
-                                             .k_norm = k_norm_ ? k_norm_->weight() : Tensor(),
-                                             .eps = q_norm_ ? q_norm_->eps() : 0.0f,
-                                             .positions = ctx.batch.inputs.positions,
-                                             .cos_sin = spec_.rotary->cos_sin(),
-                                             .interleaved = spec_.rotary->interleaved(),
-                                             .slot_mapping = ctx.batch.inputs.slot_mapping,
-                                             .kv = kv});
+  return {.q = q_of(qkv).split_last(num_heads_, spec_.head_dim),
+          .k = k,
+          .v = v,
+          .q_norm = q_norm_ ? q_norm_->weight() : Tensor(),
+          .k_norm = k_norm_ ? k_norm_->weight() : Tensor(),
+          .eps = q_norm_ ? q_norm_->eps() : 0.0f,
+          .positions = ctx.batch.inputs.positions,
+          .cos_sin = spec_.rotary->cos_sin(),
+          .interleaved = spec_.rotary->interleaved(),
+          .slot_mapping = ctx.batch.inputs.slot_mapping,
+          .kv = kv};
 }
 
-void GroupedQueryAttention::attend(const StepContext& ctx, const KvView& kv, const Tensor& q,
-                                   const Tensor& cu_seqlens_q, int max_query_len, const Tensor& out) const {
+AttentionPagedParams GroupedQueryAttention::attention_params(const StepContext& ctx, const KvView& kv, const Tensor& q,
+                                                             const Tensor& cu_seqlens_q, int max_query_len,
+                                                             const Tensor& out) const {
   const StepBatch& batch = ctx.batch;
-  ctx.ops.attention_paged(ctx.stream,
-                          {.q = q.split_last(num_heads_, spec_.head_dim),
-                           .kv = kv,
-                           .block_table = batch.block_table,
-                           .seq_rows = batch.inputs.seq_rows,
-                           .cu_seqlens_q = cu_seqlens_q,
-                           .seq_lens = batch.inputs.seq_lens,
-                           .max_query_len = max_query_len,
-                           .max_seq_len = batch.max_seq_len,
-                           .softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec_.head_dim))),
-                           .window = static_cast<int>(spec_.window),
-                           .out = out.split_last(num_heads_, spec_.head_dim)});
+  return {.q = q.split_last(num_heads_, spec_.head_dim),
+          .kv = kv,
+          .block_table = batch.block_table,
+          .seq_rows = batch.inputs.seq_rows,
+          .cu_seqlens_q = cu_seqlens_q,
+          .seq_lens = batch.inputs.seq_lens,
+          .max_query_len = max_query_len,
+          .max_seq_len = batch.max_seq_len,
+          .softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec_.head_dim))),
+          .window = static_cast<int>(spec_.window),
+          .out = out.split_last(num_heads_, spec_.head_dim)};
 }
 
 }  // namespace spate

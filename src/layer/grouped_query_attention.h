@@ -59,11 +59,11 @@ class GroupedQueryAttention final : public Attention {
   int64_t q_width() const { return num_heads_ * spec_.head_dim; }
   int64_t kv_width() const { return num_kv_heads_ * spec_.head_dim; }
   Tensor q_of(const Tensor& qkv) const { return qkv.columns(0, q_width()); }
-  // k and v of qkv go to `kv`; what is left in qkv is q.
-  void write_kv(const StepContext& ctx, const KvView& kv, const Tensor& qkv) const;
+  // Rope of q and k in place; k and v of qkv go to `kv`.
+  QkNormRopeKvWriteParams write_params(const StepContext& ctx, const KvView& kv, const Tensor& qkv) const;
   // q, out [num_queries, q_width()]: of sequence s the rows from cu_seqlens_q[s] on, its last tokens.
-  void attend(const StepContext& ctx, const KvView& kv, const Tensor& q, const Tensor& cu_seqlens_q, int max_query_len,
-              const Tensor& out) const;
+  AttentionPagedParams attention_params(const StepContext& ctx, const KvView& kv, const Tensor& q,
+                                        const Tensor& cu_seqlens_q, int max_query_len, const Tensor& out) const;
 
   const GroupedQueryAttentionSpec spec_;
   Linear qkv_proj_, o_proj_;

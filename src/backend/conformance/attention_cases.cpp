@@ -1,7 +1,9 @@
-// attention_paged, kv_write, qk_norm_rope_kv_write, kv_copy_blocks. What a cache holds shows only through attention.
+// attention_paged, kv_write, qk_norm_rope_kv_write, qk_norm_rope_attention, kv_copy_blocks. What a cache holds shows
+// only through attention.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "backend/conformance/attention_rig.h"
 
@@ -331,6 +333,116 @@ void add_qk_norm_rope_kv_write(Report& report, Sides sides, DType act, DType kv_
   }
 }
 
+// Two layers of a step of one query a sequence, over caches that have all keys but the step's: the fused op or its
+// decomposition on rows of qkv. Then attention of other queries, which shows what the caches hold.
+Outputs run_qk_norm_rope_attention(Side& side, const AttentionData& data, int64_t num_real, bool norm,
+                                   bool decomposed) {
+  constexpr int kNumLayers = 2;
+  const AttentionShape& shape = data.shape;
+  const int64_t num_seqs = shape.num_tokens(), head_dim = shape.head_dim, num_heads = shape.num_heads();
+  const int64_t q_width = num_heads * head_dim, kv_width = shape.num_kv_heads * head_dim;
+  Rng rng(test_seed(), static_cast<uint64_t>(num_seqs * 131 + num_heads * 17 + head_dim));
+  HostTensor slots = copy_tensor(data.slots), positions(DType::kI32, {num_seqs}), step_slots(DType::kI32, {num_seqs});
+  int64_t max_seq_len = 0, num_keys = 0;
+  for (int64_t s = 0; s < num_seqs; ++s) {
+    const int64_t seq_len = shape.seqs[static_cast<size_t>(s)].seq_len;
+    max_seq_len = std::max(max_seq_len, seq_len);
+    num_keys += seq_len;
+    positions.span<int32_t>()[static_cast<size_t>(s)] = static_cast<int32_t>(std::max<int64_t>(0, seq_len - 1));
+    int32_t& slot = step_slots.span<int32_t>()[static_cast<size_t>(s)];
+    slot = seq_len > 0 ? std::exchange(slots.span<int32_t>()[static_cast<size_t>(num_keys - 1)], -1) : -1;
+  }
+  const HostTensor cos_sin = random_tensor(rng, DType::kF32, {max_seq_len, head_dim}, 0.4f);
+  const Tensor q_norm = side.put(random_tensor(rng, shape.act, {head_dim})),
+               k_norm = side.put(random_tensor(rng, shape.act, {head_dim}));
+  std::vector<QkNormRopeAttentionParams> layers;
+  for (int layer_idx = 0; layer_idx < kNumLayers; ++layer_idx) {
+    const KvView kv = side.put_kv(shape.kv_desc(), data.num_blocks);
+    side.ops().kv_write(side.stream(), {.k = side.put(data.k).split_last(shape.num_kv_heads, head_dim),
+                                        .v = side.put(data.v).split_last(shape.num_kv_heads, head_dim),
+                                        .slot_mapping = side.put(slots),
+                                        .kv = kv});
+    const Tensor qkv = side.put(random_tensor(rng, shape.act, {num_seqs, q_width + 2 * kv_width}));
+    QkNormRopeAttentionParams& p = layers.emplace_back();
+    p.write = {.q = qkv.columns(0, q_width).split_last(num_heads, head_dim),
+               .k = qkv.columns(q_width, q_width + kv_width).split_last(shape.num_kv_heads, head_dim),
+               .v = qkv.columns(q_width + kv_width, q_width + 2 * kv_width).split_last(shape.num_kv_heads, head_dim),
+               .q_norm = norm ? q_norm : Tensor(),
+               .k_norm = norm ? k_norm : Tensor(),
+               .eps = 1e-6f,
+               .positions = side.put(positions),
+               .cos_sin = side.put(cos_sin),
+               .slot_mapping = side.put(step_slots),
+               .kv = kv};
+    p.attention = {.q = p.write.q,
+                   .kv = kv,
+                   .block_table = side.put(data.block_table),
+                   .seq_rows = side.put(data.seq_rows),
+                   .cu_seqlens_q = side.put(data.cu_seqlens_q),
+                   .seq_lens = side.put(data.seq_lens),
+                   .max_query_len = 1,
+                   .max_seq_len = static_cast<int>(max_seq_len),
+                   .softmax_scale = 1 / std::sqrt(static_cast<float>(head_dim)),
+                   .window = shape.window,
+                   .out = side.put(poisoned_tensor(shape.act, {num_seqs, num_heads, head_dim}))};
+  }
+  const Tensor probe =
+      side.put(random_tensor(rng, shape.act, {num_seqs, num_heads, head_dim}));  // the same queries on both sides
+  const Tensor probe_out = side.put(poisoned_tensor(shape.act, {num_seqs, num_heads, head_dim}));
+  const auto fused = side.ops().qk_norm_rope_attention;
+  const auto op = decomposed || fused == nullptr ? decompositions().qk_norm_rope_attention : fused;
+  for (const QkNormRopeAttentionParams& p : layers) op(side.stream(), p);
+  // As for the cache of qk_norm_rope_kv_write, and q is off by as much.
+  const bool coarse = shape.act == DType::kBf16 || shape.kv_dtype == DType::kI8;
+  const Tolerance tolerance{.rel = 4 * ulp_of(shape.act), .abs = coarse ? 0.1 : 1e-4};
+  Outputs outputs;
+  for (QkNormRopeAttentionParams& p : layers) {
+    outputs.push_back({"out", side.get(p.attention.out.rows(0, num_real)), tolerance});
+    p.attention.q = probe;
+    p.attention.out = probe_out;
+    side.ops().attention_paged(side.stream(), p.attention);
+    outputs.push_back({"attention", side.get(probe_out.rows(0, num_real)), tolerance});
+  }
+  return outputs;
+}
+
+void add_qk_norm_rope_attention(Report& report, Sides sides, DType act, DType kv_dtype) {
+  Family family(report, fmt::format("qk_norm_rope_attention {} over {}", act_name(act), dtype_name(kv_dtype)));
+  if (!family.selected()) return;
+  struct Case {
+    int64_t head_dim, num_kv_heads, group_size, num_seqs, longest;
+    int window;
+    bool norm;
+    int64_t num_dummies;
+  };
+  for (const Case& c : {Case{128, 2, 4, 3, 200, 0, true, 0}, Case{128, 4, 8, 20, 700, 0, true, 3},
+                        Case{128, 3, 2, 40, 300, 150, false, 0}, Case{128, 1, 10, 24, 900, 0, true, 0},
+                        Case{64, 2, 7, 33, 500, 0, true, 2}, Case{64, 3, 1, 70, 60, 40, false, 0},
+                        Case{128, 8, 1, 64, -256, 0, true, 0}, Case{96, 2, 2, 20, 100, 0, true, 0}}) {
+    AttentionShape shape{.act = act,
+                         .kv_dtype = kv_dtype,
+                         .num_kv_heads = c.num_kv_heads,
+                         .group_size = c.group_size,
+                         .head_dim = c.head_dim,
+                         .window = c.window,
+                         .seqs = {}};
+    for (int64_t i = 0; i < c.num_seqs; ++i) {  // -n: all have n keys
+      shape.seqs.push_back({c.longest < 0 ? -c.longest : 1 + i * 7919 % c.longest, 1});
+    }
+    for (int64_t i = 0; i < c.num_dummies; ++i) shape.seqs.push_back({0, 1});
+    const AttentionData data = make_attention_data(shape, 5);
+    const std::string label = shape.label() + (c.norm ? ", norm" : "");
+    const auto run = [&](Side& side, bool decomposed) {
+      return run_qk_norm_rope_attention(side, data, c.num_seqs, c.norm, decomposed);
+    };
+    family.compare(sides.actual, sides.expected, label, [&](Side& side) { return run(side, false); });
+    if (sides.actual.ops().qk_norm_rope_attention == nullptr) continue;
+    family.compare(
+        sides.actual, label + " against its decomposition", [&](Side& side) { return run(side, false); },
+        [&](Side& side) { return run(side, true); });
+  }
+}
+
 // A sequence whose blocks were copied elsewhere reads the same.
 void add_kv_copy_blocks(Report& report, Sides sides) {
   Family family(report, "kv_copy_blocks");
@@ -431,6 +543,8 @@ void add_attention_cases(Report& report, Sides sides) {
   for (const DType act : kActs) {
     add_qk_norm_rope_kv_write(report, sides, act, act);
     if (codes) add_qk_norm_rope_kv_write(report, sides, act, DType::kI8);
+    add_qk_norm_rope_attention(report, sides, act, act);
+    if (codes) add_qk_norm_rope_attention(report, sides, act, DType::kI8);
   }
   add_kv_copy_blocks(report, sides);
   add_latent_blocks(report, sides);

@@ -29,8 +29,8 @@ void check_device(Device& device, const std::string& filter) {
 
 TEST_CASE("the reference: fused ops equal their decompositions, the forms of latent attention each other") {
   const auto device = make_reference_device({}).value();
-  for (const char* filter : {"linear_silu_and_mul", "add_rms_norm", "qk_norm_rope_kv_write", "kv_copy_blocks",
-                             "attention_latent_expanded"}) {
+  for (const char* filter : {"linear_silu_and_mul", "add_rms_norm", "qk_norm_rope_kv_write", "qk_norm_rope_attention",
+                             "kv_copy_blocks", "attention_latent_expanded"}) {
     check_device(*device, filter);
   }
 }

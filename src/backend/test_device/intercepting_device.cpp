@@ -44,13 +44,13 @@ OpTable wrap_all(const OpTable& inner) {
 
 OpTable intercepted(const OpTable& inner) {
   using T = OpTable;
-  static_assert(sizeof(OpTable) == 27 * sizeof(void*), "an op is missing below");
+  static_assert(sizeof(OpTable) == 28 * sizeof(void*), "an op is missing below");
   return wrap_all<&T::embedding, &T::linear, &T::rms_norm, &T::add, &T::silu_and_mul, &T::rope, &T::kv_write,
                   &T::attention_paged, &T::gather_rows, &T::scatter_rows, &T::apply_updates, &T::begin_step, &T::sample,
                   &T::logprobs, &T::finish_step, &T::kv_copy_blocks, &T::route_experts, &T::expert_mlp,
                   &T::latent_write, &T::attention_latent, &T::linear_heads, &T::attention_latent_expanded,
-                  &T::add_rms_norm, &T::qk_norm_rope_kv_write, &T::linear_silu_and_mul, &T::expert_mlp_add_norm,
-                  &T::latent_norm_rope_write>(inner);
+                  &T::add_rms_norm, &T::qk_norm_rope_kv_write, &T::qk_norm_rope_attention, &T::linear_silu_and_mul,
+                  &T::expert_mlp_add_norm, &T::latent_norm_rope_write>(inner);
 }
 
 }  // namespace

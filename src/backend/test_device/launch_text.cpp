@@ -37,6 +37,8 @@ std::string text_of(const ExpertRouting& routing);
 std::string text_of(const LongPrompts& prompts);
 std::string text_of(const AddRmsNormParams& p) { return launch_text(p); }
 std::string text_of(const ExpertMlpParams& p) { return launch_text(p); }
+std::string text_of(const QkNormRopeKvWriteParams& p) { return launch_text(p); }
+std::string text_of(const AttentionPagedParams& p) { return launch_text(p); }
 
 // "op(a: 1, b: 2)"; `names` is "a, b".
 template <typename... Fields>
@@ -131,6 +133,9 @@ std::string launch_text(const LatentNormRopeWriteParams& p) {
 std::string launch_text(const QkNormRopeKvWriteParams& p) {
   SPATE_TEXT("qk_norm_rope_kv_write", p, q, k, v, q_norm, k_norm, eps, positions, cos_sin, interleaved, slot_mapping,
              kv);
+}
+std::string launch_text(const QkNormRopeAttentionParams& p) {
+  SPATE_TEXT("qk_norm_rope_attention", p, write, attention);
 }
 std::string launch_text(const LinearSiluAndMulParams& p) {
   SPATE_TEXT("linear_silu_and_mul", p, x, weight, bias, gate_up, out, matrix_idx, reader);

@@ -36,6 +36,7 @@ std::string launch_text(const AddRmsNormParams& p);
 std::string launch_text(const ExpertMlpAddNormParams& p);
 std::string launch_text(const LatentNormRopeWriteParams& p);
 std::string launch_text(const QkNormRopeKvWriteParams& p);
+std::string launch_text(const QkNormRopeAttentionParams& p);
 std::string launch_text(const LinearSiluAndMulParams& p);
 std::string launch_text(const StepKey& key);
 

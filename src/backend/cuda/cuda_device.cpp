@@ -116,6 +116,17 @@ CudaStream::CudaStream(CudaDevice& device) : Stream(device), cuda_device_(device
   check_driver(device.api(), device.api().cuStreamCreate(&handle_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
 }
 
+bool CudaStream::has_settled(const void* kv) const {
+  const auto written = kv_written_.find(kv);
+  return num_ended_ >= step_written_ && (written == kv_written_.end() || num_ended_ >= written->second);
+}
+
+void CudaStream::note_launch(bool is_early, bool writes_step) {
+  if (!is_early) num_ended_ = num_launches_;
+  ++num_launches_;
+  if (writes_step) step_written_ = num_launches_;
+}
+
 CudaStream::~CudaStream() {
   cuda_device_.make_current();
   cuda_device_.api().cuStreamDestroy(handle_);

@@ -38,11 +38,22 @@ class CudaStream final : public Stream {
   // Of the kernel launched last: LaunchGrid::launches_late.
   bool launches_late() const { return launches_late_; }
   void set_launches_late(bool is_late) { launches_late_ = is_late; }
+  // Whether a kernel launched early now may read the step's inputs and the keys of earlier steps in `kv` before it
+  // waits: since a kernel wrote some of them another one has been launched at its turn.
+  bool has_settled(const void* kv) const;
+  // Of each launch, in order. writes_step: inputs of a step, or a cache.
+  void note_launch(bool is_early, bool writes_step);
+  // By the kernel launched last.
+  void note_kv_write(const void* kv) { kv_written_[kv] = num_launches_; }
 
  private:
   CudaDevice& cuda_device_;
   CUstream handle_ = nullptr;
   bool launches_late_ = false;
+  int64_t num_launches_ = 0;
+  int64_t num_ended_ = 0;     // of the launches before the one that was last launched at its turn
+  int64_t step_written_ = 0;  // the last launch that wrote inputs of a step
+  std::map<const void*, int64_t> kv_written_;
 };
 
 class CudaEvent final : public Event {

@@ -59,7 +59,10 @@ void launch_kernel(Stream& stream, KernelId kernel, const LaunchGrid& grid, cons
   CUresult result = CUDA_SUCCESS;
   std::array<CUlaunchAttribute, 2> attributes{};
   unsigned num_attributes = 0;
-  if (device.launches_early() && grid.is_early) {
+  const bool is_early = device.launches_early() && grid.is_early;
+  const std::string_view program = kKernels[kernel.idx].program;
+  cuda_stream.note_launch(is_early, program.starts_with("step/") || program.starts_with("kv/"));
+  if (is_early) {
     CUlaunchAttribute& early = attributes[num_attributes++];
     early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
     early.value.programmaticStreamSerializationAllowed = 1;

@@ -29,6 +29,7 @@ OpTable cuda_ops() {
   ops.add_rms_norm = add_rms_norm;
   ops.linear_silu_and_mul = linear_silu_and_mul;
   ops.qk_norm_rope_kv_write = qk_norm_rope_kv_write;
+  ops.qk_norm_rope_attention = qk_norm_rope_attention;
   ops.expert_mlp_add_norm = expert_mlp_add_norm;
   ops.latent_norm_rope_write = latent_norm_rope_write;
   return ops;

@@ -34,6 +34,7 @@ void linear_heads(Stream& stream, const LinearHeadsParams& p);
 void add_rms_norm(Stream& stream, const AddRmsNormParams& p);
 void linear_silu_and_mul(Stream& stream, const LinearSiluAndMulParams& p);
 void qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p);
+void qk_norm_rope_attention(Stream& stream, const QkNormRopeAttentionParams& p);
 
 // What ops take of the device's workspace: sample(), expert_mlp(), latent attention, and attention_paged() of
 // prompts over an INT8 cache.

@@ -26,7 +26,7 @@ template <int kDim, int kNumStages = kDecodeRingStages>
 struct Bf16Ring {
   static constexpr int kHeadDim = kDim, kWarps = decode_ring_warps(kDim), kStages = kNumStages;
   static constexpr int kSlices = kDim / 64, kValuesAtOnce = 1;
-  static constexpr bool kHasScales = false, kHasMerger = true;
+  static constexpr bool kHasScales = false, kHasMerger = true, kRopes = false;
   struct alignas(1024) Stage {
     char keys[kTile * kDim * 2], values[kTile * kDim * 2];  // [2][kSlices][8 keys][64] each
   };

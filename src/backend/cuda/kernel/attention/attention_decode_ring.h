@@ -2,9 +2,19 @@
 // sequences. attention_decode_ring.cu, attention_decode_ring_int8.cu.
 #pragma once
 
+#include "backend/cuda/kernel/attention/attention_decode_rope.h"
 #include "backend/cuda/kernel/attention/attention_decode_run.h"
 
 namespace spate::cuda {
+
+// Of formats that rope: the step's keys of this piece and of the next one, by turns.
+template <typename Format, bool kRopes>
+struct FreshShared {
+  typename Format::Fresh rows[2];
+  uint64_t made[2];
+};
+template <typename Format>
+struct FreshShared<Format, false> {};
 
 template <typename Format>
 struct DecodeRingShared {
@@ -13,6 +23,7 @@ struct DecodeRingShared {
   uint64_t full[Format::kWarps][Format::kStages];
   uint64_t summed, merged;  // the sums are there; the merging warp has read them
   bool is_last;
+  FreshShared<Format, Format::kRopes> fresh;
 };
 
 template <typename Format>
@@ -20,9 +31,11 @@ __device__ inline void attention_decode_ring(const AttentionDecodeRingParams& pa
   using Shared = DecodeRingShared<Format>;
   constexpr int kHeadDim = Format::kHeadDim, kWarps = Format::kWarps, kStages = Format::kStages;
   constexpr int kStageBytes = sizeof(typename Format::Stage);
-  constexpr bool kHasMerger = Format::kHasMerger;
+  constexpr bool kHasMerger = Format::kHasMerger, kRopes = Format::kRopes;
   static_assert(kStageBytes % 1024 == 0);
-  static_assert(sizeof(Shared) + 1024 <= decode_ring_shared_bytes(kHeadDim, Format::kHasScales, kWarps));
+  static_assert(sizeof(Shared) + 1024 <= (kRopes ? decode_rope_shared_bytes(kHeadDim)
+                                                 : decode_ring_shared_bytes(kHeadDim, Format::kHasScales, kWarps)));
+  static_assert(kHasMerger || !kRopes);
   extern __shared__ char dynamic_shared[];
   Shared& shared = aligned_shared<Shared>(dynamic_shared);
   let_dependents_launch();
@@ -36,6 +49,9 @@ __device__ inline void attention_decode_ring(const AttentionDecodeRingParams& pa
     if (is_merger) {
       init_barrier(summed, kWarps);
       init_barrier(merged, 1);
+      if constexpr (kRopes) {
+        for (uint64_t& made : shared.fresh.made) init_barrier(shared_address(&made), 1);
+      }
     } else {
       for (int stage = 0; stage < kStages; ++stage) init_barrier(full + 8 * static_cast<uint32_t>(stage), 1);
     }
@@ -49,26 +65,16 @@ __device__ inline void attention_decode_ring(const AttentionDecodeRingParams& pa
   const int tiles_per_kv_head = (p.heads_per_kv_head + kHeads - 1) / kHeads;
   const int num_head_tiles = p.kv.num_kv_heads * tiles_per_kv_head;
   const int lane_row = lane < p.num_seqs ? p.seq_rows[lane] : 0;
-  const int lane_tiles = lane < p.num_seqs ? decode_tiles(seen_keys(p, lane)) : 0;
-  int list_tiles = lane_tiles, most_tiles = lane_tiles;
-  uint32_t least_tiles = static_cast<uint32_t>(lane_tiles) - 1;  // less 1, so that dummies do not count
-  for (int seq = lane + kWarpSize; seq < p.num_seqs; seq += kWarpSize) {
-    const int tiles = decode_tiles(seen_keys(p, seq));
-    list_tiles += tiles;
-    most_tiles = max(most_tiles, tiles);
-    least_tiles = min(least_tiles, static_cast<uint32_t>(tiles) - 1);
-  }
-  list_tiles = __reduce_add_sync(0xffffffffu, list_tiles) * num_head_tiles;
-  most_tiles = __reduce_max_sync(0xffffffffu, most_tiles);
-  least_tiles = __reduce_min_sync(0xffffffffu, least_tiles) + 1;
+  const LaneTiles lanes(p);
+  const int list_tiles = lanes.all() * num_head_tiles;
   const int num_ctas = static_cast<int>(gridDim.x), cta = static_cast<int>(blockIdx.x);
   int run_tiles = max((list_tiles + num_ctas - 1) / num_ctas, kDecodeRingMinRun);
-  if (Format::kHasScales && most_tiles > 0 && static_cast<uint32_t>(most_tiles) == least_tiles) {
-    const int whole_tiles = (run_tiles + most_tiles - 1) / most_tiles * most_tiles;
+  if (Format::kHasScales && lanes.most > 0 && lanes.most == lanes.least) {
+    const int whole_tiles = (run_tiles + lanes.most - 1) / lanes.most * lanes.most;
     if (whole_tiles - run_tiles <= run_tiles / 16) run_tiles = whole_tiles;
   }
   DecodePiece piece;
-  if (cta * run_tiles >= list_tiles || !piece.seek(p, num_head_tiles, lane_tiles, list_tiles, run_tiles, cta)) {
+  if (cta * run_tiles >= list_tiles || !piece.seek(p, num_head_tiles, lanes, list_tiles, run_tiles, cta)) {
     return wait_for_inputs();
   }
   const int shuffled_row = __shfl_sync(0xffffffffu, lane_row, piece.seq % kWarpSize);
@@ -91,6 +97,9 @@ __device__ inline void attention_decode_ring(const AttentionDecodeRingParams& pa
   uint32_t phase = 0, num_merged = 0;
   if (params.reads_early) {
     while (!is_merger && num_started < kStages && loader.is_next_old()) loader.load(num_started++);
+    if constexpr (kRopes) {
+      if (is_merger) prefetch_rope<kHeadDim>(params.rope, heads_of(piece).token);
+    }
   }
   wait_for_inputs();
 #pragma unroll 1
@@ -100,16 +109,46 @@ __device__ inline void attention_decode_ring(const AttentionDecodeRingParams& pa
     q.fetch(p, heads.token, heads.first, heads.count);
   };
   if (!is_merger) fetch_query();
+  // The merging warp makes the step's key of a piece that has it, one piece ahead. num_made: of the pieces before it.
+  uint32_t num_made = 0;
+  const auto make_fresh_of = [&](const DecodePiece& of) {
+    if constexpr (kRopes) {
+      if (of.first + of.count == of.num_tiles) {
+        make_fresh<Format>(shared.fresh.rows[num_made & 1], params, p.cu_seqlens_q[of.seq],
+                           of.head_tile / tiles_per_kv_head, of.head_tile % tiles_per_kv_head == 0);
+      }
+      __syncwarp();
+      if (lane == 0) arrive(shared_address(&shared.fresh.made[num_made & 1]));
+    }
+  };
+  if (kRopes && is_merger) make_fresh_of(piece);
 #pragma unroll 1
   for (;;) {
     const bool all_merge = !kHasMerger || piece.behind == 0;  // of the last piece: nothing else is left to do
+    if (kRopes && is_merger && piece.behind > 0) {
+      DecodePiece ahead = piece;
+      ahead.next(p, num_head_tiles);
+      ++num_made;
+      make_fresh_of(ahead);
+    }
     if (!is_merger) {
+      if constexpr (kRopes) q.rope(params.rope, heads_of(piece).token);
       q.prepare(p);
       sums.clear();
       const int begin = p.window > 0 ? max(0, piece.keys.end - p.window) : 0, end = piece.keys.end;
 #pragma unroll 1
       for (int idx = piece.template first_idx<kWarps>(warp); idx < piece.count; idx += kWarps) {
         wait_barrier(full + 8 * static_cast<uint32_t>(stage), phase);
+        if constexpr (kRopes) {
+          const int last = end - 1 - piece.first_key(idx);
+          if (last < kTile) {  // the step's key is of this tile
+            wait_barrier(shared_address(&shared.fresh.made[num_merged & 1]), num_merged / 2 & 1);
+            const typename Format::Fresh& fresh = shared.fresh.rows[num_merged & 1];
+            if (fresh.exists != 0) Format::take(shared.ring[warp][stage], last, fresh);
+            fence_async_proxy();
+            __syncwarp();
+          }
+        }
         sums.add(shared.ring[warp][stage], q, piece.first_key(idx), begin, end);
         __syncwarp();
         loader.load(stage);

@@ -11,6 +11,7 @@
 //            that a warp meets. Codes of values are fp16, exactly.
 // WORK       As attention_decode_ring.cu, with 8 warps; only the kernels for many sequences have a merging warp, others
 //            stop at the end of a head tile to add. Rings of clusters too are of 2.
+//            *_rope_*: rms_norm and rope of q and k and the write of k and v besides (attention_decode_rope.h).
 // ROOFLINE   Bytes of K and V over 4.65 TB/s. A tile of 4,224 bytes takes a warp 280 instructions, 85 of them on the
 //            integer pipe of half rate: 170 cycles of a scheduler, in which the bytes take 842 (at 3.05 TB/s 1,283).
 // WARM       1.6 s: fast, bf16, int8-cache, head-64; fast, bf16, int8-cache, head-128
@@ -18,14 +19,15 @@
 // TESTS      spate-conformance --backend cuda --filter attention_paged
 #include "backend/cuda/kernel/attention/attention_decode_cluster.h"
 #include "backend/cuda/kernel/attention/attention_decode_ring.h"
+#include "backend/cuda/kernel/primitive/codes.h"
 
 namespace spate::cuda {
 
-template <int kDim, bool kIsMany>
+template <int kDim, bool kIsMany, bool kMakesKeys = false>
 struct Int8Ring {
   static constexpr int kHeadDim = kDim, kWarps = kDecodeRingInt8Warps, kStages = kDecodeRingStages;
   static constexpr int kValuesAtOnce = 2;
-  static constexpr bool kHasScales = true, kHasMerger = kIsMany;
+  static constexpr bool kHasScales = true, kHasMerger = kIsMany, kRopes = kMakesKeys;
   struct alignas(1024) Stage {
     char keys[kTile * kDim], values[kTile * kDim];
     float key_scales[kTile], value_scales[kTile];
@@ -36,7 +38,11 @@ struct Int8Ring {
                               uint32_t bar) {
     const KvLayout& kv = params.attention.kv;
     const int row = place.kv_head * kv.kv_block_size + place.token_in_block;
-    copy_box_5d(at, params.kv, 0, row * kDim / 128, 0, place.block_id, 0, bar);
+    if constexpr (kIsMany) {
+      copy_box_5d_once(at, params.kv, 0, row * kDim / 128, 0, place.block_id, 0, bar);
+    } else {
+      copy_box_5d(at, params.kv, 0, row * kDim / 128, 0, place.block_id, 0, bar);
+    }
     copy_box_3d(at + 2 * kTile * kDim, params.scales, row, 0, place.block_id, bar);
   }
   __device__ static int out_column(int m, int i) {
@@ -57,6 +63,16 @@ struct Int8Ring {
       for (int c = 0; c < kDim / 16; ++c) {
         fetched[c] = group < num_heads ? *reinterpret_cast<const uint2*>(first + 16 * c) : make_uint2(0, 0);
       }
+    }
+    __device__ void rope(const DecodeRopeParams& rope, int token) {
+      uint32_t words[kDim / 8];
+#pragma unroll
+      for (int i = 0; i < kDim / 8; ++i) words[i] = i % 2 == 0 ? fetched[i / 2].x : fetched[i / 2].y;
+      norm_and_rope<kDim>(words, rope, rope.q_norm, token, [](int i) {
+        return i / 2 * 16 + i % 2 * 2 + 4 * static_cast<int>(threadIdx.x % 4);
+      });
+#pragma unroll
+      for (int c = 0; c < kDim / 16; ++c) fetched[c] = make_uint2(words[2 * c], words[2 * c + 1]);
     }
     __device__ void prepare(const AttentionPagedKernelParams& p) {
       uint32_t largest = 0;  // magnitude, as bits: of even columns and of odd ones
@@ -106,6 +122,53 @@ struct Int8Ring {
       }
     }
   };
+  struct Fresh {
+    alignas(16) char codes[2][kDim];  // of k, of v
+    float scales[2];
+    int32_t exists;
+  };
+  __device__ static void put(Fresh& fresh, const AttentionDecodeRingParams& params, int part, int l,
+                             const uint32_t (&words)[2], const FreshPlace& place) {
+    const KvLayout& kv = params.attention.kv;
+    const float values[4] = {low_float(words[0]), high_float(words[0]), low_float(words[1]), high_float(words[1])};
+    float top = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) top = Max()(top, magnitude_of(values[i]));
+#pragma unroll
+    for (int mask = 1; mask < kDim / 4; mask *= 2) top = Max()(top, shuffle_xor(top, mask));
+    const CodeScale scale = code_scale(top);
+    char* block = static_cast<char*>(kv.data) + place.slot / kv.kv_block_size * kv.block_bytes;
+    const int in_block = place.slot % kv.kv_block_size;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t first = static_cast<uint32_t>(code_of(values[2 * i], scale.inverse)) & 0xff;
+      const uint32_t second = static_cast<uint32_t>(code_of(values[2 * i + 1], scale.inverse)) & 0xff;
+      const uint16_t two = static_cast<uint16_t>(first | second << 8);
+      const int column = kDim / 2 * i + 2 * l;
+      *reinterpret_cast<uint16_t*>(fresh.codes[part] + column) = two;
+      if (place.is_written) {
+        *reinterpret_cast<uint16_t*>(block + kv.row_offset(part, place.kv_head, in_block) + column) = two;
+      }
+    }
+    if (l == 0) {
+      fresh.scales[part] = scale.scale;
+      if (place.is_written) {
+        kv.scales(place.slot / kv.kv_block_size)[kv.scale_idx(part, place.kv_head, in_block)] = scale.scale;
+      }
+    }
+  }
+  __device__ static void take(Stage& stage, int key, const Fresh& fresh) {
+    constexpr int kChunks = kDim / 16;
+    const int lane = threadIdx.x % kWarpSize, part = lane / kChunks, byte = key * kDim + lane % kChunks * 16;
+    if (part < 2) {
+      char* rows = part == 0 ? stage.keys : stage.values;
+      *reinterpret_cast<uint4*>(rows + swizzled(0, byte / 128, byte % 128 / 16)) =
+          *reinterpret_cast<const uint4*>(fresh.codes[part] + lane % kChunks * 16);
+    } else if (lane == kWarpSize - 1) {
+      stage.key_scales[key] = fresh.scales[0];
+      stage.value_scales[key] = fresh.scales[1];
+    }
+  }
   __device__ static uint32_t pack(float a, float b) { return pack_f16(a, b); }
   __device__ static void add_product(float (&acc)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     mma_m16n8k16_f16(acc, a, b);
@@ -148,6 +211,15 @@ extern "C" __global__ void __maxnreg__(136)
 extern "C" __global__ void __maxnreg__(136)
     attention_decode_ring_int8_d128_many(const __grid_constant__ AttentionDecodeRingParams p) {
   attention_decode_ring<Int8Ring<128, true>>(p);
+}
+
+extern "C" __global__ void __maxnreg__(136)
+    attention_decode_ring_rope_int8_d64(const __grid_constant__ AttentionDecodeRingParams p) {
+  attention_decode_ring<Int8Ring<64, true, true>>(p);
+}
+extern "C" __global__ void __maxnreg__(136)
+    attention_decode_ring_rope_int8_d128(const __grid_constant__ AttentionDecodeRingParams p) {
+  attention_decode_ring<Int8Ring<128, true, true>>(p);
 }
 
 extern "C" __global__ void __launch_bounds__(kDecodeRingInt8Warps * kWarpSize, 2) __cluster_dims__(kDecodeClusterCtas, 1, 1)

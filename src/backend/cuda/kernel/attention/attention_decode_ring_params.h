@@ -33,6 +33,12 @@ constexpr int decode_ring_int8_shared_bytes(int head_dim) {
   return decode_ring_shared_bytes(head_dim, true, kDecodeRingInt8Warps);
 }
 
+// Steps whose attention ropes, over an INT8 cache: larger ones are not measured, smaller ones have no merging warp.
+constexpr int kDecodeRopeMinSeqs = kDecodeRingFewSeqs + 1, kDecodeRopeMaxSeqs = 256;
+
+// Of the kernels that rope: two keys and values of the step besides.
+constexpr int decode_rope_shared_bytes(int head_dim) { return decode_ring_int8_shared_bytes(head_dim) + 2048; }
+
 // Steps of few head tiles: a cluster each. One CTA takes an SM, and a cluster lies in one GPC, so of 132 SMs not all
 // can be had: an H200 was seen to hold 15 clusters of 8 at once. More would be right, but wait for a second turn.
 constexpr int kDecodeClusterCtas = 8;
@@ -48,6 +54,24 @@ constexpr int decode_cluster_shared_bytes(int head_dim, bool is_int8) {
          kDecodeClusterCtas * (head_dim + 2) * 4;
 }
 
+// For the kernels that rope q and k and write the step's keys and values themselves (attention_decode_rope.h). q too is
+// as it was before the norm. Every row starts at a multiple of 16 bytes; pairs are halves of a head.
+struct DecodeRopeParams {
+  const void* k;  // [num_tokens, num_kv_heads, head_dim]
+  const void* v;
+  const void* q_norm;  // [head_dim] or null
+  const void* k_norm;
+  const int32_t* positions;     // [num_tokens]
+  const float* cos_sin;         // [max_positions, head_dim]
+  const int32_t* slot_mapping;  // [num_tokens], -1: no key
+  int64_t k_token_stride;
+  int64_t k_head_stride;
+  int64_t v_token_stride;
+  int64_t v_head_stride;
+  int64_t cos_sin_stride;
+  float eps;
+};
+
 struct AttentionDecodeRingParams {
   AttentionPagedKernelParams attention;
   TensorMap kv;        // make_kv_map or make_kv_codes_map: boxes of kDecodeTileKeys
@@ -57,6 +81,7 @@ struct AttentionDecodeRingParams {
   // Nothing that still runs writes what is read here but q and the keys of the step's tokens: the others may be read
   // early.
   int32_t reads_early;
+  DecodeRopeParams rope;  // of the kernels that rope
 };
 
 }  // namespace spate::cuda

@@ -5,6 +5,32 @@
 
 namespace spate::cuda {
 
+// Each lane of a warp has as many sequences that follow each other, the last ones fewer.
+struct LaneTiles {
+  int num_seqs;   // of a lane
+  int tiles = 0;  // of this lane's, of one head tile
+  int through;    // of the lanes up to and with this one
+  int most = 0;   // of all sequences
+  int least;      // of those that have any
+
+  __device__ explicit LaneTiles(const AttentionPagedKernelParams& p) {
+    num_seqs = (p.num_seqs + kWarpSize - 1) / kWarpSize;
+    const int first = static_cast<int>(threadIdx.x) % kWarpSize * num_seqs;
+    uint32_t least_less_1 = 0xffffffffu;  // less 1, so that dummies do not count
+#pragma unroll 4
+    for (int i = 0; i < num_seqs; ++i) {
+      const int of_seq = first + i < p.num_seqs ? decode_tiles(seen_keys(p, first + i)) : 0;
+      tiles += of_seq;
+      most = max(most, of_seq);
+      least_less_1 = min(least_less_1, static_cast<uint32_t>(of_seq) - 1);
+    }
+    through = sum_through_lane(tiles);
+    most = __reduce_max_sync(0xffffffffu, most);
+    least = static_cast<int>(__reduce_min_sync(0xffffffffu, least_less_1) + 1);
+  }
+  __device__ int all() const { return __shfl_sync(0xffffffffu, through, kWarpSize - 1); }
+};
+
 // The work of all CTAs is a list of tiles: sequence by sequence, in each kv head by kv head (or 8 query heads of one:
 // a head tile). A CTA has an equal run of it, which is pieces of the lists of one head tile. Where a run would end
 // less than kDecodeRingMinCut tiles from an end of a head tile it ends there: sums of few tiles cost more to add than
@@ -24,43 +50,29 @@ struct DecodePiece {
     num_tiles = decode_tiles(keys);
   }
 
-  // The sequence of tile `at` of the list. lane_tiles: of sequence `lane` and a head tile.
-  __device__ void find_sequence(const AttentionPagedKernelParams& p, int num_head_tiles, int lane_tiles, int at) {
-    const int lane = threadIdx.x % kWarpSize;
-    seq_tiles_before = 0;
-    int tiles = lane_tiles * num_head_tiles;
+  // The sequence of tile `at` of the list.
+  __device__ void find_sequence(const AttentionPagedKernelParams& p, int num_head_tiles, const LaneTiles& lanes,
+                                int at) {
+    const int through = lanes.through * num_head_tiles;
+    const int found = __ffs(static_cast<int>(__ballot_sync(0xffffffffu, through > at))) - 1;
+    seq_tiles_before = __shfl_sync(0xffffffffu, through - lanes.tiles * num_head_tiles, found);
 #pragma unroll 1
-    for (int first_seq = 0;; first_seq += kWarpSize) {
-      if (first_seq > 0) {
-        const int mine = first_seq + lane;
-        tiles = mine < p.num_seqs ? decode_tiles(seen_keys(p, mine)) * num_head_tiles : 0;
-      }
-      int through = tiles;  // up to this sequence
-#pragma unroll
-      for (int delta = 1; delta < kWarpSize; delta *= 2) {
-        const int lower = __shfl_up_sync(0xffffffffu, through, delta);
-        if (lane >= delta) through += lower;
-      }
-      const uint32_t reach = __ballot_sync(0xffffffffu, seq_tiles_before + through > at);
-      if (reach != 0) {
-        const int found = __ffs(static_cast<int>(reach)) - 1;
-        seq_tiles_before += __shfl_sync(0xffffffffu, through - tiles, found);
-        set_sequence(p, first_seq + found);
-        break;
-      }
-      seq_tiles_before += __shfl_sync(0xffffffffu, through, kWarpSize - 1);
+    for (int id = found * lanes.num_seqs;; ++id) {
+      set_sequence(p, id);
+      if (seq_tiles_before + num_tiles * num_head_tiles > at) break;
+      seq_tiles_before += num_tiles * num_head_tiles;
     }
   }
 
   // The first piece of run `run_idx`; false if the run is empty. list_tiles: of the list.
-  __device__ bool seek(const AttentionPagedKernelParams& p, int num_head_tiles, int lane_tiles, int list_tiles,
+  __device__ bool seek(const AttentionPagedKernelParams& p, int num_head_tiles, const LaneTiles& lanes, int list_tiles,
                        int run_tiles, int run_idx) {
     int begin = 0, end = list_tiles;
 #pragma unroll 1
     for (int bound = run_idx + 1; bound >= run_idx; --bound) {
       const int at = bound * run_tiles;
       if (at >= list_tiles) continue;
-      find_sequence(p, num_head_tiles, lane_tiles, at);
+      find_sequence(p, num_head_tiles, lanes, at);
       head_tile = (at - seq_tiles_before) / num_tiles;
       first = at - seq_tiles_before - head_tile * num_tiles;
       if (min(first, num_tiles - first) < kDecodeRingMinCut) {

@@ -12,6 +12,7 @@
 #include "backend/cuda/kernel/attention/attention_prefill_wgmma.h"
 #include "backend/cuda/kernel/attention/expand_kv.h"
 #include "backend/cuda/kernel/cuda_ops.h"
+#include "backend/cuda/kernel/row_alignment.h"
 #include "backend/cuda/launch.h"
 #include "backend/cuda/tensor_map.h"
 
@@ -66,6 +67,13 @@ KernelId decode_cluster_for(const KvLayerDesc& desc) {
                                : kernel_id("attention_decode_cluster_int8_d128");
   }
   return desc.head_dim == 64 ? kernel_id("attention_decode_cluster_d64") : kernel_id("attention_decode_cluster_d128");
+}
+
+// The kernel that ropes too, over an INT8 cache.
+DecodeRing decode_rope_for(const KvLayerDesc& desc) {
+  return {desc.head_dim == 64 ? kernel_id("attention_decode_ring_rope_int8_d64")
+                              : kernel_id("attention_decode_ring_rope_int8_d128"),
+          kDecodeRingInt8Warps + 1};
 }
 
 // Whether the kernels on the tensor core can take it. Their order of sums differs between few and many query tokens.
@@ -128,9 +136,11 @@ void attention_prefill_wgmma(Stream& stream, KernelId kernel, const AttentionPag
 bool launches_ring_early(bool is_int8, int64_t num_seqs) { return num_seqs <= 2 || (is_int8 && num_seqs > 64); }
 
 void attention_decode_ring(Stream& stream, const DecodeRing& ring, const AttentionPagedParams& p,
-                           const AttentionPagedKernelParams& attention) {
-  const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
-  const bool is_int8 = p.kv.desc.dtype == DType::kI8;
+                           const AttentionPagedKernelParams& attention, const DecodeRopeParams& rope = {}) {
+  CudaStream& cuda_stream = static_cast<CudaStream&>(stream);
+  const CudaDevice& device = cuda_stream.cuda_device();
+  const bool is_int8 = p.kv.desc.dtype == DType::kI8, ropes = rope.k != nullptr;
+  const bool is_settled = cuda_stream.has_settled(attention.kv.data);
   const AttentionDecodeRingParams params{
       .attention = attention,
       .kv = is_int8 ? make_kv_codes_map(device.api(), attention.kv, p.kv.num_blocks, kDecodeTileKeys)
@@ -139,9 +149,10 @@ void attention_decode_ring(Stream& stream, const DecodeRing& ring, const Attenti
           is_int8 ? make_kv_scales_map(device.api(), attention.kv, p.kv.num_blocks, kDecodeTileKeys) : TensorMap{},
       .partial = device.partial_sums(),
       .num_done = device.partial_flags(),
-      .reads_early = static_cast<CudaStream&>(stream).launches_late()};
+      .reads_early = ropes ? is_settled : cuda_stream.launches_late(),
+      .rope = rope};
   const KvLayerDesc& desc = p.kv.desc;
-  const bool is_early = launches_ring_early(is_int8, attention.num_seqs);
+  const bool is_early = ropes ? is_settled : launches_ring_early(is_int8, attention.num_seqs);
   const int64_t tiles_per_kv_head = ceil_div(attention.heads_per_kv_head, kDecodeHeadTile);
   const int64_t num_clusters = attention.num_seqs * desc.num_kv_heads * tiles_per_kv_head;
   const int64_t max_keys = p.window > 0 ? std::min(p.window, p.max_seq_len) : p.max_seq_len;
@@ -160,6 +171,7 @@ void attention_decode_ring(Stream& stream, const DecodeRing& ring, const Attenti
   }
   launch(stream, ring.kernel, {.x = device.num_sms(), .num_threads = 32 * ring.num_warps, .is_early = is_early}, params,
          {{"num_seqs", attention.num_seqs}, {"num_heads", p.q.dim(1)}, {"max_seq_len", p.max_seq_len}});
+  if (ropes) cuda_stream.note_kv_write(attention.kv.data);
 }
 
 // Of prompts and the sequences that decode beside them: decode attention of the latter, whose keys bring no more than 8 rows
@@ -274,6 +286,40 @@ void attention_decode(Stream& stream, const AttentionPagedParams& p, const Atten
          {.x = num_seqs, .y = ceil_div(num_heads, kCombineWarps), .num_threads = 32 * kCombineWarps}, params, sizes);
 }
 
+AttentionPagedKernelParams kernel_params_of(const AttentionPagedParams& p) {
+  return {
+      .q = p.q.raw(),
+      .out = p.out.raw(),
+      .block_table = p.block_table.data<int32_t>(),
+      .seq_rows = p.seq_rows.data<int32_t>(),
+      .cu_seqlens_q = p.cu_seqlens_q.data<int32_t>(),
+      .seq_lens = p.seq_lens.data<int32_t>(),
+      .q_token_stride = p.q.stride(0),
+      .q_head_stride = p.q.stride(1),
+      .out_token_stride = p.out.stride(0),
+      .out_head_stride = p.out.stride(1),
+      .block_table_stride = p.block_table.stride(0),
+      .kv = kv_layout(p.kv),
+      .num_seqs = static_cast<int32_t>(p.seq_rows.dim(0)),
+      .heads_per_kv_head = static_cast<int32_t>(p.q.dim(1) / p.kv.desc.num_kv_heads),
+      .window = p.window,
+      .softmax_scale_log2e = p.softmax_scale * std::numbers::log2e_v<float>,
+  };
+}
+
+// Whether attention can rope q and k and write the step's keys: see attention_decode_rope.h.
+bool fits_decode_rope(const CudaDevice& device, const QkNormRopeAttentionParams& p) {
+  const KvLayerDesc& desc = p.write.kv.desc;
+  const int64_t num_tokens = p.write.q.dim(0);
+  const bool has_q_norm = p.write.q_norm.defined(), has_k_norm = p.write.k_norm.defined();
+  return p.attention.max_query_len == 1 && num_tokens == p.attention.seq_rows.dim(0) &&
+         num_tokens >= kDecodeRopeMinSeqs && num_tokens <= kDecodeRopeMaxSeqs && desc.dtype == DType::kI8 &&
+         fits_tensor_core(device, p.attention) && p.write.cos_sin.dim(1) == desc.head_dim && !p.write.interleaved &&
+         are_rows_aligned({&p.write.k, &p.write.v, &p.write.cos_sin}) &&
+         (!has_q_norm || are_rows_aligned({&p.write.q_norm})) && (!has_k_norm || are_rows_aligned({&p.write.k_norm})) &&
+         device.has(decode_rope_for(desc).kernel);
+}
+
 }  // namespace
 
 int64_t prefill_workspace_bytes(const OpLimits& limits) {
@@ -288,28 +334,11 @@ int64_t prefill_workspace_bytes(const OpLimits& limits) {
 void attention_paged(Stream& stream, const AttentionPagedParams& p) {
   check_params(p);
   const KvLayerDesc& desc = p.kv.desc;
-  const int64_t num_tokens = p.q.dim(0), num_heads = p.q.dim(1), heads_per_kv_head = num_heads / desc.num_kv_heads;
+  const int64_t num_tokens = p.q.dim(0), num_heads = p.q.dim(1);
   if (num_tokens == 0 || num_heads == 0) return;
   CHECK(desc.head_dim <= kAttentionMaxHeadDim, "attention_paged: head_dim {} exceeds {}", desc.head_dim,
         kAttentionMaxHeadDim);
-  AttentionPagedKernelParams params{
-      .q = p.q.raw(),
-      .out = p.out.raw(),
-      .block_table = p.block_table.data<int32_t>(),
-      .seq_rows = p.seq_rows.data<int32_t>(),
-      .cu_seqlens_q = p.cu_seqlens_q.data<int32_t>(),
-      .seq_lens = p.seq_lens.data<int32_t>(),
-      .q_token_stride = p.q.stride(0),
-      .q_head_stride = p.q.stride(1),
-      .out_token_stride = p.out.stride(0),
-      .out_head_stride = p.out.stride(1),
-      .block_table_stride = p.block_table.stride(0),
-      .kv = kv_layout(p.kv),
-      .num_seqs = static_cast<int32_t>(p.seq_rows.dim(0)),
-      .heads_per_kv_head = static_cast<int32_t>(heads_per_kv_head),
-      .window = p.window,
-      .softmax_scale_log2e = p.softmax_scale * std::numbers::log2e_v<float>,
-  };
+  AttentionPagedKernelParams params = kernel_params_of(p);
   const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
   if (fits_tensor_core(device, p)) {
     if (p.max_query_len == 1) {
@@ -335,7 +364,7 @@ void attention_paged(Stream& stream, const AttentionPagedParams& p) {
   }
   launch(stream, kernel_for(p.q.dtype(), desc.dtype, desc.head_dim),
          {.x = num_tokens,
-          .y = desc.num_kv_heads * ceil_div(heads_per_kv_head, kAttentionHeadTile),
+          .y = desc.num_kv_heads * ceil_div(params.heads_per_kv_head, kAttentionHeadTile),
           .num_threads = kAttentionNumWarps * 32},
          params,
          {{"num_tokens", num_tokens},
@@ -344,6 +373,32 @@ void attention_paged(Stream& stream, const AttentionPagedParams& p) {
           {"num_kv_heads", desc.num_kv_heads},
           {"head_dim", desc.head_dim},
           {"max_seq_len", p.max_seq_len}});
+}
+
+void qk_norm_rope_attention(Stream& stream, const QkNormRopeAttentionParams& p) {
+  const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  if (!fits_decode_rope(device, p)) {
+    qk_norm_rope_kv_write(stream, p.write);
+    return attention_paged(stream, p.attention);
+  }
+  check_params(p);
+  const QkNormRopeKvWriteParams& w = p.write;
+  const DecodeRopeParams rope{
+      .k = w.k.raw(),
+      .v = w.v.raw(),
+      .q_norm = w.q_norm.defined() ? w.q_norm.raw() : nullptr,
+      .k_norm = w.k_norm.defined() ? w.k_norm.raw() : nullptr,
+      .positions = w.positions.data<int32_t>(),
+      .cos_sin = w.cos_sin.data<float>(),
+      .slot_mapping = w.slot_mapping.data<int32_t>(),
+      .k_token_stride = w.k.stride(0),
+      .k_head_stride = w.k.stride(1),
+      .v_token_stride = w.v.stride(0),
+      .v_head_stride = w.v.stride(1),
+      .cos_sin_stride = w.cos_sin.stride(0),
+      .eps = w.eps,
+  };
+  attention_decode_ring(stream, decode_rope_for(w.kv.desc), p.attention, kernel_params_of(p.attention), rope);
 }
 
 }  // namespace spate::cuda

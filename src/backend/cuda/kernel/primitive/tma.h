@@ -105,6 +105,17 @@ __device__ inline void copy_box_5d(uint32_t shared, const TensorMap& map, int co
       "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(i1), "r"(i2), "r"(i3), "r"(i4), "r"(barrier)
       : "memory");
 }
+// The same of what is not read again: the first to leave L2.
+__device__ inline void copy_box_5d_once(uint32_t shared, const TensorMap& map, int column, int i1, int i2, int i3,
+                                        int i4, uint32_t barrier) {
+  constexpr uint64_t kEvictFirst = 0x12f0000000000000;
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, "
+      "%4, %5, %6}], [%7], %8;" ::"r"(shared),
+      "l"(reinterpret_cast<uint64_t>(&map)), "r"(column), "r"(i1), "r"(i2), "r"(i3), "r"(i4), "r"(barrier),
+      "l"(kEvictFirst)
+      : "memory");
+}
 
 // Neighbours: addresses and `bytes` are multiples of 16.
 __device__ inline void copy_bytes(uint32_t shared, const void* global, uint32_t bytes, uint32_t barrier) {

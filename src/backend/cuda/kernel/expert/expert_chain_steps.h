@@ -7,6 +7,7 @@
 #include "backend/cuda/kernel/primitive/async_copy.h"
 #include "backend/cuda/kernel/primitive/bf16.h"
 #include "backend/cuda/kernel/primitive/reduce.h"
+#include "backend/cuda/kernel/primitive/shared_load.h"
 
 namespace spate::cuda {
 
@@ -29,21 +30,6 @@ __device__ inline void copy_stream_16(uint32_t shared, const char* global, uint6
 }
 __device__ inline void copy_float(float* shared, const float* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)), "l"(global) : "memory");
-}
-__device__ inline uint4 load_shared_16(uint32_t address) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
-  return v;
-}
-__device__ inline uint32_t load_shared_byte(uint32_t address) {
-  uint32_t v;
-  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address));
-  return v;
-}
-__device__ inline float load_shared_float(uint32_t address) {
-  float v;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(address));
-  return v;
 }
 
 // --- formats ---------------------------------------------------------------------------------------------------------

@@ -3,28 +3,10 @@
 
 #include "backend/cuda/kernel/linear/integer_sums.h"
 #include "backend/cuda/kernel/linear/linear_skeleton.h"
+#include "backend/cuda/kernel/primitive/shared_load.h"
 #include "backend/cuda/kernel/primitive/wgmma_int8.h"
 
 namespace spate::cuda {
-
-__device__ inline uint4 load_shared_quad(uint32_t address) {
-  uint4 quad;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(quad.x), "=r"(quad.y), "=r"(quad.z), "=r"(quad.w)
-               : "r"(address));
-  return quad;
-}
-
-__device__ inline uint32_t load_shared_word(uint32_t address) {
-  uint32_t word;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address));
-  return word;
-}
-__device__ inline uint32_t load_shared_half(uint32_t address) {
-  uint16_t half;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(half) : "r"(address));
-  return half;
-}
 
 // kMultipliers: of a row in a stage.
 template <int kMultipliers>
@@ -64,7 +46,7 @@ struct Int4Format : IntegerFinish<Int4Format<kMultipliers>> {
   __device__ static void take_rows(Operand& operand, CodesAt codes_at, MultipliersAt multipliers_at) {
 #pragma unroll
     for (uint32_t r = 0; r < 2; ++r) {
-      const uint4 quad = load_shared_quad(codes_at(r) + threadIdx.x % 4 * 16);
+      const uint4 quad = load_shared_16(codes_at(r) + threadIdx.x % 4 * 16);
       const uint32_t address = multipliers_at(r);
       const uint32_t multipliers = kMultipliers == 4 ? load_shared_word(address) : load_shared_half(address);
       const uint32_t words[kSteps] = {quad.x, quad.y, quad.z, quad.w};

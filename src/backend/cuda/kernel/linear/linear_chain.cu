@@ -28,6 +28,7 @@
 #include "backend/cuda/kernel/primitive/mma.h"
 #include "backend/cuda/kernel/primitive/piece.h"
 #include "backend/cuda/kernel/primitive/reduce.h"
+#include "backend/cuda/kernel/primitive/shared_load.h"
 #include "backend/cuda/kernel/rms_norm/normalize.h"
 
 namespace spate::cuda {
@@ -39,21 +40,6 @@ __device__ inline void copy_stream_16(uint32_t shared, const char* global) {
 }
 __device__ inline void copy_16(uint32_t shared, const char* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
-}
-__device__ inline uint4 load_shared_16(uint32_t address) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
-  return v;
-}
-__device__ inline uint32_t load_shared_half(uint32_t address) {
-  uint16_t v;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address));
-  return v;
-}
-__device__ inline uint32_t load_shared_word(uint32_t address) {
-  uint32_t v;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address));
-  return v;
 }
 __device__ inline float load_scale(const float* address) {
   float value;

@@ -313,12 +313,13 @@ void add_qk_norm_rope_kv_write(Report& report, Sides sides, DType act, DType kv_
   const bool fused = sides.actual.ops().qk_norm_rope_kv_write != nullptr;
   for (const auto& [heads, kv_heads, head_dim, rotary_dim] :
        {std::tuple{1, 1, 32, 32}, std::tuple{6, 3, 64, 32}, std::tuple{4, 4, 80, 80}, std::tuple{14, 2, 128, 128},
-        std::tuple{3, 1, 36, 32}, std::tuple{5, 5, 80, 20}, std::tuple{4, 2, 256, 64}}) {
-    for (const int64_t num_tokens : {0, 1, 2, 17, 70}) {
+        std::tuple{9, 3, 128, 128}, std::tuple{3, 1, 36, 32}, std::tuple{5, 5, 80, 20}, std::tuple{4, 2, 256, 64}}) {
+    for (const int64_t num_tokens : {0, 1, 2, 17, 70, 300}) {
+      if (num_tokens == 300 && head_dim != 128) continue;  // kernels of many tokens are for heads of 128
       for (const bool norm : {false, true}) {
         for (const bool interleaved : {false, true}) {
           QkvCase c{act, kv_dtype, num_tokens, heads, kv_heads, head_dim, rotary_dim, norm, interleaved};
-          c.num_dummies = num_tokens == 17 ? 3 : 0;
+          c.num_dummies = num_tokens == 17 || num_tokens == 300 ? 3 : 0;
           c.left = heads == 6 ? 5 : 0;  // no head starts where vectors may
           const std::string label = fmt::format("{} tokens, {} heads over {}, head_dim {}, rotary {}{}{}", num_tokens, heads, kv_heads,
                                                 head_dim, rotary_dim, norm ? ", norm" : "", interleaved ? ", interleaved" : "");

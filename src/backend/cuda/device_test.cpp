@@ -118,7 +118,8 @@ TEST_CASE("fused ops give the bits of their decompositions") {
     }
     for (const auto& [head_dim, rotary_dim] : {std::pair{64, 64}, {80, 80}, {128, 128}, {128, 64}, {256, 64}}) {
       for (const bool interleaved : {false, true}) {
-        const int64_t num_tokens = 37, heads = 6, kv_heads = 2, width = (heads + 2 * kv_heads) * head_dim;
+        const int64_t num_tokens = head_dim == 128 && rotary_dim == 128 ? 300 : 37, heads = 6, kv_heads = 2,
+                      width = (heads + 2 * kv_heads) * head_dim;
         const HostTensor qkv = random_tensor(rng, act, {num_tokens, width});
         const HostTensor norm = random_tensor(rng, act, {head_dim});
         const HostTensor cos_sin = random_tensor(rng, DType::kF32, {num_tokens, rotary_dim});
@@ -128,9 +129,10 @@ TEST_CASE("fused ops give the bits of their decompositions") {
         slots[3] = -1;
         const auto run = [&](Op<QkNormRopeKvWriteParams> op) {
           const KvLayerDesc desc{.num_kv_heads = kv_heads, .head_dim = head_dim, .kv_block_size = 16, .dtype = act};
-          const KvStorage storage = KvStorage::create(gpu->device(), {&desc, 1}, 3).value();
+          const int64_t num_blocks = (num_tokens + 5) / 16 + 1;
+          const KvStorage storage = KvStorage::create(gpu->device(), {&desc, 1}, num_blocks).value();
           const KvView& kv = storage.views()[0];
-          gpu->device().fill_bytes(gpu->stream(), kv.data, 0x77, static_cast<size_t>(3 * kv.block_bytes));
+          gpu->device().fill_bytes(gpu->stream(), kv.data, 0x77, static_cast<size_t>(num_blocks * kv.block_bytes));
           const Tensor rows = gpu->upload(qkv), weight = gpu->upload(norm);
           const auto heads_at = [&](int64_t first, int64_t count) {
             return rows.columns(first * head_dim, (first + count) * head_dim).split_last(count, head_dim);
@@ -146,7 +148,7 @@ TEST_CASE("fused ops give the bits of their decompositions") {
                              .interleaved = interleaved,
                              .slot_mapping = gpu->ints(slots),
                              .kv = kv});
-          const Tensor cache(kv.data, act, {3, kv.block_bytes / dtype_bytes(act)});
+          const Tensor cache(kv.data, act, {num_blocks, kv.block_bytes / dtype_bytes(act)});
           return std::pair{gpu->download(rows), gpu->download(cache)};
         };
         const auto fused = run(gpu->ops().qk_norm_rope_kv_write),

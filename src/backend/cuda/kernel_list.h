@@ -198,6 +198,8 @@ inline constexpr KernelInfo kKernels[] = {
     {"kv/qk_norm_rope_kv_write.cu", "qk_norm_rope_kv_write_f32_f32"},
     {"kv/qk_norm_rope_kv_write.cu", "qk_norm_rope_kv_write_bf16_int8"},
     {"kv/qk_norm_rope_kv_write.cu", "qk_norm_rope_kv_write_f32_int8"},
+    {"kv/qk_norm_rope_kv_write_many.cu", "qk_norm_rope_kv_write_many_bf16"},
+    {"kv/qk_norm_rope_kv_write_many.cu", "qk_norm_rope_kv_write_many_int8"},
     {"latent/latent_query.cu", "latent_query", 0, true},
     {"latent/latent_values.cu", "latent_values", 0, true},
     {"latent/head_rows.cu", "head_rows_long", 0, true},

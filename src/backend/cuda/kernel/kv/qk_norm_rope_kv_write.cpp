@@ -17,6 +17,20 @@ bool fits_one_launch(const QkNormRopeKvWriteParams& p) {
 // to 4 us a layer slower, on an H100.
 constexpr int64_t kLateTokens = 2;
 
+// From here on a thread has several heads: fewer CTAs than SMs would take longer.
+constexpr int64_t kManyTokens = 256;
+
+bool fits_many(const QkNormRopeKvWriteParams& p, const QkNormRopeKvWriteKernelParams& params) {
+  const auto follows = [](const Tensor& heads, const Tensor& before) {
+    return static_cast<const char*>(heads.raw()) ==
+               static_cast<const char*>(before.raw()) + before.dim(1) * before.stride(1) * 2 &&
+           heads.stride(0) == before.stride(0) && heads.stride(1) == before.stride(1);
+  };
+  return p.q.dim(0) >= kManyTokens && p.q.dtype() == DType::kBf16 && p.kv.desc.head_dim == kQkvManyHeadDim &&
+         params.rotary_dim == kQkvManyHeadDim && !p.interleaved && params.is_aligned && follows(p.k, p.q) &&
+         follows(p.v, p.k) && p.q_norm.defined() == p.k_norm.defined();
+}
+
 }  // namespace
 
 void qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p) {
@@ -56,6 +70,16 @@ void qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p) {
       .reads_early = reads_early,
   };
   const bool is_bf16 = p.q.dtype() == DType::kBf16;
+  const int64_t num_rows = num_heads + 2 * desc.num_kv_heads;
+  if (fits_many(p, params)) {
+    constexpr int64_t kHeadsOfCta = kQkvManyThreads / kQkvManyLanes * kQkvManyHeads;
+    launch(stream,
+           desc.dtype == DType::kI8 ? kernel_id("qk_norm_rope_kv_write_many_int8")
+                                    : kernel_id("qk_norm_rope_kv_write_many_bf16"),
+           {.x = num_tokens, .y = ceil_div(num_rows, kHeadsOfCta), .num_threads = kQkvManyThreads}, params,
+           {{"num_tokens", num_tokens}, {"num_heads", num_heads}, {"num_kv_heads", desc.num_kv_heads}});
+    return;
+  }
   const KernelId kernel = desc.dtype == DType::kI8     ? (is_bf16 ? kernel_id("qk_norm_rope_kv_write_bf16_int8")
                                                                   : kernel_id("qk_norm_rope_kv_write_f32_int8"))
                           : is_bf16                    ? kernel_id("qk_norm_rope_kv_write_bf16_bf16")
@@ -63,10 +87,7 @@ void qk_norm_rope_kv_write(Stream& stream, const QkNormRopeKvWriteParams& p) {
                                                        : kernel_id("qk_norm_rope_kv_write_f32_f32");
   const int64_t heads_a_cta = kQkvThreads / params.lanes_per_head;
   launch(stream, kernel,
-         {.x = num_tokens,
-          .y = ceil_div(num_heads + 2 * desc.num_kv_heads, heads_a_cta),
-          .num_threads = kQkvThreads,
-          .launches_late = is_few},
+         {.x = num_tokens, .y = ceil_div(num_rows, heads_a_cta), .num_threads = kQkvThreads, .launches_late = is_few},
          params,
          {{"num_tokens", num_tokens},
           {"num_heads", num_heads},

@@ -10,6 +10,10 @@ constexpr int kQkvThreads = 128;
 constexpr int kQkvMaxHeadDim = 256;  // a piece of 8 elements a lane of one warp
 constexpr int kQkvRotaryUnit = 16;   // rotary_dim is a multiple: the partners of a piece's elements are one piece
 
+// qk_norm_rope_kv_write_many.cu: heads of so many elements, how many lanes they take, and how many heads a thread has.
+constexpr int kQkvManyHeadDim = 128, kQkvManyLanes = 16;
+constexpr int kQkvManyThreads = 128, kQkvManyHeads = 3;
+
 struct QkNormRopeKvWriteKernelParams {
   void* q;        // [num_tokens, num_heads, head_dim], in-out
   const void* k;  // [num_tokens, num_kv_heads, head_dim]

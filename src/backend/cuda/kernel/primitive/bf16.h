@@ -43,6 +43,14 @@ __device__ inline uint32_t pack_bf16(float a, float b) {
 __device__ inline float low_float(uint32_t packed) { return __uint_as_float(packed << 16); }
 __device__ inline float high_float(uint32_t packed) { return __uint_as_float(packed & 0xffff0000u); }
 
+// The products of two pairs.
+__device__ inline uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
+  constexpr uint32_t kMinusZeros = 0x80008000u;  // as a sum: Ampere has no product
+  uint32_t product;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(kMinusZeros));
+  return product;
+}
+
 // Of fp16.
 __device__ inline uint32_t pack_f16(float a, float b) {
   uint32_t packed;

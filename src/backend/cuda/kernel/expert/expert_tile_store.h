@@ -123,7 +123,7 @@ __device__ inline void store_tile_by_copies(const ExpertWgmmaKernelParams& p, co
       }
     }
     sync_warpgroup();
-    stage_results<kHasSilu, kPassRows>(values + first / 2, kNoBias, buffer);
+    stage_results<kHasSilu, kPassRows, true>(values + first / 2, kNoBias, buffer);
     fence_async_proxy();
     sync_warpgroup();
     // Boxes that reach into the rows of the next expert go by threads.

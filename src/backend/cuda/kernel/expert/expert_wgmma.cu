@@ -2,7 +2,8 @@
 // SHAPES     bf16; y f32, of tiles of 128 rows and more also bf16. Rows and experts as ExpertOrder says; weights
 //            row-major, rows padded to 16 elements.
 // NUMERICS   fp32 sums on the tensor core along k, in steps of 16. Where several CTAs share the k of a tile, their sums
-//            are added in the order of k. gate, up, silu and their product are rounded to bf16.
+//            are added in the order of k. gate, up, silu and their product are rounded to bf16, of tiles of 256 rows in
+//            pairs, to the same bits.
 // WORK       A CTA loads stages of 128 rows of W and up to tile_rows rows of x, 64 elements of k each. One thread loads W
 //            by TMA. The rows of x of expert_gate_up lie apart: 96 threads copy 16 bytes each, swizzled as TMA would do
 //            it. The tiles of a matrix follow each other, those of a row of W innermost, so that W comes from L2 for all

@@ -21,6 +21,14 @@ __device__ inline uint32_t silu_of_8x8(const float* own) {
   return transpose_8x8(pack_bf16(product(0), product(1)));
 }
 
+// The same bits of two gates and their two ups, not transposed. Rounded in pairs: to round one value is an operation of
+// the special units, of which silu has two already.
+__device__ inline uint32_t silu_of_pair(const float* gates, const float* ups) {
+  const uint32_t gate = pack_bf16(gates[0], gates[1]), up = pack_bf16(ups[0], ups[1]);
+  const uint32_t factor = pack_bf16(silu<Bf16>(low_float(gate)), silu<Bf16>(high_float(gate)));
+  return pack_bf16(low_float(factor) * low_float(up), high_float(factor) * high_float(up));
+}
+
 // The 16 rows of W from `row` on of which a warp stores sums, and their bias.
 class TileRows {
  public:
@@ -123,8 +131,8 @@ __device__ inline uint32_t staged_place(uint32_t buffer, uint32_t t, uint32_t c)
 }
 
 // Of the warpgroup's 64 rows of W: values of kTokens tokens, the first of which is `values`, as bf16 into a buffer.
-// bias: of the thread's two rows of W.
-template <bool kHasSilu, int kTokens>
+// bias: of the thread's two rows of W. kRoundsPairs: with silu_of_pair(), which the others were not measured with.
+template <bool kHasSilu, int kTokens, bool kRoundsPairs = false>
 __device__ inline void stage_results(const float* values, const float (&bias)[2], uint32_t buffer) {
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
 #pragma unroll
@@ -133,7 +141,9 @@ __device__ inline void stage_results(const float* values, const float (&bias)[2]
     uint32_t matrices[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if constexpr (kHasSilu) {
+      if constexpr (kHasSilu && kRoundsPairs) {
+        matrices[i] = silu_of_pair(own + 4 * i, own + 4 * i + 2);
+      } else if constexpr (kHasSilu) {
         const auto product = [&](int j) {
           return silu_times<Bf16>(round_to<Bf16>(own[4 * i + j]), round_to<Bf16>(own[4 * i + 2 + j]));
         };

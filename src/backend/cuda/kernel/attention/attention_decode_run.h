@@ -110,6 +110,7 @@ struct DecodePiece {
   }
   __device__ int first_key(int idx) const { return keys.begin + (first + idx) * kTile; }
 };
+
 // Copies the warp's tiles into its ring, those of all pieces of its CTA's run one behind the other.
 template <typename Format>
 class TileLoader {
@@ -174,4 +175,5 @@ class TileLoader {
   int idx_;  // in the piece, of the next tile
   int block_id_ = 0, found_ = 0, kv_head_ = 0;
 };
+
 }  // namespace spate::cuda

@@ -496,15 +496,13 @@ bool fits_stream(CudaDevice& device, const ExpertMlpParams& p) {
 
 void run_stream(Stream& stream, const ExpertMlpParams& p, const AddRmsNormParams* norm) {
   constexpr std::array kKernels = {
-      std::array{kernel_id("expert_stream_int4_n8"), kernel_id("expert_stream_int4_n16"),
-                 kernel_id("expert_stream_int4_n32")},
-      std::array{kernel_id("expert_stream_int4_g32_n8"), kernel_id("expert_stream_int4_g32_n16"),
-                 kernel_id("expert_stream_int4_g32_n32")}};
+      std::array{kernel_id("expert_stream_int4_n8"), kernel_id("expert_stream_int4_n16")},
+      std::array{kernel_id("expert_stream_int4_g32_n8"), kernel_id("expert_stream_int4_g32_n16")}};
   CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
   const WeightDesc &gate_up = p.gate_up->desc(), &down = p.down->desc();
   const int64_t num_tokens = p.x.dim(0), num_pairs = num_tokens * p.expert_ids.dim(1);
   const int64_t wanted = std::min(num_tokens, 2 * ceil_div(num_pairs, gate_up.num_matrices));
-  const size_t tile = wanted <= 8 ? 0 : wanted <= 16 ? 1 : 2;
+  const size_t tile = wanted <= 8 ? 0 : 1;
   const ExpertScratch scratch = take_scratch(device, p, kProductTileM, Extra::kNone);
   const auto product_of = [](const PackedWeight& weight) {
     return ExpertStreamProduct{.weight = static_cast<const char*>(weight.data()),

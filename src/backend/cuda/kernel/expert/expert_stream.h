@@ -14,18 +14,24 @@ constexpr int kExpertStreamMaxWidth = 2560;  // elements of x and of an expert's
 
 // Steps of a warp's ring.
 constexpr int expert_stream_depth(int num_multipliers, int tile_rows) {
-  return tile_rows <= 16 ? 8 : num_multipliers == 2 ? 6 : 5;
+  return tile_rows == 16 ? 4 : num_multipliers == 2 ? 7 : 6;
 }
 // 16 rows of 128 codes, then their multipliers.
 constexpr int expert_stream_step_bytes(int num_multipliers) { return 16 * (kInt4RowBytes + num_multipliers); }
 // Tiles of a call: rows of one expert that are multiplied at once.
 constexpr int expert_stream_max_tiles(int tile_rows) { return kExpertStreamExperts + kExpertStreamPairs / tile_rows; }
+// x as integers: 2 bytes an element, a unit of each 128 of 4 rows.
+constexpr int kExpertStreamBlockStepBytes = 4 * (2 * kIntegerTileK + 4);
+// Room for x of a tile as integers, and for that of the next one as it is: of 8 rows of kExpertStreamMaxWidth, of 16 of
+// 2,048 elements. Tiles of wider ones have fewer rows.
+constexpr int expert_stream_rows_bytes(int num_multipliers, int tile_rows) {
+  return tile_rows == 8 ? 83200 : num_multipliers == 2 ? 137792 : 121408;
+}
 constexpr int expert_stream_shared_bytes(int num_multipliers, int tile_rows) {
   const int ring =
       kExpertStreamWarps * expert_stream_depth(num_multipliers, tile_rows) * expert_stream_step_bytes(num_multipliers);
   const int sums = kExpertStreamWarps * tile_rows * 16 * 4;
-  const int rows = tile_rows * (kExpertStreamMaxWidth + static_cast<int>(kMaxOutliers) * 8);
-  return ring + sums + rows;
+  return ring + sums + expert_stream_rows_bytes(num_multipliers, tile_rows);
 }
 
 // Words by which CTAs tell that activations of a tile are there, and that they have read them.

@@ -4,15 +4,18 @@
 //   act[r] = silu(x[token of r] Wg_e^T) * (x[token of r] Wu_e^T),   y[r] = act[r] Wd_e^T
 //
 // W is streamed: a warp takes 16 rows of it along k, a step of 128 elements at a time, from a ring of its own in shared
-// memory that its copies fill, five steps ahead, through the ends of tiles and from one product into the next. The
+// memory that its copies fill, some steps ahead, through the ends of tiles and from one product into the next. The
 // packed layout is that of the tensor core's operand, so a lane copies and reads the same 16 bytes, decodes them in
 // registers and multiplies: no barrier of the CTA, no trip of decoded codes through shared memory.
 //
 // A CTA has an equal run of the groups of 16 rows (of gate_up 8 gates and their 8 ups) of all tiles of each product, a
-// tile being up to kRows rows of one expert. It goes through the run tile by tile: a phase. First its warps make codes
-// of the tile's rows of x, a warp a row, in shared memory; then they share the phase's steps of k equally, and where
-// that cuts a group along k the warp with its first k adds the sums of the others, which are exact whole numbers. down
-// of a tile begins when all CTAs with groups of its gate_up have told so: those are neighbours, which end together.
+// tile being up to kRows rows of one expert. It goes through the run tile by tile: a phase. Its warps take groups of
+// the phase, and where that cuts one along k the warp with its first k adds the sums of the others. x of a tile stands
+// in shared memory as integers (expert_stream_rows.h). It comes there as it is while the tile before is multiplied:
+// loads would wait for what the rings have asked for. A lane has two rows of W and, of each 4 rows of x, one: the
+// columns of its high and low bytes. A group of W has a multiplier, the sum over a step is then a whole number of 32
+// bits: |x| is at most 8,160, 16 times a code at most 128, a multiplier at most 16. down of a tile begins when all CTAs
+// with groups of its gate_up have told so: those are neighbours, which end together.
 #pragma once
 
 #include "backend/cuda/kernel/elementwise/silu.h"
@@ -21,220 +24,150 @@
 #include "backend/cuda/kernel/expert/expert_stream_work.h"
 #include "backend/cuda/kernel/primitive/flag.h"
 #include "backend/cuda/kernel/primitive/mma.h"
+#include "backend/cuda/kernel/primitive/shared_load.h"
 
 namespace spate::cuda {
 
-constexpr int kStreamBias = 128;  // of a code that the tensor core takes
-
-__device__ inline uint4 load_stream_quad(uint32_t address) {
-  uint4 quad;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(quad.x), "=r"(quad.y), "=r"(quad.z), "=r"(quad.w)
-               : "r"(address)
-               : "memory");
-  return quad;
-}
-template <int kMultipliers>
-__device__ inline uint32_t load_stream_multipliers(uint32_t address) {
-  if constexpr (kMultipliers == 4) {
-    uint32_t word;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
-    return word;
-  } else {
-    uint16_t half;
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(half) : "r"(address) : "memory");
-    return half;
-  }
+// (word & 0xf0f0f0f0) ^ 0x80808080: 16 times the signed codes in the high halves of bytes.
+__device__ inline uint32_t stream_codes(uint32_t word) {
+  uint32_t codes;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(codes) : "r"(word), "r"(0xf0f0f0f0u), "r"(0x80808080u));
+  return codes;
 }
 
 // Of the 16 rows of W that a warp has: the lane's two.
 struct StreamScales {
   float of[2];
-  int rows[2];
 
-  __device__ StreamScales(const ExpertStreamKernelParams& p, const char* matrix, const StreamRun& run, int group_row) {
-    const ExpertStreamProduct& product = run.is_down != 0 ? p.down : p.gate_up;
-    rows[0] = run.is_down != 0 ? run.group * 16 + group_row : run.group * 8 + group_row;
-    rows[1] = run.is_down != 0 ? rows[0] + 8 : p.intermediate_size + rows[0];
-    const float* scales = reinterpret_cast<const float*>(matrix + product.layout.scales_offset);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) of[r] = scales[rows[r]];
+  __device__ StreamScales(const ExpertStreamKernelParams& p, const StreamPhase& phase, const char* matrix, int group) {
+    const int in_group = static_cast<int>(threadIdx.x) % 32 / 4;
+    const float* scales = reinterpret_cast<const float*>(matrix + product_of(p, phase).layout.scales_offset) + in_group;
+    of[0] = scales[phase.is_down != 0 ? group * 16 : group * 8];
+    of[1] = scales[phase.is_down != 0 ? group * 16 + 8 : p.intermediate_size + group * 8];
   }
 };
 
 template <int kMultipliers, int kRows>
 class StreamWarp {
  public:
-  static constexpr int kBlocks = kRows / 8, kDepth = expert_stream_depth(kMultipliers, kRows),
+  static constexpr int kBlocks = kRows / 4, kDepth = expert_stream_depth(kMultipliers, kRows),
                        kStepBytes = expert_stream_step_bytes(kMultipliers);
 
-  __device__ StreamWarp(const ExpertStreamKernelParams& p, const StreamOrder<kRows>& order, uint32_t ring)
-      : p_(p), order_(order), loads_(p, order), ring_(ring), lane_(static_cast<int>(threadIdx.x) % 32) {}
+  __device__ StreamWarp(const ExpertStreamKernelParams& p, const StreamOrder& order, StreamCursor& cursor,
+                        uint32_t ring)
+      : loads_(p, order, cursor),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        slot_(ring + static_cast<uint32_t>(lane_ * 16)),
+        before_(slot_ + (kDepth - 1) * kStepBytes),
+        last_(before_) {}
   // Starts the copies of the first steps.
   __device__ void fill() {
 #pragma unroll 1
-    for (int i = 0; i < kDepth - 1; ++i) loads_.next(ring_ + i * kStepBytes);
+    for (int i = 0; i < kDepth - 1; ++i) loads_.next(slot_ + i * kStepBytes);
   }
 
-  // sums += of the steps [begin, end) of a group. codes: the row of x of the lane's column.
-  __device__ void multiply(int32_t (&sums)[kBlocks][4], uint32_t codes, int row_bytes, int num_rows, int begin,
-                           int end) {
-    const int group = lane_ / 4, pair = lane_ % 4;
-    const uint32_t at = codes + static_cast<uint32_t>(group * row_bytes + ((pair * 2) ^ group % 2) * 16);
-    uint32_t x = at + static_cast<uint32_t>(begin * kIntegerTileK);
+  // sums += of the steps [begin, end) of a group: of each block of 4 rows of x the lane's two rows of W by row
+  // lane % 4.
+  __device__ void multiply(float (&sums)[kBlocks][2], uint32_t rows, int num_rows, int num_steps, int begin, int end) {
+    if constexpr (kBlocks > 2) {
+      if (num_rows > 12) return multiply_blocks<4>(sums, rows, num_steps, begin, end);
+      if (num_rows > 8) return multiply_blocks<3>(sums, rows, num_steps, begin, end);
+    }
+    if (num_rows > 4) return multiply_blocks<2>(sums, rows, num_steps, begin, end);
+    return multiply_blocks<1>(sums, rows, num_steps, begin, end);
+  }
+
+ private:
+  template <int kUsed>
+  __device__ void multiply_blocks(float (&sums)[kBlocks][2], uint32_t rows, int num_steps, int begin, int end) {
+    uint32_t x = rows + static_cast<uint32_t>(begin * kExpertStreamBlockStepBytes + lane_ * 16);
+    const uint32_t x_block = static_cast<uint32_t>(num_steps * kExpertStreamBlockStepBytes);
+    const uint32_t to_unit = static_cast<uint32_t>(kStreamUnits + lane_ % 4 * 4 - lane_ * 16);
+    const uint32_t to_multipliers = static_cast<uint32_t>(1024 + lane_ / 4 * kMultipliers - lane_ * 16);
 #pragma unroll 1
     for (int step = begin; step < end; ++step) {
       wait_copies<kDepth - 2>();
       __syncwarp();
-      const uint32_t slot = ring_ + slot_ * kStepBytes;
-      const int before = slot_ == 0 ? kDepth - 1 : slot_ - 1;
-      loads_.next(ring_ + before * kStepBytes);
-      slot_ = slot_ == kDepth - 1 ? 0 : slot_ + 1;
+      uint4 quads[2];
+      int multipliers[2][kMultipliers];
+#pragma unroll
+      for (uint32_t r = 0; r < 2; ++r) quads[r] = load_shared_16(slot_ + 512 * r);
+#pragma unroll
+      for (uint32_t r = 0; r < 2; ++r) {
+#pragma unroll
+        for (int m = 0; m < kMultipliers; ++m) {
+          multipliers[r][m] = static_cast<int>(load_shared_byte(slot_ + to_multipliers + 8 * r * kMultipliers + m));
+        }
+      }
+      loads_.next(before_);
+      before_ = slot_;
+      slot_ = slot_ == last_ ? slot_ - (kDepth - 1) * kStepBytes : slot_ + kStepBytes;
       uint32_t a[4][4];
 #pragma unroll
       for (uint32_t r = 0; r < 2; ++r) {
-        const uint4 quad = load_stream_quad(slot + 512 * r + lane_ * 16);
-        const uint32_t multipliers =
-            load_stream_multipliers<kMultipliers>(slot + 1024 + (8 * r + group) * kMultipliers);
-        const uint32_t words[4] = {quad.x, quad.y, quad.z, quad.w};
+        const uint32_t words[4] = {quads[r].x, quads[r].y, quads[r].z, quads[r].w};
 #pragma unroll
         for (int s = 0; s < 4; ++s) {
-          const uint32_t multiplier = multipliers >> (s * kMultipliers / 4 * 8) & 0xff;
-          const uint32_t offset = 0x80808080u - multiplier * 0x08080808u;
-          a[s][r] = (words[s] & 0x0f0f0f0fu) * multiplier + offset;
-          a[s][2 + r] = (words[s] >> 4 & 0x0f0f0f0fu) * multiplier + offset;
+          a[s][r] = stream_codes(words[s] << 4);
+          a[s][2 + r] = stream_codes(words[s]);
         }
       }
 #pragma unroll
-      for (int j = 0; j < kBlocks; ++j) {
-        if (8 * j >= num_rows) break;
+      for (int j = 0; j < kUsed; ++j) {
+        const uint32_t x_of_block = x + static_cast<uint32_t>(j) * x_block;
+        const float unit = load_shared_float(x_of_block + to_unit);
+        int32_t scaled[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const uint4 quad = load_stream_quad((x ^ i * 16) + static_cast<uint32_t>(8 * j * row_bytes));
+          const uint4 quad = load_shared_16(x_of_block + 512 * i);
           const uint32_t first[2] = {quad.x, quad.y}, second[2] = {quad.z, quad.w};
-          mma_m16n8k32_u8_s8(sums[j], a[2 * i], first);
-          mma_m16n8k32_u8_s8(sums[j], a[2 * i + 1], second);
-        }
-      }
-      x += kIntegerTileK;
-    }
-  }
-
- private:
-  const ExpertStreamKernelParams& p_;
-  const StreamOrder<kRows>& order_;
-  StreamLoads<kMultipliers, kRows> loads_;
-  const uint32_t ring_;
-  const int lane_;
-  int slot_ = 0;
-};
-
-// values += the outliers of x times the group's 16 rows of W, by rising k. The lanes of the warp read the codes of a
-// column's outliers together.
-template <int kMultipliers, int kRows>
-__device__ inline void add_stream_outliers(const char* matrix, const IntegerLayout& layout, int num_rows,
-                                           const StreamScales& scales, const StreamRows<kRows>& rows,
-                                           const Outlier* outliers, float (&values)[kRows / 8][4]) {
-  constexpr int kEach = 8;
-  const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, half = lane / 16, own = lane % 8;
-  const bool is_second = lane % 16 >= 8;
-  // IntegerLayout's code_offset() and multiplier_offset() of this row, the part of k left to each outlier.
-  constexpr int kChunkBytes = kInt4CodeBytes + kWgmmaTileRows * kMultipliers;
-  const int weight_row = (is_second ? scales.rows[1] : scales.rows[0]) - group + own;
-  const char* chunk = matrix + layout.chunk_offset(weight_row, 0);
-  const char *codes = chunk + weight_row % kWgmmaTileRows * kInt4RowBytes,
-             *multipliers = chunk + kInt4CodeBytes + weight_row % kWgmmaTileRows * kMultipliers;
-  const float low = __shfl_sync(0xffffffffu, scales.of[0], 4 * own),
-              high = __shfl_sync(0xffffffffu, scales.of[1], 4 * own);
-  const float own_scale = is_second ? high : low;
+          int32_t acc[2][4] = {};  // with a multiplier each
+          mma_m16n8k32_s8(acc[0], a[2 * i], first);
+          mma_m16n8k32_s8(acc[kMultipliers == 2 ? 0 : 1], a[2 * i + 1], second);
 #pragma unroll
-  for (int j = 0; j < kRows / 8; ++j) {
-#pragma unroll 1
-    for (int in_block = 0; in_block < 8; ++in_block) {
-      const int column = 8 * j + in_block;
-      if (column >= num_rows) return;
-      const int num_outliers = rows.num_outliers[column];
-      if (num_outliers == 0) continue;
-      const Outlier* list = outliers + column * kMaxOutliers;
-      const bool is_odd = in_block % 2 != 0, is_own = lane % 4 == in_block / 2;
-      float sums[2] = {is_odd ? values[j][1] : values[j][0], is_odd ? values[j][3] : values[j][2]};
-#pragma unroll 1
-      for (int first = 0; first < num_outliers; first += 2 * kEach) {
-        float kept[kEach];
+          for (int m = 0; m < kMultipliers / 2; ++m) {
 #pragma unroll
-        for (int i = 0; i < kEach; ++i) {
-          const auto k = static_cast<uint32_t>(list[min(first + half * kEach + i, num_outliers - 1)].k);
-          const uint32_t to_chunk = k / kIntegerTileK * kChunkBytes;
-          const int byte = static_cast<unsigned char>(codes[to_chunk + k / 4 % 4 * 16 + k / 32 % 4 * 4 + k % 4]);
-          const int multiplier = multipliers[to_chunk + k % kIntegerTileK * kMultipliers / kIntegerTileK];
-          const int code = static_cast<int>(static_cast<uint32_t>(byte) >> (k / 16 % 2 * 4) & 15) - 8;
-          kept[i] = own_scale * static_cast<float>(code * multiplier);
-        }
-#pragma unroll
-        for (int i = 0; i < 2 * kEach; ++i) {
-          if (first + i >= num_outliers) break;
-          const float x = list[first + i].x;
-#pragma unroll
-          for (int r = 0; r < 2; ++r) {
-            sums[r] += x * __shfl_sync(0xffffffffu, kept[i % kEach], i / kEach * 16 + 8 * r + group);
+            for (int r = 0; r < 2; ++r) {
+              const int32_t of_group = acc[m][2 * r] * 256 + acc[m][2 * r + 1];
+              scaled[r] = of_group * multipliers[r][i * kMultipliers / 2 + m] + (i + m == 0 ? 0 : scaled[r]);
+            }
           }
         }
-      }
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        if (is_own && !is_odd) values[j][2 * r] = sums[r];
-        if (is_own && is_odd) values[j][2 * r + 1] = sums[r];
+        for (int r = 0; r < 2; ++r) sums[j][r] = __fmaf_rn(static_cast<float>(scaled[r]), unit, sums[j][r]);
       }
+      x += kExpertStreamBlockStepBytes;
     }
   }
-}
 
-// The exact sums of a group become values, which are stored.
-template <int kMultipliers, int kRows>
-__device__ inline void finish_stream_group(const ExpertStreamKernelParams& p, const StreamRun& run, const char* matrix,
+  StreamLoads<kMultipliers, kRows> loads_;
+  const int lane_;
+  uint32_t slot_, before_;  // the lane's places
+  const uint32_t last_;
+};
+
+// The sums of a group, times the scales of rows of W, are stored.
+template <int kRows>
+__device__ inline void finish_stream_group(const ExpertStreamKernelParams& p, int is_down, int group_of_tile,
                                            const StreamTile& tile, const StreamScales& scales,
-                                           const StreamRows<kRows>& rows, const Outlier* outliers, bool has_outliers,
-                                           const int32_t (&sums)[kRows / 8][4]) {
+                                           const float (&sums)[kRows / 4][2]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, pair = lane % 4;
-  float values[kRows / 8][4];
 #pragma unroll
-  for (int j = 0; j < kRows / 8; ++j) {
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      const int column = min(8 * j + 2 * pair + c, tile.num_rows - 1);
-      const float x_scale = rows.scales[column];
-      const int code_sum = rows.code_sums[column];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        values[j][2 * r + c] =
-            x_scale * (scales.of[r] * static_cast<float>(sums[j][2 * r + c] - kStreamBias * code_sum));
-      }
-    }
-  }
-  if (has_outliers) {
-    add_stream_outliers<kMultipliers, kRows>(matrix, run.is_down != 0 ? p.down.layout : p.gate_up.layout, tile.num_rows,
-                                             scales, rows, outliers, values);
-  }
-#pragma unroll
-  for (int j = 0; j < kRows / 8; ++j) {
-    if (8 * j >= tile.num_rows) break;
-    if (run.is_down != 0) {
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const int column = 8 * j + 2 * pair + c;
-        if (column >= tile.num_rows) continue;
-        float* y = p.y + (tile.first_row + column) * p.y_stride + scales.rows[0];
-        y[0] = values[j][c];
-        y[8] = values[j][2 + c];
+  for (int j = 0; j < kRows / 4; ++j) {
+    if (4 * j >= tile.num_rows) break;
+    const int row = 4 * j + pair;
+    const float values[2] = {sums[j][0] * scales.of[0], sums[j][1] * scales.of[1]};
+    if (is_down != 0) {
+      if (row < tile.num_rows) {
+        float* y = p.y + (tile.first_row + row) * p.y_stride + group_of_tile * 16 + group;
+        y[0] = values[0];
+        y[8] = values[1];
       }
     } else {
-      const auto product = [&](int c) {
-        return silu_times<Bf16>(round_to<Bf16>(values[j][c]), round_to<Bf16>(values[j][2 + c]));
-      };
-      const uint32_t both = transpose_8x8(pack_bf16(product(0), product(1)));
-      Bf16* act =
-          static_cast<Bf16*>(p.act) + (tile.first_row + 8 * j + group) * p.act_stride + run.group * 8 + 2 * pair;
-      if (8 * j + group < tile.num_rows) *reinterpret_cast<uint32_t*>(act) = both;
+      const float product = silu_times<Bf16>(round_to<Bf16>(values[0]), round_to<Bf16>(values[1]));
+      const float next = __shfl_down_sync(0xffffffffu, product, 4);  // of the next row of W
+      Bf16* act = static_cast<Bf16*>(p.act) + (tile.first_row + row) * p.act_stride + group_of_tile * 8 + group;
+      if (group % 2 == 0 && row < tile.num_rows) *reinterpret_cast<uint32_t*>(act) = pack_bf16(product, next);
     }
   }
 }
@@ -246,106 +179,169 @@ __device__ inline void tell_groups(const ExpertStreamKernelParams& p, int tile, 
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p.arrived + tile), "r"(num_groups) : "memory");
 }
 
+// All lanes of a warp: until the activations of a tile are there.
+__device__ inline void wait_for_activations(const ExpertStreamKernelParams& p, int tile) {
+  const uint32_t groups = static_cast<uint32_t>(p.intermediate_size / 8);
+  if (threadIdx.x % 32 == 0) {
+    const long long start = clock64();
+    while (load_acquire(p.arrived + tile) < groups) {
+      if (clock64() - start > 2000000000ll) __trap();
+    }
+  }
+  __syncwarp();
+}
+// Whether they are, the same in all lanes.
+__device__ inline bool has_activations(const ExpertStreamKernelParams& p, int tile) {
+  uint32_t arrived = 0;
+  if (threadIdx.x % 32 == 0) arrived = load_acquire(p.arrived + tile);
+  return __shfl_sync(0xffffffffu, arrived, 0) >= static_cast<uint32_t>(p.intermediate_size / 8);
+}
+
+// What a warp has of a phase, which is number `number`.
+template <int kMultipliers, int kRows>
+__device__ inline void run_stream_phase(const ExpertStreamKernelParams& p, const StreamPhase& phase,
+                                        const StreamTile& tile, uint32_t rows,
+                                        StreamWarp<kMultipliers, kRows>& multiplier, float* sums_of_warps,
+                                        uint32_t* left_in, uint32_t number) {
+  constexpr int kSums = kRows / 4 * 2;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const ExpertStreamProduct& product = product_of(p, phase);
+  const char* matrix = product.weight + tile.expert * product.layout.matrix_bytes;
+  const int num_steps = product.layout.num_steps;
+  StreamShare own(phase, num_steps, warp);
+  while (own.has_more()) {
+    const StreamSegment segment = own.next(num_steps);
+    const StreamScales scales(p, phase, matrix, segment.group);
+    float sums[kRows / 4][2] = {};
+    multiplier.multiply(sums, rows, tile.num_rows, num_steps, segment.begin, segment.end);
+    if (segment.begin > 0) {
+      float* to = sums_of_warps + warp * kSums * 32 + lane;
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) to[i * 32] = sums[i / 2][i % 2];
+      __threadfence_block();
+      __syncwarp();
+      if (lane == 0) *const_cast<volatile uint32_t*>(left_in + warp) = number;
+    } else {
+      int missing = num_steps - segment.end;
+      for (int other = warp + 1; missing > 0; ++other) {
+        const int count = StreamShare(phase, num_steps, other).count;
+        if (count == 0) continue;
+        while (*const_cast<volatile uint32_t*>(left_in + other) != number) {
+        }
+        __threadfence_block();
+        const float* from = sums_of_warps + other * kSums * 32 + lane;
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) sums[i / 2][i % 2] += from[i * 32];
+        missing -= count;
+      }
+      finish_stream_group<kRows>(p, phase.is_down, segment.group, tile, scales, sums);
+    }
+  }
+}
+
+// Where a warp is, in shared memory: all that multiplying leaves registers for.
+struct StreamState {
+  StreamPhases phases;
+  StreamPhase phase, next;  // without groups: none
+};
+
 template <int kMultipliers, int kRows>
 __device__ inline void expert_stream(const ExpertStreamKernelParams& p) {
-  constexpr int kBlocks = kRows / 8, kStepBytes = expert_stream_step_bytes(kMultipliers);
-  constexpr int kRingBytes = expert_stream_depth(kMultipliers, kRows) * kStepBytes;  // of a warp
+  constexpr int kDepth = expert_stream_depth(kMultipliers, kRows),
+                kRingBytes = kDepth * expert_stream_step_bytes(kMultipliers);
   extern __shared__ __align__(128) char stream_shared[];
-  __shared__ StreamOrder<kRows> order;
-  __shared__ StreamRows<kRows> rows;
+  __shared__ StreamOrder order;
+  __shared__ StreamState states[kExpertStreamWarps];
+  __shared__ StreamCursor cursors[kExpertStreamWarps];
   __shared__ uint32_t left_in[kExpertStreamWarps];  // the phase of which a warp has left sums
   let_dependents_launch();
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
   if (thread < kExpertStreamWarps) left_in[thread] = 0;
-  make_stream_order(p, order, reinterpret_cast<uint32_t*>(stream_shared));
-  int32_t* sums_of_warps = reinterpret_cast<int32_t*>(stream_shared + kExpertStreamWarps * kRingBytes);
-  uint32_t* codes = reinterpret_cast<uint32_t*>(sums_of_warps + kExpertStreamWarps * kRows * 16);
-  Outlier* outliers = reinterpret_cast<Outlier*>(codes + kRows * kExpertStreamMaxWidth / 4);
-  StreamRuns runs(p, order.num_tiles);
-  StreamRun run;
-  bool has_phase = runs.next(run);
-  const auto row_of = [&](const StreamTile& tile, int row) {
-    return run.is_down != 0 ? static_cast<const Bf16*>(p.act) + (tile.first_row + row) * p.act_stride
-                            : static_cast<const Bf16*>(p.x) + order.row_tokens[tile.first_row + row] * p.x_stride;
+  constexpr int kRoom = expert_stream_rows_bytes(kMultipliers, kRows);
+  const int most_steps = max(p.gate_up.layout.num_steps, p.down.layout.num_steps);
+  const int row_bytes = most_steps * kExpertStreamBlockStepBytes / 4 + stream_raw_bytes(1, most_steps);
+  make_stream_order(p, min(kRows, kRoom / row_bytes / 4 * 4), order, reinterpret_cast<uint32_t*>(stream_shared));
+  float* sums_of_warps = reinterpret_cast<float*>(stream_shared + kExpertStreamWarps * kRingBytes);
+  const uint32_t integers = shared_address(sums_of_warps + kExpertStreamWarps * kRows * 16);
+  const auto num_steps_of = [&](const StreamPhase& phase) { return product_of(p, phase).layout.num_steps; };
+  // x of the next phase comes to the end of the room.
+  const auto raw_of = [&](const StreamPhase& phase) {
+    const int bytes = stream_raw_bytes(order.tiles[phase.tile].num_rows, num_steps_of(phase));
+    return integers + static_cast<uint32_t>(kRoom - bytes);
   };
-  StreamWarp<kMultipliers, kRows> multiplier(p, order,
+  StreamWarp<kMultipliers, kRows> multiplier(p, order, cursors[warp],
                                              shared_address(stream_shared) + static_cast<uint32_t>(warp * kRingBytes));
-  int told_tile = -1, told_groups = 0;
-  for (uint32_t phase = 1; has_phase; ++phase) {
-    const StreamTile tile = order.tiles[run.tile];
-    __syncthreads();  // the phase before has read the codes, and has stored its activations
-    if (thread == 0) {
-      tell_groups(p, told_tile, told_groups);
-      if (run.is_down != 0) {
-        const uint32_t groups = static_cast<uint32_t>(p.intermediate_size / 8);
-        const long long start = clock64();
-        while (load_acquire(p.arrived + run.tile) < groups) {
-          if (clock64() - start > 2000000000ll) __trap();
+  StreamPhase &phase = states[warp].phase, &next = states[warp].next;
+  const auto advance = [&] {
+    StreamState state = states[warp];
+    __syncwarp();
+    state.phase = state.next;
+    if (!state.phases.next(p, order.num_tiles, state.next)) state.next.num_groups = 0;
+    states[warp] = state;  // the same of all lanes
+    __syncwarp();
+  };
+  states[warp] = {{-1, 0, 0}, {}, {}};
+  __syncwarp();
+  advance();
+  bool has_told = true;
+  const auto tell = [&] {
+    if (thread == 0 && !has_told && phase.is_down == 0) tell_groups(p, phase.tile, phase.num_groups);
+    has_told = true;
+  };
+  // Phase 0 has no groups: x of the first one is made.
+  for (uint32_t number = 0;; ++number) {
+    // x of the next phase comes while this one is multiplied, if it is there.
+    const bool is_early = number == 0 || (next.num_groups > 0 &&
+                                          (next.is_down == 0 || (phase.is_down != 0 && has_activations(p, next.tile))));
+#pragma unroll 1
+    for (int turn = 0; turn < 2; ++turn) {
+      if (next.num_groups > 0 && is_early == (turn == 0)) {
+        if (turn == 1 && phase.is_down == 0) {
+          __syncthreads();  // activations have been stored
+          tell();
         }
-        // The last one to read makes the places zero again.
-        uint32_t* num_readers = p.arrived + kExpertStreamMaxTiles + run.tile;
-        if (atomicAdd(num_readers, 1u) + 1 == static_cast<uint32_t>(runs.num_ctas_of(run.tile))) {
-          *num_readers = 0;
-          p.arrived[run.tile] = 0;
+        if (next.is_down != 0) wait_for_activations(p, next.tile);
+        const StreamTile tile = order.tiles[next.tile];
+        const auto row_of = [&](int row) {
+          return next.is_down != 0
+                     ? static_cast<const Bf16*>(p.act) + (tile.first_row + row) * p.act_stride
+                     : static_cast<const Bf16*>(p.x) + order.row_tokens[tile.first_row + row] * p.x_stride;
+        };
+        copy_stream_rows(tile.num_rows, product_of(p, next).layout.width, num_steps_of(next), raw_of(next), row_of);
+        if (number == 0) {
+          commit_copies();
+          multiplier.fill();  // behind x, which would wait for it
         }
       }
-    }
-    if (run.is_down != 0) __syncthreads();
-    told_tile = run.tile;
-    told_groups = run.is_down != 0 ? 0 : run.num_groups;
-    const int row_bytes = run.num_steps * kIntegerTileK;
-    bool has_outliers = false;
-    for (int row = warp;; row += kExpertStreamWarps) {
-      const int width = run.is_down != 0 ? p.down.layout.width : p.gate_up.layout.width;
-      StreamRow x;
-      // The rings are filled behind the first row of x, which would wait for them; more rows leave no registers for
-      // that.
-      const bool fills = phase == 1 && row == warp;
-      if (kRows > 8 && fills) multiplier.fill();
-      if (row < tile.num_rows) x.load(row_of(tile, row), width);
-      if (kRows == 8 && fills) multiplier.fill();
-      if (row >= tile.num_rows) break;
-      has_outliers |= put_stream_row<kRows>(x, width, row_bytes, row, codes, outliers, rows);
-    }
-    has_outliers = __syncthreads_or(has_outliers ? 1 : 0) != 0;
-    const ExpertStreamProduct& product = run.is_down != 0 ? p.down : p.gate_up;
-    const char* matrix = product.weight + tile.expert * product.layout.matrix_bytes;
-    StreamRun own = run;
-    while (own.count > 0) {
-      const int end = min(own.num_steps, own.step + own.count);
-      const StreamScales scales(p, matrix, own, lane / 4);
-      int32_t sums[kBlocks][4] = {};
-      multiplier.multiply(sums, shared_address(codes), row_bytes, tile.num_rows, own.step, end);
-      own.count -= end - own.step;
-      if (own.step > 0) {
-        int32_t* to = sums_of_warps + (warp * kBlocks * 4) * 32 + lane;
-#pragma unroll
-        for (int i = 0; i < kBlocks * 4; ++i) to[i * 32] = sums[i / 4][i % 4];
-        __threadfence_block();
-        __syncwarp();
-        if (lane == 0) *const_cast<volatile uint32_t*>(left_in + warp) = phase;
-      } else {
-        int missing = own.num_steps - end;
-        for (int other = warp + 1; missing > 0; ++other) {
-          const int count = StreamRuns::count_of(run, other);
-          if (count == 0) continue;
-          while (*const_cast<volatile uint32_t*>(left_in + other) != phase) {
-          }
-          __threadfence_block();
-          const int32_t* from = sums_of_warps + (other * kBlocks * 4) * 32 + lane;
-#pragma unroll
-          for (int i = 0; i < kBlocks * 4; ++i) sums[i / 4][i % 4] += from[i * 32];
-          missing -= count;
-        }
-        finish_stream_group<kMultipliers, kRows>(p, own, matrix, tile, scales, rows, outliers, has_outliers, sums);
+      if (turn == 0 && number > 0) {
+        run_stream_phase<kMultipliers, kRows>(p, phase, order.tiles[phase.tile], integers, multiplier, sums_of_warps,
+                                              left_in, number);
+        has_told = false;
       }
-      own.step = 0;
-      ++own.group;
     }
-    has_phase = runs.next(run);
+    if (next.num_groups == 0) break;
+    if (number == 0) {
+      wait_copies<kDepth - 1>();
+    } else if (!is_early || StreamShare(phase, num_steps_of(phase), warp).num_steps(num_steps_of(phase)) < kDepth) {
+      commit_copies();
+      wait_copies<0>();
+    }
+    __syncthreads();  // x has been read, activations have been stored
+    tell();
+    put_stream_rows(order.tiles[next.tile].num_rows, num_steps_of(next), raw_of(next), integers);
+    advance();
+    __syncthreads();
+    // The last CTA to have read the activations of a tile makes its places zero again.
+    if (thread == 0 && phase.is_down != 0) {
+      uint32_t* num_readers = p.arrived + kExpertStreamMaxTiles + phase.tile;
+      if (atomicAdd(num_readers, 1u) + 1 == static_cast<uint32_t>(num_down_ctas_of(p, order.num_tiles, phase.tile))) {
+        *num_readers = 0;
+        p.arrived[phase.tile] = 0;
+      }
+    }
   }
   __syncthreads();
-  if (thread == 0) tell_groups(p, told_tile, told_groups);
+  tell();
 }
 
 #define SPATE_EXPERT_STREAM_KERNEL(name, multipliers, rows)                \
@@ -355,7 +351,6 @@ __device__ inline void expert_stream(const ExpertStreamKernelParams& p) {
   }
 #define SPATE_EXPERT_STREAM_KERNELS(name, multipliers) \
   SPATE_EXPERT_STREAM_KERNEL(name, multipliers, 8)     \
-  SPATE_EXPERT_STREAM_KERNEL(name, multipliers, 16)    \
-  SPATE_EXPERT_STREAM_KERNEL(name, multipliers, 32)
+  SPATE_EXPERT_STREAM_KERNEL(name, multipliers, 16)
 
 }  // namespace spate::cuda

@@ -13,18 +13,17 @@ struct StreamTile {
 };
 
 // The order of rows, that every CTA makes for itself.
-template <int kRows>
 struct StreamOrder {
-  StreamTile tiles[expert_stream_max_tiles(kRows)];
+  StreamTile tiles[kExpertStreamMaxTiles];
   uint16_t row_tokens[kExpertStreamPairs];
   int16_t first_rows[kExpertStreamExperts];
   uint32_t of_warps[kExpertStreamExperts / 32];  // rows of a warp's experts, and their tiles << 16
   int32_t num_tiles;
 };
 
-// All threads. masks: num_experts * ceil(num_tokens / 32) words.
-template <int kRows>
-__device__ inline void make_stream_order(const ExpertStreamKernelParams& p, StreamOrder<kRows>& made, uint32_t* masks) {
+// All threads. tile_rows: of a tile at most. masks: num_experts * ceil(num_tokens / 32) words.
+__device__ inline void make_stream_order(const ExpertStreamKernelParams& p, int tile_rows, StreamOrder& made,
+                                         uint32_t* masks) {
   constexpr int kRounds = kExpertStreamPairs / kExpertStreamThreads;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, k = p.num_experts_per_tok;
   const int num_words = (p.num_pairs / k + 31) / 32;
@@ -51,7 +50,7 @@ __device__ inline void make_stream_order(const ExpertStreamKernelParams& p, Stre
 #pragma unroll 1
       for (int w = 0; w < num_words; ++w) num_rows += __popc(masks[thread * num_words + w]);
     }
-    own = static_cast<uint32_t>(num_rows | (num_rows + kRows - 1) / kRows << 16);
+    own = static_cast<uint32_t>(num_rows | (num_rows + tile_rows - 1) / tile_rows << 16);
     through = sum_through_lane(own);
     if (lane == 31) made.of_warps[thread / 32] = through;
   }
@@ -66,7 +65,8 @@ __device__ inline void make_stream_order(const ExpertStreamKernelParams& p, Stre
 #pragma unroll 1
     for (int i = 0; i < num_tiles; ++i) {
       made.tiles[first_tile + i] = {static_cast<int16_t>(thread),
-                                    static_cast<int16_t>(min(kRows, num_rows - i * kRows)), first_row + i * kRows};
+                                    static_cast<int16_t>(min(tile_rows, num_rows - i * tile_rows)),
+                                    first_row + i * tile_rows};
     }
     if (thread == kExpertStreamExperts - 1) made.num_tiles = first_tile + num_tiles;
   }

@@ -1,148 +1,96 @@
-// Rows of x, or of activations, as codes for expert_stream_kernel.h: a warp makes those of a row.
+// Rows of x, or of activations, as integers for expert_stream_kernel.h.
+//
+// The 128 elements of a step of a row have a unit: the power of two by which the largest of them is in [2^12, 2^13).
+// x is then an integer of 13 bits and a sign, a signed low byte and a high one, which are two columns of the tensor
+// core's product: four rows make a block of 8 columns. Nothing is an outlier.
 #pragma once
 
 #include "backend/cuda/kernel/expert/expert_stream.h"
-#include "backend/cuda/kernel/linear/quantize_row.h"
+#include "backend/cuda/kernel/primitive/async_copy.h"
 #include "backend/cuda/kernel/primitive/piece.h"
+#include "backend/cuda/kernel/primitive/reduce.h"
+#include "backend/cuda/kernel/primitive/shared_load.h"
 
 namespace spate::cuda {
 
-// The tile's rows of x, or of activations, beside their codes.
-template <int kRows>
-struct StreamRows {
-  float scales[kRows];
-  int32_t code_sums[kRows], num_outliers[kRows];
-};
+// A tile's rows stand in shared memory as [blocks of 4 rows][steps] places of kExpertStreamBlockStepBytes: [halves of a
+// step][lanes] quads, as the lanes of the product read them, then a unit a row, of a product with 16 times the codes of
+// W.
+constexpr int kStreamUnits = kExpertStreamBlockStepBytes - 16;  // of a place
 
-// code_of() of a piece, 0 of outliers, which go to the row's list.
-__device__ inline uint2 codes_beside_outliers(const Piece<Bf16>& piece, float inverse, float limit, int first,
-                                              Outlier* found, int32_t* num_found) {
-  int codes[kPieceElems];
+// Elements [first, first + 8) of row `row`, of the lanes of a warp 256 neighbours. All lanes call it.
+__device__ inline void put_stream_piece(const Piece<Bf16>& piece, int first, int row, int num_steps, uint32_t rows) {
+  uint32_t largest = 0;  // magnitude, as bits: of even elements and of odd ones
 #pragma unroll
-  for (int j = 0; j < kPieceElems; ++j) {
-    const float x = value_of(piece, j);
-    const bool is_outlier = fabsf(x) > limit;
-    if (is_outlier) found[atomicAdd(num_found, 1)] = {first + j, x};
-    codes[j] = is_outlier ? 0 : code_of(x, inverse);
-  }
-  return pack_codes(codes);
-}
-
-// Where word `word` (4 codes) of row `row` stands: a lane of the product finds the 8 of a step of its in two quads, and
-// lanes of two neighbouring rows read different banks.
-__device__ inline int stream_word(int row, int word, int row_words) {
-  const int in_step = word % 32, pair = in_step % 4, half = in_step / 4 % 2, step = in_step / 8;
-  return row * row_words + word / 32 * 32 + ((pair * 2 + step / 2) ^ row % 2) * 4 + step % 2 * 2 + half;
-}
-
-// quantize_row.h, by a warp that has a row for itself. One of the tile's, where it has outliers or no codes: it is read
-// again and again, since such rows are few.
-template <int kRows>
-__device__ inline void put_row_with_outliers(const Bf16* x, int width, int row_bytes, int row, float top, uint32_t* to,
-                                             Outlier* found, StreamRows<kRows>& rows) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  float limit = kInfinity;
-#pragma unroll 1
-  while (top < kInfinity && top >= kSmallestScaled) {
-    const float share = top * kOutlierShare;
-    uint32_t count = 0;
-    float largest_below = 0.0f;
-#pragma unroll 1
-    for (int first = lane * kPieceElems; first < width; first += 32 * kPieceElems) {
-      const Piece<Bf16> piece = load_fresh_piece(x, first, width);
-      count += num_above(piece, share);
+  for (int i = 0; i < 4; ++i) largest = __vmaxu2(largest, piece.words[i] & 0x7fff7fffu);
+  largest = max(largest >> 16, largest & 0xffffu);
 #pragma unroll
-      for (int j = 0; j < kPieceElems; ++j) {
-        const float magnitude = fabsf(value_of(piece, j));
-        if (magnitude <= share) largest_below = Max()(largest_below, magnitude);
-      }
+  for (int mask = 1; mask < kIntegerTileK / kPieceElems; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
+  const int step = first / kIntegerTileK;
+  if (step >= num_steps) return;
+  const uint32_t exponent = max(largest >> 7, 17u);
+  const float power = __uint_as_float((127 + 12 + 127 - exponent) << 23);
+  const int lane = first / kPieceElems % 16;
+  const uint32_t place =
+      rows + static_cast<uint32_t>((row / 4 * num_steps + step) * kExpertStreamBlockStepBytes + row % 4 * 4);
+  const uint32_t at = place + static_cast<uint32_t>(row % 4 * 124 + lane / 8 * 512 + lane % 2 * 32 + lane / 4 % 2 * 8 +
+                                                    lane / 2 % 2 * 4);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    // The low 16 bits of a float from 1.5 * 2^23 on are those of its integer. 128 more: a high byte and a signed low
+    // one make it.
+    constexpr float kInteger = 0x1.8p23f + 128.0f;
+    uint32_t pairs[2];  // low bytes, then high bytes
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const float even = __fmaf_rn(value_of(piece, 4 * i + 2 * j), power, kInteger);
+      const float odd = __fmaf_rn(value_of(piece, 4 * i + 2 * j + 1), power, kInteger);
+      pairs[j] = __byte_perm(__float_as_uint(even), __float_as_uint(odd), 0x5140);
     }
-    if (__reduce_add_sync(0xffffffffu, count) > max_outliers(width)) break;
-    limit = share;
-    top = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(largest_below)));
+    const uint32_t high = __byte_perm(pairs[0], pairs[1], 0x7632);
+    const uint32_t low = __byte_perm(pairs[0], pairs[1], 0x5410) ^ 0x80808080u;
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at + 16 * i), "r"(high) : "memory");
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at + 64 + 16 * i), "r"(low) : "memory");
   }
-  const CodeScale scale = code_scale(top);
-  int32_t code_sum = 0;
-#pragma unroll 1
-  for (int first = lane * kPieceElems; first < row_bytes; first += 32 * kPieceElems, to += 64) {
-    const uint2 both = codes_beside_outliers(load_fresh_piece(x, first, width), scale.inverse, limit, first, found,
-                                             &rows.num_outliers[row]);
-    code_sum = __dp4a(static_cast<int>(both.x), 0x01010101, code_sum);
-    code_sum = __dp4a(static_cast<int>(both.y), 0x01010101, code_sum);
-    to[0] = both.x;
-    to[8] = both.y;
-  }
-  code_sum = __reduce_add_sync(0xffffffffu, code_sum);
-  __syncwarp();
-  const int count = rows.num_outliers[row];
-  const Outlier own = lane < count ? found[lane] : Outlier{};
-  int rank = 0;  // by rising k
-  for (int i = 0; i < count; ++i) rank += found[i].k < own.k;
-  __syncwarp();
-  if (lane < count) found[rank] = own;
-  if (lane == 0) {
-    rows.scales[row] = scale.scale;
-    rows.code_sums[row] = code_sum;
+  if (lane == 0) {  // codes of W are 16 times too large. NaN, infinity: NaN.
+    const uint32_t unit = exponent == 255 ? 0x7fc00000u : (exponent - 16) << 23;
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(place + kStreamUnits), "r"(unit) : "memory");
   }
 }
 
-// A row that a warp has in registers.
-struct StreamRow {
-  static constexpr int kPieces = kExpertStreamMaxWidth / (8 * 32);
-  const Bf16* x;
-  Piece<Bf16> pieces[kPieces];
+// Of rows as they are, pieces of 256 neighbours.
+__device__ inline int stream_raw_bytes(int num_rows, int num_steps) { return num_rows * ((num_steps + 1) / 2) * 512; }
 
-  __device__ void load(const Bf16* from, int width) {
-    int lane = static_cast<int>(threadIdx.x) % 32;
-    asm volatile("" : "+r"(lane));
-    x = from;
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) pieces[i] = load_fresh_piece(x, (i * 32 + lane) * kPieceElems, width);
+// All warps: starts the copies of the tile's rows, which row_of() finds, a warp 256 neighbours at a time.
+__device__ inline void copy_stream_rows(int num_rows, int width, int num_steps, uint32_t raw, auto row_of) {
+  int thread = static_cast<int>(threadIdx.x);
+  asm volatile("" : "+r"(thread));  // nothing of this is kept in registers from tile to tile
+  const int warp = thread / 32, lane = thread % 32, of_row = (num_steps + 1) / 2, count = num_rows * of_row;
+#pragma unroll 1
+  for (int item = warp; item < count; item += kExpertStreamWarps) {
+    const int row = item / of_row, first = (item - row * of_row) * 256 + lane * kPieceElems;
+    const Bf16* from = row_of(row);
+    copy_async_16(raw + static_cast<uint32_t>(item * 512 + lane * 16), from + (first < width ? first : 0),
+                  first < width);
   }
-};
+}
 
-// Row `row` of the tile. width: a multiple of 8. Whether it has outliers.
-template <int kRows>
-__device__ inline bool put_stream_row(const StreamRow& own, int width, int row_bytes, int row, uint32_t* codes,
-                                      Outlier* outliers, StreamRows<kRows>& rows) {
-  constexpr int kPieces = StreamRow::kPieces;
-  const Piece<Bf16>(&pieces)[kPieces] = own.pieces;
-  int lane = static_cast<int>(threadIdx.x) % 32;
-  asm volatile("" : "+r"(lane));  // nothing of this is kept in registers from row to row
-  if (lane == 0) rows.num_outliers[row] = 0;
-  __syncwarp();
-  uint32_t own_top = 0, own_count = 0;
-#pragma unroll
-  for (int i = 0; i < kPieces; ++i) own_top = max(own_top, top_bits(pieces[i]));
-  const float top = __uint_as_float(__reduce_max_sync(0xffffffffu, own_top));
-  const CodeScale scale = code_scale(top);
-  if (scale.inverse > 0.0f) {
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) own_count += num_above(pieces[i], top * kOutlierShare);
+// All warps: what a lane has copied, and what has arrived, becomes integers.
+__device__ inline void put_stream_rows(int num_rows, int num_steps, uint32_t raw, uint32_t rows) {
+  int thread = static_cast<int>(threadIdx.x);
+  asm volatile("" : "+r"(thread));
+  const int warp = thread / 32, lane = thread % 32, of_row = (num_steps + 1) / 2, count = num_rows * of_row;
+#pragma unroll 2
+  for (int item = warp; item < count; item += kExpertStreamWarps) {
+    const int row = item / of_row, first = (item - row * of_row) * 256 + lane * kPieceElems;
+    Piece<Bf16> piece;
+    const uint4 words = load_shared_16(raw + static_cast<uint32_t>(item * 512 + lane * 16));
+    piece.words[0] = words.x;
+    piece.words[1] = words.y;
+    piece.words[2] = words.z;
+    piece.words[3] = words.w;
+    put_stream_piece(piece, first, row, num_steps, rows);
   }
-  // The second of the two words of a piece stands 8 words behind the first, a warp's next piece 64.
-  uint32_t* to = codes + stream_word(row, lane * 2, row_bytes / 4);
-  if (__reduce_add_sync(0xffffffffu, own_count) <= max_outliers(width)) {
-    put_row_with_outliers<kRows>(own.x, width, row_bytes, row, top, to, outliers + row * kMaxOutliers, rows);
-    return rows.num_outliers[row] > 0;
-  }
-  int32_t code_sum = 0;
-#pragma unroll
-  for (int i = 0; i < kPieces; ++i) {
-    const int first = (i * 32 + lane) * kPieceElems;
-    if (first >= row_bytes) break;
-    const uint2 both = codes_of(pieces[i], scale.inverse);
-    code_sum = __dp4a(static_cast<int>(both.x), 0x01010101, code_sum);
-    code_sum = __dp4a(static_cast<int>(both.y), 0x01010101, code_sum);
-    to[i * 64] = both.x;
-    to[i * 64 + 8] = both.y;
-  }
-  code_sum = __reduce_add_sync(0xffffffffu, code_sum);
-  if (lane == 0) {
-    rows.scales[row] = scale.scale;
-    rows.code_sums[row] = code_sum;
-  }
-  return false;
 }
 
 }  // namespace spate::cuda

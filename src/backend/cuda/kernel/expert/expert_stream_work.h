@@ -6,143 +6,193 @@
 
 namespace spate::cuda {
 
-// A warp's steps of a phase: `count` from step `step` of group `group` on.
-struct StreamRun {
+// Groups of a tile that a CTA has.
+struct StreamPhase {
   int is_down, tile;
-  int num_groups;  // of the phase, of the CTA
-  int num_steps;   // of a group
-  int group, step, count;
+  int first_group, num_groups;
+};
+__device__ inline const ExpertStreamProduct& product_of(const ExpertStreamKernelParams& p, const StreamPhase& phase) {
+  return phase.is_down != 0 ? p.down : p.gate_up;
+}
+
+// Steps of a group.
+struct StreamSegment {
+  int group, begin, end;
 };
 
-// The phases of a CTA in order, with the steps of one warp.
-class StreamRuns {
- public:
-  __device__ StreamRuns(const ExpertStreamKernelParams& p, int num_tiles) : p_(p), num_tiles_(num_tiles) { start(0); }
+// A warp's part of a phase. As many groups as make the same number for each warp are whole ones, and neighbours at the
+// same time; steps of the rest are shared equally, the first ones of all.
+struct StreamShare {
+  int group, step, count;  // of the rest
+  int whole, num_whole;
 
-  __device__ bool next(StreamRun& run) {
-    while (at_ >= end_) {
-      if (is_down_ != 0) return false;
-      start(1);
+  StreamShare() = default;
+  __device__ StreamShare(const StreamPhase& phase, int num_steps, int warp) {
+    num_whole = phase.num_groups / kExpertStreamWarps;
+    const int num_rest = phase.num_groups % kExpertStreamWarps;
+    const auto total = static_cast<uint32_t>(num_rest * num_steps), part = static_cast<uint32_t>(warp);
+    const uint32_t begin = total * part / kExpertStreamWarps, in_rest = begin / static_cast<uint32_t>(num_steps);
+    count = static_cast<int>(total * (part + 1) / kExpertStreamWarps - begin);
+    group = phase.first_group + static_cast<int>(in_rest);
+    step = static_cast<int>(begin) - static_cast<int>(in_rest) * num_steps;
+    whole = phase.first_group + num_rest + warp;
+  }
+  __device__ int num_steps(int of_group) const { return count + num_whole * of_group; }
+  __device__ bool has_more() const { return count > 0 || num_whole > 0; }
+  __device__ StreamSegment next(int num_steps) {
+    if (count > 0) {
+      const StreamSegment segment{group, step, min(num_steps, step + count)};
+      count -= segment.end - segment.begin;
+      step = 0;
+      ++group;
+      return segment;
     }
-    const int warp = static_cast<int>(threadIdx.x) / 32;
-    run.is_down = is_down_;
-    run.tile = at_ / groups_;
-    const int first = at_ - run.tile * groups_;
-    run.num_groups = min(groups_ - first, end_ - at_);
-    run.num_steps = is_down_ != 0 ? p_.down.layout.num_steps : p_.gate_up.layout.num_steps;
-    const int total = run.num_groups * run.num_steps;
-    const int begin = total * warp / kExpertStreamWarps;
-    run.count = total * (warp + 1) / kExpertStreamWarps - begin;
-    run.group = first + begin / run.num_steps;
-    run.step = begin % run.num_steps;
-    at_ += run.num_groups;
+    const StreamSegment segment{whole, 0, num_steps};
+    whole += kExpertStreamWarps;
+    --num_whole;
+    return segment;
+  }
+};
+
+// Equal runs of groups of a product for the CTAs, the first ones longer by one.
+struct StreamRuns {
+  int each, num_longer;
+
+  __device__ explicit StreamRuns(int num_groups) {
+    const auto total = static_cast<uint32_t>(num_groups);
+    each = static_cast<int>(total / gridDim.x);
+    num_longer = static_cast<int>(total % gridDim.x);
+  }
+  __device__ int first(int cta) const { return cta * each + min(cta, num_longer); }
+  __device__ int cta_of(int group) const {
+    const int in_longer = num_longer * (each + 1);
+    return group < in_longer ? group / (each + 1) : num_longer + (group - in_longer) / each;
+  }
+};
+__device__ inline int stream_groups_of_tile(const ExpertStreamKernelParams& p, int is_down) {
+  return static_cast<int>(is_down != 0 ? static_cast<uint32_t>(p.hidden_size) / 16
+                                       : static_cast<uint32_t>(p.intermediate_size) / 8);
+}
+// CTAs that have groups of down of the tile.
+__device__ inline int num_down_ctas_of(const ExpertStreamKernelParams& p, int num_tiles, int tile) {
+  const int groups = stream_groups_of_tile(p, 1);
+  const StreamRuns runs(num_tiles * groups);
+  return runs.cta_of(tile * groups + groups - 1) - runs.cta_of(tile * groups) + 1;
+}
+
+// The phases of a CTA in order.
+struct StreamPhases {
+  int is_down;  // -1: none yet
+  int at, end;  // groups of all tiles
+
+  __device__ bool next(const ExpertStreamKernelParams& p, int num_tiles, StreamPhase& phase) {
+    while (at >= end) {
+      if (is_down > 0) return false;
+      ++is_down;
+      const StreamRuns runs(num_tiles * stream_groups_of_tile(p, is_down));
+      at = runs.first(static_cast<int>(blockIdx.x));
+      end = runs.first(static_cast<int>(blockIdx.x) + 1);
+    }
+    const int groups = stream_groups_of_tile(p, is_down);
+    phase.is_down = is_down;
+    phase.tile = static_cast<int>(static_cast<uint32_t>(at) / static_cast<uint32_t>(groups));
+    phase.first_group = at - phase.tile * groups;
+    phase.num_groups = min(groups - phase.first_group, end - at);
+    at += phase.num_groups;
     return true;
   }
-  // Steps that warp `warp` has in a phase.
-  __device__ static int count_of(const StreamRun& run, int warp) {
-    const int total = run.num_groups * run.num_steps;
-    return total * (warp + 1) / kExpertStreamWarps - total * warp / kExpertStreamWarps;
-  }
-  // CTAs that have groups of down of the tile.
-  __device__ int num_ctas_of(int tile) const {
-    const Shares shares(num_tiles_ * groups_);
-    return shares.cta_of(tile * groups_ + groups_ - 1) - shares.cta_of(tile * groups_) + 1;
-  }
+};
 
- private:
-  // Equal runs of groups of a product, the first ones longer by one.
-  struct Shares {
-    int each, num_longer;
-    __device__ explicit Shares(int num_groups) {
-      const auto total = static_cast<uint32_t>(num_groups);
-      each = static_cast<int>(total / gridDim.x);
-      num_longer = static_cast<int>(total % gridDim.x);
-    }
-    __device__ int first(int cta) const { return cta * each + min(cta, num_longer); }
-    __device__ int cta_of(int group) const {
-      const int in_longer = num_longer * (each + 1);
-      return group < in_longer ? group / (each + 1) : num_longer + (group - in_longer) / each;
-    }
-  };
-
-  __device__ void start(int is_down) {
-    is_down_ = is_down;
-    groups_ = is_down != 0 ? p_.hidden_size / 16 : p_.intermediate_size / 8;
-    const Shares shares(num_tiles_ * groups_);
-    at_ = shares.first(static_cast<int>(blockIdx.x));
-    end_ = shares.first(static_cast<int>(blockIdx.x) + 1);
-  }
-
-  const ExpertStreamKernelParams& p_;
-  const int num_tiles_;
-  int is_down_, groups_;
-  int at_, end_;  // groups of all tiles
+// What the copies of a warp are to bring. It is in shared memory: one of its groups takes many steps.
+struct StreamCursor {
+  StreamPhases phases;
+  int is_down, num_steps;  // of the phase
+  StreamShare share;       // what is left of it
+  const char* matrix;
 };
 
 __device__ inline void copy_streamed_16(uint32_t shared, const char* global) {
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
+// Of what no other warp reads, first to leave L2.
+__device__ inline void copy_streamed_16_once(uint32_t shared, const char* global) {
+  constexpr uint64_t kEvictFirst = 0x12f0000000000000ull;  // what createpolicy.fractional.L2::evict_first makes of 1.0
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::256B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "l"(kEvictFirst)
+               : "memory");
+}
 
-// The copies of a warp, through all of its runs.
+// The copies of a warp, through all of its phases.
 template <int kMultipliers, int kRows>
 class StreamLoads {
  public:
   static constexpr int kStepBytes = expert_stream_step_bytes(kMultipliers);
 
-  __device__ StreamLoads(const ExpertStreamKernelParams& p, const StreamOrder<kRows>& order)
-      : p_(p), order_(order), runs_(p, order.num_tiles) {
-    run_.count = 0;
-    left_ = 0;
+  // cursor: shared memory of the warp's.
+  __device__ StreamLoads(const ExpertStreamKernelParams& p, const StreamOrder& order, StreamCursor& cursor)
+      : p_(p), order_(order), cursor_(cursor) {
+    cursor_.phases = {-1, 0, 0};
+    cursor_.share.count = cursor_.share.num_whole = 0;
+    __syncwarp();
   }
-  // One step more to the slot, if there is one.
+  // One step more to the slot, of which the lane has its place, if there is one.
   __device__ void next(uint32_t slot) {
     if (left_ == 0) find();
     if (left_ > 0) {
       const int lane = static_cast<int>(threadIdx.x) % 32;
-      copy_streamed_16(slot + lane * 16, from_[0]);
-      copy_streamed_16(slot + 512 + lane * 16, from_[1]);
-      if (lane < kMultipliers) copy_streamed_16(slot + 1024 + lane * 16, multipliers_);
-      from_[0] += chunk_bytes_;
-      from_[1] += chunk_bytes_;
-      multipliers_ += chunk_bytes_;
+      copy_streamed_16_once(slot, from_);
+      copy_streamed_16_once(slot + 512, from_ + to_high_);
+      if (lane < kMultipliers) copy_streamed_16(slot + 1024, from_ + to_multipliers_);
+      from_ += kChunkBytes;
       --left_;
     }
     commit_copies();
   }
 
  private:
+  static constexpr uint32_t kChunkBytes = kInt4CodeBytes + kWgmmaTileRows * kMultipliers;
+
   // The next segment: what the warp has of a group.
   __device__ void find() {
-    while (run_.count == 0) {
-      if (!runs_.next(run_)) {
-        run_.count = 0;
-        return;
-      }
+    const uint32_t lane = threadIdx.x % 32;
+    StreamCursor now = cursor_;
+    while (!now.share.has_more()) {
+      StreamPhase phase;
+      if (!now.phases.next(p_, order_.num_tiles, phase)) return;
+      const ExpertStreamProduct& product = product_of(p_, phase);
+      now.matrix = product.weight + order_.tiles[phase.tile].expert * product.layout.matrix_bytes;
+      now.is_down = phase.is_down;
+      now.num_steps = product.layout.num_steps;
+      now.share = StreamShare(phase, now.num_steps, static_cast<int>(threadIdx.x) / 32);
     }
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const ExpertStreamProduct& product = run_.is_down != 0 ? p_.down : p_.gate_up;
-    const char* matrix = product.weight + order_.tiles[run_.tile].expert * product.layout.matrix_bytes;
-    chunk_bytes_ = static_cast<int>(product.layout.chunk_bytes());
-    const auto chunk_of = [&](int row) { return matrix + product.layout.chunk_offset(row, run_.step * kIntegerTileK); };
-    const int rows[2] = {run_.is_down != 0 ? run_.group * 16 : run_.group * 8,
-                         run_.is_down != 0 ? run_.group * 16 + 8 : p_.intermediate_size + run_.group * 8};
-#pragma unroll
-    for (int r = 0; r < 2; ++r) from_[r] = chunk_of(rows[r]) + rows[r] % kWgmmaTileRows * kInt4RowBytes + lane * 16;
-    const int half = lane / (kMultipliers / 2) % 2, row = half != 0 ? rows[1] : rows[0];
-    multipliers_ =
-        chunk_of(row) + kInt4CodeBytes + row % kWgmmaTileRows * kMultipliers + lane % (kMultipliers / 2) * 16;
-    left_ = min(run_.count, run_.num_steps - run_.step);
-    run_.count -= left_;
-    run_.step = 0;
-    ++run_.group;
+    const StreamSegment segment = now.share.next(now.num_steps);
+    // IntegerLayout's code_offset() and multiplier_offset(), in 32 bits.
+    const uint32_t group = static_cast<uint32_t>(segment.group);
+    const uint32_t low = now.is_down != 0 ? group * 16 : group * 8;
+    const uint32_t high = now.is_down != 0 ? low + 8 : static_cast<uint32_t>(p_.intermediate_size) + low;
+    const auto chunk_of = [&](uint32_t row) {
+      return (row / kWgmmaTileRows * static_cast<uint32_t>(now.num_steps) + static_cast<uint32_t>(segment.begin)) *
+             kChunkBytes;
+    };
+    const uint32_t own = chunk_of(low) + low % kWgmmaTileRows * kInt4RowBytes + lane * 16;
+    from_ = now.matrix + own;
+    to_high_ = chunk_of(high) + high % kWgmmaTileRows * kInt4RowBytes + lane * 16 - own;
+    const uint32_t row = lane / (kMultipliers / 2) % 2 != 0 ? high : low;
+    to_multipliers_ = static_cast<int32_t>(chunk_of(row) + kInt4CodeBytes + row % kWgmmaTileRows * kMultipliers +
+                                           lane % (kMultipliers / 2) * 16 - own);
+    left_ = segment.end - segment.begin;
+    __syncwarp();
+    cursor_ = now;  // the same of all lanes
+    __syncwarp();
   }
 
   const ExpertStreamKernelParams& p_;
-  const StreamOrder<kRows>& order_;
-  StreamRuns runs_;
-  StreamRun run_;
-  const char *from_[2], *multipliers_;
-  int left_, chunk_bytes_;
+  const StreamOrder& order_;
+  StreamCursor& cursor_;
+  const char* from_;  // the lane's codes of the low rows; the ways to those of the high ones and to multipliers
+  uint32_t to_high_;
+  int32_t to_multipliers_;
+  int left_ = 0;  // of a group
 };
 
 }  // namespace spate::cuda

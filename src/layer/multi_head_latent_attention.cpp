@@ -260,7 +260,8 @@ Tensor MultiHeadLatentAttention::attend_absorbed(const StepContext& ctx, const K
 void MultiHeadLatentAttention::forward(const StepContext& ctx, const KvView& kv, const Tensor& x,
                                        const Tensor& out) const {
   project(ctx, x);
-  o_proj_.forward(ctx, attend(ctx, kv, write_kv(ctx, kv)), out);
+  attend(ctx, kv);
+  o_proj_.forward(ctx, heads_.rows(0, x.dim(0)), out);
 }
 
 void MultiHeadLatentAttention::forward_output_rows(const StepContext& ctx, const KvView& kv, const Tensor& x,

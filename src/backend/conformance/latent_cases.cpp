@@ -530,6 +530,7 @@ void add_joined_attention(Report& report, Sides sides) {
   for (const TokenCase& c : {TokenCase{16, 1, 128, 128},
                              {16, 70, 128, 128},
                              {16, 2100, 128, 128},
+                             {24, 400, 128, 128},
                              {128, 700, 128, 128},
                              {3, 129, 64, 40},
                              {4, 300, 192, 128}}) {

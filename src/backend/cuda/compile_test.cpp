@@ -64,11 +64,16 @@ Result<std::string> compile_with_nvcc(const std::filesystem::path& nvcc, const s
 
 // Kernels that use all registers and keep some bytes elsewhere while they end a tile, outside of their loops; the next
 // two by NVRTC 13.0 only, a word; then one with seven words of a warpgroup with 160 sums and scores a thread. The last
-// two keep four words of the warp that loads, which has 40 registers.
-constexpr const char* kSpillingKernels[] = {"linear_int8_n256",     "linear_int4_n256",
-                                            "linear_int4_g32_n256", "quantize_rows_f32_2",
-                                            "quantize_rows_f32_4",  "attention_latent_wgmma_int8",
-                                            "attention_prefill_wgmma_int8_d64", "attention_prefill_wgmma_int8_d128"};
+// three keep four words of the warp that loads, which has 40 registers.
+constexpr const char* kSpillingKernels[] = {"linear_int8_n256",
+                                            "linear_int4_n256",
+                                            "linear_int4_g32_n256",
+                                            "quantize_rows_f32_2",
+                                            "quantize_rows_f32_4",
+                                            "attention_latent_wgmma_int8",
+                                            "attention_prefill_wgmma_int8_d64",
+                                            "attention_prefill_wgmma_int8_d128",
+                                            "attention_latent_wgmma"};
 constexpr int kMaxSpillBytes = 128;  // loads and stores
 
 void check_usage(std::string_view program, const std::string& log) {
@@ -151,6 +156,11 @@ TEST_CASE("a path that reads, writes or ends before it waits is found") {
   // Copies by threads, which may be of anything but in linear_chain and expert_chain.
   const std::string by_threads = "\tcp.async.cg.shared.global [%r1], [%rd1], 16;\n";
   CHECK(access_before_wait(kernel(by_threads + wait + "\tret;\n"), "k") != "");
+  // Loops that wait for a barrier of shared memory.
+  const std::string barrier =
+      "\t{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%r1], %r2; @!done bra again; }\n";
+  CHECK(access_before_wait(kernel(barrier + wait + "\tret;\n"), "k") == "");
+  CHECK(access_before_wait(kernel(barrier + "\tret;\n"), "k") == "ret");
 }
 
 TEST_CASE("a program that does not compile says where") {

@@ -366,6 +366,7 @@ void CudaDevice::fill_bytes(Stream& stream, void* dst, int byte, size_t bytes) {
 void CudaDevice::synchronize(Stream& stream) {
   make_current();
   check_driver(api(), api().cuStreamSynchronize(handle_of(stream)), "the work of a stream");
+  static_cast<CudaStream&>(stream).note_end();
 }
 
 void* CudaDevice::workspace(size_t bytes) {

@@ -43,6 +43,14 @@ class CudaStream final : public Stream {
   bool has_settled(const void* kv) const;
   // Of each launch, in order. writes_step: inputs of a step, or a cache.
   void note_launch(bool is_early, bool writes_step);
+  // The kernel launched last lets later ones start when all before it have ended.
+  void note_late_launch() { num_ended_ = std::max(num_ended_, num_launches_ - 1); }
+  // All launches have ended.
+  void note_end() { num_ended_ = num_launches_; }
+  // While attention over latent vectors is launched whose query tokens are those that the kernels launched since
+  // has_settled() have written.
+  bool latents_are_settled() const { return latents_are_settled_; }
+  void set_latents_are_settled(bool are_settled) { latents_are_settled_ = are_settled; }
   // By the kernel launched last.
   void note_kv_write(const void* kv) { kv_written_[kv] = num_launches_; }
 
@@ -50,6 +58,7 @@ class CudaStream final : public Stream {
   CudaDevice& cuda_device_;
   CUstream handle_ = nullptr;
   bool launches_late_ = false;
+  bool latents_are_settled_ = false;
   int64_t num_launches_ = 0;
   int64_t num_ended_ = 0;     // of the launches before the one that was last launched at its turn
   int64_t step_written_ = 0;  // the last launch that wrote inputs of a step

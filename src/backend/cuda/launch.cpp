@@ -61,7 +61,9 @@ void launch_kernel(Stream& stream, KernelId kernel, const LaunchGrid& grid, cons
   unsigned num_attributes = 0;
   const bool is_early = device.launches_early() && grid.is_early;
   const std::string_view program = kKernels[kernel.idx].program;
-  cuda_stream.note_launch(is_early, program.starts_with("step/") || program.starts_with("kv/"));
+  const bool writes_step = program.starts_with("step/") || program.starts_with("kv/");
+  cuda_stream.note_launch(is_early, writes_step);
+  if (grid.launches_late && !writes_step) cuda_stream.note_late_launch();
   if (is_early) {
     CUlaunchAttribute& early = attributes[num_attributes++];
     early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;

@@ -76,7 +76,7 @@ Code parse(std::string_view body) {
 constexpr std::string_view kWeightsIn5d[] = {"linear_silu_wgmma", "expert_int8_down"};
 
 // Whose copies by threads bring nothing but weights.
-constexpr std::string_view kCopiesWeights[] = {"linear_chain", "expert_chain"};
+constexpr std::string_view kCopiesWeights[] = {"linear_chain", "expert_chain", "latent_values"};
 
 // What down of experts reads early: ids of a kernel that ended before the one ahead let it start, and the order that it
 // makes of them in shared memory, by addresses without a state space.
@@ -89,8 +89,9 @@ bool reads_expert_ids(std::string_view opcode, std::string_view kernel) {
 // Decode attention and the kernel ahead of it read before they wait where the launcher knows that nothing that still
 // runs writes it (reads_early of their parameters). They store nothing there.
 bool reads_step_early(std::string_view opcode, std::string_view kernel) {
-  if (kernel.starts_with("qk_norm_rope_kv_write")) return opcode.starts_with("ld.global");
-  return (kernel.starts_with("attention_decode_ring") || kernel.starts_with("attention_decode_cluster")) &&
+  if (kernel.starts_with("qk_norm_rope_kv_write") || kernel == "latent_query") return opcode.starts_with("ld.global");
+  return (kernel.starts_with("attention_decode_ring") || kernel.starts_with("attention_decode_cluster") ||
+          kernel == "attention_latent_wgmma" || kernel == "latent_short") &&
          (opcode.starts_with("ld.global") || opcode.starts_with("cp.async.bulk.tensor."));
 }
 
@@ -133,7 +134,9 @@ std::string access_before_wait(std::string_view ptx, std::string_view kernel) {
       if (text == "ret" || text == "exit" || touches_global_memory(text, kernel)) return text;
       if (text.starts_with("brx")) return text;  // an indirect branch: not followed
       if (!text.starts_with("bra")) continue;
-      const auto target = code.labels.find(text.substr(text.find_last_of(" \t") + 1));
+      const std::string label = text.substr(text.find_last_of(" \t") + 1);
+      if (!label.starts_with("$")) continue;  // back to where a wait for a barrier of shared memory begins
+      const auto target = code.labels.find(label);
       if (target == code.labels.end()) return text;
       starts.push_back(target->second);
       if (!is_predicated) break;

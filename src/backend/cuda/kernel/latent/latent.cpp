@@ -37,6 +37,12 @@ TensorMap make_kv_map(const CudaDevice& device, const AttentionLatentParams& p, 
                           {64, kEightKeys, kLatentParts, static_cast<uint32_t>(box_keys / kEightKeys)});
 }
 
+// Whether nothing that still runs writes what attention reads, but for the keys of its query tokens.
+bool reads_early(Stream& stream, const AttentionLatentParams& p) {
+  const CudaStream& cuda_stream = static_cast<CudaStream&>(stream);
+  return cuda_stream.latents_are_settled() || cuda_stream.has_settled(p.kv.data);
+}
+
 // Sequences with few query tokens are split along their keys. The items of prompts are many: each stays whole. Gives
 // what latent_combine takes; where keys are split, it is to be run.
 LatentWgmmaKernelParams attend_parts(Stream& stream, const AttentionLatentParams& p,
@@ -68,6 +74,7 @@ LatentWgmmaKernelParams attend_parts(Stream& stream, const AttentionLatentParams
       .num_ctas = static_cast<int32_t>(num_ctas),
       .team_size = static_cast<int32_t>(team_size),
       .splits = splits,
+      .reads_early = !is_codes && reads_early(stream, p),
   };
   const std::initializer_list<NamedSize> sizes = {
       {"num_tokens", p.q_latent.dim(0)}, {"num_seqs", num_seqs}, {"num_heads", num_heads}, {"max_seq_len", p.max_seq_len}};
@@ -100,7 +107,8 @@ LatentShortKernelParams attend_short(Stream& stream, const AttentionLatentParams
                                        .partial_sums = scratch,
                                        .partial_stats = scratch + num_rows * kLatentRank,
                                        .num_items = static_cast<int32_t>(num_items),
-                                       .num_parts = static_cast<int32_t>(num_parts)};
+                                       .num_parts = static_cast<int32_t>(num_parts),
+                                       .reads_early = reads_early(stream, p)};
   launch(stream, kernel_id("latent_short"), {.x = num_clusters * kLatentShortCtas, .num_threads = kLatentShortThreads},
          params, {{"num_seqs", p.seq_rows.dim(0)}, {"num_heads", num_heads}, {"max_seq_len", p.max_seq_len}});
   return params;
@@ -212,6 +220,51 @@ bool can_join(const CudaDevice& device, const LatentAttentionParams& p) {
          device.has(kernel_id("latent_values"));
 }
 
+// latent_attention() in three launches.
+void attend_joined(Stream& stream, const LatentAttentionParams& p, bool is_settled) {
+  CudaStream& cuda_stream = static_cast<CudaStream&>(stream);
+  check_params(p.write);
+  check_params(p.attention);
+  check_params(LinearHeadsParams{.x = p.q_nope, .weight = p.k_up, .out = p.attention.q_latent});
+  check_params(LinearHeadsParams{.x = p.attention.out, .weight = p.v_up, .out = p.heads});
+  const int64_t num_heads = p.heads.dim(1);
+  const WeightDesc& k_up = p.k_up->desc();
+  const WeightDesc& v_up = p.v_up->desc();
+  const LatentQueryKernelParams query{.write = kernel_params(p.write),
+                                      .up = {.x = p.q_nope.raw(),
+                                             .weight = p.k_up->matrix(0),
+                                             .out = p.attention.q_latent.raw(),
+                                             .x_stride = p.q_nope.stride(1),
+                                             .out_stride = p.attention.q_latent.stride(1),
+                                             .weight_row_bytes = weight_row_stride(k_up) * 2,
+                                             .num_rows = static_cast<int32_t>(num_heads * k_up.out_features),
+                                             .out_features = static_cast<int32_t>(k_up.out_features),
+                                             .in_features = static_cast<int32_t>(k_up.in_features)},
+                                      .num_pair_ctas = static_cast<int32_t>(ceil_div(
+                                          num_heads * p.write.kv.desc.qk_rope_head_dim / 2, kLatentQueryThreads)),
+                                      .reads_early = is_settled};
+  launch(stream, kernel_id("latent_query"),
+         {.x = 1 + query.num_pair_ctas + ceil_div(query.up.num_rows, kHeadRowsWarps * kHeadRowsShort),
+          .num_threads = kLatentQueryThreads},
+         query, {{"num_heads", num_heads}, {"qk_nope_head_dim", k_up.in_features}});
+  cuda_stream.note_kv_write(p.write.kv.data);
+  const AttentionLatentKernelParams attention = kernel_params(p.attention);
+  const int64_t num_parts = num_short_parts(cuda_stream.cuda_device(), p.attention);
+  const LatentValuesKernelParams values{
+      .attention = num_parts > 0 ? LatentWgmmaKernelParams{} : attend_parts(stream, p.attention, attention),
+      .shorter = num_parts > 0 ? attend_short(stream, p.attention, attention, num_parts) : LatentShortKernelParams{},
+      .weight = p.v_up->matrix(0),
+      .out = p.heads.raw(),
+      .weight_row_bytes = weight_row_stride(v_up) * 2,
+      .out_stride = p.heads.stride(1),
+      .out_features = static_cast<int32_t>(v_up.out_features)};
+  launch(stream, kernel_id("latent_values"),
+         {.x = ceil_div(v_up.out_features, kLatentValuesWarps * kLatentValuesRows),
+          .y = num_heads,
+          .num_threads = 32 * kLatentValuesWarps},
+         values, {{"num_heads", num_heads}, {"v_head_dim", v_up.out_features}});
+}
+
 }  // namespace
 
 LatentLayout latent_layout(const KvView& kv) {
@@ -246,6 +299,7 @@ void latent_write(Stream& stream, const LatentWriteParams& p) {
                                                             : kernel_id("latent_write_f32_f32");
   launch(stream, kernel, {.x = num_tokens, .num_threads = num_threads_for(params.kv.padded_width / kHeadDimUnit, 128)},
          params, {{"num_tokens", num_tokens}, {"width", params.kv.width}});
+  static_cast<CudaStream&>(stream).note_kv_write(p.kv.data);
 }
 
 void latent_norm_rope_write(Stream& stream, const LatentNormRopeWriteParams& p) {
@@ -262,6 +316,7 @@ void latent_norm_rope_write(Stream& stream, const LatentNormRopeWriteParams& p) 
   launch(stream, kernel_id("latent_norm_rope_write"),
          {.x = num_tokens, .y = 1 + pair_ctas, .num_threads = kLatentWriteThreads}, params,
          {{"num_tokens", num_tokens}, {"num_heads", num_heads}, {"kv_lora_rank", desc.kv_lora_rank}});
+  static_cast<CudaStream&>(stream).note_kv_write(p.kv.data);
 }
 
 void attention_latent(Stream& stream, const AttentionLatentParams& p) {
@@ -290,45 +345,15 @@ void attention_latent(Stream& stream, const AttentionLatentParams& p) {
 }
 
 void CudaDevice::latent_attention(Stream& stream, const LatentAttentionParams& p) {
-  if (!can_join(*this, p)) return decomposed_latent_attention(stream, p);
-  check_params(p.write);
-  check_params(p.attention);
-  check_params(LinearHeadsParams{.x = p.q_nope, .weight = p.k_up, .out = p.attention.q_latent});
-  check_params(LinearHeadsParams{.x = p.attention.out, .weight = p.v_up, .out = p.heads});
-  const int64_t num_heads = p.heads.dim(1);
-  const WeightDesc& k_up = p.k_up->desc();
-  const WeightDesc& v_up = p.v_up->desc();
-  const LatentQueryKernelParams query{.write = kernel_params(p.write),
-                                      .up = {.x = p.q_nope.raw(),
-                                             .weight = p.k_up->matrix(0),
-                                             .out = p.attention.q_latent.raw(),
-                                             .x_stride = p.q_nope.stride(1),
-                                             .out_stride = p.attention.q_latent.stride(1),
-                                             .weight_row_bytes = weight_row_stride(k_up) * 2,
-                                             .num_rows = static_cast<int32_t>(num_heads * k_up.out_features),
-                                             .out_features = static_cast<int32_t>(k_up.out_features),
-                                             .in_features = static_cast<int32_t>(k_up.in_features)},
-                                      .num_pair_ctas = static_cast<int32_t>(ceil_div(
-                                          num_heads * p.write.kv.desc.qk_rope_head_dim / 2, kLatentQueryThreads))};
-  launch(stream, kernel_id("latent_query"),
-         {.x = 1 + query.num_pair_ctas + ceil_div(query.up.num_rows, kHeadRowsWarps * kHeadRowsShort),
-          .num_threads = kLatentQueryThreads},
-         query, {{"num_heads", num_heads}, {"qk_nope_head_dim", k_up.in_features}});
-  const AttentionLatentKernelParams attention = kernel_params(p.attention);
-  const int64_t num_parts = num_short_parts(*this, p.attention);
-  const LatentValuesKernelParams values{
-      .attention = num_parts > 0 ? LatentWgmmaKernelParams{} : attend_parts(stream, p.attention, attention),
-      .shorter = num_parts > 0 ? attend_short(stream, p.attention, attention, num_parts) : LatentShortKernelParams{},
-      .weight = p.v_up->matrix(0),
-      .out = p.heads.raw(),
-      .weight_row_bytes = weight_row_stride(v_up) * 2,
-      .out_stride = p.heads.stride(1),
-      .out_features = static_cast<int32_t>(v_up.out_features)};
-  launch(stream, kernel_id("latent_values"),
-         {.x = ceil_div(v_up.out_features, kLatentValuesWarps * kLatentValuesRows),
-          .y = num_heads,
-          .num_threads = 32 * kLatentValuesWarps},
-         values, {{"num_heads", num_heads}, {"v_head_dim", v_up.out_features}});
+  CudaStream& cuda_stream = static_cast<CudaStream&>(stream);
+  const bool is_settled = cuda_stream.has_settled(p.write.kv.data) && p.write.slot_mapping.dim(0) == p.heads.dim(0);
+  cuda_stream.set_latents_are_settled(is_settled);
+  if (can_join(*this, p)) {
+    attend_joined(stream, p, is_settled);
+  } else {
+    decomposed_latent_attention(stream, p);
+  }
+  cuda_stream.set_latents_are_settled(false);
 }
 
 }  // namespace spate::cuda

@@ -44,10 +44,7 @@ class Work {
 
   // The same in all lanes.
   __device__ bool next(Segment& segment) {
-    if (next_ >= end_) {
-      note({});
-      return false;
-    }
+    if (next_ >= end_) return false;
     int first_unit = 0, table_row = 0;
     const int seq = find(next_, first_unit, table_row);
     const AttentionLatentKernelParams& p = p_.attention;
@@ -69,7 +66,6 @@ class Work {
       segment.end_tile = min(s.num_tiles, segment.begin_tile + end_ - next_);
       next_ += segment.end_tile - segment.begin_tile;
       const bool is_first = segment.begin_tile == 0;
-      note(is_first ? LatentCut{} : cut_of(s, segment, first_unit + in_seq - segment.begin_tile));
       if (!is_first || segment.end_tile < s.num_tiles) segment.slot = 2 * static_cast<int>(blockIdx.x) + is_first;
     } else {
       const int last_token = (segment.first_row + segment.num_rows - 1) / p.num_heads;
@@ -80,6 +76,23 @@ class Work {
     return true;
   }
   __device__ const int32_t* blocks() const { return blocks_; }
+  __device__ int reach() const { return reach_; }  // of LatentSplit
+  // After the wait for the kernel before, once: what latent_combine is told. `first` is what next() gave first.
+  __device__ void publish(bool has_work, const Segment& first, int reach) const {
+    if (!p_.splits) return;
+    const LatentCut cut = !has_work || first.begin_tile == 0 ? LatentCut{} : cut_of(first);
+    if (lane_ == 0) p_.cuts[blockIdx.x] = cut;
+    if (blockIdx.x != 0) return;
+    if (lane_ == 0) {
+      p_.split[0] = find_run_length();
+      p_.split[1] = reach;
+    }
+    int first_unit = first_unit_;
+    for_each_seq([&](int seq, int units) {
+      p_.first_unit[seq] = first_unit;
+      first_unit += units;
+    });
+  }
 
  private:
   __device__ int first_seq() const { return lane_ * ((p_.attention.num_seqs + kWarpSize - 1) / kWarpSize); }
@@ -99,19 +112,15 @@ class Work {
     }
   }
   __device__ int find_run_length() const { return LatentSplit::run_of(num_units_, p_.num_ctas / p_.team_size); }
-  // What latent_combine is told of the first segment.
-  __device__ void note(const LatentCut& cut) {
-    if (!p_.splits || is_noted_) return;
-    is_noted_ = true;
-    if (lane_ == 0) p_.cuts[blockIdx.x] = cut;
-  }
-  __device__ LatentCut cut_of(const LatentSequence& s, const Segment& segment, int item_first_unit) const {
-    const int run = find_run_length();
+  // Of the segment that next() gave last.
+  __device__ LatentCut cut_of(const Segment& segment) const {
+    const int run = find_run_length(), item_first_unit = next_ - segment.end_tile;
+    const int num_tiles = (segment.seq_len + kLatentKeys - 1) / kLatentKeys;
     const LatentSplit split{run, LatentSplit::cut_reach_of(run)};
     const int team = static_cast<int>(blockIdx.x) / p_.team_size;
-    if (split.first_team(item_first_unit, s.num_tiles) != team - 1) return {};
+    if (split.first_team(item_first_unit, num_tiles) != team - 1) return {};
     return {segment.first_token, segment.first_row, segment.num_rows,
-            split.last_team(item_first_unit, s.num_tiles) - (team - 1)};
+            split.last_team(item_first_unit, num_tiles) - (team - 1)};
   }
   __device__ int units_of(int query_len, int seq_len) const {
     if (seq_len <= 0 || query_len <= 0) return 0;
@@ -173,12 +182,12 @@ class Work {
     const int own_begin = first_team < 0 ? -1 : first_team != last_team ? begin : begins_here ? first_unit_ : -1;
     const int begin_before = __shfl_up_sync(kAllLanes, scan_max(own_begin), 1);
     if (first_team >= 0) longest = max(longest, end_of_first - (begins_here ? first_unit_ : begin_before));
-    const int reach = LatentSplit::reach_of(run, __reduce_max_sync(kAllLanes, longest));
-    if (reach == LatentSplit::kUncut) {
+    reach_ = LatentSplit::reach_of(run, __reduce_max_sync(kAllLanes, longest));
+    if (reach_ == LatentSplit::kUncut) {
       next_ = __reduce_add_sync(kAllLanes, before);
       end_ = __reduce_add_sync(kAllLanes, up_to);
     } else {
-      const LatentSplit cut{run, reach};
+      const LatentSplit cut{run, reach_};
       const int first_border = team * run, last_border = first_border + run;
       int cut_begin = first_border < num_units ? 0 : num_units, cut_end = last_border < num_units ? 0 : num_units;
       first_unit = first_unit_;
@@ -195,16 +204,6 @@ class Work {
       next_ = __reduce_max_sync(kAllLanes, cut_begin);
       end_ = __reduce_max_sync(kAllLanes, cut_end);
     }
-    if (blockIdx.x != 0) return;
-    if (lane_ == 0) {
-      p_.split[0] = run;
-      p_.split[1] = reach;
-    }
-    first_unit = first_unit_;
-    for_each_seq([&](int seq, int units) {
-      p_.first_unit[seq] = first_unit;
-      first_unit += units;
-    });
   }
   // The sequence of a unit, the units before that sequence, and its row of the block table.
   __device__ int find(int unit, int& first_unit, int& table_row) const {
@@ -228,7 +227,7 @@ class Work {
   int first_unit_;  // units of the sequences of the lanes before
   const int32_t* blocks_ = nullptr;
   int next_, end_, num_units_;
-  bool is_noted_ = false;
+  int reach_ = 0;
 };
 
 // --- the warpgroups that multiply ------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ struct LatentQueryKernelParams {
   LatentNormRopeWriteKernelParams write;  // of one token
   HeadRowsKernelParams up;                // in_features at most kHeadRowsShortWidth
   int32_t num_pair_ctas;
+  int32_t reads_early;  // nothing that still runs writes positions and slot_mapping
 };
 
 struct LatentValuesKernelParams {

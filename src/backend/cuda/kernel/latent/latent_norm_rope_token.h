@@ -31,6 +31,15 @@ __device__ inline Piece<Bf16> latent_norm_weight(const LatentNormRopeWriteKernel
                              p.write.kv.kv_lora_rank, true);
 }
 
+// Where nothing that still runs writes them, before the wait: position, angles and slot of the token come near.
+__device__ inline void touch_token(const LatentNormRopeWriteKernelParams& p, int64_t token) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int rotary_dim = p.write.kv.width - p.write.kv.kv_lora_rank;
+  const float* cos = p.cos_sin + p.positions[token] * p.cos_sin_stride;
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(lane == 0 ? static_cast<const void*>(p.write.slot_mapping + token)
+                                                          : cos + min(lane - 1, rotary_dim / 8 - 1) * 8));
+}
+
 // The latent vector of a token, normed and rotated, goes to its slot. All threads of a CTA call it, once in a kernel.
 __device__ inline void write_latent(const LatentNormRopeWriteKernelParams& p, int64_t token,
                                     const Piece<Bf16>& weight) {

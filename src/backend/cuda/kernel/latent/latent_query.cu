@@ -28,6 +28,7 @@ extern "C" __global__ void __launch_bounds__(kLatentQueryThreads)
   }
   Piece<Bf16> weight = {};
   if (cta == 0) weight = latent_norm_weight(p.write);
+  if (p.reads_early) touch_token(p.write, 0);
   wait_for_inputs();
   if (cta == 0) return write_latent(p.write, 0, weight);
   rotate_queries(p.write, 0, (cta - 1) * kLatentQueryThreads + static_cast<int>(threadIdx.x),

@@ -5,9 +5,10 @@
 // NUMERICS   Scores, maxima and sums in fp32; probabilities are rounded to bf16 for the product with the latent
 //            vectors, their sum is not. Sums of a cluster's CTAs in their order. The split depends on the step's sizes.
 // WORK       Nothing is looked up: a CTA of a cluster of 8 has one run of at most 80 keys of 64 rows, one copy of q and
-//            one of the keys. Two warpgroups have the scores of half the keys each, then 256 columns of all. The CTAs
-//            send each other their sums of 8 rows (st.async), so that a cluster leaves one part; latent_short_combine
-//            merges the parts.
+//            one of the keys, which may begin while the kernel before still runs: all but the sixteen with the step's
+//            key. Two warpgroups have the scores of half the keys each, then 256 columns of all. The CTAs send each
+//            other their sums of 8 rows, of fewer where the item has few (st.async), so that a cluster leaves one
+//            part; latent_short_combine merges the parts.
 // ROOFLINE   Latency.
 // WARM       1 s: fast, bf16, latent-bf16
 // LIMITS     sm_90a.
@@ -48,9 +49,10 @@ extern "C" __global__ void __cluster_dims__(kLatentShortCtas, 1, 1) __launch_bou
   const int rank = cluster_rank(), cluster = static_cast<int>(blockIdx.x) / kLatentShortCtas;
   const int part = cluster % p.num_parts, item = cluster / p.num_parts % p.num_items,
             seq = cluster / p.num_parts / p.num_items;
-  // Of the eight rows that this CTA adds.
+  // A CTA adds up to 8 rows, and where the item has few all CTAs as many.
   const int num_rows = min(kLatentRows, a.num_heads - item * kLatentRows);
-  const bool has_rows = rank * 8 < num_rows;
+  const int rows_shift = num_rows <= 16 ? 1 : num_rows <= 32 ? 2 : 3, own_rows = 1 << rows_shift;
+  const bool has_rows = rank * own_rows < num_rows;
   if (threadIdx.x == 0) {
     prefetch_map(p.kv);
     init_barrier(loaded, 1);
@@ -59,10 +61,10 @@ extern "C" __global__ void __cluster_dims__(kLatentShortCtas, 1, 1) __launch_bou
     init_barrier(scores_done, kLatentShortCtas);
     fence_barrier_init();
     arrive_expecting(stats_sent, kLatentShortStatsBytes);
-    if (has_rows) arrive_expecting(sums_sent, kLatentShortSumsBytes);
+    if (has_rows) arrive_expecting(sums_sent, static_cast<uint32_t>(own_rows) * (kLatentShortSumsBytes / 8));
   }
   cluster_arrive_relaxed();  // fence_barrier_init() was for the cluster
-  wait_for_inputs();
+  if (!p.reads_early) wait_for_inputs();
   const int first_token = a.cu_seqlens_q[seq], next_token = a.cu_seqlens_q[seq + 1];
   const bool is_dummy = next_token <= first_token;
   const int seq_len = is_dummy ? 0 : a.seq_lens[seq];
@@ -73,17 +75,20 @@ extern "C" __global__ void __cluster_dims__(kLatentShortCtas, 1, 1) __launch_bou
   const int first_sixteen = num_sixteens * run / num_runs, end_sixteen = num_sixteens * (run + 1) / num_runs;
   const int first_key = first_sixteen * 16, num_keys = max(min(end_sixteen * 16, seq_len) - first_key, 0);
   const int num_boxes = end_sixteen - first_sixteen;
-  if (warp == 0) {
-    if (lane == 0) arrive_expecting(loaded, static_cast<uint32_t>(num_boxes) * 16 * kLatentWidth * 2);
-    __syncwarp();
-    if (lane < num_boxes) {
-      const int key = first_key + lane * 16, block_size = a.kv.kv_block_size;
-      const int32_t block = a.block_table[a.seq_rows[seq] * a.block_table_stride + key / block_size];
-      copy_box_4d(keys + static_cast<uint32_t>(lane) * 16 * kLatentWidth * 2, p.kv, 0, 0, 0,
-                  (block * block_size + key % block_size) / 8, loaded);
-    }
-    __syncwarp();
-  }
+  if (threadIdx.x == 0) arrive_expecting(loaded, static_cast<uint32_t>(num_boxes) * 16 * kLatentWidth * 2);
+  __syncwarp();
+  const bool has_box = warp == 0 && lane < num_boxes;
+  const bool is_fresh = first_sixteen + lane == num_sixteens - 1;  // it has the step's key
+  const auto copy_box = [&] {
+    const int key = first_key + lane * 16, block_size = a.kv.kv_block_size;
+    const int32_t block = a.block_table[a.seq_rows[seq] * a.block_table_stride + key / block_size];
+    copy_box_4d(keys + static_cast<uint32_t>(lane) * 16 * kLatentWidth * 2, p.kv, 0, 0, 0,
+                (block * block_size + key % block_size) / 8, loaded);
+  };
+  if (has_box && !is_fresh) copy_box();
+  wait_for_inputs();
+  if (has_box && is_fresh) copy_box();
+  __syncwarp();
   const int thread = static_cast<int>(threadIdx.x) % 128, half = __shfl_sync(kAllLanes, warp / 4, 0);
   const int group = lane / 4, pair = lane % 4, row = thread / 32 * 16 + group;
   Segment segment{};
@@ -220,20 +225,21 @@ extern "C" __global__ void __cluster_dims__(kLatentShortCtas, 1, 1) __launch_bou
   wait_cluster_barrier(scores_done, 0);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int to_cta = thread / 32 * 2 + h;  // rows 8 to_cta to 8 to_cta + 7
-    if (to_cta * 8 >= num_rows) break;
-    const uint32_t to = shared_of(q + static_cast<uint32_t>(((rank * 2 + half) * 16 * 32 + lane) * 16), to_cta),
-                   barrier = shared_of(sums_sent, to_cta);
+    const int to_cta = (row + 8 * h) >> rows_shift;
+    if (to_cta * own_rows >= num_rows) break;
+    const int place = (((rank * 2 + half) * 16) << rows_shift) + (row & (own_rows - 1));
+    const uint32_t to = shared_of(q + static_cast<uint32_t>((place * 4 + pair) * 16), to_cta),
+                   barrier = shared_of(sums_sent, to_cta), step = static_cast<uint32_t>(own_rows) * 4 * 16;
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-      send_four(to + static_cast<uint32_t>(i * 32 * 16), sums[8 * i + 2 * h] * weight[h],
+      send_four(to + static_cast<uint32_t>(i) * step, sums[8 * i + 2 * h] * weight[h],
                 sums[8 * i + 2 * h + 1] * weight[h], sums[8 * i + 4 + 2 * h] * weight[h],
                 sums[8 * i + 5 + 2 * h] * weight[h], barrier);
     }
   }
   if (has_rows) {
-    if (threadIdx.x < 8) {
-      const int of = rank * 8 + static_cast<int>(threadIdx.x);
+    if (static_cast<int>(threadIdx.x) < own_rows) {
+      const int of = rank * own_rows + static_cast<int>(threadIdx.x);
       float largest = -kInfinity, total = 0.0f;
 #pragma unroll
       for (int i = 0; i < kLatentShortCtas; ++i) {
@@ -247,22 +253,24 @@ extern "C" __global__ void __cluster_dims__(kLatentShortCtas, 1, 1) __launch_bou
       reinterpret_cast<float2*>(p.partial_stats)[cluster * kLatentRows + of] = make_float2(largest, total);
     }
     wait_cluster_barrier(sums_sent, 0);
+    const int num_quads = own_rows * (kLatentRank / 4), first_row = rank * own_rows;
     float4* out = reinterpret_cast<float4*>(p.partial_sums) +
-                  (static_cast<int64_t>(cluster) * kLatentShortCtas + rank) * (8 * kLatentRank / 4);
+                  (static_cast<int64_t>(cluster) * kLatentShortCtas + first_row / 8) * (8 * kLatentRank / 4);
 #pragma unroll
     for (int j = 0; j < 8 * kLatentRank / 4 / kLatentShortThreads; ++j) {
       const int quad = j * kLatentShortThreads + static_cast<int>(threadIdx.x);
+      if (quad >= num_quads) break;
       float4 sum = {};
 #pragma unroll
       for (int i = 0; i < kLatentShortCtas; ++i) {
         float4 more;
         asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                      : "=f"(more.x), "=f"(more.y), "=f"(more.z), "=f"(more.w)
-                     : "r"(q + static_cast<uint32_t>((i * (8 * kLatentRank / 4) + quad) * 16))
+                     : "r"(q + static_cast<uint32_t>((i * num_quads + quad) * 16))
                      : "memory");
         sum = make_float4(sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w);
       }
-      out[quad] = sum;
+      out[(quad >> (rows_shift + 2)) * kWarpSize + first_row % 8 * 4 + (quad & (4 * own_rows - 1))] = sum;
     }
   }
   // Nobody ends while others send.

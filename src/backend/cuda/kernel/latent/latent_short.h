@@ -28,6 +28,7 @@ struct LatentShortKernelParams {
   float* partial_stats;  // [num_seqs, num_items, num_parts][64][2] the largest score, the sum of 2^(score - it)
   int32_t num_items;     // of a sequence
   int32_t num_parts;
+  int32_t reads_early;  // nothing that still runs writes lengths, the block table, or keys but the step's
 };
 
 }  // namespace spate::cuda

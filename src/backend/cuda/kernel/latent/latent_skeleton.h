@@ -36,6 +36,7 @@ struct Shared {
 struct SharedWords {
   Segment segments[kSlots];
   float row_scales[kLatentRows];
+  int32_t reach;  // of LatentSplit, for the lane that publishes it
 };
 static_assert(Shared::kNumBarriers * 8 <= 128 && sizeof(SharedWords) <= 384);
 static_assert(kBuffers * kLatentKeys * 8 == kLatentKeyScalesBytes);
@@ -64,12 +65,10 @@ constexpr float kSlack = 8.0f;
 
 // --- one warp that loads ---------------------------------------------------------------------------------------------
 
-// The next segment that has rows; false: none is left.
-__device__ inline bool find_segment(Work& work, Segment& segment) {
-  do {
-    if (!work.next(segment)) return false;
-  } while (segment.num_rows == 0);
-  return true;
+// From a segment that next() gave to the next one that has rows; false: none is left.
+__device__ inline bool find_rows(Work& work, Segment& segment, bool has_work) {
+  while (has_work && segment.num_rows == 0) has_work = work.next(segment);
+  return has_work;
 }
 
 // The n-th segment to the consumers, or that there is none.
@@ -368,7 +367,7 @@ __device__ inline void attend_right(const LatentWgmmaKernelParams& p, const Shar
   }
 }
 
-// Loader::load(p, shared, words) is called by all warps of the first warpgroup.
+// Loader::load(p, shared, words) is called by all warps of the first warpgroup, before the wait for the kernel before.
 template <typename Loader>
 __device__ inline void attention_latent_wgmma(const LatentWgmmaKernelParams& p, char* smem) {
   char* const aligned = smem + (1024 - shared_address(smem) % 1024) % 1024;
@@ -388,12 +387,12 @@ __device__ inline void attention_latent_wgmma(const LatentWgmmaKernelParams& p, 
     fence_barrier_init();
   }
   __syncthreads();
-  wait_for_inputs();
   if (threadIdx.x < 128) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Loader::kLoadRegisters));
     Loader::load(p, shared, words);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Loader::kRegisters));
+    wait_for_inputs();
     Consumer c;
     c.thread = static_cast<int>(threadIdx.x) % 128;
     c.lane = c.thread % 32;

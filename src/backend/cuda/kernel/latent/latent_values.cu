@@ -12,29 +12,32 @@
 #include "backend/cuda/kernel/latent/latent_combine_row.h"
 #include "backend/cuda/kernel/latent/latent_short_merge.h"
 #include "backend/cuda/kernel/linear/row_results.h"
+#include "backend/cuda/kernel/primitive/async_copy.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
 #include "backend/cuda/kernel/primitive/piece.h"
 
 namespace spate::cuda {
 
-extern "C" __global__ void __launch_bounds__(kLatentValuesWarps* kWarpSize)
+// Two CTAs of it and one of expert_chain have the registers of an SM: with 126 a thread, the chain began when it ended.
+extern "C" __global__ void __launch_bounds__(kLatentValuesWarps* kWarpSize, 7)
     latent_values(const __grid_constant__ LatentValuesKernelParams p) {
   constexpr int kPieces = kLatentRank / kPieceElems / kWarpSize;
   __shared__ __align__(16) Bf16 x[kLatentRank];
+  __shared__ uint4 all_weights[kLatentValuesWarps][kLatentValuesRows][kPieces][kWarpSize];
   let_dependents_launch();
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize, lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int head = static_cast<int>(blockIdx.y);
   const int first_row = (static_cast<int>(blockIdx.x) * kLatentValuesWarps + warp) * kLatentValuesRows;  // of the head
-  uint4 weights[kLatentValuesRows][kPieces];
 #pragma unroll
   for (int r = 0; r < kLatentValuesRows; ++r) {
-    const char* row = p.weight + (head * p.out_features + first_row + r) * p.weight_row_bytes;
+    const bool exists = first_row + r < p.out_features;
+    const char* row = p.weight + (head * p.out_features + (exists ? first_row + r : 0)) * p.weight_row_bytes;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
-      weights[r][i] = {};
-      if (first_row + r < p.out_features) weights[r][i] = load_stream(row + (i * kWarpSize + lane) * 16);
+      copy_async_16(shared_address(&all_weights[warp][r][i][lane]), row + (i * kWarpSize + lane) * 16, exists);
     }
   }
+  commit_copies();
   wait_for_inputs();
   if (p.shorter.num_parts > 0) {
     static_assert(kLatentValuesWarps * kWarpSize * 4 == kLatentRank);
@@ -58,9 +61,10 @@ extern "C" __global__ void __launch_bounds__(kLatentValuesWarps* kWarpSize)
     } else {
       const LatentRowParts row = parts_of(p.attention, split, s, 0, 0, head);
       const int quad = warp * kWarpSize + lane, places[1] = {row.quad_at(quad)};
-      merge_parts<16, float4>(p.attention, row, places, [&](int, const float4& four) { store_quad(x, quad, four); });
+      merge_parts<8, float4>(p.attention, row, places, [&](int, const float4& four) { store_quad(x, quad, four); });
     }
   }
+  wait_copies<0>();
   __syncthreads();
   float sums[kLatentValuesRows] = {};
 #pragma unroll
@@ -69,7 +73,8 @@ extern "C" __global__ void __launch_bounds__(kLatentValuesWarps* kWarpSize)
     const Piece<Bf16> piece{{words.x, words.y, words.z, words.w}};
 #pragma unroll
     for (int r = 0; r < kLatentValuesRows; ++r) {
-      const Piece<Bf16> weight{{weights[r][i].x, weights[r][i].y, weights[r][i].z, weights[r][i].w}};
+      const uint4 row = all_weights[warp][r][i][lane];
+      const Piece<Bf16> weight{{row.x, row.y, row.z, row.w}};
 #pragma unroll
       for (int j = 0; j < kPieceElems; ++j) sums[r] = __fmaf_rn(value_of(piece, j), value_of(weight, j), sums[r]);
     }

@@ -4,7 +4,8 @@
 // NUMERICS   Scores, maxima and sums in fp32; probabilities are rounded to bf16 for the product with the latent
 //            vectors, their sum is not. Online softmax over tiles of 64 keys at absolute positions, its offset the largest
 //            score or up to kSlack less. Where a sequence's keys are split depends on the step's lengths.
-// WORK       A CTA takes 64 rows (query token, head) and a run of tiles. One warp loads tiles by TMA, two in flight;
+// WORK       A CTA takes 64 rows (query token, head) and a run of tiles. One warp loads tiles by TMA, two in flight,
+//            of old keys these two before it waits for the kernel before;
 //            each is keys (all 576 columns) and values (the first 512) at once. Warpgroup 0 multiplies q and keys and
 //            makes the probabilities; both multiply them with the values, 256 columns each: 0 from its registers, 1 from
 //            shared memory. So a tile takes about 2,200 clocks of the tensor core, where its 72 KB take 4,000 of an SM's
@@ -26,17 +27,28 @@ struct TileLoader {
   static constexpr int kArrivals = 1, kLoadRegisters = 40, kRegisters = 232;
 
   __device__ static void load(const LatentWgmmaKernelParams& p, const Shared& shared, SharedWords& words) {
-    if (threadIdx.x >= kWarpSize) return;
+    if (threadIdx.x >= kWarpSize) return wait_for_inputs();
+    if (!p.reads_early) wait_for_inputs();
     const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
     const int block_size = p.attention.kv.kv_block_size;
     Work work(p);
+    if (lane == 0) words.reach = work.reach();
     Place place;
-    for (int n = 0;; ++n) {
-      Segment segment{};
-      const bool has_work = find_segment(work, segment);
-      give_segment(shared, words, n, lane, segment, has_work);
-      if (!has_work) return;
-      for (int tile = segment.begin_tile; tile < segment.end_tile; ++tile) {
+    Segment segment{};
+    bool has_inputs = false;
+    for (int n = 0;;) {
+      const bool has_work = work.next(segment);
+      const int end_tile = has_work && segment.num_rows > 0 ? segment.end_tile : segment.begin_tile;
+      if (!has_work || segment.num_rows > 0) give_segment(shared, words, n++, lane, segment, has_work);
+      for (int tile = segment.begin_tile;; ++tile) {
+        // Two tiles of old keys are on their way before.
+        if (!has_inputs && (!p.reads_early || tile >= end_tile || tile == segment.begin_tile + kBuffers ||
+                            (tile + 1) * kLatentKeys >= segment.first_limit)) {
+          wait_for_inputs();
+          work.publish(has_work, segment, words.reach);
+          has_inputs = true;
+        }
+        if (tile >= end_tile) break;
         const int num_keys = min(kLatentKeys, segment.seq_len - tile * kLatentKeys);
         const int num_boxes = (num_keys + p.box_keys - 1) / p.box_keys;
         const int own_key = tile * kLatentKeys + min(lane, num_boxes - 1) * p.box_keys;
@@ -52,6 +64,7 @@ struct TileLoader {
         }
         place.advance();
       }
+      if (!has_work) return wait_for_inputs();
     }
   }
 };

@@ -56,6 +56,7 @@ struct LatentWgmmaKernelParams {
   int32_t num_ctas;  // a multiple of team_size
   int32_t team_size;
   int32_t splits;
+  int32_t reads_early;  // nothing that still runs writes lengths, the block table, or keys but the step's
 };
 
 }  // namespace spate::cuda

@@ -98,11 +98,14 @@ struct CodeLoader {
   __device__ static void load(const LatentWgmmaKernelParams& p, const Shared& shared, SharedWords& words) {
     const int warp = static_cast<int>(threadIdx.x) / kWarpSize, lane = static_cast<int>(threadIdx.x) % kWarpSize;
     const LatentLayout& kv = p.attention.kv;
+    wait_for_inputs();
     Work work(p);
     Place place;
+    Segment segment{};
+    bool has_work = work.next(segment);
+    if (warp == 0) work.publish(has_work, segment, work.reach());
     for (int n = 0;; ++n) {
-      Segment segment{};
-      const bool has_work = find_segment(work, segment);
+      has_work = find_rows(work, segment, has_work);
       if (warp == 0) give_segment(shared, words, n, lane, segment, has_work);
       if (!has_work) return;
       if (warp == 0) {
@@ -142,6 +145,7 @@ struct CodeLoader {
         }
         place.advance();
       }
+      has_work = work.next(segment);
     }
   }
 };

@@ -229,6 +229,7 @@ ConformanceResult run_conformance(Device& device, Device& deterministic, const C
   add_step_cases(report, sides);
   add_sample_cases(report, sides);
   add_invariance_cases(report, sides);
+  add_decode_steps_cases(report, sides);
   return report.result;
 }
 

@@ -124,6 +124,7 @@ void add_expert_cases(Report& report, Sides sides);  // none where the back-end 
 void add_attention_cases(Report& report, Sides sides);
 void add_latent_cases(Report& report, Sides sides);  // none where the back-end has no latent attention
 void add_step_cases(Report& report, Sides sides);
+void add_decode_steps_cases(Report& report, Sides sides);
 void add_sample_cases(Report& report, Sides sides);
 void add_invariance_cases(Report& report, Sides sides);
 

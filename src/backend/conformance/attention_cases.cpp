@@ -419,7 +419,10 @@ void add_qk_norm_rope_attention(Report& report, Sides sides, DType act, DType kv
   for (const Case& c : {Case{128, 2, 4, 3, 200, 0, true, 0}, Case{128, 4, 8, 20, 700, 0, true, 3},
                         Case{128, 3, 2, 40, 300, 150, false, 0}, Case{128, 1, 10, 24, 900, 0, true, 0},
                         Case{64, 2, 7, 33, 500, 0, true, 2}, Case{64, 3, 1, 70, 60, 40, false, 0},
-                        Case{128, 8, 1, 64, -256, 0, true, 0}, Case{96, 2, 2, 20, 100, 0, true, 0}}) {
+                        Case{128, 8, 1, 64, -256, 0, true, 0}, Case{96, 2, 2, 20, 100, 0, true, 0},
+                        Case{128, 8, 4, 2, 2100, 0, false, 0}, Case{128, 4, 8, 4, 1500, 0, true, 0},
+                        Case{128, 8, 4, 5, 3000, 0, true, 3}, Case{64, 4, 9, 7, 700, 300, true, 1},
+                        Case{128, 4, 8, 16, -640, 0, true, 0}, Case{128, 1, 8, 15, 400, 0, true, 1}}) {
     AttentionShape shape{.act = act,
                          .kv_dtype = kv_dtype,
                          .num_kv_heads = c.num_kv_heads,

@@ -13,7 +13,7 @@ constexpr int kDecodeRingMinRun = 16;  // tiles of a CTA at least: fewer cost mo
 constexpr int kDecodeRingMinCut = 16;  // tiles of a head tile on both sides of a cut between CTAs
 
 // More bytes in flight are slower; INT8 takes the warps for its arithmetic. Of an INT8 cache only steps of more than
-// kDecodeRingFewSeqs sequences have a merging warp.
+// kDecodeRingFewSeqs sequences, and those that rope, have a merging warp.
 constexpr int kDecodeRingFewSeqs = 16;
 constexpr int decode_ring_warps(int head_dim) { return 512 / head_dim; }
 constexpr int kDecodeRingInt8Warps = 8;
@@ -33,8 +33,8 @@ constexpr int decode_ring_int8_shared_bytes(int head_dim) {
   return decode_ring_shared_bytes(head_dim, true, kDecodeRingInt8Warps);
 }
 
-// Steps whose attention ropes, over an INT8 cache: larger ones are not measured, smaller ones have no merging warp.
-constexpr int kDecodeRopeMinSeqs = kDecodeRingFewSeqs + 1, kDecodeRopeMaxSeqs = 256;
+// Steps whose attention ropes, over an INT8 cache, but for those that take clusters.
+constexpr int kDecodeRopeMinSeqs = 2, kDecodeRopeMaxSeqs = 256;
 
 // Of the kernels that rope: two keys and values of the step besides.
 constexpr int decode_rope_shared_bytes(int head_dim) { return decode_ring_int8_shared_bytes(head_dim) + 2048; }

@@ -285,6 +285,7 @@ void add_handed(Report& report, Sides sides, const WeightSpec& spec, DType act) 
     for (const int64_t k : {4128, 5003, 14336}) cases.push_back({m, 32, k});
   }
   cases.push_back({300, 32, 4096});
+  cases.push_back({128, 32, 14336});
   cases.push_back({140, 32, 16392});
   cases.push_back({2100, 40, 520});  // more than become codes at once
   cases.push_back({2100, 40, 301});  // the same, of rows at odd places

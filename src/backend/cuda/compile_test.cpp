@@ -153,14 +153,15 @@ TEST_CASE("a path that reads, writes or ends before it waits is found") {
   const std::string copy =
       "\tcp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1], [%r2];\n";
   CHECK(access_before_wait(kernel(copy + wait + "\tret;\n"), "k") != "");
-  // Copies by threads, which may be of anything but in linear_chain and expert_chain.
+  // Copies by threads, which may be of anything but in linear_chain, expert_chain and norms.
   const std::string by_threads = "\tcp.async.cg.shared.global [%r1], [%rd1], 16;\n";
   CHECK(access_before_wait(kernel(by_threads + wait + "\tret;\n"), "k") != "");
-  // Loops that wait for a barrier of shared memory.
-  const std::string barrier =
+  // A loop of one assembly statement ends by itself; a jump to a label that is nowhere is not followed.
+  const std::string spin =
       "\t{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%r1], %r2; @!done bra again; }\n";
-  CHECK(access_before_wait(kernel(barrier + wait + "\tret;\n"), "k") == "");
-  CHECK(access_before_wait(kernel(barrier + "\tret;\n"), "k") == "ret");
+  CHECK(access_before_wait(kernel(spin + wait + "\tret;\n"), "k") == "");
+  CHECK(access_before_wait(kernel(spin + "\tret;\n" + wait), "k") != "");
+  CHECK(access_before_wait(kernel(std::string("\t@%p1 bra $nowhere;\n") + wait + "\tret;\n"), "k") != "");
 }
 
 TEST_CASE("a program that does not compile says where") {

@@ -26,6 +26,9 @@
 
 namespace spate::cuda {
 
+// Of kernels with a CTA a row, which do not use it: no two of few CTAs share an SM (spread_bytes).
+constexpr int kSpreadSharedBytes = 116 << 10;
+
 struct KernelInfo {
   std::string_view program;  // below backend/cuda/kernel/
   const char* function;
@@ -90,9 +93,9 @@ inline constexpr KernelInfo kKernels[] = {
     {"elementwise/elementwise.cu", "add_f32"},
     {"elementwise/elementwise.cu", "silu_and_mul_bf16"},
     {"elementwise/elementwise.cu", "silu_and_mul_f32"},
-    {"elementwise/silu_and_mul_codes.cu", "silu_and_mul_codes_1", 0, true},
-    {"elementwise/silu_and_mul_codes.cu", "silu_and_mul_codes_2", 0, true},
-    {"elementwise/silu_and_mul_codes.cu", "silu_and_mul_codes_4", 0, true},
+    {"elementwise/silu_and_mul_codes.cu", "silu_and_mul_codes_1", kSpreadSharedBytes, true},
+    {"elementwise/silu_and_mul_codes.cu", "silu_and_mul_codes_2", kSpreadSharedBytes, true},
+    {"elementwise/silu_and_mul_codes.cu", "silu_and_mul_codes_4", kSpreadSharedBytes, true},
     {"embedding/embedding.cu", "embedding_bf16_bf16"},
     {"embedding/embedding.cu", "embedding_bf16_f32"},
     {"embedding/embedding.cu", "embedding_f32_bf16"},
@@ -332,9 +335,9 @@ inline constexpr KernelInfo kKernels[] = {
     {"linear/linear_codes.cu", "linear_int4_g32_stream_own_wide"},
     {"linear/quantize_rows.cu", "quantize_narrow_rows_4", 0, true},
     {"linear/quantize_rows.cu", "quantize_narrow_rows_8", 0, true},
-    {"linear/quantize_rows.cu", "quantize_rows_bf16_1", 0, true},
-    {"linear/quantize_rows.cu", "quantize_rows_bf16_2", 0, true},
-    {"linear/quantize_rows.cu", "quantize_rows_bf16_4", 0, true},
+    {"linear/quantize_rows.cu", "quantize_rows_bf16_1", kSpreadSharedBytes, true},
+    {"linear/quantize_rows.cu", "quantize_rows_bf16_2", kSpreadSharedBytes, true},
+    {"linear/quantize_rows.cu", "quantize_rows_bf16_4", kSpreadSharedBytes, true},
     {"linear/quantize_rows.cu", "quantize_rows_f32_1", 0, true},
     {"linear/quantize_rows.cu", "quantize_rows_f32_2", 0, true},
     {"linear/quantize_rows.cu", "quantize_rows_f32_4", 0, true},
@@ -350,9 +353,9 @@ inline constexpr KernelInfo kKernels[] = {
     {"linear/pack_integer.cu", "pack_int4_f32"},
     {"linear/pack_integer.cu", "pack_int4_bf16"},
     {"linear/pack_integer.cu", "place_int4"},
-    {"rms_norm/add_rms_norm_codes.cu", "add_rms_norm_codes_1", 0, true},
-    {"rms_norm/add_rms_norm_codes.cu", "add_rms_norm_codes_2", 0, true},
-    {"rms_norm/add_rms_norm_codes.cu", "add_rms_norm_codes_4", 0, true},
+    {"rms_norm/add_rms_norm_codes.cu", "add_rms_norm_codes_1", kSpreadSharedBytes, true},
+    {"rms_norm/add_rms_norm_codes.cu", "add_rms_norm_codes_2", kSpreadSharedBytes, true},
+    {"rms_norm/add_rms_norm_codes.cu", "add_rms_norm_codes_4", kSpreadSharedBytes, true},
     {"rms_norm/rms_norm.cu", "rms_norm_bf16_narrow"},
     {"rms_norm/rms_norm.cu", "rms_norm_bf16_1"},
     {"rms_norm/rms_norm.cu", "add_rms_norm_bf16_1"},

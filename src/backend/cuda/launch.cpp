@@ -55,7 +55,8 @@ void launch_kernel(Stream& stream, KernelId kernel, const LaunchGrid& grid, cons
   const CUfunction handle = device.function(kernel);
   const auto x = static_cast<unsigned>(grid.x), y = static_cast<unsigned>(grid.y), z = static_cast<unsigned>(grid.z);
   const auto num_threads = static_cast<unsigned>(grid.num_threads);
-  const auto shared_bytes = static_cast<unsigned>(kKernels[kernel.idx].shared_bytes);
+  const auto shared_bytes =
+      static_cast<unsigned>(grid.shared_bytes < 0 ? kKernels[kernel.idx].shared_bytes : grid.shared_bytes);
   CUresult result = CUDA_SUCCESS;
   std::array<CUlaunchAttribute, 2> attributes{};
   unsigned num_attributes = 0;

@@ -23,6 +23,8 @@ struct LaunchGrid {
   // So many CTAs along x run at once and reach each other's shared memory (kernel/primitive/cluster.h); x is a
   // multiple. More than 1 only where CudaDevice::launches_early().
   int cluster = 1;
+  // Of dynamic shared memory, at most that of kKernels; -1: all of it.
+  int shared_bytes = -1;
 };
 
 // A size that the record names: {"num_tokens", 17}. `name` is a literal.

@@ -76,7 +76,8 @@ Code parse(std::string_view body) {
 constexpr std::string_view kWeightsIn5d[] = {"linear_silu_wgmma", "expert_int8_down"};
 
 // Whose copies by threads bring nothing but weights.
-constexpr std::string_view kCopiesWeights[] = {"linear_chain", "expert_chain", "latent_values"};
+constexpr std::string_view kCopiesWeights[] = {"linear_chain", "expert_chain", "latent_values", "rms_norm",
+                                               "add_rms_norm"};
 
 // What down of experts reads early: ids of a kernel that ended before the one ahead let it start, and the order that it
 // makes of them in shared memory, by addresses without a state space.
@@ -135,8 +136,9 @@ std::string access_before_wait(std::string_view ptx, std::string_view kernel) {
       if (text.starts_with("brx")) return text;  // an indirect branch: not followed
       if (!text.starts_with("bra")) continue;
       const std::string label = text.substr(text.find_last_of(" \t") + 1);
-      if (!label.starts_with("$")) continue;  // back to where a wait for a barrier of shared memory begins
       const auto target = code.labels.find(label);
+      // An assembly statement that waits for a barrier jumps back to its own start, which no compiler named.
+      if (target == code.labels.end() && is_predicated && !label.starts_with("$")) continue;
       if (target == code.labels.end()) return text;
       starts.push_back(target->second);
       if (!is_predicated) break;

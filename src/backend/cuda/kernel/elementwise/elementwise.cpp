@@ -33,8 +33,11 @@ bool silu_and_mul_codes(Stream& stream, const SiluAndMulParams& p) {
                                      .is_aligned = are_rows_aligned({&p.gate_up}) && codes->width * 2 % 16 == 0};
   params.out.num_ctas = shape.num_ctas;
   launch(stream, kIds[shape.kernel_idx],
-         {.x = num_tokens * shape.num_ctas, .num_threads = shape.num_threads, .cluster = shape.num_ctas}, params,
-         {{"num_tokens", num_tokens}, {"intermediate_size", codes->width}});
+         {.x = num_tokens * shape.num_ctas,
+          .num_threads = shape.num_threads,
+          .cluster = shape.num_ctas,
+          .shared_bytes = shape.num_ctas == 1 ? spread_bytes(num_tokens) : 0},
+         params, {{"num_tokens", num_tokens}, {"intermediate_size", codes->width}});
   return true;
 }
 

@@ -144,6 +144,11 @@ RowShape row_shape(int num_sms, int64_t num_tokens, int64_t row_bytes) {
   return {num_ctas, idx, num_threads_for(ceil_div(pieces_of_cta(), int64_t{1} << idx), kQuantizeMaxThreads)};
 }
 
+int spread_bytes(int64_t num_ctas) {
+  constexpr int64_t kMostSpread = 64;
+  return num_ctas <= kMostSpread ? kSpreadSharedBytes : 0;
+}
+
 void quantize_rows(Stream& stream, const Tensor& x, const IntegerLayout& layout, const IntegerScratch& scratch,
                    OutlierColumns* columns) {
   using Ids = std::array<KernelId, 3>;
@@ -174,8 +179,11 @@ void quantize_rows(Stream& stream, const Tensor& x, const IntegerLayout& layout,
     return;
   }
   launch(stream, (x.dtype() == DType::kF32 ? kF32 : kBf16)[static_cast<size_t>(shape.kernel_idx)],
-         {.x = x.dim(0) * shape.num_ctas, .num_threads = shape.num_threads, .cluster = shape.num_ctas}, params,
-         {{"num_tokens", x.dim(0)}, {"width", layout.width}});
+         {.x = x.dim(0) * shape.num_ctas,
+          .num_threads = shape.num_threads,
+          .cluster = shape.num_ctas,
+          .shared_bytes = x.dtype() == DType::kBf16 && shape.num_ctas == 1 ? spread_bytes(x.dim(0)) : 0},
+         params, {{"num_tokens", x.dim(0)}, {"width", layout.width}});
 }
 
 std::optional<RowCodes> hand_codes(Stream& stream, const PackedWeight* reader, const Tensor& out) {

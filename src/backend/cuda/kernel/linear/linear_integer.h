@@ -21,6 +21,9 @@ struct RowShape {
   int num_threads;  // of a CTA
 };
 RowShape row_shape(int num_sms, int64_t num_tokens, int64_t row_bytes);
+// LaunchGrid::shared_bytes of kernels with so many CTAs, one a row, and kSpreadSharedBytes: without it three or four
+// CTAs stand on each of the SMs that are free first. 1.3 % of decode of 32; more than 64 lose by it (128: 1 %).
+int spread_bytes(int64_t num_ctas);
 
 // Where an op writes rows of `out` as codes instead, because the product with `reader` is what reads them; nothing:
 // the op writes `out`. The codes lie in the integer scratch or, of many tokens, in place of `out`. Where it returns

@@ -6,20 +6,40 @@
 //            and codes of zero.
 // WORK       Three joins of all threads for a row of ordinary numbers (the largest |x|, how many are above its share,
 //            the sum of the codes), two more for each round of outliers. A warp's part goes to every CTA of the cluster
-//            at once, so that a join is one barrier.
+//            at once, by stores that a barrier in shared memory counts: a barrier of the cluster fences the whole GPU.
 #pragma once
 
 #include "backend/cuda/kernel/linear/integer_weight.h"
+#include "backend/cuda/kernel/primitive/async_copy.h"
 #include "backend/cuda/kernel/primitive/cluster.h"
 #include "backend/cuda/kernel/primitive/codes.h"
 #include "backend/cuda/kernel/primitive/piece.h"
 #include "backend/cuda/kernel/primitive/reduce.h"
+#include "backend/cuda/kernel/primitive/tma.h"
 
 namespace spate::cuda {
 
 constexpr int kQuantizeMaxWarps = kQuantizeMaxThreads / kWarpSize;
 
+// Which cluster of the grid this CTA is in; without clusters the CTA itself.
+__device__ inline int cluster_idx() {
+  uint32_t idx = blockIdx.x;
+#if __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %%clusterid.x;" : "=r"(idx));
+#endif
+  return static_cast<int>(idx);
+}
+// A word to a place of shared_of(); its CTA's barrier counts the 4 bytes.
+__device__ inline void send_word(uint32_t to, uint32_t word, uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(to), "r"(word),
+               "r"(barrier)
+               : "memory");
+#endif
+}
+
 struct RowShared {
+  uint64_t joined[2];  // of a cluster: the parts of all warps of it have come
   uint32_t of_warp[2][kQuantizeMaxCtas * kQuantizeMaxWarps];
   // Of the cluster's first CTA: what all of its CTAs have found.
   Outlier found[kMaxOutliers];
@@ -38,15 +58,25 @@ class RowTeam {
   __device__ RowTeam(RowShared& shared, int num_ctas)
       : shared_(shared), num_ctas_(num_ctas), rank_(num_ctas > 1 ? cluster_rank() : 0) {
     if (threadIdx.x == 0) shared.num_found = 0;
-    if (num_ctas > 1) cluster_arrive();
+    if (num_ctas == 1) return;
+    if (threadIdx.x == 0) {
+      for (uint64_t& joined : shared.joined) init_barrier(shared_address(&joined), 1);
+      fence_barrier_init();
+      for (uint64_t& joined : shared.joined) expect_parts(shared_address(&joined));
+    }
+    cluster_arrive();
   }
   // Once, before the other calls: all CTAs of the cluster have begun.
   __device__ void meet() const {
     if (num_ctas_ > 1) cluster_wait();
   }
+  // What put_outlier() wrote is there when the next join ends; joins of a cluster alone order nothing.
+  __device__ void publish_outliers() const {
+    if (num_ctas_ > 1) cluster_barrier();
+  }
 
   __device__ int rank() const { return rank_; }
-  __device__ uint32_t thread() const { return threadIdx.x; }
+  __device__ int thread() const { return static_cast<int>(threadIdx.x); }
   __device__ int first_of(int piece) const {
     return ((piece * num_ctas_ + rank_) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kPieceElems;
   }
@@ -74,23 +104,34 @@ class RowTeam {
   template <typename Combine, typename OfLanes>
   __device__ uint32_t join(uint32_t of_warp, Combine combine, OfLanes of_lanes) {
     const int lane = threadIdx.x % kWarpSize, num_warps = static_cast<int>(blockDim.x) / kWarpSize;
-    uint32_t* places = shared_.of_warp[turn_];
-    turn_ ^= 1;
+    const int turn = num_joins_ % 2;
+    uint32_t* places = shared_.of_warp[turn];
+    const uint32_t parity = num_joins_++ / 2 % 2;
     uint32_t* own = places + rank_ * num_warps + threadIdx.x / kWarpSize;
-    if (num_ctas_ > 1) {
-      if (lane < num_ctas_) *of_cluster_cta(own, lane) = of_warp;
-      cluster_barrier();
-    } else {
+    if (num_ctas_ == 1) {
       if (lane == 0) *own = of_warp;
       __syncthreads();
+      return of_lanes(lane < num_warps ? places[lane] : 0);
     }
+    const uint32_t joined = shared_address(&shared_.joined[turn]);
+    if (lane < num_ctas_) send_word(shared_of(shared_address(own), lane), of_warp, shared_of(joined, lane));
+    wait_cluster_barrier(joined, parity);
+    if (threadIdx.x == 0) expect_parts(joined);  // of the next join but one, which waits for this warp's next part
     uint32_t result = 0;
-    for (int i = lane; i < num_ctas_ * num_warps; i += kWarpSize) result = combine(result, places[i]);
+#pragma unroll
+    for (int i = 0; i < kQuantizeMaxCtas * kQuantizeMaxWarps; i += kWarpSize) {
+      if (i + lane < num_ctas_ * num_warps) result = combine(result, places[i + lane]);
+    }
     return of_lanes(result);
   }
 
+  __device__ void expect_parts(uint32_t joined) const {
+    arrive_expecting(joined, static_cast<uint32_t>(num_ctas_) * blockDim.x / kWarpSize * sizeof(uint32_t));
+  }
+
   RowShared& shared_;
-  int num_ctas_, rank_, turn_ = 0;
+  int num_ctas_, rank_;
+  uint32_t num_joins_ = 0;
 };
 
 // A warp that has a row for itself, where rows are many and narrow: no barrier.
@@ -101,6 +142,7 @@ class RowWarp {
     __syncwarp();
   }
   __device__ void meet() const {}
+  __device__ void publish_outliers() const {}
   __device__ int rank() const { return 0; }
   __device__ int thread() const { return lane_; }
   __device__ int first_of(int piece) const { return (piece * kWarpSize + lane_) * kPieceElems; }
@@ -207,50 +249,104 @@ __device__ inline uint2 codes_and_outliers_of(const Piece<Act>& piece, float inv
   return pack_codes(codes);
 }
 
-// pieces[i] is at team.first_of(i) of row `token`, zeros behind the width; all threads of the team (RowTeam, RowWarp)
-// call it, and it is their last call. team.meet() is done here.
-template <typename Act, int kPieces, typename Shared, typename Team>
-__device__ inline void quantize_row(const RowCodes& p, int64_t token, const Piece<Act> (&pieces)[kPieces],
-                                    Shared& shared, Team& team) {
+__device__ inline OutlierColumns* columns_of(const RowCodes& p, int64_t token) {
+  return p.outlier_columns == nullptr ? nullptr : p.outlier_columns + token / kIntegerTokensAtOnce;
+}
+
+// By one thread of the row.
+__device__ inline void store_row(const RowCodes& p, int64_t token, float scale, int32_t code_sum, int32_t count) {
+  static_assert(sizeof(QuantizedRow) == sizeof(uint4));
+  *reinterpret_cast<uint4*>(p.rows + token) =
+      make_uint4(__float_as_uint(scale), static_cast<uint32_t>(code_sum), static_cast<uint32_t>(count), 0);
+  OutlierColumns* columns = columns_of(p, token);
+  if (token % kIntegerTokensAtOnce == 0 && columns != nullptr) columns->is_gathered = 0;
+}
+
+// By all threads that have the row's outliers in shared memory.
+__device__ inline void store_row_end(const RowCodes& p, int64_t token, float scale, int32_t code_sum, int32_t count,
+                                     const Outlier* found, int thread) {
+  if (thread == 0) store_row(p, token, scale, code_sum, count);
+  if (thread >= count) return;
+  const Outlier own = found[thread];
+  int rank = 0;
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) rank += found[i].k < own.k;
+  p.outliers[token * kMaxOutliers + rank] = own;
+  OutlierColumns* columns = columns_of(p, token);
+  if (columns == nullptr) return;
+  const uint32_t bit = 1u << own.k % 32;
+  uint32_t* word = columns->marks + own.k / 32;
+  if ((__ldcg(word) & bit) == 0) atomicOr(word, bit);
+}
+
+// The codes of a row without outliers, or what was found of another one.
+template <int kPieces>
+struct EncodedRow {
+  uint2 codes[kPieces];
+  CodeScale scale;
+  float limit;
+  int32_t code_sum;
+  bool is_ordinary;
+};
+
+// pieces[i] is at team.first_of(i) of the row, zeros behind the width; all threads of the team (RowTeam, RowWarp) call
+// it, behind team.meet(). It touches no global memory.
+template <typename Act, int kPieces, typename Team>
+__device__ inline EncodedRow<kPieces> encode_row(const RowCodes& p, const Piece<Act> (&pieces)[kPieces], Team& team) {
+  EncodedRow<kPieces> row;
   uint32_t own_top = 0;
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) own_top = max(own_top, top_bits(pieces[i]));
-  team.meet();
   float top = __uint_as_float(team.max_of(own_top));
-  const float limit = outlier_limit(pieces, p.width, team, top);
-  const CodeScale scale = code_scale(top);
-  const bool is_ordinary = limit == kInfinity && scale.inverse > 0.0f;
-  int8_t* to = p.codes + token * p.codes_bytes;
-  int32_t code_sum = 0;
+  row.limit = outlier_limit(pieces, p.width, team, top);
+  row.scale = code_scale(top);
+  row.is_ordinary = row.limit == kInfinity && row.scale.inverse > 0.0f;
+  row.code_sum = 0;
+  if (!row.is_ordinary) return row;
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
-    const int first = team.first_of(i);
-    if (first >= p.row_bytes) break;
-    const uint2 codes = is_ordinary ? codes_of(pieces[i], scale.inverse)
-                                    : codes_and_outliers_of(pieces[i], scale.inverse, limit, first, team);
-    code_sum = __dp4a(static_cast<int>(codes.x), 0x01010101, code_sum);
-    code_sum = __dp4a(static_cast<int>(codes.y), 0x01010101, code_sum);
-    *reinterpret_cast<uint2*>(to + first) = codes;
+    row.codes[i] = codes_of(pieces[i], row.scale.inverse);
+    row.code_sum = __dp4a(static_cast<int>(row.codes[i].x), 0x01010101, row.code_sum);
+    row.code_sum = __dp4a(static_cast<int>(row.codes[i].y), 0x01010101, row.code_sum);
   }
-  code_sum = static_cast<int32_t>(team.sum_of(static_cast<uint32_t>(code_sum)));
-  if (team.rank() > 0) return;
-  OutlierColumns* columns = p.outlier_columns == nullptr ? nullptr : p.outlier_columns + token / kIntegerTokensAtOnce;
-  const int count = shared.num_found;
-  if (team.thread() == 0) {
-    p.rows[token] = {scale.scale, code_sum, count, 0};
-    if (token % kIntegerTokensAtOnce == 0 && columns != nullptr) columns->is_gathered = 0;
-  }
-  if (team.thread() < count) {
-    const Outlier own = shared.found[team.thread()];
-    int rank = 0;
-    for (int i = 0; i < count; ++i) rank += shared.found[i].k < own.k;
-    p.outliers[token * kMaxOutliers + rank] = own;
-    const uint32_t bit = 1u << own.k % 32;
-    if (columns != nullptr) {
-      uint32_t* word = columns->marks + own.k / 32;
-      if ((__ldcg(word) & bit) == 0) atomicOr(word, bit);
+  row.code_sum = static_cast<int32_t>(team.sum_of(static_cast<uint32_t>(row.code_sum)));
+  return row;
+}
+
+// What encode_row() gave becomes row `token`. The last call of the team's threads.
+template <typename Act, int kPieces, typename Shared, typename Team>
+__device__ inline void store_encoded(const RowCodes& p, int64_t token, const Piece<Act> (&pieces)[kPieces],
+                                     const EncodedRow<kPieces>& row, Shared& shared, Team& team) {
+  int8_t* to = p.codes + token * p.codes_bytes;
+  if (!row.is_ordinary) {
+    int32_t code_sum = 0;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const int first = team.first_of(i);
+      if (first >= p.row_bytes) break;
+      const uint2 codes = codes_and_outliers_of(pieces[i], row.scale.inverse, row.limit, first, team);
+      code_sum = __dp4a(static_cast<int>(codes.x), 0x01010101, code_sum);
+      code_sum = __dp4a(static_cast<int>(codes.y), 0x01010101, code_sum);
+      *reinterpret_cast<uint2*>(to + first) = codes;
     }
+    team.publish_outliers();
+    code_sum = static_cast<int32_t>(team.sum_of(static_cast<uint32_t>(code_sum)));
+    if (team.rank() > 0) return;
+    return store_row_end(p, token, row.scale.scale, code_sum, shared.num_found, shared.found, team.thread());
   }
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    if (team.first_of(i) < p.row_bytes) *reinterpret_cast<uint2*>(to + team.first_of(i)) = row.codes[i];
+  }
+  if (team.rank() == 0 && team.thread() == 0) store_row(p, token, row.scale.scale, row.code_sum, 0);
+}
+
+// Both.
+template <typename Act, int kPieces, typename Shared, typename Team>
+__device__ inline void quantize_row(const RowCodes& p, int64_t token, const Piece<Act> (&pieces)[kPieces],
+                                    Shared& shared, Team& team) {
+  team.meet();
+  store_encoded(p, token, pieces, encode_row(p, pieces, team), shared, team);
 }
 
 }  // namespace spate::cuda

@@ -9,21 +9,44 @@
 // TESTS      spate-conformance --backend cuda --filter int8
 #include "backend/cuda/kernel/linear/quantize_row.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
+#include "backend/cuda/kernel/primitive/rehearsal.h"
 
 namespace spate::cuda {
+
+template <typename Act, int kPieces, bool kIsWhole>
+__device__ inline void quantize_rows_of(const QuantizeRowsKernelParams& p) {
+  __shared__ RowShared shared;
+  RowTeam team(shared, p.out.num_ctas);
+  const int64_t token = cluster_idx();
+  const Act* x = static_cast<const Act*>(p.x) + token * p.x_stride;
+  team.meet();
+  Piece<Act> pieces[kPieces];
+  EncodedRow<kPieces> encoded;
+#pragma unroll 1
+  for (bool is_real = begins_for_real(kIsWhole);; is_real = true) {
+    if (is_real) {
+      wait_for_inputs();
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        const int first = team.first_of(i);
+        pieces[i] = kIsWhole ? load_whole(x, first, p.out.width) : load_piece(x, first, p.out.width, p.is_x_aligned);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) pieces[i] = made_up_piece<Act>();
+    }
+    encoded = encode_row(p.out, pieces, team);
+    if (is_real) break;
+  }
+  wait_for_inputs();  // done, which the compiler's output does not show
+  store_encoded(p.out, token, pieces, encoded, shared, team);
+}
 
 template <typename Act, int kPieces>
 __device__ inline void quantize_rows(const QuantizeRowsKernelParams& p) {
   let_dependents_launch();
-  __shared__ RowShared shared;
-  RowTeam team(shared, p.out.num_ctas);
-  const int64_t token = static_cast<int>(blockIdx.x) / p.out.num_ctas;
-  const Act* x = static_cast<const Act*>(p.x) + token * p.x_stride;
-  wait_for_inputs();
-  Piece<Act> pieces[kPieces];
-#pragma unroll
-  for (int i = 0; i < kPieces; ++i) pieces[i] = load_piece(x, team.first_of(i), p.out.width, p.is_x_aligned);
-  quantize_row(p.out, token, pieces, shared, team);
+  if (!has_whole_pieces(p.is_x_aligned, p.out.width)) return quantize_rows_of<Act, kPieces, false>(p);
+  quantize_rows_of<Act, kPieces, true>(p);
 }
 
 template <int kPieces>

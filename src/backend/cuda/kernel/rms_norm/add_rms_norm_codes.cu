@@ -10,34 +10,52 @@
 
 #include "backend/cuda/kernel/linear/quantize_row.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
+#include "backend/cuda/kernel/primitive/rehearsal.h"
 #include "backend/cuda/kernel/rms_norm/norm_row.h"
 #include "backend/cuda/kernel/rms_norm/normalize.h"
 
 namespace spate::cuda {
 
-template <int kPieces>
-__device__ inline void add_rms_norm_codes(const AddRmsNormCodesKernelParams& p) {
-  let_dependents_launch();
+template <int kPieces, bool kIsWhole>
+__device__ inline void add_rms_norm_codes_of(const AddRmsNormCodesKernelParams& p) {
   __shared__ RowShared shared;
   RowTeam team(shared, 1);
   const RmsNormKernelParams& norm = p.add.norm;
-  Piece<Bf16> weight[kPieces], pieces[kPieces];
+  const auto row = row_of_cta<Bf16, true, kIsWhole>(norm, p.add.residual, p.add.residual_stride);
+  const NormWeight<Bf16, kPieces, kIsWhole> weight(norm, [&](int i) { return team.first_of(i); });
+  Piece<Bf16> sums[kPieces], pieces[kPieces];
+  EncodedRow<kPieces> encoded;
+#pragma unroll 1
+  for (bool is_real = begins_for_real(kIsWhole);; is_real = true) {
+    if (is_real) {
+      wait_for_inputs();
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i) {
-    weight[i] =
-        load_constant_piece(static_cast<const Bf16*>(norm.weight), team.first_of(i), norm.width, norm.is_aligned);
+      for (int i = 0; i < kPieces; ++i) sums[i] = row.take(team.first_of(i));
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) sums[i] = made_up_piece<Bf16>();
+    }
+    float sum_of_squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) sum_of_squares = add_squares(sums[i], sum_of_squares);
+    const float inv_rms = inv_rms_of(sum_of_cta(sum_of_squares), norm.width, norm.eps);
+    weight.wait();
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) pieces[i] = normalized(sums[i], weight.piece(i), inv_rms);
+    encoded = encode_row(p.out, pieces, team);
+    if (is_real) break;
   }
-  wait_for_inputs();
-  const auto row = row_of_cta<Bf16, true>(norm, p.add.residual, p.add.residual_stride);
+  wait_for_inputs();  // done, which the compiler's output does not show
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i) pieces[i] = row.take(team.first_of(i));
-  float sum_of_squares = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kPieces; ++i) sum_of_squares = add_squares(pieces[i], sum_of_squares);
-  const float inv_rms = inv_rms_of(sum_of_cta(sum_of_squares), norm.width, norm.eps);
-#pragma unroll
-  for (int i = 0; i < kPieces; ++i) pieces[i] = normalized(pieces[i], weight[i], inv_rms);
-  quantize_row(p.out, blockIdx.x, pieces, shared, team);
+  for (int i = 0; i < kPieces; ++i) row.store(row.residual, team.first_of(i), sums[i]);
+  store_encoded(p.out, blockIdx.x, pieces, encoded, shared, team);
+}
+
+template <int kPieces>
+__device__ inline void add_rms_norm_codes(const AddRmsNormCodesKernelParams& p) {
+  let_dependents_launch();
+  if (!has_whole_pieces(p.add.norm.is_aligned, p.add.norm.width)) return add_rms_norm_codes_of<kPieces, false>(p);
+  add_rms_norm_codes_of<kPieces, true>(p);
 }
 
 #define SPATE_ADD_RMS_NORM_CODES(pieces)                                                   \

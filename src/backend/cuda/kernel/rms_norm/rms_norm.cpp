@@ -91,7 +91,9 @@ void add_rms_norm(Stream& stream, const AddRmsNormParams& p) {
   if (wide.kernel_idx < static_cast<int>(std::size(kAddNormCodes))) {
     if (const std::optional<RowCodes> codes = hand_codes(stream, p.reader, p.out)) {
       const AddRmsNormCodesKernelParams with_codes{.add = params, .out = *codes};
-      return launch(stream, kAddNormCodes[wide.kernel_idx], grid, with_codes, sizes);
+      LaunchGrid spread = grid;
+      spread.shared_bytes = spread_bytes(grid.x);
+      return launch(stream, kAddNormCodes[wide.kernel_idx], spread, with_codes, sizes);
     }
   }
   launch(stream, (p.x.dtype() == DType::kF32 ? kAddNormF32 : kAddNormBf16)[wide.kernel_idx], grid, params, sizes);

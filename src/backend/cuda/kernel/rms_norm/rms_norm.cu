@@ -42,40 +42,67 @@ __device__ inline void rms_norm_narrow(const RmsNormKernelParams& p) {
 }
 
 // kPieces of the row a thread; blockDim.x * kPieces pieces cover it.
-template <typename Act, int kPieces, bool kAdds>
-__device__ inline void norm_row(const RmsNormKernelParams& p, void* residual, int64_t residual_stride) {
-  let_dependents_launch();
+template <typename Act, int kPieces, bool kAdds, bool kIsWhole>
+__device__ inline void norm_row_of(const RmsNormKernelParams& p, void* residual, int64_t residual_stride) {
   const auto first_of = [&](int i) {
     return (i * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kPieceElems;
   };
-  Piece<Act> weight[kPieces], pieces[kPieces];
+  const auto row = row_of_cta<Act, kAdds, kIsWhole>(p, residual, residual_stride);
+  const NormWeight<Act, kPieces, kIsWhole> weight(p, first_of);
+  constexpr bool kRehearses = kIsWhole && kPieces == 1;  // more pieces would need more registers
+  Piece<Act> sums[kPieces], outs[kPieces];
+#pragma unroll 1
+  for (bool is_real = !kRehearses || begins_for_real(true);; is_real = true) {
+    if (is_real) {
+      wait_for_inputs();
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) sums[i] = row.take(first_of(i));
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) sums[i] = made_up_piece<Act>();
+    }
+    float sum_of_squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) sum_of_squares = add_squares(sums[i], sum_of_squares);
+    const float inv_rms = inv_rms_of(sum_of_cta(sum_of_squares), p.width, p.eps);
+    weight.wait();
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      outs[i] = normalized(sums[i], weight.piece(i), inv_rms);
+      if constexpr (kRehearses) asm volatile("" : "+r"(outs[i].words[0]));  // else it is all done behind the loop
+    }
+    if (is_real) break;
+  }
+  wait_for_inputs();  // done, which the compiler's output does not show
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
-    weight[i] = load_constant_piece(static_cast<const Act*>(p.weight), first_of(i), p.width, p.is_aligned);
+    if constexpr (kAdds) row.store(row.residual, first_of(i), sums[i]);
+    row.store(row.out, first_of(i), outs[i]);
   }
-  wait_for_inputs();
-  const auto row = row_of_cta<Act, kAdds>(p, residual, residual_stride);
-#pragma unroll
-  for (int i = 0; i < kPieces; ++i) pieces[i] = row.take(first_of(i));
-  float sum_of_squares = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kPieces; ++i) sum_of_squares = add_squares(pieces[i], sum_of_squares);
-  const float inv_rms = inv_rms_of(sum_of_cta(sum_of_squares), p.width, p.eps);
-#pragma unroll
-  for (int i = 0; i < kPieces; ++i) {
-    store_piece(row.out, first_of(i), p.width, p.is_aligned, normalized(pieces[i], weight[i], inv_rms));
+}
+
+template <typename Act, int kPieces, bool kAdds>
+__device__ inline void norm_row(const RmsNormKernelParams& p, void* residual, int64_t residual_stride) {
+  let_dependents_launch();
+  if (!has_whole_pieces(p.is_aligned, p.width)) {
+    return norm_row_of<Act, kPieces, kAdds, false>(p, residual, residual_stride);
   }
+  norm_row_of<Act, kPieces, kAdds, true>(p, residual, residual_stride);
 }
 
 // Any width. Each thread writes only what it alone reads, so out may be x.
 template <typename Act, bool kAdds>
 __device__ inline void norm_wide_row(const RmsNormKernelParams& p, void* residual, int64_t residual_stride) {
   let_dependents_launch();
-  wait_for_inputs();
   const auto row = row_of_cta<Act, kAdds>(p, residual, residual_stride);
+  wait_for_inputs();
   const int begin = static_cast<int>(threadIdx.x) * kPieceElems, step = static_cast<int>(blockDim.x) * kPieceElems;
   float sum_of_squares = 0.0f;
-  for (int first = begin; first < p.width; first += step) sum_of_squares = add_squares(row.take(first), sum_of_squares);
+  for (int first = begin; first < p.width; first += step) {
+    const Piece<Act> piece = row.take(first);
+    if constexpr (kAdds) row.store(row.residual, first, piece);
+    sum_of_squares = add_squares(piece, sum_of_squares);
+  }
   const float inv_rms = inv_rms_of(sum_of_cta(sum_of_squares), p.width, p.eps);
   for (int first = begin; first < p.width; first += step) {
     const Piece<Act> weight = load_constant_piece(static_cast<const Act*>(p.weight), first, p.width, p.is_aligned);

@@ -217,6 +217,7 @@ void add_expert_mlp(Report& report, Sides sides, DType act, const WeightSpec& sp
       {280, 264, 136, 2, 1, false, false, true},
       {700, 264, 136, 2, 1, false, false},
       {1300, 520, 192, 4, 2, true, true},
+      {1100, 72, 40, 3, 2, false, false},
       {700, 264, 136, 2, 1, false, false, true},
   };
   for (const ExpertShape& s : shapes) {

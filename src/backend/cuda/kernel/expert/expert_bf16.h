@@ -3,6 +3,7 @@
 
 #include "backend/cuda/kernel/expert/expert_skeleton.h"
 #include "backend/cuda/kernel/linear/bf16_format.h"
+#include "backend/cuda/kernel/primitive/wgmma_columns.h"
 
 namespace spate::cuda {
 

@@ -67,7 +67,7 @@ ExpertScratch lay_out(const ExpertMlpParams& p, int64_t num_pairs, int64_t tile_
                       ScratchLayout& layout) {
   const int64_t element = dtype_bytes(p.x.dtype());
   ExpertScratch scratch;
-  scratch.order.num_tiles = layout.take<int32_t>(1);
+  scratch.order.num_tiles = layout.take<int32_t>(3);
   scratch.order.tiles =
       layout.take<ExpertTile>(max_expert_tiles(num_pairs, p.gate_up->desc().num_matrices, tile_rows));
   scratch.order.row_tokens = layout.take<int32_t>(num_pairs);

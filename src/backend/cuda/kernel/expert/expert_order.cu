@@ -1,4 +1,5 @@
-// WHAT       Sorts the pairs of token and expert by expert, stable, and cuts the rows of each expert into tiles.
+// WHAT       Sorts the pairs of token and expert by expert, stable, and cuts the rows of each expert into tiles:
+//            those of kEvenTileRows share them evenly, in units of 16. Counters of gate_up and down become 0.
 // SHAPES     expert_ids [num_tokens, num_experts_per_tok] i32; the rest as ExpertOrder says. An id outside
 //            [0, num_experts) is no row.
 // WORK       One CTA, of many pairs the 8 of a cluster; a warp takes an equal run of pairs. Counts of each warp and
@@ -96,6 +97,11 @@ extern "C" __global__ void __launch_bounds__(kOrderThreads)
     int2 total;
     const int2 place = scan_exclusive(make_int2(num_rows, num_tiles), total);
     const int first_row = before.x + place.x, first_tile = before.y + place.y;
+    const int num_units = (num_rows + kExpertUnitRows - 1) / kExpertUnitRows;
+    const auto first_row_of_tile = [&](int i) {
+      const int row = p.tile_rows == kEvenTileRows ? i * num_units / num_tiles * kExpertUnitRows : i * p.tile_rows;
+      return min(row, num_rows);
+    };
     if (expert < num_experts) {
       int row = first_row + of_ctas_before;
       for (int w = 0; w < kOrderWarps; ++w) {
@@ -104,8 +110,8 @@ extern "C" __global__ void __launch_bounds__(kOrderThreads)
         row += count;
       }
       for (int i = cta; i < num_tiles; i += num_ctas) {
-        p.order.tiles[first_tile + i] = {expert, first_row + i * p.tile_rows,
-                                         min(p.tile_rows, num_rows - i * p.tile_rows), static_cast<int16_t>(i),
+        const int begin_row = first_row_of_tile(i), end_row = first_row_of_tile(i + 1);
+        p.order.tiles[first_tile + i] = {expert, first_row + begin_row, end_row - begin_row, static_cast<int16_t>(i),
                                          static_cast<int16_t>(num_tiles)};
       }
     }
@@ -113,7 +119,10 @@ extern "C" __global__ void __launch_bounds__(kOrderThreads)
     before.y += total.y;
   }
   if (num_ctas > 1) cluster_arrive();  // the counts of the others have been read
-  if (threadIdx.x == 0 && cta == 0) *p.order.num_tiles = before.y;
+  if (threadIdx.x == 0 && cta == 0) {
+    p.order.num_tiles[0] = before.y;
+    p.order.num_tiles[1] = p.order.num_tiles[2] = 0;
+  }
   for (int row = before.x + cta * kOrderThreads + threadIdx.x; row < p.num_pairs; row += num_ctas * kOrderThreads)
     p.order.row_tokens[row] = 0;
   __syncthreads();

@@ -23,11 +23,14 @@ struct alignas(16) ExpertTile {
 };
 
 struct ExpertOrder {
-  int32_t* num_tiles;    // [1]
+  int32_t* num_tiles;    // [3]: how many there are; how many teams have taken, of gate_up and of down
   ExpertTile* tiles;     // [max_expert_tiles()]
   int32_t* row_tokens;   // [num_pairs] of each row; pairs whose expert is not here are no rows, the rest is 0
   int32_t* pair_rows;    // [num_pairs] the row of each pair, -1 where the expert is not here
 };
+
+// The rows of an expert are cut into as few tiles as hold them. Tiles of kEvenTileRows share them evenly, in units.
+constexpr int kEvenTileRows = 256, kExpertUnitRows = 16;
 
 // No more tiles than this, whatever the ids are.
 SPATE_HOST_DEVICE constexpr int64_t max_expert_tiles(int64_t num_pairs, int64_t num_experts, int64_t tile_rows) {

@@ -72,7 +72,13 @@ __device__ inline void load_expert_stages(const ExpertWgmmaKernelParams& p, cons
   constexpr bool kGathers = kKind == ExpertKind::kGateUp;
   constexpr int kCount = ExpertStages<Format, kRows>::kCount;
   constexpr int kTeam = kExpertTeam<kKind, kRows>;
-  ExpertWork<kKind, kTeam> work(p, order, kRows);
+  auto work = [&] {
+    if constexpr (kTeam > 1) {
+      return TeamTiles<kKind>(p, order, stages.tokens());
+    } else {
+      return ExpertWork<kKind>(p, order, kRows);
+    }
+  }();
   ExpertSegment segment;
   Place<ExpertStages<Format, kRows>::kCount> place;
   constexpr int kBoxRows = expert_box_rows(kRows);
@@ -109,6 +115,9 @@ __device__ inline void load_expert_stages(const ExpertWgmmaKernelParams& p, cons
           if (step == segment.begin) publish_segment(stages.segment(place.stage), segment);
         }
         load_weight(segment, place.stage, step);
+        if constexpr (kTeam > 1) {
+          if (step + 1 == segment.end) work.tell_next();
+        }
       }
       if constexpr (!kGathers) {
         const int column = (kKind == ExpertKind::kHeads ? segment.matrix * p.x_matrix_columns : 0) + step * Format::kTileK;
@@ -171,24 +180,14 @@ __device__ inline void gather_expert_stages(const ExpertWgmmaKernelParams& p, co
 
 // --- the warps that multiply -----------------------------------------------------------------------------------------
 
-template <typename Format, ExpertKind kKind, int kRows, int kColumns>
-__device__ inline void multiply_segment(const ExpertWgmmaKernelParams& p, const ExpertOrder& order,
-                                        const ExpertStages<Format, kRows>& stages,
-                                        const ExpertWork<kKind, kExpertTeam<kKind, kRows>>& work,
-                                        const ExpertSegment& segment, Place<ExpertStages<Format, kRows>::kCount>& place,
-                                        [[maybe_unused]] ExpertTileScales<kRows>* scales) {
+// The steps of k of a segment whose rows fit kColumns columns, into the first of the sums.
+template <typename Format, ExpertKind kKind, int kRows, int kColumns, int kSums>
+__device__ inline void multiply_steps(const ExpertWgmmaKernelParams& p, const ExpertStages<Format, kRows>& stages,
+                                      const ExpertSegment& segment, Place<ExpertStages<Format, kRows>::kCount>& place,
+                                      typename Format::Sum (&sums)[kSums], int consumer) {
   constexpr int kTeam = kExpertTeam<kKind, kRows>;
-  const int thread = static_cast<int>(threadIdx.x) - 128, lane = thread % 32;
-  const int consumer = uniform<kRows>(thread / 128);
-  typename Format::Sum sums[kColumns / 2];
-#pragma unroll
-  for (int i = 0; i < kColumns / 2; ++i) sums[i] = 0;
-  if constexpr (kFetchesScales<Format, kKind, kRows>) {
-    if (segment.begin == 0) {
-      Format::template fetch_scales<kKind>(p, *scales, segment, thread);
-      commit_copies();
-    }
-  }
+  static_assert(kColumns / 2 <= kSums);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   int last_stage = -1, step = segment.begin;
   const auto multiply_stage = [&](typename Format::Operand& operand) {
     const uint32_t weight = uniform<kRows>(stages.weight(place.stage));
@@ -196,7 +195,8 @@ __device__ inline void multiply_segment(const ExpertWgmmaKernelParams& p, const 
     if constexpr (kKind == ExpertKind::kGateUp) fence_async_proxy();  // x came by copies of threads
     Format::template take<kKind>(p, operand, weight, consumer);
     wgmma_fence();
-    Format::template multiply<kColumns>(sums, operand, weight, weight + Format::kStageWeightBytes, consumer);
+    Format::template multiply<kColumns>(reinterpret_cast<typename Format::Sum(&)[kColumns / 2]>(sums), operand, weight,
+                                        weight + Format::kStageWeightBytes, consumer);
     wgmma_commit();
     wgmma_wait<1>();  // the step before has been read
     if (last_stage >= 0 && lane == 0) stages.template give_back_to<kTeam>(last_stage);
@@ -209,11 +209,51 @@ __device__ inline void multiply_segment(const ExpertWgmmaKernelParams& p, const 
   }
   wgmma_wait<0>();
   if (lane == 0) stages.template give_back_to<kTeam>(last_stage);
-  if (segment.begin > 0) return leave_sums<kRows / 2>(p, sums, thread);
-  if (segment.end < p.num_steps) {
-    const ExpertShares& shares = work.shares();
-    add_sums<kRows / 2, kTeam>(p, sums, thread, p.num_steps - segment.end,
-                               [&](int cta) { return shares.first_step(cta); });
+}
+
+// The same with as many columns of kUnit by kUnit as the rows need, no fewer than kUnit.
+template <typename Format, ExpertKind kKind, int kRows, int kColumns, int kUnit, int kSums>
+__device__ inline void multiply_fitting_steps(const ExpertWgmmaKernelParams& p,
+                                              const ExpertStages<Format, kRows>& stages, const ExpertSegment& segment,
+                                              Place<ExpertStages<Format, kRows>::kCount>& place,
+                                              typename Format::Sum (&sums)[kSums], int consumer) {
+  constexpr int kFewer = kColumns - (kColumns <= 128 ? 2 * kUnit : kUnit);
+  if constexpr (kFewer >= 64) {
+    if (segment.num_rows <= kFewer) {
+      multiply_fitting_steps<Format, kKind, kRows, kFewer, kUnit>(p, stages, segment, place, sums, consumer);
+      return;
+    }
+  }
+  multiply_steps<Format, kKind, kRows, kColumns>(p, stages, segment, place, sums, consumer);
+}
+
+template <typename Format, ExpertKind kKind, int kRows, int kColumns, typename Work>
+__device__ inline void multiply_segment(const ExpertWgmmaKernelParams& p, const ExpertOrder& order,
+                                        const ExpertStages<Format, kRows>& stages, [[maybe_unused]] const Work& work,
+                                        const ExpertSegment& segment, Place<ExpertStages<Format, kRows>::kCount>& place,
+                                        [[maybe_unused]] ExpertTileScales<kRows>* scales) {
+  const int thread = static_cast<int>(threadIdx.x) - 128;
+  const int consumer = uniform<kRows>(thread / 128);
+  typename Format::Sum sums[kColumns / 2];
+#pragma unroll
+  for (int i = 0; i < kColumns / 2; ++i) sums[i] = 0;
+  if constexpr (kFetchesScales<Format, kKind, kRows>) {
+    if (segment.begin == 0) {
+      Format::template fetch_scales<kKind>(p, *scales, segment, thread);
+      commit_copies();
+    }
+  }
+  if constexpr (kRows == 256) {
+    multiply_fitting_steps<Format, kKind, kRows, kColumns, kExpertUnitRows>(p, stages, segment, place, sums, consumer);
+  } else {
+    multiply_steps<Format, kKind, kRows, kColumns>(p, stages, segment, place, sums, consumer);
+  }
+  if constexpr (kExpertTeam<kKind, kRows> == 1) {  // else no tile is cut
+    if (segment.begin > 0) return leave_sums<kRows / 2>(p, sums, thread);
+    if (segment.end < p.num_steps) {
+      const ExpertShares& shares = work.shares();
+      add_sums<kRows / 2>(p, sums, thread, p.num_steps - segment.end, [&](int cta) { return shares.first_step(cta); });
+    }
   }
   const int first_row = segment.weight_tile * kWgmmaTileRows + thread / 32 * 16;
   float values[kColumns / 2];
@@ -241,7 +281,14 @@ __device__ inline void multiply_segment(const ExpertWgmmaKernelParams& p, const 
 template <typename Format, ExpertKind kKind, int kRows>
 __device__ inline void multiply_expert_stages(const ExpertWgmmaKernelParams& p, const ExpertOrder& order,
                                               const ExpertStages<Format, kRows>& stages) {
-  ExpertWork<kKind, kExpertTeam<kKind, kRows>> work(p, order, kRows);
+  constexpr bool kIsTeam = kExpertTeam < kKind, kRows >> 1;
+  auto work = [&] {
+    if constexpr (kIsTeam) {
+      return 0;
+    } else {
+      return ExpertWork<kKind>(p, order, kRows);
+    }
+  }();
   ExpertSegment segment;
   Place<ExpertStages<Format, kRows>::kCount> place;
   constexpr bool kHasScales = kFetchesScales<Format, kKind, kRows>;
@@ -260,7 +307,7 @@ __device__ inline void multiply_expert_stages(const ExpertWgmmaKernelParams& p, 
   };
   while (next()) {
     if constexpr (kHasScales) scales = scales_of + (turn ^= segment.begin == 0);
-    if constexpr (kRows >= 128) {  // the last tile of an expert may have few rows
+    if constexpr (kRows == 128) {  // the last tile of an expert may have few rows
       if (segment.num_rows <= kRows / 4) {
         multiply_segment<Format, kKind, kRows, kRows / 4>(p, order, stages, work, segment, place, scales);
         continue;
@@ -310,6 +357,11 @@ __device__ inline void expert_wgmma(const ExpertWgmmaKernelParams& p) {
     for (int stage = 0; stage < ExpertStages<Format, kRows>::kCount; ++stage) {
       init_barrier(stages.full(stage), kLoaders);
       init_barrier(stages.empty(stage), kExpertTeam<kKind, kRows> * kConsumerThreads / 32);
+    }
+    if constexpr (kExpertTeam < kKind, kRows >> 1) {
+      for (int i = 0; i < TeamTiles<kKind>::kSlots; ++i) {
+        init_barrier(stages.tokens() + static_cast<uint32_t>(i * TeamTiles<kKind>::kSlotBytes), 1);
+      }
     }
     fence_barrier_init();
   }

@@ -109,6 +109,7 @@ __device__ inline void store_tile_by_copies(const ExpertWgmmaKernelParams& p, co
   constexpr bool kHasSilu = has_silu(kKind);
   constexpr int kFeatures = kHasSilu ? kWgmmaRows / 2 : kWgmmaRows, kChunks = kFeatures / 8;
   constexpr int kFits = kWgmmaStagingBytes / (2 * kFeatures), kPassRows = kColumns < kFits ? kColumns : kFits;
+  constexpr int kRound = 32;
   constexpr float kNoBias[2] = {};
   const int thread = static_cast<int>(threadIdx.x) % 128, feature = kHasSilu ? row / 2 : row;
 #pragma unroll
@@ -123,7 +124,12 @@ __device__ inline void store_tile_by_copies(const ExpertWgmmaKernelParams& p, co
       }
     }
     sync_warpgroup();
-    stage_results<kHasSilu, kPassRows, true>(values + first / 2, kNoBias, buffer);
+#pragma unroll
+    for (int row_of_pass = 0; row_of_pass < kPassRows; row_of_pass += kRound) {  // of few rows not all have silu
+      if (first + row_of_pass >= segment.num_rows) break;
+      stage_results<kHasSilu, kRound, true>(values + (first + row_of_pass) / 2, kNoBias,
+                                            buffer + static_cast<uint32_t>(row_of_pass * kFeatures * 2));
+    }
     fence_async_proxy();
     sync_warpgroup();
     // Boxes that reach into the rows of the next expert go by threads.

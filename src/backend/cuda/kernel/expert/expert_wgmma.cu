@@ -8,8 +8,9 @@
 //            by TMA. The rows of x of expert_gate_up lie apart: 96 threads copy 16 bytes each, swizzled as TMA would do
 //            it. The tiles of a matrix follow each other, those of a row of W innermost, so that W comes from L2 for all
 //            but the first. How many there are is read on the device; the grid is one CTA an SM. Of tiles of 256 rows two
-//            CTAs of a cluster have neighbouring rows of W and the same rows of x, of which each copies half to both;
-//            there the tiles of a row of x are innermost.
+//            CTAs of a cluster, a team, have neighbouring rows of W and the same rows of x, of which each loads half for
+//            both; there the tiles of a row of x are innermost, and a team takes its next tile from a counter: none is cut
+//            along k. These tiles share the rows of an expert evenly, with as many columns as they need, in steps of 16.
 // ROOFLINE   Few rows: bytes of the experts that are used over 4.65 TB/s. Many: 750 TFLOP/s.
 // WARM       7 s: bf16, expert-bf16
 // LIMITS     sm_90a; rows of x at multiples of 16 bytes; widths multiples of 8.

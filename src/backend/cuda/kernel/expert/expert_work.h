@@ -3,6 +3,7 @@
 
 #include "backend/cuda/kernel/expert/expert_wgmma.h"
 #include "backend/cuda/kernel/primitive/cluster.h"
+#include "backend/cuda/kernel/primitive/tma.h"
 
 namespace spate::cuda {
 
@@ -36,11 +37,10 @@ struct ExpertShares {
   int num_shared_steps;  // of k, of all other tiles one behind the other
   int num_sharing_ctas;  // which have equal runs of them
 
-  __device__ ExpertShares(const ExpertWgmmaKernelParams& p, int num_row_tiles, int team) {
+  __device__ ExpertShares(const ExpertWgmmaKernelParams& p, int num_row_tiles) {
     constexpr int kMinSteps = 8;  // of k a CTA: fewer take longer to add than to multiply
     constexpr int kSumSteps = 4;  // that could be loaded while CTAs pass sums on
-    const int num_ctas = static_cast<int>(gridDim.x) / team;
-    const int num_tiles = num_row_tiles * ((p.num_weight_tiles + team - 1) / team);
+    const int num_ctas = static_cast<int>(gridDim.x), num_tiles = num_row_tiles * p.num_weight_tiles;
     // A last round of tiles that leaves few SMs idle is not cut, nor one that leaves them idle for a short time.
     const int rest = num_tiles % num_ctas, num_idle = rest > 0 ? num_ctas - rest : 0;
     const bool is_rest_large = num_tiles >= num_ctas && 10 * rest > 7 * num_ctas;
@@ -58,20 +58,16 @@ struct ExpertShares {
 };
 
 // The CTA's segments, in order; the warps that load and those that multiply walk through them alike.
-template <ExpertKind kKind, int kTeam = 1>
+template <ExpertKind kKind>
 class ExpertWork {
  public:
   __device__ ExpertWork(const ExpertWgmmaKernelParams& p, const ExpertOrder& order, int tile_rows)
       : p_(p),
         order_(order),
         tile_rows_(tile_rows),
-        shares_(p,
-                kKind == ExpertKind::kHeads ? p.num_matrices * ((p.num_rows + tile_rows - 1) / tile_rows)
-                                            : *order.num_tiles,
-                kTeam) {
-    rank_ = kTeam > 1 ? cluster_rank() : 0;
-    num_weight_tiles_ = (p.num_weight_tiles + kTeam - 1) / kTeam;
-    tile_ = static_cast<int>(blockIdx.x) / kTeam;
+        shares_(p, kKind == ExpertKind::kHeads ? p.num_matrices * ((p.num_rows + tile_rows - 1) / tile_rows)
+                                               : *order.num_tiles) {
+    tile_ = static_cast<int>(blockIdx.x);
     step_ = shares_.first_step(tile_);
     end_ = shares_.first_step(tile_ + 1);
   }
@@ -83,7 +79,7 @@ class ExpertWork {
     if (tile < shares_.num_whole) {
       segment.begin = 0;
       segment.end = p_.num_steps;
-      tile_ += static_cast<int>(gridDim.x) / kTeam;
+      tile_ += static_cast<int>(gridDim.x);
     } else if (step_ < end_) {
       tile = shares_.num_whole + step_ / p_.num_steps;
       segment.begin = step_ % p_.num_steps;
@@ -99,20 +95,14 @@ class ExpertWork {
       segment.weight_tile = in_matrix / tiles_of_rows;
       segment.first_row = in_matrix % tiles_of_rows * tile_rows_;
       segment.num_rows = min(tile_rows_, p_.num_rows - segment.first_row);
-    } else if constexpr (kTeam > 1) {
-      const ExpertTile own = order_.tiles[tile / num_weight_tiles_];
-      segment.matrix = own.expert;
-      segment.weight_tile = tile % num_weight_tiles_ * kTeam + rank_;
-      segment.first_row = own.first_row;
-      segment.num_rows = own.num_rows;
     } else {
       // The tiles of an expert take num_of_expert * num_weight_tiles places from that of its first on.
-      const int place = tile / num_weight_tiles_;
+      const int place = tile / p_.num_weight_tiles;
       const ExpertTile any = order_.tiles[place];
-      const int first = place - any.idx_of_expert, in_expert = tile - first * num_weight_tiles_;
+      const int first = place - any.idx_of_expert, in_expert = tile - first * p_.num_weight_tiles;
       const ExpertTile own = order_.tiles[first + in_expert % any.num_of_expert];
       segment.matrix = own.expert;
-      segment.weight_tile = in_expert / any.num_of_expert * kTeam + rank_;
+      segment.weight_tile = in_expert / any.num_of_expert;
       segment.first_row = own.first_row;
       segment.num_rows = own.num_rows;
     }
@@ -124,9 +114,78 @@ class ExpertWork {
   const ExpertOrder& order_;
   const int tile_rows_;
   const ExpertShares shares_;
-  int rank_, num_weight_tiles_;
   int tile_;        // of the whole ones
   int step_, end_;  // of all steps of the shared ones
+};
+
+// One number to a place of shared_of(); its CTA's barrier counts the 4 bytes.
+__device__ inline void send_one(uint32_t to, uint32_t value, uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(to), "r"(value),
+               "r"(barrier)
+               : "memory");
+#endif
+}
+
+// The tiles of a team, which takes the next one when it has loaded one: tiles differ, and the SMs do. The first CTA's
+// loading thread takes them and tells that of the other, in whose shared memory a slot has the barrier of 8 bytes, then
+// the number of the tile.
+template <ExpertKind kKind>
+class TeamTiles {
+ public:
+  static constexpr int kSlots = 8, kSlotBytes = 16;  // the first CTA is at most a ring of stages ahead
+
+  // slots: kSlots of kSlotBytes; every CTA's barriers are initialized with one arrival.
+  __device__ TeamTiles(const ExpertWgmmaKernelParams& p, const ExpertOrder& order, uint32_t slots)
+      : p_(p), order_(order), slots_(slots), rank_(cluster_rank()) {
+    num_pairs_ = (p.num_weight_tiles + kExpertTeamCtas - 1) / kExpertTeamCtas;
+    num_tiles_ = *order.num_tiles * num_pairs_;
+    if (rank_ == 0) next_ = static_cast<int>(blockIdx.x) / kExpertTeamCtas;
+    if (rank_ == 0) send();
+  }
+
+  __device__ bool next(ExpertSegment& segment) {
+    int tile = next_;
+    if (rank_ == 0) {
+      if (tile < num_tiles_) {  // read when it is needed
+        next_ = static_cast<int>(gridDim.x) / kExpertTeamCtas + atomicAdd(taken(), 1);
+      }
+    } else {
+      const uint32_t slot = slot_of(turn_);
+      arrive_expecting(slot, 4);
+      wait_cluster_barrier(slot, static_cast<uint32_t>(turn_ / kSlots % 2));
+      asm volatile("ld.shared.u32 %0, [%1];" : "=r"(tile) : "r"(slot + 8) : "memory");
+      ++turn_;
+    }
+    if (tile >= num_tiles_) return false;
+    const ExpertTile own = order_.tiles[tile / num_pairs_];
+    segment.matrix = own.expert;
+    segment.weight_tile = tile % num_pairs_ * kExpertTeamCtas + rank_;
+    segment.first_row = own.first_row;
+    segment.num_rows = own.num_rows;
+    segment.begin = 0;
+    segment.end = p_.num_steps;
+    return true;
+  }
+  // The first CTA's thread, once a tile, when its last stage is free.
+  __device__ void tell_next() {
+    if (rank_ == 0) send();
+  }
+
+ private:
+  __device__ int32_t* taken() const { return order_.num_tiles + (kKind == ExpertKind::kDown ? 2 : 1); }
+  __device__ uint32_t slot_of(int turn) const { return slots_ + static_cast<uint32_t>(turn % kSlots * kSlotBytes); }
+  __device__ void send() {
+    const uint32_t slot = slot_of(turn_++);
+    send_one(shared_of(slot + 8, 1), static_cast<uint32_t>(next_), shared_of(slot, 1));
+  }
+
+  const ExpertWgmmaKernelParams& p_;
+  const ExpertOrder& order_;
+  const uint32_t slots_;
+  const int rank_;
+  int num_pairs_, num_tiles_;  // of two tiles of W; of all teams
+  int next_ = 0, turn_ = 0;
 };
 
 // The loading thread of tiles of many rows tells those that multiply what to do, in shared memory: a segment before its

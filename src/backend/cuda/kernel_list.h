@@ -115,6 +115,7 @@ inline constexpr KernelInfo kKernels[] = {
     {"expert/expert_combine.cu", "expert_combine_norm_y16_1"},
     {"expert/expert_combine.cu", "expert_combine_norm_y16_2"},
     {"expert/expert_combine.cu", "expert_combine_y16"},
+    {"expert/expert_combine_rows.cu", "expert_combine_norm_rows", 0, true},
     {"expert/expert_copy_rows.cu", "expert_copy_rows"},
     {"expert/expert_order.cu", "expert_order", kOrderSharedBytes},
     {"expert/expert_outliers.cu", "expert_outliers", 0, true},

@@ -135,6 +135,14 @@ void combine_and_norm(Stream& stream, const ExpertCombineKernelParams& combine, 
                        .is_aligned = are_rows_aligned({&norm.residual, &norm.out, &norm.weight})},
               .residual = norm.residual.raw(),
               .residual_stride = norm.residual.stride(0)}};
+  const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  if (y == DType::kBf16 && device.has(kernel_id("expert_combine_norm_rows")) &&
+      combine.num_experts_per_tok <= kCombineRows && width <= kCombineRowsWidth && width % 8 == 0) {
+    launch(stream, kernel_id("expert_combine_norm_rows"),
+           {.x = num_tokens, .num_threads = num_threads_for(num_pieces, kCombineRowsThreads)}, params,
+           {{"num_tokens", num_tokens}, {"hidden_size", width}});
+    return;
+  }
   static_assert(kNormNarrowWidth / 8 + 32 >= kMaxExpertsPerTok);  // the first threads find the rows of a token
   constexpr std::array kKernels = {kernel_id("expert_combine_norm_1"), kernel_id("expert_combine_norm_2"),
                                    kernel_id("expert_combine_norm_y16_1"), kernel_id("expert_combine_norm_y16_2")};

@@ -53,4 +53,8 @@ struct ExpertCombineNormKernelParams {
   AddRmsNormKernelParams add;
 };
 
+// Of expert_combine_norm_rows: rows of y in shared memory, threads, CTAs an SM.
+constexpr int kCombineRows = 8, kCombineRowsWidth = 2048, kCombineRowsThreads = kCombineRowsWidth / 8;
+constexpr int kCombineRowsCtas = 6;
+
 }  // namespace spate::cuda

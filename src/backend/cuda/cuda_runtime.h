@@ -39,7 +39,9 @@ class CudaStream final : public Stream {
   bool launches_late() const { return launches_late_; }
   void set_launches_late(bool is_late) { launches_late_ = is_late; }
   // Whether a kernel launched early now may read the step's inputs and the keys of earlier steps in `kv` before it
-  // waits: since a kernel wrote some of them another one has been launched at its turn.
+  // waits: since a kernel wrote some of them another one has been launched at its turn, or lets its dependents start
+  // late, or the stream was waited for. Replays of graphs and captures that were given up are not counted: a step with
+  // attention begins with a kernel that writes its inputs.
   bool has_settled(const void* kv) const;
   // Of each launch, in order. writes_step: inputs of a step, or a cache.
   void note_launch(bool is_early, bool writes_step);

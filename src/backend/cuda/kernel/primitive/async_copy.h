@@ -23,7 +23,7 @@ __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;");
 // All but the kPending groups that this thread committed last have arrived.
 template <int kPending>
 __device__ inline void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending));
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 // Four 8x8 matrices of bf16: lane l gives the address of row l % 8 of matrix l / 8, and gets two neighbours of each

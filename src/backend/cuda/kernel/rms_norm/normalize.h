@@ -15,7 +15,8 @@ __device__ inline float add_squares(const Piece<Act>& piece, float sum) {
 }
 
 // The sum over a CTA of up to kNormMaxThreads, of lanes, then of warps in order: block_reduce()'s bits, but the warps'
-// sums are read before the first of them is added. Once in a kernel.
+// sums are read before the first of them is added. Once in a kernel; a rehearsal before it may mix with it, since its
+// sum is not used.
 __device__ inline float sum_of_cta(float value) {
   constexpr int kWarps = kNormMaxThreads / kWarpSize;
   __shared__ float4 of_warps[kWarps / 4];

@@ -150,24 +150,14 @@ Outputs run_decode_steps(Side& side, const DecodeStepsCase& c, bool waits, Toler
   const int64_t num_heads = c.num_kv_heads * c.group_size, q_width = num_heads * c.head_dim,
                 kv_width = c.num_kv_heads * c.head_dim, width = q_width + 2 * kv_width;
   Rng rng(test_seed(), static_cast<uint64_t>(c.head_dim * 131 + num_heads));
-  const auto ints = [&](int64_t count) { return side.put(poisoned_tensor(DType::kI32, {count})); };
-  const StepInputs all{.token_ids = ints(kDecodeTokens),
-                       .positions = ints(kDecodeTokens),
-                       .slot_mapping = ints(kDecodeTokens),
-                       .seq_rows = ints(c.num_rows),
-                       .cu_seqlens_q = ints(c.num_rows + 1),
-                       .seq_lens = ints(c.num_rows),
-                       .sample_token_idxs = ints(c.num_rows),
-                       .sample_state_rows = ints(c.num_rows),
-                       .sample_offsets = ints(c.num_rows),
-                       .sample_masks = ints(c.num_rows),
-                       .sample_drafts = ints(c.num_rows)};
+  const StepInputs all =
+      put_inputs(side, {.num_tokens = kDecodeTokens, .num_seqs = c.num_rows, .num_logits = c.num_rows});
   const DeviceState state = put_state(side, {.max_num_seqs = c.num_rows,
                                              .max_model_len = kDecodeMaxLen,
                                              .max_blocks_per_seq = kDecodeMaxLen / c.kv_block_size + 1});
   const HostTensor cos_sin = random_tensor(rng, DType::kF32, {kDecodeMaxLen, c.head_dim}, 0.4f);
   const Tensor angles = side.put(cos_sin), norm = side.put(random_tensor(rng, c.act, {c.head_dim})),
-               next = ints(c.num_rows);
+               next = side.put(poisoned_tensor(DType::kI32, {c.num_rows}));
   HostTensor rising(DType::kI32, {kDecodeTokens});
   for (int32_t i = 0; i < kDecodeTokens; ++i) rising.span<int32_t>()[static_cast<size_t>(i)] = i;
   const Tensor arange = side.put(rising);

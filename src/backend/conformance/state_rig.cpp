@@ -95,4 +95,19 @@ std::vector<uint64_t> PlanParts::image() const {
   return image;
 }
 
+StepInputs put_inputs(Side& side, const LaunchCounts& counts) {
+  const auto ints = [&](int64_t n) { return side.put(poisoned_tensor(DType::kI32, {n})); };
+  return {.token_ids = ints(counts.num_tokens),
+          .positions = ints(counts.num_tokens),
+          .slot_mapping = ints(counts.num_tokens),
+          .seq_rows = ints(counts.num_seqs),
+          .cu_seqlens_q = ints(counts.num_seqs + 1),
+          .seq_lens = ints(counts.num_seqs),
+          .sample_token_idxs = ints(counts.num_logits),
+          .sample_state_rows = ints(counts.num_logits),
+          .sample_offsets = ints(counts.num_logits),
+          .sample_masks = ints(counts.num_logits),
+          .sample_drafts = ints(counts.num_logits)};
+}
+
 }  // namespace spate::conformance

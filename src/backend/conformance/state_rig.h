@@ -25,6 +25,13 @@ struct HostState {
 HostState poisoned_state(const StateSizes& sizes);
 RowState put_state(Side& side, const HostState& host);
 
+// Counts that a step is launched with.
+struct LaunchCounts {
+  int64_t num_tokens = 0, num_seqs = 0, num_logits = 0;
+};
+// Inputs of such a step, all poison at first.
+StepInputs put_inputs(Side& side, const LaunchCounts& counts);
+
 // Collects the parts of a plan and lays them out as core/step_plan.h says.
 struct PlanParts {
   std::vector<RowUpdate> row_updates;

@@ -167,26 +167,6 @@ class PlanMaker {
   int num_entered_ = 0;
 };
 
-// Counts that a step is launched with.
-struct LaunchCounts {
-  int64_t num_tokens = 0, num_seqs = 0, num_logits = 0;
-};
-
-StepInputs put_inputs(Side& side, const LaunchCounts& counts) {
-  const auto ints = [&](int64_t n) { return side.put(poisoned_tensor(DType::kI32, {n})); };
-  return {.token_ids = ints(counts.num_tokens),
-          .positions = ints(counts.num_tokens),
-          .slot_mapping = ints(counts.num_tokens),
-          .seq_rows = ints(counts.num_seqs),
-          .cu_seqlens_q = ints(counts.num_seqs + 1),
-          .seq_lens = ints(counts.num_seqs),
-          .sample_token_idxs = ints(counts.num_logits),
-          .sample_state_rows = ints(counts.num_logits),
-          .sample_offsets = ints(counts.num_logits),
-          .sample_masks = ints(counts.num_logits),
-          .sample_drafts = ints(counts.num_logits)};
-}
-
 void read_inputs(Side& side, const StepInputs& in, Outputs& outputs) {
   const auto add = [&](const char* name, const Tensor& tensor) { outputs.push_back({name, side.get(tensor), {}}); };
   add("inputs.token_ids", in.token_ids);

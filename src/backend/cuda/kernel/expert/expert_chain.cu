@@ -25,6 +25,7 @@
 #include "backend/cuda/kernel/elementwise/silu.h"
 #include "backend/cuda/kernel/expert/expert_chain_choice.h"
 #include "backend/cuda/kernel/expert/expert_chain_steps.h"
+#include "backend/cuda/kernel/expert/expert_integers.h"
 #include "backend/cuda/kernel/primitive/bf16.h"
 #include "backend/cuda/kernel/primitive/grid_barrier.h"
 #include "backend/cuda/kernel/primitive/grid_dependency.h"
@@ -52,15 +53,9 @@ __device__ inline float sum_of_warps(float of_lane, float (&of_warp)[kWarps]) {
 // Elements [first, first + 8) of x of a product. All lanes call it; those without a piece have zeros.
 template <typename Format>
 __device__ inline void put_piece(const Piece<Bf16>& piece, int first, bool exists, ExpertChainShared<Format>& shared) {
-  const uint32_t* w = piece.words;
   if constexpr (Format::kIsInt4) {
     // Integers of 14 bits and a sign in units of 2^-n, the largest of 64 elements in [2^13, 2^14).
-    uint32_t largest = 0;  // magnitude, as bits: of even elements and of odd ones
-#pragma unroll
-    for (int i = 0; i < 4; ++i) largest = __vmaxu2(largest, w[i] & 0x7fff7fffu);
-    largest = max(largest >> 16, largest & 0xffffu);
-#pragma unroll
-    for (int mask = 1; mask < 64 / kPieceElems; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
+    const uint32_t largest = largest_bits<64 / kPieceElems>(piece);
     if (!exists) return;
     const uint32_t exponent = max(largest >> 7, 19u);
     const float power = __uint_as_float((127 + 13 + 127 - exponent) << 23);
@@ -72,20 +67,12 @@ __device__ inline void put_piece(const Piece<Bf16>& piece, int first, bool exist
                first % 64 / 32 * 4;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      // The low 16 bits of a float from 1.5 * 2^23 on are those of its integer. 128 more: a high byte and a signed low
-      // one make it.
-      constexpr float kInteger = 0x1.8p23f + 128.0f;
-      uint32_t pairs[2];  // low bytes, then high bytes
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const float even = __fmaf_rn(value_of(piece, 4 * i + 2 * j), power, kInteger);
-        const float odd = __fmaf_rn(value_of(piece, 4 * i + 2 * j + 1), power, kInteger);
-        pairs[j] = __byte_perm(__float_as_uint(even), __float_as_uint(odd), 0x5140);
-      }
-      *reinterpret_cast<uint32_t*>(at + 16 * i) = __byte_perm(pairs[0], pairs[1], 0x7632);
-      *reinterpret_cast<uint32_t*>(at + 64 + 16 * i) = __byte_perm(pairs[0], pairs[1], 0x5410) ^ 0x80808080u;
+      const IntegerBytes bytes = integer_bytes(piece, i, power);
+      *reinterpret_cast<uint32_t*>(at + 16 * i) = bytes.high;
+      *reinterpret_cast<uint32_t*>(at + 64 + 16 * i) = bytes.low;
     }
   } else {
+    const uint32_t* w = piece.words;
     if (exists) *reinterpret_cast<uint4*>(shared.x + first) = make_uint4(w[0], w[1], w[2], w[3]);
   }
 }

@@ -5,6 +5,7 @@
 // core's product: four rows make a block of 8 columns. Nothing is an outlier.
 #pragma once
 
+#include "backend/cuda/kernel/expert/expert_integers.h"
 #include "backend/cuda/kernel/expert/expert_stream.h"
 #include "backend/cuda/kernel/primitive/async_copy.h"
 #include "backend/cuda/kernel/primitive/piece.h"
@@ -20,12 +21,7 @@ constexpr int kStreamUnits = kExpertStreamBlockStepBytes - 16;  // of a place
 
 // Elements [first, first + 8) of row `row`, of the lanes of a warp 256 neighbours. All lanes call it.
 __device__ inline void put_stream_piece(const Piece<Bf16>& piece, int first, int row, int num_steps, uint32_t rows) {
-  uint32_t largest = 0;  // magnitude, as bits: of even elements and of odd ones
-#pragma unroll
-  for (int i = 0; i < 4; ++i) largest = __vmaxu2(largest, piece.words[i] & 0x7fff7fffu);
-  largest = max(largest >> 16, largest & 0xffffu);
-#pragma unroll
-  for (int mask = 1; mask < kIntegerTileK / kPieceElems; mask *= 2) largest = max(largest, shuffle_xor(largest, mask));
+  const uint32_t largest = largest_bits<kIntegerTileK / kPieceElems>(piece);
   const int step = first / kIntegerTileK;
   if (step >= num_steps) return;
   const uint32_t exponent = max(largest >> 7, 17u);
@@ -37,20 +33,9 @@ __device__ inline void put_stream_piece(const Piece<Bf16>& piece, int first, int
                                                     lane / 2 % 2 * 4);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    // The low 16 bits of a float from 1.5 * 2^23 on are those of its integer. 128 more: a high byte and a signed low
-    // one make it.
-    constexpr float kInteger = 0x1.8p23f + 128.0f;
-    uint32_t pairs[2];  // low bytes, then high bytes
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const float even = __fmaf_rn(value_of(piece, 4 * i + 2 * j), power, kInteger);
-      const float odd = __fmaf_rn(value_of(piece, 4 * i + 2 * j + 1), power, kInteger);
-      pairs[j] = __byte_perm(__float_as_uint(even), __float_as_uint(odd), 0x5140);
-    }
-    const uint32_t high = __byte_perm(pairs[0], pairs[1], 0x7632);
-    const uint32_t low = __byte_perm(pairs[0], pairs[1], 0x5410) ^ 0x80808080u;
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at + 16 * i), "r"(high) : "memory");
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at + 64 + 16 * i), "r"(low) : "memory");
+    const IntegerBytes bytes = integer_bytes(piece, i, power);
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at + 16 * i), "r"(bytes.high) : "memory");
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at + 64 + 16 * i), "r"(bytes.low) : "memory");
   }
   if (lane == 0) {  // codes of W are 16 times too large. NaN, infinity: NaN.
     const uint32_t unit = exponent == 255 ? 0x7fc00000u : (exponent - 16) << 23;

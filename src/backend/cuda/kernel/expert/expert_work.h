@@ -118,15 +118,6 @@ class ExpertWork {
   int step_, end_;  // of all steps of the shared ones
 };
 
-// One number to a place of shared_of(); its CTA's barrier counts the 4 bytes.
-__device__ inline void send_one(uint32_t to, uint32_t value, uint32_t barrier) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(to), "r"(value),
-               "r"(barrier)
-               : "memory");
-#endif
-}
-
 // The tiles of a team, which takes the next one when it has loaded one: tiles differ, and the SMs do. The first CTA's
 // loading thread takes them and tells that of the other, in whose shared memory a slot has the barrier of 8 bytes, then
 // the number of the tile.
@@ -177,7 +168,7 @@ class TeamTiles {
   __device__ uint32_t slot_of(int turn) const { return slots_ + static_cast<uint32_t>(turn % kSlots * kSlotBytes); }
   __device__ void send() {
     const uint32_t slot = slot_of(turn_++);
-    send_one(shared_of(slot + 8, 1), static_cast<uint32_t>(next_), shared_of(slot, 1));
+    send_word(shared_of(slot + 8, 1), static_cast<uint32_t>(next_), shared_of(slot, 1));
   }
 
   const ExpertWgmmaKernelParams& p_;

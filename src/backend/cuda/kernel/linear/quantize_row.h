@@ -29,14 +29,6 @@ __device__ inline int cluster_idx() {
 #endif
   return static_cast<int>(idx);
 }
-// A word to a place of shared_of(); its CTA's barrier counts the 4 bytes.
-__device__ inline void send_word(uint32_t to, uint32_t word, uint32_t barrier) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(to), "r"(word),
-               "r"(barrier)
-               : "memory");
-#endif
-}
 
 struct RowShared {
   uint64_t joined[2];  // of a cluster: the parts of all warps of it have come

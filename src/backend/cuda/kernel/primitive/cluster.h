@@ -57,6 +57,14 @@ __device__ inline uint32_t shared_of(uint32_t shared, int rank) {
 #endif
   return address;
 }
+// A word to a place of shared_of(); its CTA's barrier counts the 4 bytes.
+__device__ inline void send_word(uint32_t to, uint32_t word, uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(to), "r"(word),
+               "r"(barrier)
+               : "memory");
+#endif
+}
 // Four numbers to a place of shared_of(); its CTA's barrier counts their 16 bytes.
 __device__ inline void send_four(uint32_t to, float a, float b, float c, float d, uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900

@@ -465,6 +465,31 @@ TEST_CASE("api: completions: prompts, echo, logprobs, scoring") {
   CHECK(text == "abc defabc def");
 }
 
+TEST_CASE("api: completions: a prompt of ids that ends inside a character") {
+  TestServer test;
+  const auto id_of_byte = [&](char byte) {
+    for (int32_t id = 0; id < test.model.tokenizer->vocab_size(); ++id) {
+      if (test.model.tokenizer->token_bytes(id) == std::string(1, byte)) return id;
+    }
+    return kNoToken;
+  };
+  std::vector<int32_t> prompt = test.model.tokenizer->encode("say it");
+  prompt.insert(prompt.end(), {id_of_byte('\xE4'), id_of_byte('\xBD')});
+  const auto text_of = [&](Json body) {
+    body["prompt"] = prompt;
+    const auto whole = test.post("/v1/completions", body)["choices"][0]["text"].get<std::string>();
+    body["stream"] = true;
+    std::string text;
+    for (const Json& chunk : test.stream("/v1/completions", body))
+      text += chunk["choices"][0]["text"].get<std::string>();
+    CHECK(text == whole);
+    return whole;
+  };
+  CHECK(text_of({}) == "say it\uFFFD");  // the answer's own, behind the prompt's
+  CHECK(text_of({{"allowed_token_ids", {id_of_byte('\xA0')}}, {"max_tokens", 1}}) == "你");
+  CHECK(text_of({{"allowed_token_ids", {id_of_byte('\xE4')}}, {"max_tokens", 1}}) == "\uFFFD");
+}
+
 TEST_CASE("api: a request of more prompts than may wait runs") {
   TestServer test;
   Json prompts = Json::array();

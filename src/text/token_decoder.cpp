@@ -157,6 +157,15 @@ void TokenDecoderStream::flush_byte_run(size_t stage_idx, std::string& out) {
   }
 }
 
+void TokenDecoderStream::settle(std::string& out) {
+  for (size_t i = 0; i < states_.size(); ++i) {
+    if (!std::holds_alternative<ByteFallbackDecoder>(decoder_->stages_[i].stage)) continue;
+    std::string characters;
+    states_[i].held.erase(0, append_valid_utf8(states_[i].held, false, characters));
+    if (!characters.empty()) push_at(i + 1, characters, out);
+  }
+}
+
 void TokenDecoderStream::push_strip_stream(const StripDecoder& strip, size_t stage_idx, std::string_view chunk,
                                            std::string& out) {
   State& state = states_[stage_idx];

@@ -68,6 +68,8 @@ class TokenDecoderStream {
   void push(std::string_view token, std::string& out) { push_at(0, token, out); }
   void push_bytes(std::string_view bytes, std::string& out);  // is_byte_level() only
   void finish(std::string& out);                              // then the stream is as new
+  // The tokens so far are a text of their own: bytes that later tokens add cannot make its whole characters invalid.
+  void settle(std::string& out);
 
  private:
   struct State {

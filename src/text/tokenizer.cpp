@@ -207,6 +207,8 @@ IncrementalDecoder::IncrementalDecoder(const Tokenizer& tokenizer, DecodeOptions
   if (prompt_ids.size() > kMaxPrimingTokens) prompt_ids = prompt_ids.last(kMaxPrimingTokens);
   std::string unused;
   for (const int32_t id : prompt_ids) push(id, unused);
+  stream_.settle(unused);
+  TokenDecoderStream(stream_).finish(prompt_end_);
 }
 
 void IncrementalDecoder::push(int32_t token_id, std::string& out) {
@@ -223,6 +225,7 @@ void IncrementalDecoder::push(int32_t token_id, std::string& out) {
 std::string IncrementalDecoder::append(int32_t token_id) {
   std::string text;
   push(token_id, text);
+  text = without_prompt_end(std::move(text));
   if (options_.skip_special_tokens || options_.spaces_between_special_tokens) return text;
   const bool is_added = tokenizer_.is_added(token_id);
   if (is_added && last_was_added_) text = tokenizer_.token_text(token_id);
@@ -233,7 +236,16 @@ std::string IncrementalDecoder::append(int32_t token_id) {
 std::string IncrementalDecoder::finish() {
   std::string text;
   stream_.finish(text);
-  return text;
+  return without_prompt_end(std::move(text));
+}
+
+std::string IncrementalDecoder::without_prompt_end(std::string text) {
+  if (prompt_end_.empty()) return text;
+  held_ += text;
+  if (held_.size() < prompt_end_.size() && prompt_end_.starts_with(held_)) return {};
+  if (held_.starts_with(prompt_end_)) held_.erase(0, prompt_end_.size());
+  prompt_end_.clear();
+  return std::exchange(held_, {});
 }
 
 }  // namespace spate

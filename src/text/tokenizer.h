@@ -97,7 +97,8 @@ class Tokenizer {
 class IncrementalDecoder {
  public:
   // prompt_ids: what stands before the generated tokens. Its end decides whether the first piece keeps its leading
-  // space and completes a character that the prompt began; its own text is not given out.
+  // space and completes a character that the prompt began. Its own text is not given out, nor is the U+FFFD of a
+  // character that stays incomplete.
   explicit IncrementalDecoder(const Tokenizer& tokenizer, DecodeOptions options = {},
                               std::span<const int32_t> prompt_ids = {});
 
@@ -106,10 +107,14 @@ class IncrementalDecoder {
 
  private:
   void push(int32_t token_id, std::string& out);
+  std::string without_prompt_end(std::string text);
 
   const Tokenizer& tokenizer_;
   DecodeOptions options_;
   TokenDecoderStream stream_;
+  // What the stream still held of the prompt, as text: if the text behind the prompt begins so, that is the prompt's.
+  std::string prompt_end_;
+  std::string held_;  // may become prompt_end_
   bool last_was_added_ = false;
 };
 

@@ -7,6 +7,7 @@
 #include "text/tokenizer.h"
 
 #include <fstream>
+#include <map>
 #include <thread>
 
 #include "base/rng.h"
@@ -169,6 +170,39 @@ TEST_CASE("incremental decoding: characters come whole, the prompt decides about
   IncrementalDecoder inside_character(*tokenizer, {}, open_prompt);
   CHECK(inside_character.append(9) == "");
   CHECK(inside_character.append(4) == "你b");
+}
+
+TEST_CASE("incremental decoding: what the prompt left incomplete is not the answer's") {
+  const auto behind = [](const Tokenizer& tokenizer, const std::vector<int32_t>& prompt,
+                         const std::vector<int32_t>& ids) {
+    IncrementalDecoder decoder(tokenizer, {}, prompt);
+    std::string text;
+    for (const int32_t id : ids) text += decoder.append(id);
+    return text + decoder.finish();
+  };
+  const auto fallback = make(kTiny);
+  CHECK(behind(*fallback, {6, 7, 8}, {4}) == "b");
+  CHECK(behind(*fallback, {6, 7, 8}, {}) == "");
+  CHECK(behind(*fallback, {6, 7, 8}, {7, 8, 9, 4}) == "\uFFFD\uFFFD\uFFFDb");  // one for each token of the invalid run
+  // A character that the prompt completes is the prompt's, whatever bytes follow it.
+  CHECK(behind(*fallback, {6, 7, 8, 9}, {4}) == "b");
+  CHECK(behind(*fallback, {6, 7, 8, 9}, {7, 4}) == "\uFFFDb");
+  CHECK(behind(*fallback, {7, 8, 9, 7}, {8, 9, 4}) == "你b");
+  std::vector<int32_t> many_bytes;  // more than the decoder looks at, so that it begins inside a character
+  for (int i = 0; i < 10; ++i) many_bytes.insert(many_bytes.end(), {7, 8, 9});
+  CHECK(behind(*fallback, many_bytes, {4}) == "b");
+  CHECK(behind(*fallback, many_bytes, {7, 8, 9, 4}) == "你b");
+
+  const auto byte_level = make(golden_json("gpt2"));
+  std::map<std::string, int32_t> id_of_bytes;
+  for (int32_t id = 0; id < byte_level->vocab_size(); ++id) id_of_bytes.emplace(byte_level->token_bytes(id), id);
+  const int32_t a = id_of_bytes.at("a"), e4 = id_of_bytes.at("\xE4"), bd = id_of_bytes.at("\xBD"),
+                a0 = id_of_bytes.at("\xA0");
+  CHECK(behind(*byte_level, {a, e4, bd}, {a}) == "a");
+  CHECK(behind(*byte_level, {a, e4, bd}, {}) == "");
+  CHECK(behind(*byte_level, {a, e4, bd}, {a0, a}) == "你a");
+  CHECK(behind(*byte_level, {a, e4}, {bd, a}) == "a");  // of the two bytes, one U+FFFD: the prompt's
+  CHECK(behind(*byte_level, {a, e4}, {e4, a}) == "\uFFFDa");
 }
 
 TEST_CASE("incremental decoding: half characters of a byte-level model are held back") {

@@ -2,6 +2,11 @@
 // compiled kernels believes, which launches a fatal error names, how weights and blocks are laid out; and that a
 // missing GPU is one clear line. Method: files in a temporary folder. What the kernels compute is the business of
 // spate-conformance.
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -118,6 +123,42 @@ TEST_CASE("workers leave what they compile in the cache, and in a temporary fold
       CHECK(CubinCache(temporary).find("key") == "cubin");
     }
     CHECK(!std::filesystem::exists(temporary));
+  }
+}
+
+// A process that starts a worker and waits: the worker writes a byte where it is not ended by end_with_parent().
+pid_t start_idle_worker(int write_fd, bool expects_another) {
+  const pid_t parent = fork();
+  if (parent != 0) return parent;
+  const pid_t self = getpid();
+  if (fork() == 0) {
+    end_with_parent(expects_another ? 1 : self);
+    static_cast<void>(write(write_fd, "r", 1));
+  } else {
+    close(write_fd);
+  }
+  alarm(60);
+  for (;;) pause();
+}
+
+TEST_CASE("a worker ends with the process that started it, also where that was gone before") {
+  for (const bool expects_another : {false, true}) {
+    int ends[2];
+    REQUIRE(pipe(ends) == 0);
+    const pid_t parent = start_idle_worker(ends[1], expects_another);
+    REQUIRE(parent > 0);
+    close(ends[1]);
+    const auto read_byte = [&] {  // 1: a byte came; 0: all that could write have ended; -1: neither
+      pollfd end{.fd = ends[0], .events = POLLIN, .revents = 0};
+      char byte;
+      return poll(&end, 1, 10'000) == 1 ? read(ends[0], &byte, 1) : -1;
+    };
+    if (!expects_another) CHECK(read_byte() == 1);
+    if (!expects_another) kill(parent, SIGKILL);
+    CHECK(read_byte() == 0);
+    kill(parent, SIGKILL);
+    waitpid(parent, nullptr, 0);
+    close(ends[0]);
   }
 }
 

@@ -1,11 +1,14 @@
 #include "backend/cuda/kernel_worker.h"
 
+#include <signal.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
@@ -16,8 +19,9 @@
 namespace spate::cuda {
 namespace {
 
-constexpr const char* kFlag = "--compile-cuda-kernels";  // then architecture, kernel_dir, folder, kind, program
-constexpr int kNumArguments = 7;
+// Then the process that starts it, architecture, kernel_dir, folder, kind, program.
+constexpr const char* kFlag = "--compile-cuda-kernels";
+constexpr int kNumArguments = 8;
 constexpr const char* kAheadOfTimeKind = "ahead-of-time";
 constexpr const char* kThisProgram = "/proc/self/exe";
 
@@ -31,6 +35,7 @@ Result<std::string> key_of(const NvrtcApi& nvrtc, const KernelSources& sources, 
 void run_worker(const CompileJob& job, std::string_view program) {
   std::string arguments[] = {"spate",
                              kFlag,
+                             std::to_string(getpid()),
                              job.architecture,
                              job.kernel_dir,
                              job.folder.string(),
@@ -52,11 +57,17 @@ std::optional<int> run_kernel_worker(int argc, char** argv) {
     may_start_workers = true;
     return std::nullopt;
   }
-  const CompileJob job{.architecture = argv[2],
-                       .kernel_dir = argv[3],
-                       .folder = argv[4],
-                       .is_ahead_of_time = std::string_view(argv[5]) == kAheadOfTimeKind};
-  return compile_into_cache(argv[6], job).ok() ? 0 : 1;
+  end_with_parent(std::atoi(argv[2]));
+  const CompileJob job{.architecture = argv[3],
+                       .kernel_dir = argv[4],
+                       .folder = argv[5],
+                       .is_ahead_of_time = std::string_view(argv[6]) == kAheadOfTimeKind};
+  return compile_into_cache(argv[7], job).ok() ? 0 : 1;
+}
+
+void end_with_parent(pid_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(1);  // it ended before the line above
 }
 
 std::string log_key(const std::string& program_key) { return program_key + "\nlog"; }

@@ -2,6 +2,8 @@
 // program started again with other arguments; it compiles one program of kernels into the cache and ends.
 #pragma once
 
+#include <sys/types.h>
+
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -15,6 +17,10 @@ namespace spate::cuda {
 
 // For main(), before anything else: the exit code if this process is a worker. Only programs that call it get workers.
 std::optional<int> run_kernel_worker(int argc, char** argv);
+
+// For a process that its parent has just started: it is killed when the thread that started it ends, at the latest with
+// the parent.
+void end_with_parent(pid_t parent);
 
 struct CompileJob {
   std::string architecture;

@@ -5,6 +5,7 @@
 
 #include "backend/check_params.h"
 #include "backend/cuda/kernel/cuda_ops.h"
+#include "backend/cuda/kernel/expert/weight_matrices.h"
 #include "backend/cuda/kernel/latent/latent_joined.h"
 #include "backend/cuda/kernel/latent/latent_short.h"
 #include "backend/cuda/kernel/row_alignment.h"

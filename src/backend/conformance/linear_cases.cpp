@@ -50,6 +50,9 @@ void add_linear(Report& report, Sides sides, const char* name, DType act, Codes 
   // Many tokens, a rest of them and of rows.
   check_linear(family, sides, codes, {520, 336, 1088, act, act, true, false});
   check_linear(family, sides, codes, {290, 328, 1096, act, DType::kF32, false, false});
+  // Few rows: several tiles of tokens, where the k of each is shared out, and with more tokens is not.
+  check_linear(family, sides, codes, {60, 300, 1056, act, act, true, false});
+  check_linear(family, sides, codes, {2500, 100, 1056, act, DType::kF32, false, false});
   // Few tokens by rows enough for every CTA of a GPU: groups of 16 and of 8 rows, a rest of rows, k that warps share
   // unequally.
   for (const int64_t m : {1, 2}) {

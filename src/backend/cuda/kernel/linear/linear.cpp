@@ -86,19 +86,34 @@ bool fits_split(const CudaDevice& device, const LinearKernelParams& p) {
          ceil_div(p.in_features, kWgmmaTileK) >= 2 * kSplitCtas;
 }
 
+// Tiles of fewer tokens where all their clusters still take half of the SMs at most: what a CTA multiplies and
+// exchanges is the time of such a product.
+size_t split_kernel_idx(const CudaDevice& device, int64_t num_tokens, int64_t num_row_tiles) {
+  constexpr int64_t kSmallest = 32;
+  const size_t largest = wgmma_kernel_idx(num_tokens);
+  for (size_t idx = std::min(largest, wgmma_kernel_idx(kSmallest)); idx < largest; ++idx) {
+    const int64_t num_ctas = num_row_tiles * ceil_div(num_tokens, kWgmmaTileTokens[idx]) * kSplitCtas;
+    if (2 * num_ctas <= device.num_sms()) return idx;
+  }
+  return largest;
+}
+
 void launch_split(Stream& stream, const FloatProduct& product) {
   const LinearKernelParams& p = product.params;
   static constexpr std::array kKernelIds = {kernel_id("linear_split_n16"), kernel_id("linear_split_n32"),
                                             kernel_id("linear_split_n64"), kernel_id("linear_split_n128"),
                                             kernel_id("linear_split_n256")};
-  const size_t idx = wgmma_kernel_idx(p.num_tokens);
-  const int64_t num_tiles = ceil_div(p.out_features, kWgmmaTileRows);
+  const CudaDevice& device = static_cast<CudaStream&>(stream).cuda_device();
+  const int64_t num_row_tiles = ceil_div(p.out_features, kWgmmaTileRows);
+  const size_t idx = split_kernel_idx(device, p.num_tokens, num_row_tiles);
+  const int64_t num_tiles = num_row_tiles * ceil_div(p.num_tokens, kWgmmaTileTokens[idx]);
   LinearWgmmaKernelParams params{};
-  set_tensors(params, static_cast<CudaStream&>(stream).cuda_device(), p, kWgmmaTileTokens[idx]);
+  set_tensors(params, device, p, kWgmmaTileTokens[idx]);
   params.num_tokens = p.num_tokens;
   params.out_features = p.out_features;
   params.num_steps = static_cast<int32_t>(ceil_div(p.in_features, kWgmmaTileK));
-  params.num_row_tiles = params.num_tiles = static_cast<int32_t>(num_tiles);
+  params.num_row_tiles = static_cast<int32_t>(num_row_tiles);
+  params.num_tiles = static_cast<int32_t>(num_tiles);
   launch(stream, kKernelIds[idx - 1],
          {.x = num_tiles * kSplitCtas, .num_threads = kWgmmaThreads, .is_early = product.is_weight_constant}, params,
          {{"num_tokens", p.num_tokens}, {"out_features", p.out_features}, {"in_features", p.in_features}});

@@ -1,5 +1,5 @@
 // WHAT       out = x W^T + bias on wgmma, for up to 256 tokens, the k of a tile cut among the CTAs of a cluster.
-// SHAPES     As linear_wgmma.cu; num_tokens at most the kernel's.
+// SHAPES     As linear_wgmma.cu. A tile is 128 rows of W and the kernel's number of tokens.
 // LAYOUT     As linear_wgmma.cu.
 // NUMERICS   fp32 sums along k; those of a cluster's CTAs are added in the order of k. How many there are depends on
 // the
@@ -34,12 +34,14 @@ struct Split {
 
   const LinearWgmmaKernelParams& p;
   uint32_t base;
-  int rank, first_row;
+  int rank, first_row, first_token;
   int begin, end;  // this CTA's steps of the tile's k
 
   __device__ Split(const LinearWgmmaKernelParams& params, uint32_t shared)
       : p(params), base((shared + 1023) / 1024 * 1024), rank(cluster_rank()) {
-    first_row = static_cast<int>(blockIdx.x) / kSplitCtas * kWgmmaTileRows;
+    const int tile = static_cast<int>(blockIdx.x) / kSplitCtas;
+    first_row = tile % p.num_row_tiles * kWgmmaTileRows;
+    first_token = tile / p.num_row_tiles * kTokens;
     begin = p.num_steps * rank / kSplitCtas;
     end = p.num_steps * (rank + 1) / kSplitCtas;
   }
@@ -85,7 +87,7 @@ struct Split {
         wait_barrier(empty(place.stage), place.parity ^ 1);
         load_weight(place.stage, step);
       }
-      copy_box(x(place.stage), p.x, step * kWgmmaTileK, 0, full(place.stage));
+      copy_box(x(place.stage), p.x, step * kWgmmaTileK, first_token, full(place.stage));
       place.advance();
     }
   }
@@ -153,7 +155,8 @@ struct Split {
 #pragma unroll
         for (int j = 0; j < 4; ++j) total[j] += more[j];
       }
-      rows.store(chunk_idx * kSplitChunkTokens + 8 * (rank * kEach + i), total[0], total[1], total[2], total[3]);
+      rows.store(first_token + chunk_idx * kSplitChunkTokens + 8 * (rank * kEach + i), total[0], total[1], total[2],
+                 total[3]);
     }
     if (chunk_idx + 1 == kChunks) return;  // nobody waits for it, and the others may have ended
     sync_consumers();

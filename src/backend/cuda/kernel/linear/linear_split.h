@@ -1,5 +1,4 @@
-// linear_split.cu, for host and device. Its params: LinearWgmmaKernelParams without what cuts k, num_tiles =
-// num_row_tiles.
+// linear_split.cu, for host and device. Its params: LinearWgmmaKernelParams without what cuts k.
 #pragma once
 
 #include <cstdint>

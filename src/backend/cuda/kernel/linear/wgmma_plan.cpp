@@ -30,6 +30,18 @@ bool fills_sms_with_half_tiles(const CudaDevice& device, int64_t num_tokens, int
          20 * num_row_tiles * ceil_div(num_tokens, kWgmmaMaxTileTokens) >= 9 * device.num_sms();
 }
 
+// Of one tile of rows of W and many tokens: the smallest tiles with which each SM has one at most, where most have
+// one. A team of tiles of 256 tokens would have one CTA with nothing to do. -1: none.
+int idx_of_one_row_tile(const CudaDevice& device, int64_t num_row_tiles, int64_t num_tokens) {
+  constexpr int64_t kSmallest = 32;
+  if (num_row_tiles > 1 || num_tokens <= kWgmmaMaxTileTokens) return -1;
+  for (size_t idx = wgmma_kernel_idx(kSmallest); kWgmmaTileTokens[idx] < kWgmmaMaxTileTokens; ++idx) {
+    const int64_t num_tiles = ceil_div(num_tokens, kWgmmaTileTokens[idx]);
+    if (num_tiles <= device.num_sms()) return 2 * num_tiles > device.num_sms() ? static_cast<int>(idx) : -1;
+  }
+  return -1;
+}
+
 struct Tiling {
   size_t kernel_idx;  // into kWgmmaTileTokens
   int64_t num_tiles, num_whole_tiles;
@@ -50,11 +62,13 @@ Tiling tiling_by_rule(const CudaDevice& device, int64_t num_row_tiles, int64_t n
       kWgmmaTileTokens[tiling.kernel_idx] == 128) {
     --tiling.kernel_idx;
   }
-  const bool has_half_tiles = fills_sms_with_half_tiles(device, num_tokens, num_row_tiles);
+  const int small_idx = options.has_teams ? idx_of_one_row_tile(device, num_row_tiles, num_tokens) : -1;
+  const bool has_half_tiles = small_idx < 0 && fills_sms_with_half_tiles(device, num_tokens, num_row_tiles);
   if (has_half_tiles) --tiling.kernel_idx;
+  if (small_idx >= 0) tiling.kernel_idx = static_cast<size_t>(small_idx);
   const int team = team_ctas(options, tiling.kernel_idx);
   tiling.num_tiles = ceil_div(num_row_tiles, team) * ceil_div(num_tokens, kWgmmaTileTokens[tiling.kernel_idx]);
-  tiling.num_whole_tiles = may_cut && !has_half_tiles
+  tiling.num_whole_tiles = may_cut && !has_half_tiles && small_idx < 0
                                ? num_whole_tiles(device.num_sms() / team, tiling.num_tiles, num_tokens)
                                : tiling.num_tiles;
   return tiling;
